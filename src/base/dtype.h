@@ -1,0 +1,62 @@
+// Element types and their bit-exact codecs.
+//
+// Conversions round to nearest even. FP8 conversions saturate: finite values beyond the range and infinities become
+// +-448 (E4M3) or +-57344 (E5M2); NaN stays NaN (E4M3 0x7f|sign, E5M2 0x7e|sign as produced from any NaN). E4M3 is the
+// OCP "fn" kind: no infinities. Source: "FP8 Formats for Deep Learning", arXiv 2209.05433; OCP OFP8 1.0.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace octet {
+
+enum class DType : uint8_t { kF64, kF32, kBF16, kF16, kE4M3, kE5M2, kI64, kI32, kU8 };
+
+int64_t dtype_bytes(DType dtype);
+const char* dtype_name(DType dtype);  // "f64" "f32" "bf16" "f16" "e4m3" "e5m2" "i64" "i32" "u8"
+DType parse_dtype(std::string_view name);
+bool is_float(DType dtype);
+inline bool is_fp8(DType dtype) { return dtype == DType::kE4M3 || dtype == DType::kE5M2; }
+double dtype_max(DType dtype);  // the largest finite value: 448 for e4m3, 57344 for e5m2, ...
+
+// Storage types: plain bit containers, so that templates can tell them apart.
+struct BF16 {
+  uint16_t bits;
+};
+struct F16 {
+  uint16_t bits;
+};
+struct E4M3 {
+  uint8_t bits;
+};
+struct E5M2 {
+  uint8_t bits;
+};
+
+float bf16_to_f32(uint16_t bits);
+uint16_t f32_to_bf16(float value);
+float f16_to_f32(uint16_t bits);
+uint16_t f32_to_f16(float value);
+float e4m3_to_f32(uint8_t bits);
+uint8_t f32_to_e4m3(float value);
+float e5m2_to_f32(uint8_t bits);
+uint8_t f32_to_e5m2(float value);
+// Direct from double, one rounding (the interpreter's float64 path).
+uint16_t f64_to_bf16(double value);
+uint16_t f64_to_f16(double value);
+uint8_t f64_to_e4m3(double value);
+uint8_t f64_to_e5m2(double value);
+
+// The value after rounding to `dtype`, as double; integers truncate. One rounding from double.
+double round_to(DType dtype, double value);
+
+// Element `index` of an array of `dtype`, as double, and back (with one rounding).
+double load_element(DType dtype, const void* data, int64_t index);
+void store_element(DType dtype, void* data, int64_t index, double value);
+
+// Array conversions between any two float types through float32 (vectorised where the machine allows).
+void convert(DType from, const void* source, DType to, void* destination, int64_t count);
+
+}  // namespace octet
