@@ -47,7 +47,8 @@ template <typename... Args>
 // check(rows == 3, kInvalidArgument, "rows: {} (want 3)", rows): throws when the condition is false.
 template <typename... Args>
 void check(bool condition, ErrorCode code, fmt::format_string<Args...> format, Args&&... args) {
-  if (!condition) [[unlikely]] throw_error(code, fmt::format(format, std::forward<Args>(args)...));
+  if (!condition) [[unlikely]]
+    throw_error(code, fmt::format(format, std::forward<Args>(args)...));
 }
 
 // The candidate nearest to `word` by edit distance, or "" when none is close: for "did you mean".

@@ -19,9 +19,9 @@ struct Shape {
   int rank() const { return static_cast<int>(dims.size()); }
   int64_t operator[](int axis) const { return dims[axis < 0 ? axis + rank() : axis]; }  // negative axes from the end
   int64_t& operator[](int axis) { return dims[axis < 0 ? axis + rank() : axis]; }
-  int64_t elements() const;          // product of dims; throws kInvalidArgument on int64 overflow or a negative dim
-  int64_t rows() const;              // product of all but the last dim (1 for rank 1)
-  int64_t cols() const;              // the last dim
+  int64_t elements() const;  // product of dims; throws kInvalidArgument on int64 overflow or a negative dim
+  int64_t rows() const;      // product of all but the last dim (1 for rank 1)
+  int64_t cols() const;      // the last dim
   bool operator==(const Shape&) const = default;
 };
 

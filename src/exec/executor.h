@@ -1,0 +1,65 @@
+// The executor contract: holds the state of a Plan's program, runs its graphs.
+//
+// interpret.cc (float64, the definition), cpu/ and cuda/ implement it. Callers write inputs into staging spans, run a
+// graph by name, read outputs. Everything rejectable was rejected at construction; run() allocates nothing.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ir/plan.h"
+
+namespace octet {
+
+struct NodeTime {
+  std::string graph, name, op, kernel;
+  int64_t calls = 0;
+  double seconds = 0, flops = 0, bytes = 0;
+};
+
+class Executor {
+ public:
+  virtual ~Executor() = default;
+  virtual const Program& program() const = 0;
+
+  // Staging buffer of an input, laid out as its type says; keeps its contents between runs.
+  virtual std::span<std::byte> input(const std::string& graph, const std::string& name) = 0;
+  // Runs the graph; state updates are visible afterwards.
+  virtual void run(const std::string& graph) = 0;
+  // Contents of an output after the graph's last run; valid until any next run.
+  virtual std::span<const std::byte> output(const std::string& graph, const std::string& name) = 0;
+
+  virtual void read_state(const std::string& name, std::span<std::byte> bytes) = 0;
+  virtual void write_state(const std::string& name, std::span<const std::byte> bytes) = 0;
+
+  virtual int64_t allocated_bytes() const = 0;  // state + arena + inputs
+  virtual void set_profiling(bool on) = 0;
+  virtual std::vector<NodeTime> profile()
+      const = 0;  // per node, since profiling was switched on; includes "(overhead)"
+};
+
+// Typed views of the byte spans.
+template <typename T>
+std::span<T> input_as(Executor& executor, const std::string& graph, const std::string& name) {
+  auto bytes = executor.input(graph, name);
+  return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
+}
+template <typename T>
+std::span<const T> output_as(Executor& executor, const std::string& graph, const std::string& name) {
+  auto bytes = executor.output(graph, name);
+  return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
+}
+
+// Rounding of values declared f32 in the interpreter: float32 (the default definition) or none (finite differences).
+enum class InterpretMode { kFloat32, kFloat64 };
+std::unique_ptr<Executor> make_interpreter(Program program, InterpretMode mode = InterpretMode::kFloat32);
+std::unique_ptr<Executor> make_cpu_executor(Plan plan);
+
+// The CPU's Target: fusions the CPU kernels have, workspace, alignment (measured rates are left 0; octet-bench fills
+// them).
+Target cpu_target();
+
+}  // namespace octet

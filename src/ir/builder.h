@@ -1,0 +1,148 @@
+// How graphs are written: one call per op, with names and layer indices taken from scopes. Models see only this header.
+//
+// The builder speaks of logical float32 values; which types, ranks, caches or recomputation a graph gets is decided by
+// passes. All activations are token-flattened: [T, H].
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace octet {
+
+enum class Init { kNormal, kZeros, kOnes };
+
+// How a parameter may be split over ranks; read by the shard pass.
+enum class Split { kNone, kColumn, kRow, kVocab };
+
+struct ParamOptions {
+  Init init = Init::kNormal;
+  double std = 0.02;  // of kNormal
+  Split split = Split::kNone;
+};
+
+struct LinearOptions {
+  bool bias = false;
+  double std = 0.02;
+  Split split = Split::kColumn;
+};
+
+struct RopeOptions {
+  int64_t heads = 1, head_dim = 0;
+  int64_t rotary_dim = 0;  // 0 = head_dim
+  double theta = 10000.0;
+  bool interleaved = false;                                      // true: pairs (2i, 2i+1); false: halves (i, i + d/2)
+  std::string scaling = "none";                                  // none | linear | llama3
+  double factor = 1, low_freq_factor = 1, high_freq_factor = 4;  // llama3; linear uses factor
+  int64_t original_max_positions = 8192;
+};
+
+struct AttentionOptions {
+  int64_t heads = 1, kv_heads = 1, head_dim = 0;
+  double scale = 0;          // 0 = 1/sqrt(head_dim)
+  int64_t window = 0;        // 0 = unlimited; N: a token sees itself and N-1 before it
+  int64_t max_length = 0;    // longest segment (static)
+  int64_t equal_length = 0;  // > 0: every segment has exactly this length
+  double dropout = 0;
+};
+
+class Builder {
+ public:
+  explicit Builder(Graph& graph) : graph_(graph) {}
+  Graph& graph() { return graph_; }
+  const Shape& shape(Value v) const { return graph_.shape(v); }
+
+  // Scopes prefix names with dots; a layer scope also sets the layer index. auto s = b.scope("attn");
+  class Scope {
+   public:
+    Scope(Builder& builder, std::string name, std::optional<int> layer = {});
+    ~Scope();
+    Scope(const Scope&) = delete;
+
+   private:
+    Builder& builder_;
+    size_t prefix_size_;
+    int32_t layer_;
+  };
+  Scope scope(std::string name) { return Scope(*this, std::move(name)); }
+  Scope layer(int index) { return Scope(*this, "layers." + std::to_string(index), index); }
+  std::string path(const std::string& name) const;  // current prefix + name
+  void set_phase(Phase phase) { phase_ = phase; }
+  void set_layer(int32_t layer) { layer_ = layer; }
+
+  // Leaves. Asking for the same leaf again returns the same value (types must agree). Param names are used with the
+  // current scope's prefix; param options are kept as attrs (init, std, split).
+  Value input(const std::string& name, TensorType type);
+  Value param(const std::string& name, Shape shape, ParamOptions options = {});
+  Value state(const std::string& name, TensorType type);
+  Value constant(double value, Shape shape = {1}, DType dtype = DType::kF32);
+
+  // Standard inputs of a language model graph.
+  Value token_ids(int64_t tokens) { return input("ids", {DType::kI32, {tokens}}); }
+  Value positions(int64_t tokens) { return input("positions", {DType::kI32, {tokens}}); }
+  Value targets(int64_t tokens) { return input("targets", {DType::kI32, {tokens}}); }
+  Value segments(int64_t max_segments) {
+    return input("segments", {DType::kI32, {max_segments + 1}});
+  }                                                         // starts, then ends repeated
+  Value rng() { return input("rng", {DType::kI64, {3}}); }  // seed, step, micro-batch
+
+  // y = x W^T (+ bias) with W [out, in] named "<name>.weight", bias "<name>.bias": the unit the precision pass decides
+  // on.
+  Value linear(Value x, const std::string& name, int64_t out, LinearOptions options = {});
+  // The output head: y = x W^T with a given table (tied embeddings) or its own; kept in high precision by recipes.
+  Value head(Value x, Value table, const std::string& name);
+
+  Value matmul(Value a, Value b, bool trans_a = false, bool trans_b = false, Value c = {}, Attrs extra = {});
+  Value cast(Value x, DType to);
+  Value scale(Value x, double value);
+  Value gelu(Value x, bool approximate);
+  Value silu(Value x);
+  Value relu(Value x);
+  Value add(Value a, Value b);
+  Value sub(Value a, Value b);
+  Value mul(Value a, Value b);
+  Value maximum(Value a, Value b);
+  Value dropout(Value x, double p);  // p == 0 returns x
+
+  struct Norm {
+    Value y, mean, rstd;  // mean: none for rms_norm
+  };
+  Norm layer_norm(Value x, Value weight, Value bias, double eps);
+  Norm rms_norm(Value x, Value weight, double eps);
+
+  struct AttentionResult {
+    Value out, lse;
+  };
+  AttentionResult attention(Value q, Value k, Value v, Value segments, const AttentionOptions& options);
+  Value rope(Value x, Value positions, const RopeOptions& options);
+  Value embedding(Value ids, Value table);
+
+  struct Loss {
+    Value per_token, lse;
+  };
+  Loss cross_entropy(Value logits, Value targets);
+
+  Value reshape(Value x, Shape shape);
+  Value slice(Value x, int axis, int64_t begin, int64_t end);
+  Value concat(const std::vector<Value>& parts, int axis);
+  Value transpose(Value x);
+  Value reduce(Value x, const std::string& kind, const std::string& axis);
+  Value select_rows(Value x, Value rows);
+
+  // Any op by enum: what passes and gradient rules use for the rest. Returns the node; results are {node, i}.
+  NodeId emit(Op op, std::vector<Value> inputs, Attrs attrs = {}, const std::string& name = "");
+
+  void output(const std::string& name, Value value);
+  void update(const std::string& state, Value value);
+
+ private:
+  Graph& graph_;
+  std::string prefix_;
+  int32_t layer_ = -1;
+  Phase phase_ = Phase::kForward;
+  int64_t next_dropout_key_ = 1;  // unique per dropout site in a graph
+};
+
+}  // namespace octet

@@ -1,0 +1,68 @@
+// The facts of an op, all in one place (ops/<family>.cc): shape rule, gradient rule, cost, precision class, aliasing.
+//
+// Adding an op: a row in ops.def, its facts, a reference kernel (kernels/cpu/<family>/), a case in the case list, and a
+// line in docs/ir.md. A table test fails when one of these is missing. docs/adding_an_op.md walks through it.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace octet {
+
+class Builder;
+
+// FLOPs count a multiply-add as two; bytes = every input read once, every used output written once.
+struct Cost {
+  double flops = 0;
+  double bytes = 0;
+};
+
+// What the precision pass does with a result.
+enum class ResultPrecision : uint8_t {
+  kFollow,  // takes the compute type of the recipe (bf16, or stays f32)
+  kHigh,    // stays f32: statistics, losses, optimiser state, weight gradients
+  kKeep,    // integers, codes: never retyped
+};
+
+// The gradient rule's view of one forward node: emit nodes through `builder`, hand results to `add_gradient`.
+class GradientContext {
+ public:
+  virtual ~GradientContext() = default;
+  virtual Builder& builder() = 0;
+  virtual const Graph& graph() const = 0;     // the graph being extended: forward nodes are in it
+  virtual const Node& node() const = 0;       // the forward node
+  virtual Value result(int index) const = 0;  // forward results and inputs, usable in the extended graph
+  virtual Value input(int index) const = 0;
+  virtual Value gradient(int result) const = 0;              // dL/d result, or none
+  virtual bool wants(int input) const = 0;                   // false: no trainable leaf behind this input
+  virtual void add_gradient(int input, Value gradient) = 0;  // summed when called more than once
+};
+
+struct OpFacts {
+  // Result types. Throws kInvalidArgument with both values in the message when inputs do not fit.
+  std::vector<TensorType> (*infer)(const Graph& graph, const Node& node) = nullptr;
+  // Null with `no_gradient` saying why ("integer result", "inference only", "is a gradient").
+  void (*gradient)(GradientContext& context) = nullptr;
+  const char* no_gradient = nullptr;
+  Cost (*cost)(const Graph& graph, const Node& node) = nullptr;
+  std::vector<ResultPrecision> precision = {ResultPrecision::kFollow};  // per result; the last one repeats
+  std::vector<int> in_place = {};   // inputs whose buffer result 0 may take over when that input dies here
+  int must_alias = -1;              // input that result 0 must share storage with (kv_append: 0)
+  bool elementwise = false;         // result 0 depends on the same element of its inputs only (after broadcast)
+  bool view = false;                // result 0 is the input's bytes under another shape (reshape)
+  bool cheap_to_recompute = false;  // selective recompute may clone it: few FLOPs per byte kept
+  const char* meaning = "";         // one line for docs/ir.md
+};
+
+const OpFacts& op_facts(Op op);
+Cost node_cost(const Graph& graph, NodeId id);
+
+namespace facts {
+#define OCTET_OP(suffix, name, min_inputs, max_inputs, results) extern const OpFacts name;
+#include "ir/ops.def"
+#undef OCTET_OP
+}  // namespace facts
+
+}  // namespace octet

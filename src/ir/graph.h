@@ -1,0 +1,163 @@
+// The graph: SSA nodes in topological order, leaves, named outputs and state updates.
+//
+// A Graph is a value: passes read one and build another (see rewrite.h). It knows shapes, types and names; it knows
+// nothing of devices or memory. Node order is execution order. docs/ir.md is the specification.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/shape.h"
+
+namespace octet {
+
+enum class Op : uint8_t {
+#define OCTET_OP(suffix, name, min_inputs, max_inputs, results) k##suffix,
+#include "ir/ops.def"
+#undef OCTET_OP
+};
+
+struct OpInfo {
+  Op op;
+  const char* name;
+  int min_inputs, max_inputs, results;
+};
+const std::vector<OpInfo>& all_ops();
+const OpInfo& op_info(Op op);
+std::optional<Op> find_op(std::string_view name);
+inline const char* op_name(Op op) { return op_info(op).name; }
+
+enum class NodeId : int32_t { kNone = -1 };
+inline int32_t index(NodeId id) { return static_cast<int32_t>(id); }
+
+// One result of one node.
+struct Value {
+  NodeId node = NodeId::kNone;
+  int32_t result = 0;
+  static Value none() { return {}; }
+  bool exists() const { return node != NodeId::kNone; }
+  bool operator==(const Value&) const = default;
+};
+struct ValueHash {
+  size_t operator()(Value v) const { return static_cast<size_t>(index(v.node)) * 8 + static_cast<size_t>(v.result); }
+};
+
+using Attr = std::variant<int64_t, double, bool, std::string, std::vector<int64_t>, std::vector<double>>;
+
+[[noreturn]] void throw_bad_attr(std::string_view key, bool present);
+
+// A small ordered map. Getters throw kInternal naming the key when it is missing or of another type; get_or defaults.
+class Attrs {
+ public:
+  Attrs() = default;
+  Attrs(std::initializer_list<std::pair<std::string, Attr>> list);
+  void set(std::string_view key, Attr value);
+  void erase(std::string_view key);
+  bool has(std::string_view key) const { return find(key) != nullptr; }
+  const Attr* find(std::string_view key) const;
+  template <typename T>
+  const T& get(std::string_view key) const;
+  template <typename T>
+  T get_or(std::string_view key, T fallback) const;
+  const std::vector<std::pair<std::string, Attr>>& entries() const { return entries_; }
+  bool operator==(const Attrs&) const = default;
+
+ private:
+  std::vector<std::pair<std::string, Attr>> entries_;  // sorted by key
+};
+
+// Where a node comes from: what recompute, the memory plan and reports ask.
+enum class Phase : uint8_t { kForward, kBackward, kRecompute, kOptimizer };
+const char* phase_name(Phase phase);
+
+class Graph;
+
+struct Node {
+  Op op = Op::kConstant;
+  std::vector<Value> inputs;
+  std::vector<TensorType> results;
+  Attrs attrs;
+  std::string name;  // dotted path, "layers.3.mlp.up"; for leaves the leaf's name. Not unique except for leaves
+  int32_t layer = -1;
+  Phase phase = Phase::kForward;
+  std::shared_ptr<const Graph> body;  // fusion only
+};
+
+// How far a graph has come; each stage has a legality table (verify.h).
+enum class Stage : uint8_t { kModel, kGradient, kPrecise, kFused, kPacked };
+const char* stage_name(Stage stage);
+
+struct NamedValue {
+  std::string name;
+  Value value;
+};
+
+class Graph {
+ public:
+  explicit Graph(std::string name = "main") : name_(std::move(name)) {}
+
+  // Appends a node, infers its result types from the op's facts (leaves and fusions: taken from node.results) and
+  // checks inputs. Throws kInvalidArgument: "matmul: inner dims differ: 64 vs 48 in node layer3.mlp.up".
+  NodeId add(Node node);
+
+  // The leaf of this op and name, or none. Leaf names are unique per op kind within a graph.
+  Value find_leaf(Op op, std::string_view name) const;
+  Value find_leaf(std::string_view name) const;  // any leaf kind
+
+  const std::string& name() const { return name_; }
+  void set_name(std::string name) { name_ = std::move(name); }
+  Stage stage() const { return stage_; }
+  void set_stage(Stage stage) { stage_ = stage; }
+
+  int32_t size() const { return static_cast<int32_t>(nodes_.size()); }
+  const Node& node(NodeId id) const { return nodes_[static_cast<size_t>(index(id))]; }
+  const Node& node(Value value) const { return node(value.node); }
+  Node& mutable_node(NodeId id) { return nodes_[static_cast<size_t>(index(id))]; }  // names, attrs, layer, phase only
+  const std::vector<Node>& nodes() const { return nodes_; }
+  const TensorType& type(Value value) const { return node(value).results[static_cast<size_t>(value.result)]; }
+  const Shape& shape(Value value) const { return type(value).shape; }
+  DType dtype(Value value) const { return type(value).dtype; }
+
+  // Named results for the caller, and new contents of state entries (at most one update per entry).
+  std::vector<NamedValue>& outputs() { return outputs_; }
+  const std::vector<NamedValue>& outputs() const { return outputs_; }
+  std::vector<NamedValue>& updates() { return updates_; }
+  const std::vector<NamedValue>& updates() const { return updates_; }
+  Value output(std::string_view name) const;  // throws kNotFound listing what there is
+
+  // uses[node][result] = number of uses by nodes, outputs and updates.
+  std::vector<std::vector<int32_t>> count_uses() const;
+
+ private:
+  std::string name_;
+  Stage stage_ = Stage::kModel;
+  std::vector<Node> nodes_;
+  std::vector<NamedValue> outputs_, updates_;
+  std::unordered_map<std::string, NodeId> leaves_;  // "<op>:<name>"
+};
+
+// "node layers.0.attn (attention, #12)": for messages.
+std::string describe(const Graph& graph, NodeId id);
+
+template <typename T>
+const T& Attrs::get(std::string_view key) const {
+  const Attr* attr = find(key);
+  if (attr == nullptr || !std::holds_alternative<T>(*attr)) {
+    throw_bad_attr(key, attr != nullptr);
+  }
+  return std::get<T>(*attr);
+}
+template <typename T>
+T Attrs::get_or(std::string_view key, T fallback) const {
+  const Attr* attr = find(key);
+  return attr != nullptr && std::holds_alternative<T>(*attr) ? std::get<T>(*attr) : std::move(fallback);
+}
+
+}  // namespace octet

@@ -1,0 +1,54 @@
+// The Plan: what plan_memory makes of a Program and an executor runs. Plain data; exact bytes.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ir/program.h"
+#include "ir/target.h"
+
+namespace octet {
+
+struct BufferRef {
+  enum class Kind : uint8_t {
+    kNone,   // nobody uses this result: kernels get a null pointer
+    kArena,  // offset into the arena
+    kState,  // the whole of state entry `index`
+    kInput,  // staging buffer `index` of the graph's inputs (order of the input nodes)
+  };
+  Kind kind = Kind::kNone;
+  int32_t index = -1;
+  int64_t offset = 0;  // bytes into the arena, state or input buffer (views)
+};
+
+struct GraphPlan {
+  std::vector<std::vector<BufferRef>> buffers;  // [node][result]
+  std::vector<NodeId> inputs;                   // the input nodes, in order
+  int64_t arena_bytes = 0;                      // peak, without workspace
+  int64_t saved_bytes = 0;           // of it: made in the forward phase and read in the backward phase, at its maximum
+  NodeId peak_node = NodeId::kNone;  // where the peak is reached
+};
+
+struct Plan {
+  Program program;
+  Target target;
+  std::map<std::string, GraphPlan> graphs;
+  int64_t arena_bytes = 0;  // the largest graph's arena plus workspace: shared by all graphs
+  int64_t workspace_offset = 0, workspace_bytes = 0;
+  int64_t state_bytes = 0;
+  int64_t input_bytes = 0;
+  int64_t total_bytes() const { return arena_bytes + state_bytes + input_bytes; }
+};
+
+// Lower-bound live bytes and per-value lifetimes, for reports: bytes saved per layer for backward, by value name.
+struct SavedValue {
+  std::string name;
+  std::string op;
+  int32_t layer;
+  TensorType type;
+  int64_t bytes;
+};
+std::vector<SavedValue> saved_for_backward(const Graph& graph);
+
+}  // namespace octet

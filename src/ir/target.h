@@ -1,0 +1,40 @@
+// What passes may know of a device: plain data, filled by an executor, or read from a file, or one of the tables here.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace octet {
+
+// Seconds for one GEMM of this shape and precision, measured. precision: "f32" "bf16" "fp8-tensor" "fp8-block".
+struct GemmTiming {
+  std::string precision;
+  int64_t m = 0, n = 0, k = 0;
+  double seconds = 0;
+};
+
+struct Target {
+  std::string name = "cpu";
+  std::vector<std::string> fusions = {};  // kinds the fuse pass may make: "norm_quantize", "bias_gelu", ...
+  bool fp8_tn_only = false;               // FP8 products need both operands K-contiguous: transposed codes are stored
+  int64_t fp8_alignment = 1;              // GEMM dims must be multiples of this for FP8, else that GEMM stays bf16
+  int64_t buffer_alignment = 64;          // bytes
+  int64_t workspace_bytes = 0;            // one scratch buffer shared by all kernels, part of the arena
+  int64_t memory_bytes = 0;               // 0 = unknown
+  double bytes_per_second = 0;            // measured copy, read + write
+  double f32_flops = 0, bf16_flops = 0, fp8_flops = 0;  // measured GEMM rates, FLOP/s
+  std::vector<GemmTiming> timings = {};
+
+  bool has_fusion(const std::string& kind) const;
+};
+
+Target interpreter_target();  // no fusions
+Target h200_target();         // the figures of docs/numerics.md: plans for a GPU made on a laptop
+
+Target read_target(const std::string& path);  // YAML-like "key: value" text, as written by to_text
+std::string to_text(const Target& target);
+
+}  // namespace octet

@@ -1,0 +1,62 @@
+// Kernel rows: which kernels exist for an op on the CPU, what they accept, how they bind to one node of a plan.
+//
+// Each op family has a folder: reference.cc (plain double loops: what interpret runs, the definition) and fast rows.
+// For a node the executor takes the first row that accepts it; the reference row, which accepts everything, is last.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace octet::cpu {
+
+// A contiguous tensor in memory; data is null for results nobody uses and for absent inputs.
+struct Tensor {
+  void* data = nullptr;
+  const TensorType* type = nullptr;
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
+  const Shape& shape() const { return type->shape; }
+  DType dtype() const { return type->dtype; }
+  int64_t elements() const { return type->shape.elements(); }
+};
+
+struct KernelArgs {
+  std::span<const Tensor> in;
+  std::span<const Tensor> out;
+  std::span<std::byte> workspace;  // shared scratch of cpu_workspace_bytes()
+};
+
+using BoundKernel = std::function<void(const KernelArgs&)>;
+
+struct KernelRow {
+  Op op;
+  const char* name;  // "matmul_onednn_bf16"
+  bool (*accepts)(const Graph& graph, const Node& node);
+  BoundKernel (*bind)(const Graph& graph, const Node& node);  // reads attrs, builds primitives and tables, once
+};
+
+// All rows of an op, best first (static table, assembled from the families' lists).
+std::span<const KernelRow> kernel_rows(Op op);
+// The row that runs this node.
+const KernelRow& select_kernel(const Graph& graph, const Node& node);
+
+// The scratch every kernel may use; kernels that want more work in pieces.
+int64_t workspace_bytes();
+// Fusion kinds the rows of Op::kFusion implement.
+std::vector<std::string> fusion_kinds();
+
+// Reference kernels work on doubles, whatever the declared types; the caller rounds results to their declared types.
+struct RefTensor {
+  TensorType type;
+  std::vector<double> values;
+};
+using ReferenceFn = void (*)(const Node& node, std::span<const RefTensor* const> in, std::span<RefTensor> out);
+ReferenceFn reference_kernel(Op op);  // null for leaves and fusion (interpreted through its body)
+
+}  // namespace octet::cpu

@@ -1,0 +1,19 @@
+// Autodiff: appends the gradient of output "loss" to graph "train".
+//
+// Before: outputs "loss" (f32[1], the sum over tokens). After: input "loss_scale" f32[1] seeds dL/dloss (the trainer
+// feeds 1 / valid tokens of the whole step), and for every param P the update "grad.P" (a kGradient state, f32, the
+// param's shape) is made. Program-level: a graph "accumulate" is a copy of "train" whose updates add to grad.P, with
+// the addition folded into the wgrad matmul's or embedding_grad's c operand where it is one.
+// Every linear's GEMMs carry attrs gemm="<linear name>" and role = fprop | dgrad | wgrad.
+#pragma once
+
+#include "passes/pass.h"
+
+namespace octet {
+
+// Graph level: returns the graph with outputs "grad.<param>" appended.
+Graph differentiate(const Graph& forward, const std::string& loss_output = "loss");
+
+bool autodiff(Program& program, const CompileOptions& options);
+
+}  // namespace octet

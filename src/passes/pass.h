@@ -1,0 +1,47 @@
+// What a pass is, and the pipeline that runs them: verify, time, dump, disable by name, name the guilty.
+#pragma once
+
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "ir/plan.h"
+#include "ir/program.h"
+#include "ir/target.h"
+#include "precision/recipe.h"
+
+namespace octet {
+
+enum class Recompute : uint8_t { kNone, kSelective, kFull };
+Recompute parse_recompute(const std::string& name);  // none | selective | full
+
+struct CompileOptions {
+  Target target = {};
+  Recipe recipe = {};
+  Recompute recompute = Recompute::kNone;
+  std::set<std::string> disabled = {};  // pass names (--disable); an unknown one throws with the nearest
+  std::string dump_dir = {};            // --dump-ir: NN_<pass>.txt after every pass that changed something
+  bool verify = true;
+};
+
+struct PassReport {
+  std::string name;
+  bool changed = false;
+  double seconds = 0;
+  int64_t nodes = 0;  // in the program afterwards
+};
+
+// A pass over a program: returns whether it changed something. Graph passes are lifted with for_each_graph.
+struct Pass {
+  std::string name;
+  std::function<bool(Program&, const CompileOptions&)> run;
+};
+
+// The readable list: autodiff .. pack. (plan_memory comes last and makes the Plan.)
+const std::vector<Pass>& pipeline_passes();
+
+// Runs the pipeline on a program whose graphs are at stage kModel and plans its memory.
+Plan compile(Program program, const CompileOptions& options, std::vector<PassReport>* reports = nullptr);
+
+}  // namespace octet

@@ -1,0 +1,56 @@
+// Recipes and the per-GEMM decision: which precision each of a linear's three GEMMs runs in, and with which scaling.
+//
+// A recipe is data; the precision pass (passes/precision.h) turns it into graph nodes. Formats: forward E4M3,
+// gradients E5M2 (hybrid), E4M3 for everything under block scaling. Sources: arXiv 2209.05433; docs/numerics.md.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "base/dtype.h"
+
+namespace octet {
+
+enum class Scaling : uint8_t {
+  kNone,
+  kCurrent,  // per tensor, from this tensor's own amax
+  kDelayed,  // per tensor, from a history of amaxes
+  kBlock,    // 1x128 activations and gradients, 128x128 weights, power-of-two scales
+};
+
+enum class GemmRole : uint8_t { kFprop, kDgrad, kWgrad };
+const char* gemm_role_name(GemmRole role);
+GemmRole parse_gemm_role(const std::string& name);
+
+// How one GEMM runs.
+struct GemmPrecision {
+  bool fp8 = false;  // false: the recipe's compute type
+  Scaling scaling = Scaling::kNone;
+  bool operator==(const GemmPrecision&) const = default;
+};
+
+struct Recipe {
+  std::string name = "bf16";     // fp32 | bf16 | fp8-current | fp8-delayed | fp8-block
+  DType compute = DType::kBF16;  // activations and compute weights
+  Scaling scaling = Scaling::kNone;
+  DType forward_format = DType::kE4M3;
+  DType gradient_format = DType::kE5M2;
+  int64_t margin = 0;  // scales divided by 2^margin
+  int64_t amax_history_length = 16;
+  bool history_max = true;    // max of the history | most recent
+  bool power_of_two = false;  // of scales
+  // Decisions that differ from the recipe: key "<gemm>/<role>", e.g. "layers.3.mlp.up/wgrad".
+  std::map<std::string, GemmPrecision> decisions = {};
+
+  GemmPrecision decide(const std::string& gemm, GemmRole role) const;
+  DType format(bool is_gradient) const { return is_gradient ? gradient_format : forward_format; }
+};
+
+Recipe parse_recipe(const std::string& name);  // throws with the nearest name
+
+// The scale formula, used by every backend bit for bit (float32 arithmetic):
+//   amax == 0 or not finite -> 1; else max(format) / amax, divided by 2^margin; infinite -> FLT_MAX;
+//   pow2: rounded down to a power of two.
+float scale_from_amax(float amax, DType format, int64_t margin, bool power_of_two);
+
+}  // namespace octet
