@@ -1,8 +1,8 @@
 // Philox4x32-10, the counter-based generator behind dropout, shuffling, initialisation and sampling.
 //
 // Counter layout for values drawn inside a graph (docs/numerics.md): words 0-1 = element block (global element / 4),
-// word 2 = node key, word 3 = micro-batch; key = (seed low ^ step low, seed high ^ step high mixed). The same counter
-// gives the same bits on every device. Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
+// word 2 = node key, word 3 = micro-batch; key = the two words of seed ^ mix64(step). The same counter gives the same
+// bits on every device. Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
 #pragma once
 
 #include <array>
@@ -14,6 +14,10 @@ using PhiloxBlock = std::array<uint32_t, 4>;
 
 // Ten rounds over (counter, key). Pure.
 PhiloxBlock philox(PhiloxBlock counter, std::array<uint32_t, 2> key);
+
+// The SplitMix64 finaliser, a bijection: spreads small numbers over all bits, so that neighbouring seeds and steps
+// never share a key by accident. mix64(0) = 0.
+uint64_t mix64(uint64_t value);
 
 // The four words for elements 4*block .. 4*block+3 of node `node_key` in (seed, step, micro_batch).
 PhiloxBlock graph_random(uint64_t seed, uint64_t step, uint32_t micro_batch, uint32_t node_key, uint64_t block);

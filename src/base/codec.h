@@ -1,0 +1,112 @@
+// Inline element codecs, written so that a plain loop over them vectorises: selects instead of branches, 32-bit integer
+// arithmetic, no table. dtype.cc wraps them one element at a time and dtype_convert.cc array-wise; kernels that fuse a
+// scale or a transpose with the rounding include this header and loop themselves (compile that file with -O3).
+//
+// The functions assume the default rounding mode (nearest even). None depends on denormal float32 operands, so they
+// give the same bits with flush-to-zero on or off (bf16 and f64 excepted) and no lane takes a microcode assist.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "base/dtype.h"
+
+namespace octet::codec {
+
+// |value| to a format with kMantissa fraction bits and exponent bias kBias. Normals: drop 23 - kMantissa bits with
+// round-half-even and rebias. Below the smallest normal: adding a power of two whose ulp is the format's quantum lets
+// the float32 adder round. Rounding up across a binade or into the normals carries into the exponent as it should.
+// kLargest = code that everything larger becomes; kNan = the NaN code.
+template <int kMantissa, int kBias, uint32_t kLargest, uint32_t kNan>
+inline uint32_t encode_magnitude(uint32_t magnitude) {
+  constexpr int kDrop = 23 - kMantissa;
+  constexpr uint32_t kRebias = static_cast<uint32_t>(127 - kBias) << kMantissa;
+  constexpr uint32_t kSmallestNormal = static_cast<uint32_t>(128 - kBias) << 23;
+  constexpr uint32_t kAdder = static_cast<uint32_t>(127 + 1 - kBias - kMantissa + 23) << 23;
+  uint32_t normal = ((magnitude + ((1u << (kDrop - 1)) - 1) + ((magnitude >> kDrop) & 1)) >> kDrop) - kRebias;
+  // Clamped so that the add is exact in range for lanes whose result the select throws away.
+  uint32_t small = magnitude < kSmallestNormal ? magnitude : 0;
+  uint32_t subnormal = std::bit_cast<uint32_t>(std::bit_cast<float>(small) + std::bit_cast<float>(kAdder)) - kAdder;
+  uint32_t code = magnitude < kSmallestNormal ? subnormal : normal;
+  code = code < kLargest ? code : kLargest;
+  return magnitude > 0x7f800000u ? kNan : code;
+}
+
+inline uint8_t encode_e4m3(float value) {
+  uint32_t bits = std::bit_cast<uint32_t>(value);
+  return static_cast<uint8_t>(encode_magnitude<3, 7, 0x7e, 0x7f>(bits & 0x7fffffffu) | (bits >> 24 & 0x80u));
+}
+
+inline uint8_t encode_e5m2(float value) {
+  uint32_t bits = std::bit_cast<uint32_t>(value);
+  return static_cast<uint8_t>(encode_magnitude<2, 15, 0x7b, 0x7e>(bits & 0x7fffffffu) | (bits >> 24 & 0x80u));
+}
+
+// Overflow becomes infinity; any NaN becomes the quiet NaN of its sign.
+inline uint16_t encode_f16(float value) {
+  uint32_t bits = std::bit_cast<uint32_t>(value);
+  return static_cast<uint16_t>(encode_magnitude<10, 15, 0x7c00, 0x7e00>(bits & 0x7fffffffu) | (bits >> 16 & 0x8000u));
+}
+
+// Keeps the upper payload bits of a NaN and makes it quiet.
+inline uint16_t encode_bf16(float value) {
+  uint32_t bits = std::bit_cast<uint32_t>(value);
+  uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1)) >> 16;
+  uint32_t nan = (bits >> 16) | 0x40u;
+  return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+}
+
+inline float decode_bf16(uint16_t code) { return std::bit_cast<float>(static_cast<uint32_t>(code) << 16); }
+
+inline float decode_e4m3(uint8_t code) {
+  uint32_t magnitude = code & 0x7fu;
+  uint32_t normal = (magnitude << 20) + (120u << 23);
+  uint32_t subnormal = std::bit_cast<uint32_t>(static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-9f);
+  uint32_t bits = magnitude < 8 ? subnormal : normal;
+  bits = magnitude == 0x7f ? 0x7fc00000u : bits;
+  return std::bit_cast<float>(bits | (static_cast<uint32_t>(code & 0x80u) << 24));
+}
+
+inline float decode_f16(uint16_t code) {
+  uint32_t magnitude = code & 0x7fffu;
+  uint32_t normal = (magnitude << 13) + (112u << 23);
+  uint32_t subnormal = std::bit_cast<uint32_t>(static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-24f);
+  uint32_t bits = magnitude < 0x400 ? subnormal : normal;
+  bits = magnitude >= 0x7c00 ? bits + (112u << 23) : bits;  // infinity and NaN: the exponent becomes 255
+  return std::bit_cast<float>(bits | (static_cast<uint32_t>(code & 0x8000u) << 16));
+}
+
+// E5M2 is the upper byte of an f16.
+inline float decode_e5m2(uint8_t code) { return decode_f16(static_cast<uint16_t>(code << 8)); }
+
+// The codecs by storage type, for templates: decode(E4M3{x}), encode<BF16>(value).
+inline float decode(float value) { return value; }
+inline float decode(BF16 value) { return decode_bf16(value.bits); }
+inline float decode(F16 value) { return decode_f16(value.bits); }
+inline float decode(E4M3 value) { return decode_e4m3(value.bits); }
+inline float decode(E5M2 value) { return decode_e5m2(value.bits); }
+
+template <typename T>
+T encode(float value);
+template <>
+inline float encode<float>(float value) {
+  return value;
+}
+template <>
+inline BF16 encode<BF16>(float value) {
+  return {encode_bf16(value)};
+}
+template <>
+inline F16 encode<F16>(float value) {
+  return {encode_f16(value)};
+}
+template <>
+inline E4M3 encode<E4M3>(float value) {
+  return {encode_e4m3(value)};
+}
+template <>
+inline E5M2 encode<E5M2>(float value) {
+  return {encode_e5m2(value)};
+}
+
+}  // namespace octet::codec

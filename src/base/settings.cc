@@ -1,0 +1,234 @@
+// The settings table: registration, parsing of one value, look-ups and the printed forms. Reading and writing YAML is
+// settings_yaml.cc.
+#include "base/settings.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace octet {
+namespace {
+
+const char* type_name(const SettingsTable::Target& target) {
+  static constexpr const char* kNames[] = {"bool", "integer", "number", "text", "list"};
+  return kNames[target.index()];
+}
+
+std::string print(const SettingsTable::Target& target) {
+  struct Printer {
+    std::string operator()(const bool* value) const { return *value ? "true" : "false"; }
+    std::string operator()(const int64_t* value) const { return fmt::format("{}", *value); }
+    std::string operator()(const double* value) const { return fmt::format("{}", *value); }
+    std::string operator()(const std::string* value) const { return *value; }
+    std::string operator()(const std::vector<std::string>* value) const {
+      return fmt::format("{}", fmt::join(*value, ","));
+    }
+  };
+  return std::visit(Printer{}, target);
+}
+
+// "in 1..64", ">= 0", "one of: a, b" or "".
+std::string allowed(const SettingInfo& info) {
+  if (!info.choices.empty()) return fmt::format("one of: {}", fmt::join(info.choices, ", "));
+  const bool low = std::isfinite(info.min), high = std::isfinite(info.max);
+  if (low && high) return fmt::format("{}..{}", info.min, info.max);
+  if (low) return fmt::format(">= {}", info.min);
+  if (high) return fmt::format("<= {}", info.max);
+  return "";
+}
+
+struct Scale {
+  std::string_view suffix;
+  int64_t factor;
+};
+constexpr Scale kScales[] = {
+    {"Ki", int64_t{1} << 10}, {"Mi", int64_t{1} << 20}, {"Gi", int64_t{1} << 30}, {"k", 1000}, {"K", 1000},
+    {"M", 1000000},           {"G", 1000000000},        {"B", 1000000000}};
+
+template <typename T>
+bool parse_whole(std::string_view text, T* value) {
+  if (text.starts_with('+')) text.remove_prefix(1);
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
+  return error == std::errc() && end == text.data() + text.size() && !text.empty();
+}
+
+std::string without_underscores(const std::string& text) {
+  std::string digits = text;
+  std::erase(digits, '_');
+  return digits;
+}
+
+bool parse_integer(const std::string& text, int64_t* value) {
+  std::string digits = without_underscores(text);
+  int64_t factor = 1;
+  for (const Scale& scale : kScales)
+    if (factor == 1 && digits.ends_with(scale.suffix)) {
+      factor = scale.factor;
+      digits.resize(digits.size() - scale.suffix.size());
+    }
+  if (parse_whole(digits, value)) return !__builtin_mul_overflow(*value, factor, value);
+  double number;  // 1e6, 1.5M: accepted when the result is a whole number that a double holds exactly
+  if (!parse_whole(digits, &number)) return false;
+  number *= static_cast<double>(factor);
+  if (!(std::fabs(number) <= 0x1p53) || number != std::trunc(number)) return false;
+  *value = static_cast<int64_t>(number);
+  return true;
+}
+
+bool parse_bool(std::string text, bool* value) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  *value = text == "true" || text == "yes" || text == "on" || text == "1";
+  return *value || text == "false" || text == "no" || text == "off" || text == "0";
+}
+
+std::string trim(const std::string& text) {
+  size_t begin = text.find_first_not_of(" \t\r\n");
+  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
+}
+
+// Parses into the field or explains why not; the field changes only on success.
+struct Parser {
+  const std::string& name;
+  const std::string& text;
+  const std::string& where;
+  const SettingInfo& info;
+
+  [[noreturn]] void reject(const std::string& wanted) const {
+    fail(ErrorCode::kInvalidArgument, "{}: {} = '{}': want {}", where, name, text, wanted);
+  }
+  void check_range(double value) const {
+    if (!(value >= info.min && value <= info.max)) reject(allowed(info));
+  }
+  void check_choice(const std::string& word) const {
+    const auto& choices = info.choices;
+    if (choices.empty() || std::find(choices.begin(), choices.end(), word) != choices.end()) return;
+    std::string near = nearest_name(word, choices);
+    reject(allowed(info) + (near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
+  }
+  void operator()(bool* field) const {
+    bool value;
+    if (!parse_bool(trim(text), &value)) reject("true or false");
+    *field = value;
+  }
+  void operator()(int64_t* field) const {
+    int64_t value;
+    if (!parse_integer(trim(text), &value)) reject("an integer such as 2000, 2_000, 2k, 64Ki or 1.5M");
+    check_range(static_cast<double>(value));
+    *field = value;
+  }
+  void operator()(double* field) const {
+    double value;
+    if (!parse_whole(without_underscores(trim(text)), &value) || !std::isfinite(value)) reject("a finite number");
+    check_range(value);
+    *field = value;
+  }
+  void operator()(std::string* field) const {
+    check_choice(text);
+    *field = text;
+  }
+  void operator()(std::vector<std::string>* field) const {
+    std::vector<std::string> words;
+    for (size_t begin = 0; begin <= text.size() && !trim(text).empty();) {
+      size_t comma = std::min(text.find(',', begin), text.size());
+      words.push_back(trim(text.substr(begin, comma - begin)));
+      if (words.back().empty()) reject("a comma-separated list without empty entries");
+      check_choice(words.back());
+      begin = comma + 1;
+    }
+    *field = std::move(words);
+  }
+};
+
+}  // namespace
+
+void SettingsTable::add(std::string name, Target target, SettingInfo info) {
+  for (const Row& row : rows_) {
+    bool nested = row.name.starts_with(name + ".") || name.starts_with(row.name + ".");
+    check(row.name != name && !nested, ErrorCode::kInternal, "setting '{}' collides with '{}'", name, row.name);
+  }
+  std::string default_text = print(target);
+  rows_.push_back({std::move(name), target, std::move(info), std::move(default_text)});
+}
+
+const SettingsTable::Row* SettingsTable::find(const std::string& name) const {
+  for (const Row& row : rows_)
+    if (row.name == name) return &row;
+  return nullptr;
+}
+
+void SettingsTable::set(const std::string& name, const std::string& text, const std::string& where) {
+  const Row* row = find(name);
+  if (!row) {
+    std::string near = nearest_name(name, names());
+    fail(ErrorCode::kInvalidArgument, "{}: unknown setting '{}'{}", where, name,
+         near.empty() ? "; --help lists all" : fmt::format("; did you mean '{}'?", near));
+  }
+  std::visit(Parser{name, text, where, row->info}, row->target);
+}
+
+void SettingsTable::set_words(const std::vector<std::string>& words) {
+  for (const std::string& word : words) {
+    size_t equals = word.find('=');
+    check(equals != std::string::npos && equals > 0, ErrorCode::kInvalidArgument,
+          "command line: '{}' is not of the form name=value", word);
+    set(word.substr(0, equals), word.substr(equals + 1), "command line");
+  }
+}
+
+std::string SettingsTable::get(const std::string& name) const {
+  const Row* row = find(name);
+  check(row != nullptr, ErrorCode::kInvalidArgument, "unknown setting '{}'", name);
+  return print(row->target);
+}
+
+bool SettingsTable::is_default(const std::string& name) const {
+  const Row* row = find(name);
+  check(row != nullptr, ErrorCode::kInvalidArgument, "unknown setting '{}'", name);
+  return print(row->target) == row->default_text;
+}
+
+std::string SettingsTable::changed_line() const {
+  std::vector<std::string> words;
+  for (const Row& row : rows_)
+    if (std::string value = print(row.target); value != row.default_text) words.push_back(row.name + "=" + value);
+  return fmt::format("{}", fmt::join(words, " "));
+}
+
+std::string SettingsTable::help() const {
+  size_t width = 0;
+  for (const Row& row : rows_) width = std::max(width, row.name.size());
+  std::string text;
+  for (const Row& row : rows_) {
+    std::string range = allowed(row.info);
+    text += fmt::format("  {:<{}}  {} ({}, default {}{}{})\n", row.name, width, row.info.meaning, type_name(row.target),
+                        row.default_text.empty() ? "empty" : row.default_text, range.empty() ? "" : ", ", range);
+  }
+  return text;
+}
+
+std::string SettingsTable::markdown() const {
+  auto cell = [](const std::string& text) {
+    std::string escaped;
+    for (char c : text) escaped += c == '|' ? "\\|" : std::string(1, c);
+    return escaped;
+  };
+  std::string text = "| setting | type | default | allowed | meaning |\n|---|---|---|---|---|\n";
+  for (const Row& row : rows_)
+    text += fmt::format("| `{}` | {} | {} | {} | {} |\n", row.name, type_name(row.target),
+                        row.default_text.empty() ? "" : "`" + cell(row.default_text) + "`", cell(allowed(row.info)),
+                        cell(row.info.meaning));
+  return text;
+}
+
+std::vector<std::string> SettingsTable::names() const {
+  std::vector<std::string> all;
+  for (const Row& row : rows_) all.push_back(row.name);
+  return all;
+}
+
+}  // namespace octet
