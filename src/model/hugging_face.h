@@ -1,0 +1,40 @@
+// Hugging Face folders: config.json to and from ModelConfig, and which checkpoint tensor holds which parameters.
+//
+// A checkpoint tensor holds one parameter or several stacked along their output dimension (GPT-2's c_attn = q, k, v),
+// possibly stored transposed ([in, out], GPT-2's Conv1D). Parameters here are always [out, in].
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "model/model.h"
+
+namespace octet {
+
+struct CheckpointTensor {
+  std::string name;                 // "transformer.h.0.attn.c_attn.weight"
+  bool transposed = false;          // stored [in, out]
+  std::vector<std::string> params;  // stacked along the output (first) dimension, in this order
+};
+
+// Every parameter of the model appears in exactly one tensor.
+std::vector<CheckpointTensor> checkpoint_tensors(const ModelConfig& config);
+
+// Names a checkpoint may hold besides, which carry no parameters ("attn.bias" causal masks, rotary inv_freq).
+bool is_ignored_tensor(const ModelConfig& config, const std::string& name);
+
+// The name without an optional "transformer." / "model." prefix, for folders written without it.
+std::string canonical_tensor_name(const ModelConfig& config, const std::string& name);
+
+// Throws kUnsupported naming model_type, or the field whose value Octet cannot run (an activation, a rope type).
+ModelConfig parse_hugging_face_config(const std::string& json_text, const std::string& where);
+
+// Token ids config.json names; -1 where it does not.
+struct SpecialTokens {
+  int64_t bos = -1, eos = -1, pad = -1;
+};
+SpecialTokens parse_special_tokens(const std::string& json_text);
+
+std::string to_hugging_face_config(const ModelConfig& config, const SpecialTokens& special, const std::string& dtype);
+
+}  // namespace octet

@@ -1,0 +1,79 @@
+// Sizes people name. Sources: GPT-2 (OpenAI 2019), GPT-3 (arXiv 2005.14165, table 2.1), the activation-recomputation
+// paper (arXiv 2205.05198, table 3), Llama 2 and 3 model cards.
+#include <fmt/ranges.h>
+
+#include "base/error.h"
+#include "model/model.h"
+
+namespace octet {
+namespace {
+
+ModelConfig gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t vocab = 50257, int64_t positions = 1024) {
+  return {.architecture = "gpt2",
+          .vocab_size = vocab,
+          .max_positions = positions,
+          .hidden = hidden,
+          .layers = layers,
+          .heads = heads};
+}
+
+ModelConfig llama(int64_t layers, int64_t hidden, int64_t heads, int64_t kv_heads, int64_t intermediate, int64_t vocab,
+                  int64_t positions, double theta) {
+  ModelConfig config{.architecture = "llama",
+                     .vocab_size = vocab,
+                     .max_positions = positions,
+                     .hidden = hidden,
+                     .layers = layers,
+                     .heads = heads,
+                     .kv_heads = kv_heads,
+                     .intermediate = intermediate};
+  config.tie_embeddings = false;
+  config.bias = false;
+  config.rope.theta = theta;
+  return config;
+}
+
+struct Named {
+  std::string name;
+  ModelConfig config;
+};
+
+const std::vector<Named>& table() {
+  static const std::vector<Named> rows = {
+      {"gpt2-nano", gpt(4, 128, 4, 65, 64)},
+      {"gpt2-124m", gpt(12, 768, 12)},
+      {"gpt2-350m", gpt(24, 1024, 16)},
+      {"gpt2-774m", gpt(36, 1280, 20)},
+      {"gpt2-1558m", gpt(48, 1600, 25)},
+      {"gpt3-125m", gpt(12, 768, 12, 51200, 2048)},
+      {"gpt3-5b", gpt(24, 4096, 32, 51200, 2048)},
+      {"gpt3-20b", gpt(44, 6144, 48, 51200, 2048)},
+      {"gpt3-22b", gpt(48, 6144, 64, 51200, 2048)},
+      {"gpt3-175b", gpt(96, 12288, 96, 51200, 2048)},
+      {"gpt3-530b", gpt(105, 20480, 128, 51200, 2048)},
+      {"gpt3-1t", gpt(128, 25600, 160, 51200, 2048)},
+      {"llama2-7b", llama(32, 4096, 32, 32, 11008, 32000, 4096, 10000)},
+      {"llama2-13b", llama(40, 5120, 40, 40, 13824, 32000, 4096, 10000)},
+      {"llama2-70b", llama(80, 8192, 64, 8, 28672, 32000, 4096, 10000)},
+      {"llama3-8b", llama(32, 4096, 32, 8, 14336, 128256, 8192, 500000)},
+      {"llama3-70b", llama(80, 8192, 64, 8, 28672, 128256, 8192, 500000)},
+  };
+  return rows;
+}
+
+}  // namespace
+
+std::vector<std::string> named_models() {
+  std::vector<std::string> names;
+  for (const Named& row : table()) names.push_back(row.name);
+  return names;
+}
+
+ModelConfig named_model(const std::string& name) {
+  for (const Named& row : table())
+    if (row.name == name) return row.config;
+  fail(ErrorCode::kInvalidArgument, "model: no size is named '{}' (nearest: {}; all: {})", name,
+       nearest_name(name, named_models()), fmt::join(named_models(), ", "));
+}
+
+}  // namespace octet
