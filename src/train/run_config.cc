@@ -1,0 +1,156 @@
+#include "train/run_config.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "model/hugging_face.h"
+
+namespace octet {
+
+SettingsTable settings_of(RunConfig& c) {
+  SettingsTable t;
+  t.add("model.size", &c.model_size, {.meaning = "a named size, see `octet plan --list-models`"});
+  t.add("model.from", &c.model_from, {.meaning = "start from the weights and sizes of this Hugging Face folder"});
+  t.add("model.architecture", &c.architecture,
+        {.meaning = "family, when sizes are given one by one", .choices = {"", "gpt2", "llama"}});
+  t.add("model.vocab_size", &c.vocab_size, {.meaning = "0 = the size's, or the data's tokenizer if larger", .min = 0});
+  t.add("model.max_positions", &c.max_positions,
+        {.meaning = "longest sequence the model knows; 0 = the size's", .min = 0});
+  t.add("model.hidden", &c.hidden, {.meaning = "width of the residual stream; 0 = the size's", .min = 0});
+  t.add("model.layers", &c.layers, {.meaning = "0 = the size's", .min = 0});
+  t.add("model.heads", &c.heads, {.meaning = "attention heads; 0 = the size's", .min = 0});
+  t.add("model.kv_heads", &c.kv_heads, {.meaning = "key/value heads; 0 = the size's", .min = 0});
+  t.add("model.head_dim", &c.head_dim, {.meaning = "0 = hidden / heads", .min = 0});
+  t.add("model.intermediate", &c.intermediate, {.meaning = "MLP width; 0 = the size's", .min = 0});
+  t.add("model.dropout", &c.dropout, {.meaning = "embedding, attention and residual dropout", .min = 0, .max = 0.999});
+  t.add("model.bias", &c.bias, {.meaning = "biases in linears and layer norms (gpt2)"});
+  t.add("model.rope_theta", &c.rope_theta, {.meaning = "rotary base (llama); 0 = the size's", .min = 0});
+
+  t.add("data.train", &c.train_data, {.meaning = "PREFIX of the training PREFIX.bin/.idx (made by `octet data`)"});
+  t.add("data.validation", &c.validation_data, {.meaning = "PREFIX of the validation set; empty = no evaluation"});
+  t.add("data.sequence_length", &c.sequence_length,
+        {.meaning = "tokens in a training sequence", .min = 1, .max = 1 << 24});
+  t.add("data.sampling", &c.sampling,
+        {.meaning = "shuffle: every sequence once an epoch in random order; random: uniform random offsets",
+         .choices = {"shuffle", "random"}});
+  t.add("data.separate_documents", &c.separate_documents, {.meaning = "no attention across document boundaries"});
+
+  t.add("train.steps", &c.steps, {.meaning = "optimiser steps", .min = 1});
+  t.add("train.micro_batch", &c.micro_batch, {.meaning = "sequences in one forward and backward", .min = 1});
+  t.add("train.global_batch", &c.global_batch,
+        {.meaning = "sequences in one optimiser step, a multiple of micro_batch; 0 = micro_batch", .min = 0});
+  t.add("train.seed", &c.seed, {.meaning = "of initial weights, data order and dropout", .min = 0});
+  t.add("train.max_skipped_steps", &c.max_skipped_steps,
+        {.meaning = "steps in a row with non-finite gradients before the run stops", .min = 1});
+  t.add("train.device", &c.device, {.meaning = "where to run", .choices = {"auto", "cpu"}});
+  t.add("train.threads", &c.threads, {.meaning = "CPU threads; 0 = all cores", .min = 0, .max = 4096});
+
+  t.add("optimizer.lr", &c.optimizer.lr, {.meaning = "peak learning rate (AdamW)", .min = 0});
+  t.add("optimizer.min_lr", &c.optimizer.min_lr, {.meaning = "after the cosine decay", .min = 0});
+  t.add("optimizer.warmup_steps", &c.optimizer.warmup_steps, {.meaning = "linear warm-up", .min = 0});
+  t.add("optimizer.decay_steps", &c.optimizer.decay_steps,
+        {.meaning = "step where the cosine reaches min_lr; 0 = train.steps", .min = 0});
+  t.add("optimizer.beta1", &c.optimizer.beta1, {.meaning = "AdamW", .min = 0, .max = 0.999999});
+  t.add("optimizer.beta2", &c.optimizer.beta2, {.meaning = "AdamW", .min = 0, .max = 0.999999});
+  t.add("optimizer.eps", &c.optimizer.eps, {.meaning = "AdamW", .min = 0});
+  t.add("optimizer.weight_decay", &c.optimizer.weight_decay,
+        {.meaning = "decoupled, on parameters of rank >= 2", .min = 0});
+  t.add("optimizer.clip", &c.optimizer.clip, {.meaning = "largest global gradient norm; 0 = off", .min = 0});
+
+  t.add("precision.recipe", &c.recipe,
+        {.meaning = "types of the model's arithmetic",
+         .choices = {"fp32", "bf16", "fp8-current", "fp8-delayed", "fp8-block"}});
+  t.add("precision.amax_history", &c.amax_history,
+        {.meaning = "steps of amax history (fp8-delayed)", .min = 1, .max = 65536});
+  t.add("precision.margin", &c.margin, {.meaning = "scales are divided by 2^margin", .min = 0, .max = 16});
+  t.add("recompute", &c.recompute,
+        {.meaning = "what backward makes again instead of keeping", .choices = {"none", "selective", "full"}});
+  t.add("disable", &c.disable, {.meaning = "passes to leave out, by name"});
+  t.add("dump_ir", &c.dump_ir, {.meaning = "write the graphs after every pass into this folder"});
+
+  t.add("eval.interval", &c.eval_interval, {.meaning = "steps between evaluations; 0 = only at the end", .min = 0});
+  t.add("eval.tokens", &c.eval_tokens, {.meaning = "tokens of one evaluation; 0 = the whole validation set", .min = 0});
+  t.add("log.interval", &c.log_interval, {.meaning = "steps between log lines and events", .min = 1});
+  t.add("out", &c.out, {.meaning = "folder of checkpoints, logs and events"});
+  t.add("checkpoint.interval", &c.checkpoint_interval,
+        {.meaning = "steps between checkpoints; 0 = only at the end", .min = 0});
+  t.add("checkpoint.keep", &c.checkpoint_keep,
+        {.meaning = "how many of the last are kept (the best is kept besides)", .min = 1});
+  t.add("checkpoint.shard_bytes", &c.shard_bytes,
+        {.meaning = "largest safetensors file of a checkpoint", .min = 1 << 20});
+  t.add("resume", &c.resume, {.meaning = "auto: the newest sound checkpoint in `out`; never; or a checkpoint folder"});
+  return t;
+}
+
+ModelConfig resolve_model(const RunConfig& c, int64_t data_vocab_size) {
+  ModelConfig m = c.model_from.empty() ? named_model(c.model_size)
+                                       : parse_hugging_face_config(read_file(c.model_from + "/config.json"),
+                                                                   c.model_from + "/config.json");
+  if (!c.architecture.empty() && c.architecture != m.architecture) {
+    check(c.model_from.empty(), ErrorCode::kInvalidArgument, "model.architecture {} contradicts the folder {} ({})",
+          c.architecture, c.model_from, m.architecture);
+    m.architecture = c.architecture;
+    if (c.architecture == "llama") m.bias = false, m.tie_embeddings = false;
+  }
+  auto override_with = [](int64_t& field, int64_t value) {
+    if (value > 0) field = value;
+  };
+  bool new_width = c.hidden > 0 && c.hidden != m.hidden;
+  if (new_width && c.heads == 0 && m.head_dim == 0) {
+    check(c.hidden % m.heads == 0, ErrorCode::kInvalidArgument,
+          "model.hidden {} is not a multiple of {} heads: set model.heads", c.hidden, m.heads);
+  }
+  if (new_width && c.intermediate == 0 && m.intermediate > 0)  // keep the size's ratio, rounded up to 64
+    m.intermediate = (m.intermediate * c.hidden / m.hidden + 63) / 64 * 64;
+  override_with(m.hidden, c.hidden);
+  override_with(m.layers, c.layers);
+  override_with(m.heads, c.heads);
+  if (c.heads > 0 && c.kv_heads == 0 && m.kv_heads > c.heads) m.kv_heads = c.heads;
+  override_with(m.kv_heads, c.kv_heads);
+  override_with(m.head_dim, c.head_dim);
+  override_with(m.intermediate, c.intermediate);
+  override_with(m.max_positions, c.max_positions);
+  if (c.vocab_size > 0) {
+    m.vocab_size = c.vocab_size;
+  } else if (data_vocab_size > 0 && c.model_from.empty()) {
+    m.vocab_size = data_vocab_size;
+  }
+  check(data_vocab_size <= m.vocab_size, ErrorCode::kInvalidArgument,
+        "the data's tokenizer has {} tokens, the model's vocabulary {}: leave model.vocab_size at 0 or raise it",
+        data_vocab_size, m.vocab_size);
+  if (c.max_positions == 0 && c.model_from.empty() && m.max_positions < c.sequence_length)
+    m.max_positions = c.sequence_length;
+  if (c.rope_theta > 0) m.rope.theta = c.rope_theta;
+  m.dropout = c.dropout;
+  if (m.architecture == "gpt2") m.bias = c.bias;
+  validate(m);
+  return m;
+}
+
+Recipe resolve_recipe(const RunConfig& c) {
+  Recipe recipe = parse_recipe(c.recipe);
+  recipe.amax_history_length = c.amax_history;
+  recipe.margin = c.margin;
+  return recipe;
+}
+
+CompileOptions compile_options(const RunConfig& c, const Target& target) {
+  return {.target = target,
+          .recipe = resolve_recipe(c),
+          .recompute = parse_recompute(c.recompute),
+          .disabled = {c.disable.begin(), c.disable.end()},
+          .dump_dir = c.dump_ir};
+}
+
+void validate(const RunConfig& c) {
+  int64_t global = c.global_batch > 0 ? c.global_batch : c.micro_batch;
+  check(global % c.micro_batch == 0, ErrorCode::kInvalidArgument,
+        "train.global_batch {} is not a multiple of train.micro_batch {}", global, c.micro_batch);
+  int64_t tokens = 0;
+  check(!__builtin_mul_overflow(c.micro_batch, c.sequence_length, &tokens) && tokens < (int64_t{1} << 31),
+        ErrorCode::kInvalidArgument, "train.micro_batch {} x data.sequence_length {} tokens do not fit int32",
+        c.micro_batch, c.sequence_length);
+  check(c.optimizer.min_lr <= c.optimizer.lr, ErrorCode::kInvalidArgument,
+        "optimizer.min_lr {} exceeds optimizer.lr {}", c.optimizer.min_lr, c.optimizer.lr);
+}
+
+}  // namespace octet

@@ -1,0 +1,77 @@
+// Everything a run is told: one struct, one settings table (docs/config.md is generated from it).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/settings.h"
+#include "model/model.h"
+#include "passes/pass.h"
+#include "precision/recipe.h"
+
+namespace octet {
+
+struct OptimizerConfig {
+  double lr = 6e-4, min_lr = 6e-5;
+  int64_t warmup_steps = 100;
+  int64_t decay_steps = 0;  // 0 = train.steps
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
+  double weight_decay = 0.1;  // on parameters of rank >= 2
+  double clip = 1.0;          // global gradient norm; 0 = off
+};
+
+struct RunConfig {
+  // model: a named size, a Hugging Face folder, or sizes one by one (0 and "" mean: from model.size)
+  std::string model_size = "gpt2-124m", model_from, architecture;
+  int64_t vocab_size = 0, max_positions = 0, hidden = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0,
+          intermediate = 0;
+  double dropout = 0;
+  double rope_theta = 0;
+  bool bias = true;
+
+  // data
+  std::string train_data, validation_data;  // PREFIX of PREFIX.bin/.idx
+  int64_t sequence_length = 1024;
+  std::string sampling = "shuffle";  // shuffle | random | documents
+  bool separate_documents = false;   // packed: no attention across documents
+
+  // training
+  int64_t steps = 1000;
+  int64_t micro_batch = 4;   // sequences in one forward/backward
+  int64_t global_batch = 0;  // sequences in one optimiser step; 0 = micro_batch
+  int64_t seed = 1337;
+  int64_t max_skipped_steps = 20;  // non-finite gradients in a row before the run stops
+  std::string device = "auto";
+  int64_t threads = 0;
+  OptimizerConfig optimizer;
+
+  // precision and memory
+  std::string recipe = "fp8-current";
+  int64_t amax_history = 16, margin = 0;
+  std::string recompute = "none";
+  std::vector<std::string> disable;
+  std::string dump_ir;
+
+  // evaluation, logs, checkpoints
+  int64_t eval_interval = 250, eval_tokens = 0;  // 0 = the whole validation set
+  int64_t log_interval = 10;
+  std::string out = "out/run";
+  int64_t checkpoint_interval = 500, checkpoint_keep = 2;
+  int64_t shard_bytes = 4'000'000'000;
+  std::string resume = "auto";  // auto | never | a checkpoint folder
+
+  int64_t accumulation() const { return (global_batch > 0 ? global_batch : micro_batch) / micro_batch; }
+  int64_t tokens_per_step() const { return accumulation() * micro_batch * sequence_length; }
+};
+
+// Registers every field; the table keeps pointers into `config`, which must outlive it.
+SettingsTable settings_of(RunConfig& config);
+
+// The model the run describes: size or folder first, then single fields. Throws naming the fields in conflict.
+ModelConfig resolve_model(const RunConfig& config, int64_t data_vocab_size);
+Recipe resolve_recipe(const RunConfig& config);
+CompileOptions compile_options(const RunConfig& config, const Target& target);
+void validate(const RunConfig& config);
+
+}  // namespace octet

@@ -1,0 +1,67 @@
+#include "train/training_program.h"
+
+#include "base/error.h"
+
+namespace octet {
+namespace {
+
+Graph optimizer_graph(const Graph& train, const OptimizerConfig& optimizer, Program& program) {
+  Graph apply("apply");
+  Builder b(apply);
+  b.set_phase(Phase::kOptimizer);
+  Value lr = b.input("lr", {DType::kF32, {1}}), step = b.input("step", {DType::kF32, {1}});
+  std::vector<std::pair<std::string, Shape>> params;
+  for (const Node& node : train.nodes())
+    if (node.op == Op::kParam) params.emplace_back(node.name, node.results[0].shape);
+  std::vector<Value> gradients;
+  for (const auto& [name, shape] : params) {
+    TensorType type{DType::kF32, shape};
+    program.add_state({.name = name, .type = type, .kind = StateKind::kParam, .param = name});
+    program.add_state({.name = "grad." + name, .type = type, .kind = StateKind::kGradient, .param = name});
+    program.add_state({.name = "adam_m." + name, .type = type, .kind = StateKind::kMoment, .param = name});
+    program.add_state({.name = "adam_v." + name, .type = type, .kind = StateKind::kMoment, .param = name});
+    gradients.push_back(b.state("grad." + name, type));
+  }
+  NodeId norm = b.emit(Op::kGlobalNorm, gradients, {{"max_norm", optimizer.clip}}, "global_norm");
+  Value clip{norm, 1}, finite{norm, 2};
+  for (size_t i = 0; i < params.size(); ++i) {
+    const auto& [name, shape] = params[i];
+    TensorType type{DType::kF32, shape};
+    Attrs attrs = {{"beta1", optimizer.beta1},
+                   {"beta2", optimizer.beta2},
+                   {"eps", optimizer.eps},
+                   {"weight_decay", shape.rank() >= 2 ? optimizer.weight_decay : 0.0}};
+    NodeId update = b.emit(Op::kAdamw,
+                           {b.param(name, shape), gradients[i], b.state("adam_m." + name, type),
+                            b.state("adam_v." + name, type), lr, step, clip, finite},
+                           attrs, name);
+    b.update(name, {update, 0});
+    b.update("adam_m." + name, {update, 1});
+    b.update("adam_v." + name, {update, 2});
+  }
+  b.output("grad_norm", {norm, 0});
+  b.output("finite", finite);
+  return apply;
+}
+
+Graph loss_graph(const std::string& name, const ModelConfig& model, const BatchShape& shape) {
+  Graph graph(name);
+  Builder builder(graph);
+  build_loss(builder, model, shape);
+  return graph;
+}
+
+}  // namespace
+
+Program training_program(const ModelConfig& model, const BatchShape& train, const BatchShape& eval,
+                         const OptimizerConfig& optimizer) {
+  Program program;
+  program.name = "training";
+  const Graph& graph = program.add_graph(loss_graph("train", model, train));
+  Graph apply = optimizer_graph(graph, optimizer, program);
+  program.add_graph(loss_graph("eval", model, eval));
+  program.add_graph(std::move(apply));
+  return program;
+}
+
+}  // namespace octet

@@ -1,0 +1,15 @@
+// The training Program before any pass: "train" (loss of one micro-batch), "eval", and "apply" (clip and AdamW).
+#pragma once
+
+#include "ir/program.h"
+#include "model/model.h"
+#include "train/run_config.h"
+
+namespace octet {
+
+// "apply" reads states grad.P (kGradient), adam_m.P, adam_v.P (kMoment), inputs lr, step (f32[1], step from 1) and has
+// outputs grad_norm (before clipping) and finite (1 or 0: 0 means the step was skipped on the device).
+Program training_program(const ModelConfig& model, const BatchShape& train, const BatchShape& eval,
+                         const OptimizerConfig& optimizer);
+
+}  // namespace octet
