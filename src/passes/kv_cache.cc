@@ -1,0 +1,71 @@
+#include "passes/kv_cache.h"
+
+#include "base/error.h"
+#include "ir/rewrite.h"
+
+namespace octet {
+namespace {
+
+struct CacheInputs {
+  Value slots, kv_lengths, block_table, logit_rows;
+};
+
+CacheInputs add_inputs(Builder& b, int64_t tokens, const KvCacheOptions& o) {
+  return {.slots = b.input("slots", {DType::kI32, {tokens}}),
+          .kv_lengths = b.input("kv_lengths", {DType::kI32, {o.sequences}}),
+          .block_table = b.input("block_table", {DType::kI32, {o.sequences, o.blocks_per_sequence}}),
+          .logit_rows = b.input("logit_rows", {DType::kI32, {o.logit_rows}})};
+}
+
+// One side (k or v) of a layer's cache: append this step's rows, return the cache to read.
+Value append(Builder& b, const std::string& state, Value rows, Value slots, const KvCacheOptions& o) {
+  Value cache = b.state(state, {o.cache_dtype, {o.blocks * o.block_size, b.shape(rows).cols()}});
+  Value appended{b.emit(Op::kKvAppend, {cache, rows, slots}, {}, state), 0};
+  b.update(state, appended);
+  return appended;
+}
+
+void rewrite_attention(Rewriter& rewriter, NodeId id, const CacheInputs& inputs, const KvCacheOptions& o) {
+  const Graph& old = rewriter.old_graph();
+  const Node& node = old.node(id);
+  check(node.attrs.get_or<double>("dropout", 0.0) == 0.0, ErrorCode::kInvalidArgument,
+        "kv_cache: {} has dropout; build the graph with training = false", describe(old, id));
+  Builder& b = rewriter.builder();
+  b.set_layer(node.layer);
+  Value k = append(b, "kv." + node.name + ".k", rewriter.map(node.inputs[1]), inputs.slots, o);
+  Value v = append(b, "kv." + node.name + ".v", rewriter.map(node.inputs[2]), inputs.slots, o);
+  Attrs attrs = {{"heads", node.attrs.get<int64_t>("heads")},         {"kv_heads", node.attrs.get<int64_t>("kv_heads")},
+                 {"head_dim", node.attrs.get<int64_t>("head_dim")},   {"scale", node.attrs.get<double>("scale")},
+                 {"window", node.attrs.get_or<int64_t>("window", 0)}, {"block_size", o.block_size}};
+  NodeId paged =
+      b.emit(Op::kPagedAttention,
+             {rewriter.map(node.inputs[0]), k, v, rewriter.map(node.inputs[3]), inputs.kv_lengths, inputs.block_table},
+             attrs, node.name);
+  rewriter.set({id, 0}, {paged, 0});
+}
+
+}  // namespace
+
+Graph add_kv_cache(const Graph& graph, const KvCacheOptions& options) {
+  Rewriter rewriter(graph);
+  Builder& b = rewriter.builder();
+  Value ids = graph.find_leaf(Op::kInput, "ids");
+  check(ids.exists(), ErrorCode::kInvalidArgument, "kv_cache: graph {} has no input \"ids\"", graph.name());
+  CacheInputs inputs = add_inputs(b, graph.shape(ids)[0], options);
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    NodeId id{i};
+    const Node& node = graph.node(id);
+    if (node.op == Op::kAttention) {
+      rewrite_attention(rewriter, id, inputs, options);
+    } else if (node.op == Op::kMatmul && node.attrs.get_or<std::string>("kind", "") == "head") {
+      Value rows = b.select_rows(rewriter.map(node.inputs[0]), inputs.logit_rows);
+      rewriter.set(node.inputs[0], rows);
+      rewriter.copy(id);
+    } else {
+      rewriter.copy(id);
+    }
+  }
+  return rewriter.finish();
+}
+
+}  // namespace octet
