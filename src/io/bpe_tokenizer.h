@@ -1,0 +1,71 @@
+// Byte-level BPE as GPT-2, Llama 3 and most open models use it: pieces by regular expressions, bytes as first symbols,
+// merges by rank. The vocabulary is kept in the file's own spelling (bytes written as printable characters), so saving
+// gives back what was read.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/bpe.h"
+#include "io/tokenizer.h"
+#include "io/tokenizer_split.h"
+
+namespace octet {
+
+enum class Normalizer { kNone, kNfc, kNfd, kNfkc, kNfkd };
+
+struct BpeVocabulary {
+  std::vector<std::string> tokens;                      // by id, GPT-2 spelling; "" = not a BPE token
+  std::vector<std::pair<std::string, std::string>> merges;  // best first, same spelling
+  std::vector<AddedToken> added;
+  std::vector<SplitRule> splits;
+  Normalizer normalizer = Normalizer::kNone;
+  bool add_prefix_space = false;
+  bool ignore_merges = false;  // a piece that is itself a token is not built by merging
+  std::string bos, eos;        // texts of added tokens; "" = none
+  bool adds_bos = false;
+};
+
+// GPT-2's spelling of bytes: 0x21..0x7E, 0xA1..0xAC, 0xAE..0xFF stand for themselves, the others for U+0100 onwards.
+const std::array<std::string, 256>& byte_spellings();
+std::string spell_bytes(std::string_view bytes);
+// False when a character of `text` is not the spelling of a byte.
+bool unspell_bytes(std::string_view text, std::string& bytes);
+
+class BpeTokenizer : public Tokenizer {
+ public:
+  BpeTokenizer(BpeVocabulary vocabulary, const std::string& where);
+  ~BpeTokenizer() override;
+
+  std::string kind() const override { return "bpe"; }
+  void save(const std::string& dir) const override;
+  const BpeVocabulary& vocabulary() const { return vocabulary_; }
+
+ protected:
+  void encode_piece(std::string_view piece, bool text_start, std::vector<int32_t>& out) const override;
+
+ private:
+  struct Scratch;
+  void encode_word(std::string_view word, Scratch& scratch, std::vector<int32_t>& out) const;
+  std::unique_ptr<Scratch> take_scratch() const;
+
+  BpeVocabulary vocabulary_;
+  Splitter splitter_;
+  MergeTable merges_;
+  std::array<int32_t, 256> byte_ids_;
+  std::unordered_map<std::string_view, int32_t> whole_words_;  // only with ignore_merges; views of token_bytes_
+  mutable std::mutex mutex_;
+  mutable std::vector<std::unique_ptr<Scratch>> idle_;  // word caches and match buffers waiting for a caller
+};
+
+// Unicode normal form of valid UTF-8; invalid bytes pass through unchanged.
+std::string normalize_text(Normalizer form, std::string_view text);
+
+// The text of a tokenizer.json that Hugging Face's tokenizers library reads to the same encoder.
+std::string to_tokenizer_json(const BpeVocabulary& vocabulary);
+
+}  // namespace octet

@@ -1,0 +1,164 @@
+// What all tokenizers share: added tokens in the text, begin and end tokens, decoding, the fingerprint.
+#include "io/tokenizer.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "io/tokenizer_utf8.h"
+
+namespace octet {
+namespace {
+
+bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
+// A letter, digit or '_'; any non-ASCII byte counts as part of a word.
+bool is_word_byte(char c) {
+  return c == '_' || (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') || static_cast<uint8_t>(c) >= 0x80;
+}
+
+void hash_bytes(uint64_t& hash, std::string_view bytes) {  // FNV-1a, with the length so that fields cannot run together
+  for (char c : bytes) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3ull;
+  hash = (hash ^ bytes.size()) * 0x100000001B3ull;
+}
+
+}  // namespace
+
+void Tokenizer::finish(const std::string& kind_facts) {
+  special_.assign(token_bytes_.size(), 0);
+  uint64_t hash = 0xCBF29CE484222325ull;
+  hash_bytes(hash, kind_facts);
+  for (const std::string& bytes : token_bytes_) hash_bytes(hash, bytes);
+  std::stable_sort(added_.begin(), added_.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+  for (auto& list : by_first_byte_) list.clear();
+  for (const AddedToken& token : added_) {
+    check(token.id >= 0 && token.id < vocab_size(), ErrorCode::kInternal, "added token {} of {}", token.id,
+          vocab_size());
+    if (token.special) special_[static_cast<size_t>(token.id)] = 1;
+    hash_bytes(hash, fmt::format("{} {} {}{}{}{}", token.id, token.text, token.special, token.lstrip, token.rstrip,
+                                 token.single_word));
+    if (!token.text.empty()) by_first_byte_[static_cast<uint8_t>(token.text[0])].push_back(&token);
+  }
+  for (auto& list : by_first_byte_) {
+    std::stable_sort(list.begin(), list.end(),
+                     [](const auto* a, const auto* b) { return a->text.size() > b->text.size(); });
+  }
+  for (int32_t id : {bos_id_, eos_id_}) {
+    if (id >= 0) special_[static_cast<size_t>(id)] = 1;
+  }
+  fingerprint_ = fmt::format("{}-{}-{:016x}", kind(), vocab_size(), hash);
+}
+
+const AddedToken* Tokenizer::match_added(std::string_view text, size_t at, bool parse_special) const {
+  for (const AddedToken* token : by_first_byte_[static_cast<uint8_t>(text[at])]) {
+    if (token->special && !parse_special) continue;
+    if (text.compare(at, token->text.size(), token->text) != 0) continue;
+    const size_t end = at + token->text.size();
+    if (token->single_word &&
+        ((at > 0 && is_word_byte(text[at - 1])) || (end < text.size() && is_word_byte(text[end])))) {
+      continue;
+    }
+    return token;
+  }
+  return nullptr;
+}
+
+void Tokenizer::encode_to(std::string_view text, const EncodeOptions& options, std::vector<int32_t>& out) const {
+  if (options.add_bos) {
+    check(bos_id_ >= 0, ErrorCode::kInvalidArgument, "this {} vocabulary of {} tokens has no begin (bos) token", kind(),
+          vocab_size());
+    out.push_back(bos_id_);
+  }
+  size_t begin = 0;
+  bool start = true;
+  const auto flush = [&](size_t end) {
+    if (end > begin) encode_piece(text.substr(begin, end - begin), start, out), start = false;
+  };
+  const bool any_added = std::any_of(added_.begin(), added_.end(),
+                                     [&](const AddedToken& token) { return options.parse_special || !token.special; });
+  for (size_t at = 0; any_added && at < text.size();) {
+    const AddedToken* token = match_added(text, at, options.parse_special);
+    if (token == nullptr) {
+      ++at;
+      continue;
+    }
+    size_t end = at;
+    while (token->lstrip && end > begin && is_space(text[end - 1])) --end;
+    flush(end);
+    out.push_back(token->id);
+    start = false;
+    at += token->text.size();
+    while (token->rstrip && at < text.size() && is_space(text[at])) ++at;
+    begin = at;
+  }
+  flush(text.size());
+  if (options.add_eos) {
+    check(eos_id_ >= 0, ErrorCode::kInvalidArgument, "this {} vocabulary of {} tokens has no end (eos) token", kind(),
+          vocab_size());
+    out.push_back(eos_id_);
+  }
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+  std::vector<int32_t> ids;
+  ids.reserve(text.size() / 3 + 8);
+  encode_to(text, options, ids);
+  return ids;
+}
+
+std::string_view Tokenizer::token_bytes(int32_t id) const {
+  check(id >= 0 && id < vocab_size(), ErrorCode::kInvalidArgument, "token {} is outside the vocabulary of {} tokens", id,
+        vocab_size());
+  return token_bytes_[static_cast<size_t>(id)];
+}
+
+bool Tokenizer::is_special(int32_t id) const {
+  return id >= 0 && id < vocab_size() && special_[static_cast<size_t>(id)] != 0;
+}
+
+int32_t Tokenizer::find_special(std::string_view text) const {
+  for (const AddedToken& token : added_) {
+    if (token.text == text) return token.id;
+  }
+  return -1;
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
+  std::string out;
+  bool at_start = strips_first_space_;
+  for (int32_t id : ids) {
+    std::string_view bytes = token_bytes(id);
+    if (is_special(id)) {
+      if (!skip_special) out.append(bytes);
+      continue;
+    }
+    if (at_start && bytes.starts_with(' ')) bytes.remove_prefix(1);
+    at_start = false;
+    out.append(bytes);
+  }
+  return out;
+}
+
+std::string StreamDecoder::push(int32_t id) {
+  std::string_view bytes = tokenizer_->token_bytes(id);
+  if (tokenizer_->is_special(id)) {
+    if (skip_special_) bytes = {};
+  } else {
+    if (at_start_ && tokenizer_->strips_first_space_ && bytes.starts_with(' ')) bytes.remove_prefix(1);
+    at_start_ = false;
+  }
+  pending_.append(bytes);
+  const size_t held = utf8_incomplete_suffix(pending_);
+  int64_t replaced = 0;
+  std::string ready = utf8_replace_invalid(std::string_view(pending_).substr(0, pending_.size() - held), &replaced);
+  pending_.erase(0, pending_.size() - held);
+  return ready;
+}
+
+std::string StreamDecoder::finish() {
+  int64_t replaced = 0;
+  std::string ready = utf8_replace_invalid(pending_, &replaced);
+  pending_.clear();
+  return ready;
+}
+
+}  // namespace octet

@@ -1,0 +1,111 @@
+// Tokenizers: text to token ids and back, whatever file the vocabulary came from.
+//
+// One class serves every reader; the kinds (byte-level BPE, SentencePiece-like, characters) differ only in how a piece of
+// plain text becomes ids. Special tokens are never recognised inside text unless the caller asks: text of a corpus or a
+// user cannot forge an end-of-document. Byte-level kinds are lossless on any bytes, valid UTF-8 or not.
+// All const members may be called from many threads at once.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace octet {
+
+struct EncodeOptions {
+  bool parse_special = false;  // recognise special tokens written in the text
+  bool add_bos = false;        // put the begin token first; an error when the vocabulary has none
+  bool add_eos = false;        // put the end token last; an error when the vocabulary has none
+};
+
+// A token matched in the text before anything else. Ordinary added tokens (special = false) are always matched, as the
+// vocabulary's author trained with them; special ones only under EncodeOptions::parse_special.
+struct AddedToken {
+  int32_t id = 0;
+  std::string text;
+  bool special = true;
+  bool lstrip = false, rstrip = false;  // also swallow the white space to the left, right
+  bool single_word = false;             // only between characters that are not letters, digits or '_'
+  bool normalized = false;
+};
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
+  void encode_to(std::string_view text, const EncodeOptions& options, std::vector<int32_t>& out) const;  // appends
+
+  // The exact bytes, possibly ending inside a UTF-8 character. An id outside the vocabulary is an error.
+  std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
+
+  // The bytes one token stands for; empty for ids the vocabulary leaves unused.
+  std::string_view token_bytes(int32_t id) const;
+  bool is_special(int32_t id) const;
+
+  int64_t vocab_size() const { return static_cast<int64_t>(token_bytes_.size()); }  // largest id + 1
+  int32_t bos_id() const { return bos_id_; }  // -1: none
+  int32_t eos_id() const { return eos_id_; }  // -1: none; ends documents in prepared corpora
+  bool adds_bos() const { return adds_bos_; }  // the model was trained with bos in front of its text
+  bool byte_level() const { return byte_level_; }  // any byte string can be encoded and comes back unchanged
+  const std::vector<AddedToken>& added_tokens() const { return added_; }
+  int32_t find_special(std::string_view text) const;  // id of an added token, -1 if absent
+
+  virtual std::string kind() const = 0;  // "bpe", "sentencepiece", "characters"
+  // Writes a file into `dir` (made if absent) that load_tokenizer(dir) reads back to an equal tokenizer.
+  virtual void save(const std::string& dir) const = 0;
+  // "bpe-50257-<16 hex digits>": equal exactly when two tokenizers give the same ids for the same text.
+  const std::string& fingerprint() const { return fingerprint_; }
+
+ protected:
+  // Appends the ids of a piece free of added tokens. `text_start` is true for the piece that begins the text.
+  virtual void encode_piece(std::string_view piece, bool text_start, std::vector<int32_t>& out) const = 0;
+  // To be called once by the constructors of kinds, after the fields below are set.
+  void finish(const std::string& kind_facts);
+
+  std::vector<std::string> token_bytes_;
+  std::vector<AddedToken> added_;
+  int32_t bos_id_ = -1, eos_id_ = -1;
+  bool adds_bos_ = false;
+  bool byte_level_ = false;
+  bool strips_first_space_ = false;  // encoding put a space in front of the text; decoding takes it away
+
+ private:
+  friend class StreamDecoder;
+  const AddedToken* match_added(std::string_view text, size_t at, bool parse_special) const;
+  std::string fingerprint_;
+  std::vector<uint8_t> special_;                       // [vocab] 1 for special ids
+  std::vector<const AddedToken*> by_first_byte_[256];  // longest first
+};
+
+// Turns ids into text as they are generated, holding back bytes until they complete a UTF-8 character.
+class StreamDecoder {
+ public:
+  // `text_start` false: the ids continue a text already shown (a SentencePiece first space is then kept).
+  explicit StreamDecoder(const Tokenizer& tokenizer, bool text_start = true, bool skip_special = true)
+      : tokenizer_(&tokenizer), at_start_(text_start), skip_special_(skip_special) {}
+  std::string push(int32_t id);  // text that became complete; bytes that can never be UTF-8 come out as U+FFFD
+  std::string finish();          // what is left, an incomplete character as U+FFFD
+
+ private:
+  const Tokenizer* tokenizer_;
+  bool at_start_;
+  bool skip_special_;
+  std::string pending_;
+};
+
+// `path`: a folder holding tokenizer.json, vocab.json + merges.txt, encoder.json + vocab.bpe, characters.json, one .gguf
+// or a llama2.c tok*.bin / tokenizer.bin; or one of these files itself.
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
+// From the bytes of a tokenizer.json; `where` names them in errors.
+std::unique_ptr<Tokenizer> parse_tokenizer_json(std::string_view json, const std::string& where);
+
+// Distinct characters of `text` (valid UTF-8), sorted by code point: the vocabulary of small character-level runs.
+std::unique_ptr<Tokenizer> make_character_tokenizer(std::vector<std::string> characters);
+
+}  // namespace octet
