@@ -1,5 +1,5 @@
-// See bpe_tokenizer.h. Most words of a text have been seen before, so each caller borrows a scratch with a direct-mapped
-// cache of short words, one 64-byte line each: no clearing, no growth, no locks on the way of a word.
+// See bpe_tokenizer.h. Most words of a text have been seen before, so each caller borrows a scratch with a
+// direct-mapped cache of short words, one 64-byte line each: no clearing, no growth, no locks on the way of a word.
 #include "io/bpe_tokenizer.h"
 
 #include <utf8proc.h>
@@ -76,9 +76,9 @@ std::string normalize_text(Normalizer form, std::string_view text) {
     const size_t good = utf8_valid_prefix(text);
     if (good > 0) {
       utf8proc_uint8_t* mapped = nullptr;
-      const auto length = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                                       static_cast<utf8proc_ssize_t>(good), &mapped,
-                                       static_cast<utf8proc_option_t>(options));
+      const auto length =
+          utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(good),
+                       &mapped, static_cast<utf8proc_option_t>(options));
       check(length >= 0, ErrorCode::kInternal, "normalising {} bytes: {}", good, utf8proc_errmsg(length));
       out.append(reinterpret_cast<const char*>(mapped), static_cast<size_t>(length));
       std::free(mapped);
@@ -197,7 +197,8 @@ void BpeTokenizer::encode_word(std::string_view word, Scratch& scratch, std::vec
     for (char c : word) {
       const int32_t id = byte_ids_[static_cast<uint8_t>(c)];
       check(id >= 0, ErrorCode::kInvalidArgument,
-            "the vocabulary has no token for byte 0x{:02x}: text holding it cannot be encoded", static_cast<uint8_t>(c));
+            "the vocabulary has no token for byte 0x{:02x}: text holding it cannot be encoded",
+            static_cast<uint8_t>(c));
       symbols.push_back(id);
     }
     apply_merges(merges_, symbols, scratch.merge);

@@ -19,7 +19,7 @@ namespace octet {
 enum class Normalizer { kNone, kNfc, kNfd, kNfkc, kNfkd };
 
 struct BpeVocabulary {
-  std::vector<std::string> tokens;                      // by id, GPT-2 spelling; "" = not a BPE token
+  std::vector<std::string> tokens;                          // by id, GPT-2 spelling; "" = not a BPE token
   std::vector<std::pair<std::string, std::string>> merges;  // best first, same spelling
   std::vector<AddedToken> added;
   std::vector<SplitRule> splits;

@@ -106,8 +106,8 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
 }
 
 std::string_view Tokenizer::token_bytes(int32_t id) const {
-  check(id >= 0 && id < vocab_size(), ErrorCode::kInvalidArgument, "token {} is outside the vocabulary of {} tokens", id,
-        vocab_size());
+  check(id >= 0 && id < vocab_size(), ErrorCode::kInvalidArgument, "token {} is outside the vocabulary of {} tokens",
+        id, vocab_size());
   return token_bytes_[static_cast<size_t>(id)];
 }
 

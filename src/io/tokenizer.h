@@ -1,9 +1,9 @@
 // Tokenizers: text to token ids and back, whatever file the vocabulary came from.
 //
-// One class serves every reader; the kinds (byte-level BPE, SentencePiece-like, characters) differ only in how a piece of
-// plain text becomes ids. Special tokens are never recognised inside text unless the caller asks: text of a corpus or a
-// user cannot forge an end-of-document. Byte-level kinds are lossless on any bytes, valid UTF-8 or not.
-// All const members may be called from many threads at once.
+// One class serves every reader; the kinds (byte-level BPE, SentencePiece-like, characters) differ only in how a piece
+// of plain text becomes ids. Special tokens are never recognised inside text unless the caller asks: text of a corpus
+// or a user cannot forge an end-of-document. Byte-level kinds are lossless on any bytes, valid UTF-8 or not. All const
+// members may be called from many threads at once.
 #pragma once
 
 #include <cstdint>
@@ -49,9 +49,9 @@ class Tokenizer {
   bool is_special(int32_t id) const;
 
   int64_t vocab_size() const { return static_cast<int64_t>(token_bytes_.size()); }  // largest id + 1
-  int32_t bos_id() const { return bos_id_; }  // -1: none
-  int32_t eos_id() const { return eos_id_; }  // -1: none; ends documents in prepared corpora
-  bool adds_bos() const { return adds_bos_; }  // the model was trained with bos in front of its text
+  int32_t bos_id() const { return bos_id_; }                                        // -1: none
+  int32_t eos_id() const { return eos_id_; }       // -1: none; ends documents in prepared corpora
+  bool adds_bos() const { return adds_bos_; }      // the model was trained with bos in front of its text
   bool byte_level() const { return byte_level_; }  // any byte string can be encoded and comes back unchanged
   const std::vector<AddedToken>& added_tokens() const { return added_; }
   int32_t find_special(std::string_view text) const;  // id of an added token, -1 if absent
@@ -99,8 +99,8 @@ class StreamDecoder {
   std::string pending_;
 };
 
-// `path`: a folder holding tokenizer.json, vocab.json + merges.txt, encoder.json + vocab.bpe, characters.json, one .gguf
-// or a llama2.c tok*.bin / tokenizer.bin; or one of these files itself.
+// `path`: a folder holding tokenizer.json, vocab.json + merges.txt, encoder.json + vocab.bpe, characters.json, one
+// .gguf or a llama2.c tok*.bin / tokenizer.bin; or one of these files itself.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
 // From the bytes of a tokenizer.json; `where` names them in errors.
 std::unique_ptr<Tokenizer> parse_tokenizer_json(std::string_view json, const std::string& where);

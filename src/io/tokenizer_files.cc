@@ -84,10 +84,10 @@ std::string pre_tokenizer_json(const BpeVocabulary& vocabulary) {
   }
   std::string list;
   for (const SplitRule& rule : vocabulary.splits) {
-    list += fmt::format(R"({{"type": "Split", "pattern": {{"{}": {}}}, "behavior": "{}", "invert": {}}}, )",
-                        rule.literal ? "String" : "Regex", json_quote(rule.pattern),
-                        rule.behavior == SplitRule::Behavior::kIsolated ? "Isolated" : "Removed",
-                        json_bool(rule.invert));
+    list +=
+        fmt::format(R"({{"type": "Split", "pattern": {{"{}": {}}}, "behavior": "{}", "invert": {}}}, )",
+                    rule.literal ? "String" : "Regex", json_quote(rule.pattern),
+                    rule.behavior == SplitRule::Behavior::kIsolated ? "Isolated" : "Removed", json_bool(rule.invert));
   }
   return fmt::format(R"({{"type": "Sequence", "pretokenizers": [{}{}]}})", list, byte_level(false));
 }
@@ -128,7 +128,8 @@ std::string to_tokenizer_json(const BpeVocabulary& vocabulary) {
                      kNormalizers[static_cast<int>(vocabulary.normalizer)], pre_tokenizer_json(vocabulary),
                      post_processor_json(vocabulary));
   out += fmt::format(
-      "  \"decoder\": {{\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, \"use_regex\": true}},\n"
+      "  \"decoder\": {{\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, \"use_regex\": "
+      "true}},\n"
       "  \"model\": {{\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": null,\n"
       "    \"continuing_subword_prefix\": null,\n    \"end_of_word_suffix\": null,\n    \"fuse_unk\": false,\n"
       "    \"byte_fallback\": false,\n    \"ignore_merges\": {},\n    \"vocab\": {{",

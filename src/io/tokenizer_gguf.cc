@@ -1,6 +1,6 @@
 // Reads the byte-level BPE vocabulary inside a GGUF file (its metadata only; tensors are not touched).
-// Layout: "GGUF", u32 version, u64 tensors, u64 pairs, then pairs of (string key, u32 type, value); strings are u64 length
-// and bytes, arrays u32 element type and u64 count. Every length is checked against what is left of the file.
+// Layout: "GGUF", u32 version, u64 tensors, u64 pairs, then pairs of (string key, u32 type, value); strings are u64
+// length and bytes, arrays u32 element type and u64 count. Every length is checked against what is left of the file.
 #include <cstring>
 #include <map>
 

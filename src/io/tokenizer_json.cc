@@ -205,8 +205,8 @@ std::unique_ptr<Tokenizer> read_tokenizer_json(std::string_view text, std::strin
     if (present(root, "pre_tokenizer")) {
       read_pre_tokenizer(root.at("pre_tokenizer"), vocabulary, byte_level, where);
     }
-    check(byte_level, ErrorCode::kUnsupported, "{}: the pre-tokenizer has no ByteLevel step (Octet reads byte-level BPE)",
-          where);
+    check(byte_level, ErrorCode::kUnsupported,
+          "{}: the pre-tokenizer has no ByteLevel step (Octet reads byte-level BPE)", where);
     if (present(root, "post_processor")) read_post_processor(root.at("post_processor"), vocabulary);
     read_config(config, vocabulary, where + " (tokenizer_config.json)");
     guess_begin_and_end(vocabulary);
@@ -228,9 +228,8 @@ std::unique_ptr<Tokenizer> read_gpt2_files(std::string_view vocabulary_json, std
       if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
       if (line.empty() || (line_number == 1 && line.starts_with("#version"))) continue;
       const size_t space = line.find(' ');
-      check(space != std::string_view::npos && line.find(' ', space + 1) == std::string_view::npos,
-            ErrorCode::kCorrupt, "{}: merges line {} is \"{}\" (want two tokens with one space between)", where,
-            line_number, line);
+      check(space != std::string_view::npos && line.find(' ', space + 1) == std::string_view::npos, ErrorCode::kCorrupt,
+            "{}: merges line {} is \"{}\" (want two tokens with one space between)", where, line_number, line);
       vocabulary.merges.emplace_back(line.substr(0, space), line.substr(space + 1));
     }
     const auto end = std::find(vocabulary.tokens.begin(), vocabulary.tokens.end(), "<|endoftext|>");

@@ -1,6 +1,6 @@
 // The SentencePiece-like vocabularies of llama2.c (tok512.bin, tokenizer.bin): i32 longest token, then for each token a
-// float32 score, i32 length and its bytes. Ids 0, 1, 2 are <unk>, <s>, </s>; 3..258 stand for the raw bytes. Text gets a
-// space in front, starts as characters (bytes where the vocabulary lacks one) and joins the best-scored pair first.
+// float32 score, i32 length and its bytes. Ids 0, 1, 2 are <unk>, <s>, </s>; 3..258 stand for the raw bytes. Text gets
+// a space in front, starts as characters (bytes where the vocabulary lacks one) and joins the best-scored pair first.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -97,10 +97,10 @@ std::unique_ptr<Tokenizer> read_llama2c(std::string_view bytes, const std::strin
       std::memcpy(&score, bytes.data() + at, 4);
       std::memcpy(&length, bytes.data() + at + 4, 4);
     }
-    check(length >= 0 && length <= longest && static_cast<size_t>(length) <= bytes.size() - at - 8 &&
-              !std::isnan(score),
-          ErrorCode::kCorrupt, "{}: token {} at byte {} of {} is damaged (length {}, longest {}, score {})", where,
-          pieces.size(), at, bytes.size(), length, longest, score);
+    check(
+        length >= 0 && length <= longest && static_cast<size_t>(length) <= bytes.size() - at - 8 && !std::isnan(score),
+        ErrorCode::kCorrupt, "{}: token {} at byte {} of {} is damaged (length {}, longest {}, score {})", where,
+        pieces.size(), at, bytes.size(), length, longest, score);
     pieces.emplace_back(bytes.substr(at + 8, static_cast<size_t>(length)));
     scores.push_back(score);
     at += 8 + static_cast<size_t>(length);

@@ -78,8 +78,8 @@ Splitter::Splitter(std::vector<SplitRule> rules, const std::string& where) : rul
     const uint32_t options = PCRE2_UTF | (rule.literal ? PCRE2_LITERAL : PCRE2_UCP);
     int error = 0;
     size_t offset = 0;
-    regex->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                                options, &error, &offset, nullptr);
+    regex->code =
+        pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options, &error, &offset, nullptr);
     if (regex->code == nullptr) {
       char reason[256];
       pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(reason), sizeof reason);
@@ -105,9 +105,9 @@ void Splitter::split_valid(const Regex& regex, std::string_view text, SplitScrat
   };
   size_t piece = 0, at = 0;  // [piece, at) is text passed over without a match
   while (at < text.size()) {
-    const int result =
-        regex.jit ? pcre2_jit_match(regex.code, subject, text.size(), at, PCRE2_NO_UTF_CHECK, match, context)
-                  : pcre2_match(regex.code, subject, text.size(), at, PCRE2_NO_UTF_CHECK, match, context);
+    const int result = regex.jit
+                           ? pcre2_jit_match(regex.code, subject, text.size(), at, PCRE2_NO_UTF_CHECK, match, context)
+                           : pcre2_match(regex.code, subject, text.size(), at, PCRE2_NO_UTF_CHECK, match, context);
     if (result == PCRE2_ERROR_NOMATCH) break;
     if (result < 0) {
       char reason[256];

@@ -1,6 +1,6 @@
-// Pre-tokenisation: cuts text into the pieces inside which BPE may merge, by the regular expressions a vocabulary brings.
-// PCRE2 (JIT, UTF, Unicode properties) does the matching; its header stays in the .cc. Bytes that are not valid UTF-8
-// form pieces of their own, so no byte is ever lost.
+// Pre-tokenisation: cuts text into the pieces inside which BPE may merge, by the regular expressions a vocabulary
+// brings. PCRE2 (JIT, UTF, Unicode properties) does the matching; its header stays in the .cc. Bytes that are not valid
+// UTF-8 form pieces of their own, so no byte is ever lost.
 #pragma once
 
 #include <cstdint>
