@@ -13,6 +13,13 @@
 
 namespace octet::codec {
 
+// condition ? a : b as bit arithmetic. A plain ?: lets the compiler move the float add of one side into a branch, and
+// such a loop does not vectorise under the default -ftrapping-math.
+inline uint32_t select(bool condition, uint32_t a, uint32_t b) {
+  uint32_t mask = -static_cast<uint32_t>(condition);
+  return (a & mask) | (b & ~mask);
+}
+
 // |value| to a format with kMantissa fraction bits and exponent bias kBias. Normals: drop 23 - kMantissa bits with
 // round-half-even and rebias. Below the smallest normal: adding a power of two whose ulp is the format's quantum lets
 // the float32 adder round. Rounding up across a binade or into the normals carries into the exponent as it should.
@@ -25,9 +32,9 @@ inline uint32_t encode_magnitude(uint32_t magnitude) {
   constexpr uint32_t kAdder = static_cast<uint32_t>(127 + 1 - kBias - kMantissa + 23) << 23;
   uint32_t normal = ((magnitude + ((1u << (kDrop - 1)) - 1) + ((magnitude >> kDrop) & 1)) >> kDrop) - kRebias;
   // Clamped so that the add is exact in range for lanes whose result the select throws away.
-  uint32_t small = magnitude < kSmallestNormal ? magnitude : 0;
+  uint32_t small = select(magnitude < kSmallestNormal, magnitude, 0);
   uint32_t subnormal = std::bit_cast<uint32_t>(std::bit_cast<float>(small) + std::bit_cast<float>(kAdder)) - kAdder;
-  uint32_t code = magnitude < kSmallestNormal ? subnormal : normal;
+  uint32_t code = select(magnitude < kSmallestNormal, subnormal, normal);
   code = code < kLargest ? code : kLargest;
   return magnitude > 0x7f800000u ? kNan : code;
 }
@@ -62,8 +69,8 @@ inline float decode_e4m3(uint8_t code) {
   uint32_t magnitude = code & 0x7fu;
   uint32_t normal = (magnitude << 20) + (120u << 23);
   uint32_t subnormal = std::bit_cast<uint32_t>(static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-9f);
-  uint32_t bits = magnitude < 8 ? subnormal : normal;
-  bits = magnitude == 0x7f ? 0x7fc00000u : bits;
+  uint32_t bits = select(magnitude < 8, subnormal, normal);
+  bits = select(magnitude == 0x7f, 0x7fc00000u, bits);
   return std::bit_cast<float>(bits | (static_cast<uint32_t>(code & 0x80u) << 24));
 }
 
@@ -71,7 +78,7 @@ inline float decode_f16(uint16_t code) {
   uint32_t magnitude = code & 0x7fffu;
   uint32_t normal = (magnitude << 13) + (112u << 23);
   uint32_t subnormal = std::bit_cast<uint32_t>(static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-24f);
-  uint32_t bits = magnitude < 0x400 ? subnormal : normal;
+  uint32_t bits = select(magnitude < 0x400, subnormal, normal);
   bits = magnitude >= 0x7c00 ? bits + (112u << 23) : bits;  // infinity and NaN: the exponent becomes 255
   return std::bit_cast<float>(bits | (static_cast<uint32_t>(code & 0x8000u) << 16));
 }

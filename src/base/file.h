@@ -1,0 +1,98 @@
+// Files, with errors that name the path, the reason and the way out. Readers map; writers write beside the final name
+// and rename, so that a file either has its old content or all of the new one. No format knowledge here (io/ has that).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace octet {
+
+bool path_exists(const std::string& path);
+bool is_folder(const std::string& path);
+int64_t file_size(const std::string& path);                     // kNotFound when there is no such regular file
+void make_folders(const std::string& path);                     // with parents; fine when it exists
+std::vector<std::string> list_folder(const std::string& path);  // sorted names, not paths
+void remove_path(const std::string& path);                      // a file or a whole folder; fine when absent
+void rename_path(const std::string& from, const std::string& to);
+void sync_path(const std::string& path);             // fsync of a file or a folder (its names)
+std::string parent_folder(const std::string& path);  // "." for a bare name
+
+// The whole file. Refuses more than `limit` bytes: pass what the format allows, so that a wrong path fails early.
+std::string read_file(const std::string& path, int64_t limit = int64_t{1} << 30);
+
+// Replaces `path` with `content`, durably.
+void write_file(const std::string& path, std::string_view content);
+
+// A read-only memory map. The bytes stay valid while the object lives (moves keep them). Someone truncating the file
+// meanwhile raises SIGBUS: files of Octet are replaced by rename, never rewritten in place.
+class MappedFile {
+ public:
+  MappedFile() = default;
+  explicit MappedFile(const std::string& path);
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  ~MappedFile();
+
+  std::span<const std::byte> bytes() const { return {data_, static_cast<size_t>(size_)}; }
+  int64_t size() const { return size_; }
+  const std::string& path() const { return path_; }
+  void will_read_randomly() const;  // turns read-ahead off (shuffled token files)
+
+ private:
+  std::string path_;
+  const std::byte* data_ = nullptr;
+  int64_t size_ = 0;
+};
+
+// Writes path + ".tmp"; commit() makes it durable and renames it to `path`. Without commit() the destructor removes it
+// and `path` keeps its old content, whatever failed.
+class FileWriter {
+ public:
+  explicit FileWriter(std::string path);
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+  ~FileWriter();
+
+  void write(const void* data, int64_t bytes);
+  void write(std::string_view text) { write(text.data(), static_cast<int64_t>(text.size())); }
+  int64_t position() const { return position_; }   // bytes written so far
+  uint32_t checksum() const { return checksum_; }  // crc32c of them
+  void commit();
+
+ private:
+  void flush();
+
+  std::string path_, temporary_;
+  std::string buffer_;
+  int file_ = -1;
+  int64_t position_ = 0;
+  uint32_t checksum_ = 0;
+};
+
+// Appends whole records to a log-like file; each append is handed to the operating system at once. A record that does
+// not fit is cut off again, so that the file stays readable up to the last whole record.
+class AppendFile {
+ public:
+  explicit AppendFile(std::string path);
+  AppendFile(const AppendFile&) = delete;
+  AppendFile& operator=(const AppendFile&) = delete;
+  ~AppendFile();
+
+  void append(std::string_view record);
+  void sync();  // to the disk
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  int file_ = -1;
+};
+
+// For tests: every write after `bytes` more bytes fails with `error_number` (ENOSPC, EIO, ...), the last one short, as
+// the kernel does it. A negative count removes the fault. Process-wide.
+void inject_write_fault(int64_t bytes, int error_number);
+
+}  // namespace octet

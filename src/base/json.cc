@@ -1,0 +1,44 @@
+#include "base/json.h"
+
+#include <set>
+#include <vector>
+
+#include "base/error.h"
+
+namespace octet {
+namespace {
+
+constexpr int kMaxDepth = 512;
+constexpr size_t kQuotedBytes = 120;  // of a value shown in a message
+
+}  // namespace
+
+nlohmann::json parse_json(std::string_view text, const std::string& where, bool unique_keys) {
+  using nlohmann::json;
+  std::vector<std::set<std::string>> keys;
+  auto watch = [&](int depth, json::parse_event_t event, json& value) {
+    check(depth <= kMaxDepth, ErrorCode::kCorrupt, "{}: JSON nests deeper than {} levels", where, kMaxDepth);
+    if (!unique_keys) return true;
+    if (event == json::parse_event_t::object_start) keys.emplace_back();
+    if (event == json::parse_event_t::object_end) keys.pop_back();
+    if (event == json::parse_event_t::key)
+      check(keys.back().insert(value.get<std::string>()).second, ErrorCode::kCorrupt, "{}: the name '{}' occurs twice",
+            where, value.get<std::string>());
+    return true;
+  };
+  try {
+    return json::parse(text.begin(), text.end(), watch);
+  } catch (const json::exception& error) {
+    fail(ErrorCode::kCorrupt, "{}: not valid JSON: {}", where, error.what());
+  }
+}
+
+void fail_json_member(const nlohmann::json& object, const char* key, const std::string& where) {
+  const bool present = object.is_object() && object.contains(key);
+  std::string found = (present ? object.at(key) : object).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  if (found.size() > kQuotedBytes) found = found.substr(0, kQuotedBytes) + "...";
+  fail(ErrorCode::kCorrupt, "{}: member '{}' is {}: {}", where, key, present ? "of the wrong type" : "missing in",
+       found);
+}
+
+}  // namespace octet

@@ -1,0 +1,48 @@
+// The JSON library behind one door. nlohmann's header costs seconds of compile time: include this in .cc files only,
+// never in a header (headers pass strings, numbers and own structs).
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+namespace octet {
+
+// Parses or throws kCorrupt with `where` (a path) and the position. With `unique_keys` an object that names a key twice
+// is an error instead of the last one winning. Nesting deeper than 512 levels is refused.
+nlohmann::json parse_json(std::string_view text, const std::string& where, bool unique_keys = false);
+
+// The member `key` of an object as T, or an error naming `where`, the key and the JSON found there.
+template <typename T>
+T json_get(const nlohmann::json& object, const char* key, const std::string& where);
+
+[[noreturn]] void fail_json_member(const nlohmann::json& object, const char* key, const std::string& where);
+
+template <typename T>
+T json_get(const nlohmann::json& object, const char* key, const std::string& where) {
+  if (object.is_object()) {
+    auto member = object.find(key);
+    if (member != object.end()) {
+      bool fits = true;
+      if constexpr (std::is_same_v<T, bool>)
+        fits = member->is_boolean();
+      else if constexpr (std::is_integral_v<T>)
+        fits = member->is_number_unsigned()
+                   ? std::in_range<T>(member->template get<uint64_t>())
+                   : member->is_number_integer() && std::in_range<T>(member->template get<int64_t>());
+      else if constexpr (std::is_floating_point_v<T>)
+        fits = member->is_number();
+      if (fits) {
+        try {
+          return member->template get<T>();
+        } catch (const nlohmann::json::exception&) {  // reported below with the path and the key
+        }
+      }
+    }
+  }
+  fail_json_member(object, key, where);
+}
+
+}  // namespace octet
