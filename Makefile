@@ -1,0 +1,53 @@
+# The two commands: `make quickstart` (builds Octet and runs its main job) and `make test` (the CPU suite, label L0).
+# Others: build, check, format, bench, docs, long (label L3), sanitizers, fuzz, clean.
+JOBS ?= $(shell nproc)
+PROGRAM_BUILD ?= build/program
+TEST_BUILD ?= build/test
+TEXT ?=
+
+.PHONY: quickstart build test test-build check format bench docs long sanitizers fuzz clean
+
+quickstart: build
+	@bash scripts/quickstart.sh $(PROGRAM_BUILD)/tools/octet $(TEXT)
+
+build:
+	@bash scripts/setup.sh program
+	@bash scripts/build.sh $(PROGRAM_BUILD) $(JOBS) -DOCTET_TESTS=OFF
+
+test-build:
+	@bash scripts/setup.sh test
+	@bash scripts/build.sh $(TEST_BUILD) $(JOBS) -DOCTET_TESTS=ON
+
+test: test-build
+	ctest --test-dir $(TEST_BUILD) -L L0 -j $(JOBS) --output-on-failure --no-tests=error
+
+check:
+	@bash scripts/setup.sh check
+	@python3 scripts/check.py all
+
+format:
+	@git ls-files '*.cc' '*.h' | xargs clang-format -i
+
+bench:
+	@bash scripts/setup.sh test
+	@bash scripts/build.sh build/bench $(JOBS) -DOCTET_TESTS=OFF -DOCTET_BENCHMARKS=ON
+
+docs: test-build
+	@OCTET_UPDATE_DOCS=1 ctest --test-dir $(TEST_BUILD) -R Docs --output-on-failure
+	@$(TEST_BUILD)/tools/octet config --markdown > docs/config.md
+
+long: test-build
+	ctest --test-dir $(TEST_BUILD) -L L3 --output-on-failure
+
+sanitizers:
+	@bash scripts/setup.sh test
+	@bash scripts/build.sh build/asan $(JOBS) -DOCTET_TESTS=ON "-DOCTET_SANITIZE=address;undefined"
+	ctest --test-dir build/asan -L L0 -j $(JOBS) --output-on-failure
+	@bash scripts/build.sh build/tsan $(JOBS) -DOCTET_TESTS=ON -DOCTET_SANITIZE=thread
+	ctest --test-dir build/tsan -L L0 -j $(JOBS) --output-on-failure
+
+fuzz:
+	@bash scripts/fuzz.sh 60
+
+clean:
+	rm -rf build
