@@ -1,0 +1,123 @@
+// Causal attention within segments on doubles, and its gradient from the saved log-sum-exp.
+//
+// q [T, heads D], k and v [T, kv_heads D], head h reads kv head h / (heads / kv_heads). Tokens at or beyond the last
+// segment end: out 0, lse 0, gradients 0. Dropout acts on the probabilities: element (h T + query) max_length + key
+// offset in its segment of graph_random decides, kept ones are divided by 1 - p; lse is of the scores before dropout.
+#include "kernels/cpu/reference.h"
+#include "base/rng.h"
+
+namespace octet::cpu::reference {
+namespace {
+
+struct Problem {
+  int64_t tokens, heads, kv_heads, dim, window, max_length;
+  double scale, dropout;
+  uint32_t key = 0;
+  const RefTensor *segments, *rng;
+
+  Problem(const Node& node, RefInputs in, size_t rng_index)
+      : tokens(in[0]->type.shape.rows()),
+        heads(node.attrs.get<int64_t>("heads")),
+        kv_heads(node.attrs.get<int64_t>("kv_heads")),
+        dim(node.attrs.get<int64_t>("head_dim")),
+        window(node.attrs.get_or<int64_t>("window", 0)),
+        max_length(node.attrs.get_or<int64_t>("max_length", 0)),
+        scale(node.attrs.get<double>("scale")),
+        dropout(node.attrs.get_or<double>("dropout", 0.0)),
+        segments(in[3]),
+        rng(present(in, rng_index) ? in[rng_index] : nullptr) {
+    if (dropout > 0) {
+      check(rng != nullptr, ErrorCode::kInvalidArgument, "{} \"{}\": dropout {} needs the rng input", op_name(node.op),
+            node.name, dropout);
+      key = static_cast<uint32_t>(node.attrs.get<int64_t>("key"));
+    }
+  }
+
+  // probability factor of key `offset` (in its segment) for query t of head h: 0 or 1/(1-p)
+  double keep(int64_t h, int64_t t, int64_t offset) const {
+    if (dropout <= 0) return 1.0;
+    const auto element = static_cast<uint64_t>((h * tokens + t) * max_length + offset);
+    const PhiloxBlock words =
+        graph_random(static_cast<uint64_t>(integer(rng->values[0])), static_cast<uint64_t>(integer(rng->values[1])),
+                     static_cast<uint32_t>(integer(rng->values[2])), key, element / 4);
+    return uniform_from_bits(words[element % 4]) >= dropout ? 1 / (1 - dropout) : 0.0;
+  }
+
+  // fn(head, query token, segment start, first visible key)
+  template <typename Fn>
+  void for_each_query(Fn fn) const {
+    const auto& starts = segments->values;
+    for (size_t s = 0; s + 1 < starts.size(); ++s) {
+      const int64_t begin = integer(starts[s]), end = integer(starts[s + 1]);
+      check(begin >= 0 && begin <= end && end <= tokens, ErrorCode::kInvalidArgument,
+            "attention: segment {} is [{}, {}) of {} tokens: starts must not decrease and stay within the tokens", s,
+            begin, end, tokens);
+      for (int64_t h = 0; h < heads; ++h) {
+        for (int64_t t = begin; t < end; ++t) fn(h, t, begin, window > 0 ? std::max(begin, t - window + 1) : begin);
+      }
+    }
+  }
+  const double* q_row(const RefTensor& x, int64_t h, int64_t t) const {
+    return x.values.data() + (t * heads + h) * dim;
+  }
+  const double* kv_row(const RefTensor& x, int64_t h, int64_t t) const {
+    return x.values.data() + (t * kv_heads + h / (heads / kv_heads)) * dim;
+  }
+  double dot(const double* a, const double* b) const {
+    double sum = 0;
+    for (int64_t d = 0; d < dim; ++d) sum += a[d] * b[d];
+    return sum;
+  }
+};
+
+}  // namespace
+
+void attention(const Node& node, RefInputs in, RefResults out) {
+  const Problem p(node, in, 4);
+  std::vector<double> scores(static_cast<size_t>(p.tokens));
+  p.for_each_query([&](int64_t h, int64_t t, int64_t start, int64_t first) {
+    double largest = -INFINITY, sum = 0;
+    for (int64_t j = first; j <= t; ++j) {
+      const double score = p.scale * p.dot(p.q_row(*in[0], h, t), p.kv_row(*in[1], h, j));
+      scores[static_cast<size_t>(j)] = score;
+      if (!(score <= largest)) largest = score;  // NaN goes through
+    }
+    for (int64_t j = first; j <= t; ++j) sum += std::exp(scores[static_cast<size_t>(j)] - largest);
+    const double lse = largest + std::log(sum);
+    double* row = out[0].values.data() + (t * p.heads + h) * p.dim;
+    for (int64_t j = first; j <= t; ++j) {
+      const double weight = std::exp(scores[static_cast<size_t>(j)] - lse) * p.keep(h, t, j - start);
+      const double* v = p.kv_row(*in[2], h, j);
+      for (int64_t d = 0; d < p.dim; ++d) row[d] += weight * v[d];
+    }
+    out[1].values[static_cast<size_t>(t * p.heads + h)] = lse;
+  });
+}
+
+// With P = exp(S - lse), K = keep factors, dP = (dout v^T) K, delta = dout . out:
+// dv += P K dout; dS = P (dP - delta); dq += scale dS k; dk += scale dS q.
+void attention_grad(const Node& node, RefInputs in, RefResults out) {
+  const Problem p(node, in, 7);
+  const RefTensor &q = *in[0], &k = *in[1], &v = *in[2], &dout = *in[6];
+  const int64_t group = p.heads / p.kv_heads;
+  p.for_each_query([&](int64_t h, int64_t t, int64_t start, int64_t first) {
+    const double delta = p.dot(p.q_row(*in[4], h, t), p.q_row(dout, h, t));
+    const double lse = in[5]->values[static_cast<size_t>(t * p.heads + h)];
+    const double *q_row = p.q_row(q, h, t), *dout_row = p.q_row(dout, h, t);
+    double* dq = out[0].values.data() + (t * p.heads + h) * p.dim;
+    for (int64_t j = first; j <= t; ++j) {
+      const double *k_row = p.kv_row(k, h, j), *v_row = p.kv_row(v, h, j);
+      const double probability = std::exp(p.scale * p.dot(q_row, k_row) - lse), keep = p.keep(h, t, j - start);
+      const double ds = p.scale * probability * (p.dot(dout_row, v_row) * keep - delta);
+      double* dk = out[1].values.data() + (j * p.kv_heads + h / group) * p.dim;
+      double* dv = out[2].values.data() + (j * p.kv_heads + h / group) * p.dim;
+      for (int64_t d = 0; d < p.dim; ++d) {
+        dq[d] += ds * k_row[d];
+        dk[d] += ds * q_row[d];
+        dv[d] += probability * keep * dout_row[d];
+      }
+    }
+  });
+}
+
+}  // namespace octet::cpu::reference

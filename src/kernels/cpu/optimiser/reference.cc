@@ -1,0 +1,42 @@
+// AdamW with decoupled decay, in torch.optim.AdamW's order, and the global norm of the gradients.
+#include "kernels/cpu/reference.h"
+
+namespace octet::cpu::reference {
+
+// norm = sqrt(sum over all tensors of g^2); finite = 1 when every element is finite, else 0.
+void global_norm(const Node&, RefInputs in, RefResults out) {
+  double squares = 0;
+  bool finite = true;
+  for (const RefTensor* gradient : in) {
+    for (double g : gradient->values) {
+      squares += g * g;
+      finite = finite && std::isfinite(g);
+    }
+  }
+  out[0].values[0] = std::sqrt(squares);
+  out[1].values[0] = finite ? 1 : 0;
+}
+
+// g = grad clip; p *= 1 - lr wd; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
+// p -= lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps). finite == 0 leaves everything as it is.
+void adamw(const Node& node, RefInputs in, RefResults out) {
+  const auto scalar = [&](size_t i) { return in[i]->values[0]; };
+  const double lr = scalar(4), step = scalar(5), clip = scalar(6);
+  const double beta1 = node.attrs.get<double>("beta1"), beta2 = node.attrs.get<double>("beta2");
+  const double eps = node.attrs.get<double>("eps"), decay = node.attrs.get<double>("weight_decay");
+  out[0].values = in[0]->values;
+  out[1].values = in[2]->values;
+  out[2].values = in[3]->values;
+  if (scalar(7) == 0) return;
+  const double correction1 = 1 - std::pow(beta1, step), correction2 = 1 - std::pow(beta2, step);
+  for (size_t i = 0; i < in[0]->values.size(); ++i) {
+    double &p = out[0].values[i], &m = out[1].values[i], &v = out[2].values[i];
+    const double g = in[1]->values[i] * clip;
+    p *= 1 - lr * decay;
+    m = beta1 * m + (1 - beta1) * g;
+    v = beta2 * v + (1 - beta2) * g * g;
+    p -= lr / correction1 * m / (std::sqrt(v / correction2) + eps);
+  }
+}
+
+}  // namespace octet::cpu::reference

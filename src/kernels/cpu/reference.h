@@ -1,0 +1,53 @@
+// The reference kernels: one plain function per op of ops.def, on doubles, written to be obviously right.
+//
+// They are the definition of the ops; fast kernels and the interpreter's results follow them. A reference kernel gets
+// node attrs, inputs (null = absent) and results whose type is set and whose values are sized and zero; it must not
+// round to the declared types (the caller does), must not read state, and checks the indices it follows.
+// A missing definition is a link error.
+#pragma once
+
+#include <cmath>
+#include <string>
+
+#include "base/error.h"
+#include "kernels/cpu/kernel.h"
+
+namespace octet::cpu {
+
+using RefInputs = std::span<const RefTensor* const>;
+using RefResults = std::span<RefTensor>;
+
+namespace reference {
+#define OCTET_OP(suffix, name, min_inputs, max_inputs, results) \
+  void name(const Node& node, RefInputs in, RefResults out);
+#include "ir/ops.def"
+#undef OCTET_OP
+
+// Whether optional input `index` is there.
+inline bool present(RefInputs in, size_t index) { return index < in.size() && in[index] != nullptr; }
+
+// An element of an integer tensor.
+inline int64_t integer(double value) { return static_cast<int64_t>(value); }
+
+}  // namespace reference
+
+// Evaluates a graph on doubles in node order, each result rounded to its declared type where it is defined; values
+// declared f32 stay float64 unless `round_f32`. `leaf` gives the values of input, param and state leaves; constants and
+// fusions (through their bodies) are evaluated here. Returns outputs, then updates, in the graph's order.
+struct Evaluated {
+  std::vector<RefTensor> outputs, updates;
+};
+using LeafFn = std::function<const RefTensor&(const Node&)>;
+Evaluated evaluate(const Graph& graph, const LeafFn& leaf, bool round_f32);
+
+// One node: results sized, computed, rounded.
+std::vector<RefTensor> evaluate_node(const Graph& graph, const Node& node, RefInputs in, bool round_f32);
+
+// In place; integers truncate, f32 only when `round_f32`.
+void round_values(RefTensor& tensor, bool round_f32);
+
+// Bytes of the declared type <-> doubles.
+RefTensor load_tensor(const TensorType& type, const void* data);
+void store_tensor(const RefTensor& tensor, void* data);
+
+}  // namespace octet::cpu

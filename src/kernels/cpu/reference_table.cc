@@ -1,0 +1,137 @@
+// The table of reference kernels (from ops.def) and the evaluation of whole graphs with them: shared by the
+// interpreter, by fusion bodies and by the parity tests.
+#include <unordered_map>
+
+#include "kernels/cpu/reference.h"
+
+namespace octet::cpu {
+namespace {
+
+[[noreturn]] void not_a_kernel(const Node& node) {
+  fail(ErrorCode::kInternal, "{} \"{}\" is evaluated by the graph's evaluator, not by a kernel", op_name(node.op),
+       node.name);
+}
+
+}  // namespace
+
+namespace reference {
+void input(const Node& node, RefInputs, RefResults) { not_a_kernel(node); }
+void param(const Node& node, RefInputs, RefResults) { not_a_kernel(node); }
+void state(const Node& node, RefInputs, RefResults) { not_a_kernel(node); }
+void fusion(const Node& node, RefInputs, RefResults) { not_a_kernel(node); }
+void constant(const Node& node, RefInputs, RefResults out) {
+  std::fill(out[0].values.begin(), out[0].values.end(), node.attrs.get<double>("value"));
+}
+}  // namespace reference
+
+ReferenceFn reference_kernel(Op op) {
+  switch (op) {
+    case Op::kInput:
+    case Op::kParam:
+    case Op::kState:
+    case Op::kConstant:
+    case Op::kFusion:
+      return nullptr;
+#define OCTET_OP(suffix, name, min_inputs, max_inputs, results) &reference::name,
+    default: {
+      static constexpr ReferenceFn kTable[] = {
+#include "ir/ops.def"
+      };
+      return kTable[static_cast<size_t>(op)];
+    }
+#undef OCTET_OP
+  }
+}
+
+void round_values(RefTensor& tensor, bool round_f32) {
+  switch (tensor.type.dtype) {
+    case DType::kF64:
+      return;
+    case DType::kF32:
+      if (!round_f32) return;
+      for (double& value : tensor.values) value = static_cast<double>(static_cast<float>(value));
+      return;
+    default:
+      for (double& value : tensor.values) value = round_to(tensor.type.dtype, value);
+  }
+}
+
+RefTensor load_tensor(const TensorType& type, const void* data) {
+  RefTensor tensor{type, std::vector<double>(static_cast<size_t>(type.shape.elements()))};
+  for (size_t i = 0; i < tensor.values.size(); ++i) {
+    tensor.values[i] = load_element(type.dtype, data, static_cast<int64_t>(i));
+  }
+  return tensor;
+}
+
+void store_tensor(const RefTensor& tensor, void* data) {
+  for (size_t i = 0; i < tensor.values.size(); ++i) {
+    store_element(tensor.type.dtype, data, static_cast<int64_t>(i), tensor.values[i]);
+  }
+}
+
+std::vector<RefTensor> evaluate_node(const Graph& graph, const Node& node, RefInputs in, bool round_f32) {
+  if (node.op == Op::kFusion) {
+    check(node.body != nullptr, ErrorCode::kInternal, "fusion \"{}\" of graph {} has no body", node.name, graph.name());
+    // The body's input nodes stand for this node's inputs, in order.
+    std::unordered_map<std::string, const RefTensor*> by_name;
+    size_t next = 0;
+    for (const Node& inner : node.body->nodes()) {
+      if (inner.op != Op::kInput) continue;
+      check(next < in.size(), ErrorCode::kInternal, "fusion \"{}\": the body has more inputs than the node's {}",
+            node.name, in.size());
+      by_name[inner.name] = in[next++];
+    }
+    return evaluate(
+               *node.body, [&](const Node& inner) -> const RefTensor& { return *by_name.at(inner.name); }, round_f32)
+        .outputs;
+  }
+  std::vector<RefTensor> results;
+  for (const TensorType& type : node.results) {
+    results.push_back({type, std::vector<double>(static_cast<size_t>(type.shape.elements()))});
+  }
+  const ReferenceFn kernel = node.op == Op::kConstant ? &reference::constant : reference_kernel(node.op);
+  check(kernel != nullptr, ErrorCode::kInternal, "{} \"{}\": a leaf has no kernel", op_name(node.op), node.name);
+  kernel(node, in, results);
+  for (RefTensor& result : results) round_values(result, round_f32);
+  return results;
+}
+
+Evaluated evaluate(const Graph& graph, const LeafFn& leaf, bool round_f32) {
+  const auto uses = graph.count_uses();
+  std::vector<int64_t> remaining(uses.size(), 0);  // per node: uses of any result not yet made
+  for (size_t i = 0; i < uses.size(); ++i) {
+    for (int32_t count : uses[i]) remaining[i] += count;
+  }
+  std::vector<std::vector<RefTensor>> made(uses.size());
+  std::vector<const RefTensor*> leaves(uses.size(), nullptr);
+  const auto find = [&](Value value) -> const RefTensor* {
+    if (!value.exists()) return nullptr;
+    const auto id = static_cast<size_t>(index(value.node));
+    return leaves[id] != nullptr ? leaves[id] : &made[id][static_cast<size_t>(value.result)];
+  };
+  std::vector<const RefTensor*> in;
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    const Node& node = graph.node(NodeId{i});
+    const auto id = static_cast<size_t>(i);
+    if (node.op == Op::kInput || node.op == Op::kParam || node.op == Op::kState) {
+      if (remaining[id] > 0) leaves[id] = &leaf(node);
+      continue;
+    }
+    if (remaining[id] == 0) continue;
+    in.clear();
+    for (Value value : node.inputs) in.push_back(find(value));
+    made[id] = evaluate_node(graph, node, in, round_f32);
+    for (Value value : node.inputs) {
+      if (value.exists() && --remaining[static_cast<size_t>(index(value.node))] == 0) {
+        made[static_cast<size_t>(index(value.node))].clear();
+      }
+    }
+  }
+  Evaluated result;
+  for (const NamedValue& output : graph.outputs()) result.outputs.push_back(*find(output.value));
+  for (const NamedValue& update : graph.updates()) result.updates.push_back(*find(update.value));
+  return result;
+}
+
+}  // namespace octet::cpu

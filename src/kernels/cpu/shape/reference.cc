@@ -1,0 +1,81 @@
+// Ops that move elements, and reductions. Reductions let a NaN through: amax of a tensor with a NaN is NaN.
+#include "kernels/cpu/reference.h"
+
+namespace octet::cpu::reference {
+namespace {
+
+// A tensor seen as [outer, axis, inner].
+struct Split {
+  int64_t outer = 1, axis = 1, inner = 1;
+  Split(const Shape& shape, int64_t at) {
+    if (at < 0) at += shape.rank();
+    for (int i = 0; i < shape.rank(); ++i) (i < at ? outer : i == at ? axis : inner) *= shape[i];
+  }
+};
+
+}  // namespace
+
+void reshape(const Node&, RefInputs in, RefResults out) { out[0].values = in[0]->values; }
+
+void slice(const Node& node, RefInputs in, RefResults out) {
+  const Split s(in[0]->type.shape, node.attrs.get<int64_t>("axis"));
+  const int64_t begin = node.attrs.get<int64_t>("begin"), end = node.attrs.get<int64_t>("end");
+  auto target = out[0].values.begin();
+  for (int64_t o = 0; o < s.outer; ++o) {
+    const auto source = in[0]->values.begin() + o * s.axis * s.inner;
+    target = std::copy(source + begin * s.inner, source + end * s.inner, target);
+  }
+}
+
+void concat(const Node& node, RefInputs in, RefResults out) {
+  const int64_t axis = node.attrs.get<int64_t>("axis");
+  const int64_t outer = Split(out[0].type.shape, axis).outer;
+  auto target = out[0].values.begin();
+  for (int64_t o = 0; o < outer; ++o) {
+    for (const RefTensor* part : in) {
+      const Split s(part->type.shape, axis);
+      const auto source = part->values.begin() + o * s.axis * s.inner;
+      target = std::copy(source, source + s.axis * s.inner, target);
+    }
+  }
+}
+
+void transpose(const Node&, RefInputs in, RefResults out) {
+  const int64_t rows = in[0]->type.shape.rows(), cols = in[0]->type.shape.cols();
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < cols; ++c) {
+      out[0].values[static_cast<size_t>(c * rows + r)] = in[0]->values[static_cast<size_t>(r * cols + c)];
+    }
+  }
+}
+
+// kind sum | max | amax over all elements (axis all) or over the rows (axis rows: one result per column).
+void reduce(const Node& node, RefInputs in, RefResults out) {
+  const std::string& kind = node.attrs.get<std::string>("kind");
+  auto& result = out[0].values;
+  const bool sum = kind == "sum", absolute = kind == "amax";
+  std::fill(result.begin(), result.end(), sum || absolute ? 0.0 : -INFINITY);
+  const size_t period = result.size();  // C or 1
+  for (size_t i = 0; i < in[0]->values.size(); ++i) {
+    double& target = result[i % period];
+    const double value = absolute ? std::fabs(in[0]->values[i]) : in[0]->values[i];
+    if (sum) {
+      target += value;
+    } else if (!(value <= target) && !std::isnan(target)) {
+      target = value;
+    }
+  }
+}
+
+void select_rows(const Node& node, RefInputs in, RefResults out) {
+  const int64_t rows = in[0]->type.shape.rows(), cols = in[0]->type.shape.cols();
+  for (size_t i = 0; i < in[1]->values.size(); ++i) {
+    const int64_t row = integer(in[1]->values[i]);
+    check(row >= 0 && row < rows, ErrorCode::kInvalidArgument, "select_rows \"{}\": row {} of {}", node.name, row,
+          rows);
+    const double* source = in[0]->values.data() + row * cols;
+    std::copy(source, source + cols, out[0].values.data() + static_cast<int64_t>(i) * cols);
+  }
+}
+
+}  // namespace octet::cpu::reference
