@@ -1,0 +1,199 @@
+// See dataset.h: the .idx parser and the memory-mapped reader.
+#include "io/dataset.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace octet {
+namespace {
+
+constexpr std::string_view kMagic("MMIDIDX\0\0", 9);
+constexpr size_t kHeaderBytes = 9 + 8 + 1 + 8 + 8;
+
+template <typename T>
+T load(const char* at) {
+  T value;
+  std::memcpy(&value, at, sizeof(T));
+  return value;
+}
+
+template <typename T>
+void widen(const char* from, std::span<int32_t> out) {
+  for (size_t i = 0; i < out.size(); ++i) {
+    const T value = load<T>(from + i * sizeof(T));
+    // An i64 that int32 cannot hold becomes -1, which the range check of read() reports.
+    out[i] =
+        static_cast<int64_t>(value) > INT32_MAX || static_cast<int64_t>(value) < 0 ? -1 : static_cast<int32_t>(value);
+  }
+}
+
+}  // namespace
+
+int64_t token_bytes(TokenType type) {
+  switch (type) {
+    case TokenType::kU8:
+    case TokenType::kI8: return 1;
+    case TokenType::kI16:
+    case TokenType::kU16: return 2;
+    case TokenType::kI32: return 4;
+    case TokenType::kI64: return 8;
+  }
+  return 0;
+}
+
+int64_t IndexView::sequence_begin(int64_t sequence) const {
+  return sequence == sequences ? tokens : load<int64_t>(offsets + sequence * 8) / token_bytes(type);
+}
+
+int64_t IndexView::document_begin(int64_t document) const {
+  return documents_at == nullptr ? document * tokens : sequence_begin(load<int64_t>(documents_at + document * 8));
+}
+
+IndexView parse_index(std::string_view bytes, int64_t bin_bytes, const std::string& where) {
+  check(bytes.size() >= kHeaderBytes, ErrorCode::kCorrupt, "{}: {} bytes, but the header alone has {}", where,
+        bytes.size(), kHeaderBytes);
+  check(bytes.starts_with(kMagic), ErrorCode::kCorrupt, "{}: does not begin with MMIDIDX: not a Megatron index", where);
+  const auto version = load<uint64_t>(bytes.data() + 9);
+  check(version == 1, ErrorCode::kUnsupported, "{}: version {} (known: 1)", where, version);
+  IndexView view;
+  view.type = static_cast<TokenType>(bytes[17]);
+  const int64_t width = token_bytes(view.type);
+  check(width > 0, ErrorCode::kUnsupported, "{}: token type {} (known: 1 u8, 2 i8, 3 i16, 4 i32, 5 i64, 8 u16)", where,
+        static_cast<int>(view.type));
+  const auto sequences = load<uint64_t>(bytes.data() + 18), marks = load<uint64_t>(bytes.data() + 26);
+  const uint64_t body = bytes.size() - kHeaderBytes;
+  check(sequences <= body / 12 && marks <= body / 8 && sequences * 12 + marks * 8 == body, ErrorCode::kCorrupt,
+        "{}: claims {} sequences and {} document marks, which take {} bytes after the header; it has {}", where,
+        sequences, marks, static_cast<double>(sequences) * 12 + static_cast<double>(marks) * 8, body);
+  check(marks >= 1, ErrorCode::kCorrupt, "{}: no document marks", where);
+  view.sequences = static_cast<int64_t>(sequences);
+  view.documents = static_cast<int64_t>(marks) - 1;
+  view.lengths = bytes.data() + kHeaderBytes;
+  view.offsets = view.lengths + sequences * 4;
+  view.documents_at = view.offsets + sequences * 8;
+  for (int64_t i = 0; i < view.sequences; ++i) {
+    const auto length = load<int32_t>(view.lengths + i * 4);
+    const auto offset = load<int64_t>(view.offsets + i * 8);
+    check(length >= 0, ErrorCode::kCorrupt, "{}: sequence {} has length {}", where, i, length);
+    check(offset == view.tokens * width, ErrorCode::kCorrupt,
+          "{}: sequence {} begins at byte {}, but the sequences before it end at byte {}", where, i, offset,
+          view.tokens * width);
+    view.tokens += length;
+    check(
+        view.tokens <= bin_bytes / width, ErrorCode::kCorrupt,
+        "{}: sequence {} ends at byte {} but the .bin has {} bytes: the pair does not belong together or is truncated",
+        where, i, view.tokens * width, bin_bytes);
+  }
+  check(view.tokens * width == bin_bytes, ErrorCode::kCorrupt,
+        "{}: the sequences take {} bytes but the .bin has {}: the pair does not belong together", where,
+        view.tokens * width, bin_bytes);
+  int64_t previous = 0;
+  for (int64_t i = 0; i <= view.documents; ++i) {
+    const auto mark = load<int64_t>(view.documents_at + i * 8);
+    const bool good = i == 0 ? mark == 0 : i == view.documents ? mark == view.sequences : mark >= previous;
+    check(good && mark >= previous && mark <= view.sequences, ErrorCode::kCorrupt,
+          "{}: document mark {} is {} (want rising from 0 to {})", where, i, mark, view.sequences);
+    previous = mark;
+  }
+  return view;
+}
+
+struct TokenDataset::Mapping {
+  const char* data = nullptr;
+  size_t size = 0;
+
+  explicit Mapping(const std::string& path) {
+    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    check(file >= 0, errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, "cannot open {}: {}", path,
+          std::strerror(errno));
+    struct stat info {};
+    void* memory = nullptr;
+    int error = ::fstat(file, &info) == 0 ? 0 : errno;
+    if (error == 0 && info.st_size > 0) {
+      size = static_cast<size_t>(info.st_size);
+      memory = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file, 0);
+      if (memory == MAP_FAILED) error = errno;
+    }
+    ::close(file);
+    check(error == 0, ErrorCode::kIo, "cannot map {}: {}", path, std::strerror(error));
+    data = static_cast<const char*>(memory);
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping() {
+    if (size > 0) ::munmap(const_cast<char*>(data), size);
+  }
+  std::string_view view() const { return {data, size}; }
+};
+
+TokenDataset::~TokenDataset() = default;
+
+std::shared_ptr<const TokenDataset> TokenDataset::open(const std::string& prefix, int64_t vocab_size) {
+  std::shared_ptr<TokenDataset> set(new TokenDataset);
+  set->prefix_ = prefix;
+  if (prefix.ends_with(".bin") || prefix.ends_with(".idx")) set->prefix_.resize(prefix.size() - 4);
+  set->idx_ = std::make_unique<Mapping>(set->prefix_ + ".idx");
+  set->bin_ = std::make_unique<Mapping>(set->prefix_ + ".bin");
+  set->index_ = parse_index(set->idx_->view(), static_cast<int64_t>(set->bin_->size), set->prefix_ + ".idx");
+  check(set->index_.tokens > 0, ErrorCode::kInvalidArgument, "{}: holds no tokens", set->prefix_);
+  set->tokens_ = set->bin_->data;
+  set->vocab_size_ = vocab_size;
+  return set;
+}
+
+std::shared_ptr<const TokenDataset> TokenDataset::open_raw_u16(const std::string& path, int64_t vocab_size) {
+  std::shared_ptr<TokenDataset> set(new TokenDataset);
+  set->prefix_ = path;
+  set->bin_ = std::make_unique<Mapping>(path);
+  check(set->bin_->size > 0 && set->bin_->size % 2 == 0, ErrorCode::kCorrupt,
+        "{}: {} bytes are not a row of u16 tokens", path, set->bin_->size);
+  set->index_.documents = set->index_.sequences = 1;
+  set->index_.tokens = static_cast<int64_t>(set->bin_->size / 2);
+  set->tokens_ = set->bin_->data;
+  set->vocab_size_ = vocab_size;
+  return set;
+}
+
+int64_t TokenDataset::document_at(int64_t token) const {
+  check(token >= 0 && token < tokens(), ErrorCode::kInvalidArgument, "{}: token {} of {}", prefix_, token, tokens());
+  int64_t low = 0, high = documents();  // the last document that begins at or before `token`
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (document_begin(middle) <= token ? low : high) = middle;
+  }
+  return low;
+}
+
+void TokenDataset::read(int64_t first, std::span<int32_t> out) const {
+  const auto count = static_cast<int64_t>(out.size());
+  check(first >= 0 && count <= tokens() && first <= tokens() - count, ErrorCode::kInvalidArgument,
+        "{}: tokens {}..{} of {}", prefix_, first, first + count, tokens());
+  const char* from = tokens_ + first * octet::token_bytes(type());
+  switch (type()) {
+    case TokenType::kU8: widen<uint8_t>(from, out); break;
+    case TokenType::kI8: widen<int8_t>(from, out); break;
+    case TokenType::kI16: widen<int16_t>(from, out); break;
+    case TokenType::kU16: widen<uint16_t>(from, out); break;
+    case TokenType::kI32: widen<int32_t>(from, out); break;
+    case TokenType::kI64: widen<int64_t>(from, out); break;
+  }
+  const uint32_t limit = vocab_size_ > 0 ? static_cast<uint32_t>(vocab_size_) : 0x80000000u;
+  bool good = true;
+  for (int32_t id : out) good &= static_cast<uint32_t>(id) < limit;
+  if (good) return;
+  const auto bad = std::find_if(out.begin(), out.end(), [&](int32_t id) { return static_cast<uint32_t>(id) >= limit; });
+  const int64_t at = first + (bad - out.begin());
+  fail(ErrorCode::kInvalidArgument,
+       "{}: token {} of document {} has an id ({}) outside the vocabulary of {}: prepared with another tokenizer?",
+       prefix_, at - document_begin(document_at(at)), document_at(at), *bad, vocab_size_ > 0 ? vocab_size_ : INT32_MAX);
+}
+
+}  // namespace octet

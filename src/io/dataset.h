@@ -1,0 +1,124 @@
+// Prepared corpora: PREFIX.bin (raw tokens) and PREFIX.idx (where each document lies), in Megatron's layout,
+// memory-mapped.
+//
+// .idx, little endian: "MMIDIDX\0\0", u64 version 1, u8 dtype (1 u8, 4 i32, 5 i64, 8 u16, ...), u64 sequences,
+// u64 documents + 1, i32 lengths[sequences], i64 byte offsets[sequences], i64 first sequence of each document.
+// Opening checks everything the file claims; nothing in it is trusted later. Readers may share one object across
+// threads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace octet {
+
+enum class TokenType : uint8_t { kU8 = 1, kI8 = 2, kI16 = 3, kI32 = 4, kI64 = 5, kU16 = 8 };
+int64_t token_bytes(TokenType type);
+// u16 where every id fits with room to spare, else i32.
+inline TokenType token_type_for(int64_t vocab_size) { return vocab_size < 65500 ? TokenType::kU16 : TokenType::kI32; }
+
+// The checked contents of an .idx, as views into its bytes (which must outlive it). `bin_bytes`: the .bin's size.
+struct IndexView {
+  TokenType type = TokenType::kU16;
+  int64_t sequences = 0, documents = 0, tokens = 0;
+  const char* lengths = nullptr;                   // i32[sequences], unaligned
+  const char* offsets = nullptr;                   // i64[sequences], unaligned
+  const char* documents_at = nullptr;              // i64[documents + 1], unaligned
+  int64_t sequence_begin(int64_t sequence) const;  // in tokens; sequence == sequences gives `tokens`
+  int64_t document_begin(int64_t document) const;  // in tokens; document == documents gives `tokens`
+};
+IndexView parse_index(std::string_view bytes, int64_t bin_bytes, const std::string& where);
+
+class TokenDataset {
+ public:
+  // `vocab_size` > 0: read() refuses ids outside [0, vocab_size). PREFIX may be given with .bin or .idx at its end.
+  static std::shared_ptr<const TokenDataset> open(const std::string& prefix, int64_t vocab_size = 0);
+  // One file of raw u16 tokens without .idx, as nanoGPT writes: a single document.
+  static std::shared_ptr<const TokenDataset> open_raw_u16(const std::string& path, int64_t vocab_size = 0);
+  ~TokenDataset();
+  TokenDataset(const TokenDataset&) = delete;
+  TokenDataset& operator=(const TokenDataset&) = delete;
+
+  int64_t tokens() const { return index_.tokens; }
+  int64_t documents() const { return index_.documents; }
+  TokenType type() const { return index_.type; }
+  const std::string& prefix() const { return prefix_; }
+  int64_t document_begin(int64_t document) const { return index_.document_begin(document); }
+  int64_t document_length(int64_t document) const { return document_begin(document + 1) - document_begin(document); }
+  int64_t document_at(int64_t token) const;  // the document that holds this token
+
+  // Copies tokens [first, first + out.size()) of the whole set.
+  void read(int64_t first, std::span<int32_t> out) const;
+
+ private:
+  TokenDataset() = default;
+  std::string prefix_;
+  IndexView index_;
+  const char* tokens_ = nullptr;
+  struct Mapping;
+  std::unique_ptr<Mapping> bin_, idx_;
+  int64_t vocab_size_ = 0;
+};
+
+// How a sampler walks the set.
+enum class SampleOrder {
+  kShuffled,    // Megatron: documents in shuffled order, concatenated, cut every L tokens, the cuts shuffled; by epoch
+  kSequential,  // the set from its beginning, cut every L tokens; the last sample of an epoch may be shorter
+  kRandomOffset,  // nanoGPT: each sample begins anywhere
+};
+
+struct SampleOptions {
+  int64_t length = 1024;  // L: a sample has L inputs and L targets, L + 1 tokens
+  SampleOrder order = SampleOrder::kShuffled;
+  uint64_t seed = 0;
+};
+
+struct TokenSample {
+  std::vector<int32_t> tokens;  // L + 1 (fewer only at the end of a sequential epoch); targets are tokens[1..]
+  // Where documents begin inside the inputs tokens[0..L): always starts with 0. To keep sequences from attending across
+  // documents, cut segments here and ignore the target at each segment's last input (it belongs to the next document).
+  std::vector<int32_t> segments;
+};
+
+// Samples by global index, so that a resume continues at any index without replaying. Same (set, options, index), same
+// sample, on every machine. Thread safe.
+class TokenSampler {
+ public:
+  // An error when the set has fewer than L + 1 tokens (two for kSequential).
+  TokenSampler(std::shared_ptr<const TokenDataset> dataset, SampleOptions options);
+  ~TokenSampler();
+
+  int64_t samples_per_epoch() const { return samples_per_epoch_; }
+  int64_t epoch_of(int64_t index) const { return index / samples_per_epoch_; }
+  // index >= 0 without bound: epoch index / samples_per_epoch(). Buffers of `out` are reused.
+  void get(int64_t index, TokenSample& out) const;
+  const SampleOptions& options() const { return options_; }
+  const TokenDataset& dataset() const { return *dataset_; }
+
+ private:
+  struct Epoch;
+  std::shared_ptr<const Epoch> epoch(int64_t number) const;
+  std::shared_ptr<const TokenDataset> dataset_;
+  SampleOptions options_;
+  int64_t samples_per_epoch_ = 0;
+  struct Cache;
+  std::unique_ptr<Cache> cache_;
+};
+
+// A keyed permutation of [0, count) in O(1) memory: shuffling without an array.
+class IndexPermutation {
+ public:
+  IndexPermutation(int64_t count, uint64_t seed, uint64_t stream);
+  int64_t operator()(int64_t index) const;
+
+ private:
+  uint64_t count_;
+  int half_bits_;
+  uint64_t keys_[6];
+};
+
+}  // namespace octet
