@@ -1,0 +1,216 @@
+// Binding of a planned graph to kernels and addresses, and the loop that runs it.
+#include "exec/cpu/graph_runner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "base/error.h"
+#include "ir/facts.h"
+
+namespace octet::cpu {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_between(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+// Leaves that are addresses, not work.
+bool is_buffer_leaf(Op op) { return op == Op::kInput || op == Op::kParam || op == Op::kState; }
+
+}  // namespace
+
+GraphRunner::GraphRunner(const Program& program, const Graph& graph, const GraphPlan& plan, Buffers buffers)
+    : graph_(graph), plan_(plan), buffers_(std::move(buffers)) {
+  check(plan.buffers.size() == static_cast<size_t>(graph.size()), ErrorCode::kInternal,
+        "graph '{}' has {} nodes, its plan {}", graph.name(), graph.size(), plan.buffers.size());
+  steps_.reserve(static_cast<size_t>(graph.size()));
+  for (int32_t i = 0; i < graph.size(); ++i) bind_node(NodeId{i});
+  bind_updates(program);
+  times_.resize(steps_.size());
+}
+
+std::byte* GraphRunner::address(const BufferRef& ref) const {
+  switch (ref.kind) {
+    case BufferRef::Kind::kNone: return nullptr;
+    case BufferRef::Kind::kArena: return buffers_.arena + ref.offset;
+    case BufferRef::Kind::kState: return buffers_.states.at(static_cast<size_t>(ref.index)) + ref.offset;
+    case BufferRef::Kind::kInput: return buffers_.inputs.at(static_cast<size_t>(ref.index)) + ref.offset;
+  }
+  return nullptr;
+}
+
+void GraphRunner::bind_node(NodeId id) {
+  const Node& node = graph_.node(id);
+  if (is_buffer_leaf(node.op)) return;
+  const auto& refs = plan_.buffers[static_cast<size_t>(index(id))];
+  auto tensors = std::make_unique<Tensor[]>(node.inputs.size() + node.results.size());
+  bool used = false;
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    const Value value = node.inputs[i];
+    if (!value.exists()) continue;
+    const BufferRef& ref = plan_.buffers[static_cast<size_t>(index(value.node))][static_cast<size_t>(value.result)];
+    tensors[i] = {address(ref), &graph_.type(value)};
+    check(tensors[i].data != nullptr, ErrorCode::kInternal, "{}: input {} has no buffer in the plan",
+          describe(graph_, id), i);
+  }
+  Tensor* results = tensors.get() + node.inputs.size();
+  for (size_t i = 0; i < node.results.size(); ++i) {
+    results[i] = {i < refs.size() ? address(refs[i]) : nullptr, &node.results[i]};
+    used = used || results[i].data != nullptr;
+  }
+  // A view that shares its input's bytes is no work; neither is a node none of whose results is wanted.
+  if (!used || (op_facts(node.op).view && results[0].data == tensors[0].data)) return;
+  const KernelRow& row = select_kernel(graph_, node);
+  Step step{.kernel = {}, .args = {}, .node = id, .row = row.name};
+  try {
+    step.kernel = row.bind(graph_, node);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: {}: {}", describe(graph_, id), row.name, error.message()));
+  }
+  step.args.in = {tensors.get(), node.inputs.size()};
+  step.args.out = {results, node.results.size()};
+  step.args.workspace = buffers_.workspace;
+  tensors_.push_back(std::move(tensors));
+  steps_.push_back(std::move(step));
+}
+
+void GraphRunner::bind_updates(const Program& program) {
+  for (const NamedValue& update : graph_.updates()) {
+    const auto& states = program.states();
+    auto entry = std::find_if(states.begin(), states.end(), [&](const StateEntry& s) { return s.name == update.name; });
+    check(entry != states.end(), ErrorCode::kInternal, "graph '{}' updates state '{}', which does not exist",
+          graph_.name(), update.name);
+    std::byte* to = buffers_.states[static_cast<size_t>(entry - states.begin())];
+    const Value value = update.value;
+    const std::byte* from =
+        address(plan_.buffers[static_cast<size_t>(index(value.node))][static_cast<size_t>(value.result)]);
+    check(from != nullptr, ErrorCode::kInternal, "graph '{}': the update of state '{}' has no buffer in the plan",
+          graph_.name(), update.name);
+    if (from != to) copies_.push_back({to, from, static_cast<size_t>(graph_.type(value).bytes())});
+  }
+  // A copy that reads a state must run before the copy that overwrites it.
+  for (size_t done = 0; done < copies_.size(); ++done) {
+    auto is_free = [&](const Copy& copy) {  // nobody still to run reads what it overwrites
+      return std::none_of(copies_.begin() + static_cast<ptrdiff_t>(done), copies_.end(), [&](const Copy& other) {
+        return &other != &copy && other.from < copy.to + copy.bytes && copy.to < other.from + other.bytes;
+      });
+    };
+    auto next = std::find_if(copies_.begin() + static_cast<ptrdiff_t>(done), copies_.end(), is_free);
+    check(next != copies_.end(), ErrorCode::kUnsupported,
+          "graph '{}': states are updated from each other in a circle: put a cast or scale by 1 between",
+          graph_.name());
+    std::swap(copies_[done], *next);
+  }
+}
+
+void GraphRunner::run() {
+  if (profiling_) return run_profiled();
+  const size_t count = steps_.size();
+  size_t i = 0;
+  try {
+    for (; i < count; ++i) steps_[i].kernel(steps_[i].args);
+  } catch (...) {
+    rethrow_with_node(i);
+  }
+  for (const Copy& copy : copies_) std::memcpy(copy.to, copy.from, copy.bytes);
+}
+
+void GraphRunner::run_profiled() {
+  const auto begin = Clock::now();
+  const size_t count = steps_.size();
+  size_t i = 0;
+  try {
+    for (; i < count; ++i) {
+      const auto before = Clock::now();
+      steps_[i].kernel(steps_[i].args);
+      times_[i].seconds += seconds_between(before, Clock::now());
+      ++times_[i].calls;
+    }
+  } catch (...) {
+    rethrow_with_node(i);
+  }
+  const auto before_copies = Clock::now();
+  for (const Copy& copy : copies_) std::memcpy(copy.to, copy.from, copy.bytes);
+  const auto end = Clock::now();
+  copy_time_.seconds += seconds_between(before_copies, end);
+  ++copy_time_.calls;
+  total_time_.seconds += seconds_between(begin, end);
+  ++total_time_.calls;
+}
+
+void GraphRunner::rethrow_with_node(size_t step) const {
+  const Step& failed = steps_[step];
+  const std::string where =
+      fmt::format("{} of graph '{}', kernel {}", describe(graph_, failed.node), graph_.name(), failed.row);
+  try {
+    throw;
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: {}", where, error.message()));
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::kInternal, fmt::format("{}: {}", where, error.what()));
+  }
+}
+
+std::span<std::byte> GraphRunner::input(const std::string& name) const {
+  for (size_t i = 0; i < plan_.inputs.size(); ++i) {
+    const Node& node = graph_.node(plan_.inputs[i]);
+    if (node.name == name) return {buffers_.inputs[i], static_cast<size_t>(node.results[0].bytes())};
+  }
+  std::vector<std::string> names;
+  for (NodeId id : plan_.inputs) names.push_back(graph_.node(id).name);
+  fail(ErrorCode::kNotFound, "graph '{}' has no input '{}'; it has: {}", graph_.name(), name, fmt::join(names, ", "));
+}
+
+std::span<const std::byte> GraphRunner::output(const std::string& name) const {
+  const Value value = graph_.output(name);
+  const std::byte* data =
+      address(plan_.buffers[static_cast<size_t>(index(value.node))][static_cast<size_t>(value.result)]);
+  return {data, static_cast<size_t>(graph_.type(value).bytes())};
+}
+
+void GraphRunner::set_profiling(bool on) {
+  profiling_ = on;
+  if (!on) return;
+  std::fill(times_.begin(), times_.end(), StepTime{});
+  copy_time_ = total_time_ = {};
+}
+
+void GraphRunner::append_profile(std::vector<NodeTime>& times) const {
+  if (total_time_.calls == 0) return;
+  double inside = copy_time_.seconds;
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const Node& node = graph_.node(steps_[i].node);
+    const Cost cost = node_cost(graph_, steps_[i].node);
+    const auto calls = static_cast<double>(times_[i].calls);
+    times.push_back({.graph = graph_.name(),
+                     .name = node.name,
+                     .op = op_name(node.op),
+                     .kernel = steps_[i].row,
+                     .calls = times_[i].calls,
+                     .seconds = times_[i].seconds,
+                     .flops = cost.flops * calls,
+                     .bytes = cost.bytes * calls});
+    inside += times_[i].seconds;
+  }
+  if (!copies_.empty()) {
+    double bytes = 0;
+    for (const Copy& copy : copies_) bytes += 2.0 * static_cast<double>(copy.bytes);
+    times.push_back({.graph = graph_.name(),
+                     .name = "(state copies)",
+                     .op = "copy",
+                     .kernel = "memcpy",
+                     .calls = copy_time_.calls,
+                     .seconds = copy_time_.seconds,
+                     .bytes = bytes * static_cast<double>(copy_time_.calls)});
+  }
+  times.push_back({.graph = graph_.name(),
+                   .name = "(overhead)",
+                   .op = "",
+                   .kernel = "",
+                   .calls = total_time_.calls,
+                   .seconds = std::max(0.0, total_time_.seconds - inside)});
+}
+
+}  // namespace octet::cpu
