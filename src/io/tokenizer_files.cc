@@ -2,12 +2,6 @@
 // the file system.
 #include "io/tokenizer_files.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 
 #include "base/error.h"
@@ -17,42 +11,6 @@
 namespace octet {
 
 namespace fs = std::filesystem;
-
-std::string read_file(const std::string& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  check(file >= 0, errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, "cannot open {}: {}", path,
-        std::strerror(errno));
-  std::string bytes;
-  struct stat info {};
-  if (::fstat(file, &info) == 0 && info.st_size > 0) bytes.reserve(static_cast<size_t>(info.st_size));
-  char block[1 << 16];
-  ssize_t got;
-  while ((got = ::read(file, block, sizeof block)) > 0) bytes.append(block, static_cast<size_t>(got));
-  const int error = errno;
-  ::close(file);
-  check(got == 0, ErrorCode::kIo, "reading {}: {}", path, std::strerror(error));
-  return bytes;
-}
-
-void write_file(const std::string& path, std::string_view bytes) {
-  const std::string partial = path + ".partial";
-  const int file = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  check(file >= 0, ErrorCode::kIo, "cannot create {}: {}", partial, std::strerror(errno));
-  bool good = true;
-  while (good && !bytes.empty()) {
-    const ssize_t put = ::write(file, bytes.data(), bytes.size());
-    good = put > 0;
-    if (good) bytes.remove_prefix(static_cast<size_t>(put));
-  }
-  good = good && ::fsync(file) == 0;
-  int error = errno;
-  good = ::close(file) == 0 && good;
-  if (good && ::rename(partial.c_str(), path.c_str()) != 0) good = false, error = errno;
-  if (!good) {
-    ::unlink(partial.c_str());
-    fail(ErrorCode::kIo, "cannot write {}: {}", path, std::strerror(error));
-  }
-}
 
 std::string json_quote(std::string_view text) {
   int64_t replaced = 0;

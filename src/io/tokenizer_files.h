@@ -1,14 +1,13 @@
-// Small file helpers of the tokenizer and corpus code: whole-file read, write beside and rename, JSON string quoting.
+// JSON string quoting for the files that the tokenizer and corpus code writes through base/file.h.
 #pragma once
 
 #include <string>
 #include <string_view>
 
+#include "base/file.h"
+
 namespace octet {
 
-std::string read_file(const std::string& path);
-// Writes PATH.partial, syncs it and renames it: PATH is either the old file or the whole new one.
-void write_file(const std::string& path, std::string_view bytes);
 // "text" with JSON escapes; bytes that are not UTF-8 become U+FFFD.
 std::string json_quote(std::string_view text);
 
