@@ -7,20 +7,13 @@ namespace octet {
 
 const char* error_code_name(ErrorCode code) {
   switch (code) {
-    case ErrorCode::kInvalidArgument:
-      return "invalid argument";
-    case ErrorCode::kNotFound:
-      return "not found";
-    case ErrorCode::kIo:
-      return "i/o error";
-    case ErrorCode::kCorrupt:
-      return "corrupt data";
-    case ErrorCode::kOutOfMemory:
-      return "out of memory";
-    case ErrorCode::kUnsupported:
-      return "unsupported";
-    case ErrorCode::kInternal:
-      return "internal error";
+    case ErrorCode::kInvalidArgument: return "invalid argument";
+    case ErrorCode::kNotFound: return "not found";
+    case ErrorCode::kIo: return "i/o error";
+    case ErrorCode::kCorrupt: return "corrupt data";
+    case ErrorCode::kOutOfMemory: return "out of memory";
+    case ErrorCode::kUnsupported: return "unsupported";
+    case ErrorCode::kInternal: return "internal error";
   }
   return "error";
 }
