@@ -1,0 +1,215 @@
+#include "infer/weights.h"
+
+#include <cmath>
+#include <map>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/rng.h"
+#include "infer/llama2c.h"
+#include "io/safetensors_writer.h"
+
+namespace octet {
+namespace {
+
+void check_finite(const std::string& where, const std::vector<float>& values) {
+  for (size_t i = 0; i < values.size(); ++i)
+    check(std::isfinite(values[i]), ErrorCode::kCorrupt, "{}: element {} is {}: weights must be finite", where, i,
+          values[i]);
+}
+
+// [rows, cols] of `from` written as [cols, rows].
+std::vector<float> transposed(const std::vector<float>& from, int64_t rows, int64_t cols) {
+  std::vector<float> to(from.size());
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < cols; ++c) to[static_cast<size_t>(c * rows + r)] = from[static_cast<size_t>(r * cols + c)];
+  return to;
+}
+
+struct ParamShapes {
+  std::map<std::string, Shape> shapes;  // of every param of the model
+};
+
+ParamShapes param_shapes(const ModelConfig& config) {
+  Graph graph;
+  Builder builder(graph);
+  build_logits(builder, config, {.tokens = 1, .max_segments = 1, .max_length = 1});
+  ParamShapes result;
+  for (const Node& node : graph.nodes())
+    if (node.op == Op::kParam) result.shapes[node.name] = node.results[0].shape;
+  return result;
+}
+
+// The shape a checkpoint tensor must have, from its parameters'.
+Shape tensor_shape(const CheckpointTensor& tensor, const ParamShapes& params) {
+  Shape shape = params.shapes.at(tensor.params.front());
+  for (size_t i = 1; i < tensor.params.size(); ++i) shape[0] += params.shapes.at(tensor.params[i])[0];
+  if (tensor.transposed) std::swap(shape[0], shape[1]);
+  return shape;
+}
+
+std::string find_tensor(const TensorSource& tensors, const ModelConfig& config, const std::string& name) {
+  if (tensors.find_type(name) != nullptr) return name;
+  size_t dot = name.find('.');  // folders written without the "transformer." / "model." prefix
+  std::string bare = dot == std::string::npos ? name : name.substr(dot + 1);
+  if (tensors.find_type(bare) != nullptr && canonical_tensor_name(config, bare) == name) return bare;
+  return {};
+}
+
+class HuggingFaceWeights : public WeightSource {
+ public:
+  explicit HuggingFaceWeights(const std::string& folder) : folder_(folder) {
+    std::string config_path = folder + "/config.json", text = read_file(config_path, 1 << 24);
+    config_ = parse_hugging_face_config(text, config_path);
+    special_ = parse_special_tokens(text);
+    tensors_ = open_safetensors(folder);
+    check_tensors();
+  }
+
+  std::vector<float> read(const std::string& param, const Shape& shape) const override {
+    std::vector<float> values = read_parameter(*tensors_, config_, param, shape);
+    check_finite(folder_ + ": " + param, values);
+    return values;
+  }
+
+ private:
+  void check_tensors() const {
+    ParamShapes params = param_shapes(config_);
+    std::map<std::string, bool> known;
+    for (const CheckpointTensor& tensor : checkpoint_tensors(config_)) {
+      std::string name = find_tensor(*tensors_, config_, tensor.name);
+      check(!name.empty(), ErrorCode::kCorrupt, "{}: tensor {} is missing", folder_, tensor.name);
+      const TensorType& type = *tensors_->find_type(name);
+      Shape wanted = tensor_shape(tensor, params);
+      check(type.shape == wanted, ErrorCode::kCorrupt, "{}: tensor {} has shape {}, config.json says {}", folder_, name,
+            to_string(type.shape), to_string(wanted));
+      check(type.dtype == DType::kF32 || type.dtype == DType::kBF16 || type.dtype == DType::kF16 ||
+                type.dtype == DType::kF64,
+            ErrorCode::kUnsupported, "{}: tensor {} is {} (supported: f64 f32 bf16 f16)", folder_, name,
+            dtype_name(type.dtype));
+      known[name] = true;
+    }
+    for (const std::string& name : tensors_->names())
+      check(known.count(name) || is_ignored_tensor(config_, name), ErrorCode::kUnsupported,
+            "{}: tensor {} is not part of a {} model of this config.json", folder_, name, config_.architecture);
+  }
+
+  std::string folder_;
+  std::unique_ptr<TensorSource> tensors_;
+};
+
+void write_param(Executor& executor, const StateEntry& entry, const std::vector<float>& values) {
+  std::vector<std::byte> bytes(static_cast<size_t>(entry.type.bytes()));
+  convert(DType::kF32, values.data(), entry.type.dtype, bytes.data(), static_cast<int64_t>(values.size()));
+  executor.write_state(entry.name, bytes);
+}
+
+void prepare(Executor& executor) {
+  if (executor.program().find_graph("prepare") != nullptr) executor.run("prepare");
+}
+
+// Initial values: node attrs of the param leaf, wherever it appears.
+const Node* find_param_node(const Program& program, const std::string& name) {
+  for (const Graph& graph : program.graphs()) {
+    Value leaf = graph.find_leaf(Op::kParam, name);
+    if (leaf.exists()) return &graph.node(leaf);
+  }
+  return nullptr;
+}
+
+std::vector<float> initial_values(const Node& node, int64_t count, uint64_t seed, uint64_t stream) {
+  auto init = static_cast<Init>(node.attrs.get_or<int64_t>("init", 0));
+  std::vector<float> values(static_cast<size_t>(count), init == Init::kOnes ? 1.0f : 0.0f);
+  if (init == Init::kNormal) {
+    double std = node.attrs.get_or<double>("std", 0.02);
+    Philox rng(seed, stream);
+    for (float& value : values) value = static_cast<float>(std * rng.normal());
+  }
+  return values;
+}
+
+}  // namespace
+
+std::unique_ptr<WeightSource> open_weights(const std::string& path) {
+  if (is_folder(path)) return std::make_unique<HuggingFaceWeights>(path);
+  return open_llama2c(path);
+}
+
+std::vector<float> read_parameter(const TensorSource& tensors, const ModelConfig& config, const std::string& param,
+                                  const Shape& shape, const std::string& name_prefix) {
+  for (const CheckpointTensor& tensor : checkpoint_tensors(config)) {
+    int64_t offset = 0;
+    for (const std::string& name : tensor.params) {
+      if (name == param) {
+        std::string found = name_prefix.empty() ? find_tensor(tensors, config, tensor.name) : name_prefix + tensor.name;
+        TensorView view = tensors.read(found);
+        int64_t count = view.type.shape.elements();
+        std::vector<float> all(static_cast<size_t>(count));
+        convert(view.type.dtype, view.bytes.data(), DType::kF32, all.data(), count);
+        if (tensor.transposed) all = transposed(all, view.type.shape[0], view.type.shape[1]);
+        if (tensor.params.size() == 1) return all;
+        // Stacked along the output dimension; the parts of the known families are equal (GPT-2's q, k, v).
+        int64_t part = count / static_cast<int64_t>(tensor.params.size());
+        check(part == shape.elements(), ErrorCode::kCorrupt, "{}: part of {} elements, parameter {} has {}",
+              tensor.name, part, param, shape.elements());
+        auto begin = all.begin() + static_cast<ptrdiff_t>(offset * part);
+        return {begin, begin + static_cast<ptrdiff_t>(part)};
+      }
+      ++offset;
+    }
+  }
+  fail(ErrorCode::kInternal, "no checkpoint tensor holds parameter {}", param);
+}
+
+void load_weights(const WeightSource& source, Executor& executor) {
+  for (const StateEntry& entry : executor.program().states())
+    if (entry.kind == StateKind::kParam) write_param(executor, entry, source.read(entry.name, entry.type.shape));
+  prepare(executor);
+}
+
+void initialize_weights(Executor& executor, uint64_t seed) {
+  uint64_t stream = 0;
+  for (const StateEntry& entry : executor.program().states()) {
+    if (entry.kind != StateKind::kParam) continue;
+    const Node* node = find_param_node(executor.program(), entry.name);
+    check(node != nullptr, ErrorCode::kInternal, "state {} has no param leaf to take its initial values from",
+          entry.name);
+    write_param(executor, entry, initial_values(*node, entry.type.shape.elements(), seed, ++stream));
+  }
+  prepare(executor);
+}
+
+void save_weights(Executor& executor, const ModelConfig& config, const SpecialTokens& special,
+                  const std::string& folder, DType dtype, int64_t max_shard_bytes) {
+  ParamShapes params = param_shapes(config);
+  std::map<std::string, CheckpointTensor> tensors;
+  std::vector<NamedType> types;
+  for (const CheckpointTensor& tensor : checkpoint_tensors(config)) {
+    tensors[tensor.name] = tensor;
+    types.push_back({tensor.name, {dtype, tensor_shape(tensor, params)}});
+  }
+  SafetensorsFolderWriter writer(folder, types, {{"format", "pt"}}, max_shard_bytes);
+  for (const NamedType& entry : writer.tensors()) {
+    const CheckpointTensor& tensor = tensors.at(entry.name);
+    std::vector<float> stacked;
+    for (const std::string& param : tensor.params) {
+      const StateEntry* state = executor.program().find_state(param);
+      check(state != nullptr, ErrorCode::kInternal, "no state holds parameter {}", param);
+      std::vector<std::byte> bytes(static_cast<size_t>(state->type.bytes()));
+      executor.read_state(param, bytes);
+      int64_t count = state->type.shape.elements();
+      size_t at = stacked.size();
+      stacked.resize(at + static_cast<size_t>(count));
+      convert(state->type.dtype, bytes.data(), DType::kF32, stacked.data() + at, count);
+    }
+    if (tensor.transposed) stacked = transposed(stacked, entry.type.shape[1], entry.type.shape[0]);
+    std::vector<std::byte> out(static_cast<size_t>(entry.type.bytes()));
+    convert(DType::kF32, stacked.data(), dtype, out.data(), static_cast<int64_t>(stacked.size()));
+    writer.write(entry.name, out);
+  }
+  writer.finish();
+  write_file(folder + "/config.json",
+             to_hugging_face_config(config, special, dtype == DType::kF32 ? "float32" : "bfloat16"));
+}
+
+}  // namespace octet

@@ -1,0 +1,50 @@
+// Where weights come from and go to: Hugging Face folders (checkpoints of Octet are such folders too) and llama2.c
+// files. Parameters are float32 on this side, [out, in] for linears; the executor's state may be of any float type.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "exec/executor.h"
+#include "io/safetensors.h"
+#include "model/hugging_face.h"
+#include "model/model.h"
+
+namespace octet {
+
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+  const ModelConfig& config() const { return config_; }
+  const SpecialTokens& special() const { return special_; }
+  // The parameter's values. Throws kCorrupt for a shape that disagrees with config(), naming tensor and shapes, and for
+  // values that are not finite.
+  virtual std::vector<float> read(const std::string& param, const Shape& shape) const = 0;
+
+ protected:
+  ModelConfig config_;
+  SpecialTokens special_;
+};
+
+// `path`: a folder with config.json and safetensors, or a llama2.c .bin file. Every tensor's presence, type and shape
+// is checked here, before anything is allocated; unknown tensors are an error that names them.
+std::unique_ptr<WeightSource> open_weights(const std::string& path);
+
+// Splits named tensors into parameters by checkpoint_tensors(): used for weights, and for gradients in verification.
+std::vector<float> read_parameter(const TensorSource& tensors, const ModelConfig& config, const std::string& param,
+                                  const Shape& shape, const std::string& name_prefix = "");
+
+// Fills every kParam state of the executor's program from the source, then runs "prepare" when there is one.
+void load_weights(const WeightSource& source, Executor& executor);
+
+// Fresh weights as the model's params say (init, std), from the seed; then "prepare".
+void initialize_weights(Executor& executor, uint64_t seed);
+
+// Writes config.json and the kParam states as safetensors of `dtype` (f32 or bf16) into the folder, which must exist.
+void save_weights(Executor& executor, const ModelConfig& config, const SpecialTokens& special,
+                  const std::string& folder, DType dtype = DType::kF32, int64_t max_shard_bytes = 4'000'000'000);
+
+}  // namespace octet
