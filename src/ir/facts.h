@@ -48,8 +48,9 @@ struct OpFacts {
   const char* no_gradient = nullptr;
   Cost (*cost)(const Graph& graph, const Node& node) = nullptr;
   std::vector<ResultPrecision> precision = {ResultPrecision::kFollow};  // per result; the last one repeats
-  std::vector<int> in_place = {};   // inputs whose buffer result 0 may take over when that input dies here
-  int must_alias = -1;              // input that result 0 must share storage with (kv_append: 0)
+  std::vector<int> in_place = {};  // inputs whose buffer result 0 may take over when that input dies here
+  std::vector<std::pair<int, int>> in_place_others = {};  // the same for later results: (result, input) (adamw)
+  int must_alias = -1;                                    // input that result 0 must share storage with (kv_append: 0)
   bool elementwise = false;         // result 0 depends on the same element of its inputs only (after broadcast)
   bool view = false;                // result 0 is the input's bytes under another shape (reshape)
   bool cheap_to_recompute = false;  // selective recompute may clone it: few FLOPs per byte kept
