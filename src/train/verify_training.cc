@@ -1,0 +1,98 @@
+#include "train/verify_training.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "infer/weights.h"
+#include "train/stepper.h"
+
+namespace octet {
+namespace {
+
+double relative_error(double ours, double theirs) {
+  double error = std::abs(ours - theirs) / std::max(std::abs(theirs), 1e-30);
+  return std::isnan(error) ? INFINITY : error;
+}
+
+double norm(const std::vector<float>& values) {
+  double sum = 0;
+  for (float value : values) sum += static_cast<double>(value) * value;
+  return std::sqrt(sum);
+}
+
+void compare_gradients(const std::string& folder, const ModelConfig& model, Executor& executor,
+                       TrainingReport& report) {
+  std::string path = folder + "/expected_grads_step0.safetensors";
+  if (!path_exists(path)) return;
+  report.has_gradients = true;
+  auto expected = open_safetensors(path);
+  for (const StateEntry& entry : executor.program().states()) {
+    if (entry.kind != StateKind::kGradient) continue;
+    std::vector<float> ours(static_cast<size_t>(entry.type.shape.elements()));
+    executor.read_state(entry.name, std::as_writable_bytes(std::span(ours)));
+    std::vector<float> theirs = read_parameter(*expected, model, entry.param, entry.type.shape, "grad.");
+    double scale = norm(theirs);
+    for (size_t i = 0; i < ours.size(); ++i) ours[i] -= theirs[i];
+    // A gradient that is exactly zero in theory (GPT-2's key bias) is rounding noise on both sides: measured against
+    // 1e-6.
+    double error = norm(ours) / std::max(scale, 1e-6);
+    if (!(error <= report.max_gradient_error)) report.max_gradient_error = error, report.worst_gradient = entry.param;
+  }
+}
+
+}  // namespace
+
+TrainingReport verify_training(const std::string& folder, const CompileOptions& options, bool interpret) {
+  auto weights = open_weights(folder);
+  std::string path = folder + "/expected_training.json";
+  nlohmann::json json = parse_json(read_file(path), path);
+  TrainingReport report;
+  for (const auto& value : json.at("losses")) report.expected_losses.push_back(value.get<double>());
+  for (const auto& value : json.at("grad_norms")) report.expected_grad_norms.push_back(value.get<double>());
+
+  auto expected = open_safetensors(folder + "/expected.safetensors");
+  TensorView ids = expected->read("input_ids");
+  int64_t sequences = ids.type.shape[0], length = ids.type.shape[1] - 1;
+  BatchPacker packer(sequences, length, false);
+  for (int64_t s = 0; s < sequences; ++s) {
+    std::vector<int32_t> tokens;
+    for (int64_t t = 0; t <= length; ++t)
+      tokens.push_back(static_cast<int32_t>(load_element(ids.type.dtype, ids.bytes.data(), s * (length + 1) + t)));
+    packer.add(tokens, {0});
+  }
+  std::vector<HostBatch> batch = {packer.finish()};
+
+  // The settings expected_training.json names: lr 1e-3 constant, betas (0.9, 0.95), decay 0.1 on matrices, clip 1.
+  OptimizerConfig optimizer{.lr = 1e-3,
+                            .min_lr = 1e-3,
+                            .warmup_steps = 0,
+                            .beta1 = 0.9,
+                            .beta2 = 0.95,
+                            .eps = 1e-8,
+                            .weight_decay = 0.1,
+                            .clip = 1.0};
+  BatchShape shape = batch_shape(sequences, length, false, true);
+  ModelConfig model = weights->config();
+  model.dropout = 0;
+  Stepper stepper(model, {.train = shape,
+                          .eval = batch_shape(sequences, length, false, false),
+                          .optimizer = optimizer,
+                          .compile = options,
+                          .interpret = interpret});
+  load_weights(*weights, stepper.executor());
+  for (size_t i = 0; i < report.expected_losses.size(); ++i) {
+    StepResult result = stepper.step(batch, optimizer.lr, static_cast<int64_t>(i) + 1, 0);
+    report.losses.push_back(result.loss);
+    report.grad_norms.push_back(result.grad_norm);
+    report.max_loss_error = std::max(report.max_loss_error, relative_error(result.loss, report.expected_losses[i]));
+    report.max_grad_norm_error =
+        std::max(report.max_grad_norm_error, relative_error(result.grad_norm, report.expected_grad_norms[i]));
+    if (i == 0) compare_gradients(folder, model, stepper.executor(), report);
+  }
+  return report;
+}
+
+}  // namespace octet
