@@ -2,7 +2,8 @@
 #
 # Makes the static library octet_<NAME> of the calling folder's sources: every *.cc in it and below, except
 # *_test.cc (one GoogleTest program octet_<NAME>_test, label L0; files named *_long_test.cc make a second one, label
-# L3) and *_bench.cc (Google Benchmark). DEPS are the rooms it may include: the link graph is the layer rule.
+# L3), *_bench.cc (Google Benchmark) and *_fuzz.cc (libFuzzer, octet_fuzz.cmake). DEPS are the rooms it may include: the
+# link graph is the layer rule.
 add_library(octet_flags INTERFACE)
 target_include_directories(octet_flags INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 target_compile_options(octet_flags INTERFACE -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers
@@ -15,6 +16,8 @@ if(OCTET_SANITIZE)
   target_compile_options(octet_flags INTERFACE -fsanitize=${_san} -fno-omit-frame-pointer -g1)
   target_link_options(octet_flags INTERFACE -fsanitize=${_san})
 endif()
+
+include(${CMAKE_CURRENT_LIST_DIR}/octet_fuzz.cmake)
 
 function(octet_test_program target label)
   cmake_parse_arguments(A "" "" "SOURCES;DEPS" ${ARGN})
@@ -53,6 +56,11 @@ function(octet_room name)
   endif()
   if(OCTET_TESTS AND long_tests)
     octet_test_program(octet_${name}_long_test L3 SOURCES ${long_tests} DEPS octet_${name} ${test_deps} ${A_LIBS})
+  endif()
+  if(OCTET_FUZZ)
+    set(fuzzers ${all})
+    list(FILTER fuzzers INCLUDE REGEX "_fuzz\\.cc$")
+    octet_fuzz_programs(${name} ${fuzzers})
   endif()
   if(OCTET_BENCHMARKS AND benches)
     add_executable(octet_${name}_bench ${benches})

@@ -33,7 +33,9 @@ void merge_by_scan(const MergeTable& table, std::vector<int32_t>& symbols, std::
 
 void merge_by_heap(const MergeTable& table, std::vector<int32_t>& symbols, MergeScratch& scratch) {
   const auto count = static_cast<int32_t>(symbols.size());
-  auto& [merges, previous, next, heap] = scratch;
+  auto& merges = scratch.merges;
+  auto &previous = scratch.previous, &next = scratch.next;
+  auto& heap = scratch.heap;
   merges.assign(symbols.size(), {});
   previous.resize(symbols.size());
   next.resize(symbols.size());

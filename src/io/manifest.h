@@ -1,0 +1,56 @@
+// Folders that are whole or visibly not: a checkpoint is written into X.tmp, closed with a manifest.json of every
+// file's size and CRC-32C, synced and renamed to X. A reader verifies before it trusts. No knowledge of what the files
+// hold.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+
+namespace octet {
+
+struct ManifestFile {
+  std::string name;  // relative to the folder, with '/' in subfolders
+  int64_t bytes = 0;
+  uint32_t crc32c = 0;
+  bool operator==(const ManifestFile&) const = default;
+};
+
+struct Manifest {
+  std::string info = "{}";          // a JSON object the writer wants to keep: step, settings, ranks
+  std::vector<ManifestFile> files;  // sorted by name
+};
+
+// Checksums every file below `folder` and writes manifest.json, last and durably. Several GB/s per core.
+void write_manifest(const std::string& folder, const std::string& info_json);
+
+// Parses and checks the manifest itself; the listed files are not opened. kNotFound: the folder has none (not finished,
+// or not ours); kCorrupt: damaged.
+Manifest read_manifest(const std::string& folder);
+
+enum class Verify { kSizes, kChecksums };
+
+// Reads the manifest and compares every listed file; kCorrupt names each file that is missing, of another size or (with
+// kChecksums) of other content. Files that the manifest does not list are ignored.
+Manifest verify_folder(const std::string& folder, Verify depth = Verify::kChecksums);
+
+// Fills path + ".tmp" (emptied first); commit() makes it appear as `path`, replacing an older folder in one step.
+// Without commit() the temporary folder is removed and `path` keeps what it was.
+class FolderWriter {
+ public:
+  explicit FolderWriter(std::string path);
+  FolderWriter(const FolderWriter&) = delete;
+  FolderWriter& operator=(const FolderWriter&) = delete;
+  ~FolderWriter();
+
+  const std::string& folder() const { return temporary_; }  // write files here
+  std::string file(const std::string& name) const { return temporary_ + "/" + name; }
+  void commit(const std::string& info_json = "{}");
+
+ private:
+  std::string path_, temporary_;
+  bool committed_ = false;
+};
+
+}  // namespace octet
