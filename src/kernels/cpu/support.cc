@@ -35,15 +35,18 @@ std::string support_table() {
       "run the op's cases with that type of floating-point inputs; `reference` is the plain definition, empty means "
       "the\n"
       "case list has no such case (any type still runs, by the reference row).\n\n| op |";
-  for (DType dtype : kColumns) text += std::string(" ") + dtype_name(dtype) + " |";
+  for (DType dtype : kColumns) text.append(" ").append(dtype_name(dtype)).append(" |");
   text += "\n|---|";
   for (size_t i = 0; i < std::size(kColumns); ++i) text += "---|";
   text += "\n";
   for (const auto& [op, row] : table) {
-    text += std::string("| ") + op_name(op) + " |";
+    text += "| ";
+    text += op_name(op);
+    text += " |";
     for (DType dtype : kColumns) {
       const auto cell = row.find(dtype);
-      text += cell == row.end() ? " |" : " " + fmt::to_string(fmt::join(cell->second, ", ")) + " |";
+      if (cell != row.end()) text.append(" ").append(fmt::to_string(fmt::join(cell->second, ", ")));
+      text += " |";
     }
     text += "\n";
   }
