@@ -1,17 +1,32 @@
 // Precision: from logical float32 to the recipe's types, and FP8 for the GEMMs the recipe and its decisions name.
 //
-// Retypes results by their ResultPrecision. In training programs (there is a graph "apply") param leaves of rank >= 2
-// stay float32 masters and the model graphs read compute copies: state "P.bf16", or "P.codes" + "P.scale_inv" (FP8);
-// graphs "prepare" (made here) and "apply" (extended here) refresh them. Rank-1 params are read as they are. In
-// inference programs params are retyped in place. FP8 linears become quantize + scaled_matmul; one quantize per tensor
-// and scaling is shared by all its users. Delayed scaling keeps states scale.K, scale_inv.K, amax_history.K, amax.K for
-// activation/gradient tensor K; "train"/"accumulate" record amax (maximum over micro-batches), "apply" advances.
+// Retypes results by their ResultPrecision. In training programs (there is a graph "apply" or a kMoment state) param
+// leaves of rank >= 2 stay float32 masters and the model graphs read compute copies: state "P.bf16", or FP8 codes
+// "P.codes" + "P.scale_inv" ("P.block_codes" ... under block scaling, "_t" for transposed ones); graphs "prepare" (made
+// here) and "apply" (extended here) refresh them. Rank-1 params are read as they are. In inference programs params are
+// retyped in place, except those FP8 codes are made from. FP8 linears become quantize + scaled_matmul; one quantize per
+// tensor, scaling and format is shared by all its users. Delayed scaling keeps states scale.K, amax_history.K, amax.K
+// for tensor K ("<gemm>.x" or "<gemm>.dy" of the first linear reading it); "train"/"accumulate" record amax (maximum
+// over micro-batches), "apply" advances. Under recipe fp32 nothing changes.
 #pragma once
+
+#include <string>
+#include <vector>
 
 #include "passes/pass.h"
 
 namespace octet {
 
 bool precision(Program& program, const CompileOptions& options);
+
+// What precision() makes of every GEMM of a linear, by graph, in node order; pure. `reason` says why a GEMM the recipe
+// wants in FP8 stays in the compute type, and is empty otherwise.
+struct GemmReport {
+  std::string graph, gemm;
+  GemmRole role = GemmRole::kFprop;
+  GemmPrecision wanted = {}, used = {};
+  std::string reason;
+};
+std::vector<GemmReport> precision_report(const Program& program, const CompileOptions& options);
 
 }  // namespace octet

@@ -1,0 +1,141 @@
+#include "passes/fuse_patterns.h"
+
+#include <algorithm>
+
+namespace octet {
+namespace {
+
+using Match = std::vector<FusionMember>;
+using Accepts = bool (*)(const Graph& graph, const Node& node);
+
+// One link of a chain: a node that reads result 0 of the node before it.
+struct Link {
+  const char* name;
+  Accepts accepts;
+};
+
+bool is_norm(const Graph&, const Node& node) { return node.op == Op::kLayerNorm || node.op == Op::kRmsNorm; }
+bool is_norm_grad(const Graph&, const Node& node) {
+  return node.op == Op::kLayerNormGrad || node.op == Op::kRmsNormGrad;
+}
+bool is_quantize(const Graph&, const Node& node) { return node.op == Op::kQuantize; }
+bool is_amax(const Graph&, const Node& node) {
+  return node.op == Op::kReduce && node.attrs.get<std::string>("kind") == "amax" &&
+         node.attrs.get<std::string>("axis") == "all";
+}
+bool is_row_sum(const Graph&, const Node& node) {
+  return node.op == Op::kReduce && node.attrs.get<std::string>("kind") == "sum" &&
+         node.attrs.get<std::string>("axis") == "rows";
+}
+bool is_gelu(const Graph&, const Node& node) { return node.op == Op::kGelu; }
+bool is_gelu_grad(const Graph&, const Node& node) { return node.op == Op::kGeluGrad; }
+bool is_silu(const Graph&, const Node& node) { return node.op == Op::kSilu; }
+bool same_shapes(const Graph& graph, const Node& node) {
+  return graph.shape(node.inputs[0]) == graph.shape(node.inputs[1]);
+}
+bool is_mul(const Graph& graph, const Node& node) { return node.op == Op::kMul && same_shapes(graph, node); }
+bool is_residual(const Graph& graph, const Node& node) { return node.op == Op::kAdd && same_shapes(graph, node); }
+bool is_bias(const Graph& graph, const Node& node) {
+  return node.op == Op::kAdd && graph.shape(node.inputs[0]).rank() == 2 && graph.shape(node.inputs[1]).rank() == 1 &&
+         graph.shape(node.inputs[1])[0] > 1;
+}
+
+constexpr Link kNorm{"norm", is_norm}, kNormGrad{"norm_grad", is_norm_grad}, kQuantize{"quantize", is_quantize},
+    kAmaxOf{"amax", is_amax}, kRowSum{"bias_grad", is_row_sum}, kGelu{"gelu", is_gelu},
+    kGeluGrad{"gelu_grad", is_gelu_grad}, kSilu{"silu", is_silu}, kMul{"mul", is_mul}, kAdd{"add", is_residual},
+    kBias{"bias", is_bias};
+
+// The first user of `value` that is this link, in the same phase as the node it starts from.
+NodeId find_user(const UseGraph& uses, Value value, const Link& link, Phase phase) {
+  for (NodeId user : uses.users(value)) {
+    const Node& node = uses.node(user);
+    if (node.phase == phase && link.accepts(uses.graph(), node)) return user;
+  }
+  return NodeId::kNone;
+}
+
+// dsilu = dy * up; dgate = silu_grad(gate, dsilu); dup = dy * silu(gate), the last silu a member when it is made again.
+Match swiglu_grad(const UseGraph& uses, NodeId first) {
+  const Node& node = uses.node(first);
+  if (node.op != Op::kMul || !is_mul(uses.graph(), node)) return {};
+  NodeId grad = NodeId::kNone;
+  for (NodeId user : uses.users({first, 0})) {
+    if (uses.node(user).op == Op::kSiluGrad && uses.node(user).inputs[1] == Value{first, 0}) grad = user;
+  }
+  if (grad == NodeId::kNone) return {};
+  Value gate = uses.node(grad).inputs[0];
+  for (Value dy : node.inputs) {
+    for (NodeId other : uses.users(dy)) {
+      const Node& product = uses.node(other);
+      if (other == first || product.op != Op::kMul || product.phase != node.phase) continue;
+      Value silu = product.inputs[0] == dy ? product.inputs[1] : product.inputs[0];
+      const Node& maker = uses.node(silu.node);
+      if (maker.op != Op::kSilu || maker.inputs[0] != gate) continue;
+      Match match = {{first, "dsilu"}, {grad, "dgate"}, {other, "dup"}};
+      bool only_here = uses.users(silu).size() == 1 && !uses.is_output(silu);
+      if (maker.phase != Phase::kForward && only_here) match.push_back({silu.node, "silu"});
+      std::sort(match.begin(), match.end(),
+                [](const FusionMember& a, const FusionMember& b) { return index(a.node) < index(b.node); });
+      return match;
+    }
+  }
+  return {};
+}
+
+FusionPattern row(const char* kind, const char* members, std::vector<Link> links) {
+  return {kind, members, [links](const UseGraph& uses, NodeId first) {
+            Match match;
+            NodeId node = first;
+            for (const Link& link : links) {
+              if (!match.empty()) node = find_user(uses, {node, 0}, link, uses.node(first).phase);
+              if (node == NodeId::kNone || !link.accepts(uses.graph(), uses.node(node))) return Match{};
+              match.push_back({node, link.name});
+            }
+            return match;
+          }};
+}
+
+}  // namespace
+
+UseGraph::UseGraph(const Graph& graph) : graph_(graph), outputs_(static_cast<size_t>(graph.size()), 0) {
+  for (const Node& node : graph.nodes()) users_.emplace_back(node.results.size());
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    for (Value input : graph.node(NodeId{i}).inputs) {
+      if (!input.exists()) continue;
+      auto& list = users_[static_cast<size_t>(index(input.node))][static_cast<size_t>(input.result)];
+      if (list.empty() || list.back() != NodeId{i}) list.push_back(NodeId{i});
+    }
+  }
+  for (const auto* named : {&graph.outputs(), &graph.updates()}) {
+    for (const NamedValue& entry : *named) {
+      outputs_[static_cast<size_t>(index(entry.value.node))] |= 1u << entry.value.result;
+    }
+  }
+}
+
+const std::vector<NodeId>& UseGraph::users(Value value) const {
+  return users_[static_cast<size_t>(index(value.node))][static_cast<size_t>(value.result)];
+}
+
+std::span<const FusionPattern> fusion_patterns() {
+  static const std::vector<FusionPattern> table = {
+      row("add_norm_quantize", "add, norm, quantize", {kAdd, kNorm, kQuantize}),
+      row("add_norm_amax", "add, norm, amax", {kAdd, kNorm, kAmaxOf}),
+      row("bias_gelu_quantize", "bias, gelu, quantize", {kBias, kGelu, kQuantize}),
+      row("bias_gelu_amax", "bias, gelu, amax", {kBias, kGelu, kAmaxOf}),
+      row("swiglu_quantize", "silu, mul, quantize", {kSilu, kMul, kQuantize}),
+      row("swiglu_amax", "silu, mul, amax", {kSilu, kMul, kAmaxOf}),
+      {"swiglu_grad", "dsilu, dgate, dup, (silu)", swiglu_grad},
+      row("norm_quantize", "norm, quantize", {kNorm, kQuantize}),
+      row("norm_amax", "norm, amax", {kNorm, kAmaxOf}),
+      row("add_norm", "add, norm", {kAdd, kNorm}),
+      row("bias_gelu", "bias, gelu", {kBias, kGelu}),
+      row("gelu_quantize", "gelu, quantize", {kGelu, kQuantize}),
+      row("swiglu", "silu, mul", {kSilu, kMul}),
+      row("gelu_grad_bias", "gelu_grad, bias_grad", {kGeluGrad, kRowSum}),
+      row("norm_grad_add", "norm_grad, add", {kNormGrad, kAdd}),
+  };
+  return table;
+}
+
+}  // namespace octet

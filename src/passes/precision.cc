@@ -1,0 +1,287 @@
+#include "passes/precision.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "ir/facts.h"
+#include "ir/rewrite.h"
+#include "passes/precision_plan.h"
+#include "passes/precision_scales.h"
+#include "passes/precision_weights.h"
+
+namespace octet {
+namespace {
+
+bool is_model_graph(const Graph& graph) { return graph.name() != "apply" && graph.name() != "prepare"; }
+
+bool records_amax(const Graph& graph) { return graph.name() == "train" || graph.name() == "accumulate"; }
+
+bool is_training(const Program& program) {
+  if (program.find_graph("apply") != nullptr) return true;
+  return std::any_of(program.states().begin(), program.states().end(),
+                     [](const StateEntry& entry) { return entry.kind == StateKind::kMoment; });
+}
+
+// Values that must be made in float32: what a float32 state is updated with, back through sums to the products.
+std::vector<bool> high_nodes(const Graph& graph) {
+  std::vector<bool> high(static_cast<size_t>(graph.size()), false);
+  for (const NamedValue& update : graph.updates()) {
+    if (graph.dtype(update.value) == DType::kF32) high[static_cast<size_t>(index(update.value.node))] = true;
+  }
+  for (int32_t i = graph.size() - 1; i >= 0; --i) {
+    const Node& node = graph.node(NodeId{i});
+    bool passes_on = node.op == Op::kAdd || node.op == Op::kSub || node.op == Op::kScale || node.op == Op::kReshape ||
+                     node.op == Op::kTranspose || node.op == Op::kSlice || node.op == Op::kConcat;
+    bool product = node.op == Op::kMatmul || node.op == Op::kEmbeddingGrad;  // of which the addend must be as precise
+    if (!high[static_cast<size_t>(i)] || (!passes_on && !product)) continue;
+    for (size_t k = product ? 2 : 0; k < node.inputs.size(); ++k) {
+      if (node.inputs[k].exists()) high[static_cast<size_t>(index(node.inputs[k].node))] = true;
+    }
+  }
+  return high;
+}
+
+// Rewrites one model graph.
+class PreciseGraph {
+ public:
+  PreciseGraph(const Graph& graph, Program& program, const CompileOptions& options, const PrecisionPlan& plan,
+               WeightCopies& weights, DelayedScales& scales)
+      : old_(graph),
+        rewriter_(graph),
+        builder_(rewriter_.builder()),
+        program_(program),
+        recipe_(options.recipe),
+        target_(options.target),
+        plan_(plan),
+        weights_(weights),
+        scales_(scales),
+        high_(high_nodes(graph)) {}
+
+  Graph run() {
+    for (int32_t i = 0; i < old_.size(); ++i) {
+      const Node& node = old_.node(NodeId{i});
+      builder_.set_layer(node.layer);
+      builder_.set_phase(node.phase);
+      if (node.op == Op::kParam) continue;  // read in the form each user needs
+      if (node.op == Op::kState) {
+        copy_state(NodeId{i});
+      } else if (auto gemm = plan_.gemms.find(i); gemm != plan_.gemms.end()) {
+        convert_gemm(NodeId{i}, gemm->second);
+      } else {
+        convert(NodeId{i});
+      }
+    }
+    for (const NamedValue& update : old_.updates()) {
+      map_param(update.value);
+      DType wanted = state_type(update.name, old_.type(update.value)).dtype;
+      Value value = rewriter_.map(update.value);
+      if (rewriter_.graph().dtype(value) != wanted) rewriter_.set(update.value, builder_.cast(value, wanted));
+    }
+    for (const NamedValue& output : old_.outputs()) map_param(output.value);
+    Graph result = rewriter_.finish();
+    result.set_stage(Stage::kPrecise);
+    return result;
+  }
+
+ private:
+  TensorType state_type(const std::string& name, const TensorType& fallback) const {
+    const StateEntry* entry = program_.find_state(name);
+    return entry != nullptr ? entry->type : fallback;
+  }
+
+  // KV caches were retyped in the state table; other states keep their type.
+  void copy_state(NodeId id) {
+    Node node = old_.node(id);
+    node.results[0] = state_type(node.name, node.results[0]);
+    rewriter_.set({id, 0}, {rewriter_.graph().add(std::move(node)), 0});
+  }
+
+  void map_param(Value value) {
+    if (!value.exists() || old_.node(value).op != Op::kParam || rewriter_.is_mapped(value)) return;
+    rewriter_.set(value, weights_.compute(builder_, old_.node(value)));
+  }
+
+  // A float operand in `dtype`; the cast is made once per value.
+  Value as(Value old_value, DType dtype) {
+    map_param(old_value);
+    Value value = rewriter_.map(old_value);
+    if (rewriter_.graph().dtype(value) == dtype) return value;
+    auto [it, added] = casts_.try_emplace(old_value);
+    if (added) it->second = builder_.cast(value, dtype);
+    return it->second;
+  }
+
+  // The inputs that must share one type: of products and of same-shaped elementwise operands.
+  static size_t paired_inputs(const Graph& graph, const Node& node) {
+    if (node.op == Op::kMatmul) return 2;
+    if (node.op == Op::kConcat) return node.inputs.size();
+    bool pair = node.inputs.size() == 2 && op_facts(node.op).elementwise && node.op != Op::kDropout;
+    return pair && graph.shape(node.inputs[0]) == graph.shape(node.inputs[1]) ? 2 : 0;
+  }
+
+  void convert(NodeId id) {
+    const Node& node = old_.node(id);
+    for (Value input : node.inputs) map_param(input);
+    if (node.op == Op::kMatmul) return plain_matmul(id);
+    size_t paired = paired_inputs(old_, node);
+    bool mixed = false;
+    for (size_t i = 1; i < paired; ++i) {
+      mixed |= rewriter_.graph().dtype(rewriter_.map(node.inputs[i])) !=
+               rewriter_.graph().dtype(rewriter_.map(node.inputs[0]));
+    }
+    if (!mixed) {
+      rewriter_.copy(id);
+      return;
+    }
+    DType dtype = high_[static_cast<size_t>(index(id))] ? DType::kF32 : recipe_.compute;
+    Node copy = node;
+    for (size_t i = 0; i < paired; ++i) copy.inputs[i] = as(node.inputs[i], dtype);
+    for (size_t i = paired; i < copy.inputs.size(); ++i) copy.inputs[i] = rewriter_.map(node.inputs[i]);
+    set_results(id, rewriter_.graph().add(std::move(copy)));
+  }
+
+  void set_results(NodeId old_id, NodeId new_id) {
+    for (int32_t r = 0; r < static_cast<int32_t>(old_.node(old_id).results.size()); ++r) {
+      rewriter_.set({old_id, r}, {new_id, r});
+    }
+  }
+
+  // A product keeps float32 where a float32 state is made from it (weight gradients), else the compute type.
+  DType product_type(NodeId id) const {
+    const Node& node = old_.node(id);
+    bool wgrad = node.attrs.get_or<std::string>("role", "") == "wgrad";
+    return wgrad || high_[static_cast<size_t>(index(id))] ? DType::kF32 : recipe_.compute;
+  }
+
+  void plain_matmul(NodeId id) {
+    Node copy = old_.node(id);
+    for (size_t i = 0; i < 2; ++i) copy.inputs[i] = as(copy.inputs[i], recipe_.compute);
+    DType type = product_type(id);
+    if (copy.inputs.size() > 2 && copy.inputs[2].exists()) copy.inputs[2] = as(copy.inputs[2], type);
+    copy.attrs.set("to", std::string(dtype_name(type)));
+    set_results(id, rewriter_.graph().add(std::move(copy)));
+  }
+
+  void convert_gemm(NodeId id, const GemmPlan& gemm) {
+    const Node& node = old_.node(id);
+    for (size_t side = 0; side < 2; ++side) quantize_all(node.inputs[side]);
+    if (!gemm.used.fp8) {
+      for (Value input : node.inputs) map_param(input);
+      return plain_matmul(id);
+    }
+    bool trans_a = node.attrs.get_or("trans_a", false), trans_b = node.attrs.get_or("trans_b", false);
+    QuantizedValue a = operand(node.inputs[0], gemm, 0, /*along_rows=*/trans_a);
+    if (flipped_) trans_a = !trans_a;
+    QuantizedValue b = operand(node.inputs[1], gemm, 1, /*along_rows=*/!trans_b);
+    if (flipped_) trans_b = !trans_b;
+    std::vector<Value> inputs = {a.codes, a.scale_inv, b.codes, b.scale_inv};
+    DType type = product_type(id);
+    if (node.inputs.size() > 2 && node.inputs[2].exists()) inputs.push_back(as(node.inputs[2], type));
+    Attrs attrs = node.attrs;
+    attrs.set("trans_a", trans_a);
+    attrs.set("trans_b", trans_b);
+    attrs.set("to", std::string(dtype_name(type)));
+    rewriter_.set({id, 0}, {builder_.emit(Op::kScaledMatmul, std::move(inputs), std::move(attrs), node.name), 0});
+  }
+
+  // Codes of one side of a GEMM. Sets flipped_ when they are the transposed ones: 1x128 blocks must run along the
+  // contraction, and some targets want the contraction contiguous.
+  QuantizedValue operand(Value value, const GemmPlan& gemm, int side, bool along_rows) {
+    OperandKind kind = gemm.operands[side];
+    Scaling scaling = gemm.used.scaling;
+    if (kind == OperandKind::kWeight) {
+      flipped_ = along_rows && target_.fp8_tn_only;
+      return weights_.codes(builder_, old_.node(value), scaling, flipped_);
+    }
+    bool block = scaling == Scaling::kBlock;
+    flipped_ = along_rows && (target_.fp8_tn_only || block);
+    NodeId node = quantized_.at(value).at({scaling, kind == OperandKind::kGradient});
+    return {{node, flipped_ ? kCodesT : kCodes}, {node, flipped_ && block ? kScaleInvT : kScaleInv}};
+  }
+
+  // Emits every quantization the plan has for this tensor, at its first GEMM: in forward for what backward reads, so
+  // that the codes are what is kept.
+  void quantize_all(Value value) {
+    auto wanted = plan_.quantizations.find(value);
+    if (wanted == plan_.quantizations.end() || quantized_.contains(value)) return;
+    const std::string& key = plan_.keys.at(value);
+    for (Quantization quantization : wanted->second) {
+      quantized_[value][quantization] = quantize(rewriter_.map(value), key, quantization);
+    }
+  }
+
+  NodeId quantize(Value x, const std::string& key, Quantization quantization) {
+    DType format = quantized_format(recipe_, quantization);
+    if (quantization.scaling == Scaling::kBlock) {
+      return emit_quantize(builder_, x, Value::none(), recipe_, ScaleLayout::kRow128, format, key);
+    }
+    bool delayed = quantization.scaling == Scaling::kDelayed;
+    Value scale =
+        delayed ? scales_.scale(builder_, key, format) : emit_current_scale(builder_, x, recipe_, format, key);
+    NodeId node = emit_quantize(builder_, x, scale, recipe_, ScaleLayout::kTensor, format, key);
+    if (delayed && records_amax(old_)) scales_.record(builder_, key, {node, kAmax});
+    return node;
+  }
+
+  const Graph& old_;
+  Rewriter rewriter_;
+  Builder& builder_;
+  Program& program_;
+  const Recipe& recipe_;
+  const Target& target_;
+  const PrecisionPlan& plan_;
+  WeightCopies& weights_;
+  DelayedScales& scales_;
+  std::vector<bool> high_;
+  std::unordered_map<Value, Value, ValueHash> casts_;
+  std::unordered_map<Value, std::map<Quantization, NodeId>, ValueHash> quantized_;
+  bool flipped_ = false;  // what operand() last gave
+};
+
+bool changes_nothing(const Recipe& recipe) {
+  bool decided = std::any_of(recipe.decisions.begin(), recipe.decisions.end(),
+                             [](const auto& decision) { return decision.second.fp8; });
+  return recipe.compute == DType::kF32 && recipe.scaling == Scaling::kNone && !decided;
+}
+
+}  // namespace
+
+bool precision(Program& program, const CompileOptions& options) {
+  const Recipe& recipe = options.recipe;
+  if (changes_nothing(recipe)) {
+    for (Graph& graph : program.graphs()) graph.set_stage(Stage::kPrecise);
+    return false;
+  }
+  collect_state(program);
+  WeightCopies weights(program, recipe, /*keep_masters=*/is_training(program));
+  DelayedScales scales(program, recipe);
+  std::map<std::string, PrecisionPlan> plans;
+  for (const Graph& graph : program.graphs()) {
+    if (!is_model_graph(graph)) continue;
+    PrecisionPlan plan = plan_precision(graph, options);
+    for (const std::string& param : plan.quantized_params) weights.will_quantize(param);
+    plans.emplace(graph.name(), std::move(plan));
+  }
+  for (auto& [name, plan] : plans) {
+    program.add_graph(PreciseGraph(program.graph(name), program, options, plan, weights, scales).run());
+  }
+  weights.refresh();
+  scales.advance();
+  for (Graph& graph : program.graphs()) graph.set_stage(Stage::kPrecise);
+  return true;
+}
+
+std::vector<GemmReport> precision_report(const Program& program, const CompileOptions& options) {
+  std::vector<GemmReport> reports;
+  for (const Graph& graph : program.graphs()) {
+    if (!is_model_graph(graph)) continue;
+    PrecisionPlan plan = plan_precision(graph, options);
+    for (NodeId id : plan.order) {
+      const GemmPlan& gemm = plan.gemms.at(index(id));
+      reports.push_back({graph.name(), gemm.gemm, gemm.role, gemm.wanted, gemm.used, gemm.reason});
+    }
+  }
+  return reports;
+}
+
+}  // namespace octet

@@ -1,0 +1,68 @@
+#include "passes/precision_plan.h"
+
+#include "base/error.h"
+
+namespace octet {
+namespace {
+
+bool is_linear_gemm(const Node& node) {
+  return node.op == Op::kMatmul && node.attrs.has("gemm") && node.attrs.has("role") &&
+         node.attrs.get_or<std::string>("kind", "linear") == "linear";
+}
+
+// Why this shape cannot run in FP8 on the target, or "".
+std::string shape_objection(const Graph& graph, const Node& node, const Target& target) {
+  const Shape& a = graph.shape(node.inputs[0]);
+  const Shape& out = node.results[0].shape;
+  bool trans_a = node.attrs.get_or("trans_a", false);
+  int64_t k = trans_a ? a.rows() : a.cols();
+  int64_t align = target.fp8_alignment;
+  if (align <= 1 || (out.rows() % align == 0 && out.cols() % align == 0 && k % align == 0)) return "";
+  return fmt::format("{}x{}x{} (M x N x K) is not a multiple of {} in every dim, as {} needs for FP8", out.rows(),
+                     out.cols(), k, align, target.name);
+}
+
+}  // namespace
+
+DType quantized_format(const Recipe& recipe, Quantization quantization) {
+  return quantization.gradient && quantization.scaling != Scaling::kBlock ? recipe.gradient_format
+                                                                          : recipe.forward_format;
+}
+
+PrecisionPlan plan_precision(const Graph& graph, const CompileOptions& options) {
+  PrecisionPlan plan;
+  std::unordered_map<std::string, Value> activations;  // the x of each linear
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    const Node& node = graph.node(NodeId{i});
+    if (!is_linear_gemm(node)) continue;
+    GemmPlan gemm;
+    gemm.gemm = node.attrs.get<std::string>("gemm");
+    gemm.role = parse_gemm_role(node.attrs.get<std::string>("role"));
+    gemm.wanted = options.recipe.decide(gemm.gemm, gemm.role);
+    gemm.used = gemm.wanted;
+    if (gemm.wanted.fp8) gemm.reason = shape_objection(graph, node, options.target);
+    if (!gemm.reason.empty()) gemm.used = {};
+    if (gemm.role == GemmRole::kFprop) activations.emplace(gemm.gemm, node.inputs[0]);
+    for (int side = 0; side < 2; ++side) {
+      Value value = node.inputs[static_cast<size_t>(side)];
+      auto x = activations.find(gemm.gemm);
+      bool forward = gemm.role == GemmRole::kFprop || (x != activations.end() && x->second == value);
+      OperandKind kind = graph.node(value).op == Op::kParam ? OperandKind::kWeight
+                         : forward                          ? OperandKind::kActivation
+                                                            : OperandKind::kGradient;
+      gemm.operands[side] = kind;
+      if (kind == OperandKind::kWeight) {
+        if (gemm.used.fp8) plan.quantized_params.insert(graph.node(value).name);
+        continue;
+      }
+      bool gradient = kind == OperandKind::kGradient;
+      plan.keys.emplace(value, gemm.gemm + (gradient ? ".dy" : ".x"));
+      if (gemm.used.fp8) plan.quantizations[value].insert({gemm.used.scaling, gradient});
+    }
+    plan.order.push_back(NodeId{i});
+    plan.gemms.emplace(i, std::move(gemm));
+  }
+  return plan;
+}
+
+}  // namespace octet

@@ -1,0 +1,39 @@
+#include "passes/precision_scales.h"
+
+namespace octet {
+
+Value DelayedScales::state(Builder& builder, const std::string& name, int64_t size, double initial) {
+  TensorType type{DType::kF32, {size}};
+  program_.add_state({.name = name, .type = type, .kind = StateKind::kScale, .initial = initial});
+  return builder.state(name, type);
+}
+
+Value DelayedScales::scale(Builder& builder, const std::string& key, DType format) {
+  formats_[key] = format;
+  return state(builder, "scale." + key, 1, 1);
+}
+
+void DelayedScales::record(Builder& builder, const std::string& key, Value amax) {
+  builder.update("amax." + key, builder.maximum(state(builder, "amax." + key, 1, 0), amax));
+}
+
+void DelayedScales::advance() {
+  Graph* apply = program_.find_graph("apply");
+  if (apply == nullptr) return;
+  Builder builder(*apply);
+  builder.set_phase(Phase::kOptimizer);
+  for (const auto& [key, format] : formats_) {
+    Value history = state(builder, "amax_history." + key, recipe_.amax_history_length, 0);
+    Value amax = state(builder, "amax." + key, 1, 0);
+    Attrs attrs = {{"format", std::string(dtype_name(format))},
+                   {"margin", recipe_.margin},
+                   {"pow2", recipe_.power_of_two},
+                   {"max", recipe_.history_max}};
+    NodeId node = builder.emit(Op::kUpdateScales, {history, amax}, std::move(attrs), key);
+    builder.update("amax_history." + key, {node, 0});
+    builder.update("scale." + key, {node, 1});
+    builder.update("amax." + key, builder.constant(0, {1}));
+  }
+}
+
+}  // namespace octet

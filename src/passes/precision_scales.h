@@ -1,0 +1,35 @@
+// The states behind delayed scaling: per tensor K a scale, the amax seen since the last step, and a history of amaxes.
+//
+// Graphs that train record (maximum over micro-batches), "apply" advances the history once a step, evaluation only
+// reads the scale. All three states are saved in checkpoints.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "ir/builder.h"
+#include "ir/program.h"
+#include "precision/recipe.h"
+
+namespace octet {
+
+class DelayedScales {
+ public:
+  DelayedScales(Program& program, const Recipe& recipe) : program_(program), recipe_(recipe) {}
+
+  // The scale state of tensor `key`, stored in `format`.
+  Value scale(Builder& builder, const std::string& key, DType format);
+  // Raises the recorded amax of `key` to at least `amax`, in a graph that read its scale.
+  void record(Builder& builder, const std::string& key, Value amax);
+  // Extends "apply", where there is one: history, new scale, and a recorded amax of 0.
+  void advance();
+
+ private:
+  Value state(Builder& builder, const std::string& name, int64_t size, double initial);
+
+  Program& program_;
+  const Recipe& recipe_;
+  std::map<std::string, DType> formats_;  // by key
+};
+
+}  // namespace octet

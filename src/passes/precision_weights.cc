@@ -1,0 +1,118 @@
+#include "passes/precision_weights.h"
+
+#include "base/error.h"
+#include "passes/quantize_nodes.h"
+
+namespace octet {
+namespace {
+
+const char* codes_name(Scaling scaling) { return scaling == Scaling::kBlock ? ".block_codes" : ".codes"; }
+const char* scale_name(Scaling scaling) { return scaling == Scaling::kBlock ? ".block_scale_inv" : ".scale_inv"; }
+
+// quantize of a weight, with its own amax unless the blocks make their scales.
+NodeId quantize_weight(Builder& builder, Value master, const Recipe& recipe, Scaling scaling, const std::string& name) {
+  if (scaling == Scaling::kBlock) {
+    return emit_quantize(builder, master, Value::none(), recipe, ScaleLayout::kTile128, recipe.forward_format, name);
+  }
+  Value scale = emit_current_scale(builder, master, recipe, recipe.forward_format, name);
+  return emit_quantize(builder, master, scale, recipe, ScaleLayout::kTensor, recipe.forward_format, name);
+}
+
+}  // namespace
+
+WeightCopies::WeightCopies(Program& program, const Recipe& recipe, bool keep_masters)
+    : program_(program), recipe_(recipe), keep_masters_(keep_masters) {}
+
+void WeightCopies::copy_state(const std::string& name, const std::string& param, TensorType type) {
+  program_.add_state({.name = name, .type = std::move(type), .kind = StateKind::kCompute, .param = param});
+}
+
+Value WeightCopies::compute(Builder& builder, const Node& param) {
+  TensorType type = param.results[0];
+  if (type.dtype != DType::kF32 || type.shape.rank() < 2 || recipe_.compute == DType::kF32) {
+    return builder.graph().find_leaf(Op::kParam, param.name).exists()
+               ? builder.graph().find_leaf(Op::kParam, param.name)
+               : Value{builder.graph().add(param), 0};
+  }
+  TensorType copy{recipe_.compute, type.shape};
+  if (!keep_masters_ && !quantized_.contains(param.name)) {
+    Value leaf = builder.graph().find_leaf(Op::kParam, param.name);
+    if (leaf.exists()) return leaf;
+    for (StateEntry& entry : program_.states()) {
+      if (entry.name == param.name) entry.type = copy;
+    }
+    Node retyped = param;
+    retyped.results[0] = copy;
+    return {builder.graph().add(std::move(retyped)), 0};
+  }
+  Request& request = requests_[param.name];
+  request.type = type;
+  request.compute = true;
+  std::string name = param.name + "." + dtype_name(recipe_.compute);
+  copy_state(name, param.name, copy);
+  return builder.state(name, copy);
+}
+
+QuantizedValue WeightCopies::codes(Builder& builder, const Node& param, Scaling scaling, bool transposed) {
+  Request& request = requests_[param.name];
+  request.type = param.results[0];
+  Form& form = scaling == Scaling::kBlock ? request.block : request.tensor;
+  (transposed ? form.transposed : form.plain) = true;
+
+  // The types of the copies are whatever quantize makes of the master.
+  Graph scratch;
+  Builder trial(scratch);
+  NodeId node = quantize_weight(trial, trial.input("master", param.results[0]), recipe_, scaling, param.name);
+  bool own_scale = transposed && scaling == Scaling::kBlock;  // of tiles: the transpose of the plain ones
+  std::string codes = param.name + codes_name(scaling) + (transposed ? "_t" : "");
+  std::string scales = param.name + scale_name(scaling) + (own_scale ? "_t" : "");
+  TensorType codes_type = scratch.type({node, transposed ? kCodesT : kCodes});
+  TensorType scales_type = scratch.type({node, own_scale ? kScaleInvT : kScaleInv});
+  copy_state(codes, param.name, codes_type);
+  copy_state(scales, param.name, scales_type);
+  return {builder.state(codes, codes_type), builder.state(scales, scales_type)};
+}
+
+void WeightCopies::emit_codes(Builder& builder, const std::string& param, Scaling scaling, const Form& form,
+                              Value master) {
+  if (!form.plain && !form.transposed) return;
+  bool block = scaling == Scaling::kBlock;
+  NodeId node = quantize_weight(builder, master, recipe_, scaling, param);
+  if (form.plain) builder.update(param + codes_name(scaling), {node, kCodes});
+  if (form.plain || !block) builder.update(param + scale_name(scaling), {node, kScaleInv});
+  if (form.transposed) builder.update(param + codes_name(scaling) + "_t", {node, kCodesT});
+  if (form.transposed && block) builder.update(param + scale_name(scaling) + "_t", {node, kScaleInvT});
+}
+
+void WeightCopies::emit_copies(Builder& builder, const std::string& param, const Request& request, Value master) {
+  if (request.compute) {
+    builder.update(param + "." + dtype_name(recipe_.compute), builder.cast(master, recipe_.compute));
+  }
+  emit_codes(builder, param, Scaling::kCurrent, request.tensor, master);
+  emit_codes(builder, param, Scaling::kBlock, request.block, master);
+}
+
+void WeightCopies::refresh() {
+  if (requests_.empty()) return;
+  Graph prepare("prepare");
+  Builder builder(prepare);
+  builder.set_phase(Phase::kOptimizer);
+  for (const auto& [param, request] : requests_) {
+    emit_copies(builder, param, request, builder.param(param, request.type.shape));
+  }
+  prepare.set_stage(Stage::kPrecise);
+  program_.add_graph(std::move(prepare));
+  Graph* apply = program_.find_graph("apply");
+  if (apply == nullptr) return;
+  Builder extend(*apply);
+  extend.set_phase(Phase::kOptimizer);
+  for (const auto& [param, request] : requests_) {
+    for (size_t i = 0; i < apply->updates().size(); ++i) {
+      if (apply->updates()[i].name != param) continue;
+      emit_copies(extend, param, request, apply->updates()[i].value);
+      break;
+    }
+  }
+}
+
+}  // namespace octet

@@ -1,0 +1,58 @@
+// Copies of weights in the types that model graphs compute in: who asked for which form, and the nodes that make them.
+//
+// Model graphs ask (compute copy, FP8 codes) while they are rewritten; refresh() then writes graph "prepare" and
+// extends graph "apply", so that both make the same bits from the same master value. Weights are always scaled by their
+// own amax: they change once a step, and the copy is shared by every micro-batch and by evaluation.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "ir/builder.h"
+#include "ir/program.h"
+#include "precision/recipe.h"
+
+namespace octet {
+
+// One FP8 operand: stored codes with the reciprocal scales that belong to them.
+struct QuantizedValue {
+  Value codes, scale_inv;
+};
+
+class WeightCopies {
+ public:
+  // `keep_masters`: params of rank >= 2 stay float32 and get copies; false retypes them in place (inference).
+  WeightCopies(Program& program, const Recipe& recipe, bool keep_masters);
+
+  // Params whose master is needed because FP8 codes are made from it: told before graphs are rewritten.
+  void will_quantize(const std::string& param) { quantized_[param] = true; }
+
+  // What a model graph reads instead of this param, in the compute type.
+  Value compute(Builder& builder, const Node& param);
+  // The codes of a param [N, K] (transposed: [K, N]), scaled per tensor or per 128x128 block.
+  QuantizedValue codes(Builder& builder, const Node& param, Scaling scaling, bool transposed);
+
+  // Adds the nodes that make the copies: graph "prepare", and "apply" where the program has one.
+  void refresh();
+
+ private:
+  struct Form {  // of codes
+    bool plain = false, transposed = false;
+  };
+  struct Request {
+    TensorType type;
+    bool compute = false;
+    Form tensor, block;
+  };
+  void copy_state(const std::string& name, const std::string& param, TensorType type);
+  void emit_copies(Builder& builder, const std::string& param, const Request& request, Value master);
+  void emit_codes(Builder& builder, const std::string& param, Scaling scaling, const Form& form, Value master);
+
+  Program& program_;
+  const Recipe& recipe_;
+  bool keep_masters_;
+  std::map<std::string, bool> quantized_;
+  std::map<std::string, Request> requests_;
+};
+
+}  // namespace octet

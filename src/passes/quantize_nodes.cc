@@ -1,0 +1,28 @@
+#include "passes/quantize_nodes.h"
+
+namespace octet {
+
+Value emit_current_scale(Builder& builder, Value x, const Recipe& recipe, DType format, const std::string& name) {
+  Value amax{
+      builder.emit(Op::kReduce, {x}, {{"kind", std::string("amax")}, {"axis", std::string("all")}}, name + ".amax"), 0};
+  NodeId scale = builder.emit(
+      Op::kComputeScale, {amax},
+      {{"format", std::string(dtype_name(format))}, {"margin", recipe.margin}, {"pow2", recipe.power_of_two}},
+      name + ".scale");
+  return {scale, 0};
+}
+
+NodeId emit_quantize(Builder& builder, Value x, Value scale, const Recipe& recipe, ScaleLayout layout, DType format,
+                     const std::string& name) {
+  Attrs attrs = {{"format", std::string(dtype_name(format))}};
+  if (layout == ScaleLayout::kTensor) {
+    attrs.set("scaling", std::string("tensor"));
+    return builder.emit(Op::kQuantize, {x, scale}, std::move(attrs), name);
+  }
+  attrs.set("scaling", std::string(layout == ScaleLayout::kTile128 ? "block" : "rows"));
+  attrs.set("margin", recipe.margin);
+  attrs.set("pow2", true);
+  return builder.emit(Op::kQuantize, {x}, std::move(attrs), name);
+}
+
+}  // namespace octet

@@ -1,0 +1,28 @@
+// The nodes that quantize a tensor, in one place: used for activations, gradients and weights alike.
+#pragma once
+
+#include <string>
+
+#include "ir/builder.h"
+#include "precision/recipe.h"
+
+namespace octet {
+
+// How the scales of one quantized tensor are laid out.
+enum class ScaleLayout : uint8_t {
+  kTensor,  // one scale
+  kRow128,  // 1x128 blocks along the contraction: activations and gradients
+  kTile128  // 128x128 blocks: weights
+};
+
+// Results of Op::kQuantize by number.
+enum QuantizeResult : int32_t { kCodes = 0, kScaleInv = 1, kCodesT = 2, kScaleInvT = 3, kAmax = 4 };
+
+// The scale f32[1] of x from its own amax, by the recipe's formula.
+Value emit_current_scale(Builder& builder, Value x, const Recipe& recipe, DType format, const std::string& name);
+
+// quantize(x); `scale` only with kTensor.
+NodeId emit_quantize(Builder& builder, Value x, Value scale, const Recipe& recipe, ScaleLayout layout, DType format,
+                     const std::string& name);
+
+}  // namespace octet

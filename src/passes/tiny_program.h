@@ -1,0 +1,147 @@
+// For tests only: tiny training programs of both families, and a run of a few steps on an executor.
+#pragma once
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/rng.h"
+#include "exec/executor.h"
+#include "model/model.h"
+#include "passes/autodiff.h"
+#include "passes/pass.h"
+
+namespace octet::tiny {
+
+inline constexpr int64_t kTokens = 32, kLength = 16, kVocab = 40;
+
+inline ModelConfig model(const std::string& architecture) {
+  return {.architecture = architecture,
+          .vocab_size = kVocab,
+          .max_positions = kLength,
+          .hidden = 32,
+          .layers = 2,
+          .heads = 4,
+          .kv_heads = architecture == "llama" ? 2 : 0,
+          .intermediate = 64,
+          .tie_embeddings = architecture == "gpt2",
+          .bias = architecture == "gpt2",
+          .init_std = 0.08};
+}
+
+inline Graph loss_graph(const std::string& name, const std::string& architecture, bool training) {
+  Graph graph(name);
+  Builder builder(graph);
+  build_loss(builder, model(architecture),
+             {.tokens = kTokens,
+              .max_segments = kTokens / kLength,
+              .max_length = kLength,
+              .equal_length = kLength,
+              .training = training});
+  return graph;
+}
+
+// Graphs train, accumulate, eval (differentiated) and apply: plain AdamW, no clipping.
+inline Program training_program(const std::string& architecture) {
+  Program program;
+  const Graph& train = program.add_graph(loss_graph("train", architecture, true));
+  Graph apply("apply");
+  Builder b(apply);
+  b.set_phase(Phase::kOptimizer);
+  Value lr = b.input("lr", {DType::kF32, {1}}), step = b.input("step", {DType::kF32, {1}}), one = b.constant(1);
+  for (const Node& node : train.nodes()) {
+    if (node.op != Op::kParam) continue;
+    const TensorType& type = node.results[0];
+    for (const char* moment : {"adam_m.", "adam_v."}) {
+      program.add_state({.name = moment + node.name, .type = type, .kind = StateKind::kMoment, .param = node.name});
+    }
+    NodeId id = b.emit(Op::kAdamw,
+                       {b.param(node.name, type.shape), b.state("grad." + node.name, type),
+                        b.state("adam_m." + node.name, type), b.state("adam_v." + node.name, type), lr, step, one, one},
+                       {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.0}}, node.name);
+    b.update(node.name, {id, 0});
+    b.update("adam_m." + node.name, {id, 1});
+    b.update("adam_v." + node.name, {id, 2});
+  }
+  program.add_graph(loss_graph("eval", architecture, false));
+  program.add_graph(std::move(apply));
+  autodiff(program, {});
+  return program;
+}
+
+template <typename T>
+void write_state(Executor& executor, const std::string& name, const std::vector<T>& values) {
+  executor.write_state(name, std::as_bytes(std::span(values)));
+}
+
+// Weights by name and seed, the same for every recipe; then the compute copies.
+inline void initialize(Executor& executor, uint64_t seed = 7) {
+  uint64_t stream = 0;
+  for (const StateEntry& entry : executor.program().states()) {
+    if (entry.kind != StateKind::kParam) continue;
+    std::vector<float> values(static_cast<size_t>(entry.type.shape.elements()));
+    Philox random(seed, ++stream);
+    bool matrix = entry.type.shape.rank() > 1, bias = entry.name.ends_with("bias");
+    for (float& value : values) value = matrix ? static_cast<float>(0.08 * random.normal()) : bias ? 0.0f : 1.0f;
+    if (entry.type.dtype == DType::kF32) {
+      write_state(executor, entry.name, values);
+    } else {
+      std::vector<std::byte> bytes(static_cast<size_t>(entry.type.bytes()));
+      convert(DType::kF32, values.data(), entry.type.dtype, bytes.data(), entry.type.shape.elements());
+      executor.write_state(entry.name, bytes);
+    }
+  }
+  if (executor.program().find_graph("prepare") != nullptr) executor.run("prepare");
+}
+
+// A sequence that can be learned: every token is 7 more than the one before, with a start per sequence.
+inline void feed(Executor& executor, const std::string& graph, int batch) {
+  auto ids = input_as<int32_t>(executor, graph, "ids"), targets = input_as<int32_t>(executor, graph, "targets");
+  auto positions = input_as<int32_t>(executor, graph, "positions"),
+       segments = input_as<int32_t>(executor, graph, "segments");
+  for (int64_t t = 0; t < kTokens; ++t) {
+    auto at = static_cast<size_t>(t);
+    int64_t start = batch * 3 + t / kLength * 11;
+    positions[at] = static_cast<int32_t>(t % kLength);
+    ids[at] = static_cast<int32_t>((start + 7 * (t % kLength)) % kVocab);
+    targets[at] = static_cast<int32_t>((start + 7 * (t % kLength + 1)) % kVocab);
+  }
+  for (size_t s = 0; s < segments.size(); ++s) segments[s] = static_cast<int32_t>(static_cast<int64_t>(s) * kLength);
+}
+
+// The mean loss per token of `graph` on one batch.
+inline double loss(Executor& executor, const std::string& graph, int batch) {
+  feed(executor, graph, batch);
+  if (graph != "eval") input_as<float>(executor, graph, "loss_scale")[0] = 1.0f / (2 * kTokens);
+  executor.run(graph);
+  return static_cast<double>(output_as<float>(executor, graph, "loss")[0]) / kTokens;
+}
+
+// Losses of `steps` steps of two micro-batches each, then the evaluation loss.
+inline std::vector<double> train(Executor& executor, int steps, double lr = 0.01) {
+  std::vector<double> losses;
+  for (int step = 0; step < steps; ++step) {
+    double first = loss(executor, "train", 2 * step), second = loss(executor, "accumulate", 2 * step + 1);
+    losses.push_back((first + second) / 2);
+    input_as<float>(executor, "apply", "lr")[0] = static_cast<float>(lr);
+    input_as<float>(executor, "apply", "step")[0] = static_cast<float>(step + 1);
+    executor.run("apply");
+  }
+  losses.push_back(loss(executor, "eval", 1));
+  return losses;
+}
+
+// Bytes of a state, for comparing bit by bit.
+inline std::vector<std::byte> state(Executor& executor, const std::string& name) {
+  std::vector<std::byte> bytes(static_cast<size_t>(executor.program().find_state(name)->type.bytes()));
+  executor.read_state(name, bytes);
+  return bytes;
+}
+
+inline int count(const Graph& graph, Op op) {
+  int found = 0;
+  for (const Node& node : graph.nodes()) found += node.op == op;
+  return found;
+}
+
+}  // namespace octet::tiny
