@@ -69,7 +69,7 @@ void Tokenizer::encode_to(std::string_view text, const EncodeOptions& options, s
     out.push_back(bos_id_);
   }
   size_t begin = 0;
-  bool start = true;
+  bool start = options.text_start;
   const auto flush = [&](size_t end) {
     if (end > begin) encode_piece(text.substr(begin, end - begin), start, out), start = false;
   };

@@ -21,6 +21,7 @@ struct EncodeOptions {
   bool parse_special = false;  // recognise special tokens written in the text
   bool add_bos = false;        // put the begin token first; an error when the vocabulary has none
   bool add_eos = false;        // put the end token last; an error when the vocabulary has none
+  bool text_start = true;      // false: the text goes on from an earlier call (SentencePiece puts no space in front)
 };
 
 // A token matched in the text before anything else. Ordinary added tokens (special = false) are always matched, as the

@@ -30,8 +30,7 @@ ReferenceFn reference_kernel(Op op) {
     case Op::kParam:
     case Op::kState:
     case Op::kConstant:
-    case Op::kFusion:
-      return nullptr;
+    case Op::kFusion: return nullptr;
 #define OCTET_OP(suffix, name, min_inputs, max_inputs, results) &reference::name,
     default: {
       static constexpr ReferenceFn kTable[] = {
@@ -45,8 +44,7 @@ ReferenceFn reference_kernel(Op op) {
 
 void round_values(RefTensor& tensor, bool round_f32) {
   switch (tensor.type.dtype) {
-    case DType::kF64:
-      return;
+    case DType::kF64: return;
     case DType::kF32:
       if (!round_f32) return;
       for (double& value : tensor.values) value = static_cast<double>(static_cast<float>(value));

@@ -1,0 +1,48 @@
+// Trains a byte-level BPE vocabulary: words are counted by pre-tokenisation, then the most frequent pair of neighbours is
+// joined again and again; ties go to the lowest pair of ids, as in Hugging Face's trainer, so the result is a pure
+// function of the text. Special tokens take the first ids, then the 256 bytes in the order of their spellings, then merges.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "io/bpe_tokenizer.h"
+#include "io/corpus_text.h"
+
+namespace octet {
+
+struct StringHash {
+  using is_transparent = void;
+  size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+};
+using WordCounts = std::unordered_map<std::string, int64_t, StringHash, std::equal_to<>>;
+
+struct BpeTrainOptions {
+  int64_t vocab_size = 4096;  // special tokens and the 256 bytes included
+  int64_t min_frequency = 2;  // pairs seen less often are not joined
+  std::vector<std::string> special_tokens = {"<|endoftext|>"};  // the first ends documents
+  std::vector<SplitRule> splits = {{.pattern = kGpt2Pattern}};
+};
+
+// `progress(done, total)` in merges. Fewer tokens than asked for come back when no pair is frequent enough.
+BpeVocabulary train_bpe(const WordCounts& words, const BpeTrainOptions& options,
+                        const std::function<void(int64_t done, int64_t total)>& progress = {});
+
+// Adds the words of `text` to `counts`.
+void count_words(std::string_view text, const Splitter& splitter, SplitScratch& scratch, WordCounts& counts);
+
+struct CorpusProgress;
+
+// Counts the words of whole corpora in `threads` threads (0 = all cores). An empty corpus is an error.
+WordCounts count_corpus_words(const std::vector<std::string>& inputs, const TextOptions& text,
+                              const std::vector<SplitRule>& splits, int threads, TextCounts& counts,
+                              const std::function<void(const CorpusProgress&)>& progress = {});
+
+// Distinct characters of whole corpora, sorted by code point. Invalid UTF-8 is an error.
+std::vector<std::string> collect_corpus_characters(const std::vector<std::string>& inputs, const TextOptions& text,
+                                                   int threads);
+
+}  // namespace octet

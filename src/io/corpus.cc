@@ -1,0 +1,201 @@
+// prepare_corpus (corpus.h): tokens of each batch in the workers, splits and files in the ordered sink.
+#include "io/corpus.h"
+
+#include <cmath>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/threads.h"
+#include "io/dataset_writer.h"
+#include "io/tokenizer_files.h"
+
+namespace octet {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Piece {
+  size_t end = 0;  // in Encoded::ids
+  int64_t bytes = 0;
+  bool ends_document = true;
+};
+
+struct Encoded {
+  std::vector<int32_t> ids;
+  std::vector<Piece> pieces;
+  TextCounts counts;
+  int64_t disk_bytes = 0;
+};
+
+std::vector<SplitInfo> name_splits(const PrepareOptions& options) {
+  if (options.split.empty()) return {{"all", options.output}};
+  check(options.split.size() <= 3, ErrorCode::kInvalidArgument, "--split names {} parts (want train, val [, test])",
+        options.split.size());
+  double sum = 0;
+  std::vector<SplitInfo> splits;
+  for (double fraction : options.split) {
+    check(fraction > 0 && fraction < 1, ErrorCode::kInvalidArgument, "--split part {} (want between 0 and 1)", fraction);
+    static constexpr const char* kNames[] = {"train", "val", "test"};
+    const char* name = kNames[splits.size()];
+    splits.push_back({name, options.output + "_" + name});
+    sum += fraction;
+  }
+  check(std::abs(sum - 1) < 1e-6, ErrorCode::kInvalidArgument, "--split parts sum to {} (want 1)", sum);
+  return splits;
+}
+
+// Which split document number `index` belongs to: every part but the first takes evenly spaced documents, its fraction of
+// them as exactly as whole documents allow.
+size_t split_of(int64_t index, const std::vector<double>& fractions) {
+  double later = 0;
+  for (size_t part = fractions.size(); part-- > 1;) {
+    const double before = later;
+    later += fractions[part];
+    const auto count = [&](double fraction, int64_t n) { return std::floor(fraction * static_cast<double>(n) + 0.5); };
+    const bool in_later = count(later, index + 1) > count(later, index);
+    const bool in_before = before > 0 && count(before, index + 1) > count(before, index);
+    if (in_later && !in_before) return part;
+  }
+  return 0;
+}
+
+std::string record_json(const Tokenizer& tokenizer, const PrepareOptions& options, const PrepareResult& result) {
+  const std::string name = fs::path(options.output).filename().string();
+  std::string json = fmt::format(
+      "{{\n  \"tokenizer\": {{\"kind\": {}, \"fingerprint\": {}, \"vocab_size\": {}, \"eos_id\": {}, \"path\": {}, "
+      "\"source\": {}}},\n  \"dtype\": \"{}\",\n  \"end_of_document\": {},\n  \"invalid_utf8_places\": {},\n"
+      "  \"skipped_lines\": {},\n  \"splits\": [",
+      json_quote(tokenizer.kind()), json_quote(tokenizer.fingerprint()), tokenizer.vocab_size(), tokenizer.eos_id(),
+      json_quote(name + "_tokenizer"), json_quote(options.tokenizer_path), result.dtype,
+      options.append_eod && tokenizer.eos_id() >= 0, result.text.invalid_places, result.text.skipped_lines);
+  const char* comma = "\n";
+  for (const SplitInfo& split : result.splits) {
+    json += fmt::format("{}    {{\"name\": \"{}\", \"prefix\": {}, \"documents\": {}, \"tokens\": {}, \"bytes\": {}}}",
+                        comma, split.name, json_quote(fs::path(split.prefix).filename().string()), split.documents,
+                        split.tokens, split.bytes);
+    comma = ",\n";
+  }
+  json += "\n  ],\n  \"inputs\": [";
+  comma = "";
+  for (const std::string& input : options.inputs) json += comma + json_quote(input), comma = ", ";
+  return json + "]\n}\n";
+}
+
+// The token stream, written whole under a temporary name, becomes contiguous parts.
+void cut_by_tokens(const Tokenizer& tokenizer, const std::string& whole, const PrepareOptions& options,
+                   std::vector<SplitInfo>& splits, int64_t tokens) {
+  std::vector<std::string> prefixes;
+  std::vector<int64_t> counts;
+  double sum = 0;
+  int64_t taken = 0;
+  for (size_t part = 0; part < splits.size(); ++part) {
+    sum += options.split[part];
+    const auto end = part + 1 == splits.size() ? tokens : static_cast<int64_t>(sum * static_cast<double>(tokens));
+    counts.push_back(end - taken);
+    taken = end;
+    check(counts.back() > 0, ErrorCode::kInvalidArgument, "--split: {} tokens leave none for {}", tokens,
+          splits[part].name);
+    prefixes.push_back(splits[part].prefix);
+  }
+  const auto documents = cut_dataset(whole, prefixes, counts);
+  for (size_t part = 0; part < splits.size(); ++part) {
+    splits[part].documents = documents[part];
+    splits[part].tokens = counts[part];
+    const auto set = TokenDataset::open(prefixes[part], tokenizer.vocab_size());
+    std::vector<int32_t> block(1 << 16);
+    for (int64_t at = 0; at < set->tokens(); at += static_cast<int64_t>(block.size())) {
+      block.resize(static_cast<size_t>(std::min<int64_t>(1 << 16, set->tokens() - at)));
+      set->read(at, block);
+      for (int32_t id : block) {
+        if (id != tokenizer.eos_id()) splits[part].bytes += static_cast<int64_t>(tokenizer.token_bytes(id).size());
+      }
+    }
+  }
+}
+
+// Removes the uncut stream on every way out.
+struct ScratchPair {
+  std::string prefix;
+  ~ScratchPair() {
+    std::error_code ignored;
+    if (prefix.empty()) return;
+    fs::remove(prefix + ".bin", ignored);
+    fs::remove(prefix + ".idx", ignored);
+  }
+};
+
+}  // namespace
+
+PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& options) {
+  PrepareResult result;
+  result.splits = name_splits(options);
+  const bool cut = options.split_by_tokens && !options.split.empty();
+  const TokenType type = token_type_for(tokenizer.vocab_size());
+  result.dtype = type == TokenType::kU16 ? "u16" : "i32";
+  CorpusReader reader(list_corpus(options.inputs));
+  if (const auto parent = fs::path(options.output).parent_path(); !parent.empty()) fs::create_directories(parent);
+
+  ScratchPair whole{cut ? options.output + ".uncut.partial" : ""};
+  std::vector<std::unique_ptr<DatasetWriter>> writers;
+  if (cut) {
+    writers.push_back(std::make_unique<DatasetWriter>(whole.prefix, type));
+  } else {
+    for (const SplitInfo& split : result.splits) writers.push_back(std::make_unique<DatasetWriter>(split.prefix, type));
+  }
+  const int32_t eod = options.append_eod ? tokenizer.eos_id() : -1;
+  const int threads = options.threads > 0 ? options.threads : thread_count();
+  CorpusProgress progress{.total_disk_bytes = reader.total_disk_bytes()};
+  int64_t document = 0;
+  std::vector<int64_t> bytes(writers.size());
+
+  const auto sink = [&](const Encoded& encoded) {
+    size_t at = 0;
+    for (const Piece& piece : encoded.pieces) {
+      const size_t part = cut ? 0 : split_of(document, options.split);
+      writers[part]->append(std::span(encoded.ids).subspan(at, piece.end - at));
+      bytes[part] += piece.bytes;
+      at = piece.end;
+      if (piece.ends_document) writers[part]->end_document(), ++document;
+    }
+    result.text.add(encoded.counts);
+    progress.disk_bytes = encoded.disk_bytes;
+    progress.text_bytes = result.text.bytes;
+    progress.documents = document;
+    progress.tokens += static_cast<int64_t>(encoded.ids.size());
+    if (options.progress) options.progress(progress);
+  };
+  run_over_corpus(reader, threads, [&](int, const CorpusBatch& batch) -> std::function<void()> {
+    auto encoded = std::make_shared<Encoded>();
+    encoded->ids.reserve(batch.bytes.size() / 3);
+    each_text(batch, reader.files(), options.text, encoded->counts, [&](const TextPiece& piece) {
+      try {
+        tokenizer.encode_to(piece.text, {.text_start = piece.begins_document}, encoded->ids);
+      } catch (const Error& error) {
+        throw Error(error.code(), piece.where + ": " + error.message());
+      }
+      if (piece.ends_document && eod >= 0) encoded->ids.push_back(eod);
+      encoded->pieces.push_back({encoded->ids.size(), static_cast<int64_t>(piece.text.size()), piece.ends_document});
+    });
+    encoded->disk_bytes = batch.disk_bytes;
+    return [&sink, encoded] { sink(*encoded); };
+  });
+  check(result.text.bytes > 0, ErrorCode::kInvalidArgument, "the corpus is empty: {} input{} hold no text",
+        reader.files().size(), reader.files().size() == 1 ? "" : "s");
+  result.binary_files_skipped = reader.binary_files_skipped();
+  for (size_t part = 0; part < writers.size() && !cut; ++part) {
+    SplitInfo& split = result.splits[part];
+    check(writers[part]->tokens() > 0, ErrorCode::kInvalidArgument,
+          "--split: {} documents leave none for {}; cut by tokens instead (--split-by tokens)", document, split.name);
+    split.documents = writers[part]->documents();
+    split.tokens = writers[part]->tokens();
+    split.bytes = bytes[part];
+  }
+  for (auto& writer : writers) writer->commit();
+  if (cut) cut_by_tokens(tokenizer, whole.prefix, options, result.splits, progress.tokens);
+  tokenizer.save(options.output + "_tokenizer");
+  write_file(options.output + ".json", record_json(tokenizer, options, result));
+  return result;
+}
+
+}  // namespace octet

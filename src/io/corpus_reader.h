@@ -1,0 +1,76 @@
+// Reads a corpus of many files as a stream of batches of about a megabyte: text files (one document each), JSON lines
+// (one document a line), both plain, .gz or .zst. Only one batch is in memory here, however large a file is.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace octet {
+
+struct CorpusFile {
+  enum class Packing { kPlain, kGzip, kZstd };
+  std::string path;
+  Packing packing = Packing::kPlain;
+  bool json_lines = false;
+  bool from_folder = false;  // found by walking a folder: skipped when it looks binary
+  int64_t bytes = 0;         // on disk
+};
+
+// Files, folders (walked in name order; hidden entries left out) and globs. By name: .jsonl and .ndjson hold JSON lines,
+// anything else text; .gz and .zst after it are unpacked. Nothing found, or a missing path, is an error.
+std::vector<CorpusFile> list_corpus(const std::vector<std::string>& inputs);
+
+// A part of a batch that comes from one place of one file.
+struct CorpusSegment {
+  size_t begin = 0, end = 0;  // in CorpusBatch::bytes
+  size_t file = 0;            // in the list of files
+  int64_t position = 0;       // text: byte offset in the (unpacked) file; JSON lines: number of its first line, from 1
+  bool json_lines = false;
+  bool begins_document = true, ends_document = true;  // text only
+};
+
+struct CorpusBatch {
+  int64_t number = 0;  // 0, 1, 2, ...
+  std::string bytes;
+  std::vector<CorpusSegment> segments;
+  int64_t disk_bytes = 0;  // consumed from disk up to the end of this batch, over all files
+};
+
+class ByteSource;  // one opened file, unpacked
+
+class CorpusReader {
+ public:
+  explicit CorpusReader(std::vector<CorpusFile> files, size_t batch_bytes = 1 << 20);
+  ~CorpusReader();
+
+  // False at the end. Throws on unreadable files and truncated or damaged compression, naming file and byte.
+  bool next(CorpusBatch& batch);
+  const std::vector<CorpusFile>& files() const { return files_; }
+  int64_t total_disk_bytes() const { return total_; }
+  int64_t binary_files_skipped() const { return binary_skipped_; }
+
+ private:
+  bool open_next();
+  void take_from_file(CorpusBatch& batch);
+
+  std::vector<CorpusFile> files_;
+  size_t batch_bytes_;
+  size_t current_ = 0, opened_ = 0;
+  std::unique_ptr<ByteSource> source_;
+  std::string pending_;          // unpacked bytes not yet handed out
+  int64_t position_ = 0;         // of pending_[0]: byte offset or line number
+  bool at_document_start_ = true;
+  bool file_ended_ = false;
+  int64_t batches_ = 0, done_bytes_ = 0, total_ = 0, binary_skipped_ = 0;
+};
+
+// Where a long text may be cut so that each side is pre-tokenised as it would be together: between a letter and a space
+// that a letter follows; failing that after a newline; failing that between characters. 0 when there is no good place
+// and `must` is false.
+size_t find_text_cut(std::string_view text, bool must);
+
+}  // namespace octet

@@ -1,0 +1,86 @@
+// See corpus_text.h.
+#include "io/corpus_text.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "io/tokenizer_utf8.h"
+
+namespace octet {
+namespace {
+
+void note_invalid(TextCounts& counts, const std::string& where) {
+  if (counts.invalid_places++ == 0) counts.first_invalid = where;
+}
+
+void each_line(std::string_view bytes, const CorpusSegment& segment, const CorpusFile& file, const TextOptions& options,
+               TextCounts& counts, const std::function<void(const TextPiece&)>& body) {
+  int64_t number = segment.position;
+  for (; !bytes.empty(); ++number) {
+    const size_t end = std::min(bytes.find('\n'), bytes.size());
+    std::string_view line = bytes.substr(0, end);
+    bytes.remove_prefix(std::min(end + 1, bytes.size()));
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    std::string where = fmt::format("{}:{}", file.path, number), repaired;
+    const size_t good = utf8_valid_prefix(line);
+    if (good < line.size()) {
+      check(options.utf8 != Utf8Policy::kError, ErrorCode::kInvalidArgument, "{}: invalid UTF-8 at byte {} of the line",
+            where, good);
+      note_invalid(counts, where);
+      int64_t replaced = 0;
+      repaired = utf8_replace_invalid(line, &replaced);
+      line = repaired;
+    }
+    std::string text;
+    try {
+      text = json_line_text(line, options.json_key, where);
+    } catch (const Error& error) {
+      if (!options.skip_bad_lines) throw;
+      if (counts.skipped_lines++ == 0) counts.first_skipped = error.message();
+      continue;
+    }
+    counts.bytes += static_cast<int64_t>(text.size());
+    body({text, true, true, std::move(where)});
+  }
+}
+
+}  // namespace
+
+void TextCounts::add(const TextCounts& other) {
+  if (first_invalid.empty()) first_invalid = other.first_invalid;
+  if (first_skipped.empty()) first_skipped = other.first_skipped;
+  bytes += other.bytes;
+  invalid_places += other.invalid_places;
+  skipped_lines += other.skipped_lines;
+}
+
+void each_text(const CorpusBatch& batch, const std::vector<CorpusFile>& files, const TextOptions& options,
+               TextCounts& counts, const std::function<void(const TextPiece&)>& body) {
+  for (const CorpusSegment& segment : batch.segments) {
+    const CorpusFile& file = files[segment.file];
+    const auto bytes = std::string_view(batch.bytes).substr(segment.begin, segment.end - segment.begin);
+    if (segment.json_lines) {
+      each_line(bytes, segment, file, options, counts, body);
+      continue;
+    }
+    TextPiece piece{bytes, segment.begins_document, segment.ends_document, file.path};
+    if (segment.position > 0) piece.where += fmt::format(" (from byte {})", segment.position);
+    std::string repaired;
+    const size_t good = utf8_valid_prefix(bytes);
+    if (good < bytes.size()) {
+      const std::string where = fmt::format("{}: byte {}", file.path, segment.position + static_cast<int64_t>(good));
+      check(options.utf8 != Utf8Policy::kError, ErrorCode::kInvalidArgument, "{} (0x{:02x}) is not valid UTF-8", where,
+            static_cast<uint8_t>(bytes[good]));
+      note_invalid(counts, where);
+      if (options.utf8 == Utf8Policy::kReplace) {
+        int64_t replaced = 0;
+        repaired = utf8_replace_invalid(bytes, &replaced);
+        piece.text = repaired;
+      }
+    }
+    counts.bytes += static_cast<int64_t>(piece.text.size());
+    body(piece);
+  }
+}
+
+}  // namespace octet

@@ -1,0 +1,47 @@
+// From batches to the texts of documents: JSON lines are parsed, invalid UTF-8 is handled by the chosen policy.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/corpus_reader.h"
+
+namespace octet {
+
+enum class Utf8Policy {
+  kKeep,     // bytes go to the tokenizer as they are (JSON text cannot hold them: there they are replaced), counted
+  kReplace,  // each fault becomes U+FFFD, counted
+  kError,    // an error with file and byte or line
+};
+
+struct TextOptions {
+  std::string json_key = "text";
+  Utf8Policy utf8 = Utf8Policy::kKeep;
+  bool skip_bad_lines = false;  // count lines of damaged JSON or without the key instead of stopping
+};
+
+struct TextCounts {
+  int64_t bytes = 0;           // of text handed on
+  int64_t invalid_places = 0;  // pieces of text with bytes that were not UTF-8
+  int64_t skipped_lines = 0;
+  std::string first_invalid, first_skipped;  // where and why
+  void add(const TextCounts& other);
+};
+
+struct TextPiece {
+  std::string_view text;
+  bool begins_document = true, ends_document = true;
+  std::string where;  // for errors: file, or file:line
+};
+
+// Calls body for every piece of text of the batch, in order.
+void each_text(const CorpusBatch& batch, const std::vector<CorpusFile>& files, const TextOptions& options,
+               TextCounts& counts, const std::function<void(const TextPiece&)>& body);
+
+// The string under `key` of the object in one JSON line; throws with `where` in front otherwise.
+std::string json_line_text(std::string_view line, const std::string& key, const std::string& where);
+
+}  // namespace octet

@@ -1,0 +1,112 @@
+// Cases of attention: packed segments of several lengths, padding at the end, grouped heads, windows, dropout.
+#include "kernels/cpu/cases.h"
+
+namespace octet::cpu {
+namespace {
+
+const Tolerance kAttention{.relative = 1e-5,
+                           .absolute = 5e-6,
+                           .reason = "float32 dot products over head_dim, exp, and sums over up to 64 keys"};
+const Tolerance kAttentionGrad{
+    .relative = 3e-5,
+    .absolute = 2e-5,
+    .reason = "as forward, then sums over queries and grouped heads of differences dP - delta"};
+
+void forward_results(const Node& node, std::vector<RefTensor>& inputs) {
+  Node forward = node;
+  forward.op = Op::kAttention;
+  std::vector<const RefTensor*> in = {&inputs[0], &inputs[1], &inputs[2], &inputs[3]};
+  if (inputs.size() > 7) in.push_back(&inputs[7]);
+  std::vector<RefTensor> out = {inputs[4], inputs[5]};
+  for (RefTensor& tensor : out) std::fill(tensor.values.begin(), tensor.values.end(), 0.0);
+  reference::attention(forward, in, out);
+  inputs[4].values = out[0].values;
+  inputs[5].values = out[1].values;
+}
+
+struct Problem {
+  std::string name;
+  int64_t tokens, heads, kv_heads, dim;
+  std::vector<double> starts;
+  int64_t window = 0, equal_length = 0;
+  double dropout = 0;
+  bool large = false;
+};
+
+void add(std::vector<Case>& cases, const Problem& p) {
+  double longest = 0;
+  for (size_t s = 0; s + 1 < p.starts.size(); ++s) longest = std::fmax(longest, p.starts[s + 1] - p.starts[s]);
+  Attrs attrs = {{"heads", p.heads},
+                 {"kv_heads", p.kv_heads},
+                 {"head_dim", p.dim},
+                 {"scale", 1 / std::sqrt(static_cast<double>(p.dim))},
+                 {"window", p.window},
+                 {"max_length", static_cast<int64_t>(longest)},
+                 {"equal_length", p.equal_length},
+                 {"dropout", p.dropout}};
+  const CaseInput q = x({p.tokens, p.heads * p.dim}), kv = x({p.tokens, p.kv_heads * p.dim});
+  const CaseInput segments = given(DType::kI32, {static_cast<int64_t>(p.starts.size())}, p.starts);
+  Case forward{.op = Op::kAttention,
+               .name = p.name,
+               .inputs = {q, kv, kv, segments},
+               .attrs = attrs,
+               .tolerance = kAttention,
+               .large = p.large};
+  Case backward{.op = Op::kAttentionGrad,
+                .name = p.name,
+                .inputs = {q, kv, kv, segments, q, normal(DType::kF32, {p.tokens, p.heads}), q},
+                .attrs = attrs,
+                .tolerance = kAttentionGrad,
+                .prepare = forward_results,
+                .large = p.large};
+  if (p.dropout > 0) {
+    for (Case* c : {&forward, &backward}) {
+      c->attrs.set("key", int64_t{9});
+      c->inputs.push_back(rng_state());
+    }
+  }
+  cases.push_back(forward);
+  cases.push_back(backward);
+}
+
+}  // namespace
+
+std::vector<Case> attention_cases() {
+  std::vector<Case> cases;
+  add(cases, {.name = "one_token", .tokens = 1, .heads = 1, .kv_heads = 1, .dim = 4, .starts = {0, 1}});
+  add(cases, {.name = "segments", .tokens = 13, .heads = 2, .kv_heads = 2, .dim = 5, .starts = {0, 4, 5, 13}});
+  add(cases, {.name = "padding", .tokens = 12, .heads = 2, .kv_heads = 1, .dim = 8, .starts = {0, 3, 9, 9, 9}});
+  add(cases, {.name = "grouped", .tokens = 10, .heads = 6, .kv_heads = 2, .dim = 4, .starts = {0, 10}});
+  add(cases, {.name = "window", .tokens = 17, .heads = 2, .kv_heads = 1, .dim = 4, .starts = {0, 11, 17}, .window = 3});
+  add(cases, {.name = "equal",
+              .tokens = 24,
+              .heads = 2,
+              .kv_heads = 2,
+              .dim = 16,
+              .starts = {0, 8, 16, 24},
+              .equal_length = 8});
+  add(cases,
+      {.name = "dropout", .tokens = 9, .heads = 2, .kv_heads = 1, .dim = 4, .starts = {0, 5, 9}, .dropout = 0.3});
+  add(cases, {.name = "long", .tokens = 64, .heads = 2, .kv_heads = 1, .dim = 64, .starts = {0, 64}});
+  add(cases, {.name = "empty_first", .tokens = 6, .heads = 1, .kv_heads = 1, .dim = 4, .starts = {0, 0, 6}});
+  std::vector<double> eighths;
+  for (int i = 0; i <= 8; ++i) eighths.push_back(128.0 * i);
+  add(cases, {.name = "8x128_12x64",
+              .tokens = 1024,
+              .heads = 12,
+              .kv_heads = 12,
+              .dim = 64,
+              .starts = eighths,
+              .equal_length = 128,
+              .large = true});
+  add(cases, {.name = "1024_32x128_kv8",
+              .tokens = 1024,
+              .heads = 32,
+              .kv_heads = 8,
+              .dim = 128,
+              .starts = {0, 1024},
+              .large = true});
+  return cases;
+}
+
+}  // namespace octet::cpu

@@ -1,0 +1,116 @@
+// Cases of the KV cache: slots that go nowhere, prefill, decode and mixed steps over shuffled block tables.
+#include "kernels/cpu/cases.h"
+
+namespace octet::cpu {
+namespace {
+
+struct Problem {
+  std::string name;
+  std::vector<double> starts, lengths;  // queries' segments, keys per sequence
+  int64_t tokens, heads, kv_heads, dim, block_size, blocks_per_sequence;
+  int64_t window = 0;
+  bool large = false;
+};
+
+void add(std::vector<Case>& cases, const Problem& p) {
+  const auto sequences = static_cast<int64_t>(p.lengths.size());
+  const int64_t table = sequences * p.blocks_per_sequence, slots = (table + 1) * p.block_size;
+  std::vector<double> blocks;  // a permutation of 1 .. table: block 0 belongs to nobody
+  for (int64_t i = 0; i < table; ++i) blocks.push_back(static_cast<double>((i * 7 + 3) % table + 1));
+  // 7 must not divide the table for a permutation; the sizes below keep to that.
+  const CaseInput cache = x({slots, p.kv_heads * p.dim});
+  cases.push_back({.op = Op::kPagedAttention,
+                   .name = p.name,
+                   .inputs = {x({p.tokens, p.heads * p.dim}), cache, cache,
+                              given(DType::kI32, {sequences + 1}, p.starts), given(DType::kI32, {sequences}, p.lengths),
+                              given(DType::kI32, {sequences, p.blocks_per_sequence}, blocks)},
+                   .attrs = {{"heads", p.heads},
+                             {"kv_heads", p.kv_heads},
+                             {"head_dim", p.dim},
+                             {"scale", 1 / std::sqrt(static_cast<double>(p.dim))},
+                             {"window", p.window},
+                             {"block_size", p.block_size},
+                             {"max_length", p.blocks_per_sequence * p.block_size}},
+                   .tolerance = {.relative = 1e-5,
+                                 .absolute = 5e-6,
+                                 .reason = "float32 dot products over head_dim, exp, and sums over up to 64 keys"},
+                   .large = p.large,
+                   .gradient = false});
+}
+
+}  // namespace
+
+std::vector<Case> inference_cases() {
+  std::vector<Case> cases;
+  for (DType slots : {DType::kI32}) {
+    cases.push_back({.op = Op::kKvAppend,
+                     .name = "scattered",
+                     .inputs = {x({12, 5}), x({4, 5}), given(slots, {4}, {7, -1, 0, 11})},
+                     .gradient = false});
+    cases.push_back({.op = Op::kKvAppend,
+                     .name = "nowhere",
+                     .inputs = {x({3, 8}), x({2, 8}), given(slots, {2}, {-1, -1})},
+                     .gradient = false});
+  }
+  add(cases, {.name = "prefill",
+              .starts = {0, 3, 8},
+              .lengths = {3, 5},
+              .tokens = 8,
+              .heads = 2,
+              .kv_heads = 2,
+              .dim = 4,
+              .block_size = 4,
+              .blocks_per_sequence = 2});
+  add(cases, {.name = "decode",
+              .starts = {0, 1, 2, 3},
+              .lengths = {1, 9, 16},
+              .tokens = 3,
+              .heads = 6,
+              .kv_heads = 2,
+              .dim = 8,
+              .block_size = 8,
+              .blocks_per_sequence = 2});
+  add(cases, {.name = "mixed_padded",
+              .starts = {0, 4, 5, 5, 5},
+              .lengths = {11, 30, 0, 0},
+              .tokens = 9,
+              .heads = 4,
+              .kv_heads = 1,
+              .dim = 5,
+              .block_size = 16,
+              .blocks_per_sequence = 2});
+  add(cases, {.name = "window",
+              .starts = {0, 3, 4},
+              .lengths = {20, 13},
+              .tokens = 4,
+              .heads = 2,
+              .kv_heads = 1,
+              .dim = 4,
+              .block_size = 4,
+              .blocks_per_sequence = 5,
+              .window = 6});
+  add(cases, {.name = "long",
+              .starts = {0, 1},
+              .lengths = {64},
+              .tokens = 1,
+              .heads = 2,
+              .kv_heads = 1,
+              .dim = 64,
+              .block_size = 16,
+              .blocks_per_sequence = 4});
+  std::vector<double> starts = {0}, lengths;
+  for (int i = 0; i < 16; ++i) starts.push_back(i + 1), lengths.push_back(1000 + i);
+  add(cases, {.name = "decode_16x1000_32x128_kv8",
+              .starts = starts,
+              .lengths = lengths,
+              .tokens = 16,
+              .heads = 32,
+              .kv_heads = 8,
+              .dim = 128,
+              .block_size = 16,
+              .blocks_per_sequence = 64,
+              .large = true});
+  return cases;
+}
+
+}  // namespace octet::cpu

@@ -1,0 +1,54 @@
+// Cases of softmax cross-entropy: ignored targets, one class, logits that overflow exp.
+#include "kernels/cpu/cases.h"
+
+namespace octet::cpu {
+namespace {
+
+void log_sum_exp(const Node& node, std::vector<RefTensor>& inputs) {
+  std::vector<RefTensor> out = {inputs[2], inputs[2]};
+  const std::vector<const RefTensor*> in = {&inputs[0], &inputs[1]};
+  reference::cross_entropy(node, in, out);
+  inputs[2].values = out[1].values;
+}
+
+}  // namespace
+
+std::vector<Case> loss_cases() {
+  std::vector<Case> cases;
+  struct Size {
+    int64_t tokens, classes;
+    double std;
+    bool large;
+  };
+  for (const Size& s : {Size{5, 11, 1, false}, Size{3, 1, 1, false}, Size{33, 130, 3, false}, Size{4, 9, 1000, false},
+                        Size{512, 50257, 1, true}}) {
+    const std::string name = fmt::format("{}x{}_std{}", s.tokens, s.classes, s.std);
+    const CaseInput logits = x({s.tokens, s.classes}, s.std), row = normal(DType::kF32, {s.tokens});
+    const CaseInput targets = integers(DType::kI32, {s.tokens}, -1, s.classes);
+    const Tolerance tolerance{.relative = 2e-6,
+                              .absolute = 2e-6 * std::fmax(1.0, s.std / 10),
+                              .reason = "float32 exp and log; lse - logit cancels at the size of the logits"};
+    cases.push_back({.op = Op::kCrossEntropy,
+                     .name = name,
+                     .inputs = {logits, targets},
+                     .tolerance = tolerance,
+                     .large = s.large,
+                     .gradient = s.std < 100});
+    // exp(x - lse) carries the float32 rounding of x - lse: its absolute size times 2^-24.
+    cases.push_back({.op = Op::kCrossEntropyGrad,
+                     .name = name,
+                     .inputs = {logits, targets, row, row},
+                     .tolerance = {.relative = 4e-6,
+                                   .absolute = 2e-6 + 1e-7 * s.std,
+                                   .reason = "float32 exp of x - lse, rounded at the size of the logits"},
+                     .prepare = log_sum_exp,
+                     .large = s.large});
+  }
+  cases.push_back({.op = Op::kCrossEntropy,
+                   .name = "all_ignored",
+                   .inputs = {x({3, 5}), given(DType::kI32, {3}, {-1, -1, -1})},
+                   .tolerance = {.relative = 2e-6, .absolute = 2e-6, .reason = "float32 exp and log"}});
+  return cases;
+}
+
+}  // namespace octet::cpu

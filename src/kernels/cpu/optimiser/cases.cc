@@ -1,0 +1,66 @@
+// Cases of AdamW and the global norm.
+#include "kernels/cpu/cases.h"
+
+namespace octet::cpu {
+
+std::vector<Case> optimiser_cases() {
+  std::vector<Case> cases;
+  const DType f = DType::kF32;
+  const double inf = INFINITY, nan = NAN;
+  const auto one = [&](double value) { return given(f, {1}, {value}); };
+  const auto adamw = [&](const std::string& name, Shape shape, double step, double clip, double finite,
+                         bool large = false) {
+    cases.push_back(
+        {.op = Op::kAdamw,
+         .name = name,
+         .inputs = {normal(f, shape), normal(f, shape), normal(f, shape, 0.1), uniform(f, shape, 0.0, 0.1), one(3e-4),
+                    one(step), one(clip), one(finite)},
+         .attrs = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}},
+         .tolerance = {.relative = 2e-6,
+                       .absolute = 1e-9,
+                       .reason = "float32 moments, bias corrections and quotient: a few ulp of each result"},
+         .dtypes = {f},
+         .large = large,
+         .gradient = false});
+  };
+  adamw("first_step", {7, 5}, 1, 1, 1);
+  adamw("late_clipped", {67}, 1000, 0.37, 1);
+  adamw("not_finite_keeps", {3, 11}, 2, 1, 0);
+  adamw("1024x1024", {1024, 1024}, 10, 1, 1, true);
+  cases.push_back({.op = Op::kAdamw,
+                   .name = "nan_gradient_keeps",
+                   .inputs = {normal(f, {4}), given(f, {4}, {nan, inf, 1, -inf}), normal(f, {4}), uniform(f, {4}, 0, 1),
+                              one(3e-4), one(5), one(nan), one(0)},
+                   .attrs = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}},
+                   .dtypes = {f},
+                   .gradient = false});
+  const Tolerance norm{.relative = 1e-5, .reason = "float32 sums of squares in any order over up to 2^20 elements"};
+  cases.push_back({.op = Op::kGlobalNorm,
+                   .name = "three",
+                   .inputs = {normal(f, {7, 5}), normal(f, {1}), normal(f, {130})},
+                   .tolerance = norm,
+                   .dtypes = {f},
+                   .gradient = false});
+  cases.push_back({.op = Op::kGlobalNorm,
+                   .name = "nan",
+                   .inputs = {normal(f, {3}), given(f, {2}, {nan, 1})},
+                   .tolerance = norm,
+                   .dtypes = {f},
+                   .gradient = false});
+  cases.push_back({.op = Op::kGlobalNorm,
+                   .name = "infinite",
+                   .inputs = {given(f, {2}, {-inf, 1})},
+                   .tolerance = norm,
+                   .dtypes = {f},
+                   .gradient = false});
+  cases.push_back({.op = Op::kGlobalNorm,
+                   .name = "1024x1024",
+                   .inputs = {normal(f, {1024, 1024})},
+                   .tolerance = norm,
+                   .dtypes = {f},
+                   .large = true,
+                   .gradient = false});
+  return cases;
+}
+
+}  // namespace octet::cpu

@@ -1,0 +1,101 @@
+// Cases of quantization: every format and scaling, edge blocks, zeros, values that saturate, NaN and infinity.
+// Codes, scales and amaxes must be equal everywhere.
+#include "kernels/cpu/cases.h"
+
+namespace octet::cpu {
+namespace {
+
+Attrs format_attrs(DType format, bool pow2, int64_t margin = 0) {
+  return {{"format", std::string(dtype_name(format))}, {"pow2", pow2}, {"margin", margin}};
+}
+
+CaseInput rough(Shape shape) {  // magnitudes over 12 binades, some zero rows and blocks
+  return {.dtype = {}, .shape = std::move(shape), .fill = [](Philox& random, std::vector<double>& values) {
+            for (size_t i = 0; i < values.size(); ++i) {
+              values[i] =
+                  i % 200 < 10 ? 0.0 : random.normal() * std::ldexp(1.0, static_cast<int>(random.below(12)) - 6);
+            }
+          }};
+}
+
+}  // namespace
+
+std::vector<Case> precision_cases() {
+  std::vector<Case> cases;
+  const double inf = INFINITY, nan = NAN;
+  for (DType format : {DType::kE4M3, DType::kE5M2}) {
+    const std::string suffix = std::string("_") + dtype_name(format);
+    for (const char* scaling : {"tensor", "1x128", "128x128", "row"}) {
+      const bool tensor = std::string(scaling) == "tensor";
+      Attrs attrs = format_attrs(format, std::string(scaling).ends_with("128"));
+      attrs.set("scaling", std::string(scaling));
+      const auto add = [&](const std::string& name, CaseInput input, bool large = false) {
+        Case c{.op = Op::kQuantize,
+               .name = std::string(scaling) + "_" + name + suffix,
+               .inputs = {std::move(input)},
+               .attrs = attrs,
+               .large = large,
+               .gradient = false};
+        if (tensor) c.inputs.push_back(given(DType::kF32, {1}, {37.25}));
+        cases.push_back(std::move(c));
+      };
+      add("3x5", rough({3, 5}));
+      add("130x257", rough({130, 257}));
+      add("zeros", given_x({2, 3}, {0, -0.0, 0, 0, 0, 0}));
+      add("not_finite", given_x({2, 3}, {1, nan, 3, inf, -2, 7}));
+      add("tiny", given_x({2, 2}, {1e-39, -2e-39, 1e-40, 0}));
+      if (format == DType::kE4M3) add("1024x1024", x({1024, 1024}), true);
+    }
+    for (double amax : {0.0, 3.7, 448.0, 1e-39, inf, nan}) {
+      cases.push_back({.op = Op::kComputeScale,
+                       .name = fmt::format("{}{}", amax, suffix),
+                       .inputs = {given(DType::kF32, {1}, {amax})},
+                       .attrs = format_attrs(format, false, 1),
+                       .dtypes = {DType::kF32},
+                       .gradient = false});
+      cases.push_back({.op = Op::kComputeScale,
+                       .name = fmt::format("{}_pow2{}", amax, suffix),
+                       .inputs = {given(DType::kF32, {1}, {amax})},
+                       .attrs = format_attrs(format, true),
+                       .dtypes = {DType::kF32},
+                       .gradient = false});
+    }
+    for (const char* algo : {"max", "most_recent"}) {
+      Attrs attrs = format_attrs(format, false, 0);
+      attrs.set("algo", std::string(algo));
+      for (double amax : {0.5, 9.0, inf}) {
+        cases.push_back({.op = Op::kUpdateScales,
+                         .name = fmt::format("{}_{}{}", algo, amax, suffix),
+                         .inputs = {given(DType::kF32, {4}, {2, 8, 1, 16}), given(DType::kF32, {1}, {amax})},
+                         .attrs = attrs,
+                         .dtypes = {DType::kF32},
+                         .gradient = false});
+      }
+      cases.push_back({.op = Op::kUpdateScales,
+                       .name = fmt::format("{}_one{}", algo, suffix),
+                       .inputs = {given(DType::kF32, {1}, {2}), given(DType::kF32, {1}, {3})},
+                       .attrs = attrs,
+                       .dtypes = {DType::kF32},
+                       .gradient = false});
+    }
+    struct Layout {
+      const char* scaling;
+      Shape scale;
+    };
+    for (const Layout& layout :
+         {Layout{"tensor", {1}}, Layout{"row", {130}}, Layout{"1x128", {130, 2}}, Layout{"128x128", {2, 2}}}) {
+      for (const char* to : {"f32", "bf16"}) {
+        cases.push_back({.op = Op::kDequantize,
+                         .name = std::string(layout.scaling) + "_130x140_to_" + to,
+                         .inputs = {codes(format, {130, 140}), uniform(DType::kF32, layout.scale, 0.001, 2)},
+                         .attrs = {{"scaling", std::string(layout.scaling)}, {"to", std::string(to)}},
+                         .dtypes = {format},
+                         .gradient = false});
+      }
+    }
+  }
+  // dequantize names repeat per format: the variant's type tells them apart.
+  return cases;
+}
+
+}  // namespace octet::cpu

@@ -1,0 +1,24 @@
+// docs/support.md is what the case list and the kernel rows say.
+#include "kernels/cpu/support.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+namespace octet::cpu {
+namespace {
+
+TEST(Support, CommittedTableIsCurrent) {
+  const std::string table = support_table();
+  std::ifstream file(OCTET_SOURCE_DIR "/docs/support.md");
+  std::stringstream committed;
+  committed << file.rdbuf();
+  if (committed.str() == table) return;
+  const std::string made = testing::TempDir() + "octet_support.md";
+  std::ofstream(made) << table;
+  FAIL() << "docs/support.md is out of date: cp " << made << " docs/support.md";
+}
+
+}  // namespace
+}  // namespace octet::cpu

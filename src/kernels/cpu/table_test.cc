@@ -1,0 +1,52 @@
+// The completeness of the op table: every op has its facts, a reference kernel and a case; case names are unique.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "ir/facts.h"
+#include "kernels/cpu/cases.h"
+
+namespace octet::cpu {
+namespace {
+
+bool is_leaf(Op op) { return op == Op::kInput || op == Op::kParam || op == Op::kState || op == Op::kConstant; }
+
+TEST(OpTable, EveryOpHasFactsReferenceAndCase) {
+  std::set<Op> with_case;
+  for (const Case& c : all_cases()) {
+    if (!c.large) with_case.insert(c.op);
+  }
+  for (const OpInfo& info : all_ops()) {
+    SCOPED_TRACE(info.name);
+    if (is_leaf(info.op) || info.op == Op::kFusion) continue;
+    const OpFacts& facts = op_facts(info.op);
+    EXPECT_NE(facts.infer, nullptr) << "no shape rule in ir/ops";
+    EXPECT_NE(facts.cost, nullptr) << "no cost in ir/ops";
+    EXPECT_NE(std::string(facts.meaning), "") << "no meaning in ir/ops";
+    EXPECT_NE(facts.gradient == nullptr, facts.no_gradient == nullptr) << "needs a gradient rule or a reason for none";
+    EXPECT_NE(reference_kernel(info.op), nullptr) << "no kernels/cpu/<family>/reference.cc";
+    EXPECT_TRUE(with_case.contains(info.op)) << "no entry in kernels/cpu/<family>/cases.cc";
+  }
+}
+
+TEST(OpTable, CaseNamesAreUnique) {
+  std::set<std::string> names;
+  for (const Case& c : all_cases()) {
+    for (DType dtype : c.dtypes) EXPECT_TRUE(names.insert(case_name(c, dtype)).second) << case_name(c, dtype);
+  }
+}
+
+TEST(OpTable, LastRowOfEveryOpIsTheReference) {
+  for (const OpInfo& info : all_ops()) {
+    ASSERT_FALSE(kernel_rows(info.op).empty()) << info.name;
+    EXPECT_STREQ(kernel_rows(info.op).back().name, "reference") << info.name;
+    std::set<std::string> names;
+    for (const KernelRow& row : kernel_rows(info.op)) {
+      EXPECT_EQ(row.op, info.op) << row.name;
+      EXPECT_TRUE(names.insert(row.name).second) << "two rows of " << info.name << " are called " << row.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace octet::cpu

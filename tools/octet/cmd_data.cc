@@ -1,0 +1,89 @@
+// octet data: text to memory-mapped tokens.
+#include <CLI/CLI.hpp>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "commands.h"
+#include "io/corpus.h"
+#include "progress.h"
+
+namespace octet {
+namespace {
+
+struct DataArguments {
+  PrepareOptions options;
+  std::string invalid = "keep", split_by = "documents";
+  bool no_eod = false;
+};
+
+void prepare(DataArguments& arguments) {
+  PrepareOptions& options = arguments.options;
+  options.append_eod = !arguments.no_eod;
+  options.split_by_tokens = arguments.split_by == "tokens";
+  options.text.utf8 = arguments.invalid == "error"     ? Utf8Policy::kError
+                      : arguments.invalid == "replace" ? Utf8Policy::kReplace
+                                                       : Utf8Policy::kKeep;
+  const auto tokenizer = load_tokenizer(options.tokenizer_path);
+  if (options.append_eod && tokenizer->eos_id() < 0) {
+    log_info("the vocabulary has no end token: documents follow each other without a mark");
+  }
+  ProgressLine line("tokenizing");
+  options.progress = [&](const CorpusProgress& state) {
+    const double rate = static_cast<double>(state.text_bytes) / std::max(line.seconds(), 1e-3);
+    line.update(state.disk_bytes, state.total_disk_bytes,
+                fmt::format("{}/s  {} tokens", human_bytes(rate), human_count(static_cast<double>(state.tokens))));
+  };
+  const PrepareResult result = prepare_corpus(*tokenizer, options);
+  const double seconds = line.seconds();
+  if (result.text.invalid_places > 0) {
+    log_warning("invalid UTF-8 in {} places ({}), the first at {}", result.text.invalid_places,
+                arguments.invalid == "keep" ? "kept as bytes, replaced by U+FFFD in JSON" : "replaced by U+FFFD",
+                result.text.first_invalid);
+  }
+  if (result.text.skipped_lines > 0) {
+    log_warning("{} lines skipped, the first: {}", result.text.skipped_lines, result.text.first_skipped);
+  }
+  if (result.binary_files_skipped > 0) log_info("{} binary files skipped", result.binary_files_skipped);
+  for (const SplitInfo& split : result.splits) {
+    fmt::print("{}.bin: {} tokens ({}), {} documents, {} of text, {:.3f} bytes a token\n", split.prefix, split.tokens,
+               result.dtype, split.documents, human_bytes(static_cast<double>(split.bytes)),
+               static_cast<double>(split.bytes) / static_cast<double>(split.tokens));
+  }
+  fmt::print("{} in {} ({}/s)\n", human_bytes(static_cast<double>(result.text.bytes)), human_seconds(seconds),
+             human_bytes(static_cast<double>(result.text.bytes) / std::max(seconds, 1e-3)));
+}
+
+}  // namespace
+
+void add_data_command(CLI::App& app) {
+  auto* command = app.add_subcommand("data", "Turn text into tokens for training (Megatron .bin/.idx)");
+  auto arguments = std::make_shared<DataArguments>();
+  PrepareOptions& options = arguments->options;
+  command->add_option("inputs", options.inputs, "text, .jsonl, .gz, .zst files, folders (one document a file) or globs")
+      ->required();
+  command->add_option("--tokenizer", options.tokenizer_path, "vocabulary folder or file")->required();
+  command->add_option("--out", options.output, "PREFIX of the files written")->required();
+  command->add_option("--split", options.split, "fractions for PREFIX_train, PREFIX_val [, PREFIX_test]: 0.99,0.01")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  command->add_option("--split-by", arguments->split_by, "documents: spread evenly; tokens: first part, last part")
+      ->check(CLI::IsMember({"documents", "tokens"}))
+      ->capture_default_str();
+  command->add_option("--key", options.text.json_key, "key of the text in JSON lines")->capture_default_str();
+  command->add_option("--invalid-utf8", arguments->invalid, "keep the bytes, replace by U+FFFD, or stop with an error")
+      ->check(CLI::IsMember({"keep", "replace", "error"}))
+      ->capture_default_str();
+  command->add_flag("--skip-bad-lines", options.text.skip_bad_lines, "count damaged JSON lines instead of stopping");
+  command->add_flag("--no-eod", arguments->no_eod, "no end token after documents");
+  command->add_option("--threads", options.threads, "tokenizing workers; 0 = all cores")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command->footer(
+      "Examples:\n"
+      "  octet data --tokenizer tok --split 0.99,0.01 --out data/code /usr/include/c++\n"
+      "  octet data --tokenizer gpt2 --out data/web 'crawl/*.jsonl.zst' --key content\n"
+      "  octet data --tokenizer chars --split 0.9,0.1 --split-by tokens --out data/shakespeare input.txt");
+  command->callback([arguments] { prepare(*arguments); });
+}
+
+}  // namespace octet

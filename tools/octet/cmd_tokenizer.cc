@@ -1,0 +1,172 @@
+// octet tokenizer train | encode | decode | info.
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <iterator>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "commands.h"
+#include "io/bpe_trainer.h"
+#include "io/corpus.h"
+#include "io/tokenizer.h"
+#include "progress.h"
+
+namespace octet {
+namespace {
+
+struct TrainArguments {
+  std::string kind = "bpe", out, pattern = "gpt2", key = "text";
+  int64_t vocab_size = 4096, min_frequency = 2;
+  std::vector<std::string> special = {"<|endoftext|>"}, inputs;
+  int threads = 0;
+};
+
+void train_characters(const TrainArguments& arguments) {
+  const auto characters = collect_corpus_characters(arguments.inputs, {.json_key = arguments.key}, arguments.threads);
+  make_character_tokenizer(characters)->save(arguments.out);
+  fmt::print("{}/characters.json: {} characters\n", arguments.out, characters.size());
+}
+
+void train_byte_pairs(const TrainArguments& arguments) {
+  BpeTrainOptions options;
+  options.vocab_size = arguments.vocab_size;
+  options.min_frequency = arguments.min_frequency;
+  options.special_tokens = arguments.special;
+  options.splits = {{.pattern = arguments.pattern == "llama3" ? kLlama3Pattern : kGpt2Pattern}};
+  TextCounts counts;
+  WordCounts words;
+  double seconds = 0;
+  {
+    ProgressLine line("counting words");
+    const auto show = [&](const CorpusProgress& state) {
+      const double rate = static_cast<double>(state.text_bytes) / std::max(line.seconds(), 1e-3);
+      line.update(state.disk_bytes, state.total_disk_bytes, human_bytes(rate) + "/s");
+    };
+    const TextOptions text{.json_key = arguments.key};
+    words = count_corpus_words(arguments.inputs, text, options.splits, arguments.threads, counts, show);
+    seconds += line.seconds();
+  }
+  ProgressLine line("merging pairs");
+  BpeVocabulary vocabulary =
+      train_bpe(words, options, [&](int64_t done, int64_t total) { line.update(done, total); });
+  seconds += line.seconds();
+  const BpeTokenizer tokenizer(std::move(vocabulary), "the trained vocabulary");
+  tokenizer.save(arguments.out);
+  if (tokenizer.vocab_size() < arguments.vocab_size) {
+    log_warning("the text gave {} tokens of the {} asked for: no further pair comes {} times", tokenizer.vocab_size(),
+                arguments.vocab_size, arguments.min_frequency);
+  }
+  if (counts.invalid_places > 0) {
+    log_warning("invalid UTF-8 in {} places (kept as bytes), the first at {}", counts.invalid_places,
+                counts.first_invalid);
+  }
+  fmt::print("{}/tokenizer.json: {} tokens from {} of text, {} distinct words, in {}\n", arguments.out,
+             tokenizer.vocab_size(), human_bytes(static_cast<double>(counts.bytes)), words.size(),
+             human_seconds(seconds));
+}
+
+void add_train(CLI::App& parent) {
+  auto* command = parent.add_subcommand("train", "Make a vocabulary from text (byte-level BPE or characters)");
+  auto arguments = std::make_shared<TrainArguments>();
+  command->add_option("inputs", arguments->inputs, "text, .jsonl, .gz, .zst files, folders or globs")->required();
+  command->add_option("--out", arguments->out, "folder for tokenizer.json (or characters.json)")->required();
+  command->add_option("--kind", arguments->kind, "bpe or char")->check(CLI::IsMember({"bpe", "char"}))->capture_default_str();
+  command->add_option("--vocab-size", arguments->vocab_size, "tokens in all, specials and 256 bytes included")
+      ->check(CLI::Range(257, 1 << 24))
+      ->capture_default_str();
+  command->add_option("--pattern", arguments->pattern, "how text is cut into words: gpt2 or llama3")
+      ->check(CLI::IsMember({"gpt2", "llama3"}))
+      ->capture_default_str();
+  command->add_option("--special", arguments->special, "special tokens; the first ends documents")->capture_default_str();
+  command->add_option("--min-frequency", arguments->min_frequency, "join pairs seen at least this often")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--key", arguments->key, "key of the text in JSON lines")->capture_default_str();
+  command->add_option("--threads", arguments->threads, "0 = all cores")->check(CLI::Range(0, 1024))->capture_default_str();
+  command->footer("Example: octet tokenizer train --vocab-size 4096 --out tok /usr/include/c++");
+  command->callback([arguments] {
+    arguments->kind == "char" ? train_characters(*arguments) : train_byte_pairs(*arguments);
+  });
+}
+
+std::string read_stdin() { return {std::istreambuf_iterator<char>(std::cin), {}}; }
+
+void add_encode(CLI::App& parent) {
+  struct Arguments {
+    std::string path, text;
+    EncodeOptions options;
+  };
+  auto* command = parent.add_subcommand("encode", "Print the token ids of a text");
+  auto arguments = std::make_shared<Arguments>();
+  command->add_option("tokenizer", arguments->path, "vocabulary folder or file")->required();
+  auto* text = command->add_option("text", arguments->text, "the text; standard input when left out");
+  command->add_flag("--special", arguments->options.parse_special, "recognise special tokens in the text");
+  command->add_flag("--bos", arguments->options.add_bos, "begin with the begin token");
+  command->add_flag("--eos", arguments->options.add_eos, "end with the end token");
+  command->footer("Example: octet tokenizer encode tok \"Hello world\"");
+  command->callback([arguments, text] {
+    const auto tokenizer = load_tokenizer(arguments->path);
+    const auto ids = tokenizer->encode(text->count() > 0 ? arguments->text : read_stdin(), arguments->options);
+    fmt::print("{}\n", fmt::join(ids, " "));
+  });
+}
+
+void add_decode(CLI::App& parent) {
+  struct Arguments {
+    std::string path;
+    std::vector<int32_t> ids;
+    bool skip_special = false;
+  };
+  auto* command = parent.add_subcommand("decode", "Print the text of token ids");
+  auto arguments = std::make_shared<Arguments>();
+  command->add_option("tokenizer", arguments->path, "vocabulary folder or file")->required();
+  command->add_option("ids", arguments->ids, "token ids; standard input when left out");
+  command->add_flag("--skip-special", arguments->skip_special, "leave special tokens out");
+  command->footer("Example: octet tokenizer encode tok < a.txt | octet tokenizer decode tok");
+  command->callback([arguments] {
+    const auto tokenizer = load_tokenizer(arguments->path);
+    if (arguments->ids.empty()) {
+      std::istringstream words(read_stdin());
+      for (std::string word; words >> word;) {
+        int32_t id = 0;
+        check(CLI::detail::lexical_cast(word, id), ErrorCode::kInvalidArgument, "'{}' is not a token id", word);
+        arguments->ids.push_back(id);
+      }
+    }
+    const std::string text = tokenizer->decode(arguments->ids, arguments->skip_special);
+    std::cout.write(text.data(), static_cast<std::streamsize>(text.size()));
+  });
+}
+
+void add_info(CLI::App& parent) {
+  auto* command = parent.add_subcommand("info", "Describe a vocabulary");
+  auto path = std::make_shared<std::string>();
+  command->add_option("tokenizer", *path, "vocabulary folder or file")->required();
+  command->callback([path] {
+    const auto tokenizer = load_tokenizer(*path);
+    const auto name = [&](int32_t id) {
+      return id < 0 ? std::string("none") : fmt::format("{} {}", id, tokenizer->token_bytes(id));
+    };
+    fmt::print("kind         {}\nvocabulary   {} tokens\nfingerprint  {}\nbegin (bos)  {}{}\nend (eos)    {}\n",
+               tokenizer->kind(), tokenizer->vocab_size(), tokenizer->fingerprint(), name(tokenizer->bos_id()),
+               tokenizer->adds_bos() ? ", put in front of texts" : "", name(tokenizer->eos_id()));
+    fmt::print("any bytes    {}\n", tokenizer->byte_level() ? "yes, lossless" : "no");
+    for (const AddedToken& token : tokenizer->added_tokens()) {
+      fmt::print("{}      {} {}\n", token.special ? "special" : "added  ", token.id, token.text);
+    }
+  });
+}
+
+}  // namespace
+
+void add_tokenizer_command(CLI::App& app) {
+  auto* command = app.add_subcommand("tokenizer", "Train and try vocabularies");
+  command->require_subcommand(1);
+  add_train(*command);
+  add_encode(*command);
+  add_decode(*command);
+  add_info(*command);
+}
+
+}  // namespace octet

@@ -1,0 +1,54 @@
+// The program `octet`: the list of its commands, and errors as one clear line. Exit codes: 0 good, 1 an error of the work,
+// 2 a mistake on the command line.
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <iostream>
+#include <new>
+
+#include "base/error.h"
+#include "commands.h"
+
+namespace {
+
+int run(int argc, char** argv) {
+  CLI::App app{"Octet trains, evaluates and generates with transformer language models in FP8."};
+  app.name("octet");
+  app.set_version_flag("--version", "octet " OCTET_VERSION);
+  app.require_subcommand(0, 1);
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return std::string("octet: ") + error.what() + "\nTry 'octet --help' or 'octet COMMAND --help'.\n";
+  });
+  app.footer(
+      "Examples:\n"
+      "  octet tokenizer train --vocab-size 4096 --out tok corpus.txt\n"
+      "  octet data --tokenizer tok --split 0.99,0.01 --out data/corpus corpus.txt\n"
+      "Each command has its own help: octet COMMAND --help");
+
+  octet::add_tokenizer_command(app);
+  octet::add_data_command(app);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  if (app.get_subcommands().empty()) std::cout << app.help();
+  std::cout.flush();
+  return std::cout.good() ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves (octet ... | head) ends us through the stream's error
+  try {
+    return run(argc, argv);
+  } catch (const octet::Error& error) {
+    std::cerr << "octet: " << octet::error_code_name(error.code()) << ": " << error.what() << '\n';
+  } catch (const std::bad_alloc&) {
+    std::cerr << "octet: out of memory\n";
+  } catch (const std::exception& error) {
+    std::cerr << "octet: " << error.what() << '\n';
+  }
+  return 1;
+}
