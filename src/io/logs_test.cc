@@ -1,8 +1,10 @@
 // Event files and JSONL logs, decoded by readers of the test's own.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
 #include <cerrno>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 
@@ -91,6 +93,20 @@ TEST(EventFile, RecordsDecode) {
   EXPECT_TRUE(summary.empty());
   EventFile other(folder.file("runs/a"));
   EXPECT_NE(other.path(), events.path());
+}
+
+TEST(EventFile, TensorBoardReadsIt) {
+  TempFolder folder;
+  EventFile events(folder.path());
+  for (int64_t step = 1; step <= 300; ++step)
+    events.scalars(step, {{"train/loss", 5.0 / static_cast<double>(step)}, {"rate", 1e-4}});
+  const std::string command =
+      fmt::format("python3 '{}/scripts/check_event_file.py' '{}' train/loss 300 {} rate 300 1e-4 > '{}' 2>&1",
+                  OCTET_SOURCE_DIR, folder.path(), 5.0 / 300, folder.file("report"));
+  const int status = std::system(command.c_str());
+  if (WIFEXITED(status) && (WEXITSTATUS(status) == 77 || WEXITSTATUS(status) == 127))
+    GTEST_SKIP() << "python3 with the tensorboard package is absent";
+  EXPECT_EQ(status, 0) << read_file(folder.file("report"));
 }
 
 TEST(EventFile, FullDiskKeepsWholeRecords) {
