@@ -1,4 +1,9 @@
 // The Plan: what plan_memory makes of a Program and an executor runs. Plain data; exact bytes.
+//
+// An executor runs the nodes in order, except leaves (input, param, state) and views whose buffer is their input's; a
+// constant writes its buffer at its place like any node. Results may lie in an input's buffer where the op's facts
+// allow. A value that is a state's update lies in that state's buffer where nothing reads the old contents afterwards;
+// an update whose value lies elsewhere is copied into the state after the last node. Outputs stay until the next run.
 #pragma once
 
 #include <map>
@@ -26,6 +31,7 @@ struct GraphPlan {
   std::vector<std::vector<BufferRef>> buffers;  // [node][result]
   std::vector<NodeId> inputs;                   // the input nodes, in order
   int64_t arena_bytes = 0;                      // peak, without workspace
+  int64_t live_bytes = 0;                       // the most that is live at one node: the arena's lower bound
   int64_t saved_bytes = 0;           // of it: made in the forward phase and read in the backward phase, at its maximum
   NodeId peak_node = NodeId::kNone;  // where the peak is reached
 };
@@ -41,7 +47,8 @@ struct Plan {
   int64_t total_bytes() const { return arena_bytes + state_bytes + input_bytes; }
 };
 
-// Lower-bound live bytes and per-value lifetimes, for reports: bytes saved per layer for backward, by value name.
+// What forward keeps for backward: results of forward nodes that backward (or recomputation) reads, views resolved to
+// what they show. Leaves are not among them: they are there anyway.
 struct SavedValue {
   std::string name;
   std::string op;
