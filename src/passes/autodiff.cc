@@ -72,7 +72,7 @@ class ReverseWalk final : public GradientContext {
       Node& made = graph_.mutable_node(NodeId{i});
       made.phase = Phase::kBackward;
       made.layer = current_.layer;
-      if (!is_leaf(made.op)) made.name = current_.name;
+      if (made.name.empty()) made.name = current_.name;
     }
   }
 

@@ -10,6 +10,7 @@
 #include "ir/text.h"
 #include "ir/verify.h"
 #include "passes/autodiff.h"
+#include "passes/fuse.h"
 #include "passes/pass.h"
 #include "passes/plan_check.h"
 #include "passes/plan_memory.h"
@@ -19,7 +20,8 @@
 namespace octet {
 namespace {
 
-// What the graphs of a program have become after a pass, whether or not it found something to do.
+// A pass and what the program's graphs are after it, whether or not it found something to do or was disabled: the
+// verifier's legality tables grow from stage to stage.
 struct Row {
   Pass pass;
   Stage stage;
@@ -38,9 +40,10 @@ const std::vector<Row>& rows() {
       {graph_pass("merge_common_nodes", merge_common_nodes), Stage::kModel},
       {{"autodiff", autodiff}, Stage::kGradient},
       {{"precision", precision}, Stage::kPrecise},
-      {graph_pass("merge_common_casts", merge_common_nodes), Stage::kPrecise},
-      // From here on clones equal their originals: nothing may merge common nodes.
+      {graph_pass("merge_common_nodes", merge_common_nodes), Stage::kPrecise},
+      // From here on there are clones that equal their originals: nothing may merge common nodes.
       {{"recompute", recompute}, Stage::kPrecise},
+      {{"fuse", fuse}, Stage::kFused},
       {graph_pass("remove_dead_nodes", remove_dead_nodes), Stage::kPacked},
   };
   return table;
@@ -90,3 +93,46 @@ const std::vector<Pass>& pipeline_passes() {
   }();
   return passes;
 }
+
+Plan compile(Program program, const CompileOptions& options, std::vector<PassReport>* reports) {
+  check_disabled(options.disabled);
+  using Clock = std::chrono::steady_clock;
+  int dumps = 0;
+  auto dump = [&](const std::string& name) {
+    if (options.dump_dir.empty()) return;
+    if (dumps == 0) make_folders(options.dump_dir);
+    write_file(fmt::format("{}/{:02}_{}.txt", options.dump_dir, dumps++, name), print(program));
+  };
+  auto report = [&](const std::string& name, bool changed, Clock::time_point begin, const Program& after) {
+    double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    if (reports != nullptr) reports->push_back({name, changed, seconds, node_count(after)});
+  };
+  auto begin = Clock::now();
+  blame("build", [&] {
+    collect_state(program);
+    if (options.verify) verify(program);
+  });
+  report("build", true, begin, program);
+  dump("build");
+  for (const Row& row : rows()) {
+    begin = Clock::now();
+    bool changed = false;
+    blame(row.pass.name, [&] {
+      if (!options.disabled.contains(row.pass.name)) changed = row.pass.run(program, options);
+      for (Graph& graph : program.graphs()) graph.set_stage(row.stage);
+      if (changed && options.verify) verify(program);
+    });
+    report(row.pass.name, changed, begin, program);
+    if (changed) dump(row.pass.name);
+  }
+  begin = Clock::now();
+  Plan plan;
+  blame("plan_memory", [&] {
+    plan = plan_memory(std::move(program), options.target);
+    if (options.verify) check_plan(plan);
+  });
+  report("plan_memory", true, begin, plan.program);
+  return plan;
+}
+
+}  // namespace octet

@@ -165,7 +165,7 @@ class Cloner {
 
 }  // namespace
 
-Graph recompute(const Graph& graph, Recompute kind) {
+Graph recompute_graph(const Graph& graph, Recompute kind) {
   if (kind == Recompute::kNone || std::none_of(graph.nodes().begin(), graph.nodes().end(), is_backward)) return graph;
   Availability availability(graph);
   if (kind == Recompute::kSelective) {
@@ -179,7 +179,7 @@ Graph recompute(const Graph& graph, Recompute kind) {
 bool recompute(Program& program, const CompileOptions& options) {
   bool changed = false;
   for (Graph& graph : program.graphs()) {
-    Graph made = recompute(graph, options.recompute);
+    Graph made = recompute_graph(graph, options.recompute);
     bool cloned = std::any_of(made.nodes().begin(), made.nodes().end(),
                               [](const Node& node) { return node.phase == Phase::kRecompute; });
     if (!cloned) continue;

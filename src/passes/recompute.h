@@ -11,7 +11,7 @@
 namespace octet {
 
 // Graph level: the graph with backward reading clones. `kNone` returns it unchanged.
-Graph recompute(const Graph& graph, Recompute kind);
+Graph recompute_graph(const Graph& graph, Recompute kind);
 
 bool recompute(Program& program, const CompileOptions& options);
 
