@@ -43,11 +43,12 @@ class Trainer {
     std::sort(sorted.begin(), sorted.end(), [](auto* a, auto* b) { return a->first < b->first; });
     size_t total = 0;
     for (const auto* each : sorted) total += each->first.size();
-    check(total < UINT32_MAX, ErrorCode::kUnsupported, "{} bytes of distinct words (at most {}): train on a part", total,
-          UINT32_MAX);
+    check(total < UINT32_MAX, ErrorCode::kUnsupported, "{} bytes of distinct words (at most {}): train on a part",
+          total, UINT32_MAX);
     symbols_.reserve(total);
     for (const auto* each : sorted) {
-      words_.push_back({static_cast<uint32_t>(symbols_.size()), static_cast<uint32_t>(each->first.size()), each->second});
+      words_.push_back(
+          {static_cast<uint32_t>(symbols_.size()), static_cast<uint32_t>(each->first.size()), each->second});
       for (char byte : each->first) symbols_.push_back(byte_ids[static_cast<uint8_t>(byte)]);
     }
     for (uint32_t w = 0; w < words_.size(); ++w) {
@@ -150,8 +151,8 @@ BpeVocabulary train_bpe(const WordCounts& words, const BpeTrainOptions& options,
     return at->second;
   };
   for (const std::string& text : options.special_tokens) {
-    check(!text.empty() && !ids.count(text), ErrorCode::kInvalidArgument, "special token \"{}\" is empty or given twice",
-          text);
+    check(!text.empty() && !ids.count(text), ErrorCode::kInvalidArgument,
+          "special token \"{}\" is empty or given twice", text);
     vocabulary.added.push_back({.id = add(text), .text = text});
   }
   if (!options.special_tokens.empty()) vocabulary.bos = vocabulary.eos = options.special_tokens[0];
@@ -179,7 +180,7 @@ BpeVocabulary train_bpe(const WordCounts& words, const BpeTrainOptions& options,
       vocabulary.merges.emplace_back(left_text, right_text);
     }
     trainer.merge(best.pair, merged);
-    if (progress && size % 64 == 0) progress(size - first, options.vocab_size - first);
+    if (progress) progress(static_cast<int64_t>(vocabulary.tokens.size()) - first, options.vocab_size - first);
   }
   return vocabulary;
 }

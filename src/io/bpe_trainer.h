@@ -1,6 +1,7 @@
-// Trains a byte-level BPE vocabulary: words are counted by pre-tokenisation, then the most frequent pair of neighbours is
-// joined again and again; ties go to the lowest pair of ids, as in Hugging Face's trainer, so the result is a pure
-// function of the text. Special tokens take the first ids, then the 256 bytes in the order of their spellings, then merges.
+// Trains a byte-level BPE vocabulary: words are counted by pre-tokenisation, then the most frequent pair of neighbours
+// is joined again and again; ties go to the lowest pair of ids, as in Hugging Face's trainer, so the result is a pure
+// function of the text. Special tokens take the first ids, then the 256 bytes in the order of their spellings, then
+// merges.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,8 @@ struct StringHash {
 using WordCounts = std::unordered_map<std::string, int64_t, StringHash, std::equal_to<>>;
 
 struct BpeTrainOptions {
-  int64_t vocab_size = 4096;  // special tokens and the 256 bytes included
-  int64_t min_frequency = 2;  // pairs seen less often are not joined
+  int64_t vocab_size = 4096;                                    // special tokens and the 256 bytes included
+  int64_t min_frequency = 2;                                    // pairs seen less often are not joined
   std::vector<std::string> special_tokens = {"<|endoftext|>"};  // the first ends documents
   std::vector<SplitRule> splits = {{.pattern = kGpt2Pattern}};
 };

@@ -58,16 +58,15 @@ std::vector<std::string> collect_corpus_characters(const std::vector<std::string
   TextCounts counts;
   TextOptions strict = text;
   if (strict.utf8 == Utf8Policy::kKeep) strict.utf8 = Utf8Policy::kError;
-  over_texts(
-      inputs, strict, threads, counts,
-      [&](int worker, const TextPiece& piece) {
-        for (size_t at = 0; at < piece.text.size();) {
-          const Utf8Char character = utf8_at(piece.text, at);
-          seen[worker][character.code] = true;
-          at += static_cast<size_t>(character.length);
-        }
-      },
-      {});
+  over_texts(inputs, strict, threads, counts,
+             [&](int worker, const TextPiece& piece) {
+               for (size_t at = 0; at < piece.text.size();) {
+                 const Utf8Char character = utf8_at(piece.text, at);
+                 seen[worker][character.code] = true;
+                 at += static_cast<size_t>(character.length);
+               }
+             },
+             {});
   std::vector<std::string> characters;
   for (uint32_t code = 0; code < 0x110000; ++code) {
     if (std::any_of(seen.begin(), seen.end(), [&](const auto& each) { return each[code]; })) {

@@ -1,6 +1,7 @@
 // prepare_corpus (corpus.h): tokens of each batch in the workers, splits and files in the ordered sink.
 #include "io/corpus.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -35,7 +36,8 @@ std::vector<SplitInfo> name_splits(const PrepareOptions& options) {
   double sum = 0;
   std::vector<SplitInfo> splits;
   for (double fraction : options.split) {
-    check(fraction > 0 && fraction < 1, ErrorCode::kInvalidArgument, "--split part {} (want between 0 and 1)", fraction);
+    check(fraction > 0 && fraction < 1, ErrorCode::kInvalidArgument, "--split part {} (want between 0 and 1)",
+          fraction);
     static constexpr const char* kNames[] = {"train", "val", "test"};
     const char* name = kNames[splits.size()];
     splits.push_back({name, options.output + "_" + name});
@@ -45,20 +47,27 @@ std::vector<SplitInfo> name_splits(const PrepareOptions& options) {
   return splits;
 }
 
-// Which split document number `index` belongs to: every part but the first takes evenly spaced documents, its fraction of
-// them as exactly as whole documents allow.
-size_t split_of(int64_t index, const std::vector<double>& fractions) {
-  double later = 0;
-  for (size_t part = fractions.size(); part-- > 1;) {
-    const double before = later;
-    later += fractions[part];
-    const auto count = [&](double fraction, int64_t n) { return std::floor(fraction * static_cast<double>(n) + 0.5); };
-    const bool in_later = count(later, index + 1) > count(later, index);
-    const bool in_before = before > 0 && count(before, index + 1) > count(before, index);
-    if (in_later && !in_before) return part;
+// Deals documents out to the splits: each goes to the one furthest behind its fraction, the later one on a tie. Parts
+// are then as exact as whole documents allow and spread evenly over the corpus.
+class Dealer {
+ public:
+  explicit Dealer(std::vector<double> fractions) : fractions_(std::move(fractions)), given_(fractions_.size()) {}
+  size_t next() {
+    ++total_;
+    size_t best = 0;
+    double most = -1;
+    for (size_t part = 0; part < fractions_.size(); ++part) {
+      const double behind = fractions_[part] * total_ - given_[part];
+      if (behind >= most - 1e-9) most = behind, best = part;
+    }
+    if (!given_.empty()) ++given_[best];
+    return best;
   }
-  return 0;
-}
+
+ private:
+  std::vector<double> fractions_, given_;
+  double total_ = 0;
+};
 
 std::string record_json(const Tokenizer& tokenizer, const PrepareOptions& options, const PrepareResult& result) {
   const std::string name = fs::path(options.output).filename().string();
@@ -148,15 +157,19 @@ PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& o
   CorpusProgress progress{.total_disk_bytes = reader.total_disk_bytes()};
   int64_t document = 0;
   std::vector<int64_t> bytes(writers.size());
+  Dealer dealer(cut ? std::vector<double>{} : options.split);
+  size_t part = dealer.next();
 
   const auto sink = [&](const Encoded& encoded) {
     size_t at = 0;
     for (const Piece& piece : encoded.pieces) {
-      const size_t part = cut ? 0 : split_of(document, options.split);
       writers[part]->append(std::span(encoded.ids).subspan(at, piece.end - at));
       bytes[part] += piece.bytes;
       at = piece.end;
-      if (piece.ends_document) writers[part]->end_document(), ++document;
+      if (!piece.ends_document) continue;
+      writers[part]->end_document();
+      ++document;
+      part = dealer.next();
     }
     result.text.add(encoded.counts);
     progress.disk_bytes = encoded.disk_bytes;
@@ -183,13 +196,13 @@ PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& o
   check(result.text.bytes > 0, ErrorCode::kInvalidArgument, "the corpus is empty: {} input{} hold no text",
         reader.files().size(), reader.files().size() == 1 ? "" : "s");
   result.binary_files_skipped = reader.binary_files_skipped();
-  for (size_t part = 0; part < writers.size() && !cut; ++part) {
-    SplitInfo& split = result.splits[part];
-    check(writers[part]->tokens() > 0, ErrorCode::kInvalidArgument,
+  for (size_t i = 0; i < writers.size() && !cut; ++i) {
+    SplitInfo& split = result.splits[i];
+    check(writers[i]->tokens() > 0, ErrorCode::kInvalidArgument,
           "--split: {} documents leave none for {}; cut by tokens instead (--split-by tokens)", document, split.name);
-    split.documents = writers[part]->documents();
-    split.tokens = writers[part]->tokens();
-    split.bytes = bytes[part];
+    split.documents = writers[i]->documents();
+    split.tokens = writers[i]->tokens();
+    split.bytes = bytes[i];
   }
   for (auto& writer : writers) writer->commit();
   if (cut) cut_by_tokens(tokenizer, whole.prefix, options, result.splits, progress.tokens);

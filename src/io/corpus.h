@@ -1,5 +1,5 @@
-// Prepares corpora: a reader, tokenising workers and one ordered writer over bounded queues, so that memory depends on the
-// number of workers and not on the corpus, and the result does not depend on the number of workers.
+// Prepares corpora: a reader, tokenising workers and one ordered writer over bounded queues, so that memory depends on
+// the number of workers and not on the corpus, and the result does not depend on the number of workers.
 #pragma once
 
 #include <cstdint>
@@ -27,15 +27,15 @@ struct PrepareOptions {
   std::string output;          // PREFIX
   std::string tokenizer_path;  // recorded; the tokenizer is also copied to PREFIX_tokenizer/
   TextOptions text;
-  bool append_eod = true;             // the tokenizer's eos after each document, where it has one
-  std::vector<double> split;          // fractions of train, validation [, test]; empty = one set named PREFIX
-  bool split_by_tokens = false;       // contiguous parts of the token stream instead of whole documents
-  int threads = 0;                    // 0 = all cores
+  bool append_eod = true;        // the tokenizer's eos after each document, where it has one
+  std::vector<double> split;     // fractions of train, validation [, test]; empty = one set named PREFIX
+  bool split_by_tokens = false;  // contiguous parts of the token stream instead of whole documents
+  int threads = 0;               // 0 = all cores
   std::function<void(const CorpusProgress&)> progress;  // called about once a megabyte, from the calling thread
 };
 
 struct SplitInfo {
-  std::string name, prefix;  // "train", "PREFIX_train"
+  std::string name, prefix;                      // "train", "PREFIX_train"
   int64_t documents = 0, tokens = 0, bytes = 0;  // bytes of text, without end tokens
 };
 

@@ -92,10 +92,9 @@ DatasetInfo read_dataset_info(const std::string& prefix) {
     info.vocab_size = tokenizer.at("vocab_size").get<int64_t>();
     info.eos_id = tokenizer.at("eos_id").get<int32_t>();
     for (const Json& each : root.at("splits")) {
-      info.splits.push_back({each.at("name").get<std::string>(),
-                             (folder / each.at("prefix").get<std::string>()).string(),
-                             each.at("documents").get<int64_t>(), each.at("tokens").get<int64_t>(),
-                             each.at("bytes").get<int64_t>()});
+      info.splits.push_back(
+          {each.at("name").get<std::string>(), (folder / each.at("prefix").get<std::string>()).string(),
+           each.at("documents").get<int64_t>(), each.at("tokens").get<int64_t>(), each.at("bytes").get<int64_t>()});
     }
     return info;
   } catch (const Json::exception& problem) {

@@ -1,9 +1,9 @@
 // run_over_corpus (corpus.h): one reading thread, the workers, and the caller as the ordered sink.
 #include <condition_variable>
+#include <deque>
 #include <exception>
 #include <map>
 #include <mutex>
-#include <deque>
 #include <thread>
 
 #include "io/corpus.h"

@@ -20,8 +20,8 @@ struct CorpusFile {
   int64_t bytes = 0;         // on disk
 };
 
-// Files, folders (walked in name order; hidden entries left out) and globs. By name: .jsonl and .ndjson hold JSON lines,
-// anything else text; .gz and .zst after it are unpacked. Nothing found, or a missing path, is an error.
+// Files, folders (walked in name order; hidden entries left out) and globs. By name: .jsonl and .ndjson hold JSON
+// lines, anything else text; .gz and .zst after it are unpacked. Nothing found, or a missing path, is an error.
 std::vector<CorpusFile> list_corpus(const std::vector<std::string>& inputs);
 
 // A part of a batch that comes from one place of one file.
@@ -61,8 +61,8 @@ class CorpusReader {
   size_t batch_bytes_;
   size_t current_ = 0, opened_ = 0;
   std::unique_ptr<ByteSource> source_;
-  std::string pending_;          // unpacked bytes not yet handed out
-  int64_t position_ = 0;         // of pending_[0]: byte offset or line number
+  std::string pending_;   // unpacked bytes not yet handed out
+  int64_t position_ = 0;  // of pending_[0]: byte offset or line number
   bool at_document_start_ = true;
   bool file_ended_ = false;
   int64_t batches_ = 0, done_bytes_ = 0, total_ = 0, binary_skipped_ = 0;

@@ -119,12 +119,9 @@ class ZstdSource : public ByteSource {
 
 std::unique_ptr<ByteSource> open_source(const CorpusFile& file) {
   switch (file.packing) {
-    case CorpusFile::Packing::kGzip:
-      return std::make_unique<GzipSource>(file.path);
-    case CorpusFile::Packing::kZstd:
-      return std::make_unique<ZstdSource>(file.path);
-    case CorpusFile::Packing::kPlain:
-      break;
+    case CorpusFile::Packing::kGzip: return std::make_unique<GzipSource>(file.path);
+    case CorpusFile::Packing::kZstd: return std::make_unique<ZstdSource>(file.path);
+    case CorpusFile::Packing::kPlain: break;
   }
   return std::make_unique<PlainSource>(file.path);
 }

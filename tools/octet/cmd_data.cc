@@ -1,14 +1,19 @@
 // octet data: text to memory-mapped tokens.
 #include <CLI/CLI.hpp>
+#include <chrono>
+#include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "commands.h"
+#include "human.h"
 #include "io/corpus.h"
-#include "progress.h"
 
 namespace octet {
 namespace {
+
+constexpr int64_t kMega = 1'000'000;
 
 struct DataArguments {
   PrepareOptions options;
@@ -27,14 +32,16 @@ void prepare(DataArguments& arguments) {
   if (options.append_eod && tokenizer->eos_id() < 0) {
     log_info("the vocabulary has no end token: documents follow each other without a mark");
   }
-  ProgressLine line("tokenizing");
+  const auto start = std::chrono::steady_clock::now();
+  std::optional<Progress> bar;
   options.progress = [&](const CorpusProgress& state) {
-    const double rate = static_cast<double>(state.text_bytes) / std::max(line.seconds(), 1e-3);
-    line.update(state.disk_bytes, state.total_disk_bytes,
-                fmt::format("{}/s  {} tokens", human_bytes(rate), human_count(static_cast<double>(state.tokens))));
+    if (!bar)
+      bar.emplace(ProgressOptions{.title = "tokenizing", .unit = "MB", .total = state.total_disk_bytes / kMega});
+    bar->update(state.disk_bytes / kMega, human_count(state.tokens) + " tokens");
   };
   const PrepareResult result = prepare_corpus(*tokenizer, options);
-  const double seconds = line.seconds();
+  bar.reset();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (result.text.invalid_places > 0) {
     log_warning("invalid UTF-8 in {} places ({}), the first at {}", result.text.invalid_places,
                 arguments.invalid == "keep" ? "kept as bytes, replaced by U+FFFD in JSON" : "replaced by U+FFFD",
@@ -46,11 +53,11 @@ void prepare(DataArguments& arguments) {
   if (result.binary_files_skipped > 0) log_info("{} binary files skipped", result.binary_files_skipped);
   for (const SplitInfo& split : result.splits) {
     fmt::print("{}.bin: {} tokens ({}), {} documents, {} of text, {:.3f} bytes a token\n", split.prefix, split.tokens,
-               result.dtype, split.documents, human_bytes(static_cast<double>(split.bytes)),
+               result.dtype, split.documents, human_bytes(split.bytes),
                static_cast<double>(split.bytes) / static_cast<double>(split.tokens));
   }
-  fmt::print("{} in {} ({}/s)\n", human_bytes(static_cast<double>(result.text.bytes)), human_seconds(seconds),
-             human_bytes(static_cast<double>(result.text.bytes) / std::max(seconds, 1e-3)));
+  fmt::print("{} in {} ({}/s)\n", human_bytes(result.text.bytes), human_seconds(seconds),
+             human_number(static_cast<double>(result.text.bytes) / std::max(seconds, 1e-3), "B"));
 }
 
 }  // namespace

@@ -1,19 +1,24 @@
 // octet tokenizer train | encode | decode | info.
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <iostream>
 #include <iterator>
+#include <optional>
 #include <sstream>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "commands.h"
+#include "human.h"
 #include "io/bpe_trainer.h"
 #include "io/corpus.h"
 #include "io/tokenizer.h"
-#include "progress.h"
 
 namespace octet {
 namespace {
+
+constexpr int64_t kMega = 1'000'000;
 
 struct TrainArguments {
   std::string kind = "bpe", out, pattern = "gpt2", key = "text";
@@ -36,21 +41,23 @@ void train_byte_pairs(const TrainArguments& arguments) {
   options.splits = {{.pattern = arguments.pattern == "llama3" ? kLlama3Pattern : kGpt2Pattern}};
   TextCounts counts;
   WordCounts words;
-  double seconds = 0;
-  {
-    ProgressLine line("counting words");
-    const auto show = [&](const CorpusProgress& state) {
-      const double rate = static_cast<double>(state.text_bytes) / std::max(line.seconds(), 1e-3);
-      line.update(state.disk_bytes, state.total_disk_bytes, human_bytes(rate) + "/s");
-    };
-    const TextOptions text{.json_key = arguments.key};
-    words = count_corpus_words(arguments.inputs, text, options.splits, arguments.threads, counts, show);
-    seconds += line.seconds();
-  }
-  ProgressLine line("merging pairs");
-  BpeVocabulary vocabulary =
-      train_bpe(words, options, [&](int64_t done, int64_t total) { line.update(done, total); });
-  seconds += line.seconds();
+  const auto start = std::chrono::steady_clock::now();
+  std::optional<Progress> bar;
+  const TextOptions text{.json_key = arguments.key};
+  words = count_corpus_words(arguments.inputs, text, options.splits, arguments.threads, counts,
+                             [&](const CorpusProgress& state) {
+                               const int64_t total = state.total_disk_bytes / kMega;
+                               if (!bar)
+                                 bar.emplace(ProgressOptions{.title = "counting", .unit = "MB", .total = total});
+                               bar->update(state.disk_bytes / kMega);
+                             });
+  bar.reset();
+  BpeVocabulary vocabulary = train_bpe(words, options, [&](int64_t done, int64_t total) {
+    if (!bar) bar.emplace(ProgressOptions{.title = "merging", .unit = "merges", .total = total});
+    bar->update(done);
+  });
+  bar.reset();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const BpeTokenizer tokenizer(std::move(vocabulary), "the trained vocabulary");
   tokenizer.save(arguments.out);
   if (tokenizer.vocab_size() < arguments.vocab_size) {
@@ -62,8 +69,7 @@ void train_byte_pairs(const TrainArguments& arguments) {
                 counts.first_invalid);
   }
   fmt::print("{}/tokenizer.json: {} tokens from {} of text, {} distinct words, in {}\n", arguments.out,
-             tokenizer.vocab_size(), human_bytes(static_cast<double>(counts.bytes)), words.size(),
-             human_seconds(seconds));
+             tokenizer.vocab_size(), human_bytes(counts.bytes), words.size(), human_seconds(seconds));
 }
 
 void add_train(CLI::App& parent) {
@@ -71,23 +77,27 @@ void add_train(CLI::App& parent) {
   auto arguments = std::make_shared<TrainArguments>();
   command->add_option("inputs", arguments->inputs, "text, .jsonl, .gz, .zst files, folders or globs")->required();
   command->add_option("--out", arguments->out, "folder for tokenizer.json (or characters.json)")->required();
-  command->add_option("--kind", arguments->kind, "bpe or char")->check(CLI::IsMember({"bpe", "char"}))->capture_default_str();
+  command->add_option("--kind", arguments->kind, "bpe or char")
+      ->check(CLI::IsMember({"bpe", "char"}))
+      ->capture_default_str();
   command->add_option("--vocab-size", arguments->vocab_size, "tokens in all, specials and 256 bytes included")
       ->check(CLI::Range(257, 1 << 24))
       ->capture_default_str();
   command->add_option("--pattern", arguments->pattern, "how text is cut into words: gpt2 or llama3")
       ->check(CLI::IsMember({"gpt2", "llama3"}))
       ->capture_default_str();
-  command->add_option("--special", arguments->special, "special tokens; the first ends documents")->capture_default_str();
+  command->add_option("--special", arguments->special, "special tokens; the first ends documents")
+      ->capture_default_str();
   command->add_option("--min-frequency", arguments->min_frequency, "join pairs seen at least this often")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->add_option("--key", arguments->key, "key of the text in JSON lines")->capture_default_str();
-  command->add_option("--threads", arguments->threads, "0 = all cores")->check(CLI::Range(0, 1024))->capture_default_str();
+  command->add_option("--threads", arguments->threads, "0 = all cores")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
   command->footer("Example: octet tokenizer train --vocab-size 4096 --out tok /usr/include/c++");
-  command->callback([arguments] {
-    arguments->kind == "char" ? train_characters(*arguments) : train_byte_pairs(*arguments);
-  });
+  command->callback(
+      [arguments] { arguments->kind == "char" ? train_characters(*arguments) : train_byte_pairs(*arguments); });
 }
 
 std::string read_stdin() { return {std::istreambuf_iterator<char>(std::cin), {}}; }

@@ -1,5 +1,5 @@
-// The commands of the program `octet`, one file each: every function adds its subcommand, with help and callback, to app.
-// Callbacks throw octet::Error; main() turns that into one line and exit code 1.
+// The commands of the program `octet`, one file each: every function adds its subcommand, with help and callback, to
+// app. Callbacks throw octet::Error; main() turns that into one line and exit code 1.
 #pragma once
 
 namespace CLI {

@@ -1,5 +1,5 @@
-// The program `octet`: the list of its commands, and errors as one clear line. Exit codes: 0 good, 1 an error of the work,
-// 2 a mistake on the command line.
+// The program `octet`: the list of its commands, and errors as one clear line. Exit codes: 0 good, 1 an error of the
+// work, 2 a mistake on the command line.
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <iostream>

@@ -1,0 +1,248 @@
+// The preparation pipeline: every input form, splits, policies, errors with their place, and no half files.
+#include "io/corpus.h"
+
+#include <gtest/gtest.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "base/test_data.h"
+#include "io/bpe_trainer.h"
+#include "io/dataset.h"
+#include "io/tokenizer_files.h"
+
+namespace octet {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::unique_ptr<Tokenizer> byte_tokenizer() {  // <|endoftext|> = 0 and single bytes
+  return std::make_unique<BpeTokenizer>(train_bpe({{"hello", 10}, {" world", 10}}, {.vocab_size = 260}), "test");
+}
+
+std::string error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.message();
+  }
+  return "(no error)";
+}
+
+void write_gzip(const std::string& path, const std::string& text) {
+  gzFile file = gzopen(path.c_str(), "wb");
+  gzwrite(file, text.data(), static_cast<unsigned>(text.size()));
+  gzclose(file);
+}
+
+void write_zstd(const std::string& path, const std::string& text) {
+  std::string packed(ZSTD_compressBound(text.size()), '\0');
+  ZSTD_CCtx* context = ZSTD_createCCtx();
+  ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);  // as the zstd program does
+  packed.resize(ZSTD_compress2(context, packed.data(), packed.size(), text.data(), text.size()));
+  ZSTD_freeCCtx(context);
+  write_file(path, packed);
+}
+
+std::string text_of(const Tokenizer& tokenizer, const std::string& prefix) {
+  const auto set = TokenDataset::open(prefix, tokenizer.vocab_size());
+  std::string all;
+  for (int64_t d = 0; d < set->documents(); ++d) {
+    std::vector<int32_t> ids(static_cast<size_t>(set->document_length(d)));
+    set->read(set->document_begin(d), ids);
+    all += tokenizer.decode(ids);
+  }
+  return all;
+}
+
+struct Corpus : testing::Test {
+  TempFolder folder;
+  std::unique_ptr<Tokenizer> tokenizer = byte_tokenizer();
+  PrepareOptions options;
+
+  PrepareResult prepare(std::vector<std::string> inputs) {
+    options.inputs = std::move(inputs);
+    options.output = folder.file("out/set");
+    options.threads = 3;
+    return prepare_corpus(*tokenizer, options);
+  }
+  std::string prepare_error(std::vector<std::string> inputs) {
+    const std::string message = error_of([&] { prepare(std::move(inputs)); });
+    if (fs::exists(folder.file("out"))) {
+      EXPECT_TRUE(fs::is_empty(folder.file("out"))) << "a failed run left files";
+    }
+    return message;
+  }
+};
+
+TEST_F(Corpus, AllFormsGiveTheSameTokens) {
+  const std::string lines =
+      "{\"text\": \"hello \\u00e9\", \"id\": 1}\n\n{\"meta\": {\"text\": \"no\"}, \"text\": \"world\"}\n";
+  write_file(folder.file("a.jsonl"), lines);
+  write_gzip(folder.file("b.jsonl.gz"), lines);
+  write_zstd(folder.file("c.jsonl.zst"), lines.substr(0, lines.size() - 1));  // no newline at the end
+  for (const char* name : {"a.jsonl", "b.jsonl.gz", "c.jsonl.zst"}) {
+    const auto result = prepare({folder.file(name)});
+    EXPECT_EQ(result.splits[0].documents, 2) << name;
+    EXPECT_EQ(result.splits[0].bytes, 13);
+    EXPECT_EQ(text_of(*tokenizer, folder.file("out/set")), "hello \xC3\xA9<|endoftext|>world<|endoftext|>") << name;
+  }
+  write_file(folder.file("d.txt"), "plain");
+  write_gzip(folder.file("e.txt.gz"), "packed");
+  prepare({folder.file("d.txt"), folder.file("*.txt.gz")});
+  EXPECT_EQ(text_of(*tokenizer, folder.file("out/set")), "plain<|endoftext|>packed<|endoftext|>");
+}
+
+TEST_F(Corpus, RecordNamesTokenizerAndSplits) {
+  write_file(folder.file("a.txt"), "hello world");
+  prepare({folder.file("a.txt")});
+  const DatasetInfo info = read_dataset_info(folder.file("out/set.bin"));
+  EXPECT_EQ(info.tokenizer_fingerprint, tokenizer->fingerprint());
+  EXPECT_EQ(load_tokenizer(info.tokenizer_path)->fingerprint(), tokenizer->fingerprint());
+  ASSERT_EQ(info.splits.size(), 1u);
+  EXPECT_EQ(info.splits[0].tokens, TokenDataset::open(info.splits[0].prefix)->tokens());
+}
+
+TEST_F(Corpus, LongTextIsCutWithoutTrace) {
+  Philox random(3);
+  std::string text;
+  static const char* const kBits[] = {"hello", " world",           " it's", "\n\n", "  ",
+                                      " 42",   "\xF0\x9F\xA6\x99", "x",     ".\n",  " a b"};
+  while (text.size() < (5 << 20)) text += kBits[random.below(10)];
+  write_file(folder.file("a.txt"), text);
+  const auto result = prepare({folder.file("a.txt")});
+  EXPECT_EQ(result.splits[0].documents, 1);
+  const auto set = TokenDataset::open(folder.file("out/set"));
+  std::vector<int32_t> ids(static_cast<size_t>(set->tokens()));
+  set->read(0, ids);
+  EXPECT_EQ(ids, tokenizer->encode(text, {.add_eos = true}));
+}
+
+TEST_F(Corpus, FoldersAreWalkedInOrderWithoutBinaries) {
+  fs::create_directories(folder.file("in/sub"));
+  fs::create_directories(folder.file("in/.git"));
+  write_file(folder.file("in/b.h"), "b");
+  write_file(folder.file("in/a"), "a");
+  write_file(folder.file("in/sub/c.cc"), "c");
+  write_file(folder.file("in/empty.txt"), "");
+  write_file(folder.file("in/.git/x"), "hidden");
+  write_file(folder.file("in/prog"), std::string("\x7F"
+                                                 "ELF\0\0",
+                                                 6));
+  fs::create_directory_symlink(folder.file("in"), folder.file("in/sub/loop"));
+  const auto result = prepare({folder.file("in")});
+  EXPECT_EQ(text_of(*tokenizer, folder.file("out/set")), "a<|endoftext|>b<|endoftext|>c<|endoftext|>");
+  EXPECT_EQ(result.binary_files_skipped, 1);
+}
+
+TEST_F(Corpus, SplitsByDocumentsAndByTokens) {
+  std::string lines;
+  for (int i = 0; i < 200; ++i) lines += fmt::format("{{\"text\": \"document {}\"}}\n", i);
+  write_file(folder.file("a.jsonl"), lines);
+  options.split = {0.9, 0.05, 0.05};
+  const auto by_documents = prepare({folder.file("a.jsonl")});
+  EXPECT_EQ(by_documents.splits[0].documents, 180);
+  EXPECT_EQ(by_documents.splits[1].documents, 10);
+  EXPECT_EQ(by_documents.splits[2].documents, 10);
+  EXPECT_TRUE(fs::exists(folder.file("out/set_test.idx")));
+  EXPECT_EQ(read_dataset_info(folder.file("out/set_val")).splits[1].name, "val");
+
+  options.split = {0.9, 0.1};
+  options.split_by_tokens = true;
+  write_file(folder.file("b.txt"), "0123456789");
+  const auto characters = make_character_tokenizer({"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"});
+  options.inputs = {folder.file("b.txt")};
+  options.output = folder.file("chars");
+  const auto by_tokens = prepare_corpus(*characters, options);
+  EXPECT_EQ(text_of(*characters, folder.file("chars_train")), "012345678");
+  EXPECT_EQ(text_of(*characters, folder.file("chars_val")), "9");
+  EXPECT_EQ(by_tokens.splits[0].bytes, 9);
+  for (const auto& entry : fs::directory_iterator(folder.path())) {
+    EXPECT_EQ(entry.path().string().find(".partial"), std::string::npos) << entry.path();
+  }
+}
+
+TEST_F(Corpus, SplitMistakesAreClear) {
+  write_file(folder.file("a.txt"), "hello");
+  options.split = {0.5, 0.2};
+  EXPECT_NE(prepare_error({folder.file("a.txt")}).find("sum to 0.7"), std::string::npos);
+  options.split = {0.99, 0.01};
+  EXPECT_NE(prepare_error({folder.file("a.txt")}).find("leave none for val"), std::string::npos);
+}
+
+TEST_F(Corpus, InvalidUtf8FollowsThePolicy) {
+  write_file(folder.file("a.txt"), "hello\xFFworld");
+  EXPECT_EQ(prepare({folder.file("a.txt")}).text.invalid_places, 1);
+  EXPECT_EQ(text_of(*tokenizer, folder.file("out/set")), "hello\xFFworld<|endoftext|>");
+  options.text.utf8 = Utf8Policy::kReplace;
+  prepare({folder.file("a.txt")});
+  EXPECT_EQ(text_of(*tokenizer, folder.file("out/set")), "hello\xEF\xBF\xBDworld<|endoftext|>");
+  fs::remove_all(folder.file("out"));
+  options.text.utf8 = Utf8Policy::kError;
+  EXPECT_NE(prepare_error({folder.file("a.txt")}).find("a.txt: byte 5 (0xff) is not valid UTF-8"), std::string::npos);
+  write_file(folder.file("b.jsonl"), "{\"text\": \"ok\"}\n{\"text\": \"\xC3\"}\n");
+  EXPECT_NE(prepare_error({folder.file("b.jsonl")}).find("b.jsonl:2: invalid UTF-8"), std::string::npos);
+}
+
+TEST_F(Corpus, BadLinesNameFileAndLine) {
+  const auto error_for = [&](const std::string& lines) {
+    write_file(folder.file("a.jsonl"), lines);
+    return prepare_error({folder.file("a.jsonl")});
+  };
+  const std::string good = "{\"text\": \"fine\"}\n";
+  EXPECT_NE(error_for(good + good + "{\"text\": \n").find("a.jsonl:3: "), std::string::npos);
+  EXPECT_NE(error_for(good + "{\"content\": \"x\"}\n").find("a.jsonl:2: no key \"text\""), std::string::npos);
+  EXPECT_NE(error_for("{\"text\": 5}\n").find("a.jsonl:1: key \"text\" is not a string"), std::string::npos);
+  EXPECT_NE(error_for("[\"text\"]\n").find("is not a JSON object"), std::string::npos);
+  options.text.skip_bad_lines = true;
+  write_file(folder.file("a.jsonl"), good + "oops\n" + good);
+  const auto result = prepare({folder.file("a.jsonl")});
+  EXPECT_EQ(result.text.skipped_lines, 1);
+  EXPECT_EQ(result.splits[0].documents, 2);
+}
+
+TEST_F(Corpus, DamagedCompressionIsAnError) {
+  std::string text;
+  Philox random(5);
+  for (int i = 0; i < 300000; ++i) text += static_cast<char>('a' + random.below(26));
+  write_gzip(folder.file("a.txt.gz"), text);
+  write_zstd(folder.file("a.txt.zst"), text);
+  for (const char* name : {"a.txt.gz", "a.txt.zst"}) {
+    const std::string packed = read_file(folder.file(name));
+    write_file(folder.file(name), packed.substr(0, packed.size() / 2));
+    EXPECT_NE(prepare_error({folder.file(name)}).find("truncated"), std::string::npos) << name;
+    std::string damaged = packed;
+    for (size_t i = 0; i < 40; ++i) damaged[packed.size() / 2 + i] ^= 0x5A;
+    write_file(folder.file(name), damaged);
+    EXPECT_NE(prepare_error({folder.file(name)}), "(no error)") << name;
+    write_file(folder.file(name), "not packed at all");
+    EXPECT_NE(prepare_error({folder.file(name)}), "(no error)") << name;
+  }
+}
+
+TEST_F(Corpus, NothingToReadIsAnError) {
+  write_file(folder.file("empty.txt"), "");
+  fs::create_directories(folder.file("none"));
+  EXPECT_NE(prepare_error({folder.file("empty.txt")}).find("corpus is empty"), std::string::npos);
+  EXPECT_NE(prepare_error({folder.file("none")}).find("holds no files"), std::string::npos);
+  EXPECT_NE(prepare_error({folder.file("absent*.txt")}).find("no such file"), std::string::npos);
+  write_file(folder.file("a.txt"), "abcX");
+  options.inputs = {folder.file("a.txt")};
+  options.output = folder.file("chars");
+  const auto characters = make_character_tokenizer({"a", "b", "c"});
+  EXPECT_NE(error_of([&] { prepare_corpus(*characters, options); }).find("a.txt: character 'X'"), std::string::npos);
+}
+
+TEST_F(Corpus, UnwritableOutputIsAnError) {
+  write_file(folder.file("a.txt"), "hello");
+  write_file(folder.file("file"), "in the way");
+  options.inputs = {folder.file("a.txt")};
+  options.output = folder.file("file/set");
+  EXPECT_ANY_THROW(prepare_corpus(*tokenizer, options));
+}
+
+}  // namespace
+}  // namespace octet

@@ -1,0 +1,61 @@
+// Encoding and pre-tokenisation speed on English text, in bytes per second of one thread.
+//   octet_io_bench (needs the test material: GPT-2's vocabulary and wikitext-2)
+#include <benchmark/benchmark.h>
+
+#include "base/test_data.h"
+#include "io/bpe.h"
+#include "io/bpe_tokenizer.h"
+#include "io/tokenizer_files.h"
+
+namespace octet {
+namespace {
+
+std::string english() {
+  const std::string path = test_data_path("text/wikitext-2/valid.txt");
+  return path.empty() ? "" : read_file(path);
+}
+
+void encode_gpt2(benchmark::State& state) {
+  const std::string path = test_data_path("tokenizers/gpt2-bpe"), text = english();
+  if (path.empty() || text.empty()) return state.SkipWithError("test material is absent");
+  const auto tokenizer = load_tokenizer(path);
+  std::vector<int32_t> ids;
+  for (auto _ : state) {
+    ids.clear();
+    tokenizer->encode_to(text, {}, ids);
+    benchmark::DoNotOptimize(ids.data());
+  }
+  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(text.size()));
+}
+BENCHMARK(encode_gpt2)->Unit(benchmark::kMillisecond);
+
+void split_by_pattern(benchmark::State& state, const char* pattern) {
+  const std::string text = english();
+  if (text.empty()) return state.SkipWithError("test material is absent");
+  const Splitter splitter({{.pattern = pattern}}, "bench");
+  SplitScratch scratch;
+  for (auto _ : state) benchmark::DoNotOptimize(splitter.split(text, scratch).size());
+  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(text.size()));
+}
+BENCHMARK_CAPTURE(split_by_pattern, gpt2, kGpt2Pattern)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(split_by_pattern, llama3, kLlama3Pattern)->Unit(benchmark::kMillisecond);
+
+// Merging one word of n bytes: where the scan of short words meets the heap of long ones.
+void merge_word(benchmark::State& state) {
+  MergeTable table;
+  for (int32_t id = 0; id < 4096; ++id)
+    table.insert(id % 64, id / 64, {static_cast<uint32_t>(4096 - id), 64 + id % 900});
+  std::vector<int32_t> word(static_cast<size_t>(state.range(0)));
+  for (size_t i = 0; i < word.size(); ++i) word[i] = static_cast<int32_t>(i * 7919 % 61);
+  MergeScratch scratch;
+  for (auto _ : state) {
+    auto symbols = word;
+    apply_merges(table, symbols, scratch);
+    benchmark::DoNotOptimize(symbols.data());
+  }
+  state.SetBytesProcessed(state.iterations() * state.range(0));
+}
+BENCHMARK(merge_word)->Arg(8)->Arg(24)->Arg(47)->Arg(49)->Arg(96)->Arg(1024);
+
+}  // namespace
+}  // namespace octet

@@ -1,0 +1,32 @@
+// Numbers as people read them, for the lines commands print: "12.3 MB", "4.56 M", "1m 05s".
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+namespace octet {
+
+inline std::string human_number(double value, const char* unit) {
+  static constexpr const char* kPrefixes[] = {"", "k", "M", "G", "T", "P"};
+  size_t prefix = 0;
+  while (std::abs(value) >= 1000 && prefix + 1 < std::size(kPrefixes)) value /= 1000, ++prefix;
+  const int digits = prefix == 0 || value >= 100 ? 0 : value >= 10 ? 1 : 2;
+  const char* space = prefix == 0 && *unit == '\0' ? "" : " ";
+  return fmt::format("{:.{}f}{}{}{}", value, digits, space, kPrefixes[prefix], unit);
+}
+
+inline std::string human_bytes(int64_t bytes) { return human_number(static_cast<double>(bytes), "B"); }
+inline std::string human_count(int64_t count) { return human_number(static_cast<double>(count), ""); }
+
+inline std::string human_seconds(double seconds) {
+  if (seconds < 10) return fmt::format("{:.1f}s", seconds);
+  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  if (whole < 60) return fmt::format("{}s", whole);
+  if (whole < 3600) return fmt::format("{}m {:02}s", whole / 60, whole % 60);
+  return fmt::format("{}h {:02}m", whole / 3600, whole / 60 % 60);
+}
+
+}  // namespace octet
