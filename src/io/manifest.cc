@@ -170,7 +170,12 @@ void FolderWriter::commit(const std::string& info_json) {
     const std::string old = path_ + ".old";
     remove_path(old);
     rename_path(path_, old);
-    rename_path(temporary_, path_);
+    try {
+      rename_path(temporary_, path_);
+    } catch (const Error&) {
+      rename_path(old, path_);
+      throw;
+    }
     std::error_code ignored;
     fs::remove_all(old, ignored);
   }

@@ -148,6 +148,24 @@ TEST(Safetensors, ReadsAFileMadeByTheReferenceLibrary) {
   }
 }
 
+TEST(Safetensors, OpensEveryModelFolderOfTheEcosystemGoldens) {
+  std::string root = test_data_path("hf_goldens");
+  if (root.empty()) GTEST_SKIP() << missing_test_data("hf_goldens");
+  int models = 0;
+  for (const std::string& name : list_folder(root)) {
+    const std::string folder = root + "/" + name;
+    if (!path_exists(folder + "/model.safetensors")) continue;
+    auto source = open_safetensors(folder);
+    EXPECT_FALSE(source->names().empty()) << name;
+    for (const std::string& tensor : source->names()) {
+      TensorView view = source->read(tensor);
+      EXPECT_EQ(static_cast<int64_t>(view.bytes.size()), view.type.bytes()) << name << " " << tensor;
+    }
+    ++models;
+  }
+  EXPECT_GE(models, 20);
+}
+
 TEST(Safetensors, MisalignedTensorsComeOutAligned) {
   TempFolder folder;
   write_file(folder.file("odd.safetensors"), raw_file(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
