@@ -9,11 +9,24 @@
 namespace octet {
 namespace {
 
-bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+bool is_word(const Utf8Char& character) { return character.length > 0 && unicode_is_word(character.code); }
 
-// A letter, digit or '_'; any non-ASCII byte counts as part of a word.
-bool is_word_byte(char c) {
-  return c == '_' || (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') || static_cast<uint8_t>(c) >= 0x80;
+// Where the white space around [.., at) or [at, ..) ends, not going below `least`.
+size_t skip_spaces_before(std::string_view text, size_t at, size_t least) {
+  for (;;) {
+    const Utf8Char character = utf8_before(text, at);
+    const auto length = static_cast<size_t>(character.length);
+    if (length == 0 || !unicode_is_space(character.code) || at - length < least) return at;
+    at -= length;
+  }
+}
+
+size_t skip_spaces_after(std::string_view text, size_t at) {
+  for (;;) {
+    const Utf8Char character = utf8_at(text, at);
+    if (character.length == 0 || !unicode_is_space(character.code)) return at;
+    at += static_cast<size_t>(character.length);
+  }
 }
 
 void hash_bytes(uint64_t& hash, std::string_view bytes) {  // FNV-1a, with the length so that fields cannot run together
@@ -53,10 +66,7 @@ const AddedToken* Tokenizer::match_added(std::string_view text, size_t at, bool 
     if (token->special && !parse_special) continue;
     if (text.compare(at, token->text.size(), token->text) != 0) continue;
     const size_t end = at + token->text.size();
-    if (token->single_word &&
-        ((at > 0 && is_word_byte(text[at - 1])) || (end < text.size() && is_word_byte(text[end])))) {
-      continue;
-    }
+    if (token->single_word && (is_word(utf8_before(text, at)) || is_word(utf8_at(text, end)))) continue;
     return token;
   }
   return nullptr;
@@ -81,13 +91,12 @@ void Tokenizer::encode_to(std::string_view text, const EncodeOptions& options, s
       ++at;
       continue;
     }
-    size_t end = at;
-    while (token->lstrip && end > begin && is_space(text[end - 1])) --end;
+    const size_t end = token->lstrip ? skip_spaces_before(text, at, begin) : at;
     flush(end);
     out.push_back(token->id);
     start = false;
     at += token->text.size();
-    while (token->rstrip && at < text.size() && is_space(text[at])) ++at;
+    if (token->rstrip) at = skip_spaces_after(text, at);
     begin = at;
   }
   flush(text.size());

@@ -1,6 +1,8 @@
 // See tokenizer_utf8.h. Pure functions over bytes; ASCII runs are skipped eight bytes at a time.
 #include "io/tokenizer_utf8.h"
 
+#include <utf8proc.h>
+
 #include <cstring>
 
 namespace octet {
@@ -27,6 +29,38 @@ Utf8Char utf8_at(std::string_view text, size_t at) {
       (first & 0x07) << 18 | (byte(at + 1) & 0x3F) << 12 | (byte(at + 2) & 0x3F) << 6 | (byte(at + 3) & 0x3F);
   if (code < 0x10000 || code > 0x10FFFF) return {};
   return {code, 4};
+}
+
+Utf8Char utf8_before(std::string_view text, size_t at) {
+  for (size_t back = 1; back <= 4 && back <= at; ++back) {
+    const Utf8Char character = utf8_at(text.substr(0, at), at - back);
+    if (character.length == static_cast<int>(back)) return character;
+  }
+  return {};
+}
+
+bool unicode_is_space(uint32_t code) {
+  return code == ' ' || (code >= 9 && code <= 13) || code == 0x85 || code == 0xA0 || code == 0x1680 ||
+         (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F || code == 0x205F ||
+         code == 0x3000;
+}
+
+bool unicode_is_word(uint32_t code) {
+  if (code == 0x200C || code == 0x200D) return true;
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(code))) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC: return true;
+    default: return false;
+  }
 }
 
 size_t utf8_valid_prefix(std::string_view text) {

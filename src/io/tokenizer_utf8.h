@@ -15,6 +15,12 @@ struct Utf8Char {
 
 Utf8Char utf8_at(std::string_view text, size_t at);
 
+// The character that ends right before `at`; length 0 at the beginning and after invalid bytes.
+Utf8Char utf8_before(std::string_view text, size_t at);
+
+bool unicode_is_space(uint32_t code);  // White_Space
+bool unicode_is_word(uint32_t code);   // what \w matches: letters, marks, decimal digits, connectors, joiners
+
 // Length of the longest prefix that is valid UTF-8.
 size_t utf8_valid_prefix(std::string_view text);
 
