@@ -138,11 +138,13 @@ class Builder {
   void update(const std::string& state, Value value);
 
  private:
+  int64_t new_dropout_key();
+
   Graph& graph_;
   std::string prefix_;
   int32_t layer_ = -1;
   Phase phase_ = Phase::kForward;
-  int64_t next_dropout_key_ = 1;  // unique per dropout site in a graph
+  int64_t next_dropout_key_ = 0;  // unique per dropout site in a graph; 0 = not looked for yet
 };
 
 }  // namespace octet

@@ -104,7 +104,8 @@ class Graph {
   explicit Graph(std::string name = "main") : name_(std::move(name)) {}
 
   // Appends a node, infers its result types from the op's facts (leaves and fusions: taken from node.results) and
-  // checks inputs. Throws kInvalidArgument: "matmul: inner dims differ: 64 vs 48 in node layer3.mlp.up".
+  // checks inputs; absent optional inputs at the end are dropped. Throws kInvalidArgument: "matmul: inner dims differ:
+  // 64 vs 48 in node layer3.mlp.up".
   NodeId add(Node node);
 
   // The leaf of this op and name, or none. Leaf names are unique per op kind within a graph.
@@ -119,7 +120,8 @@ class Graph {
   int32_t size() const { return static_cast<int32_t>(nodes_.size()); }
   const Node& node(NodeId id) const { return nodes_[static_cast<size_t>(index(id))]; }
   const Node& node(Value value) const { return node(value.node); }
-  Node& mutable_node(NodeId id) { return nodes_[static_cast<size_t>(index(id))]; }  // names, attrs, layer, phase only
+  // Names, attrs, layer and phase may change; an input only for a value of the same type that comes before the node.
+  Node& mutable_node(NodeId id) { return nodes_[static_cast<size_t>(index(id))]; }
   const std::vector<Node>& nodes() const { return nodes_; }
   const TensorType& type(Value value) const { return node(value).results[static_cast<size_t>(value.result)]; }
   const Shape& shape(Value value) const { return type(value).shape; }
@@ -131,6 +133,10 @@ class Graph {
   std::vector<NamedValue>& updates() { return updates_; }
   const std::vector<NamedValue>& updates() const { return updates_; }
   Value output(std::string_view name) const;  // throws kNotFound listing what there is
+
+  // Drops the nodes not in `keep` (one flag per node) and renumbers the rest. Throws kInternal when a kept node, an
+  // output or an update reads a dropped one.
+  void keep_nodes(const std::vector<bool>& keep);
 
   // uses[node][result] = number of uses by nodes, outputs and updates.
   std::vector<std::vector<int32_t>> count_uses() const;

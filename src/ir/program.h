@@ -56,7 +56,8 @@ class Program {
   std::vector<Graph> graphs_;
 };
 
-// Gives every param and state leaf of the graphs a StateEntry (kParam for params) where none exists yet.
+// Gives every param and state leaf and every update of the graphs a StateEntry where none exists yet: kParam for
+// params, kKvCache for what kv_append appends to, kScale for the rest (their makers declare what is something else).
 void collect_state(Program& program);
 
 }  // namespace octet

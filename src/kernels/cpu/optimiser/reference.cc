@@ -3,8 +3,10 @@
 
 namespace octet::cpu::reference {
 
-// norm = sqrt(sum over all tensors of g^2); finite = 1 when every element is finite, else 0.
-void global_norm(const Node&, RefInputs in, RefResults out) {
+// norm = sqrt(sum over all tensors of g^2); clip = min(1, max_norm / (norm + 1e-6)), 1 when max_norm is 0;
+// finite = 1 when every element is finite, else 0.
+void global_norm(const Node& node, RefInputs in, RefResults out) {
+  const double max_norm = node.attrs.get_or<double>("max_norm", 0.0);
   double squares = 0;
   bool finite = true;
   for (const RefTensor* gradient : in) {
@@ -14,7 +16,8 @@ void global_norm(const Node&, RefInputs in, RefResults out) {
     }
   }
   out[0].values[0] = std::sqrt(squares);
-  out[1].values[0] = finite ? 1 : 0;
+  out[1].values[0] = max_norm > 0 ? std::fmin(1.0, max_norm / (out[0].values[0] + 1e-6)) : 1.0;
+  out[2].values[0] = finite ? 1 : 0;
 }
 
 // g = grad clip; p *= 1 - lr wd; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;

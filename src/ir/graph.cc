@@ -1,0 +1,206 @@
+// Graph, attributes and the op table. Types come from the facts of each op; this file knows no op by name but leaves
+// and the fusion node.
+#include "ir/graph.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "ir/facts.h"
+
+namespace octet {
+namespace {
+
+constexpr int64_t kMaxElements = int64_t{1} << 56;  // so that bytes and products of two dims stay within int64
+
+bool is_named_leaf(Op op) { return op == Op::kInput || op == Op::kParam || op == Op::kState; }
+
+std::string leaf_key(Op op, std::string_view name) { return fmt::format("{}:{}", static_cast<int>(op), name); }
+
+std::string input_range(const OpInfo& info) {
+  if (info.max_inputs < 0) return fmt::format("at least {}", info.min_inputs);
+  if (info.max_inputs == info.min_inputs) return std::to_string(info.min_inputs);
+  return fmt::format("{} to {}", info.min_inputs, info.max_inputs);
+}
+
+void check_result(const Node& node, const TensorType& type) {
+  int64_t elements = 1;
+  bool good = type.shape.rank() >= 1;
+  for (int64_t dim : type.shape.dims) {
+    good = good && dim > 0 && !__builtin_mul_overflow(elements, dim, &elements) && elements <= kMaxElements;
+  }
+  check(good, ErrorCode::kInvalidArgument,
+        "{}: result type {} in node {}: dims must be positive and elements at most 2^56", op_name(node.op),
+        to_string(type), node.name);
+}
+
+}  // namespace
+
+const std::vector<OpInfo>& all_ops() {
+  static const std::vector<OpInfo> table = {
+#define OCTET_OP(suffix, name, min_inputs, max_inputs, results) {Op::k##suffix, #name, min_inputs, max_inputs, results},
+#include "ir/ops.def"
+#undef OCTET_OP
+  };
+  return table;
+}
+
+const OpInfo& op_info(Op op) {
+  const std::vector<OpInfo>& table = all_ops();
+  auto position = static_cast<size_t>(op);
+  check(position < table.size(), ErrorCode::kInternal, "op: no such enumerator {}", position);
+  return table[position];
+}
+
+std::optional<Op> find_op(std::string_view name) {
+  static const std::unordered_map<std::string_view, Op> index = [] {
+    std::unordered_map<std::string_view, Op> map;
+    for (const OpInfo& info : all_ops()) map.emplace(info.name, info.op);
+    return map;
+  }();
+  auto found = index.find(name);
+  if (found == index.end()) return {};
+  return found->second;
+}
+
+const char* phase_name(Phase phase) {
+  constexpr const char* kNames[] = {"forward", "backward", "recompute", "optimizer"};
+  return kNames[static_cast<size_t>(phase)];
+}
+
+const char* stage_name(Stage stage) {
+  constexpr const char* kNames[] = {"model", "gradient", "precise", "fused", "packed"};
+  return kNames[static_cast<size_t>(stage)];
+}
+
+void throw_bad_attr(std::string_view key, bool present) {
+  fail(ErrorCode::kInternal, "attribute {} {}", key, present ? "is of another type than asked for" : "is missing");
+}
+
+Attrs::Attrs(std::initializer_list<std::pair<std::string, Attr>> list) {
+  entries_.reserve(list.size());
+  for (const auto& [key, value] : list) set(key, value);
+}
+
+namespace {
+bool key_less(const std::pair<std::string, Attr>& entry, std::string_view key) { return entry.first < key; }
+}  // namespace
+
+void Attrs::set(std::string_view key, Attr value) {
+  auto at = std::lower_bound(entries_.begin(), entries_.end(), key, key_less);
+  if (at != entries_.end() && at->first == key) {
+    at->second = std::move(value);
+  } else {
+    entries_.emplace(at, std::string(key), std::move(value));
+  }
+}
+
+void Attrs::erase(std::string_view key) {
+  auto at = std::lower_bound(entries_.begin(), entries_.end(), key, key_less);
+  if (at != entries_.end() && at->first == key) entries_.erase(at);
+}
+
+const Attr* Attrs::find(std::string_view key) const {
+  for (const auto& entry : entries_) {  // a handful of entries: a scan beats a search
+    if (entry.first == key) return &entry.second;
+  }
+  return nullptr;
+}
+
+NodeId Graph::add(Node node) {
+  const OpInfo& info = op_info(node.op);
+  auto min_inputs = static_cast<size_t>(info.min_inputs);
+  while (node.inputs.size() > min_inputs && !node.inputs.back().exists()) node.inputs.pop_back();
+  check(node.inputs.size() >= min_inputs &&
+            (info.max_inputs < 0 || node.inputs.size() <= static_cast<size_t>(info.max_inputs)),
+        ErrorCode::kInvalidArgument, "{}: {} inputs (want {}) in node {}", info.name, node.inputs.size(),
+        input_range(info), node.name);
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    Value input = node.inputs[i];
+    bool optional = i >= min_inputs && info.max_inputs >= 0;
+    if (!input.exists() && optional) continue;
+    bool known = index(input.node) >= 0 && index(input.node) < size() && input.result >= 0 &&
+                 static_cast<size_t>(input.result) < this->node(input.node).results.size();
+    check(known, ErrorCode::kInvalidArgument,
+          "{}: input {} is #{}.{}, which graph {} of {} nodes does not have, in node {}", info.name, i,
+          index(input.node), input.result, name_, size(), node.name);
+  }
+  node.results = op_facts(node.op).infer(*this, node);
+  for (const TensorType& type : node.results) check_result(node, type);
+  NodeId id{size()};
+  if (is_named_leaf(node.op)) {
+    check(!node.name.empty(), ErrorCode::kInvalidArgument, "{}: a leaf needs a name", info.name);
+    bool added = leaves_.emplace(leaf_key(node.op, node.name), id).second;
+    check(added, ErrorCode::kInvalidArgument, "{}: graph {} already has one named {}", info.name, name_, node.name);
+  }
+  nodes_.push_back(std::move(node));
+  return id;
+}
+
+Value Graph::find_leaf(Op op, std::string_view name) const {
+  auto found = leaves_.find(leaf_key(op, name));
+  return found == leaves_.end() ? Value::none() : Value{found->second, 0};
+}
+
+Value Graph::find_leaf(std::string_view name) const {
+  for (Op op : {Op::kInput, Op::kParam, Op::kState}) {
+    if (Value found = find_leaf(op, name); found.exists()) return found;
+  }
+  return Value::none();
+}
+
+Value Graph::output(std::string_view name) const {
+  std::vector<std::string> names;
+  for (const NamedValue& output : outputs_) {
+    if (output.name == name) return output.value;
+    names.push_back(output.name);
+  }
+  fail(ErrorCode::kNotFound, "graph {} has no output '{}'; it has: {}", name_, name, fmt::join(names, ", "));
+}
+
+std::vector<std::vector<int32_t>> Graph::count_uses() const {
+  std::vector<std::vector<int32_t>> uses(nodes_.size());
+  for (size_t i = 0; i < nodes_.size(); ++i) uses[i].resize(nodes_[i].results.size());
+  auto count = [&](Value value) {
+    if (value.exists()) ++uses[static_cast<size_t>(index(value.node))][static_cast<size_t>(value.result)];
+  };
+  for (const Node& node : nodes_) {
+    for (Value input : node.inputs) count(input);
+  }
+  for (const NamedValue& output : outputs_) count(output.value);
+  for (const NamedValue& update : updates_) count(update.value);
+  return uses;
+}
+
+void Graph::keep_nodes(const std::vector<bool>& keep) {
+  std::vector<NodeId> moved(nodes_.size(), NodeId::kNone);
+  auto remap = [&](Value& value) {
+    if (!value.exists()) return;
+    NodeId to = moved[static_cast<size_t>(index(value.node))];
+    check(to != NodeId::kNone, ErrorCode::kInternal, "graph {}: #{} is dropped but still used", name_,
+          index(value.node));
+    value.node = to;
+  };
+  size_t next = 0;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (!keep[i]) continue;
+    for (Value& input : nodes_[i].inputs) remap(input);
+    moved[i] = NodeId{static_cast<int32_t>(next)};
+    if (next != i) nodes_[next] = std::move(nodes_[i]);
+    ++next;
+  }
+  nodes_.resize(next);
+  for (NamedValue& output : outputs_) remap(output.value);
+  for (NamedValue& update : updates_) remap(update.value);
+  std::erase_if(leaves_, [&](const auto& leaf) { return !keep[static_cast<size_t>(index(leaf.second))]; });
+  for (auto& [key, id] : leaves_) id = moved[static_cast<size_t>(index(id))];
+}
+
+std::string describe(const Graph& graph, NodeId id) {
+  if (index(id) < 0 || index(id) >= graph.size()) return fmt::format("node #{} (not in {})", index(id), graph.name());
+  const Node& node = graph.node(id);
+  return fmt::format("node {} ({}, #{})", node.name, op_name(node.op), index(id));
+}
+
+}  // namespace octet

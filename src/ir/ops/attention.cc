@@ -1,0 +1,125 @@
+// Causal attention within segments of a token-flattened batch. q is [T, heads head_dim], k and v [T, kv_heads
+// head_dim]; segments i32[S+1] holds the start of every segment and then the end of the last one, repeated.
+#include <algorithm>
+
+#include "ir/builder.h"
+#include "ir/ops/attention_dims.h"
+
+namespace octet::ops {
+
+HeadDims head_dims(const Node& node) {
+  HeadDims dims{positive_attr(node, "heads"), positive_attr(node, "kv_heads"), positive_attr(node, "head_dim")};
+  require(dims.heads % dims.kv_heads == 0, node, "heads {} is not a multiple of kv_heads {}", dims.heads,
+          dims.kv_heads);
+  require(attr_or<int64_t>(node, "window", 0) >= 0, node, "window is {} (want >= 0)",
+          attr_or<int64_t>(node, "window", 0));
+  attr<double>(node, "scale");
+  return dims;
+}
+
+void require_heads(const Graph& graph, const Node& node, size_t i, int64_t tokens, int64_t width) {
+  require_arithmetic(graph, node, i);
+  const Shape& shape = input_shape(graph, node, i);
+  require(shape == Shape{tokens, width}, node, "input {} is {} (want [{},{}]: tokens, heads x head_dim)", i, shape,
+          tokens, width);
+}
+
+void require_ints(const Graph& graph, const Node& node, size_t i, int rank, const char* what) {
+  const TensorType& type = input_type(graph, node, i);
+  require(type.dtype == DType::kI32 && type.shape.rank() == rank, node, "{} is {} (want i32 of rank {})", what, type,
+          rank);
+}
+
+void require_segments(const Graph& graph, const Node& node, size_t i) {
+  require_ints(graph, node, i, 1, "segments");
+  require(input_shape(graph, node, i)[0] >= 2, node, "segments is {} (want at least 2: a start and an end)",
+          input_shape(graph, node, i));
+}
+
+}  // namespace octet::ops
+
+namespace octet::facts {
+namespace {
+
+using namespace ops;
+
+// Checks of q, k, v, segments and dropout, shared with the gradient; `rng` is the index of the optional rng input.
+HeadDims check_attention(const Graph& graph, const Node& node, size_t rng) {
+  HeadDims dims = head_dims(node);
+  require_rank(graph, node, 0, 2);
+  int64_t tokens = input_shape(graph, node, 0)[0];
+  require_heads(graph, node, 0, tokens, dims.heads * dims.head_dim);
+  require_heads(graph, node, 1, tokens, dims.kv_heads * dims.head_dim);
+  require_heads(graph, node, 2, tokens, dims.kv_heads * dims.head_dim);
+  require_segments(graph, node, 3);
+  double p = attr_or(node, "dropout", 0.0);
+  require(p >= 0 && p < 1, node, "dropout is {} (want 0 <= dropout < 1)", p);
+  if (p > 0) {
+    require(has_input(node, rng), node, "dropout {} needs the rng input", p);
+    require_type(graph, node, rng, {DType::kI64, {3}});
+    positive_attr(node, "max_length");
+    attr<int64_t>(node, "key");
+  }
+  return dims;
+}
+
+Types attention_type(const Graph& graph, const Node& node) {
+  HeadDims dims = check_attention(graph, node, 4);
+  return {input_type(graph, node, 0), f32({input_shape(graph, node, 0)[0], dims.heads})};
+}
+
+Types attention_grad_type(const Graph& graph, const Node& node) {
+  HeadDims dims = check_attention(graph, node, 7);
+  int64_t tokens = input_shape(graph, node, 0)[0];
+  require_heads(graph, node, 4, tokens, dims.heads * dims.head_dim);
+  require_type(graph, node, 5, f32({tokens, dims.heads}));
+  require_heads(graph, node, 6, tokens, dims.heads * dims.head_dim);
+  return {input_type(graph, node, 0), input_type(graph, node, 1), input_type(graph, node, 2)};
+}
+
+// Visible (query, key) pairs, causal-halved: L/2 keys a query for segments of L, less what a window hides.
+double visible_pairs(const Graph& graph, const Node& node) {
+  int64_t tokens = input_shape(graph, node, 0)[0];
+  int64_t length = node.attrs.get_or<int64_t>("equal_length", 0);
+  if (length <= 0) length = node.attrs.get_or<int64_t>("max_length", 0);
+  if (length <= 0) length = tokens;
+  int64_t window = node.attrs.get_or<int64_t>("window", 0);
+  auto l = static_cast<double>(std::min(length, tokens));
+  double w = window > 0 ? std::min(static_cast<double>(window), l) : l;
+  return static_cast<double>(tokens) * (w - w * w / (2 * l));
+}
+
+// kProducts matrix products of head_dim multiply-adds a pair: 2 forward, 5 backward (scores once more, dp, dv, dq, dk).
+template <int kProducts>
+Cost attention_cost(const Graph& graph, const Node& node) {
+  double width = static_cast<double>(input_shape(graph, node, 0)[1]);
+  return {2.0 * kProducts * width * visible_pairs(graph, node), moved_bytes(graph, node)};
+}
+
+void attention_gradient(GradientContext& context) {
+  require_no_gradient(context, 1, "the log-sum-exp of attention");
+  std::vector<Value> inputs = {context.input(0),  context.input(1),  context.input(2),   context.input(3),
+                               context.result(0), context.result(1), context.gradient(0)};
+  if (has_input(context.node(), 4)) inputs.push_back(context.input(4));
+  Value dq = emit_gradient(context, Op::kAttentionGrad, std::move(inputs), context.node().attrs);
+  for (int i = 0; i < 3; ++i) context.add_gradient(i, {dq.node, i});
+}
+
+}  // namespace
+
+const OpFacts attention = {
+    .infer = attention_type,
+    .gradient = attention_gradient,
+    .cost = attention_cost<2>,
+    .precision = {ResultPrecision::kFollow, ResultPrecision::kHigh},
+    .meaning =
+        "softmax(scale q k^T) v per head, causal within segments; attrs heads, kv_heads, head_dim, scale, window, "
+        "max_length, equal_length, dropout, key; tokens past the last segment give 0; lse before dropout"};
+const OpFacts attention_grad = {.infer = attention_grad_type,
+                                .no_gradient = "is a gradient",
+                                .cost = attention_cost<5>,
+                                .meaning =
+                                    "with P = exp(s - lse): dv = P^T dout, ds = P (dout v^T - rowsum(dout out)), "
+                                    "dq = scale ds k, dk = scale ds^T q"};
+
+}  // namespace octet::facts

@@ -1,0 +1,73 @@
+#include "ir/ops/common.h"
+
+#include "ir/builder.h"
+
+namespace octet::ops {
+
+void throw_bad_node(const Node& node, const std::string& message) {
+  fail(ErrorCode::kInvalidArgument, "{}: {} in node {}", op_name(node.op), message, node.name);
+}
+
+void require_arithmetic(const Graph& graph, const Node& node, size_t i) {
+  DType dtype = input_type(graph, node, i).dtype;
+  require(is_arithmetic(dtype), node, "input {} is {} (want f32, bf16, f16 or f64; cast or dequantize it)", i, dtype);
+}
+
+void require_rank(const Graph& graph, const Node& node, size_t i, int rank) {
+  const Shape& shape = input_shape(graph, node, i);
+  require(shape.rank() == rank, node, "input {} has shape {} (want rank {})", i, shape, rank);
+}
+
+void require_type(const Graph& graph, const Node& node, size_t i, const TensorType& want) {
+  const TensorType& type = input_type(graph, node, i);
+  require(type == want, node, "input {} is {} (want {})", i, type, want);
+}
+
+const char* attr_kind(const Attr& attr) {
+  constexpr const char* kNames[] = {"integer", "number with a point", "bool", "string", "integer list", "number list"};
+  return kNames[attr.index()];
+}
+
+DType dtype_attr(const Node& node, std::string_view key) {
+  const std::string& name = attr<std::string>(node, key);
+  try {
+    return parse_dtype(name);
+  } catch (const Error& error) {
+    throw_bad_node(node, fmt::format("attribute {}: {}", key, error.message()));
+  }
+}
+
+int64_t positive_attr(const Node& node, std::string_view key) {
+  int64_t value = attr<int64_t>(node, key);
+  require(value > 0, node, "attribute {} is {} (want a positive number)", key, value);
+  return value;
+}
+
+double moved_bytes(const Graph& graph, const Node& node) {
+  double bytes = 0;
+  for (Value input : node.inputs) {
+    if (input.exists()) bytes += static_cast<double>(graph.type(input).bytes());
+  }
+  for (const TensorType& result : node.results) bytes += static_cast<double>(result.bytes());
+  return bytes;
+}
+
+Value emit_gradient(GradientContext& context, Op op, std::vector<Value> inputs, Attrs attrs) {
+  return {context.builder().emit(op, std::move(inputs), std::move(attrs), context.node().name), 0};
+}
+
+Value reduce_to_input(GradientContext& context, Value dy, int input) {
+  const Shape want = context.graph().shape(context.input(input));
+  const Shape& have = context.graph().shape(dy);
+  if (want == have) return dy;
+  std::string axis = want.elements() == 1 ? "all" : "rows";
+  return emit_gradient(context, Op::kReduce, {dy}, {{"kind", std::string("sum")}, {"axis", axis}});
+}
+
+void require_no_gradient(GradientContext& context, int result, const char* what) {
+  check(!context.gradient(result).exists(), ErrorCode::kUnsupported,
+        "{}: the loss depends on {}, whose gradient is not defined, in node {}", op_name(context.node().op), what,
+        context.node().name);
+}
+
+}  // namespace octet::ops

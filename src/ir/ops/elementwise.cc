@@ -1,0 +1,161 @@
+// Elementwise ops. Results follow the type of input 0. The second operand of the binary ops is as large as the first,
+// or [C] against its last dim, or [1]; it may be of another float type (float32 biases and scalars).
+#include "ir/builder.h"
+#include "ir/ops/common.h"
+
+namespace octet::facts {
+namespace {
+
+using namespace ops;
+
+Types cast_type(const Graph& graph, const Node& node) {
+  return {{dtype_attr(node, "to"), input_shape(graph, node, 0)}};
+}
+
+Types unary(const Graph& graph, const Node& node) {
+  require_arithmetic(graph, node, 0);
+  return {input_type(graph, node, 0)};
+}
+
+Types scale_type(const Graph& graph, const Node& node) {
+  attr<double>(node, "value");
+  return unary(graph, node);
+}
+
+Types gelu_type(const Graph& graph, const Node& node) {
+  attr<bool>(node, "approximate");
+  return unary(graph, node);
+}
+
+Types slope_type(const Graph& graph, const Node& node) {
+  require_arithmetic(graph, node, 0);
+  require_arithmetic(graph, node, 1);
+  const Shape &x = input_shape(graph, node, 0), &dy = input_shape(graph, node, 1);
+  require(x == dy, node, "x and dy differ: {} vs {}", x, dy);
+  return {input_type(graph, node, 0)};
+}
+
+Types gelu_grad_type(const Graph& graph, const Node& node) {
+  attr<bool>(node, "approximate");
+  return slope_type(graph, node);
+}
+
+Types binary(const Graph& graph, const Node& node) {
+  require_arithmetic(graph, node, 0);
+  require_arithmetic(graph, node, 1);
+  const Shape &a = input_shape(graph, node, 0), &b = input_shape(graph, node, 1);
+  bool fits = a == b || (b.rank() == 1 && (b[0] == a.cols() || b[0] == 1));
+  require(fits, node, "shapes do not fit: {} and {} (the second may be the same, [{}] or [1])", a, b, a.cols());
+  return {input_type(graph, node, 0)};
+}
+
+Types dropout_type(const Graph& graph, const Node& node) {
+  require_arithmetic(graph, node, 0);
+  require_type(graph, node, 1, {DType::kI64, {3}});
+  double p = attr<double>(node, "p");
+  require(p >= 0 && p < 1, node, "p is {} (want 0 <= p < 1)", p);
+  require(attr<int64_t>(node, "key") >= 0, node, "key is {} (want >= 0)", attr<int64_t>(node, "key"));
+  return {input_type(graph, node, 0)};
+}
+
+void cast_gradient(GradientContext& context) {
+  DType from = context.graph().dtype(context.input(0));
+  context.add_gradient(0, context.builder().cast(context.gradient(0), from));
+}
+
+void scale_gradient(GradientContext& context) {
+  context.add_gradient(0, emit_gradient(context, Op::kScale, {context.gradient(0)}, context.node().attrs));
+}
+
+// dx = dy f'(x) through the op's own _grad form.
+template <Op kGrad>
+void slope_gradient(GradientContext& context) {
+  context.add_gradient(0, emit_gradient(context, kGrad, {context.input(0), context.gradient(0)}, context.node().attrs));
+}
+
+void add_gradient(GradientContext& context) {
+  Value dy = context.gradient(0);
+  context.add_gradient(0, dy);
+  if (context.wants(1)) context.add_gradient(1, reduce_to_input(context, dy, 1));
+}
+
+void sub_gradient(GradientContext& context) {
+  Value dy = context.gradient(0);
+  context.add_gradient(0, dy);
+  if (!context.wants(1)) return;
+  Value sum = reduce_to_input(context, dy, 1);
+  context.add_gradient(1, emit_gradient(context, Op::kScale, {sum}, {{"value", -1.0}}));
+}
+
+// da = dy b; db = the sum of dy a over what b was broadcast to.
+void mul_gradient(GradientContext& context) {
+  Value dy = context.gradient(0);
+  if (context.wants(0)) context.add_gradient(0, emit_gradient(context, Op::kMul, {dy, context.input(1)}));
+  if (!context.wants(1)) return;
+  Value product = emit_gradient(context, Op::kMul, {dy, context.input(0)});
+  context.add_gradient(1, reduce_to_input(context, product, 1));
+}
+
+// Dropout is linear in x: the same mask and factor on dy.
+void dropout_gradient(GradientContext& context) {
+  context.add_gradient(
+      0, emit_gradient(context, Op::kDropout, {context.gradient(0), context.input(1)}, context.node().attrs));
+}
+
+OpFacts pointwise(OpFacts facts) {
+  facts.in_place = facts.in_place.empty() ? std::vector<int>{0} : facts.in_place;
+  facts.elementwise = true;
+  facts.cheap_to_recompute = true;
+  return facts;
+}
+
+OpFacts slope(const char* meaning, Types (*infer)(const Graph&, const Node&), Cost (*cost)(const Graph&, const Node&)) {
+  return pointwise(
+      {.infer = infer, .no_gradient = "is a gradient", .cost = cost, .in_place = {1, 0}, .meaning = meaning});
+}
+
+}  // namespace
+
+const OpFacts cast = pointwise({.infer = cast_type,
+                                .gradient = cast_gradient,
+                                .cost = per_result_element<1>,
+                                .precision = {ResultPrecision::kKeep},
+                                .meaning = "x in the type of attr to: nearest even, FP8 saturating"});
+const OpFacts scale = pointwise(
+    {.infer = scale_type, .gradient = scale_gradient, .cost = per_result_element<1>, .meaning = "x times attr value"});
+const OpFacts gelu =
+    pointwise({.infer = gelu_type,
+               .gradient = slope_gradient<Op::kGeluGrad>,
+               .cost = per_result_element<8>,
+               .meaning = "x Phi(x); attr approximate: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))"});
+const OpFacts gelu_grad = slope("dy times the derivative of gelu at x", gelu_grad_type, per_result_element<12>);
+const OpFacts silu = pointwise({.infer = unary,
+                                .gradient = slope_gradient<Op::kSiluGrad>,
+                                .cost = per_result_element<5>,
+                                .meaning = "x / (1 + exp(-x))"});
+const OpFacts silu_grad = slope("dy times the derivative of silu at x", slope_type, per_result_element<8>);
+const OpFacts relu = pointwise({.infer = unary,
+                                .gradient = slope_gradient<Op::kReluGrad>,
+                                .cost = per_result_element<1>,
+                                .meaning = "max(x, 0); NaN stays NaN"});
+const OpFacts relu_grad = slope("dy where x > 0, else 0", slope_type, per_result_element<1>);
+const OpFacts add = pointwise(
+    {.infer = binary, .gradient = add_gradient, .cost = per_result_element<1>, .in_place = {0, 1}, .meaning = "a + b"});
+const OpFacts sub = pointwise(
+    {.infer = binary, .gradient = sub_gradient, .cost = per_result_element<1>, .in_place = {0, 1}, .meaning = "a - b"});
+const OpFacts mul = pointwise({.infer = binary,
+                               .gradient = mul_gradient,
+                               .cost = per_result_element<1>,
+                               .in_place = {0, 1},
+                               .meaning = "a times b"});
+const OpFacts maximum = pointwise({.infer = binary,
+                                   .no_gradient = "used on statistics only",
+                                   .cost = per_result_element<1>,
+                                   .in_place = {0, 1},
+                                   .meaning = "the larger of a and b; a NaN in either goes through"});
+const OpFacts dropout = pointwise({.infer = dropout_type,
+                                   .gradient = dropout_gradient,
+                                   .cost = per_result_element<2>,
+                                   .meaning = "x / (1 - p) where uniform(rng, key, element) >= p, else 0"});
+
+}  // namespace octet::facts

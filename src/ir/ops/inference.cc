@@ -1,0 +1,79 @@
+// The paged KV cache: a token's row lies in slot block x block_size + offset, found through its sequence's block table.
+#include <algorithm>
+
+#include "ir/ops/attention_dims.h"
+
+namespace octet::facts {
+namespace {
+
+using namespace ops;
+
+Types kv_append_type(const Graph& graph, const Node& node) {
+  require_rank(graph, node, 0, 2);
+  require_rank(graph, node, 1, 2);
+  require_arithmetic(graph, node, 1);
+  const TensorType &cache = input_type(graph, node, 0), &rows = input_type(graph, node, 1);
+  require(is_float(cache.dtype), node, "the cache is {} (want a float type)", cache.dtype);
+  require(cache.shape[1] == rows.shape[1], node, "the cache holds rows of {}, given {}", cache.shape[1], rows.shape[1]);
+  require_type(graph, node, 2, {DType::kI32, {rows.shape[0]}});
+  return {cache};
+}
+
+Types paged_attention_type(const Graph& graph, const Node& node) {
+  HeadDims dims = head_dims(node);
+  require_rank(graph, node, 0, 2);
+  require_heads(graph, node, 0, input_shape(graph, node, 0)[0], dims.heads * dims.head_dim);
+  int64_t block_size = positive_attr(node, "block_size"), width = dims.kv_heads * dims.head_dim;
+  for (size_t i = 1; i <= 2; ++i) {
+    require_rank(graph, node, i, 2);
+    const TensorType& cache = input_type(graph, node, i);
+    require(is_float(cache.dtype) && cache.shape[1] == width && cache.shape[0] % block_size == 0, node,
+            "cache {} is {} (want whole blocks of {} rows of {})", i, cache, block_size, width);
+  }
+  require_segments(graph, node, 3);
+  int64_t sequences = input_shape(graph, node, 3)[0] - 1;
+  require_type(graph, node, 4, {DType::kI32, {sequences}});
+  require_ints(graph, node, 5, 2, "block_table");
+  require(input_shape(graph, node, 5)[0] == sequences, node, "block_table is {} for {} sequences",
+          input_shape(graph, node, 5), sequences);
+  return {input_type(graph, node, 0)};
+}
+
+// Only the appended rows move.
+Cost kv_append_cost(const Graph& graph, const Node& node) {
+  return {0, 2.0 * static_cast<double>(input_type(graph, node, 1).bytes()) +
+                 static_cast<double>(input_type(graph, node, 2).bytes())};
+}
+
+// An upper bound: every sequence as long as its block table (or the window) allows.
+Cost paged_attention_cost(const Graph& graph, const Node& node) {
+  const Shape &q = input_shape(graph, node, 0), &table = input_shape(graph, node, 5);
+  int64_t keys = table[1] * node.attrs.get<int64_t>("block_size");
+  int64_t window = node.attrs.get_or<int64_t>("window", 0);
+  if (window > 0) keys = std::min(keys, window);
+  const TensorType& cache = input_type(graph, node, 1);
+  double row_bytes = static_cast<double>(cache.shape[1] * dtype_bytes(cache.dtype));
+  double bytes =
+      2.0 * static_cast<double>(node.results[0].bytes()) + 2.0 * static_cast<double>(table[0] * keys) * row_bytes;
+  return {4.0 * static_cast<double>(q.elements()) * static_cast<double>(keys), bytes};
+}
+
+}  // namespace
+
+const OpFacts kv_append = {
+    .infer = kv_append_type,
+    .no_gradient = "inference only",
+    .cost = kv_append_cost,
+    .precision = {ResultPrecision::kKeep},
+    .in_place = {0},
+    .must_alias = 0,
+    .meaning = "the cache with rows[t] in slot slots[t], rounded to its type; slot -1 writes nowhere"};
+const OpFacts paged_attention = {
+    .infer = paged_attention_type,
+    .no_gradient = "inference only",
+    .cost = paged_attention_cost,
+    .meaning =
+        "attention of queries segments[s]..segments[s+1] over the kv_lengths[s] tokens of block_table[s]; query i of "
+        "n stands at position kv_lengths[s] - n + i; attrs heads, kv_heads, head_dim, scale, window, block_size"};
+
+}  // namespace octet::facts

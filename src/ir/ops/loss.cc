@@ -1,0 +1,52 @@
+// Cross entropy against integer targets and its gradient. Losses are float32, one per token; -1 marks ignored tokens.
+#include "ir/builder.h"
+#include "ir/ops/common.h"
+
+namespace octet::facts {
+namespace {
+
+using namespace ops;
+
+int64_t check_logits(const Graph& graph, const Node& node) {
+  require_arithmetic(graph, node, 0);
+  require_rank(graph, node, 0, 2);
+  int64_t tokens = input_shape(graph, node, 0)[0];
+  require_type(graph, node, 1, {DType::kI32, {tokens}});
+  return tokens;
+}
+
+Types cross_entropy_type(const Graph& graph, const Node& node) {
+  int64_t tokens = check_logits(graph, node);
+  return {f32({tokens}), f32({tokens})};
+}
+
+Types cross_entropy_grad_type(const Graph& graph, const Node& node) {
+  int64_t tokens = check_logits(graph, node);
+  require_type(graph, node, 2, f32({tokens}));
+  require_type(graph, node, 3, f32({tokens}));
+  return {input_type(graph, node, 0)};
+}
+
+void cross_entropy_gradient(GradientContext& context) {
+  require_no_gradient(context, 1, "the log-sum-exp of cross_entropy");
+  context.add_gradient(0, emit_gradient(context, Op::kCrossEntropyGrad,
+                                        {context.input(0), context.input(1), context.result(1), context.gradient(0)}));
+}
+
+}  // namespace
+
+const OpFacts cross_entropy = {
+    .infer = cross_entropy_type,
+    .gradient = cross_entropy_gradient,
+    .cost = per_input_element<4>,
+    .precision = {ResultPrecision::kHigh},
+    .meaning =
+        "lse = log sum exp(logits); loss = lse - logits[target], 0 where the target is -1; other targets outside "
+        "[0, V) are the caller's error"};
+const OpFacts cross_entropy_grad = {.infer = cross_entropy_grad_type,
+                                    .no_gradient = "is a gradient",
+                                    .cost = per_input_element<4>,
+                                    .in_place = {0},
+                                    .meaning = "dloss (exp(logits - lse) - onehot(target)), 0 where the target is -1"};
+
+}  // namespace octet::facts

@@ -1,0 +1,122 @@
+// Matrix products. op(a) is [M, K], op(b) [K, N]; c is [M, N] in the result's type (a residual, or what a gradient
+// accumulates onto) or a bias [N]. The result's type is attr to, else the type of a c of the result's shape, else a's.
+#include "ir/builder.h"
+#include "ir/ops/common.h"
+#include "ir/ops/scaling.h"
+
+namespace octet::facts {
+namespace {
+
+using namespace ops;
+
+struct Dims {
+  int64_t m, n, k;
+  bool trans_a, trans_b;
+};
+
+Dims product_dims(const Graph& graph, const Node& node, size_t b_input) {
+  require_rank(graph, node, 0, 2);
+  require_rank(graph, node, b_input, 2);
+  const Shape &a = input_shape(graph, node, 0), &b = input_shape(graph, node, b_input);
+  bool trans_a = attr_or(node, "trans_a", false), trans_b = attr_or(node, "trans_b", false);
+  int64_t k = trans_a ? a[0] : a[1], b_k = trans_b ? b[1] : b[0];
+  require(k == b_k, node, "inner dims differ: {} vs {}, of {}{} and {}{}", k, b_k, a, trans_a ? " transposed" : "", b,
+          trans_b ? " transposed" : "");
+  return {trans_a ? a[1] : a[0], trans_b ? b[0] : b[1], k, trans_a, trans_b};
+}
+
+TensorType product_type(const Graph& graph, const Node& node, const Dims& dims, size_t c_input, DType fallback) {
+  Shape shape{dims.m, dims.n};
+  DType dtype = fallback;
+  bool has_c = has_input(node, c_input), full = has_c && input_shape(graph, node, c_input) == shape;
+  if (full) dtype = input_type(graph, node, c_input).dtype;
+  if (node.attrs.has("to")) dtype = dtype_attr(node, "to");
+  require(is_arithmetic(dtype), node, "the result cannot be {} (want f32, bf16, f16 or f64)", dtype);
+  if (!has_c) return {dtype, std::move(shape)};
+  const TensorType& c = input_type(graph, node, c_input);
+  if (full) {
+    require(c.dtype == dtype, node, "c is {}, the result {}: they must be of one type", c, dtype);
+  } else {
+    require(c.shape.rank() == 1 && c.shape[0] == dims.n && is_arithmetic(c.dtype), node,
+            "c is {} (want [{},{}] or a bias [{}])", c, dims.m, dims.n, dims.n);
+  }
+  return {dtype, std::move(shape)};
+}
+
+Types matmul_type(const Graph& graph, const Node& node) {
+  require_arithmetic(graph, node, 0);
+  require_arithmetic(graph, node, 1);
+  return {product_type(graph, node, product_dims(graph, node, 1), 2, input_type(graph, node, 0).dtype)};
+}
+
+Types scaled_matmul_type(const Graph& graph, const Node& node) {
+  Dims dims = product_dims(graph, node, 2);
+  auto operand = [&](size_t i, const char* key, bool contraction_last) {
+    DType dtype = input_type(graph, node, i).dtype;
+    require(is_fp8(dtype), node, "input {} is {} (want e4m3 or e5m2 codes)", i, dtype);
+    Scaling scaling = scaling_attr(node, key);
+    require_type(graph, node, i + 1, scale_type(input_shape(graph, node, i), scaling));
+    bool along_contraction = scaling == Scaling::k1x128 || scaling == Scaling::kRow;
+    require(!along_contraction || contraction_last, node,
+            "{} is {}: the groups of input {} do not run along the contraction; use its transposed codes", key,
+            attr<std::string>(node, key), i);
+  };
+  operand(0, "scaling_a", !dims.trans_a);
+  operand(2, "scaling_b", dims.trans_b);
+  return {product_type(graph, node, dims, 4, DType::kF32)};
+}
+
+template <size_t kB>
+Cost product_cost(const Graph& graph, const Node& node) {
+  const Shape &a = input_shape(graph, node, 0), &y = node.results[0].shape;
+  double k = static_cast<double>(a.elements()) / static_cast<double>(y[0]);
+  double elements = static_cast<double>(y.elements());
+  double sums = has_input(node, kB + (kB == 1 ? 1 : 2)) ? elements : 0.0;
+  return {2 * elements * k + sums, moved_bytes(graph, node)};
+}
+
+// The gradient GEMMs of y = op(a) op(b): each is written so that it needs no transposed copy.
+//   a [M,K], b [K,N]: da = dy b^T      db = a^T dy          a^T [K,M], b [K,N]: da = b dy^T      db = a dy
+//   a [M,K], b [N,K]: da = dy b        db = dy^T a          a^T [K,M], b [N,K]: da = b^T dy^T    db = dy^T a^T
+void matmul_gradient(GradientContext& context) {
+  const Node& node = context.node();
+  bool trans_a = node.attrs.get_or("trans_a", false), trans_b = node.attrs.get_or("trans_b", false);
+  Value a = context.input(0), b = context.input(1), dy = context.gradient(0);
+  auto emit = [&](int side, Value left, Value right, bool trans_left, bool trans_right) {
+    Attrs attrs = {{"trans_a", trans_left}, {"trans_b", trans_right}};
+    for (const char* key : {"gemm", "kind"}) {
+      if (const Attr* found = node.attrs.find(key)) attrs.set(key, *found);
+    }
+    bool is_linear = node.attrs.has("gemm");
+    if (is_linear) attrs.set("role", std::string(side == 0 ? "dgrad" : "wgrad"));
+    // Weight gradients are sums over many tokens: float32, whatever the operands.
+    bool weight = (is_linear && side == 1) || context.graph().node(context.input(side)).op == Op::kParam;
+    DType dtype = context.graph().dtype(context.input(side));
+    if (weight) attrs.set("to", std::string("f32"));
+    if (!weight && context.graph().dtype(left) != dtype) attrs.set("to", std::string(dtype_name(dtype)));
+    context.add_gradient(side, emit_gradient(context, Op::kMatmul, {left, right}, std::move(attrs)));
+  };
+  if (context.wants(0)) trans_a ? emit(0, b, dy, trans_b, true) : emit(0, dy, b, false, !trans_b);
+  if (context.wants(1)) trans_b ? emit(1, dy, a, true, trans_a) : emit(1, a, dy, !trans_a, false);
+  if (context.wants(2)) {
+    DType dtype = context.graph().dtype(context.input(2));
+    context.add_gradient(2, context.builder().cast(reduce_to_input(context, dy, 2), dtype));
+  }
+}
+
+}  // namespace
+
+const OpFacts matmul = {
+    .infer = matmul_type,
+    .gradient = matmul_gradient,
+    .cost = product_cost<1>,
+    .in_place = {2},
+    .meaning = "op(a) op(b) + c, accumulated in float32 and rounded once; attrs trans_a, trans_b, to"};
+const OpFacts scaled_matmul = {
+    .infer = scaled_matmul_type,
+    .no_gradient = "made after autodiff",
+    .cost = product_cost<2>,
+    .in_place = {4},
+    .meaning = "matmul of dequantized codes (+ c): attrs trans_a, trans_b, scaling_a, scaling_b, to"};
+
+}  // namespace octet::facts

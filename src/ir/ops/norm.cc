@@ -1,0 +1,107 @@
+// Norms over the last dim, and their gradients from the saved statistics. Statistics and weight gradients are float32.
+#include "ir/builder.h"
+#include "ir/ops/common.h"
+
+namespace octet::facts {
+namespace {
+
+using namespace ops;
+
+Shape statistics(const Graph& graph, const Node& node) { return {input_shape(graph, node, 0).rows()}; }
+Shape channels(const Graph& graph, const Node& node) { return {input_shape(graph, node, 0).cols()}; }
+
+void require_channels(const Graph& graph, const Node& node, size_t i, const char* what) {
+  require_arithmetic(graph, node, i);
+  const Shape& shape = input_shape(graph, node, i);
+  int64_t width = input_shape(graph, node, 0).cols();
+  require(shape.rank() == 1 && shape[0] == width, node, "{} is {}, x has {} channels", what, shape, width);
+}
+
+void require_like_x(const Graph& graph, const Node& node, size_t i) {
+  require_arithmetic(graph, node, i);
+  const Shape &x = input_shape(graph, node, 0), &dy = input_shape(graph, node, i);
+  require(x == dy, node, "x and dy differ: {} vs {}", x, dy);
+}
+
+Types layer_norm_type(const Graph& graph, const Node& node) {
+  require_arithmetic(graph, node, 0);
+  require_channels(graph, node, 1, "weight");
+  require_channels(graph, node, 2, "bias");
+  attr<double>(node, "eps");
+  return {input_type(graph, node, 0), f32(statistics(graph, node)), f32(statistics(graph, node))};
+}
+
+Types rms_norm_type(const Graph& graph, const Node& node) {
+  require_arithmetic(graph, node, 0);
+  require_channels(graph, node, 1, "weight");
+  attr<double>(node, "eps");
+  return {input_type(graph, node, 0), f32(statistics(graph, node))};
+}
+
+Types layer_norm_grad_type(const Graph& graph, const Node& node) {
+  require_arithmetic(graph, node, 0);
+  require_channels(graph, node, 1, "weight");
+  require_type(graph, node, 2, f32(statistics(graph, node)));
+  require_type(graph, node, 3, f32(statistics(graph, node)));
+  require_like_x(graph, node, 4);
+  return {input_type(graph, node, 0), f32(channels(graph, node)), f32(channels(graph, node))};
+}
+
+Types rms_norm_grad_type(const Graph& graph, const Node& node) {
+  require_arithmetic(graph, node, 0);
+  require_channels(graph, node, 1, "weight");
+  require_type(graph, node, 2, f32(statistics(graph, node)));
+  require_like_x(graph, node, 3);
+  return {input_type(graph, node, 0), f32(channels(graph, node))};
+}
+
+void layer_norm_gradient(GradientContext& context) {
+  require_no_gradient(context, 1, "the mean of a norm");
+  require_no_gradient(context, 2, "the rstd of a norm");
+  Value dx =
+      emit_gradient(context, Op::kLayerNormGrad,
+                    {context.input(0), context.input(1), context.result(1), context.result(2), context.gradient(0)});
+  context.add_gradient(0, dx);
+  context.add_gradient(1, {dx.node, 1});
+  context.add_gradient(2, {dx.node, 2});
+}
+
+void rms_norm_gradient(GradientContext& context) {
+  require_no_gradient(context, 1, "the rstd of a norm");
+  Value dx = emit_gradient(context, Op::kRmsNormGrad,
+                           {context.input(0), context.input(1), context.result(1), context.gradient(0)});
+  context.add_gradient(0, dx);
+  context.add_gradient(1, {dx.node, 1});
+}
+
+}  // namespace
+
+const OpFacts layer_norm = {.infer = layer_norm_type,
+                            .gradient = layer_norm_gradient,
+                            .cost = per_input_element<8>,
+                            .precision = {ResultPrecision::kFollow, ResultPrecision::kHigh},
+                            .in_place = {0},
+                            .cheap_to_recompute = true,
+                            .meaning = "(x - mean) rstd weight + bias, rstd = 1/sqrt(biased variance + attr eps)"};
+const OpFacts layer_norm_grad = {.infer = layer_norm_grad_type,
+                                 .no_gradient = "is a gradient",
+                                 .cost = per_input_element<14>,
+                                 .precision = {ResultPrecision::kFollow, ResultPrecision::kHigh},
+                                 .meaning =
+                                     "with h = (x - mean) rstd, g = dy weight: dx = rstd (g - mean(g) - h mean(g h)), "
+                                     "dweight = sum dy h, dbias = sum dy"};
+const OpFacts rms_norm = {.infer = rms_norm_type,
+                          .gradient = rms_norm_gradient,
+                          .cost = per_input_element<5>,
+                          .precision = {ResultPrecision::kFollow, ResultPrecision::kHigh},
+                          .in_place = {0},
+                          .cheap_to_recompute = true,
+                          .meaning = "x rstd weight, rstd = 1/sqrt(mean(x^2) + attr eps)"};
+const OpFacts rms_norm_grad = {
+    .infer = rms_norm_grad_type,
+    .no_gradient = "is a gradient",
+    .cost = per_input_element<10>,
+    .precision = {ResultPrecision::kFollow, ResultPrecision::kHigh},
+    .meaning = "with h = x rstd, g = dy weight: dx = rstd (g - h mean(g h)), dweight = sum dy h"};
+
+}  // namespace octet::facts

@@ -1,0 +1,55 @@
+// The optimiser step: all float32. The non-finite flag predicates every update.
+#include "ir/ops/common.h"
+
+namespace octet::facts {
+namespace {
+
+using namespace ops;
+
+Types global_norm_type(const Graph& graph, const Node& node) {
+  for (size_t i = 0; i < node.inputs.size(); ++i) require_arithmetic(graph, node, i);
+  require(attr_or(node, "max_norm", 0.0) >= 0, node, "max_norm is {} (want >= 0; 0 = no clipping)",
+          attr_or(node, "max_norm", 0.0));
+  return {f32({1}), f32({1}), f32({1})};
+}
+
+Cost global_norm_cost(const Graph& graph, const Node& node) {
+  double elements = 0;
+  for (Value input : node.inputs) elements += static_cast<double>(graph.shape(input).elements());
+  return {2 * elements, moved_bytes(graph, node)};
+}
+
+Types adamw_type(const Graph& graph, const Node& node) {
+  TensorType type = f32(input_shape(graph, node, 0));
+  require_type(graph, node, 0, type);
+  require_arithmetic(graph, node, 1);
+  require(input_shape(graph, node, 1) == type.shape, node, "the gradient is {}, the parameter {}",
+          input_shape(graph, node, 1), type.shape);
+  require_type(graph, node, 2, type);
+  require_type(graph, node, 3, type);
+  for (size_t i = 4; i < 8; ++i) require_type(graph, node, i, f32({1}));
+  for (const char* key : {"beta1", "beta2", "eps", "weight_decay"}) attr<double>(node, key);
+  return {type, type, type};
+}
+
+}  // namespace
+
+const OpFacts global_norm = {.infer = global_norm_type,
+                             .no_gradient = "optimiser",
+                             .cost = global_norm_cost,
+                             .precision = {ResultPrecision::kHigh},
+                             .meaning =
+                                 "norm = sqrt of the sum of all squares; clip = min(1, max_norm / (norm + 1e-6)), 1 "
+                                 "when attr max_norm is 0; finite = 1 when every element is finite, else 0"};
+const OpFacts adamw = {
+    .infer = adamw_type,
+    .no_gradient = "optimiser",
+    .cost = per_input_element<16>,
+    .precision = {ResultPrecision::kHigh},
+    .in_place = {0},
+    .in_place_others = {{1, 2}, {2, 3}},
+    .meaning =
+        "g = grad clip; p *= 1 - lr weight_decay; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; p -= "
+        "lr / (1 - beta1^step) m / (sqrt(v / (1 - beta2^step)) + eps); nothing changes when finite is 0"};
+
+}  // namespace octet::facts

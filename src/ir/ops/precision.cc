@@ -1,0 +1,121 @@
+// Scales and quantization. Scales are float32 arithmetic by one written formula (docs/ir.md), so that codes and scales
+// are equal bit for bit on every device.
+#include "ir/ops/scaling.h"
+
+namespace octet::ops {
+
+Scaling scaling_attr(const Node& node, std::string_view key) {
+  std::string name = attr_or<std::string>(node, key, "tensor");
+  if (name == "tensor") return Scaling::kTensor;
+  if (name == "row") return Scaling::kRow;
+  if (name == "1x128") return Scaling::k1x128;
+  require(name == "128x128", node, "{} is \"{}\" (want tensor, row, 1x128 or 128x128)", key, name);
+  return Scaling::k128x128;
+}
+
+TensorType scale_type(const Shape& codes, Scaling scaling) {
+  int64_t rows = codes[0], column_blocks = ceil_div(codes[1], kScaleBlock);
+  switch (scaling) {
+    case Scaling::kTensor: return f32({1});
+    case Scaling::kRow: return f32({rows});
+    case Scaling::k1x128: return f32({rows, column_blocks});
+    case Scaling::k128x128: return f32({ceil_div(rows, kScaleBlock), column_blocks});
+  }
+  return {};
+}
+
+}  // namespace octet::ops
+
+namespace octet::facts {
+namespace {
+
+using namespace ops;
+
+DType format_attr(const Node& node) {
+  DType format = dtype_attr(node, "format");
+  require(is_fp8(format), node, "format is {} (want e4m3 or e5m2)", format);
+  return format;
+}
+
+// margin and pow2 of the scale formula; both may be absent.
+void check_scale_attrs(const Node& node) {
+  format_attr(node);
+  int64_t margin = attr_or<int64_t>(node, "margin", 0);
+  require(margin >= 0 && margin <= 64, node, "margin is {} (want 0 to 64)", margin);
+  attr_or(node, "pow2", false);
+}
+
+Types compute_scale_type(const Graph& graph, const Node& node) {
+  require_type(graph, node, 0, f32({1}));
+  check_scale_attrs(node);
+  return {f32({1}), f32({1})};
+}
+
+Types quantize_type(const Graph& graph, const Node& node) {
+  require_arithmetic(graph, node, 0);
+  require_rank(graph, node, 0, 2);
+  check_scale_attrs(node);
+  Scaling scaling = scaling_attr(node, "scaling");
+  bool per_tensor = scaling == Scaling::kTensor;
+  require(has_input(node, 1) == per_tensor, node, "scaling per tensor takes a scale input, the others none");
+  if (per_tensor) require_type(graph, node, 1, f32({1}));
+  DType format = format_attr(node);
+  const Shape& x = input_shape(graph, node, 0);
+  Shape transposed{x[1], x[0]};
+  TensorType scales = scale_type(x, scaling), scales_t = scale_type(transposed, scaling);
+  return {{format, x}, std::move(scales), {format, std::move(transposed)}, std::move(scales_t), f32({1})};
+}
+
+Types dequantize_type(const Graph& graph, const Node& node) {
+  require_rank(graph, node, 0, 2);
+  const TensorType& codes = input_type(graph, node, 0);
+  require(is_fp8(codes.dtype), node, "codes are {} (want e4m3 or e5m2)", codes.dtype);
+  require_type(graph, node, 1, scale_type(codes.shape, scaling_attr(node, "scaling")));
+  DType to = node.attrs.has("to") ? dtype_attr(node, "to") : DType::kF32;
+  require(is_arithmetic(to), node, "to is {} (want f32, bf16, f16 or f64)", to);
+  return {{to, codes.shape}};
+}
+
+Types update_scales_type(const Graph& graph, const Node& node) {
+  const TensorType& history = input_type(graph, node, 0);
+  require(history.dtype == DType::kF32 && history.shape.rank() == 1, node, "history is {} (want f32[L])", history);
+  require_type(graph, node, 1, f32({1}));
+  check_scale_attrs(node);
+  const std::string& algo = attr<std::string>(node, "algo");
+  require(algo == "max" || algo == "most_recent", node, "algo is \"{}\" (want max or most_recent)", algo);
+  return {history, f32({1}), f32({1})};
+}
+
+}  // namespace
+
+const OpFacts compute_scale = {.infer = compute_scale_type,
+                               .no_gradient = "made after autodiff",
+                               .cost = per_result_element<4>,
+                               .precision = {ResultPrecision::kHigh},
+                               .meaning =
+                                   "scale = max(format) / amax / 2^margin (1 where amax is 0 or not finite), pow2: "
+                                   "rounded down to a power of two; scale_inv = 1 / scale"};
+const OpFacts quantize = {
+    .infer = quantize_type,
+    .no_gradient = "made after autodiff",
+    .cost = per_input_element<3>,
+    .precision = {ResultPrecision::kKeep},
+    .cheap_to_recompute = true,
+    .meaning =
+        "codes = round(x scale) saturating; attrs format, scaling (tensor with a scale input; row, 1x128, 128x128 "
+        "from each group's amax), margin, pow2; codes_t, scale_inv_t: the same of the transposed matrix; amax of x"};
+const OpFacts dequantize = {.infer = dequantize_type,
+                            .no_gradient = "made after autodiff",
+                            .cost = per_input_element<1>,
+                            .cheap_to_recompute = true,
+                            .meaning = "codes times scale_inv; attrs scaling, to (f32 when absent)"};
+const OpFacts update_scales = {.infer = update_scales_type,
+                               .no_gradient = "made after autodiff",
+                               .cost = per_input_element<1>,
+                               .precision = {ResultPrecision::kHigh},
+                               .in_place = {0},
+                               .meaning =
+                                   "history' = [amax, history[0..L-2]]; scale by the formula of compute_scale from "
+                                   "its maximum (attr algo max) or its newest entry (most_recent)"};
+
+}  // namespace octet::facts

@@ -1,0 +1,173 @@
+// Ops that move elements, and reductions (always float32).
+#include "ir/builder.h"
+#include "ir/ops/common.h"
+
+namespace octet::facts {
+namespace {
+
+using namespace ops;
+
+Types reshape_type(const Graph& graph, const Node& node) {
+  const TensorType& x = input_type(graph, node, 0);
+  Shape shape(attr<std::vector<int64_t>>(node, "shape"));
+  int64_t elements = 1;
+  for (int64_t dim : shape.dims) {
+    bool good = dim > 0 && !__builtin_mul_overflow(elements, dim, &elements);
+    require(good, node, "attribute shape is {} (want positive dims)", shape);
+  }
+  require(elements == x.shape.elements(), node, "{} has {} elements, {} has {}", x.shape, x.shape.elements(), shape,
+          elements);
+  return {{x.dtype, std::move(shape)}};
+}
+
+int64_t axis_attr(const Node& node, int rank) {
+  int64_t axis = attr<int64_t>(node, "axis");
+  require(axis >= 0 && axis < rank, node, "axis is {} of a tensor of rank {}", axis, rank);
+  return axis;
+}
+
+Types slice_type(const Graph& graph, const Node& node) {
+  TensorType type = input_type(graph, node, 0);
+  int64_t axis = axis_attr(node, type.shape.rank());
+  int64_t& dim = type.shape.dims[static_cast<size_t>(axis)];
+  int64_t begin = attr<int64_t>(node, "begin"), end = attr<int64_t>(node, "end");
+  require(begin >= 0 && begin < end && end <= dim, node, "[{}, {}) of axis {} of {}", begin, end, axis, type.shape);
+  dim = end - begin;
+  return {std::move(type)};
+}
+
+Types concat_type(const Graph& graph, const Node& node) {
+  TensorType type = input_type(graph, node, 0);
+  auto axis = static_cast<size_t>(axis_attr(node, type.shape.rank()));
+  for (size_t i = 1; i < node.inputs.size(); ++i) {
+    TensorType part = input_type(graph, node, i);
+    bool same_rank = part.shape.rank() == type.shape.rank();
+    int64_t size = same_rank ? part.shape.dims[axis] : 0;
+    if (same_rank) part.shape.dims[axis] = type.shape.dims[axis];
+    require(same_rank && part == type, node, "input {} is {}, input 0 {}: they may differ in axis {} only", i,
+            input_type(graph, node, i), input_type(graph, node, 0), axis);
+    type.shape.dims[axis] += size;
+  }
+  return {std::move(type)};
+}
+
+Types transpose_type(const Graph& graph, const Node& node) {
+  require_rank(graph, node, 0, 2);
+  const TensorType& x = input_type(graph, node, 0);
+  return {{x.dtype, {x.shape[1], x.shape[0]}}};
+}
+
+Types reduce_type(const Graph& graph, const Node& node) {
+  require_arithmetic(graph, node, 0);
+  const std::string &kind = attr<std::string>(node, "kind"), &axis = attr<std::string>(node, "axis");
+  require(kind == "sum" || kind == "max" || kind == "amax", node, "kind is \"{}\" (want sum, max or amax)", kind);
+  require(axis == "rows" || axis == "all", node, "axis is \"{}\" (want rows or all)", axis);
+  return {f32({axis == "all" ? 1 : input_shape(graph, node, 0).cols()})};
+}
+
+Types select_rows_type(const Graph& graph, const Node& node) {
+  require_rank(graph, node, 0, 2);
+  const TensorType &x = input_type(graph, node, 0), &rows = input_type(graph, node, 1);
+  require(rows.dtype == DType::kI32 && rows.shape.rank() == 1, node, "rows are {} (want i32[R])", rows);
+  return {{x.dtype, {rows.shape[0], x.shape[1]}}};
+}
+
+void reshape_gradient(GradientContext& context) {
+  std::vector<int64_t> dims = context.graph().shape(context.input(0)).dims;
+  context.add_gradient(0, emit_gradient(context, Op::kReshape, {context.gradient(0)}, {{"shape", std::move(dims)}}));
+}
+
+// dx = [zeros, dy, zeros]
+void slice_gradient(GradientContext& context) {
+  const Attrs& attrs = context.node().attrs;
+  int64_t axis = attrs.get<int64_t>("axis"), begin = attrs.get<int64_t>("begin"), end = attrs.get<int64_t>("end");
+  Value dy = context.gradient(0);
+  TensorType type = context.graph().type(dy);
+  int64_t size = context.graph().shape(context.input(0))[static_cast<int>(axis)];
+  std::vector<Value> parts;
+  auto pad = [&](int64_t length) {
+    type.shape[static_cast<int>(axis)] = length;
+    if (length > 0) parts.push_back(context.builder().constant(0, type.shape, type.dtype));
+  };
+  pad(begin);
+  parts.push_back(dy);
+  pad(size - end);
+  context.add_gradient(0, parts.size() == 1 ? dy : emit_gradient(context, Op::kConcat, parts, {{"axis", axis}}));
+}
+
+void concat_gradient(GradientContext& context) {
+  int64_t axis = context.node().attrs.get<int64_t>("axis"), begin = 0;
+  for (int i = 0; i < static_cast<int>(context.node().inputs.size()); ++i) {
+    int64_t end = begin + context.graph().shape(context.input(i))[static_cast<int>(axis)];
+    if (context.wants(i)) {
+      Attrs attrs = {{"axis", axis}, {"begin", begin}, {"end", end}};
+      context.add_gradient(i, emit_gradient(context, Op::kSlice, {context.gradient(0)}, std::move(attrs)));
+    }
+    begin = end;
+  }
+}
+
+void transpose_gradient(GradientContext& context) {
+  context.add_gradient(0, emit_gradient(context, Op::kTranspose, {context.gradient(0)}));
+}
+
+// Every element of x adds to its sum with factor 1: dy broadcast to x.
+void reduce_gradient(GradientContext& context) {
+  const std::string& kind = context.node().attrs.get<std::string>("kind");
+  check(kind == "sum", ErrorCode::kUnsupported, "reduce: no gradient through kind {} in node {}", kind,
+        context.node().name);
+  TensorType x = context.graph().type(context.input(0));
+  Value ones = context.builder().constant(1, x.shape, x.dtype);
+  context.add_gradient(0, emit_gradient(context, Op::kMul, {ones, context.gradient(0)}));
+}
+
+void select_rows_gradient(GradientContext& context) {
+  TensorType x = context.graph().type(context.input(0));
+  Value sum =
+      emit_gradient(context, Op::kEmbeddingGrad, {context.input(1), context.gradient(0)}, {{"rows", x.shape[0]}});
+  context.add_gradient(0, context.builder().cast(sum, x.dtype));
+}
+
+Cost no_cost(const Graph&, const Node&) { return {}; }
+// What is read is as large as what is written.
+Cost copy_cost(const Graph&, const Node& node) { return {0, 2.0 * static_cast<double>(node.results[0].bytes())}; }
+
+}  // namespace
+
+const OpFacts reshape = {.infer = reshape_type,
+                         .gradient = reshape_gradient,
+                         .cost = no_cost,
+                         .in_place = {0},
+                         .view = true,
+                         .cheap_to_recompute = true,
+                         .meaning = "the same elements under attr shape"};
+const OpFacts slice = {.infer = slice_type,
+                       .gradient = slice_gradient,
+                       .cost = copy_cost,
+                       .cheap_to_recompute = true,
+                       .meaning = "elements [begin, end) of attr axis"};
+const OpFacts concat = {.infer = concat_type,
+                        .gradient = concat_gradient,
+                        .cost = copy_cost,
+                        .cheap_to_recompute = true,
+                        .meaning = "the inputs one after another along attr axis"};
+const OpFacts transpose = {.infer = transpose_type,
+                           .gradient = transpose_gradient,
+                           .cost = copy_cost,
+                           .cheap_to_recompute = true,
+                           .meaning = "[R, C] -> [C, R]"};
+const OpFacts reduce = {.infer = reduce_type,
+                        .gradient = reduce_gradient,
+                        .cost = per_input_element<1>,
+                        .precision = {ResultPrecision::kHigh},
+                        .cheap_to_recompute = true,
+                        .meaning =
+                            "attr kind sum, max or amax (of |x|) in float32 over all but the last dim (attr axis "
+                            "rows -> [C]) or everything (axis all -> [1]); NaN goes through"};
+const OpFacts select_rows = {.infer = select_rows_type,
+                             .gradient = select_rows_gradient,
+                             .cost = copy_cost,
+                             .cheap_to_recompute = true,
+                             .meaning = "row rows[r] of x; rows outside it are the caller's error"};
+
+}  // namespace octet::facts

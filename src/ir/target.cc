@@ -1,0 +1,173 @@
+// Target values made without a device, and their text form: one "key: value" a line, '#' comments.
+#include "ir/target.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace octet {
+namespace {
+
+// One row per scalar field: the text form, reading and the list of known keys derive from it.
+struct IntField {
+  const char* key;
+  int64_t Target::*member;
+};
+struct DoubleField {
+  const char* key;
+  double Target::*member;
+};
+constexpr IntField kInts[] = {{"fp8_alignment", &Target::fp8_alignment},
+                              {"buffer_alignment", &Target::buffer_alignment},
+                              {"workspace_bytes", &Target::workspace_bytes},
+                              {"memory_bytes", &Target::memory_bytes}};
+constexpr DoubleField kDoubles[] = {{"bytes_per_second", &Target::bytes_per_second},
+                                    {"f32_flops", &Target::f32_flops},
+                                    {"bf16_flops", &Target::bf16_flops},
+                                    {"fp8_flops", &Target::fp8_flops}};
+
+std::string_view trim(std::string_view text) {
+  size_t begin = text.find_first_not_of(" \t\r");
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
+}
+
+std::vector<std::string> words(std::string_view text) {
+  std::vector<std::string> list;
+  size_t at = 0;
+  while ((at = text.find_first_not_of(" \t", at)) != std::string_view::npos) {
+    size_t end = std::min(text.find_first_of(" \t", at), text.size());
+    list.emplace_back(text.substr(at, end - at));
+    at = end;
+  }
+  return list;
+}
+
+class TargetReader {
+ public:
+  explicit TargetReader(const std::string& path) : path_(path) {}
+
+  void read_line(std::string_view line) {
+    ++line_;
+    line = trim(line.substr(0, line.find('#')));
+    if (line.empty()) return;
+    size_t colon = line.find(':');
+    check(colon != std::string_view::npos, ErrorCode::kInvalidArgument, "{}:{}: '{}' (want \"key: value\")", path_,
+          line_, line);
+    read_field(std::string(trim(line.substr(0, colon))), trim(line.substr(colon + 1)));
+  }
+
+  Target target;
+
+ private:
+  template <typename T>
+  T number(std::string_view text) const {
+    T value{};
+    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    check(error == std::errc() && end == text.data() + text.size(), ErrorCode::kInvalidArgument,
+          "{}:{}: '{}' is not a number in range", path_, line_, text);
+    return value;
+  }
+
+  void read_field(const std::string& key, std::string_view value) {
+    std::vector<std::string> known = {"name", "fusions", "fp8_tn_only", "timing"};
+    for (const IntField& field : kInts) {
+      known.emplace_back(field.key);
+      if (key == field.key) {
+        target.*field.member = number<int64_t>(value);
+        return;
+      }
+    }
+    for (const DoubleField& field : kDoubles) {
+      known.emplace_back(field.key);
+      if (key == field.key) {
+        target.*field.member = number<double>(value);
+        return;
+      }
+    }
+    if (key == "name") {
+      target.name = value;
+    } else if (key == "fusions") {
+      target.fusions = words(value);
+    } else if (key == "fp8_tn_only") {
+      check(value == "true" || value == "false", ErrorCode::kInvalidArgument, "{}:{}: '{}' (want true or false)", path_,
+            line_, value);
+      target.fp8_tn_only = value == "true";
+    } else if (key == "timing") {
+      std::vector<std::string> parts = words(value);
+      check(parts.size() == 5, ErrorCode::kInvalidArgument, "{}:{}: '{}' (want precision m n k seconds)", path_, line_,
+            value);
+      target.timings.push_back({parts[0], number<int64_t>(parts[1]), number<int64_t>(parts[2]),
+                                number<int64_t>(parts[3]), number<double>(parts[4])});
+    } else {
+      fail(ErrorCode::kInvalidArgument, "{}:{}: unknown key '{}' (nearest: {})", path_, line_, key,
+           nearest_name(key, known));
+    }
+  }
+
+  const std::string& path_;
+  int line_ = 0;
+};
+
+}  // namespace
+
+bool Target::has_fusion(const std::string& kind) const {
+  return std::find(fusions.begin(), fusions.end(), kind) != fusions.end();
+}
+
+Target interpreter_target() { return {.name = "interpreter", .buffer_alignment = 8}; }
+
+Target h200_target() {
+  // The measured shapes of docs/numerics.md: (m, n, k), bf16 and per-tensor FP8 TFLOP/s.
+  struct Measured {
+    int64_t m, n, k;
+    double bf16, fp8;
+  };
+  constexpr Measured kMeasured[] = {{8192, 8192, 8192, 778, 1402},  {8192, 4096, 4096, 686, 1235},
+                                    {8192, 12288, 4096, 760, 1346}, {8192, 16384, 4096, 676, 1268},
+                                    {8192, 4096, 16384, 681, 1295}, {4096, 4096, 4096, 585, 1020}};
+  Target target{.name = "h200",
+                .fp8_tn_only = true,
+                .fp8_alignment = 16,
+                .buffer_alignment = 256,
+                .workspace_bytes = int64_t{32} << 20,
+                .memory_bytes = int64_t{143771} << 20,
+                .bytes_per_second = 4.26e12,
+                .bf16_flops = 700e12,
+                .fp8_flops = 1280e12};
+  for (const Measured& row : kMeasured) {
+    double flops = 2.0 * static_cast<double>(row.m) * static_cast<double>(row.n) * static_cast<double>(row.k);
+    target.timings.push_back({"bf16", row.m, row.n, row.k, flops / (row.bf16 * 1e12)});
+    target.timings.push_back({"fp8-tensor", row.m, row.n, row.k, flops / (row.fp8 * 1e12)});
+  }
+  return target;
+}
+
+Target read_target(const std::string& path) {
+  std::string text = read_file(path, int64_t{16} << 20);
+  TargetReader reader(path);
+  for (size_t at = 0; at < text.size();) {
+    size_t end = std::min(text.find('\n', at), text.size());
+    reader.read_line(std::string_view(text).substr(at, end - at));
+    at = end + 1;
+  }
+  return reader.target;
+}
+
+std::string to_text(const Target& target) {
+  std::string text = fmt::format("name: {}\nfusions:", target.name);
+  for (const std::string& fusion : target.fusions) text += " " + fusion;
+  text += fmt::format("\nfp8_tn_only: {}\n", target.fp8_tn_only);
+  for (const IntField& field : kInts) text += fmt::format("{}: {}\n", field.key, target.*field.member);
+  for (const DoubleField& field : kDoubles) text += fmt::format("{}: {}\n", field.key, target.*field.member);
+  for (const GemmTiming& t : target.timings) {
+    text += fmt::format("timing: {} {} {} {} {}\n", t.precision, t.m, t.n, t.k, t.seconds);
+  }
+  return text;
+}
+
+}  // namespace octet
