@@ -9,6 +9,9 @@
 
 namespace octet::cpu {
 
-inline std::vector<std::span<const KernelRow>> fast_families() { return {}; }
+std::span<const KernelRow> matmul_rows();
+std::span<const KernelRow> precision_rows();
+
+inline std::vector<std::span<const KernelRow>> fast_families() { return {matmul_rows(), precision_rows()}; }
 
 }  // namespace octet::cpu

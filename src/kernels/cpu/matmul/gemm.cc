@@ -1,0 +1,107 @@
+// Blocking, threads and epilogue of our own matrix product. Each task is one block of the output: it packs the
+// operands' blocks along K one after the other, sums into a float32 tile, and writes the tile once.
+#include "kernels/cpu/matmul/gemm.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "base/codec.h"
+#include "base/error.h"
+#include "base/threads.h"
+
+namespace octet::cpu {
+namespace {
+
+// A packed block of A [kBlockM, kBlockK], of B [kBlockK, kBlockN] and the sums [kBlockM, kBlockN] stay in L2 together.
+constexpr int64_t kBlockM = 192, kBlockN = 512, kBlockK = 512;
+constexpr int64_t kTilePadding = 16;  // floats between tile rows: keeps a column of the tile out of one cache set
+constexpr int64_t kScratchPerThread = (kBlockM * kBlockK + kBlockK * kBlockN + kBlockM * (kBlockN + kTilePadding)) * 4;
+
+int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+struct Blocks {
+  int64_t m = kBlockM, n = kBlockN;
+};
+
+// Smaller blocks when the output has too few of the largest for all threads.
+Blocks choose_blocks(const GemmEngine& engine, int64_t rows, int64_t cols, int64_t threads) {
+  Blocks blocks{std::min(kBlockM, round_up(rows, engine.mr)), std::min(kBlockN, round_up(cols, engine.nr))};
+  auto tasks = [&] { return ((rows + blocks.m - 1) / blocks.m) * ((cols + blocks.n - 1) / blocks.n); };
+  while (tasks() < threads || tasks() % threads != 0) {
+    if (tasks() >= 4 * threads) break;
+    const bool split_n = blocks.n >= 2 * blocks.m;
+    int64_t& side = split_n ? blocks.n : blocks.m;
+    const int64_t unit = split_n ? engine.nr : engine.mr;
+    if (side <= 2 * unit) break;
+    side = round_up(side / 2, unit);
+  }
+  return blocks;
+}
+
+template <typename T>
+void add_row(float* row, const void* c, int64_t count) {
+  const T* values = static_cast<const T*>(c);
+  for (int64_t i = 0; i < count; ++i) row[i] += codec::decode(values[i]);
+}
+
+void finish_row(const GemmOutput& out, int64_t m, int64_t n0, int64_t cols, int64_t width, float* row) {
+  const float factor = out.row_scale != nullptr ? out.factor * out.row_scale[m] : out.factor;
+  if (out.col_scale != nullptr) {
+    for (int64_t i = 0; i < cols; ++i) row[i] *= factor * out.col_scale[n0 + i];
+  } else if (factor != 1) {
+    for (int64_t i = 0; i < cols; ++i) row[i] *= factor;
+  }
+  const int64_t at = m * width + n0;
+  if (out.c != nullptr) {
+    const auto* c = static_cast<const std::byte*>(out.c) + (out.c_broadcast ? n0 : at) * dtype_bytes(out.c_dtype);
+    switch (out.c_dtype) {
+      case DType::kF32: add_row<float>(row, c, cols); break;
+      case DType::kBF16: add_row<BF16>(row, c, cols); break;
+      case DType::kF16: add_row<F16>(row, c, cols); break;
+      default: fail(ErrorCode::kInternal, "gemm: addend of type {}", dtype_name(out.c_dtype));
+    }
+  }
+  convert(DType::kF32, row, out.dtype, static_cast<std::byte*>(out.data) + at * dtype_bytes(out.dtype), cols);
+}
+
+}  // namespace
+
+int64_t gemm_scratch_bytes() { return kScratchPerThread; }
+
+void gemm(const GemmEngine& engine, const MatrixView& a, const MatrixView& b, const GemmOutput& out,
+          std::span<std::byte> scratch) {
+  const int64_t rows = a.transposed ? a.cols : a.rows, depth = a.transposed ? a.rows : a.cols;
+  const int64_t cols = b.transposed ? b.rows : b.cols;
+  const auto room = static_cast<int64_t>(scratch.size()) / kScratchPerThread;
+  check(room >= 1, ErrorCode::kInternal, "gemm: {} bytes of scratch, needs {}", scratch.size(), kScratchPerThread);
+  const int64_t threads = std::min<int64_t>(thread_count(), room);
+  const Blocks blocks = choose_blocks(engine, rows, cols, threads);
+  const int64_t blocks_m = (rows + blocks.m - 1) / blocks.m, blocks_n = (cols + blocks.n - 1) / blocks.n;
+  parallel_threads([&](int thread, int running) {
+    const int64_t workers = std::min<int64_t>(threads, running);
+    if (thread >= workers) return;
+    std::byte* base = scratch.data() + thread * kScratchPerThread;
+    void* packed_a = base;
+    void* packed_b = base + kBlockM * kBlockK * 4;
+    auto* tile = reinterpret_cast<float*>(base + (kBlockM * kBlockK + kBlockK * kBlockN) * 4);
+    const int64_t tasks = blocks_m * blocks_n;
+    for (int64_t task = tasks * thread / workers; task < tasks * (thread + 1) / workers; ++task) {
+      const int64_t m0 = task % blocks_m * blocks.m, n0 = task / blocks_m * blocks.n;
+      const int64_t m = std::min(blocks.m, rows - m0), n = std::min(blocks.n, cols - n0);
+      const int64_t ld = round_up(n, engine.nr) + kTilePadding;
+      for (int64_t k0 = 0; k0 < depth; k0 += kBlockK) {
+        const int64_t ks = std::min(kBlockK, depth - k0);
+        engine.pack_a(a, m0, m, k0, ks, packed_a);
+        // The next block down the same columns finds B packed already when K is one block.
+        if (depth > kBlockK || task % blocks_m == 0 || task == tasks * thread / workers) {
+          engine.pack_b(b, n0, n, k0, ks, packed_b);
+        }
+        engine.multiply(packed_a, m, packed_b, n, ks, tile, ld, k0 > 0);
+      }
+      for (int64_t i = 0; i < m; ++i) finish_row(out, m0 + i, n0, n, cols, tile + i * ld);
+    }
+  });
+}
+
+}  // namespace octet::cpu

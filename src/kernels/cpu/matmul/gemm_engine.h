@@ -1,0 +1,29 @@
+// What turns packed panels into float32 tiles: one engine per instruction set. gemm.cc owns blocking and threads.
+#pragma once
+
+#include "kernels/cpu/matmul/matrix_view.h"
+
+namespace octet::cpu {
+
+// Packed A: panels of `mr` logical rows, packed B: panels of `nr` logical columns, both `ks` deep (rounded up to `kr`),
+// zero-padded; the layout inside a panel is the engine's own.
+struct GemmEngine {
+  const char* name;
+  int64_t mr, nr, kr;
+  int64_t element_bytes;
+  // Rows [m0, m0 + rows) of the operand, depth [k0, k0 + ks).
+  void (*pack_a)(const MatrixView& a, int64_t m0, int64_t rows, int64_t k0, int64_t ks, void* to);
+  void (*pack_b)(const MatrixView& b, int64_t n0, int64_t cols, int64_t k0, int64_t ks, void* to);
+  // tile [rows rounded up to mr, ld] (+)= panels of A times panels of B, ld >= cols rounded
+  // up to nr.
+  void (*multiply)(const void* a, int64_t rows, const void* b, int64_t cols, int64_t ks, float* tile, int64_t ld,
+                   bool accumulate);
+};
+
+// Float32 in portable vector code: every type is converted while packing.
+const GemmEngine& vector_engine();
+// AMX bf16 products with float32 sums; null when the CPU, the kernel or the build lacks it. Operands must be exact in
+// bf16 (see load_run_bf16).
+const GemmEngine* amx_engine();
+
+}  // namespace octet::cpu

@@ -1,0 +1,106 @@
+// Runs of operand elements as float32 or bf16. FP8 codes become bf16 through a table of 128 magnitudes held in vector
+// registers where AVX-512 allows, else through the codecs.
+#include "kernels/cpu/matmul/matrix_view.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/codec.h"
+#include "base/error.h"
+#if defined(__AVX512BW__) && defined(__AVX512VBMI__)
+#include <immintrin.h>
+#endif
+
+namespace octet::cpu {
+namespace {
+
+const std::byte* element(const MatrixView& view, int64_t r, int64_t c) {
+  return static_cast<const std::byte*>(view.data) + (r * view.cols + c) * dtype_bytes(view.dtype);
+}
+
+// Calls body(begin, end, scale) for the stretches of [c, c + count) that share a scale.
+template <typename Body>
+void for_each_scale(const MatrixView& view, int64_t r, int64_t c, int64_t count, const Body& body) {
+  for (int64_t begin = c; begin < c + count;) {
+    const int64_t end = std::min(c + count, (begin / view.scale_cols + 1) * view.scale_cols);
+    body(begin - c, end - c, view.scale(r, begin));
+    begin = end;
+  }
+}
+
+uint16_t upper_half(float value) { return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16); }
+
+#if defined(__AVX512BW__) && defined(__AVX512VBMI__)
+// bf16 of the 128 non-negative codes of a format.
+template <typename Code>
+const std::array<uint16_t, 128>& magnitude_table() {
+  static const std::array<uint16_t, 128> table = [] {
+    std::array<uint16_t, 128> values{};
+    for (size_t i = 0; i < 128; ++i) values[i] = upper_half(codec::decode(Code{static_cast<uint8_t>(i)}));
+    return values;
+  }();
+  return table;
+}
+
+template <typename Code>
+void decode_bf16(const uint8_t* from, uint16_t* to, int64_t count) {
+  const uint16_t* table = magnitude_table<Code>().data();
+  const __m512i t0 = _mm512_loadu_si512(table), t1 = _mm512_loadu_si512(table + 32);
+  const __m512i t2 = _mm512_loadu_si512(table + 64), t3 = _mm512_loadu_si512(table + 96);
+  const __m512i sign = _mm512_set1_epi16(static_cast<int16_t>(0x8000)), bit6 = _mm512_set1_epi16(0x40);
+  for (int64_t i = 0; i < count; i += 32) {
+    const auto mask = count - i >= 32 ? ~__mmask32{0} : (__mmask32{1} << (count - i)) - 1;
+    const __m512i code = _mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8(mask, from + i));
+    const __m512i low = _mm512_permutex2var_epi16(t0, code, t1), high = _mm512_permutex2var_epi16(t2, code, t3);
+    __m512i value = _mm512_mask_blend_epi16(_mm512_test_epi16_mask(code, bit6), low, high);
+    value = _mm512_or_si512(value, _mm512_and_si512(_mm512_slli_epi16(code, 8), sign));
+    _mm512_mask_storeu_epi16(to + i, mask, value);
+  }
+}
+
+void scale_bf16(uint16_t* values, int64_t count, float scale) {
+  const __m512 factor = _mm512_set1_ps(scale);
+  for (int64_t i = 0; i < count; i += 16) {
+    const auto mask = static_cast<__mmask16>(count - i >= 16 ? 0xffff : (1 << (count - i)) - 1);
+    const __m512i wide = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, values + i)), 16);
+    const __m512 scaled = _mm512_mul_ps(_mm512_castsi512_ps(wide), factor);
+    _mm256_mask_storeu_epi16(values + i, mask,
+                             _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(scaled), 16)));
+  }
+}
+#else
+template <typename Code>
+void decode_bf16(const uint8_t* from, uint16_t* to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] = upper_half(codec::decode(Code{from[i]}));
+}
+
+void scale_bf16(uint16_t* values, int64_t count, float scale) {
+  for (int64_t i = 0; i < count; ++i) values[i] = upper_half(codec::decode_bf16(values[i]) * scale);
+}
+#endif
+
+}  // namespace
+
+void load_run(const MatrixView& view, int64_t r, int64_t c, int64_t count, float* to) {
+  convert(view.dtype, element(view, r, c), DType::kF32, to, count);
+  if (view.scales == nullptr) return;
+  for_each_scale(view, r, c, count, [&](int64_t begin, int64_t end, float scale) {
+    for (int64_t i = begin; i < end; ++i) to[i] *= scale;
+  });
+}
+
+void load_run_bf16(const MatrixView& view, int64_t r, int64_t c, int64_t count, uint16_t* to) {
+  const auto* codes = reinterpret_cast<const uint8_t*>(element(view, r, c));
+  switch (view.dtype) {
+    case DType::kBF16: std::memcpy(to, codes, static_cast<size_t>(count) * 2); break;
+    case DType::kE4M3: decode_bf16<E4M3>(codes, to, count); break;
+    case DType::kE5M2: decode_bf16<E5M2>(codes, to, count); break;
+    default: fail(ErrorCode::kInternal, "load_run_bf16: {} is not exact in bf16", dtype_name(view.dtype));
+  }
+  if (view.scales == nullptr) return;
+  for_each_scale(view, r, c, count,
+                 [&](int64_t begin, int64_t end, float scale) { scale_bf16(to + begin, end - begin, scale); });
+}
+
+}  // namespace octet::cpu

@@ -1,0 +1,35 @@
+// Matrix products by oneDNN, opened at run time: float32, and bf16 with float32 sums where the CPU has the
+// instructions.
+//
+// Absent library, or one that refuses the case: make() returns null and our own product takes over. A OnednnGemm
+// belongs to one bound node; oneDNN itself shares the compiled code between equal shapes.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "base/shape.h"
+
+namespace octet::cpu {
+
+struct OnednnGemmSpec {
+  int64_t m = 0, n = 0, k = 0;
+  DType operands = DType::kF32, out = DType::kF32;  // f32 | bf16
+  bool trans_a = false, trans_b = false;
+  bool accumulate = false;  // out += product
+  bool bias = false;        // + bias [N]
+  DType bias_dtype = DType::kF32;
+};
+
+class OnednnGemm {
+ public:
+  static std::unique_ptr<OnednnGemm> make(const OnednnGemmSpec& spec);
+  virtual ~OnednnGemm() = default;
+  virtual void run(const void* a, const void* b, const void* bias, void* out, std::span<std::byte> scratch) = 0;
+};
+
+// "2.6.3", or "" when the library is not there.
+const char* onednn_version();
+
+}  // namespace octet::cpu
