@@ -2,6 +2,7 @@
 // inputs that must stay as they are, absent results, results in place where the op's facts allow it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "ir/facts.h"
@@ -27,10 +28,10 @@ class GuardedBuffer {
     return {storage_.begin() + static_cast<int64_t>(offset_), storage_.begin() + static_cast<int64_t>(offset_ + size_)};
   }
   bool intact() const {
-    for (size_t i = 0; i < storage_.size(); ++i) {
-      if ((i < offset_ || i >= offset_ + size_) && storage_[i] != kCanary) return false;
-    }
-    return true;
+    const auto is_canary = [](std::byte b) { return b == kCanary; };
+    const auto begin = storage_.begin() + static_cast<int64_t>(offset_);
+    return std::all_of(storage_.begin(), begin, is_canary) &&
+           std::all_of(begin + static_cast<int64_t>(size_), storage_.end(), is_canary);
   }
 
  private:
@@ -97,7 +98,7 @@ void run_row(const KernelRow& row, const Case& c, const BuiltCase& built, const 
     void* data = r == 0 && run.in_place >= 0 ? in[static_cast<size_t>(run.in_place)].data : out_buffers[r].data();
     out.push_back({run.wanted[r] ? data : nullptr, &node.results[r]});
   }
-  GuardedBuffer workspace({DType::kU8, {workspace_bytes()}});
+  static GuardedBuffer workspace({DType::kU8, {workspace_bytes()}});  // large: one for all runs, poisoned once
   const BoundKernel kernel = row.bind(built.graph, node);
   kernel({in, out, {workspace.data(), static_cast<size_t>(workspace_bytes())}});
 
