@@ -27,7 +27,7 @@ void over_texts(const std::vector<std::string>& inputs, const TextOptions& optio
       if (progress) progress(state);
     };
   });
-  check(counts.bytes > 0, ErrorCode::kInvalidArgument, "the corpus is empty: {} inputs hold no text",
+  check(counts.bytes > 0, ErrorCode::kInvalidArgument, "the corpus is empty: no text in {} file(s)",
         reader.files().size());
 }
 

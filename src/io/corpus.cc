@@ -143,7 +143,7 @@ PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& o
   const TokenType type = token_type_for(tokenizer.vocab_size());
   result.dtype = type == TokenType::kU16 ? "u16" : "i32";
   CorpusReader reader(list_corpus(options.inputs));
-  if (const auto parent = fs::path(options.output).parent_path(); !parent.empty()) fs::create_directories(parent);
+  make_folder(fs::path(options.output).parent_path().string());
 
   ScratchPair whole{cut ? options.output + ".uncut.partial" : ""};
   std::vector<std::unique_ptr<DatasetWriter>> writers;
@@ -193,13 +193,13 @@ PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& o
     encoded->disk_bytes = batch.disk_bytes;
     return [&sink, encoded] { sink(*encoded); };
   });
-  check(result.text.bytes > 0, ErrorCode::kInvalidArgument, "the corpus is empty: {} input{} hold no text",
-        reader.files().size(), reader.files().size() == 1 ? "" : "s");
+  check(result.text.bytes > 0, ErrorCode::kInvalidArgument, "the corpus is empty: no text in {} file(s)",
+        reader.files().size());
   result.binary_files_skipped = reader.binary_files_skipped();
   for (size_t i = 0; i < writers.size() && !cut; ++i) {
     SplitInfo& split = result.splits[i];
     check(writers[i]->tokens() > 0, ErrorCode::kInvalidArgument,
-          "--split: {} documents leave none for {}; cut by tokens instead (--split-by tokens)", document, split.name);
+          "--split: {} document(s) leave none for {}; cut by tokens instead (--split-by tokens)", document, split.name);
     split.documents = writers[i]->documents();
     split.tokens = writers[i]->tokens();
     split.bytes = bytes[i];

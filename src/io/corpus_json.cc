@@ -62,6 +62,12 @@ class KeyFinder : public nlohmann::json_sax<Json> {
   bool take_ = false;
 };
 
+// Counts must be written as integers: nlohmann would turn 1e300 into some integer.
+int64_t integer(const Json& value) {
+  check(value.is_number_integer(), ErrorCode::kCorrupt, "{} is not an integer", value.dump());
+  return value.get<int64_t>();
+}
+
 }  // namespace
 
 std::string json_line_text(std::string_view line, const std::string& key, const std::string& where) {
@@ -89,12 +95,12 @@ DatasetInfo read_dataset_info(const std::string& prefix) {
     const fs::path folder = fs::path(path).parent_path();
     info.tokenizer_path = (folder / tokenizer.at("path").get<std::string>()).string();
     info.tokenizer_fingerprint = tokenizer.at("fingerprint").get<std::string>();
-    info.vocab_size = tokenizer.at("vocab_size").get<int64_t>();
-    info.eos_id = tokenizer.at("eos_id").get<int32_t>();
+    info.vocab_size = integer(tokenizer.at("vocab_size"));
+    info.eos_id = static_cast<int32_t>(integer(tokenizer.at("eos_id")));
     for (const Json& each : root.at("splits")) {
-      info.splits.push_back(
-          {each.at("name").get<std::string>(), (folder / each.at("prefix").get<std::string>()).string(),
-           each.at("documents").get<int64_t>(), each.at("tokens").get<int64_t>(), each.at("bytes").get<int64_t>()});
+      info.splits.push_back({each.at("name").get<std::string>(),
+                             (folder / each.at("prefix").get<std::string>()).string(), integer(each.at("documents")),
+                             integer(each.at("tokens")), integer(each.at("bytes"))});
     }
     return info;
   } catch (const Json::exception& problem) {

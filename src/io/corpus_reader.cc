@@ -45,7 +45,10 @@ CorpusFile describe(const fs::path& path, bool from_folder) {
 
 void walk(const fs::path& folder, std::vector<CorpusFile>& files) {
   std::vector<fs::path> entries;
-  for (const auto& entry : fs::directory_iterator(folder)) {
+  std::error_code problem;
+  fs::directory_iterator listing(folder, problem);
+  check(!problem, ErrorCode::kIo, "cannot read the folder {}: {}", folder.string(), problem.message());
+  for (const auto& entry : listing) {
     if (entry.path().filename().string().front() != '.') entries.push_back(entry.path());
   }
   std::sort(entries.begin(), entries.end());

@@ -1,7 +1,6 @@
 // The character vocabulary of small runs: ids are places in the sorted list of characters. It has no special tokens and
 // refuses text with characters it has never seen, naming them.
 #include <algorithm>
-#include <filesystem>
 
 #include "base/error.h"
 #include "io/tokenizer_files.h"
@@ -29,7 +28,7 @@ class CharacterTokenizer : public Tokenizer {
   void save(const std::string& dir) const override {
     std::string json = "{\n  \"characters\": [";
     for (size_t id = 0; id < token_bytes_.size(); ++id) json += (id ? ", " : "") + json_quote(token_bytes_[id]);
-    std::filesystem::create_directories(dir);
+    make_folder(dir);
     write_file(dir + "/characters.json", json + "]\n}\n");
   }
 

@@ -12,6 +12,13 @@ namespace octet {
 
 namespace fs = std::filesystem;
 
+void make_folder(const std::string& path) {
+  if (path.empty()) return;
+  std::error_code error;
+  fs::create_directories(path, error);
+  check(!error && fs::is_directory(path), ErrorCode::kIo, "cannot make the folder {}: {}", path, error.message());
+}
+
 std::string json_quote(std::string_view text) {
   int64_t replaced = 0;
   std::string out = "\"";
@@ -108,7 +115,7 @@ std::string to_tokenizer_json(const BpeVocabulary& vocabulary) {
 }
 
 void BpeTokenizer::save(const std::string& dir) const {
-  fs::create_directories(dir);
+  make_folder(dir);
   write_file(dir + "/tokenizer.json", to_tokenizer_json(vocabulary_));
   std::string config = "{\n";
   for (const auto& [key, text] : {std::pair("bos_token", vocabulary_.bos), std::pair("eos_token", vocabulary_.eos)}) {

@@ -8,6 +8,7 @@
 
 namespace octet {
 
+void make_folder(const std::string& path);  // and its parents; "" and existing folders are fine
 // "text" with JSON escapes; bytes that are not UTF-8 become U+FFFD.
 std::string json_quote(std::string_view text);
 

@@ -32,6 +32,12 @@ auto guarded(const std::string& where, Body body) {
 
 bool present(const Json& object, const char* key) { return object.contains(key) && !object.at(key).is_null(); }
 
+// nlohmann would turn 1e300 into some integer; ids must be written as integers.
+int64_t integer(const Json& value, const std::string& where) {
+  check(value.is_number_integer(), ErrorCode::kCorrupt, "{}: {} is not an integer id", where, value.dump());
+  return value.get<int64_t>();
+}
+
 std::string type_of(const Json& object) { return object.value("type", std::string("(no type)")); }
 
 void place_token(std::vector<std::string>& tokens, const std::string& text, int64_t id, const std::string& where) {
@@ -48,7 +54,7 @@ void read_vocabulary(const Json& vocab, std::vector<std::string>& tokens, const 
         vocab.type_name());
   check(!vocab.empty(), ErrorCode::kCorrupt, "{}: the vocabulary is empty", where);
   tokens.reserve(vocab.size());
-  for (const auto& [text, id] : vocab.items()) place_token(tokens, text, id.get<int64_t>(), where);
+  for (const auto& [text, id] : vocab.items()) place_token(tokens, text, integer(id, where), where);
 }
 
 Normalizer read_normalizer(const Json& object, const std::string& where) {
@@ -107,7 +113,7 @@ void read_added_tokens(const Json& list, BpeVocabulary& out, const std::string& 
   for (const Json& each : list) {
     AddedToken token;
     token.text = each.at("content").get<std::string>();
-    const auto id = each.at("id").get<int64_t>();
+    const int64_t id = integer(each.at("id"), where);
     check(id >= 0 && id < kMaxVocabulary, ErrorCode::kCorrupt, "{}: added token \"{}\" has id {} (want 0..{})", where,
           token.text, id, kMaxVocabulary - 1);
     token.id = static_cast<int32_t>(id);

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 
 #include "base/error.h"
 #include "io/bpe.h"
@@ -50,7 +49,7 @@ class Llama2cTokenizer : public Tokenizer {
 
   std::string kind() const override { return "sentencepiece"; }
   void save(const std::string& dir) const override {
-    std::filesystem::create_directories(dir);
+    make_folder(dir);
     write_file(dir + "/tokenizer.bin", file_);
   }
 

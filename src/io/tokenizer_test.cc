@@ -246,7 +246,13 @@ TEST(Tokenizer, BadVocabulariesAreClearErrors) {
   EXPECT_NE(message(R"({"model": {"vocab": {"a": -1}, "merges": []}})").find("id -1"), std::string::npos);
   EXPECT_NE(message(R"({"model": {"vocab": {"a": 0, "b": 0}, "merges": []}})").find("id 0 is given to both"),
             std::string::npos);
-  EXPECT_NE(message(R"({"model": {"vocab": {"a": "x"}, "merges": []}})").find("wrong type"), std::string::npos);
+  EXPECT_NE(message(R"({"model": {"vocab": {"a": "x"}, "merges": []}})").find("not an integer id"), std::string::npos);
+  EXPECT_NE(message(R"({"model": {"vocab": {"a": 1e300}, "merges": []}})").find("not an integer id"),
+            std::string::npos);
+  EXPECT_NE(message(R"({"model": {"vocab": {"a": 0}, "merges": [5]}})").find("merge 0 is not a pair"),
+            std::string::npos);
+  EXPECT_NE(message(R"({"model": {"vocab": {"a": 0}, "merges": [], "byte_fallback": true}})").find("byte_fallback"),
+            std::string::npos);
   EXPECT_NE(message(small_json("\"dropout\": 0.1,")).find("dropout"), std::string::npos);
   EXPECT_NE(message(small_json("", R"({"type": "Whitespace"})")).find("pre-tokenizer Whitespace"), std::string::npos);
   const std::string split = R"({"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": "(a"},

@@ -1,19 +1,16 @@
 // octet data: text to memory-mapped tokens.
 #include <CLI/CLI.hpp>
 #include <chrono>
-#include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/progress.h"
+#include "byte_progress.h"
 #include "commands.h"
 #include "human.h"
 #include "io/corpus.h"
 
 namespace octet {
 namespace {
-
-constexpr int64_t kMega = 1'000'000;
 
 struct DataArguments {
   PrepareOptions options;
@@ -33,14 +30,10 @@ void prepare(DataArguments& arguments) {
     log_info("the vocabulary has no end token: documents follow each other without a mark");
   }
   const auto start = std::chrono::steady_clock::now();
-  std::optional<Progress> bar;
-  options.progress = [&](const CorpusProgress& state) {
-    if (!bar)
-      bar.emplace(ProgressOptions{.title = "tokenizing", .unit = "MB", .total = state.total_disk_bytes / kMega});
-    bar->update(state.disk_bytes / kMega, human_count(state.tokens) + " tokens");
-  };
+  ByteProgress bar("tokenizing");
+  options.progress = [&](const CorpusProgress& state) { bar.update(state, human_count(state.tokens) + " tokens"); };
   const PrepareResult result = prepare_corpus(*tokenizer, options);
-  bar.reset();
+  bar.finish();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (result.text.invalid_places > 0) {
     log_warning("invalid UTF-8 in {} places ({}), the first at {}", result.text.invalid_places,

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/progress.h"
+#include "byte_progress.h"
 #include "commands.h"
 #include "human.h"
 #include "io/bpe_trainer.h"
@@ -17,8 +17,6 @@
 
 namespace octet {
 namespace {
-
-constexpr int64_t kMega = 1'000'000;
 
 struct TrainArguments {
   std::string kind = "bpe", out, pattern = "gpt2", key = "text";
@@ -42,16 +40,12 @@ void train_byte_pairs(const TrainArguments& arguments) {
   TextCounts counts;
   WordCounts words;
   const auto start = std::chrono::steady_clock::now();
-  std::optional<Progress> bar;
   const TextOptions text{.json_key = arguments.key};
+  ByteProgress reading("counting");
   words = count_corpus_words(arguments.inputs, text, options.splits, arguments.threads, counts,
-                             [&](const CorpusProgress& state) {
-                               const int64_t total = state.total_disk_bytes / kMega;
-                               if (!bar)
-                                 bar.emplace(ProgressOptions{.title = "counting", .unit = "MB", .total = total});
-                               bar->update(state.disk_bytes / kMega);
-                             });
-  bar.reset();
+                             [&](const CorpusProgress& state) { reading.update(state); });
+  reading.finish();
+  std::optional<Progress> bar;
   BpeVocabulary vocabulary = train_bpe(words, options, [&](int64_t done, int64_t total) {
     if (!bar) bar.emplace(ProgressOptions{.title = "merging", .unit = "merges", .total = total});
     bar->update(done);

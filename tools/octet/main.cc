@@ -1,6 +1,7 @@
 // The program `octet`: the list of its commands, and errors as one clear line. Exit codes: 0 good, 1 an error of the
 // work, 2 a mistake on the command line.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <iostream>
 #include <new>
@@ -29,6 +30,15 @@ int run(int argc, char** argv) {
 
   try {
     app.parse(argc, argv);
+  } catch (const CLI::ExtrasError& error) {
+    const std::string word = argc > 1 ? argv[1] : "";
+    std::vector<std::string> names;
+    for (const auto* command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
+    if (std::find(names.begin(), names.end(), word) != names.end() || word.starts_with('-')) return app.exit(error), 2;
+    const std::string nearest = octet::nearest_name(word, names);
+    std::cerr << "octet: no command '" << word << "'" << (nearest.empty() ? "" : "; did you mean '" + nearest + "'?")
+              << "\nTry 'octet --help'.\n";
+    return 2;
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
