@@ -1,0 +1,51 @@
+// Checkpoints: OUT/checkpoints/step_00001000/, each a Hugging Face folder (config.json, model*.safetensors of float32
+// masters, tokenizer) plus optimizer.safetensors (moments), scales.safetensors (FP8 scales and histories) and run.json.
+//
+// A folder appears under its name only when complete: written beside, checksummed in manifest.json, renamed.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "exec/executor.h"
+#include "model/hugging_face.h"
+
+namespace octet {
+
+struct RunState {
+  int64_t step = 0;           // optimiser steps done
+  int64_t tokens = 0;         // targets trained on
+  int64_t skipped_steps = 0;  // of them, with non-finite gradients
+  double best_loss = 0;       // of evaluations; meaningful when best_step > 0
+  int64_t best_step = 0;
+  std::string settings;  // YAML of the run's settings
+  std::string data;      // fingerprint of data and order: a resume on other data is refused
+};
+
+struct CheckpointContent {
+  ModelConfig model;
+  SpecialTokens special;
+  RunState run;
+  std::string tokenizer_folder;  // copied when not empty
+  int64_t shard_bytes = 4'000'000'000;
+};
+
+std::string checkpoint_folder(const std::string& out, int64_t step);
+
+// Returns the folder. Throws kIo with the previous checkpoints untouched.
+std::string write_checkpoint(const std::string& out, Executor& executor, const CheckpointContent& content);
+
+// Newest first; only finished folders.
+std::vector<std::string> list_checkpoints(const std::string& out);
+
+// The newest checkpoint whose manifest holds; logs a warning for each broken one it passes over.
+std::optional<std::string> newest_sound_checkpoint(const std::string& out);
+
+// Fills kParam, kMoment and kScale states, runs "prepare". Throws kCorrupt naming file and reason.
+RunState read_checkpoint(const std::string& folder, Executor& executor);
+
+// Removes all but the last `keep` checkpoints and the best one.
+void prune_checkpoints(const std::string& out, int64_t keep, int64_t best_step);
+
+}  // namespace octet

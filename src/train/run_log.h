@@ -1,0 +1,31 @@
+// What a run leaves behind beside checkpoints: log.jsonl, TensorBoard events, and the lines on the terminal.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "train/stepper.h"
+
+namespace octet {
+
+struct StepLog {
+  int64_t step = 0, tokens = 0;
+  double loss = 0, grad_norm = 0, lr = 0, seconds = 0, tokens_per_second = 0;
+  bool finite = true;
+};
+
+class RunLog {
+ public:
+  // Appends to existing files of a resumed run.
+  explicit RunLog(const std::string& out);
+  ~RunLog();
+  void step(const StepLog& entry);
+  void evaluation(int64_t step, double loss, int64_t tokens, double seconds);
+  void event(int64_t step, const std::string& kind, const std::string& text);  // checkpoint, resume, skip, switch
+
+ private:
+  struct Files;
+  std::unique_ptr<Files> files_;
+};
+
+}  // namespace octet

@@ -1,0 +1,291 @@
+#include "train/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <future>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "base/threads.h"
+#include "infer/weights.h"
+#include "io/tokenizer.h"
+#include "train/run_log.h"
+#include "train/schedule.h"
+
+namespace octet {
+namespace {
+
+volatile std::sig_atomic_t g_signal = 0;
+void on_signal(int signal) { g_signal = signal; }
+
+// SIGINT and SIGTERM set a flag while this lives; a second one acts as usual.
+class SignalGuard {
+ public:
+  explicit SignalGuard(bool on) : on_(on) {
+    g_signal = 0;
+    if (!on_) return;
+    struct sigaction action {};
+    action.sa_handler = on_signal;
+    action.sa_flags = SA_RESETHAND;
+    sigaction(SIGINT, &action, &old_int_);
+    sigaction(SIGTERM, &action, &old_term_);
+  }
+  ~SignalGuard() {
+    if (!on_) return;
+    sigaction(SIGINT, &old_int_, nullptr);
+    sigaction(SIGTERM, &old_term_, nullptr);
+  }
+  bool raised() const { return g_signal != 0; }
+
+ private:
+  bool on_;
+  struct sigaction old_int_ {
+  }, old_term_{};
+};
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// The next step's micro-batches are made on another thread while this step computes.
+class Prefetcher {
+ public:
+  Prefetcher(const TrainingBatches& batches, int64_t accumulation, int64_t first_step)
+      : batches_(batches), accumulation_(accumulation) {
+    start(first_step);
+  }
+  std::vector<HostBatch> take(int64_t step) {
+    std::vector<HostBatch> ready = next_.get();
+    start(step + 1);
+    return ready;
+  }
+
+ private:
+  void start(int64_t step) {
+    next_ = std::async(std::launch::async, [this, step] {
+      std::vector<HostBatch> made(static_cast<size_t>(accumulation_));
+      for (int64_t i = 0; i < accumulation_; ++i)
+        batches_.get((step - 1) * accumulation_ + i, made[static_cast<size_t>(i)]);
+      return made;
+    });
+  }
+  const TrainingBatches& batches_;
+  int64_t accumulation_;
+  std::future<std::vector<HostBatch>> next_;
+};
+
+class Run {
+ public:
+  Run(const RunConfig& config, const TrainHooks& hooks) : config_(config), hooks_(hooks) {
+    validate(config_);
+    check(!config_.train_data.empty(), ErrorCode::kInvalidArgument,
+          "data.train is not set: make a corpus with `octet data FILES --out PREFIX` and give its PREFIX");
+    set_thread_count(static_cast<int>(config_.threads));
+    open_data();
+    build();
+    resume_or_start();
+  }
+
+  TrainResult loop();
+
+ private:
+  void open_data();
+  void build();
+  void resume_or_start();
+  void evaluate_now(int64_t step);
+  void save(int64_t step);
+  void watch_finite(const StepResult& result, int64_t step);
+
+  const RunConfig& config_;
+  const TrainHooks& hooks_;
+  ModelConfig model_;
+  SpecialTokens special_;
+  std::string tokenizer_folder_;
+  std::shared_ptr<const TokenDataset> train_data_, validation_data_;
+  std::unique_ptr<TrainingBatches> batches_;
+  std::unique_ptr<Stepper> stepper_;
+  std::unique_ptr<RunLog> log_;
+  TrainResult result_;
+  int64_t skipped_in_a_row_ = 0, last_saved_ = -1, last_evaluated_ = -1;
+};
+
+void Run::open_data() {
+  int64_t vocab = 0;
+  std::string tokenizer_path = config_.train_data + ".tokenizer";
+  if (path_exists(tokenizer_path)) {
+    auto tokenizer = load_tokenizer(tokenizer_path);
+    vocab = tokenizer->vocab_size();
+    special_ = {.bos = tokenizer->bos_id(), .eos = tokenizer->eos_id(), .pad = -1};
+    tokenizer_folder_ = tokenizer_path;
+  }
+  model_ = resolve_model(config_, vocab);
+  train_data_ = TokenDataset::open(config_.train_data, model_.vocab_size);
+  if (!config_.validation_data.empty())
+    validation_data_ = TokenDataset::open(config_.validation_data, model_.vocab_size);
+  SampleOptions sampling{.length = config_.sequence_length,
+                         .order = config_.sampling == "random" ? SampleOrder::kRandomOffset : SampleOrder::kShuffled,
+                         .seed = static_cast<uint64_t>(config_.seed)};
+  batches_ = std::make_unique<TrainingBatches>(train_data_, sampling, config_.micro_batch, config_.separate_documents);
+}
+
+void Run::build() {
+  StepperOptions options{
+      .train = batch_shape(config_.micro_batch, config_.sequence_length, config_.separate_documents, true),
+      .eval = batch_shape(config_.micro_batch, config_.sequence_length, config_.separate_documents, false),
+      .optimizer = config_.optimizer,
+      .compile = compile_options(config_, cpu_target())};
+  stepper_ = std::make_unique<Stepper>(model_, options);
+  result_.planned_bytes = stepper_->plan().total_bytes();
+  result_.allocated_bytes = stepper_->executor().allocated_bytes();
+}
+
+void Run::resume_or_start() {
+  make_folders(config_.out);
+  log_ = std::make_unique<RunLog>(config_.out);
+  std::optional<std::string> from;
+  if (config_.resume == "auto") from = newest_sound_checkpoint(config_.out);
+  if (config_.resume != "auto" && config_.resume != "never") from = config_.resume;
+  std::string data = fmt::format("{} tokens {} documents length {} sampling {} seed {} batch {}", train_data_->tokens(),
+                                 train_data_->documents(), config_.sequence_length, config_.sampling, config_.seed,
+                                 config_.accumulation() * config_.micro_batch);
+  if (from) {
+    result_.run = read_checkpoint(*from, stepper_->executor());
+    check(result_.run.data == data, ErrorCode::kInvalidArgument,
+          "{} was trained on \"{}\", this run has \"{}\": set resume=never (or another out=) to start afresh", *from,
+          result_.run.data, data);
+    result_.checkpoint = *from;
+    last_saved_ = result_.run.step;
+    log_info("resumed from {} at step {}", *from, result_.run.step);
+    log_->event(result_.run.step, "resume", *from);
+  } else if (!config_.model_from.empty()) {
+    load_weights(*open_weights(config_.model_from), stepper_->executor());
+  } else {
+    initialize_weights(stepper_->executor(), static_cast<uint64_t>(config_.seed));
+  }
+  RunConfig copy = config_;
+  result_.run.settings = settings_of(copy).to_yaml();
+  result_.run.data = data;
+  write_file(config_.out + "/config.yaml", result_.run.settings);
+}
+
+void Run::evaluate_now(int64_t step) {
+  if (!validation_data_ || last_evaluated_ == step) return;
+  auto started = std::chrono::steady_clock::now();
+  LossSum loss = evaluate_dataset(*stepper_, validation_data_, config_.eval_tokens, config_.separate_documents);
+  last_evaluated_ = step;
+  result_.last_eval_loss = loss.mean();
+  if (result_.run.best_step == 0 || loss.mean() < result_.run.best_loss) {
+    result_.run.best_loss = loss.mean();
+    result_.run.best_step = step;
+  }
+  log_->evaluation(step, loss.mean(), loss.tokens, seconds_since(started));
+  log_info("step {}: validation loss {:.4f}, perplexity {:.2f} ({} tokens, {:.1f} s), best {:.4f} at {}", step,
+           loss.mean(), std::exp(loss.mean()), loss.tokens, seconds_since(started), result_.run.best_loss,
+           result_.run.best_step);
+}
+
+void Run::save(int64_t step) {
+  if (last_saved_ == step) return;
+  CheckpointContent content{.model = model_,
+                            .special = special_,
+                            .run = result_.run,
+                            .tokenizer_folder = tokenizer_folder_,
+                            .shard_bytes = config_.shard_bytes};
+  result_.checkpoint = write_checkpoint(config_.out, stepper_->executor(), content);
+  last_saved_ = step;
+  log_->event(step, "checkpoint", result_.checkpoint);
+  prune_checkpoints(config_.out, config_.checkpoint_keep, result_.run.best_step);
+}
+
+void Run::watch_finite(const StepResult& result, int64_t step) {
+  if (result.finite) {
+    skipped_in_a_row_ = 0;
+    return;
+  }
+  ++result_.run.skipped_steps;
+  ++skipped_in_a_row_;
+  log_->event(step, "skip", fmt::format("gradient norm {}", result.grad_norm));
+  log_warning("step {}: gradients are not finite (norm {}), step skipped ({} in a row)", step, result.grad_norm,
+              skipped_in_a_row_);
+  check(skipped_in_a_row_ < config_.max_skipped_steps, ErrorCode::kInvalidArgument,
+        "{} steps in a row had non-finite gradients at step {}: lower optimizer.lr or choose a wider precision.recipe; "
+        "the last checkpoint is {}",
+        skipped_in_a_row_, step, result_.checkpoint.empty() ? "none" : result_.checkpoint);
+}
+
+TrainResult Run::loop() {
+  SignalGuard signals(hooks_.handle_signals);
+  Progress progress({.title = "train", .unit = "step", .total = config_.steps, .start = result_.run.step});
+  std::vector<double> speeds;
+  Prefetcher prefetcher(*batches_, config_.accumulation(), result_.run.step + 1);
+  if (result_.run.step == 0 && config_.eval_interval > 0) evaluate_now(0);
+  while (result_.run.step < config_.steps) {
+    int64_t step = result_.run.step + 1;
+    auto started = std::chrono::steady_clock::now();
+    double lr = learning_rate(config_.optimizer, config_.steps, step);
+    std::vector<HostBatch> micro_batches = prefetcher.take(step);
+    StepResult done = stepper_->step(micro_batches, lr, step, static_cast<uint64_t>(config_.seed));
+    double seconds = seconds_since(started);
+    result_.run.step = step;
+    result_.run.tokens += done.tokens;
+    result_.last_loss = done.loss;
+    speeds.push_back(static_cast<double>(done.tokens) / seconds);
+    if (hooks_.on_step) hooks_.on_step(result_.run, done);
+    watch_finite(done, step);
+    if (step % config_.log_interval == 0 || step == config_.steps)
+      log_->step({.step = step,
+                  .tokens = result_.run.tokens,
+                  .loss = done.loss,
+                  .grad_norm = done.grad_norm,
+                  .lr = lr,
+                  .seconds = seconds,
+                  .tokens_per_second = speeds.back(),
+                  .finite = done.finite});
+    progress.update(step, fmt::format("loss {:.4f}  {:.0f} tok/s", done.loss, speeds.back()));
+    bool last = step == config_.steps;
+    if (last || (config_.eval_interval > 0 && step % config_.eval_interval == 0)) evaluate_now(step);
+    bool stop = signals.raised();
+    if (last || stop || (config_.checkpoint_interval > 0 && step % config_.checkpoint_interval == 0)) save(step);
+    if (stop && !last) {
+      result_.interrupted = true;
+      break;
+    }
+  }
+  progress.finish();
+  if (!speeds.empty()) {
+    std::nth_element(speeds.begin(), speeds.begin() + static_cast<ptrdiff_t>(speeds.size() / 2), speeds.end());
+    result_.tokens_per_second = speeds[speeds.size() / 2];
+  }
+  return result_;
+}
+
+}  // namespace
+
+TrainResult train(const RunConfig& config, const TrainHooks& hooks) { return Run(config, hooks).loop(); }
+
+LossSum evaluate_dataset(Stepper& stepper, std::shared_ptr<const TokenDataset> data, int64_t max_tokens,
+                         bool separate_documents) {
+  const BatchShape& shape = stepper.eval_shape();
+  int64_t length = shape.max_length, sequences = shape.tokens / length;
+  TokenSampler sampler(std::move(data), {.length = length, .order = SampleOrder::kSequential});
+  BatchPacker packer(sequences, length, separate_documents);
+  LossSum total;
+  TokenSample sample;
+  int64_t count = sampler.samples_per_epoch();
+  for (int64_t first = 0; first < count && (max_tokens == 0 || total.tokens < max_tokens); first += sequences) {
+    packer.clear();
+    for (int64_t i = first; i < std::min(count, first + sequences); ++i) {
+      sampler.get(i, sample);
+      packer.add(sample.tokens, sample.segments);
+    }
+    LossSum part = stepper.evaluate(packer.finish());
+    total.sum += part.sum;
+    total.tokens += part.tokens;
+  }
+  return total;
+}
+
+}  // namespace octet

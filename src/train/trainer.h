@@ -1,0 +1,36 @@
+// The training loop: data, schedule, steps, evaluation, logs, checkpoints, signals.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "train/checkpoint.h"
+#include "train/run_config.h"
+#include "train/stepper.h"
+
+namespace octet {
+
+struct TrainResult {
+  RunState run;
+  double last_loss = 0;          // training loss of the last step
+  double last_eval_loss = 0;     // 0 without a validation set
+  bool interrupted = false;      // left on SIGINT or SIGTERM after writing a checkpoint
+  std::string checkpoint;        // folder of the last one
+  double tokens_per_second = 0;  // median over steps
+  int64_t planned_bytes = 0, allocated_bytes = 0;
+};
+
+struct TrainHooks {
+  // After every step, before logging; for tests and benchmarks. May throw to stop the run.
+  std::function<void(const RunState&, const StepResult&)> on_step = {};
+  bool handle_signals = false;  // SIGINT/SIGTERM: finish the step, write a checkpoint, return
+};
+
+// Runs (or resumes) what `config` describes. Everything rejectable is rejected before the first step.
+TrainResult train(const RunConfig& config, const TrainHooks& hooks = {});
+
+// Mean loss over the first `max_tokens` (0 = all) targets of the set, in windows of the eval shape.
+LossSum evaluate_dataset(Stepper& stepper, std::shared_ptr<const TokenDataset> data, int64_t max_tokens,
+                         bool separate_documents);
+
+}  // namespace octet
