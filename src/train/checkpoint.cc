@@ -1,0 +1,144 @@
+#include "train/checkpoint.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "infer/weights.h"
+#include "io/manifest.h"
+#include "io/safetensors_writer.h"
+
+namespace octet {
+namespace {
+
+constexpr const char* kStepPrefix = "step_";
+
+// The states of some kinds as one safetensors file under their own names.
+void write_states(Executor& executor, std::initializer_list<StateKind> kinds, const std::string& path) {
+  std::vector<NamedType> types;
+  for (const StateEntry& entry : executor.program().states())
+    if (std::find(kinds.begin(), kinds.end(), entry.kind) != kinds.end()) types.push_back({entry.name, entry.type});
+  SafetensorsWriter writer(path, types);
+  std::vector<std::byte> bytes;
+  for (const NamedType& entry : writer.tensors()) {
+    bytes.resize(static_cast<size_t>(entry.type.bytes()));
+    executor.read_state(entry.name, bytes);
+    writer.write(entry.name, bytes);
+  }
+  writer.finish();
+}
+
+void read_states(Executor& executor, std::initializer_list<StateKind> kinds, const std::string& path) {
+  SafetensorsFile file(path);
+  for (const StateEntry& entry : executor.program().states()) {
+    if (std::find(kinds.begin(), kinds.end(), entry.kind) == kinds.end()) continue;
+    const TensorType* type = file.find_type(entry.name);
+    check(type != nullptr, ErrorCode::kCorrupt,
+          "{}: holds no {}: was the run made with another precision.recipe? set the recipe of its config.yaml", path,
+          entry.name);
+    check(*type == entry.type, ErrorCode::kCorrupt, "{}: {} is {}, this run wants {}", path, entry.name,
+          to_string(*type), to_string(entry.type));
+    executor.write_state(entry.name, file.read(entry.name).bytes);
+  }
+}
+
+std::string run_json(const RunState& run) {
+  return nlohmann::json{{"step", run.step},
+                        {"tokens", run.tokens},
+                        {"skipped_steps", run.skipped_steps},
+                        {"best_loss", run.best_loss},
+                        {"best_step", run.best_step},
+                        {"settings", run.settings},
+                        {"data", run.data}}
+             .dump(2) +
+         "\n";
+}
+
+RunState parse_run_json(const std::string& path) {
+  nlohmann::json json = parse_json(read_file(path, 1 << 24), path);
+  return {.step = json_get<int64_t>(json, "step", path),
+          .tokens = json_get<int64_t>(json, "tokens", path),
+          .skipped_steps = json_get<int64_t>(json, "skipped_steps", path),
+          .best_loss = json_get<double>(json, "best_loss", path),
+          .best_step = json_get<int64_t>(json, "best_step", path),
+          .settings = json_get<std::string>(json, "settings", path),
+          .data = json_get<std::string>(json, "data", path)};
+}
+
+// step_00001000 -> 1000; -1 for other names.
+int64_t parse_step(const std::string& name) {
+  std::string digits = name.starts_with(kStepPrefix) ? name.substr(5) : "";
+  bool all_digits = !digits.empty() && digits.size() <= 18 &&
+                    std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return all_digits ? std::stoll(digits) : -1;
+}
+
+}  // namespace
+
+std::string checkpoint_folder(const std::string& out, int64_t step) {
+  return fmt::format("{}/checkpoints/{}{:08d}", out, kStepPrefix, step);
+}
+
+std::string write_checkpoint(const std::string& out, Executor& executor, const CheckpointContent& content) {
+  std::string folder = checkpoint_folder(out, content.run.step);
+  make_folders(parent_folder(folder));
+  FolderWriter writer(folder);
+  save_weights(executor, content.model, content.special, writer.folder(), DType::kF32, content.shard_bytes);
+  write_states(executor, {StateKind::kMoment}, writer.file("optimizer.safetensors"));
+  write_states(executor, {StateKind::kScale}, writer.file("scales.safetensors"));
+  if (!content.tokenizer_folder.empty())
+    for (const std::string& name : list_folder(content.tokenizer_folder))
+      write_file(writer.file(name), read_file(content.tokenizer_folder + "/" + name));
+  write_file(writer.file("run.json"), run_json(content.run));
+  writer.commit(nlohmann::json{{"step", content.run.step}}.dump());
+  return folder;
+}
+
+std::vector<std::string> list_checkpoints(const std::string& out) {
+  std::vector<std::pair<int64_t, std::string>> found;
+  std::string root = out + "/checkpoints";
+  if (is_folder(root))
+    for (const std::string& name : list_folder(root))
+      if (int64_t step = parse_step(name); step >= 0) found.emplace_back(step, root + "/" + name);
+  std::sort(found.rbegin(), found.rend());
+  std::vector<std::string> folders;
+  for (auto& [step, folder] : found) folders.push_back(folder);
+  return folders;
+}
+
+std::optional<std::string> newest_sound_checkpoint(const std::string& out) {
+  for (const std::string& folder : list_checkpoints(out)) {
+    try {
+      verify_folder(folder);
+      return folder;
+    } catch (const Error& error) {
+      log_warning("checkpoint passed over: {}; falling back to the one before it", error.message());
+    }
+  }
+  return std::nullopt;
+}
+
+RunState read_checkpoint(const std::string& folder, Executor& executor) {
+  verify_folder(folder);
+  RunState run = parse_run_json(folder + "/run.json");
+  read_states(executor, {StateKind::kMoment}, folder + "/optimizer.safetensors");
+  read_states(executor, {StateKind::kScale}, folder + "/scales.safetensors");
+  load_weights(*open_weights(folder), executor);  // last: it ends with "prepare"
+  return run;
+}
+
+void prune_checkpoints(const std::string& out, int64_t keep, int64_t best_step) {
+  int64_t kept = 0;
+  for (const std::string& folder : list_checkpoints(out)) {
+    int64_t step = parse_step(folder.substr(folder.rfind('/') + 1));
+    if (kept < keep) {
+      ++kept;
+    } else if (step != best_step) {
+      remove_path(folder);
+    }
+  }
+}
+
+}  // namespace octet
