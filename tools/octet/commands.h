@@ -1,5 +1,4 @@
-// The commands of the program `octet`, one file each: every function adds its subcommand, with help and callback, to
-// app. Callbacks throw octet::Error; main() turns that into one line and exit code 1.
+// The commands of `octet`: each cmd_<name>.cc adds one subcommand with its options, help and examples.
 #pragma once
 
 namespace CLI {
@@ -10,5 +9,11 @@ namespace octet {
 
 void add_tokenizer_command(CLI::App& app);
 void add_data_command(CLI::App& app);
+void add_train_command(CLI::App& app);
+void add_eval_command(CLI::App& app);
+void add_generate_command(CLI::App& app);
+void add_verify_command(CLI::App& app);
+void add_plan_command(CLI::App& app);
+void add_config_command(CLI::App& app);
 
 }  // namespace octet

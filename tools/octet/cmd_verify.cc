@@ -1,0 +1,62 @@
+// octet verify: a folder's expected outputs against Octet's own run; exits 1 out of tolerance.
+#include <CLI/CLI.hpp>
+
+#include "base/error.h"
+#include "exec/executor.h"
+#include "infer/verify.h"
+#include "octet/commands.h"
+#include "train/verify_training.h"
+
+namespace octet {
+namespace {
+
+void report_inference(const std::string& folder, const CompileOptions& options, double tolerance) {
+  VerifyReport report = verify_inference(folder, options.recipe, options.target);
+  fmt::print("logits: {} compared, max abs error {:.3g}, mean {:.3g} (tolerance {:.3g})\n", report.logits,
+             report.max_logit_error, report.mean_logit_error, tolerance);
+  fmt::print("greedy: {} of {} tokens identical\n", report.greedy_equal, report.greedy_tokens);
+  fmt::print("{}: {}\n", folder, report.passed(tolerance) ? "passed" : "FAILED");
+  if (!report.passed(tolerance)) throw CLI::RuntimeError(1);
+}
+
+void report_training(const std::string& folder, const CompileOptions& options, double tolerance) {
+  TrainingReport report = verify_training(folder, options);
+  fmt::print("step      loss  expected  grad norm  expected\n");
+  for (size_t i = 0; i < report.losses.size(); ++i)
+    fmt::print("{:4} {:9.6f} {:9.6f} {:10.6f} {:9.6f}\n", i + 1, report.losses[i], report.expected_losses[i],
+               report.grad_norms[i], report.expected_grad_norms[i]);
+  fmt::print("largest relative error: losses {:.3g}, gradient norms {:.3g}", report.max_loss_error,
+             report.max_grad_norm_error);
+  if (report.has_gradients)
+    fmt::print(", first-step gradients {:.3g} ({})", report.max_gradient_error, report.worst_gradient);
+  fmt::print(" (tolerance {:.3g})\n{}: {}\n", tolerance, folder, report.passed(tolerance) ? "passed" : "FAILED");
+  if (!report.passed(tolerance)) throw CLI::RuntimeError(1);
+}
+
+}  // namespace
+
+void add_verify_command(CLI::App& app) {
+  struct Options {
+    std::string folder, recipe = "fp32";
+    bool training = false;
+    double tolerance = 0;
+  };
+  auto options = std::make_shared<Options>();
+  auto* command = app.add_subcommand("verify", "Compare a model folder's expected outputs with Octet's own run");
+  command->footer(R"(
+Examples:
+  octet verify hf_goldens/gpt2                 logits and greedy tokens of expected.safetensors
+  octet verify --training hf_goldens/gpt2      losses, gradient norms and gradients of expected_training.json)");
+  command->add_option("folder", options->folder, "Hugging Face folder with expected.safetensors")->required();
+  command->add_flag("--training", options->training, "replay expected_training.json");
+  command->add_option("--recipe", options->recipe, "precision recipe")->capture_default_str();
+  command->add_option("--tolerance", options->tolerance,
+                      "largest error allowed (default: 2e-4 absolute for logits, 1e-4 relative for training)");
+  command->callback([options] {
+    CompileOptions compile{.target = cpu_target(), .recipe = parse_recipe(options->recipe)};
+    double tolerance = options->tolerance > 0 ? options->tolerance : options->training ? 1e-4 : 2e-4;
+    (options->training ? report_training : report_inference)(options->folder, compile, tolerance);
+  });
+}
+
+}  // namespace octet
