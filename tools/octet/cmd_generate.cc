@@ -9,7 +9,7 @@
 #include "infer/generate.h"
 #include "infer/weights.h"
 #include "octet/commands.h"
-#include "train/checkpoint.h"
+#include "octet/model_path.h"
 
 namespace octet {
 namespace {
@@ -20,14 +20,6 @@ struct Options {
   int64_t count = 1, context = 0, threads = 0;
   bool interactive = false, stats = false, no_bos = false, echo = true;
 };
-
-// A run folder stands for its newest sound checkpoint.
-std::string model_folder(const std::string& path) {
-  if (!is_folder(path + "/checkpoints")) return path;
-  auto newest = newest_sound_checkpoint(path);
-  check(newest.has_value(), ErrorCode::kNotFound, "{}: no sound checkpoint in {}/checkpoints", path, path);
-  return *newest;
-}
 
 std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const Options& options, const std::string& text) {
   EncodeOptions encode{.add_bos = tokenizer.adds_bos() && !options.no_bos};

@@ -1,0 +1,80 @@
+#include "eval/perplexity.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <vector>
+
+#include "base/error.h"
+
+namespace octet {
+
+double PerplexityResult::loss() const { return tokens > 0 ? loss_sum / static_cast<double>(tokens) : 0.0; }
+double PerplexityResult::perplexity() const { return std::exp(loss()); }
+double PerplexityResult::bits_per_byte() const {
+  return bytes > 0 ? loss_sum / std::numbers::ln2 / static_cast<double>(bytes) : 0.0;
+}
+
+PerplexityEvaluator::PerplexityEvaluator(const WeightSource& weights, const PerplexityOptions& options)
+    : options_(options), vocab_size_(weights.config().vocab_size) {
+  const ModelConfig& model = weights.config();
+  if (options_.length == 0) options_.length = model.max_positions;
+  if (options_.stride == 0) options_.stride = options_.length;
+  check(options_.stride > 0 && options_.stride <= options_.length, ErrorCode::kInvalidArgument,
+        "stride {} must lie between 1 and the window length {}", options_.stride, options_.length);
+  Graph graph("eval");
+  Builder builder(graph);
+  build_loss(builder, model,
+             {.tokens = options_.windows * options_.length,
+              .max_segments = options_.windows,
+              .max_length = options_.length,
+              .equal_length = options_.length});
+  Program program;
+  program.name = "evaluation";
+  program.add_graph(std::move(graph));
+  executor_ = make_cpu_executor(compile(std::move(program), {.target = options_.target, .recipe = options_.recipe}));
+  load_weights(weights, *executor_);
+}
+
+PerplexityResult PerplexityEvaluator::run(int64_t tokens, const std::function<void(int64_t, std::span<int32_t>)>& read,
+                                          const Tokenizer* tokenizer, const std::function<void(int64_t)>& on_progress) {
+  check(tokens >= 2, ErrorCode::kInvalidArgument, "{} tokens: at least 2 are needed for a loss", tokens);
+  auto ids = input_as<int32_t>(*executor_, "eval", "ids"), targets = input_as<int32_t>(*executor_, "eval", "targets");
+  auto positions = input_as<int32_t>(*executor_, "eval", "positions");
+  auto segments = input_as<int32_t>(*executor_, "eval", "segments");
+  int64_t length = options_.length;
+  for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int32_t>(static_cast<int64_t>(i) % length);
+  for (size_t i = 0; i < segments.size(); ++i) segments[i] = static_cast<int32_t>(static_cast<int64_t>(i) * length);
+  PerplexityResult result;
+  std::vector<int32_t> window;
+  int64_t first = 0, counted_to = 1;  // targets [1, counted_to) are done
+  while (counted_to < tokens && (options_.max_tokens == 0 || result.tokens < options_.max_tokens)) {
+    std::fill(ids.begin(), ids.end(), 0);
+    std::fill(targets.begin(), targets.end(), -1);
+    for (int64_t w = 0; w < options_.windows && counted_to < tokens; ++w) {
+      int64_t inputs = std::min(length, tokens - 1 - first);
+      window.resize(static_cast<size_t>(inputs + 1));
+      read(first, window);
+      for (int64_t i = 0; i < inputs; ++i) {
+        int32_t id = window[static_cast<size_t>(i)], target = window[static_cast<size_t>(i + 1)];
+        check(id >= 0 && id < vocab_size_ && target >= 0 && target < vocab_size_, ErrorCode::kInvalidArgument,
+              "token {} at {} is outside the model's vocabulary of {}", id >= vocab_size_ || id < 0 ? id : target,
+              first + i, vocab_size_);
+        auto at = static_cast<size_t>(w * length + i);
+        ids[at] = id;
+        if (first + i + 1 < counted_to) continue;  // counted in an earlier window
+        targets[at] = target;
+        ++result.tokens;
+        if (tokenizer != nullptr) result.bytes += static_cast<int64_t>(tokenizer->token_bytes(target).size());
+      }
+      counted_to = first + inputs + 1;
+      first += options_.stride;
+    }
+    executor_->run("eval");
+    result.loss_sum += output_as<float>(*executor_, "eval", "loss")[0];
+    if (on_progress) on_progress(result.tokens);
+  }
+  return result;
+}
+
+}  // namespace octet

@@ -1,0 +1,47 @@
+// Loss, perplexity and bits per byte of a model on a sequence of tokens.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "exec/executor.h"
+#include "infer/weights.h"
+#include "io/tokenizer.h"
+#include "passes/pass.h"
+
+namespace octet {
+
+struct PerplexityOptions {
+  Recipe recipe = {};
+  Target target = {};
+  int64_t length = 0;      // tokens of a window; 0 = the model's max_positions
+  int64_t stride = 0;      // tokens between windows; 0 = length. Smaller: every counted token sees more context
+  int64_t windows = 4;     // windows run at once
+  int64_t max_tokens = 0;  // 0 = all
+};
+
+struct PerplexityResult {
+  double loss_sum = 0;           // nats over counted targets
+  int64_t tokens = 0;            // counted targets
+  int64_t bytes = 0;             // of text those targets stand for
+  double loss() const;           // mean nats per token
+  double perplexity() const;     // exp(loss)
+  double bits_per_byte() const;  // loss_sum / ln 2 / bytes
+};
+
+class PerplexityEvaluator {
+ public:
+  PerplexityEvaluator(const WeightSource& weights, const PerplexityOptions& options);
+  // `read(first, out)` copies tokens [first, first + out.size()); `on_progress` gets targets done.
+  PerplexityResult run(int64_t tokens, const std::function<void(int64_t, std::span<int32_t>)>& read,
+                       const Tokenizer* tokenizer, const std::function<void(int64_t)>& on_progress = {});
+
+ private:
+  PerplexityOptions options_;
+  int64_t vocab_size_ = 0;
+  std::unique_ptr<Executor> executor_;
+};
+
+}  // namespace octet

@@ -1,0 +1,108 @@
+// octet eval: loss, perplexity and bits per byte of a model on text or a prepared set.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/progress.h"
+#include "base/threads.h"
+#include "eval/perplexity.h"
+#include "io/dataset.h"
+#include "octet/commands.h"
+#include "octet/model_path.h"
+
+namespace octet {
+namespace {
+
+struct Options {
+  std::string model, tokenizer, data, recipe = "fp32";
+  std::vector<std::string> texts;
+  int64_t length = 0, stride = 0, windows = 4, max_tokens = 0, threads = 0;
+  bool json = false;
+};
+
+std::vector<int32_t> read_texts(const Options& options, const Tokenizer& tokenizer) {
+  std::vector<int32_t> ids;
+  for (const std::string& path : options.texts) {
+    std::string text = read_file(path);
+    tokenizer.encode_to(text, {.add_bos = tokenizer.adds_bos()}, ids);
+  }
+  check(ids.size() >= 2, ErrorCode::kInvalidArgument, "the text makes {} tokens: at least 2 are needed", ids.size());
+  return ids;
+}
+
+void run_eval(const Options& options) {
+  check(options.data.empty() != options.texts.empty(), ErrorCode::kInvalidArgument,
+        "octet eval wants text files or --data PREFIX, and not both");
+  set_thread_count(static_cast<int>(options.threads));
+  std::string folder = model_folder(options.model);
+  auto weights = open_weights(folder);
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::string tokenizer_path = options.tokenizer.empty() ? folder : options.tokenizer;
+  if (!options.texts.empty() || !options.tokenizer.empty()) tokenizer = load_tokenizer(tokenizer_path);
+  if (!tokenizer) try {
+      tokenizer = load_tokenizer(tokenizer_path);
+    } catch (const Error&) {  // a prepared set needs it for bits per byte only
+    }
+  std::vector<int32_t> ids;
+  std::shared_ptr<const TokenDataset> data;
+  if (options.data.empty()) {
+    ids = read_texts(options, *tokenizer);
+  } else {
+    data = TokenDataset::open(options.data, weights->config().vocab_size);
+  }
+  int64_t tokens = data ? data->tokens() : static_cast<int64_t>(ids.size());
+  int64_t length = options.length > 0 ? options.length : weights->config().max_positions;
+  PerplexityEvaluator evaluator(*weights, {.recipe = parse_recipe(options.recipe),
+                                           .target = cpu_target(),
+                                           .length = std::min(length, tokens - 1),
+                                           .stride = options.stride,
+                                           .windows = std::min(options.windows, (tokens + length - 1) / length),
+                                           .max_tokens = options.max_tokens});
+  int64_t total = options.max_tokens > 0 ? std::min(options.max_tokens, tokens - 1) : tokens - 1;
+  Progress progress({.title = "eval", .unit = "tok", .total = total});
+  auto read = [&](int64_t first, std::span<int32_t> out) {
+    if (data) return data->read(first, out);
+    std::copy_n(ids.begin() + static_cast<ptrdiff_t>(first), out.size(), out.begin());
+  };
+  PerplexityResult result = evaluator.run(tokens, read, tokenizer.get(), [&](int64_t done) { progress.update(done); });
+  progress.finish();
+  if (options.json) {
+    fmt::print(
+        "{{\"tokens\": {}, \"bytes\": {}, \"loss\": {:.6f}, \"perplexity\": {:.6f}, \"bits_per_byte\": {:.6f}}}\n",
+        result.tokens, result.bytes, result.loss(), result.perplexity(), result.bits_per_byte());
+    return;
+  }
+  fmt::print("tokens {}  loss {:.4f}  perplexity {:.3f}", result.tokens, result.loss(), result.perplexity());
+  if (result.bytes > 0) fmt::print("  bits/byte {:.4f} ({} bytes)", result.bits_per_byte(), result.bytes);
+  fmt::print("\n");
+}
+
+}  // namespace
+
+void add_eval_command(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  auto* command = app.add_subcommand("eval", "Loss, perplexity and bits per byte on text or a prepared set");
+  command->footer(R"(
+Examples:
+  octet eval out/run wikitext.txt
+  octet eval out/run --data data/corpus_val --stride 512 --json)");
+  command->add_option("model", options->model, "Hugging Face folder, run folder, checkpoint or llama2.c .bin")
+      ->required();
+  command->add_option("texts", options->texts, "text files");
+  command->add_option("--data", options->data, "PREFIX of a prepared PREFIX.bin/.idx");
+  command->add_option("--tokenizer", options->tokenizer, "tokenizer file or folder (default: in the model folder)");
+  command->add_option("--length", options->length, "tokens of a window (default: the model's)");
+  command->add_option("--stride", options->stride, "tokens between windows (default: the length)");
+  command->add_option("--windows", options->windows, "windows run at once")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command->add_option("--max-tokens", options->max_tokens, "stop after this many tokens; 0 = all")
+      ->capture_default_str();
+  command->add_option("--recipe", options->recipe, "fp32, bf16, fp8-current, fp8-block")->capture_default_str();
+  command->add_option("--threads", options->threads, "CPU threads; 0 = all cores")->capture_default_str();
+  command->add_flag("--json", options->json, "print one JSON object");
+  command->callback([options] { run_eval(*options); });
+}
+
+}  // namespace octet
