@@ -11,7 +11,7 @@
 #include "base/progress.h"
 #include "base/threads.h"
 #include "infer/weights.h"
-#include "io/tokenizer.h"
+#include "io/corpus.h"
 #include "train/run_log.h"
 #include "train/schedule.h"
 
@@ -114,12 +114,13 @@ class Run {
 
 void Run::open_data() {
   int64_t vocab = 0;
-  std::string tokenizer_path = config_.train_data + ".tokenizer";
-  if (path_exists(tokenizer_path)) {
-    auto tokenizer = load_tokenizer(tokenizer_path);
-    vocab = tokenizer->vocab_size();
-    special_ = {.bos = tokenizer->bos_id(), .eos = tokenizer->eos_id(), .pad = -1};
-    tokenizer_folder_ = tokenizer_path;
+  try {
+    DatasetInfo info = read_dataset_info(config_.train_data);
+    vocab = info.vocab_size;
+    special_ = {.bos = info.eos_id, .eos = info.eos_id, .pad = -1};
+    if (path_exists(info.tokenizer_path)) tokenizer_folder_ = info.tokenizer_path;
+  } catch (const Error& error) {  // a .bin/.idx pair made elsewhere has no record of its tokenizer
+    if (error.code() != ErrorCode::kNotFound) throw;
   }
   model_ = resolve_model(config_, vocab);
   train_data_ = TokenDataset::open(config_.train_data, model_.vocab_size);

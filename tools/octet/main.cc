@@ -27,6 +27,12 @@ int run(int argc, char** argv) {
 
   octet::add_tokenizer_command(app);
   octet::add_data_command(app);
+  octet::add_train_command(app);
+  octet::add_eval_command(app);
+  octet::add_generate_command(app);
+  octet::add_verify_command(app);
+  octet::add_plan_command(app);
+  octet::add_config_command(app);
 
   try {
     app.parse(argc, argv);
@@ -39,6 +45,9 @@ int run(int argc, char** argv) {
     std::cerr << "octet: no command '" << word << "'" << (nearest.empty() ? "" : "; did you mean '" + nearest + "'?")
               << "\nTry 'octet --help'.\n";
     return 2;
+
+  } catch (const CLI::RuntimeError& error) {  // a command that did its work and found a fault (verify)
+    return error.get_exit_code();
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
