@@ -1,0 +1,114 @@
+#include "train/plan_report.h"
+
+#include <chrono>
+
+#include "base/error.h"
+#include "ir/facts.h"
+#include "train/batches.h"
+#include "train/training_program.h"
+
+namespace octet {
+namespace {
+
+std::string human_bytes(int64_t bytes) {
+  double value = static_cast<double>(bytes);
+  for (const char* unit : {"B", "KiB", "MiB", "GiB"}) {
+    if (value < 1024) return fmt::format("{:.4g} {}", value, unit);
+    value /= 1024;
+  }
+  return fmt::format("{:.5g} TiB", value);
+}
+
+std::string line(const char* what, int64_t bytes, const std::string& note = {}) {
+  return fmt::format("  {:<34}{:>16}  {:>12}{}\n", what, bytes, human_bytes(bytes), note.empty() ? "" : "  " + note);
+}
+
+double phase_flops(const Graph& graph, Phase phase) {
+  double flops = 0;
+  for (int32_t i = 0; i < graph.size(); ++i)
+    if (graph.node(NodeId{i}).phase == phase) flops += node_cost(graph, NodeId{i}).flops;
+  return flops;
+}
+
+}  // namespace
+
+PlanReport report_plan(const Plan& plan, double compile_seconds) {
+  PlanReport r;
+  r.compile_seconds = compile_seconds;
+  const Program& program = plan.program;
+  for (const StateEntry& entry : program.states())
+    if (entry.kind == StateKind::kParam) r.parameters += entry.type.shape.elements();
+  const Graph& train = program.graph("train");
+  Value ids = train.find_leaf(Op::kInput, "ids");
+  r.tokens = ids.exists() ? train.shape(ids)[0] : 1;
+  auto per_token = [&](Phase phase) { return phase_flops(train, phase) / static_cast<double>(r.tokens); };
+  r.forward_flops = per_token(Phase::kForward);
+  r.backward_flops = per_token(Phase::kBackward);
+  r.recompute_flops = per_token(Phase::kRecompute);
+  r.weight_bytes = program.state_bytes(StateKind::kParam);
+  r.compute_bytes = program.state_bytes(StateKind::kCompute);
+  r.moment_bytes = program.state_bytes(StateKind::kMoment);
+  r.gradient_bytes = program.state_bytes(StateKind::kGradient);
+  r.scale_bytes = program.state_bytes(StateKind::kScale);
+  const GraphPlan& graph_plan = plan.graphs.at("train");
+  r.activation_bytes = graph_plan.saved_bytes;
+  r.workspace_bytes = plan.workspace_bytes;
+  r.transient_bytes = plan.arena_bytes - plan.workspace_bytes - r.activation_bytes;
+  r.input_bytes = plan.input_bytes;
+  r.total_bytes = plan.total_bytes();
+  if (graph_plan.peak_node != NodeId::kNone) r.peak_at = describe(train, graph_plan.peak_node);
+  for (const Graph& graph : program.graphs()) r.nodes += graph.size();
+  r.saved = saved_for_backward(train);
+  return r;
+}
+
+PlanReport plan_training(const ModelConfig& model, const RunConfig& config, const Target& target) {
+  auto started = std::chrono::steady_clock::now();
+  auto shape = [&](bool training) {
+    return batch_shape(config.micro_batch, config.sequence_length, config.separate_documents, training);
+  };
+  Plan plan =
+      compile(training_program(model, shape(true), shape(false), config.optimizer), compile_options(config, target));
+  double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  return report_plan(plan, seconds);
+}
+
+std::string to_text(const PlanReport& r, const ModelConfig& m, const Target& target) {
+  std::string out = fmt::format(
+      "model     {} {} layers, {} wide, {} heads ({} key/value), vocabulary {}: {:.4g}M parameters\n", m.architecture,
+      m.layers, m.hidden, m.heads, m.kv_head_count(), m.vocab_size, static_cast<double>(r.parameters) / 1e6);
+  out += fmt::format("target    {}; one micro-batch of {} tokens; {} nodes compiled in {:.3f} s\n", target.name,
+                     r.tokens, r.nodes, r.compile_seconds);
+  out += fmt::format("FLOPs     {:.4g}M forward + {:.4g}M backward + {:.4g}M recomputed a token (causal attention)\n",
+                     r.forward_flops / 1e6, r.backward_flops / 1e6, r.recompute_flops / 1e6);
+  out += "bytes\n";
+  out += line("weights (float32 masters)", r.weight_bytes);
+  out += line("compute copies of weights", r.compute_bytes);
+  out += line("moments (AdamW)", r.moment_bytes);
+  out += line("gradients", r.gradient_bytes);
+  out += line("FP8 scales and histories", r.scale_bytes);
+  out += line("activations kept for backward", r.activation_bytes);
+  out += line("transient values at the peak", r.transient_bytes, r.peak_at);
+  out += line("workspace of kernels", r.workspace_bytes);
+  out += line("inputs", r.input_bytes);
+  out += line("peak", r.total_bytes);
+  if (target.memory_bytes > 0)
+    out += r.total_bytes <= target.memory_bytes
+               ? fmt::format("fits {} of {}\n", human_bytes(target.memory_bytes), target.name)
+               : fmt::format("does NOT fit {}: {} bytes ({}) are missing\n", target.name,
+                             r.total_bytes - target.memory_bytes, human_bytes(r.total_bytes - target.memory_bytes));
+  return out;
+}
+
+std::string to_json(const PlanReport& r) {
+  return fmt::format(
+      "{{\"parameters\": {}, \"tokens\": {}, \"forward_flops\": {}, \"backward_flops\": {}, \"recompute_flops\": {}, "
+      "\"weight_bytes\": {}, \"compute_bytes\": {}, \"moment_bytes\": {}, \"gradient_bytes\": {}, \"scale_bytes\": {}, "
+      "\"activation_bytes\": {}, \"transient_bytes\": {}, \"workspace_bytes\": {}, \"input_bytes\": {}, "
+      "\"total_bytes\": {}, \"nodes\": {}, \"compile_seconds\": {:.4f}}}\n",
+      r.parameters, r.tokens, r.forward_flops, r.backward_flops, r.recompute_flops, r.weight_bytes, r.compute_bytes,
+      r.moment_bytes, r.gradient_bytes, r.scale_bytes, r.activation_bytes, r.transient_bytes, r.workspace_bytes,
+      r.input_bytes, r.total_bytes, r.nodes, r.compile_seconds);
+}
+
+}  // namespace octet

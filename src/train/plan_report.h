@@ -1,0 +1,49 @@
+// `octet plan`: what a training run would need, from its compiled plan alone.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ir/plan.h"
+#include "train/run_config.h"
+
+namespace octet {
+
+struct PlanReport {
+  int64_t parameters = 0;
+  int64_t tokens = 0;          // of one micro-batch
+  double forward_flops = 0;    // per token; attention counted causally (half of the full square)
+  double backward_flops = 0;   // per token, without recomputation
+  double recompute_flops = 0;  // per token
+  int64_t weight_bytes = 0, compute_bytes = 0, moment_bytes = 0, gradient_bytes = 0, scale_bytes = 0;
+  int64_t activation_bytes = 0;  // kept from forward to backward, at its maximum
+  int64_t transient_bytes = 0;   // the rest of the arena's peak
+  int64_t workspace_bytes = 0, input_bytes = 0, total_bytes = 0;
+  std::string peak_at;  // node where the arena is fullest
+  int64_t nodes = 0;
+  double compile_seconds = 0;
+  std::vector<SavedValue> saved;  // of graph "train"
+};
+
+PlanReport report_plan(const Plan& plan, double compile_seconds);
+// Builds, compiles and reports without allocating any tensor.
+PlanReport plan_training(const ModelConfig& model, const RunConfig& config, const Target& target);
+
+std::string to_text(const PlanReport& report, const ModelConfig& model, const Target& target);
+std::string to_json(const PlanReport& report);
+
+// Bytes kept for the backward pass of one inner layer, ours beside the formulas of "Reducing Activation Recomputation
+// in Large Transformer Models" (arXiv 2205.05198, 16-bit, dropout as there): sbh(34 + 5as/h), and 34sbh selective.
+struct ActivationRow {
+  std::string name;
+  int64_t s = 0, b = 0, h = 0, a = 0;
+  int64_t ours_none = 0, ours_selective = 0, ours_full = 0;
+  double paper_none = 0, paper_selective = 0, paper_full = 0;
+  std::vector<SavedValue> kept_none, kept_selective;  // of that layer
+};
+std::vector<ActivationRow> activation_table(const Recipe& recipe, const Target& target);
+std::string to_text(const std::vector<ActivationRow>& rows, bool explain);
+
+}  // namespace octet

@@ -1,0 +1,84 @@
+// octet plan: what a training run would need, compiled and planned without running anything.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "exec/executor.h"
+#include "octet/commands.h"
+#include "train/plan_report.h"
+
+namespace octet {
+namespace {
+
+struct Options {
+  std::string file, target = "cpu";
+  std::vector<std::string> words;
+  bool json = false, list_models = false, activations = false, saved = false;
+};
+
+Target find_target(const std::string& name) {
+  if (name == "cpu") return cpu_target();
+  if (name == "h200") return h200_target();
+  check(path_exists(name), ErrorCode::kNotFound, "target {}: neither cpu nor h200 nor a file", name);
+  return read_target(name);
+}
+
+void list_models() {
+  for (const std::string& name : named_models()) {
+    ModelConfig m = named_model(name);
+    fmt::print("{:<12} {:<6} {:>4} layers  {:>6} wide  {:>4} heads  {:>3} kv  {:>6} mlp  {:>7} tokens\n", name,
+               m.architecture, m.layers, m.hidden, m.heads, m.kv_head_count(), m.intermediate_size(), m.vocab_size);
+  }
+}
+
+void run_plan(const Options& options) {
+  if (options.list_models) return list_models();
+  Target target = find_target(options.target);
+  RunConfig config;
+  config.recipe = "bf16";
+  SettingsTable settings = settings_of(config);
+  if (!options.file.empty()) settings.load_yaml_file(options.file);
+  settings.set_words(options.words);
+  if (options.activations) {
+    std::fputs(to_text(activation_table(resolve_recipe(config), target), options.saved).c_str(), stdout);
+    return;
+  }
+  validate(config);
+  ModelConfig model = resolve_model(config, 0);
+  PlanReport report = plan_training(model, config, target);
+  std::fputs(options.json ? to_json(report).c_str() : to_text(report, model, target).c_str(), stdout);
+  if (!options.saved) return;
+  fmt::print("kept for backward\n");
+  for (const SavedValue& value : report.saved)
+    fmt::print("  {:>14}  {:<16} {:<32} {}\n", value.bytes, value.op, value.name, to_string(value.type));
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  auto* command = app.add_subcommand("plan", "Memory and FLOPs of a training run, without running it");
+  command->footer(R"(
+Examples:
+  octet plan configs/gpt2_124m.yaml
+  octet plan model.size=gpt3-175b data.sequence_length=2048 train.micro_batch=1 --target h200
+  octet plan --activations --saved             activation bytes a layer beside arXiv 2205.05198
+  octet plan --list-models)");
+  command->add_option("config", options->file, "settings file (YAML) or the first key=value word");
+  command->add_option("settings", options->words, "key=value words, over the file");
+  command->add_option("--target", options->target, "cpu, h200 or a target file")->capture_default_str();
+  command->add_flag("--saved", options->saved, "list every value kept for the backward pass");
+  command->add_flag("--activations", options->activations, "activation bytes a layer beside the published formulas");
+  command->add_flag("--json", options->json, "print one JSON object");
+  command->add_flag("--list-models", options->list_models, "sizes that have a name");
+  command->callback([options] {
+    if (options->file.find('=') != std::string::npos) {
+      options->words.insert(options->words.begin(), options->file);
+      options->file.clear();
+    }
+    run_plan(*options);
+  });
+}
+
+}  // namespace octet
