@@ -39,7 +39,7 @@ DType dtype_attr(const Node& node, std::string_view key) {
 
 int64_t positive_attr(const Node& node, std::string_view key) {
   int64_t value = attr<int64_t>(node, key);
-  require(value > 0, node, "attribute {} is {} (want a positive number)", key, value);
+  require(value > 0 && value <= INT32_MAX, node, "attribute {} is {} (want 1 to 2^31 - 1)", key, value);
   return value;
 }
 

@@ -48,14 +48,14 @@ Cost kv_append_cost(const Graph& graph, const Node& node) {
 // An upper bound: every sequence as long as its block table (or the window) allows.
 Cost paged_attention_cost(const Graph& graph, const Node& node) {
   const Shape &q = input_shape(graph, node, 0), &table = input_shape(graph, node, 5);
-  int64_t keys = table[1] * node.attrs.get<int64_t>("block_size");
+  double keys = static_cast<double>(table[1]) * static_cast<double>(node.attrs.get<int64_t>("block_size"));
   int64_t window = node.attrs.get_or<int64_t>("window", 0);
-  if (window > 0) keys = std::min(keys, window);
+  if (window > 0) keys = std::min(keys, static_cast<double>(window));
   const TensorType& cache = input_type(graph, node, 1);
   double row_bytes = static_cast<double>(cache.shape[1] * dtype_bytes(cache.dtype));
   double bytes =
-      2.0 * static_cast<double>(node.results[0].bytes()) + 2.0 * static_cast<double>(table[0] * keys) * row_bytes;
-  return {4.0 * static_cast<double>(q.elements()) * static_cast<double>(keys), bytes};
+      2.0 * static_cast<double>(node.results[0].bytes()) + 2.0 * static_cast<double>(table[0]) * keys * row_bytes;
+  return {4.0 * static_cast<double>(q.elements()) * keys, bytes};
 }
 
 }  // namespace

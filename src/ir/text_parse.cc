@@ -1,0 +1,307 @@
+// The parser of the text form: recursive descent over words; one function per rule of the grammar in docs/ir.md.
+#include <charconv>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "ir/text.h"
+#include "ir/text_words.h"
+
+namespace octet {
+namespace {
+
+constexpr int kMaxDepth = 8;  // of fusion bodies
+
+// Finds an enumerator by the text its name function gives.
+template <typename Enum>
+bool find_enum(std::string_view name, Enum last, const char* (*name_of)(Enum), Enum& found) {
+  for (int i = 0; i <= static_cast<int>(last); ++i) {
+    found = static_cast<Enum>(i);
+    if (name == name_of(found)) return true;
+  }
+  return false;
+}
+
+class Parser {
+ public:
+  Parser(std::string_view text, const std::string& where) : in_(text, where) {}
+
+  Graph whole_graph() {
+    Graph result = graph(0);
+    expect_end();
+    return result;
+  }
+
+  Program whole_program() {
+    in_.expect_word("program", "'program'");
+    Program program;
+    program.name = name();
+    while (in_.accept_word("state")) state(program);
+    while (!in_.at_end()) {
+      size_t begin = in_.position();
+      Graph next = graph(0);
+      if (program.find_graph(next.name()) != nullptr) {
+        in_.fail_at(begin, fmt::format("a graph named {} was given before", next.name()));
+      }
+      program.add_graph(std::move(next));
+    }
+    return program;
+  }
+
+ private:
+  using Values = std::unordered_map<std::string, NodeId>;
+
+  void expect_end() {
+    if (!in_.at_end()) in_.fail_expected("the end of the text");
+  }
+
+  std::string name() {
+    in_.expect('@', "a name (@word or @\"...\")");
+    return in_.word_or_quoted("a name after '@'");
+  }
+
+  template <typename Enum>
+  Enum one_of(const char* what, Enum last, const char* (*name_of)(Enum)) {
+    size_t begin = in_.position();
+    std::string_view word = in_.word(what);
+    Enum found;
+    if (!find_enum(word, last, name_of, found)) in_.fail_at(begin, fmt::format("found '{}', expected {}", word, what));
+    return found;
+  }
+
+  TensorType type() {
+    size_t begin = in_.position();
+    std::string_view word = in_.word("a type like f32[4,8]");
+    TensorType result;
+    try {
+      result.dtype = parse_dtype(word);
+    } catch (const Error& error) {
+      in_.fail_at(begin, error.message());
+    }
+    result.shape.dims = int_list();
+    return result;
+  }
+
+  std::vector<TensorType> types() {
+    std::vector<TensorType> list;
+    do {
+      list.push_back(type());
+    } while (in_.accept(','));
+    return list;
+  }
+
+  std::vector<int64_t> int_list() {
+    std::vector<int64_t> list;
+    in_.expect('[', "'['");
+    if (in_.accept(']')) return list;
+    do {
+      list.push_back(in_.integer("an integer"));
+    } while (in_.accept(','));
+    in_.expect(']', "',' or ']'");
+    return list;
+  }
+
+  // Numbers with a point, an exponent, nan or inf are doubles.
+  double number(std::string_view word, size_t begin) {
+    double value = 0;
+    auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+    if (error != std::errc() || end != word.data() + word.size()) {
+      in_.fail_at(begin, fmt::format("found '{}', expected a number", word.substr(0, 40)));
+    }
+    return value;
+  }
+
+  double number() {
+    size_t begin = in_.position();
+    return number(sign_and_word(), begin);
+  }
+
+  // 1e+20 holds a sign that is no word character.
+  std::string sign_and_word() {
+    std::string text(in_.word("a number"));
+    if ((text.back() == 'e' || text.back() == 'E') && in_.accept('+')) text += in_.word("an exponent");
+    return text;
+  }
+
+  std::vector<double> double_list() {
+    std::vector<double> list;
+    in_.expect('[', "'['");
+    if (in_.accept(']')) return list;
+    do {
+      list.push_back(number());
+    } while (in_.accept(','));
+    in_.expect(']', "',' or ']'");
+    return list;
+  }
+
+  Attr attr_value() {
+    size_t begin = in_.position();
+    if (in_.peek() == '"') return in_.quoted("a string");
+    if (in_.peek() == '[') return int_list();
+    if (in_.accept_word("true")) return true;
+    if (in_.accept_word("false")) return false;
+    if (in_.accept_word("f")) return double_list();
+    std::string text = sign_and_word();
+    if (text.find_first_of(".enEN") != std::string::npos) return number(text, begin);
+    int64_t value = 0;
+    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size()) {
+      in_.fail_at(begin, fmt::format("found '{}', expected an attribute's value", text.substr(0, 40)));
+    }
+    return value;
+  }
+
+  Attrs attrs() {
+    Attrs result;
+    if (!in_.accept('{') || in_.accept('}')) return result;
+    do {
+      size_t begin = in_.position();
+      std::string key = in_.word_or_quoted("an attribute's name");
+      if (result.has(key)) in_.fail_at(begin, fmt::format("attribute {} is given twice", key));
+      in_.expect('=', "'='");
+      result.set(key, attr_value());
+    } while (in_.accept(','));
+    in_.expect('}', "',' or '}'");
+    return result;
+  }
+
+  // %name or %name.result; the dot is a word character, so the last one is looked for.
+  Value value(const Graph& graph, const Values& values) {
+    size_t begin = in_.position();
+    if (in_.accept_word("_")) return Value::none();
+    in_.expect('%', "a value (%name, %name.result or _)");
+    std::string_view word = in_.word("a value's name after '%'");
+    std::string_view base = word.substr(0, word.find('.'));
+    auto found = values.find(std::string(base));
+    if (found == values.end()) in_.fail_at(begin, fmt::format("%{} is not defined above", base));
+    Value result{found->second, 0};
+    if (base.size() < word.size()) {
+      std::string_view digits = word.substr(base.size() + 1);
+      auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), result.result);
+      bool good = error == std::errc() && end == digits.data() + digits.size() && result.result >= 0;
+      if (!good) in_.fail_at(begin, fmt::format("found '%{}', expected %name.result", word));
+    }
+    size_t results = graph.node(result).results.size();
+    if (static_cast<size_t>(result.result) >= results) {
+      in_.fail_at(begin, fmt::format("%{} has {} results", base, results));
+    }
+    return result;
+  }
+
+  void node(Graph& graph, Values& values, int depth) {
+    size_t begin = in_.position();
+    std::string id(in_.word("a value's name after '%'"));
+    if (id.find('.') != std::string::npos) in_.fail_at(begin, "the name of a new value has no '.'");
+    in_.expect('=', "'='");
+    size_t op_begin = in_.position();
+    std::string op_text(in_.word("an op"));
+    std::optional<Op> op = find_op(op_text);
+    if (!op) {
+      std::vector<std::string> names;
+      for (const OpInfo& info : all_ops()) names.emplace_back(info.name);
+      in_.fail_at(op_begin, fmt::format("no op is named {} (nearest: {})", op_text, nearest_name(op_text, names)));
+    }
+    Node node{.op = *op};
+    if (in_.peek() == '%' || in_.peek() == '_') {
+      do {
+        node.inputs.push_back(value(graph, values));
+      } while (in_.accept(','));
+    }
+    node.attrs = attrs();
+    if (in_.accept(':')) node.results = types();
+    if (in_.peek() == '@') node.name = name();
+    if (in_.accept_word("layer")) node.layer = layer();
+    if (in_.accept_word("phase")) node.phase = one_of("a phase", Phase::kOptimizer, phase_name);
+    if (in_.accept_word("body")) {
+      if (depth + 1 > kMaxDepth) in_.fail_at(begin, fmt::format("bodies are nested deeper than {}", kMaxDepth));
+      node.body = std::make_shared<const Graph>(this->graph(depth + 1));
+    }
+    if ((node.body != nullptr) != (*op == Op::kFusion)) in_.fail_at(begin, "a fusion, and only that, has a body");
+    add(graph, values, std::move(id), std::move(node), begin);
+  }
+
+  int32_t layer() {
+    size_t begin = in_.position();
+    int64_t value = in_.integer("a layer's index");
+    if (value < 0 || value > INT32_MAX) in_.fail_at(begin, fmt::format("found layer {}, expected 0 or more", value));
+    return static_cast<int32_t>(value);
+  }
+
+  void add(Graph& graph, Values& values, std::string id, Node node, size_t begin) {
+    std::vector<TensorType> declared = node.results;
+    NodeId made = NodeId::kNone;
+    try {
+      made = graph.add(std::move(node));
+    } catch (const Error& error) {
+      in_.fail_at(begin, error.message());
+    }
+    const std::vector<TensorType>& inferred = graph.node(made).results;
+    if (!declared.empty() && declared != inferred) {
+      size_t r = 0;
+      while (r < std::min(declared.size(), inferred.size()) && declared[r] == inferred[r]) ++r;
+      auto type_at = [r](const std::vector<TensorType>& list) {
+        return r < list.size() ? to_string(list[r]) : "absent";
+      };
+      in_.fail_at(begin,
+                  fmt::format("result {} is declared {}, the op gives {}", r, type_at(declared), type_at(inferred)));
+    }
+    if (!values.emplace(std::move(id), made).second) in_.fail_at(begin, "a value of this name is defined above");
+  }
+
+  Graph graph(int depth) {
+    in_.expect_word("graph", "'graph'");
+    Graph graph(name());
+    if (in_.accept_word("stage")) graph.set_stage(one_of("a stage", Stage::kPacked, stage_name));
+    Values values;
+    while (!in_.accept_word("end")) {
+      if (in_.accept('%')) {
+        node(graph, values, depth);
+      } else if (in_.accept_word("output")) {
+        named(graph, values, graph.outputs());
+      } else if (in_.accept_word("update")) {
+        named(graph, values, graph.updates());
+      } else {
+        in_.fail_expected("'%', 'output', 'update' or 'end'");
+      }
+    }
+    return graph;
+  }
+
+  void named(const Graph& graph, const Values& values, std::vector<NamedValue>& list) {
+    std::string text = name();
+    size_t begin = in_.position();
+    Value found = value(graph, values);
+    if (!found.exists()) in_.fail_at(begin, "found '_', expected a value");
+    list.push_back({std::move(text), found});
+  }
+
+  void state(Program& program) {
+    size_t begin = in_.position();
+    StateEntry entry{.name = name()};
+    if (program.find_state(entry.name) != nullptr) {
+      in_.fail_at(begin, fmt::format("state {} was given before", entry.name));
+    }
+    in_.expect(':', "':'");
+    size_t type_begin = in_.position();
+    entry.type = type();
+    int64_t elements = 1;
+    for (int64_t dim : entry.type.shape.dims) {
+      bool good = dim > 0 && !__builtin_mul_overflow(elements, dim, &elements) && elements <= int64_t{1} << 56;
+      if (!good)
+        in_.fail_at(type_begin,
+                    fmt::format("{}: dims must be positive and elements at most 2^56", to_string(entry.type)));
+    }
+    if (in_.accept_word("kind")) entry.kind = one_of("a kind of state", StateKind::kKvCache, state_kind_name);
+    if (in_.accept_word("of")) entry.param = name();
+    if (in_.accept_word("initial")) entry.initial = number();
+    program.add_state(std::move(entry));
+  }
+
+  text::Reader in_;
+};
+
+}  // namespace
+
+Graph parse_graph(std::string_view text, const std::string& where) { return Parser(text, where).whole_graph(); }
+Program parse_program(std::string_view text, const std::string& where) { return Parser(text, where).whole_program(); }
+
+}  // namespace octet

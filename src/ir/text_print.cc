@@ -1,0 +1,188 @@
+// The printer of the text form (docs/ir.md has the grammar). Everything a graph holds is written; values are numbered
+// by their node, so that the text of a parsed text is the same text.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <iterator>
+
+#include "ir/text.h"
+#include "ir/text_words.h"
+
+namespace octet {
+namespace {
+
+using Buffer = fmt::memory_buffer;
+
+void put(Buffer& out, std::string_view text) { out.append(text.data(), text.data() + text.size()); }
+
+template <typename... Args>
+void put(Buffer& out, fmt::format_string<Args...> format, Args&&... args) {
+  fmt::format_to(std::back_inserter(out), format, std::forward<Args>(args)...);
+}
+
+void put_quoted(Buffer& out, std::string_view text) {
+  out.push_back('"');
+  for (char c : text) {
+    auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out.push_back('\\');
+      out.push_back(c);
+    } else if (byte < 0x20 || byte == 0x7f) {
+      put(out, "\\x{:02x}", byte);
+    } else {
+      out.push_back(c);
+    }
+  }
+  out.push_back('"');
+}
+
+// As it is when it reads back as one word, else quoted.
+void put_word(Buffer& out, std::string_view text) {
+  bool plain = !text.empty();
+  for (char c : text) plain = plain && text::is_word_char(c);
+  plain ? put(out, text) : put_quoted(out, text);
+}
+
+void put_name(Buffer& out, std::string_view name) {
+  out.push_back('@');
+  put_word(out, name);
+}
+
+// The shortest text that reads back as the same double, and is no integer.
+void put_double(Buffer& out, double value) {
+  size_t begin = out.size();
+  put(out, "{}", value);
+  std::string_view text(out.data() + begin, out.size() - begin);
+  if (text.find_first_of(".en") == std::string_view::npos) put(out, ".0");
+}
+
+struct PutAttr {
+  Buffer& out;
+  void operator()(int64_t value) const { put(out, "{}", value); }
+  void operator()(double value) const { put_double(out, value); }
+  void operator()(bool value) const { put(out, value ? std::string_view("true") : std::string_view("false")); }
+  void operator()(const std::string& value) const { put_quoted(out, value); }
+  void operator()(const std::vector<int64_t>& list) const {
+    out.push_back('[');
+    for (size_t i = 0; i < list.size(); ++i) put(out, "{}{}", i > 0 ? "," : "", list[i]);
+    out.push_back(']');
+  }
+  void operator()(const std::vector<double>& list) const {
+    put(out, std::string_view("f["));
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (i > 0) out.push_back(',');
+      put_double(out, list[i]);
+    }
+    out.push_back(']');
+  }
+};
+
+void put_attrs(Buffer& out, const Attrs& attrs) {
+  if (attrs.entries().empty()) return;
+  put(out, std::string_view(" {"));
+  bool first = true;
+  for (const auto& [key, value] : attrs.entries()) {
+    if (!first) put(out, std::string_view(", "));
+    first = false;
+    put_word(out, key);
+    out.push_back('=');
+    std::visit(PutAttr{out}, value);
+  }
+  out.push_back('}');
+}
+
+void put_value(Buffer& out, Value value) {
+  if (!value.exists()) {
+    out.push_back('_');
+  } else if (value.result == 0) {
+    put(out, "%{}", index(value.node));
+  } else {
+    put(out, "%{}.{}", index(value.node), value.result);
+  }
+}
+
+void put_types(Buffer& out, const std::vector<TensorType>& types) {
+  for (size_t i = 0; i < types.size(); ++i) {
+    put(out, i == 0 ? std::string_view(" : ") : std::string_view(", "));
+    put(out, dtype_name(types[i].dtype));
+    PutAttr{out}(types[i].shape.dims);
+  }
+}
+
+void put_graph(Buffer& out, const Graph& graph, size_t indent);
+
+void put_node(Buffer& out, const Graph& graph, NodeId id, size_t indent) {
+  const Node& node = graph.node(id);
+  put(out, "{:{}}%{} = {}", "", indent, index(id), op_name(node.op));
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    put(out, i == 0 ? std::string_view(" ") : std::string_view(", "));
+    put_value(out, node.inputs[i]);
+  }
+  put_attrs(out, node.attrs);
+  put_types(out, node.results);
+  if (!node.name.empty()) {
+    out.push_back(' ');
+    put_name(out, node.name);
+  }
+  if (node.layer >= 0) put(out, " layer {}", node.layer);
+  if (node.phase != Phase::kForward) put(out, " phase {}", phase_name(node.phase));
+  if (node.body != nullptr) {
+    put(out, std::string_view(" body\n"));
+    put_graph(out, *node.body, indent + 2);
+  } else {
+    out.push_back('\n');
+  }
+}
+
+void put_graph(Buffer& out, const Graph& graph, size_t indent) {
+  put(out, "{:{}}graph ", "", indent);
+  put_name(out, graph.name());
+  put(out, " stage {}\n", stage_name(graph.stage()));
+  for (int32_t i = 0; i < graph.size(); ++i) put_node(out, graph, NodeId{i}, indent + 2);
+  auto put_named = [&](const std::vector<NamedValue>& list, const char* what) {
+    for (const NamedValue& entry : list) {
+      put(out, "{:{}}{} ", "", indent + 2, what);
+      put_name(out, entry.name);
+      out.push_back(' ');
+      put_value(out, entry.value);
+      out.push_back('\n');
+    }
+  };
+  put_named(graph.outputs(), "output");
+  put_named(graph.updates(), "update");
+  put(out, "{:{}}end\n", "", indent);
+}
+
+}  // namespace
+
+std::string print(const Graph& graph) {
+  Buffer out;
+  put_graph(out, graph, 0);
+  return fmt::to_string(out);
+}
+
+std::string print(const Program& program) {
+  Buffer out;
+  put(out, std::string_view("program "));
+  put_name(out, program.name);
+  out.push_back('\n');
+  for (const StateEntry& entry : program.states()) {
+    put(out, std::string_view("state "));
+    put_name(out, entry.name);
+    put_types(out, {entry.type});
+    put(out, " kind {}", state_kind_name(entry.kind));
+    if (!entry.param.empty()) {
+      put(out, std::string_view(" of "));
+      put_name(out, entry.param);
+    }
+    if (entry.initial != 0 || std::signbit(entry.initial)) {
+      put(out, std::string_view(" initial "));
+      put_double(out, entry.initial);
+    }
+    out.push_back('\n');
+  }
+  for (const Graph& graph : program.graphs()) put_graph(out, graph, 0);
+  return fmt::to_string(out);
+}
+
+}  // namespace octet
