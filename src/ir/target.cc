@@ -21,7 +21,8 @@ struct DoubleField {
   const char* key;
   double Target::*member;
 };
-constexpr IntField kInts[] = {{"fp8_alignment", &Target::fp8_alignment},
+constexpr IntField kInts[] = {{"vocab_multiple", &Target::vocab_multiple},
+                              {"fp8_alignment", &Target::fp8_alignment},
                               {"buffer_alignment", &Target::buffer_alignment},
                               {"workspace_bytes", &Target::workspace_bytes},
                               {"memory_bytes", &Target::memory_bytes}};

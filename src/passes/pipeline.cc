@@ -11,6 +11,7 @@
 #include "ir/verify.h"
 #include "passes/autodiff.h"
 #include "passes/fuse.h"
+#include "passes/pack.h"
 #include "passes/pass.h"
 #include "passes/plan_check.h"
 #include "passes/plan_memory.h"
@@ -44,6 +45,7 @@ const std::vector<Row>& rows() {
       // From here on there are clones that equal their originals: nothing may merge common nodes.
       {{"recompute", recompute}, Stage::kPrecise},
       {{"fuse", fuse}, Stage::kFused},
+      {{"pack", pack}, Stage::kPacked},
       {graph_pass("remove_dead_nodes", remove_dead_nodes), Stage::kPacked},
   };
   return table;

@@ -44,9 +44,11 @@ std::vector<bool> high_nodes(const Graph& graph) {
 // Rewrites one model graph.
 class PreciseGraph {
  public:
-  PreciseGraph(const Graph& graph, Program& program, const CompileOptions& options, const PrecisionPlan& plan,
-               WeightCopies& weights, DelayedScales& scales)
+  // `serving`: no token's codes may depend on another's.
+  PreciseGraph(const Graph& graph, bool serving, Program& program, const CompileOptions& options,
+               const PrecisionPlan& plan, WeightCopies& weights, DelayedScales& scales)
       : old_(graph),
+        serving_(serving),
         rewriter_(graph),
         builder_(rewriter_.builder()),
         program_(program),
@@ -149,8 +151,8 @@ class PreciseGraph {
   // A product keeps float32 where a float32 state is made from it (weight gradients), else the compute type.
   DType product_type(NodeId id) const {
     const Node& node = old_.node(id);
-    bool wgrad = node.attrs.get_or<std::string>("role", "") == "wgrad";
-    return wgrad || high_[static_cast<size_t>(index(id))] ? DType::kF32 : recipe_.compute;
+    bool weight = node.attrs.get_or<std::string>("to", "") == "f32";  // set by the gradient rule
+    return weight || high_[static_cast<size_t>(index(id))] ? DType::kF32 : recipe_.compute;
   }
 
   void plain_matmul(NodeId id) {
@@ -180,6 +182,8 @@ class PreciseGraph {
     Attrs attrs = node.attrs;
     attrs.set("trans_a", trans_a);
     attrs.set("trans_b", trans_b);
+    attrs.set("scaling_a", std::string(scale_layout_name(a.layout)));
+    attrs.set("scaling_b", std::string(scale_layout_name(b.layout)));
     attrs.set("to", std::string(dtype_name(type)));
     rewriter_.set({id, 0}, {builder_.emit(Op::kScaledMatmul, std::move(inputs), std::move(attrs), node.name), 0});
   }
@@ -196,7 +200,7 @@ class PreciseGraph {
     bool block = scaling == Scaling::kBlock;
     flipped_ = along_rows && (target_.fp8_tn_only || block);
     NodeId node = quantized_.at(value).at({scaling, kind == OperandKind::kGradient});
-    return {{node, flipped_ ? kCodesT : kCodes}, {node, flipped_ && block ? kScaleInvT : kScaleInv}};
+    return {{node, flipped_ ? kCodesT : kCodes}, {node, flipped_ && block ? kScaleInvT : kScaleInv}, layout(scaling)};
   }
 
   // Emits every quantization the plan has for this tensor, at its first GEMM: in forward for what backward reads, so
@@ -210,10 +214,17 @@ class PreciseGraph {
     }
   }
 
+  // Of activations and gradients.
+  ScaleLayout layout(Scaling scaling) const {
+    if (scaling == Scaling::kBlock) return ScaleLayout::kRow128;
+    return scaling == Scaling::kCurrent && serving_ ? ScaleLayout::kRow : ScaleLayout::kTensor;
+  }
+
   NodeId quantize(Value x, const std::string& key, Quantization quantization) {
     DType format = quantized_format(recipe_, quantization);
-    if (quantization.scaling == Scaling::kBlock) {
-      return emit_quantize(builder_, x, Value::none(), recipe_, ScaleLayout::kRow128, format, key);
+    ScaleLayout groups = layout(quantization.scaling);
+    if (groups != ScaleLayout::kTensor) {
+      return emit_quantize(builder_, x, Value::none(), recipe_, groups, format, key);
     }
     bool delayed = quantization.scaling == Scaling::kDelayed;
     Value scale =
@@ -224,6 +235,7 @@ class PreciseGraph {
   }
 
   const Graph& old_;
+  bool serving_;
   Rewriter rewriter_;
   Builder& builder_;
   Program& program_;
@@ -253,7 +265,8 @@ bool precision(Program& program, const CompileOptions& options) {
     return false;
   }
   collect_state(program);
-  WeightCopies weights(program, recipe, /*keep_masters=*/is_training(program));
+  bool training = is_training(program);
+  WeightCopies weights(program, recipe, /*keep_masters=*/training);
   DelayedScales scales(program, recipe);
   std::map<std::string, PrecisionPlan> plans;
   for (const Graph& graph : program.graphs()) {
@@ -263,7 +276,7 @@ bool precision(Program& program, const CompileOptions& options) {
     plans.emplace(graph.name(), std::move(plan));
   }
   for (auto& [name, plan] : plans) {
-    program.add_graph(PreciseGraph(program.graph(name), program, options, plan, weights, scales).run());
+    program.add_graph(PreciseGraph(program.graph(name), !training, program, options, plan, weights, scales).run());
   }
   weights.refresh();
   scales.advance();

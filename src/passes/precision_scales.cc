@@ -28,7 +28,7 @@ void DelayedScales::advance() {
     Attrs attrs = {{"format", std::string(dtype_name(format))},
                    {"margin", recipe_.margin},
                    {"pow2", recipe_.power_of_two},
-                   {"max", recipe_.history_max}};
+                   {"algo", std::string(recipe_.history_max ? "max" : "most_recent")}};
     NodeId node = builder.emit(Op::kUpdateScales, {history, amax}, std::move(attrs), key);
     builder.update("amax_history." + key, {node, 0});
     builder.update("scale." + key, {node, 1});

@@ -1,7 +1,6 @@
 #include "passes/precision_weights.h"
 
 #include "base/error.h"
-#include "passes/quantize_nodes.h"
 
 namespace octet {
 namespace {
@@ -70,7 +69,8 @@ QuantizedValue WeightCopies::codes(Builder& builder, const Node& param, Scaling 
   TensorType scales_type = scratch.type({node, own_scale ? kScaleInvT : kScaleInv});
   copy_state(codes, param.name, codes_type);
   copy_state(scales, param.name, scales_type);
-  return {builder.state(codes, codes_type), builder.state(scales, scales_type)};
+  return {builder.state(codes, codes_type), builder.state(scales, scales_type),
+          scaling == Scaling::kBlock ? ScaleLayout::kTile128 : ScaleLayout::kTensor};
 }
 
 void WeightCopies::emit_codes(Builder& builder, const std::string& param, Scaling scaling, const Form& form,

@@ -10,13 +10,14 @@
 
 #include "ir/builder.h"
 #include "ir/program.h"
-#include "precision/recipe.h"
+#include "passes/quantize_nodes.h"
 
 namespace octet {
 
 // One FP8 operand: stored codes with the reciprocal scales that belong to them.
 struct QuantizedValue {
   Value codes, scale_inv;
+  ScaleLayout layout = ScaleLayout::kTensor;
 };
 
 class WeightCopies {

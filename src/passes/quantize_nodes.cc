@@ -12,16 +12,22 @@ Value emit_current_scale(Builder& builder, Value x, const Recipe& recipe, DType 
   return {scale, 0};
 }
 
+const char* scale_layout_name(ScaleLayout layout) {
+  switch (layout) {
+    case ScaleLayout::kTensor: return "tensor";
+    case ScaleLayout::kRow: return "row";
+    case ScaleLayout::kRow128: return "1x128";
+    case ScaleLayout::kTile128: return "128x128";
+  }
+  return "";
+}
+
 NodeId emit_quantize(Builder& builder, Value x, Value scale, const Recipe& recipe, ScaleLayout layout, DType format,
                      const std::string& name) {
-  Attrs attrs = {{"format", std::string(dtype_name(format))}};
-  if (layout == ScaleLayout::kTensor) {
-    attrs.set("scaling", std::string("tensor"));
-    return builder.emit(Op::kQuantize, {x, scale}, std::move(attrs), name);
-  }
-  attrs.set("scaling", std::string(layout == ScaleLayout::kTile128 ? "block" : "rows"));
+  Attrs attrs = {{"format", std::string(dtype_name(format))}, {"scaling", std::string(scale_layout_name(layout))}};
+  if (layout == ScaleLayout::kTensor) return builder.emit(Op::kQuantize, {x, scale}, std::move(attrs), name);
   attrs.set("margin", recipe.margin);
-  attrs.set("pow2", true);
+  attrs.set("pow2", layout != ScaleLayout::kRow || recipe.power_of_two);
   return builder.emit(Op::kQuantize, {x}, std::move(attrs), name);
 }
 

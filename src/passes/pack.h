@@ -1,0 +1,36 @@
+// Pack: the physical layout of parameters. Logical names and shapes (checkpoints, users) never change; off, every
+// parameter is stored as its logical self.
+//
+// - pad_vocab, where the Target has vocab_multiple > 1: tables an output head reads get zero rows up to that multiple,
+//   with their moments, gradients and copies; losses count the logical classes only (attr classes), an output keeps its
+//   logical columns. Padded rows start at zero and stay zero.
+// - merge_siblings, where the Target names that fusion: in inference programs, linears that read the same x (q, k, v;
+//   gate, up) become one product with a weight of all their rows, and slices.
+//
+// load_plan says where each logical tensor lives: loaders and checkpoints go through it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "passes/pass.h"
+
+namespace octet {
+
+bool pack(Program& program, const CompileOptions& options);
+
+// Rows [row, row + rows) of a state entry hold a logical tensor of shape `shape`; every row is `shape` without its
+// first dim. Of all entries that are saved: params, moments, scales.
+struct Placement {
+  std::string tensor;  // the logical name: "embed.weight", "adam_m.embed.weight"
+  std::string state;   // the entry
+  int64_t row = 0;
+  Shape shape;
+};
+std::vector<Placement> load_plan(const Program& program);
+
+// The two steps. A program they do not fit is left alone; they return whether something changed.
+bool pad_vocab(Program& program, int64_t multiple);
+bool merge_siblings(Program& program);
+
+}  // namespace octet

@@ -1,0 +1,127 @@
+#include "passes/pack.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "ir/verify.h"
+#include "passes/precision.h"
+#include "passes/tiny_program.h"
+
+namespace octet {
+namespace {
+
+Program precise_training(const std::string& architecture, const std::string& recipe) {
+  Program program = tiny::training_program(architecture);
+  precision(program, {.target = interpreter_target(), .recipe = parse_recipe(recipe)});
+  return program;
+}
+
+Program inference(const std::string& architecture, const std::string& recipe) {
+  Program program;
+  program.add_graph(tiny::loss_graph("eval", architecture, false));
+  collect_state(program);
+  precision(program, {.target = interpreter_target(), .recipe = parse_recipe(recipe)});
+  return program;
+}
+
+// Writes every logical tensor of `from` to where `to` keeps it.
+void load(Executor& to, Executor& from) {
+  for (const Placement& placement : load_plan(to.program())) {
+    if (from.program().find_state(placement.tensor)->kind != StateKind::kParam) continue;
+    std::vector<std::byte> values = tiny::state(from, placement.tensor), whole = tiny::state(to, placement.state);
+    int64_t row_bytes = static_cast<int64_t>(values.size()) / placement.shape[0];
+    std::copy(values.begin(), values.end(), whole.begin() + placement.row * row_bytes);
+    to.write_state(placement.state, whole);
+  }
+  if (to.program().find_graph("prepare") != nullptr) to.run("prepare");
+}
+
+TEST(Pack, PaddedVocabularyTrainsBitForBit) {
+  for (const char* architecture : {"gpt2", "llama"}) {
+    for (const char* recipe : {"fp32", "fp8-current"}) {
+      Program plain = precise_training(architecture, recipe), padded = plain;
+      ASSERT_TRUE(pad_vocab(padded, 64));
+      verify(padded);
+      EXPECT_EQ(padded.find_state("embed.weight")->type.shape[0], std::string(architecture) == "gpt2" ? 64 : 40);
+      EXPECT_EQ(padded.find_state("adam_m.embed.weight")->type.shape, padded.find_state("embed.weight")->type.shape);
+      auto reference = make_interpreter(std::move(plain)), executor = make_interpreter(std::move(padded));
+      tiny::initialize(*reference);
+      load(*executor, *reference);
+      EXPECT_EQ(tiny::train(*executor, 2), tiny::train(*reference, 2)) << architecture << " " << recipe;
+      // What the padded rows hold stays zero.
+      std::string head = std::string(architecture) == "gpt2" ? "embed.weight" : "head.weight";
+      std::vector<std::byte> table = tiny::state(*executor, head), logical = tiny::state(*reference, head);
+      EXPECT_TRUE(std::equal(logical.begin(), logical.end(), table.begin()));
+      EXPECT_TRUE(std::all_of(table.begin() + static_cast<int64_t>(logical.size()), table.end(),
+                              [](std::byte b) { return b == std::byte{0}; }));
+    }
+  }
+}
+
+TEST(Pack, LogitsKeepTheirLogicalColumns) {
+  Program program;
+  Graph graph("forward");
+  Builder builder(graph);
+  Value logits = build_logits(builder, tiny::model("llama"),
+                              {.tokens = tiny::kTokens, .max_segments = 2, .max_length = tiny::kLength});
+  builder.output("logits", logits);
+  program.add_graph(std::move(graph));
+  collect_state(program);
+  ASSERT_TRUE(pad_vocab(program, 32));
+  verify(program);
+  const Graph& padded = program.graph("forward");
+  EXPECT_EQ(padded.shape(padded.output("logits")), (Shape{tiny::kTokens, tiny::kVocab}));
+  EXPECT_EQ(program.find_state("head.weight")->type.shape[0], 64);
+}
+
+TEST(Pack, AlignedVocabularyIsLeftAlone) {
+  Program program = inference("gpt2", "fp32");
+  EXPECT_FALSE(pad_vocab(program, 8));  // 40 tokens
+}
+
+TEST(Pack, MergedSiblingsAgreeBitForBit) {
+  for (const char* architecture : {"gpt2", "llama"}) {
+    for (const char* recipe : {"fp32", "bf16"}) {
+      Program plain = inference(architecture, recipe), merged = plain;
+      ASSERT_TRUE(merge_siblings(merged));
+      verify(merged);
+      bool llama = std::string(architecture) == "llama";
+      int fewer = 2 * (llama ? 3 : 2);  // q, k, v and gate, up
+      EXPECT_EQ(tiny::count(merged.graph("eval"), Op::kMatmul), tiny::count(plain.graph("eval"), Op::kMatmul) - fewer);
+      ASSERT_NE(merged.find_state("layers.0.attn.q+k+v.weight"), nullptr);
+      EXPECT_EQ(merged.find_state("layers.0.attn.q.weight"), nullptr);
+      auto reference = make_interpreter(std::move(plain)), executor = make_interpreter(std::move(merged));
+      tiny::initialize(*reference);
+      load(*executor, *reference);
+      EXPECT_EQ(tiny::loss(*executor, "eval", 0), tiny::loss(*reference, "eval", 0)) << architecture << " " << recipe;
+    }
+  }
+}
+
+TEST(Pack, TrainingKeepsSiblingsApart) {
+  Program program = precise_training("llama", "bf16");
+  EXPECT_FALSE(merge_siblings(program));
+}
+
+TEST(Pack, LoadPlanNamesEverySavedTensorOnce) {
+  Program program = inference("llama", "bf16");
+  size_t tensors = load_plan(program).size();
+  merge_siblings(program);
+  pad_vocab(program, 64);
+  std::vector<Placement> plan = load_plan(program);
+  EXPECT_EQ(plan.size(), tensors);
+  for (const Placement& placement : plan) {
+    const StateEntry* entry = program.find_state(placement.state);
+    ASSERT_NE(entry, nullptr);
+    EXPECT_LE(placement.row + placement.shape[0], entry->type.shape[0]) << placement.tensor;
+  }
+}
+
+TEST(Pack, OffByDefault) {
+  Program program = inference("llama", "bf16");
+  EXPECT_FALSE(pack(program, {.target = interpreter_target()}));
+}
+
+}  // namespace
+}  // namespace octet

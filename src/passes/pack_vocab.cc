@@ -1,0 +1,146 @@
+// pad_vocab: zero rows under the tables output heads read. Every shape that follows is inferred again; a graph with an
+// op that is not known to leave padded rows alone is left unpadded.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "ir/rewrite.h"
+#include "passes/pack.h"
+
+namespace octet {
+namespace {
+
+struct Padding {
+  int64_t logical = 0, padded = 0;  // rows
+};
+using Paddings = std::map<std::string, Padding>;  // by state entry
+
+// Tables that a head's product reads directly: as params, or as copies of them.
+std::set<std::string> head_tables(const Program& program) {
+  std::set<std::string> tables;
+  for (const Graph& graph : program.graphs()) {
+    for (const Node& node : graph.nodes()) {
+      if (node.op != Op::kMatmul || node.attrs.get_or<std::string>("kind", "") != "head") continue;
+      const Node& leaf = graph.node(node.inputs[1]);
+      const StateEntry* entry =
+          leaf.op == Op::kParam || leaf.op == Op::kState ? program.find_state(leaf.name) : nullptr;
+      if (entry != nullptr && !entry->param.empty()) tables.insert(entry->param);
+    }
+  }
+  return tables;
+}
+
+bool keeps_padding_apart(Op op) {
+  switch (op) {
+    case Op::kMatmul:
+    case Op::kEmbeddingGrad:
+    case Op::kCrossEntropyGrad:
+    case Op::kAdamw:
+    case Op::kCast:
+    case Op::kAdd:
+    case Op::kScale:
+    case Op::kConstant: return true;
+    default: return false;
+  }
+}
+
+class PaddedGraph {
+ public:
+  PaddedGraph(const Graph& graph, const Paddings& paddings) : old_(graph), rewriter_(graph), paddings_(paddings) {
+    find_table_gradients();
+  }
+
+  // None when an op stands in the way.
+  std::optional<Graph> run() {
+    Builder& builder = rewriter_.builder();
+    for (int32_t i = 0; i < old_.size(); ++i) {
+      if (!copy(NodeId{i})) return std::nullopt;
+    }
+    builder.set_layer(-1);
+    for (const NamedValue& output : old_.outputs()) {
+      const Shape& logical = old_.shape(output.value);
+      Value value = rewriter_.map(output.value);
+      if (builder.shape(value) == logical) continue;
+      if (logical.rank() != 2 || builder.shape(value)[0] != logical[0]) return std::nullopt;
+      rewriter_.set(output.value, builder.slice(value, 1, 0, logical[1]));
+    }
+    return rewriter_.finish();
+  }
+
+ private:
+  // Nodes whose value becomes, through sums, the gradient of a padded table, with that table's padding.
+  void find_table_gradients() {
+    for (const NamedValue& update : old_.updates()) {
+      auto padding = paddings_.find(update.name);
+      if (padding != paddings_.end()) rows_[index(update.value.node)] = padding->second.padded;
+    }
+    for (int32_t i = old_.size() - 1; i >= 0; --i) {
+      auto rows = rows_.find(i);
+      const Node& node = old_.node(NodeId{i});
+      bool sums = node.op == Op::kAdd || node.op == Op::kMatmul || node.op == Op::kEmbeddingGrad;
+      if (rows == rows_.end() || !sums) continue;
+      for (size_t k = node.op == Op::kAdd ? 0 : 2; k < node.inputs.size(); ++k) {
+        if (node.inputs[k].exists()) rows_[index(node.inputs[k].node)] = rows->second;
+      }
+    }
+  }
+
+  bool copy(NodeId id) {
+    const Node& node = old_.node(id);
+    Node copy = node;
+    for (Value& input : copy.inputs) input = rewriter_.map(input);
+    auto padding = paddings_.find(node.name);
+    bool leaf = node.op == Op::kParam || node.op == Op::kState;
+    if (leaf && padding != paddings_.end()) {
+      copy.results[0].shape[0] = padding->second.padded;
+      copy.attrs.set("parts", node.name);
+      copy.attrs.set("part_rows", std::vector<int64_t>{padding->second.logical});
+    }
+    auto rows = rows_.find(index(id));
+    if (rows != rows_.end() && node.op == Op::kEmbeddingGrad) copy.attrs.set("rows", rows->second);
+    if (rows != rows_.end() && node.op == Op::kConstant) copy.results[0].shape[0] = rows->second;
+    bool loss = node.op == Op::kCrossEntropy || node.op == Op::kCrossEntropyGrad;
+    int64_t classes = loss ? old_.shape(node.inputs[0]).cols() : 0;
+    if (loss && rewriter_.graph().shape(copy.inputs[0]).cols() != classes) copy.attrs.set("classes", classes);
+    NodeId made = rewriter_.graph().add(std::move(copy));
+    for (int32_t r = 0; r < static_cast<int32_t>(node.results.size()); ++r) {
+      bool changed = rewriter_.graph().shape({made, r}) != node.results[static_cast<size_t>(r)].shape;
+      if (changed && !leaf && !keeps_padding_apart(node.op)) return false;
+      rewriter_.set({id, r}, {made, r});
+    }
+    return true;
+  }
+
+  const Graph& old_;
+  Rewriter rewriter_;
+  const Paddings& paddings_;
+  std::map<int32_t, int64_t> rows_;  // by old node
+};
+
+}  // namespace
+
+bool pad_vocab(Program& program, int64_t multiple) {
+  std::set<std::string> tables = head_tables(program);
+  Paddings paddings;
+  for (const StateEntry& entry : program.states()) {
+    if (!tables.contains(entry.param) || entry.type.shape.rank() != 2) continue;
+    int64_t rows = entry.type.shape[0], padded = (rows + multiple - 1) / multiple * multiple;
+    if (padded != rows) paddings[entry.name] = {rows, padded};
+  }
+  if (paddings.empty()) return false;
+  std::vector<Graph> graphs;
+  for (const Graph& graph : program.graphs()) {
+    std::optional<Graph> padded = PaddedGraph(graph, paddings).run();
+    if (!padded) return false;
+    graphs.push_back(std::move(*padded));
+  }
+  for (StateEntry& entry : program.states()) {
+    auto padding = paddings.find(entry.name);
+    if (padding != paddings.end()) entry.type.shape[0] = padding->second.padded;
+  }
+  for (Graph& graph : graphs) program.add_graph(std::move(graph));
+  return true;
+}
+
+}  // namespace octet
