@@ -1,0 +1,111 @@
+// Every gradient rule against central differences: the case list's inputs, float64 throughout, loss = sum of result 0
+// times fixed random weights.
+#include <gtest/gtest.h>
+
+#include "ir/builder.h"
+#include "ir/facts.h"
+#include "kernels/cpu/cases.h"
+#include "passes/autodiff.h"
+
+namespace octet {
+namespace {
+
+using cpu::BuiltCase;
+using cpu::Case;
+using cpu::RefTensor;
+
+constexpr double kStep = 1e-5;
+// Truncation kStep^2 times third derivatives of order 1-100, cancellation 1e-16 / kStep times the loss's size.
+constexpr double kTolerance = 2e-6;
+constexpr int64_t kProbes = 40;  // elements per input
+
+// The case's float inputs as params, so that differentiate() makes their gradients.
+struct Differentiable {
+  Graph graph;
+  std::vector<int> params;  // which inputs
+};
+
+Differentiable make(const BuiltCase& built, const RefTensor& weights) {
+  Differentiable result;
+  Graph& graph = result.graph;
+  Node node = built.node();
+  for (size_t i = 0; i < built.inputs.size(); ++i) {
+    if (!node.inputs[i].exists()) continue;
+    const TensorType& type = built.inputs[i].type;
+    const bool trainable = type.dtype == DType::kF32;
+    if (trainable) result.params.push_back(static_cast<int>(i));
+    node.inputs[i] = {
+        graph.add({.op = trainable ? Op::kParam : Op::kInput, .results = {type}, .name = fmt::format("in{}", i)}), 0};
+  }
+  node.results.clear();
+  node.name = "case";
+  const Value y{graph.add(node), 0};
+  Builder builder(graph);
+  const Value weighted = builder.mul(y, builder.input("weights", weights.type));
+  graph.outputs().push_back({"loss", builder.reduce(weighted, "sum", "all")});
+  return result;
+}
+
+class GradientRules : public testing::TestWithParam<int> {};
+
+TEST_P(GradientRules, AgreeWithFiniteDifferences) {
+  const auto op = static_cast<Op>(GetParam());
+  if (op_facts(op).gradient == nullptr) GTEST_SKIP() << "no gradient: " << op_facts(op).no_gradient;
+  int checked = 0;
+  for (const Case& c : cpu::all_cases()) {
+    if (c.op != op || c.large || !c.gradient) continue;
+    if (std::find(c.dtypes.begin(), c.dtypes.end(), DType::kF32) == c.dtypes.end()) continue;
+    SCOPED_TRACE(cpu::case_name(c, DType::kF32));
+    BuiltCase built = cpu::build_case(c, DType::kF32);
+    RefTensor weights{built.node().results[0], {}};
+    Philox random(99);
+    for (int64_t i = 0; i < weights.type.shape.elements(); ++i) weights.values.push_back(random.normal());
+    const Differentiable forward = make(built, weights);
+    const Graph backward = differentiate(forward.graph);
+    const RefTensor one{{DType::kF32, {1}}, {1.0}};
+    const auto leaf = [&](const Node& node) -> const RefTensor& {
+      if (node.name == "weights") return weights;
+      if (node.name == "loss_scale") return one;
+      return built.inputs[static_cast<size_t>(std::stoi(node.name.substr(2)))];
+    };
+    const auto loss = [&] { return cpu::evaluate(forward.graph, leaf, false).outputs[0].values[0]; };
+    const auto gradients = cpu::evaluate(backward, leaf, false).outputs;
+    for (int i : forward.params) {
+      const std::string name = fmt::format("grad.in{}", i);
+      const RefTensor* gradient = nullptr;
+      for (size_t o = 0; o < backward.outputs().size(); ++o) {
+        if (backward.outputs()[o].name == name) gradient = &gradients[o];
+      }
+      ASSERT_NE(gradient, nullptr) << name;
+      auto& values = built.inputs[static_cast<size_t>(i)].values;
+      ASSERT_EQ(gradient->values.size(), values.size()) << name;
+      const auto stride = std::max<size_t>(1, values.size() / kProbes);
+      for (size_t e = 0; e < values.size(); e += stride) {
+        const double kept = values[e];
+        values[e] = kept + kStep;
+        const double above = loss();
+        values[e] = kept - kStep;
+        const double below = loss();
+        values[e] = kept;
+        const double expected = (above - below) / (2 * kStep);
+        EXPECT_NEAR(gradient->values[e], expected, kTolerance * (1 + std::fabs(expected))) << name << " element " << e;
+      }
+      ++checked;
+    }
+  }
+  EXPECT_GT(checked, 0) << "the case list has no smooth case";
+}
+
+std::vector<int> ops_with_inputs() {
+  std::vector<int> ops;
+  for (const OpInfo& info : all_ops()) {
+    if (info.max_inputs != 0 && info.op != Op::kFusion) ops.push_back(static_cast<int>(info.op));
+  }
+  return ops;
+}
+
+INSTANTIATE_TEST_SUITE_P(Ops, GradientRules, testing::ValuesIn(ops_with_inputs()),
+                         [](const auto& info) { return std::string(op_name(static_cast<Op>(info.param))); });
+
+}  // namespace
+}  // namespace octet

@@ -1,0 +1,56 @@
+// The ONNX project's node cases against the interpreter, where they speak of ops we have; prints what was used and why
+// the others were not.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/test_data.h"
+#include "golden_ops/golden_run.h"
+
+namespace octet {
+namespace {
+
+TEST(GoldenOps, OnnxNodeCases) {
+  const std::string root = test_data_path("golden-ops/onnx-node");
+  if (root.empty()) GTEST_SKIP() << missing_test_data("golden-ops/onnx-node");
+  std::vector<std::string> folders;
+  for (const auto& entry : std::filesystem::directory_iterator(root)) {
+    if (entry.is_directory() && !entry.path().filename().string().ends_with("_expanded_ver18"))
+      folders.push_back(entry.path().string());
+  }
+  std::sort(folders.begin(), folders.end());
+  std::map<std::string, int> used;                          // by ONNX op
+  std::map<std::string, std::vector<std::string>> skipped;  // reason -> names
+  for (const std::string& folder : folders) {
+    SCOPED_TRACE(folder);
+    if (!std::filesystem::exists(folder + "/model.onnx")) {
+      skipped["the folder has no model"].push_back(std::filesystem::path(folder).filename().string());
+      continue;
+    }
+    const OnnxCase c = read_onnx_case(folder);
+    const std::string result = check_case(c);
+    if (result.starts_with("skip: ")) {
+      skipped[result.substr(6)].push_back(result == "skip: no such op" ? c.op : c.name);
+    } else {
+      ++used[c.op];
+      EXPECT_EQ(result, "");
+    }
+  }
+  int total = 0;
+  for (const auto& [op, count] : used) {
+    fmt::print("used {:3} {}\n", count, op);
+    total += count;
+  }
+  fmt::print("used {} of {} cases\n", total, folders.size());
+  for (auto& [reason, names] : skipped) {
+    const size_t count = names.size();
+    names.erase(std::unique(names.begin(), names.end()), names.end());
+    fmt::print("skipped {:3}: {} ({})\n", count, reason, fmt::join(names, ", "));
+  }
+  EXPECT_GE(total, 100);
+}
+
+}  // namespace
+}  // namespace octet
