@@ -34,32 +34,24 @@ std::vector<Case> optimiser_cases() {
                    .attrs = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}},
                    .dtypes = {f},
                    .gradient = false});
-  const Tolerance norm{.relative = 1e-5, .reason = "float32 sums of squares in any order over up to 2^20 elements"};
-  cases.push_back({.op = Op::kGlobalNorm,
-                   .name = "three",
-                   .inputs = {normal(f, {7, 5}), normal(f, {1}), normal(f, {130})},
-                   .tolerance = norm,
-                   .dtypes = {f},
-                   .gradient = false});
-  cases.push_back({.op = Op::kGlobalNorm,
-                   .name = "nan",
-                   .inputs = {normal(f, {3}), given(f, {2}, {nan, 1})},
-                   .tolerance = norm,
-                   .dtypes = {f},
-                   .gradient = false});
-  cases.push_back({.op = Op::kGlobalNorm,
-                   .name = "infinite",
-                   .inputs = {given(f, {2}, {-inf, 1})},
-                   .tolerance = norm,
-                   .dtypes = {f},
-                   .gradient = false});
-  cases.push_back({.op = Op::kGlobalNorm,
-                   .name = "1024x1024",
-                   .inputs = {normal(f, {1024, 1024})},
-                   .tolerance = norm,
-                   .dtypes = {f},
-                   .large = true,
-                   .gradient = false});
+  const auto norm = [&](const std::string& name, std::vector<CaseInput> inputs, double max_norm, bool large = false) {
+    cases.push_back(
+        {.op = Op::kGlobalNorm,
+         .name = name,
+         .inputs = std::move(inputs),
+         .attrs = {{"max_norm", max_norm}},
+         .tolerance = {.relative = 1e-5, .reason = "float32 sums of squares in any order over up to 2^20 elements"},
+         .dtypes = {f},
+         .large = large,
+         .gradient = false});
+  };
+  norm("three_clipped", {normal(f, {7, 5}), normal(f, {1}), normal(f, {130})}, 1.0);
+  norm("within_the_limit", {normal(f, {7, 5}, 0.01)}, 1.0);
+  norm("no_limit", {normal(f, {3, 50})}, 0.0);
+  norm("zero", {given(f, {3}, {0, 0, 0})}, 1.0);
+  norm("nan", {normal(f, {3}), given(f, {2}, {nan, 1})}, 1.0);
+  norm("infinite", {given(f, {2}, {-inf, 1})}, 1.0);
+  norm("1024x1024", {normal(f, {1024, 1024})}, 1.0, true);
   return cases;
 }
 

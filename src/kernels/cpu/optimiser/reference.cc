@@ -3,10 +3,9 @@
 
 namespace octet::cpu::reference {
 
-// norm = sqrt(sum over all tensors of g^2); clip = min(1, max_norm / (norm + 1e-6)), 1 when max_norm is 0;
-// finite = 1 when every element is finite, else 0.
+// norm = sqrt(sum over all tensors of g^2); clip = min(1, max_norm / (norm + 1e-6)), 1 without max_norm or when norm is
+// NaN; finite = 1 when every element is finite, else 0.
 void global_norm(const Node& node, RefInputs in, RefResults out) {
-  const double max_norm = node.attrs.get_or<double>("max_norm", 0.0);
   double squares = 0;
   bool finite = true;
   for (const RefTensor* gradient : in) {
@@ -15,8 +14,10 @@ void global_norm(const Node& node, RefInputs in, RefResults out) {
       finite = finite && std::isfinite(g);
     }
   }
-  out[0].values[0] = std::sqrt(squares);
-  out[1].values[0] = max_norm > 0 ? std::fmin(1.0, max_norm / (out[0].values[0] + 1e-6)) : 1.0;
+  const double norm = std::sqrt(squares), max_norm = node.attrs.get_or<double>("max_norm", 0.0);
+  const double ratio = max_norm / (norm + 1e-6);
+  out[0].values[0] = norm;
+  out[1].values[0] = max_norm > 0 && ratio < 1 ? ratio : 1;
   out[2].values[0] = finite ? 1 : 0;
 }
 

@@ -1,0 +1,23 @@
+// Comparing a kernel row with the reference on one node: guard bands around every buffer, poisoned results, inputs that
+// must stay as they are, absent results, results in the place of inputs where the op's facts allow it. For tests.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/cases.h"
+
+namespace octet::cpu {
+
+// How far FP8 codes and 16-bit values may stray beyond the tolerance: fused kernels round values of a few ulp
+// difference once more inside, which moves a small share of results to the neighbouring code.
+struct Neighbours {
+  double share = 0;  // of a result's elements that may be one unit in the last place off
+};
+
+// What is wrong with the row on this node, one line each; empty when it agrees with `expected` = evaluate_node().
+std::vector<std::string> check_row(const KernelRow& row, const Graph& graph, const Node& node,
+                                   const std::vector<RefTensor>& inputs, const std::vector<RefTensor>& expected,
+                                   const Tolerance& tolerance, Neighbours neighbours = {});
+
+}  // namespace octet::cpu
