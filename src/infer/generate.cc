@@ -59,7 +59,10 @@ GenerateResult generate(Decoder& decoder, const Tokenizer& tokenizer, std::span<
   GenerateResult result;
   result.prompt_tokens = static_cast<int64_t>(prompt.size());
   StopMatcher stops(options.stop);
-  StreamDecoder stream(tokenizer, /*text_start=*/false);
+  // A SentencePiece-like vocabulary puts a space before the text; it is shown only when it does not begin the text.
+  bool starts_text = decoder.length() == 0 &&
+                     std::all_of(prompt.begin(), prompt.end(), [&](int32_t id) { return tokenizer.is_special(id); });
+  StreamDecoder stream(tokenizer, starts_text);
   bool wanted = true;
   auto emit = [&](const std::string& text) {
     if (text.empty()) return;

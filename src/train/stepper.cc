@@ -39,6 +39,12 @@ void Stepper::feed(const std::string& graph, const HostBatch& batch) {
 }
 
 StepResult Stepper::step(std::span<const HostBatch> micro_batches, double lr, int64_t step, uint64_t seed) {
+  StepResult result = backward(micro_batches, step, seed);
+  apply(lr, step, result);
+  return result;
+}
+
+StepResult Stepper::backward(std::span<const HostBatch> micro_batches, int64_t step, uint64_t seed) {
   StepResult result;
   for (const HostBatch& batch : micro_batches) result.tokens += batch.valid_tokens;
   float loss_scale = result.tokens > 0 ? 1.0f / static_cast<float>(result.tokens) : 0.0f;
@@ -57,12 +63,15 @@ StepResult Stepper::step(std::span<const HostBatch> micro_batches, double lr, in
     loss += scalar_output(*executor_, graph, "loss");
   }
   result.loss = result.tokens > 0 ? loss / static_cast<double>(result.tokens) : 0.0;
+  return result;
+}
+
+void Stepper::apply(double lr, int64_t step, StepResult& result) {
   input_as<float>(*executor_, "apply", "lr")[0] = static_cast<float>(lr);
   input_as<float>(*executor_, "apply", "step")[0] = static_cast<float>(step);
   executor_->run("apply");
   result.grad_norm = scalar_output(*executor_, "apply", "grad_norm");
   result.finite = scalar_output(*executor_, "apply", "finite") != 0;
-  return result;
 }
 
 LossSum Stepper::evaluate(const HostBatch& batch) {

@@ -37,6 +37,9 @@ class Stepper {
 
   // `step` counts from 1 (AdamW's bias correction, dropout's counter).
   StepResult step(std::span<const HostBatch> micro_batches, double lr, int64_t step, uint64_t seed);
+  // Its halves: gradients of all micro-batches into the kGradient states; then clipping and AdamW.
+  StepResult backward(std::span<const HostBatch> micro_batches, int64_t step, uint64_t seed);
+  void apply(double lr, int64_t step, StepResult& result);
   LossSum evaluate(const HostBatch& batch);
 
   Executor& executor() { return *executor_; }

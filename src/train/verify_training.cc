@@ -89,13 +89,15 @@ TrainingReport verify_training(const std::string& folder, const CompileOptions& 
                           .interpret = interpret});
   load_weights(*weights, stepper.executor());
   for (size_t i = 0; i < report.expected_losses.size(); ++i) {
-    StepResult result = stepper.step(batch, optimizer.lr, static_cast<int64_t>(i) + 1, 0);
+    auto step = static_cast<int64_t>(i) + 1;
+    StepResult result = stepper.backward(batch, step, 0);
+    if (i == 0) compare_gradients(folder, model, stepper.executor(), report);
+    stepper.apply(optimizer.lr, step, result);
     report.losses.push_back(result.loss);
     report.grad_norms.push_back(result.grad_norm);
     report.max_loss_error = std::max(report.max_loss_error, relative_error(result.loss, report.expected_losses[i]));
     report.max_grad_norm_error =
         std::max(report.max_grad_norm_error, relative_error(result.grad_norm, report.expected_grad_norms[i]));
-    if (i == 0) compare_gradients(folder, model, stepper.executor(), report);
   }
   return report;
 }
