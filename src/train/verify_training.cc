@@ -24,7 +24,8 @@ double squared_norm(const std::vector<float>& values) {
 }
 
 // Per tensor of the checkpoint: a stacked one (GPT-2's q, k, v) counts as one, as the framework that wrote it saw it.
-void compare_gradients(const std::string& folder, const ModelConfig& model, Executor& executor,
+// The file holds gradients after clipping, as the optimiser saw them: ours are multiplied by the same factor.
+void compare_gradients(const std::string& folder, const ModelConfig& model, double clip, Executor& executor,
                        TrainingReport& report) {
   std::string path = folder + "/expected_grads_step0.safetensors";
   if (!path_exists(path)) return;
@@ -39,7 +40,7 @@ void compare_gradients(const std::string& folder, const ModelConfig& model, Exec
       executor.read_state(entry->name, std::as_writable_bytes(std::span(ours)));
       std::vector<float> theirs = read_parameter(*expected, model, param, entry->type.shape, "grad.");
       size += squared_norm(theirs);
-      for (size_t i = 0; i < ours.size(); ++i) ours[i] -= theirs[i];
+      for (size_t i = 0; i < ours.size(); ++i) ours[i] = static_cast<float>(clip * ours[i]) - theirs[i];
       error += squared_norm(ours);
     }
     double relative = relative_error(std::sqrt(error) + std::sqrt(size), std::sqrt(size));
@@ -91,8 +92,9 @@ TrainingReport verify_training(const std::string& folder, const CompileOptions& 
   for (size_t i = 0; i < report.expected_losses.size(); ++i) {
     auto step = static_cast<int64_t>(i) + 1;
     StepResult result = stepper.backward(batch, step, 0);
-    if (i == 0) compare_gradients(folder, model, stepper.executor(), report);
     stepper.apply(optimizer.lr, step, result);
+    double clip = std::min(1.0, optimizer.clip / (result.grad_norm + 1e-6));
+    if (i == 0) compare_gradients(folder, model, clip, stepper.executor(), report);
     report.losses.push_back(result.loss);
     report.grad_norms.push_back(result.grad_norm);
     report.max_loss_error = std::max(report.max_loss_error, relative_error(result.loss, report.expected_losses[i]));
