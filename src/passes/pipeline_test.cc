@@ -1,0 +1,82 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "ir/text.h"
+#include "passes/pass.h"
+#include "passes/text_passes.h"
+#include "passes/tiny_program.h"
+
+namespace octet {
+namespace {
+
+Program undifferentiated() {
+  Program program;
+  program.add_graph(tiny::loss_graph("train", "gpt2", true));
+  program.add_graph(tiny::loss_graph("eval", "gpt2", false));
+  return program;
+}
+
+TEST(Pipeline, ReportsEveryPassAndReachesTheLastStage) {
+  std::vector<PassReport> reports;
+  Plan plan = compile(undifferentiated(), {.target = cpu_target(), .recipe = parse_recipe("fp8-current")}, &reports);
+  std::vector<std::string> ran;
+  for (const PassReport& report : reports) ran.push_back(report.name);
+  for (const char* name : {"build", "autodiff", "precision", "recompute", "fuse", "plan_memory"}) {
+    EXPECT_NE(std::find(ran.begin(), ran.end(), name), ran.end()) << name;
+  }
+  for (const Graph& graph : plan.program.graphs()) EXPECT_EQ(graph.stage(), Stage::kPacked);
+  EXPECT_GT(plan.graphs.at("train").saved_bytes, 0);
+  EXPECT_EQ(plan.graphs.at("eval").saved_bytes, 0);
+}
+
+TEST(Pipeline, UnknownNamesGetTheNearest) {
+  try {
+    compile(undifferentiated(), {.disabled = {"recomptue"}});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(error.message().find("nearest: recompute"), std::string::npos) << error.message();
+  }
+  EXPECT_THROW(find_pass("autodif"), Error);
+  EXPECT_THROW(parse_recompute("sometimes"), Error);
+  EXPECT_EQ(parse_recompute("full"), Recompute::kFull);
+}
+
+TEST(Pipeline, DisabledPassesDoNotRun) {
+  Plan plan = compile(undifferentiated(), {.recipe = parse_recipe("bf16"), .disabled = {"autodiff"}});
+  EXPECT_EQ(plan.program.find_graph("accumulate"), nullptr);
+  for (const Node& node : plan.program.graph("train").nodes()) EXPECT_EQ(node.phase, Phase::kForward);
+}
+
+TEST(Pipeline, DumpsParseBack) {
+  std::string folder = testing::TempDir() + "octet_pipeline_dump";
+  remove_path(folder);
+  compile(undifferentiated(), {.recipe = parse_recipe("bf16"), .dump_dir = folder});
+  std::vector<std::string> files = list_folder(folder);
+  ASSERT_GE(files.size(), 3u);
+  EXPECT_EQ(files[0], "00_build.txt");
+  for (const std::string& file : files) {
+    std::string text = read_file(folder + "/" + file);
+    EXPECT_EQ(print(parse_program(text, file)), text) << file;
+  }
+  remove_path(folder);
+}
+
+TEST(Pipeline, AnErrorNamesThePass) {
+  Program program;
+  Graph graph("train");
+  Builder b(graph);
+  b.output("loss", b.param("w", {2, 2}));  // not a scalar
+  program.add_graph(std::move(graph));
+  try {
+    compile(std::move(program), {});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.message().find("pass autodiff: "), 0u) << error.message();
+  }
+}
+
+}  // namespace
+}  // namespace octet

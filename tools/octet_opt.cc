@@ -1,0 +1,65 @@
+// octet-opt: runs named passes on a graph or program in text form and prints the result. For looking at one pass at
+// work and for reducing faults; the whole pipeline with its dumps is --dump-ir of the octet program.
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "passes/text_passes.h"
+
+namespace {
+
+constexpr const char* kExamples = R"(Examples:
+  octet-opt --list
+  octet-opt --pass=autodiff train.txt
+  octet-opt --pass=autodiff,precision,recompute --recipe=fp8-current --recompute=selective train.txt
+  octet-opt --pass=fuse --target=h200.yaml - < precise.txt
+  octet-opt --pass=plan_memory train.txt
+)";
+
+octet::Target target_of(const std::string& name) {
+  if (name == "interpreter") return octet::interpreter_target();
+  if (name == "h200") return octet::h200_target();
+  return octet::read_target(name);
+}
+
+std::string read_all(const std::string& path) {
+  if (path != "-") return octet::read_file(path);
+  return {std::istreambuf_iterator<char>(std::cin), {}};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Runs passes on a text graph or program and prints the result.", "octet-opt");
+  app.footer(kExamples);
+  std::vector<std::string> passes;
+  std::string file, target = "interpreter", recipe = "fp32", recompute = "none";
+  bool list = false;
+  app.add_option("--pass", passes, "passes to run, in this order")->delimiter(',');
+  app.add_option("--target", target, "interpreter, h200, or a target file")->capture_default_str();
+  app.add_option("--recipe", recipe, "fp32, bf16, fp8-current, fp8-delayed, fp8-block")->capture_default_str();
+  app.add_option("--recompute", recompute, "none, selective, full")->capture_default_str();
+  app.add_flag("--list", list, "list the passes, in pipeline order");
+  app.add_option("FILE", file, "the text form of a graph or program; - reads standard input");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    if (list) {
+      for (const std::string& name : octet::pass_names()) std::puts(name.c_str());
+      return 0;
+    }
+    octet::check(!file.empty(), octet::ErrorCode::kInvalidArgument, "no FILE given; try --help");
+    octet::CompileOptions options{.target = target_of(target),
+                                  .recipe = octet::parse_recipe(recipe),
+                                  .recompute = octet::parse_recompute(recompute)};
+    std::string where = file == "-" ? "<stdin>" : file;
+    std::fputs(octet::run_passes(read_all(file), where, passes, options).c_str(), stdout);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "octet-opt: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
