@@ -222,6 +222,10 @@ std::vector<std::vector<int32_t>> last_uses(const Graph& graph) {
   return uses;
 }
 
+GraphStorage assign_storage(const Program& program, const Graph& graph) {
+  return StorageAssigner(program, graph).run();
+}
+
 bool may_take_over(const Node& node, int result, int input) {
   const OpFacts& facts = op_facts(node.op);
   if (result == 0) {
