@@ -158,7 +158,9 @@ Program random_program(std::mt19937& random) {
   }
   for (size_t i = 0; i < 3; ++i) {
     Value value = values[values.size() - 1 - pick(values.size() / 2)];
-    b.output("y" + std::to_string(i), graph.node(value).op == Op::kState ? b.scale(value, 1) : value);
+    Value shown = value;
+    while (graph.node(shown).op == Op::kReshape) shown = graph.node(shown).inputs[0];
+    b.output("y" + std::to_string(i), graph.node(shown).op == Op::kState ? b.scale(value, 1) : value);
   }
   Program program = one_graph(std::move(graph));
   for (const std::string& state : states) program.add_state({.name = state, .type = type, .initial = 0.5});
