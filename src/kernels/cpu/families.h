@@ -11,7 +11,21 @@ namespace octet::cpu {
 
 std::span<const KernelRow> matmul_rows();
 std::span<const KernelRow> precision_rows();
+std::span<const KernelRow> elementwise_rows();
+std::span<const KernelRow> norm_rows();
+std::span<const KernelRow> attention_rows();
+std::span<const KernelRow> attention_grad_rows();
+std::span<const KernelRow> position_rows();
+std::span<const KernelRow> embedding_rows();
+std::span<const KernelRow> loss_rows();
+std::span<const KernelRow> shape_rows();
+std::span<const KernelRow> adamw_rows();
+std::span<const KernelRow> global_norm_rows();
 
-inline std::vector<std::span<const KernelRow>> fast_families() { return {matmul_rows(), precision_rows()}; }
+inline std::vector<std::span<const KernelRow>> fast_families() {
+  return {matmul_rows(),         precision_rows(), elementwise_rows(), norm_rows(),
+          attention_rows(),      position_rows(),  embedding_rows(),   loss_rows(),
+          attention_grad_rows(), shape_rows(),     adamw_rows(),       global_norm_rows()};
+}
 
 }  // namespace octet::cpu

@@ -1,0 +1,102 @@
+// What the attention kernels read from a node, and the checked view of its segments.
+#pragma once
+
+#include <cmath>
+
+#include "base/error.h"
+#include "kernels/cpu/attention/tiles.h"
+#include "kernels/cpu/random_words.h"
+#include "kernels/cpu/row_kernels.h"
+
+namespace octet::cpu {
+
+inline constexpr int64_t kAttentionBlock = 64;  // queries and keys of a tile
+
+struct AttentionProblem {
+  int64_t tokens, heads, kv_heads, dim, padded_dim, window, max_length;
+  float scale;
+  double dropout;
+  uint32_t key = 0, threshold = 0;
+  float kept_factor = 1;  // 1 / (1 - dropout)
+
+  AttentionProblem(const Graph& graph, const Node& node)
+      : tokens(graph.shape(node.inputs[0]).rows()),
+        heads(node.attrs.get<int64_t>("heads")),
+        kv_heads(node.attrs.get<int64_t>("kv_heads")),
+        dim(node.attrs.get<int64_t>("head_dim")),
+        padded_dim(tiles::round_up_lanes(dim)),
+        window(node.attrs.get_or<int64_t>("window", 0)),
+        max_length(node.attrs.get_or<int64_t>("max_length", 0)),
+        scale(static_cast<float>(node.attrs.get<double>("scale"))),
+        dropout(node.attrs.get_or<double>("dropout", 0.0)) {
+    if (dropout <= 0) return;
+    key = static_cast<uint32_t>(node.attrs.get<int64_t>("key"));
+    threshold = keep_threshold(dropout);
+    kept_factor = static_cast<float>(1 / (1 - dropout));
+  }
+
+  int64_t group() const { return heads / kv_heads; }
+  int64_t q_row() const { return heads * dim; }
+  int64_t kv_row() const { return kv_heads * dim; }
+  // The first key that query t of a segment starting at `start` sees.
+  int64_t first_key(int64_t t, int64_t start) const { return window > 0 ? std::max(start, t - window + 1) : start; }
+
+  // The checked segments, and where they end.
+  int64_t check_segments(const int32_t* starts, int64_t segments) const {
+    for (int64_t s = 0; s < segments; ++s) {
+      check(starts[s] >= 0 && starts[s] <= starts[s + 1] && starts[s + 1] <= tokens, ErrorCode::kInvalidArgument,
+            "attention: segment {} is [{}, {}) of {} tokens: starts must not decrease and stay within the tokens", s,
+            starts[s], starts[s + 1], tokens);
+    }
+    return starts[segments];
+  }
+};
+
+// Probabilities of keys [0, count) of one query row that are not kept become 0, the others are scaled.
+inline void drop_probabilities(const AttentionProblem& p, const RandomStream& stream, int64_t head, int64_t query,
+                               int64_t first_offset, int64_t count, float* probabilities, uint32_t* buffer) {
+  const auto element = static_cast<uint64_t>((head * p.tokens + query) * p.max_length + first_offset);
+  const uint32_t* words = random_words(stream, element, count, buffer);
+  simd::for_lanes(count, [&](int64_t i, auto lanes) {
+    simd::Words bits;
+    std::memcpy(&bits, words + i, sizeof bits);
+    const simd::Floats kept = simd::load(probabilities + i, lanes) * p.kept_factor;
+    simd::store(probabilities + i, (bits >> 8) >= p.threshold ? kept : simd::Floats{}, lanes);
+  });
+}
+
+// Lanes first, first + 1, ...
+OCTET_SIMD simd::Ints lane_indices(int64_t first) {
+  simd::Ints index{};
+  for (int i = 0; i < simd::kLanes; ++i) index[i] = i;
+  return index + static_cast<int32_t>(first);
+}
+
+// q, k, v and the other float operands share a type; lse and integers are as declared.
+inline bool accepts_attention(const Graph& graph, const Node& node, std::initializer_list<size_t> floats) {
+  const DType dtype = node.results[0].dtype;
+  if (!is_f32_or_bf16(dtype)) return false;
+  for (size_t i : floats) {
+    if (graph.dtype(node.inputs[i]) != dtype) return false;
+  }
+  return node.attrs.get<int64_t>("heads") % node.attrs.get<int64_t>("kv_heads") == 0;
+}
+
+// A bump allocator over a thread's share of the workspace; every piece starts on a cache line.
+class Scratch {
+ public:
+  Scratch(std::byte* begin, int64_t bytes) : next_(begin), left_(bytes) {}
+  float* floats(int64_t count) {
+    const int64_t bytes = (count * 4 + 63) / 64 * 64;
+    check(bytes <= left_, ErrorCode::kInternal, "attention needs {} bytes of scratch, {} are left", bytes, left_);
+    float* piece = reinterpret_cast<float*>(next_);
+    next_ += bytes, left_ -= bytes;
+    return piece;
+  }
+
+ private:
+  std::byte* next_;
+  int64_t left_;
+};
+
+}  // namespace octet::cpu

@@ -1,0 +1,123 @@
+// Small matrix products and the packing of their operands: what the attention kernels are built from.
+//
+// Everything is float32 in scratch that fits the level 2 cache; tiles have rows padded to whole vectors with zeros.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/cpu/simd.h"
+
+namespace octet::cpu::tiles {
+
+using simd::Floats;
+using simd::kLanes;
+
+inline int64_t round_up_lanes(int64_t count) { return (count + kLanes - 1) / kLanes * kLanes; }
+
+#ifdef __AVX512F__
+inline constexpr int kRows = 8;  // 16 accumulators, 2 operand vectors
+#else
+inline constexpr int kRows = 4;
+#endif
+
+// c[kR x kV vectors] (+)= sum over depth of a(row, k) * b[k]. a is read element by element, so either of its dims may
+// be the contiguous one.
+template <int kR, int kV>
+OCTET_SIMD void product_block(int64_t depth, const float* a, int64_t a_row, int64_t a_depth, const float* b,
+                              int64_t b_row, float* c, int64_t c_row, bool accumulate) {
+  Floats sum[kR][kV];
+  for (int r = 0; r < kR; ++r) {
+    for (int v = 0; v < kV; ++v) {
+      sum[r][v] = accumulate ? simd::load(c + r * c_row + v * kLanes, simd::Full{}) : Floats{};
+    }
+  }
+  for (int64_t k = 0; k < depth; ++k) {
+    Floats operand[kV];
+    for (int v = 0; v < kV; ++v) operand[v] = simd::load(b + k * b_row + v * kLanes, simd::Full{});
+    for (int r = 0; r < kR; ++r) {
+      const Floats element = simd::broadcast(a[r * a_row + k * a_depth]);
+      for (int v = 0; v < kV; ++v) sum[r][v] = simd::fma(element, operand[v], sum[r][v]);
+    }
+  }
+  for (int r = 0; r < kR; ++r) {
+    for (int v = 0; v < kV; ++v) simd::store(c + r * c_row + v * kLanes, sum[r][v], simd::Full{});
+  }
+}
+
+struct Matrix {
+  const float* data;
+  int64_t row, col;  // distances of neighbours
+};
+
+// c[rows x cols] = or += a[rows x depth] b[depth x cols]; cols counts whole vectors' lanes.
+inline void product(int64_t rows, int64_t cols, int64_t depth, Matrix a, const float* b, int64_t b_row, float* c,
+                    int64_t c_row, bool accumulate) {
+  int64_t r = 0;
+  const auto band = [&]<int kR>() {
+    int64_t v = 0;
+    for (; v + 2 * kLanes <= cols; v += 2 * kLanes) {
+      product_block<kR, 2>(depth, a.data + r * a.row, a.row, a.col, b + v, b_row, c + r * c_row + v, c_row, accumulate);
+    }
+    if (v < cols) {
+      product_block<kR, 1>(depth, a.data + r * a.row, a.row, a.col, b + v, b_row, c + r * c_row + v, c_row, accumulate);
+    }
+    r += kR;
+  };
+  while (r + kRows <= rows) band.template operator()<kRows>();
+  if (kRows > 4 && r + 4 <= rows) band.template operator()<4>();
+  if (r + 2 <= rows) band.template operator()<2>();
+  if (r < rows) band.template operator()<1>();
+}
+
+// Exchanges rows and lanes in log2(kLanes) rounds of pairwise exchanges.
+OCTET_SIMD void transpose(Floats (&row)[kLanes]) {
+  for (int width = 1; width < kLanes; width *= 2) {
+    simd::Ints low{}, high{};
+    for (int i = 0; i < kLanes; ++i) {
+      low[i] = (i & width) ? kLanes + i - width : i;
+      high[i] = (i & width) ? kLanes + i : i + width;
+    }
+    for (int r = 0; r < kLanes; ++r) {
+      if (r & width) continue;
+      const Floats a = row[r], b = row[r + width];
+      row[r] = __builtin_shuffle(a, b, low);
+      row[r + width] = __builtin_shuffle(a, b, high);
+    }
+  }
+}
+
+// to[col][row] = from[row][col], rows padded with zeros to whole vectors.
+template <typename T>
+void pack_transposed(const T* from, int64_t from_row, int64_t rows, int64_t cols, float* to, int64_t to_row) {
+  for (int64_t r0 = 0; r0 < rows; r0 += kLanes) {
+    for (int64_t c0 = 0; c0 < cols; c0 += kLanes) {
+      Floats block[kLanes];
+      const int64_t width = std::min<int64_t>(kLanes, cols - c0);
+      for (int r = 0; r < kLanes; ++r) {
+        const T* source = from + (r0 + r) * from_row + c0;
+        block[r] = r0 + r >= rows    ? Floats{}
+                   : width == kLanes ? simd::load(source, simd::Full{})
+                                     : simd::load(source, simd::Part{width});
+      }
+      transpose(block);
+      for (int64_t c = 0; c < width; ++c) simd::store(to + (c0 + c) * to_row + r0, block[c], simd::Full{});
+    }
+  }
+}
+
+// A float32 view of rows: the tensor itself where it can be used as it is, else a packed copy with padded rows.
+template <typename T>
+Matrix rows_of(const T* from, int64_t from_row, int64_t rows, int64_t cols, float* scratch) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (cols % kLanes == 0) return {from, from_row, 1};
+  }
+  const int64_t padded = round_up_lanes(cols);
+  for (int64_t r = 0; r < rows; ++r) {
+    simd::for_lanes(cols, [&](int64_t i, auto lanes) {
+      simd::store(scratch + r * padded + i, simd::load(from + r * from_row + i, lanes), simd::Full{});
+    });
+  }
+  return {scratch, padded, 1};
+}
+
+}  // namespace octet::cpu::tiles

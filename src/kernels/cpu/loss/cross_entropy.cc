@@ -1,0 +1,117 @@
+// Softmax cross-entropy and its gradient, a row of logits at a time: one walk through memory each (the second walk of
+// the forward finds the row in cache). Target -1: loss 0, gradient 0.
+#include <cmath>
+
+#include "base/error.h"
+#include "kernels/cpu/row_kernels.h"
+#include "kernels/cpu/simd.h"
+
+namespace octet::cpu {
+namespace {
+
+using simd::Floats;
+
+constexpr int64_t kPiece = 64 * simd::kLanes;  // elements summed in float32 before they join a double
+
+int64_t checked_target(int32_t target, int64_t classes) {
+  check(target >= -1 && target < classes, ErrorCode::kInvalidArgument, "cross_entropy: target {} is outside -1 .. {}",
+        target, classes - 1);
+  return target;
+}
+
+template <typename T>
+float log_sum_exp(const T* x, int64_t cols) {
+  const Floats lowest = simd::broadcast(-INFINITY);
+  Floats top[2] = {lowest, lowest};
+  int64_t c = 0;
+  for (; c + 2 * simd::kLanes <= cols; c += 2 * simd::kLanes) {
+    top[0] = simd::maximum(top[0], simd::load(x + c, simd::Full{}));
+    top[1] = simd::maximum(top[1], simd::load(x + c + simd::kLanes, simd::Full{}));
+  }
+  simd::for_lanes(cols - c, [&](int64_t i, auto lanes) {
+    top[0] = simd::maximum(top[0], simd::keep(simd::load(x + c + i, lanes), lanes, lowest));
+  });
+  const float largest = simd::largest(simd::maximum(top[0], top[1]));
+  double sum = 0;
+  for (int64_t begin = 0; begin < cols; begin += kPiece) {
+    Floats piece{};
+    simd::for_lanes(std::min(kPiece, cols - begin), [&](int64_t i, auto lanes) {
+      piece += simd::keep(simd::exp(simd::load(x + begin + i, lanes) - largest), lanes, Floats{});
+    });
+    sum += static_cast<double>(simd::sum(piece));
+  }
+  return static_cast<float>(static_cast<double>(largest) + std::log(sum));
+}
+
+template <typename T>
+void cross_entropy(const RowCall& call, int64_t cols) {
+  const int32_t* targets = static_cast<const int32_t*>(call.in[1]);
+  float *losses = static_cast<float*>(call.out[0]), *lses = static_cast<float*>(call.out[1]);
+  for (int64_t row = 0; row < call.rows; ++row) {
+    const T* x = static_cast<const T*>(call.in[0]) + row * cols;
+    const int64_t target = checked_target(targets[row], cols);
+    const float lse = log_sum_exp(x, cols);
+    if (losses != nullptr) losses[row] = target < 0 ? 0.0f : lse - simd::load(x + target, simd::Part{1})[0];
+    if (lses != nullptr) lses[row] = lse;
+  }
+}
+
+// dlogits = (exp(logits - lse) - onehot(target)) dloss
+template <typename T>
+void cross_entropy_grad(const RowCall& call, int64_t cols) {
+  const int32_t* targets = static_cast<const int32_t*>(call.in[1]);
+  const float *lses = static_cast<const float*>(call.in[2]), *dlosses = static_cast<const float*>(call.in[3]);
+  for (int64_t row = 0; row < call.rows; ++row) {
+    const T* x = static_cast<const T*>(call.in[0]) + row * cols;
+    T* dx = static_cast<T*>(call.out[0]) + row * cols;
+    const int64_t target = checked_target(targets[row], cols);
+    if (target < 0) {
+      std::memset(dx, 0, static_cast<size_t>(cols) * sizeof(T));
+      continue;
+    }
+    const float lse = lses[row], dloss = dlosses[row];
+    const float at_target = simd::load(x + target, simd::Part{1})[0];  // before dx, which may be x's memory
+    simd::for_lanes(cols, [&](int64_t i, auto lanes) {
+      simd::store(dx + i, simd::exp(simd::load(x + i, lanes) - lse) * dloss, lanes);
+    });
+    const Floats probability = simd::exp(simd::broadcast(at_target - lse));
+    simd::store(dx + target, (probability - 1.0f) * dloss, simd::Part{1});
+  }
+}
+
+}  // namespace
+
+std::optional<RowKernel> cross_entropy_row_kernel(const Graph& graph, const Node& node) {
+  const Shape& shape = graph.shape(node.inputs[0]);
+  const DType dtype = graph.dtype(node.inputs[0]);
+  const int64_t cols = shape.cols();
+  const bool forward = node.op == Op::kCrossEntropy;
+  if (!is_f32_or_bf16(dtype)) return std::nullopt;
+  for (size_t i = 2; i < node.inputs.size(); ++i) {
+    if (graph.dtype(node.inputs[i]) != DType::kF32) return std::nullopt;
+  }
+  for (const TensorType& result : node.results) {
+    if (result.dtype != (forward ? DType::kF32 : dtype)) return std::nullopt;
+  }
+  RowKernel kernel{shape.rows()};
+  kernel.in.assign(node.inputs.size(), Follow::kRows);
+  kernel.out.assign(node.results.size(), Follow::kRows);
+  with_float_type(dtype, [&]<typename T>(T) {
+    if (forward) {
+      kernel.run = [=](const RowCall& call) { cross_entropy<T>(call, cols); };
+    } else {
+      kernel.run = [=](const RowCall& call) { cross_entropy_grad<T>(call, cols); };
+    }
+  });
+  return kernel;
+}
+
+std::span<const KernelRow> loss_rows() {
+  static const KernelRow rows[] = {
+      {Op::kCrossEntropy, "cross_entropy_rows", has_row_kernel, bind_row_kernel},
+      {Op::kCrossEntropyGrad, "cross_entropy_grad_rows", has_row_kernel, bind_row_kernel},
+  };
+  return rows;
+}
+
+}  // namespace octet::cpu

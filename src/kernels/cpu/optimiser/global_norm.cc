@@ -1,0 +1,96 @@
+// global_norm: the square root of the sum of squares of all gradients, and whether every element is finite. Squares are
+// summed in float32 within pieces of fixed length and in float64 over pieces in order: the same for any thread count.
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "base/threads.h"
+#include "kernels/cpu/row_kernels.h"
+#include "kernels/cpu/simd.h"
+
+namespace octet::cpu {
+namespace {
+
+using simd::Floats;
+
+constexpr int64_t kPiece = 16 * 1024;
+
+struct PieceSum {
+  double squares;
+  bool finite;
+};
+
+bool accepts(const Graph& graph, const Node& node) {
+  for (Value input : node.inputs) {
+    if (!is_f32_or_bf16(graph.dtype(input))) return false;
+  }
+  return node.results[0].dtype == DType::kF32 && node.results[1].dtype == DType::kF32;
+}
+
+// float32 squares overflow beyond 1.8e19: then the piece is summed again in float64. (x - x is 0 for finite x only.)
+template <typename T>
+PieceSum sum_piece(const T* x, int64_t count) {
+  constexpr int64_t kRun = 32 * simd::kLanes;
+  Floats rubbish{};
+  double squares = 0;
+  for (int64_t begin = 0; begin < count; begin += kRun) {
+    Floats sum{};
+    simd::for_lanes(std::min(kRun, count - begin), [&](int64_t i, auto lanes) {
+      const Floats v = simd::load(x + begin + i, lanes);
+      sum = simd::fma(v, v, sum);
+      rubbish += v - v;
+    });
+    squares += static_cast<double>(simd::sum(sum));
+  }
+  const bool finite = simd::sum(rubbish) == 0.0f;
+  if (finite && !std::isfinite(squares)) {
+    squares = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const auto v = static_cast<double>(simd::load(x + i, simd::Part{1})[0]);
+      squares += v * v;
+    }
+  }
+  return {squares, finite};
+}
+
+BoundKernel bind(const Graph& graph, const Node& node) {
+  struct Piece {
+    size_t input;
+    int64_t begin, count;
+  };
+  std::vector<Piece> pieces;
+  std::vector<bool> bf16;
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    const TensorType& type = graph.type(node.inputs[i]);
+    bf16.push_back(type.dtype == DType::kBF16);
+    const int64_t count = type.shape.elements();
+    for (int64_t begin = 0; begin < count; begin += kPiece)
+      pieces.push_back({i, begin, std::min(kPiece, count - begin)});
+  }
+  // The sums of the pieces, made once here: nothing is allocated while running.
+  auto sums = std::make_shared<std::vector<PieceSum>>(pieces.size());
+  return [pieces = std::move(pieces), bf16 = std::move(bf16), sums](const KernelArgs& args) {
+    parallel_for(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const Piece& piece = pieces[static_cast<size_t>(i)];
+        const Tensor& x = args.in[piece.input];
+        (*sums)[static_cast<size_t>(i)] = bf16[piece.input] ? sum_piece(x.as<const BF16>() + piece.begin, piece.count)
+                                                            : sum_piece(x.as<const float>() + piece.begin, piece.count);
+      }
+    });
+    double squares = 0;
+    bool finite = true;
+    for (const PieceSum& sum : *sums) squares += sum.squares, finite = finite && sum.finite;
+    if (args.out[0].data != nullptr) *args.out[0].as<float>() = static_cast<float>(std::sqrt(squares));
+    if (args.out[1].data != nullptr) *args.out[1].as<float>() = finite ? 1.0f : 0.0f;
+  };
+}
+
+}  // namespace
+
+std::span<const KernelRow> global_norm_rows() {
+  static const KernelRow rows[] = {{Op::kGlobalNorm, "global_norm_pieces", accepts, bind}};
+  return rows;
+}
+
+}  // namespace octet::cpu

@@ -1,0 +1,38 @@
+// The families' makers of row kernels: each returns none for nodes of ops or types it does not know.
+#pragma once
+
+#include "kernels/cpu/row_program.h"
+
+namespace octet::cpu {
+
+std::optional<RowKernel> unary_row_kernel(const Graph& graph, const Node& node, RowUse use);   // cast scale gelu ...
+std::optional<RowKernel> binary_row_kernel(const Graph& graph, const Node& node, RowUse use);  // add sub mul maximum
+std::optional<RowKernel> dropout_row_kernel(const Graph& graph, const Node& node, RowUse use);
+std::optional<RowKernel> norm_row_kernel(const Graph& graph, const Node& node);
+std::optional<RowKernel> norm_grad_row_kernel(const Graph& graph, const Node& node);
+std::optional<RowKernel> reduce_row_kernel(const Graph& graph, const Node& node);
+std::optional<RowKernel> rope_row_kernel(const Graph& graph, const Node& node);
+std::optional<RowKernel> cross_entropy_row_kernel(const Graph& graph, const Node& node);
+std::optional<RowKernel> quantize_row_kernel(const Graph& graph, const Node& node);  // inside fusions only
+
+inline bool is_f32_or_bf16(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
+
+// visit(float{}) or visit(BF16{}).
+template <typename Visit>
+auto with_float_type(DType dtype, const Visit& visit) {
+  return dtype == DType::kBF16 ? visit(BF16{}) : visit(float{});
+}
+
+// The rows an elementwise kernel sees: those of the shape, or, alone and with nothing broadcast along rows, every
+// element its own row, so that [1, N] is cut as well as [N, 1].
+struct ElementRows {
+  int64_t rows, cols, alignment;
+  ElementRows(const Shape& shape, RowUse use, bool row_broadcast) {
+    const bool flat = use == RowUse::kAlone && !row_broadcast;
+    rows = flat ? shape.elements() : shape.rows();
+    cols = flat ? 1 : shape.cols();
+    alignment = flat ? 64 : 1;
+  }
+};
+
+}  // namespace octet::cpu

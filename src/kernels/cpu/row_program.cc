@@ -1,0 +1,228 @@
+#include "kernels/cpu/row_program.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "base/error.h"
+#include "base/threads.h"
+#include "kernels/cpu/simd.h"
+
+namespace octet::cpu {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+constexpr int64_t kChunkBytes = 64 * 1024;  // of all operands: enough work to hand to a thread
+constexpr int64_t kMaxChunks = 64;          // each has its own partial results
+constexpr int64_t kTileBytes = 128 * 1024;  // all operands of a tile, in the level 2 cache
+constexpr size_t kMaxOperands = 16;
+
+int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+bool is_partial(Follow follow) { return follow == Follow::kSum || follow == Follow::kMax || follow == Follow::kAmax; }
+
+float identity(Follow follow) { return follow == Follow::kMax ? -std::numeric_limits<float>::infinity() : 0.0f; }
+
+}  // namespace
+
+// Places the node's operands. `values`: where the values it may read lie; `results`: its results that have memory.
+bool RowProgram::add_step(const Graph& graph, const Node& node, NodeId id, RowUse use, Located& values,
+                          const std::unordered_map<Value, int32_t, ValueHash>& results) {
+  std::optional<RowKernel> kernel = make_row_kernel(graph, node, use);
+  if (!kernel || (rows_ >= 0 && kernel->rows != rows_) || kernel->rows <= 0) return false;
+  if (node.inputs.size() > kMaxOperands || node.results.size() > kMaxOperands) return false;
+  rows_ = kernel->rows;
+  alignment_ = std::max(alignment_, kernel->row_alignment);
+  scratch_floats_ = std::max(scratch_floats_, kernel->scratch_floats);
+  Step step{std::move(*kernel), {}, {}};
+  const auto row_bytes = [&](const TensorType& type) { return type.bytes() / rows_; };
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    Operand operand;
+    if (node.inputs[i].exists()) {
+      Operand& source = values.at(node.inputs[i]);
+      const TensorType& type = graph.type(node.inputs[i]);
+      if (source.place != Operand::Place::kInput) {
+        // made by an earlier node of the body: only rows can be handed on
+        if (source.follow != Follow::kRows || step.kernel.in[i] != Follow::kRows) return false;
+        if (source.row_bytes != row_bytes(type)) return false;
+        if (source.tile < 0) {  // read again: needs a tile in case it has no memory
+          source.tile = static_cast<int32_t>(tiles_.size());
+          tiles_.push_back({source.row_bytes});
+          for (Step& made : steps_) {
+            for (Operand& out : made.out) {
+              if (out.place == source.place && out.index == source.index) out.tile = source.tile;
+            }
+          }
+        }
+      }
+      operand = source;
+      operand.follow = step.kernel.in[i];
+      if (operand.follow == Follow::kRows) {
+        operand.row_bytes = row_bytes(type);
+        row_bytes_ += operand.row_bytes;
+      }
+    }
+    step.in.push_back(operand);
+  }
+  for (size_t i = 0; i < node.results.size(); ++i) {
+    const Value value{id, static_cast<int32_t>(i)};
+    const TensorType& type = node.results[i];
+    Operand operand{.follow = step.kernel.out[i]};
+    if (auto found = results.find(value); found != results.end()) {
+      operand.place = Operand::Place::kResult, operand.index = found->second;
+    }
+    if (operand.follow == Follow::kRows) {
+      operand.row_bytes = row_bytes(type);
+      row_bytes_ += operand.row_bytes;
+      if (operand.place == Operand::Place::kNone && (i == 0 || use == RowUse::kFused)) {
+        operand.place = Operand::Place::kTile, operand.tile = static_cast<int32_t>(tiles_.size());
+        operand.index = operand.tile;
+        tiles_.push_back({operand.row_bytes});
+      }
+    } else if (is_partial(operand.follow) && operand.place == Operand::Place::kResult) {
+      if (type.dtype != DType::kF32 && type.dtype != DType::kBF16) return false;
+      operand.partial = partial_floats_;
+      partials_.push_back({operand.index, operand.follow, type.dtype, partial_floats_, type.shape.elements()});
+      partial_floats_ += round_up(type.shape.elements(), kAlignment / 4);
+    }
+    values[value] = operand;
+    step.out.push_back(operand);
+  }
+  steps_.push_back(std::move(step));
+  return true;
+}
+
+std::optional<RowProgram> RowProgram::of_node(const Graph& graph, const Node& node) {
+  RowProgram program;
+  Located values;
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    values[node.inputs[i]] = {.place = Operand::Place::kInput, .index = static_cast<int32_t>(i)};
+  }
+  const NodeId self{std::numeric_limits<int32_t>::max()};
+  std::unordered_map<Value, int32_t, ValueHash> results;
+  for (int32_t i = 0; i < static_cast<int32_t>(node.results.size()); ++i) results[{self, i}] = i;
+  if (!program.add_step(graph, node, self, RowUse::kAlone, values, results)) return std::nullopt;
+  program.lay_out();
+  return program;
+}
+
+std::optional<RowProgram> RowProgram::of_body(const Graph&, const Node& fusion) {
+  const Graph& body = *fusion.body;
+  RowProgram program;
+  Located values;
+  std::unordered_map<Value, int32_t, ValueHash> results;
+  for (size_t i = 0; i < body.outputs().size(); ++i) {
+    // one value twice among the results, or an input handed through, is nothing this runs
+    if (!results.emplace(body.outputs()[i].value, static_cast<int32_t>(i)).second) return std::nullopt;
+    if (body.node(body.outputs()[i].value).op == Op::kInput) return std::nullopt;
+  }
+  int32_t inputs = 0;
+  for (int32_t i = 0; i < body.size(); ++i) {
+    const NodeId id{i};
+    if (body.node(id).op == Op::kInput) {
+      values[{id, 0}] = {.place = Operand::Place::kInput, .index = inputs++};
+    } else if (!program.add_step(body, body.node(id), id, RowUse::kFused, values, results)) {
+      return std::nullopt;
+    }
+  }
+  if (program.steps_.empty()) return std::nullopt;
+  program.lay_out();
+  return program;
+}
+
+void RowProgram::lay_out() {
+  const int64_t bytes = std::max<int64_t>(row_bytes_ * rows_, 1);
+  const int64_t chunks = std::clamp<int64_t>(bytes / kChunkBytes, 1, kMaxChunks);
+  chunk_rows_ = round_up((rows_ + chunks - 1) / chunks, alignment_);
+  chunks_ = (rows_ + chunk_rows_ - 1) / chunk_rows_;
+  tile_rows_ = chunk_rows_;
+  if (!tiles_.empty()) {
+    const int64_t fitting = kTileBytes / std::max<int64_t>(row_bytes_, 1) / alignment_ * alignment_;
+    tile_rows_ = std::clamp<int64_t>(fitting, std::min(alignment_, chunk_rows_), chunk_rows_);
+  }
+  thread_bytes_ = round_up(scratch_floats_ * 4, kAlignment);
+  for (Tile& tile : tiles_) {
+    tile.offset = thread_bytes_;
+    thread_bytes_ += round_up(tile.row_bytes * tile_rows_, kAlignment);
+  }
+}
+
+void RowProgram::run_chunk(const KernelArgs& args, int64_t chunk, std::byte* tiles, float* partials) const {
+  for (const Partial& partial : partials_) {
+    std::fill_n(partials + partial.offset, partial.count, identity(partial.follow));
+  }
+  std::array<const void*, kMaxOperands> in;
+  std::array<void*, kMaxOperands> out;
+  const int64_t end = std::min(rows_, (chunk + 1) * chunk_rows_);
+  for (int64_t row = chunk * chunk_rows_; row < end; row += tile_rows_) {
+    const auto place = [&](const Operand& operand) -> void* {
+      void* base = nullptr;
+      if (operand.place == Operand::Place::kInput) base = args.in[static_cast<size_t>(operand.index)].data;
+      if (operand.place == Operand::Place::kResult) base = args.out[static_cast<size_t>(operand.index)].data;
+      if (base != nullptr && operand.partial >= 0) return partials + operand.partial;
+      if (base != nullptr) {
+        return static_cast<std::byte*>(base) + (operand.follow == Follow::kRows ? row * operand.row_bytes : 0);
+      }
+      return operand.tile >= 0 ? tiles + tiles_[static_cast<size_t>(operand.tile)].offset : nullptr;
+    };
+    for (const Step& step : steps_) {
+      for (size_t i = 0; i < step.in.size(); ++i) in[i] = place(step.in[i]);
+      for (size_t i = 0; i < step.out.size(); ++i) out[i] = place(step.out[i]);
+      step.kernel.run({in.data(), out.data(), row, std::min(tile_rows_, end - row), reinterpret_cast<float*>(tiles)});
+    }
+  }
+}
+
+// Joins the chunks' partial results in order, into chunk 0's place, then into the results' memory.
+void RowProgram::finish_partials(const KernelArgs& args, float* partials) const {
+  for (const Partial& partial : partials_) {
+    const Tensor& result = args.out[static_cast<size_t>(partial.result)];
+    if (result.data == nullptr) continue;
+    float* total = partials + partial.offset;
+    parallel_for(partial.count, std::max<int64_t>(64, 32 * 1024 / chunks_), [&](int64_t begin, int64_t end) {
+      for (int64_t chunk = 1; chunk < chunks_; ++chunk) {
+        const float* other = total + chunk * partial_floats_;
+        simd::for_lanes(end - begin, [&](int64_t i, auto lanes) {
+          const simd::Floats a = simd::load(total + begin + i, lanes), b = simd::load(other + begin + i, lanes);
+          simd::store(total + begin + i, partial.follow == Follow::kSum ? a + b : simd::maximum(a, b), lanes);
+        });
+      }
+    });
+    convert(DType::kF32, total, partial.dtype, result.data, partial.count);
+  }
+}
+
+void RowProgram::run(const KernelArgs& args) const {
+  const int64_t partial_bytes = round_up(partial_floats_ * chunks_ * 4, kAlignment);
+  const auto available = static_cast<int64_t>(args.workspace.size());
+  int64_t threads = std::min<int64_t>(thread_count(), chunks_);
+  if (thread_bytes_ > 0) threads = std::min(threads, std::max<int64_t>(1, (available - partial_bytes) / thread_bytes_));
+  check(partial_bytes + threads * thread_bytes_ <= available, ErrorCode::kInternal,
+        "row kernels need {} + {} bytes of scratch, the workspace has {}", partial_bytes, thread_bytes_, available);
+  auto* partials = reinterpret_cast<float*>(args.workspace.data());
+  const auto run_share = [&](int64_t thread, int64_t sharing) {
+    std::byte* tiles = args.workspace.data() + partial_bytes + thread * thread_bytes_;
+    for (int64_t chunk = chunks_ * thread / sharing; chunk < chunks_ * (thread + 1) / sharing; ++chunk) {
+      run_chunk(args, chunk, tiles, partials + chunk * partial_floats_);
+    }
+  };
+  if (threads == 1) {
+    run_share(0, 1);
+  } else {
+    parallel_threads([&](int thread, int running) {
+      const int64_t sharing = std::min<int64_t>(threads, running);
+      if (thread < sharing) run_share(thread, sharing);
+    });
+  }
+  finish_partials(args, partials);
+}
+
+bool has_row_kernel(const Graph& graph, const Node& node) {
+  return make_row_kernel(graph, node, RowUse::kAlone).has_value();
+}
+
+BoundKernel bind_row_kernel(const Graph& graph, const Node& node) {
+  return [program = *RowProgram::of_node(graph, node)](const KernelArgs& args) { program.run(args); };
+}
+
+}  // namespace octet::cpu

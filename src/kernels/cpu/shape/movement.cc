@@ -1,0 +1,147 @@
+// reshape, slice, concat, transpose, select_rows: bytes moved, whatever their type.
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/threads.h"
+#include "kernels/cpu/row_program.h"
+
+namespace octet::cpu {
+namespace {
+
+constexpr int64_t kGrainBytes = 128 * 1024;
+
+bool always(const Graph&, const Node&) { return true; }
+
+int64_t grain_of(int64_t row_bytes) { return std::max<int64_t>(1, kGrainBytes / std::max<int64_t>(row_bytes, 1)); }
+
+const std::byte* bytes(const Tensor& tensor) { return static_cast<const std::byte*>(tensor.data); }
+std::byte* mutable_bytes(const Tensor& tensor) { return static_cast<std::byte*>(tensor.data); }
+
+// rows of `width` bytes between two matrices with these row pitches
+void copy_block(const std::byte* from, int64_t from_pitch, std::byte* to, int64_t to_pitch, int64_t rows,
+                int64_t width) {
+  if (width <= 0) return;
+  parallel_for(rows, grain_of(width), [&](int64_t begin, int64_t end) {
+    if (width == from_pitch && width == to_pitch) {
+      std::memcpy(to + begin * width, from + begin * width, static_cast<size_t>((end - begin) * width));
+      return;
+    }
+    for (int64_t row = begin; row < end; ++row) {
+      std::memcpy(to + row * to_pitch, from + row * from_pitch, static_cast<size_t>(width));
+    }
+  });
+}
+
+// Bytes per index of `axis` and before it: a tensor seen as [outer, axis * inner bytes].
+struct Outer {
+  int64_t outer = 1, inner_bytes = 1, axis = 1;
+  Outer(const TensorType& type, int64_t at) {
+    if (at < 0) at += type.shape.rank();
+    inner_bytes = dtype_bytes(type.dtype);
+    for (int i = 0; i < type.shape.rank(); ++i) (i < at ? outer : i == at ? axis : inner_bytes) *= type.shape[i];
+  }
+};
+
+BoundKernel bind_reshape(const Graph&, const Node& node) {
+  const int64_t size = node.results[0].bytes();
+  return [size](const KernelArgs& args) {  // a view shares its input's bytes: nothing to do
+    if (args.in[0].data == args.out[0].data) return;
+    parallel_for(size, kGrainBytes, [&](int64_t begin, int64_t end) {
+      std::memcpy(mutable_bytes(args.out[0]) + begin, bytes(args.in[0]) + begin, static_cast<size_t>(end - begin));
+    });
+  };
+}
+
+BoundKernel bind_slice(const Graph& graph, const Node& node) {
+  const Outer from(graph.type(node.inputs[0]), node.attrs.get<int64_t>("axis"));
+  const int64_t begin = node.attrs.get<int64_t>("begin"), end = node.attrs.get<int64_t>("end");
+  return [=](const KernelArgs& args) {
+    const int64_t width = (end - begin) * from.inner_bytes;
+    copy_block(bytes(args.in[0]) + begin * from.inner_bytes, from.axis * from.inner_bytes, mutable_bytes(args.out[0]),
+               width, from.outer, width);
+  };
+}
+
+BoundKernel bind_concat(const Graph& graph, const Node& node) {
+  const int64_t axis = node.attrs.get<int64_t>("axis");
+  std::vector<int64_t> widths;
+  for (Value part : node.inputs) {
+    const Outer from(graph.type(part), axis);
+    widths.push_back(from.axis * from.inner_bytes);
+  }
+  const Outer to(node.results[0], axis);
+  return [widths, to](const KernelArgs& args) {
+    int64_t offset = 0;
+    for (size_t i = 0; i < widths.size(); ++i) {
+      copy_block(bytes(args.in[i]), widths[i], mutable_bytes(args.out[0]) + offset, to.axis * to.inner_bytes, to.outer,
+                 widths[i]);
+      offset += widths[i];
+    }
+  };
+}
+
+// In squares that fit the cache, so that both sides move whole lines.
+template <typename T>
+void transpose(const T* x, T* y, int64_t rows, int64_t cols) {
+  constexpr int64_t kSquare = 64;
+  parallel_for((cols + kSquare - 1) / kSquare, std::max<int64_t>(1, kGrainBytes / (kSquare * rows)),
+               [&](int64_t first, int64_t last) {
+                 for (int64_t c0 = first * kSquare; c0 < std::min(cols, last * kSquare); c0 += kSquare) {
+                   const int64_t c1 = std::min(cols, c0 + kSquare);
+                   for (int64_t r0 = 0; r0 < rows; r0 += kSquare) {
+                     const int64_t r1 = std::min(rows, r0 + kSquare);
+                     for (int64_t c = c0; c < c1; ++c) {
+                       for (int64_t r = r0; r < r1; ++r) y[c * rows + r] = x[r * cols + c];
+                     }
+                   }
+                 }
+               });
+}
+
+BoundKernel bind_transpose(const Graph& graph, const Node& node) {
+  const Shape shape = graph.shape(node.inputs[0]);
+  const int64_t rows = shape.rows(), cols = shape.cols(), size = dtype_bytes(node.results[0].dtype);
+  return [=](const KernelArgs& args) {
+    const auto move = [&]<typename T>(T) {
+      if (rows > 0 && cols > 0) transpose(args.in[0].as<const T>(), args.out[0].as<T>(), rows, cols);
+    };
+    if (size == 1) move(uint8_t{});
+    if (size == 2) move(uint16_t{});
+    if (size == 4) move(uint32_t{});
+    if (size == 8) move(uint64_t{});
+  };
+}
+
+BoundKernel bind_select_rows(const Graph& graph, const Node& node) {
+  const TensorType type = graph.type(node.inputs[0]);
+  const int64_t rows = type.shape.rows(), width = type.shape.cols() * dtype_bytes(type.dtype);
+  const int64_t count = graph.shape(node.inputs[1]).elements();
+  return [=](const KernelArgs& args) {
+    const int32_t* picked = args.in[1].as<const int32_t>();
+    parallel_for(count, grain_of(width), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        check(picked[i] >= 0 && picked[i] < rows, ErrorCode::kInvalidArgument, "select_rows: row {} of {}", picked[i],
+              rows);
+        std::memcpy(mutable_bytes(args.out[0]) + i * width, bytes(args.in[0]) + picked[i] * width,
+                    static_cast<size_t>(width));
+      }
+    });
+  };
+}
+
+}  // namespace
+
+std::span<const KernelRow> shape_rows() {
+  static const KernelRow rows[] = {
+      {Op::kReshape, "reshape_copy", always, bind_reshape},
+      {Op::kSlice, "slice_copy", always, bind_slice},
+      {Op::kConcat, "concat_copy", always, bind_concat},
+      {Op::kTranspose, "transpose_squares", always, bind_transpose},
+      {Op::kReduce, "reduce_rows", has_row_kernel, bind_row_kernel},
+      {Op::kSelectRows, "select_rows_copy", always, bind_select_rows},
+  };
+  return rows;
+}
+
+}  // namespace octet::cpu

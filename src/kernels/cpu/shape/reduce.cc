@@ -1,0 +1,82 @@
+// reduce: sum, max and amax over rows (one result per column) or over everything.
+#include "kernels/cpu/row_kernels.h"
+#include "kernels/cpu/simd.h"
+
+namespace octet::cpu {
+namespace {
+
+using simd::Floats;
+
+template <typename T, Follow kKind>
+OCTET_SIMD Floats term(const T* x, auto lanes) {
+  const Floats v = simd::load(x, lanes);
+  return kKind == Follow::kAmax ? simd::abs(v) : v;
+}
+
+template <Follow kKind>
+OCTET_SIMD Floats join(Floats a, Floats b) {
+  return kKind == Follow::kSum ? a + b : simd::maximum(a, b);
+}
+
+template <typename T, Follow kKind>
+void reduce_rows(const RowCall& call, int64_t cols) {
+  float* total = static_cast<float*>(call.out[0]);
+  for (int64_t row = 0; row < call.rows; ++row) {
+    const T* x = static_cast<const T*>(call.in[0]) + row * cols;
+    simd::for_lanes(cols, [&](int64_t i, auto lanes) {
+      simd::store(total + i, join<kKind>(simd::load(total + i, lanes), term<T, kKind>(x + i, lanes)), lanes);
+    });
+  }
+}
+
+template <typename T, Follow kKind>
+void reduce_all(const RowCall& call, int64_t cols) {
+  constexpr int kChains = 4;
+  float* total = static_cast<float*>(call.out[0]);
+  const Floats start = kKind == Follow::kMax ? simd::broadcast(-__builtin_inff()) : Floats{};
+  for (int64_t row = 0; row < call.rows; ++row) {  // row by row: a tile's height does not change a sum
+    const T* x = static_cast<const T*>(call.in[0]) + row * cols;
+    Floats chain[kChains] = {start, start, start, start};
+    int64_t i = 0;
+    for (; i + kChains * simd::kLanes <= cols; i += kChains * simd::kLanes) {
+      for (int k = 0; k < kChains; ++k) {
+        chain[k] = join<kKind>(chain[k], term<T, kKind>(x + i + k * simd::kLanes, simd::Full{}));
+      }
+    }
+    simd::for_lanes(cols - i, [&](int64_t j, auto lanes) {
+      chain[0] = join<kKind>(chain[0], simd::keep(term<T, kKind>(x + i + j, lanes), lanes, start));
+    });
+    const Floats joined = join<kKind>(join<kKind>(chain[0], chain[1]), join<kKind>(chain[2], chain[3]));
+    const float value = kKind == Follow::kSum ? simd::sum(joined) : simd::largest(joined);
+    *total = join<kKind>(simd::broadcast(*total), simd::broadcast(value))[0];
+  }
+}
+
+}  // namespace
+
+std::optional<RowKernel> reduce_row_kernel(const Graph& graph, const Node& node) {
+  const std::string &kind = node.attrs.get<std::string>("kind"), &axis = node.attrs.get<std::string>("axis");
+  const DType dtype = graph.dtype(node.inputs[0]);
+  if (!is_f32_or_bf16(dtype)) return std::nullopt;
+  const Shape& shape = graph.shape(node.inputs[0]);
+  const int64_t cols = shape.cols();
+  const bool by_column = axis == "rows";
+  if (node.results[0].shape.elements() != (by_column ? cols : 1)) return std::nullopt;
+  const Follow follow = kind == "sum" ? Follow::kSum : kind == "max" ? Follow::kMax : Follow::kAmax;
+  RowKernel kernel{shape.rows(), {Follow::kRows}, {follow}};
+  const auto choose = [&]<typename T, Follow kKind>() {
+    if (by_column) {
+      kernel.run = [=](const RowCall& call) { reduce_rows<T, kKind>(call, cols); };
+    } else {
+      kernel.run = [=](const RowCall& call) { reduce_all<T, kKind>(call, cols); };
+    }
+  };
+  with_float_type(dtype, [&]<typename T>(T) {
+    if (follow == Follow::kSum) choose.template operator()<T, Follow::kSum>();
+    if (follow == Follow::kMax) choose.template operator()<T, Follow::kMax>();
+    if (follow == Follow::kAmax) choose.template operator()<T, Follow::kAmax>();
+  });
+  return kernel;
+}
+
+}  // namespace octet::cpu
