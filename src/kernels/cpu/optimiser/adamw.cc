@@ -50,7 +50,8 @@ void update(const KernelArgs& args, const Constants& k, int64_t begin, int64_t e
 }
 
 void copy_unless_same(const Tensor& from, const Tensor& to) {
-  if (to.data != nullptr && from.data != to.data) std::memcpy(to.data, from.data, static_cast<size_t>(to.type->bytes()));
+  if (to.data != nullptr && from.data != to.data)
+    std::memcpy(to.data, from.data, static_cast<size_t>(to.type->bytes()));
 }
 
 BoundKernel bind(const Graph& graph, const Node& node) {

@@ -1,4 +1,5 @@
-// global_norm: the square root of the sum of squares of all gradients, and whether every element is finite. Squares are
+// global_norm: the square root of the sum of squares of all gradients, the factor that clips it, and whether every
+// element is finite. Squares are
 // summed in float32 within pieces of fixed length and in float64 over pieces in order: the same for any thread count.
 #include <algorithm>
 #include <cmath>
@@ -24,7 +25,7 @@ bool accepts(const Graph& graph, const Node& node) {
   for (Value input : node.inputs) {
     if (!is_f32_or_bf16(graph.dtype(input))) return false;
   }
-  return node.results[0].dtype == DType::kF32 && node.results[1].dtype == DType::kF32;
+  return true;
 }
 
 // float32 squares overflow beyond 1.8e19: then the piece is summed again in float64. (x - x is 0 for finite x only.)
@@ -69,7 +70,8 @@ BoundKernel bind(const Graph& graph, const Node& node) {
   }
   // The sums of the pieces, made once here: nothing is allocated while running.
   auto sums = std::make_shared<std::vector<PieceSum>>(pieces.size());
-  return [pieces = std::move(pieces), bf16 = std::move(bf16), sums](const KernelArgs& args) {
+  const double max_norm = node.attrs.get_or<double>("max_norm", 0.0);
+  return [pieces = std::move(pieces), bf16 = std::move(bf16), sums, max_norm](const KernelArgs& args) {
     parallel_for(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const Piece& piece = pieces[static_cast<size_t>(i)];
@@ -81,8 +83,12 @@ BoundKernel bind(const Graph& graph, const Node& node) {
     double squares = 0;
     bool finite = true;
     for (const PieceSum& sum : *sums) squares += sum.squares, finite = finite && sum.finite;
-    if (args.out[0].data != nullptr) *args.out[0].as<float>() = static_cast<float>(std::sqrt(squares));
-    if (args.out[1].data != nullptr) *args.out[1].as<float>() = finite ? 1.0f : 0.0f;
+    const double norm = std::sqrt(squares);
+    const double clip = max_norm > 0 ? std::fmin(1.0, max_norm / (norm + 1e-6)) : 1.0;
+    const auto store = [&](size_t result, double value) {
+      if (args.out[result].data != nullptr) *args.out[result].as<float>() = static_cast<float>(value);
+    };
+    store(0, norm), store(1, clip), store(2, finite ? 1 : 0);
   };
 }
 

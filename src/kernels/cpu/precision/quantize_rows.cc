@@ -16,6 +16,7 @@
 #include "base/threads.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/matmul/matrix_view.h"
+#include "kernels/cpu/row_kernels.h"
 #include "precision/recipe.h"
 
 namespace octet::cpu {
@@ -129,11 +130,10 @@ struct QuantizeJob {
   bool wants_amax;
 };
 
-// One tile at (r0, c0). Returns its amax bits when wanted or known anyway.
+// One tile at (r0, c0), its elements at x. Returns its amax bits when wanted or known anyway.
 template <typename Code, typename T>
-uint32_t quantize_tile(const QuantizeJob<Code>& job, int64_t r0, int64_t c0) {
+uint32_t quantize_tile(const QuantizeJob<Code>& job, const T* x, int64_t r0, int64_t c0) {
   const int64_t rows = std::min(kTile, job.rows - r0), cols = std::min(kTile, job.cols - c0);
-  const T* x = static_cast<const T*>(job.x) + r0 * job.cols + c0;
   const bool per_row = job.grouping == Grouping::kRow || job.grouping == Grouping::kRow128;
   alignas(64) Code tile[kTile * kTile];
   alignas(64) float row_scale[kTile], col_scale[kTile];
@@ -236,11 +236,49 @@ uint32_t quantize(const QuantizeJob<Code>& job) {
   parallel_for(row_tiles * col_tiles, 1, [&](int64_t begin, int64_t end) {
     uint32_t seen = 0;
     for (int64_t i = begin; i < end; ++i) {
-      seen = std::max(seen, quantize_tile<Code, T>(job, i / col_tiles * kTile, i % col_tiles * kTile));
+      const int64_t r0 = i / col_tiles * kTile, c0 = i % col_tiles * kTile;
+      seen = std::max(seen, quantize_tile<Code, T>(job, x + r0 * job.cols + c0, r0, c0));
     }
     raise(amax, seen);
   });
   return amax;
+}
+
+// The rows of one call inside a fusion (row_program.h), in the tiles the whole tensor would be cut into.
+template <typename Code, typename T>
+void quantize_call(QuantizeJob<Code> job, const RowCall& call) {
+  const T* x = static_cast<const T*>(call.in[0]);
+  // Results that follow the rows are given at the call's first row, tiles count from the tensor's.
+  const auto at_row_0 = [&](auto* first, int64_t row) {
+    return first == nullptr ? nullptr : first - call.first_row * row;
+  };
+  const int64_t row_groups = job.grouping == Grouping::kRow128 ? (job.cols + kTile - 1) / kTile : 0;
+  job.codes = at_row_0(static_cast<Code*>(call.out[0]), job.cols);
+  job.scale_inv = at_row_0(static_cast<float*>(call.out[1]), row_groups);
+  job.codes_t = static_cast<Code*>(call.out[2]);
+  job.scale_inv_t = static_cast<float*>(call.out[3]);
+  job.row_scales = job.col_scales = call.scratch;  // of kRow, which is not taken here
+  job.wants_amax = call.out[4] != nullptr;
+  uint32_t amax = 0;
+  if (job.grouping == Grouping::kTensor) {
+    job.scale = *static_cast<const float*>(call.in[1]);
+    for (float* inverse : {job.scale_inv, job.scale_inv_t}) {
+      if (inverse != nullptr && call.first_row == 0) *inverse = 1.0f / job.scale;
+    }
+  }
+  if (job.grouping == Grouping::kTensor && job.codes_t == nullptr) {
+    if (job.wants_amax) amax = amax_run(x, call.rows * job.cols);
+    if (job.codes != nullptr) encode_run(x, call.rows * job.cols, job.scale, static_cast<Code*>(call.out[0]));
+  } else {
+    for (int64_t r = 0; r < call.rows; r += kTile) {
+      for (int64_t c = 0; c < job.cols; c += kTile) {
+        amax = std::max(amax, quantize_tile<Code, T>(job, x + r * job.cols + c, call.first_row + r, c));
+      }
+    }
+  }
+  if (float* largest = static_cast<float*>(call.out[4]); largest != nullptr) {
+    *largest = std::bit_cast<float>(std::max(std::bit_cast<uint32_t>(*largest), amax));
+  }
 }
 
 bool accepts_quantize(const Graph& graph, const Node& node) {
@@ -374,6 +412,43 @@ constexpr KernelRow kRows[] = {
 };
 
 }  // namespace
+
+std::optional<RowKernel> quantize_row_kernel(const Graph& graph, const Node& node) {
+  const TensorType& x = graph.type(node.inputs[0]);
+  const DType format = node.results[0].dtype;
+  if (!is_f32_or_bf16(x.dtype) || !is_fp8(format)) return std::nullopt;
+  const bool given = node.inputs.size() > 1 && node.inputs[1].exists();
+  const Grouping grouping = grouping_of(node.results[0].shape, node.results[1].shape, given);
+  if (grouping == Grouping::kRow) return std::nullopt;
+  const Follow scales = grouping == Grouping::kRow128 ? Follow::kRows : Follow::kWhole;
+  RowKernel kernel{x.shape.rows()};
+  kernel.in.assign(node.inputs.size(), Follow::kWhole);
+  kernel.in[0] = Follow::kRows;
+  kernel.out = {Follow::kRows, scales, Follow::kWhole, Follow::kWhole, Follow::kAmax};
+  const auto self = static_cast<size_t>(&node - graph.nodes().data());
+  const std::vector<int32_t> uses = graph.count_uses()[self];
+  if (grouping != Grouping::kTensor || uses[2] > 0) kernel.row_alignment = kTile;
+  const auto choose = [&]<typename Code>(Code) {
+    with_float_type(x.dtype, [&]<typename T>(T) {
+      QuantizeJob<Code> job{.x = nullptr,
+                            .rows = x.shape.rows(),
+                            .cols = x.shape.cols(),
+                            .grouping = grouping,
+                            .scale = 1,
+                            .codes = nullptr,
+                            .codes_t = nullptr,
+                            .scale_inv = nullptr,
+                            .scale_inv_t = nullptr,
+                            .formula = ScaleFormula(node),
+                            .row_scales = nullptr,
+                            .col_scales = nullptr,
+                            .wants_amax = false};
+      kernel.run = [job](const RowCall& call) { quantize_call<Code, T>(job, call); };
+    });
+  };
+  format == DType::kE4M3 ? choose(E4M3{}) : choose(E5M2{});
+  return kernel;
+}
 
 std::span<const KernelRow> precision_rows() { return kRows; }
 

@@ -1,0 +1,29 @@
+// Fusions whose body works row by row: any mixture of elementwise ops, norms, reductions and quantize, run tile by tile
+// with the very kernels that run the ops alone (row_program.h), so that fused and unfused results are equal.
+#include "kernels/cpu/row_program.h"
+
+namespace octet::cpu {
+namespace {
+
+bool accepts(const Graph& graph, const Node& node) { return RowProgram::of_body(graph, node).has_value(); }
+
+BoundKernel bind(const Graph& graph, const Node& node) {
+  return [program = *RowProgram::of_body(graph, node)](const KernelArgs& args) { program.run(args); };
+}
+
+}  // namespace
+
+std::span<const KernelRow> fusion_rows() {
+  static const KernelRow rows[] = {{Op::kFusion, "fusion_rows", accepts, bind}};
+  return rows;
+}
+
+std::span<const char* const> row_fusion_kinds() {
+  static const char* const kinds[] = {"add_norm",        "add_norm_quantize", "add_norm_amax",  "norm_quantize",
+                                      "norm_amax",       "norm_grad_add",     "bias_gelu",      "bias_gelu_quantize",
+                                      "bias_gelu_amax",  "gelu_quantize",     "gelu_grad_bias", "swiglu",
+                                      "swiglu_quantize", "swiglu_amax",       "swiglu_grad",    "elementwise"};
+  return kinds;
+}
+
+}  // namespace octet::cpu
