@@ -59,7 +59,7 @@ Types scaled_matmul_type(const Graph& graph, const Node& node) {
     bool along_contraction = scaling == Scaling::k1x128 || scaling == Scaling::kRow;
     require(!along_contraction || contraction_last, node,
             "{} is {}: the groups of input {} do not run along the contraction; use its transposed codes", key,
-            attr<std::string>(node, key), i);
+            scaling == Scaling::kRow ? "row" : "1x128", i);
   };
   operand(0, "scaling_a", !dims.trans_a);
   operand(2, "scaling_b", dims.trans_b);
