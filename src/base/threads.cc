@@ -66,7 +66,7 @@ int thread_count() {
   return count > 0 ? count : machine_threads;
 }
 
-void parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t begin, int64_t end)>& body) {
+void parallel_for(int64_t count, int64_t grain, FunctionRef<void(int64_t begin, int64_t end)> body) {
   if (count <= 0) return;
   grain = std::max<int64_t>(grain, 1);
   const int64_t parts = std::clamp<int64_t>(count / grain, 1, thread_count());
@@ -86,7 +86,7 @@ void parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t
   first.rethrow();
 }
 
-void parallel_threads(const std::function<void(int thread, int threads)>& body) {
+void parallel_threads(FunctionRef<void(int thread, int threads)> body) {
   const int threads = thread_count();
   if (kSerial || threads == 1 || omp_in_parallel()) return body(0, 1);
   FirstException first;

@@ -6,10 +6,13 @@
 #include <fstream>
 #include <sstream>
 
+#include "kernels/cpu/matmul/onednn_gemm.h"
+
 namespace octet::cpu {
 namespace {
 
 TEST(Support, CommittedTableIsCurrent) {
+  if (*onednn_version() == '\0') GTEST_SKIP() << "libdnnl.so.2 is absent: its rows are not in the table";
   const std::string table = support_table();
   std::ifstream file(OCTET_SOURCE_DIR "/docs/support.md");
   std::stringstream committed;

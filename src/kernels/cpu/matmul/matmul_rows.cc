@@ -132,7 +132,7 @@ bool accepts_scaled(const Graph& graph, const Node& node) {
 enum class ScalePlace : uint8_t { kFactor, kOuter, kPacking };
 ScalePlace scale_place(const MatrixView& codes, bool contraction_is_cols, const Shape& scale) {
   if (scale.elements() == 1) return ScalePlace::kFactor;
-  const ScaleIndex at({codes.rows, codes.cols}, scale);
+  const ScaleIndex at(codes.rows, codes.cols, scale);
   const bool one_per_row = at.row_divisor == 1 && at.col_divisor >= codes.cols;
   return one_per_row && contraction_is_cols ? ScalePlace::kOuter : ScalePlace::kPacking;
 }

@@ -19,7 +19,7 @@ struct MatrixView {
   int64_t scale_rows = 1, scale_cols = 1, scale_stride = 0;
 
   void set_scales(const float* values, const Shape& shape) {
-    const ScaleIndex at({rows, cols}, shape);
+    const ScaleIndex at(rows, cols, shape);
     scales = values, scale_rows = at.row_divisor, scale_cols = at.col_divisor, scale_stride = at.cols;
   }
   float scale(int64_t r, int64_t c) const { return scales[r / scale_rows * scale_stride + c / scale_cols]; }

@@ -12,14 +12,15 @@ inline constexpr int64_t kScaleBlock = 128;
 struct ScaleIndex {
   int64_t row_divisor = 1, col_divisor = 1, cols = 0;
 
-  ScaleIndex(const Shape& codes, const Shape& scale) {
-    const int64_t huge = codes.elements() + 1;
+  ScaleIndex(const Shape& codes, const Shape& scale) : ScaleIndex(codes.rows(), codes.cols(), scale) {}
+  ScaleIndex(int64_t code_rows, int64_t code_cols, const Shape& scale) {
+    const int64_t huge = code_rows * code_cols + 1;
     if (scale.elements() == 1) {
       row_divisor = col_divisor = huge, cols = 1;
     } else if (scale.rank() == 1) {
       row_divisor = 1, col_divisor = huge, cols = 1;
     } else {
-      row_divisor = scale[0] == codes.rows() ? 1 : kScaleBlock;
+      row_divisor = scale[0] == code_rows ? 1 : kScaleBlock;
       col_divisor = scale[1] == 1 ? huge : kScaleBlock, cols = scale[1];
     }
   }
