@@ -204,6 +204,8 @@ PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& o
     split.tokens = writers[i]->tokens();
     split.bytes = bytes[i];
   }
+  std::error_code ignored;
+  fs::remove(options.output + ".json", ignored);  // an earlier record must not describe a mixture of old and new files
   for (auto& writer : writers) writer->commit();
   if (cut) cut_by_tokens(tokenizer, whole.prefix, options, result.splits, progress.tokens);
   tokenizer.save(options.output + "_tokenizer");
