@@ -95,7 +95,7 @@ std::vector<RefTensor> evaluate_node(const Graph& graph, const Node& node, RefIn
   return results;
 }
 
-Evaluated evaluate(const Graph& graph, const LeafFn& leaf, bool round_f32) {
+Evaluated evaluate(const Graph& graph, const LeafFn& leaf, bool round_f32, const NodeObserver& observe) {
   const auto uses = graph.count_uses();
   std::vector<int64_t> remaining(uses.size(), 0);  // per node: uses of any result not yet made
   for (size_t i = 0; i < uses.size(); ++i) {
@@ -120,6 +120,7 @@ Evaluated evaluate(const Graph& graph, const LeafFn& leaf, bool round_f32) {
     in.clear();
     for (Value value : node.inputs) in.push_back(find(value));
     made[id] = evaluate_node(graph, node, in, round_f32);
+    if (observe) observe(node, in, made[id]);
     for (Value value : node.inputs) {
       if (value.exists() && --remaining[static_cast<size_t>(index(value.node))] == 0) {
         made[static_cast<size_t>(index(value.node))].clear();

@@ -1,0 +1,87 @@
+// Every fast kernel row, fusions included, on the nodes and values of whole training programs under every recipe: one
+// step of a tiny model through the interpreter, and each node's rows against its results.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "kernels/cpu/parity.h"
+#include "passes/fuse.h"
+#include "passes/precision.h"
+#include "passes/tiny_program.h"
+
+namespace octet {
+namespace {
+
+using cpu::RefInputs;
+using cpu::RefTensor;
+
+// Float32 kernels on values of a model rather than of the case list: errors relative to the largest result. Fusions
+// round a value of a few ulp difference inside (bf16, then codes), which moves some results to a neighbour.
+constexpr double kRelative = 1e-5;
+constexpr cpu::Neighbours kFusion{.share = 0.02}, kSingle{};
+
+double largest(const std::vector<RefTensor>& results) {
+  double value = 0;
+  for (const RefTensor& result : results) {
+    if (!is_float(result.type.dtype) || is_fp8(result.type.dtype)) continue;
+    for (double element : result.values) value = std::fmax(value, std::fabs(element));
+  }
+  return value;
+}
+
+using Case = std::pair<const char*, const char*>;
+class ProgramParity : public testing::TestWithParam<Case> {};
+
+TEST_P(ProgramParity, EveryRowAgreesOnEveryNode) {
+  const auto [architecture, recipe] = GetParam();
+  const CompileOptions options{.target = cpu_target(), .recipe = parse_recipe(recipe)};
+  Program program = tiny::training_program(architecture);
+  precision(program, options);
+  fuse(program, options);
+  auto executor = make_interpreter(program);
+  tiny::initialize(*executor);
+  tiny::train(*executor, 1);           // leaves a step's inputs staged and the states of a run
+  std::map<std::string, int> checked;  // by row
+  for (const Graph& graph : program.graphs()) {
+    std::map<std::string, RefTensor> leaves;
+    const auto leaf = [&](const Node& node) -> const RefTensor& {
+      const std::string key = std::string(op_name(node.op)) + node.name;
+      if (const auto found = leaves.find(key); found != leaves.end()) return found->second;
+      const TensorType& type = node.results[0];
+      std::vector<std::byte> bytes(static_cast<size_t>(type.bytes()));
+      if (node.op == Op::kInput) {
+        const auto staged = executor->input(graph.name(), node.name);
+        std::copy(staged.begin(), staged.end(), bytes.begin());
+      } else {
+        executor->read_state(node.name, bytes);
+      }
+      return leaves.emplace(key, cpu::load_tensor(type, bytes.data())).first->second;
+    };
+    const auto observe = [&](const Node& node, RefInputs in, const std::vector<RefTensor>& results) {
+      std::vector<RefTensor> inputs;
+      for (const RefTensor* input : in) inputs.push_back(input != nullptr ? *input : RefTensor{});
+      const cpu::Tolerance tolerance{.relative = kRelative,
+                                     .absolute = kRelative * largest(results),
+                                     .reason = "float32 kernel, relative to the largest result"};
+      for (const cpu::KernelRow& row : cpu::kernel_rows(node.op)) {
+        if (std::string(row.name) == "reference" || !row.accepts(graph, node)) continue;
+        SCOPED_TRACE(graph.name() + " " + node.name + " (" + op_name(node.op) + ")");
+        const auto failures =
+            cpu::check_row(row, graph, node, inputs, results, tolerance, node.op == Op::kFusion ? kFusion : kSingle);
+        for (const std::string& failure : failures) ADD_FAILURE() << failure;
+        ++checked[row.name];
+      }
+    };
+    cpu::evaluate(graph, leaf, true, observe);
+  }
+  for (const auto& [row, count] : checked) RecordProperty(row, count);
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, ProgramParity,
+                         testing::Values(Case{"gpt2", "fp32"}, Case{"gpt2", "bf16"}, Case{"gpt2", "fp8-current"},
+                                         Case{"gpt2", "fp8-delayed"}, Case{"gpt2", "fp8-block"}, Case{"llama", "fp32"},
+                                         Case{"llama", "bf16"}, Case{"llama", "fp8-current"},
+                                         Case{"llama", "fp8-delayed"}, Case{"llama", "fp8-block"}));
+
+}  // namespace
+}  // namespace octet
