@@ -63,6 +63,14 @@ void run(benchmark::State& state, const std::string& model, int64_t tokens, int6
 
 BENCHMARK_CAPTURE(run, llama2_7b_bf16, "llama2-7b", 4096, 4096, "bf16", Recompute::kNone)
     ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(run, llama2_7b_bf16_selective, "llama2-7b", 4096, 4096, "bf16", Recompute::kSelective)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(run, gpt3_175b_bf16, "gpt3-175b", 2048, 2048, "bf16", Recompute::kNone)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(run, gpt3_175b_bf16_selective, "gpt3-175b", 2048, 2048, "bf16", Recompute::kSelective)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(run, gpt3_175b_bf16_full, "gpt3-175b", 2048, 2048, "bf16", Recompute::kFull)
+    ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(run, llama2_7b_fp8_selective, "llama2-7b", 4096, 4096, "fp8-current", Recompute::kSelective)
     ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(run, llama2_7b_fp8_full, "llama2-7b", 4096, 4096, "fp8-current", Recompute::kFull)
