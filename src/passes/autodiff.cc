@@ -43,7 +43,12 @@ class ReverseWalk final : public GradientContext {
           "gradient of {} has shape {}, the value {}", describe(graph_, value.node), to_string(graph_.shape(gradient)),
           to_string(graph_.shape(value)));
     Value& sum = gradients_[at(value.node)][static_cast<size_t>(value.result)];
-    sum = sum.exists() ? builder_.add(sum, gradient) : gradient;
+    if (!sum.exists()) {
+      sum = gradient;
+      return;
+    }
+    sum = builder_.add(sum, gradient);
+    graph_.mutable_node(sum.node).name = graph_.node(value).name;
   }
 
   void run() {

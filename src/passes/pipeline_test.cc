@@ -13,9 +13,11 @@ namespace octet {
 namespace {
 
 Program undifferentiated() {
-  Program program;
+  Program done = tiny::training_program("gpt2"), program;
+  for (const StateEntry& entry : done.states()) program.add_state(entry);
   program.add_graph(tiny::loss_graph("train", "gpt2", true));
   program.add_graph(tiny::loss_graph("eval", "gpt2", false));
+  program.add_graph(done.graph("apply"));
   return program;
 }
 
