@@ -118,9 +118,9 @@ const Node* find_param_node(const Program& program, const std::string& name) {
 }
 
 std::vector<float> initial_values(const Node& node, int64_t count, uint64_t seed, uint64_t stream) {
-  auto init = static_cast<Init>(node.attrs.get_or<int64_t>("init", 0));
-  std::vector<float> values(static_cast<size_t>(count), init == Init::kOnes ? 1.0f : 0.0f);
-  if (init == Init::kNormal) {
+  const std::string& init = node.attrs.get<std::string>("init");
+  std::vector<float> values(static_cast<size_t>(count), init == "ones" ? 1.0f : 0.0f);
+  if (init == "normal") {
     double std = node.attrs.get_or<double>("std", 0.02);
     Philox rng(seed, stream);
     for (float& value : values) value = static_cast<float>(std * rng.normal());

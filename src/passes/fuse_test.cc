@@ -6,6 +6,7 @@
 #include <map>
 
 #include "ir/facts.h"
+#include "ir/text.h"
 #include "ir/verify.h"
 #include "passes/fuse_patterns.h"
 #include "passes/precision.h"
@@ -133,6 +134,60 @@ TEST(Fuse, SumsMergeIntoProducts) {
   Trace plain = trace(program), fused = trace(merged);
   // One bf16 rounding less per residual: 2^-9 relative of a value of order 1, on losses of about 3.7.
   for (size_t i = 0; i < plain.losses.size(); ++i) EXPECT_NEAR(fused.losses[i], plain.losses[i], 0.02);
+}
+
+TEST(Fuse, TextInTextOut) {
+  Graph graph = parse_graph(R"(graph @eval stage fused
+  %0 = input : bf16[4,8] @x
+  %1 = input : bf16[4,8] @residual
+  %2 = state : f32[8] @weight
+  %3 = add %1, %0 @sum layer 2
+  %4 = rms_norm %3, %2 {eps=1e-05} @norm layer 2
+  %5 = state : f32[1] @scale.x
+  %6 = quantize %4, %5 {format="e4m3", scaling="tensor"} @norm.x layer 2
+  output @sum %3
+  output @codes %6
+  output @scale_inv %6.1
+end
+)");
+  EXPECT_TRUE(fuse_graph(graph, with_fusions({"add_norm_quantize"})));
+  verify(graph);
+  EXPECT_EQ(print(graph), R"(graph @eval stage fused
+  %0 = input : bf16[4,8] @x
+  %1 = input : bf16[4,8] @residual
+  %2 = state : f32[8] @weight
+  %3 = state : f32[1] @scale.x
+  %4 = fusion %1, %0, %2, %3 {kind="add_norm_quantize"} : bf16[4,8], e4m3[4,8], f32[1] @sum layer 2 body
+    graph @add_norm_quantize stage fused
+      %0 = input : bf16[4,8] @add.0
+      %1 = input : bf16[4,8] @add.1
+      %2 = input : f32[8] @norm.1
+      %3 = input : f32[1] @quantize.1
+      %4 = add %0, %1 : bf16[4,8] @add layer 2
+      %5 = rms_norm %4, %2 {eps=1e-05} : bf16[4,8], f32[4] @norm layer 2
+      %6 = quantize %5, %3 {format="e4m3", scaling="tensor"} : e4m3[4,8], f32[1], e4m3[8,4], f32[1], f32[1] @quantize layer 2
+      output @add.0 %4
+      output @quantize.0 %6
+      output @quantize.1 %6.1
+    end
+  output @sum %4
+  output @codes %4.1
+  output @scale_inv %4.2
+end
+)");
+}
+
+// A reader between the members feeds one of them: fusing would need its own result.
+TEST(Fuse, KeepsACycleApart) {
+  Graph graph = parse_graph(R"(graph @eval stage precise
+  %0 = input : f32[4,8] @x
+  %1 = silu %0 @silu
+  %2 = scale %1 {value=2.0} @between
+  %3 = mul %1, %2 @mul
+  output @y %3
+end
+)");
+  EXPECT_FALSE(fuse_graph(graph, with_fusions({"swiglu"})));
 }
 
 TEST(Fuse, EveryRowHasAKindOfItsOwn) {

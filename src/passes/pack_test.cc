@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ir/text.h"
 #include "ir/verify.h"
 #include "passes/precision.h"
 #include "passes/tiny_program.h"
@@ -116,6 +117,71 @@ TEST(Pack, LoadPlanNamesEverySavedTensorOnce) {
     ASSERT_NE(entry, nullptr);
     EXPECT_LE(placement.row + placement.shape[0], entry->type.shape[0]) << placement.tensor;
   }
+}
+
+TEST(Pack, PaddedVocabularyTextInTextOut) {
+  Program program;
+  program.add_graph(parse_graph(R"(graph @train stage fused
+  %0 = input : f32[4,8] @x
+  %1 = param : f32[5,8] @head.weight
+  %2 = matmul %0, %1 {gemm="head", kind="head", role="fprop", trans_a=false, trans_b=true} @head
+  %3 = input : i32[4] @targets
+  %4 = cross_entropy %2, %3 @loss
+  %5 = input : f32[4] @dloss
+  %6 = cross_entropy_grad %2, %3, %4.1, %5 @loss phase backward
+  %7 = matmul %6, %0 {gemm="head", kind="head", role="wgrad", to="f32", trans_a=true, trans_b=false} @head phase backward
+  output @logits %2
+  update @grad.head.weight %7
+end
+)"));
+  program.add_state({.name = "grad.head.weight",
+                     .type = {DType::kF32, {5, 8}},
+                     .kind = StateKind::kGradient,
+                     .param = "head.weight"});
+  collect_state(program);
+  EXPECT_TRUE(pad_vocab(program, 8));
+  EXPECT_EQ(print(program.graph("train")), R"(graph @train stage fused
+  %0 = input : f32[4,8] @x
+  %1 = param {part_rows=[5], parts="head.weight"} : f32[8,8] @head.weight
+  %2 = matmul %0, %1 {gemm="head", kind="head", role="fprop", trans_a=false, trans_b=true} : f32[4,8] @head
+  %3 = input : i32[4] @targets
+  %4 = cross_entropy %2, %3 {classes=5} : f32[4], f32[4] @loss
+  %5 = input : f32[4] @dloss
+  %6 = cross_entropy_grad %2, %3, %4.1, %5 {classes=5} : f32[4,8] @loss phase backward
+  %7 = matmul %6, %0 {gemm="head", kind="head", role="wgrad", to="f32", trans_a=true, trans_b=false} : f32[8,8] @head phase backward
+  %8 = slice %2 {axis=1, begin=0, end=5} : f32[4,5] @slice
+  output @logits %8
+  update @grad.head.weight %7
+end
+)");
+}
+
+TEST(Pack, MergedSiblingsTextInTextOut) {
+  Program program;
+  program.add_graph(parse_graph(R"(graph @eval stage fused
+  %0 = input : bf16[4,8] @x
+  %1 = param : bf16[8,8] @attn.q.weight
+  %2 = matmul %0, %1 {gemm="attn.q", role="fprop", trans_a=false, trans_b=true} @attn.q
+  %3 = param : bf16[4,8] @attn.k.weight
+  %4 = matmul %0, %3 {gemm="attn.k", role="fprop", trans_a=false, trans_b=true} @attn.k
+  output @q %2
+  output @k %4
+end
+)"));
+  collect_state(program);
+  EXPECT_TRUE(merge_siblings(program));
+  EXPECT_EQ(print(program), R"(program @program
+state @"attn.q+k.weight" : bf16[12,8] kind param of @"attn.q+k.weight"
+graph @eval stage fused
+  %0 = input : bf16[4,8] @x
+  %1 = param {part_rows=[8,4], parts="attn.q.weight,attn.k.weight"} : bf16[12,8] @"attn.q+k.weight"
+  %2 = matmul %0, %1 {gemm="attn.q", role="fprop", trans_a=false, trans_b=true} : bf16[4,12] @"attn.q+k"
+  %3 = slice %2 {axis=1, begin=0, end=8} : bf16[4,8] @slice
+  %4 = slice %2 {axis=1, begin=8, end=12} : bf16[4,4] @slice
+  output @q %3
+  output @k %4
+end
+)");
 }
 
 TEST(Pack, OffByDefault) {

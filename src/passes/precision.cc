@@ -18,8 +18,9 @@ bool records_amax(const Graph& graph) { return graph.name() == "train" || graph.
 
 bool is_training(const Program& program) {
   if (program.find_graph("apply") != nullptr) return true;
-  return std::any_of(program.states().begin(), program.states().end(),
-                     [](const StateEntry& entry) { return entry.kind == StateKind::kMoment; });
+  return std::any_of(program.states().begin(), program.states().end(), [](const StateEntry& entry) {
+    return entry.kind == StateKind::kMoment || entry.kind == StateKind::kGradient;
+  });
 }
 
 // Values that must be made in float32: what a float32 state is updated with, back through sums to the products.

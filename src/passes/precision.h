@@ -1,13 +1,14 @@
 // Precision: from logical float32 to the recipe's types, and FP8 for the GEMMs the recipe and its decisions name.
 //
-// Retypes results by their ResultPrecision. In training programs (there is a graph "apply" or a kMoment state) param
-// leaves of rank >= 2 stay float32 masters and the model graphs read compute copies: state "P.bf16", or FP8 codes
-// "P.codes" + "P.scale_inv" ("P.block_codes" ... under block scaling, "_t" for transposed ones); graphs "prepare" (made
-// here) and "apply" (extended here) refresh them. Rank-1 params are read as they are. In inference programs params are
-// retyped in place, except those FP8 codes are made from. FP8 linears become quantize + scaled_matmul; one quantize per
-// tensor, scaling and format is shared by all its users. Delayed scaling keeps states scale.K, amax_history.K, amax.K
-// for tensor K ("<gemm>.x" or "<gemm>.dy" of the first linear reading it); "train"/"accumulate" record amax (maximum
-// over micro-batches), "apply" advances. Under recipe fp32 nothing changes.
+// Retypes results by their ResultPrecision. In training programs (there is a graph "apply", a kMoment or a kGradient
+// state) param leaves of rank >= 2 stay float32 masters and the model graphs read compute copies: state "P.bf16", or
+// FP8 codes "P.codes" + "P.scale_inv" ("P.block_codes" ... under block scaling, "_t" for transposed ones); graphs
+// "prepare" (made here) and "apply" (extended here) refresh them. Rank-1 params are read as they are. In inference
+// programs params are retyped in place, except those FP8 codes are made from. FP8 linears become quantize +
+// scaled_matmul; one quantize per tensor, scaling and format is shared by all its users. Delayed scaling keeps states
+// scale.K, amax_history.K, amax.K for tensor K ("<gemm>.x" or "<gemm>.dy" of the first linear reading it);
+// "train"/"accumulate" record amax (maximum over micro-batches), "apply" advances. In inference programs current scaling
+// takes one scale a row: no token's codes depend on another's. Under recipe fp32 nothing changes.
 #pragma once
 
 #include <string>

@@ -235,5 +235,27 @@ TEST(Precision, InferenceProgramsAreRetypedInPlace) {
   EXPECT_EQ(tiny::count(quantized.graph("prepare"), Op::kQuantize), 14);
 }
 
+// One scale a token: what stands elsewhere in the batch changes nothing.
+TEST(Precision, ServedTokensDoNotDependOnTheirNeighbours) {
+  for (const char* recipe : {"fp8-current", "fp8-block", "fp8-delayed"}) {
+    Program program;
+    program.add_graph(tiny::loss_graph("eval", "llama", false));
+    precision(program, with(recipe));
+    verify(program);
+    EXPECT_EQ(tiny::count(program.graph("eval"), Op::kReduce), 1) << "the loss's";
+    auto executor = make_interpreter(std::move(program));
+    tiny::initialize(*executor);
+    auto first_sequence = [&](int neighbour) {
+      tiny::feed(*executor, "eval", 0);
+      auto ids = input_as<int32_t>(*executor, "eval", "ids");
+      for (size_t t = tiny::kLength; t < ids.size(); ++t) ids[t] = neighbour;
+      executor->run("eval");
+      auto losses = output_as<float>(*executor, "eval", "loss_per_token");
+      return std::vector<float>(losses.begin(), losses.begin() + tiny::kLength);
+    };
+    EXPECT_EQ(first_sequence(1), first_sequence(2)) << recipe;
+  }
+}
+
 }  // namespace
 }  // namespace octet

@@ -45,7 +45,7 @@ Value WeightCopies::compute(Builder& builder, const Node& param) {
     return {builder.graph().add(std::move(retyped)), 0};
   }
   Request& request = requests_[param.name];
-  request.type = type;
+  request.param = param;
   request.compute = true;
   std::string name = param.name + "." + dtype_name(recipe_.compute);
   copy_state(name, param.name, copy);
@@ -54,7 +54,7 @@ Value WeightCopies::compute(Builder& builder, const Node& param) {
 
 QuantizedValue WeightCopies::codes(Builder& builder, const Node& param, Scaling scaling, bool transposed) {
   Request& request = requests_[param.name];
-  request.type = param.results[0];
+  request.param = param;
   Form& form = scaling == Scaling::kBlock ? request.block : request.tensor;
   (transposed ? form.transposed : form.plain) = true;
 
@@ -86,7 +86,9 @@ void WeightCopies::emit_codes(Builder& builder, const std::string& param, Scalin
 
 void WeightCopies::emit_copies(Builder& builder, const std::string& param, const Request& request, Value master) {
   if (request.compute) {
-    builder.update(param + "." + dtype_name(recipe_.compute), builder.cast(master, recipe_.compute));
+    std::string copy = param + "." + dtype_name(recipe_.compute);
+    Attrs attrs = {{"to", std::string(dtype_name(recipe_.compute))}};
+    builder.update(copy, {builder.emit(Op::kCast, {master}, std::move(attrs), copy), 0});
   }
   emit_codes(builder, param, Scaling::kCurrent, request.tensor, master);
   emit_codes(builder, param, Scaling::kBlock, request.block, master);
@@ -98,7 +100,9 @@ void WeightCopies::refresh() {
   Builder builder(prepare);
   builder.set_phase(Phase::kOptimizer);
   for (const auto& [param, request] : requests_) {
-    emit_copies(builder, param, request, builder.param(param, request.type.shape));
+    Node leaf = request.param;
+    leaf.phase = Phase::kOptimizer;
+    emit_copies(builder, param, request, {prepare.add(std::move(leaf)), 0});
   }
   prepare.set_stage(Stage::kPrecise);
   program_.add_graph(std::move(prepare));

@@ -41,7 +41,7 @@ class WeightCopies {
     bool plain = false, transposed = false;
   };
   struct Request {
-    TensorType type;
+    Node param;  // the leaf, with the attrs initial values are made from
     bool compute = false;
     Form tensor, block;
   };

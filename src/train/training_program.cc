@@ -10,12 +10,16 @@ Graph optimizer_graph(const Graph& train, const OptimizerConfig& optimizer, Prog
   Builder b(apply);
   b.set_phase(Phase::kOptimizer);
   Value lr = b.input("lr", {DType::kF32, {1}}), step = b.input("step", {DType::kF32, {1}});
-  std::vector<std::pair<std::string, Shape>> params;
-  for (const Node& node : train.nodes())
-    if (node.op == Op::kParam) params.emplace_back(node.name, node.results[0].shape);
+  std::vector<Node> params;  // leaves with their attrs: initial values are read from any graph that has them
+  for (const Node& node : train.nodes()) {
+    if (node.op != Op::kParam) continue;
+    params.push_back(node);
+    params.back().phase = Phase::kOptimizer;
+  }
   std::vector<Value> gradients;
-  for (const auto& [name, shape] : params) {
-    TensorType type{DType::kF32, shape};
+  for (const Node& param : params) {
+    const std::string& name = param.name;
+    const TensorType& type = param.results[0];
     program.add_state({.name = name, .type = type, .kind = StateKind::kParam, .param = name});
     program.add_state({.name = "grad." + name, .type = type, .kind = StateKind::kGradient, .param = name});
     program.add_state({.name = "adam_m." + name, .type = type, .kind = StateKind::kMoment, .param = name});
@@ -25,14 +29,14 @@ Graph optimizer_graph(const Graph& train, const OptimizerConfig& optimizer, Prog
   NodeId norm = b.emit(Op::kGlobalNorm, gradients, {{"max_norm", optimizer.clip}}, "global_norm");
   Value clip{norm, 1}, finite{norm, 2};
   for (size_t i = 0; i < params.size(); ++i) {
-    const auto& [name, shape] = params[i];
-    TensorType type{DType::kF32, shape};
+    const std::string& name = params[i].name;
+    const TensorType& type = params[i].results[0];
     Attrs attrs = {{"beta1", optimizer.beta1},
                    {"beta2", optimizer.beta2},
                    {"eps", optimizer.eps},
-                   {"weight_decay", shape.rank() >= 2 ? optimizer.weight_decay : 0.0}};
+                   {"weight_decay", type.shape.rank() >= 2 ? optimizer.weight_decay : 0.0}};
     NodeId update = b.emit(Op::kAdamw,
-                           {b.param(name, shape), gradients[i], b.state("adam_m." + name, type),
+                           {{apply.add(params[i]), 0}, gradients[i], b.state("adam_m." + name, type),
                             b.state("adam_v." + name, type), lr, step, clip, finite},
                            attrs, name);
     b.update(name, {update, 0});
