@@ -1,0 +1,136 @@
+// octet-bench train-step: speed and memory of whole optimiser steps on random tokens, through the trainer's Stepper.
+#include <chrono>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/threads.h"
+#include "bench/commands.h"
+#include "bench/step_report.h"
+#include "infer/weights.h"
+#include "train/stepper.h"
+
+namespace octet {
+namespace {
+
+struct Options {
+  std::string model = "gpt2-124m", recipe = "fp32", recompute = "none", json;
+  int64_t batch = 4, length = 64, micro_batches = 1, steps = 5, warmup = 2, layers = 0, top = 15, gemm = 2048;
+  int threads = 0;
+  bool profile = false;
+};
+
+// The same tokens every step: the loss must fall, which shows that the measured step does learn.
+std::vector<HostBatch> random_batches(const Options& options, int64_t vocab) {
+  std::vector<HostBatch> batches;
+  uint64_t state = 1337;
+  auto next_token = [&] {  // a linear congruential walk: any spread of ids will do
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    return static_cast<int32_t>((state >> 33) % static_cast<uint64_t>(vocab));
+  };
+  for (int64_t i = 0; i < options.micro_batches; ++i) {
+    BatchPacker packer(options.batch, options.length, false);
+    for (int64_t s = 0; s < options.batch; ++s) {
+      std::vector<int32_t> tokens(static_cast<size_t>(options.length) + 1);
+      for (int32_t& token : tokens) token = next_token();
+      packer.add(tokens, {0});
+    }
+    batches.push_back(packer.finish());
+  }
+  return batches;
+}
+
+std::string gemm_precision(const Recipe& recipe) {
+  if (recipe.scaling == Scaling::kBlock) return "fp8-block";
+  if (recipe.scaling != Scaling::kNone) return "fp8-tensor";
+  return recipe.compute == DType::kF32 ? "f32" : "bf16";
+}
+
+StepReport measure_step(const Options& options) {
+  using Clock = std::chrono::steady_clock;
+  set_thread_count(options.threads);
+  ModelConfig model = named_model(options.model);
+  model.max_positions = std::max(model.max_positions, options.length);
+  if (options.layers > 0) model.layers = options.layers;
+  Recipe recipe = parse_recipe(options.recipe);
+  StepReport report{.model = options.model,
+                    .recipe = options.recipe,
+                    .recompute = options.recompute,
+                    .cpu = cpu_model(),
+                    .threads = thread_count(),
+                    .batch = options.batch,
+                    .length = options.length,
+                    .micro_batches = options.micro_batches,
+                    .steps = options.steps};
+  std::vector<HostBatch> batches = random_batches(options, model.vocab_size);
+  report.resident_before = process_memory().resident;
+
+  StepperOptions stepper_options{
+      .train = batch_shape(options.batch, options.length, false, true),
+      .eval = batch_shape(options.batch, options.length, false, false),
+      .optimizer = {.lr = 1e-4},
+      .compile = {.target = cpu_target(), .recipe = recipe, .recompute = parse_recompute(options.recompute)}};
+  auto begin = Clock::now();
+  Stepper stepper(model, stepper_options);
+  report.plan_seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  initialize_weights(stepper.executor(), 1337);
+
+  int64_t step = 0;
+  StepResult result;
+  auto run = [&] {
+    result = stepper.step(batches, 1e-4, ++step, 1337);
+    if (step == 1) report.first_loss = result.loss;
+    check(result.finite, ErrorCode::kInternal, "step {}: gradients are not finite", step);
+  };
+  report.seconds = time_runs(options.warmup, options.steps, run);
+  report.last_loss = result.loss;
+  report.peak = process_memory().peak;
+  if (options.profile) {
+    stepper.executor().set_profiling(true);
+    report.profiled_steps = options.steps;
+    time_runs(0, options.steps, run);
+    report.profile = stepper.executor().profile();
+    stepper.executor().set_profiling(false);
+  }
+
+  const Plan& plan = stepper.plan();
+  for (const StateEntry& entry : plan.program.states())
+    if (entry.kind == StateKind::kParam) report.parameters += entry.type.shape.elements();
+  report.flops = model_flops(plan.program.graph("train")) * static_cast<double>(options.micro_batches);
+  report.state_bytes = plan.state_bytes;
+  report.arena_bytes = plan.arena_bytes;
+  report.input_bytes = plan.input_bytes;
+  report.allocated_bytes = stepper.executor().allocated_bytes();
+  report.gemm = measure_gemm(gemm_precision(recipe), options.gemm, options.gemm, options.gemm, 10);
+  return report;
+}
+
+void run_train_step(const Options& options) {
+  StepReport report = measure_step(options);
+  fmt::print("{}", to_text(report, options.top));
+  if (!options.json.empty()) write_file(options.json, to_json(report));
+}
+
+}  // namespace
+
+void add_train_step_command(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  auto* command = app.add_subcommand("train-step", "Speed and memory of an optimiser step on random tokens");
+  command->add_option("--model", options->model, "a named size")->capture_default_str();
+  command->add_option("--recipe", options->recipe)->capture_default_str();
+  command->add_option("--recompute", options->recompute, "none | selective | full")->capture_default_str();
+  for (auto [name, field, meaning] : {std::tuple{"--batch", &options->batch, "sequences in a micro-batch"},
+                                      std::tuple{"--length", &options->length, "tokens a sequence"},
+                                      std::tuple{"--micro-batches", &options->micro_batches, "of a step"},
+                                      std::tuple{"--steps", &options->steps, "timed steps"},
+                                      std::tuple{"--gemm", &options->gemm, "M = N = K of the reference product"},
+                                      std::tuple{"--top", &options->top, "kernels listed"}})
+    command->add_option(name, *field, meaning)->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--warmup", options->warmup, "steps before the timed ones")->capture_default_str();
+  command->add_option("--layers", options->layers, "instead of the size's");
+  command->add_option("--threads", options->threads, "0: all cores");
+  command->add_flag("--profile", options->profile, "as many further steps, timed kernel by kernel");
+  command->add_option("--json", options->json, "file for the figures");
+  command->callback([options] { run_train_step(*options); });
+}
+
+}  // namespace octet

@@ -1,0 +1,44 @@
+// The program `octet-bench`: speeds of training steps, plans, matrix products and copies on this machine. Numbers only;
+// what they are compared with is in benchmarks/ and docs/results.md.
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "base/error.h"
+#include "bench/commands.h"
+
+namespace {
+
+int run(int argc, char** argv) {
+  CLI::App app{"Measures Octet on this machine."};
+  app.name("octet-bench");
+  app.set_version_flag("--version", "octet-bench " OCTET_VERSION);
+  app.require_subcommand(1);
+  app.footer(
+      "Examples:\n"
+      "  octet-bench train-step --model gpt2-124m --batch 4 --length 64 --recipe fp32 --profile\n"
+      "  octet-bench compile --model llama2-7b\n"
+      "  octet-bench gemm -m 512 -n 4096 -k 4096");
+  octet::add_train_step_command(app);
+  octet::add_compile_command(app);
+  octet::add_gemm_command(app);
+  octet::add_copy_command(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const octet::Error& error) {
+    std::cerr << "octet-bench: " << octet::error_code_name(error.code()) << ": " << error.what() << '\n';
+  } catch (const std::exception& error) {
+    std::cerr << "octet-bench: " << error.what() << '\n';
+  }
+  return 1;
+}

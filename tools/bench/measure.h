@@ -1,0 +1,40 @@
+// What is measured beside the thing measured: GEMM and copy rates of this machine, memory of this process, medians.
+//
+// GEMMs run through the executor, so through the kernel rows training uses; nothing here knows a kernel.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace octet {
+
+double median(std::vector<double> values);
+
+// Seconds of each of `repeats` runs of `work`, after `warmup` runs that do not count.
+std::vector<double> time_runs(int64_t warmup, int64_t repeats, const std::function<void()>& work);
+
+struct GemmRate {
+  std::string precision, kernel;  // kernel: the row that ran
+  int64_t m = 0, n = 0, k = 0;
+  double median_seconds = 0, best_seconds = 0;
+  double flops_per_second = 0;  // 2 m n k / best_seconds
+};
+
+// y [m, n] = a [m, k] b [n, k]^T: the forward product of a linear layer. precision: f32 | bf16 | fp8-tensor | fp8-block
+// (float32 accumulation; f32 results for f32, bf16 for the others).
+GemmRate measure_gemm(const std::string& precision, int64_t m, int64_t n, int64_t k, int64_t repeats);
+std::vector<std::string> gemm_precisions();
+
+// Bytes a second (read + written) of all threads copying `bytes`.
+double measure_copy(int64_t bytes, int64_t repeats);
+
+struct MemoryUse {
+  int64_t resident = 0, peak = 0;  // VmRSS, VmHWM
+};
+MemoryUse process_memory();
+
+std::string cpu_model();  // as the operating system names it
+
+}  // namespace octet
