@@ -1,6 +1,7 @@
 // octet-bench compile: how long the pipeline takes to plan a training run of any size, pass by pass. Nothing is run.
 #include <chrono>
 
+#include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "bench/commands.h"
