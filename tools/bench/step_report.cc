@@ -1,5 +1,7 @@
 #include "bench/step_report.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 
