@@ -1,0 +1,67 @@
+// Published goldens: tiny Hugging Face models and a really trained llama2.c model.
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+#include "base/test_data.h"
+#include "exec/executor.h"
+#include "infer/generate.h"
+#include "infer/verify.h"
+#include "infer/weights.h"
+#include "train/verify_training.h"
+
+namespace octet {
+namespace {
+
+class Goldens : public testing::TestWithParam<const char*> {};
+
+TEST_P(Goldens, LogitsAndGreedyTokens) {
+  std::string folder = test_data_path(std::string("hf_goldens/") + GetParam());
+  if (folder.empty()) GTEST_SKIP() << missing_test_data(GetParam());
+  VerifyReport report = verify_inference(folder, parse_recipe("fp32"), cpu_target());
+  EXPECT_LE(report.max_logit_error, 2e-4);  // float32 sums in another order
+  EXPECT_EQ(report.greedy_tokens, 24);
+  EXPECT_EQ(report.greedy_equal, 24);
+}
+
+TEST_P(Goldens, TenTrainingStepsAndFirstGradients) {
+  std::string folder = test_data_path(std::string("hf_goldens/") + GetParam());
+  if (folder.empty()) GTEST_SKIP() << missing_test_data(GetParam());
+  TrainingReport report = verify_training(folder, {.target = cpu_target(), .recipe = parse_recipe("fp32")});
+  ASSERT_EQ(report.losses.size(), 10u);
+  EXPECT_LE(report.max_loss_error, 1e-4);
+  EXPECT_LE(report.max_grad_norm_error, 1e-4);
+  EXPECT_LE(report.max_gradient_error, 1e-4) << report.worst_gradient;
+  EXPECT_EQ(report.has_gradients, path_exists(folder + "/expected_grads_step0.safetensors"));
+}
+
+INSTANTIATE_TEST_SUITE_P(HuggingFace, Goldens, testing::Values("gpt2", "llama_mha", "llama_gqa_rope3"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(Goldens, Stories260KReproducesItsGreedyText) {
+  std::string folder = test_data_path("tiny-models/stories260K");
+  if (folder.empty()) GTEST_SKIP() << missing_test_data("tiny-models/stories260K");
+  auto weights = open_weights(folder + "/stories260K.bin");
+  auto tokenizer = load_tokenizer(folder + "/tok512.bin");
+  Decoder decoder(weights->config(), {.recipe = parse_recipe("fp32"), .target = cpu_target()});
+  load_weights(*weights, decoder.executor());
+  std::vector<int32_t> prompt = {tokenizer->bos_id()};
+  GenerateResult result = generate(decoder, *tokenizer, prompt, {.sampling = {.temperature = 0}, .max_tokens = 200});
+  EXPECT_EQ(result.text, read_file(folder + "/expected_greedy_n200.txt"));
+}
+
+TEST(Goldens, SavedFoldersLoadBackEqual) {
+  std::string folder = test_data_path("hf_goldens/gpt2");
+  if (folder.empty()) GTEST_SKIP() << missing_test_data("hf_goldens/gpt2");
+  auto weights = open_weights(folder);
+  Decoder decoder(weights->config(), {.recipe = parse_recipe("fp32"), .target = cpu_target()});
+  load_weights(*weights, decoder.executor());
+  TempFolder copy;
+  save_weights(decoder.executor(), weights->config(), weights->special(), copy.path(), DType::kF32, 100'000);  // shards
+  write_file(copy.file("expected.safetensors"), read_file(folder + "/expected.safetensors"));
+  EXPECT_TRUE(path_exists(copy.file("model.safetensors.index.json")));
+  VerifyReport report = verify_inference(copy.path(), parse_recipe("fp32"), cpu_target());
+  EXPECT_TRUE(report.passed(2e-4)) << report.max_logit_error;
+}
+
+}  // namespace
+}  // namespace octet
