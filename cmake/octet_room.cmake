@@ -24,7 +24,8 @@ function(octet_test_program target label)
   add_executable(${target} ${A_SOURCES})
   target_link_libraries(${target} PRIVATE octet_flags ${A_DEPS} GTest::gtest GTest::gtest_main)
   target_compile_definitions(${target} PRIVATE OCTET_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST PROPERTIES LABELS ${label} TIMEOUT 600)
+  gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST 
+                       PROPERTIES LABELS ${label} TIMEOUT 600 ENVIRONMENT "OMP_WAIT_POLICY=PASSIVE")
 endfunction()
 
 function(octet_room name)
