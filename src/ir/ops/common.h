@@ -64,7 +64,7 @@ template <typename T>
 const T& attr(const Node& node, std::string_view key) {
   const Attr* found = node.attrs.find(key);
   require(found != nullptr, node, "attribute {} is missing", key);
-  require(std::holds_alternative<T>(*found), node, "attribute {} is a {} (want a {})", key, attr_kind(*found),
+  require(std::holds_alternative<T>(*found), node, "attribute {} is of kind {} (want {})", key, attr_kind(*found),
           attr_kind(Attr(T{})));
   return std::get<T>(*found);
 }

@@ -1,0 +1,215 @@
+// The facts of ops: result types, refusals that print values and the node, costs. One table row per case; a graph is
+// built from text, so that a row is what a person would write.
+#include "ir/facts.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "base/error.h"
+#include "ir/random_graph.h"
+#include "ir/text.h"
+
+namespace octet {
+namespace {
+
+// Leaves every case may read.
+constexpr const char* kLeaves = R"(graph @g stage fused
+  %x = input : f32[4,8] @x
+  %h = input : bf16[4,8] @h
+  %w = input : f32[16,8] @w
+  %t = input : bf16[8,4] @t
+  %c = input : f32[8] @c
+  %r = input : f32[4] @r
+  %one = input : f32[1] @one
+  %rng = input : i64[3] @rng
+  %ids = input : i32[4] @ids
+  %seg = input : i32[3] @seg
+  %lens = input : i32[2] @lens
+  %blocks = input : i32[2,5] @blocks
+  %cache = state : e4m3[12,8] @cache
+  %big = input : f32[200,300] @big
+  %a = input : e4m3[200,300] @a
+  %b = input : e5m2[64,300] @b
+  %as = input : f32[200,3] @as
+  %bs = input : f32[1,3] @bs
+  %lse = input : f32[4,2] @lse
+)";
+
+struct Case {
+  const char* line;   // defines %y
+  const char* types;  // of its results, or the message after "op: "
+};
+
+std::string outcome(const std::string& line) {
+  try {
+    Graph graph = parse_graph(std::string(kLeaves) + line + "\noutput @y %y end");
+    std::string text;
+    for (const TensorType& type : graph.node(graph.output("y")).results) {
+      text += (text.empty() ? "" : " ") + to_string(type);
+    }
+    return text;
+  } catch (const Error& error) {
+    const std::string& message = error.message();
+    return message.substr(message.find(": ") + 2);
+  }
+}
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> table = {
+      {"%y = cast %h {to=\"e5m2\"}", "e5m2[4,8]"},
+      {"%y = cast %h {to=\"f17\"}", "cast: attribute to: "},
+      {"%y = scale %h {value=2.0}", "bf16[4,8]"},
+      {"%y = scale %h {value=2} @n", "scale: attribute value is of kind integer (want number with a point) in node n"},
+      {"%y = gelu %h {approximate=true}", "bf16[4,8]"},
+      {"%y = gelu_grad %h, %x {approximate=true}", "bf16[4,8]"},
+      {"%y = silu %h", "bf16[4,8]"},
+      {"%y = silu %a", "silu: input 0 is e4m3 (want f32, bf16, f16 or f64; cast or dequantize it) in node "},
+      {"%y = silu_grad %h, %h", "bf16[4,8]"},
+      {"%y = silu_grad %x, %c", "silu_grad: x and dy differ: [4,8] vs [8] in node "},
+      {"%y = relu %x", "f32[4,8]"},
+      {"%y = relu_grad %x, %x", "f32[4,8]"},
+      {"%y = add %h, %c", "bf16[4,8]"},
+      {"%y = sub %x, %one", "f32[4,8]"},
+      {"%y = mul %x, %x", "f32[4,8]"},
+      {"%y = mul %x, %r @n",
+       "mul: shapes do not fit: [4,8] and [4] (the second may be the same, [8] or [1]) in node n"},
+      {"%y = maximum %one, %one", "f32[1]"},
+      {"%y = dropout %x, %rng {p=0.5, key=1}", "f32[4,8]"},
+      {"%y = dropout %x, %rng {p=1.0, key=1}", "dropout: p is 1 (want 0 <= p < 1) in node "},
+      {"%y = dropout %x, %ids {p=0.5, key=1}", "dropout: input 1 is i32[4] (want i64[3]) in node "},
+      {"%y = constant {value=0.5} : f16[3]", "f16[3]"},
+      {"%y = matmul %x, %w {trans_b=true}", "f32[4,16]"},
+      {"%y = matmul %h, %h {trans_a=true, to=\"f32\"}", "f32[8,8]"},
+      {"%y = matmul %h, %t, %c", "matmul: c is f32[8] (want [4,4] or a bias [4]) in node "},
+      {"%y = matmul %h, %t, %r", "bf16[4,4]"},
+      {"%y = matmul %x, %w @n", "matmul: inner dims differ: 8 vs 16, of [4,8] and [16,8] in node n"},
+      {"%y = matmul %c, %w", "matmul: input 0 has shape [8] (want rank 2) in node "},
+      {"%y = scaled_matmul %a, %as, %b, %bs {trans_b=true, scaling_a=\"1x128\", scaling_b=\"128x128\"}", "f32[200,64]"},
+      {"%y = scaled_matmul %a, %one, %b, %one {trans_b=true, to=\"bf16\"}", "bf16[200,64]"},
+      {"%y = scaled_matmul %a, %as, %a, %one {trans_a=true, scaling_a=\"1x128\"}",
+       "scaled_matmul: scaling_a is 1x128: the groups of input 0 do not run along the contraction; use its transposed "
+       "codes in node "},
+      {"%y = layer_norm %h, %c, %c {eps=1e-05}", "bf16[4,8] f32[4] f32[4]"},
+      {"%y = layer_norm %h, %r, %c {eps=1e-05}", "layer_norm: weight is [4], x has 8 channels in node "},
+      {"%y = layer_norm_grad %h, %c, %r, %r, %h", "bf16[4,8] f32[8] f32[8]"},
+      {"%y = rms_norm %x, %c {eps=1e-05}", "f32[4,8] f32[4]"},
+      {"%y = rms_norm %x, %c", "rms_norm: attribute eps is missing in node "},
+      {"%y = rms_norm_grad %x, %c, %r, %x", "f32[4,8] f32[8]"},
+      {"%y = attention %h, %h, %h, %seg {heads=2, kv_heads=2, head_dim=4, scale=0.5}", "bf16[4,8] f32[4,2]"},
+      {"%y = attention %h, %h, %h, %seg {heads=4, kv_heads=2, head_dim=2, scale=0.5}",
+       "attention: input 1 is [4,8] (want [4,4]: tokens, heads x head_dim) in node "},
+      {"%y = attention %h, %h, %h, %seg {heads=2, kv_heads=2, head_dim=4, scale=0.5, dropout=0.1}",
+       "attention: dropout 0.1 needs the rng input in node "},
+      {"%y = attention_grad %h, %x, %h, %seg, %h, %lse, %h {heads=2, kv_heads=2, head_dim=4, scale=0.5}",
+       "bf16[4,8] f32[4,8] bf16[4,8]"},
+      {"%y = rope %h, %ids {heads=2, head_dim=4, theta=10000.0}", "bf16[4,8]"},
+      {"%y = rope %h, %ids {heads=2, head_dim=4, theta=10000.0, rotary_dim=3}",
+       "rope: rotary_dim is 3 (want an even number up to head_dim 4) in node "},
+      {"%y = embedding %ids, %w", "f32[4,8]"},
+      {"%y = embedding_grad %ids, %h {rows=50}", "f32[50,8]"},
+      {"%y = cross_entropy %h, %ids", "f32[4] f32[4]"},
+      {"%y = cross_entropy_grad %h, %ids, %r, %r", "bf16[4,8]"},
+      {"%y = reshape %h {shape=[2,16]}", "bf16[2,16]"},
+      {"%y = reshape %h {shape=[2,15]}", "reshape: [4,8] has 32 elements, [2,15] has 30 in node "},
+      {"%y = slice %h {axis=1, begin=2, end=5}", "bf16[4,3]"},
+      {"%y = slice %h {axis=1, begin=5, end=9}", "slice: [5, 9) of axis 1 of [4,8] in node "},
+      {"%y = concat %h, %h, %h {axis=0}", "bf16[12,8]"},
+      {"%y = concat %h, %x {axis=0}", "concat: input 1 is f32[4,8], input 0 bf16[4,8]: they may differ in axis 0 only"},
+      {"%y = transpose %h", "bf16[8,4]"},
+      {"%y = reduce %h {kind=\"amax\", axis=\"all\"}", "f32[1]"},
+      {"%y = reduce %h {kind=\"sum\", axis=\"rows\"}", "f32[8]"},
+      {"%y = reduce %h {kind=\"mean\", axis=\"rows\"}", "reduce: kind is \"mean\" (want sum, max or amax) in node "},
+      {"%y = select_rows %h, %lens", "bf16[2,8]"},
+      {"%y = compute_scale %one {format=\"e4m3\", margin=1, pow2=true}", "f32[1] f32[1]"},
+      {"%y = compute_scale %one {format=\"bf16\"}", "compute_scale: format is bf16 (want e4m3 or e5m2) in node "},
+      {"%y = quantize %big, %one {format=\"e4m3\"}", "e4m3[200,300] f32[1] e4m3[300,200] f32[1] f32[1]"},
+      {"%y = quantize %big {format=\"e4m3\", scaling=\"row\"}", "e4m3[200,300] f32[200] e4m3[300,200] f32[300] f32[1]"},
+      {"%y = quantize %big {format=\"e4m3\", scaling=\"1x128\"}",
+       "e4m3[200,300] f32[200,3] e4m3[300,200] f32[300,2] f32[1]"},
+      {"%y = quantize %big {format=\"e5m2\", scaling=\"128x128\"}",
+       "e5m2[200,300] f32[2,3] e5m2[300,200] f32[3,2] f32[1]"},
+      {"%y = quantize %big {format=\"e4m3\"}",
+       "quantize: scaling per tensor takes a scale input, the others none in node "},
+      {"%y = dequantize %a, %as {scaling=\"1x128\", to=\"bf16\"}", "bf16[200,300]"},
+      {"%y = update_scales %c, %one {format=\"e4m3\", algo=\"max\"}", "f32[8] f32[1] f32[1]"},
+      {"%y = update_scales %c, %one {format=\"e4m3\", algo=\"mean\"}",
+       "update_scales: algo is \"mean\" (want max or most_recent) in node "},
+      {"%y = global_norm %x, %c, %one", "f32[1] f32[1] f32[1]"},
+      {"%y = adamw %x, %h, %x, %x, %one, %one, %one, %one {beta1=0.9, beta2=0.95, eps=1e-08, weight_decay=0.1}",
+       "f32[4,8] f32[4,8] f32[4,8]"},
+      {"%y = adamw %h, %h, %x, %x, %one, %one, %one, %one", "adamw: input 0 is bf16[4,8] (want f32[4,8]) in node "},
+      {"%y = kv_append %cache, %h, %ids", "e4m3[12,8]"},
+      {"%y = kv_append %cache, %t, %ids", "kv_append: the cache holds rows of 8, given 4 in node "},
+      {"%y = paged_attention %h, %cache, %cache, %seg, %lens, %blocks {heads=2, kv_heads=2, head_dim=4, scale=0.5, "
+       "block_size=3}",
+       "bf16[4,8]"},
+      {"%y = paged_attention %h, %cache, %cache, %seg, %lens, %blocks {heads=2, kv_heads=2, head_dim=4, scale=0.5, "
+       "block_size=5}",
+       "paged_attention: cache 1 is e4m3[12,8] (want whole blocks of 5 rows of 8) in node "},
+      {"%y = fusion %x {kind=\"k\"} body graph @b %0 = input : f32[4,8] @x %1 = reduce %0 {kind=\"sum\", axis=\"all\"} "
+       "output @a %0 output @b %1 end",
+       "f32[4,8] f32[1]"},
+      {"%y = fusion %h {kind=\"k\"} body graph @b %0 = input : f32[4,8] @x output @a %0 end",
+       "fusion: input 0 is bf16[4,8], the body's x is f32[4,8] in node "},
+  };
+  return table;
+}
+
+TEST(Facts, ShapeRules) {
+  for (const Case& c : cases()) {
+    std::string got = outcome(c.line), want = c.types;
+    bool is_message = want.find(": ") != std::string::npos;
+    if (is_message) got = got.substr(0, want.size());
+    EXPECT_EQ(got, want) << c.line;
+  }
+}
+
+TEST(Facts, EveryOpHasAShapeCase) {
+  std::set<std::string> seen = {"input", "param", "state"};  // typed by hand
+  for (const Case& c : cases()) {
+    std::string line = c.line;
+    size_t begin = line.find("= ") + 2;
+    bool good = std::string(c.types).find(": ") == std::string::npos;
+    if (good) seen.insert(line.substr(begin, line.find(' ', begin) - begin));
+  }
+  for (const OpInfo& info : all_ops()) EXPECT_TRUE(seen.contains(info.name)) << "no good case for " << info.name;
+}
+
+TEST(Facts, AliasesNameInputsThatFit) {
+  for (const OpInfo& info : all_ops()) {
+    const OpFacts& facts = op_facts(info.op);
+    EXPECT_LT(facts.must_alias, info.max_inputs < 0 ? 1 : info.max_inputs) << info.name;
+    for (auto [result, input] : facts.in_place_others) {
+      EXPECT_LT(result, info.results) << info.name;
+      EXPECT_LT(input, info.max_inputs) << info.name;
+    }
+    EXPECT_LE(static_cast<int>(facts.precision.size()), std::max(info.results, 1)) << info.name;
+  }
+}
+
+double flops_of(const std::string& line) {
+  Graph graph = parse_graph(std::string(kLeaves) + line + "\noutput @y %y end");
+  return node_cost(graph, graph.output("y").node).flops;
+}
+
+TEST(Facts, FlopsFollowTheConvention) {
+  EXPECT_EQ(flops_of("%y = matmul %x, %w {trans_b=true}"), 2.0 * 4 * 16 * 8);
+  EXPECT_EQ(flops_of("%y = matmul %x, %x {trans_a=true}"), 2.0 * 8 * 8 * 4);
+  EXPECT_EQ(flops_of("%y = matmul %h, %t, %r"), 2.0 * 4 * 4 * 8 + 16);
+  EXPECT_EQ(flops_of("%y = scaled_matmul %a, %one, %b, %one {trans_b=true}"), 2.0 * 200 * 64 * 300);
+  // Causal: every query sees half of its segment; 2 products of T x L/2 x heads head_dim.
+  const std::string heads = "heads=2, kv_heads=2, head_dim=4, scale=0.5";
+  EXPECT_EQ(flops_of("%y = attention %h, %h, %h, %seg {" + heads + "}"), 2 * 2.0 * 4 * 2 * 8);
+  EXPECT_EQ(flops_of("%y = attention %h, %h, %h, %seg {" + heads + ", equal_length=2}"), 2 * 2.0 * 4 * 1 * 8);
+  EXPECT_EQ(flops_of("%y = attention %h, %h, %h, %seg {" + heads + ", window=2}"), 2 * 2.0 * 4 * 1.5 * 8);
+  EXPECT_EQ(flops_of("%y = attention_grad %h, %h, %h, %seg, %h, %lse, %h {" + heads + "}"), 5 * 2.0 * 4 * 2 * 8);
+}
+
+TEST(Facts, BytesAreInputsAndResultsOnce) {
+  Graph graph = parse_graph(std::string(kLeaves) + "%y = add %h, %c output @y %y end");
+  EXPECT_EQ(node_cost(graph, graph.output("y").node).bytes, 2.0 * 4 * 8 * 2 + 8 * 4);
+}
+
+}  // namespace
+}  // namespace octet

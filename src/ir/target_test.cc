@@ -1,0 +1,54 @@
+// Targets: their text reads back; wrong keys and numbers are refused with the line.
+#include "ir/target.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/test_data.h"
+
+namespace octet {
+namespace {
+
+TEST(Target, TextReadsBackTheSame) {
+  TempFolder folder;
+  Target target = h200_target();
+  target.fusions = {"norm_quantize", "bias_gelu"};
+  target.f32_flops = 1.0 / 3;
+  write_file(folder.file("t.txt"), "# measured\n\n" + to_text(target));
+  Target read = read_target(folder.file("t.txt"));
+  EXPECT_EQ(to_text(read), to_text(target));
+  EXPECT_TRUE(read.has_fusion("bias_gelu"));
+  EXPECT_FALSE(read.has_fusion("bias"));
+}
+
+TEST(Target, TheH200HasItsFigures) {
+  Target target = h200_target();
+  EXPECT_EQ(target.memory_bytes, 150754820096);  // 143771 MiB
+  EXPECT_TRUE(target.fp8_tn_only);
+  EXPECT_EQ(target.fp8_alignment, 16);
+  EXPECT_NEAR(target.timings[1].seconds, 2.0 * 8192 * 8192 * 8192 / 1402e12, 1e-9);
+}
+
+TEST(Target, BadLinesAreNamed) {
+  TempFolder folder;
+  auto message = [&](const std::string& text) -> std::string {
+    write_file(folder.file("t"), text);
+    try {
+      read_target(folder.file("t"));
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return "";
+  };
+  EXPECT_NE(
+      message("name: x\nworkspace_byte: 5\n").find("t:2: unknown key 'workspace_byte' (nearest: workspace_bytes)"),
+      std::string::npos);
+  EXPECT_NE(message("memory_bytes: 1GB").find("'1GB' is not a number in range"), std::string::npos);
+  EXPECT_NE(message("fp8_tn_only: yes").find("want true or false"), std::string::npos);
+  EXPECT_NE(message("timing: bf16 1 2 3").find("want precision m n k seconds"), std::string::npos);
+  EXPECT_NE(message("name").find("want \"key: value\""), std::string::npos);
+}
+
+}  // namespace
+}  // namespace octet
