@@ -116,7 +116,7 @@ TEST(Gradient, EveryRuleGivesEveryFloatInputAGradientOfItsShape) {
     EXPECT_EQ(context.made.size(), floats);
   }
   for (const OpInfo& info : all_ops()) {
-    if (op_facts(info.op).gradient != nullptr) EXPECT_TRUE(seen.contains(info.op)) << "no case for " << info.name;
+    EXPECT_TRUE(op_facts(info.op).gradient == nullptr || seen.contains(info.op)) << "no case for " << info.name;
   }
 }
 
