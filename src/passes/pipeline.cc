@@ -121,7 +121,7 @@ Plan compile(Program program, const CompileOptions& options, std::vector<PassRep
     bool changed = false;
     blame(row.pass.name, [&] {
       if (!options.disabled.contains(row.pass.name)) changed = row.pass.run(program, options);
-      for (Graph& graph : program.graphs()) graph.set_stage(row.stage);
+      for (Graph& graph : program.graphs()) graph.set_stage(std::max(graph.stage(), row.stage));
       if (changed && options.verify) verify(program);
     });
     report(row.pass.name, changed, begin, program);
