@@ -54,6 +54,17 @@ TEST(PlanMemory, AnInputStillReadIsNotOverwritten) {
   EXPECT_EQ(plan.graphs.at("main").arena_bytes, 512);
 }
 
+TEST(PlanMemory, ABroadcastOperandOfAsManyBytesIsNotOverwritten) {
+  Graph graph("main");
+  Builder b(graph);
+  Value row = b.silu(b.input("row", {DType::kF32, {8}}));
+  Value sum = b.add(b.input("x", {DType::kBF16, {2, 8}}), row);  // 32 bytes, as row
+  b.output("y", b.relu(sum));
+  Plan plan = plan_memory(one_graph(graph), interpreter_target());
+  check_plan(plan);
+  EXPECT_NE(ref(plan, "main", row).offset, ref(plan, "main", sum).offset);
+}
+
 TEST(PlanMemory, UpdatesAreMadeInTheState) {
   Graph graph("main");
   Builder b(graph);

@@ -102,10 +102,10 @@ class StorageAssigner {
       if (!input.exists() || !may_take_over(node, r, i)) continue;
       int32_t s = of(input);
       bool right = storage(s).kind == kind && (kind != Kind::kState || storage(s).index == state);
-      if (right && storage(s).bytes == node.results[static_cast<size_t>(r)].bytes() && !taken_by_sibling(s, id) &&
-          dies_at(s, id, i)) {
-        return s;
-      }
+      const TensorType &from = graph_.type(input), &to = node.results[static_cast<size_t>(r)];
+      // Element for element: a broadcast operand of as many bytes (f32 [C] under bf16 [2, C]) is not such an input.
+      right = right && from.shape == to.shape && dtype_bytes(from.dtype) == dtype_bytes(to.dtype);
+      if (right && storage(s).bytes == to.bytes() && !taken_by_sibling(s, id) && dies_at(s, id, i)) return s;
     }
     return -1;
   }
