@@ -33,7 +33,8 @@ Types cross_entropy_grad_type(const Graph& graph, const Node& node) {
 void cross_entropy_gradient(GradientContext& context) {
   require_no_gradient(context, 1, "the log-sum-exp of cross_entropy");
   context.add_gradient(0, emit_gradient(context, Op::kCrossEntropyGrad,
-                                        {context.input(0), context.input(1), context.result(1), context.gradient(0)}));
+                                        {context.input(0), context.input(1), context.result(1), context.gradient(0)},
+                                        context.node().attrs));
 }
 
 }  // namespace

@@ -44,6 +44,22 @@ std::vector<Case> loss_cases() {
                      .prepare = log_sum_exp,
                      .large = s.large});
   }
+  // Columns 9 and 10 are padding.
+  const Attrs padded = {{"classes", int64_t{9}}};
+  const CaseInput logits = x({5, 11}), row = normal(DType::kF32, {5}), targets = integers(DType::kI32, {5}, -1, 9);
+  const Tolerance tolerance{.relative = 4e-6, .absolute = 2e-6, .reason = "float32 exp and log"};
+  cases.push_back({.op = Op::kCrossEntropy,
+                   .name = "padded",
+                   .inputs = {logits, targets},
+                   .attrs = padded,
+                   .tolerance = tolerance,
+                   .gradient = true});
+  cases.push_back({.op = Op::kCrossEntropyGrad,
+                   .name = "padded",
+                   .inputs = {logits, targets, row, row},
+                   .attrs = padded,
+                   .tolerance = tolerance,
+                   .prepare = log_sum_exp});
   cases.push_back({.op = Op::kCrossEntropy,
                    .name = "all_ignored",
                    .inputs = {x({3, 5}), given(DType::kI32, {3}, {-1, -1, -1})},

@@ -1,5 +1,5 @@
 // Softmax cross-entropy and its gradient, a row of logits at a time: one walk through memory each (the second walk of
-// the forward finds the row in cache). Target -1: loss 0, gradient 0.
+// the forward finds the row in cache). Target -1: loss 0, gradient 0. Columns from attr classes on are padding.
 #include <cmath>
 
 #include "base/error.h"
@@ -44,13 +44,13 @@ float log_sum_exp(const T* x, int64_t cols) {
 }
 
 template <typename T>
-void cross_entropy(const RowCall& call, int64_t cols) {
+void cross_entropy(const RowCall& call, int64_t cols, int64_t classes) {
   const int32_t* targets = static_cast<const int32_t*>(call.in[1]);
   float *losses = static_cast<float*>(call.out[0]), *lses = static_cast<float*>(call.out[1]);
   for (int64_t row = 0; row < call.rows; ++row) {
     const T* x = static_cast<const T*>(call.in[0]) + row * cols;
-    const int64_t target = checked_target(targets[row], cols);
-    const float lse = log_sum_exp(x, cols);
+    const int64_t target = checked_target(targets[row], classes);
+    const float lse = log_sum_exp(x, classes);
     if (losses != nullptr) losses[row] = target < 0 ? 0.0f : lse - simd::load(x + target, simd::Part{1})[0];
     if (lses != nullptr) lses[row] = lse;
   }
@@ -58,24 +58,25 @@ void cross_entropy(const RowCall& call, int64_t cols) {
 
 // dlogits = (exp(logits - lse) - onehot(target)) dloss
 template <typename T>
-void cross_entropy_grad(const RowCall& call, int64_t cols) {
+void cross_entropy_grad(const RowCall& call, int64_t cols, int64_t classes) {
   const int32_t* targets = static_cast<const int32_t*>(call.in[1]);
   const float *lses = static_cast<const float*>(call.in[2]), *dlosses = static_cast<const float*>(call.in[3]);
   for (int64_t row = 0; row < call.rows; ++row) {
     const T* x = static_cast<const T*>(call.in[0]) + row * cols;
     T* dx = static_cast<T*>(call.out[0]) + row * cols;
-    const int64_t target = checked_target(targets[row], cols);
+    const int64_t target = checked_target(targets[row], classes);
     if (target < 0) {
       std::memset(dx, 0, static_cast<size_t>(cols) * sizeof(T));
       continue;
     }
     const float lse = lses[row], dloss = dlosses[row];
     const float at_target = simd::load(x + target, simd::Part{1})[0];  // before dx, which may be x's memory
-    simd::for_lanes(cols, [&](int64_t i, auto lanes) {
+    simd::for_lanes(classes, [&](int64_t i, auto lanes) {
       simd::store(dx + i, simd::exp(simd::load(x + i, lanes) - lse) * dloss, lanes);
     });
     const Floats probability = simd::exp(simd::broadcast(at_target - lse));
     simd::store(dx + target, (probability - 1.0f) * dloss, simd::Part{1});
+    std::memset(dx + classes, 0, static_cast<size_t>(cols - classes) * sizeof(T));
   }
 }
 
@@ -84,7 +85,7 @@ void cross_entropy_grad(const RowCall& call, int64_t cols) {
 std::optional<RowKernel> cross_entropy_row_kernel(const Graph& graph, const Node& node) {
   const Shape& shape = graph.shape(node.inputs[0]);
   const DType dtype = graph.dtype(node.inputs[0]);
-  const int64_t cols = shape.cols();
+  const int64_t cols = shape.cols(), classes = node.attrs.get_or<int64_t>("classes", cols);
   const bool forward = node.op == Op::kCrossEntropy;
   if (!is_f32_or_bf16(dtype)) return std::nullopt;
   for (size_t i = 2; i < node.inputs.size(); ++i) {
@@ -98,9 +99,9 @@ std::optional<RowKernel> cross_entropy_row_kernel(const Graph& graph, const Node
   kernel.out.assign(node.results.size(), Follow::kRows);
   with_float_type(dtype, [&]<typename T>(T) {
     if (forward) {
-      kernel.run = [=](const RowCall& call) { cross_entropy<T>(call, cols); };
+      kernel.run = [=](const RowCall& call) { cross_entropy<T>(call, cols, classes); };
     } else {
-      kernel.run = [=](const RowCall& call) { cross_entropy_grad<T>(call, cols); };
+      kernel.run = [=](const RowCall& call) { cross_entropy_grad<T>(call, cols, classes); };
     }
   });
   return kernel;
