@@ -99,6 +99,54 @@ TEST(PlanMemory, AnOutputOfOverwrittenContentsIsRefused) {
   EXPECT_THROW(plan_memory(one_graph(graph), interpreter_target()), Error);
 }
 
+Graph cache_graph(bool read_old) {
+  Graph graph("main");
+  Builder b(graph);
+  Value cache = b.state("kv", {DType::kF32, {16, 8}});
+  Value rows = b.input("rows", {DType::kF32, {4, 8}}), slots = b.input("slots", {DType::kI32, {4}});
+  Value once{b.emit(Op::kKvAppend, {cache, rows, slots}), 0};
+  Value twice{b.emit(Op::kKvAppend, {once, b.scale(rows, 2), slots}), 0};
+  b.output("y", b.reduce(read_old ? cache : twice, "sum", "rows"));
+  b.update("kv", twice);
+  return graph;
+}
+
+TEST(PlanMemory, CachesAreAppendedInPlace) {
+  Plan plan = plan_memory(one_graph(cache_graph(false)), interpreter_target());
+  check_plan(plan);
+  const Graph& graph = plan.program.graph("main");
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    if (graph.node(NodeId{i}).op != Op::kKvAppend) continue;
+    EXPECT_EQ(ref(plan, "main", {NodeId{i}, 0}).kind, Kind::kState);
+  }
+  // The old cache read after the append: there is no second cache to keep it in.
+  EXPECT_THROW(plan_memory(one_graph(cache_graph(true)), interpreter_target()), Error);
+}
+
+TEST(PlanMemory, StatesUpdatedFromEachOther) {
+  Graph graph("main");
+  Builder b(graph);
+  TensorType type{DType::kF32, {16}};
+  Value newest = b.state("newest", type), older = b.state("older", type);
+  b.update("oldest", b.scale(older, 1));
+  b.update("older", newest);
+  b.update("newest", b.scale(newest, 0.5));
+  Program program = one_graph(std::move(graph));
+  program.add_state({.name = "oldest", .type = type});
+  for (StateEntry& entry : program.states()) entry.initial = 8;
+  Plan plan = plan_memory(program, cpu_target());
+  check_plan(plan);
+  auto executor = make_cpu_executor(plan);
+  for (int run = 0; run < 3; ++run) executor->run("main");
+  auto value = [&](const std::string& name) {
+    std::vector<std::byte> bytes = tiny::state(*executor, name);
+    return load_element(DType::kF32, bytes.data(), 3);
+  };
+  EXPECT_EQ(value("newest"), 1);
+  EXPECT_EQ(value("older"), 2);
+  EXPECT_EQ(value("oldest"), 4);
+}
+
 TEST(PlanMemory, TheCheckerSeesADamagedPlan) {
   Graph graph("main");
   Builder b(graph);
