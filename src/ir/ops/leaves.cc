@@ -27,7 +27,7 @@ const OpFacts input = {.infer = given_type,
 const OpFacts param = {.infer = given_type,
                        .no_gradient = "a leaf",
                        .cost = no_cost,
-                       .meaning = "a parameter of the model, an entry of the state table; attrs init, std, split"};
+                       .meaning = "a parameter of the model, an entry of the state table"};
 const OpFacts state = {.infer = given_type,
                        .no_gradient = "a leaf",
                        .cost = no_cost,

@@ -106,17 +106,15 @@ void matmul_gradient(GradientContext& context) {
 
 }  // namespace
 
-const OpFacts matmul = {
-    .infer = matmul_type,
-    .gradient = matmul_gradient,
-    .cost = product_cost<1>,
-    .in_place = {2},
-    .meaning = "op(a) op(b) + c, accumulated in float32 and rounded once; attrs trans_a, trans_b, to"};
-const OpFacts scaled_matmul = {
-    .infer = scaled_matmul_type,
-    .no_gradient = "made after autodiff",
-    .cost = product_cost<2>,
-    .in_place = {4},
-    .meaning = "matmul of dequantized codes (+ c): attrs trans_a, trans_b, scaling_a, scaling_b, to"};
+const OpFacts matmul = {.infer = matmul_type,
+                        .gradient = matmul_gradient,
+                        .cost = product_cost<1>,
+                        .in_place = {2},
+                        .meaning = "op(a) op(b) + c, accumulated in float32 and rounded once"};
+const OpFacts scaled_matmul = {.infer = scaled_matmul_type,
+                               .no_gradient = "made after autodiff",
+                               .cost = product_cost<2>,
+                               .in_place = {4},
+                               .meaning = "matmul of dequantized codes (+ c)"};
 
 }  // namespace octet::facts

@@ -162,7 +162,7 @@ const OpFacts reduce = {.infer = reduce_type,
                         .precision = {ResultPrecision::kHigh},
                         .cheap_to_recompute = true,
                         .meaning =
-                            "attr kind sum, max or amax (of |x|) in float32 over all but the last dim (attr axis "
+                            "sum, max or amax (of |x|) in float32 over all but the last dim (attr axis "
                             "rows -> [C]) or everything (axis all -> [1]); NaN goes through"};
 const OpFacts select_rows = {.infer = select_rows_type,
                              .gradient = select_rows_gradient,
