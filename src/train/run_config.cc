@@ -75,6 +75,8 @@ SettingsTable settings_of(RunConfig& c) {
         {.meaning = "steps between checkpoints; 0 = only at the end", .min = 0});
   t.add("checkpoint.keep", &c.checkpoint_keep,
         {.meaning = "how many of the last are kept (the best is kept besides)", .min = 1});
+  t.add("checkpoint.best", &c.checkpoint_best,
+        {.meaning = "also write one whenever the validation loss is the lowest so far"});
   t.add("checkpoint.shard_bytes", &c.shard_bytes,
         {.meaning = "largest safetensors file of a checkpoint", .min = 1 << 20});
   t.add("resume", &c.resume, {.meaning = "auto: the newest sound checkpoint in `out`; never; or a checkpoint folder"});

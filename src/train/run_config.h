@@ -58,6 +58,7 @@ struct RunConfig {
   int64_t log_interval = 10;
   std::string out = "out/run";
   int64_t checkpoint_interval = 500, checkpoint_keep = 2;
+  bool checkpoint_best = true;
   int64_t shard_bytes = 4'000'000'000;
   std::string resume = "auto";  // auto | never | a checkpoint folder
 

@@ -249,7 +249,9 @@ TrainResult Run::loop() {
     bool last = step == config_.steps;
     if (last || (config_.eval_interval > 0 && step % config_.eval_interval == 0)) evaluate_now(step);
     bool stop = signals.raised();
-    if (last || stop || (config_.checkpoint_interval > 0 && step % config_.checkpoint_interval == 0)) save(step);
+    bool due = config_.checkpoint_interval > 0 && step % config_.checkpoint_interval == 0;
+    bool best = config_.checkpoint_best && result_.run.best_step == step;
+    if (last || stop || due || best) save(step);
     if (stop && !last) {
       result_.interrupted = true;
       break;

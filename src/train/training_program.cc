@@ -36,8 +36,14 @@ Graph optimizer_graph(const Graph& train, const OptimizerConfig& optimizer, Prog
                    {"eps", optimizer.eps},
                    {"weight_decay", type.shape.rank() >= 2 ? optimizer.weight_decay : 0.0}};
     NodeId update = b.emit(Op::kAdamw,
-                           {{apply.add(params[i]), 0}, gradients[i], b.state("adam_m." + name, type),
-                            b.state("adam_v." + name, type), lr, step, clip, finite},
+                           {{apply.add(params[i]), 0},
+                            gradients[i],
+                            b.state("adam_m." + name, type),
+                            b.state("adam_v." + name, type),
+                            lr,
+                            step,
+                            clip,
+                            finite},
                            attrs, name);
     b.update(name, {update, 0});
     b.update("adam_m." + name, {update, 1});
