@@ -32,11 +32,16 @@ struct PassReport {
   int64_t nodes = 0;  // in the program afterwards
 };
 
-// A pass over a program: returns whether it changed something. Graph passes are lifted with for_each_graph.
+// A pass over a program: returns whether it changed something. `stage` is what the graphs are afterwards at least,
+// whether or not it found something to do or was disabled: the verifier's legality tables grow from stage to stage.
 struct Pass {
   std::string name;
   std::function<bool(Program&, const CompileOptions&)> run;
+  Stage stage = Stage::kModel;
 };
+
+// Runs the pass unless it is disabled, raises the stages and verifies what changed; errors begin "pass <name>: ".
+bool run_pass(const Pass& pass, Program& program, const CompileOptions& options);
 
 // The readable list: autodiff .. pack. (plan_memory comes last and makes the Plan.)
 const std::vector<Pass>& pipeline_passes();

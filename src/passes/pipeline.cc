@@ -21,34 +21,14 @@
 namespace octet {
 namespace {
 
-// A pass and what the program's graphs are after it, whether or not it found something to do or was disabled: the
-// verifier's legality tables grow from stage to stage.
-struct Row {
-  Pass pass;
-  Stage stage;
-};
-
-Pass graph_pass(std::string name, bool (*run)(Graph&)) {
-  return {std::move(name), [run](Program& program, const CompileOptions&) {
+Pass graph_pass(std::string name, bool (*run)(Graph&), Stage stage) {
+  return {std::move(name),
+          [run](Program& program, const CompileOptions&) {
             bool changed = false;
             for (Graph& graph : program.graphs()) changed |= run(graph);
             return changed;
-          }};
-}
-
-const std::vector<Row>& rows() {
-  static const std::vector<Row> table = {
-      {graph_pass("merge_common_nodes", merge_common_nodes), Stage::kModel},
-      {{"autodiff", autodiff}, Stage::kGradient},
-      {{"precision", precision}, Stage::kPrecise},
-      {graph_pass("merge_common_nodes", merge_common_nodes), Stage::kPrecise},
-      // From here on there are clones that equal their originals: nothing may merge common nodes.
-      {{"recompute", recompute}, Stage::kPrecise},
-      {{"fuse", fuse}, Stage::kFused},
-      {{"pack", pack}, Stage::kPacked},
-      {graph_pass("remove_dead_nodes", remove_dead_nodes), Stage::kPacked},
-  };
-  return table;
+          },
+          stage};
 }
 
 int64_t node_count(const Program& program) {
@@ -59,7 +39,7 @@ int64_t node_count(const Program& program) {
 
 void check_disabled(const std::set<std::string>& disabled) {
   std::vector<std::string> names;
-  for (const Row& row : rows()) names.push_back(row.pass.name);
+  for (const Pass& pass : pipeline_passes()) names.push_back(pass.name);
   for (const std::string& name : disabled) {
     check(std::find(names.begin(), names.end(), name) != names.end(), ErrorCode::kInvalidArgument,
           "disable: no pass is named '{}' (nearest: {}; all: {})", name, nearest_name(name, names),
@@ -88,12 +68,28 @@ Recompute parse_recompute(const std::string& name) {
 }
 
 const std::vector<Pass>& pipeline_passes() {
-  static const std::vector<Pass> passes = [] {
-    std::vector<Pass> list;
-    for (const Row& row : rows()) list.push_back(row.pass);
-    return list;
-  }();
+  static const std::vector<Pass> passes = {
+      graph_pass("merge_common_nodes", merge_common_nodes, Stage::kModel),
+      {"autodiff", autodiff, Stage::kGradient},
+      {"precision", precision, Stage::kPrecise},
+      graph_pass("merge_common_nodes", merge_common_nodes, Stage::kPrecise),
+      // From here on there are clones that equal their originals: nothing may merge common nodes.
+      {"recompute", recompute, Stage::kPrecise},
+      {"fuse", fuse, Stage::kFused},
+      {"pack", pack, Stage::kPacked},
+      graph_pass("remove_dead_nodes", remove_dead_nodes, Stage::kPacked),
+  };
   return passes;
+}
+
+bool run_pass(const Pass& pass, Program& program, const CompileOptions& options) {
+  bool changed = false;
+  blame(pass.name, [&] {
+    if (!options.disabled.contains(pass.name)) changed = pass.run(program, options);
+    for (Graph& graph : program.graphs()) graph.set_stage(std::max(graph.stage(), pass.stage));
+    if (changed && options.verify) verify(program);
+  });
+  return changed;
 }
 
 Plan compile(Program program, const CompileOptions& options, std::vector<PassReport>* reports) {
@@ -116,16 +112,11 @@ Plan compile(Program program, const CompileOptions& options, std::vector<PassRep
   });
   report("build", true, begin, program);
   dump("build");
-  for (const Row& row : rows()) {
+  for (const Pass& pass : pipeline_passes()) {
     begin = Clock::now();
-    bool changed = false;
-    blame(row.pass.name, [&] {
-      if (!options.disabled.contains(row.pass.name)) changed = row.pass.run(program, options);
-      for (Graph& graph : program.graphs()) graph.set_stage(std::max(graph.stage(), row.stage));
-      if (changed && options.verify) verify(program);
-    });
-    report(row.pass.name, changed, begin, program);
-    if (changed) dump(row.pass.name);
+    bool changed = run_pass(pass, program, options);
+    report(pass.name, changed, begin, program);
+    if (changed) dump(pass.name);
   }
   begin = Clock::now();
   Plan plan;

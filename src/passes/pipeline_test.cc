@@ -66,6 +66,16 @@ TEST(Pipeline, DumpsParseBack) {
   remove_path(folder);
 }
 
+// octet-opt with the names of all passes does what compile does.
+TEST(Pipeline, PassesOnTextMakeTheSameProgram) {
+  CompileOptions options{
+      .target = cpu_target(), .recipe = parse_recipe("fp8-current"), .recompute = Recompute::kSelective};
+  std::vector<std::string> names;
+  for (const Pass& pass : pipeline_passes()) names.push_back(pass.name);
+  std::string once = run_passes(print(undifferentiated()), "t", names, options);
+  EXPECT_EQ(once, print(compile(undifferentiated(), options).program));
+}
+
 TEST(Pipeline, AnErrorNamesThePass) {
   Program program;
   Graph graph("train");

@@ -75,13 +75,7 @@ std::string run_passes(std::string_view text, const std::string& where, const st
       check_plan(plan);
       return print(plan);
     }
-    const Pass& pass = find_pass(name);
-    try {
-      pass.run(program, options);
-      verify(program);
-    } catch (const Error& error) {
-      throw Error(error.code(), fmt::format("pass {}: {}", name, error.message()));
-    }
+    run_pass(find_pass(name), program, options);
   }
   return is_program || program.graphs().size() > 1 ? print(program) : print(program.graphs().front());
 }
