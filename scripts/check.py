@@ -22,6 +22,7 @@ LAYERS = {
     "train": ["infer", "exec", "model", "passes", "precision", "io", "ir", "base"],
     "eval": ["infer", "exec", "model", "passes", "precision", "io", "ir", "base"],
 }
+IS_TEST = re.compile(r"_(test|bench|fuzz)\.cc$")
 MODEL_MAY_INCLUDE = {"ir/builder.h", "base/error.h"}
 
 
@@ -37,11 +38,28 @@ def check_format():
     return [f"{name}: not formatted (make format)" for name in names]
 
 
+def test_headers(sources):
+    """Headers that only tests, benchmarks and fuzzers include, directly or through another such header."""
+    includers = {}
+    for path in sources:
+        for name in re.findall(r'#include "([^"]+\.h)"', (ROOT / path).read_text()):
+            includers.setdefault(name, []).append(path)
+    helpers = set()
+    while True:
+        found = {name for name, users in includers.items()
+                 if all(IS_TEST.search(user.name) or str(user.relative_to("src")) in helpers for user in users)}
+        if found == helpers:
+            return helpers
+        helpers = found
+
+
 def check_layers():
     faults = []
-    for path in tracked("src/*.cc", "src/*.h"):
+    sources = tracked("src/*.cc", "src/*.h")
+    helpers = test_headers(sources)
+    for path in sources:
         room = path.parts[1]
-        if re.search(r"_(test|bench|fuzz)\.cc$", path.name):
+        if IS_TEST.search(path.name) or str(path.relative_to("src")) in helpers:
             continue
         for number, line in enumerate((ROOT / path).read_text().splitlines(), 1):
             match = re.match(r'#include "([a-z_]+)/(.+)"', line)
@@ -63,7 +81,8 @@ def check_docs():
     commands = {p.stem[4:].replace("_", "-") for p in tracked("tools/octet/cmd_*.cc")}
     for doc in tracked("*.md"):
         text = (ROOT / doc).read_text()
-        for link in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", text):
+        prose = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.S)
+        for link in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", prose):
             if not ((ROOT / doc).parent / link).exists():
                 faults.append(f"{doc}: link to {link}, which does not exist")
         for path in re.findall(r"`((?:src|tools|docs|scripts|configs|tests|benchmarks|include)/[\w./-]+)`", text):

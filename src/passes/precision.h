@@ -7,8 +7,8 @@
 // programs params are retyped in place, except those FP8 codes are made from. FP8 linears become quantize +
 // scaled_matmul; one quantize per tensor, scaling and format is shared by all its users. Delayed scaling keeps states
 // scale.K, amax_history.K, amax.K for tensor K ("<gemm>.x" or "<gemm>.dy" of the first linear reading it);
-// "train"/"accumulate" record amax (maximum over micro-batches), "apply" advances. In inference programs current scaling
-// takes one scale a row: no token's codes depend on another's. Under recipe fp32 nothing changes.
+// "train"/"accumulate" record amax (maximum over micro-batches), "apply" advances. In inference programs current
+// scaling takes one scale a row: no token's codes depend on another's. Under recipe fp32 nothing changes.
 #pragma once
 
 #include <string>

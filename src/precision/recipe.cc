@@ -26,12 +26,9 @@ float round_down_to_power_of_two(float value) {
 
 const char* gemm_role_name(GemmRole role) {
   switch (role) {
-    case GemmRole::kFprop:
-      return "fprop";
-    case GemmRole::kDgrad:
-      return "dgrad";
-    case GemmRole::kWgrad:
-      return "wgrad";
+    case GemmRole::kFprop: return "fprop";
+    case GemmRole::kDgrad: return "dgrad";
+    case GemmRole::kWgrad: return "wgrad";
   }
   fail(ErrorCode::kInternal, "gemm role {} does not exist", static_cast<int>(role));
 }

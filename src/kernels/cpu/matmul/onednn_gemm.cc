@@ -14,14 +14,15 @@
 namespace octet::cpu {
 namespace {
 
-#define OCTET_ONEDNN_FUNCTIONS(X)                                                                               \
-  X(version)                                                                                                    \
-  X(engine_create) X(stream_create) X(memory_desc_init_by_strides) X(matmul_desc_init) X(primitive_attr_create) \
-      X(primitive_attr_destroy) X(primitive_attr_set_post_ops) X(primitive_attr_set_scratchpad_mode)            \
-          X(post_ops_create) X(post_ops_destroy) X(post_ops_append_sum) X(primitive_desc_create)                \
-              X(primitive_desc_destroy) X(primitive_desc_query_md) X(memory_desc_get_size) X(primitive_create)  \
-                  X(primitive_destroy) X(primitive_execute) X(memory_create) X(memory_destroy)                  \
-                      X(memory_set_data_handle)
+// clang-format off
+#define OCTET_ONEDNN_FUNCTIONS(X) \
+  X(version) X(engine_create) X(stream_create) X(memory_desc_init_by_strides) X(matmul_desc_init) \
+  X(primitive_attr_create) X(primitive_attr_destroy) X(primitive_attr_set_post_ops) \
+  X(primitive_attr_set_scratchpad_mode) X(post_ops_create) X(post_ops_destroy) X(post_ops_append_sum) \
+  X(primitive_desc_create) X(primitive_desc_destroy) X(primitive_desc_query_md) X(memory_desc_get_size) \
+  X(primitive_create) X(primitive_destroy) X(primitive_execute) X(memory_create) X(memory_destroy) \
+  X(memory_set_data_handle)
+// clang-format on
 
 // The library's functions by their names without the prefix, an engine and a stream; `loaded` is false without it.
 struct Library {
