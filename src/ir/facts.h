@@ -13,7 +13,8 @@ namespace octet {
 
 class Builder;
 
-// FLOPs count a multiply-add as two; bytes = every input read once, every used output written once.
+// FLOPs count a multiply-add as two, attention causal-halved; bytes = every input read and every result written once
+// (callers who know that a result is unused subtract it).
 struct Cost {
   double flops = 0;
   double bytes = 0;

@@ -36,7 +36,8 @@ class Rewriter {
 // Drops nodes no output or update depends on (inputs stay). Returns whether anything went.
 bool remove_dead_nodes(Graph& graph);
 
-// Merges nodes that compute the same value (same op, inputs, attrs; no randomness duplicated). Returns "changed".
+// Merges nodes that compute the same value: same op, inputs, attrs, types and phase (a recomputed value stays apart
+// from the saved one; dropouts differ in their key). Returns "changed".
 bool merge_common_nodes(Graph& graph);
 
 }  // namespace octet

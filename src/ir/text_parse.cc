@@ -9,7 +9,8 @@
 namespace octet {
 namespace {
 
-constexpr int kMaxDepth = 8;  // of fusion bodies
+constexpr int kMaxDepth = 8;      // of fusion bodies
+constexpr size_t kMaxAttrs = 64;  // of a node: Attrs is a sorted list
 
 // Finds an enumerator by the text its name function gives.
 template <typename Enum>
@@ -155,6 +156,7 @@ class Parser {
     if (!in_.accept('{') || in_.accept('}')) return result;
     do {
       size_t begin = in_.position();
+      if (result.entries().size() == kMaxAttrs) in_.fail_at(begin, fmt::format("more than {} attributes", kMaxAttrs));
       std::string key = in_.word_or_quoted("an attribute's name");
       if (result.has(key)) in_.fail_at(begin, fmt::format("attribute {} is given twice", key));
       in_.expect('=', "'='");
