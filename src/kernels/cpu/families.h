@@ -21,15 +21,18 @@ std::span<const KernelRow> loss_rows();
 std::span<const KernelRow> shape_rows();
 std::span<const KernelRow> adamw_rows();
 std::span<const KernelRow> global_norm_rows();
+std::span<const KernelRow> kv_append_rows();
+std::span<const KernelRow> paged_attention_rows();
 std::span<const KernelRow> fusion_rows();
 
 // Kinds of fusion nodes that fusion_rows runs.
 std::span<const char* const> row_fusion_kinds();
 
 inline std::vector<std::span<const KernelRow>> fast_families() {
-  return {matmul_rows(),   precision_rows(),   elementwise_rows(), norm_rows(),           attention_rows(),
-          position_rows(), embedding_rows(),   loss_rows(),        attention_grad_rows(), shape_rows(),
-          adamw_rows(),    global_norm_rows(), fusion_rows()};
+  return {matmul_rows(),         precision_rows(),       elementwise_rows(), norm_rows(),
+          attention_rows(),      position_rows(),        embedding_rows(),   loss_rows(),
+          attention_grad_rows(), shape_rows(),           adamw_rows(),       global_norm_rows(),
+          kv_append_rows(),      paged_attention_rows(), fusion_rows()};
 }
 
 }  // namespace octet::cpu

@@ -135,33 +135,48 @@ OCTET_SIMD Floats keep(Floats v, Part part, Floats other) {
 }
 OCTET_SIMD Floats keep(Floats v, Full, Floats) { return v; }
 
+// The larger and the smaller in one instruction: b when either is NaN.
+OCTET_SIMD Floats larger(Floats a, Floats b) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b);
+#elif defined(__AVX__)
+  return (Floats)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+  return a > b ? a : b;
+#endif
+}
+OCTET_SIMD Floats smaller(Floats a, Floats b) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b);
+#elif defined(__AVX__)
+  return (Floats)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+  return a < b ? a : b;
+#endif
+}
+
 // Lane sums and maxima in one fixed order, a tree of halves.
-OCTET_SIMD float sum(Floats v) {
-  float lanes[kLanes];
-  std::memcpy(lanes, &v, sizeof v);
+template <typename Join>
+OCTET_SIMD float across(Floats v, const Join& join) {
   for (int width = kLanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+    Ints partner{};
+    for (int i = 0; i < kLanes; ++i) partner[i] = i ^ width;
+    v = join(v, (Floats)__builtin_shuffle(v, partner));
   }
-  return lanes[0];
+  return v[0];
+}
+OCTET_SIMD float sum(Floats v) {
+  return across(v, [](Floats a, Floats b) { return a + b; });
 }
 OCTET_SIMD float largest(Floats v) {  // NaN stays
-  float lanes[kLanes];
-  std::memcpy(lanes, &v, sizeof v);
-  for (int width = kLanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) {
-      float other = lanes[i + width];
-      lanes[i] = lanes[i] > other || lanes[i] != lanes[i] ? lanes[i] : other;
-    }
-  }
-  return lanes[0];
+  return across(v, [](Floats a, Floats b) { return maximum(a, b); });
 }
 
 // e^x: x = n ln2 + r, a polynomial in r (fitted, relative error 9e-9 before rounding), times 2^n. Overflows to
 // infinity, underflows gradually, NaN stays.
 OCTET_SIMD Floats exp(Floats x) {
   constexpr float kMagic = 0x1.8p23f;  // adding it rounds to an integer, kept in the low bits
-  x = x > 89.0f ? broadcast(89.0f) : x;
-  x = x < -104.0f ? broadcast(-104.0f) : x;
+  x = larger(broadcast(-104.0f), smaller(broadcast(89.0f), x));
   Floats shifted = fma(x, 0x1.715476p0f, broadcast(kMagic));
   Floats n = shifted - kMagic;
   Floats r = fma(n, -0x1.62e4p-1f, x);

@@ -4,13 +4,11 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "kernels/cpu/attention/tiles.h"
+#include "kernels/cpu/attention/query_block.h"
 #include "kernels/cpu/random_words.h"
 #include "kernels/cpu/row_kernels.h"
 
 namespace octet::cpu {
-
-inline constexpr int64_t kAttentionBlock = 64;  // queries and keys of a tile
 
 struct AttentionProblem {
   int64_t tokens, heads, kv_heads, dim, padded_dim, window, max_length;
@@ -65,13 +63,6 @@ inline void drop_probabilities(const AttentionProblem& p, const RandomStream& st
   });
 }
 
-// Lanes first, first + 1, ...
-OCTET_SIMD simd::Ints lane_indices(int64_t first) {
-  simd::Ints index{};
-  for (int i = 0; i < simd::kLanes; ++i) index[i] = i;
-  return index + static_cast<int32_t>(first);
-}
-
 // q, k, v and the other float operands share a type; lse and integers are as declared.
 inline bool accepts_attention(const Graph& graph, const Node& node, std::initializer_list<size_t> floats) {
   const DType dtype = node.results[0].dtype;
@@ -79,7 +70,8 @@ inline bool accepts_attention(const Graph& graph, const Node& node, std::initial
   for (size_t i : floats) {
     if (graph.dtype(node.inputs[i]) != dtype) return false;
   }
-  return node.attrs.get<int64_t>("heads") % node.attrs.get<int64_t>("kv_heads") == 0;
+  return node.attrs.get<int64_t>("heads") % node.attrs.get<int64_t>("kv_heads") == 0 &&
+         node.attrs.get<double>("scale") > 0;
 }
 
 // A bump allocator over a thread's share of the workspace; every piece starts on a cache line.

@@ -22,7 +22,7 @@ inline constexpr int kRows = 4;
 
 // c[kR x kV vectors] (+)= sum over depth of a(row, k) * b[k]. a is read element by element, so either of its dims may
 // be the contiguous one.
-template <int kR, int kV>
+template <int kR, int kV, bool kDepthContiguous>
 OCTET_SIMD void product_block(int64_t depth, const float* a, int64_t a_row, int64_t a_depth, const float* b,
                               int64_t b_row, float* c, int64_t c_row, bool accumulate) {
   Floats sum[kR][kV];
@@ -35,7 +35,7 @@ OCTET_SIMD void product_block(int64_t depth, const float* a, int64_t a_row, int6
     Floats operand[kV];
     for (int v = 0; v < kV; ++v) operand[v] = simd::load(b + k * b_row + v * kLanes, simd::Full{});
     for (int r = 0; r < kR; ++r) {
-      const Floats element = simd::broadcast(a[r * a_row + k * a_depth]);
+      const Floats element = simd::broadcast(kDepthContiguous ? a[r * a_row + k] : a[r + k * a_depth]);
       for (int v = 0; v < kV; ++v) sum[r][v] = simd::fma(element, operand[v], sum[r][v]);
     }
   }
@@ -52,21 +52,27 @@ struct Matrix {
 // c[rows x cols] = or += a[rows x depth] b[depth x cols]; cols counts whole vectors' lanes.
 inline void product(int64_t rows, int64_t cols, int64_t depth, Matrix a, const float* b, int64_t b_row, float* c,
                     int64_t c_row, bool accumulate) {
-  int64_t r = 0;
-  const auto band = [&]<int kR>() {
-    int64_t v = 0;
-    for (; v + 2 * kLanes <= cols; v += 2 * kLanes) {
-      product_block<kR, 2>(depth, a.data + r * a.row, a.row, a.col, b + v, b_row, c + r * c_row + v, c_row, accumulate);
-    }
-    if (v < cols) {
-      product_block<kR, 1>(depth, a.data + r * a.row, a.row, a.col, b + v, b_row, c + r * c_row + v, c_row, accumulate);
-    }
-    r += kR;
+  const auto bands = [&]<bool kDepthContiguous>() {
+    int64_t r = 0;
+    const auto band = [&]<int kR>() {
+      const float* first = a.data + r * a.row;
+      int64_t v = 0;
+      for (; v + 2 * kLanes <= cols; v += 2 * kLanes) {
+        product_block<kR, 2, kDepthContiguous>(depth, first, a.row, a.col, b + v, b_row, c + r * c_row + v, c_row,
+                                               accumulate);
+      }
+      if (v < cols) {
+        product_block<kR, 1, kDepthContiguous>(depth, first, a.row, a.col, b + v, b_row, c + r * c_row + v, c_row,
+                                               accumulate);
+      }
+      r += kR;
+    };
+    while (r + kRows <= rows) band.template operator()<kRows>();
+    if (kRows > 4 && r + 4 <= rows) band.template operator()<4>();
+    if (r + 2 <= rows) band.template operator()<2>();
+    if (r < rows) band.template operator()<1>();
   };
-  while (r + kRows <= rows) band.template operator()<kRows>();
-  if (kRows > 4 && r + 4 <= rows) band.template operator()<4>();
-  if (r + 2 <= rows) band.template operator()<2>();
-  if (r < rows) band.template operator()<1>();
+  a.col == 1 ? bands.template operator()<true>() : bands.template operator()<false>();
 }
 
 // Exchanges rows and lanes in log2(kLanes) rounds of pairwise exchanges.

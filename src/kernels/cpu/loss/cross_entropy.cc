@@ -19,26 +19,34 @@ int64_t checked_target(int32_t target, int64_t classes) {
   return target;
 }
 
+// A NaN is passed over by the maximum and comes back through the sum.
 template <typename T>
 float log_sum_exp(const T* x, int64_t cols) {
   const Floats lowest = simd::broadcast(-INFINITY);
   Floats top[2] = {lowest, lowest};
   int64_t c = 0;
   for (; c + 2 * simd::kLanes <= cols; c += 2 * simd::kLanes) {
-    top[0] = simd::maximum(top[0], simd::load(x + c, simd::Full{}));
-    top[1] = simd::maximum(top[1], simd::load(x + c + simd::kLanes, simd::Full{}));
+    top[0] = simd::larger(simd::load(x + c, simd::Full{}), top[0]);
+    top[1] = simd::larger(simd::load(x + c + simd::kLanes, simd::Full{}), top[1]);
   }
   simd::for_lanes(cols - c, [&](int64_t i, auto lanes) {
-    top[0] = simd::maximum(top[0], simd::keep(simd::load(x + c + i, lanes), lanes, lowest));
+    top[0] = simd::larger(simd::keep(simd::load(x + c + i, lanes), lanes, lowest), top[0]);
   });
-  const float largest = simd::largest(simd::maximum(top[0], top[1]));
+  const float largest = simd::largest(simd::larger(top[0], top[1]));
   double sum = 0;
   for (int64_t begin = 0; begin < cols; begin += kPiece) {
-    Floats piece{};
-    simd::for_lanes(std::min(kPiece, cols - begin), [&](int64_t i, auto lanes) {
-      piece += simd::keep(simd::exp(simd::load(x + begin + i, lanes) - largest), lanes, Floats{});
-    });
-    sum += static_cast<double>(simd::sum(piece));
+    const int64_t count = std::min(kPiece, cols - begin);
+    const auto term = [&](int64_t i, auto lanes) {
+      return simd::keep(simd::exp(simd::load(x + begin + i, lanes) - largest), lanes, Floats{});
+    };
+    Floats even{}, odd{};
+    int64_t i = 0;
+    for (; i + 2 * simd::kLanes <= count; i += 2 * simd::kLanes) {
+      even += term(i, simd::Full{});
+      odd += term(i + simd::kLanes, simd::Full{});
+    }
+    simd::for_lanes(count - i, [&](int64_t j, auto lanes) { even += term(i + j, lanes); });
+    sum += static_cast<double>(simd::sum(even + odd));
   }
   return static_cast<float>(static_cast<double>(largest) + std::log(sum));
 }
