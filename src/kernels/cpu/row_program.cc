@@ -12,9 +12,9 @@ namespace octet::cpu {
 namespace {
 
 constexpr int64_t kAlignment = 64;
-constexpr int64_t kChunkBytes = 64 * 1024;  // of all operands: enough work to hand to a thread
-constexpr int64_t kMaxChunks = 64;          // each has its own partial results
-constexpr int64_t kTileBytes = 128 * 1024;  // all operands of a tile, in the level 2 cache
+constexpr int64_t kChunkElements = 8 * 1024;  // of the widest operand: enough work to hand to a thread
+constexpr int64_t kMaxChunks = 64;            // each has its own partial results
+constexpr int64_t kTileBytes = 128 * 1024;    // all operands of a tile, in the level 2 cache
 constexpr size_t kMaxOperands = 16;
 
 int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
@@ -60,6 +60,7 @@ bool RowProgram::add_step(const Graph& graph, const Node& node, NodeId id, RowUs
       if (operand.follow == Follow::kRows) {
         operand.row_bytes = row_bytes(type);
         row_bytes_ += operand.row_bytes;
+        row_elements_ = std::max(row_elements_, type.shape.elements() / rows_);
       }
     }
     step.in.push_back(operand);
@@ -131,8 +132,8 @@ std::optional<RowProgram> RowProgram::of_body(const Graph&, const Node& fusion) 
 }
 
 void RowProgram::lay_out() {
-  const int64_t bytes = std::max<int64_t>(row_bytes_ * rows_, 1);
-  const int64_t chunks = std::clamp<int64_t>(bytes / kChunkBytes, 1, kMaxChunks);
+  // By rows and columns alone, so that a sum over rows is cut alike in a fusion and on its own.
+  const int64_t chunks = std::clamp<int64_t>(rows_ * row_elements_ / kChunkElements, 1, kMaxChunks);
   chunk_rows_ = round_up((rows_ + chunks - 1) / chunks, alignment_);
   chunks_ = (rows_ + chunk_rows_ - 1) / chunk_rows_;
   tile_rows_ = chunk_rows_;

@@ -90,7 +90,7 @@ class RowProgram {
   std::vector<Step> steps_;
   std::vector<Partial> partials_;
   std::vector<Tile> tiles_;
-  int64_t rows_ = -1, row_bytes_ = 0, alignment_ = 1;
+  int64_t rows_ = -1, row_bytes_ = 0, row_elements_ = 1, alignment_ = 1;
   int64_t chunk_rows_ = 0, chunks_ = 0, tile_rows_ = 0;
   int64_t scratch_floats_ = 0, thread_bytes_ = 0, partial_floats_ = 0;
 };

@@ -6,7 +6,7 @@ namespace {
 
 const Tolerance kAttention{.relative = 1e-5,
                            .absolute = 5e-6,
-                           .reason = "float32 dot products over head_dim, exp, and sums over up to 64 keys"};
+                           .reason = "float32 dot products over head_dim, exp, and sums over up to 200 keys"};
 const Tolerance kAttentionGrad{
     .relative = 3e-5,
     .absolute = 2e-5,
@@ -30,7 +30,7 @@ struct Problem {
   std::vector<double> starts;
   int64_t window = 0, equal_length = 0;
   double dropout = 0;
-  bool large = false;
+  bool large = false, gradient = true;
 };
 
 void add(std::vector<Case>& cases, const Problem& p) {
@@ -51,7 +51,8 @@ void add(std::vector<Case>& cases, const Problem& p) {
                .inputs = {q, kv, kv, segments},
                .attrs = attrs,
                .tolerance = kAttention,
-               .large = p.large};
+               .large = p.large,
+               .gradient = p.gradient};
   Case backward{.op = Op::kAttentionGrad,
                 .name = p.name,
                 .inputs = {q, kv, kv, segments, q, normal(DType::kF32, {p.tokens, p.heads}), q},
@@ -89,6 +90,30 @@ std::vector<Case> attention_cases() {
       {.name = "dropout", .tokens = 9, .heads = 2, .kv_heads = 1, .dim = 4, .starts = {0, 5, 9}, .dropout = 0.3});
   add(cases, {.name = "long", .tokens = 64, .heads = 2, .kv_heads = 1, .dim = 64, .starts = {0, 64}});
   add(cases, {.name = "empty_first", .tokens = 6, .heads = 1, .kv_heads = 1, .dim = 4, .starts = {0, 0, 6}});
+  // Longer than the tiles of the fast kernels, with ends inside a tile.
+  add(cases, {.name = "tiles",
+              .tokens = 215,
+              .heads = 4,
+              .kv_heads = 2,
+              .dim = 24,
+              .starts = {0, 140, 141, 210},
+              .gradient = false});
+  add(cases, {.name = "tiles_window",
+              .tokens = 200,
+              .heads = 2,
+              .kv_heads = 1,
+              .dim = 32,
+              .starts = {0, 200},
+              .window = 70,
+              .gradient = false});
+  add(cases, {.name = "tiles_dropout",
+              .tokens = 131,
+              .heads = 2,
+              .kv_heads = 2,
+              .dim = 16,
+              .starts = {0, 131},
+              .dropout = 0.2,
+              .gradient = false});
   std::vector<double> eighths;
   for (int i = 0; i <= 8; ++i) eighths.push_back(128.0 * i);
   add(cases, {.name = "8x128_12x64",
@@ -98,6 +123,22 @@ std::vector<Case> attention_cases() {
               .dim = 64,
               .starts = eighths,
               .equal_length = 128,
+              .large = true});
+  add(cases, {.name = "4x64_12x64",
+              .tokens = 256,
+              .heads = 12,
+              .kv_heads = 12,
+              .dim = 64,
+              .starts = {0, 64, 128, 192, 256},
+              .equal_length = 64,
+              .large = true});
+  add(cases, {.name = "1024_12x64",
+              .tokens = 1024,
+              .heads = 12,
+              .kv_heads = 12,
+              .dim = 64,
+              .starts = {0, 1024},
+              .equal_length = 1024,
               .large = true});
   add(cases, {.name = "1024_32x128_kv8",
               .tokens = 1024,

@@ -1,0 +1,222 @@
+// What the case list cannot show: the functions of simd.h over whole ranges, random words against base/rng, results
+// that do not depend on the number of threads, fusions equal to their unfused members, and refused indices.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "base/codec.h"
+#include "base/threads.h"
+#include "ir/builder.h"
+#include "kernels/cpu/cases.h"
+#include "kernels/cpu/random_words.h"
+#include "kernels/cpu/simd.h"
+
+namespace octet::cpu {
+namespace {
+
+using simd::Floats;
+
+// Largest error of fn against want over [low, high], in units of the last place of the wanted value (at least of
+// 1e-30).
+template <typename Fn, typename Want>
+double worst_ulps(float low, float high, Fn fn, Want want) {
+  constexpr int kSteps = 200000;
+  double worst = 0;
+  for (int i = 0; i < kSteps; i += simd::kLanes) {
+    Floats x{};
+    for (int lane = 0; lane < simd::kLanes; ++lane) {
+      x[lane] = low + (high - low) * static_cast<float>(i + lane) / static_cast<float>(kSteps);
+    }
+    const Floats y = fn(x);
+    for (int lane = 0; lane < simd::kLanes; ++lane) {
+      const double wanted = want(static_cast<double>(x[lane]));
+      const double unit = std::fmax(std::fabs(wanted), 1e-30) * 0x1p-24;
+      worst = std::fmax(worst, std::fabs(static_cast<double>(y[lane]) - wanted) / unit);
+    }
+  }
+  return worst;
+}
+
+TEST(Simd, FunctionsAreAccurate) {
+  EXPECT_LT(worst_ulps(
+                -60, 80, [](Floats x) { return simd::exp(x); }, [](double x) { return std::exp(x); }),
+            3);
+  EXPECT_LT(worst_ulps(
+                -30, 30, [](Floats x) { return simd::sigmoid(x); }, [](double x) { return 1 / (1 + std::exp(-x)); }),
+            4);
+  EXPECT_LT(worst_ulps(
+                -4, 8, [](Floats x) { return simd::erfc(x); }, [](double x) { return std::erfc(x); }),
+            8);
+}
+
+TEST(Simd, SpecialValues) {
+  const auto exp_of = [](float x) { return simd::exp(simd::broadcast(x))[0]; };
+  EXPECT_EQ(exp_of(INFINITY), INFINITY);
+  EXPECT_EQ(exp_of(100), INFINITY);
+  EXPECT_EQ(exp_of(-INFINITY), 0);
+  EXPECT_EQ(exp_of(0), 1);
+  EXPECT_TRUE(std::isnan(exp_of(NAN)));
+  Floats v = simd::broadcast(1);
+  v[simd::kLanes / 2] = NAN;
+  EXPECT_TRUE(std::isnan(simd::largest(v)));
+  EXPECT_TRUE(std::isnan(simd::maximum(simd::broadcast(2), v)[simd::kLanes / 2]));
+}
+
+TEST(Simd, Bf16RoundsAsTheCodec) {
+  Philox random(5);
+  for (int i = 0; i < 100000; ++i) {
+    const uint32_t bits = i < 70000 ? random.next_u32() : (random.next_u32() & 0xffff0000u) | 0x8000u;
+    const float value = std::bit_cast<float>(bits);
+    ASSERT_EQ(simd::narrow(simd::broadcast(value))[0], codec::encode_bf16(value)) << bits;
+  }
+}
+
+TEST(RandomWords, AreThoseOfTheGraphCounter) {
+  const int64_t rng[3] = {1234567890123, 7, 3};
+  const RandomStream stream = RandomStream::of(rng, 11);
+  for (uint64_t first : {uint64_t{0}, uint64_t{3}, uint64_t{4 * 0xffffffffull - 5}, uint64_t{77}}) {
+    constexpr int64_t kCount = 133;
+    std::vector<uint32_t> buffer(static_cast<size_t>(random_buffer_words(kCount)));
+    const uint32_t* words = random_words(stream, first, kCount, buffer.data());
+    for (uint64_t i = 0; i < kCount; ++i) {
+      ASSERT_EQ(words[i], graph_random(1234567890123, 7, 3, 11, (first + i) / 4)[(first + i) % 4]) << first << "+" << i;
+    }
+  }
+  EXPECT_EQ(keep_threshold(0.5), 1u << 23);
+}
+
+// Runs the best row of a node on values drawn for its inputs and returns the bytes of its results.
+std::vector<std::vector<std::byte>> run_node(const Graph& graph, const Node& node,
+                                             const std::vector<RefTensor>& inputs) {
+  std::vector<std::vector<std::byte>> in_bytes, out_bytes;
+  std::vector<Tensor> in, out;
+  for (const RefTensor& tensor : inputs) {
+    in_bytes.emplace_back(static_cast<size_t>(tensor.type.bytes()));
+    store_tensor(tensor, in_bytes.back().data());
+    in.push_back({tensor.values.empty() ? nullptr : in_bytes.back().data(), &tensor.type});
+  }
+  for (const TensorType& type : node.results) {
+    out_bytes.emplace_back(static_cast<size_t>(type.bytes()));
+    out.push_back({out_bytes.back().data(), &type});
+  }
+  static std::vector<std::byte> workspace(static_cast<size_t>(workspace_bytes()) + 64);
+  auto* aligned = workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64);
+  select_kernel(graph, node).bind(graph, node)({in, out, {aligned, static_cast<size_t>(workspace_bytes())}});
+  return out_bytes;
+}
+
+TEST(FastKernels, ResultsDoNotDependOnTheThreadCount) {
+  for (const Case& c : all_cases()) {
+    const bool tiles = c.name.starts_with("tiles");
+    const bool sums = c.op == Op::kLayerNormGrad || c.op == Op::kRmsNormGrad || c.op == Op::kEmbeddingGrad ||
+                      c.op == Op::kReduce || c.op == Op::kGlobalNorm || c.op == Op::kDropout;
+    if (!tiles && (!sums || (c.large && c.op == Op::kEmbeddingGrad))) continue;
+    for (DType dtype : c.dtypes) {
+      SCOPED_TRACE(case_name(c, dtype));
+      const BuiltCase built = build_case(c, dtype);
+      std::vector<std::vector<std::byte>> first;
+      for (int threads : {1, 2, 5, 16}) {
+        set_thread_count(threads);
+        auto results = run_node(built.graph, built.node(), built.inputs);
+        if (first.empty()) first = results;
+        EXPECT_EQ(results, first) << threads << " threads";
+      }
+    }
+  }
+  set_thread_count(0);
+}
+
+TEST(FastKernels, IndicesOutsideAreRefused) {
+  Graph graph;
+  Builder b(graph);
+  const Value ids = b.input("ids", {DType::kI32, {2}}), table = b.input("table", {DType::kF32, {3, 4}});
+  const Value y = b.embedding(ids, table);
+  const std::vector<RefTensor> inputs = {{graph.type(ids), {0, 3}}, {graph.type(table), std::vector<double>(12, 1.0)}};
+  EXPECT_THROW(run_node(graph, graph.node(y), inputs), Error);
+}
+
+// A body of `make` over inputs of these types; its results against those of the members run one by one.
+void expect_fused_equals_unfused(const std::vector<TensorType>& types,
+                                 const std::function<std::vector<Value>(Builder&, const std::vector<Value>&)>& make) {
+  auto body = std::make_shared<Graph>("body");
+  Builder b(*body);
+  std::vector<Value> leaves;
+  std::vector<RefTensor> inputs;
+  Philox random(3);
+  for (size_t i = 0; i < types.size(); ++i) {
+    leaves.push_back(b.input(fmt::format("in.{}", i), types[i]));
+    RefTensor tensor{types[i], std::vector<double>(static_cast<size_t>(types[i].shape.elements()))};
+    for (double& value : tensor.values) value = round_to(types[i].dtype, random.normal());
+    if (types[i].shape.elements() == 1) tensor.values[0] = 16;
+    inputs.push_back(std::move(tensor));
+  }
+  const std::vector<Value> results = make(b, leaves);
+  for (size_t i = 0; i < results.size(); ++i) b.output(fmt::format("out.{}", i), results[i]);
+  Graph graph;
+  Node fusion{.op = Op::kFusion, .attrs = {{"kind", std::string("test")}}, .name = "fused", .body = body};
+  for (size_t i = 0; i < types.size(); ++i) {
+    fusion.inputs.push_back({graph.add({.op = Op::kInput, .results = {types[i]}, .name = fmt::format("in.{}", i)}), 0});
+  }
+  const NodeId id = graph.add(fusion);
+  const Node& node = graph.node(id);
+  EXPECT_STREQ(select_kernel(graph, node).name, "fusion_rows");
+  const auto fused = run_node(graph, node, inputs);
+
+  std::vector<std::vector<RefTensor>> made;
+  size_t leaf = 0;
+  for (const Node& member : body->nodes()) {
+    made.emplace_back();
+    if (member.op == Op::kInput) {
+      made.back().push_back(inputs[leaf++]);
+      continue;
+    }
+    std::vector<RefTensor> in;
+    for (Value value : member.inputs)
+      in.push_back(made[static_cast<size_t>(index(value.node))][static_cast<size_t>(value.result)]);
+    const auto bytes = run_node(*body, member, in);
+    for (size_t r = 0; r < bytes.size(); ++r) made.back().push_back(load_tensor(member.results[r], bytes[r].data()));
+  }
+  for (size_t i = 0; i < results.size(); ++i) {
+    const RefTensor& expected =
+        made[static_cast<size_t>(index(results[i].node))][static_cast<size_t>(results[i].result)];
+    EXPECT_EQ(load_tensor(expected.type, fused[i].data()).values, expected.values) << "result " << i;
+  }
+}
+
+NodeId quantize(Builder& b, Value x, Value scale, const std::string& scaling) {
+  return b.emit(Op::kQuantize, {x, scale},
+                {{"format", std::string("e4m3")}, {"scaling", scaling}, {"pow2", scaling != "tensor"}});
+}
+
+TEST(Fusion, EqualsItsMembers) {
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    SCOPED_TRACE(dtype_name(dtype));
+    const TensorType x{dtype, {300, 200}}, row{DType::kF32, {200}}, scalar{DType::kF32, {1}}, bias{dtype, {200}};
+    using Values = std::vector<Value>;
+    expect_fused_equals_unfused({x, x, row, row}, [](Builder& b, const Values& in) {
+      const Value sum = b.add(in[0], in[1]);
+      const auto norm = b.layer_norm(sum, in[2], in[3], 1e-5);
+      return Values{sum, norm.y, norm.mean, norm.rstd};
+    });
+    expect_fused_equals_unfused({x, row, scalar}, [](Builder& b, const Values& in) {
+      const NodeId q = quantize(b, b.rms_norm(in[0], in[1], 1e-6).y, in[2], "tensor");
+      return Values{{q, 0}, {q, 1}, {q, 2}, {q, 4}};
+    });
+    expect_fused_equals_unfused({x, x}, [](Builder& b, const Values& in) {
+      const NodeId q = quantize(b, b.mul(b.silu(in[0]), in[1]), Value::none(), "1x128");
+      return Values{{q, 0}, {q, 1}, {q, 2}, {q, 3}};
+    });
+    expect_fused_equals_unfused({x, bias, scalar}, [](Builder& b, const Values& in) {
+      const Value y = b.gelu(b.add(in[0], in[1]), true);
+      return Values{{quantize(b, y, in[2], "tensor"), 0}, b.reduce(y, "amax", "all")};
+    });
+    expect_fused_equals_unfused({x, x}, [](Builder& b, const Values& in) {
+      const Value dx{b.emit(Op::kGeluGrad, {in[0], in[1]}, {{"approximate", true}}), 0};
+      return Values{dx, b.reduce(dx, "sum", "rows")};
+    });
+  }
+}
+
+}  // namespace
+}  // namespace octet::cpu
