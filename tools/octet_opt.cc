@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
   std::vector<std::string> passes;
   std::string file, target = "interpreter", recipe = "fp32", recompute = "none";
   bool list = false;
-  app.add_option("--pass", passes, "passes to run, in this order")->delimiter(',');
+  app.add_option("--pass", passes, "passes to run, in this order")->delimiter(',')->allow_extra_args(false);
   app.add_option("--target", target, "interpreter, h200, or a target file")->capture_default_str();
   app.add_option("--recipe", recipe, "fp32, bf16, fp8-current, fp8-delayed, fp8-block")->capture_default_str();
   app.add_option("--recompute", recompute, "none, selective, full")->capture_default_str();
