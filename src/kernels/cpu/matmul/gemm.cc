@@ -4,7 +4,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
+#include <type_traits>
+
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
 
 #include "base/codec.h"
 #include "base/error.h"
@@ -39,30 +43,79 @@ Blocks choose_blocks(const GemmEngine& engine, int64_t rows, int64_t cols, int64
   return blocks;
 }
 
-template <typename T>
-void add_row(float* row, const void* c, int64_t count) {
-  const T* values = static_cast<const T*>(c);
-  for (int64_t i = 0; i < count; ++i) row[i] += codec::decode(values[i]);
-}
+struct NoAddend {};
 
-void finish_row(const GemmOutput& out, int64_t m, int64_t n0, int64_t cols, int64_t width, float* row) {
-  const float factor = out.row_scale != nullptr ? out.factor * out.row_scale[m] : out.factor;
-  if (out.col_scale != nullptr) {
-    for (int64_t i = 0; i < cols; ++i) row[i] *= factor * out.col_scale[n0 + i];
-  } else if (factor != 1) {
-    for (int64_t i = 0; i < cols; ++i) row[i] *= factor;
-  }
-  const int64_t at = m * width + n0;
-  if (out.c != nullptr) {
-    const auto* c = static_cast<const std::byte*>(out.c) + (out.c_broadcast ? n0 : at) * dtype_bytes(out.c_dtype);
-    switch (out.c_dtype) {
-      case DType::kF32: add_row<float>(row, c, cols); break;
-      case DType::kBF16: add_row<BF16>(row, c, cols); break;
-      case DType::kF16: add_row<F16>(row, c, cols); break;
-      default: fail(ErrorCode::kInternal, "gemm: addend of type {}", dtype_name(out.c_dtype));
+// bf16 by the CPU's own conversion where it has one (results below 1.2e-38 become 0, as AMX's operands do).
+template <typename Out>
+void round_run(const float* values, Out* out, int64_t count) {
+  int64_t i = 0;
+#ifdef __AVX512BF16__
+  if constexpr (std::is_same_v<Out, BF16>) {
+    for (; i + 32 <= count; i += 32) {
+      const __m512bh pair = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(values + i + 16), _mm512_loadu_ps(values + i));
+      _mm512_storeu_si512(out + i, (__m512i)pair);
     }
   }
-  convert(DType::kF32, row, out.dtype, static_cast<std::byte*>(out.data) + at * dtype_bytes(out.dtype), cols);
+#endif
+  for (; i < count; ++i) out[i] = codec::encode<Out>(values[i]);
+}
+
+// One row of the epilogue in runs that stay in the first-level cache.
+template <bool kScaled, typename Add, typename Out>
+void store_row(const float* sums, float factor, const float* col_scale, const Add* c, Out* out, int64_t count) {
+  constexpr int64_t kRun = 256;
+  alignas(64) float run[kRun];
+  for (int64_t begin = 0; begin < count; begin += kRun) {
+    const int64_t length = std::min(kRun, count - begin);
+    for (int64_t i = 0; i < length; ++i) {
+      float value = sums[begin + i] * factor;
+      if constexpr (kScaled) value *= col_scale[begin + i];
+      if constexpr (!std::is_same_v<Add, NoAddend>) value += codec::decode(c[begin + i]);
+      run[i] = value;
+    }
+    round_run(run, out + begin, length);
+  }
+}
+
+template <typename Visit>
+void with_output_type(DType dtype, const Visit& visit) {
+  switch (dtype) {
+    case DType::kF32: return visit(float{});
+    case DType::kBF16: return visit(BF16{});
+    case DType::kF16: return visit(F16{});
+    default: fail(ErrorCode::kInternal, "gemm: result or addend of type {}", dtype_name(dtype));
+  }
+}
+
+// Rows [m0, m0 + rows) and columns [n0, n0 + cols) of the result, `width` columns wide.
+template <typename Add, typename Out>
+void store_tile(const GemmOutput& out, const float* tile, int64_t ld, int64_t m0, int64_t rows, int64_t n0,
+                int64_t cols, int64_t width) {
+  for (int64_t m = m0; m < m0 + rows; ++m, tile += ld) {
+    const float factor = out.row_scale != nullptr ? out.factor * out.row_scale[m] : out.factor;
+    const int64_t at = m * width + n0;
+    const auto* c = static_cast<const Add*>(out.c) + (out.c == nullptr ? 0 : out.c_broadcast ? n0 : at);
+    Out* to = static_cast<Out*>(out.data) + at;
+    if (out.col_scale != nullptr) {
+      store_row<true>(tile, factor, out.col_scale + n0, c, to, cols);
+    } else {
+      store_row<false>(tile, factor, nullptr, c, to, cols);
+    }
+  }
+}
+
+using StoreTile = void (*)(const GemmOutput&, const float*, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t);
+
+StoreTile choose_store(const GemmOutput& out) {
+  StoreTile store = nullptr;
+  with_output_type(out.dtype, [&](auto to) {
+    if (out.c == nullptr) {
+      store = store_tile<NoAddend, decltype(to)>;
+      return;
+    }
+    with_output_type(out.c_dtype, [&](auto c) { store = store_tile<decltype(c), decltype(to)>; });
+  });
+  return store;
 }
 
 }  // namespace
@@ -78,6 +131,7 @@ void gemm(const GemmEngine& engine, const MatrixView& a, const MatrixView& b, co
   const int64_t threads = std::min<int64_t>(thread_count(), room);
   const Blocks blocks = choose_blocks(engine, rows, cols, threads);
   const int64_t blocks_m = (rows + blocks.m - 1) / blocks.m, blocks_n = (cols + blocks.n - 1) / blocks.n;
+  const StoreTile store = choose_store(out);
   parallel_threads([&](int thread, int running) {
     const int64_t workers = std::min<int64_t>(threads, running);
     if (thread >= workers) return;
@@ -99,7 +153,7 @@ void gemm(const GemmEngine& engine, const MatrixView& a, const MatrixView& b, co
         }
         engine.multiply(packed_a, m, packed_b, n, ks, tile, ld, k0 > 0);
       }
-      for (int64_t i = 0; i < m; ++i) finish_row(out, m0 + i, n0, n, cols, tile + i * ld);
+      store(out, tile, ld, m0, m, n0, n, cols);
     }
   });
 }

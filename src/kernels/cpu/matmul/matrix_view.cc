@@ -1,9 +1,8 @@
-// Runs of operand elements as float32 or bf16. FP8 codes become bf16 through a table of 128 magnitudes held in vector
-// registers where AVX-512 allows, else through the codecs.
+// Runs of operand elements as float32 or bf16. FP8 codes become bf16 through tables of 128 magnitudes held in vector
+// registers where AVX-512 VBMI allows, else through the codecs.
 #include "kernels/cpu/matmul/matrix_view.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "base/codec.h"
@@ -32,30 +31,47 @@ void for_each_scale(const MatrixView& view, int64_t r, int64_t c, int64_t count,
 uint16_t upper_half(float value) { return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16); }
 
 #if defined(__AVX512BW__) && defined(__AVX512VBMI__)
-// bf16 of the 128 non-negative codes of a format.
+// The upper and lower bytes of the bf16 values of a format's 128 non-negative codes: two registers each.
+struct MagnitudeBytes {
+  alignas(64) uint8_t upper[128], lower[128];
+};
+
 template <typename Code>
-const std::array<uint16_t, 128>& magnitude_table() {
-  static const std::array<uint16_t, 128> table = [] {
-    std::array<uint16_t, 128> values{};
-    for (size_t i = 0; i < 128; ++i) values[i] = upper_half(codec::decode(Code{static_cast<uint8_t>(i)}));
-    return values;
-  }();
-  return table;
+MagnitudeBytes make_magnitudes() {
+  MagnitudeBytes bytes;
+  for (size_t i = 0; i < 128; ++i) {
+    const uint16_t value = upper_half(codec::decode(Code{static_cast<uint8_t>(i)}));
+    bytes.upper[i] = static_cast<uint8_t>(value >> 8), bytes.lower[i] = static_cast<uint8_t>(value);
+  }
+  return bytes;
 }
 
 template <typename Code>
+const MagnitudeBytes kMagnitudes = make_magnitudes<Code>();
+
+template <typename Code>
 void decode_bf16(const uint8_t* from, uint16_t* to, int64_t count) {
-  const uint16_t* table = magnitude_table<Code>().data();
-  const __m512i t0 = _mm512_loadu_si512(table), t1 = _mm512_loadu_si512(table + 32);
-  const __m512i t2 = _mm512_loadu_si512(table + 64), t3 = _mm512_loadu_si512(table + 96);
-  const __m512i sign = _mm512_set1_epi16(static_cast<int16_t>(0x8000)), bit6 = _mm512_set1_epi16(0x40);
-  for (int64_t i = 0; i < count; i += 32) {
-    const auto mask = count - i >= 32 ? ~__mmask32{0} : (__mmask32{1} << (count - i)) - 1;
-    const __m512i code = _mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8(mask, from + i));
-    const __m512i low = _mm512_permutex2var_epi16(t0, code, t1), high = _mm512_permutex2var_epi16(t2, code, t3);
-    __m512i value = _mm512_mask_blend_epi16(_mm512_test_epi16_mask(code, bit6), low, high);
-    value = _mm512_or_si512(value, _mm512_and_si512(_mm512_slli_epi16(code, 8), sign));
-    _mm512_mask_storeu_epi16(to + i, mask, value);
+  const MagnitudeBytes& bytes = kMagnitudes<Code>;
+  const __m512i upper0 = _mm512_load_si512(bytes.upper), upper1 = _mm512_load_si512(bytes.upper + 64);
+  const __m512i lower0 = _mm512_load_si512(bytes.lower), lower1 = _mm512_load_si512(bytes.lower + 64);
+  const __m512i sign = _mm512_set1_epi8(static_cast<char>(0x80));
+  // Interleaving works within 128-bit lanes: quarters are arranged so that its two results are in order.
+  const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+  for (int64_t i = 0; i < count; i += 64) {
+    const int64_t left = count - i;
+    const auto mask = left >= 64 ? ~__mmask64{0} : (__mmask64{1} << left) - 1;
+    const __m512i code = _mm512_permutexvar_epi64(order, _mm512_maskz_loadu_epi8(mask, from + i));
+    const __m512i lower = _mm512_permutex2var_epi8(lower0, code, lower1);
+    const __m512i magnitude = _mm512_permutex2var_epi8(upper0, code, upper1);
+    const __m512i upper = _mm512_ternarylogic_epi64(magnitude, code, sign, 0xf8);  // magnitude | (code & sign)
+    const __m512i first = _mm512_unpacklo_epi8(lower, upper), second = _mm512_unpackhi_epi8(lower, upper);
+    if (left >= 64) {
+      _mm512_storeu_si512(to + i, first);
+      _mm512_storeu_si512(to + i + 32, second);
+    } else {
+      _mm512_mask_storeu_epi16(to + i, static_cast<__mmask32>(mask), first);
+      _mm512_mask_storeu_epi16(to + i + 32, static_cast<__mmask32>(mask >> 32), second);
+    }
   }
 }
 
