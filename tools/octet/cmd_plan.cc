@@ -6,14 +6,15 @@
 #include "base/file.h"
 #include "exec/executor.h"
 #include "octet/commands.h"
+#include "octet/run_options.h"
 #include "train/plan_report.h"
 
 namespace octet {
 namespace {
 
 struct Options {
-  std::string file, target = "cpu";
-  std::vector<std::string> words;
+  RunOptions run;
+  std::string target = "cpu";
   bool json = false, list_models = false, activations = false, saved = false;
 };
 
@@ -38,8 +39,8 @@ void run_plan(const Options& options) {
   RunConfig config;
   config.recipe = "bf16";
   SettingsTable settings = settings_of(config);
-  if (!options.file.empty()) settings.load_yaml_file(options.file);
-  settings.set_words(options.words);
+  bool anything = !options.run.file.empty() || !options.run.words.empty();
+  if (anything || !options.activations) read_run_options(options.run, config, settings);
   if (options.activations) {
     std::fputs(to_text(activation_table(resolve_recipe(config), target), options.saved).c_str(), stdout);
     return;
@@ -65,20 +66,13 @@ Examples:
   octet plan model.size=gpt3-175b data.sequence_length=2048 train.micro_batch=1 --target h200
   octet plan --activations --saved             activation bytes a layer beside arXiv 2205.05198
   octet plan --list-models)");
-  command->add_option("config", options->file, "settings file (YAML) or the first key=value word");
-  command->add_option("settings", options->words, "key=value words, over the file");
+  add_run_options(*command, options->run);
   command->add_option("--target", options->target, "cpu, h200 or a target file")->capture_default_str();
   command->add_flag("--saved", options->saved, "list every value kept for the backward pass");
   command->add_flag("--activations", options->activations, "activation bytes a layer beside the published formulas");
   command->add_flag("--json", options->json, "print one JSON object");
   command->add_flag("--list-models", options->list_models, "sizes that have a name");
-  command->callback([options] {
-    if (options->file.find('=') != std::string::npos) {
-      options->words.insert(options->words.begin(), options->file);
-      options->file.clear();
-    }
-    run_plan(*options);
-  });
+  command->callback([options] { run_plan(*options); });
 }
 
 }  // namespace octet

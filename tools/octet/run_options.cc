@@ -1,0 +1,28 @@
+#include "octet/run_options.h"
+
+#include <CLI/CLI.hpp>
+
+#include "base/error.h"
+
+namespace octet {
+
+void add_run_options(CLI::App& command, RunOptions& options) {
+  command.add_option("config", options.file, "settings file (YAML), or the first key=value word");
+  command.add_option("settings", options.words, "key=value words, over the file (octet config lists them)");
+  command.add_option("--disable", options.disable, "leave out a pass, by name (may be given several times)");
+  command.add_option("--dump-ir", options.dump_ir, "write the graphs after every pass into this folder");
+}
+
+void read_run_options(const RunOptions& options, RunConfig& config, SettingsTable& settings) {
+  std::vector<std::string> words = options.words;
+  bool has_file = !options.file.empty() && options.file.find('=') == std::string::npos;
+  if (!options.file.empty() && !has_file) words.insert(words.begin(), options.file);
+  check(has_file || !words.empty(), ErrorCode::kInvalidArgument,
+        "a settings file or key=value words are wanted, such as configs/gpt2_124m.yaml or model.size=gpt2-124m");
+  if (has_file) settings.load_yaml_file(options.file);
+  settings.set_words(words);
+  if (!options.disable.empty()) config.disable = options.disable;
+  if (!options.dump_ir.empty()) config.dump_ir = options.dump_ir;
+}
+
+}  // namespace octet

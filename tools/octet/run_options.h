@@ -1,0 +1,27 @@
+// What `octet train` and `octet plan` share: a settings file, key=value words, and flags for passes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "train/run_config.h"
+
+namespace CLI {
+class App;
+}
+
+namespace octet {
+
+struct RunOptions {
+  std::string file;  // or the first key=value word
+  std::vector<std::string> words;
+  std::vector<std::string> disable;
+  std::string dump_ir;
+};
+
+void add_run_options(CLI::App& command, RunOptions& options);
+
+// File, then words, then flags, into the struct the table points at. Throws when nothing at all was given.
+void read_run_options(const RunOptions& options, RunConfig& config, SettingsTable& settings);
+
+}  // namespace octet
