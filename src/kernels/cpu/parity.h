@@ -9,10 +9,11 @@
 
 namespace octet::cpu {
 
-// How far FP8 codes and 16-bit values may stray beyond the tolerance: fused kernels round values of a few ulp
-// difference once more inside, which moves a small share of results to the neighbouring code.
+// How far results may stray beyond the tolerance: fused kernels round values of a few ulp difference once more inside,
+// which moves a small share of 16-bit values and codes to the neighbouring one, and float32 sums over them with it.
 struct Neighbours {
-  double share = 0;  // of a result's elements that may be one unit in the last place off
+  double share = 0;     // of a result's elements that may be one unit in the last place off
+  double f32_unit = 0;  // that unit for float32 results: of the 16-bit values they are made from
 };
 
 // What is wrong with the row on this node, one line each; empty when it agrees with `expected` = evaluate_node().

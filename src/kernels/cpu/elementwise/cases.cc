@@ -68,6 +68,17 @@ std::vector<Case> elementwise_cases() {
                      .inputs = {given_x({12}, tails), x({12})},
                      .attrs = a.attrs,
                      .tolerance = tolerance});
+    cases.push_back({.op = a.op,
+                     .name = "300x257" + form,
+                     .inputs = {x({300, 257}, 3.0)},
+                     .attrs = a.attrs,
+                     .tolerance = tolerance,
+                     .gradient = false});
+    cases.push_back({.op = a.gradient,
+                     .name = "300x257" + form,
+                     .inputs = {x({300, 257}, 3.0), x({300, 257})},
+                     .attrs = a.attrs,
+                     .tolerance = tolerance});
     cases.push_back(
         {.op = a.op, .name = "512x4096" + form, .inputs = {x({512, 4096})}, .attrs = a.attrs, .large = true});
     cases.push_back({.op = a.gradient,
@@ -81,6 +92,15 @@ std::vector<Case> elementwise_cases() {
     cases.push_back({.op = op, .name = "5x19", .inputs = {x({5, 19}), x({5, 19})}});
     cases.push_back({.op = op, .name = "5x35_row", .inputs = {x({5, 35}), x({35})}});
     cases.push_back({.op = op, .name = "4x9_one", .inputs = {x({4, 9}), x({1})}});
+    cases.push_back({.op = op, .name = "300x257", .inputs = {x({300, 257}), x({300, 257})}, .gradient = false});
+    cases.push_back({.op = op, .name = "300x257_row", .inputs = {x({300, 257}), x({257})}, .gradient = false});
+    // Float32 biases and scalars beside activations of 16 bits.
+    cases.push_back({.op = op,
+                     .name = "6x21_row_f32",
+                     .inputs = {x({6, 21}), normal(DType::kF32, {21})},
+                     .dtypes = {DType::kBF16}});
+    cases.push_back(
+        {.op = op, .name = "6x21_one_f32", .inputs = {x({6, 21}), normal(DType::kF32, {1})}, .dtypes = {DType::kBF16}});
     cases.push_back({.op = op, .name = "1x1", .inputs = {x({1, 1}), x({1, 1})}});
     cases.push_back({.op = op,
                      .name = "70_one_f32",
@@ -104,6 +124,12 @@ std::vector<Case> elementwise_cases() {
                    .inputs = {x({3, 130}), rng_state()},
                    .attrs = {{"p", 0.5}, {"key", int64_t{77}}},
                    .tolerance = dropped});
+  cases.push_back({.op = Op::kDropout,
+                   .name = "301x259",
+                   .inputs = {x({301, 259}), rng_state()},
+                   .attrs = {{"p", 0.1}, {"key", int64_t{6}}},
+                   .tolerance = dropped,
+                   .gradient = false});
   cases.push_back({.op = Op::kDropout,
                    .name = "512x1024",
                    .inputs = {x({512, 1024}), rng_state()},

@@ -9,6 +9,7 @@ struct Problem {
   std::vector<double> starts, lengths;  // queries' segments, keys per sequence
   int64_t tokens, heads, kv_heads, dim, block_size, blocks_per_sequence;
   int64_t window = 0;
+  std::optional<DType> cache = {};  // none: the type of q
   bool large = false;
 };
 
@@ -18,7 +19,8 @@ void add(std::vector<Case>& cases, const Problem& p) {
   std::vector<double> blocks;  // a permutation of 1 .. table: block 0 belongs to nobody
   for (int64_t i = 0; i < table; ++i) blocks.push_back(static_cast<double>((i * 7 + 3) % table + 1));
   // 7 must not divide the table for a permutation; the sizes below keep to that.
-  const CaseInput cache = x({slots, p.kv_heads * p.dim});
+  CaseInput cache = x({slots, p.kv_heads * p.dim});
+  cache.dtype = p.cache;
   cases.push_back({.op = Op::kPagedAttention,
                    .name = p.name,
                    .inputs = {x({p.tokens, p.heads * p.dim}), cache, cache,
@@ -42,16 +44,17 @@ void add(std::vector<Case>& cases, const Problem& p) {
 
 std::vector<Case> inference_cases() {
   std::vector<Case> cases;
-  for (DType slots : {DType::kI32}) {
+  const auto append = [&](const std::string& name, CaseInput cache, CaseInput rows, std::vector<double> slots) {
+    const auto count = static_cast<int64_t>(slots.size());
     cases.push_back({.op = Op::kKvAppend,
-                     .name = "scattered",
-                     .inputs = {x({12, 5}), x({4, 5}), given(slots, {4}, {7, -1, 0, 11})},
+                     .name = name,
+                     .inputs = {std::move(cache), std::move(rows), given(DType::kI32, {count}, std::move(slots))},
                      .gradient = false});
-    cases.push_back({.op = Op::kKvAppend,
-                     .name = "nowhere",
-                     .inputs = {x({3, 8}), x({2, 8}), given(slots, {2}, {-1, -1})},
-                     .gradient = false});
-  }
+  };
+  append("scattered", x({12, 5}), x({4, 5}), {7, -1, 0, 11});
+  append("nowhere", x({3, 8}), x({2, 8}), {-1, -1});
+  append("to_e4m3", codes(DType::kE4M3, {8, 6}), x({3, 6}, 100.0), {5, 2, -1});
+  append("to_bf16", normal(DType::kBF16, {8, 6}), x({3, 6}), {0, 7, -1});
   add(cases, {.name = "prefill",
               .starts = {0, 3, 8},
               .lengths = {3, 5},
@@ -118,6 +121,18 @@ std::vector<Case> inference_cases() {
               .block_size = 8,
               .blocks_per_sequence = 25,
               .window = 66});
+  for (DType cache : {DType::kBF16, DType::kE4M3}) {
+    add(cases, {.name = std::string("cache_") + dtype_name(cache),
+                .starts = {0, 2, 3},
+                .lengths = {7, 12},
+                .tokens = 3,
+                .heads = 4,
+                .kv_heads = 2,
+                .dim = 8,
+                .block_size = 4,
+                .blocks_per_sequence = 3,
+                .cache = cache});
+  }
   std::vector<double> starts = {0}, lengths;
   for (int i = 0; i < 16; ++i) starts.push_back(i + 1), lengths.push_back(1000 + i);
   add(cases, {.name = "decode_16x1000_32x128_kv8",

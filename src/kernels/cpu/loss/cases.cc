@@ -21,7 +21,7 @@ std::vector<Case> loss_cases() {
     bool large;
   };
   for (const Size& s : {Size{5, 11, 1, false}, Size{3, 1, 1, false}, Size{33, 130, 3, false}, Size{4, 9, 1000, false},
-                        Size{512, 50257, 1, true}}) {
+                        Size{70, 5003, 2, false}, Size{512, 50257, 1, true}}) {
     const std::string name = fmt::format("{}x{}_std{}", s.tokens, s.classes, s.std);
     const CaseInput logits = x({s.tokens, s.classes}, s.std), row = normal(DType::kF32, {s.tokens});
     const CaseInput targets = integers(DType::kI32, {s.tokens}, -1, s.classes);
@@ -33,7 +33,7 @@ std::vector<Case> loss_cases() {
                      .inputs = {logits, targets},
                      .tolerance = tolerance,
                      .large = s.large,
-                     .gradient = s.std < 100});
+                     .gradient = s.std < 100 && s.classes < 1000});
     // exp(x - lse) carries the float32 rounding of x - lse: its absolute size times 2^-24.
     cases.push_back({.op = Op::kCrossEntropyGrad,
                      .name = name,

@@ -10,7 +10,7 @@ const Tolerance kNorm{.relative = 4e-6,
 // dweight, dbias sum over the rows as well.
 const Tolerance kNormGrad{.relative = 1e-5,
                           .absolute = 2e-5,
-                          .reason = "float32 row sums of g h and column sums over up to 70 rows of values near 1"};
+                          .reason = "float32 row sums of g h and column sums over up to 300 rows of values near 1"};
 
 void statistics(const Node& node, std::vector<RefTensor>& inputs) {
   const int64_t cols = inputs[0].type.shape.cols();
@@ -34,7 +34,7 @@ std::vector<Case> norm_cases() {
     bool large;
   };
   for (const Size& s : {Size{1, 1, false}, Size{3, 7, false}, Size{5, 64, false}, Size{70, 33, false},
-                        Size{2, 1025, false}, Size{512, 1024, true}}) {
+                        Size{2, 1025, false}, Size{300, 260, false}, Size{512, 1024, true}}) {
     const std::string name = fmt::format("{}x{}", s.rows, s.cols);
     const Shape shape{s.rows, s.cols}, row{s.cols}, statistic{s.rows};
     // Weights and biases stay f32 beside bf16 activations.

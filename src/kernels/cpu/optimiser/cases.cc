@@ -17,8 +17,9 @@ std::vector<Case> optimiser_cases() {
                     one(step), one(clip), one(finite)},
          .attrs = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}},
          .tolerance = {.relative = 2e-6,
-                       .absolute = 1e-9,
-                       .reason = "float32 moments, bias corrections and quotient: a few ulp of each result"},
+                       .absolute = 5e-8,
+                       .reason =
+                           "float32: a few ulp; moments are sums of two terms up to 0.5 that may cancel, each rounded"},
          .dtypes = {f},
          .large = large,
          .gradient = false});
@@ -26,6 +27,7 @@ std::vector<Case> optimiser_cases() {
   adamw("first_step", {7, 5}, 1, 1, 1);
   adamw("late_clipped", {67}, 1000, 0.37, 1);
   adamw("not_finite_keeps", {3, 11}, 2, 1, 0);
+  adamw("257x301", {257, 301}, 7, 0.5, 1);
   adamw("1024x1024", {1024, 1024}, 10, 1, 1, true);
   cases.push_back({.op = Op::kAdamw,
                    .name = "nan_gradient_keeps",
@@ -48,6 +50,7 @@ std::vector<Case> optimiser_cases() {
   norm("three_clipped", {normal(f, {7, 5}), normal(f, {1}), normal(f, {130})}, 1.0);
   norm("within_the_limit", {normal(f, {7, 5}, 0.01)}, 1.0);
   norm("no_limit", {normal(f, {3, 50})}, 0.0);
+  norm("two_large", {normal(f, {257, 301}), normal(f, {70000})}, 1.0);
   norm("zero", {given(f, {3}, {0, 0, 0})}, 1.0);
   norm("nan", {normal(f, {3}), given(f, {2}, {nan, 1})}, 1.0);
   norm("infinite", {given(f, {2}, {-inf, 1})}, 1.0);

@@ -41,6 +41,7 @@ std::vector<Case> precision_cases() {
       };
       add("3x5", rough({3, 5}));
       add("130x257", rough({130, 257}));
+      add("300x520", rough({300, 520}));
       add("zeros", given_x({2, 3}, {0, -0.0, 0, 0, 0, 0}));
       add("not_finite", given_x({2, 3}, {1, nan, 3, inf, -2, 7}));
       add("tiny", given_x({2, 2}, {1e-39, -2e-39, 1e-40, 0}));

@@ -34,6 +34,17 @@ std::vector<Case> shape_cases() {
                    .name = "7x33",
                    .inputs = {x({7, 33}, 9)},
                    .dtypes = {DType::kF32, DType::kBF16, DType::kE4M3}});
+  cases.push_back({.op = Op::kTranspose, .name = "301x200", .inputs = {x({301, 200})}, .gradient = false});
+  cases.push_back({.op = Op::kSlice,
+                   .name = "300x520_cols",
+                   .inputs = {x({300, 520})},
+                   .attrs = {ax(1), {"begin", int64_t{130}}, {"end", int64_t{391}}},
+                   .gradient = false});
+  cases.push_back({.op = Op::kConcat,
+                   .name = "300_cols",
+                   .inputs = {x({300, 130}), x({300, 131})},
+                   .attrs = {ax(1)},
+                   .gradient = false});
   cases.push_back({.op = Op::kTranspose, .name = "1x5", .inputs = {x({1, 5})}});
   cases.push_back({.op = Op::kTranspose, .name = "1024x1024", .inputs = {x({1024, 1024})}, .large = true});
   cases.push_back(
@@ -63,6 +74,12 @@ std::vector<Case> shape_cases() {
                        .name = name + "_nan",
                        .inputs = {given_x({2, 3}, {1, nan, -inf, 2, 5, 3})},
                        .attrs = attrs,
+                       .gradient = false});
+      cases.push_back({.op = Op::kReduce,
+                       .name = name + "_400x301",
+                       .inputs = {x({400, 301})},
+                       .attrs = attrs,
+                       .tolerance = sum ? accumulated(all ? 400 * 301 : 400) : exact(),
                        .gradient = false});
       cases.push_back(
           {.op = Op::kReduce, .name = name + "_1024x1024", .inputs = {x({1024, 1024})}, .attrs = attrs, .large = true});
