@@ -12,12 +12,12 @@ namespace {
 constexpr int kBlocks = 8;  // Philox blocks at a time: one 64-bit lane each
 typedef uint64_t Lanes __attribute__((vector_size(kBlocks * 8)));
 
-// Products of the low halves of the lanes.
-OCTET_SIMD Lanes multiply(Lanes a, uint32_t b) {
+// Products of the low halves of the lanes. (By reference: wide vectors as values are an ABI matter without AVX-512.)
+OCTET_SIMD void multiply(const Lanes& a, uint32_t b, Lanes& product) {
 #ifdef __AVX512F__
-  return (Lanes)_mm512_maskz_mul_epu32(0xff, (__m512i)a, _mm512_set1_epi64(b));
+  product = (Lanes)_mm512_maskz_mul_epu32(0xff, (__m512i)a, _mm512_set1_epi64(b));
 #else
-  return (a & 0xffffffffu) * uint64_t{b};
+  product = (a & 0xffffffffu) * uint64_t{b};
 #endif
 }
 
@@ -29,7 +29,9 @@ void philox_blocks(const RandomStream& stream, uint64_t first_block, uint32_t* w
   Lanes c2 = Lanes{} + stream.node_key, c3 = Lanes{} + stream.micro_batch;
   uint32_t key0 = stream.key[0], key1 = stream.key[1];
   for (int round = 0; round < 10; ++round) {
-    const Lanes product0 = multiply(c0, 0xD2511F53u), product1 = multiply(c2, 0xCD9E8D57u);
+    Lanes product0, product1;
+    multiply(c0, 0xD2511F53u, product0);
+    multiply(c2, 0xCD9E8D57u, product1);
     c0 = (product1 >> 32) ^ c1 ^ uint64_t { key0 };
     c1 = product1;
     c2 = (product0 >> 32) ^ c3 ^ uint64_t { key1 };

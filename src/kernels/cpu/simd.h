@@ -42,7 +42,8 @@ OCTET_SIMD void for_lanes(int64_t count, const Body& body) {
   if (i < count) body(i, Part{count - i});
 }
 
-OCTET_SIMD Floats broadcast(float value) { return Floats{} + value; }
+// value - 0 is value, also for -0, and costs nothing (0 + value would be an addition).
+OCTET_SIMD Floats broadcast(float value) { return value - Floats{}; }
 OCTET_SIMD Ints as_ints(Floats v) { return std::bit_cast<Ints>(v); }
 OCTET_SIMD Floats as_floats(Ints v) { return std::bit_cast<Floats>(v); }
 
