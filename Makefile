@@ -33,8 +33,7 @@ bench:
 	@bash scripts/build.sh build/bench $(JOBS) -DOCTET_TESTS=OFF -DOCTET_BENCHMARKS=ON
 
 docs: test-build
-	@OCTET_UPDATE_DOCS=1 ctest --test-dir $(TEST_BUILD) -R Docs --output-on-failure
-	@$(TEST_BUILD)/tools/octet config --markdown > docs/config.md
+	OCTET_UPDATE_GOLDENS=1 ctest --test-dir $(TEST_BUILD) -R "^Documents" --output-on-failure
 
 long: test-build
 	ctest --test-dir $(TEST_BUILD) -L L3 --output-on-failure

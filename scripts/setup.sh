@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Installs the Debian packages Octet needs, if any is missing. Usage: scripts/setup.sh program|test|check
+# Installs the Debian packages Octet needs, if any is missing. Usage: scripts/setup.sh program|test|check|fuzz
 set -euo pipefail
 program="g++ cmake ninja-build pkg-config libfmt-dev libspdlog-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
   libpcre2-dev libutf8proc-dev libzstd-dev zlib1g-dev libdnnl-dev libopenblas0-pthread"
 case "${1:-program}" in
   program) wanted="$program" ;;
   test) wanted="$program libgtest-dev libbenchmark-dev ccache" ;;
+  fuzz) wanted="$program clang libclang-rt-dev" ;;
   check) wanted="clang-format python3 git" ;;
-  *) echo "usage: $0 program|test|check" >&2; exit 2 ;;
+  *) echo "usage: $0 program|test|check|fuzz" >&2; exit 2 ;;
 esac
 missing=""
 for package in $wanted; do

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "bench/commands.h"
+#include "wait_policy.h"
 
 namespace {
 
@@ -33,6 +34,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  octet::settle_wait_policy(argv);
   try {
     return run(argc, argv);
   } catch (const octet::Error& error) {

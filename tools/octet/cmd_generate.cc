@@ -124,8 +124,7 @@ Examples:
       ->add_option("--top-p", options->generate.sampling.top_p, "sample among the likeliest of this total probability")
       ->capture_default_str();
   command->add_option("--seed", options->generate.sampling.seed, "same seed, same text")->capture_default_str();
-  command->add_option("--stop", options->generate.stop, "end before this text (may be given several times)")
-      ->allow_extra_args(false);
+  command->add_option("--stop", options->generate.stop, "end before this text (may be given several times)");
   command->add_flag("--ignore-eos", options->generate.ignore_eos, "do not end at the end token");
   command->add_option("--count", options->count, "how many texts")
       ->capture_default_str()

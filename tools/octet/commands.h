@@ -15,5 +15,6 @@ void add_generate_command(CLI::App& app);
 void add_verify_command(CLI::App& app);
 void add_plan_command(CLI::App& app);
 void add_config_command(CLI::App& app);
+void add_completion_command(CLI::App& app);
 
 }  // namespace octet

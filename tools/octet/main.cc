@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "commands.h"
+#include "wait_policy.h"
 
 namespace {
 
@@ -33,6 +34,7 @@ int run(int argc, char** argv) {
   octet::add_verify_command(app);
   octet::add_plan_command(app);
   octet::add_config_command(app);
+  octet::add_completion_command(app);
 
   try {
     app.parse(argc, argv);
@@ -59,6 +61,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  octet::settle_wait_policy(argv);
   std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves (octet ... | head) ends us through the stream's error
   try {
     return run(argc, argv);

@@ -207,10 +207,6 @@ TEST(Fusion, EqualsItsMembers) {
       const NodeId q = quantize(b, b.mul(b.silu(in[0]), in[1]), Value::none(), "1x128");
       return Values{{q, 0}, {q, 1}, {q, 2}, {q, 3}};
     });
-    expect_fused_equals_unfused({x, row}, [](Builder& b, const Values& in) {
-      const NodeId q = quantize(b, b.rms_norm(in[0], in[1], 1e-6).y, Value::none(), "row");
-      return Values{{q, 0}, {q, 1}};
-    });
     expect_fused_equals_unfused({x, bias, scalar}, [](Builder& b, const Values& in) {
       const Value y = b.gelu(b.add(in[0], in[1]), true);
       return Values{{quantize(b, y, in[2], "tensor"), 0}, b.reduce(y, "amax", "all")};

@@ -41,18 +41,10 @@ struct Buffers {
 template <typename C>
 tiles::Matrix gather(const PagedProblem& p, const Sequence& s, const C* cache, int64_t kv_head, int64_t key,
                      int64_t count, float* to) {
-  constexpr int64_t kAhead = 8;  // rows of one kv head are far apart: the hardware does not see them coming
-  const auto row = [&](int64_t position) {
-    const int64_t slot = s.table[position / p.block_size] * p.block_size + position % p.block_size;
-    return cache + slot * p.kv_row() + kv_head * p.dim;
-  };
   for (int64_t i = 0; i < count; ++i) {
-    if (key + i + kAhead < s.length) {
-      const auto* next = reinterpret_cast<const char*>(row(key + i + kAhead));
-      for (int64_t line = 0; line < p.dim * static_cast<int64_t>(sizeof(C)); line += 64)
-        __builtin_prefetch(next + line);
-    }
-    const C* from = row(key + i);
+    const int64_t position = key + i;
+    const int64_t slot = s.table[position / p.block_size] * p.block_size + position % p.block_size;
+    const C* from = cache + slot * p.kv_row() + kv_head * p.dim;
     simd::for_lanes(p.dim, [&](int64_t d, auto lanes) {
       simd::store(to + i * p.padded_dim + d, simd::load(from + d, lanes), simd::Full{});
     });

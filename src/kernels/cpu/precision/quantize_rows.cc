@@ -257,7 +257,7 @@ void quantize_call(QuantizeJob<Code> job, const RowCall& call) {
   job.scale_inv = at_row_0(static_cast<float*>(call.out[1]), row_groups);
   job.codes_t = static_cast<Code*>(call.out[2]);
   job.scale_inv_t = static_cast<float*>(call.out[3]);
-  job.row_scales = job.col_scales = call.scratch;  // of tiles of kRow, which are not made here
+  job.row_scales = job.col_scales = call.scratch;  // of kRow, which is not taken here
   job.wants_amax = call.out[4] != nullptr;
   uint32_t amax = 0;
   if (job.grouping == Grouping::kTensor) {
@@ -269,16 +269,6 @@ void quantize_call(QuantizeJob<Code> job, const RowCall& call) {
   if (job.grouping == Grouping::kTensor && job.codes_t == nullptr) {
     if (job.wants_amax) amax = amax_run(x, call.rows * job.cols);
     if (job.codes != nullptr) encode_run(x, call.rows * job.cols, job.scale, static_cast<Code*>(call.out[0]));
-  } else if (job.grouping == Grouping::kRow) {  // without the transposed results, which need all rows first
-    for (int64_t r = 0; r < call.rows; ++r) {
-      const uint32_t row_amax = amax_run(x + r * job.cols, job.cols);
-      const float scale = job.formula(row_amax);
-      amax = std::max(amax, row_amax);
-      if (call.out[1] != nullptr) static_cast<float*>(call.out[1])[r] = 1.0f / scale;
-      if (job.codes != nullptr) {
-        encode_run(x + r * job.cols, job.cols, scale, static_cast<Code*>(call.out[0]) + r * job.cols);
-      }
-    }
   } else {
     for (int64_t r = 0; r < call.rows; r += kTile) {
       for (int64_t c = 0; c < job.cols; c += kTile) {
@@ -429,17 +419,15 @@ std::optional<RowKernel> quantize_row_kernel(const Graph& graph, const Node& nod
   if (!is_f32_or_bf16(x.dtype) || !is_fp8(format)) return std::nullopt;
   const bool given = node.inputs.size() > 1 && node.inputs[1].exists();
   const Grouping grouping = grouping_of(node.results[0].shape, node.results[1].shape, given);
-  const bool per_row = grouping == Grouping::kRow || grouping == Grouping::kRow128;
-  const Follow scales = per_row ? Follow::kRows : Follow::kWhole;
+  if (grouping == Grouping::kRow) return std::nullopt;
+  const Follow scales = grouping == Grouping::kRow128 ? Follow::kRows : Follow::kWhole;
   RowKernel kernel{x.shape.rows()};
   kernel.in.assign(node.inputs.size(), Follow::kWhole);
   kernel.in[0] = Follow::kRows;
   kernel.out = {Follow::kRows, scales, Follow::kWhole, Follow::kWhole, Follow::kAmax};
   const auto self = static_cast<size_t>(&node - graph.nodes().data());
   const std::vector<int32_t> uses = graph.count_uses()[self];
-  const bool transposed = uses[2] > 0 || uses[3] > 0;
-  if (grouping == Grouping::kRow && transposed) return std::nullopt;
-  if (grouping != Grouping::kRow && (grouping != Grouping::kTensor || transposed)) kernel.row_alignment = kTile;
+  if (grouping != Grouping::kTensor || uses[2] > 0) kernel.row_alignment = kTile;
   const auto choose = [&]<typename Code>(Code) {
     with_float_type(x.dtype, [&]<typename T>(T) {
       QuantizeJob<Code> job{.x = nullptr,

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Builds the libFuzzer targets (clang) and runs each for some seconds, from the corpus of earlier runs and, where test
+# material is at hand, from real files. A finding stops the run, and its input stays beside the corpus.
+# Usage: scripts/fuzz.sh [SECONDS] [TARGET...]      TARGET: safetensors, dataset, tokenizer_json, text, settings ...
+set -euo pipefail
+cd "$(dirname "$0")/.."
+seconds=${1:-60}
+shift || true
+wanted=("$@")
+bash scripts/setup.sh fuzz
+if [ ! -f build/fuzz/build.ninja ]; then
+  mkdir -p build/fuzz
+  clang=$(command -v clang++ || ls /usr/bin/clang++-* | sort -V | tail -n 1)
+  cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER="$clang" -DOCTET_FUZZ=ON -DOCTET_TESTS=OFF -DOCTET_WERROR=OFF \
+    >build/fuzz/configure.log 2>&1 || { cat build/fuzz/configure.log >&2; exit 1; }
+fi
+ninja -C build/fuzz octet_fuzzers
+data=${OCTET_TEST_DATA:-../shared/data}
+for program in build/fuzz/src/*/octet_*_fuzz build/fuzz/src/*/*/octet_*_fuzz; do
+  [ -x "$program" ] || continue
+  name=$(basename "$program" _fuzz)
+  name=${name#octet_}
+  if [ ${#wanted[@]} -gt 0 ] && [[ " ${wanted[*]} " != *" $name "* ]]; then continue; fi
+  corpus=build/fuzz/corpus/$name
+  mkdir -p "$corpus"
+  case $name in  # small real files to start from
+    safetensors) seeds=$(find "$data" -name '*.safetensors' -size -64k 2>/dev/null || true) ;;
+    tokenizer_json) seeds=$(find "$data" -name 'tokenizer.json' -size -64k 2>/dev/null || true) ;;
+    dataset) seeds=$(find "$data" -name '*.idx' -size -64k 2>/dev/null || true) ;;
+    settings) seeds=$(ls configs/*.yaml) ;;
+    text) seeds=$(git ls-files '*/testdata/*.txt') ;;
+    *) seeds="" ;;
+  esac
+  for seed in $seeds; do cp -f "$seed" "$corpus/seed_$(sha1sum "$seed" | cut -c1-12)"; done
+  echo "== $name: $seconds s, $(find "$corpus" -type f | wc -l) inputs to start from"
+  "$program" -max_total_time="$seconds" -rss_limit_mb=4096 -print_final_stats=1 -verbosity=0 \
+    -artifact_prefix="$corpus/../$name-" "$corpus"
+done

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# What bash completes after some beginnings of a command line. Usage: completion_test.sh OCTET
+set -uo pipefail
+octet=$1
+complete() { :; }  # the builtin wants a line editor
+compopt() { :; }
+source <("$octet" completion bash)
+failed=0
+completes() {  # completes EXPECTED WORDS...: the last word is the one being typed
+  local expected=$1
+  shift
+  COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
+  _octet
+  [ "${COMPREPLY[*]}" = "$expected" ] || { echo "after '$*': '${COMPREPLY[*]}', want '$expected'" >&2; failed=1; }
+}
+completes "train" octet tr
+completes "train" octet tokenizer tr
+completes "--vocab-size" octet tokenizer train --out tok --vo
+completes "optimizer.lr=" octet train configs/quickstart.yaml optimizer.l
+completes "--prompt --prompt-file" octet generate out/run --pro
+completes "" octet generate optimizer.l
+"$octet" completion zsh | grep "^#compdef octet" >/dev/null || failed=1
+"$octet" completion fish | grep "__fish_seen_subcommand_from tokenizer; and __fish_seen_subcommand_from train' -l vocab-size" >/dev/null || failed=1
+exit $failed
