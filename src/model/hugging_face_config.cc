@@ -47,6 +47,7 @@ ModelConfig gpt2_config(const Json& json, const std::string& where) {
   c.init_std = field<double>(json, "initializer_range", 0.02, where);
   c.dropout = field<double>(json, "resid_pdrop", 0.1, where);
   c.tie_embeddings = field<bool>(json, "tie_word_embeddings", true, where);
+  c.bias = field<bool>(json, "bias", true, where);  // false: written by Octet; transformers takes absent biases as zero
   auto activation = field<std::string>(json, "activation_function", "gelu_new", where);
   check(activation == "gelu_new" || activation == "gelu_pytorch_tanh", ErrorCode::kUnsupported,
         "{}: activation_function \"{}\" (gpt2 runs gelu_new)", where, activation);
@@ -155,6 +156,7 @@ std::string to_hugging_face_config(const ModelConfig& c, const SpecialTokens& sp
     json["n_inner"] = c.intermediate > 0 ? Json(c.intermediate) : Json(nullptr);
     json["activation_function"] = "gelu_new";
     json["layer_norm_epsilon"] = c.norm_eps;
+    if (!c.bias) json["bias"] = false;
     for (const char* key : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) json[key] = c.dropout;
   } else {
     json["architectures"] = {"LlamaForCausalLM"};
