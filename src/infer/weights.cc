@@ -195,14 +195,22 @@ void save_weights(Executor& executor, const ModelConfig& config, const SpecialTo
     for (const std::string& param : tensor.params) {
       const StateEntry* state = executor.program().find_state(param);
       check(state != nullptr, ErrorCode::kInternal, "no state holds parameter {}", param);
-      std::vector<std::byte> bytes(static_cast<size_t>(state->type.bytes()));
-      executor.read_state(param, bytes);
       int64_t count = state->type.shape.elements();
       size_t at = stacked.size();
       stacked.resize(at + static_cast<size_t>(count));
+      if (state->type.dtype == DType::kF32) {
+        executor.read_state(param, std::as_writable_bytes(std::span(stacked).subspan(at)));
+        continue;
+      }
+      std::vector<std::byte> bytes(static_cast<size_t>(state->type.bytes()));
+      executor.read_state(param, bytes);
       convert(state->type.dtype, bytes.data(), DType::kF32, stacked.data() + at, count);
     }
     if (tensor.transposed) stacked = transposed(stacked, entry.type.shape[1], entry.type.shape[0]);
+    if (dtype == DType::kF32) {
+      writer.write(entry.name, std::as_bytes(std::span(stacked)));
+      continue;
+    }
     std::vector<std::byte> out(static_cast<size_t>(entry.type.bytes()));
     convert(DType::kF32, stacked.data(), dtype, out.data(), static_cast<int64_t>(stacked.size()));
     writer.write(entry.name, out);

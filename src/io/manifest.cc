@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <set>
 
 #include "base/crc32c.h"
@@ -24,9 +25,20 @@ constexpr const char* kFormat = "octet-folder";
 constexpr int64_t kMaxManifestBytes = 256 << 20;
 constexpr size_t kMaxReportedFiles = 8;
 
+// Read piece by piece: a map would count as this process's memory, the size of the checkpoint.
 uint32_t file_checksum(const std::string& path) {
-  MappedFile map(path);
-  return crc32c(map.bytes().data(), map.size());
+  const int64_t size = file_size(path);
+  std::ifstream file(path, std::ios::binary);
+  std::vector<char> piece(1 << 20);
+  uint32_t crc = 0;
+  int64_t done = 0;
+  while (file) {
+    file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
+    crc = crc32c(piece.data(), file.gcount(), crc);
+    done += file.gcount();
+  }
+  check(done == size, ErrorCode::kIo, "{}: only {} of {} bytes can be read", path, done, size);
+  return crc;
 }
 
 // Relative names of all regular files below `folder`, sorted, and the folders themselves.
