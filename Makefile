@@ -1,11 +1,11 @@
 # The two commands: `make quickstart` (builds Octet and runs its main job) and `make test` (the CPU suite, label L0).
-# Others: build, check, format, bench, docs, long (label L3), sanitizers, fuzz, clean.
+# Others: build, check, format, bench, docs, long (label L3), sanitizers (asan, tsan), fuzz, clean.
 JOBS ?= $(shell nproc)
 PROGRAM_BUILD ?= build/program
 TEST_BUILD ?= build/test
 TEXT ?=
 
-.PHONY: quickstart build test test-build check format bench docs long sanitizers fuzz clean
+.PHONY: quickstart build test test-build check format bench docs long sanitizers asan tsan fuzz clean
 
 quickstart: build
 	@bash scripts/quickstart.sh $(PROGRAM_BUILD)/tools/octet $(TEXT)
@@ -38,12 +38,17 @@ docs: test-build
 long: test-build
 	ctest --test-dir $(TEST_BUILD) -L L3 --output-on-failure
 
-sanitizers:
+sanitizers: asan tsan
+
+asan:
 	@bash scripts/setup.sh test
-	@bash scripts/build.sh build/asan $(JOBS) -DOCTET_TESTS=ON "-DOCTET_SANITIZE=address;undefined"
-	ctest --test-dir build/asan -L L0 -j $(JOBS) --output-on-failure
-	@bash scripts/build.sh build/tsan $(JOBS) -DOCTET_TESTS=ON -DOCTET_SANITIZE=thread
-	ctest --test-dir build/tsan -L L0 -j $(JOBS) --output-on-failure
+	@bash scripts/build.sh build/asan $(JOBS) -DOCTET_TESTS=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo "-DOCTET_SANITIZE=address;undefined"
+	ctest --test-dir build/asan -L L0 -j $(JOBS) --output-on-failure --no-tests=error
+
+tsan:
+	@bash scripts/setup.sh test
+	@bash scripts/build.sh build/tsan $(JOBS) -DOCTET_TESTS=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo -DOCTET_SANITIZE=thread
+	ctest --test-dir build/tsan -L L0 -j $(JOBS) --output-on-failure --no-tests=error
 
 fuzz:
 	@bash scripts/fuzz.sh 60

@@ -33,6 +33,8 @@ for program in build/fuzz/src/*/octet_*_fuzz build/fuzz/src/*/*/octet_*_fuzz; do
   esac
   for seed in $seeds; do cp -f "$seed" "$corpus/seed_$(sha1sum "$seed" | cut -c1-12)"; done
   echo "== $name: $seconds s, $(find "$corpus" -type f | wc -l) inputs to start from"
-  "$program" -max_total_time="$seconds" -rss_limit_mb=4096 -print_final_stats=1 -verbosity=0 \
-    -artifact_prefix="$corpus/../$name-" "$corpus"
+  "$program" -max_total_time="$seconds" -rss_limit_mb=4096 -print_final_stats=1 -print_funcs=0 \
+    -artifact_prefix="build/fuzz/corpus/$name-" "$corpus" >"build/fuzz/$name.log" 2>&1 \
+    || { tail -n 40 "build/fuzz/$name.log" >&2; echo "$name: found a fault; its input is build/fuzz/corpus/$name-*" >&2; exit 1; }
+  grep -E "units:|cov:" "build/fuzz/$name.log" | tail -n 2
 done

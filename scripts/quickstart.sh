@@ -1,27 +1,32 @@
 #!/usr/bin/env bash
 # Octet's main job end to end: text -> tokenizer -> tokens -> training in FP8 -> evaluation -> generated text.
 # Usage: scripts/quickstart.sh OCTET [TEXT]   (TEXT: a file or folder; default: the C++ library's headers)
+# Results go to out/quickstart, which is made anew; OUT=folder puts them elsewhere.
 set -euo pipefail
 octet=$1
 text=${2:-}
 out=${OUT:-out/quickstart}
 started=$(date +%s)
+prompt=""
 if [ -z "$text" ]; then
+  prompt="template <typename T>"
   text=$(ls -d /usr/include/c++/* 2>/dev/null | sort -V | tail -n 1)
   [ -n "$text" ] || { echo "no C++ headers here: give a text with make quickstart TEXT=path" >&2; exit 1; }
 fi
 [ -e "$text" ] || { echo "TEXT=$text: no such file or folder" >&2; exit 1; }
+split_by=documents  # a document is a file; one file alone is split where its last twentieth begins
+[ -d "$text" ] || split_by=tokens
 step() { printf '\n== %s (%d s)\n' "$1" $(($(date +%s) - started)); }
-rm -rf "$out"
 mkdir -p "$out"
+rm -rf "$out/tokenizer" "$out/run" "$out"/corpus_*
 step "tokenizer: byte-level BPE of 2048 tokens from $text"
 "$octet" tokenizer train --vocab-size 2048 --out "$out/tokenizer" "$text"
 step "data"
-"$octet" data --tokenizer "$out/tokenizer" --split 0.95,0.05 --out "$out/corpus" "$text"
+"$octet" data --tokenizer "$out/tokenizer" --split 0.95,0.05 --split-by "$split_by" --out "$out/corpus" "$text"
 step "training in FP8"
 "$octet" train configs/quickstart.yaml data.train="$out/corpus_train" data.validation="$out/corpus_val" out="$out/run"
 step "evaluation"
 "$octet" eval "$out/run" --data "$out/corpus_val" --max-tokens 65536
 step "generation"
-"$octet" generate "$out/run" --prompt "template <typename T>" --max-tokens 120 --temperature 0.8 --top-k 40 --stats
-step "done: checkpoint in $out/run/checkpoints"
+"$octet" generate "$out/run" --prompt "$prompt" --max-tokens 200 --temperature 0.7 --top-k 40 --stats
+step "done: checkpoints in $out/run/checkpoints; more text: $octet generate $out/run --prompt '...'"

@@ -2,7 +2,7 @@
 # Installs the Debian packages Octet needs, if any is missing. Usage: scripts/setup.sh program|test|check|fuzz
 set -euo pipefail
 program="g++ cmake ninja-build pkg-config libfmt-dev libspdlog-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
-  libpcre2-dev libutf8proc-dev libzstd-dev zlib1g-dev libdnnl-dev libopenblas0-pthread"
+  libpcre2-dev libutf8proc-dev libzstd-dev zlib1g-dev libdnnl-dev"
 case "${1:-program}" in
   program) wanted="$program" ;;
   test) wanted="$program libgtest-dev libbenchmark-dev ccache" ;;
