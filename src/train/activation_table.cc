@@ -15,6 +15,48 @@ constexpr PaperModel kPaperModels[] = {{"gpt3-22b", 4}, {"gpt3-175b", 1}, {"gpt3
 constexpr int64_t kLength = 2048;
 constexpr int32_t kInnerLayer = 1;  // of three: its neighbours are layers too
 
+bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+// One term of the paper's count, in units of sbh bytes, and which of our kept values stand for it.
+struct Term {
+  const char* name;
+  double paper, per_as_over_h;  // the latter times as/h, without recomputation only
+  bool (*holds)(const SavedValue& value);
+  const char* reason;
+};
+constexpr auto kNothing = [](const SavedValue&) { return false; };
+bool is_matrix(const SavedValue& v) { return v.type.dtype != DType::kF32; }
+
+const Term kTerms[] = {
+    {"layer norm inputs", 4, 0, [](const SavedValue& v) { return v.op == "add" && v.name.ends_with(".add"); },
+     "the residual stream, twice"},
+    {"QKV input", 2, 0,
+     [](const SavedValue& v) { return is_matrix(v) && (has(v.name, ".norm1") || has(v.name, "attn.q.x")); },
+     "made again from the norm's input under selective; FP8 codes are half"},
+    {"Q and K", 4, 0, [](const SavedValue& v) { return has(v.name, "attn.q.add") || has(v.name, "attn.k.add"); }, ""},
+    {"V", 2, 0, [](const SavedValue& v) { return has(v.name, "attn.v.add"); }, ""},
+    {"softmax, its mask, its dropout", 0, 5, kNothing, "attention never stores the square of the sequence"},
+    {"log-sum-exp of attention", 0, 0,
+     [](const SavedValue& v) { return v.op == "attention" && v.type.dtype == DType::kF32; },
+     "4 bytes a head and token, instead of the row above"},
+    {"projection input", 2, 0,
+     [](const SavedValue& v) { return is_matrix(v) && (v.op == "attention" || has(v.name, "attn.o.x")); },
+     "attention's output, which its own gradient reads too"},
+    {"projection dropout mask", 1, 0, kNothing, "drawn again from the counter, never stored"},
+    {"MLP input", 2, 0,
+     [](const SavedValue& v) { return is_matrix(v) && (has(v.name, ".norm2") || has(v.name, "mlp.up.x")); },
+     "as the QKV input"},
+    {"GELU input", 8, 0, [](const SavedValue& v) { return has(v.name, "mlp.up.add"); }, ""},
+    {"second linear's input", 8, 0,
+     [](const SavedValue& v) { return is_matrix(v) && (v.op == "gelu" || has(v.name, "mlp.down.x")); },
+     "GELU is made again under selective; FP8 codes are half"},
+    {"MLP dropout mask", 1, 0, kNothing, "drawn again from the counter, never stored"},
+    {"norm statistics", 0, 0, [](const SavedValue& v) { return has(v.op, "norm") && v.type.dtype == DType::kF32; },
+     "8 bytes a token and norm"},
+    {"FP8 scales", 0, 0, [](const SavedValue& v) { return v.type.shape.elements() == 1 || v.op == "quantize"; },
+     "of a tensor, or of each group of 128"},
+};
+
 // What one inner layer keeps: a model of three layers has the same inner layer as one of a hundred.
 std::vector<SavedValue> kept_by_layer(ModelConfig model, int64_t micro_batch, Recompute recompute, const Recipe& recipe,
                                       const Target& target) {
@@ -36,9 +78,45 @@ int64_t sum(const std::vector<SavedValue>& values) {
   return bytes;
 }
 
+// Sum of the kept values that the first matching term claims, in units of sbh; the last entry is what no term claims.
+std::vector<double> by_term(const std::vector<SavedValue>& kept, double sbh) {
+  std::vector<double> units(std::size(kTerms) + 1, 0.0);
+  for (const SavedValue& value : kept) {
+    size_t term = 0;
+    while (term < std::size(kTerms) && !kTerms[term].holds(value)) ++term;
+    units[term] += static_cast<double>(value.bytes) / sbh;
+  }
+  return units;
+}
+
+std::string explain_terms(const ActivationRow& r) {
+  double sbh = static_cast<double>(r.s * r.b * r.h),
+         as_over_h = static_cast<double>(r.a * r.s) / static_cast<double>(r.h);
+  std::vector<double> none = by_term(r.kept_none, sbh), selective = by_term(r.kept_selective, sbh);
+  std::string out = fmt::format(
+      "\n{}: bytes kept by a layer, in units of sbh (as/h = {:.1f})\n"
+      "                                  none: paper     ours   selective: paper   ours\n",
+      r.name, as_over_h);
+  double sums[4] = {};
+  auto row = [&](const char* name, double paper, double paper_selective, double ours, double ours_selective,
+                 const char* reason) {
+    out += fmt::format("  {:<32} {:>9.4f} {:>8.4f} {:>18.4f} {:>6.4f}  {}\n", name, paper, ours, paper_selective,
+                       ours_selective, reason);
+    for (double* sum = sums; double value : {paper, ours, paper_selective, ours_selective}) *sum++ += value;
+  };
+  for (size_t i = 0; i < std::size(kTerms); ++i)
+    row(kTerms[i].name, kTerms[i].paper + kTerms[i].per_as_over_h * as_over_h, kTerms[i].paper, none[i], selective[i],
+        kTerms[i].reason);
+  row("other", 0, 0, none.back(), selective.back(), "");
+  out += fmt::format("  {:<32} {:>9.4f} {:>8.4f} {:>18.4f} {:>6.4f}\n", "in all", sums[0], sums[1], sums[2], sums[3]);
+  return out;
+}
+
 }  // namespace
 
 std::vector<ActivationRow> activation_table(const Recipe& recipe, const Target& target) {
+  Target unfused = target;  // the same bytes, under the names of single ops
+  unfused.fusions.clear();
   std::vector<ActivationRow> rows;
   for (const PaperModel& paper : kPaperModels) {
     ModelConfig model = named_model(paper.name);
@@ -47,11 +125,14 @@ std::vector<ActivationRow> activation_table(const Recipe& recipe, const Target& 
     row.paper_none = sbh * (34 + 5.0 * static_cast<double>(row.a * row.s) / static_cast<double>(row.h));
     row.paper_selective = 34 * sbh;
     row.paper_full = 2 * sbh;
-    row.kept_none = kept_by_layer(model, paper.micro_batch, Recompute::kNone, recipe, target);
-    row.kept_selective = kept_by_layer(model, paper.micro_batch, Recompute::kSelective, recipe, target);
-    row.ours_none = sum(row.kept_none);
-    row.ours_selective = sum(row.kept_selective);
-    row.ours_full = sum(kept_by_layer(model, paper.micro_batch, Recompute::kFull, recipe, target));
+    auto kept = [&](Recompute policy, const Target& on) {
+      return kept_by_layer(model, paper.micro_batch, policy, recipe, on);
+    };
+    row.ours_none = sum(kept(Recompute::kNone, target));
+    row.ours_selective = sum(kept(Recompute::kSelective, target));
+    row.ours_full = sum(kept(Recompute::kFull, target));
+    row.kept_none = kept(Recompute::kNone, unfused);
+    row.kept_selective = kept(Recompute::kSelective, unfused);
     rows.push_back(std::move(row));
   }
   return rows;
@@ -70,27 +151,8 @@ std::string to_text(const std::vector<ActivationRow>& rows, bool explain) {
         static_cast<double>(r.ours_none) / r.paper_none, mib(static_cast<double>(r.ours_selective)),
         mib(r.paper_selective), static_cast<double>(r.ours_selective) / r.paper_selective,
         mib(static_cast<double>(r.ours_full)), mib(r.paper_full));
-  if (!explain || rows.empty()) return out;
-  const ActivationRow& r = rows[1];
-  double sbh = static_cast<double>(r.s * r.b * r.h);
-  auto list = [&](const char* title, const std::vector<SavedValue>& kept) {
-    out += fmt::format("\nkept by a layer of {}, {} (in units of sbh bytes):\n", r.name, title);
-    double total = 0;
-    for (const SavedValue& value : kept) {
-      double units = static_cast<double>(value.bytes) / sbh;
-      total += units;
-      out += fmt::format("  {:>8.4f}  {:<16} {:<28} {}\n", units, value.op, value.name, to_string(value.type));
-    }
-    out += fmt::format("  {:>8.4f}  in all\n", total);
-  };
-  list("no recomputation", r.kept_none);
-  list("selective", r.kept_selective);
-  out += fmt::format(
-      "\nThe paper keeps, without recomputation ({:.1f} sbh): layer norm inputs 2 x 2, QKV input 2, Q and K 4, V 2,\n"
-      "softmax output 2as/h, its dropout mask as/h, dropout output 2as/h, projection input 2, dropout mask 1,\n"
-      "MLP input 2, GELU input 8, second linear's input 8, dropout mask 1. With selective recomputation the as/h terms "
-      "go.\n",
-      r.paper_none / sbh);
+  if (explain)
+    for (const ActivationRow& r : rows) out += explain_terms(r);
   return out;
 }
 

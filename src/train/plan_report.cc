@@ -56,6 +56,8 @@ PlanReport report_plan(const Plan& plan, double compile_seconds) {
   r.transient_bytes = plan.arena_bytes - plan.workspace_bytes - r.activation_bytes;
   r.input_bytes = plan.input_bytes;
   r.total_bytes = plan.total_bytes();
+  r.padding_bytes = plan.state_bytes;
+  for (const StateEntry& entry : program.states()) r.padding_bytes -= entry.type.bytes();
   if (graph_plan.peak_node != NodeId::kNone) r.peak_at = describe(train, graph_plan.peak_node);
   for (const Graph& graph : program.graphs()) r.nodes += graph.size();
   r.saved = saved_for_backward(train);
@@ -91,6 +93,7 @@ std::string to_text(const PlanReport& r, const ModelConfig& m, const Target& tar
   out += line("transient values at the peak", r.transient_bytes, r.peak_at);
   out += line("workspace of kernels", r.workspace_bytes);
   out += line("inputs", r.input_bytes);
+  out += line("alignment of states", r.padding_bytes);
   out += line("peak", r.total_bytes);
   if (target.memory_bytes > 0)
     out += r.total_bytes <= target.memory_bytes
@@ -105,10 +108,11 @@ std::string to_json(const PlanReport& r) {
       "{{\"parameters\": {}, \"tokens\": {}, \"forward_flops\": {}, \"backward_flops\": {}, \"recompute_flops\": {}, "
       "\"weight_bytes\": {}, \"compute_bytes\": {}, \"moment_bytes\": {}, \"gradient_bytes\": {}, \"scale_bytes\": {}, "
       "\"activation_bytes\": {}, \"transient_bytes\": {}, \"workspace_bytes\": {}, \"input_bytes\": {}, "
+      "\"padding_bytes\": {}, "
       "\"total_bytes\": {}, \"nodes\": {}, \"compile_seconds\": {:.4f}}}\n",
       r.parameters, r.tokens, r.forward_flops, r.backward_flops, r.recompute_flops, r.weight_bytes, r.compute_bytes,
       r.moment_bytes, r.gradient_bytes, r.scale_bytes, r.activation_bytes, r.transient_bytes, r.workspace_bytes,
-      r.input_bytes, r.total_bytes, r.nodes, r.compile_seconds);
+      r.input_bytes, r.padding_bytes, r.total_bytes, r.nodes, r.compile_seconds);
 }
 
 }  // namespace octet

@@ -20,7 +20,9 @@ struct PlanReport {
   int64_t weight_bytes = 0, compute_bytes = 0, moment_bytes = 0, gradient_bytes = 0, scale_bytes = 0;
   int64_t activation_bytes = 0;  // kept from forward to backward, at its maximum
   int64_t transient_bytes = 0;   // the rest of the arena's peak
-  int64_t workspace_bytes = 0, input_bytes = 0, total_bytes = 0;
+  int64_t workspace_bytes = 0, input_bytes = 0;
+  int64_t padding_bytes = 0;  // states begin at the target's alignment
+  int64_t total_bytes = 0;
   std::string peak_at;  // node where the arena is fullest
   int64_t nodes = 0;
   double compile_seconds = 0;
@@ -41,7 +43,7 @@ struct ActivationRow {
   int64_t s = 0, b = 0, h = 0, a = 0;
   int64_t ours_none = 0, ours_selective = 0, ours_full = 0;
   double paper_none = 0, paper_selective = 0, paper_full = 0;
-  std::vector<SavedValue> kept_none, kept_selective;  // of that layer
+  std::vector<SavedValue> kept_none, kept_selective;  // of that layer, before fusion (their op names say what they are)
 };
 std::vector<ActivationRow> activation_table(const Recipe& recipe, const Target& target);
 std::string to_text(const std::vector<ActivationRow>& rows, bool explain);

@@ -1,0 +1,56 @@
+#include "train/plan_report.h"
+
+#include <gtest/gtest.h>
+
+namespace octet {
+namespace {
+
+int64_t sum(const std::vector<SavedValue>& values) {
+  int64_t bytes = 0;
+  for (const SavedValue& value : values) bytes += value.bytes;
+  return bytes;
+}
+
+// 34 sbh + 5as²b bytes of the paper shrink to 32 sbh (no squares of the sequence, no masks) and 20 sbh (selective),
+// plus 4 bytes a head and token of log-sum-exp and 8 a token and norm.
+TEST(ActivationTable, CountsAreExact) {
+  for (const ActivationRow& r : activation_table(parse_recipe("bf16"), h200_target())) {
+    int64_t sbh = r.s * r.b * r.h, lse = 4 * r.s * r.b * r.a, statistics = 4 * r.s * r.b * 4;
+    EXPECT_EQ(r.ours_none, 32 * sbh + lse + statistics) << r.name;
+    EXPECT_EQ(r.ours_selective, 20 * sbh + lse) << r.name;
+    EXPECT_EQ(r.ours_full, 2 * sbh) << r.name;
+    EXPECT_EQ(sum(r.kept_none), r.ours_none);
+    EXPECT_EQ(sum(r.kept_selective), r.ours_selective);
+    EXPECT_LT(static_cast<double>(r.ours_none), r.paper_none);
+    EXPECT_LT(static_cast<double>(r.ours_selective), r.paper_selective);
+  }
+}
+
+TEST(ActivationTable, EveryKeptValueHasATerm) {
+  for (const char* recipe : {"bf16", "fp8-current", "fp8-delayed", "fp8-block"}) {
+    std::string text = to_text(activation_table(parse_recipe(recipe), h200_target()), true);
+    size_t at = 0;
+    for (int rows = 0; (at = text.find("  other ", at)) != std::string::npos; ++at, ++rows)
+      EXPECT_EQ(text.substr(at, 70).find_first_of("123456789"), std::string::npos) << text.substr(at, 80);
+  }
+}
+
+TEST(PlanReport, BytesAddUp) {
+  RunConfig config;
+  config.recipe = "fp8-delayed";
+  config.micro_batch = 1;
+  config.sequence_length = 128;
+  PlanReport r = plan_training(named_model("gpt2-124m"), config, h200_target());
+  EXPECT_EQ(r.parameters, 124439808);  // the published count
+  EXPECT_EQ(r.weight_bytes, 4 * r.parameters);
+  EXPECT_EQ(r.moment_bytes, 8 * r.parameters);
+  EXPECT_EQ(r.gradient_bytes, 4 * r.parameters);
+  EXPECT_EQ(r.total_bytes, r.weight_bytes + r.compute_bytes + r.moment_bytes + r.gradient_bytes + r.scale_bytes +
+                               r.activation_bytes + r.transient_bytes + r.workspace_bytes + r.input_bytes +
+                               r.padding_bytes);
+  EXPECT_GE(r.padding_bytes, 0);
+  EXPECT_LT(r.padding_bytes, 64 * 2000);  // under an alignment for each of its states
+}
+
+}  // namespace
+}  // namespace octet
