@@ -8,7 +8,7 @@ TEXT ?=
 .PHONY: quickstart build test test-build check format bench docs long sanitizers asan tsan fuzz clean
 
 quickstart: build
-	@bash scripts/quickstart.sh $(PROGRAM_BUILD)/tools/octet $(TEXT)
+	@bash scripts/quickstart.sh $(PROGRAM_BUILD)/tools/octet "$(TEXT)"
 
 build:
 	@bash scripts/setup.sh program
