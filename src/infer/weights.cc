@@ -64,6 +64,8 @@ class HuggingFaceWeights : public WeightSource {
     special_ = parse_special_tokens(text);
     tensors_ = open_safetensors(folder);
     check_tensors();
+    if (path_exists(folder + "/scales.safetensors"))
+      scales_ = std::make_unique<SafetensorsFile>(folder + "/scales.safetensors");
   }
 
   std::vector<float> read(const std::string& param, const Shape& shape) const override {
@@ -71,6 +73,8 @@ class HuggingFaceWeights : public WeightSource {
     check_finite(folder_ + ": " + param, values);
     return values;
   }
+
+  const TensorSource* scales() const override { return scales_.get(); }
 
  private:
   void check_tensors() const {
@@ -96,7 +100,16 @@ class HuggingFaceWeights : public WeightSource {
 
   std::string folder_;
   std::unique_ptr<TensorSource> tensors_;
+  std::unique_ptr<SafetensorsFile> scales_;
 };
+
+void load_scales(const TensorSource* scales, const StateEntry& entry, Executor& executor) {
+  const TensorType* type = scales != nullptr ? scales->find_type(entry.name) : nullptr;
+  check(type != nullptr && *type == entry.type, ErrorCode::kInvalidArgument,
+        "the recipe needs {} ({}), a scale kept from training in fp8-delayed; this folder has none: choose fp8-current",
+        entry.name, to_string(entry.type));
+  executor.write_state(entry.name, scales->read(entry.name).bytes);
+}
 
 void write_param(Executor& executor, const StateEntry& entry, const std::vector<float>& values) {
   std::vector<std::byte> bytes(static_cast<size_t>(entry.type.bytes()));
@@ -162,8 +175,12 @@ std::vector<float> read_parameter(const TensorSource& tensors, const ModelConfig
 }
 
 void load_weights(const WeightSource& source, Executor& executor) {
-  for (const StateEntry& entry : executor.program().states())
+  // A training program makes its own scales as it goes (and a checkpoint restores them itself).
+  bool needs_scales = executor.program().find_graph("apply") == nullptr;
+  for (const StateEntry& entry : executor.program().states()) {
     if (entry.kind == StateKind::kParam) write_param(executor, entry, source.read(entry.name, entry.type.shape));
+    if (entry.kind == StateKind::kScale && needs_scales) load_scales(source.scales(), entry, executor);
+  }
   prepare(executor);
 }
 

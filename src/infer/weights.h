@@ -23,6 +23,8 @@ class WeightSource {
   // The parameter's values. Throws kCorrupt for a shape that disagrees with config(), naming tensor and shapes, and for
   // values that are not finite.
   virtual std::vector<float> read(const std::string& param, const Shape& shape) const = 0;
+  // FP8 scales kept from training, by state name; null when the source has none.
+  virtual const TensorSource* scales() const { return nullptr; }
 
  protected:
   ModelConfig config_;
@@ -37,7 +39,8 @@ std::unique_ptr<WeightSource> open_weights(const std::string& path);
 std::vector<float> read_parameter(const TensorSource& tensors, const ModelConfig& config, const std::string& param,
                                   const Shape& shape, const std::string& name_prefix = "");
 
-// Fills every kParam state of the executor's program from the source, then runs "prepare" when there is one.
+// Fills every kParam state of the executor's program from the source, and its kScale states from the scales kept in
+// training (a program that needs them refuses a source without); then runs "prepare" when there is one.
 void load_weights(const WeightSource& source, Executor& executor);
 
 // Fresh weights as the model's params say (init, std), from the seed; then "prepare".
