@@ -83,6 +83,13 @@ class Interpreter final : public Executor {
     check_size(name, tensor, bytes.size());
     cpu::store_tensor(tensor, bytes.data());
   }
+  void read_state_part(const std::string& name, int64_t offset, std::span<std::byte> part) override {
+    std::vector<std::byte> whole(static_cast<size_t>(entry(name).type.bytes()));
+    read_state(name, whole);
+    check(offset >= 0 && static_cast<size_t>(offset) + part.size() <= whole.size(), ErrorCode::kInternal,
+          "state {}: {} bytes at {} are wanted of {}", name, part.size(), offset, whole.size());
+    std::copy_n(whole.begin() + offset, part.size(), part.begin());
+  }
   void write_state(const std::string& name, std::span<const std::byte> bytes) override {
     RefTensor& tensor = entry(name);
     check_size(name, tensor, bytes.size());

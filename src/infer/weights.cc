@@ -1,5 +1,6 @@
 #include "infer/weights.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -196,6 +197,35 @@ void initialize_weights(Executor& executor, uint64_t seed) {
   prepare(executor);
 }
 
+namespace {
+
+constexpr int64_t kPieceElements = int64_t{1} << 20;
+
+// One parameter as `dtype`, piece by piece: no second copy of a tensor is held.
+void write_in_pieces(Executor& executor, const StateEntry& state, DType dtype, const std::string& tensor,
+                     SafetensorsFolderWriter& writer) {
+  int64_t count = state.type.shape.elements(), width = dtype_bytes(state.type.dtype);
+  std::vector<std::byte> piece, out;
+  for (int64_t first = 0; first < count; first += kPieceElements) {
+    int64_t elements = std::min(kPieceElements, count - first);
+    piece.resize(static_cast<size_t>(elements * width));
+    out.resize(static_cast<size_t>(elements * dtype_bytes(dtype)));
+    executor.read_state_part(state.name, first * width, piece);
+    convert(state.type.dtype, piece.data(), dtype, out.data(), elements);
+    writer.write(tensor, out);
+  }
+}
+
+std::vector<float> read_param(Executor& executor, const StateEntry& state) {
+  std::vector<std::byte> bytes(static_cast<size_t>(state.type.bytes()));
+  std::vector<float> values(static_cast<size_t>(state.type.shape.elements()));
+  executor.read_state(state.name, bytes);
+  convert(state.type.dtype, bytes.data(), DType::kF32, values.data(), state.type.shape.elements());
+  return values;
+}
+
+}  // namespace
+
 void save_weights(Executor& executor, const ModelConfig& config, const SpecialTokens& special,
                   const std::string& folder, DType dtype, int64_t max_shard_bytes) {
   ParamShapes params = param_shapes(config);
@@ -208,26 +238,19 @@ void save_weights(Executor& executor, const ModelConfig& config, const SpecialTo
   SafetensorsFolderWriter writer(folder, types, {{"format", "pt"}}, max_shard_bytes);
   for (const NamedType& entry : writer.tensors()) {
     const CheckpointTensor& tensor = tensors.at(entry.name);
-    std::vector<float> stacked;
+    std::vector<float> stacked;  // of transposed tensors only
     for (const std::string& param : tensor.params) {
       const StateEntry* state = executor.program().find_state(param);
       check(state != nullptr, ErrorCode::kInternal, "no state holds parameter {}", param);
-      int64_t count = state->type.shape.elements();
-      size_t at = stacked.size();
-      stacked.resize(at + static_cast<size_t>(count));
-      if (state->type.dtype == DType::kF32) {
-        executor.read_state(param, std::as_writable_bytes(std::span(stacked).subspan(at)));
+      if (!tensor.transposed) {
+        write_in_pieces(executor, *state, dtype, entry.name, writer);
         continue;
       }
-      std::vector<std::byte> bytes(static_cast<size_t>(state->type.bytes()));
-      executor.read_state(param, bytes);
-      convert(state->type.dtype, bytes.data(), DType::kF32, stacked.data() + at, count);
+      std::vector<float> values = read_param(executor, *state);
+      stacked.insert(stacked.end(), values.begin(), values.end());
     }
-    if (tensor.transposed) stacked = transposed(stacked, entry.type.shape[1], entry.type.shape[0]);
-    if (dtype == DType::kF32) {
-      writer.write(entry.name, std::as_bytes(std::span(stacked)));
-      continue;
-    }
+    if (!tensor.transposed) continue;
+    stacked = transposed(stacked, entry.type.shape[1], entry.type.shape[0]);
     std::vector<std::byte> out(static_cast<size_t>(entry.type.bytes()));
     convert(DType::kF32, stacked.data(), dtype, out.data(), static_cast<int64_t>(stacked.size()));
     writer.write(entry.name, out);

@@ -14,6 +14,7 @@ namespace octet {
 namespace {
 
 constexpr const char* kStepPrefix = "step_";
+constexpr int64_t kPieceBytes = int64_t{4} << 20;
 
 // The states of some kinds as one safetensors file under their own names.
 void write_states(Executor& executor, std::initializer_list<StateKind> kinds, const std::string& path) {
@@ -21,11 +22,13 @@ void write_states(Executor& executor, std::initializer_list<StateKind> kinds, co
   for (const StateEntry& entry : executor.program().states())
     if (std::find(kinds.begin(), kinds.end(), entry.kind) != kinds.end()) types.push_back({entry.name, entry.type});
   SafetensorsWriter writer(path, types);
-  std::vector<std::byte> bytes;
+  std::vector<std::byte> piece;  // no second copy of a tensor is held
   for (const NamedType& entry : writer.tensors()) {
-    bytes.resize(static_cast<size_t>(entry.type.bytes()));
-    executor.read_state(entry.name, bytes);
-    writer.write(entry.name, bytes);
+    for (int64_t offset = 0; offset < entry.type.bytes(); offset += kPieceBytes) {
+      piece.resize(static_cast<size_t>(std::min(kPieceBytes, entry.type.bytes() - offset)));
+      executor.read_state_part(entry.name, offset, piece);
+      writer.write(entry.name, piece);
+    }
   }
   writer.finish();
 }

@@ -4,6 +4,7 @@
 // loop, or do anything a kernel does not.
 #include <cstring>
 #include <map>
+#include <optional>
 
 #include "base/error.h"
 #include "base/threads.h"
@@ -38,6 +39,12 @@ class CpuExecutor final : public Executor {
   void read_state(const std::string& name, std::span<std::byte> bytes) override {
     auto [data, size] = state(name, bytes.size());
     std::memcpy(bytes.data(), data, size);
+  }
+  void read_state_part(const std::string& name, int64_t offset, std::span<std::byte> part) override {
+    auto [data, size] = state(name, {});
+    check(offset >= 0 && static_cast<size_t>(offset) + part.size() <= size, ErrorCode::kInvalidArgument,
+          "state '{}' has {} bytes, {} at {} are wanted", name, size, part.size(), offset);
+    std::memcpy(part.data(), data + offset, part.size());
   }
   void write_state(const std::string& name, std::span<const std::byte> bytes) override {
     auto [data, size] = state(name, bytes.size());
@@ -118,13 +125,14 @@ class CpuExecutor final : public Executor {
          fmt::join(names, ", "));
   }
 
-  std::pair<std::byte*, size_t> state(const std::string& name, size_t given) {
+  // Where a state lies; its size must be the given one when there is one.
+  std::pair<std::byte*, size_t> state(const std::string& name, std::optional<size_t> given) {
     auto it = state_index_.find(name);
     check(it != state_index_.end(), ErrorCode::kNotFound, "no state '{}' in program '{}'", name, plan_.program.name);
     const TensorType& type = plan_.program.states()[it->second].type;
     const auto size = static_cast<size_t>(type.bytes());
-    check(given == size, ErrorCode::kInvalidArgument, "state '{}' is {} = {} bytes, {} were given", name,
-          to_string(type), size, given);
+    check(!given || *given == size, ErrorCode::kInvalidArgument, "state '{}' is {} = {} bytes, {} were given", name,
+          to_string(type), size, given.value_or(0));
     return {states_[it->second], size};
   }
 
