@@ -2,6 +2,7 @@
 // step of a tiny model through the interpreter, and each node's rows against its results.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 
 #include "kernels/cpu/parity.h"

@@ -19,6 +19,15 @@ std::string human_bytes(int64_t bytes) {
   return fmt::format("{:.5g} TiB", value);
 }
 
+// 124439808 -> "124.4M".
+std::string human_count(double count) {
+  for (const char* unit : {"", "k", "M", "G"}) {
+    if (count < 1000) return fmt::format("{:.4g}{}", count, unit);
+    count /= 1000;
+  }
+  return fmt::format("{:.4g}T", count);
+}
+
 std::string line(const char* what, int64_t bytes, const std::string& note = {}) {
   return fmt::format("  {:<34}{:>16}  {:>12}{}\n", what, bytes, human_bytes(bytes), note.empty() ? "" : "  " + note);
 }
@@ -77,12 +86,12 @@ PlanReport plan_training(const ModelConfig& model, const RunConfig& config, cons
 
 std::string to_text(const PlanReport& r, const ModelConfig& m, const Target& target) {
   std::string out = fmt::format(
-      "model     {} {} layers, {} wide, {} heads ({} key/value), vocabulary {}: {:.4g}M parameters\n", m.architecture,
-      m.layers, m.hidden, m.heads, m.kv_head_count(), m.vocab_size, static_cast<double>(r.parameters) / 1e6);
+      "model     {} {} layers, {} wide, {} heads ({} key/value), vocabulary {}: {} parameters\n", m.architecture,
+      m.layers, m.hidden, m.heads, m.kv_head_count(), m.vocab_size, human_count(static_cast<double>(r.parameters)));
   out += fmt::format("target    {}; one micro-batch of {} tokens; {} nodes compiled in {:.3f} s\n", target.name,
                      r.tokens, r.nodes, r.compile_seconds);
-  out += fmt::format("FLOPs     {:.4g}M forward + {:.4g}M backward + {:.4g}M recomputed a token (causal attention)\n",
-                     r.forward_flops / 1e6, r.backward_flops / 1e6, r.recompute_flops / 1e6);
+  out += fmt::format("FLOPs     {} forward + {} backward + {} recomputed a token (causal attention)\n",
+                     human_count(r.forward_flops), human_count(r.backward_flops), human_count(r.recompute_flops));
   out += "bytes\n";
   out += line("weights (float32 masters)", r.weight_bytes);
   out += line("compute copies of weights", r.compute_bytes);
