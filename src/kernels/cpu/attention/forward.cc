@@ -4,7 +4,9 @@
 #include <atomic>
 
 #include "base/threads.h"
+#include "kernels/cpu/attention/amx_tiles.h"
 #include "kernels/cpu/attention/problem.h"
+#include "kernels/cpu/matmul/gemm_engine.h"
 
 namespace octet::cpu {
 namespace {
@@ -20,56 +22,124 @@ struct Inputs {
   float* lse;
 };
 
-// The scratch of one thread, [rows][cols]
-struct Buffers {
+// The sums of one block of queries of one head: rows of `out`, not yet divided by the sums in `state`.
+struct BlockResult {
+  const float* out;
+  int64_t out_row;
+  SoftmaxRow state[kBlock];
+};
+
+// The scratch of one thread, in float32 vectors.
+template <typename T>
+struct VectorBlock {
   float *q, *keys, *values, *scores, *out;  // [block][dim] [dim][block] [block][dim] [block][block] [block][dim]
   uint32_t* words;
-  Buffers(const AttentionProblem& p, Scratch scratch)
+  VectorBlock(const AttentionProblem& p, Scratch scratch)
       : q(scratch.floats(kBlock * p.padded_dim)),
         keys(scratch.floats(p.padded_dim * kBlock)),
         values(scratch.floats(kBlock * p.padded_dim)),
         scores(scratch.floats(kBlock * kBlock)),
         out(scratch.floats(kBlock * p.padded_dim)),
         words(reinterpret_cast<uint32_t*>(scratch.floats(random_buffer_words(kBlock) + kLanes))) {}
+
+  template <typename Drop>
+  void run(const AttentionProblem& p, const T* from, const T* k, const T* v, int64_t first, int64_t queries,
+           BlockResult& result, const Drop& drop) const {
+    const QueryBlock block{tiles::rows_of(from, p.q_row(), queries, p.dim, q),
+                           first,
+                           queries,
+                           p.dim,
+                           p.padded_dim,
+                           p.window,
+                           p.scale,
+                           keys,
+                           scores,
+                           out};
+    run_query_block(
+        block, result.state,
+        [&](int64_t key, int64_t count) {
+          tiles::pack_transposed(k + key * p.kv_row(), p.kv_row(), count, p.dim, keys, kBlock);
+        },
+        [&](int64_t key, int64_t count) {
+          return tiles::rows_of(v + key * p.kv_row(), p.kv_row(), count, p.dim, values);
+        },
+        drop);
+    result.out = out, result.out_row = p.padded_dim;
+  }
 };
 
+#ifdef OCTET_AMX_ATTENTION
+// The same on AMX tiles: scores are exact products of bf16, probabilities are split in two bf16 parts.
+struct AmxBlock {
+  int64_t width;             // padded head dim
+  uint16_t *q, *high, *low;  // [block][width], [block][block]
+  uint32_t *keys, *values;   // pairs: [width / 2][block], [block / 2][width]
+  float *scores, *out;       // [block][block], [block][width]
+  uint32_t* words;
+  AmxBlock(const AttentionProblem& p, Scratch scratch) : width(amx::round_up_step(p.dim)) {
+    q = reinterpret_cast<uint16_t*>(scratch.floats(kBlock * width / 2));
+    high = reinterpret_cast<uint16_t*>(scratch.floats(kBlock * kBlock / 2));
+    low = reinterpret_cast<uint16_t*>(scratch.floats(kBlock * kBlock / 2));
+    keys = reinterpret_cast<uint32_t*>(scratch.floats(kBlock * width / 2));
+    values = reinterpret_cast<uint32_t*>(scratch.floats(kBlock * width / 2));
+    scores = scratch.floats(kBlock * kBlock);
+    out = scratch.floats(kBlock * width);
+    words = reinterpret_cast<uint32_t*>(scratch.floats(random_buffer_words(kBlock) + kLanes));
+  }
+
+  template <typename Drop>
+  void run(const AttentionProblem& p, const BF16* from, const BF16* k, const BF16* v, int64_t first, int64_t queries,
+           BlockResult& result, const Drop& drop) const {
+    const amx::Tiles tiles;
+    const int64_t rows = amx::round_up_step(queries), end = first + queries;
+    amx::pack_rows({from, p.q_row(), queries, p.dim}, width, q);
+    std::fill_n(out, rows * width, 0.0f);
+    for (int64_t key = p.first_key(first, 0) / kBlock * kBlock; key < end; key += kBlock) {
+      const int64_t count = std::min(kBlock, end - key), cols = amx::round_up_step(count);
+      amx::pack_transposed_pairs({k + key * p.kv_row(), p.kv_row(), count, p.dim}, width, keys);
+      amx::pack_pairs({v + key * p.kv_row(), p.kv_row(), count, p.dim}, width, values);
+      amx::product(rows, cols, width, {{q, keys}}, width, kBlock, scores, kBlock, false);
+      for (int64_t r = 0; r < queries; ++r) {
+        const int64_t position = first + r, seen = std::clamp<int64_t>(position + 1 - key, 0, count);
+        float* row = scores + r * kBlock;
+        const int64_t reach = tiles::round_up_lanes(seen),
+                      low_key = std::max<int64_t>(0, p.first_key(position, 0) - key);
+        const float factor = result.state[r].add(row, low_key, seen, reach, p.scale);
+        if (factor != 1.0f) scale_row(out + r * width, width, factor);
+        drop(r, key, reach, row);
+        std::fill_n(row + reach, cols - reach, 0.0f);
+        for (int64_t c = 0; c < cols; c += kLanes) {
+          const amx::Split parts = amx::split(simd::load(row + c, simd::Full{}));
+          amx::store_upper_halves(high + r * kBlock + c, parts.high);
+          amx::store_upper_halves(low + r * kBlock + c, parts.low);
+        }
+      }
+      amx::product(rows, width, cols, {{high, values}, {low, values}}, kBlock, width, out, width, true);
+    }
+    result.out = out, result.out_row = width;
+  }
+};
+#endif
+
 // Queries [first, last) of the segment at `start`.
-template <typename T>
-void run_block(const AttentionProblem& p, const KernelArgs& args, const Inputs& inputs, const Buffers& b, int64_t head,
-               int64_t start, int64_t first, int64_t last) {
+template <typename T, typename Block>
+void run_block(const AttentionProblem& p, const KernelArgs& args, const Inputs& inputs, const Block& block,
+               int64_t head, int64_t start, int64_t first, int64_t last) {
   const int64_t kv_offset = start * p.kv_row() + head / p.group() * p.dim;
-  const T *k = args.in[1].as<const T>() + kv_offset, *v = args.in[2].as<const T>() + kv_offset;
   const T* q = args.in[0].as<const T>() + first * p.q_row() + head * p.dim;
-  const QueryBlock block{tiles::rows_of(q, p.q_row(), last - first, p.dim, b.q),
-                         first - start,
-                         last - first,
-                         p.dim,
-                         p.padded_dim,
-                         p.window,
-                         p.scale,
-                         b.keys,
-                         b.scores,
-                         b.out};
-  SoftmaxRow state[kBlock];
-  run_query_block(
-      block, state,
-      [&](int64_t key, int64_t count) {
-        tiles::pack_transposed(k + key * p.kv_row(), p.kv_row(), count, p.dim, b.keys, kBlock);
-      },
-      [&](int64_t key, int64_t count) {
-        return tiles::rows_of(v + key * p.kv_row(), p.kv_row(), count, p.dim, b.values);
-      },
-      [&](int64_t row, int64_t key, int64_t width, float* probabilities) {
-        if (inputs.stream == nullptr) return;
-        drop_probabilities(p, *inputs.stream, head, first + row, key, width, probabilities, b.words);
-      });
+  BlockResult result;
+  block.run(p, q, args.in[1].as<const T>() + kv_offset, args.in[2].as<const T>() + kv_offset, first - start,
+            last - first, result, [&](int64_t row, int64_t key, int64_t width, float* probabilities) {
+              if (inputs.stream == nullptr) return;
+              drop_probabilities(p, *inputs.stream, head, first + row, key, width, probabilities, block.words);
+            });
   for (int64_t row = 0; row < last - first; ++row) {
-    if (inputs.lse != nullptr) inputs.lse[(first + row) * p.heads + head] = state[row].lse();
+    if (inputs.lse != nullptr) inputs.lse[(first + row) * p.heads + head] = result.state[row].lse();
     if (args.out[0].data == nullptr) continue;
-    const float factor = 1.0f / state[row].sum;
-    T* result = args.out[0].as<T>() + (first + row) * p.q_row() + head * p.dim;
+    const float factor = 1.0f / result.state[row].sum;
+    T* to = args.out[0].as<T>() + (first + row) * p.q_row() + head * p.dim;
     simd::for_lanes(p.dim, [&](int64_t i, auto lanes) {
-      simd::store(result + i, simd::load(b.out + row * p.padded_dim + i, lanes) * factor, lanes);
+      simd::store(to + i, simd::load(result.out + row * result.out_row + i, lanes) * factor, lanes);
     });
   }
 }
@@ -88,7 +158,7 @@ void clear_outside(const AttentionProblem& p, const KernelArgs& args, const Inpu
   clear(inputs.end, p.tokens);
 }
 
-template <typename T>
+template <typename T, typename Block>
 void attention(const AttentionProblem& p, const KernelArgs& args) {
   Inputs inputs{args.in[3].as<const int32_t>(), args.in[3].elements() - 1, 0, nullptr, args.out[1].as<float>()};
   inputs.end = p.check_segments(inputs.starts, inputs.segments);
@@ -105,7 +175,7 @@ void attention(const AttentionProblem& p, const KernelArgs& args) {
   std::atomic<int64_t> next{0};
   const auto work = [&](int64_t thread, int64_t threads) {
     const int64_t share = static_cast<int64_t>(args.workspace.size()) / threads / 64 * 64;
-    const Buffers buffers(p, Scratch(args.workspace.data() + thread * share, share));
+    const Block buffers(p, Scratch(args.workspace.data() + thread * share, share));
     int64_t segment = 0, before = 0;  // tasks of the segments before
     for (int64_t task = next++; task < tasks; task = next++) {
       while (task - before >= blocks_of(segment) * p.heads) before += blocks_of(segment++) * p.heads;
@@ -128,14 +198,29 @@ BoundKernel bind(const Graph& graph, const Node& node) {
   const AttentionProblem problem(graph, node);
   const bool bf16 = node.results[0].dtype == DType::kBF16;
   return [problem, bf16](const KernelArgs& args) {
-    bf16 ? attention<BF16>(problem, args) : attention<float>(problem, args);
+    bf16 ? attention<BF16, VectorBlock<BF16>>(problem, args) : attention<float, VectorBlock<float>>(problem, args);
   };
 }
+
+#ifdef OCTET_AMX_ATTENTION
+bool accepts_amx(const Graph& graph, const Node& node) {
+  return accepts(graph, node) && node.results[0].dtype == DType::kBF16 && amx_engine() != nullptr;
+}
+
+BoundKernel bind_amx(const Graph& graph, const Node& node) {
+  const AttentionProblem problem(graph, node);
+  return [problem](const KernelArgs& args) { attention<BF16, AmxBlock>(problem, args); };
+}
+#endif
 
 }  // namespace
 
 std::span<const KernelRow> attention_rows() {
-  static const KernelRow rows[] = {{Op::kAttention, "attention_tiled", accepts, bind}};
+  static const KernelRow rows[] = {
+#ifdef OCTET_AMX_ATTENTION
+      {Op::kAttention, "attention_amx", accepts_amx, bind_amx},
+#endif
+      {Op::kAttention, "attention_tiled", accepts, bind}};
   return rows;
 }
 
