@@ -9,7 +9,8 @@
 #include <atomic>
 
 #include "base/threads.h"
-#include "kernels/cpu/attention/problem.h"
+#include "kernels/cpu/attention/amx_gradient.h"
+#include "kernels/cpu/matmul/gemm_engine.h"
 
 namespace octet::cpu {
 namespace {
@@ -21,19 +22,12 @@ using tiles::Matrix;
 
 constexpr int64_t kBlock = kAttentionBlock;
 
-// Operands: q k v segments out lse dout rng; results dq dk dv.
-struct Inputs {
-  const int32_t* starts;
-  int64_t segments;
-  const RandomStream* stream;
-  const float* lse;
-  float* delta;  // [tokens, heads], in the workspace
-};
-
-struct Buffers {
+// The walk of one thread in float32 vectors.
+template <typename T>
+struct VectorGradient {
   float *q, *dout, *keys, *keys_t, *values_t, *probabilities, *ds, *dk, *dv, *dq;
   uint32_t* words;
-  Buffers(const AttentionProblem& p, int64_t dq_rows, Scratch scratch)
+  VectorGradient(const AttentionProblem& p, int64_t dq_rows, Scratch scratch)
       : q(scratch.floats(kBlock * p.padded_dim)),
         dout(scratch.floats(kBlock * p.padded_dim)),
         keys(scratch.floats(kBlock * p.padded_dim)),
@@ -45,23 +39,17 @@ struct Buffers {
         dv(scratch.floats(kBlock * p.padded_dim)),
         dq(scratch.floats(dq_rows * p.padded_dim)),
         words(reinterpret_cast<uint32_t*>(scratch.floats(random_buffer_words(kBlock) + kLanes))) {}
+  void run(const AttentionProblem& p, const KernelArgs& args, const GradientInputs& inputs,
+           const GradientTask& task) const;
   static int64_t bytes(const AttentionProblem& p, int64_t dq_rows) {
     return 4 * (p.padded_dim * (7 * kBlock + dq_rows) + 2 * kBlock * kBlock + random_buffer_words(kBlock) + kLanes) +
            11 * 64;
   }
 };
 
-// What one task covers: heads of one kv head, and ranges of tokens of one segment that start on the block grid.
-struct Task {
-  int64_t start, end;  // the segment
-  int64_t kv_head, first_head, last_head;
-  int64_t first_key, last_key, first_query, last_query;
-  bool want_dq, want_dkv;
-};
-
 // Rows of `from` become probabilities times dropout in `probabilities` and dS in `ds`, which held scores and dP.
-void grad_row(const AttentionProblem& p, const Inputs& inputs, int64_t head, int64_t query, int64_t offset, int64_t low,
-              int64_t high, int64_t width, float* scores, float* dp, float* keep, uint32_t* words) {
+void grad_row(const AttentionProblem& p, const GradientInputs& inputs, int64_t head, int64_t query, int64_t offset,
+              int64_t low, int64_t high, int64_t width, float* scores, float* dp, float* keep, uint32_t* words) {
   const float lse = inputs.lse[query * p.heads + head], delta = inputs.delta[query * p.heads + head];
   if (inputs.stream != nullptr) {
     std::fill_n(keep, width, 1.0f);
@@ -70,32 +58,17 @@ void grad_row(const AttentionProblem& p, const Inputs& inputs, int64_t head, int
   for (int64_t c = 0; c < width; c += kLanes) {
     const Ints index = lane_indices(c);
     const auto seen = (index >= static_cast<int32_t>(low)) & (index < static_cast<int32_t>(high));
-    Floats probability = simd::exp(simd::load(scores + c, simd::Full{}) * p.scale - lse);
-    probability = seen & ~(probability < 0x1p-126f) ? probability : Floats{};
-    Floats slope = simd::load(dp + c, simd::Full{});
-    Floats kept = probability;
-    if (inputs.stream != nullptr) {
-      const Floats factor = simd::load(keep + c, simd::Full{});
-      slope *= factor, kept *= factor;
-    }
-    const Floats ds = probability * (slope - delta) * p.scale;
-    simd::store(scores + c, kept, simd::Full{});
-    simd::store(dp + c, seen ? ds : Floats{}, simd::Full{});
+    const Slopes slopes = slopes_of(simd::load(scores + c, simd::Full{}), simd::load(dp + c, simd::Full{}), seen,
+                                    inputs.stream != nullptr ? keep + c : nullptr, p.scale, lse, delta);
+    simd::store(scores + c, slopes.kept, simd::Full{});
+    simd::store(dp + c, slopes.ds, simd::Full{});
   }
 }
 
 template <typename T>
-void store_rows(const float* from, int64_t rows, const AttentionProblem& p, T* to, int64_t to_row) {
-  for (int64_t r = 0; r < rows; ++r) {
-    simd::for_lanes(p.dim, [&](int64_t i, auto lanes) {
-      simd::store(to + r * to_row + i, simd::load(from + r * p.padded_dim + i, lanes), lanes);
-    });
-  }
-}
-
-template <typename T>
-void run_task(const AttentionProblem& p, const KernelArgs& args, const Inputs& inputs, const Buffers& b,
-              const Task& task) {
+void VectorGradient<T>::run(const AttentionProblem& p, const KernelArgs& args, const GradientInputs& inputs,
+                            const GradientTask& task) const {
+  const VectorGradient& b = *this;
   const int64_t kv_offset = task.kv_head * p.dim, dq_rows = task.last_query - task.first_query;
   if (task.want_dq) std::fill_n(b.dq, (task.last_head - task.first_head) * dq_rows * p.padded_dim, 0.0f);
   for (int64_t key = task.first_key; key < task.last_key; key += kBlock) {
@@ -151,16 +124,16 @@ void run_task(const AttentionProblem& p, const KernelArgs& args, const Inputs& i
     }
     if (task.want_dkv) {
       if (args.out[1].data != nullptr) {
-        store_rows(b.dk, keys, p, args.out[1].as<T>() + key * p.kv_row() + kv_offset, p.kv_row());
+        store_rows(b.dk, p.padded_dim, keys, p.dim, args.out[1].as<T>() + key * p.kv_row() + kv_offset, p.kv_row());
       }
       if (args.out[2].data != nullptr) {
-        store_rows(b.dv, keys, p, args.out[2].as<T>() + key * p.kv_row() + kv_offset, p.kv_row());
+        store_rows(b.dv, p.padded_dim, keys, p.dim, args.out[2].as<T>() + key * p.kv_row() + kv_offset, p.kv_row());
       }
     }
   }
   if (!task.want_dq || args.out[0].data == nullptr) return;
   for (int64_t head = task.first_head; head < task.last_head; ++head) {
-    store_rows(b.dq + (head - task.first_head) * dq_rows * p.padded_dim, dq_rows, p,
+    store_rows(b.dq + (head - task.first_head) * dq_rows * p.padded_dim, p.padded_dim, dq_rows, p.dim,
                args.out[0].as<T>() + task.first_query * p.q_row() + head * p.dim, p.q_row());
   }
 }
@@ -190,7 +163,7 @@ void clear_outside(const AttentionProblem& p, const KernelArgs& args, int64_t be
 
 // Calls make(segment start, end, number within the segment) for the task of this number; per_segment counts tasks.
 template <typename PerSegment, typename Make>
-void run_tasks(const Inputs& inputs, int64_t threads, const PerSegment& per_segment, const Make& make) {
+void run_tasks(const GradientInputs& inputs, int64_t threads, const PerSegment& per_segment, const Make& make) {
   std::atomic<int64_t> next{0};
   const auto work = [&](int64_t thread) {
     int64_t segment = 0, before = 0;
@@ -206,10 +179,10 @@ void run_tasks(const Inputs& inputs, int64_t threads, const PerSegment& per_segm
   });
 }
 
-template <typename T>
+template <typename T, typename Walk>
 void attention_grad(const AttentionProblem& p, const KernelArgs& args) {
-  Inputs inputs{args.in[3].as<const int32_t>(), args.in[3].elements() - 1, nullptr, args.in[5].as<const float>(),
-                reinterpret_cast<float*>(args.workspace.data())};
+  GradientInputs inputs{args.in[3].as<const int32_t>(), args.in[3].elements() - 1, nullptr,
+                        args.in[5].as<const float>(), reinterpret_cast<float*>(args.workspace.data())};
   const int64_t end = p.check_segments(inputs.starts, inputs.segments);
   RandomStream stream;
   if (p.dropout > 0) {
@@ -220,8 +193,8 @@ void attention_grad(const AttentionProblem& p, const KernelArgs& args) {
   clear_outside<T>(p, args, end, p.tokens);
   const int64_t delta_bytes = (p.tokens * p.heads * 4 + 63) / 64 * 64;
   const int64_t left = static_cast<int64_t>(args.workspace.size()) - delta_bytes;
-  check(left >= Buffers::bytes(p, kBlock), ErrorCode::kInternal,
-        "attention_grad needs {} bytes of scratch, the workspace has {}", delta_bytes + Buffers::bytes(p, kBlock),
+  check(left >= Walk::bytes(p, kBlock), ErrorCode::kInternal,
+        "attention_grad needs {} bytes of scratch, the workspace has {}", delta_bytes + Walk::bytes(p, kBlock),
         args.workspace.size());
   make_delta<T>(p, args, inputs.delta);
 
@@ -232,15 +205,15 @@ void attention_grad(const AttentionProblem& p, const KernelArgs& args) {
   }
   if (longest == 0) return;
   const int64_t whole_tasks = segments_used * p.kv_heads, whole_rows = longest * p.group();
-  int64_t threads = std::min<int64_t>(thread_count(), left / Buffers::bytes(p, kBlock));
-  const bool whole = threads * Buffers::bytes(p, whole_rows) <= left && whole_tasks >= threads;
+  int64_t threads = std::min<int64_t>(thread_count(), left / Walk::bytes(p, kBlock));
+  const bool whole = threads * Walk::bytes(p, whole_rows) <= left && whole_tasks >= threads;
   if (whole) threads = std::min(threads, whole_tasks);
   const int64_t share = left / threads / 64 * 64;
-  const auto run = [&](int64_t thread, const Task& task) {
+  const auto run = [&](int64_t thread, const GradientTask& task) {
     const int64_t dq_rows =
         task.want_dq ? (task.last_query - task.first_query) * (task.last_head - task.first_head) : 0;
-    const Buffers buffers(p, dq_rows, Scratch(args.workspace.data() + delta_bytes + thread * share, share));
-    run_task<T>(p, args, inputs, buffers, task);
+    const Walk walk(p, dq_rows, Scratch(args.workspace.data() + delta_bytes + thread * share, share));
+    walk.run(p, args, inputs, task);
   };
   const auto length_of = [&](int64_t s) { return int64_t{inputs.starts[s + 1]} - inputs.starts[s]; };
   if (whole) {
@@ -277,14 +250,30 @@ BoundKernel bind(const Graph& graph, const Node& node) {
   const AttentionProblem problem(graph, node);
   const bool bf16 = node.results[0].dtype == DType::kBF16;
   return [problem, bf16](const KernelArgs& args) {
-    bf16 ? attention_grad<BF16>(problem, args) : attention_grad<float>(problem, args);
+    bf16 ? attention_grad<BF16, VectorGradient<BF16>>(problem, args)
+         : attention_grad<float, VectorGradient<float>>(problem, args);
   };
 }
+
+#ifdef OCTET_AMX_ATTENTION
+bool accepts_amx(const Graph& graph, const Node& node) {
+  return accepts(graph, node) && node.results[0].dtype == DType::kBF16 && amx_engine() != nullptr;
+}
+
+BoundKernel bind_amx(const Graph& graph, const Node& node) {
+  const AttentionProblem problem(graph, node);
+  return [problem](const KernelArgs& args) { attention_grad<BF16, AmxGradient>(problem, args); };
+}
+#endif
 
 }  // namespace
 
 std::span<const KernelRow> attention_grad_rows() {
-  static const KernelRow rows[] = {{Op::kAttentionGrad, "attention_grad_tiled", accepts, bind}};
+  static const KernelRow rows[] = {
+#ifdef OCTET_AMX_ATTENTION
+      {Op::kAttentionGrad, "attention_grad_amx", accepts_amx, bind_amx},
+#endif
+      {Op::kAttentionGrad, "attention_grad_tiled", accepts, bind}};
   return rows;
 }
 
