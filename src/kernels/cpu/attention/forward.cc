@@ -99,24 +99,39 @@ struct AmxBlock {
       amx::pack_transposed_pairs({k + key * p.kv_row(), p.kv_row(), count, p.dim}, width, keys);
       amx::pack_pairs({v + key * p.kv_row(), p.kv_row(), count, p.dim}, width, values);
       amx::product(rows, cols, width, {{q, keys}}, width, kBlock, scores, kBlock, false);
-      for (int64_t r = 0; r < queries; ++r) {
-        const int64_t position = first + r, seen = std::clamp<int64_t>(position + 1 - key, 0, count);
-        float* row = scores + r * kBlock;
-        const int64_t reach = tiles::round_up_lanes(seen),
-                      low_key = std::max<int64_t>(0, p.first_key(position, 0) - key);
-        const float factor = result.state[r].add(row, low_key, seen, reach, p.scale);
-        if (factor != 1.0f) scale_row(out + r * width, width, factor);
-        drop(r, key, reach, row);
-        std::fill_n(row + reach, cols - reach, 0.0f);
-        for (int64_t c = 0; c < cols; c += kLanes) {
-          const amx::Split parts = amx::split(simd::load(row + c, simd::Full{}));
-          amx::store_upper_halves(high + r * kBlock + c, parts.high);
-          amx::store_upper_halves(low + r * kBlock + c, parts.low);
-        }
+      for (int64_t band = 0; band < queries; band += kLanes) {
+        const int64_t band_rows = std::min<int64_t>(kLanes, queries - band);
+        softmax_band(p, first, key, band, band_rows, count, result.state + band, drop);
       }
       amx::product(rows, width, cols, {{high, values}, {low, values}}, kBlock, width, out, width, true);
     }
     result.out = out, result.out_row = width;
+  }
+
+  // Rows [band, band + rows) of the scores of `count` keys become the parts of their probabilities.
+  template <typename Drop>
+  void softmax_band(const AttentionProblem& p, int64_t first, int64_t key, int64_t band, int64_t rows, int64_t count,
+                    SoftmaxRow* state, const Drop& drop) const {
+    int32_t first_seen[kLanes], last_seen[kLanes];
+    float factors[kLanes];
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t position = first + band + r;
+      first_seen[r] = static_cast<int32_t>(std::max<int64_t>(0, p.first_key(position, 0) - key));
+      last_seen[r] = static_cast<int32_t>(std::clamp<int64_t>(position + 1 - key, 0, count));
+    }
+    const int64_t reach = tiles::round_up_lanes(last_seen[rows - 1]), cols = amx::round_up_step(count);
+    softmax_rows(state, rows, scores + band * kBlock, kBlock, first_seen, last_seen, reach, p.scale, factors);
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t at = (band + r) * kBlock;
+      if (factors[r] != 1.0f) scale_row(out + (band + r) * width, width, factors[r]);
+      drop(band + r, key, reach, scores + at);
+      std::fill_n(scores + at + reach, cols - reach, 0.0f);
+      for (int64_t c = 0; c < cols; c += kLanes) {
+        const amx::Split parts = amx::split(simd::load(scores + at + c, simd::Full{}));
+        amx::store_upper_halves(high + at + c, parts.high);
+        amx::store_upper_halves(low + at + c, parts.low);
+      }
+    }
   }
 };
 #endif

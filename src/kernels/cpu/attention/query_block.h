@@ -20,45 +20,77 @@ OCTET_SIMD simd::Ints lane_indices(int64_t first) {
 
 struct SoftmaxRow {
   float maximum = -INFINITY, sum = 0;
+  float lse() const { return maximum + std::log(sum); }
+};
 
-  // Scores of one row become probabilities of keys [low, high) relative to the running maximum, zero in the rest of
-  // `width` (whole vectors). Returns the factor for what was summed before.
-  float add(float* scores, int64_t low, int64_t high, int64_t width, float scale) {
-    using simd::Floats;
-    const Floats lowest = simd::broadcast(-INFINITY);
+// Joins the lanes of each of `rows` vectors: lane r of the result is that of row r. The rows are used up.
+template <typename Join>
+OCTET_SIMD simd::Floats join_lanes(simd::Floats (&row)[simd::kLanes], int64_t rows, const Join& join) {
+  if (rows <= 2) {  // the same order of joins either way
+    simd::Floats joined{};
+    for (int64_t r = 0; r < rows; ++r) joined[r] = simd::across(row[r], join);
+    return joined;
+  }
+  tiles::transpose(row);
+  for (int width = simd::kLanes / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) row[i] = join(row[i], row[i + width]);
+  }
+  return row[0];
+}
+
+// Scores of up to kLanes rows, `stride` apart, become probabilities of keys [low[r], high[r]) relative to the running
+// maxima, zero in the rest of `width` (whole vectors). factors: for what each row summed before.
+inline void softmax_rows(SoftmaxRow* state, int64_t rows, float* scores, int64_t stride, const int32_t* low,
+                         const int32_t* high, int64_t width, float scale, float* factors) {
+  using simd::Floats, simd::Full, simd::kLanes;
+  const Floats lowest = simd::broadcast(-INFINITY);
+  alignas(64) Floats joined[kLanes];
+  alignas(64) float before_row[kLanes], now_row[kLanes], sum_row[kLanes];
+  for (int64_t r = 0; r < kLanes; ++r) {
     Floats top = lowest;
-    if (low == 0 && high == width) {
-      for (int64_t c = 0; c < width; c += simd::kLanes) top = simd::larger(simd::load(scores + c, simd::Full{}), top);
+    float* row = scores + r * stride;
+    if (r >= rows) {
+      before_row[r] = 0, sum_row[r] = 0;
+    } else if (before_row[r] = state[r].maximum, sum_row[r] = state[r].sum; low[r] <= 0 && high[r] >= width) {
+      for (int64_t c = 0; c < width; c += kLanes) top = simd::larger(simd::load(row + c, Full{}), top);
     } else {
-      for (int64_t c = 0; c < width; c += simd::kLanes) {
+      for (int64_t c = 0; c < width; c += kLanes) {
         const simd::Ints index = lane_indices(c);
-        const Floats score = simd::load(scores + c, simd::Full{});
-        const auto seen = (index >= static_cast<int32_t>(low)) & (index < static_cast<int32_t>(high));
-        const Floats visible = seen ? score : lowest;
-        simd::store(scores + c, visible, simd::Full{});
+        const Floats score = simd::load(row + c, Full{});
+        const Floats visible = (index >= low[r]) & (index < high[r]) ? score : lowest;
+        simd::store(row + c, visible, Full{});
         top = simd::larger(visible, top);
       }
     }
-    // A NaN is passed over here and comes back through the exponential. (scale > 0: it keeps the order)
-    const float before = maximum, now = std::max(before, simd::largest(top) * scale);
-    if (now == -INFINITY) {  // nothing seen so far
-      std::fill_n(scores, width, 0.0f);
-      return 1;
-    }
-    Floats total{};
-    for (int64_t c = 0; c < width; c += simd::kLanes) {
-      Floats probability = simd::exp(simd::fma(simd::load(scores + c, simd::Full{}), scale, simd::broadcast(-now)));
-      probability = probability < 0x1p-126f ? Floats{} : probability;  // no denormals: they slow products down
-      total += probability;
-      simd::store(scores + c, probability, simd::Full{});
-    }
-    const float factor = before == now ? 1.0f : before == -INFINITY ? 0.0f : std::exp(before - now);
-    maximum = now;
-    sum = sum * factor + simd::sum(total);
-    return factor;
+    joined[r] = top;
   }
-  float lse() const { return maximum + std::log(sum); }
-};
+  // A NaN is passed over here and comes back through the exponential. (scale > 0: it keeps the order)
+  const Floats tops = join_lanes(joined, rows, [](Floats a, Floats b) { return simd::larger(a, b); });
+  const Floats before = simd::load(before_row, Full{}), now = simd::larger(tops * scale, before);
+  Floats factor = simd::exp(before - now);
+  factor = before == now ? simd::broadcast(1.0f) : before == lowest ? Floats{} : factor;
+  simd::store(now_row, now, Full{});
+  for (int64_t r = 0; r < kLanes; ++r) {
+    Floats total{};
+    float* row = scores + r * stride;
+    if (r < rows && now_row[r] == -INFINITY) {  // nothing seen so far
+      std::fill_n(row, width, 0.0f);
+    } else if (r < rows) {
+      const Floats offset = simd::broadcast(-now_row[r]);
+      for (int64_t c = 0; c < width; c += kLanes) {
+        Floats probability = simd::exp(simd::fma(simd::load(row + c, Full{}), scale, offset));
+        probability = probability < 0x1p-126f ? Floats{} : probability;  // no denormals: they slow products down
+        total += probability;
+        simd::store(row + c, probability, Full{});
+      }
+    }
+    joined[r] = total;
+  }
+  const Floats totals = join_lanes(joined, rows, [](Floats a, Floats b) { return a + b; });
+  simd::store(sum_row, simd::fma(simd::load(sum_row, Full{}), factor, totals), Full{});
+  for (int64_t r = 0; r < rows; ++r) state[r].maximum = now_row[r], state[r].sum = sum_row[r];
+  for (int64_t r = 0; r < rows; ++r) factors[r] = factor[r];
+}
 
 inline void scale_row(float* row, int64_t count, float factor) {
   simd::for_lanes(count,
@@ -94,12 +126,16 @@ void run_query_block(const QueryBlock& b, SoftmaxRow* state, const LoadKeys& loa
       float *scores = b.scores + row * kBlock, *out = b.out + row * b.padded_dim;
       tiles::product(rows, width, b.dim, {b.q.data + row * b.q.row, b.q.row, 1}, b.keys_t, kBlock, scores, kBlock,
                      false);
+      int32_t low[tiles::kRows], high[tiles::kRows];
+      float factors[tiles::kRows];
       for (int64_t r = 0; r < rows; ++r) {
         const int64_t position = b.first + row + r;
-        const int64_t low = std::max<int64_t>(0, b.first_key(position) - key);
-        const int64_t high = std::clamp<int64_t>(position + 1 - key, 0, keys);
-        const float factor = state[row + r].add(scores + r * kBlock, low, high, width, b.scale);
-        if (factor != 1.0f) scale_row(out + r * b.padded_dim, b.padded_dim, factor);
+        low[r] = static_cast<int32_t>(std::max<int64_t>(0, b.first_key(position) - key));
+        high[r] = static_cast<int32_t>(std::clamp<int64_t>(position + 1 - key, 0, keys));
+      }
+      softmax_rows(state + row, rows, scores, kBlock, low, high, width, b.scale, factors);
+      for (int64_t r = 0; r < rows; ++r) {
+        if (factors[r] != 1.0f) scale_row(out + r * b.padded_dim, b.padded_dim, factors[r]);
         drop(row + r, key, width, scores + r * kBlock);
       }
       tiles::product(rows, b.padded_dim, reach, {scores, kBlock, 1}, values.data, values.row, out, b.padded_dim, true);

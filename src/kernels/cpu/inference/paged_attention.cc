@@ -130,11 +130,19 @@ void decode(const PagedProblem& p, const KernelArgs& args, const Sequence& s, co
         b.scores[r * kBlock + j] = simd::sum(even + odd);
       }
     }
-    for (int64_t r = 0; r < rows; ++r) {
-      const int64_t at = position + r / group;
-      const int64_t low = std::max<int64_t>(0, first_key(at) - key), high = std::clamp<int64_t>(at + 1 - key, 0, keys);
-      const float factor = state[r].add(b.scores + r * kBlock, low, high, width, p.scale);
-      if (factor != 1.0f) scale_row(b.out + r * p.padded_dim, p.padded_dim, factor);
+    for (int64_t band = 0; band < rows; band += simd::kLanes) {
+      const int64_t band_rows = std::min<int64_t>(simd::kLanes, rows - band);
+      int32_t low[simd::kLanes], high[simd::kLanes];
+      float factors[simd::kLanes];
+      for (int64_t r = 0; r < band_rows; ++r) {
+        const int64_t at = position + (band + r) / group;
+        low[r] = static_cast<int32_t>(std::max<int64_t>(0, first_key(at) - key));
+        high[r] = static_cast<int32_t>(std::clamp<int64_t>(at + 1 - key, 0, keys));
+      }
+      softmax_rows(state + band, band_rows, b.scores + band * kBlock, kBlock, low, high, width, p.scale, factors);
+      for (int64_t r = 0; r < band_rows; ++r) {
+        if (factors[r] != 1.0f) scale_row(b.out + (band + r) * p.padded_dim, p.padded_dim, factors[r]);
+      }
     }
     const tiles::Matrix v = gather(p, s, args.in[2].as<const C>(), kv_head, key, keys, b.rows);
     tiles::product(rows, p.padded_dim, keys, {b.scores, kBlock, 1}, v.data, v.row, b.out, p.padded_dim, true);
