@@ -37,14 +37,24 @@ struct Buffers {
         out(scratch.floats(kBlock * p.padded_dim)) {}
 };
 
-// Rows of keys or values [key, key + count) of a kv head as float32, padded to whole vectors.
+// Where the row of one position of a kv head starts.
+template <typename C>
+const C* cached_row(const PagedProblem& p, const Sequence& s, const C* cache, int64_t kv_head, int64_t position) {
+  const int64_t slot = s.table[position / p.block_size] * p.block_size + position % p.block_size;
+  return cache + slot * p.kv_row() + kv_head * p.dim;
+}
+
+// Rows of keys or values [key, key + count) of a kv head as float32, padded to whole vectors. Neighbouring rows lie a
+// page or so apart, where no hardware looks ahead: the rows `distance` further on of `next` are asked for meanwhile.
 template <typename C>
 tiles::Matrix gather(const PagedProblem& p, const Sequence& s, const C* cache, int64_t kv_head, int64_t key,
-                     int64_t count, float* to) {
+                     int64_t count, float* to, const C* next = nullptr, int64_t distance = 0) {
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t position = key + i;
-    const int64_t slot = s.table[position / p.block_size] * p.block_size + position % p.block_size;
-    const C* from = cache + slot * p.kv_row() + kv_head * p.dim;
+    if (next != nullptr && key + i + distance < s.length) {
+      const C* row = cached_row(p, s, next, kv_head, key + i + distance);
+      for (int64_t d = 0; d < p.dim; d += 64 / static_cast<int64_t>(sizeof(C))) __builtin_prefetch(row + d, 0, 2);
+    }
+    const C* from = cached_row(p, s, cache, kv_head, key + i);
     simd::for_lanes(p.dim, [&](int64_t d, auto lanes) {
       simd::store(to + i * p.padded_dim + d, simd::load(from + d, lanes), simd::Full{});
     });
@@ -115,7 +125,8 @@ void decode(const PagedProblem& p, const KernelArgs& args, const Sequence& s, co
   std::fill_n(b.out, rows * p.padded_dim, 0.0f);
   for (int64_t key = first_key(position); key < s.length; key += kBlock) {
     const int64_t keys = std::min(kBlock, s.length - key), width = tiles::round_up_lanes(keys);
-    const tiles::Matrix k = gather(p, s, args.in[1].as<const C>(), kv_head, key, keys, b.rows);
+    const C *key_cache = args.in[1].as<const C>(), *value_cache = args.in[2].as<const C>();
+    const tiles::Matrix k = gather(p, s, key_cache, kv_head, key, keys, b.rows, value_cache, 0);
     for (int64_t j = 0; j < keys; ++j) {
       for (int64_t r = 0; r < rows; ++r) {
         const float *a = b.q + r * p.padded_dim, *c = k.data + j * k.row;
@@ -144,7 +155,7 @@ void decode(const PagedProblem& p, const KernelArgs& args, const Sequence& s, co
         if (factors[r] != 1.0f) scale_row(b.out + (band + r) * p.padded_dim, p.padded_dim, factors[r]);
       }
     }
-    const tiles::Matrix v = gather(p, s, args.in[2].as<const C>(), kv_head, key, keys, b.rows);
+    const tiles::Matrix v = gather(p, s, value_cache, kv_head, key, keys, b.rows, key_cache, kBlock);
     tiles::product(rows, p.padded_dim, keys, {b.scores, kBlock, 1}, v.data, v.row, b.out, p.padded_dim, true);
   }
   for (int64_t r = 0; r < rows; ++r) {
