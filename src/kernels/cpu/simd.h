@@ -11,6 +11,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "base/dtype.h"
 
@@ -128,10 +129,16 @@ OCTET_SIMD Floats sqrt(Floats v) {
 OCTET_SIMD Floats abs(Floats v) { return as_floats(as_ints(v) & 0x7fffffff); }
 // The larger; a NaN of either side stays.
 OCTET_SIMD Floats maximum(Floats a, Floats b) { return (a > b) | (a != a) ? a : b; }
+// Lanes {kIndex(0), kIndex(1), ...}: a constant, which a loop over lanes often does not become.
+template <auto kIndex>
+OCTET_SIMD Ints constant_lanes() {
+  return []<int... kLane>(std::integer_sequence<int, kLane...>) { return Ints{kIndex(kLane)...}; }
+  (std::make_integer_sequence<int, kLanes>{});
+}
+
 // Lanes with index >= part.count take `other`.
 OCTET_SIMD Floats keep(Floats v, Part part, Floats other) {
-  Ints lane{};
-  for (int i = 0; i < kLanes; ++i) lane[i] = i;
+  const Ints lane = constant_lanes<[](int i) { return i; }>();
   return lane < static_cast<int32_t>(part.count) ? v : other;
 }
 OCTET_SIMD Floats keep(Floats v, Full, Floats) { return v; }
@@ -157,14 +164,14 @@ OCTET_SIMD Floats smaller(Floats a, Floats b) {
 }
 
 // Lane sums and maxima in one fixed order, a tree of halves.
-template <typename Join>
+template <int kWidth = kLanes / 2, typename Join>
 OCTET_SIMD float across(Floats v, const Join& join) {
-  for (int width = kLanes / 2; width > 0; width /= 2) {
-    Ints partner{};
-    for (int i = 0; i < kLanes; ++i) partner[i] = i ^ width;
-    v = join(v, (Floats)__builtin_shuffle(v, partner));
+  if constexpr (kWidth == 0) {
+    return v[0];
+  } else {
+    const Ints partner = constant_lanes<[](int lane) { return lane ^ kWidth; }>();
+    return across<kWidth / 2>(join(v, (Floats)__builtin_shuffle(v, partner)), join);
   }
-  return v[0];
 }
 OCTET_SIMD float sum(Floats v) {
   return across(v, [](Floats a, Floats b) { return a + b; });

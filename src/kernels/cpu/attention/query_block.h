@@ -13,9 +13,7 @@ inline constexpr int64_t kAttentionBlock = 64;  // queries and keys of a tile
 
 // Lanes first, first + 1, ...
 OCTET_SIMD simd::Ints lane_indices(int64_t first) {
-  simd::Ints index{};
-  for (int i = 0; i < simd::kLanes; ++i) index[i] = i;
-  return index + static_cast<int32_t>(first);
+  return simd::constant_lanes<[](int lane) { return lane; }>() + static_cast<int32_t>(first);
 }
 
 struct SoftmaxRow {

@@ -76,20 +76,18 @@ inline void product(int64_t rows, int64_t cols, int64_t depth, Matrix a, const f
 }
 
 // Exchanges rows and lanes in log2(kLanes) rounds of pairwise exchanges.
+template <int kWidth = 1>
 OCTET_SIMD void transpose(Floats (&row)[kLanes]) {
-  for (int width = 1; width < kLanes; width *= 2) {
-    simd::Ints low{}, high{};
-    for (int i = 0; i < kLanes; ++i) {
-      low[i] = (i & width) ? kLanes + i - width : i;
-      high[i] = (i & width) ? kLanes + i : i + width;
-    }
-    for (int r = 0; r < kLanes; ++r) {
-      if (r & width) continue;
-      const Floats a = row[r], b = row[r + width];
-      row[r] = __builtin_shuffle(a, b, low);
-      row[r + width] = __builtin_shuffle(a, b, high);
-    }
+  constexpr int w = kWidth;
+  const simd::Ints low = simd::constant_lanes<[](int i) { return (i & w) ? kLanes + i - w : i; }>();
+  const simd::Ints high = simd::constant_lanes<[](int i) { return (i & w) ? kLanes + i : i + w; }>();
+  for (int r = 0; r < kLanes; ++r) {
+    if (r & kWidth) continue;
+    const Floats a = row[r], b = row[r + kWidth];
+    row[r] = __builtin_shuffle(a, b, low);
+    row[r + kWidth] = __builtin_shuffle(a, b, high);
   }
+  if constexpr (2 * kWidth < kLanes) transpose<2 * kWidth>(row);
 }
 
 // to[col][row] = from[row][col], rows padded with zeros to whole vectors.
