@@ -6,8 +6,7 @@
 #include <map>
 
 #include "kernels/cpu/parity.h"
-#include "passes/fuse.h"
-#include "passes/precision.h"
+#include "passes/pass.h"
 #include "passes/tiny_program.h"
 
 namespace octet {
@@ -39,20 +38,25 @@ bool has_16_bits(const Graph& graph) {
   return false;
 }
 
-Program fused_program(const std::string& architecture, const std::string& recipe) {
-  const CompileOptions options{.target = cpu_target(), .recipe = parse_recipe(recipe)};
-  Program program = tiny::training_program(architecture);
-  precision(program, options);
-  fuse(program, options);
-  return program;
+struct Case {
+  const char* architecture;
+  const char* recipe;
+  Recompute recompute = Recompute::kNone;
+};
+
+Program compiled_program(const Case& c) {
+  const CompileOptions options{.target = cpu_target(), .recipe = parse_recipe(c.recipe), .recompute = c.recompute};
+  return compile(tiny::training_program(c.architecture), options).program;
 }
 
-using Case = std::pair<const char*, const char*>;
+std::string kind_of(const Node& node) {
+  return node.op == Op::kFusion ? node.attrs.get<std::string>("kind") : std::string();
+}
+
 class ProgramParityOf : public testing::TestWithParam<Case> {};
 
 TEST_P(ProgramParityOf, EveryRowAgreesOnEveryNode) {
-  const auto [architecture, recipe] = GetParam();
-  const Program program = fused_program(architecture, recipe);
+  const Program program = compiled_program(GetParam());
   auto executor = make_interpreter(program);
   tiny::initialize(*executor);
   tiny::train(*executor, 1);           // leaves a step's inputs staged and the states of a run
@@ -84,22 +88,58 @@ TEST_P(ProgramParityOf, EveryRowAgreesOnEveryNode) {
                                      .reason = "float32 kernel, relative to the largest result"};
       for (const cpu::KernelRow& row : cpu::kernel_rows(node.op)) {
         if (std::string(row.name) == "reference" || !row.accepts(graph, node)) continue;
-        SCOPED_TRACE(graph.name() + " " + node.name + " (" + op_name(node.op) + ")");
+        SCOPED_TRACE(graph.name() + " " + node.name + " (" + op_name(node.op) + " " + kind_of(node) + ")");
         const auto failures = cpu::check_row(row, graph, node, inputs, results, tolerance, neighbours);
         for (const std::string& failure : failures) ADD_FAILURE() << failure;
         ++checked[row.name];
       }
+      if (node.op != Op::kFusion) return;
+      SCOPED_TRACE(graph.name() + " " + node.name + " (fusion " + kind_of(node) + ")");
+      for (const std::string& failure : cpu::check_fusion(graph, node, inputs)) ADD_FAILURE() << failure;
     };
     cpu::evaluate(graph, leaf, true, observe);
   }
   for (const auto& [row, count] : checked) RecordProperty(row, count);
 }
 
-constexpr Case kCases[] = {
-    {"gpt2", "fp32"},  {"gpt2", "bf16"},  {"gpt2", "fp8-current"},  {"gpt2", "fp8-delayed"},  {"gpt2", "fp8-block"},
-    {"llama", "fp32"}, {"llama", "bf16"}, {"llama", "fp8-current"}, {"llama", "fp8-delayed"}, {"llama", "fp8-block"}};
+// Every recipe; recomputation where it makes fusions that the other programs have not.
+const std::vector<Case>& cases() {
+  static const std::vector<Case> list = {{"gpt2", "fp32"},
+                                         {"gpt2", "bf16"},
+                                         {"gpt2", "fp8-current"},
+                                         {"gpt2", "fp8-delayed"},
+                                         {"gpt2", "fp8-block"},
+                                         {"gpt2", "fp8-delayed", Recompute::kSelective},
+                                         {"llama", "fp32"},
+                                         {"llama", "bf16"},
+                                         {"llama", "fp8-current"},
+                                         {"llama", "fp8-delayed"},
+                                         {"llama", "fp8-block"},
+                                         {"llama", "fp8-current", Recompute::kSelective},
+                                         {"llama", "fp8-delayed", Recompute::kFull}};
+  return list;
+}
 
-INSTANTIATE_TEST_SUITE_P(Recipes, ProgramParityOf, testing::ValuesIn(kCases));
+INSTANTIATE_TEST_SUITE_P(Recipes, ProgramParityOf, testing::ValuesIn(cases()), [](const auto& info) {
+  std::string name = std::string(info.param.architecture) + "_" + info.param.recipe;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name + std::to_string(static_cast<int>(info.param.recompute));
+});
+
+// A kind that no program here has is one that nothing makes, or that nothing tests.
+TEST(ProgramParity, MeetsEveryFusionKind) {
+  std::map<std::string, int> met;
+  for (const std::string& kind : cpu::fusion_kinds()) met[kind] = 0;
+  for (const Case& c : cases()) {
+    const Program program = compiled_program(c);
+    for (const Graph& graph : program.graphs()) {
+      for (const Node& node : graph.nodes()) {
+        if (node.op == Op::kFusion) ++met.at(kind_of(node));
+      }
+    }
+  }
+  for (const auto& [kind, count] : met) EXPECT_GT(count, 0) << kind;
+}
 
 }  // namespace
 }  // namespace octet

@@ -1,6 +1,7 @@
 // The table of facts, one entry per row of ops.def.
 #include "ir/facts.h"
 
+#include <algorithm>
 #include <array>
 
 #include "base/error.h"
@@ -16,6 +17,53 @@ const OpFacts& op_facts(Op op) {
   auto position = static_cast<size_t>(op);
   check(position < table.size(), ErrorCode::kInternal, "op: no such enumerator {}", position);
   return *table[position];
+}
+
+namespace {
+
+bool works_in_place_on(const Node& node, int input) {
+  const std::vector<int>& inputs = op_facts(node.op).in_place;
+  return std::find(inputs.begin(), inputs.end(), input) != inputs.end();
+}
+
+bool goes_by_rows(const Node& node) { return op_facts(node.op).elementwise || op_facts(node.op).row_wise; }
+
+bool fusion_may_take_over(const Graph& body, int result, int input) {
+  const Value made = body.outputs().at(static_cast<size_t>(result)).value;
+  const Node& maker = body.node(made);
+  if (made.result != 0 || !goes_by_rows(maker)) return false;
+  int leaves = 0;
+  NodeId leaf = NodeId::kNone;
+  for (int32_t i = 0; i < body.size() && leaf == NodeId::kNone; ++i) {
+    if (body.node(NodeId{i}).op == Op::kInput && leaves++ == input) leaf = NodeId{i};
+  }
+  if (leaf == NodeId::kNone || !(body.shape({leaf, 0}) == maker.results[0].shape)) return false;
+  for (int32_t i = 0; i < body.size(); ++i) {
+    const Node& reader = body.node(NodeId{i});
+    int reads = 0;
+    for (int slot = 0; slot < static_cast<int>(reader.inputs.size()); ++slot) {
+      if (!(reader.inputs[static_cast<size_t>(slot)] == Value{leaf, 0})) continue;
+      // A broadcast operand has another shape and is read again for later rows.
+      if (!goes_by_rows(reader) || !works_in_place_on(reader, slot)) return false;
+      if (!(reader.results[0].shape == body.shape({leaf, 0}))) return false;
+      ++reads;
+    }
+    if (reads > 0 && i > index(made.node)) return false;
+    if (reads > 1 && i == index(made.node) && !op_facts(reader.op).elementwise) return false;
+  }
+  return std::none_of(body.outputs().begin(), body.outputs().end(), [&](const NamedValue& output) {
+    return output.value == Value{leaf, 0};
+  });
+}
+
+}  // namespace
+
+bool may_take_over(const Node& node, int result, int input) {
+  if (node.op == Op::kFusion) return fusion_may_take_over(*node.body, result, input);
+  const OpFacts& facts = op_facts(node.op);
+  if (result == 0) return facts.must_alias == input || works_in_place_on(node, input);
+  return std::find(facts.in_place_others.begin(), facts.in_place_others.end(), std::pair{result, input}) !=
+         facts.in_place_others.end();
 }
 
 Cost node_cost(const Graph& graph, NodeId id) {

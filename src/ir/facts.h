@@ -52,6 +52,7 @@ struct OpFacts {
   std::vector<int> in_place = {};  // inputs whose buffer result 0 may take over when that input dies here
   std::vector<std::pair<int, int>> in_place_others = {};  // the same for later results: (result, input) (adamw)
   int must_alias = -1;                                    // input that result 0 must share storage with (kv_append: 0)
+  bool row_wise = false;            // a row of result 0 depends on the same row of the in_place inputs only
   bool elementwise = false;         // result 0 depends on the same element of its inputs only (after broadcast)
   bool view = false;                // result 0 is the input's bytes under another shape (reshape)
   bool cheap_to_recompute = false;  // selective recompute may clone it: few FLOPs per byte kept
@@ -59,6 +60,13 @@ struct OpFacts {
 };
 
 const OpFacts& op_facts(Op op);
+
+// May result `result` of the node overwrite the buffer of its input `input`, when the input dies here and both have the
+// same shape and bytes per element? For an op its facts say so, and every kernel keeps the promise. A fusion's kernel
+// runs its members in the body's order on some rows at a time and reads an element or row before it writes the same
+// one, so the answer follows from the members: the one that makes the result and all that read the input work in place
+// on it, and none reads the input afterwards.
+bool may_take_over(const Node& node, int result, int input);
 Cost node_cost(const Graph& graph, NodeId id);
 
 namespace facts {

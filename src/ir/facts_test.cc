@@ -188,6 +188,36 @@ TEST(Facts, AliasesNameInputsThatFit) {
   }
 }
 
+// Which (result, input) pairs of a fusion of this body may share a buffer, as "r<i" words.
+std::string takeovers(const std::string& body) {
+  Graph graph = parse_graph("graph @g stage fused %x = input : f32[4,4] @x %z = input : f32[4,4] @z " +
+                            std::string("%w = input : f32[4] @w %y = fusion %x, %z, %w {kind=\"k\"} body graph @b ") +
+                            "%0 = input : f32[4,4] @x %1 = input : f32[4,4] @z %2 = input : f32[4] @w " + body +
+                            " end output @y %y end");
+  const Node& node = graph.node(graph.output("y"));
+  std::string text;
+  for (int r = 0; r < static_cast<int>(node.results.size()); ++r) {
+    for (int i = 0; i < 3; ++i) {
+      if (may_take_over(node, r, i)) text += fmt::format("{}{}<{}", text.empty() ? "" : " ", r, i);
+    }
+  }
+  return text;
+}
+
+TEST(Facts, FusionsTakeOverWhatNoLaterMemberReads) {
+  EXPECT_EQ(takeovers("%3 = add %0, %1 %4 = add %3, %2 output @a %4"), "0<0 0<1");
+  // a norm reads all of a row before it writes it
+  EXPECT_EQ(takeovers("%3 = add %0, %1 %4 = rms_norm %3, %2 {eps=1e-05} output @a %3 output @b %4"), "0<0 0<1 1<0 1<1");
+  // z is read by a later member than the first result's
+  EXPECT_EQ(takeovers("%3 = silu %0 %4 = mul %3, %1 %5 = add %4, %2 output @a %3 output @b %5"), "0<0 1<0 1<1");
+  // the statistics and the weight have a shape in common, but not rows
+  EXPECT_EQ(takeovers("%3 = rms_norm %0, %2 {eps=1e-05} %4 = mul %3, %1 output @a %3.1 output @b %4"), "1<0 1<1");
+  // sums over rows and products read other rows too
+  EXPECT_EQ(takeovers("%3 = mul %0, %1 %4 = reduce %3 {kind=\"sum\", axis=\"rows\"} output @a %4"), "");
+  EXPECT_EQ(takeovers("%3 = add %0, %2 %4 = matmul %3, %1 output @a %4"), "");
+  EXPECT_EQ(takeovers("%3 = matmul %0, %1 %4 = silu %3 output @a %4"), "");
+}
+
 double flops_of(const std::string& line) {
   Graph graph = parse_graph(std::string(kLeaves) + line + "\noutput @y %y end");
   return node_cost(graph, graph.output("y").node).flops;

@@ -125,6 +125,9 @@ ArenaSize place_in_arena(std::span<ArenaItem> items, int32_t times) {
   auto largest = [&](const ArenaItem& a, const ArenaItem& b) {
     return a.bytes != b.bytes ? a.bytes > b.bytes : life(a) > life(b);
   };
+  auto earliest = [&](const ArenaItem& a, const ArenaItem& b) {
+    return a.first != b.first ? a.first < b.first : a.bytes > b.bytes;
+  };
   auto peak_first = [&](const ArenaItem& a, const ArenaItem& b) {
     return at_peak(a) != at_peak(b) ? at_peak(a) : at_peak(a) ? longest(a, b) : largest(a, b);
   };
@@ -150,6 +153,7 @@ ArenaSize place_in_arena(std::span<ArenaItem> items, int32_t times) {
   attempt(longest);
   attempt(peak_first);
   attempt(largest);
+  attempt(earliest);
   for (size_t i = 0; i < best.size(); ++i) items[i].offset = best[i];
   return size;
 }

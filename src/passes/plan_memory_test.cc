@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "exec/executor.h"
 #include "ir/builder.h"
+#include "ir/text.h"
 #include "passes/autodiff.h"
 #include "passes/plan_check.h"
 #include "passes/storage.h"
@@ -40,6 +41,52 @@ TEST(PlanMemory, ElementwiseChainRunsInOneBuffer) {
   check_plan(plan);
   EXPECT_EQ(plan.graphs.at("main").arena_bytes, 256);
   EXPECT_EQ(ref(plan, "main", a).offset, ref(plan, "main", d).offset);
+}
+
+// sum = a + b; y = norm(sum): the sum may stand where a stood, and y where b stood.
+TEST(PlanMemory, AFusionRunsInPlace) {
+  const auto plan_of = [](bool reads_a_again) {
+    Graph graph = parse_graph(fmt::format(R"(graph @main stage fused
+  %x = input : f32[4,16] @x
+  %w = state : f32[16] @w
+  %a = silu %x
+  %b = relu %x
+  %f = fusion %a, %b, %w {{kind="add_norm"}} body
+    graph @add_norm stage fused
+      %0 = input : f32[4,16] @add.0
+      %1 = input : f32[4,16] @add.1
+      %2 = input : f32[16] @norm.1
+      %3 = add %0, %1 @add
+      %4 = rms_norm %3, %2 {{eps=1e-05}} @norm
+      %5 = mul %4, {} @last
+      output @add.0 %3
+      output @last.0 %5
+    end
+  output @sum %f
+  output @y %f.1
+end
+)",
+                                          reads_a_again ? "%0" : "%4"));
+    Plan plan = plan_memory(one_graph(std::move(graph)), cpu_target());
+    check_plan(plan);
+    return plan;
+  };
+  const auto offsets = [](const Plan& plan) {
+    std::vector<int64_t> found;
+    const Graph& graph = plan.program.graph("main");
+    for (const NamedValue& output : graph.outputs()) found.push_back(ref(plan, "main", output.value).offset);
+    for (Value input : graph.node(graph.outputs()[0].value).inputs) found.push_back(ref(plan, "main", input).offset);
+    found.pop_back();  // the weight's
+    return found;
+  };
+  // The offsets of sum, y, a, b.
+  const std::vector<int64_t> apart = offsets(plan_of(false)), read_again = offsets(plan_of(true));
+  EXPECT_EQ(apart[0], apart[2]);
+  EXPECT_EQ(apart[1], apart[3]);
+  EXPECT_EQ(plan_of(false).graphs.at("main").arena_bytes, 512);
+  // The last product reads a after the sum was written: only y may stand there.
+  EXPECT_EQ(read_again[0], read_again[3]);
+  EXPECT_EQ(read_again[1], read_again[2]);
 }
 
 TEST(PlanMemory, AnInputStillReadIsNotOverwritten) {

@@ -226,14 +226,4 @@ GraphStorage assign_storage(const Program& program, const Graph& graph) {
   return StorageAssigner(program, graph).run();
 }
 
-bool may_take_over(const Node& node, int result, int input) {
-  const OpFacts& facts = op_facts(node.op);
-  if (result == 0) {
-    return facts.must_alias == input ||
-           std::find(facts.in_place.begin(), facts.in_place.end(), input) != facts.in_place.end();
-  }
-  return std::find(facts.in_place_others.begin(), facts.in_place_others.end(), std::pair{result, input}) !=
-         facts.in_place_others.end();
-}
-
 }  // namespace octet

@@ -31,7 +31,4 @@ GraphStorage assign_storage(const Program& program, const Graph& graph);
 // The node, or graph.size() for outputs and updates, that uses each result last; -1 for none.
 std::vector<std::vector<int32_t>> last_uses(const Graph& graph);
 
-// May result `result` of the node overwrite the buffer of its input `input`?
-bool may_take_over(const Node& node, int result, int input);
-
 }  // namespace octet

@@ -81,6 +81,7 @@ const OpFacts layer_norm = {.infer = layer_norm_type,
                             .cost = per_input_element<8>,
                             .precision = {ResultPrecision::kFollow, ResultPrecision::kHigh},
                             .in_place = {0},
+                            .row_wise = true,
                             .cheap_to_recompute = true,
                             .meaning = "(x - mean) rstd weight + bias, rstd = 1/sqrt(biased variance + attr eps)"};
 const OpFacts layer_norm_grad = {.infer = layer_norm_grad_type,
@@ -95,6 +96,7 @@ const OpFacts rms_norm = {.infer = rms_norm_type,
                           .cost = per_input_element<5>,
                           .precision = {ResultPrecision::kFollow, ResultPrecision::kHigh},
                           .in_place = {0},
+                          .row_wise = true,
                           .cheap_to_recompute = true,
                           .meaning = "x rstd weight, rstd = 1/sqrt(mean(x^2) + attr eps)"};
 const OpFacts rms_norm_grad = {

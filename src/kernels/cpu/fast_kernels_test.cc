@@ -8,7 +8,7 @@
 #include "base/codec.h"
 #include "base/threads.h"
 #include "ir/builder.h"
-#include "kernels/cpu/cases.h"
+#include "kernels/cpu/parity.h"
 #include "kernels/cpu/random_words.h"
 #include "kernels/cpu/simd.h"
 
@@ -86,26 +86,6 @@ TEST(RandomWords, AreThoseOfTheGraphCounter) {
   EXPECT_EQ(keep_threshold(0.5), 1u << 23);
 }
 
-// Runs the best row of a node on values drawn for its inputs and returns the bytes of its results.
-std::vector<std::vector<std::byte>> run_node(const Graph& graph, const Node& node,
-                                             const std::vector<RefTensor>& inputs) {
-  std::vector<std::vector<std::byte>> in_bytes, out_bytes;
-  std::vector<Tensor> in, out;
-  for (const RefTensor& tensor : inputs) {
-    in_bytes.emplace_back(static_cast<size_t>(tensor.type.bytes()));
-    store_tensor(tensor, in_bytes.back().data());
-    in.push_back({tensor.values.empty() ? nullptr : in_bytes.back().data(), &tensor.type});
-  }
-  for (const TensorType& type : node.results) {
-    out_bytes.emplace_back(static_cast<size_t>(type.bytes()));
-    out.push_back({out_bytes.back().data(), &type});
-  }
-  static std::vector<std::byte> workspace(static_cast<size_t>(workspace_bytes()) + 64);
-  auto* aligned = workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64);
-  select_kernel(graph, node).bind(graph, node)({in, out, {aligned, static_cast<size_t>(workspace_bytes())}});
-  return out_bytes;
-}
-
 TEST(FastKernels, ResultsDoNotDependOnTheThreadCount) {
   for (const Case& c : all_cases()) {
     const bool tiles = c.name.starts_with("tiles");
@@ -161,27 +141,7 @@ void expect_fused_equals_unfused(const std::vector<TensorType>& types,
   const NodeId id = graph.add(fusion);
   const Node& node = graph.node(id);
   EXPECT_STREQ(select_kernel(graph, node).name, "fusion_rows");
-  const auto fused = run_node(graph, node, inputs);
-
-  std::vector<std::vector<RefTensor>> made;
-  size_t leaf = 0;
-  for (const Node& member : body->nodes()) {
-    made.emplace_back();
-    if (member.op == Op::kInput) {
-      made.back().push_back(inputs[leaf++]);
-      continue;
-    }
-    std::vector<RefTensor> in;
-    for (Value value : member.inputs)
-      in.push_back(made[static_cast<size_t>(index(value.node))][static_cast<size_t>(value.result)]);
-    const auto bytes = run_node(*body, member, in);
-    for (size_t r = 0; r < bytes.size(); ++r) made.back().push_back(load_tensor(member.results[r], bytes[r].data()));
-  }
-  for (size_t i = 0; i < results.size(); ++i) {
-    const RefTensor& expected =
-        made[static_cast<size_t>(index(results[i].node))][static_cast<size_t>(results[i].result)];
-    EXPECT_EQ(load_tensor(expected.type, fused[i].data()).values, expected.values) << "result " << i;
-  }
+  for (const std::string& failure : check_fusion(graph, node, inputs)) ADD_FAILURE() << failure;
 }
 
 NodeId quantize(Builder& b, Value x, Value scale, const std::string& scaling) {
@@ -214,6 +174,33 @@ TEST(Fusion, EqualsItsMembers) {
     expect_fused_equals_unfused({x, x}, [](Builder& b, const Values& in) {
       const Value dx{b.emit(Op::kGeluGrad, {in[0], in[1]}, {{"approximate", true}}), 0};
       return Values{dx, b.reduce(dx, "sum", "rows")};
+    });
+    expect_fused_equals_unfused({x, x, row, scalar}, [](Builder& b, const Values& in) {
+      const Value sum = b.add(in[0], in[1]);
+      const NodeId q = quantize(b, b.rms_norm(sum, in[2], 1e-6).y, in[3], "tensor");
+      return Values{sum, {q, 0}, {q, 2}, {q, 4}};
+    });
+    expect_fused_equals_unfused({x, x, row}, [](Builder& b, const Values& in) {
+      const auto norm = b.rms_norm(b.add(in[0], in[1]), in[2], 1e-6);
+      return Values{norm.rstd, b.reduce(norm.y, "amax", "all"), norm.y};
+    });
+    expect_fused_equals_unfused({x, x}, [](Builder& b, const Values& in) {
+      const Value y = b.mul(b.silu(in[0]), in[1]);
+      return Values{y, b.reduce(y, "amax", "all")};
+    });
+    // dy, up, gate
+    expect_fused_equals_unfused({x, x, x}, [](Builder& b, const Values& in) {
+      const Value dgate{b.emit(Op::kSiluGrad, {in[2], b.mul(in[0], in[1])}), 0};
+      return Values{dgate, b.mul(in[0], b.silu(in[2]))};
+    });
+    const TensorType column{DType::kF32, {300}};
+    expect_fused_equals_unfused({x, row, column, x, x}, [](Builder& b, const Values& in) {
+      const NodeId grad = b.emit(Op::kRmsNormGrad, {in[0], in[1], in[2], in[3]});
+      return Values{b.add({grad, 0}, in[4]), {grad, 1}};
+    });
+    expect_fused_equals_unfused({x, row, column, column, x, x}, [](Builder& b, const Values& in) {
+      const NodeId grad = b.emit(Op::kLayerNormGrad, {in[0], in[1], in[2], in[3], in[4]});
+      return Values{b.add(in[5], {grad, 0}), {grad, 1}, {grad, 2}};
     });
   }
 }

@@ -130,33 +130,33 @@ void run_row(const KernelRow& row, const Graph& graph, const Node& node, const s
 }
 
 std::vector<Variant> runs_of(const Node& node, const std::vector<RefTensor>& inputs) {
-  const OpFacts& facts = op_facts(node.op);
+  const int must_alias = op_facts(node.op).must_alias;
   const size_t results = node.results.size();
   const std::vector<bool> all(results, true);
   const std::vector<int> apart(results, -1);
   std::vector<Variant> runs;
-  // Every (result, input) that may share a buffer, alone; and the later results' pairs together with result 0's.
-  std::vector<std::pair<int, int>> pairs = facts.in_place_others;
-  for (int i : facts.in_place) pairs.emplace_back(0, i);
-  if (facts.must_alias >= 0) pairs.emplace_back(0, facts.must_alias);
+  // Every (result, input) that may share a buffer, alone; and as many pairs as possible together.
   std::vector<int> together = apart;
-  for (const auto& [r, i] : pairs) {
-    const auto at = static_cast<size_t>(i), result = static_cast<size_t>(r);
-    if (at >= inputs.size() || !node.inputs[at].exists()) continue;
-    const TensorType &from = inputs[at].type, &to = node.results[result];
-    if (from.shape != to.shape || dtype_bytes(from.dtype) != dtype_bytes(to.dtype)) continue;
-    std::vector<int> taken = apart;
-    taken[result] = together[result] = i;
-    if (facts.must_alias < 0 || i == facts.must_alias) {
-      runs.push_back({all, taken, fmt::format("result {} in place of input {}", r, i)});
+  int pairs = 0;
+  for (size_t r = 0; r < results; ++r) {
+    for (size_t at = 0; at < inputs.size(); ++at) {
+      const int i = static_cast<int>(at);
+      if (!node.inputs[at].exists() || !may_take_over(node, static_cast<int>(r), i)) continue;
+      const TensorType &from = inputs[at].type, &to = node.results[r];
+      if (from.shape != to.shape || dtype_bytes(from.dtype) != dtype_bytes(to.dtype)) continue;
+      std::vector<int> taken = apart;
+      taken[r] = i;
+      if (must_alias < 0 || i == must_alias) {
+        runs.push_back({all, taken, fmt::format("result {} in place of input {}", r, i)});
+      }
+      if (together[r] < 0 && std::find(together.begin(), together.end(), i) == together.end()) together[r] = i, ++pairs;
     }
   }
-  if (facts.must_alias < 0) {
+  if (must_alias < 0) {
     runs.push_back({all, apart, "all results"});
-    if (!facts.in_place_others.empty()) runs.push_back({all, together, "all in place"});
+    if (pairs > 1) runs.push_back({all, together, "all in place"});
   }
-  // Results of a fusion are all read: fuse drops the others.
-  for (size_t r = 0; node.op != Op::kFusion && results > 1 && r < results; ++r) {
+  for (size_t r = 0; results > 1 && r < results; ++r) {
     std::vector<bool> only(results, false);
     only[r] = true;
     runs.push_back({only, apart, fmt::format("result {} only", r)});
@@ -172,6 +172,57 @@ std::vector<std::string> check_row(const KernelRow& row, const Graph& graph, con
   std::vector<std::string> failures;
   for (const Variant& run : runs_of(node, inputs)) {
     run_row(row, graph, node, inputs, expected, tolerance, neighbours, run, failures);
+  }
+  return failures;
+}
+
+std::vector<std::vector<std::byte>> run_node(const Graph& graph, const Node& node,
+                                             const std::vector<RefTensor>& inputs) {
+  std::vector<std::vector<std::byte>> in_bytes, out_bytes;
+  std::vector<Tensor> in, out;
+  for (const RefTensor& tensor : inputs) {
+    in_bytes.emplace_back(tensor.values.empty() ? 0 : static_cast<size_t>(tensor.type.bytes()));
+    if (!tensor.values.empty()) store_tensor(tensor, in_bytes.back().data());
+    in.push_back({tensor.values.empty() ? nullptr : in_bytes.back().data(), &tensor.type});
+  }
+  for (const TensorType& type : node.results) {
+    out_bytes.emplace_back(static_cast<size_t>(type.bytes()));
+    out.push_back({out_bytes.back().data(), &type});
+  }
+  static GuardedBuffer workspace({DType::kU8, {workspace_bytes()}});
+  select_kernel(graph, node).bind(graph, node)({in, out, {workspace.data(), static_cast<size_t>(workspace_bytes())}});
+  return out_bytes;
+}
+
+std::vector<std::string> check_fusion(const Graph& graph, const Node& fusion, const std::vector<RefTensor>& inputs) {
+  const Graph& body = *fusion.body;
+  std::vector<std::vector<RefTensor>> made;  // by node of the body and result
+  std::vector<std::vector<std::vector<std::byte>>> bytes;
+  size_t leaf = 0;
+  for (const Node& member : body.nodes()) {
+    made.emplace_back(), bytes.emplace_back();
+    if (member.op == Op::kInput) {
+      made.back().push_back(inputs[leaf++]);
+      continue;
+    }
+    std::vector<RefTensor> in;
+    for (Value v : member.inputs) {
+      in.push_back(v.exists() ? made[static_cast<size_t>(index(v.node))][static_cast<size_t>(v.result)] : RefTensor{});
+    }
+    bytes.back() = run_node(body, member, in);
+    for (size_t r = 0; r < member.results.size(); ++r) {
+      made.back().push_back(load_tensor(member.results[r], bytes.back()[r].data()));
+    }
+  }
+  std::vector<std::string> failures;
+  const auto fused = run_node(graph, fusion, inputs);
+  for (size_t i = 0; i < fused.size(); ++i) {
+    const Value value = body.outputs()[i].value;
+    const auto node = static_cast<size_t>(index(value.node)), result = static_cast<size_t>(value.result);
+    if (fused[i] == bytes[node][result]) continue;
+    const RefTensor& unfused = made[node][result];
+    const std::string message = difference(load_tensor(unfused.type, fused[i].data()), unfused, {}, {});
+    failures.push_back(fmt::format("{} fused: {}", body.outputs()[i].name, message.empty() ? "signs of 0" : message));
   }
   return failures;
 }

@@ -21,4 +21,11 @@ std::vector<std::string> check_row(const KernelRow& row, const Graph& graph, con
                                    const std::vector<RefTensor>& inputs, const std::vector<RefTensor>& expected,
                                    const Tolerance& tolerance, Neighbours neighbours = {});
 
+// The bytes of the node's results by the row that select_kernel takes; absent inputs have no values.
+std::vector<std::vector<std::byte>> run_node(const Graph& graph, const Node& node,
+                                             const std::vector<RefTensor>& inputs);
+
+// Where the fusion's results are not those of its members run one by one, each by its own best row: one line each.
+std::vector<std::string> check_fusion(const Graph& graph, const Node& fusion, const std::vector<RefTensor>& inputs);
+
 }  // namespace octet::cpu

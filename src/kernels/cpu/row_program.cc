@@ -25,9 +25,11 @@ float identity(Follow follow) { return follow == Follow::kMax ? -std::numeric_li
 
 }  // namespace
 
-// Places the node's operands. `values`: where the values it may read lie; `results`: its results that have memory.
+// Places the node's operands. `values`: where the values it may read lie; `results`: its results that have memory;
+// `uses`: how many read each of its results.
 bool RowProgram::add_step(const Graph& graph, const Node& node, NodeId id, RowUse use, Located& values,
-                          const std::unordered_map<Value, int32_t, ValueHash>& results) {
+                          const std::unordered_map<Value, int32_t, ValueHash>& results,
+                          const std::vector<int32_t>& uses) {
   std::optional<RowKernel> kernel = make_row_kernel(graph, node, use);
   if (!kernel || (rows_ >= 0 && kernel->rows != rows_) || kernel->rows <= 0) return false;
   if (node.inputs.size() > kMaxOperands || node.results.size() > kMaxOperands) return false;
@@ -72,10 +74,10 @@ bool RowProgram::add_step(const Graph& graph, const Node& node, NodeId id, RowUs
     if (auto found = results.find(value); found != results.end()) {
       operand.place = Operand::Place::kResult, operand.index = found->second;
     }
-    if (operand.follow == Follow::kRows) {
+    if (operand.follow == Follow::kRows && uses[i] > 0) {
       operand.row_bytes = row_bytes(type);
       row_bytes_ += operand.row_bytes;
-      if (operand.place == Operand::Place::kNone && (i == 0 || use == RowUse::kFused)) {
+      if (operand.place == Operand::Place::kNone) {
         operand.place = Operand::Place::kTile, operand.tile = static_cast<int32_t>(tiles_.size());
         operand.index = operand.tile;
         tiles_.push_back({operand.row_bytes});
@@ -102,7 +104,8 @@ std::optional<RowProgram> RowProgram::of_node(const Graph& graph, const Node& no
   const NodeId self{std::numeric_limits<int32_t>::max()};
   std::unordered_map<Value, int32_t, ValueHash> results;
   for (int32_t i = 0; i < static_cast<int32_t>(node.results.size()); ++i) results[{self, i}] = i;
-  if (!program.add_step(graph, node, self, RowUse::kAlone, values, results)) return std::nullopt;
+  const std::vector<int32_t> uses(node.results.size(), 1);
+  if (!program.add_step(graph, node, self, RowUse::kAlone, values, results, uses)) return std::nullopt;
   program.lay_out();
   return program;
 }
@@ -117,12 +120,14 @@ std::optional<RowProgram> RowProgram::of_body(const Graph&, const Node& fusion) 
     if (!results.emplace(body.outputs()[i].value, static_cast<int32_t>(i)).second) return std::nullopt;
     if (body.node(body.outputs()[i].value).op == Op::kInput) return std::nullopt;
   }
+  const std::vector<std::vector<int32_t>> uses = body.count_uses();
   int32_t inputs = 0;
   for (int32_t i = 0; i < body.size(); ++i) {
     const NodeId id{i};
     if (body.node(id).op == Op::kInput) {
       values[{id, 0}] = {.place = Operand::Place::kInput, .index = inputs++};
-    } else if (!program.add_step(body, body.node(id), id, RowUse::kFused, values, results)) {
+    } else if (!program.add_step(body, body.node(id), id, RowUse::kFused, values, results,
+                                 uses[static_cast<size_t>(i)])) {
       return std::nullopt;
     }
   }
@@ -167,8 +172,10 @@ void RowProgram::run_chunk(const KernelArgs& args, int64_t chunk, std::byte* til
       return operand.tile >= 0 ? tiles + tiles_[static_cast<size_t>(operand.tile)].offset : nullptr;
     };
     for (const Step& step : steps_) {
+      bool wanted = false;
+      for (size_t i = 0; i < step.out.size(); ++i) wanted |= (out[i] = place(step.out[i])) != nullptr;
+      if (!wanted) continue;  // a result of the fusion that nobody uses
       for (size_t i = 0; i < step.in.size(); ++i) in[i] = place(step.in[i]);
-      for (size_t i = 0; i < step.out.size(); ++i) out[i] = place(step.out[i]);
       step.kernel.run({in.data(), out.data(), row, std::min(tile_rows_, end - row), reinterpret_cast<float*>(tiles)});
     }
   }

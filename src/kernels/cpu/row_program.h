@@ -28,7 +28,7 @@ enum class Follow : uint8_t {
 
 struct RowCall {
   const void* const* in;  // null for absent inputs
-  void* const* out;       // null for results nobody uses
+  void* const* out;       // null for results nobody uses; one of them is wanted
   int64_t first_row, rows;
   float* scratch;  // of RowKernel::scratch_floats
 };
@@ -82,7 +82,7 @@ class RowProgram {
   using Located = std::unordered_map<Value, Operand, ValueHash>;
 
   bool add_step(const Graph& graph, const Node& node, NodeId id, RowUse use, Located& values,
-                const std::unordered_map<Value, int32_t, ValueHash>& results);
+                const std::unordered_map<Value, int32_t, ValueHash>& results, const std::vector<int32_t>& uses);
   void lay_out();
   void run_chunk(const KernelArgs& args, int64_t chunk, std::byte* tiles, float* partials) const;
   void finish_partials(const KernelArgs& args, float* partials) const;

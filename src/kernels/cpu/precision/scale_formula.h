@@ -1,0 +1,38 @@
+// The scale of an amax as the kernels compute it: the recipe's formula with the common case inline. amax travels as the
+// bits of |x|, whose integer order puts NaN above infinity above every number, whatever the order of elements.
+#pragma once
+
+#include <bit>
+#include <cfloat>
+
+#include "base/codec.h"
+#include "ir/graph.h"
+#include "precision/recipe.h"
+
+namespace octet::cpu {
+
+struct ScaleFormula {
+  DType format = DType::kE4M3;
+  int64_t margin = 0;
+  bool pow2 = false;
+  float max = 448;
+
+  explicit ScaleFormula(const Node& node)
+      : format(parse_dtype(node.attrs.get<std::string>("format"))),
+        margin(node.attrs.get_or<int64_t>("margin", 0)),
+        pow2(node.attrs.get_or<bool>("pow2", false)),
+        max(static_cast<float>(dtype_max(format))) {}
+
+  float operator()(uint32_t amax_bits) const {
+    const float amax = std::bit_cast<float>(amax_bits), scale = max / amax;
+    if (margin != 0 || !(scale >= FLT_MIN && scale <= FLT_MAX)) return scale_from_amax(amax, format, margin, pow2);
+    return pow2 ? std::bit_cast<float>(std::bit_cast<uint32_t>(scale) & 0x7f800000u) : scale;
+  }
+};
+
+template <typename T>
+uint32_t magnitude_bits(T value) {
+  return std::bit_cast<uint32_t>(codec::decode(value)) & 0x7fffffffu;
+}
+
+}  // namespace octet::cpu
