@@ -4,6 +4,7 @@
 #include "exec/executor.h"
 #include "model/model.h"
 #include "passes/pass.h"
+#include "passes/tiny_program.h"
 
 namespace octet {
 namespace {
@@ -22,25 +23,7 @@ Program training(const std::string& model, int64_t tokens, int64_t length) {
                 .training = std::string(name) == "train"});
     program.add_graph(std::move(graph));
   }
-  Graph apply("apply");
-  Builder b(apply);
-  b.set_phase(Phase::kOptimizer);
-  Value lr = b.input("lr", {DType::kF32, {1}}), step = b.input("step", {DType::kF32, {1}}), one = b.constant(1);
-  for (const Node& node : program.graph("train").nodes()) {
-    if (node.op != Op::kParam) continue;
-    const TensorType& type = node.results[0];
-    for (const char* moment : {"adam_m.", "adam_v."}) {
-      program.add_state({.name = moment + node.name, .type = type, .kind = StateKind::kMoment, .param = node.name});
-    }
-    NodeId id = b.emit(Op::kAdamw,
-                       {b.param(node.name, type.shape), b.state("grad." + node.name, type),
-                        b.state("adam_m." + node.name, type), b.state("adam_v." + node.name, type), lr, step, one, one},
-                       {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.0}}, node.name);
-    b.update(node.name, {id, 0});
-    b.update("adam_m." + node.name, {id, 1});
-    b.update("adam_v." + node.name, {id, 2});
-  }
-  program.add_graph(std::move(apply));
+  program.add_graph(tiny::apply_graph(program));
   return program;
 }
 

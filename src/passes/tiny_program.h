@@ -1,4 +1,4 @@
-// For tests only: tiny training programs of both families, and a run of a few steps on an executor.
+// For tests and benchmarks only: tiny training programs of both families, and a run of a few steps on an executor.
 #pragma once
 
 #include <cstring>
@@ -41,15 +41,13 @@ inline Graph loss_graph(const std::string& name, const std::string& architecture
   return graph;
 }
 
-// Graphs train, accumulate, eval (differentiated) and apply: plain AdamW, no clipping.
-inline Program training_program(const std::string& architecture) {
-  Program program;
-  const Graph& train = program.add_graph(loss_graph("train", architecture, true));
+// Plain AdamW without clipping or decay over the parameters of graph train; adds their moments to the state table.
+inline Graph apply_graph(Program& program) {
   Graph apply("apply");
   Builder b(apply);
   b.set_phase(Phase::kOptimizer);
   Value lr = b.input("lr", {DType::kF32, {1}}), step = b.input("step", {DType::kF32, {1}}), one = b.constant(1);
-  for (const Node& node : train.nodes()) {
+  for (const Node& node : program.graph("train").nodes()) {
     if (node.op != Op::kParam) continue;
     const TensorType& type = node.results[0];
     for (const char* moment : {"adam_m.", "adam_v."}) {
@@ -63,6 +61,14 @@ inline Program training_program(const std::string& architecture) {
     b.update("adam_m." + node.name, {id, 1});
     b.update("adam_v." + node.name, {id, 2});
   }
+  return apply;
+}
+
+// Graphs train, accumulate, eval (differentiated) and apply.
+inline Program training_program(const std::string& architecture) {
+  Program program;
+  program.add_graph(loss_graph("train", architecture, true));
+  Graph apply = apply_graph(program);
   program.add_graph(loss_graph("eval", architecture, false));
   program.add_graph(std::move(apply));
   autodiff(program, {});

@@ -10,6 +10,7 @@
 #include "exec/executor.h"
 #include "model/model.h"
 #include "passes/pass.h"
+#include "passes/tiny_program.h"
 
 namespace octet {
 namespace {
@@ -23,27 +24,8 @@ Graph loss_graph(const ModelConfig& model, const BatchShape& shape) {
 
 Program step_program(const ModelConfig& model, const BatchShape& shape) {
   Program program;
-  const Graph& train = program.add_graph(loss_graph(model, shape));
-  Graph apply("apply");
-  Builder b(apply);
-  b.set_phase(Phase::kOptimizer);
-  Value lr = b.input("lr", {DType::kF32, {1}}), step = b.input("step", {DType::kF32, {1}}), one = b.constant(1);
-  for (const Node& node : train.nodes()) {
-    if (node.op != Op::kParam) continue;
-    const TensorType& type = node.results[0];
-    for (const char* kind : {"adam_m.", "adam_v."}) {
-      program.add_state({.name = kind + node.name, .type = type, .kind = StateKind::kMoment, .param = node.name});
-    }
-    const NodeId id =
-        b.emit(Op::kAdamw,
-               {b.param(node.name, type.shape), b.state("grad." + node.name, type),
-                b.state("adam_m." + node.name, type), b.state("adam_v." + node.name, type), lr, step, one, one},
-               {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}}, node.name);
-    b.update(node.name, {id, 0});
-    b.update("adam_m." + node.name, {id, 1});
-    b.update("adam_v." + node.name, {id, 2});
-  }
-  program.add_graph(std::move(apply));
+  program.add_graph(loss_graph(model, shape));
+  program.add_graph(tiny::apply_graph(program));
   return program;
 }
 
