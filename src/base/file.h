@@ -91,6 +91,19 @@ class AppendFile {
   int file_ = -1;
 };
 
+// Holds `folder` for this process: a second holder, in whatever process, gets kInvalidArgument naming the first. The
+// kernel lets go when the process ends, however it ends; the file `folder`/lock stays.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::string& folder);
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+  ~FolderLock();
+
+ private:
+  int file_ = -1;
+};
+
 // For tests: every write after `bytes` more bytes fails with `error_number` (ENOSPC, EIO, ...), the last one short, as
 // the kernel does it. A negative count removes the fault. Process-wide.
 void inject_write_fault(int64_t bytes, int error_number);

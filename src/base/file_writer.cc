@@ -1,6 +1,7 @@
-// Writers: FileWriter (beside, then rename) and AppendFile. Every byte goes through write_some(), where a test can make
-// the disk full.
+// Writers: FileWriter (beside, then rename), AppendFile, and the lock of a folder. Every byte goes through
+// write_some(), where a test can make the disk full.
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -139,5 +140,24 @@ void AppendFile::append(std::string_view record) {
 void AppendFile::sync() {
   if (fsync(file_) != 0 && errno != EINVAL) fail_write(path_, errno, "earlier records may not be on the disk yet");
 }
+
+FolderLock::FolderLock(const std::string& folder) {
+  const std::string path = folder + "/lock";
+  file_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (file_ < 0) fail_write(path, errno, "nothing was changed");
+  if (flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {  // other errors: a file system without locks
+    char holder[24] = {};
+    ssize_t length = pread(file_, holder, sizeof(holder) - 1, 0);
+    close(file_);
+    fail(ErrorCode::kInvalidArgument, "{}: another run (process {}) is writing here: stop it or choose another folder",
+         folder, length > 0 ? holder : "unknown");
+  }
+  const std::string self = std::to_string(getpid());
+  if (ftruncate(file_, 0) != 0 || write_all(file_, self.data(), static_cast<int64_t>(self.size())) != 0) {
+    // The number only helps whoever is refused; the lock holds without it.
+  }
+}
+
+FolderLock::~FolderLock() { close(file_); }
 
 }  // namespace octet

@@ -164,9 +164,12 @@ const SettingsTable::Row* SettingsTable::find(const std::string& name) const {
 void SettingsTable::set(const std::string& name, const std::string& text, const std::string& where) {
   const Row* row = find(name);
   if (!row) {
+    for (const Row& one : rows_)
+      check(!one.name.starts_with(name + "."), ErrorCode::kInvalidArgument,
+            "{}: '{}' is a group of settings: give one of them, such as {}, or leave it out", where, name, one.name);
     std::string near = nearest_name(name, names());
     fail(ErrorCode::kInvalidArgument, "{}: unknown setting '{}'{}", where, name,
-         near.empty() ? "; --help lists all" : fmt::format("; did you mean '{}'?", near));
+         near.empty() ? "; `octet config` lists all" : fmt::format("; did you mean '{}'?", near));
   }
   std::visit(Parser{name, text, where, row->info}, row->target);
 }

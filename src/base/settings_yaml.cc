@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/settings.h"
 
 namespace octet {
@@ -38,6 +39,7 @@ void flatten(const YAML::Node& map, const std::string& prefix, const std::string
 }  // namespace
 
 void SettingsTable::load_yaml_file(const std::string& path) {
+  check(!is_folder(path), ErrorCode::kInvalidArgument, "{}: is a folder; want a settings file", path);
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   check(file.good(), ErrorCode::kNotFound, "{}: cannot open this settings file", path);
   std::streamoff bytes = file.tellg();

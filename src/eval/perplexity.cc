@@ -63,9 +63,11 @@ PerplexityResult PerplexityEvaluator::run(int64_t tokens, const std::function<vo
         auto at = static_cast<size_t>(w * length + i);
         ids[at] = id;
         if (first + i + 1 < counted_to) continue;  // counted in an earlier window
+        if (options_.max_tokens > 0 && result.tokens == options_.max_tokens) break;
         targets[at] = target;
         ++result.tokens;
-        if (tokenizer != nullptr) result.bytes += static_cast<int64_t>(tokenizer->token_bytes(target).size());
+        if (tokenizer != nullptr && !tokenizer->is_special(target))  // marks of documents are not text
+          result.bytes += static_cast<int64_t>(tokenizer->token_bytes(target).size());
       }
       counted_to = first + inputs + 1;
       first += options_.stride;

@@ -142,6 +142,8 @@ PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& o
   const bool cut = options.split_by_tokens && !options.split.empty();
   const TokenType type = token_type_for(tokenizer.vocab_size());
   result.dtype = type == TokenType::kU16 ? "u16" : "i32";
+  check(fs::path(options.output).has_filename(), ErrorCode::kInvalidArgument,
+        "the output '{}' names a folder: add the beginning of the file names, as in data/corpus", options.output);
   CorpusReader reader(list_corpus(options.inputs));
   make_folder(fs::path(options.output).parent_path().string());
 

@@ -8,6 +8,8 @@
 namespace octet {
 namespace {
 
+constexpr int64_t kMaxLayers = 10'000;  // ten times any known model: a damaged config must not be compiled for hours
+
 struct Family {
   const char* name;
   Value (*logits)(Builder&, const ModelConfig&, const BatchShape&);
@@ -36,6 +38,7 @@ void validate(const ModelConfig& c) {
   positive("hidden", c.hidden);
   positive("layers", c.layers);
   positive("heads", c.heads);
+  check(c.layers <= kMaxLayers, ErrorCode::kInvalidArgument, "model.layers: {} (at most {})", c.layers, kMaxLayers);
   check(c.vocab_size <= INT32_MAX, ErrorCode::kInvalidArgument, "model.vocab_size: {} exceeds int32", c.vocab_size);
   check(c.head_dim > 0 || c.hidden % c.heads == 0, ErrorCode::kInvalidArgument,
         "model.heads: {} does not divide model.hidden {}; set model.head_dim or change one of them", c.heads, c.hidden);

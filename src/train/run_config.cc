@@ -144,6 +144,9 @@ CompileOptions compile_options(const RunConfig& c, const Target& target) {
 }
 
 void validate(const RunConfig& c) {
+  check(!c.out.empty(), ErrorCode::kInvalidArgument, "out is empty: name the folder of checkpoints and logs");
+  bool resumable = c.resume == "auto" || c.resume == "never" || is_folder(c.resume);
+  check(resumable, ErrorCode::kInvalidArgument, "resume = '{}': want auto, never or a checkpoint folder", c.resume);
   int64_t global = c.global_batch > 0 ? c.global_batch : c.micro_batch;
   check(global % c.micro_batch == 0, ErrorCode::kInvalidArgument,
         "train.global_batch {} is not a multiple of train.micro_batch {}", global, c.micro_batch);

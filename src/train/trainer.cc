@@ -97,6 +97,7 @@ class Run {
   void resume_or_start();
   void evaluate_now(int64_t step);
   void save(int64_t step);
+  std::vector<HostBatch> next_batches(Prefetcher& prefetcher, int64_t step);
   void watch_finite(const StepResult& result, int64_t step);
 
   const RunConfig& config_;
@@ -107,6 +108,7 @@ class Run {
   std::shared_ptr<const TokenDataset> train_data_, validation_data_;
   std::unique_ptr<TrainingBatches> batches_;
   std::unique_ptr<Stepper> stepper_;
+  std::unique_ptr<FolderLock> lock_;
   std::unique_ptr<RunLog> log_;
   TrainResult result_;
   int64_t skipped_in_a_row_ = 0, last_saved_ = -1, last_evaluated_ = -1;
@@ -145,6 +147,7 @@ void Run::build() {
 
 void Run::resume_or_start() {
   make_folders(config_.out);
+  lock_ = std::make_unique<FolderLock>(config_.out);
   log_ = std::make_unique<RunLog>(config_.out);
   std::optional<std::string> from;
   if (config_.resume == "auto") from = newest_sound_checkpoint(config_.out);
@@ -175,7 +178,9 @@ void Run::resume_or_start() {
 void Run::evaluate_now(int64_t step) {
   if (!validation_data_ || last_evaluated_ == step) return;
   auto started = std::chrono::steady_clock::now();
-  LossSum loss = evaluate_dataset(*stepper_, validation_data_, config_.eval_tokens, config_.separate_documents);
+  LossSum loss = evaluate_dataset(*stepper_, validation_data_, config_.eval_tokens, config_.separate_documents,
+                                  [] { return g_signal != 0; });
+  if (g_signal != 0) return log_info("evaluation left unfinished");
   last_evaluated_ = step;
   result_.last_eval_loss = loss.mean();
   if (result_.run.best_step == 0 || loss.mean() < result_.run.best_loss) {
@@ -199,6 +204,16 @@ void Run::save(int64_t step) {
   last_saved_ = step;
   log_->event(step, "checkpoint", result_.checkpoint);
   prune_checkpoints(config_.out, config_.checkpoint_keep, result_.run.best_step);
+}
+
+// Data that turns out to be damaged ends the run, not what it has learnt.
+std::vector<HostBatch> Run::next_batches(Prefetcher& prefetcher, int64_t step) {
+  try {
+    return prefetcher.take(step);
+  } catch (const Error&) {
+    if (step > 1) save(step - 1);
+    throw;
+  }
 }
 
 void Run::watch_finite(const StepResult& result, int64_t step) {
@@ -227,7 +242,7 @@ TrainResult Run::loop() {
     int64_t step = result_.run.step + 1;
     auto started = std::chrono::steady_clock::now();
     double lr = learning_rate(config_.optimizer, config_.steps, step);
-    std::vector<HostBatch> micro_batches = prefetcher.take(step);
+    std::vector<HostBatch> micro_batches = next_batches(prefetcher, step);
     StepResult done = stepper_->step(micro_batches, lr, step, static_cast<uint64_t>(config_.seed));
     double seconds = seconds_since(started);
     result_.run.step = step;
@@ -270,7 +285,7 @@ TrainResult Run::loop() {
 TrainResult train(const RunConfig& config, const TrainHooks& hooks) { return Run(config, hooks).loop(); }
 
 LossSum evaluate_dataset(Stepper& stepper, std::shared_ptr<const TokenDataset> data, int64_t max_tokens,
-                         bool separate_documents) {
+                         bool separate_documents, const std::function<bool()>& stop) {
   const BatchShape& shape = stepper.eval_shape();
   int64_t length = shape.max_length, sequences = shape.tokens / length;
   TokenSampler sampler(std::move(data), {.length = length, .order = SampleOrder::kSequential});
@@ -279,6 +294,7 @@ LossSum evaluate_dataset(Stepper& stepper, std::shared_ptr<const TokenDataset> d
   TokenSample sample;
   int64_t count = sampler.samples_per_epoch();
   for (int64_t first = 0; first < count && (max_tokens == 0 || total.tokens < max_tokens); first += sequences) {
+    if (stop && stop()) break;
     packer.clear();
     for (int64_t i = first; i < std::min(count, first + sequences); ++i) {
       sampler.get(i, sample);

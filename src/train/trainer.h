@@ -29,8 +29,9 @@ struct TrainHooks {
 // Runs (or resumes) what `config` describes. Everything rejectable is rejected before the first step.
 TrainResult train(const RunConfig& config, const TrainHooks& hooks = {});
 
-// Mean loss over the first `max_tokens` (0 = all) targets of the set, in windows of the eval shape.
+// Mean loss over the first `max_tokens` (0 = all) targets of the set, in windows of the eval shape. `stop` is asked
+// between batches; once true, what was summed so far is returned.
 LossSum evaluate_dataset(Stepper& stepper, std::shared_ptr<const TokenDataset> data, int64_t max_tokens,
-                         bool separate_documents);
+                         bool separate_documents, const std::function<bool()>& stop = {});
 
 }  // namespace octet

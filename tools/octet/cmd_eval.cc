@@ -53,13 +53,13 @@ void run_eval(const Options& options) {
   }
   int64_t tokens = data ? data->tokens() : static_cast<int64_t>(ids.size());
   int64_t length = options.length > 0 ? options.length : weights->config().max_positions;
+  int64_t total = options.max_tokens > 0 ? std::min(options.max_tokens, tokens - 1) : tokens - 1;
   PerplexityEvaluator evaluator(*weights, {.recipe = parse_recipe(options.recipe),
                                            .target = cpu_target(),
                                            .length = std::min(length, tokens - 1),
                                            .stride = options.stride,
-                                           .windows = std::min(options.windows, (tokens + length - 1) / length),
+                                           .windows = std::min(options.windows, (total + length - 1) / length),
                                            .max_tokens = options.max_tokens});
-  int64_t total = options.max_tokens > 0 ? std::min(options.max_tokens, tokens - 1) : tokens - 1;
   Progress progress({.title = "eval", .unit = "tok", .total = total});
   auto read = [&](int64_t first, std::span<int32_t> out) {
     if (data) return data->read(first, out);
@@ -92,14 +92,18 @@ Examples:
   command->add_option("texts", options->texts, "text files");
   command->add_option("--data", options->data, "PREFIX of a prepared PREFIX.bin/.idx");
   command->add_option("--tokenizer", options->tokenizer, "tokenizer file or folder (default: in the model folder)");
-  command->add_option("--length", options->length, "tokens of a window (default: the model's)");
-  command->add_option("--stride", options->stride, "tokens between windows (default: the length)");
+  command->add_option("--length", options->length, "tokens of a window (default: the model's)")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--stride", options->stride, "tokens between windows (default: the length)")
+      ->check(CLI::NonNegativeNumber);
   command->add_option("--windows", options->windows, "windows run at once")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   command->add_option("--max-tokens", options->max_tokens, "stop after this many tokens; 0 = all")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--recipe", options->recipe, "fp32, bf16, fp8-current, fp8-delayed, fp8-block")
       ->capture_default_str();
-  command->add_option("--recipe", options->recipe, "fp32, bf16, fp8-current, fp8-block")->capture_default_str();
   command->add_option("--threads", options->threads, "CPU threads; 0 = all cores")->capture_default_str();
   command->add_flag("--json", options->json, "print one JSON object");
   command->callback([options] { run_eval(*options); });

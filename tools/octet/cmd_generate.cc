@@ -21,13 +21,17 @@ struct Options {
   bool interactive = false, stats = false, no_bos = false, echo = true;
 };
 
-std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const Options& options, const std::string& text) {
+std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const Options& options, const std::string& text,
+                                   int64_t context) {
   EncodeOptions encode{.add_bos = tokenizer.adds_bos() && !options.no_bos};
   std::vector<int32_t> ids = tokenizer.encode(text, encode);
   int32_t start = tokenizer.bos_id() >= 0 ? tokenizer.bos_id() : tokenizer.eos_id();
   if (ids.empty() && start >= 0) ids.push_back(start);
   check(!ids.empty(), ErrorCode::kInvalidArgument,
         "the prompt is empty and the vocabulary has no begin token: give --prompt");
+  check(static_cast<int64_t>(ids.size()) <= context, ErrorCode::kInvalidArgument,
+        "the prompt has {} tokens, the longest text {}: shorten it, or choose a model of more positions", ids.size(),
+        context);
   return ids;
 }
 
@@ -45,7 +49,7 @@ bool write_text(const std::string& text) {
 }
 
 void generate_once(Decoder& decoder, const Tokenizer& tokenizer, const Options& options, const std::string& prompt) {
-  std::vector<int32_t> ids = encode_prompt(tokenizer, options, prompt);
+  std::vector<int32_t> ids = encode_prompt(tokenizer, options, prompt, decoder.max_length());
   for (int64_t i = 0; i < options.count; ++i) {
     GenerateOptions one = options.generate;
     one.sequence = static_cast<uint64_t>(i);
@@ -84,6 +88,7 @@ void interact(Decoder& decoder, const Tokenizer& tokenizer, const Options& optio
 void run_generate(const Options& options) {
   set_thread_count(static_cast<int>(options.threads));
   validate(options.generate.sampling);
+  StopMatcher{options.generate.stop};  // refuses what cannot be a stop string before anything is printed
   std::string folder = model_folder(options.model);
   auto weights = open_weights(folder);
   auto tokenizer = load_tokenizer(options.tokenizer.empty() ? folder : options.tokenizer);
@@ -116,7 +121,8 @@ Examples:
   command->add_option("-p,--prompt", options->prompt, "text to continue");
   command->add_option("--prompt-file", options->prompt_file, "read the prompt from a file");
   command->add_option("-n,--max-tokens", options->generate.max_tokens, "tokens to generate at most")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   command->add_option("-t,--temperature", options->generate.sampling.temperature, "0 is greedy")->capture_default_str();
   command->add_option("--top-k", options->generate.sampling.top_k, "sample among the k likeliest; 0 is off")
       ->capture_default_str();
@@ -129,8 +135,10 @@ Examples:
   command->add_option("--count", options->count, "how many texts")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000000));
-  command->add_option("--context", options->context, "longest text in tokens (default: the model's)");
-  command->add_option("--recipe", options->recipe, "fp32, bf16, fp8-current, fp8-block")->capture_default_str();
+  command->add_option("--context", options->context, "longest text in tokens (default: the model's)")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--recipe", options->recipe, "fp32, bf16, fp8-current, fp8-delayed, fp8-block")
+      ->capture_default_str();
   command->add_option("--threads", options->threads, "CPU threads; 0 = all cores")->capture_default_str();
   command->add_flag("-i,--interactive", options->interactive, "read prompts from the terminal");
   command->add_flag("--stats", options->stats, "print tokens per second");

@@ -1,10 +1,13 @@
 // octet verify: a folder's expected outputs against Octet's own run; exits 1 out of tolerance.
 #include <CLI/CLI.hpp>
+#include <cmath>
+#include <optional>
 
 #include "base/error.h"
 #include "exec/executor.h"
 #include "infer/verify.h"
 #include "octet/commands.h"
+#include "octet/model_path.h"
 #include "train/verify_training.h"
 
 namespace octet {
@@ -39,7 +42,7 @@ void add_verify_command(CLI::App& app) {
   struct Options {
     std::string folder, recipe = "fp32";
     bool training = false;
-    double tolerance = 0;
+    std::optional<double> tolerance;
   };
   auto options = std::make_shared<Options>();
   auto* command = app.add_subcommand("verify", "Compare a model folder's expected outputs with Octet's own run");
@@ -54,8 +57,10 @@ Examples:
                       "largest error allowed (default: 2e-4 absolute for logits, 1e-4 relative for training)");
   command->callback([options] {
     CompileOptions compile{.target = cpu_target(), .recipe = parse_recipe(options->recipe)};
-    double tolerance = options->tolerance > 0 ? options->tolerance : options->training ? 1e-4 : 2e-4;
-    (options->training ? report_training : report_inference)(options->folder, compile, tolerance);
+    double tolerance = options->tolerance.value_or(options->training ? 1e-4 : 2e-4);
+    check(tolerance > 0 && std::isfinite(tolerance), ErrorCode::kInvalidArgument, "--tolerance {} (want > 0)",
+          tolerance);
+    (options->training ? report_training : report_inference)(model_folder(options->folder), compile, tolerance);
   });
 }
 

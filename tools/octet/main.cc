@@ -1,8 +1,13 @@
 // The program `octet`: the list of its commands, and errors as one clear line. Exit codes: 0 good, 1 an error of the
 // work, 2 a mistake on the command line.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <iostream>
 #include <new>
 
@@ -11,6 +16,48 @@
 #include "wait_policy.h"
 
 namespace {
+
+// Without these a file opened later would take the number of a closed stream, and messages would land inside it.
+// Writing to such a standard output fails, as it should.
+void open_standard_streams() {
+  for (int stream = 0; stream <= 2; ++stream)
+    if (fcntl(stream, F_GETFD) < 0 && errno == EBADF) (void)!open("/dev/null", stream == 2 ? O_WRONLY : O_RDONLY);
+}
+
+// Output that could not be written is an error (a full disk); a reader that left needs no message.
+int finish_output() {
+  std::cout.flush();
+  bool good = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
+  if (!good && errno != EPIPE)
+    std::cerr << "octet: i/o error: standard output cannot be written: " << std::strerror(errno) << '\n';
+  return good ? 0 : 1;
+}
+
+// The first word that no command or option has, with the nearest that exists; "" when every word is known.
+std::string unknown_word(const CLI::App& app, int argc, char** argv) {
+  const CLI::App* level = &app;
+  const auto suggest = [](const std::string& text, const std::string& word, const std::vector<std::string>& names) {
+    const std::string nearest = octet::nearest_name(word, names);
+    return text + (nearest.empty() ? "" : "; did you mean '" + nearest + "'?");
+  };
+  for (int i = 1; i < argc && std::string(argv[i]) != "--"; ++i) {
+    const std::string word = argv[i], name = word.substr(0, word.find('='));
+    if (word.starts_with("--")) {
+      std::vector<std::string> names;
+      for (const CLI::Option* option : level->get_options())
+        for (const std::string& known : option->get_lnames()) names.push_back("--" + known);
+      if (std::find(names.begin(), names.end(), name) == names.end())
+        return suggest("no option '" + name + "'", name, names);
+    } else if (const auto commands = level->get_subcommands([](const CLI::App*) { return true; }); !commands.empty()) {
+      std::vector<std::string> names;
+      for (const CLI::App* command : commands) names.push_back(command->get_name());
+      const auto found = std::find(names.begin(), names.end(), word);
+      if (found == names.end()) return suggest("no command '" + word + "'", word, names);
+      level = commands[static_cast<size_t>(found - names.begin())];
+    }
+  }
+  return "";
+}
 
 int run(int argc, char** argv) {
   CLI::App app{"Octet trains, evaluates and generates with transformer language models in FP8."};
@@ -38,29 +85,22 @@ int run(int argc, char** argv) {
 
   try {
     app.parse(argc, argv);
-  } catch (const CLI::ExtrasError& error) {
-    const std::string word = argc > 1 ? argv[1] : "";
-    std::vector<std::string> names;
-    for (const auto* command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
-    if (std::find(names.begin(), names.end(), word) != names.end() || word.starts_with('-')) return app.exit(error), 2;
-    const std::string nearest = octet::nearest_name(word, names);
-    std::cerr << "octet: no command '" << word << "'" << (nearest.empty() ? "" : "; did you mean '" + nearest + "'?")
-              << "\nTry 'octet --help'.\n";
-    return 2;
-
   } catch (const CLI::RuntimeError& error) {  // a command that did its work and found a fault (verify)
     return error.get_exit_code();
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    const std::string unknown = error.get_exit_code() == 0 ? "" : unknown_word(app, argc, argv);
+    if (unknown.empty()) return app.exit(error) == 0 ? finish_output() : 2;
+    std::cerr << "octet: " << unknown << "\nTry 'octet --help' or 'octet COMMAND --help'.\n";
+    return 2;
   }
   if (app.get_subcommands().empty()) std::cout << app.help();
-  std::cout.flush();
-  return std::cout.good() ? 0 : 1;
+  return finish_output();
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_standard_streams();
   octet::settle_wait_policy(argv);
   std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves (octet ... | head) ends us through the stream's error
   try {

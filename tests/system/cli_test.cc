@@ -1,0 +1,189 @@
+// The program as a person at the command line meets it: exit codes and messages, for good words and bad. What the rooms
+// check themselves is not repeated; each case here runs the built `octet` once or a few times on a model of seconds.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+
+#include "system/tiny.h"
+
+namespace octet {
+namespace {
+
+struct Outcome {
+  int code = -1;
+  std::string out, err;
+};
+
+class Cli : public ::testing::Test {
+ protected:
+  // Starts a shell line in which $OCTET is the program; its streams go to files of the test's folder.
+  pid_t start(const std::string& line) const {
+    pid_t child = fork();
+    if (child != 0) return child;
+    const std::string out = folder_.file("out.txt"), err = folder_.file("err.txt");
+    bool ready = chdir(folder_.path().c_str()) == 0 && setenv("OCTET", OCTET_PROGRAM, 1) == 0 &&
+                 freopen(out.c_str(), "w", stdout) != nullptr && freopen(err.c_str(), "w", stderr) != nullptr;
+    if (ready) execl("/bin/bash", "bash", "-c", line.c_str(), static_cast<char*>(nullptr));
+    _exit(127);
+  }
+  Outcome wait_for(pid_t child) const {
+    int status = 0;
+    waitpid(child, &status, 0);
+    return {.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
+            .out = read_file(folder_.file("out.txt")),
+            .err = read_file(folder_.file("err.txt"))};
+  }
+  Outcome shell(const std::string& line) const { return wait_for(start(line)); }
+
+  void expect(int code, const std::string& words, const std::string& message) const {
+    Outcome outcome = shell("$OCTET " + words);
+    EXPECT_EQ(outcome.code, code) << words << '\n' << outcome.err;
+    EXPECT_NE((outcome.out + outcome.err).find(message), std::string::npos) << words << '\n' << outcome.err;
+  }
+
+  // A text, its vocabulary `tok` and its tokens `set_train`, `set_val`.
+  void make_data() {
+    std::string text;
+    for (int i = 0; i < 400; ++i) text += fmt::format("line {} says {} and {}\n", i, i * 7 % 13, i * i % 31);
+    write_file(folder_.file("text.txt"), text);
+    Outcome made = shell(
+        "$OCTET tokenizer train --vocab-size 300 --out tok text.txt && "
+        "$OCTET data --tokenizer tok --split 0.9,0.1 --split-by tokens --out set text.txt");
+    ASSERT_EQ(made.code, 0) << made.err;
+  }
+  static std::string train_words(const std::string& more) {
+    return "train model.size=gpt2-nano model.hidden=16 model.layers=1 model.heads=2 data.train=set_train "
+           "data.sequence_length=16 train.micro_batch=2 train.steps=8 train.threads=1 eval.interval=0 " +
+           more;
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(Cli, MistypedWordsAreAnsweredWithTheNearest) {
+  expect(2, "generatr run", "no command 'generatr'; did you mean 'generate'?");
+  expect(2, "tokenizer trainn", "no command 'trainn'; did you mean 'train'?");
+  expect(2, "generate run --promt hi", "no option '--promt'; did you mean '--prompt'?");
+  expect(2, "train a.yaml --disabel=fuse", "no option '--disabel'; did you mean '--disable'?");
+  expect(2, "generate", "model is required");
+  expect(1, "train optimiser.lr=1", "did you mean 'optimizer.lr'?");
+  expect(1, "train optimizer.lr=nan", "want a finite number");
+  expect(1, "plan model.size=gpt3-175", "nearest: gpt3-175b");
+  expect(1, "plan model.layers=1000000000", "model.layers: 1000000000");
+  expect(1, "eval nowhere a.txt --recipe fp9", "nowhere");
+}
+
+TEST_F(Cli, SettingsFilesNameTheLine) {
+  write_file(folder_.file("syntax.yaml"), "train:\n  steps: 5\n bad: [\n");
+  write_file(folder_.file("twice.yaml"), "train.steps: 5\ntrain:\n  steps: 6\n");
+  write_file(folder_.file("group.yaml"), "out: x\ntrain:\n");
+  write_file(folder_.file("empty.yaml"), "");
+  expect(1, "train syntax.yaml", "syntax.yaml:3: not valid YAML");
+  expect(1, "train twice.yaml", "twice.yaml:3: 'train.steps' is set twice");
+  expect(1, "train group.yaml", "group.yaml:2: 'train' is a group of settings");
+  expect(1, "train empty.yaml", "data.train is not set");
+  expect(1, "train .", "is a folder; want a settings file");
+}
+
+TEST_F(Cli, OutputThatCannotBeWrittenIsAnError) {
+  EXPECT_EQ(shell("$OCTET config | head -c 1 >/dev/null").code, 0);
+  if (!path_exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+  for (const std::string words : {"--help", "config", "plan --list-models"}) {
+    Outcome outcome = shell("$OCTET " + words + " >/dev/full");
+    EXPECT_EQ(outcome.code, 1) << words;
+    EXPECT_NE(outcome.err.find("No space left"), std::string::npos) << words << outcome.err;
+    EXPECT_EQ(shell("$OCTET " + words + " >&-").code, 1) << words;
+  }
+}
+
+TEST_F(Cli, TextBecomesAModelThatIsEvaluatedAndContinued) {
+  make_data();
+  expect(0, train_words("out=run precision.recipe=fp8-delayed data.separate_documents=true model.dropout=0.1"),
+         "checkpoint: run/checkpoints/step_00000008");
+  // Scales of training serve afterwards; without a terminal no line is redrawn.
+  Outcome eval = shell("$OCTET eval run --data set_val --recipe fp8-delayed");
+  EXPECT_EQ(eval.code, 0) << eval.err;
+  EXPECT_NE(eval.out.find("bits/byte"), std::string::npos) << eval.out;
+  EXPECT_EQ(eval.err.find('\r'), std::string::npos);
+  expect(0, "eval run text.txt --max-tokens 50 --windows 1000", "tokens 50 ");
+  expect(0, "generate run --recipe fp8-delayed --prompt line -n 4 -t 0", "line");
+  expect(0, "generate run --prompt '' -n 2", "");
+  expect(0, "generate run --interactive -n 2 </dev/null", "");
+  EXPECT_EQ(shell("$OCTET generate run --prompt line -n 0").out, "line\n");
+  Outcome longer = shell("$OCTET generate run --prompt-file text.txt");
+  EXPECT_EQ(longer.code, 1);
+  EXPECT_EQ(longer.out, "") << "a prompt that cannot be used is not printed";
+  EXPECT_NE(longer.err.find("the longest text 64"), std::string::npos) << longer.err;
+  expect(2, "generate run --prompt a -n -1", "--max-tokens");
+  expect(1, "generate run --prompt a --top-p 1.5", "want 0 < p <= 1");
+  expect(1, "generate run --prompt a --stop ''", "empty stop string");
+  expect(1, "generate run --tokenizer nowhere", "no such file or folder");
+  expect(1, "verify run", "expected.safetensors");
+  write_file(folder_.file("empty.txt"), "");
+  expect(1, "eval run empty.txt", "at least 2 are needed");
+  expect(1, "data --tokenizer tok --out e empty.txt", "the corpus is empty");
+  expect(1, "data --tokenizer tok --out e/ text.txt", "names a folder");
+}
+
+TEST_F(Cli, VerifyExitsNonZeroOutOfTolerance) {
+  const std::string gpt2 = test_data_path("hf_goldens/gpt2");
+  if (gpt2.empty()) GTEST_SKIP() << missing_test_data("hf_goldens/gpt2");
+  expect(0, "verify '" + gpt2 + "'", "passed");
+  expect(1, "verify --tolerance 1e-12 '" + gpt2 + "'", "FAILED");
+  expect(1, "verify --tolerance nan '" + gpt2 + "'", "want > 0");
+  expect(1, "verify '" + test_data_path("hf_goldens/mixtral_moe") + "'", "model_type \"mixtral\"");
+}
+
+TEST_F(Cli, SignalsLeaveACheckpointAndASecondRunIsRefused) {
+  make_data();
+  const std::string endless =
+      "exec $OCTET " + train_words("out=run train.steps=1G checkpoint.interval=0 log.interval=1");
+  const std::string log = folder_.file("run/log.jsonl");
+  for (int signal : {SIGINT, SIGTERM}) {
+    pid_t child = start(endless);
+    auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while ((!path_exists(log) || file_size(log) == 0) && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    Outcome second = shell("$OCTET " + train_words("out=run") + " 2>second.txt; code=$?; cat second.txt; exit $code");
+    EXPECT_EQ(second.code, 1);
+    EXPECT_NE(second.out.find(fmt::format("another run (process {})", child)), std::string::npos) << second.out;
+    kill(child, signal);
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "signal " << signal;
+    ASSERT_TRUE(is_folder(folder_.file("run/checkpoints")));
+    EXPECT_EQ(list_folder(folder_.file("run/checkpoints")).size(), 1u);
+    remove_path(folder_.file("run"));
+  }
+}
+
+TEST_F(Cli, DamageIsPassedOverAndBadTokensLoseNothing) {
+  make_data();
+  expect(0, train_words("out=run checkpoint.interval=4"), "step_00000008");
+  Outcome damaged =
+      shell("printf X | dd of=run/checkpoints/step_00000008/model.safetensors bs=1 seek=900 conv=notrunc");
+  ASSERT_EQ(damaged.code, 0);
+  expect(0, "generate run --prompt a -n 1", "falling back to the one before it");
+  // An id beyond the vocabulary met in the middle of a run: what was learnt up to there is kept.
+  Outcome broken = shell(
+      "cp set_train.idx bad.idx; cp set_train.bin bad.bin; printf '\\377\\377' | "
+      "dd of=bad.bin bs=2 seek=2000 conv=notrunc");
+  ASSERT_EQ(broken.code, 0);
+  expect(1, train_words("data.train=bad model.vocab_size=300 train.steps=5000 checkpoint.interval=0 out=bad_run"),
+         "outside the vocabulary of 300");
+  EXPECT_TRUE(is_folder(folder_.file("bad_run/checkpoints")));
+}
+
+TEST_F(Cli, ARunThatCannotFitSaysHowManyBytesAreMissing) {
+  make_data();
+  expect(1, "train model.size=gpt3-1t data.train=set_train out=big", "bytes are missing");
+  EXPECT_FALSE(path_exists(folder_.file("big")));
+}
+
+}  // namespace
+}  // namespace octet
