@@ -1,16 +1,22 @@
-# octet_room(NAME DEPS targets... [LIBS external targets...] [OPTIONS flags...])
+# octet_room(NAME DEPS targets... [LIBS external targets...] [OPTIONS flags...] [EXCLUDE regex] [TEST_LABEL label])
 #
-# Makes the static library octet_<NAME> of the calling folder's sources: every *.cc in it and below, except
+# Makes the static library octet_<NAME> of the calling folder's sources: every *.cc in it and below (and *.cu where
+# OCTET_CUDA is on) whose path does not match EXCLUDE, except
 # *_test.cc (one GoogleTest program octet_<NAME>_test, label L0; files named *_long_test.cc make a second one, label
 # L3), *_bench.cc (Google Benchmark) and *_fuzz.cc (libFuzzer, octet_fuzz.cmake). DEPS are the rooms it may include: the
 # link graph is the layer rule.
 add_library(octet_flags INTERFACE)
 target_include_directories(octet_flags INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
-target_compile_options(octet_flags INTERFACE -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers
-                                             -fno-math-errno -ffp-contract=off -march=${OCTET_MARCH})
+set(_cxx "$<COMPILE_LANGUAGE:CXX>")
+target_compile_options(octet_flags INTERFACE "$<${_cxx}:-Wall;-Wextra;-Wno-unused-parameter>"
+                                             "$<${_cxx}:-Wno-missing-field-initializers;-fno-math-errno>"
+                                             "$<${_cxx}:-ffp-contract=off;-march=${OCTET_MARCH}>")
 if(OCTET_WERROR)
-  target_compile_options(octet_flags INTERFACE -Werror)
+  target_compile_options(octet_flags INTERFACE "$<${_cxx}:-Werror>")
 endif()
+# float32 arithmetic of the kernels rounds as on the CPU: no contraction, IEEE division and square root.
+target_compile_options(octet_flags INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:-fmad=false;--expt-relaxed-constexpr>"
+                                             "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall;-lineinfo>")
 if(OCTET_SANITIZE)
   string(REPLACE ";" "," _san "${OCTET_SANITIZE}")
   # gcc's flow warnings take the checks themselves for paths of the program
@@ -31,8 +37,18 @@ function(octet_test_program target label)
 endfunction()
 
 function(octet_room name)
-  cmake_parse_arguments(A "" "" "DEPS;LIBS;OPTIONS;TEST_DEPS" ${ARGN})
+  cmake_parse_arguments(A "" "EXCLUDE;TEST_LABEL" "DEPS;LIBS;OPTIONS;TEST_DEPS" ${ARGN})
   file(GLOB_RECURSE all CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
+  if(OCTET_CUDA)
+    file(GLOB_RECURSE device CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cu)
+    list(APPEND all ${device})
+  endif()
+  if(A_EXCLUDE)
+    list(FILTER all EXCLUDE REGEX "${A_EXCLUDE}")
+  endif()
+  if(NOT A_TEST_LABEL)
+    set(A_TEST_LABEL L0)
+  endif()
   set(sources ${all})
   list(FILTER sources EXCLUDE REGEX "(_test|_bench|_fuzz)\\.cc$")
   set(tests ${all})
@@ -55,7 +71,7 @@ function(octet_room name)
     target_link_libraries(octet_${name} INTERFACE ${deps} fmt::fmt)
   endif()
   if(OCTET_TESTS AND tests)
-    octet_test_program(octet_${name}_test L0 SOURCES ${tests} DEPS octet_${name} ${test_deps} ${A_LIBS})
+    octet_test_program(octet_${name}_test ${A_TEST_LABEL} SOURCES ${tests} DEPS octet_${name} ${test_deps} ${A_LIBS})
   endif()
   if(OCTET_TESTS AND long_tests)
     octet_test_program(octet_${name}_long_test L3 SOURCES ${long_tests} DEPS octet_${name} ${test_deps} ${A_LIBS})

@@ -55,7 +55,7 @@ def test_headers(sources):
 
 def check_layers():
     faults = []
-    sources = tracked("src/*.cc", "src/*.h")
+    sources = tracked("src/*.cc", "src/*.h", "src/*.cu", "src/*.cuh")
     helpers = test_headers(sources)
     for path in sources:
         room = path.parts[1]

@@ -60,6 +60,26 @@ enum class InterpretMode { kFloat32, kFloat64 };
 std::unique_ptr<Executor> make_interpreter(Program program, InterpretMode mode = InterpretMode::kFloat32);
 std::unique_ptr<Executor> make_cpu_executor(Plan plan);
 
+// How the cuda executor runs. The same bits either way; eager and check_every_node are for looking for faults.
+struct CudaOptions {
+  int device = 0;
+  bool eager = false;             // launch every node instead of replaying a CUDA graph
+  bool check_every_node = false;  // wait after every node, so that an error names it
+  bool deterministic = false;     // the same bits in every run
+};
+// Throws kUnsupported with the reason where no GPU can be used or this build has no CUDA.
+std::unique_ptr<Executor> make_cuda_executor(Plan plan, const CudaOptions& options = {});
+// The device's Target: its memory, fusions its kernels have, FP8 rules, measured rates where they are known.
+Target cuda_target(const CudaOptions& options = {});
+// Whether there is a usable GPU and this build can use it; `why` says why not.
+bool cuda_available(std::string* why = nullptr);
+
+enum class Device : uint8_t { kCpu, kCuda };
+// "cpu", "cuda" or "auto": cuda where it is available. Throws for cuda where it is not, with the reason.
+Device resolve_device(const std::string& name);
+Target target_of(Device device);
+std::unique_ptr<Executor> make_executor(Plan plan, Device device, const CudaOptions& options = {});
+
 // The CPU's Target: fusions the CPU kernels have, workspace, alignment (measured rates are left 0; octet-bench fills
 // them).
 Target cpu_target();

@@ -15,8 +15,6 @@
 namespace octet {
 namespace {
 
-int64_t align_up(int64_t bytes, int64_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
-
 class CpuExecutor final : public Executor {
  public:
   explicit CpuExecutor(Plan plan) : plan_(std::move(plan)) {
@@ -73,11 +71,7 @@ class CpuExecutor final : public Executor {
 
   void allocate_state() {
     int64_t bytes = 0;
-    std::vector<int64_t> offsets;
-    for (const StateEntry& entry : plan_.program.states()) {
-      offsets.push_back(bytes);
-      bytes += align_up(entry.type.bytes(), alignment_);
-    }
+    const std::vector<int64_t> offsets = state_offsets(plan_.program, alignment_, bytes);
     state_memory_ = cpu::MappedMemory(bytes, "the state");
     for (size_t i = 0; i < offsets.size(); ++i) {
       const StateEntry& entry = plan_.program.states()[i];
@@ -103,16 +97,15 @@ class CpuExecutor final : public Executor {
           plan_.workspace_bytes, cpu::workspace_bytes());
     for (const auto& [name, graph_plan] : plan_.graphs) {
       const Graph& graph = plan_.program.graph(name);
-      cpu::Buffers buffers{
-          .arena = arena_.data(),
-          .states = states_,
-          .inputs = {},
-          .workspace = {arena_.data() + plan_.workspace_offset, static_cast<size_t>(plan_.workspace_bytes)}};
+      PlanMemory memory{.arena = arena_.data(), .states = states_, .inputs = {}};
+      const std::span<std::byte> workspace = {arena_.data() + plan_.workspace_offset,
+                                              static_cast<size_t>(plan_.workspace_bytes)};
       for (NodeId id : graph_plan.inputs) {
-        buffers.inputs.push_back(next_input);
+        memory.inputs.push_back(next_input);
         next_input += align_up(graph.node(id).results[0].bytes(), alignment_);
       }
-      runners_[name] = std::make_unique<cpu::GraphRunner>(plan_.program, graph, graph_plan, std::move(buffers));
+      runners_[name] =
+          std::make_unique<cpu::GraphRunner>(plan_.program, graph, graph_plan, std::move(memory), workspace);
     }
   }
 

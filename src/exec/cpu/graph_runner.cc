@@ -16,29 +16,17 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
 }
 
-// Leaves that are addresses, not work.
-bool is_buffer_leaf(Op op) { return op == Op::kInput || op == Op::kParam || op == Op::kState; }
-
 }  // namespace
 
-GraphRunner::GraphRunner(const Program& program, const Graph& graph, const GraphPlan& plan, Buffers buffers)
-    : graph_(graph), plan_(plan), buffers_(std::move(buffers)) {
+GraphRunner::GraphRunner(const Program& program, const Graph& graph, const GraphPlan& plan, PlanMemory memory,
+                         std::span<std::byte> workspace)
+    : graph_(graph), plan_(plan), memory_(std::move(memory)), workspace_(workspace) {
   check(plan.buffers.size() == static_cast<size_t>(graph.size()), ErrorCode::kInternal,
         "graph '{}' has {} nodes, its plan {}", graph.name(), graph.size(), plan.buffers.size());
   steps_.reserve(static_cast<size_t>(graph.size()));
   for (int32_t i = 0; i < graph.size(); ++i) bind_node(NodeId{i});
-  bind_updates(program);
+  copies_ = state_copies(program, graph, plan, memory_);
   times_.resize(steps_.size());
-}
-
-std::byte* GraphRunner::address(const BufferRef& ref) const {
-  switch (ref.kind) {
-    case BufferRef::Kind::kNone: return nullptr;
-    case BufferRef::Kind::kArena: return buffers_.arena + ref.offset;
-    case BufferRef::Kind::kState: return buffers_.states.at(static_cast<size_t>(ref.index)) + ref.offset;
-    case BufferRef::Kind::kInput: return buffers_.inputs.at(static_cast<size_t>(ref.index)) + ref.offset;
-  }
-  return nullptr;
 }
 
 void GraphRunner::bind_node(NodeId id) {
@@ -51,13 +39,13 @@ void GraphRunner::bind_node(NodeId id) {
     const Value value = node.inputs[i];
     if (!value.exists()) continue;
     const BufferRef& ref = plan_.buffers[static_cast<size_t>(index(value.node))][static_cast<size_t>(value.result)];
-    tensors[i] = {address(ref), &graph_.type(value)};
+    tensors[i] = {memory_.address(ref), &graph_.type(value)};
     check(tensors[i].data != nullptr, ErrorCode::kInternal, "{}: input {} has no buffer in the plan",
           describe(graph_, id), i);
   }
   Tensor* results = tensors.get() + node.inputs.size();
   for (size_t i = 0; i < node.results.size(); ++i) {
-    results[i] = {i < refs.size() ? address(refs[i]) : nullptr, &node.results[i]};
+    results[i] = {i < refs.size() ? memory_.address(refs[i]) : nullptr, &node.results[i]};
     used = used || results[i].data != nullptr;
   }
   // A view that shares its input's bytes is no work; neither is a node none of whose results is wanted.
@@ -71,38 +59,9 @@ void GraphRunner::bind_node(NodeId id) {
   }
   step.args.in = {tensors.get(), node.inputs.size()};
   step.args.out = {results, node.results.size()};
-  step.args.workspace = buffers_.workspace;
+  step.args.workspace = workspace_;
   tensors_.push_back(std::move(tensors));
   steps_.push_back(std::move(step));
-}
-
-void GraphRunner::bind_updates(const Program& program) {
-  for (const NamedValue& update : graph_.updates()) {
-    const auto& states = program.states();
-    auto entry = std::find_if(states.begin(), states.end(), [&](const StateEntry& s) { return s.name == update.name; });
-    check(entry != states.end(), ErrorCode::kInternal, "graph '{}' updates state '{}', which does not exist",
-          graph_.name(), update.name);
-    std::byte* to = buffers_.states[static_cast<size_t>(entry - states.begin())];
-    const Value value = update.value;
-    const std::byte* from =
-        address(plan_.buffers[static_cast<size_t>(index(value.node))][static_cast<size_t>(value.result)]);
-    check(from != nullptr, ErrorCode::kInternal, "graph '{}': the update of state '{}' has no buffer in the plan",
-          graph_.name(), update.name);
-    if (from != to) copies_.push_back({to, from, static_cast<size_t>(graph_.type(value).bytes())});
-  }
-  // A copy that reads a state must run before the copy that overwrites it.
-  for (size_t done = 0; done < copies_.size(); ++done) {
-    auto is_free = [&](const Copy& copy) {  // nobody still to run reads what it overwrites
-      return std::none_of(copies_.begin() + static_cast<ptrdiff_t>(done), copies_.end(), [&](const Copy& other) {
-        return &other != &copy && other.from < copy.to + copy.bytes && copy.to < other.from + other.bytes;
-      });
-    };
-    auto next = std::find_if(copies_.begin() + static_cast<ptrdiff_t>(done), copies_.end(), is_free);
-    check(next != copies_.end(), ErrorCode::kUnsupported,
-          "graph '{}': states are updated from each other in a circle: put a cast or scale by 1 between",
-          graph_.name());
-    std::swap(copies_[done], *next);
-  }
 }
 
 void GraphRunner::run() {
@@ -114,7 +73,7 @@ void GraphRunner::run() {
   } catch (...) {
     rethrow_with_node(i);
   }
-  for (const Copy& copy : copies_) std::memcpy(copy.to, copy.from, copy.bytes);
+  for (const StateCopy& copy : copies_) std::memcpy(copy.to, copy.from, copy.bytes);
 }
 
 void GraphRunner::run_profiled() {
@@ -132,7 +91,7 @@ void GraphRunner::run_profiled() {
     rethrow_with_node(i);
   }
   const auto before_copies = Clock::now();
-  for (const Copy& copy : copies_) std::memcpy(copy.to, copy.from, copy.bytes);
+  for (const StateCopy& copy : copies_) std::memcpy(copy.to, copy.from, copy.bytes);
   const auto end = Clock::now();
   copy_time_.seconds += seconds_between(before_copies, end);
   ++copy_time_.calls;
@@ -154,19 +113,14 @@ void GraphRunner::rethrow_with_node(size_t step) const {
 }
 
 std::span<std::byte> GraphRunner::input(const std::string& name) const {
-  for (size_t i = 0; i < plan_.inputs.size(); ++i) {
-    const Node& node = graph_.node(plan_.inputs[i]);
-    if (node.name == name) return {buffers_.inputs[i], static_cast<size_t>(node.results[0].bytes())};
-  }
-  std::vector<std::string> names;
-  for (NodeId id : plan_.inputs) names.push_back(graph_.node(id).name);
-  fail(ErrorCode::kNotFound, "graph '{}' has no input '{}'; it has: {}", graph_.name(), name, fmt::join(names, ", "));
+  const size_t i = find_input(graph_, plan_, name);
+  return {memory_.inputs[i], static_cast<size_t>(graph_.node(plan_.inputs[i]).results[0].bytes())};
 }
 
 std::span<const std::byte> GraphRunner::output(const std::string& name) const {
   const Value value = graph_.output(name);
   const std::byte* data =
-      address(plan_.buffers[static_cast<size_t>(index(value.node))][static_cast<size_t>(value.result)]);
+      memory_.address(plan_.buffers[static_cast<size_t>(index(value.node))][static_cast<size_t>(value.result)]);
   return {data, static_cast<size_t>(graph_.type(value).bytes())};
 }
 
@@ -196,7 +150,7 @@ void GraphRunner::append_profile(std::vector<NodeTime>& times) const {
   }
   if (!copies_.empty()) {
     double bytes = 0;
-    for (const Copy& copy : copies_) bytes += 2.0 * static_cast<double>(copy.bytes);
+    for (const StateCopy& copy : copies_) bytes += 2.0 * static_cast<double>(copy.bytes);
     times.push_back({.graph = graph_.name(),
                      .name = "(state copies)",
                      .op = "copy",

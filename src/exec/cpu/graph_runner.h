@@ -13,21 +13,15 @@
 #include <vector>
 
 #include "exec/executor.h"
+#include "exec/graph_binding.h"
 #include "kernels/cpu/kernel.h"
 
 namespace octet::cpu {
 
-// Where the three kinds of buffers live.
-struct Buffers {
-  std::byte* arena = nullptr;
-  std::vector<std::byte*> states;  // by index in the state table
-  std::vector<std::byte*> inputs;  // of this graph
-  std::span<std::byte> workspace;
-};
-
 class GraphRunner {
  public:
-  GraphRunner(const Program& program, const Graph& graph, const GraphPlan& plan, Buffers buffers);
+  GraphRunner(const Program& program, const Graph& graph, const GraphPlan& plan, PlanMemory memory,
+              std::span<std::byte> workspace);
 
   void run();
   std::span<std::byte> input(const std::string& name) const;
@@ -43,28 +37,22 @@ class GraphRunner {
     NodeId node;
     const char* row;  // name of the kernel row
   };
-  struct Copy {  // an update whose value was not computed in the state's own buffer
-    std::byte* to;
-    const std::byte* from;
-    size_t bytes;
-  };
   struct StepTime {
     int64_t calls = 0;
     double seconds = 0;
   };
 
-  std::byte* address(const BufferRef& ref) const;
   void bind_node(NodeId id);
-  void bind_updates(const Program& program);
   void run_profiled();
   [[noreturn]] void rethrow_with_node(size_t step) const;
 
   const Graph& graph_;
   const GraphPlan& plan_;
-  Buffers buffers_;
+  PlanMemory memory_;
+  std::span<std::byte> workspace_;
   std::vector<Step> steps_;
   std::vector<std::unique_ptr<Tensor[]>> tensors_;  // what steps' spans point into
-  std::vector<Copy> copies_;
+  std::vector<StateCopy> copies_;
   bool profiling_ = false;
   std::vector<StepTime> times_;  // per step
   StepTime copy_time_, total_time_;

@@ -86,11 +86,11 @@ struct Variant {
   std::string name;
 };
 
-void run_row(const KernelRow& row, const Graph& graph, const Node& node, const std::vector<RefTensor>& inputs,
-             const std::vector<RefTensor>& expected, const Tolerance& tolerance, Neighbours neighbours,
-             const Variant& run, std::vector<std::string>& failures) {
+void run_variant(const char* name, const BoundKernel& kernel, const Node& node, const std::vector<RefTensor>& inputs,
+                 const std::vector<RefTensor>& expected, const Tolerance& tolerance, Neighbours neighbours,
+                 const Variant& run, std::vector<std::string>& failures) {
   const auto report = [&](const std::string& what) {
-    failures.push_back(fmt::format("row {}, {}: {}", row.name, run.name, what));
+    failures.push_back(fmt::format("row {}, {}: {}", name, run.name, what));
   };
   std::vector<GuardedBuffer> in_buffers, out_buffers;
   std::vector<Tensor> in, out;
@@ -111,7 +111,6 @@ void run_row(const KernelRow& row, const Graph& graph, const Node& node, const s
     out.push_back({run.wanted[r] ? data : nullptr, &node.results[r]});
   }
   static GuardedBuffer workspace({DType::kU8, {workspace_bytes()}});
-  const BoundKernel kernel = row.bind(graph, node);
   kernel({in, out, {workspace.data(), static_cast<size_t>(workspace_bytes())}});
 
   for (size_t i = 0; i < in_buffers.size(); ++i) {
@@ -166,14 +165,20 @@ std::vector<Variant> runs_of(const Node& node, const std::vector<RefTensor>& inp
 
 }  // namespace
 
+std::vector<std::string> check_kernel(const char* name, const BoundKernel& kernel, const Graph& graph, const Node& node,
+                                      const std::vector<RefTensor>& inputs, const std::vector<RefTensor>& expected,
+                                      const Tolerance& tolerance, Neighbours neighbours) {
+  std::vector<std::string> failures;
+  for (const Variant& run : runs_of(node, inputs)) {
+    run_variant(name, kernel, node, inputs, expected, tolerance, neighbours, run, failures);
+  }
+  return failures;
+}
+
 std::vector<std::string> check_row(const KernelRow& row, const Graph& graph, const Node& node,
                                    const std::vector<RefTensor>& inputs, const std::vector<RefTensor>& expected,
                                    const Tolerance& tolerance, Neighbours neighbours) {
-  std::vector<std::string> failures;
-  for (const Variant& run : runs_of(node, inputs)) {
-    run_row(row, graph, node, inputs, expected, tolerance, neighbours, run, failures);
-  }
-  return failures;
+  return check_kernel(row.name, row.bind(graph, node), graph, node, inputs, expected, tolerance, neighbours);
 }
 
 std::vector<std::vector<std::byte>> run_node(const Graph& graph, const Node& node,
@@ -194,7 +199,8 @@ std::vector<std::vector<std::byte>> run_node(const Graph& graph, const Node& nod
   return out_bytes;
 }
 
-std::vector<std::string> check_fusion(const Graph& graph, const Node& fusion, const std::vector<RefTensor>& inputs) {
+std::vector<std::string> check_fusion(const Graph& graph, const Node& fusion, const std::vector<RefTensor>& inputs,
+                                      const NodeRunner& run) {
   const Graph& body = *fusion.body;
   std::vector<std::vector<RefTensor>> made;  // by node of the body and result
   std::vector<std::vector<std::vector<std::byte>>> bytes;
@@ -209,13 +215,13 @@ std::vector<std::string> check_fusion(const Graph& graph, const Node& fusion, co
     for (Value v : member.inputs) {
       in.push_back(v.exists() ? made[static_cast<size_t>(index(v.node))][static_cast<size_t>(v.result)] : RefTensor{});
     }
-    bytes.back() = run_node(body, member, in);
+    bytes.back() = run(body, member, in);
     for (size_t r = 0; r < member.results.size(); ++r) {
       made.back().push_back(load_tensor(member.results[r], bytes.back()[r].data()));
     }
   }
   std::vector<std::string> failures;
-  const auto fused = run_node(graph, fusion, inputs);
+  const auto fused = run(graph, fusion, inputs);
   for (size_t i = 0; i < fused.size(); ++i) {
     const Value value = body.outputs()[i].value;
     const auto node = static_cast<size_t>(index(value.node)), result = static_cast<size_t>(value.result);

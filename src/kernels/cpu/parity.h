@@ -16,7 +16,11 @@ struct Neighbours {
   double f32_unit = 0;  // that unit for float32 results: of the 16-bit values they are made from
 };
 
-// What is wrong with the row on this node, one line each; empty when it agrees with `expected` = evaluate_node().
+// What is wrong with a bound kernel (of any device, on host buffers) on this node, one line each; empty when it agrees
+// with `expected` = evaluate_node().
+std::vector<std::string> check_kernel(const char* name, const BoundKernel& kernel, const Graph& graph, const Node& node,
+                                      const std::vector<RefTensor>& inputs, const std::vector<RefTensor>& expected,
+                                      const Tolerance& tolerance, Neighbours neighbours = {});
 std::vector<std::string> check_row(const KernelRow& row, const Graph& graph, const Node& node,
                                    const std::vector<RefTensor>& inputs, const std::vector<RefTensor>& expected,
                                    const Tolerance& tolerance, Neighbours neighbours = {});
@@ -26,6 +30,9 @@ std::vector<std::vector<std::byte>> run_node(const Graph& graph, const Node& nod
                                              const std::vector<RefTensor>& inputs);
 
 // Where the fusion's results are not those of its members run one by one, each by its own best row: one line each.
-std::vector<std::string> check_fusion(const Graph& graph, const Node& fusion, const std::vector<RefTensor>& inputs);
+using NodeRunner = std::function<std::vector<std::vector<std::byte>>(const Graph& graph, const Node& node,
+                                                                     const std::vector<RefTensor>& inputs)>;
+std::vector<std::string> check_fusion(const Graph& graph, const Node& fusion, const std::vector<RefTensor>& inputs,
+                                      const NodeRunner& run = run_node);
 
 }  // namespace octet::cpu

@@ -1,0 +1,249 @@
+// Binding of a planned graph to CUDA kernels, its eager run, capture and replay.
+#include "exec/cuda/graph_runner.h"
+
+#include "base/error.h"
+#include "ir/facts.h"
+
+namespace octet::cuda {
+
+GraphRunner::GraphRunner(DeviceContext& context, const Program& program, const Graph& graph, const GraphPlan& plan,
+                         PlanMemory memory, Staging staging, const CudaOptions& options)
+    : context_(context), graph_(graph), plan_(plan), memory_(std::move(memory)), staging_(staging), options_(options) {
+  check(plan.buffers.size() == static_cast<size_t>(graph.size()), ErrorCode::kInternal,
+        "graph '{}' has {} nodes, its plan {}", graph.name(), graph.size(), plan.buffers.size());
+  steps_.reserve(static_cast<size_t>(graph.size()));
+  for (int32_t i = 0; i < graph.size(); ++i) bind_node(NodeId{i});
+  copies_ = state_copies(program, graph, plan, memory_);
+  times_.resize(steps_.size());
+  check_cuda(cudaEventCreateWithFlags(&inputs_read_, cudaEventDisableTiming), "making an event");
+  check_cuda(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming), "making an event");
+}
+
+GraphRunner::~GraphRunner() {
+  if (replay_ != nullptr) cudaGraphExecDestroy(replay_);
+  for (cudaEvent_t event : marks_) cudaEventDestroy(event);
+  for (cudaEvent_t event : {inputs_read_, done_})
+    if (event != nullptr) cudaEventDestroy(event);
+}
+
+void GraphRunner::bind_node(NodeId id) {
+  const Node& node = graph_.node(id);
+  if (is_buffer_leaf(node.op)) return;
+  const auto& refs = plan_.buffers[static_cast<size_t>(index(id))];
+  auto tensors = std::make_unique<Tensor[]>(node.inputs.size() + node.results.size());
+  bool used = false;
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    const Value value = node.inputs[i];
+    if (!value.exists()) continue;
+    const BufferRef& ref = plan_.buffers[static_cast<size_t>(index(value.node))][static_cast<size_t>(value.result)];
+    tensors[i] = {memory_.address(ref), &graph_.type(value)};
+    check(tensors[i].data != nullptr, ErrorCode::kInternal, "{}: input {} has no buffer in the plan",
+          describe(graph_, id), i);
+  }
+  Tensor* results = tensors.get() + node.inputs.size();
+  for (size_t i = 0; i < node.results.size(); ++i) {
+    results[i] = {i < refs.size() ? memory_.address(refs[i]) : nullptr, &node.results[i]};
+    used = used || results[i].data != nullptr;
+  }
+  // A view that shares its input's bytes is no work; neither is a node none of whose results is wanted.
+  if (!used || (op_facts(node.op).view && results[0].data == tensors[0].data)) return;
+  const KernelRow& row = select_kernel(graph_, node);
+  Step step{.kernel = {}, .args = {}, .node = id, .row = row.name};
+  try {
+    if (row.workspace != nullptr)
+      workspace_needed_ = std::max(workspace_needed_, row.workspace(context_, graph_, node));
+    step.kernel = row.bind(context_, graph_, node);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: {}: {}", describe(graph_, id), row.name, error.message()));
+  }
+  step.args.in = {tensors.get(), node.inputs.size()};
+  step.args.out = {results, node.results.size()};
+  step.args.stream = context_.stream();
+  tensors_.push_back(std::move(tensors));
+  steps_.push_back(std::move(step));
+}
+
+void GraphRunner::set_workspace(std::span<std::byte> workspace) {
+  for (Step& step : steps_) step.args.workspace = workspace;
+}
+
+void GraphRunner::launch_inputs() {
+  if (staging_.input_bytes == 0) return;
+  check_cuda(cudaMemcpyAsync(staging_.device_inputs, staging_.host_inputs, static_cast<size_t>(staging_.input_bytes),
+                             cudaMemcpyHostToDevice, context_.stream()),
+             "copying inputs to the device");
+}
+
+void GraphRunner::launch_step(size_t step) {
+  steps_[step].kernel(steps_[step].args);
+  check_cuda(cudaGetLastError(), "launching a kernel");
+  if (options_.check_every_node) check_cuda(cudaStreamSynchronize(context_.stream()), "running a kernel");
+}
+
+void GraphRunner::launch_all() {
+  size_t i = 0;
+  try {
+    for (; i < steps_.size(); ++i) launch_step(i);
+  } catch (...) {
+    rethrow_with_node(i);
+  }
+  launch_copies();
+}
+
+void GraphRunner::launch_copies() {
+  cudaStream_t stream = context_.stream();
+  for (const StateCopy& copy : copies_) {
+    check_cuda(cudaMemcpyAsync(copy.to, copy.from, copy.bytes, cudaMemcpyDeviceToDevice, stream), "updating a state");
+  }
+  int64_t offset = 0;
+  for (const NamedValue& out : graph_.outputs()) {
+    const auto bytes = graph_.type(out.value).bytes();
+    const std::byte* from = memory_.address(
+        plan_.buffers[static_cast<size_t>(index(out.value.node))][static_cast<size_t>(out.value.result)]);
+    check_cuda(cudaMemcpyAsync(staging_.host_outputs + offset, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost,
+                               stream),
+               "copying outputs from the device");
+    offset += align_up(bytes, 64);
+  }
+}
+
+void GraphRunner::capture() {
+  cudaStream_t stream = context_.stream();
+  cudaGraph_t graph = nullptr;
+  check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "beginning to capture a graph");
+  try {
+    launch_all();
+  } catch (...) {
+    cudaStreamEndCapture(stream, &graph);
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    throw;
+  }
+  check_cuda(cudaStreamEndCapture(stream, &graph), "capturing a graph");
+  const cudaError_t status = cudaGraphInstantiate(&replay_, graph, 0);
+  cudaGraphDestroy(graph);
+  check_cuda(status, "instantiating a graph");
+}
+
+void GraphRunner::enqueue() {
+  cudaStream_t stream = context_.stream();
+  launch_inputs();
+  check_cuda(cudaEventRecord(inputs_read_, stream), "recording an event");
+  const bool eager = options_.eager || options_.check_every_node || profiling_ || runs_ == 0;
+  if (profiling_) {
+    run_profiled();
+  } else if (eager) {
+    launch_all();
+  } else {
+    if (replay_ == nullptr) capture();
+    check_cuda(cudaGraphLaunch(replay_, stream), "launching a graph");
+  }
+  check_cuda(cudaEventRecord(done_, stream), "recording an event");
+  ++runs_;
+}
+
+void GraphRunner::finish() {
+  const cudaError_t status = cudaEventSynchronize(done_);
+  if (status == cudaSuccess) [[likely]]
+    return;
+  fail(ErrorCode::kInternal,
+       "CUDA: graph '{}' failed on {} in run {}: {} ({}); the device's state is lost, files are not: go on from the "
+       "last "
+       "checkpoint, with device.check=true to learn which node it is",
+       graph_.name(), context_.device_name(), runs_, cudaGetErrorName(status), cudaGetErrorString(status));
+}
+
+void GraphRunner::wait_for_inputs() { check_cuda(cudaEventSynchronize(inputs_read_), "waiting for staged inputs"); }
+
+void GraphRunner::rethrow_with_node(size_t step) const {
+  const std::string where = step < steps_.size()
+                                ? fmt::format("{} of graph '{}', kernel {}", describe(graph_, steps_[step].node),
+                                              graph_.name(), steps_[step].row)
+                                : fmt::format("graph '{}'", graph_.name());
+  try {
+    throw;
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: {}", where, error.message()));
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::kInternal, fmt::format("{}: {}", where, error.what()));
+  }
+}
+
+std::span<std::byte> GraphRunner::input(const std::string& name) const {
+  const size_t i = find_input(graph_, plan_, name);
+  return {staging_.host_inputs + (memory_.inputs[i] - staging_.device_inputs),
+          static_cast<size_t>(graph_.node(plan_.inputs[i]).results[0].bytes())};
+}
+
+std::span<const std::byte> GraphRunner::output(const std::string& name) const {
+  const Value wanted = graph_.output(name);
+  int64_t offset = 0;
+  for (const NamedValue& out : graph_.outputs()) {
+    const auto bytes = graph_.type(out.value).bytes();
+    if (out.value == wanted) return {staging_.host_outputs + offset, static_cast<size_t>(bytes)};
+    offset += align_up(bytes, 64);
+  }
+  return {};
+}
+
+int64_t GraphRunner::output_bytes(const Graph& graph) {
+  int64_t bytes = 0;
+  for (const NamedValue& out : graph.outputs()) bytes += align_up(graph.type(out.value).bytes(), 64);
+  return bytes;
+}
+
+void GraphRunner::set_profiling(bool on) {
+  profiling_ = on;
+  if (!on) return;
+  std::fill(times_.begin(), times_.end(), StepTime{});
+  total_time_ = {};
+  while (marks_.size() < steps_.size() + 1) {
+    cudaEvent_t event = nullptr;
+    check_cuda(cudaEventCreate(&event), "making an event");
+    marks_.push_back(event);
+  }
+}
+
+// Events between nodes; the spaces between kernels of an eager run count as the node's own time.
+void GraphRunner::run_profiled() {
+  cudaStream_t stream = context_.stream();
+  size_t i = 0;
+  check_cuda(cudaEventRecord(marks_[0], stream), "recording an event");
+  try {
+    for (; i < steps_.size(); ++i) {
+      launch_step(i);
+      check_cuda(cudaEventRecord(marks_[i + 1], stream), "recording an event");
+    }
+  } catch (...) {
+    rethrow_with_node(i);
+  }
+  check_cuda(cudaStreamSynchronize(stream), "running a graph");
+  float milliseconds = 0;
+  for (i = 0; i < steps_.size(); ++i) {
+    check_cuda(cudaEventElapsedTime(&milliseconds, marks_[i], marks_[i + 1]), "reading an event");
+    times_[i].seconds += 1e-3 * static_cast<double>(milliseconds);
+    ++times_[i].calls;
+  }
+  check_cuda(cudaEventElapsedTime(&milliseconds, marks_[0], marks_[steps_.size()]), "reading an event");
+  total_time_.seconds += 1e-3 * static_cast<double>(milliseconds);
+  ++total_time_.calls;
+  launch_copies();
+}
+
+void GraphRunner::append_profile(std::vector<NodeTime>& times) const {
+  if (total_time_.calls == 0) return;
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const Node& node = graph_.node(steps_[i].node);
+    const Cost cost = node_cost(graph_, steps_[i].node);
+    const auto calls = static_cast<double>(times_[i].calls);
+    times.push_back({.graph = graph_.name(),
+                     .name = node.name,
+                     .op = op_name(node.op),
+                     .kernel = steps_[i].row,
+                     .calls = times_[i].calls,
+                     .seconds = times_[i].seconds,
+                     .flops = cost.flops * calls,
+                     .bytes = cost.bytes * calls});
+  }
+}
+
+}  // namespace octet::cuda

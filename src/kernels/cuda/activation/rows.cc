@@ -1,0 +1,9 @@
+// Rows of the family: none yet.
+#include "kernels/cuda/families.h"
+
+namespace octet::cuda {
+
+std::span<const KernelRow> activation_rows() { return {}; }
+std::span<const char* const> activation_fusion_kinds() { return {}; }
+
+}  // namespace octet::cuda

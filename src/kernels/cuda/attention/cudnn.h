@@ -1,0 +1,13 @@
+// cuDNN, opened at run time.
+#pragma once
+
+namespace octet::cuda {
+
+class DeviceContext;
+
+class CudnnHandle {
+ public:
+  explicit CudnnHandle(DeviceContext&) {}
+};
+
+}  // namespace octet::cuda

@@ -1,0 +1,112 @@
+// Element types on the device: conversion to and from float32 with the bits of base/codec.h, and 16-byte vectors.
+//
+// Kernels compute in float32 and round once, when a value is stored in its declared type. Compiled with -fmad=false
+// (CMakeLists.txt): a product and a sum round separately, as they do on the CPU; write fmaf where one rounding is
+// meant.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include <cstdint>
+
+#include "base/dtype.h"
+
+namespace octet::cuda {
+
+using bf16 = __nv_bfloat16;
+using f16 = __half;
+struct e4m3 {
+  uint8_t bits;
+};
+struct e5m2 {
+  uint8_t bits;
+};
+
+__device__ __forceinline__ float to_float(float x) { return x; }
+__device__ __forceinline__ float to_float(bf16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ float to_float(f16 x) { return __half2float(x); }
+__device__ __forceinline__ float to_float(e4m3 x) {
+  return __half2float(__half(__nv_cvt_fp8_to_halfraw(x.bits, __NV_E4M3)));
+}
+__device__ __forceinline__ float to_float(e5m2 x) {
+  return __half2float(__half(__nv_cvt_fp8_to_halfraw(x.bits, __NV_E5M2)));
+}
+
+template <typename T>
+__device__ __forceinline__ T from_float(float x);
+template <>
+__device__ __forceinline__ float from_float<float>(float x) {
+  return x;
+}
+template <>
+__device__ __forceinline__ bf16 from_float<bf16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+template <>
+__device__ __forceinline__ f16 from_float<f16>(float x) {
+  return __float2half_rn(x);
+}
+// Saturating; a NaN keeps its sign (e4m3 0x7f, e5m2 0x7e), as base/codec.h has it.
+template <>
+__device__ __forceinline__ e4m3 from_float<e4m3>(float x) {
+  uint8_t code = static_cast<uint8_t>(__nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3));
+  if (x != x) code = static_cast<uint8_t>(0x7f | (__float_as_uint(x) >> 24 & 0x80u));
+  return {code};
+}
+template <>
+__device__ __forceinline__ e5m2 from_float<e5m2>(float x) {
+  uint8_t code = static_cast<uint8_t>(__nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E5M2));
+  if (x != x) code = static_cast<uint8_t>(0x7e | (__float_as_uint(x) >> 24 & 0x80u));
+  return {code};
+}
+
+// kCount neighbouring elements, loaded and stored as one access where it is 2, 4, 8 or 16 bytes.
+template <typename T, int kCount>
+struct alignas(sizeof(T) * kCount) Vec {
+  T at[kCount];
+};
+template <typename T>
+inline constexpr int kVecOf = 16 / static_cast<int>(sizeof(T));  // elements of a 16-byte access
+
+template <int kCount, typename T>
+__device__ __forceinline__ void load(const T* from, float (&to)[kCount]) {
+  const Vec<T, kCount> v = *reinterpret_cast<const Vec<T, kCount>*>(from);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) to[i] = to_float(v.at[i]);
+}
+template <int kCount, typename T>
+__device__ __forceinline__ void store(T* to, const float (&from)[kCount]) {
+  Vec<T, kCount> v;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) v.at[i] = from_float<T>(from[i]);
+  *reinterpret_cast<Vec<T, kCount>*>(to) = v;
+}
+// What x becomes when it is stored as T and read again.
+template <typename T>
+__device__ __forceinline__ float rounded(float x) {
+  return to_float(from_float<T>(x));
+}
+
+// Calls body with a value of the element type: with_type(dtype, [&]<typename T>(T) { kernel<T><<<...>>>(...); });
+// Returns false for types outside the list.
+template <typename Body>
+bool with_float_type(DType dtype, Body&& body) {
+  switch (dtype) {
+    case DType::kF32: body(float{}); return true;
+    case DType::kBF16: body(bf16{}); return true;
+    case DType::kF16: body(f16{}); return true;
+    default: return false;
+  }
+}
+template <typename Body>
+bool with_fp8_type(DType dtype, Body&& body) {
+  switch (dtype) {
+    case DType::kE4M3: body(e4m3{}); return true;
+    case DType::kE5M2: body(e5m2{}); return true;
+    default: return false;
+  }
+}
+
+}  // namespace octet::cuda

@@ -1,0 +1,59 @@
+// Sums and maxima over warps and blocks, in a fixed order: the same bits every run.
+#pragma once
+
+#include <cstdint>
+
+namespace octet::cuda {
+
+inline constexpr unsigned kWholeWarp = 0xffffffffu;
+
+struct Sum {
+  static constexpr float kIdentity = 0.0f;
+  __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
+};
+struct Max {  // of plain numbers; NaN is lost: amax travels as bits, below
+  static constexpr float kIdentity = -3.402823466e38f;
+  __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+template <typename Op>
+__device__ __forceinline__ float warp_reduce(float x, Op op = {}) {
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes >>= 1) x = op(x, __shfl_xor_sync(kWholeWarp, x, lanes));
+  return x;
+}
+
+// Every thread gets the result. `scratch` holds 32 floats of shared memory; the call begins and ends with a barrier.
+template <typename Op>
+__device__ __forceinline__ float block_reduce(float x, float* scratch, Op op = {}) {
+  const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
+  const int warps = (static_cast<int>(blockDim.x) + 31) >> 5;
+  x = warp_reduce(x, op);
+  __syncthreads();
+  if (lane == 0) scratch[warp] = x;
+  __syncthreads();
+  x = lane < warps ? scratch[lane] : Op::kIdentity;
+  x = warp_reduce(x, op);
+  __syncthreads();
+  return x;
+}
+
+// amax as the bits of |x|: integer order puts NaN above infinity above every number, whatever the order of elements.
+__device__ __forceinline__ uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7fffffffu; }
+__device__ __forceinline__ uint32_t warp_max(uint32_t x) { return __reduce_max_sync(kWholeWarp, x); }
+// One atomic a block into `amax` (f32 read as bits), which must have been set to 0 on the same stream before.
+__device__ __forceinline__ void block_amax(uint32_t x, float* amax) {
+  __shared__ uint32_t largest[32];
+  const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
+  const int warps = (static_cast<int>(blockDim.x) + 31) >> 5;
+  x = warp_max(x);
+  if (lane == 0) largest[warp] = x;
+  __syncthreads();
+  if (warp == 0) {
+    x = warp_max(lane < warps ? largest[lane] : 0u);
+    if (lane == 0) atomicMax(reinterpret_cast<uint32_t*>(amax), x);
+  }
+  __syncthreads();
+}
+
+}  // namespace octet::cuda

@@ -1,0 +1,58 @@
+// What kernels may know of the device they are bound on: properties, library handles, options. One per executor.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/error.h"
+
+namespace octet::cuda {
+
+class CublasLt;     // matmul/cublaslt.h: opened at run time
+class GemmTuning;   // matmul/tuning.h: algorithm choices by shape, kept in a file
+class CudnnHandle;  // attention/cudnn.h: opened at run time
+
+// Throws kInternal with CUDA's name and text of the error; `what` says what was being done.
+void check_cuda(cudaError_t status, const char* what);
+
+struct ContextOptions {
+  int device = 0;
+  bool deterministic = false;       // the same bits every run: no atomics on floats, no timing-dependent choices
+  bool tune_gemms = true;           // time candidate algorithms of new shapes when binding
+  std::string gemm_cache = "auto";  // file of algorithm choices; "auto": octet/ in the user's cache folder, "": none
+};
+
+class DeviceContext {
+ public:
+  explicit DeviceContext(ContextOptions options);
+  ~DeviceContext();
+  DeviceContext(const DeviceContext&) = delete;
+
+  const ContextOptions& options() const { return options_; }
+  int device() const { return options_.device; }
+  int sm_count() const { return sm_count_; }
+  const std::string& device_name() const { return name_; }
+  cudaStream_t stream() const { return stream_; }  // the stream everything runs on
+
+  // Opened on first use; throw kUnsupported naming the library, where it was looked for, the version found and wanted.
+  CublasLt& cublaslt();
+  GemmTuning& gemm_tuning();
+  CudnnHandle& cudnn();
+
+ private:
+  ContextOptions options_;
+  int sm_count_ = 0;
+  std::string name_;
+  cudaStream_t stream_ = nullptr;
+  std::unique_ptr<CublasLt> cublaslt_;
+  std::unique_ptr<GemmTuning> gemm_tuning_;
+  std::unique_ptr<CudnnHandle> cudnn_;
+};
+
+// How many usable devices there are; 0 with the reason in `why` (no driver, no device, one older than the kernels).
+int device_count(std::string* why = nullptr);
+
+}  // namespace octet::cuda

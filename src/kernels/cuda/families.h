@@ -1,0 +1,35 @@
+// The op families' lists of CUDA rows, best first. A family that gets rows is declared and listed here, once.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "kernels/cuda/kernel.h"
+
+namespace octet::cuda {
+
+std::span<const KernelRow> matmul_rows();       // matmul, scaled_matmul, matmul fusions
+std::span<const KernelRow> norm_rows();         // layer_norm, rms_norm, gradients, norm fusions
+std::span<const KernelRow> elementwise_rows();  // elementwise ops, dropout
+std::span<const KernelRow> activation_rows();   // gelu and swiglu fusions
+std::span<const KernelRow> precision_rows();    // quantize, dequantize, compute_scale, update_scales
+std::span<const KernelRow> attention_rows();    // attention, attention_grad
+std::span<const KernelRow> position_rows();     // rope
+std::span<const KernelRow> embedding_rows();
+std::span<const KernelRow> loss_rows();
+std::span<const KernelRow> shape_rows();
+std::span<const KernelRow> optimiser_rows();
+std::span<const KernelRow> inference_rows();  // kv_append, paged_attention
+
+// Fusion kinds each family's rows run.
+std::span<const char* const> matmul_fusion_kinds();
+std::span<const char* const> norm_fusion_kinds();
+std::span<const char* const> activation_fusion_kinds();
+std::span<const char* const> attention_fusion_kinds();
+
+inline std::vector<std::span<const KernelRow>> families() {
+  return {matmul_rows(),   norm_rows(),      elementwise_rows(), activation_rows(), precision_rows(), attention_rows(),
+          position_rows(), embedding_rows(), loss_rows(),        shape_rows(),      optimiser_rows(), inference_rows()};
+}
+
+}  // namespace octet::cuda

@@ -1,0 +1,62 @@
+// Kernel rows on CUDA: which kernels exist for an op, what they accept, how they bind to one node of a plan.
+//
+// Each op family has a folder: kernels and launchers in *.cu behind a small header (no IR types), rows in rows.cc. For
+// a node the executor takes the first row that accepts it; there is no reference row: a node nobody accepts is an error
+// at construction. Everything a bound kernel does is work on args.stream: it may be captured into a CUDA graph, so it
+// must not allocate, synchronise, read device memory on the host, or keep host pointers that change between calls.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace octet::cuda {
+
+class DeviceContext;
+
+// A contiguous tensor in device memory; data is null for results nobody uses and for absent inputs.
+struct Tensor {
+  void* data = nullptr;
+  const TensorType* type = nullptr;
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
+  const Shape& shape() const { return type->shape; }
+  DType dtype() const { return type->dtype; }
+  int64_t elements() const { return type->shape.elements(); }
+};
+
+struct KernelArgs {
+  std::span<const Tensor> in;
+  std::span<const Tensor> out;
+  std::span<std::byte> workspace;  // device scratch, 256-byte aligned, at least the row's workspace bytes; dirty
+  cudaStream_t stream = nullptr;
+};
+
+using BoundKernel = std::function<void(const KernelArgs&)>;
+
+struct KernelRow {
+  Op op;
+  const char* name;  // "matmul_cublaslt"
+  bool (*accepts)(const Graph& graph, const Node& node);
+  // Reads attrs, chooses instances and algorithms, builds descriptors, once.
+  BoundKernel (*bind)(DeviceContext& context, const Graph& graph, const Node& node);
+  // Device scratch this node needs; null: none.
+  int64_t (*workspace)(DeviceContext& context, const Graph& graph, const Node& node) = nullptr;
+};
+
+// All rows of an op, best first (static table, assembled from the families' lists).
+std::span<const KernelRow> kernel_rows(Op op);
+// The row that runs this node; throws kUnsupported naming the node and its types when there is none.
+const KernelRow& select_kernel(const Graph& graph, const Node& node);
+// Fusion kinds the rows of Op::kFusion implement: what cuda_target() names.
+std::vector<std::string> fusion_kinds();
+
+}  // namespace octet::cuda

@@ -1,0 +1,46 @@
+// The table of CUDA kernel rows: for every op its families' rows, best first.
+#include "base/error.h"
+#include "ir/text.h"
+#include "kernels/cuda/families.h"
+
+namespace octet::cuda {
+namespace {
+
+std::vector<std::vector<KernelRow>> make_table() {
+  std::vector<std::vector<KernelRow>> table(all_ops().size());
+  for (std::span<const KernelRow> family : families()) {
+    for (const KernelRow& row : family) table[static_cast<size_t>(row.op)].push_back(row);
+  }
+  return table;
+}
+
+std::string types_of(const Graph& graph, const Node& node) {
+  std::vector<std::string> types;
+  for (Value v : node.inputs) types.push_back(v.exists() ? to_string(graph.type(v)) : "_");
+  return fmt::format("{}", fmt::join(types, ", "));
+}
+
+}  // namespace
+
+std::span<const KernelRow> kernel_rows(Op op) {
+  static const std::vector<std::vector<KernelRow>> table = make_table();
+  return table[static_cast<size_t>(op)];
+}
+
+const KernelRow& select_kernel(const Graph& graph, const Node& node) {
+  for (const KernelRow& row : kernel_rows(node.op)) {
+    if (row.accepts(graph, node)) return row;
+  }
+  std::string kind = node.op == Op::kFusion ? " of kind " + node.attrs.get<std::string>("kind") : "";
+  fail(ErrorCode::kUnsupported, "{} {}{}: no CUDA kernel for inputs {}; run with --device=cpu", op_name(node.op),
+       node.name, kind, types_of(graph, node));
+}
+
+std::vector<std::string> fusion_kinds() {
+  std::vector<std::string> kinds;
+  for (auto family : {matmul_fusion_kinds(), norm_fusion_kinds(), activation_fusion_kinds(), attention_fusion_kinds()})
+    kinds.insert(kinds.end(), family.begin(), family.end());
+  return kinds;
+}
+
+}  // namespace octet::cuda

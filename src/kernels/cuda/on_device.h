@@ -1,0 +1,21 @@
+// Running one CUDA kernel row on host buffers: uploads between guard bands, runs, downloads. For tests and benchmarks.
+#pragma once
+
+#include "kernels/cpu/parity.h"
+#include "kernels/cuda/context.h"
+#include "kernels/cuda/kernel.h"
+
+namespace octet::cuda {
+
+// The one context of a test program; null where there is no GPU, with the reason in `why`.
+DeviceContext* test_context(std::string* why);
+
+// The row as a kernel on host memory. Results are poisoned before, guard bands around every device buffer are checked
+// after (throws kInternal naming the buffer), a result in the place of an input shares its device buffer.
+cpu::BoundKernel on_device(DeviceContext& context, const KernelRow& row, const Graph& graph, const Node& node);
+
+// The bytes of the node's results by the row that select_kernel takes.
+std::vector<std::vector<std::byte>> run_node(DeviceContext& context, const Graph& graph, const Node& node,
+                                             const std::vector<cpu::RefTensor>& inputs);
+
+}  // namespace octet::cuda
