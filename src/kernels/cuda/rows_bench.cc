@@ -1,0 +1,136 @@
+// Speed of every CUDA row that accepts a bench case: time on the device (CUDA graph of several calls, so that launches
+// do not count), FLOP/s and bytes/s from the op's cost, and the fraction of the copy bandwidth of the device.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+
+#include "ir/facts.h"
+#include "kernels/cuda/bench_cases.h"
+#include "kernels/cuda/common/fill_random.h"
+#include "kernels/cuda/context.h"
+#include "kernels/cuda/kernel.h"
+
+namespace octet::cuda {
+namespace {
+
+constexpr int kCalls = 8;              // in one graph
+constexpr double kCopyRate = 4.26e12;  // bytes/s, read + write, measured on one H200
+DeviceContext* context() {
+  static DeviceContext only({.gemm_cache = ""});
+  return &only;
+}
+
+class DeviceBytes {
+ public:
+  explicit DeviceBytes(int64_t bytes) {
+    check_cuda(cudaMalloc(&data_, static_cast<size_t>(std::max<int64_t>(bytes, 256))), "allocating");
+  }
+  DeviceBytes(DeviceBytes&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
+  ~DeviceBytes() { cudaFree(data_); }
+  void* data() const { return data_; }
+
+ private:
+  void* data_ = nullptr;
+};
+
+// Bytes that move: every existing input and result once.
+double bytes_of(std::span<const Tensor> in, std::span<const Tensor> out) {
+  double bytes = 0;
+  for (auto list : {in, out})
+    for (const Tensor& t : list) bytes += t.data != nullptr ? static_cast<double>(t.type->bytes()) : 0;
+  return bytes;
+}
+
+void run(benchmark::State& state, const cpu::Case& c, DType dtype, const KernelRow& row) {
+  const cpu::BuiltCase built = cpu::build_case(c, dtype, false);
+  const Node& node = built.node();
+  std::vector<DeviceBytes> buffers;
+  buffers.reserve(node.inputs.size() + node.results.size() + 1);
+  std::vector<Tensor> in, out;
+  Philox random(7);
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    if (!node.inputs[i].exists()) {
+      in.push_back({});
+      continue;
+    }
+    const TensorType& type = built.graph.type(node.inputs[i]);
+    buffers.emplace_back(type.bytes());
+    in.push_back({buffers.back().data(), &type});
+    if (is_float(type.dtype) && type.shape.elements() > 4096) {
+      fill_random(type.dtype, in.back().data, type.shape.elements(), i + 1);
+    } else {
+      cpu::RefTensor host{type, std::vector<double>(static_cast<size_t>(type.shape.elements()), 1.0)};
+      if (c.inputs[i].fill) c.inputs[i].fill(random, host.values);
+      std::vector<std::byte> bytes(static_cast<size_t>(type.bytes()));
+      cpu::store_tensor(host, bytes.data());
+      check_cuda(cudaMemcpy(in.back().data, bytes.data(), bytes.size(), cudaMemcpyHostToDevice), "uploading");
+    }
+  }
+  for (const TensorType& type : node.results) {
+    buffers.emplace_back(type.bytes());
+    out.push_back({buffers.back().data(), &type});
+  }
+  const int alias = op_facts(node.op).must_alias;
+  if (alias >= 0) out[0].data = in[static_cast<size_t>(alias)].data;
+  const int64_t scratch = row.workspace != nullptr ? row.workspace(*context(), built.graph, node) : 0;
+  buffers.emplace_back(scratch);
+  const BoundKernel kernel = row.bind(*context(), built.graph, node);
+  cudaStream_t stream = context()->stream();
+  const KernelArgs args{.in = in,
+                        .out = out,
+                        .workspace = {static_cast<std::byte*>(buffers.back().data()), static_cast<size_t>(scratch)},
+                        .stream = stream};
+  kernel(args);
+  check_cuda(cudaStreamSynchronize(stream), "warming up");
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t replay = nullptr;
+  cudaEvent_t begin = nullptr, end = nullptr;
+  check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capturing");
+  for (int call = 0; call < kCalls; ++call) kernel(args);
+  check_cuda(cudaStreamEndCapture(stream, &graph), "capturing");
+  check_cuda(cudaGraphInstantiate(&replay, graph, 0), "instantiating");
+  check_cuda(cudaEventCreate(&begin), "making an event");
+  check_cuda(cudaEventCreate(&end), "making an event");
+  check_cuda(cudaGraphLaunch(replay, stream), "warming up");
+  std::vector<double> times;
+  for (auto _ : state) {
+    check_cuda(cudaEventRecord(begin, stream), "recording");
+    check_cuda(cudaGraphLaunch(replay, stream), "launching");
+    check_cuda(cudaEventRecord(end, stream), "recording");
+    check_cuda(cudaEventSynchronize(end), "waiting");
+    float milliseconds = 0;
+    check_cuda(cudaEventElapsedTime(&milliseconds, begin, end), "reading an event");
+    times.push_back(1e-3 * static_cast<double>(milliseconds) / kCalls);
+    state.SetIterationTime(times.back());
+  }
+  std::nth_element(times.begin(), times.begin() + static_cast<ptrdiff_t>(times.size() / 2), times.end());
+  const double median = times[times.size() / 2], bytes = bytes_of(in, out);
+  state.counters["us"] = 1e6 * median;
+  state.counters["TFLOP/s"] = node_cost(built.graph, built.id).flops / median * 1e-12;
+  state.counters["GB/s"] = bytes / median * 1e-9;
+  state.counters["of_copy"] = bytes / median / kCopyRate;
+  cudaEventDestroy(begin), cudaEventDestroy(end);
+  cudaGraphExecDestroy(replay), cudaGraphDestroy(graph);
+}
+
+[[maybe_unused]] const bool kRegistered = [] {
+  if (device_count() == 0) return false;
+  static const std::vector<cpu::Case> cases = all_bench_cases();
+  for (const cpu::Case& c : cases) {
+    for (DType dtype : c.dtypes) {
+      const cpu::BuiltCase probe = cpu::build_case(c, dtype, false);
+      for (const KernelRow& row : kernel_rows(c.op)) {
+        if (!row.accepts(probe.graph, probe.node())) continue;
+        const std::string name = cpu::case_name(c, dtype) + "/" + row.name;
+        benchmark::RegisterBenchmark(name.c_str(),
+                                     [&c, dtype, &row](benchmark::State& state) { run(state, c, dtype, row); })
+            ->UseManualTime()
+            ->Iterations(20);
+      }
+    }
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace octet::cuda
