@@ -1,0 +1,152 @@
+// The table's gradient without atomics on floats. Tokens are gathered by id: counted per row of the table, given a
+// segment of a list each row, filled in, and put in token order; then a row's tokens are summed in that order on top of
+// c, so the bits do not depend on the order in which threads ran.
+//
+// Integer atomics hand out places in the list; the places do not reach the result. Rows without tokens are not touched
+// where the result is c itself, and cost nothing there.
+#include "kernels/cuda/common/numbers.cuh"
+#include "kernels/cuda/common/reduce.cuh"
+#include "kernels/cuda/embedding/embedding.h"
+
+namespace octet::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+struct Lists {
+  int32_t *count, *cursor;       // [V], [1]: zeroed together
+  int32_t* start;                // [V]: first place of the row's segment, where count > 0
+  int32_t* arrival;              // [T]: place of the token in its segment while unordered, -1: id outside the table
+  int32_t *unordered, *ordered;  // [T]: tokens by row
+};
+
+Lists lists_of(int32_t* workspace, int64_t tokens, int64_t rows) {
+  Lists lists{.count = workspace, .cursor = workspace + rows};
+  lists.start = lists.cursor + 1;
+  lists.arrival = lists.start + rows;
+  lists.unordered = lists.arrival + tokens;
+  lists.ordered = lists.unordered + tokens;
+  return lists;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    embedding_grad_count_kernel(const int32_t* __restrict__ ids, Lists lists, int tokens, int rows) {
+  const int t = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  if (t >= tokens) return;
+  const int id = ids[t];
+  lists.arrival[t] = id >= 0 && id < rows ? atomicAdd(lists.count + id, 1) : -1;
+}
+
+// The token that came first takes the row's segment: one atomic a warp.
+__global__ void __launch_bounds__(kThreads)
+    embedding_grad_segments_kernel(const int32_t* __restrict__ ids, Lists lists, int tokens) {
+  const int t = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  const bool first = t < tokens && lists.arrival[t] == 0;
+  const int id = first ? ids[t] : 0, wanted = first ? lists.count[id] : 0;
+  int end = wanted;  // of the lane's segment among the warp's
+#pragma unroll
+  for (int step = 1; step < 32; step <<= 1) {
+    const int before = __shfl_up_sync(kWholeWarp, end, step);
+    if (lane >= step) end += before;
+  }
+  int base = lane == 31 && end > 0 ? atomicAdd(lists.cursor, end) : 0;
+  base = __shfl_sync(kWholeWarp, base, 31);
+  if (first) lists.start[id] = base + end - wanted;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    embedding_grad_fill_kernel(const int32_t* __restrict__ ids, Lists lists, int tokens) {
+  const int t = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  if (t < tokens && lists.arrival[t] >= 0) lists.unordered[lists.start[ids[t]] + lists.arrival[t]] = t;
+}
+
+// A token's place is the number of earlier tokens of its row.
+__global__ void __launch_bounds__(kThreads)
+    embedding_grad_order_kernel(const int32_t* __restrict__ ids, Lists lists, int tokens) {
+  const int t = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  if (t >= tokens || lists.arrival[t] < 0) return;
+  const int start = lists.start[ids[t]], count = lists.count[ids[t]];
+  const int32_t* __restrict__ row = lists.unordered + start;
+  int earlier = 0;
+#pragma unroll 8
+  for (int i = 0; i < count; ++i) earlier += row[i] < t;
+  lists.ordered[start + earlier] = t;
+}
+
+// Block (row or token, chunk of columns). By token: the token that came first in its row does the row, others leave;
+// for results that are c already. By row: every row is written.
+template <typename T, int kVec, bool kByRow>
+__global__ void __launch_bounds__(kThreads)
+    embedding_grad_kernel(const int32_t* __restrict__ ids, const T* __restrict__ dy, const float* c, float* dtable,
+                          Lists lists, int64_t cols) {
+  constexpr int kAhead = 4;  // tokens loaded before the first is added
+  if (!kByRow && lists.arrival[blockIdx.x] != 0) return;
+  const int64_t row = kByRow ? static_cast<int64_t>(blockIdx.x) : ids[blockIdx.x];
+  const int64_t col = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * kVec;
+  if (col >= cols) return;
+  const int count = lists.count[row];
+  const int32_t* __restrict__ tokens = lists.ordered + (count > 0 ? lists.start[row] : 0);
+  float sum[kVec] = {};
+  if (c != nullptr) load<kVec>(c + row * cols + col, sum);
+  int i = 0;
+  for (; i + kAhead <= count; i += kAhead) {
+    float next[kAhead][kVec];
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) load<kVec>(dy + tokens[i + a] * cols + col, next[a]);
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+#pragma unroll
+      for (int k = 0; k < kVec; ++k) sum[k] += next[a][k];
+    }
+  }
+  for (; i < count; ++i) {
+    float next[kVec];
+    load<kVec>(dy + tokens[i] * cols + col, next);
+#pragma unroll
+    for (int k = 0; k < kVec; ++k) sum[k] += next[k];
+  }
+  store<kVec>(dtable + row * cols + col, sum);
+}
+
+template <typename T, int kVec>
+void launch_sums(const EmbeddingGradArgs& args, const Lists& lists, cudaStream_t stream) {
+  const bool by_row = args.c != args.dtable || args.rows <= args.tokens;
+  const int64_t chunk = kThreads * kVec;
+  const dim3 grid(static_cast<unsigned>(by_row ? args.rows : args.tokens),
+                  static_cast<unsigned>((args.cols + chunk - 1) / chunk));
+  const T* dy = static_cast<const T*>(args.dy);
+  if (by_row) {
+    embedding_grad_kernel<T, kVec, true>
+        <<<grid, kThreads, 0, stream>>>(args.ids, dy, args.c, args.dtable, lists, args.cols);
+  } else {
+    embedding_grad_kernel<T, kVec, false>
+        <<<grid, kThreads, 0, stream>>>(args.ids, dy, args.c, args.dtable, lists, args.cols);
+  }
+}
+
+}  // namespace
+
+int64_t embedding_grad_workspace(int64_t tokens, int64_t rows) {
+  return (2 * rows + 1 + 3 * tokens) * static_cast<int64_t>(sizeof(int32_t));
+}
+
+void launch_embedding_grad(const EmbeddingGradArgs& args, cudaStream_t stream) {
+  const Lists lists = lists_of(args.workspace, args.tokens, args.rows);
+  cudaMemsetAsync(lists.count, 0, static_cast<size_t>(args.rows + 1) * sizeof(int32_t), stream);
+  const int tokens = static_cast<int>(args.tokens);
+  if (const auto blocks = static_cast<unsigned>((tokens + kThreads - 1) / kThreads); blocks > 0) {
+    embedding_grad_count_kernel<<<blocks, kThreads, 0, stream>>>(args.ids, lists, tokens, static_cast<int>(args.rows));
+    embedding_grad_segments_kernel<<<blocks, kThreads, 0, stream>>>(args.ids, lists, tokens);
+    embedding_grad_fill_kernel<<<blocks, kThreads, 0, stream>>>(args.ids, lists, tokens);
+    embedding_grad_order_kernel<<<blocks, kThreads, 0, stream>>>(args.ids, lists, tokens);
+  }
+  if (args.cols == 0) return;
+  if (args.dy_type == DType::kBF16) {
+    args.cols % 8 == 0 ? launch_sums<bf16, 8>(args, lists, stream) : launch_sums<bf16, 1>(args, lists, stream);
+  } else {
+    args.cols % 4 == 0 ? launch_sums<float, 4>(args, lists, stream) : launch_sums<float, 1>(args, lists, stream);
+  }
+}
+
+}  // namespace octet::cuda
