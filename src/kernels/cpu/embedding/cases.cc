@@ -10,7 +10,7 @@ std::vector<Case> embedding_cases() {
     bool large;
   };
   for (const Size& s : {Size{1, 1, 1, false}, Size{9, 5, 7, false}, Size{20, 33, 65, false}, Size{600, 50, 130, false},
-                        Size{4096, 50257, 768, true}}) {
+                        Size{300, 7, 64, false}, Size{20, 33, 2064, false}, Size{4096, 50257, 768, true}}) {
     const std::string name = fmt::format("{}x{}_of_{}", s.tokens, s.cols, s.rows);
     const CaseInput ids = integers(DType::kI32, {s.tokens}, 0, s.rows);
     cases.push_back({.op = Op::kEmbedding, .name = name, .inputs = {ids, x({s.rows, s.cols})}, .large = s.large});
