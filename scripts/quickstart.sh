@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Octet's main job end to end: text -> tokenizer -> tokens -> training in FP8 -> evaluation -> generated text.
 # Usage: scripts/quickstart.sh OCTET [TEXT]   (TEXT: a file or folder; default: the C++ library's headers)
-# Results go to out/quickstart, which is made anew; OUT=folder puts them elsewhere.
+# Results go to out/quickstart, which is made anew; OUT=folder puts them elsewhere. The number of training steps fits
+# the machine: SECONDS_TO_TRAIN (240) at the speed of a few trial steps, at most the 2400 of configs/quickstart.yaml.
 set -euo pipefail
 octet=$1
 text=${2:-}
@@ -18,13 +19,21 @@ split_by=documents  # a document is a file; one file alone is split where its la
 [ -d "$text" ] || split_by=tokens
 step() { printf '\n== %s (%d s)\n' "$1" $(($(date +%s) - started)); }
 mkdir -p "$out"
-rm -rf "$out/tokenizer" "$out/run" "$out"/corpus_*
+rm -rf "$out/tokenizer" "$out/run" "$out/trial" "$out"/corpus_*
 step "tokenizer: byte-level BPE of 2048 tokens from $text"
 "$octet" tokenizer train --vocab-size 2048 --out "$out/tokenizer" "$text"
 step "data"
 "$octet" data --tokenizer "$out/tokenizer" --split 0.95,0.05 --split-by "$split_by" --out "$out/corpus" "$text"
-step "training in FP8"
-"$octet" train configs/quickstart.yaml data.train="$out/corpus_train" data.validation="$out/corpus_val" out="$out/run"
+train() { "$octet" train configs/quickstart.yaml data.train="$out/corpus_train" "$@"; }
+step "speed"
+trial=8
+train out="$out/trial" train.steps=$trial log.interval=1 >"$out/trial.log" 2>&1 || { cat "$out/trial.log" >&2; exit 1; }
+steps=$(sed -n 's/.*"tokens":\([0-9]*\).*"seconds":\([0-9.e-]*\).*/\2/p' "$out/trial/log.jsonl" | sort -g |
+  awk -v budget="${SECONDS_TO_TRAIN:-240}" '{ t[NR] = $1 } END {
+    n = NR ? int(budget / t[int((NR + 1) / 2)]) : 2400; print (n > 2400 ? 2400 : (n < 50 ? 50 : n)) }')
+step "training in FP8: $steps steps"
+train data.validation="$out/corpus_val" out="$out/run" train.steps="$steps" optimizer.warmup_steps=$((steps / 20 + 1)) \
+  eval.interval=$(((steps + 2) / 3)) checkpoint.interval="$steps"
 step "evaluation"
 "$octet" eval "$out/run" --data "$out/corpus_val" --max-tokens 65536
 step "generation"

@@ -32,7 +32,7 @@ PerplexityEvaluator::PerplexityEvaluator(const WeightSource& weights, const Perp
   Program program;
   program.name = "evaluation";
   program.add_graph(std::move(graph));
-  executor_ = make_cpu_executor(compile(std::move(program), {.target = options_.target, .recipe = options_.recipe}));
+  executor_ = make_executor(compile(std::move(program), {.target = options_.target, .recipe = options_.recipe}));
   load_weights(weights, *executor_);
 }
 

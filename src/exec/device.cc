@@ -15,8 +15,9 @@ Device resolve_device(const std::string& name) {
 
 Target target_of(Device device) { return device == Device::kCuda ? cuda_target() : cpu_target(); }
 
-std::unique_ptr<Executor> make_executor(Plan plan, Device device, const CudaOptions& options) {
-  return device == Device::kCuda ? make_cuda_executor(std::move(plan), options) : make_cpu_executor(std::move(plan));
+std::unique_ptr<Executor> make_executor(Plan plan, const CudaOptions& options) {
+  return plan.target.device == Device::kCuda ? make_cuda_executor(std::move(plan), options)
+                                             : make_cpu_executor(std::move(plan));
 }
 
 }  // namespace octet

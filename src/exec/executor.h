@@ -74,11 +74,11 @@ Target cuda_target(const CudaOptions& options = {});
 // Whether there is a usable GPU and this build can use it; `why` says why not.
 bool cuda_available(std::string* why = nullptr);
 
-enum class Device : uint8_t { kCpu, kCuda };
 // "cpu", "cuda" or "auto": cuda where it is available. Throws for cuda where it is not, with the reason.
 Device resolve_device(const std::string& name);
 Target target_of(Device device);
-std::unique_ptr<Executor> make_executor(Plan plan, Device device, const CudaOptions& options = {});
+// The executor of the plan's Target.
+std::unique_ptr<Executor> make_executor(Plan plan, const CudaOptions& options = {});
 
 // The CPU's Target: fusions the CPU kernels have, workspace, alignment (measured rates are left 0; octet-bench fills
 // them).

@@ -34,7 +34,7 @@ Decoder::Decoder(const ModelConfig& model, const DecoderOptions& options) : mode
   program.add_graph(decoding_graph(kPrefill, model, chunk_, cache));
   program.add_graph(decoding_graph(kDecode, model, 1, cache));
   CompileOptions compile_options{.target = options.target, .recipe = options.recipe};
-  executor_ = make_cpu_executor(compile(std::move(program), compile_options));
+  executor_ = make_executor(compile(std::move(program), compile_options));
   for (const char* graph : {kPrefill, kDecode}) {
     auto table = input_as<int32_t>(*executor_, graph, "block_table");
     for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(i);

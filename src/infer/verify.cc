@@ -42,7 +42,7 @@ std::vector<float> packed_logits(const WeightSource& weights, const std::vector<
   builder.output("logits", build_logits(builder, model, shape));
   Program program;
   program.add_graph(std::move(graph));
-  auto executor = make_cpu_executor(compile(std::move(program), options));
+  auto executor = make_executor(compile(std::move(program), options));
   load_weights(weights, *executor);
   std::copy(ids.begin(), ids.end(), input_as<int32_t>(*executor, "logits", "ids").begin());
   auto positions = input_as<int32_t>(*executor, "logits", "positions");

@@ -75,7 +75,7 @@ class TargetReader {
   }
 
   void read_field(const std::string& key, std::string_view value) {
-    std::vector<std::string> known = {"name", "fusions", "fp8_tn_only", "timing"};
+    std::vector<std::string> known = {"name", "device", "fusions", "fp8_tn_only", "timing"};
     for (const IntField& field : kInts) {
       known.emplace_back(field.key);
       if (key == field.key) {
@@ -92,6 +92,10 @@ class TargetReader {
     }
     if (key == "name") {
       target.name = value;
+    } else if (key == "device") {
+      check(value == "cpu" || value == "cuda", ErrorCode::kInvalidArgument, "{}:{}: '{}' (want cpu or cuda)", path_,
+            line_, value);
+      target.device = value == "cuda" ? Device::kCuda : Device::kCpu;
     } else if (key == "fusions") {
       target.fusions = words(value);
     } else if (key == "fp8_tn_only") {
@@ -116,6 +120,8 @@ class TargetReader {
 
 }  // namespace
 
+const char* device_name(Device device) { return device == Device::kCuda ? "cuda" : "cpu"; }
+
 bool Target::has_fusion(const std::string& kind) const {
   return std::find(fusions.begin(), fusions.end(), kind) != fusions.end();
 }
@@ -132,6 +138,7 @@ Target h200_target() {
                                     {8192, 12288, 4096, 760, 1346}, {8192, 16384, 4096, 676, 1268},
                                     {8192, 4096, 16384, 681, 1295}, {4096, 4096, 4096, 585, 1020}};
   Target target{.name = "h200",
+                .device = Device::kCuda,
                 .fp8_tn_only = true,
                 .fp8_alignment = 16,
                 .buffer_alignment = 256,
@@ -162,6 +169,7 @@ Target read_target(const std::string& path) {
 std::string to_text(const Target& target) {
   std::string text = fmt::format("name: {}\nfusions:", target.name);
   for (const std::string& fusion : target.fusions) text += " " + fusion;
+  text += fmt::format("\ndevice: {}", device_name(target.device));
   text += fmt::format("\nfp8_tn_only: {}\n", target.fp8_tn_only);
   for (const IntField& field : kInts) text += fmt::format("{}: {}\n", field.key, target.*field.member);
   for (const DoubleField& field : kDoubles) text += fmt::format("{}: {}\n", field.key, target.*field.member);

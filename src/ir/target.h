@@ -16,8 +16,13 @@ struct GemmTiming {
   double seconds = 0;
 };
 
+enum class Device : uint8_t { kCpu, kCuda };
+
+const char* device_name(Device device);  // "cpu", "cuda"
+
 struct Target {
   std::string name = "cpu";
+  Device device = Device::kCpu;           // whose executor runs the plan
   std::vector<std::string> fusions = {};  // kinds the fuse pass may make: "norm_quantize", "bias_gelu", ...
   bool fp8_tn_only = false;               // FP8 products need both operands K-contiguous: transposed codes are stored
   int64_t vocab_multiple = 1;             // the vocabulary dim of tables is padded physically to a multiple of this

@@ -41,7 +41,7 @@ SettingsTable settings_of(RunConfig& c) {
   t.add("train.seed", &c.seed, {.meaning = "of initial weights, data order and dropout", .min = 0});
   t.add("train.max_skipped_steps", &c.max_skipped_steps,
         {.meaning = "steps in a row with non-finite gradients before the run stops", .min = 1});
-  t.add("train.device", &c.device, {.meaning = "where to run", .choices = {"auto", "cpu"}});
+  t.add("train.device", &c.device, {.meaning = "where to run", .choices = {"auto", "cpu", "cuda"}});
   t.add("train.threads", &c.threads, {.meaning = "CPU threads; 0 = all cores", .min = 0, .max = 4096});
 
   t.add("optimizer.lr", &c.optimizer.lr, {.meaning = "peak learning rate (AdamW)", .min = 0});

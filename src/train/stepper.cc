@@ -17,7 +17,7 @@ double scalar_output(Executor& executor, const std::string& graph, const std::st
 
 Stepper::Stepper(const ModelConfig& model, const StepperOptions& options) : eval_shape_(options.eval) {
   plan_ = compile(training_program(model, options.train, options.eval, options.optimizer), options.compile);
-  executor_ = options.interpret ? make_interpreter(plan_.program) : make_cpu_executor(plan_);
+  executor_ = options.interpret ? make_interpreter(plan_.program) : make_executor(plan_);
 }
 
 bool Stepper::has_input(const std::string& graph, const std::string& name) const {

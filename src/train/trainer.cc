@@ -139,7 +139,7 @@ void Run::build() {
       .train = batch_shape(config_.micro_batch, config_.sequence_length, config_.separate_documents, true),
       .eval = batch_shape(config_.micro_batch, config_.sequence_length, config_.separate_documents, false),
       .optimizer = config_.optimizer,
-      .compile = compile_options(config_, cpu_target())};
+      .compile = compile_options(config_, target_of(resolve_device(config_.device)))};
   stepper_ = std::make_unique<Stepper>(model_, options);
   result_.planned_bytes = stepper_->plan().total_bytes();
   result_.allocated_bytes = stepper_->executor().allocated_bytes();

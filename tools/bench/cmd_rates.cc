@@ -5,6 +5,7 @@
 #include "base/threads.h"
 #include "bench/commands.h"
 #include "bench/measure.h"
+#include "exec/executor.h"
 
 namespace octet {
 namespace {
@@ -13,17 +14,18 @@ struct GemmOptions {
   std::vector<std::string> precisions = gemm_precisions();
   int64_t m = 2048, n = 2048, k = 2048, repeats = 10;
   int threads = 0;
-  std::string json;
+  std::string json, device = "cpu";
 };
 
 void run_gemm(const GemmOptions& options) {
   set_thread_count(options.threads);
-  fmt::print("{}, {} threads; y [m, n] = x [m, k] w [n, k]^T, best of {}\n", cpu_model(), thread_count(),
-             options.repeats);
+  const Target target = target_of(resolve_device(options.device));
+  fmt::print("{}, {} threads; y [m, n] = x [m, k] w [n, k]^T, best of {}\n",
+             target.device == Device::kCuda ? target.name : cpu_model(), thread_count(), options.repeats);
   fmt::print("{:<11} {:>7} {:>7} {:>7} {:>11} {:>10}  {}\n", "precision", "m", "n", "k", "ms", "GFLOP/s", "kernel");
   nlohmann::json rows = nlohmann::json::array();
   for (const std::string& precision : options.precisions) {
-    GemmRate rate = measure_gemm(precision, options.m, options.n, options.k, options.repeats);
+    GemmRate rate = measure_gemm(target, precision, options.m, options.n, options.k, options.repeats);
     fmt::print("{:<11} {:>7} {:>7} {:>7} {:>11.3f} {:>10.1f}  {}\n", precision, rate.m, rate.n, rate.k,
                rate.best_seconds * 1e3, rate.flops_per_second / 1e9, rate.kernel);
     rows.push_back({{"precision", precision},
@@ -66,6 +68,7 @@ void add_gemm_command(CLI::App& app) {
   command->add_option("--precision", options->precisions, "which ones")
       ->check(CLI::IsMember(gemm_precisions()))
       ->capture_default_str();
+  command->add_option("--device", options->device, "auto | cpu | cuda")->capture_default_str();
   for (auto [name, field] : {std::pair{"-m", &options->m}, std::pair{"-n", &options->n}, std::pair{"-k", &options->k},
                              std::pair{"--repeats", &options->repeats}})
     command->add_option(name, *field)->check(CLI::PositiveNumber)->capture_default_str();

@@ -13,7 +13,7 @@ namespace octet {
 namespace {
 
 struct Options {
-  std::string model = "gpt2-124m", recipe = "fp32", recompute = "none", json;
+  std::string model = "gpt2-124m", recipe = "fp32", recompute = "none", device = "cpu", json;
   int64_t batch = 4, length = 64, micro_batches = 1, steps = 5, warmup = 2, layers = 0, top = 15, gemm = 2048;
   int threads = 0;
   bool profile = false;
@@ -52,10 +52,11 @@ StepReport measure_step(const Options& options) {
   model.max_positions = std::max(model.max_positions, options.length);
   if (options.layers > 0) model.layers = options.layers;
   Recipe recipe = parse_recipe(options.recipe);
+  const Target target = target_of(resolve_device(options.device));
   StepReport report{.model = options.model,
                     .recipe = options.recipe,
                     .recompute = options.recompute,
-                    .cpu = cpu_model(),
+                    .cpu = target.device == Device::kCuda ? target.name : cpu_model(),
                     .threads = thread_count(),
                     .batch = options.batch,
                     .length = options.length,
@@ -68,7 +69,7 @@ StepReport measure_step(const Options& options) {
       .train = batch_shape(options.batch, options.length, false, true),
       .eval = batch_shape(options.batch, options.length, false, false),
       .optimizer = {.lr = 1e-4},
-      .compile = {.target = cpu_target(), .recipe = recipe, .recompute = parse_recompute(options.recompute)}};
+      .compile = {.target = target, .recipe = recipe, .recompute = parse_recompute(options.recompute)}};
   auto begin = Clock::now();
   Stepper stepper(model, stepper_options);
   report.plan_seconds = std::chrono::duration<double>(Clock::now() - begin).count();
@@ -100,7 +101,7 @@ StepReport measure_step(const Options& options) {
   report.arena_bytes = plan.arena_bytes;
   report.input_bytes = plan.input_bytes;
   report.allocated_bytes = stepper.executor().allocated_bytes();
-  report.gemm = measure_gemm(gemm_precision(recipe), options.gemm, options.gemm, options.gemm, 10);
+  report.gemm = measure_gemm(plan.target, gemm_precision(recipe), options.gemm, options.gemm, options.gemm, 10);
   return report;
 }
 
@@ -117,6 +118,7 @@ void add_train_step_command(CLI::App& app) {
   auto* command = app.add_subcommand("train-step", "Speed and memory of an optimiser step on random tokens");
   command->add_option("--model", options->model, "a named size")->capture_default_str();
   command->add_option("--recipe", options->recipe)->capture_default_str();
+  command->add_option("--device", options->device, "auto | cpu | cuda")->capture_default_str();
   command->add_option("--recompute", options->recompute, "none | selective | full")->capture_default_str();
   for (auto [name, field, meaning] : {std::tuple{"--batch", &options->batch, "sequences in a micro-batch"},
                                       std::tuple{"--length", &options->length, "tokens a sequence"},

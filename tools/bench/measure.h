@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "ir/target.h"
+
 namespace octet {
 
 double median(std::vector<double> values);
@@ -24,7 +26,8 @@ struct GemmRate {
 
 // y [m, n] = a [m, k] b [n, k]^T: the forward product of a linear layer. precision: f32 | bf16 | fp8-tensor | fp8-block
 // (float32 accumulation; f32 results for f32, bf16 for the others).
-GemmRate measure_gemm(const std::string& precision, int64_t m, int64_t n, int64_t k, int64_t repeats);
+GemmRate measure_gemm(const Target& target, const std::string& precision, int64_t m, int64_t n, int64_t k,
+                      int64_t repeats);
 std::vector<std::string> gemm_precisions();
 
 // Bytes a second (read + written) of all threads copying `bytes`.

@@ -15,7 +15,7 @@ namespace octet {
 namespace {
 
 struct Options {
-  std::string model, tokenizer, prompt, prompt_file, recipe = "fp32";
+  std::string model, tokenizer, prompt, prompt_file, recipe = "fp32", device = "auto";
   GenerateOptions generate;
   int64_t count = 1, context = 0, threads = 0;
   bool interactive = false, stats = false, no_bos = false, echo = true;
@@ -96,9 +96,10 @@ void run_generate(const Options& options) {
         "the tokenizer has {} tokens, the model {}: is --tokenizer the model's own?", tokenizer->vocab_size(),
         weights->config().vocab_size);
   Recipe recipe = parse_recipe(options.recipe);
-  Decoder decoder(
-      weights->config(),
-      {.recipe = recipe, .target = cpu_target(), .max_length = options.context, .cache_dtype = recipe.compute});
+  Decoder decoder(weights->config(), {.recipe = recipe,
+                                      .target = target_of(resolve_device(options.device)),
+                                      .max_length = options.context,
+                                      .cache_dtype = recipe.compute});
   load_weights(*weights, decoder.executor());
   if (options.interactive) return interact(decoder, *tokenizer, options);
   generate_once(decoder, *tokenizer, options,
@@ -139,6 +140,7 @@ Examples:
       ->check(CLI::NonNegativeNumber);
   command->add_option("--recipe", options->recipe, "fp32, bf16, fp8-current, fp8-delayed, fp8-block")
       ->capture_default_str();
+  add_device_option(*command, options->device);
   command->add_option("--threads", options->threads, "CPU threads; 0 = all cores")->capture_default_str();
   command->add_flag("-i,--interactive", options->interactive, "read prompts from the terminal");
   command->add_flag("--stats", options->stats, "print tokens per second");

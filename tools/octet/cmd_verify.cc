@@ -40,7 +40,7 @@ void report_training(const std::string& folder, const CompileOptions& options, d
 
 void add_verify_command(CLI::App& app) {
   struct Options {
-    std::string folder, recipe = "fp32";
+    std::string folder, recipe = "fp32", device = "cpu";
     bool training = false;
     std::optional<double> tolerance;
   };
@@ -53,10 +53,12 @@ Examples:
   command->add_option("folder", options->folder, "Hugging Face folder with expected.safetensors")->required();
   command->add_flag("--training", options->training, "replay expected_training.json");
   command->add_option("--recipe", options->recipe, "precision recipe")->capture_default_str();
+  add_device_option(*command, options->device);
   command->add_option("--tolerance", options->tolerance,
                       "largest error allowed (default: 2e-4 absolute for logits, 1e-4 relative for training)");
   command->callback([options] {
-    CompileOptions compile{.target = cpu_target(), .recipe = parse_recipe(options->recipe)};
+    CompileOptions compile{.target = target_of(resolve_device(options->device)),
+                           .recipe = parse_recipe(options->recipe)};
     double tolerance = options->tolerance.value_or(options->training ? 1e-4 : 2e-4);
     check(tolerance > 0 && std::isfinite(tolerance), ErrorCode::kInvalidArgument, "--tolerance {} (want > 0)",
           tolerance);

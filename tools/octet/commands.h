@@ -1,11 +1,16 @@
 // The commands of `octet`: each cmd_<name>.cc adds one subcommand with its options, help and examples.
 #pragma once
 
+#include <string>
+
 namespace CLI {
 class App;
 }
 
 namespace octet {
+
+// --device auto|cpu|cuda.
+void add_device_option(CLI::App& command, std::string& device);
 
 void add_tokenizer_command(CLI::App& app);
 void add_data_command(CLI::App& app);

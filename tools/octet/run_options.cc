@@ -3,13 +3,20 @@
 #include <CLI/CLI.hpp>
 
 #include "base/error.h"
+#include "octet/commands.h"
 
 namespace octet {
+
+void add_device_option(CLI::App& command, std::string& device) {
+  command.add_option("--device", device, "where to run: auto (a GPU where one can be used), cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+}
 
 void add_run_options(CLI::App& command, RunOptions& options) {
   command.add_option("config", options.file, "settings file (YAML), or the first key=value word");
   command.add_option("settings", options.words, "key=value words, over the file (octet config lists them)");
   command.add_option("--disable", options.disable, "leave out a pass, by name (may be given several times)");
+  add_device_option(command, options.device);
   command.add_option("--dump-ir", options.dump_ir, "write the graphs after every pass into this folder");
 }
 
@@ -22,6 +29,7 @@ void read_run_options(const RunOptions& options, RunConfig& config, SettingsTabl
   if (has_file) settings.load_yaml_file(options.file);
   settings.set_words(words);
   if (!options.disable.empty()) config.disable = options.disable;
+  if (!options.device.empty()) config.device = options.device;
   if (!options.dump_ir.empty()) config.dump_ir = options.dump_ir;
 }
 

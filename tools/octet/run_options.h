@@ -16,7 +16,7 @@ struct RunOptions {
   std::string file;  // or the first key=value word
   std::vector<std::string> words;
   std::vector<std::string> disable;
-  std::string dump_ir;
+  std::string dump_ir, device;
 };
 
 void add_run_options(CLI::App& command, RunOptions& options);
