@@ -1,11 +1,11 @@
 # The two commands: `make quickstart` (builds Octet and runs its main job) and `make test` (the CPU suite, label L0).
-# Others: build, check, format, bench, docs, long (label L3), sanitizers (asan, tsan), fuzz, clean.
+# Others: build, cuda, check, format, bench, docs, long (label L3), sanitizers (asan, tsan), fuzz, clean.
 JOBS ?= $(shell nproc)
 PROGRAM_BUILD ?= build/program
 TEST_BUILD ?= build/test
 TEXT ?=
 
-.PHONY: quickstart build test test-build check format bench docs long sanitizers asan tsan fuzz clean
+.PHONY: quickstart build test test-build cuda check format bench docs long sanitizers asan tsan fuzz clean
 
 quickstart: build
 	@bash scripts/quickstart.sh $(PROGRAM_BUILD)/tools/octet "$(TEXT)"
@@ -20,6 +20,12 @@ test-build:
 
 test: test-build
 	ctest --test-dir $(TEST_BUILD) -L L0 -j $(JOBS) --output-on-failure --no-tests=error
+
+# Compiles everything with the CUDA kernels; the tests of label L1 run where there is a GPU and are skipped elsewhere.
+cuda:
+	@bash scripts/setup.sh test
+	@bash scripts/setup.sh cuda
+	@bash scripts/build.sh build/cuda $(JOBS) -DOCTET_CUDA=ON -DOCTET_TESTS=ON -DOCTET_BENCHMARKS=ON
 
 check:
 	@bash scripts/setup.sh check

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian packages Octet needs, if any is missing. Usage: scripts/setup.sh program|test|check|fuzz
+# Installs the packages Octet needs, if any is missing. Usage: scripts/setup.sh program|test|check|fuzz|cuda
+# cuda: headers of the cuDNN frontend, and where there is no nvcc the toolkit too, from PyPI into build/cuda-python.
 set -euo pipefail
 program="g++ cmake ninja-build pkg-config libfmt-dev libspdlog-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
   libpcre2-dev libutf8proc-dev libzstd-dev zlib1g-dev libdnnl-dev"
@@ -8,19 +9,37 @@ case "${1:-program}" in
   test) wanted="$program libgtest-dev libbenchmark-dev ccache" ;;
   fuzz) wanted="$program clang libclang-rt-dev" ;;
   check) wanted="clang-format python3 git" ;;
-  *) echo "usage: $0 program|test|check|fuzz" >&2; exit 2 ;;
+  cuda) wanted="python3 python3-pip" ;;
+  *) echo "usage: $0 program|test|check|fuzz|cuda" >&2; exit 2 ;;
 esac
 missing=""
 for package in $wanted; do
   dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q "ok installed" || missing="$missing $package"
 done
-[ -z "$missing" ] && exit 0
-echo "installing:$missing"
-sudo=""
-if [ "$(id -u)" -ne 0 ]; then
-  command -v sudo >/dev/null || { echo "these packages are missing and this user cannot install them:$missing" >&2; exit 1; }
-  sudo=sudo
+install_debian() {
+  echo "installing:$missing"
+  local sudo=""
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || { echo "these packages are missing and this user cannot install them:$missing" >&2; exit 1; }
+    sudo=sudo
+  fi
+  $sudo apt-get update -qq
+  # shellcheck disable=SC2086
+  $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
+}
+[ -z "$missing" ] || install_debian
+
+if [ "${1:-}" = cuda ]; then
+  target=build/cuda-python
+  wheels=""
+  [ -f "$target/include/cudnn_frontend.h" ] || wheels="nvidia-cudnn-frontend"
+  if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ] && [ ! -x "$target/nvidia/cu13/bin/nvcc" ]; then
+    for part in cuda-nvcc cuda-crt nvvm cuda-runtime cuda-cccl; do wheels="$wheels nvidia-$part==13.0.*"; done
+    wheels="$wheels nvidia-cublas==13.1.* nvidia-cudnn-cu13"
+  fi
+  if [ -n "$wheels" ]; then
+    echo "installing into $target: $wheels"
+    # shellcheck disable=SC2086
+    python3 -m pip install -q --root-user-action=ignore --no-deps --upgrade --target "$target" $wheels
+  fi
 fi
-$sudo apt-get update -qq
-# shellcheck disable=SC2086
-$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
