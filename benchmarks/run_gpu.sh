@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Training steps on one GPU: every recipe beside PyTorch in bf16 and FP8, in one run, one table at the end.
+#
+#   benchmarks/run_gpu.sh OUT
+#
+# OUT keeps one JSON file a measurement; what did not run is named and left out of the table. Settings by environment:
+#   OCTET_BENCH  the program, built with -DOCTET_CUDA=ON   (build/tools/octet-bench beside this folder)
+#   PYTHON       Python with torch; "" leaves PyTorch out   (python3)
+#   MODELS       which of the shapes below                  (all)
+#   RECIPES      which of ours                              (bf16 fp8-current fp8-delayed fp8-block)
+#   STEPS        timed steps of a measurement               (15)
+#   LIMIT        seconds a measurement may take             (300)
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+out=$(mkdir -p "${1:?usage: run_gpu.sh OUT}" && cd "$1" && pwd)
+bench=${OCTET_BENCH:-$here/../build/tools/octet-bench}
+python=${PYTHON-python3}
+steps=${STEPS:-15}
+limit=${LIMIT:-300}
+
+shape_of() {  # words of octet-bench train-step
+  case $1 in
+    gpt3-5b-8layers) echo --model gpt3-5b --layers 8 --batch 4 --length 2048 ;;
+    llama2-7b-8layers) echo --model llama2-7b --layers 8 --batch 2 --length 4096 ;;
+    gpt2-1558m) echo --model gpt2-1558m --batch 16 --length 1024 ;;
+    gpt2-124m) echo --model gpt2-124m --batch 16 --length 1024 ;;
+    *) echo "run_gpu.sh: no shape is named $1" >&2 && return 1 ;;
+  esac
+}
+
+nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | head -n 1 >"$out/device.txt"
+for model in ${MODELS:-gpt3-5b-8layers llama2-7b-8layers gpt2-1558m gpt2-124m}; do
+  shape=$(shape_of "$model") || exit 1
+  for recipe in ${RECIPES:-bf16 fp8-current fp8-delayed fp8-block}; do
+    # shellcheck disable=SC2086
+    timeout "$limit" "$bench" train-step --device cuda $shape --recipe "$recipe" --steps "$steps" --profile \
+      --json "$out/octet_${model}_$recipe.json" >"$out/octet_${model}_$recipe.txt" 2>&1 ||
+      { echo "octet $model $recipe did not run:" && tail -n 3 "$out/octet_${model}_$recipe.txt"; }
+  done
+  [ -z "$python" ] && continue
+  for dtype in bf16 fp8; do
+    timeout "$limit" "$python" "$here/torch_gpu_step.py" --model "$model" --steps "$steps" \
+      $([ "$dtype" = fp8 ] && echo --fp8) --json "$out/torch_${model}_$dtype.json" \
+      >"$out/torch_${model}_$dtype.txt" 2>&1 ||
+      { echo "PyTorch $model $dtype did not run:" && tail -n 3 "$out/torch_${model}_$dtype.txt"; }
+  done
+done
+
+python3 "$here/gpu_table.py" "$out"
