@@ -41,6 +41,17 @@ __device__ __forceinline__ float block_reduce(float x, float* scratch, Op op = {
 // amax as the bits of |x|: integer order puts NaN above infinity above every number, whatever the order of elements.
 __device__ __forceinline__ uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7fffffffu; }
 __device__ __forceinline__ uint32_t warp_max(uint32_t x) { return __reduce_max_sync(kWholeWarp, x); }
+// Every thread gets the block's largest. `scratch` holds 32 words of shared memory; ends with a barrier.
+__device__ __forceinline__ uint32_t block_max(uint32_t x, uint32_t* scratch) {
+  const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
+  const int warps = (static_cast<int>(blockDim.x) + 31) >> 5;
+  x = warp_max(x);
+  if (lane == 0) scratch[warp] = x;
+  __syncthreads();
+  x = warp_max(lane < warps ? scratch[lane] : 0u);
+  __syncthreads();
+  return x;
+}
 // One atomic a block into `amax` (f32 read as bits), which must have been set to 0 on the same stream before.
 __device__ __forceinline__ void block_amax(uint32_t x, float* amax) {
   __shared__ uint32_t largest[32];

@@ -19,7 +19,8 @@ struct ScaleFormula {
     if (!pow2) return scale;
     const uint32_t bits = __float_as_uint(scale);
     if (bits >= 0x00800000u) return __uint_as_float(bits & 0x7f800000u);
-    return __uint_as_float(bits == 0 ? 0u : 0x80000000u >> __clz(static_cast<int>(bits)));
+    if (bits == 0) return 0.5f;  // a margin beyond float32: what frexp and ldexp make of 0
+    return __uint_as_float(0x80000000u >> __clz(static_cast<int>(bits)));
   }
 };
 

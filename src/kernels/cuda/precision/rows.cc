@@ -1,8 +1,119 @@
-// Rows of the family: none yet.
+// Rows of quantize and of what surrounds it.
+#include <algorithm>
+
+#include "base/error.h"
+#include "kernels/cpu/precision/scale_index.h"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/precision/quantize.h"
+#include "kernels/cuda/precision/scales.h"
 
 namespace octet::cuda {
+namespace {
 
-std::span<const KernelRow> precision_rows() { return {}; }
+ScaleAttrs scale_attrs(const Node& node) {
+  return {.max = static_cast<float>(dtype_max(parse_dtype(node.attrs.get<std::string>("format")))),
+          .margin = static_cast<int>(node.attrs.get_or<int64_t>("margin", 0)),
+          .pow2 = node.attrs.get_or<bool>("pow2", false)};
+}
+
+bool is_f32_or_bf16(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
+
+bool accepts_quantize(const Graph& graph, const Node& node) {
+  return is_f32_or_bf16(graph.dtype(node.inputs[0])) && is_fp8(node.results[0].dtype);
+}
+
+// kRow wants the amaxes of the columns first when its transposed results are used.
+int64_t quantize_workspace(DeviceContext&, const Graph& graph, const Node& node) {
+  const bool by_row = quantize_grouping(node.attrs.get<std::string>("scaling")) == Grouping::kRow;
+  return by_row ? graph.shape(node.inputs[0]).cols() * static_cast<int64_t>(sizeof(uint32_t)) : 0;
+}
+
+BoundKernel bind_quantize(DeviceContext&, const Graph&, const Node& node) {
+  const Grouping grouping = quantize_grouping(node.attrs.get<std::string>("scaling"));
+  return [grouping, attrs = scale_attrs(node)](const KernelArgs& args) {
+    const Tensor& x = args.in[0];
+    if (x.elements() == 0) return;
+    QuantizeJob job{.rows = x.shape().rows(),
+                    .cols = x.shape().cols(),
+                    .scale = grouping == Grouping::kTensor ? args.in[1].as<const float>() : nullptr,
+                    .max = attrs.max,
+                    .margin = attrs.margin,
+                    .pow2 = attrs.pow2,
+                    .codes = args.out[0].as<uint8_t>(),
+                    .codes_t = args.out[2].as<uint8_t>(),
+                    .scale_inv = args.out[1].as<float>(),
+                    .scale_inv_t = args.out[3].as<float>(),
+                    .amax = args.out[4].as<float>()};
+    launch_quantize(job, grouping, args.out[0].dtype(), x.data, x.dtype(),
+                    reinterpret_cast<uint32_t*>(args.workspace.data()), args.stream);
+  };
+}
+
+bool accepts_f32(const Graph& graph, const Node& node) {
+  return std::all_of(node.inputs.begin(), node.inputs.end(), [&](Value v) { return graph.dtype(v) == DType::kF32; });
+}
+
+BoundKernel bind_compute_scale(DeviceContext&, const Graph&, const Node& node) {
+  return [attrs = scale_attrs(node)](const KernelArgs& args) {
+    launch_compute_scale(attrs, args.in[0].as<const float>(), args.out[0].as<float>(), args.out[1].as<float>(),
+                         args.stream);
+  };
+}
+
+BoundKernel bind_update_scales(DeviceContext&, const Graph&, const Node& node) {
+  const bool newest_only = node.attrs.get<std::string>("algo") != "max";
+  return [attrs = scale_attrs(node), newest_only](const KernelArgs& args) {
+    launch_update_scales(attrs, newest_only, args.in[0].as<const float>(), args.in[1].as<const float>(),
+                         args.in[0].elements(), args.out[0].as<float>(), args.out[1].as<float>(),
+                         args.out[2].as<float>(), args.stream);
+  };
+}
+
+bool accepts_dequantize(const Graph& graph, const Node& node) {
+  return is_fp8(graph.dtype(node.inputs[0])) && is_f32_or_bf16(node.results[0].dtype);
+}
+
+BoundKernel bind_dequantize(DeviceContext&, const Graph& graph, const Node& node) {
+  const cpu::ScaleIndex at(graph.shape(node.inputs[0]), graph.shape(node.inputs[1]));
+  return [at](const KernelArgs& args) {
+    const Tensor& codes = args.in[0];
+    if (codes.elements() == 0) return;
+    const DequantizeJob job{.codes = codes.as<const uint8_t>(),
+                            .scale_inv = args.in[1].as<const float>(),
+                            .rows = codes.shape().rows(),
+                            .cols = codes.shape().cols(),
+                            .row_divisor = at.row_divisor,
+                            .col_divisor = at.col_divisor,
+                            .scale_cols = at.cols};
+    launch_dequantize(job, codes.dtype(), args.out[0].data, args.out[0].dtype(), args.stream);
+  };
+}
+
+constexpr KernelRow kRows[] = {
+    {Op::kQuantize, "quantize_tiles", accepts_quantize, bind_quantize, quantize_workspace},
+    {Op::kDequantize, "dequantize_runs", accepts_dequantize, bind_dequantize},
+    {Op::kComputeScale, "compute_scale", accepts_f32, bind_compute_scale},
+    {Op::kUpdateScales, "update_scales", accepts_f32, bind_update_scales},
+};
+
+}  // namespace
+
+Grouping quantize_grouping(std::string_view scaling) {
+  if (scaling == "tensor") return Grouping::kTensor;
+  if (scaling == "row") return Grouping::kRow;
+  return scaling == "1x128" ? Grouping::kRow128 : Grouping::kTile128;
+}
+
+void launch_quantize(QuantizeJob job, Grouping grouping, DType format, const void* x, DType type, uint32_t* col_amax,
+                     cudaStream_t stream) {
+  job.set_vector(x);
+  if (type == DType::kF32) {
+    launch_quantize_f32(job, grouping, format, static_cast<const float*>(x), col_amax, stream);
+  } else {
+    launch_quantize_bf16(job, grouping, format, x, col_amax, stream);
+  }
+}
+
+std::span<const KernelRow> precision_rows() { return kRows; }
 
 }  // namespace octet::cuda

@@ -1,0 +1,50 @@
+// Launchers of quantize: plain types, shared by the rows (rows.cc), the kernels and fusions that end in a quantize.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <string_view>
+
+#include "base/dtype.h"
+
+namespace octet::cuda {
+
+// Which elements of a matrix share a scale: all; a row; 128 neighbours of a row; a tile of 128 x 128.
+enum class Grouping : uint8_t { kTensor, kRow, kRow128, kTile128 };
+Grouping quantize_grouping(std::string_view scaling);  // "tensor", "row", "1x128", "128x128"
+
+// Results that nobody wants are null. Offsets are int64: a tensor may have more than 2^31 elements.
+struct QuantizeJob {
+  int64_t rows = 0, cols = 0;
+  const float* scale = nullptr;  // [1], kTensor only; a positive number
+  float max = 448;               // of the format; with margin and pow2 the scale formula (docs/numerics.md)
+  int margin = 0;
+  bool pow2 = false;
+  bool vector = false;                 // 16-byte accesses: set by set_vector
+  uint8_t* codes = nullptr;            // [rows, cols]
+  uint8_t* codes_t = nullptr;          // [cols, rows]
+  float* scale_inv = nullptr;          // [1], [rows], [rows, cols / 128] or [rows / 128, cols / 128]
+  float* scale_inv_t = nullptr;        // the same of the transposed matrix
+  float* amax = nullptr;               // [1]; must be 0 before the tiles run
+  const uint32_t* col_amax = nullptr;  // [cols], kRow with codes_t: bits of the columns' amaxes
+
+  // Whether whole 16-byte accesses fit every row of x, codes and codes_t.
+  void set_vector(const void* x) {
+    const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
+    vector =
+        cols % 16 == 0 && (codes_t == nullptr || rows % 16 == 0) && aligned(x) && aligned(codes) && aligned(codes_t);
+  }
+};
+
+// x [rows, cols], f32 or bf16, to codes of `format`. Clears amax, and col_amax (scratch of [cols] u32: kRow only).
+void launch_quantize(QuantizeJob job, Grouping grouping, DType format, const void* x, DType type, uint32_t* col_amax,
+                     cudaStream_t stream);
+
+// One type of x each, in files of their own.
+void launch_quantize_f32(const QuantizeJob& job, Grouping grouping, DType format, const float* x, uint32_t* col_amax,
+                         cudaStream_t stream);
+void launch_quantize_bf16(const QuantizeJob& job, Grouping grouping, DType format, const void* x, uint32_t* col_amax,
+                          cudaStream_t stream);
+
+}  // namespace octet::cuda

@@ -1,0 +1,13 @@
+// quantize of bf16.
+#include "kernels/cuda/precision/quantize_kernels.cuh"
+
+namespace octet::cuda {
+
+void launch_quantize_bf16(const QuantizeJob& job, Grouping grouping, DType format, const void* x, uint32_t* col_amax,
+                          cudaStream_t stream) {
+  with_fp8_type(format, [&]<typename Code>(Code) {
+    launch_quantize_as<Code>(job, grouping, static_cast<const bf16*>(x), col_amax, stream);
+  });
+}
+
+}  // namespace octet::cuda

@@ -1,0 +1,178 @@
+// Kernels of quantize for one type of x: tiles (common/quantize_tile.cuh), a stream where nothing needs tiles, rows.
+#pragma once
+
+#include "kernels/cuda/common/quantize_tile.cuh"
+
+namespace octet::cuda {
+
+template <Grouping kGrouping, typename Code, typename T>
+__global__ void __launch_bounds__(kTileThreads)
+    quantize_tiles_kernel(const T* __restrict__ x, const __grid_constant__ QuantizeJob job) {  // x [rows, cols]
+  __shared__ TileScratch scratch;
+  const int64_t col_tiles = (job.cols + kTile - 1) / kTile;
+  const int64_t r0 = blockIdx.x / col_tiles * kTile, c0 = blockIdx.x % col_tiles * kTile;
+  TilePart<T> part;
+  part.load(x, job.rows, job.cols, r0, c0, job.vector);
+  quantize_tile<kGrouping, Code>(part, r0, c0, job, scratch);
+}
+
+template <Grouping kGrouping, typename Code, typename T>
+void launch_quantize_tiles(const QuantizeJob& job, const T* x, cudaStream_t stream) {
+  const int64_t tiles = ((job.rows + kTile - 1) / kTile) * ((job.cols + kTile - 1) / kTile);
+  quantize_tiles_kernel<kGrouping, Code><<<static_cast<unsigned>(tiles), kTileThreads, 0, stream>>>(x, job);
+}
+
+// 16 neighbours as float32 and their packed maximum; 0 beyond `count`.
+template <typename T>
+__device__ __forceinline__ void load16(const T* x, int64_t count, bool vector, float (&to)[16]) {
+  if (vector && count >= 16) {
+#pragma unroll
+    for (int i = 0; i < 16; i += kVecOf<T>) {
+      float few[kVecOf<T>];
+      load(x + i, few);
+#pragma unroll
+      for (int j = 0; j < kVecOf<T>; ++j) to[i + j] = few[j];
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) to[i] = i < count ? to_float(x[i]) : 0.0f;
+  }
+}
+template <typename Code>
+__device__ __forceinline__ void store16(uint8_t* codes, int64_t count, bool vector, const float (&x)[16], float scale) {
+  uint32_t words[4];
+#pragma unroll
+  for (int q = 0; q < 4; ++q) words[q] = encode4<Code>(x[4 * q], x[4 * q + 1], x[4 * q + 2], x[4 * q + 3], scale);
+  if (vector && count >= 16) {
+    *reinterpret_cast<uint4*>(codes) = {words[0], words[1], words[2], words[3]};
+  } else {
+#pragma unroll
+    for (int i = 0; i < 16; ++i)
+      if (i < count) codes[i] = static_cast<uint8_t>(words[i / 4] >> (i % 4 * 8));
+  }
+}
+__device__ __forceinline__ uint32_t amax16(const float (&x)[16]) {
+  uint32_t most = 0;
+#pragma unroll
+  for (int i = 0; i < 16; ++i) most = max(most, magnitude_bits(x[i]));
+  return most;
+}
+
+// Per tensor without a transpose: x [count], 32 elements a thread.
+inline constexpr int kStreamThreads = 256, kStreamRuns = 2;
+template <typename Code, typename T>
+__global__ void __launch_bounds__(kStreamThreads)
+    quantize_stream_kernel(const T* __restrict__ x, const __grid_constant__ QuantizeJob job) {
+  const int64_t count = job.rows * job.cols;
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * kStreamRuns * kStreamThreads + threadIdx.x) * 16;
+  float values[kStreamRuns][16];
+#pragma unroll
+  for (int run = 0; run < kStreamRuns; ++run) {
+    const int64_t i = first + run * kStreamThreads * 16;
+    load16(x + i, count - i, job.vector, values[run]);
+  }
+  const float scale = *job.scale;
+  uint32_t most = 0;
+#pragma unroll
+  for (int run = 0; run < kStreamRuns; ++run) {
+    const int64_t i = first + run * kStreamThreads * 16;
+    if (job.amax != nullptr) most = max(most, amax16(values[run]));
+    if (job.codes != nullptr) store16<Code>(job.codes + i, count - i, job.vector, values[run], scale);
+  }
+  if (job.amax != nullptr) block_amax(most, job.amax);
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    if (job.scale_inv != nullptr) *job.scale_inv = 1.0f / scale;
+    if (job.scale_inv_t != nullptr) *job.scale_inv_t = 1.0f / scale;
+  }
+}
+
+// Per row (per token): a block a row. The first kHeld runs of 16 stay in registers, what is beyond is read again.
+template <typename Code, typename T>
+__global__ void quantize_rows_kernel(const T* __restrict__ x, const __grid_constant__ QuantizeJob job) {
+  constexpr int kHeld = 2;
+  __shared__ uint32_t scratch[32];
+  const int64_t row = blockIdx.x, stride = static_cast<int64_t>(blockDim.x) * 16;
+  const int64_t first = static_cast<int64_t>(threadIdx.x) * 16;
+  x += row * job.cols;
+  float held[kHeld][16];
+  uint32_t most = 0;
+#pragma unroll
+  for (int run = 0; run < kHeld; ++run) {
+    const int64_t i = first + run * stride;
+    load16(x + i, job.cols - i, job.vector, held[run]);
+  }
+#pragma unroll
+  for (int run = 0; run < kHeld; ++run) most = max(most, amax16(held[run]));
+  for (int64_t i = first + kHeld * stride; i < job.cols; i += stride) {
+    float values[16];
+    load16(x + i, job.cols - i, job.vector, values);
+    most = max(most, amax16(values));
+  }
+  most = block_max(most, scratch);
+  const float scale = ScaleFormula{job.max, job.margin, job.pow2}(most);
+  if (threadIdx.x == 0) {
+    if (job.scale_inv != nullptr) job.scale_inv[row] = 1.0f / scale;
+    if (job.amax != nullptr) atomicMax(reinterpret_cast<uint32_t*>(job.amax), most);
+  }
+  if (job.codes == nullptr) return;
+  uint8_t* codes = job.codes + row * job.cols;
+#pragma unroll
+  for (int run = 0; run < kHeld; ++run) {
+    const int64_t i = first + run * stride;
+    store16<Code>(codes + i, job.cols - i, job.vector, held[run], scale);
+  }
+  for (int64_t i = first + kHeld * stride; i < job.cols; i += stride) {
+    float values[16];
+    load16(x + i, job.cols - i, job.vector, values);
+    store16<Code>(codes + i, job.cols - i, job.vector, values, scale);
+  }
+}
+
+// Bits of the columns' amaxes, [cols], cleared before: 256 columns and 128 rows a block.
+template <typename T>
+__global__ void column_amax_kernel(const T* __restrict__ x, int64_t rows, int64_t cols, uint32_t* col_amax) {
+  const int64_t c = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (c >= cols) return;
+  const int64_t begin = static_cast<int64_t>(blockIdx.y) * kTile, end = min(begin + kTile, rows);
+  uint32_t most = 0;
+  for (int64_t r = begin; r < end; ++r) most = max(most, magnitude_bits(to_float(x[r * cols + c])));
+  atomicMax(col_amax + c, most);
+}
+
+template <typename Code, typename T>
+void launch_quantize_rows(QuantizeJob job, const T* x, uint32_t* col_amax, cudaStream_t stream) {
+  if (job.codes != nullptr || job.scale_inv != nullptr || job.amax != nullptr) {
+    const int64_t threads = ((job.cols + 31) / 32 + 31) / 32 * 32;
+    quantize_rows_kernel<Code>
+        <<<static_cast<unsigned>(job.rows), static_cast<unsigned>(threads < 512 ? threads : 512), 0, stream>>>(x, job);
+  }
+  if (job.codes_t == nullptr && job.scale_inv_t == nullptr) return;
+  cudaMemsetAsync(col_amax, 0, static_cast<size_t>(job.cols) * sizeof(uint32_t), stream);
+  const dim3 grid(static_cast<unsigned>((job.cols + 255) / 256), static_cast<unsigned>((job.rows + kTile - 1) / kTile));
+  column_amax_kernel<<<grid, 256, 0, stream>>>(x, job.rows, job.cols, col_amax);
+  job.col_amax = col_amax;
+  job.codes = nullptr, job.scale_inv = nullptr, job.amax = nullptr;
+  launch_quantize_tiles<Grouping::kRow, Code>(job, x, stream);
+}
+
+template <typename Code, typename T>
+void launch_quantize_as(const QuantizeJob& job, Grouping grouping, const T* x, uint32_t* col_amax,
+                        cudaStream_t stream) {
+  if (job.amax != nullptr) cudaMemsetAsync(job.amax, 0, sizeof(float), stream);
+  switch (grouping) {
+    case Grouping::kTensor:
+      if (job.codes_t == nullptr) {
+        const int64_t of_block = int64_t{kStreamThreads} * kStreamRuns * 16;
+        const int64_t blocks = (job.rows * job.cols + of_block - 1) / of_block;
+        quantize_stream_kernel<Code><<<static_cast<unsigned>(blocks), kStreamThreads, 0, stream>>>(x, job);
+      } else {
+        launch_quantize_tiles<Grouping::kTensor, Code>(job, x, stream);
+      }
+      break;
+    case Grouping::kRow: launch_quantize_rows<Code>(job, x, col_amax, stream); break;
+    case Grouping::kRow128: launch_quantize_tiles<Grouping::kRow128, Code>(job, x, stream); break;
+    case Grouping::kTile128: launch_quantize_tiles<Grouping::kTile128, Code>(job, x, stream); break;
+  }
+}
+
+}  // namespace octet::cuda
