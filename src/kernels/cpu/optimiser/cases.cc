@@ -9,25 +9,26 @@ std::vector<Case> optimiser_cases() {
   const double inf = INFINITY, nan = NAN;
   const auto one = [&](double value) { return given(f, {1}, {value}); };
   const auto adamw = [&](const std::string& name, Shape shape, double step, double clip, double finite,
-                         bool large = false) {
+                         bool large = false, std::vector<DType> gradients = {DType::kF32}) {
     cases.push_back(
         {.op = Op::kAdamw,
          .name = name,
-         .inputs = {normal(f, shape), normal(f, shape), normal(f, shape, 0.1), uniform(f, shape, 0.0, 0.1), one(3e-4),
+         .inputs = {normal(f, shape), x(shape), normal(f, shape, 0.1), uniform(f, shape, 0.0, 0.1), one(3e-4),
                     one(step), one(clip), one(finite)},
          .attrs = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}},
          .tolerance = {.relative = 2e-6,
                        .absolute = 5e-8,
                        .reason =
                            "float32: a few ulp; moments are sums of two terms up to 0.5 that may cancel, each rounded"},
-         .dtypes = {f},
+         .dtypes = std::move(gradients),
          .large = large,
          .gradient = false});
   };
   adamw("first_step", {7, 5}, 1, 1, 1);
   adamw("late_clipped", {67}, 1000, 0.37, 1);
   adamw("not_finite_keeps", {3, 11}, 2, 1, 0);
-  adamw("257x301", {257, 301}, 7, 0.5, 1);
+  adamw("257x301", {257, 301}, 7, 0.5, 1, false, {f, DType::kBF16});
+  adamw("820x830", {820, 830}, 3, 1, 1);
   adamw("1024x1024", {1024, 1024}, 10, 1, 1, true);
   cases.push_back({.op = Op::kAdamw,
                    .name = "nan_gradient_keeps",
@@ -51,6 +52,8 @@ std::vector<Case> optimiser_cases() {
   norm("within_the_limit", {normal(f, {7, 5}, 0.01)}, 1.0);
   norm("no_limit", {normal(f, {3, 50})}, 0.0);
   norm("two_large", {normal(f, {257, 301}), normal(f, {70000})}, 1.0);
+  norm("many", std::vector<CaseInput>(170, normal(f, {37})), 1.0);
+  norm("squares_overflow", {given(f, {3}, {1e20, -3e20, 5}), normal(f, {40})}, 1.0);
   norm("zero", {given(f, {3}, {0, 0, 0})}, 1.0);
   norm("nan", {normal(f, {3}), given(f, {2}, {nan, 1})}, 1.0);
   norm("infinite", {given(f, {2}, {-inf, 1})}, 1.0);

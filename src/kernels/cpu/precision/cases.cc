@@ -42,8 +42,13 @@ std::vector<Case> precision_cases() {
       add("3x5", rough({3, 5}));
       add("130x257", rough({130, 257}));
       add("300x520", rough({300, 520}));
+      add("256x384", rough({256, 384}));  // whole vectors, whole and cut tiles
+      add("144x272", rough({144, 272}));
+      add("130x144", rough({130, 144}));
+      add("2x33000", rough({2, 33000}));
       add("zeros", given_x({2, 3}, {0, -0.0, 0, 0, 0, 0}));
       add("not_finite", given_x({2, 3}, {1, nan, 3, inf, -2, 7}));
+      add("negative_nan", given_x({2, 3}, {1, std::copysign(nan, -1.0), 3, 4, -2, 7}));
       add("tiny", given_x({2, 2}, {1e-39, -2e-39, 1e-40, 0}));
       if (format == DType::kE4M3) add("1024x1024", x({1024, 1024}), true);
     }
@@ -73,6 +78,12 @@ std::vector<Case> precision_cases() {
                          .gradient = false});
       }
       cases.push_back({.op = Op::kUpdateScales,
+                       .name = fmt::format("{}_300{}", algo, suffix),
+                       .inputs = {normal(DType::kF32, {300}), given(DType::kF32, {1}, {0.25})},
+                       .attrs = attrs,
+                       .dtypes = {DType::kF32},
+                       .gradient = false});
+      cases.push_back({.op = Op::kUpdateScales,
                        .name = fmt::format("{}_one{}", algo, suffix),
                        .inputs = {given(DType::kF32, {1}, {2}), given(DType::kF32, {1}, {3})},
                        .attrs = attrs,
@@ -86,12 +97,14 @@ std::vector<Case> precision_cases() {
     for (const Layout& layout :
          {Layout{"tensor", {1}}, Layout{"row", {130}}, Layout{"1x128", {130, 2}}, Layout{"128x128", {2, 2}}}) {
       for (const char* to : {"f32", "bf16"}) {
-        cases.push_back({.op = Op::kDequantize,
-                         .name = std::string(layout.scaling) + "_130x140_to_" + to,
-                         .inputs = {codes(format, {130, 140}), uniform(DType::kF32, layout.scale, 0.001, 2)},
-                         .attrs = {{"scaling", std::string(layout.scaling)}, {"to", std::string(to)}},
-                         .dtypes = {format},
-                         .gradient = false});
+        for (int64_t cols : {140, 144}) {
+          cases.push_back({.op = Op::kDequantize,
+                           .name = fmt::format("{}_130x{}_to_{}", layout.scaling, cols, to),
+                           .inputs = {codes(format, {130, cols}), uniform(DType::kF32, layout.scale, 0.001, 2)},
+                           .attrs = {{"scaling", std::string(layout.scaling)}, {"to", std::string(to)}},
+                           .dtypes = {format},
+                           .gradient = false});
+        }
       }
     }
   }

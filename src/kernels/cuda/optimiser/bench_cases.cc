@@ -1,7 +1,33 @@
+// Sizes of real models: matrices of a layer, a whole table, a vector; gradients of several layers.
 #include "kernels/cuda/bench_cases.h"
 
 namespace octet::cuda {
 
-std::vector<cpu::Case> optimiser_bench_cases() { return {}; }
+std::vector<cpu::Case> optimiser_bench_cases() {
+  using namespace cpu;
+  std::vector<Case> cases;
+  const DType f = DType::kF32;
+  struct Size {
+    const char* name;
+    Shape shape;
+  };
+  for (const Size& s : {Size{"vector", {4096}}, Size{"4096x4096", {4096, 4096}}, Size{"16384x4096", {16384, 4096}},
+                        Size{"table", {51200, 4096}}}) {
+    cases.push_back({.op = Op::kAdamw,
+                     .name = s.name,
+                     .inputs = {normal(f, s.shape), x(s.shape), normal(f, s.shape), normal(f, s.shape),
+                                given(f, {1}, {3e-4}), given(f, {1}, {1000}), given(f, {1}, {0.5}), given(f, {1}, {1})},
+                     .attrs = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}}});
+  }
+  std::vector<CaseInput> one, layers;
+  one.push_back(x({16384, 4096}));
+  for (int layer = 0; layer < 8; ++layer) {
+    for (Shape shape : {Shape{12288, 4096}, Shape{4096, 4096}, Shape{4096, 4096}, Shape{4096}, Shape{4096}})
+      layers.push_back(x(std::move(shape)));
+  }
+  cases.push_back({.op = Op::kGlobalNorm, .name = "16384x4096", .inputs = one, .attrs = {{"max_norm", 1.0}}});
+  cases.push_back({.op = Op::kGlobalNorm, .name = "8_layers", .inputs = layers, .attrs = {{"max_norm", 1.0}}});
+  return cases;
+}
 
 }  // namespace octet::cuda

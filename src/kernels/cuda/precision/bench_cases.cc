@@ -1,7 +1,47 @@
+// Sizes of real models: 8192 tokens of a hidden size of 4096 and an inner size of 16384; every scaling.
 #include "kernels/cuda/bench_cases.h"
 
 namespace octet::cuda {
 
-std::vector<cpu::Case> precision_bench_cases() { return {}; }
+std::vector<cpu::Case> precision_bench_cases() {
+  using namespace cpu;
+  std::vector<Case> cases;
+  for (const Shape& shape : {Shape{8192, 4096}, Shape{8192, 16384}, Shape{512, 4096}}) {
+    for (const char* format : {"e4m3", "e5m2"}) {
+      for (const char* scaling : {"tensor", "row", "1x128", "128x128"}) {
+        const bool tensor = std::string(scaling) == "tensor";
+        if (format == std::string("e5m2") && !tensor) continue;
+        Case c{.op = Op::kQuantize,
+               .name = fmt::format("{}_{}_{}x{}", scaling, format, shape[0], shape[1]),
+               .inputs = {x(shape)},
+               .attrs = {{"format", std::string(format)},
+                         {"scaling", std::string(scaling)},
+                         {"pow2", !tensor},
+                         {"margin", int64_t{0}}}};
+        if (tensor) c.inputs.push_back(given(DType::kF32, {1}, {37.25}));
+        cases.push_back(std::move(c));
+      }
+    }
+  }
+  struct Layout {
+    const char* scaling;
+    Shape scale;
+  };
+  for (const Layout& layout : {Layout{"tensor", {1}}, Layout{"1x128", {8192, 32}}}) {
+    for (const char* to : {"f32", "bf16"}) {
+      cases.push_back({.op = Op::kDequantize,
+                       .name = fmt::format("{}_8192x4096_to_{}", layout.scaling, to),
+                       .inputs = {x({8192, 4096}), uniform(DType::kF32, layout.scale, 0.001, 2)},
+                       .attrs = {{"scaling", std::string(layout.scaling)}, {"to", std::string(to)}},
+                       .dtypes = {DType::kE4M3}});
+    }
+  }
+  cases.push_back({.op = Op::kUpdateScales,
+                   .name = "16",
+                   .inputs = {normal(DType::kF32, {16}), given(DType::kF32, {1}, {3})},
+                   .attrs = {{"format", std::string("e4m3")}, {"algo", std::string("max")}},
+                   .dtypes = {DType::kF32}});
+  return cases;
+}
 
 }  // namespace octet::cuda
