@@ -1,9 +1,234 @@
-// Rows of the family: none yet.
+// The rows of the norms: which nodes and fusions the kernels take, and where their operands are.
+#include <algorithm>
+
+#include "kernels/cuda/context.h"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/fusion_body.h"
+#include "kernels/cuda/norm/norm.h"
+#include "precision/recipe.h"
 
 namespace octet::cuda {
+namespace {
 
-std::span<const KernelRow> norm_rows() { return {}; }
-std::span<const char* const> norm_fusion_kinds() { return {}; }
+bool is_activation(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
+
+bool is_layer(const Node& node) { return node.op == Op::kLayerNorm || node.op == Op::kLayerNormGrad; }
+
+bool accepts_norm(const Graph& graph, const Node& node) {
+  return is_activation(node.results[0].dtype) && std::all_of(node.inputs.begin(), node.inputs.end(), [&](Value input) {
+           return is_activation(graph.dtype(input));
+         });
+}
+
+// What the node says of the call; pointers come with the arguments.
+NormForward describe_norm(const Graph& graph, const Node& norm) {
+  NormForward call{.dtype = norm.results[0].dtype,
+                   .weight_dtype = graph.dtype(norm.inputs[1]),
+                   .layer = is_layer(norm),
+                   .rows = norm.results[0].shape.rows(),
+                   .cols = norm.results[0].shape.cols(),
+                   .eps = static_cast<float>(norm.attrs.get<double>("eps"))};
+  if (call.layer) call.bias_dtype = graph.dtype(norm.inputs[2]);
+  return call;
+}
+
+BoundKernel bind_norm(DeviceContext&, const Graph& graph, const Node& node) {
+  return [call = describe_norm(graph, node)](const KernelArgs& args) mutable {
+    call.x = args.in[0].data, call.weight = args.in[1].data;
+    if (call.layer) call.bias = args.in[2].data;
+    call.y = args.out[0].data;
+    call.mean = call.layer ? args.out[1].as<float>() : nullptr;
+    call.rstd = args.out[call.layer ? 2 : 1].as<float>();
+    norm_takes(call.cols) ? launch_norm(call, args.stream) : launch_norm_any(call, args.stream);
+  };
+}
+
+NormGradient describe_gradient(const DeviceContext& context, const Graph& graph, const Node& node) {
+  NormGradient call{.dtype = node.results[0].dtype,
+                    .weight_dtype = graph.dtype(node.inputs[1]),
+                    .layer = is_layer(node),
+                    .rows = node.results[0].shape.rows(),
+                    .cols = node.results[0].shape.cols()};
+  call.blocks = norm_gradient_blocks(call.rows, call.cols, context.sm_count());
+  return call;
+}
+
+int64_t gradient_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
+  const Shape& shape = node.results[0].shape;
+  return norm_gradient_scratch(shape.rows(), shape.cols(), context.sm_count(), is_layer(node) ? 2 : 1);
+}
+
+BoundKernel bind_gradient(DeviceContext& context, const Graph& graph, const Node& node) {
+  return [call = describe_gradient(context, graph, node)](const KernelArgs& args) mutable {
+    call.x = args.in[0].data, call.weight = args.in[1].data;
+    call.mean = call.layer ? args.in[2].as<float>() : nullptr;
+    call.rstd = args.in[call.layer ? 3 : 2].as<float>();
+    call.dy = args.in[call.layer ? 4 : 3].data;
+    call.dx = args.out[0].data;
+    call.dweight = args.out[1].as<float>();
+    call.dbias = call.layer ? args.out[2].as<float>() : nullptr;
+    call.partials = reinterpret_cast<float*>(args.workspace.data());
+    launch_norm_gradient(call, args.stream);
+  };
+}
+
+// --- fusions
+
+bool same_types(const Graph& graph, const Node& node) {
+  return std::all_of(node.inputs.begin(), node.inputs.end(),
+                     [&](Value input) { return graph.type(input) == node.results[0]; });
+}
+
+CodeScaling scaling_of(const Node& quantize) {
+  const std::string scaling = quantize.attrs.get_or<std::string>("scaling", "tensor");
+  if (scaling == "tensor") return CodeScaling::kTensor;
+  if (scaling == "row") return CodeScaling::kRow;
+  return scaling == "1x128" ? CodeScaling::kRow128 : CodeScaling::kNone;
+}
+
+// (add,) norm (, quantize or amax)
+bool accepts_norm_fusion(const Graph&, const Node& node) {
+  const FusionBody body(node);
+  const Node *add = body.member("add"), *norm = body.member("norm"), *quantize = body.member("quantize");
+  if (norm == nullptr || (norm->op != Op::kLayerNorm && norm->op != Op::kRmsNorm)) return false;
+  if (!accepts_norm(body.graph(), *norm) || !norm_takes(norm->results[0].shape.cols())) return false;
+  if (add != nullptr) {
+    if (!same_types(body.graph(), *add) || !body.reads(*norm, 0, *add)) return false;
+  }
+  if (quantize == nullptr) return true;
+  const CodeScaling scaling = scaling_of(*quantize);
+  const bool transposed = body.result(*quantize, 2) >= 0 || body.result(*quantize, 3) >= 0;
+  if (scaling == CodeScaling::kTensor && body.input(*quantize, 1) < 0) return false;
+  return scaling != CodeScaling::kNone && !(scaling == CodeScaling::kRow && transposed);
+}
+
+int64_t norm_fusion_workspace(DeviceContext&, const Graph&, const Node& node) {
+  const FusionBody body(node);
+  if (body.member("quantize") == nullptr) return 0;
+  return 2 * body.member("norm")->results[0].shape.rows() * int64_t{sizeof(float)};
+}
+
+// Positions among the arguments; -1: not there.
+struct NormOperands {
+  int x, addend = -1, weight, bias = -1, scale = -1;
+  int sum = -1, y, mean = -1, rstd, amax = -1, codes = -1, scale_inv = -1, codes_t = -1, scale_inv_t = -1;
+};
+
+const void* at(std::span<const Tensor> tensors, int i) {
+  return i < 0 ? nullptr : tensors[static_cast<size_t>(i)].data;
+}
+template <typename T>
+T* to(std::span<const Tensor> tensors, int i) {
+  return i < 0 ? nullptr : tensors[static_cast<size_t>(i)].as<T>();
+}
+
+NormOperands find_operands(const FusionBody& body) {
+  const Node *add = body.member("add"), *norm = body.member("norm"), *quantize = body.member("quantize"),
+             *amax = body.member("amax");
+  const bool layer = is_layer(*norm);
+  NormOperands at{.x = body.input(*norm, 0), .weight = body.input(*norm, 1), .y = body.result(*norm, 0)};
+  if (layer) at.bias = body.input(*norm, 2), at.mean = body.result(*norm, 1);
+  at.rstd = body.result(*norm, layer ? 2 : 1);
+  if (add != nullptr) at.x = body.input(*add, 0), at.addend = body.input(*add, 1), at.sum = body.result(*add, 0);
+  if (amax != nullptr) at.amax = body.result(*amax, 0);
+  if (quantize != nullptr) {
+    at.scale = body.input(*quantize, 1);
+    at.codes = body.result(*quantize, 0), at.scale_inv = body.result(*quantize, 1);
+    at.codes_t = body.result(*quantize, 2), at.scale_inv_t = body.result(*quantize, 3);
+    at.amax = body.result(*quantize, 4);
+  }
+  return at;
+}
+
+BoundKernel bind_norm_fusion(DeviceContext&, const Graph&, const Node& node) {
+  const FusionBody body(node);
+  NormForward fixed = describe_norm(body.graph(), *body.member("norm"));
+  if (const Node* quantize = body.member("quantize"); quantize != nullptr) {
+    fixed.quantize.scaling = scaling_of(*quantize);
+    fixed.quantize.format = quantize->results[0].dtype;
+    fixed.quantize.format_max = static_cast<float>(dtype_max(fixed.quantize.format));
+    fixed.quantize.margin = static_cast<int>(quantize->attrs.get_or<int64_t>("margin", 0));
+    fixed.quantize.pow2 = quantize->attrs.get_or<bool>("pow2", false);
+  }
+  return [fixed, where = find_operands(body)](const KernelArgs& args) {
+    NormForward call = fixed;
+    call.x = at(args.in, where.x), call.addend = at(args.in, where.addend);
+    call.weight = at(args.in, where.weight), call.bias = at(args.in, where.bias);
+    call.sum = to<void>(args.out, where.sum), call.y = to<void>(args.out, where.y);
+    call.mean = to<float>(args.out, where.mean), call.rstd = to<float>(args.out, where.rstd);
+    call.amax = to<float>(args.out, where.amax);
+    call.quantize.scale = static_cast<const float*>(at(args.in, where.scale));
+    call.quantize.codes = to<void>(args.out, where.codes);
+    call.quantize.scale_inv = to<float>(args.out, where.scale_inv);
+    call.quantize.codes_t = to<void>(args.out, where.codes_t);
+    call.quantize.scale_inv_t = to<float>(args.out, where.scale_inv_t);
+    call.statistics = reinterpret_cast<float*>(args.workspace.data());
+    launch_norm(call, args.stream);
+  };
+}
+
+// norm_grad, add: one operand of the sum is dx, the other comes from outside.
+bool accepts_gradient_fusion(const Graph&, const Node& node) {
+  const FusionBody body(node);
+  const Node *grad = body.member("norm_grad"), *add = body.member("add");
+  if (grad == nullptr || add == nullptr || !accepts_norm(body.graph(), *grad) || !same_types(body.graph(), *add)) {
+    return false;
+  }
+  const bool one = body.reads(*add, 0, *grad) != body.reads(*add, 1, *grad);
+  return one && norm_gradient_takes(grad->results[0].shape.cols());
+}
+
+int64_t gradient_fusion_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
+  const FusionBody body(node);
+  return gradient_workspace(context, body.graph(), *body.member("norm_grad"));
+}
+
+BoundKernel bind_gradient_fusion(DeviceContext& context, const Graph&, const Node& node) {
+  const FusionBody body(node);
+  const Node &grad = *body.member("norm_grad"), &add = *body.member("add");
+  const bool layer = is_layer(grad);
+  struct Operands {
+    int x, weight, mean, rstd, dy, addend, dx, dweight, dbias, sum;
+  };
+  const Operands where{.x = body.input(grad, 0),
+                       .weight = body.input(grad, 1),
+                       .mean = layer ? body.input(grad, 2) : -1,
+                       .rstd = body.input(grad, layer ? 3 : 2),
+                       .dy = body.input(grad, layer ? 4 : 3),
+                       .addend = body.input(add, body.reads(add, 0, grad) ? 1 : 0),
+                       .dx = body.result(grad, 0),
+                       .dweight = body.result(grad, 1),
+                       .dbias = layer ? body.result(grad, 2) : -1,
+                       .sum = body.result(add, 0)};
+  return [fixed = describe_gradient(context, body.graph(), grad), where](const KernelArgs& args) {
+    NormGradient call = fixed;
+    call.x = at(args.in, where.x), call.weight = at(args.in, where.weight), call.dy = at(args.in, where.dy);
+    call.mean = static_cast<const float*>(at(args.in, where.mean));
+    call.rstd = static_cast<const float*>(at(args.in, where.rstd));
+    call.addend = at(args.in, where.addend);
+    call.dx = to<void>(args.out, where.dx), call.sum = to<void>(args.out, where.sum);
+    call.dweight = to<float>(args.out, where.dweight), call.dbias = to<float>(args.out, where.dbias);
+    call.partials = reinterpret_cast<float*>(args.workspace.data());
+    launch_norm_gradient(call, args.stream);
+  };
+}
+
+constexpr KernelRow kRows[] = {
+    {Op::kLayerNorm, "layer_norm_rows", accepts_norm, bind_norm},
+    {Op::kRmsNorm, "rms_norm_rows", accepts_norm, bind_norm},
+    {Op::kLayerNormGrad, "layer_norm_grad_rows", accepts_norm, bind_gradient, gradient_workspace},
+    {Op::kRmsNormGrad, "rms_norm_grad_rows", accepts_norm, bind_gradient, gradient_workspace},
+    {Op::kFusion, "norm_fusion", accepts_norm_fusion, bind_norm_fusion, norm_fusion_workspace},
+    {Op::kFusion, "norm_gradient_fusion", accepts_gradient_fusion, bind_gradient_fusion, gradient_fusion_workspace},
+};
+
+}  // namespace
+
+std::span<const KernelRow> norm_rows() { return kRows; }
+std::span<const char* const> norm_fusion_kinds() {
+  static const char* const kinds[] = {"add_norm",      "add_norm_amax", "add_norm_quantize",
+                                      "norm_quantize", "norm_amax",     "norm_grad_add"};
+  return kinds;
+}
 
 }  // namespace octet::cuda

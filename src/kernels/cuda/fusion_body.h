@@ -1,0 +1,29 @@
+// Where a fusion's members find their operands among the node's inputs and results. Read once, when a kernel is bound.
+#pragma once
+
+#include <string_view>
+
+#include "ir/graph.h"
+
+namespace octet::cuda {
+
+class FusionBody {
+ public:
+  explicit FusionBody(const Node& fusion) : body_(*fusion.body) {}
+  const Graph& graph() const { return body_; }
+
+  // The member of this name ("norm", "quantize": passes/fuse_patterns.cc), or null.
+  const Node* member(std::string_view name) const;
+  // Which of the fusion's inputs is this member's input `slot`; -1 when another member makes it, or it is absent.
+  int input(const Node& member, size_t slot) const;
+  // Which of the fusion's results is this member's result; -1 when nobody outside reads it.
+  int result(const Node& member, int32_t result) const;
+  // Whether the member's input `slot` is result 0 of `maker`.
+  bool reads(const Node& member, size_t slot, const Node& maker) const;
+
+ private:
+  NodeId id(const Node& member) const { return NodeId{static_cast<int32_t>(&member - body_.nodes().data())}; }
+  const Graph& body_;
+};
+
+}  // namespace octet::cuda

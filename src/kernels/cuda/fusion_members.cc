@@ -1,0 +1,132 @@
+// Fusions that no kernel takes whole (columns that are no multiple of eight, scalings nobody fuses): their members one
+// after the other, each by its own row, values that stay inside in the workspace.
+#include <algorithm>
+
+#include "kernels/cuda/families.h"
+
+namespace octet::cuda {
+namespace {
+
+constexpr int64_t kAlignment = 256;
+
+int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+struct Operand {
+  enum class From : uint8_t { kAbsent, kInput, kResult, kWorkspace } from = From::kAbsent;
+  size_t index = 0;    // of kInput and kResult
+  int64_t offset = 0;  // of kWorkspace
+  const TensorType* type = nullptr;
+
+  Tensor of(const KernelArgs& args) const {
+    switch (from) {
+      case From::kInput: return {args.in[index].data, type};
+      case From::kResult: return {args.out[index].data, type};
+      case From::kWorkspace: return {args.workspace.data() + offset, type};
+      case From::kAbsent: break;
+    }
+    return {nullptr, type};
+  }
+};
+
+struct Step {
+  BoundKernel kernel;
+  std::vector<Operand> in, out;
+};
+
+// Where every value of the body lives. A result of the fusion that nobody uses (null) is still made when a member reads
+// it: it then has a place in the workspace as well.
+struct Layout {
+  std::vector<std::vector<Operand>> values;  // by node of the body and result
+  int64_t bytes = 0;                         // of the values; scratch of the members follows
+
+  explicit Layout(const Graph& body) {
+    const auto uses = body.count_uses();
+    size_t leaves = 0;
+    for (int32_t i = 0; i < body.size(); ++i) {
+      const Node& node = body.node(NodeId{i});
+      values.emplace_back();
+      for (int32_t r = 0; r < static_cast<int32_t>(node.results.size()); ++r) {
+        const TensorType* type = &node.results[static_cast<size_t>(r)];
+        Operand operand{.type = type};
+        if (node.op == Op::kInput) {
+          operand.from = Operand::From::kInput, operand.index = leaves++;
+        } else if (uses[static_cast<size_t>(i)][static_cast<size_t>(r)] > 0) {
+          const auto output = std::find_if(body.outputs().begin(), body.outputs().end(), [&](const NamedValue& named) {
+            return named.value == Value{NodeId{i}, r};
+          });
+          operand.from = Operand::From::kWorkspace;
+          if (output != body.outputs().end()) {
+            operand.from = Operand::From::kResult;
+            operand.index = static_cast<size_t>(output - body.outputs().begin());
+          }
+          operand.offset = bytes;
+          bytes += aligned(type->bytes());
+        }
+        values.back().push_back(operand);
+      }
+    }
+  }
+};
+
+bool accepts(const Graph& graph, const Node& node) {
+  return std::all_of(node.body->nodes().begin(), node.body->nodes().end(), [&](const Node& member) {
+    if (member.op == Op::kInput) return true;
+    const auto rows = kernel_rows(member.op);
+    return member.op != Op::kFusion &&
+           std::any_of(rows.begin(), rows.end(), [&](const KernelRow& row) { return row.accepts(*node.body, member); });
+  });
+}
+
+int64_t member_scratch(DeviceContext& context, const Graph& body, const Node& member) {
+  const KernelRow& row = select_kernel(body, member);
+  return row.workspace != nullptr ? row.workspace(context, body, member) : 0;
+}
+
+int64_t workspace(DeviceContext& context, const Graph& graph, const Node& node) {
+  int64_t scratch = 0;
+  for (const Node& member : node.body->nodes()) {
+    if (member.op != Op::kInput) scratch = std::max(scratch, member_scratch(context, *node.body, member));
+  }
+  return Layout(*node.body).bytes + scratch;
+}
+
+BoundKernel bind(DeviceContext& context, const Graph& graph, const Node& node) {
+  const std::shared_ptr<const Graph> body = node.body;
+  const Layout layout(*body);
+  std::vector<Step> steps;
+  for (int32_t i = 0; i < body->size(); ++i) {
+    const Node& member = body->node(NodeId{i});
+    if (member.op == Op::kInput) continue;
+    Step step{.kernel = select_kernel(*body, member).bind(context, *body, member)};
+    for (Value v : member.inputs) {
+      step.in.push_back(v.exists() ? layout.values[static_cast<size_t>(index(v.node))][static_cast<size_t>(v.result)]
+                                   : Operand{});
+    }
+    step.out = layout.values[static_cast<size_t>(i)];
+    steps.push_back(std::move(step));
+  }
+  return [body, steps, scratch = static_cast<size_t>(layout.bytes)](const KernelArgs& args) {
+    const auto place = [&](const Operand& operand) {
+      Tensor tensor = operand.of(args);
+      if (operand.from == Operand::From::kResult && tensor.data == nullptr) {
+        tensor.data = args.workspace.data() + operand.offset;
+      }
+      return tensor;
+    };
+    std::vector<Tensor> in, out;
+    for (const Step& step : steps) {
+      in.clear(), out.clear();
+      for (const Operand& operand : step.in) in.push_back(place(operand));
+      for (const Operand& operand : step.out) out.push_back(place(operand));
+      step.kernel({in, out, args.workspace.subspan(scratch), args.stream});
+    }
+  };
+}
+
+constexpr KernelRow kRows[] = {{Op::kFusion, "fusion_members", accepts, bind, workspace}};
+
+}  // namespace
+
+std::span<const KernelRow> fusion_member_rows() { return kRows; }
+
+}  // namespace octet::cuda

@@ -1,0 +1,67 @@
+// Norms of any number of columns, and the choice between the kernels.
+#include "kernels/cuda/norm/norm.h"
+#include "kernels/cuda/norm/row_access.cuh"
+
+namespace octet::cuda {
+
+void launch_norm_bf16(const NormForward& call, cudaStream_t stream);
+void launch_norm_f32(const NormForward& call, cudaStream_t stream);
+
+namespace {
+
+// A block a row, element by element; x is read again for every pass.
+template <typename T>
+__global__ void norm_any_kernel(const NormForward p) {
+  __shared__ float scratch[64];
+  RowTeam<false> team{scratch};
+  const int64_t row = blockIdx.x;
+  const T* x = static_cast<const T*>(p.x) + row * p.cols;
+  const float scale = 1.0f / static_cast<float>(p.cols);
+  float mean = 0, squares = 0;
+  if (p.layer) {
+    float sum = 0;
+    for (int64_t c = threadIdx.x; c < p.cols; c += blockDim.x) sum += to_float(x[c]);
+    mean = team.sum(sum) * scale;
+  }
+  for (int64_t c = threadIdx.x; c < p.cols; c += blockDim.x) {
+    const float d = to_float(x[c]) - mean;
+    squares = fmaf(d, d, squares);
+  }
+  const float rstd = rsqrtf(team.sum(squares) * scale + p.eps);
+  if (threadIdx.x == 0) {
+    if (p.mean != nullptr) p.mean[row] = mean;
+    if (p.rstd != nullptr) p.rstd[row] = rstd;
+  }
+  if (p.y == nullptr) return;
+  T* y = static_cast<T*>(p.y) + row * p.cols;
+  for (int64_t c = threadIdx.x; c < p.cols; c += blockDim.x) {
+    const float h = (to_float(x[c]) - mean) * rstd, weight = load_channel(p.weight, p.weight_dtype, c);
+    y[c] = from_float<T>(p.layer ? fmaf(h, weight, load_channel(p.bias, p.bias_dtype, c)) : h * weight);
+  }
+}
+
+}  // namespace
+
+bool norm_takes(int64_t cols) { return cols % kGroup == 0 && cols <= 1024 * 4 * kGroup; }
+
+void launch_norm(const NormForward& call, cudaStream_t stream) {
+  const NormQuantize& q = call.quantize;
+  const bool transposed = q.codes_t != nullptr || (q.scale_inv_t != nullptr && q.scaling == CodeScaling::kRow128);
+  NormForward rows = call;
+  if (transposed && rows.mean == nullptr) rows.mean = call.statistics;
+  if (transposed && rows.rstd == nullptr) rows.rstd = call.statistics + call.rows;
+  if (call.amax != nullptr) cudaMemsetAsync(call.amax, 0, sizeof(float), stream);
+  call.dtype == DType::kBF16 ? launch_norm_bf16(rows, stream) : launch_norm_f32(rows, stream);
+  if (transposed) launch_norm_transposed_codes(rows, stream);
+}
+
+void launch_norm_any(const NormForward& call, cudaStream_t stream) {
+  const auto grid = static_cast<unsigned>(call.rows);
+  if (call.dtype == DType::kBF16) {
+    norm_any_kernel<bf16><<<grid, 256, 0, stream>>>(call);
+  } else {
+    norm_any_kernel<float><<<grid, 256, 0, stream>>>(call);
+  }
+}
+
+}  // namespace octet::cuda

@@ -1,0 +1,73 @@
+// Launchers of the norms: layer_norm and rms_norm with what may be fused around them, and their gradients.
+//
+// One description serves alone and fused, so that fused and unfused rows run the same kernel and agree bit for bit.
+// R rows (tokens), C columns (hidden). Pointers that may be null say so: a null result is not written.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "base/dtype.h"
+
+namespace octet::cuda {
+
+// How codes get their scales: a given one for the tensor, or from the amax of each row, of each 1x128 block.
+enum class CodeScaling : uint8_t { kNone, kTensor, kRow, kRow128 };
+
+struct NormQuantize {
+  CodeScaling scaling = CodeScaling::kNone;
+  DType format = DType::kE4M3;
+  float format_max = 448;  // with margin and pow2: the scale formula
+  int margin = 0;
+  bool pow2 = false;
+  const float* scale = nullptr;  // [1], kTensor only
+  void* codes = nullptr;         // [R, C], may be null
+  float* scale_inv = nullptr;    // [1], [R] or [R, ceil(C/128)], may be null
+  void* codes_t = nullptr;       // [C, R], may be null; not of kRow
+  float* scale_inv_t = nullptr;  // [1] or [C, ceil(R/128)], may be null; not of kRow
+};
+
+// s = x (+ addend, rounded to dtype); y = norm(s) weight (+ bias), rounded; amax and codes of y.
+struct NormForward {
+  DType dtype = DType::kBF16, weight_dtype = DType::kF32, bias_dtype = DType::kF32;
+  bool layer = false;  // layer_norm, else rms_norm: no mean, no bias
+  int64_t rows = 0, cols = 0;
+  float eps = 0;
+  const void *x = nullptr, *addend = nullptr;  // [R, C] dtype; addend may be null
+  const void *weight = nullptr, *bias = nullptr;
+  void *sum = nullptr, *y = nullptr;       // [R, C] dtype, may be null; may stand where x or addend stands
+  float *mean = nullptr, *rstd = nullptr;  // [R], may be null
+  float* amax = nullptr;                   // [1], may be null; cleared by the launcher
+  NormQuantize quantize;
+  float* statistics = nullptr;  // scratch [2, R] when codes_t or scale_inv_t are wanted
+};
+// Whether launch_norm takes these columns; all others go to launch_norm_any, which knows no fusions.
+bool norm_takes(int64_t cols);
+void launch_norm(const NormForward& call, cudaStream_t stream);
+void launch_norm_any(const NormForward& call, cudaStream_t stream);
+// codes_t and scale_inv_t, once the rest of `call` is made; part of launch_norm.
+void launch_norm_transposed_codes(const NormForward& call, cudaStream_t stream);
+
+// dx from dy and the saved statistics; sum = dx (+ addend), rounded once more; amax and column sums of `sum`.
+struct NormGradient {
+  DType dtype = DType::kBF16, weight_dtype = DType::kF32;
+  bool layer = false;
+  int64_t rows = 0, cols = 0;
+  const void *x = nullptr, *weight = nullptr, *dy = nullptr;  // [R, C], [C], [R, C]
+  const float *mean = nullptr, *rstd = nullptr;               // [R]; mean of layer_norm only
+  const void* addend = nullptr;                               // [R, C], may be null: then sum, amax, column_sum are too
+  void *dx = nullptr, *sum = nullptr;                         // [R, C], may be null; sum may stand where addend stands
+  float *dweight = nullptr, *dbias = nullptr;                 // [C], may be null
+  float *amax = nullptr, *column_sum = nullptr;               // [1], [C], may be null
+  float* partials = nullptr;                                  // scratch, norm_gradient_scratch() bytes
+  int blocks = 0;                                             // norm_gradient_blocks()
+};
+// Whether the fusions run at these columns; dx, dweight and dbias alone are made for all.
+bool norm_gradient_takes(int64_t cols);
+int norm_gradient_blocks(int64_t rows, int64_t cols, int sm_count);
+// Bytes for `sums` of dweight, dbias, column_sum.
+int64_t norm_gradient_scratch(int64_t rows, int64_t cols, int sm_count, int sums);
+void launch_norm_gradient(const NormGradient& call, cudaStream_t stream);
+
+}  // namespace octet::cuda
