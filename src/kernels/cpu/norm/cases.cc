@@ -34,7 +34,8 @@ std::vector<Case> norm_cases() {
     bool large;
   };
   for (const Size& s : {Size{1, 1, false}, Size{3, 7, false}, Size{5, 64, false}, Size{70, 33, false},
-                        Size{2, 1025, false}, Size{300, 260, false}, Size{512, 1024, true}}) {
+                        Size{2, 1025, false}, Size{300, 260, false}, Size{9, 768, false}, Size{37, 2560, false},
+                        Size{6, 8192, false}, Size{3, 12296, false}, Size{2, 40000, false}, Size{512, 1024, true}}) {
     const std::string name = fmt::format("{}x{}", s.rows, s.cols);
     const Shape shape{s.rows, s.cols}, row{s.cols}, statistic{s.rows};
     // Weights and biases stay f32 beside bf16 activations.

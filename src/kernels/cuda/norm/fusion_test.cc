@@ -1,0 +1,93 @@
+// Norm fusions on the device against their members, bit for bit: norms alone on the device, the rest as the CPU has it.
+#include <gtest/gtest.h>
+
+#include "kernels/cpu/parity.h"
+#include "kernels/cuda/norm/fusion_cases.h"
+#include "kernels/cuda/on_device.h"
+
+namespace octet::cuda {
+namespace {
+
+bool is_norm(Op op) {
+  return op == Op::kLayerNorm || op == Op::kRmsNorm || op == Op::kLayerNormGrad || op == Op::kRmsNormGrad;
+}
+
+class NormFusions : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string why;
+    context_ = test_context(&why);
+    if (context_ == nullptr) GTEST_SKIP() << why;
+  }
+  void expect_equal_to_members(const NormFusion& fusion) {
+    const cpu::Case c = norm_fusion_case(fusion);
+    for (DType dtype : c.dtypes) {
+      SCOPED_TRACE(cpu::case_name(c, dtype));
+      const cpu::BuiltCase built = cpu::build_case(c, dtype);
+      EXPECT_NE(std::string(select_kernel(built.graph, built.node()).name), "fusion_members");
+      const auto run = [&](const Graph& graph, const Node& node, const std::vector<cpu::RefTensor>& inputs) {
+        if (node.op != Op::kFusion && !is_norm(node.op)) return cpu::run_node(graph, node, inputs);
+        return run_node(*context_, graph, node, inputs);
+      };
+      for (const std::string& failure : cpu::check_fusion(built.graph, built.node(), built.inputs, run)) {
+        ADD_FAILURE() << failure;
+      }
+    }
+  }
+  DeviceContext* context_ = nullptr;
+};
+
+struct Size {
+  int64_t rows, cols;
+};
+// A warp a row, a block a row with every number of groups, edge tiles of codes, rows that are no multiple of four.
+constexpr Size kSizes[] = {{1, 8}, {5, 264}, {130, 520}, {300, 1024}, {257, 1544}, {129, 4096}, {33, 12288}};
+
+TEST_F(NormFusions, WithAmax) {
+  for (const Size& s : kSizes) {
+    for (bool layer : {false, true}) {
+      const std::string rstd = layer ? "norm.2" : "norm.1";
+      expect_equal_to_members({"add_norm", layer, s.rows, s.cols, "", {}, {"add.0", "norm.0", rstd}});
+      expect_equal_to_members({"add_norm", layer, s.rows, s.cols, "", {}, {"norm.0"}});
+      expect_equal_to_members({"norm_amax", layer, s.rows, s.cols, "", {}, {"norm.0", rstd, "amax.0"}});
+      expect_equal_to_members({"add_norm_amax", layer, s.rows, s.cols, "", {}, {"add.0", "norm.0", rstd, "amax.0"}});
+      expect_equal_to_members({"add_norm_amax", layer, s.rows, s.cols, "", {}, {"amax.0"}});
+    }
+  }
+}
+
+TEST_F(NormFusions, WithCodes) {
+  for (const Size& s : kSizes) {
+    for (const char* scaling : {"tensor", "1x128", "row"}) {
+      for (DType format : {DType::kE4M3, DType::kE5M2}) {
+        const bool layer = format == DType::kE4M3;
+        const std::string rstd = layer ? "norm.2" : "norm.1";
+        std::vector<std::string> all = {"add.0", "norm.0", rstd, "quantize.0", "quantize.1", "quantize.4"};
+        std::vector<std::string> codes = {rstd, "quantize.0", "quantize.1"};
+        if (std::string(scaling) != "row") {
+          for (auto* list : {&all, &codes}) list->push_back("quantize.2"), list->push_back("quantize.3");
+          expect_equal_to_members({"norm_quantize", layer, s.rows, s.cols, scaling, format, {"quantize.2"}});
+          expect_equal_to_members({"add_norm_quantize", layer, s.rows, s.cols, scaling, format, {"quantize.3"}});
+        }
+        expect_equal_to_members({"add_norm_quantize", layer, s.rows, s.cols, scaling, format, all});
+        expect_equal_to_members({"norm_quantize", layer, s.rows, s.cols, scaling, format, codes});
+        expect_equal_to_members({"norm_quantize", layer, s.rows, s.cols, scaling, format, {"quantize.0"}});
+      }
+    }
+  }
+}
+
+TEST_F(NormFusions, Gradients) {
+  for (const Size& s : kSizes) {
+    for (bool layer : {false, true}) {
+      std::vector<std::string> results = {"norm_grad.0", "norm_grad.1", "add.0"};
+      if (layer) results.push_back("norm_grad.2");
+      expect_equal_to_members({"norm_grad_add", layer, s.rows, s.cols, "", {}, results});
+      expect_equal_to_members({"norm_grad_add", layer, s.rows, s.cols, "", {}, {"add.0", "norm_grad.1"}});
+      expect_equal_to_members({"norm_grad_add", layer, s.rows, s.cols, "", {}, {"add.0"}});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace octet::cuda
