@@ -36,6 +36,7 @@ class Executor {
   // Bytes [offset, offset + part.size()) of a state: how checkpoints are written without a second copy of a tensor.
   virtual void read_state_part(const std::string& name, int64_t offset, std::span<std::byte> part) = 0;
   virtual void write_state(const std::string& name, std::span<const std::byte> bytes) = 0;
+  virtual void write_state_part(const std::string& name, int64_t offset, std::span<const std::byte> part) = 0;
 
   virtual int64_t allocated_bytes() const = 0;  // state + arena + inputs
   virtual void set_profiling(bool on) = 0;

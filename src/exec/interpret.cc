@@ -95,6 +95,14 @@ class Interpreter final : public Executor {
     check_size(name, tensor, bytes.size());
     tensor = cpu::load_tensor(tensor.type, bytes.data());
   }
+  void write_state_part(const std::string& name, int64_t offset, std::span<const std::byte> part) override {
+    std::vector<std::byte> whole(static_cast<size_t>(entry(name).type.bytes()));
+    read_state(name, whole);
+    check(offset >= 0 && static_cast<size_t>(offset) + part.size() <= whole.size(), ErrorCode::kInternal,
+          "state {}: {} bytes at {} are given of {}", name, part.size(), offset, whole.size());
+    std::copy(part.begin(), part.end(), whole.begin() + offset);
+    write_state(name, whole);
+  }
 
   // What the declared types take; the doubles behind them are this executor's own affair.
   int64_t allocated_bytes() const override { return bytes_; }

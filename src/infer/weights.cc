@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/rng.h"
+#include "exec/logical_states.h"
 #include "infer/llama2c.h"
 #include "io/safetensors_writer.h"
 
@@ -104,18 +105,18 @@ class HuggingFaceWeights : public WeightSource {
   std::unique_ptr<SafetensorsFile> scales_;
 };
 
-void load_scales(const TensorSource* scales, const StateEntry& entry, Executor& executor) {
+void load_scales(const TensorSource* scales, const LogicalState& entry, Executor& executor) {
   const TensorType* type = scales != nullptr ? scales->find_type(entry.name) : nullptr;
   check(type != nullptr && *type == entry.type, ErrorCode::kInvalidArgument,
         "the recipe needs {} ({}), a scale kept from training in fp8-delayed; this folder has none: choose fp8-current",
         entry.name, to_string(entry.type));
-  executor.write_state(entry.name, scales->read(entry.name).bytes);
+  write_logical(executor, entry, scales->read(entry.name).bytes);
 }
 
-void write_param(Executor& executor, const StateEntry& entry, const std::vector<float>& values) {
-  std::vector<std::byte> bytes(static_cast<size_t>(entry.type.bytes()));
-  convert(DType::kF32, values.data(), entry.type.dtype, bytes.data(), static_cast<int64_t>(values.size()));
-  executor.write_state(entry.name, bytes);
+void write_param(Executor& executor, const LogicalState& tensor, const std::vector<float>& values) {
+  std::vector<std::byte> bytes(static_cast<size_t>(tensor.type.bytes()));
+  convert(DType::kF32, values.data(), tensor.type.dtype, bytes.data(), static_cast<int64_t>(values.size()));
+  write_logical(executor, tensor, bytes);
 }
 
 void prepare(Executor& executor) {
@@ -178,21 +179,21 @@ std::vector<float> read_parameter(const TensorSource& tensors, const ModelConfig
 void load_weights(const WeightSource& source, Executor& executor) {
   // A training program makes its own scales as it goes (and a checkpoint restores them itself).
   bool needs_scales = executor.program().find_graph("apply") == nullptr;
-  for (const StateEntry& entry : executor.program().states()) {
-    if (entry.kind == StateKind::kParam) write_param(executor, entry, source.read(entry.name, entry.type.shape));
-    if (entry.kind == StateKind::kScale && needs_scales) load_scales(source.scales(), entry, executor);
+  for (const LogicalState& tensor : logical_states(executor.program())) {
+    if (tensor.kind == StateKind::kParam) write_param(executor, tensor, source.read(tensor.name, tensor.type.shape));
+    if (tensor.kind == StateKind::kScale && needs_scales) load_scales(source.scales(), tensor, executor);
   }
   prepare(executor);
 }
 
 void initialize_weights(Executor& executor, uint64_t seed) {
   uint64_t stream = 0;
-  for (const StateEntry& entry : executor.program().states()) {
-    if (entry.kind != StateKind::kParam) continue;
-    const Node* node = find_param_node(executor.program(), entry.name);
+  for (const LogicalState& tensor : logical_states(executor.program())) {
+    if (tensor.kind != StateKind::kParam) continue;
+    const Node* node = find_param_node(executor.program(), tensor.state);
     check(node != nullptr, ErrorCode::kInternal, "state {} has no param leaf to take its initial values from",
-          entry.name);
-    write_param(executor, entry, initial_values(*node, entry.type.shape.elements(), seed, ++stream));
+          tensor.state);
+    write_param(executor, tensor, initial_values(*node, tensor.type.shape.elements(), seed, ++stream));
   }
   prepare(executor);
 }
@@ -202,7 +203,7 @@ namespace {
 constexpr int64_t kPieceElements = int64_t{1} << 20;
 
 // One parameter as `dtype`, piece by piece: no second copy of a tensor is held.
-void write_in_pieces(Executor& executor, const StateEntry& state, DType dtype, const std::string& tensor,
+void write_in_pieces(Executor& executor, const LogicalState& state, DType dtype, const std::string& tensor,
                      SafetensorsFolderWriter& writer) {
   int64_t count = state.type.shape.elements(), width = dtype_bytes(state.type.dtype);
   std::vector<std::byte> piece, out;
@@ -210,16 +211,16 @@ void write_in_pieces(Executor& executor, const StateEntry& state, DType dtype, c
     int64_t elements = std::min(kPieceElements, count - first);
     piece.resize(static_cast<size_t>(elements * width));
     out.resize(static_cast<size_t>(elements * dtype_bytes(dtype)));
-    executor.read_state_part(state.name, first * width, piece);
+    read_logical(executor, state, piece, first * width);
     convert(state.type.dtype, piece.data(), dtype, out.data(), elements);
     writer.write(tensor, out);
   }
 }
 
-std::vector<float> read_param(Executor& executor, const StateEntry& state) {
+std::vector<float> read_param(Executor& executor, const LogicalState& state) {
   std::vector<std::byte> bytes(static_cast<size_t>(state.type.bytes()));
   std::vector<float> values(static_cast<size_t>(state.type.shape.elements()));
-  executor.read_state(state.name, bytes);
+  read_logical(executor, state, bytes);
   convert(state.type.dtype, bytes.data(), DType::kF32, values.data(), state.type.shape.elements());
   return values;
 }
@@ -240,13 +241,12 @@ void save_weights(Executor& executor, const ModelConfig& config, const SpecialTo
     const CheckpointTensor& tensor = tensors.at(entry.name);
     std::vector<float> stacked;  // of transposed tensors only
     for (const std::string& param : tensor.params) {
-      const StateEntry* state = executor.program().find_state(param);
-      check(state != nullptr, ErrorCode::kInternal, "no state holds parameter {}", param);
+      const LogicalState state = find_logical_state(executor.program(), param);
       if (!tensor.transposed) {
-        write_in_pieces(executor, *state, dtype, entry.name, writer);
+        write_in_pieces(executor, state, dtype, entry.name, writer);
         continue;
       }
-      std::vector<float> values = read_param(executor, *state);
+      std::vector<float> values = read_param(executor, state);
       stacked.insert(stacked.end(), values.begin(), values.end());
     }
     if (!tensor.transposed) continue;

@@ -140,6 +140,7 @@ Target h200_target() {
   Target target{.name = "h200",
                 .device = Device::kCuda,
                 .fp8_tn_only = true,
+                .vocab_multiple = 128,
                 .fp8_alignment = 16,
                 .buffer_alignment = 256,
                 .workspace_bytes = int64_t{32} << 20,

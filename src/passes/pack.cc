@@ -23,8 +23,7 @@ std::vector<Placement> load_plan(const Program& program) {
   }
   std::vector<Placement> plan;
   for (const StateEntry& entry : program.states()) {
-    bool saved = entry.kind == StateKind::kParam || entry.kind == StateKind::kMoment || entry.kind == StateKind::kScale;
-    if (!saved) continue;
+    if (entry.kind == StateKind::kCompute || entry.kind == StateKind::kKvCache) continue;
     auto leaf = divided.find(entry.name);
     if (leaf == divided.end()) {
       plan.push_back({entry.name, entry.name, 0, entry.type.shape});

@@ -20,7 +20,7 @@ namespace octet {
 bool pack(Program& program, const CompileOptions& options);
 
 // Rows [row, row + rows) of a state entry hold a logical tensor of shape `shape`; every row is `shape` without its
-// first dim. Of all entries that are saved: params, moments, scales.
+// first dim. Of params, moments, gradients and scales.
 struct Placement {
   std::string tensor;  // the logical name: "embed.weight", "adam_m.embed.weight"
   std::string state;   // the entry

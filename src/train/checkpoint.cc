@@ -1,11 +1,13 @@
 #include "train/checkpoint.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "exec/logical_states.h"
 #include "infer/weights.h"
 #include "io/manifest.h"
 #include "io/safetensors_writer.h"
@@ -19,14 +21,18 @@ constexpr int64_t kPieceBytes = int64_t{4} << 20;
 // The states of some kinds as one safetensors file under their own names.
 void write_states(Executor& executor, std::initializer_list<StateKind> kinds, const std::string& path) {
   std::vector<NamedType> types;
-  for (const StateEntry& entry : executor.program().states())
-    if (std::find(kinds.begin(), kinds.end(), entry.kind) != kinds.end()) types.push_back({entry.name, entry.type});
+  std::map<std::string, LogicalState> states;
+  for (LogicalState& tensor : logical_states(executor.program())) {
+    if (std::find(kinds.begin(), kinds.end(), tensor.kind) == kinds.end()) continue;
+    types.push_back({tensor.name, tensor.type});
+    states[tensor.name] = std::move(tensor);
+  }
   SafetensorsWriter writer(path, types);
   std::vector<std::byte> piece;  // no second copy of a tensor is held
   for (const NamedType& entry : writer.tensors()) {
     for (int64_t offset = 0; offset < entry.type.bytes(); offset += kPieceBytes) {
       piece.resize(static_cast<size_t>(std::min(kPieceBytes, entry.type.bytes() - offset)));
-      executor.read_state_part(entry.name, offset, piece);
+      read_logical(executor, states.at(entry.name), piece, offset);
       writer.write(entry.name, piece);
     }
   }
@@ -35,7 +41,7 @@ void write_states(Executor& executor, std::initializer_list<StateKind> kinds, co
 
 void read_states(Executor& executor, std::initializer_list<StateKind> kinds, const std::string& path) {
   SafetensorsFile file(path);
-  for (const StateEntry& entry : executor.program().states()) {
+  for (const LogicalState& entry : logical_states(executor.program())) {
     if (std::find(kinds.begin(), kinds.end(), entry.kind) == kinds.end()) continue;
     const TensorType* type = file.find_type(entry.name);
     check(type != nullptr, ErrorCode::kCorrupt,
@@ -43,7 +49,7 @@ void read_states(Executor& executor, std::initializer_list<StateKind> kinds, con
           entry.name);
     check(*type == entry.type, ErrorCode::kCorrupt, "{}: {} is {}, this run wants {}", path, entry.name,
           to_string(*type), to_string(entry.type));
-    executor.write_state(entry.name, file.read(entry.name).bytes);
+    write_logical(executor, entry, file.read(entry.name).bytes);
   }
 }
 

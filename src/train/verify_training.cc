@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "exec/logical_states.h"
 #include "infer/weights.h"
 #include "train/stepper.h"
 
@@ -34,11 +35,10 @@ void compare_gradients(const std::string& folder, const ModelConfig& model, doub
   for (const CheckpointTensor& tensor : checkpoint_tensors(model)) {
     double error = 0, size = 0;
     for (const std::string& param : tensor.params) {
-      const StateEntry* entry = executor.program().find_state("grad." + param);
-      check(entry != nullptr, ErrorCode::kInternal, "no gradient state for parameter {}", param);
-      std::vector<float> ours(static_cast<size_t>(entry->type.shape.elements()));
-      executor.read_state(entry->name, std::as_writable_bytes(std::span(ours)));
-      std::vector<float> theirs = read_parameter(*expected, model, param, entry->type.shape, "grad.");
+      const LogicalState gradient = find_logical_state(executor.program(), "grad." + param);
+      std::vector<float> ours(static_cast<size_t>(gradient.type.shape.elements()));
+      read_logical(executor, gradient, std::as_writable_bytes(std::span(ours)));
+      std::vector<float> theirs = read_parameter(*expected, model, param, gradient.type.shape, "grad.");
       size += squared_norm(theirs);
       for (size_t i = 0; i < ours.size(); ++i) ours[i] = static_cast<float>(clip * ours[i]) - theirs[i];
       error += squared_norm(ours);

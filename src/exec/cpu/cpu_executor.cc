@@ -48,6 +48,12 @@ class CpuExecutor final : public Executor {
     auto [data, size] = state(name, bytes.size());
     std::memcpy(data, bytes.data(), size);
   }
+  void write_state_part(const std::string& name, int64_t offset, std::span<const std::byte> part) override {
+    auto [data, size] = state(name, {});
+    check(offset >= 0 && static_cast<size_t>(offset) + part.size() <= size, ErrorCode::kInvalidArgument,
+          "state '{}' has {} bytes, {} at {} are given", name, size, part.size(), offset);
+    std::memcpy(data + offset, part.data(), part.size());
+  }
 
   int64_t allocated_bytes() const override { return state_memory_.bytes() + arena_.bytes() + input_memory_.bytes(); }
 

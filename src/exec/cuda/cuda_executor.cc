@@ -59,8 +59,12 @@ class CudaExecutor final : public Executor {
     check_cuda(cudaStreamSynchronize(context_.stream()), "reading a state");
   }
   void write_state(const std::string& name, std::span<const std::byte> bytes) override {
-    std::byte* to = state(name, 0, bytes.size(), true);
-    check_cuda(cudaMemcpyAsync(to, bytes.data(), bytes.size(), cudaMemcpyHostToDevice, context_.stream()),
+    state(name, 0, bytes.size(), true);
+    write_state_part(name, 0, bytes);
+  }
+  void write_state_part(const std::string& name, int64_t offset, std::span<const std::byte> part) override {
+    std::byte* to = state(name, offset, part.size(), false);
+    check_cuda(cudaMemcpyAsync(to, part.data(), part.size(), cudaMemcpyHostToDevice, context_.stream()),
                "writing a state");
     check_cuda(cudaStreamSynchronize(context_.stream()), "writing a state");
   }
