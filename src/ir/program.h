@@ -2,7 +2,8 @@
 //
 // Training has "train" (forward + backward of one micro-batch, writing gradients), "accumulate" (the same, adding to
 // them; only when micro-batches > 1), "apply" (clip, AdamW, scales, compute copies of weights), "prepare" (compute
-// copies from master weights: run after loading) and "eval". Inference has one forward graph per bucket.
+// copies from master weights: run after loading) and "eval"; under recipe auto also "train_stats" ("train" with
+// statistics of every GEMM's operands). Inference has one forward graph per bucket.
 #pragma once
 
 #include <map>

@@ -25,7 +25,8 @@ Stage first_stage(Op op) {
     case Op::kComputeScale:
     case Op::kQuantize:
     case Op::kDequantize:
-    case Op::kUpdateScales: return Stage::kPrecise;
+    case Op::kUpdateScales:
+    case Op::kTensorStats: return Stage::kPrecise;
     case Op::kFusion: return Stage::kFused;
     default: return Stage::kModel;
   }

@@ -1,6 +1,7 @@
 #include "passes/precision.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
 #include "ir/facts.h"
@@ -14,7 +15,11 @@ namespace {
 
 bool is_model_graph(const Graph& graph) { return graph.name() != "apply" && graph.name() != "prepare"; }
 
-bool records_amax(const Graph& graph) { return graph.name() == "train" || graph.name() == "accumulate"; }
+bool measures(const Graph& graph) { return graph.name() == "train_stats"; }
+
+bool records_amax(const Graph& graph) {
+  return graph.name() == "train" || graph.name() == "accumulate" || measures(graph);
+}
 
 bool is_training(const Program& program) {
   if (program.find_graph("apply") != nullptr) return true;
@@ -167,7 +172,10 @@ class PreciseGraph {
 
   void convert_gemm(NodeId id, const GemmPlan& gemm) {
     const Node& node = old_.node(id);
-    for (size_t side = 0; side < 2; ++side) quantize_all(node.inputs[side]);
+    for (size_t side = 0; side < 2; ++side) {
+      if (measures(old_)) measure(node.inputs[side], gemm.operands[side], gemm.operand_names[side]);
+      quantize_all(node.inputs[side]);
+    }
     if (!gemm.used.fp8) {
       for (Value input : node.inputs) map_param(input);
       return plain_matmul(id);
@@ -215,6 +223,22 @@ class PreciseGraph {
     }
   }
 
+  // Statistics of the operand as quantize would read it: weights in float32.
+  void measure(Value value, OperandKind kind, const std::string& name) {
+    if (!measured_.insert(name).second) return;
+    Graph& graph = rewriter_.graph();
+    bool weight = kind == OperandKind::kWeight;
+    Value x;
+    if (weight) {
+      x = graph.find_leaf(Op::kParam, name);
+      if (!x.exists()) x = {graph.add(old_.node(value)), 0};
+    } else {
+      x = rewriter_.map(value);
+    }
+    DType format = recipe_.format(kind == OperandKind::kGradient);
+    builder_.output("stats." + name, emit_tensor_stats(builder_, x, recipe_, format, /*tiles=*/weight, name));
+  }
+
   // Of activations and gradients.
   ScaleLayout layout(Scaling scaling) const {
     if (scaling == Scaling::kBlock) return ScaleLayout::kRow128;
@@ -248,6 +272,7 @@ class PreciseGraph {
   std::vector<bool> high_;
   std::unordered_map<Value, Value, ValueHash> casts_;
   std::unordered_map<Value, std::map<Quantization, NodeId>, ValueHash> quantized_;
+  std::set<std::string> measured_;
   bool flipped_ = false;  // what operand() last gave
 };
 
@@ -267,6 +292,11 @@ bool precision(Program& program, const CompileOptions& options) {
   }
   collect_state(program);
   bool training = is_training(program);
+  if (const Graph* train = program.find_graph("train"); training && recipe.statistics && train != nullptr) {
+    Graph copy = *train;
+    copy.set_name("train_stats");
+    program.add_graph(std::move(copy));
+  }
   WeightCopies weights(program, recipe, /*keep_masters=*/training);
   DelayedScales scales(program, recipe);
   std::map<std::string, PrecisionPlan> plans;
@@ -292,7 +322,16 @@ std::vector<GemmReport> precision_report(const Program& program, const CompileOp
     PrecisionPlan plan = plan_precision(graph, options);
     for (NodeId id : plan.order) {
       const GemmPlan& gemm = plan.gemms.at(index(id));
-      reports.push_back({graph.name(), gemm.gemm, gemm.role, gemm.wanted, gemm.used, gemm.reason});
+      reports.push_back({graph.name(),
+                         gemm.gemm,
+                         gemm.role,
+                         gemm.wanted,
+                         gemm.used,
+                         gemm.reason,
+                         gemm.m,
+                         gemm.n,
+                         gemm.k,
+                         {gemm.operand_names[0], gemm.operand_names[1]}});
     }
   }
   return reports;

@@ -9,6 +9,8 @@
 // scale.K, amax_history.K, amax.K for tensor K ("<gemm>.x" or "<gemm>.dy" of the first linear reading it);
 // "train"/"accumulate" record amax (maximum over micro-batches), "apply" advances. In inference programs current
 // scaling takes one scale a row: no token's codes depend on another's. Under recipe fp32 nothing changes.
+// With Recipe::statistics a training program also gets graph "train_stats": "train" with outputs "stats.K", the
+// tensor_stats of every operand K of a linear's GEMM (activations, gradients, master weights).
 #pragma once
 
 #include <string>
@@ -27,6 +29,8 @@ struct GemmReport {
   GemmRole role = GemmRole::kFprop;
   GemmPrecision wanted = {}, used = {};
   std::string reason;
+  int64_t m = 0, n = 0, k = 0;
+  std::string operands[2];  // names of their statistics: tensor K as above, or the weight's own name
 };
 std::vector<GemmReport> precision_report(const Program& program, const CompileOptions& options);
 

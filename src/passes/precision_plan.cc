@@ -11,15 +11,11 @@ bool is_linear_gemm(const Node& node) {
 }
 
 // Why this shape cannot run in FP8 on the target, or "".
-std::string shape_objection(const Graph& graph, const Node& node, const Target& target) {
-  const Shape& a = graph.shape(node.inputs[0]);
-  const Shape& out = node.results[0].shape;
-  bool trans_a = node.attrs.get_or("trans_a", false);
-  int64_t k = trans_a ? a.rows() : a.cols();
+std::string shape_objection(const GemmPlan& gemm, const Target& target) {
   int64_t align = target.fp8_alignment;
-  if (align <= 1 || (out.rows() % align == 0 && out.cols() % align == 0 && k % align == 0)) return "";
-  return fmt::format("{}x{}x{} (M x N x K) is not a multiple of {} in every dim, as {} needs for FP8", out.rows(),
-                     out.cols(), k, align, target.name);
+  if (align <= 1 || (gemm.m % align == 0 && gemm.n % align == 0 && gemm.k % align == 0)) return "";
+  return fmt::format("{}x{}x{} (M x N x K) is not a multiple of {} in every dim, as {} needs for FP8", gemm.m, gemm.n,
+                     gemm.k, align, target.name);
 }
 
 }  // namespace
@@ -40,7 +36,11 @@ PrecisionPlan plan_precision(const Graph& graph, const CompileOptions& options) 
     gemm.role = parse_gemm_role(node.attrs.get<std::string>("role"));
     gemm.wanted = options.recipe.decide(gemm.gemm, gemm.role);
     gemm.used = gemm.wanted;
-    if (gemm.wanted.fp8) gemm.reason = shape_objection(graph, node, options.target);
+    const Shape& a = graph.shape(node.inputs[0]);
+    gemm.m = node.results[0].shape.rows();
+    gemm.n = node.results[0].shape.cols();
+    gemm.k = node.attrs.get_or("trans_a", false) ? a.rows() : a.cols();
+    if (gemm.wanted.fp8) gemm.reason = shape_objection(gemm, options.target);
     if (!gemm.reason.empty()) gemm.used = {};
     if (gemm.role == GemmRole::kFprop) activations.emplace(gemm.gemm, node.inputs[0]);
     for (int side = 0; side < 2; ++side) {
@@ -52,11 +52,12 @@ PrecisionPlan plan_precision(const Graph& graph, const CompileOptions& options) 
                                                             : OperandKind::kGradient;
       gemm.operands[side] = kind;
       if (kind == OperandKind::kWeight) {
+        gemm.operand_names[side] = graph.node(value).name;
         if (gemm.used.fp8) plan.quantized_params.insert(graph.node(value).name);
         continue;
       }
       bool gradient = kind == OperandKind::kGradient;
-      plan.keys.emplace(value, gemm.gemm + (gradient ? ".dy" : ".x"));
+      gemm.operand_names[side] = plan.keys.emplace(value, gemm.gemm + (gradient ? ".dy" : ".x")).first->second;
       if (gemm.used.fp8) plan.quantizations[value].insert({gemm.used.scaling, gradient});
     }
     plan.order.push_back(NodeId{i});

@@ -28,12 +28,14 @@ struct GemmPlan {
   GemmPrecision wanted, used;
   std::string reason;  // why wanted was not granted
   OperandKind operands[2] = {OperandKind::kActivation, OperandKind::kActivation};
+  std::string operand_names[2];  // a weight's own name, or the key below
+  int64_t m = 0, n = 0, k = 0;
 };
 
 struct PrecisionPlan {
   std::unordered_map<int32_t, GemmPlan> gemms;  // by node index: every GEMM of a linear
   std::vector<NodeId> order;                    // the same nodes, in node order
-  // Activations and gradients that FP8 GEMMs read, with the name their scaling states carry.
+  // How FP8 GEMMs want activations and gradients; the name under which scales and statistics of each are kept.
   std::unordered_map<Value, std::set<Quantization>, ValueHash> quantizations;
   std::unordered_map<Value, std::string, ValueHash> keys;
   std::set<std::string> quantized_params;

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "base/error.h"
+#include "ir/tensor_stats.h"
 #include "ir/text.h"
 #include "ir/verify.h"
 #include "passes/tiny_program.h"
@@ -214,6 +217,40 @@ TEST(Precision, TargetsWithTnProductsReadTransposedCodes) {
     EXPECT_TRUE(has_state(program, std::string("layers.0.mlp.up.weight.") +
                                        (options.recipe.scaling == Scaling::kBlock ? "block_codes_t" : "codes_t")));
     EXPECT_EQ(train("llama", options, 2), plain) << "the same products in another layout";
+  }
+}
+
+// Graph train_stats computes what train does, and how well FP8 fits every operand of every GEMM.
+TEST(Precision, StatisticsOfEveryOperand) {
+  CompileOptions options = with("auto");
+  auto executor = make_interpreter(precise("llama", options));
+  const Graph& graph = executor->program().graph("train_stats");
+  std::set<std::string> wanted, made;
+  for (const GemmReport& gemm : precision_report(tiny::training_program("llama"), options)) {
+    if (gemm.graph != "train") continue;
+    for (const std::string& operand : gemm.operands) wanted.insert("stats." + operand);
+    EXPECT_GT(gemm.m * gemm.n * gemm.k, 0) << gemm.gemm;
+  }
+  for (const NamedValue& output : graph.outputs())
+    if (output.name.starts_with("stats.")) made.insert(output.name);
+  EXPECT_EQ(made, wanted);
+  EXPECT_TRUE(made.contains("stats.layers.0.attn.q.x"));
+  EXPECT_FALSE(made.contains("stats.layers.0.attn.k.x")) << "q, k and v share one x";
+  EXPECT_TRUE(made.contains("stats.layers.1.mlp.down.dy"));
+  EXPECT_TRUE(made.contains("stats.layers.1.mlp.down.weight"));
+
+  tiny::initialize(*executor);
+  const std::string gradient = "grad.layers.0.mlp.up.weight";
+  double loss = tiny::loss(*executor, "train", 0);
+  std::vector<std::byte> expected = tiny::state(*executor, gradient);
+  EXPECT_EQ(tiny::loss(*executor, "train_stats", 0), loss);
+  EXPECT_EQ(tiny::state(*executor, gradient), expected);
+  for (const std::string& name : made) {
+    auto stats = output_as<float>(*executor, "train_stats", name);
+    ASSERT_EQ(stats.size(), static_cast<size_t>(kTensorStatCount));
+    EXPECT_GT(stats[kStatAmax], 0) << name;
+    EXPECT_EQ(stats[kStatNotFinite], 0) << name;
+    EXPECT_LT(stats[kStatTensor + kNoise], 0.01f) << name;
   }
 }
 

@@ -31,4 +31,13 @@ NodeId emit_quantize(Builder& builder, Value x, Value scale, const Recipe& recip
   return builder.emit(Op::kQuantize, {x}, std::move(attrs), name);
 }
 
+Value emit_tensor_stats(Builder& builder, Value x, const Recipe& recipe, DType format, bool tiles,
+                        const std::string& name) {
+  Attrs attrs = {{"format", std::string(dtype_name(format))},
+                 {"blocks", std::string(tiles ? "128x128" : "1x128")},
+                 {"margin", recipe.margin},
+                 {"pow2", recipe.power_of_two}};
+  return {builder.emit(Op::kTensorStats, {x}, std::move(attrs), name), 0};
+}
+
 }  // namespace octet

@@ -29,4 +29,8 @@ Value emit_current_scale(Builder& builder, Value x, const Recipe& recipe, DType 
 NodeId emit_quantize(Builder& builder, Value x, Value scale, const Recipe& recipe, ScaleLayout layout, DType format,
                      const std::string& name);
 
+// tensor_stats(x): how x fits `format` under one scale and E4M3 in 128-blocks, 128x128 `tiles` or 1x128.
+Value emit_tensor_stats(Builder& builder, Value x, const Recipe& recipe, DType format, bool tiles,
+                        const std::string& name);
+
 }  // namespace octet

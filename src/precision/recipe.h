@@ -30,7 +30,7 @@ struct GemmPrecision {
 };
 
 struct Recipe {
-  std::string name = "bf16";     // fp32 | bf16 | fp8-current | fp8-delayed | fp8-block
+  std::string name = "bf16";     // fp32 | bf16 | fp8-current | fp8-delayed | fp8-block | auto
   DType compute = DType::kBF16;  // activations and compute weights
   Scaling scaling = Scaling::kNone;
   DType forward_format = DType::kE4M3;
@@ -39,6 +39,7 @@ struct Recipe {
   int64_t amax_history_length = 16;
   bool history_max = true;    // max of the history | most recent
   bool power_of_two = false;  // of scales
+  bool statistics = false;    // training programs also get graph "train_stats" (passes/precision.h)
   // Decisions that differ from the recipe: key "<gemm>/<role>", e.g. "layers.3.mlp.up/wgrad".
   std::map<std::string, GemmPrecision> decisions = {};
 

@@ -60,6 +60,7 @@ std::string run_json(const RunState& run) {
                         {"best_loss", run.best_loss},
                         {"best_step", run.best_step},
                         {"settings", run.settings},
+                        {"precision", run.precision},
                         {"data", run.data}}
              .dump(2) +
          "\n";
@@ -73,6 +74,7 @@ RunState parse_run_json(const std::string& path) {
           .best_loss = json_get<double>(json, "best_loss", path),
           .best_step = json_get<int64_t>(json, "best_step", path),
           .settings = json_get<std::string>(json, "settings", path),
+          .precision = json.contains("precision") ? json_get<std::string>(json, "precision", path) : "",
           .data = json_get<std::string>(json, "data", path)};
 }
 
@@ -129,9 +131,11 @@ std::optional<std::string> newest_sound_checkpoint(const std::string& out) {
   return std::nullopt;
 }
 
+RunState read_run_state(const std::string& folder) { return parse_run_json(folder + "/run.json"); }
+
 RunState read_checkpoint(const std::string& folder, Executor& executor) {
   verify_folder(folder);
-  RunState run = parse_run_json(folder + "/run.json");
+  RunState run = read_run_state(folder);
   read_states(executor, {StateKind::kMoment}, folder + "/optimizer.safetensors");
   read_states(executor, {StateKind::kScale}, folder + "/scales.safetensors");
   load_weights(*open_weights(folder), executor);  // last: it ends with "prepare"

@@ -19,8 +19,9 @@ struct RunState {
   int64_t skipped_steps = 0;  // of them, with non-finite gradients
   double best_loss = 0;       // of evaluations; meaningful when best_step > 0
   int64_t best_step = 0;
-  std::string settings;  // YAML of the run's settings
-  std::string data;      // fingerprint of data and order: a resume on other data is refused
+  std::string settings;   // YAML of the run's settings
+  std::string precision;  // recipe auto: PrecisionPolicy::state(); "" otherwise
+  std::string data;       // fingerprint of data and order: a resume on other data is refused
 };
 
 struct CheckpointContent {
@@ -41,6 +42,9 @@ std::vector<std::string> list_checkpoints(const std::string& out);
 
 // The newest checkpoint whose manifest holds; logs a warning for each broken one it passes over.
 std::optional<std::string> newest_sound_checkpoint(const std::string& out);
+
+// What run.json of a checkpoint holds.
+RunState read_run_state(const std::string& folder);
 
 // Fills kParam, kMoment and kScale states, runs "prepare". Throws kCorrupt naming file and reason.
 RunState read_checkpoint(const std::string& folder, Executor& executor);

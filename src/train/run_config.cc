@@ -58,10 +58,21 @@ SettingsTable settings_of(RunConfig& c) {
 
   t.add("precision.recipe", &c.recipe,
         {.meaning = "types of the model's arithmetic",
-         .choices = {"fp32", "bf16", "fp8-current", "fp8-delayed", "fp8-block"}});
+         .choices = {"fp32", "bf16", "fp8-current", "fp8-delayed", "fp8-block", "auto"}});
   t.add("precision.amax_history", &c.amax_history,
         {.meaning = "steps of amax history (fp8-delayed)", .min = 1, .max = 65536});
   t.add("precision.margin", &c.margin, {.meaning = "scales are divided by 2^margin", .min = 0, .max = 16});
+  t.add("auto.interval", &c.auto_interval,
+        {.meaning = "steps between statistics and decisions (recipe auto), the first after step 1", .min = 1});
+  t.add("auto.dwell", &c.policy.dwell,
+        {.meaning = "rounds of statistics a cheaper precision must have held before a GEMM goes back to it", .min = 1});
+  t.add("auto.min_snr_db", &c.policy.leave_db,
+        {.meaning = "a GEMM leaves a precision that holds an operand with a lower signal-to-noise ratio", .min = 0});
+  t.add("auto.return_snr_db", &c.policy.return_db, {.meaning = "and goes back to it from this ratio on", .min = 0});
+  t.add("auto.max_underflow", &c.policy.leave_underflow,
+        {.meaning = "or that makes a larger share of an operand's non-zero values zero", .min = 0, .max = 1});
+  t.add("auto.return_underflow", &c.policy.return_underflow,
+        {.meaning = "and goes back to it up to this share", .min = 0, .max = 1});
   t.add("recompute", &c.recompute,
         {.meaning = "what backward makes again instead of keeping", .choices = {"none", "selective", "full"}});
   t.add("disable", &c.disable, {.meaning = "passes to leave out, by name"});
@@ -154,6 +165,12 @@ void validate(const RunConfig& c) {
   check(!__builtin_mul_overflow(c.micro_batch, c.sequence_length, &tokens) && tokens < (int64_t{1} << 31),
         ErrorCode::kInvalidArgument, "train.micro_batch {} x data.sequence_length {} tokens do not fit int32",
         c.micro_batch, c.sequence_length);
+  check(
+      c.policy.leave_db <= c.policy.return_db && c.policy.return_underflow <= c.policy.leave_underflow,
+      ErrorCode::kInvalidArgument,
+      "auto.min_snr_db {} above auto.return_snr_db {}, or auto.return_underflow {} above auto.max_underflow {}: GEMMs "
+      "would go to and fro",
+      c.policy.leave_db, c.policy.return_db, c.policy.return_underflow, c.policy.leave_underflow);
   check(c.optimizer.min_lr <= c.optimizer.lr, ErrorCode::kInvalidArgument,
         "optimizer.min_lr {} exceeds optimizer.lr {}", c.optimizer.min_lr, c.optimizer.lr);
 }

@@ -8,7 +8,7 @@
 #include "base/settings.h"
 #include "model/model.h"
 #include "passes/pass.h"
-#include "precision/recipe.h"
+#include "precision/policy.h"
 
 namespace octet {
 
@@ -49,6 +49,8 @@ struct RunConfig {
   // precision and memory
   std::string recipe = "fp8-current";
   int64_t amax_history = 16, margin = 0;
+  int64_t auto_interval = 100;  // steps between statistics of recipe auto
+  PolicySettings policy;
   std::string recompute = "none";
   std::vector<std::string> disable;
   std::string dump_ir;

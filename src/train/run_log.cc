@@ -1,5 +1,7 @@
 #include "train/run_log.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "io/event_file.h"
@@ -40,6 +42,63 @@ void RunLog::evaluation(int64_t step, double loss, int64_t tokens, double second
                        {"tokens", tokens},
                        {"seconds", seconds}});
   files_->events.scalars(step, {{"eval/loss", loss}, {"eval/perplexity", std::exp(loss)}});
+}
+
+namespace {
+
+// Five digits are enough to read, and keep the log small.
+double rounded(double value) { return std::stod(fmt::format("{:.5g}", value)); }
+
+}  // namespace
+
+void RunLog::statistics(int64_t step, const StatsTable& stats) {
+  for (const auto& [name, s] : stats) {
+    LogFields fields = {{"kind", "statistics"},
+                        {"step", step},
+                        {"tensor", name},
+                        {"amax", rounded(static_cast<double>(s[kStatAmax]))},
+                        {"not_finite", rounded(static_cast<double>(s[kStatNotFinite]))},
+                        {"binades", rounded(static_cast<double>(s[kStatBinades]))},
+                        {"block_binades", rounded(static_cast<double>(s[kStatBlockBinades]))}};
+    const std::pair<const char*, int> scalings[] = {
+        {"", kStatTensor}, {"block_", kStatBlock}, {"block_t_", kStatBlockT}};
+    for (const auto& [prefix, scaling] : scalings) {
+      auto share = [&, at = scaling](int what) {
+        return rounded(static_cast<double>(s[static_cast<size_t>(at + what)]));
+      };
+      fields.emplace_back(std::string(prefix) + "underflow", share(kUnderflow));
+      fields.emplace_back(std::string(prefix) + "saturation", share(kSaturation));
+      fields.emplace_back(std::string(prefix) + "snr_db", rounded(snr_db(s, scaling)));
+    }
+    files_->jsonl.write(fields);
+  }
+}
+
+void RunLog::switches(const std::vector<Switch>& made) {
+  for (const Switch& s : made)
+    files_->jsonl.write({{"kind", "switch"},
+                         {"step", s.step},
+                         {"gemm", s.gemm},
+                         {"from", rung_name(s.from)},
+                         {"to", rung_name(s.to)},
+                         {"reason", s.reason}});
+}
+
+void RunLog::rungs(int64_t step, const PrecisionPolicy& policy) {
+  std::string text;
+  double counts[3] = {};
+  for (const PolicyGemm& gemm : policy.gemms()) {
+    Rung rung = policy.rung(gemm.key());
+    ++counts[static_cast<size_t>(rung)];
+    text += fmt::format("{}{}={}", text.empty() ? "" : " ", gemm.key(), static_cast<int>(rung));
+  }
+  files_->jsonl.write({{"kind", "rungs"}, {"step", step}, {"text", text}});
+  auto share = [&](Rung rung) {
+    return counts[static_cast<size_t>(rung)] / static_cast<double>(std::max<size_t>(1, policy.gemms().size()));
+  };
+  files_->events.scalars(step, {{"precision/fp8_tensor", share(Rung::kTensor)},
+                                {"precision/fp8_block", share(Rung::kBlock)},
+                                {"precision/bf16", share(Rung::kHigh)}});
 }
 
 void RunLog::event(int64_t step, const std::string& kind, const std::string& text) {

@@ -21,7 +21,11 @@ class RunLog {
   ~RunLog();
   void step(const StepLog& entry);
   void evaluation(int64_t step, double loss, int64_t tokens, double seconds);
-  void event(int64_t step, const std::string& kind, const std::string& text);  // checkpoint, resume, skip, switch
+  // Recipe auto: a line for every tensor; a line for every switch, then the rungs of all GEMMs; shares of the rungs.
+  void statistics(int64_t step, const StatsTable& stats);
+  void switches(const std::vector<Switch>& made);
+  void rungs(int64_t step, const PrecisionPolicy& policy);
+  void event(int64_t step, const std::string& kind, const std::string& text);  // checkpoint, resume, skip, replan
 
  private:
   struct Files;

@@ -15,10 +15,51 @@ double scalar_output(Executor& executor, const std::string& graph, const std::st
 
 }  // namespace
 
-Stepper::Stepper(const ModelConfig& model, const StepperOptions& options) : eval_shape_(options.eval) {
-  plan_ = compile(training_program(model, options.train, options.eval, options.optimizer), options.compile);
-  executor_ = options.interpret ? make_interpreter(plan_.program) : make_executor(plan_);
+Plan compile_training(const ModelConfig& model, const StepperOptions& options) {
+  return compile(training_program(model, options.train, options.eval, options.optimizer), options.compile);
 }
+
+TrainingState take_state(Executor& executor) {
+  TrainingState state;
+  for (const StateEntry& entry : executor.program().states()) {
+    if (entry.kind != StateKind::kParam && entry.kind != StateKind::kMoment && entry.kind != StateKind::kScale)
+      continue;
+    state.tensors.emplace_back(entry.name, std::vector<std::byte>(static_cast<size_t>(entry.type.bytes())));
+    executor.read_state(entry.name, state.tensors.back().second);
+  }
+  return state;
+}
+
+void put_state(Executor& executor, const TrainingState& state) {
+  for (const auto& [name, bytes] : state.tensors) {
+    if (executor.program().find_state(name) != nullptr) executor.write_state(name, bytes);
+  }
+  if (executor.program().find_graph("prepare") != nullptr) executor.run("prepare");
+}
+
+std::string first_non_finite_gradient(Executor& executor) {
+  constexpr int64_t kPiece = int64_t{1} << 20;
+  std::vector<float> piece;
+  for (const StateEntry& entry : executor.program().states()) {
+    if (entry.kind != StateKind::kGradient) continue;
+    for (int64_t begin = 0, count = entry.type.shape.elements(); begin < count; begin += kPiece) {
+      piece.resize(static_cast<size_t>(std::min(kPiece, count - begin)));
+      executor.read_state_part(entry.name, begin * static_cast<int64_t>(sizeof(float)),
+                               std::as_writable_bytes(std::span(piece)));
+      if (!std::all_of(piece.begin(), piece.end(), [](float value) { return std::isfinite(value); }))
+        return entry.param;
+    }
+  }
+  return "";
+}
+
+Stepper::Stepper(const ModelConfig& model, const StepperOptions& options)
+    : Stepper(compile_training(model, options), options.eval, options.interpret) {}
+
+Stepper::Stepper(Plan plan, const BatchShape& eval, bool interpret)
+    : eval_shape_(eval),
+      plan_(std::move(plan)),
+      executor_(interpret ? make_interpreter(plan_.program) : make_executor(plan_)) {}
 
 bool Stepper::has_input(const std::string& graph, const std::string& name) const {
   return plan_.program.graph(graph).find_leaf(Op::kInput, name).exists();
@@ -38,19 +79,31 @@ void Stepper::feed(const std::string& graph, const HostBatch& batch) {
   copy("segments", batch.segments);
 }
 
-StepResult Stepper::step(std::span<const HostBatch> micro_batches, double lr, int64_t step, uint64_t seed) {
-  StepResult result = backward(micro_batches, step, seed);
+StepResult Stepper::step(std::span<const HostBatch> micro_batches, double lr, int64_t step, uint64_t seed,
+                         bool statistics) {
+  StepResult result = backward(micro_batches, step, seed, statistics);
   apply(lr, step, result);
   return result;
 }
 
-StepResult Stepper::backward(std::span<const HostBatch> micro_batches, int64_t step, uint64_t seed) {
+StatsTable Stepper::read_statistics() const {
+  const std::string graph = "train_stats", prefix = "stats.";
+  StatsTable table;
+  for (const NamedValue& output : plan_.program.graph(graph).outputs()) {
+    if (!output.name.starts_with(prefix)) continue;
+    auto values = output_as<float>(*executor_, graph, output.name);
+    std::copy(values.begin(), values.end(), table[output.name.substr(prefix.size())].begin());
+  }
+  return table;
+}
+
+StepResult Stepper::backward(std::span<const HostBatch> micro_batches, int64_t step, uint64_t seed, bool statistics) {
   StepResult result;
   for (const HostBatch& batch : micro_batches) result.tokens += batch.valid_tokens;
   float loss_scale = result.tokens > 0 ? 1.0f / static_cast<float>(result.tokens) : 0.0f;
   double loss = 0;
   for (size_t i = 0; i < micro_batches.size(); ++i) {
-    const std::string graph = i == 0 ? "train" : "accumulate";
+    const std::string graph = i > 0 ? "accumulate" : statistics ? "train_stats" : "train";
     feed(graph, micro_batches[i]);
     input_as<float>(*executor_, graph, "loss_scale")[0] = loss_scale;
     if (has_input(graph, "rng")) {
@@ -61,6 +114,7 @@ StepResult Stepper::backward(std::span<const HostBatch> micro_batches, int64_t s
     }
     executor_->run(graph);
     loss += scalar_output(*executor_, graph, "loss");
+    if (i == 0 && statistics) result.statistics = read_statistics();
   }
   result.loss = result.tokens > 0 ? loss / static_cast<double>(result.tokens) : 0.0;
   return result;

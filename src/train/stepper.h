@@ -6,6 +6,7 @@
 #include <span>
 
 #include "exec/executor.h"
+#include "precision/policy.h"
 #include "train/batches.h"
 #include "train/run_config.h"
 
@@ -23,7 +24,19 @@ struct StepResult {
   double grad_norm = 0;  // before clipping
   bool finite = true;    // false: the device skipped the update
   int64_t tokens = 0;
+  StatsTable statistics = {};  // of the first micro-batch, when asked for
 };
+
+// Copies of what outlives a plan: masters, moments, FP8 scales and histories, by name.
+struct TrainingState {
+  std::vector<std::pair<std::string, std::vector<std::byte>>> tensors;
+};
+TrainingState take_state(Executor& executor);
+// Entries the program does not have are left out, those `state` lacks keep their initial value; runs "prepare".
+void put_state(Executor& executor, const TrainingState& state);
+
+// The first parameter, in the model's order, whose gradient holds a NaN or infinity; "" when all are finite.
+std::string first_non_finite_gradient(Executor& executor);
 
 struct LossSum {
   double sum = 0;
@@ -31,14 +44,19 @@ struct LossSum {
   double mean() const { return tokens > 0 ? sum / static_cast<double>(tokens) : 0.0; }
 };
 
+Plan compile_training(const ModelConfig& model, const StepperOptions& options);
+
 class Stepper {
  public:
   Stepper(const ModelConfig& model, const StepperOptions& options);
+  Stepper(Plan plan, const BatchShape& eval, bool interpret);  // what compile_training made
 
-  // `step` counts from 1 (AdamW's bias correction, dropout's counter).
-  StepResult step(std::span<const HostBatch> micro_batches, double lr, int64_t step, uint64_t seed);
+  // `step` counts from 1 (AdamW's bias correction, dropout's counter). `statistics` runs "train_stats" in the place of
+  // "train": the same bits, and StepResult::statistics.
+  StepResult step(std::span<const HostBatch> micro_batches, double lr, int64_t step, uint64_t seed,
+                  bool statistics = false);
   // Its halves: gradients of all micro-batches into the kGradient states; then clipping and AdamW.
-  StepResult backward(std::span<const HostBatch> micro_batches, int64_t step, uint64_t seed);
+  StepResult backward(std::span<const HostBatch> micro_batches, int64_t step, uint64_t seed, bool statistics = false);
   void apply(double lr, int64_t step, StepResult& result);
   LossSum evaluate(const HostBatch& batch);
 
@@ -48,6 +66,7 @@ class Stepper {
 
  private:
   void feed(const std::string& graph, const HostBatch& batch);
+  StatsTable read_statistics() const;
   bool has_input(const std::string& graph, const std::string& name) const;
 
   BatchShape eval_shape_;

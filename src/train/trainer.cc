@@ -12,6 +12,8 @@
 #include "base/threads.h"
 #include "infer/weights.h"
 #include "io/corpus.h"
+#include "train/auto_precision.h"
+#include "train/report.h"
 #include "train/run_log.h"
 #include "train/schedule.h"
 
@@ -85,6 +87,7 @@ class Run {
           "data.train is not set: make a corpus with `octet data FILES --out PREFIX` and give its PREFIX");
     set_thread_count(static_cast<int>(config_.threads));
     open_data();
+    open_folder();
     build();
     resume_or_start();
   }
@@ -93,12 +96,15 @@ class Run {
 
  private:
   void open_data();
+  void open_folder();
   void build();
   void resume_or_start();
   void evaluate_now(int64_t step);
   void save(int64_t step);
   std::vector<HostBatch> next_batches(Prefetcher& prefetcher, int64_t step);
   void watch_finite(const StepResult& result, int64_t step);
+  void decide_precision(const StepResult& result, int64_t step);
+  void report_now(bool last);
 
   const RunConfig& config_;
   const TrainHooks& hooks_;
@@ -107,10 +113,14 @@ class Run {
   std::string tokenizer_folder_;
   std::shared_ptr<const TokenDataset> train_data_, validation_data_;
   std::unique_ptr<TrainingBatches> batches_;
+  std::optional<std::string> resume_from_;
+  std::unique_ptr<AutoPrecision> auto_;  // recipe auto only
   std::unique_ptr<Stepper> stepper_;
   std::unique_ptr<FolderLock> lock_;
   std::unique_ptr<RunLog> log_;
   TrainResult result_;
+  std::chrono::steady_clock::time_point reported_ = {};
+  double report_seconds_ = 0;
   int64_t skipped_in_a_row_ = 0, last_saved_ = -1, last_evaluated_ = -1;
 };
 
@@ -139,31 +149,41 @@ void Run::build() {
       .train = batch_shape(config_.micro_batch, config_.sequence_length, config_.separate_documents, true),
       .eval = batch_shape(config_.micro_batch, config_.sequence_length, config_.separate_documents, false),
       .optimizer = config_.optimizer,
-      .compile = compile_options(config_, target_of(resolve_device(config_.device)))};
-  stepper_ = std::make_unique<Stepper>(model_, options);
+      .compile = compile_options(config_, hooks_.target ? *hooks_.target : target_of(resolve_device(config_.device)))};
+  if (options.compile.recipe.statistics) {
+    auto_ = std::make_unique<AutoPrecision>(model_, options, config_.policy, config_.auto_interval);
+    std::string kept = resume_from_ ? read_run_state(*resume_from_).precision : "";
+    if (!kept.empty()) auto_->policy().restore(kept, *resume_from_ + "/run.json");
+    stepper_ = std::make_unique<Stepper>(auto_->plan(), options.eval, options.interpret);
+  } else {
+    stepper_ = std::make_unique<Stepper>(model_, options);
+  }
   result_.planned_bytes = stepper_->plan().total_bytes();
   result_.allocated_bytes = stepper_->executor().allocated_bytes();
 }
 
-void Run::resume_or_start() {
+// Which checkpoint goes on is known before anything is compiled: its decisions are part of the plan.
+void Run::open_folder() {
   make_folders(config_.out);
   lock_ = std::make_unique<FolderLock>(config_.out);
   log_ = std::make_unique<RunLog>(config_.out);
-  std::optional<std::string> from;
-  if (config_.resume == "auto") from = newest_sound_checkpoint(config_.out);
-  if (config_.resume != "auto" && config_.resume != "never") from = config_.resume;
+  if (config_.resume == "auto") resume_from_ = newest_sound_checkpoint(config_.out);
+  if (config_.resume != "auto" && config_.resume != "never") resume_from_ = config_.resume;
+}
+
+void Run::resume_or_start() {
   std::string data = fmt::format("{} tokens {} documents length {} sampling {} seed {} batch {}", train_data_->tokens(),
                                  train_data_->documents(), config_.sequence_length, config_.sampling, config_.seed,
                                  config_.accumulation() * config_.micro_batch);
-  if (from) {
-    result_.run = read_checkpoint(*from, stepper_->executor());
+  if (resume_from_) {
+    result_.run = read_checkpoint(*resume_from_, stepper_->executor());
     check(result_.run.data == data, ErrorCode::kInvalidArgument,
-          "{} was trained on \"{}\", this run has \"{}\": set resume=never (or another out=) to start afresh", *from,
-          result_.run.data, data);
-    result_.checkpoint = *from;
+          "{} was trained on \"{}\", this run has \"{}\": set resume=never (or another out=) to start afresh",
+          *resume_from_, result_.run.data, data);
+    result_.checkpoint = *resume_from_;
     last_saved_ = result_.run.step;
-    log_info("resumed from {} at step {}", *from, result_.run.step);
-    log_->event(result_.run.step, "resume", *from);
+    log_info("resumed from {} at step {}", *resume_from_, result_.run.step);
+    log_->event(result_.run.step, "resume", *resume_from_);
   } else if (!config_.model_from.empty()) {
     load_weights(*open_weights(config_.model_from), stepper_->executor());
   } else {
@@ -173,6 +193,10 @@ void Run::resume_or_start() {
   result_.run.settings = settings_of(copy).to_yaml();
   result_.run.data = data;
   write_file(config_.out + "/config.yaml", result_.run.settings);
+  if (!auto_) return;
+  if (result_.run.step == 0) log_->switches(auto_->policy().switches());
+  log_->rungs(result_.run.step, auto_->policy());
+  log_info("precision of every GEMM\n{}", precision_map(auto_->policy()));
 }
 
 void Run::evaluate_now(int64_t step) {
@@ -226,10 +250,50 @@ void Run::watch_finite(const StepResult& result, int64_t step) {
   log_->event(step, "skip", fmt::format("gradient norm {}", result.grad_norm));
   log_warning("step {}: gradients are not finite (norm {}), step skipped ({} in a row)", step, result.grad_norm,
               skipped_in_a_row_);
-  check(skipped_in_a_row_ < config_.max_skipped_steps, ErrorCode::kInvalidArgument,
-        "{} steps in a row had non-finite gradients at step {}: lower optimizer.lr or choose a wider precision.recipe; "
-        "the last checkpoint is {}",
-        skipped_in_a_row_, step, result_.checkpoint.empty() ? "none" : result_.checkpoint);
+  if (skipped_in_a_row_ < config_.max_skipped_steps) return;
+  const std::string guilty = first_non_finite_gradient(stepper_->executor());
+  fail(ErrorCode::kInvalidArgument,
+       "{} steps in a row had non-finite gradients at step {}, the first in {}: lower optimizer.lr or choose a wider "
+       "precision.recipe; the last checkpoint is {}",
+       skipped_in_a_row_, step, guilty.empty() ? "no parameter" : guilty,
+       result_.checkpoint.empty() ? "none" : result_.checkpoint);
+}
+
+// After a round of statistics: what the policy switches holds from the next step on.
+void Run::decide_precision(const StepResult& result, int64_t step) {
+  log_->statistics(step, result.statistics);
+  std::vector<Switch> made = auto_->policy().observe(step, result.statistics);
+  if (!made.empty()) {
+    auto started = std::chrono::steady_clock::now();
+    BatchShape eval = stepper_->eval_shape();
+    TrainingState state = take_state(stepper_->executor());
+    bool cached = false;
+    const Plan& plan = auto_->plan(&cached);
+    stepper_.reset();  // its memory first: two executors need not fit side by side
+    stepper_ = std::make_unique<Stepper>(plan, eval, /*interpret=*/false);
+    put_state(stepper_->executor(), state);
+    result_.planned_bytes = std::max(result_.planned_bytes, plan.total_bytes());
+    result_.allocated_bytes = std::max(result_.allocated_bytes, stepper_->executor().allocated_bytes());
+    log_->switches(made);
+    std::string cost = fmt::format("{} GEMMs switched, planned again in {:.0f} ms{}", made.size(),
+                                   1e3 * seconds_since(started), cached ? " (plan known)" : "");
+    log_->event(step, "replan", cost);
+    for (const Switch& s : made)
+      log_info("step {}: {} from {} to {}: {}", step, s.gemm, rung_name(s.from), rung_name(s.to), s.reason);
+    log_info("step {}: {}\n{}", step, cost, precision_map(auto_->policy()));
+  }
+  log_->rungs(step, auto_->policy());
+  result_.run.precision = auto_->policy().state();
+  report_now(/*last=*/false);
+}
+
+// The page grows with the run: rounds are left out while it would take more than a hundredth of the time.
+void Run::report_now(bool last) {
+  if (!auto_ || (!last && seconds_since(reported_) < 100 * report_seconds_)) return;
+  auto started = std::chrono::steady_clock::now();
+  write_report(config_.out);
+  reported_ = std::chrono::steady_clock::now();
+  report_seconds_ = seconds_since(started);
 }
 
 TrainResult Run::loop() {
@@ -243,7 +307,8 @@ TrainResult Run::loop() {
     auto started = std::chrono::steady_clock::now();
     double lr = learning_rate(config_.optimizer, config_.steps, step);
     std::vector<HostBatch> micro_batches = next_batches(prefetcher, step);
-    StepResult done = stepper_->step(micro_batches, lr, step, static_cast<uint64_t>(config_.seed));
+    StepResult done =
+        stepper_->step(micro_batches, lr, step, static_cast<uint64_t>(config_.seed), auto_ && auto_->due(step));
     double seconds = seconds_since(started);
     result_.run.step = step;
     result_.run.tokens += done.tokens;
@@ -251,6 +316,7 @@ TrainResult Run::loop() {
     speeds.push_back(static_cast<double>(done.tokens) / seconds);
     if (hooks_.on_step) hooks_.on_step(result_.run, done);
     watch_finite(done, step);
+    if (!done.statistics.empty()) decide_precision(done, step);
     if (step % config_.log_interval == 0 || step == config_.steps)
       log_->step({.step = step,
                   .tokens = result_.run.tokens,
@@ -273,6 +339,7 @@ TrainResult Run::loop() {
     }
   }
   progress.finish();
+  report_now(/*last=*/true);
   if (!speeds.empty()) {
     std::nth_element(speeds.begin(), speeds.begin() + static_cast<ptrdiff_t>(speeds.size() / 2), speeds.end());
     result_.tokens_per_second = speeds[speeds.size() / 2];

@@ -1,6 +1,7 @@
 // Scales and quantization. Scales are float32 arithmetic by one written formula (docs/ir.md), so that codes and scales
 // are equal bit for bit on every device.
 #include "ir/ops/scaling.h"
+#include "ir/tensor_stats.h"
 
 namespace octet::ops {
 
@@ -86,6 +87,15 @@ Types update_scales_type(const Graph& graph, const Node& node) {
   return {history, f32({1}), f32({1})};
 }
 
+Types tensor_stats_type(const Graph& graph, const Node& node) {
+  require_arithmetic(graph, node, 0);
+  require_rank(graph, node, 0, 2);
+  check_scale_attrs(node);
+  const std::string& blocks = attr<std::string>(node, "blocks");
+  require(blocks == "1x128" || blocks == "128x128", node, "blocks is \"{}\" (want 1x128 or 128x128)", blocks);
+  return {f32({kTensorStatCount})};
+}
+
 }  // namespace
 
 const OpFacts compute_scale = {.infer = compute_scale_type,
@@ -117,5 +127,13 @@ const OpFacts update_scales = {.infer = update_scales_type,
                                .meaning =
                                    "history' = [amax, history[0..L-2]]; scale by the formula of compute_scale from "
                                    "its maximum (attr algo max) or its newest entry (most_recent)"};
+const OpFacts tensor_stats = {.infer = tensor_stats_type,
+                              .no_gradient = "made after autodiff",
+                              .cost = per_input_element<40>,
+                              .precision = {ResultPrecision::kHigh},
+                              .meaning =
+                                  "amax, share of non-finite values, binades of the tensor and of its 128-blocks; then "
+                                  "underflow, saturation and noise / signal under one scale (attr format), in blocks, "
+                                  "and in blocks of the transpose (both e4m3, powers of two)"};
 
 }  // namespace octet::facts

@@ -12,6 +12,7 @@ namespace octet::cpu {
 std::span<const KernelRow> matmul_rows();
 std::span<const KernelRow> quantize_rows();
 std::span<const KernelRow> scale_rows();
+std::span<const KernelRow> stats_rows();
 std::span<const KernelRow> elementwise_rows();
 std::span<const KernelRow> norm_rows();
 std::span<const KernelRow> attention_rows();
@@ -30,10 +31,10 @@ std::span<const KernelRow> fusion_rows();
 std::span<const char* const> row_fusion_kinds();
 
 inline std::vector<std::span<const KernelRow>> fast_families() {
-  return {matmul_rows(),      quantize_rows(),       scale_rows(),           elementwise_rows(),
-          norm_rows(),        attention_rows(),      position_rows(),        embedding_rows(),
-          loss_rows(),        attention_grad_rows(), shape_rows(),           adamw_rows(),
-          global_norm_rows(), kv_append_rows(),      paged_attention_rows(), fusion_rows()};
+  return {matmul_rows(),    quantize_rows(), scale_rows(),       elementwise_rows(), norm_rows(),
+          attention_rows(), position_rows(), embedding_rows(),   loss_rows(),        attention_grad_rows(),
+          shape_rows(),     adamw_rows(),    global_norm_rows(), kv_append_rows(),   paged_attention_rows(),
+          fusion_rows(),    stats_rows()};
 }
 
 }  // namespace octet::cpu

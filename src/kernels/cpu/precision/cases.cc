@@ -18,6 +18,22 @@ CaseInput rough(Shape shape) {  // magnitudes over 12 binades, some zero rows an
           }};
 }
 
+// Every 50th column 2^14 times as large as the others: what one scale cannot hold.
+CaseInput outliers(Shape shape) {
+  const int64_t cols = shape.cols();
+  return {.dtype = {}, .shape = std::move(shape), .fill = [cols](Philox& random, std::vector<double>& values) {
+            for (size_t i = 0; i < values.size(); ++i) {
+              values[i] = random.normal() * (static_cast<int64_t>(i) % cols % 50 == 7 ? 16384.0 : 1.0);
+            }
+          }};
+}
+
+Tolerance sums_of_ratios() {
+  return {.relative = 1e-5,
+          .absolute = 1e-9,
+          .reason = "counts are exact; ratios of sums of up to 128 squares, and their mean, in float32 or wider"};
+}
+
 }  // namespace
 
 std::vector<Case> precision_cases() {
@@ -89,6 +105,27 @@ std::vector<Case> precision_cases() {
                        .attrs = attrs,
                        .dtypes = {DType::kF32},
                        .gradient = false});
+    }
+    for (const char* blocks : {"1x128", "128x128"}) {
+      Attrs attrs = format_attrs(format, false);
+      attrs.set("blocks", std::string(blocks));
+      const auto add = [&](const std::string& name, CaseInput input, bool large = false) {
+        cases.push_back({.op = Op::kTensorStats,
+                         .name = std::string(blocks) + "_" + name + suffix,
+                         .inputs = {std::move(input)},
+                         .attrs = attrs,
+                         .tolerance = sums_of_ratios(),
+                         .large = large,
+                         .gradient = false});
+      };
+      add("3x5", rough({3, 5}));
+      add("130x257", rough({130, 257}));
+      add("300x520", rough({300, 520}));
+      add("outlier_columns", outliers({140, 200}));
+      add("zeros", given_x({2, 3}, {0, -0.0, 0, 0, 0, 0}));
+      add("not_finite", given_x({2, 3}, {1, nan, 3, inf, -2, 7}));
+      add("tiny", given_x({2, 2}, {1e-39, -2e-39, 1e-40, 0}));
+      if (format == DType::kE4M3) add("1024x1024", x({1024, 1024}), true);
     }
     struct Layout {
       const char* scaling;

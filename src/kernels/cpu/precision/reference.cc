@@ -2,6 +2,7 @@
 // are equal bit for bit on identical input. amax is max |x|; a NaN or infinity goes through to it, and makes scale 1.
 #include "kernels/cpu/reference.h"
 #include "base/dtype.h"
+#include "ir/tensor_stats.h"
 #include "kernels/cpu/precision/scale_index.h"
 #include "precision/recipe.h"
 
@@ -40,6 +41,62 @@ void quantize_groups(const Node& node, const std::vector<double>& x, const RefTe
     codes.values[static_cast<size_t>(i)] = round_to(format, static_cast<double>(scaled));
   }
   for (size_t i = 0; i < scales.size(); ++i) scale_inv.values[i] = static_cast<double>(1.0f / scales[i]);
+}
+
+// Powers of two from |low| to |high|, both included.
+int64_t binades(double low, double high) { return std::ilogb(high) - std::ilogb(low) + 1; }
+
+// Error power over signal power of each run of 128 elements, row by row: mean over the runs that are not all zeros.
+double run_noise(const std::vector<double>& x, const std::vector<double>& rounded, int64_t cols) {
+  double sum = 0, runs = 0;
+  const auto count = static_cast<int64_t>(x.size());
+  for (int64_t row = 0; row < count; row += cols) {
+    for (int64_t c = 0; c < cols; c += kScaleBlock) {
+      double signal = 0, noise = 0;
+      for (int64_t i = row + c; i < row + std::min(cols, c + kScaleBlock); ++i) {
+        const double value = x[static_cast<size_t>(i)], error = value - rounded[static_cast<size_t>(i)];
+        signal += value * value;
+        noise += error * error;
+      }
+      if (signal > 0) sum += noise / signal, ++runs;
+    }
+  }
+  return runs > 0 ? sum / runs : 0;
+}
+
+std::vector<double> transposed(const std::vector<double>& x, int64_t cols) {
+  std::vector<double> result(x.size());
+  const auto count = static_cast<int64_t>(x.size()), rows = count / cols;
+  for (int64_t i = 0; i < count; ++i)
+    result[static_cast<size_t>(i % cols * rows + i / cols)] = x[static_cast<size_t>(i)];
+  return result;
+}
+
+// Underflow, saturation and noise of x [rows, cols] quantized with scales of this shape, to `results`.
+void scaling_stats(const Node& node, const std::vector<double>& x, const Shape& shape, const Shape& scales,
+                   double* results) {
+  const DType format = parse_dtype(node.attrs.get<std::string>("format"));
+  RefTensor codes, scale_inv;
+  codes.type = {format, shape};
+  codes.values.resize(x.size());
+  scale_inv.type = {DType::kF32, scales};
+  scale_inv.values.resize(static_cast<size_t>(scales.elements()));
+  quantize_groups(node, x, nullptr, codes, scale_inv);
+  const ScaleIndex at(shape, scales);
+  double non_zero = 0, underflow = 0, saturated = 0;
+  std::vector<double> rounded(x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    const auto position = static_cast<int64_t>(i);
+    non_zero += x[i] != 0;
+    underflow += x[i] != 0 && codes.values[i] == 0;
+    saturated += std::fabs(codes.values[i]) == dtype_max(format);
+    rounded[i] =
+        codes.values[i] * scale_inv.values[static_cast<size_t>(at(position / shape.cols(), position % shape.cols()))];
+  }
+  results[kUnderflow] = non_zero > 0 ? underflow / non_zero : 0;
+  results[kSaturation] = non_zero > 0 ? saturated / non_zero : 0;
+  results[kNoise] = std::max(run_noise(x, rounded, shape.cols()),
+                             run_noise(transposed(x, shape.cols()), transposed(rounded, shape.cols()), shape.rows()));
 }
 
 }  // namespace
@@ -89,6 +146,48 @@ void update_scales(const Node& node, RefInputs in, RefResults out) {
   const float scale = node_scale(node, amax);
   out[1].values[0] = static_cast<double>(scale);
   out[2].values[0] = static_cast<double>(1.0f / scale);
+}
+
+// The codes are those of quantize: one scale in the node's format, 128-blocks in E4M3 with scales that are powers of
+// two.
+void tensor_stats(const Node& node, RefInputs in, RefResults out) {
+  const Shape& shape = in[0]->type.shape;
+  const int64_t rows = shape.rows(), cols = shape.cols();
+  std::vector<double> x = in[0]->values;
+  double* results = out[0].values.data();
+  for (double& value : x) {
+    if (std::isfinite(value)) continue;
+    results[kStatNotFinite] += 1 / static_cast<double>(x.size());
+    value = 0;
+  }
+  const bool tiles = node.attrs.get<std::string>("blocks") == "128x128";
+  const Shape blocks{tiles ? (rows + kScaleBlock - 1) / kScaleBlock : rows, (cols + kScaleBlock - 1) / kScaleBlock};
+  const Shape blocks_t{tiles ? blocks[1] : cols, (rows + kScaleBlock - 1) / kScaleBlock};
+  // Smallest and largest non-zero magnitude of the tensor, last, and of each block.
+  const ScaleIndex at(shape, blocks);
+  std::vector<double> low(static_cast<size_t>(blocks.elements()) + 1, INFINITY), high(low.size(), 0);
+  for (size_t i = 0; i < x.size(); ++i) {
+    const auto position = static_cast<int64_t>(i);
+    if (x[i] == 0) continue;
+    for (size_t group : {static_cast<size_t>(at(position / cols, position % cols)), low.size() - 1}) {
+      low[group] = std::min(low[group], std::fabs(x[i]));
+      high[group] = std::max(high[group], std::fabs(x[i]));
+    }
+  }
+  results[kStatAmax] = high.back();
+  if (high.back() > 0) results[kStatBinades] = static_cast<double>(binades(low.back(), high.back()));
+  double sum = 0, filled = 0;
+  for (size_t group = 0; group + 1 < low.size(); ++group) {
+    if (high[group] > 0) sum += static_cast<double>(binades(low[group], high[group])), ++filled;
+  }
+  results[kStatBlockBinades] = filled > 0 ? sum / filled : 0;
+
+  Node block = node;
+  block.attrs.set("format", std::string("e4m3"));
+  block.attrs.set("pow2", true);
+  scaling_stats(node, x, shape, {1}, results + kStatTensor);
+  scaling_stats(block, x, shape, blocks, results + kStatBlock);
+  scaling_stats(block, transposed(x, cols), {cols, rows}, blocks_t, results + kStatBlockT);
 }
 
 }  // namespace octet::cpu::reference

@@ -1,0 +1,251 @@
+#include "precision/policy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace octet {
+namespace {
+
+constexpr Rung kRungs[] = {Rung::kTensor, Rung::kBlock, Rung::kHigh};
+constexpr double kNoNoise = 99;
+
+int64_t at(Rung rung) { return static_cast<int64_t>(rung); }
+
+// The results of tensor_stats a GEMM's operands are judged by on a rung: wgrad contracts over tokens and reads the
+// codes of the transposes.
+int scaling_of(Rung rung, GemmRole role) {
+  if (rung == Rung::kTensor) return kStatTensor;
+  return role == GemmRole::kWgrad ? kStatBlockT : kStatBlock;
+}
+
+std::string milliseconds(double seconds) { return fmt::format("{:.4g} ms", seconds * 1e3); }
+
+// Why timings say that this precision is not worth taking, or "": decided at the nearest shape measured in both.
+std::string timing_objection(const Target& target, const std::string& precision, const PolicyGemm& gemm) {
+  double nearest = std::numeric_limits<double>::infinity();
+  std::string objection;
+  auto octaves = [](int64_t a, int64_t b) {
+    return std::fabs(std::log2(static_cast<double>(a)) - std::log2(static_cast<double>(b)));
+  };
+  for (const GemmTiming& fp8 : target.timings) {
+    if (fp8.precision != precision) continue;
+    for (const GemmTiming& high : target.timings) {
+      if (high.precision != "bf16" || high.m != fp8.m || high.n != fp8.n || high.k != fp8.k) continue;
+      double distance = octaves(fp8.m, gemm.m) + octaves(fp8.n, gemm.n) + octaves(fp8.k, gemm.k);
+      if (distance >= nearest) continue;
+      nearest = distance;
+      objection = fp8.seconds < high.seconds
+                      ? ""
+                      : fmt::format(
+                            "{} is not faster here: {} beside {} in bf16 at {}x{}x{}, the measured shape "
+                            "nearest to {}x{}x{} on {}",
+                            precision, milliseconds(fp8.seconds), milliseconds(high.seconds), fp8.m, fp8.n, fp8.k,
+                            gemm.m, gemm.n, gemm.k, target.name);
+    }
+  }
+  return objection;
+}
+
+}  // namespace
+
+const char* rung_name(Rung rung) {
+  switch (rung) {
+    case Rung::kTensor: return "fp8-tensor";
+    case Rung::kBlock: return "fp8-block";
+    case Rung::kHigh: return "bf16";
+  }
+  fail(ErrorCode::kInternal, "rung {} does not exist", static_cast<int>(rung));
+}
+
+GemmPrecision rung_precision(Rung rung) {
+  if (rung == Rung::kHigh) return {};
+  return {.fp8 = true, .scaling = rung == Rung::kTensor ? Scaling::kCurrent : Scaling::kBlock};
+}
+
+double snr_db(const TensorStats& stats, int scaling) {
+  auto noise = static_cast<double>(stats[static_cast<size_t>(scaling + kNoise)]);
+  return noise > 0 ? std::min(kNoNoise, -10 * std::log10(noise)) : kNoNoise;
+}
+
+PrecisionPolicy::PrecisionPolicy(std::vector<PolicyGemm> gemms, const PolicySettings& settings, const Target& target)
+    : gemms_(std::move(gemms)), standings_(gemms_.size()), settings_(settings) {
+  for (size_t i = 0; i < gemms_.size(); ++i) {
+    Standing& standing = standings_[i];
+    refuse(gemms_[i], standing, target);
+    auto allowed = std::find_if(standing.refusals.begin(), standing.refusals.end(),
+                                [](const std::string& refusal) { return refusal.empty(); });
+    Rung first = kRungs[allowed - standing.refusals.begin()];
+    if (first == Rung::kTensor) continue;
+    switches_.push_back({0, gemms_[i].key(), Rung::kTensor, first, standing.refusals[0]});
+    standing.rung = standing.candidate = first;
+  }
+}
+
+void PrecisionPolicy::refuse(const PolicyGemm& gemm, Standing& standing, const Target& target) const {
+  for (Rung rung : {Rung::kTensor, Rung::kBlock}) {
+    std::string& refusal = standing.refusals[static_cast<size_t>(rung)];
+    refusal = gemm.objection.empty() ? timing_objection(target, rung_name(rung), gemm) : gemm.objection;
+  }
+}
+
+// Why the operands do not fit this rung, or "".
+std::string PrecisionPolicy::objection(const PolicyGemm& gemm, Rung rung, const StatsTable& stats,
+                                       bool to_return) const {
+  if (rung == Rung::kHigh) return "";
+  const double least_db = to_return ? settings_.return_db : settings_.leave_db;
+  const double most_underflow = to_return ? settings_.return_underflow : settings_.leave_underflow;
+  for (const std::string& operand : gemm.operands) {
+    auto found = stats.find(operand);
+    check(found != stats.end(), ErrorCode::kInternal, "policy: no statistics of {}, an operand of {}", operand,
+          gemm.key());
+    const TensorStats& tensor = found->second;
+    const int scaling = scaling_of(rung, gemm.role);
+    const auto lost = static_cast<double>(tensor[static_cast<size_t>(scaling + kUnderflow)]);
+    const double snr = snr_db(tensor, scaling);
+    const char* how = rung == Rung::kTensor ? "under one scale" : "in 128-blocks";
+    if (tensor[kStatNotFinite] > 0)
+      return fmt::format("{}: {:.3g} % of its values are not finite", operand, 100 * tensor[kStatNotFinite]);
+    if (snr < least_db || lost > most_underflow)
+      return fmt::format(
+          "{} {}: SNR {:.1f} dB (at least {:g}), underflow {:.2f} % (at most {:g}); amax {:.4g}, "
+          "{:.0f} binades, {:.1f} in a block",
+          operand, how, snr, least_db, 100 * lost, 100 * most_underflow, tensor[kStatAmax], tensor[kStatBinades],
+          tensor[kStatBlockBinades]);
+  }
+  return "";
+}
+
+void PrecisionPolicy::move(int64_t step, size_t i, Rung to, std::string reason) {
+  Standing& standing = standings_[i];
+  switches_.push_back({step, gemms_[i].key(), standing.rung, to, std::move(reason)});
+  if (to > standing.rung) ++standing.falls;
+  standing.rung = standing.candidate = to;
+  standing.calm = 0;
+}
+
+std::vector<Switch> PrecisionPolicy::observe(int64_t step, const StatsTable& stats) {
+  const size_t before = switches_.size();
+  for (size_t i = 0; i < gemms_.size(); ++i) {
+    const PolicyGemm& gemm = gemms_[i];
+    Standing& standing = standings_[i];
+    auto first_that_holds = [&](int64_t from, int64_t to, bool to_return) {
+      while (from < to && (!standing.refusals[static_cast<size_t>(from)].empty() ||
+                           !objection(gemm, kRungs[from], stats, to_return).empty()))
+        ++from;
+      return kRungs[from];
+    };
+    std::string misfit = objection(gemm, standing.rung, stats, /*to_return=*/false);
+    if (!misfit.empty()) {
+      Rung to = first_that_holds(at(standing.rung) + 1, at(Rung::kHigh), /*to_return=*/false);
+      if (standing.rung == Rung::kTensor && to == Rung::kHigh) {  // say what became of the rung between
+        const std::string& refusal = standing.refusals[static_cast<size_t>(Rung::kBlock)];
+        misfit += "; " + (refusal.empty() ? objection(gemm, Rung::kBlock, stats, false) : refusal);
+      }
+      move(step, i, to, std::move(misfit));
+      continue;
+    }
+    Rung cheaper = first_that_holds(0, at(standing.rung), /*to_return=*/true);
+    if (cheaper == standing.rung) {
+      standing.calm = 0;
+      standing.candidate = standing.rung;
+      continue;
+    }
+    standing.candidate = standing.calm == 0 ? cheaper : std::max(standing.candidate, cheaper);
+    const int64_t needed = settings_.dwell << std::clamp<int64_t>(standing.falls - 1, 0, 6);
+    if (++standing.calm < needed) continue;
+    move(step, i, standing.candidate,
+         fmt::format("{} has held for {} rounds of statistics (SNR at least {:g} dB, underflow at most {:g} %)",
+                     rung_name(standing.candidate), standing.calm, settings_.return_db,
+                     100 * settings_.return_underflow));
+  }
+  return {switches_.begin() + static_cast<ptrdiff_t>(before), switches_.end()};
+}
+
+Rung PrecisionPolicy::rung(const std::string& key) const {
+  for (size_t i = 0; i < gemms_.size(); ++i) {
+    if (gemms_[i].key() == key) return standings_[i].rung;
+  }
+  fail(ErrorCode::kNotFound, "policy: no GEMM is called {}", key);
+}
+
+std::map<std::string, GemmPrecision> PrecisionPolicy::decisions() const {
+  std::map<std::string, GemmPrecision> result;
+  for (size_t i = 0; i < gemms_.size(); ++i) result[gemms_[i].key()] = rung_precision(standings_[i].rung);
+  return result;
+}
+
+std::string PrecisionPolicy::state() const {
+  nlohmann::json standings = nlohmann::json::object(), switches = nlohmann::json::array();
+  for (size_t i = 0; i < gemms_.size(); ++i) {
+    const Standing& s = standings_[i];
+    standings[gemms_[i].key()] = {at(s.rung), at(s.candidate), s.calm, s.falls};
+  }
+  for (const Switch& s : switches_) switches.push_back({s.step, s.gemm, at(s.from), at(s.to), s.reason});
+  return nlohmann::json{{"standings", std::move(standings)}, {"switches", std::move(switches)}}.dump();
+}
+
+void PrecisionPolicy::restore(const std::string& json, const std::string& where) {
+  nlohmann::json state = parse_json(json, where);
+  auto rung = [](const nlohmann::json& value) {
+    return kRungs[std::clamp<int64_t>(value.get<int64_t>(), 0, at(Rung::kHigh))];
+  };
+  try {
+    const nlohmann::json& standings = state.at("standings");
+    check(standings.size() == gemms_.size(), ErrorCode::kInvalidArgument,
+          "{}: decisions on {} GEMMs, this model has {}: set resume=never to start afresh", where, standings.size(),
+          gemms_.size());
+    for (size_t i = 0; i < gemms_.size(); ++i) {
+      const nlohmann::json& kept = standings.at(gemms_[i].key());
+      Standing& s = standings_[i];
+      s.rung = rung(kept.at(0));
+      s.candidate = rung(kept.at(1));
+      s.calm = kept.at(2).get<int64_t>();
+      s.falls = kept.at(3).get<int64_t>();
+    }
+    switches_.clear();
+    for (const nlohmann::json& s : state.at("switches"))
+      switches_.push_back({s.at(0).get<int64_t>(), s.at(1).get<std::string>(), rung(s.at(2)), rung(s.at(3)),
+                           s.at(4).get<std::string>()});
+  } catch (const nlohmann::json::exception& error) {
+    fail(ErrorCode::kInvalidArgument, "{}: not the state of this model's decisions ({}): set resume=never", where,
+         error.what());
+  }
+}
+
+std::string precision_map(const PrecisionPolicy& policy) {
+  std::vector<std::string> rows, columns;
+  std::map<std::string, std::map<std::string, std::string>> cells;  // [row][column]
+  auto remember = [](std::vector<std::string>& list, const std::string& name) {
+    if (std::find(list.begin(), list.end(), name) == list.end()) list.push_back(name);
+  };
+  for (const PolicyGemm& gemm : policy.gemms()) {
+    size_t dot = gemm.gemm.starts_with("layers.") ? gemm.gemm.find('.', 7) : std::string::npos;
+    std::string row = dot == std::string::npos ? "-" : gemm.gemm.substr(7, dot - 7);
+    std::string column = dot == std::string::npos ? gemm.gemm : gemm.gemm.substr(dot + 1);
+    remember(rows, row);
+    remember(columns, column);
+    static constexpr const char* kLetters[] = {"T", "B", "16"};
+    std::string& cell = cells[row][column];
+    cell += (cell.empty() ? "" : "/") + std::string(kLetters[at(policy.rung(gemm.key()))]);
+  }
+  std::sort(columns.begin(), columns.end());
+  std::string text = fmt::format("{:<10}", "layer");
+  for (const std::string& column : columns) text += fmt::format(" {:<9}", column);
+  text += "  fprop/dgrad/wgrad: T one scale, B 128-blocks, 16 bf16\n";
+  for (size_t first = 0; first < rows.size();) {
+    size_t last = first;
+    while (last + 1 < rows.size() && cells[rows[last + 1]] == cells[rows[first]]) ++last;
+    text += fmt::format("{:<10}", first == last ? rows[first] : rows[first] + "-" + rows[last]);
+    for (const std::string& column : columns) text += fmt::format(" {:<9}", cells[rows[first]][column]);
+    text.erase(text.find_last_not_of(' ') + 1);
+    text += "\n";
+    first = last + 1;
+  }
+  return text;
+}
+
+}  // namespace octet

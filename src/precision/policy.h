@@ -1,0 +1,95 @@
+// recipe=auto: which rung of a ladder every GEMM of a linear stands on, from statistics of its operands.
+//
+// The ladder: FP8 with one scale a tensor, FP8 with a scale a 128-block, BF16. A GEMM leaves a rung at once when an
+// operand does not fit it, and goes back to a cheaper one only after that one has held, with a margin, for `dwell`
+// rounds in a row: twice as many after every further fall. FP8 that the Target's timings do not show to be faster is
+// never taken. Pure host code: no graph, no device. docs/numerics.md gives the thresholds and why.
+#pragma once
+
+#include <array>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ir/target.h"
+#include "ir/tensor_stats.h"
+#include "precision/recipe.h"
+
+namespace octet {
+
+enum class Rung : uint8_t { kTensor, kBlock, kHigh };
+const char* rung_name(Rung rung);  // as GemmTiming spells it: fp8-tensor, fp8-block, bf16
+GemmPrecision rung_precision(Rung rung);
+
+using TensorStats = std::array<float, kTensorStatCount>;  // by TensorStat
+using StatsTable = std::map<std::string, TensorStats>;    // by tensor: "layers.3.mlp.up.x", ".dy", ".weight"
+
+// Signal to noise in dB of one way of scaling (kStatTensor, kStatBlock or kStatBlockT); 99 where nothing is lost.
+double snr_db(const TensorStats& stats, int scaling);
+
+struct PolicySettings {
+  int64_t dwell = 4;                     // rounds of statistics before a cheaper rung
+  double leave_db = 18, return_db = 22;  // a rung is left below the first, taken again above the second
+  double leave_underflow = 0.25, return_underflow = 0.10;  // shares of non-zero values lost
+  bool operator==(const PolicySettings&) const = default;
+};
+
+// A GEMM the policy decides on: C [m, n] = A [m, k] B [k, n], its operands named as in the StatsTable.
+struct PolicyGemm {
+  std::string gemm;  // the linear's name
+  GemmRole role = GemmRole::kFprop;
+  int64_t m = 0, n = 0, k = 0;
+  std::array<std::string, 2> operands;
+  std::string objection = {};  // why FP8 is impossible here, or ""
+  std::string key() const { return gemm + "/" + gemm_role_name(role); }
+};
+
+struct Switch {
+  int64_t step = 0;
+  std::string gemm;  // PolicyGemm::key()
+  Rung from = Rung::kTensor, to = Rung::kTensor;
+  std::string reason;  // in words, with the numbers
+  bool operator==(const Switch&) const = default;
+};
+
+class PrecisionPolicy {
+ public:
+  // All GEMMs start on the cheapest rung they may take. switches() then tells which of them start higher, at step 0.
+  PrecisionPolicy(std::vector<PolicyGemm> gemms, const PolicySettings& settings, const Target& target);
+
+  // One round: returns the switches to make before the next step. Throws kInternal naming an operand without
+  // statistics.
+  std::vector<Switch> observe(int64_t step, const StatsTable& stats);
+
+  Rung rung(const std::string& key) const;  // throws kNotFound
+  const std::vector<PolicyGemm>& gemms() const { return gemms_; }
+  std::map<std::string, GemmPrecision> decisions() const;            // Recipe::decisions
+  const std::vector<Switch>& switches() const { return switches_; }  // all so far, in order
+
+  // Everything a resumed run needs, as JSON. restore() takes a state of the same GEMMs; kInvalidArgument otherwise.
+  std::string state() const;
+  void restore(const std::string& json, const std::string& where);
+
+ private:
+  struct Standing {
+    Rung rung = Rung::kTensor;
+    Rung candidate = Rung::kTensor;       // the cheapest that has held in all calm rounds
+    int64_t calm = 0;                     // rounds in a row in which a cheaper rung held
+    int64_t falls = 0;                    // times it was moved up the ladder
+    std::array<std::string, 2> refusals;  // why kTensor and kBlock may not be taken, or ""
+  };
+  void refuse(const PolicyGemm& gemm, Standing& standing, const Target& target) const;
+  std::string objection(const PolicyGemm& gemm, Rung rung, const StatsTable& stats, bool to_return) const;
+  void move(int64_t step, size_t i, Rung to, std::string reason);
+
+  std::vector<PolicyGemm> gemms_;
+  std::vector<Standing> standings_;
+  PolicySettings settings_;
+  std::vector<Switch> switches_;
+};
+
+// Rungs of all GEMMs for people: a row for each run of equal layers, a column for each linear, its fprop/dgrad/wgrad as
+// T (one scale), B (128-blocks) or 16 (BF16).
+std::string precision_map(const PrecisionPolicy& policy);
+
+}  // namespace octet

@@ -1,0 +1,193 @@
+// The ladder under synthetic statistics: falling, returning, dwelling, noise, timings, and the state of a resumed run.
+#include "precision/policy.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "base/rng.h"
+
+namespace octet {
+namespace {
+
+// Statistics with these SNRs in dB.
+TensorStats stats(double tensor, double block, double block_t) {
+  TensorStats s{};
+  s[kStatAmax] = 1;
+  int at = kStatTensor;
+  for (double db : {tensor, block, block_t}) {
+    s[static_cast<size_t>(at + kNoise)] = static_cast<float>(std::pow(10, -db / 10));
+    at += 3;
+  }
+  return s;
+}
+
+const TensorStats kHealthy = stats(31, 31, 31);
+
+std::vector<PolicyGemm> linear(const std::string& name) {
+  return {{name, GemmRole::kFprop, 512, 256, 128, {name + ".x", name + ".weight"}},
+          {name, GemmRole::kDgrad, 512, 128, 256, {name + ".dy", name + ".weight"}},
+          {name, GemmRole::kWgrad, 256, 128, 512, {name + ".dy", name + ".x"}}};
+}
+
+StatsTable table(const TensorStats& x, const TensorStats& dy = kHealthy, const TensorStats& weight = kHealthy) {
+  return {{"up.x", x}, {"up.dy", dy}, {"up.weight", weight}};
+}
+
+TEST(Policy, HealthyTensorsStayUnderOneScale) {
+  PrecisionPolicy policy(linear("up"), {}, {});
+  for (int step = 1; step < 50; ++step) EXPECT_TRUE(policy.observe(step, table(kHealthy)).empty());
+  EXPECT_EQ(policy.rung("up/wgrad"), Rung::kTensor);
+  EXPECT_THROW(policy.rung("down/wgrad"), Error);
+}
+
+TEST(Policy, FallsAtOnceToTheFirstRungThatHolds) {
+  PrecisionPolicy policy(linear("up"), {}, {});
+  // x holds in blocks along rows, not along columns: fprop may use blocks, wgrad may not, dgrad does not read it.
+  std::vector<Switch> made = policy.observe(7, table(stats(6, 27, 12)));
+  ASSERT_EQ(made.size(), 2u);
+  EXPECT_EQ(made[0].gemm, "up/fprop");
+  EXPECT_EQ(made[0].to, Rung::kBlock);
+  EXPECT_EQ(made[0].step, 7);
+  EXPECT_NE(made[0].reason.find("up.x under one scale: SNR 6.0 dB (at least 18)"), std::string::npos) << made[0].reason;
+  EXPECT_EQ(made[1].gemm, "up/wgrad");
+  EXPECT_EQ(made[1].to, Rung::kHigh);
+  EXPECT_NE(made[1].reason.find("in 128-blocks: SNR 12.0 dB"), std::string::npos) << made[1].reason;
+  EXPECT_EQ(policy.rung("up/dgrad"), Rung::kTensor);
+  EXPECT_EQ(policy.decisions().at("up/fprop"), (GemmPrecision{true, Scaling::kBlock}));
+  EXPECT_EQ(policy.decisions().at("up/wgrad"), GemmPrecision{});
+}
+
+TEST(Policy, UnderflowAndValuesThatAreNotFiniteCountToo) {
+  PrecisionPolicy policy(linear("up"), {}, {});
+  TensorStats lost = kHealthy, broken = kHealthy;
+  lost[kStatTensor + kUnderflow] = 0.3f;
+  EXPECT_EQ(policy.observe(1, table(lost)).size(), 2u);
+  EXPECT_EQ(policy.rung("up/fprop"), Rung::kBlock);
+  broken[kStatNotFinite] = 0.01f;
+  std::vector<Switch> made = policy.observe(2, table(broken));
+  ASSERT_EQ(made.size(), 2u);
+  EXPECT_EQ(made[0].to, Rung::kHigh);
+  EXPECT_NE(made[0].reason.find("1 % of its values are not finite"), std::string::npos) << made[0].reason;
+}
+
+TEST(Policy, ReturnsAfterTheDwellAndLaterAfterEachFall) {
+  PrecisionPolicy policy(linear("up"), {.dwell = 3}, {});
+  const StatsTable good = table(kHealthy), bad = table(stats(6, 6, 6));
+  int64_t step = 0;
+  auto rounds_until_return = [&] {
+    int64_t rounds = 1;
+    while (policy.observe(++step, good).empty()) ++rounds;
+    return rounds;
+  };
+  for (int64_t rounds : {3, 6, 12}) {
+    policy.observe(++step, bad);
+    EXPECT_EQ(policy.rung("up/fprop"), Rung::kHigh);
+    EXPECT_EQ(rounds_until_return(), rounds);
+    EXPECT_EQ(policy.rung("up/fprop"), Rung::kTensor);
+  }
+}
+
+TEST(Policy, BetweenTheThresholdsNothingMoves) {
+  PrecisionPolicy policy(linear("up"), {}, {});
+  for (int step = 1; step < 20; ++step) EXPECT_TRUE(policy.observe(step, table(stats(20, 31, 31))).empty());
+  policy.observe(20, table(stats(10, 31, 31)));
+  for (int step = 21; step < 60; ++step) EXPECT_TRUE(policy.observe(step, table(stats(20, 31, 31))).empty());
+  EXPECT_EQ(policy.rung("up/fprop"), Rung::kBlock);
+}
+
+// SNRs that wander by a standard deviation of 1 dB around any level: few switches in 400 rounds, whatever the level.
+TEST(Policy, DoesNotFlapUnderNoise) {
+  for (double level = 10; level <= 32; level += 0.5) {
+    PrecisionPolicy policy(linear("up"), {}, {});
+    Philox random(11, static_cast<uint64_t>(level * 2));
+    for (int step = 1; step <= 400; ++step) {
+      auto noisy = [&](double db) { return db + random.normal(); };
+      policy.observe(step, table(stats(noisy(level), noisy(30), noisy(30))));
+    }
+    EXPECT_LE(policy.switches().size(), 4u) << "two GEMMs read x at " << level << " dB";
+  }
+}
+
+TEST(Policy, RefusesWhatTimingsDoNotShowToBeFaster) {
+  Target target{.name = "gpu"};
+  auto timed = [&](const char* precision, int64_t m, int64_t n, int64_t k, double seconds) {
+    target.timings.push_back({precision, m, n, k, seconds});
+  };
+  timed("bf16", 512, 256, 128, 2e-6);  // fprop: no FP8 is faster
+  timed("fp8-tensor", 512, 256, 128, 2e-6);
+  timed("fp8-block", 512, 256, 128, 3e-6);
+  timed("bf16", 512, 128, 256, 2e-6);  // dgrad: blocks are not faster
+  timed("fp8-tensor", 512, 128, 256, 1e-6);
+  timed("fp8-block", 512, 128, 256, 3e-6);
+  timed("fp8-tensor", 256, 128, 512, 9e-6);  // without bf16 beside it: says nothing
+  PrecisionPolicy policy(linear("up"), {}, target);
+  EXPECT_EQ(policy.rung("up/fprop"), Rung::kHigh);
+  EXPECT_EQ(policy.rung("up/dgrad"), Rung::kTensor);
+  ASSERT_FALSE(policy.switches().empty());
+  EXPECT_EQ(
+      policy.switches()[0].reason,
+      "fp8-tensor is not faster here: 0.002 ms beside 0.002 ms in bf16 at 512x256x128, the measured shape nearest "
+      "to 512x256x128 on gpu");
+  policy.observe(1, table(kHealthy, stats(5, 30, 30)));
+  EXPECT_EQ(policy.rung("up/dgrad"), Rung::kHigh);  // dy holds in blocks, which are not faster
+  for (int step = 2; step < 40; ++step) policy.observe(step, table(kHealthy));
+  EXPECT_EQ(policy.rung("up/fprop"), Rung::kHigh);
+  EXPECT_EQ(policy.rung("up/dgrad"), Rung::kTensor);
+}
+
+TEST(Policy, ImpossibleShapesStayHigh) {
+  std::vector<PolicyGemm> gemms = linear("up");
+  gemms[0].objection = "512x256x129 is not a multiple of 16";
+  PrecisionPolicy policy(gemms, {}, {});
+  for (int step = 1; step < 40; ++step) policy.observe(step, table(kHealthy));
+  EXPECT_EQ(policy.rung("up/fprop"), Rung::kHigh);
+  ASSERT_EQ(policy.switches().size(), 1u);
+  EXPECT_EQ(policy.switches()[0].reason, gemms[0].objection);
+}
+
+TEST(Policy, AResumedOneGoesOnAlike) {
+  Philox random(3, 0);
+  std::vector<StatsTable> rounds;
+  for (int i = 0; i < 200; ++i) {
+    auto some = [&] { return stats(20 + 8 * random.normal(), 24 + 5 * random.normal(), 24 + 5 * random.normal()); };
+    rounds.push_back(table(some(), some(), some()));
+  }
+  PrecisionPolicy whole(linear("up"), {.dwell = 2}, {}), first(linear("up"), {.dwell = 2}, {});
+  for (int i = 0; i < 200; ++i) whole.observe(i, rounds[static_cast<size_t>(i)]);
+  for (int i = 0; i < 101; ++i) first.observe(i, rounds[static_cast<size_t>(i)]);
+  PrecisionPolicy second(linear("up"), {.dwell = 2}, {});
+  second.restore(first.state(), "state");
+  for (int i = 101; i < 200; ++i) second.observe(i, rounds[static_cast<size_t>(i)]);
+  EXPECT_GT(whole.switches().size(), 10u);
+  EXPECT_EQ(whole.switches(), second.switches());
+  EXPECT_EQ(whole.state(), second.state());
+}
+
+TEST(Policy, RefusesTheStateOfAnotherModel) {
+  PrecisionPolicy policy(linear("up"), {}, {});
+  EXPECT_THROW(policy.restore(PrecisionPolicy(linear("down"), {}, {}).state(), "run.json"), Error);
+  EXPECT_THROW(policy.restore("{\"standings\": 3}", "run.json"), Error);
+  EXPECT_THROW(policy.restore("{", "run.json"), Error);
+}
+
+TEST(Policy, TheMapJoinsEqualLayers) {
+  std::vector<PolicyGemm> gemms;
+  StatsTable all;
+  for (const char* name : {"layers.0.attn.q", "layers.0.mlp.up", "layers.1.attn.q", "layers.1.mlp.up",
+                           "layers.2.attn.q", "layers.2.mlp.up"}) {
+    for (const PolicyGemm& gemm : linear(name)) gemms.push_back(gemm);
+    for (const char* suffix : {".x", ".dy", ".weight"}) all[name + std::string(suffix)] = kHealthy;
+  }
+  all["layers.2.mlp.up.x"] = stats(5, 30, 3);
+  PrecisionPolicy policy(gemms, {}, {});
+  policy.observe(1, all);
+  EXPECT_EQ(precision_map(policy),
+            "layer      attn.q    mlp.up     fprop/dgrad/wgrad: T one scale, B 128-blocks, 16 bf16\n"
+            "0-1        T/T/T     T/T/T\n"
+            "2          T/T/T     B/T/16\n");
+}
+
+}  // namespace
+}  // namespace octet

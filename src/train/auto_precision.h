@@ -1,0 +1,39 @@
+// Recipe auto during a run: the policy of the model's GEMMs, the rounds of statistics, and plans by decision.
+//
+// Owns no tensor: the trainer moves the state from one Stepper to the next (take_state, put_state).
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "precision/policy.h"
+#include "train/stepper.h"
+
+namespace octet {
+
+class AutoPrecision {
+ public:
+  // `options.compile` holds the recipe and the Target whose timings count. A round follows step 1 and every `interval`
+  // steps after it.
+  AutoPrecision(const ModelConfig& model, const StepperOptions& options, const PolicySettings& settings,
+                int64_t interval);
+
+  bool due(int64_t step) const { return (step - 1) % interval_ == 0; }
+  PrecisionPolicy& policy() { return policy_; }
+
+  // The plan of the present decisions; `cached` tells whether it was compiled before.
+  const Plan& plan(bool* cached = nullptr);
+
+ private:
+  ModelConfig model_;
+  StepperOptions options_;
+  int64_t interval_;
+  PrecisionPolicy policy_;
+  std::map<std::string, Plan> plans_;  // by decisions, as text: plans hold no tensor
+};
+
+// The linears' GEMMs of graph "train" as the policy sees them, in the order of the graph.
+std::vector<PolicyGemm> policy_gemms(const ModelConfig& model, const StepperOptions& options);
+
+}  // namespace octet

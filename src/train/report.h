@@ -1,0 +1,16 @@
+// The report of a run: one HTML page without external resources, made from log.jsonl alone. Loss, and under recipe auto
+// the precision of every GEMM over time, the statistics of every tensor, and the switches with their reasons.
+#pragma once
+
+#include <string>
+
+namespace octet {
+
+// Reads RUN/log.jsonl and writes RUN/report.html; returns its path. What a run logged after the checkpoint a later one
+// resumed from is left out. Throws kNotFound without a log, kCorrupt naming the line of a damaged one.
+std::string write_report(const std::string& run_folder);
+
+// The page around the data (report_page.cc).
+std::string report_page(const std::string& title, const std::string& json);
+
+}  // namespace octet
