@@ -176,7 +176,7 @@ TEST(Auto, TimingsThatShowNoGainKeepAShapeInBf16) {
 RunConfig restless(const TempFolder& folder) {
   RunConfig config = auto_config(folder);
   config.auto_interval = 2;
-  config.policy = {.dwell = 1, .leave_db = 26.0, .return_db = 26.2};
+  config.policy = {.dwell = 1, .leave_db = 25.5, .return_db = 25.5};
   config.dropout = 0.1;
   return config;
 }

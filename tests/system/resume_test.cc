@@ -48,7 +48,8 @@ TEST_P(Resume, EqualsAnUninterruptedRun) {
   EXPECT_TRUE(a == b) << "weights, moments or scales differ";
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, Resume, testing::Values("fp32", "bf16", "fp8-current", "fp8-delayed", "fp8-block", "auto"),
+INSTANTIATE_TEST_SUITE_P(Recipes, Resume,
+                         testing::Values("fp32", "bf16", "fp8-current", "fp8-delayed", "fp8-block", "auto"),
                          [](const auto& info) {
                            std::string name = info.param;
                            for (char& c : name)
