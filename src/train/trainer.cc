@@ -87,7 +87,7 @@ class Run {
           "data.train is not set: make a corpus with `octet data FILES --out PREFIX` and give its PREFIX");
     set_thread_count(static_cast<int>(config_.threads));
     open_data();
-    open_folder();
+    find_checkpoint();
     build();
     resume_or_start();
   }
@@ -96,7 +96,7 @@ class Run {
 
  private:
   void open_data();
-  void open_folder();
+  void find_checkpoint();
   void build();
   void resume_or_start();
   void evaluate_now(int64_t step);
@@ -163,15 +163,15 @@ void Run::build() {
 }
 
 // Which checkpoint goes on is known before anything is compiled: its decisions are part of the plan.
-void Run::open_folder() {
-  make_folders(config_.out);
-  lock_ = std::make_unique<FolderLock>(config_.out);
-  log_ = std::make_unique<RunLog>(config_.out);
+void Run::find_checkpoint() {
   if (config_.resume == "auto") resume_from_ = newest_sound_checkpoint(config_.out);
   if (config_.resume != "auto" && config_.resume != "never") resume_from_ = config_.resume;
 }
 
 void Run::resume_or_start() {
+  make_folders(config_.out);
+  lock_ = std::make_unique<FolderLock>(config_.out);
+  log_ = std::make_unique<RunLog>(config_.out);
   std::string data = fmt::format("{} tokens {} documents length {} sampling {} seed {} batch {}", train_data_->tokens(),
                                  train_data_->documents(), config_.sequence_length, config_.sampling, config_.seed,
                                  config_.accumulation() * config_.micro_batch);
