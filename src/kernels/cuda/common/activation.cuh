@@ -1,0 +1,72 @@
+// The activation functions and their slopes in float32, shared by the elementwise kernels and the fusions: one
+// formulation each, so that fused and unfused results have the same bits.
+//
+// tanh forms go through the logistic function: x/2 (1 + tanh u) = x sigmoid(2u). It takes two operations of the special
+// function unit (2^x and 1/x, each good to about 1 unit in the last place), where tanhf takes a branch and a polynomial.
+#pragma once
+
+namespace octet::cuda {
+
+inline constexpr float kSqrt2OverPi = 0.79788456f, kInvSqrt2 = 0.70710678f, kInvSqrt2Pi = 0.39894228f,
+                       kCubic = 0.044715f, kLog2E = 1.44269504f;
+
+// Subnormal results become 0, which 1 + e does not see.
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float reciprocal_fast(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// 1 / (1 + exp(-x)); exp overflows to infinity and its reciprocal to 0.
+__device__ __forceinline__ float sigmoid(float x) { return reciprocal_fast(1.0f + exp2_fast(-kLog2E * x)); }
+
+struct GeluTanh {
+  // 2u = 2 sqrt(2/pi) (x + 0.044715 x^3)
+  __device__ __forceinline__ float operator()(float x) const {
+    return x * sigmoid(2 * kSqrt2OverPi * x * fmaf(kCubic * x, x, 1.0f));
+  }
+};
+struct GeluTanhSlope {
+  // With s = sigmoid(2u): s + 2 x s (1 - s) du/dx. Beyond +-20 it is exactly 1 and 0 and x^2 may overflow.
+  __device__ __forceinline__ float operator()(float x) const {
+    x = x > 20.0f ? 20.0f : x;
+    x = x < -20.0f ? -20.0f : x;
+    const float square = x * x;
+    const float s = sigmoid(2 * kSqrt2OverPi * x * fmaf(square, kCubic, 1.0f));
+    const float du = kSqrt2OverPi * fmaf(square, 3 * kCubic, 1.0f);
+    return fmaf(2 * x * s * (1.0f - s), du, s);
+  }
+};
+
+struct GeluErf {
+  __device__ __forceinline__ float operator()(float x) const { return 0.5f * x * (1.0f + erff(kInvSqrt2 * x)); }
+};
+struct GeluErfSlope {
+  // Phi(x) + x phi(x)
+  __device__ __forceinline__ float operator()(float x) const {
+    return fmaf(kInvSqrt2Pi * x, exp2_fast(-0.5f * kLog2E * x * x), 0.5f * (1.0f + erff(kInvSqrt2 * x)));
+  }
+};
+
+struct Silu {
+  __device__ __forceinline__ float operator()(float x) const { return x * sigmoid(x); }
+};
+struct SiluSlope {
+  __device__ __forceinline__ float operator()(float x) const {
+    const float s = sigmoid(x);
+    return s * fmaf(x, 1.0f - s, 1.0f);
+  }
+};
+
+struct Relu {
+  __device__ __forceinline__ float operator()(float x) const { return x < 0.0f ? 0.0f : x; }
+};
+struct ReluSlope {
+  __device__ __forceinline__ float operator()(float x) const { return x > 0.0f ? 1.0f : 0.0f; }
+};
+
+}  // namespace octet::cuda

@@ -1,0 +1,87 @@
+// scale, the activations and their gradients.
+#include "kernels/cuda/common/activation.cuh"
+#include "kernels/cuda/common/pointwise.cuh"
+#include "kernels/cuda/elementwise/elementwise.h"
+
+namespace octet::cuda {
+namespace {
+
+constexpr int kUnroll = 4;
+
+struct Times {
+  float factor;
+  __device__ __forceinline__ float operator()(float x) const { return x * factor; }
+};
+
+// dx = dy slope(x)
+template <typename T, typename Slope>
+struct MapGradient {
+  const T *x, *dy;
+  T* dx;
+  Slope slope;
+  template <int kVec>
+  struct Held {
+    Vec<T, kVec> x, dy;
+  };
+  template <int kVec>
+  __device__ __forceinline__ Held<kVec> load(int64_t i) const {
+    return {read<kVec>(x + i), read<kVec>(dy + i)};
+  }
+  template <int kVec>
+  __device__ __forceinline__ void finish(const Held<kVec>& held, int64_t i) {
+    Vec<T, kVec> v;
+#pragma unroll
+    for (int k = 0; k < kVec; ++k)
+      v.at[k] = from_float<T>(to_float(held.dy.at[k]) * slope(to_float(held.x.at[k])));
+    write<kVec>(dx + i, v);
+  }
+  __device__ void end() {}
+};
+
+template <typename Body>
+void with_f32_or_bf16(DType dtype, Body&& body) {
+  if (dtype == DType::kF32) body(float{});
+  if (dtype == DType::kBF16) body(bf16{});
+}
+
+}  // namespace
+
+void launch_scale(DType dtype, const void* x, void* y, int64_t count, float factor, cudaStream_t stream) {
+  with_f32_or_bf16(dtype, [&]<typename T>(T) {
+    const Map<T, T, Times> map{static_cast<const T*>(x), static_cast<T*>(y), {factor}};
+    launch_pointwise<kVecOf<T>, kUnroll>(count, map, stream);
+  });
+}
+
+void launch_activation(Activation fn, DType dtype, const void* x, void* y, int64_t count, cudaStream_t stream) {
+  with_f32_or_bf16(dtype, [&]<typename T>(T) {
+    const auto launch = [&]<typename Fn>(Fn) {
+      const Map<T, T, Fn> map{static_cast<const T*>(x), static_cast<T*>(y), {}};
+      launch_pointwise<kVecOf<T>, kUnroll>(count, map, stream);
+    };
+    switch (fn) {
+      case Activation::kGeluTanh: launch(GeluTanh{}); break;
+      case Activation::kGeluErf: launch(GeluErf{}); break;
+      case Activation::kSilu: launch(Silu{}); break;
+      case Activation::kRelu: launch(Relu{}); break;
+    }
+  });
+}
+
+void launch_activation_grad(Activation fn, DType dtype, const void* x, const void* dy, void* dx, int64_t count,
+                            cudaStream_t stream) {
+  with_f32_or_bf16(dtype, [&]<typename T>(T) {
+    const auto launch = [&]<typename Slope>(Slope) {
+      const MapGradient<T, Slope> map{static_cast<const T*>(x), static_cast<const T*>(dy), static_cast<T*>(dx), {}};
+      launch_pointwise<kVecOf<T>, kUnroll>(count, map, stream);
+    };
+    switch (fn) {
+      case Activation::kGeluTanh: launch(GeluTanhSlope{}); break;
+      case Activation::kGeluErf: launch(GeluErfSlope{}); break;
+      case Activation::kSilu: launch(SiluSlope{}); break;
+      case Activation::kRelu: launch(ReluSlope{}); break;
+    }
+  });
+}
+
+}  // namespace octet::cuda

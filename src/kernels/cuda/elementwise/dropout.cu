@@ -1,0 +1,57 @@
+// dropout: kept elements times 1 / (1 - p), decided by the element's own random word; one Philox call makes four.
+#include "kernels/cuda/common/philox.cuh"
+#include "kernels/cuda/common/pointwise.cuh"
+#include "kernels/cuda/elementwise/elementwise.h"
+
+namespace octet::cuda {
+namespace {
+
+template <typename T>
+struct Drop {
+  const T* x;
+  const int64_t* rng;
+  T* y;
+  DropoutSite site;
+  template <int kVec>
+  using Held = Vec<T, kVec>;
+  template <int kVec>
+  __device__ __forceinline__ Held<kVec> load(int64_t i) const {
+    return read<kVec>(x + i);
+  }
+  __device__ __forceinline__ T keep(T value, uint32_t word) const {
+    return from_float<T>(word >> 8 >= site.threshold ? to_float(value) * site.factor : 0.0f);
+  }
+  template <int kVec>
+  __device__ __forceinline__ void finish(const Held<kVec>& held, int64_t i) {
+    const RandomStream stream = RandomStream::of(rng, site.key);
+    Vec<T, kVec> v;
+    if constexpr (kVec == 1) {
+      const uint4 words = stream.words(static_cast<uint64_t>(i) / 4);
+      const uint32_t word = i % 4 == 0 ? words.x : i % 4 == 1 ? words.y : i % 4 == 2 ? words.z : words.w;
+      v.at[0] = keep(held.at[0], word);
+    } else {
+#pragma unroll
+      for (int k = 0; k < kVec; k += 4) {
+        const uint4 words = stream.words(static_cast<uint64_t>(i + k) / 4);
+        v.at[k] = keep(held.at[k], words.x);
+        v.at[k + 1] = keep(held.at[k + 1], words.y);
+        v.at[k + 2] = keep(held.at[k + 2], words.z);
+        v.at[k + 3] = keep(held.at[k + 3], words.w);
+      }
+    }
+    write<kVec>(y + i, v);
+  }
+  __device__ void end() {}
+};
+
+}  // namespace
+
+void launch_dropout(DropoutSite site, DType dtype, const void* x, const int64_t* rng, void* y, int64_t count,
+                    cudaStream_t stream) {
+  const auto launch = [&]<typename T>(T) {
+    launch_pointwise<kVecOf<T>, 4>(count, Drop<T>{static_cast<const T*>(x), rng, static_cast<T*>(y), site}, stream);
+  };
+  dtype == DType::kF32 ? launch(float{}) : launch(bf16{});
+}
+
+}  // namespace octet::cuda
