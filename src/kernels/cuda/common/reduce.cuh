@@ -16,6 +16,13 @@ struct Max {  // of plain numbers; NaN is lost: amax travels as bits, below
   __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
+// The larger; a NaN in either goes through.
+__device__ __forceinline__ float max_or_nan(float a, float b) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+
 template <typename Op>
 __device__ __forceinline__ float warp_reduce(float x, Op op = {}) {
 #pragma unroll

@@ -5,11 +5,6 @@
 namespace octet::cuda {
 namespace {
 
-__device__ __forceinline__ float max_or_nan(float a, float b) {
-  float y;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
-  return y;
-}
 
 // The operation is the same for the whole grid: its branch costs nothing beside the memory, and saves instances.
 __device__ __forceinline__ float combine(Binary op, float a, float b) {

@@ -1,0 +1,57 @@
+// Launchers of the activation fusions. Matrices are contiguous [rows, cols]; null results are not made. Every value
+// between the members rounds to its declared type. They return without waiting.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "base/dtype.h"
+
+namespace octet::cuda {
+
+// biased = x + bias, y = gelu(biased), amax = max |y|. dtype (of x, biased, y) f32 or bf16; bias f32 or dtype, [cols],
+// or null: then x is biased. cols is a multiple of 16 bytes where there is a bias.
+struct BiasGelu {
+  bool tanh_form;
+  DType dtype, bias_type;
+  const void *x, *bias;
+  void *biased, *y;
+  float* amax;
+  int64_t rows, cols;
+};
+void launch_bias_gelu(const BiasGelu& job, cudaStream_t stream);
+
+// dx = dy gelu'(x), amax = max |dx|.
+struct GeluGrad {
+  bool tanh_form;
+  DType dtype;
+  const void *x, *dy;
+  void* dx;
+  float* amax;
+  int64_t rows, cols;
+};
+void launch_gelu_grad(const GeluGrad& job, cudaStream_t stream);
+
+// silu = gate sigmoid(gate), y = silu * up, amax = max |y|.
+struct Swiglu {
+  DType dtype;
+  const void *gate, *up;
+  void *silu, *y;
+  float* amax;
+  int64_t rows, cols;
+};
+void launch_swiglu(const Swiglu& job, cudaStream_t stream);
+
+// dsilu = dy * up, dgate = dsilu silu'(gate), dup = dy * silu; silu is read where it was kept, else made again (and
+// written to silu_out where wanted). amaxes of dgate and dup.
+struct SwigluGrad {
+  DType dtype;
+  const void *gate, *up, *dy, *silu;
+  void *dsilu, *dgate, *dup, *silu_out;
+  float *amax_dgate, *amax_dup;
+  int64_t rows, cols;
+};
+void launch_swiglu_grad(const SwigluGrad& job, cudaStream_t stream);
+
+}  // namespace octet::cuda

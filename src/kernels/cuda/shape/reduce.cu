@@ -1,0 +1,148 @@
+// reduce: sum, max, amax over the rows of a matrix or over everything, in two stages of fixed order.
+#include <algorithm>
+
+#include "kernels/cuda/common/tile.cuh"
+#include "kernels/cuda/shape/shape.h"
+
+namespace octet::cuda {
+namespace {
+
+// partial [row tiles, cols] of x [rows, cols]; kWhole: cols is a multiple of 8.
+template <typename Kind, typename T, bool kWhole>
+__global__ void __launch_bounds__(kTileThreads)
+    reduce_rows_kernel(const T* x, float* partial, int64_t rows, int64_t cols, unsigned col_tiles) {
+  __shared__ float scratch[kTileThreads / 32][kTileSide];
+  const int64_t row_tile = blockIdx.x / col_tiles, c0 = static_cast<int64_t>(blockIdx.x % col_tiles) * kTileSide;
+  const int64_t col = c0 + static_cast<int64_t>(threadIdx.x % 16) * kTileRun;
+  const int64_t row = row_tile * kTileSide + static_cast<int64_t>(threadIdx.x / 16) * kTileRun;
+  Vec<T, kTileRun> v[kTileRun];
+#pragma unroll
+  for (int r = 0; r < kTileRun; ++r) {
+    const T* from = x + (row + r) * cols + col;
+    if (kWhole && row + r < rows && col < cols) v[r] = read<kTileRun>(from);
+    if (!kWhole && row + r < rows) {
+#pragma unroll
+      for (int k = 0; k < kTileRun; ++k) {
+        if (col + k < cols) v[r].at[k] = from[k];
+      }
+    }
+  }
+  float held[kTileRun];
+#pragma unroll
+  for (int k = 0; k < kTileRun; ++k) {
+    held[k] = Kind::kIdentity;
+#pragma unroll
+    for (int r = 0; r < kTileRun; ++r) {
+      if (row + r < rows && col + k < cols) held[k] = Kind::join(held[k], Kind::element(to_float(v[r].at[k])));
+    }
+  }
+  join_columns<Kind>(held, scratch, partial + row_tile * cols + c0, cols - c0);
+}
+
+constexpr int64_t kMostBlocks = 1056;  // 8 blocks on each of 132 processors
+constexpr int kAllUnroll = 4;
+
+int64_t blocks_of(int64_t count) {
+  return std::clamp<int64_t>(count / (kPointwiseThreads * kTileRun * kAllUnroll), 1, kMostBlocks);
+}
+
+template <typename Kind>
+__device__ __forceinline__ float join_block(float x) {
+  __shared__ float scratch[8];
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes >>= 1) x = Kind::join(x, __shfl_xor_sync(kWholeWarp, x, lanes));
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = scratch[0];
+#pragma unroll
+  for (int w = 1; w < 8; ++w) x = Kind::join(x, scratch[w]);
+  return x;
+}
+
+// partial [blocks] of x: block b takes every gridDim-th step of 4 vectors a thread.
+template <typename Kind, typename T>
+__global__ void __launch_bounds__(kPointwiseThreads) reduce_all_kernel(const T* x, float* partial, int64_t count) {
+  constexpr int64_t kLine = static_cast<int64_t>(kPointwiseThreads) * kTileRun, kStep = kLine * kAllUnroll;
+  float held[kTileRun];
+#pragma unroll
+  for (int k = 0; k < kTileRun; ++k) held[k] = Kind::kIdentity;
+  const int64_t mine = static_cast<int64_t>(threadIdx.x) * kTileRun;
+  int64_t base = blockIdx.x * kStep;
+  for (; base + kStep <= count; base += gridDim.x * kStep) {
+    Vec<T, kTileRun> v[kAllUnroll];
+#pragma unroll
+    for (int u = 0; u < kAllUnroll; ++u) v[u] = read<kTileRun>(x + base + u * kLine + mine);
+#pragma unroll
+    for (int u = 0; u < kAllUnroll; ++u) {
+#pragma unroll
+      for (int k = 0; k < kTileRun; ++k) held[k] = Kind::join(held[k], Kind::element(to_float(v[u].at[k])));
+    }
+  }
+  for (int64_t i = base + threadIdx.x; i < std::min(base + kStep, count); i += kPointwiseThreads)
+    held[0] = Kind::join(held[0], Kind::element(to_float(x[i])));
+#pragma unroll
+  for (int k = 1; k < kTileRun; ++k) held[0] = Kind::join(held[0], held[k]);
+  const float all = join_block<Kind>(held[0]);
+  if (threadIdx.x == 0) partial[blockIdx.x] = all;
+}
+
+template <typename Kind>
+__global__ void __launch_bounds__(256) finish_all_kernel(const float* partial, float* y, int count) {
+  float held = Kind::kIdentity;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += 256) held = Kind::join(held, partial[i]);
+  held = join_block<Kind>(held);
+  if (threadIdx.x == 0) y[0] = held;
+}
+
+template <typename Body>
+void with_kind(Reduction kind, Body&& body) {
+  switch (kind) {
+    case Reduction::kSum: return body(SumOf{});
+    case Reduction::kMax: return body(MaxOf{});
+    case Reduction::kAmax: return body(AmaxOf{});
+  }
+}
+template <typename Body>
+void with_f32_or_bf16(DType dtype, Body&& body) {
+  dtype == DType::kF32 ? body(float{}) : body(bf16{});
+}
+
+}  // namespace
+
+int64_t reduce_rows_scratch(int64_t rows, int64_t cols) {
+  return tiles_of(rows) * cols * static_cast<int64_t>(sizeof(float));
+}
+int64_t reduce_all_scratch(int64_t count) { return blocks_of(count) * static_cast<int64_t>(sizeof(float)); }
+
+void launch_reduce_rows(Reduction kind, DType dtype, const void* x, float* y, int64_t rows, int64_t cols,
+                        float* scratch, cudaStream_t stream) {
+  const int64_t row_tiles = tiles_of(rows), col_tiles = tiles_of(cols);
+  const auto grid = static_cast<unsigned>(row_tiles * col_tiles), across = static_cast<unsigned>(col_tiles);
+  float* partial = row_tiles == 1 ? y : scratch;
+  with_kind(kind, [&]<typename Kind>(Kind) {
+    with_f32_or_bf16(dtype, [&]<typename T>(T) {
+      const T* from = static_cast<const T*>(x);
+      if (cols % kTileRun == 0) {
+        reduce_rows_kernel<Kind, T, true><<<grid, kTileThreads, 0, stream>>>(from, partial, rows, cols, across);
+      } else {
+        reduce_rows_kernel<Kind, T, false><<<grid, kTileThreads, 0, stream>>>(from, partial, rows, cols, across);
+      }
+    });
+    if (row_tiles > 1) launch_finish_rows<Kind>(partial, y, row_tiles, cols, stream);
+  });
+}
+
+void launch_reduce_all(Reduction kind, DType dtype, const void* x, float* y, int64_t count, float* scratch,
+                       cudaStream_t stream) {
+  const int64_t blocks = blocks_of(count);
+  float* partial = blocks == 1 ? y : scratch;
+  with_kind(kind, [&]<typename Kind>(Kind) {
+    with_f32_or_bf16(dtype, [&]<typename T>(T) {
+      reduce_all_kernel<Kind, T>
+          <<<static_cast<unsigned>(blocks), kPointwiseThreads, 0, stream>>>(static_cast<const T*>(x), partial, count);
+    });
+    if (blocks > 1) finish_all_kernel<Kind><<<1, 256, 0, stream>>>(partial, y, static_cast<int>(blocks));
+  });
+}
+
+}  // namespace octet::cuda
