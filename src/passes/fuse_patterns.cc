@@ -1,6 +1,7 @@
 #include "passes/fuse_patterns.h"
 
 #include <algorithm>
+#include <optional>
 
 namespace octet {
 namespace {
@@ -54,6 +55,11 @@ NodeId find_user(const UseGraph& uses, Value value, const Link& link, Phase phas
   return NodeId::kNone;
 }
 
+void in_node_order(Match& match) {
+  std::sort(match.begin(), match.end(),
+            [](const FusionMember& a, const FusionMember& b) { return index(a.node) < index(b.node); });
+}
+
 // dsilu = dy * up; dgate = silu_grad(gate, dsilu); dup = dy * silu(gate), the last silu a member when it is made again.
 Match swiglu_grad(const UseGraph& uses, NodeId first) {
   const Node& node = uses.node(first);
@@ -74,12 +80,45 @@ Match swiglu_grad(const UseGraph& uses, NodeId first) {
       Match match = {{first, "dsilu"}, {grad, "dgate"}, {other, "dup"}};
       bool only_here = uses.users(silu).size() == 1 && !uses.is_output(silu);
       if (maker.phase != Phase::kForward && only_here) match.push_back({silu.node, "silu"});
-      std::sort(match.begin(), match.end(),
-                [](const FusionMember& a, const FusionMember& b) { return index(a.node) < index(b.node); });
+      in_node_order(match);
       return match;
     }
   }
   return {};
+}
+
+// The swiglu_grad and what reads each of its two results: named after them, "quantize_dgate".
+FusionPattern swiglu_grad_with(const char* kind, const char* members, Link end) {
+  return {kind, members, [end](const UseGraph& uses, NodeId first) {
+            Match match = swiglu_grad(uses, first);
+            Match ends;
+            for (const FusionMember& member : match) {
+              if (member.name != "dgate" && member.name != "dup") continue;
+              NodeId user = find_user(uses, {member.node, 0}, end, uses.node(first).phase);
+              if (user == NodeId::kNone) return Match{};
+              ends.push_back({user, std::string(end.name) + "_" + member.name});
+            }
+            match.insert(match.end(), ends.begin(), ends.end());
+            in_node_order(match);
+            return match;
+          }};
+}
+
+// `root`, where there is one, and nodes that all read its result 0; else nodes that read what the first of them reads.
+FusionPattern fan(const char* kind, const char* members, std::optional<Link> root, std::vector<Link> links) {
+  return {kind, members, [root, links](const UseGraph& uses, NodeId first) {
+            const Link& link = root ? *root : links.front();
+            if (!link.accepts(uses.graph(), uses.node(first))) return Match{};
+            Match match = {{first, link.name}};
+            const Value read = root ? Value{first, 0} : uses.node(first).inputs[0];
+            for (size_t i = root ? 0 : 1; i < links.size(); ++i) {
+              NodeId user = find_user(uses, read, links[i], uses.node(first).phase);
+              if (user == NodeId::kNone) return Match{};
+              match.push_back({user, links[i].name});
+            }
+            in_node_order(match);
+            return match;
+          }};
 }
 
 FusionPattern row(const char* kind, const char* members, std::vector<Link> links) {
@@ -125,6 +164,8 @@ std::span<const FusionPattern> fusion_patterns() {
       row("bias_gelu_amax", "bias, gelu, amax", {kBias, kGelu, kAmaxOf}),
       row("swiglu_quantize", "silu, mul, quantize", {kSilu, kMul, kQuantize}),
       row("swiglu_amax", "silu, mul, amax", {kSilu, kMul, kAmaxOf}),
+      swiglu_grad_with("swiglu_grad_quantize", "swiglu_grad's, quantize of dgate and dup", kQuantize),
+      swiglu_grad_with("swiglu_grad_amax", "swiglu_grad's, amax of dgate and dup", kAmaxOf),
       {"swiglu_grad", "dsilu, dgate, dup, (silu)", swiglu_grad},
       row("norm_quantize", "norm, quantize", {kNorm, kQuantize}),
       row("norm_amax", "norm, amax", {kNorm, kAmaxOf}),
@@ -132,8 +173,14 @@ std::span<const FusionPattern> fusion_patterns() {
       row("bias_gelu", "bias, gelu", {kBias, kGelu}),
       row("gelu_quantize", "gelu, quantize", {kGelu, kQuantize}),
       row("swiglu", "silu, mul", {kSilu, kMul}),
+      fan("gelu_grad_bias_quantize", "gelu_grad, bias_grad, quantize", kGeluGrad, {kRowSum, kQuantize}),
+      fan("gelu_grad_bias_amax", "gelu_grad, bias_grad, amax", kGeluGrad, {kRowSum, kAmaxOf}),
       row("gelu_grad_bias", "gelu_grad, bias_grad", {kGeluGrad, kRowSum}),
+      row("gelu_grad_quantize", "gelu_grad, quantize", {kGeluGrad, kQuantize}),
+      row("gelu_grad_amax", "gelu_grad, amax", {kGeluGrad, kAmaxOf}),
       row("norm_grad_add", "norm_grad, add", {kNormGrad, kAdd}),
+      fan("bias_grad_quantize", "bias_grad, quantize", std::nullopt, {kRowSum, kQuantize}),
+      fan("bias_grad_amax", "bias_grad, amax", std::nullopt, {kRowSum, kAmaxOf}),
   };
   return table;
 }

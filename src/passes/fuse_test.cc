@@ -100,6 +100,11 @@ TEST(Fuse, CountsPerRecipe) {
             (Kinds{{"add_norm_quantize", 4}, {"bias_gelu_quantize", 2}, {"add_norm", 1}}));
   EXPECT_EQ(kinds("gpt2", "bf16", "train").at("gelu_grad_bias"), 2);
   EXPECT_EQ(kinds("llama", "bf16", "train").at("swiglu_grad"), 2);
+  EXPECT_EQ(kinds("llama", "fp8-current", "train").at("swiglu_grad_amax"), 2);
+  EXPECT_EQ(kinds("llama", "fp8-block", "train").at("swiglu_grad_quantize"), 2);
+  EXPECT_EQ(kinds("gpt2", "fp8-current", "train").at("gelu_grad_bias_amax"), 2);
+  EXPECT_EQ(kinds("gpt2", "fp8-delayed", "train").at("gelu_grad_bias_quantize"), 2);
+  EXPECT_EQ(kinds("gpt2", "fp8-delayed", "train").at("bias_grad_quantize"), 10);  // q, k, v, o, down
 }
 
 TEST(Fuse, ResultsNobodyReadsAreDropped) {

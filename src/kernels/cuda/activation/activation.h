@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "kernels/cuda/precision/quantize.h"
 
 namespace octet::cuda {
 
@@ -53,5 +54,26 @@ struct SwigluGrad {
   int64_t rows, cols;
 };
 void launch_swiglu_grad(const SwigluGrad& job, cudaStream_t stream);
+
+// --- in tiles of 128 x 128: with codes, their transpose and sums over rows in the same pass. bf16, tanh form, cols
+// and, where there are transposed codes, rows multiples of 16.
+
+// What is made of a matrix [rows, cols] while its tiles are in registers. Codes: those of the formats in takes_codes.
+struct TileEnd {
+  bool quantizes = false;  // else job.amax alone
+  Grouping grouping = Grouping::kTensor;
+  QuantizeJob job;
+  float* row_sums = nullptr;  // [cols]
+  float* scratch = nullptr;   // reduce_rows_scratch(rows, cols) bytes, where there are row_sums
+};
+// Activations: e4m3; gradients: e5m2 per tensor, e4m3 in blocks (recipes fp8-delayed and fp8-block).
+bool takes_codes(bool gradient, Grouping grouping, DType format);
+
+void launch_gelu_tiles(const BiasGelu& job, const TileEnd& end, cudaStream_t stream);  // end.quantizes
+void launch_gelu_grad_tiles(const GeluGrad& job, const TileEnd& end, cudaStream_t stream);
+void launch_swiglu_tiles(const Swiglu& job, const TileEnd& end, cudaStream_t stream);  // end.quantizes
+void launch_swiglu_grad_tiles(const SwigluGrad& job, const TileEnd& dgate, const TileEnd& dup,
+                              cudaStream_t stream);                               // both quantize
+void launch_plain_tiles(const void* x, const TileEnd& end, cudaStream_t stream);  // of a gradient
 
 }  // namespace octet::cuda

@@ -1,7 +1,43 @@
 #include "kernels/cuda/bench_cases.h"
+#include "kernels/cuda/activation/fusion_cases.h"
 
 namespace octet::cuda {
 
-std::vector<cpu::Case> activation_bench_cases() { return {}; }
+std::vector<cpu::Case> activation_bench_cases() {
+  using Results = std::vector<std::string>;
+  std::vector<cpu::Case> cases;
+  const auto add = [&](const char* kind, Results results, const char* scaling = "tensor", DType format = DType::kE4M3) {
+    cases.push_back(activation_fusion_case({.kind = kind,
+                                            .rows = 8192,
+                                            .cols = 16384,
+                                            .results = std::move(results),
+                                            .scaling = scaling,
+                                            .format = format,
+                                            .dtypes = {DType::kBF16}}));
+  };
+  add("bias_gelu", {"bias.0", "gelu.0"});
+  add("bias_gelu_amax", {"bias.0", "gelu.0", "amax.0"});
+  add("swiglu", {"silu.0", "mul.0"});
+  add("swiglu_amax", {"silu.0", "mul.0", "amax.0"});
+  add("swiglu_grad", {"dgate.0", "dup.0"});
+  add("swiglu_grad_amax", {"dgate.0", "dup.0", "amax_dgate.0", "amax_dup.0"});
+  add("gelu_grad_bias", {"gelu_grad.0", "bias_grad.0"});
+  add("gelu_grad_bias_amax", {"gelu_grad.0", "bias_grad.0", "amax.0"});
+  for (const char* scaling : {"tensor", "1x128"}) {
+    const bool delayed = std::string(scaling) == "tensor";
+    const DType gradient = delayed ? DType::kE5M2 : DType::kE4M3;
+    const auto with_codes = [&](Results list, const std::string& name = "quantize") {
+      for (const char* result : {".0", ".1", ".2", ".3"}) list.push_back(name + result);
+      if (delayed) list.push_back(name + ".4");
+      return list;
+    };
+    add("bias_gelu_quantize", with_codes({"bias.0"}), scaling);
+    add("swiglu_quantize", with_codes({"silu.0"}), scaling);
+    add("gelu_grad_bias_quantize", with_codes({"bias_grad.0"}), scaling, gradient);
+    add("bias_grad_quantize", with_codes({"bias_grad.0"}), scaling, gradient);
+    add("swiglu_grad_quantize", with_codes(with_codes({}, "quantize_dgate"), "quantize_dup"), scaling, gradient);
+  }
+  return cases;
+}
 
 }  // namespace octet::cuda

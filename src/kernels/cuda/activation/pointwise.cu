@@ -160,9 +160,12 @@ void with_f32_or_bf16(DType dtype, Body&& body) {
 template <typename T, typename B, typename Fn>
 void launch(const BiasGelu& job, cudaStream_t stream) {
   constexpr int kVec = kVecOf<T>;
-  const BiasGeluBody<T, B, Fn> body{static_cast<const T*>(job.x), static_cast<const B*>(job.bias),
-                                    static_cast<T*>(job.biased),  static_cast<T*>(job.y),
-                                    job.cols,                     {job.amax},
+  const BiasGeluBody<T, B, Fn> body{static_cast<const T*>(job.x),
+                                    static_cast<const B*>(job.bias),
+                                    static_cast<T*>(job.biased),
+                                    static_cast<T*>(job.y),
+                                    job.cols,
+                                    {job.amax},
                                     {}};
   launch_pointwise<kVec, 4>(job.rows * job.cols, body, stream);
 }
@@ -195,8 +198,11 @@ void launch_gelu_grad(const GeluGrad& job, cudaStream_t stream) {
 void launch_swiglu(const Swiglu& job, cudaStream_t stream) {
   clear(job.amax, stream);
   with_f32_or_bf16(job.dtype, [&]<typename T>(T) {
-    const SwigluBody<T> body{static_cast<const T*>(job.gate), static_cast<const T*>(job.up), static_cast<T*>(job.silu),
-                             static_cast<T*>(job.y), {job.amax}};
+    const SwigluBody<T> body{static_cast<const T*>(job.gate),
+                             static_cast<const T*>(job.up),
+                             static_cast<T*>(job.silu),
+                             static_cast<T*>(job.y),
+                             {job.amax}};
     launch_pointwise<kVecOf<T>, 4>(job.rows * job.cols, body, stream);
   });
 }
@@ -204,11 +210,16 @@ void launch_swiglu(const Swiglu& job, cudaStream_t stream) {
 void launch_swiglu_grad(const SwigluGrad& job, cudaStream_t stream) {
   clear(job.amax_dgate, stream), clear(job.amax_dup, stream);
   with_f32_or_bf16(job.dtype, [&]<typename T>(T) {
-    const SwigluGradBody<T> body{
-        static_cast<const T*>(job.gate), static_cast<const T*>(job.up), static_cast<const T*>(job.dy),
-        static_cast<const T*>(job.silu), static_cast<T*>(job.dsilu),    static_cast<T*>(job.dgate),
-        static_cast<T*>(job.dup),        static_cast<T*>(job.silu_out), {job.amax_dgate},
-        {job.amax_dup}};
+    const SwigluGradBody<T> body{static_cast<const T*>(job.gate),
+                                 static_cast<const T*>(job.up),
+                                 static_cast<const T*>(job.dy),
+                                 static_cast<const T*>(job.silu),
+                                 static_cast<T*>(job.dsilu),
+                                 static_cast<T*>(job.dgate),
+                                 static_cast<T*>(job.dup),
+                                 static_cast<T*>(job.silu_out),
+                                 {job.amax_dgate},
+                                 {job.amax_dup}};
     launch_pointwise<kVecOf<T>, 2>(job.rows * job.cols, body, stream);
   });
 }

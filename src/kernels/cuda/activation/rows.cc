@@ -1,107 +1,67 @@
 // Rows of the gelu and swiglu fusions. A body is read once, when binding: its leaves and results become indices of the
-// node's inputs and results. What the kernels do not take runs member by member.
+// node's inputs and results. What the kernels here do not take goes to fusion_member_rows.
 #include <algorithm>
-#include <array>
 
 #include "kernels/cuda/activation/activation.h"
 #include "kernels/cuda/families.h"
-#include "kernels/cuda/members.h"
+#include "kernels/cuda/fusion_body.h"
+#include "kernels/cuda/shape/shape.h"
 
 namespace octet::cuda {
 namespace {
 
-constexpr const char* kKinds[] = {"bias_gelu_quantize", "bias_gelu_amax", "bias_gelu", "gelu_quantize",
-                                  "swiglu_quantize",    "swiglu_amax",    "swiglu",    "swiglu_grad",
-                                  "gelu_grad_bias"};
+constexpr const char* kKinds[] = {
+    "bias_gelu_quantize",      "bias_gelu_amax",     "bias_gelu",           "gelu_quantize",  "gelu_grad_bias",
+    "gelu_grad_bias_quantize", "gelu_grad_quantize", "gelu_grad_bias_amax", "gelu_grad_amax", "bias_grad_quantize",
+    "bias_grad_amax",          "swiglu_quantize",    "swiglu_amax",         "swiglu",         "swiglu_grad",
+    "swiglu_grad_quantize",    "swiglu_grad_amax"};
 
 std::string_view kind_of(const Node& node) { return node.attrs.get<std::string>("kind"); }
 bool is_kind(const Node& node, std::initializer_list<const char*> kinds) {
   return std::any_of(kinds.begin(), kinds.end(), [&](const char* kind) { return kind_of(node) == kind; });
 }
 
-class Body {
- public:
-  explicit Body(const Node& fusion) : graph_(*fusion.body) {}
+// Every matrix of the body but codes is of this type.
+bool matrices_are(const FusionBody& body, DType dtype) {
+  return std::all_of(body.graph().nodes().begin(), body.graph().nodes().end(), [&](const Node& node) {
+    const TensorType& type = node.results[0];
+    return type.shape.rank() < 2 || is_fp8(type.dtype) || type.dtype == dtype;
+  });
+}
 
-  bool has(const char* member) const { return find(member) != NodeId::kNone; }
-  const Node& member(const char* name) const { return graph_.node(find(name)); }
-  // The fusion's input that is operand i of a member; -1: made inside.
-  int operand(const char* name, size_t i) const { return leaf(member(name).inputs[i]); }
-  // The operand of a product that is not result 0 of `inside` and not input `taken`.
-  int factor(const char* name, const char* inside, int taken = -1) const {
-    const Node& product = member(name);
-    const Value made = has(inside) ? Value{find(inside), 0} : Value::none();
-    const bool second = product.inputs[0] == made || (taken >= 0 && leaf(product.inputs[0]) == taken);
-    return leaf(product.inputs[second ? 1 : 0]);
-  }
-  // The fusion's result that is this result of a member; -1: nobody outside reads it.
-  int result(const char* name, int32_t r = 0) const {
-    if (!has(name)) return -1;
-    const Value value{find(name), r};
-    for (size_t i = 0; i < graph_.outputs().size(); ++i) {
-      if (graph_.outputs()[i].value == value) return static_cast<int>(i);
-    }
-    return -1;
-  }
-  DType dtype(const char* name) const { return member(name).results[0].dtype; }
-  const Shape& shape(const char* name) const { return member(name).results[0].shape; }
-
-  // Every tensor of the body but vectors and codes is of this type.
-  bool matrices_are(DType dtype) const {
-    return std::all_of(graph_.nodes().begin(), graph_.nodes().end(), [&](const Node& node) {
-      const TensorType& type = node.results[0];
-      return type.shape.rank() < 2 || is_fp8(type.dtype) || type.dtype == dtype;
-    });
-  }
-
- private:
-  NodeId find(const char* name) const {
-    for (int32_t i = 0; i < graph_.size(); ++i) {
-      const Node& node = graph_.node(NodeId{i});
-      if (node.op != Op::kInput && node.name == name) return NodeId{i};
-    }
-    return NodeId::kNone;
-  }
-  int leaf(Value value) const {
-    int leaves = 0;
-    for (int32_t i = 0; i < graph_.size(); ++i) {
-      if (graph_.node(NodeId{i}).op != Op::kInput) continue;
-      if (value == Value{NodeId{i}, 0}) return leaves;
-      ++leaves;
-    }
-    return -1;
-  }
-  const Graph& graph_;
-};
+// Result r of the member of this name among the fusion's results; -1: no such member, or nobody outside reads it.
+int result(const FusionBody& body, const char* name, int32_t r = 0) {
+  const Node* member = body.member(name);
+  return member != nullptr ? body.result(*member, r) : -1;
+}
 
 void* at(std::span<const Tensor> tensors, int i) { return i >= 0 ? tensors[static_cast<size_t>(i)].data : nullptr; }
 
 bool is_f32_or_bf16(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
-bool in_16_bytes(const Shape& shape, DType dtype) { return shape.cols() * dtype_bytes(dtype) % 16 == 0; }
+bool in_16_bytes(const TensorType& type) { return type.shape.cols() * dtype_bytes(type.dtype) % 16 == 0; }
 bool tanh_form(const Node& gelu) { return gelu.attrs.get<bool>("approximate"); }
 
 // --- bias_gelu, bias_gelu_amax
 
-bool accepts_bias_gelu(const Graph& graph, const Node& node) {
+bool accepts_bias_gelu(const Graph&, const Node& node) {
   if (!is_kind(node, {"bias_gelu", "bias_gelu_amax"})) return false;
-  const Body body(node);
-  const DType dtype = body.dtype("gelu");
-  const int bias = body.operand("bias", 1);
-  if (bias < 0 || !is_f32_or_bf16(dtype) || !body.matrices_are(dtype) || !in_16_bytes(body.shape("gelu"), dtype))
-    return false;
-  const DType bias_type = graph.dtype(node.inputs[static_cast<size_t>(bias)]);
-  return bias_type == dtype || (bias_type == DType::kF32 && dtype == DType::kBF16);
+  const FusionBody body(node);
+  const Node &bias = *body.member("bias"), &gelu = *body.member("gelu");
+  const DType dtype = gelu.results[0].dtype, bias_type = body.graph().dtype(bias.inputs[1]);
+  return is_f32_or_bf16(dtype) && matrices_are(body, dtype) && in_16_bytes(gelu.results[0]) &&
+         (bias_type == dtype || (bias_type == DType::kF32 && dtype == DType::kBF16));
 }
 
-BoundKernel bind_bias_gelu(DeviceContext&, const Graph& graph, const Node& node) {
-  const Body body(node);
-  const int x = body.operand("bias", 0), bias = body.operand("bias", 1);
-  const int biased = body.result("bias"), y = body.result("gelu"), amax = body.result("amax");
+BoundKernel bind_bias_gelu(DeviceContext&, const Graph&, const Node& node) {
+  const FusionBody body(node);
+  const Node &add = *body.member("bias"), &gelu = *body.member("gelu");
+  const int x = body.input(add, 0), bias = body.input(add, 1);
+  const int biased = result(body, "bias"), y = result(body, "gelu"), amax = result(body, "amax");
   BiasGelu job{};
-  job.tanh_form = tanh_form(body.member("gelu"));
-  job.dtype = body.dtype("gelu");
-  job.bias_type = graph.dtype(node.inputs[static_cast<size_t>(bias)]);
-  job.rows = body.shape("gelu").rows(), job.cols = body.shape("gelu").cols();
+  job.tanh_form = tanh_form(gelu);
+  job.dtype = gelu.results[0].dtype;
+  job.bias_type = body.graph().dtype(add.inputs[1]);
+  job.rows = gelu.results[0].shape.rows(), job.cols = gelu.results[0].shape.cols();
   return [=](const KernelArgs& args) mutable {
     job.x = at(args.in, x), job.bias = at(args.in, bias);
     job.biased = at(args.out, biased), job.y = at(args.out, y), job.amax = static_cast<float*>(at(args.out, amax));
@@ -111,20 +71,26 @@ BoundKernel bind_bias_gelu(DeviceContext&, const Graph& graph, const Node& node)
 
 // --- swiglu, swiglu_amax
 
+// up, the factor of mul that silu did not make; -1: both are silu's.
+int find_up(const FusionBody& body) {
+  const Node& mul = *body.member("mul");
+  return body.input(mul, body.reads(mul, 0, *body.member("silu")) ? 1 : 0);
+}
+
 bool accepts_swiglu(const Graph&, const Node& node) {
   if (!is_kind(node, {"swiglu", "swiglu_amax"})) return false;
-  const Body body(node);
-  const DType dtype = body.dtype("mul");
-  return is_f32_or_bf16(dtype) && body.matrices_are(dtype) && body.factor("mul", "silu") >= 0;
+  const FusionBody body(node);
+  const DType dtype = body.member("mul")->results[0].dtype;
+  return is_f32_or_bf16(dtype) && matrices_are(body, dtype) && find_up(body) >= 0;
 }
 
 BoundKernel bind_swiglu(DeviceContext&, const Graph&, const Node& node) {
-  const Body body(node);
-  const int gate = body.operand("silu", 0), up = body.factor("mul", "silu");
-  const int silu = body.result("silu"), y = body.result("mul"), amax = body.result("amax");
+  const FusionBody body(node);
+  const int gate = body.input(*body.member("silu"), 0), up = find_up(body);
+  const int silu = result(body, "silu"), y = result(body, "mul"), amax = result(body, "amax");
+  const TensorType& type = body.member("mul")->results[0];
   Swiglu job{};
-  job.dtype = body.dtype("mul");
-  job.rows = body.shape("mul").rows(), job.cols = body.shape("mul").cols();
+  job.dtype = type.dtype, job.rows = type.shape.rows(), job.cols = type.shape.cols();
   return [=](const KernelArgs& args) mutable {
     job.gate = at(args.in, gate), job.up = at(args.in, up);
     job.silu = at(args.out, silu), job.y = at(args.out, y), job.amax = static_cast<float*>(at(args.out, amax));
@@ -132,58 +98,254 @@ BoundKernel bind_swiglu(DeviceContext&, const Graph&, const Node& node) {
   };
 }
 
-// --- swiglu_grad
+// --- swiglu_grad, swiglu_grad_amax
 
 struct SwigluGradPlaces {
-  int gate, up, dy, silu;                // silu -1: made again
+  int gate, up, dy, silu;  // silu -1: made again
   int dsilu, dgate, dup, silu_out;
-  explicit SwigluGradPlaces(const Body& body) {
-    gate = body.operand("dgate", 0);
-    const bool again = body.has("silu");
-    // dy is the factor that both products have.
-    const int a = body.operand("dsilu", 0), b = body.operand("dsilu", 1);
-    const int c = body.operand("dup", 0), d = body.operand("dup", 1);
-    dy = a == c || a == d ? a : b;
+  explicit SwigluGradPlaces(const FusionBody& body) {
+    const Node &first = *body.member("dsilu"), &second = *body.member("dup");
+    gate = body.input(*body.member("dgate"), 0);
+    const int a = body.input(first, 0), b = body.input(first, 1);
+    const int c = body.input(second, 0), d = body.input(second, 1);
+    dy = a == c || a == d ? a : b;  // the factor that both products have
     up = dy == a ? b : a;
-    silu = again ? -1 : (c == dy ? d : c);
-    dsilu = body.result("dsilu"), dgate = body.result("dgate"), dup = body.result("dup");
-    silu_out = body.result("silu");
+    silu = c == dy ? d : c;
+    dsilu = result(body, "dsilu"), dgate = result(body, "dgate"), dup = result(body, "dup");
+    silu_out = result(body, "silu");
+  }
+  SwigluGrad job(const KernelArgs& args) const {
+    SwigluGrad job{};
+    job.gate = at(args.in, gate), job.up = at(args.in, up), job.dy = at(args.in, dy), job.silu = at(args.in, silu);
+    job.dsilu = at(args.out, dsilu), job.dgate = at(args.out, dgate), job.dup = at(args.out, dup);
+    job.silu_out = at(args.out, silu_out);
+    return job;
   }
 };
 
 bool accepts_swiglu_grad(const Graph&, const Node& node) {
-  if (!is_kind(node, {"swiglu_grad"})) return false;
-  const Body body(node);
-  const DType dtype = body.dtype("dgate");
+  if (!is_kind(node, {"swiglu_grad", "swiglu_grad_amax"})) return false;
+  const FusionBody body(node);
+  const DType dtype = body.member("dgate")->results[0].dtype;
   const SwigluGradPlaces places(body);
-  return is_f32_or_bf16(dtype) && body.matrices_are(dtype) && places.gate >= 0 && places.up >= 0 && places.dy >= 0;
+  return is_f32_or_bf16(dtype) && matrices_are(body, dtype) && places.gate >= 0 && places.up >= 0 && places.dy >= 0;
 }
 
 BoundKernel bind_swiglu_grad(DeviceContext&, const Graph&, const Node& node) {
-  const Body body(node);
+  const FusionBody body(node);
   const SwigluGradPlaces p(body);
-  SwigluGrad job{};
-  job.dtype = body.dtype("dgate");
-  job.rows = body.shape("dgate").rows(), job.cols = body.shape("dgate").cols();
-  return [=](const KernelArgs& args) mutable {
-    job.gate = at(args.in, p.gate), job.up = at(args.in, p.up), job.dy = at(args.in, p.dy);
-    job.silu = at(args.in, p.silu);
-    job.dsilu = at(args.out, p.dsilu), job.dgate = at(args.out, p.dgate), job.dup = at(args.out, p.dup);
-    job.silu_out = at(args.out, p.silu_out);
+  const DType dtype = body.member("dgate")->results[0].dtype;
+  const Shape shape = body.member("dgate")->results[0].shape;
+  const int amax_dgate = result(body, "amax_dgate"), amax_dup = result(body, "amax_dup");
+  return [=](const KernelArgs& args) {
+    SwigluGrad job = p.job(args);
+    job.dtype = dtype, job.rows = shape.rows(), job.cols = shape.cols();
+    job.amax_dgate = static_cast<float*>(at(args.out, amax_dgate));
+    job.amax_dup = static_cast<float*>(at(args.out, amax_dup));
     launch_swiglu_grad(job, args.stream);
   };
 }
 
-bool accepts_by_members(const Graph& graph, const Node& node) {
-  return std::find(std::begin(kKinds), std::end(kKinds), kind_of(node)) != std::end(kKinds) &&
-         accepts_members(graph, node);
+// --- with codes, sums over rows: in tiles
+
+// The members that end a fusion: what they make, and of which results and inputs.
+struct EndPlaces {
+  TileEnd fixed;
+  int scale = -1, codes = -1, scale_inv = -1, codes_t = -1, scale_inv_t = -1, amax = -1, row_sums = -1;
+
+  TileEnd of(const KernelArgs& args) const {
+    TileEnd end = fixed;
+    end.job.scale = static_cast<const float*>(at(args.in, scale));
+    end.job.codes = static_cast<uint8_t*>(at(args.out, codes));
+    end.job.codes_t = static_cast<uint8_t*>(at(args.out, codes_t));
+    end.job.scale_inv = static_cast<float*>(at(args.out, scale_inv));
+    end.job.scale_inv_t = static_cast<float*>(at(args.out, scale_inv_t));
+    end.job.amax = static_cast<float*>(at(args.out, amax));
+    end.row_sums = static_cast<float*>(at(args.out, row_sums));
+    end.scratch = reinterpret_cast<float*>(args.workspace.data());
+    return end;
+  }
+};
+
+// Of the members "quantize<suffix>", "amax<suffix>" and "bias_grad<suffix>", which read a matrix of this type.
+EndPlaces find_end(const FusionBody& body, const TensorType& matrix, const std::string& suffix = "") {
+  EndPlaces places;
+  QuantizeJob& job = places.fixed.job;
+  job.rows = matrix.shape.rows(), job.cols = matrix.shape.cols();
+  places.row_sums = result(body, ("bias_grad" + suffix).c_str());
+  places.amax = result(body, ("amax" + suffix).c_str());
+  const Node* quantize = body.member("quantize" + suffix);
+  if (quantize == nullptr) return places;
+  places.fixed.quantizes = true;
+  places.fixed.grouping = quantize_grouping(quantize->attrs.get_or<std::string>("scaling", "tensor"));
+  job.max = static_cast<float>(dtype_max(quantize->results[0].dtype));
+  job.margin = static_cast<int>(quantize->attrs.get_or<int64_t>("margin", 0));
+  job.pow2 = quantize->attrs.get_or<bool>("pow2", false);
+  places.scale = body.input(*quantize, 1);
+  places.codes = body.result(*quantize, 0), places.scale_inv = body.result(*quantize, 1);
+  places.codes_t = body.result(*quantize, 2), places.scale_inv_t = body.result(*quantize, 3);
+  places.amax = body.result(*quantize, 4);
+  return places;
+}
+
+// Whether the tiles take this matrix and, if there is one, the quantize that ends the fusion.
+bool takes_tiles(const FusionBody& body, const TensorType& matrix, bool gradient, const std::string& suffix = "") {
+  if (!matrices_are(body, DType::kBF16) || matrix.shape.cols() % 16 != 0) return false;
+  const Node* quantize = body.member("quantize" + suffix);
+  if (quantize == nullptr) return true;
+  const bool transposed = body.result(*quantize, 2) >= 0;
+  return !(transposed && matrix.shape.rows() % 16 != 0) &&
+         takes_codes(gradient, quantize_grouping(quantize->attrs.get_or<std::string>("scaling", "tensor")),
+                     quantize->results[0].dtype) &&
+         (quantize->inputs.size() < 2 || body.input(*quantize, 1) >= 0);
+}
+
+bool accepts_gelu_tiles(const Graph&, const Node& node) {
+  if (!is_kind(node, {"bias_gelu_quantize", "gelu_quantize"})) return false;
+  const FusionBody body(node);
+  const Node& gelu = *body.member("gelu");
+  const Node* add = body.member("bias");
+  const DType bias_type = add != nullptr ? body.graph().dtype(add->inputs[1]) : DType::kF32;
+  return tanh_form(gelu) && is_f32_or_bf16(bias_type) && takes_tiles(body, gelu.results[0], false);
+}
+
+BoundKernel bind_gelu_tiles(DeviceContext&, const Graph&, const Node& node) {
+  const FusionBody body(node);
+  const Node& gelu = *body.member("gelu");
+  const Node* add = body.member("bias");
+  const int x = body.input(add != nullptr ? *add : gelu, 0), bias = add != nullptr ? body.input(*add, 1) : -1;
+  const int biased = result(body, "bias"), y = result(body, "gelu");
+  const EndPlaces end = find_end(body, gelu.results[0]);
+  BiasGelu job{};
+  job.bias_type = add != nullptr ? body.graph().dtype(add->inputs[1]) : DType::kF32;
+  return [=](const KernelArgs& args) mutable {
+    job.x = at(args.in, x), job.bias = at(args.in, bias);
+    job.biased = at(args.out, biased), job.y = at(args.out, y);
+    launch_gelu_tiles(job, end.of(args), args.stream);
+  };
+}
+
+bool accepts_swiglu_tiles(const Graph&, const Node& node) {
+  if (!is_kind(node, {"swiglu_quantize"})) return false;
+  const FusionBody body(node);
+  return find_up(body) >= 0 && takes_tiles(body, body.member("mul")->results[0], false);
+}
+
+BoundKernel bind_swiglu_tiles(DeviceContext&, const Graph&, const Node& node) {
+  const FusionBody body(node);
+  const int gate = body.input(*body.member("silu"), 0), up = find_up(body);
+  const int silu = result(body, "silu"), y = result(body, "mul");
+  const EndPlaces end = find_end(body, body.member("mul")->results[0]);
+  return [=](const KernelArgs& args) {
+    Swiglu job{};
+    job.gate = at(args.in, gate), job.up = at(args.in, up);
+    job.silu = at(args.out, silu), job.y = at(args.out, y);
+    launch_swiglu_tiles(job, end.of(args), args.stream);
+  };
+}
+
+bool accepts_swiglu_grad_tiles(const Graph&, const Node& node) {
+  if (!is_kind(node, {"swiglu_grad_quantize"})) return false;
+  const FusionBody body(node);
+  const TensorType& type = body.member("dgate")->results[0];
+  const SwigluGradPlaces places(body);
+  const auto grouping = [&](const char* name) {
+    return body.member(name)->attrs.get_or<std::string>("scaling", "tensor");
+  };
+  return places.gate >= 0 && places.up >= 0 && places.dy >= 0 && takes_tiles(body, type, true, "_dgate") &&
+         takes_tiles(body, type, true, "_dup") && grouping("quantize_dgate") == grouping("quantize_dup");
+}
+
+BoundKernel bind_swiglu_grad_tiles(DeviceContext&, const Graph&, const Node& node) {
+  const FusionBody body(node);
+  const SwigluGradPlaces p(body);
+  const TensorType& type = body.member("dgate")->results[0];
+  const EndPlaces dgate = find_end(body, type, "_dgate"), dup = find_end(body, type, "_dup");
+  return
+      [=](const KernelArgs& args) { launch_swiglu_grad_tiles(p.job(args), dgate.of(args), dup.of(args), args.stream); };
+}
+
+// gelu_grad_bias, gelu_grad_bias_amax, gelu_grad_quantize, gelu_grad_bias_quantize
+bool accepts_gelu_grad_tiles(const Graph&, const Node& node) {
+  if (!is_kind(node, {"gelu_grad_bias", "gelu_grad_bias_amax", "gelu_grad_quantize", "gelu_grad_bias_quantize"}))
+    return false;
+  const FusionBody body(node);
+  const Node& gelu_grad = *body.member("gelu_grad");
+  return tanh_form(gelu_grad) && takes_tiles(body, gelu_grad.results[0], true);
+}
+
+BoundKernel bind_gelu_grad_tiles(DeviceContext&, const Graph&, const Node& node) {
+  const FusionBody body(node);
+  const Node& gelu_grad = *body.member("gelu_grad");
+  const int x = body.input(gelu_grad, 0), dy = body.input(gelu_grad, 1), dx = result(body, "gelu_grad");
+  const EndPlaces end = find_end(body, gelu_grad.results[0]);
+  return [=](const KernelArgs& args) {
+    GeluGrad job{};
+    job.x = at(args.in, x), job.dy = at(args.in, dy), job.dx = at(args.out, dx);
+    launch_gelu_grad_tiles(job, end.of(args), args.stream);
+  };
+}
+
+// What the last member reads, of a fusion whose members all read one matrix.
+const TensorType& plain_matrix(const FusionBody& body) {
+  return body.graph().type(body.member("bias_grad")->inputs[0]);
+}
+
+bool accepts_plain_tiles(const Graph&, const Node& node) {
+  if (!is_kind(node, {"bias_grad_quantize", "bias_grad_amax"})) return false;
+  const FusionBody body(node);
+  return plain_matrix(body).shape.rank() == 2 && takes_tiles(body, plain_matrix(body), true);
+}
+
+BoundKernel bind_plain_tiles(DeviceContext&, const Graph&, const Node& node) {
+  const FusionBody body(node);
+  const int x = body.input(*body.member("bias_grad"), 0);
+  const EndPlaces end = find_end(body, plain_matrix(body));
+  return [=](const KernelArgs& args) { launch_plain_tiles(at(args.in, x), end.of(args), args.stream); };
+}
+
+int64_t sums_workspace(DeviceContext&, const Graph&, const Node& node) {
+  const FusionBody body(node);
+  const Node* sums = body.member("bias_grad");
+  if (sums == nullptr) return 0;
+  const Shape& shape = body.graph().shape(sums->inputs[0]);
+  return reduce_rows_scratch(shape.rows(), shape.cols());
+}
+
+// --- gelu_grad_amax
+
+bool accepts_gelu_grad(const Graph&, const Node& node) {
+  if (!is_kind(node, {"gelu_grad_amax"})) return false;
+  const FusionBody body(node);
+  const DType dtype = body.member("gelu_grad")->results[0].dtype;
+  return is_f32_or_bf16(dtype) && matrices_are(body, dtype);
+}
+
+BoundKernel bind_gelu_grad(DeviceContext&, const Graph&, const Node& node) {
+  const FusionBody body(node);
+  const Node& gelu_grad = *body.member("gelu_grad");
+  const int x = body.input(gelu_grad, 0), dy = body.input(gelu_grad, 1);
+  const int dx = result(body, "gelu_grad"), amax = result(body, "amax");
+  GeluGrad job{};
+  job.tanh_form = tanh_form(gelu_grad), job.dtype = gelu_grad.results[0].dtype;
+  job.rows = gelu_grad.results[0].shape.rows(), job.cols = gelu_grad.results[0].shape.cols();
+  return [=](const KernelArgs& args) mutable {
+    job.x = at(args.in, x), job.dy = at(args.in, dy);
+    job.dx = at(args.out, dx), job.amax = static_cast<float*>(at(args.out, amax));
+    launch_gelu_grad(job, args.stream);
+  };
 }
 
 constexpr KernelRow kRows[] = {
     {Op::kFusion, "bias_gelu", accepts_bias_gelu, bind_bias_gelu},
+    {Op::kFusion, "gelu_tiles", accepts_gelu_tiles, bind_gelu_tiles},
+    {Op::kFusion, "gelu_grad", accepts_gelu_grad, bind_gelu_grad},
+    {Op::kFusion, "gelu_grad_tiles", accepts_gelu_grad_tiles, bind_gelu_grad_tiles, sums_workspace},
     {Op::kFusion, "swiglu", accepts_swiglu, bind_swiglu},
+    {Op::kFusion, "swiglu_tiles", accepts_swiglu_tiles, bind_swiglu_tiles},
     {Op::kFusion, "swiglu_grad", accepts_swiglu_grad, bind_swiglu_grad},
-    {Op::kFusion, "activation_members", accepts_by_members, bind_members, members_workspace},
+    {Op::kFusion, "swiglu_grad_tiles", accepts_swiglu_grad_tiles, bind_swiglu_grad_tiles},
+    {Op::kFusion, "bias_grad_tiles", accepts_plain_tiles, bind_plain_tiles, sums_workspace},
 };
 
 }  // namespace

@@ -2,7 +2,8 @@
 // formulation each, so that fused and unfused results have the same bits.
 //
 // tanh forms go through the logistic function: x/2 (1 + tanh u) = x sigmoid(2u). It takes two operations of the special
-// function unit (2^x and 1/x, each good to about 1 unit in the last place), where tanhf takes a branch and a polynomial.
+// function unit (2^x and 1/x, each good to about 1 unit in the last place), where tanhf takes a branch and a
+// polynomial.
 #pragma once
 
 namespace octet::cuda {

@@ -31,10 +31,8 @@ std::vector<cpu::Case> elementwise_bench_cases() {
   cases.push_back({.op = Op::kSiluGrad, .name = "inner", .inputs = {x(inner), x(inner)}, .dtypes = bf16});
   cases.push_back({.op = Op::kAdd, .name = "hidden", .inputs = {x(hidden), x(hidden)}, .dtypes = bf16});
   cases.push_back({.op = Op::kAdd, .name = "inner", .inputs = {x(inner), x(inner)}, .dtypes = bf16});
-  cases.push_back({.op = Op::kAdd,
-                   .name = "inner_bias",
-                   .inputs = {x(inner), cpu::normal(DType::kF32, {16384})},
-                   .dtypes = bf16});
+  cases.push_back(
+      {.op = Op::kAdd, .name = "inner_bias", .inputs = {x(inner), cpu::normal(DType::kF32, {16384})}, .dtypes = bf16});
   cases.push_back({.op = Op::kMul, .name = "inner", .inputs = {x(inner), x(inner)}, .dtypes = bf16});
   for (const Shape& shape : {hidden, inner}) {
     cases.push_back({.op = Op::kDropout,

@@ -5,7 +5,6 @@
 namespace octet::cuda {
 namespace {
 
-
 // The operation is the same for the whole grid: its branch costs nothing beside the memory, and saves instances.
 __device__ __forceinline__ float combine(Binary op, float a, float b) {
   switch (op) {
@@ -56,8 +55,7 @@ struct Combine {
   __device__ __forceinline__ void finish(const Held<kVec>& held, int64_t i) {
     Vec<A, kVec> v;
 #pragma unroll
-    for (int k = 0; k < kVec; ++k)
-      v.at[k] = from_float<A>(combine(op, to_float(held.a.at[k]), to_float(held.b.at[k])));
+    for (int k = 0; k < kVec; ++k) v.at[k] = from_float<A>(combine(op, to_float(held.a.at[k]), to_float(held.b.at[k])));
     write<kVec>(y + i, v);
   }
   __device__ void end() {}

@@ -76,11 +76,10 @@ uint64_t bits(int64_t x) { return static_cast<uint64_t>(x); }
 
 constexpr int kTile = 64, kTransposeThreads = 256;
 
-// A tile of 64 x 64 elements; a lane reads and writes words of kPer elements. Rows in shared memory are an odd number of
-// words apart, so that reading down a column meets kPer-way conflicts at most.
+// A tile of 64 x 64 elements; a lane reads and writes words of kPer elements. Rows in shared memory are an odd number
+// of words apart, so that reading down a column meets kPer-way conflicts at most.
 template <typename V, int kPer>
-__global__ void __launch_bounds__(kTransposeThreads)
-    transpose_kernel(const V* x, V* y, int64_t rows, int64_t cols) {
+__global__ void __launch_bounds__(kTransposeThreads) transpose_kernel(const V* x, V* y, int64_t rows, int64_t cols) {
   using Word = Vec<V, kPer>;
   constexpr int kWords = kTile / kPer;
   __shared__ Word tile[kTile][kWords + 1];

@@ -1,49 +1,38 @@
 // reduce: sum, max, amax over the rows of a matrix or over everything, in two stages of fixed order.
 #include <algorithm>
 
-#include "kernels/cuda/common/tile.cuh"
+#include "kernels/cuda/common/column_sums.cuh"
 #include "kernels/cuda/shape/shape.h"
 
 namespace octet::cuda {
 namespace {
 
-// partial [row tiles, cols] of x [rows, cols]; kWhole: cols is a multiple of 8.
+// partial [row tiles, cols] of x [rows, cols]; kWhole: cols is a multiple of 16.
 template <typename Kind, typename T, bool kWhole>
 __global__ void __launch_bounds__(kTileThreads)
     reduce_rows_kernel(const T* x, float* partial, int64_t rows, int64_t cols, unsigned col_tiles) {
-  __shared__ float scratch[kTileThreads / 32][kTileSide];
-  const int64_t row_tile = blockIdx.x / col_tiles, c0 = static_cast<int64_t>(blockIdx.x % col_tiles) * kTileSide;
-  const int64_t col = c0 + static_cast<int64_t>(threadIdx.x % 16) * kTileRun;
-  const int64_t row = row_tile * kTileSide + static_cast<int64_t>(threadIdx.x / 16) * kTileRun;
-  Vec<T, kTileRun> v[kTileRun];
+  __shared__ alignas(16) float scratch[kTileThreads / 32 * kTile];
+  const int64_t row_tile = blockIdx.x / col_tiles, c0 = static_cast<int64_t>(blockIdx.x % col_tiles) * kTile;
+  const int64_t row = row_tile * kTile + TilePart<T>::row(), col = c0 + TilePart<T>::col();
+  TilePart<T> part;
+  part.load(x, rows, cols, row_tile * kTile, c0, kWhole);
+  float held[kPartCols];
 #pragma unroll
-  for (int r = 0; r < kTileRun; ++r) {
-    const T* from = x + (row + r) * cols + col;
-    if (kWhole && row + r < rows && col < cols) v[r] = read<kTileRun>(from);
-    if (!kWhole && row + r < rows) {
-#pragma unroll
-      for (int k = 0; k < kTileRun; ++k) {
-        if (col + k < cols) v[r].at[k] = from[k];
-      }
-    }
-  }
-  float held[kTileRun];
-#pragma unroll
-  for (int k = 0; k < kTileRun; ++k) {
+  for (int k = 0; k < kPartCols; ++k) {
     held[k] = Kind::kIdentity;
 #pragma unroll
-    for (int r = 0; r < kTileRun; ++r) {
-      if (row + r < rows && col + k < cols) held[k] = Kind::join(held[k], Kind::element(to_float(v[r].at[k])));
+    for (int r = 0; r < kPartRows; ++r) {
+      if (row + r < rows && col + k < cols) held[k] = Kind::join(held[k], Kind::element(part.value(r, k)));
     }
   }
   join_columns<Kind>(held, scratch, partial + row_tile * cols + c0, cols - c0);
 }
 
-constexpr int64_t kMostBlocks = 1056;  // 8 blocks on each of 132 processors
-constexpr int kAllUnroll = 4;
+constexpr int64_t kMostBlocks = 1056;    // 8 blocks on each of 132 processors
+constexpr int kRun = 8, kAllUnroll = 4;  // elements of an access, accesses in flight
 
 int64_t blocks_of(int64_t count) {
-  return std::clamp<int64_t>(count / (kPointwiseThreads * kTileRun * kAllUnroll), 1, kMostBlocks);
+  return std::clamp<int64_t>(count / (kPointwiseThreads * kRun * kAllUnroll), 1, kMostBlocks);
 }
 
 template <typename Kind>
@@ -62,26 +51,26 @@ __device__ __forceinline__ float join_block(float x) {
 // partial [blocks] of x: block b takes every gridDim-th step of 4 vectors a thread.
 template <typename Kind, typename T>
 __global__ void __launch_bounds__(kPointwiseThreads) reduce_all_kernel(const T* x, float* partial, int64_t count) {
-  constexpr int64_t kLine = static_cast<int64_t>(kPointwiseThreads) * kTileRun, kStep = kLine * kAllUnroll;
-  float held[kTileRun];
+  constexpr int64_t kLine = static_cast<int64_t>(kPointwiseThreads) * kRun, kStep = kLine * kAllUnroll;
+  float held[kRun];
 #pragma unroll
-  for (int k = 0; k < kTileRun; ++k) held[k] = Kind::kIdentity;
-  const int64_t mine = static_cast<int64_t>(threadIdx.x) * kTileRun;
+  for (int k = 0; k < kRun; ++k) held[k] = Kind::kIdentity;
+  const int64_t mine = static_cast<int64_t>(threadIdx.x) * kRun;
   int64_t base = blockIdx.x * kStep;
   for (; base + kStep <= count; base += gridDim.x * kStep) {
-    Vec<T, kTileRun> v[kAllUnroll];
+    Vec<T, kRun> v[kAllUnroll];
 #pragma unroll
-    for (int u = 0; u < kAllUnroll; ++u) v[u] = read<kTileRun>(x + base + u * kLine + mine);
+    for (int u = 0; u < kAllUnroll; ++u) v[u] = read<kRun>(x + base + u * kLine + mine);
 #pragma unroll
     for (int u = 0; u < kAllUnroll; ++u) {
 #pragma unroll
-      for (int k = 0; k < kTileRun; ++k) held[k] = Kind::join(held[k], Kind::element(to_float(v[u].at[k])));
+      for (int k = 0; k < kRun; ++k) held[k] = Kind::join(held[k], Kind::element(to_float(v[u].at[k])));
     }
   }
   for (int64_t i = base + threadIdx.x; i < std::min(base + kStep, count); i += kPointwiseThreads)
     held[0] = Kind::join(held[0], Kind::element(to_float(x[i])));
 #pragma unroll
-  for (int k = 1; k < kTileRun; ++k) held[0] = Kind::join(held[0], held[k]);
+  for (int k = 1; k < kRun; ++k) held[0] = Kind::join(held[0], held[k]);
   const float all = join_block<Kind>(held[0]);
   if (threadIdx.x == 0) partial[blockIdx.x] = all;
 }
@@ -122,7 +111,7 @@ void launch_reduce_rows(Reduction kind, DType dtype, const void* x, float* y, in
   with_kind(kind, [&]<typename Kind>(Kind) {
     with_f32_or_bf16(dtype, [&]<typename T>(T) {
       const T* from = static_cast<const T*>(x);
-      if (cols % kTileRun == 0) {
+      if (cols % kPartCols == 0) {
         reduce_rows_kernel<Kind, T, true><<<grid, kTileThreads, 0, stream>>>(from, partial, rows, cols, across);
       } else {
         reduce_rows_kernel<Kind, T, false><<<grid, kTileThreads, 0, stream>>>(from, partial, rows, cols, across);

@@ -46,8 +46,7 @@ BoundKernel bind_concat(DeviceContext&, const Graph& graph, const Node& node) {
   return [to, widths](const KernelArgs& args) {
     std::byte* target = args.out[0].as<std::byte>();
     for (size_t i = 0; i < widths.size(); ++i) {
-      launch_copy_block(args.in[i].data, widths[i], target, to.axis * to.inner_bytes, to.outer, widths[i],
-                        args.stream);
+      launch_copy_block(args.in[i].data, widths[i], target, to.axis * to.inner_bytes, to.outer, widths[i], args.stream);
       target += widths[i];
     }
   };

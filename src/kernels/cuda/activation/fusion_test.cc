@@ -1,0 +1,121 @@
+// Activation fusions on the device: equal to their members run one by one on the device, bit for bit, and in the place
+// of operands wherever the plan may put them.
+#include <gtest/gtest.h>
+
+#include "kernels/cpu/parity.h"
+#include "kernels/cuda/activation/fusion_cases.h"
+#include "kernels/cuda/on_device.h"
+
+namespace octet::cuda {
+namespace {
+
+using Results = std::vector<std::string>;
+
+class ActivationFusions : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string why;
+    context_ = test_context(&why);
+    if (context_ == nullptr) GTEST_SKIP() << why;
+  }
+  void expect_equal_to_members(const ActivationFusion& fusion) {
+    const cpu::Case c = activation_fusion_case(fusion);
+    for (DType dtype : c.dtypes) {
+      SCOPED_TRACE(cpu::case_name(c, dtype));
+      const cpu::BuiltCase built = cpu::build_case(c, dtype);
+      const Node& node = built.node();
+      const auto run = [&](const Graph& graph, const Node& member, const std::vector<cpu::RefTensor>& inputs) {
+        return run_node(*context_, graph, member, inputs);
+      };
+      for (const std::string& failure : cpu::check_fusion(built.graph, node, built.inputs, run))
+        ADD_FAILURE() << failure;
+      // The same in every legal sharing of buffers and for each result alone, against the node's own results.
+      std::vector<cpu::RefTensor> expected;
+      const auto results = run(built.graph, node, built.inputs);
+      for (size_t r = 0; r < results.size(); ++r)
+        expected.push_back(cpu::load_tensor(node.results[r], results[r].data()));
+      const KernelRow& row = select_kernel(built.graph, node);
+      const auto kernel = on_device(*context_, row, built.graph, node);
+      for (const std::string& failure :
+           cpu::check_kernel(row.name, kernel, built.graph, node, built.inputs, expected, cpu::exact()))
+        ADD_FAILURE() << failure;
+    }
+  }
+  DeviceContext* context_ = nullptr;
+};
+
+struct Size {
+  int64_t rows, cols;
+};
+// One tile and less, edge tiles in both directions, columns that no 16-byte access fits.
+constexpr Size kSizes[] = {{1, 16}, {128, 128}, {144, 272}, {301, 512}, {300, 136}, {33, 75}};
+
+TEST_F(ActivationFusions, Gelu) {
+  for (const Size& s : kSizes) {
+    for (bool tanh_form : {true, false}) {
+      const auto expect = [&](const char* kind, Results results) {
+        expect_equal_to_members(
+            {.kind = kind, .rows = s.rows, .cols = s.cols, .results = results, .tanh_form = tanh_form});
+      };
+      expect("bias_gelu", {"bias.0", "gelu.0"});
+      expect("bias_gelu", {"gelu.0"});
+      expect("bias_gelu_amax", {"bias.0", "gelu.0", "amax.0"});
+      expect("gelu_grad_bias", {"gelu_grad.0", "bias_grad.0"});
+      expect("gelu_grad_amax", {"gelu_grad.0", "amax.0"});
+      expect("gelu_grad_bias_amax", {"gelu_grad.0", "bias_grad.0", "amax.0"});
+    }
+  }
+}
+
+TEST_F(ActivationFusions, Swiglu) {
+  for (const Size& s : kSizes) {
+    expect_equal_to_members({"swiglu", s.rows, s.cols, {"silu.0", "mul.0"}});
+    expect_equal_to_members({"swiglu", s.rows, s.cols, {"mul.0"}});
+    expect_equal_to_members({"swiglu_amax", s.rows, s.cols, {"silu.0", "mul.0", "amax.0"}});
+    for (bool keeps_silu : {true, false}) {
+      const auto expect = [&](const char* kind, Results results) {
+        if (!keeps_silu) results.push_back("silu.0");
+        expect_equal_to_members(
+            {.kind = kind, .rows = s.rows, .cols = s.cols, .results = results, .keeps_silu = keeps_silu});
+      };
+      expect("swiglu_grad", {"dgate.0", "dup.0"});
+      expect("swiglu_grad", {"dsilu.0", "dgate.0", "dup.0"});
+      expect("swiglu_grad_amax", {"dgate.0", "dup.0", "amax_dgate.0", "amax_dup.0"});
+    }
+  }
+}
+
+TEST_F(ActivationFusions, Codes) {
+  const Results codes = {"quantize.0", "quantize.1"};
+  const Results all = {"quantize.0", "quantize.1", "quantize.2", "quantize.3", "quantize.4"};
+  const auto with = [](Results list, const Results& more) {
+    list.insert(list.end(), more.begin(), more.end());
+    return list;
+  };
+  for (const Size& s : kSizes) {
+    for (const char* scaling : {"tensor", "1x128", "128x128"}) {
+      for (DType format : {DType::kE4M3, DType::kE5M2}) {
+        const auto expect = [&](const char* kind, const Results& results, bool tanh_form = true) {
+          expect_equal_to_members({kind, s.rows, s.cols, results, scaling, format, tanh_form, true, {DType::kBF16}});
+        };
+        expect("bias_gelu_quantize", with({"bias.0", "gelu.0"}, all));
+        expect("bias_gelu_quantize", with({"bias.0"}, all), false);
+        expect("bias_gelu_quantize", codes);
+        expect("gelu_quantize", all);
+        expect("swiglu_quantize", with({"silu.0", "mul.0"}, all));
+        expect("swiglu_quantize", codes);
+        expect("gelu_grad_quantize", with({"gelu_grad.0"}, all));
+        expect("gelu_grad_bias_quantize", with({"bias_grad.0"}, all));
+        expect("gelu_grad_bias_quantize", with({"gelu_grad.0", "bias_grad.0"}, codes), false);
+        expect("bias_grad_quantize", with({"bias_grad.0"}, all));
+        expect("swiglu_grad_quantize",
+               {"quantize_dgate.0", "quantize_dgate.1", "quantize_dgate.2", "quantize_dgate.3", "quantize_dgate.4",
+                "quantize_dup.0", "quantize_dup.1", "quantize_dup.2", "quantize_dup.3", "quantize_dup.4"});
+        expect("swiglu_grad_quantize", {"dgate.0", "dup.0", "quantize_dgate.0", "quantize_dup.0"});
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace octet::cuda

@@ -1,0 +1,131 @@
+// Activations by tiles (common/quantize_tile.cuh): a producer fills a thread's part of one or two matrices, then codes,
+// amaxes and sums over rows are made of what is in registers.
+//
+//   struct Producer {
+//     static constexpr int kParts = 1;  // matrices
+//     __device__ void make(TilePart<bf16> (&parts)[kParts], Spot spot) const;  // 0 beyond the edges
+//   };
+#pragma once
+
+#include "kernels/cuda/activation/activation.h"
+#include "kernels/cuda/common/column_sums.cuh"
+
+namespace octet::cuda {
+
+struct Spot {
+  int64_t rows, cols, r0, c0;  // of the matrix; where the tile begins
+  __device__ __forceinline__ int64_t row() const { return r0 + TilePart<bf16>::row(); }
+  __device__ __forceinline__ int64_t col() const { return c0 + TilePart<bf16>::col(); }
+  __device__ __forceinline__ bool holds(int i) const { return row() + i < rows && col() < cols; }
+};
+
+// Row i of a thread's part: 16 elements.
+__device__ __forceinline__ void load_run(TilePart<bf16>& part, int i, const bf16* x, const Spot& spot) {
+  uint4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
+  if (spot.holds(i)) {
+    const auto* from = reinterpret_cast<const uint4*>(x + (spot.row() + i) * spot.cols + spot.col());
+    low = from[0], high = from[1];
+  }
+  part.at[i][0] = low.x, part.at[i][1] = low.y, part.at[i][2] = low.z, part.at[i][3] = low.w;
+  part.at[i][4] = high.x, part.at[i][5] = high.y, part.at[i][6] = high.z, part.at[i][7] = high.w;
+}
+__device__ __forceinline__ void store_run(const TilePart<bf16>& part, int i, bf16* y, const Spot& spot) {
+  if (y == nullptr || !spot.holds(i)) return;
+  auto* to = reinterpret_cast<uint4*>(y + (spot.row() + i) * spot.cols + spot.col());
+  to[0] = {part.at[i][0], part.at[i][1], part.at[i][2], part.at[i][3]};
+  to[1] = {part.at[i][4], part.at[i][5], part.at[i][6], part.at[i][7]};
+}
+
+// TileEnd as a kernel takes it.
+struct EndJob {
+  QuantizeJob job;
+  float* partial;  // [row tiles, cols], or null
+};
+
+struct NoCodes {};
+
+template <Grouping kGrouping, typename Code>
+__device__ __forceinline__ void end_tile(const TilePart<bf16>& part, const Spot& spot, const EndJob& end,
+                                         TileScratch& scratch) {
+  if (end.partial != nullptr) {
+    float held[kPartCols];
+#pragma unroll
+    for (int k = 0; k < kPartCols; ++k) {
+      held[k] = 0.0f;
+#pragma unroll
+      for (int i = 0; i < kPartRows; ++i) held[k] = SumOf::join(held[k], part.value(i, k));
+    }
+    join_columns<SumOf>(held, reinterpret_cast<float*>(scratch.codes_t),
+                        end.partial + spot.r0 / kTile * spot.cols + spot.c0, spot.cols - spot.c0);
+    __syncthreads();
+  }
+  if constexpr (std::is_same_v<Code, NoCodes>) {
+    if (end.job.amax == nullptr) return;
+    using M = Magnitudes<bf16>;
+    uint32_t most = 0;
+#pragma unroll
+    for (int i = 0; i < kPartRows; ++i) {
+#pragma unroll
+      for (uint32_t word : part.at[i]) most = M::max(most, word & M::kMask);
+    }
+    block_amax(M::bits(most), end.job.amax);
+  } else {
+    quantize_tile<kGrouping, Code>(part, spot.r0, spot.c0, end.job, scratch);
+  }
+}
+
+template <Grouping kGrouping, typename Code, typename Producer>
+__global__ void __launch_bounds__(kTileThreads, 2)
+    tiles_kernel(const __grid_constant__ Producer producer, const __grid_constant__ EndJob first,
+                 const __grid_constant__ EndJob second) {
+  __shared__ TileScratch scratch;
+  const int64_t rows = first.job.rows, cols = first.job.cols, col_tiles = (cols + kTile - 1) / kTile;
+  const Spot spot{rows, cols, blockIdx.x / col_tiles * kTile, blockIdx.x % col_tiles * kTile};
+  TilePart<bf16> parts[Producer::kParts];
+  producer.make(parts, spot);
+  end_tile<kGrouping, Code>(parts[0], spot, first, scratch);
+  if constexpr (Producer::kParts == 2) {
+    __syncthreads();
+    end_tile<kGrouping, Code>(parts[1], spot, second, scratch);
+  }
+}
+
+inline EndJob prepare(const TileEnd& end, cudaStream_t stream) {
+  if (end.job.amax != nullptr) cudaMemsetAsync(end.job.amax, 0, sizeof(float), stream);
+  EndJob job{end.job, nullptr};
+  job.job.vector = true;
+  if (end.row_sums != nullptr) job.partial = tiles_of(end.job.rows) == 1 ? end.row_sums : end.scratch;
+  return job;
+}
+
+template <Grouping kGrouping, typename Code, typename Producer>
+void launch_tiles(const Producer& producer, const TileEnd& first, const TileEnd& second, cudaStream_t stream) {
+  const int64_t rows = first.job.rows, cols = first.job.cols;
+  const EndJob one = prepare(first, stream), two = Producer::kParts == 2 ? prepare(second, stream) : EndJob{};
+  tiles_kernel<kGrouping, Code>
+      <<<static_cast<unsigned>(tiles_of(rows) * tiles_of(cols)), kTileThreads, 0, stream>>>(producer, one, two);
+  for (const TileEnd* end : {&first, &second}) {
+    if (end->row_sums != nullptr && tiles_of(rows) > 1)
+      launch_finish_rows<SumOf>(end->scratch, end->row_sums, tiles_of(rows), cols, stream);
+  }
+}
+
+// The groupings and formats of takes_codes.
+template <typename Producer>
+void launch_forward(const Producer& producer, const TileEnd& end, cudaStream_t stream) {
+  if (end.grouping == Grouping::kTensor) {
+    launch_tiles<Grouping::kTensor, e4m3>(producer, end, {}, stream);
+  } else {
+    launch_tiles<Grouping::kRow128, e4m3>(producer, end, {}, stream);
+  }
+}
+template <typename Producer>
+void launch_gradient(const Producer& producer, const TileEnd& first, const TileEnd& second, cudaStream_t stream) {
+  if (first.grouping == Grouping::kTensor) {
+    launch_tiles<Grouping::kTensor, e5m2>(producer, first, second, stream);
+  } else {
+    launch_tiles<Grouping::kRow128, e4m3>(producer, first, second, stream);
+  }
+}
+
+}  // namespace octet::cuda

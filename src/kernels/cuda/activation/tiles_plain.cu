@@ -1,0 +1,28 @@
+// A gradient's sums over rows with its amax or codes: no activation, the same tiles.
+#include "kernels/cuda/activation/tiles.cuh"
+
+namespace octet::cuda {
+namespace {
+
+struct PlainTiles {
+  static constexpr int kParts = 1;
+  const bf16* x;
+
+  __device__ __forceinline__ void make(TilePart<bf16> (&parts)[1], const Spot& spot) const {
+#pragma unroll
+    for (int i = 0; i < kPartRows; ++i) load_run(parts[0], i, x, spot);
+  }
+};
+
+}  // namespace
+
+void launch_plain_tiles(const void* x, const TileEnd& end, cudaStream_t stream) {
+  const PlainTiles tiles{static_cast<const bf16*>(x)};
+  if (end.quantizes) {
+    launch_gradient(tiles, end, {}, stream);
+  } else {
+    launch_tiles<Grouping::kTensor, NoCodes>(tiles, end, {}, stream);
+  }
+}
+
+}  // namespace octet::cuda
