@@ -78,16 +78,24 @@ function chart(parent, title, curves, height) {
   });
 }
 function drawMap(parent) {
-  const rounds = DATA.rungs, n = DATA.gemms.length, W = 1000, h = n > 150 ? 4 : 8;
+  const rounds = DATA.rungs, n = DATA.gemms.length, W = 1000, L = 64, h = n > 150 ? 4 : 8;
   const svg = element('svg', {viewBox: `0 0 ${W} ${n * h}`, 'shape-rendering': 'crispEdges'}, parent);
   const first = rounds[0][0], span = Math.max(1, rounds[rounds.length - 1][0] - first) * (1 + 1 / rounds.length);
-  const at = step => (step - first) / span * W;
-  DATA.gemms.forEach((gemm, g) => {
+  const at = step => L + (step - first) / span * (W - L);
+  const layer = gemm => +(/^layers\.(\d+)\./.exec(gemm) || [0, -1])[1];
+  const order = [...DATA.gemms.keys()].sort((a, b) => layer(DATA.gemms[a]) - layer(DATA.gemms[b]) ||
+                                                      (DATA.gemms[a] < DATA.gemms[b] ? -1 : 1));
+  order.forEach((g, row) => {
+    const gemm = DATA.gemms[g];
+    if (!row || layer(gemm) !== layer(DATA.gemms[order[row - 1]])) {
+      element('text', {x: 4, y: row * h + 10}, svg, layer(gemm) < 0 ? '' : 'layer ' + layer(gemm));
+      if (row) element('line', {x1: 0, x2: L, y1: row * h, y2: row * h, stroke: '#c9ced6'}, svg);
+    }
     for (let i = 0; i < rounds.length;) {
       let j = i + 1;
       while (j < rounds.length && rounds[j][1][g] === rounds[i][1][g]) ++j;
       const end = j < rounds.length ? at(rounds[j][0]) : W;
-      const cell = element('rect', {x: at(rounds[i][0]), y: g * h, width: Math.max(1, end - at(rounds[i][0])),
+      const cell = element('rect', {x: at(rounds[i][0]), y: row * h, width: Math.max(1, end - at(rounds[i][0])),
                                     height: h - 0.5, fill: RUNGS[+rounds[i][1][g]]}, svg);
       element('title', {}, cell, `${gemm}, from step ${rounds[i][0]}`);
       i = j;

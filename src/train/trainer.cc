@@ -104,6 +104,7 @@ class Run {
   std::vector<HostBatch> next_batches(Prefetcher& prefetcher, int64_t step);
   void watch_finite(const StepResult& result, int64_t step);
   void decide_precision(const StepResult& result, int64_t step);
+  void plan_again(const std::vector<Switch>& made, int64_t step);
   void report_now(bool last);
 
   const RunConfig& config_;
@@ -262,29 +263,54 @@ void Run::watch_finite(const StepResult& result, int64_t step) {
 // After a round of statistics: what the policy switches holds from the next step on.
 void Run::decide_precision(const StepResult& result, int64_t step) {
   log_->statistics(step, result.statistics);
+  const std::string before = auto_->policy().state();
   std::vector<Switch> made = auto_->policy().observe(step, result.statistics);
   if (!made.empty()) {
-    auto started = std::chrono::steady_clock::now();
-    BatchShape eval = stepper_->eval_shape();
-    TrainingState state = take_state(stepper_->executor());
-    bool cached = false;
-    const Plan& plan = auto_->plan(&cached);
-    stepper_.reset();  // its memory first: two executors need not fit side by side
-    stepper_ = std::make_unique<Stepper>(plan, eval, /*interpret=*/false);
-    put_state(stepper_->executor(), state);
-    result_.planned_bytes = std::max(result_.planned_bytes, plan.total_bytes());
-    result_.allocated_bytes = std::max(result_.allocated_bytes, stepper_->executor().allocated_bytes());
-    log_->switches(made);
-    std::string cost = fmt::format("{} GEMMs switched, planned again in {:.0f} ms{}", made.size(),
-                                   1e3 * seconds_since(started), cached ? " (plan known)" : "");
-    log_->event(step, "replan", cost);
-    for (const Switch& s : made)
-      log_info("step {}: {} from {} to {}: {}", step, s.gemm, rung_name(s.from), rung_name(s.to), s.reason);
-    log_info("step {}: {}\n{}", step, cost, precision_map(auto_->policy()));
+    try {
+      plan_again(made, step);
+    } catch (const Error& error) {  // the run goes on as it was, and tries again after the next round
+      if (error.code() != ErrorCode::kOutOfMemory) throw;
+      auto_->policy().restore(before, "the decisions before");
+      log_->event(step, "replan", fmt::format("{} switches taken back: {}", made.size(), error.message()));
+      log_warning("step {}: {} switches of precision taken back: {}", step, made.size(), error.message());
+    }
   }
   log_->rungs(step, auto_->policy());
   result_.run.precision = auto_->policy().state();
   report_now(/*last=*/false);
+}
+
+// Moves the run to the plan of the policy's decisions. Throws kOutOfMemory with the stepper as it was.
+void Run::plan_again(const std::vector<Switch>& made, int64_t step) {
+  auto started = std::chrono::steady_clock::now();
+  bool cached = false;
+  const Plan& plan = auto_->plan(&cached);
+  const BatchShape eval = stepper_->eval_shape();
+  const Plan old = stepper_->plan();
+  TrainingState state = take_state(stepper_->executor());
+  stepper_.reset();  // its memory first: two executors need not fit side by side
+  try {
+    check(plan.target.memory_bytes == 0 || plan.total_bytes() <= plan.target.memory_bytes, ErrorCode::kOutOfMemory,
+          "the new plan needs {} bytes, {} has {}", plan.total_bytes(), plan.target.name, plan.target.memory_bytes);
+    stepper_ = std::make_unique<Stepper>(plan, eval, /*interpret=*/false);
+  } catch (const Error&) {
+    stepper_ = std::make_unique<Stepper>(old, eval, /*interpret=*/false);
+    put_state(stepper_->executor(), state);
+    throw;
+  }
+  put_state(stepper_->executor(), state);
+  result_.planned_bytes = std::max(result_.planned_bytes, plan.total_bytes());
+  result_.allocated_bytes = std::max(result_.allocated_bytes, stepper_->executor().allocated_bytes());
+  log_->switches(made);
+  std::string cost = fmt::format("{} GEMMs switched, planned again in {:.0f} ms{}", made.size(),
+                                 1e3 * seconds_since(started), cached ? " (plan known)" : "");
+  log_->event(step, "replan", cost);
+  constexpr size_t kShown = 6;
+  for (size_t i = 0; i < std::min(kShown, made.size()); ++i)
+    log_info("step {}: {} from {} to {}: {}", step, made[i].gemm, rung_name(made[i].from), rung_name(made[i].to),
+             made[i].reason);
+  if (made.size() > kShown) log_info("and {} more: {}/log.jsonl", made.size() - kShown, config_.out);
+  log_info("step {}: {}\n{}", step, cost, precision_map(auto_->policy()));
 }
 
 // The page grows with the run: rounds are left out while it would take more than a hundredth of the time.

@@ -150,6 +150,27 @@ TEST(Auto, PlantedOutliersMoveTheGemmsTheyTouchAndNoOthers) {
   EXPECT_GT(gap_current, 2 * gap) << "nothing was at stake";
 }
 
+// Switches whose plan the device cannot hold are taken back, and the run goes on with the bits it would have had.
+TEST(Auto, SwitchesThatDoNotFitAreTakenBack) {
+  set_log_level(LogLevel::kOff);
+  TempFolder folder;
+  RunConfig config = auto_config(folder, "llama");
+  config.steps = 3;
+  Target target = cpu_target();
+  target.memory_bytes = train(config).planned_bytes;
+  config.model_from = planted_model(folder);
+  config.optimizer.lr = config.optimizer.min_lr = 1e-7;
+  config.steps = 6;
+  config.out = folder.file("narrow");
+  std::vector<double> narrow = losses_from(config, {.target = target});
+  EXPECT_EQ(share(read_log(config.out).rungs, '0'), 1);
+  EXPECT_TRUE(read_log(config.out).switches.empty());
+  EXPECT_NE(read_file(config.out + "/log.jsonl").find("taken back: the new plan needs"), std::string::npos);
+  config.recipe = "fp8-current";
+  config.out = folder.file("current");
+  EXPECT_EQ(losses_from(config), narrow);
+}
+
 TEST(Auto, TimingsThatShowNoGainKeepAShapeInBf16) {
   set_log_level(LogLevel::kWarning);
   TempFolder folder;
