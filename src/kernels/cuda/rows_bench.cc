@@ -113,8 +113,7 @@ void run(benchmark::State& state, const cpu::Case& c, DType dtype, const KernelR
   cudaGraphExecDestroy(replay), cudaGraphDestroy(graph);
 }
 
-[[maybe_unused]] const bool kRegistered = [] {
-  if (device_count() == 0) return false;
+void register_cases() {
   static const std::vector<cpu::Case> cases = all_bench_cases();
   for (const cpu::Case& c : cases) {
     for (DType dtype : c.dtypes) {
@@ -129,8 +128,19 @@ void run(benchmark::State& state, const cpu::Case& c, DType dtype, const KernelR
       }
     }
   }
-  return true;
-}();
+}
 
 }  // namespace
 }  // namespace octet::cuda
+
+// Not benchmark_main's: the cases need the op facts, which static initialisation may not have made yet.
+int main(int argc, char** argv) {
+  std::string why;
+  if (octet::cuda::device_count(&why) == 0) {
+    fmt::print(stderr, "skipped: {}\n", why);
+    return 0;
+  }
+  octet::cuda::register_cases();
+  benchmark::Initialize(&argc, argv);
+  benchmark::RunSpecifiedBenchmarks();
+}

@@ -1,0 +1,63 @@
+// Every node of real training programs has a CUDA kernel: found without a GPU, since rows are chosen by types and
+// shapes.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "base/error.h"
+#include "kernels/cuda/kernel.h"
+#include "passes/pass.h"
+#include "train/batches.h"
+#include "train/training_program.h"
+
+namespace octet {
+namespace {
+
+struct Case {
+  const char* model;
+  const char* recipe;
+  Recompute recompute = Recompute::kNone;
+};
+
+class CudaSupport : public testing::TestWithParam<Case> {};
+
+TEST_P(CudaSupport, EveryNodeHasAKernel) {
+  const Case& c = GetParam();
+  ModelConfig model = named_model(c.model);
+  model.layers = 2;
+  Target target = h200_target();
+  target.fusions = cuda::fusion_kinds();
+  const BatchShape train = batch_shape(2, 256, false, true), eval = batch_shape(2, 256, false, false);
+  const Plan plan = compile(training_program(model, train, eval, {.clip = 1.0}),
+                            {.target = target, .recipe = parse_recipe(c.recipe), .recompute = c.recompute});
+  std::set<std::string> missing;
+  for (const Graph& graph : plan.program.graphs()) {
+    for (const Node& node : graph.nodes()) {
+      if (node.op == Op::kInput || node.op == Op::kParam || node.op == Op::kState) continue;
+      try {
+        cuda::select_kernel(graph, node);
+      } catch (const Error& error) {
+        missing.insert(error.message());
+      }
+    }
+  }
+  for (const std::string& message : missing) ADD_FAILURE() << message;
+}
+
+INSTANTIATE_TEST_SUITE_P(Programs, CudaSupport,
+                         testing::Values(Case{"gpt2-124m", "fp32"}, Case{"gpt2-124m", "bf16"},
+                                         Case{"gpt2-124m", "fp8-current"}, Case{"gpt2-124m", "fp8-delayed"},
+                                         Case{"gpt2-124m", "fp8-block"},
+                                         Case{"gpt2-124m", "fp8-current", Recompute::kSelective},
+                                         Case{"llama2-7b", "bf16"}, Case{"llama2-7b", "fp8-current"},
+                                         Case{"llama2-7b", "fp8-delayed", Recompute::kFull},
+                                         Case{"llama2-7b", "fp8-block", Recompute::kSelective}),
+                         [](const auto& info) {
+                           std::string name = std::string(info.param.model) + "_" + info.param.recipe;
+                           for (char& ch : name)
+                             if (ch == '-') ch = '_';
+                           return name + "_" + std::to_string(static_cast<int>(info.param.recompute));
+                         });
+
+}  // namespace
+}  // namespace octet
