@@ -34,11 +34,28 @@ std::vector<Case> shape_cases() {
                    .name = "7x33",
                    .inputs = {x({7, 33}, 9)},
                    .dtypes = {DType::kF32, DType::kBF16, DType::kE4M3}});
+  // Words of two and four elements, tiles with edges in both directions.
+  cases.push_back({.op = Op::kTranspose,
+                   .name = "132x76",
+                   .inputs = {x({132, 76}, 9)},
+                   .dtypes = {DType::kF32, DType::kBF16, DType::kE4M3},
+                   .gradient = false});
   cases.push_back({.op = Op::kTranspose, .name = "301x200", .inputs = {x({301, 200})}, .gradient = false});
   cases.push_back({.op = Op::kSlice,
                    .name = "300x520_cols",
                    .inputs = {x({300, 520})},
                    .attrs = {ax(1), {"begin", int64_t{130}}, {"end", int64_t{391}}},
+                   .gradient = false});
+  // Whole 16-byte pieces of rows.
+  cases.push_back({.op = Op::kSlice,
+                   .name = "140x384_cols",
+                   .inputs = {x({140, 384})},
+                   .attrs = {ax(1), {"begin", int64_t{128}}, {"end", int64_t{256}}},
+                   .gradient = false});
+  cases.push_back({.op = Op::kConcat,
+                   .name = "140_cols",
+                   .inputs = {x({140, 128}), x({140, 64}), x({140, 8})},
+                   .attrs = {ax(1)},
                    .gradient = false});
   cases.push_back({.op = Op::kConcat,
                    .name = "300_cols",
@@ -80,6 +97,12 @@ std::vector<Case> shape_cases() {
                        .inputs = {x({400, 301})},
                        .attrs = attrs,
                        .tolerance = sum ? accumulated(all ? 400 * 301 : 400) : exact(),
+                       .gradient = false});
+      cases.push_back({.op = Op::kReduce,
+                       .name = name + "_301x272",
+                       .inputs = {x({301, 272})},
+                       .attrs = attrs,
+                       .tolerance = sum ? accumulated(all ? 301 * 272 : 301) : exact(),
                        .gradient = false});
       cases.push_back(
           {.op = Op::kReduce, .name = name + "_1024x1024", .inputs = {x({1024, 1024})}, .attrs = attrs, .large = true});
