@@ -114,6 +114,32 @@ std::vector<Case> attention_cases() {
               .starts = {0, 131},
               .dropout = 0.2,
               .gradient = false});
+  // Head dims between and beyond the widths of tiles.
+  add(cases, {.name = "dim_136",
+              .tokens = 70,
+              .heads = 2,
+              .kv_heads = 1,
+              .dim = 136,
+              .starts = {0, 5, 70},
+              .gradient = false});
+  add(cases, {.name = "dim_257",
+              .tokens = 9,
+              .heads = 2,
+              .kv_heads = 1,
+              .dim = 257,
+              .starts = {0, 7},
+              .window = 4,
+              .dropout = 0.25,
+              .gradient = false});
+  // Dropout where segments begin inside blocks of four random words, and grouped heads.
+  add(cases, {.name = "dropout_segments",
+              .tokens = 150,
+              .heads = 4,
+              .kv_heads = 2,
+              .dim = 72,
+              .starts = {0, 3, 90, 141},
+              .dropout = 0.3,
+              .gradient = false});
   std::vector<double> eighths;
   for (int i = 0; i <= 8; ++i) eighths.push_back(128.0 * i);
   add(cases, {.name = "8x128_12x64",

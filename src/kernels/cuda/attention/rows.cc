@@ -1,9 +1,97 @@
-// Rows of the family: none yet.
+// attention, attention_grad: the tiled float32 kernels take every type, head dim, window, packing and dropout.
+#include "kernels/cpu/random_words.h"
+#include "kernels/cuda/attention/problem_of_node.h"
+#include "kernels/cuda/attention/tiled.h"
+#include "kernels/cuda/context.h"
 #include "kernels/cuda/families.h"
 
 namespace octet::cuda {
+namespace {
 
-std::span<const KernelRow> attention_rows() { return {}; }
+constexpr int64_t kLargestDim = 4096;  // sums of a warp's row stand in shared memory
+
+bool is_operand(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
+
+// All float operands (q, k, v; out and dout of the gradient) pass the test.
+template <typename Test>
+bool operands_are(const Graph& graph, const Node& node, Test test) {
+  const bool backward = node.op == Op::kAttentionGrad;
+  for (size_t i = 0; i < (backward ? 7u : 3u); ++i) {
+    if (i != 3 && i != 5 && !test(graph.dtype(node.inputs[i]))) return false;
+  }
+  return true;
+}
+
+bool accepts_tiled(const Graph& graph, const Node& node) {
+  return operands_are(graph, node, is_operand) && node.attrs.get<int64_t>("head_dim") <= kLargestDim;
+}
+
+Operand operand(const Tensor& tensor) { return {tensor.data, tensor.dtype()}; }
+
+BoundKernel bind_forward(const AttentionProblem& problem) {
+  return [p = problem](const KernelArgs& args) {
+    AttentionOperands x{.q = operand(args.in[0]), .k = operand(args.in[1]), .v = operand(args.in[2])};
+    x.segments = args.in[3].as<const int32_t>();
+    if (p.dropout) x.rng = args.in[4].as<const int64_t>();
+    x.out = operand(args.out[0]);
+    x.lse = args.out[1].as<float>();
+    launch_attention_tiled(p, x, args.stream);
+  };
+}
+
+BoundKernel bind_gradient(const AttentionProblem& problem) {
+  return [p = problem](const KernelArgs& args) {
+    AttentionOperands x{.q = operand(args.in[0]), .k = operand(args.in[1]), .v = operand(args.in[2])};
+    x.segments = args.in[3].as<const int32_t>();
+    x.out = operand(args.in[4]);
+    x.lse = args.in[5].as<float>();
+    x.dout = operand(args.in[6]);
+    if (p.dropout) x.rng = args.in[7].as<const int64_t>();
+    x.dq = operand(args.out[0]), x.dk = operand(args.out[1]), x.dv = operand(args.out[2]);
+    auto* delta = reinterpret_cast<float*>(args.workspace.data());
+    launch_attention_delta(p, x, delta, args.stream);
+    launch_attention_grad_tiled(p, x, delta, args.stream);
+  };
+}
+
+BoundKernel bind(DeviceContext&, const Graph& graph, const Node& node) {
+  const AttentionProblem problem = attention_problem(graph, node);
+  return node.op == Op::kAttention ? bind_forward(problem) : bind_gradient(problem);
+}
+
+int64_t grad_workspace(DeviceContext&, const Graph& graph, const Node& node) {
+  return graph.shape(node.inputs[5]).elements() * static_cast<int64_t>(sizeof(float));
+}
+
+}  // namespace
+
+AttentionProblem attention_problem(const Graph& graph, const Node& node) {
+  AttentionProblem p;
+  p.tokens = static_cast<int>(graph.shape(node.inputs[0]).rows());
+  p.heads = static_cast<int>(node.attrs.get<int64_t>("heads"));
+  p.kv_heads = static_cast<int>(node.attrs.get<int64_t>("kv_heads"));
+  p.dim = static_cast<int>(node.attrs.get<int64_t>("head_dim"));
+  p.window = static_cast<int>(std::min<int64_t>(node.attrs.get_or<int64_t>("window", 0), p.tokens));
+  p.segments = static_cast<int>(graph.shape(node.inputs[3]).elements() - 1);
+  p.scale = static_cast<float>(node.attrs.get<double>("scale"));
+  const double dropout = node.attrs.get_or<double>("dropout", 0.0);
+  if (dropout > 0) {
+    p.dropout = true;
+    p.max_length = node.attrs.get<int64_t>("max_length");
+    p.key = static_cast<uint32_t>(node.attrs.get<int64_t>("key"));
+    p.threshold = cpu::keep_threshold(dropout);
+    p.kept_factor = static_cast<float>(1 / (1 - dropout));
+  }
+  return p;
+}
+
+std::span<const KernelRow> attention_rows() {
+  static const KernelRow rows[] = {
+      {Op::kAttention, "attention_tiled", accepts_tiled, bind},
+      {Op::kAttentionGrad, "attention_grad_tiled", accepts_tiled, bind, grad_workspace},
+  };
+  return rows;
+}
 std::span<const char* const> attention_fusion_kinds() { return {}; }
 
 }  // namespace octet::cuda

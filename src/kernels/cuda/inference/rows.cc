@@ -1,8 +1,89 @@
-// Rows of the family: none yet.
+// kv_append and paged_attention. One call may hold sequences to decode and sequences to prefill: both kernels run, each
+// over its own sequences, unless the number of tokens says that there is nothing to prefill.
+#include "kernels/cuda/context.h"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/inference/inference.h"
 
 namespace octet::cuda {
+namespace {
 
-std::span<const KernelRow> inference_rows() { return {}; }
+Operand operand(const Tensor& tensor) { return {tensor.data, tensor.dtype()}; }
+bool is_plain(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
+
+bool accepts_append(const Graph& graph, const Node& node) {
+  const DType cache = node.results[0].dtype;
+  return is_plain(graph.dtype(node.inputs[1])) && (is_plain(cache) || is_fp8(cache));
+}
+
+BoundKernel bind_append(DeviceContext&, const Graph& graph, const Node& node) {
+  const int64_t slots = node.results[0].shape.rows();
+  const int width = static_cast<int>(node.results[0].shape.cols());
+  const int tokens = static_cast<int>(graph.shape(node.inputs[2]).elements());
+  return [=](const KernelArgs& args) {
+    if (args.in[0].data != args.out[0].data) {
+      check_cuda(cudaMemcpyAsync(args.out[0].data, args.in[0].data, static_cast<size_t>(args.out[0].type->bytes()),
+                                 cudaMemcpyDeviceToDevice, args.stream),
+                 "copying a cache");
+    }
+    launch_kv_append(operand(args.out[0]), slots, operand(args.in[1]), args.in[2].as<const int32_t>(), tokens, width,
+                     args.stream);
+  };
+}
+
+bool accepts_paged(const Graph& graph, const Node& node) {
+  const DType cache = graph.dtype(node.inputs[1]);
+  return is_plain(graph.dtype(node.inputs[0])) && (is_plain(cache) || is_fp8(cache)) &&
+         graph.dtype(node.inputs[2]) == cache && node.attrs.get<int64_t>("head_dim") <= kLargestPagedDim;
+}
+
+PagedProblem problem_of(const Graph& graph, const Node& node) {
+  PagedProblem p;
+  p.tokens = static_cast<int>(graph.shape(node.inputs[0]).rows());
+  p.sequences = static_cast<int>(graph.shape(node.inputs[4]).elements());
+  p.heads = static_cast<int>(node.attrs.get<int64_t>("heads"));
+  p.kv_heads = static_cast<int>(node.attrs.get<int64_t>("kv_heads"));
+  p.dim = static_cast<int>(node.attrs.get<int64_t>("head_dim"));
+  p.block_size = static_cast<int>(node.attrs.get<int64_t>("block_size"));
+  p.blocks = static_cast<int>(graph.shape(node.inputs[5]).cols());
+  p.slots = static_cast<int>(graph.shape(node.inputs[1]).rows());
+  p.window = static_cast<int>(
+      std::min<int64_t>(node.attrs.get_or<int64_t>("window", 0), int64_t{p.blocks} * p.block_size + 1));
+  p.scale = static_cast<float>(node.attrs.get<double>("scale"));
+  return p;
+}
+
+BoundKernel bind_paged(DeviceContext& context, const Graph& graph, const Node& node) {
+  const PagedProblem p = problem_of(graph, node);
+  const int splits = decode_splits(p, context.sm_count());
+  return [p, splits](const KernelArgs& args) {
+    const PagedOperands x{.q = operand(args.in[0]),
+                          .k = operand(args.in[1]),
+                          .v = operand(args.in[2]),
+                          .out = operand(args.out[0]),
+                          .segments = args.in[3].as<const int32_t>(),
+                          .lengths = args.in[4].as<const int32_t>(),
+                          .table = args.in[5].as<const int32_t>()};
+    launch_clear_padding(p, x, args.stream);
+    if (p.tokens > kDecodeQueries) {
+      launch_paged_prefill(p, x, args.stream);
+    }
+    launch_paged_decode(p, x, splits, args.workspace.data(), args.stream);
+  };
+}
+
+int64_t paged_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
+  const PagedProblem p = problem_of(graph, node);
+  return decode_scratch_bytes(p, decode_splits(p, context.sm_count()));
+}
+
+}  // namespace
+
+std::span<const KernelRow> inference_rows() {
+  static const KernelRow rows[] = {
+      {Op::kKvAppend, "kv_append_copy", accepts_append, bind_append},
+      {Op::kPagedAttention, "paged_attention", accepts_paged, bind_paged, paged_workspace},
+  };
+  return rows;
+}
 
 }  // namespace octet::cuda

@@ -1,0 +1,252 @@
+// Shared-memory tiles of attention in float32: loading, products of two tiles, ranges of visible rows.
+//
+// A block of 256 threads owns 64 rows of one side (queries, or keys in the gradient) and walks over tiles of rows of
+// the other side. Thread (ty, tx) of 16 x 16 holds own rows 4 ty .. 4 ty + 3 against other rows tx + 16 j in products,
+// and columns of the head in sums. Rows lie kDim + 4 floats apart: 16-byte reads of neighbouring rows take neighbouring
+// banks.
+#pragma once
+
+#include "kernels/cuda/attention/problem.h"
+#include "kernels/cuda/common/operand.cuh"
+#include "kernels/cuda/common/philox.cuh"
+#include "kernels/cuda/common/reduce.cuh"
+
+namespace octet::cuda {
+
+inline constexpr int kOwn = 64, kTileThreads = 256, kRowsOfThread = 4;
+template <int kDim>
+inline constexpr int kStride = kDim + 4;
+
+// tile[row][d] = x[row_of(row)][head][d]; zeros where row_of is negative and beyond the head's dim.
+template <int kDim, int kRows, typename RowOf>
+__device__ __forceinline__ void load_tile(float* tile, const Operand& x, int heads, int head, int dim, RowOf row_of) {
+  constexpr int kGroups = kDim / 4;
+#pragma unroll 2
+  for (int i = static_cast<int>(threadIdx.x); i < kRows * kGroups; i += kTileThreads) {
+    const int row = i / kGroups, d = i % kGroups * 4, from = row_of(row);
+    float v[4] = {};
+    if (from >= 0) {
+      const int64_t index = (static_cast<int64_t>(from) * heads + head) * dim + d;
+      if (dim % 4 == 0) {
+        if (d < dim) load<4>(x, index, v);
+      } else {
+#pragma unroll 1
+        for (int e = 0; e < 4; ++e) {
+          const float value = d + e < dim ? load(x, index + e) : 0.0f;
+#pragma unroll
+          for (int k = 0; k < 4; ++k) v[k] = k == e ? value : v[k];
+        }
+      }
+    }
+    *reinterpret_cast<float4*>(tile + row * kStride<kDim> + d) = {v[0], v[1], v[2], v[3]};
+  }
+}
+// Rows [first, first + kRows), zeros beyond the tokens.
+template <int kDim, int kRows>
+__device__ __forceinline__ void load_tile(float* tile, const Operand& x, int first, int tokens, int heads, int head,
+                                          int dim) {
+  load_tile<kDim, kRows>(tile, x, heads, head, dim, [=](int row) { return first + row < tokens ? first + row : -1; });
+}
+
+// products[i][j] = own row 4 ty + i . other row tx + 16 j
+template <int kDim, int kEach>
+__device__ __forceinline__ void multiply_rows(const float* own, const float* other,
+                                              float (&products)[kRowsOfThread][kEach]) {
+  const int tx = static_cast<int>(threadIdx.x) % 16, ty = static_cast<int>(threadIdx.x) / 16;
+#pragma unroll
+  for (int i = 0; i < kRowsOfThread; ++i) {
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) products[i][j] = 0;
+  }
+#pragma unroll 4
+  for (int d = 0; d < kDim; d += 4) {
+    float4 a[kRowsOfThread], b[kEach];
+#pragma unroll
+    for (int i = 0; i < kRowsOfThread; ++i) {
+      a[i] = *reinterpret_cast<const float4*>(own + (4 * ty + i) * kStride<kDim> + d);
+    }
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      b[j] = *reinterpret_cast<const float4*>(other + (tx + 16 * j) * kStride<kDim> + d);
+    }
+#pragma unroll
+    for (int i = 0; i < kRowsOfThread; ++i) {
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) {
+        products[i][j] = fmaf(a[i].x, b[j].x, products[i][j]);
+        products[i][j] = fmaf(a[i].y, b[j].y, products[i][j]);
+        products[i][j] = fmaf(a[i].z, b[j].z, products[i][j]);
+        products[i][j] = fmaf(a[i].w, b[j].w, products[i][j]);
+      }
+    }
+  }
+}
+
+// A thread's columns of the head: groups of kVec neighbours, 16 kVec apart.
+template <int kDim>
+struct Columns {
+  static constexpr int kVec = kDim >= 64 ? 4 : kDim / 16, kCount = kDim / 16;
+  __device__ static int at(int c) {
+    return c / kVec * (16 * kVec) + static_cast<int>(threadIdx.x) % 16 * kVec + c % kVec;
+  }
+};
+
+// sums[i][c] += weights[4 ty + i][o] other[o][column c], o = 0 .. kOthers - 1; weights have rows of kOthers + 4.
+template <int kDim, int kOthers>
+__device__ __forceinline__ void add_weighted_rows(const float* weights, const float* other,
+                                                  float (&sums)[kRowsOfThread][Columns<kDim>::kCount]) {
+  using C = Columns<kDim>;
+  const int ty = static_cast<int>(threadIdx.x) / 16;
+#pragma unroll 2
+  for (int o = 0; o < kOthers; o += 4) {
+    Vec<float, 4> w[kRowsOfThread];
+#pragma unroll
+    for (int i = 0; i < kRowsOfThread; ++i) {
+      w[i] = *reinterpret_cast<const Vec<float, 4>*>(weights + (4 * ty + i) * (kOthers + 4) + o);
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+#pragma unroll
+      for (int c = 0; c < C::kCount; c += C::kVec) {
+        const auto v = *reinterpret_cast<const Vec<float, C::kVec>*>(other + (o + k) * kStride<kDim> + C::at(c));
+#pragma unroll
+        for (int i = 0; i < kRowsOfThread; ++i) {
+#pragma unroll
+          for (int e = 0; e < C::kVec; ++e) sums[i][c + e] = fmaf(w[i].at[k], v.at[e], sums[i][c + e]);
+        }
+      }
+    }
+  }
+}
+
+// tile[4 ty + i][column c] = sums[i][c] factor[i]
+template <int kDim>
+__device__ __forceinline__ void put_rows(float* tile, const float (&sums)[kRowsOfThread][Columns<kDim>::kCount],
+                                         const float (&factors)[kRowsOfThread]) {
+  using C = Columns<kDim>;
+#pragma unroll
+  for (int i = 0; i < kRowsOfThread; ++i) {
+    float* row = tile + (static_cast<int>(threadIdx.x) / 16 * 4 + i) * kStride<kDim>;
+#pragma unroll
+    for (int c = 0; c < C::kCount; ++c) row[C::at(c)] = sums[i][c] * factors[i];
+  }
+}
+
+// x[row_of(row)][head][d] = tile[row][d] where row_of is not negative.
+template <int kDim, typename RowOf>
+__device__ __forceinline__ void store_tile(const float* tile, const Operand& x, int heads, int head, int dim,
+                                           RowOf row_of) {
+  constexpr int kGroups = kDim / 4;
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < kOwn * kGroups; i += kTileThreads) {
+    const int row = i / kGroups, d = i % kGroups * 4, to = row_of(row);
+    if (to < 0) continue;
+    const auto v = *reinterpret_cast<const Vec<float, 4>*>(tile + row * kStride<kDim> + d);
+    const int64_t index = (static_cast<int64_t>(to) * heads + head) * dim + d;
+    if (dim % 4 == 0) {
+      if (d < dim) store<4>(x, index, v.at);
+    } else {
+#pragma unroll 1
+      for (int e = 0; e < 4; ++e) {
+        if (d + e < dim) store(x, index + e, tile[row * kStride<kDim> + d + e]);
+      }
+    }
+  }
+}
+
+// weights[4 ty + i][tx + 16 j] = values[i][j]
+template <int kEach>
+__device__ __forceinline__ void store_weights(float* weights, const float (&values)[kRowsOfThread][kEach]) {
+  const int tx = static_cast<int>(threadIdx.x) % 16, ty = static_cast<int>(threadIdx.x) / 16;
+#pragma unroll
+  for (int i = 0; i < kRowsOfThread; ++i) {
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) weights[(4 * ty + i) * (16 * kEach + 4) + tx + 16 * j] = values[i][j];
+  }
+}
+
+// The segment of token t: [start, end); start = end = t for tokens outside all segments.
+struct Segment {
+  int start, end;
+  __device__ static Segment of(const int32_t* starts, int segments, int t, int tokens) {
+    int low = 0, high = segments + 1;  // how many starts are <= t
+    while (low < high) {
+      const int middle = (low + high) / 2;
+      if (starts[middle] <= t) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    if (low == 0 || low > segments) return {t, t};
+    return {max(starts[low - 1], 0), min(starts[low], tokens)};
+  }
+};
+
+// Which other rows each own row of a block sees: queries see keys [max(start, t - window + 1), t], keys are seen by
+// queries [j, min(end, j + window)). `first` and `last` bound them all.
+struct VisibleRows {
+  int low[kOwn], high[kOwn], start[kOwn];
+  int first, last;
+
+  template <bool kOwnIsKey>
+  __device__ void find(const AttentionProblem& p, const int32_t* segments, int own_first) {
+    const int i = static_cast<int>(threadIdx.x);
+    if (i == 0) first = p.tokens, last = 0;
+    __syncthreads();
+    if (i < kOwn) {
+      const int t = own_first + i;
+      Segment s{t, t};
+      if (t < p.tokens) s = Segment::of(segments, p.segments, t, p.tokens);
+      int from = t, to = t;
+      if (s.start < s.end) {
+        const bool bounded = p.window > 0 && p.window < p.tokens;
+        from = kOwnIsKey ? t : bounded ? max(s.start, t - p.window + 1) : s.start;
+        to = !kOwnIsKey ? t + 1 : bounded ? min(s.end, t + p.window) : s.end;
+        atomicMin(&first, from);
+        atomicMax(&last, to);
+      }
+      low[i] = from, high[i] = to, start[i] = s.start;
+    }
+    __syncthreads();
+  }
+};
+
+// The factor of a probability: 0 or 1 / (1 - p) with dropout.
+__device__ __forceinline__ float keep_factor(const AttentionProblem& p, const RandomStream& stream, int head, int query,
+                                             int offset) {
+  const uint64_t element = (static_cast<uint64_t>(head) * p.tokens + query) * p.max_length + offset;
+  const uint4 words = stream.words(element / 4);
+  const int lane = static_cast<int>(element % 4);
+  const uint32_t word = lane == 0 ? words.x : lane == 1 ? words.y : lane == 2 ? words.z : words.w;
+  return (word >> 8) >= p.threshold ? p.kept_factor : 0.0f;
+}
+
+// e^x; the argument is never above rounding noise of 0 here.
+__device__ __forceinline__ float exponential(float x) { return exp2f(x * 1.44269504088896341f); }
+
+template <typename Kernel>
+void allow_shared(Kernel kernel, size_t bytes) {
+  if (bytes > 48 * 1024)
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+}
+
+// Calls body with the tile width for a head dim, as std::integral_constant-like value: 32, 64, 128 or 256.
+template <int kValue>
+struct Width {
+  static constexpr int value = kValue;
+};
+template <typename Body>
+void with_tile_width(int dim, Body&& body) {
+  if (dim <= 32) {
+    body(Width<32>{});
+  } else if (dim <= 64) {
+    body(Width<64>{});
+  } else if (dim <= 128) {
+    body(Width<128>{});
+  } else {
+    body(Width<256>{});
+  }
+}
+
+}  // namespace octet::cuda

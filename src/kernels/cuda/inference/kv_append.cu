@@ -1,0 +1,38 @@
+#include "kernels/cuda/common/operand.cuh"
+#include "kernels/cuda/inference/inference.h"
+
+namespace octet::cuda {
+namespace {
+
+// A thread moves kEach neighbouring elements.
+template <int kEach>
+__global__ void kv_append_kernel(Operand cache, int64_t cache_rows, Operand rows, const int32_t* slots, int tokens,
+                                 int width) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const int pieces = width / kEach;
+  const int64_t token = i / pieces;
+  if (token >= tokens) return;
+  const int64_t slot = slots[token], at = i % pieces * kEach;
+  if (slot < 0 || slot >= cache_rows) return;
+  float values[kEach];
+  load<kEach>(rows, token * width + at, values);
+  store<kEach>(cache, slot * width + at, values);
+}
+
+}  // namespace
+
+void launch_kv_append(const Operand& cache, int64_t cache_rows, const Operand& rows, const int32_t* slots, int tokens,
+                      int width, cudaStream_t stream) {
+  const auto launch = [&](auto kernel, int each) {
+    const int64_t threads = static_cast<int64_t>(tokens) * (width / each);
+    kernel<<<static_cast<unsigned>((threads + 255) / 256), 256, 0, stream>>>(cache, cache_rows, rows, slots, tokens,
+                                                                             width);
+  };
+  if (width % 8 == 0) {
+    launch(kv_append_kernel<8>, 8);
+  } else {
+    launch(kv_append_kernel<1>, 1);
+  }
+}
+
+}  // namespace octet::cuda

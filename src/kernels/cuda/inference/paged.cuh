@@ -1,0 +1,84 @@
+// Sequences of a paged cache as kernels see them.
+#pragma once
+
+#include "kernels/cuda/attention/tiles.cuh"
+#include "kernels/cuda/inference/inference.h"
+
+namespace octet::cuda {
+
+struct PagedSequence {
+  int begin, queries, length;  // first query token; keys including the queries' own
+  const int32_t* table;
+
+  __device__ static PagedSequence of(const PagedProblem& p, const PagedOperands& x, int s) {
+    const int begin = min(max(x.segments[s], 0), p.tokens), end = min(x.segments[s + 1], p.tokens);
+    return {begin, max(end - begin, 0), min(x.lengths[s], p.blocks * p.block_size),
+            x.table + static_cast<int64_t>(s) * p.blocks};
+  }
+  // The position of query i among the keys, and the first key it sees.
+  __device__ int position(int i) const { return length - queries + i; }
+  __device__ int first_key(const PagedProblem& p, int i) const {
+    return p.window > 0 ? max(0, position(i) - p.window + 1) : 0;
+  }
+  // Where a position lies in the cache; -1 where the table has no such slot.
+  __device__ int slot(const PagedProblem& p, int key) const {
+    const int64_t at = static_cast<int64_t>(table[key / p.block_size]) * p.block_size + key % p.block_size;
+    return at >= 0 && at < p.slots ? static_cast<int>(at) : -1;
+  }
+};
+
+// Block b of the grid takes tile b of the tiles of all prefilled sequences, one after the other.
+__device__ __forceinline__ bool find_tile(const PagedProblem& p, const PagedOperands& x, int block, int& sequence,
+                                          int& first_query) {
+  for (int s = 0; s < p.sequences; ++s) {
+    const int queries = x.segments[s + 1] - x.segments[s];
+    if (queries <= kDecodeQueries) continue;
+    const int tiles = (queries + kOwn - 1) / kOwn;
+    if (block < tiles) {
+      sequence = s, first_query = (tiles - 1 - block) * kOwn;  // the last queries see most keys: they start first
+      return true;
+    }
+    block -= tiles;
+  }
+  return false;
+}
+
+// The kOwn queries of a prefill block, found by its first thread; lives in shared memory.
+struct PagedTile {
+  PagedSequence sequence;
+  int first_query;
+  bool exists;
+
+  // Also which positions the queries see. False where the grid has more blocks than there are tiles.
+  __device__ bool find(const PagedProblem& p, const PagedOperands& x, VisibleRows& visible) {
+    const int i = static_cast<int>(threadIdx.x);
+    if (i == 0) {
+      int s = 0;
+      exists = find_tile(p, x, static_cast<int>(blockIdx.x), s, first_query);
+      if (exists) sequence = PagedSequence::of(p, x, s);
+      visible.first = p.blocks * p.block_size, visible.last = 0;
+    }
+    __syncthreads();
+    if (!exists) return false;
+    if (i < kOwn) {
+      int low = 0, high = 0;
+      if (first_query + i < sequence.queries) {
+        low = sequence.first_key(p, first_query + i), high = sequence.position(first_query + i) + 1;
+        if (low < high) {
+          atomicMin(&visible.first, low);
+          atomicMax(&visible.last, high);
+        }
+      }
+      visible.low[i] = low, visible.high[i] = high;
+    }
+    __syncthreads();
+    return true;
+  }
+};
+
+inline dim3 prefill_grid(const PagedProblem& p) {
+  const int tiles = (p.tokens + kOwn - 1) / kOwn + min(p.sequences, p.tokens / (kDecodeQueries + 1));
+  return {static_cast<unsigned>(tiles), static_cast<unsigned>(p.heads)};
+}
+
+}  // namespace octet::cuda

@@ -1,0 +1,49 @@
+// Prefill over the paged cache: the float32 tiles of dense attention, keys gathered through the block table.
+#include "kernels/cuda/attention/forward_tiles.cuh"
+#include "kernels/cuda/inference/paged.cuh"
+
+namespace octet::cuda {
+namespace {
+
+template <int kDim>
+__global__ void __launch_bounds__(kTileThreads, 2) paged_prefill_kernel(PagedProblem p, PagedOperands x) {
+  constexpr int kOthers = ForwardTiles<kDim>::kOthers;
+  extern __shared__ float4 shared_vectors[];
+  float* shared = reinterpret_cast<float*>(shared_vectors);
+  __shared__ VisibleRows visible;
+  __shared__ PagedTile tile;
+  if (!tile.find(p, x, visible)) return;
+  const PagedSequence sequence = tile.sequence;
+  const int first_query = tile.first_query, head = static_cast<int>(blockIdx.y), kv_head = head / p.group();
+  load_tile<kDim, kOwn>(shared, x.q, p.heads, head, p.dim, [&](int row) {
+    return first_query + row < sequence.queries ? sequence.begin + first_query + row : -1;
+  });
+  // Keys in front of the window may lie in freed blocks: they are not read.
+  const auto gather = [&](float* to, const Operand& from, int key) {
+    load_tile<kDim, kOthers>(to, from, p.kv_heads, kv_head, p.dim, [&](int row) {
+      const int at = key + row;
+      return at >= visible.first && at < visible.last ? sequence.slot(p, at) : -1;
+    });
+  };
+  ForwardRows<kDim> rows;
+  forward_walk<kDim>(
+      shared, visible, p.scale, false, rows, [&](float* to, int key) { gather(to, x.k, key); },
+      [&](float* to, int key) { gather(to, x.v, key); }, [](int, int) { return 1.0f; });
+  put_results<kDim>(shared, rows);
+  store_tile<kDim>(shared, x.out, p.heads, head, p.dim, [&](int row) {
+    return first_query + row < sequence.queries ? sequence.begin + first_query + row : -1;
+  });
+}
+
+}  // namespace
+
+void launch_paged_prefill(const PagedProblem& p, const PagedOperands& x, cudaStream_t stream) {
+  with_tile_width(p.dim, [&](auto width) {
+    constexpr int kDim = decltype(width)::value;
+    constexpr size_t kBytes = ForwardTiles<kDim>::kFloats * sizeof(float);
+    allow_shared(paged_prefill_kernel<kDim>, kBytes);
+    paged_prefill_kernel<kDim><<<prefill_grid(p), kTileThreads, kBytes, stream>>>(p, x);
+  });
+}
+
+}  // namespace octet::cuda
