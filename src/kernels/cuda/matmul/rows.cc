@@ -1,9 +1,251 @@
-// Rows of the family: none yet.
+// Rows of matmul, scaled_matmul and the fusion matmul_bias: cuBLASLt, and our own tiled product for what it refuses.
+//
+// The library's pairs of scale layouts are checked here before it sees them: some mixtures end the process inside it.
+#include <array>
+#include <memory>
+
+#include "base/error.h"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/matmul/product.h"
+#include "kernels/cuda/matmul/scale_layout.h"
+#include "kernels/cuda/matmul/tuning.h"
 
 namespace octet::cuda {
+namespace {
 
-std::span<const KernelRow> matmul_rows() { return {}; }
-std::span<const char* const> matmul_fusion_kinds() { return {}; }
+constexpr int64_t kAlignment = 256;  // of pieces of the workspace
+constexpr int64_t kFp8Multiple = 16, kVectorMultiple = 4;
+
+bool is_wide_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
+
+// --- our own product
+
+BoundKernel bind_tiled(DeviceContext&, const Graph& graph, const Node& node) {
+  const Product p = product_of(graph, node);
+  const auto operand = [k = p.k, blocks = p.k_blocks()](const KernelArgs& args, const ProductOperand& x) {
+    TiledOperand t{.data = args.in[x.input].data,
+                   .dtype = x.dtype,
+                   .outer_stride = x.k_inner ? k : 1,
+                   .k_stride = x.k_inner ? 1 : x.outer};
+    if (x.scaling == ProductScaling::kNone) return t;
+    t.scale = args.in[x.scale_input].as<float>();
+    if (x.scaling == ProductScaling::kRow || x.scaling == ProductScaling::k1x128) {  // K is contiguous: the facts
+      t.scale_outer = x.scaling == ProductScaling::kRow ? 1 : blocks;
+    } else if (x.scaling == ProductScaling::k128x128) {
+      t.outer_group = 128, t.scale_outer = x.k_inner ? blocks : 1;
+    }
+    if (x.scaling == ProductScaling::k1x128 || x.scaling == ProductScaling::k128x128)
+      t.k_group = 128, t.scale_k = x.k_inner ? 1 : (x.outer + 127) / 128;
+    return t;
+  };
+  return [p, operand](const KernelArgs& args) {
+    TiledGemm gemm{.m = p.m,
+                   .n = p.n,
+                   .k = p.k,
+                   .a = operand(args, p.a),
+                   .b = operand(args, p.b),
+                   .out = args.out[0].data,
+                   .out_dtype = p.out};
+    if (p.c >= 0) gemm.c = args.in[static_cast<size_t>(p.c)].data, gemm.c_dtype = p.out;
+    if (p.bias >= 0)
+      gemm.c = args.in[static_cast<size_t>(p.bias)].data, gemm.c_dtype = p.bias_dtype, gemm.c_is_row = true;
+    launch_tiled_gemm(gemm, args.stream);
+  };
+}
+
+// --- cuBLASLt
+
+// How a bias gets into the product.
+enum class BiasPlan : uint8_t {
+  kNone,
+  kEpilogue,
+  kConverted,  // to the result's type first, then the epilogue: the fusion's exception
+  kSpread,     // over the rows of a float32 result, which the product then starts from
+  kRefused,
+};
+
+BiasPlan bias_plan(const Product& p) {
+  if (p.bias < 0) return BiasPlan::kNone;
+  const bool native = p.bias_dtype == p.out && !(p.fp8() && p.out == DType::kF32);
+  if (native) return BiasPlan::kEpilogue;
+  if (p.out == DType::kF32) return p.c < 0 ? BiasPlan::kSpread : BiasPlan::kRefused;
+  return p.bias_fused ? BiasPlan::kConverted : BiasPlan::kRefused;
+}
+
+struct ScalingPair {
+  ProductScaling a, b;
+  GemmScaling library_a, library_b;
+};
+constexpr ScalingPair kPairs[] = {
+    {ProductScaling::kNone, ProductScaling::kNone, GemmScaling::kNone, GemmScaling::kNone},
+    {ProductScaling::kTensor, ProductScaling::kTensor, GemmScaling::kTensor, GemmScaling::kTensor},
+    {ProductScaling::kRow, ProductScaling::kRow, GemmScaling::kOuter, GemmScaling::kOuter},
+    {ProductScaling::kRow, ProductScaling::kTensor, GemmScaling::kOuter, GemmScaling::kOuter},
+    {ProductScaling::kTensor, ProductScaling::kRow, GemmScaling::kOuter, GemmScaling::kOuter},
+    {ProductScaling::k1x128, ProductScaling::k1x128, GemmScaling::k1x128, GemmScaling::k1x128},
+    {ProductScaling::k1x128, ProductScaling::k128x128, GemmScaling::k1x128, GemmScaling::k128x128},
+    {ProductScaling::k128x128, ProductScaling::k1x128, GemmScaling::k128x128, GemmScaling::k1x128},
+};
+
+const ScalingPair* scaling_pair(const Product& p) {
+  for (const ScalingPair& pair : kPairs) {
+    if (pair.a == p.a.scaling && pair.b == p.b.scaling) return &pair;
+  }
+  return nullptr;
+}
+
+bool runs_on_cublaslt(const Product& p) {
+  const ScalingPair* pair = scaling_pair(p);
+  if (pair == nullptr || bias_plan(p) == BiasPlan::kRefused || !is_wide_float(p.out)) return false;
+  if (!p.fp8()) return p.a.dtype == p.b.dtype && (p.out == p.a.dtype || p.out == DType::kF32);
+  const bool k_inner = p.a.k_inner && p.b.k_inner;
+  const bool formats = p.a.dtype == DType::kE4M3 || p.b.dtype == DType::kE4M3;
+  const bool vectors = pair->library_a != GemmScaling::kTensor;
+  return k_inner && formats && p.k % kFp8Multiple == 0 && p.n % kFp8Multiple == 0 &&
+         (!vectors || p.m % kVectorMultiple == 0);
+}
+
+// The scales of one side as the library reads them: as they are, or rearranged in the workspace.
+enum class ScalePlan : uint8_t { kDirect, kTranspose, kPad, kRepeat };
+
+ScalePlan scale_plan(const ProductOperand& x, GemmScaling library, int64_t k_blocks) {
+  switch (library) {
+    case GemmScaling::kOuter: return x.scaling == ProductScaling::kTensor ? ScalePlan::kRepeat : ScalePlan::kDirect;
+    case GemmScaling::k1x128: return k_blocks > 1 ? ScalePlan::kTranspose : ScalePlan::kDirect;
+    case GemmScaling::k128x128: return k_blocks % 4 != 0 ? ScalePlan::kPad : ScalePlan::kDirect;
+    default: return ScalePlan::kDirect;
+  }
+}
+
+int64_t padded(int64_t k_blocks) { return (k_blocks + 3) / 4 * 4; }
+
+int64_t scale_bytes(const ProductOperand& x, ScalePlan plan, int64_t k_blocks) {
+  int64_t count = 0;
+  switch (plan) {
+    case ScalePlan::kDirect: break;
+    case ScalePlan::kTranspose: count = x.outer * k_blocks; break;
+    case ScalePlan::kPad: count = (x.outer + 127) / 128 * padded(k_blocks); break;
+    case ScalePlan::kRepeat: count = x.outer; break;
+  }
+  return (4 * count + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+const float* arrange_scales(const float* from, float* to, const ProductOperand& x, ScalePlan plan, int64_t k_blocks,
+                            cudaStream_t stream) {
+  switch (plan) {
+    case ScalePlan::kDirect: return from;
+    case ScalePlan::kTranspose: launch_transpose_scales(from, to, x.outer, k_blocks, stream); break;
+    case ScalePlan::kPad: launch_pad_scales(from, to, (x.outer + 127) / 128, k_blocks, padded(k_blocks), stream); break;
+    case ScalePlan::kRepeat: launch_repeat_scale(from, to, x.outer, stream); break;
+  }
+  return to;
+}
+
+// What the workspace holds: the library's part, then each side's scales and the bias.
+struct Layout {
+  ScalePlan plan_a, plan_b;
+  int64_t scale_a, scale_b, bias, bytes;  // offsets, size
+};
+
+Layout layout_of(const Product& p) {
+  const ScalingPair& pair = *scaling_pair(p);
+  Layout l{.plan_a = scale_plan(p.a, pair.library_a, p.k_blocks()),
+           .plan_b = scale_plan(p.b, pair.library_b, p.k_blocks()),
+           .scale_a = kGemmWorkspace};
+  l.scale_b = l.scale_a + scale_bytes(p.a, l.plan_a, p.k_blocks());
+  l.bias = l.scale_b + scale_bytes(p.b, l.plan_b, p.k_blocks());
+  l.bytes = l.bias + (bias_plan(p) == BiasPlan::kConverted ? p.n * dtype_bytes(p.out) : 0);
+  return l;
+}
+
+int64_t workspace(DeviceContext&, const Graph& graph, const Node& node) {
+  return layout_of(product_of(graph, node)).bytes;
+}
+
+BoundKernel bind_cublaslt(DeviceContext& context, const Graph& graph, const Node& node) {
+  const Product p = product_of(graph, node);
+  const ScalingPair& pair = *scaling_pair(p);
+  const BiasPlan bias = bias_plan(p);
+  GemmSpec spec{.m = p.m,
+                .n = p.n,
+                .k = p.k,
+                .a = p.a.dtype,
+                .b = p.b.dtype,
+                .out = p.out,
+                .trans_a = !p.a.k_inner,
+                .trans_b = p.b.k_inner,
+                .addend = p.c >= 0 || bias == BiasPlan::kSpread,
+                .scaling_a = pair.library_a,
+                .scaling_b = pair.library_b,
+                .fast_accumulation = p.forward && pair.library_a == GemmScaling::kTensor};
+  if (bias == BiasPlan::kEpilogue || bias == BiasPlan::kConverted) spec.bias = p.out;
+  const auto gemm = std::make_shared<Gemm>(context, spec);
+  const auto algorithm = context.gemm_tuning().choose(*gemm);
+  if (!algorithm) return bind_tiled(context, graph, node);
+  gemm->use(*algorithm);
+  return [p, bias, gemm, layout = layout_of(p)](const KernelArgs& args) {
+    GemmOperands operands{.a = args.in[p.a.input].data,
+                          .b = args.in[p.b.input].data,
+                          .c = p.c >= 0 ? args.in[static_cast<size_t>(p.c)].data : args.out[0].data,
+                          .out = args.out[0].data,
+                          .workspace = args.workspace.data()};
+    const auto at = [&](int64_t offset) { return args.workspace.data() + offset; };
+    if (p.fp8()) {
+      operands.scale_a =
+          arrange_scales(args.in[p.a.scale_input].as<float>(), reinterpret_cast<float*>(at(layout.scale_a)), p.a,
+                         layout.plan_a, p.k_blocks(), args.stream);
+      operands.scale_b =
+          arrange_scales(args.in[p.b.scale_input].as<float>(), reinterpret_cast<float*>(at(layout.scale_b)), p.b,
+                         layout.plan_b, p.k_blocks(), args.stream);
+    }
+    if (bias != BiasPlan::kNone) {
+      operands.bias = args.in[static_cast<size_t>(p.bias)].data;
+      if (bias == BiasPlan::kConverted) {
+        launch_spread_bias(operands.bias, p.bias_dtype, at(layout.bias), p.out, 1, p.n, args.stream);
+        operands.bias = at(layout.bias);
+      }
+      if (bias == BiasPlan::kSpread)
+        launch_spread_bias(operands.bias, p.bias_dtype, operands.out, p.out, p.m, p.n, args.stream);
+    }
+    gemm->run(operands, args.stream);
+  };
+}
+
+// --- rows
+
+bool accepts_tiled(const Graph& graph, const Node& node) {
+  const Product p = product_of(graph, node);
+  const auto operand = [](DType dtype) { return is_wide_float(dtype) || is_fp8(dtype); };
+  return operand(p.a.dtype) && operand(p.b.dtype) && is_wide_float(p.out) &&
+         (p.bias < 0 || is_wide_float(p.bias_dtype)) && (p.c < 0 || p.bias < 0);
+}
+
+bool accepts_cublaslt(const Graph& graph, const Node& node) {
+  return accepts_tiled(graph, node) && runs_on_cublaslt(product_of(graph, node));
+}
+
+bool is_matmul_bias(const Node& node) { return node.attrs.get<std::string>("kind") == "matmul_bias"; }
+bool accepts_fused_tiled(const Graph& graph, const Node& node) {
+  return is_matmul_bias(node) && accepts_tiled(graph, node);
+}
+bool accepts_fused_cublaslt(const Graph& graph, const Node& node) {
+  return is_matmul_bias(node) && accepts_cublaslt(graph, node);
+}
+
+constexpr KernelRow kRows[] = {
+    {Op::kMatmul, "matmul_cublaslt", accepts_cublaslt, bind_cublaslt, workspace},
+    {Op::kMatmul, "matmul_tiled", accepts_tiled, bind_tiled},
+    {Op::kScaledMatmul, "scaled_matmul_cublaslt", accepts_cublaslt, bind_cublaslt, workspace},
+    {Op::kScaledMatmul, "scaled_matmul_tiled", accepts_tiled, bind_tiled},
+    {Op::kFusion, "matmul_bias_cublaslt", accepts_fused_cublaslt, bind_cublaslt, workspace},
+    {Op::kFusion, "matmul_bias_tiled", accepts_fused_tiled, bind_tiled},
+};
+// The first two are products with an addend, made by merge_sums.
+constexpr const char* kFusionKinds[] = {"matmul_accumulate", "matmul_residual", "matmul_bias"};
+
+}  // namespace
+
+std::span<const KernelRow> matmul_rows() { return kRows; }
+std::span<const char* const> matmul_fusion_kinds() { return kFusionKinds; }
 
 }  // namespace octet::cuda

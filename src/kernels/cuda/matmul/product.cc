@@ -1,0 +1,67 @@
+#include "kernels/cuda/matmul/product.h"
+
+#include "base/error.h"
+
+namespace octet::cuda {
+namespace {
+
+ProductScaling scaling_of(const Node& node, const char* key) {
+  const std::string name = node.attrs.get_or<std::string>(key, "tensor");
+  if (name == "tensor") return ProductScaling::kTensor;
+  if (name == "row") return ProductScaling::kRow;
+  return name == "1x128" ? ProductScaling::k1x128 : ProductScaling::k128x128;
+}
+
+const Node& member(const Graph& body, const char* name) {
+  for (const Node& node : body.nodes()) {
+    if (node.name == name) return node;
+  }
+  fail(ErrorCode::kInternal, "the fusion's body has no member {}", name);
+}
+
+// Where the value stands among the inputs of the node whose body this is.
+size_t leaf_index(const Graph& body, Value value) {
+  size_t inputs = 0;
+  for (int32_t i = 0; i < index(value.node); ++i) inputs += body.node(NodeId{i}).op == Op::kInput;
+  return inputs;
+}
+
+}  // namespace
+
+Product product_of(const Graph& graph, const Node& node) {
+  const bool fused = node.op == Op::kFusion;
+  const Graph& g = fused ? *node.body : graph;
+  const Node& product = fused ? member(g, "matmul") : node;
+  const auto input = [&](const Node& reader, size_t i) { return fused ? leaf_index(g, reader.inputs[i]) : i; };
+
+  const bool scaled = product.op == Op::kScaledMatmul;
+  const size_t b = scaled ? 2 : 1, c = scaled ? 4 : 2;
+  const bool trans_a = product.attrs.get_or<bool>("trans_a", false);
+  const bool trans_b = product.attrs.get_or<bool>("trans_b", false);
+  const Shape &left = g.shape(product.inputs[0]), &right = g.shape(product.inputs[b]);
+  Product p{.m = trans_a ? left.cols() : left.rows(),
+            .n = trans_b ? right.rows() : right.cols(),
+            .k = trans_a ? left.rows() : left.cols(),
+            .out = node.results[0].dtype,
+            .forward = product.attrs.get_or<std::string>("role", "") == "fprop"};
+  p.a = {.input = input(product, 0), .dtype = g.dtype(product.inputs[0]), .outer = p.m, .k_inner = !trans_a};
+  p.b = {.input = input(product, b), .dtype = g.dtype(product.inputs[b]), .outer = p.n, .k_inner = trans_b};
+  if (scaled) {
+    p.a.scale_input = input(product, 1), p.a.scaling = scaling_of(product, "scaling_a");
+    p.b.scale_input = input(product, 3), p.b.scaling = scaling_of(product, "scaling_b");
+  }
+  if (product.inputs.size() > c && product.inputs[c].exists()) {
+    const bool row = g.shape(product.inputs[c]).rank() == 1;
+    (row ? p.bias : p.c) = static_cast<int>(input(product, c));
+    if (row) p.bias_dtype = g.dtype(product.inputs[c]);
+  }
+  if (fused) {
+    const Node& bias = member(g, "bias");
+    p.bias = static_cast<int>(input(bias, 1));
+    p.bias_dtype = g.dtype(bias.inputs[1]);
+    p.bias_fused = true;
+  }
+  return p;
+}
+
+}  // namespace octet::cuda

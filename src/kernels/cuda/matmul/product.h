@@ -1,0 +1,38 @@
+// A matrix product as the rows see it, in whichever form it comes: matmul, scaled_matmul, or either with a bias added
+// (fusion matmul_bias).
+#pragma once
+
+#include "kernels/cuda/kernel.h"
+#include "kernels/cuda/matmul/gemm.h"
+#include "kernels/cuda/matmul/tiled_gemm.h"
+
+namespace octet::cuda {
+
+// How the scales of an FP8 operand lie (src/ir/ops/scaling.h).
+enum class ProductScaling : uint8_t { kNone, kTensor, kRow, k1x128, k128x128 };
+
+// One side. Codes [R, C]: the outer dim (M or N) by K, or K by the outer dim.
+struct ProductOperand {
+  size_t input = 0, scale_input = 0;  // among the node's inputs
+  DType dtype = DType::kBF16;
+  int64_t outer = 0;
+  bool k_inner = false;  // K is contiguous
+  ProductScaling scaling = ProductScaling::kNone;
+};
+
+struct Product {
+  int64_t m = 0, n = 0, k = 0;
+  ProductOperand a, b;
+  DType out = DType::kBF16;
+  int c = -1, bias = -1;  // inputs: [M, N] in the result's type, [N]; -1: none
+  DType bias_dtype = DType::kF32;
+  bool bias_fused = false;  // by the fusion: may round once more (docs/numerics.md)
+  bool forward = false;     // role fprop
+
+  bool fp8() const { return a.scaling != ProductScaling::kNone; }
+  int64_t k_blocks() const { return (k + 127) / 128; }
+};
+
+Product product_of(const Graph& graph, const Node& node);
+
+}  // namespace octet::cuda

@@ -1,0 +1,66 @@
+#include "kernels/cuda/common/numbers.cuh"
+#include "kernels/cuda/matmul/scale_layout.h"
+
+namespace octet::cuda {
+namespace {
+
+constexpr int kThreads = 256, kTile = 32, kTileRows = 8;
+
+unsigned blocks_of(int64_t elements) { return static_cast<unsigned>((elements + kThreads - 1) / kThreads); }
+
+__global__ void transpose_scales_kernel(const float* __restrict__ from, float* __restrict__ to, int64_t rows,
+                                        int64_t cols) {
+  __shared__ float tile[kTile][kTile + 1];
+  const int64_t row = int64_t{blockIdx.x} * kTile, col = int64_t{blockIdx.y} * kTile;
+  for (int i = threadIdx.y; i < kTile; i += kTileRows) {
+    if (row + i < rows && col + threadIdx.x < cols) tile[i][threadIdx.x] = from[(row + i) * cols + col + threadIdx.x];
+  }
+  __syncthreads();
+  for (int i = threadIdx.y; i < kTile; i += kTileRows) {
+    if (col + i < cols && row + threadIdx.x < rows) to[(col + i) * rows + row + threadIdx.x] = tile[threadIdx.x][i];
+  }
+}
+
+__global__ void pad_scales_kernel(const float* __restrict__ from, float* __restrict__ to, int64_t rows, int64_t cols,
+                                  int64_t padded) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < rows * cols) to[i / cols * padded + i % cols] = from[i];
+}
+
+__global__ void repeat_scale_kernel(const float* __restrict__ from, float* __restrict__ to, int64_t count) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < count) to[i] = *from;
+}
+
+template <typename From, typename To>
+__global__ void spread_bias_kernel(const From* __restrict__ from, To* __restrict__ to, int64_t elements, int64_t cols) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < elements) to[i] = from_float<To>(to_float(from[i % cols]));
+}
+
+}  // namespace
+
+void launch_transpose_scales(const float* from, float* to, int64_t rows, int64_t cols, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>((rows + kTile - 1) / kTile), static_cast<unsigned>((cols + kTile - 1) / kTile));
+  transpose_scales_kernel<<<grid, dim3(kTile, kTileRows), 0, stream>>>(from, to, rows, cols);
+}
+
+void launch_pad_scales(const float* from, float* to, int64_t rows, int64_t cols, int64_t padded, cudaStream_t stream) {
+  pad_scales_kernel<<<blocks_of(rows * cols), kThreads, 0, stream>>>(from, to, rows, cols, padded);
+}
+
+void launch_repeat_scale(const float* from, float* to, int64_t count, cudaStream_t stream) {
+  repeat_scale_kernel<<<blocks_of(count), kThreads, 0, stream>>>(from, to, count);
+}
+
+void launch_spread_bias(const void* from, DType from_type, void* to, DType to_type, int64_t rows, int64_t cols,
+                        cudaStream_t stream) {
+  with_float_type(from_type, [&]<typename From>(From) {
+    with_float_type(to_type, [&]<typename To>(To) {
+      spread_bias_kernel<<<blocks_of(rows * cols), kThreads, 0, stream>>>(static_cast<const From*>(from),
+                                                                          static_cast<To*>(to), rows * cols, cols);
+    });
+  });
+}
+
+}  // namespace octet::cuda
