@@ -121,6 +121,19 @@ FusionPattern fan(const char* kind, const char* members, std::optional<Link> roo
           }};
 }
 
+// A product that only its bias reads; one that already starts from an addend stays as it is.
+Match matmul_bias(const UseGraph& uses, NodeId first) {
+  const Node& node = uses.node(first);
+  if (node.op != Op::kMatmul && node.op != Op::kScaledMatmul) return {};
+  const size_t addend = node.op == Op::kMatmul ? 2 : 4;
+  const bool starts_from = node.inputs.size() > addend && node.inputs[addend].exists();
+  if (starts_from || uses.users({first, 0}).size() != 1 || uses.is_output({first, 0})) return {};
+  NodeId bias = find_user(uses, {first, 0}, kBias, node.phase);
+  bool same = bias != NodeId::kNone && uses.node(bias).inputs[0] == Value{first, 0} &&
+              uses.node(bias).results[0] == node.results[0];
+  return same ? Match{{first, "matmul"}, {bias, "bias"}} : Match{};
+}
+
 FusionPattern row(const char* kind, const char* members, std::vector<Link> links) {
   return {kind, members, [links](const UseGraph& uses, NodeId first) {
             Match match;
@@ -181,6 +194,7 @@ std::span<const FusionPattern> fusion_patterns() {
       row("norm_grad_add", "norm_grad, add", {kNormGrad, kAdd}),
       fan("bias_grad_quantize", "bias_grad, quantize", std::nullopt, {kRowSum, kQuantize}),
       fan("bias_grad_amax", "bias_grad, amax", std::nullopt, {kRowSum, kAmaxOf}),
+      {"matmul_bias", "matmul or scaled_matmul, bias", matmul_bias},  // after those that take the bias
   };
   return table;
 }

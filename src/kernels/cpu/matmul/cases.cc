@@ -1,4 +1,6 @@
 // Cases of the matrix products: all transpositions, odd sizes, addends, every scaling of the FP8 product.
+#include <cmath>
+
 #include "kernels/cpu/cases.h"
 
 namespace octet::cpu {
@@ -14,18 +16,26 @@ Case product(const std::string& name, int64_t m, int64_t n, int64_t k, bool tran
 
 CaseInput scales(Shape shape) { return uniform(DType::kF32, std::move(shape), 0.5, 1.5); }
 
+CaseInput powers_of_two(Shape shape) {
+  return {.dtype = DType::kF32, .shape = std::move(shape), .fill = [](Philox& random, std::vector<double>& values) {
+            for (double& value : values) value = std::ldexp(1.0, static_cast<int>(random.below(4)) - 2);
+          }};
+}
+
 int64_t blocks(int64_t n) { return (n + 127) / 128; }
+
+// Of the scale_inv of codes of this shape.
+Shape scale_shape(const std::string& scaling, const Shape& codes) {
+  if (scaling == "tensor") return Shape{1};
+  if (scaling == "row") return Shape{codes[0]};
+  return Shape{scaling == "1x128" ? codes[0] : blocks(codes[0]), blocks(codes[1])};
+}
 
 // codes with |value| up to 448 or 57344, brought near 1 by small scales: sums stay comparable with accumulated().
 Case scaled(const std::string& name, int64_t m, int64_t n, int64_t k, bool trans_a, bool trans_b,
             const std::string& scaling_a, const std::string& scaling_b, DType format_a, DType format_b,
             const std::string& to) {
   const Shape a = trans_a ? Shape{k, m} : Shape{m, k}, b = trans_b ? Shape{n, k} : Shape{k, n};
-  const auto scale_shape = [](const std::string& scaling, const Shape& codes) {
-    if (scaling == "tensor") return Shape{1};
-    if (scaling == "row") return Shape{codes[0]};
-    return Shape{scaling == "1x128" ? codes[0] : blocks(codes[0]), blocks(codes[1])};
-  };
   return {.op = Op::kScaledMatmul,
           .name = name,
           .inputs = {normal(format_a, a), scales(scale_shape(scaling_a, a)), normal(format_b, b),
@@ -39,6 +49,88 @@ Case scaled(const std::string& name, int64_t m, int64_t n, int64_t k, bool trans
                         .absolute = 4e-7 * static_cast<double>(k < 16 ? 16 : k),
                         .reason = "as accumulated(k), with scales up to 1.5 on either side"},
           .dtypes = {DType::kF32}};
+}
+
+// Codes of small integers and scales of powers of two: every partial sum is exact, also in tensor cores' FP8
+// accumulators of 14 bits, so that any misplaced scale or code shows. K-contiguous operands, as they want them.
+Case whole(const std::string& name, int64_t m, int64_t n, int64_t k, const std::string& scaling_a,
+           const std::string& scaling_b, DType format_a, DType format_b, const std::string& to) {
+  Case c = scaled("whole_" + name, m, n, k, false, true, scaling_a, scaling_b, format_a, format_b, to);
+  c.inputs = {integers(format_a, {m, k}, -2, 3), powers_of_two(scale_shape(scaling_a, {m, k})),
+              integers(format_b, {n, k}, -2, 3), powers_of_two(scale_shape(scaling_b, {n, k}))};
+  c.tolerance = exact();
+  c.attrs.set("role", std::string("fprop"));
+  return c;
+}
+
+// matmul or scaled_matmul with a bias added, as the fusion matmul_bias.
+Case with_bias(Case c, DType bias_dtype) {
+  const int64_t n = c.inputs[c.op == Op::kMatmul ? 1 : 2].shape[0];  // trans_b
+  c.body = [op = c.op, attrs = c.attrs](const std::vector<TensorType>& inputs) {
+    Graph body("matmul_bias");
+    std::vector<Value> leaves;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const std::string name = i + 1 < inputs.size() ? fmt::format("matmul.{}", i) : "bias.1";
+      leaves.push_back({body.add({.op = Op::kInput, .results = {inputs[i]}, .name = name}), 0});
+    }
+    const Value bias = leaves.back();
+    leaves.pop_back();
+    const NodeId product = body.add({.op = op, .inputs = leaves, .attrs = attrs, .name = "matmul"});
+    const NodeId sum = body.add({.op = Op::kAdd, .inputs = {{product, 0}, bias}, .name = "bias"});
+    body.outputs().push_back({"bias.0", {sum, 0}});
+    return body;
+  };
+  c.name = fmt::format("{}_{}_bias_{}", op_name(c.op), c.name, dtype_name(bias_dtype));
+  c.op = Op::kFusion;
+  c.attrs = {{"kind", std::string("matmul_bias")}};
+  c.inputs.push_back(normal(bias_dtype, {n}, 0.25));
+  c.gradient = false;
+  return c;
+}
+
+std::vector<Case> tensor_core_cases() {
+  const DType e4 = DType::kE4M3, e5 = DType::kE5M2;
+  std::vector<Case> cases = {whole("tensor", 64, 48, 80, "tensor", "tensor", e4, e4, "bf16"),
+                             whole("tensor_e5m2_e4m3", 64, 48, 160, "tensor", "tensor", e5, e4, "f32"),
+                             whole("tensor_e4m3_e5m2", 32, 144, 96, "tensor", "tensor", e4, e5, "f32"),
+                             whole("tensor_e5m2_e5m2", 32, 16, 64, "tensor", "tensor", e5, e5, "f32"),
+                             whole("tensor_one_row", 1, 64, 256, "tensor", "tensor", e4, e4, "bf16"),
+                             whole("tensor_f16", 16, 64, 256, "tensor", "tensor", e4, e4, "f16"),
+                             whole("row_row", 64, 48, 96, "row", "row", e4, e4, "bf16"),
+                             whole("row_tensor", 20, 272, 640, "row", "tensor", e4, e4, "bf16"),
+                             whole("tensor_row_f32", 32, 48, 96, "tensor", "row", e4, e4, "f32"),
+                             whole("row_one_row", 1, 64, 256, "row", "tensor", e4, e4, "bf16"),
+                             whole("block", 64, 272, 400, "1x128", "128x128", e4, e4, "bf16"),
+                             whole("block_of_5", 144, 256, 640, "1x128", "128x128", e4, e4, "bf16"),
+                             whole("block_f32", 20, 144, 640, "1x128", "128x128", e4, e4, "f32"),
+                             whole("block_left", 272, 64, 400, "128x128", "1x128", e4, e4, "bf16"),
+                             whole("block_both", 144, 144, 272, "128x128", "128x128", e4, e4, "bf16"),
+                             whole("block_short", 64, 64, 64, "1x128", "128x128", e4, e4, "f32"),
+                             whole("vectors", 272, 144, 400, "1x128", "1x128", e4, e4, "f32")};
+  for (const char* scaling : {"tensor", "1x128"}) {  // weight gradients accumulate, residuals are added
+    Case sum = whole(fmt::format("accumulate_{}", scaling), 48, 80, 272, scaling, scaling, e4, e4, "f32");
+    sum.inputs.push_back(integers(DType::kF32, {48, 80}, -8, 9));
+    cases.push_back(sum);
+    sum = whole(fmt::format("residual_{}", scaling), 48, 80, 272, scaling, scaling, e4, e4, "bf16");
+    sum.inputs.push_back(integers(DType::kBF16, {48, 80}, -8, 9));
+    cases.push_back(sum);
+  }
+  Case row_bias = whole("bias", 48, 80, 272, "tensor", "tensor", e4, e4, "bf16");
+  row_bias.inputs.push_back(integers(DType::kBF16, {80}, -8, 9));
+  cases.push_back(row_bias);
+  row_bias = whole("bias_f32", 48, 80, 272, "tensor", "tensor", e4, e4, "f32");
+  row_bias.inputs.push_back(integers(DType::kF32, {80}, -8, 9));
+  cases.push_back(row_bias);
+  return cases;
+}
+
+// The product is rounded before the bias is added, and a bias may be rounded to the result's type: 2^-9 of each.
+Case fused_bias(Case c, DType bias_dtype, int64_t k, bool narrow) {
+  c = with_bias(std::move(c), bias_dtype);
+  if (!narrow) return c;
+  c.tolerance.absolute += 0x1p-9 * (1 + 5 * std::sqrt(static_cast<double>(k)));
+  c.tolerance.reason = "the product's, and 2^-9 of a product of up to 5 sqrt(k) and of a bias of up to 1 in bf16";
+  return c;
 }
 
 }  // namespace
@@ -69,6 +161,37 @@ std::vector<Case> matmul_cases() {
   to_f32.name = "20x11x35_accumulate";
   to_f32.inputs.push_back(normal(DType::kF32, {20, 11}));
   cases.push_back(to_f32);
+  // Operands and results of several types.
+  Case mixed = product("9x20x12_f32_bf16", 9, 20, 12, false, true);
+  mixed.inputs[1] = normal(DType::kBF16, {20, 12});
+  mixed.dtypes = {DType::kF32};
+  cases.push_back(mixed);
+  Case narrow = product("9x20x12_to_bf16", 9, 20, 12, false, true);
+  narrow.attrs.set("to", std::string("bf16"));
+  narrow.inputs.push_back(normal(DType::kF32, {20}));
+  cases.push_back(narrow);
+  Case half = product("40x24x56_f16", 40, 24, 56, false, true);
+  half.dtypes = {DType::kF16};
+  half.gradient = false;
+  cases.push_back(half);
+  for (bool ta : {false, true}) {
+    Case aligned = product("128x192x320", 128, 192, 320, ta, !ta);
+    aligned.gradient = false;
+    cases.push_back(aligned);
+    aligned.name += "_addend";
+    aligned.inputs.push_back(x({128, 192}));
+    cases.push_back(aligned);
+  }
+  for (DType bias : {DType::kF32, DType::kBF16}) {
+    Case fused = product("72x48x64", 72, 48, 64, false, true);
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      fused.dtypes = {dtype};
+      fused.name = fmt::format("72x48x64_{}", dtype_name(dtype));
+      cases.push_back(fused_bias(fused, bias, 64, dtype == DType::kBF16));
+    }
+    cases.push_back(fused_bias(whole("bias", 48, 80, 272, "tensor", "tensor", DType::kE4M3, DType::kE4M3, "bf16"), bias,
+                               272, true));
+  }
   for (bool tb : {false, true}) {
     Case speed = product("512x1024x1024", 512, 1024, 1024, false, tb);
     speed.large = true;
@@ -94,6 +217,7 @@ std::vector<Case> matmul_cases() {
   Case accumulate = scaled("tensor_accumulate", 24, 17, 40, true, false, "tensor", "tensor", e5, e4, "f32");
   accumulate.inputs.push_back(normal(DType::kF32, {24, 17}));
   cases.push_back(accumulate);
+  for (Case& c : tensor_core_cases()) cases.push_back(std::move(c));
   Case speed = scaled("tensor_512x1024x1024", 512, 1024, 1024, false, true, "tensor", "tensor", e4, e4, "bf16");
   speed.large = true;
   cases.push_back(speed);

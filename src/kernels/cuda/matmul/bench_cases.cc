@@ -1,7 +1,82 @@
+// The products of a GPT-3 5B layer (hidden 4096, inner 16384) over 8192 and 16384 tokens: forward, both gradients.
 #include "kernels/cuda/bench_cases.h"
 
 namespace octet::cuda {
+namespace {
 
-std::vector<cpu::Case> matmul_bench_cases() { return {}; }
+using cpu::Case;
+using cpu::normal;
+
+constexpr DType kE4M3 = DType::kE4M3, kE5M2 = DType::kE5M2, kBF16 = DType::kBF16, kF32 = DType::kF32;
+
+struct Role {
+  const char* name;
+  int64_t m, n, k;
+};
+
+Case bf16_product(const Role& role, const std::string& name) {
+  const std::string kind = role.name;
+  const bool wgrad = kind == "wgrad", fprop = kind == "fprop";
+  Case c{.op = Op::kMatmul,
+         .name = name,
+         .inputs = {normal(kBF16, wgrad ? Shape{role.k, role.m} : Shape{role.m, role.k}),
+                    normal(kBF16, fprop ? Shape{role.n, role.k} : Shape{role.k, role.n})},
+         .attrs = {{"trans_a", wgrad}, {"trans_b", fprop}, {"role", kind}},
+         .dtypes = {kBF16}};
+  if (wgrad) c.inputs.push_back(normal(kF32, {role.m, role.n})), c.attrs.set("to", std::string("f32"));
+  return c;
+}
+
+cpu::CaseInput ones(Shape shape) {
+  return {.dtype = kF32, .shape = std::move(shape), .fill = [](Philox&, auto&) {}};
+}
+
+// Codes are K-contiguous on both sides; weights have 128x128 blocks under block scaling, tokens 1x128.
+Case fp8_product(const Role& role, const std::string& name, bool block) {
+  const std::string kind = role.name;
+  const bool wgrad = kind == "wgrad", fprop = kind == "fprop";
+  const auto scale = [&](const char* scaling, int64_t rows) {
+    const int64_t blocks = role.k / 128;
+    if (!block) return ones({1});
+    return ones({scaling == std::string("1x128") ? rows : rows / 128, blocks});
+  };
+  const char *scaling_a = block ? "1x128" : "tensor", *scaling_b = !block ? "tensor" : wgrad ? "1x128" : "128x128";
+  Case c{.op = Op::kScaledMatmul,
+         .name = name,
+         .inputs = {normal(fprop || block ? kE4M3 : kE5M2, {role.m, role.k}), scale(scaling_a, role.m),
+                    normal(kE4M3, {role.n, role.k}), scale(scaling_b, role.n)},
+         .attrs = {{"trans_b", true},
+                   {"role", kind},
+                   {"scaling_a", std::string(scaling_a)},
+                   {"scaling_b", std::string(scaling_b)},
+                   {"to", std::string(wgrad ? "f32" : "bf16")}},
+         .dtypes = {kE4M3}};
+  if (wgrad) c.inputs.push_back(normal(kF32, {role.m, role.n}));
+  return c;
+}
+
+}  // namespace
+
+std::vector<Case> matmul_bench_cases() {
+  struct Linear {
+    const char* name;
+    int64_t out, in;
+  };
+  std::vector<Case> cases;
+  for (const int64_t tokens : {8192, 16384}) {
+    for (const Linear& linear : {Linear{"qkv", 12288, 4096}, Linear{"proj", 4096, 4096}, Linear{"up", 16384, 4096},
+                                 Linear{"down", 4096, 16384}}) {
+      for (const Role& role :
+           {Role{"fprop", tokens, linear.out, linear.in}, Role{"dgrad", tokens, linear.in, linear.out},
+            Role{"wgrad", linear.out, linear.in, tokens}}) {
+        const std::string name = fmt::format("{}_{}_{}", tokens, linear.name, role.name);
+        cases.push_back(bf16_product(role, name));
+        cases.push_back(fp8_product(role, name + "_tensor", false));
+        cases.push_back(fp8_product(role, name + "_block", true));
+      }
+    }
+  }
+  return cases;
+}
 
 }  // namespace octet::cuda

@@ -213,15 +213,20 @@ BoundKernel bind_cublaslt(DeviceContext& context, const Graph& graph, const Node
 
 // --- rows
 
-bool accepts_tiled(const Graph& graph, const Node& node) {
-  const Product p = product_of(graph, node);
+bool has_known_types(const Product& p) {
   const auto operand = [](DType dtype) { return is_wide_float(dtype) || is_fp8(dtype); };
   return operand(p.a.dtype) && operand(p.b.dtype) && is_wide_float(p.out) &&
          (p.bias < 0 || is_wide_float(p.bias_dtype)) && (p.c < 0 || p.bias < 0);
 }
 
 bool accepts_cublaslt(const Graph& graph, const Node& node) {
-  return accepts_tiled(graph, node) && runs_on_cublaslt(product_of(graph, node));
+  const Product p = product_of(graph, node);
+  return has_known_types(p) && runs_on_cublaslt(p);
+}
+// The rest. What the library has no kernel for after all is known when binding.
+bool accepts_tiled(const Graph& graph, const Node& node) {
+  const Product p = product_of(graph, node);
+  return has_known_types(p) && !runs_on_cublaslt(p);
 }
 
 bool is_matmul_bias(const Node& node) { return node.attrs.get<std::string>("kind") == "matmul_bias"; }
