@@ -94,10 +94,11 @@ TEST(Fuse, CountsPerRecipe) {
             (Kinds{{"norm_quantize", 1}, {"add_norm_quantize", 3}, {"swiglu_quantize", 2}, {"add_norm", 1}}));
   EXPECT_EQ(kinds("llama", "fp8-current", "eval"),
             (Kinds{{"norm_amax", 1}, {"add_norm_amax", 3}, {"swiglu_amax", 2}, {"add_norm", 1}}));
-  // The embedding sum of gpt2 is an add before norm1 of layer 0.
-  EXPECT_EQ(kinds("gpt2", "bf16", "eval"), (Kinds{{"add_norm", 5}, {"bias_gelu", 2}}));
+  // The embedding sum of gpt2 is an add before norm1 of layer 0; the bias of up goes to its gelu, the other five of a
+  // layer to their products.
+  EXPECT_EQ(kinds("gpt2", "bf16", "eval"), (Kinds{{"add_norm", 5}, {"bias_gelu", 2}, {"matmul_bias", 10}}));
   EXPECT_EQ(kinds("gpt2", "fp8-delayed", "eval"),
-            (Kinds{{"add_norm_quantize", 4}, {"bias_gelu_quantize", 2}, {"add_norm", 1}}));
+            (Kinds{{"add_norm_quantize", 4}, {"bias_gelu_quantize", 2}, {"add_norm", 1}, {"matmul_bias", 10}}));
   EXPECT_EQ(kinds("gpt2", "bf16", "train").at("gelu_grad_bias"), 2);
   EXPECT_EQ(kinds("llama", "bf16", "train").at("swiglu_grad"), 2);
   EXPECT_EQ(kinds("llama", "fp8-current", "train").at("swiglu_grad_amax"), 2);
