@@ -1,4 +1,5 @@
-// The products of a GPT-3 5B layer (hidden 4096, inner 16384) over 8192 and 16384 tokens: forward, both gradients.
+// The products of a GPT-3 5B layer (hidden 4096, inner 16384): forward and both gradients over 8192 and 16384 tokens;
+// forward over 16 and 128 tokens, as in decoding, with a scale per token.
 #include "kernels/cuda/bench_cases.h"
 
 namespace octet::cuda {
@@ -74,6 +75,16 @@ std::vector<Case> matmul_bench_cases() {
         cases.push_back(fp8_product(role, name + "_tensor", false));
         cases.push_back(fp8_product(role, name + "_block", true));
       }
+    }
+  }
+  for (const int64_t tokens : {16, 128}) {
+    for (const Role& role : {Role{"fprop", tokens, 16384, 4096}, Role{"fprop", tokens, 4096, 16384}}) {
+      const std::string name = fmt::format("{}x{}x{}", role.m, role.n, role.k);
+      cases.push_back(bf16_product(role, name));
+      Case rows = fp8_product(role, name + "_row", false);
+      rows.inputs[1] = ones({role.m});
+      rows.attrs.set("scaling_a", std::string("row"));
+      cases.push_back(rows);
     }
   }
   return cases;
