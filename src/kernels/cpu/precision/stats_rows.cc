@@ -107,23 +107,39 @@ void load_tile(const StatsJob& job, int64_t r0, int64_t c0, Tile& tile, Band& ba
   band.low = std::min(band.low, tile_low);
 }
 
-// Adds the tile's noise and counts under scales [rows][cols], given per row by `scales_of(r)`.
-template <typename Code, typename ScalesOf>
-void round_tile(const Tile& tile, int scaling, uint32_t largest, const ScalesOf& scales_of, Band& band) {
+// Scales of the columns of a row, and what a code is worth under each.
+struct Scales {
+  alignas(64) float scale[kTile], inverse[kTile];
+  void fill(float value) {
+    std::fill_n(scale, kTile, value);
+    std::fill_n(inverse, kTile, 1.0f / value);
+  }
+  void copy(const float* values) {
+    for (int64_t c = 0; c < kTile; ++c) scale[c] = values[c], inverse[c] = 1.0f / values[c];
+  }
+};
+
+// Adds the tile's noise and counts; `set_scales(r, scales)` makes the scales of row r, called in order from row 0.
+template <typename Code, typename SetScales>
+void round_tile(const Tile& tile, int scaling, uint32_t largest, const SetScales& set_scales, Band& band) {
   double col_noise[kTile] = {};
+  Scales scales;
   for (int64_t r = 0; r < kTile; ++r) {
+    set_scales(r, scales);
     if (tile.row_signal[r] == 0) continue;
-    const float* scales = scales_of(r);
-    double squares[kTile];
-    int32_t underflow = 0, saturated = 0;
+    const float* row = tile.x[r];
+    alignas(64) float rounded[kTile];
+    alignas(64) double squares[kTile];
+    uint32_t underflow = 0, saturated = 0;
+    for (int64_t c = 0; c < kTile; ++c) {  // plain loops over one kind of number each: they vectorise
+      const Code code = codec::encode<Code>(row[c] * scales.scale[c]);
+      const uint32_t magnitude = code.bits & 0x7fu, bits = std::bit_cast<uint32_t>(row[c]) & 0x7fffffffu;
+      underflow += static_cast<uint32_t>(bits != 0) & static_cast<uint32_t>(magnitude == 0);
+      saturated += static_cast<uint32_t>(magnitude == largest);
+      rounded[c] = codec::decode(code) * scales.inverse[c];
+    }
     for (int64_t c = 0; c < kTile; ++c) {
-      const float value = tile.x[r][c];
-      const Code code = codec::encode<Code>(value * scales[c]);
-      const uint32_t magnitude = code.bits & 0x7fu;
-      underflow += ((std::bit_cast<uint32_t>(value) & 0x7fffffffu) != 0) & (magnitude == 0);
-      saturated += magnitude == largest;
-      const double error =
-          static_cast<double>(value) - static_cast<double>(codec::decode(code)) * static_cast<double>(1.0f / scales[c]);
+      const double error = static_cast<double>(row[c]) - static_cast<double>(rounded[c]);
       squares[c] = error * error;
       col_noise[c] += squares[c];
     }
@@ -141,25 +157,22 @@ void measure_band(const StatsJob& job, int64_t r0, Band& band) {
   band = {};
   band.low = kInfinity;
   Tile tile;
-  float filled[kTile];
-  const auto one_scale = [&filled](float scale) {
-    std::fill_n(filled, kTile, scale);
-    return static_cast<const float*>(filled);
-  };
   const uint32_t largest = codec::encode<Code>(job.tensor.max).bits, block_largest = codec::encode<E4M3>(448.0f).bits;
+  const auto once = [](const auto& set) {
+    return [set](int64_t r, Scales& scales) {
+      if (r == 0) set(scales);
+    };
+  };
   for (int64_t c0 = 0; c0 < job.cols; c0 += kTile) {
     load_tile<T>(job, r0, c0, tile, band);
     for (int64_t i = 0; i < kTile; ++i) band.rows += tile.row_signal[i] > 0, band.cols += tile.col_signal[i] > 0;
-    round_tile<Code>(
-        tile, 0, largest, [&](int64_t) { return one_scale(job.scale); }, band);
+    round_tile<Code>(tile, 0, largest, once([&](Scales& scales) { scales.fill(job.scale); }), band);
     if (job.tiles) {
-      round_tile<E4M3>(
-          tile, 1, block_largest, [&](int64_t) { return one_scale(tile.tile_scale); }, band);
+      round_tile<E4M3>(tile, 1, block_largest, once([&](Scales& scales) { scales.fill(tile.tile_scale); }), band);
     } else {
-      round_tile<E4M3>(
-          tile, 1, block_largest, [&](int64_t r) { return one_scale(tile.row_scale[r]); }, band);
-      round_tile<E4M3>(
-          tile, 2, block_largest, [&](int64_t) { return tile.col_scale; }, band);
+      const auto of_row = [&](int64_t r, Scales& scales) { scales.fill(tile.row_scale[r]); };
+      round_tile<E4M3>(tile, 1, block_largest, of_row, band);
+      round_tile<E4M3>(tile, 2, block_largest, once([&](Scales& scales) { scales.copy(tile.col_scale); }), band);
     }
   }
 }
