@@ -7,6 +7,7 @@ namespace octet {
 
 void add_train_step_command(CLI::App& app);
 void add_compile_command(CLI::App& app);
+void add_linear_command(CLI::App& app);
 void add_gemm_command(CLI::App& app);
 void add_copy_command(CLI::App& app);
 

@@ -21,6 +21,7 @@ int run(int argc, char** argv) {
       "  octet-bench gemm -m 512 -n 4096 -k 4096");
   octet::add_train_step_command(app);
   octet::add_compile_command(app);
+  octet::add_linear_command(app);
   octet::add_gemm_command(app);
   octet::add_copy_command(app);
   try {

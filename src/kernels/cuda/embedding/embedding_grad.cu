@@ -2,8 +2,8 @@
 // segment of a list each row, filled in, and put in token order; then a row's tokens are summed in that order on top of
 // c, so the bits do not depend on the order in which threads ran.
 //
-// Integer atomics hand out places in the list; the places do not reach the result. Rows without tokens are not touched
-// where the result is c itself, and cost nothing there.
+// Integer atomics hand out places in the list; the places do not reach the result. Rows without tokens are written by a
+// kernel of their own, and cost nothing where the result is c itself.
 #include "kernels/cuda/common/numbers.cuh"
 #include "kernels/cuda/common/reduce.cuh"
 #include "kernels/cuda/embedding/embedding.h"
@@ -12,8 +12,11 @@ namespace octet::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kSumThreads = 128;  // small blocks: rows differ much in their tokens
+constexpr int kPieces = 4;        // 16-byte pieces of rows without tokens that a thread writes
 
 struct Lists {
+  int2* segments;                // [T]: {start, count} of the row at its first token, {0, 0} at others
   int32_t *count, *cursor;       // [V], [1]: zeroed together
   int32_t* start;                // [V]: first place of the row's segment, where count > 0
   int32_t* arrival;              // [T]: place of the token in its segment while unordered, -1: id outside the table
@@ -21,7 +24,9 @@ struct Lists {
 };
 
 Lists lists_of(int32_t* workspace, int64_t tokens, int64_t rows) {
-  Lists lists{.count = workspace, .cursor = workspace + rows};
+  Lists lists{.segments = reinterpret_cast<int2*>(workspace)};
+  lists.count = workspace + 2 * tokens;
+  lists.cursor = lists.count + rows;
   lists.start = lists.cursor + 1;
   lists.arrival = lists.start + rows;
   lists.unordered = lists.arrival + tokens;
@@ -65,31 +70,58 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     embedding_grad_order_kernel(const int32_t* __restrict__ ids, Lists lists, int tokens) {
   const int t = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
-  if (t >= tokens || lists.arrival[t] < 0) return;
-  const int start = lists.start[ids[t]], count = lists.count[ids[t]];
-  const int32_t* __restrict__ row = lists.unordered + start;
-  int earlier = 0;
+  if (t >= tokens) return;
+  int2 segment = {0, 0};
+  if (lists.arrival[t] >= 0) {
+    const int start = lists.start[ids[t]], count = lists.count[ids[t]];
+    const int32_t* __restrict__ row = lists.unordered + start;
+    int earlier = 0;
 #pragma unroll 8
-  for (int i = 0; i < count; ++i) earlier += row[i] < t;
-  lists.ordered[start + earlier] = t;
+    for (int i = 0; i < count; ++i) earlier += row[i] < t;
+    lists.ordered[start + earlier] = t;
+    if (earlier == 0) segment = {start, count};
+  }
+  lists.segments[t] = segment;
 }
 
-// Block (row or token, chunk of columns). By token: the token that came first in its row does the row, others leave;
-// for results that are c already. By row: every row is written.
-template <typename T, int kVec, bool kByRow>
+// Rows without tokens: c or 0. pieces = V row_pieces, of kVec columns each
+template <int kVec>
 __global__ void __launch_bounds__(kThreads)
-    embedding_grad_kernel(const int32_t* __restrict__ ids, const T* __restrict__ dy, const float* c, float* dtable,
-                          Lists lists, int64_t cols) {
-  constexpr int kAhead = 4;  // tokens loaded before the first is added
-  if (!kByRow && lists.arrival[blockIdx.x] != 0) return;
-  const int64_t row = kByRow ? static_cast<int64_t>(blockIdx.x) : ids[blockIdx.x];
-  const int64_t col = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * kVec;
-  if (col >= cols) return;
-  const int count = lists.count[row];
-  const int32_t* __restrict__ tokens = lists.ordered + (count > 0 ? lists.start[row] : 0);
-  float sum[kVec] = {};
+    embedding_grad_rest_kernel(const int32_t* __restrict__ count, const float* __restrict__ c,
+                               float* __restrict__ dtable, int64_t pieces, uint32_t row_pieces) {
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads * kPieces + threadIdx.x;
+  float held[kPieces][kVec] = {};
+  bool mine[kPieces];
+#pragma unroll
+  for (int p = 0; p < kPieces; ++p) {
+    const int64_t piece = first + p * kThreads;
+    mine[p] = piece < pieces && count[piece / row_pieces] == 0;
+    if (mine[p] && c != nullptr) load<kVec>(c + piece * kVec, held[p]);
+  }
+#pragma unroll
+  for (int p = 0; p < kPieces; ++p) {
+    if (mine[p]) store<kVec>(dtable + (first + p * kThreads) * kVec, held[p]);
+  }
+}
+
+// Block (token, chunk of columns): the first token of a row does the row.
+template <typename T, int kVec>
+__global__ void __launch_bounds__(kSumThreads)
+    embedding_grad_sum_kernel(const int32_t* __restrict__ ids, const T* __restrict__ dy, const float* c, float* dtable,
+                              Lists lists, int64_t cols) {
+  constexpr int kAhead = 8;  // tokens loaded before the first is added
+  const int2 segment = lists.segments[blockIdx.x];
+  const int count = segment.y;
+  const int64_t col = (static_cast<int64_t>(blockIdx.y) * kSumThreads + threadIdx.x) * kVec;
+  if (count == 0 || col >= cols) return;
+  const int64_t row = ids[blockIdx.x];
+  const int32_t* __restrict__ tokens = lists.ordered + segment.x;
+  float sum[kVec] = {}, own[kVec];
+  load<kVec>(dy + blockIdx.x * cols + col, own);
   if (c != nullptr) load<kVec>(c + row * cols + col, sum);
-  int i = 0;
+#pragma unroll
+  for (int k = 0; k < kVec; ++k) sum[k] += own[k];
+  int i = 1;
   for (; i + kAhead <= count; i += kAhead) {
     float next[kAhead][kVec];
 #pragma unroll
@@ -101,34 +133,31 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   for (; i < count; ++i) {
-    float next[kVec];
-    load<kVec>(dy + tokens[i] * cols + col, next);
+    load<kVec>(dy + tokens[i] * cols + col, own);
 #pragma unroll
-    for (int k = 0; k < kVec; ++k) sum[k] += next[k];
+    for (int k = 0; k < kVec; ++k) sum[k] += own[k];
   }
   store<kVec>(dtable + row * cols + col, sum);
 }
 
 template <typename T, int kVec>
 void launch_sums(const EmbeddingGradArgs& args, const Lists& lists, cudaStream_t stream) {
-  const bool by_row = args.c != args.dtable || args.rows <= args.tokens;
-  const int64_t chunk = kThreads * kVec;
-  const dim3 grid(static_cast<unsigned>(by_row ? args.rows : args.tokens),
-                  static_cast<unsigned>((args.cols + chunk - 1) / chunk));
-  const T* dy = static_cast<const T*>(args.dy);
-  if (by_row) {
-    embedding_grad_kernel<T, kVec, true>
-        <<<grid, kThreads, 0, stream>>>(args.ids, dy, args.c, args.dtable, lists, args.cols);
-  } else {
-    embedding_grad_kernel<T, kVec, false>
-        <<<grid, kThreads, 0, stream>>>(args.ids, dy, args.c, args.dtable, lists, args.cols);
+  if (args.c != args.dtable) {
+    const int64_t pieces = args.rows * (args.cols / kVec), block = kThreads * kPieces;
+    embedding_grad_rest_kernel<kVec><<<static_cast<unsigned>((pieces + block - 1) / block), kThreads, 0, stream>>>(
+        lists.count, args.c, args.dtable, pieces, static_cast<uint32_t>(args.cols / kVec));
   }
+  if (args.tokens == 0) return;
+  const int64_t chunk = kSumThreads * kVec;
+  const dim3 grid(static_cast<unsigned>(args.tokens), static_cast<unsigned>((args.cols + chunk - 1) / chunk));
+  embedding_grad_sum_kernel<T, kVec><<<grid, kSumThreads, 0, stream>>>(args.ids, static_cast<const T*>(args.dy), args.c,
+                                                                       args.dtable, lists, args.cols);
 }
 
 }  // namespace
 
 int64_t embedding_grad_workspace(int64_t tokens, int64_t rows) {
-  return (2 * rows + 1 + 3 * tokens) * static_cast<int64_t>(sizeof(int32_t));
+  return (2 * rows + 1 + 5 * tokens) * static_cast<int64_t>(sizeof(int32_t));
 }
 
 void launch_embedding_grad(const EmbeddingGradArgs& args, cudaStream_t stream) {
@@ -142,10 +171,11 @@ void launch_embedding_grad(const EmbeddingGradArgs& args, cudaStream_t stream) {
     embedding_grad_order_kernel<<<blocks, kThreads, 0, stream>>>(args.ids, lists, tokens);
   }
   if (args.cols == 0) return;
+  const bool vectors = args.cols % 4 == 0;
   if (args.dy_type == DType::kBF16) {
-    args.cols % 8 == 0 ? launch_sums<bf16, 8>(args, lists, stream) : launch_sums<bf16, 1>(args, lists, stream);
+    vectors ? launch_sums<bf16, 4>(args, lists, stream) : launch_sums<bf16, 1>(args, lists, stream);
   } else {
-    args.cols % 4 == 0 ? launch_sums<float, 4>(args, lists, stream) : launch_sums<float, 1>(args, lists, stream);
+    vectors ? launch_sums<float, 4>(args, lists, stream) : launch_sums<float, 1>(args, lists, stream);
   }
 }
 

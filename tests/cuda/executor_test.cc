@@ -1,0 +1,140 @@
+// The cuda executor: training of both families under every recipe against the interpreter, the same bits from eager
+// runs, replayed graphs and a second run, and published goldens in float32.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "base/file.h"
+#include "base/test_data.h"
+#include "exec/program_parity.h"
+#include "infer/verify.h"
+#include "train/verify_training.h"
+
+namespace octet {
+namespace {
+
+using parity::Setting;
+constexpr int kSteps = 3;
+
+class OnGpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string why;
+    if (!cuda_available(&why)) GTEST_SKIP() << why;
+  }
+};
+
+struct Trained {
+  std::vector<double> losses;  // of every step, then of the evaluation
+  std::map<std::string, std::vector<std::byte>> gradients, states;
+};
+
+// Two micro-batches, whose gradients are kept; then whole steps from the start.
+Trained run_of(Executor& executor) {
+  Trained run;
+  tiny::initialize(executor);
+  tiny::loss(executor, "train", 0);
+  tiny::loss(executor, "accumulate", 1);
+  for (const StateEntry& entry : executor.program().states()) {
+    if (entry.kind == StateKind::kGradient) run.gradients[entry.name] = tiny::state(executor, entry.name);
+  }
+  tiny::initialize(executor);
+  run.losses = tiny::train(executor, kSteps);
+  for (const StateEntry& entry : executor.program().states())
+    run.states[entry.name] = tiny::state(executor, entry.name);
+  return run;
+}
+
+Trained cuda_run(const Setting& setting, const CudaOptions& options) {
+  return run_of(*make_cuda_executor(parity::compiled_plan(setting, cuda_target()), options));
+}
+
+// |a - b| / |b| of the tensors' 2-norms, 0 where b is too small to say anything (key biases).
+double distance(const TensorType& type, const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
+  const cpu::RefTensor x = cpu::load_tensor(type, a.data()), y = cpu::load_tensor(type, b.data());
+  double error = 0, size = 0;
+  for (size_t i = 0; i < y.values.size(); ++i) {
+    error += (x.values[i] - y.values[i]) * (x.values[i] - y.values[i]);
+    size += y.values[i] * y.values[i];
+  }
+  return size < 1e-14 ? 0 : std::sqrt(error / size);
+}
+
+// Relative. Float32 sums differ in order only; bf16 values and FP8 codes near a rounding boundary may fall to either
+// side, and attention on tensor cores rounds probabilities to bf16; steps of training amplify both.
+struct Bounds {
+  double loss, gradient;
+};
+Bounds bounds_of(const std::string& recipe) {
+  if (recipe == "fp32") return {2e-5, 2e-5};
+  if (recipe == "bf16") return {1e-2, 2e-2};
+  return {2e-2, 1e-1};
+}
+
+class CudaTraining : public OnGpu, public testing::WithParamInterface<Setting> {};
+
+TEST_P(CudaTraining, FollowsTheInterpreter) {
+  const Plan plan = parity::compiled_plan(GetParam(), cuda_target());
+  const Trained expected = run_of(*make_interpreter(plan.program)), actual = cuda_run(GetParam(), {});
+  const Bounds bounds = bounds_of(GetParam().recipe);
+  double worst_loss = 0, worst_gradient = 0;
+  ASSERT_EQ(actual.losses.size(), expected.losses.size());
+  for (size_t i = 0; i < expected.losses.size(); ++i) {
+    worst_loss = std::fmax(worst_loss, std::fabs(actual.losses[i] - expected.losses[i]) / expected.losses[i]);
+    EXPECT_NEAR(actual.losses[i], expected.losses[i], bounds.loss * expected.losses[i]) << "step " << i;
+  }
+  EXPECT_LT(actual.losses.back(), actual.losses.front()) << "nothing was learned: the comparison would say little";
+  ASSERT_FALSE(expected.gradients.empty());
+  for (const auto& [name, bytes] : expected.gradients) {
+    const double d = distance(plan.program.find_state(name)->type, actual.gradients.at(name), bytes);
+    worst_gradient = std::fmax(worst_gradient, d);
+    EXPECT_LE(d, bounds.gradient) << name;
+  }
+  RecordProperty("largest_loss_error", fmt::format("{:.3g}", worst_loss));
+  RecordProperty("largest_gradient_error", fmt::format("{:.3g}", worst_gradient));
+}
+
+TEST_P(CudaTraining, ReplayEqualsEagerBitForBit) {
+  const Trained eager = cuda_run(GetParam(), {.eager = true, .deterministic = true});
+  const Trained replayed = cuda_run(GetParam(), {.deterministic = true});
+  EXPECT_EQ(eager.losses, replayed.losses);
+  for (const auto& [name, bytes] : eager.gradients) EXPECT_EQ(bytes, replayed.gradients.at(name)) << name;
+  for (const auto& [name, bytes] : eager.states) EXPECT_EQ(bytes, replayed.states.at(name)) << name;
+}
+
+TEST_P(CudaTraining, TwoRunsGiveTheSameBits) {
+  const Trained first = cuda_run(GetParam(), {.deterministic = true}),
+                second = cuda_run(GetParam(), {.deterministic = true});
+  EXPECT_EQ(first.losses, second.losses);
+  for (const auto& [name, bytes] : first.states) EXPECT_EQ(bytes, second.states.at(name)) << name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, CudaTraining, testing::ValuesIn(parity::settings()),
+                         [](const auto& info) { return parity::setting_name(info.param); });
+
+class CudaGoldens : public OnGpu, public testing::WithParamInterface<const char*> {};
+
+TEST_P(CudaGoldens, LogitsAndGreedyTokens) {
+  const std::string folder = test_data_path(std::string("hf_goldens/") + GetParam());
+  if (folder.empty()) GTEST_SKIP() << missing_test_data(GetParam());
+  const VerifyReport report = verify_inference(folder, parse_recipe("fp32"), cuda_target());
+  EXPECT_LE(report.max_logit_error, 2e-4);  // float32 sums in another order
+  EXPECT_EQ(report.greedy_tokens, 24);
+  EXPECT_EQ(report.greedy_equal, 24);
+}
+
+TEST_P(CudaGoldens, TenTrainingStepsAndFirstGradients) {
+  const std::string folder = test_data_path(std::string("hf_goldens/") + GetParam());
+  if (folder.empty()) GTEST_SKIP() << missing_test_data(GetParam());
+  const TrainingReport report = verify_training(folder, {.target = cuda_target(), .recipe = parse_recipe("fp32")});
+  ASSERT_EQ(report.losses.size(), 10u);
+  EXPECT_LE(report.max_loss_error, 1e-4);
+  EXPECT_LE(report.max_grad_norm_error, 1e-4);
+  EXPECT_LE(report.max_gradient_error, 1e-4) << report.worst_gradient;
+}
+
+INSTANTIATE_TEST_SUITE_P(HuggingFace, CudaGoldens, testing::Values("gpt2", "llama_mha", "llama_gqa_rope3"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace octet

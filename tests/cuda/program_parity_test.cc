@@ -1,0 +1,67 @@
+// CUDA rows on the nodes and values of whole training programs under every recipe, as exec/program_parity_test.cc has
+// it for the CPU.
+#include "exec/program_parity.h"
+
+#include <gtest/gtest.h>
+
+#include "exec/graph_binding.h"
+#include "kernels/cuda/on_device.h"
+
+namespace octet {
+namespace {
+
+using parity::Setting;
+
+// What tensor cores add to the tolerance of float32 kernels.
+cpu::Tolerance device_tolerance(const parity::Visit& v) {
+  bool fp8_product = v.node.op == Op::kScaledMatmul;
+  if (v.node.op == Op::kFusion) {
+    for (const Node& member : v.node.body->nodes()) fp8_product |= member.op == Op::kScaledMatmul;
+  }
+  if (fp8_product) {
+    return {.relative = 0x1p-11,
+            .absolute = 0x1p-11 * v.scale,
+            .reason = "FP8 tensor cores add products cut to 13 bits below the largest"};
+  }
+  const bool attention = v.node.op == Op::kAttention || v.node.op == Op::kAttentionGrad;
+  if (attention && v.inputs[0].type.dtype != DType::kF32) {
+    return {.relative = 0x1p-7, .absolute = 0x1p-7 * v.scale, .reason = "probabilities rounded to bf16"};
+  }
+  return v.tolerance;
+}
+
+class CudaProgramParityOf : public testing::TestWithParam<Setting> {};
+
+TEST_P(CudaProgramParityOf, EveryRowAgreesOnEveryNode) {
+  std::string why;
+  cuda::DeviceContext* context = cuda::test_context(&why);
+  if (context == nullptr) GTEST_SKIP() << why;
+  const cpu::NodeRunner run = [&](const Graph& graph, const Node& node, const std::vector<cpu::RefTensor>& inputs) {
+    return cuda::run_node(*context, graph, node, inputs);
+  };
+  std::map<std::string, int> checked;  // by row
+  parity::visit_step(parity::compiled_plan(GetParam(), cuda_target()).program, [&](const parity::Visit& v) {
+    if (is_buffer_leaf(v.node.op)) return;
+    SCOPED_TRACE(v.where);
+    int rows = 0;
+    for (const cuda::KernelRow& row : cuda::kernel_rows(v.node.op)) {
+      if (!row.accepts(v.graph, v.node)) continue;
+      const auto kernel = cuda::on_device(*context, row, v.graph, v.node);
+      const auto failures =
+          cpu::check_kernel(row.name, kernel, v.graph, v.node, v.inputs, v.results, device_tolerance(v), v.neighbours);
+      for (const std::string& failure : failures) ADD_FAILURE() << failure;
+      ++checked[row.name];
+      ++rows;
+    }
+    EXPECT_GT(rows, 0) << "no row accepts this node";
+    if (v.node.op != Op::kFusion) return;
+    for (const std::string& failure : cpu::check_fusion(v.graph, v.node, v.inputs, run)) ADD_FAILURE() << failure;
+  });
+  for (const auto& [row, count] : checked) RecordProperty(row, count);
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, CudaProgramParityOf, testing::ValuesIn(parity::settings()),
+                         [](const auto& info) { return parity::setting_name(info.param); });
+
+}  // namespace
+}  // namespace octet

@@ -1,0 +1,115 @@
+// octet-bench linear: forward and backward of one linear layer at sizes where the host counts, its time included; the
+// counterpart of benchmarks/torch_gpu_linear.py. Operands and results stay on the device, as they do inside a step.
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/rng.h"
+#include "base/threads.h"
+#include "bench/commands.h"
+#include "bench/measure.h"
+#include "exec/executor.h"
+#include "ir/builder.h"
+#include "passes/pass.h"
+
+namespace octet {
+namespace {
+
+struct Options {
+  std::vector<std::string> recipes = {"bf16", "fp8-current", "fp8-delayed", "fp8-block"};
+  int64_t tokens = 1024, width = 1024, repeats = 300;
+  int threads = 0;
+  std::string device = "auto", json;
+};
+
+// x = x0 + shift, so that dx is wanted; loss = sum of y dy.
+Program linear_program(const Options& options) {
+  Graph graph("train");
+  Builder b(graph);
+  const TensorType type{DType::kF32, {options.tokens, options.width}};
+  Value shift = b.param("shift", {options.width}, {.init = Init::kZeros});
+  Value y = b.linear(b.add(b.state("x", type), shift), "linear", options.width, {.bias = false});
+  b.output("loss", b.reduce(b.mul(y, b.state("dy", type)), "sum", "all"));
+  Program program;
+  program.add_graph(std::move(graph));
+  return program;
+}
+
+struct LinearTime {
+  std::string recipe;
+  double each_us = 0, stream_us = 0;  // waiting after every iteration; only after the last
+  int64_t kernels = 0;
+};
+
+LinearTime measure_linear(const Options& options, const Target& target, const std::string& recipe) {
+  using Clock = std::chrono::steady_clock;
+  auto executor = make_executor(compile(linear_program(options), {.target = target, .recipe = parse_recipe(recipe)}));
+  uint64_t stream = 0;
+  for (const StateEntry& entry : executor->program().states()) {
+    if (entry.name != "x" && entry.name != "dy" && entry.name != "linear.weight") continue;
+    Philox random(7, ++stream);
+    std::vector<float> values(static_cast<size_t>(entry.type.shape.elements()));
+    for (float& value : values)
+      value = static_cast<float>((entry.name == "linear.weight" ? 0.02 : 1.0) * random.normal());
+    std::vector<std::byte> bytes(static_cast<size_t>(entry.type.bytes()));
+    convert(DType::kF32, values.data(), entry.type.dtype, bytes.data(), entry.type.shape.elements());
+    executor->write_state(entry.name, bytes);
+  }
+  const bool prepares = executor->program().find_graph("prepare") != nullptr;
+  input_as<float>(*executor, "train", "loss_scale")[0] = 1;
+  auto iteration = [&] {  // codes of the weights included
+    if (prepares) executor->run("prepare");
+    executor->run("train");
+  };
+  auto wait = [&] { executor->output("train", "loss"); };
+  LinearTime time{.recipe = recipe};
+  time.each_us = 1e6 * median(time_runs(20, options.repeats, [&] { iteration(), wait(); }));
+  const auto begin = Clock::now();
+  for (int64_t i = 0; i < options.repeats; ++i) iteration();
+  wait();
+  time.stream_us =
+      1e6 * std::chrono::duration<double>(Clock::now() - begin).count() / static_cast<double>(options.repeats);
+  executor->set_profiling(true);
+  iteration(), wait();
+  time.kernels = static_cast<int64_t>(executor->profile().size());
+  return time;
+}
+
+void run_linear(const Options& options) {
+  set_thread_count(options.threads);
+  const Target target = target_of(resolve_device(options.device));
+  nlohmann::json rows = nlohmann::json::array();
+  for (const std::string& recipe : options.recipes) {
+    const LinearTime time = measure_linear(options, target, recipe);
+    fmt::print("linear {} x {} x {} {} on {}: {:.1f} us each, {:.1f} us in a stream, {} kernels\n", options.tokens,
+               options.width, options.width, recipe, target.name, time.each_us, time.stream_us, time.kernels);
+    rows.push_back({{"recipe", recipe}, {"each_us", time.each_us}, {"stream_us", time.stream_us}});
+  }
+  if (options.json.empty()) return;
+  const nlohmann::json all = {{"program", "octet"},
+                              {"device", target.name},
+                              {"tokens", options.tokens},
+                              {"width", options.width},
+                              {"linears", rows}};
+  write_file(options.json, all.dump(1) + "\n");
+}
+
+}  // namespace
+
+void add_linear_command(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  auto* command = app.add_subcommand("linear", "Time of one linear layer, forward and backward, the host's included");
+  command->add_option("--recipe", options->recipes, "which ones")->capture_default_str();
+  command->add_option("--device", options->device, "auto | cpu | cuda")->capture_default_str();
+  for (auto [name, field] : {std::pair{"--tokens", &options->tokens}, std::pair{"--width", &options->width},
+                             std::pair{"--repeats", &options->repeats}})
+    command->add_option(name, *field)->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--threads", options->threads, "0: all cores");
+  command->add_option("--json", options->json, "file for the figures");
+  command->callback([options] { run_linear(*options); });
+}
+
+}  // namespace octet
