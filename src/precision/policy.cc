@@ -188,7 +188,7 @@ std::string PrecisionPolicy::state() const {
   return nlohmann::json{{"standings", std::move(standings)}, {"switches", std::move(switches)}}.dump();
 }
 
-void PrecisionPolicy::restore(const std::string& json, const std::string& where) {
+std::vector<Switch> PrecisionPolicy::restore(const std::string& json, const std::string& where, int64_t step) {
   nlohmann::json state = parse_json(json, where);
   auto rung = [](const nlohmann::json& value) {
     return kRungs[std::clamp<int64_t>(value.get<int64_t>(), 0, at(Rung::kHigh))];
@@ -214,6 +214,14 @@ void PrecisionPolicy::restore(const std::string& json, const std::string& where)
     fail(ErrorCode::kInvalidArgument, "{}: not the state of this model's decisions ({}): set resume=never", where,
          error.what());
   }
+  const size_t kept = switches_.size();
+  for (size_t i = 0; i < gemms_.size(); ++i) {
+    const Standing& s = standings_[i];
+    int64_t allowed = at(s.rung);
+    while (allowed < at(Rung::kHigh) && !s.refusals[static_cast<size_t>(allowed)].empty()) ++allowed;
+    if (kRungs[allowed] != s.rung) move(step, i, kRungs[allowed], s.refusals[static_cast<size_t>(s.rung)]);
+  }
+  return {switches_.begin() + static_cast<ptrdiff_t>(kept), switches_.end()};
 }
 
 std::string precision_map(const PrecisionPolicy& policy) {

@@ -66,9 +66,10 @@ class PrecisionPolicy {
   std::map<std::string, GemmPrecision> decisions() const;            // Recipe::decisions
   const std::vector<Switch>& switches() const { return switches_; }  // all so far, in order
 
-  // Everything a resumed run needs, as JSON. restore() takes a state of the same GEMMs; kInvalidArgument otherwise.
+  // Everything a resumed run needs, as JSON. restore() takes a state of the same GEMMs, kInvalidArgument otherwise, and
+  // returns the switches, at `step`, of GEMMs that stood where this Target's timings do not let them stand.
   std::string state() const;
-  void restore(const std::string& json, const std::string& where);
+  std::vector<Switch> restore(const std::string& json, const std::string& where, int64_t step);
 
  private:
   struct Standing {

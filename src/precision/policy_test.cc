@@ -158,7 +158,7 @@ TEST(Policy, AResumedOneGoesOnAlike) {
   for (int i = 0; i < 200; ++i) whole.observe(i, rounds[static_cast<size_t>(i)]);
   for (int i = 0; i < 101; ++i) first.observe(i, rounds[static_cast<size_t>(i)]);
   PrecisionPolicy second(linear("up"), {.dwell = 2}, {});
-  second.restore(first.state(), "state");
+  EXPECT_TRUE(second.restore(first.state(), "state", 101).empty());
   for (int i = 101; i < 200; ++i) second.observe(i, rounds[static_cast<size_t>(i)]);
   EXPECT_GT(whole.switches().size(), 10u);
   EXPECT_EQ(whole.switches(), second.switches());
@@ -167,9 +167,20 @@ TEST(Policy, AResumedOneGoesOnAlike) {
 
 TEST(Policy, RefusesTheStateOfAnotherModel) {
   PrecisionPolicy policy(linear("up"), {}, {});
-  EXPECT_THROW(policy.restore(PrecisionPolicy(linear("down"), {}, {}).state(), "run.json"), Error);
-  EXPECT_THROW(policy.restore("{\"standings\": 3}", "run.json"), Error);
-  EXPECT_THROW(policy.restore("{", "run.json"), Error);
+  EXPECT_THROW(policy.restore(PrecisionPolicy(linear("down"), {}, {}).state(), "run.json", 1), Error);
+  EXPECT_THROW(policy.restore("{\"standings\": 3}", "run.json", 1), Error);
+  EXPECT_THROW(policy.restore("{", "run.json", 1), Error);
+}
+
+TEST(Policy, AResumeOnADeviceWithOtherTimingsObeysThem) {
+  PrecisionPolicy before(linear("up"), {}, {});
+  Target target{.name = "gpu", .timings = {{"bf16", 512, 256, 128, 1e-6}, {"fp8-tensor", 512, 256, 128, 2e-6}}};
+  PrecisionPolicy after(linear("up"), {}, target);
+  std::vector<Switch> made = after.restore(before.state(), "state", 40);
+  ASSERT_EQ(made.size(), 3u);
+  EXPECT_EQ(made[0].step, 40);
+  EXPECT_EQ(made[0].to, Rung::kBlock) << "nothing is known of blocks";
+  EXPECT_EQ(after.rung("up/fprop"), Rung::kBlock);
 }
 
 TEST(Policy, TheMapJoinsEqualLayers) {

@@ -116,6 +116,7 @@ class Run {
   std::unique_ptr<TrainingBatches> batches_;
   std::optional<std::string> resume_from_;
   std::unique_ptr<AutoPrecision> auto_;  // recipe auto only
+  std::vector<Switch> first_switches_;   // what Target and shapes ask for at the start, or at a resume
   std::unique_ptr<Stepper> stepper_;
   std::unique_ptr<FolderLock> lock_;
   std::unique_ptr<RunLog> log_;
@@ -153,8 +154,10 @@ void Run::build() {
       .compile = compile_options(config_, hooks_.target ? *hooks_.target : target_of(resolve_device(config_.device)))};
   if (options.compile.recipe.statistics) {
     auto_ = std::make_unique<AutoPrecision>(model_, options, config_.policy, config_.auto_interval);
-    std::string kept = resume_from_ ? read_run_state(*resume_from_).precision : "";
-    if (!kept.empty()) auto_->policy().restore(kept, *resume_from_ + "/run.json");
+    RunState kept = resume_from_ ? read_run_state(*resume_from_) : RunState{};
+    first_switches_ = auto_->policy().switches();
+    if (!kept.precision.empty())
+      first_switches_ = auto_->policy().restore(kept.precision, *resume_from_ + "/run.json", kept.step);
     stepper_ = std::make_unique<Stepper>(auto_->plan(), options.eval, options.interpret);
   } else {
     stepper_ = std::make_unique<Stepper>(model_, options);
@@ -195,7 +198,7 @@ void Run::resume_or_start() {
   result_.run.data = data;
   write_file(config_.out + "/config.yaml", result_.run.settings);
   if (!auto_) return;
-  if (result_.run.step == 0) log_->switches(auto_->policy().switches());
+  log_->switches(first_switches_);
   log_->rungs(result_.run.step, auto_->policy());
   log_info("precision of every GEMM\n{}", precision_map(auto_->policy()));
 }
@@ -270,7 +273,7 @@ void Run::decide_precision(const StepResult& result, int64_t step) {
       plan_again(made, step);
     } catch (const Error& error) {  // the run goes on as it was, and tries again after the next round
       if (error.code() != ErrorCode::kOutOfMemory) throw;
-      auto_->policy().restore(before, "the decisions before");
+      auto_->policy().restore(before, "the decisions before", step);
       log_->event(step, "replan", fmt::format("{} switches taken back: {}", made.size(), error.message()));
       log_warning("step {}: {} switches of precision taken back: {}", step, made.size(), error.message());
     }
