@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/rng.h"
+#include "base/threads.h"
 #include "exec/logical_states.h"
 #include "infer/llama2c.h"
 #include "io/safetensors_writer.h"
@@ -187,14 +188,37 @@ void load_weights(const WeightSource& source, Executor& executor) {
 }
 
 void initialize_weights(Executor& executor, uint64_t seed) {
+  struct Parameter {
+    LogicalState tensor;
+    const Node* node;
+    uint64_t stream;
+    std::vector<float> values = {};
+  };
+  constexpr int64_t kTogether = int64_t{1} << 28;  // elements in host memory at once
+  std::vector<Parameter> group;
+  int64_t elements = 0;
+  auto write_group = [&] {  // each parameter has a random stream of its own: made in parallel, the same values
+    parallel_for(static_cast<int64_t>(group.size()), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        Parameter& p = group[static_cast<size_t>(i)];
+        p.values = initial_values(*p.node, p.tensor.type.shape.elements(), seed, p.stream);
+      }
+    });
+    for (const Parameter& p : group) write_param(executor, p.tensor, p.values);
+    group.clear();
+    elements = 0;
+  };
   uint64_t stream = 0;
-  for (const LogicalState& tensor : logical_states(executor.program())) {
+  for (LogicalState& tensor : logical_states(executor.program())) {
     if (tensor.kind != StateKind::kParam) continue;
     const Node* node = find_param_node(executor.program(), tensor.state);
     check(node != nullptr, ErrorCode::kInternal, "state {} has no param leaf to take its initial values from",
           tensor.state);
-    write_param(executor, tensor, initial_values(*node, tensor.type.shape.elements(), seed, ++stream));
+    elements += tensor.type.shape.elements();
+    group.push_back({std::move(tensor), node, ++stream});
+    if (elements >= kTogether) write_group();
   }
+  write_group();
   prepare(executor);
 }
 
