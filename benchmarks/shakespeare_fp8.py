@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""FP8 against bf16 on tinyshakespeare: nanoGPT's published CPU setting, all recipes, paired data order.
+"""FP8 against bf16 on tinyshakespeare: nanoGPT's published settings, all recipes, paired data order.
 
-Trains configs/shakespeare_char.yaml once per recipe and seed, one run after the other (runs that are complete in OUT
+Trains configs/shakespeare_char.yaml (the CPU setting; --config: another) once per recipe and seed, one run after the other (runs that are complete in OUT
 are not repeated), reads each log.jsonl and prints the best validation loss of the full-set evaluations per run, the
 means, the gap of each recipe to bf16's mean and bf16's spread over seeds. train.seed sets weights and data order: the
 runs of one seed see the same batches in the same order from the same weights, whatever the recipe.
 """
 
 import argparse
+import concurrent.futures
 import json
 import pathlib
 import shlex
@@ -44,7 +45,7 @@ def train(args, octet, data, recipe, seed):
     folder = args.out / f"{recipe}-{seed}"
     evaluations, _ = read_log(folder)
     if args.steps not in evaluations:
-        command = [octet, "train", ROOT / "configs" / "shakespeare_char.yaml"]
+        command = [octet, "train", args.config]
         command += [f"precision.recipe={recipe}", f"train.seed={seed}", f"train.steps={args.steps}", f"out={folder}"]
         command += [f"data.train={data}/shakespeare_train", f"data.validation={data}/shakespeare_val"]
         command += ["checkpoint.interval=0", "resume=never"] + args.set
@@ -101,19 +102,19 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out/shakespeare_fp8"))
     parser.add_argument("--recipes", nargs="+", default=["fp32"] + LOW)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1337, 1338, 1339])
-    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=2000, help="5000 for the GPU setting")
+    parser.add_argument("--config", type=pathlib.Path, default=ROOT / "configs" / "shakespeare_char.yaml")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at once (on a GPU that one run does not fill)")
     parser.add_argument("--prefix", default="", help="command before each run, such as taskset -c 0,1")
     parser.add_argument("--set", nargs="*", default=[], help="further key=value settings of octet train")
     args = parser.parse_args()
     octet = str(pathlib.Path(args.octet).resolve())
     args.out = args.out.resolve()
     data = prepare(args, octet)
-    runs = []
-    for seed in args.seeds:
-        for recipe in args.recipes:
-            if recipe == "fp32" and seed != args.seeds[0]:
-                continue  # one seed: the bound it is held to is a published figure
-            runs.append(train(args, octet, data, recipe, seed))
+    # fp32 has one seed: the bound it is held to is a published figure
+    wanted = [(recipe, seed) for seed in args.seeds for recipe in args.recipes if recipe != "fp32" or seed == args.seeds[0]]
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        runs = list(pool.map(lambda run: train(args, octet, data, *run), wanted))
     runs.sort(key=lambda r: (args.recipes.index(r["recipe"]), r["seed"]))
     (args.out / "runs.json").write_text(json.dumps(runs, indent=1) + "\n")
     print(table(runs))
