@@ -84,8 +84,8 @@ cpu::BoundKernel on_device(DeviceContext& context, const KernelRow& row, const G
   };
 }
 
-std::vector<std::vector<std::byte>> run_node(DeviceContext& context, const Graph& graph, const Node& node,
-                                             const std::vector<cpu::RefTensor>& inputs) {
+std::vector<std::vector<std::byte>> run_row(DeviceContext& context, const KernelRow& row, const Graph& graph,
+                                            const Node& node, const std::vector<cpu::RefTensor>& inputs) {
   std::vector<std::vector<std::byte>> in_bytes, out_bytes;
   std::vector<cpu::Tensor> in, out;
   for (const cpu::RefTensor& tensor : inputs) {
@@ -98,8 +98,13 @@ std::vector<std::vector<std::byte>> run_node(DeviceContext& context, const Graph
     out_bytes.emplace_back(static_cast<size_t>(type.bytes()));
     out.push_back({out_bytes.back().data(), &type});
   }
-  on_device(context, select_kernel(graph, node), graph, node)({in, out, {}});
+  on_device(context, row, graph, node)({in, out, {}});
   return out_bytes;
+}
+
+std::vector<std::vector<std::byte>> run_node(DeviceContext& context, const Graph& graph, const Node& node,
+                                             const std::vector<cpu::RefTensor>& inputs) {
+  return run_row(context, select_kernel(graph, node), graph, node, inputs);
 }
 
 }  // namespace octet::cuda

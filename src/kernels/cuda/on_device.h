@@ -14,7 +14,9 @@ DeviceContext* test_context(std::string* why);
 // after (throws kInternal naming the buffer), a result in the place of an input shares its device buffer.
 cpu::BoundKernel on_device(DeviceContext& context, const KernelRow& row, const Graph& graph, const Node& node);
 
-// The bytes of the node's results by the row that select_kernel takes.
+// The bytes of the node's results by this row, and by the row that select_kernel takes.
+std::vector<std::vector<std::byte>> run_row(DeviceContext& context, const KernelRow& row, const Graph& graph,
+                                            const Node& node, const std::vector<cpu::RefTensor>& inputs);
 std::vector<std::vector<std::byte>> run_node(DeviceContext& context, const Graph& graph, const Node& node,
                                              const std::vector<cpu::RefTensor>& inputs);
 

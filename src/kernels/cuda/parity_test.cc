@@ -8,6 +8,29 @@
 namespace octet::cuda {
 namespace {
 
+// The case list's tolerances are made for float32 arithmetic. Attention on tensor cores multiplies probabilities P and
+// score gradients dS that were rounded to bf16, each off by up to 2^-9 of itself; all sums are float32. The error of a
+// result is then up to 2^-9 of the sum of its terms' magnitudes; how large it is as a whole, kTensorCoreError checks.
+const cpu::Tolerance kTensorCoreAttention{
+    .relative = 0x1p-9, .absolute = 0x1p-8, .reason = "P in bf16: 2^-9 of sums P |v| up to 2"};
+const cpu::Tolerance kTensorCoreAttentionGrad{
+    .relative = 0x1p-8,
+    .absolute = 0x1p-6,
+    .reason = "P and dS in bf16: 2^-9 of sums |dS k|, |dS q|, |P dout| over queries and grouped heads, up to 8"};
+// Root of the squared error over the squared values of a result: P or dS, and the result, rounded to bf16 have errors
+// evenly spread up to 2^-9, a root mean square of 2^-9 / sqrt(3) each; dS beside delta twice that.
+constexpr double kTensorCoreError = 0x1p-8;
+
+bool on_tensor_cores(const KernelRow& row) {
+  const std::string_view name = row.name;
+  return name.find("attention") != name.npos && (name.ends_with("_mma") || name.ends_with("_cudnn"));
+}
+
+cpu::Tolerance tolerance_of(const KernelRow& row, const cpu::Case& c) {
+  if (!on_tensor_cores(row)) return c.tolerance;
+  return row.op == Op::kAttentionGrad ? kTensorCoreAttentionGrad : kTensorCoreAttention;
+}
+
 class CudaParity : public testing::TestWithParam<int> {
  protected:
   void SetUp() override {
@@ -29,9 +52,35 @@ TEST_P(CudaParity, EveryRowAgreesWithTheReference) {
       for (const KernelRow& row : kernel_rows(op)) {
         if (!row.accepts(built.graph, built.node())) continue;
         const auto kernel = on_device(*context_, row, built.graph, built.node());
-        for (const std::string& failure :
-             cpu::check_kernel(row.name, kernel, built.graph, built.node(), built.inputs, expected, c.tolerance))
+        for (const std::string& failure : cpu::check_kernel(row.name, kernel, built.graph, built.node(), built.inputs,
+                                                            expected, tolerance_of(row, c)))
           ADD_FAILURE() << failure;
+      }
+    }
+  }
+}
+
+TEST(CudaAttention, TensorCoresAreAsExactAsTheirTypes) {
+  std::string why;
+  DeviceContext* context = test_context(&why);
+  if (context == nullptr) GTEST_SKIP() << why;
+  for (const cpu::Case& c : cpu::all_cases()) {
+    if ((c.op != Op::kAttention && c.op != Op::kAttentionGrad && c.op != Op::kPagedAttention) || c.large) continue;
+    const cpu::BuiltCase built = cpu::build_case(c, DType::kBF16);
+    const auto expected = cpu::evaluate_node(built.graph, built.node(), built.in(), false);
+    for (const KernelRow& row : kernel_rows(c.op)) {
+      if (!on_tensor_cores(row) || !row.accepts(built.graph, built.node())) continue;
+      const auto actual = run_row(*context, row, built.graph, built.node(), built.inputs);
+      for (size_t r = 0; r < expected.size(); ++r) {
+        double error = 0, size = 0;
+        for (size_t i = 0; i < expected[r].values.size(); ++i) {
+          const double want = expected[r].values[i];
+          const double is = load_element(expected[r].type.dtype, actual[r].data(), static_cast<int64_t>(i));
+          error += (is - want) * (is - want), size += want * want;
+        }
+        EXPECT_LE(std::sqrt(error), kTensorCoreError * std::sqrt(size))
+            << row.name << " of " << cpu::case_name(c, DType::kBF16) << ", result " << r << ": relative error "
+            << std::sqrt(error / size);
       }
     }
   }

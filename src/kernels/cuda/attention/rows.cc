@@ -1,5 +1,8 @@
-// attention, attention_grad: the tiled float32 kernels take every type, head dim, window, packing and dropout.
+// attention, attention_grad. Of bf16 through cuDNN, or by our own tensor-core kernels where cuDNN is not there, refuses
+// the shape, or would draw other dropout bits; the tiled float32 kernels take every type and head dim.
 #include "kernels/cpu/random_words.h"
+#include "kernels/cuda/attention/cudnn_rows.h"
+#include "kernels/cuda/attention/mma.h"
 #include "kernels/cuda/attention/problem_of_node.h"
 #include "kernels/cuda/attention/tiled.h"
 #include "kernels/cuda/context.h"
@@ -26,21 +29,27 @@ bool accepts_tiled(const Graph& graph, const Node& node) {
   return operands_are(graph, node, is_operand) && node.attrs.get<int64_t>("head_dim") <= kLargestDim;
 }
 
+bool accepts_mma(const Graph& graph, const Node& node) {
+  const int64_t dim = node.attrs.get<int64_t>("head_dim");
+  return operands_are(graph, node, [](DType dtype) { return dtype == DType::kBF16; }) && dim % 8 == 0 &&
+         dim <= kLargestMmaDim && node.attrs.get<double>("scale") > 0;
+}
+
 Operand operand(const Tensor& tensor) { return {tensor.data, tensor.dtype()}; }
 
-BoundKernel bind_forward(const AttentionProblem& problem) {
-  return [p = problem](const KernelArgs& args) {
+BoundKernel bind_forward(const AttentionProblem& problem, bool tensor_cores) {
+  return [p = problem, tensor_cores](const KernelArgs& args) {
     AttentionOperands x{.q = operand(args.in[0]), .k = operand(args.in[1]), .v = operand(args.in[2])};
     x.segments = args.in[3].as<const int32_t>();
     if (p.dropout) x.rng = args.in[4].as<const int64_t>();
     x.out = operand(args.out[0]);
     x.lse = args.out[1].as<float>();
-    launch_attention_tiled(p, x, args.stream);
+    (tensor_cores ? launch_attention_mma : launch_attention_tiled)(p, x, args.stream);
   };
 }
 
-BoundKernel bind_gradient(const AttentionProblem& problem) {
-  return [p = problem](const KernelArgs& args) {
+BoundKernel bind_gradient(const AttentionProblem& problem, bool tensor_cores) {
+  return [p = problem, tensor_cores](const KernelArgs& args) {
     AttentionOperands x{.q = operand(args.in[0]), .k = operand(args.in[1]), .v = operand(args.in[2])};
     x.segments = args.in[3].as<const int32_t>();
     x.out = operand(args.in[4]);
@@ -50,18 +59,17 @@ BoundKernel bind_gradient(const AttentionProblem& problem) {
     x.dq = operand(args.out[0]), x.dk = operand(args.out[1]), x.dv = operand(args.out[2]);
     auto* delta = reinterpret_cast<float*>(args.workspace.data());
     launch_attention_delta(p, x, delta, args.stream);
-    launch_attention_grad_tiled(p, x, delta, args.stream);
+    (tensor_cores ? launch_attention_grad_mma : launch_attention_grad_tiled)(p, x, delta, args.stream);
   };
 }
 
-BoundKernel bind(DeviceContext&, const Graph& graph, const Node& node) {
+BoundKernel bind(const Graph& graph, const Node& node, bool tensor_cores) {
   const AttentionProblem problem = attention_problem(graph, node);
-  return node.op == Op::kAttention ? bind_forward(problem) : bind_gradient(problem);
+  return node.op == Op::kAttention ? bind_forward(problem, tensor_cores) : bind_gradient(problem, tensor_cores);
 }
 
-int64_t grad_workspace(DeviceContext&, const Graph& graph, const Node& node) {
-  return graph.shape(node.inputs[5]).elements() * static_cast<int64_t>(sizeof(float));
-}
+BoundKernel bind_tiled(DeviceContext&, const Graph& graph, const Node& node) { return bind(graph, node, false); }
+BoundKernel bind_mma(DeviceContext&, const Graph& graph, const Node& node) { return bind(graph, node, true); }
 
 }  // namespace
 
@@ -85,10 +93,23 @@ AttentionProblem attention_problem(const Graph& graph, const Node& node) {
   return p;
 }
 
+BoundKernel bind_attention_own(DeviceContext&, const Graph& graph, const Node& node) {
+  return bind(graph, node, accepts_mma(graph, node));
+}
+
+int64_t attention_own_workspace(DeviceContext&, const Graph& graph, const Node& node) {
+  if (node.op == Op::kAttention) return 0;
+  return graph.shape(node.inputs[5]).elements() * static_cast<int64_t>(sizeof(float));
+}
+
 std::span<const KernelRow> attention_rows() {
   static const KernelRow rows[] = {
-      {Op::kAttention, "attention_tiled", accepts_tiled, bind},
-      {Op::kAttentionGrad, "attention_grad_tiled", accepts_tiled, bind, grad_workspace},
+      {Op::kAttention, "attention_cudnn", accepts_cudnn, bind_cudnn, cudnn_workspace},
+      {Op::kAttention, "attention_mma", accepts_mma, bind_mma},
+      {Op::kAttention, "attention_tiled", accepts_tiled, bind_tiled},
+      {Op::kAttentionGrad, "attention_grad_cudnn", accepts_cudnn, bind_cudnn, cudnn_workspace},
+      {Op::kAttentionGrad, "attention_grad_mma", accepts_mma, bind_mma, attention_own_workspace},
+      {Op::kAttentionGrad, "attention_grad_tiled", accepts_tiled, bind_tiled, attention_own_workspace},
   };
   return rows;
 }

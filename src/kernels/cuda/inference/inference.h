@@ -36,10 +36,13 @@ inline constexpr int kLargestPagedDim = 256;
 int decode_splits(const PagedProblem& problem, int sm_count);
 int64_t decode_scratch_bytes(const PagedProblem& problem, int splits);
 
+// Also clears the rows of out beyond the last sequence.
 void launch_paged_decode(const PagedProblem& problem, const PagedOperands& operands, int splits, void* scratch,
                          cudaStream_t stream);
 void launch_paged_prefill(const PagedProblem& problem, const PagedOperands& operands, cudaStream_t stream);
-// Rows of out beyond the last sequence become 0.
-void launch_clear_padding(const PagedProblem& problem, const PagedOperands& operands, cudaStream_t stream);
+// On tensor cores: q bf16, the cache bf16 or FP8, dim a multiple of 8 up to 128.
+void launch_paged_decode_mma(const PagedProblem& problem, const PagedOperands& operands, int splits, void* scratch,
+                             cudaStream_t stream);
+void launch_paged_prefill_mma(const PagedProblem& problem, const PagedOperands& operands, cudaStream_t stream);
 
 }  // namespace octet::cuda

@@ -27,23 +27,34 @@ struct PagedSequence {
   }
 };
 
-// Block b of the grid takes tile b of the tiles of all prefilled sequences, one after the other.
+// Block b of the grid takes tile b of the tiles of all prefilled sequences, one after the other. A warp looks for it.
 __device__ __forceinline__ bool find_tile(const PagedProblem& p, const PagedOperands& x, int block, int& sequence,
                                           int& first_query) {
-  for (int s = 0; s < p.sequences; ++s) {
-    const int queries = x.segments[s + 1] - x.segments[s];
-    if (queries <= kDecodeQueries) continue;
-    const int tiles = (queries + kOwn - 1) / kOwn;
-    if (block < tiles) {
-      sequence = s, first_query = (tiles - 1 - block) * kOwn;  // the last queries see most keys: they start first
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int base = 0; base < p.sequences; base += 32) {
+    const int s = base + lane, queries = s < p.sequences ? x.segments[s + 1] - x.segments[s] : 0;
+    const int tiles = queries > kDecodeQueries ? (queries + kOwn - 1) / kOwn : 0;
+    int until = tiles;  // tiles up to and with this lane's sequence
+#pragma unroll
+    for (int lanes = 1; lanes < 32; lanes <<= 1) {
+      const int before = __shfl_up_sync(kWholeWarp, until, lanes);
+      if (lane >= lanes) until += before;
+    }
+    const unsigned beyond = __ballot_sync(kWholeWarp, until > block);
+    if (beyond != 0) {
+      const int owner = __ffs(static_cast<int>(beyond)) - 1;
+      const int tile = block - __shfl_sync(kWholeWarp, until - tiles, owner);
+      sequence = base + owner;
+      // The last queries see most keys: they start first.
+      first_query = (__shfl_sync(kWholeWarp, tiles, owner) - 1 - tile) * kOwn;
       return true;
     }
-    block -= tiles;
+    block -= __shfl_sync(kWholeWarp, until, 31);
   }
   return false;
 }
 
-// The kOwn queries of a prefill block, found by its first thread; lives in shared memory.
+// The kOwn queries of a prefill block, found by its first warp; lives in shared memory.
 struct PagedTile {
   PagedSequence sequence;
   int first_query;
@@ -52,11 +63,14 @@ struct PagedTile {
   // Also which positions the queries see. False where the grid has more blocks than there are tiles.
   __device__ bool find(const PagedProblem& p, const PagedOperands& x, VisibleRows& visible) {
     const int i = static_cast<int>(threadIdx.x);
-    if (i == 0) {
-      int s = 0;
-      exists = find_tile(p, x, static_cast<int>(blockIdx.x), s, first_query);
-      if (exists) sequence = PagedSequence::of(p, x, s);
-      visible.first = p.blocks * p.block_size, visible.last = 0;
+    if (i < 32) {
+      int s = 0, query = 0;
+      const bool found = find_tile(p, x, static_cast<int>(blockIdx.x), s, query);
+      if (i == 0) {
+        exists = found, first_query = query;
+        if (found) sequence = PagedSequence::of(p, x, s);
+        visible.first = p.blocks * p.block_size, visible.last = 0;
+      }
     }
     __syncthreads();
     if (!exists) return false;

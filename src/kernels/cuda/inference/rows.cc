@@ -36,6 +36,13 @@ bool accepts_paged(const Graph& graph, const Node& node) {
          graph.dtype(node.inputs[2]) == cache && node.attrs.get<int64_t>("head_dim") <= kLargestPagedDim;
 }
 
+bool accepts_paged_mma(const Graph& graph, const Node& node) {
+  const DType cache = graph.dtype(node.inputs[1]);
+  const int64_t dim = node.attrs.get<int64_t>("head_dim");
+  return graph.dtype(node.inputs[0]) == DType::kBF16 && (cache == DType::kBF16 || is_fp8(cache)) &&
+         graph.dtype(node.inputs[2]) == cache && dim % 8 == 0 && dim <= 128 && node.attrs.get<double>("scale") > 0;
+}
+
 PagedProblem problem_of(const Graph& graph, const Node& node) {
   PagedProblem p;
   p.tokens = static_cast<int>(graph.shape(node.inputs[0]).rows());
@@ -52,6 +59,7 @@ PagedProblem problem_of(const Graph& graph, const Node& node) {
   return p;
 }
 
+template <bool kTensorCores>
 BoundKernel bind_paged(DeviceContext& context, const Graph& graph, const Node& node) {
   const PagedProblem p = problem_of(graph, node);
   const int splits = decode_splits(p, context.sm_count());
@@ -63,11 +71,10 @@ BoundKernel bind_paged(DeviceContext& context, const Graph& graph, const Node& n
                           .segments = args.in[3].as<const int32_t>(),
                           .lengths = args.in[4].as<const int32_t>(),
                           .table = args.in[5].as<const int32_t>()};
-    launch_clear_padding(p, x, args.stream);
     if (p.tokens > kDecodeQueries) {
-      launch_paged_prefill(p, x, args.stream);
+      (kTensorCores ? launch_paged_prefill_mma : launch_paged_prefill)(p, x, args.stream);
     }
-    launch_paged_decode(p, x, splits, args.workspace.data(), args.stream);
+    (kTensorCores ? launch_paged_decode_mma : launch_paged_decode)(p, x, splits, args.workspace.data(), args.stream);
   };
 }
 
@@ -81,7 +88,8 @@ int64_t paged_workspace(DeviceContext& context, const Graph& graph, const Node& 
 std::span<const KernelRow> inference_rows() {
   static const KernelRow rows[] = {
       {Op::kKvAppend, "kv_append_copy", accepts_append, bind_append},
-      {Op::kPagedAttention, "paged_attention", accepts_paged, bind_paged, paged_workspace},
+      {Op::kPagedAttention, "paged_attention_mma", accepts_paged_mma, bind_paged<true>, paged_workspace},
+      {Op::kPagedAttention, "paged_attention", accepts_paged, bind_paged<false>, paged_workspace},
   };
   return rows;
 }

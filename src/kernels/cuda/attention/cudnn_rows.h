@@ -1,0 +1,19 @@
+// attention and its gradient of bf16 through cuDNN.
+#pragma once
+
+#include "kernels/cuda/kernel.h"
+
+namespace octet::cuda {
+
+// What cuDNN could take, from the node alone: bf16, head dims of whole 16 bytes up to 256, no dropout, not many more
+// segments allowed for than can be there.
+bool accepts_cudnn(const Graph& graph, const Node& node);
+// Binds cuDNN's plan; where there is no cuDNN, or it refuses the shape, our own kernels.
+BoundKernel bind_cudnn(DeviceContext& context, const Graph& graph, const Node& node);
+int64_t cudnn_workspace(DeviceContext& context, const Graph& graph, const Node& node);
+
+// Without cuDNN (rows.cc).
+BoundKernel bind_attention_own(DeviceContext& context, const Graph& graph, const Node& node);
+int64_t attention_own_workspace(DeviceContext& context, const Graph& graph, const Node& node);
+
+}  // namespace octet::cuda

@@ -1,0 +1,166 @@
+// Tensor-core pieces of attention in bf16: swizzled tiles in shared memory, fragments, products of 16 x 8 x 16.
+//
+// A tile has rows of kDim elements, cut in pieces of 16 bytes; piece c of row r lies at c ^ (r % 8), so that the eight
+// rows of a fragment take different banks. A warp owns 16 rows; in sums of products lane l holds, of every 8 columns,
+// columns 2 (l % 4) and the next of row l / 4 (elements 0, 1) and of row l / 4 + 8 (elements 2, 3).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/attention/problem.h"
+#include "kernels/cuda/common/numbers.cuh"
+
+namespace octet::cuda::mma {
+
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+__device__ __forceinline__ void copy16_async(uint32_t to, const void* from, bool exists) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(exists ? 16 : 0));
+}
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;\n"); }
+template <int kPending>
+__device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending));
+}
+
+template <int kDim>
+__device__ __forceinline__ uint32_t piece_offset(int row, int piece) {
+  return static_cast<uint32_t>(row * kDim * 2 + ((piece ^ (row & 7)) << 4));
+}
+
+// tile[row] = x[row_of(row)][head], zeros where row_of is negative and beyond dim, a multiple of 8.
+template <int kDim, int kRows, int kThreads, typename RowOf>
+__device__ __forceinline__ void load_tile_async(bf16* tile, const bf16* x, int heads, int head, int dim, RowOf row_of) {
+  constexpr int kPieces = kDim / 8;
+  static_assert(kRows * kPieces % kThreads == 0);
+  const uint32_t base = shared_address(tile);
+#pragma unroll
+  for (int n = 0; n < kRows * kPieces / kThreads; ++n) {
+    const int i = n * kThreads + static_cast<int>(threadIdx.x);
+    const int row = i / kPieces, piece = i % kPieces, from = row_of(row);
+    const bool exists = from >= 0 && piece * 8 < dim;
+    const bf16* source = exists ? x + (static_cast<int64_t>(from) * heads + head) * dim + piece * 8 : x;
+    copy16_async(base + piece_offset<kDim>(row, piece), source, exists);
+  }
+}
+
+__device__ __forceinline__ void load_fragments(uint32_t address, uint32_t (&to)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address));
+}
+__device__ __forceinline__ void load_fragments_transposed(uint32_t address, uint32_t (&to)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address));
+}
+__device__ __forceinline__ void multiply_add(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ uint32_t pack(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+// The 16 x 16 fragment of rows [first_row, first_row + 16), elements [16 k, 16 k + 16) as the left operand.
+template <int kDim>
+__device__ __forceinline__ void left_fragment(const bf16* tile, int first_row, int k, uint32_t (&to)[4]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  load_fragments(shared_address(tile) + piece_offset<kDim>(first_row + lane % 16, 2 * k + lane / 16), to);
+}
+
+// products[n] += left rows . rows [8 n, 8 n + 8) of `right`, over kDim elements; left(k, fragment) gives the left
+// operand.
+template <int kDim, int kRows, typename Left>
+__device__ __forceinline__ void multiply_rows(float (&products)[kRows / 8][4], const bf16* right, Left left) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int row = lane % 8 + lane / 16 * 8, half = lane / 8 % 2;
+  const uint32_t base = shared_address(right);
+#pragma unroll
+  for (int k = 0; k < kDim / 16; ++k) {
+    uint32_t a[4];
+    left(k, a);
+#pragma unroll
+    for (int n = 0; n < kRows / 8; n += 2) {
+      uint32_t b[4];
+      load_fragments(base + piece_offset<kDim>(8 * n + row, 2 * k + half), b);
+      multiply_add(products[n], a, b[0], b[1]);
+      multiply_add(products[n + 1], a, b[2], b[3]);
+    }
+  }
+}
+
+// sums[n] += weights . columns [8 n, 8 n + 8) of `right`, over its kRows rows; weights are sums of products, as bf16.
+template <int kDim, int kRows>
+__device__ __forceinline__ void add_weighted_rows(float (&sums)[kDim / 8][4], const float (&weights)[kRows / 8][4],
+                                                  const bf16* right) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const uint32_t base = shared_address(right);
+#pragma unroll
+  for (int k = 0; k < kRows / 16; ++k) {
+    const uint32_t a[4] = {pack(weights[2 * k][0], weights[2 * k][1]), pack(weights[2 * k][2], weights[2 * k][3]),
+                           pack(weights[2 * k + 1][0], weights[2 * k + 1][1]),
+                           pack(weights[2 * k + 1][2], weights[2 * k + 1][3])};
+#pragma unroll
+    for (int n = 0; n < kDim / 8; n += 2) {
+      uint32_t b[4];
+      load_fragments_transposed(base + piece_offset<kDim>(16 * k + lane % 16, n + lane / 16), b);
+      multiply_add(sums[n], a, b[0], b[1]);
+      multiply_add(sums[n + 1], a, b[2], b[3]);
+    }
+  }
+}
+
+// Of the four lanes that share rows.
+__device__ __forceinline__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+__device__ __forceinline__ float power_of_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Bit i: the element `first` + i of the stream is kept, i = 0 .. kCount - 1 (a multiple of 4, at most 64). The four
+// lanes of a quad share the work and all get the mask; they must give the same `first`. Negative elements give any
+// bits.
+template <int kCount, typename Stream>
+__device__ __forceinline__ uint64_t kept_bits(const Stream& stream, uint32_t threshold, int64_t first) {
+  constexpr int kBlocks = kCount / 4 + 1;  // the elements may begin inside a block of four words
+  const int lane = static_cast<int>(threadIdx.x) % 4;
+  const int64_t first_block = first >> 2;
+  uint64_t low = 0;
+  uint32_t high = 0;  // of the block after the first kCount elements
+#pragma unroll
+  for (int n = 0; n < (kBlocks + 3) / 4; ++n) {
+    const int block = 4 * n + lane;
+    if (block >= kBlocks) continue;
+    const uint4 w = stream.words(static_cast<uint64_t>(first_block + block));
+    const uint32_t bits = ((w.x >> 8) >= threshold ? 1u : 0u) | ((w.y >> 8) >= threshold ? 2u : 0u) |
+                          ((w.z >> 8) >= threshold ? 4u : 0u) | ((w.w >> 8) >= threshold ? 8u : 0u);
+    if (4 * block < 64) {
+      low |= static_cast<uint64_t>(bits) << (4 * block);
+    } else {
+      high = bits;
+    }
+  }
+  low |= __shfl_xor_sync(0xffffffffu, low, 1);
+  low |= __shfl_xor_sync(0xffffffffu, low, 2);
+  high |= __shfl_xor_sync(0xffffffffu, high, 1);
+  high |= __shfl_xor_sync(0xffffffffu, high, 2);
+  const int skip = static_cast<int>(first & 3);
+  return skip == 0 ? low : (low >> skip) | (static_cast<uint64_t>(high) << (64 - skip));
+}
+
+}  // namespace octet::cuda::mma
