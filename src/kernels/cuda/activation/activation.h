@@ -72,6 +72,7 @@ bool takes_codes(bool gradient, Grouping grouping, DType format);
 void launch_gelu_tiles(const BiasGelu& job, const TileEnd& end, cudaStream_t stream);  // end.quantizes
 void launch_gelu_grad_tiles(const GeluGrad& job, const TileEnd& end, cudaStream_t stream);
 void launch_swiglu_tiles(const Swiglu& job, const TileEnd& end, cudaStream_t stream);  // end.quantizes
+// Codes only: a block makes dgate or dup, and what it reads must not be overwritten by the other.
 void launch_swiglu_grad_tiles(const SwigluGrad& job, const TileEnd& dgate, const TileEnd& dup,
                               cudaStream_t stream);                               // both quantize
 void launch_plain_tiles(const void* x, const TileEnd& end, cudaStream_t stream);  // of a gradient

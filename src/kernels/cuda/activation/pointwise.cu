@@ -6,7 +6,10 @@
 namespace octet::cuda {
 namespace {
 
-// The largest magnitude a thread meets; a block adds its own to `to`, which may be null.
+// Several operands and results a thread keep the memory busy with one access each.
+constexpr int kUnroll = 1;
+
+// The largest magnitude a thread meets; a warp raises `to`, which may be null, unless it finds it high enough already.
 struct Amax {
   float* to;
   uint32_t bits = 0;
@@ -15,7 +18,10 @@ struct Amax {
     bits = max(bits, magnitude_bits(to_float(x)));
   }
   __device__ __forceinline__ void end() const {
-    if (to != nullptr) block_amax(bits, to);
+    if (to == nullptr) return;
+    auto* at = reinterpret_cast<uint32_t*>(to);
+    const uint32_t most = warp_max(bits);
+    if (threadIdx.x % 32 == 0 && most > *reinterpret_cast<volatile uint32_t*>(at)) atomicMax(at, most);
   }
 };
 
@@ -29,7 +35,7 @@ struct BiasGeluBody {
   const T* x;
   const B* bias;
   T *biased, *y;
-  int64_t cols;
+  Divider cols;
   Amax amax;
   Fn gelu;
   template <int kVec>
@@ -40,7 +46,7 @@ struct BiasGeluBody {
   template <int kVec>
   __device__ __forceinline__ Held<kVec> load(int64_t i) const {
     Held<kVec> held{read<kVec>(x + i), {}};
-    if (bias != nullptr) held.bias = read<kVec>(bias + column_of(i, cols));
+    if (bias != nullptr) held.bias = read<kVec>(bias + cols.remainder(i));
     return held;
   }
   template <int kVec>
@@ -164,10 +170,10 @@ void launch(const BiasGelu& job, cudaStream_t stream) {
                                     static_cast<const B*>(job.bias),
                                     static_cast<T*>(job.biased),
                                     static_cast<T*>(job.y),
-                                    job.cols,
+                                    Divider(job.cols),
                                     {job.amax},
                                     {}};
-  launch_pointwise<kVec, 4>(job.rows * job.cols, body, stream);
+  launch_pointwise<kVec, kUnroll>(job.rows * job.cols, body, stream);
 }
 
 template <typename Fn>
@@ -189,7 +195,8 @@ void launch_gelu_grad(const GeluGrad& job, cudaStream_t stream) {
     const T *x = static_cast<const T*>(job.x), *dy = static_cast<const T*>(job.dy);
     T* dx = static_cast<T*>(job.dx);
     const auto launch = [&]<typename Slope>(Slope slope) {
-      launch_pointwise<kVecOf<T>, 4>(job.rows * job.cols, GeluGradBody<T, Slope>{x, dy, dx, {job.amax}, slope}, stream);
+      launch_pointwise<kVecOf<T>, kUnroll>(job.rows * job.cols, GeluGradBody<T, Slope>{x, dy, dx, {job.amax}, slope},
+                                           stream);
     };
     job.tanh_form ? launch(GeluTanhSlope{}) : launch(GeluErfSlope{});
   });
@@ -203,7 +210,7 @@ void launch_swiglu(const Swiglu& job, cudaStream_t stream) {
                              static_cast<T*>(job.silu),
                              static_cast<T*>(job.y),
                              {job.amax}};
-    launch_pointwise<kVecOf<T>, 4>(job.rows * job.cols, body, stream);
+    launch_pointwise<kVecOf<T>, kUnroll>(job.rows * job.cols, body, stream);
   });
 }
 
@@ -220,7 +227,7 @@ void launch_swiglu_grad(const SwigluGrad& job, cudaStream_t stream) {
                                  static_cast<T*>(job.silu_out),
                                  {job.amax_dgate},
                                  {job.amax_dup}};
-    launch_pointwise<kVecOf<T>, 2>(job.rows * job.cols, body, stream);
+    launch_pointwise<kVecOf<T>, kUnroll>(job.rows * job.cols, body, stream);
   });
 }
 

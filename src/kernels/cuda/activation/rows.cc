@@ -252,8 +252,10 @@ bool accepts_swiglu_grad_tiles(const Graph&, const Node& node) {
   const auto grouping = [&](const char* name) {
     return body.member(name)->attrs.get_or<std::string>("scaling", "tensor");
   };
-  return places.gate >= 0 && places.up >= 0 && places.dy >= 0 && takes_tiles(body, type, true, "_dgate") &&
-         takes_tiles(body, type, true, "_dup") && grouping("quantize_dgate") == grouping("quantize_dup");
+  const bool codes_only = places.dsilu < 0 && places.dgate < 0 && places.dup < 0 && places.silu_out < 0;
+  return codes_only && places.gate >= 0 && places.up >= 0 && places.dy >= 0 &&
+         takes_tiles(body, type, true, "_dgate") && takes_tiles(body, type, true, "_dup") &&
+         grouping("quantize_dgate") == grouping("quantize_dup");
 }
 
 BoundKernel bind_swiglu_grad_tiles(DeviceContext&, const Graph&, const Node& node) {

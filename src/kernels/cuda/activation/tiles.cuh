@@ -1,10 +1,12 @@
-// Activations by tiles (common/quantize_tile.cuh): a producer fills a thread's part of one or two matrices, then codes,
-// amaxes and sums over rows are made of what is in registers.
+// Activations by tiles (common/quantize_tile.cuh): a producer fills a thread's part, then codes, amaxes and sums over
+// rows are made of what is in registers.
 //
 //   struct Producer {
-//     static constexpr int kParts = 1;  // matrices
-//     __device__ void make(TilePart<bf16> (&parts)[kParts], Spot spot) const;  // 0 beyond the edges
+//     static constexpr int kMatrices = 1;  // that it makes; a block makes one tile of matrix `which`
+//     __device__ void make(TilePart<bf16>& part, const Spot& spot, int which) const;  // 0 beyond the edges
 //   };
+//
+// Blocks of the same tile of two matrices are neighbours: what both read comes from the level 2 cache.
 #pragma once
 
 #include "kernels/cuda/activation/activation.h"
@@ -39,7 +41,7 @@ __device__ __forceinline__ void store_run(const TilePart<bf16>& part, int i, bf1
 // TileEnd as a kernel takes it.
 struct EndJob {
   QuantizeJob job;
-  float* partial;  // [row tiles, cols], or null
+  float* partial;  // [partial_rows, cols], or null
 };
 
 struct NoCodes {};
@@ -56,7 +58,7 @@ __device__ __forceinline__ void end_tile(const TilePart<bf16>& part, const Spot&
       for (int i = 0; i < kPartRows; ++i) held[k] = SumOf::join(held[k], part.value(i, k));
     }
     join_columns<SumOf>(held, reinterpret_cast<float*>(scratch.codes_t),
-                        end.partial + spot.r0 / kTile * spot.cols + spot.c0, spot.cols - spot.c0);
+                        end.partial + 2 * (spot.r0 / kTile) * spot.cols + spot.c0, spot.cols, spot.cols - spot.c0);
     __syncthreads();
   }
   if constexpr (std::is_same_v<Code, NoCodes>) {
@@ -75,39 +77,36 @@ __device__ __forceinline__ void end_tile(const TilePart<bf16>& part, const Spot&
 }
 
 template <Grouping kGrouping, typename Code, typename Producer>
-__global__ void __launch_bounds__(kTileThreads, 2)
+__global__ void __launch_bounds__(kTileThreads, 3)
     tiles_kernel(const __grid_constant__ Producer producer, const __grid_constant__ EndJob first,
                  const __grid_constant__ EndJob second) {
   __shared__ TileScratch scratch;
-  const int64_t rows = first.job.rows, cols = first.job.cols, col_tiles = (cols + kTile - 1) / kTile;
-  const Spot spot{rows, cols, blockIdx.x / col_tiles * kTile, blockIdx.x % col_tiles * kTile};
-  TilePart<bf16> parts[Producer::kParts];
-  producer.make(parts, spot);
-  end_tile<kGrouping, Code>(parts[0], spot, first, scratch);
-  if constexpr (Producer::kParts == 2) {
-    __syncthreads();
-    end_tile<kGrouping, Code>(parts[1], spot, second, scratch);
-  }
+  const int which = Producer::kMatrices == 2 ? static_cast<int>(blockIdx.x % 2) : 0;
+  const EndJob& end = which == 0 ? first : second;
+  const int64_t rows = first.job.rows, cols = first.job.cols;
+  const unsigned tile = blockIdx.x / Producer::kMatrices, across = static_cast<unsigned>((cols + kTile - 1) / kTile);
+  const Spot spot{rows, cols, int64_t{tile / across} * kTile, int64_t{tile % across} * kTile};
+  TilePart<bf16> part;
+  producer.make(part, spot, which);
+  end_tile<kGrouping, Code>(part, spot, end, scratch);
 }
 
 inline EndJob prepare(const TileEnd& end, cudaStream_t stream) {
   if (end.job.amax != nullptr) cudaMemsetAsync(end.job.amax, 0, sizeof(float), stream);
   EndJob job{end.job, nullptr};
   job.job.vector = true;
-  if (end.row_sums != nullptr) job.partial = tiles_of(end.job.rows) == 1 ? end.row_sums : end.scratch;
+  if (end.row_sums != nullptr) job.partial = end.scratch;
   return job;
 }
 
 template <Grouping kGrouping, typename Code, typename Producer>
 void launch_tiles(const Producer& producer, const TileEnd& first, const TileEnd& second, cudaStream_t stream) {
   const int64_t rows = first.job.rows, cols = first.job.cols;
-  const EndJob one = prepare(first, stream), two = Producer::kParts == 2 ? prepare(second, stream) : EndJob{};
+  const EndJob one = prepare(first, stream), two = prepare(second, stream);
   tiles_kernel<kGrouping, Code>
-      <<<static_cast<unsigned>(tiles_of(rows) * tiles_of(cols)), kTileThreads, 0, stream>>>(producer, one, two);
-  for (const TileEnd* end : {&first, &second}) {
-    if (end->row_sums != nullptr && tiles_of(rows) > 1)
-      launch_finish_rows<SumOf>(end->scratch, end->row_sums, tiles_of(rows), cols, stream);
-  }
+      <<<static_cast<unsigned>(Producer::kMatrices * tiles_of(rows) * tiles_of(cols)), kTileThreads, 0, stream>>>(
+          producer, one, two);
+  if (first.row_sums != nullptr) launch_finish_rows<SumOf>(first.scratch, first.row_sums, rows, cols, stream);
 }
 
 // The groupings and formats of takes_codes.

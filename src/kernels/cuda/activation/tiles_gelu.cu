@@ -6,7 +6,7 @@ namespace octet::cuda {
 namespace {
 
 struct GeluTiles {
-  static constexpr int kParts = 1;
+  static constexpr int kMatrices = 1;
   const bf16* x;
   const void* bias;
   bool bias_f32;
@@ -26,8 +26,7 @@ struct GeluTiles {
       for (int j = 0; j < 8; ++j) to[k + j] = few[j];
     }
   }
-  __device__ __forceinline__ void make(TilePart<bf16> (&parts)[1], const Spot& spot) const {
-    TilePart<bf16>& part = parts[0];
+  __device__ __forceinline__ void make(TilePart<bf16>& part, const Spot& spot, int) const {
 #pragma unroll
     for (int i = 0; i < kPartRows; ++i) load_run(part, i, x, spot);
     if (bias != nullptr) {

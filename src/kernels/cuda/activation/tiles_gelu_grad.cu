@@ -6,12 +6,12 @@ namespace octet::cuda {
 namespace {
 
 struct GeluGradTiles {
-  static constexpr int kParts = 1;
+  static constexpr int kMatrices = 1;
   const bf16 *x, *dy;
   bf16* dx;
 
-  __device__ __forceinline__ void make(TilePart<bf16> (&parts)[1], const Spot& spot) const {
-    TilePart<bf16>&part = parts[0], gradient;
+  __device__ __forceinline__ void make(TilePart<bf16>& part, const Spot& spot, int) const {
+    TilePart<bf16> gradient;
 #pragma unroll
     for (int i = 0; i < kPartRows; ++i) load_run(part, i, x, spot), load_run(gradient, i, dy, spot);
 #pragma unroll

@@ -5,12 +5,12 @@ namespace octet::cuda {
 namespace {
 
 struct PlainTiles {
-  static constexpr int kParts = 1;
+  static constexpr int kMatrices = 1;
   const bf16* x;
 
-  __device__ __forceinline__ void make(TilePart<bf16> (&parts)[1], const Spot& spot) const {
+  __device__ __forceinline__ void make(TilePart<bf16>& part, const Spot& spot, int) const {
 #pragma unroll
-    for (int i = 0; i < kPartRows; ++i) load_run(parts[0], i, x, spot);
+    for (int i = 0; i < kPartRows; ++i) load_run(part, i, x, spot);
   }
 };
 

@@ -6,12 +6,12 @@ namespace octet::cuda {
 namespace {
 
 struct SwigluTiles {
-  static constexpr int kParts = 1;
+  static constexpr int kMatrices = 1;
   const bf16 *gate, *up;
   bf16 *silu, *y;
 
-  __device__ __forceinline__ void make(TilePart<bf16> (&parts)[1], const Spot& spot) const {
-    TilePart<bf16>&part = parts[0], factor;
+  __device__ __forceinline__ void make(TilePart<bf16>& part, const Spot& spot, int) const {
+    TilePart<bf16> factor;
 #pragma unroll
     for (int i = 0; i < kPartRows; ++i) load_run(part, i, gate, spot), load_run(factor, i, up, spot);
 #pragma unroll

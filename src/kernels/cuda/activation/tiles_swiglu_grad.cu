@@ -6,43 +6,49 @@ namespace octet::cuda {
 namespace {
 
 struct SwigluGradTiles {
-  static constexpr int kParts = 2;  // dgate, dup
+  static constexpr int kMatrices = 2;  // dgate, dup
   const bf16 *gate, *up, *dy, *silu;
-  bf16 *dsilu, *dgate, *dup, *silu_out;
 
-  // Two rows at a time: eight 32-byte reads in flight, and two blocks' registers fit a processor.
-  __device__ __forceinline__ void make(TilePart<bf16> (&parts)[2], const Spot& spot) const {
+  __device__ __forceinline__ void make(TilePart<bf16>& part, const Spot& spot, int which) const {
+    which == 0 ? make_dgate(part, spot) : make_dup(part, spot);
+  }
+
+  // Two rows at a time: what is read of all four would not fit the registers of three blocks.
+  __device__ __forceinline__ void make_dgate(TilePart<bf16>& part, const Spot& spot) const {
 #pragma unroll
     for (int half = 0; half < kPartRows; half += 2) {
       TilePart<bf16> factor, gradient;
 #pragma unroll
-      for (int i = half; i < half + 2; ++i) {
-        load_run(parts[0], i, gate, spot), load_run(factor, i, up, spot), load_run(gradient, i, dy, spot);
-        if (silu != nullptr) load_run(parts[1], i, silu, spot);
-      }
+      for (int i = half; i < half + 2; ++i)
+        load_run(part, i, gate, spot), load_run(gradient, i, dy, spot), load_run(factor, i, up, spot);
 #pragma unroll
       for (int i = half; i < half + 2; ++i) {
-        if (silu == nullptr) {
-#pragma unroll
-          for (int k = 0; k < kPartCols; k += 2)
-            parts[1].set(i, k, Silu{}(parts[0].value(i, k)), Silu{}(parts[0].value(i, k + 1)));
-        }
-        store_run(parts[1], i, silu_out, spot);
-#pragma unroll
-        for (int k = 0; k < kPartCols; k += 2) {
-          factor.set(i, k, gradient.value(i, k) * factor.value(i, k),
-                     gradient.value(i, k + 1) * factor.value(i, k + 1));
-          parts[1].set(i, k, gradient.value(i, k) * parts[1].value(i, k),
-                       gradient.value(i, k + 1) * parts[1].value(i, k + 1));
-        }
-        store_run(factor, i, dsilu, spot);
-        store_run(parts[1], i, dup, spot);
 #pragma unroll
         for (int k = 0; k < kPartCols; k += 2)
-          parts[0].set(i, k, factor.value(i, k) * SiluSlope{}(parts[0].value(i, k)),
-                       factor.value(i, k + 1) * SiluSlope{}(parts[0].value(i, k + 1)));
-        store_run(parts[0], i, dgate, spot);
+          factor.set(i, k, gradient.value(i, k) * factor.value(i, k),
+                     gradient.value(i, k + 1) * factor.value(i, k + 1));
+#pragma unroll
+        for (int k = 0; k < kPartCols; k += 2)
+          part.set(i, k, factor.value(i, k) * SiluSlope{}(part.value(i, k)),
+                   factor.value(i, k + 1) * SiluSlope{}(part.value(i, k + 1)));
       }
+    }
+  }
+
+  __device__ __forceinline__ void make_dup(TilePart<bf16>& part, const Spot& spot) const {
+    TilePart<bf16> gradient;
+#pragma unroll
+    for (int i = 0; i < kPartRows; ++i)
+      load_run(gradient, i, dy, spot), load_run(part, i, silu != nullptr ? silu : gate, spot);
+#pragma unroll
+    for (int i = 0; i < kPartRows; ++i) {
+      if (silu == nullptr) {
+#pragma unroll
+        for (int k = 0; k < kPartCols; k += 2) part.set(i, k, Silu{}(part.value(i, k)), Silu{}(part.value(i, k + 1)));
+      }
+#pragma unroll
+      for (int k = 0; k < kPartCols; k += 2)
+        part.set(i, k, gradient.value(i, k) * part.value(i, k), gradient.value(i, k + 1) * part.value(i, k + 1));
     }
   }
 };
@@ -51,9 +57,7 @@ struct SwigluGradTiles {
 
 void launch_swiglu_grad_tiles(const SwigluGrad& job, const TileEnd& dgate, const TileEnd& dup, cudaStream_t stream) {
   const SwigluGradTiles tiles{static_cast<const bf16*>(job.gate), static_cast<const bf16*>(job.up),
-                              static_cast<const bf16*>(job.dy),   static_cast<const bf16*>(job.silu),
-                              static_cast<bf16*>(job.dsilu),      static_cast<bf16*>(job.dgate),
-                              static_cast<bf16*>(job.dup),        static_cast<bf16*>(job.silu_out)};
+                              static_cast<const bf16*>(job.dy), static_cast<const bf16*>(job.silu)};
   launch_gradient(tiles, dgate, dup, stream);
 }
 

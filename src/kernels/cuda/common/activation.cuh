@@ -25,21 +25,22 @@ __device__ __forceinline__ float reciprocal_fast(float x) {
 // 1 / (1 + exp(-x)); exp overflows to infinity and its reciprocal to 0.
 __device__ __forceinline__ float sigmoid(float x) { return reciprocal_fast(1.0f + exp2_fast(-kLog2E * x)); }
 
+// sigmoid(2u) for u = sqrt(2/pi) (x + 0.044715 x^3), given x and its square.
+__device__ __forceinline__ float sigmoid_2u(float x, float square) {
+  constexpr float kFirst = -2 * kSqrt2OverPi * kLog2E, kThird = kFirst * kCubic;
+  return reciprocal_fast(1.0f + exp2_fast(x * fmaf(square, kThird, kFirst)));
+}
+
 struct GeluTanh {
-  // 2u = 2 sqrt(2/pi) (x + 0.044715 x^3)
-  __device__ __forceinline__ float operator()(float x) const {
-    return x * sigmoid(2 * kSqrt2OverPi * x * fmaf(kCubic * x, x, 1.0f));
-  }
+  __device__ __forceinline__ float operator()(float x) const { return x * sigmoid_2u(x, x * x); }
 };
 struct GeluTanhSlope {
-  // With s = sigmoid(2u): s + 2 x s (1 - s) du/dx. Beyond +-20 it is exactly 1 and 0 and x^2 may overflow.
+  // With s = sigmoid(2u): s + x s (1 - s) d(2u)/dx. Beyond +-20 s is exactly 1 or 0, and the cube may overflow.
   __device__ __forceinline__ float operator()(float x) const {
-    x = x > 20.0f ? 20.0f : x;
-    x = x < -20.0f ? -20.0f : x;
-    const float square = x * x;
-    const float s = sigmoid(2 * kSqrt2OverPi * x * fmaf(square, kCubic, 1.0f));
-    const float du = kSqrt2OverPi * fmaf(square, 3 * kCubic, 1.0f);
-    return fmaf(2 * x * s * (1.0f - s), du, s);
+    const float square = fminf(x * x, 400.0f);
+    const float s = sigmoid_2u(x, square);
+    const float slope = fmaf(square, 6 * kSqrt2OverPi * kCubic, 2 * kSqrt2OverPi);
+    return fmaf(x * s * (1.0f - s), slope, s);
   }
 };
 

@@ -1,6 +1,6 @@
-// Sums and maxima over the rows of a matrix, by the tiles of quantize_tile.cuh: a thread's 4 rows in order, the 4
-// threads of a warp, 8 warps in order, then the tiles (launch_finish_rows). Always in this order, so that a bias
-// gradient made by a fusion that walks tiles has the bits of the reduce node it replaces.
+// Sums and maxima over the rows of a matrix, by the tiles of quantize_tile.cuh: a thread's 4 rows in order, the 16
+// threads of half a tile in order, then the halves of all tiles (launch_finish_rows). Always in this order, so that a
+// bias gradient made by a fusion that walks tiles has the bits of the reduce node it replaces.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,6 +13,7 @@
 namespace octet::cuda {
 
 inline int64_t tiles_of(int64_t n) { return (n + kTile - 1) / kTile; }
+inline int64_t partial_rows(int64_t rows) { return 2 * tiles_of(rows); }  // of the matrix between the two stages
 
 // How elements join: identity, what an element contributes, and the joining of two.
 struct SumOf {
@@ -31,43 +32,39 @@ struct AmaxOf {
   static __device__ __forceinline__ float join(float a, float b) { return max_or_nan(a, b); }
 };
 
-// What threads hold of their 16 columns becomes the tile's row of `partial` [row tiles, cols]. A block's call begins
-// with writes to `scratch` [8][128], holds one barrier, and ends with reads of it.
+// What threads hold of their 16 columns becomes the two rows of `partial` [partial_rows, cols] that begin at `to`. A
+// block's call begins with writes to `scratch` [32][128], holds one barrier, and ends with reads of it. A thread's four
+// pieces of 16 bytes change places by column, so that a quarter of a warp writes to all banks.
 template <typename Kind>
-__device__ __forceinline__ void join_columns(float (&held)[kPartCols], float* scratch, float* partial_row,
+__device__ __forceinline__ void join_columns(const float (&held)[kPartCols], float* scratch, float* to, int64_t cols,
                                              int64_t cols_left) {
-  const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
+  const int thread = static_cast<int>(threadIdx.x), part = thread & 7;
 #pragma unroll
-  for (float& x : held) {
-    x = Kind::join(x, __shfl_xor_sync(kWholeWarp, x, 8));
-    x = Kind::join(x, __shfl_xor_sync(kWholeWarp, x, 16));
-  }
-  if (lane < 8) {
-#pragma unroll
-    for (int k = 0; k < kPartCols; k += 4)
-      *reinterpret_cast<float4*>(scratch + warp * kTile + lane * kPartCols + k) = {held[k], held[k + 1], held[k + 2],
-                                                                                   held[k + 3]};
+  for (int k = 0; k < 4; ++k) {
+    *reinterpret_cast<float4*>(scratch + (thread >> 3) * kTile + part * kPartCols + ((k + (part >> 1)) & 3) * 4) = {
+        held[4 * k], held[4 * k + 1], held[4 * k + 2], held[4 * k + 3]};
   }
   __syncthreads();
-  const int col = static_cast<int>(threadIdx.x);
-  if (col < kTile && col < cols_left) {
-    float sum = scratch[col];
+  const int col = thread & (kTile - 1), half = thread >> 7;
+  if (col >= cols_left) return;
+  const int place = (col & ~15) + ((((col >> 2) & 3) + (col >> 5)) & 3) * 4 + (col & 3);
+  const float* from = scratch + half * 16 * kTile + place;
+  float sum = from[0];
 #pragma unroll
-    for (int w = 1; w < kTileThreads / 32; ++w) sum = Kind::join(sum, scratch[w * kTile + col]);
-    partial_row[col] = sum;
-  }
+  for (int g = 1; g < 16; ++g) sum = Kind::join(sum, from[g * kTile]);
+  to[half * cols + col] = sum;
 }
 
-// y [cols] from partial [tiles, cols]: 8 groups of tiles side by side, then the groups in order.
+// y [cols] from partial [count, cols]: 8 groups of rows side by side, then the groups in order.
 template <typename Kind>
-__global__ void __launch_bounds__(256) finish_rows_kernel(const float* partial, float* y, int64_t tiles, int64_t cols) {
+__global__ void __launch_bounds__(256) finish_rows_kernel(const float* partial, float* y, int64_t count, int64_t cols) {
   __shared__ float scratch[8][33];
   const int lane = static_cast<int>(threadIdx.x) & 31, group = static_cast<int>(threadIdx.x) >> 5;
   const int64_t col = static_cast<int64_t>(blockIdx.x) * 32 + lane;
   float held = Kind::kIdentity;
   if (col < cols) {
 #pragma unroll 8
-    for (int64_t t = group; t < tiles; t += 8) held = Kind::join(held, partial[t * cols + col]);
+    for (int64_t t = group; t < count; t += 8) held = Kind::join(held, partial[t * cols + col]);
   }
   scratch[group][lane] = held;
   __syncthreads();
@@ -78,8 +75,9 @@ __global__ void __launch_bounds__(256) finish_rows_kernel(const float* partial, 
 }
 
 template <typename Kind>
-void launch_finish_rows(const float* partial, float* y, int64_t tiles, int64_t cols, cudaStream_t stream) {
-  finish_rows_kernel<Kind><<<static_cast<unsigned>((cols + 31) / 32), 256, 0, stream>>>(partial, y, tiles, cols);
+void launch_finish_rows(const float* partial, float* y, int64_t rows, int64_t cols, cudaStream_t stream) {
+  finish_rows_kernel<Kind>
+      <<<static_cast<unsigned>((cols + 31) / 32), 256, 0, stream>>>(partial, y, partial_rows(rows), cols);
 }
 
 }  // namespace octet::cuda

@@ -62,11 +62,24 @@ void launch_pointwise(int64_t count, const Body& body, cudaStream_t stream) {
       <<<static_cast<unsigned>((count + kBlock - 1) / kBlock), kPointwiseThreads, 0, stream>>>(count, body);
 }
 
-// i mod cols; 32-bit arithmetic where it suffices (64-bit division is some hundred instructions).
-__device__ __forceinline__ int64_t column_of(int64_t i, int64_t cols) {
-  if (i < int64_t{1} << 32) return static_cast<uint32_t>(i) % static_cast<uint32_t>(cols);
-  return i % cols;
-}
+// i / divisor and i mod divisor for 0 <= i: a multiplication where i < 2^31 (division takes some dozen instructions, in
+// 64 bits some hundred). Source: Granlund and Montgomery, "Division by Invariant Integers using Multiplication", 1994.
+struct Divider {
+  int64_t divisor;
+  uint32_t factor = 0, shift = 0;
+  explicit Divider(int64_t d) : divisor(d) {
+    while ((int64_t{1} << shift) < d) ++shift;
+    if (shift <= 31)
+      factor = static_cast<uint32_t>(
+          (((uint64_t{1} << shift) - static_cast<uint64_t>(d)) << 32) / static_cast<uint64_t>(d) + 1);
+  }
+  __device__ __forceinline__ int64_t quotient(int64_t i) const {
+    if (i >= int64_t{1} << 31 || shift > 31) return i / divisor;
+    const auto n = static_cast<uint32_t>(i);
+    return (__umulhi(n, factor) + n) >> shift;
+  }
+  __device__ __forceinline__ int64_t remainder(int64_t i) const { return i - quotient(i) * divisor; }
+};
 
 // y = fn(x)
 template <typename X, typename Y, typename Fn>

@@ -6,7 +6,7 @@
 namespace octet::cuda {
 namespace {
 
-constexpr int kUnroll = 4;
+constexpr int kUnroll = 1;
 
 struct Times {
   float factor;
@@ -72,7 +72,7 @@ void launch_activation_grad(Activation fn, DType dtype, const void* x, const voi
   with_f32_or_bf16(dtype, [&]<typename T>(T) {
     const auto launch = [&]<typename Slope>(Slope) {
       const MapGradient<T, Slope> map{static_cast<const T*>(x), static_cast<const T*>(dy), static_cast<T*>(dx), {}};
-      launch_pointwise<kVecOf<T>, kUnroll>(count, map, stream);
+      launch_pointwise<kVecOf<T>, 2>(count, map, stream);
     };
     switch (fn) {
       case Activation::kGeluTanh: launch(GeluTanhSlope{}); break;

@@ -20,7 +20,7 @@ struct Combine {
   const A* a;
   const B* b;
   A* y;
-  int64_t cols;
+  Divider cols;
   Binary op;
   bool whole_vectors;  // of b: cols is a multiple of them
   template <int kVec>
@@ -35,14 +35,14 @@ struct Combine {
     if constexpr (kBroadcast == Broadcast::kNone) {
       held.b = read<kVec>(b + i);
     } else if constexpr (kBroadcast == Broadcast::kRow) {
-      int64_t col = column_of(i, cols);
+      int64_t col = cols.remainder(i);
       if (kVec == 1 || whole_vectors) {
         held.b = read<kVec>(b + col);
       } else {
 #pragma unroll
         for (int k = 0; k < kVec; ++k) {
           held.b.at[k] = b[col];
-          if (++col == cols) col = 0;
+          if (++col == cols.divisor) col = 0;
         }
       }
     } else {
@@ -64,17 +64,18 @@ struct Combine {
 template <typename A, typename B>
 void launch(Binary op, Broadcast broadcast, const A* a, const B* b, A* y, int64_t count, int64_t cols,
             cudaStream_t stream) {
-  constexpr int kVec = kVecOf<A> < kVecOf<B> ? kVecOf<A> : kVecOf<B>;
-  const bool whole = cols % kVec == 0;
+  constexpr int kBoth = kVecOf<A> < kVecOf<B> ? kVecOf<A> : kVecOf<B>;
+  constexpr int kVec = kVecOf<A>;  // a broadcast b comes from cache
   switch (broadcast) {
     case Broadcast::kNone:
-      launch_pointwise<kVec, 4>(count, Combine<A, B, Broadcast::kNone>{a, b, y, cols, op, whole}, stream);
+      launch_pointwise<kBoth, 2>(count, Combine<A, B, Broadcast::kNone>{a, b, y, Divider(cols), op, true}, stream);
       break;
     case Broadcast::kRow:
-      launch_pointwise<kVec, 4>(count, Combine<A, B, Broadcast::kRow>{a, b, y, cols, op, whole}, stream);
+      launch_pointwise<kVec, 1>(count, Combine<A, B, Broadcast::kRow>{a, b, y, Divider(cols), op, cols % kVec == 0},
+                                stream);
       break;
     case Broadcast::kOne:
-      launch_pointwise<kVec, 4>(count, Combine<A, B, Broadcast::kOne>{a, b, y, cols, op, whole}, stream);
+      launch_pointwise<kVec, 1>(count, Combine<A, B, Broadcast::kOne>{a, b, y, Divider(cols), op, true}, stream);
       break;
   }
 }

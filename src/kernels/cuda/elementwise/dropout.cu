@@ -49,7 +49,7 @@ struct Drop {
 void launch_dropout(DropoutSite site, DType dtype, const void* x, const int64_t* rng, void* y, int64_t count,
                     cudaStream_t stream) {
   const auto launch = [&]<typename T>(T) {
-    launch_pointwise<kVecOf<T>, 4>(count, Drop<T>{static_cast<const T*>(x), rng, static_cast<T*>(y), site}, stream);
+    launch_pointwise<kVecOf<T>, 2>(count, Drop<T>{static_cast<const T*>(x), rng, static_cast<T*>(y), site}, stream);
   };
   dtype == DType::kF32 ? launch(float{}) : launch(bf16{});
 }

@@ -7,36 +7,26 @@
 namespace octet::cuda {
 namespace {
 
-template <int kBytes>
-struct alignas(kBytes) Bytes {
-  uint8_t at[kBytes];
-};
-
 // Element i of the copy is vector i mod per_row of row i / per_row; pitches in vectors.
 template <typename V>
 struct CopyBlock {
   const V* from;
   V* to;
-  int64_t from_pitch, to_pitch, per_row;
-  struct Place {
-    int64_t row, col;
+  int64_t from_pitch, to_pitch;
+  Divider per_row;
+  template <int kVec>
+  struct Held {
+    V value;
+    int64_t target;
   };
-  __device__ __forceinline__ Place place(int64_t i) const {
-    const int64_t col = column_of(i, per_row);
-    const int64_t row = i < int64_t{1} << 32 ? static_cast<uint32_t>(i) / static_cast<uint32_t>(per_row) : i / per_row;
-    return {row, col};
+  template <int kVec>
+  __device__ __forceinline__ Held<kVec> load(int64_t i) const {
+    const int64_t row = per_row.quotient(i), col = i - row * per_row.divisor;
+    return {from[row * from_pitch + col], row * to_pitch + col};
   }
   template <int kVec>
-  using Held = V;
-  template <int kVec>
-  __device__ __forceinline__ V load(int64_t i) const {
-    const Place at = place(i);
-    return from[at.row * from_pitch + at.col];
-  }
-  template <int kVec>
-  __device__ __forceinline__ void finish(const V& held, int64_t i) {
-    const Place at = place(i);
-    to[at.row * to_pitch + at.col] = held;
+  __device__ __forceinline__ void finish(const Held<kVec>& held, int64_t) {
+    to[held.target] = held.value;
   }
   __device__ void end() {}
 };
@@ -46,14 +36,14 @@ struct SelectRows {
   const V* x;
   const int32_t* index;
   V* y;
-  int64_t rows, per_row;
+  int64_t rows;
+  Divider per_row;
   template <int kVec>
   using Held = V;
   template <int kVec>
   __device__ __forceinline__ V load(int64_t i) const {
-    const int64_t at = i < int64_t{1} << 32 ? static_cast<uint32_t>(i) / static_cast<uint32_t>(per_row) : i / per_row;
-    const int64_t row = index[at];
-    return row >= 0 && row < rows ? x[row * per_row + (i - at * per_row)] : V{};
+    const int64_t at = per_row.quotient(i), row = index[at];
+    return row >= 0 && row < rows ? x[row * per_row.divisor + (i - at * per_row.divisor)] : V{};
   }
   template <int kVec>
   __device__ __forceinline__ void finish(const V& held, int64_t i) {
@@ -65,11 +55,11 @@ struct SelectRows {
 // The widest access that all of these (addresses, pitches, widths) are multiples of.
 template <typename Body>
 void with_width(uint64_t all, Body&& body) {
-  if (all % 16 == 0) return body(Bytes<16>{});
-  if (all % 8 == 0) return body(Bytes<8>{});
-  if (all % 4 == 0) return body(Bytes<4>{});
-  if (all % 2 == 0) return body(Bytes<2>{});
-  body(Bytes<1>{});
+  if (all % 16 == 0) return body(uint4{});
+  if (all % 8 == 0) return body(uint2{});
+  if (all % 4 == 0) return body(uint32_t{});
+  if (all % 2 == 0) return body(uint16_t{});
+  body(uint8_t{});
 }
 uint64_t bits(const void* p) { return reinterpret_cast<uintptr_t>(p); }
 uint64_t bits(int64_t x) { return static_cast<uint64_t>(x); }
@@ -127,7 +117,7 @@ void launch_copy_block(const void* from, int64_t from_pitch, void* to, int64_t t
   with_width(bits(from) | bits(from_pitch) | bits(to) | bits(to_pitch) | bits(width), [&]<typename V>(V) {
     constexpr int64_t kSize = sizeof(V);
     const CopyBlock<V> copy{static_cast<const V*>(from), static_cast<V*>(to), from_pitch / kSize, to_pitch / kSize,
-                            width / kSize};
+                            Divider(width / kSize)};
     launch_pointwise<1, 4>(rows * (width / kSize), copy, stream);
   });
 }
@@ -136,7 +126,7 @@ void launch_select_rows(const void* x, int64_t rows, const int32_t* index, void*
                         cudaStream_t stream) {
   with_width(bits(x) | bits(y) | bits(width), [&]<typename V>(V) {
     const int64_t per_row = width / static_cast<int64_t>(sizeof(V));
-    const SelectRows<V> select{static_cast<const V*>(x), index, static_cast<V*>(y), rows, per_row};
+    const SelectRows<V> select{static_cast<const V*>(x), index, static_cast<V*>(y), rows, Divider(per_row)};
     launch_pointwise<1, 4>(count * per_row, select, stream);
   });
 }

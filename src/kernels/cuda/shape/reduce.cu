@@ -7,11 +7,11 @@
 namespace octet::cuda {
 namespace {
 
-// partial [row tiles, cols] of x [rows, cols]; kWhole: cols is a multiple of 16.
+// partial [partial_rows, cols] of x [rows, cols]; kWhole: cols is a multiple of 16.
 template <typename Kind, typename T, bool kWhole>
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 ? 4 : 2)
     reduce_rows_kernel(const T* x, float* partial, int64_t rows, int64_t cols, unsigned col_tiles) {
-  __shared__ alignas(16) float scratch[kTileThreads / 32 * kTile];
+  __shared__ alignas(16) float scratch[kTile / kPartRows * kTile];
   const int64_t row_tile = blockIdx.x / col_tiles, c0 = static_cast<int64_t>(blockIdx.x % col_tiles) * kTile;
   const int64_t row = row_tile * kTile + TilePart<T>::row(), col = c0 + TilePart<T>::col();
   TilePart<T> part;
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kTileThreads)
       if (row + r < rows && col + k < cols) held[k] = Kind::join(held[k], Kind::element(part.value(r, k)));
     }
   }
-  join_columns<Kind>(held, scratch, partial + row_tile * cols + c0, cols - c0);
+  join_columns<Kind>(held, scratch, partial + 2 * row_tile * cols + c0, cols, cols - c0);
 }
 
 constexpr int64_t kMostBlocks = 1056;    // 8 blocks on each of 132 processors
@@ -99,7 +99,7 @@ void with_f32_or_bf16(DType dtype, Body&& body) {
 }  // namespace
 
 int64_t reduce_rows_scratch(int64_t rows, int64_t cols) {
-  return tiles_of(rows) * cols * static_cast<int64_t>(sizeof(float));
+  return partial_rows(rows) * cols * static_cast<int64_t>(sizeof(float));
 }
 int64_t reduce_all_scratch(int64_t count) { return blocks_of(count) * static_cast<int64_t>(sizeof(float)); }
 
@@ -107,17 +107,16 @@ void launch_reduce_rows(Reduction kind, DType dtype, const void* x, float* y, in
                         float* scratch, cudaStream_t stream) {
   const int64_t row_tiles = tiles_of(rows), col_tiles = tiles_of(cols);
   const auto grid = static_cast<unsigned>(row_tiles * col_tiles), across = static_cast<unsigned>(col_tiles);
-  float* partial = row_tiles == 1 ? y : scratch;
   with_kind(kind, [&]<typename Kind>(Kind) {
     with_f32_or_bf16(dtype, [&]<typename T>(T) {
       const T* from = static_cast<const T*>(x);
       if (cols % kPartCols == 0) {
-        reduce_rows_kernel<Kind, T, true><<<grid, kTileThreads, 0, stream>>>(from, partial, rows, cols, across);
+        reduce_rows_kernel<Kind, T, true><<<grid, kTileThreads, 0, stream>>>(from, scratch, rows, cols, across);
       } else {
-        reduce_rows_kernel<Kind, T, false><<<grid, kTileThreads, 0, stream>>>(from, partial, rows, cols, across);
+        reduce_rows_kernel<Kind, T, false><<<grid, kTileThreads, 0, stream>>>(from, scratch, rows, cols, across);
       }
     });
-    if (row_tiles > 1) launch_finish_rows<Kind>(partial, y, row_tiles, cols, stream);
+    launch_finish_rows<Kind>(scratch, y, rows, cols, stream);
   });
 }
 
