@@ -6,6 +6,7 @@
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/precision/quantize.h"
 #include "kernels/cuda/precision/scales.h"
+#include "kernels/cuda/precision/tensor_stats.h"
 
 namespace octet::cuda {
 namespace {
@@ -89,11 +90,37 @@ BoundKernel bind_dequantize(DeviceContext&, const Graph& graph, const Node& node
   };
 }
 
+bool accepts_stats(const Graph& graph, const Node& node) { return is_f32_or_bf16(graph.dtype(node.inputs[0])); }
+
+int64_t stats_workspace(DeviceContext&, const Graph& graph, const Node& node) {
+  const Shape& shape = graph.shape(node.inputs[0]);
+  return tensor_stats_workspace(shape.rows(), shape.cols());
+}
+
+BoundKernel bind_stats(DeviceContext&, const Graph&, const Node& node) {
+  const ScaleAttrs tensor = scale_attrs(node);
+  const ScaleAttrs block{.max = static_cast<float>(dtype_max(DType::kE4M3)), .margin = tensor.margin, .pow2 = true};
+  const DType format = parse_dtype(node.attrs.get<std::string>("format"));
+  const bool tiles = node.attrs.get<std::string>("blocks") == "128x128";
+  return [=](const KernelArgs& args) {
+    const Tensor& x = args.in[0];
+    const StatsJob job{.x = x.data,
+                       .rows = x.shape().rows(),
+                       .cols = x.shape().cols(),
+                       .tiles = tiles,
+                       .tensor = tensor,
+                       .block = block,
+                       .stats = args.out[0].as<float>()};
+    if (job.stats != nullptr) launch_tensor_stats(job, x.dtype(), format, args.workspace.data(), args.stream);
+  };
+}
+
 constexpr KernelRow kRows[] = {
     {Op::kQuantize, "quantize_tiles", accepts_quantize, bind_quantize, quantize_workspace},
     {Op::kDequantize, "dequantize_runs", accepts_dequantize, bind_dequantize},
     {Op::kComputeScale, "compute_scale", accepts_f32, bind_compute_scale},
     {Op::kUpdateScales, "update_scales", accepts_f32, bind_update_scales},
+    {Op::kTensorStats, "tensor_stats_tiles", accepts_stats, bind_stats, stats_workspace},
 };
 
 }  // namespace
