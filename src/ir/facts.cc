@@ -31,7 +31,9 @@ bool goes_by_rows(const Node& node) { return op_facts(node.op).elementwise || op
 bool fusion_may_take_over(const Graph& body, int result, int input) {
   const Value made = body.outputs().at(static_cast<size_t>(result)).value;
   const Node& maker = body.node(made);
-  if (made.result != 0 || !goes_by_rows(maker)) return false;
+  // A member with more results in place than one (adamw) takes over its own inputs only, which nobody else reads.
+  const bool own_only = !op_facts(maker.op).in_place_others.empty();
+  if (!own_only && (made.result != 0 || !goes_by_rows(maker))) return false;
   int leaves = 0;
   NodeId leaf = NodeId::kNone;
   for (int32_t i = 0; i < body.size() && leaf == NodeId::kNone; ++i) {
@@ -43,6 +45,10 @@ bool fusion_may_take_over(const Graph& body, int result, int input) {
     int reads = 0;
     for (int slot = 0; slot < static_cast<int>(reader.inputs.size()); ++slot) {
       if (!(reader.inputs[static_cast<size_t>(slot)] == Value{leaf, 0})) continue;
+      if (own_only) {
+        if (i != index(made.node) || !may_take_over(maker, made.result, slot)) return false;
+        continue;
+      }
       // A broadcast operand has another shape and is read again for later rows.
       if (!goes_by_rows(reader) || !works_in_place_on(reader, slot)) return false;
       if (!(reader.results[0].shape == body.shape({leaf, 0}))) return false;

@@ -113,12 +113,12 @@ void emit(Rewriter& rewriter, const Site& site) {
   for (size_t i = 0; i < site.results.size(); ++i) rewriter.set(site.results[i], {id, static_cast<int32_t>(i)});
 }
 
-std::vector<Site> find_sites(const Graph& graph, const Target& target) {
+std::vector<Site> find_sites(const Graph& graph, const Target& target, std::span<const FusionPattern> patterns) {
   UseGraph uses(graph);
   std::vector<int32_t> moved(static_cast<size_t>(graph.size()), -1);
   auto taken = [&](NodeId id) { return moved[static_cast<size_t>(index(id))] >= 0; };
   std::vector<Site> sites;
-  for (const FusionPattern& pattern : fusion_patterns()) {
+  for (const FusionPattern& pattern : patterns) {
     if (!target.has_fusion(pattern.kind)) continue;
     for (int32_t i = 0; i < graph.size(); ++i) {
       if (taken(NodeId{i})) continue;
@@ -137,8 +137,10 @@ std::vector<Site> find_sites(const Graph& graph, const Target& target) {
 
 }  // namespace
 
-bool fuse_graph(Graph& graph, const Target& target) {
-  std::vector<Site> sites = find_sites(graph, target);
+bool fuse_graph(Graph& graph, const Target& target) { return fuse_graph(graph, target, fusion_patterns()); }
+
+bool fuse_graph(Graph& graph, const Target& target, std::span<const FusionPattern> patterns) {
+  std::vector<Site> sites = find_sites(graph, target, patterns);
   if (sites.empty()) return false;
   std::stable_sort(sites.begin(), sites.end(), [](const Site& a, const Site& b) { return a.position < b.position; });
   std::vector<bool> fused(static_cast<size_t>(graph.size()), false);

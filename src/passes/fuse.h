@@ -10,14 +10,19 @@
 // "matmul_accumulate" (float32 sums) and "matmul_residual" (a residual in the compute type).
 #pragma once
 
+#include <span>
+
 #include "passes/pass.h"
 
 namespace octet {
+
+struct FusionPattern;
 
 bool fuse(Program& program, const CompileOptions& options);
 
 // Graph level. Returns whether something changed.
 bool fuse_graph(Graph& graph, const Target& target);
+bool fuse_graph(Graph& graph, const Target& target, std::span<const FusionPattern> patterns);  // fuse_patterns.h
 bool merge_sums(Graph& graph, const Target& target);
 
 }  // namespace octet

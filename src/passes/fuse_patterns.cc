@@ -149,8 +149,11 @@ FusionPattern row(const char* kind, const char* members, std::vector<Link> links
 
 }  // namespace
 
-UseGraph::UseGraph(const Graph& graph) : graph_(graph), outputs_(static_cast<size_t>(graph.size()), 0) {
-  for (const Node& node : graph.nodes()) users_.emplace_back(node.results.size());
+UseGraph::UseGraph(const Graph& graph) : graph_(graph) {
+  for (const Node& node : graph.nodes()) {
+    users_.emplace_back(node.results.size());
+    outputs_.emplace_back(node.results.size(), false);
+  }
   for (int32_t i = 0; i < graph.size(); ++i) {
     for (Value input : graph.node(NodeId{i}).inputs) {
       if (!input.exists()) continue;
@@ -160,7 +163,7 @@ UseGraph::UseGraph(const Graph& graph) : graph_(graph), outputs_(static_cast<siz
   }
   for (const auto* named : {&graph.outputs(), &graph.updates()}) {
     for (const NamedValue& entry : *named) {
-      outputs_[static_cast<size_t>(index(entry.value.node))] |= 1u << entry.value.result;
+      outputs_[static_cast<size_t>(index(entry.value.node))][static_cast<size_t>(entry.value.result)] = true;
     }
   }
 }

@@ -18,12 +18,14 @@ class UseGraph {
   const Node& node(NodeId id) const { return graph_.node(id); }
   // Nodes that read this value, in order, each once.
   const std::vector<NodeId>& users(Value value) const;
-  bool is_output(Value value) const { return outputs_.at(static_cast<size_t>(index(value.node))) >> value.result & 1; }
+  bool is_output(Value value) const {
+    return outputs_.at(static_cast<size_t>(index(value.node))).at(static_cast<size_t>(value.result));
+  }
 
  private:
   const Graph& graph_;
   std::vector<std::vector<std::vector<NodeId>>> users_;  // [node][result]
-  std::vector<uint32_t> outputs_;                        // bit r: result r is an output or update
+  std::vector<std::vector<bool>> outputs_;               // [node][result]: is an output or update
 };
 
 // A node taken into a fusion, under the name its inputs and results carry in the body.

@@ -11,6 +11,7 @@
 #include "ir/verify.h"
 #include "passes/autodiff.h"
 #include "passes/fuse.h"
+#include "passes/group_updates.h"
 #include "passes/pack.h"
 #include "passes/pass.h"
 #include "passes/plan_check.h"
@@ -77,6 +78,7 @@ const std::vector<Pass>& pipeline_passes() {
       {"recompute", recompute, Stage::kPrecise},
       {"fuse", fuse, Stage::kFused},
       {"pack", pack, Stage::kPacked},
+      {"group_updates", group_updates, Stage::kPacked},
       graph_pass("remove_dead_nodes", remove_dead_nodes, Stage::kPacked),
   };
   return passes;

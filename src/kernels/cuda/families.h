@@ -27,6 +27,7 @@ std::span<const char* const> matmul_fusion_kinds();
 std::span<const char* const> norm_fusion_kinds();
 std::span<const char* const> activation_fusion_kinds();
 std::span<const char* const> attention_fusion_kinds();
+std::span<const char* const> optimiser_fusion_kinds();
 
 inline std::vector<std::span<const KernelRow>> families() {
   return {matmul_rows(),    norm_rows(),      elementwise_rows(),  activation_rows(), precision_rows(),

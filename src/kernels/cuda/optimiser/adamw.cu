@@ -1,44 +1,33 @@
-// AdamW in one walk through memory: 28 bytes a parameter, 16-byte accesses, in place or not. The order of operations is
-// torch.optim.AdamW's, in float32; the corrections of the moments are made in float64 once a block.
+// AdamW of up to 32 parameters in one walk through memory: 28 bytes a parameter, 16-byte accesses, in place or not; the
+// bf16 copy and the amax of the refreshed parameter on the way. The order of operations is torch.optim.AdamW's, in
+// float32; the corrections of the moments are made in float64 once a block.
 #include "kernels/cuda/common/numbers.cuh"
+#include "kernels/cuda/common/reduce.cuh"
 #include "kernels/cuda/optimiser/optimiser.h"
 
 namespace octet::cuda {
 namespace {
 
 constexpr int kThreads = 256, kVec = 4, kBlocksPerSm = 5;
+constexpr int64_t kChunk = 4 * kThreads * kVec;  // elements a block takes at a time
 
 struct Constants {
   float clip, decay, beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, root_correction, eps;
 };
 
-// The first warp makes the constants; a lane each takes the powers of beta1 and beta2.
-__device__ void make_constants(const AdamwJob& job, Constants& to) {
-  const int lane = static_cast<int>(threadIdx.x);
-  const double beta = lane == 0 ? job.beta1 : job.beta2;
-  const double correction = 1 - pow(beta, static_cast<double>(*job.step));
-  const double lr = static_cast<double>(*job.lr);
-  if (lane == 0) {
-    to.clip = *job.clip;
-    to.decay = static_cast<float>(1 - lr * job.weight_decay);
-    to.beta1 = static_cast<float>(job.beta1), to.one_minus_beta1 = static_cast<float>(1 - job.beta1);
-    to.beta2 = static_cast<float>(job.beta2), to.one_minus_beta2 = static_cast<float>(1 - job.beta2);
-    to.step_size = static_cast<float>(lr / correction);
-    to.eps = static_cast<float>(job.eps);
+// Threads 0 and 1 make the constants but for decay; each takes the power of one beta.
+__device__ void make_constants(const AdamwTable& table, Constants& to) {
+  const bool first = threadIdx.x == 0;
+  const double correction = 1 - pow(first ? table.beta1 : table.beta2, static_cast<double>(*table.step));
+  if (first) {
+    to.clip = *table.clip;
+    to.beta1 = static_cast<float>(table.beta1), to.one_minus_beta1 = static_cast<float>(1 - table.beta1);
+    to.beta2 = static_cast<float>(table.beta2), to.one_minus_beta2 = static_cast<float>(1 - table.beta2);
+    to.step_size = static_cast<float>(static_cast<double>(*table.lr) / correction);
+    to.eps = static_cast<float>(table.eps);
   } else {
     to.root_correction = static_cast<float>(1 / sqrt(correction));
   }
-}
-
-struct Element {
-  float p, g, m, v;
-};
-__device__ __forceinline__ void update(const Constants& k, Element& e) {
-  const float g = e.g * k.clip;
-  e.m = fmaf(e.m, k.beta1, g * k.one_minus_beta1);
-  e.v = fmaf(e.v, k.beta2, g * g * k.one_minus_beta2);
-  const float denominator = sqrtf(e.v) * k.root_correction + k.eps;
-  e.p = e.p * k.decay - k.step_size * (e.m / denominator);
 }
 
 // kCount elements from `i` on. Reads come before writes: results may stand where inputs stood.
@@ -46,79 +35,109 @@ template <int kCount, typename G>
 struct Run {
   float p[kCount], g[kCount], m[kCount], v[kCount];
 
-  __device__ __forceinline__ void read(const AdamwJob& job, int64_t i) {
-    load(job.param + i, p);
-    load(static_cast<const G*>(job.grad) + i, g);
-    load(job.m + i, m);
-    load(job.v + i, v);
+  __device__ __forceinline__ void read(const AdamwEntry& e, int64_t i) {
+    load(e.param + i, p);
+    load(static_cast<const G*>(e.grad) + i, g);
+    load(e.m + i, m);
+    load(e.v + i, v);
   }
-  __device__ __forceinline__ void step(const Constants& k, bool keep) {
+  __device__ __forceinline__ void step(const Constants& k) {
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
-      Element e{p[j], g[j], m[j], v[j]};
-      update(k, e);
-      if (!keep) p[j] = e.p, m[j] = e.m, v[j] = e.v;
+      const float grad = g[j] * k.clip;
+      m[j] = fmaf(m[j], k.beta1, grad * k.one_minus_beta1);
+      v[j] = fmaf(v[j], k.beta2, grad * grad * k.one_minus_beta2);
+      const float denominator = sqrtf(v[j]) * k.root_correction + k.eps;
+      p[j] = p[j] * k.decay - k.step_size * (m[j] / denominator);
     }
   }
-  __device__ __forceinline__ void write(const AdamwJob& job, int64_t i) const {
-    if (job.new_param != nullptr) store(job.new_param + i, p);
-    if (job.new_m != nullptr) store(job.new_m + i, m);
-    if (job.new_v != nullptr) store(job.new_v + i, v);
+  __device__ __forceinline__ uint32_t write(const AdamwEntry& e, int64_t i) const {
+    if (e.new_param != nullptr) store(e.new_param + i, p);
+    if (e.new_m != nullptr) store(e.new_m + i, m);
+    if (e.new_v != nullptr) store(e.new_v + i, v);
+    if (e.copy != nullptr) store(static_cast<bf16*>(e.copy) + i, p);
+    uint32_t most = 0;
+#pragma unroll
+    for (float value : p) most = max(most, magnitude_bits(value));
+    return most;
   }
 };
 
-// The first reads are on their way while the constants are made.
-template <int kCount, typename G>
-__global__ void __launch_bounds__(kThreads, kBlocksPerSm) adamw_kernel(const __grid_constant__ AdamwJob job) {
-  __shared__ Constants shared;
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads * kCount;
-  int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kCount;
-  Run<kCount, G> run;
-  if (i + kCount <= job.count) run.read(job, i);
-  const bool keep = *job.finite == 0;
-  if (threadIdx.x < 2) make_constants(job, shared);
-  __syncthreads();
-  const Constants k = shared;
-  while (i + kCount <= job.count) {
-    run.step(k, keep);
-    run.write(job, i);
-    i += stride;
-    if (i + kCount <= job.count) run.read(job, i);
-  }
-  if (kCount > 1 && i < job.count) {  // the one thread whose run is cut short
-    for (; i < job.count; ++i) {
-      Run<1, G> one;
-      one.read(job, i);
-      one.step(k, keep);
-      one.write(job, i);
+// Elements begin .. end - 1 of one parameter, by the whole block. Returns the thread's largest magnitude.
+template <typename G>
+__device__ __forceinline__ uint32_t walk(const AdamwEntry& e, const Constants& k, bool keep, int64_t begin,
+                                         int64_t end) {
+  uint32_t most = 0;
+  int64_t i = begin;
+  if (e.vector) {
+    for (i += threadIdx.x * kVec; i + kVec <= end; i += kThreads * kVec) {
+      Run<kVec, G> run;
+      run.read(e, i);
+      if (!keep) run.step(k);
+      most = max(most, run.write(e, i));
     }
+    i = end - end % kVec;
   }
+  for (i += threadIdx.x; i < end; i += kThreads) {
+    Run<1, G> run;
+    run.read(e, i);
+    if (!keep) run.step(k);
+    most = max(most, run.write(e, i));
+  }
+  return most;
 }
 
-template <typename G>
-void launch(const AdamwJob& job, int sm_count, cudaStream_t stream) {
-  const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
-  bool vector = aligned(job.grad);
-  for (const float* p : {job.param, job.m, job.v}) vector = vector && aligned(p);
-  for (const float* p : {job.new_param, job.new_m, job.new_v}) vector = vector && aligned(p);
-  const int64_t of_block = kThreads * (vector ? kVec : 1), wanted = (job.count + of_block - 1) / of_block;
-  const int64_t resident = int64_t{sm_count} * kBlocksPerSm;
-  const auto blocks = static_cast<unsigned>(wanted < resident ? wanted : resident);
-  if (vector) {
-    adamw_kernel<kVec, G><<<blocks, kThreads, 0, stream>>>(job);
-  } else {
-    adamw_kernel<1, G><<<blocks, kThreads, 0, stream>>>(job);
+__global__ void __launch_bounds__(kThreads, kBlocksPerSm) adamw_kernel(const __grid_constant__ AdamwTable table) {
+  __shared__ Constants shared;
+  const bool keep = *table.finite == 0;
+  const double lr = *table.lr;
+  if (threadIdx.x < 2) make_constants(table, shared);
+  __syncthreads();
+  Constants k = shared;
+  int entry = 0;
+  uint32_t most = 0;
+  for (int32_t chunk = static_cast<int32_t>(blockIdx.x); chunk < table.chunks;
+       chunk += static_cast<int32_t>(gridDim.x)) {
+    int next = entry;
+    while (next + 1 < table.count && table.entries[next + 1].first_chunk <= chunk) ++next;
+    if (next != entry) {
+      if (table.entries[entry].amax != nullptr) block_amax(most, table.entries[entry].amax);
+      entry = next, most = 0;
+    }
+    const AdamwEntry& e = table.entries[entry];
+    k.decay = static_cast<float>(1 - lr * e.weight_decay);
+    const int64_t begin = (chunk - e.first_chunk) * kChunk, end = min(begin + kChunk, e.count);
+    const uint32_t seen = e.grad_bf16 ? walk<bf16>(e, k, keep, begin, end) : walk<float>(e, k, keep, begin, end);
+    most = max(most, seen);
   }
+  if (table.entries[entry].amax != nullptr) block_amax(most, table.entries[entry].amax);
+}
+
+__global__ void clear_amaxes_kernel(const __grid_constant__ AdamwTable table) {
+  const int entry = static_cast<int>(threadIdx.x);
+  if (entry < table.count && table.entries[entry].amax != nullptr) *table.entries[entry].amax = 0.0f;
 }
 
 }  // namespace
 
-void launch_adamw(const AdamwJob& job, int sm_count, cudaStream_t stream) {
-  if (job.grad_type == DType::kF32) {
-    launch<float>(job, sm_count, stream);
-  } else {
-    launch<bf16>(job, sm_count, stream);
+void launch_adamw(AdamwTable table, int sm_count, cudaStream_t stream) {
+  bool amax = false;
+  table.chunks = 0;
+  for (int i = 0; i < table.count; ++i) {
+    AdamwEntry& e = table.entries[i];
+    e.first_chunk = table.chunks;
+    table.chunks += static_cast<int32_t>((e.count + kChunk - 1) / kChunk);
+    e.vector = true;
+    for (const void* p :
+         {static_cast<const void*>(e.param), static_cast<const void*>(e.m), static_cast<const void*>(e.v), e.grad,
+          static_cast<const void*>(e.new_param), static_cast<const void*>(e.new_m), static_cast<const void*>(e.new_v),
+          static_cast<const void*>(e.copy)})
+      e.vector = e.vector && reinterpret_cast<uintptr_t>(p) % 16 == 0;
+    amax = amax || e.amax != nullptr;
   }
+  if (amax) clear_amaxes_kernel<<<1, kAdamwEntries, 0, stream>>>(table);
+  const int blocks = table.chunks < sm_count * kBlocksPerSm ? table.chunks : sm_count * kBlocksPerSm;
+  if (blocks > 0) adamw_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(table);
 }
 
 }  // namespace octet::cuda

@@ -11,16 +11,28 @@
 namespace octet::cuda {
 
 // One parameter of `count` elements, float32 but for the gradient. Results may be null, or in the place of their input.
-struct AdamwJob {
+struct AdamwEntry {
   const float *param = nullptr, *m = nullptr, *v = nullptr;
   const void* grad = nullptr;
-  DType grad_type = DType::kF32;  // or bf16
   float *new_param = nullptr, *new_m = nullptr, *new_v = nullptr;
+  void* copy = nullptr;   // the refreshed parameter in bf16
+  float* amax = nullptr;  // [1], of the refreshed parameter
   int64_t count = 0;
-  const float *lr = nullptr, *step = nullptr, *clip = nullptr, *finite = nullptr;  // [1] each
-  double beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
+  double weight_decay = 0;
+  int32_t first_chunk = 0;  // this and `vector` are set by launch_adamw
+  bool grad_bf16 = false;   // else float32
+  bool vector = false;      // 16-byte accesses fit
 };
-void launch_adamw(const AdamwJob& job, int sm_count, cudaStream_t stream);
+
+inline constexpr int kAdamwEntries = 32;  // of one launch: a table in its parameters
+
+struct AdamwTable {
+  AdamwEntry entries[kAdamwEntries];
+  int32_t count = 0, chunks = 0;
+  const float *lr = nullptr, *step = nullptr, *clip = nullptr, *finite = nullptr;  // [1] each
+  double beta1 = 0, beta2 = 0, eps = 0;
+};
+void launch_adamw(AdamwTable table, int sm_count, cudaStream_t stream);
 
 // One gradient of a global norm.
 struct NormInput {

@@ -1,9 +1,10 @@
-// Rows of AdamW and of the global norm.
+// Rows of AdamW, of groups of it, and of the global norm.
 #include <algorithm>
-#include <memory>
+#include <array>
 
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/fusion_body.h"
 #include "kernels/cuda/optimiser/optimiser.h"
 
 namespace octet::cuda {
@@ -13,19 +14,101 @@ bool is_f32_or_bf16(DType dtype) { return dtype == DType::kF32 || dtype == DType
 
 bool accepts_adamw(const Graph& graph, const Node& node) { return is_f32_or_bf16(graph.dtype(node.inputs[1])); }
 
-BoundKernel bind_adamw(DeviceContext& context, const Graph&, const Node& node) {
-  const AdamwJob attrs{.beta1 = node.attrs.get<double>("beta1"),
-                       .beta2 = node.attrs.get<double>("beta2"),
-                       .eps = node.attrs.get<double>("eps"),
-                       .weight_decay = node.attrs.get<double>("weight_decay")};
-  return [attrs, sm_count = context.sm_count()](const KernelArgs& args) {
+AdamwTable step_of(const Node& node) {
+  AdamwTable table;
+  table.beta1 = node.attrs.get<double>("beta1"), table.beta2 = node.attrs.get<double>("beta2");
+  table.eps = node.attrs.get<double>("eps");
+  return table;
+}
+
+BoundKernel bind_adamw(DeviceContext& context, const Graph& graph, const Node& node) {
+  AdamwTable step = step_of(node);
+  step.count = 1;
+  step.entries[0].weight_decay = node.attrs.get<double>("weight_decay");
+  step.entries[0].grad_bf16 = graph.dtype(node.inputs[1]) == DType::kBF16;
+  step.entries[0].count = node.results[0].shape.elements();
+  return [step, sm_count = context.sm_count()](const KernelArgs& args) mutable {
     const auto in = [&](size_t i) { return args.in[i].as<const float>(); };
-    AdamwJob job = attrs;
-    job.param = in(0), job.grad = args.in[1].data, job.m = in(2), job.v = in(3);
-    job.grad_type = args.in[1].dtype(), job.count = args.in[0].elements();
-    job.new_param = args.out[0].as<float>(), job.new_m = args.out[1].as<float>(), job.new_v = args.out[2].as<float>();
-    job.lr = in(4), job.step = in(5), job.clip = in(6), job.finite = in(7);
-    if (job.count > 0) launch_adamw(job, sm_count, args.stream);
+    AdamwEntry& e = step.entries[0];
+    e.param = in(0), e.grad = args.in[1].data, e.m = in(2), e.v = in(3);
+    e.new_param = args.out[0].as<float>(), e.new_m = args.out[1].as<float>(), e.new_v = args.out[2].as<float>();
+    step.lr = in(4), step.step = in(5), step.clip = in(6), step.finite = in(7);
+    launch_adamw(step, sm_count, args.stream);
+  };
+}
+
+// --- adamw_group (passes/group_updates.h): several parameters, with casts and amaxes of what they become
+
+constexpr const char* kKinds[] = {"adamw_group"};
+
+// Where an entry's operands are among the fusion's inputs and results; -1: absent.
+struct GroupMember {
+  int param, grad, m, v, new_param, new_m, new_v, copy = -1, amax = -1;
+  int64_t count;
+  double weight_decay;
+  bool grad_bf16;
+};
+
+bool accepts_group(const Graph&, const Node& node) {
+  if (node.attrs.get<std::string>("kind") != kKinds[0]) return false;
+  int updates = 0;
+  for (const Node& member : node.body->nodes()) {
+    if (member.op != Op::kAdamw) continue;
+    if (++updates > kAdamwEntries || !accepts_adamw(*node.body, member)) return false;
+  }
+  return updates > 0;
+}
+
+std::vector<GroupMember> members_of(const FusionBody& body) {
+  std::vector<GroupMember> members;
+  for (const Node& node : body.graph().nodes()) {
+    if (node.op != Op::kAdamw) continue;
+    GroupMember member{.param = body.input(node, 0),
+                       .grad = body.input(node, 1),
+                       .m = body.input(node, 2),
+                       .v = body.input(node, 3),
+                       .new_param = body.result(node, 0),
+                       .new_m = body.result(node, 1),
+                       .new_v = body.result(node, 2),
+                       .count = node.results[0].shape.elements(),
+                       .weight_decay = node.attrs.get<double>("weight_decay"),
+                       .grad_bf16 = body.graph().dtype(node.inputs[1]) == DType::kBF16};
+    for (const Node& reader : body.graph().nodes()) {
+      if (reader.op != Op::kCast && reader.op != Op::kReduce) continue;
+      if (body.reads(reader, 0, node)) (reader.op == Op::kCast ? member.copy : member.amax) = body.result(reader, 0);
+    }
+    members.push_back(member);
+  }
+  return members;
+}
+
+BoundKernel bind_group(DeviceContext& context, const Graph&, const Node& node) {
+  const FusionBody body(node);
+  const std::vector<Node>& nodes = body.graph().nodes();
+  const Node& first = *std::find_if(nodes.begin(), nodes.end(), [](const Node& n) { return n.op == Op::kAdamw; });
+  const std::array<int, 4> scalars = {body.input(first, 4), body.input(first, 5), body.input(first, 6),
+                                      body.input(first, 7)};
+  return [step = step_of(first), members = members_of(body), scalars,
+          sm_count = context.sm_count()](const KernelArgs& args) mutable {
+    const auto in = [&](int i) { return args.in[static_cast<size_t>(i)].as<const float>(); };
+    const auto out = [&](int i) { return i < 0 ? nullptr : args.out[static_cast<size_t>(i)].as<float>(); };
+    step.count = 0;
+    for (const GroupMember& m : members) {
+      step.entries[step.count++] = {.param = in(m.param),
+                                    .m = in(m.m),
+                                    .v = in(m.v),
+                                    .grad = in(m.grad),
+                                    .new_param = out(m.new_param),
+                                    .new_m = out(m.new_m),
+                                    .new_v = out(m.new_v),
+                                    .copy = out(m.copy),
+                                    .amax = out(m.amax),
+                                    .count = m.count,
+                                    .weight_decay = m.weight_decay,
+                                    .grad_bf16 = m.grad_bf16};
+    }
+    step.lr = in(scalars[0]), step.step = in(scalars[1]), step.clip = in(scalars[2]), step.finite = in(scalars[3]);
+    launch_adamw(step, sm_count, args.stream);
   };
 }
 
@@ -63,11 +146,13 @@ BoundKernel bind_norm(DeviceContext&, const Graph&, const Node& node) {
 
 constexpr KernelRow kRows[] = {
     {Op::kAdamw, "adamw", accepts_adamw, bind_adamw},
+    {Op::kFusion, "adamw_group", accepts_group, bind_group},
     {Op::kGlobalNorm, "global_norm_pieces", accepts_norm, bind_norm, norm_workspace},
 };
 
 }  // namespace
 
 std::span<const KernelRow> optimiser_rows() { return kRows; }
+std::span<const char* const> optimiser_fusion_kinds() { return kKinds; }
 
 }  // namespace octet::cuda

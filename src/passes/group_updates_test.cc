@@ -1,0 +1,81 @@
+#include "passes/group_updates.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "exec/executor.h"
+#include "ir/verify.h"
+#include "passes/fuse.h"
+#include "passes/precision.h"
+#include "passes/tiny_program.h"
+
+namespace octet {
+namespace {
+
+Target grouping_target() {
+  Target target = interpreter_target();
+  target.fusions = {"adamw_group"};
+  return target;
+}
+
+Program grouped(const std::string& recipe) {
+  Program program = tiny::training_program("llama");
+  const CompileOptions options{.target = grouping_target(), .recipe = parse_recipe(recipe)};
+  precision(program, options);
+  EXPECT_TRUE(group_updates(program, options));
+  verify(program);
+  return program;
+}
+
+std::map<std::string, int> ops_of(const Graph& graph) {
+  std::map<std::string, int> ops;
+  for (const Node& node : graph.nodes()) {
+    ++ops[op_name(node.op)];
+    if (node.op != Op::kFusion) continue;
+    for (const Node& member : node.body->nodes()) ++ops[std::string("member ") + op_name(member.op)];
+  }
+  return ops;
+}
+
+TEST(GroupUpdates, TakesEveryParameterWithWhatReadsIt) {
+  for (const char* recipe : {"bf16", "fp8-current", "fp8-block"}) {
+    SCOPED_TRACE(recipe);
+    const Program program = grouped(recipe);
+    auto ops = ops_of(*program.find_graph("apply"));
+    int params = 0;
+    for (const StateEntry& entry : program.states()) params += entry.kind == StateKind::kParam;
+    EXPECT_EQ(ops["adamw"], 0);
+    EXPECT_EQ(ops["fusion"], (params + 31) / 32);
+    EXPECT_EQ(ops["member adamw"], params);
+    EXPECT_EQ(ops["cast"] + ops["reduce"], 0);
+    EXPECT_GT(ops["member cast"] + ops["member reduce"] + ops["quantize"], 0);
+  }
+}
+
+TEST(GroupUpdates, LeavesEveryBitAsItWas) {
+  for (const char* recipe : {"fp32", "bf16", "fp8-current"}) {
+    SCOPED_TRACE(recipe);
+    Program apart = tiny::training_program("llama");
+    precision(apart, {.target = grouping_target(), .recipe = parse_recipe(recipe)});
+    auto one = make_interpreter(std::move(apart)), other = make_interpreter(grouped(recipe));
+    tiny::initialize(*one), tiny::initialize(*other);
+    EXPECT_EQ(tiny::train(*one, 2), tiny::train(*other, 2));
+    for (const StateEntry& entry : one->program().states())
+      EXPECT_EQ(tiny::state(*one, entry.name), tiny::state(*other, entry.name)) << entry.name;
+  }
+}
+
+// Parameters and moments are refreshed where they stand: the plan needs no room for second ones.
+TEST(GroupUpdates, WorksInPlace) {
+  int64_t arena[2] = {};
+  for (bool group : {false, true}) {
+    CompileOptions options{.target = grouping_target(), .recipe = parse_recipe("fp8-current")};
+    if (!group) options.disabled = {"group_updates"};
+    arena[group] = compile(tiny::training_program("llama"), options).graphs.at("apply").arena_bytes;
+  }
+  EXPECT_LE(arena[true], arena[false] + 64 * 256);
+}
+
+}  // namespace
+}  // namespace octet
