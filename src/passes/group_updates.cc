@@ -1,7 +1,9 @@
 #include "passes/group_updates.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "base/error.h"
 #include "passes/fuse.h"
 #include "passes/fuse_patterns.h"
 
