@@ -180,10 +180,15 @@ __device__ __forceinline__ void quantize_tile(const TilePart<T>& x, int64_t r0, 
 #pragma unroll
       for (int lanes = 4; lanes > 0; lanes >>= 1)
         row_amax[i] = M::max(row_amax[i], __shfl_xor_sync(kWholeWarp, row_amax[i], lanes));
-      row_scale[i] = formula(M::bits(row_amax[i]));
-      if (job.scale_inv != nullptr && lane % 8 == 0 && r + i < job.rows)
-        job.scale_inv[(r + i) * ((job.cols + kTile - 1) / kTile) + c0 / kTile] = 1.0f / row_scale[i];
     }
+    // Lane i of a row group makes the scale of its row i.
+    const int mine = lane % 8;
+    const uint32_t of_mine = mine == 0 ? row_amax[0] : mine == 1 ? row_amax[1] : mine == 2 ? row_amax[2] : row_amax[3];
+    const float scale_of_mine = formula(M::bits(of_mine));
+    if (job.scale_inv != nullptr && mine < kPartRows && r + mine < job.rows)
+      job.scale_inv[(r + mine) * ((job.cols + kTile - 1) / kTile) + c0 / kTile] = 1.0f / scale_of_mine;
+#pragma unroll
+    for (int i = 0; i < kPartRows; ++i) row_scale[i] = __shfl_sync(kWholeWarp, scale_of_mine, i, 8);
   }
   const uint32_t part_amax = M::bits(M::max(M::max(row_amax[0], row_amax[1]), M::max(row_amax[2], row_amax[3])));
   float scale = 1.0f;

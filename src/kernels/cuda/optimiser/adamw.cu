@@ -8,8 +8,8 @@
 namespace octet::cuda {
 namespace {
 
-constexpr int kThreads = 256, kVec = 4, kBlocksPerSm = 5;
-constexpr int64_t kChunk = 4 * kThreads * kVec;  // elements a block takes at a time
+constexpr int kThreads = 256, kVec = 4;
+constexpr int64_t kChunk = kThreads * kVec;  // elements of a block: one load of each operand a thread
 
 struct Constants {
   float clip, decay, beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, root_correction, eps;
@@ -63,54 +63,58 @@ struct Run {
   }
 };
 
-// Elements begin .. end - 1 of one parameter, by the whole block. Returns the thread's largest magnitude.
-template <typename G>
-__device__ __forceinline__ uint32_t walk(const AdamwEntry& e, const Constants& k, bool keep, int64_t begin,
-                                         int64_t end) {
+// The block's chunk, kCount elements a thread at a time. The first reads are on their way while `shared` is made.
+template <int kCount, typename G>
+__device__ __forceinline__ uint32_t walk(const AdamwTable& table, const AdamwEntry& e, int64_t begin,
+                                         const Constants& shared) {
+  const int64_t end = min(begin + kChunk, e.count);
+  Run<kCount, G> run;
+  int64_t i = begin + threadIdx.x * kCount;
+  if (i + kCount <= end) run.read(e, i);
+  const bool keep = *table.finite == 0;
+  __syncthreads();
+  Constants k = shared;
+  k.decay = static_cast<float>(1 - static_cast<double>(*table.lr) * e.weight_decay);
   uint32_t most = 0;
-  int64_t i = begin;
-  if (e.vector) {
-    for (i += threadIdx.x * kVec; i + kVec <= end; i += kThreads * kVec) {
-      Run<kVec, G> run;
-      run.read(e, i);
-      if (!keep) run.step(k);
-      most = max(most, run.write(e, i));
-    }
-    i = end - end % kVec;
-  }
-  for (i += threadIdx.x; i < end; i += kThreads) {
-    Run<1, G> run;
-    run.read(e, i);
+  while (i + kCount <= end) {
     if (!keep) run.step(k);
     most = max(most, run.write(e, i));
+    i += kThreads * kCount;
+    if (i + kCount <= end) run.read(e, i);
+  }
+  if (kCount > 1 && i < end) {  // the one thread whose run is cut short
+    for (; i < end; ++i) {
+      Run<1, G> one;
+      one.read(e, i);
+      if (!keep) one.step(k);
+      most = max(most, one.write(e, i));
+    }
   }
   return most;
 }
 
-__global__ void __launch_bounds__(kThreads, kBlocksPerSm) adamw_kernel(const __grid_constant__ AdamwTable table) {
+// The last entry that begins at or before this chunk.
+__device__ __forceinline__ int entry_of(const AdamwTable& table, int32_t chunk) {
+  int first = 0;
+#pragma unroll
+  for (int step = kAdamwEntries / 2; step > 0; step /= 2)
+    if (first + step < table.count && table.entries[first + step].first_chunk <= chunk) first += step;
+  return first;
+}
+
+__global__ void __launch_bounds__(kThreads, 4) adamw_kernel(const __grid_constant__ AdamwTable table) {
   __shared__ Constants shared;
-  const bool keep = *table.finite == 0;
-  const double lr = *table.lr;
+  const auto chunk = static_cast<int32_t>(blockIdx.x);
+  const AdamwEntry& e = table.entries[entry_of(table, chunk)];
+  const int64_t begin = (chunk - e.first_chunk) * kChunk;
   if (threadIdx.x < 2) make_constants(table, shared);
-  __syncthreads();
-  Constants k = shared;
-  int entry = 0;
   uint32_t most = 0;
-  for (int32_t chunk = static_cast<int32_t>(blockIdx.x); chunk < table.chunks;
-       chunk += static_cast<int32_t>(gridDim.x)) {
-    int next = entry;
-    while (next + 1 < table.count && table.entries[next + 1].first_chunk <= chunk) ++next;
-    if (next != entry) {
-      if (table.entries[entry].amax != nullptr) block_amax(most, table.entries[entry].amax);
-      entry = next, most = 0;
-    }
-    const AdamwEntry& e = table.entries[entry];
-    k.decay = static_cast<float>(1 - lr * e.weight_decay);
-    const int64_t begin = (chunk - e.first_chunk) * kChunk, end = min(begin + kChunk, e.count);
-    const uint32_t seen = e.grad_bf16 ? walk<bf16>(e, k, keep, begin, end) : walk<float>(e, k, keep, begin, end);
-    most = max(most, seen);
+  if (!e.vector) {
+    most = e.grad_bf16 ? walk<1, bf16>(table, e, begin, shared) : walk<1, float>(table, e, begin, shared);
+  } else {
+    most = e.grad_bf16 ? walk<kVec, bf16>(table, e, begin, shared) : walk<kVec, float>(table, e, begin, shared);
   }
-  if (table.entries[entry].amax != nullptr) block_amax(most, table.entries[entry].amax);
+  if (e.amax != nullptr) block_amax(most, e.amax);
 }
 
 __global__ void clear_amaxes_kernel(const __grid_constant__ AdamwTable table) {
@@ -120,7 +124,7 @@ __global__ void clear_amaxes_kernel(const __grid_constant__ AdamwTable table) {
 
 }  // namespace
 
-void launch_adamw(AdamwTable table, int sm_count, cudaStream_t stream) {
+void launch_adamw(AdamwTable table, cudaStream_t stream) {
   bool amax = false;
   table.chunks = 0;
   for (int i = 0; i < table.count; ++i) {
@@ -136,8 +140,7 @@ void launch_adamw(AdamwTable table, int sm_count, cudaStream_t stream) {
     amax = amax || e.amax != nullptr;
   }
   if (amax) clear_amaxes_kernel<<<1, kAdamwEntries, 0, stream>>>(table);
-  const int blocks = table.chunks < sm_count * kBlocksPerSm ? table.chunks : sm_count * kBlocksPerSm;
-  if (blocks > 0) adamw_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(table);
+  if (table.chunks > 0) adamw_kernel<<<static_cast<unsigned>(table.chunks), kThreads, 0, stream>>>(table);
 }
 
 }  // namespace octet::cuda

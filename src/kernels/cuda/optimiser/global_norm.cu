@@ -22,20 +22,21 @@ __device__ double block_sum(double x, double* scratch) {
   return x;
 }
 
+template <typename Acc>
 struct Sums {
-  float squares = 0;
+  Acc squares = 0;
   float rubbish = 0;  // 0 as long as everything is finite, then NaN
   __device__ __forceinline__ void add(float x) {
-    squares = fmaf(x, x, squares);
+    squares = fma(static_cast<Acc>(x), static_cast<Acc>(x), squares);
     rubbish = fmaf(x, 0.0f, rubbish);
   }
 };
 
-// kVec elements a load, several loads under way.
-template <int kVec, typename T>
-__device__ __forceinline__ Sums sum_piece(const T* x, int64_t count) {
+// The same elements a thread whatever Acc is. kVec elements a load, several loads under way.
+template <typename Acc, int kVec, typename T>
+__device__ __forceinline__ Sums<Acc> sum_runs(const T* x, int64_t count) {
   constexpr int kLoads = 4;
-  Sums sums;
+  Sums<Acc> sums;
   int64_t i = static_cast<int64_t>(threadIdx.x) * kVec;
   for (; i + (kLoads - 1) * kThreads * kVec + kVec <= count; i += kLoads * kThreads * kVec) {
     float values[kLoads][kVec];
@@ -52,21 +53,24 @@ __device__ __forceinline__ Sums sum_piece(const T* x, int64_t count) {
   }
   return sums;
 }
-
-template <typename T>
-__device__ __forceinline__ Sums sum_any(const T* x, int64_t count) {
+template <typename Acc, typename T>
+__device__ __forceinline__ Sums<Acc> sum_piece(const T* x, int64_t count) {
   const bool aligned = reinterpret_cast<uintptr_t>(x) % 16 == 0;
-  return aligned ? sum_piece<kVecOf<T>>(x, count) : sum_piece<1>(x, count);
+  return aligned ? sum_runs<Acc, kVecOf<T>>(x, count) : sum_runs<Acc, 1>(x, count);
 }
 
 template <typename T>
-__device__ double sum_in_doubles(const T* x, int64_t count) {
-  double squares = 0;
-  for (int64_t i = threadIdx.x; i < count; i += kThreads) {
-    const double value = to_float(x[i]);
-    squares += value * value;
-  }
-  return squares;
+__device__ __noinline__ double squares_in_doubles(const T* x, int64_t count) {
+  return sum_piece<double>(x, count).squares;
+}
+
+// This thread's squares of one piece, summed again in float64 where they are beyond float32.
+template <typename T>
+__device__ __forceinline__ double squares_of(const T* x, int64_t count, bool& finite) {
+  const Sums<float> sums = sum_piece<float>(x, count);
+  finite = finite && sums.rubbish == 0;
+  if (isfinite(sums.squares) || sums.rubbish != 0) return static_cast<double>(sums.squares);
+  return squares_in_doubles(x, count);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -79,14 +83,8 @@ __global__ void __launch_bounds__(kThreads)
     while (input + 1 < table.count && table.inputs[input + 1].first_piece <= piece) ++input;
     const NormInput& of = table.inputs[input];
     const int64_t begin = (piece - of.first_piece) * kNormPiece, count = min(kNormPiece, of.count - begin);
-    const float* as_f32 = static_cast<const float*>(of.data) + begin;
-    const bf16* as_bf16 = static_cast<const bf16*>(of.data) + begin;
-    const Sums sums = of.bf16 ? sum_any(as_bf16, count) : sum_any(as_f32, count);
-    finite = finite && sums.rubbish == 0;
-    double squares = sums.squares;
-    if (!isfinite(sums.squares) && sums.rubbish == 0)  // squares beyond float32: this thread's elements again
-      squares = of.bf16 ? sum_in_doubles(as_bf16, count) : sum_in_doubles(as_f32, count);
-    total += squares;
+    total += of.bf16 ? squares_of(static_cast<const bf16*>(of.data) + begin, count, finite)
+                     : squares_of(static_cast<const float*>(of.data) + begin, count, finite);
   }
   total = block_sum(total, scratch);
   finite = __syncthreads_and(finite) != 0;

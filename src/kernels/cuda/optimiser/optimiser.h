@@ -32,7 +32,7 @@ struct AdamwTable {
   const float *lr = nullptr, *step = nullptr, *clip = nullptr, *finite = nullptr;  // [1] each
   double beta1 = 0, beta2 = 0, eps = 0;
 };
-void launch_adamw(AdamwTable table, int sm_count, cudaStream_t stream);
+void launch_adamw(AdamwTable table, cudaStream_t stream);
 
 // One gradient of a global norm.
 struct NormInput {

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <array>
 
-#include "kernels/cuda/context.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/fusion_body.h"
 #include "kernels/cuda/optimiser/optimiser.h"
@@ -21,19 +20,19 @@ AdamwTable step_of(const Node& node) {
   return table;
 }
 
-BoundKernel bind_adamw(DeviceContext& context, const Graph& graph, const Node& node) {
+BoundKernel bind_adamw(DeviceContext&, const Graph& graph, const Node& node) {
   AdamwTable step = step_of(node);
   step.count = 1;
   step.entries[0].weight_decay = node.attrs.get<double>("weight_decay");
   step.entries[0].grad_bf16 = graph.dtype(node.inputs[1]) == DType::kBF16;
   step.entries[0].count = node.results[0].shape.elements();
-  return [step, sm_count = context.sm_count()](const KernelArgs& args) mutable {
+  return [step](const KernelArgs& args) mutable {
     const auto in = [&](size_t i) { return args.in[i].as<const float>(); };
     AdamwEntry& e = step.entries[0];
     e.param = in(0), e.grad = args.in[1].data, e.m = in(2), e.v = in(3);
     e.new_param = args.out[0].as<float>(), e.new_m = args.out[1].as<float>(), e.new_v = args.out[2].as<float>();
     step.lr = in(4), step.step = in(5), step.clip = in(6), step.finite = in(7);
-    launch_adamw(step, sm_count, args.stream);
+    launch_adamw(step, args.stream);
   };
 }
 
@@ -82,14 +81,13 @@ std::vector<GroupMember> members_of(const FusionBody& body) {
   return members;
 }
 
-BoundKernel bind_group(DeviceContext& context, const Graph&, const Node& node) {
+BoundKernel bind_group(DeviceContext&, const Graph&, const Node& node) {
   const FusionBody body(node);
   const std::vector<Node>& nodes = body.graph().nodes();
   const Node& first = *std::find_if(nodes.begin(), nodes.end(), [](const Node& n) { return n.op == Op::kAdamw; });
   const std::array<int, 4> scalars = {body.input(first, 4), body.input(first, 5), body.input(first, 6),
                                       body.input(first, 7)};
-  return [step = step_of(first), members = members_of(body), scalars,
-          sm_count = context.sm_count()](const KernelArgs& args) mutable {
+  return [step = step_of(first), members = members_of(body), scalars](const KernelArgs& args) mutable {
     const auto in = [&](int i) { return args.in[static_cast<size_t>(i)].as<const float>(); };
     const auto out = [&](int i) { return i < 0 ? nullptr : args.out[static_cast<size_t>(i)].as<float>(); };
     step.count = 0;
@@ -108,7 +106,7 @@ BoundKernel bind_group(DeviceContext& context, const Graph&, const Node& node) {
                                     .grad_bf16 = m.grad_bf16};
     }
     step.lr = in(scalars[0]), step.step = in(scalars[1]), step.clip = in(scalars[2]), step.finite = in(scalars[3]);
-    launch_adamw(step, sm_count, args.stream);
+    launch_adamw(step, args.stream);
   };
 }
 

@@ -1,11 +1,11 @@
-// dequantize: codes times scale_inv, 16 codes a thread.
+// dequantize: codes times scale_inv, rounded once.
 #include "kernels/cuda/common/numbers.cuh"
 #include "kernels/cuda/precision/scales.h"
 
 namespace octet::cuda {
 namespace {
 
-constexpr int kThreads = 256, kRun = 16;
+constexpr int kThreads = 256, kRuns = 4;
 
 // bf16 of code * scale with one rounding: the float32 product is first made odd where it is inexact.
 __device__ __forceinline__ float product_for(bf16, float code, float scale) {
@@ -17,35 +17,47 @@ __device__ __forceinline__ float product_for(bf16, float code, float scale) {
 }
 __device__ __forceinline__ float product_for(float, float code, float scale) { return code * scale; }
 
-// Runs of 16 within a row share a scale: blocks begin at multiples of 128 columns. runs = ceil(cols / 16).
-template <typename Code, typename T>
+// A block takes kRuns runs of 256 vectors of one row; the elements of a vector share a scale: blocks of scales begin at
+// multiples of 128 columns. segments: of a row.
+template <int kVec, typename Code, typename T>
 __global__ void __launch_bounds__(kThreads)
-    dequantize_kernel(const __grid_constant__ DequantizeJob job, int64_t runs, bool vector, T* __restrict__ out) {
-  const int64_t run = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (run >= job.rows * runs) return;
-  const int64_t r = run / runs, c = run % runs * kRun, at = r * job.cols + c;
-  const float scale = job.scale_inv[r / job.row_divisor * job.scale_cols + c / job.col_divisor];
-  if (vector) {
-    const Vec<Code, kRun> codes = *reinterpret_cast<const Vec<Code, kRun>*>(job.codes + at);
+    dequantize_kernel(const __grid_constant__ DequantizeJob job, int64_t segments, T* __restrict__ out) {
+  const int64_t r = blockIdx.x / segments, first = blockIdx.x % segments * kRuns * kThreads * kVec;
+  const float* scales = job.scale_inv + r / job.row_divisor * job.scale_cols;
+  const uint8_t* codes = job.codes + r * job.cols;
+  out += r * job.cols;
+  float values[kRuns][kVec];
+  int64_t c = first + threadIdx.x * kVec;
 #pragma unroll
-    for (int i = 0; i < kRun; i += kVecOf<T>) {
-      float values[kVecOf<T>];
+  for (int run = 0; run < kRuns; ++run, c += kThreads * kVec) {
+    if (c >= job.cols) continue;
+    const Vec<Code, kVec> few = *reinterpret_cast<const Vec<Code, kVec>*>(codes + c);
+    const float scale = scales[c / job.col_divisor];
 #pragma unroll
-      for (int j = 0; j < kVecOf<T>; ++j) values[j] = product_for(T{}, to_float(codes.at[i + j]), scale);
-      store(out + at + i, values);
-    }
-  } else {
-    for (int i = 0; i < kRun && c + i < job.cols; ++i)
-      out[at + i] = from_float<T>(product_for(T{}, to_float(Code{job.codes[at + i]}), scale));
+    for (int j = 0; j < kVec; ++j) values[run][j] = product_for(T{}, to_float(few.at[j]), scale);
   }
+  c = first + threadIdx.x * kVec;
+#pragma unroll
+  for (int run = 0; run < kRuns; ++run, c += kThreads * kVec)
+    if (c < job.cols) store(out + c, values[run]);
 }
 
 template <typename Code, typename T>
-void launch(const DequantizeJob& job, T* out, cudaStream_t stream) {
-  const int64_t runs = (job.cols + kRun - 1) / kRun, blocks = (job.rows * runs + kThreads - 1) / kThreads;
-  const bool vector = job.cols % kRun == 0 && reinterpret_cast<uintptr_t>(job.codes) % 16 == 0 &&
+void launch(DequantizeJob job, T* out, cudaStream_t stream) {
+  if (job.row_divisor > job.rows && job.col_divisor > job.cols) {  // one scale: one long row
+    job.cols *= job.rows, job.rows = 1;
+    job.col_divisor = job.cols + 1;
+  }
+  const bool vector = job.cols % kVecOf<T> == 0 && reinterpret_cast<uintptr_t>(job.codes) % kVecOf<T> == 0 &&
                       reinterpret_cast<uintptr_t>(out) % 16 == 0;
-  dequantize_kernel<Code><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(job, runs, vector, out);
+  const int64_t of_block = int64_t{kRuns} * kThreads * (vector ? kVecOf<T> : 1);
+  const int64_t segments = (job.cols + of_block - 1) / of_block;
+  const auto blocks = static_cast<unsigned>(job.rows * segments);
+  if (vector) {
+    dequantize_kernel<kVecOf<T>, Code><<<blocks, kThreads, 0, stream>>>(job, segments, out);
+  } else {
+    dequantize_kernel<1, Code><<<blocks, kThreads, 0, stream>>>(job, segments, out);
+  }
 }
 
 }  // namespace
