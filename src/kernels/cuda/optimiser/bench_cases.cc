@@ -1,5 +1,6 @@
 // Sizes of real models: matrices of a layer, a whole table, a vector; gradients of several layers.
 #include "kernels/cuda/bench_cases.h"
+#include "kernels/cuda/optimiser/group_cases.h"
 
 namespace octet::cuda {
 
@@ -27,6 +28,12 @@ std::vector<cpu::Case> optimiser_bench_cases() {
   }
   cases.push_back({.op = Op::kGlobalNorm, .name = "16384x4096", .inputs = one, .attrs = {{"max_norm", 1.0}}});
   cases.push_back({.op = Op::kGlobalNorm, .name = "8_layers", .inputs = layers, .attrs = {{"max_norm", 1.0}}});
+  std::vector<Shape> shapes;
+  for (int layer = 0; layer < 4; ++layer) {
+    for (Shape shape : {Shape{12288, 4096}, Shape{4096, 4096}, Shape{4096}}) shapes.push_back(std::move(shape));
+  }
+  cases.push_back(adamw_group_case(shapes, 1));
+  cases.push_back(adamw_group_case(std::vector<Shape>(32, Shape{4096}), 1));
   return cases;
 }
 

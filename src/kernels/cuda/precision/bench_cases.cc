@@ -23,6 +23,12 @@ std::vector<cpu::Case> precision_bench_cases() {
       }
     }
   }
+  for (const char* blocks : {"1x128", "128x128"}) {
+    cases.push_back({.op = Op::kTensorStats,
+                     .name = fmt::format("{}_8192x4096", blocks),
+                     .inputs = {x({8192, 4096})},
+                     .attrs = {{"format", std::string("e4m3")}, {"blocks", std::string(blocks)}}});
+  }
   struct Layout {
     const char* scaling;
     Shape scale;

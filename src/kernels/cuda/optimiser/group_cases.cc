@@ -1,0 +1,49 @@
+#include "kernels/cuda/optimiser/group_cases.h"
+
+namespace octet::cuda {
+
+cpu::Case adamw_group_case(const std::vector<Shape>& shapes, double finite) {
+  const DType f = DType::kF32;
+  cpu::Case c{.op = Op::kFusion,
+              .name = fmt::format("adamw_group_{}_{}", shapes.size(), finite),
+              .attrs = {{"kind", std::string("adamw_group")}},
+              .dtypes = {f, DType::kBF16},
+              .gradient = false};
+  for (double value : {3e-4, 7.0, 0.5, finite}) c.inputs.push_back(cpu::given(f, {1}, {value}));
+  for (const Shape& shape : shapes) {
+    c.inputs.push_back(cpu::normal(f, shape));
+    c.inputs.push_back(cpu::x(shape));
+    c.inputs.push_back(cpu::normal(f, shape, 0.1));
+    c.inputs.push_back(cpu::uniform(f, shape, 0, 0.1));
+  }
+  c.body = [](const std::vector<TensorType>& types) {
+    Graph body("adamw_group");
+    std::vector<Value> leaves;
+    for (const TensorType& type : types) {
+      const std::string name = "leaf" + std::to_string(leaves.size());
+      leaves.push_back({body.add({.op = Op::kInput, .results = {type}, .name = name}), 0});
+    }
+    const auto add = [&](const std::string& name, Op op, std::vector<Value> inputs, Attrs attrs) {
+      const NodeId id = body.add({.op = op, .inputs = std::move(inputs), .attrs = std::move(attrs), .name = name});
+      for (size_t r = 0; r < body.node(id).results.size(); ++r)
+        body.outputs().push_back({fmt::format("{}.{}", name, r), {id, static_cast<int32_t>(r)}});
+      return id;
+    };
+    for (size_t i = 4; i < leaves.size(); i += 4) {
+      const size_t n = i / 4 - 1;
+      const double decay = n % 2 == 0 ? 0.1 : 0.0;
+      const NodeId update =
+          add(fmt::format("adamw{}", n), Op::kAdamw,
+              {leaves[i], leaves[i + 1], leaves[i + 2], leaves[i + 3], leaves[0], leaves[1], leaves[2], leaves[3]},
+              {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", decay}});
+      if (n % 2 == 0) add(fmt::format("cast{}", n), Op::kCast, {{update, 0}}, {{"to", std::string("bf16")}});
+      if (n % 3 == 0)
+        add(fmt::format("amax{}", n), Op::kReduce, {{update, 0}},
+            {{"kind", std::string("amax")}, {"axis", std::string("all")}});
+    }
+    return body;
+  };
+  return c;
+}
+
+}  // namespace octet::cuda
