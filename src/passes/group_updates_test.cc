@@ -23,6 +23,7 @@ Program grouped(const std::string& recipe) {
   Program program = tiny::training_program("llama");
   const CompileOptions options{.target = grouping_target(), .recipe = parse_recipe(recipe)};
   precision(program, options);
+  for (Graph& graph : program.graphs()) graph.set_stage(Stage::kPacked);
   EXPECT_TRUE(group_updates(program, options));
   verify(program);
   return program;
