@@ -65,7 +65,8 @@ const OpFacts& op_facts(Op op);
 // same shape and bytes per element? For an op its facts say so, and every kernel keeps the promise. A fusion's kernel
 // runs its members in the body's order on some rows at a time and reads an element or row before it writes the same
 // one, so the answer follows from the members: the one that makes the result and all that read the input work in place
-// on it, and none reads the input afterwards.
+// on it, and none reads the input afterwards. A member that refreshes several inputs (adamw) takes over its own only,
+// which nobody else reads: such members may run in any order.
 bool may_take_over(const Node& node, int result, int input);
 Cost node_cost(const Graph& graph, NodeId id);
 

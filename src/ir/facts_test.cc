@@ -221,6 +221,26 @@ TEST(Facts, FusionsTakeOverWhatNoLaterMemberReads) {
   EXPECT_EQ(takeovers("%3 = matmul %0, %1 %4 = silu %3 output @a %4"), "");
 }
 
+// An update stands over its own parameter and moments, and over nothing else of the same shape.
+TEST(Facts, UpdatesInFusionsTakeOverTheirOwnInputs) {
+  std::string leaves, read;
+  for (const char* name : {"p", "g", "m", "v", "q"}) {
+    leaves += fmt::format(" %{} = input : f32[4,4] @{}", name, name);
+    read += fmt::format("%{}, ", name);
+  }
+  leaves += " %s = input : f32[1] @s";
+  const std::string attrs = "{beta1=0.9, beta2=0.95, eps=1e-08, weight_decay=0.0}";
+  Graph graph = parse_graph("graph @g stage fused" + leaves + " %y = fusion " + read + "%s {kind=\"k\"} body graph @b" +
+                            leaves + " %6 = adamw %p, %g, %m, %v, %s, %s, %s, %s " + attrs +
+                            " %7 = silu %q output @a %6 output @b %6.1 output @c %6.2 end output @y %y end");
+  const Node& node = graph.node(graph.output("y"));
+  std::string text;
+  for (int r = 0; r < 3; ++r) {
+    for (int i = 0; i < 6; ++i) text += may_take_over(node, r, i) ? fmt::format("{}<{} ", r, i) : "";
+  }
+  EXPECT_EQ(text, "0<0 1<2 2<3 ");
+}
+
 double flops_of(const std::string& line) {
   Graph graph = parse_graph(std::string(kLeaves) + line + "\noutput @y %y end");
   return node_cost(graph, graph.output("y").node).flops;
