@@ -23,6 +23,9 @@ cpu::Tolerance device_tolerance(const parity::Visit& v) {
             .absolute = 0x1p-11 * v.scale,
             .reason = "FP8 tensor cores add products cut to 13 bits below the largest"};
   }
+  if (parity::kind_of(v.node) == "matmul_bias" && parity::has_16_bits(*v.node.body)) {
+    return {.relative = 0x1p-8, .absolute = 0x1p-8 * v.scale, .reason = "the product is not rounded before its bias"};
+  }
   const bool attention = v.node.op == Op::kAttention || v.node.op == Op::kAttentionGrad;
   if (attention && v.inputs[0].type.dtype != DType::kF32) {
     return {.relative = 0x1p-7, .absolute = 0x1p-7 * v.scale, .reason = "probabilities rounded to bf16"};
@@ -54,7 +57,7 @@ TEST_P(CudaProgramParityOf, EveryRowAgreesOnEveryNode) {
       ++rows;
     }
     EXPECT_GT(rows, 0) << "no row accepts this node";
-    if (v.node.op != Op::kFusion) return;
+    if (v.node.op != Op::kFusion || parity::kind_of(v.node) == "matmul_bias") return;  // not bit for bit, by its rule
     for (const std::string& failure : cpu::check_fusion(v.graph, v.node, v.inputs, run)) ADD_FAILURE() << failure;
   });
   for (const auto& [row, count] : checked) RecordProperty(row, count);
