@@ -6,6 +6,7 @@
 # OUT keeps one JSON file a measurement; what did not run is named and left out of the table. Settings by environment:
 #   OCTET_BENCH  the program, built with -DOCTET_CUDA=ON   (build/tools/octet-bench beside this folder)
 #   PYTHON       Python with torch; "" leaves PyTorch out   (python3)
+#   PEER         more words of torch_gpu_step.py            ("", or "--attention cudnn --optimizer compiled")
 #   MODELS       which of the shapes below                  (all)
 #   RECIPES      which of ours                              (bf16 fp8-current fp8-delayed fp8-block)
 #   STEPS        timed steps of a measurement               (15)
@@ -40,7 +41,7 @@ for model in ${MODELS:-gpt3-5b-8layers llama2-7b-8layers gpt2-1558m gpt2-124m}; 
   [ -z "$python" ] && continue
   for dtype in bf16 fp8; do
     timeout "$limit" "$python" "$here/torch_gpu_step.py" --model "$model" --steps "$steps" \
-      $([ "$dtype" = fp8 ] && echo --fp8) --json "$out/torch_${model}_$dtype.json" \
+      $([ "$dtype" = fp8 ] && echo --fp8) ${PEER:-} --json "$out/torch_${model}_$dtype.json" \
       >"$out/torch_${model}_$dtype.txt" 2>&1 ||
       { echo "PyTorch $model $dtype did not run:" && tail -n 3 "$out/torch_${model}_$dtype.txt"; }
   done
