@@ -6,10 +6,7 @@
 namespace octet::cuda {
 namespace {
 
-// Several operands and results a thread keep the memory busy with one access each.
-constexpr int kUnroll = 1;
-
-// The largest magnitude a thread meets; a warp raises `to`, which may be null, unless it finds it high enough already.
+// The largest magnitude a thread meets; its block raises `to`, which may be null.
 struct Amax {
   float* to;
   uint32_t bits = 0;
@@ -18,10 +15,7 @@ struct Amax {
     bits = max(bits, magnitude_bits(to_float(x)));
   }
   __device__ __forceinline__ void end() const {
-    if (to == nullptr) return;
-    auto* at = reinterpret_cast<uint32_t*>(to);
-    const uint32_t most = warp_max(bits);
-    if (threadIdx.x % 32 == 0 && most > *reinterpret_cast<volatile uint32_t*>(at)) atomicMax(at, most);
+    if (to != nullptr) block_amax(bits, to);
   }
 };
 
@@ -155,6 +149,13 @@ struct SwigluGradBody {
   __device__ void end() { amax_dgate.end(), amax_dup.end(); }
 };
 
+// One access in flight a thread: occupancy covers the rest, and more of several streams are slower. Every block's amax
+// is an access to the same word: blocks go on for eight steps.
+template <int kVec, typename Body>
+void launch_body(int64_t count, const Body& body, bool amax, cudaStream_t stream) {
+  amax ? launch_pointwise<kVec, 1, 8>(count, body, stream) : launch_pointwise<kVec, 1>(count, body, stream);
+}
+
 void clear(float* amax, cudaStream_t stream) {
   if (amax != nullptr) cudaMemsetAsync(amax, 0, sizeof(float), stream);
 }
@@ -173,7 +174,7 @@ void launch(const BiasGelu& job, cudaStream_t stream) {
                                     Divider(job.cols),
                                     {job.amax},
                                     {}};
-  launch_pointwise<kVec, kUnroll>(job.rows * job.cols, body, stream);
+  launch_body<kVec>(job.rows * job.cols, body, job.amax != nullptr, stream);
 }
 
 template <typename Fn>
@@ -195,8 +196,8 @@ void launch_gelu_grad(const GeluGrad& job, cudaStream_t stream) {
     const T *x = static_cast<const T*>(job.x), *dy = static_cast<const T*>(job.dy);
     T* dx = static_cast<T*>(job.dx);
     const auto launch = [&]<typename Slope>(Slope slope) {
-      launch_pointwise<kVecOf<T>, kUnroll>(job.rows * job.cols, GeluGradBody<T, Slope>{x, dy, dx, {job.amax}, slope},
-                                           stream);
+      launch_body<kVecOf<T>>(job.rows * job.cols, GeluGradBody<T, Slope>{x, dy, dx, {job.amax}, slope},
+                             job.amax != nullptr, stream);
     };
     job.tanh_form ? launch(GeluTanhSlope{}) : launch(GeluErfSlope{});
   });
@@ -210,7 +211,7 @@ void launch_swiglu(const Swiglu& job, cudaStream_t stream) {
                              static_cast<T*>(job.silu),
                              static_cast<T*>(job.y),
                              {job.amax}};
-    launch_pointwise<kVecOf<T>, kUnroll>(job.rows * job.cols, body, stream);
+    launch_body<kVecOf<T>>(job.rows * job.cols, body, job.amax != nullptr, stream);
   });
 }
 
@@ -227,7 +228,7 @@ void launch_swiglu_grad(const SwigluGrad& job, cudaStream_t stream) {
                                  static_cast<T*>(job.silu_out),
                                  {job.amax_dgate},
                                  {job.amax_dup}};
-    launch_pointwise<kVecOf<T>, kUnroll>(job.rows * job.cols, body, stream);
+    launch_body<kVecOf<T>>(job.rows * job.cols, body, job.amax_dgate != nullptr || job.amax_dup != nullptr, stream);
   });
 }
 

@@ -1,4 +1,4 @@
-// One kernel for everything that goes element by element: 16-byte accesses, several of them in flight a thread, a
+// One kernel for everything that goes element by element: 16-byte accesses, some of them in flight a thread, a
 // scalar tail. What is done with the elements is a body:
 //
 //   struct Body {
@@ -32,33 +32,37 @@ __device__ __forceinline__ void write(T* to, const Vec<T, kCount>& v) {
   *reinterpret_cast<Vec<T, kCount>*>(to) = v;
 }
 
-template <int kVec, int kUnroll, typename Body>
+template <int kVec, int kUnroll, int kSteps, typename Body>
 __global__ void __launch_bounds__(kPointwiseThreads) pointwise_kernel(int64_t count, Body body) {
-  constexpr int64_t kStep = static_cast<int64_t>(kPointwiseThreads) * kVec;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kUnroll * kStep + static_cast<int64_t>(threadIdx.x) * kVec;
-  typename Body::template Held<kVec> held[kUnroll];
+  constexpr int64_t kLine = static_cast<int64_t>(kPointwiseThreads) * kVec, kStep = kUnroll * kLine;
+  int64_t first = static_cast<int64_t>(blockIdx.x) * kSteps * kStep + static_cast<int64_t>(threadIdx.x) * kVec;
+#pragma unroll 1
+  for (int step = 0; step < kSteps; ++step, first += kStep) {
+    typename Body::template Held<kVec> held[kUnroll];
 #pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
-    const int64_t i = first + u * kStep;
-    if (i + kVec <= count) held[u] = body.template load<kVec>(i);
-  }
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t i = first + u * kLine;
+      if (i + kVec <= count) held[u] = body.template load<kVec>(i);
+    }
 #pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
-    const int64_t i = first + u * kStep;
-    if (i + kVec <= count) {
-      body.template finish<kVec>(held[u], i);
-    } else {
-      for (int64_t j = i; j < count; ++j) body.template finish<1>(body.template load<1>(j), j);
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t i = first + u * kLine;
+      if (i + kVec <= count) {
+        body.template finish<kVec>(held[u], i);
+      } else {
+        for (int64_t j = i; j < count; ++j) body.template finish<1>(body.template load<1>(j), j);
+      }
     }
   }
   body.end();
 }
 
-template <int kVec, int kUnroll, typename Body>
+// kUnroll accesses in flight a thread; kSteps of them one after another, where the end of a block costs something.
+template <int kVec, int kUnroll, int kSteps = 1, typename Body>
 void launch_pointwise(int64_t count, const Body& body, cudaStream_t stream) {
   if (count == 0) return;
-  constexpr int64_t kBlock = static_cast<int64_t>(kPointwiseThreads) * kVec * kUnroll;
-  pointwise_kernel<kVec, kUnroll>
+  constexpr int64_t kBlock = static_cast<int64_t>(kPointwiseThreads) * kVec * kUnroll * kSteps;
+  pointwise_kernel<kVec, kUnroll, kSteps>
       <<<static_cast<unsigned>((count + kBlock - 1) / kBlock), kPointwiseThreads, 0, stream>>>(count, body);
 }
 

@@ -1,4 +1,6 @@
 // scale, the activations and their gradients.
+#include <type_traits>
+
 #include "kernels/cuda/common/activation.cuh"
 #include "kernels/cuda/common/pointwise.cuh"
 #include "kernels/cuda/elementwise/elementwise.h"
@@ -56,7 +58,8 @@ void launch_activation(Activation fn, DType dtype, const void* x, void* y, int64
   with_f32_or_bf16(dtype, [&]<typename T>(T) {
     const auto launch = [&]<typename Fn>(Fn) {
       const Map<T, T, Fn> map{static_cast<const T*>(x), static_cast<T*>(y), {}};
-      launch_pointwise<kVecOf<T>, kUnroll>(count, map, stream);
+      constexpr bool kErf = std::is_same_v<Fn, GeluErf>;  // bound by its arithmetic: more of it side by side
+      launch_pointwise<kVecOf<T>, kErf ? 4 : kUnroll>(count, map, stream);
     };
     switch (fn) {
       case Activation::kGeluTanh: launch(GeluTanh{}); break;

@@ -1,5 +1,6 @@
 // reduce: sum, max, amax over the rows of a matrix or over everything, in two stages of fixed order.
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/cuda/common/column_sums.cuh"
 #include "kernels/cuda/shape/shape.h"
@@ -9,11 +10,11 @@ namespace {
 
 // partial [partial_rows, cols] of x [rows, cols]; kWhole: cols is a multiple of 16.
 template <typename Kind, typename T, bool kWhole>
-__global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 ? 4 : 2)
+__global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 ? 3 : 2)
     reduce_rows_kernel(const T* x, float* partial, int64_t rows, int64_t cols, unsigned col_tiles) {
   __shared__ alignas(16) float scratch[kTile / kPartRows * kTile];
   const int64_t row_tile = blockIdx.x / col_tiles, c0 = static_cast<int64_t>(blockIdx.x % col_tiles) * kTile;
-  const int64_t row = row_tile * kTile + TilePart<T>::row(), col = c0 + TilePart<T>::col();
+  const int64_t row = row_tile * kTile + TilePart<T>::row();
   TilePart<T> part;
   part.load(x, rows, cols, row_tile * kTile, c0, kWhole);
   float held[kPartCols];
@@ -22,7 +23,9 @@ __global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 ? 4 : 2)
     held[k] = Kind::kIdentity;
 #pragma unroll
     for (int r = 0; r < kPartRows; ++r) {
-      if (row + r < rows && col + k < cols) held[k] = Kind::join(held[k], Kind::element(part.value(r, k)));
+      // Beyond the edges there are zeros; what comes of columns that do not exist is not kept.
+      if (!std::is_same_v<Kind, MaxOf> || row + r < rows)
+        held[k] = Kind::join(held[k], Kind::element(part.value(r, k)));
     }
   }
   join_columns<Kind>(held, scratch, partial + 2 * row_tile * cols + c0, cols, cols - c0);
