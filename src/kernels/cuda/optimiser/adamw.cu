@@ -1,6 +1,9 @@
 // AdamW of up to 32 parameters in one walk through memory: 28 bytes a parameter, 16-byte accesses, in place or not; the
 // bf16 copy and the amax of the refreshed parameter on the way. The order of operations is torch.optim.AdamW's, in
 // float32; the corrections of the moments are made in float64 once a block.
+#include <algorithm>
+#include <iterator>
+
 #include "kernels/cuda/common/numbers.cuh"
 #include "kernels/cuda/common/reduce.cuh"
 #include "kernels/cuda/optimiser/optimiser.h"
@@ -10,17 +13,19 @@ namespace {
 
 constexpr int kThreads = 256, kVec = 4;
 constexpr int64_t kChunk = kThreads * kVec;  // elements of a block: one load of each operand a thread
+constexpr int32_t kLarge = 4096;             // chunks: a parameter worth a launch of its own
 
 struct Constants {
   float clip, decay, beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, root_correction, eps;
 };
 
-// Threads 0 and 1 make the constants but for decay; each takes the power of one beta.
-__device__ void make_constants(const AdamwTable& table, Constants& to) {
+// Threads 0 and 1 make the constants; each takes the power of one beta.
+__device__ __forceinline__ void make_constants(const AdamwTable& table, double weight_decay, Constants& to) {
   const bool first = threadIdx.x == 0;
   const double correction = 1 - pow(first ? table.beta1 : table.beta2, static_cast<double>(*table.step));
   if (first) {
     to.clip = *table.clip;
+    to.decay = static_cast<float>(1 - static_cast<double>(*table.lr) * weight_decay);
     to.beta1 = static_cast<float>(table.beta1), to.one_minus_beta1 = static_cast<float>(1 - table.beta1);
     to.beta2 = static_cast<float>(table.beta2), to.one_minus_beta2 = static_cast<float>(1 - table.beta2);
     to.step_size = static_cast<float>(static_cast<double>(*table.lr) / correction);
@@ -63,32 +68,42 @@ struct Run {
   }
 };
 
-// The block's chunk, kCount elements a thread at a time. The first reads are on their way while `shared` is made.
-template <int kCount, typename G>
-__device__ __forceinline__ uint32_t walk(const AdamwTable& table, const AdamwEntry& e, int64_t begin,
-                                         const Constants& shared) {
-  const int64_t end = min(begin + kChunk, e.count);
-  Run<kCount, G> run;
-  int64_t i = begin + threadIdx.x * kCount;
-  if (i + kCount <= end) run.read(e, i);
+// The block's chunk in whole vectors: reads are on their way while `shared` is made, nothing is in a loop.
+template <typename G>
+__device__ __forceinline__ uint32_t walk_vectors(const AdamwTable& table, const AdamwEntry& e, int64_t begin,
+                                                 const Constants& shared) {
+  const int64_t i = begin + threadIdx.x * kVec;
+  const bool whole = i + kVec <= e.count;
+  Run<kVec, G> run;
+  if (whole) run.read(e, i);
   const bool keep = *table.finite == 0;
   __syncthreads();
-  Constants k = shared;
-  k.decay = static_cast<float>(1 - static_cast<double>(*table.lr) * e.weight_decay);
   uint32_t most = 0;
-  while (i + kCount <= end) {
-    if (!keep) run.step(k);
-    most = max(most, run.write(e, i));
-    i += kThreads * kCount;
-    if (i + kCount <= end) run.read(e, i);
+  if (whole) {
+    if (!keep) run.step(shared);
+    return run.write(e, i);
   }
-  if (kCount > 1 && i < end) {  // the one thread whose run is cut short
-    for (; i < end; ++i) {
-      Run<1, G> one;
-      one.read(e, i);
-      if (!keep) one.step(k);
-      most = max(most, one.write(e, i));
-    }
+  for (int64_t last = i; last < e.count; ++last) {  // the one thread whose run is cut short
+    Run<1, G> one;
+    one.read(e, last);
+    if (!keep) one.step(shared);
+    most = max(most, one.write(e, last));
+  }
+  return most;
+}
+
+template <typename G>
+__device__ __forceinline__ uint32_t walk_elements(const AdamwTable& table, const AdamwEntry& e, int64_t begin,
+                                                  const Constants& shared) {
+  const int64_t end = min(begin + kChunk, e.count);
+  const bool keep = *table.finite == 0;
+  __syncthreads();
+  uint32_t most = 0;
+  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
+    Run<1, G> run;
+    run.read(e, i);
+    if (!keep) run.step(shared);
+    most = max(most, run.write(e, i));
   }
   return most;
 }
@@ -102,17 +117,19 @@ __device__ __forceinline__ int entry_of(const AdamwTable& table, int32_t chunk) 
   return first;
 }
 
+// kOne: of one parameter with vectors, found without a search.
+template <bool kOne>
 __global__ void __launch_bounds__(kThreads, 4) adamw_kernel(const __grid_constant__ AdamwTable table) {
   __shared__ Constants shared;
   const auto chunk = static_cast<int32_t>(blockIdx.x);
-  const AdamwEntry& e = table.entries[entry_of(table, chunk)];
+  const AdamwEntry& e = table.entries[kOne ? 0 : entry_of(table, chunk)];
   const int64_t begin = (chunk - e.first_chunk) * kChunk;
-  if (threadIdx.x < 2) make_constants(table, shared);
+  if (threadIdx.x < 2) make_constants(table, e.weight_decay, shared);
   uint32_t most = 0;
-  if (!e.vector) {
-    most = e.grad_bf16 ? walk<1, bf16>(table, e, begin, shared) : walk<1, float>(table, e, begin, shared);
+  if (kOne || e.vector) {
+    most = e.grad_bf16 ? walk_vectors<bf16>(table, e, begin, shared) : walk_vectors<float>(table, e, begin, shared);
   } else {
-    most = e.grad_bf16 ? walk<kVec, bf16>(table, e, begin, shared) : walk<kVec, float>(table, e, begin, shared);
+    most = e.grad_bf16 ? walk_elements<bf16>(table, e, begin, shared) : walk_elements<float>(table, e, begin, shared);
   }
   if (e.amax != nullptr) block_amax(most, e.amax);
 }
@@ -122,25 +139,35 @@ __global__ void clear_amaxes_kernel(const __grid_constant__ AdamwTable table) {
   if (entry < table.count && table.entries[entry].amax != nullptr) *table.entries[entry].amax = 0.0f;
 }
 
+bool fits_vectors(const AdamwEntry& e) {
+  const void* all[] = {e.param, e.m, e.v, e.grad, e.new_param, e.new_m, e.new_v, e.copy};
+  return std::all_of(std::begin(all), std::end(all),
+                     [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; });
+}
+
 }  // namespace
 
 void launch_adamw(AdamwTable table, cudaStream_t stream) {
-  bool amax = false;
-  table.chunks = 0;
+  AdamwTable one = table;  // for the large ones, a launch each; the others go together
+  AdamwTable few = table;
+  few.count = few.chunks = 0;
+  if (std::any_of(table.entries, table.entries + table.count, [](const AdamwEntry& e) { return e.amax != nullptr; }))
+    clear_amaxes_kernel<<<1, kAdamwEntries, 0, stream>>>(table);
   for (int i = 0; i < table.count; ++i) {
-    AdamwEntry& e = table.entries[i];
-    e.first_chunk = table.chunks;
-    table.chunks += static_cast<int32_t>((e.count + kChunk - 1) / kChunk);
-    e.vector = true;
-    for (const void* p :
-         {static_cast<const void*>(e.param), static_cast<const void*>(e.m), static_cast<const void*>(e.v), e.grad,
-          static_cast<const void*>(e.new_param), static_cast<const void*>(e.new_m), static_cast<const void*>(e.new_v),
-          static_cast<const void*>(e.copy)})
-      e.vector = e.vector && reinterpret_cast<uintptr_t>(p) % 16 == 0;
-    amax = amax || e.amax != nullptr;
+    AdamwEntry e = table.entries[i];
+    const auto chunks = static_cast<int32_t>((e.count + kChunk - 1) / kChunk);
+    e.vector = fits_vectors(e);
+    if (e.vector && chunks >= kLarge) {
+      e.first_chunk = 0;
+      one.entries[0] = e;
+      adamw_kernel<true><<<static_cast<unsigned>(chunks), kThreads, 0, stream>>>(one);
+    } else {
+      e.first_chunk = few.chunks;
+      few.entries[few.count++] = e;
+      few.chunks += chunks;
+    }
   }
-  if (amax) clear_amaxes_kernel<<<1, kAdamwEntries, 0, stream>>>(table);
-  if (table.chunks > 0) adamw_kernel<<<static_cast<unsigned>(table.chunks), kThreads, 0, stream>>>(table);
+  if (few.chunks > 0) adamw_kernel<false><<<static_cast<unsigned>(few.chunks), kThreads, 0, stream>>>(few);
 }
 
 }  // namespace octet::cuda
