@@ -17,46 +17,44 @@ __device__ __forceinline__ float product_for(bf16, float code, float scale) {
 }
 __device__ __forceinline__ float product_for(float, float code, float scale) { return code * scale; }
 
-// A block takes kRuns runs of 256 vectors of one row; the elements of a vector share a scale: blocks of scales begin at
-// multiples of 128 columns. segments: of a row.
+// Runs of kVec neighbours of a row share a scale: blocks of scales begin at multiples of 128 columns.
 template <int kVec, typename Code, typename T>
 __global__ void __launch_bounds__(kThreads)
-    dequantize_kernel(const __grid_constant__ DequantizeJob job, int64_t segments, T* __restrict__ out) {
-  const int64_t r = blockIdx.x / segments, first = blockIdx.x % segments * kRuns * kThreads * kVec;
-  const float* scales = job.scale_inv + r / job.row_divisor * job.scale_cols;
-  const uint8_t* codes = job.codes + r * job.cols;
-  out += r * job.cols;
-  float values[kRuns][kVec];
-  int64_t c = first + threadIdx.x * kVec;
+    dequantize_kernel(const __grid_constant__ DequantizeJob job, uint32_t row_runs, uint32_t all_runs,
+                      T* __restrict__ out) {
+  const uint32_t first = blockIdx.x * (kRuns * kThreads) + threadIdx.x;
+  Vec<Code, kVec> codes[kRuns];
+  float scale[kRuns];
 #pragma unroll
-  for (int run = 0; run < kRuns; ++run, c += kThreads * kVec) {
-    if (c >= job.cols) continue;
-    const Vec<Code, kVec> few = *reinterpret_cast<const Vec<Code, kVec>*>(codes + c);
-    const float scale = scales[c / job.col_divisor];
-#pragma unroll
-    for (int j = 0; j < kVec; ++j) values[run][j] = product_for(T{}, to_float(few.at[j]), scale);
+  for (uint32_t n = 0; n < kRuns; ++n) {
+    const uint32_t run = first + n * kThreads;
+    if (run >= all_runs) continue;
+    codes[n] = reinterpret_cast<const Vec<Code, kVec>*>(job.codes)[run];
+    const uint32_t r = run / row_runs, c = (run - r * row_runs) * kVec;
+    scale[n] = job.scale_inv[static_cast<int64_t>(r >> job.row_shift) * job.scale_cols + (c >> job.col_shift)];
   }
-  c = first + threadIdx.x * kVec;
 #pragma unroll
-  for (int run = 0; run < kRuns; ++run, c += kThreads * kVec)
-    if (c < job.cols) store(out + c, values[run]);
+  for (uint32_t n = 0; n < kRuns; ++n) {
+    const uint32_t run = first + n * kThreads;
+    if (run >= all_runs) continue;
+    float values[kVec];
+#pragma unroll
+    for (int j = 0; j < kVec; ++j) values[j] = product_for(T{}, to_float(codes[n].at[j]), scale[n]);
+    store(out + static_cast<int64_t>(run) * kVec, values);
+  }
 }
 
 template <typename Code, typename T>
-void launch(DequantizeJob job, T* out, cudaStream_t stream) {
-  if (job.row_divisor > job.rows && job.col_divisor > job.cols) {  // one scale: one long row
-    job.cols *= job.rows, job.rows = 1;
-    job.col_divisor = job.cols + 1;
-  }
+void launch(const DequantizeJob& job, T* out, cudaStream_t stream) {
   const bool vector = job.cols % kVecOf<T> == 0 && reinterpret_cast<uintptr_t>(job.codes) % kVecOf<T> == 0 &&
                       reinterpret_cast<uintptr_t>(out) % 16 == 0;
-  const int64_t of_block = int64_t{kRuns} * kThreads * (vector ? kVecOf<T> : 1);
-  const int64_t segments = (job.cols + of_block - 1) / of_block;
-  const auto blocks = static_cast<unsigned>(job.rows * segments);
+  const int64_t row_runs = job.cols / (vector ? kVecOf<T> : 1), all_runs = job.rows * row_runs;
+  const auto blocks = static_cast<unsigned>((all_runs + kRuns * kThreads - 1) / (kRuns * kThreads));
+  const auto of_row = static_cast<uint32_t>(row_runs), all = static_cast<uint32_t>(all_runs);
   if (vector) {
-    dequantize_kernel<kVecOf<T>, Code><<<blocks, kThreads, 0, stream>>>(job, segments, out);
+    dequantize_kernel<kVecOf<T>, Code><<<blocks, kThreads, 0, stream>>>(job, of_row, all, out);
   } else {
-    dequantize_kernel<1, Code><<<blocks, kThreads, 0, stream>>>(job, segments, out);
+    dequantize_kernel<1, Code><<<blocks, kThreads, 0, stream>>>(job, of_row, all, out);
   }
 }
 

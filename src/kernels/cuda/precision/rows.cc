@@ -71,8 +71,11 @@ BoundKernel bind_update_scales(DeviceContext&, const Graph&, const Node& node) {
 }
 
 bool accepts_dequantize(const Graph& graph, const Node& node) {
-  return is_fp8(graph.dtype(node.inputs[0])) && is_f32_or_bf16(node.results[0].dtype);
+  return is_fp8(graph.dtype(node.inputs[0])) && is_f32_or_bf16(node.results[0].dtype) &&
+         graph.shape(node.inputs[0]).elements() < int64_t{1} << 31;
 }
+
+int32_t shift_of(int64_t divisor) { return divisor == 1 ? 0 : divisor == cpu::kScaleBlock ? 7 : 31; }
 
 BoundKernel bind_dequantize(DeviceContext&, const Graph& graph, const Node& node) {
   const cpu::ScaleIndex at(graph.shape(node.inputs[0]), graph.shape(node.inputs[1]));
@@ -83,8 +86,8 @@ BoundKernel bind_dequantize(DeviceContext&, const Graph& graph, const Node& node
                             .scale_inv = args.in[1].as<const float>(),
                             .rows = codes.shape().rows(),
                             .cols = codes.shape().cols(),
-                            .row_divisor = at.row_divisor,
-                            .col_divisor = at.col_divisor,
+                            .row_shift = shift_of(at.row_divisor),
+                            .col_shift = shift_of(at.col_divisor),
                             .scale_cols = at.cols};
     launch_dequantize(job, codes.dtype(), args.out[0].data, args.out[0].dtype(), args.stream);
   };

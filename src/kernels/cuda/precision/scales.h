@@ -24,12 +24,14 @@ void launch_compute_scale(const ScaleAttrs& attrs, const float* amax, float* sca
 void launch_update_scales(const ScaleAttrs& attrs, bool newest_only, const float* history, const float* amax,
                           int64_t length, float* new_history, float* scale, float* scale_inv, cudaStream_t stream);
 
-// codes [rows, cols]; element (r, c) has scale r / row_divisor * scale_cols + c / col_divisor.
+// codes [rows, cols], fewer than 2^31 elements; element (r, c) has scale (r >> row_shift) * scale_cols + (c >>
+// col_shift).
 struct DequantizeJob {
   const uint8_t* codes = nullptr;
   const float* scale_inv = nullptr;
   int64_t rows = 0, cols = 0;
-  int64_t row_divisor = 1, col_divisor = 1, scale_cols = 0;
+  int32_t row_shift = 0, col_shift = 0;  // 0: each its own; 7: blocks of 128; 31: all one
+  int64_t scale_cols = 0;
 };
 // to: f32 or bf16.
 void launch_dequantize(const DequantizeJob& job, DType format, void* out, DType to, cudaStream_t stream);
