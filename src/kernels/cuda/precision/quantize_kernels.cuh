@@ -22,12 +22,12 @@ void launch_quantize_tiles(const QuantizeJob& job, const T* x, cudaStream_t stre
   quantize_tiles_kernel<kGrouping, Code><<<static_cast<unsigned>(tiles), kTileThreads, 0, stream>>>(x, job);
 }
 
-// kCount neighbours as float32; 0 beyond `count`.
-template <int kCount, typename T>
-__device__ __forceinline__ void load_run(const T* x, int64_t count, bool vector, float (&to)[kCount]) {
-  if (vector && count >= kCount) {
+// 16 neighbours as float32 and their packed maximum; 0 beyond `count`.
+template <typename T>
+__device__ __forceinline__ void load16(const T* x, int64_t count, bool vector, float (&to)[16]) {
+  if (vector && count >= 16) {
 #pragma unroll
-    for (int i = 0; i < kCount; i += kVecOf<T>) {
+    for (int i = 0; i < 16; i += kVecOf<T>) {
       float few[kVecOf<T>];
       load(x + i, few);
 #pragma unroll
@@ -35,29 +35,26 @@ __device__ __forceinline__ void load_run(const T* x, int64_t count, bool vector,
     }
   } else {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) to[i] = i < count ? to_float(x[i]) : 0.0f;
+    for (int i = 0; i < 16; ++i) to[i] = i < count ? to_float(x[i]) : 0.0f;
   }
 }
-template <typename Code, int kCount>
-__device__ __forceinline__ void store_run(uint8_t* codes, int64_t count, bool vector, const float (&x)[kCount],
-                                          float scale) {
-  Vec<uint32_t, kCount / 4> words;
+template <typename Code>
+__device__ __forceinline__ void store16(uint8_t* codes, int64_t count, bool vector, const float (&x)[16], float scale) {
+  uint32_t words[4];
 #pragma unroll
-  for (int q = 0; q < kCount / 4; ++q)
-    words.at[q] = encode4<Code>(x[4 * q], x[4 * q + 1], x[4 * q + 2], x[4 * q + 3], scale);
-  if (vector && count >= kCount) {
-    *reinterpret_cast<Vec<uint32_t, kCount / 4>*>(codes) = words;
+  for (int q = 0; q < 4; ++q) words[q] = encode4<Code>(x[4 * q], x[4 * q + 1], x[4 * q + 2], x[4 * q + 3], scale);
+  if (vector && count >= 16) {
+    *reinterpret_cast<uint4*>(codes) = {words[0], words[1], words[2], words[3]};
   } else {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i)
-      if (i < count) codes[i] = static_cast<uint8_t>(words.at[i / 4] >> (i % 4 * 8));
+    for (int i = 0; i < 16; ++i)
+      if (i < count) codes[i] = static_cast<uint8_t>(words[i / 4] >> (i % 4 * 8));
   }
 }
-template <int kCount>
-__device__ __forceinline__ uint32_t amax_of(const float (&x)[kCount]) {
+__device__ __forceinline__ uint32_t amax16(const float (&x)[16]) {
   uint32_t most = 0;
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) most = max(most, magnitude_bits(x[i]));
+  for (int i = 0; i < 16; ++i) most = max(most, magnitude_bits(x[i]));
   return most;
 }
 
@@ -72,15 +69,15 @@ __global__ void __launch_bounds__(kStreamThreads)
 #pragma unroll
   for (int run = 0; run < kStreamRuns; ++run) {
     const int64_t i = first + run * kStreamThreads * 16;
-    load_run(x + i, count - i, job.vector, values[run]);
+    load16(x + i, count - i, job.vector, values[run]);
   }
   const float scale = *job.scale;
   uint32_t most = 0;
 #pragma unroll
   for (int run = 0; run < kStreamRuns; ++run) {
     const int64_t i = first + run * kStreamThreads * 16;
-    if (job.amax != nullptr) most = max(most, amax_of(values[run]));
-    if (job.codes != nullptr) store_run<Code>(job.codes + i, count - i, job.vector, values[run], scale);
+    if (job.amax != nullptr) most = max(most, amax16(values[run]));
+    if (job.codes != nullptr) store16<Code>(job.codes + i, count - i, job.vector, values[run], scale);
   }
   if (job.amax != nullptr) block_amax(most, job.amax);
   if (blockIdx.x == 0 && threadIdx.x == 0) {
@@ -89,31 +86,27 @@ __global__ void __launch_bounds__(kStreamThreads)
   }
 }
 
-template <typename T>
-inline constexpr int kRowHeld = 32 / kVecOf<T>;  // runs of a row a thread holds: 32 elements
-
-// Per row (per token): a block a row. A run is one access; the first kHeld of a thread stay in registers,
-// what is beyond is read again.
+// Per row (per token): a block a row. The first kHeld runs of 16 stay in registers, what is beyond is read again.
 template <typename Code, typename T>
 __global__ void quantize_rows_kernel(const T* __restrict__ x, const __grid_constant__ QuantizeJob job) {
-  constexpr int kRun = kVecOf<T>, kHeld = kRowHeld<T>;
+  constexpr int kHeld = 2;
   __shared__ uint32_t scratch[32];
-  const int64_t row = blockIdx.x, stride = static_cast<int64_t>(blockDim.x) * kRun;
-  const int64_t first = static_cast<int64_t>(threadIdx.x) * kRun;
+  const int64_t row = blockIdx.x, stride = static_cast<int64_t>(blockDim.x) * 16;
+  const int64_t first = static_cast<int64_t>(threadIdx.x) * 16;
   x += row * job.cols;
-  float held[kHeld][kRun];
+  float held[kHeld][16];
   uint32_t most = 0;
 #pragma unroll
   for (int run = 0; run < kHeld; ++run) {
     const int64_t i = first + run * stride;
-    load_run(x + i, job.cols - i, job.vector, held[run]);
+    load16(x + i, job.cols - i, job.vector, held[run]);
   }
 #pragma unroll
-  for (int run = 0; run < kHeld; ++run) most = max(most, amax_of(held[run]));
+  for (int run = 0; run < kHeld; ++run) most = max(most, amax16(held[run]));
   for (int64_t i = first + kHeld * stride; i < job.cols; i += stride) {
-    float values[kRun];
-    load_run(x + i, job.cols - i, job.vector, values);
-    most = max(most, amax_of(values));
+    float values[16];
+    load16(x + i, job.cols - i, job.vector, values);
+    most = max(most, amax16(values));
   }
   most = block_max(most, scratch);
   const float scale = ScaleFormula{job.max, job.margin, job.pow2}(most);
@@ -126,12 +119,12 @@ __global__ void quantize_rows_kernel(const T* __restrict__ x, const __grid_const
 #pragma unroll
   for (int run = 0; run < kHeld; ++run) {
     const int64_t i = first + run * stride;
-    store_run<Code>(codes + i, job.cols - i, job.vector, held[run], scale);
+    store16<Code>(codes + i, job.cols - i, job.vector, held[run], scale);
   }
   for (int64_t i = first + kHeld * stride; i < job.cols; i += stride) {
-    float values[kRun];
-    load_run(x + i, job.cols - i, job.vector, values);
-    store_run<Code>(codes + i, job.cols - i, job.vector, values, scale);
+    float values[16];
+    load16(x + i, job.cols - i, job.vector, values);
+    store16<Code>(codes + i, job.cols - i, job.vector, values, scale);
   }
 }
 
@@ -149,7 +142,7 @@ __global__ void column_amax_kernel(const T* __restrict__ x, int64_t rows, int64_
 template <typename Code, typename T>
 void launch_quantize_rows(QuantizeJob job, const T* x, uint32_t* col_amax, cudaStream_t stream) {
   if (job.codes != nullptr || job.scale_inv != nullptr || job.amax != nullptr) {
-    const int64_t threads = ((job.cols + 15) / 16 + 31) / 32 * 32;  // 16 elements each, 32 of wide rows
+    const int64_t threads = ((job.cols + 31) / 32 + 31) / 32 * 32;
     quantize_rows_kernel<Code>
         <<<static_cast<unsigned>(job.rows), static_cast<unsigned>(threads < 512 ? threads : 512), 0, stream>>>(x, job);
   }
