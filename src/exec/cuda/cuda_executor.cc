@@ -95,7 +95,10 @@ class CudaExecutor final : public Executor {
     int64_t bytes = 0;
     const std::vector<int64_t> offsets = state_offsets(plan_.program, alignment_, bytes);
     state_memory_ = Memory(MemoryKind::kDevice, bytes, "the state");
-    if (bytes > 0) check_cuda(cudaMemset(state_memory_.data(), 0, static_cast<size_t>(bytes)), "clearing the state");
+    if (bytes > 0) {  // on the stream of the writes below: another stream's could come after them
+      check_cuda(cudaMemsetAsync(state_memory_.data(), 0, static_cast<size_t>(bytes), context_.stream()),
+                 "clearing the state");
+    }
     for (size_t i = 0; i < offsets.size(); ++i) {
       const StateEntry& entry = plan_.program.states()[i];
       states_.push_back(state_memory_.data() + offsets[i]);
