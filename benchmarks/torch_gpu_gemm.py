@@ -7,11 +7,13 @@ it, with 1x128 and 128x128 blocks. Random data; the median over CUDA graph repla
 
 import argparse
 import statistics
+import time
 
 import torch
 
 LINEARS = {"qkv": (12288, 4096), "proj": (4096, 4096), "up": (16384, 4096), "down": (4096, 16384)}
-CALLS, REPLAYS = 8, 10
+CALLS, REPLAYS = 8, 20
+WARM_UP = 0.15  # seconds: a cool GPU is faster than one at work
 
 
 def median_seconds(work):
@@ -24,6 +26,10 @@ def median_seconds(work):
     with torch.cuda.graph(graph, stream=stream):
         for _ in range(CALLS):
             work()
+    start = time.perf_counter()
+    while time.perf_counter() - start < WARM_UP:
+        graph.replay()
+        torch.cuda.synchronize()
     times = []
     for _ in range(REPLAYS):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -98,6 +98,10 @@ std::vector<Case> tensor_core_cases() {
                              whole("tensor_f16", 16, 64, 256, "tensor", "tensor", e4, e4, "f16"),
                              whole("row_row", 64, 48, 96, "row", "row", e4, e4, "bf16"),
                              whole("row_tensor", 20, 272, 640, "row", "tensor", e4, e4, "bf16"),
+                             whole("row_tensor_wide", 144, 272, 160, "row", "tensor", e4, e4, "bf16"),
+                             whole("row_row_wide", 80, 96, 96, "row", "row", e4, e4, "f32"),
+                             whole("row_long", 132, 48, 272, "row", "row", e4, e4, "bf16"),
+                             whole("row_3_rows", 3, 48, 272, "row", "row", e4, e4, "f16"),
                              whole("tensor_row_f32", 32, 48, 96, "tensor", "row", e4, e4, "f32"),
                              whole("row_one_row", 1, 64, 256, "row", "tensor", e4, e4, "bf16"),
                              whole("block", 64, 272, 400, "1x128", "128x128", e4, e4, "bf16"),
@@ -107,7 +111,7 @@ std::vector<Case> tensor_core_cases() {
                              whole("block_both", 144, 144, 272, "128x128", "128x128", e4, e4, "bf16"),
                              whole("block_short", 64, 64, 64, "1x128", "128x128", e4, e4, "f32"),
                              whole("vectors", 272, 144, 400, "1x128", "1x128", e4, e4, "f32")};
-  for (const char* scaling : {"tensor", "1x128"}) {  // weight gradients accumulate, residuals are added
+  for (const char* scaling : {"tensor", "row", "1x128"}) {  // weight gradients accumulate, residuals are added
     Case sum = whole(fmt::format("accumulate_{}", scaling), 48, 80, 272, scaling, scaling, e4, e4, "f32");
     sum.inputs.push_back(integers(DType::kF32, {48, 80}, -8, 9));
     cases.push_back(sum);
@@ -200,6 +204,8 @@ std::vector<Case> matmul_cases() {
     }
     cases.push_back(fused_bias(whole("bias", 48, 80, 272, "tensor", "tensor", DType::kE4M3, DType::kE4M3, "bf16"), bias,
                                272, true));
+    cases.push_back(fused_bias(whole("row_bias", 48, 80, 272, "row", "tensor", DType::kE4M3, DType::kE4M3, "bf16"),
+                               bias, 272, true));
   }
   for (bool tb : {false, true}) {
     Case speed = product("512x1024x1024", 512, 1024, 1024, false, tb);

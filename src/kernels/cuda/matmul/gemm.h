@@ -35,7 +35,7 @@ struct GemmSpec {
   std::string key() const;  // "m8192 n4096 k4096 bf16 bf16 bf16 nt ...", without spaces at the ends
 };
 
-// Device pointers of one call. Workspace: kGemmWorkspace bytes, 256-byte aligned.
+// Device pointers of one call; a null scale is 1 under kTensor. Workspace: kGemmWorkspace bytes, 256-byte aligned.
 struct GemmOperands {
   const void* a = nullptr;
   const void* b = nullptr;

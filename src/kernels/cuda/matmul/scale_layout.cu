@@ -38,6 +38,34 @@ __global__ void spread_bias_kernel(const From* __restrict__ from, To* __restrict
   if (i < elements) to[i] = from_float<To>(to_float(from[i % cols]));
 }
 
+template <typename T, typename Bias>
+__global__ void scale_result_kernel(const ScaledResult r) {
+  constexpr int kCount = 4;
+  const int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kCount;
+  if (at >= r.m * r.n) return;
+  const int64_t row = at / r.n, col = at % r.n;
+  float value[kCount], other[kCount];
+  load(r.sums + at, value);
+  const float scale = r.row_scale != nullptr ? r.row_scale[row] : 1.0f;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) value[i] *= scale;
+  if (r.col_scale != nullptr) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) value[i] *= r.col_scale[col + i];
+  }
+  if (r.c != nullptr) {
+    load(static_cast<const T*>(r.c) + at, other);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) value[i] += other[i];
+  }
+  if (r.bias != nullptr) {
+    load(static_cast<const Bias*>(r.bias) + col, other);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) value[i] += other[i];
+  }
+  store(static_cast<T*>(r.out) + at, value);
+}
+
 }  // namespace
 
 void launch_transpose_scales(const float* from, float* to, int64_t rows, int64_t cols, cudaStream_t stream) {
@@ -59,6 +87,14 @@ void launch_spread_bias(const void* from, DType from_type, void* to, DType to_ty
     with_float_type(to_type, [&]<typename To>(To) {
       spread_bias_kernel<<<blocks_of(rows * cols), kThreads, 0, stream>>>(static_cast<const From*>(from),
                                                                           static_cast<To*>(to), rows * cols, cols);
+    });
+  });
+}
+
+void launch_scale_result(const ScaledResult& result, cudaStream_t stream) {
+  with_float_type(result.out_dtype, [&]<typename T>(T) {
+    with_float_type(result.bias_dtype, [&]<typename Bias>(Bias) {
+      scale_result_kernel<T, Bias><<<blocks_of(result.m * result.n / 4), kThreads, 0, stream>>>(result);
     });
   });
 }

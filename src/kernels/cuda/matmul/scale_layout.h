@@ -1,4 +1,5 @@
-// Scale factors and biases in the layouts cuBLASLt reads. Device pointers; the work goes on `stream`.
+// Scale factors and biases in the layouts cuBLASLt reads, and scales applied to a result. Device pointers; the work
+// goes on `stream`.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,5 +19,20 @@ void launch_repeat_scale(const float* from, float* to, int64_t count, cudaStream
 // from [N] f32, bf16 or f16 -> to [rows, N] of any of them, every row the same
 void launch_spread_bias(const void* from, DType from_type, void* to, DType to_type, int64_t rows, int64_t cols,
                         cudaStream_t stream);
+
+// out [M, N] = sums * row_scale [M] * col_scale [N] + c [M, N] + bias [N]; what is null is left out. N a multiple of 4;
+// c of out's type, it may be out itself.
+struct ScaledResult {
+  int64_t m = 0, n = 0;
+  const float* sums = nullptr;
+  const float* row_scale = nullptr;
+  const float* col_scale = nullptr;
+  const void* c = nullptr;
+  const void* bias = nullptr;
+  DType bias_dtype = DType::kF32;
+  void* out = nullptr;
+  DType out_dtype = DType::kBF16;  // f32, bf16 or f16, as bias_dtype
+};
+void launch_scale_result(const ScaledResult& result, cudaStream_t stream);
 
 }  // namespace octet::cuda
