@@ -133,6 +133,21 @@ std::vector<Case> inference_cases() {
                 .blocks_per_sequence = 3,
                 .cache = cache});
   }
+  // Heads of whole 16 bytes in every type of cache.
+  for (DType cache : {DType::kBF16, DType::kE4M3, DType::kE5M2}) {
+    for (int64_t dim : {48, 80}) {
+      add(cases, {.name = fmt::format("cache_{}_{}", dtype_name(cache), dim),
+                  .starts = {0, 2, 3, 13},
+                  .lengths = {7, 150, 60},
+                  .tokens = 13,
+                  .heads = 6,
+                  .kv_heads = 2,
+                  .dim = dim,
+                  .block_size = 16,
+                  .blocks_per_sequence = 10,
+                  .cache = cache});
+    }
+  }
   std::vector<double> starts = {0}, lengths;
   for (int i = 0; i < 16; ++i) starts.push_back(i + 1), lengths.push_back(1000 + i);
   add(cases, {.name = "decode_16x1000_32x128_kv8",

@@ -1,11 +1,12 @@
 // Tensor-core pieces of attention in bf16: swizzled tiles in shared memory, fragments, products of 16 x 8 x 16.
 //
 // A tile has rows of kDim elements, cut in pieces of 16 bytes; piece c of row r lies at c ^ (r % 8), so that the eight
-// rows of a fragment take different banks. A warp owns 16 rows; in sums of products lane l holds, of every 8 columns,
-// columns 2 (l % 4) and the next of row l / 4 (elements 0, 1) and of row l / 4 + 8 (elements 2, 3).
+// rows of a fragment take different banks. A warp owns parts of 16 rows; in sums of products lane l holds, of every 8
+// columns, columns 2 (l % 4) and the next of row l / 4 (elements 0, 1) and of row l / 4 + 8 (elements 2, 3).
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/attention/problem.h"
 #include "kernels/cuda/common/numbers.cuh"
@@ -55,16 +56,31 @@ __device__ __forceinline__ void load_fragments_transposed(uint32_t address, uint
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(address));
 }
+// Of bf16, or f16.
+template <typename T = bf16>
 __device__ __forceinline__ void multiply_add(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  if constexpr (std::is_same_v<T, bf16>) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
 }
 
+template <typename T = bf16>
 __device__ __forceinline__ uint32_t pack(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&pair);
+  if constexpr (std::is_same_v<T, bf16>) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  } else {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  }
 }
 
 // The 16 x 16 fragment of rows [first_row, first_row + 16), elements [16 k, 16 k + 16) as the left operand.
@@ -74,44 +90,58 @@ __device__ __forceinline__ void left_fragment(const bf16* tile, int first_row, i
   load_fragments(shared_address(tile) + piece_offset<kDim>(first_row + lane % 16, 2 * k + lane / 16), to);
 }
 
-// products[n] += left rows . rows [8 n, 8 n + 8) of `right`, over kDim elements; left(k, fragment) gives the left
-// operand.
-template <int kDim, int kRows, typename Left>
-__device__ __forceinline__ void multiply_rows(float (&products)[kRows / 8][4], const bf16* right, Left left) {
+// products[m][n] += left rows of part m . rows [8 n, 8 n + 8) of `right`, over kDim elements; left(m, k, fragment)
+// gives the left operand. Fragments of the right side serve all kParts of 16 rows.
+template <int kDim, int kRows, int kParts, typename Left>
+__device__ __forceinline__ void multiply_rows(float (&products)[kParts][kRows / 8][4], const bf16* right, Left left) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int row = lane % 8 + lane / 16 * 8, half = lane / 8 % 2;
   const uint32_t base = shared_address(right);
 #pragma unroll
   for (int k = 0; k < kDim / 16; ++k) {
-    uint32_t a[4];
-    left(k, a);
+    uint32_t a[kParts][4];
+#pragma unroll
+    for (int m = 0; m < kParts; ++m) left(m, k, a[m]);
 #pragma unroll
     for (int n = 0; n < kRows / 8; n += 2) {
       uint32_t b[4];
       load_fragments(base + piece_offset<kDim>(8 * n + row, 2 * k + half), b);
-      multiply_add(products[n], a, b[0], b[1]);
-      multiply_add(products[n + 1], a, b[2], b[3]);
+#pragma unroll
+      for (int m = 0; m < kParts; ++m) {
+        multiply_add(products[m][n], a[m], b[0], b[1]);
+        multiply_add(products[m][n + 1], a[m], b[2], b[3]);
+      }
     }
   }
 }
 
-// sums[n] += weights . columns [8 n, 8 n + 8) of `right`, over its kRows rows; weights are sums of products, as bf16.
-template <int kDim, int kRows>
-__device__ __forceinline__ void add_weighted_rows(float (&sums)[kDim / 8][4], const float (&weights)[kRows / 8][4],
-                                                  const bf16* right) {
+// sums[m][n] += weights of part m . columns [8 n, 8 n + 8) of `right`, over its kRows rows; weights are sums of
+// products, as bf16.
+template <int kDim, int kRows, int kParts>
+__device__ __forceinline__ void add_weighted_rows(float (&sums)[kParts][kDim / 8][4],
+                                                  const float (&weights)[kParts][kRows / 8][4], const bf16* right) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const uint32_t base = shared_address(right);
 #pragma unroll
   for (int k = 0; k < kRows / 16; ++k) {
-    const uint32_t a[4] = {pack(weights[2 * k][0], weights[2 * k][1]), pack(weights[2 * k][2], weights[2 * k][3]),
-                           pack(weights[2 * k + 1][0], weights[2 * k + 1][1]),
-                           pack(weights[2 * k + 1][2], weights[2 * k + 1][3])};
+    uint32_t a[kParts][4];
+#pragma unroll
+    for (int m = 0; m < kParts; ++m) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float(&w)[4] = weights[m][2 * k + i / 2];
+        a[m][i] = pack(w[i % 2 * 2], w[i % 2 * 2 + 1]);
+      }
+    }
 #pragma unroll
     for (int n = 0; n < kDim / 8; n += 2) {
       uint32_t b[4];
       load_fragments_transposed(base + piece_offset<kDim>(16 * k + lane % 16, n + lane / 16), b);
-      multiply_add(sums[n], a, b[0], b[1]);
-      multiply_add(sums[n + 1], a, b[2], b[3]);
+#pragma unroll
+      for (int m = 0; m < kParts; ++m) {
+        multiply_add(sums[m][n], a[m], b[0], b[1]);
+        multiply_add(sums[m][n + 1], a[m], b[2], b[3]);
+      }
     }
   }
 }

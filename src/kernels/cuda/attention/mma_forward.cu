@@ -1,79 +1,87 @@
-// Forward attention of bf16 on tensor cores: 64 queries of a head a block.
+// Forward attention of bf16 on tensor cores: 128 queries of a head a block.
 #include "kernels/cuda/attention/mma.h"
 #include "kernels/cuda/attention/mma_forward.cuh"
 
 namespace octet::cuda {
 namespace {
 
-template <int kDim>
+template <int kDim, int kParts>
 __global__ void __launch_bounds__(mma::kForwardThreads) attention_mma_kernel(AttentionProblem p, AttentionOperands x) {
+  using Rows = mma::ForwardRows<kDim, kParts>;
+  constexpr int kQueries = mma::kForwardQueries<kParts>;
   extern __shared__ uint4 shared_pieces[];
-  __shared__ VisibleRows visible;
+  __shared__ VisibleRowsOf<kQueries> visible;
   // The last queries see most keys: they start first.
-  const int first_query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * mma::kForwardQueries;
+  const int first_query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kQueries;
   const int head = static_cast<int>(blockIdx.y), kv_head = head / p.group();
-  visible.find<false>(p, x.segments, first_query);
+  visible.template find<false>(p, x.segments, first_query);
   RandomStream stream{};
   if (p.dropout) stream = RandomStream::of(x.rng, p.key);
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp_row = static_cast<int>(threadIdx.x) / 32 * 16;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
 
-  const auto load = [&](bf16* tile, const Operand& from, int first, int heads, int of_head) {
-    mma::load_tile_async<kDim, 64, mma::kForwardThreads>(
+  const auto load = [&](auto rows, bf16* tile, const Operand& from, int first, int heads, int of_head) {
+    mma::load_tile_async<kDim, decltype(rows)::value, mma::kForwardThreads>(
         tile, static_cast<const bf16*>(from.data), heads, of_head, p.dim,
         [=, tokens = p.tokens](int row) { return first + row < tokens ? first + row : -1; });
   };
-  mma::ForwardRows<kDim> rows;
-  mma::forward_walk<kDim>(
+  Rows rows;
+  mma::forward_walk<kDim, kParts>(
       reinterpret_cast<bf16*>(shared_pieces), visible, p.scale, p.dropout, rows,
-      [&](bf16* tile) { load(tile, x.q, first_query, p.heads, head); },
-      [&](bf16* tile, int key) { load(tile, x.k, key, p.kv_heads, kv_head); },
-      [&](bf16* tile, int key) { load(tile, x.v, key, p.kv_heads, kv_head); },
-      [&](int key, float(&weights)[mma::kForwardKeys / 8][4]) {
+      [&](bf16* tile) { load(Width<kQueries>{}, tile, x.q, first_query, p.heads, head); },
+      [&](bf16* tile, int key) { load(Width<mma::kForwardKeys>{}, tile, x.k, key, p.kv_heads, kv_head); },
+      [&](bf16* tile, int key) { load(Width<mma::kForwardKeys>{}, tile, x.v, key, p.kv_heads, kv_head); },
+      [&](int key, float(&weights)[kParts][mma::kForwardKeys / 8][4]) {
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int row = warp_row + lane / 4 + 8 * i;
-          const int64_t first =
-              (static_cast<int64_t>(head) * p.tokens + first_query + row) * p.max_length + key - visible.start[row];
-          const uint64_t kept = mma::kept_bits<mma::kForwardKeys>(stream, p.threshold, first) >> (lane % 4 * 2);
+        for (int m = 0; m < kParts; ++m) {
 #pragma unroll
-          for (int n = 0; n < mma::kForwardKeys / 8; ++n) {
+          for (int i = 0; i < 2; ++i) {
+            const int row = Rows::row(m, i);
+            const int64_t first =
+                (static_cast<int64_t>(head) * p.tokens + first_query + row) * p.max_length + key - visible.start[row];
+            const uint64_t kept = mma::kept_bits<mma::kForwardKeys>(stream, p.threshold, first) >> (lane % 4 * 2);
 #pragma unroll
-            for (int e = 0; e < 2; ++e) {
-              float& weight = weights[n][2 * i + e];
-              weight = (kept >> (8 * n + e) & 1) != 0 ? weight * p.kept_factor : 0.0f;
+            for (int n = 0; n < mma::kForwardKeys / 8; ++n) {
+#pragma unroll
+              for (int e = 0; e < 2; ++e) {
+                float& weight = weights[m][n][2 * i + e];
+                weight = (kept >> (8 * n + e) & 1) != 0 ? weight * p.kept_factor : 0.0f;
+              }
             }
           }
         }
       });
   const auto row_of = [&](int row) { return first_query + row < p.tokens ? first_query + row : -1; };
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int row = row_of(warp_row + lane / 4 + 8 * i);
-    if (x.lse == nullptr || row < 0 || lane % 4 != 0) continue;
-    x.lse[static_cast<int64_t>(row) * p.heads + head] =
-        rows.sees[i] ? rows.largest[i] * p.scale + logf(rows.sum[i]) : 0.0f;
+  for (int m = 0; m < kParts; ++m) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = row_of(Rows::row(m, i));
+      if (x.lse == nullptr || row < 0 || lane % 4 != 0) continue;
+      x.lse[static_cast<int64_t>(row) * p.heads + head] =
+          rows.sees[m][i] ? rows.largest[m][i] * p.scale + logf(rows.sum[m][i]) : 0.0f;
+    }
   }
   if (x.out.data != nullptr) {
-    mma::store_results<kDim>(rows, static_cast<bf16*>(x.out.data), p.heads, head, p.dim, row_of);
+    mma::store_results<kDim, kParts>(rows, static_cast<bf16*>(x.out.data), p.heads, head, p.dim, row_of);
   }
 }
 
-template <int kDim>
+template <int kDim, int kParts>
 void launch(const AttentionProblem& p, const AttentionOperands& x, cudaStream_t stream) {
-  constexpr size_t kBytes = mma::kForwardBytes<kDim>;
-  allow_shared(attention_mma_kernel<kDim>, kBytes);
-  const auto blocks = static_cast<unsigned>((p.tokens + mma::kForwardQueries - 1) / mma::kForwardQueries);
-  attention_mma_kernel<kDim>
-      <<<dim3(blocks, static_cast<unsigned>(p.heads)), mma::kForwardThreads, kBytes, stream>>>(p, x);
+  constexpr size_t kBytes = mma::kForwardBytes<kDim, kParts>;
+  allow_shared(attention_mma_kernel<kDim, kParts>, kBytes);
+  constexpr int kQueries = mma::kForwardQueries<kParts>;
+  const dim3 grid(static_cast<unsigned>((p.tokens + kQueries - 1) / kQueries), static_cast<unsigned>(p.heads));
+  attention_mma_kernel<kDim, kParts><<<grid, mma::kForwardThreads, kBytes, stream>>>(p, x);
 }
 
 }  // namespace
 
 void launch_attention_mma(const AttentionProblem& p, const AttentionOperands& x, cudaStream_t stream) {
   if (p.dim <= 64) {
-    launch<64>(p, x, stream);
+    launch<64, 2>(p, x, stream);
   } else {
-    launch<128>(p, x, stream);
+    launch<128, 2>(p, x, stream);
   }
 }
 

@@ -6,121 +6,137 @@
 
 namespace octet::cuda::mma {
 
-inline constexpr int kForwardThreads = 128, kForwardQueries = 64, kForwardKeys = 64;
-template <int kDim>
-inline constexpr size_t kForwardBytes = static_cast<size_t>(kForwardQueries + 2 * kForwardKeys) * kDim * sizeof(bf16);
+inline constexpr int kForwardThreads = 128, kForwardKeys = 64;
+template <int kParts>
+inline constexpr int kForwardQueries = 64 * kParts;  // a warp has kParts times 16
+template <int kDim, int kParts>
+inline constexpr size_t kForwardBytes = static_cast<size_t>(kForwardQueries<kParts> + 2 * kForwardKeys) * kDim *
+                                        sizeof(bf16);
 
-// Results of a warp's 16 queries; a lane has two of them.
-template <int kDim>
+// Results of a warp's queries; a lane has two of every 16.
+template <int kDim, int kParts>
 struct ForwardRows {
-  float result[kDim / 8][4] = {}, largest[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
-  bool sees[2];
+  float result[kParts][kDim / 8][4] = {}, largest[kParts][2], sum[kParts][2] = {};
+  bool sees[kParts][2];
+
+  // Own row of element i of part m.
+  __device__ static int row(int m, int i) {
+    return (static_cast<int>(threadIdx.x) / 32 * kParts + m) * 16 + static_cast<int>(threadIdx.x) % 32 / 4 + 8 * i;
+  }
 };
 
 // shared: [kForwardQueries + 2 kForwardKeys][kDim]: queries, keys, values. load_queries(tile) and load_keys,
 // load_values(tile, first key) begin the copies; drop(first key, weights) scales the probabilities, with dropout.
-template <int kDim, typename LoadQueries, typename LoadKeys, typename LoadValues, typename Drop>
-__device__ __forceinline__ void forward_walk(bf16* shared, const VisibleRows& visible, float scale, bool dropout,
-                                             ForwardRows<kDim>& rows, LoadQueries load_queries, LoadKeys load_keys,
-                                             LoadValues load_values, Drop drop) {
+template <int kDim, int kParts, typename LoadQueries, typename LoadKeys, typename LoadValues, typename Drop>
+__device__ __forceinline__ void forward_walk(bf16* shared, const VisibleRowsOf<kForwardQueries<kParts>>& visible,
+                                             float scale, bool dropout, ForwardRows<kDim, kParts>& rows,
+                                             LoadQueries load_queries, LoadKeys load_keys, LoadValues load_values,
+                                             Drop drop) {
+  using Rows = ForwardRows<kDim, kParts>;
   constexpr float kLog2e = 1.44269504088896341f;
-  bf16 *queries = shared, *keys = queries + kForwardQueries * kDim, *values = keys + kForwardKeys * kDim;
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp_row = static_cast<int>(threadIdx.x) / 32 * 16;
+  bf16 *queries = shared, *keys = queries + kForwardQueries<kParts> * kDim, *values = keys + kForwardKeys * kDim;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp_row = Rows::row(0, 0) - lane / 4;
   const float steps = scale * kLog2e;  // scores as powers of two
-  int low[2], high[2];
+  int low[kParts][2], high[kParts][2];
+  int lowest = 0, highest = visible.last;  // all of this lane's rows see [lowest, highest)
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    low[i] = visible.low[warp_row + lane / 4 + 8 * i], high[i] = visible.high[warp_row + lane / 4 + 8 * i];
-    rows.sees[i] = low[i] < high[i];
+  for (int m = 0; m < kParts; ++m) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      low[m][i] = visible.low[Rows::row(m, i)], high[m][i] = visible.high[Rows::row(m, i)];
+      lowest = max(lowest, low[m][i]), highest = min(highest, high[m][i]);
+      rows.sees[m][i] = low[m][i] < high[m][i];
+      rows.largest[m][i] = -INFINITY;
+    }
   }
   const int first = visible.first / kForwardKeys * kForwardKeys, last = visible.last;
   load_queries(queries);
   if (first < last) load_keys(keys, first);
   commit_copies();
-  // Queries stay in registers where these are enough.
-  constexpr bool kKeep = kDim <= 64;
-  uint32_t q[kKeep ? kDim / 16 : 1][4];
   for (int tile = first; tile < last; tile += kForwardKeys) {
     wait_copies<0>();
     __syncthreads();
     load_values(values, tile);
     commit_copies();
-    if (kKeep && tile == first) {
+    float scores[kParts][kForwardKeys / 8][4] = {};
+    multiply_rows<kDim, kForwardKeys, kParts>(
+        scores, keys, [&](int m, int k, uint32_t(&a)[4]) { left_fragment<kDim>(queries, warp_row + 16 * m, k, a); });
+    if (!__all_sync(kWholeWarp, tile >= lowest && tile + kForwardKeys <= highest)) {
 #pragma unroll
-      for (int k = 0; k < kDim / 16; ++k) left_fragment<kDim>(queries, warp_row, k, q[kKeep ? k : 0]);
-    }
-    float scores[kForwardKeys / 8][4] = {};
-    multiply_rows<kDim, kForwardKeys>(scores, keys, [&](int k, uint32_t(&a)[4]) {
-      if constexpr (!kKeep) {
-        left_fragment<kDim>(queries, warp_row, k, a);
-      } else {
+      for (int m = 0; m < kParts; ++m) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) a[i] = q[k][i];
-      }
-    });
-    const bool whole = __all_sync(kWholeWarp, tile >= low[0] && tile >= low[1] && tile + kForwardKeys <= high[0] &&
-                                                  tile + kForwardKeys <= high[1]);
-    if (!whole) {
+        for (int n = 0; n < kForwardKeys / 8; ++n) {
 #pragma unroll
-      for (int n = 0; n < kForwardKeys / 8; ++n) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int key = tile + 8 * n + lane % 4 * 2 + e % 2;
-          if (key < low[e / 2] || key >= high[e / 2]) scores[n][e] = -INFINITY;
+          for (int e = 0; e < 4; ++e) {
+            const int key = tile + 8 * n + lane % 4 * 2 + e % 2;
+            if (key < low[m][e / 2] || key >= high[m][e / 2]) scores[m][n][e] = -INFINITY;
+          }
         }
       }
     }
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      float top = rows.largest[i];
+    for (int m = 0; m < kParts; ++m) {
 #pragma unroll
-      for (int n = 0; n < kForwardKeys / 8; ++n) top = fmaxf(top, fmaxf(scores[n][2 * i], scores[n][2 * i + 1]));
-      top = quad_max(top);
-      const float anchor = top == -INFINITY ? 0.0f : top * steps;  // rows that see nothing yet
-      const float shrink = power_of_two(fmaf(rows.largest[i], steps, -anchor));
-      rows.largest[i] = top;
-      float added = 0;
+      for (int i = 0; i < 2; ++i) {
+        float top = rows.largest[m][i];
 #pragma unroll
-      for (int n = 0; n < kForwardKeys / 8; ++n) {
-#pragma unroll
-        for (int e = 2 * i; e < 2 * i + 2; ++e) {
-          scores[n][e] = power_of_two(fmaf(scores[n][e], steps, -anchor));
-          added += scores[n][e];
+        for (int n = 0; n < kForwardKeys / 8; ++n) {
+          top = fmaxf(top, fmaxf(scores[m][n][2 * i], scores[m][n][2 * i + 1]));
         }
-      }
-      rows.sum[i] = fmaf(rows.sum[i], shrink, added);  // of this lane's columns
+        top = quad_max(top);
+        const float anchor = top == -INFINITY ? 0.0f : top * steps;  // rows that see nothing yet
+        const float shrink = power_of_two(fmaf(rows.largest[m][i], steps, -anchor));
+        rows.largest[m][i] = top;
+        float added = 0;
 #pragma unroll
-      for (int n = 0; n < kDim / 8; ++n) rows.result[n][2 * i] *= shrink, rows.result[n][2 * i + 1] *= shrink;
+        for (int n = 0; n < kForwardKeys / 8; ++n) {
+#pragma unroll
+          for (int e = 2 * i; e < 2 * i + 2; ++e) {
+            scores[m][n][e] = power_of_two(fmaf(scores[m][n][e], steps, -anchor));
+            added += scores[m][n][e];
+          }
+        }
+        rows.sum[m][i] = fmaf(rows.sum[m][i], shrink, added);  // of this lane's columns
+#pragma unroll
+        for (int n = 0; n < kDim / 8; ++n) rows.result[m][n][2 * i] *= shrink, rows.result[m][n][2 * i + 1] *= shrink;
+      }
     }
     if (dropout) drop(tile, scores);
     wait_copies<0>();
     __syncthreads();
     if (tile + kForwardKeys < last) load_keys(keys, tile + kForwardKeys);
     commit_copies();
-    add_weighted_rows<kDim, kForwardKeys>(rows.result, scores, values);
+    add_weighted_rows<kDim, kForwardKeys, kParts>(rows.result, scores, values);
   }
   wait_copies<0>();
 #pragma unroll
-  for (int i = 0; i < 2; ++i) rows.sum[i] = quad_sum(rows.sum[i]);
+  for (int m = 0; m < kParts; ++m) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) rows.sum[m][i] = quad_sum(rows.sum[m][i]);
+  }
 }
 
 // out[row_of(own row)][head] of the block's queries; nothing where row_of is negative, zeros for rows that see nothing.
-template <int kDim, typename RowOf>
-__device__ __forceinline__ void store_results(const ForwardRows<kDim>& rows, bf16* out, int heads, int head, int dim,
-                                              RowOf row_of) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp_row = static_cast<int>(threadIdx.x) / 32 * 16;
+template <int kDim, int kParts, typename RowOf>
+__device__ __forceinline__ void store_results(const ForwardRows<kDim, kParts>& rows, bf16* out, int heads, int head,
+                                              int dim, RowOf row_of) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int row = row_of(warp_row + lane / 4 + 8 * i);
-    if (row < 0) continue;
-    const float inverse = rows.sees[i] ? 1.0f / rows.sum[i] : 0.0f;
-    bf16* to = out + (static_cast<int64_t>(row) * heads + head) * dim;
+  for (int m = 0; m < kParts; ++m) {
 #pragma unroll
-    for (int n = 0; n < kDim / 8; ++n) {
-      const int d = 8 * n + lane % 4 * 2;
-      if (d >= dim) continue;
-      *reinterpret_cast<uint32_t*>(to + d) =
-          rows.sees[i] ? pack(rows.result[n][2 * i] * inverse, rows.result[n][2 * i + 1] * inverse) : 0u;
+    for (int i = 0; i < 2; ++i) {
+      const int row = row_of(rows.row(m, i));
+      if (row < 0) continue;
+      const bool sees = rows.sees[m][i];
+      const float inverse = sees ? 1.0f / rows.sum[m][i] : 0.0f;
+      bf16* to = out + (static_cast<int64_t>(row) * heads + head) * dim;
+#pragma unroll
+      for (int n = 0; n < kDim / 8; ++n) {
+        const int d = 8 * n + lane % 4 * 2;
+        if (d >= dim) continue;
+        *reinterpret_cast<uint32_t*>(to + d) =
+            sees ? pack(rows.result[m][n][2 * i] * inverse, rows.result[m][n][2 * i + 1] * inverse) : 0u;
+      }
     }
   }
 }

@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads)
   load(Width<kOwn>{}, own_beside, kOwnIsKey ? x.v : x.dout, first_own, own_heads, own_head);
   load_step(0);
 
-  float sums[kDim / 8][4] = {}, value_sums[kOwnIsKey ? kDim / 8 : 1][4] = {};
+  float sums[1][kDim / 8][4] = {}, value_sums[1][kDim / 8][4] = {};
   int low[2], high[2], start[2];
   float own_lse[2] = {}, own_delta[2] = {};
 #pragma unroll
@@ -109,11 +109,12 @@ __global__ void __launch_bounds__(kThreads)
     const int head = first_head + step / tiles, first = (first_tile + step % tiles) * kOthers;
     const bf16 *other = others + step % 2 * 2 * kTile, *other_beside = other + kTile;
     const float* other_numbers = numbers + step % 2 * 2 * kOthers;
-    float probabilities[kOthers / 8][4] = {}, gradients[kOthers / 8][4] = {};
-    mma::multiply_rows<kDim, kOthers>(probabilities, other,
-                                      [&](int k, uint32_t(&a)[4]) { mma::left_fragment<kDim>(own, warp_row, k, a); });
-    mma::multiply_rows<kDim, kOthers>(
-        gradients, other_beside, [&](int k, uint32_t(&a)[4]) { mma::left_fragment<kDim>(own_beside, warp_row, k, a); });
+    float probabilities[1][kOthers / 8][4] = {}, gradients[1][kOthers / 8][4] = {};
+    mma::multiply_rows<kDim, kOthers, 1>(
+        probabilities, other, [&](int, int k, uint32_t(&a)[4]) { mma::left_fragment<kDim>(own, warp_row, k, a); });
+    mma::multiply_rows<kDim, kOthers, 1>(gradients, other_beside, [&](int, int k, uint32_t(&a)[4]) {
+      mma::left_fragment<kDim>(own_beside, warp_row, k, a);
+    });
 
     // Dropout. Queries own: bit c of kept[i] is key first + c for own row i. Keys own: a lane draws the warp's 16 keys
     // for queries first + lane and first + lane + 32, bit r is own row warp_row + r.
@@ -142,7 +143,7 @@ __global__ void __launch_bounds__(kThreads)
         }
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          float &probability = probabilities[n][2 * i + e], &gradient = gradients[n][2 * i + e];
+          float &probability = probabilities[0][n][2 * i + e], &gradient = gradients[0][n][2 * i + e];
           const float lse = kOwnIsKey ? other_numbers[column] : own_lse[i];
           const float row_delta = kOwnIsKey ? other_numbers[kOthers + column] : own_delta[i];
           float keep = 1;
@@ -157,8 +158,8 @@ __global__ void __launch_bounds__(kThreads)
         }
       }
     }
-    mma::add_weighted_rows<kDim, kOthers>(sums, gradients, other);
-    if constexpr (kOwnIsKey) mma::add_weighted_rows<kDim, kOthers>(value_sums, probabilities, other_beside);
+    mma::add_weighted_rows<kDim, kOthers, 1>(sums, gradients, other);
+    if constexpr (kOwnIsKey) mma::add_weighted_rows<kDim, kOthers, 1>(value_sums, probabilities, other_beside);
   }
   mma::wait_copies<0>();
 
@@ -173,7 +174,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int n = 0; n < kDim / 8; ++n) {
         const int d = 8 * n + lane % 4 * 2;
         if (d < p.dim) {
-          *reinterpret_cast<uint32_t*>(at + d) = mma::pack(from[n][2 * i] * factor, from[n][2 * i + 1] * factor);
+          *reinterpret_cast<uint32_t*>(at + d) = mma::pack(from[0][n][2 * i] * factor, from[0][n][2 * i + 1] * factor);
         }
       }
     }

@@ -185,8 +185,9 @@ struct Segment {
 
 // Which other rows each own row of a block sees: queries see keys [max(start, t - window + 1), t], keys are seen by
 // queries [j, min(end, j + window)). `first` and `last` bound them all.
-struct VisibleRows {
-  int low[kOwn], high[kOwn], start[kOwn];
+template <int kRows>
+struct VisibleRowsOf {
+  int low[kRows], high[kRows], start[kRows];
   int first, last;
 
   template <bool kOwnIsKey>
@@ -194,7 +195,7 @@ struct VisibleRows {
     const int i = static_cast<int>(threadIdx.x);
     if (i == 0) first = p.tokens, last = 0;
     __syncthreads();
-    if (i < kOwn) {
+    if (i < kRows) {
       const int t = own_first + i;
       Segment s{t, t};
       if (t < p.tokens) s = Segment::of(segments, p.segments, t, p.tokens);
@@ -211,6 +212,8 @@ struct VisibleRows {
     __syncthreads();
   }
 };
+
+using VisibleRows = VisibleRowsOf<kOwn>;
 
 // The factor of a probability: 0 or 1 / (1 - p) with dropout.
 __device__ __forceinline__ float keep_factor(const AttentionProblem& p, const RandomStream& stream, int head, int query,

@@ -40,7 +40,7 @@ int64_t decode_scratch_bytes(const PagedProblem& problem, int splits);
 void launch_paged_decode(const PagedProblem& problem, const PagedOperands& operands, int splits, void* scratch,
                          cudaStream_t stream);
 void launch_paged_prefill(const PagedProblem& problem, const PagedOperands& operands, cudaStream_t stream);
-// On tensor cores: q bf16, the cache bf16 or FP8, dim a multiple of 8 up to 128.
+// On tensor cores: q bf16, the cache bf16 or FP8, dim up to 128 with rows of whole 16 bytes.
 void launch_paged_decode_mma(const PagedProblem& problem, const PagedOperands& operands, int splits, void* scratch,
                              cudaStream_t stream);
 void launch_paged_prefill_mma(const PagedProblem& problem, const PagedOperands& operands, cudaStream_t stream);

@@ -151,7 +151,7 @@ __global__ void join_pieces_kernel(PagedProblem p, PagedOperands x, int splits, 
 
 int decode_splits(const PagedProblem& p, int sm_count) {
   const int blocks = p.sequences * p.kv_heads, context = p.blocks * p.block_size;
-  const int wanted = (8 * sm_count + blocks - 1) / blocks;  // some blocks an SM
+  const int wanted = (4 * sm_count + blocks - 1) / blocks;  // some blocks an SM
   const int useful =
       (context + kKeys * kDecodeWarps - 1) / (kKeys * kDecodeWarps);  // one block of keys a warp at least
   return max(1, min(min(wanted, useful), kMostSplits));

@@ -40,23 +40,23 @@ __global__ void __launch_bounds__(mma::kForwardThreads) paged_prefill_mma_kernel
       }
     }
   };
-  mma::ForwardRows<kDim> rows;
-  mma::forward_walk<kDim>(
+  mma::ForwardRows<kDim, 1> rows;
+  mma::forward_walk<kDim, 1>(
       reinterpret_cast<bf16*>(shared_pieces), visible, p.scale, false, rows,
       [&](bf16* to) {
-        mma::load_tile_async<kDim, mma::kForwardQueries, mma::kForwardThreads>(to, static_cast<const bf16*>(x.q.data),
-                                                                               p.heads, head, p.dim, row_of);
+        mma::load_tile_async<kDim, kOwn, mma::kForwardThreads>(to, static_cast<const bf16*>(x.q.data), p.heads, head,
+                                                               p.dim, row_of);
       },
       [&](bf16* to, int key) { gather(to, x.k, key); }, [&](bf16* to, int key) { gather(to, x.v, key); },
-      [](int, float(&)[mma::kForwardKeys / 8][4]) {});
-  mma::store_results<kDim>(rows, static_cast<bf16*>(x.out.data), p.heads, head, p.dim, row_of);
+      [](int, float(&)[1][mma::kForwardKeys / 8][4]) {});
+  mma::store_results<kDim, 1>(rows, static_cast<bf16*>(x.out.data), p.heads, head, p.dim, row_of);
 }
 
 template <typename T>
 void launch(const PagedProblem& p, const PagedOperands& x, cudaStream_t stream) {
   const auto launch_dim = [&](auto width) {
     constexpr int kDim = decltype(width)::value;
-    constexpr size_t kBytes = mma::kForwardBytes<kDim>;
+    constexpr size_t kBytes = mma::kForwardBytes<kDim, 1>;
     allow_shared(paged_prefill_mma_kernel<T, kDim>, kBytes);
     paged_prefill_mma_kernel<T, kDim><<<prefill_grid(p), mma::kForwardThreads, kBytes, stream>>>(p, x);
   };

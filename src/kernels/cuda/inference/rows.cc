@@ -40,7 +40,8 @@ bool accepts_paged_mma(const Graph& graph, const Node& node) {
   const DType cache = graph.dtype(node.inputs[1]);
   const int64_t dim = node.attrs.get<int64_t>("head_dim");
   return graph.dtype(node.inputs[0]) == DType::kBF16 && (cache == DType::kBF16 || is_fp8(cache)) &&
-         graph.dtype(node.inputs[2]) == cache && dim % 8 == 0 && dim <= 128 && node.attrs.get<double>("scale") > 0;
+         graph.dtype(node.inputs[2]) == cache && dim % (is_fp8(cache) ? 16 : 8) == 0 && dim <= 128 &&
+         node.attrs.get<double>("scale") > 0;
 }
 
 PagedProblem problem_of(const Graph& graph, const Node& node) {
