@@ -9,11 +9,15 @@ namespace {
 using Match = std::vector<FusionMember>;
 using Accepts = bool (*)(const Graph& graph, const Node& node);
 
-// One link of a chain: a node that reads result 0 of the node before it.
+// One link of a chain: a node that reads result 0 of a node before it.
 struct Link {
   const char* name;
   Accepts accepts;
+  size_t back = 1;  // which one: the one before, the one before that
 };
+Link beside(Link link) {  // reads what the link before it reads
+  return {link.name, link.accepts, link.back + 1};
+}
 
 bool is_norm(const Graph&, const Node& node) { return node.op == Op::kLayerNorm || node.op == Op::kRmsNorm; }
 bool is_norm_grad(const Graph&, const Node& node) {
@@ -137,9 +141,11 @@ Match matmul_bias(const UseGraph& uses, NodeId first) {
 FusionPattern row(const char* kind, const char* members, std::vector<Link> links) {
   return {kind, members, [links](const UseGraph& uses, NodeId first) {
             Match match;
-            NodeId node = first;
             for (const Link& link : links) {
-              if (!match.empty()) node = find_user(uses, {node, 0}, link, uses.node(first).phase);
+              NodeId node = first;
+              if (!match.empty()) {
+                node = find_user(uses, {match[match.size() - link.back].node, 0}, link, uses.node(first).phase);
+              }
               if (node == NodeId::kNone || !link.accepts(uses.graph(), uses.node(node))) return Match{};
               match.push_back({node, link.name});
             }
@@ -194,10 +200,13 @@ std::span<const FusionPattern> fusion_patterns() {
       row("gelu_grad_bias", "gelu_grad, bias_grad", {kGeluGrad, kRowSum}),
       row("gelu_grad_quantize", "gelu_grad, quantize", {kGeluGrad, kQuantize}),
       row("gelu_grad_amax", "gelu_grad, amax", {kGeluGrad, kAmaxOf}),
-      row("norm_grad_add", "norm_grad, add", {kNormGrad, kAdd}),
+      row("norm_grad_add_bias_amax", "norm_grad, add, bias_grad, amax", {kNormGrad, kAdd, kRowSum, beside(kAmaxOf)}),
+      row("norm_grad_add_amax", "norm_grad, add, amax", {kNormGrad, kAdd, kAmaxOf}),
       fan("bias_grad_quantize", "bias_grad, quantize", std::nullopt, {kRowSum, kQuantize}),
       fan("bias_grad_amax", "bias_grad, amax", std::nullopt, {kRowSum, kAmaxOf}),
       {"matmul_bias", "matmul or scaled_matmul, bias", matmul_bias},  // after those that take the bias
+      row("norm_grad_add_bias", "norm_grad, add, bias_grad", {kNormGrad, kAdd, kRowSum}),
+      row("norm_grad_add", "norm_grad, add", {kNormGrad, kAdd}),
   };
   return table;
 }

@@ -106,6 +106,10 @@ TEST(Fuse, CountsPerRecipe) {
   EXPECT_EQ(kinds("gpt2", "fp8-current", "train").at("gelu_grad_bias_amax"), 2);
   EXPECT_EQ(kinds("gpt2", "fp8-delayed", "train").at("gelu_grad_bias_quantize"), 2);
   EXPECT_EQ(kinds("gpt2", "fp8-delayed", "train").at("bias_grad_quantize"), 10);  // q, k, v, o, down
+  // The gradient of the residual stream is the dy of the linear before, but for the embedding's.
+  EXPECT_EQ(kinds("gpt2", "fp8-current", "train").at("norm_grad_add_bias_amax"), 3);
+  EXPECT_EQ(kinds("gpt2", "bf16", "train").at("norm_grad_add_bias"), 3);
+  EXPECT_EQ(kinds("llama", "fp8-current", "train").at("norm_grad_add_amax"), 3);
 }
 
 TEST(Fuse, ResultsNobodyReadsAreDropped) {

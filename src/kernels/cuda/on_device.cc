@@ -71,7 +71,8 @@ cpu::BoundKernel on_device(DeviceContext& context, const KernelRow& row, const G
     GuardedDeviceBuffer workspace(static_cast<size_t>(scratch), nullptr);
     const std::span<std::byte> scratch_span{reinterpret_cast<std::byte*>(workspace.data()),
                                             static_cast<size_t>(scratch)};
-    check_cuda(cudaStreamSynchronize(nullptr), "poisoning");  // the kernel's stream does not wait for it
+    // Fills and uploads go by the default stream, which the context's own stream does not wait for.
+    check_cuda(cudaDeviceSynchronize(), "filling test buffers");
     kernel({.in = in, .out = out, .workspace = scratch_span, .stream = context.stream()});
     check_cuda(cudaGetLastError(), "launching a kernel");
     check_cuda(cudaStreamSynchronize(context.stream()), "running a kernel");

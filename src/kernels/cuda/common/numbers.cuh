@@ -83,6 +83,48 @@ __device__ __forceinline__ void store(T* to, const float (&from)[kCount]) {
   for (int i = 0; i < kCount; ++i) v.at[i] = from_float<T>(from[i]);
   *reinterpret_cast<Vec<T, kCount>*>(to) = v;
 }
+// kCount neighbouring elements of bf16 or float32 as words: what a kernel holds, stores or compares without unpacking.
+template <typename T, int kCount>
+struct alignas(sizeof(T) * kCount) Packed {
+  static constexpr int kWords = static_cast<int>(sizeof(T)) * kCount / 4;
+  uint32_t words[kWords];
+
+  __device__ __forceinline__ void unpack(float (&to)[kCount]) const {
+    if constexpr (sizeof(T) == 4) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) to[i] = __uint_as_float(words[i]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) {
+        to[2 * i] = __uint_as_float(words[i] << 16), to[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+      }
+    }
+  }
+};
+// Pairs of bf16 round in one conversion.
+template <typename T, int kCount>
+__device__ __forceinline__ Packed<T, kCount> pack(const float (&from)[kCount]) {
+  Packed<T, kCount> packed;
+  if constexpr (sizeof(T) == 4) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) packed.words[i] = __float_as_uint(from[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i) {
+      asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed.words[i]) : "f"(from[2 * i + 1]), "f"(from[2 * i]));
+    }
+  }
+  return packed;
+}
+template <int kCount, typename T>
+__device__ __forceinline__ Packed<T, kCount> load_packed(const T* from) {
+  return *reinterpret_cast<const Packed<T, kCount>*>(from);
+}
+template <int kCount, typename T>
+__device__ __forceinline__ void store_packed(T* to, const Packed<T, kCount>& packed) {
+  *reinterpret_cast<Packed<T, kCount>*>(to) = packed;
+}
+
 // What x becomes when it is stored as T and read again.
 template <typename T>
 __device__ __forceinline__ float rounded(float x) {

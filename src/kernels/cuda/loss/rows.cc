@@ -1,8 +1,42 @@
-// Rows of the family: none yet.
+// The rows of cross_entropy and its gradient.
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/loss/cross_entropy.h"
 
 namespace octet::cuda {
+namespace {
 
-std::span<const KernelRow> loss_rows() { return {}; }
+bool accepts(const Graph& graph, const Node& node) {
+  const DType dtype = graph.dtype(node.inputs[0]);
+  return dtype == DType::kF32 || dtype == DType::kBF16;
+}
+
+CrossEntropy describe(const Graph& graph, const Node& node) {
+  const Shape& shape = graph.shape(node.inputs[0]);
+  return {.dtype = graph.dtype(node.inputs[0]),
+          .tokens = shape[0],
+          .cols = shape[1],
+          .classes = node.attrs.get_or<int64_t>("classes", shape[1])};
+}
+
+BoundKernel bind(DeviceContext&, const Graph& graph, const Node& node) {
+  return [call = describe(graph, node)](const KernelArgs& args) mutable {
+    call.logits = args.in[0].data, call.targets = args.in[1].as<int32_t>();
+    launch_cross_entropy(call, args.out[0].as<float>(), args.out[1].as<float>(), args.stream);
+  };
+}
+
+BoundKernel bind_grad(DeviceContext&, const Graph& graph, const Node& node) {
+  return [call = describe(graph, node)](const KernelArgs& args) mutable {
+    call.logits = args.in[0].data, call.targets = args.in[1].as<int32_t>();
+    launch_cross_entropy_grad(call, args.in[2].as<float>(), args.in[3].as<float>(), args.out[0].data, args.stream);
+  };
+}
+
+constexpr KernelRow kRows[] = {{Op::kCrossEntropy, "cross_entropy_rows", accepts, bind},
+                               {Op::kCrossEntropyGrad, "cross_entropy_grad_rows", accepts, bind_grad}};
+
+}  // namespace
+
+std::span<const KernelRow> loss_rows() { return kRows; }
 
 }  // namespace octet::cuda

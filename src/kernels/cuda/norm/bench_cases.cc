@@ -38,6 +38,8 @@ std::vector<cpu::Case> norm_bench_cases() {
     add("norm_quantize", "1x128", {"norm.1", "quantize.0", "quantize.1", "quantize.2", "quantize.3"});
     add("add_norm_quantize", "1x128", {"add.0", "norm.1", "quantize.0", "quantize.1", "quantize.2", "quantize.3"});
     add("norm_grad_add", "tensor", {"norm_grad.1", "add.0"});
+    add("norm_grad_add_amax", "tensor", {"norm_grad.1", "add.0", "amax.0"});
+    add("norm_grad_add_bias_amax", "tensor", {"norm_grad.1", "add.0", "bias_grad.0", "amax.0"});
   }
   return cases;
 }

@@ -6,6 +6,8 @@ namespace octet::cuda {
 
 void launch_norm_bf16(const NormForward& call, cudaStream_t stream);
 void launch_norm_f32(const NormForward& call, cudaStream_t stream);
+void launch_norm_tiles_bf16(const NormForward& call, cudaStream_t stream);
+void launch_norm_tiles_f32(const NormForward& call, cudaStream_t stream);
 
 namespace {
 
@@ -42,17 +44,25 @@ __global__ void norm_any_kernel(const NormForward p) {
 
 }  // namespace
 
-bool norm_takes(int64_t cols) { return cols % kGroup == 0 && cols <= 1024 * 4 * kGroup; }
+bool norm_takes(int64_t cols) { return cols % kGroup == 0 && cols <= 512 * 4 * kGroup; }
 
+// With transposed codes wanted, rows give sum, y and statistics, and tiles make everything else of y: codes of both
+// directions from one reading.
 void launch_norm(const NormForward& call, cudaStream_t stream) {
   const NormQuantize& q = call.quantize;
-  const bool transposed = q.codes_t != nullptr || (q.scale_inv_t != nullptr && q.scaling == CodeScaling::kRow128);
-  NormForward rows = call;
-  if (transposed && rows.mean == nullptr) rows.mean = call.statistics;
-  if (transposed && rows.rstd == nullptr) rows.rstd = call.statistics + call.rows;
+  const bool is_bf16 = call.dtype == DType::kBF16;
+  const bool tiles = q.codes_t != nullptr || (q.scale_inv_t != nullptr && q.scaling == CodeScaling::kRow128);
   if (call.amax != nullptr) cudaMemsetAsync(call.amax, 0, sizeof(float), stream);
-  call.dtype == DType::kBF16 ? launch_norm_bf16(rows, stream) : launch_norm_f32(rows, stream);
-  if (transposed) launch_norm_transposed_codes(rows, stream);
+  NormForward rows = call;
+  if (tiles) {
+    if (rows.mean == nullptr) rows.mean = call.statistics;
+    if (rows.rstd == nullptr) rows.rstd = call.statistics + call.rows;
+    rows.quantize = {}, rows.amax = nullptr;
+  }
+  is_bf16 ? launch_norm_bf16(rows, stream) : launch_norm_f32(rows, stream);
+  if (!tiles) return;
+  rows.quantize = q, rows.amax = call.amax;
+  is_bf16 ? launch_norm_tiles_bf16(rows, stream) : launch_norm_tiles_f32(rows, stream);
 }
 
 void launch_norm_any(const NormForward& call, cudaStream_t stream) {

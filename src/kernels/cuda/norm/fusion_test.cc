@@ -85,6 +85,34 @@ TEST_F(NormFusions, Gradients) {
       expect_equal_to_members({"norm_grad_add", layer, s.rows, s.cols, "", {}, results});
       expect_equal_to_members({"norm_grad_add", layer, s.rows, s.cols, "", {}, {"add.0", "norm_grad.1"}});
       expect_equal_to_members({"norm_grad_add", layer, s.rows, s.cols, "", {}, {"add.0"}});
+      results.push_back("amax.0");
+      expect_equal_to_members({"norm_grad_add_amax", layer, s.rows, s.cols, "", {}, results});
+      expect_equal_to_members({"norm_grad_add_amax", layer, s.rows, s.cols, "", {}, {"amax.0"}});
+    }
+  }
+}
+
+// A bias gradient sums its rows in the kernel's order: not the bits of a reduce, but close.
+TEST_F(NormFusions, BiasGradients) {
+  const cpu::Tolerance sums{.relative = 1e-5, .absolute = 2e-5, .reason = "float32 sums over up to 300 rows near 1"};
+  for (const Size& s : kSizes) {
+    for (bool layer : {false, true}) {
+      const cpu::Case c = norm_fusion_case({"norm_grad_add_bias_amax",
+                                            layer,
+                                            s.rows,
+                                            s.cols,
+                                            "",
+                                            {},
+                                            {"norm_grad.1", "add.0", "bias_grad.0", "amax.0"}});
+      SCOPED_TRACE(c.name);
+      const cpu::BuiltCase built = cpu::build_case(c, DType::kF32);
+      const auto expected = cpu::evaluate_node(built.graph, built.node(), built.in(), true);
+      const KernelRow& row = select_kernel(built.graph, built.node());
+      for (const std::string& failure :
+           cpu::check_kernel(row.name, on_device(*context_, row, built.graph, built.node()), built.graph, built.node(),
+                             built.inputs, expected, sums)) {
+        ADD_FAILURE() << failure;
+      }
     }
   }
 }

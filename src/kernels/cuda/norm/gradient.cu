@@ -79,9 +79,11 @@ void launch_any(const NormGradient& call, cudaStream_t stream) {
 
 bool norm_gradient_takes(int64_t cols) { return cols % kGroup == 0 && cols <= 512 * 4 * kGroup; }
 
+// 768 threads, 16 columns each where rows are wide.
+int norm_gradient_blocks_per_sm(int64_t cols) { return static_cast<int>(std::clamp<int64_t>(12288 / cols, 1, 6)); }
+
 int norm_gradient_blocks(int64_t rows, int64_t cols, int sm_count) {
-  const int64_t per_sm = cols > 4096 ? 1 : std::min<int64_t>(4096 / std::max<int64_t>(cols, 1) * 2, 8);
-  return static_cast<int>(std::min(rows, per_sm * sm_count));
+  return static_cast<int>(std::min<int64_t>(rows, int64_t{norm_gradient_blocks_per_sm(cols)} * sm_count));
 }
 
 int64_t norm_gradient_scratch(int64_t rows, int64_t cols, int sm_count, int sums) {

@@ -1,119 +1,124 @@
-// Gradients of the norms. Blocks stay: each walks rows block, block + blocks, ... with the next row's loads in flight,
-// keeps its sums over rows (dweight, dbias, column sums) in registers or, for wide rows, in shared memory, and writes
-// them once; a second kernel adds them up in block order: the same bits every run.
+// Gradients of the norms. Blocks stay: each walks rows block, block + blocks, ..., which come through a ring in shared
+// memory, copied ahead by the bulk copy engine; sums over rows (dweight, dbias, column sums) stay in registers and are
+// written once; a second kernel adds them up in block order: the same bits every run.
 //
 // With h = (x - mean) rstd (rms_norm: mean 0) and g = dy weight:
 //   dx = rstd (g - mean(g) - h mean(g h)), without mean(g) for rms_norm;  dweight = sum dy h;  dbias = sum dy.
 // Bound by memory: x, dy (and the addend) read, dx written.
 #pragma once
 
+#include <algorithm>
+
+#include "kernels/cuda/common/bulk_copy.cuh"
+#include "kernels/cuda/common/quantize_tile.cuh"
 #include "kernels/cuda/norm/norm.h"
 #include "kernels/cuda/norm/row_access.cuh"
 
 namespace octet::cuda {
 
-template <typename T>
-using Packed = Vec<T, kGroup>;
-
-template <typename T, bool kLayer, bool kColumnSum, int kGroups, bool kShared>
-__global__ void __launch_bounds__(512) norm_gradient_kernel(const NormGradient p) {
-  __shared__ float scratch[64];
-  extern __shared__ float shared_sums[];
-  RowTeam<false> team{scratch};
-  const int thread = threadIdx.x, threads = blockDim.x;
-  const auto column_of = [&](int g) { return int64_t{g * threads + thread} * kGroup; };
-  constexpr int kSums = 1 + kLayer + kColumnSum;
-  float sums[kShared ? 1 : kSums][kShared ? 1 : kGroups][kGroup];
-  const auto add_to = [&](int which, int g, const float(&terms)[kGroup]) {
-    if constexpr (kShared) {  // every thread has its own groups: no barrier
-      float* to = shared_sums + int64_t{which} * kGroups * threads * kGroup + column_of(g);
-      float total[kGroup];
-      load(to, total);
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) total[i] += terms[i];
-      store(to, total);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) sums[which][g][i] += terms[i];
+template <typename T, bool kLayer, bool kColumnSum, int kGroups>
+__global__ void __launch_bounds__(kGroups == 4 ? 512 : 768) norm_gradient_kernel(const NormGradient p, int stages) {
+  extern __shared__ __align__(128) unsigned char ring[];  // [stages][x, dy, addend]
+  __shared__ float2 scratch[64];
+  __shared__ BulkBarrier full[kMaxStages];
+  PairTeam team{scratch};
+  const int thread = threadIdx.x, threads = blockDim.x, operands = p.addend != nullptr ? 3 : 2;
+  const auto row_bytes = static_cast<uint32_t>(p.cols * static_cast<int64_t>(sizeof(T)));
+  const auto row_of = [&](int64_t turn) { return blockIdx.x + turn * gridDim.x; };
+  const auto place = [&](int stage, int operand) {
+    return reinterpret_cast<T*>(ring + int64_t{stage * operands + operand} * row_bytes);
+  };
+  const auto request = [&](int64_t turn, int stage) {
+    const int64_t row = row_of(turn);
+    if (row >= p.rows) return;
+    full[stage].expect(row_bytes * operands);
+    const void* from[3] = {p.x, p.dy, p.addend};
+    for (int i = 0; i < operands; ++i) {
+      bulk_load(place(stage, i), static_cast<const T*>(from[i]) + row * p.cols, row_bytes, full[stage]);
     }
   };
-#pragma unroll
-  for (int which = 0; which < kSums; ++which) {
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-      if constexpr (kShared) {
-        const float zeros[kGroup] = {};
-        store(shared_sums + int64_t{which} * kGroups * threads * kGroup + column_of(g), zeros);
-      } else {
-#pragma unroll
-        for (float& value : sums[which][g]) value = 0;
-      }
-    }
+  if (thread == 0) {
+    for (int s = 0; s < stages; ++s) full[s].init();
+    publish_barriers();
+    for (int s = 0; s < stages; ++s) request(s, s);
   }
+  __syncthreads();
 
-  Packed<T> next_x[kGroups], next_dy[kGroups];
-  const auto fetch = [&](int64_t row) {
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-      if (row >= p.rows || column_of(g) >= p.cols) continue;
-      next_x[g] = *reinterpret_cast<const Packed<T>*>(static_cast<const T*>(p.x) + row * p.cols + column_of(g));
-      next_dy[g] = *reinterpret_cast<const Packed<T>*>(static_cast<const T*>(p.dy) + row * p.cols + column_of(g));
-    }
-  };
+  using M = Magnitudes<T>;
+  constexpr int kSums = 1 + kLayer + kColumnSum;
+  float sums[kSums][kGroups][kGroup] = {};
+  const auto column_of = [&](int g) { return (g * threads + thread) * kGroup; };
+  const auto cols = static_cast<int>(p.cols);
   const float scale = 1.0f / static_cast<float>(p.cols);
-  uint32_t largest = 0;
-  fetch(blockIdx.x);
-  for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
+  uint32_t largest = 0, parity = 0;
+  int stage = 0;
+  for (int64_t turn = 0; row_of(turn) < p.rows; ++turn) {
+    const int64_t row = row_of(turn);
     const float mean = kLayer ? p.mean[row] : 0.0f, rstd = p.rstd[row];
-    Packed<T> x[kGroups], dy[kGroups];
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) x[g] = next_x[g], dy[g] = next_dy[g];
-    fetch(row + gridDim.x);
-    float sum_g = 0, sum_gh = 0;
+    full[stage].wait(parity);
+    const T *x = place(stage, 0), *dy = place(stage, 1), *addend = place(stage, 2);
+    float2 dots = {0, 0};  // sums of g h and g
+    Packed<T, kGroup> xs[kGroups], dys[kGroups];
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-      if (column_of(g) >= p.cols) continue;
-      float weight[kGroup], dy_h[kGroup], dys[kGroup];
+      if (column_of(g) >= cols) continue;
+      xs[g] = load_packed<kGroup>(x + column_of(g)), dys[g] = load_packed<kGroup>(dy + column_of(g));
+      float weight[kGroup], h[kGroup], d[kGroup];
       load_channels(p.weight, p.weight_dtype, column_of(g), weight);
+      xs[g].unpack(h), dys[g].unpack(d);
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) {
-        const float h = (to_float(x[g].at[i]) - mean) * rstd, d = to_float(dy[g].at[i]), grad = d * weight[i];
-        dys[i] = d, dy_h[i] = d * h;
-        sum_g += grad;
-        sum_gh = fmaf(grad, h, sum_gh);
+        h[i] = (kLayer ? h[i] - mean : h[i]) * rstd;
+        sums[0][g][i] = fmaf(d[i], h[i], sums[0][g][i]);
+        if constexpr (kLayer) sums[1][g][i] += d[i];
+        d[i] *= weight[i];
+        dots.x = fmaf(d[i], h[i], dots.x);
+        if constexpr (kLayer) dots.y += d[i];
       }
-      add_to(0, g, dy_h);
-      if constexpr (kLayer) add_to(1, g, dys);
     }
-    const float mean_g = kLayer ? team.sum(sum_g) * scale : 0.0f, mean_gh = team.sum(sum_gh) * scale;
-    if (p.dx == nullptr && p.sum == nullptr && p.amax == nullptr && !kColumnSum) continue;
+    dots = team.template sum<kLayer>(dots);
+    const float mean_gh = dots.x * scale, mean_g = dots.y * scale;
+    // x and dy are in registers now; the addend is read from its place only below.
+    if (thread == 0 && operands == 2) request(turn + stages, stage);
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-      if (column_of(g) >= p.cols) continue;
+      if (column_of(g) >= cols) continue;
       const int64_t at = row * p.cols + column_of(g);
-      float weight[kGroup], out[kGroup];
+      float weight[kGroup], h[kGroup], out[kGroup];
       load_channels(p.weight, p.weight_dtype, column_of(g), weight);
+      xs[g].unpack(h), dys[g].unpack(out);
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) {
-        const float h = (to_float(x[g].at[i]) - mean) * rstd;
-        out[i] = rstd * fmaf(-h, mean_gh, to_float(dy[g].at[i]) * weight[i] - mean_g);
+        h[i] = (kLayer ? h[i] - mean : h[i]) * rstd, out[i] *= weight[i];
+        out[i] = rstd * fmaf(-h[i], mean_gh, kLayer ? out[i] - mean_g : out[i]);
       }
-      if (p.dx != nullptr) store(static_cast<T*>(p.dx) + at, out);
-      if (p.addend == nullptr) continue;
+      const Packed<T, kGroup> dx = pack<T>(out);
+      if (p.dx != nullptr) store_packed(static_cast<T*>(p.dx) + at, dx);
+      if (operands == 2) continue;
       float other[kGroup];
-      load(static_cast<const T*>(p.addend) + at, other);
+      load_packed<kGroup>(addend + column_of(g)).unpack(other);
+      dx.unpack(out);
 #pragma unroll
-      for (int i = 0; i < kGroup; ++i) {
-        out[i] = rounded<T>(rounded<T>(out[i]) + other[i]);
-        largest = max(largest, magnitude_bits(out[i]));
+      for (int i = 0; i < kGroup; ++i) out[i] += other[i];
+      const Packed<T, kGroup> sum = pack<T>(out);
+      if (p.sum != nullptr) store_packed(static_cast<T*>(p.sum) + at, sum);
+#pragma unroll
+      for (uint32_t word : sum.words) largest = M::max(largest, word & M::kMask);
+      if constexpr (kColumnSum) {
+        sum.unpack(out);
+#pragma unroll
+        for (int i = 0; i < kGroup; ++i) sums[kSums - 1][g][i] += out[i];
       }
-      if (p.sum != nullptr) store(static_cast<T*>(p.sum) + at, out);
-      if constexpr (kColumnSum) add_to(kSums - 1, g, out);
     }
+    if (operands == 3) {
+      __syncthreads();
+      if (thread == 0) request(turn + stages, stage);
+    }
+    if (++stage == stages) stage = 0, parity ^= 1;
   }
   if (p.amax != nullptr) {
-    largest = team.max_bits(largest);
-    if (thread == 0) raise_amax(p.amax, largest);
+    largest = warp_max(M::bits(largest));
+    if ((thread & 31) == 0) raise_amax(p.amax, largest);
   }
   // partials [kSums, blocks, C]
 #pragma unroll
@@ -121,32 +126,28 @@ __global__ void __launch_bounds__(512) norm_gradient_kernel(const NormGradient p
     float* to = p.partials + (int64_t{which} * gridDim.x + blockIdx.x) * p.cols;
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-      if (column_of(g) >= p.cols) continue;
-      if constexpr (kShared) {
-        float total[kGroup];
-        load(shared_sums + int64_t{which} * kGroups * threads * kGroup + column_of(g), total);
-        store(to + column_of(g), total);
-      } else {
-        store(to + column_of(g), sums[which][g]);
-      }
+      if (column_of(g) < cols) store(to + column_of(g), sums[which][g]);
     }
   }
 }
 
 template <typename T, bool kLayer, bool kColumnSum>
 void launch_norm_gradient_rows(const NormGradient& call, cudaStream_t stream) {
-  const int groups = static_cast<int>((call.cols + kGroup - 1) / kGroup), blocks = call.blocks;
-  const auto threads_of = [&](int each) { return ((groups + each - 1) / each + 31) / 32 * 32; };
+  const int groups = static_cast<int>(call.cols / kGroup);
+  const int64_t stage = (call.addend != nullptr ? 3 : 2) * call.cols * static_cast<int64_t>(sizeof(T));
+  const int64_t room = (int64_t{200} << 10) / norm_gradient_blocks_per_sm(call.cols);
+  const auto stages = static_cast<int>(std::clamp<int64_t>(room / stage, 1, kMaxStages));
+  const auto run = [&](auto kernel, int each) {
+    const auto shared = static_cast<int>(stages * stage);
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    kernel<<<call.blocks, ((groups + each - 1) / each + 31) / 32 * 32, shared, stream>>>(call, stages);
+  };
   if (groups <= 128) {
-    norm_gradient_kernel<T, kLayer, kColumnSum, 1, false><<<blocks, threads_of(1), 0, stream>>>(call);
-  } else if (groups <= 1024) {
-    norm_gradient_kernel<T, kLayer, kColumnSum, 2, false><<<blocks, threads_of(2), 0, stream>>>(call);
+    run(norm_gradient_kernel<T, kLayer, kColumnSum, 1>, 1);
+  } else if (groups <= 1536) {
+    run(norm_gradient_kernel<T, kLayer, kColumnSum, 2>, 2);
   } else {
-    constexpr int kSums = 1 + kLayer + kColumnSum;
-    const size_t shared = size_t{kSums} * 4 * static_cast<size_t>(threads_of(4)) * kGroup * sizeof(float);
-    const auto kernel = norm_gradient_kernel<T, kLayer, kColumnSum, 4, true>;
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
-    kernel<<<blocks, threads_of(4), shared, stream>>>(call);
+    run(norm_gradient_kernel<T, kLayer, kColumnSum, 4>, 4);
   }
 }
 

@@ -41,13 +41,12 @@ struct NormForward {
   float* amax = nullptr;                   // [1], may be null; cleared by the launcher
   NormQuantize quantize;
   float* statistics = nullptr;  // scratch [2, R] when codes_t or scale_inv_t are wanted
+  int sm_count = 1;
 };
 // Whether launch_norm takes these columns; all others go to launch_norm_any, which knows no fusions.
 bool norm_takes(int64_t cols);
 void launch_norm(const NormForward& call, cudaStream_t stream);
 void launch_norm_any(const NormForward& call, cudaStream_t stream);
-// codes_t and scale_inv_t, once the rest of `call` is made; part of launch_norm.
-void launch_norm_transposed_codes(const NormForward& call, cudaStream_t stream);
 
 // dx from dy and the saved statistics; sum = dx (+ addend), rounded once more; amax and column sums of `sum`.
 struct NormGradient {
@@ -65,6 +64,7 @@ struct NormGradient {
 };
 // Whether the fusions run at these columns; dx, dweight and dbias alone are made for all.
 bool norm_gradient_takes(int64_t cols);
+int norm_gradient_blocks_per_sm(int64_t cols);
 int norm_gradient_blocks(int64_t rows, int64_t cols, int sm_count);
 // Bytes for `sums` of dweight, dbias, column_sum.
 int64_t norm_gradient_scratch(int64_t rows, int64_t cols, int sm_count, int sums);

@@ -54,6 +54,28 @@ struct RowTeam {
   }
 };
 
+// One or two sums at once over a block.
+struct PairTeam {
+  float2* scratch;  // [2][32]
+  int turn = 0;
+  template <bool kBoth>
+  __device__ __forceinline__ float2 sum(float2 value) {
+    value.x = warp_reduce<Sum>(value.x);
+    if constexpr (kBoth) value.y = warp_reduce<Sum>(value.y);
+    float2* part = scratch + turn * 32;
+    turn ^= 1;
+    if ((threadIdx.x & 31) == 0) part[threadIdx.x >> 5] = value;
+    __syncthreads();
+    const int warps = blockDim.x >> 5, lane = threadIdx.x & 31;
+    value = lane < warps ? part[lane] : float2{0, 0};
+    value.x = warp_reduce<Sum>(value.x);
+    if constexpr (kBoth) value.y = warp_reduce<Sum>(value.y);
+    return value;
+  }
+};
+
+inline constexpr int kMaxStages = 8;  // of a ring of rows
+
 // Raises an amax; most rows find it high enough already.
 __device__ __forceinline__ void raise_amax(float* amax, uint32_t bits) {
   auto* at = reinterpret_cast<uint32_t*>(amax);

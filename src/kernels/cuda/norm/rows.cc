@@ -21,19 +21,20 @@ bool accepts_norm(const Graph& graph, const Node& node) {
 }
 
 // What the node says of the call; pointers come with the arguments.
-NormForward describe_norm(const Graph& graph, const Node& norm) {
+NormForward describe_norm(const DeviceContext& context, const Graph& graph, const Node& norm) {
   NormForward call{.dtype = norm.results[0].dtype,
                    .weight_dtype = graph.dtype(norm.inputs[1]),
                    .layer = is_layer(norm),
                    .rows = norm.results[0].shape.rows(),
                    .cols = norm.results[0].shape.cols(),
-                   .eps = static_cast<float>(norm.attrs.get<double>("eps"))};
+                   .eps = static_cast<float>(norm.attrs.get<double>("eps")),
+                   .sm_count = context.sm_count()};
   if (call.layer) call.bias_dtype = graph.dtype(norm.inputs[2]);
   return call;
 }
 
-BoundKernel bind_norm(DeviceContext&, const Graph& graph, const Node& node) {
-  return [call = describe_norm(graph, node)](const KernelArgs& args) mutable {
+BoundKernel bind_norm(DeviceContext& context, const Graph& graph, const Node& node) {
+  return [call = describe_norm(context, graph, node)](const KernelArgs& args) mutable {
     call.x = args.in[0].data, call.weight = args.in[1].data;
     if (call.layer) call.bias = args.in[2].data;
     call.y = args.out[0].data;
@@ -140,9 +141,9 @@ NormOperands find_operands(const FusionBody& body) {
   return at;
 }
 
-BoundKernel bind_norm_fusion(DeviceContext&, const Graph&, const Node& node) {
+BoundKernel bind_norm_fusion(DeviceContext& context, const Graph&, const Node& node) {
   const FusionBody body(node);
-  NormForward fixed = describe_norm(body.graph(), *body.member("norm"));
+  NormForward fixed = describe_norm(context, body.graph(), *body.member("norm"));
   if (const Node* quantize = body.member("quantize"); quantize != nullptr) {
     fixed.quantize.scaling = scaling_of(*quantize);
     fixed.quantize.format = quantize->results[0].dtype;
@@ -167,7 +168,7 @@ BoundKernel bind_norm_fusion(DeviceContext&, const Graph&, const Node& node) {
   };
 }
 
-// norm_grad, add: one operand of the sum is dx, the other comes from outside.
+// norm_grad, add (, bias_grad) (, amax): one operand of the sum is dx, the other comes from outside.
 bool accepts_gradient_fusion(const Graph&, const Node& node) {
   const FusionBody body(node);
   const Node *grad = body.member("norm_grad"), *add = body.member("add");
@@ -180,15 +181,19 @@ bool accepts_gradient_fusion(const Graph&, const Node& node) {
 
 int64_t gradient_fusion_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
   const FusionBody body(node);
-  return gradient_workspace(context, body.graph(), *body.member("norm_grad"));
+  const Node& grad = *body.member("norm_grad");
+  const Shape& shape = grad.results[0].shape;
+  const int sums = (is_layer(grad) ? 2 : 1) + (body.member("bias_grad") != nullptr ? 1 : 0);
+  return norm_gradient_scratch(shape.rows(), shape.cols(), context.sm_count(), sums);
 }
 
 BoundKernel bind_gradient_fusion(DeviceContext& context, const Graph&, const Node& node) {
   const FusionBody body(node);
-  const Node &grad = *body.member("norm_grad"), &add = *body.member("add");
+  const Node &grad = *body.member("norm_grad"), &add = *body.member("add"), *amax = body.member("amax"),
+             *bias_grad = body.member("bias_grad");
   const bool layer = is_layer(grad);
   struct Operands {
-    int x, weight, mean, rstd, dy, addend, dx, dweight, dbias, sum;
+    int x, weight, mean, rstd, dy, addend, dx, dweight, dbias, sum, amax, column_sum;
   };
   const Operands where{.x = body.input(grad, 0),
                        .weight = body.input(grad, 1),
@@ -199,7 +204,9 @@ BoundKernel bind_gradient_fusion(DeviceContext& context, const Graph&, const Nod
                        .dx = body.result(grad, 0),
                        .dweight = body.result(grad, 1),
                        .dbias = layer ? body.result(grad, 2) : -1,
-                       .sum = body.result(add, 0)};
+                       .sum = body.result(add, 0),
+                       .amax = amax != nullptr ? body.result(*amax, 0) : -1,
+                       .column_sum = bias_grad != nullptr ? body.result(*bias_grad, 0) : -1};
   return [fixed = describe_gradient(context, body.graph(), grad), where](const KernelArgs& args) {
     NormGradient call = fixed;
     call.x = at(args.in, where.x), call.weight = at(args.in, where.weight), call.dy = at(args.in, where.dy);
@@ -208,6 +215,7 @@ BoundKernel bind_gradient_fusion(DeviceContext& context, const Graph&, const Nod
     call.addend = at(args.in, where.addend);
     call.dx = to<void>(args.out, where.dx), call.sum = to<void>(args.out, where.sum);
     call.dweight = to<float>(args.out, where.dweight), call.dbias = to<float>(args.out, where.dbias);
+    call.amax = to<float>(args.out, where.amax), call.column_sum = to<float>(args.out, where.column_sum);
     call.partials = reinterpret_cast<float*>(args.workspace.data());
     launch_norm_gradient(call, args.stream);
   };
@@ -226,8 +234,9 @@ constexpr KernelRow kRows[] = {
 
 std::span<const KernelRow> norm_rows() { return kRows; }
 std::span<const char* const> norm_fusion_kinds() {
-  static const char* const kinds[] = {"add_norm",      "add_norm_amax", "add_norm_quantize",
-                                      "norm_quantize", "norm_amax",     "norm_grad_add"};
+  static const char* const kinds[] = {"add_norm",           "add_norm_amax",      "add_norm_quantize",
+                                      "norm_quantize",      "norm_amax",          "norm_grad_add_bias_amax",
+                                      "norm_grad_add_bias", "norm_grad_add_amax", "norm_grad_add"};
   return kinds;
 }
 

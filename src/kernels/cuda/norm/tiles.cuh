@@ -1,0 +1,89 @@
+// Codes of a norm's result in both directions: tiles of 128 x 128 of y, made again from x and the statistics (or read
+// where y was stored), end in quantize_tile. Panels of rows run from the last to the first: what the row kernel has
+// read last is still in the level 2 cache.
+#pragma once
+
+#include "kernels/cuda/common/quantize_tile.cuh"
+#include "kernels/cuda/norm/norm.h"
+#include "kernels/cuda/norm/row_access.cuh"
+
+namespace octet::cuda {
+
+// y of eight columns of a row, rounded, into a tile's part.
+template <typename T>
+__device__ __forceinline__ void make_again(const NormForward& p, int64_t row, int64_t column, float mean, float rstd,
+                                           const float (&weight)[kGroup], const float (&bias)[kGroup],
+                                           float (&x)[kGroup]) {
+  const int64_t at = row * p.cols + column;
+  if (p.y != nullptr) {
+    load_packed<kGroup>(static_cast<const T*>(p.y) + at).unpack(x);
+    return;
+  }
+  load_packed<kGroup>(static_cast<const T*>(p.sum != nullptr ? p.sum : p.x) + at).unpack(x);
+  if (p.addend != nullptr && p.sum == nullptr) {
+    float addend[kGroup];
+    load_packed<kGroup>(static_cast<const T*>(p.addend) + at).unpack(addend);
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) x[i] = rounded<T>(x[i] + addend[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < kGroup; ++i) x[i] = fmaf((x[i] - mean) * rstd, weight[i], bias[i]);
+}
+
+template <typename T, typename Code, Grouping kGrouping>
+__global__ void __launch_bounds__(kTileThreads) norm_tiles_kernel(const NormForward p, const QuantizeJob job) {
+  __shared__ TileScratch scratch;
+  const int64_t r0 = int64_t{gridDim.y - 1 - blockIdx.y} * kTile, c0 = int64_t{blockIdx.x} * kTile;
+  TilePart<T> part = {};
+  const int64_t row = r0 + part.row(), column = c0 + part.col();
+#pragma unroll
+  for (int half = 0; half < kPartCols; half += kGroup) {
+    if (column + half >= p.cols) break;
+    float weight[kGroup], bias[kGroup];
+    load_channels(p.weight, p.weight_dtype, column + half, weight);
+    if (p.layer) {
+      load_channels(p.bias, p.bias_dtype, column + half, bias);
+    } else {  // with mean 0 and bias -0 the bits of a product alone
+#pragma unroll
+      for (float& value : bias) value = -0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < kPartRows; ++i) {
+      if (row + i >= p.rows) break;
+      float x[kGroup];
+      make_again<T>(p, row + i, column + half, p.mean[row + i], p.rstd[row + i], weight, bias, x);
+#pragma unroll
+      for (int j = 0; j < kGroup; j += 2) part.set(i, half + j, x[j], x[j + 1]);
+    }
+  }
+  quantize_tile<kGrouping, Code>(part, r0, c0, job, scratch);
+}
+
+template <typename T>
+void launch_norm_tiles(const NormForward& call, cudaStream_t stream) {
+  const NormQuantize& q = call.quantize;
+  QuantizeJob job{.rows = call.rows,
+                  .cols = call.cols,
+                  .scale = q.scale,
+                  .max = q.format_max,
+                  .margin = q.margin,
+                  .pow2 = q.pow2,
+                  .codes = static_cast<uint8_t*>(q.codes),
+                  .codes_t = static_cast<uint8_t*>(q.codes_t),
+                  .scale_inv = q.scale_inv,
+                  .scale_inv_t = q.scale_inv_t,
+                  .amax = call.amax};
+  job.set_vector(call.x);
+  const dim3 grid(static_cast<unsigned>((call.cols + kTile - 1) / kTile),
+                  static_cast<unsigned>((call.rows + kTile - 1) / kTile));
+  const auto run = [&]<typename Code>(Code) {
+    if (q.scaling == CodeScaling::kTensor) {
+      norm_tiles_kernel<T, Code, Grouping::kTensor><<<grid, kTileThreads, 0, stream>>>(call, job);
+    } else {
+      norm_tiles_kernel<T, Code, Grouping::kRow128><<<grid, kTileThreads, 0, stream>>>(call, job);
+    }
+  };
+  with_fp8_type(q.format, run);
+}
+
+}  // namespace octet::cuda
