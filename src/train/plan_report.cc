@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "exec/logical_states.h"
 #include "ir/facts.h"
 #include "train/batches.h"
 #include "train/training_program.h"
@@ -45,8 +46,8 @@ PlanReport report_plan(const Plan& plan, double compile_seconds) {
   PlanReport r;
   r.compile_seconds = compile_seconds;
   const Program& program = plan.program;
-  for (const StateEntry& entry : program.states())
-    if (entry.kind == StateKind::kParam) r.parameters += entry.type.shape.elements();
+  for (const LogicalState& tensor : logical_states(program))
+    if (tensor.kind == StateKind::kParam) r.parameters += tensor.type.shape.elements();
   const Graph& train = program.graph("train");
   Value ids = train.find_leaf(Op::kInput, "ids");
   r.tokens = ids.exists() ? train.shape(ids)[0] : 1;

@@ -6,6 +6,7 @@
 #include "base/threads.h"
 #include "bench/commands.h"
 #include "bench/step_report.h"
+#include "exec/logical_states.h"
 #include "infer/weights.h"
 #include "train/stepper.h"
 
@@ -94,8 +95,8 @@ StepReport measure_step(const Options& options) {
   }
 
   const Plan& plan = stepper.plan();
-  for (const StateEntry& entry : plan.program.states())
-    if (entry.kind == StateKind::kParam) report.parameters += entry.type.shape.elements();
+  for (const LogicalState& tensor : logical_states(plan.program))
+    if (tensor.kind == StateKind::kParam) report.parameters += tensor.type.shape.elements();
   report.flops = model_flops(plan.program.graph("train")) * static_cast<double>(options.micro_batches);
   report.state_bytes = plan.state_bytes;
   report.arena_bytes = plan.arena_bytes;
