@@ -1,7 +1,7 @@
 # The two commands: `make quickstart` (builds Octet and runs its main job) and `make test` (the CPU suite, label L0).
 # Others: build, cuda, check, format, bench, docs, long (label L3), sanitizers (asan, tsan), fuzz, clean.
 JOBS ?= $(shell nproc)
-PROGRAM_BUILD ?= build/program
+PROGRAM_BUILD ?= build/program$(if $(CUDA),_cuda)
 TEST_BUILD ?= build/test
 TEXT ?=
 
@@ -12,7 +12,8 @@ quickstart: build
 
 build:
 	@bash scripts/setup.sh program
-	@bash scripts/build.sh $(PROGRAM_BUILD) $(JOBS) -DOCTET_TESTS=OFF
+	@$(if $(CUDA),bash scripts/setup.sh cuda)
+	@bash scripts/build.sh $(PROGRAM_BUILD) $(JOBS) -DOCTET_TESTS=OFF $(if $(CUDA),-DOCTET_CUDA=ON)
 
 test-build:
 	@bash scripts/setup.sh test
