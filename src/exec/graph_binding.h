@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
+#include <memory>
 #include <vector>
 
+#include "base/error.h"
+#include "ir/facts.h"
 #include "ir/plan.h"
 
 namespace octet {
@@ -20,6 +22,32 @@ struct PlanMemory {
 
 // Leaves that are addresses, not work.
 inline bool is_buffer_leaf(Op op) { return op == Op::kInput || op == Op::kParam || op == Op::kState; }
+
+// Inputs, then results, of a node as a backend's Tensor {data, type}: data is null where an input is absent or a result
+// unwanted. Null when there is nothing to run: no result is wanted, or a view shares its input's bytes.
+template <typename Tensor>
+std::unique_ptr<Tensor[]> bind_operands(const Graph& graph, NodeId id, const GraphPlan& plan,
+                                        const PlanMemory& memory) {
+  const Node& node = graph.node(id);
+  const auto& refs = plan.buffers[static_cast<size_t>(index(id))];
+  auto tensors = std::make_unique<Tensor[]>(node.inputs.size() + node.results.size());
+  bool used = false;
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    const Value value = node.inputs[i];
+    if (!value.exists()) continue;
+    const BufferRef& ref = plan.buffers[static_cast<size_t>(index(value.node))][static_cast<size_t>(value.result)];
+    tensors[i] = {memory.address(ref), &graph.type(value)};
+    check(tensors[i].data != nullptr, ErrorCode::kInternal, "{}: input {} has no buffer in the plan",
+          describe(graph, id), i);
+  }
+  Tensor* results = tensors.get() + node.inputs.size();
+  for (size_t i = 0; i < node.results.size(); ++i) {
+    results[i] = {i < refs.size() ? memory.address(refs[i]) : nullptr, &node.results[i]};
+    used = used || results[i].data != nullptr;
+  }
+  if (!used || (op_facts(node.op).view && results[0].data == tensors[0].data)) return nullptr;
+  return tensors;
+}
 
 // An update whose value was not computed in the state's own buffer.
 struct StateCopy {

@@ -32,24 +32,8 @@ GraphRunner::GraphRunner(const Program& program, const Graph& graph, const Graph
 void GraphRunner::bind_node(NodeId id) {
   const Node& node = graph_.node(id);
   if (is_buffer_leaf(node.op)) return;
-  const auto& refs = plan_.buffers[static_cast<size_t>(index(id))];
-  auto tensors = std::make_unique<Tensor[]>(node.inputs.size() + node.results.size());
-  bool used = false;
-  for (size_t i = 0; i < node.inputs.size(); ++i) {
-    const Value value = node.inputs[i];
-    if (!value.exists()) continue;
-    const BufferRef& ref = plan_.buffers[static_cast<size_t>(index(value.node))][static_cast<size_t>(value.result)];
-    tensors[i] = {memory_.address(ref), &graph_.type(value)};
-    check(tensors[i].data != nullptr, ErrorCode::kInternal, "{}: input {} has no buffer in the plan",
-          describe(graph_, id), i);
-  }
-  Tensor* results = tensors.get() + node.inputs.size();
-  for (size_t i = 0; i < node.results.size(); ++i) {
-    results[i] = {i < refs.size() ? memory_.address(refs[i]) : nullptr, &node.results[i]};
-    used = used || results[i].data != nullptr;
-  }
-  // A view that shares its input's bytes is no work; neither is a node none of whose results is wanted.
-  if (!used || (op_facts(node.op).view && results[0].data == tensors[0].data)) return;
+  auto tensors = bind_operands<Tensor>(graph_, id, plan_, memory_);
+  if (tensors == nullptr) return;
   const KernelRow& row = select_kernel(graph_, node);
   Step step{.kernel = {}, .args = {}, .node = id, .row = row.name};
   try {
@@ -58,7 +42,7 @@ void GraphRunner::bind_node(NodeId id) {
     throw Error(error.code(), fmt::format("{}: {}: {}", describe(graph_, id), row.name, error.message()));
   }
   step.args.in = {tensors.get(), node.inputs.size()};
-  step.args.out = {results, node.results.size()};
+  step.args.out = {tensors.get() + node.inputs.size(), node.results.size()};
   step.args.workspace = workspace_;
   tensors_.push_back(std::move(tensors));
   steps_.push_back(std::move(step));
