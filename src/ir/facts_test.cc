@@ -27,6 +27,11 @@ constexpr const char* kLeaves = R"(graph @g stage fused
   %seg = input : i32[3] @seg
   %lens = input : i32[2] @lens
   %blocks = input : i32[2,5] @blocks
+  %pairs = input : i32[3,2] @pairs
+  %sampled = input : i32[3,1] @sampled
+  %penalties = input : f32[3,3] @penalties
+  %params = input : f32[4,3] @params
+  %seeds = input : i64[4,3] @seeds
   %cache = state : e4m3[12,8] @cache
   %big = input : f32[200,300] @big
   %a = input : e4m3[200,300] @a
@@ -144,6 +149,20 @@ const std::vector<Case>& cases() {
       {"%y = adamw %h, %h, %x, %x, %one, %one, %one, %one", "adamw: input 0 is bf16[4,8] (want f32[4,8]) in node "},
       {"%y = kv_append %cache, %h, %ids", "e4m3[12,8]"},
       {"%y = kv_append %cache, %t, %ids", "kv_append: the cache holds rows of 8, given 4 in node "},
+      {"%y = kv_append %cache, %h, %ids, %one", "e4m3[12,8]"},
+      {"%y = copy_blocks %cache, %pairs {block_size=3}", "e4m3[12,8]"},
+      {"%y = copy_blocks %cache, %blocks {block_size=3}",
+       "copy_blocks: pairs is [2,5] (want [P,2]: from, to) in node "},
+      {"%y = feed_tokens %ids, %sampled, %ids", "i32[4]"},
+      {"%y = feed_tokens %ids, %pairs, %ids", "feed_tokens: sampled is [3,2] (want [S,1]) in node "},
+      {"%y = adjust_logits %h, %pairs, %penalties", "bf16[4,8]"},
+      {"%y = adjust_logits %h, %pairs, %penalties, %sampled, %ids", "bf16[4,8]"},
+      {"%y = adjust_logits %h, %pairs, %penalties, %pairs, %ids",
+       "adjust_logits: masks is [3,2] (want a bit for each of 8) in node "},
+      {"%y = sample %h, %params, %ids, %seeds", "i32[4] f32[4]"},
+      {"%y = sample %h, %params, %ids, %params", "sample: input 3 is f32[4,3] (want i64[4,3]) in node "},
+      {"%y = top_logprobs %h {k=3}", "f32[4,3] i32[4,3]"},
+      {"%y = top_logprobs %h {k=9}", "top_logprobs: k is 9 of 8 tokens in node "},
       {"%y = paged_attention %h, %cache, %cache, %seg, %lens, %blocks {heads=2, kv_heads=2, head_dim=4, scale=0.5, "
        "block_size=3}",
        "bf16[4,8]"},

@@ -11,11 +11,17 @@ using namespace ops;
 Types kv_append_type(const Graph& graph, const Node& node) {
   require_rank(graph, node, 0, 2);
   require_rank(graph, node, 1, 2);
-  require_arithmetic(graph, node, 1);
   const TensorType &cache = input_type(graph, node, 0), &rows = input_type(graph, node, 1);
-  require(is_float(cache.dtype), node, "the cache is {} (want a float type)", cache.dtype);
+  bool ids = cache.dtype == DType::kI32 && rows.dtype == DType::kI32;  // the table of sampled tokens
+  if (!ids) require_arithmetic(graph, node, 1);
+  require(is_float(cache.dtype) || ids, node, "the cache is {} for rows of {} (want a float type, or i32 for i32 rows)",
+          cache.dtype, rows.dtype);
   require(cache.shape[1] == rows.shape[1], node, "the cache holds rows of {}, given {}", cache.shape[1], rows.shape[1]);
   require_type(graph, node, 2, {DType::kI32, {rows.shape[0]}});
+  if (has_input(node, 3)) {
+    require(!ids, node, "ids take no scale");
+    require_type(graph, node, 3, f32({1}));
+  }
   return {cache};
 }
 
@@ -36,7 +42,27 @@ Types paged_attention_type(const Graph& graph, const Node& node) {
   require_ints(graph, node, 5, 2, "block_table");
   require(input_shape(graph, node, 5)[0] == sequences, node, "block_table is {} for {} sequences",
           input_shape(graph, node, 5), sequences);
+  for (size_t i = 6; i <= 7; ++i) {
+    if (has_input(node, i)) require_type(graph, node, i, f32({1}));
+  }
   return {input_type(graph, node, 0)};
+}
+
+Types copy_blocks_type(const Graph& graph, const Node& node) {
+  require_rank(graph, node, 0, 2);
+  const TensorType& cache = input_type(graph, node, 0);
+  int64_t block_size = positive_attr(node, "block_size");
+  require(is_float(cache.dtype) && cache.shape[0] % block_size == 0, node,
+          "the cache is {} (want whole blocks of {} rows of a float type)", cache, block_size);
+  require_ints(graph, node, 1, 2, "pairs");
+  require(input_shape(graph, node, 1)[1] == 2, node, "pairs is {} (want [P,2]: from, to)", input_shape(graph, node, 1));
+  return {cache};
+}
+
+Cost copy_blocks_cost(const Graph& graph, const Node& node) {
+  const TensorType& cache = input_type(graph, node, 0);
+  int64_t rows = input_shape(graph, node, 1)[0] * node.attrs.get<int64_t>("block_size");
+  return {0, 2.0 * static_cast<double>(rows * cache.shape[1] * dtype_bytes(cache.dtype))};
 }
 
 // Only the appended rows move.
@@ -67,13 +93,27 @@ const OpFacts kv_append = {
     .precision = {ResultPrecision::kKeep},
     .in_place = {0},
     .must_alias = 0,
-    .meaning = "the cache with rows[t] in slot slots[t], rounded to its type; slot -1 writes nowhere"};
+    .meaning =
+        "the cache with rows[t] (times scale, where there is one) in slot slots[t], rounded to its type; slot -1 "
+        "writes nowhere"};
+const OpFacts copy_blocks = {
+    .infer = copy_blocks_type,
+    .no_gradient = "inference only",
+    .cost = copy_blocks_cost,
+    .precision = {ResultPrecision::kKeep},
+    .in_place = {0},
+    .must_alias = 0,
+    .meaning =
+        "the cache with block pairs[p, 1] a copy of block pairs[p, 0]; a pair with a negative entry copies nothing; no "
+        "block is written twice or both read and written; attr block_size"};
 const OpFacts paged_attention = {
     .infer = paged_attention_type,
     .no_gradient = "inference only",
     .cost = paged_attention_cost,
     .meaning =
         "attention of queries segments[s]..segments[s+1] over the kv_lengths[s] tokens of block_table[s]; query i of "
-        "n stands at position kv_lengths[s] - n + i; attrs heads, kv_heads, head_dim, scale, window, block_size"};
+        "n stands at position kv_lengths[s] - n + i; keys and values are multiplied by k_scale_inv and v_scale_inv, "
+        "where "
+        "they are given; attrs heads, kv_heads, head_dim, scale, window, block_size"};
 
 }  // namespace octet::facts

@@ -89,5 +89,6 @@ std::vector<Case> shape_cases();
 std::vector<Case> precision_cases();
 std::vector<Case> optimiser_cases();
 std::vector<Case> inference_cases();
+std::vector<Case> sampling_cases();
 
 }  // namespace octet::cpu

@@ -10,6 +10,7 @@ struct Problem {
   int64_t tokens, heads, kv_heads, dim, block_size, blocks_per_sequence;
   int64_t window = 0;
   std::optional<DType> cache = {};  // none: the type of q
+  bool scales = false;
   bool large = false;
 };
 
@@ -21,11 +22,16 @@ void add(std::vector<Case>& cases, const Problem& p) {
   // 7 must not divide the table for a permutation; the sizes below keep to that.
   CaseInput cache = x({slots, p.kv_heads * p.dim});
   cache.dtype = p.cache;
+  std::vector<CaseInput> inputs = {x({p.tokens, p.heads * p.dim}),
+                                   cache,
+                                   cache,
+                                   given(DType::kI32, {sequences + 1}, p.starts),
+                                   given(DType::kI32, {sequences}, p.lengths),
+                                   given(DType::kI32, {sequences, p.blocks_per_sequence}, blocks)};
+  if (p.scales) inputs.insert(inputs.end(), {given(DType::kF32, {1}, {0.5}), given(DType::kF32, {1}, {3.0})});
   cases.push_back({.op = Op::kPagedAttention,
                    .name = p.name,
-                   .inputs = {x({p.tokens, p.heads * p.dim}), cache, cache,
-                              given(DType::kI32, {sequences + 1}, p.starts), given(DType::kI32, {sequences}, p.lengths),
-                              given(DType::kI32, {sequences, p.blocks_per_sequence}, blocks)},
+                   .inputs = std::move(inputs),
                    .attrs = {{"heads", p.heads},
                              {"kv_heads", p.kv_heads},
                              {"head_dim", p.dim},
@@ -54,6 +60,24 @@ std::vector<Case> inference_cases() {
   append("scattered", x({12, 5}), x({4, 5}), {7, -1, 0, 11});
   append("nowhere", x({3, 8}), x({2, 8}), {-1, -1});
   append("to_e4m3", codes(DType::kE4M3, {8, 6}), x({3, 6}, 100.0), {5, 2, -1});
+  cases.push_back({.op = Op::kKvAppend,
+                   .name = "scaled",
+                   .inputs = {codes(DType::kE4M3, {8, 6}), x({3, 6}, 100.0), given(DType::kI32, {3}, {5, 2, -1}),
+                              given(DType::kF32, {1}, {0.25})},
+                   .gradient = false});
+  cases.push_back({.op = Op::kKvAppend,
+                   .name = "token_ids",
+                   .inputs = {integers(DType::kI32, {6, 1}, 0, 99), integers(DType::kI32, {3, 1}, 0, 99),
+                              given(DType::kI32, {3}, {4, -1, 0})},
+                   .dtypes = {DType::kF32},
+                   .gradient = false});
+  for (auto [name, cache] : {std::pair{"plain", x({12, 5})}, {"codes", codes(DType::kE4M3, {12, 32})}}) {
+    cases.push_back({.op = Op::kCopyBlocks,
+                     .name = name,
+                     .inputs = {cache, given(DType::kI32, {4, 2}, {3, 1, -1, 0, 2, 5, 4, -1})},
+                     .attrs = {{"block_size", int64_t{2}}},
+                     .gradient = false});
+  }
   append("to_bf16", normal(DType::kBF16, {8, 6}), x({3, 6}), {0, 7, -1});
   add(cases, {.name = "prefill",
               .starts = {0, 3, 8},
@@ -133,6 +157,17 @@ std::vector<Case> inference_cases() {
                 .blocks_per_sequence = 3,
                 .cache = cache});
   }
+  add(cases, {.name = "scales",
+              .starts = {0, 2, 3, 13},
+              .lengths = {7, 150, 60},
+              .tokens = 13,
+              .heads = 6,
+              .kv_heads = 2,
+              .dim = 48,
+              .block_size = 16,
+              .blocks_per_sequence = 10,
+              .cache = DType::kE4M3,
+              .scales = true});
   // Heads of whole 16 bytes in every type of cache.
   for (DType cache : {DType::kBF16, DType::kE4M3, DType::kE5M2}) {
     for (int64_t dim : {48, 80}) {

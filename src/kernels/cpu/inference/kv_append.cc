@@ -7,7 +7,9 @@
 namespace octet::cpu {
 namespace {
 
-bool accepts(const Graph& graph, const Node& node) { return is_float(graph.dtype(node.inputs[1])); }
+bool accepts(const Graph& graph, const Node& node) {
+  return is_float(graph.dtype(node.inputs[1])) && node.inputs.size() == 3;
+}
 
 BoundKernel bind(const Graph& graph, const Node& node) {
   const DType from = graph.dtype(node.inputs[1]), to = node.results[0].dtype;

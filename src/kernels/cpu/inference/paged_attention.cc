@@ -226,7 +226,8 @@ void paged_attention(const PagedProblem& p, const KernelArgs& args) {
 
 bool accepts(const Graph& graph, const Node& node) {
   const DType cache = graph.dtype(node.inputs[1]);
-  return is_f32_or_bf16(node.results[0].dtype) && is_f32_or_bf16(cache) && graph.dtype(node.inputs[2]) == cache &&
+  return node.inputs.size() == 6 && is_f32_or_bf16(node.results[0].dtype) && is_f32_or_bf16(cache) &&
+         graph.dtype(node.inputs[2]) == cache &&
          node.attrs.get<int64_t>("heads") % node.attrs.get<int64_t>("kv_heads") == 0 &&
          node.attrs.get<double>("scale") > 0;
 }

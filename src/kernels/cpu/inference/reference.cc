@@ -14,7 +14,21 @@ void kv_append(const Node& node, RefInputs in, RefResults out) {
     check(slot >= 0 && slot < slots, ErrorCode::kInvalidArgument, "kv_append \"{}\": slot {} of a cache of {}",
           node.name, slot, slots);
     const double* row = in[1]->values.data() + static_cast<int64_t>(t) * width;
-    std::copy(row, row + width, out[0].values.data() + slot * width);
+    const double scale = present(in, 3) ? in[3]->values[0] : 1;
+    for (int64_t i = 0; i < width; ++i) out[0].values[static_cast<size_t>(slot * width + i)] = row[i] * scale;
+  }
+}
+
+void copy_blocks(const Node& node, RefInputs in, RefResults out) {
+  const int64_t elements = node.attrs.get<int64_t>("block_size") * in[0]->type.shape.cols();
+  const int64_t blocks = in[0]->type.shape.elements() / elements;
+  out[0].values = in[0]->values;
+  for (size_t p = 0; p < in[1]->values.size(); p += 2) {
+    const int64_t from = integer(in[1]->values[p]), to = integer(in[1]->values[p + 1]);
+    if (from < 0 || to < 0) continue;
+    check(from < blocks && to < blocks, ErrorCode::kInvalidArgument, "copy_blocks \"{}\": {} to {} of {} blocks",
+          node.name, from, to, blocks);
+    std::copy_n(in[0]->values.begin() + from * elements, elements, out[0].values.begin() + to * elements);
   }
 }
 
@@ -22,7 +36,8 @@ void paged_attention(const Node& node, RefInputs in, RefResults out) {
   const int64_t heads = node.attrs.get<int64_t>("heads"), kv_heads = node.attrs.get<int64_t>("kv_heads");
   const int64_t dim = node.attrs.get<int64_t>("head_dim"), block_size = node.attrs.get<int64_t>("block_size");
   const int64_t window = node.attrs.get_or<int64_t>("window", 0);
-  const double scale = node.attrs.get<double>("scale");
+  const double k_scale = present(in, 6) ? in[6]->values[0] : 1, v_scale = present(in, 7) ? in[7]->values[0] : 1;
+  const double scale = node.attrs.get<double>("scale") * k_scale;
   const int64_t slots = in[1]->type.shape.rows(), blocks = in[5]->type.shape.cols();
   const int64_t tokens = in[0]->type.shape.rows(), sequences = in[5]->type.shape.rows();
   std::vector<double> scores;
@@ -66,7 +81,7 @@ void paged_attention(const Node& node, RefInputs in, RefResults out) {
         for (int64_t p = first; p <= position; ++p) {
           const double weight = std::exp(scores[static_cast<size_t>(p)] - largest) / sum;
           const double* v = in[2]->values.data() + (rows[static_cast<size_t>(p)] * kv_heads + kv_head) * dim;
-          for (int64_t d = 0; d < dim; ++d) row[d] += weight * v[d];
+          for (int64_t d = 0; d < dim; ++d) row[d] += weight * v[d] * v_scale;
         }
       }
     }

@@ -12,7 +12,7 @@ bool is_plain(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF1
 
 bool accepts_append(const Graph& graph, const Node& node) {
   const DType cache = node.results[0].dtype;
-  return is_plain(graph.dtype(node.inputs[1])) && (is_plain(cache) || is_fp8(cache));
+  return is_plain(graph.dtype(node.inputs[1])) && (is_plain(cache) || is_fp8(cache)) && node.inputs.size() == 3;
 }
 
 BoundKernel bind_append(DeviceContext&, const Graph& graph, const Node& node) {
@@ -32,16 +32,16 @@ BoundKernel bind_append(DeviceContext&, const Graph& graph, const Node& node) {
 
 bool accepts_paged(const Graph& graph, const Node& node) {
   const DType cache = graph.dtype(node.inputs[1]);
-  return is_plain(graph.dtype(node.inputs[0])) && (is_plain(cache) || is_fp8(cache)) &&
+  return node.inputs.size() == 6 && is_plain(graph.dtype(node.inputs[0])) && (is_plain(cache) || is_fp8(cache)) &&
          graph.dtype(node.inputs[2]) == cache && node.attrs.get<int64_t>("head_dim") <= kLargestPagedDim;
 }
 
 bool accepts_paged_mma(const Graph& graph, const Node& node) {
   const DType cache = graph.dtype(node.inputs[1]);
   const int64_t dim = node.attrs.get<int64_t>("head_dim");
-  return graph.dtype(node.inputs[0]) == DType::kBF16 && (cache == DType::kBF16 || is_fp8(cache)) &&
-         graph.dtype(node.inputs[2]) == cache && dim % (is_fp8(cache) ? 16 : 8) == 0 && dim <= 128 &&
-         node.attrs.get<double>("scale") > 0;
+  return node.inputs.size() == 6 && graph.dtype(node.inputs[0]) == DType::kBF16 &&
+         (cache == DType::kBF16 || is_fp8(cache)) && graph.dtype(node.inputs[2]) == cache &&
+         dim % (is_fp8(cache) ? 16 : 8) == 0 && dim <= 128 && node.attrs.get<double>("scale") > 0;
 }
 
 PagedProblem problem_of(const Graph& graph, const Node& node) {

@@ -1,0 +1,143 @@
+// From logits to tokens, as ir/ops/sampling.cc says: on doubles, one row at a time.
+#include <algorithm>
+#include <numeric>
+
+#include "base/rng.h"
+#include "kernels/cpu/reference.h"
+
+namespace octet::cpu::reference {
+namespace {
+
+// What ranks a logit: a NaN is never chosen.
+double rank_of(double logit) { return std::isnan(logit) ? -INFINITY : logit; }
+
+struct Row {
+  const double* logits;
+  int64_t vocab;
+
+  double operator[](int64_t token) const { return rank_of(logits[token]); }
+  double log_sum_exp() const {
+    double largest = -INFINITY, sum = 0;
+    for (int64_t v = 0; v < vocab; ++v) largest = std::max(largest, (*this)[v]);
+    for (int64_t v = 0; v < vocab; ++v) sum += std::exp((*this)[v] - largest);
+    return largest + std::log(sum);
+  }
+  // Likeliest first, ties by id.
+  std::vector<int64_t> order() const {
+    std::vector<int64_t> tokens(static_cast<size_t>(vocab));
+    std::iota(tokens.begin(), tokens.end(), 0);
+    std::stable_sort(tokens.begin(), tokens.end(), [&](int64_t a, int64_t b) { return (*this)[a] > (*this)[b]; });
+    return tokens;
+  }
+};
+
+Row row_of(const RefTensor& logits, int64_t row) {
+  const int64_t vocab = logits.type.shape.cols();
+  return {logits.values.data() + row * vocab, vocab};
+}
+
+// The tokens that may be drawn, likeliest first.
+std::vector<int64_t> kept_tokens(const Row& row, double temperature, int64_t top_k, double top_p, double min_p) {
+  std::vector<int64_t> kept = row.order();
+  if (top_k > 0 && top_k < row.vocab) kept.resize(static_cast<size_t>(top_k));
+  const double largest = row[kept[0]];
+  std::vector<double> weights;
+  for (int64_t token : kept) weights.push_back(std::exp((row[token] - largest) / temperature));
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  size_t count = 0;
+  for (double sum = 0; count < kept.size() && sum < top_p * total; ++count) sum += weights[count];
+  while (count > 1 && weights[count - 1] < min_p) --count;
+  kept.resize(count);
+  return kept;
+}
+
+double gumbel(const double* seeds, int64_t token) {
+  const PhiloxBlock words =
+      graph_random(static_cast<uint64_t>(integer(seeds[0])), static_cast<uint64_t>(integer(seeds[2])),
+                   static_cast<uint32_t>(integer(seeds[1])), 0, static_cast<uint64_t>(token / 4));
+  const double u = (static_cast<double>(words[static_cast<size_t>(token % 4)] >> 8) + 0.5) * 0x1p-24;
+  return -std::log(-std::log(u));
+}
+
+int64_t draw(const Row& row, const double* params, int64_t top_k, const double* seeds) {
+  const double temperature = params[0];
+  const std::vector<int64_t> kept = temperature == 0 ? std::vector<int64_t>{row.order()[0]}
+                                                     : kept_tokens(row, temperature, top_k, params[1], params[2]);
+  if (row[kept[0]] == -INFINITY) return -1;
+  if (kept.size() == 1) return kept[0];
+  int64_t best = -1;
+  double highest = -INFINITY;
+  for (int64_t token : kept) {
+    const double score = row[token] / temperature + gumbel(seeds, token);
+    if (score > highest || (score == highest && token < best)) best = token, highest = score;
+  }
+  return best;
+}
+
+}  // namespace
+
+void feed_tokens(const Node& node, RefInputs in, RefResults out) {
+  const auto sampled = static_cast<int64_t>(in[1]->values.size());
+  for (size_t t = 0; t < in[0]->values.size(); ++t) {
+    const int64_t from = integer(in[2]->values[t]);
+    check(from < sampled, ErrorCode::kInvalidArgument, "feed_tokens \"{}\": token {} is fed from {} of {}", node.name,
+          t, from, sampled);
+    out[0].values[t] = from >= 0 ? in[1]->values[static_cast<size_t>(from)] : in[0]->values[t];
+  }
+}
+
+void adjust_logits(const Node& node, RefInputs in, RefResults out) {
+  const int64_t rows = in[0]->type.shape.rows(), vocab = in[0]->type.shape.cols();
+  out[0].values = in[0]->values;
+  for (size_t e = 0; e < in[1]->values.size() / 2; ++e) {
+    const int64_t row = integer(in[1]->values[2 * e]), token = integer(in[1]->values[2 * e + 1]);
+    if (row < 0) continue;
+    check(row < rows && token >= 0 && token < vocab, ErrorCode::kInvalidArgument,
+          "adjust_logits \"{}\": entry {} is token {} of row {}, of {} rows of {}", node.name, e, token, row, rows,
+          vocab);
+    const double *values = in[2]->values.data() + 3 * e,
+                 biased = in[0]->values[static_cast<size_t>(row * vocab + token)] + values[0];
+    out[0].values[static_cast<size_t>(row * vocab + token)] =
+        (biased > 0 ? biased / values[1] : biased * values[1]) - values[2];
+  }
+  if (!present(in, 3)) return;
+  const int64_t words = in[3]->type.shape.cols(), masks = in[3]->type.shape.rows();
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t mask = integer(in[4]->values[static_cast<size_t>(r)]);
+    if (mask < 0) continue;
+    check(mask < masks, ErrorCode::kInvalidArgument, "adjust_logits \"{}\": row {} asks for mask {} of {}", node.name,
+          r, mask, masks);
+    for (int64_t v = 0; v < vocab; ++v) {
+      const auto word = static_cast<uint32_t>(integer(in[3]->values[static_cast<size_t>(mask * words + v / 32)]));
+      if ((word >> (v % 32) & 1) == 0) out[0].values[static_cast<size_t>(r * vocab + v)] = -INFINITY;
+    }
+  }
+}
+
+void sample(const Node&, RefInputs in, RefResults out) {
+  const RefTensor& raw = present(in, 4) ? *in[4] : *in[0];
+  for (int64_t r = 0; r < in[0]->type.shape.rows(); ++r) {
+    const auto at = static_cast<size_t>(r);
+    const int64_t token =
+        draw(row_of(*in[0], r), in[1]->values.data() + 3 * r, integer(in[2]->values[at]), in[3]->values.data() + 3 * r);
+    out[0].values[at] = static_cast<double>(token);
+    const Row row = row_of(raw, r);
+    out[1].values[at] = token < 0 ? -INFINITY : row[token] - row.log_sum_exp();
+  }
+}
+
+void top_logprobs(const Node& node, RefInputs in, RefResults out) {
+  const int64_t k = node.attrs.get<int64_t>("k");
+  for (int64_t r = 0; r < in[0]->type.shape.rows(); ++r) {
+    const Row row = row_of(*in[0], r);
+    const std::vector<int64_t> order = row.order();
+    const double lse = row.log_sum_exp();
+    for (int64_t i = 0; i < k; ++i) {
+      const auto at = static_cast<size_t>(r * k + i);
+      out[0].values[at] = row[order[static_cast<size_t>(i)]] - lse;
+      out[1].values[at] = static_cast<double>(order[static_cast<size_t>(i)]);
+    }
+  }
+}
+
+}  // namespace octet::cpu::reference
