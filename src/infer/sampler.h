@@ -4,14 +4,10 @@
 #include <cstdint>
 #include <span>
 
+#include "octet/sampling.h"
+
 namespace octet {
 
-struct SamplingOptions {
-  double temperature = 1.0;  // 0 = greedy
-  int64_t top_k = 0;         // 0 = off: keep the k most likely
-  double top_p = 1.0;        // keep the smallest set of most likely tokens whose probability reaches p
-  uint64_t seed = 0;
-};
 void validate(const SamplingOptions& options);  // throws kInvalidArgument with the value and range
 
 // The token for position `index` of sequence `sequence`; depends on (logits, options, sequence, index) only. Ties go to
