@@ -1,0 +1,252 @@
+// Decides each step of the engine: which sequences run, with how many tokens. Pure policy: no tensors, no threads, no
+// clock (time is a parameter, in seconds, never going backwards). Called from one thread.
+//
+// The engine's loop, one step ahead of the device:
+//   plan = schedule(now); launch it; commit(the step before, what it sampled); for each of take_finished(): tell the
+//   client. schedule(N+1) may be called before commit(N): a decode then reads its token on the device (from_device).
+//
+// States of a sequence:
+//   waiting --admitted--> running --ended--> ended --reported by take_finished(), then once more--> forgotten
+//      ^---- preempted ------'                ^--- from any state: cancel, deadline, failure
+//   sibling (n > 1): waits for the first sequence of its request to compute the prompt but its last token, then gets a
+//      fork of its blocks and runs; if that first one ends before, the next living sibling takes its place.
+// Invariants:
+//   - tokens(id) = prompt + tokens delivered by commit. `computed` tokens have KV slots in steps planned so far;
+//     `sampled` >= delivered counts samples planned. A running sequence computes up to prompt + sampled tokens; the
+//     step that reaches there samples one more. Preemption sets computed to 0; a preempted sequence is admitted again
+//     only when all it sampled is delivered, so its generated tokens are simply more prompt.
+//   - A sequence never computes more than prompt + limit - 1 tokens, limit = min(max_tokens, context_length - prompt):
+//     reaching the length is known when planning and wastes nothing. A stop is known only at commit: the token that the
+//     step in flight computes for it (an overrun) is discarded, its blocks return after that step.
+//   - Order everywhere is the virtual arrival: submission time - priority * ageing_seconds, then id. Higher priority
+//     goes first, FIFO inside; a level of priority is worth ageing_seconds of waiting, so nothing starves. Running
+//     sequences are preempted from the back of that order and only for sequences before them: the first always
+//     proceeds. The first waiting sequence is never overtaken because it is large.
+//   - Every sequence is reported exactly once by take_finished(), with the reason.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <set>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "infer/block_manager.h"
+
+namespace octet {
+
+using SequenceId = int64_t;
+
+enum class SchedulePolicy {
+  kNeverEvict,      // in-flight batching; admits only what fits to its longest possible end
+  kMaxUtilization,  // in-flight batching; admits what fits now, preempts by recomputation when blocks run out
+  kPackedLockstep,  // static: a batch is prefilled, then decodes until all of it is complete; no padding
+  kPaddedStatic,    // static, and all are padded to the longest prompt and longest output of the batch
+};
+const char* schedule_policy_name(SchedulePolicy policy);
+
+struct SchedulerOptions {
+  SchedulePolicy policy = SchedulePolicy::kMaxUtilization;
+  int64_t context_length = 0;   // tokens of a sequence, prompt and output
+  int64_t max_sequences = 256;  // running at once (the batch size of the static policies)
+  int64_t token_budget = 2048;  // of one step; at least block_size
+  int64_t max_logit_rows = 0;   // of one step; 0 = max_sequences
+  int64_t max_queue = 4096;     // waiting sequences
+  int64_t max_queued_tokens = std::numeric_limits<int64_t>::max();  // prompt tokens of the waiting sequences
+  double ageing_seconds = 10;  // see above; 0 = first come, first served whatever the priority
+};
+
+enum class EndReason {
+  kNone,       // not ended
+  kStop,       // the engine said so at commit: end token, stop string
+  kLength,     // max_tokens
+  kContext,    // the context is full before max_tokens
+  kCancelled,  // cancel()
+  kDeadline,   // its deadline passed
+  kFailed,     // fail_running(), or the engine said so at commit (e.g. logits not finite)
+};
+const char* end_reason_name(EndReason reason);
+
+enum class Refusal {
+  kNone,
+  kInvalid,    // empty prompt, max_tokens < 1, n < 1, n > max_sequences
+  kTooLong,    // the prompt leaves no room in the context for a token
+  kNeverFits,  // more blocks than the cache has, even alone
+  kQueueFull,  // come back later
+  kLate,       // the deadline has passed already
+};
+const char* refusal_name(Refusal refusal);
+
+struct SequenceParams {
+  std::vector<int32_t> prompt = {};
+  int64_t max_tokens = 16;
+  int64_t n = 1;                                              // sequences from one prompt; they get consecutive ids
+  int32_t priority = 0;                                       // higher goes first
+  double deadline = std::numeric_limits<double>::infinity();  // in the time given to schedule()
+  uint64_t adapter = 0, salt = 0;                             // KV is shared only where both are equal
+  bool reuse_prefix = true;  // false: compute every token of the prompt (its blocks are still offered to others)
+};
+
+struct Submitted {
+  SequenceId id = -1;  // of the first sequence; id .. id+n-1 are the request's. -1: refused
+  Refusal refusal = Refusal::kNone;
+  std::string message;  // of a refusal: the values and the way out
+};
+
+struct ScheduledSequence {
+  SequenceId id = 0;
+  int32_t slot = 0;            // 0..max_sequences-1, fixed while it runs: its row in per-sequence device arrays
+  TableId table = 0;           // BlockManager::blocks(table, group)
+  int64_t first_position = 0;  // of the tokens computed; the KV length after the step is first_position + count
+  int32_t count = 0;
+  bool samples = false;      // the row of its last token gives logits, and commit gets its token
+  bool from_device = false;  // count is 1 and its id is the one that the last step with this slot sampled
+  std::array<int64_t, kMaxCacheGroups> changed = {};  // table entries from here on differ from this slot's last plan
+};
+
+struct StepPlan {
+  int64_t step = 0;                          // 1, 2, ...
+  std::vector<ScheduledSequence> sequences;  // single tokens (decodes) first, then longer chunks
+  int64_t decodes = 0;                       // how many of them compute one token
+  int64_t tokens = 0;                        // sum of counts
+  int64_t logit_rows = 0;                    // how many sample
+  int64_t padding_tokens = 0;                // kPaddedStatic: rows to compute for nothing beside `tokens`
+  std::vector<BlockCopy> copies;             // before the first kernel
+  std::vector<SequenceId> preempted;         // running before, waiting now; their slots are free
+  bool empty() const { return sequences.empty() && padding_tokens == 0; }
+};
+
+struct SampledToken {
+  SequenceId id = 0;
+  int32_t token = 0;
+  EndReason end = EndReason::kNone;  // kStop or kFailed ends the sequence with this token (kFailed: without it)
+};
+
+struct FinishedSequence {
+  SequenceId id = 0;
+  EndReason reason = EndReason::kNone;
+};
+
+struct SchedulerStats {
+  int64_t waiting = 0, running = 0, queued_tokens = 0;  // now
+  // ever:
+  int64_t submitted = 0, refused = 0, finished = 0, steps = 0, preemptions = 0;
+  int64_t computed_tokens = 0, recomputed_tokens = 0, reused_tokens = 0, sampled_tokens = 0, overrun_tokens = 0;
+  int64_t padding_tokens = 0;  // kPaddedStatic: prompt padding
+  int64_t empty_slots = 0;     // static policies: decode rows of sequences that were complete (or not yet prefilled)
+};
+
+class Scheduler {
+ public:
+  static constexpr int64_t kMaxInFlight = 3;  // steps planned and not committed
+
+  // `blocks` outlives the scheduler and is changed by nobody else.
+  Scheduler(SchedulerOptions options, BlockManager& blocks);
+
+  Submitted submit(SequenceParams params, double now);
+  // False if the sequence is unknown or has ended. Its blocks return when the steps in flight are done.
+  bool cancel(SequenceId id);
+  // The next step. An empty plan needs no run and no commit: commit what is in flight, or wait for submissions. Valid
+  // until its commit, an empty one until the next call. kInternal with more than kMaxInFlight steps in flight.
+  const StepPlan& schedule(double now);
+  // Results of a step, in order of steps: one entry per sampling sequence of its plan, in the plan's order.
+  void commit(int64_t step, std::span<const SampledToken> results);
+  // The device failed: all steps in flight are lost, every running sequence ends as kFailed, cached content is dropped;
+  // waiting sequences (preempted ones too) stay and can run again.
+  void fail_running();
+  // Sequences that ended since the last call; valid, as are their tokens(), until the next call.
+  std::span<const FinishedSequence> take_finished();
+
+  bool has_work() const { return !waiting_.empty() || !running_.empty(); }
+  int64_t in_flight() const { return planned_step_ - committed_step_; }
+  bool known(SequenceId id) const { return by_id_.contains(id); }
+  std::span<const int32_t> tokens(SequenceId id) const;  // prompt + delivered; kNotFound if unknown
+  int64_t prompt_length(SequenceId id) const;
+  const SchedulerOptions& options() const { return options_; }
+  const SchedulerStats& stats() const { return stats_; }
+  // Checks the invariants above against the block manager; throws kInternal. For tests.
+  void verify() const;
+
+ private:
+  enum class State : uint8_t { kUnused, kWaiting, kSibling, kRunning, kEnded };
+  using Blocks = std::array<int64_t, kMaxCacheGroups>;  // a number of blocks per group
+
+  struct Sequence {
+    SequenceParams params;            // prompt moved to tokens
+    SequenceId id = -1, family = -1;  // family: id of the request's first sequence
+    State state = State::kUnused;
+    EndReason end = EndReason::kNone;
+    std::vector<int32_t> tokens;
+    int64_t prompt_length = 0, limit = 0;
+    int64_t computed = 0, sampled = 0;  // see the invariants
+    int64_t furthest = 0;               // the largest `computed` ever: what lies before it is recomputed
+    double order = 0;                   // virtual arrival
+    TableId table = -1;
+    int32_t slot = -1;
+    std::vector<int32_t> siblings;               // records that wait for this one's prompt
+    Blocks reserved = {}, reserved_shared = {};  // kNeverEvict: its own, and of the blocks its family shares
+    int64_t padding = 0;                         // kPaddedStatic: prompt padding still to compute
+  };
+  struct Flight {  // a planned step, and the record of each of its sequences
+    StepPlan plan;
+    std::vector<int32_t> records;
+  };
+  using Order = std::pair<double, SequenceId>;
+
+  Sequence& at(int32_t record) { return records_[static_cast<size_t>(record)]; }
+  const Sequence& at(int32_t record) const { return records_[static_cast<size_t>(record)]; }
+  const Sequence& find(SequenceId id) const;
+  int64_t remaining(const Sequence& s) const;
+  bool is_static() const;
+  bool goes_before(int32_t a, int32_t b) const;
+
+  Refusal refuse(const SequenceParams& params, double now, std::string& message) const;
+  Refusal refuse_size(const SequenceParams& params, std::string& message) const;
+  void request_blocks(const Sequence& s, Blocks& own, Blocks& shared) const;
+  void enqueue(int32_t record);
+  void dequeue(int32_t record);
+  void insert_running(int32_t record);
+  void erase_running(int32_t record);
+
+  void expire(double now);
+  void plan_decodes(Flight& flight);
+  void plan_prefills(Flight& flight);
+  void admit(Flight& flight);
+  void admit_batch(Flight& flight);
+  bool try_admit(int32_t record);
+  bool fits_now(const Sequence& s) const;
+  void start(int32_t record);
+  bool fork_if_ready(int32_t record);
+  bool make_room(size_t position, int64_t tokens, Flight& flight);
+  void plan_chunk(int32_t record, Flight& flight);
+  void plan_tokens(int32_t record, int64_t count, Flight& flight);
+  void plan_padding(Flight& flight);
+  void preempt(int32_t record, Flight& flight);
+  void leave(int32_t record);
+  void hand_over(int32_t record);
+  void end(int32_t record, EndReason reason);
+
+  SchedulerOptions options_;
+  BlockManager& blocks_;
+  SchedulerStats stats_;
+  std::vector<Sequence> records_;
+  std::vector<int32_t> free_records_;
+  std::unordered_map<SequenceId, int32_t> by_id_;
+  std::set<Order> waiting_;
+  std::set<Order> deadlines_;     // of sequences that have one and have not ended
+  std::vector<int32_t> running_;  // records in the order of preference
+  std::vector<int32_t> free_slots_;
+  Blocks reserved_ = {};    // sum over running sequences
+  int64_t batch_size_ = 0;  // static policies: sequences the present batch began with
+  bool batch_prefilled_ = false;
+  std::vector<FinishedSequence> finished_, reported_;
+  std::array<Flight, kMaxInFlight + 1> flights_;
+  int64_t planned_step_ = 0, committed_step_ = 0;
+  SequenceId next_id_ = 1;
+};
+
+}  // namespace octet
