@@ -30,27 +30,17 @@
 #include <span>
 #include <vector>
 
+#include "infer/cache_group.h"
+
 namespace octet {
 
 inline constexpr int32_t kNoBlock = -1;
 inline constexpr int kMaxCacheGroups = 4;
 
-struct CacheGroup {
-  int64_t window = 0;       // tokens a query sees, itself included; 0 = all
-  int32_t blocks = 0;       // in this group's pool
-  int64_t block_bytes = 0;  // of all layers of the group, for messages and metrics only
-};
-
 struct BlockManagerOptions {
   std::vector<CacheGroup> groups = {};  // 1..kMaxCacheGroups
   int32_t block_size = 16;              // tokens per block
   bool prefix_cache = true;
-};
-
-// Content of block `from` goes to block `to` of the group before the step's first kernel. All `to` of a step are
-// distinct and no `to` is a `from` of the same step: copies may run in any order.
-struct BlockCopy {
-  int32_t group = 0, from = 0, to = 0;
 };
 
 struct BlockStats {  // blocks of one group

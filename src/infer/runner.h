@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "infer/cache_group.h"
+
 namespace octet {
 
 // What a forward reads: plain data of fixed layout, the same bytes on every rank. T tokens in order of their sequences;
@@ -34,10 +36,6 @@ struct StepInput {
 
   int64_t tokens() const { return static_cast<int64_t>(ids.size()); }
   int64_t sequences() const { return static_cast<int64_t>(kv_lengths.size()); }
-};
-
-struct BlockCopy {
-  int32_t group = 0, from = 0, to = 0;
 };
 
 // What sampling reads, for the R rows of the forward before it.
@@ -62,12 +60,6 @@ struct SampleOutput {                   // valid until the next sample()
   std::span<const int32_t> top_ids;     // [R, kTopLogprobs]
 };
 inline constexpr int64_t kTopLogprobs = 20;
-
-struct CacheGroup {
-  int64_t window = 0;               // 0 = full attention
-  int64_t blocks = 0;               // in the pool
-  int64_t blocks_per_sequence = 0;  // columns of its block table
-};
 
 struct RunnerLimits {
   int64_t tokens = 0, sequences = 0, rows = 0;  // of a step, at most
