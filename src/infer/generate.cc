@@ -55,7 +55,7 @@ std::string StopMatcher::push(const std::string& text) {
 
 GenerateResult generate(Decoder& decoder, const Tokenizer& tokenizer, std::span<const int32_t> prompt,
                         const GenerateOptions& options, const std::function<bool(const std::string&)>& on_text) {
-  validate(options.sampling);
+  validate(options.sampling, tokenizer.vocab_size());
   GenerateResult result;
   result.prompt_tokens = static_cast<int64_t>(prompt.size());
   StopMatcher stops(options.stop);
@@ -70,18 +70,27 @@ GenerateResult generate(Decoder& decoder, const Tokenizer& tokenizer, std::span<
     if (on_text) wanted = on_text(text);
   };
   auto started = std::chrono::steady_clock::now();
+  std::vector<int32_t> ends = options.stop_ids;
+  if (!options.ignore_eos) ends.push_back(tokenizer.eos_id());
+  TokenCounts counts(options.sampling);
+  counts.add_prompt(prompt);
   std::span<const float> logits = decoder.append(prompt);
+  std::vector<float> adjusted;
   result.prompt_seconds = seconds_since(started);
   started = std::chrono::steady_clock::now();
   while (wanted && static_cast<int64_t>(result.ids.size()) < options.max_tokens) {
-    int32_t id = sample_token(logits, options.sampling, options.sequence, result.ids.size());
-    bool is_end = (id == tokenizer.eos_id() && !options.ignore_eos) ||
-                  std::find(options.stop_ids.begin(), options.stop_ids.end(), id) != options.stop_ids.end();
-    if (is_end) {
+    if (counts.adjusts()) {
+      adjusted.assign(logits.begin(), logits.end());
+      counts.adjust(adjusted);
+      logits = adjusted;
+    }
+    int32_t id = sample_token(logits, options.sampling, static_cast<int64_t>(options.sequence), counts.outputs());
+    if (std::find(ends.begin(), ends.end(), id) != ends.end()) {
       result.reason = FinishReason::kStop;
       break;
     }
     result.ids.push_back(id);
+    counts.add_output(id);
     emit(stops.push(stream.push(id)));
     if (stops.stopped()) {
       result.reason = FinishReason::kStop;

@@ -2,70 +2,111 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
-#include <vector>
+#include <limits>
+#include <memory>
 
 #include "base/error.h"
-#include "base/rng.h"
 
 namespace octet {
-namespace {
 
-int32_t argmax(std::span<const float> logits) {
-  int32_t best = -1;
-  for (size_t i = 0; i < logits.size(); ++i)
-    if (std::isfinite(logits[i]) && (best < 0 || logits[i] > logits[static_cast<size_t>(best)]))
-      best = static_cast<int32_t>(i);
-  check(best >= 0, ErrorCode::kInternal, "sampling: none of {} logits is finite", logits.size());
-  return best;
-}
-
-}  // namespace
-
-void validate(const SamplingOptions& o) {
-  check(o.temperature >= 0 && std::isfinite(o.temperature), ErrorCode::kInvalidArgument,
-        "temperature: {} (want >= 0; 0 is greedy)", o.temperature);
-  check(o.top_k >= 0, ErrorCode::kInvalidArgument, "top_k: {} (want >= 0; 0 is off)", o.top_k);
-  check(o.top_p > 0 && o.top_p <= 1, ErrorCode::kInvalidArgument, "top_p: {} (want 0 < p <= 1)", o.top_p);
-}
-
-int32_t sample_token(std::span<const float> logits, const SamplingOptions& o, uint64_t sequence, uint64_t index) {
-  int32_t best = argmax(logits);
-  if (o.temperature == 0 || o.top_k == 1) return best;
-  std::vector<int32_t> order;
-  order.reserve(logits.size());
-  for (size_t i = 0; i < logits.size(); ++i)
-    if (std::isfinite(logits[i])) order.push_back(static_cast<int32_t>(i));
-  auto more_likely = [&](int32_t a, int32_t b) {
-    float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
-    return x != y ? x > y : a < b;
+void validate(const SamplingOptions& o, int64_t vocab) {
+  const auto require = [](bool holds, const char* name, auto value, const char* want) {
+    check(holds, ErrorCode::kInvalidArgument, "{}: {} (want {})", name, value, want);
   };
-  size_t keep = order.size();
-  if (o.top_k > 0) keep = std::min(keep, static_cast<size_t>(o.top_k));
-  if (keep < order.size() || o.top_p < 1) {
-    std::partial_sort(order.begin(), order.begin() + static_cast<ptrdiff_t>(keep), order.end(), more_likely);
-    order.resize(keep);
+  require(o.temperature >= 0 && o.temperature <= 100, "temperature", o.temperature, "0 to 100; 0 is greedy");
+  require(o.top_k >= 0 && o.top_k <= std::numeric_limits<int32_t>::max(), "top_k", o.top_k, "0 to 2^31 - 1; 0 is off");
+  require(o.top_p > 0 && o.top_p <= 1, "top_p", o.top_p, "0 < p <= 1");
+  require(o.min_p >= 0 && o.min_p <= 1, "min_p", o.min_p, "0 <= p <= 1");
+  require(o.repetition_penalty > 0 && o.repetition_penalty <= 100, "repetition_penalty", o.repetition_penalty,
+          "0 < r <= 100; 1 is off");
+  require(std::fabs(o.presence_penalty) <= 2, "presence_penalty", o.presence_penalty, "-2 to 2");
+  require(std::fabs(o.frequency_penalty) <= 2, "frequency_penalty", o.frequency_penalty, "-2 to 2");
+  for (const auto& [token, bias] : o.logit_bias) {
+    check(token >= 0 && (vocab <= 0 || token < vocab), ErrorCode::kInvalidArgument,
+          "logit_bias: token {} (want 0 to {})", token,
+          vocab > 0 ? vocab - 1 : int64_t{std::numeric_limits<int32_t>::max()});
+    check(std::fabs(bias) <= 100 || bias == -std::numeric_limits<float>::infinity(), ErrorCode::kInvalidArgument,
+          "logit_bias: {} for token {} (want -100 to 100, or -infinity)", bias, token);
   }
-  std::vector<double> weight(order.size());
-  double top = logits[static_cast<size_t>(best)], total = 0;
-  for (size_t i = 0; i < order.size(); ++i) {
-    weight[i] = std::exp((static_cast<double>(logits[static_cast<size_t>(order[i])]) - top) / o.temperature);
-    total += weight[i];
+}
+
+SampleRow sample_row(const SamplingOptions& o, int64_t sequence, int64_t position) {
+  // A temperature too small for the op's float32 would become 0 and silently greedy, a top_p 0: both stay above it.
+  constexpr double kSmallest = std::numeric_limits<float>::min();
+  return {.temperature = static_cast<float>(o.temperature == 0 ? 0 : std::max(o.temperature, 1e-4)),
+          .top_p = static_cast<float>(std::max(o.top_p, kSmallest)),
+          .min_p = static_cast<float>(o.min_p),
+          .top_k = static_cast<int32_t>(o.top_k),
+          .seed = static_cast<int64_t>(o.seed),
+          .sequence = sequence,
+          .position = position};
+}
+
+TokenCounts::TokenCounts(const SamplingOptions& o, int64_t min_tokens, std::span<const int32_t> stops)
+    : repetition_(o.repetition_penalty),
+      presence_(o.presence_penalty),
+      frequency_(o.frequency_penalty),
+      min_tokens_(min_tokens) {
+  for (const auto& [id, bias] : o.logit_bias) token(id).bias = bias;
+  if (min_tokens_ == 0) return;
+  for (int32_t id : stops)
+    if (id >= 0) token(id).stops = true;
+}
+
+TokenCounts::Token& TokenCounts::token(int32_t id) {
+  const auto [at, added] = index_.try_emplace(id, tokens_.size());
+  if (added) tokens_.push_back({.id = id});
+  return tokens_[at->second];
+}
+
+void TokenCounts::add_prompt(std::span<const int32_t> ids) {
+  if (repetition_ == 1) return;
+  for (int32_t id : ids) token(id).seen = true;
+}
+
+void TokenCounts::add_output(int32_t id) {
+  ++outputs_;
+  if (repetition_ == 1 && presence_ == 0 && frequency_ == 0) return;
+  Token& added = token(id);
+  added.seen = true;
+  ++added.outputs;
+}
+
+TokenCounts::Values TokenCounts::values(const Token& t) const {
+  const bool forbidden = t.stops && outputs_ < min_tokens_;
+  const double penalty = t.outputs > 0 ? presence_ + frequency_ * t.outputs : 0;
+  return {.bias = forbidden ? -std::numeric_limits<float>::infinity() : t.bias,
+          .repetition = t.seen ? static_cast<float>(repetition_) : 1.0f,
+          .penalty = static_cast<float>(penalty)};
+}
+
+void TokenCounts::append_entries(int32_t row, std::vector<int32_t>& entries, std::vector<float>& values_out) const {
+  for (const Token& t : tokens_) {
+    const Values v = values(t);
+    entries.insert(entries.end(), {row, t.id});
+    values_out.insert(values_out.end(), {v.bias, v.repetition, v.penalty});
   }
-  if (o.top_p < 1) {
-    double cumulative = 0;
-    size_t count = 0;
-    while (count < weight.size() && cumulative < o.top_p * total) cumulative += weight[count++];
-    weight.resize(count);
-    total = cumulative;
+}
+
+void TokenCounts::adjust(std::span<float> logits) const {
+  for (const Token& t : tokens_) {
+    check(t.id >= 0 && static_cast<size_t>(t.id) < logits.size(), ErrorCode::kInvalidArgument,
+          "sampling: token {} of a vocabulary of {}", t.id, logits.size());
+    const Values v = values(t);
+    float& logit = logits[static_cast<size_t>(t.id)];
+    const float biased = logit + v.bias;
+    logit = (biased > 0 ? biased / v.repetition : biased * v.repetition) - v.penalty;
   }
-  Philox rng(o.seed, sequence * 0x9E3779B97F4A7C15ull + index);
-  double target = rng.uniform() * total;
-  for (size_t i = 0; i < weight.size(); ++i) {
-    target -= weight[i];
-    if (target < 0) return order[i];
-  }
-  return order[weight.size() - 1];
+}
+
+int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, int64_t sequence,
+                     int64_t position) {
+  std::vector<int32_t> tokens(logits.size());
+  const auto scratch = std::make_unique_for_overwrite<SampleScratch>();
+  scratch->tokens = tokens;
+  const int32_t token = sample_from(logits, sample_row(options, sequence, position), *scratch);
+  check(token >= 0, ErrorCode::kInternal, "sampling: none of {} logits is finite", logits.size());
+  return token;
 }
 
 }  // namespace octet
