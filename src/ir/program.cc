@@ -71,10 +71,13 @@ Graph& Program::graph(const std::string& name) {
 }
 
 void collect_state(Program& program) {
-  auto add = [&](const std::string& name, const TensorType& type, StateKind kind) {
+  auto add = [&](const std::string& name, const TensorType& type, StateKind kind, double initial = 0) {
     if (program.find_state(name) != nullptr) return;
-    program.add_state(
-        {.name = name, .type = type, .kind = kind, .param = kind == StateKind::kParam ? name : std::string()});
+    program.add_state({.name = name,
+                       .type = type,
+                       .kind = kind,
+                       .param = kind == StateKind::kParam ? name : std::string(),
+                       .initial = initial});
   };
   for (const Graph& graph : program.graphs()) {
     std::vector<bool> is_cache(static_cast<size_t>(graph.size()), false);
@@ -85,7 +88,8 @@ void collect_state(Program& program) {
       const Node& node = graph.node(NodeId{i});
       if (node.op == Op::kParam) add(node.name, node.results[0], StateKind::kParam);
       if (node.op != Op::kState) continue;
-      add(node.name, node.results[0], is_cache[static_cast<size_t>(i)] ? StateKind::kKvCache : StateKind::kScale);
+      add(node.name, node.results[0], is_cache[static_cast<size_t>(i)] ? StateKind::kKvCache : StateKind::kScale,
+          node.attrs.get_or<double>("initial", 0));
     }
     for (const NamedValue& update : graph.updates()) add(update.name, graph.type(update.value), StateKind::kScale);
   }

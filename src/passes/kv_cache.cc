@@ -17,10 +17,19 @@ CacheInputs add_inputs(Builder& b, int64_t tokens, const KvCacheOptions& o) {
           .logit_rows = b.input("logit_rows", {DType::kI32, {o.logit_rows}})};
 }
 
+Value scale_state(Builder& b, const std::string& name) {
+  Value leaf = b.graph().find_leaf(Op::kState, name);
+  if (leaf.exists()) return leaf;
+  return {b.graph().add({.op = Op::kState, .results = {{DType::kF32, {1}}}, .attrs = {{"initial", 1.0}}, .name = name}),
+          0};
+}
+
 // One side (k or v) of a layer's cache: append this step's rows, return the cache to read.
 Value append(Builder& b, const std::string& state, Value rows, Value slots, const KvCacheOptions& o) {
   Value cache = b.state(state, {o.cache_dtype, {o.blocks * o.block_size, b.shape(rows).cols()}});
-  Value appended{b.emit(Op::kKvAppend, {cache, rows, slots}, {}, state), 0};
+  std::vector<Value> inputs = {cache, rows, slots};
+  if (o.scales) inputs.push_back(scale_state(b, state + "_scale"));
+  Value appended{b.emit(Op::kKvAppend, std::move(inputs), {}, state), 0};
   b.update(state, appended);
   return appended;
 }
@@ -37,16 +46,20 @@ void rewrite_attention(Rewriter& rewriter, NodeId id, const CacheInputs& inputs,
   Attrs attrs = {{"heads", node.attrs.get<int64_t>("heads")},         {"kv_heads", node.attrs.get<int64_t>("kv_heads")},
                  {"head_dim", node.attrs.get<int64_t>("head_dim")},   {"scale", node.attrs.get<double>("scale")},
                  {"window", node.attrs.get_or<int64_t>("window", 0)}, {"block_size", o.block_size}};
-  NodeId paged =
-      b.emit(Op::kPagedAttention,
-             {rewriter.map(node.inputs[0]), k, v, rewriter.map(node.inputs[3]), inputs.kv_lengths, inputs.block_table},
-             attrs, node.name);
+  std::vector<Value> operands = {
+      rewriter.map(node.inputs[0]), k, v, rewriter.map(node.inputs[3]), inputs.kv_lengths, inputs.block_table};
+  if (o.scales) {
+    for (const char* side : {".k", ".v"}) operands.push_back(scale_state(b, "kv." + node.name + side + "_scale_inv"));
+  }
+  NodeId paged = b.emit(Op::kPagedAttention, std::move(operands), attrs, node.name);
   rewriter.set({id, 0}, {paged, 0});
 }
 
 }  // namespace
 
 Graph add_kv_cache(const Graph& graph, const KvCacheOptions& options) {
+  check(!options.scales || is_fp8(options.cache_dtype), ErrorCode::kInvalidArgument,
+        "kv_cache: a cache of {} takes no scales; they are of e4m3 and e5m2 caches", dtype_name(options.cache_dtype));
   Rewriter rewriter(graph);
   Builder& b = rewriter.builder();
   Value ids = graph.find_leaf(Op::kInput, "ids");
