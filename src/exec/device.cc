@@ -1,5 +1,6 @@
 // Which device runs: the words of --device and what they come to.
 #include "base/error.h"
+#include "exec/cpu/memory.h"
 #include "exec/executor.h"
 
 namespace octet {
@@ -14,6 +15,10 @@ Device resolve_device(const std::string& name) {
 }
 
 Target target_of(Device device) { return device == Device::kCuda ? cuda_target() : cpu_target(); }
+
+int64_t free_memory(Device device, const CudaOptions& options) {
+  return device == Device::kCuda ? free_cuda_memory(options) : cpu::available_memory_bytes();
+}
 
 std::unique_ptr<Executor> make_executor(Plan plan, const CudaOptions& options) {
   return plan.target.device == Device::kCuda ? make_cuda_executor(std::move(plan), options)

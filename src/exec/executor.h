@@ -72,12 +72,15 @@ struct CudaOptions {
 std::unique_ptr<Executor> make_cuda_executor(Plan plan, const CudaOptions& options = {});
 // The device's Target: its memory, fusions its kernels have, FP8 rules, measured rates where they are known.
 Target cuda_target(const CudaOptions& options = {});
+int64_t free_cuda_memory(const CudaOptions& options = {});
 // Whether there is a usable GPU and this build can use it; `why` says why not.
 bool cuda_available(std::string* why = nullptr);
 
 // "cpu", "cuda" or "auto": cuda where it is available. Throws for cuda where it is not, with the reason.
 Device resolve_device(const std::string& name);
 Target target_of(Device device);
+// Bytes a plan may still take there; 0 = unknown (CPUs only).
+int64_t free_memory(Device device, const CudaOptions& options = {});
 // The executor of the plan's Target.
 std::unique_ptr<Executor> make_executor(Plan plan, const CudaOptions& options = {});
 

@@ -9,16 +9,18 @@ bool cuda_available(std::string* why) {
   return false;
 }
 
-std::unique_ptr<Executor> make_cuda_executor(Plan, const CudaOptions&) {
+namespace {
+
+[[noreturn]] void fail_without_cuda() {
   std::string why;
   cuda_available(&why);
   fail(ErrorCode::kUnsupported, "no GPU can be used: {}", why);
 }
 
-Target cuda_target(const CudaOptions&) {
-  std::string why;
-  cuda_available(&why);
-  fail(ErrorCode::kUnsupported, "no GPU can be used: {}", why);
-}
+}  // namespace
+
+std::unique_ptr<Executor> make_cuda_executor(Plan, const CudaOptions&) { fail_without_cuda(); }
+Target cuda_target(const CudaOptions&) { fail_without_cuda(); }
+int64_t free_cuda_memory(const CudaOptions&) { fail_without_cuda(); }
 
 }  // namespace octet

@@ -11,11 +11,12 @@ namespace {
 constexpr const char* kPrefill = "prefill";
 constexpr const char* kDecode = "decode";
 
-Graph decoding_graph(const std::string& name, const ModelConfig& model, int64_t tokens, const KvCacheOptions& cache) {
+Graph decoding_graph(const std::string& name, const ModelConfig& model, int64_t tokens, KvCacheOptions cache) {
   Graph graph(name);
   Builder builder(graph);
   BatchShape shape{.tokens = tokens, .max_segments = 1, .max_length = tokens};
   builder.output("logits", build_logits(builder, model, shape));
+  cache.blocks.assign(attention_windows(graph).size(), cache.blocks_per_sequence);
   return add_kv_cache(graph, cache);
 }
 
@@ -27,17 +28,19 @@ Decoder::Decoder(const ModelConfig& model, const DecoderOptions& options) : mode
         "length {} exceeds the model's {} positions", max_length_, model.max_positions);
   chunk_ = std::min(options.prefill_chunk, max_length_);
   int64_t blocks = (max_length_ + block_size_ - 1) / block_size_;
-  KvCacheOptions cache{
-      .blocks = blocks, .block_size = block_size_, .blocks_per_sequence = blocks, .cache_dtype = options.cache_dtype};
+  KvCacheOptions cache{.block_size = block_size_, .blocks_per_sequence = blocks, .cache_dtype = options.cache_dtype};
   Program program;
   program.name = "decoder";
   program.add_graph(decoding_graph(kPrefill, model, chunk_, cache));
   program.add_graph(decoding_graph(kDecode, model, 1, cache));
   CompileOptions compile_options{.target = options.target, .recipe = options.recipe};
   executor_ = make_executor(compile(std::move(program), compile_options));
+  while (executor_->program().graph(kDecode).find_leaf(Op::kInput, group_input("slots", groups_)).exists()) ++groups_;
   for (const char* graph : {kPrefill, kDecode}) {
-    auto table = input_as<int32_t>(*executor_, graph, "block_table");
-    for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(i);
+    for (size_t g = 0; g < groups_; ++g) {
+      auto table = input_as<int32_t>(*executor_, graph, group_input("block_table", g));
+      for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(i);
+    }
   }
 }
 
@@ -51,7 +54,7 @@ void Decoder::truncate(int64_t length) {
 }
 
 void Decoder::run(const std::string& graph, int64_t graph_tokens, std::span<const int32_t> ids) {
-  auto id_in = input_as<int32_t>(*executor_, graph, "ids"), slots = input_as<int32_t>(*executor_, graph, "slots");
+  auto id_in = input_as<int32_t>(*executor_, graph, "ids");
   auto positions = input_as<int32_t>(*executor_, graph, "positions");
   auto count = static_cast<int64_t>(ids.size());
   for (int64_t i = 0; i < graph_tokens; ++i) {  // padding rows write nowhere
@@ -59,7 +62,11 @@ void Decoder::run(const std::string& graph, int64_t graph_tokens, std::span<cons
     bool real = i < count;
     id_in[at] = real ? ids[at] : 0;
     positions[at] = real ? static_cast<int32_t>(length_ + i) : 0;
-    slots[at] = real ? static_cast<int32_t>(length_ + i) : -1;
+  }
+  for (size_t g = 0; g < groups_; ++g) {
+    auto slots = input_as<int32_t>(*executor_, graph, group_input("slots", g));
+    for (int64_t i = 0; i < graph_tokens; ++i)
+      slots[static_cast<size_t>(i)] = i < count ? static_cast<int32_t>(length_ + i) : -1;
   }
   auto segments = input_as<int32_t>(*executor_, graph, "segments");
   segments[0] = 0;

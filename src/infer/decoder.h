@@ -44,6 +44,7 @@ class Decoder {
 
   ModelConfig model_;
   int64_t max_length_ = 0, chunk_ = 0, block_size_ = 16, length_ = 0;
+  size_t groups_ = 0;  // of caches
   std::unique_ptr<Executor> executor_;
   std::vector<float> logits_;
 };

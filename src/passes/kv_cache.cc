@@ -1,20 +1,32 @@
 #include "passes/kv_cache.h"
 
+#include <map>
+#include <set>
+
 #include "base/error.h"
 #include "ir/rewrite.h"
 
 namespace octet {
 namespace {
 
+struct CacheGroupInputs {
+  int64_t blocks = 0;
+  Value slots, block_table;
+};
 struct CacheInputs {
-  Value slots, kv_lengths, block_table, logit_rows;
+  Value kv_lengths;
+  std::map<int64_t, CacheGroupInputs> groups;  // by window
 };
 
-CacheInputs add_inputs(Builder& b, int64_t tokens, const KvCacheOptions& o) {
-  return {.slots = b.input("slots", {DType::kI32, {tokens}}),
-          .kv_lengths = b.input("kv_lengths", {DType::kI32, {o.sequences}}),
-          .block_table = b.input("block_table", {DType::kI32, {o.sequences, o.blocks_per_sequence}}),
-          .logit_rows = b.input("logit_rows", {DType::kI32, {o.logit_rows}})};
+CacheInputs add_inputs(Builder& b, int64_t tokens, const std::vector<int64_t>& windows, const KvCacheOptions& o) {
+  CacheInputs inputs{.kv_lengths = b.input("kv_lengths", {DType::kI32, {o.sequences}})};
+  for (size_t g = 0; g < windows.size(); ++g) {
+    inputs.groups[windows[g]] = {
+        .blocks = o.blocks[g],
+        .slots = b.input(group_input("slots", g), {DType::kI32, {tokens}}),
+        .block_table = b.input(group_input("block_table", g), {DType::kI32, {o.sequences, o.blocks_per_sequence}})};
+  }
+  return inputs;
 }
 
 Value scale_state(Builder& b, const std::string& name) {
@@ -25,9 +37,9 @@ Value scale_state(Builder& b, const std::string& name) {
 }
 
 // One side (k or v) of a layer's cache: append this step's rows, return the cache to read.
-Value append(Builder& b, const std::string& state, Value rows, Value slots, const KvCacheOptions& o) {
-  Value cache = b.state(state, {o.cache_dtype, {o.blocks * o.block_size, b.shape(rows).cols()}});
-  std::vector<Value> inputs = {cache, rows, slots};
+Value append(Builder& b, const std::string& state, Value rows, const CacheGroupInputs& group, const KvCacheOptions& o) {
+  Value cache = b.state(state, {o.cache_dtype, {group.blocks * o.block_size, b.shape(rows).cols()}});
+  std::vector<Value> inputs = {cache, rows, group.slots};
   if (o.scales) inputs.push_back(scale_state(b, state + "_scale"));
   Value appended{b.emit(Op::kKvAppend, std::move(inputs), {}, state), 0};
   b.update(state, appended);
@@ -41,13 +53,18 @@ void rewrite_attention(Rewriter& rewriter, NodeId id, const CacheInputs& inputs,
         "kv_cache: {} has dropout; build the graph with training = false", describe(old, id));
   Builder& b = rewriter.builder();
   b.set_layer(node.layer);
-  Value k = append(b, "kv." + node.name + ".k", rewriter.map(node.inputs[1]), inputs.slots, o);
-  Value v = append(b, "kv." + node.name + ".v", rewriter.map(node.inputs[2]), inputs.slots, o);
-  Attrs attrs = {{"heads", node.attrs.get<int64_t>("heads")},         {"kv_heads", node.attrs.get<int64_t>("kv_heads")},
-                 {"head_dim", node.attrs.get<int64_t>("head_dim")},   {"scale", node.attrs.get<double>("scale")},
-                 {"window", node.attrs.get_or<int64_t>("window", 0)}, {"block_size", o.block_size}};
+  int64_t window = node.attrs.get_or<int64_t>("window", 0);
+  const CacheGroupInputs& group = inputs.groups.at(window);
+  Value k = append(b, "kv." + node.name + ".k", rewriter.map(node.inputs[1]), group, o);
+  Value v = append(b, "kv." + node.name + ".v", rewriter.map(node.inputs[2]), group, o);
+  Attrs attrs = {{"heads", node.attrs.get<int64_t>("heads")},
+                 {"kv_heads", node.attrs.get<int64_t>("kv_heads")},
+                 {"head_dim", node.attrs.get<int64_t>("head_dim")},
+                 {"scale", node.attrs.get<double>("scale")},
+                 {"window", window},
+                 {"block_size", o.block_size}};
   std::vector<Value> operands = {
-      rewriter.map(node.inputs[0]), k, v, rewriter.map(node.inputs[3]), inputs.kv_lengths, inputs.block_table};
+      rewriter.map(node.inputs[0]), k, v, rewriter.map(node.inputs[3]), inputs.kv_lengths, group.block_table};
   if (o.scales) {
     for (const char* side : {".k", ".v"}) operands.push_back(scale_state(b, "kv." + node.name + side + "_scale_inv"));
   }
@@ -57,6 +74,16 @@ void rewrite_attention(Rewriter& rewriter, NodeId id, const CacheInputs& inputs,
 
 }  // namespace
 
+std::string group_input(const char* name, size_t group) { return fmt::format("{}.{}", name, group); }
+
+std::vector<int64_t> attention_windows(const Graph& graph) {
+  std::set<int64_t> windows;
+  for (const Node& node : graph.nodes()) {
+    if (node.op == Op::kAttention) windows.insert(node.attrs.get_or<int64_t>("window", 0));
+  }
+  return {windows.begin(), windows.end()};
+}
+
 Graph add_kv_cache(const Graph& graph, const KvCacheOptions& options) {
   check(!options.scales || is_fp8(options.cache_dtype), ErrorCode::kInvalidArgument,
         "kv_cache: a cache of {} takes no scales; they are of e4m3 and e5m2 caches", dtype_name(options.cache_dtype));
@@ -64,14 +91,19 @@ Graph add_kv_cache(const Graph& graph, const KvCacheOptions& options) {
   Builder& b = rewriter.builder();
   Value ids = graph.find_leaf(Op::kInput, "ids");
   check(ids.exists(), ErrorCode::kInvalidArgument, "kv_cache: graph {} has no input \"ids\"", graph.name());
-  CacheInputs inputs = add_inputs(b, graph.shape(ids)[0], options);
+  std::vector<int64_t> windows = attention_windows(graph);
+  check(options.blocks.size() == windows.size(), ErrorCode::kInvalidArgument,
+        "kv_cache: graph {} has {} cache groups, blocks are given for {}", graph.name(), windows.size(),
+        options.blocks.size());
+  CacheInputs inputs = add_inputs(b, graph.shape(ids)[0], windows, options);
   for (int32_t i = 0; i < graph.size(); ++i) {
     NodeId id{i};
     const Node& node = graph.node(id);
     if (node.op == Op::kAttention) {
       rewrite_attention(rewriter, id, inputs, options);
     } else if (node.op == Op::kMatmul && node.attrs.get_or<std::string>("kind", "") == "head") {
-      Value rows = b.select_rows(rewriter.map(node.inputs[0]), inputs.logit_rows);
+      Value rows =
+          b.select_rows(rewriter.map(node.inputs[0]), b.input("logit_rows", {DType::kI32, {options.logit_rows}}));
       rewriter.set(node.inputs[0], rows);
       rewriter.copy(id);
     } else {

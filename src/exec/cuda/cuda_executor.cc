@@ -194,6 +194,11 @@ Target cuda_target(const CudaOptions& options) {
   return target;
 }
 
+int64_t free_cuda_memory(const CudaOptions& options) {
+  const cuda::DeviceContext context({.device = options.device});
+  return cuda::free_device_bytes();
+}
+
 bool cuda_available(std::string* why) { return cuda::device_count(why) > 0; }
 
 }  // namespace octet

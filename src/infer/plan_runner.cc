@@ -1,0 +1,212 @@
+#include "infer/plan_runner.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "passes/kv_cache.h"
+
+namespace octet {
+
+PlanRunner::PlanRunner(ServingProgram program, const CudaOptions& options)
+    : limits_(std::move(program.limits)),
+      decode_(std::move(program.decode)),
+      mixed_(std::move(program.mixed)),
+      samples_(std::move(program.samples)),
+      copies_(std::move(program.copies)),
+      at_once_(program.plan.target.device == Device::kCpu),
+      executor_(make_executor(std::move(program.plan), options)) {}
+
+const ForwardBucket& PlanRunner::forward_bucket(const StepInput& input) const {
+  const std::vector<ForwardBucket>& buckets = input.decode_only ? decode_ : mixed_;
+  auto fits = [&](const ForwardBucket& b) { return b.tokens >= input.tokens() && b.sequences >= input.sequences(); };
+  auto found = std::find_if(buckets.begin(), buckets.end(), fits);
+  check(found != buckets.end(), ErrorCode::kInvalidArgument, "runner: {} tokens of {} sequences; at most {} of {}",
+        input.tokens(), input.sequences(), limits_.tokens, limits_.sequences);
+  return *found;
+}
+
+const SampleBucket& PlanRunner::sample_bucket(const SampleInput& input) const {
+  const auto entries = static_cast<int64_t>(input.entries.size() / 2);
+  const bool masked = !input.mask_rows.empty();
+  auto fits = [&](const SampleBucket& b) {
+    return b.rows >= input.rows() && b.entries >= entries && (!masked || b.masks > 0) &&
+           b.top_logprobs == input.top_logprobs;
+  };
+  auto found = std::find_if(samples_.begin(), samples_.end(), fits);
+  check(found != samples_.end(), ErrorCode::kInvalidArgument,
+        "runner: no graph samples {} rows with {} adjusted logits{}; at most {} rows and {} logits", input.rows(),
+        entries, input.top_logprobs ? " and the likeliest tokens" : "", limits_.rows, limits_.entries);
+  return *found;
+}
+
+// Everything the device would read out of bounds for.
+void PlanRunner::check_step(const StepInput& input) const {
+  const int64_t tokens = input.tokens(), sequences = input.sequences();
+  auto has = [](const auto& list, int64_t count) { return static_cast<int64_t>(list.size()) == count; };
+  bool whole = has(input.positions, tokens) && has(input.from, tokens) && has(input.segments, sequences + 1) &&
+               has(input.groups, static_cast<int64_t>(limits_.groups.size())) && tokens > 0 && sequences > 0;
+  check(whole && input.segments.front() == 0 && input.segments.back() == tokens, ErrorCode::kInternal,
+        "runner: a step of {} tokens and {} sequences has {} positions, {} from, {} segments and {} cache groups",
+        tokens, sequences, input.positions.size(), input.from.size(), input.segments.size(), input.groups.size());
+  check(static_cast<int64_t>(input.logit_rows.size()) <= limits_.rows, ErrorCode::kInternal,
+        "runner: {} rows to sample, at most {}", input.logit_rows.size(), limits_.rows);
+  for (size_t g = 0; g < input.groups.size(); ++g) {
+    const StepInput::Group& group = input.groups[g];
+    check(has(group.slots, tokens) && has(group.table, sequences * limits_.groups[g].blocks_per_sequence),
+          ErrorCode::kInternal, "runner: group {} has {} slots for {} tokens, {} table entries for {} sequences", g,
+          group.slots.size(), tokens, group.table.size(), sequences);
+  }
+  for (int64_t t = 0; t < tokens; ++t) {
+    const auto at = static_cast<size_t>(t);
+    check(input.from[at] < limits_.sequences &&
+              (input.from[at] >= 0 || (input.ids[at] >= 0 && input.ids[at] < limits_.vocab)) &&
+              input.positions[at] >= 0 && input.positions[at] < limits_.context,
+          ErrorCode::kInternal, "runner: token {} has id {} of {}, from {} and position {} of {}", t, input.ids[at],
+          limits_.vocab, input.from[at], input.positions[at], limits_.context);
+  }
+}
+
+// Values, then padding to the input's end.
+template <typename T>
+void PlanRunner::fill(const std::string& graph, const char* name, const std::vector<T>& values, T padding) {
+  auto to = input_as<T>(*executor_, graph, name);
+  std::copy(values.begin(), values.end(), to.begin());
+  std::fill(to.begin() + static_cast<ptrdiff_t>(values.size()), to.end(), padding);
+}
+
+void PlanRunner::forward(const StepInput& input) {
+  check_step(input);
+  const ForwardBucket& bucket = forward_bucket(input);
+  const std::string& graph = bucket.graph;
+  fill(graph, "ids", input.ids, 0);
+  fill(graph, "positions", input.positions, 0);
+  fill(graph, "from", input.from, -1);
+  fill(graph, "segments", input.segments, input.segments.back());
+  fill(graph, "kv_lengths", input.kv_lengths, 0);
+  hidden_rows_.assign(input.ids.size(), -1);
+  for (size_t r = 0; r < input.logit_rows.size(); ++r)
+    hidden_rows_.at(static_cast<size_t>(input.logit_rows[r])) = static_cast<int32_t>(r);
+  fill(graph, "hidden_rows", hidden_rows_, -1);
+  for (size_t g = 0; g < input.groups.size(); ++g) {
+    fill(graph, group_input("slots", g).c_str(), input.groups[g].slots, -1);
+    auto table = input_as<int32_t>(*executor_, graph, group_input("block_table", g));
+    std::copy(input.groups[g].table.begin(), input.groups[g].table.end(), table.begin());  // nobody reads what follows
+  }
+  executor_->run(graph);
+}
+
+void PlanRunner::sample(const SampleInput& input) {
+  sampling_ = nullptr;
+  sampled_rows_ = input.rows();
+  if (sampled_rows_ == 0) return;
+  const SampleBucket& bucket = sample_bucket(input);
+  const std::string& graph = bucket.graph;
+  fill(graph, "params", input.params, 0.0f);
+  fill(graph, "top_k", input.top_k, 0);
+  fill(graph, "seeds", input.seeds, int64_t{0});
+  fill(graph, "store", input.store, -1);
+  if (bucket.entries > 0) {
+    fill(graph, "entries", input.entries, -1);
+    fill(graph, "values", input.values, 1.0f);
+  }
+  if (bucket.masks > 0) {
+    auto masks = input_as<uint32_t>(*executor_, graph, "masks");
+    check(input.masks.size() <= masks.size(), ErrorCode::kInternal, "runner: {} words of masks, at most {}",
+          input.masks.size(), masks.size());
+    std::copy(input.masks.begin(), input.masks.end(), masks.begin());
+    fill(graph, "mask_rows", input.mask_rows, -1);
+  }
+  executor_->run(graph);
+  sampling_ = &bucket;
+  if (at_once_) collect();
+}
+
+void PlanRunner::collect() {
+  const SampleBucket& bucket = *sampling_;
+  auto take = [&]<typename T>(const char* name, int64_t width, std::vector<T>& to) {
+    auto from = output_as<T>(*executor_, bucket.graph, name).first(static_cast<size_t>(sampled_rows_ * width));
+    to.assign(from.begin(), from.end());
+  };
+  take("ids", 1, ids_);
+  take("logprobs", 1, logprobs_);
+  top_logprobs_.clear();
+  top_ids_.clear();
+  if (bucket.top_logprobs) {
+    take("top_logprobs", kTopLogprobs, top_logprobs_);
+    take("top_ids", kTopLogprobs, top_ids_);
+  }
+  sampling_ = nullptr;
+}
+
+SampleOutput PlanRunner::wait() {
+  if (sampled_rows_ == 0) return {};
+  if (sampling_ != nullptr) collect();
+  return {.ids = ids_, .logprobs = logprobs_, .top_logprobs = top_logprobs_, .top_ids = top_ids_};
+}
+
+void PlanRunner::copy_blocks(std::span<const BlockCopy> copies) {
+  std::vector<int32_t> pairs;
+  for (size_t g = 0; g < copies_.size(); ++g) {
+    auto run = [&] {
+      fill(copies_[g], "pairs", pairs, -1);
+      executor_->run(copies_[g]);
+      pairs.clear();
+    };
+    for (const BlockCopy& copy : copies) {
+      if (copy.group != static_cast<int32_t>(g)) continue;
+      pairs.insert(pairs.end(), {copy.from, copy.to});
+      if (static_cast<int64_t>(pairs.size()) == 2 * kCopyPairs) run();
+    }
+    if (!pairs.empty()) run();
+  }
+}
+
+void PlanRunner::warm_up() {
+  std::vector<std::string> graphs = copies_;
+  for (const auto* buckets : {&decode_, &mixed_})
+    for (const ForwardBucket& bucket : *buckets) graphs.push_back(bucket.graph);
+  for (const SampleBucket& bucket : samples_) graphs.push_back(bucket.graph);
+  for (const std::string& graph : graphs) {
+    const Graph& planned = executor_->program().graph(graph);
+    for (const Node& node : planned.nodes()) {  // -1 where an index says "nothing"; lengths and segments stay 0
+      if (node.op != Op::kInput) continue;
+      const std::string& name = node.name;
+      bool index = name == "from" || name == "hidden_rows" || name == "store" || name == "entries" ||
+                   name == "mask_rows" || name == "pairs" || name.starts_with("slots");
+      if (!index) continue;
+      auto values = input_as<int32_t>(*executor_, graph, name);
+      std::fill(values.begin(), values.end(), -1);
+    }
+    for (int repeat = 0; repeat < 2; ++repeat) executor_->run(graph);
+  }
+}
+
+namespace {
+
+std::unique_ptr<PlanRunner> build(const ModelConfig& model, const ServingOptions& options, const CudaOptions& cuda) {
+  return std::make_unique<PlanRunner>(build_serving_program(model, options), cuda);
+}
+
+void warm(PlanRunner& runner, const ServingOptions& options) {
+  if (options.warm_up && options.target.device == Device::kCuda) runner.warm_up();
+}
+
+}  // namespace
+
+std::unique_ptr<PlanRunner> make_runner(const WeightSource& weights, const ServingOptions& options,
+                                        const CudaOptions& cuda) {
+  auto runner = build(weights.config(), options, cuda);
+  load_weights(weights, runner->executor());
+  warm(*runner, options);
+  return runner;
+}
+
+std::unique_ptr<PlanRunner> make_random_runner(const ModelConfig& model, const ServingOptions& options,
+                                               const CudaOptions& cuda, uint64_t seed) {
+  auto runner = build(model, options, cuda);
+  initialize_weights(runner->executor(), seed);
+  warm(*runner, options);
+  return runner;
+}
+
+}  // namespace octet

@@ -1,0 +1,58 @@
+// The runner over a serving program and an executor: steps become inputs of the smallest graphs that hold them.
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "exec/executor.h"
+#include "infer/serving_program.h"
+#include "infer/weights.h"
+
+namespace octet {
+
+class PlanRunner final : public Runner {
+ public:
+  // Weights are not there yet: load_weights(), initialize_weights() or write_state() on executor(), then warm_up().
+  PlanRunner(ServingProgram program, const CudaOptions& options = {});
+
+  Executor& executor() { return *executor_; }
+  // Runs every graph twice on nothing, so that no later step loads modules or captures. Changes no cache.
+  void warm_up();
+
+  const RunnerLimits& limits() const override { return limits_; }
+  void copy_blocks(std::span<const BlockCopy> copies) override;
+  void forward(const StepInput& input) override;
+  void sample(const SampleInput& input) override;
+  SampleOutput wait() override;
+  int64_t padded_tokens(const StepInput& input) const override { return forward_bucket(input).tokens; }
+
+ private:
+  const ForwardBucket& forward_bucket(const StepInput& input) const;
+  const SampleBucket& sample_bucket(const SampleInput& input) const;
+  void check_step(const StepInput& input) const;
+  template <typename T>
+  void fill(const std::string& graph, const char* name, const std::vector<T>& values, T padding);
+  void collect();
+
+  RunnerLimits limits_;
+  std::vector<ForwardBucket> decode_, mixed_;
+  std::vector<SampleBucket> samples_;
+  std::vector<std::string> copies_;
+  bool at_once_ = true;  // run() returns when the results are there, and the next run() overwrites them
+  std::unique_ptr<Executor> executor_;
+
+  const SampleBucket* sampling_ = nullptr;  // of the last sample(), until its results were taken
+  int64_t sampled_rows_ = 0;
+  std::vector<int32_t> hidden_rows_;
+  std::vector<int32_t> ids_, top_ids_;
+  std::vector<float> logprobs_, top_logprobs_;
+};
+
+// A runner with the source's weights.
+std::unique_ptr<PlanRunner> make_runner(const WeightSource& weights, const ServingOptions& options,
+                                        const CudaOptions& cuda = {});
+// A runner with fresh weights: for benchmarks and tests.
+std::unique_ptr<PlanRunner> make_random_runner(const ModelConfig& model, const ServingOptions& options,
+                                               const CudaOptions& cuda = {}, uint64_t seed = 1337);
+
+}  // namespace octet

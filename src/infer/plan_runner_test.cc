@@ -1,0 +1,316 @@
+// The runner driven by hand: block tables of fixed blocks, golden models, greedy texts that are known.
+#include "infer/plan_runner.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "base/test_data.h"
+#include "infer/decoder.h"
+
+namespace octet {
+namespace {
+
+constexpr size_t kPrompt = 11;  // tokens of greedy_ids that are the prompt
+
+ServingOptions small_options() {
+  return {.target = cpu_target(),
+          .recipe = parse_recipe("fp32"),
+          .context = 64,
+          .max_sequences = 4,
+          .max_step_tokens = 32,
+          .block_size = 4,
+          .kv_cache_bytes = 1 << 20};
+}
+
+// One text: the tokens known so far, how many of them are in the cache, and where.
+struct Text {
+  std::vector<int32_t> tokens;
+  int32_t row = 0;          // of the table of sampled ids
+  int32_t first_block = 0;  // block i of the text is first_block + i
+  int64_t computed = 0;
+};
+
+class Driver {
+ public:
+  explicit Driver(Runner& runner) : runner_(runner) {}
+
+  // The next `count` tokens of the text; with `sample` the last one's successor is asked for. `on_device`: its last id
+  // is what was sampled last, and need not be in `tokens`.
+  void add(Text& text, int64_t count, bool sample, bool on_device = false) {
+    const RunnerLimits& limits = runner_.limits();
+    if (step_.segments.empty()) {
+      step_.segments = {0};
+      step_.groups.resize(limits.groups.size());
+      step_.decode_only = true;
+    }
+    step_.decode_only = step_.decode_only && count == 1;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t position = text.computed + i;
+      const bool fed = on_device && i + 1 == count;
+      step_.ids.push_back(fed ? -1 : text.tokens.at(static_cast<size_t>(position)));
+      step_.from.push_back(fed ? text.row : -1);
+      step_.positions.push_back(static_cast<int32_t>(position));
+      for (auto& group : step_.groups)
+        group.slots.push_back(static_cast<int32_t>(text.first_block * limits.block_size + position));
+    }
+    text.computed += count;
+    step_.segments.push_back(static_cast<int32_t>(step_.ids.size()));
+    step_.kv_lengths.push_back(static_cast<int32_t>(text.computed));
+    for (size_t g = 0; g < step_.groups.size(); ++g) {
+      for (int32_t i = 0; i < limits.groups[g].blocks_per_sequence; ++i)
+        step_.groups[g].table.push_back(i * limits.block_size < text.computed ? text.first_block + i : -1);
+    }
+    if (!sample) return;
+    step_.logit_rows.push_back(static_cast<int32_t>(step_.ids.size()) - 1);
+    sample_.params.insert(sample_.params.end(), {0.0f, 1.0f, 0.0f});
+    sample_.top_k.push_back(0);
+    sample_.seeds.insert(sample_.seeds.end(), {0, text.row, text.computed});
+    sample_.store.push_back(text.row);
+  }
+
+  SampleInput& sampling() { return sample_; }
+  const StepInput& step() const { return step_; }
+
+  SampleOutput run() {
+    runner_.forward(step_);
+    runner_.sample(sample_);
+    step_ = {};
+    sample_ = {};
+    return runner_.wait();
+  }
+
+ private:
+  Runner& runner_;
+  StepInput step_;
+  SampleInput sample_;
+};
+
+std::vector<int32_t> greedy_ids(const std::string& folder) {
+  auto expected = open_safetensors(folder + "/expected.safetensors");
+  TensorView view = expected->read("greedy_ids");
+  std::vector<int32_t> ids(static_cast<size_t>(view.type.shape.elements()));
+  for (size_t i = 0; i < ids.size(); ++i)
+    ids[i] = static_cast<int32_t>(load_element(view.type.dtype, view.bytes.data(), static_cast<int64_t>(i)));
+  return ids;
+}
+
+class PlanRunnerGoldens : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    std::string folder = test_data_path(std::string("hf_goldens/") + GetParam());
+    if (folder.empty()) GTEST_SKIP() << missing_test_data(GetParam());
+    weights_ = open_weights(folder);
+    wanted_ = greedy_ids(folder);
+    runner_ = make_runner(*weights_, small_options());
+  }
+  Text prompt(size_t tokens, int32_t row, int32_t first_block) const {
+    return {{wanted_.begin(), wanted_.begin() + static_cast<ptrdiff_t>(tokens)}, row, first_block};
+  }
+  // Decodes to the end of the known text.
+  void decode(Text& text) {
+    while (text.tokens.size() < wanted_.size()) {
+      Driver driver(*runner_);
+      driver.add(text, 1, true);
+      text.tokens.push_back(driver.run().ids[0]);
+    }
+  }
+
+  std::unique_ptr<WeightSource> weights_;
+  std::vector<int32_t> wanted_;
+  std::unique_ptr<PlanRunner> runner_;
+};
+
+TEST_P(PlanRunnerGoldens, ChunkedPrefillThenDecodingGivesTheGreedyText) {
+  Text text = prompt(kPrompt, 0, 0);
+  Driver driver(*runner_);
+  for (int64_t chunk : {4, 4}) {
+    driver.add(text, chunk, false);
+    EXPECT_TRUE(driver.run().ids.empty());
+  }
+  driver.add(text, 3, true);
+  text.tokens.push_back(driver.run().ids[0]);
+  decode(text);
+  EXPECT_EQ(text.tokens, wanted_);
+}
+
+TEST_P(PlanRunnerGoldens, MixedBatchesOfInterleavedTexts) {
+  Text a = prompt(kPrompt, 2, 16), b = prompt(kPrompt + 6, 1, 0);
+  Driver driver(*runner_);
+  driver.add(a, kPrompt, true);
+  a.tokens.push_back(driver.run().ids[0]);
+  for (int64_t chunk : {5, 7, 5}) {  // b's prompt beside a's decoding, now before and now after it
+    const bool last = chunk == 5 && b.computed > 0;
+    driver.add(a, 1, true);
+    driver.add(b, chunk, last);
+    SampleOutput output = driver.run();
+    a.tokens.push_back(output.ids[0]);
+    if (last) b.tokens.push_back(output.ids[1]);
+  }
+  while (b.tokens.size() < wanted_.size()) {
+    driver.add(b, 1, true);
+    if (a.tokens.size() < wanted_.size()) driver.add(a, 1, true);
+    const size_t sampled = driver.sampling().top_k.size();
+    SampleOutput output = driver.run();
+    b.tokens.push_back(output.ids[0]);
+    if (sampled == 2) a.tokens.push_back(output.ids[1]);
+  }
+  decode(a);
+  EXPECT_EQ(a.tokens, wanted_);
+  EXPECT_EQ(b.tokens, wanted_);
+}
+
+TEST_P(PlanRunnerGoldens, PreemptedTextsAreRecomputedInOtherBlocks) {
+  Text text = prompt(kPrompt, 0, 0);
+  Driver driver(*runner_);
+  driver.add(text, kPrompt, true);
+  text.tokens.push_back(driver.run().ids[0]);
+  for (int i = 0; i < 9; ++i) {
+    driver.add(text, 1, true);
+    text.tokens.push_back(driver.run().ids[0]);
+  }
+  Text again{text.tokens, 3, 20};
+  driver.add(again, static_cast<int64_t>(again.tokens.size()), true);
+  again.tokens.push_back(driver.run().ids[0]);
+  decode(again);
+  EXPECT_EQ(again.tokens, wanted_);
+}
+
+TEST_P(PlanRunnerGoldens, IdsFedOnTheDeviceEqualThoseFedByTheHost) {
+  Text text = prompt(kPrompt, 3, 7);
+  Driver driver(*runner_);
+  driver.add(text, kPrompt, true);
+  text.tokens.push_back(driver.run().ids[0]);
+  while (text.tokens.size() < wanted_.size()) {
+    driver.add(text, 1, true, /*on_device=*/true);
+    text.tokens.push_back(driver.run().ids[0]);
+  }
+  EXPECT_EQ(text.tokens, wanted_);
+}
+
+TEST_P(PlanRunnerGoldens, LogprobsAreThoseOfTheDecoder) {
+  Decoder decoder(weights_->config(), {.recipe = parse_recipe("fp32"), .target = cpu_target()});
+  load_weights(*weights_, decoder.executor());
+  Text text = prompt(kPrompt, 0, 0);
+  std::span<const float> logits = decoder.append(text.tokens);
+  Driver driver(*runner_);
+  for (int i = 0; i < 5; ++i) {
+    driver.add(text, static_cast<int64_t>(text.tokens.size()) - text.computed, true);
+    driver.sampling().top_logprobs = true;
+    SampleOutput output = driver.run();
+    double sum = 0;
+    for (float logit : logits) sum += std::exp(static_cast<double>(logit));
+    ASSERT_EQ(static_cast<int64_t>(output.top_ids.size()), kTopLogprobs);
+    EXPECT_EQ(output.top_ids[0], output.ids[0]);
+    EXPECT_EQ(output.top_logprobs[0], output.logprobs[0]);
+    for (size_t k = 0; k < output.top_ids.size(); ++k) {  // float32 sums in another order
+      const double wanted = static_cast<double>(logits[static_cast<size_t>(output.top_ids[k])]) - std::log(sum);
+      EXPECT_NEAR(output.top_logprobs[k], wanted, 1e-5);
+    }
+    text.tokens.push_back(output.ids[0]);
+    logits = decoder.append({&text.tokens.back(), 1});
+  }
+}
+
+TEST_P(PlanRunnerGoldens, NeitherPaddingNorNeighboursChangeALogprob) {
+  Text alone = prompt(kPrompt, 0, 0), beside = prompt(kPrompt, 1, 20), other = prompt(5, 2, 32);
+  Driver driver(*runner_);
+  driver.add(alone, kPrompt, true);
+  const float expected = driver.run().logprobs[0];
+  driver.add(other, 4, false);
+  driver.add(beside, kPrompt, true);
+  EXPECT_EQ(driver.step().tokens(), 15);
+  EXPECT_EQ(runner_->padded_tokens(driver.step()), 16);
+  EXPECT_EQ(driver.run().logprobs[0], expected);
+}
+
+TEST_P(PlanRunnerGoldens, CopiedBlocksContinueTheText) {
+  Text text = prompt(kPrompt, 0, 0);
+  Driver driver(*runner_);
+  driver.add(text, kPrompt, true);
+  text.tokens.push_back(driver.run().ids[0]);
+  Text copy = text;
+  copy.first_block = 30;
+  const BlockCopy copies[] = {{0, 0, 30}, {0, 1, 31}, {0, 2, 32}};
+  runner_->copy_blocks(copies);
+  decode(copy);
+  EXPECT_EQ(copy.tokens, wanted_);
+}
+
+TEST_P(PlanRunnerGoldens, BiasesAndMasksForbidTokens) {
+  const auto words = static_cast<size_t>((runner_->limits().vocab + 31) / 32);
+  auto first = [&](const std::vector<int32_t>& banned, bool by_mask) {
+    Text text = prompt(kPrompt, 0, 0);
+    Driver driver(*runner_);
+    driver.add(text, kPrompt, true);
+    SampleInput& sampling = driver.sampling();
+    if (by_mask) {
+      sampling.masks.assign(words, ~0u);
+      sampling.mask_rows = {0};
+    }
+    for (int32_t token : banned) {
+      if (by_mask) {
+        sampling.masks[static_cast<size_t>(token / 32)] &= ~(1u << (token % 32));
+      } else {
+        sampling.entries.insert(sampling.entries.end(), {0, token});
+        sampling.values.insert(sampling.values.end(), {-INFINITY, 1, 0});
+      }
+    }
+    SampleOutput output = driver.run();
+    return std::pair{output.ids[0], output.logprobs[0]};
+  };
+  const auto best = first({}, false);
+  EXPECT_EQ(best.first, wanted_[kPrompt]);
+  const auto second = first({best.first}, false);
+  EXPECT_NE(second.first, best.first);
+  EXPECT_LT(second.second, best.second);
+  EXPECT_EQ(first({best.first}, true), second);
+  EXPECT_NE(first({best.first, second.first}, true).first, second.first);
+}
+
+INSTANTIATE_TEST_SUITE_P(HuggingFace, PlanRunnerGoldens, testing::Values("gpt2", "llama_gqa_rope3"),
+                         [](const auto& info) { return std::string(info.param); });
+
+ModelConfig tiny_model() {
+  return {.architecture = "llama",
+          .vocab_size = 96,
+          .max_positions = 64,
+          .hidden = 64,
+          .layers = 2,
+          .heads = 4,
+          .kv_heads = 2,
+          .intermediate = 128,
+          .tie_embeddings = false,
+          .bias = false};
+}
+
+TEST(PlanRunner, EveryRecipeServes) {
+  for (const char* recipe : {"bf16", "fp8-current", "fp8-block"}) {
+    ServingOptions options = small_options();
+    options.recipe = parse_recipe(recipe);
+    options.cache_dtype = DType::kBF16;
+    auto runner = make_random_runner(tiny_model(), options);
+    Driver driver(*runner);
+    Text text{{1, 2, 3, 4, 5}};
+    driver.add(text, 5, true);
+    SampleOutput output = driver.run();
+    EXPECT_GE(output.ids[0], 0) << recipe;
+    EXPECT_TRUE(std::isfinite(output.logprobs[0])) << recipe;
+  }
+}
+
+TEST(PlanRunner, RefusesStepsThatDoNotFit) {
+  auto runner = make_random_runner(tiny_model(), small_options());
+  Driver driver(*runner);
+  Text text{std::vector<int32_t>(40, 1)};
+  driver.add(text, 33, true);
+  EXPECT_THROW(driver.run(), Error);
+  Text strange{{96}};
+  Driver other(*runner);
+  other.add(strange, 1, true);
+  EXPECT_THROW(other.run(), Error);
+}
+
+}  // namespace
+}  // namespace octet

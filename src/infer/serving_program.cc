@@ -1,0 +1,225 @@
+#include "infer/serving_program.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "exec/executor.h"
+#include "passes/serving_graphs.h"
+
+namespace octet {
+namespace {
+
+constexpr int64_t kSmallestMixed = 16;          // tokens
+constexpr int64_t kFewEntries = 1024;           // of adjust_logits: a step that biases or penalises little
+constexpr int64_t kReserve = int64_t{1} << 28;  // bytes a GPU's driver and libraries take later: graphs, work spaces
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+std::string gigabytes(int64_t bytes) {
+  return bytes < 100'000'000 ? fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6)
+                             : fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9);
+}
+
+// A cache group and what one sequence takes of it.
+struct Group {
+  int64_t window = 0, block_bytes = 0;
+  int64_t sequence_blocks = 0;  // of a sequence of full length
+  int64_t least_blocks = 0;     // to run one at all: a window and a step's tokens
+};
+
+class ProgramBuilder {
+ public:
+  ProgramBuilder(const ModelConfig& model, const ServingOptions& options) : model_(model), options_(options) {
+    set_limits();
+    base_ = logits_graph(1, 1);
+    find_groups();
+  }
+
+  ServingProgram run() {
+    Program program;
+    program.name = "serving";
+    program.add_state({.name = kSampledState,
+                       .type = {DType::kI32, {states_.sequences, 1}},
+                       .kind = StateKind::kKvCache});  // whose forward graphs only read it
+    add_forward_graphs(program);
+    add_sample_graphs(program);
+    const auto members = cache_groups(program.graph(out_.mixed.back().graph));
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      out_.copies.push_back(fmt::format("copy_blocks.{}", g));
+      program.add_graph(
+          copy_blocks_graph(out_.copies.back(), program.graph(out_.mixed.back().graph), g, block_size_, kCopyPairs));
+    }
+    out_.plan = compile(std::move(program), {.target = options_.target, .recipe = options_.recipe});
+    const std::vector<int64_t> blocks = choose_blocks();
+    set_cache_blocks(out_.plan, members, blocks, block_size_);
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      const Group& group = groups_[g];
+      out_.limits.groups.push_back({.window = group.window,
+                                    .blocks = blocks[g],
+                                    .blocks_per_sequence = table_columns_,
+                                    .block_bytes = group.block_bytes});
+      out_.limits.kv_bytes += blocks[g] * group.block_bytes;
+    }
+    return std::move(out_);
+  }
+
+ private:
+  void set_limits() {
+    const ServingOptions& o = options_;
+    const bool cuda = o.target.device == Device::kCuda;
+    RunnerLimits& limits = out_.limits;
+    limits.context = o.context > 0 ? o.context : model_.max_positions;
+    check(limits.context <= model_.max_positions || model_.architecture == "llama", ErrorCode::kInvalidArgument,
+          "context: {} tokens exceed the model's {} positions", limits.context, model_.max_positions);
+    check(o.max_sequences > 0 && o.max_step_tokens > 0 && o.context >= 0 && o.block_size >= 0 && o.max_entries > 0,
+          ErrorCode::kInvalidArgument,
+          "serving: max_sequences {}, max_step_tokens {}, context {}, block_size {} (want positive numbers)",
+          o.max_sequences, o.max_step_tokens, o.context, o.block_size);
+    limits.tokens = o.max_step_tokens;
+    limits.sequences = limits.rows = limits.masks = std::min(o.max_sequences, o.max_step_tokens);
+    limits.vocab = model_.vocab_size;
+    limits.entries = o.max_entries;
+    limits.block_size = block_size_ = o.block_size > 0 ? o.block_size : cuda ? 64 : 16;
+    table_columns_ = ceil_div(limits.context, block_size_);
+    states_ = {.sequences = limits.sequences, .rows = limits.rows, .hidden_dtype = o.recipe.compute};
+  }
+
+  Graph logits_graph(int64_t tokens, int64_t sequences) const {
+    Graph graph("logits");
+    Builder builder(graph);
+    BatchShape shape{.tokens = tokens, .max_segments = sequences, .max_length = out_.limits.context};
+    builder.output("logits", build_logits(builder, model_, shape));
+    return graph;
+  }
+
+  void find_groups() {
+    for (int64_t window : attention_windows(base_)) {
+      Group group{.window = window, .sequence_blocks = table_columns_};
+      if (window > 0) group.sequence_blocks = std::min(table_columns_, ceil_div(window, block_size_) + 1);
+      group.least_blocks = std::min(table_columns_, ceil_div(out_.limits.tokens, block_size_) + group.sequence_blocks);
+      for (const Node& node : base_.nodes()) {
+        if (node.op != Op::kAttention || node.attrs.get_or<int64_t>("window", 0) != window) continue;
+        const int64_t width = base_.shape(node.inputs[1]).cols() + base_.shape(node.inputs[2]).cols();
+        group.block_bytes += width * block_size_ * dtype_bytes(options_.cache_dtype);
+      }
+      groups_.push_back(group);
+    }
+    check(!groups_.empty(), ErrorCode::kUnsupported, "serving: the model has no attention");
+  }
+
+  void add_forward(Program& program, std::vector<ForwardBucket>& buckets, const std::string& name, int64_t tokens,
+                   int64_t sequences) const {
+    KvCacheOptions cache{.blocks = std::vector<int64_t>(groups_.size(), 1),
+                         .block_size = block_size_,
+                         .sequences = sequences,
+                         .blocks_per_sequence = table_columns_,
+                         .cache_dtype = options_.cache_dtype,
+                         .scales = options_.cache_scales};
+    program.add_graph(forward_graph(name, logits_graph(tokens, sequences), cache, states_));
+    buckets.push_back({tokens, sequences, name});
+  }
+
+  void add_forward_graphs(Program& program) {
+    for (int64_t n : bucket_sizes(1, out_.limits.sequences))
+      add_forward(program, out_.decode, fmt::format("decode.{}", n), n, n);
+    for (int64_t tokens : bucket_sizes(std::min(kSmallestMixed, out_.limits.tokens), out_.limits.tokens))
+      add_forward(program, out_.mixed, fmt::format("mixed.{}", tokens), tokens, out_.limits.sequences);
+  }
+
+  // By rows in powers of two, of each: plain, few entries, many, many with masks; the first and last with top_logprobs.
+  void add_sample_graphs(Program& program) {
+    const int64_t many = out_.limits.entries;
+    const bool has_top = out_.limits.vocab >= kTopLogprobs;
+    for (int64_t rows = 1;; rows = std::min(2 * rows, out_.limits.rows)) {
+      auto add = [&](const char* name, int64_t entries, int64_t masks, bool with_top) {
+        SampleBucket bucket{rows, entries, masks, with_top, fmt::format("sample{}.{}", name, rows)};
+        program.add_graph(sample_graph(
+            bucket.graph, base_,
+            {.rows = rows, .entries = entries, .masks = masks, .top_logprobs = with_top ? kTopLogprobs : 0}, states_));
+        out_.samples.push_back(std::move(bucket));
+      };
+      add("", 0, 0, false);
+      add("_few", std::min(kFewEntries + 16 * rows, many), 0, false);
+      add("_many", many, 0, false);
+      add("_masked", many, rows, false);
+      if (has_top) add("_top", 0, 0, true);
+      if (has_top) add("_masked_top", many, rows, true);
+      if (rows == out_.limits.rows) break;
+    }
+  }
+
+  // Bytes of cache that so many blocks of each group's share take, a share being what one sequence needs.
+  int64_t sequence_bytes() const {
+    int64_t bytes = 0;
+    for (const Group& group : groups_) bytes += group.sequence_blocks * group.block_bytes;
+    return bytes;
+  }
+
+  // Every group gets its part for the same number of sequences, and no more than all sequences can use.
+  std::vector<int64_t> choose_blocks() const {
+    const int64_t budget = options_.kv_cache_bytes > 0 ? options_.kv_cache_bytes : bytes_left();
+    int64_t least = 0;
+    for (const Group& group : groups_) least += group.least_blocks * group.block_bytes;
+    if (least > budget) fail_for_lack_of(least, budget);
+    std::vector<int64_t> blocks;
+    const double share = static_cast<double>(budget) / static_cast<double>(sequence_bytes());
+    for (const Group& group : groups_) {
+      const int64_t most = std::min(out_.limits.sequences * group.sequence_blocks + group.least_blocks,
+                                    int64_t{INT32_MAX} / block_size_);
+      const auto fair = static_cast<int64_t>(share * static_cast<double>(group.sequence_blocks));
+      blocks.push_back(std::clamp(fair, group.least_blocks, most));
+    }
+    return blocks;
+  }
+
+  // Of the device's free memory, after all but the caches.
+  int64_t bytes_left() const {
+    const bool cuda = options_.target.device == Device::kCuda;
+    const int64_t free = free_memory(options_.target.device);
+    if (free == 0) return sequence_bytes() * out_.limits.sequences;  // nobody knows: as much as can be used
+    const double fraction = cuda ? options_.memory_fraction : std::min(options_.memory_fraction, 0.5);
+    return static_cast<int64_t>(static_cast<double>(free) * fraction) - out_.plan.total_bytes() - (cuda ? kReserve : 0);
+  }
+
+  [[noreturn]] void fail_for_lack_of(int64_t least, int64_t budget) const {
+    const int64_t context = out_.limits.context;
+    std::string ways;
+    const double per_token = static_cast<double>(least) / static_cast<double>(context);
+    const int64_t fits = budget > 0 ? static_cast<int64_t>(static_cast<double>(budget) / per_token) : 0;
+    if (fits >= block_size_) ways += fmt::format("use a context of {}", fits / block_size_ * block_size_);
+    if (!is_fp8(options_.cache_dtype)) ways += fmt::format("{}a KV cache of e4m3", ways.empty() ? "use " : " or ");
+    if (ways.empty()) ways = "use a smaller model or fewer step tokens";
+    fail(ErrorCode::kOutOfMemory,
+         "context {} needs {} of KV cache for one sequence; {} are free ({} for weights and {} for activations are "
+         "taken off): {}",
+         context, gigabytes(least), gigabytes(std::max<int64_t>(budget, 0)), gigabytes(out_.plan.state_bytes),
+         gigabytes(out_.plan.arena_bytes + out_.plan.input_bytes), ways);
+  }
+
+  const ModelConfig& model_;
+  const ServingOptions& options_;
+  ServingProgram out_;
+  int64_t block_size_ = 16, table_columns_ = 0;
+  ServingStates states_;
+  Graph base_;  // logits of one token
+  std::vector<Group> groups_;
+};
+
+}  // namespace
+
+std::vector<int64_t> bucket_sizes(int64_t smallest, int64_t most) {
+  std::vector<int64_t> sizes;
+  for (int64_t size = smallest; size < most; size *= 2) {
+    sizes.push_back(size);
+    const int64_t between = size / 2 * 3;
+    if (size >= 16 && between < most) sizes.push_back(between);
+  }
+  sizes.push_back(most);
+  return sizes;
+}
+
+ServingProgram build_serving_program(const ModelConfig& model, const ServingOptions& options) {
+  return ProgramBuilder(model, options).run();
+}
+
+}  // namespace octet

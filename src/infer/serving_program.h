@@ -1,0 +1,59 @@
+// The Program of a serving runner: forward graphs for buckets of tokens, sampling graphs for buckets of rows, block
+// copies; and how many cache blocks the memory allows.
+//
+// A step runs the smallest bucket that holds it, padded: tokens of no sequence, written nowhere. Decode buckets have as
+// many sequences as tokens; mixed ones all sequences there may be.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "infer/runner.h"
+#include "model/model.h"
+#include "passes/pass.h"
+
+namespace octet {
+
+struct ServingOptions {
+  Target target = {};
+  Recipe recipe = {};
+  DType cache_dtype = DType::kF32;
+  bool cache_scales = false;       // of an FP8 cache: its scales are loaded with the weights
+  int64_t context = 0;             // tokens a sequence may reach; 0 = the model's
+  int64_t max_sequences = 256;     // in a step
+  int64_t max_step_tokens = 2048;  // in a step
+  int64_t block_size = 0;          // 0 = 64 on GPUs, 16 on CPUs
+  int64_t kv_cache_bytes = 0;      // 0 = what memory_fraction leaves
+  double memory_fraction = 0.9;    // of the device's free memory
+  int64_t max_entries = 65536;     // of adjust_logits in a step
+  bool warm_up = true;             // run every graph before the first request (GPUs only)
+};
+
+struct ForwardBucket {
+  int64_t tokens = 0, sequences = 0;
+  std::string graph;
+};
+
+struct SampleBucket {
+  int64_t rows = 0, entries = 0, masks = 0;
+  bool top_logprobs = false;
+  std::string graph;
+};
+
+struct ServingProgram {
+  Plan plan;
+  RunnerLimits limits;
+  std::vector<ForwardBucket> decode, mixed;  // ascending
+  std::vector<SampleBucket> samples;         // cheapest first
+  std::vector<std::string> copies;           // graph of each group
+};
+inline constexpr int64_t kCopyPairs = 64;  // pairs of one run of a copy graph
+
+// Bucket sizes up to `most`, which is one itself: two for every power of two, so that padding costs a third at most.
+std::vector<int64_t> bucket_sizes(int64_t smallest, int64_t most);
+
+// Throws kInvalidArgument for options that contradict the model or each other, kOutOfMemory with what is missing and
+// what would fit.
+ServingProgram build_serving_program(const ModelConfig& model, const ServingOptions& options);
+
+}  // namespace octet

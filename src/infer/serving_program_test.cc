@@ -1,0 +1,69 @@
+#include "infer/serving_program.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "exec/executor.h"
+
+namespace octet {
+namespace {
+
+TEST(ServingProgram, BucketsCostAThirdOfPaddingAtMost) {
+  EXPECT_EQ(bucket_sizes(1, 100), (std::vector<int64_t>{1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 100}));
+  EXPECT_EQ(bucket_sizes(16, 16), (std::vector<int64_t>{16}));
+  EXPECT_EQ(bucket_sizes(16, 64), (std::vector<int64_t>{16, 24, 32, 48, 64}));
+}
+
+ModelConfig model() {
+  ModelConfig config{.architecture = "llama", .vocab_size = 128, .max_positions = 256, .hidden = 64, .layers = 2};
+  config.heads = 4;
+  config.kv_heads = 2;  // 32 wide: a block of 16 tokens is 16 x (32 + 32) x 2 layers x 4 bytes = 8192
+  config.intermediate = 128;
+  config.tie_embeddings = config.bias = false;
+  return config;
+}
+
+ServingOptions options(int64_t kv_cache_bytes) {
+  return {.target = cpu_target(),
+          .recipe = parse_recipe("fp32"),
+          .max_sequences = 4,
+          .max_step_tokens = 64,
+          .kv_cache_bytes = kv_cache_bytes};
+}
+
+TEST(ServingProgram, BytesBecomeBlocksUpToWhatSequencesCanUse) {
+  const ServingProgram program = build_serving_program(model(), options(30 * 8192 + 100));
+  ASSERT_EQ(program.limits.groups.size(), 1u);
+  EXPECT_EQ(program.limits.groups[0].block_bytes, 8192);
+  EXPECT_EQ(program.limits.groups[0].blocks_per_sequence, 16);
+  EXPECT_EQ(program.limits.groups[0].blocks, 30);
+  EXPECT_EQ(program.limits.kv_bytes, 30 * 8192);
+  const StateEntry* cache = program.plan.program.find_state("kv.layers.0.attn.attention.k");
+  for (const StateEntry& entry : program.plan.program.states()) {
+    if (entry.name.ends_with(".k")) cache = &entry;
+  }
+  ASSERT_NE(cache, nullptr);
+  EXPECT_EQ(cache->type.shape, (Shape{30 * 16, 32}));
+  EXPECT_EQ(build_serving_program(model(), options(1 << 30)).limits.groups[0].blocks, 4 * 16 + 16);
+}
+
+TEST(ServingProgram, SaysWhatIsMissingAndWhatWouldFit) {
+  try {
+    build_serving_program(model(), options(8 * 8192));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+    EXPECT_NE(error.message().find("context 256 needs 0.1 MB"), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find("use a context of 128 or a KV cache of e4m3"), std::string::npos) << error.message();
+  }
+}
+
+TEST(ServingProgram, RefusesAContextTheModelHasNoPositionsFor) {
+  ModelConfig gpt2{.vocab_size = 64, .max_positions = 32, .hidden = 32, .layers = 1, .heads = 2};
+  ServingOptions wrong = options(1 << 20);
+  wrong.context = 33;
+  EXPECT_THROW(build_serving_program(gpt2, wrong), Error);
+}
+
+}  // namespace
+}  // namespace octet

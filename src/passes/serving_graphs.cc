@@ -1,0 +1,193 @@
+#include "passes/serving_graphs.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "ir/facts.h"
+#include "ir/rewrite.h"
+
+namespace octet {
+namespace {
+
+NodeId find_head(const Graph& graph) {
+  NodeId head = NodeId::kNone;
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    const Node& node = graph.node(NodeId{i});
+    if (node.op != Op::kMatmul || node.attrs.get_or<std::string>("kind", "") != "head") continue;
+    check(head == NodeId::kNone, ErrorCode::kUnsupported, "serving: graph {} has two heads: {} and {}", graph.name(),
+          describe(graph, head), describe(graph, NodeId{i}));
+    head = NodeId{i};
+  }
+  check(head != NodeId::kNone, ErrorCode::kInvalidArgument, "serving: graph {} has no head", graph.name());
+  return head;
+}
+
+Value sampled_state(Builder& b, const ServingStates& states) {
+  return b.state(kSampledState, {DType::kI32, {states.sequences, 1}});
+}
+
+Value hidden_state(Builder& b, int64_t width, const ServingStates& states) {
+  return b.state(kHiddenState, {states.hidden_dtype, {states.rows, width}});
+}
+
+// Nodes that `value` needs and that are not needed for `end` alone.
+std::vector<bool> nodes_between(const Graph& graph, Value end, Value value) {
+  std::vector<bool> needed(static_cast<size_t>(graph.size()), false);
+  needed[static_cast<size_t>(index(value.node))] = true;
+  for (int32_t i = index(value.node); i >= 0; --i) {
+    if (!needed[static_cast<size_t>(i)]) continue;
+    for (Value input : graph.node(NodeId{i}).inputs) {
+      if (input.exists() && input != end) needed[static_cast<size_t>(index(input.node))] = true;
+    }
+  }
+  return needed;
+}
+
+// The logits of the first rows of `hidden`.
+Value row_logits(Rewriter& rewriter, int64_t rows, const ServingStates& states) {
+  const Graph& old = rewriter.old_graph();
+  Builder& b = rewriter.builder();
+  NodeId head = find_head(old);
+  Value hidden = old.node(head).inputs[0], logits = old.output("logits");
+  rewriter.set(hidden, b.slice(hidden_state(b, old.shape(hidden).cols(), states), 0, 0, rows));
+  std::vector<bool> needed = nodes_between(old, hidden, logits);
+  for (int32_t i = 0; i < old.size(); ++i) {
+    if (!needed[static_cast<size_t>(i)]) continue;
+    if (NodeId{i} != head) {
+      rewriter.copy(NodeId{i});
+      continue;
+    }
+    Node product = old.node(head);
+    for (Value& input : product.inputs) input = rewriter.map(input);
+    product.attrs.set("to", std::string("f32"));
+    rewriter.set({head, 0}, {rewriter.graph().add(std::move(product)), 0});
+  }
+  return rewriter.map(logits);
+}
+
+Value adjusted(Builder& b, Value logits, const SampleGraphOptions& o) {
+  if (o.entries == 0) return logits;
+  const int64_t words = (b.shape(logits).cols() + 31) / 32;
+  std::vector<Value> inputs = {logits, b.input("entries", {DType::kI32, {o.entries, 2}}),
+                               b.input("values", {DType::kF32, {o.entries, 3}})};
+  if (o.masks > 0) {
+    inputs.push_back(b.input("masks", {DType::kI32, {o.masks, words}}));
+    inputs.push_back(b.input("mask_rows", {DType::kI32, {o.rows}}));
+  }
+  return {b.emit(Op::kAdjustLogits, std::move(inputs), {}, "adjust_logits"), 0};
+}
+
+}  // namespace
+
+Graph forward_graph(const std::string& name, const Graph& logits, const KvCacheOptions& cache,
+                    const ServingStates& states) {
+  NodeId head = find_head(logits);
+  Value ids = logits.find_leaf(Op::kInput, "ids");
+  check(ids.exists(), ErrorCode::kInvalidArgument, "serving: graph {} has no input \"ids\"", logits.name());
+  const TensorType per_token = logits.type(ids);
+  Rewriter rewriter(logits);
+  Builder& b = rewriter.builder();
+  for (int32_t i = 0; i < index(head); ++i) {
+    rewriter.copy(NodeId{i});
+    if (NodeId{i} != ids.node) continue;
+    std::vector<Value> inputs = {rewriter.map(ids), sampled_state(b, states), b.input("from", per_token)};
+    rewriter.set(ids, {b.emit(Op::kFeedTokens, std::move(inputs), {}, "feed_tokens"), 0});
+  }
+  b.set_layer(-1);
+  Value rows = rewriter.map(logits.node(head).inputs[0]);
+  std::vector<Value> inputs = {hidden_state(b, b.shape(rows).cols(), states), rows, b.input("hidden_rows", per_token)};
+  b.update(kHiddenState, {b.emit(Op::kKvAppend, std::move(inputs), {}, kHiddenState), 0});
+  Graph body = std::move(rewriter.graph());
+  remove_dead_nodes(body);
+  body.set_name(name);
+  return add_kv_cache(body, cache);
+}
+
+Graph sample_graph(const std::string& name, const Graph& logits, const SampleGraphOptions& o,
+                   const ServingStates& states) {
+  check(o.rows > 0 && o.rows <= states.rows && (o.masks == 0 || o.entries > 0), ErrorCode::kInvalidArgument,
+        "serving: sampling {} rows of {}, {} masks and {} entries", o.rows, states.rows, o.masks, o.entries);
+  Rewriter rewriter(logits);
+  Builder& b = rewriter.builder();
+  Value raw = row_logits(rewriter, o.rows, states);
+  b.set_layer(-1);
+  std::vector<Value> inputs = {adjusted(b, raw, o), b.input("params", {DType::kF32, {o.rows, 3}}),
+                               b.input("top_k", {DType::kI32, {o.rows}}), b.input("seeds", {DType::kI64, {o.rows, 3}})};
+  if (o.entries > 0) inputs.push_back(raw);
+  NodeId sample = b.emit(Op::kSample, std::move(inputs), {}, "sample");
+  b.output("ids", {sample, 0});
+  b.output("logprobs", {sample, 1});
+  inputs = {sampled_state(b, states), b.reshape({sample, 0}, {o.rows, 1}), b.input("store", {DType::kI32, {o.rows}})};
+  b.update(kSampledState, {b.emit(Op::kKvAppend, std::move(inputs), {}, kSampledState), 0});
+  if (o.top_logprobs > 0) {
+    NodeId top = b.emit(Op::kTopLogprobs, {raw}, {{"k", o.top_logprobs}}, "top_logprobs");
+    b.output("top_logprobs", {top, 0});
+    b.output("top_ids", {top, 1});
+  }
+  Graph graph = std::move(rewriter.graph());
+  graph.set_name(name);
+  return graph;
+}
+
+Graph copy_blocks_graph(const std::string& name, const Graph& forward, size_t group, int64_t block_size,
+                        int64_t pairs) {
+  Graph graph(name);
+  Builder b(graph);
+  Value list = b.input("pairs", {DType::kI32, {pairs, 2}});
+  for (const auto& [state, member] : cache_groups(forward)) {
+    if (member != group) continue;
+    const Node& cache = forward.node(forward.find_leaf(Op::kState, state));
+    b.set_layer(cache.layer);
+    Value copied{b.emit(Op::kCopyBlocks, {b.state(cache.name, cache.results[0]), list}, {{"block_size", block_size}},
+                        cache.name),
+                 0};
+    b.update(cache.name, copied);
+  }
+  return graph;
+}
+
+std::map<std::string, size_t> cache_groups(const Graph& forward) {
+  std::map<std::string, size_t> groups;
+  std::map<int32_t, size_t> slots;  // by input node
+  for (size_t g = 0;; ++g) {
+    Value input = forward.find_leaf(Op::kInput, group_input("slots", g));
+    if (!input.exists()) break;
+    slots[index(input.node)] = g;
+  }
+  for (const Node& node : forward.nodes()) {
+    if (node.op != Op::kKvAppend) continue;
+    auto group = slots.find(index(node.inputs[2].node));
+    if (group != slots.end()) groups[forward.node(node.inputs[0]).name] = group->second;
+  }
+  return groups;
+}
+
+void set_cache_blocks(Plan& plan, const std::map<std::string, size_t>& groups, const std::vector<int64_t>& blocks,
+                      int64_t block_size) {
+  const int64_t alignment = std::max<int64_t>(plan.target.buffer_alignment, 64);
+  auto aligned = [&](int64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; };
+  auto slots = [&](const std::string& state) { return blocks.at(groups.at(state)) * block_size; };
+  for (StateEntry& entry : plan.program.states()) {
+    if (!groups.contains(entry.name)) continue;
+    plan.state_bytes -= aligned(entry.type.bytes());
+    entry.type.shape[0] = slots(entry.name);
+    plan.state_bytes += aligned(entry.type.bytes());
+  }
+  for (Graph& graph : plan.program.graphs()) {
+    std::map<int32_t, int64_t> rows;  // of results that are caches, by node
+    for (int32_t i = 0; i < graph.size(); ++i) {
+      Node& node = graph.mutable_node(NodeId{i});
+      const int aliased = op_facts(node.op).must_alias;
+      if (node.op == Op::kState && groups.contains(node.name)) {
+        rows[i] = slots(node.name);
+      } else if (auto from =
+                     aliased < 0 ? rows.end() : rows.find(index(node.inputs[static_cast<size_t>(aliased)].node));
+                 from != rows.end()) {
+        rows[i] = from->second;
+      }
+      if (auto found = rows.find(i); found != rows.end()) node.results[0].shape[0] = found->second;
+    }
+  }
+}
+
+}  // namespace octet
