@@ -218,8 +218,8 @@ TEST_P(PlanRunnerGoldens, NeitherPaddingNorNeighboursChangeALogprob) {
   Driver driver(*runner_);
   driver.add(alone, kPrompt, true);
   const float expected = driver.run().logprobs[0];
-  driver.add(other, 4, false);
   driver.add(beside, kPrompt, true);
+  driver.add(other, 4, false);
   EXPECT_EQ(driver.step().tokens(), 15);
   EXPECT_EQ(runner_->padded_tokens(driver.step()), 16);
   EXPECT_EQ(driver.run().logprobs[0], expected);

@@ -22,7 +22,7 @@ Program cached(const KvCacheOptions& options) {
 }
 
 TEST(KvCache, ScalesAreStatesThatStartAtOne) {
-  KvCacheOptions options{.blocks = 2, .blocks_per_sequence = 2, .cache_dtype = DType::kE4M3, .scales = true};
+  KvCacheOptions options{.blocks = {2}, .blocks_per_sequence = 2, .cache_dtype = DType::kE4M3, .scales = true};
   Program program = cached(options);
   int scales = 0;
   for (const StateEntry& entry : program.states()) {
@@ -47,7 +47,7 @@ TEST(KvCache, ScalesAreStatesThatStartAtOne) {
 }
 
 TEST(KvCache, ScalesAreOfFp8CachesOnly) {
-  EXPECT_THROW(cached({.blocks = 2, .blocks_per_sequence = 2, .cache_dtype = DType::kBF16, .scales = true}), Error);
+  EXPECT_THROW(cached({.blocks = {2}, .blocks_per_sequence = 2, .cache_dtype = DType::kBF16, .scales = true}), Error);
 }
 
 }  // namespace
