@@ -50,6 +50,10 @@ struct BlockStats {  // blocks of one group
   int64_t copies = 0;     // copy-on-write, ever
 };
 
+// The chain hash of a block: of its tokens after content of hash `parent`, or, for the first block, after root_hash.
+uint64_t block_hash(uint64_t parent, std::span<const int32_t> tokens);
+uint64_t root_hash(uint64_t adapter, uint64_t salt);
+
 using TableId = int32_t;
 
 class BlockManager {
@@ -75,7 +79,8 @@ class BlockManager {
   bool allocate(TableId table, int64_t n, int64_t step, std::vector<BlockCopy>& copies);
   // Gives back blocks that no token from position length() on can see. Called by allocate().
   void slide(TableId table);
-  // The first `length` tokens stay.
+  // The first `length` tokens stay. kInvalidArgument when a window group has already given back what position `length`
+  // could see, or length > length().
   void truncate(TableId table, int64_t length);
   // Publishes every full block of the table whose tokens are known. tokens[0..) are the sequence's from position 0;
   // they may be fewer or more than length().
@@ -88,6 +93,11 @@ class BlockManager {
   int64_t length(TableId table) const { return at(table).length; }
   std::span<const int32_t> blocks(TableId table, int group) const {
     return at(table).blocks[static_cast<size_t>(group)];
+  }
+  // Entries of blocks(table, group) that are not -1.
+  int64_t held(TableId table, int group) const {
+    const auto g = static_cast<size_t>(group);
+    return static_cast<int64_t>(at(table).blocks[g].size()) - at(table).first[g];
   }
   // The first index at which blocks(table, group) may differ from what it was at the last call; 0 for a new table. Not
   // counted: entries that became -1, which no kernel reads.
@@ -143,7 +153,6 @@ class BlockManager {
   Table& at(TableId table);
   int64_t first_visible(int group, int64_t position) const;
   bool must_copy(const Table& table, int group) const;
-  int64_t new_blocks(const Table& table, int group, int64_t n) const;
   int32_t take(int group);
   void use(int group, int32_t block);
   void give_back(int group, int32_t block, int64_t last_step);

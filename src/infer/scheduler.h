@@ -176,10 +176,9 @@ class Scheduler {
   using Blocks = std::array<int64_t, kMaxCacheGroups>;  // a number of blocks per group
 
   struct Sequence {
-    SequenceParams params;            // prompt moved to tokens
+    SequenceParams params;            // its prompt moved to tokens
     SequenceId id = -1, family = -1;  // family: id of the request's first sequence
     State state = State::kUnused;
-    EndReason end = EndReason::kNone;
     std::vector<int32_t> tokens;
     int64_t prompt_length = 0, limit = 0;
     int64_t computed = 0, sampled = 0;  // see the invariants
@@ -187,48 +186,63 @@ class Scheduler {
     double order = 0;                   // virtual arrival
     TableId table = -1;
     int32_t slot = -1;
-    std::vector<int32_t> siblings;               // records that wait for this one's prompt
-    Blocks reserved = {}, reserved_shared = {};  // kNeverEvict: its own, and of the blocks its family shares
-    int64_t padding = 0;                         // kPaddedStatic: prompt padding still to compute
+    std::vector<int32_t> siblings;  // records that wait for this one's prompt
+    int32_t leader = -1;            // kSibling: the record it waits for
+    Blocks own = {}, shared = {};   // kNeverEvict: reserved for itself, and for the blocks its family shares
+    int64_t padding = 0;            // kPaddedStatic: prompt padding still to compute
+    int64_t delivered() const { return static_cast<int64_t>(tokens.size()) - prompt_length; }
   };
-  struct Flight {  // a planned step, and the record of each of its sequences
+  struct Flight {  // a planned step
     StepPlan plan;
-    std::vector<int32_t> records;
+    std::vector<int32_t> records;  // of plan.sequences
+    std::vector<ScheduledSequence> chunks;
+    std::vector<int32_t> chunk_records;
+    int64_t tokens_left = 0, rows_left = 0;
+    int64_t decodes_ahead = 0;  // running sequences still to be planned with one token each
+    Blocks promised = {};       // blocks that admitted prompts have yet to take
   };
   using Order = std::pair<double, SequenceId>;
 
   Sequence& at(int32_t record) { return records_[static_cast<size_t>(record)]; }
   const Sequence& at(int32_t record) const { return records_[static_cast<size_t>(record)]; }
   const Sequence& find(SequenceId id) const;
-  int64_t remaining(const Sequence& s) const;
   bool is_static() const;
-  bool goes_before(int32_t a, int32_t b) const;
 
   Refusal refuse(const SequenceParams& params, double now, std::string& message) const;
   Refusal refuse_size(const SequenceParams& params, std::string& message) const;
-  void request_blocks(const Sequence& s, Blocks& own, Blocks& shared) const;
+  int64_t output_limit(const SequenceParams& params, int64_t prompt_length) const;
+  void request_blocks(int64_t prompt_length, int64_t limit, int64_t n, Blocks& own, Blocks& shared) const;
+
+  int32_t new_record();
   void enqueue(int32_t record);
   void dequeue(int32_t record);
   void insert_running(int32_t record);
   void erase_running(int32_t record);
+  size_t position_of(int32_t record) const;
+  void leave(int32_t record);
+  void release_reserve(Sequence& s);
+  void hand_over(int32_t record);
+  void end(int32_t record, EndReason reason);
 
+  int64_t remaining(const Sequence& s) const;
   void expire(double now);
-  void plan_decodes(Flight& flight);
-  void plan_prefills(Flight& flight);
+  int64_t plan_running(Flight& flight);
+  bool held_back(const Sequence& s) const;
   void admit(Flight& flight);
   void admit_batch(Flight& flight);
-  bool try_admit(int32_t record);
-  bool fits_now(const Sequence& s) const;
+  bool try_admit(int32_t record, Flight& flight);
+  bool reserve(Sequence& s);
+  bool fits_now(const Sequence& s, const Flight& flight) const;
+  void promise(const Sequence& s, Flight& flight) const;
+  void open_table(Sequence& s);
   void start(int32_t record);
   bool fork_if_ready(int32_t record);
   bool make_room(size_t position, int64_t tokens, Flight& flight);
-  void plan_chunk(int32_t record, Flight& flight);
+  void plan_one(size_t position, Flight& flight);
+  void plan_chunk(size_t position, Flight& flight);
   void plan_tokens(int32_t record, int64_t count, Flight& flight);
-  void plan_padding(Flight& flight);
+  void plan_padding(int64_t decodes, Flight& flight);
   void preempt(int32_t record, Flight& flight);
-  void leave(int32_t record);
-  void hand_over(int32_t record);
-  void end(int32_t record, EndReason reason);
 
   SchedulerOptions options_;
   BlockManager& blocks_;
@@ -238,11 +252,12 @@ class Scheduler {
   std::unordered_map<SequenceId, int32_t> by_id_;
   std::set<Order> waiting_;
   std::set<Order> deadlines_;     // of sequences that have one and have not ended
-  std::vector<int32_t> running_;  // records in the order of preference
+  std::vector<int32_t> running_;  // records, in order
   std::vector<int32_t> free_slots_;
-  Blocks reserved_ = {};    // sum over running sequences
-  int64_t batch_size_ = 0;  // static policies: sequences the present batch began with
-  bool batch_prefilled_ = false;
+  Blocks reserved_ = {};          // kNeverEvict: sum over running sequences
+  int64_t batch_size_ = 0;        // static policies: sequences the present batch began with
+  bool batch_prefilled_ = false;  // static policies
+  bool may_preempt_ = false;
   std::vector<FinishedSequence> finished_, reported_;
   std::array<Flight, kMaxInFlight + 1> flights_;
   int64_t planned_step_ = 0, committed_step_ = 0;

@@ -1,0 +1,384 @@
+// Submission, commit and the ends of sequences; what a step contains is decided in scheduler_plan.cc.
+#include "infer/scheduler.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace octet {
+
+const char* schedule_policy_name(SchedulePolicy policy) {
+  switch (policy) {
+    case SchedulePolicy::kNeverEvict: return "never_evict";
+    case SchedulePolicy::kMaxUtilization: return "max_utilization";
+    case SchedulePolicy::kPackedLockstep: return "packed_lockstep";
+    case SchedulePolicy::kPaddedStatic: return "padded_static";
+  }
+  return "?";
+}
+
+const char* end_reason_name(EndReason reason) {
+  switch (reason) {
+    case EndReason::kNone: return "none";
+    case EndReason::kStop: return "stop";
+    case EndReason::kLength: return "length";
+    case EndReason::kContext: return "context";
+    case EndReason::kCancelled: return "cancelled";
+    case EndReason::kDeadline: return "deadline";
+    case EndReason::kFailed: return "failed";
+  }
+  return "?";
+}
+
+const char* refusal_name(Refusal refusal) {
+  switch (refusal) {
+    case Refusal::kNone: return "none";
+    case Refusal::kInvalid: return "invalid";
+    case Refusal::kTooLong: return "too_long";
+    case Refusal::kNeverFits: return "never_fits";
+    case Refusal::kQueueFull: return "queue_full";
+    case Refusal::kLate: return "late";
+  }
+  return "?";
+}
+
+Scheduler::Scheduler(SchedulerOptions options, BlockManager& blocks) : options_(options), blocks_(blocks) {
+  if (options_.max_logit_rows == 0) options_.max_logit_rows = options_.max_sequences;
+  check(options_.context_length >= 2, ErrorCode::kInvalidArgument, "scheduler: context_length is {} (want >= 2)",
+        options_.context_length);
+  check(options_.max_sequences >= 1 && options_.max_logit_rows >= 1 && options_.max_queue >= 1,
+        ErrorCode::kInvalidArgument, "scheduler: max_sequences {}, max_logit_rows {}, max_queue {} (want >= 1)",
+        options_.max_sequences, options_.max_logit_rows, options_.max_queue);
+  check(options_.token_budget >= blocks_.options().block_size, ErrorCode::kInvalidArgument,
+        "scheduler: token_budget is {}, below one block of {} tokens", options_.token_budget,
+        blocks_.options().block_size);
+  check(options_.ageing_seconds >= 0 && std::isfinite(options_.ageing_seconds), ErrorCode::kInvalidArgument,
+        "scheduler: ageing_seconds is {} (want a finite number >= 0)", options_.ageing_seconds);
+  for (int64_t slot = options_.max_sequences - 1; slot >= 0; --slot) free_slots_.push_back(static_cast<int32_t>(slot));
+}
+
+bool Scheduler::is_static() const {
+  return options_.policy == SchedulePolicy::kPackedLockstep || options_.policy == SchedulePolicy::kPaddedStatic;
+}
+
+const Scheduler::Sequence& Scheduler::find(SequenceId id) const {
+  const auto found = by_id_.find(id);
+  check(found != by_id_.end(), ErrorCode::kNotFound, "scheduler: no sequence {}", id);
+  return at(found->second);
+}
+
+std::span<const int32_t> Scheduler::tokens(SequenceId id) const { return find(id).tokens; }
+int64_t Scheduler::prompt_length(SequenceId id) const { return find(id).prompt_length; }
+
+// --- submission
+// -------------------------------------------------------------------------------------------------------
+
+int64_t Scheduler::output_limit(const SequenceParams& params, int64_t prompt_length) const {
+  return std::min(params.max_tokens, options_.context_length - prompt_length);
+}
+
+// What a request reserves to reach its longest end: `own` for each of its n sequences, `shared` once.
+void Scheduler::request_blocks(int64_t prompt_length, int64_t limit, int64_t n, Blocks& own, Blocks& shared) const {
+  const int64_t size = blocks_.options().block_size;
+  for (int g = 0; g < blocks_.groups(); ++g) {
+    const auto i = static_cast<size_t>(g);
+    const bool shares =
+        n > 1 && blocks_.options().groups[i].window == 0 && options_.policy != SchedulePolicy::kPaddedStatic;
+    shared[i] = shares ? (prompt_length - 1) / size : 0;
+    own[i] = blocks_.peak_blocks(g, prompt_length + limit - 1, size) - shared[i];
+  }
+}
+
+Refusal Scheduler::refuse_size(const SequenceParams& params, std::string& message) const {
+  const auto prompt = static_cast<int64_t>(params.prompt.size());
+  if (prompt >= options_.context_length) {
+    message = fmt::format("the prompt has {} tokens and the context {}: shorten the prompt to at most {} tokens",
+                          prompt, options_.context_length, options_.context_length - 1);
+    return Refusal::kTooLong;
+  }
+  // Sequences that can be preempted need to fit one by one only.
+  const int64_t n = options_.policy == SchedulePolicy::kMaxUtilization ? 1 : params.n;
+  const int64_t limit = output_limit(params, prompt);
+  Blocks own, shared;
+  request_blocks(prompt, limit, n, own, shared);
+  for (size_t g = 0; g < static_cast<size_t>(blocks_.groups()); ++g) {
+    const CacheGroup& group = blocks_.options().groups[g];
+    const int64_t want = n * own[g] + shared[g];
+    if (want <= group.blocks) continue;
+    message = fmt::format(
+        "{} sequence(s) of {} prompt and {} output tokens need {} KV cache blocks ({} bytes) of group {}, which has {} "
+        "({} bytes): ask for fewer tokens or sequences, or start the engine with a larger cache",
+        n, prompt, limit, want, want * group.block_bytes, g, group.blocks, group.blocks * group.block_bytes);
+    return Refusal::kNeverFits;
+  }
+  return Refusal::kNone;
+}
+
+Refusal Scheduler::refuse(const SequenceParams& params, double now, std::string& message) const {
+  if (params.prompt.empty() || params.max_tokens < 1 || params.n < 1 || params.n > options_.max_sequences) {
+    message = fmt::format("prompt of {} tokens (want >= 1), max_tokens {} (want >= 1), n {} (want 1..{})",
+                          params.prompt.size(), params.max_tokens, params.n, options_.max_sequences);
+    return Refusal::kInvalid;
+  }
+  if (const Refusal refusal = refuse_size(params, message); refusal != Refusal::kNone) return refusal;
+  if (!(params.deadline > now)) {
+    message = fmt::format("the deadline {} has passed: it is {}", params.deadline, now);
+    return Refusal::kLate;
+  }
+  const auto prompt = static_cast<int64_t>(params.prompt.size());
+  if (stats_.waiting + params.n > options_.max_queue ||
+      (stats_.waiting > 0 && stats_.queued_tokens + prompt > options_.max_queued_tokens)) {
+    message = fmt::format("the queue holds {} of {} sequences and {} of {} prompt tokens: try again later",
+                          stats_.waiting, options_.max_queue, stats_.queued_tokens, options_.max_queued_tokens);
+    return Refusal::kQueueFull;
+  }
+  return Refusal::kNone;
+}
+
+int32_t Scheduler::new_record() {
+  if (free_records_.empty()) {
+    records_.emplace_back();
+    return static_cast<int32_t>(records_.size()) - 1;
+  }
+  const int32_t record = free_records_.back();
+  free_records_.pop_back();
+  return record;
+}
+
+Submitted Scheduler::submit(SequenceParams params, double now) {
+  Submitted submitted;
+  submitted.refusal = refuse(params, now, submitted.message);
+  if (submitted.refusal != Refusal::kNone) {
+    stats_.refused += 1;
+    return submitted;
+  }
+  submitted.id = next_id_;
+  const std::vector<int32_t> prompt = std::move(params.prompt);
+  params.prompt.clear();
+  int32_t leader = -1;
+  for (int64_t i = 0; i < params.n; ++i) {
+    const int32_t record = new_record();
+    Sequence& s = at(record);
+    std::vector<int32_t> tokens = std::move(s.tokens), siblings = std::move(s.siblings);  // their memory
+    siblings.clear();
+    s = Sequence{.params = params, .id = next_id_++, .family = submitted.id, .state = State::kSibling};
+    s.prompt_length = static_cast<int64_t>(prompt.size());
+    s.limit = output_limit(params, s.prompt_length);
+    tokens.assign(prompt.begin(), prompt.end());
+    s.tokens = std::move(tokens);
+    s.siblings = std::move(siblings);
+    s.order = now - params.priority * options_.ageing_seconds;
+    by_id_.emplace(s.id, record);
+    if (std::isfinite(params.deadline)) deadlines_.emplace(params.deadline, s.id);
+    if (i == 0) {
+      leader = record;
+    } else {
+      s.leader = leader;
+      at(leader).siblings.push_back(record);
+    }
+  }
+  stats_.submitted += params.n;
+  enqueue(leader);
+  return submitted;
+}
+
+// --- queue and running list
+// -------------------------------------------------------------------------------------------
+
+void Scheduler::enqueue(int32_t record) {
+  Sequence& s = at(record);
+  s.state = State::kWaiting;
+  waiting_.emplace(s.order, s.id);
+  stats_.waiting += 1 + static_cast<int64_t>(s.siblings.size());
+  stats_.queued_tokens += s.prompt_length;
+}
+
+void Scheduler::dequeue(int32_t record) {
+  const Sequence& s = at(record);
+  waiting_.erase({s.order, s.id});
+  stats_.waiting -= 1 + static_cast<int64_t>(s.siblings.size());
+  stats_.queued_tokens -= s.prompt_length;
+}
+
+// Where it stands in running_, or belongs.
+size_t Scheduler::position_of(int32_t record) const {
+  const Order order(at(record).order, at(record).id);
+  const auto before = [this](int32_t other, const Order& o) { return Order(at(other).order, at(other).id) < o; };
+  return static_cast<size_t>(std::lower_bound(running_.begin(), running_.end(), order, before) - running_.begin());
+}
+
+void Scheduler::insert_running(int32_t record) {
+  at(record).state = State::kRunning;
+  running_.insert(running_.begin() + static_cast<int64_t>(position_of(record)), record);
+}
+
+void Scheduler::erase_running(int32_t record) {
+  running_.erase(running_.begin() + static_cast<int64_t>(position_of(record)));
+}
+
+// --- ends
+// -------------------------------------------------------------------------------------------------------------
+
+// The reserve for blocks that a family shares goes to another of its running members, or back.
+void Scheduler::release_reserve(Sequence& s) {
+  if (options_.policy != SchedulePolicy::kNeverEvict) return;
+  Sequence* heir = nullptr;
+  for (SequenceId id = s.family; id < s.family + s.params.n && heir == nullptr; ++id) {
+    const auto found = by_id_.find(id);
+    if (id == s.id || found == by_id_.end()) continue;
+    Sequence& other = at(found->second);
+    if (other.state == State::kRunning || (other.state == State::kSibling && other.slot >= 0)) heir = &other;
+  }
+  for (size_t g = 0; g < s.own.size(); ++g) {
+    reserved_[g] -= s.own[g] + (heir == nullptr ? s.shared[g] : 0);
+    if (heir != nullptr) heir->shared[g] += s.shared[g];
+    s.own[g] = s.shared[g] = 0;
+  }
+}
+
+// From running to nowhere: its blocks, slot and reserve, and those of the siblings that wait for it.
+void Scheduler::leave(int32_t record) {
+  Sequence& s = at(record);
+  blocks_.publish(s.table, s.tokens);
+  blocks_.free(s.table);
+  s.table = -1;
+  erase_running(record);
+  free_slots_.push_back(s.slot);
+  s.slot = -1;
+  for (int32_t sibling : s.siblings) {
+    free_slots_.push_back(at(sibling).slot);
+    at(sibling).slot = -1;
+    release_reserve(at(sibling));
+  }
+  release_reserve(s);
+}
+
+// The first sibling takes the place of its leader, which then holds nothing and is in no list.
+void Scheduler::hand_over(int32_t record) {
+  Sequence& s = at(record);
+  const int32_t next = s.siblings.front();
+  Sequence& heir = at(next);
+  const bool waits = s.state == State::kWaiting;
+  if (waits)
+    dequeue(record);
+  else
+    erase_running(record);
+  heir.siblings.assign(s.siblings.begin() + 1, s.siblings.end());
+  heir.leader = -1;
+  for (int32_t sibling : heir.siblings) at(sibling).leader = next;
+  s.siblings.clear();
+  s.state = State::kSibling;
+  if (waits) return enqueue(next);
+  std::swap(heir.table, s.table);
+  std::swap(heir.slot, s.slot);
+  heir.computed = s.computed;
+  heir.furthest = s.furthest;
+  heir.padding = s.padding;
+  insert_running(next);
+}
+
+void Scheduler::end(int32_t record, EndReason reason) {
+  Sequence& s = at(record);
+  if (!s.siblings.empty()) {
+    hand_over(record);
+  } else if (s.state == State::kWaiting) {
+    dequeue(record);
+  } else if (s.state == State::kSibling) {
+    Sequence& leader = at(s.leader);
+    std::erase(leader.siblings, record);
+    if (leader.state == State::kWaiting) --stats_.waiting;
+  } else {
+    leave(record);
+  }
+  if (s.slot >= 0) {  // of a sibling, or of a leader that handed over
+    free_slots_.push_back(s.slot);
+    s.slot = -1;
+    release_reserve(s);
+  }
+  s.state = State::kEnded;
+  if (std::isfinite(s.params.deadline)) deadlines_.erase({s.params.deadline, s.id});
+  finished_.push_back({s.id, reason});
+  ++stats_.finished;
+}
+
+bool Scheduler::cancel(SequenceId id) {
+  const auto found = by_id_.find(id);
+  if (found == by_id_.end() || at(found->second).state == State::kEnded) return false;
+  end(found->second, EndReason::kCancelled);
+  return true;
+}
+
+void Scheduler::expire(double now) {
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now)
+    end(by_id_.at(deadlines_.begin()->second), EndReason::kDeadline);
+}
+
+void Scheduler::commit(int64_t step, std::span<const SampledToken> results) {
+  check(step == committed_step_ + 1 && step <= planned_step_, ErrorCode::kInternal,
+        "scheduler: commit of step {} after {} ({} planned)", step, committed_step_, planned_step_);
+  const Flight& flight = flights_[static_cast<size_t>(step) % flights_.size()];
+  check(static_cast<int64_t>(results.size()) == flight.plan.logit_rows, ErrorCode::kInternal,
+        "scheduler: {} results for {} logit rows of step {}", results.size(), flight.plan.logit_rows, step);
+  const int64_t block_size = blocks_.options().block_size;
+  size_t row = 0;
+  for (size_t i = 0; i < flight.plan.sequences.size(); ++i) {
+    if (!flight.plan.sequences[i].samples) continue;
+    const SampledToken& result = results[row++];
+    check(result.id == flight.plan.sequences[i].id, ErrorCode::kInternal,
+          "scheduler: result {} of step {} is of sequence {}, the plan has {}", row - 1, step, result.id,
+          flight.plan.sequences[i].id);
+    const int32_t record = flight.records[i];
+    Sequence& s = at(record);
+    if (s.id != result.id || s.state == State::kEnded) {
+      ++stats_.overrun_tokens;
+      continue;
+    }
+    if (result.end == EndReason::kFailed) {
+      end(record, EndReason::kFailed);
+      continue;
+    }
+    s.tokens.push_back(result.token);
+    ++stats_.sampled_tokens;
+    if (result.end != EndReason::kNone)
+      end(record, result.end);
+    else if (s.delivered() == s.limit)
+      end(record, s.limit < s.params.max_tokens ? EndReason::kContext : EndReason::kLength);
+    else if (s.table >= 0 && static_cast<int64_t>(s.tokens.size()) % block_size == 0)
+      blocks_.publish(s.table, s.tokens);
+  }
+  committed_step_ = step;
+  blocks_.step_done(step);
+  stats_.running = static_cast<int64_t>(running_.size());
+}
+
+void Scheduler::fail_running() {
+  committed_step_ = planned_step_;
+  blocks_.step_done(planned_step_);
+  while (!running_.empty()) {
+    const int32_t record = running_.back();
+    while (!at(record).siblings.empty()) end(at(record).siblings.back(), EndReason::kFailed);
+    end(record, EndReason::kFailed);
+  }
+  for (const Order& order : waiting_) {  // what was sampled for them and not delivered is lost
+    Sequence& s = at(by_id_.at(order.second));
+    s.sampled = s.delivered();
+  }
+  blocks_.forget_cache();
+  stats_.running = 0;
+}
+
+std::span<const FinishedSequence> Scheduler::take_finished() {
+  for (const FinishedSequence& finished : reported_) {
+    const auto found = by_id_.find(finished.id);
+    at(found->second).state = State::kUnused;
+    at(found->second).id = -1;  // a step in flight may still name it
+    free_records_.push_back(found->second);
+    by_id_.erase(found);
+  }
+  reported_.clear();
+  reported_.swap(finished_);
+  return reported_;
+}
+
+}  // namespace octet

@@ -1,0 +1,448 @@
+#include "infer/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "infer/scheduler_fake_engine.h"
+
+namespace octet {
+namespace {
+
+using test::FakeEngine;
+using test::FakeRequest;
+
+std::vector<int32_t> random_prompt(Philox& random, int64_t length) {
+  std::vector<int32_t> tokens(static_cast<size_t>(length));
+  for (int32_t& token : tokens) token = static_cast<int32_t>(random.below(test::kVocabulary));
+  return tokens;
+}
+
+FakeRequest request(uint64_t seed, int64_t prompt, int64_t output, bool stops = false) {
+  Philox random(seed, 2);
+  return {.params = {.prompt = random_prompt(random, prompt), .max_tokens = output}, .stops = stops};
+}
+
+SchedulerOptions options(SchedulePolicy policy = SchedulePolicy::kMaxUtilization) {
+  return {.policy = policy, .context_length = 256, .max_sequences = 8, .token_budget = 64};
+}
+
+BlockManagerOptions full(int32_t blocks, int32_t block_size = 4) {
+  return {.groups = {{.blocks = blocks}}, .block_size = block_size};
+}
+
+BlockManagerOptions full_and_window(int32_t blocks, int32_t window_blocks) {
+  return {.groups = {{.blocks = blocks}, {.window = 10, .blocks = window_blocks}}, .block_size = 4};
+}
+
+// Everything that ended by itself is what the sequence alone would have given; the rest is a beginning of it.
+void expect_right_outputs(const FakeEngine& engine) {
+  for (const auto& [id, reason] : engine.ended) {
+    const auto want = engine.expected(id);
+    const auto& got = engine.outputs.at(id);
+    const bool complete = reason == EndReason::kStop || reason == EndReason::kLength || reason == EndReason::kContext;
+    ASSERT_LE(got.size(), want.size()) << "sequence " << id;
+    ASSERT_TRUE(std::equal(got.begin(), got.end(), want.begin())) << "sequence " << id;
+    ASSERT_TRUE(!complete || got.size() == want.size()) << "sequence " << id << " " << end_reason_name(reason);
+  }
+}
+
+void expect_nothing_held(FakeEngine& engine) {
+  for (int g = 0; g < engine.blocks().groups(); ++g) {
+    EXPECT_EQ(engine.blocks().stats(g).used, 0);
+    EXPECT_EQ(engine.blocks().stats(g).deferred, 0);
+  }
+  EXPECT_EQ(engine.scheduler().stats().waiting, 0);
+  EXPECT_EQ(engine.scheduler().stats().running, 0);
+  EXPECT_EQ(engine.scheduler().stats().queued_tokens, 0);
+  EXPECT_FALSE(engine.scheduler().has_work());
+}
+
+void expect_clean_end(FakeEngine& engine) {
+  engine.drain();
+  expect_right_outputs(engine);
+  expect_nothing_held(engine);
+  EXPECT_EQ(static_cast<int64_t>(engine.ended.size()), engine.scheduler().stats().submitted);
+}
+
+class EveryPolicy : public testing::TestWithParam<std::tuple<SchedulePolicy, int64_t>> {
+ protected:
+  SchedulePolicy policy() const { return std::get<0>(GetParam()); }
+  int64_t lag() const { return std::get<1>(GetParam()); }
+};
+
+TEST_P(EveryPolicy, ServesMixedLengths) {
+  FakeEngine engine(options(policy()), full(128), lag());
+  Philox random(1);
+  for (uint64_t i = 0; i < 60; ++i)
+    ASSERT_GT(engine
+                  .submit(request(i, 1 + static_cast<int64_t>(random.below(60)),
+                                  1 + static_cast<int64_t>(random.below(40)), i % 2 == 0))
+                  .id,
+              0);
+  expect_clean_end(engine);
+  for (const auto& [id, reason] : engine.ended)
+    EXPECT_TRUE(reason == EndReason::kLength || reason == EndReason::kStop) << end_reason_name(reason);
+}
+
+// A pool for one and a half of the longest sequences under 64 of them.
+TEST_P(EveryPolicy, FinishesEverythingWhenBlocksRunOut) {
+  for (const BlockManagerOptions& blocks : {full(30), full_and_window(30, 12), full_and_window(60, 7)}) {
+    FakeEngine engine(options(policy()), blocks, lag());
+    for (uint64_t i = 0; i < 64; ++i) ASSERT_GT(engine.submit(request(i, 1 + static_cast<int64_t>(i) % 40, 40)).id, 0);
+    expect_clean_end(engine);
+    const SchedulerStats& stats = engine.scheduler().stats();
+    EXPECT_EQ(stats.preemptions > 0, policy() == SchedulePolicy::kMaxUtilization);
+    EXPECT_LT(stats.preemptions, 64 * 8);  // bounded, or the engine lives on recomputation
+  }
+}
+
+TEST_P(EveryPolicy, SharesThePromptOfSeveralSequences) {
+  for (const int64_t prompt : {1, 2, 15, 16, 17, 33, 64}) {
+    for (const BlockManagerOptions& blocks : {full(128), full_and_window(128, 128)}) {
+      FakeEngine engine(options(policy()), blocks, lag());
+      FakeRequest r = request(5, prompt, 12);
+      r.params.n = 5;
+      ASSERT_EQ(engine.submit(r).id, 1);
+      ASSERT_EQ(engine.submit(request(6, 20, 5)).id, 6);
+      expect_clean_end(engine);
+      EXPECT_NE(engine.outputs.at(1), engine.outputs.at(2));
+      EXPECT_LT(engine.scheduler().stats().computed_tokens, prompt + 5 * 13 + 30);
+    }
+  }
+}
+
+TEST_P(EveryPolicy, CancelsAtAnyMoment) {
+  // The k-th turn cancels; every sequence of a mixed load in turn.
+  for (int64_t k = 0; k < 24; ++k)
+    for (SequenceId victim = 1; victim <= 9; ++victim) {
+      FakeEngine engine(options(policy()), full(40), lag());
+      FakeRequest several = request(3, 30, 10);
+      several.params.n = 3;
+      engine.submit(request(1, 50, 20));
+      engine.submit(several);  // ids 2..4
+      for (uint64_t i = 0; i < 5; ++i) engine.submit(request(10 + i, 20 + 9 * static_cast<int64_t>(i), 15, true));
+      for (int64_t i = 0; i < k; ++i) engine.turn();
+      const bool alive = !engine.ended.contains(victim);
+      EXPECT_EQ(engine.scheduler().cancel(victim), alive);
+      EXPECT_FALSE(engine.scheduler().cancel(victim));
+      engine.scheduler().verify();
+      expect_clean_end(engine);
+      EXPECT_EQ(engine.ended.at(victim) == EndReason::kCancelled, alive);
+    }
+}
+
+TEST_P(EveryPolicy, EndsAtTheContext) {
+  FakeEngine engine(options(policy()), full(128), lag());
+  engine.submit(request(1, 250, 100));
+  expect_clean_end(engine);
+  EXPECT_EQ(engine.ended.at(1), EndReason::kContext);
+  EXPECT_EQ(engine.outputs.at(1).size(), 256u);
+}
+
+TEST_P(EveryPolicy, FailsExactlyTheRunning) {
+  FakeEngine engine(options(policy()), full(60), lag());
+  for (uint64_t i = 0; i < 30; ++i) engine.submit(request(i, 30, 20));
+  for (int i = 0; i < 6; ++i) engine.turn();
+  const int64_t running = engine.scheduler().stats().running, waiting = engine.scheduler().stats().waiting;
+  ASSERT_GT(running, 0);
+  const auto ended = static_cast<int64_t>(engine.ended.size());
+  engine.device_error();
+  EXPECT_EQ(static_cast<int64_t>(engine.ended.size()) - ended, running);
+  EXPECT_EQ(engine.scheduler().stats().waiting, waiting);
+  EXPECT_EQ(engine.blocks().stats(0).free, 60);
+  expect_clean_end(engine);
+  EXPECT_EQ(std::ranges::count(engine.ended, EndReason::kFailed, [](const auto& e) { return e.second; }), running);
+}
+
+INSTANTIATE_TEST_SUITE_P(, EveryPolicy,
+                         testing::Combine(testing::Values(SchedulePolicy::kNeverEvict, SchedulePolicy::kMaxUtilization,
+                                                          SchedulePolicy::kPackedLockstep,
+                                                          SchedulePolicy::kPaddedStatic),
+                                          testing::Values(0, 1, 2)),
+                         [](const auto& info) {
+                           return std::string(schedule_policy_name(std::get<0>(info.param))) + "_lag" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
+
+TEST(Scheduler, PreemptionChangesNoToken) {
+  for (const bool reuse : {false, true}) {
+    BlockManagerOptions tight = full(22), wide = full(500);
+    tight.prefix_cache = reuse;
+    FakeEngine a(options(), tight), b(options(), wide);
+    for (uint64_t i = 0; i < 12; ++i)
+      for (FakeEngine* engine : {&a, &b}) engine->submit(request(i, 12, 50));
+    expect_clean_end(a);
+    expect_clean_end(b);
+    EXPECT_GT(a.preempted, 5);
+    EXPECT_EQ(b.preempted, 0);
+    EXPECT_EQ(a.outputs, b.outputs);
+    EXPECT_GT(a.scheduler().stats().recomputed_tokens, 0);
+    EXPECT_EQ(a.scheduler().stats().reused_tokens > 0, reuse);
+  }
+}
+
+TEST(Scheduler, PrefixHitsChangeNoToken) {
+  Philox random(4);
+  const std::vector<int32_t> system = random_prompt(random, 40);
+  for (const BlockManagerOptions& blocks : {full(200), full_and_window(200, 80)}) {
+    FakeEngine engine(options(), blocks);
+    for (uint64_t i = 0; i < 20; ++i) {
+      FakeRequest r = request(i, 7, 12);
+      r.params.prompt.insert(r.params.prompt.begin(), system.begin(), system.end());
+      r.params.salt = i % 3 == 0;
+      r.params.reuse_prefix = i != 10;
+      engine.submit(r);
+      if (i % 4 == 0) engine.drain();
+    }
+    expect_clean_end(engine);
+    EXPECT_GE(engine.scheduler().stats().reused_tokens, 17 * 40);
+  }
+}
+
+TEST(Scheduler, AConversationFindsItsOwnAnswerInTheCache) {
+  FakeEngine engine(options(), full(64));
+  engine.submit(request(1, 20, 21));
+  engine.drain();
+  FakeRequest next = request(2, 1, 4);
+  next.params.prompt = engine.outputs.at(1);
+  engine.submit(next);
+  expect_clean_end(engine);
+  EXPECT_EQ(engine.scheduler().stats().reused_tokens, 40);  // all full blocks of 20 + 21 tokens but the last token's
+}
+
+TEST(Scheduler, OverrunIsDiscarded) {
+  FakeEngine engine(options(), full(300), 1);
+  for (uint64_t i = 0; i < 40; ++i) engine.submit(request(i, 5, 200, true));
+  expect_clean_end(engine);
+  int64_t stops = 0;
+  for (const auto& [id, reason] : engine.ended) stops += reason == EndReason::kStop;
+  EXPECT_GT(stops, 15);
+  EXPECT_EQ(engine.scheduler().stats().overrun_tokens, stops);
+  FakeEngine lengths(options(), full(64), 1);
+  for (uint64_t i = 0; i < 40; ++i) lengths.submit(request(i, 5, 10));
+  expect_clean_end(lengths);
+  EXPECT_EQ(lengths.scheduler().stats().overrun_tokens, 0);
+}
+
+TEST(Scheduler, DecodesGoFirstAndPromptsFillTheBudgetInWholeBlocks) {
+  SchedulerOptions o = options();
+  o.token_budget = 30;
+  FakeEngine engine(o, full(200));
+  engine.keep_history = true;
+  engine.submit(request(1, 4, 30));
+  engine.turn();
+  engine.submit(request(2, 100, 4));
+  expect_clean_end(engine);
+  const StepPlan& mixed = engine.history.at(1);
+  ASSERT_EQ(mixed.sequences.size(), 2u);
+  EXPECT_EQ(mixed.decodes, 1);
+  EXPECT_EQ(mixed.sequences[0].id, 1);
+  EXPECT_TRUE(mixed.sequences[0].from_device);
+  EXPECT_EQ(mixed.sequences[1].count, 28);  // 29 left, 7 blocks of 4
+  EXPECT_FALSE(mixed.sequences[1].samples);
+}
+
+TEST(Scheduler, HigherPriorityFirstThenFirstComeFirstServed) {
+  SchedulerOptions o = options();
+  o.max_sequences = 1;
+  FakeEngine engine(o, full(64));
+  engine.keep_history = true;
+  for (uint64_t i = 0; i < 6; ++i) {
+    FakeRequest r = request(i, 4, 2);
+    r.params.priority = static_cast<int32_t>(i % 3);
+    engine.submit(r);
+  }
+  expect_clean_end(engine);
+  std::vector<SequenceId> order;
+  for (const StepPlan& plan : engine.history)
+    if (plan.sequences[0].first_position == 0) order.push_back(plan.sequences[0].id);
+  EXPECT_EQ(order, (std::vector<SequenceId>{3, 6, 2, 5, 1, 4}));
+}
+
+TEST(Scheduler, NothingStarvesUnderASteadyStreamOfHigherPriority) {
+  SchedulerOptions o = options();
+  o.max_sequences = 2;
+  o.ageing_seconds = 20;
+  FakeEngine engine(o, full(40));
+  SequenceId low = -1;
+  int64_t turns = 0;
+  for (uint64_t i = 0; !engine.ended.contains(low) && turns < 500; ++i, ++turns) {
+    FakeRequest r = request(100 + i, 8, 8);
+    r.params.priority = 2;
+    for (int k = i == 0 ? 12 : i % 4 == 0; k > 0; --k) engine.submit(r);  // a little more than two slots can serve
+    if (i == 1) low = engine.submit(request(1, 8, 8)).id;
+    engine.turn();
+  }
+  EXPECT_GT(turns, 40);   // it did wait for two levels of priority,
+  EXPECT_LT(turns, 130);  // and for what had come until then
+}
+
+TEST(Scheduler, LargePromptIsNotOvertakenForever) {
+  SchedulerOptions o = options();
+  FakeEngine engine(o, full(60));
+  for (uint64_t i = 0; i < 8; ++i) engine.submit(request(i, 20, 10));
+  const SequenceId large = engine.submit(request(50, 180, 10)).id;
+  int64_t turns = 0;
+  for (uint64_t i = 0; !engine.ended.contains(large) && turns < 500; ++i, ++turns) {
+    engine.submit(request(100 + i, 8, 8));
+    engine.turn();
+  }
+  EXPECT_LT(turns, 60);
+}
+
+TEST(Scheduler, DeadlinesEndWaitingAndRunning) {
+  SchedulerOptions o = options();
+  o.max_sequences = 2;
+  FakeEngine engine(o, full(64));
+  for (uint64_t i = 0; i < 4; ++i) {
+    FakeRequest r = request(i, 8, 50);
+    r.params.deadline = i == 0 ? 1000.0 : 10.0 + static_cast<double>(i);
+    engine.submit(r);
+  }
+  expect_clean_end(engine);
+  EXPECT_EQ(engine.ended.at(1), EndReason::kLength);
+  for (SequenceId id = 2; id <= 4; ++id) EXPECT_EQ(engine.ended.at(id), EndReason::kDeadline);
+  EXPECT_GT(engine.outputs.at(2).size(), 8u);
+  EXPECT_EQ(engine.outputs.at(3).size(), 8u);
+}
+
+TEST(Scheduler, RefusesWithNumbers) {
+  SchedulerOptions o = options();
+  o.max_queue = 3;
+  o.max_queued_tokens = 100;
+  BlockManagerOptions blocks = full(40);
+  blocks.groups[0].block_bytes = 1000;
+  const auto refusal = [&](SchedulePolicy policy, const FakeRequest& r, const char* says) {
+    o.policy = policy;
+    FakeEngine engine(o, blocks);
+    engine.now = 5;
+    const Submitted s = engine.submit(r);
+    EXPECT_EQ(s.id, -1);
+    EXPECT_NE(s.message.find(says), std::string::npos) << s.message;
+    EXPECT_EQ(engine.scheduler().stats().refused, 1);
+    return s.refusal;
+  };
+  constexpr auto kEvict = SchedulePolicy::kMaxUtilization, kNever = SchedulePolicy::kNeverEvict;
+  EXPECT_EQ(refusal(kEvict, request(1, 0, 5), "prompt of 0 tokens"), Refusal::kInvalid);
+  EXPECT_EQ(refusal(kEvict, request(1, 5, 0), "max_tokens 0"), Refusal::kInvalid);
+  EXPECT_EQ(refusal(kEvict, request(1, 256, 5), "at most 255 tokens"), Refusal::kTooLong);
+  EXPECT_EQ(refusal(kEvict, request(1, 150, 100), "need 63 KV cache blocks (63000 bytes) of group 0, which has 40"),
+            Refusal::kNeverFits);
+  FakeRequest several = request(1, 100, 20);
+  several.params.n = 5;  // 24 shared blocks and 5 x 6
+  EXPECT_EQ(refusal(kNever, several, "need 54 KV cache blocks"), Refusal::kNeverFits);
+  several.params.n = 9;
+  EXPECT_EQ(refusal(kEvict, several, "n 9 (want 1..8)"), Refusal::kInvalid);
+  several.params.n = 4;
+  EXPECT_EQ(refusal(kEvict, several, "0 of 3 sequences"), Refusal::kQueueFull);
+  FakeRequest late = request(1, 5, 5);
+  late.params.deadline = 5;
+  EXPECT_EQ(refusal(kEvict, late, "has passed"), Refusal::kLate);
+}
+
+TEST(Scheduler, QueueIsBoundedAndOpensAgain) {
+  SchedulerOptions o = options();
+  o.max_queue = 4;
+  o.max_queued_tokens = 30;
+  FakeEngine engine(o, full(64));
+  EXPECT_GT(engine.submit(request(1, 100, 4)).id, 0);  // alone it may be longer than the bound
+  EXPECT_EQ(engine.submit(request(2, 5, 4)).refusal, Refusal::kQueueFull);
+  engine.turn();
+  for (uint64_t i = 0; i < 4; ++i) EXPECT_GT(engine.submit(request(i, 5, 4)).id, 0);
+  EXPECT_EQ(engine.submit(request(9, 5, 4)).refusal, Refusal::kQueueFull);
+  expect_clean_end(engine);
+}
+
+TEST(Scheduler, StaticPoliciesWaitForTheWholeBatchAndCountEmptySlots) {
+  for (const SchedulePolicy policy : {SchedulePolicy::kPackedLockstep, SchedulePolicy::kPaddedStatic}) {
+    SchedulerOptions o = options(policy);
+    o.max_sequences = 4;
+    FakeEngine engine(o, full(200));
+    engine.keep_history = true;
+    for (uint64_t i = 0; i < 8; ++i)
+      engine.submit(request(i, 10 + 5 * static_cast<int64_t>(i), 5 + static_cast<int64_t>(i)));
+    expect_clean_end(engine);
+    int64_t padding = 0, first_of_second = -1, last_of_first = -1;
+    for (const StepPlan& plan : engine.history) {
+      padding += plan.padding_tokens;
+      for (const ScheduledSequence& s : plan.sequences) {
+        if (s.id <= 4) last_of_first = plan.step;
+        if (s.id > 4 && first_of_second < 0) first_of_second = plan.step;
+      }
+    }
+    EXPECT_GT(first_of_second, last_of_first);
+    const SchedulerStats& stats = engine.scheduler().stats();
+    EXPECT_EQ(stats.empty_slots, 2 * (3 + 2 + 1));  // outputs of 5..8 and 9..12 tokens
+    const bool padded = policy == SchedulePolicy::kPaddedStatic;
+    EXPECT_EQ(stats.padding_tokens, padded ? 2 * (15 + 10 + 5) : 0);
+    EXPECT_EQ(padding, padded ? 60 + 12 : 0);
+  }
+}
+
+TEST(Scheduler, RefusesMisuse) {
+  BlockManager blocks(full(64));
+  EXPECT_THROW(Scheduler({.context_length = 1}, blocks), Error);
+  EXPECT_THROW(Scheduler({.context_length = 8, .token_budget = 3}, blocks), Error);
+  Scheduler scheduler(options(), blocks);
+  EXPECT_THROW(scheduler.tokens(1), Error);
+  const SequenceId id = scheduler.submit(request(1, 4, 20).params, 0).id;
+  EXPECT_EQ(scheduler.schedule(0).step, 1);
+  EXPECT_THROW(scheduler.commit(2, {}), Error);
+  EXPECT_THROW(scheduler.commit(1, {}), Error);
+  EXPECT_THROW(scheduler.commit(1, std::vector<SampledToken>{{id + 1, 0}}), Error);
+  scheduler.schedule(1);
+  scheduler.schedule(2);
+  EXPECT_THROW(scheduler.schedule(3), Error);
+  scheduler.commit(1, std::vector<SampledToken>{{id, 7, EndReason::kFailed}});
+  EXPECT_EQ(scheduler.tokens(id).size(), 4u);
+  EXPECT_EQ(scheduler.take_finished().front().reason, EndReason::kFailed);
+}
+
+// Thousands of requests with everything at once; scheduler and blocks are verified before and after every step.
+TEST(SchedulerSoak, EverythingAtOnce) {
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    SCOPED_TRACE(seed);
+    Philox random(seed);
+    SchedulerOptions o = options(seed % 4 == 0 ? SchedulePolicy::kNeverEvict : SchedulePolicy::kMaxUtilization);
+    o.token_budget = 24 + static_cast<int64_t>(random.below(60));
+    o.max_logit_rows = seed % 3 == 0 ? 5 : 0;
+    o.max_queue = 40;
+    o.ageing_seconds = 15;
+    const BlockManagerOptions blocks = seed % 2 == 0 ? full(70) : full_and_window(75, 40);
+    FakeEngine engine(o, blocks, static_cast<int64_t>(seed % 3));
+    std::vector<std::vector<int32_t>> systems;
+    for (int64_t i = 0; i < 4; ++i) systems.push_back(random_prompt(random, 10 + 9 * i));
+    int64_t refused = 0;
+    while (engine.scheduler().stats().submitted < 1500) {
+      for (uint64_t i = random.below(3); i > 0; --i) {
+        FakeRequest r{.params = {.max_tokens = 1 + static_cast<int64_t>(random.below(40))},
+                      .stops = random.below(2) == 0};
+        if (random.below(3) > 0) r.params.prompt = systems[random.below(systems.size())];
+        const auto own = random_prompt(random, 1 + static_cast<int64_t>(random.below(random.below(8) ? 20 : 150)));
+        r.params.prompt.insert(r.params.prompt.end(), own.begin(), own.end());
+        r.params.n = random.below(6) ? 1 : 1 + static_cast<int64_t>(random.below(4));
+        r.params.priority = static_cast<int32_t>(random.below(4)) - 1;
+        r.params.adapter = random.below(5) == 0;
+        if (random.below(8) == 0) r.params.deadline = engine.now + 1 + static_cast<double>(random.below(60));
+        refused += engine.submit(r).id < 0;
+      }
+      if (random.below(6) == 0) {
+        const int64_t last = engine.scheduler().stats().submitted;
+        engine.scheduler().cancel(std::max<int64_t>(1, last - static_cast<int64_t>(random.below(40))));
+      }
+      if (random.below(400) == 0) engine.device_error();
+      engine.turn();
+    }
+    expect_clean_end(engine);
+    EXPECT_GT(refused, 0);
+    std::map<EndReason, int64_t> reasons;
+    for (const auto& [id, reason] : engine.ended) ++reasons[reason];
+    for (const EndReason reason : {EndReason::kStop, EndReason::kLength, EndReason::kCancelled, EndReason::kDeadline})
+      EXPECT_GT(reasons[reason], 10) << end_reason_name(reason);
+    EXPECT_EQ(engine.preempted > 0, o.policy == SchedulePolicy::kMaxUtilization);
+    EXPECT_GT(engine.blocks().stats(0).hits, 100);
+  }
+}
+
+}  // namespace
+}  // namespace octet
