@@ -23,6 +23,7 @@ if(OCTET_SANITIZE)
   target_compile_options(octet_flags INTERFACE -fsanitize=${_san} -fno-omit-frame-pointer -g1 -fno-sanitize-recover=all
                                                -Wno-maybe-uninitialized -Wno-stringop-overflow -Wno-null-dereference)
   target_link_options(octet_flags INTERFACE -fsanitize=${_san})
+  target_compile_definitions(octet_flags INTERFACE OCTET_SANITIZED)
 endif()
 
 include(${CMAKE_CURRENT_LIST_DIR}/octet_fuzz.cmake)

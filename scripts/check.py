@@ -20,6 +20,7 @@ LAYERS = {
     "io": ["base"],
     "infer": ["exec", "model", "passes", "precision", "io", "ir", "base"],
     "train": ["infer", "exec", "model", "passes", "precision", "io", "ir", "base"],
+    "load": ["io", "base"],
     "eval": ["infer", "exec", "model", "passes", "precision", "io", "ir", "base"],
 }
 IS_TEST = re.compile(r"_(test|bench|fuzz)\.cc$")

@@ -1,5 +1,6 @@
 // The page of a report: HTML, style and the script that draws the data, in one file without external resources.
 #include "base/error.h"
+#include "io/html_chart.h"
 #include "train/report.h"
 
 namespace octet {
@@ -8,15 +9,9 @@ namespace {
 constexpr const char* kHead = R"html(<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Octet run</title>
 <style>
-body{font:14px/1.45 system-ui,sans-serif;margin:24px auto;max-width:1100px;padding:0 16px;color:#1c2430;background:#fff}
-h1{font-size:20px}h2{font-size:16px;margin:28px 0 8px}
-svg{display:block;width:100%;background:#f7f8fa;border:1px solid #dde1e7}
-svg text{font:11px system-ui,sans-serif;fill:#56606e}
-table{border-collapse:collapse;width:100%;font-size:13px}
-td,th{border-bottom:1px solid #e4e7ec;padding:3px 8px;text-align:left;vertical-align:top}
-select{font:inherit;padding:2px}.key i{display:inline-block;width:12px;height:12px;margin:0 4px 0 12px}
-.grid{display:grid;grid-template-columns:1fr 1fr;gap:12px}.scroll{max-height:420px;overflow:auto}
-</style></head><body>
+)html";
+
+constexpr const char* kBody = R"html(</style></head><body>
 <h1 id="title"></h1><p id="summary"></p>
 <h2>Loss</h2><div id="loss"></div>
 <div id="auto">
@@ -29,54 +24,7 @@ select{font:inherit;padding:2px}.key i{display:inline-block;width:12px;height:12
 <script>
 const DATA = )html";
 
-constexpr const char* kScript = R"html(;
-const NS = 'http://www.w3.org/2000/svg', RUNGS = ['#2a9d68', '#e9a63a', '#5a6c9e'];
-const INKS = ['#1f6fb2', '#d0563c', '#2a9d68'];
-function element(name, attributes, parent, text) {
-  const e = document.createElementNS(NS, name);
-  for (const k in attributes) e.setAttribute(k, attributes[k]);
-  if (text !== undefined) e.textContent = text;
-  if (parent) parent.appendChild(e);
-  return e;
-}
-function html(name, parent, text) {
-  const e = document.createElement(name);
-  if (text !== undefined) e.textContent = text;
-  parent.appendChild(e);
-  return e;
-}
-const isNumber = v => typeof v === 'number' && isFinite(v);
-const brief = v => Math.abs(v) >= 1e4 || (v !== 0 && Math.abs(v) < 1e-3) ? v.toExponential(1) : String(+v.toPrecision(4));
-// Curves [{name, points: [[step, value], ...]}] in one frame.
-function chart(parent, title, curves, height) {
-  const W = 520, H = height || 190, L = 54, R = 12, T = 24, B = 22;
-  const svg = element('svg', {viewBox: `0 0 ${W} ${H}`}, parent);
-  element('text', {x: L, y: 15}, svg, title);
-  const points = curves.flatMap(c => c.points).filter(p => isNumber(p[1]));
-  if (!points.length) return element('text', {x: L, y: H / 2}, svg, 'no values');
-  const xs = points.map(p => p[0]), ys = points.map(p => p[1]);
-  const range = list => list.reduce((r, v) => [Math.min(r[0], v), Math.max(r[1], v)], [Infinity, -Infinity]);
-  let [x0, x1] = range(xs), [y0, y1] = range(ys);
-  if (x1 === x0) x1 = x0 + 1;
-  if (y1 === y0) { y1 += Math.abs(y1) * 0.1 || 1; y0 -= Math.abs(y0) * 0.1; }
-  const x = v => L + (v - x0) / (x1 - x0) * (W - L - R), y = v => H - B - (v - y0) / (y1 - y0) * (H - T - B);
-  for (let i = 0; i <= 4; ++i) {
-    const v = y0 + (y1 - y0) * i / 4;
-    element('line', {x1: L, x2: W - R, y1: y(v), y2: y(v), stroke: '#e1e5ea'}, svg);
-    element('text', {x: L - 5, y: y(v) + 4, 'text-anchor': 'end'}, svg, brief(v));
-  }
-  element('text', {x: L, y: H - 6}, svg, 'step ' + x0);
-  element('text', {x: W - R, y: H - 6, 'text-anchor': 'end'}, svg, x1);
-  curves.forEach((curve, i) => {
-    const good = curve.points.filter(p => isNumber(p[1]));
-    const d = good.map((p, k) => (k ? 'L' : 'M') + x(p[0]).toFixed(1) + ' ' + y(p[1]).toFixed(1)).join('');
-    element('path', {d, fill: 'none', stroke: INKS[i % 3], 'stroke-width': 1.4}, svg);
-    if (good.length < 40) good.forEach(p => element('circle', {cx: x(p[0]), cy: y(p[1]), r: 2, fill: INKS[i % 3]}, svg));
-    if (curves.length > 1)
-      element('text', {x: W - R - 110 * (curves.length - 1 - i), y: 15, 'text-anchor': 'end', style: `fill:${INKS[i % 3]}`},
-              svg, curve.name);
-  });
-}
+constexpr const char* kScript = R"html(const RUNGS = ['#2a9d68', '#e9a63a', '#5a6c9e'];
 function drawMap(parent) {
   const rounds = DATA.rungs, n = DATA.gemms.length, W = 1000, L = 64, h = n > 150 ? 4 : 8;
   const svg = element('svg', {viewBox: `0 0 ${W} ${n * h}`, 'shape-rendering': 'crispEdges'}, parent);
@@ -153,7 +101,8 @@ std::string report_page(const std::string& title, const std::string& json) {
     bool plain = static_cast<unsigned char>(c) >= 0x20 && c != '"' && c != '\\' && c != '<';
     quoted += plain ? std::string(1, c) : fmt::format("\\u{:04x}", static_cast<unsigned char>(c));
   }
-  return std::string(kHead) + json + fmt::format(";\nconst TITLE = \"{}\"", quoted) + kScript;
+  return std::string(kHead) + chart_style() + kBody + json + fmt::format(";\nconst TITLE = \"{}\";\n", quoted) +
+         chart_script() + kScript;
 }
 
 }  // namespace octet

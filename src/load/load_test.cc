@@ -1,0 +1,123 @@
+// Workloads, traces and the figures of a drive.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "base/error.h"
+#include "load/summary.h"
+#include "load/workload.h"
+
+namespace octet {
+namespace {
+
+std::string write_trace(const std::string& name, const std::string& text) {
+  std::string path = testing::TempDir() + name;
+  std::ofstream(path) << text;
+  return path;
+}
+
+TEST(Workload, ReadsAnAzureTraceByArrival) {
+  const std::string path = write_trace("azure.csv",
+                                       "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
+                                       "2023-11-16 18:15:50.5,396,109\r\n"
+                                       "2023-11-16 18:15:46.0,374,44\r\n");
+  const Workload trace = read_trace(path);
+  ASSERT_EQ(trace.requests.size(), 2u);
+  EXPECT_EQ(trace.requests[0].prompt_tokens, 374);
+  EXPECT_EQ(trace.requests[0].arrival, 0);
+  EXPECT_EQ(trace.requests[1].output_tokens, 109);
+  EXPECT_NEAR(trace.requests[1].arrival, 4.5, 1e-6);
+  EXPECT_EQ(read_trace(path, 1).requests.size(), 1u);
+}
+
+TEST(Workload, PrefixBlocksOfAMooncakeTraceAreEqualWhereTheirIdsAre) {
+  const Workload trace = read_trace(
+      write_trace("mooncake.jsonl",
+                  "{\"timestamp\": 0, \"input_length\": 1100, \"output_length\": 3, \"hash_ids\": [7, 8, 9]}\n"
+                  "{\"timestamp\": 2500, \"input_length\": 1030, \"output_length\": 4, \"hash_ids\": [7, 8, 10]}\n"));
+  ASSERT_EQ(trace.requests.size(), 2u);
+  EXPECT_EQ(trace.requests[1].arrival, 2.5);
+  const std::vector<int32_t> a = prompt_of(trace, 0, 5000, 1), b = prompt_of(trace, 1, 5000, 1);
+  ASSERT_EQ(a.size(), 1100u);
+  ASSERT_EQ(b.size(), 1030u);
+  EXPECT_TRUE(std::equal(a.begin(), a.begin() + 2 * kPrefixBlock, b.begin()));
+  EXPECT_NE(a[2 * kPrefixBlock], b[2 * kPrefixBlock]);
+  for (int32_t id : a) EXPECT_TRUE(id >= 0 && id < 5000);
+  EXPECT_NE(prompt_of(trace, 0, 5000, 2), a);
+}
+
+TEST(Workload, BadTracesAreRefusedByLine) {
+  for (const char* text : {"", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "2023-11-16 18:15:46.0,abc,44\n",
+                           "yesterday,3,4\n", "2023-11-16 18:15:46.0,3\n", "2023-11-16 18:15:46.0,3,0\n",
+                           "{\"timestamp\": 0, \"input_length\": 3}\n", "{\"timestamp\": \n"}) {
+    try {
+      read_trace(write_trace("bad.csv", text));
+      ADD_FAILURE() << "accepted: " << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kCorrupt) << error.message();
+      EXPECT_NE(error.message().find("bad.csv"), std::string::npos) << error.message();
+    }
+  }
+}
+
+TEST(Workload, PoissonArrivalsHaveTheirRate) {
+  Workload workload = fixed_workload(20'000, 10, 20);
+  set_poisson_arrivals(workload, 50, 3);
+  EXPECT_NEAR(workload.requests.back().arrival, 400, 12);  // four standard deviations
+  EXPECT_EQ(workload.prompt_tokens(), 200'000);
+  scale_arrivals(workload, 2);
+  EXPECT_NEAR(workload.requests.back().arrival, 200, 6);
+  EXPECT_EQ(drop_longer_than(workload, 29), 20'000);
+}
+
+TEST(Summary, PercentilesInterpolate) {
+  const Spread spread = spread_of({4, 1, 3, 2, 5});
+  EXPECT_EQ(spread.mean, 3);
+  EXPECT_EQ(spread.p50, 3);
+  EXPECT_NEAR(spread.p90, 4.6, 1e-12);
+  EXPECT_EQ(spread.max, 5);
+  EXPECT_EQ(spread_of({}).p99, 0);
+}
+
+DriveResult two_requests() {
+  DriveResult result;
+  result.seconds = 2;
+  result.joules = 30;
+  RequestRecord fast{.submitted = 0, .first_token = 0.1, .last_token = 0.3, .prompt_tokens = 10, .output_tokens = 3};
+  fast.gaps = {0.1f, 0.1f};
+  fast.finished = FinishReason::kLength;
+  RequestRecord slow = fast;
+  slow.first_token = 1, slow.last_token = 2, slow.gaps = {0.5f, 0.5f};
+  RequestRecord failed{.submitted = 0};
+  failed.finished = FinishReason::kError;
+  failed.error = "the <device> failed";
+  result.records = {fast, slow, failed};
+  result.after.steps = 4, result.after.seconds = 2, result.after.host_seconds = 0.1;
+  return result;
+}
+
+TEST(Summary, RatesGoodputEnergyAndCost) {
+  const LoadSummary summary = summarize(two_requests(), {.first_token = 0.5, .inter_token = 0.2}, 3.6);
+  EXPECT_EQ(summary.finished, 2);
+  EXPECT_EQ(summary.failed, 1);
+  EXPECT_EQ(summary.output_rate, 3);
+  EXPECT_EQ(summary.goodput, 0.5);
+  EXPECT_NEAR(summary.good_share, 1.0 / 3, 1e-12);
+  EXPECT_EQ(summary.joules_per_token, 5);
+  EXPECT_NEAR(summary.cost_per_million_tokens, 1e6 * 3.6 / 3600 / 3, 1e-9);
+  EXPECT_EQ(summary.step_seconds, 0.5);
+  EXPECT_NEAR(summary.host_seconds_per_step, 0.025, 1e-12);
+  EXPECT_NE(to_text(summary).find("1 requests failed, the first: the <device> failed"), std::string::npos);
+}
+
+TEST(Summary, ThePageEscapesWhatItShows) {
+  const DriveResult result = two_requests();
+  const std::string page = to_page(summarize(result, {}, 0), result, {{"model", "a<b"}});
+  EXPECT_NE(page.find("a&lt;b"), std::string::npos);
+  EXPECT_NE(page.find("the &lt;device&gt;") + page.find("the &lt;device>"), std::string::npos);
+  EXPECT_NE(page.find("const DATA = {"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace octet

@@ -1,0 +1,149 @@
+#include "load/summary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/json.h"
+
+namespace octet {
+namespace {
+
+bool is_finished(const RequestRecord& record) {
+  return record.finished == FinishReason::kLength || record.finished == FinishReason::kStop;
+}
+
+double mean_of(const std::vector<float>& values) {
+  if (values.empty()) return 0;
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+std::string row(const char* name, const Spread& s, double scale, const char* unit) {
+  return fmt::format("{:<22}{:>10.2f}{:>10.2f}{:>10.2f}{:>10.2f}{:>10.2f}{:>10.2f}  {}\n", name, s.mean * scale,
+                     s.p50 * scale, s.p90 * scale, s.p95 * scale, s.p99 * scale, s.max * scale, unit);
+}
+
+nlohmann::json json_of(const Spread& s) {
+  return {{"mean", s.mean}, {"p50", s.p50}, {"p90", s.p90}, {"p95", s.p95}, {"p99", s.p99}, {"max", s.max}};
+}
+
+}  // namespace
+
+Spread spread_of(std::vector<double> values) {
+  if (values.empty()) return {};
+  std::sort(values.begin(), values.end());
+  auto at = [&](double share) {
+    const double place = share * static_cast<double>(values.size() - 1);
+    const auto low = static_cast<size_t>(place);
+    const size_t high = std::min(low + 1, values.size() - 1);
+    return values[low] + (place - static_cast<double>(low)) * (values[high] - values[low]);
+  };
+  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+  return {.mean = mean, .p50 = at(0.5), .p90 = at(0.9), .p95 = at(0.95), .p99 = at(0.99), .max = values.back()};
+}
+
+LoadSummary summarize(const DriveResult& result, const Objectives& objectives, double price_per_hour) {
+  LoadSummary s{.requests = static_cast<int64_t>(result.records.size()), .seconds = result.seconds};
+  std::vector<double> first, inter, whole, rates;
+  int64_t good = 0;
+  for (const RequestRecord& record : result.records) {
+    s.prompt_tokens += record.prompt_tokens;
+    s.cached_tokens += record.cached_tokens;
+    s.output_tokens += record.output_tokens;
+    s.preemptions += record.preemptions;
+    if (!is_finished(record)) {
+      ++s.failed;
+      if (s.first_error.empty()) s.first_error = record.error;
+      continue;
+    }
+    ++s.finished;
+    if (record.first_token < 0) continue;
+    const double ttft = record.first_token - record.submitted, gap = mean_of(record.gaps);
+    first.push_back(ttft);
+    inter.insert(inter.end(), record.gaps.begin(), record.gaps.end());
+    whole.push_back(record.last_token - record.submitted);
+    if (gap > 0) rates.push_back(1 / gap);
+    good += (objectives.first_token <= 0 || ttft <= objectives.first_token) &&
+            (objectives.inter_token <= 0 || gap <= objectives.inter_token);
+  }
+  s.first_token = spread_of(std::move(first));
+  s.inter_token = spread_of(std::move(inter));
+  s.end_to_end = spread_of(std::move(whole));
+  s.request_output_rate = spread_of(std::move(rates));
+  if (s.seconds > 0) {
+    s.output_rate = static_cast<double>(s.output_tokens) / s.seconds;
+    s.total_rate = static_cast<double>(s.output_tokens + s.prompt_tokens) / s.seconds;
+    s.request_rate = static_cast<double>(s.finished) / s.seconds;
+    s.goodput = static_cast<double>(good) / s.seconds;
+  }
+  if (s.requests > 0) s.good_share = static_cast<double>(good) / static_cast<double>(s.requests);
+  if (result.joules >= 0 && s.output_tokens > 0)
+    s.joules_per_token = result.joules / static_cast<double>(s.output_tokens);
+  if (price_per_hour > 0 && s.output_rate > 0) s.cost_per_million_tokens = price_per_hour / 3600 / s.output_rate * 1e6;
+  s.steps = result.after.steps - result.before.steps;
+  if (s.steps > 0) {
+    const auto steps = static_cast<double>(s.steps);
+    s.host_seconds_per_step = (result.after.host_seconds - result.before.host_seconds) / steps;
+    s.step_seconds = (result.after.seconds - result.before.seconds) / steps;
+  }
+  const int64_t padded = result.after.padded_tokens - result.before.padded_tokens;
+  const int64_t real = s.prompt_tokens - s.cached_tokens + s.output_tokens;
+  if (padded + real > 0) s.padding = static_cast<double>(padded) / static_cast<double>(padded + real);
+  return s;
+}
+
+std::string to_text(const LoadSummary& s) {
+  std::string text = fmt::format(
+      "{} of {} requests finished in {:.2f} s: {} prompt tokens ({} from the cache), {} output tokens\n"
+      "output {:.1f} tok/s, prompt and output {:.1f} tok/s, {:.2f} requests/s\n"
+      "goodput {:.2f} requests/s ({:.1f} % met the objectives)\n",
+      s.finished, s.requests, s.seconds, s.prompt_tokens, s.cached_tokens, s.output_tokens, s.output_rate, s.total_rate,
+      s.request_rate, s.goodput, 100 * s.good_share);
+  text += fmt::format("{:<22}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}\n", "", "mean", "p50", "p90", "p95", "p99", "max");
+  text += row("first token (TTFT)", s.first_token, 1e3, "ms");
+  text += row("between tokens (ITL)", s.inter_token, 1e3, "ms");
+  text += row("end to end", s.end_to_end, 1e3, "ms");
+  text += row("a request's rate", s.request_output_rate, 1, "tok/s");
+  text += fmt::format("{} steps of {:.2f} ms, host {:.3f} ms a step, padding {:.1f} %, {} preemptions\n", s.steps,
+                      s.step_seconds * 1e3, s.host_seconds_per_step * 1e3, 100 * s.padding, s.preemptions);
+  text += s.joules_per_token < 0 ? "energy: not known on this device\n"
+                                 : fmt::format("energy {:.3f} J an output token\n", s.joules_per_token);
+  if (s.cost_per_million_tokens >= 0)
+    text += fmt::format("cost {:.3f} a million output tokens\n", s.cost_per_million_tokens);
+  if (s.failed > 0) text += fmt::format("{} requests failed, the first: {}\n", s.failed, s.first_error);
+  return text;
+}
+
+std::string to_json(const LoadSummary& s, const Facts& facts) {
+  nlohmann::json json;
+  for (const auto& [name, value] : facts) json["run"][name] = value;
+  json["requests"] = s.requests;
+  json["finished"] = s.finished;
+  json["failed"] = s.failed;
+  json["seconds"] = s.seconds;
+  json["prompt_tokens"] = s.prompt_tokens;
+  json["cached_tokens"] = s.cached_tokens;
+  json["output_tokens"] = s.output_tokens;
+  json["preemptions"] = s.preemptions;
+  json["steps"] = s.steps;
+  json["output_tokens_per_second"] = s.output_rate;
+  json["total_tokens_per_second"] = s.total_rate;
+  json["requests_per_second"] = s.request_rate;
+  json["goodput_requests_per_second"] = s.goodput;
+  json["good_share"] = s.good_share;
+  json["first_token_seconds"] = json_of(s.first_token);
+  json["inter_token_seconds"] = json_of(s.inter_token);
+  json["end_to_end_seconds"] = json_of(s.end_to_end);
+  json["request_tokens_per_second"] = json_of(s.request_output_rate);
+  json["step_seconds"] = s.step_seconds;
+  json["host_seconds_per_step"] = s.host_seconds_per_step;
+  json["padding_share"] = s.padding;
+  if (s.joules_per_token >= 0) json["joules_per_token"] = s.joules_per_token;
+  if (s.cost_per_million_tokens >= 0) json["cost_per_million_tokens"] = s.cost_per_million_tokens;
+  if (!s.first_error.empty()) json["first_error"] = s.first_error;
+  return json.dump(1) + "\n";
+}
+
+}  // namespace octet
