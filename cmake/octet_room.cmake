@@ -84,6 +84,7 @@ function(octet_room name)
   endif()
   if(OCTET_BENCHMARKS AND benches)
     add_executable(octet_${name}_bench ${benches})
+    target_compile_definitions(octet_${name}_bench PRIVATE OCTET_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
     target_link_libraries(octet_${name}_bench PRIVATE octet_flags octet_${name} ${test_deps} benchmark::benchmark
                                                       benchmark::benchmark_main)
   endif()

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the libFuzzer targets (clang) and runs each for some seconds, from the corpus of earlier runs and, where test
 # material is at hand, from real files. A finding stops the run, and its input stays beside the corpus.
-# Usage: scripts/fuzz.sh [SECONDS] [TARGET...]      TARGET: safetensors, dataset, tokenizer_json, text, settings ...
+# Usage: scripts/fuzz.sh [SECONDS] [TARGET...]      TARGET: safetensors, dataset, tokenizer_json, sentencepiece, text, settings ...
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-60}
@@ -25,7 +25,8 @@ for program in build/fuzz/src/*/octet_*_fuzz build/fuzz/src/*/*/octet_*_fuzz; do
   mkdir -p "$corpus"
   case $name in  # small real files to start from
     safetensors) seeds=$(find "$data" -name '*.safetensors' -size -64k 2>/dev/null || true) ;;
-    tokenizer_json) seeds=$(find "$data" -name 'tokenizer.json' -size -64k 2>/dev/null || true) ;;
+    tokenizer_json) seeds=$(find src/io/testdata "$data" -name 'tokenizer.json' -size -64k 2>/dev/null || true) ;;
+    sentencepiece) seeds=$(git ls-files '*/tokenizer.model') ;;
     dataset) seeds=$(find "$data" -name '*.idx' -size -64k 2>/dev/null || true) ;;
     settings) seeds=$(ls configs/*.yaml) ;;
     text) seeds=$(git ls-files '*/testdata/*.txt') ;;

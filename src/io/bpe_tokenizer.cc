@@ -1,28 +1,12 @@
-// See bpe_tokenizer.h. Most words of a text have been seen before, so each caller borrows a scratch with a
-// direct-mapped cache of short words, one 64-byte line each: no clearing, no growth, no locks on the way of a word.
+// See bpe_tokenizer.h. Each caller borrows a scratch with a cache of words, so that no lock is on the way of a word.
 #include "io/bpe_tokenizer.h"
-
-#include <utf8proc.h>
-
-#include <cstdlib>
-#include <cstring>
 
 #include "base/error.h"
 #include "io/tokenizer_utf8.h"
+#include "io/word_cache.h"
 
 namespace octet {
 namespace {
-
-constexpr size_t kCacheSlots = 1 << 15;  // 2 MiB a scratch: the level-2 cache of today's cores
-constexpr size_t kCachedBytes = 23;
-constexpr size_t kCachedTokens = 9;
-
-struct alignas(64) CachedWord {
-  std::array<uint64_t, 3> key{};  // the word's bytes, zero-padded; the last byte is its length, 0 = empty slot
-  int32_t count = 0;
-  std::array<int32_t, kCachedTokens> ids{};
-};
-static_assert(sizeof(CachedWord) == 64);
 
 bool is_plain_byte(int byte) {
   return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
@@ -65,45 +49,25 @@ bool unspell_bytes(std::string_view text, std::string& bytes) {
   return true;
 }
 
-std::string normalize_text(Normalizer form, std::string_view text) {
-  if (form == Normalizer::kNone) return std::string(text);
-  int options = UTF8PROC_STABLE;
-  const bool compose = form == Normalizer::kNfc || form == Normalizer::kNfkc;
-  options |= compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
-  if (form == Normalizer::kNfkc || form == Normalizer::kNfkd) options |= UTF8PROC_COMPAT;
-  std::string out;
-  while (!text.empty()) {
-    const size_t good = utf8_valid_prefix(text);
-    if (good > 0) {
-      utf8proc_uint8_t* mapped = nullptr;
-      const auto length =
-          utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(good),
-                       &mapped, static_cast<utf8proc_option_t>(options));
-      check(length >= 0, ErrorCode::kInternal, "normalising {} bytes: {}", good, utf8proc_errmsg(length));
-      out.append(reinterpret_cast<const char*>(mapped), static_cast<size_t>(length));
-      std::free(mapped);
-      text.remove_prefix(good);
-    }
-    while (!text.empty() && utf8_at(text, 0).length == 0) {
-      out.push_back(text.front());
-      text.remove_prefix(1);
-    }
-  }
-  return out;
-}
-
 struct BpeTokenizer::Scratch {
-  SplitScratch split;
+  SplitScratch split, split_prefixed;
   MergeScratch merge;
   std::vector<int32_t> symbols;
-  std::vector<CachedWord> cache = std::vector<CachedWord>(kCacheSlots);
+  WordCache cache;
+  std::string prefixed;
 };
 
 BpeTokenizer::BpeTokenizer(BpeVocabulary vocabulary, const std::string& where)
-    : vocabulary_(std::move(vocabulary)), splitter_(vocabulary_.splits, where), merges_(vocabulary_.merges.size()) {
-  byte_level_ = vocabulary_.normalizer == Normalizer::kNone && !vocabulary_.add_prefix_space;
-  for (const SplitRule& rule : vocabulary_.splits) {
-    if (rule.behavior == SplitRule::Behavior::kRemoved && !rule.invert) byte_level_ = false;
+    : vocabulary_(std::move(vocabulary)),
+      before_prefix_(vocabulary_.splits_before_prefix, where),
+      splitter_(vocabulary_.splits, where),
+      merges_(vocabulary_.merges.size()) {
+  normalizes_ = !vocabulary_.normalizer.empty();
+  byte_level_ = !normalizes_ && !vocabulary_.add_prefix_space;
+  for (const auto* splitter : {&before_prefix_, &splitter_}) {
+    for (const SplitRule& rule : splitter->rules()) {
+      if (rule.behavior == SplitRule::Behavior::kRemoved) byte_level_ = false;
+    }
   }
   size_t size = vocabulary_.tokens.size();
   for (const AddedToken& token : vocabulary_.added) size = std::max(size, static_cast<size_t>(token.id) + 1);
@@ -145,10 +109,14 @@ BpeTokenizer::BpeTokenizer(BpeVocabulary vocabulary, const std::string& where)
   bos_id_ = id_of(vocabulary_.bos, "bos");
   eos_id_ = id_of(vocabulary_.eos, "eos");
   adds_bos_ = vocabulary_.adds_bos && bos_id_ >= 0;
-  std::string facts = fmt::format("{} {} {}", vocabulary_.ignore_merges, static_cast<int>(vocabulary_.normalizer),
-                                  vocabulary_.add_prefix_space);
-  for (const SplitRule& rule : vocabulary_.splits) {
-    facts += fmt::format("\n{} {} {} {}", rule.pattern, rule.literal, static_cast<int>(rule.behavior), rule.invert);
+  std::string facts =
+      fmt::format("{} {} {}", vocabulary_.ignore_merges, vocabulary_.normalizer.name(), vocabulary_.add_prefix_space);
+  for (const auto* splitter : {&before_prefix_, &splitter_}) {
+    for (const SplitRule& rule : splitter->rules()) {
+      facts += fmt::format("\n{} {} {} {}", rule.pattern, rule.literal, static_cast<int>(rule.behavior), rule.invert);
+      if (rule.spelled) facts += " spelled";
+      if (splitter == &before_prefix_) facts += " before the prefix";
+    }
   }
   for (const auto& [left, right] : vocabulary_.merges) facts.append("\n").append(left).append(" ").append(right);
   finish(facts);
@@ -176,19 +144,8 @@ std::unique_ptr<BpeTokenizer::Scratch> BpeTokenizer::take_scratch() const {
 }
 
 void BpeTokenizer::encode_word(std::string_view word, Scratch& scratch, std::vector<int32_t>& out) const {
-  CachedWord* slot = nullptr;
-  std::array<uint64_t, 3> key{};
-  if (word.size() <= kCachedBytes) {
-    std::memcpy(key.data(), word.data(), word.size());
-    key[2] |= static_cast<uint64_t>(word.size()) << 56;
-    uint64_t hash = (key[0] ^ key[1] * 0x9E3779B97F4A7C15ull ^ key[2] * 0xC2B2AE3D27D4EB4Full);
-    hash = (hash ^ hash >> 32) * 0xD6E8FEB86659FD93ull;
-    slot = &scratch.cache[hash >> 32 & (kCacheSlots - 1)];
-    if (slot->key == key) {
-      out.insert(out.end(), slot->ids.data(), slot->ids.data() + slot->count);
-      return;
-    }
-  }
+  WordCache::Place place;
+  if (scratch.cache.find(word, out, place)) return;
   std::vector<int32_t>& symbols = scratch.symbols;
   symbols.clear();
   if (const auto whole = whole_words_.find(word); whole != whole_words_.end()) {
@@ -204,25 +161,24 @@ void BpeTokenizer::encode_word(std::string_view word, Scratch& scratch, std::vec
     apply_merges(merges_, symbols, scratch.merge);
   }
   out.insert(out.end(), symbols.begin(), symbols.end());
-  if (slot != nullptr && symbols.size() <= kCachedTokens) {
-    slot->key = key;
-    slot->count = static_cast<int32_t>(symbols.size());
-    std::copy(symbols.begin(), symbols.end(), slot->ids.begin());
-  }
+  scratch.cache.store(place, symbols);
 }
 
-void BpeTokenizer::encode_piece(std::string_view piece, bool /*text_start*/, std::vector<int32_t>& out) const {
+std::string BpeTokenizer::normalize(std::string_view piece, const TextPlace& place) const {
+  return vocabulary_.normalizer.apply(piece, place);
+}
+
+void BpeTokenizer::encode_piece(std::string_view piece, const TextPlace& place, std::vector<int32_t>& out) const {
   auto scratch = take_scratch();
-  std::string changed;
-  if (vocabulary_.normalizer != Normalizer::kNone) {
-    changed = normalize_text(vocabulary_.normalizer, piece);
-    piece = changed;
+  bool continues = place.continues;
+  for (std::string_view part : before_prefix_.split(piece, scratch->split)) {
+    if (vocabulary_.add_prefix_space && !part.starts_with(' ') && !continues) {
+      scratch->prefixed.assign(" ").append(part);
+      part = scratch->prefixed;
+    }
+    continues = false;
+    for (std::string_view word : splitter_.split(part, scratch->split_prefixed)) encode_word(word, *scratch, out);
   }
-  if (vocabulary_.add_prefix_space && !piece.empty() && piece.front() != ' ') {
-    changed = " " + std::string(piece);
-    piece = changed;
-  }
-  for (std::string_view word : splitter_.split(piece, scratch->split)) encode_word(word, *scratch, out);
   std::lock_guard lock(mutex_);
   idle_.push_back(std::move(scratch));
 }

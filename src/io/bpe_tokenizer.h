@@ -12,22 +12,23 @@
 
 #include "io/bpe.h"
 #include "io/tokenizer.h"
+#include "io/tokenizer_normalize.h"
 #include "io/tokenizer_split.h"
 
 namespace octet {
-
-enum class Normalizer { kNone, kNfc, kNfd, kNfkc, kNfkd };
 
 struct BpeVocabulary {
   std::vector<std::string> tokens;                          // by id, GPT-2 spelling; "" = not a BPE token
   std::vector<std::pair<std::string, std::string>> merges;  // best first, same spelling
   std::vector<AddedToken> added;
+  TextNormalizer normalizer;
+  bool add_prefix_space = false;                // in front of each piece that splits_before_prefix make
+  std::vector<SplitRule> splits_before_prefix;  // empty but for unusual orders of steps
   std::vector<SplitRule> splits;
-  Normalizer normalizer = Normalizer::kNone;
-  bool add_prefix_space = false;
   bool ignore_merges = false;  // a piece that is itself a token is not built by merging
   std::string bos, eos;        // texts of added tokens; "" = none
   bool adds_bos = false;
+  std::string source;  // the tokenizer.json it was read from, which save() writes; "": save() writes its own
 };
 
 // GPT-2's spelling of bytes: 0x21..0x7E, 0xA1..0xAC, 0xAE..0xFF stand for themselves, the others for U+0100 onwards.
@@ -46,7 +47,8 @@ class BpeTokenizer : public Tokenizer {
   const BpeVocabulary& vocabulary() const { return vocabulary_; }
 
  protected:
-  void encode_piece(std::string_view piece, bool text_start, std::vector<int32_t>& out) const override;
+  void encode_piece(std::string_view piece, const TextPlace& place, std::vector<int32_t>& out) const override;
+  std::string normalize(std::string_view piece, const TextPlace& place) const override;
 
  private:
   struct Scratch;
@@ -54,7 +56,7 @@ class BpeTokenizer : public Tokenizer {
   std::unique_ptr<Scratch> take_scratch() const;
 
   BpeVocabulary vocabulary_;
-  Splitter splitter_;
+  Splitter before_prefix_, splitter_;
   MergeTable merges_;
   std::array<int32_t, 256> byte_ids_;
   std::unordered_map<std::string_view, int32_t> whole_words_;  // only with ignore_merges; views of token_bytes_
@@ -62,10 +64,8 @@ class BpeTokenizer : public Tokenizer {
   mutable std::vector<std::unique_ptr<Scratch>> idle_;  // word caches and match buffers waiting for a caller
 };
 
-// Unicode normal form of valid UTF-8; invalid bytes pass through unchanged.
-std::string normalize_text(Normalizer form, std::string_view text);
-
-// The text of a tokenizer.json that Hugging Face's tokenizers library reads to the same encoder.
+// The text of a tokenizer.json that Hugging Face's tokenizers library reads to the same encoder; for vocabularies
+// without a normalizer and without splits_before_prefix, as training, GGUF and GPT-2's files give them.
 std::string to_tokenizer_json(const BpeVocabulary& vocabulary);
 
 }  // namespace octet

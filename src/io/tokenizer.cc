@@ -42,18 +42,22 @@ void Tokenizer::finish(const std::string& kind_facts) {
   hash_bytes(hash, kind_facts);
   for (const std::string& bytes : token_bytes_) hash_bytes(hash, bytes);
   std::stable_sort(added_.begin(), added_.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
-  for (auto& list : by_first_byte_) list.clear();
   for (const AddedToken& token : added_) {
     check(token.id >= 0 && token.id < vocab_size(), ErrorCode::kInternal, "added token {} of {}", token.id,
           vocab_size());
     if (token.special) special_[static_cast<size_t>(token.id)] = 1;
     hash_bytes(hash, fmt::format("{} {} {}{}{}{}", token.id, token.text, token.special, token.lstrip, token.rstrip,
                                  token.single_word));
-    if (!token.text.empty()) by_first_byte_[static_cast<uint8_t>(token.text[0])].push_back(&token);
+    const bool later = normalizes_ && token.normalized;
+    std::string text = later ? normalize(token.text, {}) : token.text;
+    if (text.empty()) continue;
+    (later ? normalized_ : raw_)[static_cast<uint8_t>(text[0])].push_back({std::move(text), &token});
   }
-  for (auto& list : by_first_byte_) {
-    std::stable_sort(list.begin(), list.end(),
-                     [](const auto* a, const auto* b) { return a->text.size() > b->text.size(); });
+  for (SpellingTable* table : {&raw_, &normalized_}) {
+    for (auto& list : *table) {
+      std::stable_sort(list.begin(), list.end(),
+                       [](const Spelling& a, const Spelling& b) { return a.text.size() > b.text.size(); });
+    }
   }
   for (int32_t id : {bos_id_, eos_id_}) {
     if (id >= 0) special_[static_cast<size_t>(id)] = 1;
@@ -61,15 +65,41 @@ void Tokenizer::finish(const std::string& kind_facts) {
   fingerprint_ = fmt::format("{}-{}-{:016x}", kind(), vocab_size(), hash);
 }
 
-const AddedToken* Tokenizer::match_added(std::string_view text, size_t at, bool parse_special) const {
-  for (const AddedToken* token : by_first_byte_[static_cast<uint8_t>(text[at])]) {
-    if (token->special && !parse_special) continue;
-    if (text.compare(at, token->text.size(), token->text) != 0) continue;
-    const size_t end = at + token->text.size();
-    if (token->single_word && (is_word(utf8_before(text, at)) || is_word(utf8_at(text, end)))) continue;
-    return token;
+const Tokenizer::Spelling* Tokenizer::match_added(const SpellingTable& table, std::string_view text, size_t at,
+                                                  bool parse_special) const {
+  for (const Spelling& spelling : table[static_cast<uint8_t>(text[at])]) {
+    if (spelling.token->special && !parse_special) continue;
+    if (text.compare(at, spelling.text.size(), spelling.text) != 0) continue;
+    const size_t end = at + spelling.text.size();
+    if (spelling.token->single_word && (is_word(utf8_before(text, at)) || is_word(utf8_at(text, end)))) continue;
+    return &spelling;
   }
   return nullptr;
+}
+
+void Tokenizer::split_added(std::string_view text, const TextPlace& place, const SpellingTable& table,
+                            bool parse_special, const OnPiece& on_piece, std::vector<int32_t>& out) const {
+  size_t begin = 0;
+  const auto flush = [&](size_t end) {
+    if (end == begin) return;
+    const bool first = begin == 0 && place.first;
+    on_piece(text.substr(begin, end - begin), {first, end == text.size() && place.last, first && place.continues});
+  };
+  const bool any = std::any_of(added_.begin(), added_.end(),
+                               [&](const AddedToken& token) { return parse_special || !token.special; });
+  for (size_t at = 0; any && at < text.size();) {
+    const Spelling* found = match_added(table, text, at, parse_special);
+    if (found == nullptr) {
+      ++at;
+      continue;
+    }
+    flush(found->token->lstrip ? skip_spaces_before(text, at, begin) : at);
+    out.push_back(found->token->id);
+    at += found->text.size();
+    if (found->token->rstrip) at = skip_spaces_after(text, at);
+    begin = at;
+  }
+  flush(text.size());
 }
 
 void Tokenizer::encode_to(std::string_view text, const EncodeOptions& options, std::vector<int32_t>& out) const {
@@ -78,28 +108,12 @@ void Tokenizer::encode_to(std::string_view text, const EncodeOptions& options, s
           vocab_size());
     out.push_back(bos_id_);
   }
-  size_t begin = 0;
-  bool start = options.text_start;
-  const auto flush = [&](size_t end) {
-    if (end > begin) encode_piece(text.substr(begin, end - begin), start, out), start = false;
+  const OnPiece encode_plain = [&](std::string_view piece, const TextPlace& place) { encode_piece(piece, place, out); };
+  const OnPiece encode_raw = [&](std::string_view piece, const TextPlace& place) {
+    split_added(normalize(piece, place), place, normalized_, options.parse_special, encode_plain, out);
   };
-  const bool any_added = std::any_of(added_.begin(), added_.end(),
-                                     [&](const AddedToken& token) { return options.parse_special || !token.special; });
-  for (size_t at = 0; any_added && at < text.size();) {
-    const AddedToken* token = match_added(text, at, options.parse_special);
-    if (token == nullptr) {
-      ++at;
-      continue;
-    }
-    const size_t end = token->lstrip ? skip_spaces_before(text, at, begin) : at;
-    flush(end);
-    out.push_back(token->id);
-    start = false;
-    at += token->text.size();
-    if (token->rstrip) at = skip_spaces_after(text, at);
-    begin = at;
-  }
-  flush(text.size());
+  split_added(text, {.continues = !options.text_start}, raw_, options.parse_special,
+              normalizes_ ? encode_raw : encode_plain, out);
   if (options.add_eos) {
     check(eos_id_ >= 0, ErrorCode::kInvalidArgument, "this {} vocabulary of {} tokens has no end (eos) token", kind(),
           vocab_size());
@@ -131,31 +145,29 @@ int32_t Tokenizer::find_special(std::string_view text) const {
   return -1;
 }
 
+std::string_view Tokenizer::shown_bytes(int32_t id, bool skip_special, bool& at_start) const {
+  std::string_view bytes = token_bytes(id);
+  if (is_special(id)) return skip_special ? std::string_view() : bytes;
+  if (!at_start || first_space_ == FirstSpace::kKept) return bytes;
+  if (id == unk_id_) return at_start = false, bytes;
+  if (first_space_ == FirstSpace::kWholeToken) {
+    bytes.remove_prefix(std::min(bytes.find_first_not_of(' '), bytes.size()));
+  } else if (bytes.starts_with(' ')) {
+    bytes.remove_prefix(1);
+  }
+  at_start = first_space_ == FirstSpace::kAll && bytes.empty();
+  return bytes;
+}
+
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
   std::string out;
-  bool at_start = strips_first_space_;
-  for (int32_t id : ids) {
-    std::string_view bytes = token_bytes(id);
-    if (is_special(id)) {
-      if (!skip_special) out.append(bytes);
-      continue;
-    }
-    if (at_start && bytes.starts_with(' ')) bytes.remove_prefix(1);
-    at_start = false;
-    out.append(bytes);
-  }
+  bool at_start = true;
+  for (int32_t id : ids) out.append(shown_bytes(id, skip_special, at_start));
   return out;
 }
 
 std::string StreamDecoder::push(int32_t id) {
-  std::string_view bytes = tokenizer_->token_bytes(id);
-  if (tokenizer_->is_special(id)) {
-    if (skip_special_) bytes = {};
-  } else {
-    if (at_start_ && tokenizer_->strips_first_space_ && bytes.starts_with(' ')) bytes.remove_prefix(1);
-    at_start_ = false;
-  }
-  pending_.append(bytes);
+  pending_.append(tokenizer_->shown_bytes(id, skip_special_, at_start_));
   const size_t held = utf8_incomplete_suffix(pending_);
   int64_t replaced = 0;
   std::string ready = utf8_replace_invalid(std::string_view(pending_).substr(0, pending_.size() - held), &replaced);

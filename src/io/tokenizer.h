@@ -1,11 +1,12 @@
 // Tokenizers: text to token ids and back, whatever file the vocabulary came from.
 //
-// One class serves every reader; the kinds (byte-level BPE, SentencePiece-like, characters) differ only in how a piece
-// of plain text becomes ids. Special tokens are never recognised inside text unless the caller asks: text of a corpus
-// or a user cannot forge an end-of-document. Byte-level kinds are lossless on any bytes, valid UTF-8 or not. All const
-// members may be called from many threads at once.
+// One class serves every reader; the kinds (byte-level BPE, SentencePiece-like, WordPiece, characters) differ only in
+// how a piece of plain text becomes ids. Special tokens are never recognised inside text unless the caller asks: text
+// of a corpus or a user cannot forge an end-of-document. Byte-level kinds are lossless on any bytes, valid UTF-8 or
+// not. All const members may be called from many threads at once.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -32,7 +33,22 @@ struct AddedToken {
   bool special = true;
   bool lstrip = false, rstrip = false;  // also swallow the white space to the left, right
   bool single_word = false;             // only between characters that are not letters, digits or '_'
-  bool normalized = false;
+  bool normalized = false;              // matched after normalisation, in its normalised spelling
+};
+
+// Where a stretch of text free of added tokens lies in the text given to encode.
+struct TextPlace {
+  bool first = true;       // nothing lies before it
+  bool last = true;        // nothing lies behind it
+  bool continues = false;  // EncodeOptions::text_start was false and it is the first: no space goes in front
+};
+
+// What decoding does to the space that encoding put in front of the text.
+enum class FirstSpace {
+  kKept,
+  kOne,         // one space of the first token goes
+  kWholeToken,  // all leading spaces of the first token go
+  kAll,         // one space of each token goes until something has been written
 };
 
 class Tokenizer {
@@ -57,16 +73,18 @@ class Tokenizer {
   const std::vector<AddedToken>& added_tokens() const { return added_; }
   int32_t find_special(std::string_view text) const;  // id of an added token, -1 if absent
 
-  virtual std::string kind() const = 0;  // "bpe", "sentencepiece", "characters"
+  virtual std::string kind() const = 0;  // "bpe", "sentencepiece", "unigram", "wordpiece", "characters"
   // Writes a file into `dir` (made if absent) that load_tokenizer(dir) reads back to an equal tokenizer.
   virtual void save(const std::string& dir) const = 0;
   // "bpe-50257-<16 hex digits>": equal exactly when two tokenizers give the same ids for the same text.
   const std::string& fingerprint() const { return fingerprint_; }
 
  protected:
-  // Appends the ids of a piece free of added tokens. `text_start` is true for the piece that begins the text.
-  virtual void encode_piece(std::string_view piece, bool text_start, std::vector<int32_t>& out) const = 0;
-  // To be called once by the constructors of kinds, after the fields below are set.
+  // Appends the ids of a piece free of added tokens, already normalised.
+  virtual void encode_piece(std::string_view piece, const TextPlace& place, std::vector<int32_t>& out) const = 0;
+  // Called for each piece between raw added tokens where normalizes_ is set.
+  virtual std::string normalize(std::string_view piece, const TextPlace& place) const { return std::string(piece); }
+  // To be called once by the constructors of kinds, after the fields below are set and normalize() works.
   void finish(const std::string& kind_facts);
 
   std::vector<std::string> token_bytes_;
@@ -74,14 +92,28 @@ class Tokenizer {
   int32_t bos_id_ = -1, eos_id_ = -1;
   bool adds_bos_ = false;
   bool byte_level_ = false;
-  bool strips_first_space_ = false;  // encoding put a space in front of the text; decoding takes it away
+  bool normalizes_ = false;
+  FirstSpace first_space_ = FirstSpace::kKept;
+  int32_t unk_id_ = -1;  // decodes to its bytes, wherever it stands
 
  private:
   friend class StreamDecoder;
-  const AddedToken* match_added(std::string_view text, size_t at, bool parse_special) const;
+  struct Spelling {
+    std::string text;  // as looked for: AddedToken::text, or what normalize() makes of it
+    const AddedToken* token;
+  };
+  using SpellingTable = std::array<std::vector<Spelling>, 256>;  // by first byte, longest first
+  using OnPiece = std::function<void(std::string_view, const TextPlace&)>;
+
+  void split_added(std::string_view text, const TextPlace& place, const SpellingTable& table, bool parse_special,
+                   const OnPiece& on_piece, std::vector<int32_t>& out) const;
+  const Spelling* match_added(const SpellingTable& table, std::string_view text, size_t at, bool parse_special) const;
+  // What `id` adds to a text; `at_start` tells whether a first space is still to be taken away, and is updated.
+  std::string_view shown_bytes(int32_t id, bool skip_special, bool& at_start) const;
+
   std::string fingerprint_;
-  std::vector<uint8_t> special_;                       // [vocab] 1 for special ids
-  std::vector<const AddedToken*> by_first_byte_[256];  // longest first
+  std::vector<uint8_t> special_;  // [vocab] 1 for special ids
+  SpellingTable raw_, normalized_;
 };
 
 // Turns ids into text as they are generated, holding back bytes until they complete a UTF-8 character.
@@ -100,8 +132,8 @@ class StreamDecoder {
   std::string pending_;
 };
 
-// `path`: a folder holding tokenizer.json, vocab.json + merges.txt, encoder.json + vocab.bpe, characters.json, one
-// .gguf or a llama2.c tok*.bin / tokenizer.bin; or one of these files itself.
+// `path`: a folder holding tokenizer.json, tokenizer.model (SentencePiece), vocab.json + merges.txt, encoder.json +
+// vocab.bpe, characters.json, one .gguf or a llama2.c tok*.bin / tokenizer.bin; or one of these files itself.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
 // From the bytes of a tokenizer.json; `where` names them in errors.
 std::unique_ptr<Tokenizer> parse_tokenizer_json(std::string_view json, const std::string& where);

@@ -29,6 +29,29 @@ void encode_gpt2(benchmark::State& state) {
 }
 BENCHMARK(encode_gpt2)->Unit(benchmark::kMillisecond);
 
+// The small vocabularies of the tests, by kind: 400 to 700 tokens, so more merges a word than a real one.
+void encode_kind(benchmark::State& state, const char* kind) {
+  const std::string text = english();
+  if (text.empty()) return state.SkipWithError("test material is absent");
+  const auto tokenizer = load_tokenizer(std::string(OCTET_SOURCE_DIR "/src/io/testdata/tokenizers/") + kind);
+  std::vector<int32_t> ids;
+  for (auto _ : state) {
+    ids.clear();
+    tokenizer->encode_to(text, {}, ids);
+    benchmark::DoNotOptimize(ids.data());
+  }
+  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(text.size()));
+}
+BENCHMARK_CAPTURE(encode_kind, qwen2, "qwen2")->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(encode_kind, falcon, "falcon")->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(encode_kind, llama2_json, "llama2")->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(encode_kind, gemma_json, "gemma")->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(encode_kind, unigram_json, "unigram-bytes")->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(encode_kind, wordpiece_json, "wordpiece")->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(encode_kind, sentencepiece_bpe, "sp-llama")->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(encode_kind, sentencepiece_bpe_uncut, "sp-inside")->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(encode_kind, sentencepiece_unigram, "sp-unigram")->Unit(benchmark::kMillisecond);
+
 void split_by_pattern(benchmark::State& state, const char* pattern) {
   const std::string text = english();
   if (text.empty()) return state.SkipWithError("test material is absent");

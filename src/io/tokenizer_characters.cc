@@ -33,7 +33,7 @@ class CharacterTokenizer : public Tokenizer {
   }
 
  protected:
-  void encode_piece(std::string_view piece, bool /*text_start*/, std::vector<int32_t>& out) const override {
+  void encode_piece(std::string_view piece, const TextPlace& /*place*/, std::vector<int32_t>& out) const override {
     for (size_t at = 0; at < piece.size();) {
       const Utf8Char character = utf8_at(piece, at);
       check(character.length > 0, ErrorCode::kInvalidArgument,

@@ -47,12 +47,13 @@ std::string pre_tokenizer_json(const BpeVocabulary& vocabulary) {
   if (vocabulary.splits.size() == 1 && vocabulary.splits[0] == SplitRule{.pattern = kGpt2Pattern}) {
     return byte_level(true);
   }
+  static constexpr const char* kBehaviors[] = {"Isolated", "Removed", "Contiguous", "MergedWithPrevious",
+                                               "MergedWithNext"};
   std::string list;
   for (const SplitRule& rule : vocabulary.splits) {
-    list +=
-        fmt::format(R"({{"type": "Split", "pattern": {{"{}": {}}}, "behavior": "{}", "invert": {}}}, )",
-                    rule.literal ? "String" : "Regex", json_quote(rule.pattern),
-                    rule.behavior == SplitRule::Behavior::kIsolated ? "Isolated" : "Removed", json_bool(rule.invert));
+    list += fmt::format(R"({{"type": "Split", "pattern": {{"{}": {}}}, "behavior": "{}", "invert": {}}}, )",
+                        rule.literal ? "String" : "Regex", json_quote(rule.pattern),
+                        kBehaviors[static_cast<int>(rule.behavior)], json_bool(rule.invert));
   }
   return fmt::format(R"({{"type": "Sequence", "pretokenizers": [{}{}]}})", list, byte_level(false));
 }
@@ -77,8 +78,8 @@ std::string post_processor_json(const BpeVocabulary& vocabulary) {
 }  // namespace
 
 std::string to_tokenizer_json(const BpeVocabulary& vocabulary) {
-  static constexpr const char* kNormalizers[] = {"null", R"({"type": "NFC"})", R"({"type": "NFD"})",
-                                                 R"({"type": "NFKC"})", R"({"type": "NFKD"})"};
+  check(vocabulary.normalizer.empty() && vocabulary.splits_before_prefix.empty(), ErrorCode::kInternal,
+        "a vocabulary with a normalizer has no source to save");
   std::string out = "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [";
   const char* comma = "\n";
   for (const AddedToken& token : vocabulary.added) {
@@ -89,9 +90,8 @@ std::string to_tokenizer_json(const BpeVocabulary& vocabulary) {
         json_bool(token.rstrip), json_bool(token.normalized), json_bool(token.special));
     comma = ",\n";
   }
-  out += fmt::format("\n  ],\n  \"normalizer\": {},\n  \"pre_tokenizer\": {},\n  \"post_processor\": {},\n",
-                     kNormalizers[static_cast<int>(vocabulary.normalizer)], pre_tokenizer_json(vocabulary),
-                     post_processor_json(vocabulary));
+  out += fmt::format("\n  ],\n  \"normalizer\": null,\n  \"pre_tokenizer\": {},\n  \"post_processor\": {},\n",
+                     pre_tokenizer_json(vocabulary), post_processor_json(vocabulary));
   out += fmt::format(
       "  \"decoder\": {{\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, \"use_regex\": "
       "true}},\n"
@@ -116,7 +116,7 @@ std::string to_tokenizer_json(const BpeVocabulary& vocabulary) {
 
 void BpeTokenizer::save(const std::string& dir) const {
   make_folder(dir);
-  write_file(dir + "/tokenizer.json", to_tokenizer_json(vocabulary_));
+  write_file(dir + "/tokenizer.json", vocabulary_.source.empty() ? to_tokenizer_json(vocabulary_) : vocabulary_.source);
   std::string config = "{\n";
   for (const auto& [key, text] : {std::pair("bos_token", vocabulary_.bos), std::pair("eos_token", vocabulary_.eos)}) {
     if (!text.empty()) config += fmt::format("  \"{}\": {},\n", key, json_quote(text));
@@ -131,18 +131,23 @@ std::unique_ptr<Tokenizer> load_file(const fs::path& path) {
   const std::string name = path.filename().string(), where = path.string();
   const auto beside = [&](const char* other) { return (path.parent_path() / other).string(); };
   if (name.ends_with(".gguf")) return read_gguf(read_file(where), where);
+  const auto config = [&] {
+    const std::string file = beside("tokenizer_config.json");
+    return fs::exists(file) ? read_file(file) : "";
+  };
+  if (name.ends_with(".model")) return read_sentencepiece(read_file(where), config(), where);
   if (name.ends_with(".bin")) return read_llama2c(read_file(where), where);
   if (name == "encoder.json") return read_gpt2_files(read_file(where), read_file(beside("vocab.bpe")), where);
   if (name == "vocab.bpe") return load_file(beside("encoder.json"));
   if (name == "vocab.json") return read_gpt2_files(read_file(where), read_file(beside("merges.txt")), where);
   if (name == "merges.txt") return load_file(beside("vocab.json"));
   check(name.ends_with(".json"), ErrorCode::kUnsupported,
-        "{}: not a known vocabulary file (tokenizer.json, vocab.json, encoder.json, characters.json, *.gguf, tok*.bin)",
+        "{}: not a known vocabulary file (tokenizer.json, *.model, vocab.json, encoder.json, characters.json, *.gguf, "
+        "tok*.bin)",
         where);
   const std::string text = read_file(where);
   if (name == "characters.json") return read_characters_json(text, where);
-  const std::string config = beside("tokenizer_config.json");
-  return read_tokenizer_json(text, fs::exists(config) ? read_file(config) : "", where);
+  return read_tokenizer_json(text, config(), where);
 }
 
 }  // namespace
@@ -151,7 +156,8 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   std::error_code error;
   check(fs::exists(path, error), ErrorCode::kNotFound, "tokenizer {}: no such file or folder", path);
   if (!fs::is_directory(path, error)) return load_file(path);
-  for (const char* name : {"tokenizer.json", "vocab.json", "encoder.json", "characters.json", "tokenizer.bin"}) {
+  for (const char* name :
+       {"tokenizer.json", "tokenizer.model", "vocab.json", "encoder.json", "characters.json", "tokenizer.bin"}) {
     if (fs::exists(fs::path(path) / name, error)) return load_file(fs::path(path) / name);
   }
   fs::path found;
@@ -163,7 +169,8 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
     found = entry.path();
   }
   check(!found.empty(), ErrorCode::kNotFound,
-        "tokenizer {}: the folder holds none of tokenizer.json, vocab.json + merges.txt, encoder.json + vocab.bpe, "
+        "tokenizer {}: the folder holds none of tokenizer.json, tokenizer.model, vocab.json + merges.txt, encoder.json "
+        "+ vocab.bpe, "
         "characters.json, *.gguf, tok*.bin",
         path);
   return load_file(found);

@@ -1,10 +1,13 @@
-// Reads the byte-level BPE vocabulary inside a GGUF file (its metadata only; tensors are not touched).
+// Reads the vocabulary inside a GGUF file (its metadata only; tensors are not touched): byte-level BPE ("gpt2"),
+// SentencePiece BPE ("llama") and WordPiece ("bert").
 // Layout: "GGUF", u32 version, u64 tensors, u64 pairs, then pairs of (string key, u32 type, value); strings are u64
 // length and bytes, arrays u32 element type and u64 count. Every length is checked against what is left of the file.
 #include <cstring>
-#include <map>
+#include <optional>
 
 #include "base/error.h"
+#include "io/sentencepiece.h"
+#include "io/subword_tokenizer.h"
 #include "io/tokenizer_load.h"
 
 namespace octet {
@@ -46,7 +49,7 @@ class GgufReader {
   uint64_t at_ = 0;
 };
 
-enum GgufType : uint32_t { kInt32 = 5, kUint32 = 4, kBool = 7, kString = 8, kArray = 9 };
+enum GgufType : uint32_t { kUint32 = 4, kInt32 = 5, kFloat32 = 6, kBool = 7, kString = 8, kArray = 9 };
 
 uint64_t type_bytes(uint32_t type, const std::string& where) {
   static constexpr uint8_t kBytes[13] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
@@ -58,9 +61,23 @@ struct GgufFacts {
   std::string_view model, pre;
   std::vector<std::string_view> tokens, merges;
   std::vector<int32_t> token_types;
-  int64_t bos = -1, eos = -1;
-  bool add_bos = false;
+  std::vector<float> scores;
+  int64_t bos = -1, eos = -1, unknown = -1;
+  std::optional<bool> add_bos;
+  bool add_space_prefix = true, remove_extra_whitespaces = false;
+  std::string header;  // of a GGUF file with this metadata and no tensors
+
+  bool has(int64_t id) const { return id >= 0 && id < static_cast<int64_t>(tokens.size()); }
+  int32_t type(size_t id) const { return id < token_types.size() ? token_types[id] : 1; }
 };
+
+template <typename T>
+void read_numbers(GgufReader& reader, std::string_view key, uint64_t count, std::vector<T>& out) {
+  check(count <= reader.left() / sizeof(T), ErrorCode::kCorrupt, "{}: array {} of {} does not fit in the file",
+        reader.where(), key, count);
+  out.resize(count);
+  for (T& value : out) value = reader.number<T>();
+}
 
 void read_pair(GgufReader& reader, GgufFacts& facts) {
   const std::string_view key = reader.string();
@@ -80,10 +97,9 @@ void read_pair(GgufReader& reader, GgufFacts& facts) {
       if (key == "tokenizer.ggml.tokens") facts.tokens = std::move(list);
       if (key == "tokenizer.ggml.merges") facts.merges = std::move(list);
     } else if (key == "tokenizer.ggml.token_type" && element == kInt32) {
-      check(count <= reader.left() / 4, ErrorCode::kCorrupt, "{}: array {} of {} does not fit in the file",
-            reader.where(), key, count);
-      facts.token_types.resize(count);
-      for (auto& value : facts.token_types) value = reader.number<int32_t>();
+      read_numbers(reader, key, count, facts.token_types);
+    } else if (key == "tokenizer.ggml.scores" && element == kFloat32) {
+      read_numbers(reader, key, count, facts.scores);
     } else {
       reader.skip(count, type_bytes(element, reader.where()));
     }
@@ -91,12 +107,96 @@ void read_pair(GgufReader& reader, GgufFacts& facts) {
     const auto value = reader.number<uint32_t>();
     if (key == "tokenizer.ggml.bos_token_id") facts.bos = value;
     if (key == "tokenizer.ggml.eos_token_id") facts.eos = value;
+    if (key == "tokenizer.ggml.unknown_token_id") facts.unknown = value;
+    if (key == "tokenizer.ggml.cls_token_id" && facts.bos < 0) facts.bos = value;
+    if (key == "tokenizer.ggml.seperator_token_id" && facts.eos < 0) facts.eos = value;
   } else if (type == kBool) {
     const auto value = reader.number<uint8_t>();
     if (key == "tokenizer.ggml.add_bos_token") facts.add_bos = value != 0;
+    if (key == "tokenizer.ggml.add_space_prefix") facts.add_space_prefix = value != 0;
+    if (key == "tokenizer.ggml.remove_extra_whitespaces") facts.remove_extra_whitespaces = value != 0;
   } else {
     reader.skip(1, type_bytes(type, reader.where()));
   }
+}
+
+std::unique_ptr<Tokenizer> gguf_bpe(const GgufFacts& facts, const std::string& where) {
+  BpeVocabulary vocabulary;
+  if (facts.pre.empty() || facts.pre == "gpt-2" || facts.pre == "default") {
+    vocabulary.splits.push_back({.pattern = kGpt2Pattern});
+  } else if (facts.pre == "llama-bpe" || facts.pre == "llama3" || facts.pre == "llama-v3") {
+    vocabulary.splits.push_back({.pattern = kLlama3Pattern});
+    vocabulary.ignore_merges = true;
+  } else {
+    fail(ErrorCode::kUnsupported, "{}: pre-tokenizer \"{}\" (known: gpt-2, llama-bpe)", where, facts.pre);
+  }
+  for (size_t id = 0; id < facts.tokens.size(); ++id) {
+    const bool special = facts.type(id) == 3;  // 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte
+    const std::string text(facts.tokens[id]);
+    if (special || facts.type(id) == 4) vocabulary.added.push_back({static_cast<int32_t>(id), text, special});
+    vocabulary.tokens.push_back(text);
+  }
+  for (std::string_view merge : facts.merges) {
+    const size_t space = merge.find(' ', 1);
+    check(space != std::string_view::npos, ErrorCode::kCorrupt, "{}: merge \"{}\" has no space", where, merge);
+    vocabulary.merges.emplace_back(merge.substr(0, space), merge.substr(space + 1));
+  }
+  if (facts.has(facts.bos)) vocabulary.bos = facts.tokens[static_cast<size_t>(facts.bos)];
+  if (facts.has(facts.eos)) vocabulary.eos = facts.tokens[static_cast<size_t>(facts.eos)];
+  vocabulary.adds_bos = facts.add_bos.value_or(false);
+  return std::make_unique<BpeTokenizer>(std::move(vocabulary), where);
+}
+
+std::unique_ptr<Tokenizer> gguf_sentencepiece(const GgufFacts& facts, const std::string& where) {
+  SentencePieceVocabulary vocabulary;
+  check(facts.scores.size() == facts.tokens.size(), ErrorCode::kCorrupt, "{}: {} scores for {} tokens", where,
+        facts.scores.size(), facts.tokens.size());
+  for (size_t id = 0; id < facts.tokens.size(); ++id) {
+    check(facts.type(id) >= 1 && facts.type(id) <= 6, ErrorCode::kCorrupt, "{}: token {} has the type {} (known: 1..6)",
+          where, id, facts.type(id));
+    vocabulary.pieces.push_back(
+        {std::string(facts.tokens[id]), facts.scores[id], static_cast<SentencePieceVocabulary::Type>(facts.type(id))});
+  }
+  vocabulary.model = SentencePieceVocabulary::Model::kBpe;
+  vocabulary.byte_fallback = true;
+  vocabulary.add_dummy_prefix = facts.add_space_prefix;
+  vocabulary.remove_extra_whitespaces = facts.remove_extra_whitespaces;
+  if (facts.has(facts.bos)) vocabulary.bos = facts.tokens[static_cast<size_t>(facts.bos)];
+  if (facts.has(facts.eos)) vocabulary.eos = facts.tokens[static_cast<size_t>(facts.eos)];
+  vocabulary.adds_bos = facts.add_bos.value_or(true);
+  vocabulary.files = {{"vocabulary.gguf", facts.header}};
+  return make_sentencepiece(std::move(vocabulary), where);
+}
+
+// Pieces that begin a word carry U+2581 in front, the others (BERT's "##") nothing; "[CLS]" and its like stand as they
+// are.
+std::unique_ptr<Tokenizer> gguf_word_piece(const GgufFacts& facts, const std::string& where) {
+  SubwordParts parts;
+  WordPiece pieces;
+  for (size_t index = 0; index < facts.tokens.size(); ++index) {
+    const auto id = static_cast<int32_t>(index);
+    std::string_view text = facts.tokens[index];
+    const bool named = text.starts_with('[') && text.ends_with(']') && text.size() > 2;
+    const bool special = facts.type(index) == 3 || id == facts.bos || id == facts.eos || id == facts.unknown;
+    const bool begins = text.starts_with(kSpaceMark);
+    if (begins) text.remove_prefix(std::string_view(kSpaceMark).size());
+    parts.token_bytes.push_back((begins ? " " : "") + std::string(text));
+    if (special) parts.added.push_back({id, std::string(text)});
+    if (special || named || text.empty()) continue;
+    (begins ? pieces.first : pieces.following).insert(text, id);
+  }
+  pieces.unk_id = facts.has(facts.unknown) ? static_cast<int32_t>(facts.unknown) : -1;
+  parts.kind = "wordpiece";
+  parts.model = make_word_piece(std::move(pieces));
+  parts.normalizer.add("bert", [](std::string_view text, const TextPlace&) { return bert_clean({}, text); });
+  parts.splits = {{.pattern = "\\s", .behavior = SplitRule::Behavior::kRemoved}, {.pattern = kPunctuationPattern}};
+  parts.bos_id = facts.has(facts.bos) ? static_cast<int32_t>(facts.bos) : -1;
+  parts.eos_id = facts.has(facts.eos) ? static_cast<int32_t>(facts.eos) : -1;
+  parts.adds_bos = facts.add_bos.value_or(true);
+  parts.first_space = FirstSpace::kOne;
+  parts.facts = "bert";
+  parts.files = {{"vocabulary.gguf", facts.header}};
+  return make_subword_tokenizer(std::move(parts), where);
 }
 
 }  // namespace
@@ -110,35 +210,13 @@ std::unique_ptr<Tokenizer> read_gguf(std::string_view bytes, const std::string& 
   reader.skip(8, 1);
   GgufFacts facts;
   for (auto pairs = reader.number<uint64_t>(); pairs > 0; --pairs) read_pair(reader, facts);
-  check(facts.model == "gpt2", ErrorCode::kUnsupported, "{}: vocabulary kind \"{}\" (Octet reads \"gpt2\" from GGUF)",
-        where, facts.model);
   check(!facts.tokens.empty(), ErrorCode::kCorrupt, "{}: no tokenizer.ggml.tokens", where);
-  BpeVocabulary vocabulary;
-  if (facts.pre.empty() || facts.pre == "gpt-2" || facts.pre == "default") {
-    vocabulary.splits.push_back({.pattern = kGpt2Pattern});
-  } else if (facts.pre == "llama-bpe" || facts.pre == "llama3" || facts.pre == "llama-v3") {
-    vocabulary.splits.push_back({.pattern = kLlama3Pattern});
-    vocabulary.ignore_merges = true;
-  } else {
-    fail(ErrorCode::kUnsupported, "{}: pre-tokenizer \"{}\" (known: gpt-2, llama-bpe)", where, facts.pre);
-  }
-  const auto in_range = [&](int64_t id) { return id >= 0 && id < static_cast<int64_t>(facts.tokens.size()); };
-  for (size_t id = 0; id < facts.tokens.size(); ++id) {
-    const int32_t type = id < facts.token_types.size() ? facts.token_types[id] : 1;
-    const bool special = type == 3;  // 1 normal, 3 control, 4 user-defined, 5 unused
-    const std::string text(facts.tokens[id]);
-    if (special || type == 4) vocabulary.added.push_back({static_cast<int32_t>(id), text, special});
-    vocabulary.tokens.push_back(text);
-  }
-  for (std::string_view merge : facts.merges) {
-    const size_t space = merge.find(' ', 1);
-    check(space != std::string_view::npos, ErrorCode::kCorrupt, "{}: merge \"{}\" has no space", where, merge);
-    vocabulary.merges.emplace_back(merge.substr(0, space), merge.substr(space + 1));
-  }
-  if (in_range(facts.bos)) vocabulary.bos = facts.tokens[static_cast<size_t>(facts.bos)];
-  if (in_range(facts.eos)) vocabulary.eos = facts.tokens[static_cast<size_t>(facts.eos)];
-  vocabulary.adds_bos = facts.add_bos;
-  return std::make_unique<BpeTokenizer>(std::move(vocabulary), where);
+  facts.header = bytes.substr(0, bytes.size() - reader.left());
+  std::fill_n(facts.header.begin() + 8, 8, '\0');  // the count of tensors
+  if (facts.model == "gpt2") return gguf_bpe(facts, where);
+  if (facts.model == "llama") return gguf_sentencepiece(facts, where);
+  if (facts.model == "bert") return gguf_word_piece(facts, where);
+  fail(ErrorCode::kUnsupported, "{}: vocabulary kind \"{}\" (known: gpt2, llama, bert)", where, facts.model);
 }
 
 }  // namespace octet

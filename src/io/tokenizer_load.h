@@ -14,6 +14,9 @@ namespace octet {
 // `config` is tokenizer_config.json beside it ("" = absent): names of the begin and end tokens, whether bos is added.
 std::unique_ptr<Tokenizer> read_tokenizer_json(std::string_view json, std::string_view config,
                                                const std::string& where);
+// `config` as above. A SentencePiece model.
+std::unique_ptr<Tokenizer> read_sentencepiece(std::string_view bytes, std::string_view config,
+                                              const std::string& where);
 std::unique_ptr<Tokenizer> read_gpt2_files(std::string_view vocabulary_json, std::string_view merges_text,
                                            const std::string& where);
 std::unique_ptr<Tokenizer> read_characters_json(std::string_view json, const std::string& where);

@@ -1,13 +1,10 @@
-// See tokenizer_split.h. Patterns written for Oniguruma are adjusted where PCRE2 reads them differently: \s becomes
-// Unicode's White_Space (PCRE2's own \s under UCP adds U+180E).
-#define PCRE2_CODE_UNIT_WIDTH 8
+// See tokenizer_split.h.
 #include "io/tokenizer_split.h"
-
-#include <pcre2.h>
 
 #include <algorithm>
 
 #include "base/error.h"
+#include "io/bpe_tokenizer.h"
 #include "io/tokenizer_utf8.h"
 
 namespace octet {
@@ -15,127 +12,106 @@ namespace octet {
 const char* const kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 const char* const kLlama3Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+const char* const kPunctuationPattern = R"([\p{P}$+<=>^`|~])";
 
 namespace {
 
-// A step count no sane text reaches; a pattern that backtracks without end becomes an error instead of a hang.
-constexpr uint32_t kMatchLimit = 50'000'000;
-constexpr size_t kJitStackBytes = 8 << 20;
+using Behavior = SplitRule::Behavior;
 
-std::string to_pcre(const std::string& pattern) {
-  std::string out;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    if (pattern[i] != '\\' || i + 1 == pattern.size()) {
-      out += pattern[i];
-      continue;
-    }
-    ++i;
-    if (pattern[i] == 's') {
-      out += "\\p{White_Space}";
-    } else if (pattern[i] == 'S') {
-      out += "\\P{White_Space}";
-    } else {
-      out += '\\', out += pattern[i];
-    }
+// Joins neighbours in place as the behaviour asks; parts cover the text without gaps.
+template <typename Part>
+void join_parts(Behavior behavior, std::vector<Part>& parts) {
+  if (behavior == Behavior::kRemoved) {
+    std::erase_if(parts, [](const Part& part) { return part.match; });
+    return;
   }
-  return out;
+  std::vector<Part> joined;
+  const bool backwards = behavior == Behavior::kMergedWithNext;
+  if (backwards) std::reverse(parts.begin(), parts.end());
+  bool previous_match = false;
+  for (const Part& part : parts) {
+    const bool join = behavior == Behavior::kContiguous ? part.match == previous_match : part.match && !previous_match;
+    if (join && !joined.empty()) {
+      joined.back().begin = std::min(joined.back().begin, part.begin);
+      joined.back().end = std::max(joined.back().end, part.end);
+    } else {
+      joined.push_back(part);
+    }
+    previous_match = part.match;
+  }
+  if (backwards) std::reverse(joined.begin(), joined.end());
+  parts.swap(joined);
 }
 
 }  // namespace
 
-struct SplitScratch::Impl {
-  pcre2_match_data* match = pcre2_match_data_create(16, nullptr);
-  pcre2_match_context* context = pcre2_match_context_create(nullptr);
-  pcre2_jit_stack* stack = pcre2_jit_stack_create(64 << 10, kJitStackBytes, nullptr);
-  Impl() {
-    check(match && context && stack, ErrorCode::kOutOfMemory, "PCRE2: no memory for match buffers");
-    pcre2_jit_stack_assign(context, nullptr, stack);
-    pcre2_set_match_limit(context, kMatchLimit);
-  }
-  ~Impl() {
-    pcre2_jit_stack_free(stack);
-    pcre2_match_context_free(context);
-    pcre2_match_data_free(match);
-  }
-};
-
-SplitScratch::SplitScratch() : impl_(std::make_unique<Impl>()) {}
-SplitScratch::~SplitScratch() = default;
-
-struct Splitter::Regex {
-  pcre2_code* code = nullptr;
-  bool jit = false;
-  SplitRule rule;
-  ~Regex() { pcre2_code_free(code); }
-};
-
 Splitter::Splitter(std::vector<SplitRule> rules, const std::string& where) : rules_(std::move(rules)) {
   for (const SplitRule& rule : rules_) {
     check(!rule.pattern.empty(), ErrorCode::kInvalidArgument, "{}: a split rule has an empty pattern", where);
-    auto regex = std::make_unique<Regex>();
-    regex->rule = rule;
-    const std::string pattern = rule.literal ? rule.pattern : to_pcre(rule.pattern);
-    const uint32_t options = PCRE2_UTF | (rule.literal ? PCRE2_LITERAL : PCRE2_UCP);
-    int error = 0;
-    size_t offset = 0;
-    regex->code =
-        pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options, &error, &offset, nullptr);
-    if (regex->code == nullptr) {
-      char reason[256];
-      pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(reason), sizeof reason);
-      fail(ErrorCode::kInvalidArgument, "{}: pre-tokenizer pattern \"{}\" does not compile: {} (near byte {})", where,
-           rule.pattern, reason, offset);
-    }
-    regex->jit = pcre2_jit_compile(regex->code, PCRE2_JIT_COMPLETE) == 0;
-    regexes_.push_back(std::move(regex));
+    regexes_.push_back(std::make_unique<Regex>(rule.pattern, rule.literal, where + ": pre-tokenizer"));
   }
 }
 
-Splitter::~Splitter() = default;
-
-void Splitter::split_valid(const Regex& regex, std::string_view text, SplitScratch& scratch) const {
-  pcre2_match_data* match = scratch.impl_->match;
-  pcre2_match_context* context = scratch.impl_->context;
-  const size_t* span = pcre2_get_ovector_pointer(match);
-  const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
-  const auto emit = [&](size_t begin, size_t end, bool matched) {
-    if (begin == end) return;
-    if (regex.rule.behavior == SplitRule::Behavior::kRemoved && matched != regex.rule.invert) return;
-    scratch.following_.push_back(text.substr(begin, end - begin));
+void Splitter::split_valid(size_t index, std::string_view text, SplitScratch& scratch) const {
+  const SplitRule& rule = rules_[index];
+  auto& parts = scratch.parts_;
+  parts.clear();
+  const auto add = [&](size_t begin, size_t end, bool match) {
+    if (begin < end) parts.push_back({begin, end, match != rule.invert});
   };
-  size_t piece = 0, at = 0;  // [piece, at) is text passed over without a match
-  while (at < text.size()) {
-    const int result = regex.jit
-                           ? pcre2_jit_match(regex.code, subject, text.size(), at, PCRE2_NO_UTF_CHECK, match, context)
-                           : pcre2_match(regex.code, subject, text.size(), at, PCRE2_NO_UTF_CHECK, match, context);
-    if (result == PCRE2_ERROR_NOMATCH) break;
-    if (result < 0) {
-      char reason[256];
-      pcre2_get_error_message(result, reinterpret_cast<PCRE2_UCHAR*>(reason), sizeof reason);
-      fail(ErrorCode::kInvalidArgument, "pre-tokenizer pattern \"{}\" gave up on a text of {} bytes at byte {}: {}",
-           regex.rule.pattern, text.size(), at, reason);
-    }
-    const size_t begin = std::max(span[0], at), end = std::max(span[1], begin);  // \K may move a match's begin
-    if (end == begin) {  // an empty match separates nothing: step over one character
-      at = begin < text.size() ? begin + static_cast<size_t>(utf8_at(text, begin).length) : begin + 1;
-      continue;
-    }
-    emit(piece, begin, false);
-    emit(begin, end, true);
-    piece = at = end;
+  size_t piece = 0;  // where the text not yet given out begins
+  Regex::Span found;
+  for (size_t from = 0; from < text.size() && regexes_[index]->find(text, from, scratch.regex_, found);) {
+    add(piece, found.begin, false);  // an empty match separates, too
+    add(found.begin, found.end, true);
+    piece = from = found.end;
+    if (found.begin == found.end) from += static_cast<size_t>(std::max(1, utf8_at(text, from).length));
   }
-  emit(piece, text.size(), false);
+  add(piece, text.size(), false);
+  if (rule.behavior != Behavior::kIsolated) join_parts(rule.behavior, parts);
+}
+
+void Splitter::split_spelled(size_t index, std::string_view bytes, SplitScratch& scratch) const {
+  const std::string spelled = spell_bytes(bytes);
+  split_valid(index, spelled, scratch);
+  const auto count = [&](size_t begin, size_t end) {
+    return static_cast<size_t>(std::count_if(spelled.begin() + static_cast<ptrdiff_t>(begin),
+                                             spelled.begin() + static_cast<ptrdiff_t>(end),
+                                             [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }));
+  };
+  size_t at = 0, byte = 0;  // the same place in the spelling and in the bytes
+  for (auto& part : scratch.parts_) {
+    byte += count(at, part.begin);
+    at = part.begin;
+    part.begin = byte;
+    byte += count(at, part.end);
+    at = part.end;
+    part.end = byte;
+  }
 }
 
 const std::vector<std::string_view>& Splitter::split(std::string_view text, SplitScratch& scratch) const {
   scratch.current_.clear();
   if (!text.empty()) scratch.current_.push_back(text);
-  for (const auto& regex : regexes_) {
+  for (size_t rule = 0; rule < rules_.size(); ++rule) {
     scratch.following_.clear();
+    const auto take_parts = [&](std::string_view piece) {
+      for (const auto& part : scratch.parts_) {
+        scratch.following_.push_back(piece.substr(part.begin, part.end - part.begin));
+      }
+    };
     for (std::string_view piece : scratch.current_) {
+      if (rules_[rule].spelled) {
+        split_spelled(rule, piece, scratch);
+        take_parts(piece);
+        continue;
+      }
       while (!piece.empty()) {
         const size_t good = utf8_valid_prefix(piece);
-        if (good > 0) split_valid(*regex, piece.substr(0, good), scratch);
+        if (good > 0) {
+          split_valid(rule, piece.substr(0, good), scratch);
+          take_parts(piece);
+        }
         size_t bad = good;
         while (bad < piece.size() && utf8_at(piece, bad).length == 0) ++bad;
         if (bad > good) scratch.following_.push_back(piece.substr(good, bad - good));

@@ -1,6 +1,5 @@
-// Pre-tokenisation: cuts text into the pieces inside which BPE may merge, by the regular expressions a vocabulary
-// brings. PCRE2 (JIT, UTF, Unicode properties) does the matching; its header stays in the .cc. Bytes that are not valid
-// UTF-8 form pieces of their own, so no byte is ever lost.
+// Pre-tokenisation: cuts text into the pieces inside which a model may merge, by the regular expressions a vocabulary
+// brings. Bytes that are not valid UTF-8 form pieces of their own, so no byte is ever lost.
 #pragma once
 
 #include <cstdint>
@@ -9,41 +8,45 @@
 #include <string_view>
 #include <vector>
 
+#include "io/tokenizer_regex.h"
+
 namespace octet {
 
 // GPT-2's pattern, and that of Llama 3 (tiktoken's cl100k with up to three digits a piece).
 extern const char* const kGpt2Pattern;
 extern const char* const kLlama3Pattern;
+// One punctuation character as Hugging Face's Punctuation and BertPreTokenizer mean it: Unicode's and ASCII's symbols.
+extern const char* const kPunctuationPattern;
 
 struct SplitRule {
-  enum class Behavior { kIsolated, kRemoved };
+  // What becomes of a match: a piece of its own, nothing, one piece with its neighbours of the same sort (match or
+  // not), a part of the piece before it, of the piece behind it.
+  enum class Behavior { kIsolated, kRemoved, kContiguous, kMergedWithPrevious, kMergedWithNext };
   std::string pattern;
   bool literal = false;  // a plain string, not a regular expression
   Behavior behavior = Behavior::kIsolated;
-  bool invert = false;  // the pattern describes what lies between
+  bool invert = false;   // the pattern describes what lies between
+  bool spelled = false;  // the pattern sees each byte in GPT-2's spelling (a step behind ByteLevel)
   bool operator==(const SplitRule&) const = default;
 };
 
-// Match buffers and JIT stack; one per thread.
+// Buffers reused between calls; one per thread.
 class SplitScratch {
- public:
-  SplitScratch();
-  ~SplitScratch();
-  SplitScratch(const SplitScratch&) = delete;
-  SplitScratch& operator=(const SplitScratch&) = delete;
-
  private:
   friend class Splitter;
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  struct Part {
+    size_t begin, end;
+    bool match;
+  };
+  RegexScratch regex_;
+  std::vector<Part> parts_;
   std::vector<std::string_view> current_, following_;
 };
 
 class Splitter {
  public:
-  // Throws kInvalidArgument with PCRE2's reason and the place when a pattern does not compile.
+  // Throws kInvalidArgument with the reason and the place when a pattern does not compile.
   Splitter(std::vector<SplitRule> rules, const std::string& where);
-  ~Splitter();
   Splitter(const Splitter&) = delete;
   Splitter& operator=(const Splitter&) = delete;
 
@@ -52,8 +55,8 @@ class Splitter {
   const std::vector<SplitRule>& rules() const { return rules_; }
 
  private:
-  struct Regex;
-  void split_valid(const Regex& regex, std::string_view text, SplitScratch& scratch) const;
+  void split_valid(size_t rule, std::string_view text, SplitScratch& scratch) const;
+  void split_spelled(size_t rule, std::string_view bytes, SplitScratch& scratch) const;
   std::vector<SplitRule> rules_;
   std::vector<std::unique_ptr<Regex>> regexes_;
 };

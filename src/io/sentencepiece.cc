@@ -1,0 +1,188 @@
+// See sentencepiece.h: builds the parts of a subword tokenizer from a vocabulary with scores.
+#include "io/sentencepiece.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "io/subword_tokenizer.h"
+#include "io/tokenizer_utf8.h"
+
+namespace octet {
+namespace {
+
+using Type = SentencePieceVocabulary::Type;
+using PieceIds = std::unordered_map<std::string_view, int32_t>;
+
+std::string unmark(std::string_view piece) {
+  static const auto unmark_step = replace_step(kSpaceMark, true, " ", "SentencePiece");
+  return unmark_step(piece, {});
+}
+
+// Ids of all pieces; each text may stand once.
+PieceIds check_pieces(const SentencePieceVocabulary& vocabulary, const std::string& where) {
+  check(!vocabulary.pieces.empty(), ErrorCode::kCorrupt, "{}: no pieces", where);
+  PieceIds ids;
+  for (size_t id = 0; id < vocabulary.pieces.size(); ++id) {
+    const auto& piece = vocabulary.pieces[id];
+    check(!piece.text.empty(), ErrorCode::kCorrupt, "{}: piece {} is empty", where, id);
+    check(std::isfinite(piece.score), ErrorCode::kCorrupt, "{}: piece {} (\"{}\") has the score {}", where, id,
+          piece.text, piece.score);
+    const auto [other, fresh] = ids.emplace(piece.text, static_cast<int32_t>(id));
+    check(fresh, ErrorCode::kCorrupt, "{}: pieces {} and {} are both \"{}\"", where, other->second, id, piece.text);
+  }
+  return ids;
+}
+
+UnknownRule unknown_rule(const SentencePieceVocabulary& vocabulary, const std::string& where) {
+  UnknownRule rule;
+  rule.fuse = true;
+  for (size_t id = 0; id < vocabulary.pieces.size(); ++id) {
+    const auto& piece = vocabulary.pieces[id];
+    if (piece.type == Type::kUnknown) {
+      check(rule.unk_id < 0, ErrorCode::kCorrupt, "{}: pieces {} and {} are both the unknown one", where, rule.unk_id,
+            id);
+      rule.unk_id = static_cast<int32_t>(id);
+    } else if (piece.type == Type::kByte) {
+      const int byte = parse_byte_token(piece.text);
+      check(byte >= 0, ErrorCode::kCorrupt, "{}: piece {} (\"{}\") is no byte (want <0x00> to <0xFF>)", where, id,
+            piece.text);
+      rule.byte_ids[static_cast<size_t>(byte)] = static_cast<int32_t>(id);
+    }
+  }
+  check(rule.unk_id >= 0, ErrorCode::kCorrupt, "{}: no unknown piece", where);
+  if (!vocabulary.byte_fallback) {
+    rule.byte_ids = UnknownRule::no_bytes();
+  } else {
+    const auto missing = std::find(rule.byte_ids.begin(), rule.byte_ids.end(), -1);
+    check(missing == rule.byte_ids.end(), ErrorCode::kCorrupt, "{}: byte fallback without a piece for byte 0x{:02x}",
+          where, missing - rule.byte_ids.begin());
+  }
+  return rule;
+}
+
+std::unique_ptr<SubwordModel> score_bpe(const SentencePieceVocabulary& vocabulary, const std::string& where) {
+  CharacterBpe bpe;
+  bpe.unknown = unknown_rule(vocabulary, where);
+  bpe.vocab_size = static_cast<int32_t>(vocabulary.pieces.size());
+  PieceIds ids;  // of what merging may make or start from
+  std::vector<float> order;
+  for (int32_t id = 0; id < bpe.vocab_size; ++id) {
+    const auto& piece = vocabulary.pieces[static_cast<size_t>(id)];
+    if (piece.type == Type::kUserDefined) bpe.frozen.insert(piece.text, id);
+    if (piece.type != Type::kNormal) {
+      check(piece.type != Type::kUnused, ErrorCode::kUnsupported,
+            "{}: piece {} (\"{}\") is marked unused, which is not supported for BPE", where, id, piece.text);
+      continue;
+    }
+    ids.emplace(piece.text, id);
+    order.push_back(piece.score);
+    if (static_cast<size_t>(utf8_at(piece.text, 0).length) == piece.text.size()) bpe.characters.emplace(piece.text, id);
+  }
+  for (const auto& [text, id] : ids) {  // characters that only longer pieces have
+    for (size_t at = 0; at < text.size();) {
+      const auto length = static_cast<size_t>(std::max(1, utf8_at(text, at).length));
+      const std::string character(text.substr(at, length));
+      const auto extra = bpe.vocab_size + static_cast<int32_t>(bpe.extra_characters.size());
+      if (bpe.characters.emplace(character, extra).second) bpe.extra_characters.push_back(character);
+      at += length;
+    }
+  }
+  std::sort(order.begin(), order.end(), std::greater<>());
+  order.erase(std::unique(order.begin(), order.end()), order.end());
+  const auto symbol = [&](std::string_view text) {
+    if (const auto found = ids.find(text); found != ids.end()) return found->second;
+    const auto found = bpe.characters.find(std::string(text));
+    return found == bpe.characters.end() ? -1 : found->second;
+  };
+  for (const auto& [text, id] : ids) {
+    const float score = vocabulary.pieces[static_cast<size_t>(id)].score;
+    const auto rank = std::lower_bound(order.begin(), order.end(), score, std::greater<>()) - order.begin();
+    for (size_t cut = 1; cut < text.size(); ++cut) {
+      if ((static_cast<uint8_t>(text[cut]) & 0xC0) == 0x80) continue;
+      const int32_t left = symbol(text.substr(0, cut)), right = left < 0 ? -1 : symbol(text.substr(cut));
+      if (right >= 0) bpe.merges.insert(left, right, {static_cast<uint32_t>(rank), id});
+    }
+  }
+  return make_character_bpe(std::move(bpe));
+}
+
+std::unique_ptr<SubwordModel> unigram(const SentencePieceVocabulary& vocabulary, const std::string& where) {
+  constexpr double kUnknownPenalty = 10;
+  Unigram model;
+  model.single_precision = true;
+  model.unknown = unknown_rule(vocabulary, where);
+  double least = 0, most = 0;
+  bool any = false;
+  for (const auto& piece : vocabulary.pieces) {
+    if (piece.type != Type::kNormal) continue;
+    least = any ? std::min<double>(least, piece.score) : piece.score;
+    most = any ? std::max<double>(most, piece.score) : piece.score;
+    any = true;
+  }
+  model.unk_score = least - kUnknownPenalty;
+  model.scores.resize(vocabulary.pieces.size());
+  for (size_t id = 0; id < vocabulary.pieces.size(); ++id) {
+    const auto& piece = vocabulary.pieces[id];
+    if (piece.type != Type::kNormal && piece.type != Type::kUserDefined) continue;
+    model.trie.insert(piece.text, static_cast<int32_t>(id));
+    // A user-defined piece wins over whatever else covers its bytes.
+    model.scores[id] = piece.type == Type::kNormal ? static_cast<double>(piece.score)
+                                                   : static_cast<double>(piece.text.size()) * most - 0.1;
+  }
+  return make_unigram(std::move(model));
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> make_sentencepiece(SentencePieceVocabulary vocabulary, const std::string& where) {
+  using Model = SentencePieceVocabulary::Model;
+  const PieceIds ids = check_pieces(vocabulary, where);
+  check(vocabulary.model == Model::kBpe || vocabulary.model == Model::kUnigram, ErrorCode::kUnsupported,
+        "{}: a SentencePiece model of the kind {} (known: unigram, BPE)", where,
+        vocabulary.model == Model::kWord ? "word" : "character");
+  const bool bpe = vocabulary.model == Model::kBpe;
+  SubwordParts parts;
+  parts.kind = bpe ? "sentencepiece" : "unigram";
+  parts.model = bpe ? score_bpe(vocabulary, where) : unigram(vocabulary, where);
+  parts.normalizer.add("sentencepiece", sentencepiece_normalizer(vocabulary, where));
+  // Unigram's sums of float32 depend on where they began: only a whole text gives the library's choice among equals.
+  if (bpe) parts.cut_before = kSpaceMark;
+  parts.facts = fmt::format("{} {} {} {} {} {}", vocabulary.byte_fallback, vocabulary.add_dummy_prefix,
+                            vocabulary.remove_extra_whitespaces, vocabulary.keep_invalid, vocabulary.charsmap.size(),
+                            vocabulary.charsmap);
+  for (size_t id = 0; id < vocabulary.pieces.size(); ++id) {
+    const auto& piece = vocabulary.pieces[id];
+    parts.facts += fmt::format(" {} {}", piece.score, static_cast<int>(piece.type));
+    std::string shown = unmark(piece.text);
+    if (piece.type == Type::kControl) {
+      parts.added.push_back({static_cast<int32_t>(id), piece.text});
+      shown = piece.text;
+    } else if (piece.type == Type::kByte) {
+      shown.assign(1, static_cast<char>(parse_byte_token(piece.text)));
+    } else if (piece.type == Type::kUnknown) {
+      shown = vocabulary.unk_surface;
+      parts.unk_id = static_cast<int32_t>(id);
+    } else if (holds_mark_inside(piece.text, kSpaceMark)) {
+      parts.cut_before.clear();
+    }
+    parts.token_bytes.push_back(std::move(shown));
+  }
+  if (!ids.contains(kSpaceMark)) parts.cut_before.clear();  // runs of unknowns could reach over a cut
+  const auto control = [&](const std::string& name) {
+    const auto found = ids.find(name);
+    const bool is = found != ids.end() && vocabulary.pieces[static_cast<size_t>(found->second)].type ==
+                                              SentencePieceVocabulary::Type::kControl;
+    return is ? found->second : -1;
+  };
+  parts.bos_id = control(vocabulary.bos);
+  parts.eos_id = control(vocabulary.eos);
+  parts.adds_bos = vocabulary.adds_bos;
+  parts.first_space = vocabulary.remove_extra_whitespaces ? FirstSpace::kAll
+                      : vocabulary.add_dummy_prefix       ? FirstSpace::kOne
+                                                          : FirstSpace::kKept;
+  parts.files = std::move(vocabulary.files);
+  return make_subword_tokenizer(std::move(parts), where);
+}
+
+}  // namespace octet
