@@ -11,6 +11,7 @@ struct Problem {
   int64_t window = 0;
   std::optional<DType> cache = {};  // none: the type of q
   bool scales = false;
+  bool freed = false;  // blocks in front of the window have no entry in the table
   bool large = false;
 };
 
@@ -20,6 +21,12 @@ void add(std::vector<Case>& cases, const Problem& p) {
   std::vector<double> blocks;  // a permutation of 1 .. table: block 0 belongs to nobody
   for (int64_t i = 0; i < table; ++i) blocks.push_back(static_cast<double>((i * 7 + 3) % table + 1));
   // 7 must not divide the table for a permutation; the sizes below keep to that.
+  for (int64_t i = 0; p.freed && i < table; ++i) {
+    const auto s = static_cast<size_t>(i / p.blocks_per_sequence);
+    const auto queries = p.starts[s + 1] - p.starts[s], oldest = p.lengths[s] - queries - static_cast<double>(p.window);
+    if (static_cast<double>((i % p.blocks_per_sequence + 1) * p.block_size) <= oldest + 1)
+      blocks[static_cast<size_t>(i)] = -1;
+  }
   CaseInput cache = x({slots, p.kv_heads * p.dim});
   cache.dtype = p.cache;
   std::vector<CaseInput> inputs = {x({p.tokens, p.heads * p.dim}),
@@ -182,6 +189,50 @@ std::vector<Case> inference_cases() {
                   .blocks_per_sequence = 10,
                   .cache = cache});
     }
+  }
+  // Heads, groups and blocks of the models: Llama, GPT-J, Phi, Falcon; one query and a few, chunks of prompts behind
+  // cached ones, sequences without queries, rows beyond the last; a table with room for more than the lengths.
+  struct Family {
+    const char* name;
+    int64_t heads, kv_heads, dim, block_size, window;
+  };
+  const Family families[] = {{"mha_128", 4, 4, 128, 16, 0},      {"gqa4_128", 16, 4, 128, 32, 0},
+                             {"gqa8_64", 16, 2, 64, 64, 0},      {"gqa16_128", 16, 1, 128, 16, 0},
+                             {"mqa71_64", 71, 1, 64, 16, 0},     {"mha_256", 4, 4, 256, 16, 0},
+                             {"gqa2_256", 4, 2, 256, 128, 0},    {"mha_96", 8, 8, 96, 16, 0},
+                             {"gqa4_window", 8, 2, 128, 16, 40}, {"mha_256_window", 4, 4, 256, 32, 33}};
+  for (const Family& f : families) {
+    for (DType cache : {DType::kBF16, DType::kE4M3, DType::kE5M2}) {
+      if (cache == DType::kE5M2 && f.dim != 128 && f.dim != 256) continue;
+      add(cases, {.name = fmt::format("{}_{}", f.name, dtype_name(cache)),
+                  .starts = {0, 1, 2, 3, 7, 7, 8, 85, 86},
+                  .lengths = {1, 17, 250, 131, 0, 256, 203, 64},
+                  .tokens = 89,
+                  .heads = f.heads,
+                  .kv_heads = f.kv_heads,
+                  .dim = f.dim,
+                  .block_size = f.block_size,
+                  .blocks_per_sequence = 256 / f.block_size,
+                  .window = f.window,
+                  .cache = cache,
+                  .scales = f.kv_heads > 1,
+                  .freed = f.window > 0});
+    }
+  }
+  // Many short sequences and one long one.
+  for (DType cache : {DType::kBF16, DType::kE4M3}) {
+    std::vector<double> many = {0}, uneven;
+    for (int i = 0; i < 60; ++i) many.push_back(i + 1), uneven.push_back(i == 37 ? 500 : 1 + i * 5 % 23);
+    add(cases, {.name = fmt::format("uneven_{}", dtype_name(cache)),
+                .starts = many,
+                .lengths = uneven,
+                .tokens = 66,
+                .heads = 8,
+                .kv_heads = 4,
+                .dim = 32,
+                .block_size = 16,
+                .blocks_per_sequence = 32,
+                .cache = cache});
   }
   std::vector<double> starts = {0}, lengths;
   for (int i = 0; i < 16; ++i) starts.push_back(i + 1), lengths.push_back(1000 + i);

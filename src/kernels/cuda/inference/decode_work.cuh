@@ -8,48 +8,38 @@
 
 #include "kernels/cuda/common/reduce.cuh"
 #include "kernels/cuda/inference/paged.cuh"
+#include "kernels/cuda/inference/paged_decode_mma.h"
 
-namespace octet::cuda {
-
-inline constexpr int kUnitKeys = 16, kDecodeWarps = 4, kDecodeThreads = 32 * kDecodeWarps;
-
-// What a kernel knows of the cut beside the problem.
-struct DecodeCut {
-  int head_warps = 1;  // 1, 2 or 4; the other factor of kDecodeWarps are tiles of keys
-  int rows = 8;        // (query, head of the group) pairs of a chunk
-
-  __host__ __device__ int key_warps() const { return kDecodeWarps / head_warps; }
-  __host__ __device__ int groups(const PagedProblem& p) const { return (p.kv_heads + head_warps - 1) / head_warps; }
-};
+namespace octet::cuda::decode {
 
 // A place in the line of units.
-struct DecodePlace {
+struct Place {
   PagedSequence sequence;
   int index;               // of the sequence
   int chunk, group, unit;  // of the sequence's items; of the item's units
   int chunks, units;       // of the sequence; of each of its items
   int oldest, first_tile;  // key and tile of keys that the first query sees
 
-  __device__ void enter(const PagedProblem& p, const PagedOperands& x, const DecodeCut& cut, int s) {
+  __device__ void enter(const PagedProblem& p, const PagedOperands& x, const Cut& cut, int s) {
     index = s, sequence = PagedSequence::of(p, x, s);
     const bool decoded = sequence.queries > 0 && sequence.queries <= kDecodeQueries;
-    chunk = group = unit = 0;
-    chunks = decoded ? (sequence.queries * p.group() + cut.rows - 1) / cut.rows : 0;
+    chunk = group = unit = chunks = 0;
+    for (int rows = decoded ? sequence.queries * p.group : 0; rows > 0; rows -= cut.rows) ++chunks;
     oldest = sequence.first_key(p, 0), first_tile = oldest / kUnitKeys;
     const int tiles = (sequence.length + kUnitKeys - 1) / kUnitKeys - first_tile;
-    units = decoded ? max(0, tiles + cut.key_warps() - 1) / cut.key_warps() : 0;
+    units = decoded ? max(0, tiles + cut.key_warps() - 1) * cut.head_warps() / kWarps : 0;
   }
-  __device__ int all_units(const PagedProblem& p, const DecodeCut& cut) const { return units * chunks * cut.groups(p); }
+  __device__ int all_units(const Cut& cut) const { return units * chunks * cut.groups; }
   // To unit `offset` of the sequence.
-  __device__ void skip(const PagedProblem& p, const DecodeCut& cut, int offset) {
+  __device__ void skip(const Cut& cut, int offset) {
     const int item = offset / units;
-    unit = offset - item * units, chunk = item / cut.groups(p), group = item - chunk * cut.groups(p);
+    unit = offset - item * units, chunk = item / cut.groups, group = item - chunk * cut.groups;
   }
   // The next unit; there must be one.
-  __device__ void advance(const PagedProblem& p, const PagedOperands& x, const DecodeCut& cut) {
+  __device__ void advance(const PagedProblem& p, const PagedOperands& x, const Cut& cut) {
     if (++unit < units) return;
     unit = 0;
-    if (++group < cut.groups(p)) return;
+    if (++group < cut.groups) return;
     group = 0;
     if (++chunk < chunks) return;
     do enter(p, x, cut, index + 1);
@@ -58,28 +48,28 @@ struct DecodePlace {
 };
 
 // A block's run of units.
-struct DecodeRun {
+struct Run {
   int begin, count, each;  // each: the run of a block that does not reach the end
-  DecodePlace place;       // the first one
+  Place place;             // the first one
 };
 
-struct DecodeRunScratch {
-  int warp_sums[kDecodeWarps];
+struct RunScratch {
+  int warp_sums[kWarps];
   int sequence, offset;
 };
 
 // All threads call it; false where nothing is left for this block.
-__device__ __forceinline__ bool find_run(const PagedProblem& p, const PagedOperands& x, const DecodeCut& cut,
-                                         DecodeRunScratch& scratch, DecodeRun& run) {
+__device__ __forceinline__ bool find_run(const PagedProblem& p, const PagedOperands& x, const Cut& cut,
+                                         RunScratch& scratch, Run& run) {
   const int i = static_cast<int>(threadIdx.x), lane = i % 32, warp = i / 32;
-  const int each = (p.sequences + kDecodeThreads - 1) / kDecodeThreads;
+  const int each = (p.sequences + kThreads - 1) / kThreads;
   const int from = min(i * each, p.sequences), to = min(from + each, p.sequences);
   int own = 0;
 #pragma unroll 4
   for (int s = from; s < to; ++s) {
-    DecodePlace place;
+    Place place;
     place.enter(p, x, cut, s);
-    own += place.all_units(p, cut);
+    own += place.all_units(cut);
   }
   int until = own;  // units up to and with this thread's sequences
 #pragma unroll
@@ -91,7 +81,7 @@ __device__ __forceinline__ bool find_run(const PagedProblem& p, const PagedOpera
   __syncthreads();
   int total = 0;
 #pragma unroll
-  for (int w = 0; w < kDecodeWarps; ++w) {
+  for (int w = 0; w < kWarps; ++w) {
     if (w < warp) until += scratch.warp_sums[w];
     total += scratch.warp_sums[w];
   }
@@ -102,9 +92,9 @@ __device__ __forceinline__ bool find_run(const PagedProblem& p, const PagedOpera
   if (until - own <= run.begin && run.begin < until) {
     int before = until - own, s = from;
     for (;; ++s) {
-      DecodePlace place;
+      Place place;
       place.enter(p, x, cut, s);
-      const int units = place.all_units(p, cut);
+      const int units = place.all_units(cut);
       if (run.begin < before + units) break;
       before += units;
     }
@@ -112,14 +102,8 @@ __device__ __forceinline__ bool find_run(const PagedProblem& p, const PagedOpera
   }
   __syncthreads();
   run.place.enter(p, x, cut, scratch.sequence);
-  run.place.skip(p, cut, scratch.offset);
+  run.place.skip(cut, scratch.offset);
   return true;
 }
 
-// An item that begins in a block's run and ends in another's; the pieces are the second piece of the block and the
-// first of those behind it, up to `last`.
-struct SharedItem {
-  int exists, begin, chunk, group, rows, last;
-};
-
-}  // namespace octet::cuda
+}  // namespace octet::cuda::decode

@@ -9,22 +9,26 @@
 
 namespace octet::cuda {
 
-// cache[slots[t]] = rows[t]; slots outside [0, cache_rows) write nowhere. Two tokens of one slot: either may win.
-void launch_kv_append(const Operand& cache, int64_t cache_rows, const Operand& rows, const int32_t* slots, int tokens,
-                      int width, cudaStream_t stream);
+// cache[slots[t]] = rows[t], times *scale unless that is null; slots outside [0, cache_rows) write nowhere. Two tokens
+// of one slot: either may win.
+void launch_kv_append(const Operand& cache, int64_t cache_rows, const Operand& rows, const int32_t* slots,
+                      const float* scale, int tokens, int width, cudaStream_t stream);
+// Block pairs[p][1] of the cache becomes block pairs[p][0], for `count` pairs; pairs outside the cache copy nothing.
+void launch_copy_blocks(void* cache, int64_t block_bytes, int64_t blocks, const int32_t* pairs, int count,
+                        cudaStream_t stream);
 
 struct PagedProblem {
   int tokens = 0, sequences = 0, heads = 0, kv_heads = 0, dim = 0;
   int window = 0, block_size = 0, blocks = 0, slots = 0;  // blocks: of the table, a sequence; slots: of the cache
+  int group = 1;                                          // heads / kv_heads
   float scale = 1;
-
-  __host__ __device__ int group() const { return heads / kv_heads; }
 };
 
 // q, out [tokens, heads D]; k, v [slots, kv_heads D]; segments i32[S+1]; lengths i32[S]; table i32[S, blocks].
 struct PagedOperands {
   Operand q, k, v, out;
   const int32_t *segments = nullptr, *lengths = nullptr, *table = nullptr;
+  const float *k_scale = nullptr, *v_scale = nullptr;  // f32[1] each or null: what keys and values are multiplied by
 };
 
 // Sequences of up to this many queries are decoded (memory-bound: all heads of a key head share one walk over its
@@ -40,9 +44,17 @@ int64_t decode_scratch_bytes(const PagedProblem& problem, int splits);
 void launch_paged_decode(const PagedProblem& problem, const PagedOperands& operands, int splits, void* scratch,
                          cudaStream_t stream);
 void launch_paged_prefill(const PagedProblem& problem, const PagedOperands& operands, cudaStream_t stream);
-// On tensor cores: q bf16, the cache bf16 or FP8, dim up to 128 with rows of whole 16 bytes.
-void launch_paged_decode_mma(const PagedProblem& problem, const PagedOperands& operands, int splits, void* scratch,
-                             cudaStream_t stream);
-void launch_paged_prefill_mma(const PagedProblem& problem, const PagedOperands& operands, cudaStream_t stream);
+// On tensor cores: q bf16, the cache bf16 or FP8 in blocks of a power of two >= 16, dim up to 256 with heads of whole
+// 16 bytes, scale > 0.
+struct DecodePlan {
+  int head_shift = 0, blocks = 0;  // log2 of the key heads a block takes at once; of the grid
+  int64_t scratch_bytes = 0;
+};
+// For all lengths: they are known on the device only.
+DecodePlan plan_paged_decode_mma(const PagedProblem& problem, DType cache, int sm_count);
+// Also clears the rows of out beyond the last sequence.
+void launch_paged_decode_mma(const PagedProblem& problem, const PagedOperands& operands, const DecodePlan& plan,
+                             void* scratch, cudaStream_t stream);
+void launch_paged_prefill_wgmma(const PagedProblem& problem, const PagedOperands& operands, cudaStream_t stream);
 
 }  // namespace octet::cuda

@@ -6,8 +6,8 @@ namespace {
 
 // A thread moves kEach neighbouring elements.
 template <int kEach>
-__global__ void kv_append_kernel(Operand cache, int64_t cache_rows, Operand rows, const int32_t* slots, int tokens,
-                                 int width) {
+__global__ void kv_append_kernel(Operand cache, int64_t cache_rows, Operand rows, const int32_t* slots,
+                                 const float* scale, int tokens, int width) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const int pieces = width / kEach;
   const int64_t token = i / pieces;
@@ -16,17 +16,21 @@ __global__ void kv_append_kernel(Operand cache, int64_t cache_rows, Operand rows
   if (slot < 0 || slot >= cache_rows) return;
   float values[kEach];
   load<kEach>(rows, token * width + at, values);
+  if (scale != nullptr) {
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) values[e] *= *scale;
+  }
   store<kEach>(cache, slot * width + at, values);
 }
 
 }  // namespace
 
-void launch_kv_append(const Operand& cache, int64_t cache_rows, const Operand& rows, const int32_t* slots, int tokens,
-                      int width, cudaStream_t stream) {
+void launch_kv_append(const Operand& cache, int64_t cache_rows, const Operand& rows, const int32_t* slots,
+                      const float* scale, int tokens, int width, cudaStream_t stream) {
   const auto launch = [&](auto kernel, int each) {
     const int64_t threads = static_cast<int64_t>(tokens) * (width / each);
-    kernel<<<static_cast<unsigned>((threads + 255) / 256), 256, 0, stream>>>(cache, cache_rows, rows, slots, tokens,
-                                                                             width);
+    kernel<<<static_cast<unsigned>((threads + 255) / 256), 256, 0, stream>>>(cache, cache_rows, rows, slots, scale,
+                                                                             tokens, width);
   };
   if (width % 8 == 0) {
     launch(kv_append_kernel<8>, 8);

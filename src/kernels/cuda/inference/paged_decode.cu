@@ -42,6 +42,7 @@ __global__ void __launch_bounds__(32 * kDecodeWarps)
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int part = lane % kLanes * kEach, sub = lane / kLanes;  // this lane's elements; its key of those read at once
 
+  const float scale = p.scale * factor(x.k_scale);
   float q[kRows][kEach], sums[kRows][kEach], largest[kRows], denominator[kRows];
   int low[kRows], high[kRows];
 #pragma unroll
@@ -53,7 +54,7 @@ __global__ void __launch_bounds__(32 * kDecodeWarps)
     low[r] = sequence.first_key(p, rows.query(p, r)), high[r] = sequence.position(rows.query(p, r)) + 1;
     read_piece(x.q, rows.row(p, r) * p.dim, part, p.dim, q[r]);
 #pragma unroll
-    for (int e = 0; e < kEach; ++e) q[r][e] *= p.scale;
+    for (int e = 0; e < kEach; ++e) q[r][e] *= scale;
   }
   const int oldest = rows.oldest(p), newest = rows.newest(p, kRows);
   // Pieces are whole blocks of keys.
@@ -143,7 +144,7 @@ __global__ void join_pieces_kernel(PagedProblem p, PagedOperands x, int splits, 
     float value = 0;
 #pragma unroll 8
     for (int n = 0; n < splits; ++n) value = fmaf(weights[n], piece_sums[(row * splits + n) * p.dim + d], value);
-    store(x.out, row * p.dim + d, value / total);
+    store(x.out, row * p.dim + d, value / total * factor(x.v_scale));
   }
 }
 

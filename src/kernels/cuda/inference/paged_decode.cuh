@@ -26,14 +26,13 @@ struct DecodeRows {
   __device__ static DecodeRows of(const PagedProblem& p, const PagedOperands& x, int rows) {
     const PagedSequence sequence = PagedSequence::of(p, x, static_cast<int>(blockIdx.x));
     const int chunk = static_cast<int>(blockIdx.y) / p.kv_heads;
-    const int count = sequence.queries <= kDecodeQueries ? sequence.queries * p.group() : 0;
+    const int count = sequence.queries <= kDecodeQueries ? sequence.queries * p.group : 0;
     return {sequence, static_cast<int>(blockIdx.y) % p.kv_heads, chunk * rows, count};
   }
   __device__ bool exists(int r) const { return first_row + r < count; }
-  __device__ int query(const PagedProblem& p, int r) const { return (first_row + r) / p.group(); }
+  __device__ int query(const PagedProblem& p, int r) const { return (first_row + r) / p.group; }
   __device__ int64_t row(const PagedProblem& p, int r) const {  // of [tokens x heads]
-    return static_cast<int64_t>(sequence.begin + query(p, r)) * p.heads + kv_head * p.group() +
-           (first_row + r) % p.group();
+    return static_cast<int64_t>(sequence.begin + query(p, r)) * p.heads + kv_head * p.group + (first_row + r) % p.group;
   }
   // Keys that any of the block's rows sees.
   __device__ int oldest(const PagedProblem& p) const { return sequence.first_key(p, query(p, 0)); }
@@ -57,6 +56,7 @@ __device__ __forceinline__ void write_rows(const PagedProblem& p, const PagedOpe
                                            const float (&sums)[kDecodeWarps][kRows][kDim],
                                            const Partial (&parts)[kDecodeWarps][kRows], int splits, float* piece_sums,
                                            Partial* pieces) {
+  const float v_scale = factor(x.v_scale);
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < kRows * kDim; i += 32 * kDecodeWarps) {
     const int r = i / kDim, d = i % kDim;
@@ -70,7 +70,7 @@ __device__ __forceinline__ void write_rows(const PagedProblem& p, const PagedOpe
     }
     const int64_t row = rows.row(p, r);
     if (splits == 1) {
-      store(x.out, row * p.dim + d, value / total);
+      store(x.out, row * p.dim + d, value / total * v_scale);
     } else {
       const int64_t at = row * splits + static_cast<int>(blockIdx.z);
       piece_sums[at * p.dim + d] = value;
@@ -81,7 +81,7 @@ __device__ __forceinline__ void write_rows(const PagedProblem& p, const PagedOpe
 
 // Grid of a decode kernel that takes `rows` rows a block.
 inline dim3 decode_grid(const PagedProblem& p, int rows, int splits) {
-  const int chunks = (min(kDecodeQueries, p.tokens) * p.group() + rows - 1) / rows;
+  const int chunks = (min(kDecodeQueries, p.tokens) * p.group + rows - 1) / rows;
   return {static_cast<unsigned>(p.sequences), static_cast<unsigned>(p.kv_heads * chunks),
           static_cast<unsigned>(splits)};
 }

@@ -9,34 +9,23 @@
 //
 // FP8 codes become f16, exactly, between shared memory and the fragments. Elements of the contraction may stand in any
 // order as long as both operands agree: lane (g, c) of 8 x 4 takes elements 16 c .. 16 c + 15 of every 64 of keys g and
-// g + 8, which are its share of four products. Of values it takes elements 16 g .. 16 g + 15 of every 128 (8 g of 64) of
-// keys 2 c, 2 c + 1, 2 c + 8 and 2 c + 9: row g of product n is element 2 n of them, row g + 8 the next.
+// g + 8, which are its share of four products. Of values it takes elements 16 g .. 16 g + 15 of every 128 (8 g of 64)
+// of keys 2 c, 2 c + 1, 2 c + 8 and 2 c + 9: row g of product n is element 2 n of them, row g + 8 the next.
 #pragma once
 
 #include "kernels/cuda/attention/mma.cuh"
 #include "kernels/cuda/inference/decode_work.cuh"
+#include "kernels/cuda/inference/halves.cuh"
+#include "kernels/cuda/inference/paged_decode_mma.h"
 
-namespace octet::cuda {
-
-// What one warp or block has seen of a row's keys: the largest score as a power of two, and the denominator over it.
-struct Partial {
-  float anchor, sum;
-};
-
-struct DecodePieces {
-  SharedItem* items;  // [blocks]
-  Partial* parts;     // [blocks, 2, head_warps, rows]: of an item begun before the run, of one begun in it
-  float* sums;        // [blocks, 2, head_warps, rows, dim]
-};
-
-namespace decode {
+namespace octet::cuda::decode {
 
 // A stage of a warp: 16 keys, then their values, rows of kDim elements in pieces of 16 bytes.
 template <typename T, int kDim, int kTiles, int kStages>
 struct Shape {
   static constexpr int kRowBytes = kDim * static_cast<int>(sizeof(T)), kPieces = kRowBytes / 16;
   static constexpr int kTileBytes = kUnitKeys * kRowBytes, kStageBytes = 2 * kTileBytes;
-  static constexpr int kRingBytes = kDecodeWarps * kStages * kStageBytes;
+  static constexpr int kRingBytes = kWarps * kStages * kStageBytes;
 
   // Swizzled so that the eight lanes of a phase of the fragments' reads take different banks.
   __device__ static uint32_t offset(int row, int piece) {
@@ -65,19 +54,6 @@ __device__ __forceinline__ uint32_t transposed(uint32_t x) {
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(y) : "r"(x));
   return y;
 }
-// Two codes in the low half of `codes` as f16.
-template <typename T>
-__device__ __forceinline__ uint32_t halves(uint32_t codes) {
-  const __half2_raw pair = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes),
-                                                      std::is_same_v<T, e4m3> ? __NV_E4M3 : __NV_E5M2);
-  return static_cast<uint32_t>(pair.x) | static_cast<uint32_t>(pair.y) << 16;
-}
-// bf16 as f16; beyond its range the largest number.
-__device__ __forceinline__ uint32_t halves_of_bf16(uint32_t pair) {
-  const float low = __uint_as_float(pair << 16), high = __uint_as_float(pair & 0xffff0000u);
-  return mma::pack<f16>(fminf(fmaxf(low, -65504.0f), 65504.0f), fminf(fmaxf(high, -65504.0f), 65504.0f));
-}
-
 // The chunk of rows of one key head that a warp works for: what is common to an item's units.
 template <typename T, int kDim, int kTiles>
 struct Columns {
@@ -89,9 +65,10 @@ struct Columns {
   int first_high, last_low;                          // keys [last_low, first_high) are seen by all queries
 
   __device__ bool exists(int r) const { return r < count; }
-  __device__ int query(const PagedProblem& p, int r) const { return (first_row + r) / p.group(); }
+  __device__ int query(const PagedProblem& p, int r) const { return queries == 1 ? 0 : (first_row + r) / p.group; }
   __device__ int64_t row(const PagedProblem& p, int r) const {  // of [tokens x heads]
-    return static_cast<int64_t>(begin + query(p, r)) * p.heads + head * p.group() + (first_row + r) % p.group();
+    const int at = query(p, r);
+    return static_cast<int64_t>(begin + at) * p.heads + head * p.group + first_row + r - at * p.group;
   }
   // The element of the head that sums[n][.][2 half + .] of this lane belong to.
   __device__ static int element(int n, int half) {
@@ -101,13 +78,13 @@ struct Columns {
     return n / kEach * 128 + g * 2 * kEach + n % kEach * 2 + half;
   }
 
-  __device__ void enter(const PagedProblem& p, const PagedOperands& x, const DecodeCut& cut, const DecodePlace& place) {
+  __device__ void enter(const PagedProblem& p, const PagedOperands& x, const Cut& cut, const Place& place) {
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
     const int g = lane / 4, c = lane % 4;
     begin = place.sequence.begin, queries = place.sequence.queries;
-    head = place.group * cut.head_warps + warp % cut.head_warps;
+    head = place.group * cut.head_warps() + (warp & (cut.head_warps() - 1));
     first_row = place.chunk * cut.rows;
-    count = head < p.kv_heads ? min(cut.rows, queries * p.group() - first_row) : 0;
+    count = head < p.kv_heads ? min(cut.rows, queries * p.group - first_row) : 0;
     first_high = place.sequence.position(0) + 1, last_low = place.sequence.first_key(p, queries - 1);
 #pragma unroll
     for (int j = 0; j < kTiles; ++j) {
@@ -138,9 +115,10 @@ struct Columns {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             const uint4 eight = *reinterpret_cast<const uint4*>(from + d + 8 * half);
-            q[4 * n + 2 * half][j][0] = halves_of_bf16(eight.x), q[4 * n + 2 * half][j][1] = halves_of_bf16(eight.y);
-            q[4 * n + 2 * half + 1][j][0] = halves_of_bf16(eight.z);
-            q[4 * n + 2 * half + 1][j][1] = halves_of_bf16(eight.w);
+            q[4 * n + 2 * half][j][0] = mma::halves_of_bf16(eight.x),
+                          q[4 * n + 2 * half][j][1] = mma::halves_of_bf16(eight.y);
+            q[4 * n + 2 * half + 1][j][0] = mma::halves_of_bf16(eight.z);
+            q[4 * n + 2 * half + 1][j][1] = mma::halves_of_bf16(eight.w);
           }
         }
       }
@@ -166,8 +144,8 @@ struct Columns {
         const uint32_t low[4] = {near.x, near.y, near.z, near.w}, high[4] = {far.x, far.y, far.z, far.w};
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const uint32_t a[4] = {halves<T>(low[i]), halves<T>(high[i]), halves<T>(low[i] >> 16),
-                                 halves<T>(high[i] >> 16)};
+          const uint32_t a[4] = {mma::halves<T>(low[i]), mma::halves<T>(high[i]), mma::halves<T>(low[i] >> 16),
+                                 mma::halves<T>(high[i] >> 16)};
 #pragma unroll
           for (int j = 0; j < kTiles; ++j) {
             mma::multiply_add<Number>(scores[j], a, q[4 * n + i][j][0], q[4 * n + i][j][1]);
@@ -196,7 +174,9 @@ struct Columns {
     }
   }
 
-  static __device__ float anchor_of(float largest, float steps) { return largest == -INFINITY ? 0.0f : largest * steps; }
+  static __device__ float anchor_of(float largest, float steps) {
+    return largest == -INFINITY ? 0.0f : largest * steps;
+  }
 
   // Scores become weights, powers of two over the anchors; `steps` powers of two make a unit of the score.
   __device__ __forceinline__ void weigh(float steps, float (&scores)[kTiles][4]) {
@@ -284,7 +264,8 @@ struct Columns {
           const uint32_t select = i % 2 == 0 ? 0x5140 : 0x7362;  // two elements of both keys, pair by pair
           const uint32_t near = __byte_perm(codes[0][i / 2], codes[1][i / 2], select);
           const uint32_t far = __byte_perm(codes[2][i / 2], codes[3][i / 2], select);
-          const uint32_t a[4] = {halves<T>(near), halves<T>(near >> 16), halves<T>(far), halves<T>(far >> 16)};
+          const uint32_t a[4] = {mma::halves<T>(near), mma::halves<T>(near >> 16), mma::halves<T>(far),
+                                 mma::halves<T>(far >> 16)};
           multiply(part * 2 * kWords + i, a);
         }
       }
@@ -293,23 +274,19 @@ struct Columns {
 };
 
 template <typename T, int kDim, int kTiles, int kStages, int kBlocks>
-__global__ void __launch_bounds__(kDecodeThreads, kBlocks)
-    paged_decode_mma_kernel(PagedProblem p, PagedOperands x, DecodeCut cut, int block_shift, DecodePieces pieces) {
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    paged_decode_mma_kernel(PagedProblem p, PagedOperands x, Cut cut, int block_shift, Pieces pieces) {
   using S = Shape<T, kDim, kTiles, kStages>;
   constexpr float kLog2e = 1.44269504088896341f;
   extern __shared__ uint4 shared_pieces[];
-  __shared__ DecodeRunScratch run_scratch;
-  __shared__ Partial warp_parts[kDecodeWarps][8 * kTiles];
+  __shared__ RunScratch run_scratch;
+  __shared__ Partial warp_parts[kWarps][8 * kTiles];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int head_lane = warp % cut.head_warps, key_lane = warp / cut.head_warps, key_warps = cut.key_warps();
+  const int head_lane = (warp & (cut.head_warps() - 1)), key_lane = warp >> cut.head_shift, key_warps = cut.key_warps();
 
-  // Rows of out beyond the last sequence become 0.
-  const int64_t width = static_cast<int64_t>(p.heads) * p.dim;
-  for (int64_t token = x.segments[p.sequences] + static_cast<int>(blockIdx.x); token < p.tokens; token += gridDim.x) {
-    for (int64_t i = threadIdx.x; i < width; i += blockDim.x) store(x.out, token * width + i, 0.0f);
-  }
+  asm volatile("griddepcontrol.launch_dependents;\n");
   if (threadIdx.x == 0) pieces.items[blockIdx.x].exists = 0;
-  DecodeRun run;
+  Run run;
   if (!find_run(p, x, cut, run_scratch, run)) return;
 
   // The copying side: runs ahead of the other by up to kStages - 1 units.
@@ -318,15 +295,16 @@ __global__ void __launch_bounds__(kDecodeThreads, kBlocks)
   const int own_piece = lane % S::kPieces, own_row = lane / S::kPieces;
   const bool within = own_piece * 16 < p.dim * static_cast<int>(sizeof(T));
   const uint32_t ring = mma::shared_address(shared_pieces) + static_cast<uint32_t>(warp * kStages * S::kStageBytes);
-  DecodePlace ahead = run.place;
+  Place ahead = run.place;
   int to_copy = run.count;
-  const auto tile_key = [&](const DecodePlace& place) {
+  const auto tile_key = [&](const Place& place) {
     return (place.first_tile + place.unit * key_warps + key_lane) * kUnitKeys;
   };
   // The block of the cache of this warp's tile of unit `ahead`, one unit before it is copied.
   const auto look_up = [&] {
     const int key = tile_key(ahead);
-    const bool exists = to_copy > 0 && key < ahead.sequence.length && ahead.group * cut.head_warps + head_lane < p.kv_heads;
+    const bool exists =
+        to_copy > 0 && key < ahead.sequence.length && ahead.group * cut.head_warps() + head_lane < p.kv_heads;
     return exists ? ahead.sequence.table[key >> block_shift] : -1;
   };
   int block = look_up();
@@ -335,9 +313,9 @@ __global__ void __launch_bounds__(kDecodeThreads, kBlocks)
       const int key = tile_key(ahead);
       const int64_t slot = (static_cast<int64_t>(block) << block_shift) + (key & (p.block_size - 1));
       const bool exists = block >= 0 && slot + kUnitKeys <= p.slots && within;
-      const int64_t at =
-          exists ? (slot + own_row) * row_bytes + (ahead.group * cut.head_warps + head_lane) * head_bytes + own_piece * 16
-                 : 0;
+      const int64_t at = exists ? (slot + own_row) * row_bytes +
+                                      (ahead.group * cut.head_warps() + head_lane) * head_bytes + own_piece * 16
+                                : 0;
       const int low = ahead.oldest - key, high = exists ? ahead.sequence.length - key : 0;
       const char *keys = static_cast<const char*>(x.k.data) + at, *values = static_cast<const char*>(x.v.data) + at;
       const uint32_t to = ring + static_cast<uint32_t>(stage * S::kStageBytes);
@@ -360,9 +338,9 @@ __global__ void __launch_bounds__(kDecodeThreads, kBlocks)
 #pragma unroll
   for (int stage = 0; stage < kStages - 1; ++stage) copy_next(stage);
 
-  const float k_scale = 1.0f, v_scale = 1.0f;
+  const float k_scale = factor(x.k_scale), v_scale = factor(x.v_scale);
   const float steps = p.scale * k_scale * kLog2e;  // scores as powers of two
-  DecodePlace place = run.place;
+  Place place = run.place;
   Columns<T, kDim, kTiles> columns;
   columns.enter(p, x, cut, place);
   bool began_here = place.unit == 0;
@@ -391,11 +369,14 @@ __global__ void __launch_bounds__(kDecodeThreads, kBlocks)
 
     // The item's result, or this block's piece of it.
     const bool whole = ends && began_here;
-    const int64_t piece = (static_cast<int64_t>(blockIdx.x) * 2 + (began_here ? 1 : 0)) * cut.head_warps;
+    const int64_t piece = (static_cast<int64_t>(blockIdx.x) * 2 + (began_here ? 1 : 0)) * cut.head_warps();
     if (last && !ends && began_here && threadIdx.x == 0) {
       const int item_end = run.begin + run.count + place.units - place.unit - 2;  // its last unit
-      pieces.items[blockIdx.x] = {1, place.sequence.begin, place.chunk, place.group,
-                                  min(cut.rows, place.sequence.queries * p.group() - place.chunk * cut.rows),
+      pieces.items[blockIdx.x] = {1,
+                                  place.sequence.begin,
+                                  place.chunk,
+                                  place.group,
+                                  min(cut.rows, place.sequence.queries * p.group - place.chunk * cut.rows),
                                   item_end / run.each};
     }
     float total[kTiles][2];
@@ -421,7 +402,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kBlocks)
           if (!columns.exists(r)) continue;
           if (whole) {
             const int64_t row = columns.row(p, r);
-            const float factor = v_scale / total[j][e];
+            const float inverse = v_scale / total[j][e];
 #pragma unroll
             for (int n = 0; n < kDim / 16; ++n) {
 #pragma unroll
@@ -429,7 +410,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kBlocks)
                 const int d = columns.element(n, half);
                 if (d < p.dim) {
                   static_cast<bf16*>(x.out.data)[row * p.dim + d] =
-                      from_float<bf16>(columns.sums[n][j][2 * half + e] * factor);
+                      from_float<bf16>(columns.sums[n][j][2 * half + e] * inverse);
                 }
               }
             }
@@ -448,7 +429,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kBlocks)
         }
       }
     } else {
-      float* warp_sums = reinterpret_cast<float*>(shared_pieces) + S::kRingBytes / 4;  // [kDecodeWarps, rows, kDim]
+      float* warp_sums = reinterpret_cast<float*>(shared_pieces) + S::kRingBytes / 4;  // [kWarps, rows, kDim]
 #pragma unroll
       for (int j = 0; j < kTiles; ++j) {
 #pragma unroll
@@ -466,20 +447,20 @@ __global__ void __launch_bounds__(kDecodeThreads, kBlocks)
         }
       }
       __syncthreads();
-      const int rows = min(cut.rows, place.sequence.queries * p.group() - place.chunk * cut.rows);
-      for (int i = static_cast<int>(threadIdx.x); i < cut.head_warps * rows * kDim; i += kDecodeThreads) {
-        const int d = i % kDim, r = i / kDim % rows, h = i / kDim / rows, head = place.group * cut.head_warps + h;
+      const int rows = min(cut.rows, place.sequence.queries * p.group - place.chunk * cut.rows);
+      for (int i = static_cast<int>(threadIdx.x); i < cut.head_warps() * rows * kDim; i += kThreads) {
+        const int d = i % kDim, r = i / kDim % rows, h = i / kDim / rows, head = place.group * cut.head_warps() + h;
         if (d >= p.dim || head >= p.kv_heads) continue;
         float top = -INFINITY, sum = 0, value = 0;
-        for (int w = h; w < kDecodeWarps; w += cut.head_warps) top = fmaxf(top, warp_parts[w][r].anchor);
-        for (int w = h; w < kDecodeWarps; w += cut.head_warps) {
+        for (int w = h; w < kWarps; w += cut.head_warps()) top = fmaxf(top, warp_parts[w][r].anchor);
+        for (int w = h; w < kWarps; w += cut.head_warps()) {
           const float weight = top == -INFINITY ? 0.0f : mma::power_of_two(warp_parts[w][r].anchor - top);
           sum = fmaf(weight, warp_parts[w][r].sum, sum);
           value = fmaf(weight, warp_sums[(w * cut.rows + r) * kDim + d], value);
         }
         if (whole) {
-          const int query = (columns.first_row + r) / p.group(), member = (columns.first_row + r) % p.group();
-          const int64_t row = static_cast<int64_t>(columns.begin + query) * p.heads + head * p.group() + member;
+          const int query = (columns.first_row + r) / p.group, member = (columns.first_row + r) % p.group;
+          const int64_t row = static_cast<int64_t>(columns.begin + query) * p.heads + head * p.group + member;
           static_cast<bf16*>(x.out.data)[row * p.dim + d] = from_float<bf16>(value * (v_scale / sum));
         } else {
           const int64_t at = (piece + h) * cut.rows + r;
@@ -497,45 +478,10 @@ __global__ void __launch_bounds__(kDecodeThreads, kBlocks)
   mma::wait_copies<0>();
 }
 
-// A block joins the pieces of the item that block of the decode kernel began; a warp joins a row at a time.
-template <int kUnused = 0>
-__global__ void __launch_bounds__(kDecodeThreads)
-    join_decode_pieces_kernel(PagedProblem p, PagedOperands x, DecodeCut cut, DecodePieces pieces) {
-  const SharedItem item = pieces.items[blockIdx.x];
-  if (item.exists == 0) return;
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int first = static_cast<int>(blockIdx.x), count = item.last - first + 1;
-  const float v_scale = 1.0f;
-  for (int i = warp; i < cut.head_warps * item.rows; i += kDecodeWarps) {
-    const int h = i / item.rows, r = i % item.rows, head = item.group * cut.head_warps + h;
-    if (head >= p.kv_heads) continue;
-    const auto place_of = [&](int n) {
-      return ((static_cast<int64_t>(first + n) * 2 + (n == 0 ? 1 : 0)) * cut.head_warps + h) * cut.rows + r;
-    };
-    float top = -INFINITY, sum = 0;
-    for (int n = lane; n < count; n += 32) top = fmaxf(top, pieces.parts[place_of(n)].anchor);
-    top = warp_reduce<Max>(fmaxf(top, Max::kIdentity));
-    for (int n = lane; n < count; n += 32) {
-      const Partial part = pieces.parts[place_of(n)];
-      sum = fmaf(mma::power_of_two(part.anchor - top), part.sum, sum);
-    }
-    sum = warp_reduce<Sum>(sum);
-    const int row_in_sequence = item.chunk * cut.rows + r;
-    const int64_t row = static_cast<int64_t>(item.begin + row_in_sequence / p.group()) * p.heads + head * p.group() +
-                        row_in_sequence % p.group();
-    for (int d = 2 * lane; d < p.dim; d += 64) {
-      float2 value = {0, 0};
-#pragma unroll 8
-      for (int n = 0; n < count; ++n) {
-        const int64_t at = place_of(n);
-        const float weight = mma::power_of_two(pieces.parts[at].anchor - top);
-        const float2 piece = *reinterpret_cast<const float2*>(pieces.sums + at * p.dim + d);
-        value.x = fmaf(weight, piece.x, value.x), value.y = fmaf(weight, piece.y, value.y);
-      }
-      store<2>(static_cast<bf16*>(x.out.data) + row * p.dim + d, {value.x * (v_scale / sum), value.y * (v_scale / sum)});
-    }
-  }
+template <typename T, int kDim, int kTiles, int kStages, int kBlocks>
+Instance instance() {
+  return {paged_decode_mma_kernel<T, kDim, kTiles, kStages, kBlocks>, 8 * kTiles, kDim,
+          Shape<T, kDim, kTiles, kStages>::kRingBytes};
 }
 
-}  // namespace decode
-}  // namespace octet::cuda
+}  // namespace octet::cuda::decode

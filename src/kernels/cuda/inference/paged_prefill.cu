@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) paged_prefill_kernel(PagedPro
   __shared__ PagedTile tile;
   if (!tile.find(p, x, visible)) return;
   const PagedSequence sequence = tile.sequence;
-  const int first_query = tile.first_query, head = static_cast<int>(blockIdx.y), kv_head = head / p.group();
+  const int first_query = tile.first_query, head = static_cast<int>(blockIdx.y), kv_head = head / p.group;
   load_tile<kDim, kOwn>(shared, x.q, p.heads, head, p.dim, [&](int row) {
     return first_query + row < sequence.queries ? sequence.begin + first_query + row : -1;
   });
@@ -27,8 +27,11 @@ __global__ void __launch_bounds__(kTileThreads, 2) paged_prefill_kernel(PagedPro
   };
   ForwardRows<kDim> rows;
   forward_walk<kDim>(
-      shared, visible, p.scale, false, rows, [&](float* to, int key) { gather(to, x.k, key); },
+      shared, visible, p.scale * factor(x.k_scale), false, rows, [&](float* to, int key) { gather(to, x.k, key); },
       [&](float* to, int key) { gather(to, x.v, key); }, [](int, int) { return 1.0f; });
+  const float v_scale = factor(x.v_scale);
+#pragma unroll
+  for (int i = 0; i < kRowsOfThread; ++i) rows.sum[i] /= v_scale;
   put_results<kDim>(shared, rows);
   store_tile<kDim>(shared, x.out, p.heads, head, p.dim, [&](int row) {
     return first_query + row < sequence.queries ? sequence.begin + first_query + row : -1;
@@ -42,7 +45,8 @@ void launch_paged_prefill(const PagedProblem& p, const PagedOperands& x, cudaStr
     constexpr int kDim = decltype(width)::value;
     constexpr size_t kBytes = ForwardTiles<kDim>::kFloats * sizeof(float);
     allow_shared(paged_prefill_kernel<kDim>, kBytes);
-    paged_prefill_kernel<kDim><<<prefill_grid(p), kTileThreads, kBytes, stream>>>(p, x);
+    paged_prefill_kernel<kDim>
+        <<<dim3(prefill_tiles(p, kOwn), static_cast<unsigned>(p.heads)), kTileThreads, kBytes, stream>>>(p, x);
   });
 }
 

@@ -1,5 +1,8 @@
-// kv_append and paged_attention. One call may hold sequences to decode and sequences to prefill: both kernels run, each
-// over its own sequences, unless the number of tokens says that there is nothing to prefill.
+// kv_append, copy_blocks and paged_attention. One call of attention may hold sequences to decode and sequences to
+// prefill: both kernels run, each over its own sequences, unless the number of tokens says that there is nothing to
+// prefill.
+#include <bit>
+
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/inference/inference.h"
@@ -10,9 +13,19 @@ namespace {
 Operand operand(const Tensor& tensor) { return {tensor.data, tensor.dtype()}; }
 bool is_plain(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
 
+// Ids travel as the bits of float32.
 bool accepts_append(const Graph& graph, const Node& node) {
   const DType cache = node.results[0].dtype;
-  return is_plain(graph.dtype(node.inputs[1])) && (is_plain(cache) || is_fp8(cache)) && node.inputs.size() == 3;
+  return cache == DType::kI32 || (is_plain(graph.dtype(node.inputs[1])) && (is_plain(cache) || is_fp8(cache)));
+}
+const float* optional_factor(const KernelArgs& args, size_t index) {
+  return index < args.in.size() ? args.in[index].as<const float>() : nullptr;
+}
+void copy_cache(const KernelArgs& args) {
+  if (args.in[0].data == args.out[0].data) return;
+  check_cuda(cudaMemcpyAsync(args.out[0].data, args.in[0].data, static_cast<size_t>(args.out[0].type->bytes()),
+                             cudaMemcpyDeviceToDevice, args.stream),
+             "copying a cache");
 }
 
 BoundKernel bind_append(DeviceContext&, const Graph& graph, const Node& node) {
@@ -20,28 +33,38 @@ BoundKernel bind_append(DeviceContext&, const Graph& graph, const Node& node) {
   const int width = static_cast<int>(node.results[0].shape.cols());
   const int tokens = static_cast<int>(graph.shape(node.inputs[2]).elements());
   return [=](const KernelArgs& args) {
-    if (args.in[0].data != args.out[0].data) {
-      check_cuda(cudaMemcpyAsync(args.out[0].data, args.in[0].data, static_cast<size_t>(args.out[0].type->bytes()),
-                                 cudaMemcpyDeviceToDevice, args.stream),
-                 "copying a cache");
-    }
-    launch_kv_append(operand(args.out[0]), slots, operand(args.in[1]), args.in[2].as<const int32_t>(), tokens, width,
-                     args.stream);
+    copy_cache(args);
+    launch_kv_append(operand(args.out[0]), slots, operand(args.in[1]), args.in[2].as<const int32_t>(),
+                     optional_factor(args, 3), tokens, width, args.stream);
+  };
+}
+
+bool accepts_copy(const Graph&, const Node&) { return true; }
+
+BoundKernel bind_copy(DeviceContext&, const Graph& graph, const Node& node) {
+  const TensorType& cache = node.results[0];
+  const int64_t block_size = node.attrs.get<int64_t>("block_size"), blocks = cache.shape.rows() / block_size;
+  const int64_t block_bytes = block_size * cache.shape.cols() * dtype_bytes(cache.dtype);
+  const int count = static_cast<int>(graph.shape(node.inputs[1]).rows());
+  return [=](const KernelArgs& args) {
+    copy_cache(args);
+    launch_copy_blocks(args.out[0].data, block_bytes, blocks, args.in[1].as<const int32_t>(), count, args.stream);
   };
 }
 
 bool accepts_paged(const Graph& graph, const Node& node) {
   const DType cache = graph.dtype(node.inputs[1]);
-  return node.inputs.size() == 6 && is_plain(graph.dtype(node.inputs[0])) && (is_plain(cache) || is_fp8(cache)) &&
+  return is_plain(graph.dtype(node.inputs[0])) && (is_plain(cache) || is_fp8(cache)) &&
          graph.dtype(node.inputs[2]) == cache && node.attrs.get<int64_t>("head_dim") <= kLargestPagedDim;
 }
 
 bool accepts_paged_mma(const Graph& graph, const Node& node) {
   const DType cache = graph.dtype(node.inputs[1]);
-  const int64_t dim = node.attrs.get<int64_t>("head_dim");
-  return node.inputs.size() == 6 && graph.dtype(node.inputs[0]) == DType::kBF16 &&
-         (cache == DType::kBF16 || is_fp8(cache)) && graph.dtype(node.inputs[2]) == cache &&
-         dim % (is_fp8(cache) ? 16 : 8) == 0 && dim <= 128 && node.attrs.get<double>("scale") > 0;
+  const int64_t block_size = node.attrs.get<int64_t>("block_size");
+  return accepts_paged(graph, node) && graph.dtype(node.inputs[0]) == DType::kBF16 &&
+         (cache == DType::kBF16 || is_fp8(cache)) &&
+         node.attrs.get<int64_t>("head_dim") % (is_fp8(cache) ? 16 : 8) == 0 && block_size >= 16 &&
+         std::has_single_bit(static_cast<uint64_t>(block_size)) && node.attrs.get<double>("scale") > 0;
 }
 
 PagedProblem problem_of(const Graph& graph, const Node& node) {
@@ -50,6 +73,7 @@ PagedProblem problem_of(const Graph& graph, const Node& node) {
   p.sequences = static_cast<int>(graph.shape(node.inputs[4]).elements());
   p.heads = static_cast<int>(node.attrs.get<int64_t>("heads"));
   p.kv_heads = static_cast<int>(node.attrs.get<int64_t>("kv_heads"));
+  p.group = p.heads / p.kv_heads;
   p.dim = static_cast<int>(node.attrs.get<int64_t>("head_dim"));
   p.block_size = static_cast<int>(node.attrs.get<int64_t>("block_size"));
   p.blocks = static_cast<int>(graph.shape(node.inputs[5]).cols());
@@ -60,28 +84,43 @@ PagedProblem problem_of(const Graph& graph, const Node& node) {
   return p;
 }
 
-template <bool kTensorCores>
+PagedOperands operands_of(const KernelArgs& args) {
+  return {.q = operand(args.in[0]),
+          .k = operand(args.in[1]),
+          .v = operand(args.in[2]),
+          .out = operand(args.out[0]),
+          .segments = args.in[3].as<const int32_t>(),
+          .lengths = args.in[4].as<const int32_t>(),
+          .table = args.in[5].as<const int32_t>(),
+          .k_scale = optional_factor(args, 6),
+          .v_scale = optional_factor(args, 7)};
+}
+
 BoundKernel bind_paged(DeviceContext& context, const Graph& graph, const Node& node) {
   const PagedProblem p = problem_of(graph, node);
   const int splits = decode_splits(p, context.sm_count());
   return [p, splits](const KernelArgs& args) {
-    const PagedOperands x{.q = operand(args.in[0]),
-                          .k = operand(args.in[1]),
-                          .v = operand(args.in[2]),
-                          .out = operand(args.out[0]),
-                          .segments = args.in[3].as<const int32_t>(),
-                          .lengths = args.in[4].as<const int32_t>(),
-                          .table = args.in[5].as<const int32_t>()};
-    if (p.tokens > kDecodeQueries) {
-      (kTensorCores ? launch_paged_prefill_mma : launch_paged_prefill)(p, x, args.stream);
-    }
-    (kTensorCores ? launch_paged_decode_mma : launch_paged_decode)(p, x, splits, args.workspace.data(), args.stream);
+    const PagedOperands x = operands_of(args);
+    if (p.tokens > kDecodeQueries) launch_paged_prefill(p, x, args.stream);
+    launch_paged_decode(p, x, splits, args.workspace.data(), args.stream);
   };
 }
-
 int64_t paged_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
   const PagedProblem p = problem_of(graph, node);
   return decode_scratch_bytes(p, decode_splits(p, context.sm_count()));
+}
+
+BoundKernel bind_paged_mma(DeviceContext& context, const Graph& graph, const Node& node) {
+  const PagedProblem p = problem_of(graph, node);
+  const DecodePlan plan = plan_paged_decode_mma(p, graph.dtype(node.inputs[1]), context.sm_count());
+  return [p, plan](const KernelArgs& args) {
+    const PagedOperands x = operands_of(args);
+    if (p.tokens > kDecodeQueries) launch_paged_prefill_wgmma(p, x, args.stream);
+    launch_paged_decode_mma(p, x, plan, args.workspace.data(), args.stream);
+  };
+}
+int64_t paged_mma_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
+  return plan_paged_decode_mma(problem_of(graph, node), graph.dtype(node.inputs[1]), context.sm_count()).scratch_bytes;
 }
 
 }  // namespace
@@ -89,8 +128,9 @@ int64_t paged_workspace(DeviceContext& context, const Graph& graph, const Node& 
 std::span<const KernelRow> inference_rows() {
   static const KernelRow rows[] = {
       {Op::kKvAppend, "kv_append_copy", accepts_append, bind_append},
-      {Op::kPagedAttention, "paged_attention_mma", accepts_paged_mma, bind_paged<true>, paged_workspace},
-      {Op::kPagedAttention, "paged_attention", accepts_paged, bind_paged<false>, paged_workspace},
+      {Op::kCopyBlocks, "copy_blocks", accepts_copy, bind_copy},
+      {Op::kPagedAttention, "paged_attention_mma", accepts_paged_mma, bind_paged_mma, paged_mma_workspace},
+      {Op::kPagedAttention, "paged_attention", accepts_paged, bind_paged, paged_workspace},
   };
   return rows;
 }

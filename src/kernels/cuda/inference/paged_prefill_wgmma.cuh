@@ -1,0 +1,358 @@
+// Prefill over the paged cache on Hopper's tensor cores: queries of bf16, a cache of bf16 or FP8 codes (exact in f16).
+//
+// A block takes 128 queries of one head: two warp groups multiply, 64 queries each, and a third copies tiles of keys
+// and values through the block table into two stages of each. While a group waits for the scores of one tile, the
+// values of the tile before are multiplied; the other group's softmax runs beside both.
+#pragma once
+
+#include "kernels/cuda/inference/halves.cuh"
+#include "kernels/cuda/inference/paged.cuh"
+#include "kernels/cuda/inference/wgmma.cuh"
+
+namespace octet::cuda::prefill {
+
+inline constexpr int kQueries = 128, kGroups = 2, kGroupThreads = 128, kThreads = (kGroups + 1) * kGroupThreads;
+inline constexpr int kStages = 2;
+
+template <int kDim>
+struct Shape {
+  static constexpr int kKeys = kDim <= 128 ? 128 : 64, kPanels = kDim / 64, kPanelBytes = kKeys * 128;
+  static constexpr int kQueryPanelBytes = 64 * 128, kGroupBytes = kPanels * kQueryPanelBytes;
+  static constexpr int kTileBytes = kPanels * kPanelBytes;
+  static constexpr int kBytes = kGroups * kGroupBytes + 2 * kStages * kTileBytes;
+};
+
+// A phase completes when `count` threads have arrived.
+struct Barrier {
+  uint64_t state;
+
+  __device__ __forceinline__ uint32_t address() const { return mma::shared_address(&state); }
+  __device__ __forceinline__ void init(int count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(count) : "memory");
+  }
+  __device__ __forceinline__ void arrive() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory");
+  }
+  // When this thread's copies so far have landed.
+  __device__ __forceinline__ void arrive_after_copies() {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address()) : "memory");
+  }
+  __device__ __forceinline__ void wait(int parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again;\n"
+        "}\n" ::"r"(address()),
+        "r"(parity)
+        : "memory");
+  }
+};
+struct Barriers {
+  Barrier full_keys[kStages], full_values[kStages], empty_keys[kStages], empty_values[kStages];
+};
+
+struct Work {
+  PagedSequence sequence;
+  int first_query, head, kv_head, oldest, newest, first_tile, tiles;  // keys [oldest, newest) in tiles of kKeys
+};
+
+// The copying warp group. Warp w of it looks up the slots of its share of a tile's rows, a tile ahead.
+template <typename T, int kDim>
+__device__ __forceinline__ void copy_tiles(const PagedProblem& p, const PagedOperands& x, const Work& work,
+                                           uint32_t keys, uint32_t values, Barriers& barriers) {
+  using S = Shape<kDim>;
+  constexpr int kRows = S::kKeys / 4;                               // of a warp
+  constexpr int kPieces = kDim * static_cast<int>(sizeof(T)) / 16;  // of 16 bytes, of a row
+  constexpr int kAtOnce = 32 / kPieces > 0 ? 32 / kPieces : 1, kSteps = kRows / kAtOnce;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
+  const int piece = lane % kPieces, sub = lane / kPieces;
+  const bool within = piece * 16 < p.dim * static_cast<int>(sizeof(T));
+  const int64_t row_bytes = static_cast<int64_t>(p.kv_heads) * p.dim * static_cast<int64_t>(sizeof(T));
+  const int64_t head_bytes = static_cast<int64_t>(work.kv_head) * p.dim * static_cast<int64_t>(sizeof(T)) + piece * 16;
+  const auto look_up = [&](int tile) {
+    const int key = (work.first_tile + tile) * S::kKeys + warp * kRows + lane;
+    return lane < kRows && tile < work.tiles && key >= work.oldest && key < work.newest ? work.sequence.slot(p, key)
+                                                                                        : -1;
+  };
+  const auto copy = [&](uint32_t to, const Operand& from, int slots, Barrier& full, Barrier& empty, int parity) {
+    if constexpr (sizeof(T) == 2) {
+      empty.wait(parity);
+#pragma unroll
+      for (int n = 0; n < kSteps; ++n) {
+        const int row = n * kAtOnce + sub, slot = __shfl_sync(kWholeWarp, slots, row);
+        const bool exists = within && slot >= 0;
+        const int64_t at = exists ? slot * row_bytes + head_bytes : 0;
+        mma::copy16_async(to + piece / 8 * S::kPanelBytes + wgmma::panel_offset(warp * kRows + row, piece % 8),
+                          static_cast<const char*>(from.data) + at, exists);
+      }
+      full.arrive_after_copies();
+    } else {
+      uint4 codes[kSteps];
+#pragma unroll
+      for (int n = 0; n < kSteps; ++n) {
+        const int slot = __shfl_sync(kWholeWarp, slots, n * kAtOnce + sub);
+        codes[n] = {0, 0, 0, 0};
+        if (within && slot >= 0) {
+          codes[n] =
+              *reinterpret_cast<const uint4*>(static_cast<const char*>(from.data) + slot * row_bytes + head_bytes);
+        }
+      }
+      empty.wait(parity);
+#pragma unroll
+      for (int n = 0; n < kSteps; ++n) {
+        const int row = warp * kRows + n * kAtOnce + sub;
+        const uint32_t four[4] = {codes[n].x, codes[n].y, codes[n].z, codes[n].w};
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          uint32_t h[4];
+#pragma unroll
+          for (int i = 0; i < 4; ++i) h[i] = mma::halves<T>(four[2 * half + i / 2] >> (i % 2 * 16));
+          const uint32_t address = to + piece / 4 * S::kPanelBytes + wgmma::panel_offset(row, piece % 4 * 2 + half);
+          asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};\n" ::"r"(address), "r"(h[0]), "r"(h[1]), "r"(h[2]),
+                       "r"(h[3])
+                       : "memory");
+        }
+      }
+      wgmma::fence_shared();
+      full.arrive();
+    }
+  };
+  int slots = look_up(0);
+#pragma unroll 1
+  for (int tile = 0; tile < work.tiles; ++tile) {
+    const int next = look_up(tile + 1), stage = tile % kStages, parity = tile / kStages % 2 ^ 1;
+    copy(keys + static_cast<uint32_t>(stage * S::kTileBytes), x.k, slots, barriers.full_keys[stage],
+         barriers.empty_keys[stage], parity);
+    copy(values + static_cast<uint32_t>(stage * S::kTileBytes), x.v, slots, barriers.full_values[stage],
+         barriers.empty_values[stage], parity);
+    slots = next;
+  }
+  if constexpr (sizeof(T) == 2) mma::wait_copies<0>();
+}
+
+// One of the multiplying warp groups: 64 queries from `first` of the sequence on.
+template <typename T, int kDim>
+__device__ __forceinline__ void attend(const PagedProblem& p, const PagedOperands& x, const Work& work, int first,
+                                       uint32_t queries, uint32_t keys, uint32_t values, Barriers& barriers) {
+  using S = Shape<kDim>;
+  using Number = std::conditional_t<sizeof(T) == 2, bf16, f16>;
+  constexpr float kLog2e = 1.44269504088896341f;
+  constexpr int kScores = S::kKeys / 2;
+  const int i = static_cast<int>(threadIdx.x) % kGroupThreads, lane = i % 32, warp = i / 32, g = lane / 4, c = lane % 4;
+  const int64_t width = static_cast<int64_t>(p.heads) * p.dim;
+  const bf16* q = static_cast<const bf16*>(x.q.data) + work.sequence.begin * width + work.head * p.dim;
+#pragma unroll 4
+  for (int n = i; n < 64 * kDim / 8; n += kGroupThreads) {
+    const int row = n / (kDim / 8), piece = n % (kDim / 8);
+    uint4 eight = {0, 0, 0, 0};
+    if (first + row < work.sequence.queries && piece * 8 < p.dim) {
+      eight = *reinterpret_cast<const uint4*>(q + (first + row) * width + piece * 8);
+    }
+    if constexpr (sizeof(T) == 1) {
+      eight = {mma::halves_of_bf16(eight.x), mma::halves_of_bf16(eight.y), mma::halves_of_bf16(eight.z),
+               mma::halves_of_bf16(eight.w)};
+    }
+    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};\n" ::"r"(queries + piece / 8 * S::kQueryPanelBytes +
+                                                                 wgmma::panel_offset(row, piece % 8)),
+                 "r"(eight.x), "r"(eight.y), "r"(eight.z), "r"(eight.w)
+                 : "memory");
+  }
+  wgmma::fence_shared();
+  asm volatile("bar.sync %0, 128;\n" ::"r"(1 + static_cast<int>(threadIdx.x) / kGroupThreads) : "memory");
+
+  const float steps = p.scale * kLog2e * factor(x.k_scale);
+  const int own = first + warp * 16 + g;                   // this lane's queries: own and own + 8
+  const int high = work.sequence.position(own);            // its last key; 8 more of the other's
+  const int low = p.window > 0 ? high - p.window + 1 : 0;  // its first; the same
+  const int low_of_next = p.window > 0 ? low + 8 : 0;
+  float scores[kScores], sums[S::kPanels][32] = {}, largest[2] = {-INFINITY, -INFINITY}, denominator[2] = {0, 0};
+  uint32_t weights[S::kKeys / 16][4];
+
+  const auto start_scores = [&](int tile) {
+    const int stage = tile % kStages;
+    barriers.full_keys[stage].wait(tile / kStages % 2);
+    wgmma::fence_shared();
+    wgmma::pin(scores);
+    wgmma::fence();
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k) {
+      wgmma::multiply_rows<Number>(
+          scores, wgmma::descriptor(queries + k / 4 * S::kQueryPanelBytes + k % 4 * 32),
+          wgmma::descriptor(keys + static_cast<uint32_t>(stage * S::kTileBytes) + k / 4 * S::kPanelBytes + k % 4 * 32),
+          k > 0 ? 1 : 0);
+    }
+    wgmma::commit();
+  };
+  const auto start_values = [&](int tile) {
+    const int stage = tile % kStages;
+    barriers.full_values[stage].wait(tile / kStages % 2);
+    wgmma::fence_shared();
+#pragma unroll
+    for (int n = 0; n < S::kPanels; ++n) wgmma::pin(sums[n]);
+    wgmma::fence();
+#pragma unroll
+    for (int k = 0; k < S::kKeys / 16; ++k) {
+#pragma unroll
+      for (int n = 0; n < S::kPanels; ++n) {
+        wgmma::multiply_columns<Number>(
+            sums[n], weights[k],
+            wgmma::descriptor(values + static_cast<uint32_t>(stage * S::kTileBytes) + n * S::kPanelBytes + k * 2048,
+                              S::kPanelBytes));
+      }
+    }
+    wgmma::commit();
+  };
+  const auto release = [&](Barrier& empty) {
+    __syncwarp();
+    if (lane == 0) empty.arrive();
+  };
+  // Scores of a tile become weights; how much the sums so far shrink.
+  float shrink[2];
+  const auto weigh = [&](int tile) {
+    const int key = (work.first_tile + tile) * S::kKeys;
+    const bool whole = key >= (p.window > 0 ? low_of_next : 0) && key + S::kKeys <= high + 1;
+    if (!__all_sync(kWholeWarp, whole)) {
+#pragma unroll
+      for (int n = 0; n < kScores; ++n) {
+        const int at = key + n / 4 * 8 + 2 * c + n % 2, last = high + n % 4 / 2 * 8;
+        if (at > last || at < (n % 4 < 2 ? low : low_of_next)) scores[n] = -INFINITY;
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float top = largest[r];
+#pragma unroll
+      for (int n = 0; n < kScores / 4; ++n) top = fmaxf(top, fmaxf(scores[4 * n + 2 * r], scores[4 * n + 2 * r + 1]));
+      top = mma::quad_max(top);
+      const float anchor = top == -INFINITY ? 0.0f : top * steps;
+      shrink[r] = mma::power_of_two(fmaf(largest[r], steps, -anchor));
+      largest[r] = top;
+      float added = 0;
+#pragma unroll
+      for (int n = 0; n < kScores / 4; ++n) {
+#pragma unroll
+        for (int e = 4 * n + 2 * r; e < 4 * n + 2 * r + 2; ++e) {
+          scores[e] = mma::power_of_two(fmaf(scores[e], steps, -anchor));
+          added += scores[e];
+        }
+      }
+      denominator[r] = fmaf(denominator[r], shrink[r], added);
+    }
+  };
+  const auto pack_weights = [&] {
+#pragma unroll
+    for (int k = 0; k < S::kKeys / 16; ++k) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) weights[k][e] = mma::pack<Number>(scores[8 * k + 2 * e], scores[8 * k + 2 * e + 1]);
+    }
+  };
+
+  start_scores(0);
+  wgmma::wait<0>();
+  wgmma::pin(scores);
+  release(barriers.empty_keys[0]);
+  weigh(0);
+  pack_weights();
+#pragma unroll 1
+  for (int tile = 1; tile < work.tiles; ++tile) {
+    start_scores(tile);
+    start_values(tile - 1);
+    wgmma::wait<1>();
+    wgmma::pin(scores);
+    release(barriers.empty_keys[tile % kStages]);
+    weigh(tile);
+    wgmma::wait<0>();
+#pragma unroll
+    for (int n = 0; n < S::kPanels; ++n) wgmma::pin(sums[n]);
+    release(barriers.empty_values[(tile - 1) % kStages]);
+#pragma unroll
+    for (int n = 0; n < S::kPanels; ++n) {
+#pragma unroll
+      for (int e = 0; e < 32; ++e) sums[n][e] *= shrink[e % 4 / 2];
+    }
+    pack_weights();
+  }
+  start_values(work.tiles - 1);
+  wgmma::wait<0>();
+#pragma unroll
+  for (int n = 0; n < S::kPanels; ++n) wgmma::pin(sums[n]);
+
+  const float v_scale = factor(x.v_scale);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float inverse = v_scale / mma::quad_sum(denominator[r]);
+    const int query = own + 8 * r;
+    if (query >= work.sequence.queries) continue;
+    bf16* to = static_cast<bf16*>(x.out.data) + (work.sequence.begin + query) * width + work.head * p.dim;
+#pragma unroll
+    for (int n = 0; n < kDim / 8; ++n) {
+      const int d = 8 * n + 2 * c;
+      if (d >= p.dim) continue;
+      *reinterpret_cast<uint32_t*>(to + d) =
+          mma::pack(sums[n / 8][n % 8 * 4 + 2 * r] * inverse, sums[n / 8][n % 8 * 4 + 2 * r + 1] * inverse);
+    }
+  }
+}
+
+template <typename T, int kDim>
+__global__ void __launch_bounds__(kThreads, 1) paged_prefill_wgmma_kernel(PagedProblem p, PagedOperands x) {
+  using S = Shape<kDim>;
+  extern __shared__ __align__(1024) uint8_t shared_tiles[];
+  __shared__ Barriers barriers;
+  __shared__ int found[2];  // sequence and first query
+  if (threadIdx.x < 32) {
+    int sequence = -1, query = 0;
+    const bool exists = find_tile<kQueries>(p, x, static_cast<int>(blockIdx.y), sequence, query);
+    if (threadIdx.x == 0) {
+      found[0] = exists ? sequence : -1, found[1] = query;
+#pragma unroll
+      for (int stage = 0; stage < kStages; ++stage) {
+        barriers.full_keys[stage].init(kGroupThreads), barriers.full_values[stage].init(kGroupThreads);
+        barriers.empty_keys[stage].init(4 * kGroups), barriers.empty_values[stage].init(4 * kGroups);
+      }
+      asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+    }
+  }
+  __syncthreads();
+  if (found[0] < 0) return;
+  Work work;
+  work.sequence = PagedSequence::of(p, x, found[0]);
+  work.first_query = found[1], work.head = static_cast<int>(blockIdx.x), work.kv_head = work.head / p.group;
+  work.oldest = work.sequence.first_key(p, work.first_query);
+  work.newest = work.sequence.position(min(work.first_query + kQueries, work.sequence.queries) - 1) + 1;
+  work.first_tile = work.oldest / S::kKeys;
+  work.tiles = (work.newest + S::kKeys - 1) / S::kKeys - work.first_tile;
+  const uint32_t queries = mma::shared_address(shared_tiles), keys = queries + kGroups * S::kGroupBytes;
+  const uint32_t values = keys + kStages * S::kTileBytes;
+  const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
+  if (group == kGroups) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 88;\n");
+    copy_tiles<T, kDim>(p, x, work, keys, values, barriers);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 208;\n");
+    attend<T, kDim>(p, x, work, work.first_query + 64 * group, queries + static_cast<uint32_t>(group * S::kGroupBytes),
+                    keys, values, barriers);
+  }
+}
+
+template <typename T, int kDim>
+void launch(const PagedProblem& p, const PagedOperands& x, cudaStream_t stream) {
+  constexpr size_t kBytes = Shape<kDim>::kBytes;
+  allow_shared(paged_prefill_wgmma_kernel<T, kDim>, kBytes);
+  const dim3 grid(static_cast<unsigned>(p.heads), prefill_tiles(p, kQueries));
+  paged_prefill_wgmma_kernel<T, kDim><<<grid, kThreads, kBytes, stream>>>(p, x);
+}
+template <typename T>
+void launch_dim(const PagedProblem& p, const PagedOperands& x, cudaStream_t stream) {
+  if (p.dim <= 64) return launch<T, 64>(p, x, stream);
+  if (p.dim <= 128) return launch<T, 128>(p, x, stream);
+  launch<T, 256>(p, x, stream);
+}
+
+void launch_bf16(const PagedProblem& p, const PagedOperands& x, cudaStream_t stream);
+void launch_e4m3(const PagedProblem& p, const PagedOperands& x, cudaStream_t stream);
+void launch_e5m2(const PagedProblem& p, const PagedOperands& x, cudaStream_t stream);
+
+}  // namespace octet::cuda::prefill
