@@ -9,6 +9,8 @@
 namespace octet {
 namespace {
 
+constexpr int64_t kMaxBlocks = 1 << 28;  // of a group: nodes of all groups are counted in 32 bits
+
 int64_t blocks_of(int64_t tokens, int64_t block_size) { return (tokens + block_size - 1) / block_size; }
 
 void validate(const BlockManagerOptions& options) {
@@ -17,9 +19,10 @@ void validate(const BlockManagerOptions& options) {
   check(options.block_size >= 1, ErrorCode::kInvalidArgument, "block manager: block_size is {} (want >= 1)",
         options.block_size);
   for (const CacheGroup& group : options.groups)
-    check(group.blocks >= 1 && group.window >= 0, ErrorCode::kInvalidArgument,
-          "block manager: a cache group has {} blocks and window {} (want >= 1 and >= 0): give the cache more memory",
-          group.blocks, group.window);
+    check(group.blocks >= 1 && group.blocks <= kMaxBlocks && group.window >= 0, ErrorCode::kInvalidArgument,
+          "block manager: a cache group has {} blocks (want 1..{}: give the cache more or less memory) and window {} "
+          "(want >= 0)",
+          group.blocks, kMaxBlocks, group.window);
 }
 
 }  // namespace
@@ -33,7 +36,7 @@ BlockManager::BlockManager(BlockManagerOptions options) : options_(std::move(opt
     pool.blocks.resize(count);
     pool.free.reserve(count);
     pool.deferred.reserve(count);
-    for (int32_t b = group.blocks - 1; b >= 0; --b) pool.free.push_back(b);
+    for (int64_t b = group.blocks - 1; b >= 0; --b) pool.free.push_back(static_cast<int32_t>(b));
     pool.stats.free = group.blocks;
     total += count;
   }

@@ -108,6 +108,8 @@ struct ScheduledSequence {
   std::array<int64_t, kMaxCacheGroups> changed = {};  // table entries from here on differ from this slot's last plan
 };
 
+// What it names (tables, tokens) is to be read before the next call that may end a sequence: cancel(), commit(),
+// schedule(), fail_running().
 struct StepPlan {
   int64_t step = 0;                          // 1, 2, ...
   std::vector<ScheduledSequence> sequences;  // single tokens (decodes) first, then longer chunks
@@ -232,6 +234,7 @@ class Scheduler {
   void admit_batch(Flight& flight);
   bool try_admit(int32_t record, Flight& flight);
   bool reserve(Sequence& s);
+  Blocks free_for_prompts(const Flight& flight) const;
   bool fits_now(const Sequence& s, const Flight& flight) const;
   void promise(const Sequence& s, Flight& flight) const;
   void open_table(Sequence& s);
@@ -258,6 +261,8 @@ class Scheduler {
   int64_t batch_size_ = 0;        // static policies: sequences the present batch began with
   bool batch_prefilled_ = false;  // static policies
   bool may_preempt_ = false;
+  SequenceId blocked_ = -1;   // kMaxUtilization: the first waiting sequence, when it did not fit,
+  Blocks blocked_free_ = {};  // and what was free then
   std::vector<FinishedSequence> finished_, reported_;
   std::array<Flight, kMaxInFlight + 1> flights_;
   int64_t planned_step_ = 0, committed_step_ = 0;

@@ -187,8 +187,18 @@ bool Scheduler::try_admit(int32_t record, Flight& flight) {
     if (!reserve(s)) return false;
     open_table(s);
   } else {
+    const Blocks free = free_for_prompts(flight);
+    const auto nothing_came_free = [&] {
+      for (size_t g = 0; g < free.size(); ++g)
+        if (free[g] > blocked_free_[g]) return false;
+      return true;
+    };
+    if (s.id == blocked_ && nothing_came_free()) return false;  // matching a long prompt in every step is too dear
+    blocked_ = -1;
     open_table(s);
     if (!fits_now(s, flight)) {
+      blocked_ = s.id;
+      blocked_free_ = free;
       blocks_.free(s.table);
       s.table = -1;
       s.computed = 0;
@@ -221,15 +231,24 @@ void Scheduler::promise(const Sequence& s, Flight& flight) const {
   }
 }
 
-// kMaxUtilization: its whole prompt fits beside what is promised to other prompts and a block for every running
-// sequence, so that it is not preempted at once.
-bool Scheduler::fits_now(const Sequence& s, const Flight& flight) const {
+// What is not promised to other prompts, less a block for every running sequence, so that what is admitted is not
+// preempted at once.
+Scheduler::Blocks Scheduler::free_for_prompts(const Flight& flight) const {
+  Blocks free = {};
   for (int g = 0; g < blocks_.groups(); ++g) {
     const BlockStats& stats = blocks_.stats(g);
-    const int64_t free = stats.free + stats.cached + stats.deferred - flight.promised[static_cast<size_t>(g)] -
-                         static_cast<int64_t>(running_.size());
+    free[static_cast<size_t>(g)] = stats.free + stats.cached + stats.deferred -
+                                   flight.promised[static_cast<size_t>(g)] - static_cast<int64_t>(running_.size());
+  }
+  return free;
+}
+
+// kMaxUtilization: the whole prompt.
+bool Scheduler::fits_now(const Sequence& s, const Flight& flight) const {
+  const Blocks free = free_for_prompts(flight);
+  for (int g = 0; g < blocks_.groups(); ++g) {
     const int64_t want = blocks_.peak_blocks(g, s.computed + remaining(s), blocks_.options().block_size);
-    if (want - blocks_.held(s.table, g) > free) return false;
+    if (want - blocks_.held(s.table, g) > free[static_cast<size_t>(g)]) return false;
   }
   return true;
 }
@@ -328,6 +347,8 @@ void Scheduler::verify() const {
       slot_used[static_cast<size_t>(s.slot)] = true;
     }
     for (size_t g = 0; g < reserved.size(); ++g) reserved[g] += s.slot >= 0 ? s.own[g] + s.shared[g] : 0;
+    check(holds || s.state == State::kEnded || s.state == State::kUnused || s.computed == 0, ErrorCode::kInternal,
+          "verify: sequence {} does not run and has computed {} tokens", s.id, s.computed);
     if (s.state == State::kSibling)
       check(std::ranges::count(at(s.leader).siblings, record) == 1, ErrorCode::kInternal,
             "verify: sequence {} is not a sibling of {}", s.id, at(s.leader).id);
@@ -347,6 +368,12 @@ void Scheduler::verify() const {
   for (size_t g = 0; g < static_cast<size_t>(blocks_.groups()); ++g)
     check(reserved_[g] <= blocks_.options().groups[g].blocks, ErrorCode::kInternal,
           "verify: {} blocks of group {} reserved", reserved_[g], g);
+  if (options_.policy == SchedulePolicy::kNeverEvict)
+    for (int g = 0; g < blocks_.groups(); ++g)
+      check(blocks_.options().groups[static_cast<size_t>(g)].window > 0 ||
+                blocks_.stats(g).used <= reserved_[static_cast<size_t>(g)],
+            ErrorCode::kInternal, "verify: {} blocks of group {} used, {} reserved", blocks_.stats(g).used, g,
+            reserved_[static_cast<size_t>(g)]);
 }
 
 }  // namespace octet

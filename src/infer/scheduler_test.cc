@@ -181,6 +181,41 @@ TEST(Scheduler, PreemptionChangesNoToken) {
   }
 }
 
+TEST(Scheduler, PreemptsNoMoreThanIsNeeded) {
+  FakeEngine engine(options(), full(16), 1);
+  engine.keep_history = true;
+  for (uint64_t i = 0; i < 4; ++i) engine.submit(request(i, 8, 30));
+  expect_clean_end(engine);
+  EXPECT_GT(engine.preempted, 1);
+  for (const StepPlan& plan : engine.history) EXPECT_LE(plan.preempted.size(), 1u) << "step " << plan.step;
+}
+
+TEST(Scheduler, DeviceErrorLosesNoPreemptedSequence) {
+  int64_t errors = 0;
+  for (int64_t k = 1; k <= 10; ++k) {  // right after the k-th preemption, its sample still in flight
+    FakeEngine engine(options(), full(22), 2);
+    for (uint64_t i = 0; i < 12; ++i) engine.submit(request(i, 12, 50));
+    while (engine.scheduler().has_work() && engine.preempted < k) engine.turn();
+    engine.device_error();
+    for (const auto& [id, reason] : engine.ended) errors += reason == EndReason::kFailed;
+    expect_clean_end(engine);
+  }
+  EXPECT_GT(errors, 10);
+}
+
+TEST(Scheduler, SharedBlocksStayReservedWhileOneOfTheFamilyRuns) {
+  FakeEngine engine(options(SchedulePolicy::kNeverEvict), full(13));
+  FakeRequest two = request(1, 33, 8);  // 8 blocks together and 2 each
+  two.params.n = 2;
+  engine.submit(two);
+  for (int i = 0; i < 4; ++i) engine.turn();
+  EXPECT_TRUE(engine.scheduler().cancel(1));
+  engine.submit(request(2, 13, 3));  // 4 blocks, and 3 are left
+  engine.turn();
+  EXPECT_EQ(engine.scheduler().stats().running, 1);
+  expect_clean_end(engine);
+}
+
 TEST(Scheduler, PrefixHitsChangeNoToken) {
   Philox random(4);
   const std::vector<int32_t> system = random_prompt(random, 40);
@@ -231,8 +266,11 @@ TEST(Scheduler, DecodesGoFirstAndPromptsFillTheBudgetInWholeBlocks) {
   engine.keep_history = true;
   engine.submit(request(1, 4, 30));
   engine.turn();
-  engine.submit(request(2, 100, 4));
+  FakeRequest large = request(2, 100, 4);
+  large.params.priority = 1;  // it comes first, and still leaves the decode its token
+  engine.submit(large);
   expect_clean_end(engine);
+  for (size_t i = 1; i <= 4; ++i) EXPECT_EQ(engine.history.at(i).sequences[0].id, 1);
   const StepPlan& mixed = engine.history.at(1);
   ASSERT_EQ(mixed.sequences.size(), 2u);
   EXPECT_EQ(mixed.decodes, 1);
