@@ -24,7 +24,7 @@ Graph decoding_graph(const std::string& name, const ModelConfig& model, int64_t 
 
 Decoder::Decoder(const ModelConfig& model, const DecoderOptions& options) : model_(model) {
   max_length_ = options.max_length > 0 ? options.max_length : model.max_positions;
-  check(max_length_ <= model.max_positions || model.architecture == "llama", ErrorCode::kInvalidArgument,
+  check(model.length_limit() == 0 || max_length_ <= model.length_limit(), ErrorCode::kInvalidArgument,
         "length {} exceeds the model's {} positions", max_length_, model.max_positions);
   chunk_ = std::min(options.prefill_chunk, max_length_);
   int64_t blocks = (max_length_ + block_size_ - 1) / block_size_;

@@ -28,16 +28,10 @@ class Llama2cWeights : public WeightSource {
               sane(sizes.kv_heads) && sane(vocab) && sane(sizes.length) && sizes.layers < 4096,
           ErrorCode::kCorrupt, "{}: not a llama2.c model: sizes {} {} {} {} {} {} {}", path, sizes.dim,
           sizes.hidden_dim, sizes.layers, sizes.heads, sizes.kv_heads, sizes.vocab, sizes.length);
-    config_ = {.architecture = "llama",
-               .vocab_size = vocab,
-               .max_positions = sizes.length,
-               .hidden = sizes.dim,
-               .layers = sizes.layers,
-               .heads = sizes.heads,
-               .kv_heads = sizes.kv_heads,
-               .intermediate = sizes.hidden_dim};
-    config_.tie_embeddings = tied;
-    config_.bias = false;
+    config_ = model_family("llama");
+    config_.vocab_size = vocab, config_.max_positions = sizes.length, config_.hidden = sizes.dim;
+    config_.layers = sizes.layers, config_.heads = sizes.heads, config_.kv_heads = sizes.kv_heads;
+    config_.intermediate = sizes.hidden_dim, config_.tie_embeddings = tied;
     config_.norm_eps = 1e-5;
     config_.rope.interleaved = true;
     validate(config_);

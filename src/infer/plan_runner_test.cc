@@ -269,20 +269,15 @@ TEST_P(PlanRunnerGoldens, BiasesAndMasksForbidTokens) {
   EXPECT_NE(first({best.first, second.first}, true).first, second.first);
 }
 
-INSTANTIATE_TEST_SUITE_P(HuggingFace, PlanRunnerGoldens, testing::Values("gpt2", "llama_gqa_rope3"),
+INSTANTIATE_TEST_SUITE_P(HuggingFace, PlanRunnerGoldens,
+                         testing::Values("gpt2", "llama_gqa_rope3", "bloom", "mistral_swa", "gptj", "qwen3"),
                          [](const auto& info) { return std::string(info.param); });
 
 ModelConfig tiny_model() {
-  return {.architecture = "llama",
-          .vocab_size = 96,
-          .max_positions = 64,
-          .hidden = 64,
-          .layers = 2,
-          .heads = 4,
-          .kv_heads = 2,
-          .intermediate = 128,
-          .tie_embeddings = false,
-          .bias = false};
+  ModelConfig config = model_family("llama");
+  config.vocab_size = 96, config.max_positions = 64, config.hidden = 64, config.layers = 2;
+  config.heads = 4, config.kv_heads = 2, config.intermediate = 128;
+  return config;
 }
 
 TEST(PlanRunner, EveryRecipeServes) {

@@ -69,7 +69,7 @@ class ProgramBuilder {
     const bool cuda = o.target.device == Device::kCuda;
     RunnerLimits& limits = out_.limits;
     limits.context = o.context > 0 ? o.context : model_.max_positions;
-    check(limits.context <= model_.max_positions || model_.architecture == "llama", ErrorCode::kInvalidArgument,
+    check(model_.length_limit() == 0 || limits.context <= model_.length_limit(), ErrorCode::kInvalidArgument,
           "context: {} tokens exceed the model's {} positions", limits.context, model_.max_positions);
     check(o.max_sequences > 0 && o.max_step_tokens > 0 && o.context >= 0 && o.block_size >= 0 && o.max_entries > 0,
           ErrorCode::kInvalidArgument,

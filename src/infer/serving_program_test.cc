@@ -15,11 +15,10 @@ TEST(ServingProgram, BucketsCostAThirdOfPaddingAtMost) {
 }
 
 ModelConfig model() {
-  ModelConfig config{.architecture = "llama", .vocab_size = 128, .max_positions = 256, .hidden = 64, .layers = 2};
-  config.heads = 4;
+  ModelConfig config = model_family("llama");
+  config.vocab_size = 128, config.max_positions = 256, config.hidden = 64, config.layers = 2, config.heads = 4;
   config.kv_heads = 2;  // 32 wide: a block of 16 tokens is 16 x (32 + 32) x 2 layers x 4 bytes = 8192
   config.intermediate = 128;
-  config.tie_embeddings = config.bias = false;
   return config;
 }
 

@@ -51,6 +51,19 @@ Shape tensor_shape(const CheckpointTensor& tensor, const ParamShapes& params) {
   return shape;
 }
 
+// Where the rows of parameter i lie in a tensor of `elements` (as [out, in]): fn(offset in the tensor, offset in the
+// parameter, elements) for every group.
+template <typename Fn>
+void for_each_piece(const CheckpointTensor& tensor, int64_t elements, size_t i, const Fn& fn) {
+  int64_t group_rows = 0, before = 0;
+  for (size_t p = 0; p < tensor.rows.size(); ++p) {
+    if (p == i) before = group_rows;
+    group_rows += tensor.rows[p];
+  }
+  int64_t width = elements / (group_rows * tensor.groups), piece = tensor.rows[i] * width;
+  for (int64_t g = 0; g < tensor.groups; ++g) fn((g * group_rows + before) * width, g * piece, piece);
+}
+
 std::string find_tensor(const TensorSource& tensors, const ModelConfig& config, const std::string& name) {
   if (tensors.find_type(name) != nullptr) return name;
   size_t dot = name.find('.');  // folders written without the "transformer." / "model." prefix
@@ -154,9 +167,8 @@ std::unique_ptr<WeightSource> open_weights(const std::string& path) {
 std::vector<float> read_parameter(const TensorSource& tensors, const ModelConfig& config, const std::string& param,
                                   const Shape& shape, const std::string& name_prefix) {
   for (const CheckpointTensor& tensor : checkpoint_tensors(config)) {
-    int64_t offset = 0;
-    for (const std::string& name : tensor.params) {
-      if (name == param) {
+    for (size_t i = 0; i < tensor.params.size(); ++i) {
+      if (tensor.params[i] == param) {
         std::string found = name_prefix.empty() ? find_tensor(tensors, config, tensor.name) : name_prefix + tensor.name;
         TensorView view = tensors.read(found);
         int64_t count = view.type.shape.elements();
@@ -164,14 +176,14 @@ std::vector<float> read_parameter(const TensorSource& tensors, const ModelConfig
         convert(view.type.dtype, view.bytes.data(), DType::kF32, all.data(), count);
         if (tensor.transposed) all = transposed(all, view.type.shape[0], view.type.shape[1]);
         if (tensor.params.size() == 1) return all;
-        // Stacked along the output dimension; the parts of the known families are equal (GPT-2's q, k, v).
-        int64_t part = count / static_cast<int64_t>(tensor.params.size());
-        check(part == shape.elements(), ErrorCode::kCorrupt, "{}: part of {} elements, parameter {} has {}",
-              tensor.name, part, param, shape.elements());
-        auto begin = all.begin() + static_cast<ptrdiff_t>(offset * part);
-        return {begin, begin + static_cast<ptrdiff_t>(part)};
+        std::vector<float> values(static_cast<size_t>(shape.elements()));
+        for_each_piece(tensor, count, i, [&](int64_t at, int64_t of_param, int64_t elements) {
+          check(at + elements <= count && of_param + elements <= shape.elements(), ErrorCode::kCorrupt,
+                "{}: {} elements do not hold {} of parameter {}", tensor.name, count, shape.elements(), param);
+          std::copy_n(all.begin() + at, elements, values.begin() + of_param);
+        });
+        return values;
       }
-      ++offset;
     }
   }
   fail(ErrorCode::kInternal, "no checkpoint tensor holds parameter {}", param);
@@ -263,20 +275,28 @@ void save_weights(Executor& executor, const ModelConfig& config, const SpecialTo
   SafetensorsFolderWriter writer(folder, types, {{"format", "pt"}}, max_shard_bytes);
   for (const NamedType& entry : writer.tensors()) {
     const CheckpointTensor& tensor = tensors.at(entry.name);
-    std::vector<float> stacked;  // of transposed tensors only
-    for (const std::string& param : tensor.params) {
-      const LogicalState state = find_logical_state(executor.program(), param);
-      if (!tensor.transposed) {
+    const bool in_order = !tensor.transposed && tensor.groups == 1;
+    int64_t count = entry.type.shape.elements();
+    std::vector<float> whole(in_order ? 0 : static_cast<size_t>(count));
+    for (size_t i = 0; i < tensor.params.size(); ++i) {
+      const LogicalState state = find_logical_state(executor.program(), tensor.params[i]);
+      if (in_order) {
         write_in_pieces(executor, state, dtype, entry.name, writer);
         continue;
       }
       std::vector<float> values = read_param(executor, state);
-      stacked.insert(stacked.end(), values.begin(), values.end());
+      if (tensor.params.size() == 1) {
+        whole = std::move(values);
+        continue;
+      }
+      for_each_piece(tensor, count, i, [&](int64_t at, int64_t of_param, int64_t elements) {
+        std::copy_n(values.begin() + of_param, elements, whole.begin() + at);
+      });
     }
-    if (!tensor.transposed) continue;
-    stacked = transposed(stacked, entry.type.shape[1], entry.type.shape[0]);
+    if (in_order) continue;
+    if (tensor.transposed) whole = transposed(whole, entry.type.shape[1], entry.type.shape[0]);
     std::vector<std::byte> out(static_cast<size_t>(entry.type.bytes()));
-    convert(DType::kF32, stacked.data(), dtype, out.data(), static_cast<int64_t>(stacked.size()));
+    convert(DType::kF32, whole.data(), dtype, out.data(), count);
     writer.write(entry.name, out);
   }
   writer.finish();

@@ -144,6 +144,10 @@ Builder::AttentionResult Builder::attention(Value q, Value k, Value v, Value seg
                  {"window", options.window},
                  {"max_length", options.max_length},
                  {"equal_length", options.equal_length}};
+  if (options.alibi > 0) {
+    attrs.set("alibi", options.alibi);
+    attrs.set("alibi_scale", options.alibi_scale);
+  }
   std::vector<Value> inputs = {q, k, v, segments};
   if (options.dropout > 0) {
     inputs.push_back(rng());

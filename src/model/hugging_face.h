@@ -1,7 +1,8 @@
 // Hugging Face folders: config.json to and from ModelConfig, and which checkpoint tensor holds which parameters.
 //
-// A checkpoint tensor holds one parameter or several stacked along their output dimension (GPT-2's c_attn = q, k, v),
-// possibly stored transposed ([in, out], GPT-2's Conv1D). Parameters here are always [out, in].
+// A checkpoint tensor holds one parameter or several along their output dimension: stacked (GPT-2's c_attn = q, k, v)
+// or in groups (GPT-NeoX: q, k, v of head 0, then of head 1), possibly stored transposed ([in, out], GPT-2's Conv1D).
+// Parameters here are always [out, in].
 #pragma once
 
 #include <string>
@@ -14,7 +15,9 @@ namespace octet {
 struct CheckpointTensor {
   std::string name;                 // "transformer.h.0.attn.c_attn.weight"
   bool transposed = false;          // stored [in, out]
-  std::vector<std::string> params;  // stacked along the output (first) dimension, in this order
+  std::vector<std::string> params;  // along the output (first) dimension, in this order
+  int64_t groups = 1;               // that often some rows of each parameter
+  std::vector<int64_t> rows = {};   // of each parameter in a group; empty with one parameter
 };
 
 // Every parameter of the model appears in exactly one tensor.

@@ -1,10 +1,12 @@
 #include "model/hugging_face.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <set>
 
 #include "base/error.h"
+#include "ir/text.h"
 
 namespace octet {
 namespace {
@@ -29,60 +31,74 @@ std::set<std::string> params_of(const ModelConfig& config) {
 }
 
 ModelConfig small(const std::string& architecture) {
-  ModelConfig config{.architecture = architecture,
-                     .vocab_size = 40,
-                     .max_positions = 16,
-                     .hidden = 16,
-                     .layers = 2,
-                     .heads = 4,
-                     .intermediate = 24};
-  config.bias = architecture == "gpt2";
-  config.tie_embeddings = config.bias;
+  ModelConfig config = model_family(architecture);
+  config.vocab_size = 40, config.max_positions = 16, config.hidden = 16, config.layers = 2, config.heads = 4;
+  config.intermediate = architecture == "bloom" ? 0 : 24;
   return config;
 }
 
-// Each parameter of each variant stands in exactly one tensor of the checkpoint.
-TEST(HuggingFaceNames, CoverEveryParameterOnce) {
-  for (const char* architecture : {"gpt2", "llama"})
-    for (bool tied : {true, false})
-      for (bool bias : {true, false}) {
-        ModelConfig config = small(architecture);
-        config.tie_embeddings = tied;
-        config.bias = bias && config.architecture == "gpt2";
-        std::multiset<std::string> held;
-        for (const CheckpointTensor& tensor : checkpoint_tensors(config))
-          held.insert(tensor.params.begin(), tensor.params.end());
-        std::set<std::string> wanted = params_of(config);
-        EXPECT_EQ(held, std::multiset<std::string>(wanted.begin(), wanted.end())) << architecture << tied << bias;
-      }
+// Every family as it usually is, and with what its config.json can say otherwise.
+std::vector<ModelConfig> variants() {
+  std::vector<ModelConfig> list;
+  for (const std::string& architecture : architectures()) list.push_back(small(architecture));
+  const auto add = [&](const char* architecture, auto change) { change(list.emplace_back(small(architecture))); };
+  add("gpt2", [](ModelConfig& c) { c.bias = Biases::all(false), c.dropout = 0.25, c.tie_embeddings = false; });
+  add("gpt_bigcode", [](ModelConfig& c) { c.kv_heads = 0; });
+  add("gptj", [](ModelConfig& c) { c.rope.rotary_dim = 2; });
+  add("gpt_neox", [](ModelConfig& c) { c.residual = Residual::kSequential, c.bias.qkv = c.bias.out = false; });
+  add("gpt_neox", [](ModelConfig& c) { c.rope.rotary_dim = 2; });
+  add("opt", [](ModelConfig& c) { c.bias.qkv = c.bias.out = c.bias.mlp = false; });
+  add("falcon", [](ModelConfig& c) { c.residual = Residual::kParallel, c.kv_heads = 2; });
+  add("falcon", [](ModelConfig& c) { c.kv_heads = 2; });
+  add("falcon", [](ModelConfig& c) {
+    c.residual = Residual::kSequential, c.kv_heads = 4, c.bias = {};
+    c.positions = Positions::kAlibi, c.alibi_scale = 0.5;
+  });
+  add("falcon", [](ModelConfig& c) { c.positions = Positions::kAlibi, c.alibi_scale = 1; });
+  add("mpt", [](ModelConfig& c) { c.positions = Positions::kLearned, c.attention_scale = 0.25; });
+  add("phi", [](ModelConfig& c) { c.rope.rotary_dim = 2, c.kv_heads = 2; });
+  add("llama", [](ModelConfig& c) {
+    c.kv_heads = 2, c.tie_embeddings = true, c.bias.qkv = c.bias.out = c.bias.mlp = true;
+    c.rope = {.theta = 5e5, .scaling = "llama3", .factor = 8, .original_max_positions = 32};
+  });
+  add("llama", [](ModelConfig& c) { c.rope.scaling = "linear", c.rope.factor = 4, c.head_dim = 6; });
+  add("mistral", [](ModelConfig& c) { c.window = 5; });
+  add("qwen3", [](ModelConfig& c) { c.head_dim = 6, c.bias.qkv = c.bias.out = true; });
+  add("gemma", [](ModelConfig& c) { c.kv_heads = 1, c.activation = Activation::kGelu; });
+  add("glm", [](ModelConfig& c) { c.rope.rotary_dim = 2, c.kv_heads = 2; });
+  return list;
 }
 
+// Each parameter of each variant stands in exactly one tensor of the checkpoint, with as many rows as it has.
+TEST(HuggingFaceNames, CoverEveryParameterOnce) {
+  for (const ModelConfig& config : variants()) {
+    std::multiset<std::string> held;
+    for (const CheckpointTensor& tensor : checkpoint_tensors(config)) {
+      held.insert(tensor.params.begin(), tensor.params.end());
+      EXPECT_TRUE(tensor.params.size() == 1 || tensor.rows.size() == tensor.params.size()) << tensor.name;
+      EXPECT_EQ(canonical_tensor_name(config, tensor.name), tensor.name);
+    }
+    std::set<std::string> wanted = params_of(config);
+    EXPECT_EQ(held, std::multiset<std::string>(wanted.begin(), wanted.end())) << config.architecture;
+  }
+}
+
+// The graph of a config that went through config.json is the graph of the config itself.
 TEST(HuggingFaceConfig, RoundTrips) {
-  ModelConfig gpt2 = small("gpt2");
-  gpt2.bias = false;
-  gpt2.dropout = 0.25;
-  ModelConfig llama = small("llama");
-  llama.kv_heads = 2;
-  llama.rope = {.theta = 5e5,
-                .scaling = "llama3",
-                .factor = 8,
-                .low_freq_factor = 1,
-                .high_freq_factor = 4,
-                .original_max_positions = 32};
-  for (const ModelConfig& config : {gpt2, llama}) {
+  const auto graph_text = [](const ModelConfig& config) {
+    Graph graph;
+    Builder builder(graph);
+    build_logits(builder, config, {.tokens = 2, .max_segments = 1, .max_length = 2, .training = true});
+    return print(graph);
+  };
+  for (const ModelConfig& config : variants()) {
     std::string text = to_hugging_face_config(config, {.bos = 1, .eos = 2}, "float32");
     ModelConfig back = parse_hugging_face_config(text, "config.json");
     EXPECT_EQ(back.architecture, config.architecture);
-    EXPECT_EQ(back.hidden, config.hidden);
-    EXPECT_EQ(back.kv_head_count(), config.kv_head_count());
-    EXPECT_EQ(back.intermediate_size(), config.intermediate_size());
-    EXPECT_EQ(back.bias, config.bias);
-    EXPECT_EQ(back.tie_embeddings, config.tie_embeddings);
-    EXPECT_EQ(back.dropout, config.dropout);
-    EXPECT_EQ(back.rope.scaling, config.rope.scaling);
-    EXPECT_EQ(back.rope.theta, config.rope.theta);
-    EXPECT_EQ(back.rope.original_max_positions,
-              config.architecture == "llama" ? 32 : RopeOptions{}.original_max_positions);
+    EXPECT_EQ(back.dropout, config.dropout) << text;
+    EXPECT_EQ(back.init_std, config.init_std);
+    EXPECT_EQ(back.length_limit(), config.length_limit());
+    EXPECT_EQ(graph_text(back), graph_text(config)) << text;
     EXPECT_EQ(parse_special_tokens(text).eos, 2);
   }
 }
@@ -95,12 +111,49 @@ TEST(HuggingFaceConfig, RefusesWhatItCannotRunAndNamesIt) {
   std::string gpt2 =
       R"({"model_type": "gpt2", "vocab_size": 8, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": )";
   EXPECT_NE(message_of(gpt2 + "3}").find("does not divide"), std::string::npos);
-  EXPECT_NE(message_of(gpt2 + R"(2, "activation_function": "relu"})").find("relu"), std::string::npos);
+  EXPECT_NE(message_of(gpt2 + R"(2, "activation_function": "selu"})").find("selu"), std::string::npos);
   EXPECT_EQ(message_of(gpt2 + "2}"), "accepted");
   std::string llama = R"({"model_type": "llama", "vocab_size": 8, "hidden_size": 8, "num_hidden_layers": 1,
     "num_attention_heads": 2, "intermediate_size": 8, "rope_scaling": {"rope_type": )";
   EXPECT_NE(message_of(llama + R"("yarn"}})").find("yarn"), std::string::npos);
   EXPECT_EQ(message_of(llama + R"("linear", "factor": 2}})"), "accepted");
+}
+
+// What a family's files may ask for beyond what Octet runs: the message names the field.
+TEST(HuggingFaceConfig, NamesTheFieldItRefuses) {
+  struct Refused {
+    const char *architecture, *field, *value;
+  };
+  for (const Refused& row :
+       std::initializer_list<Refused>{{"gpt2", "scale_attn_by_inverse_layer_idx", "true"},
+                                      {"gpt_bigcode", "scale_attn_weights", "false"},
+                                      {"gptj", "activation_function", "\"selu\""},
+                                      {"gpt_neox", "hidden_act", "\"tanh\""},
+                                      {"opt", "do_layer_norm_before", "false"},
+                                      {"opt", "word_embed_proj_dim", "8"},
+                                      {"bloom", "apply_residual_connection_post_layernorm", "true"},
+                                      {"falcon", "rope_parameters", "{\"rope_type\": \"yarn\"}"},
+                                      {"mpt", "logit_scale", "0.5"},
+                                      {"mpt", "attn_config", "{\"clip_qkv\": 6}"},
+                                      {"mpt", "attn_config", "{\"attn_type\": \"x\"}"},
+                                      {"phi", "qk_layernorm", "true"},
+                                      {"qwen2", "use_sliding_window", "true"},
+                                      {"gemma", "use_bidirectional_attention", "true"},
+                                      {"glm", "rope_parameters", "{\"rope_type\": \"dynamic\"}"}}) {
+    std::string text = to_hugging_face_config(small(row.architecture), {}, "float32");
+    text.resize(text.rfind('}'));
+    text += fmt::format(", \"{}\": {}}}", row.field, row.value);  // the later of two equal keys counts
+    std::string message = message_of(text);
+    std::string field = row.field == std::string_view("rope_parameters") ? "rope_type" : row.field;
+    EXPECT_NE(message.find(field), std::string::npos) << row.architecture << " " << row.field << ": " << message;
+    EXPECT_NE(message.find("not supported"), std::string::npos) << message;
+  }
+}
+
+TEST(Families, AreKnownByTheirNames) {
+  for (const std::string& architecture : architectures())
+    EXPECT_EQ(model_family(architecture).architecture, architecture);
+  EXPECT_THROW(model_family("lama"), Error);
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 #include "model/model.h"
 
-#include <fmt/ranges.h>
-
 #include "base/error.h"
 #include "model/families.h"
 
@@ -10,26 +8,27 @@ namespace {
 
 constexpr int64_t kMaxLayers = 10'000;  // ten times any known model: a damaged config must not be compiled for hours
 
-struct Family {
-  const char* name;
-  Value (*logits)(Builder&, const ModelConfig&, const BatchShape&);
-};
-constexpr Family kFamilies[] = {{"gpt2", gpt2_logits}, {"llama", llama_logits}};
-
-const Family& find_family(const std::string& name) {
-  std::vector<std::string> names;
-  for (const Family& family : kFamilies) {
-    if (name == family.name) return family;
-    names.push_back(family.name);
+// Hidden states after the last norm, and the head on them.
+Value decoder_logits(Builder& b, const ModelConfig& c, const BatchShape& shape) {
+  double p = shape.training ? c.dropout : 0.0;
+  Value positions = b.positions(shape.tokens), segments = b.segments(shape.max_segments), table;
+  Value x = embed_tokens(b, positions, table, c, shape);
+  for (int64_t i = 0; i < c.layers; ++i) {
+    auto layer = b.layer(static_cast<int>(i));
+    Value normed = norm(b, x, "norm1", c);
+    Value mixed = b.dropout(attention_block(b, normed, positions, segments, c, shape), p);
+    if (c.residual == Residual::kSequential) x = b.add(x, mixed);
+    if (c.residual != Residual::kParallelShared) normed = norm(b, x, "norm2", c);
+    Value inner = b.dropout(mlp_block(b, normed, c), p);
+    x = c.residual == Residual::kSequential ? b.add(x, inner) : b.add(x, b.add(mixed, inner));
   }
-  fail(ErrorCode::kUnsupported, "model.architecture: '{}' is not one of {} (nearest: {})", name, fmt::join(names, ", "),
-       nearest_name(name, names));
+  return output_head(b, norm(b, x, "norm", c), table, c);
 }
 
 }  // namespace
 
 void validate(const ModelConfig& c) {
-  find_family(c.architecture);
+  model_family(c.architecture);
   auto positive = [](const char* field, int64_t value) {
     check(value > 0, ErrorCode::kInvalidArgument, "model.{}: {} (want a positive number)", field, value);
   };
@@ -44,26 +43,14 @@ void validate(const ModelConfig& c) {
         "model.heads: {} does not divide model.hidden {}; set model.head_dim or change one of them", c.heads, c.hidden);
   check(c.kv_heads >= 0 && c.heads % c.kv_head_count() == 0, ErrorCode::kInvalidArgument,
         "model.kv_heads: {} does not divide model.heads {}", c.kv_heads, c.heads);
-  check(c.architecture != "llama" || c.head_size() % 2 == 0, ErrorCode::kInvalidArgument,
-        "model.head_dim: {} is odd; rotary positions need an even one", c.head_size());
+  int64_t rotary = c.rope.rotary_dim > 0 ? c.rope.rotary_dim : c.head_size();
+  check(c.positions != Positions::kRotary || (rotary % 2 == 0 && rotary <= c.head_size()), ErrorCode::kInvalidArgument,
+        "model.head_dim: rotary positions turn {} of {} (want an even number of them)", rotary, c.head_size());
+  check(c.positions != Positions::kAlibi || c.alibi > 0, ErrorCode::kInvalidArgument, "model.alibi: {} (want > 0)",
+        c.alibi);
+  check(c.window >= 0, ErrorCode::kInvalidArgument, "model.window: {} (want >= 0; 0 = unlimited)", c.window);
   check(c.dropout >= 0 && c.dropout < 1, ErrorCode::kInvalidArgument, "model.dropout: {} (want 0 <= p < 1)", c.dropout);
   check(c.norm_eps > 0, ErrorCode::kInvalidArgument, "model.norm_eps: {} (want > 0)", c.norm_eps);
-}
-
-AttentionOptions attention_options(const ModelConfig& config, const BatchShape& shape) {
-  return {.heads = config.heads,
-          .kv_heads = config.kv_head_count(),
-          .head_dim = config.head_size(),
-          .max_length = shape.max_length,
-          .equal_length = shape.equal_length,
-          .dropout = shape.training ? config.dropout : 0.0};
-}
-
-Value output_head(Builder& b, Value hidden, Value table, const ModelConfig& config) {
-  if (!config.tie_embeddings)
-    table =
-        b.param("head.weight", {config.vocab_size, config.hidden}, {.std = config.init_std, .split = Split::kVocab});
-  return b.head(hidden, table, "head");
 }
 
 Value build_logits(Builder& b, const ModelConfig& config, const BatchShape& shape) {
@@ -71,10 +58,10 @@ Value build_logits(Builder& b, const ModelConfig& config, const BatchShape& shap
   check(shape.tokens > 0 && shape.max_segments > 0 && shape.max_length > 0, ErrorCode::kInvalidArgument,
         "batch: tokens {}, sequences {}, longest {} (all must be positive)", shape.tokens, shape.max_segments,
         shape.max_length);
-  check(shape.max_length <= config.max_positions || config.architecture == "llama", ErrorCode::kInvalidArgument,
+  check(config.length_limit() == 0 || shape.max_length <= config.length_limit(), ErrorCode::kInvalidArgument,
         "sequence length {} exceeds model.max_positions {}: shorten data.sequence_length or raise model.max_positions",
         shape.max_length, config.max_positions);
-  return find_family(config.architecture).logits(b, config, shape);
+  return decoder_logits(b, config, shape);
 }
 
 void build_loss(Builder& b, const ModelConfig& config, const BatchShape& shape) {

@@ -1,4 +1,4 @@
-// Model definitions: one function per family against ir/builder.h, sizes from a config.
+// Model definitions against ir/builder.h: one decoder whose pieces a config chooses.
 //
 // No rank, device, dtype, recompute flag or cache may appear in this folder; a test checks what it includes.
 #pragma once
@@ -10,8 +10,26 @@
 
 namespace octet {
 
+enum class Norm { kLayer, kRms };
+enum class Activation { kGeluTanh, kGelu, kRelu, kSilu };
+enum class Positions { kLearned, kRotary, kAlibi };
+enum class Residual {
+  kSequential,      // x += attention(norm1(x)); x += mlp(norm2(x))
+  kParallel,        // x += attention(norm1(x)) + mlp(norm2(x))
+  kParallelShared,  // x += attention(norm1(x)) + mlp(norm1(x))
+};
+
+// Which linears and norms have a bias; RMS norms never do.
+struct Biases {
+  bool qkv = true, out = true, mlp = true, norm = true, head = false;
+  static Biases all(bool on) { return {on, on, on, on, false}; }
+  bool operator==(const Biases&) const = default;
+};
+
+// Sizes, and the facts that tell one family of decoders from another. Defaults are GPT-2's; model_family() gives those
+// of a family.
 struct ModelConfig {
-  std::string architecture = "gpt2";  // gpt2 | llama
+  std::string architecture = "gpt2";  // names of the family's checkpoints: architectures() lists them
   int64_t vocab_size = 50257;
   int64_t max_positions = 1024;
   int64_t hidden = 768;
@@ -19,21 +37,42 @@ struct ModelConfig {
   int64_t heads = 12;
   int64_t kv_heads = 0;      // 0 = heads
   int64_t head_dim = 0;      // 0 = hidden / heads
-  int64_t intermediate = 0;  // 0 = 4 * hidden (gpt2), required for llama
+  int64_t intermediate = 0;  // 0 = 4 * hidden
   double norm_eps = 1e-5;
   bool tie_embeddings = true;
-  bool bias = true;    // linears and layer norms of gpt2
+  Biases bias = {};
   double dropout = 0;  // embedding, attention probabilities, residual branches
   double init_std = 0.02;
-  RopeOptions rope = {};  // llama: theta and scaling (heads and head_dim are filled in)
+  RopeOptions rope = {};  // of rotary positions (heads and head_dim are filled in)
+
+  Norm norm = Norm::kLayer;
+  bool norm_plus_one = false;  // weights of norms are kept minus 1
+  Residual residual = Residual::kSequential;
+  Activation activation = Activation::kGeluTanh;
+  bool gated = false;  // mlp: down(activation(gate(x)) up(x)), else down(activation(up(x)))
+  Positions positions = Positions::kLearned;
+  int64_t position_offset = 0;    // of learned positions: rows of the table in front of position 0
+  double alibi = 8;               // of ALiBi: the largest exponent of its slopes
+  double alibi_scale = 1;         // times its biases
+  double attention_scale = 0;     // 0 = 1 / sqrt(head size)
+  int64_t window = 0;             // > 0: a token sees itself and window - 1 before it
+  bool qk_norm = false;           // RMS norm of every head of q and k, before rotary positions
+  bool embed_norm = false;        // a norm behind the embedding
+  bool scale_embeddings = false;  // embeddings times sqrt(hidden)
 
   int64_t kv_head_count() const { return kv_heads > 0 ? kv_heads : heads; }
   int64_t head_size() const { return head_dim > 0 ? head_dim : hidden / heads; }
   int64_t intermediate_size() const { return intermediate > 0 ? intermediate : 4 * hidden; }
+  // The longest sequence the weights allow; 0 = any (rotary positions, ALiBi).
+  int64_t length_limit() const { return positions == Positions::kLearned ? max_positions : 0; }
 };
 
-// Throws kInvalidArgument naming the field: heads that do not divide, kv_heads that do not divide heads, odd
-// head_dim...
+// The facts of a family, sizes left at their defaults. Throws kUnsupported with the nearest name.
+ModelConfig model_family(const std::string& architecture);
+std::vector<std::string> architectures();
+
+// Throws kInvalidArgument naming the field: heads that do not divide, kv_heads that do not divide heads, an odd
+// rotary_dim...
 void validate(const ModelConfig& config);
 // "gpt2-124m", "gpt2-1558m", "llama2-7b", "gpt3-175b", ...: sizes people name.
 ModelConfig named_model(const std::string& name);

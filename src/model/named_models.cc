@@ -1,5 +1,6 @@
 // Sizes people name. Sources: GPT-2 (OpenAI 2019), GPT-3 (arXiv 2005.14165, table 2.1), the activation-recomputation
-// paper (arXiv 2205.05198, table 3), Llama 2 and 3 model cards.
+// paper (arXiv 2205.05198, table 3), Llama 2 and 3 model cards. Where GPT-3's table has heads that do not fill the
+// width (1.3b: 24 of 128 in 2048; 13b: 40 of 128 in 5140), the width and head size every later work took.
 #include <fmt/ranges.h>
 
 #include "base/error.h"
@@ -19,18 +20,10 @@ ModelConfig gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t vocab = 5
 
 ModelConfig llama(int64_t layers, int64_t hidden, int64_t heads, int64_t kv_heads, int64_t intermediate, int64_t vocab,
                   int64_t positions, double theta) {
-  ModelConfig config{.architecture = "llama",
-                     .vocab_size = vocab,
-                     .max_positions = positions,
-                     .hidden = hidden,
-                     .layers = layers,
-                     .heads = heads,
-                     .kv_heads = kv_heads,
-                     .intermediate = intermediate};
-  config.tie_embeddings = false;
-  config.bias = false;
-  config.rope.theta = theta;
-  return config;
+  ModelConfig c = model_family("llama");
+  c.layers = layers, c.hidden = hidden, c.heads = heads, c.kv_heads = kv_heads, c.intermediate = intermediate;
+  c.vocab_size = vocab, c.max_positions = positions, c.rope.theta = theta;
+  return c;
 }
 
 struct Named {
@@ -46,7 +39,13 @@ const std::vector<Named>& table() {
       {"gpt2-774m", gpt(36, 1280, 20)},
       {"gpt2-1558m", gpt(48, 1600, 25)},
       {"gpt3-125m", gpt(12, 768, 12, 51200, 2048)},
+      {"gpt3-350m", gpt(24, 1024, 16, 51200, 2048)},
+      {"gpt3-760m", gpt(24, 1536, 16, 51200, 2048)},
+      {"gpt3-1.3b", gpt(24, 2048, 16, 51200, 2048)},
+      {"gpt3-2.7b", gpt(32, 2560, 32, 51200, 2048)},
       {"gpt3-5b", gpt(24, 4096, 32, 51200, 2048)},
+      {"gpt3-6.7b", gpt(32, 4096, 32, 51200, 2048)},
+      {"gpt3-13b", gpt(40, 5120, 40, 51200, 2048)},
       {"gpt3-20b", gpt(44, 6144, 48, 51200, 2048)},
       {"gpt3-22b", gpt(48, 6144, 64, 51200, 2048)},
       {"gpt3-175b", gpt(96, 12288, 96, 51200, 2048)},

@@ -63,6 +63,8 @@ void rewrite_attention(Rewriter& rewriter, NodeId id, const CacheInputs& inputs,
                  {"scale", node.attrs.get<double>("scale")},
                  {"window", window},
                  {"block_size", o.block_size}};
+  for (const char* bias : {"alibi", "alibi_scale"})
+    if (node.attrs.has(bias)) attrs.set(bias, node.attrs.get<double>(bias));
   std::vector<Value> operands = {
       rewriter.map(node.inputs[0]), k, v, rewriter.map(node.inputs[3]), inputs.kv_lengths, group.block_table};
   if (o.scales) {

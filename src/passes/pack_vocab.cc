@@ -1,5 +1,5 @@
-// pad_vocab: zero rows under the tables output heads read. Every shape that follows is inferred again; a graph with an
-// op that is not known to leave padded rows alone is left unpadded.
+// pad_vocab: zero rows under the tables output heads read, and under their biases. Every shape that follows is inferred
+// again; a graph with an op that is not known to leave padded rows alone is left unpadded.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -16,12 +16,17 @@ struct Padding {
 };
 using Paddings = std::map<std::string, Padding>;  // by state entry
 
-// Tables that a head's product reads directly: as params, or as copies of them.
+bool is_head(const Node& node) {
+  return node.op == Op::kMatmul && node.attrs.get_or<std::string>("kind", "") == "head";
+}
+
+// Tables that a head's product reads directly, and biases added to it: as params, or as copies of them.
 std::set<std::string> head_tables(const Program& program) {
   std::set<std::string> tables;
   for (const Graph& graph : program.graphs()) {
     for (const Node& node : graph.nodes()) {
-      if (node.op != Op::kMatmul || node.attrs.get_or<std::string>("kind", "") != "head") continue;
+      const bool adds_bias = node.op == Op::kAdd && is_head(graph.node(node.inputs[0]));
+      if (!is_head(node) && !adds_bias) continue;
       const Node& leaf = graph.node(node.inputs[1]);
       const StateEntry* entry =
           leaf.op == Op::kParam || leaf.op == Op::kState ? program.find_state(leaf.name) : nullptr;
@@ -40,6 +45,7 @@ bool keeps_padding_apart(Op op) {
     case Op::kCast:
     case Op::kAdd:
     case Op::kScale:
+    case Op::kReduce:
     case Op::kConstant: return true;
     default: return false;
   }
@@ -124,7 +130,9 @@ bool pad_vocab(Program& program, int64_t multiple) {
   std::set<std::string> tables = head_tables(program);
   Paddings paddings;
   for (const StateEntry& entry : program.states()) {
-    if (!tables.contains(entry.param) || entry.type.shape.rank() != 2) continue;
+    if (!tables.contains(entry.param)) continue;
+    const StateEntry* table = program.find_state(entry.param);
+    if (entry.type.shape.rank() != 2 && (table == nullptr || entry.type.shape != table->type.shape)) continue;
     int64_t rows = entry.type.shape[0], padded = (rows + multiple - 1) / multiple * multiple;
     if (padded != rows) paddings[entry.name] = {rows, padded};
   }

@@ -16,17 +16,11 @@ namespace octet::tiny {
 inline constexpr int64_t kTokens = 32, kLength = 16, kVocab = 40;
 
 inline ModelConfig model(const std::string& architecture) {
-  return {.architecture = architecture,
-          .vocab_size = kVocab,
-          .max_positions = kLength,
-          .hidden = 32,
-          .layers = 2,
-          .heads = 4,
-          .kv_heads = architecture == "llama" ? 2 : 0,
-          .intermediate = 64,
-          .tie_embeddings = architecture == "gpt2",
-          .bias = architecture == "gpt2",
-          .init_std = 0.08};
+  ModelConfig c = model_family(architecture);
+  c.vocab_size = kVocab, c.max_positions = kLength, c.hidden = 32, c.layers = 2, c.heads = 4, c.intermediate = 64;
+  if (architecture == "llama") c.kv_heads = 2;
+  c.init_std = 0.08;
+  return c;
 }
 
 inline Graph loss_graph(const std::string& name, const std::string& architecture, bool training) {

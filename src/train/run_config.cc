@@ -8,10 +8,12 @@ namespace octet {
 
 SettingsTable settings_of(RunConfig& c) {
   SettingsTable t;
+  std::vector<std::string> families = architectures();
+  families.insert(families.begin(), "");
   t.add("model.size", &c.model_size, {.meaning = "a named size, see `octet plan --list-models`"});
   t.add("model.from", &c.model_from, {.meaning = "start from the weights and sizes of this Hugging Face folder"});
   t.add("model.architecture", &c.architecture,
-        {.meaning = "family, when sizes are given one by one", .choices = {"", "gpt2", "llama"}});
+        {.meaning = "family, when sizes are given one by one", .choices = families});
   t.add("model.vocab_size", &c.vocab_size, {.meaning = "0 = the size's, or the data's tokenizer if larger", .min = 0});
   t.add("model.max_positions", &c.max_positions,
         {.meaning = "longest sequence the model knows; 0 = the size's", .min = 0});
@@ -23,7 +25,7 @@ SettingsTable settings_of(RunConfig& c) {
   t.add("model.intermediate", &c.intermediate, {.meaning = "MLP width; 0 = the size's", .min = 0});
   t.add("model.dropout", &c.dropout, {.meaning = "embedding, attention and residual dropout", .min = 0, .max = 0.999});
   t.add("model.bias", &c.bias, {.meaning = "biases in linears and layer norms (gpt2)"});
-  t.add("model.rope_theta", &c.rope_theta, {.meaning = "rotary base (llama); 0 = the size's", .min = 0});
+  t.add("model.rope_theta", &c.rope_theta, {.meaning = "rotary base; 0 = the size's", .min = 0});
 
   t.add("data.train", &c.train_data, {.meaning = "PREFIX of the training PREFIX.bin/.idx (made by `octet data`)"});
   t.add("data.validation", &c.validation_data, {.meaning = "PREFIX of the validation set; empty = no evaluation"});
@@ -94,6 +96,22 @@ SettingsTable settings_of(RunConfig& c) {
   return t;
 }
 
+namespace {
+
+// Before training rather than at its first checkpoint: the family's config.json can say these sizes.
+void check_storable(const ModelConfig& m) {
+  ModelConfig back = parse_hugging_face_config(to_hugging_face_config(m, {}, "float32"), "config.json");
+  auto same = [&](const char* field, int64_t wanted, int64_t stored) {
+    check(wanted == stored, ErrorCode::kUnsupported, "model.{}: checkpoints of family {} cannot hold {}, only {}",
+          field, m.architecture, wanted, stored);
+  };
+  same("kv_heads", m.kv_head_count(), back.kv_head_count());
+  same("head_dim", m.head_size(), back.head_size());
+  same("intermediate", m.intermediate_size(), back.intermediate_size());
+}
+
+}  // namespace
+
 ModelConfig resolve_model(const RunConfig& c, int64_t data_vocab_size) {
   ModelConfig m = c.model_from.empty() ? named_model(c.model_size)
                                        : parse_hugging_face_config(read_file(c.model_from + "/config.json"),
@@ -101,8 +119,12 @@ ModelConfig resolve_model(const RunConfig& c, int64_t data_vocab_size) {
   if (!c.architecture.empty() && c.architecture != m.architecture) {
     check(c.model_from.empty(), ErrorCode::kInvalidArgument, "model.architecture {} contradicts the folder {} ({})",
           c.architecture, c.model_from, m.architecture);
-    m.architecture = c.architecture;
-    if (c.architecture == "llama") m.bias = false, m.tie_embeddings = false;
+    ModelConfig sizes = m;
+    m = model_family(c.architecture);
+    m.vocab_size = sizes.vocab_size, m.max_positions = sizes.max_positions;
+    m.hidden = sizes.hidden, m.layers = sizes.layers, m.heads = sizes.heads;
+    m.head_dim = sizes.head_dim, m.intermediate = sizes.intermediate;
+    if (sizes.kv_heads > 0) m.kv_heads = sizes.kv_heads;
   }
   auto override_with = [](int64_t& field, int64_t value) {
     if (value > 0) field = value;
@@ -134,8 +156,9 @@ ModelConfig resolve_model(const RunConfig& c, int64_t data_vocab_size) {
     m.max_positions = c.sequence_length;
   if (c.rope_theta > 0) m.rope.theta = c.rope_theta;
   m.dropout = c.dropout;
-  if (m.architecture == "gpt2") m.bias = c.bias;
+  if (m.architecture == "gpt2") m.bias = Biases::all(c.bias);
   validate(m);
+  check_storable(m);
   return m;
 }
 

@@ -109,7 +109,7 @@ void train_step(benchmark::State& state, ModelConfig model, int64_t sequences, i
 }
 
 ModelConfig nano_model() {
-  return {.vocab_size = 65, .max_positions = 64, .hidden = 128, .layers = 4, .heads = 4, .bias = false};
+  return {.vocab_size = 65, .max_positions = 64, .hidden = 128, .layers = 4, .heads = 4, .bias = Biases::all(false)};
 }
 
 [[maybe_unused]] const bool kRegistered = [] {

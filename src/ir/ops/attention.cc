@@ -1,6 +1,7 @@
 // Causal attention within segments of a token-flattened batch. q is [T, heads head_dim], k and v [T, kv_heads
 // head_dim]; segments i32[S+1] holds the start of every segment and then the end of the last one, repeated.
 #include <algorithm>
+#include <cmath>
 
 #include "ir/builder.h"
 #include "ir/ops/attention_dims.h"
@@ -13,7 +14,11 @@ HeadDims head_dims(const Node& node) {
           dims.kv_heads);
   require(attr_or<int64_t>(node, "window", 0) >= 0, node, "window is {} (want >= 0)",
           attr_or<int64_t>(node, "window", 0));
-  attr<double>(node, "scale");
+  double scale = attr<double>(node, "scale"), alibi = attr_or(node, "alibi", 0.0);
+  require(alibi >= 0 && std::isfinite(alibi), node, "alibi is {} (want the largest exponent, or 0)", alibi);
+  double alibi_scale = attr_or(node, "alibi_scale", 1.0);
+  require(alibi == 0 || (scale > 0 && alibi_scale > 0 && std::isfinite(alibi_scale)), node,
+          "alibi needs a positive scale and alibi_scale, has {} and {}", scale, alibi_scale);
   return dims;
 }
 
@@ -114,7 +119,10 @@ const OpFacts attention = {
     .precision = {ResultPrecision::kFollow, ResultPrecision::kHigh},
     .meaning =
         "softmax(scale q k^T) v per head, causal within segments; attrs heads, kv_heads, head_dim, scale, window, "
-        "max_length, equal_length, dropout, key; tokens past the last segment give 0; lse before dropout"};
+        "max_length, equal_length, dropout, key; tokens past the last segment give 0; lse before dropout; attr alibi > "
+        "0 "
+        "adds alibi_scale (default 1) x slope(head) x (key - query) to the scaled score, the slopes ending at "
+        "2^-alibi"};
 const OpFacts attention_grad = {.infer = attention_grad_type,
                                 .no_gradient = "is a gradient",
                                 .cost = attention_cost<5>,

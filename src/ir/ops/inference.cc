@@ -113,7 +113,8 @@ const OpFacts paged_attention = {
     .meaning =
         "attention of queries segments[s]..segments[s+1] over the kv_lengths[s] tokens of block_table[s]; query i of "
         "n stands at position kv_lengths[s] - n + i; keys and values are multiplied by k_scale_inv and v_scale_inv, "
-        "where "
-        "they are given; attrs heads, kv_heads, head_dim, scale, window, block_size"};
+        "where they are given; attrs heads, kv_heads, head_dim, scale, window, block_size, and alibi, alibi_scale as "
+        "of "
+        "attention"};
 
 }  // namespace octet::facts

@@ -101,6 +101,7 @@ class AmxGradient {
         const int64_t t = query + row + r;
         low[r] = static_cast<int32_t>(std::max<int64_t>(0, p.first_key(t, task.start) - key));
         high[r] = static_cast<int32_t>(std::min(keys, t + 1 - key));
+        if (p.bias(head) != 0) add_bias(scores_ + (row + r) * kBlock, cols, p.bias(head), key - t);
         lse[r] = inputs.lse[t * p.heads + head], delta[r] = inputs.delta[t * p.heads + head];
         if (inputs.stream == nullptr) continue;
         std::fill_n(keep_ + r * kBlock, kBlock, 1.0f);

@@ -30,6 +30,7 @@ struct Problem {
   std::vector<double> starts;
   int64_t window = 0, equal_length = 0;
   double dropout = 0;
+  double alibi = 0, alibi_scale = 1;
   bool large = false, gradient = true;
 };
 
@@ -44,6 +45,10 @@ void add(std::vector<Case>& cases, const Problem& p) {
                  {"max_length", static_cast<int64_t>(longest)},
                  {"equal_length", p.equal_length},
                  {"dropout", p.dropout}};
+  if (p.alibi > 0) {
+    attrs.set("alibi", p.alibi);
+    attrs.set("alibi_scale", p.alibi_scale);
+  }
   const CaseInput q = x({p.tokens, p.heads * p.dim}), kv = x({p.tokens, p.kv_heads * p.dim});
   const CaseInput segments = given(DType::kI32, {static_cast<int64_t>(p.starts.size())}, p.starts);
   Case forward{.op = Op::kAttention,
@@ -113,6 +118,43 @@ std::vector<Case> attention_cases() {
               .dim = 16,
               .starts = {0, 131},
               .dropout = 0.2,
+              .gradient = false});
+  // Linear biases: few heads, counts that are no power of two, a scaled bias, and walks over tiles.
+  add(cases, {.name = "alibi", .tokens = 11, .heads = 4, .kv_heads = 4, .dim = 4, .starts = {0, 4, 11}, .alibi = 8});
+  add(cases, {.name = "alibi_scaled",
+              .tokens = 9,
+              .heads = 6,
+              .kv_heads = 2,
+              .dim = 8,
+              .starts = {0, 9},
+              .dropout = 0.2,
+              .alibi = 8,
+              .alibi_scale = 0.25});
+  add(cases, {.name = "tiles_alibi",
+              .tokens = 215,
+              .heads = 6,
+              .kv_heads = 3,
+              .dim = 24,
+              .starts = {0, 140, 141, 210},
+              .alibi = 8,
+              .gradient = false});
+  add(cases, {.name = "tiles_alibi_window",
+              .tokens = 200,
+              .heads = 3,
+              .kv_heads = 1,
+              .dim = 32,
+              .starts = {0, 200},
+              .window = 70,
+              .alibi = 4,
+              .alibi_scale = 0.5,
+              .gradient = false});
+  add(cases, {.name = "alibi_dim_264",
+              .tokens = 40,
+              .heads = 2,
+              .kv_heads = 1,
+              .dim = 264,
+              .starts = {0, 33},
+              .alibi = 8,
               .gradient = false});
   // Head dims between and beyond the widths of tiles.
   add(cases, {.name = "dim_136",

@@ -43,8 +43,8 @@ struct VectorBlock {
         words(reinterpret_cast<uint32_t*>(scratch.floats(random_buffer_words(kBlock) + kLanes))) {}
 
   template <typename Drop>
-  void run(const AttentionProblem& p, const T* from, const T* k, const T* v, int64_t first, int64_t queries,
-           BlockResult& result, const Drop& drop) const {
+  void run(const AttentionProblem& p, int64_t head, const T* from, const T* k, const T* v, int64_t first,
+           int64_t queries, BlockResult& result, const Drop& drop) const {
     const QueryBlock block{tiles::rows_of(from, p.q_row(), queries, p.dim, q),
                            first,
                            queries,
@@ -54,7 +54,8 @@ struct VectorBlock {
                            p.scale,
                            keys,
                            scores,
-                           out};
+                           out,
+                           p.bias(head)};
     run_query_block(
         block, result.state,
         [&](int64_t key, int64_t count) {
@@ -88,8 +89,8 @@ struct AmxBlock {
   }
 
   template <typename Drop>
-  void run(const AttentionProblem& p, const BF16* from, const BF16* k, const BF16* v, int64_t first, int64_t queries,
-           BlockResult& result, const Drop& drop) const {
+  void run(const AttentionProblem& p, int64_t head, const BF16* from, const BF16* k, const BF16* v, int64_t first,
+           int64_t queries, BlockResult& result, const Drop& drop) const {
     const amx::Tiles tiles;
     const int64_t rows = amx::round_up_step(queries), end = first + queries;
     amx::pack_rows({from, p.q_row(), queries, p.dim}, width, q);
@@ -101,7 +102,7 @@ struct AmxBlock {
       amx::product(rows, cols, width, {{q, keys}}, width, kBlock, scores, kBlock, false);
       for (int64_t band = 0; band < queries; band += kLanes) {
         const int64_t band_rows = std::min<int64_t>(kLanes, queries - band);
-        softmax_band(p, first, key, band, band_rows, count, result.state + band, drop);
+        softmax_band(p, p.bias(head), first, key, band, band_rows, count, result.state + band, drop);
       }
       amx::product(rows, width, cols, {{high, values}, {low, values}}, kBlock, width, out, width, true);
     }
@@ -110,8 +111,8 @@ struct AmxBlock {
 
   // Rows [band, band + rows) of the scores of `count` keys become the parts of their probabilities.
   template <typename Drop>
-  void softmax_band(const AttentionProblem& p, int64_t first, int64_t key, int64_t band, int64_t rows, int64_t count,
-                    SoftmaxRow* state, const Drop& drop) const {
+  void softmax_band(const AttentionProblem& p, float bias, int64_t first, int64_t key, int64_t band, int64_t rows,
+                    int64_t count, SoftmaxRow* state, const Drop& drop) const {
     int32_t first_seen[kLanes], last_seen[kLanes];
     float factors[kLanes];
     for (int64_t r = 0; r < rows; ++r) {
@@ -120,6 +121,8 @@ struct AmxBlock {
       last_seen[r] = static_cast<int32_t>(std::clamp<int64_t>(position + 1 - key, 0, count));
     }
     const int64_t reach = tiles::round_up_lanes(last_seen[rows - 1]), cols = amx::round_up_step(count);
+    for (int64_t r = 0; r < rows && bias != 0; ++r)
+      add_bias(scores + (band + r) * kBlock, reach, bias, key - (first + band + r));
     softmax_rows(state, rows, scores + band * kBlock, kBlock, first_seen, last_seen, reach, p.scale, factors);
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t at = (band + r) * kBlock;
@@ -143,7 +146,7 @@ void run_block(const AttentionProblem& p, const KernelArgs& args, const Inputs& 
   const int64_t kv_offset = start * p.kv_row() + head / p.group() * p.dim;
   const T* q = args.in[0].as<const T>() + first * p.q_row() + head * p.dim;
   BlockResult result;
-  block.run(p, q, args.in[1].as<const T>() + kv_offset, args.in[2].as<const T>() + kv_offset, first - start,
+  block.run(p, head, q, args.in[1].as<const T>() + kv_offset, args.in[2].as<const T>() + kv_offset, first - start,
             last - first, result, [&](int64_t row, int64_t key, int64_t width, float* probabilities) {
               if (inputs.stream == nullptr) return;
               drop_probabilities(p, *inputs.stream, head, first + row, key, width, probabilities, block.words);

@@ -102,6 +102,7 @@ void VectorGradient<T>::run(const AttentionProblem& p, const KernelArgs& args, c
           alignas(64) float keep[kBlock];
           for (int64_t r = 0; r < rows; ++r) {
             const int64_t t = query + row + r;
+            if (p.bias(head) != 0) add_bias(scores + r * kBlock, width, p.bias(head), key - t);
             grad_row(p, inputs, head, t, key - task.start, std::max<int64_t>(0, p.first_key(t, task.start) - key),
                      std::min(keys, t + 1 - key), width, scores + r * kBlock, dp + r * kBlock, keep, b.words);
           }

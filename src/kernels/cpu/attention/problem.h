@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "kernels/cpu/attention/query_block.h"
+#include "kernels/cpu/attention/score_bias.h"
 #include "kernels/cpu/random_words.h"
 #include "kernels/cpu/row_kernels.h"
 
@@ -15,7 +16,8 @@ struct AttentionProblem {
   float scale;
   double dropout;
   uint32_t key = 0, threshold = 0;
-  float kept_factor = 1;  // 1 / (1 - dropout)
+  float kept_factor = 1;      // 1 / (1 - dropout)
+  std::vector<float> biases;  // of each head, over the scale; empty without ALiBi
 
   AttentionProblem(const Graph& graph, const Node& node)
       : tokens(graph.shape(node.inputs[0]).rows()),
@@ -27,6 +29,7 @@ struct AttentionProblem {
         max_length(node.attrs.get_or<int64_t>("max_length", 0)),
         scale(static_cast<float>(node.attrs.get<double>("scale"))),
         dropout(node.attrs.get_or<double>("dropout", 0.0)) {
+    biases = biases_before_scale(node);
     if (dropout <= 0) return;
     key = static_cast<uint32_t>(node.attrs.get<int64_t>("key"));
     threshold = keep_threshold(dropout);
@@ -34,6 +37,7 @@ struct AttentionProblem {
   }
 
   int64_t group() const { return heads / kv_heads; }
+  float bias(int64_t head) const { return biases.empty() ? 0.0f : biases[static_cast<size_t>(head)]; }
   int64_t q_row() const { return heads * dim; }
   int64_t kv_row() const { return kv_heads * dim; }
   // The first key that query t of a segment starting at `start` sees.

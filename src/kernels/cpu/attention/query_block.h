@@ -90,6 +90,14 @@ inline void softmax_rows(SoftmaxRow* state, int64_t rows, float* scores, int64_t
   for (int64_t r = 0; r < rows; ++r) factors[r] = factor[r];
 }
 
+// scores[c] += bias (first + c): `first` is the first key's position minus the query's.
+inline void add_bias(float* scores, int64_t width, float bias, int64_t first) {
+  for (int64_t c = 0; c < width; c += simd::kLanes) {
+    const simd::Floats distance = __builtin_convertvector(lane_indices(first + c), simd::Floats);
+    simd::store(scores + c, simd::fma(distance, bias, simd::load(scores + c, simd::Full{})), simd::Full{});
+  }
+}
+
 inline void scale_row(float* row, int64_t count, float factor) {
   simd::for_lanes(count,
                   [&](int64_t i, auto lanes) { simd::store(row + i, simd::load(row + i, lanes) * factor, lanes); });
@@ -101,6 +109,7 @@ struct QueryBlock {
   int64_t first, queries, dim, padded_dim, window;
   float scale;
   float *keys_t, *scores, *out;  // scratch: [dim][block], [queries][block], [queries][padded_dim]
+  float bias = 0;                // of scores before the scale, times key - query
   int64_t first_key(int64_t position) const { return window > 0 ? std::max<int64_t>(0, position - window + 1) : 0; }
 };
 
@@ -130,6 +139,7 @@ void run_query_block(const QueryBlock& b, SoftmaxRow* state, const LoadKeys& loa
         const int64_t position = b.first + row + r;
         low[r] = static_cast<int32_t>(std::max<int64_t>(0, b.first_key(position) - key));
         high[r] = static_cast<int32_t>(std::clamp<int64_t>(position + 1 - key, 0, keys));
+        if (b.bias != 0) add_bias(scores + r * kBlock, width, b.bias, key - position);
       }
       softmax_rows(state + row, rows, scores, kBlock, low, high, width, b.scale, factors);
       for (int64_t r = 0; r < rows; ++r) {

@@ -3,8 +3,10 @@
 // q [T, heads D], k and v [T, kv_heads D], head h reads kv head h / (heads / kv_heads). Tokens at or beyond the last
 // segment end: out 0, lse 0, gradients 0. Dropout acts on the probabilities: element (h T + query) max_length + key
 // offset in its segment of graph_random decides, kept ones are divided by 1 - p; lse is of the scores before dropout.
+// ALiBi adds bias(h) (key - query) to a score; it has no gradient.
 #include "kernels/cpu/reference.h"
 #include "base/rng.h"
+#include "kernels/cpu/attention/score_bias.h"
 
 namespace octet::cpu::reference {
 namespace {
@@ -12,6 +14,7 @@ namespace {
 struct Problem {
   int64_t tokens, heads, kv_heads, dim, window, max_length;
   double scale, dropout;
+  std::vector<double> biases;  // of each head
   uint32_t key = 0;
   const RefTensor *segments, *rng;
 
@@ -26,6 +29,7 @@ struct Problem {
         dropout(node.attrs.get_or<double>("dropout", 0.0)),
         segments(in[3]),
         rng(present(in, rng_index) ? in[rng_index] : nullptr) {
+    for (int64_t h = 0; h < heads; ++h) biases.push_back(score_bias(node, h));
     if (dropout > 0) {
       check(rng != nullptr, ErrorCode::kInvalidArgument, "{} \"{}\": dropout {} needs the rng input", op_name(node.op),
             node.name, dropout);
@@ -63,6 +67,9 @@ struct Problem {
   const double* kv_row(const RefTensor& x, int64_t h, int64_t t) const {
     return x.values.data() + (t * kv_heads + h / (heads / kv_heads)) * dim;
   }
+  double score(const RefTensor& q, const RefTensor& k, int64_t h, int64_t t, int64_t j) const {
+    return scale * dot(q_row(q, h, t), kv_row(k, h, j)) + biases[static_cast<size_t>(h)] * static_cast<double>(j - t);
+  }
   double dot(const double* a, const double* b) const {
     double sum = 0;
     for (int64_t d = 0; d < dim; ++d) sum += a[d] * b[d];
@@ -78,7 +85,7 @@ void attention(const Node& node, RefInputs in, RefResults out) {
   p.for_each_query([&](int64_t h, int64_t t, int64_t start, int64_t first) {
     double largest = -INFINITY, sum = 0;
     for (int64_t j = first; j <= t; ++j) {
-      const double score = p.scale * p.dot(p.q_row(*in[0], h, t), p.kv_row(*in[1], h, j));
+      const double score = p.score(*in[0], *in[1], h, t, j);
       scores[static_cast<size_t>(j)] = score;
       if (!(score <= largest)) largest = score;  // NaN goes through
     }
@@ -107,7 +114,7 @@ void attention_grad(const Node& node, RefInputs in, RefResults out) {
     double* dq = out[0].values.data() + (t * p.heads + h) * p.dim;
     for (int64_t j = first; j <= t; ++j) {
       const double *k_row = p.kv_row(k, h, j), *v_row = p.kv_row(v, h, j);
-      const double probability = std::exp(p.scale * p.dot(q_row, k_row) - lse), keep = p.keep(h, t, j - start);
+      const double probability = std::exp(p.score(q, k, h, t, j) - lse), keep = p.keep(h, t, j - start);
       const double ds = p.scale * probability * (p.dot(dout_row, v_row) * keep - delta);
       double* dk = out[1].values.data() + (j * p.kv_heads + h / group) * p.dim;
       double* dv = out[2].values.data() + (j * p.kv_heads + h / group) * p.dim;

@@ -12,6 +12,7 @@ struct Problem {
   std::optional<DType> cache = {};  // none: the type of q
   bool scales = false;
   bool freed = false;  // blocks in front of the window have no entry in the table
+  double alibi = 0, alibi_scale = 1;
   bool large = false;
 };
 
@@ -51,6 +52,9 @@ void add(std::vector<Case>& cases, const Problem& p) {
                                  .reason = "float32 dot products over head_dim, exp, and sums over up to 200 keys"},
                    .large = p.large,
                    .gradient = false});
+  if (p.alibi == 0) return;
+  cases.back().attrs.set("alibi", p.alibi);
+  cases.back().attrs.set("alibi_scale", p.alibi_scale);
 }
 
 }  // namespace
@@ -152,6 +156,27 @@ std::vector<Case> inference_cases() {
               .block_size = 8,
               .blocks_per_sequence = 25,
               .window = 66});
+  add(cases, {.name = "alibi",
+              .starts = {0, 3, 4},
+              .lengths = {20, 13},
+              .tokens = 5,
+              .heads = 6,
+              .kv_heads = 2,
+              .dim = 8,
+              .block_size = 4,
+              .blocks_per_sequence = 5,
+              .alibi = 8,
+              .alibi_scale = 0.5});
+  add(cases, {.name = "tiles_alibi",
+              .starts = {0, 70, 73, 74},
+              .lengths = {150, 131, 200},
+              .tokens = 75,
+              .heads = 4,
+              .kv_heads = 4,
+              .dim = 24,
+              .block_size = 8,
+              .blocks_per_sequence = 25,
+              .alibi = 8});
   for (DType cache : {DType::kBF16, DType::kE4M3}) {
     add(cases, {.name = std::string("cache_") + dtype_name(cache),
                 .starts = {0, 2, 3},

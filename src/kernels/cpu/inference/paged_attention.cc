@@ -18,7 +18,9 @@ constexpr int64_t kMaxRows = 64;    // of decode: queries x heads of a kv head
 struct PagedProblem {
   int64_t heads, kv_heads, dim, padded_dim, window, block_size, slots, blocks, tokens, sequences;
   float scale;
+  std::vector<float> biases = {};  // of each head, over the scale; empty without ALiBi
   int64_t group() const { return heads / kv_heads; }
+  float bias(int64_t head) const { return biases.empty() ? 0.0f : biases[static_cast<size_t>(head)]; }
   int64_t kv_row() const { return kv_heads * dim; }
 };
 
@@ -85,7 +87,8 @@ void prefill_block(const PagedProblem& p, const KernelArgs& args, const Sequence
                          p.scale,
                          b.keys_t,
                          b.scores,
-                         b.out};
+                         b.out,
+                         p.bias(head)};
   // Keys in front of the window may be in freed blocks: read from the first one any query sees.
   const int64_t oldest = block.first_key(block.first);
   const auto load = [&](const C* cache, int64_t key, int64_t keys) {
@@ -149,6 +152,8 @@ void decode(const PagedProblem& p, const KernelArgs& args, const Sequence& s, co
         const int64_t at = position + (band + r) / group;
         low[r] = static_cast<int32_t>(std::max<int64_t>(0, first_key(at) - key));
         high[r] = static_cast<int32_t>(std::clamp<int64_t>(at + 1 - key, 0, keys));
+        const float bias = p.bias(kv_head * group + (band + r) % group);
+        if (bias != 0) add_bias(b.scores + (band + r) * kBlock, width, bias, key - at);
       }
       softmax_rows(state + band, band_rows, b.scores + band * kBlock, kBlock, low, high, width, p.scale, factors);
       for (int64_t r = 0; r < band_rows; ++r) {
@@ -243,6 +248,7 @@ BoundKernel bind(const Graph& graph, const Node& node) {
   p.tokens = node.results[0].shape.rows();
   p.sequences = graph.shape(node.inputs[5]).rows();
   p.scale = static_cast<float>(node.attrs.get<double>("scale"));
+  p.biases = biases_before_scale(node);
   BoundKernel kernel;
   with_float_type(node.results[0].dtype, [&]<typename T>(T) {
     with_float_type(graph.dtype(node.inputs[1]),

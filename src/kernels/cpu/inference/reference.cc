@@ -2,6 +2,7 @@
 // Query i of n of sequence s sits at position kv_lengths[s] - n + i; token p lies in slot
 // block_table[s, p / block_size] * block_size + p % block_size. Rows beyond the last segment end give 0.
 #include "kernels/cpu/reference.h"
+#include "kernels/cpu/attention/score_bias.h"
 
 namespace octet::cpu::reference {
 
@@ -67,6 +68,7 @@ void paged_attention(const Node& node, RefInputs in, RefResults out) {
       const int64_t first = window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
       for (int64_t h = 0; h < heads; ++h) {
         const int64_t kv_head = h / (heads / kv_heads);
+        const double bias = score_bias(node, h);
         const double* q = in[0]->values.data() + (t * heads + h) * dim;
         double* row = out[0].values.data() + (t * heads + h) * dim;
         double largest = -INFINITY, sum = 0;
@@ -74,8 +76,9 @@ void paged_attention(const Node& node, RefInputs in, RefResults out) {
           const double* k = in[1]->values.data() + (rows[static_cast<size_t>(p)] * kv_heads + kv_head) * dim;
           double score = 0;
           for (int64_t d = 0; d < dim; ++d) score += q[d] * k[d];
-          scores[static_cast<size_t>(p)] = score * scale;
-          if (!(score * scale <= largest)) largest = score * scale;
+          score = score * scale + bias * static_cast<double>(p - position);
+          scores[static_cast<size_t>(p)] = score;
+          if (!(score <= largest)) largest = score;
         }
         for (int64_t p = first; p <= position; ++p) sum += std::exp(scores[static_cast<size_t>(p)] - largest);
         for (int64_t p = first; p <= position; ++p) {

@@ -45,6 +45,7 @@ __global__ void attention_rows_kernel(AttentionProblem p, AttentionOperands x) {
   if (!own_row(p.tokens, p.heads, t, head)) return;
   const int64_t row = static_cast<int64_t>(t) * p.heads + head;
   const int kv_head = head / p.group();
+  const float bias = p.bias(head);
   const Range range = Range::of_query(p, x.segments, t);
   RandomStream stream{};
   if (p.dropout) stream = RandomStream::of(x.rng, p.key);
@@ -52,7 +53,8 @@ __global__ void attention_rows_kernel(AttentionProblem p, AttentionOperands x) {
   float largest = -INFINITY, sum = 0;
   for (int j = range.low; j < range.high; ++j) {
     const int64_t kv_row = static_cast<int64_t>(j) * p.kv_heads + kv_head;
-    const float score = p.scale * dot(x.q, row, x.k, kv_row, p.dim), top = fmaxf(largest, score);
+    const float score = p.scale * fmaf(bias, static_cast<float>(j - t), dot(x.q, row, x.k, kv_row, p.dim));
+    const float top = fmaxf(largest, score);
     const float shrink = exponential(largest - top), probability = exponential(score - top);
     sum = fmaf(sum, shrink, probability);
     largest = top;
@@ -81,12 +83,14 @@ __global__ void attention_grad_rows_kernel(AttentionProblem p, AttentionOperands
   const int kv_head = kOwnIsKey ? own_head : own_head / p.group();
   const int first_head = kOwnIsKey ? own_head * p.group() : own_head;
   for (int head = first_head; head < first_head + (kOwnIsKey ? p.group() : 1); ++head) {
+    const float bias = p.bias(head);
     for (int other = range.low; other < range.high; ++other) {
       const int query = kOwnIsKey ? other : own, key = kOwnIsKey ? own : other;
       const int64_t row = static_cast<int64_t>(query) * p.heads + head;
       const int64_t kv_row = static_cast<int64_t>(key) * p.kv_heads + kv_head;
       const float keep = p.dropout ? keep_factor(p, stream, head, query, key - range.start) : 1.0f;
-      const float probability = exponential(p.scale * dot(x.q, row, x.k, kv_row, p.dim) - x.lse[row]);
+      const float score = fmaf(bias, static_cast<float>(key - query), dot(x.q, row, x.k, kv_row, p.dim));
+      const float probability = exponential(p.scale * score - x.lse[row]);
       const float ds = p.scale * probability * (dot(x.dout, row, x.v, kv_row, p.dim) * keep - delta[row]);
       for (int d = lane; d < p.dim; d += 32) {
         sums[d] = fmaf(ds, kOwnIsKey ? load(x.q, row * p.dim + d) : load(x.k, kv_row * p.dim + d), sums[d]);

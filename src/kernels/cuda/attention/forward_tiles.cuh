@@ -31,11 +31,12 @@ struct ForwardRows {
 };
 
 // The queries' tile stands in `shared` ([kOwn][kDim + 4]; kFloats in all). load_keys and load_values(tile, first key)
-// fill [kOthers][kDim + 4]; keep(own row, key) is the factor of a probability, asked for only with kDropout.
+// fill [kOthers][kDim + 4]; keep(own row, key) is the factor of a probability, asked for only with kDropout; bias times
+// key - query joins the scores before they are scaled (a query is the last key it sees).
 template <int kDim, typename LoadKeys, typename LoadValues, typename Keep>
 __device__ __forceinline__ void forward_walk(float* shared, const VisibleRows& visible, float scale, bool dropout,
                                              ForwardRows<kDim>& rows, LoadKeys load_keys, LoadValues load_values,
-                                             Keep keep) {
+                                             Keep keep, float bias = 0) {
   using C = Columns<kDim>;
   constexpr int kOthers = ForwardTiles<kDim>::kOthers, kEach = ForwardTiles<kDim>::kEach;
   float* queries = shared;
@@ -63,7 +64,8 @@ __device__ __forceinline__ void forward_walk(float* shared, const VisibleRows& v
 #pragma unroll
       for (int j = 0; j < kEach; ++j) {
         const int key = tile + tx + 16 * j;
-        scores[i][j] = key >= low[i] && key < high[i] ? scores[i][j] * scale : -INFINITY;
+        const float score = fmaf(bias, static_cast<float>(key + 1 - high[i]), scores[i][j]);
+        scores[i][j] = key >= low[i] && key < high[i] ? score * scale : -INFINITY;
         top = fmaxf(top, scores[i][j]);
       }
       top = row_max(top);

@@ -49,7 +49,8 @@ __global__ void __launch_bounds__(mma::kForwardThreads) attention_mma_kernel(Att
             }
           }
         }
-      });
+      },
+      p.bias(head));
   const auto row_of = [&](int row) { return first_query + row < p.tokens ? first_query + row : -1; };
 #pragma unroll
   for (int m = 0; m < kParts; ++m) {

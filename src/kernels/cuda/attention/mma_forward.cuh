@@ -26,12 +26,13 @@ struct ForwardRows {
 };
 
 // shared: [kForwardQueries + 2 kForwardKeys][kDim]: queries, keys, values. load_queries(tile) and load_keys,
-// load_values(tile, first key) begin the copies; drop(first key, weights) scales the probabilities, with dropout.
+// load_values(tile, first key) begin the copies; drop(first key, weights) scales the probabilities, with dropout; bias
+// times key - query joins the scores before they are scaled (a query is the last key it sees).
 template <int kDim, int kParts, typename LoadQueries, typename LoadKeys, typename LoadValues, typename Drop>
 __device__ __forceinline__ void forward_walk(bf16* shared, const VisibleRowsOf<kForwardQueries<kParts>>& visible,
                                              float scale, bool dropout, ForwardRows<kDim, kParts>& rows,
                                              LoadQueries load_queries, LoadKeys load_keys, LoadValues load_values,
-                                             Drop drop) {
+                                             Drop drop, float bias = 0) {
   using Rows = ForwardRows<kDim, kParts>;
   constexpr float kLog2e = 1.44269504088896341f;
   bf16 *queries = shared, *keys = queries + kForwardQueries<kParts> * kDim, *values = keys + kForwardKeys * kDim;
@@ -61,6 +62,19 @@ __device__ __forceinline__ void forward_walk(bf16* shared, const VisibleRowsOf<k
     float scores[kParts][kForwardKeys / 8][4] = {};
     multiply_rows<kDim, kForwardKeys, kParts>(
         scores, keys, [&](int m, int k, uint32_t(&a)[4]) { left_fragment<kDim>(queries, warp_row + 16 * m, k, a); });
+    if (bias != 0) {
+#pragma unroll
+      for (int m = 0; m < kParts; ++m) {
+#pragma unroll
+        for (int n = 0; n < kForwardKeys / 8; ++n) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const int distance = tile + 8 * n + lane % 4 * 2 + e % 2 + 1 - high[m][e / 2];
+            scores[m][n][e] = fmaf(bias, static_cast<float>(distance), scores[m][n][e]);
+          }
+        }
+      }
+    }
     if (!__all_sync(kWholeWarp, tile >= lowest && tile + kForwardKeys <= highest)) {
 #pragma unroll
       for (int m = 0; m < kParts; ++m) {

@@ -109,12 +109,26 @@ __global__ void __launch_bounds__(kThreads)
     const int head = first_head + step / tiles, first = (first_tile + step % tiles) * kOthers;
     const bf16 *other = others + step % 2 * 2 * kTile, *other_beside = other + kTile;
     const float* other_numbers = numbers + step % 2 * 2 * kOthers;
+    const float bias = p.bias(head);
     float probabilities[1][kOthers / 8][4] = {}, gradients[1][kOthers / 8][4] = {};
     mma::multiply_rows<kDim, kOthers, 1>(
         probabilities, other, [&](int, int k, uint32_t(&a)[4]) { mma::left_fragment<kDim>(own, warp_row, k, a); });
     mma::multiply_rows<kDim, kOthers, 1>(gradients, other_beside, [&](int, int k, uint32_t(&a)[4]) {
       mma::left_fragment<kDim>(own_beside, warp_row, k, a);
     });
+
+    if (bias != 0) {
+#pragma unroll
+      for (int n = 0; n < kOthers / 8; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int own_row = first_own + warp_row + lane / 4 + e / 2 * 8,
+                    other_row = first + 8 * n + lane % 4 * 2 + e % 2;
+          const auto distance = static_cast<float>(kOwnIsKey ? own_row - other_row : other_row - own_row);
+          probabilities[0][n][e] = fmaf(bias, distance, probabilities[0][n][e]);
+        }
+      }
+    }
 
     // Dropout. Queries own: bit c of kept[i] is key first + c for own row i. Keys own: a lane draws the warp's 16 keys
     // for queries first + lane and first + lane + 32, bit r is own row warp_row + r.

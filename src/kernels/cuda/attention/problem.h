@@ -3,8 +3,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cmath>
 #include <cstdint>
 
+#include "base/alibi.h"
 #include "kernels/cuda/common/operand.h"
 
 namespace octet::cuda {
@@ -19,7 +21,12 @@ struct AttentionProblem {
   int64_t max_length = 0;
   uint32_t key = 0, threshold = 0;
   float kept_factor = 1;
+  float alibi = 0, alibi_scale = 1;  // largest exponent of the slopes, 0: none; alibi_scale is over `scale`
 
+  // Added to a score of `head` before it is scaled, times key - query.
+  __host__ __device__ float bias(int head) const {
+    return alibi > 0 ? alibi_scale * exp2f(-static_cast<float>(alibi_exponent(head, heads, alibi))) : 0.0f;
+  }
   __host__ __device__ int group() const { return heads / kv_heads; }
 };
 

@@ -1,5 +1,5 @@
 // attention, attention_grad. Of bf16 through cuDNN, or by our own tensor-core kernels where cuDNN is not there, refuses
-// the shape, or would draw other dropout bits; the tiled float32 kernels take every type and head dim.
+// the shape, has no ALiBi, or would draw other dropout bits; the tiled float32 kernels take every type and head dim.
 #include "kernels/cpu/random_words.h"
 #include "kernels/cuda/attention/cudnn_rows.h"
 #include "kernels/cuda/attention/mma.h"
@@ -82,6 +82,10 @@ AttentionProblem attention_problem(const Graph& graph, const Node& node) {
   p.window = static_cast<int>(std::min<int64_t>(node.attrs.get_or<int64_t>("window", 0), p.tokens));
   p.segments = static_cast<int>(graph.shape(node.inputs[3]).elements() - 1);
   p.scale = static_cast<float>(node.attrs.get<double>("scale"));
+  p.alibi = static_cast<float>(node.attrs.get_or<double>("alibi", 0.0));
+  if (p.alibi > 0) {
+    p.alibi_scale = static_cast<float>(node.attrs.get_or<double>("alibi_scale", 1.0) / node.attrs.get<double>("scale"));
+  }
   const double dropout = node.attrs.get_or<double>("dropout", 0.0);
   if (dropout > 0) {
     p.dropout = true;

@@ -24,7 +24,8 @@ __global__ void __launch_bounds__(kTileThreads, 2) attention_tiled_kernel(Attent
       shared, visible, p.scale, p.dropout, rows,
       [&](float* to, int key) { load_tile<kDim, kOthers>(to, x.k, key, p.tokens, p.kv_heads, kv_head, p.dim); },
       [&](float* to, int key) { load_tile<kDim, kOthers>(to, x.v, key, p.tokens, p.kv_heads, kv_head, p.dim); },
-      [&](int own, int key) { return keep_factor(p, stream, head, first_query + own, key - visible.start[own]); });
+      [&](int own, int key) { return keep_factor(p, stream, head, first_query + own, key - visible.start[own]); },
+      p.bias(head));
 #pragma unroll
   for (int i = 0; i < kRowsOfThread; ++i) {
     const int query = first_query + static_cast<int>(threadIdx.x) / 16 * kRowsOfThread + i;

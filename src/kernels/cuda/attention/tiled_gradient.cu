@@ -60,6 +60,7 @@ __global__ void __launch_bounds__(kTileThreads, kDim <= 128 ? 2 : 1)
   for (int i = 0; i < kRowsOfThread; ++i) low[i] = visible.low[4 * ty + i], high[i] = visible.high[4 * ty + i];
 
   for (int head = first_head; head < end_head; ++head) {
+    const float bias = p.bias(head);
     for (int tile = visible.first / kOthers * kOthers; tile < visible.last; tile += kOthers) {
       __syncthreads();
       load_tile<kDim, kOthers>(other, kOwnIsKey ? x.q : x.k, tile, p.tokens, kOwnIsKey ? p.heads : p.kv_heads,
@@ -80,7 +81,8 @@ __global__ void __launch_bounds__(kTileThreads, kDim <= 128 ? 2 : 1)
             const int query = kOwnIsKey ? other_row : own_row, key = kOwnIsKey ? own_row : other_row;
             const int64_t row = static_cast<int64_t>(query) * p.heads + head;
             const float keep = p.dropout ? keep_factor(p, stream, head, query, key - visible.start[4 * ty + i]) : 1.0f;
-            probability = exponential(probabilities[i][j] * p.scale - x.lse[row]);
+            const float score = fmaf(bias, static_cast<float>(key - query), probabilities[i][j]);
+            probability = exponential(score * p.scale - x.lse[row]);
             gradient = p.scale * probability * (ds[i][j] * keep - delta[row]);
             probability *= keep;
           }
