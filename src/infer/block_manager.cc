@@ -119,7 +119,7 @@ void BlockManager::give_back(int group, int32_t block, int64_t last_step) {
   b.busy_until = std::max(b.busy_until, last_step);
   if (--b.references > 0) return;
   --pool.stats.used;
-  if (!b.deferred && b.busy_until <= done_step_) return settle(group, block);
+  if (b.busy_until <= done_step_) return settle(group, block);
   ++pool.stats.deferred;
   if (!b.deferred) pool.deferred.push_back(block);
   b.deferred = true;

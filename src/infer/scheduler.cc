@@ -240,7 +240,6 @@ void Scheduler::release_reserve(Sequence& s) {
 // From running to nowhere: its blocks, slot and reserve, and those of the siblings that wait for it.
 void Scheduler::leave(int32_t record) {
   Sequence& s = at(record);
-  blocks_.publish(s.table, s.tokens);
   blocks_.free(s.table);
   s.table = -1;
   erase_running(record);

@@ -94,7 +94,7 @@ void Scheduler::plan_chunk(size_t position, Flight& flight) {
   const int64_t block_size = blocks_.options().block_size, left = remaining(s);
   const auto whole_blocks = [&](int64_t count) { return (s.computed + count) / block_size * block_size - s.computed; };
   int64_t count = std::min(left, flight.tokens_left - flight.decodes_ahead);
-  if (count == left && s.siblings.empty() && flight.rows_left - flight.decodes_ahead < 1) --count;
+  if (count == left && s.siblings.empty() && flight.rows_left < 1) --count;
   if (count < left) count = whole_blocks(count);
   if (count <= 0 || !make_room(position, std::min(left, block_size), flight)) return;
   if (const int64_t room = blocks_.room(s.table, count); room < count) count = whole_blocks(room);
