@@ -24,6 +24,7 @@ int run(int argc, char** argv) {
   octet::add_linear_command(app);
   octet::add_gemm_command(app);
   octet::add_copy_command(app);
+  octet::add_serve_step_command(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -1,0 +1,315 @@
+// octet-bench serve-step: a decoding step of a serving runner at a fixed batch and context, beside what its bytes and
+// FLOPs allow; and the time of a forward over a prompt. Random weights, random tokens; the loop is the engine's.
+#include <algorithm>
+#include <chrono>
+#include <map>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "bench/commands.h"
+#include "bench/measure.h"
+#include "infer/plan_runner.h"
+#include "ir/facts.h"
+
+namespace octet {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+struct Options {
+  std::string model = "llama2-7b", recipe = "bf16", kv_cache = "bf16", device = "auto";
+  std::vector<int64_t> batches = {64}, prompts = {};
+  int64_t context = 1024, steps = 30, layers = 0, block_size = 0, max_step_tokens = 2048, top = 12;
+  double bytes_per_second = 0;
+  bool profile = false, plan_only = false, no_warm_up = false;
+};
+
+// Values as fresh weights have them, from one pool: making billions of different ones would take longer than the rest.
+void write_random_weights(Executor& executor) {
+  constexpr int64_t kPool = int64_t{1} << 22;
+  Philox rng(1337, 0);
+  std::vector<float> normal(kPool);
+  for (float& value : normal) value = static_cast<float>(0.02 * rng.normal());
+  std::map<DType, std::vector<std::byte>> pools;
+  for (const StateEntry& entry : executor.program().states()) {
+    if (entry.kind != StateKind::kParam) continue;
+    const DType dtype = entry.type.dtype;
+    const int64_t count = entry.type.shape.elements(), width = dtype_bytes(dtype);
+    if (entry.type.shape.rank() == 1) {  // norms
+      std::vector<std::byte> ones(static_cast<size_t>(count * width));
+      for (int64_t i = 0; i < count; ++i) store_element(dtype, ones.data(), i, entry.name.ends_with("weight") ? 1 : 0);
+      executor.write_state(entry.name, ones);
+      continue;
+    }
+    std::vector<std::byte>& pool = pools[dtype];
+    if (pool.empty()) {
+      pool.resize(static_cast<size_t>(kPool * width));
+      convert(DType::kF32, normal.data(), dtype, pool.data(), kPool);
+    }
+    for (int64_t at = 0; at < count; at += kPool) {
+      const auto part = static_cast<size_t>(std::min(kPool, count - at) * width);
+      executor.write_state_part(entry.name, at * width, std::span<const std::byte>(pool).first(part));
+    }
+  }
+  if (executor.program().find_graph("prepare") != nullptr) executor.run("prepare");
+}
+
+// Seconds this graph cannot go below at `context` keys a sequence: every product the slower of its FLOPs and its
+// bytes, and the keys and values read once.
+struct Floor {
+  double gemm = 0, cache = 0;
+  double total() const { return gemm + cache; }
+};
+Floor floor_of(const Graph& graph, const Target& target, double bytes_per_second, int64_t keys) {
+  Floor floor;
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    const Node& node = graph.node(NodeId{i});
+    const Cost cost = node_cost(graph, NodeId{i});
+    if (node.op == Op::kMatmul || node.op == Op::kScaledMatmul) {
+      const double rate = node.op == Op::kScaledMatmul ? target.fp8_flops : target.bf16_flops;
+      floor.gemm += std::max(rate > 0 ? cost.flops / rate : 0, cost.bytes / bytes_per_second);
+    } else if (node.op == Op::kPagedAttention) {
+      double row_bytes = 0;
+      for (size_t side : {1, 2})
+        row_bytes +=
+            static_cast<double>(graph.shape(node.inputs[side]).cols() * dtype_bytes(graph.dtype(node.inputs[side])));
+      floor.cache += row_bytes * static_cast<double>(keys) / bytes_per_second;
+    }
+  }
+  return floor;
+}
+
+class StepBench {
+ public:
+  StepBench(const Options& options, const Target& target) : options_(options), target_(target) {
+    rate_ = options.bytes_per_second > 0 ? options.bytes_per_second : target.bytes_per_second;
+    if (rate_ <= 0) rate_ = measure_copy(int64_t{1} << 28, 5);
+    ServingOptions serving{.target = target,
+                           .recipe = parse_recipe(options.recipe),
+                           .cache_dtype = parse_dtype(options.kv_cache),
+                           .context = options.context,
+                           .max_sequences = *std::max_element(options.batches.begin(), options.batches.end()),
+                           .max_step_tokens = options.max_step_tokens,
+                           .block_size = options.block_size,
+                           .kv_cache_bytes = options.plan_only ? int64_t{40} << 30 : 0};
+    ModelConfig model = named_model(options.model);
+    model.max_positions = std::max(model.max_positions, options.context);
+    if (options.layers > 0) model.layers = options.layers;
+    auto begin = Clock::now();
+    ServingProgram program = build_serving_program(model, serving);
+    const Plan& plan = program.plan;
+    size_t nodes = 0;
+    for (const Graph& graph : plan.program.graphs()) nodes += static_cast<size_t>(graph.size());
+    fmt::print(
+        "{} {} kv {} on {}: {} graphs of {} nodes planned in {:.2f} s; weights {:.2f} GB, cache {:.2f} GB, arena "
+        "{:.3f} GB, inputs {:.1f} MB\n",
+        options.model, options.recipe, options.kv_cache, target.name, plan.program.graphs().size(), nodes,
+        seconds_since(begin), 1e-9 * static_cast<double>(plan.state_bytes - program.limits.kv_bytes),
+        1e-9 * static_cast<double>(program.limits.kv_bytes), 1e-9 * static_cast<double>(plan.arena_bytes),
+        1e-6 * static_cast<double>(plan.input_bytes));
+    if (options.plan_only) return;
+    begin = Clock::now();
+    runner_ = std::make_unique<PlanRunner>(std::move(program));
+    const double bind = seconds_since(begin);
+    begin = Clock::now();
+    write_random_weights(runner_->executor());
+    const double load = seconds_since(begin);
+    begin = Clock::now();
+    if (target.device == Device::kCuda && !options.no_warm_up) runner_->warm_up();
+    fmt::print("bound in {:.2f} s, weights written in {:.2f} s, warmed up in {:.2f} s\n", bind, load,
+               seconds_since(begin));
+  }
+
+  void run() {
+    if (runner_ == nullptr) return;
+    fmt::print("{:>6} {:>8} {:>10} {:>10} {:>9} {:>9} {:>9} {:>6} {:>12} {:>9} {:>9} {:>9}\n", "batch", "context",
+               "step us", "min us", "floor us", "gemm us", "cache us", "%", "tokens/s", "fill us", "sample us",
+               "wait us");
+    for (int64_t batch : options_.batches) decode(batch);
+    for (int64_t prompt : options_.prompts) prefill(prompt);
+  }
+
+ private:
+  int64_t blocks_of(int64_t tokens) const {
+    return (tokens + runner_->limits().block_size - 1) / runner_->limits().block_size;
+  }
+
+  // `batch` sequences of `context` tokens, the last `count` of them in this step.
+  StepInput step_input(int64_t batch, int64_t context, int64_t count) const {
+    const RunnerLimits& limits = runner_->limits();
+    StepInput step{.segments = {0}, .decode_only = count == 1};
+    step.groups.resize(limits.groups.size());
+    for (int64_t s = 0; s < batch; ++s) {
+      for (int64_t i = 0; i < count; ++i) {
+        step.ids.push_back(static_cast<int32_t>((s * 7919 + i * 104729) % limits.vocab));
+        step.positions.push_back(static_cast<int32_t>(context - count + i));
+        step.from.push_back(count == 1 ? static_cast<int32_t>(s) : -1);
+      }
+      step.segments.push_back(static_cast<int32_t>(step.ids.size()));
+      step.kv_lengths.push_back(static_cast<int32_t>(context));
+      step.logit_rows.push_back(static_cast<int32_t>(step.ids.size()) - 1);
+      for (size_t g = 0; g < step.groups.size(); ++g) {  // blocks spread as after hours of serving
+        const CacheGroup& group = limits.groups[g];
+        const int64_t pool = group.blocks % 7 == 0 ? group.blocks - 1 : group.blocks;
+        auto block = [&](int64_t i) { return static_cast<int32_t>((s * blocks_of(context) + i) * 7 % pool); };
+        for (int64_t i = 0; i < group.blocks_per_sequence; ++i)
+          step.groups[g].table.push_back(i < blocks_of(context) ? block(i) : -1);
+        for (int64_t i = context - count; i < context; ++i)
+          step.groups[g].slots.push_back(
+              static_cast<int32_t>(block(i / limits.block_size) * limits.block_size + i % limits.block_size));
+      }
+    }
+    return step;
+  }
+
+  SampleInput sample_input(int64_t batch) const {
+    SampleInput sample;
+    for (int64_t s = 0; s < batch; ++s) {
+      sample.params.insert(sample.params.end(), {0.0f, 1.0f, 0.0f});
+      sample.top_k.push_back(0);
+      sample.seeds.insert(sample.seeds.end(), {1, s, 0});
+      sample.store.push_back(static_cast<int32_t>(s));
+    }
+    return sample;
+  }
+
+  struct Times {
+    std::vector<double> step, fill, sample, wait;
+  };
+
+  // The engine's order: the next forward is enqueued before the last step's ids are waited for.
+  Times loop(const StepInput& step, const SampleInput& sampling, int64_t steps) {
+    Times times;
+    runner_->forward(step);
+    runner_->sample(sampling);
+    auto last = Clock::now();
+    for (int64_t i = 0; i < steps; ++i) {
+      auto begin = Clock::now();
+      runner_->forward(step);
+      times.fill.push_back(seconds_since(begin));
+      begin = Clock::now();
+      runner_->wait();
+      times.wait.push_back(seconds_since(begin));
+      begin = Clock::now();
+      runner_->sample(sampling);
+      times.sample.push_back(seconds_since(begin));
+      times.step.push_back(seconds_since(last));
+      last = Clock::now();
+    }
+    runner_->wait();
+    return times;
+  }
+
+  const Graph& graph(const std::string& name) const { return runner_->executor().program().graph(name); }
+
+  void report(const std::string& forward, const std::string& sample, int64_t batch, int64_t tokens, int64_t context,
+              const Times& times, bool caches) {
+    Floor floor = floor_of(graph(forward), target_, rate_, caches ? batch * context : 0);
+    floor.gemm += floor_of(graph(sample), target_, rate_, 0).gemm;
+    const double middle = median(times.step);
+    fmt::print(
+        "{:>6} {:>8} {:>10.1f} {:>10.1f} {:>9.1f} {:>9.1f} {:>9.1f} {:>6.1f} {:>12.1f} {:>9.1f} {:>9.1f} {:>9.1f}\n",
+        batch, context, middle * 1e6, *std::min_element(times.step.begin(), times.step.end()) * 1e6,
+        floor.total() * 1e6, floor.gemm * 1e6, floor.cache * 1e6, 100 * floor.total() / middle,
+        static_cast<double>(tokens) / middle, median(times.fill) * 1e6, median(times.sample) * 1e6,
+        median(times.wait) * 1e6);
+  }
+
+  void decode(int64_t batch) {
+    const StepInput step = step_input(batch, options_.context, 1);
+    const SampleInput sampling = sample_input(batch);
+    loop(step, sampling, 3);
+    const Times times = loop(step, sampling, options_.steps);
+    const std::string forward = fmt::format("decode.{}", runner_->padded_tokens(step)), sample = sample_graph_of(batch);
+    report(forward, sample, batch, batch, options_.context, times, true);
+    if (options_.profile) print_profile({forward, sample}, step, sampling);
+  }
+
+  void prefill(int64_t tokens) {
+    const StepInput step = step_input(1, tokens, tokens);
+    const SampleInput sampling = sample_input(1);
+    loop(step, sampling, 3);
+    const Times times = loop(step, sampling, options_.steps);
+    const std::string forward = fmt::format("mixed.{}", runner_->padded_tokens(step)), sample = sample_graph_of(1);
+    report(forward, sample, 1, tokens, tokens, times, false);
+    if (options_.profile) print_profile({forward, sample}, step, sampling);
+  }
+
+  std::string sample_graph_of(int64_t rows) const {
+    int64_t bucket = 1;
+    while (bucket < rows) bucket = std::min(2 * bucket, runner_->limits().rows);
+    return fmt::format("sample.{}", bucket);
+  }
+
+  // Per kernel, of a few further steps that are launched node by node.
+  void print_profile(const std::vector<std::string>& graphs, const StepInput& step, const SampleInput& sampling) {
+    constexpr int64_t kSteps = 5;
+    Executor& executor = runner_->executor();
+    executor.set_profiling(true);
+    loop(step, sampling, kSteps - 1);
+    std::map<std::pair<std::string, std::string>, NodeTime> kernels;
+    double all = 0;
+    for (const NodeTime& time : executor.profile()) {
+      if (std::find(graphs.begin(), graphs.end(), time.graph) == graphs.end() || time.name == "(overhead)") continue;
+      NodeTime& sum = kernels[{time.op, time.kernel}];
+      sum.op = time.op;
+      sum.kernel = time.kernel;
+      sum.calls += time.calls;
+      sum.seconds += time.seconds;
+      sum.flops += time.flops;
+      sum.bytes += time.bytes;
+      all += time.seconds;
+    }
+    executor.set_profiling(false);
+    std::vector<NodeTime> list;
+    for (auto& [key, sum] : kernels) list.push_back(sum);
+    std::sort(list.begin(), list.end(), [](const NodeTime& a, const NodeTime& b) { return a.seconds > b.seconds; });
+    for (size_t i = 0; i < std::min(list.size(), static_cast<size_t>(options_.top)); ++i) {
+      const NodeTime& time = list[i];
+      fmt::print("    {:<18} {:<34} {:>5} calls {:>9.1f} us {:>5.1f} % {:>8.1f} TFLOP/s {:>8.1f} GB/s\n", time.op,
+                 time.kernel, time.calls / kSteps, time.seconds / kSteps * 1e6, 100 * time.seconds / all,
+                 time.flops / time.seconds * 1e-12, time.bytes / time.seconds * 1e-9);
+    }
+    fmt::print("    {:<18} {:<34} {:>5}       {:>9.1f} us\n", "all", "", "", all / kSteps * 1e6);
+  }
+
+  const Options& options_;
+  const Target& target_;
+  double rate_ = 0;
+  std::unique_ptr<PlanRunner> runner_;
+};
+
+void run_serve_step(const Options& options) {
+  const Target target =
+      options.plan_only && options.device == "h200" ? h200_target() : target_of(resolve_device(options.device));
+  StepBench(options, target).run();
+}
+
+}  // namespace
+
+void add_serve_step_command(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  auto* command = app.add_subcommand("serve-step", "A decoding step of a serving runner beside its floor");
+  command->add_option("--model", options->model, "a named size")->capture_default_str();
+  command->add_option("--recipe", options->recipe)->capture_default_str();
+  command->add_option("--kv-cache", options->kv_cache, "f32 | bf16 | e4m3")->capture_default_str();
+  command->add_option("--device", options->device, "auto | cpu | cuda; with --plan-only also h200")
+      ->capture_default_str();
+  command->add_option("--batch", options->batches, "sequences, several at will")->capture_default_str();
+  command->add_option("--prompt", options->prompts, "also forwards of one prompt of so many tokens");
+  command->add_option("--context", options->context, "tokens a sequence has")->capture_default_str();
+  command->add_option("--steps", options->steps, "timed")->capture_default_str();
+  command->add_option("--layers", options->layers, "instead of the size's");
+  command->add_option("--block-size", options->block_size, "of the cache");
+  command->add_option("--max-step-tokens", options->max_step_tokens)->capture_default_str();
+  command->add_option("--bandwidth", options->bytes_per_second, "of the floor, bytes a second");
+  command->add_option("--top", options->top, "kernels listed")->capture_default_str();
+  command->add_flag("--profile", options->profile, "kernel by kernel");
+  command->add_flag("--plan-only", options->plan_only, "plan, run nothing");
+  command->add_flag("--no-warm-up", options->no_warm_up);
+  command->callback([options] { run_serve_step(*options); });
+}
+
+}  // namespace octet
