@@ -231,6 +231,11 @@ __device__ __forceinline__ float exponential(float x) { return exp2f(x * 1.44269
 // Beyond 48 KiB, with what the kernel declares itself, shared memory must be asked for.
 template <typename Kernel>
 void allow_shared(Kernel kernel, size_t bytes) {
+  cudaFuncAttributes allowed;  // plans of one kernel need different sizes: never take back what another was given
+  if (cudaFuncGetAttributes(&allowed, kernel) == cudaSuccess &&
+      allowed.maxDynamicSharedSizeBytes >= static_cast<int>(bytes)) {
+    return;
+  }
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
 }
 
