@@ -8,11 +8,14 @@
 #include "base/error.h"
 #include "base/test_data.h"
 #include "infer/decoder.h"
+#include "infer/serving_test_driver.h"
 
 namespace octet {
 namespace {
 
-constexpr size_t kPrompt = 11;  // tokens of greedy_ids that are the prompt
+using serving_test::Driver;
+using serving_test::kPrompt;
+using serving_test::Text;
 
 ServingOptions small_options() {
   return {.target = cpu_target(),
@@ -24,98 +27,19 @@ ServingOptions small_options() {
           .kv_cache_bytes = 1 << 20};
 }
 
-// One text: the tokens known so far, how many of them are in the cache, and where.
-struct Text {
-  std::vector<int32_t> tokens;
-  int32_t row = 0;          // of the table of sampled ids
-  int32_t first_block = 0;  // block i of the text is first_block + i
-  int64_t computed = 0;
-};
-
-class Driver {
- public:
-  explicit Driver(Runner& runner) : runner_(runner) {}
-
-  // The next `count` tokens of the text; with `sample` the last one's successor is asked for. `on_device`: its last id
-  // is what was sampled last, and need not be in `tokens`.
-  void add(Text& text, int64_t count, bool sample, bool on_device = false) {
-    const RunnerLimits& limits = runner_.limits();
-    if (step_.segments.empty()) {
-      step_.segments = {0};
-      step_.groups.resize(limits.groups.size());
-      step_.decode_only = true;
-    }
-    step_.decode_only = step_.decode_only && count == 1;
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t position = text.computed + i;
-      const bool fed = on_device && i + 1 == count;
-      step_.ids.push_back(fed ? -1 : text.tokens.at(static_cast<size_t>(position)));
-      step_.from.push_back(fed ? text.row : -1);
-      step_.positions.push_back(static_cast<int32_t>(position));
-      for (auto& group : step_.groups)
-        group.slots.push_back(static_cast<int32_t>(text.first_block * limits.block_size + position));
-    }
-    text.computed += count;
-    step_.segments.push_back(static_cast<int32_t>(step_.ids.size()));
-    step_.kv_lengths.push_back(static_cast<int32_t>(text.computed));
-    for (size_t g = 0; g < step_.groups.size(); ++g) {
-      for (int32_t i = 0; i < limits.groups[g].blocks_per_sequence; ++i)
-        step_.groups[g].table.push_back(i * limits.block_size < text.computed ? text.first_block + i : -1);
-    }
-    if (!sample) return;
-    step_.logit_rows.push_back(static_cast<int32_t>(step_.ids.size()) - 1);
-    sample_.params.insert(sample_.params.end(), {0.0f, 1.0f, 0.0f});
-    sample_.top_k.push_back(0);
-    sample_.seeds.insert(sample_.seeds.end(), {0, text.row, text.computed});
-    sample_.store.push_back(text.row);
-  }
-
-  SampleInput& sampling() { return sample_; }
-  const StepInput& step() const { return step_; }
-
-  SampleOutput run() {
-    runner_.forward(step_);
-    runner_.sample(sample_);
-    step_ = {};
-    sample_ = {};
-    return runner_.wait();
-  }
-
- private:
-  Runner& runner_;
-  StepInput step_;
-  SampleInput sample_;
-};
-
-std::vector<int32_t> greedy_ids(const std::string& folder) {
-  auto expected = open_safetensors(folder + "/expected.safetensors");
-  TensorView view = expected->read("greedy_ids");
-  std::vector<int32_t> ids(static_cast<size_t>(view.type.shape.elements()));
-  for (size_t i = 0; i < ids.size(); ++i)
-    ids[i] = static_cast<int32_t>(load_element(view.type.dtype, view.bytes.data(), static_cast<int64_t>(i)));
-  return ids;
-}
-
 class PlanRunnerGoldens : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     std::string folder = test_data_path(std::string("hf_goldens/") + GetParam());
     if (folder.empty()) GTEST_SKIP() << missing_test_data(GetParam());
     weights_ = open_weights(folder);
-    wanted_ = greedy_ids(folder);
+    wanted_ = serving_test::greedy_ids(folder);
     runner_ = make_runner(*weights_, small_options());
   }
   Text prompt(size_t tokens, int32_t row, int32_t first_block) const {
     return {{wanted_.begin(), wanted_.begin() + static_cast<ptrdiff_t>(tokens)}, row, first_block};
   }
-  // Decodes to the end of the known text.
-  void decode(Text& text) {
-    while (text.tokens.size() < wanted_.size()) {
-      Driver driver(*runner_);
-      driver.add(text, 1, true);
-      text.tokens.push_back(driver.run().ids[0]);
-    }
-  }
+  void decode(Text& text) { serving_test::decode(*runner_, text, wanted_.size()); }
 
   std::unique_ptr<WeightSource> weights_;
   std::vector<int32_t> wanted_;
@@ -182,10 +106,7 @@ TEST_P(PlanRunnerGoldens, IdsFedOnTheDeviceEqualThoseFedByTheHost) {
   Driver driver(*runner_);
   driver.add(text, kPrompt, true);
   text.tokens.push_back(driver.run().ids[0]);
-  while (text.tokens.size() < wanted_.size()) {
-    driver.add(text, 1, true, /*on_device=*/true);
-    text.tokens.push_back(driver.run().ids[0]);
-  }
+  serving_test::decode(*runner_, text, wanted_.size(), /*on_device=*/true);
   EXPECT_EQ(text.tokens, wanted_);
 }
 
@@ -231,8 +152,8 @@ TEST_P(PlanRunnerGoldens, CopiedBlocksContinueTheText) {
   driver.add(text, kPrompt, true);
   text.tokens.push_back(driver.run().ids[0]);
   Text copy = text;
-  copy.first_block = 30;
-  const BlockCopy copies[] = {{0, 0, 30}, {0, 1, 31}, {0, 2, 32}};
+  copy.first_block = 20;
+  const BlockCopy copies[] = {{0, 0, 20}, {0, 1, 21}, {0, 2, 22}};
   runner_->copy_blocks(copies);
   decode(copy);
   EXPECT_EQ(copy.tokens, wanted_);
@@ -275,8 +196,13 @@ INSTANTIATE_TEST_SUITE_P(HuggingFace, PlanRunnerGoldens,
 
 ModelConfig tiny_model() {
   ModelConfig config = model_family("llama");
-  config.vocab_size = 96, config.max_positions = 64, config.hidden = 64, config.layers = 2;
-  config.heads = 4, config.kv_heads = 2, config.intermediate = 128;
+  config.vocab_size = 96;
+  config.max_positions = 64;
+  config.hidden = 64;
+  config.layers = 2;
+  config.heads = 4;
+  config.kv_heads = 2;
+  config.intermediate = 128;
   return config;
 }
 

@@ -16,7 +16,11 @@ TEST(ServingProgram, BucketsCostAThirdOfPaddingAtMost) {
 
 ModelConfig model() {
   ModelConfig config = model_family("llama");
-  config.vocab_size = 128, config.max_positions = 256, config.hidden = 64, config.layers = 2, config.heads = 4;
+  config.vocab_size = 128;
+  config.max_positions = 256;
+  config.hidden = 64;
+  config.layers = 2;
+  config.heads = 4;
   config.kv_heads = 2;  // 32 wide: a block of 16 tokens is 16 x (32 + 32) x 2 layers x 4 bytes = 8192
   config.intermediate = 128;
   return config;

@@ -1,0 +1,127 @@
+// The serving runner on the GPU: greedy texts of golden models in float32, fed from the device, in mixed batches; and
+// every recipe and cache type against the CPU's runner.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/test_data.h"
+#include "infer/plan_runner.h"
+#include "infer/serving_test_driver.h"
+
+namespace octet {
+namespace {
+
+using serving_test::Driver;
+using serving_test::kPrompt;
+using serving_test::Text;
+
+ServingOptions options_of(const Target& target, const char* recipe, DType cache) {
+  return {.target = target,
+          .recipe = parse_recipe(recipe),
+          .cache_dtype = cache,
+          .context = 64,
+          .max_sequences = 4,
+          .max_step_tokens = 32,
+          .block_size = 16,
+          .kv_cache_bytes = 1 << 22};
+}
+
+class ServingOnGpu : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    std::string why;
+    if (!cuda_available(&why)) GTEST_SKIP() << why;
+    folder_ = test_data_path(std::string("hf_goldens/") + GetParam());
+    if (folder_.empty()) GTEST_SKIP() << missing_test_data(GetParam());
+    weights_ = open_weights(folder_);
+    wanted_ = serving_test::greedy_ids(folder_);
+  }
+  Text prompt(size_t tokens, int32_t row, int32_t first_block) const {
+    return {{wanted_.begin(), wanted_.begin() + static_cast<ptrdiff_t>(tokens)}, row, first_block};
+  }
+
+  std::string folder_;
+  std::unique_ptr<WeightSource> weights_;
+  std::vector<int32_t> wanted_;
+};
+
+TEST_P(ServingOnGpu, GreedyTextsInMixedBatches) {
+  auto runner = make_runner(*weights_, options_of(cuda_target(), "fp32", DType::kF32));
+  Text a = prompt(kPrompt, 2, 4), b = prompt(kPrompt + 6, 1, 0);
+  Driver driver(*runner);
+  driver.add(a, kPrompt, true);
+  a.tokens.push_back(driver.run().ids[0]);
+  for (int64_t chunk : {5, 7, 5}) {
+    const bool last = chunk == 5 && b.computed > 0;
+    driver.add(a, 1, true, /*on_device=*/true);
+    driver.add(b, chunk, last);
+    SampleOutput output = driver.run();
+    a.tokens.push_back(output.ids[0]);
+    if (last) b.tokens.push_back(output.ids[1]);
+  }
+  while (a.tokens.size() < wanted_.size() && b.tokens.size() < wanted_.size()) {
+    driver.add(b, 1, true, /*on_device=*/true);
+    driver.add(a, 1, true);
+    SampleOutput output = driver.run();
+    b.tokens.push_back(output.ids[0]);
+    a.tokens.push_back(output.ids[1]);
+  }
+  serving_test::decode(*runner, a, wanted_.size(), /*on_device=*/true);
+  EXPECT_EQ(a.tokens, wanted_);
+  EXPECT_EQ(b.tokens, wanted_);
+}
+
+TEST_P(ServingOnGpu, CopiedBlocksAndMaskedTokens) {
+  auto runner = make_runner(*weights_, options_of(cuda_target(), "fp32", DType::kF32));
+  Text text = prompt(kPrompt, 0, 0);
+  Driver driver(*runner);
+  driver.add(text, kPrompt, true);
+  driver.sampling().masks.assign(static_cast<size_t>((runner->limits().vocab + 31) / 32), ~0u);
+  driver.sampling().masks[static_cast<size_t>(wanted_[kPrompt] / 32)] &= ~(1u << (wanted_[kPrompt] % 32));
+  driver.sampling().mask_rows = {0};
+  EXPECT_NE(driver.run().ids[0], wanted_[kPrompt]);
+  text.tokens.push_back(wanted_[kPrompt]);
+  const BlockCopy copy{0, 0, 7};
+  runner->copy_blocks({&copy, 1});
+  text.first_block = 7;
+  for (int i = 0; i < 3; ++i) {  // within the copied block
+    driver.add(text, 1, true);
+    text.tokens.push_back(driver.run().ids[0]);
+  }
+  EXPECT_TRUE(std::equal(text.tokens.begin(), text.tokens.end(), wanted_.begin()));
+}
+
+// Log-probabilities of the likeliest tokens after the prompt and after one more token.
+std::vector<double> logprobs(Runner& runner, Text text) {
+  std::vector<double> result;
+  Driver driver(runner);
+  for (int i = 0; i < 2; ++i) {
+    driver.add(text, static_cast<int64_t>(text.tokens.size()) - text.computed, true);
+    driver.sampling().top_logprobs = true;
+    SampleOutput output = driver.run();
+    result.push_back(output.top_logprobs[0]);
+    result.push_back(output.top_logprobs[4]);
+    text.tokens.push_back(1);
+  }
+  return result;
+}
+
+TEST_P(ServingOnGpu, RecipesAndCachesAgreeWithTheCpu) {
+  struct Case {
+    const char* recipe;
+    DType cache;
+  };
+  for (const Case& c : {Case{"bf16", DType::kBF16}, Case{"fp8-current", DType::kBF16}, Case{"bf16", DType::kE4M3}}) {
+    auto gpu = make_runner(*weights_, options_of(cuda_target(), c.recipe, c.cache));
+    auto cpu = make_runner(*weights_, options_of(cpu_target(), c.recipe, c.cache));
+    const std::vector<double> got = logprobs(*gpu, prompt(kPrompt, 0, 0)), want = logprobs(*cpu, prompt(kPrompt, 0, 0));
+    for (size_t i = 0; i < want.size(); ++i)  // bf16 activations rounded after sums in another order
+      EXPECT_NEAR(got[i], want[i], 0.05) << c.recipe << " cache " << dtype_name(c.cache);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(HuggingFace, ServingOnGpu, testing::Values("gpt2", "llama_gqa_rope3", "mistral_swa", "gptj"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace octet
