@@ -3,6 +3,7 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "base/error.h"
@@ -80,14 +81,28 @@ std::string normal_form(NormalForm form, std::string_view text) {
   options |= compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
   if (form == NormalForm::kNfkc || form == NormalForm::kNfkd) options |= UTF8PROC_COMPAT;
   std::string out;
-  for_valid(text, out, [&](std::string_view valid) {
+  out.reserve(text.size());
+  const auto map = [&](std::string_view part) {
     utf8proc_uint8_t* mapped = nullptr;
     const auto length =
-        utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(valid.data()),
-                     static_cast<utf8proc_ssize_t>(valid.size()), &mapped, static_cast<utf8proc_option_t>(options));
-    check(length >= 0, ErrorCode::kInternal, "normalising {} bytes: {}", valid.size(), utf8proc_errmsg(length));
+        utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(part.data()), static_cast<utf8proc_ssize_t>(part.size()),
+                     &mapped, static_cast<utf8proc_option_t>(options));
+    check(length >= 0, ErrorCode::kInternal, "normalising {} bytes: {}", part.size(), utf8proc_errmsg(length));
     out.append(reinterpret_cast<const char*>(mapped), static_cast<size_t>(length));
     std::free(mapped);
+  };
+  // ASCII characters stay as they are and change nothing before them; only the last of a run may take a mark behind it.
+  const auto is_ascii = [](char c) { return static_cast<uint8_t>(c) < 0x80; };
+  for_valid(text, out, [&](std::string_view valid) {
+    while (!valid.empty()) {
+      const auto ascii = static_cast<size_t>(std::find_if_not(valid.begin(), valid.end(), is_ascii) - valid.begin());
+      if (ascii == valid.size()) return void(out.append(valid));
+      const size_t kept = ascii > 0 ? ascii - 1 : 0;
+      out.append(valid.substr(0, kept));
+      const auto end = static_cast<size_t>(std::find_if(valid.begin() + ascii, valid.end(), is_ascii) - valid.begin());
+      map(valid.substr(kept, end - kept));
+      valid.remove_prefix(end);
+    }
   });
   return out;
 }
