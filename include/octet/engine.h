@@ -5,7 +5,7 @@
 //   for (octet::GenerationEvent event; stream.next(event);) std::cout << event.text << std::flush;
 //
 // Requests join and leave the running batch between steps. A request is a value with a status: whatever is wrong with
-// it ends that request with an error event; open() throws octet::Error for a folder or options that cannot run.
+// it ends that request with an error event; open() throws for a folder or options that cannot run.
 #pragma once
 
 #include <cstdint>
@@ -88,7 +88,10 @@ struct RequestTimes {  // seconds since the request was submitted; 0 = not yet
   int64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, preemptions = 0;
 };
 
-// The receiving end of a request. Destroying it cancels the request. Movable, one thread at a time.
+class StreamState;  // of the engine's side
+
+// The receiving end of a request. Destroying it cancels the request. Movable, one thread at a time; it may outlive the
+// engine. A slow reader holds nobody up: what it has not taken yet is one growing event a text.
 class GenerationStream {
  public:
   // Waits for the next event; false when all texts are finished and every event was taken.
@@ -97,15 +100,13 @@ class GenerationStream {
   void cancel();                          // ends all texts with kCancelled
   RequestTimes times() const;
 
+  explicit GenerationStream(std::shared_ptr<StreamState> state);  // engines make them
   GenerationStream(GenerationStream&&) noexcept;
   GenerationStream& operator=(GenerationStream&&) noexcept;
   ~GenerationStream();
 
  private:
-  friend class Engine;
-  struct State;
-  explicit GenerationStream(std::shared_ptr<State> state);
-  std::shared_ptr<State> state_;
+  std::shared_ptr<StreamState> state_;
 };
 
 struct EngineStats {
@@ -117,18 +118,17 @@ struct EngineStats {
 
 class Engine {
  public:
-  // `model`: a Hugging Face folder, run folder, checkpoint or llama2.c file. Throws octet::Error.
+  // `model`: a Hugging Face folder, a checkpoint or a llama2.c file. Throws an exception whose what() says the value at
+  // fault and the way out.
   static std::unique_ptr<Engine> open(const std::string& model, const EngineOptions& options = {});
   virtual ~Engine();  // cancels what still runs
 
+  // From any thread. A request that cannot run gives one event: kError, with the value at fault and the way out.
   virtual GenerationStream submit(GenerationRequest request) = 0;
   virtual EngineStats stats() const = 0;
   virtual void drain() = 0;  // waits until nothing waits or runs
   virtual int64_t context() const = 0;
   virtual int64_t vocab_size() const = 0;
-
- protected:
-  static GenerationStream make_stream(std::shared_ptr<GenerationStream::State> state);
 };
 
 }  // namespace octet

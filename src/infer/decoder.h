@@ -1,7 +1,7 @@
 // Incremental decoding of a few sequences: plans for a prompt chunk and for one token, sharing state and arena sizes.
 //
 // One sequence per row of the batch, its cache blocks fixed (row r owns blocks r*B .. r*B+B-1). The serving engine's
-// block manager is another room; this is what generate, verify and eval need.
+// engine (octet/engine.h) has the block manager; this is what verify needs.
 #pragma once
 
 #include <memory>

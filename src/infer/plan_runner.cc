@@ -44,8 +44,8 @@ void PlanRunner::check_step(const StepInput& input) const {
   const int64_t tokens = input.tokens(), sequences = input.sequences();
   auto has = [](const auto& list, int64_t count) { return static_cast<int64_t>(list.size()) == count; };
   bool whole = has(input.positions, tokens) && has(input.from, tokens) && has(input.segments, sequences + 1) &&
-               has(input.groups, static_cast<int64_t>(limits_.groups.size())) && tokens > 0 && sequences > 0;
-  check(whole && input.segments.front() == 0 && input.segments.back() == tokens, ErrorCode::kInternal,
+               has(input.groups, static_cast<int64_t>(limits_.groups.size())) && tokens > 0;
+  check(whole && input.segments.front() == 0 && input.segments.back() <= tokens, ErrorCode::kInternal,
         "runner: a step of {} tokens and {} sequences has {} positions, {} from, {} segments and {} cache groups",
         tokens, sequences, input.positions.size(), input.from.size(), input.segments.size(), input.groups.size());
   check(static_cast<int64_t>(input.logit_rows.size()) <= limits_.rows, ErrorCode::kInternal,

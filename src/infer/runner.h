@@ -5,7 +5,8 @@
 // sampled ids on the device too, in the table `sampled`, where the next step's forward() can take them from without the
 // host knowing them. wait() gives the host the ids. The engine calls
 //   forward(N+1), wait() of step N, [commit], sample(N+1), forward(N+2), ...
-// so that the device always has the next step's forward to run while the host works.
+// so that the device always has the next step's forward to run while the host works. sample() and wait() are called for
+// every forward, also for one that samples no row. Inputs are the caller's again when a call returns.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@
 
 namespace octet {
 
-// What a forward reads: plain data of fixed layout, the same bytes on every rank. T tokens in order of their sequences;
-// S sequences; R rows to be sampled.
+// What a forward reads: plain data of fixed layout, the same bytes on every rank. T tokens in order of their sequences,
+// then padding that belongs to none; S sequences; R rows to be sampled.
 struct StepInput {
   struct Group {                 // of caches (full attention; window N)
     std::vector<int32_t> slots;  // [T] where a token's key and value go; -1 = nowhere

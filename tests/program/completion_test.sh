@@ -17,7 +17,7 @@ completes "train" octet tr
 completes "train" octet tokenizer tr
 completes "--vocab-size" octet tokenizer train --out tok --vo
 completes "optimizer.lr=" octet train configs/quickstart.yaml optimizer.l
-completes "--prompt --prompt-file" octet generate out/run --pro
+completes "--prompt --prompt-file --prompts-file" octet generate out/run --pro
 completes "" octet generate optimizer.l
 "$octet" completion zsh | grep "^#compdef octet" >/dev/null || failed=1
 "$octet" completion fish | grep "__fish_seen_subcommand_from tokenizer; and __fish_seen_subcommand_from train' -l vocab-size" >/dev/null || failed=1

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -122,7 +123,23 @@ TEST_F(Cli, TextBecomesAModelThatIsEvaluatedAndContinued) {
   expect(2, "generate run --prompt a -n -1", "--max-tokens");
   expect(1, "generate run --prompt a --top-p 1.5", "want 0 < p <= 1");
   expect(1, "generate run --prompt a --stop ''", "empty stop string");
+  expect(1, "generate run --prompt a --logit-bias 1=2", "want TOKEN:VALUE");
+  expect(1, "generate run --prompt a --kv-cache int3", "want f32, bf16 or e4m3");
   expect(1, "generate run --tokenizer nowhere", "no such file or folder");
+  // Several prompts and texts stand in their order, whatever ran beside what.
+  write_file(folder_.file("prompts.jsonl"), "{\"prompt\": \"line 3\"}\n{\"prompt\": \"says\"}\n");
+  const std::string all = shell("$OCTET generate run -p line --prompts-file prompts.jsonl --count 2 -n 6").out;
+  const std::string one = shell("$OCTET generate run -p line -n 6").out;
+  EXPECT_TRUE(all.starts_with("--- 1\n" + one)) << all << one;
+  EXPECT_NE(all.find("--- 6\nsays"), std::string::npos) << all;
+  Outcome json = shell("$OCTET generate run -p line --json -n 3 --logprobs 2 --ignore-eos --min-p 0.1 --top-k 9");
+  EXPECT_NE(json.out.find("\"top_logprobs\":[["), std::string::npos) << json.out << json.err;
+  Outcome talk = shell("printf 'line 1\\nand\\n' | $OCTET generate run --interactive -n 5 -t 0 --stats");
+  EXPECT_EQ(std::count(talk.out.begin(), talk.out.end(), '\n'), 2) << talk.out << talk.err;
+  // The public header is enough for a program of one's own.
+  Outcome example = shell("'" OCTET_EXAMPLE "' run/checkpoints/step_00000008 line says");
+  EXPECT_EQ(example.code, 0) << example.err;
+  EXPECT_NE(example.out.find("ended by"), std::string::npos) << example.out;
   expect(1, "verify run", "expected.safetensors");
   write_file(folder_.file("empty.txt"), "");
   expect(1, "eval run empty.txt", "at least 2 are needed");

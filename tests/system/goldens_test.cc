@@ -4,9 +4,10 @@
 #include "base/file.h"
 #include "base/test_data.h"
 #include "exec/executor.h"
-#include "infer/generate.h"
+#include "infer/decoder.h"
 #include "infer/verify.h"
 #include "infer/weights.h"
+#include "octet/engine.h"
 #include "train/verify_training.h"
 
 namespace octet {
@@ -81,13 +82,26 @@ INSTANTIATE_TEST_SUITE_P(HuggingFace, Goldens,
 TEST(Goldens, Stories260KReproducesItsGreedyText) {
   std::string folder = test_data_path("tiny-models/stories260K");
   if (folder.empty()) GTEST_SKIP() << missing_test_data("tiny-models/stories260K");
-  auto weights = open_weights(folder + "/stories260K.bin");
-  auto tokenizer = load_tokenizer(folder + "/tok512.bin");
-  Decoder decoder(weights->config(), {.recipe = parse_recipe("fp32"), .target = cpu_target()});
-  load_weights(*weights, decoder.executor());
-  std::vector<int32_t> prompt = {tokenizer->bos_id()};
-  GenerateResult result = generate(decoder, *tokenizer, prompt, {.sampling = {.temperature = 0}, .max_tokens = 200});
-  EXPECT_EQ(result.text, read_file(folder + "/expected_greedy_n200.txt"));
+  auto engine = Engine::open(folder + "/stories260K.bin", {.device = "cpu",
+                                                           .recipe = "fp32",
+                                                           .tokenizer = folder + "/tok512.bin",
+                                                           .max_sequences = 8,
+                                                           .max_step_tokens = 64});
+  GenerationRequest greedy;  // an empty prompt: the begin token
+  greedy.sampling.temperature = 0;
+  greedy.max_tokens = 200;
+  std::vector<GenerationStream> beside;
+  for (int i = 0; i < 9; ++i) {
+    GenerationRequest other;
+    other.prompt = "Lily and Tom went to the park";
+    other.max_tokens = 20 + 15 * i;
+    other.sampling.seed = static_cast<uint64_t>(i);
+    beside.push_back(engine->submit(other));
+  }
+  GenerationStream stream = engine->submit(greedy);
+  std::string text;
+  for (GenerationEvent event; stream.next(event);) text += event.text + event.error;
+  EXPECT_EQ(text, read_file(folder + "/expected_greedy_n200.txt"));
 }
 
 TEST_P(Goldens, SavedFoldersLoadBackEqual) {

@@ -1,46 +1,42 @@
-// octet generate: text from a model folder, a checkpoint or a llama2.c file, streamed to the terminal.
+// octet generate: texts from a model folder, a checkpoint or a llama2.c file, streamed to the terminal. All prompts run
+// in flight together; what is printed stands in their order.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <deque>
 #include <iostream>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/threads.h"
-#include "infer/generate.h"
-#include "infer/weights.h"
+#include "infer/sampler.h"
+#include "infer/stop_matcher.h"
+#include "io/tokenizer.h"
 #include "octet/commands.h"
+#include "octet/engine.h"
 #include "octet/model_path.h"
 
 namespace octet {
 namespace {
 
 struct Options {
-  std::string model, tokenizer, prompt, prompt_file, recipe = "fp32", device = "auto";
-  GenerateOptions generate;
-  int64_t count = 1, context = 0, threads = 0;
-  bool interactive = false, stats = false, no_bos = false, echo = true;
+  std::string model, prompt_file, prompts_file;
+  std::vector<std::string> prompts, logit_bias;
+  EngineOptions engine = {.recipe = "fp32", .max_sequences = 0};
+  GenerationRequest request;
+  int64_t count = 1, threads = 0;
+  bool interactive = false, stats = false, echo = true, json = false;
 };
 
-std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const Options& options, const std::string& text,
-                                   int64_t context) {
-  EncodeOptions encode{.add_bos = tokenizer.adds_bos() && !options.no_bos};
-  std::vector<int32_t> ids = tokenizer.encode(text, encode);
-  int32_t start = tokenizer.bos_id() >= 0 ? tokenizer.bos_id() : tokenizer.eos_id();
-  if (ids.empty() && start >= 0) ids.push_back(start);
-  check(!ids.empty(), ErrorCode::kInvalidArgument,
-        "the prompt is empty and the vocabulary has no begin token: give --prompt");
-  check(static_cast<int64_t>(ids.size()) <= context, ErrorCode::kInvalidArgument,
-        "the prompt has {} tokens, the longest text {}: shorten it, or choose a model of more positions", ids.size(),
-        context);
-  return ids;
-}
-
-void print_stats(const GenerateResult& result) {
-  double prompt_rate = static_cast<double>(result.prompt_tokens) / std::max(result.prompt_seconds, 1e-9);
-  double decode_rate = static_cast<double>(result.ids.size()) / std::max(result.decode_seconds, 1e-9);
-  fmt::print(stderr, "[{} prompt tokens at {:.1f} tok/s, {} generated at {:.1f} tok/s, ended by {}]\n",
-             result.prompt_tokens, prompt_rate, result.ids.size(), decode_rate, finish_reason_name(result.reason));
-}
+struct Text {
+  size_t prompt = 0;  // of which prompt, and the how manieth of it
+  int64_t sample = 0;
+  std::string words;
+  std::vector<TokenLogprob> logprobs;
+  std::vector<std::vector<TokenLogprob>> top;
+  std::vector<int32_t> ids;
+  FinishReason finished = FinishReason::kNone;
+};
 
 bool write_text(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
@@ -48,103 +44,235 @@ bool write_text(const std::string& text) {
   return std::ferror(stdout) == 0;
 }
 
-void generate_once(Decoder& decoder, const Tokenizer& tokenizer, const Options& options, const std::string& prompt) {
-  std::vector<int32_t> ids = encode_prompt(tokenizer, options, prompt, decoder.max_length());
-  for (int64_t i = 0; i < options.count; ++i) {
-    GenerateOptions one = options.generate;
-    one.sequence = static_cast<uint64_t>(i);
-    decoder.reset();
-    if (options.count > 1) write_text(fmt::format("--- {}\n", i + 1));
-    if (options.echo) write_text(prompt);
-    GenerateResult result = generate(decoder, tokenizer, ids, one, write_text);
-    write_text("\n");
-    if (options.stats) print_stats(result);
+// JSON lines with a "prompt" each, or a prompt a line.
+void read_prompts(const std::string& path, std::vector<std::string>& prompts) {
+  std::string content = read_file(path);
+  bool json = path.ends_with(".jsonl");
+  for (size_t begin = 0, line = 1; begin < content.size(); ++line) {
+    size_t end = std::min(content.find('\n', begin), content.size());
+    std::string text = content.substr(begin, end - begin);
+    if (text.ends_with('\r')) text.pop_back();
+    std::string where = fmt::format("{}:{}", path, line);
+    if (!text.empty()) prompts.push_back(json ? json_get<std::string>(parse_json(text, where), "prompt", where) : text);
+    begin = end + 1;
+  }
+  check(!prompts.empty(), ErrorCode::kInvalidArgument, "{}: no prompt in it", path);
+}
+
+// "15:-2.5", "0:-inf"
+void parse_biases(const std::vector<std::string>& words, SamplingOptions& sampling) {
+  for (const std::string& word : words) {
+    size_t colon = word.find(':'), id_end = 0, value_end = 0;
+    try {
+      int32_t id = std::stoi(word, &id_end);
+      float value = std::stof(word.substr(std::min(colon, word.size()) + 1), &value_end);
+      if (id_end == colon && colon + 1 + value_end == word.size()) {
+        sampling.logit_bias[id] = value;
+        continue;
+      }
+    } catch (const std::exception&) {  // reported below
+    }
+    fail(ErrorCode::kInvalidArgument, "--logit-bias: \"{}\" (want TOKEN:VALUE, such as 15:-2.5 or 15:-inf)", word);
   }
 }
 
-// Each line continues the conversation so far; an empty line ends it.
-void interact(Decoder& decoder, const Tokenizer& tokenizer, const Options& options) {
+void print_stats(const RequestTimes& times, const std::string& reason) {
+  auto rate = [](int64_t tokens, double seconds) { return static_cast<double>(tokens) / std::max(seconds, 1e-9); };
+  fmt::print(stderr, "[{} prompt tokens at {:.1f} tok/s, {} generated at {:.1f} tok/s, ended by {}]\n",
+             times.prompt_tokens, rate(times.prompt_tokens - times.cached_tokens, times.first_token - times.scheduled),
+             times.generated_tokens, rate(times.generated_tokens, times.last_token - times.scheduled), reason);
+}
+
+nlohmann::json logprobs_json(const std::vector<TokenLogprob>& tokens) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const TokenLogprob& token : tokens) list.push_back({{"id", token.id}, {"logprob", token.logprob}});
+  return list;
+}
+
+void print_json(const std::string& prompt, const Text& text) {
+  nlohmann::json line{
+      {"prompt_index", text.prompt}, {"sample", text.sample}, {"prompt", prompt},
+      {"text", text.words},          {"ids", text.ids},       {"finish_reason", finish_reason_name(text.finished)}};
+  if (!text.logprobs.empty()) line["logprobs"] = logprobs_json(text.logprobs);
+  if (!text.logprobs.empty() && !text.top[0].empty())
+    for (const auto& tokens : text.top) line["top_logprobs"].push_back(logprobs_json(tokens));
+  write_text(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+void print_logprobs(const Text& text) {
+  for (size_t i = 0; i < text.ids.size(); ++i) {
+    std::string line = fmt::format("  {} {:.4f}", text.ids[i], text.logprobs[i].logprob);
+    for (const TokenLogprob& token : text.top[i]) line += fmt::format("  {}:{:.4f}", token.id, token.logprob);
+    write_text(line + "\n");
+  }
+}
+
+// Prints a text as it comes. False when nobody reads the output any more.
+bool print_text(GenerationStream& stream, Text text, const Options& options) {
+  const std::string& prompt = options.prompts[text.prompt];
+  bool opened = false;
+  for (GenerationEvent event; stream.next(event);) {
+    check(event.finished != FinishReason::kError, ErrorCode::kInvalidArgument, "{}", event.error);
+    text.finished = event.finished;
+    text.ids.insert(text.ids.end(), event.ids.begin(), event.ids.end());
+    text.logprobs.insert(text.logprobs.end(), event.logprobs.begin(), event.logprobs.end());
+    text.top.insert(text.top.end(), event.top.begin(), event.top.end());
+    if (options.json) {
+      text.words += event.text;
+      continue;
+    }
+    if (!std::exchange(opened, true)) {  // not before: a prompt that cannot be used is not printed
+      int64_t number = static_cast<int64_t>(text.prompt) * options.count + text.sample + 1;
+      if (options.count > 1 || options.prompts.size() > 1) write_text(fmt::format("--- {}\n", number));
+      if (options.echo) write_text(prompt);
+    }
+    if (!write_text(event.text)) return false;
+  }
+  if (options.json) {
+    print_json(prompt, text);
+  } else {
+    write_text("\n");
+    if (options.request.logprobs >= 0) print_logprobs(text);
+  }
+  if (options.stats) print_stats(stream.times(), finish_reason_name(text.finished));
+  return std::ferror(stdout) == 0;
+}
+
+void generate_all(Engine& engine, const Options& options) {
+  // Submitted a little ahead of what is printed: the engine is kept busy, the queue short.
+  const auto ahead = static_cast<size_t>(4 * options.engine.max_sequences);
+  std::deque<std::pair<Text, GenerationStream>> texts;
+  auto print_first = [&] {
+    bool read = print_text(texts.front().second, texts.front().first, options);
+    texts.pop_front();
+    return read;
+  };
+  for (size_t p = 0; p < options.prompts.size(); ++p) {
+    for (int64_t i = 0; i < options.count; ++i) {
+      GenerationRequest request = options.request;
+      request.prompt = options.prompts[p];
+      request.sampling.seed += static_cast<uint64_t>(i);
+      texts.emplace_back(Text{.prompt = p, .sample = i}, engine.submit(std::move(request)));
+      if (texts.size() > ahead && !print_first()) return;
+    }
+  }
+  while (!texts.empty())
+    if (!print_first()) return;
+}
+
+// Each line continues the conversation so far, whose keys and values are in the prefix cache; an empty line ends it.
+void interact(Engine& engine, const Tokenizer& tokenizer, const Options& options) {
   fmt::print(stderr, "Type text to continue, an empty line or Ctrl-D to leave, /reset to forget.\n");
+  std::vector<int32_t> said;
   std::string line;
   while (fmt::print(stderr, "> "), std::getline(std::cin, line) && !line.empty()) {
     if (line == "/reset") {
-      decoder.reset();
+      said.clear();
       continue;
     }
     try {
-      EncodeOptions encode{.add_bos = tokenizer.adds_bos() && !options.no_bos && decoder.length() == 0};
-      GenerateResult result =
-          generate(decoder, tokenizer, tokenizer.encode(line, encode), options.generate, write_text);
+      EncodeOptions encode{.add_bos = tokenizer.adds_bos() && options.request.add_bos && said.empty()};
+      tokenizer.encode_to(line, encode, said);
+      GenerationRequest request = options.request;
+      request.prompt_ids = said;
+      GenerationStream stream = engine.submit(std::move(request));
+      FinishReason finished = FinishReason::kNone;
+      for (GenerationEvent event; stream.next(event);) {
+        check(event.finished != FinishReason::kError, ErrorCode::kInvalidArgument, "{}", event.error);
+        said.insert(said.end(), event.ids.begin(), event.ids.end());
+        if (!write_text(event.text)) return;
+        finished = event.finished;
+      }
       write_text("\n");
-      if (options.stats) print_stats(result);
-      if (result.reason == FinishReason::kContext) decoder.reset();
+      if (options.stats) print_stats(stream.times(), finish_reason_name(finished));
+      if (finished == FinishReason::kContext) said.clear();
     } catch (const Error& error) {
       fmt::print(stderr, "{}\n", error.message());
-      decoder.reset();
+      said.clear();
     }
   }
 }
 
-void run_generate(const Options& options) {
+void run_generate(Options& options) {
   set_thread_count(static_cast<int>(options.threads));
-  validate(options.generate.sampling);
-  StopMatcher{options.generate.stop};  // refuses what cannot be a stop string before anything is printed
+  parse_biases(options.logit_bias, options.request.sampling);
+  validate(options.request.sampling);
+  StopMatcher{options.request.stop};  // refuses what cannot be a stop string before a model is read
+  if (!options.prompt_file.empty()) options.prompts.push_back(read_file(options.prompt_file));
+  if (!options.prompts_file.empty()) read_prompts(options.prompts_file, options.prompts);
+  if (options.prompts.empty()) options.prompts.emplace_back();
+  int64_t texts = options.interactive ? 1 : options.count * static_cast<int64_t>(options.prompts.size());
+  if (options.engine.max_sequences == 0) options.engine.max_sequences = std::min<int64_t>(texts, 64);
+  options.engine.max_waiting = std::numeric_limits<int64_t>::max();
   std::string folder = model_folder(options.model);
-  auto weights = open_weights(folder);
-  auto tokenizer = load_tokenizer(options.tokenizer.empty() ? folder : options.tokenizer);
-  check(tokenizer->vocab_size() <= weights->config().vocab_size, ErrorCode::kInvalidArgument,
-        "the tokenizer has {} tokens, the model {}: is --tokenizer the model's own?", tokenizer->vocab_size(),
-        weights->config().vocab_size);
-  Recipe recipe = parse_recipe(options.recipe);
-  Decoder decoder(weights->config(), {.recipe = recipe,
-                                      .target = target_of(resolve_device(options.device)),
-                                      .max_length = options.context,
-                                      .cache_dtype = recipe.compute});
-  load_weights(*weights, decoder.executor());
-  if (options.interactive) return interact(decoder, *tokenizer, options);
-  generate_once(decoder, *tokenizer, options,
-                options.prompt_file.empty() ? options.prompt : read_file(options.prompt_file));
+  auto engine = Engine::open(folder, options.engine);
+  if (!options.interactive) return generate_all(*engine, options);
+  auto tokenizer = load_tokenizer(options.engine.tokenizer.empty() ? folder : options.engine.tokenizer);
+  interact(*engine, *tokenizer, options);
+}
+
+void add_sampling_options(CLI::App& command, GenerationRequest& request, std::vector<std::string>& logit_bias) {
+  SamplingOptions& sampling = request.sampling;
+  command.add_option("-t,--temperature", sampling.temperature, "0 is greedy")->capture_default_str();
+  command.add_option("--top-k", sampling.top_k, "sample among the k likeliest; 0 is off")->capture_default_str();
+  command.add_option("--top-p", sampling.top_p, "sample among the likeliest of this total probability")
+      ->capture_default_str();
+  command.add_option("--min-p", sampling.min_p, "of these those with this part of the likeliest's probability")
+      ->capture_default_str();
+  command.add_option("--repetition-penalty", sampling.repetition_penalty, "divides logits of tokens that were there")
+      ->capture_default_str();
+  command.add_option("--presence-penalty", sampling.presence_penalty, "taken off tokens that were generated")
+      ->capture_default_str();
+  command.add_option("--frequency-penalty", sampling.frequency_penalty, "taken off for each time they were generated")
+      ->capture_default_str();
+  command.add_option("--logit-bias", logit_bias, "TOKEN:VALUE added to a token's logit (may be given several times)");
+  command.add_option("--seed", sampling.seed, "same seed, same text; the texts of --count take the seeds after it")
+      ->capture_default_str();
 }
 
 }  // namespace
 
 void add_generate_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
+  GenerationRequest& request = options->request;
+  EngineOptions& engine = options->engine;
   auto* command = app.add_subcommand("generate", "Generate text from a model folder, a run or a llama2.c file");
   command->footer(R"(
 Examples:
   octet generate out/run --prompt "Once upon a time" --max-tokens 200
   octet generate stories260K.bin --tokenizer tok512.bin --temperature 0 --max-tokens 200
+  octet generate out/run --prompts-file questions.jsonl --json --logprobs 5
   octet generate out/run --interactive --top-p 0.9)");
   command->add_option("model", options->model, "Hugging Face folder, run folder, checkpoint or llama2.c .bin")
       ->required();
-  command->add_option("--tokenizer", options->tokenizer, "tokenizer file or folder (default: in the model folder)");
-  command->add_option("-p,--prompt", options->prompt, "text to continue");
+  command->add_option("--tokenizer", engine.tokenizer, "tokenizer file or folder (default: in the model folder)");
+  command->add_option("-p,--prompt", options->prompts, "text to continue (may be given several times)");
   command->add_option("--prompt-file", options->prompt_file, "read the prompt from a file");
-  command->add_option("-n,--max-tokens", options->generate.max_tokens, "tokens to generate at most")
+  command->add_option("--prompts-file", options->prompts_file, "read prompts: a line each, or .jsonl with \"prompt\"");
+  command->add_option("-n,--max-tokens", request.max_tokens, "tokens to generate at most")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  command->add_option("-t,--temperature", options->generate.sampling.temperature, "0 is greedy")->capture_default_str();
-  command->add_option("--top-k", options->generate.sampling.top_k, "sample among the k likeliest; 0 is off")
-      ->capture_default_str();
-  command
-      ->add_option("--top-p", options->generate.sampling.top_p, "sample among the likeliest of this total probability")
-      ->capture_default_str();
-  command->add_option("--seed", options->generate.sampling.seed, "same seed, same text")->capture_default_str();
-  command->add_option("--stop", options->generate.stop, "end before this text (may be given several times)");
-  command->add_flag("--ignore-eos", options->generate.ignore_eos, "do not end at the end token");
-  command->add_option("--count", options->count, "how many texts")
+  command->add_option("--min-tokens", request.min_tokens, "no end before so many tokens")->capture_default_str();
+  add_sampling_options(*command, request, options->logit_bias);
+  command->add_option("--logprobs", request.logprobs, "print log-probabilities: of each token and the k likeliest");
+  command->add_option("--stop", request.stop, "end before this text (may be given several times)");
+  command->add_flag("--ignore-eos", request.ignore_eos, "do not end at the end token");
+  command->add_option("--count", options->count, "how many texts of each prompt")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000000));
-  command->add_option("--context", options->context, "longest text in tokens (default: the model's)")
+  command->add_option("--context", engine.context, "longest text in tokens (default: the model's)")
       ->check(CLI::NonNegativeNumber);
-  command->add_option("--recipe", options->recipe, "fp32, bf16, fp8-current, fp8-delayed, fp8-block")
+  command->add_option("--recipe", engine.recipe, "fp32, bf16, fp8-current, fp8-delayed, fp8-block")
       ->capture_default_str();
-  add_device_option(*command, options->device);
+  command->add_option("--kv-cache", engine.kv_cache, "type of the KV cache: f32, bf16, e4m3 (default: the recipe's)");
+  command->add_option("--max-sequences", engine.max_sequences, "texts in flight (default: all, at most 64)")
+      ->check(CLI::PositiveNumber);
+  add_device_option(*command, engine.device);
   command->add_option("--threads", options->threads, "CPU threads; 0 = all cores")->capture_default_str();
   command->add_flag("-i,--interactive", options->interactive, "read prompts from the terminal");
+  command->add_flag("--json", options->json, "print a JSON object a text");
   command->add_flag("--stats", options->stats, "print tokens per second");
-  command->add_flag("--no-bos", options->no_bos, "do not put the begin token in front");
+  command->add_flag("!--no-bos", request.add_bos, "do not put the begin token in front");
   command->add_flag("--echo,!--no-echo", options->echo, "print the prompt too (default)");
   command->callback([options] { run_generate(*options); });
 }

@@ -1,4 +1,4 @@
-#include "infer/generate.h"
+#include "infer/stop_matcher.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,98 @@
+// Engine::open: from a folder, or the name of a model, to a running engine. Everything that can be wrong with the
+// options or the folder is said before weights are read.
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "infer/engine_loop.h"
+#include "infer/plan_runner.h"
+
+namespace octet {
+namespace {
+
+DType cache_dtype(const std::string& name, const Recipe& recipe) {
+  if (name.empty()) return recipe.compute;
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kE4M3})
+    if (name == dtype_name(dtype)) return dtype;
+  fail(ErrorCode::kInvalidArgument, "kv_cache: \"{}\" (want f32, bf16 or e4m3)", name);
+}
+
+void check_options(const EngineOptions& o) {
+  auto at_least = [](const char* name, int64_t value, int64_t low) {
+    check(value >= low, ErrorCode::kInvalidArgument, "{}: {} (want >= {})", name, value, low);
+  };
+  check(o.context == 0 || o.context >= 2, ErrorCode::kInvalidArgument, "context: {} (want >= 2; 0 is the model's)",
+        o.context);
+  at_least("max_sequences", o.max_sequences, 1);
+  at_least("max_step_tokens", o.max_step_tokens, 1);
+  at_least("block_size", o.block_size, 0);
+  at_least("kv_cache_bytes", o.kv_cache_bytes, 0);
+  at_least("max_waiting", o.max_waiting, 1);
+  check(o.memory_fraction > 0 && o.memory_fraction <= 1, ErrorCode::kInvalidArgument,
+        "memory_fraction: {} (want 0 < fraction <= 1)", o.memory_fraction);
+  check(o.max_step_tokens >= o.max_sequences, ErrorCode::kInvalidArgument,
+        "max_step_tokens: {} is less than max_sequences {}: a step has a token of each", o.max_step_tokens,
+        o.max_sequences);
+}
+
+ServingOptions serving_options(const EngineOptions& o, const ModelConfig& model) {
+  Recipe recipe = parse_recipe(o.recipe.empty() ? "bf16" : o.recipe);
+  ServingOptions serving{.target = target_of(resolve_device(o.device)),
+                         .recipe = recipe,
+                         .cache_dtype = cache_dtype(o.kv_cache, recipe),
+                         .context = o.context > 0 ? o.context : model.max_positions,
+                         .max_sequences = o.max_sequences,
+                         .block_size = o.block_size,
+                         .kv_cache_bytes = o.kv_cache_bytes,
+                         .memory_fraction = o.memory_fraction};
+  constexpr int64_t kWidestBlock = 64;  // a step must be able to fill one
+  int64_t block = o.block_size > 0 ? o.block_size : kWidestBlock;
+  check(o.max_step_tokens >= block, ErrorCode::kInvalidArgument,
+        "max_step_tokens: {} (want a cache block, {}, at least)", o.max_step_tokens, block);
+  serving.max_step_tokens = std::clamp(o.max_sequences * serving.context, block, o.max_step_tokens);
+  return serving;
+}
+
+// Scales of keys and values, found by calibration, beside the weights.
+bool has_cache_scales(const WeightSource& weights) {
+  if (weights.scales() == nullptr) return false;
+  const std::vector<std::string>& names = weights.scales()->names();
+  return std::any_of(names.begin(), names.end(), [](const std::string& name) { return name.starts_with("kv."); });
+}
+
+std::vector<int32_t> end_ids(const Tokenizer& tokenizer, const SpecialTokens& special) {
+  std::vector<int32_t> ids;
+  if (tokenizer.eos_id() >= 0) ids.push_back(tokenizer.eos_id());
+  auto configured = static_cast<int32_t>(special.eos);
+  if (configured >= 0 && configured != tokenizer.eos_id()) ids.push_back(configured);
+  return ids;
+}
+
+std::unique_ptr<Engine> open_random(const std::string& model, const EngineOptions& options) {
+  std::string config = model + "/config.json";
+  ModelConfig sizes = path_exists(config) ? parse_hugging_face_config(read_file(config), config) : named_model(model);
+  EngineParts parts{.runner = make_random_runner(sizes, serving_options(options, sizes))};
+  if (!options.tokenizer.empty()) parts.tokenizer = load_tokenizer(options.tokenizer);
+  return std::make_unique<EngineLoop>(std::move(parts), options);
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> Engine::open(const std::string& model, const EngineOptions& options) {
+  check_options(options);
+  if (options.random_weights) return open_random(model, options);
+  auto weights = open_weights(model);
+  EngineParts parts;
+  parts.tokenizer = load_tokenizer(options.tokenizer.empty() ? model : options.tokenizer);
+  check(parts.tokenizer->vocab_size() <= weights->config().vocab_size, ErrorCode::kInvalidArgument,
+        "the tokenizer has {} tokens, the model {}: is it the model's own?", parts.tokenizer->vocab_size(),
+        weights->config().vocab_size);
+  parts.eos_ids = end_ids(*parts.tokenizer, weights->special());
+  ServingOptions serving = serving_options(options, weights->config());
+  serving.cache_scales = is_fp8(serving.cache_dtype) && has_cache_scales(*weights);
+  parts.runner = make_runner(*weights, serving);
+  return std::make_unique<EngineLoop>(std::move(parts), options);
+}
+
+}  // namespace octet

@@ -1,0 +1,332 @@
+#include "infer/engine_loop.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace octet {
+namespace {
+
+constexpr double kIdleSeconds = 3600, kStalledSeconds = 0.001;
+
+SchedulePolicy schedule_policy(SchedulingPolicy policy) {
+  switch (policy) {
+    case SchedulingPolicy::kNeverEvict: return SchedulePolicy::kNeverEvict;
+    case SchedulingPolicy::kMaxUtilization: return SchedulePolicy::kMaxUtilization;
+    case SchedulingPolicy::kPackedLockstep: return SchedulePolicy::kPackedLockstep;
+    case SchedulingPolicy::kPaddedStatic: return SchedulePolicy::kPaddedStatic;
+  }
+  return SchedulePolicy::kMaxUtilization;
+}
+
+ServedModel served_model(const EngineParts& parts, const EngineOptions& options) {
+  const RunnerLimits& limits = parts.runner->limits();
+  return {.tokenizer = parts.tokenizer.get(),
+          .eos_ids = parts.eos_ids,
+          .context = limits.context,
+          .vocab = limits.vocab,
+          .max_sequences = std::min(options.max_sequences, limits.sequences)};
+}
+
+SchedulerOptions scheduler_options(const RunnerLimits& limits, const EngineOptions& options) {
+  return {.policy = schedule_policy(options.policy),
+          .context_length = limits.context,
+          .max_sequences = std::min(options.max_sequences, limits.sequences),
+          .token_budget = std::min(options.max_step_tokens, limits.tokens),
+          .max_logit_rows = limits.rows,
+          .max_queue = std::numeric_limits<int64_t>::max()};  // the mailbox counts
+}
+
+uint64_t salt_of(const std::string& text) { return text.empty() ? 0 : std::hash<std::string>{}(text) | 1; }
+
+}  // namespace
+
+Engine::~Engine() = default;
+
+EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options)
+    : parts_(std::move(parts)),
+      model_(served_model(parts_, options)),
+      mailbox_(std::make_shared<Mailbox>(options.max_waiting)),
+      blocks_({.groups = parts_.runner->limits().groups,
+               .block_size = static_cast<int32_t>(parts_.runner->limits().block_size),
+               .prefix_cache = options.prefix_cache}),
+      scheduler_(scheduler_options(parts_.runner->limits(), options), blocks_),
+      builder_(parts_.runner->limits(), blocks_),
+      postprocess_(parts_.tokenizer ? parts_.tokenizer->vocab_size() : 0),
+      slots_(static_cast<size_t>(model_.max_sequences)) {
+  publish_stats(0);
+  thread_ = std::thread([this] { run(); });
+}
+
+EngineLoop::~EngineLoop() {
+  mailbox_->stop();
+  thread_.join();
+}
+
+GenerationStream EngineLoop::submit(GenerationRequest asked) {
+  int64_t ticket = next_ticket_++;
+  auto stream = [&](int64_t texts) { return std::make_shared<StreamState>(texts, ticket, mailbox_); };
+  auto refuse = [&](const std::string& reason) {
+    ++refused_;
+    auto state = stream(1);
+    state->refuse(FinishReason::kError, reason);
+    return GenerationStream(state);
+  };
+  std::unique_ptr<Request> request;
+  try {
+    request = prepare(std::move(asked), model_);
+  } catch (const std::exception& error) {
+    return refuse(error.what());
+  }
+  auto state = stream(request->open);
+  if (request->asked.max_tokens == 0) {
+    for (int64_t i = 0; i < request->open; ++i) state->publish({.sample = i, .finished = FinishReason::kLength}, 0);
+    return GenerationStream(state);
+  }
+  request->stream = state;
+  request->ticket = ticket;
+  request->submitted = now();
+  std::string refusal;
+  if (!mailbox_->post(request, refusal)) return refuse(refusal);
+  return GenerationStream(state);
+}
+
+EngineStats EngineLoop::stats() const {
+  std::lock_guard lock(stats_mutex_);
+  EngineStats stats = stats_;
+  stats.failed += refused_;
+  return stats;
+}
+
+void EngineLoop::run() {
+  try {
+    while (intake()) step();
+    end_all(FinishReason::kCancelled, "the engine was closed");
+  } catch (const std::exception& error) {
+    log_warning("engine: {}", error.what());
+    end_all(FinishReason::kError, fmt::format("the engine failed: {}", error.what()));
+  }
+}
+
+// New requests and cancellations. Sleeps while there is nothing to do; false when the engine is to end.
+bool EngineLoop::intake() {
+  double patience = requests_.empty() ? kIdleSeconds : stalled_ ? kStalledSeconds : 0;
+  bool go_on = mailbox_->take(incoming_, cancelled_, patience);
+  for (std::unique_ptr<Request>& request : incoming_) admit(std::move(request));
+  for (int64_t ticket : cancelled_) cancel(ticket);
+  return go_on;
+}
+
+void EngineLoop::admit(std::unique_ptr<Request> request) {
+  const GenerationRequest& asked = request->asked;
+  SequenceParams params{.prompt = request->prompt,
+                        .max_tokens = asked.max_tokens,
+                        .n = asked.n,
+                        .priority = asked.priority,
+                        .salt = salt_of(asked.cache_salt)};
+  if (asked.timeout_seconds > 0) params.deadline = request->submitted + asked.timeout_seconds;
+  Submitted submitted = scheduler_.submit(std::move(params), now());
+  if (submitted.refusal != Refusal::kNone) {
+    FinishReason end = submitted.refusal == Refusal::kLate ? FinishReason::kTimeout : FinishReason::kError;
+    count_outcome(end);
+    request->stream->refuse(end, submitted.message);
+    mailbox_->admitted(asked.n);
+    return mailbox_->ended();
+  }
+  for (Sequence& sequence : request->sequences) {
+    sequence.id = submitted.id + sequence.sample;
+    sequences_.emplace(sequence.id, &sequence);
+  }
+  requests_.emplace(request->ticket, std::move(request));
+}
+
+void EngineLoop::cancel(int64_t ticket) {
+  auto found = requests_.find(ticket);
+  if (found == requests_.end()) return;
+  for (Sequence& sequence : found->second->sequences) {
+    postprocess_.end(sequence, FinishReason::kCancelled);
+    scheduler_.cancel(sequence.id);
+  }
+}
+
+void EngineLoop::step() {
+  double begin = now();
+  runner_seconds_ = wait_seconds_ = 0;
+  const StepPlan& plan = scheduler_.schedule(begin);
+  bool runs = !plan.empty();
+  if (runs) launch(plan, begin);
+  hear_ends();
+  deliver();
+  stalled_ = !runs && flight_.step == 0;
+  if (flight_.step > 0) collect();
+  if (runs) sample();
+  publish_stats(now() - begin);
+  retire();  // after it: who waited for the end finds it counted
+}
+
+// Everything up to the forward of the plan's step.
+void EngineLoop::launch(const StepPlan& plan, double time) {
+  for (SequenceId id : plan.preempted) {
+    ++counts_.preemptions;
+    if (auto found = sequences_.find(id); found != sequences_.end()) found->second->request->stream->preempted();
+  }
+  members_.clear();
+  planned_.step = plan.step;
+  planned_.rows.clear();
+  int64_t started = 0;
+  for (const ScheduledSequence& entry : plan.sequences) {
+    Sequence& sequence = sequence_of(entry);
+    if (!sequence.started) first_step(sequence, entry, time), ++started;
+    sequence.last_step = plan.step;
+    members_.push_back(&sequence);
+    if (entry.samples) planned_.rows.push_back({&sequence, entry.slot});
+    auto prompt = static_cast<int64_t>(sequence.request->prompt.size());
+    counts_.prompt_tokens += std::clamp<int64_t>(prompt - entry.first_position, 0, entry.count);
+  }
+  if (started > 0) mailbox_->admitted(started);
+  const StepInput& input = builder_.forward(plan, members_);
+  double before = now();
+  if (!plan.copies.empty()) parts_.runner->copy_blocks(plan.copies);
+  parts_.runner->forward(input);
+  runner_seconds_ += now() - before;
+  ++counts_.steps;
+  counts_.padded_tokens += parts_.runner->padded_tokens(input) - plan.tokens;
+}
+
+Sequence& EngineLoop::sequence_of(const ScheduledSequence& entry) {
+  SlotUser& user = slots_[static_cast<size_t>(entry.slot)];
+  if (user.id != entry.id) user = {entry.id, sequences_.at(entry.id)};
+  return *user.sequence;
+}
+
+void EngineLoop::first_step(Sequence& sequence, const ScheduledSequence& entry, double time) {
+  Request& request = *sequence.request;
+  sequence.started = true;
+  if (request.waiting-- != request.asked.n) return;
+  counts_.cached_tokens += entry.first_position;
+  request.stream->started(time - request.submitted, static_cast<int64_t>(request.prompt.size()), entry.first_position);
+}
+
+// What the scheduler says of sequences that ended: at their length, by a deadline, or as it was told.
+void EngineLoop::hear_ends() {
+  for (const FinishedSequence& finished : scheduler_.take_finished()) {
+    auto found = sequences_.find(finished.id);
+    if (found == sequences_.end()) continue;
+    Sequence& sequence = *found->second;
+    postprocess_.end(sequence, finish_reason(finished.reason),
+                     finished.reason == EndReason::kFailed ? "the step of this text was lost" : "");
+    --sequence.request->unreported;
+    sequences_.erase(found);
+  }
+}
+
+void EngineLoop::deliver() {
+  stopped_.clear();
+  postprocess_.deliver(now(), stopped_);
+  for (Sequence* sequence : stopped_) scheduler_.cancel(sequence->id);
+  std::vector<Request*>& completed = postprocess_.completed();
+  for (Request* request : completed) count_outcome(request->outcome);
+  retiring_.insert(retiring_.end(), completed.begin(), completed.end());
+  completed.clear();
+}
+
+// Results of the step in flight.
+void EngineLoop::collect() {
+  double before = now();
+  SampleOutput output = parts_.runner->wait();
+  wait_seconds_ = now() - before;
+  check(output.ids.size() == flight_.rows.size(), ErrorCode::kInternal, "step {}: {} tokens for {} rows", flight_.step,
+        output.ids.size(), flight_.rows.size());
+  sampled_.clear();
+  for (size_t row = 0; row < flight_.rows.size(); ++row) {
+    Sequence& sequence = *flight_.rows[row].sequence;
+    EndReason end = postprocess_.note(sequence, output, row);
+    sampled_.push_back({.id = sequence.id, .token = std::max(output.ids[row], 0), .end = end});
+  }
+  scheduler_.commit(flight_.step, sampled_);
+  committed_step_ = flight_.step;
+  flight_.step = 0;
+}
+
+// Sampling of the planned step, with the tokens of all steps before it known.
+void EngineLoop::sample() {
+  failed_.clear();
+  const SampleInput& input = builder_.sample(planned_.rows, failed_);
+  double before = now();
+  parts_.runner->sample(input);
+  runner_seconds_ += now() - before;
+  std::swap(planned_, flight_);
+  for (const StepBuilder::Failure& failure : failed_) fail_request(*failure.sequence->request, failure.reason);
+}
+
+void EngineLoop::fail_request(Request& request, const std::string& reason) {
+  for (Sequence& sequence : request.sequences) {
+    postprocess_.end(sequence, FinishReason::kError, reason);
+    scheduler_.cancel(sequence.id);
+  }
+}
+
+// Forgets requests that nobody names any more.
+void EngineLoop::retire() {
+  std::erase_if(retiring_, [this](Request* request) {
+    bool in_flight = std::any_of(request->sequences.begin(), request->sequences.end(),
+                                 [this](const Sequence& sequence) { return sequence.last_step > committed_step_; });
+    if (in_flight || request->unreported > 0) return false;
+    if (request->waiting > 0) mailbox_->admitted(request->waiting);
+    requests_.erase(request->ticket);
+    mailbox_->ended();
+    return true;
+  });
+}
+
+void EngineLoop::count_outcome(FinishReason outcome) {
+  if (outcome == FinishReason::kError) {
+    ++counts_.failed;
+  } else if (outcome == FinishReason::kCancelled || outcome == FinishReason::kTimeout) {
+    ++counts_.cancelled;
+  } else {
+    ++counts_.finished;
+  }
+}
+
+void EngineLoop::publish_stats(double seconds) {
+  counts_.running = scheduler_.stats().running;
+  counts_.waiting = scheduler_.stats().waiting;
+  counts_.generated_tokens = postprocess_.generated_tokens();
+  counts_.seconds += seconds;
+  counts_.wait_seconds += wait_seconds_;
+  counts_.host_seconds += seconds - wait_seconds_ - runner_seconds_;
+  counts_.kv_blocks = counts_.kv_blocks_used = counts_.kv_blocks_cached = 0;
+  for (int g = 0; g < blocks_.groups(); ++g) {
+    counts_.kv_blocks += blocks_.options().groups[static_cast<size_t>(g)].blocks;
+    counts_.kv_blocks_used += blocks_.stats(g).used;
+    counts_.kv_blocks_cached += blocks_.stats(g).cached;
+  }
+  counts_.kv_bytes = parts_.runner->limits().kv_bytes;
+  std::lock_guard lock(stats_mutex_);
+  stats_ = counts_;
+}
+
+// The last act of the thread: every request ends, and later ones are refused.
+void EngineLoop::end_all(FinishReason reason, const std::string& message) {
+  mailbox_->close(message);
+  mailbox_->take(incoming_, cancelled_, 0);
+  for (std::unique_ptr<Request>& request : incoming_) {
+    Request& kept = *requests_.emplace(request->ticket, std::move(request)).first->second;
+    for (Sequence& sequence : kept.sequences) postprocess_.end(sequence, reason, message);
+  }
+  for (auto& [ticket, request] : requests_)
+    for (Sequence& sequence : request->sequences) postprocess_.end(sequence, reason, message);
+  stopped_.clear();
+  postprocess_.deliver(now(), stopped_);
+  for (Request* request : postprocess_.completed()) count_outcome(request->outcome);
+  counts_.running = counts_.waiting = 0;
+  {
+    std::lock_guard lock(stats_mutex_);
+    stats_ = counts_;
+  }
+  for (size_t i = requests_.size(); i > 0; --i) mailbox_->ended();
+}
+
+}  // namespace octet

@@ -1,0 +1,109 @@
+// The engine behind octet/engine.h: one thread that joins scheduler, runner and postprocess, which do not know each
+// other. A step is: schedule, launch; deliver the text of the step before; wait for the step in flight, commit; sample
+// the new one. So the device has the next forward queued whenever results come back, and everything slow on the host
+// (detokenization, readers) happens while it runs.
+//
+// Threads: submit(), stats(), drain() and streams may be used from any. They meet the engine's thread in Mailbox and
+// StreamState only; apart from those everything here belongs to the engine's thread.
+// Errors: what concerns one request ends that request. When the runner throws, every request ends with its message,
+// later ones are refused with it, and the thread is done.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "infer/block_manager.h"
+#include "infer/mailbox.h"
+#include "infer/postprocess.h"
+#include "infer/request.h"
+#include "infer/runner.h"
+#include "infer/scheduler.h"
+#include "infer/step_builder.h"
+
+namespace octet {
+
+struct EngineParts {
+  std::unique_ptr<Runner> runner;
+  std::unique_ptr<Tokenizer> tokenizer = {};  // null: requests of ids only
+  std::vector<int32_t> eos_ids = {};
+};
+
+class EngineLoop : public Engine {
+ public:
+  // Throws kInvalidArgument for options the runner's limits cannot hold.
+  EngineLoop(EngineParts parts, const EngineOptions& options);
+  ~EngineLoop() override;
+
+  GenerationStream submit(GenerationRequest request) override;
+  EngineStats stats() const override;
+  void drain() override { mailbox_->drain(); }
+  int64_t context() const override { return model_.context; }
+  int64_t vocab_size() const override { return model_.vocab; }
+
+ private:
+  struct Flight {
+    int64_t step = 0;  // 0: none
+    std::vector<StepBuilder::Row> rows;
+  };
+  struct SlotUser {
+    SequenceId id = -1;
+    Sequence* sequence = nullptr;
+  };
+
+  double now() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+  void run();
+  bool intake();
+  void admit(std::unique_ptr<Request> request);
+  void cancel(int64_t ticket);
+  void step();
+  void launch(const StepPlan& plan, double time);
+  Sequence& sequence_of(const ScheduledSequence& entry);
+  void first_step(Sequence& sequence, const ScheduledSequence& entry, double time);
+  void hear_ends();
+  void deliver();
+  void collect();
+  void sample();
+  void fail_request(Request& request, const std::string& reason);
+  void retire();
+  void count_outcome(FinishReason outcome);
+  void publish_stats(double seconds);
+  void end_all(FinishReason reason, const std::string& message);
+
+  EngineParts parts_;
+  ServedModel model_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::shared_ptr<Mailbox> mailbox_;
+  std::atomic<int64_t> next_ticket_ = 1, refused_ = 0;
+
+  // Of the engine's thread:
+  BlockManager blocks_;
+  Scheduler scheduler_;
+  StepBuilder builder_;
+  Postprocess postprocess_;
+  std::unordered_map<int64_t, std::unique_ptr<Request>> requests_;  // by ticket
+  std::unordered_map<SequenceId, Sequence*> sequences_;             // that the scheduler has not reported as ended
+  std::vector<SlotUser> slots_;
+  std::vector<Request*> retiring_;  // told to their readers, perhaps still part of a step
+  Flight planned_, flight_;         // forward launched; sampling launched too
+  std::vector<Sequence*> members_, stopped_;
+  std::vector<StepBuilder::Failure> failed_;
+  std::vector<SampledToken> sampled_;
+  std::vector<std::unique_ptr<Request>> incoming_;
+  std::vector<int64_t> cancelled_;
+  bool stalled_ = false;
+  int64_t committed_step_ = 0;
+  double runner_seconds_ = 0, wait_seconds_ = 0;
+  EngineStats counts_;
+
+  mutable std::mutex stats_mutex_;
+  EngineStats stats_;  // under the mutex
+  std::thread thread_;
+};
+
+}  // namespace octet

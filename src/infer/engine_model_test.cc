@@ -1,0 +1,113 @@
+// The engine over the real runner on the CPU: a request's tokens do not depend on what runs beside it.
+#include "base/file.h"
+#include "base/test_data.h"
+#include "infer/engine_test.h"
+#include "infer/plan_runner.h"
+
+namespace octet {
+namespace {
+
+ModelConfig tiny_llama() {
+  return {.architecture = "llama",
+          .vocab_size = 61,
+          .max_positions = 64,
+          .hidden = 32,
+          .layers = 2,
+          .heads = 4,
+          .kv_heads = 2,
+          .intermediate = 64,
+          .init_std = 0.3};
+}
+
+std::unique_ptr<EngineLoop> tiny_engine(SchedulingPolicy policy, int64_t blocks) {
+  ServingOptions serving{.target = cpu_target(),
+                         .recipe = parse_recipe("fp32"),
+                         .max_sequences = 8,
+                         .max_step_tokens = 40,
+                         .block_size = 4};
+  ModelConfig model = tiny_llama();
+  int64_t block_bytes = 2 * model.layers * model.kv_heads * model.head_size() * serving.block_size * 4;
+  serving.kv_cache_bytes = blocks * block_bytes;
+  return std::make_unique<EngineLoop>(
+      EngineParts{.runner = make_random_runner(model, serving), .tokenizer = test_tokenizer(), .eos_ids = {kEos}},
+      EngineOptions{.max_sequences = 8, .max_step_tokens = 40, .policy = policy});
+}
+
+class EngineModel : public testing::TestWithParam<std::pair<SchedulingPolicy, int64_t>> {};
+
+TEST_P(EngineModel, TokensOfARequestAloneAndAmongOthersAreEqual) {
+  auto engine = tiny_engine(GetParam().first, GetParam().second);
+  std::vector<std::vector<Collected>> wanted;
+  constexpr uint64_t kRequests = 21;
+  for (uint64_t i = 0; i < kRequests; ++i) {
+    GenerationRequest request = some_request(i);
+    request.cache_salt = std::to_string(i);  // computes its prompt itself
+    GenerationStream stream = engine->submit(request);
+    wanted.push_back(collect(stream, request.n));
+  }
+  std::vector<GenerationStream> streams;
+  for (uint64_t i = 0; i < kRequests; ++i) streams.push_back(engine->submit(some_request(i)));
+  int64_t tokens = 0;
+  for (uint64_t i = 0; i < kRequests; ++i) {
+    std::vector<Collected> texts = collect(streams[i], some_request(i).n);
+    for (size_t sample = 0; sample < texts.size(); ++sample) {
+      EXPECT_EQ(texts[sample].error, "");
+      EXPECT_EQ(texts[sample].ids, wanted[i][sample].ids) << "request " << i << " text " << sample;
+      EXPECT_EQ(texts[sample].text, wanted[i][sample].text);
+      EXPECT_EQ(texts[sample].finished, wanted[i][sample].finished);
+      tokens += static_cast<int64_t>(texts[sample].ids.size());
+    }
+  }
+  EXPECT_GT(tokens, 100);
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, EngineModel,
+                         testing::Values(std::pair(SchedulingPolicy::kMaxUtilization, 128),
+                                         std::pair(SchedulingPolicy::kMaxUtilization, 27),
+                                         std::pair(SchedulingPolicy::kNeverEvict, 64),
+                                         std::pair(SchedulingPolicy::kPackedLockstep, 128),
+                                         std::pair(SchedulingPolicy::kPaddedStatic, 160)));
+
+TEST(EngineOpen, RefusesOptionsAndFoldersBeforeAnythingIsAllocated) {
+  auto message = [](const std::string& model, const EngineOptions& options) -> std::string {
+    try {
+      Engine::open(model, options);
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return "";
+  };
+  auto expect = [&](const EngineOptions& options, const std::string& words, const std::string& model = "gpt2-nano") {
+    std::string got = message(model, options);
+    EXPECT_NE(got.find(words), std::string::npos) << got << " (want: " << words << ")";
+  };
+  expect({.max_sequences = 0, .random_weights = true}, "max_sequences: 0 (want >= 1)");
+  expect({.max_step_tokens = 8, .random_weights = true}, "max_step_tokens: 8");
+  expect({.context = 1, .random_weights = true}, "context: 1");
+  expect({.block_size = -1, .random_weights = true}, "block_size: -1");
+  expect({.memory_fraction = 0, .random_weights = true}, "memory_fraction: 0");
+  expect({.recipe = "fp9", .random_weights = true}, "fp9");
+  expect({.kv_cache = "int3", .random_weights = true}, "kv_cache: \"int3\"");
+  expect({.device = "tpu", .random_weights = true}, "tpu");
+  expect({.random_weights = true}, "gpt2-nan", "gpt2-nan");
+  expect({}, "nowhere", "nowhere");
+}
+
+TEST(EngineOpen, NamedModelsRunWithRandomWeights) {
+  auto engine = Engine::open("gpt2-nano", {.device = "cpu",
+                                           .recipe = "fp32",
+                                           .max_sequences = 2,
+                                           .max_step_tokens = 64,
+                                           .kv_cache_bytes = 4 << 20,
+                                           .random_weights = true});
+  EXPECT_GT(engine->vocab_size(), 0);
+  EXPECT_GT(engine->context(), 0);
+  EXPECT_GT(engine->stats().kv_bytes, 0);
+  Collected text = collect_one(engine->submit({.prompt_ids = {1, 2, 3}, .max_tokens = 5, .logprobs = 2}));
+  EXPECT_EQ(text.ids.size(), 5u) << text.error;
+  EXPECT_EQ(text.top.at(0).size(), 2u);
+  EXPECT_LE(text.logprobs[0].logprob, text.top[0][0].logprob);
+}
+
+}  // namespace
+}  // namespace octet

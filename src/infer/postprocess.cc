@@ -1,0 +1,131 @@
+#include "infer/postprocess.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace octet {
+
+const char* finish_reason_name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kNone: return "none";
+    case FinishReason::kLength: return "length";
+    case FinishReason::kStop: return "stop";
+    case FinishReason::kContext: return "context full";
+    case FinishReason::kCancelled: return "cancelled";
+    case FinishReason::kTimeout: return "timeout";
+    case FinishReason::kError: return "error";
+  }
+  return "";
+}
+
+FinishReason finish_reason(EndReason reason) {
+  switch (reason) {
+    case EndReason::kNone: return FinishReason::kNone;
+    case EndReason::kStop: return FinishReason::kStop;
+    case EndReason::kLength: return FinishReason::kLength;
+    case EndReason::kContext: return FinishReason::kContext;
+    case EndReason::kCancelled: return FinishReason::kCancelled;
+    case EndReason::kDeadline: return FinishReason::kTimeout;
+    case EndReason::kFailed: return FinishReason::kError;
+  }
+  return FinishReason::kError;
+}
+
+void Postprocess::touch(Sequence& sequence) {
+  if (sequence.touched) return;
+  sequence.touched = true;
+  touched_.push_back(&sequence);
+}
+
+void Postprocess::add_logprobs(Sequence& sequence, const SampleOutput& output, size_t row) {
+  int64_t wanted = sequence.request->asked.logprobs;
+  sequence.news.logprobs.push_back({output.ids[row], output.logprobs[row]});
+  std::vector<TokenLogprob>& top = sequence.news.top.emplace_back();
+  if (wanted == 0) return;
+  size_t columns = output.top_ids.size() / output.ids.size(), first = row * columns;
+  for (size_t k = 0; k < std::min(columns, static_cast<size_t>(wanted)); ++k)
+    top.push_back({output.top_ids[first + k], output.top_logprobs[first + k]});
+}
+
+EndReason Postprocess::note(Sequence& sequence, const SampleOutput& output, size_t row) {
+  if (sequence.over()) return EndReason::kNone;
+  const Request& request = *sequence.request;
+  int32_t id = output.ids[row];
+  touch(sequence);
+  if (id < 0) {
+    end(sequence, FinishReason::kError,
+        "no token can be drawn: mask and biases forbid all of them, or the model's logits are not finite");
+    return EndReason::kFailed;
+  }
+  if (std::find(request.end_ids.begin(), request.end_ids.end(), id) != request.end_ids.end()) {
+    sequence.news.finished = FinishReason::kStop;
+    return EndReason::kStop;
+  }
+  sequence.generated.push_back(id);
+  if (sequence.counts) sequence.counts->add_output(id);
+  sequence.news.ids.push_back(id);
+  if (request.asked.logprobs >= 0) add_logprobs(sequence, output, row);
+  ++generated_tokens_;
+  return EndReason::kNone;
+}
+
+void Postprocess::end(Sequence& sequence, FinishReason reason, const std::string& error) {
+  if (sequence.over()) return;
+  touch(sequence);
+  sequence.news.finished = reason;
+  sequence.news.error = error;
+}
+
+// Text of the new ids; true when a stop string ended it.
+bool Postprocess::add_text(Sequence& sequence) {
+  GenerationEvent& news = sequence.news;
+  for (size_t i = 0; i < news.ids.size(); ++i) {
+    if (news.ids[i] >= tokenizer_vocab_) continue;
+    std::string text = sequence.decoder->push(news.ids[i]);
+    news.text += sequence.stops.empty() ? std::move(text) : sequence.stops.push(text);
+    if (!sequence.stops.stopped()) continue;
+    news.ids.resize(i + 1);
+    if (!news.logprobs.empty()) news.logprobs.resize(i + 1), news.top.resize(i + 1);
+    return true;
+  }
+  return false;
+}
+
+// What was held back: it can become neither a character nor a stop string any more.
+void Postprocess::finish_text(Sequence& sequence) {
+  std::string text = sequence.decoder->finish();
+  sequence.news.text += sequence.stops.push(text);
+  if (!sequence.stops.stopped()) sequence.news.text += sequence.stops.finish();
+}
+
+void Postprocess::deliver(double now, std::vector<Sequence*>& stopped) {
+  for (Sequence* sequence : touched_) {
+    GenerationEvent& news = sequence->news;
+    sequence->touched = false;
+    if (sequence->decoder) {
+      if (add_text(*sequence)) {
+        news.finished = FinishReason::kStop;
+        news.error.clear();
+        stopped.push_back(sequence);
+      } else if (news.finished != FinishReason::kNone) {
+        finish_text(*sequence);
+      }
+    }
+    Request& request = *sequence->request;
+    request.stream->publish(news, now - request.submitted);
+    if (news.finished != FinishReason::kNone) {
+      sequence->closed = true;
+      request.outcome = std::max(request.outcome, news.finished);
+      if (--request.open == 0) completed_.push_back(&request);
+    }
+    news.text.clear();
+    news.ids.clear();
+    news.logprobs.clear();
+    news.top.clear();
+    news.finished = FinishReason::kNone;
+  }
+  touched_.clear();
+}
+
+}  // namespace octet

@@ -1,0 +1,86 @@
+#include "infer/request.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "infer/runner.h"
+
+namespace octet {
+namespace {
+
+void check_ids(const char* what, std::span<const int32_t> ids, int64_t vocab) {
+  for (int32_t id : ids)
+    check(id >= 0 && id < vocab, ErrorCode::kInvalidArgument, "{}: id {} is outside the vocabulary of {} tokens", what,
+          id, vocab);
+}
+
+void check_numbers(const GenerationRequest& asked, const ServedModel& model) {
+  auto in_range = [](const char* name, int64_t value, int64_t low, int64_t high) {
+    check(value >= low && value <= high, ErrorCode::kInvalidArgument, "{}: {} (want {} .. {})", name, value, low, high);
+  };
+  constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
+  in_range("max_tokens", asked.max_tokens, 0, kAny);
+  in_range("min_tokens", asked.min_tokens, 0, asked.max_tokens);
+  in_range("n", asked.n, 1, model.max_sequences);
+  in_range("logprobs", asked.logprobs, -1, std::min(kTopLogprobs, model.vocab));
+  check(asked.timeout_seconds >= 0 && std::isfinite(asked.timeout_seconds), ErrorCode::kInvalidArgument,
+        "timeout_seconds: {} (want >= 0; 0 is none)", asked.timeout_seconds);
+  validate(asked.sampling, model.vocab);
+  check_ids("stop_ids", asked.stop_ids, model.vocab);
+}
+
+std::vector<int32_t> prompt_of(GenerationRequest& asked, const ServedModel& model) {
+  check(asked.prompt.empty() || asked.prompt_ids.empty(), ErrorCode::kInvalidArgument,
+        "both prompt and prompt_ids are given: want one of them");
+  if (!asked.prompt_ids.empty()) {
+    check_ids("prompt_ids", asked.prompt_ids, model.vocab);
+    return std::move(asked.prompt_ids);
+  }
+  const Tokenizer* tokenizer = model.tokenizer;
+  check(tokenizer != nullptr, ErrorCode::kInvalidArgument,
+        "prompt_ids is empty, and this engine has no tokenizer to make ids of a prompt");
+  std::vector<int32_t> ids = tokenizer->encode(
+      asked.prompt, {.parse_special = asked.parse_special, .add_bos = tokenizer->adds_bos() && asked.add_bos});
+  int32_t start = tokenizer->bos_id() >= 0 ? tokenizer->bos_id() : tokenizer->eos_id();
+  if (ids.empty() && start >= 0) ids.push_back(start);
+  check(!ids.empty(), ErrorCode::kInvalidArgument, "the prompt is empty and the vocabulary has no begin token");
+  check_ids("prompt", ids, model.vocab);
+  return ids;
+}
+
+}  // namespace
+
+std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& model) {
+  check_numbers(asked, model);
+  StopMatcher stops(asked.stop);
+  check(stops.empty() || model.tokenizer != nullptr, ErrorCode::kInvalidArgument,
+        "stop strings need a tokenizer, which this engine has not: give stop_ids");
+  auto request = std::make_unique<Request>();
+  request->prompt = prompt_of(asked, model);
+  auto tokens = static_cast<int64_t>(request->prompt.size());
+  check(tokens < model.context || (asked.max_tokens == 0 && tokens == model.context), ErrorCode::kInvalidArgument,
+        "the prompt has {} tokens, the longest text {}: shorten it, or choose a model of more positions", tokens,
+        model.context);
+  if (const Tokenizer* tokenizer = model.tokenizer)
+    request->text_start = std::all_of(request->prompt.begin(), request->prompt.end(),
+                                      [&](int32_t id) { return tokenizer->is_special(id); });
+  request->end_ids = asked.stop_ids;
+  if (!asked.ignore_eos) request->end_ids.insert(request->end_ids.end(), model.eos_ids.begin(), model.eos_ids.end());
+  const SamplingOptions& sampling = asked.sampling;
+  request->adjusts = sampling.repetition_penalty != 1 || sampling.presence_penalty != 0 ||
+                     sampling.frequency_penalty != 0 || !sampling.logit_bias.empty() || asked.min_tokens > 0;
+  request->sequences.resize(static_cast<size_t>(asked.n));
+  for (size_t i = 0; i < request->sequences.size(); ++i) {
+    Sequence& sequence = request->sequences[i];
+    sequence.request = request.get();
+    sequence.sample = sequence.news.sample = static_cast<int64_t>(i);
+    sequence.stops = stops;
+    if (model.tokenizer) sequence.decoder.emplace(*model.tokenizer, request->text_start);
+  }
+  request->open = request->waiting = request->unreported = asked.n;
+  request->asked = std::move(asked);
+  return request;
+}
+
+}  // namespace octet

@@ -1,0 +1,131 @@
+#include "infer/stream.h"
+
+#include "infer/mailbox.h"
+
+namespace octet {
+namespace {
+
+void clear(GenerationEvent& event) {  // keeps the buffers
+  event.text.clear();
+  event.ids.clear();
+  event.logprobs.clear();
+  event.top.clear();
+  event.finished = FinishReason::kNone;
+  event.error.clear();
+}
+
+}  // namespace
+
+StreamState::StreamState(int64_t texts, int64_t ticket, std::shared_ptr<Mailbox> mailbox)
+    : ticket_(ticket), mailbox_(std::move(mailbox)), texts_(static_cast<size_t>(texts)), open_(texts) {
+  for (size_t i = 0; i < texts_.size(); ++i) texts_[i].pending.sample = static_cast<int64_t>(i);
+  ready_.reserve(texts_.size());
+}
+
+bool StreamState::take(GenerationEvent& event, bool wait) {
+  std::unique_lock lock(mutex_);
+  if (wait) {
+    reader_waits_ = true;
+    changed_.wait(lock, [this] { return !ready_.empty() || open_ == 0; });
+    reader_waits_ = false;
+  }
+  if (ready_.empty()) return false;
+  Text& text = texts_[ready_.front()];
+  int64_t sample = text.pending.sample;
+  std::swap(event, text.pending);
+  clear(text.pending);
+  text.pending.sample = sample;
+  text.ready = false;
+  ready_.erase(ready_.begin());
+  return true;
+}
+
+void StreamState::cancel() {
+  {
+    std::lock_guard lock(mutex_);
+    if (open_ == 0) return;
+  }
+  if (!cancelled_.exchange(true)) mailbox_->cancel(ticket_);
+}
+
+RequestTimes StreamState::times() const {
+  std::lock_guard lock(mutex_);
+  return times_;
+}
+
+void StreamState::publish(const GenerationEvent& news, double seconds) {
+  bool wake = false;
+  {
+    std::lock_guard lock(mutex_);
+    Text& text = texts_[static_cast<size_t>(news.sample)];
+    GenerationEvent& pending = text.pending;
+    pending.text += news.text;
+    pending.ids.insert(pending.ids.end(), news.ids.begin(), news.ids.end());
+    pending.logprobs.insert(pending.logprobs.end(), news.logprobs.begin(), news.logprobs.end());
+    pending.top.insert(pending.top.end(), news.top.begin(), news.top.end());
+    if (!news.ids.empty()) {
+      if (times_.first_token == 0) times_.first_token = seconds;
+      times_.last_token = seconds;
+      times_.generated_tokens += static_cast<int64_t>(news.ids.size());
+    }
+    if (news.finished != FinishReason::kNone) {
+      pending.finished = news.finished;
+      pending.error = news.error;
+      --open_;
+    }
+    if (!text.ready) {
+      text.ready = true;
+      ready_.push_back(static_cast<size_t>(news.sample));
+    }
+    wake = reader_waits_;
+  }
+  if (wake) changed_.notify_one();
+}
+
+void StreamState::refuse(FinishReason reason, const std::string& error) {
+  {
+    std::lock_guard lock(mutex_);
+    texts_[0].pending.finished = reason;
+    texts_[0].pending.error = error;
+    texts_[0].ready = true;
+    ready_.assign(1, 0);
+    open_ = 0;
+  }
+  changed_.notify_one();
+}
+
+void StreamState::started(double seconds, int64_t prompt_tokens, int64_t cached_tokens) {
+  std::lock_guard lock(mutex_);
+  times_.scheduled = seconds;
+  times_.prompt_tokens = prompt_tokens;
+  times_.cached_tokens = cached_tokens;
+}
+
+void StreamState::preempted() {
+  std::lock_guard lock(mutex_);
+  ++times_.preemptions;
+}
+
+GenerationStream::GenerationStream(std::shared_ptr<StreamState> state) : state_(std::move(state)) {}
+GenerationStream::GenerationStream(GenerationStream&&) noexcept = default;
+
+GenerationStream& GenerationStream::operator=(GenerationStream&& other) noexcept {
+  if (this != &other) {
+    if (state_) state_->cancel();
+    state_ = std::move(other.state_);
+  }
+  return *this;
+}
+
+GenerationStream::~GenerationStream() {
+  if (state_) state_->cancel();
+}
+
+bool GenerationStream::next(GenerationEvent& event) { return state_ && state_->take(event, true); }
+bool GenerationStream::try_next(GenerationEvent& event) { return state_ && state_->take(event, false); }
+void GenerationStream::cancel() {
+  if (state_) state_->cancel();
+}
+RequestTimes GenerationStream::times() const { return state_ ? state_->times() : RequestTimes{}; }
+
+}  // namespace octet
