@@ -20,6 +20,7 @@ std::vector<cpu::Case> loss_bench_cases();
 std::vector<cpu::Case> shape_bench_cases();
 std::vector<cpu::Case> optimiser_bench_cases();
 std::vector<cpu::Case> inference_bench_cases();
+std::vector<cpu::Case> sampling_bench_cases();
 
 // All of them. Random values: floats by fill_random, integers by the case's own fill.
 std::vector<cpu::Case> all_bench_cases();

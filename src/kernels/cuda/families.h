@@ -20,6 +20,7 @@ std::span<const KernelRow> loss_rows();
 std::span<const KernelRow> shape_rows();
 std::span<const KernelRow> optimiser_rows();
 std::span<const KernelRow> inference_rows();      // kv_append, paged_attention
+std::span<const KernelRow> sampling_rows();       // feed_tokens to top_logprobs, kv_append of integers
 std::span<const KernelRow> fusion_member_rows();  // any fusion, its members one by one
 
 // Fusion kinds each family's rows run.
@@ -30,9 +31,9 @@ std::span<const char* const> attention_fusion_kinds();
 std::span<const char* const> optimiser_fusion_kinds();
 
 inline std::vector<std::span<const KernelRow>> families() {
-  return {matmul_rows(),    norm_rows(),      elementwise_rows(),  activation_rows(), precision_rows(),
-          attention_rows(), position_rows(),  embedding_rows(),    loss_rows(),       shape_rows(),
-          optimiser_rows(), inference_rows(), fusion_member_rows()};
+  return {matmul_rows(),    norm_rows(),      elementwise_rows(), activation_rows(),   precision_rows(),
+          attention_rows(), position_rows(),  embedding_rows(),   loss_rows(),         shape_rows(),
+          optimiser_rows(), inference_rows(), sampling_rows(),    fusion_member_rows()};
 }
 
 }  // namespace octet::cuda

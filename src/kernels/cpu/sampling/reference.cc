@@ -8,8 +8,8 @@
 namespace octet::cpu::reference {
 namespace {
 
-// What ranks a logit: a NaN is never chosen.
-double rank_of(double logit) { return std::isnan(logit) ? -INFINITY : logit; }
+// What ranks a logit: one that is not finite is never chosen.
+double rank_of(double logit) { return std::isfinite(logit) ? logit : -INFINITY; }
 
 struct Row {
   const double* logits;
@@ -46,7 +46,8 @@ std::vector<int64_t> kept_tokens(const Row& row, double temperature, int64_t top
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
   size_t count = 0;
   for (double sum = 0; count < kept.size() && sum < top_p * total; ++count) sum += weights[count];
-  while (count > 1 && weights[count - 1] < min_p) --count;
+  count = std::max<size_t>(count, 1);
+  while (weights[count - 1] < std::min(min_p, 1.0)) --count;
   kept.resize(count);
   return kept;
 }
