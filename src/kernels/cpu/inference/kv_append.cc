@@ -1,20 +1,44 @@
-// kv_append: new rows copied into their slots of the cache, in place; slot -1 writes nowhere.
+// kv_append: new rows copied into their slots of the cache, in place; slot -1 writes nowhere. copy_blocks: whole blocks
+// of the cache copied to others.
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
-#include "kernels/cpu/kernel.h"
+#include "base/threads.h"
+#include "kernels/cpu/row_kernels.h"
+#include "kernels/cpu/simd.h"
 
 namespace octet::cpu {
 namespace {
 
+constexpr int64_t kPiece = 512;  // elements of a row scaled at a time
+
+bool is_scaled(const Node& node) { return node.inputs.size() > 3 && node.inputs[3].exists(); }
+
 bool accepts(const Graph& graph, const Node& node) {
-  return is_float(graph.dtype(node.inputs[1])) && node.inputs.size() == 3;
+  const DType from = graph.dtype(node.inputs[1]), to = node.results[0].dtype;
+  return is_scaled(node) ? is_f32_or_bf16(from) && is_float(to) && to != DType::kF64
+                         : from == to || (is_float(from) && is_float(to));
+}
+
+// row x scale, rounded to float32 and then to the cache's type.
+template <typename T>
+void append_scaled(const T* row, float scale, DType to, std::byte* slot, int64_t width) {
+  float piece[kPiece];
+  for (int64_t begin = 0; begin < width; begin += kPiece) {
+    const int64_t count = std::min(kPiece, width - begin);
+    simd::for_lanes(count, [&](int64_t i, auto lanes) {
+      simd::store(piece + i, simd::load(row + begin + i, lanes) * scale, lanes);
+    });
+    convert(DType::kF32, piece, to, slot + begin * dtype_bytes(to), count);
+  }
 }
 
 BoundKernel bind(const Graph& graph, const Node& node) {
   const DType from = graph.dtype(node.inputs[1]), to = node.results[0].dtype;
   const int64_t slots = node.results[0].shape.rows(), width = node.results[0].shape.cols();
   const int64_t tokens = graph.shape(node.inputs[2]).elements();
+  const bool scaled = is_scaled(node);
   return [=](const KernelArgs& args) {
     const int32_t* slot = args.in[2].as<const int32_t>();
     for (int64_t t = 0; t < tokens; ++t) {
@@ -26,13 +50,51 @@ BoundKernel bind(const Graph& graph, const Node& node) {
     // In token order on one thread: few bytes, and the last of two tokens of one slot wins.
     for (int64_t t = 0; t < tokens; ++t) {
       if (slot[t] < 0) continue;
-      convert(from, args.in[1].as<const std::byte>() + t * width * dtype_bytes(from), to,
-              cache + slot[t] * width * dtype_bytes(to), width);
+      const std::byte* row = args.in[1].as<const std::byte>() + t * width * dtype_bytes(from);
+      std::byte* place = cache + slot[t] * width * dtype_bytes(to);
+      if (scaled) {
+        with_float_type(from, [&]<typename T>(T) {
+          append_scaled(reinterpret_cast<const T*>(row), *args.in[3].as<float>(), to, place, width);
+        });
+      } else if (from == to) {
+        std::memcpy(place, row, static_cast<size_t>(width * dtype_bytes(to)));
+      } else {
+        convert(from, row, to, place, width);
+      }
     }
   };
 }
 
+bool accepts_copy(const Graph& graph, const Node& node) { return graph.dtype(node.inputs[1]) == DType::kI32; }
+
+BoundKernel bind_copy(const Graph& graph, const Node& node) {
+  const TensorType& cache = node.results[0];
+  const int64_t block_size = node.attrs.get<int64_t>("block_size"), blocks = cache.shape[0] / block_size;
+  const int64_t bytes = block_size * cache.shape[1] * dtype_bytes(cache.dtype);
+  const int64_t count = graph.shape(node.inputs[1])[0];
+  return [=](const KernelArgs& args) {
+    const int32_t* pairs = args.in[1].as<const int32_t>();
+    for (int64_t p = 0; p < count; ++p) {
+      check(pairs[2 * p] < blocks && pairs[2 * p + 1] < blocks, ErrorCode::kInvalidArgument,
+            "copy_blocks: {} to {} of {} blocks", pairs[2 * p], pairs[2 * p + 1], blocks);
+    }
+    auto* to = args.out[0].as<std::byte>();
+    if (args.in[0].data != to) std::memcpy(to, args.in[0].data, static_cast<size_t>(args.out[0].type->bytes()));
+    parallel_for(count, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t p = begin; p < end; ++p) {
+        if (pairs[2 * p] < 0 || pairs[2 * p + 1] < 0) continue;
+        std::memcpy(to + pairs[2 * p + 1] * bytes, to + pairs[2 * p] * bytes, static_cast<size_t>(bytes));
+      }
+    });
+  };
+}
+
 }  // namespace
+
+std::span<const KernelRow> copy_blocks_rows() {
+  static const KernelRow rows[] = {{Op::kCopyBlocks, "copy_blocks_threads", accepts_copy, bind_copy}};
+  return rows;
+}
 
 std::span<const KernelRow> kv_append_rows() {
   static const KernelRow rows[] = {{Op::kKvAppend, "kv_append_copy", accepts, bind}};

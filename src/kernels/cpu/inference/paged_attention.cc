@@ -11,16 +11,32 @@ namespace {
 
 using simd::Floats;
 
+// Codes of an FP8 cache: keys and values times k_scale_inv and v_scale_inv, which join the scores' scale and the
+// result.
+template <DType kType>
+struct Code {
+  uint8_t bits;
+};
+template <DType kType>
+void widen_row(const Code<kType>* from, float* to, int64_t dim, int64_t padded) {
+  convert(kType, from, DType::kF32, to, dim);
+  std::fill(to + dim, to + padded, 0.0f);
+}
+template <typename C>
+void widen_row(const C* from, float* to, int64_t dim, int64_t) {
+  simd::for_lanes(dim, [&](int64_t i, auto lanes) { simd::store(to + i, simd::load(from + i, lanes), simd::Full{}); });
+}
+
 constexpr int64_t kBlock = kAttentionBlock;
 constexpr int64_t kFewQueries = 4;  // up to here decode's walk is taken
 constexpr int64_t kMaxRows = 64;    // of decode: queries x heads of a kv head
 
 struct PagedProblem {
   int64_t heads, kv_heads, dim, padded_dim, window, block_size, slots, blocks, tokens, sequences;
-  float scale;
-  std::vector<float> biases = {};  // of each head, over the scale; empty without ALiBi
+  float scale, key_scale, value_scale;  // of scores; of a cache's codes
+  std::vector<float> biases = {};       // of each head, over the scale attribute; empty without ALiBi
   int64_t group() const { return heads / kv_heads; }
-  float bias(int64_t head) const { return biases.empty() ? 0.0f : biases[static_cast<size_t>(head)]; }
+  float bias(int64_t head) const { return biases.empty() ? 0.0f : biases[static_cast<size_t>(head)] / key_scale; }
   int64_t kv_row() const { return kv_heads * dim; }
 };
 
@@ -57,9 +73,7 @@ tiles::Matrix gather(const PagedProblem& p, const Sequence& s, const C* cache, i
       for (int64_t d = 0; d < p.dim; d += 64 / static_cast<int64_t>(sizeof(C))) __builtin_prefetch(row + d, 0, 2);
     }
     const C* from = cached_row(p, s, cache, kv_head, key + i);
-    simd::for_lanes(p.dim, [&](int64_t d, auto lanes) {
-      simd::store(to + i * p.padded_dim + d, simd::load(from + d, lanes), simd::Full{});
-    });
+    widen_row(from, to + i * p.padded_dim, p.dim, p.padded_dim);
   }
   return {to, p.padded_dim, 1};
 }
@@ -68,7 +82,7 @@ template <typename T>
 void store_row(const PagedProblem& p, const KernelArgs& args, int64_t token, int64_t head, const float* out,
                const SoftmaxRow& state) {
   T* result = args.out[0].as<T>() + (token * p.heads + head) * p.dim;
-  const float factor = 1.0f / state.sum;
+  const float factor = p.value_scale / state.sum;
   simd::for_lanes(p.dim,
                   [&](int64_t i, auto lanes) { simd::store(result + i, simd::load(out + i, lanes) * factor, lanes); });
 }
@@ -231,7 +245,7 @@ void paged_attention(const PagedProblem& p, const KernelArgs& args) {
 
 bool accepts(const Graph& graph, const Node& node) {
   const DType cache = graph.dtype(node.inputs[1]);
-  return node.inputs.size() == 6 && is_f32_or_bf16(node.results[0].dtype) && is_f32_or_bf16(cache) &&
+  return is_f32_or_bf16(node.results[0].dtype) && (is_f32_or_bf16(cache) || is_fp8(cache)) &&
          graph.dtype(node.inputs[2]) == cache &&
          node.attrs.get<int64_t>("heads") % node.attrs.get<int64_t>("kv_heads") == 0 &&
          node.attrs.get<double>("scale") > 0;
@@ -247,12 +261,24 @@ BoundKernel bind(const Graph& graph, const Node& node) {
   p.blocks = graph.shape(node.inputs[5]).cols();
   p.tokens = node.results[0].shape.rows();
   p.sequences = graph.shape(node.inputs[5]).rows();
-  p.scale = static_cast<float>(node.attrs.get<double>("scale"));
+  const auto scale = static_cast<float>(node.attrs.get<double>("scale"));
   p.biases = biases_before_scale(node);
   BoundKernel kernel;
   with_float_type(node.results[0].dtype, [&]<typename T>(T) {
-    with_float_type(graph.dtype(node.inputs[1]),
-                    [&]<typename C>(C) { kernel = [p](const KernelArgs& args) { paged_attention<T, C>(p, args); }; });
+    const auto with_cache = [&]<typename C>(C) {
+      kernel = [p, scale](const KernelArgs& args) mutable {
+        const auto given = [&](size_t i) { return args.in.size() > i && args.in[i].data != nullptr; };
+        p.key_scale = given(6) ? *args.in[6].as<float>() : 1.0f;
+        p.value_scale = given(7) ? *args.in[7].as<float>() : 1.0f;
+        p.scale = scale * p.key_scale;
+        paged_attention<T, C>(p, args);
+      };
+    };
+    switch (graph.dtype(node.inputs[1])) {
+      case DType::kE4M3: return with_cache(Code<DType::kE4M3>{});
+      case DType::kE5M2: return with_cache(Code<DType::kE5M2>{});
+      default: return with_float_type(graph.dtype(node.inputs[1]), with_cache);
+    }
   });
   return kernel;
 }

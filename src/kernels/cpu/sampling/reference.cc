@@ -16,12 +16,6 @@ struct Row {
   int64_t vocab;
 
   double operator[](int64_t token) const { return rank_of(logits[token]); }
-  double log_sum_exp() const {
-    double largest = -INFINITY, sum = 0;
-    for (int64_t v = 0; v < vocab; ++v) largest = std::max(largest, (*this)[v]);
-    for (int64_t v = 0; v < vocab; ++v) sum += std::exp((*this)[v] - largest);
-    return largest + std::log(sum);
-  }
   // Likeliest first, ties by id.
   std::vector<int64_t> order() const {
     std::vector<int64_t> tokens(static_cast<size_t>(vocab));
@@ -29,6 +23,18 @@ struct Row {
     std::stable_sort(tokens.begin(), tokens.end(), [&](int64_t a, int64_t b) { return (*this)[a] > (*this)[b]; });
     return tokens;
   }
+};
+
+// Logprobs of a row, from distances to its largest logit: exact for logits of any size.
+struct LogSoftmax {
+  double largest = -INFINITY, log_sum = 0;
+  explicit LogSoftmax(const Row& row) {
+    double sum = 0;
+    for (int64_t v = 0; v < row.vocab; ++v) largest = std::max(largest, row[v]);
+    for (int64_t v = 0; v < row.vocab; ++v) sum += std::exp(row[v] - largest);
+    log_sum = std::log(sum);
+  }
+  double of(double logit) const { return logit - largest - log_sum; }
 };
 
 Row row_of(const RefTensor& logits, int64_t row) {
@@ -123,7 +129,7 @@ void sample(const Node&, RefInputs in, RefResults out) {
         draw(row_of(*in[0], r), in[1]->values.data() + 3 * r, integer(in[2]->values[at]), in[3]->values.data() + 3 * r);
     out[0].values[at] = static_cast<double>(token);
     const Row row = row_of(raw, r);
-    out[1].values[at] = token < 0 ? -INFINITY : row[token] - row.log_sum_exp();
+    out[1].values[at] = token < 0 ? -INFINITY : LogSoftmax(row).of(row[token]);
   }
 }
 
@@ -132,10 +138,10 @@ void top_logprobs(const Node& node, RefInputs in, RefResults out) {
   for (int64_t r = 0; r < in[0]->type.shape.rows(); ++r) {
     const Row row = row_of(*in[0], r);
     const std::vector<int64_t> order = row.order();
-    const double lse = row.log_sum_exp();
+    const LogSoftmax softmax(row);
     for (int64_t i = 0; i < k; ++i) {
       const auto at = static_cast<size_t>(r * k + i);
-      out[0].values[at] = row[order[static_cast<size_t>(i)]] - lse;
+      out[0].values[at] = softmax.of(row[order[static_cast<size_t>(i)]]);
       out[1].values[at] = static_cast<double>(order[static_cast<size_t>(i)]);
     }
   }
