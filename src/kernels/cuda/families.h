@@ -20,7 +20,7 @@ std::span<const KernelRow> loss_rows();
 std::span<const KernelRow> shape_rows();
 std::span<const KernelRow> optimiser_rows();
 std::span<const KernelRow> inference_rows();      // kv_append, paged_attention
-std::span<const KernelRow> sampling_rows();       // feed_tokens to top_logprobs, kv_append of integers
+std::span<const KernelRow> sampling_rows();       // feed_tokens, adjust_logits, sample, top_logprobs
 std::span<const KernelRow> fusion_member_rows();  // any fusion, its members one by one
 
 // Fusion kinds each family's rows run.

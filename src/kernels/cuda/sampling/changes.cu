@@ -1,4 +1,4 @@
-// Small writes around sampling: ids fed back, logits adjusted, integer rows into their slots.
+// Small writes around sampling: ids fed back, logits adjusted.
 #include "kernels/cuda/common/operand.cuh"
 #include "kernels/cuda/sampling/sampling.h"
 
@@ -46,14 +46,6 @@ __global__ void adjust_masks_kernel(LogitChanges c) {
   }
 }
 
-__global__ void kv_append_words_kernel(uint32_t* cache, int64_t cache_rows, const uint32_t* rows, const int32_t* slots,
-                                       int tokens, int width) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, token = i / width;
-  if (token >= tokens) return;
-  const int64_t slot = slots[token];
-  if (slot >= 0 && slot < cache_rows) cache[slot * width + i % width] = rows[i];
-}
-
 }  // namespace
 
 void launch_feed_tokens(const int32_t* ids, const int32_t* sampled, const int32_t* from, int tokens, int sequences,
@@ -68,13 +60,6 @@ void launch_adjust_logits(const LogitChanges& changes, cudaStream_t stream) {
   if (changes.masks == nullptr || changes.mask_count == 0) return;
   const dim3 grid(blocks_for((changes.vocab + 31) / 32), static_cast<unsigned>(changes.rows));
   adjust_masks_kernel<<<grid, kThreads, 0, stream>>>(changes);
-}
-
-void launch_kv_append_words(uint32_t* cache, int64_t cache_rows, const uint32_t* rows, const int32_t* slots, int tokens,
-                            int width, cudaStream_t stream) {
-  if (tokens == 0 || width == 0) return;
-  kv_append_words_kernel<<<blocks_for(static_cast<int64_t>(tokens) * width), kThreads, 0, stream>>>(
-      cache, cache_rows, rows, slots, tokens, width);
 }
 
 }  // namespace octet::cuda

@@ -1,4 +1,4 @@
-// The rows of sampling, and of kv_append for integer rows.
+// The rows of sampling.
 #include <algorithm>
 #include <bit>
 
@@ -89,30 +89,10 @@ BoundKernel bind_top(DeviceContext& context, const Graph& graph, const Node& nod
   };
 }
 
-bool accepts_append(const Graph& graph, const Node& node) {
-  return graph.dtype(node.inputs[1]) == DType::kI32 && node.results[0].dtype == DType::kI32 && node.inputs.size() == 3;
-}
-
-BoundKernel bind_append(DeviceContext&, const Graph& graph, const Node& node) {
-  const int64_t slots = node.results[0].shape.rows();
-  const auto width = static_cast<int>(node.results[0].shape.cols());
-  const auto tokens = static_cast<int>(graph.shape(node.inputs[2]).elements());
-  return [=](const KernelArgs& args) {
-    if (args.in[0].data != args.out[0].data) {
-      check_cuda(cudaMemcpyAsync(args.out[0].data, args.in[0].data, static_cast<size_t>(args.out[0].type->bytes()),
-                                 cudaMemcpyDeviceToDevice, args.stream),
-                 "copying a cache");
-    }
-    launch_kv_append_words(args.out[0].as<uint32_t>(), slots, args.in[1].as<uint32_t>(), args.in[2].as<int32_t>(),
-                           tokens, width, args.stream);
-  };
-}
-
 constexpr KernelRow kRows[] = {{Op::kFeedTokens, "feed_tokens", accepts_feed, bind_feed},
                                {Op::kAdjustLogits, "adjust_logits_scatter", accepts_adjust, bind_adjust},
                                {Op::kSample, "sample_team", accepts_sample, bind_sample},
-                               {Op::kTopLogprobs, "top_logprobs_team", accepts_top, bind_top},
-                               {Op::kKvAppend, "kv_append_words", accepts_append, bind_append}};
+                               {Op::kTopLogprobs, "top_logprobs_team", accepts_top, bind_top}};
 
 }  // namespace
 

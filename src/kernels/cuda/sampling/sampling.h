@@ -47,8 +47,4 @@ struct TopLogprobsCall {
 };
 void launch_top_logprobs(const TopLogprobsCall& call, cudaStream_t stream);
 
-// rows [T, W] of 4-byte integers into their slots of cache [slots, W]; slots out of range write nowhere.
-void launch_kv_append_words(uint32_t* cache, int64_t cache_rows, const uint32_t* rows, const int32_t* slots, int tokens,
-                            int width, cudaStream_t stream);
-
 }  // namespace octet::cuda
