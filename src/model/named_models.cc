@@ -26,6 +26,14 @@ ModelConfig llama(int64_t layers, int64_t hidden, int64_t heads, int64_t kv_head
   return c;
 }
 
+// GPT-J: 64 of 256 elements of a head are rotated, pair by pair.
+ModelConfig gptj(int64_t layers, int64_t hidden, int64_t heads, int64_t vocab, int64_t positions, int64_t rotary_dim) {
+  ModelConfig c = model_family("gptj");
+  c.layers = layers, c.hidden = hidden, c.heads = heads, c.vocab_size = vocab, c.max_positions = positions;
+  c.rope.rotary_dim = rotary_dim;
+  return c;
+}
+
 struct Named {
   std::string name;
   ModelConfig config;
@@ -51,6 +59,8 @@ const std::vector<Named>& table() {
       {"gpt3-175b", gpt(96, 12288, 96, 51200, 2048)},
       {"gpt3-530b", gpt(105, 20480, 128, 51200, 2048)},
       {"gpt3-1t", gpt(128, 25600, 160, 51200, 2048)},
+      {"gptj-6b", gptj(28, 4096, 16, 50400, 2048, 64)},
+      {"llama-1b", llama(22, 2048, 32, 4, 5632, 32000, 2048, 10000)},  // the sizes of TinyLlama
       {"llama2-7b", llama(32, 4096, 32, 32, 11008, 32000, 4096, 10000)},
       {"llama2-13b", llama(40, 5120, 40, 40, 13824, 32000, 4096, 10000)},
       {"llama2-70b", llama(80, 8192, 64, 8, 28672, 32000, 4096, 10000)},

@@ -21,6 +21,7 @@ void add_verify_command(CLI::App& app);
 void add_plan_command(CLI::App& app);
 void add_report_command(CLI::App& app);
 void add_config_command(CLI::App& app);
+void add_bench_command(CLI::App& app);
 void add_completion_command(CLI::App& app);
 
 }  // namespace octet

@@ -81,6 +81,7 @@ int run(int argc, char** argv) {
   octet::add_verify_command(app);
   octet::add_plan_command(app);
   octet::add_report_command(app);
+  octet::add_bench_command(app);
   octet::add_config_command(app);
   octet::add_completion_command(app);
 

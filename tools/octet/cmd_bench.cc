@@ -1,0 +1,169 @@
+// octet bench: the engine under load. throughput: everything at once; latency: few requests at a time; trace: recorded
+// arrivals and lengths.
+#include <CLI/CLI.hpp>
+#include <map>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/progress.h"
+#include "load/summary.h"
+#include "octet/commands.h"
+#include "octet/engine.h"
+#include "octet/model_path.h"
+
+namespace octet {
+namespace {
+
+struct Options {
+  std::string model, trace, json, html;
+  EngineOptions engine;
+  DriveOptions drive;
+  Objectives objectives;  // milliseconds until run
+  int64_t requests = 0, prompt_tokens = 128, output_tokens = 128, warmup = 2;
+  double rate = 0, scale = 1, price = 0;
+  bool at_once = false;
+};
+
+enum class Kind { kThroughput, kLatency, kTrace };
+
+Workload make_workload(Kind kind, const Options& o) {
+  if (kind != Kind::kTrace) return fixed_workload(o.requests, o.prompt_tokens, o.output_tokens);
+  Workload workload = read_trace(o.trace, o.requests);
+  if (o.at_once || o.rate > 0) {
+    set_poisson_arrivals(workload, o.at_once ? 0 : o.rate, o.drive.seed);
+  } else {
+    scale_arrivals(workload, o.scale);
+  }
+  return workload;
+}
+
+void run(Kind kind, Options& o) {
+  Workload workload = make_workload(kind, o);  // what is wrong with a trace is said before a model is loaded
+  if (!o.engine.random_weights) o.model = model_folder(o.model);
+  auto engine = Engine::open(o.model, o.engine);
+  if (const int64_t dropped = drop_longer_than(workload, engine->context()); dropped > 0) {
+    fmt::print(stderr, "{} requests are longer than the context of {} tokens and were left out\n", dropped,
+               engine->context());
+    check(!workload.requests.empty(), ErrorCode::kInvalidArgument,
+          "no request fits the context of {} tokens: give --context or shorter lengths", engine->context());
+  }
+  if (o.warmup > 0) {
+    Workload warm{.name = "warm-up", .requests = workload.requests};
+    warm.requests.resize(std::min(warm.requests.size(), static_cast<size_t>(o.warmup)));
+    for (LoadRequest& request : warm.requests) request.arrival = 0, request.prefix_blocks.clear();
+    DriveOptions drive_options = o.drive;
+    drive_options.seed += 0x5eed;  // other prompts: nothing of them is in the prefix cache afterwards
+    drive(*engine, warm, drive_options);
+  }
+  const auto total = static_cast<int64_t>(workload.requests.size());
+  DriveResult result;
+  {
+    Progress bar({.title = "bench", .unit = "requests", .total = total});
+    result = drive(*engine, workload, o.drive,
+                   [&](int64_t done, int64_t tokens) { bar.update(done, fmt::format("{} tokens", tokens)); });
+  }
+  const Objectives objectives{.first_token = o.objectives.first_token / 1e3,
+                              .inter_token = o.objectives.inter_token / 1e3};
+  const LoadSummary summary = summarize(result, objectives, o.price);
+  const EngineStats stats = engine->stats();
+  const Facts facts = {{"model", o.model},
+                       {"workload", workload.name},
+                       {"prompt tokens", std::to_string(workload.prompt_tokens())},
+                       {"output tokens", std::to_string(workload.output_tokens())},
+                       {"device", o.engine.device},
+                       {"recipe", o.engine.recipe.empty() ? "as the folder says" : o.engine.recipe},
+                       {"KV cache", o.engine.kv_cache.empty() ? "as the folder says" : o.engine.kv_cache},
+                       {"KV cache bytes", std::to_string(stats.kv_bytes)},
+                       {"sequences at most", std::to_string(o.engine.max_sequences)},
+                       {"tokens of a step at most", std::to_string(o.engine.max_step_tokens)}};
+  for (const auto& [name, value] : facts) fmt::print("{}: {}\n", name, value);
+  fmt::print("{}", to_text(summary));
+  if (!o.json.empty()) write_file(o.json, to_json(summary, facts));
+  if (!o.html.empty()) write_file(o.html, to_page(summary, result, facts));
+  check(summary.finished > 0, ErrorCode::kInternal, "no request finished: {}", summary.first_error);
+}
+
+void add_shared(CLI::App& command, Options& o) {
+  command.add_option("model", o.model, "model folder, run or checkpoint; with --random-weights a named model")
+      ->required();
+  command.add_flag("--random-weights", o.engine.random_weights, "do not read weights: for speed alone");
+  add_device_option(command, o.engine.device);
+  command.add_option("--recipe", o.engine.recipe, "fp32, bf16, fp8-current, ... (default: as the folder says)");
+  command.add_option("--kv-cache", o.engine.kv_cache, "f32, bf16 or e4m3 (default: as the folder says)");
+  const std::map<std::string, SchedulingPolicy> policies = {{"max-utilization", SchedulingPolicy::kMaxUtilization},
+                                                            {"never-evict", SchedulingPolicy::kNeverEvict},
+                                                            {"packed-lockstep", SchedulingPolicy::kPackedLockstep},
+                                                            {"padded-static", SchedulingPolicy::kPaddedStatic}};
+  command.add_option("--policy", o.engine.policy, "how requests share the device")
+      ->transform(CLI::CheckedTransformer(policies, CLI::ignore_case));
+  command.add_option("--context", o.engine.context, "longest sequence (default: the model's)");
+  command.add_option("--max-sequences", o.engine.max_sequences, "running at once")->capture_default_str();
+  command.add_option("--max-step-tokens", o.engine.max_step_tokens, "of prompts and decoding together")
+      ->capture_default_str();
+  command.add_option("--kv-cache-bytes", o.engine.kv_cache_bytes, "0: what is left of the memory")
+      ->capture_default_str();
+  command.add_flag("--prefix-cache,!--no-prefix-cache", o.engine.prefix_cache, "reuse equal beginnings (default)");
+  command.add_option("--temperature", o.drive.sampling.temperature, "0 is greedy")->capture_default_str();
+  command.add_option("--top-p", o.drive.sampling.top_p)->capture_default_str();
+  command.add_option("--seed", o.drive.seed, "of prompts and sampling")->capture_default_str();
+  command.add_option("--warmup", o.warmup, "requests before the measured ones")->capture_default_str();
+  command.add_option("--slo-ttft", o.objectives.first_token, "goodput: first token within so many ms");
+  command.add_option("--slo-itl", o.objectives.inter_token, "goodput: mean time between tokens within so many ms");
+  command.add_option("--price", o.price, "of the machine an hour, for the cost of a million tokens");
+  command.add_option("--json", o.json, "file for the figures");
+  command.add_option("--html", o.html, "file for a page with plots");
+}
+
+void add_lengths(CLI::App& command, Options& o) {
+  command.add_option("-i,--input", o.prompt_tokens, "tokens of a prompt")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command.add_option("-o,--output", o.output_tokens, "tokens to generate")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command.add_option("-n,--requests", o.requests, "how many")->capture_default_str()->check(CLI::PositiveNumber);
+}
+
+}  // namespace
+
+void add_bench_command(CLI::App& app) {
+  auto* command = app.add_subcommand("bench", "Measure the engine under load: throughput, latency or a recorded trace");
+  command->require_subcommand(1);
+  command->footer(R"(
+Examples:
+  octet bench throughput llama3-8b --random-weights --recipe fp8-current --kv-cache e4m3 -i 128 -o 2048 -n 512
+  octet bench latency path/to/model -i 2048 -o 128 --concurrency 1
+  octet bench trace path/to/model --trace AzureLLMInferenceTrace_conv.csv --scale 4 --slo-ttft 500 --html load.html)");
+
+  auto throughput = std::make_shared<Options>();
+  throughput->requests = 1000;
+  auto* all = command->add_subcommand("throughput", "All requests at once: tokens a second");
+  add_shared(*all, *throughput);
+  add_lengths(*all, *throughput);
+  all->callback([throughput] { run(Kind::kThroughput, *throughput); });
+
+  auto latency = std::make_shared<Options>();
+  latency->requests = 16;
+  latency->drive.concurrency = 1;
+  auto* few = command->add_subcommand("latency", "A few requests at a time: first token and time between tokens");
+  add_shared(*few, *latency);
+  add_lengths(*few, *latency);
+  few->add_option("--concurrency", latency->drive.concurrency, "requests at a time")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  few->callback([latency] { run(Kind::kLatency, *latency); });
+
+  auto traced = std::make_shared<Options>();
+  auto* trace = command->add_subcommand("trace", "Arrivals and lengths of an Azure or Mooncake trace");
+  add_shared(*trace, *traced);
+  trace->add_option("--trace", traced->trace, "the file")->required()->check(CLI::ExistingFile);
+  trace->add_option("-n,--requests", traced->requests, "the first so many; 0 = all")->capture_default_str();
+  trace->add_option("--scale", traced->scale, "multiplies the trace's rate")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  trace->add_option("--rate", traced->rate, "requests a second, Poisson, instead of the trace's times");
+  trace->add_flag("--at-once", traced->at_once, "all requests at the start");
+  trace->callback([traced] { run(Kind::kTrace, *traced); });
+}
+
+}  // namespace octet
