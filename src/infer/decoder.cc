@@ -28,7 +28,10 @@ Decoder::Decoder(const ModelConfig& model, const DecoderOptions& options) : mode
         "length {} exceeds the model's {} positions", max_length_, model.max_positions);
   chunk_ = std::min(options.prefill_chunk, max_length_);
   int64_t blocks = (max_length_ + block_size_ - 1) / block_size_;
-  KvCacheOptions cache{.block_size = block_size_, .blocks_per_sequence = blocks, .cache_dtype = options.cache_dtype};
+  KvCacheOptions cache{.block_size = block_size_,
+                       .blocks_per_sequence = blocks,
+                       .cache_dtype = options.cache_dtype,
+                       .scales = options.cache_scales};
   Program program;
   program.name = "decoder";
   program.add_graph(decoding_graph(kPrefill, model, chunk_, cache));
@@ -42,10 +45,6 @@ Decoder::Decoder(const ModelConfig& model, const DecoderOptions& options) : mode
       for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(i);
     }
   }
-}
-
-void Decoder::prepare() {
-  if (executor_->program().find_graph("prepare") != nullptr) executor_->run("prepare");
 }
 
 void Decoder::truncate(int64_t length) {

@@ -20,14 +20,14 @@ struct DecoderOptions {
   int64_t max_length = 0;      // tokens a sequence may reach; 0 = the model's max_positions
   int64_t prefill_chunk = 64;  // tokens of a prompt processed at once
   DType cache_dtype = DType::kF32;
+  bool cache_scales = false;  // of an FP8 cache, from the folder
 };
 
 class Decoder {
  public:
   Decoder(const ModelConfig& model, const DecoderOptions& options);
 
-  Executor& executor() { return *executor_; }  // for loading weights; call prepare() after
-  void prepare();
+  Executor& executor() { return *executor_; }  // for loading weights
   const ModelConfig& model() const { return model_; }
   int64_t max_length() const { return max_length_; }
   int64_t length() const { return length_; }

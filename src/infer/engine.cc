@@ -36,29 +36,27 @@ void check_options(const EngineOptions& o) {
         o.max_sequences);
 }
 
-ServingOptions serving_options(const EngineOptions& o, const ModelConfig& model) {
-  Recipe recipe = parse_recipe(o.recipe.empty() ? "bf16" : o.recipe);
-  ServingOptions serving{.target = target_of(resolve_device(o.device)),
-                         .recipe = recipe,
-                         .cache_dtype = cache_dtype(o.kv_cache, recipe),
-                         .context = o.context > 0 ? o.context : model.max_positions,
-                         .max_sequences = o.max_sequences,
-                         .block_size = o.block_size,
-                         .kv_cache_bytes = o.kv_cache_bytes,
-                         .memory_fraction = o.memory_fraction};
+// `weights`: what the folder says where the options say nothing; null with random weights.
+ServingOptions serving_options(const EngineOptions& o, const ModelConfig& model, const WeightSource* weights) {
+  Recipe recipe = weights != nullptr ? serving_recipe(*weights, o.recipe, "bf16")
+                                     : parse_recipe(o.recipe.empty() ? "bf16" : o.recipe);
+  const bool stored_scales = weights != nullptr && weights->has_kv_scales();
+  ServingOptions serving{
+      .target = target_of(resolve_device(o.device)),
+      .recipe = recipe,
+      .cache_dtype = stored_scales && o.kv_cache.empty() ? DType::kE4M3 : cache_dtype(o.kv_cache, recipe),
+      .context = o.context > 0 ? o.context : model.max_positions,
+      .max_sequences = o.max_sequences,
+      .block_size = o.block_size,
+      .kv_cache_bytes = o.kv_cache_bytes,
+      .memory_fraction = o.memory_fraction};
   constexpr int64_t kWidestBlock = 64;  // a step must be able to fill one
   int64_t block = o.block_size > 0 ? o.block_size : kWidestBlock;
   check(o.max_step_tokens >= block, ErrorCode::kInvalidArgument,
         "max_step_tokens: {} (want a cache block, {}, at least)", o.max_step_tokens, block);
+  serving.cache_scales = stored_scales && is_fp8(serving.cache_dtype);
   serving.max_step_tokens = std::clamp(o.max_sequences * serving.context, block, o.max_step_tokens);
   return serving;
-}
-
-// Scales of keys and values, found by calibration, beside the weights.
-bool has_cache_scales(const WeightSource& weights) {
-  if (weights.scales() == nullptr) return false;
-  const std::vector<std::string>& names = weights.scales()->names();
-  return std::any_of(names.begin(), names.end(), [](const std::string& name) { return name.starts_with("kv."); });
 }
 
 std::vector<int32_t> end_ids(const Tokenizer& tokenizer, const SpecialTokens& special) {
@@ -72,7 +70,7 @@ std::vector<int32_t> end_ids(const Tokenizer& tokenizer, const SpecialTokens& sp
 std::unique_ptr<Engine> open_random(const std::string& model, const EngineOptions& options) {
   std::string config = model + "/config.json";
   ModelConfig sizes = path_exists(config) ? parse_hugging_face_config(read_file(config), config) : named_model(model);
-  EngineParts parts{.runner = make_random_runner(sizes, serving_options(options, sizes))};
+  EngineParts parts{.runner = make_random_runner(sizes, serving_options(options, sizes, nullptr))};
   if (!options.tokenizer.empty()) parts.tokenizer = load_tokenizer(options.tokenizer);
   return std::make_unique<EngineLoop>(std::move(parts), options);
 }
@@ -89,9 +87,7 @@ std::unique_ptr<Engine> Engine::open(const std::string& model, const EngineOptio
         "the tokenizer has {} tokens, the model {}: is it the model's own?", parts.tokenizer->vocab_size(),
         weights->config().vocab_size);
   parts.eos_ids = end_ids(*parts.tokenizer, weights->special());
-  ServingOptions serving = serving_options(options, weights->config());
-  serving.cache_scales = is_fp8(serving.cache_dtype) && has_cache_scales(*weights);
-  parts.runner = make_runner(*weights, serving);
+  parts.runner = make_runner(*weights, serving_options(options, weights->config(), weights.get()));
   return std::make_unique<EngineLoop>(std::move(parts), options);
 }
 

@@ -2,14 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <map>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/rng.h"
 #include "base/threads.h"
-#include "exec/logical_states.h"
+#include "exec/quantized_states.h"
 #include "infer/llama2c.h"
+#include "infer/quantized_folder.h"
 #include "io/safetensors_writer.h"
 
 namespace octet {
@@ -78,19 +80,42 @@ class HuggingFaceWeights : public WeightSource {
     std::string config_path = folder + "/config.json", text = read_file(config_path, 1 << 24);
     config_ = parse_hugging_face_config(text, config_path);
     special_ = parse_special_tokens(text);
+    const std::optional<FolderQuantization> scheme = parse_quantization(text, config_path);
     tensors_ = open_safetensors(folder);
+    if (scheme) quantized_ = std::make_unique<QuantizedTensors>(*tensors_, config_, *scheme, folder);
     check_tensors();
     if (path_exists(folder + "/scales.safetensors"))
       scales_ = std::make_unique<SafetensorsFile>(folder + "/scales.safetensors");
   }
 
   std::vector<float> read(const std::string& param, const Shape& shape) const override {
+    if (auto stored = quantized_ != nullptr ? quantized_->read(param, shape.rows(), shape.cols()) : std::nullopt)
+      return dequantize_matrix(stored->codes, stored->scale_inv, shape.rows(), shape.cols(), quantized_->layout());
     std::vector<float> values = read_parameter(*tensors_, config_, param, shape);
     check_finite(folder_ + ": " + param, values);
     return values;
   }
 
-  const TensorSource* scales() const override { return scales_.get(); }
+  std::optional<QuantizedMatrix> read_codes(const std::string& param, const Shape& shape,
+                                            ScaleLayout layout) const override {
+    if (quantized_ == nullptr || quantized_->layout() != layout) return std::nullopt;
+    return quantized_->read(param, shape.rows(), shape.cols());
+  }
+
+  std::optional<Recipe> recipe() const override {
+    if (quantized_ == nullptr) return std::nullopt;
+    return quantized_->recipe();
+  }
+  bool has_kv_scales() const override { return quantized_ != nullptr && quantized_->kv_cache(); }
+
+  std::optional<float> scale(const std::string& state) const override {
+    if (quantized_ != nullptr) return quantized_->scale(state);
+    const TensorType* type = scales_ != nullptr ? scales_->find_type(state) : nullptr;
+    if (type == nullptr || *type != TensorType{DType::kF32, {1}}) return std::nullopt;
+    float value = 0;
+    std::memcpy(&value, scales_->read(state).bytes.data(), sizeof value);
+    return value;
+  }
 
  private:
   void check_tensors() const {
@@ -103,28 +128,45 @@ class HuggingFaceWeights : public WeightSource {
       Shape wanted = tensor_shape(tensor, params);
       check(type.shape == wanted, ErrorCode::kCorrupt, "{}: tensor {} has shape {}, config.json says {}", folder_, name,
             to_string(type.shape), to_string(wanted));
-      check(type.dtype == DType::kF32 || type.dtype == DType::kBF16 || type.dtype == DType::kF16 ||
+      const bool codes = type.dtype == DType::kE4M3 && quantized_ != nullptr;
+      check(codes || type.dtype == DType::kF32 || type.dtype == DType::kBF16 || type.dtype == DType::kF16 ||
                 type.dtype == DType::kF64,
             ErrorCode::kUnsupported, "{}: tensor {} is {} (supported: f64 f32 bf16 f16)", folder_, name,
             dtype_name(type.dtype));
       known[name] = true;
     }
     for (const std::string& name : tensors_->names())
-      check(known.count(name) || is_ignored_tensor(config_, name), ErrorCode::kUnsupported,
-            "{}: tensor {} is not part of a {} model of this config.json", folder_, name, config_.architecture);
+      check(known.count(name) || is_ignored_tensor(config_, name) ||
+                (quantized_ != nullptr && quantized_->is_scale(name)),
+            ErrorCode::kUnsupported, "{}: tensor {} is not part of a {} model of this config.json", folder_, name,
+            config_.architecture);
   }
 
   std::string folder_;
   std::unique_ptr<TensorSource> tensors_;
+  std::unique_ptr<QuantizedTensors> quantized_;  // null: nothing in FP8
   std::unique_ptr<SafetensorsFile> scales_;
 };
 
-void load_scales(const TensorSource* scales, const LogicalState& entry, Executor& executor) {
-  const TensorType* type = scales != nullptr ? scales->find_type(entry.name) : nullptr;
-  check(type != nullptr && *type == entry.type, ErrorCode::kInvalidArgument,
-        "the recipe needs {} ({}), a scale kept from training in fp8-delayed; this folder has none: choose fp8-current",
+void load_scale(const WeightSource& source, const LogicalState& entry, Executor& executor) {
+  std::optional<float> value = source.scale(entry.name);
+  if (!value && entry.name.starts_with("kv.")) value = 1.0f;
+  check(value.has_value(), ErrorCode::kInvalidArgument,
+        "the recipe needs {} ({}), a static scale kept from training in fp8-delayed or made by octet quantize; this "
+        "folder has none: choose fp8-current",
         entry.name, to_string(entry.type));
-  write_logical(executor, entry, scales->read(entry.name).bytes);
+  check(std::isfinite(*value) && *value > 0, ErrorCode::kCorrupt, "{} is {}: a scale is positive and finite",
+        entry.name, *value);
+  write_logical(executor, entry, std::as_bytes(std::span(&*value, 1)));
+}
+
+void load_quantized(const WeightSource& source, const QuantizedParam& param, Executor& executor) {
+  const Shape& shape = param.codes.type.shape;
+  if (auto stored = source.read_codes(param.param, shape, param.rule.layout)) {
+    write_quantized(executor, param, *stored);
+  } else {
+    write_quantized(executor, param, source.read(param.param, shape));
+  }
 }
 
 void write_param(Executor& executor, const LogicalState& tensor, const std::vector<float>& values) {
@@ -164,6 +206,12 @@ std::unique_ptr<WeightSource> open_weights(const std::string& path) {
   return open_llama2c(path);
 }
 
+Recipe serving_recipe(const WeightSource& source, const std::string& name, const std::string& otherwise) {
+  if (!name.empty()) return parse_recipe(name);
+  const std::optional<Recipe> stored = source.recipe();
+  return stored ? *stored : parse_recipe(otherwise);
+}
+
 std::vector<float> read_parameter(const TensorSource& tensors, const ModelConfig& config, const std::string& param,
                                   const Shape& shape, const std::string& name_prefix) {
   for (const CheckpointTensor& tensor : checkpoint_tensors(config)) {
@@ -194,8 +242,9 @@ void load_weights(const WeightSource& source, Executor& executor) {
   bool needs_scales = executor.program().find_graph("apply") == nullptr;
   for (const LogicalState& tensor : logical_states(executor.program())) {
     if (tensor.kind == StateKind::kParam) write_param(executor, tensor, source.read(tensor.name, tensor.type.shape));
-    if (tensor.kind == StateKind::kScale && needs_scales) load_scales(source.scales(), tensor, executor);
+    if (tensor.kind == StateKind::kScale && needs_scales) load_scale(source, tensor, executor);
   }
+  for (const QuantizedParam& param : quantized_params(executor.program())) load_quantized(source, param, executor);
   prepare(executor);
 }
 
@@ -231,6 +280,8 @@ void initialize_weights(Executor& executor, uint64_t seed) {
     if (elements >= kTogether) write_group();
   }
   write_group();
+  for (const QuantizedParam& param : quantized_params(executor.program()))
+    write_quantized(executor, param, initial_values(*param.leaf, param.codes.type.shape.elements(), seed, ++stream));
   prepare(executor);
 }
 

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,6 +13,8 @@
 #include "io/safetensors.h"
 #include "model/hugging_face.h"
 #include "model/model.h"
+#include "precision/quantized_matrix.h"
+#include "precision/recipe.h"
 
 namespace octet {
 
@@ -23,8 +26,17 @@ class WeightSource {
   // The parameter's values. Throws kCorrupt for a shape that disagrees with config(), naming tensor and shapes, and for
   // values that are not finite.
   virtual std::vector<float> read(const std::string& param, const Shape& shape) const = 0;
-  // FP8 scales kept from training, by state name; null when the source has none.
-  virtual const TensorSource* scales() const { return nullptr; }
+  // FP8 codes and scales of a parameter [N, K] as they are stored, where they fit this layout; nothing otherwise.
+  virtual std::optional<QuantizedMatrix> read_codes(const std::string& param, const Shape& shape,
+                                                    ScaleLayout layout) const {
+    return std::nullopt;
+  }
+  // How a source in FP8 wants to be run; nothing when any recipe will do.
+  virtual std::optional<Recipe> recipe() const { return std::nullopt; }
+  virtual bool has_kv_scales() const { return false; }
+  // A static FP8 scale by the name of its state: "scale.layers.0.mlp.up.x", "kv.layers.0.attn.attention.k_scale";
+  // nothing when the source has none.
+  virtual std::optional<float> scale(const std::string& state) const { return std::nullopt; }
 
  protected:
   ModelConfig config_;
@@ -35,12 +47,16 @@ class WeightSource {
 // is checked here, before anything is allocated; unknown tensors are an error that names them.
 std::unique_ptr<WeightSource> open_weights(const std::string& path);
 
+// The recipe of this name; "": as the source is stored (its FP8 scheme, else `otherwise`).
+Recipe serving_recipe(const WeightSource& source, const std::string& name, const std::string& otherwise = "fp32");
+
 // Splits named tensors into parameters by checkpoint_tensors(): used for weights, and for gradients in verification.
 std::vector<float> read_parameter(const TensorSource& tensors, const ModelConfig& config, const std::string& param,
                                   const Shape& shape, const std::string& name_prefix = "");
 
-// Fills every kParam state of the executor's program from the source, and its kScale states from the scales kept in
-// training (a program that needs them refuses a source without); then runs "prepare" when there is one.
+// Fills every kParam state of the executor's program from the source, FP8 weights (kQuantized) by stored codes or by
+// quantizing while reading, and its kScale states from the source's static scales (a program that needs those of
+// activations refuses a source without; scales of a KV cache stay 1); then runs "prepare" when there is one.
 void load_weights(const WeightSource& source, Executor& executor);
 
 // Fresh weights as the model's params say (init, std), from the seed; then "prepare".

@@ -18,7 +18,7 @@ namespace {
 }  // namespace
 
 const char* state_kind_name(StateKind kind) {
-  constexpr const char* kNames[] = {"param", "compute", "moment", "gradient", "scale", "kv_cache"};
+  constexpr const char* kNames[] = {"param", "compute", "moment", "gradient", "scale", "quantized", "kv_cache"};
   return kNames[static_cast<size_t>(kind)];
 }
 

@@ -19,7 +19,8 @@ enum class StateKind : uint8_t {
   kCompute,  // a copy derived from a parameter by "prepare"/"apply": bf16, FP8 codes, scales. Never saved
   kMoment,   // optimiser state
   kGradient,
-  kScale,  // FP8 scales, amaxes and histories: saved
+  kScale,      // FP8 scales, amaxes and histories: saved
+  kQuantized,  // inference: FP8 codes and scales of a parameter, in its place; made while loading
   kKvCache,
 };
 const char* state_kind_name(StateKind kind);

@@ -8,7 +8,8 @@ namespace octet {
 
 bool pack(Program& program, const CompileOptions& options) {
   bool changed = options.target.vocab_multiple > 1 && pad_vocab(program, options.target.vocab_multiple);
-  if (options.target.has_fusion("merge_siblings")) changed |= merge_siblings(program);
+  if (options.target.has_fusion("merge_siblings"))
+    changed |= merge_siblings(program, options.target.has_fusion("matmul_split"));
   for (Graph& graph : program.graphs()) graph.set_stage(Stage::kPacked);
   return changed;
 }

@@ -5,7 +5,8 @@
 //   with their moments, gradients and copies; losses count the logical classes only (attr classes), an output keeps its
 //   logical columns. Padded rows start at zero and stay zero.
 // - merge_siblings, where the Target names that fusion: in inference programs, linears that read the same x (q, k, v;
-//   gate, up) become one product with a weight of all their rows, and slices.
+//   gate, up) become one product with a weight (or FP8 codes) of all their rows, and slices; where the Target names
+//   matmul_split, product and slices are one fusion of that kind.
 //
 // load_plan says where each logical tensor lives: loaders and checkpoints go through it.
 #pragma once
@@ -20,7 +21,7 @@ namespace octet {
 bool pack(Program& program, const CompileOptions& options);
 
 // Rows [row, row + rows) of a state entry hold a logical tensor of shape `shape`; every row is `shape` without its
-// first dim. Of params, moments, gradients and scales.
+// first dim. Of params, their FP8 codes, moments, gradients and scales.
 struct Placement {
   std::string tensor;  // the logical name: "embed.weight", "adam_m.embed.weight"
   std::string state;   // the entry
@@ -31,6 +32,6 @@ std::vector<Placement> load_plan(const Program& program);
 
 // The two steps. A program they do not fit is left alone; they return whether something changed.
 bool pad_vocab(Program& program, int64_t multiple);
-bool merge_siblings(Program& program);
+bool merge_siblings(Program& program, bool fused = false);
 
 }  // namespace octet

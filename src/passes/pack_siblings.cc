@@ -1,8 +1,11 @@
-// merge_siblings: products of one x with several weights become one product with all their rows.
+// merge_siblings: products of one x with several weights become one product with all their rows. FP8 codes and their
+// scales lie side by side as the weights do.
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 
+#include "base/error.h"
 #include "ir/rewrite.h"
 #include "passes/pack.h"
 
@@ -11,12 +14,43 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// A forward product x W^T of a linear whose weight is a param.
+// Which inputs of a product are leaves that are merged: the weight, or its codes and their scales.
+std::vector<size_t> weight_inputs(const Node& node) {
+  return node.op == Op::kMatmul ? std::vector<size_t>{1} : std::vector<size_t>{2, 3};
+}
+
+const Node& leaf_of(const Graph& graph, NodeId product, size_t input) {
+  return graph.node(graph.node(product).inputs[input]);
+}
+
+// A forward product x W^T of a linear whose weight is a param, or codes in its place.
 bool is_mergeable(const Graph& graph, const Node& node) {
-  return node.op == Op::kMatmul && node.attrs.get_or<std::string>("role", "") == "fprop" &&
-         node.attrs.get_or<std::string>("kind", "linear") == "linear" && node.attrs.get_or("trans_b", false) &&
-         !node.attrs.get_or("trans_a", false) && (node.inputs.size() < 3 || !node.inputs[2].exists()) &&
-         graph.node(node.inputs[1]).op == Op::kParam;
+  const bool scaled = node.op == Op::kScaledMatmul;
+  if (!scaled && node.op != Op::kMatmul) return false;
+  const size_t addend = scaled ? 4 : 2;
+  if (node.attrs.get_or<std::string>("role", "") != "fprop" ||
+      node.attrs.get_or<std::string>("kind", "linear") != "linear" || !node.attrs.get_or("trans_b", false) ||
+      node.attrs.get_or("trans_a", false) || (node.inputs.size() > addend && node.inputs[addend].exists()))
+    return false;
+  const Node& weight = graph.node(node.inputs[weight_inputs(node)[0]]);
+  if (!scaled) return weight.op == Op::kParam;
+  return weight.op == Op::kState && weight.attrs.has("scaling") && graph.node(node.inputs[3]).op == Op::kState;
+}
+
+// Whether the products may stand side by side: of one kind, and in blocks of 128 rows where scales are of such blocks.
+bool fit_together(const Graph& graph, const std::vector<NodeId>& nodes) {
+  const Node& first = graph.node(nodes[0]);
+  const size_t weight = weight_inputs(first)[0];
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const Node& node = graph.node(nodes[i]);
+    if (node.op != first.op || node.results[0].dtype != first.results[0].dtype) return false;
+    if (node.op == Op::kMatmul) continue;
+    const Node &codes = leaf_of(graph, nodes[i], weight), &expected = leaf_of(graph, nodes[0], weight);
+    if (node.inputs[1] != first.inputs[1] || !(codes.attrs == expected.attrs)) return false;
+    const bool blocks = codes.attrs.get<std::string>("scaling") == "128x128";
+    if (blocks && i + 1 < nodes.size() && codes.results[0].shape[0] % 128 != 0) return false;
+  }
+  return true;
 }
 
 // Products of a graph that read the same x, by the names of their weights.
@@ -29,13 +63,10 @@ std::map<Names, std::vector<NodeId>> sibling_groups(const Graph& graph) {
   }
   std::map<Names, std::vector<NodeId>> groups;
   for (auto& [input, nodes] : by_input) {
+    if (nodes.size() < 2 || !fit_together(graph, nodes)) continue;
     Names names;
-    for (NodeId id : nodes) {
-      if (graph.node(id).results[0].dtype == graph.node(nodes[0]).results[0].dtype) {
-        names.push_back(graph.node(graph.node(id).inputs[1]).name);
-      }
-    }
-    if (nodes.size() > 1 && names.size() == nodes.size()) groups.emplace(names, std::move(nodes));
+    for (NodeId id : nodes) names.push_back(leaf_of(graph, id, weight_inputs(graph.node(id))[0]).name);
+    groups.emplace(names, std::move(nodes));
   }
   return groups;
 }
@@ -60,17 +91,18 @@ std::string merged_name(const Names& names) {
 // Groups every graph that uses one of the weights has alike, with no other reader of them.
 std::vector<Names> agreed_groups(const Program& program) {
   std::map<Names, int> found;          // graphs that have the group
-  std::map<std::string, int> readers;  // reads of a param over all graphs
+  std::map<std::string, int> readers;  // reads of a leaf over all graphs
+  const auto is_leaf = [](const Node& node) { return node.op == Op::kParam || node.op == Op::kState; };
   for (const Graph& graph : program.graphs()) {
     for (const auto& [names, nodes] : sibling_groups(graph)) ++found[names];
     for (const Node& node : graph.nodes()) {
       for (Value input : node.inputs) {
-        if (input.exists() && graph.node(input).op == Op::kParam) ++readers[graph.node(input).name];
+        if (input.exists() && is_leaf(graph.node(input))) ++readers[graph.node(input).name];
       }
     }
     for (const auto* named : {&graph.outputs(), &graph.updates()}) {
       for (const NamedValue& entry : *named) {
-        if (graph.node(entry.value).op == Op::kParam) ++readers[graph.node(entry.value).name];
+        if (is_leaf(graph.node(entry.value))) ++readers[graph.node(entry.value).name];
       }
     }
   }
@@ -83,18 +115,88 @@ std::vector<Names> agreed_groups(const Program& program) {
   return agreed;
 }
 
+Names split(const std::string& list) {
+  Names names;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    names.push_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return names;
+}
+
 std::string joined(const Names& names) {
   std::string result;
   for (const std::string& name : names) result += (result.empty() ? "" : ",") + name;
   return result;
 }
 
-Graph merge_in(const Graph& graph, const std::vector<Names>& agreed) {
+// The leaf that holds the group's leaves at this input, one below the other. One scale a tensor becomes one a row.
+Node merged_leaf(const Graph& graph, const std::vector<NodeId>& products, size_t input) {
+  const size_t weight = weight_inputs(graph.node(products[0]))[0];
+  Names names;
+  std::vector<int64_t> rows;
+  for (NodeId id : products) {
+    const Shape &shape = leaf_of(graph, id, input).results[0].shape,
+                &weights = leaf_of(graph, id, weight).results[0].shape;
+    names.push_back(leaf_of(graph, id, input).name);
+    rows.push_back(shape.rank() == 1 ? weights[0] : shape[0]);
+  }
+  Node leaf = leaf_of(graph, products[0], input);
+  leaf.results[0].shape[0] = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+  leaf.name = merged_name(names);
+  leaf.attrs.set("parts", joined(names));
+  leaf.attrs.set("part_rows", rows);
+  return leaf;
+}
+
+// The product and the columns of each part, as nodes or as the fusion matmul_split. Returns the parts.
+std::vector<Value> emit_parts(Builder& builder, Node product, const std::vector<int64_t>& widths, bool fused) {
+  Graph& graph = builder.graph();
+  std::vector<Value> parts;
+  const auto slices = [&](Builder& into, Value merged) {
+    int64_t begin = 0;
+    for (int64_t width : widths) {
+      parts.push_back(into.slice(merged, 1, begin, begin + width));
+      begin += width;
+    }
+  };
+  if (!fused) {
+    slices(builder, {graph.add(std::move(product)), 0});
+    return parts;
+  }
+  auto body = std::make_shared<Graph>("matmul_split");
+  body->set_stage(graph.stage());
+  Builder inside(*body);
+  Node fusion{.op = Op::kFusion,
+              .inputs = product.inputs,
+              .attrs = {{"kind", std::string("matmul_split")}},
+              .name = product.name,
+              .layer = product.layer,
+              .phase = product.phase};
+  for (size_t i = 0; i < fusion.inputs.size(); ++i) {
+    Node leaf{.op = Op::kInput, .results = {graph.type(fusion.inputs[i])}, .name = fmt::format("matmul.{}", i)};
+    product.inputs[i] = {body->add(std::move(leaf)), 0};
+  }
+  product.name = "matmul";
+  slices(inside, {body->add(std::move(product)), 0});
+  for (size_t i = 0; i < parts.size(); ++i) body->outputs().push_back({fmt::format("part{}.0", i), parts[i]});
+  for (Value part : parts) fusion.results.push_back(body->type(part));
+  fusion.body = std::move(body);
+  const NodeId id = graph.add(std::move(fusion));
+  for (size_t i = 0; i < parts.size(); ++i) parts[i] = {id, static_cast<int32_t>(i)};
+  return parts;
+}
+
+Graph merge_in(const Graph& graph, const std::vector<Names>& agreed, bool fused) {
   std::map<int32_t, std::vector<NodeId>> first;  // the group's products, by the first one
   std::set<int32_t> dropped;                     // products and weights
   for (auto& [names, nodes] : sibling_groups(graph)) {
     if (std::find(agreed.begin(), agreed.end(), names) == agreed.end()) continue;
-    for (NodeId id : nodes) dropped.insert({index(id), index(graph.node(id).inputs[1].node)});
+    for (NodeId id : nodes) {
+      dropped.insert(index(id));
+      for (size_t input : weight_inputs(graph.node(id))) dropped.insert(index(graph.node(id).inputs[input].node));
+    }
     first[index(nodes[0])] = nodes;
   }
   Rewriter rewriter(graph);
@@ -105,57 +207,61 @@ Graph merge_in(const Graph& graph, const std::vector<Names>& agreed) {
       if (!dropped.contains(i)) rewriter.copy(NodeId{i});
       continue;
     }
-    Names names;
-    std::vector<int64_t> rows;
-    for (NodeId id : group->second) {
-      const Node& weight = graph.node(graph.node(id).inputs[1]);
-      names.push_back(weight.name);
-      rows.push_back(weight.results[0].shape[0]);
-    }
-    Node leaf = graph.node(graph.node(NodeId{i}).inputs[1]);
-    for (size_t k = 1; k < rows.size(); ++k) leaf.results[0].shape[0] += rows[k];
-    leaf.name = merged_name(names);
-    leaf.attrs.set("parts", joined(names));
-    leaf.attrs.set("part_rows", rows);
     Node product = graph.node(NodeId{i});
-    product.name = leaf.name.substr(0, leaf.name.rfind(".weight"));
-    product.inputs = {rewriter.map(product.inputs[0]), {rewriter.graph().add(std::move(leaf)), 0}};
-    builder.set_layer(product.layer);
-    Value merged{rewriter.graph().add(std::move(product)), 0};
-    int64_t begin = 0;
-    for (size_t k = 0; k < rows.size(); ++k) {
-      rewriter.set({group->second[k], 0}, builder.slice(merged, 1, begin, begin + rows[k]));
-      begin += rows[k];
+    const std::vector<size_t> leaves = weight_inputs(product);
+    for (size_t input = 0; input < product.inputs.size(); ++input) {
+      if (std::find(leaves.begin(), leaves.end(), input) == leaves.end()) {
+        product.inputs[input] = rewriter.map(product.inputs[input]);
+        continue;
+      }
+      Node leaf = merged_leaf(graph, group->second, input);
+      if (input == leaves[0]) product.name = leaf.name.substr(0, leaf.name.rfind(".weight"));
+      product.inputs[input] = {rewriter.graph().add(std::move(leaf)), 0};
     }
+    if (product.op == Op::kScaledMatmul && product.attrs.get<std::string>("scaling_b") == "tensor")
+      product.attrs.set("scaling_b", std::string("row"));
+    std::vector<int64_t> widths;
+    for (NodeId id : group->second) widths.push_back(graph.node(id).results[0].shape[1]);
+    product.results.clear();
+    builder.set_layer(product.layer);
+    const std::vector<Value> parts = emit_parts(builder, std::move(product), widths, fused);
+    for (size_t k = 0; k < parts.size(); ++k) rewriter.set({group->second[k], 0}, parts[k]);
   }
   return rewriter.finish();
 }
 
 }  // namespace
 
-bool merge_siblings(Program& program) {
+bool merge_siblings(Program& program, bool fused) {
   for (const StateEntry& entry : program.states()) {
     if (entry.kind == StateKind::kMoment || entry.kind == StateKind::kGradient) return false;  // training
   }
-  std::vector<Names> agreed = agreed_groups(program);
+  const std::vector<Names> agreed = agreed_groups(program);
   if (agreed.empty()) return false;
+  std::vector<Graph> graphs;
+  std::map<std::string, const Node*> merged;  // leaves, by the entries that go into them
+  for (const Graph& graph : program.graphs()) graphs.push_back(merge_in(graph, agreed, fused));
+  for (const Graph& graph : graphs) {
+    for (const Node& node : graph.nodes()) {
+      if (node.attrs.has("parts"))
+        for (const std::string& name : split(node.attrs.get<std::string>("parts"))) merged[name] = &node;
+    }
+  }
   Program packed;
   packed.name = program.name;
   for (const StateEntry& entry : program.states()) {
-    auto holds = [&](const Names& names) { return std::find(names.begin(), names.end(), entry.name) != names.end(); };
-    auto group = std::find_if(agreed.begin(), agreed.end(), holds);
-    if (group == agreed.end()) {
+    const auto found = merged.find(entry.name);
+    if (found == merged.end()) {
       packed.add_state(entry);
       continue;
     }
-    if (entry.name != group->front()) continue;
-    StateEntry merged = entry;
-    merged.name = merged.param = merged_name(*group);
-    merged.type.shape[0] = 0;
-    for (const std::string& name : *group) merged.type.shape[0] += program.find_state(name)->type.shape[0];
-    packed.add_state(std::move(merged));
+    StateEntry whole = entry;
+    whole.name = found->second->name;
+    whole.param = entry.kind == StateKind::kParam ? whole.name : "";
+    whole.type = found->second->results[0];
+    packed.add_state(std::move(whole));
   }
-  for (const Graph& graph : program.graphs()) packed.add_graph(merge_in(graph, agreed));
+  for (Graph& graph : graphs) packed.add_graph(std::move(graph));
   program = std::move(packed);
   return true;
 }

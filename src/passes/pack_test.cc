@@ -100,6 +100,29 @@ TEST(Pack, MergedSiblingsAgreeBitForBit) {
   }
 }
 
+TEST(Pack, MergedCodesAgreeBitForBit) {
+  for (const char* recipe : {"fp8-current", "fp8-delayed"}) {
+    for (bool fused : {false, true}) {
+      Program plain = inference("llama", recipe), merged = plain;
+      for (Graph& graph : merged.graphs()) graph.set_stage(Stage::kFused);
+      ASSERT_TRUE(merge_siblings(merged, fused));
+      verify(merged);
+      ASSERT_NE(merged.find_state("layers.0.attn.q+k+v.weight.codes"), nullptr);
+      EXPECT_EQ(merged.find_state("layers.0.attn.q+k+v.weight.scale_inv")->type, (TensorType{DType::kF32, {64}}));
+      EXPECT_EQ(tiny::count(merged.graph("eval"), Op::kFusion), fused ? 4 : 0);
+      auto reference = make_interpreter(std::move(plain)), executor = make_interpreter(std::move(merged));
+      tiny::initialize(*reference);
+      tiny::initialize(*executor);
+      EXPECT_EQ(tiny::loss(*executor, "eval", 0), tiny::loss(*reference, "eval", 0)) << recipe << " " << fused;
+    }
+  }
+}
+
+TEST(Pack, BlocksOfScalesKeepNarrowSiblingsApart) {
+  Program program = inference("llama", "fp8-block");
+  EXPECT_FALSE(merge_siblings(program)) << "32 rows are no whole block of 128";
+}
+
 TEST(Pack, TrainingKeepsSiblingsApart) {
   Program program = precise_training("llama", "bf16");
   EXPECT_FALSE(merge_siblings(program));

@@ -302,14 +302,13 @@ bool precision(Program& program, const CompileOptions& options) {
   std::map<std::string, PrecisionPlan> plans;
   for (const Graph& graph : program.graphs()) {
     if (!is_model_graph(graph)) continue;
-    PrecisionPlan plan = plan_precision(graph, options);
-    for (const std::string& param : plan.quantized_params) weights.will_quantize(param);
+    PrecisionPlan plan = plan_precision(graph, options, !training);
     plans.emplace(graph.name(), std::move(plan));
   }
   for (auto& [name, plan] : plans) {
     program.add_graph(PreciseGraph(program.graph(name), !training, program, options, plan, weights, scales).run());
   }
-  weights.refresh();
+  training ? weights.refresh() : weights.drop_unread_params();
   scales.advance();
   for (Graph& graph : program.graphs()) graph.set_stage(Stage::kPrecise);
   return true;
@@ -317,9 +316,10 @@ bool precision(Program& program, const CompileOptions& options) {
 
 std::vector<GemmReport> precision_report(const Program& program, const CompileOptions& options) {
   std::vector<GemmReport> reports;
+  const bool serving = !is_training(program);
   for (const Graph& graph : program.graphs()) {
     if (!is_model_graph(graph)) continue;
-    PrecisionPlan plan = plan_precision(graph, options);
+    PrecisionPlan plan = plan_precision(graph, options, serving);
     for (NodeId id : plan.order) {
       const GemmPlan& gemm = plan.gemms.at(index(id));
       reports.push_back({graph.name(),

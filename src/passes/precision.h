@@ -4,13 +4,14 @@
 // state) param leaves of rank >= 2 stay float32 masters and the model graphs read compute copies: state "P.bf16", or
 // FP8 codes "P.codes" + "P.scale_inv" ("P.block_codes" ... under block scaling, "_t" for transposed ones); graphs
 // "prepare" (made here) and "apply" (extended here) refresh them. Rank-1 params are read as they are. In inference
-// programs params are retyped in place, except those FP8 codes are made from. FP8 linears become quantize +
-// scaled_matmul; one quantize per tensor, scaling and format is shared by all its users. Delayed scaling keeps states
-// scale.K, amax_history.K, amax.K for tensor K ("<gemm>.x" or "<gemm>.dy" of the first linear reading it);
-// "train"/"accumulate" record amax (maximum over micro-batches), "apply" advances. In inference programs current
-// scaling takes one scale a row: no token's codes depend on another's. Under recipe fp32 nothing changes.
-// With Recipe::statistics a training program also gets graph "train_stats": "train" with outputs "stats.K", the
-// tensor_stats of every operand K of a linear's GEMM (activations, gradients, master weights).
+// programs params are retyped in place; those of FP8 linears are kept as states "P.codes" and "P.scale_inv" only (kind
+// kQuantized; attrs scaling, margin and pow2 of the leaf "P.codes" tell the loader how they are made). FP8 linears
+// become quantize + scaled_matmul; one quantize per tensor, scaling and format is shared by all its users. Delayed
+// scaling keeps states scale.K, amax_history.K, amax.K for tensor K ("<gemm>.x" or "<gemm>.dy" of the first linear
+// reading it); "train"/"accumulate" record amax (maximum over micro-batches), "apply" advances. In inference programs
+// current scaling takes one scale a row: no token's codes depend on another's. Under recipe fp32 nothing changes. With
+// Recipe::statistics a training program also gets graph "train_stats": "train" with outputs "stats.K", the tensor_stats
+// of every operand K of a linear's GEMM (activations, gradients, master weights).
 #pragma once
 
 #include <string>

@@ -10,10 +10,12 @@ bool is_linear_gemm(const Node& node) {
          node.attrs.get_or<std::string>("kind", "linear") == "linear";
 }
 
-// Why this shape cannot run in FP8 on the target, or "".
-std::string shape_objection(const GemmPlan& gemm, const Target& target) {
+// Why this shape cannot run in FP8 on the target, or "". Any number of tokens can: only weight gradients contract over
+// them, and a weight has one form in all graphs of a serving program.
+std::string shape_objection(const GemmPlan& gemm, const Target& target, bool serving) {
   int64_t align = target.fp8_alignment;
-  if (align <= 1 || (gemm.m % align == 0 && gemm.n % align == 0 && gemm.k % align == 0)) return "";
+  bool m_fits = serving || gemm.m % align == 0;
+  if (align <= 1 || (m_fits && gemm.n % align == 0 && gemm.k % align == 0)) return "";
   return fmt::format("{}x{}x{} (M x N x K) is not a multiple of {} in every dim, as {} needs for FP8", gemm.m, gemm.n,
                      gemm.k, align, target.name);
 }
@@ -25,7 +27,7 @@ DType quantized_format(const Recipe& recipe, Quantization quantization) {
                                                                           : recipe.forward_format;
 }
 
-PrecisionPlan plan_precision(const Graph& graph, const CompileOptions& options) {
+PrecisionPlan plan_precision(const Graph& graph, const CompileOptions& options, bool serving) {
   PrecisionPlan plan;
   std::unordered_map<std::string, Value> activations;  // the x of each linear
   for (int32_t i = 0; i < graph.size(); ++i) {
@@ -40,7 +42,7 @@ PrecisionPlan plan_precision(const Graph& graph, const CompileOptions& options) 
     gemm.m = node.results[0].shape.rows();
     gemm.n = node.results[0].shape.cols();
     gemm.k = node.attrs.get_or("trans_a", false) ? a.rows() : a.cols();
-    if (gemm.wanted.fp8) gemm.reason = shape_objection(gemm, options.target);
+    if (gemm.wanted.fp8) gemm.reason = shape_objection(gemm, options.target, serving);
     if (!gemm.reason.empty()) gemm.used = {};
     if (gemm.role == GemmRole::kFprop) activations.emplace(gemm.gemm, node.inputs[0]);
     for (int side = 0; side < 2; ++side) {
@@ -53,7 +55,6 @@ PrecisionPlan plan_precision(const Graph& graph, const CompileOptions& options) 
       gemm.operands[side] = kind;
       if (kind == OperandKind::kWeight) {
         gemm.operand_names[side] = graph.node(value).name;
-        if (gemm.used.fp8) plan.quantized_params.insert(graph.node(value).name);
         continue;
       }
       bool gradient = kind == OperandKind::kGradient;

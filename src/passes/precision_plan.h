@@ -38,10 +38,10 @@ struct PrecisionPlan {
   // How FP8 GEMMs want activations and gradients; the name under which scales and statistics of each are kept.
   std::unordered_map<Value, std::set<Quantization>, ValueHash> quantizations;
   std::unordered_map<Value, std::string, ValueHash> keys;
-  std::set<std::string> quantized_params;
 };
 
-PrecisionPlan plan_precision(const Graph& graph, const CompileOptions& options);
+// `serving`: an inference program, whose tokens come in any number.
+PrecisionPlan plan_precision(const Graph& graph, const CompileOptions& options, bool serving);
 
 // E4M3 forward; gradients by the recipe, but E4M3 under block scaling.
 DType quantized_format(const Recipe& recipe, Quantization quantization);

@@ -267,9 +267,13 @@ TEST(Precision, InferenceProgramsAreRetypedInPlace) {
 
   precision(quantized, with("fp8-current"));
   verify(quantized);
-  EXPECT_EQ(quantized.find_state("layers.0.attn.q.weight")->type.dtype, DType::kF32);
+  EXPECT_EQ(quantized.find_state("layers.0.attn.q.weight"), nullptr) << "FP8 weights are codes only";
+  EXPECT_EQ(quantized.find_state("layers.0.attn.q.weight.codes")->type, (TensorType{DType::kE4M3, {32, 32}}));
+  EXPECT_EQ(quantized.find_state("layers.0.attn.q.weight.scale_inv")->type, (TensorType{DType::kF32, {32}}));
+  EXPECT_EQ(quantized.find_state("layers.0.attn.q.weight.codes")->kind, StateKind::kQuantized);
   EXPECT_EQ(quantized.find_state("embed.weight")->type.dtype, DType::kBF16);
-  EXPECT_EQ(tiny::count(quantized.graph("prepare"), Op::kQuantize), 14);
+  EXPECT_EQ(quantized.find_graph("prepare"), nullptr);
+  EXPECT_EQ(tiny::count(quantized.graph("forward"), Op::kScaledMatmul), 14);
 }
 
 // One scale a token: what stands elsewhere in the batch changes nothing.

@@ -1,5 +1,7 @@
 #include "passes/precision_weights.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace octet {
@@ -34,7 +36,7 @@ Value WeightCopies::compute(Builder& builder, const Node& param) {
                : Value{builder.graph().add(param), 0};
   }
   TensorType copy{recipe_.compute, type.shape};
-  if (!keep_masters_ && !quantized_.contains(param.name)) {
+  if (!keep_masters_) {
     Value leaf = builder.graph().find_leaf(Op::kParam, param.name);
     if (leaf.exists()) return leaf;
     for (StateEntry& entry : program_.states()) {
@@ -52,7 +54,37 @@ Value WeightCopies::compute(Builder& builder, const Node& param) {
   return builder.state(name, copy);
 }
 
+// States in the param's place, and how the loader makes them.
+QuantizedValue WeightCopies::stored_codes(Builder& builder, const Node& param, Scaling scaling, bool transposed) {
+  check(!transposed, ErrorCode::kUnsupported, "{}: an inference program holds FP8 weights as [out, in] only",
+        param.name);
+  ScaleLayout layout = scaling == Scaling::kBlock ? ScaleLayout::kTile128
+                       : recipe_.weight_rows      ? ScaleLayout::kRow
+                                                  : ScaleLayout::kTensor;
+  bool pow2 = layout == ScaleLayout::kTile128 || recipe_.power_of_two;
+  Graph scratch;
+  Builder trial(scratch);
+  Value master = trial.input("master", param.results[0]);
+  Value scale = layout == ScaleLayout::kTensor ? trial.constant(1, {1}) : Value::none();
+  NodeId node = emit_quantize(trial, master, scale, recipe_, layout, recipe_.forward_format, param.name);
+  auto state = [&](const std::string& name, int32_t result, Attrs attrs) {
+    TensorType type = scratch.type({node, result});
+    program_.add_state({.name = name, .type = type, .kind = StateKind::kQuantized, .param = param.name});
+    Value leaf = builder.graph().find_leaf(Op::kState, name);
+    if (leaf.exists()) return leaf;
+    return Value{builder.graph().add({.op = Op::kState, .results = {type}, .attrs = std::move(attrs), .name = name}),
+                 0};
+  };
+  Attrs made = param.attrs;  // with what initial values are made from
+  made.set("scaling", std::string(scale_layout_name(layout)));
+  made.set("margin", recipe_.margin);
+  made.set("pow2", pow2);
+  const Value codes = state(param.name + ".codes", kCodes, std::move(made));
+  return {codes, state(param.name + ".scale_inv", kScaleInv, {}), layout};
+}
+
 QuantizedValue WeightCopies::codes(Builder& builder, const Node& param, Scaling scaling, bool transposed) {
+  if (!keep_masters_) return stored_codes(builder, param, scaling, transposed);
   Request& request = requests_[param.name];
   request.param = param;
   Form& form = scaling == Scaling::kBlock ? request.block : request.tensor;
@@ -92,6 +124,19 @@ void WeightCopies::emit_copies(Builder& builder, const std::string& param, const
   }
   emit_codes(builder, param, Scaling::kCurrent, request.tensor, master);
   emit_codes(builder, param, Scaling::kBlock, request.block, master);
+}
+
+void WeightCopies::drop_unread_params() {
+  Program kept;
+  kept.name = program_.name;
+  for (StateEntry& entry : program_.states()) {
+    bool read = entry.kind != StateKind::kParam ||
+                std::any_of(program_.graphs().begin(), program_.graphs().end(),
+                            [&](const Graph& graph) { return graph.find_leaf(Op::kParam, entry.name).exists(); });
+    if (read) kept.add_state(std::move(entry));
+  }
+  for (Graph& graph : program_.graphs()) kept.add_graph(std::move(graph));
+  program_ = std::move(kept);
 }
 
 void WeightCopies::refresh() {

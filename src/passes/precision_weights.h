@@ -2,7 +2,8 @@
 //
 // Model graphs ask (compute copy, FP8 codes) while they are rewritten; refresh() then writes graph "prepare" and
 // extends graph "apply", so that both make the same bits from the same master value. Weights are always scaled by their
-// own amax: they change once a step, and the copy is shared by every micro-batch and by evaluation.
+// own amax: they change once a step, and the copy is shared by every micro-batch and by evaluation. Inference programs
+// have no master: codes are states that the loader fills.
 #pragma once
 
 #include <map>
@@ -25,16 +26,16 @@ class WeightCopies {
   // `keep_masters`: params of rank >= 2 stay float32 and get copies; false retypes them in place (inference).
   WeightCopies(Program& program, const Recipe& recipe, bool keep_masters);
 
-  // Params whose master is needed because FP8 codes are made from it: told before graphs are rewritten.
-  void will_quantize(const std::string& param) { quantized_[param] = true; }
-
   // What a model graph reads instead of this param, in the compute type.
   Value compute(Builder& builder, const Node& param);
-  // The codes of a param [N, K] (transposed: [K, N]), scaled per tensor or per 128x128 block.
+  // The codes of a param [N, K] (transposed: [K, N]), scaled per tensor or per 128x128 block; in inference programs
+  // also per row (output channel).
   QuantizedValue codes(Builder& builder, const Node& param, Scaling scaling, bool transposed);
 
   // Adds the nodes that make the copies: graph "prepare", and "apply" where the program has one.
   void refresh();
+  // Inference: params that graphs no longer read leave the state table.
+  void drop_unread_params();
 
  private:
   struct Form {  // of codes
@@ -45,6 +46,7 @@ class WeightCopies {
     bool compute = false;
     Form tensor, block;
   };
+  QuantizedValue stored_codes(Builder& builder, const Node& param, Scaling scaling, bool transposed);
   void copy_state(const std::string& name, const std::string& param, TensorType type);
   void emit_copies(Builder& builder, const std::string& param, const Request& request, Value master);
   void emit_codes(Builder& builder, const std::string& param, Scaling scaling, const Form& form, Value master);
@@ -52,7 +54,6 @@ class WeightCopies {
   Program& program_;
   const Recipe& recipe_;
   bool keep_masters_;
-  std::map<std::string, bool> quantized_;
   std::map<std::string, Request> requests_;
 };
 

@@ -12,16 +12,6 @@ Value emit_current_scale(Builder& builder, Value x, const Recipe& recipe, DType 
   return {scale, 0};
 }
 
-const char* scale_layout_name(ScaleLayout layout) {
-  switch (layout) {
-    case ScaleLayout::kTensor: return "tensor";
-    case ScaleLayout::kRow: return "row";
-    case ScaleLayout::kRow128: return "1x128";
-    case ScaleLayout::kTile128: return "128x128";
-  }
-  return "";
-}
-
 NodeId emit_quantize(Builder& builder, Value x, Value scale, const Recipe& recipe, ScaleLayout layout, DType format,
                      const std::string& name) {
   Attrs attrs = {{"format", std::string(dtype_name(format))}, {"scaling", std::string(scale_layout_name(layout))}};

@@ -4,20 +4,10 @@
 #include <string>
 
 #include "ir/builder.h"
+#include "precision/quantized_matrix.h"
 #include "precision/recipe.h"
 
 namespace octet {
-
-// How the scales of one quantized tensor are laid out.
-enum class ScaleLayout : uint8_t {
-  kTensor,  // one scale
-  kRow,     // one a row: activations that are served, so that no token depends on another
-  kRow128,  // 1x128 blocks along the contraction: activations and gradients
-  kTile128  // 128x128 blocks: weights
-};
-
-// As attrs of quantize and scaled_matmul spell it.
-const char* scale_layout_name(ScaleLayout layout);
 
 // Results of Op::kQuantize by number.
 enum QuantizeResult : int32_t { kCodes = 0, kScaleInv = 1, kCodesT = 2, kScaleInvT = 3, kAmax = 4 };

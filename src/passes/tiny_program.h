@@ -7,6 +7,7 @@
 
 #include "base/rng.h"
 #include "exec/executor.h"
+#include "exec/quantized_states.h"
 #include "model/model.h"
 #include "passes/autodiff.h"
 #include "passes/pass.h"
@@ -74,15 +75,21 @@ void write_state(Executor& executor, const std::string& name, const std::vector<
   executor.write_state(name, std::as_bytes(std::span(values)));
 }
 
-// Weights by name and seed, the same for every recipe; then the compute copies.
+// Values of a parameter by its place and seed.
+inline std::vector<float> initial_values(const std::string& name, const Shape& shape, uint64_t seed, uint64_t stream) {
+  std::vector<float> values(static_cast<size_t>(shape.elements()));
+  Philox random(seed, stream);
+  bool matrix = shape.rank() > 1, bias = name.ends_with("bias");
+  for (float& value : values) value = matrix ? static_cast<float>(0.08 * random.normal()) : bias ? 0.0f : 1.0f;
+  return values;
+}
+
+// Weights by name and seed, the same for every recipe that keeps them; then the compute copies.
 inline void initialize(Executor& executor, uint64_t seed = 7) {
   uint64_t stream = 0;
   for (const StateEntry& entry : executor.program().states()) {
     if (entry.kind != StateKind::kParam) continue;
-    std::vector<float> values(static_cast<size_t>(entry.type.shape.elements()));
-    Philox random(seed, ++stream);
-    bool matrix = entry.type.shape.rank() > 1, bias = entry.name.ends_with("bias");
-    for (float& value : values) value = matrix ? static_cast<float>(0.08 * random.normal()) : bias ? 0.0f : 1.0f;
+    std::vector<float> values = initial_values(entry.name, entry.type.shape, seed, ++stream);
     if (entry.type.dtype == DType::kF32) {
       write_state(executor, entry.name, values);
     } else {
@@ -91,6 +98,8 @@ inline void initialize(Executor& executor, uint64_t seed = 7) {
       executor.write_state(entry.name, bytes);
     }
   }
+  for (const QuantizedParam& param : quantized_params(executor.program()))
+    write_quantized(executor, param, initial_values(param.param, param.codes.type.shape, seed, ++stream));
   if (executor.program().find_graph("prepare") != nullptr) executor.run("prepare");
 }
 

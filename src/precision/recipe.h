@@ -39,7 +39,9 @@ struct Recipe {
   int64_t amax_history_length = 16;
   bool history_max = true;    // max of the history | most recent
   bool power_of_two = false;  // of scales
-  bool statistics = false;    // training programs also get graph "train_stats" (passes/precision.h)
+  // How weights of inference programs are scaled, where not in blocks: one scale an output channel, or one a tensor.
+  bool weight_rows = true;
+  bool statistics = false;  // training programs also get graph "train_stats" (passes/precision.h)
   // Decisions that differ from the recipe: key "<gemm>/<role>", e.g. "layers.3.mlp.up/wgrad".
   std::map<std::string, GemmPrecision> decisions = {};
 

@@ -34,12 +34,13 @@ void write_random_weights(Executor& executor) {
   for (float& value : normal) value = static_cast<float>(0.02 * rng.normal());
   std::map<DType, std::vector<std::byte>> pools;
   for (const StateEntry& entry : executor.program().states()) {
-    if (entry.kind != StateKind::kParam) continue;
+    if (entry.kind != StateKind::kParam && entry.kind != StateKind::kQuantized) continue;
     const DType dtype = entry.type.dtype;
     const int64_t count = entry.type.shape.elements(), width = dtype_bytes(dtype);
-    if (entry.type.shape.rank() == 1) {  // norms
+    if (entry.type.shape.rank() == 1) {  // norms, scales
+      const bool factor = entry.name.ends_with("weight") || entry.name.ends_with("scale_inv");
       std::vector<std::byte> ones(static_cast<size_t>(count * width));
-      for (int64_t i = 0; i < count; ++i) store_element(dtype, ones.data(), i, entry.name.ends_with("weight") ? 1 : 0);
+      for (int64_t i = 0; i < count; ++i) store_element(dtype, ones.data(), i, factor ? 1 : 0);
       executor.write_state(entry.name, ones);
       continue;
     }

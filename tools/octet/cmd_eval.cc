@@ -15,7 +15,7 @@ namespace octet {
 namespace {
 
 struct Options {
-  std::string model, tokenizer, data, recipe = "fp32", device = "auto";
+  std::string model, tokenizer, data, recipe, device = "auto";
   std::vector<std::string> texts;
   int64_t length = 0, stride = 0, windows = 4, max_tokens = 0, threads = 0;
   bool json = false;
@@ -54,7 +54,7 @@ void run_eval(const Options& options) {
   int64_t tokens = data ? data->tokens() : static_cast<int64_t>(ids.size());
   int64_t length = options.length > 0 ? options.length : weights->config().max_positions;
   int64_t total = options.max_tokens > 0 ? std::min(options.max_tokens, tokens - 1) : tokens - 1;
-  PerplexityEvaluator evaluator(*weights, {.recipe = parse_recipe(options.recipe),
+  PerplexityEvaluator evaluator(*weights, {.recipe = serving_recipe(*weights, options.recipe),
                                            .target = target_of(resolve_device(options.device)),
                                            .length = std::min(length, tokens - 1),
                                            .stride = options.stride,
@@ -102,8 +102,8 @@ Examples:
   command->add_option("--max-tokens", options->max_tokens, "stop after this many tokens; 0 = all")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  command->add_option("--recipe", options->recipe, "fp32, bf16, fp8-current, fp8-delayed, fp8-block")
-      ->capture_default_str();
+  command->add_option("--recipe", options->recipe,
+                      "fp32, bf16, fp8-current, fp8-delayed, fp8-block (default: as the folder is stored, else fp32)");
   add_device_option(*command, options->device);
   command->add_option("--threads", options->threads, "CPU threads; 0 = all cores")->capture_default_str();
   command->add_flag("--json", options->json, "print one JSON object");

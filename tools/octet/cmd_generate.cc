@@ -11,6 +11,7 @@
 #include "base/threads.h"
 #include "infer/sampler.h"
 #include "infer/stop_matcher.h"
+#include "infer/weights.h"
 #include "io/tokenizer.h"
 #include "octet/commands.h"
 #include "octet/engine.h"
@@ -22,7 +23,7 @@ namespace {
 struct Options {
   std::string model, prompt_file, prompts_file;
   std::vector<std::string> prompts, logit_bias;
-  EngineOptions engine = {.recipe = "fp32", .max_sequences = 0};
+  EngineOptions engine = {.max_sequences = 0};
   GenerationRequest request;
   int64_t count = 1, threads = 0;
   bool interactive = false, stats = false, echo = true, json = false;
@@ -205,6 +206,7 @@ void run_generate(Options& options) {
   if (options.engine.max_sequences == 0) options.engine.max_sequences = std::min<int64_t>(texts, 64);
   options.engine.max_waiting = std::numeric_limits<int64_t>::max();
   std::string folder = model_folder(options.model);
+  if (options.engine.recipe.empty() && !open_weights(folder)->recipe()) options.engine.recipe = "fp32";
   auto engine = Engine::open(folder, options.engine);
   if (!options.interactive) return generate_all(*engine, options);
   auto tokenizer = load_tokenizer(options.engine.tokenizer.empty() ? folder : options.engine.tokenizer);
@@ -262,8 +264,8 @@ Examples:
       ->check(CLI::Range(1, 1000000));
   command->add_option("--context", engine.context, "longest text in tokens (default: the model's)")
       ->check(CLI::NonNegativeNumber);
-  command->add_option("--recipe", engine.recipe, "fp32, bf16, fp8-current, fp8-delayed, fp8-block")
-      ->capture_default_str();
+  command->add_option("--recipe", engine.recipe,
+                      "fp32, bf16, fp8-current, fp8-delayed, fp8-block (default: as the folder is stored, else fp32)");
   command->add_option("--kv-cache", engine.kv_cache, "type of the KV cache: f32, bf16, e4m3 (default: the recipe's)");
   command->add_option("--max-sequences", engine.max_sequences, "texts in flight (default: all, at most 64)")
       ->check(CLI::PositiveNumber);

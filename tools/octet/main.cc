@@ -77,6 +77,7 @@ int run(int argc, char** argv) {
   octet::add_data_command(app);
   octet::add_train_command(app);
   octet::add_eval_command(app);
+  octet::add_quantize_command(app);
   octet::add_generate_command(app);
   octet::add_verify_command(app);
   octet::add_plan_command(app);

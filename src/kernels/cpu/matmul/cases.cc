@@ -1,6 +1,7 @@
 // Cases of the matrix products: all transpositions, odd sizes, addends, every scaling of the FP8 product.
 #include <cmath>
 
+#include "ir/builder.h"
 #include "kernels/cpu/cases.h"
 
 namespace octet::cpu {
@@ -86,6 +87,54 @@ Case with_bias(Case c, DType bias_dtype) {
   c.inputs.push_back(normal(bias_dtype, {n}, 0.25));
   c.gradient = false;
   return c;
+}
+
+// The product's columns in parts, as the fusion matmul_split.
+Case split(Case c, std::vector<int64_t> widths) {
+  c.body = [op = c.op, attrs = c.attrs, widths](const std::vector<TensorType>& inputs) {
+    Graph body("matmul_split");
+    Builder builder(body);
+    std::vector<Value> leaves;
+    for (size_t i = 0; i < inputs.size(); ++i)
+      leaves.push_back({body.add({.op = Op::kInput, .results = {inputs[i]}, .name = fmt::format("matmul.{}", i)}), 0});
+    const Value product{body.add({.op = op, .inputs = leaves, .attrs = attrs, .name = "matmul"}), 0};
+    int64_t begin = 0;
+    for (size_t i = 0; i < widths.size(); begin += widths[i++])
+      body.outputs().push_back({fmt::format("part{}.0", i), builder.slice(product, 1, begin, begin + widths[i])});
+    return body;
+  };
+  c.name = fmt::format("{}_{}_split", op_name(c.op), c.name);
+  c.op = Op::kFusion;
+  c.attrs = {{"kind", std::string("matmul_split")}};
+  c.gradient = false;
+  return c;
+}
+
+// Few rows, as in decoding: tails of rows and columns, K shared by several blocks.
+std::vector<Case> few_rows_cases() {
+  const DType e4 = DType::kE4M3;
+  std::vector<Case> cases = {product("8x40x336", 8, 40, 336, false, true),
+                             product("3x520x64", 3, 520, 64, false, true),
+                             whole("row_row_5_rows", 5, 40, 272, "row", "row", e4, e4, "bf16"),
+                             whole("tensor_row_8_rows", 8, 4240, 160, "tensor", "row", e4, e4, "bf16"),
+                             whole("row_tensor_2_rows", 2, 48, 32768, "row", "tensor", e4, e4, "f32"),
+                             whole("block_3_rows", 3, 272, 400, "1x128", "128x128", e4, e4, "bf16"),
+                             whole("block_8_rows", 8, 144, 8320, "1x128", "128x128", e4, e4, "f32")};
+  Case sum = whole("residual_4_rows", 4, 80, 272, "row", "row", e4, e4, "bf16");
+  sum.inputs.push_back(integers(DType::kBF16, {4, 80}, -8, 9));
+  cases.push_back(sum);
+  sum = whole("bias_4_rows", 4, 80, 272, "row", "row", e4, e4, "f32");
+  sum.inputs.push_back(integers(DType::kF32, {80}, -8, 9));
+  cases.push_back(sum);
+  for (int64_t m : {1, 7, 24}) {
+    cases.push_back(split(whole(fmt::format("{}_rows", m), m, 96, 144, "row", "row", e4, e4, "bf16"), {48, 16, 32}));
+    cases.push_back(
+        split(whole(fmt::format("{}_rows_block", m), m, 256, 144, "1x128", "128x128", e4, e4, "bf16"), {128, 128}));
+    Case plain = product(fmt::format("{}_rows", m), m, 96, 144, false, true);
+    plain.dtypes = {DType::kBF16};
+    cases.push_back(split(plain, {48, 16, 32}));
+  }
+  return cases;
 }
 
 std::vector<Case> tensor_core_cases() {
@@ -234,6 +283,7 @@ std::vector<Case> matmul_cases() {
   accumulate.inputs.push_back(normal(DType::kF32, {24, 17}));
   cases.push_back(accumulate);
   for (Case& c : tensor_core_cases()) cases.push_back(std::move(c));
+  for (Case& c : few_rows_cases()) cases.push_back(std::move(c));
   Case speed = scaled("tensor_512x1024x1024", 512, 1024, 1024, false, true, "tensor", "tensor", e4, e4, "bf16");
   speed.large = true;
   cases.push_back(speed);

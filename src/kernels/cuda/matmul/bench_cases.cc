@@ -87,6 +87,19 @@ std::vector<Case> matmul_bench_cases() {
       cases.push_back(rows);
     }
   }
+  for (const int64_t tokens : {1, 8}) {  // decoding, of an 8B Llama: q, k and v in one product
+    for (const Role& role : {Role{"fprop", tokens, 4096, 4096}, Role{"fprop", tokens, 6144, 4096},
+                             Role{"fprop", tokens, 14336, 4096}, Role{"fprop", tokens, 4096, 14336}}) {
+      const std::string name = fmt::format("{}x{}x{}", role.m, role.n, role.k);
+      cases.push_back(bf16_product(role, name));
+      cases.push_back(fp8_product(role, name + "_tensor", false));
+      Case rows = fp8_product(role, name + "_rows", false);
+      rows.inputs[1] = ones({role.m}), rows.inputs[3] = ones({role.n});
+      rows.attrs.set("scaling_a", std::string("row")), rows.attrs.set("scaling_b", std::string("row"));
+      cases.push_back(rows);
+      cases.push_back(fp8_product(role, name + "_block", true));
+    }
+  }
   return cases;
 }
 

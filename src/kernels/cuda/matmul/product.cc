@@ -55,7 +55,10 @@ Product product_of(const Graph& graph, const Node& node) {
     (row ? p.bias : p.c) = static_cast<int>(input(product, c));
     if (row) p.bias_dtype = g.dtype(product.inputs[c]);
   }
-  if (fused) {
+  const std::string kind = fused ? node.attrs.get<std::string>("kind") : "";
+  if (kind == "matmul_split") {
+    for (const TensorType& part : node.results) p.parts.push_back(part.shape.cols());
+  } else if (fused) {
     const Node& bias = member(g, "bias");
     p.bias = static_cast<int>(input(bias, 1));
     p.bias_dtype = g.dtype(bias.inputs[1]);

@@ -1,6 +1,8 @@
-// A matrix product as the rows see it, in whichever form it comes: matmul, scaled_matmul, or either with a bias added
-// (fusion matmul_bias).
+// A matrix product as the rows see it, in whichever form it comes: matmul, scaled_matmul, either with a bias added
+// (fusion matmul_bias), or either with its columns in parts (fusion matmul_split).
 #pragma once
+
+#include <vector>
 
 #include "kernels/cuda/kernel.h"
 #include "kernels/cuda/matmul/gemm.h"
@@ -26,8 +28,9 @@ struct Product {
   DType out = DType::kBF16;
   int c = -1, bias = -1;  // inputs: [M, N] in the result's type, [N]; -1: none
   DType bias_dtype = DType::kF32;
-  bool bias_fused = false;  // by the fusion: may round once more (docs/numerics.md)
-  bool forward = false;     // role fprop
+  bool bias_fused = false;          // by the fusion: may round once more (docs/numerics.md)
+  bool forward = false;             // role fprop
+  std::vector<int64_t> parts = {};  // columns of each result; empty: one result
 
   bool fp8() const { return a.scaling != ProductScaling::kNone; }
   int64_t k_blocks() const { return (k + 127) / 128; }

@@ -1,4 +1,5 @@
-// Rows of matmul, scaled_matmul and the fusion matmul_bias: cuBLASLt, and our own tiled product for what it refuses.
+// Rows of matmul, scaled_matmul and their fusions: our own kernel for few rows, cuBLASLt, and our own tiled product for
+// what the library refuses.
 //
 // The library's pairs of scale layouts are checked here before it sees them: some mixtures end the process inside it.
 #include <array>
@@ -6,6 +7,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/matmul/gemv_rows.h"
 #include "kernels/cuda/matmul/product.h"
 #include "kernels/cuda/matmul/scale_layout.h"
 #include "kernels/cuda/matmul/tuning.h"
@@ -294,15 +296,20 @@ bool accepts_fused_cublaslt(const Graph& graph, const Node& node) {
 }
 
 constexpr KernelRow kRows[] = {
+    {Op::kMatmul, "matmul_gemv", accepts_gemv, bind_gemv},
     {Op::kMatmul, "matmul_cublaslt", accepts_cublaslt, bind_cublaslt, workspace},
     {Op::kMatmul, "matmul_tiled", accepts_tiled, bind_tiled},
+    {Op::kScaledMatmul, "scaled_matmul_gemv", accepts_gemv, bind_gemv},
     {Op::kScaledMatmul, "scaled_matmul_cublaslt", accepts_cublaslt, bind_cublaslt, workspace},
     {Op::kScaledMatmul, "scaled_matmul_tiled", accepts_tiled, bind_tiled},
+    {Op::kFusion, "matmul_gemv", accepts_gemv, bind_gemv},
+    {Op::kFusion, "matmul_split", accepts_split, bind_split, split_workspace},
     {Op::kFusion, "matmul_bias_cublaslt", accepts_fused_cublaslt, bind_cublaslt, workspace},
     {Op::kFusion, "matmul_bias_tiled", accepts_fused_tiled, bind_tiled},
 };
 // The first two are products with an addend, made by merge_sums.
-constexpr const char* kFusionKinds[] = {"matmul_accumulate", "matmul_residual", "matmul_bias"};
+constexpr const char* kFusionKinds[] = {"matmul_accumulate", "matmul_residual", "matmul_bias", "merge_siblings",
+                                        "matmul_split"};
 
 }  // namespace
 

@@ -1,0 +1,31 @@
+// FP8 weights of an inference program: parameters it holds as codes and scales only, and how they are filled.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "exec/logical_states.h"
+#include "precision/quantized_matrix.h"
+
+namespace octet {
+
+struct QuantizedParam {
+  std::string param;           // [N, K]
+  QuantizeRule rule;           // what the recipe wants
+  const Node* leaf = nullptr;  // of the codes, in the program: has the attrs of the param
+  LogicalState codes, scale_inv;
+  int64_t rows() const { return codes.type.shape[0]; }
+  int64_t cols() const { return codes.type.shape[1]; }
+};
+
+// In the order of the state table; empty where the program has none.
+std::vector<QuantizedParam> quantized_params(const Program& program);
+
+// Writes codes and scales of the parameter's rule. One scale a tensor fills a state of one scale a row (merged
+// siblings).
+void write_quantized(Executor& executor, const QuantizedParam& param, const QuantizedMatrix& matrix);
+// Quantizes `values` [N, K] by the rule first.
+void write_quantized(Executor& executor, const QuantizedParam& param, std::span<const float> values);
+
+}  // namespace octet

@@ -1,0 +1,207 @@
+#include "infer/quantize_folder.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "infer/quantized_folder.h"
+#include "io/safetensors_writer.h"
+
+namespace octet {
+namespace {
+
+constexpr const char* kTokenizerFiles[] = {"tokenizer.json",          "tokenizer.model", "tokenizer_config.json",
+                                           "special_tokens_map.json", "vocab.json",      "merges.txt",
+                                           "generation_config.json"};
+
+std::string gemm_of(const std::string& param) { return param.substr(0, param.rfind('.')); }
+
+// What becomes of one tensor of the folder.
+struct Plan {
+  CheckpointTensor tensor;
+  Shape shape;  // as stored
+  bool fp8 = false;
+  std::vector<Shape> params;
+};
+
+std::vector<Plan> plan_tensors(const ModelConfig& config, const LinearLayout& layout) {
+  Graph graph;
+  Builder builder(graph);
+  build_logits(builder, config, {.tokens = 1, .max_segments = 1, .max_length = 1});
+  std::vector<Plan> plans;
+  for (const CheckpointTensor& tensor : checkpoint_tensors(config)) {
+    Plan plan{.tensor = tensor};
+    for (const std::string& param : tensor.params) {
+      plan.params.push_back(graph.shape(graph.find_leaf(Op::kParam, param)));
+      plan.fp8 = param.ends_with(".weight") && layout.x_of.contains(gemm_of(param));
+    }
+    plan.shape = plan.params[0];
+    for (size_t i = 1; i < plan.params.size(); ++i) plan.shape[0] += plan.params[i][0];
+    if (tensor.transposed) std::swap(plan.shape[0], plan.shape[1]);
+    plans.push_back(std::move(plan));
+  }
+  return plans;
+}
+
+// [rows, cols] of elements of `width` bytes, as [cols, rows].
+std::vector<std::byte> transposed(const std::vector<std::byte>& from, int64_t rows, int64_t cols, int64_t width) {
+  std::vector<std::byte> to(from.size());
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < cols; ++c)
+      std::copy_n(from.begin() + static_cast<ptrdiff_t>((r * cols + c) * width), width,
+                  to.begin() + static_cast<ptrdiff_t>((c * rows + r) * width));
+  return to;
+}
+
+float amax_of(const CalibratedAmax& amax, const std::string& name) {
+  const auto found = amax.find(name);
+  check(found != amax.end(), ErrorCode::kInvalidArgument, "no amax of {} is known: calibrate with a text", name);
+  return found->second;
+}
+
+class FolderMaker {
+ public:
+  FolderMaker(const WeightSource& source, const QuantizeFolderOptions& options)
+      : source_(source), options_(options), layout_(linear_layout(source.config())) {
+    plans_ = plan_tensors(source.config(), layout_);
+    for (const Plan& plan : plans_) declare(plan);
+    if (options.scheme.kv_cache) declare_cache();
+  }
+
+  // Everything that goes into the folder. Small tensors are made when they are declared.
+  std::vector<NamedType> types() const { return types_; }
+  const std::vector<Plan>& plans() const { return plans_; }
+
+  // The bytes of a tensor; those of a weight leave its scales behind.
+  std::vector<std::byte> make(const std::string& name) {
+    if (auto small = small_.find(name); small != small_.end()) return small->second;
+    for (const Plan& plan : plans_) {
+      if (plan.tensor.name == name) return plan.fp8 ? make_codes(plan) : make_plain(plan);
+      if (plan.fp8 && plan.tensor.name + "_scale" == name) return as_bytes(quantized(plan).scale_inv);
+    }
+    fail(ErrorCode::kInternal, "tensor {} was not declared", name);
+  }
+
+ private:
+  static std::vector<std::byte> as_bytes(const std::vector<float>& values) {
+    const auto bytes = std::as_bytes(std::span(values));
+    return {bytes.begin(), bytes.end()};
+  }
+
+  void declare_value(const std::string& name, float value) {
+    types_.push_back({name, {DType::kF32, {1}}});
+    small_[name] = as_bytes({value});
+  }
+
+  void declare(const Plan& plan) {
+    const std::string& name = plan.tensor.name;
+    types_.push_back({name, {plan.fp8 ? DType::kE4M3 : options_.rest, plan.shape}});
+    if (!plan.fp8) return;
+    const int64_t outputs = plan.shape[plan.tensor.transposed ? 1 : 0];
+    Shape scales{1};
+    if (options_.scheme.weights == ScaleLayout::kRow) scales = Shape{outputs, 1};
+    if (options_.scheme.weights == ScaleLayout::kTile128)
+      scales = Shape{(plan.shape[0] + 127) / 128, (plan.shape[1] + 127) / 128};
+    types_.push_back({name + "_scale", {DType::kF32, scales}});
+    if (options_.scheme.activations != ActivationScales::kStatic) return;
+    const std::string& x = layout_.x_of.at(gemm_of(plan.tensor.params[0]));
+    const std::string module = name.substr(0, name.rfind('.'));
+    declare_value(module + ".input_scale", 1 / scale_from_amax(amax_of(options_.amax, x), DType::kE4M3, 0, false));
+  }
+
+  // Scales stand beside the projections: "model.layers.0.self_attn.k_scale".
+  void declare_cache() {
+    for (const std::string& attention : layout_.attention) {
+      const std::string output = attention.substr(0, attention.rfind('.')) + ".o.weight";
+      for (const Plan& plan : plans_) {
+        if (plan.tensor.params[0] != output) continue;
+        const std::string module = plan.tensor.name.substr(0, plan.tensor.name.rfind('.'));
+        for (const char* side : {"k", "v"})
+          declare_value(module.substr(0, module.rfind('.') + 1) + side + "_scale",
+                        1 / scale_from_amax(amax_of(options_.amax, attention + "." + side), DType::kE4M3, 0, false));
+      }
+    }
+  }
+
+  // All parameters of the tensor, one below the other: [N, K].
+  std::vector<float> values(const Plan& plan) const {
+    std::vector<float> all;
+    for (size_t i = 0; i < plan.params.size(); ++i) {
+      const std::vector<float> part = source_.read(plan.tensor.params[i], plan.params[i]);
+      all.insert(all.end(), part.begin(), part.end());
+    }
+    return all;
+  }
+
+  // The tensor quantized last: codes and scales are asked for one after the other.
+  const QuantizedMatrix& quantized(const Plan& plan) {
+    if (last_name_ == plan.tensor.name) return last_;
+    const bool transposed = plan.tensor.transposed;
+    const bool blocks = options_.scheme.weights == ScaleLayout::kTile128;
+    last_ = quantize_matrix(values(plan), plan.shape[transposed ? 1 : 0], plan.shape[transposed ? 0 : 1],
+                            {.layout = options_.scheme.weights, .power_of_two = blocks});
+    last_name_ = plan.tensor.name;
+    return last_;
+  }
+
+  std::vector<std::byte> make_codes(const Plan& plan) {
+    const QuantizedMatrix& matrix = quantized(plan);
+    return plan.tensor.transposed ? transposed(matrix.codes, plan.shape[1], plan.shape[0], 1) : matrix.codes;
+  }
+
+  std::vector<std::byte> make_plain(const Plan& plan) const {
+    const std::vector<float> all = values(plan);
+    const int64_t width = dtype_bytes(options_.rest);
+    std::vector<std::byte> bytes(all.size() * static_cast<size_t>(width));
+    convert(DType::kF32, all.data(), options_.rest, bytes.data(), static_cast<int64_t>(all.size()));
+    return plan.tensor.transposed ? transposed(bytes, plan.shape[1], plan.shape[0], width) : bytes;
+  }
+
+  const WeightSource& source_;
+  const QuantizeFolderOptions& options_;
+  LinearLayout layout_;
+  std::vector<Plan> plans_;
+  std::vector<NamedType> types_;
+  std::map<std::string, std::vector<std::byte>> small_;
+  std::string last_name_;
+  QuantizedMatrix last_;
+};
+
+}  // namespace
+
+void check_quantize_options(const WeightSource& source, const QuantizeFolderOptions& options) {
+  const FolderQuantization& scheme = options.scheme;
+  const bool blocks = scheme.weights == ScaleLayout::kTile128;
+  check(
+      blocks == (scheme.activations == ActivationScales::kBlock), ErrorCode::kInvalidArgument,
+      "weights in blocks go with activations in blocks, which take their scales as they come: leave out --activations");
+  for (const CheckpointTensor& tensor : checkpoint_tensors(source.config()))
+    check(!blocks || !tensor.transposed, ErrorCode::kUnsupported,
+          "{} folders store linears transposed, which the layout has no blocks for: use --weights row or tensor",
+          source.config().architecture);
+}
+
+void quantize_folder(const WeightSource& source, const std::string& tokenizer_folder, const std::string& folder,
+                     const QuantizeFolderOptions& options, const std::function<void(int64_t, int64_t)>& on_progress) {
+  check_quantize_options(source, options);
+  FolderMaker maker(source, options);
+  make_folders(folder);
+  SafetensorsFolderWriter writer(folder, maker.types(), {{"format", "pt"}});
+  // In the writer's order scales (float32) come before all codes: a weight is quantized once for each.
+  const auto total = static_cast<int64_t>(writer.tensors().size());
+  int64_t done = 0;
+  for (const NamedType& entry : writer.tensors()) {
+    writer.write(entry.name, maker.make(entry.name));
+    if (on_progress) on_progress(++done, total);
+  }
+  writer.finish();
+  const std::string config =
+      to_hugging_face_config(source.config(), source.special(), options.rest == DType::kF32 ? "float32" : "bfloat16");
+  write_file(folder + "/config.json", with_quantization(config, options.scheme));
+  for (const char* name : kTokenizerFiles) {
+    const std::string from = tokenizer_folder + "/" + name;
+    if (path_exists(from)) write_file(folder + "/" + name, read_file(from));
+  }
+}
+
+}  // namespace octet

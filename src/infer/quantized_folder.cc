@@ -1,0 +1,162 @@
+#include "infer/quantized_folder.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace octet {
+namespace {
+
+constexpr std::string_view kWeight = ".weight";
+
+std::string module_of(const std::string& tensor) { return tensor.substr(0, tensor.size() - kWeight.size()); }
+
+Shape tiles(const Shape& codes) { return Shape{(codes[0] + 127) / 128, (codes[1] + 127) / 128}; }
+
+// Whether scales of this shape belong to codes [N, K] (as stored; transposed: [K, N]).
+bool fits(const Shape& scale, const Shape& codes, bool transposed, ScaleLayout layout) {
+  const int64_t outputs = codes[transposed ? 1 : 0];
+  switch (layout) {
+    case ScaleLayout::kTensor: return scale.elements() == 1;
+    case ScaleLayout::kRow: return scale == Shape{outputs, 1} || scale == Shape{outputs};
+    default: return !transposed && scale == tiles(codes);
+  }
+}
+
+std::vector<std::byte> transposed_codes(std::span<const std::byte> from, int64_t rows, int64_t cols) {
+  std::vector<std::byte> to(from.size());
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < cols; ++c) to[static_cast<size_t>(c * rows + r)] = from[static_cast<size_t>(r * cols + c)];
+  return to;
+}
+
+}  // namespace
+
+LinearLayout linear_layout(const ModelConfig& config) {
+  Graph graph;
+  Builder builder(graph);
+  build_logits(builder, config, {.tokens = 1, .max_segments = 1, .max_length = 1});
+  LinearLayout layout;
+  std::map<std::pair<int32_t, int32_t>, std::string> first;
+  for (const Node& node : graph.nodes()) {
+    if (node.op == Op::kAttention) layout.attention.insert(node.name);
+    if (node.op != Op::kMatmul || node.attrs.get_or<std::string>("kind", "linear") != "linear") continue;
+    const std::string& gemm = node.attrs.get<std::string>("gemm");
+    const auto key = std::pair(index(node.inputs[0].node), node.inputs[0].result);
+    layout.x_of[gemm] = first.try_emplace(key, gemm).first->second;
+  }
+  return layout;
+}
+
+QuantizedTensors::QuantizedTensors(const TensorSource& tensors, const ModelConfig& config,
+                                   const FolderQuantization& scheme, const std::string& where)
+    : tensors_(tensors), config_(config), scheme_(scheme), where_(where), layout_(linear_layout(config)) {
+  const auto expect = [&](const std::string& name, const std::string& owner) -> const Shape& {
+    const TensorType* type = tensors.find_type(name);
+    check(type != nullptr, ErrorCode::kCorrupt, "{}: {} has no tensor {}", where, owner, name);
+    check(type->dtype == DType::kF32 || type->dtype == DType::kBF16 || type->dtype == DType::kF16, ErrorCode::kCorrupt,
+          "{}: the scale {} is {}", where, name, dtype_name(type->dtype));
+    scales_.insert(name);
+    return type->shape;
+  };
+  for (CheckpointTensor tensor : checkpoint_tensors(config)) {
+    const TensorType* type = tensors.find_type(tensor.name);
+    for (const std::string& param : tensor.params) holder_[param] = tensor;
+    if (type == nullptr || type->dtype != DType::kE4M3) continue;
+    check(tensor.name.ends_with(kWeight) && type->shape.rank() == 2, ErrorCode::kUnsupported,
+          "{}: tensor {} is e4m3; only weights of linears may be", where, tensor.name);
+    std::string scale = tensor.name + "_scale";
+    if (tensors.find_type(scale + "_inv") != nullptr) scale += "_inv";
+    const Shape& shape = expect(scale, tensor.name);
+    check(fits(shape, type->shape, tensor.transposed, scheme.weights), ErrorCode::kCorrupt,
+          "{}: {} has shape {} beside codes {}, which does not fit the scheme \"{}\" of quantization_config", where,
+          scale, to_string(shape), to_string(type->shape), scale_layout_name(scheme.weights));
+    scale_names_[tensor.name] = scale;
+    if (scheme.activations == ActivationScales::kStatic)
+      check(expect(module_of(tensor.name) + ".input_scale", tensor.name).elements() == 1, ErrorCode::kCorrupt,
+            "{}: {}.input_scale must be one value", where, module_of(tensor.name));
+  }
+  for (const std::string& name : tensors.names()) {  // scales that need not be there
+    if (name.ends_with(".k_scale") || name.ends_with(".v_scale") || name.ends_with(".input_scale"))
+      scales_.insert(name);
+  }
+}
+
+std::vector<float> QuantizedTensors::floats(const std::string& name) const {
+  const TensorView view = tensors_.read(name);
+  std::vector<float> values(static_cast<size_t>(view.type.shape.elements()));
+  convert(view.type.dtype, view.bytes.data(), DType::kF32, values.data(), static_cast<int64_t>(values.size()));
+  for (float value : values)
+    check(std::isfinite(value) && value > 0, ErrorCode::kCorrupt, "{}: {} holds {}: a scale is positive and finite",
+          where_, name, value);
+  return values;
+}
+
+std::optional<QuantizedMatrix> QuantizedTensors::read(const std::string& param, int64_t rows, int64_t cols) const {
+  const auto holder = holder_.find(param);
+  if (holder == holder_.end()) return std::nullopt;
+  const CheckpointTensor& tensor = holder->second;
+  const auto scale = scale_names_.find(tensor.name);
+  if (scale == scale_names_.end()) return std::nullopt;
+  const TensorView view = tensors_.read(tensor.name);
+  std::vector<std::byte> all(view.bytes.begin(), view.bytes.end());
+  if (tensor.transposed) all = transposed_codes(all, view.type.shape[0], view.type.shape[1]);
+  std::vector<float> scales = floats(scale->second);
+  // Parts are stacked along the outputs.
+  const auto part = std::find(tensor.params.begin(), tensor.params.end(), param) - tensor.params.begin();
+  const auto codes = all.begin() + static_cast<ptrdiff_t>(part * rows * cols);
+  QuantizedMatrix matrix{.codes = {codes, codes + static_cast<ptrdiff_t>(rows * cols)}};
+  if (scheme_.weights == ScaleLayout::kTensor) {
+    matrix.scale_inv = std::move(scales);
+  } else {
+    const int64_t count = scale_count(scheme_.weights, rows, cols);
+    const auto first = scales.begin() + static_cast<ptrdiff_t>(part * count);
+    matrix.scale_inv.assign(first, first + static_cast<ptrdiff_t>(count));
+  }
+  return matrix;
+}
+
+std::optional<float> QuantizedTensors::scale(const std::string& state) const {
+  if (state.starts_with("scale.") && state.ends_with(".x")) {
+    const std::string key = state.substr(6, state.size() - 8);
+    float most = 0;  // of the linears that read this x: codes of all of them must fit
+    for (const auto& [gemm, first] : layout_.x_of) {
+      const auto holder = holder_.find(gemm + std::string(kWeight));
+      if (first != key || holder == holder_.end()) continue;
+      const std::string name = module_of(holder->second.name) + ".input_scale";
+      if (tensors_.find_type(name) != nullptr) most = std::max(most, floats(name)[0]);
+    }
+    if (most > 0) return 1 / most;
+    return std::nullopt;
+  }
+  if (!state.starts_with("kv.")) return std::nullopt;
+  const bool inverse = state.ends_with("_scale_inv");
+  const size_t side = state.rfind(inverse ? "_scale_inv" : "_scale");
+  if (side == std::string::npos || side < 2) return std::nullopt;
+  const std::string attention = state.substr(3, side - 1 - 4);  // without "kv." and ".k"
+  const std::string block = attention.substr(0, attention.rfind('.'));
+  for (const char* projection : {".q", ".o"}) {
+    const auto holder = holder_.find(block + projection + std::string(kWeight));
+    if (holder == holder_.end()) continue;
+    const std::string module = module_of(holder->second.name);
+    const std::string name = module.substr(0, module.rfind('.') + 1) + state[side - 1] + "_scale";
+    if (tensors_.find_type(name) != nullptr) return inverse ? floats(name)[0] : 1 / floats(name)[0];
+  }
+  return std::nullopt;
+}
+
+Recipe QuantizedTensors::recipe() const {
+  Recipe recipe = parse_recipe(scheme_.activations == ActivationScales::kToken    ? "fp8-current"
+                               : scheme_.activations == ActivationScales::kStatic ? "fp8-delayed"
+                                                                                  : "fp8-block");
+  recipe.weight_rows = scheme_.weights == ScaleLayout::kRow;
+  for (const auto& [gemm, first] : layout_.x_of) {
+    const auto holder = holder_.find(gemm + std::string(kWeight));
+    const bool stored = holder != holder_.end() && scale_names_.contains(holder->second.name);
+    if (!stored) recipe.decisions[gemm + "/fprop"] = {};
+  }
+  return recipe;
+}
+
+}  // namespace octet

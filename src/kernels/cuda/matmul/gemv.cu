@@ -1,0 +1,275 @@
+// Weights go from memory straight into tensor core fragments: 16 weight rows by 8 rows of x a product of mma.m16n8k16.
+// A thread's 16 bytes of a row are two (bf16) or four (codes) steps of k; x is read alike, so that the order of k
+// inside a chunk does not matter. Codes become f16, which holds them exactly; sums are float32. Partial sums of warps,
+// then of a cluster's blocks, are added in a fixed order. Weights are read while the kernel before still runs
+// (programmatic dependent launch), where nothing writes them.
+#include <cooperative_groups.h>
+
+#include <type_traits>
+
+#include "kernels/cuda/common/numbers.cuh"
+#include "kernels/cuda/matmul/gemv.h"
+
+namespace octet::cuda {
+namespace {
+
+constexpr int kTileRows = 16, kChunkBytes = 128, kFewestWarps = 4, kMostWarps = 16;
+
+__device__ __forceinline__ uint4 load_once(const std::byte* from) {
+  uint4 v;
+  asm("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+      : "l"(from));
+  return v;
+}
+
+__device__ __forceinline__ void multiply_bf16(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                              uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void multiply_f16(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                             uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// Two codes as two f16.
+__device__ __forceinline__ uint32_t decode(uint32_t codes) {
+  uint32_t y;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(y) : "h"(static_cast<uint16_t>(codes)));
+  return y;
+}
+
+// 16 bytes of rows g (low) and g + 8 (high) of the weights with 16 bytes of row g of x.
+__device__ __forceinline__ void multiply(bf16, float (&sum)[4], const uint4& low, const uint4& high, const uint4& x) {
+  multiply_bf16(sum, low.x, high.x, low.y, high.y, x.x, x.y);
+  multiply_bf16(sum, low.z, high.z, low.w, high.w, x.z, x.w);
+}
+__device__ __forceinline__ void multiply(e4m3, float (&sum)[4], const uint4& low, const uint4& high, const uint4& x) {
+  const auto word = [&](uint32_t l, uint32_t h, uint32_t y) {
+    multiply_f16(sum, decode(l), decode(h), decode(l >> 16), decode(h >> 16), decode(y), decode(y >> 16));
+  };
+  word(low.x, high.x, x.x), word(low.y, high.y, x.y), word(low.z, high.z, x.z), word(low.w, high.w, x.w);
+}
+
+__device__ float load_element(const void* data, DType dtype, int64_t i) {
+  if (dtype == DType::kF32) return static_cast<const float*>(data)[i];
+  if (dtype == DType::kBF16) return to_float(static_cast<const bf16*>(data)[i]);
+  return to_float(static_cast<const f16*>(data)[i]);
+}
+
+__device__ void store_result(const Gemv& g, int64_t row, int64_t col, float value) {
+  for (int p = 0; p < g.part_count; ++p) {
+    const GemvPart& part = g.parts[p];
+    if (col < part.begin || col >= part.end || part.out == nullptr) continue;
+    const int64_t at = row * (part.end - part.begin) + col - part.begin;
+    if (g.out_dtype == DType::kF32) static_cast<float*>(part.out)[at] = value;
+    if (g.out_dtype == DType::kBF16) static_cast<bf16*>(part.out)[at] = from_float<bf16>(value);
+    if (g.out_dtype == DType::kF16) static_cast<f16*>(part.out)[at] = from_float<f16>(value);
+  }
+}
+
+// What the sums become: read before they are there.
+struct Epilogue {
+  float x_scale = 1, weight_scale = 1, c = 0, bias = 0;
+
+  __device__ void read_weights(const Gemv& g, int64_t col) {
+    if (g.weight_scale != nullptr && !g.blocks) weight_scale = g.weight_scale[g.weight_scale_rows ? col : 0];
+    if (g.bias != nullptr) bias = load_element(g.bias, g.bias_dtype, col);
+  }
+  __device__ void read_rest(const Gemv& g, int64_t row, int64_t col) {
+    if (g.x_scale != nullptr && !g.blocks) x_scale = g.x_scale[g.x_scale_rows ? row : 0];
+    if (g.c != nullptr) c = load_element(g.c, g.out_dtype, row * g.n + col);
+  }
+  __device__ float operator()(float sum) const { return sum * x_scale * weight_scale + c + bias; }
+};
+
+// A thread's share of one chunk of 128 bytes along K: of the rows g and g + 8 of every tile.
+template <int kTiles>
+struct Weights {
+  uint4 at[kTiles][2][2];  // [tile][half of the chunk][rows g, g + 8]
+
+  __device__ void read(const Gemv& g, const std::byte* weights, int64_t row_bytes, int64_t byte, int64_t first) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half, byte += kChunkBytes / 2) {
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+        for (int high = 0; high < 2; ++high) {
+          const int64_t row = tile * kTileRows + high * 8;
+          const bool inside = byte < row_bytes && first + row < g.n;
+          at[tile][half][high] = inside ? load_once(weights + row * row_bytes + byte) : uint4{};
+        }
+      }
+    }
+  }
+};
+
+// Grid: blocks of kTiles * 16 weight rows, by splits (a cluster).
+template <typename T, int kTiles, bool kBlocks>
+__global__ __launch_bounds__(32 * kMostWarps) void gemv_kernel(const __grid_constant__ Gemv g) {
+  constexpr int kRows = kTiles * kTileRows, kResults = kRows * static_cast<int>(kGemvRows);
+  constexpr int kAhead = kTiles == 1 ? 4 : 2;  // chunks in flight
+  constexpr int kPerThread = kResults / (32 * kFewestWarps);
+  __shared__ float partial[kMostWarps][kResults];
+  __shared__ float total[kResults];
+  const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
+  const int warps = static_cast<int>(blockDim.x) >> 5, group = lane >> 2, piece = lane & 3;
+  const int64_t row_bytes = g.k * static_cast<int64_t>(sizeof(T)), first = int64_t{blockIdx.x} * kRows;
+  const std::byte* x = static_cast<const std::byte*>(g.x) + group * row_bytes;
+  const std::byte* weights = static_cast<const std::byte*>(g.weights) + (first + group) * row_bytes;
+  const bool has_x = group < g.m;
+  const auto for_results = [&](auto body) {
+#pragma unroll
+    for (int n = 0; n < kPerThread; ++n) {
+      const int i = static_cast<int>(threadIdx.x + n * blockDim.x);
+      const int64_t row = i / kRows, col = first + i % kRows;
+      if (i < kResults && row < g.m && col < g.n) body(n, i, row, col);
+    }
+  };
+
+  Epilogue epilogue[kPerThread];
+  Weights<kTiles> w[kAhead];
+  const int64_t stride = int64_t{gridDim.y} * warps * kChunkBytes;
+  int64_t at = (int64_t{blockIdx.y} * warps + warp) * kChunkBytes;
+  const auto read_weights = [&] {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) w[i].read(g, weights, row_bytes, at + i * stride + piece * 16, first + group);
+  };
+  // The next kernel of this kind may start now; what earlier kernels make is read after the wait.
+  asm volatile("griddepcontrol.launch_dependents;");
+  if (g.weights_ready) {
+    read_weights();
+    for_results([&](int n, int, int64_t, int64_t col) { epilogue[n].read_weights(g, col); });
+  }
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  if (!g.weights_ready) {
+    read_weights();
+    for_results([&](int n, int, int64_t, int64_t col) { epilogue[n].read_weights(g, col); });
+  }
+  for_results([&](int n, int, int64_t row, int64_t col) { epilogue[n].read_rest(g, row, col); });
+
+  float sum[kTiles][4] = {};
+  while (at < row_bytes) {
+    uint4 y[kAhead][2];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int64_t byte = at + i * stride + half * (kChunkBytes / 2) + piece * 16;
+        y[i][half] = byte < row_bytes && has_x ? *reinterpret_cast<const uint4*>(x + byte) : uint4{};
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if constexpr (kBlocks) {  // a chunk is a block of 128 along K
+        const int64_t block = (at + i * stride) / kChunkBytes, k_blocks = (g.k + 127) / 128;
+        if (block >= k_blocks) break;
+        float x_scale[2];
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+          x_scale[j] = piece * 2 + j < g.m ? g.x_scale[(piece * 2 + j) * k_blocks + block] : 0.0f;
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+          float part[4] = {};
+#pragma unroll
+          for (int half = 0; half < 2; ++half)
+            multiply(T{}, part, w[i].at[tile][half][0], w[i].at[tile][half][1], y[i][half]);
+          const int64_t row = min(first + tile * kTileRows, g.n - 1);
+          const float scale = g.weight_scale[row / 128 * k_blocks + block];
+#pragma unroll
+          for (int j = 0; j < 4; ++j) sum[tile][j] = fmaf(part[j], scale * x_scale[j & 1], sum[tile][j]);
+        }
+      } else {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+#pragma unroll
+          for (int tile = 0; tile < kTiles; ++tile)
+            multiply(T{}, sum[tile], w[i].at[tile][half][0], w[i].at[tile][half][1], y[i][half]);
+        }
+      }
+    }
+    at += kAhead * stride;
+    if (at < row_bytes) read_weights();
+  }
+
+  // Fragment: rows g and g + 8 of the tile by rows 2 piece and 2 piece + 1 of x.
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int col = tile * kTileRows + group + (j >> 1) * 8, row = piece * 2 + (j & 1);
+      partial[warp][row * kRows + col] = sum[tile][j];
+    }
+  }
+  __syncthreads();
+  const auto warp_total = [&](int i) {
+    float value = 0;
+    for (int other = 0; other < warps; ++other) value += partial[other][i];
+    return value;
+  };
+  if (gridDim.y == 1) {
+    for_results([&](int n, int i, int64_t row, int64_t col) { store_result(g, row, col, epilogue[n](warp_total(i))); });
+    return;
+  }
+  const auto cluster = cooperative_groups::this_cluster();
+  for_results([&](int, int i, int64_t, int64_t) { total[i] = warp_total(i); });
+  cluster.sync();
+  if (cluster.block_rank() == 0) {
+    for_results([&](int n, int i, int64_t row, int64_t col) {
+      float value = 0;
+      for (unsigned rank = 0; rank < cluster.num_blocks(); ++rank) value += *cluster.map_shared_rank(&total[i], rank);
+      store_result(g, row, col, epilogue[n](value));
+    });
+  }
+  cluster.sync();  // the others' memory stays until it has been read
+}
+
+template <typename T, int kTiles, bool kBlocks>
+void launch(const Gemv& gemv, const GemvShape& shape, cudaStream_t stream) {
+  constexpr int kRows = kTiles * kTileRows;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = 1, attributes[1].val.clusterDim.y = static_cast<unsigned>(shape.splits);
+  attributes[1].val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>((gemv.n + kRows - 1) / kRows), static_cast<unsigned>(shape.splits));
+  config.blockDim = dim3(static_cast<unsigned>(32 * shape.warps));
+  config.stream = stream;
+  config.attrs = attributes, config.numAttrs = shape.splits > 1 ? 2 : 1;
+  cudaLaunchKernelEx(&config, gemv_kernel<T, kTiles, kBlocks>, gemv);
+}
+
+}  // namespace
+
+// Measured on an H200, back to back: 4 warps a block where there are blocks enough, else more warps a row; four chunks
+// for every warp at least, or their loads are empty.
+GemvShape gemv_shape(const Gemv& gemv, int sm_count) {
+  const int64_t tiles = (gemv.n + kTileRows - 1) / kTileRows;
+  const int64_t chunks = (gemv.k * dtype_bytes(gemv.dtype) + kChunkBytes - 1) / kChunkBytes;
+  GemvShape shape;
+  shape.warps = 2 * tiles <= sm_count ? 16 : tiles <= 2 * sm_count ? 8 : 4;
+  while (shape.warps > kFewestWarps && chunks < 4 * shape.warps) shape.warps /= 2;
+  while (shape.splits < 4 && 4 * tiles * shape.splits <= sm_count && chunks >= 8 * shape.splits * shape.warps)
+    shape.splits *= 2;
+  shape.tiles = gemv.dtype == DType::kE4M3 && !gemv.blocks && tiles > 6 * sm_count ? 2 : 1;
+  return shape;
+}
+
+void launch_gemv(const Gemv& gemv, const GemvShape& shape, cudaStream_t stream) {
+  const auto with_tiles = [&]<typename T, bool kBlocks>(T, std::bool_constant<kBlocks>) {
+    shape.tiles == 2 ? launch<T, 2, kBlocks>(gemv, shape, stream) : launch<T, 1, kBlocks>(gemv, shape, stream);
+  };
+  if (gemv.dtype == DType::kBF16) return with_tiles(bf16{}, std::false_type{});
+  gemv.blocks ? with_tiles(e4m3{}, std::true_type{}) : with_tiles(e4m3{}, std::false_type{});
+}
+
+}  // namespace octet::cuda
