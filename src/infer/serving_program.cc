@@ -120,9 +120,11 @@ class ProgramBuilder {
   }
 
   void add_forward_graphs(Program& program) {
-    for (int64_t n : bucket_sizes(1, out_.limits.sequences))
+    // Products of other sizes would fall back to the compute type: other bits, and a second copy of the weights.
+    const int64_t multiple = options_.recipe.scaling == Scaling::kNone ? 1 : options_.target.fp8_alignment;
+    for (int64_t n : bucket_sizes(1, out_.limits.sequences, multiple))
       add_forward(program, out_.decode, fmt::format("decode.{}", n), n, n);
-    for (int64_t tokens : bucket_sizes(std::min(kSmallestMixed, out_.limits.tokens), out_.limits.tokens))
+    for (int64_t tokens : bucket_sizes(std::min(kSmallestMixed, out_.limits.tokens), out_.limits.tokens, multiple))
       add_forward(program, out_.mixed, fmt::format("mixed.{}", tokens), tokens, out_.limits.sequences);
   }
 
@@ -207,14 +209,18 @@ class ProgramBuilder {
 
 }  // namespace
 
-std::vector<int64_t> bucket_sizes(int64_t smallest, int64_t most) {
+std::vector<int64_t> bucket_sizes(int64_t smallest, int64_t most, int64_t multiple) {
   std::vector<int64_t> sizes;
+  auto add = [&](int64_t size) {
+    size = ceil_div(size, multiple) * multiple;
+    if (sizes.empty() || size > sizes.back()) sizes.push_back(size);
+  };
   for (int64_t size = smallest; size < most; size *= 2) {
-    sizes.push_back(size);
+    add(size);
     const int64_t between = size / 2 * 3;
-    if (size >= 16 && between < most) sizes.push_back(between);
+    if (size >= 16 && between < most) add(between);
   }
-  sizes.push_back(most);
+  add(most);
   return sizes;
 }
 

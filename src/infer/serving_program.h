@@ -49,8 +49,9 @@ struct ServingProgram {
 };
 inline constexpr int64_t kCopyPairs = 64;  // pairs of one run of a copy graph
 
-// Bucket sizes up to `most`, which is one itself: two for every power of two, so that padding costs a third at most.
-std::vector<int64_t> bucket_sizes(int64_t smallest, int64_t most);
+// Bucket sizes up to `most`: two for every power of two, so that padding costs a third at most, each a multiple of
+// `multiple`.
+std::vector<int64_t> bucket_sizes(int64_t smallest, int64_t most, int64_t multiple = 1);
 
 // Throws kInvalidArgument for options that contradict the model or each other, kOutOfMemory with what is missing and
 // what would fit.

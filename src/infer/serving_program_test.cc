@@ -12,6 +12,7 @@ TEST(ServingProgram, BucketsCostAThirdOfPaddingAtMost) {
   EXPECT_EQ(bucket_sizes(1, 100), (std::vector<int64_t>{1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 100}));
   EXPECT_EQ(bucket_sizes(16, 16), (std::vector<int64_t>{16}));
   EXPECT_EQ(bucket_sizes(16, 64), (std::vector<int64_t>{16, 24, 32, 48, 64}));
+  EXPECT_EQ(bucket_sizes(1, 100, 16), (std::vector<int64_t>{16, 32, 48, 64, 96, 112}));
 }
 
 ModelConfig model() {
@@ -58,6 +59,22 @@ TEST(ServingProgram, SaysWhatIsMissingAndWhatWouldFit) {
     EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
     EXPECT_NE(error.message().find("context 256 needs 0.1 MB"), std::string::npos) << error.message();
     EXPECT_NE(error.message().find("use a context of 128 or a KV cache of e4m3"), std::string::npos) << error.message();
+  }
+}
+
+// On a device whose FP8 products want whole sixteens, no bucket falls back to the compute type.
+TEST(ServingProgram, EveryBucketOfAnFp8RecipeComputesInFp8) {
+  ServingOptions fp8 = options(1 << 22);
+  fp8.recipe = parse_recipe("fp8-current");
+  fp8.target.fp8_alignment = 16;
+  fp8.max_sequences = 20;
+  const ServingProgram program = build_serving_program(model(), fp8);
+  EXPECT_EQ(program.limits.sequences, 20);
+  for (const auto* buckets : {&program.decode, &program.mixed}) {
+    for (const ForwardBucket& bucket : *buckets) {
+      for (const Node& node : program.plan.program.graph(bucket.graph).nodes())
+        EXPECT_NE(node.op, Op::kMatmul) << node.name << " of " << bucket.graph;
+    }
   }
 }
 

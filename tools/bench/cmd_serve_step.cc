@@ -87,16 +87,18 @@ class StepBench {
   StepBench(const Options& options, const Target& target) : options_(options), target_(target) {
     rate_ = options.bytes_per_second > 0 ? options.bytes_per_second : target.bytes_per_second;
     if (rate_ <= 0) rate_ = measure_copy(int64_t{1} << 28, 5);
+    int64_t longest = options.context;
+    for (int64_t prompt : options.prompts) longest = std::max(longest, prompt);
     ServingOptions serving{.target = target,
                            .recipe = parse_recipe(options.recipe),
                            .cache_dtype = parse_dtype(options.kv_cache),
-                           .context = options.context,
+                           .context = longest,
                            .max_sequences = *std::max_element(options.batches.begin(), options.batches.end()),
                            .max_step_tokens = options.max_step_tokens,
                            .block_size = options.block_size,
                            .kv_cache_bytes = options.plan_only ? int64_t{40} << 30 : 0};
     ModelConfig model = named_model(options.model);
-    model.max_positions = std::max(model.max_positions, options.context);
+    model.max_positions = std::max(model.max_positions, longest);
     if (options.layers > 0) model.layers = options.layers;
     auto begin = Clock::now();
     ServingProgram program = build_serving_program(model, serving);
