@@ -1,27 +1,39 @@
+#include <numeric>
+
 #include "kernels/cuda/bench_cases.h"
 
 namespace octet::cuda {
 namespace {
 
-// `sequences` of `length` keys, each with `queries` new ones at the end.
-cpu::Case paged(const char* name, int64_t sequences, int64_t queries, int64_t length, int64_t kv_heads, DType cache) {
-  constexpr int64_t kHeads = 32, kDim = 128, kBlock = 16;
-  const int64_t tokens = sequences * queries, blocks = (length + kBlock - 1) / kBlock;
+struct Model {
+  const char* name;
+  int64_t heads, kv_heads, dim;
+};
+constexpr Model kGptJ{"gptj", 16, 16, 256}, kLlama2{"llama2_7b", 32, 32, 128}, kLlama3{"llama31_8b", 32, 8, 128};
+
+// `sequences` of `shortest` to `longest` keys, each with `queries` new ones at the end.
+cpu::Case paged(const char* step, const Model& m, int64_t sequences, int64_t queries, int64_t shortest, int64_t longest,
+                DType cache) {
+  constexpr int64_t kBlock = 16;
+  const int64_t tokens = sequences * queries, blocks = (longest + kBlock - 1) / kBlock, all = sequences * blocks;
+  int64_t step_of_blocks = 7919;  // a permutation of the cache's blocks
+  while (std::gcd(step_of_blocks, all) != 1) ++step_of_blocks;
   std::vector<double> starts, lengths, table;
   for (int64_t s = 0; s <= sequences; ++s) starts.push_back(static_cast<double>(s * queries));
-  lengths.assign(static_cast<size_t>(sequences), static_cast<double>(length));
-  for (int64_t i = 0; i < sequences * blocks; ++i)
-    table.push_back(static_cast<double>(i * 7919 % (sequences * blocks)));
-  const cpu::CaseInput kv = cpu::normal(cache, {sequences * blocks * kBlock, kv_heads * kDim});
+  for (int64_t s = 0; s < sequences; ++s) {
+    lengths.push_back(static_cast<double>(shortest + s * 7919 % (longest - shortest + 1)));
+  }
+  for (int64_t i = 0; i < all; ++i) table.push_back(static_cast<double>(i * step_of_blocks % all));
+  const cpu::CaseInput kv = cpu::normal(cache, {all * kBlock, m.kv_heads * m.dim});
   return {
       .op = Op::kPagedAttention,
-      .name = fmt::format("{}_{}x{}_32x128_kv{}_{}", name, sequences, length, kv_heads, dtype_name(cache)),
-      .inputs = {cpu::x({tokens, kHeads * kDim}), kv, kv, cpu::given(DType::kI32, {sequences + 1}, starts),
+      .name = fmt::format("{}_{}_{}x{}_{}", step, m.name, sequences, longest, dtype_name(cache)),
+      .inputs = {cpu::x({tokens, m.heads * m.dim}), kv, kv, cpu::given(DType::kI32, {sequences + 1}, starts),
                  cpu::given(DType::kI32, {sequences}, lengths), cpu::given(DType::kI32, {sequences, blocks}, table)},
-      .attrs = {{"heads", kHeads},
-                {"kv_heads", kv_heads},
-                {"head_dim", kDim},
-                {"scale", 0.088388347648318447},
+      .attrs = {{"heads", m.heads},
+                {"kv_heads", m.kv_heads},
+                {"head_dim", m.dim},
+                {"scale", 1 / std::sqrt(static_cast<double>(m.dim))},
                 {"block_size", kBlock},
                 {"max_length", blocks * kBlock}},
       .dtypes = {DType::kBF16}};
@@ -32,11 +44,17 @@ cpu::Case paged(const char* name, int64_t sequences, int64_t queries, int64_t le
 std::vector<cpu::Case> inference_bench_cases() {
   std::vector<cpu::Case> cases;
   for (const DType cache : {DType::kBF16, DType::kE4M3}) {
-    cases.push_back(paged("decode", 64, 1, 2048, 8, cache));
-    cases.push_back(paged("decode", 1, 1, 8192, 8, cache));
-    cases.push_back(paged("decode", 16, 1, 2048, 32, cache));
+    cases.push_back(paged("decode", kGptJ, 1024, 1, 192, 192, cache));
+    cases.push_back(paged("decode", kLlama2, 64, 1, 2048, 2048, cache));
+    cases.push_back(paged("decode", kLlama2, 1024, 1, 192, 192, cache));
+    cases.push_back(paged("decode", kLlama3, 1, 1, 32768, 32768, cache));
+    cases.push_back(paged("decode", kLlama3, 64, 1, 2048, 2048, cache));
+    cases.push_back(paged("decode", kLlama3, 64, 1, 256, 4096, cache));
+    cases.push_back(paged("decode", kLlama3, 1024, 1, 192, 192, cache));
+    cases.push_back(paged("prefill", kLlama3, 1, 2048, 2048, 2048, cache));
+    cases.push_back(paged("prefill", kLlama3, 1, 512, 4096, 4096, cache));
+    cases.push_back(paged("prefill", kGptJ, 1, 2048, 2048, 2048, cache));
   }
-  cases.push_back(paged("prefill", 1, 2048, 2048, 8, DType::kBF16));
   std::vector<double> slots;
   for (int i = 0; i < 8192; ++i) slots.push_back(i * 5 % 16384);
   for (const DType cache : {DType::kBF16, DType::kE4M3}) {
@@ -46,6 +64,13 @@ std::vector<cpu::Case> inference_bench_cases() {
          .inputs = {cpu::normal(cache, {16384, 1024}), cpu::x({8192, 1024}), cpu::given(DType::kI32, {8192}, slots)},
          .dtypes = {DType::kBF16}});
   }
+  std::vector<double> pairs;
+  for (int i = 0; i < 256; ++i) pairs.insert(pairs.end(), {static_cast<double>(i), static_cast<double>(i + 256)});
+  cases.push_back({.op = Op::kCopyBlocks,
+                   .name = "256x16x1024_e4m3",
+                   .inputs = {cpu::normal(DType::kE4M3, {8192, 1024}), cpu::given(DType::kI32, {256, 2}, pairs)},
+                   .attrs = {{"block_size", int64_t{16}}},
+                   .dtypes = {DType::kBF16}});
   return cases;
 }
 

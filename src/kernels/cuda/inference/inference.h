@@ -22,6 +22,7 @@ struct PagedProblem {
   int window = 0, block_size = 0, blocks = 0, slots = 0;  // blocks: of the table, a sequence; slots: of the cache
   int group = 1;                                          // heads / kv_heads
   float scale = 1;
+  double alibi = 0, alibi_scale = 1;  // as base/alibi.h; 0: none
 };
 
 // q, out [tokens, heads D]; k, v [slots, kv_heads D]; segments i32[S+1]; lengths i32[S]; table i32[S, blocks].

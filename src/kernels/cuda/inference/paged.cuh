@@ -1,6 +1,7 @@
 // Sequences of a paged cache as kernels see them.
 #pragma once
 
+#include "base/alibi.h"
 #include "kernels/cuda/attention/tiles.cuh"
 #include "kernels/cuda/inference/inference.h"
 
@@ -8,6 +9,11 @@ namespace octet::cuda {
 
 // A factor that may be absent.
 __device__ __forceinline__ float factor(const float* scale) { return scale != nullptr ? *scale : 1.0f; }
+
+// Added to a scaled score of `head` for each token of key position minus query position.
+__device__ __forceinline__ float alibi_bias(const PagedProblem& p, int head) {
+  return static_cast<float>(p.alibi_scale) * exp2f(-static_cast<float>(alibi_exponent(head, p.heads, p.alibi)));
+}
 
 struct PagedSequence {
   int begin, queries, length;  // first query token; keys including the queries' own

@@ -43,6 +43,7 @@ __global__ void __launch_bounds__(32 * kDecodeWarps)
   const int part = lane % kLanes * kEach, sub = lane / kLanes;  // this lane's elements; its key of those read at once
 
   const float scale = p.scale * factor(x.k_scale);
+  float biases[kRows] = {};
   float q[kRows][kEach], sums[kRows][kEach], largest[kRows], denominator[kRows];
   int low[kRows], high[kRows];
 #pragma unroll
@@ -52,6 +53,7 @@ __global__ void __launch_bounds__(32 * kDecodeWarps)
     for (int e = 0; e < kEach; ++e) sums[r][e] = q[r][e] = 0;
     if (!rows.exists(r)) continue;
     low[r] = sequence.first_key(p, rows.query(p, r)), high[r] = sequence.position(rows.query(p, r)) + 1;
+    if (p.alibi != 0) biases[r] = alibi_bias(p, static_cast<int>(rows.row(p, r) % p.heads));
     read_piece(x.q, rows.row(p, r) * p.dim, part, p.dim, q[r]);
 #pragma unroll
     for (int e = 0; e < kEach; ++e) q[r][e] *= scale;
@@ -90,7 +92,7 @@ __global__ void __launch_bounds__(32 * kDecodeWarps)
         scores[r] = 0;
         continue;
       }
-      const float score = sees ? scores[r] : -INFINITY;
+      const float score = sees ? fmaf(biases[r], static_cast<float>(own_key - high[r] + 1), scores[r]) : -INFINITY;
       const float top = fmaxf(largest[r], warp_reduce<Max>(fmaxf(score, Max::kIdentity)));
       const float shrink = part_weight(largest[r], top);
       scores[r] = sees ? exponential(score - top) : 0.0f;

@@ -155,6 +155,21 @@ struct Columns {
     }
   }
 
+  // Adds what the distances of keys first .. first + 15 make; `biases` of the warp's rows are for unscaled scores.
+  __device__ __forceinline__ void add_biases(const PagedProblem& p, int first, const float (&biases)[8 * kTiles],
+                                             float (&scores)[kTiles][4]) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, c = lane % 4;
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int r = 8 * j + 2 * c + e, distance = first + g - (first_high - 1 + query(p, r));
+        scores[j][e] = fmaf(biases[r], static_cast<float>(distance), scores[j][e]);
+        scores[j][e + 2] = fmaf(biases[r], static_cast<float>(distance + 8), scores[j][e + 2]);
+      }
+    }
+  }
+
   // Scores of keys first .. first + 15 that a column does not see become -inf.
   __device__ __forceinline__ void mask(const PagedProblem& p, int first, float (&scores)[kTiles][4]) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, c = lane % 4;
@@ -281,6 +296,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   extern __shared__ uint4 shared_pieces[];
   __shared__ RunScratch run_scratch;
   __shared__ Partial warp_parts[kWarps][8 * kTiles];
+  __shared__ float biases[kWarps][8 * kTiles];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int head_lane = (warp & (cut.head_warps() - 1)), key_lane = warp >> cut.head_shift, key_warps = cut.key_warps();
 
@@ -342,7 +358,17 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const float steps = p.scale * k_scale * kLog2e;  // scores as powers of two
   Place place = run.place;
   Columns<T, kDim, kTiles> columns;
-  columns.enter(p, x, cut, place);
+  const auto enter = [&] {
+    columns.enter(p, x, cut, place);
+    if (p.alibi == 0) return;
+    __syncwarp();
+    for (int r = lane; r < 8 * kTiles; r += 32) {
+      const int head = columns.head * p.group + columns.first_row + r - columns.query(p, r) * p.group;
+      biases[warp][r] = columns.exists(r) ? alibi_bias(p, head) / (p.scale * k_scale) : 0.0f;
+    }
+    __syncwarp();
+  };
+  enter();
   bool began_here = place.unit == 0;
   int stage = 0;
 #pragma unroll 1
@@ -356,6 +382,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     if (columns.count > 0 && first < place.sequence.length) {
       float scores[kTiles][4] = {};
       columns.template multiply_keys<S>(keys, scores);
+      if (p.alibi != 0) columns.add_biases(p, first, biases[warp], scores);
       columns.mask(p, first, scores);
       columns.weigh(steps, scores);
       columns.template add_values<S>(values, scores);
@@ -472,7 +499,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     }
     if (last) break;
     place.advance(p, x, cut);
-    columns.enter(p, x, cut, place);
+    enter();
     began_here = true;
   }
   mma::wait_copies<0>();

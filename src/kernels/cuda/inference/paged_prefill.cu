@@ -25,10 +25,12 @@ __global__ void __launch_bounds__(kTileThreads, 2) paged_prefill_kernel(PagedPro
       return at >= visible.first && at < visible.last ? sequence.slot(p, at) : -1;
     });
   };
+  const float scale = p.scale * factor(x.k_scale);
   ForwardRows<kDim> rows;
   forward_walk<kDim>(
-      shared, visible, p.scale * factor(x.k_scale), false, rows, [&](float* to, int key) { gather(to, x.k, key); },
-      [&](float* to, int key) { gather(to, x.v, key); }, [](int, int) { return 1.0f; });
+      shared, visible, scale, false, rows, [&](float* to, int key) { gather(to, x.k, key); },
+      [&](float* to, int key) { gather(to, x.v, key); }, [](int, int) { return 1.0f; },
+      p.alibi != 0 ? alibi_bias(p, head) / scale : 0.0f);
   const float v_scale = factor(x.v_scale);
 #pragma unroll
   for (int i = 0; i < kRowsOfThread; ++i) rows.sum[i] /= v_scale;

@@ -162,7 +162,8 @@ __device__ __forceinline__ void attend(const PagedProblem& p, const PagedOperand
   wgmma::fence_shared();
   asm volatile("bar.sync %0, 128;\n" ::"r"(1 + static_cast<int>(threadIdx.x) / kGroupThreads) : "memory");
 
-  const float steps = p.scale * kLog2e * factor(x.k_scale);
+  const float scale = p.scale * factor(x.k_scale), steps = scale * kLog2e;
+  const float bias = p.alibi != 0 ? alibi_bias(p, work.head) / scale : 0.0f;
   const int own = first + warp * 16 + g;                   // this lane's queries: own and own + 8
   const int high = work.sequence.position(own);            // its last key; 8 more of the other's
   const int low = p.window > 0 ? high - p.window + 1 : 0;  // its first; the same
@@ -212,6 +213,13 @@ __device__ __forceinline__ void attend(const PagedProblem& p, const PagedOperand
   float shrink[2];
   const auto weigh = [&](int tile) {
     const int key = (work.first_tile + tile) * S::kKeys;
+    if (p.alibi != 0) {
+#pragma unroll
+      for (int n = 0; n < kScores; ++n) {
+        const int distance = key + n / 4 * 8 + 2 * c + n % 2 - high - n % 4 / 2 * 8;
+        scores[n] = fmaf(bias, static_cast<float>(distance), scores[n]);
+      }
+    }
     const bool whole = key >= (p.window > 0 ? low_of_next : 0) && key + S::kKeys <= high + 1;
     if (!__all_sync(kWholeWarp, whole)) {
 #pragma unroll

@@ -81,6 +81,7 @@ PagedProblem problem_of(const Graph& graph, const Node& node) {
   p.window = static_cast<int>(
       std::min<int64_t>(node.attrs.get_or<int64_t>("window", 0), int64_t{p.blocks} * p.block_size + 1));
   p.scale = static_cast<float>(node.attrs.get<double>("scale"));
+  p.alibi = node.attrs.get_or<double>("alibi", 0.0), p.alibi_scale = node.attrs.get_or<double>("alibi_scale", 1.0);
   return p;
 }
 
