@@ -93,9 +93,11 @@ Instance instance_of(const PagedProblem& p, DType cache) {
   }
 }
 Cut cut_of(const PagedProblem& p, const Instance& instance, int head_shift) {
+  // As many rows as the sequences need on average: those with more queries take several chunks.
+  const int queries = min(kDecodeQueries, (p.tokens + p.sequences - 1) / p.sequences);
   return {.head_shift = head_shift,
           .groups = (p.kv_heads + (1 << head_shift) - 1) >> head_shift,
-          .rows = min(instance.rows, p.group * min(kDecodeQueries, p.tokens))};
+          .rows = min(instance.rows, p.group * queries)};
 }
 // Warps that share a key head join through shared memory.
 size_t shared_bytes(const Instance& instance, const Cut& cut) {

@@ -70,6 +70,29 @@ struct Columns {
     const int at = query(p, r);
     return static_cast<int64_t>(begin + at) * p.heads + head * p.group + first_row + r - at * p.group;
   }
+  // Column 8 j + 2 c + e times `by`, as row `to` of p.dim elements.
+  template <typename Out>
+  __device__ __forceinline__ void store_column(const PagedProblem& p, int j, int e, float by, Out* to) const {
+    if constexpr (sizeof(T) == 1) {
+#pragma unroll
+      for (int n = 0; n < kDim / 16; n += 4) {
+        float eight[8];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) eight[i] = sums[n + i / 2][j][i % 2 * 2 + e] * by;
+        const int d = element(n, 0);
+        if (d < p.dim) store<8>(to + d, eight);
+      }
+    } else {
+#pragma unroll
+      for (int n = 0; n < kDim / 16; ++n) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int d = element(n, half);
+          if (d < p.dim) to[d] = from_float<Out>(sums[n][j][2 * half + e] * by);
+        }
+      }
+    }
+  }
   // The element of the head that sums[n][.][2 half + .] of this lane belong to.
   __device__ static int element(int n, int half) {
     const int g = static_cast<int>(threadIdx.x) % 32 / 4;
@@ -128,6 +151,7 @@ struct Columns {
   // scores[j]: keys g (elements 0, 1) and g + 8 against columns 8 j + 2 c and the next.
   template <typename S>
   __device__ __forceinline__ void multiply_keys(uint32_t keys, float (&scores)[kTiles][4]) const {
+    float others[kTiles][4] = {};  // two chains of products: they wait for each other less
     const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, c = lane % 4;
     if constexpr (sizeof(T) == 2) {
 #pragma unroll
@@ -135,7 +159,9 @@ struct Columns {
         uint32_t a[4];
         mma::load_fragments(keys + S::offset(lane % 16, 2 * n + lane / 16), a);
 #pragma unroll
-        for (int j = 0; j < kTiles; ++j) mma::multiply_add<Number>(scores[j], a, q[n][j][0], q[n][j][1]);
+        for (int j = 0; j < kTiles; ++j) {
+          mma::multiply_add<Number>(n % 2 == 0 ? scores[j] : others[j], a, q[n][j][0], q[n][j][1]);
+        }
       }
     } else {
 #pragma unroll
@@ -148,10 +174,15 @@ struct Columns {
                                  mma::halves<T>(high[i] >> 16)};
 #pragma unroll
           for (int j = 0; j < kTiles; ++j) {
-            mma::multiply_add<Number>(scores[j], a, q[4 * n + i][j][0], q[4 * n + i][j][1]);
+            mma::multiply_add<Number>(i % 2 == 0 ? scores[j] : others[j], a, q[4 * n + i][j][0], q[4 * n + i][j][1]);
           }
         }
       }
+    }
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) scores[j][e] += others[j][e];
     }
   }
 
@@ -323,6 +354,17 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
         to_copy > 0 && key < ahead.sequence.length && ahead.group * cut.head_warps() + head_lane < p.kv_heads;
     return exists ? ahead.sequence.table[key >> block_shift] : -1;
   };
+  // The rows of q of item `ahead`: this warp reads them when it gets there.
+  const auto prefetch_queries = [&] {
+    const int head = (ahead.group << cut.head_shift) + head_lane, first = ahead.chunk * cut.rows;
+    const int bytes = min(cut.rows, ahead.sequence.queries * p.group - first) * p.dim * 2;  // one query's lie together
+    if (ahead.sequence.queries > 1 || head >= p.kv_heads) return;
+    const char* from = static_cast<const char*>(x.q.data) +
+                       ((static_cast<int64_t>(ahead.sequence.begin) * p.heads + head * p.group + first) * p.dim) * 2;
+    for (int at = lane * 128; at < bytes; at += 32 * 128) {
+      asm volatile("prefetch.global.L2 [%0];\n" ::"l"(from + at));
+    }
+  };
   int block = look_up();
   const auto copy_next = [&](int stage) {
     if (to_copy > 0) {
@@ -335,6 +377,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       const int low = ahead.oldest - key, high = exists ? ahead.sequence.length - key : 0;
       const char *keys = static_cast<const char*>(x.k.data) + at, *values = static_cast<const char*>(x.v.data) + at;
       const uint32_t to = ring + static_cast<uint32_t>(stage * S::kStageBytes);
+      if (ahead.unit == 0) prefetch_queries();
       constexpr int kRowsAtOnce = 32 / S::kPieces;
 #pragma unroll
       for (int n = 0; n < kUnitKeys / kRowsAtOnce; ++n) {
@@ -429,29 +472,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
           if (!columns.exists(r)) continue;
           if (whole) {
             const int64_t row = columns.row(p, r);
-            const float inverse = v_scale / total[j][e];
-#pragma unroll
-            for (int n = 0; n < kDim / 16; ++n) {
-#pragma unroll
-              for (int half = 0; half < 2; ++half) {
-                const int d = columns.element(n, half);
-                if (d < p.dim) {
-                  static_cast<bf16*>(x.out.data)[row * p.dim + d] =
-                      from_float<bf16>(columns.sums[n][j][2 * half + e] * inverse);
-                }
-              }
-            }
+            columns.store_column(p, j, e, v_scale / total[j][e], static_cast<bf16*>(x.out.data) + row * p.dim);
           } else {
             const int64_t at = (piece + head_lane) * cut.rows + r;
             if (lane / 4 == 0) pieces.parts[at] = part_of(j, e);
-#pragma unroll
-            for (int n = 0; n < kDim / 16; ++n) {
-#pragma unroll
-              for (int half = 0; half < 2; ++half) {
-                const int d = columns.element(n, half);
-                if (d < p.dim) pieces.sums[at * p.dim + d] = columns.sums[n][j][2 * half + e];
-              }
-            }
+            columns.store_column(p, j, e, 1.0f, pieces.sums + at * p.dim);
           }
         }
       }
