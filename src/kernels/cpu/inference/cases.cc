@@ -220,12 +220,14 @@ std::vector<Case> inference_cases() {
   struct Family {
     const char* name;
     int64_t heads, kv_heads, dim, block_size, window;
+    double alibi = 0;
   };
-  const Family families[] = {{"mha_128", 4, 4, 128, 16, 0},      {"gqa4_128", 16, 4, 128, 32, 0},
-                             {"gqa8_64", 16, 2, 64, 64, 0},      {"gqa16_128", 16, 1, 128, 16, 0},
-                             {"mqa71_64", 71, 1, 64, 16, 0},     {"mha_256", 4, 4, 256, 16, 0},
-                             {"gqa2_256", 4, 2, 256, 128, 0},    {"mha_96", 8, 8, 96, 16, 0},
-                             {"gqa4_window", 8, 2, 128, 16, 40}, {"mha_256_window", 4, 4, 256, 32, 33}};
+  const Family families[] = {{"mha_128", 4, 4, 128, 16, 0},        {"gqa4_128", 16, 4, 128, 32, 0},
+                             {"gqa8_64", 16, 2, 64, 64, 0},        {"gqa16_128", 16, 1, 128, 16, 0},
+                             {"mqa71_64", 71, 1, 64, 16, 0},       {"mha_256", 4, 4, 256, 16, 0},
+                             {"gqa2_256", 4, 2, 256, 128, 0},      {"mha_96", 8, 8, 96, 16, 0},
+                             {"gqa4_window", 8, 2, 128, 16, 40},   {"mha_256_window", 4, 4, 256, 32, 33},
+                             {"mha_64_alibi", 8, 8, 64, 16, 0, 8}, {"gqa3_128_alibi", 6, 2, 128, 16, 50, 4}};
   for (const Family& f : families) {
     for (DType cache : {DType::kBF16, DType::kE4M3, DType::kE5M2}) {
       if (cache == DType::kE5M2 && f.dim != 128 && f.dim != 256) continue;
@@ -241,7 +243,24 @@ std::vector<Case> inference_cases() {
                   .window = f.window,
                   .cache = cache,
                   .scales = f.kv_heads > 1,
+                  .alibi = f.alibi,
+                  .alibi_scale = 0.5,
                   .freed = f.window > 0});
+    }
+  }
+  // Chunks of prompts over several tiles of queries and keys.
+  for (DType cache : {DType::kBF16, DType::kE4M3}) {
+    for (int64_t dim : {64, 128, 256}) {
+      add(cases, {.name = fmt::format("chunks_{}_{}", dim, dtype_name(cache)),
+                  .starts = {0, 150, 451},
+                  .lengths = {300, 301},
+                  .tokens = 451,
+                  .heads = 2,
+                  .kv_heads = 1,
+                  .dim = dim,
+                  .block_size = 16,
+                  .blocks_per_sequence = 19,
+                  .cache = cache});
     }
   }
   // Many short sequences and one long one.
