@@ -243,9 +243,9 @@ std::vector<Case> inference_cases() {
                   .window = f.window,
                   .cache = cache,
                   .scales = f.kv_heads > 1,
+                  .freed = f.window > 0,
                   .alibi = f.alibi,
-                  .alibi_scale = 0.5,
-                  .freed = f.window > 0});
+                  .alibi_scale = 0.5});
     }
   }
   // Chunks of prompts over several tiles of queries and keys.
