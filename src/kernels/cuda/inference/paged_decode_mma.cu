@@ -94,7 +94,7 @@ Instance instance_of(const PagedProblem& p, DType cache) {
 }
 Cut cut_of(const PagedProblem& p, const Instance& instance, int head_shift) {
   // As many rows as the sequences need on average: those with more queries take several chunks.
-  const int queries = min(kDecodeQueries, (p.tokens + p.sequences - 1) / p.sequences);
+  const int sequences = max(p.sequences, 1), queries = min(kDecodeQueries, (p.tokens + sequences - 1) / sequences);
   return {.head_shift = head_shift,
           .groups = (p.kv_heads + (1 << head_shift) - 1) >> head_shift,
           .rows = min(instance.rows, p.group * queries)};
