@@ -120,8 +120,10 @@ class ProgramBuilder {
   }
 
   void add_forward_graphs(Program& program) {
-    // Products of other sizes would fall back to the compute type: other bits, and a second copy of the weights.
-    const int64_t multiple = options_.recipe.scaling == Scaling::kNone ? 1 : options_.target.fp8_alignment;
+    // Products with scales in blocks are fast for whole fours of tokens only, where there are alignments at all; other
+    // products take any number.
+    const bool blocks = options_.recipe.scaling == Scaling::kBlock;
+    const int64_t multiple = blocks ? std::min<int64_t>(options_.target.fp8_alignment, 4) : 1;
     for (int64_t n : bucket_sizes(1, out_.limits.sequences, multiple))
       add_forward(program, out_.decode, fmt::format("decode.{}", n), n, n);
     for (int64_t tokens : bucket_sizes(std::min(kSmallestMixed, out_.limits.tokens), out_.limits.tokens, multiple))

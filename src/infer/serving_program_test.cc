@@ -62,7 +62,7 @@ TEST(ServingProgram, SaysWhatIsMissingAndWhatWouldFit) {
   }
 }
 
-// On a device whose FP8 products want whole sixteens, no bucket falls back to the compute type.
+// Also where FP8 products of training want whole sixteens: no bucket falls back to the compute type.
 TEST(ServingProgram, EveryBucketOfAnFp8RecipeComputesInFp8) {
   ServingOptions fp8 = options(1 << 22);
   fp8.recipe = parse_recipe("fp8-current");
