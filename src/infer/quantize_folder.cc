@@ -59,6 +59,23 @@ float amax_of(const CalibratedAmax& amax, const std::string& name) {
   return found->second;
 }
 
+// Whether the rows of q and k must change places: llama2.c files rotate neighbours (2i, 2i + 1), Llama folders halves
+// (i, i + d/2).
+bool pairs_differ(const ModelConfig& config, const std::string& param) {
+  return config.architecture == "llama" && config.rope.interleaved &&
+         (param.ends_with("attn.q.weight") || param.ends_with("attn.k.weight"));
+}
+
+std::vector<float> in_halves(const std::vector<float>& from, int64_t rows, int64_t cols, int64_t head) {
+  std::vector<float> to(from.size());
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t at = r % head, source = r - at + (at < head / 2 ? 2 * at : 2 * (at - head / 2) + 1);
+    std::copy_n(from.begin() + static_cast<ptrdiff_t>(source * cols), cols,
+                to.begin() + static_cast<ptrdiff_t>(r * cols));
+  }
+  return to;
+}
+
 class FolderMaker {
  public:
   FolderMaker(const WeightSource& source, const QuantizeFolderOptions& options)
@@ -127,7 +144,9 @@ class FolderMaker {
   std::vector<float> values(const Plan& plan) const {
     std::vector<float> all;
     for (size_t i = 0; i < plan.params.size(); ++i) {
-      const std::vector<float> part = source_.read(plan.tensor.params[i], plan.params[i]);
+      std::vector<float> part = source_.read(plan.tensor.params[i], plan.params[i]);
+      if (pairs_differ(source_.config(), plan.tensor.params[i]))
+        part = in_halves(part, plan.params[i][0], plan.params[i][1], source_.config().head_size());
       all.insert(all.end(), part.begin(), part.end());
     }
     return all;
