@@ -125,10 +125,12 @@ FusionPattern fan(const char* kind, const char* members, std::optional<Link> roo
           }};
 }
 
-// A product that only its bias reads; one that already starts from an addend stays as it is.
+// A product that only its bias reads; one that already starts from an addend stays as it is, and so does an output
+// head, whose table and bias get padded rows (pack).
 Match matmul_bias(const UseGraph& uses, NodeId first) {
   const Node& node = uses.node(first);
   if (node.op != Op::kMatmul && node.op != Op::kScaledMatmul) return {};
+  if (node.attrs.get_or<std::string>("kind", "") == "head") return {};
   const size_t addend = node.op == Op::kMatmul ? 2 : 4;
   const bool starts_from = node.inputs.size() > addend && node.inputs[addend].exists();
   if (starts_from || uses.users({first, 0}).size() != 1 || uses.is_output({first, 0})) return {};

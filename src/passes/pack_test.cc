@@ -39,7 +39,7 @@ void load(Executor& to, Executor& from) {
 }
 
 TEST(Pack, PaddedVocabularyTrainsBitForBit) {
-  for (const char* architecture : {"gpt2", "llama"}) {
+  for (const char* architecture : {"gpt2", "llama", "gptj"}) {  // gptj: a head with a bias
     for (const char* recipe : {"fp32", "fp8-current"}) {
       Program plain = precise_training(architecture, recipe), padded = plain;
       ASSERT_TRUE(pad_vocab(padded, 64));
@@ -74,6 +74,15 @@ TEST(Pack, LogitsKeepTheirLogicalColumns) {
   const Graph& padded = program.graph("forward");
   EXPECT_EQ(padded.shape(padded.output("logits")), (Shape{tiny::kTokens, tiny::kVocab}));
   EXPECT_EQ(program.find_state("head.weight")->type.shape[0], 64);
+}
+
+// Heads with a bias are padded on a target that fuses products with their biases, in every graph alike.
+TEST(Pack, FusionLeavesHeadsToPadding) {
+  for (const char* recipe : {"fp32", "bf16", "fp8-current"}) {
+    Plan plan = compile(tiny::training_program("gptj"), {.target = h200_target(), .recipe = parse_recipe(recipe)});
+    EXPECT_EQ(plan.program.find_state("head.weight")->type.shape[0], h200_target().vocab_multiple) << recipe;
+    EXPECT_EQ(plan.program.find_state("head.bias")->type.shape[0], h200_target().vocab_multiple) << recipe;
+  }
 }
 
 TEST(Pack, AlignedVocabularyIsLeftAlone) {
