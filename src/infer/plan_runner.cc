@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "infer/random_weights.h"
 #include "passes/kv_cache.h"
 
 namespace octet {
@@ -204,7 +205,7 @@ std::unique_ptr<PlanRunner> make_runner(const WeightSource& weights, const Servi
 std::unique_ptr<PlanRunner> make_random_runner(const ModelConfig& model, const ServingOptions& options,
                                                const CudaOptions& cuda, uint64_t seed) {
   auto runner = build(model, options, cuda);
-  initialize_weights(runner->executor(), seed);
+  fill_random_weights(runner->executor(), seed);
   warm(*runner, options);
   return runner;
 }

@@ -12,7 +12,7 @@ namespace octet {
 
 class PlanRunner final : public Runner {
  public:
-  // Weights are not there yet: load_weights(), initialize_weights() or write_state() on executor(), then warm_up().
+  // Weights are not there yet: load_weights(), fill_random_weights() or write_state() on executor(), then warm_up().
   PlanRunner(ServingProgram program, const CudaOptions& options = {});
 
   Executor& executor() { return *executor_; }
@@ -51,7 +51,7 @@ class PlanRunner final : public Runner {
 // A runner with the source's weights.
 std::unique_ptr<PlanRunner> make_runner(const WeightSource& weights, const ServingOptions& options,
                                         const CudaOptions& cuda = {});
-// A runner with fresh weights: for benchmarks and tests.
+// A runner with random weights (infer/random_weights.h): for benchmarks and tests.
 std::unique_ptr<PlanRunner> make_random_runner(const ModelConfig& model, const ServingOptions& options,
                                                const CudaOptions& cuda = {}, uint64_t seed = 1337);
 

@@ -5,10 +5,10 @@
 #include <map>
 
 #include "base/error.h"
-#include "base/rng.h"
 #include "bench/commands.h"
 #include "bench/measure.h"
 #include "infer/plan_runner.h"
+#include "infer/random_weights.h"
 #include "ir/facts.h"
 
 namespace octet {
@@ -25,37 +25,6 @@ struct Options {
   double bytes_per_second = 0;
   bool profile = false, plan_only = false, no_warm_up = false;
 };
-
-// Values as fresh weights have them, from one pool: making billions of different ones would take longer than the rest.
-void write_random_weights(Executor& executor) {
-  constexpr int64_t kPool = int64_t{1} << 22;
-  Philox rng(1337, 0);
-  std::vector<float> normal(kPool);
-  for (float& value : normal) value = static_cast<float>(0.02 * rng.normal());
-  std::map<DType, std::vector<std::byte>> pools;
-  for (const StateEntry& entry : executor.program().states()) {
-    if (entry.kind != StateKind::kParam && entry.kind != StateKind::kQuantized) continue;
-    const DType dtype = entry.type.dtype;
-    const int64_t count = entry.type.shape.elements(), width = dtype_bytes(dtype);
-    if (entry.type.shape.rank() == 1) {  // norms, scales
-      const bool factor = entry.name.ends_with("weight") || entry.name.ends_with("scale_inv");
-      std::vector<std::byte> ones(static_cast<size_t>(count * width));
-      for (int64_t i = 0; i < count; ++i) store_element(dtype, ones.data(), i, factor ? 1 : 0);
-      executor.write_state(entry.name, ones);
-      continue;
-    }
-    std::vector<std::byte>& pool = pools[dtype];
-    if (pool.empty()) {
-      pool.resize(static_cast<size_t>(kPool * width));
-      convert(DType::kF32, normal.data(), dtype, pool.data(), kPool);
-    }
-    for (int64_t at = 0; at < count; at += kPool) {
-      const auto part = static_cast<size_t>(std::min(kPool, count - at) * width);
-      executor.write_state_part(entry.name, at * width, std::span<const std::byte>(pool).first(part));
-    }
-  }
-  if (executor.program().find_graph("prepare") != nullptr) executor.run("prepare");
-}
 
 // Seconds this graph cannot go below at `context` keys a sequence: every product the slower of its FLOPs and its
 // bytes, and the keys and values read once.
@@ -117,7 +86,7 @@ class StepBench {
     runner_ = std::make_unique<PlanRunner>(std::move(program));
     const double bind = seconds_since(begin);
     begin = Clock::now();
-    write_random_weights(runner_->executor());
+    fill_random_weights(runner_->executor(), 1337);
     const double load = seconds_since(begin);
     begin = Clock::now();
     if (target.device == Device::kCuda && !options.no_warm_up) runner_->warm_up();
