@@ -32,6 +32,10 @@ std::string canonical_tensor_name(const ModelConfig& config, const std::string& 
 // Throws kUnsupported naming model_type, or the field whose value Octet cannot run (an activation, a rope type).
 ModelConfig parse_hugging_face_config(const std::string& json_text, const std::string& where);
 
+// What transformers' eager attention computes for this model, where that is not what the model was trained as: it adds
+// Falcon's linear biases twice, once more inside the causal mask. Expected outputs are often written that way.
+ModelConfig eager_reference(const ModelConfig& config);
+
 // Token ids config.json names; -1 where it does not.
 struct SpecialTokens {
   int64_t bos = -1, eos = -1, pad = -1;

@@ -38,6 +38,12 @@ ModelConfig parse_hugging_face_config(const std::string& json_text, const std::s
   return config;
 }
 
+ModelConfig eager_reference(const ModelConfig& config) {
+  ModelConfig reference = config;
+  if (config.architecture == "falcon" && config.positions == Positions::kAlibi) reference.alibi_scale *= 2;
+  return reference;
+}
+
 SpecialTokens parse_special_tokens(const std::string& json_text) {
   Json json = parse(json_text, "config.json");
   auto id = [&](const char* key) -> int64_t {

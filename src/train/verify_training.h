@@ -17,11 +17,13 @@ struct TrainingReport {
   bool has_gradients = false;
   double max_gradient_error = 0;  // largest over tensors of |ours - theirs| / |theirs| (2-norms)
   std::string worst_gradient;
+  bool eager_reference = false;  // as in VerifyReport (infer/verify.h)
   bool passed(double tolerance) const {
     return max_loss_error <= tolerance && max_grad_norm_error <= tolerance && max_gradient_error <= tolerance;
   }
 };
 
+// `interpret`: by the interpreter instead of the Target's executor.
 TrainingReport verify_training(const std::string& folder, const CompileOptions& options, bool interpret = false);
 
 }  // namespace octet

@@ -15,18 +15,7 @@ namespace {
 
 class Goldens : public testing::TestWithParam<const char*> {};
 
-// The folder of a golden; empty when the data are not there. Falcon-RW's is a copy: its expected values come from a
-// transformers version whose eager attention adds the linear biases twice, once more inside the causal mask.
-std::string golden_folder(const std::string& name, const TempFolder& copy) {
-  std::string folder = test_data_path("hf_goldens/" + name);
-  if (folder.empty() || name != "falcon_rw_alibi") return folder;
-  for (const char* file : {"/model.safetensors", "/expected.safetensors", "/expected_training.json"})
-    write_file(copy.path() + file, read_file(folder + file));
-  std::string config = read_file(folder + "/config.json");
-  config.resize(config.rfind('}'));
-  write_file(copy.path() + "/config.json", config + ", \"alibi_scale\": 0.5}");  // 2 / sqrt(head dim of 16)
-  return copy.path();
-}
+std::string golden_folder(const std::string& name) { return test_data_path("hf_goldens/" + name); }
 
 // One of OPT's ReLUs has the exact input -1.1e-7 for one token, below float32's rounding of the sums before it: which
 // side of the kink the gradient is taken on depends on the order of those sums. The interpreter sums in double.
@@ -40,8 +29,7 @@ Target padding_target() {
 }
 
 TEST_P(Goldens, LogitsAndGreedyTokens) {
-  TempFolder patched;
-  std::string folder = golden_folder(GetParam(), patched);
+  std::string folder = golden_folder(GetParam());
   if (folder.empty()) GTEST_SKIP() << missing_test_data(GetParam());
   VerifyReport report = verify_inference(folder, parse_recipe("fp32"), cpu_target());
   EXPECT_LE(report.max_logit_error, 2e-4);  // float32 sums in another order
@@ -50,8 +38,7 @@ TEST_P(Goldens, LogitsAndGreedyTokens) {
 }
 
 TEST_P(Goldens, TenTrainingStepsAndFirstGradients) {
-  TempFolder patched;
-  std::string folder = golden_folder(GetParam(), patched);
+  std::string folder = golden_folder(GetParam());
   if (folder.empty()) GTEST_SKIP() << missing_test_data(GetParam());
   TrainingReport report =
       verify_training(folder, {.target = cpu_target(), .recipe = parse_recipe("fp32")}, needs_exact_sums(GetParam()));
@@ -63,8 +50,7 @@ TEST_P(Goldens, TenTrainingStepsAndFirstGradients) {
 }
 
 TEST_P(Goldens, PaddedVocabularyChangesNothing) {
-  TempFolder patched;
-  std::string folder = golden_folder(GetParam(), patched);
+  std::string folder = golden_folder(GetParam());
   if (folder.empty()) GTEST_SKIP() << missing_test_data(GetParam());
   VerifyReport report = verify_inference(folder, parse_recipe("fp32"), padding_target());
   EXPECT_TRUE(report.passed(2e-4)) << report.max_logit_error << ", " << report.greedy_equal << " equal";
@@ -105,8 +91,7 @@ TEST(Goldens, Stories260KReproducesItsGreedyText) {
 }
 
 TEST_P(Goldens, SavedFoldersLoadBackEqual) {
-  TempFolder patched;
-  std::string folder = golden_folder(GetParam(), patched);
+  std::string folder = golden_folder(GetParam());
   if (folder.empty()) GTEST_SKIP() << missing_test_data(GetParam());
   auto weights = open_weights(folder);
   Decoder decoder(weights->config(), {.recipe = parse_recipe("fp32"), .target = padding_target()});
