@@ -87,6 +87,7 @@ void add_shared(CLI::App& command, Options& o) {
   command.add_option("model", o.model, "model folder, run or checkpoint; with --random-weights a named model")
       ->required();
   command.add_flag("--random-weights", o.engine.random_weights, "do not read weights: for speed alone");
+  command.add_option("--tokenizer", o.engine.tokenizer, "tokenizer file or folder (default: the model's own)");
   add_device_option(command, o.engine.device);
   command.add_option("--recipe", o.engine.recipe, "fp32, bf16, fp8-current, ... (default: as the folder says)");
   command.add_option("--kv-cache", o.engine.kv_cache, "f32, bf16 or e4m3 (default: as the folder says)");
