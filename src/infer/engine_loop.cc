@@ -38,8 +38,6 @@ SchedulerOptions scheduler_options(const RunnerLimits& limits, const EngineOptio
           .max_queue = std::numeric_limits<int64_t>::max()};  // the mailbox counts
 }
 
-uint64_t salt_of(const std::string& text) { return text.empty() ? 0 : std::hash<std::string>{}(text) | 1; }
-
 }  // namespace
 
 Engine::~Engine() = default;
@@ -116,6 +114,12 @@ bool EngineLoop::intake() {
   for (std::unique_ptr<Request>& request : incoming_) admit(std::move(request));
   for (int64_t ticket : cancelled_) cancel(ticket);
   return go_on;
+}
+
+// A number of its own for every text seen, not a hash of it: tenants whose hashes collide would share cached content.
+uint64_t EngineLoop::salt_of(const std::string& text) {
+  if (text.empty()) return 0;
+  return salts_.try_emplace(text, salts_.size() + 1).first->second;
 }
 
 void EngineLoop::admit(std::unique_ptr<Request> request) {
