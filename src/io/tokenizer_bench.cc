@@ -15,17 +15,20 @@ std::string english() {
   return path.empty() ? "" : read_file(path);
 }
 
-void encode_gpt2(benchmark::State& state) {
-  const std::string path = test_data_path("tokenizers/gpt2-bpe"), text = english();
-  if (path.empty() || text.empty()) return state.SkipWithError("test material is absent");
-  const auto tokenizer = load_tokenizer(path);
+void encode(benchmark::State& state, const Tokenizer& tokenizer, const std::string& text) {
   std::vector<int32_t> ids;
   for (auto _ : state) {
     ids.clear();
-    tokenizer->encode_to(text, {}, ids);
+    tokenizer.encode_to(text, {}, ids);
     benchmark::DoNotOptimize(ids.data());
   }
   state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(text.size()));
+}
+
+void encode_gpt2(benchmark::State& state) {
+  const std::string path = test_data_path("tokenizers/gpt2-bpe"), text = english();
+  if (path.empty() || text.empty()) return state.SkipWithError("test material is absent");
+  encode(state, *load_tokenizer(path), text);
 }
 BENCHMARK(encode_gpt2)->Unit(benchmark::kMillisecond);
 
@@ -33,14 +36,7 @@ BENCHMARK(encode_gpt2)->Unit(benchmark::kMillisecond);
 void encode_kind(benchmark::State& state, const char* kind) {
   const std::string text = english();
   if (text.empty()) return state.SkipWithError("test material is absent");
-  const auto tokenizer = load_tokenizer(std::string(OCTET_SOURCE_DIR "/src/io/testdata/tokenizers/") + kind);
-  std::vector<int32_t> ids;
-  for (auto _ : state) {
-    ids.clear();
-    tokenizer->encode_to(text, {}, ids);
-    benchmark::DoNotOptimize(ids.data());
-  }
-  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(text.size()));
+  encode(state, *load_tokenizer(std::string(OCTET_SOURCE_DIR "/src/io/testdata/tokenizers/") + kind), text);
 }
 BENCHMARK_CAPTURE(encode_kind, qwen2, "qwen2")->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(encode_kind, falcon, "falcon")->Unit(benchmark::kMillisecond);

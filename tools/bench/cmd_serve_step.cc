@@ -2,11 +2,11 @@
 // FLOPs allow; and the time of a forward over a prompt. Random weights, random tokens; the loop is the engine's.
 #include <algorithm>
 #include <chrono>
-#include <map>
 
 #include "base/error.h"
 #include "bench/commands.h"
 #include "bench/measure.h"
+#include "bench/step_report.h"
 #include "infer/plan_runner.h"
 #include "infer/random_weights.h"
 #include "ir/facts.h"
@@ -221,25 +221,16 @@ class StepBench {
     Executor& executor = runner_->executor();
     executor.set_profiling(true);
     loop(step, sampling, kSteps - 1);
-    std::map<std::pair<std::string, std::string>, NodeTime> kernels;
-    double all = 0;
-    for (const NodeTime& time : executor.profile()) {
-      if (std::find(graphs.begin(), graphs.end(), time.graph) == graphs.end() || time.name == "(overhead)") continue;
-      NodeTime& sum = kernels[{time.op, time.kernel}];
-      sum.op = time.op;
-      sum.kernel = time.kernel;
-      sum.calls += time.calls;
-      sum.seconds += time.seconds;
-      sum.flops += time.flops;
-      sum.bytes += time.bytes;
-      all += time.seconds;
-    }
+    std::vector<NodeTime> profile = executor.profile();
     executor.set_profiling(false);
-    std::vector<NodeTime> list;
-    for (auto& [key, sum] : kernels) list.push_back(sum);
-    std::sort(list.begin(), list.end(), [](const NodeTime& a, const NodeTime& b) { return a.seconds > b.seconds; });
+    std::erase_if(profile, [&](const NodeTime& time) {
+      return std::find(graphs.begin(), graphs.end(), time.graph) == graphs.end();
+    });
+    const std::vector<KernelSum> list = by_kernel(profile);
+    double all = 0;
+    for (const KernelSum& sum : list) all += sum.seconds;
     for (size_t i = 0; i < std::min(list.size(), static_cast<size_t>(options_.top)); ++i) {
-      const NodeTime& time = list[i];
+      const KernelSum& time = list[i];
       fmt::print("    {:<18} {:<34} {:>5} calls {:>9.1f} us {:>5.1f} % {:>8.1f} TFLOP/s {:>8.1f} GB/s\n", time.op,
                  time.kernel, time.calls / kSteps, time.seconds / kSteps * 1e6, 100 * time.seconds / all,
                  time.flops / time.seconds * 1e-12, time.bytes / time.seconds * 1e-9);

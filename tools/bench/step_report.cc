@@ -13,11 +13,7 @@ namespace {
 
 constexpr const char* kOverhead = "(overhead)";
 
-struct KernelSum {
-  std::string op, kernel;
-  int64_t calls = 0;
-  double seconds = 0, flops = 0, bytes = 0;
-};
+}  // namespace
 
 std::vector<KernelSum> by_kernel(const std::vector<NodeTime>& profile) {
   std::map<std::pair<std::string, std::string>, KernelSum> sums;
@@ -36,6 +32,8 @@ std::vector<KernelSum> by_kernel(const std::vector<NodeTime>& profile) {
   std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
   return list;
 }
+
+namespace {
 
 struct Overhead {
   double kernels = 0, outside = 0;

@@ -16,6 +16,15 @@ namespace octet {
 // FLOPs of one run of graph "train" (one micro-batch) in the convention above.
 double model_flops(const Graph& train);
 
+// Calls of one kernel for one op, summed; `flops` and `bytes` of all of them.
+struct KernelSum {
+  std::string op, kernel;
+  int64_t calls = 0;
+  double seconds = 0, flops = 0, bytes = 0;
+};
+// The slowest first; what executors spend outside kernels left out.
+std::vector<KernelSum> by_kernel(const std::vector<NodeTime>& profile);
+
 struct StepReport {
   std::string model, recipe, recompute, cpu;
   int threads = 0;
