@@ -49,6 +49,8 @@ void PlanRunner::check_step(const StepInput& input) const {
   check(whole && input.segments.front() == 0 && input.segments.back() <= tokens, ErrorCode::kInternal,
         "runner: a step of {} tokens and {} sequences has {} positions, {} from, {} segments and {} cache groups",
         tokens, sequences, input.positions.size(), input.from.size(), input.segments.size(), input.groups.size());
+  check(!input.decode_only || tokens == sequences, ErrorCode::kInternal,
+        "runner: a step of decoding has {} tokens of {} sequences", tokens, sequences);
   check(static_cast<int64_t>(input.logit_rows.size()) <= limits_.rows, ErrorCode::kInternal,
         "runner: {} rows to sample, at most {}", input.logit_rows.size(), limits_.rows);
   for (size_t g = 0; g < input.groups.size(); ++g) {

@@ -63,6 +63,7 @@ void rewrite_attention(Rewriter& rewriter, NodeId id, const CacheInputs& inputs,
                  {"scale", node.attrs.get<double>("scale")},
                  {"window", window},
                  {"block_size", o.block_size}};
+  if (o.most_queries > 0) attrs.set("most_queries", o.most_queries);
   for (const char* bias : {"alibi", "alibi_scale"})
     if (node.attrs.has(bias)) attrs.set(bias, node.attrs.get<double>(bias));
   std::vector<Value> operands = {

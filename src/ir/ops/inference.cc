@@ -45,6 +45,8 @@ Types paged_attention_type(const Graph& graph, const Node& node) {
   for (size_t i = 6; i <= 7; ++i) {
     if (has_input(node, i)) require_type(graph, node, i, f32({1}));
   }
+  require(node.attrs.get_or<int64_t>("most_queries", 0) >= 0, node, "most_queries is {} (want 0, any number, or more)",
+          node.attrs.get_or<int64_t>("most_queries", 0));
   return {input_type(graph, node, 0)};
 }
 
@@ -113,8 +115,7 @@ const OpFacts paged_attention = {
     .meaning =
         "attention of queries segments[s]..segments[s+1] over the kv_lengths[s] tokens of block_table[s]; query i of "
         "n stands at position kv_lengths[s] - n + i; keys and values are multiplied by k_scale_inv and v_scale_inv, "
-        "where they are given; attrs heads, kv_heads, head_dim, scale, window, block_size, and alibi, alibi_scale as "
-        "of "
-        "attention"};
+        "where they are given; attrs heads, kv_heads, head_dim, scale, window, block_size, alibi and "
+        "alibi_scale as of attention, most_queries (of a sequence: a promise kernels rely on; 0 = any number)"};
 
 }  // namespace octet::facts

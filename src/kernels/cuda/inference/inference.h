@@ -21,6 +21,7 @@ struct PagedProblem {
   int tokens = 0, sequences = 0, heads = 0, kv_heads = 0, dim = 0;
   int window = 0, block_size = 0, blocks = 0, slots = 0;  // blocks: of the table, a sequence; slots: of the cache
   int group = 1;                                          // heads / kv_heads
+  int most_queries = 0;                                   // of a sequence; 0: any number
   float scale = 1;
   double alibi = 0, alibi_scale = 1;  // as base/alibi.h; 0: none
 };
@@ -36,6 +37,9 @@ struct PagedOperands {
 // keys, cut over the context); longer ones are prefilled (tiles of 64 queries).
 inline constexpr int kDecodeQueries = 4;
 inline constexpr int kLargestPagedDim = 256;
+inline bool may_prefill(const PagedProblem& p) {
+  return p.tokens > kDecodeQueries && (p.most_queries == 0 || p.most_queries > kDecodeQueries);
+}
 
 // How many pieces decode cuts the context into, and its scratch: sums, maxima and denominators of every piece.
 int decode_splits(const PagedProblem& problem, int sm_count);
@@ -56,6 +60,8 @@ DecodePlan plan_paged_decode_mma(const PagedProblem& problem, DType cache, int s
 // Also clears the rows of out beyond the last sequence.
 void launch_paged_decode_mma(const PagedProblem& problem, const PagedOperands& operands, const DecodePlan& plan,
                              void* scratch, cudaStream_t stream);
-void launch_paged_prefill_wgmma(const PagedProblem& problem, const PagedOperands& operands, cudaStream_t stream);
+int64_t prefill_scratch_bytes(const PagedProblem& problem);
+void launch_paged_prefill_wgmma(const PagedProblem& problem, const PagedOperands& operands, void* scratch, int sm_count,
+                                cudaStream_t stream);
 
 }  // namespace octet::cuda

@@ -36,15 +36,14 @@ struct PagedSequence {
   }
 };
 
-// Block b of the grid takes tile b of the tiles of kQueries of all prefilled sequences, one after the other. A warp
+// Block b of the grid takes tile b of the tiles of kOwn queries of all prefilled sequences, one after the other. A warp
 // looks for it.
-template <int kQueries = kOwn>
 __device__ __forceinline__ bool find_tile(const PagedProblem& p, const PagedOperands& x, int block, int& sequence,
                                           int& first_query) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int base = 0; base < p.sequences; base += 32) {
     const int s = base + lane, queries = s < p.sequences ? x.segments[s + 1] - x.segments[s] : 0;
-    const int tiles = queries > kDecodeQueries ? (queries + kQueries - 1) / kQueries : 0;
+    const int tiles = queries > kDecodeQueries ? (queries + kOwn - 1) / kOwn : 0;
     int until = tiles;  // tiles up to and with this lane's sequence
 #pragma unroll
     for (int lanes = 1; lanes < 32; lanes <<= 1) {
@@ -57,7 +56,7 @@ __device__ __forceinline__ bool find_tile(const PagedProblem& p, const PagedOper
       const int tile = block - __shfl_sync(kWholeWarp, until - tiles, owner);
       sequence = base + owner;
       // The last queries see most keys: they start first.
-      first_query = (__shfl_sync(kWholeWarp, tiles, owner) - 1 - tile) * kQueries;
+      first_query = (__shfl_sync(kWholeWarp, tiles, owner) - 1 - tile) * kOwn;
       return true;
     }
     block -= __shfl_sync(kWholeWarp, until, 31);
@@ -101,9 +100,9 @@ struct PagedTile {
   }
 };
 
-// Tiles of `queries` there can be.
-inline unsigned prefill_tiles(const PagedProblem& p, int queries) {
-  return static_cast<unsigned>((p.tokens + queries - 1) / queries + min(p.sequences, p.tokens / (kDecodeQueries + 1)));
+// Tiles of kOwn queries there can be.
+inline unsigned prefill_tiles(const PagedProblem& p) {
+  return static_cast<unsigned>((p.tokens + kOwn - 1) / kOwn + min(p.sequences, p.tokens / (kDecodeQueries + 1)));
 }
 
 }  // namespace octet::cuda

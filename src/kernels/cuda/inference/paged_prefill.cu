@@ -48,7 +48,7 @@ void launch_paged_prefill(const PagedProblem& p, const PagedOperands& x, cudaStr
     constexpr size_t kBytes = ForwardTiles<kDim>::kFloats * sizeof(float);
     allow_shared(paged_prefill_kernel<kDim>, kBytes);
     paged_prefill_kernel<kDim>
-        <<<dim3(prefill_tiles(p, kOwn), static_cast<unsigned>(p.heads)), kTileThreads, kBytes, stream>>>(p, x);
+        <<<dim3(prefill_tiles(p), static_cast<unsigned>(p.heads)), kTileThreads, kBytes, stream>>>(p, x);
   });
 }
 

@@ -2,8 +2,9 @@
 
 namespace octet::cuda {
 
-void prefill::launch_e4m3(const PagedProblem& p, const PagedOperands& x, cudaStream_t stream) {
-  launch_dim<e4m3>(p, x, stream);
+void prefill::launch_e4m3(const PagedProblem& p, const PagedOperands& x, PrefillWork* list, int sm_count,
+                          cudaStream_t stream) {
+  launch_dim<e4m3>(p, x, list, sm_count, stream);
 }
 
 }  // namespace octet::cuda

@@ -1,17 +1,19 @@
 // Prefill over the paged cache on Hopper's tensor cores: queries of bf16, a cache of bf16 or FP8 codes (exact in f16).
 //
-// A block takes 128 queries of one head: two warp groups multiply, 64 queries each, and a third copies tiles of keys
-// and values through the block table into two stages of each. While a group waits for the scores of one tile, the
-// values of the tile before are multiplied; the other group's softmax runs beside both.
+// An item of work is 128 queries of one head: two warp groups multiply, 64 queries each, and a third copies tiles of
+// keys and values through the block table into two stages of each. While a group waits for the scores of one tile, the
+// values of the tile before are multiplied; the other group's softmax runs beside both. Blocks fill the device once and
+// take items until there are no more: how many there are is known on the device only (paged_prefill_work.h).
 #pragma once
 
 #include "kernels/cuda/inference/halves.cuh"
 #include "kernels/cuda/inference/paged.cuh"
+#include "kernels/cuda/inference/paged_prefill_work.h"
 #include "kernels/cuda/inference/wgmma.cuh"
 
 namespace octet::cuda::prefill {
 
-inline constexpr int kQueries = 128, kGroups = 2, kGroupThreads = 128, kThreads = (kGroups + 1) * kGroupThreads;
+inline constexpr int kGroups = 2, kGroupThreads = 128, kThreads = (kGroups + 1) * kGroupThreads;
 inline constexpr int kStages = 2;
 
 template <int kDim>
@@ -29,6 +31,9 @@ struct Barrier {
   __device__ __forceinline__ uint32_t address() const { return mma::shared_address(&state); }
   __device__ __forceinline__ void init(int count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(count) : "memory");
+  }
+  __device__ __forceinline__ void end() {
+    asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(address()) : "memory");
   }
   __device__ __forceinline__ void arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory");
@@ -51,11 +56,37 @@ struct Barrier {
 };
 struct Barriers {
   Barrier full_keys[kStages], full_values[kStages], empty_keys[kStages], empty_values[kStages];
+
+  __device__ void init() {
+#pragma unroll
+    for (int stage = 0; stage < kStages; ++stage) {
+      full_keys[stage].init(kGroupThreads), full_values[stage].init(kGroupThreads);
+      empty_keys[stage].init(4 * kGroups), empty_values[stage].init(4 * kGroups);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+  }
+  __device__ void end() {
+#pragma unroll
+    for (int stage = 0; stage < kStages; ++stage) {
+      full_keys[stage].end(), full_values[stage].end();
+      empty_keys[stage].end(), empty_values[stage].end();
+    }
+  }
 };
 
 struct Work {
   PagedSequence sequence;
-  int first_query, head, kv_head, oldest, newest, first_tile, tiles;  // keys [oldest, newest) in tiles of kKeys
+  int first_query, head, kv_head, oldest, newest, first_tile, tiles;  // keys [oldest, newest) in tiles of `keys`
+
+  __device__ Work(const PagedProblem& p, const PagedOperands& x, const QueryTile& tile, int of_head, int keys)
+      : sequence{tile.begin, tile.queries, tile.length, x.table + static_cast<int64_t>(tile.sequence) * p.blocks},
+        first_query(tile.first_query),
+        head(of_head),
+        kv_head(of_head / p.group),
+        oldest(sequence.first_key(p, first_query)),
+        newest(sequence.position(min(first_query + kTileQueries, sequence.queries) - 1) + 1),
+        first_tile(oldest / keys),
+        tiles((newest + keys - 1) / keys - first_tile) {}
 };
 
 // The copying warp group. Warp w of it looks up the slots of its share of a tile's rows, a tile ahead.
@@ -305,62 +336,62 @@ __device__ __forceinline__ void attend(const PagedProblem& p, const PagedOperand
 }
 
 template <typename T, int kDim>
-__global__ void __launch_bounds__(kThreads, 1) paged_prefill_wgmma_kernel(PagedProblem p, PagedOperands x) {
+__global__ void __launch_bounds__(kThreads, 1)
+    paged_prefill_wgmma_kernel(PagedProblem p, PagedOperands x, PrefillWork* list) {
   using S = Shape<kDim>;
   extern __shared__ __align__(1024) uint8_t shared_tiles[];
   __shared__ Barriers barriers;
-  __shared__ int found[2];  // sequence and first query
-  if (threadIdx.x < 32) {
-    int sequence = -1, query = 0;
-    const bool exists = find_tile<kQueries>(p, x, static_cast<int>(blockIdx.y), sequence, query);
-    if (threadIdx.x == 0) {
-      found[0] = exists ? sequence : -1, found[1] = query;
-#pragma unroll
-      for (int stage = 0; stage < kStages; ++stage) {
-        barriers.full_keys[stage].init(kGroupThreads), barriers.full_values[stage].init(kGroupThreads);
-        barriers.empty_keys[stage].init(4 * kGroups), barriers.empty_values[stage].init(4 * kGroups);
-      }
-      asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
-    }
-  }
-  __syncthreads();
-  if (found[0] < 0) return;
-  Work work;
-  work.sequence = PagedSequence::of(p, x, found[0]);
-  work.first_query = found[1], work.head = static_cast<int>(blockIdx.x), work.kv_head = work.head / p.group;
-  work.oldest = work.sequence.first_key(p, work.first_query);
-  work.newest = work.sequence.position(min(work.first_query + kQueries, work.sequence.queries) - 1) + 1;
-  work.first_tile = work.oldest / S::kKeys;
-  work.tiles = (work.newest + S::kKeys - 1) / S::kKeys - work.first_tile;
+  __shared__ QueryTile tile;
+  __shared__ int head;  // negative: nothing is left
   const uint32_t queries = mma::shared_address(shared_tiles), keys = queries + kGroups * S::kGroupBytes;
   const uint32_t values = keys + kStages * S::kTileBytes;
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
+  // All threads take the same items. The first of the copying ones asks for an item while the one before is worked on.
+  const auto each_item = [&](const auto& work_on) {
+    const bool leads = threadIdx.x == kGroups * kGroupThreads;
+    int item = static_cast<int>(blockIdx.x);
+    for (;;) {
+      if (leads) {
+        const bool exists = item < list->tiles * p.heads;
+        head = exists ? item % p.heads : -1;
+        if (exists) tile = list->tile[item / p.heads];
+        barriers.init();
+        item = static_cast<int>(gridDim.x) + atomicAdd(&list->taken, 1);
+      }
+      __syncthreads();
+      if (head < 0) return;
+      work_on(Work(p, x, tile, head, S::kKeys));
+      __syncthreads();
+      if (leads) barriers.end();
+    }
+  };
   if (group == kGroups) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 88;\n");
-    copy_tiles<T, kDim>(p, x, work, keys, values, barriers);
+    each_item([&](const Work& work) { copy_tiles<T, kDim>(p, x, work, keys, values, barriers); });
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 208;\n");
-    attend<T, kDim>(p, x, work, work.first_query + 64 * group, queries + static_cast<uint32_t>(group * S::kGroupBytes),
-                    keys, values, barriers);
+    each_item([&](const Work& work) {
+      attend<T, kDim>(p, x, work, work.first_query + 64 * group,
+                      queries + static_cast<uint32_t>(group * S::kGroupBytes), keys, values, barriers);
+    });
   }
 }
 
 template <typename T, int kDim>
-void launch(const PagedProblem& p, const PagedOperands& x, cudaStream_t stream) {
+void launch(const PagedProblem& p, const PagedOperands& x, PrefillWork* list, int sm_count, cudaStream_t stream) {
   constexpr size_t kBytes = Shape<kDim>::kBytes;
   allow_shared(paged_prefill_wgmma_kernel<T, kDim>, kBytes);
-  const dim3 grid(static_cast<unsigned>(p.heads), prefill_tiles(p, kQueries));
-  paged_prefill_wgmma_kernel<T, kDim><<<grid, kThreads, kBytes, stream>>>(p, x);
+  const int grid = min(sm_count, most_prefill_tiles(p) * p.heads);
+  paged_prefill_wgmma_kernel<T, kDim><<<static_cast<unsigned>(grid), kThreads, kBytes, stream>>>(p, x, list);
 }
 template <typename T>
-void launch_dim(const PagedProblem& p, const PagedOperands& x, cudaStream_t stream) {
-  if (p.dim <= 64) return launch<T, 64>(p, x, stream);
-  if (p.dim <= 128) return launch<T, 128>(p, x, stream);
-  launch<T, 256>(p, x, stream);
+void launch_dim(const PagedProblem& p, const PagedOperands& x, PrefillWork* list, int sm_count, cudaStream_t stream) {
+  if (p.dim <= 64) return launch<T, 64>(p, x, list, sm_count, stream);
+  if (p.dim <= 128) return launch<T, 128>(p, x, list, sm_count, stream);
+  launch<T, 256>(p, x, list, sm_count, stream);
 }
 
-void launch_bf16(const PagedProblem& p, const PagedOperands& x, cudaStream_t stream);
-void launch_e4m3(const PagedProblem& p, const PagedOperands& x, cudaStream_t stream);
-void launch_e5m2(const PagedProblem& p, const PagedOperands& x, cudaStream_t stream);
+using Launch = void(const PagedProblem&, const PagedOperands&, PrefillWork*, int sm_count, cudaStream_t);
+Launch launch_bf16, launch_e4m3, launch_e5m2;
 
 }  // namespace octet::cuda::prefill

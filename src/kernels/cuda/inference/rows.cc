@@ -1,6 +1,6 @@
 // kv_append, copy_blocks and paged_attention. One call of attention may hold sequences to decode and sequences to
-// prefill: both kernels run, each over its own sequences, unless the number of tokens says that there is nothing to
-// prefill.
+// prefill: both kernels run, each over its own sequences, unless the number of tokens or the attribute most_queries
+// says that there is nothing to prefill.
 #include <bit>
 
 #include "kernels/cuda/context.h"
@@ -80,6 +80,7 @@ PagedProblem problem_of(const Graph& graph, const Node& node) {
   p.slots = static_cast<int>(graph.shape(node.inputs[1]).rows());
   p.window = static_cast<int>(
       std::min<int64_t>(node.attrs.get_or<int64_t>("window", 0), int64_t{p.blocks} * p.block_size + 1));
+  p.most_queries = static_cast<int>(node.attrs.get_or<int64_t>("most_queries", 0));
   p.scale = static_cast<float>(node.attrs.get<double>("scale"));
   p.alibi = node.attrs.get_or<double>("alibi", 0.0), p.alibi_scale = node.attrs.get_or<double>("alibi_scale", 1.0);
   return p;
@@ -102,7 +103,7 @@ BoundKernel bind_paged(DeviceContext& context, const Graph& graph, const Node& n
   const int splits = decode_splits(p, context.sm_count());
   return [p, splits](const KernelArgs& args) {
     const PagedOperands x = operands_of(args);
-    if (p.tokens > kDecodeQueries) launch_paged_prefill(p, x, args.stream);
+    if (may_prefill(p)) launch_paged_prefill(p, x, args.stream);
     launch_paged_decode(p, x, splits, args.workspace.data(), args.stream);
   };
 }
@@ -114,14 +115,17 @@ int64_t paged_workspace(DeviceContext& context, const Graph& graph, const Node& 
 BoundKernel bind_paged_mma(DeviceContext& context, const Graph& graph, const Node& node) {
   const PagedProblem p = problem_of(graph, node);
   const DecodePlan plan = plan_paged_decode_mma(p, graph.dtype(node.inputs[1]), context.sm_count());
-  return [p, plan](const KernelArgs& args) {
+  return [p, plan, sm_count = context.sm_count()](const KernelArgs& args) {
     const PagedOperands x = operands_of(args);
-    if (p.tokens > kDecodeQueries) launch_paged_prefill_wgmma(p, x, args.stream);
+    if (may_prefill(p))
+      launch_paged_prefill_wgmma(p, x, args.workspace.data() + plan.scratch_bytes, sm_count, args.stream);
     launch_paged_decode_mma(p, x, plan, args.workspace.data(), args.stream);
   };
 }
 int64_t paged_mma_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
-  return plan_paged_decode_mma(problem_of(graph, node), graph.dtype(node.inputs[1]), context.sm_count()).scratch_bytes;
+  const PagedProblem p = problem_of(graph, node);
+  return plan_paged_decode_mma(p, graph.dtype(node.inputs[1]), context.sm_count()).scratch_bytes +
+         (may_prefill(p) ? prefill_scratch_bytes(p) : 0);
 }
 
 }  // namespace
