@@ -32,14 +32,25 @@ struct Floor {
   double gemm = 0, cache = 0;
   double total() const { return gemm + cache; }
 };
+bool is_product(Op op) { return op == Op::kMatmul || op == Op::kScaledMatmul; }
+
 Floor floor_of(const Graph& graph, const Target& target, double bytes_per_second, int64_t keys) {
   Floor floor;
+  const auto add_product = [&](const Graph& of, NodeId id, double bytes) {
+    const double rate = of.node(id).op == Op::kScaledMatmul ? target.fp8_flops : target.bf16_flops;
+    floor.gemm += std::max(rate > 0 ? node_cost(of, id).flops / rate : 0, bytes / bytes_per_second);
+  };
   for (int32_t i = 0; i < graph.size(); ++i) {
-    const Node& node = graph.node(NodeId{i});
-    const Cost cost = node_cost(graph, NodeId{i});
-    if (node.op == Op::kMatmul || node.op == Op::kScaledMatmul) {
-      const double rate = node.op == Op::kScaledMatmul ? target.fp8_flops : target.bf16_flops;
-      floor.gemm += std::max(rate > 0 ? cost.flops / rate : 0, cost.bytes / bytes_per_second);
+    const NodeId id{i};
+    const Node& node = graph.node(id);
+    if (is_product(node.op)) {
+      add_product(graph, id, node_cost(graph, id).bytes);
+    } else if (node.op == Op::kFusion) {  // the bytes of the whole fusion
+      const auto& members = node.body->nodes();
+      const auto product =
+          std::find_if(members.begin(), members.end(), [](const Node& member) { return is_product(member.op); });
+      if (product != members.end())
+        add_product(*node.body, NodeId{static_cast<int32_t>(product - members.begin())}, node_cost(graph, id).bytes);
     } else if (node.op == Op::kPagedAttention) {
       double row_bytes = 0;
       for (size_t side : {1, 2})
