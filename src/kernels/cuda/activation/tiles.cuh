@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/activation/activation.h"
 #include "kernels/cuda/common/column_sums.cuh"
+#include "kernels/cuda/common/overlap.cuh"
 
 namespace octet::cuda {
 
@@ -81,6 +82,8 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     tiles_kernel(const __grid_constant__ Producer producer, const __grid_constant__ EndJob first,
                  const __grid_constant__ EndJob second) {
   __shared__ TileScratch scratch;
+  wait_for_previous();
+  allow_next();
   const int which = Producer::kMatrices == 2 ? static_cast<int>(blockIdx.x % 2) : 0;
   const EndJob& end = which == 0 ? first : second;
   const int64_t rows = first.job.rows, cols = first.job.cols;
@@ -103,9 +106,8 @@ template <Grouping kGrouping, typename Code, typename Producer>
 void launch_tiles(const Producer& producer, const TileEnd& first, const TileEnd& second, cudaStream_t stream) {
   const int64_t rows = first.job.rows, cols = first.job.cols;
   const EndJob one = prepare(first, stream), two = prepare(second, stream);
-  tiles_kernel<kGrouping, Code>
-      <<<static_cast<unsigned>(Producer::kMatrices * tiles_of(rows) * tiles_of(cols)), kTileThreads, 0, stream>>>(
-          producer, one, two);
+  const auto blocks = static_cast<unsigned>(Producer::kMatrices * tiles_of(rows) * tiles_of(cols));
+  launch_overlapped(tiles_kernel<kGrouping, Code, Producer>, {blocks, kTileThreads}, stream, producer, one, two);
   if (first.row_sums != nullptr) launch_finish_rows<SumOf>(first.scratch, first.row_sums, rows, cols, stream);
 }
 

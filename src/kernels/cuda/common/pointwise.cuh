@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/common/numbers.cuh"
+#include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/reduce.cuh"
 
 namespace octet::cuda {
@@ -34,6 +35,8 @@ __device__ __forceinline__ void write(T* to, const Vec<T, kCount>& v) {
 
 template <int kVec, int kUnroll, int kSteps, typename Body>
 __global__ void __launch_bounds__(kPointwiseThreads) pointwise_kernel(int64_t count, Body body) {
+  wait_for_previous();
+  allow_next();
   constexpr int64_t kLine = static_cast<int64_t>(kPointwiseThreads) * kVec, kStep = kUnroll * kLine;
   int64_t first = static_cast<int64_t>(blockIdx.x) * kSteps * kStep + static_cast<int64_t>(threadIdx.x) * kVec;
 #pragma unroll 1
@@ -62,8 +65,8 @@ template <int kVec, int kUnroll, int kSteps = 1, typename Body>
 void launch_pointwise(int64_t count, const Body& body, cudaStream_t stream) {
   if (count == 0) return;
   constexpr int64_t kBlock = static_cast<int64_t>(kPointwiseThreads) * kVec * kUnroll * kSteps;
-  pointwise_kernel<kVec, kUnroll, kSteps>
-      <<<static_cast<unsigned>((count + kBlock - 1) / kBlock), kPointwiseThreads, 0, stream>>>(count, body);
+  launch_overlapped(pointwise_kernel<kVec, kUnroll, kSteps, Body>,
+                    {static_cast<unsigned>((count + kBlock - 1) / kBlock), kPointwiseThreads}, stream, count, body);
 }
 
 // i / divisor and i mod divisor for 0 <= i: a multiplication where i < 2^31 (division takes some dozen instructions, in

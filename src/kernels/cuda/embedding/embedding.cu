@@ -1,5 +1,6 @@
 // Table lookup: a copy of rows in 16-byte pieces, every thread several of them.
 #include "kernels/cuda/common/numbers.cuh"
+#include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/embedding/embedding.h"
 
 namespace octet::cuda {
@@ -10,8 +11,10 @@ constexpr int kThreads = 256, kPieces = 4;  // pieces of a row a thread holds at
 // kVec elements a piece; row_pieces = H / kVec, pieces = T row_pieces
 template <typename From, typename To, int kVec>
 __global__ void __launch_bounds__(kThreads)
-    embedding_kernel(const int32_t* __restrict__ ids, const From* __restrict__ table, To* __restrict__ out,
-                     int64_t pieces, uint32_t row_pieces, int64_t rows) {
+    embedding_kernel(const int32_t* ids, const From* table, To* out, int64_t pieces, uint32_t row_pieces,
+                     int64_t rows) {
+  wait_for_previous();
+  allow_next();
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads * kPieces + threadIdx.x;
   float held[kPieces][kVec];
 #pragma unroll
@@ -38,9 +41,9 @@ template <typename From, typename To, int kVec>
 void launch(const EmbeddingArgs& args, cudaStream_t stream) {
   const int64_t row_pieces = args.cols / kVec, pieces = args.tokens * row_pieces;
   const auto blocks = static_cast<unsigned>((pieces + kThreads * kPieces - 1) / (kThreads * kPieces));
-  embedding_kernel<From, To, kVec><<<blocks, kThreads, 0, stream>>>(args.ids, static_cast<const From*>(args.table),
-                                                                    static_cast<To*>(args.out), pieces,
-                                                                    static_cast<uint32_t>(row_pieces), args.rows);
+  launch_overlapped(embedding_kernel<From, To, kVec>, {blocks, kThreads}, stream, args.ids,
+                    static_cast<const From*>(args.table), static_cast<To*>(args.out), pieces,
+                    static_cast<uint32_t>(row_pieces), args.rows);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 // start of its run by summing the units of all sequences, and an item that two or more blocks share is joined later.
 #pragma once
 
+#include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/reduce.cuh"
 #include "kernels/cuda/inference/paged.cuh"
 #include "kernels/cuda/inference/paged_decode_mma.h"

@@ -1,4 +1,5 @@
 #include "kernels/cuda/common/operand.cuh"
+#include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/inference/inference.h"
 
 namespace octet::cuda {
@@ -8,6 +9,8 @@ namespace {
 template <int kEach>
 __global__ void kv_append_kernel(Operand cache, int64_t cache_rows, Operand rows, const int32_t* slots,
                                  const float* scale, int tokens, int width) {
+  wait_for_previous();
+  allow_next();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const int pieces = width / kEach;
   const int64_t token = i / pieces;
@@ -29,8 +32,8 @@ void launch_kv_append(const Operand& cache, int64_t cache_rows, const Operand& r
                       const float* scale, int tokens, int width, cudaStream_t stream) {
   const auto launch = [&](auto kernel, int each) {
     const int64_t threads = static_cast<int64_t>(tokens) * (width / each);
-    kernel<<<static_cast<unsigned>((threads + 255) / 256), 256, 0, stream>>>(cache, cache_rows, rows, slots, scale,
-                                                                             tokens, width);
+    launch_overlapped(kernel, {static_cast<unsigned>((threads + 255) / 256), 256}, stream, cache, cache_rows, rows,
+                      slots, scale, tokens, width);
   };
   if (width % 8 == 0) {
     launch(kv_append_kernel<8>, 8);

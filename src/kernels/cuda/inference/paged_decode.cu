@@ -3,6 +3,7 @@
 //
 // A block takes one piece of the context of one (sequence, key head) and kRows rows. Its warps take blocks of 32 keys
 // in turn: kLanes lanes read a key, 8 elements each, and the warp keeps an online softmax per row.
+#include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/inference/paged_decode.cuh"
 
 namespace octet::cuda {
@@ -35,6 +36,8 @@ __global__ void __launch_bounds__(32 * kDecodeWarps)
   constexpr int kDim = kLanes * kEach;
   __shared__ float warp_sums[kDecodeWarps][kRows][kDim];
   __shared__ Partial warp_parts[kDecodeWarps][kRows];
+  wait_for_previous();
+  allow_next();
   clear_padding(p, x);
   const DecodeRows rows = DecodeRows::of(p, x, kRows);
   if (!rows.exists(0)) return;
@@ -132,6 +135,8 @@ __global__ void __launch_bounds__(32 * kDecodeWarps)
 __global__ void join_pieces_kernel(PagedProblem p, PagedOperands x, int splits, const float* piece_sums,
                                    const Partial* pieces) {
   __shared__ float weights[kMostSplits], scratch[32];
+  wait_for_previous();
+  allow_next();
   const PagedSequence sequence = PagedSequence::of(p, x, static_cast<int>(blockIdx.x));
   if (sequence.queries > kDecodeQueries || static_cast<int>(blockIdx.y) >= sequence.queries * p.heads) return;
   const int64_t row = static_cast<int64_t>(sequence.begin) * p.heads + static_cast<int>(blockIdx.y);
@@ -169,7 +174,7 @@ int64_t decode_scratch_bytes(const PagedProblem& p, int splits) {
 void launch_join_pieces(const PagedProblem& p, const PagedOperands& x, int splits, const float* piece_sums,
                         const Partial* pieces, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(p.sequences), static_cast<unsigned>(min(kDecodeQueries, p.tokens) * p.heads));
-  join_pieces_kernel<<<grid, kMostSplits, 0, stream>>>(p, x, splits, piece_sums, pieces);
+  launch_overlapped(join_pieces_kernel, {grid, kMostSplits}, stream, p, x, splits, piece_sums, pieces);
 }
 
 void launch_paged_decode(const PagedProblem& p, const PagedOperands& x, int splits, void* scratch,
@@ -179,7 +184,7 @@ void launch_paged_decode(const PagedProblem& p, const PagedOperands& x, int spli
   const auto kernel = p.dim <= 64    ? paged_decode_kernel<8>
                       : p.dim <= 128 ? paged_decode_kernel<16>
                                      : paged_decode_kernel<32>;
-  kernel<<<decode_grid(p, kRows, splits), 32 * kDecodeWarps, 0, stream>>>(p, x, splits, sums, pieces);
+  launch_overlapped(kernel, {decode_grid(p, kRows, splits), 32 * kDecodeWarps}, stream, p, x, splits, sums, pieces);
   if (splits > 1) launch_join_pieces(p, x, splits, sums, pieces, stream);
 }
 

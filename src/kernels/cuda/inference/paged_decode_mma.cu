@@ -1,5 +1,6 @@
 // Tensor-core decoding: the plan of a call's blocks and scratch, and the joining of items that several blocks share.
 #include "kernels/cuda/attention/mma.cuh"
+#include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/inference/paged.cuh"
 #include "kernels/cuda/inference/paged_decode_mma.h"
 
@@ -15,6 +16,8 @@ constexpr int kJoinWarps = 16;
 __global__ void __launch_bounds__(32 * kJoinWarps)
     join_decode_pieces_kernel(PagedProblem p, PagedOperands x, Cut cut, Pieces pieces) {
   __shared__ float shared_sums[kJoinWarps][kLargestPagedDim];
+  wait_for_previous();
+  allow_next();
   const int64_t width = static_cast<int64_t>(p.heads) * p.dim;
   for (int64_t token = x.segments[p.sequences] + static_cast<int>(blockIdx.x); token < p.tokens; token += gridDim.x) {
     for (int64_t i = threadIdx.x; i < width; i += blockDim.x) {
@@ -22,7 +25,6 @@ __global__ void __launch_bounds__(32 * kJoinWarps)
     }
   }
   const float v_scale = factor(x.v_scale);
-  asm volatile("griddepcontrol.wait;\n" ::: "memory");
   const SharedItem item = pieces.items[blockIdx.x];
   if (item.exists == 0) return;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -149,16 +151,10 @@ void launch_paged_decode_mma(const PagedProblem& p, const PagedOperands& x, cons
   pieces.sums = reinterpret_cast<float*>(bytes);
   int block_shift = 0;
   while (1 << block_shift < p.block_size) ++block_shift;
-  instance.kernel<<<static_cast<unsigned>(plan.blocks), kThreads, shared_bytes(instance, cut), stream>>>(
-      p, x, cut, block_shift, pieces);
-
-  cudaLaunchAttribute early;
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = static_cast<unsigned>(plan.blocks), config.blockDim = 32 * kJoinWarps, config.stream = stream;
-  config.attrs = &early, config.numAttrs = 1;
-  cudaLaunchKernelEx(&config, join_decode_pieces_kernel, p, x, cut, pieces);
+  const auto blocks = static_cast<unsigned>(plan.blocks);
+  launch_overlapped(instance.kernel, {blocks, kThreads, shared_bytes(instance, cut)}, stream, p, x, cut, block_shift,
+                    pieces);
+  launch_overlapped(join_decode_pieces_kernel, {blocks, 32 * kJoinWarps}, stream, p, x, cut, pieces);
 }
 
 }  // namespace octet::cuda

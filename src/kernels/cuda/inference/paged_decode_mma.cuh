@@ -331,7 +331,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int head_lane = (warp & (cut.head_warps() - 1)), key_lane = warp >> cut.head_shift, key_warps = cut.key_warps();
 
-  asm volatile("griddepcontrol.launch_dependents;\n");
+  wait_for_previous();
+  allow_next();
   if (threadIdx.x == 0) pieces.items[blockIdx.x].exists = 0;
   Run run;
   if (!find_run(p, x, cut, run_scratch, run)) return;

@@ -1,5 +1,6 @@
 // Prefill over the paged cache: the float32 tiles of dense attention, keys gathered through the block table.
 #include "kernels/cuda/attention/forward_tiles.cuh"
+#include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/inference/paged.cuh"
 
 namespace octet::cuda {
@@ -12,6 +13,8 @@ __global__ void __launch_bounds__(kTileThreads, 2) paged_prefill_kernel(PagedPro
   float* shared = reinterpret_cast<float*>(shared_vectors);
   __shared__ VisibleRows visible;
   __shared__ PagedTile tile;
+  wait_for_previous();
+  allow_next();
   if (!tile.find(p, x, visible)) return;
   const PagedSequence sequence = tile.sequence;
   const int first_query = tile.first_query, head = static_cast<int>(blockIdx.y), kv_head = head / p.group;
@@ -47,8 +50,8 @@ void launch_paged_prefill(const PagedProblem& p, const PagedOperands& x, cudaStr
     constexpr int kDim = decltype(width)::value;
     constexpr size_t kBytes = ForwardTiles<kDim>::kFloats * sizeof(float);
     allow_shared(paged_prefill_kernel<kDim>, kBytes);
-    paged_prefill_kernel<kDim>
-        <<<dim3(prefill_tiles(p), static_cast<unsigned>(p.heads)), kTileThreads, kBytes, stream>>>(p, x);
+    const dim3 blocks(prefill_tiles(p), static_cast<unsigned>(p.heads));
+    launch_overlapped(paged_prefill_kernel<kDim>, {blocks, kTileThreads, kBytes}, stream, p, x);
   });
 }
 

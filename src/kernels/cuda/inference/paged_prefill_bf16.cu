@@ -12,6 +12,8 @@ constexpr int kListThreads = 1024;
 __global__ void __launch_bounds__(kListThreads)
     list_prefill_tiles_kernel(PagedProblem p, PagedOperands x, PrefillWork* list) {
   __shared__ int warp_sums[32];
+  wait_for_previous();
+  allow_next();
   const int i = static_cast<int>(threadIdx.x), lane = i % 32, warp = i / 32;
   int listed = 0;
   for (int base = 0; base < p.sequences; base += kListThreads) {
@@ -57,7 +59,7 @@ int64_t prefill_scratch_bytes(const PagedProblem& p) {
 void launch_paged_prefill_wgmma(const PagedProblem& p, const PagedOperands& x, void* scratch, int sm_count,
                                 cudaStream_t stream) {
   auto* list = static_cast<prefill::PrefillWork*>(scratch);
-  prefill::list_prefill_tiles_kernel<<<1, prefill::kListThreads, 0, stream>>>(p, x, list);
+  launch_overlapped(prefill::list_prefill_tiles_kernel, {1, prefill::kListThreads}, stream, p, x, list);
   switch (x.k.dtype) {
     case DType::kE4M3: return prefill::launch_e4m3(p, x, list, sm_count, stream);
     case DType::kE5M2: return prefill::launch_e5m2(p, x, list, sm_count, stream);

@@ -6,6 +6,7 @@
 // take items until there are no more: how many there are is known on the device only (paged_prefill_work.h).
 #pragma once
 
+#include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/inference/halves.cuh"
 #include "kernels/cuda/inference/paged.cuh"
 #include "kernels/cuda/inference/paged_prefill_work.h"
@@ -346,6 +347,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const uint32_t queries = mma::shared_address(shared_tiles), keys = queries + kGroups * S::kGroupBytes;
   const uint32_t values = keys + kStages * S::kTileBytes;
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
+  wait_for_previous();
+  allow_next();
   // All threads take the same items. The first of the copying ones asks for an item while the one before is worked on.
   const auto each_item = [&](const auto& work_on) {
     const bool leads = threadIdx.x == kGroups * kGroupThreads;
@@ -382,7 +385,8 @@ void launch(const PagedProblem& p, const PagedOperands& x, PrefillWork* list, in
   constexpr size_t kBytes = Shape<kDim>::kBytes;
   allow_shared(paged_prefill_wgmma_kernel<T, kDim>, kBytes);
   const int grid = min(sm_count, most_prefill_tiles(p) * p.heads);
-  paged_prefill_wgmma_kernel<T, kDim><<<static_cast<unsigned>(grid), kThreads, kBytes, stream>>>(p, x, list);
+  launch_overlapped(paged_prefill_wgmma_kernel<T, kDim>, {static_cast<unsigned>(grid), kThreads, kBytes}, stream, p, x,
+                    list);
 }
 template <typename T>
 void launch_dim(const PagedProblem& p, const PagedOperands& x, PrefillWork* list, int sm_count, cudaStream_t stream) {

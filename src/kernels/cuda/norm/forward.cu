@@ -1,4 +1,5 @@
 // Norms of any number of columns, and the choice between the kernels.
+#include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/norm/norm.h"
 #include "kernels/cuda/norm/row_access.cuh"
 
@@ -16,6 +17,8 @@ template <typename T>
 __global__ void norm_any_kernel(const NormForward p) {
   __shared__ float scratch[64];
   RowTeam<false> team{scratch};
+  wait_for_previous();
+  allow_next();
   const int64_t row = blockIdx.x;
   const T* x = static_cast<const T*>(p.x) + row * p.cols;
   const float scale = 1.0f / static_cast<float>(p.cols);
@@ -68,9 +71,9 @@ void launch_norm(const NormForward& call, cudaStream_t stream) {
 void launch_norm_any(const NormForward& call, cudaStream_t stream) {
   const auto grid = static_cast<unsigned>(call.rows);
   if (call.dtype == DType::kBF16) {
-    norm_any_kernel<bf16><<<grid, 256, 0, stream>>>(call);
+    launch_overlapped(norm_any_kernel<bf16>, {grid, 256}, stream, call);
   } else {
-    norm_any_kernel<float><<<grid, 256, 0, stream>>>(call);
+    launch_overlapped(norm_any_kernel<float>, {grid, 256}, stream, call);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/common/bulk_copy.cuh"
+#include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/quantize_tile.cuh"
 #include "kernels/cuda/norm/norm.h"
 #include "kernels/cuda/norm/row_access.cuh"
@@ -178,6 +179,8 @@ struct NormRow {
 template <typename T, bool kLayer, int kGroups, bool kCoded>
 __global__ void __launch_bounds__(512) norm_row_kernel(const NormForward p) {
   RowTeam<true> team{};
+  wait_for_previous();
+  allow_next();
   const int64_t row = int64_t{blockIdx.x} * (blockDim.x >> 5) + (threadIdx.x >> 5);
   if (row >= p.rows) return;
   NormRow<T, kLayer, kGroups, true, kCoded> part{p, team, {}};
@@ -217,6 +220,8 @@ __global__ void __launch_bounds__(kGroups == 1 ? 128 : kStreamThreads<kLayer, kG
   extern __shared__ __align__(128) unsigned char ring[];  // [stages][x row, addend row]
   __shared__ float scratch[64];
   __shared__ BulkBarrier full[kMaxStages];
+  wait_for_previous();
+  allow_next();
   RowTeam<false> team{scratch};
   const int operands = p.addend != nullptr ? 2 : 1;
   const auto row_bytes = static_cast<uint32_t>(p.cols * static_cast<int64_t>(sizeof(T)));
@@ -283,7 +288,8 @@ void launch_norm_blocks(const NormForward& call, int threads, cudaStream_t strea
   const auto shared = static_cast<int>(stages * stage);
   const auto kernel = norm_stream_kernel<T, kLayer, kGroups, kCoded>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-  kernel<<<static_cast<unsigned>(std::min(call.rows, blocks * call.sm_count)), threads, shared, stream>>>(call, stages);
+  const auto grid = static_cast<unsigned>(std::min(call.rows, blocks * call.sm_count));
+  launch_overlapped(kernel, {grid, static_cast<unsigned>(threads), static_cast<size_t>(shared)}, stream, call, stages);
 }
 
 // Columns to threads: a warp a row up to 512 columns, a group a thread up to 1024, above that a block with as little
@@ -295,9 +301,9 @@ void launch_norm_rows(const NormForward& call, cudaStream_t stream) {
     constexpr int kRows = 4;
     const auto grid = static_cast<unsigned>((call.rows + kRows - 1) / kRows);
     if (groups <= 32) {
-      norm_row_kernel<T, kLayer, 1, kCoded><<<grid, 32 * kRows, 0, stream>>>(call);
+      launch_overlapped(norm_row_kernel<T, kLayer, 1, kCoded>, {grid, 32 * kRows}, stream, call);
     } else {
-      norm_row_kernel<T, kLayer, 2, kCoded><<<grid, 32 * kRows, 0, stream>>>(call);
+      launch_overlapped(norm_row_kernel<T, kLayer, 2, kCoded>, {grid, 32 * kRows}, stream, call);
     }
     return;
   }

@@ -1,6 +1,7 @@
 // A block turns the heads of one token at a time: cosines and sines go through shared memory, once a token; angles are
 // reduced in float64 (positions may be large), the functions of the rest are float32.
 #include "kernels/cuda/common/numbers.cuh"
+#include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/position/rope.h"
 
 namespace octet::cuda {
@@ -32,6 +33,8 @@ __device__ __forceinline__ float2 rotated(float a, float b, float2 by) {
 // kVec divides pairs and dim - 2 pairs, so that every access is aligned.
 template <typename T, int kVec>
 __global__ void __launch_bounds__(kThreads) rope_kernel(RopePlan p, const T* x, const int32_t* positions, T* y) {
+  wait_for_previous();
+  allow_next();
   extern __shared__ float2 turns[];  // [pairs]
   const int work = p.pairs / kVec, rest = (p.dim - 2 * p.pairs) / kVec;
   for (int token = static_cast<int>(blockIdx.x); token < p.tokens; token += static_cast<int>(gridDim.x)) {
@@ -88,8 +91,8 @@ void launch_rope(DType dtype, const RopePlan& p, const void* x, const int32_t* p
     constexpr int kWide = kVecOf<T>;
     const bool wide = p.pairs % kWide == 0 && p.dim % kWide == 0;
     const auto kernel = wide ? rope_kernel<T, kWide> : rope_kernel<T, 1>;
-    kernel<<<static_cast<unsigned>(p.tokens), kThreads, static_cast<size_t>(p.pairs) * sizeof(float2), stream>>>(
-        p, static_cast<const T*>(x), positions, static_cast<T*>(y));
+    const Grid grid{static_cast<unsigned>(p.tokens), kThreads, static_cast<size_t>(p.pairs) * sizeof(float2)};
+    launch_overlapped(kernel, grid, stream, p, static_cast<const T*>(x), positions, static_cast<T*>(y));
   });
 }
 

@@ -1,14 +1,17 @@
 // Kernels of quantize for one type of x: tiles (common/quantize_tile.cuh), a stream where nothing needs tiles, rows.
 #pragma once
 
+#include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/quantize_tile.cuh"
 
 namespace octet::cuda {
 
 template <Grouping kGrouping, typename Code, typename T>
 __global__ void __launch_bounds__(kTileThreads)
-    quantize_tiles_kernel(const T* __restrict__ x, const __grid_constant__ QuantizeJob job) {  // x [rows, cols]
+    quantize_tiles_kernel(const T* x, const __grid_constant__ QuantizeJob job) {  // x [rows, cols]
   __shared__ TileScratch scratch;
+  wait_for_previous();
+  allow_next();
   const int64_t col_tiles = (job.cols + kTile - 1) / kTile;
   const int64_t r0 = blockIdx.x / col_tiles * kTile, c0 = blockIdx.x % col_tiles * kTile;
   TilePart<T> part;
@@ -19,7 +22,8 @@ __global__ void __launch_bounds__(kTileThreads)
 template <Grouping kGrouping, typename Code, typename T>
 void launch_quantize_tiles(const QuantizeJob& job, const T* x, cudaStream_t stream) {
   const int64_t tiles = ((job.rows + kTile - 1) / kTile) * ((job.cols + kTile - 1) / kTile);
-  quantize_tiles_kernel<kGrouping, Code><<<static_cast<unsigned>(tiles), kTileThreads, 0, stream>>>(x, job);
+  launch_overlapped(quantize_tiles_kernel<kGrouping, Code, T>, {static_cast<unsigned>(tiles), kTileThreads}, stream, x,
+                    job);
 }
 
 // 16 neighbours as float32 and their packed maximum; 0 beyond `count`.
@@ -62,7 +66,9 @@ __device__ __forceinline__ uint32_t amax16(const float (&x)[16]) {
 inline constexpr int kStreamThreads = 256, kStreamRuns = 2;
 template <typename Code, typename T>
 __global__ void __launch_bounds__(kStreamThreads)
-    quantize_stream_kernel(const T* __restrict__ x, const __grid_constant__ QuantizeJob job) {
+    quantize_stream_kernel(const T* x, const __grid_constant__ QuantizeJob job) {
+  wait_for_previous();
+  allow_next();
   const int64_t count = job.rows * job.cols;
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * kStreamRuns * kStreamThreads + threadIdx.x) * 16;
   float values[kStreamRuns][16];
@@ -88,9 +94,11 @@ __global__ void __launch_bounds__(kStreamThreads)
 
 // Per row (per token): a block a row. The first kHeld runs of 16 stay in registers, what is beyond is read again.
 template <typename Code, typename T>
-__global__ void quantize_rows_kernel(const T* __restrict__ x, const __grid_constant__ QuantizeJob job) {
+__global__ void quantize_rows_kernel(const T* x, const __grid_constant__ QuantizeJob job) {
   constexpr int kHeld = 2;
   __shared__ uint32_t scratch[32];
+  wait_for_previous();
+  allow_next();
   const int64_t row = blockIdx.x, stride = static_cast<int64_t>(blockDim.x) * 16;
   const int64_t first = static_cast<int64_t>(threadIdx.x) * 16;
   x += row * job.cols;
@@ -143,8 +151,8 @@ template <typename Code, typename T>
 void launch_quantize_rows(QuantizeJob job, const T* x, uint32_t* col_amax, cudaStream_t stream) {
   if (job.codes != nullptr || job.scale_inv != nullptr || job.amax != nullptr) {
     const int64_t threads = ((job.cols + 31) / 32 + 31) / 32 * 32;
-    quantize_rows_kernel<Code>
-        <<<static_cast<unsigned>(job.rows), static_cast<unsigned>(threads < 512 ? threads : 512), 0, stream>>>(x, job);
+    const Grid grid{static_cast<unsigned>(job.rows), static_cast<unsigned>(threads < 512 ? threads : 512)};
+    launch_overlapped(quantize_rows_kernel<Code, T>, grid, stream, x, job);
   }
   if (job.codes_t == nullptr && job.scale_inv_t == nullptr) return;
   cudaMemsetAsync(col_amax, 0, static_cast<size_t>(job.cols) * sizeof(uint32_t), stream);
@@ -164,7 +172,8 @@ void launch_quantize_as(const QuantizeJob& job, Grouping grouping, const T* x, u
       if (job.codes_t == nullptr) {
         const int64_t of_block = int64_t{kStreamThreads} * kStreamRuns * 16;
         const int64_t blocks = (job.rows * job.cols + of_block - 1) / of_block;
-        quantize_stream_kernel<Code><<<static_cast<unsigned>(blocks), kStreamThreads, 0, stream>>>(x, job);
+        launch_overlapped(quantize_stream_kernel<Code, T>, {static_cast<unsigned>(blocks), kStreamThreads}, stream, x,
+                          job);
       } else {
         launch_quantize_tiles<Grouping::kTensor, Code>(job, x, stream);
       }

@@ -1,5 +1,6 @@
 // Small writes around sampling: ids fed back, logits adjusted.
 #include "kernels/cuda/common/operand.cuh"
+#include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/sampling/sampling.h"
 
 namespace octet::cuda {
@@ -11,6 +12,8 @@ unsigned blocks_for(int64_t threads) { return static_cast<unsigned>((threads + k
 
 __global__ void feed_tokens_kernel(const int32_t* ids, const int32_t* sampled, const int32_t* from, int tokens,
                                    int sequences, int32_t* out) {
+  wait_for_previous();
+  allow_next();
   const int t = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   if (t >= tokens) return;
   const int32_t source = from[t];
@@ -18,6 +21,8 @@ __global__ void feed_tokens_kernel(const int32_t* ids, const int32_t* sampled, c
 }
 
 __global__ void adjust_entries_kernel(LogitChanges c) {
+  wait_for_previous();
+  allow_next();
   const int e = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   if (e >= c.count) return;
   const int row = c.entries[2 * e], token = c.entries[2 * e + 1];
@@ -30,6 +35,8 @@ __global__ void adjust_entries_kernel(LogitChanges c) {
 
 // A thread has a word of the mask, 32 tokens; words of ones are left alone.
 __global__ void adjust_masks_kernel(LogitChanges c) {
+  wait_for_previous();
+  allow_next();
   const int row = static_cast<int>(blockIdx.y), mask = c.mask_rows[row];
   if (mask < 0 || mask >= c.mask_count) return;
   const int words = (c.vocab + 31) / 32;
@@ -51,15 +58,18 @@ __global__ void adjust_masks_kernel(LogitChanges c) {
 void launch_feed_tokens(const int32_t* ids, const int32_t* sampled, const int32_t* from, int tokens, int sequences,
                         int32_t* out, cudaStream_t stream) {
   if (tokens == 0) return;
-  feed_tokens_kernel<<<blocks_for(tokens), kThreads, 0, stream>>>(ids, sampled, from, tokens, sequences, out);
+  launch_overlapped(feed_tokens_kernel, {blocks_for(tokens), kThreads}, stream, ids, sampled, from, tokens, sequences,
+                    out);
 }
 
 void launch_adjust_logits(const LogitChanges& changes, cudaStream_t stream) {
   if (changes.rows == 0) return;
-  if (changes.count > 0) adjust_entries_kernel<<<blocks_for(changes.count), kThreads, 0, stream>>>(changes);
+  if (changes.count > 0) {
+    launch_overlapped(adjust_entries_kernel, {blocks_for(changes.count), kThreads}, stream, changes);
+  }
   if (changes.masks == nullptr || changes.mask_count == 0) return;
   const dim3 grid(blocks_for((changes.vocab + 31) / 32), static_cast<unsigned>(changes.rows));
-  adjust_masks_kernel<<<grid, kThreads, 0, stream>>>(changes);
+  launch_overlapped(adjust_masks_kernel, {grid, kThreads}, stream, changes);
 }
 
 }  // namespace octet::cuda

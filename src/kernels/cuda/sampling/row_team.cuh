@@ -8,6 +8,7 @@
 #include <cooperative_groups.h>
 
 #include "kernels/cuda/common/numbers.cuh"
+#include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/reduce.cuh"
 
 namespace octet::cuda {
@@ -213,16 +214,9 @@ template <typename... Parameters>
 void launch_teams(void (*kernel)(Parameters...), int rows, int blocks_per_row, size_t shared, cudaStream_t stream,
                   Parameters... arguments) {
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
-  cudaLaunchAttribute cluster;
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(blocks_per_row), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(rows * blocks_per_row);
-  config.blockDim = kTeamThreads;
-  config.dynamicSmemBytes = shared;
-  config.stream = stream;
-  config.attrs = &cluster, config.numAttrs = 1;
-  cudaLaunchKernelEx(&config, kernel, arguments...);
+  const Grid grid{static_cast<unsigned>(rows * blocks_per_row), kTeamThreads, shared,
+                  static_cast<unsigned>(blocks_per_row)};
+  launch_overlapped(kernel, grid, stream, arguments...);
 }
 
 }  // namespace octet::cuda

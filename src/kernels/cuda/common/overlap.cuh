@@ -1,0 +1,51 @@
+// Launches that overlap with the kernel before (programmatic dependent launch): the next kernel's blocks take their
+// places while this one still runs, and start the moment it has ended.
+//
+// What a kernel launched by launch_overlapped owes the others:
+//   - Every thread that touches memory calls wait_for_previous() first, on every path: before it, the kernel in front
+//     may be running, may not have written what is read here, and may still read what is written here (buffers of the
+//     arena and the workspace are shared by many values). Only what no kernel of a step writes, the weights, may be
+//     read ahead.
+//   - It returns when everything before it has ended, because each of its threads waited. So waiting for one kernel
+//     waits for all, however many have begun ahead of their time.
+//   - allow_next() is called right after the wait, so that at most one kernel waits behind a running one: each that
+//     waits holds places on the multiprocessors, and a row of them would starve the one that works. gemv alone calls
+//     it first, because what follows it is small. Without it the next kernel begins when this one's blocks have
+//     returned.
+//   - What is read after the wait must not be declared constant (const __restrict__, __ldg, ld.global.nc): the compiler
+//     may move such loads up.
+// Kernels launched otherwise, copies and memsets depend on everything before them and everything waits for them, as
+// ever. Launches captured into a graph keep these dependencies among its kernels; between graphs there is no overlap.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <utility>
+
+namespace octet::cuda {
+
+__device__ __forceinline__ void allow_next() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+struct Grid {
+  dim3 blocks, threads;
+  size_t shared = 0;   // bytes of dynamic shared memory
+  dim3 cluster = {1};  // blocks of one
+};
+
+template <typename... Parameters, typename... Arguments>
+void launch_overlapped(void (*kernel)(Parameters...), const Grid& grid, cudaStream_t stream, Arguments&&... arguments) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {grid.cluster.x, grid.cluster.y, grid.cluster.z};
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid.blocks, config.blockDim = grid.threads;
+  config.dynamicSmemBytes = grid.shared, config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = grid.cluster.x * grid.cluster.y * grid.cluster.z > 1 ? 2 : 1;
+  cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
+}
+
+}  // namespace octet::cuda
