@@ -113,6 +113,9 @@ void GraphRunner::enqueue() {
   launch_inputs();
   check_cuda(cudaEventRecord(inputs_read_, stream), "recording an event");
   const bool eager = options_.eager || options_.check_every_node || profiling_ || runs_ == 0;
+  // Kernels launched one by one read weights ahead of what is before them (common/overlap.cuh), which must not be the
+  // graph that writes the weights; replayed graphs begin when all before them has ended.
+  if (eager) check_cuda(cudaStreamSynchronize(stream), "waiting for the graph before");
   if (profiling_) {
     run_profiled();
   } else if (eager) {
