@@ -1,12 +1,11 @@
 // Weights go from memory straight into tensor core fragments: 16 weight rows by 8 rows of x a product of mma.m16n8k16.
 // A thread's 16 bytes of a row are two (bf16) or four (codes) steps of k; x is read alike, so that the order of k
 // inside a chunk does not matter. Codes become f16, which holds them exactly; sums are float32. Partial sums of warps,
-// then of a cluster's blocks, are added in a fixed order.
-//
-// A block takes tile after tile; a chunk's registers are filled again as soon as it is used up, across the ends of
-// tiles, so that the same number of loads is always under way. The first are, where nothing writes the weights, before
-// the kernel in front has ended.
+// then of a cluster's blocks, are added in a fixed order. Weights are read while the kernel before still runs
+// (programmatic dependent launch), where nothing writes them.
 #include <cooperative_groups.h>
+
+#include <type_traits>
 
 #include "kernels/cuda/common/numbers.cuh"
 #include "kernels/cuda/common/overlap.cuh"
@@ -16,13 +15,12 @@ namespace octet::cuda {
 namespace {
 
 constexpr int kTileRows = 16, kChunkBytes = 128, kFewestWarps = 4, kMostWarps = 16;
-constexpr int kResidentBlocks = 2;  // of a multiprocessor; leaves room for the blocks of the next kernels
 
 __device__ __forceinline__ uint4 load_once(const std::byte* from) {
   uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
+  asm("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+      : "l"(from));
   return v;
 }
 
@@ -78,186 +76,194 @@ __device__ void store_result(const Gemv& g, int64_t row, int64_t col, float valu
   }
 }
 
-// What the sums become: read while they are being made.
+// What the sums become: read before they are there.
 struct Epilogue {
   float x_scale = 1, weight_scale = 1, c = 0, bias = 0;
 
-  __device__ void read(const Gemv& g, int64_t row, int64_t col) {
-    if (g.x_scale != nullptr && !g.blocks) x_scale = g.x_scale[g.x_scale_rows ? row : 0];
+  __device__ void read_weights(const Gemv& g, int64_t col) {
     if (g.weight_scale != nullptr && !g.blocks) weight_scale = g.weight_scale[g.weight_scale_rows ? col : 0];
-    if (g.c != nullptr) c = load_element(g.c, g.out_dtype, row * g.n + col);
     if (g.bias != nullptr) bias = load_element(g.bias, g.bias_dtype, col);
+  }
+  __device__ void read_rest(const Gemv& g, int64_t row, int64_t col) {
+    if (g.x_scale != nullptr && !g.blocks) x_scale = g.x_scale[g.x_scale_rows ? row : 0];
+    if (g.c != nullptr) c = load_element(g.c, g.out_dtype, row * g.n + col);
   }
   __device__ float operator()(float sum) const { return sum * x_scale * weight_scale + c + bias; }
 };
 
-// A thread's share of one chunk of 128 bytes along K: of the rows g and g + 8 of a tile.
+// A thread's share of one chunk of 128 bytes along K: of the rows g and g + 8 of every tile.
+template <int kTiles>
 struct Weights {
-  uint4 at[2][2];  // [half of the chunk][rows g, g + 8]
+  uint4 at[kTiles][2][2];  // [tile][half of the chunk][rows g, g + 8]
 
-  // From `byte` on; the first row begins at `from`, `rows` are left of the matrix.
-  __device__ __forceinline__ void read(const std::byte* from, int row_bytes, int byte, int rows) {
+  __device__ void read(const Gemv& g, const std::byte* weights, int64_t row_bytes, int64_t byte, int64_t first) {
 #pragma unroll
     for (int half = 0; half < 2; ++half, byte += kChunkBytes / 2) {
 #pragma unroll
-      for (int high = 0; high < 2; ++high) {
-        const bool inside = byte < row_bytes && high * 8 < rows;
-        at[half][high] = inside ? load_once(from + high * 8 * row_bytes + byte) : uint4{};
+      for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+        for (int high = 0; high < 2; ++high) {
+          const int64_t row = tile * kTileRows + high * 8;
+          const bool inside = byte < row_bytes && first + row < g.n;
+          at[tile][half][high] = inside ? load_once(weights + row * row_bytes + byte) : uint4{};
+        }
       }
     }
   }
 };
 
-// A tile: 16 weight rows. Grid: blocks that take every gridDim.x-th tile, by splits (a cluster).
-template <typename T, bool kBlocks>
+// Grid: blocks of kTiles * 16 weight rows, by splits (a cluster).
+template <typename T, int kTiles, bool kBlocks>
 __global__ __launch_bounds__(32 * kMostWarps) void gemv_kernel(const __grid_constant__ Gemv g) {
-  constexpr int kResults = kTileRows * static_cast<int>(kGemvRows);
-  constexpr int kAhead = 4;  // chunks in flight
+  constexpr int kRows = kTiles * kTileRows, kResults = kRows * static_cast<int>(kGemvRows);
+  constexpr int kAhead = kTiles == 1 ? 4 : 2;  // chunks in flight
   constexpr int kPerThread = kResults / (32 * kFewestWarps);
   __shared__ float partial[kMostWarps][kResults];
   __shared__ float total[kResults];
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
   const int warps = static_cast<int>(blockDim.x) >> 5, group = lane >> 2, piece = lane & 3;
-  const int row_bytes = static_cast<int>(g.k) * static_cast<int>(sizeof(T)), rows = static_cast<int>(g.n);
-  const int tile_step = static_cast<int>(gridDim.x) * kTileRows;
-  const int stride = static_cast<int>(gridDim.y) * warps * kChunkBytes, round = kAhead * stride;
-  const int begin = (static_cast<int>(blockIdx.y) * warps + warp) * kChunkBytes;  // of this warp's chunks in a row
-
-  // What is read next: kAhead chunks from `ahead` on of the tile at row `tile_ahead`.
-  Weights w[kAhead];
-  int ahead = begin, tile_ahead = static_cast<int>(blockIdx.x) * kTileRows;
-  const auto read_ahead = [&](int i) {
-    const int row = tile_ahead + group;
-    w[i].read(static_cast<const std::byte*>(g.weights) + static_cast<int64_t>(row) * row_bytes, row_bytes,
-              ahead + i * stride + piece * 16, rows - row);
+  const int64_t row_bytes = g.k * static_cast<int64_t>(sizeof(T)), first = int64_t{blockIdx.x} * kRows;
+  const std::byte* x = static_cast<const std::byte*>(g.x) + group * row_bytes;
+  const std::byte* weights = static_cast<const std::byte*>(g.weights) + (first + group) * row_bytes;
+  const bool has_x = group < g.m;
+  const auto for_results = [&](auto body) {
+#pragma unroll
+    for (int n = 0; n < kPerThread; ++n) {
+      const int i = static_cast<int>(threadIdx.x + n * blockDim.x);
+      const int64_t row = i / kRows, col = first + i % kRows;
+      if (i < kResults && row < g.m && col < g.n) body(n, i, row, col);
+    }
   };
-  const auto go_ahead = [&] {
-    ahead += round;
-    if (ahead >= row_bytes) ahead = begin, tile_ahead += tile_step;
+
+  Epilogue epilogue[kPerThread];
+  Weights<kTiles> w[kAhead];
+  const int64_t stride = int64_t{gridDim.y} * warps * kChunkBytes;
+  int64_t at = (int64_t{blockIdx.y} * warps + warp) * kChunkBytes;
+  const auto read_weights = [&] {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) w[i].read(g, weights, row_bytes, at + i * stride + piece * 16, first + group);
   };
   allow_next();
   if (g.weights_ready) {
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) read_ahead(i);
+    read_weights();
+    for_results([&](int n, int, int64_t, int64_t col) { epilogue[n].read_weights(g, col); });
   }
   wait_for_previous();
   if (!g.weights_ready) {
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) read_ahead(i);
+    read_weights();
+    for_results([&](int n, int, int64_t, int64_t col) { epilogue[n].read_weights(g, col); });
   }
-  go_ahead();
+  for_results([&](int n, int, int64_t row, int64_t col) { epilogue[n].read_rest(g, row, col); });
 
-  const std::byte* x = static_cast<const std::byte*>(g.x) + static_cast<int64_t>(group) * row_bytes;
-  uint4 y[2][2];  // of the chunk at hand and the next: [turn][half]
-  const auto read_x = [&](int i, int byte) {
+  float sum[kTiles][4] = {};
+  while (at < row_bytes) {
+    uint4 y[kAhead][2];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int from = byte + half * (kChunkBytes / 2) + piece * 16;
-      y[i % 2][half] = from < row_bytes && group < g.m ? *reinterpret_cast<const uint4*>(x + from) : uint4{};
-    }
-  };
-#pragma unroll 1
-  for (int first = static_cast<int>(blockIdx.x) * kTileRows; first < rows; first += tile_step) {
-    const auto for_results = [&](auto body) {
+    for (int i = 0; i < kAhead; ++i) {
 #pragma unroll
-      for (int n = 0; n < kPerThread; ++n) {
-        const int i = static_cast<int>(threadIdx.x + n * blockDim.x);
-        const int row = i / kTileRows, col = first + i % kTileRows;
-        if (i < kResults && row < g.m && col < rows) body(n, i, row, col);
+      for (int half = 0; half < 2; ++half) {
+        const int64_t byte = at + i * stride + half * (kChunkBytes / 2) + piece * 16;
+        y[i][half] = byte < row_bytes && has_x ? *reinterpret_cast<const uint4*>(x + byte) : uint4{};
       }
-    };
-    Epilogue epilogue[kPerThread];
-    for_results([&](int n, int, int row, int col) { epilogue[n].read(g, row, col); });
-
-    float sum[4] = {};
-    read_x(0, begin);
-#pragma unroll 1
-    for (int at = begin; at < row_bytes; at += round) {
+    }
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        read_x(i + 1, at + (i + 1) * stride);
-        if constexpr (kBlocks) {  // a chunk is a block of 128 along K
-          const int k_blocks = (row_bytes + kChunkBytes - 1) / kChunkBytes;
-          const int block = min((at + i * stride) / kChunkBytes, k_blocks - 1);
-          float x_scale[2];
+    for (int i = 0; i < kAhead; ++i) {
+      if constexpr (kBlocks) {  // a chunk is a block of 128 along K
+        const int64_t block = (at + i * stride) / kChunkBytes, k_blocks = (g.k + 127) / 128;
+        if (block >= k_blocks) break;
+        float x_scale[2];
 #pragma unroll
-          for (int j = 0; j < 2; ++j)
-            x_scale[j] = piece * 2 + j < g.m ? g.x_scale[(piece * 2 + j) * k_blocks + block] : 0.0f;
+        for (int j = 0; j < 2; ++j)
+          x_scale[j] = piece * 2 + j < g.m ? g.x_scale[(piece * 2 + j) * k_blocks + block] : 0.0f;
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
           float part[4] = {};
 #pragma unroll
-          for (int half = 0; half < 2; ++half) multiply(T{}, part, w[i].at[half][0], w[i].at[half][1], y[i % 2][half]);
-          const float scale = g.weight_scale[first / 128 * k_blocks + block];
+          for (int half = 0; half < 2; ++half)
+            multiply(T{}, part, w[i].at[tile][half][0], w[i].at[tile][half][1], y[i][half]);
+          const int64_t row = min(first + tile * kTileRows, g.n - 1);
+          const float scale = g.weight_scale[row / 128 * k_blocks + block];
 #pragma unroll
-          for (int j = 0; j < 4; ++j) sum[j] = fmaf(part[j], scale * x_scale[j & 1], sum[j]);
-        } else {
-#pragma unroll
-          for (int half = 0; half < 2; ++half) multiply(T{}, sum, w[i].at[half][0], w[i].at[half][1], y[i % 2][half]);
+          for (int j = 0; j < 4; ++j) sum[tile][j] = fmaf(part[j], scale * x_scale[j & 1], sum[tile][j]);
         }
-        read_ahead(i);
+      } else {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+#pragma unroll
+          for (int tile = 0; tile < kTiles; ++tile)
+            multiply(T{}, sum[tile], w[i].at[tile][half][0], w[i].at[tile][half][1], y[i][half]);
+        }
       }
-      go_ahead();
     }
+    at += kAhead * stride;
+    if (at < row_bytes) read_weights();
+  }
 
-    // Fragment: rows g and g + 8 by rows 2 piece and 2 piece + 1 of x.
+  // Fragment: rows g and g + 8 of the tile by rows 2 piece and 2 piece + 1 of x.
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const int col = group + (j >> 1) * 8, row = piece * 2 + (j & 1);
-      partial[warp][row * kTileRows + col] = sum[j];
+      const int col = tile * kTileRows + group + (j >> 1) * 8, row = piece * 2 + (j & 1);
+      partial[warp][row * kRows + col] = sum[tile][j];
     }
-    __syncthreads();
-    const auto warp_total = [&](int i) {
-      float value = 0;
-      for (int other = 0; other < warps; ++other) value += partial[other][i];
-      return value;
-    };
-    if (gridDim.y == 1) {
-      for_results([&](int n, int i, int row, int col) { store_result(g, row, col, epilogue[n](warp_total(i))); });
-      __syncthreads();  // before the next tile's
-      continue;
-    }
-    const auto cluster = cooperative_groups::this_cluster();
-    for_results([&](int, int i, int, int) { total[i] = warp_total(i); });
-    cluster.sync();
-    if (cluster.block_rank() == 0) {
-      for_results([&](int n, int i, int row, int col) {
-        float value = 0;
-        for (unsigned rank = 0; rank < cluster.num_blocks(); ++rank) value += *cluster.map_shared_rank(&total[i], rank);
-        store_result(g, row, col, epilogue[n](value));
-      });
-    }
-    cluster.sync();  // the others' memory stays until it has been read
   }
+  __syncthreads();
+  const auto warp_total = [&](int i) {
+    float value = 0;
+    for (int other = 0; other < warps; ++other) value += partial[other][i];
+    return value;
+  };
+  if (gridDim.y == 1) {
+    for_results([&](int n, int i, int64_t row, int64_t col) { store_result(g, row, col, epilogue[n](warp_total(i))); });
+    return;
+  }
+  const auto cluster = cooperative_groups::this_cluster();
+  for_results([&](int, int i, int64_t, int64_t) { total[i] = warp_total(i); });
+  cluster.sync();
+  if (cluster.block_rank() == 0) {
+    for_results([&](int n, int i, int64_t row, int64_t col) {
+      float value = 0;
+      for (unsigned rank = 0; rank < cluster.num_blocks(); ++rank) value += *cluster.map_shared_rank(&total[i], rank);
+      store_result(g, row, col, epilogue[n](value));
+    });
+  }
+  cluster.sync();  // the others' memory stays until it has been read
 }
 
-template <typename T, bool kBlocks>
+template <typename T, int kTiles, bool kBlocks>
 void launch(const Gemv& gemv, const GemvShape& shape, cudaStream_t stream) {
+  constexpr int kRows = kTiles * kTileRows;
   const auto splits = static_cast<unsigned>(shape.splits);
-  const Grid grid{
-      {static_cast<unsigned>(shape.blocks), splits}, static_cast<unsigned>(32 * shape.warps), 0, {1, splits}};
-  launch_overlapped(gemv_kernel<T, kBlocks>, grid, stream, gemv);
+  const Grid grid{{static_cast<unsigned>((gemv.n + kRows - 1) / kRows), splits},
+                  static_cast<unsigned>(32 * shape.warps),
+                  0,
+                  {1, splits}};
+  launch_overlapped(gemv_kernel<T, kTiles, kBlocks>, grid, stream, gemv);
 }
 
 }  // namespace
 
-// Measured on an H200, back to back: 8 warps a block and two blocks a multiprocessor, more warps where rows are few;
-// four chunks for every warp at least, or their loads are empty.
+// Measured on an H200, back to back: 4 warps a block where there are blocks enough, else more warps a row; four chunks
+// for every warp at least, or their loads are empty.
 GemvShape gemv_shape(const Gemv& gemv, int sm_count) {
   const int64_t tiles = (gemv.n + kTileRows - 1) / kTileRows;
   const int64_t chunks = (gemv.k * dtype_bytes(gemv.dtype) + kChunkBytes - 1) / kChunkBytes;
   GemvShape shape;
-  shape.warps = 2 * tiles <= sm_count ? 16 : 8;
+  shape.warps = 2 * tiles <= sm_count ? 16 : tiles <= 2 * sm_count ? 8 : 4;
   while (shape.warps > kFewestWarps && chunks < 4 * shape.warps) shape.warps /= 2;
   while (shape.splits < 4 && 4 * tiles * shape.splits <= sm_count && chunks >= 8 * shape.splits * shape.warps)
     shape.splits *= 2;
-  // Equal numbers of tiles a block, in as many blocks as are resident at once.
-  const int64_t resident = kResidentBlocks * int64_t{sm_count}, rounds = (tiles + resident - 1) / resident;
-  shape.blocks = static_cast<int>((tiles + rounds - 1) / rounds);
+  shape.tiles = gemv.dtype == DType::kE4M3 && !gemv.blocks && tiles > 6 * sm_count ? 2 : 1;
   return shape;
 }
 
 void launch_gemv(const Gemv& gemv, const GemvShape& shape, cudaStream_t stream) {
-  if (gemv.dtype == DType::kBF16) return launch<bf16, false>(gemv, shape, stream);
-  gemv.blocks ? launch<e4m3, true>(gemv, shape, stream) : launch<e4m3, false>(gemv, shape, stream);
+  const auto with_tiles = [&]<typename T, bool kBlocks>(T, std::bool_constant<kBlocks>) {
+    shape.tiles == 2 ? launch<T, 2, kBlocks>(gemv, shape, stream) : launch<T, 1, kBlocks>(gemv, shape, stream);
+  };
+  if (gemv.dtype == DType::kBF16) return with_tiles(bf16{}, std::false_type{});
+  gemv.blocks ? with_tiles(e4m3{}, std::true_type{}) : with_tiles(e4m3{}, std::false_type{});
 }
 
 }  // namespace octet::cuda

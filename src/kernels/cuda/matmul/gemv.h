@@ -39,9 +39,9 @@ struct Gemv {
 
 // How a product is divided among blocks.
 struct GemvShape {
-  int warps = 8;   // that share a row's K inside a block: 4, 8 or 16
+  int tiles = 1;   // of 16 weight rows a block
+  int warps = 8;   // that share a row's K inside a block
   int splits = 1;  // blocks (of one cluster) that share a row's K: 1, 2, 4 or 8
-  int blocks = 1;  // times splits; each takes every blocks-th tile
 };
 GemvShape gemv_shape(const Gemv& gemv, int sm_count);
 
