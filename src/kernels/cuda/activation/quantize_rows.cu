@@ -11,7 +11,6 @@ using Group = Packed<bf16, kRowGroup>;
 template <typename Fn>
 struct ActivatedRows {
   static constexpr bool kAnyColumns = false;
-  static constexpr int kHeld = 4;
   using Element = bf16;
   using Operands = Group;
   const bf16* x;
@@ -43,7 +42,6 @@ struct ActivatedRows {
 template <typename Fn>
 struct GatedRows {
   static constexpr bool kAnyColumns = false;
-  static constexpr int kHeld = 2;
   using Element = bf16;
   struct Operands {
     Group gate, up;

@@ -3,7 +3,6 @@
 //
 //   struct Producer {
 //     static constexpr bool kAnyColumns = true;      // else kVector only
-//     static constexpr int kHeld = 4;                // groups a thread among many rows: four loads in flight
 //     using Element = bf16;                          // what the row's values round to before they are quantized
 //     struct Operands;                               // what was read for eight of them
 //     template <bool kVector>                        // elements at .. at + 7; `left` of them are in the row
@@ -61,7 +60,6 @@ __device__ __forceinline__ void store_group(uint8_t* codes, int64_t left, const 
 template <typename T>
 struct PlainRows {
   static constexpr bool kAnyColumns = true;
-  static constexpr int kHeld = 4;
   using Element = T;
   using Operands = Packed<T, kRowGroup>;
   const T* x;
@@ -75,9 +73,10 @@ struct PlainRows {
   }
 };
 
-// A thread holds kHeld groups of the row: t, t + threads, ...
+// A thread holds kHeld groups of the row: t, t + threads, ... One block a multiprocessor is asked for, since ptxas
+// saves registers otherwise: it then loads one group after the other.
 template <typename Code, bool kVector, int kHeld, typename Producer>
-__global__ void __launch_bounds__(1024)
+__global__ void __launch_bounds__(1024, 1)
     quantize_rows_kernel(const __grid_constant__ Producer producer, const __grid_constant__ QuantizeJob job) {
   using T = typename Producer::Element;
   using M = Magnitudes<T>;
@@ -155,9 +154,9 @@ void launch_quantize_rows(const Producer& producer, const QuantizeJob& job, cuda
   };
   if (!job.vector) {
     if constexpr (Producer::kAnyColumns) launch.template operator()<4, false>();
-  } else if (groups > 2048 || (job.rows > kFewRows && Producer::kHeld == 4)) {
+  } else if (groups > 2048 || job.rows > kFewRows) {
     launch.template operator()<4, true>();
-  } else if (groups > 1024 || job.rows > kFewRows) {
+  } else if (groups > 1024) {
     launch.template operator()<2, true>();
   } else {
     launch.template operator()<1, true>();
