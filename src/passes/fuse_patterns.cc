@@ -35,6 +35,7 @@ bool is_row_sum(const Graph&, const Node& node) {
 bool is_gelu(const Graph&, const Node& node) { return node.op == Op::kGelu; }
 bool is_gelu_grad(const Graph&, const Node& node) { return node.op == Op::kGeluGrad; }
 bool is_silu(const Graph&, const Node& node) { return node.op == Op::kSilu; }
+bool is_relu(const Graph&, const Node& node) { return node.op == Op::kRelu; }
 bool same_shapes(const Graph& graph, const Node& node) {
   return graph.shape(node.inputs[0]) == graph.shape(node.inputs[1]);
 }
@@ -47,8 +48,8 @@ bool is_bias(const Graph& graph, const Node& node) {
 
 constexpr Link kNorm{"norm", is_norm}, kNormGrad{"norm_grad", is_norm_grad}, kQuantize{"quantize", is_quantize},
     kAmaxOf{"amax", is_amax}, kRowSum{"bias_grad", is_row_sum}, kGelu{"gelu", is_gelu},
-    kGeluGrad{"gelu_grad", is_gelu_grad}, kSilu{"silu", is_silu}, kMul{"mul", is_mul}, kAdd{"add", is_residual},
-    kBias{"bias", is_bias};
+    kGeluGrad{"gelu_grad", is_gelu_grad}, kSilu{"silu", is_silu}, kRelu{"relu", is_relu}, kMul{"mul", is_mul},
+    kAdd{"add", is_residual}, kBias{"bias", is_bias};
 
 // The first user of `value` that is this link, in the same phase as the node it starts from.
 NodeId find_user(const UseGraph& uses, Value value, const Link& link, Phase phase) {
@@ -187,6 +188,7 @@ std::span<const FusionPattern> fusion_patterns() {
       row("bias_gelu_quantize", "bias, gelu, quantize", {kBias, kGelu, kQuantize}),
       row("bias_gelu_amax", "bias, gelu, amax", {kBias, kGelu, kAmaxOf}),
       row("swiglu_quantize", "silu, mul, quantize", {kSilu, kMul, kQuantize}),
+      row("geglu_quantize", "gelu, mul, quantize", {kGelu, kMul, kQuantize}),
       row("swiglu_amax", "silu, mul, amax", {kSilu, kMul, kAmaxOf}),
       swiglu_grad_with("swiglu_grad_quantize", "swiglu_grad's, quantize of dgate and dup", kQuantize),
       swiglu_grad_with("swiglu_grad_amax", "swiglu_grad's, amax of dgate and dup", kAmaxOf),
@@ -196,6 +198,7 @@ std::span<const FusionPattern> fusion_patterns() {
       row("add_norm", "add, norm", {kAdd, kNorm}),
       row("bias_gelu", "bias, gelu", {kBias, kGelu}),
       row("gelu_quantize", "gelu, quantize", {kGelu, kQuantize}),
+      row("relu_quantize", "relu, quantize", {kRelu, kQuantize}),
       row("swiglu", "silu, mul", {kSilu, kMul}),
       fan("gelu_grad_bias_quantize", "gelu_grad, bias_grad, quantize", kGeluGrad, {kRowSum, kQuantize}),
       fan("gelu_grad_bias_amax", "gelu_grad, bias_grad, amax", kGeluGrad, {kRowSum, kAmaxOf}),

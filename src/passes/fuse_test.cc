@@ -64,7 +64,8 @@ INSTANTIATE_TEST_SUITE_P(Recipes, FuseOfRecipe,
                          ::testing::Values(Case{"gpt2", "fp32"}, Case{"gpt2", "bf16"}, Case{"gpt2", "fp8-current"},
                                            Case{"gpt2", "fp8-delayed"}, Case{"llama", "bf16"},
                                            Case{"llama", "fp8-current"}, Case{"llama", "fp8-delayed"},
-                                           Case{"llama", "fp8-block"}));
+                                           Case{"llama", "fp8-block"}, Case{"gemma", "fp8-delayed"},
+                                           Case{"opt", "fp8-delayed"}));
 
 TEST_P(FuseOfRecipe, FusedEqualsUnfusedBitForBit) {
   auto [architecture, recipe] = GetParam();
@@ -106,6 +107,8 @@ TEST(Fuse, CountsPerRecipe) {
   EXPECT_EQ(kinds("gpt2", "fp8-current", "train").at("gelu_grad_bias_amax"), 2);
   EXPECT_EQ(kinds("gpt2", "fp8-delayed", "train").at("gelu_grad_bias_quantize"), 2);
   EXPECT_EQ(kinds("gpt2", "fp8-delayed", "train").at("bias_grad_quantize"), 10);  // q, k, v, o, down
+  EXPECT_EQ(kinds("gemma", "fp8-delayed", "eval").at("geglu_quantize"), 2);
+  EXPECT_EQ(kinds("opt", "fp8-block", "eval").at("relu_quantize"), 2);
   // The gradient of the residual stream is the dy of the linear before, but for the embedding's.
   EXPECT_EQ(kinds("gpt2", "fp8-current", "train").at("norm_grad_add_bias_amax"), 3);
   EXPECT_EQ(kinds("gpt2", "bf16", "train").at("norm_grad_add_bias"), 3);

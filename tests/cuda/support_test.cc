@@ -1,10 +1,11 @@
-// Every node of real training programs has a CUDA kernel: found without a GPU, since rows are chosen by types and
-// shapes.
+// Every node of real training programs has a CUDA kernel, and every fusion of serving programs one of its own: found
+// without a GPU, since rows are chosen by types and shapes.
 #include <gtest/gtest.h>
 
 #include <set>
 
 #include "base/error.h"
+#include "infer/serving_program.h"
 #include "kernels/cuda/kernel.h"
 #include "passes/pass.h"
 #include "train/batches.h"
@@ -58,6 +59,39 @@ INSTANTIATE_TEST_SUITE_P(Programs, CudaSupport,
                              if (ch == '-') ch = '_';
                            return name + "_" + std::to_string(static_cast<int>(info.param.recompute));
                          });
+
+// Serving with FP8 codes per token, and in the compute type: no fusion of any family runs member by member.
+TEST(CudaServing, EveryFusionHasAKernelOfItsOwn) {
+  for (const std::string& family : architectures()) {
+    ModelConfig model = model_family(family);
+    model.layers = 2, model.hidden = 512, model.heads = 8, model.vocab_size = 1024, model.max_positions = 256;
+    for (const char* recipe : {"bf16", "fp8-current"}) {
+      SCOPED_TRACE(family + " " + recipe);
+      ServingOptions options{.target = h200_target(),
+                             .recipe = parse_recipe(recipe),
+                             .cache_dtype = DType::kBF16,
+                             .context = 256,
+                             .max_sequences = 4,
+                             .max_step_tokens = 64,
+                             .kv_cache_bytes = int64_t{1} << 28};
+      options.target.fusions = cuda::fusion_kinds();
+      const ServingProgram program = build_serving_program(model, options);
+      std::set<std::string> members;
+      int fusions = 0;
+      for (const Graph& graph : program.plan.program.graphs()) {
+        for (const Node& node : graph.nodes()) {
+          if (node.op != Op::kFusion) continue;
+          ++fusions;
+          if (cuda::select_kernel(graph, node).name == std::string("fusion_members")) {
+            members.insert(node.attrs.get<std::string>("kind") + " " + node.name);
+          }
+        }
+      }
+      EXPECT_GT(fusions, 0);
+      for (const std::string& member : members) ADD_FAILURE() << member;
+    }
+  }
+}
 
 }  // namespace
 }  // namespace octet

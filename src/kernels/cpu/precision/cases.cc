@@ -61,7 +61,9 @@ std::vector<Case> precision_cases() {
       add("256x384", rough({256, 384}));  // whole vectors, whole and cut tiles
       add("144x272", rough({144, 272}));
       add("130x144", rough({130, 144}));
+      add("3x9000", rough({3, 9000}));
       add("2x33000", rough({2, 33000}));
+      add("2x33001", rough({2, 33001}));
       add("zeros", given_x({2, 3}, {0, -0.0, 0, 0, 0, 0}));
       add("not_finite", given_x({2, 3}, {1, nan, 3, inf, -2, 7}));
       add("negative_nan", given_x({2, 3}, {1, std::copysign(nan, -1.0), 3, 4, -2, 7}));

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/precision/quantize.h"
 
 namespace octet::cuda {
@@ -54,6 +55,20 @@ struct SwigluGrad {
   int64_t rows, cols;
 };
 void launch_swiglu_grad(const SwigluGrad& job, cudaStream_t stream);
+
+// --- with e4m3 codes and a scale a row, in one pass (common/quantize_rows.cuh): y = fn(x + bias), or fn(x) * up.
+
+// bf16; cols is a multiple of 8. job: codes, scale_inv and amax.
+struct ActivationRows {
+  Activation fn;
+  DType bias_type;     // f32 or bf16
+  const void *x, *up;  // [rows, cols]; up may be null
+  const void* bias;    // [cols], may be null; not with up
+  QuantizeJob job;
+};
+// Gated by relu: none of the models' graphs has it.
+bool takes_activation_rows(Activation fn, bool gated);
+void launch_activation_rows(const ActivationRows& rows, cudaStream_t stream);
 
 // --- in tiles of 128 x 128: with codes, their transpose and sums over rows in the same pass. bf16, tanh form, cols
 // and, where there are transposed codes, rows multiples of 16.

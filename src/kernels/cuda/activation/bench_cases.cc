@@ -37,6 +37,21 @@ std::vector<cpu::Case> activation_bench_cases() {
     add("bias_grad_quantize", with_codes({"bias_grad.0"}), scaling, gradient);
     add("swiglu_grad_quantize", with_codes(with_codes({}, "quantize_dgate"), "quantize_dup"), scaling, gradient);
   }
+  // Serving: codes per row (token). The inner sizes of GPT-J, Llama-2 and Llama-3, by tokens of a step.
+  const auto serve = [&](const char* kind, int64_t rows, int64_t cols) {
+    cases.push_back(activation_fusion_case({.kind = kind,
+                                            .rows = rows,
+                                            .cols = cols,
+                                            .results = {"quantize.0", "quantize.1"},
+                                            .scaling = "row",
+                                            .dtypes = {DType::kBF16}}));
+  };
+  for (int64_t rows : {1, 8, 1024}) {
+    serve("gelu_quantize", rows, 16384);
+    serve("bias_gelu_quantize", rows, 16384);
+  }
+  for (int64_t rows : {1, 8, 64, 128, 2048}) serve("swiglu_quantize", rows, 11008);
+  for (int64_t rows : {1, 8, 768}) serve("swiglu_quantize", rows, 14336);
   return cases;
 }
 

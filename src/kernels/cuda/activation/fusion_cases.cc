@@ -1,5 +1,6 @@
 #include "kernels/cuda/activation/fusion_cases.h"
 
+#include <cmath>
 #include <map>
 
 namespace octet::cuda {
@@ -7,13 +8,32 @@ namespace {
 
 bool has(const std::string& kind, const char* part) { return kind.find(part) != std::string::npos; }
 
+// A matrix whose first rows are zeros, and hold an infinity, NaNs, values near the largest and below the smallest
+// normal number of bf16.
+cpu::CaseInput special_matrix(int64_t rows, int64_t cols) {
+  cpu::CaseInput matrix = cpu::x({rows, cols}, 2.0);
+  matrix.fill = [rows, cols, normal = matrix.fill](Philox& random, std::vector<double>& values) {
+    normal(random, values);
+    const auto at = [&](int64_t r, int64_t c) -> double& { return values[static_cast<size_t>(r * cols + c)]; };
+    for (int64_t c = 0; c < cols; ++c) {
+      at(0, c) = c % 2 == 0 ? 0.0 : -0.0;
+      if (rows > 4) at(4, c) *= 1e-39;
+    }
+    if (rows > 1) at(1, cols / 2) = INFINITY;
+    if (rows > 2) at(2, 0) = NAN, at(2, cols - 1) = std::copysign(NAN, -1.0);
+    if (rows > 3) at(3, cols - 1) = 3e38, at(3, 0) = -3e38;
+    if (rows > 5) at(5, cols / 3) = -INFINITY;
+  };
+  return matrix;
+}
+
 // The inputs in the order make_body() takes them.
 std::vector<cpu::CaseInput> operands(const ActivationFusion& f) {
-  const cpu::CaseInput matrix = cpu::x({f.rows, f.cols}, 2.0);
+  const cpu::CaseInput matrix = f.special ? special_matrix(f.rows, f.cols) : cpu::x({f.rows, f.cols}, 2.0);
   const bool grad = has(f.kind, "grad"), swiglu = has(f.kind, "swiglu");
   std::vector<cpu::CaseInput> list = {matrix};
   if (has(f.kind, "bias_gelu")) list.push_back(cpu::normal(DType::kF32, {f.cols}));
-  if (swiglu || has(f.kind, "gelu_grad")) list.push_back(matrix);
+  if (swiglu || has(f.kind, "geglu") || has(f.kind, "gelu_grad")) list.push_back(matrix);
   if (swiglu && grad) list.push_back(matrix);
   if (swiglu && grad && f.keeps_silu) list.push_back(matrix);
   if (has(f.kind, "quantize") && f.scaling == "tensor") {
@@ -64,6 +84,11 @@ Graph make_body(const ActivationFusion& f, const std::vector<TensorType>& types)
   } else if (f.kind.starts_with("swiglu")) {
     const Value up = body.leaf(), silu = body.member("silu", Op::kSilu, {x});
     ends = {{"", body.member("mul", Op::kMul, {silu, up})}};
+  } else if (f.kind.starts_with("geglu")) {
+    const Value up = body.leaf(), gelu = body.member("gelu", Op::kGelu, {x}, form);
+    ends = {{"", body.member("mul", Op::kMul, {gelu, up})}};
+  } else if (f.kind.starts_with("relu")) {
+    ends = {{"", body.member("relu", Op::kRelu, {x})}};
   } else if (f.kind.starts_with("gelu_grad")) {
     const Value dy = body.leaf();
     ends = {{"", body.member("gelu_grad", Op::kGeluGrad, {x, dy}, form)}};
@@ -99,7 +124,8 @@ cpu::Case activation_fusion_case(const ActivationFusion& f) {
               .dtypes = f.dtypes,
               .gradient = false};
   if (has(f.kind, "quantize")) c.name += "_" + f.scaling + "_" + dtype_name(f.format);
-  if (has(f.kind, "gelu") && !f.tanh_form) c.name += "_erf";
+  if ((has(f.kind, "gelu") || has(f.kind, "geglu")) && !f.tanh_form) c.name += "_erf";
+  if (f.special) c.name += "_special";
   if (has(f.kind, "swiglu_grad") && !f.keeps_silu) c.name += "_again";
   c.body = [f](const std::vector<TensorType>& types) { return make_body(f, types); };
   return c;

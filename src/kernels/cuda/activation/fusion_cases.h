@@ -14,6 +14,7 @@ struct ActivationFusion {
   bool tanh_form = true;                  // of gelu
   bool keeps_silu = true;                 // swiglu_grad: reads silu instead of making it again
   std::vector<DType> dtypes = {DType::kF32, DType::kBF16};
+  bool special = false;  // rows of zeros, infinities, NaNs, very large and very small values first
 };
 // Activations are x(...) of the case's type, biases f32.
 cpu::Case activation_fusion_case(const ActivationFusion& fusion);

@@ -117,5 +117,42 @@ TEST_F(ActivationFusions, Codes) {
   }
 }
 
+// A scale a row: rows that are held in one, two and four groups a thread and wider ones, among few rows
+// and among many. Columns that are no multiple of eight, and results that only training reads, go member by member.
+TEST_F(ActivationFusions, CodesPerRow) {
+  constexpr Size kRowSizes[] = {{1, 8},     {7, 136},   {6, 1032},  {8, 4096}, {6, 9000},
+                                {6, 16392}, {6, 33000}, {300, 264}, {600, 40}, {265, 2056}};
+  for (const Size& s : kRowSizes) {
+    for (bool special : {false, true}) {
+      const auto expect = [&](const char* kind, const Results& results, bool tanh_form = true) {
+        const ActivationFusion fusion{kind,         s.rows,    s.cols, results,        "row",
+                                      DType::kE4M3, tanh_form, true,   {DType::kBF16}, special};
+        const cpu::BuiltCase built = cpu::build_case(activation_fusion_case(fusion), DType::kBF16, false);
+        EXPECT_STREQ(select_kernel(built.graph, built.node()).name, "activation_rows");
+        expect_equal_to_members(fusion);
+      };
+      const Results codes = {"quantize.0", "quantize.1"}, all = {"quantize.0", "quantize.1", "quantize.4"};
+      for (bool tanh_form : {true, false}) {
+        expect("gelu_quantize", codes, tanh_form);
+        expect("bias_gelu_quantize", all, tanh_form);
+        expect("geglu_quantize", codes, tanh_form);
+      }
+      expect("swiglu_quantize", codes);
+      expect("swiglu_quantize", {"quantize.1"});
+      expect("relu_quantize", all);
+      expect("relu_quantize", {"quantize.0"});
+    }
+  }
+  for (const Size& s : {Size{33, 75}, Size{5, 264}}) {
+    const auto expect = [&](const char* kind, const Results& results, DType format) {
+      expect_equal_to_members({kind, s.rows, s.cols, results, "row", format});
+    };
+    expect("bias_gelu_quantize", {"bias.0", "gelu.0", "quantize.0", "quantize.1"}, DType::kE4M3);
+    expect("geglu_quantize", {"gelu.0", "mul.0", "quantize.0", "quantize.2", "quantize.3"}, DType::kE4M3);
+    expect("relu_quantize", {"relu.0", "quantize.0", "quantize.1"}, DType::kE5M2);
+    expect("swiglu_quantize", {"quantize.0", "quantize.1"}, DType::kE5M2);
+  }
+}
+
 }  // namespace
 }  // namespace octet::cuda

@@ -1,4 +1,4 @@
-// Rows of the gelu and swiglu fusions. A body is read once, when binding: its leaves and results become indices of the
+// Rows of the activation fusions. A body is read once, when binding: its leaves and results become indices of the
 // node's inputs and results. What the kernels here do not take goes to fusion_member_rows.
 #include <algorithm>
 
@@ -14,7 +14,7 @@ constexpr const char* kKinds[] = {
     "bias_gelu_quantize",      "bias_gelu_amax",     "bias_gelu",           "gelu_quantize",  "gelu_grad_bias",
     "gelu_grad_bias_quantize", "gelu_grad_quantize", "gelu_grad_bias_amax", "gelu_grad_amax", "bias_grad_quantize",
     "bias_grad_amax",          "swiglu_quantize",    "swiglu_amax",         "swiglu",         "swiglu_grad",
-    "swiglu_grad_quantize",    "swiglu_grad_amax"};
+    "swiglu_grad_quantize",    "swiglu_grad_amax",   "geglu_quantize",      "relu_quantize"};
 
 std::string_view kind_of(const Node& node) { return node.attrs.get<std::string>("kind"); }
 bool is_kind(const Node& node, std::initializer_list<const char*> kinds) {
@@ -71,10 +71,10 @@ BoundKernel bind_bias_gelu(DeviceContext&, const Graph&, const Node& node) {
 
 // --- swiglu, swiglu_amax
 
-// up, the factor of mul that silu did not make; -1: both are silu's.
-int find_up(const FusionBody& body) {
+// up, the factor of mul that the activation did not make; -1: both are the activation's.
+int find_up(const FusionBody& body, const char* activation = "silu") {
   const Node& mul = *body.member("mul");
-  return body.input(mul, body.reads(mul, 0, *body.member("silu")) ? 1 : 0);
+  return body.input(mul, body.reads(mul, 0, *body.member(activation)) ? 1 : 0);
 }
 
 bool accepts_swiglu(const Graph&, const Node& node) {
@@ -244,6 +244,61 @@ BoundKernel bind_swiglu_tiles(DeviceContext&, const Graph&, const Node& node) {
   };
 }
 
+// --- with codes, a scale a row: (bias,) activation (, mul), quantize; nothing but codes, scales and amax leaves.
+
+struct RowPlaces {
+  ActivationRows fixed{};
+  int x = -1, bias = -1, up = -1;
+  bool known = false;  // the members are those above
+
+  explicit RowPlaces(const FusionBody& body) {
+    const char* name = "gelu";
+    for (const char* other : {"silu", "relu"})
+      if (body.member(other) != nullptr) name = other;
+    const Node *activation = body.member(name), *add = body.member("bias"), *mul = body.member("mul");
+    if (activation == nullptr || body.member("quantize") == nullptr) return;
+    known = true;
+    fixed.fn = activation->op == Op::kSilu   ? Activation::kSilu
+               : activation->op == Op::kRelu ? Activation::kRelu
+               : tanh_form(*activation)      ? Activation::kGeluTanh
+                                             : Activation::kGeluErf;
+    x = body.input(add != nullptr ? *add : *activation, 0);
+    if (add != nullptr) bias = body.input(*add, 1), fixed.bias_type = body.graph().dtype(add->inputs[1]);
+    if (mul != nullptr) up = find_up(body, name);
+  }
+};
+
+bool accepts_activation_rows(const Graph&, const Node& node) {
+  if (!is_kind(node, {"bias_gelu_quantize", "gelu_quantize", "swiglu_quantize", "geglu_quantize", "relu_quantize"}))
+    return false;
+  const FusionBody body(node);
+  const RowPlaces places(body);
+  if (!places.known || places.x < 0) return false;
+  const Node& quantize = *body.member("quantize");
+  const bool gated = body.member("mul") != nullptr, biased = body.member("bias") != nullptr;
+  if (gated ? places.up < 0 || biased || !takes_activation_rows(places.fixed.fn, true) : places.up >= 0) return false;
+  if (biased && (places.bias < 0 || !is_f32_or_bf16(places.fixed.bias_type))) return false;
+  const auto& outputs = body.graph().outputs();
+  const bool codes_alone = std::all_of(outputs.begin(), outputs.end(), [&](const NamedValue& output) {
+    return &body.graph().node(output.value.node) == &quantize && output.value.result != 2 && output.value.result != 3;
+  });
+  return codes_alone && matrices_are(body, DType::kBF16) && body.graph().shape(quantize.inputs[0]).cols() % 8 == 0 &&
+         quantize_grouping(quantize.attrs.get_or<std::string>("scaling", "tensor")) == Grouping::kRow &&
+         quantize.results[0].dtype == DType::kE4M3;
+}
+
+BoundKernel bind_activation_rows(DeviceContext&, const Graph&, const Node& node) {
+  const FusionBody body(node);
+  const RowPlaces places(body);
+  const EndPlaces end = find_end(body, body.graph().type(body.member("quantize")->inputs[0]));
+  return [=](const KernelArgs& args) {
+    ActivationRows rows = places.fixed;
+    rows.x = at(args.in, places.x), rows.bias = at(args.in, places.bias), rows.up = at(args.in, places.up);
+    rows.job = end.of(args).job;
+    launch_activation_rows(rows, args.stream);
+  };
+}
+
 bool accepts_swiglu_grad_tiles(const Graph&, const Node& node) {
   if (!is_kind(node, {"swiglu_grad_quantize"})) return false;
   const FusionBody body(node);
@@ -341,6 +396,7 @@ BoundKernel bind_gelu_grad(DeviceContext&, const Graph&, const Node& node) {
 constexpr KernelRow kRows[] = {
     {Op::kFusion, "bias_gelu", accepts_bias_gelu, bind_bias_gelu},
     {Op::kFusion, "gelu_tiles", accepts_gelu_tiles, bind_gelu_tiles},
+    {Op::kFusion, "activation_rows", accepts_activation_rows, bind_activation_rows},
     {Op::kFusion, "gelu_grad", accepts_gelu_grad, bind_gelu_grad},
     {Op::kFusion, "gelu_grad_tiles", accepts_gelu_grad_tiles, bind_gelu_grad_tiles, sums_workspace},
     {Op::kFusion, "swiglu", accepts_swiglu, bind_swiglu},

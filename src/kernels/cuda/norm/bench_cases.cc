@@ -41,6 +41,25 @@ std::vector<cpu::Case> norm_bench_cases() {
     add("norm_grad_add_amax", "tensor", {"norm_grad.1", "add.0", "amax.0"});
     add("norm_grad_add_bias_amax", "tensor", {"norm_grad.1", "add.0", "bias_grad.0", "amax.0"});
   }
+  // Serving: codes per row (token), by tokens of a step; layer_norm as in GPT-J, rms_norm as in Llama.
+  for (int64_t rows : {1, 8, 64, 128, 768, 1024, 2048}) {
+    for (bool layer : {false, true}) {
+      for (const char* kind : {"norm_quantize", "add_norm_quantize"}) {
+        std::vector<std::string> results = {"quantize.0", "quantize.1"};
+        if (std::string(kind) == "add_norm_quantize") results.push_back("add.0");
+        cases.push_back(norm_fusion_case(
+            {.kind = kind, .layer = layer, .rows = rows, .cols = 4096, .scaling = "row", .results = results}));
+        cases.back().dtypes = {DType::kBF16};
+      }
+    }
+    const cpu::CaseInput channels = cpu::normal(DType::kF32, {4096});
+    cases.push_back({Op::kRmsNorm,
+                     fmt::format("{}x4096", rows),
+                     {cpu::x({rows, 4096}), channels},
+                     {{"eps", 1e-5}},
+                     {},
+                     {DType::kBF16}});
+  }
   return cases;
 }
 

@@ -15,7 +15,7 @@ namespace {
 // A block a row, element by element; x is read again for every pass.
 template <typename T>
 __global__ void norm_any_kernel(const NormForward p) {
-  __shared__ float scratch[64];
+  __shared__ float scratch[kTeamScratch];
   RowTeam<false> team{scratch};
   wait_for_previous();
   allow_next();

@@ -65,10 +65,13 @@ struct HeldChannels {
   }
 };
 
-// A thread's groups of one row, x (+ addend) in registers: statistics, then y, row codes and amax. kCoded: the last two
-// are wanted.
-template <typename T, bool kLayer, int kGroups, bool kWarp, bool kCoded>
+// What is made beside y: nothing; e4m3 codes with a scale a row and no more; codes of any scaling, and the amax.
+enum class Made : uint8_t { kPlain, kRowCodes, kCodes };
+
+// A thread's groups of one row, x (+ addend) in registers: statistics, then y, row codes and amax.
+template <typename T, bool kLayer, int kGroups, bool kWarp, Made kMade>
 struct NormRow {
+  static constexpr bool kCoded = kMade != Made::kPlain;
   const NormForward& p;
   RowTeam<kWarp>& team;
   float v[kGroups][kGroup];
@@ -88,28 +91,29 @@ struct NormRow {
   template <typename Loaded>
   __device__ __forceinline__ void statistics(int64_t row, float& mean, float& rstd, const Loaded& loaded) {
     const float scale = 1.0f / static_cast<float>(p.cols);
-    float squares = 0;
+    float sums[kGroups];
     mean = 0;
     if constexpr (kLayer) {
-      float sum = 0;
 #pragma unroll
-      for (auto& group : v) {
+      for (int g = 0; g < kGroups; ++g) {
+        sums[g] = 0;
 #pragma unroll
-        for (float value : group) sum += value;
+        for (float value : v[g]) sums[g] += value;
       }
-      mean = team.sum(sum) * scale;
+      mean = team.group_sums(sums) * scale;
       loaded();
     }
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
+      sums[g] = 0;
       if (!has(g)) continue;
 #pragma unroll
       for (float value : v[g]) {
         const float d = kLayer ? value - mean : value;
-        squares = fmaf(d, d, squares);
+        sums[g] = fmaf(d, d, sums[g]);
       }
     }
-    rstd = rsqrtf(team.sum(squares) * scale + p.eps);
+    rstd = rsqrtf(team.group_sums(sums) * scale + p.eps);
     if constexpr (!kLayer) loaded();
     if (team.thread() == 0) {
       if (p.mean != nullptr) p.mean[row] = mean;
@@ -125,7 +129,9 @@ struct NormRow {
     }
     using M = Magnitudes<T>;
     const NormQuantize& q = p.quantize;
-    const float given = kCoded && q.scaling == CodeScaling::kTensor ? *q.scale : 1.0f;
+    const CodeScaling scaling = kMade == Made::kRowCodes ? CodeScaling::kRow : q.scaling;
+    const DType format = kMade == Made::kRowCodes ? DType::kE4M3 : q.format;
+    const float given = kCoded && scaling == CodeScaling::kTensor ? *q.scale : 1.0f;
     const ScaleFormula formula{q.format_max, q.margin, q.pow2};
     uint32_t largest = 0;  // packed as T is
 #pragma unroll
@@ -140,12 +146,12 @@ struct NormRow {
           y.unpack(v[g]);
 #pragma unroll
           for (uint32_t word : y.words) most = M::max(most, word & M::kMask);
-          if (q.scaling == CodeScaling::kTensor && q.codes != nullptr) store_codes(q.format, q.codes, at, v[g], given);
+          if (scaling == CodeScaling::kTensor && q.codes != nullptr) store_codes(format, q.codes, at, v[g], given);
         }
       }
       if constexpr (kCoded) {
         largest = M::max(largest, most);
-        if (q.scaling == CodeScaling::kRow128) {  // a block of 128 is 16 threads
+        if (scaling == CodeScaling::kRow128) {  // a block of 128 is 16 threads
 #pragma unroll
           for (int lanes = 8; lanes > 0; lanes >>= 1) most = M::max(most, __shfl_xor_sync(kWholeWarp, most, lanes));
           if (has(g)) {
@@ -153,21 +159,21 @@ struct NormRow {
             if (q.scale_inv != nullptr && team.thread() % 16 == 0) {
               q.scale_inv[row * ((p.cols + 127) / 128) + column(g) / 128] = __fdiv_rn(1.0f, scale);
             }
-            if (q.codes != nullptr) store_codes(q.format, q.codes, at, v[g], scale);
+            if (q.codes != nullptr) store_codes(format, q.codes, at, v[g], scale);
           }
         }
       }
     }
     if constexpr (!kCoded) return 0;
-    if (q.scaling == CodeScaling::kRow) {
+    if (scaling == CodeScaling::kRow) {
       const float scale = formula(team.max_bits(M::bits(largest)));
       if (q.scale_inv != nullptr && team.thread() == 0) q.scale_inv[row] = __fdiv_rn(1.0f, scale);
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
-        if (has(g) && q.codes != nullptr) store_codes(q.format, q.codes, row * p.cols + column(g), v[g], scale);
+        if (has(g) && q.codes != nullptr) store_codes(format, q.codes, row * p.cols + column(g), v[g], scale);
       }
     }
-    if (q.scaling == CodeScaling::kTensor && row == 0 && team.thread() == 0) {
+    if (scaling == CodeScaling::kTensor && row == 0 && team.thread() == 0) {
       if (q.scale_inv != nullptr) *q.scale_inv = __fdiv_rn(1.0f, given);
       if (q.scale_inv_t != nullptr) *q.scale_inv_t = __fdiv_rn(1.0f, given);
     }
@@ -176,14 +182,14 @@ struct NormRow {
 };
 
 // A warp a row.
-template <typename T, bool kLayer, int kGroups, bool kCoded>
+template <typename T, bool kLayer, int kGroups, Made kMade>
 __global__ void __launch_bounds__(512) norm_row_kernel(const NormForward p) {
   RowTeam<true> team{};
   wait_for_previous();
   allow_next();
   const int64_t row = int64_t{blockIdx.x} * (blockDim.x >> 5) + (threadIdx.x >> 5);
   if (row >= p.rows) return;
-  NormRow<T, kLayer, kGroups, true, kCoded> part{p, team, {}};
+  NormRow<T, kLayer, kGroups, true, kMade> part{p, team, {}};
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
     if (part.has(g)) load_packed<kGroup>(static_cast<const T*>(p.x) + row * p.cols + part.column(g)).unpack(part.v[g]);
@@ -200,12 +206,14 @@ __global__ void __launch_bounds__(512) norm_row_kernel(const NormForward p) {
   float mean, rstd;
   part.statistics(row, mean, rstd, [] {});
   uint32_t largest = part.finish(row, mean, rstd, CachedChannels<kLayer>{});
-  if (kCoded && p.amax != nullptr) {
+  if (kMade == Made::kCodes && p.amax != nullptr) {
     largest = team.max_bits(largest);
     if (team.thread() == 0) raise_amax(p.amax, largest);
   }
 }
 
+// Rows a block must get to stay: what it fetches once and the ring it fills must pay.
+inline constexpr int64_t kRowsToStay = 8;
 // Threads a multiprocessor holds with the registers of norm_stream_kernel: weights, biases and a row's groups.
 template <bool kLayer, int kGroups>
 inline constexpr int kStreamThreads = kGroups == 1 ? 1280
@@ -214,11 +222,11 @@ inline constexpr int kStreamThreads = kGroups == 1 ? 1280
 
 // Blocks stay: rows come through a ring in shared memory, copied ahead by the bulk copy engine, and weights stay in
 // registers.
-template <typename T, bool kLayer, int kGroups, bool kCoded>
+template <typename T, bool kLayer, int kGroups, Made kMade>
 __global__ void __launch_bounds__(kGroups == 1 ? 128 : kStreamThreads<kLayer, kGroups>, kGroups == 1 ? 10 : 1)
     norm_stream_kernel(const NormForward p, int stages) {
   extern __shared__ __align__(128) unsigned char ring[];  // [stages][x row, addend row]
-  __shared__ float scratch[64];
+  __shared__ float scratch[kTeamScratch];
   __shared__ BulkBarrier full[kMaxStages];
   wait_for_previous();
   allow_next();
@@ -242,7 +250,7 @@ __global__ void __launch_bounds__(kGroups == 1 ? 128 : kStreamThreads<kLayer, kG
     for (int s = 0; s < stages; ++s) request(s, s);
   }
   __syncthreads();
-  NormRow<T, kLayer, kGroups, false, kCoded> part{p, team, {}};
+  NormRow<T, kLayer, kGroups, false, kMade> part{p, team, {}};
   HeldChannels<kLayer, kGroups> channels;
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
@@ -274,19 +282,72 @@ __global__ void __launch_bounds__(kGroups == 1 ? 128 : kStreamThreads<kLayer, kG
     largest = max(largest, part.finish(row, mean, rstd, channels));
     if (++stage == stages) stage = 0, parity ^= 1;
   }
-  if (kCoded && p.amax != nullptr) {
+  if (kMade == Made::kCodes && p.amax != nullptr) {
     largest = team.max_bits(largest);
     if (threadIdx.x == 0) raise_amax(p.amax, largest);
   }
 }
 
-template <typename T, bool kLayer, int kGroups, bool kCoded>
+// A block a row, straight from memory: where rows are too few for blocks that stay.
+template <typename T, bool kLayer, int kGroups, Made kMade>
+__global__ void __launch_bounds__(1024) norm_block_kernel(const NormForward p) {
+  __shared__ float scratch[kTeamScratch];
+  wait_for_previous();
+  allow_next();
+  RowTeam<false> team{scratch};
+  NormRow<T, kLayer, kGroups, false, kMade> part{p, team, {}};
+  std::conditional_t<kGroups == 1, HeldChannels<kLayer, 1>, CachedChannels<kLayer>> channels;
+  const int64_t row = blockIdx.x;
+  Packed<T, kGroup> x[kGroups], addend[kGroups];
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    if (!part.has(g)) continue;
+    const int64_t at = row * p.cols + part.column(g);
+    x[g] = load_packed<kGroup>(static_cast<const T*>(p.x) + at);
+    if (p.addend != nullptr) addend[g] = load_packed<kGroup>(static_cast<const T*>(p.addend) + at);
+    channels.fetch(p, g, part.column(g));
+  }
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    if (!part.has(g)) continue;
+    x[g].unpack(part.v[g]);
+    if (p.addend == nullptr) continue;
+    float values[kGroup];
+    addend[g].unpack(values);
+    part.add(row, g, values);
+  }
+  float mean, rstd;
+  part.statistics(row, mean, rstd, [] {});
+  uint32_t largest = part.finish(row, mean, rstd, channels);
+  if (kMade == Made::kCodes && p.amax != nullptr) {
+    largest = team.max_bits(largest);
+    if (threadIdx.x == 0) raise_amax(p.amax, largest);
+  }
+}
+
+// As many threads as a row has groups where rows are few, for the shortest time; else two groups a thread.
+template <typename T, bool kLayer, Made kMade>
+void launch_norm_block(const NormForward& call, cudaStream_t stream) {
+  const int64_t groups = call.cols / kGroup, few = 2 * call.sm_count;
+  const auto grid = static_cast<unsigned>(call.rows);
+  const auto threads = [&](int64_t of_thread) {
+    return static_cast<unsigned>(((groups + of_thread - 1) / of_thread + 31) / 32 * 32);
+  };
+  if (groups <= 1024 && (call.rows <= few || groups <= 128)) {
+    launch_overlapped(norm_block_kernel<T, kLayer, 1, kMade>, {grid, threads(1)}, stream, call);
+  } else {
+    launch_overlapped(norm_block_kernel<T, kLayer, 2, kMade>, {grid, threads(2)}, stream, call);
+  }
+}
+
+template <typename T, bool kLayer, int kGroups, Made kMade>
 void launch_norm_blocks(const NormForward& call, int threads, cudaStream_t stream) {
   const int64_t blocks = kStreamThreads<kLayer, kGroups> / threads;  // on a multiprocessor
+  if (call.rows < kRowsToStay * blocks * call.sm_count) return launch_norm_block<T, kLayer, kMade>(call, stream);
   const int64_t stage = (call.addend != nullptr ? 2 : 1) * call.cols * static_cast<int64_t>(sizeof(T));
   const auto stages = static_cast<int>(std::clamp<int64_t>((int64_t{200} << 10) / (blocks * stage), 1, kMaxStages));
   const auto shared = static_cast<int>(stages * stage);
-  const auto kernel = norm_stream_kernel<T, kLayer, kGroups, kCoded>;
+  const auto kernel = norm_stream_kernel<T, kLayer, kGroups, kMade>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
   const auto grid = static_cast<unsigned>(std::min(call.rows, blocks * call.sm_count));
   launch_overlapped(kernel, {grid, static_cast<unsigned>(threads), static_cast<size_t>(shared)}, stream, call, stages);
@@ -294,40 +355,47 @@ void launch_norm_blocks(const NormForward& call, int threads, cudaStream_t strea
 
 // Columns to threads: a warp a row up to 512 columns, a group a thread up to 1024, above that a block with as little
 // idle as 3 or 4 groups allow.
-template <typename T, bool kLayer, bool kCoded>
+template <typename T, bool kLayer, Made kMade>
 void launch_norm_rows(const NormForward& call, cudaStream_t stream) {
   const int64_t groups = (call.cols + kGroup - 1) / kGroup;
   if (groups <= 64) {
     constexpr int kRows = 4;
     const auto grid = static_cast<unsigned>((call.rows + kRows - 1) / kRows);
     if (groups <= 32) {
-      launch_overlapped(norm_row_kernel<T, kLayer, 1, kCoded>, {grid, 32 * kRows}, stream, call);
+      launch_overlapped(norm_row_kernel<T, kLayer, 1, kMade>, {grid, 32 * kRows}, stream, call);
     } else {
-      launch_overlapped(norm_row_kernel<T, kLayer, 2, kCoded>, {grid, 32 * kRows}, stream, call);
+      launch_overlapped(norm_row_kernel<T, kLayer, 2, kMade>, {grid, 32 * kRows}, stream, call);
     }
     return;
   }
   if (groups <= 128) {
-    launch_norm_blocks<T, kLayer, 1, kCoded>(call, static_cast<int>((groups + 31) / 32 * 32), stream);
+    launch_norm_blocks<T, kLayer, 1, kMade>(call, static_cast<int>((groups + 31) / 32 * 32), stream);
     return;
   }
   const int64_t by_3 = (groups + 95) / 96 * 32, by_4 = (groups + 127) / 128 * 32;
   if (by_3 * 3 < by_4 * 4 && by_3 <= 512) {
-    launch_norm_blocks<T, kLayer, 3, kCoded>(call, static_cast<int>(by_3), stream);
+    launch_norm_blocks<T, kLayer, 3, kMade>(call, static_cast<int>(by_3), stream);
   } else {
-    launch_norm_blocks<T, kLayer, 4, kCoded>(call, static_cast<int>(by_4), stream);
+    launch_norm_blocks<T, kLayer, 4, kMade>(call, static_cast<int>(by_4), stream);
+  }
+}
+
+template <typename T, bool kLayer>
+void launch_norm_made(const NormForward& call, cudaStream_t stream) {
+  const NormQuantize& q = call.quantize;
+  const bool coded = call.amax != nullptr || q.codes != nullptr || q.scale_inv != nullptr || q.scale_inv_t != nullptr;
+  if (!coded) {
+    launch_norm_rows<T, kLayer, Made::kPlain>(call, stream);
+  } else if (call.amax == nullptr && q.scaling == CodeScaling::kRow && q.format == DType::kE4M3) {
+    launch_norm_rows<T, kLayer, Made::kRowCodes>(call, stream);
+  } else {
+    launch_norm_rows<T, kLayer, Made::kCodes>(call, stream);
   }
 }
 
 template <typename T>
 void launch_norm_of(const NormForward& call, cudaStream_t stream) {
-  const NormQuantize& q = call.quantize;
-  const bool coded = call.amax != nullptr || q.codes != nullptr || q.scale_inv != nullptr || q.scale_inv_t != nullptr;
-  if (call.layer) {
-    coded ? launch_norm_rows<T, true, true>(call, stream) : launch_norm_rows<T, true, false>(call, stream);
-  } else {
-    coded ? launch_norm_rows<T, false, true>(call, stream) : launch_norm_rows<T, false, false>(call, stream);
-  }
+  call.layer ? launch_norm_made<T, true>(call, stream) : launch_norm_made<T, false>(call, stream);
 }
 
 }  // namespace octet::cuda

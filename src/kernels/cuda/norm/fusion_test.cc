@@ -41,7 +41,8 @@ struct Size {
   int64_t rows, cols;
 };
 // A warp a row, a block a row with every number of groups, edge tiles of codes, rows that are no multiple of four.
-constexpr Size kSizes[] = {{1, 8}, {5, 264}, {130, 520}, {300, 1024}, {257, 1544}, {129, 4096}, {33, 12288}};
+constexpr Size kSizes[] = {{1, 8},      {5, 264},    {130, 520},  {300, 1024},
+                           {257, 1544}, {129, 4096}, {33, 12288}, {300, 2056}};
 
 TEST_F(NormFusions, WithAmax) {
   for (const Size& s : kSizes) {
@@ -72,6 +73,36 @@ TEST_F(NormFusions, WithCodes) {
         expect_equal_to_members({"add_norm_quantize", layer, s.rows, s.cols, scaling, format, all});
         expect_equal_to_members({"norm_quantize", layer, s.rows, s.cols, scaling, format, codes});
         expect_equal_to_members({"norm_quantize", layer, s.rows, s.cols, scaling, format, {"quantize.0"}});
+      }
+    }
+  }
+}
+
+// Many rows run in blocks that stay, few in a block each with other shares of the row a thread: a row's bits must not
+// depend on how many others there are. Rows enough for a device of 132 multiprocessors, one, three and four groups a
+// thread.
+TEST_F(NormFusions, ARowHasTheSameBitsAmongFewAndAmongMany) {
+  const NormFusion many_rows[] = {
+      {"add_norm_quantize", false, 13900, 520, "tensor", DType::kE4M3, {"add.0", "norm.0", "norm.1", "quantize.0"}},
+      {"add_norm_quantize", false, 12800, 1032, "1x128", DType::kE4M3, {"norm.1", "quantize.0", "quantize.1"}},
+      {"add_norm_quantize", true, 8500, 1544, "row", DType::kE4M3, {"norm.1", "norm.2", "quantize.0", "quantize.1"}}};
+  for (const NormFusion& fusion : many_rows) {
+    const cpu::BuiltCase many = cpu::build_case(norm_fusion_case(fusion), DType::kBF16);
+    const auto of_many = run_node(*context_, many.graph, many.node(), many.inputs);
+    for (const int64_t rows : {1, 300}) {
+      NormFusion of_few = fusion;
+      of_few.rows = rows;
+      SCOPED_TRACE(norm_fusion_case(of_few).name);
+      const cpu::BuiltCase few = cpu::build_case(norm_fusion_case(of_few), DType::kBF16, false);
+      std::vector<cpu::RefTensor> inputs;
+      for (size_t i = 0; i < few.node().inputs.size(); ++i) {
+        const TensorType& type = few.graph.type(few.node().inputs[i]);
+        const auto& values = many.inputs[i].values;
+        inputs.push_back({type, {values.begin(), values.begin() + type.shape.elements()}});
+      }
+      const auto results = run_node(*context_, few.graph, few.node(), inputs);
+      for (size_t r = 0; r < results.size(); ++r) {
+        EXPECT_TRUE(std::equal(results[r].begin(), results[r].end(), of_many[r].begin())) << fusion.results[r];
       }
     }
   }

@@ -31,7 +31,7 @@ __global__ void add_partials_kernel(const float* partials, int blocks, int64_t c
 // A block a row; element by element.
 template <typename T>
 __global__ void norm_gradient_any_dx_kernel(const NormGradient p) {
-  __shared__ float scratch[64];
+  __shared__ float scratch[kTeamScratch];
   RowTeam<false> team{scratch};
   const int64_t row = blockIdx.x;
   const T *x = static_cast<const T*>(p.x) + row * p.cols, *dy = static_cast<const T*>(p.dy) + row * p.cols;

@@ -1,7 +1,9 @@
 // What the norm kernels share: groups of eight neighbouring elements of a row, and sums over a team of threads.
 //
 // A row belongs to a warp or a block. Thread t of n holds groups t, t + n, ...: group g is columns 8 g .. 8 g + 7.
-// Sums run in one order per number of columns, so that every kernel gives the same statistics.
+// Sums run in one order per number of columns, so that every kernel gives the same statistics. A block's sum over
+// groups (group_sums) does not depend on n either: within a group in order, 32 neighbouring groups as a tree, then
+// their sums as a tree; few rows take many threads each, and a row has the same bits among few and among many.
 #pragma once
 
 #include "kernels/cuda/common/numbers.cuh"
@@ -24,8 +26,35 @@ __device__ __forceinline__ float load_channel(const void* channels, DType dtype,
                               : to_float(static_cast<const bf16*>(channels)[column]);
 }
 
-// The sum over the threads of a row: a warp, or the block. Blocks alternate between two halves of `scratch` [2][32]:
+// kCount sums over a warp at once, each as the tree of warp_reduce: halves of the warp go on with half of the sums
+// each, so that four cost one shuffle more than one. Lane l returns sum number `which`; 4 sums are kCount = 3 too.
+template <int kCount>
+__device__ __forceinline__ float warp_sums(const float (&x)[kCount], int& which) {
+  const bool high = (threadIdx.x & 16) != 0, low = (threadIdx.x & 8) != 0;
+  which = 0;
+  if constexpr (kCount == 1) {
+    return warp_reduce<Sum>(x[0]);
+  } else if constexpr (kCount == 2) {
+    which = high ? 1 : 0;
+    float sum = (high ? x[1] : x[0]) + __shfl_xor_sync(kWholeWarp, high ? x[0] : x[1], 16);
+#pragma unroll
+    for (int lanes = 8; lanes > 0; lanes >>= 1) sum += __shfl_xor_sync(kWholeWarp, sum, lanes);
+    return sum;
+  } else {
+    const float last = kCount == 4 ? x[3] : 0.0f;
+    which = (high ? 2 : 0) + (low ? 1 : 0);
+    const float even = (high ? x[2] : x[0]) + __shfl_xor_sync(kWholeWarp, high ? x[0] : x[2], 16),
+                odd = (high ? last : x[1]) + __shfl_xor_sync(kWholeWarp, high ? x[1] : last, 16);
+    float sum = (low ? odd : even) + __shfl_xor_sync(kWholeWarp, low ? even : odd, 8);
+#pragma unroll
+    for (int lanes = 4; lanes > 0; lanes >>= 1) sum += __shfl_xor_sync(kWholeWarp, sum, lanes);
+    return sum;
+  }
+}
+
+// The sum over the threads of a row: a warp, or the block. Blocks alternate between two halves of `scratch` [2][64]:
 // one barrier a sum.
+inline constexpr int kTeamScratch = 128;
 template <bool kWarp>
 struct RowTeam {
   float* scratch;
@@ -35,17 +64,38 @@ struct RowTeam {
   __device__ __forceinline__ float sum(float value) {
     value = warp_reduce<Sum>(value);
     if constexpr (kWarp) return value;
-    float* part = scratch + turn * 32;
+    float* part = scratch + turn * 64;
     turn ^= 1;
     if ((threadIdx.x & 31) == 0) part[threadIdx.x >> 5] = value;
     __syncthreads();
     const int warps = blockDim.x >> 5, lane = threadIdx.x & 31;
     return warp_reduce<Sum>(lane < warps ? part[lane] : 0.0f);
   }
+  // The row's sum of what its groups sum up to: x[g] is that of the thread's group g, 0 past the end. A warp adds a
+  // thread's groups first. Up to 64 warps' shares of 32 groups.
+  template <int kGroups>
+  __device__ __forceinline__ float group_sums(const float (&x)[kGroups]) {
+    if constexpr (kWarp) {
+      float mine = x[0];
+#pragma unroll
+      for (int g = 1; g < kGroups; ++g) mine += x[g];
+      return warp_reduce<Sum>(mine);
+    }
+    constexpr int kSums = kGroups == 3 ? 4 : kGroups;
+    int which;
+    const float sum = warp_sums(x, which);
+    float* part = scratch + turn * 64;
+    turn ^= 1;
+    const int warps = blockDim.x >> 5, lane = threadIdx.x & 31;
+    if (lane % (32 / kSums) == 0) part[which * warps + (threadIdx.x >> 5)] = sum;
+    __syncthreads();
+    const int shares = kSums * warps;
+    return warp_reduce<Sum>((lane < shares ? part[lane] : 0.0f) + (lane + 32 < shares ? part[lane + 32] : 0.0f));
+  }
   __device__ __forceinline__ uint32_t max_bits(uint32_t bits) {
     bits = warp_max(bits);
     if constexpr (kWarp) return bits;
-    auto* part = reinterpret_cast<uint32_t*>(scratch + turn * 32);
+    auto* part = reinterpret_cast<uint32_t*>(scratch + turn * 64);
     turn ^= 1;
     if ((threadIdx.x & 31) == 0) part[threadIdx.x >> 5] = bits;
     __syncthreads();

@@ -23,6 +23,25 @@ std::vector<cpu::Case> precision_bench_cases() {
       }
     }
   }
+  // Serving: codes and scales of a step's rows alone, as a fusion of one member, whose other results nobody wants.
+  for (int64_t rows : {1, 8, 768, 1024, 2048}) {
+    Case c{.op = Op::kFusion,
+           .name = fmt::format("quantize_row_e4m3_{}x4096", rows),
+           .inputs = {x({rows, 4096})},
+           .attrs = {{"kind", std::string("quantize")}},
+           .dtypes = {DType::kBF16}};
+    c.body = [](const std::vector<TensorType>& types) {
+      Graph body("quantize");
+      const NodeId leaf = body.add({.op = Op::kInput, .results = {types[0]}, .name = "x"});
+      const NodeId quantize = body.add({.op = Op::kQuantize,
+                                        .inputs = {{leaf, 0}},
+                                        .attrs = {{"format", std::string("e4m3")}, {"scaling", std::string("row")}},
+                                        .name = "quantize"});
+      for (int32_t result : {0, 1}) body.outputs().push_back({fmt::format("quantize.{}", result), {quantize, result}});
+      return body;
+    };
+    cases.push_back(std::move(c));
+  }
   for (const char* blocks : {"1x128", "128x128"}) {
     cases.push_back({.op = Op::kTensorStats,
                      .name = fmt::format("{}_8192x4096", blocks),

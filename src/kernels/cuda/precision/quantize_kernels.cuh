@@ -1,8 +1,9 @@
-// Kernels of quantize for one type of x: tiles (common/quantize_tile.cuh), a stream where nothing needs tiles, rows.
+// Kernels of quantize for one type of x: tiles (common/quantize_tile.cuh), a stream where nothing needs tiles, rows
+// (common/quantize_rows.cuh).
 #pragma once
 
 #include "kernels/cuda/common/overlap.cuh"
-#include "kernels/cuda/common/quantize_tile.cuh"
+#include "kernels/cuda/common/quantize_rows.cuh"
 
 namespace octet::cuda {
 
@@ -92,50 +93,6 @@ __global__ void __launch_bounds__(kStreamThreads)
   }
 }
 
-// Per row (per token): a block a row. The first kHeld runs of 16 stay in registers, what is beyond is read again.
-template <typename Code, typename T>
-__global__ void quantize_rows_kernel(const T* x, const __grid_constant__ QuantizeJob job) {
-  constexpr int kHeld = 2;
-  __shared__ uint32_t scratch[32];
-  wait_for_previous();
-  allow_next();
-  const int64_t row = blockIdx.x, stride = static_cast<int64_t>(blockDim.x) * 16;
-  const int64_t first = static_cast<int64_t>(threadIdx.x) * 16;
-  x += row * job.cols;
-  float held[kHeld][16];
-  uint32_t most = 0;
-#pragma unroll
-  for (int run = 0; run < kHeld; ++run) {
-    const int64_t i = first + run * stride;
-    load16(x + i, job.cols - i, job.vector, held[run]);
-  }
-#pragma unroll
-  for (int run = 0; run < kHeld; ++run) most = max(most, amax16(held[run]));
-  for (int64_t i = first + kHeld * stride; i < job.cols; i += stride) {
-    float values[16];
-    load16(x + i, job.cols - i, job.vector, values);
-    most = max(most, amax16(values));
-  }
-  most = block_max(most, scratch);
-  const float scale = ScaleFormula{job.max, job.margin, job.pow2}(most);
-  if (threadIdx.x == 0) {
-    if (job.scale_inv != nullptr) job.scale_inv[row] = 1.0f / scale;
-    if (job.amax != nullptr) atomicMax(reinterpret_cast<uint32_t*>(job.amax), most);
-  }
-  if (job.codes == nullptr) return;
-  uint8_t* codes = job.codes + row * job.cols;
-#pragma unroll
-  for (int run = 0; run < kHeld; ++run) {
-    const int64_t i = first + run * stride;
-    store16<Code>(codes + i, job.cols - i, job.vector, held[run], scale);
-  }
-  for (int64_t i = first + kHeld * stride; i < job.cols; i += stride) {
-    float values[16];
-    load16(x + i, job.cols - i, job.vector, values);
-    store16<Code>(codes + i, job.cols - i, job.vector, values, scale);
-  }
-}
-
 // Bits of the columns' amaxes, [cols], cleared before: 256 columns and 128 rows a block.
 template <typename T>
 __global__ void column_amax_kernel(const T* __restrict__ x, int64_t rows, int64_t cols, uint32_t* col_amax) {
@@ -148,11 +105,11 @@ __global__ void column_amax_kernel(const T* __restrict__ x, int64_t rows, int64_
 }
 
 template <typename Code, typename T>
-void launch_quantize_rows(QuantizeJob job, const T* x, uint32_t* col_amax, cudaStream_t stream) {
+void launch_quantize_by_row(QuantizeJob job, const T* x, uint32_t* col_amax, cudaStream_t stream) {
   if (job.codes != nullptr || job.scale_inv != nullptr || job.amax != nullptr) {
-    const int64_t threads = ((job.cols + 31) / 32 + 31) / 32 * 32;
-    const Grid grid{static_cast<unsigned>(job.rows), static_cast<unsigned>(threads < 512 ? threads : 512)};
-    launch_overlapped(quantize_rows_kernel<Code, T>, grid, stream, x, job);
+    QuantizeJob rows = job;
+    rows.vector = fits_groups(job, x);
+    launch_quantize_rows<Code>(PlainRows<T>{x}, rows, stream);
   }
   if (job.codes_t == nullptr && job.scale_inv_t == nullptr) return;
   cudaMemsetAsync(col_amax, 0, static_cast<size_t>(job.cols) * sizeof(uint32_t), stream);
@@ -178,7 +135,7 @@ void launch_quantize_as(const QuantizeJob& job, Grouping grouping, const T* x, u
         launch_quantize_tiles<Grouping::kTensor, Code>(job, x, stream);
       }
       break;
-    case Grouping::kRow: launch_quantize_rows<Code>(job, x, col_amax, stream); break;
+    case Grouping::kRow: launch_quantize_by_row<Code>(job, x, col_amax, stream); break;
     case Grouping::kRow128: launch_quantize_tiles<Grouping::kRow128, Code>(job, x, stream); break;
     case Grouping::kTile128: launch_quantize_tiles<Grouping::kTile128, Code>(job, x, stream); break;
   }
