@@ -64,7 +64,8 @@ TEST_F(RopeAppends, EqualTheirMembers) {
   }
 }
 
-TEST_F(RopeAppends, AreTakenWhole) {
+// Rows are chosen by types and shapes: no GPU is needed.
+TEST(RopeAppendRows, TakeTheirFusionsWhole) {
   const auto row = [](const RopeAppend& fusion, DType compute) {
     const cpu::BuiltCase built = cpu::build_case(rope_append_case(fusion), compute, false);
     return std::string(select_kernel(built.graph, built.node()).name);

@@ -1,5 +1,5 @@
-// Blocks of one token, several where tokens are few. Cosines and sines go through shared memory, once a block, while
-// what does not turn (values, the rest of partly turned heads) is already under way.
+// Blocks of one token, several where tokens are few. Cosines and sines go through shared memory, once a block, while the
+// first pairs and what does not turn (values, the rest of partly turned heads) are already under way.
 #include <algorithm>
 
 #include "kernels/cuda/common/numbers.cuh"
@@ -28,12 +28,16 @@ __device__ __forceinline__ void append(C* to, bool scaled, float scale, float (&
   store<kVec>(to, values);
 }
 
-// kVec pairs: of halves, neighbours in both halves; interleaved, 2 kVec neighbours.
+// kVec pairs: of halves, neighbours in both halves; interleaved, 2 kVec neighbours. As loaded, until they are turned.
 template <int kVec>
 struct Pairs {
-  float at[2][kVec];
+  Vec<bf16, kVec> loaded[2];
 
-  __device__ __forceinline__ void turn_by(const float2* turns, bool interleaved) {
+  __device__ __forceinline__ void load_from(const bf16* first, const bf16* second) {
+    loaded[0] = *reinterpret_cast<const Vec<bf16, kVec>*>(first);
+    loaded[1] = *reinterpret_cast<const Vec<bf16, kVec>*>(second);
+  }
+  __device__ __forceinline__ void turn_by(const float2* turns, bool interleaved, float (&to)[2][kVec]) const {
     float2 by[kVec];
 #pragma unroll
     for (int e = 0; e < kVec; e += 2) {
@@ -41,15 +45,13 @@ struct Pairs {
       by[e] = {two.x, two.y}, by[e + 1] = {two.z, two.w};
     }
 #pragma unroll
+    for (int e = 0; e < kVec; ++e) to[0][e] = to_float(loaded[0].at[e]), to[1][e] = to_float(loaded[1].at[e]);
+#pragma unroll
     for (int e = 0; e < kVec; ++e) {
-      if (interleaved) {
-        float &a = at[2 * e / kVec][2 * e % kVec], &b = at[(2 * e + 1) / kVec][(2 * e + 1) % kVec];
-        const float2 r = rotated(a, b, by[e]);
-        a = r.x, b = r.y;
-      } else {
-        const float2 r = rotated(at[0][e], at[1][e], by[e]);
-        at[0][e] = r.x, at[1][e] = r.y;
-      }
+      float& a = interleaved ? to[2 * e / kVec][2 * e % kVec] : to[0][e];
+      float& b = interleaved ? to[(2 * e + 1) / kVec][(2 * e + 1) % kVec] : to[1][e];
+      const float2 r = rotated(a, b, by[e]);
+      a = r.x, b = r.y;
     }
   }
 };
@@ -76,11 +78,22 @@ __global__ void __launch_bounds__(kThreads) rope_kv_append_kernel(RopeAppendPlan
   const int passes = heads * passing, still = passes + static_cast<int>(kv_width) / kVec, all = still + heads * turning;
   const int stride = kThreads * static_cast<int>(gridDim.y);
 
-  for (int i = static_cast<int>(threadIdx.x); i < rope.pairs; i += kThreads) {
-    const float2 t = turn(rope.frequencies[i], x.positions[token]);
-    turns[turn_index<kVec>(i)] = {t.x, rope.sign * t.y};
-  }
   int i = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
+  // A thread's first pairs are loaded before the angles are made, the next ones while these are turned.
+  int item = i < still ? i + (still - i + stride - 1) / stride * stride : i;
+  Pairs<kVec> next;
+  const auto load_pairs = [&](int at) {
+    if (at >= all) return;
+    const int head = (at - still) / turning, pair = (at - still) % turning * kVec;
+    const bf16* from = head < rope.heads ? q + head * rope.dim : k + (head - rope.heads) * rope.dim;
+    const int first = rope.interleaved ? 2 * pair : pair;
+    next.load_from(from + first, from + first + (rope.interleaved ? kVec : rope.pairs));
+  };
+  load_pairs(item);
+  for (int pair = static_cast<int>(threadIdx.x); pair < rope.pairs; pair += kThreads) {
+    const float2 t = turn(rope.frequencies[pair], x.positions[token]);
+    turns[turn_index<kVec>(pair)] = {t.x, rope.sign * t.y};
+  }
 #pragma unroll 2
   for (; i < still; i += stride) {
     float values[kVec];
@@ -100,23 +113,20 @@ __global__ void __launch_bounds__(kThreads) rope_kv_append_kernel(RopeAppendPlan
     }
   }
   __syncthreads();
-#pragma unroll 2
-  for (; i < all; i += stride) {
-    const int head = (i - still) / turning, pair = (i - still) % turning * kVec, k_head = head - rope.heads;
+  for (; item < all; item += stride) {
+    const Pairs<kVec> pairs = next;
+    load_pairs(item + stride);
+    const int head = (item - still) / turning, pair = (item - still) % turning * kVec;
     const int first = rope.interleaved ? 2 * pair : pair, second = first + (rope.interleaved ? kVec : rope.pairs);
-    const bool is_query = head < rope.heads;
-    if (!is_query && k_slot == nullptr) continue;
-    const bf16* from = is_query ? q + head * rope.dim : k + k_head * rope.dim;
-    Pairs<kVec> pairs;
-    load<kVec>(from + first, pairs.at[0]);
-    load<kVec>(from + second, pairs.at[1]);
-    pairs.turn_by(turns + turn_index<kVec>(pair), rope.interleaved);
-    if (is_query) {
-      store<kVec>(q_out + head * rope.dim + first, pairs.at[0]);
-      store<kVec>(q_out + head * rope.dim + second, pairs.at[1]);
-    } else {
-      append(k_slot + k_head * rope.dim + first, x.k_scale != nullptr, k_scale, pairs.at[0]);
-      append(k_slot + k_head * rope.dim + second, x.k_scale != nullptr, k_scale, pairs.at[1]);
+    float turned[2][kVec];
+    pairs.turn_by(turns + turn_index<kVec>(pair), rope.interleaved, turned);
+    if (head < rope.heads) {
+      store<kVec>(q_out + head * rope.dim + first, turned[0]);
+      store<kVec>(q_out + head * rope.dim + second, turned[1]);
+    } else if (k_slot != nullptr) {
+      C* to = k_slot + (head - rope.heads) * rope.dim;
+      append(to + first, x.k_scale != nullptr, k_scale, turned[0]);
+      append(to + second, x.k_scale != nullptr, k_scale, turned[1]);
     }
   }
 }
