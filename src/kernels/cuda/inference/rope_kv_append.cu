@@ -143,7 +143,7 @@ void launch_rope_kv_append(const RopeAppendPlan& plan, const RopeAppendOperands&
   RopeAppendPlan p = plan;
   if (operands.q_out == nullptr) p.rope.heads = 0;
   const auto launch = [&](auto kernel, int vec) {
-    const int items = (p.rope.heads + 2 * p.kv_heads) * p.rope.dim / vec;  // at most
+    const int items = ((p.rope.heads + p.kv_heads) * (p.rope.dim - p.rope.pairs) + p.kv_heads * p.rope.dim) / vec;
     const int wanted = (4 * sm_count + p.rope.tokens - 1) / p.rope.tokens;
     const int parts = std::clamp(wanted, 1, (items + kThreads - 1) / kThreads);
     const dim3 grid(static_cast<unsigned>(p.rope.tokens), static_cast<unsigned>(parts));
