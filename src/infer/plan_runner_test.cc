@@ -146,6 +146,21 @@ TEST_P(PlanRunnerGoldens, NeitherPaddingNorNeighboursChangeALogprob) {
   EXPECT_EQ(driver.run().logprobs[0], expected);
 }
 
+// The appends of a layer as one node: in the caches' place, whatever blocks there are in the end.
+TEST_P(PlanRunnerGoldens, FusedAppendsGiveTheGreedyText) {
+  ServingOptions options = small_options();
+  options.target.fusions.insert(options.target.fusions.end(), {"rope_kv_append", "kv_append_pair"});
+  runner_ = make_runner(*weights_, options);
+  Text text = prompt(kPrompt, 1, 3);
+  Driver driver(*runner_);
+  driver.add(text, kPrompt - 2, false);
+  driver.run();
+  driver.add(text, 2, true);
+  text.tokens.push_back(driver.run().ids[0]);
+  decode(text);
+  EXPECT_EQ(text.tokens, wanted_);
+}
+
 TEST_P(PlanRunnerGoldens, CopiedBlocksContinueTheText) {
   Text text = prompt(kPrompt, 0, 0);
   Driver driver(*runner_);

@@ -28,6 +28,23 @@ bool works_in_place_on(const Node& node, int input) {
 
 bool goes_by_rows(const Node& node) { return op_facts(node.op).elementwise || op_facts(node.op).row_wise; }
 
+// Which input of the body `value` lies in when at least one member on the way must alias; -1: none. A value that is
+// only views of an input is not in its place: the fusion may copy it.
+int aliased_leaf(const Graph& body, Value value, bool overwrites = false) {
+  for (;;) {
+    const Node& maker = body.node(value);
+    if (maker.op == Op::kInput) break;
+    const int aliased = must_alias(maker, value.result);
+    if (aliased < 0 && !(op_facts(maker.op).view && value.result == 0)) return -1;
+    overwrites |= aliased >= 0;
+    value = maker.inputs[static_cast<size_t>(std::max(aliased, 0))];
+  }
+  if (!overwrites) return -1;
+  const auto& nodes = body.nodes();
+  return static_cast<int>(std::count_if(nodes.begin(), nodes.begin() + index(value.node),
+                                        [](const Node& node) { return node.op == Op::kInput; }));
+}
+
 bool fusion_may_take_over(const Graph& body, int result, int input) {
   const Value made = body.outputs().at(static_cast<size_t>(result)).value;
   const Node& maker = body.node(made);
@@ -65,11 +82,33 @@ bool fusion_may_take_over(const Graph& body, int result, int input) {
 }  // namespace
 
 bool may_take_over(const Node& node, int result, int input) {
+  if (must_alias(node, result) == input) return true;
   if (node.op == Op::kFusion) return fusion_may_take_over(*node.body, result, input);
   const OpFacts& facts = op_facts(node.op);
-  if (result == 0) return facts.must_alias == input || works_in_place_on(node, input);
+  if (result == 0) return works_in_place_on(node, input);
   return std::find(facts.in_place_others.begin(), facts.in_place_others.end(), std::pair{result, input}) !=
          facts.in_place_others.end();
+}
+
+int must_alias(const Node& node, int result) {
+  if (node.op == Op::kFusion)
+    return aliased_leaf(*node.body, node.body->outputs().at(static_cast<size_t>(result)).value);
+  return result == 0 ? op_facts(node.op).must_alias : -1;
+}
+
+std::vector<int> overwritten_inputs(const Node& node) {
+  if (node.op != Op::kFusion) {
+    const int aliased = must_alias(node, 0);
+    return aliased < 0 ? std::vector<int>{} : std::vector<int>{aliased};
+  }
+  std::vector<int> inputs;
+  for (const Node& member : node.body->nodes()) {
+    for (int input : overwritten_inputs(member)) {
+      const int leaf = aliased_leaf(*node.body, member.inputs[static_cast<size_t>(input)], true);
+      if (leaf >= 0 && std::find(inputs.begin(), inputs.end(), leaf) == inputs.end()) inputs.push_back(leaf);
+    }
+  }
+  return inputs;
 }
 
 Cost node_cost(const Graph& graph, NodeId id) {

@@ -68,6 +68,13 @@ const OpFacts& op_facts(Op op);
 // on it, and none reads the input afterwards. A member that refreshes several inputs (adamw) takes over its own only,
 // which nobody else reads: such members may run in any order.
 bool may_take_over(const Node& node, int result, int input);
+
+// The input whose storage result `result` of the node must share; -1: none. For an op its facts say so (result 0); a
+// fusion's result must where its body's output was made, through members that must and views, in an input of the body.
+int must_alias(const Node& node, int result);
+// The inputs that the node writes over: those of must_alias, and those a fusion's members overwrite without giving the
+// result out, which the verifier refuses.
+std::vector<int> overwritten_inputs(const Node& node);
 Cost node_cost(const Graph& graph, NodeId id);
 
 namespace facts {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "ir/facts.h"
 
 namespace octet {
 namespace {
@@ -82,7 +83,9 @@ void collect_state(Program& program) {
   for (const Graph& graph : program.graphs()) {
     std::vector<bool> is_cache(static_cast<size_t>(graph.size()), false);
     for (const Node& node : graph.nodes()) {
-      if (node.op == Op::kKvAppend) is_cache[static_cast<size_t>(index(node.inputs[0].node))] = true;
+      for (int input : overwritten_inputs(node)) {
+        is_cache[static_cast<size_t>(index(node.inputs[static_cast<size_t>(input)].node))] = true;
+      }
     }
     for (int32_t i = 0; i < graph.size(); ++i) {
       const Node& node = graph.node(NodeId{i});

@@ -2,7 +2,9 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <set>
+#include <unordered_map>
 
 #include "base/error.h"
 #include "ir/facts.h"
@@ -127,24 +129,34 @@ class Verifier {
             update.name, to_string(graph_.type(leaf)), to_string(graph_.type(update.value)));
   }
 
-  // What a node writes over is read by nobody after it.
+  // What a node writes over is read by nobody else at its time or after it, and is given out again.
   void check_aliases() const {
-    std::vector<NodeId> overwritten_by(static_cast<size_t>(graph_.size()), NodeId::kNone);
+    std::unordered_map<Value, NodeId, ValueHash> overwritten_by;
     auto check_read = [&](Value value, NodeId reader) {
-      if (!value.exists()) return;
-      NodeId writer = overwritten_by[static_cast<size_t>(index(value.node))];
-      require(writer == NodeId::kNone, reader, "reads {}, which {} has overwritten", describe(graph_, value.node),
-              describe(graph_, writer));
+      auto found = overwritten_by.find(value);
+      if (found == overwritten_by.end()) return;
+      require(false, reader, "reads {}, which {} has overwritten", describe(graph_, value.node),
+              describe(graph_, found->second));
     };
     for (int32_t i = 0; i < graph_.size(); ++i) {
       NodeId id{i};
       const Node& node = graph_.node(id);
       for (Value input : node.inputs) check_read(input, id);
-      int aliased = op_facts(node.op).must_alias;
-      if (aliased >= 0) overwritten_by[static_cast<size_t>(index(node.inputs[static_cast<size_t>(aliased)].node))] = id;
+      for (int input : overwritten_inputs(node)) {
+        check_overwrite(id, node, input);
+        overwritten_by[node.inputs[static_cast<size_t>(input)]] = id;
+      }
     }
     for (const NamedValue& output : graph_.outputs()) check_read(output.value, output.value.node);
     for (const NamedValue& update : graph_.updates()) check_read(update.value, update.value.node);
+  }
+
+  void check_overwrite(NodeId id, const Node& node, int input) const {
+    int results = 0;
+    for (int r = 0; r < static_cast<int>(node.results.size()); ++r) results += must_alias(node, r) == input;
+    require(results == 1, id, "overwrites input {}, and {} results stand in its place (want 1)", input, results);
+    auto reads = std::count(node.inputs.begin(), node.inputs.end(), node.inputs[static_cast<size_t>(input)]);
+    require(reads == 1, id, "reads input {}, which it overwrites, {} times", input, reads);
   }
 
   const Graph& graph_;

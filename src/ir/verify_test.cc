@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "ir/random_graph.h"
+#include "ir/text.h"
 
 namespace octet {
 namespace {
@@ -100,6 +101,55 @@ TEST(Verify, CatchesPlantedFaults) {
     EXPECT_NE(message.find("graph main"), std::string::npos) << fault.name << ": " << message;
     EXPECT_NE(message.find(fault.message), std::string::npos) << fault.name << ": " << message;
   }
+}
+
+// A fusion of two appends, with faults planted in the text.
+std::string fused_appends(const std::string& operands, const std::string& outputs, const std::string& after) {
+  return verify_message(parse_graph(R"(graph @main stage fused
+  %s = input : i32[2] @s
+  %x = input : bf16[2,8] @x
+  %k = state : bf16[4,8] @k
+  %v = state : bf16[4,8] @v
+  %f = fusion )" + operands + R"( {kind="kv_append_pair"} body
+    graph @kv_append_pair stage fused
+      %0 = input : bf16[4,8] @append_k.0
+      %1 = input : bf16[2,8] @append_k.1
+      %2 = input : i32[2] @append_k.2
+      %3 = input : bf16[4,8] @append_v.0
+      %4 = kv_append %0, %1, %2 @append_k
+      %5 = kv_append %3, %1, %2 @append_v
+)" + outputs + " end\n" + after + "\nend\n"));
+}
+
+TEST(Verify, FusionsOverwriteWhatTheirMembersDo) {
+  const std::string both = "output @append_k.0 %4 output @append_v.0 %5";
+  const std::string updates = "update @k %f update @v %f.1";
+  EXPECT_EQ(fused_appends("%k, %x, %s, %v", both, updates), "");
+  // of two results one may be overwritten again while the other is read
+  EXPECT_EQ(fused_appends("%k, %x, %s, %v", both, "%6 = kv_append %f, %x, %s update @k %6 update @v %f.1"), "");
+  EXPECT_NE(fused_appends("%k, %x, %s, %v", both, updates + " output @old %v").find("has overwritten"),
+            std::string::npos);
+  EXPECT_NE(fused_appends("%k, %x, %s, %v", both, updates + " %6 = silu %k output @y %6").find("has overwritten"),
+            std::string::npos);
+  EXPECT_NE(fused_appends("%k, %x, %s, %k", both, "update @k %f").find("reads input 0, which it overwrites, 2 times"),
+            std::string::npos);
+  EXPECT_NE(fused_appends("%k, %x, %s, %v", "output @append_k.0 %4", "update @k %f")
+                .find("overwrites input 3, and 0 results stand in its place (want 1)"),
+            std::string::npos);
+  EXPECT_NE(fused_appends("%k, %x, %s, %v", both + " output @again %5", updates)
+                .find("overwrites input 3, and 2 results stand in its place (want 1)"),
+            std::string::npos);
+  EXPECT_NE(fused_appends("%k, %x, %s, %v", both + " output @old %3", updates).find("has overwritten"),
+            std::string::npos);
+}
+
+// A kernel may not read rows of what it writes.
+TEST(Verify, AppendsReadTheirCacheOnce) {
+  Graph graph = small_graph();
+  Node& append = node_of(graph, Op::kKvAppend);
+  append.inputs[1] = append.inputs[0];
+  graph.mutable_node(append.inputs[2].node).results[0].shape = {6};
+  EXPECT_NE(verify_message(graph).find("reads input 0, which it overwrites, 2 times"), std::string::npos);
 }
 
 TEST(Verify, StagesGrow) {

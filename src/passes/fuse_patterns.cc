@@ -141,6 +141,40 @@ Match matmul_bias(const UseGraph& uses, NodeId first) {
   return same ? Match{{first, "matmul"}, {bias, "bias"}} : Match{};
 }
 
+// The attention that reads these keys through the paged cache.
+NodeId attention_of(const UseGraph& uses, NodeId append) {
+  for (NodeId user : uses.users({append, 0})) {
+    const Node& node = uses.node(user);
+    if (node.op == Op::kPagedAttention && node.inputs[1] == Value{append, 0}) return user;
+  }
+  return NodeId::kNone;
+}
+
+// The two appends of a layer, to the same slots, found from that of the keys.
+Match kv_append_pair(const UseGraph& uses, NodeId first) {
+  if (uses.node(first).op != Op::kKvAppend) return {};
+  const NodeId attention = attention_of(uses, first);
+  if (attention == NodeId::kNone) return {};
+  const NodeId second = uses.node(attention).inputs[2].node;
+  const Node& values = uses.node(second);
+  if (values.op != Op::kKvAppend || second == first || values.inputs[2] != uses.node(first).inputs[2]) return {};
+  return {{first, "append_k"}, {second, "append_v"}};
+}
+
+// With the ropes of queries and keys, by the same angles; turned keys go to the cache alone.
+Match rope_kv_append(const UseGraph& uses, NodeId first) {
+  Match match = kv_append_pair(uses, first);
+  if (match.empty()) return {};
+  const Value key = uses.node(first).inputs[1], query = uses.node(attention_of(uses, first)).inputs[0];
+  const Node &key_rope = uses.node(key.node), &query_rope = uses.node(query.node);
+  if (key_rope.op != Op::kRope || query_rope.op != Op::kRope || key_rope.inputs[1] != query_rope.inputs[1]) return {};
+  Attrs attrs = key_rope.attrs;
+  attrs.set("heads", query_rope.attrs.get<int64_t>("heads"));
+  if (!(attrs == query_rope.attrs) || uses.users(key).size() != 1 || uses.is_output(key)) return {};
+  match.insert(match.begin(), {{query.node, "rope_q"}, {key.node, "rope_k"}});
+  return match;
+}
+
 FusionPattern row(const char* kind, const char* members, std::vector<Link> links) {
   return {kind, members, [links](const UseGraph& uses, NodeId first) {
             Match match;
@@ -212,6 +246,8 @@ std::span<const FusionPattern> fusion_patterns() {
       {"matmul_bias", "matmul or scaled_matmul, bias", matmul_bias},  // after those that take the bias
       row("norm_grad_add_bias", "norm_grad, add, bias_grad", {kNormGrad, kAdd, kRowSum}),
       row("norm_grad_add", "norm_grad, add", {kNormGrad, kAdd}),
+      {"rope_kv_append", "rope_q, rope_k, append_k, append_v", rope_kv_append},
+      {"kv_append_pair", "append_k, append_v", kv_append_pair},
   };
   return table;
 }

@@ -190,6 +190,102 @@ end
 )");
 }
 
+// One layer of decoding after its projections. `key`: what turns the keys, `rows`: which keys are appended.
+std::string decoding(const std::string& key, const std::string& rows, const std::string& after = "") {
+  const std::string attention = R"({heads=4, kv_heads=2, head_dim=8, scale=0.5, window=0, block_size=4})";
+  return R"(graph @decode stage fused
+  %0 = input : bf16[2,32] @q
+  %1 = input : bf16[2,16] @k
+  %2 = input : bf16[2,16] @v
+  %3 = input : i32[2] @positions
+  %4 = input : i32[2] @slots
+  %5 = input : i32[3] @segments
+  %6 = input : i32[2] @kv_lengths
+  %7 = input : i32[2,2] @block_table
+  %8 = state : e4m3[16,16] @cache_k
+  %9 = state : e4m3[16,16] @cache_v
+  %10 = state {initial=1.0} : f32[1] @scale_k
+  %11 = rope %0, %3 {head_dim=8, heads=4, rotary_dim=4, theta=10000.0} @rope.q layer 1
+  %12 = )" +
+         key + R"( @rope.k layer 1
+  %13 = kv_append %8, )" +
+         rows + R"(, %4, %10 @append.k layer 1
+  %14 = kv_append %9, %2, %4 @append.v layer 1
+  %15 = paged_attention %11, %13, %14, %5, %6, %7 )" +
+         attention + R"( @attention layer 1
+)" + after +
+         R"(  output @y %15
+  update @cache_k %13
+  update @cache_v %14
+end
+)";
+}
+const std::string kRopeK = "rope %1, %3 {head_dim=8, heads=2, rotary_dim=4, theta=10000.0}";
+
+TEST(Fuse, RopeAndAppendTextInTextOut) {
+  Graph graph = parse_graph(decoding(kRopeK, "%12"));
+  EXPECT_TRUE(fuse_graph(graph, with_fusions({"rope_kv_append", "kv_append_pair"})));
+  verify(graph);
+  const std::string text = print(graph);
+  EXPECT_EQ(text, R"(graph @decode stage fused
+  %0 = input : bf16[2,32] @q
+  %1 = input : bf16[2,16] @k
+  %2 = input : bf16[2,16] @v
+  %3 = input : i32[2] @positions
+  %4 = input : i32[2] @slots
+  %5 = input : i32[3] @segments
+  %6 = input : i32[2] @kv_lengths
+  %7 = input : i32[2,2] @block_table
+  %8 = state : e4m3[16,16] @cache_k
+  %9 = state : e4m3[16,16] @cache_v
+  %10 = state {initial=1.0} : f32[1] @scale_k
+  %11 = fusion %0, %3, %1, %8, %4, %10, %9, %2 {kind="rope_kv_append"} : bf16[2,32], e4m3[16,16], e4m3[16,16] @rope.q layer 1 body
+    graph @rope_kv_append stage fused
+      %0 = input : bf16[2,32] @rope_q.0
+      %1 = input : i32[2] @rope_q.1
+      %2 = input : bf16[2,16] @rope_k.0
+      %3 = input : e4m3[16,16] @append_k.0
+      %4 = input : i32[2] @append_k.2
+      %5 = input : f32[1] @append_k.3
+      %6 = input : e4m3[16,16] @append_v.0
+      %7 = input : bf16[2,16] @append_v.1
+      %8 = rope %0, %1 {head_dim=8, heads=4, rotary_dim=4, theta=10000.0} : bf16[2,32] @rope_q layer 1
+      %9 = rope %2, %1 {head_dim=8, heads=2, rotary_dim=4, theta=10000.0} : bf16[2,16] @rope_k layer 1
+      %10 = kv_append %3, %9, %4, %5 : e4m3[16,16] @append_k layer 1
+      %11 = kv_append %6, %7, %4 : e4m3[16,16] @append_v layer 1
+      output @rope_q.0 %8
+      output @append_k.0 %10
+      output @append_v.0 %11
+    end
+  %12 = paged_attention %11, %11.1, %11.2, %5, %6, %7 {block_size=4, head_dim=8, heads=4, kv_heads=2, scale=0.5, window=0} : bf16[2,32] @attention layer 1
+  output @y %12
+  update @cache_k %11.1
+  update @cache_v %11.2
+end
+)");
+  EXPECT_EQ(print(parse_graph(text)), text);
+  EXPECT_EQ(must_alias(graph.node(NodeId{11}), 1), 3);
+  EXPECT_EQ(must_alias(graph.node(NodeId{11}), 2), 6);
+}
+
+TEST(Fuse, AppendsWithoutCommonRopesFuseAlone) {
+  const auto kinds = [](const std::string& text) {
+    Graph graph = parse_graph(text);
+    fuse_graph(graph, with_fusions({"rope_kv_append", "kv_append_pair"}));
+    verify(graph);
+    return kinds_of(graph);
+  };
+  using Kinds = std::map<std::string, int>;
+  EXPECT_EQ(kinds(decoding(kRopeK, "%12")), (Kinds{{"rope_kv_append", 1}}));
+  EXPECT_EQ(kinds(decoding(kRopeK, "%1", "  output @turned %12\n")), (Kinds{{"kv_append_pair", 1}}));
+  // other angles, other positions, turned keys that someone else reads
+  const std::string theta = "rope %1, %3 {head_dim=8, heads=2, rotary_dim=4, theta=5000.0}";
+  EXPECT_EQ(kinds(decoding(theta, "%12")), (Kinds{{"kv_append_pair", 1}}));
+  const std::string positions = "rope %1, %4 {head_dim=8, heads=2, rotary_dim=4, theta=10000.0}";
+  EXPECT_EQ(kinds(decoding(positions, "%12")), (Kinds{{"kv_append_pair", 1}}));
+  EXPECT_EQ(kinds(decoding(kRopeK, "%12", "  output @turned %12\n")), (Kinds{{"kv_append_pair", 1}}));
+}
+
 // A reader between the members feeds one of them: fusing would need its own result.
 TEST(Fuse, KeepsACycleApart) {
   Graph graph = parse_graph(R"(graph @eval stage precise

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "ir/facts.h"
 #include "ir/verify.h"
+#include "passes/plan_check.h"
+#include "passes/serving_graphs.h"
 #include "passes/tiny_program.h"
 
 namespace octet {
@@ -44,6 +47,110 @@ TEST(KvCache, ScalesAreStatesThatStartAtOne) {
   options.scales = false;
   Program plain = cached(options);
   for (const StateEntry& entry : plain.states()) EXPECT_NE(entry.kind, StateKind::kScale) << entry.name;
+}
+
+// A step of two sequences, of which the first goes on, and a token of padding.
+void feed_step(Executor& executor) {
+  const auto set = [&](const char* name, std::initializer_list<int32_t> values) {
+    std::copy(values.begin(), values.end(), input_as<int32_t>(executor, "decode", name).begin());
+  };
+  set("ids", {3, 9, 27, 0});
+  set("positions", {2, 0, 1, 0});
+  set("segments", {0, 1, 3});
+  set("kv_lengths", {3, 2});
+  set("slots.0", {10, 4, 5, -1});
+  set("block_table.0", {2, -1, 1, -1});
+  set("logit_rows", {0, 2});
+}
+
+struct Model {
+  const char* architecture;
+  int64_t rotary_dim;  // of heads of 8
+  const char* kind;    // what the fuse pass makes of a layer
+};
+
+Plan planned(const Model& m, const KvCacheOptions& options, const std::set<std::string>& disabled) {
+  ModelConfig config = tiny::model(m.architecture);
+  if (m.rotary_dim > 0) config.rope.rotary_dim = m.rotary_dim;
+  Graph graph("decode");
+  Builder builder(graph);
+  builder.output("logits", build_logits(builder, config, {.tokens = 4, .max_segments = 2, .max_length = 16}));
+  Program program;
+  program.add_graph(add_kv_cache(graph, options));
+  Target target = interpreter_target();
+  target.fusions = {"rope_kv_append", "kv_append_pair"};
+  return compile(std::move(program), {.target = target, .recipe = parse_recipe("bf16"), .disabled = disabled});
+}
+
+// GQA, turning interleaved parts of heads, no rope; caches of the compute type, and codes with scales.
+TEST(KvCache, FusedAppendsEqualTheirMembersBitForBit) {
+  for (const Model& m :
+       {Model{"llama", 0, "rope_kv_append"}, {"gptj", 4, "rope_kv_append"}, {"gpt2", 0, "kv_append_pair"}}) {
+    for (DType dtype : {DType::kBF16, DType::kE4M3}) {
+      SCOPED_TRACE(fmt::format("{} {}", m.architecture, dtype_name(dtype)));
+      const KvCacheOptions options{.blocks = {4},
+                                   .block_size = 4,
+                                   .sequences = 2,
+                                   .blocks_per_sequence = 2,
+                                   .logit_rows = 2,
+                                   .cache_dtype = dtype,
+                                   .scales = is_fp8(dtype)};
+      const auto results = [&](const Plan& plan) {
+        auto executor = make_interpreter(plan.program);
+        tiny::initialize(*executor);
+        for (const StateEntry& entry : plan.program.states()) {
+          if (entry.name.ends_with("k_scale")) tiny::write_state<float>(*executor, entry.name, {37.25f});
+          if (entry.name.ends_with("k_scale_inv")) tiny::write_state<float>(*executor, entry.name, {1 / 37.25f});
+        }
+        feed_step(*executor);
+        executor->run("decode");
+        std::vector<std::vector<std::byte>> bytes;
+        for (const StateEntry& entry : plan.program.states()) {
+          if (entry.kind == StateKind::kKvCache) bytes.push_back(tiny::state(*executor, entry.name));
+        }
+        const auto logits = executor->output("decode", "logits");
+        bytes.emplace_back(logits.begin(), logits.end());
+        return bytes;
+      };
+      Plan fused = planned(m, options, {}), unfused = planned(m, options, {"fuse"});
+      EXPECT_EQ(results(fused), results(unfused));
+
+      // caches stand in their states
+      const Graph& graph = fused.program.graph("decode");
+      const auto place = [&](Value value) {
+        return fused.graphs.at("decode")
+            .buffers[static_cast<size_t>(index(value.node))][static_cast<size_t>(value.result)];
+      };
+      int caches = 0, fusions = 0;
+      for (int32_t i = 0; i < graph.size(); ++i) {
+        const Node& node = graph.node(NodeId{i});
+        if (node.op != Op::kFusion) continue;
+        EXPECT_EQ(node.attrs.get<std::string>("kind"), m.kind);
+        ++fusions;
+        for (int32_t r = 0; r < static_cast<int32_t>(node.results.size()); ++r) {
+          const int input = must_alias(node, r);
+          if (input < 0) continue;
+          const BufferRef cache = place(node.inputs[static_cast<size_t>(input)]), made = place({NodeId{i}, r});
+          EXPECT_EQ(made.kind, BufferRef::Kind::kState);
+          EXPECT_EQ(made.index, cache.index);
+          ++caches;
+        }
+      }
+      EXPECT_EQ(fusions, 2) << "one a layer";
+      EXPECT_EQ(caches, 4);
+
+      // other numbers of blocks reach the bodies
+      std::map<std::string, size_t> groups;
+      for (const StateEntry& entry : fused.program.states()) {
+        if (entry.kind == StateKind::kKvCache) groups[entry.name] = 0;
+      }
+      set_cache_blocks(fused, groups, {7}, 4);
+      verify(fused.program);
+      check_plan(fused);
+      EXPECT_EQ(fused.program.state_bytes(StateKind::kKvCache),
+                7 * unfused.program.state_bytes(StateKind::kKvCache) / 4);
+    }
+  }
 }
 
 TEST(KvCache, ScalesAreOfFp8CachesOnly) {

@@ -1,6 +1,8 @@
 #include "passes/serving_graphs.h"
 
 #include <algorithm>
+#include <functional>
+#include <unordered_map>
 
 #include "base/error.h"
 #include "ir/facts.h"
@@ -162,6 +164,42 @@ std::map<std::string, size_t> cache_groups(const Graph& forward) {
   return groups;
 }
 
+namespace {
+
+// The rows of a leaf that is a cache, else 0; `input`: how many input leaves come before it.
+using CacheRows = std::function<int64_t(const Node& leaf, size_t input)>;
+
+// Gives caches, and the results that stand in their place, other numbers of rows: in fusions' bodies too.
+void resize_caches(Graph& graph, const CacheRows& cache_rows) {
+  std::unordered_map<Value, int64_t, ValueHash> rows;
+  const auto rows_of = [&](Value value) {
+    const auto found = rows.find(value);
+    return found == rows.end() ? 0 : found->second;
+  };
+  size_t inputs = 0;
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    Node& node = graph.mutable_node(NodeId{i});
+    for (int32_t r = 0; r < static_cast<int32_t>(node.results.size()); ++r) {
+      const int aliased = must_alias(node, r);
+      const int64_t count = aliased >= 0          ? rows_of(node.inputs[static_cast<size_t>(aliased)])
+                            : node.inputs.empty() ? cache_rows(node, inputs)
+                                                  : 0;
+      if (count == 0) continue;
+      rows[{NodeId{i}, r}] = count;
+      node.results[static_cast<size_t>(r)].shape[0] = count;
+    }
+    if (node.op == Op::kInput) ++inputs;
+    const auto reads_cache = [&](Value value) { return rows_of(value) > 0; };
+    if (node.op != Op::kFusion || std::none_of(node.inputs.begin(), node.inputs.end(), reads_cache)) continue;
+    auto body = std::make_shared<Graph>(*node.body);
+    resize_caches(
+        *body, [&](const Node& leaf, size_t input) { return leaf.op == Op::kInput ? rows_of(node.inputs[input]) : 0; });
+    node.body = std::move(body);
+  }
+}
+
+}  // namespace
+
 void set_cache_blocks(Plan& plan, const std::map<std::string, size_t>& groups, const std::vector<int64_t>& blocks,
                       int64_t block_size) {
   const int64_t alignment = std::max<int64_t>(plan.target.buffer_alignment, 64);
@@ -174,19 +212,9 @@ void set_cache_blocks(Plan& plan, const std::map<std::string, size_t>& groups, c
     plan.state_bytes += aligned(entry.type.bytes());
   }
   for (Graph& graph : plan.program.graphs()) {
-    std::map<int32_t, int64_t> rows;  // of results that are caches, by node
-    for (int32_t i = 0; i < graph.size(); ++i) {
-      Node& node = graph.mutable_node(NodeId{i});
-      const int aliased = op_facts(node.op).must_alias;
-      if (node.op == Op::kState && groups.contains(node.name)) {
-        rows[i] = slots(node.name);
-      } else if (auto from =
-                     aliased < 0 ? rows.end() : rows.find(index(node.inputs[static_cast<size_t>(aliased)].node));
-                 from != rows.end()) {
-        rows[i] = from->second;
-      }
-      if (auto found = rows.find(i); found != rows.end()) node.results[0].shape[0] = found->second;
-    }
+    resize_caches(graph, [&](const Node& leaf, size_t) {
+      return leaf.op == Op::kState && groups.contains(leaf.name) ? slots(leaf.name) : 0;
+    });
   }
 }
 

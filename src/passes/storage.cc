@@ -124,8 +124,8 @@ class StorageAssigner {
       if (use({id, r}) < 0) continue;
       if (facts.view && r == 0) {
         join({id, r}, of(node.inputs[0]));
-      } else if (facts.must_alias >= 0 && r == 0) {
-        join({id, r}, aliased(id, facts.must_alias));
+      } else if (const int input = must_alias(node, r); input >= 0) {
+        join({id, r}, aliased(id, input));
       } else {
         join({id, r}, place(id, r));
       }
@@ -134,7 +134,7 @@ class StorageAssigner {
 
   int32_t aliased(NodeId id, int input) {
     int32_t s = of(graph_.node(id).inputs[static_cast<size_t>(input)]);
-    check(storage(s).kind != Kind::kInput && dies_at(s, id, input), ErrorCode::kUnsupported,
+    check(storage(s).kind != Kind::kInput && dies_at(s, id, input) && !taken_by_sibling(s, id), ErrorCode::kUnsupported,
           "plan_memory: {} of graph {} overwrites its input {}, which is still read afterwards; let later nodes read "
           "the result instead",
           describe(graph_, id), graph_.name(), input);

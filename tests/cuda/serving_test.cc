@@ -132,6 +132,20 @@ TEST_P(ServingOnGpu, RecipesAndCachesAgreeWithTheCpu) {
   }
 }
 
+// Rope and the appends of a layer in one kernel or one after the other: the same bits.
+TEST_P(ServingOnGpu, FusedAppendsChangeNoBit) {
+  for (DType cache : {DType::kBF16, DType::kE4M3}) {
+    Target unfused = cuda_target();
+    std::erase_if(unfused.fusions,
+                  [](const std::string& kind) { return kind.ends_with("kv_append") || kind == "kv_append_pair"; });
+    ASSERT_EQ(unfused.fusions.size() + 2, cuda_target().fusions.size());
+    const CudaOptions cuda{.deterministic = true};  // else products may be timed, and chosen, twice
+    auto one = make_runner(*weights_, options_of(cuda_target(), "bf16", cache), cuda);
+    auto other = make_runner(*weights_, options_of(unfused, "bf16", cache), cuda);
+    EXPECT_EQ(logprobs(*one, prompt(kPrompt, 0, 0)), logprobs(*other, prompt(kPrompt, 0, 0))) << dtype_name(cache);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(HuggingFace, ServingOnGpu, testing::Values("gpt2", "llama_gqa_rope3", "mistral_swa", "gptj"),
                          [](const auto& info) { return std::string(info.param); });
 

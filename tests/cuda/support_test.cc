@@ -93,5 +93,38 @@ TEST(CudaServing, EveryFusionHasAKernelOfItsOwn) {
   }
 }
 
+// Ropes and appends of a layer are one node and one kernel: with rotary positions in whole and in part, grouped heads,
+// none; in the compute type and in codes.
+TEST(CudaServing, LayersAppendInOneKernel) {
+  for (const char* name : {"llama2-7b", "llama3-8b", "gptj-6b", "gpt2-124m"}) {
+    for (DType cache : {DType::kBF16, DType::kE4M3}) {
+      SCOPED_TRACE(fmt::format("{} {}", name, dtype_name(cache)));
+      ModelConfig model = named_model(name);
+      model.layers = 2;
+      Target target = h200_target();
+      target.fusions = cuda::fusion_kinds();
+      const ServingProgram serving = build_serving_program(model, {.target = target,
+                                                                   .recipe = parse_recipe("fp8-current"),
+                                                                   .cache_dtype = cache,
+                                                                   .context = 256,
+                                                                   .max_sequences = 4,
+                                                                   .max_step_tokens = 64,
+                                                                   .kv_cache_bytes = int64_t{1} << 26});
+      for (const auto* buckets : {&serving.decode, &serving.mixed}) {
+        for (const ForwardBucket& bucket : *buckets) {
+          const Graph& graph = serving.plan.program.graph(bucket.graph);
+          int fused = 0, apart = 0;
+          for (const Node& node : graph.nodes()) {
+            if (node.op == Op::kFusion) fused += std::string(cuda::select_kernel(graph, node).name) == "rope_kv_append";
+            apart += node.op == Op::kRope || node.op == Op::kKvAppend;
+          }
+          EXPECT_EQ(fused, 2) << bucket.graph;
+          EXPECT_EQ(apart, 1) << bucket.graph;  // hidden rows of tokens to sample
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace octet

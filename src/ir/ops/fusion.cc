@@ -1,4 +1,6 @@
 // The fusion node: a body graph whose inputs are this node's inputs in order, run as one kernel.
+#include <algorithm>
+
 #include "ir/ops/common.h"
 
 namespace octet::facts {
@@ -28,11 +30,27 @@ Types fusion_type(const Graph& graph, const Node& node) {
   return types;
 }
 
-// The work of the body; only inputs and results move.
+// The work of the body; only inputs and results move. Of what is overwritten in place, only what the member writes: its
+// own bytes less its other operands.
 Cost fusion_cost(const Graph& graph, const Node& node) {
-  double flops = 0;
-  for (const Node& inner : node.body->nodes()) flops += op_facts(inner.op).cost(*node.body, inner).flops;
-  return {flops, moved_bytes(graph, node)};
+  const Graph& body = *node.body;
+  Cost cost{0, moved_bytes(graph, node)};
+  for (int input : overwritten_inputs(node)) {
+    cost.bytes -= 2 * static_cast<double>(input_type(graph, node, static_cast<size_t>(input)).bytes());
+  }
+  for (const Node& inner : body.nodes()) {
+    const Cost own = op_facts(inner.op).cost(body, inner);
+    cost.flops += own.flops;
+    const std::vector<int> overwritten = overwritten_inputs(inner);
+    if (overwritten.empty()) continue;
+    double others = 0;
+    for (size_t i = 0; i < inner.inputs.size(); ++i) {
+      const bool in_place = std::find(overwritten.begin(), overwritten.end(), static_cast<int>(i)) != overwritten.end();
+      if (inner.inputs[i].exists() && !in_place) others += static_cast<double>(input_type(body, inner, i).bytes());
+    }
+    cost.bytes += std::max(0.0, own.bytes - others);
+  }
+  return cost;
 }
 
 }  // namespace

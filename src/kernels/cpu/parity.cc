@@ -129,36 +129,33 @@ void run_variant(const char* name, const BoundKernel& kernel, const Node& node, 
 }
 
 std::vector<Variant> runs_of(const Node& node, const std::vector<RefTensor>& inputs) {
-  const int must_alias = op_facts(node.op).must_alias;
   const size_t results = node.results.size();
   const std::vector<bool> all(results, true);
-  const std::vector<int> apart(results, -1);
-  std::vector<Variant> runs;
+  std::vector<int> apart;  // but for results that must stand in the place of an input
+  for (size_t r = 0; r < results; ++r) apart.push_back(must_alias(node, static_cast<int>(r)));
+  std::vector<Variant> runs = {{all, apart, "all results"}};
   // Every (result, input) that may share a buffer, alone; and as many pairs as possible together.
   std::vector<int> together = apart;
   int pairs = 0;
   for (size_t r = 0; r < results; ++r) {
-    for (size_t at = 0; at < inputs.size(); ++at) {
+    for (size_t at = 0; at < inputs.size() && apart[r] < 0; ++at) {
       const int i = static_cast<int>(at);
       if (!node.inputs[at].exists() || !may_take_over(node, static_cast<int>(r), i)) continue;
       const TensorType &from = inputs[at].type, &to = node.results[r];
       if (from.shape != to.shape || dtype_bytes(from.dtype) != dtype_bytes(to.dtype)) continue;
       std::vector<int> taken = apart;
       taken[r] = i;
-      if (must_alias < 0 || i == must_alias) {
-        runs.push_back({all, taken, fmt::format("result {} in place of input {}", r, i)});
-      }
+      runs.push_back({all, taken, fmt::format("result {} in place of input {}", r, i)});
       if (together[r] < 0 && std::find(together.begin(), together.end(), i) == together.end()) together[r] = i, ++pairs;
     }
   }
-  if (must_alias < 0) {
-    runs.push_back({all, apart, "all results"});
-    if (pairs > 1) runs.push_back({all, together, "all in place"});
-  }
+  if (pairs > 1) runs.push_back({all, together, "all in place"});
   for (size_t r = 0; results > 1 && r < results; ++r) {
     std::vector<bool> only(results, false);
     only[r] = true;
-    runs.push_back({only, apart, fmt::format("result {} only", r)});
+    std::vector<int> taken(results, -1);
+    taken[r] = apart[r];
+    runs.push_back({only, taken, fmt::format("result {} only", r)});
   }
   return runs;
 }

@@ -19,9 +19,10 @@ std::span<const KernelRow> embedding_rows();
 std::span<const KernelRow> loss_rows();
 std::span<const KernelRow> shape_rows();
 std::span<const KernelRow> optimiser_rows();
-std::span<const KernelRow> inference_rows();      // kv_append, paged_attention
-std::span<const KernelRow> sampling_rows();       // feed_tokens, adjust_logits, sample, top_logprobs
-std::span<const KernelRow> fusion_member_rows();  // any fusion, its members one by one
+std::span<const KernelRow> inference_rows();       // kv_append, paged_attention
+std::span<const KernelRow> rope_kv_append_rows();  // rope and kv_append of a layer as one
+std::span<const KernelRow> sampling_rows();        // feed_tokens, adjust_logits, sample, top_logprobs
+std::span<const KernelRow> fusion_member_rows();   // any fusion, its members one by one
 
 // Fusion kinds each family's rows run.
 std::span<const char* const> matmul_fusion_kinds();
@@ -29,11 +30,12 @@ std::span<const char* const> norm_fusion_kinds();
 std::span<const char* const> activation_fusion_kinds();
 std::span<const char* const> attention_fusion_kinds();
 std::span<const char* const> optimiser_fusion_kinds();
+std::span<const char* const> rope_kv_append_kinds();
 
 inline std::vector<std::span<const KernelRow>> families() {
-  return {matmul_rows(),    norm_rows(),      elementwise_rows(), activation_rows(),   precision_rows(),
-          attention_rows(), position_rows(),  embedding_rows(),   loss_rows(),         shape_rows(),
-          optimiser_rows(), inference_rows(), sampling_rows(),    fusion_member_rows()};
+  return {matmul_rows(),    norm_rows(),      elementwise_rows(),    activation_rows(), precision_rows(),
+          attention_rows(), position_rows(),  embedding_rows(),      loss_rows(),       shape_rows(),
+          optimiser_rows(), inference_rows(), rope_kv_append_rows(), sampling_rows(),   fusion_member_rows()};
 }
 
 }  // namespace octet::cuda

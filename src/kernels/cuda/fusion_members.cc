@@ -2,6 +2,7 @@
 // after the other, each by its own row, values that stay inside in the workspace.
 #include <algorithm>
 
+#include "ir/facts.h"
 #include "kernels/cuda/families.h"
 
 namespace octet::cuda {
@@ -13,8 +14,9 @@ int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * 
 
 struct Operand {
   enum class From : uint8_t { kAbsent, kInput, kResult, kWorkspace } from = From::kAbsent;
-  size_t index = 0;    // of kInput and kResult
-  int64_t offset = 0;  // of kWorkspace
+  size_t index = 0;       // of kInput and kResult
+  int64_t offset = 0;     // of kWorkspace
+  bool in_place = false;  // a result in the place of an input
   const TensorType* type = nullptr;
 
   Tensor of(const KernelArgs& args) const {
@@ -34,12 +36,14 @@ struct Step {
 };
 
 // Where every value of the body lives. A result of the fusion that nobody uses (null) is still made when a member reads
-// it: it then has a place in the workspace as well.
+// it: it then has a place in the workspace as well. Not so one that stands in the place of an input (a cache): no
+// member reads it, and who does not want it leaves the input as it is.
 struct Layout {
   std::vector<std::vector<Operand>> values;  // by node of the body and result
   int64_t bytes = 0;                         // of the values; scratch of the members follows
 
-  explicit Layout(const Graph& body) {
+  explicit Layout(const Node& fusion) {
+    const Graph& body = *fusion.body;
     const auto uses = body.count_uses();
     size_t leaves = 0;
     for (int32_t i = 0; i < body.size(); ++i) {
@@ -58,9 +62,10 @@ struct Layout {
           if (output != body.outputs().end()) {
             operand.from = Operand::From::kResult;
             operand.index = static_cast<size_t>(output - body.outputs().begin());
+            operand.in_place = must_alias(fusion, static_cast<int>(operand.index)) >= 0;
           }
           operand.offset = bytes;
-          bytes += aligned(type->bytes());
+          if (!operand.in_place) bytes += aligned(type->bytes());
         }
         values.back().push_back(operand);
       }
@@ -68,7 +73,19 @@ struct Layout {
   }
 };
 
+// Whether a member reads what stands in the place of an input.
+bool reads_in_place(const Node& fusion) {
+  const Layout layout(fusion);
+  const auto& nodes = fusion.body->nodes();
+  return std::any_of(nodes.begin(), nodes.end(), [&](const Node& member) {
+    return std::any_of(member.inputs.begin(), member.inputs.end(), [&](Value v) {
+      return v.exists() && layout.values[static_cast<size_t>(index(v.node))][static_cast<size_t>(v.result)].in_place;
+    });
+  });
+}
+
 bool accepts(const Graph& graph, const Node& node) {
+  if (reads_in_place(node)) return false;
   return std::all_of(node.body->nodes().begin(), node.body->nodes().end(), [&](const Node& member) {
     if (member.op == Op::kInput) return true;
     const auto rows = kernel_rows(member.op);
@@ -87,12 +104,12 @@ int64_t workspace(DeviceContext& context, const Graph& graph, const Node& node) 
   for (const Node& member : node.body->nodes()) {
     if (member.op != Op::kInput) scratch = std::max(scratch, member_scratch(context, *node.body, member));
   }
-  return Layout(*node.body).bytes + scratch;
+  return Layout(node).bytes + scratch;
 }
 
 BoundKernel bind(DeviceContext& context, const Graph& graph, const Node& node) {
   const std::shared_ptr<const Graph> body = node.body;
-  const Layout layout(*body);
+  const Layout layout(node);
   std::vector<Step> steps;
   for (int32_t i = 0; i < body->size(); ++i) {
     const Node& member = body->node(NodeId{i});
@@ -108,7 +125,7 @@ BoundKernel bind(DeviceContext& context, const Graph& graph, const Node& node) {
   return [body, steps, scratch = static_cast<size_t>(layout.bytes)](const KernelArgs& args) {
     const auto place = [&](const Operand& operand) {
       Tensor tensor = operand.of(args);
-      if (operand.from == Operand::From::kResult && tensor.data == nullptr) {
+      if (operand.from == Operand::From::kResult && tensor.data == nullptr && !operand.in_place) {
         tensor.data = args.workspace.data() + operand.offset;
       }
       return tensor;
@@ -118,7 +135,8 @@ BoundKernel bind(DeviceContext& context, const Graph& graph, const Node& node) {
       in.clear(), out.clear();
       for (const Operand& operand : step.in) in.push_back(place(operand));
       for (const Operand& operand : step.out) out.push_back(place(operand));
-      step.kernel({in, out, args.workspace.subspan(scratch), args.stream});
+      const bool unwanted = std::all_of(out.begin(), out.end(), [](const Tensor& t) { return t.data == nullptr; });
+      if (!unwanted) step.kernel({in, out, args.workspace.subspan(scratch), args.stream});
     }
   };
 }

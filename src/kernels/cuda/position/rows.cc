@@ -2,7 +2,7 @@
 #include "kernels/cpu/position/rope_frequencies.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/families.h"
-#include "kernels/cuda/position/rope.h"
+#include "kernels/cuda/position/rope_of_node.h"
 
 namespace octet::cuda {
 namespace {
@@ -22,24 +22,26 @@ std::shared_ptr<const double> upload(const std::vector<double>& values) {
   return owner;
 }
 
-BoundKernel bind(DeviceContext&, const Graph& graph, const Node& node) {
-  const std::vector<double> values = cpu::rope_frequencies(node.attrs);
-  const DType dtype = node.results[0].dtype;
-  RopePlan plan;
-  plan.tokens = static_cast<int>(node.results[0].shape.rows());
-  plan.heads = static_cast<int>(node.attrs.get<int64_t>("heads"));
-  plan.dim = static_cast<int>(node.attrs.get<int64_t>("head_dim"));
-  plan.pairs = static_cast<int>(values.size());
-  plan.interleaved = node.attrs.get_or<bool>("interleaved", false);
-  plan.sign = node.attrs.get_or<bool>("inverse", false) ? -1.0f : 1.0f;
-  const std::shared_ptr<const double> frequencies = upload(values);
-  plan.frequencies = frequencies.get();
-  return [plan, dtype, frequencies](const KernelArgs& args) {
-    launch_rope(dtype, plan, args.in[0].data, args.in[1].as<const int32_t>(), args.out[0].data, args.stream);
+BoundKernel bind(DeviceContext&, const Graph&, const Node& node) {
+  return [rope = rope_of_node(node), dtype = node.results[0].dtype](const KernelArgs& args) {
+    launch_rope(dtype, rope.plan, args.in[0].data, args.in[1].as<const int32_t>(), args.out[0].data, args.stream);
   };
 }
 
 }  // namespace
+
+BoundRope rope_of_node(const Node& node) {
+  const std::vector<double> values = cpu::rope_frequencies(node.attrs);
+  BoundRope rope{.plan = {}, .frequencies = upload(values)};
+  rope.plan.tokens = static_cast<int>(node.results[0].shape.rows());
+  rope.plan.heads = static_cast<int>(node.attrs.get<int64_t>("heads"));
+  rope.plan.dim = static_cast<int>(node.attrs.get<int64_t>("head_dim"));
+  rope.plan.pairs = static_cast<int>(values.size());
+  rope.plan.interleaved = node.attrs.get_or<bool>("interleaved", false);
+  rope.plan.sign = node.attrs.get_or<bool>("inverse", false) ? -1.0f : 1.0f;
+  rope.plan.frequencies = rope.frequencies.get();
+  return rope;
+}
 
 std::span<const KernelRow> position_rows() {
   static const KernelRow rows[] = {{Op::kRope, "rope_rows", accepts, bind}};

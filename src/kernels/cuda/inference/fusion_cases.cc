@@ -1,0 +1,85 @@
+#include "kernels/cuda/inference/fusion_cases.h"
+
+namespace octet::cuda {
+namespace {
+
+// The inputs in the order the fuse pass takes them.
+std::vector<cpu::CaseInput> operands(const RopeAppend& f) {
+  const int64_t width = f.kv_heads * f.dim, rows = f.tokens + 5;
+  const cpu::CaseInput cache =
+      is_fp8(f.cache) ? cpu::codes(f.cache, {rows, width}) : cpu::normal(f.cache, {rows, width});
+  std::vector<double> slots;
+  for (int64_t t = 0; t < f.tokens; ++t) slots.push_back(t % 3 == 1 ? -1.0 : static_cast<double>(rows - 1 - t));
+  std::vector<cpu::CaseInput> list;
+  if (f.turns) {
+    list = {cpu::x({f.tokens, f.heads * f.dim}), cpu::integers(DType::kI32, {f.tokens}, 0, 100000),
+            cpu::x({f.tokens, width}, 20.0), cache};
+  } else {
+    list = {cache, cpu::x({f.tokens, width}, 20.0)};
+  }
+  list.push_back(cpu::given(DType::kI32, {f.tokens}, slots));
+  if (f.scaled) list.push_back(cpu::given(DType::kF32, {1}, {37.3}));
+  list.push_back(cache);
+  list.push_back(cpu::x({f.tokens, width}, 20.0));
+  if (f.scaled) list.push_back(cpu::given(DType::kF32, {1}, {0.3}));
+  return list;
+}
+
+Graph make_body(const RopeAppend& f, const std::vector<TensorType>& types) {
+  Graph body(f.turns ? "rope_kv_append" : "kv_append_pair");
+  std::vector<Value> leaves;
+  for (const TensorType& type : types) {
+    const std::string name = fmt::format("leaf.{}", leaves.size());
+    leaves.push_back({body.add({.op = Op::kInput, .results = {type}, .name = name}), 0});
+  }
+  size_t next = 0;
+  const auto leaf = [&] { return leaves[next++]; };
+  const auto member = [&](const char* name, Op op, std::vector<Value> inputs, Attrs attrs = {}) {
+    return Value{body.add({.op = op, .inputs = std::move(inputs), .attrs = std::move(attrs), .name = name}), 0};
+  };
+  const auto rope = [&](int64_t heads) {
+    Attrs attrs = {{"heads", heads}, {"head_dim", f.dim}, {"theta", 10000.0}, {"interleaved", f.interleaved}};
+    if (f.rotary_dim > 0) attrs.set("rotary_dim", f.rotary_dim);
+    return attrs;
+  };
+  Value keys, q;
+  if (f.turns) {
+    q = leaf();
+    const Value positions = leaf(), k = leaf();
+    q = member("rope_q", Op::kRope, {q, positions}, rope(f.heads));
+    keys = member("rope_k", Op::kRope, {k, positions}, rope(f.kv_heads));
+  }
+  const Value k_cache = leaf();
+  if (!f.turns) keys = leaf();
+  const Value slots = leaf();
+  std::vector<Value> append = {k_cache, keys, slots};
+  if (f.scaled) append.push_back(leaf());
+  keys = member("append_k", Op::kKvAppend, append);
+  const Value v_cache = leaf();
+  append = {v_cache, leaf(), slots};
+  if (f.scaled) append.push_back(leaf());
+  const Value values = member("append_v", Op::kKvAppend, append);
+  if (f.turns) body.outputs().push_back({"rope_q.0", q});
+  body.outputs().push_back({"append_k.0", keys});
+  body.outputs().push_back({"append_v.0", values});
+  return body;
+}
+
+}  // namespace
+
+cpu::Case rope_append_case(const RopeAppend& f) {
+  const std::string kind = f.turns ? "rope_kv_append" : "kv_append_pair";
+  cpu::Case c{.op = Op::kFusion,
+              .name = fmt::format("{}_{}x{}+{}x{}_{}", kind, f.tokens, f.heads, f.kv_heads, f.dim, dtype_name(f.cache)),
+              .inputs = operands(f),
+              .attrs = {{"kind", kind}},
+              .dtypes = {DType::kBF16},
+              .gradient = false};
+  if (f.rotary_dim > 0) c.name += fmt::format("_of{}", f.rotary_dim);
+  if (f.interleaved) c.name += "_interleaved";
+  if (f.scaled) c.name += "_scaled";
+  c.body = [f](const std::vector<TensorType>& types) { return make_body(f, types); };
+  return c;
+}
+
+}  // namespace octet::cuda

@@ -1,0 +1,19 @@
+// Cases of the fusions of rope and kv_append: for the test that compares them with their members.
+#pragma once
+
+#include "kernels/cpu/cases.h"
+
+namespace octet::cuda {
+
+struct RopeAppend {
+  int64_t tokens = 0, heads = 0, kv_heads = 0, dim = 0;
+  int64_t rotary_dim = 0;  // 0: dim
+  DType cache = DType::kBF16;
+  bool turns = true;  // else kind "kv_append_pair": no rope
+  bool interleaved = false;
+  bool scaled = false;  // both caches have scales
+};
+// Tokens have positions up to 100,000 and slots of their own, every third one none.
+cpu::Case rope_append_case(const RopeAppend& fusion);
+
+}  // namespace octet::cuda

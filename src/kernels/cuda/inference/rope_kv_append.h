@@ -1,0 +1,29 @@
+// Queries and keys turned, keys and values written to their slots of the paged cache, in one kernel. Each value rounds
+// as rope and kv_append one after the other round it.
+#pragma once
+
+#include "kernels/cuda/position/rope.h"
+
+namespace octet::cuda {
+
+struct RopeAppendPlan {
+  RopePlan rope;     // heads: of the queries, 0: none to turn; pairs 0: nothing turns, rows are appended as they are
+  int kv_heads = 0;  // of keys and values
+  int64_t slots = 0;
+  DType cache = DType::kBF16;  // bf16 or FP8
+};
+
+// bf16 q, q_out [T, heads dim]; k, v [T, kv_heads dim]; caches [slots, kv_heads dim]; positions, slots i32[T].
+struct RopeAppendOperands {
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
+  void *q_out = nullptr, *k_cache = nullptr, *v_cache = nullptr;  // null: not wanted
+  const int32_t *positions = nullptr, *slots = nullptr;           // slots outside the cache: nothing is appended
+  const float *k_scale = nullptr, *v_scale = nullptr;             // f32[1] that rows are multiplied by, or null
+};
+
+// What its accesses need: pairs and dim are multiples of four.
+bool rope_kv_append_fits(int pairs, int dim);
+void launch_rope_kv_append(const RopeAppendPlan& plan, const RopeAppendOperands& operands, int sm_count,
+                           cudaStream_t stream);
+
+}  // namespace octet::cuda

@@ -1,0 +1,105 @@
+// Fusions "rope_kv_append" (rope_q, rope_k, append_k, append_v) and "kv_append_pair" (append_k, append_v).
+#include "kernels/cuda/context.h"
+#include "kernels/cuda/families.h"
+#include "kernels/cuda/fusion_body.h"
+#include "kernels/cuda/inference/rope_kv_append.h"
+#include "kernels/cuda/position/rope_of_node.h"
+
+namespace octet::cuda {
+namespace {
+
+constexpr const char* kKinds[] = {"rope_kv_append", "kv_append_pair"};
+
+bool is_ours(const Node& node) {
+  const auto& kind = node.attrs.get<std::string>("kind");
+  return std::find(std::begin(kKinds), std::end(kKinds), kind) != std::end(kKinds);
+}
+
+// Where an operand of KernelArgs stands, -1: absent.
+struct Append {
+  int cache, rows, slots, scale, result;
+
+  Append(const FusionBody& body, const Node& member)
+      : cache(body.input(member, 0)),
+        rows(body.input(member, 1)),
+        slots(body.input(member, 2)),
+        scale(body.input(member, 3)),
+        result(body.result(member, 0)) {}
+
+  const float* factor(const KernelArgs& args) const {
+    return scale < 0 ? nullptr : args.in[static_cast<size_t>(scale)].as<const float>();
+  }
+  // The cache that is written, null when nobody wants it; a copy of the old one unless it stands in its place.
+  void* made(const KernelArgs& args) const {
+    const Tensor from = args.in[static_cast<size_t>(cache)];
+    const Tensor to = result < 0 ? Tensor{} : args.out[static_cast<size_t>(result)];
+    if (to.data != nullptr && to.data != from.data) {
+      check_cuda(cudaMemcpyAsync(to.data, from.data, static_cast<size_t>(from.type->bytes()), cudaMemcpyDeviceToDevice,
+                                 args.stream),
+                 "copying a cache");
+    }
+    return to.data;
+  }
+};
+
+const void* at(std::span<const Tensor> tensors, int i) {
+  return i < 0 ? nullptr : tensors[static_cast<size_t>(i)].data;
+}
+
+bool accepts(const Graph&, const Node& node) {
+  if (!is_ours(node)) return false;
+  const FusionBody body(node);
+  const Node *q = body.member("rope_q"), *k = body.member("rope_k");
+  const Node &append_k = *body.member("append_k"), &append_v = *body.member("append_v");
+  const TensorType& cache = append_k.results[0];
+  const auto is_bf16 = [&](Value rows) { return body.graph().dtype(rows) == DType::kBF16; };
+  bool fits = append_v.results[0] == cache && (cache.dtype == DType::kBF16 || is_fp8(cache.dtype)) &&
+              is_bf16(append_k.inputs[1]) && is_bf16(append_v.inputs[1]);
+  if (k == nullptr) return fits && rope_kv_append_fits(0, static_cast<int>(cache.shape.cols()));
+  const int64_t dim = k->attrs.get<int64_t>("head_dim"), rotary = k->attrs.get_or<int64_t>("rotary_dim", 0);
+  return fits && is_bf16(q->inputs[0]) && is_bf16(k->inputs[0]) && body.result(*k, 0) < 0 &&
+         rope_kv_append_fits(static_cast<int>((rotary > 0 ? rotary : dim) / 2), static_cast<int>(dim));
+}
+
+BoundKernel bind(DeviceContext& context, const Graph&, const Node& node) {
+  const FusionBody body(node);
+  const Node *rope_q = body.member("rope_q"), *rope_k = body.member("rope_k");
+  const Append k(body, *body.member("append_k")), v(body, *body.member("append_v"));
+  const TensorType& cache = body.member("append_k")->results[0];
+  BoundRope rope;
+  RopeAppendPlan plan{.kv_heads = 1, .slots = cache.shape.rows(), .cache = cache.dtype};
+  if (rope_q != nullptr) {
+    rope = rope_of_node(*rope_q);
+    plan.rope = rope.plan;
+    plan.kv_heads = static_cast<int>(rope_k->attrs.get<int64_t>("heads"));
+  } else {
+    plan.rope.tokens = static_cast<int>(body.graph().shape(body.member("append_k")->inputs[2]).elements());
+    plan.rope.dim = static_cast<int>(cache.shape.cols());
+  }
+  const int k_rows = rope_k != nullptr ? body.input(*rope_k, 0) : k.rows;
+  const int q_rows = rope_q != nullptr ? body.input(*rope_q, 0) : -1;
+  const int positions = rope_q != nullptr ? body.input(*rope_q, 1) : -1;
+  const int turned = rope_q != nullptr ? body.result(*rope_q, 0) : -1;
+  return [=, owner = rope.frequencies, sm_count = context.sm_count()](const KernelArgs& args) {
+    const RopeAppendOperands operands{.q = at(args.in, q_rows),
+                                      .k = at(args.in, k_rows),
+                                      .v = at(args.in, v.rows),
+                                      .q_out = const_cast<void*>(at(args.out, turned)),
+                                      .k_cache = k.made(args),
+                                      .v_cache = v.made(args),
+                                      .positions = static_cast<const int32_t*>(at(args.in, positions)),
+                                      .slots = static_cast<const int32_t*>(at(args.in, k.slots)),
+                                      .k_scale = k.factor(args),
+                                      .v_scale = v.factor(args)};
+    launch_rope_kv_append(plan, operands, sm_count, args.stream);
+  };
+}
+
+constexpr KernelRow kRows[] = {{Op::kFusion, "rope_kv_append", accepts, bind}};
+
+}  // namespace
+
+std::span<const KernelRow> rope_kv_append_rows() { return kRows; }
+std::span<const char* const> rope_kv_append_kinds() { return kKinds; }
+
+}  // namespace octet::cuda
