@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/common/numbers.cuh"
+#include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/inference/rope_kv_append.h"
 #include "kernels/cuda/position/turn.cuh"
 
@@ -60,6 +61,8 @@ struct Pairs {
 template <typename C, int kVec>
 __global__ void __launch_bounds__(kThreads) rope_kv_append_kernel(RopeAppendPlan p, RopeAppendOperands x) {
   extern __shared__ __align__(16) float2 turns[];  // [turn_index(pairs)]
+  wait_for_previous();
+  allow_next();
   const RopePlan& rope = p.rope;
   const auto token = static_cast<int64_t>(blockIdx.x);
   const int64_t slot = x.slots[token];
@@ -148,7 +151,7 @@ void launch_rope_kv_append(const RopeAppendPlan& plan, const RopeAppendOperands&
     const int parts = std::clamp(wanted, 1, (items + kThreads - 1) / kThreads);
     const dim3 grid(static_cast<unsigned>(p.rope.tokens), static_cast<unsigned>(parts));
     const size_t shared = static_cast<size_t>(p.rope.pairs / vec * (vec + 2)) * sizeof(float2);
-    kernel<<<grid, kThreads, shared, stream>>>(p, operands);
+    launch_overlapped(kernel, {grid, kThreads, shared}, stream, p, operands);
   };
   const auto launch_for = [&]<typename C>(C) {
     if (fits(kWide, p.rope.pairs, p.rope.dim)) {
