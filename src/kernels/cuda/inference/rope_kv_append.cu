@@ -43,7 +43,7 @@ struct Pairs {
 #pragma unroll
     for (int e = 0; e < kVec; e += 2) {
       const float4 two = *reinterpret_cast<const float4*>(turns + e);
-      by[e] = {two.x, two.y}, by[e + 1] = {two.z, two.w};
+      by[e] = make_float2(two.x, two.y), by[e + 1] = make_float2(two.z, two.w);
     }
 #pragma unroll
     for (int e = 0; e < kVec; ++e) to[0][e] = to_float(loaded[0].at[e]), to[1][e] = to_float(loaded[1].at[e]);

@@ -2,6 +2,7 @@
 // what the library refuses.
 //
 // The library's pairs of scale layouts are checked here before it sees them: some mixtures end the process inside it.
+#include <algorithm>
 #include <array>
 #include <memory>
 
@@ -17,6 +18,7 @@ namespace {
 
 constexpr int64_t kAlignment = 256;  // of pieces of the workspace
 constexpr int64_t kFp8Multiple = 16, kBlockMultiple = 4;
+constexpr int64_t kFewSplitRows = 256;
 
 bool is_wide_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
 
@@ -182,8 +184,10 @@ std::shared_ptr<Gemm> make_gemm(DeviceContext& context, const GemmSpec& spec) {
   return gemm;
 }
 
+// One product of float32 sums, which a kernel of ours scales, rounds and hands out to the parts.
 BoundKernel bind_scales_after(DeviceContext& context, const Graph& graph, const Node& node) {
   const Product p = product_of(graph, node);
+  const GemmScaling scaling = p.fp8() ? GemmScaling::kTensor : GemmScaling::kNone;
   const auto gemm = make_gemm(context, {.m = p.m,
                                         .n = p.n,
                                         .k = p.k,
@@ -191,9 +195,9 @@ BoundKernel bind_scales_after(DeviceContext& context, const Graph& graph, const 
                                         .b = p.b.dtype,
                                         .out = DType::kF32,
                                         .trans_b = true,
-                                        .scaling_a = GemmScaling::kTensor,
-                                        .scaling_b = GemmScaling::kTensor});
-  if (gemm == nullptr) return bind_tiled(context, graph, node);
+                                        .scaling_a = scaling,
+                                        .scaling_b = scaling});
+  if (gemm == nullptr) return p.parts.empty() ? bind_tiled(context, graph, node) : bind_split(context, graph, node);
   return [p, gemm](const KernelArgs& args) {
     const auto data = [&](int input) { return input >= 0 ? args.in[static_cast<size_t>(input)].data : nullptr; };
     const auto scale = [&](const ProductOperand& x, ProductScaling scaling) {
@@ -207,17 +211,23 @@ BoundKernel bind_scales_after(DeviceContext& context, const Graph& graph, const 
                .out = sums,
                .workspace = args.workspace.data()},
               args.stream);
-    launch_scale_result({.m = p.m,
-                         .n = p.n,
-                         .sums = sums,
-                         .row_scale = scale(p.a, ProductScaling::kRow),
-                         .col_scale = scale(p.b, ProductScaling::kRow),
-                         .c = data(p.c),
-                         .bias = data(p.bias),
-                         .bias_dtype = p.bias_dtype,
-                         .out = args.out[0].data,
-                         .out_dtype = p.out},
-                        args.stream);
+    ScaledResult result{.m = p.m,
+                        .n = p.n,
+                        .sums = sums,
+                        .row_scale = scale(p.a, ProductScaling::kRow),
+                        .col_scale = scale(p.b, ProductScaling::kRow),
+                        .c = data(p.c),
+                        .bias = data(p.bias),
+                        .bias_dtype = p.bias_dtype,
+                        .out_dtype = p.out,
+                        .part_count = static_cast<int>(std::max<size_t>(p.parts.size(), 1))};
+    int64_t begin = 0;
+    for (int i = 0; i < result.part_count; ++i) {
+      const int64_t end = p.parts.empty() ? p.n : begin + p.parts[static_cast<size_t>(i)];
+      result.parts[i] = {begin, end, args.out[static_cast<size_t>(i)].data};
+      begin = end;
+    }
+    launch_scale_result(result, args.stream);
   };
 }
 
@@ -295,6 +305,23 @@ bool accepts_fused_cublaslt(const Graph& graph, const Node& node) {
   return is_matmul_bias(node) && accepts_cublaslt(graph, node);
 }
 
+// The parts of a split with few rows come from one product: one by one they are too small to fill the device.
+bool accepts_few_split(const Graph& graph, const Node& node) {
+  if (!accepts_split(graph, node)) return false;
+  const Product p = product_of(graph, node);
+  const ScalingPair* pair = scaling_pair(p);
+  const bool scaled =
+      pair != nullptr && (pair->library_a == GemmScaling::kOuter || pair->library_a == GemmScaling::kTensor ||
+                          pair->library_a == GemmScaling::kNone);
+  return scaled && p.m <= kFewSplitRows && 4 * p.m * p.n <= kGemmWorkspace && p.parts.size() <= kGemvParts &&
+         has_known_types(p) && runs_on_cublaslt(p) &&
+         std::all_of(p.parts.begin(), p.parts.end(), [](int64_t columns) { return columns % 4 == 0; });
+}
+int64_t few_split_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
+  const Product p = product_of(graph, node);
+  return std::max(kGemmWorkspace + 4 * p.m * p.n, split_workspace(context, graph, node));
+}
+
 constexpr KernelRow kRows[] = {
     {Op::kMatmul, "matmul_gemv", accepts_gemv, bind_gemv},
     {Op::kMatmul, "matmul_cublaslt", accepts_cublaslt, bind_cublaslt, workspace},
@@ -303,6 +330,7 @@ constexpr KernelRow kRows[] = {
     {Op::kScaledMatmul, "scaled_matmul_cublaslt", accepts_cublaslt, bind_cublaslt, workspace},
     {Op::kScaledMatmul, "scaled_matmul_tiled", accepts_tiled, bind_tiled},
     {Op::kFusion, "matmul_gemv", accepts_gemv, bind_gemv},
+    {Op::kFusion, "matmul_split_few", accepts_few_split, bind_scales_after, few_split_workspace},
     {Op::kFusion, "matmul_split", accepts_split, bind_split, split_workspace},
     {Op::kFusion, "matmul_bias_cublaslt", accepts_fused_cublaslt, bind_cublaslt, workspace},
     {Op::kFusion, "matmul_bias_tiled", accepts_fused_tiled, bind_tiled},

@@ -1,4 +1,5 @@
 #include "kernels/cuda/common/numbers.cuh"
+#include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/matmul/scale_layout.h"
 
 namespace octet::cuda {
@@ -39,8 +40,10 @@ __global__ void spread_bias_kernel(const From* __restrict__ from, To* __restrict
 }
 
 template <typename T, typename Bias>
-__global__ void scale_result_kernel(const ScaledResult r) {
+__global__ void scale_result_kernel(const __grid_constant__ ScaledResult r) {
   constexpr int kCount = 4;
+  wait_for_previous();
+  allow_next();
   const int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kCount;
   if (at >= r.m * r.n) return;
   const int64_t row = at / r.n, col = at % r.n;
@@ -63,7 +66,12 @@ __global__ void scale_result_kernel(const ScaledResult r) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) value[i] += other[i];
   }
-  store(static_cast<T*>(r.out) + at, value);
+#pragma unroll
+  for (int i = 0; i < kGemvParts; ++i) {
+    const GemvPart& part = r.parts[i];
+    if (i >= r.part_count || col < part.begin || col >= part.end || part.out == nullptr) continue;
+    store(static_cast<T*>(part.out) + row * (part.end - part.begin) + col - part.begin, value);
+  }
 }
 
 }  // namespace
@@ -94,7 +102,7 @@ void launch_spread_bias(const void* from, DType from_type, void* to, DType to_ty
 void launch_scale_result(const ScaledResult& result, cudaStream_t stream) {
   with_float_type(result.out_dtype, [&]<typename T>(T) {
     with_float_type(result.bias_dtype, [&]<typename Bias>(Bias) {
-      scale_result_kernel<T, Bias><<<blocks_of(result.m * result.n / 4), kThreads, 0, stream>>>(result);
+      launch_overlapped(scale_result_kernel<T, Bias>, {blocks_of(result.m * result.n / 4), kThreads}, stream, result);
     });
   });
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "kernels/cuda/matmul/gemv.h"
 
 namespace octet::cuda {
 
@@ -20,8 +21,9 @@ void launch_repeat_scale(const float* from, float* to, int64_t count, cudaStream
 void launch_spread_bias(const void* from, DType from_type, void* to, DType to_type, int64_t rows, int64_t cols,
                         cudaStream_t stream);
 
-// out [M, N] = sums * row_scale [M] * col_scale [N] + c [M, N] + bias [N]; what is null is left out. N a multiple of 4;
-// c of out's type, it may be out itself.
+// sums [M, N] * row_scale [M] * col_scale [N] + c [M, N] + bias [N], rounded once, to the parts; what is null is left
+// out, a part's result too. N and the parts' columns are multiples of 4; c of out_dtype, it may be the only part's
+// result.
 struct ScaledResult {
   int64_t m = 0, n = 0;
   const float* sums = nullptr;
@@ -30,8 +32,9 @@ struct ScaledResult {
   const void* c = nullptr;
   const void* bias = nullptr;
   DType bias_dtype = DType::kF32;
-  void* out = nullptr;
   DType out_dtype = DType::kBF16;  // f32, bf16 or f16, as bias_dtype
+  GemvPart parts[kGemvParts];      // as Gemv's
+  int part_count = 1;
 };
 void launch_scale_result(const ScaledResult& result, cudaStream_t stream);
 
