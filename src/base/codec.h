@@ -63,6 +63,14 @@ inline uint16_t encode_bf16(float value) {
   return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
 }
 
+// Adding 1.5 * 2^23 lets the float32 adder round to an integer, whose low byte is the code.
+inline uint8_t encode_i8(float value) {
+  float number = value == value ? value : 0.0f;
+  number = number < -127.0f ? -127.0f : number;
+  number = number > 127.0f ? 127.0f : number;
+  return static_cast<uint8_t>(std::bit_cast<uint32_t>(number + 0x1.8p23f));
+}
+
 inline float decode_bf16(uint16_t code) { return std::bit_cast<float>(static_cast<uint32_t>(code) << 16); }
 
 inline float decode_e4m3(uint8_t code) {
@@ -86,12 +94,15 @@ inline float decode_f16(uint16_t code) {
 // E5M2 is the upper byte of an f16.
 inline float decode_e5m2(uint8_t code) { return decode_f16(static_cast<uint16_t>(code << 8)); }
 
+inline float decode_i8(uint8_t code) { return static_cast<float>(static_cast<int8_t>(code)); }
+
 // The codecs by storage type, for templates: decode(E4M3{x}), encode<BF16>(value).
 inline float decode(float value) { return value; }
 inline float decode(BF16 value) { return decode_bf16(value.bits); }
 inline float decode(F16 value) { return decode_f16(value.bits); }
 inline float decode(E4M3 value) { return decode_e4m3(value.bits); }
 inline float decode(E5M2 value) { return decode_e5m2(value.bits); }
+inline float decode(I8 value) { return decode_i8(value.bits); }
 
 template <typename T>
 T encode(float value);
@@ -114,6 +125,10 @@ inline E4M3 encode<E4M3>(float value) {
 template <>
 inline E5M2 encode<E5M2>(float value) {
   return {encode_e5m2(value)};
+}
+template <>
+inline I8 encode<I8>(float value) {
+  return {encode_i8(value)};
 }
 
 }  // namespace octet::codec

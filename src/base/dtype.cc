@@ -31,6 +31,7 @@ constexpr DTypeRow kRows[] = {
     {"i64", 8, false, 9223372036854775807.0},
     {"i32", 4, false, 2147483647.0},
     {"u8", 1, false, 255.0},
+    {"i8", 1, false, 127.0},
 };
 
 const DTypeRow& row(DType dtype) {
@@ -112,6 +113,9 @@ float e5m2_to_f32(uint8_t bits) {
 
 uint16_t f64_to_bf16(double value) { return codec::encode_bf16(round_to_odd(value)); }
 uint16_t f64_to_f16(double value) { return codec::encode_f16(round_to_odd(value)); }
+float i8_to_f32(uint8_t bits) { return codec::decode_i8(bits); }
+uint8_t f32_to_i8(float value) { return codec::encode_i8(value); }
+uint8_t f64_to_i8(double value) { return codec::encode_i8(round_to_odd(value)); }
 uint8_t f64_to_e4m3(double value) { return codec::encode_e4m3(round_to_odd(value)); }
 uint8_t f64_to_e5m2(double value) { return codec::encode_e5m2(round_to_odd(value)); }
 
@@ -126,6 +130,7 @@ double round_to(DType dtype, double value) {
     case DType::kI64: return static_cast<double>(truncate_to<int64_t>(value));
     case DType::kI32: return truncate_to<int32_t>(value);
     case DType::kU8: return truncate_to<uint8_t>(value);
+    case DType::kI8: return i8_to_f32(f64_to_i8(value));
   }
   fail(ErrorCode::kInternal, "round_to: no such dtype {}", static_cast<int>(dtype));
 }
@@ -141,6 +146,7 @@ double load_element(DType dtype, const void* data, int64_t index) {
     case DType::kI64: return static_cast<double>(load_at<int64_t>(data, index));
     case DType::kI32: return load_at<int32_t>(data, index);
     case DType::kU8: return load_at<uint8_t>(data, index);
+    case DType::kI8: return load_at<int8_t>(data, index);
   }
   fail(ErrorCode::kInternal, "load_element: no such dtype {}", static_cast<int>(dtype));
 }
@@ -156,6 +162,7 @@ void store_element(DType dtype, void* data, int64_t index, double value) {
     case DType::kI64: return store_at(data, index, truncate_to<int64_t>(value));
     case DType::kI32: return store_at(data, index, truncate_to<int32_t>(value));
     case DType::kU8: return store_at(data, index, truncate_to<uint8_t>(value));
+    case DType::kI8: return store_at(data, index, f64_to_i8(value));
   }
   fail(ErrorCode::kInternal, "store_element: no such dtype {}", static_cast<int>(dtype));
 }

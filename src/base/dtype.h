@@ -2,7 +2,9 @@
 //
 // Conversions round to nearest even. FP8 conversions saturate: finite values beyond the range and infinities become
 // +-448 (E4M3) or +-57344 (E5M2); NaN stays NaN (E4M3 0x7f|sign, E5M2 0x7e|sign as produced from any NaN). E4M3 is the
-// OCP "fn" kind: no infinities. Source: "FP8 Formats for Deep Learning", arXiv 2209.05433; OCP OFP8 1.0.
+// OCP "fn" kind: no infinities. Source: "FP8 Formats for Deep Learning", arXiv 2209.05433; OCP OFP8 1.0. I8 is a code
+// as the FP8 types are, of evenly spaced values: conversions to it round to nearest even and saturate at +-127 (-128 is
+// never produced); it has no NaN, which becomes 0.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +14,15 @@
 
 namespace octet {
 
-enum class DType : uint8_t { kF64, kF32, kBF16, kF16, kE4M3, kE5M2, kI64, kI32, kU8 };
+enum class DType : uint8_t { kF64, kF32, kBF16, kF16, kE4M3, kE5M2, kI64, kI32, kU8, kI8 };
 
 int64_t dtype_bytes(DType dtype);
-const char* dtype_name(DType dtype);  // "f64" "f32" "bf16" "f16" "e4m3" "e5m2" "i64" "i32" "u8"
+const char* dtype_name(DType dtype);  // "f64" "f32" "bf16" "f16" "e4m3" "e5m2" "i64" "i32" "u8" "i8"
 DType parse_dtype(std::string_view name);
 bool is_float(DType dtype);
 inline bool is_fp8(DType dtype) { return dtype == DType::kE4M3 || dtype == DType::kE5M2; }
+// What quantize makes and scaled_matmul reads: a value is code times scale_inv.
+inline bool is_code(DType dtype) { return is_fp8(dtype) || dtype == DType::kI8; }
 double dtype_max(DType dtype);  // the largest finite value: 448 for e4m3, 57344 for e5m2, ...
 
 // Storage types: plain bit containers, so that templates can tell them apart.
@@ -34,6 +38,9 @@ struct E4M3 {
 struct E5M2 {
   uint8_t bits;
 };
+struct I8 {
+  uint8_t bits;  // two's complement
+};
 
 float bf16_to_f32(uint16_t bits);
 uint16_t f32_to_bf16(float value);
@@ -43,20 +50,23 @@ float e4m3_to_f32(uint8_t bits);
 uint8_t f32_to_e4m3(float value);
 float e5m2_to_f32(uint8_t bits);
 uint8_t f32_to_e5m2(float value);
+float i8_to_f32(uint8_t bits);
+uint8_t f32_to_i8(float value);
 // Direct from double, one rounding (the interpreter's float64 path).
 uint16_t f64_to_bf16(double value);
 uint16_t f64_to_f16(double value);
 uint8_t f64_to_e4m3(double value);
 uint8_t f64_to_e5m2(double value);
+uint8_t f64_to_i8(double value);
 
-// The value after rounding to `dtype`, as double; integers truncate. One rounding from double.
+// The value after rounding to `dtype`, as double; integers but i8 truncate. One rounding from double.
 double round_to(DType dtype, double value);
 
 // Element `index` of an array of `dtype`, as double, and back (with one rounding).
 double load_element(DType dtype, const void* data, int64_t index);
 void store_element(DType dtype, void* data, int64_t index, double value);
 
-// Array conversions between any two float types through float32 (vectorised where the machine allows; one rounding from
+// Array conversions between any two float or code types through float32 (vectorised where the machine allows; one rounding from
 // f64). Serial; the arrays must not overlap unless both types are the same, which is a copy of the bits.
 void convert(DType from, const void* source, DType to, void* destination, int64_t count);
 

@@ -1,4 +1,4 @@
-// Array conversions: one loop per (from, to) pair of float types over the branch-free codecs, for the vectoriser.
+// Array conversions: one loop per (from, to) pair of float or code types over the branch-free codecs, for the vectoriser.
 // Separate from dtype.cc because only this file is compiled with -O3. It must stay serial: callers split the work.
 #include <cstring>
 
@@ -23,7 +23,8 @@ void with_storage_type(DType dtype, const Visit& visit) {
     case DType::kF16: return visit(F16{});
     case DType::kE4M3: return visit(E4M3{});
     case DType::kE5M2: return visit(E5M2{});
-    default: fail(ErrorCode::kInvalidArgument, "convert: {} is not a float type", dtype_name(dtype));
+    case DType::kI8: return visit(I8{});
+    default: fail(ErrorCode::kInvalidArgument, "convert: {} is no float or code type", dtype_name(dtype));
   }
 }
 
@@ -31,8 +32,9 @@ void with_storage_type(DType dtype, const Visit& visit) {
 
 void convert(DType from, const void* source, DType to, void* destination, int64_t count) {
   check(count >= 0, ErrorCode::kInvalidArgument, "convert: count {} is negative", count);
-  check(is_float(from) && is_float(to), ErrorCode::kInvalidArgument, "convert: {} to {}: both must be float types",
-        dtype_name(from), dtype_name(to));
+  const auto converts = [](DType dtype) { return is_float(dtype) || is_code(dtype); };
+  check(converts(from) && converts(to), ErrorCode::kInvalidArgument,
+        "convert: {} to {}: both must be float or code types", dtype_name(from), dtype_name(to));
   if (count == 0) return;
   if (from == to) {
     std::memmove(destination, source, static_cast<size_t>(count * dtype_bytes(from)));

@@ -102,6 +102,32 @@ void expect_encodings(const std::vector<float>& inputs, const std::vector<uint8_
   EXPECT_EQ(wrong, 0);
 }
 
+// Against the C library's rounding: every half step, its float32 neighbours, and what is out of range.
+TEST(DTypeCodec, I8RoundsToNearestEvenAndSaturates) {
+  std::vector<float> inputs = {1e30f, -1e30f, INFINITY, -INFINITY, NAN, -0.0f, 1e-30f};
+  for (int half = -300; half <= 300; ++half) {
+    const float value = static_cast<float>(half) * 0.5f;
+    for (float to : {-1e9f, value, 1e9f}) inputs.push_back(std::nextafter(value, to));
+  }
+  const auto count = static_cast<int64_t>(inputs.size());
+  std::vector<uint8_t> codes(inputs.size());
+  convert(DType::kF32, inputs.data(), DType::kI8, codes.data(), count);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const float limited = std::isnan(inputs[i]) ? 0 : std::fmin(127.0f, std::fmax(-127.0f, inputs[i]));
+    const float wanted = std::nearbyint(limited);
+    EXPECT_EQ(i8_to_f32(codes[i]), wanted) << inputs[i];
+    EXPECT_EQ(f32_to_i8(inputs[i]), codes[i]) << inputs[i];
+    EXPECT_EQ(round_to(DType::kI8, static_cast<double>(inputs[i])), static_cast<double>(wanted)) << inputs[i];
+    uint8_t stored = 0;
+    store_element(DType::kI8, &stored, 0, static_cast<double>(inputs[i]));
+    EXPECT_EQ(stored, codes[i]) << inputs[i];
+    EXPECT_EQ(load_element(DType::kI8, &stored, 0), static_cast<double>(wanted)) << inputs[i];
+  }
+  std::vector<float> back(inputs.size());
+  convert(DType::kI8, codes.data(), DType::kF32, back.data(), count);
+  for (size_t i = 0; i < codes.size(); ++i) EXPECT_EQ(back[i], i8_to_f32(codes[i]));
+}
+
 TEST(DTypeCodec, AllBf16InputsMatchTorch) {
   LOAD_TABLES_OR_SKIP(tables);
   std::vector<float> inputs(65536);

@@ -24,8 +24,8 @@ struct DTypeName {
 };
 constexpr DTypeName kDTypeNames[] = {{"F64", DType::kF64}, {"F32", DType::kF32},      {"BF16", DType::kBF16},
                                      {"F16", DType::kF16}, {"F8_E4M3", DType::kE4M3}, {"F8_E5M2", DType::kE5M2},
-                                     {"I64", DType::kI64}, {"I32", DType::kI32},      {"U8", DType::kU8},
-                                     {"BOOL", DType::kU8}};
+                                     {"I64", DType::kI64}, {"I32", DType::kI32},      {"I8", DType::kI8},
+                                     {"U8", DType::kU8},   {"BOOL", DType::kU8}};
 
 template <typename... Args>
 void check_file(bool condition, const std::string& where, fmt::format_string<Args...> format, Args&&... args) {

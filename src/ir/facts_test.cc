@@ -127,7 +127,7 @@ const std::vector<Case>& cases() {
       {"%y = reduce %h {kind=\"mean\", axis=\"rows\"}", "reduce: kind is \"mean\" (want sum, max or amax) in node "},
       {"%y = select_rows %h, %lens", "bf16[2,8]"},
       {"%y = compute_scale %one {format=\"e4m3\", margin=1, pow2=true}", "f32[1] f32[1]"},
-      {"%y = compute_scale %one {format=\"bf16\"}", "compute_scale: format is bf16 (want e4m3 or e5m2) in node "},
+      {"%y = compute_scale %one {format=\"bf16\"}", "compute_scale: format is bf16 (want e4m3, e5m2 or i8) in node "},
       {"%y = quantize %big, %one {format=\"e4m3\"}", "e4m3[200,300] f32[1] e4m3[300,200] f32[1] f32[1]"},
       {"%y = quantize %big {format=\"e4m3\", scaling=\"row\"}", "e4m3[200,300] f32[200] e4m3[300,200] f32[300] f32[1]"},
       {"%y = quantize %big {format=\"e4m3\", scaling=\"1x128\"}",

@@ -292,6 +292,11 @@ bool precision(Program& program, const CompileOptions& options) {
   }
   collect_state(program);
   bool training = is_training(program);
+  if (recipe.forward_format == DType::kI8) {
+    check(!training, ErrorCode::kUnsupported, "recipe {} is for inference: train in bf16 or fp8-current", recipe.name);
+    check(options.target.device == Device::kCpu, ErrorCode::kUnsupported,
+          "recipe {} runs on CPUs only, for now: choose fp8-current or bf16 on {}", recipe.name, options.target.name);
+  }
   if (const Graph* train = program.find_graph("train"); training && recipe.statistics && train != nullptr) {
     Graph copy = *train;
     copy.set_name("train_stats");

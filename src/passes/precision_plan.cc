@@ -5,9 +5,11 @@
 namespace octet {
 namespace {
 
-bool is_linear_gemm(const Node& node) {
-  return node.op == Op::kMatmul && node.attrs.has("gemm") && node.attrs.has("role") &&
-         node.attrs.get_or<std::string>("kind", "linear") == "linear";
+// Products with weights that the recipe decides on: those of linears, and of the output head where it says so.
+bool is_planned_gemm(const Node& node, bool with_head) {
+  if (node.op != Op::kMatmul || !node.attrs.has("gemm") || !node.attrs.has("role")) return false;
+  const std::string kind = node.attrs.get_or<std::string>("kind", "linear");
+  return kind == "linear" || (with_head && kind == "head");
 }
 
 // Why this shape cannot run in FP8 on the target, or "". Any number of tokens can: only weight gradients contract over
@@ -32,7 +34,7 @@ PrecisionPlan plan_precision(const Graph& graph, const CompileOptions& options, 
   std::unordered_map<std::string, Value> activations;  // the x of each linear
   for (int32_t i = 0; i < graph.size(); ++i) {
     const Node& node = graph.node(NodeId{i});
-    if (!is_linear_gemm(node)) continue;
+    if (!is_planned_gemm(node, serving && options.recipe.head)) continue;
     GemmPlan gemm;
     gemm.gemm = node.attrs.get<std::string>("gemm");
     gemm.role = parse_gemm_role(node.attrs.get<std::string>("role"));

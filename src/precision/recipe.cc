@@ -12,7 +12,8 @@
 namespace octet {
 namespace {
 
-const std::vector<std::string> kRecipeNames = {"fp32", "bf16", "fp8-current", "fp8-delayed", "fp8-block", "auto"};
+const std::vector<std::string> kRecipeNames = {"fp32", "bf16", "fp8-current", "fp8-delayed",
+                                               "fp8-block", "int8", "auto"};
 
 // Clears the mantissa: the largest power of two not above a positive finite float (0 for subnormals stays a subnormal
 // power of two through frexp).
@@ -62,13 +63,17 @@ Recipe parse_recipe(const std::string& name) {
     recipe.scaling = Scaling::kBlock;
     recipe.gradient_format = DType::kE4M3;
     recipe.power_of_two = true;
+  } else if (name == "int8") {
+    recipe.scaling = Scaling::kCurrent;
+    recipe.forward_format = DType::kI8;
+    recipe.head = true;  // so that no sum of a step depends on its rows
   } else if (name == "auto") {  // the cheapest rung; precision/policy.h decides from there
     recipe.scaling = Scaling::kCurrent;
     recipe.statistics = true;
   } else {
     const std::string nearest = nearest_name(name, kRecipeNames);
     fail(ErrorCode::kInvalidArgument,
-         "recipe \"{}\" is unknown{}; there are fp32, bf16, fp8-current, fp8-delayed, fp8-block, auto", name,
+         "recipe \"{}\" is unknown{}; there are fp32, bf16, fp8-current, fp8-delayed, fp8-block, int8, auto", name,
          nearest.empty() ? "" : fmt::format(": did you mean \"{}\"?", nearest));
   }
   return recipe;

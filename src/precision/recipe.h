@@ -1,4 +1,5 @@
 // Recipes and the per-GEMM decision: which precision each of a linear's three GEMMs runs in, and with which scaling.
+// Recipe int8 is for inference on CPUs: the same graphs with int8 codes where fp8-current has FP8 ones.
 //
 // A recipe is data; the precision pass (passes/precision.h) turns it into graph nodes. Formats: forward E4M3,
 // gradients E5M2 (hybrid), E4M3 for everything under block scaling. Sources: arXiv 2209.05433; docs/numerics.md.
@@ -24,13 +25,13 @@ GemmRole parse_gemm_role(const std::string& name);
 
 // How one GEMM runs.
 struct GemmPrecision {
-  bool fp8 = false;  // false: the recipe's compute type
+  bool fp8 = false;  // in codes (int8 under recipe int8); false: the recipe's compute type
   Scaling scaling = Scaling::kNone;
   bool operator==(const GemmPrecision&) const = default;
 };
 
 struct Recipe {
-  std::string name = "bf16";     // fp32 | bf16 | fp8-current | fp8-delayed | fp8-block | auto
+  std::string name = "bf16";     // fp32 | bf16 | fp8-current | fp8-delayed | fp8-block | int8 | auto
   DType compute = DType::kBF16;  // activations and compute weights
   Scaling scaling = Scaling::kNone;
   DType forward_format = DType::kE4M3;
@@ -41,6 +42,7 @@ struct Recipe {
   bool power_of_two = false;  // of scales
   // How weights of inference programs are scaled, where not in blocks: one scale an output channel, or one a tensor.
   bool weight_rows = true;
+  bool head = false;        // inference programs: the output head in codes too
   bool statistics = false;  // training programs also get graph "train_stats" (passes/precision.h)
   // Decisions that differ from the recipe: key "<gemm>/<role>", e.g. "layers.3.mlp.up/wgrad".
   std::map<std::string, GemmPrecision> decisions = {};

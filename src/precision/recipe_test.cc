@@ -20,6 +20,10 @@ TEST(Recipe, NamesAndFormats) {
   EXPECT_EQ(current.format(false), DType::kE4M3);
   EXPECT_EQ(current.format(true), DType::kE5M2);
   EXPECT_FALSE(current.power_of_two);
+  const Recipe int8 = parse_recipe("int8");
+  EXPECT_EQ(int8.format(false), DType::kI8);
+  EXPECT_EQ(int8.compute, DType::kBF16);
+  EXPECT_TRUE(int8.weight_rows);
   const Recipe block = parse_recipe("fp8-block");
   EXPECT_EQ(block.format(true), DType::kE4M3);
   EXPECT_TRUE(block.power_of_two);
@@ -57,6 +61,7 @@ TEST(ScaleFromAmax, Formula) {
   EXPECT_EQ(scale_from_amax(2.0f, DType::kE4M3, 0, false), 224.0f);
   EXPECT_EQ(scale_from_amax(2.0f, DType::kE4M3, 1, false), 112.0f);
   EXPECT_EQ(scale_from_amax(3.0f, DType::kE5M2, 0, false), 57344.0f / 3.0f);
+  EXPECT_EQ(scale_from_amax(2.0f, DType::kI8, 0, false), 63.5f);
   EXPECT_EQ(scale_from_amax(3.0f, DType::kE4M3, 0, true), 128.0f);  // 149.3 -> 128
   EXPECT_EQ(scale_from_amax(3.5f, DType::kE4M3, 0, true), 128.0f);  // exactly 128
   EXPECT_EQ(scale_from_amax(448.0f, DType::kE4M3, 0, true), 1.0f);

@@ -51,7 +51,7 @@ inline const TensorType& input_type(const Graph& graph, const Node& node, size_t
 inline const Shape& input_shape(const Graph& graph, const Node& node, size_t i) { return graph.shape(node.inputs[i]); }
 inline bool has_input(const Node& node, size_t i) { return i < node.inputs.size() && node.inputs[i].exists(); }
 
-// A float type that arithmetic reads as it is: not FP8 codes, which need their scale.
+// A float type that arithmetic reads as it is: not codes, which need their scale.
 inline bool is_arithmetic(DType dtype) { return is_float(dtype) && !is_fp8(dtype); }
 void require_arithmetic(const Graph& graph, const Node& node, size_t i);
 void require_rank(const Graph& graph, const Node& node, size_t i, int rank);

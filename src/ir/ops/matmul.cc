@@ -53,7 +53,7 @@ Types scaled_matmul_type(const Graph& graph, const Node& node) {
   Dims dims = product_dims(graph, node, 2);
   auto operand = [&](size_t i, const char* key, bool contraction_last) {
     DType dtype = input_type(graph, node, i).dtype;
-    require(is_fp8(dtype), node, "input {} is {} (want e4m3 or e5m2 codes)", i, dtype);
+    require(is_code(dtype), node, "input {} is {} (want e4m3, e5m2 or i8 codes)", i, dtype);
     Scaling scaling = scaling_attr(node, key);
     require_type(graph, node, i + 1, scale_type(input_shape(graph, node, i), scaling));
     bool along_contraction = scaling == Scaling::k1x128 || scaling == Scaling::kRow;

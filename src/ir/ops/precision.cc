@@ -34,7 +34,7 @@ using namespace ops;
 
 DType format_attr(const Node& node) {
   DType format = dtype_attr(node, "format");
-  require(is_fp8(format), node, "format is {} (want e4m3 or e5m2)", format);
+  require(is_code(format), node, "format is {} (want e4m3, e5m2 or i8)", format);
   return format;
 }
 
@@ -70,7 +70,7 @@ Types quantize_type(const Graph& graph, const Node& node) {
 Types dequantize_type(const Graph& graph, const Node& node) {
   require_rank(graph, node, 0, 2);
   const TensorType& codes = input_type(graph, node, 0);
-  require(is_fp8(codes.dtype), node, "codes are {} (want e4m3 or e5m2)", codes.dtype);
+  require(is_code(codes.dtype), node, "codes are {} (want e4m3, e5m2 or i8)", codes.dtype);
   require_type(graph, node, 1, scale_type(codes.shape, scaling_attr(node, "scaling")));
   DType to = node.attrs.has("to") ? dtype_attr(node, "to") : DType::kF32;
   require(is_arithmetic(to), node, "to is {} (want f32, bf16, f16 or f64)", to);
