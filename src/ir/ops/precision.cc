@@ -91,6 +91,7 @@ Types tensor_stats_type(const Graph& graph, const Node& node) {
   require_arithmetic(graph, node, 0);
   require_rank(graph, node, 0, 2);
   check_scale_attrs(node);
+  require(is_fp8(format_attr(node)), node, "format is {} (want e4m3 or e5m2)", format_attr(node));
   const std::string& blocks = attr<std::string>(node, "blocks");
   require(blocks == "1x128" || blocks == "128x128", node, "blocks is \"{}\" (want 1x128 or 128x128)", blocks);
   return {f32({kTensorStatCount})};

@@ -69,7 +69,7 @@ CaseInput integers(DType dtype, Shape shape, int64_t low, int64_t high);  // low
 CaseInput given(DType dtype, Shape shape, std::vector<double> values);
 CaseInput given_x(Shape shape, std::vector<double> values);  // of the variant's type
 CaseInput rng_state();                                       // i64[3]: seed, step, micro-batch
-CaseInput codes(DType format, Shape shape);                  // finite FP8 codes over the whole range
+CaseInput codes(DType format, Shape shape);                  // finite codes over the whole range
 CaseInput absent();
 
 // --- tolerances

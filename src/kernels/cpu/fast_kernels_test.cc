@@ -107,6 +107,64 @@ TEST(FastKernels, ResultsDoNotDependOnTheThreadCount) {
   set_thread_count(0);
 }
 
+// Rows [0, rows) of a product [8 or more, n]: what select_kernel's row makes of them alone.
+std::vector<std::byte> product_rows(DType a_type, DType b_type, int64_t rows, int64_t of_rows) {
+  constexpr int64_t kN = 131, kK = 1100;
+  const bool codes = is_code(a_type);
+  Philox random(3);
+  auto filled = [&](DType dtype, int64_t count) {
+    std::vector<float> values(static_cast<size_t>(count));
+    for (float& value : values) value = static_cast<float>(random.normal()) * (codes ? 40.0f : 1.0f);
+    std::vector<std::byte> bytes(static_cast<size_t>(count * dtype_bytes(dtype)));
+    convert(DType::kF32, values.data(), dtype, bytes.data(), count);
+    return bytes;
+  };
+  std::vector<std::byte> a = filled(a_type, of_rows * kK), b = filled(b_type, kN * kK);
+  std::vector<float> a_scales(static_cast<size_t>(rows), 0.37f), b_scales(kN, 1.3f);
+  Graph graph;
+  Builder builder(graph);
+  const TensorType a_tensor{a_type, {rows, kK}}, b_tensor{b_type, {kN, kK}};
+  const TensorType scale_a{DType::kF32, {rows}}, scale_b{DType::kF32, {kN}}, out{DType::kBF16, {rows, kN}};
+  const Attrs attrs = {{"trans_a", false},           {"trans_b", true},
+                       {"scaling_a", std::string("row")}, {"scaling_b", std::string("row")},
+                       {"to", std::string("bf16")}};
+  const Value left = builder.input("a", a_tensor), right = builder.input("b", b_tensor);
+  std::vector<Tensor> in = {{a.data(), &a_tensor}, {b.data(), &b_tensor}};
+  NodeId node{};
+  if (codes) {
+    node = builder.emit(Op::kScaledMatmul,
+                        {left, builder.input("sa", scale_a), right, builder.input("sb", scale_b)}, attrs);
+    in.insert(in.begin() + 1, {a_scales.data(), &scale_a});
+    in.push_back({b_scales.data(), &scale_b});
+  } else {
+    node = builder.emit(Op::kMatmul, {left, right}, {{"trans_b", true}, {"to", std::string("bf16")}});
+  }
+  std::vector<std::byte> result(static_cast<size_t>(out.bytes())), workspace(static_cast<size_t>(workspace_bytes()));
+  const std::vector<Tensor> results = {{result.data(), &out}};
+  select_kernel(graph, graph.node(node)).bind(graph, graph.node(node))({in, results, workspace});
+  return result;
+}
+
+// What serving promises of products of few rows: a row's bits do not depend on how many rows there are.
+TEST(FastKernels, RowsOfAProductDoNotDependOnTheirNumber) {
+  struct Types {
+    DType a, b;
+    std::vector<int64_t> rows;
+  };
+  const std::vector<int64_t> few = {1, 2, 3, 4, 5, 6, 7, 8};
+  std::vector<int64_t> any = few;
+  any.insert(any.end(), {9, 40, 130});  // integer sums: the product of many rows agrees too
+  for (const Types& types : {Types{DType::kBF16, DType::kBF16, few}, Types{DType::kF32, DType::kBF16, few},
+                             Types{DType::kI8, DType::kI8, any}}) {
+    const int64_t most = types.rows.back();
+    const std::vector<std::byte> all = product_rows(types.a, types.b, most, most);
+    for (int64_t rows : types.rows) {
+      const std::vector<std::byte> part = product_rows(types.a, types.b, rows, most);
+      EXPECT_EQ(std::memcmp(part.data(), all.data(), part.size()), 0) << dtype_name(types.a) << ", " << rows << " rows";
+    }
+  }
+}
+
 TEST(FastKernels, IndicesOutsideAreRefused) {
   Graph graph;
   Builder b(graph);

@@ -115,6 +115,19 @@ OCTET_SIMD Floats fma(Floats a, Floats b, Floats c) {
 }
 OCTET_SIMD Floats fma(Floats a, float b, Floats c) { return fma(a, broadcast(b), c); }
 
+// Lanes of `sum` plus the two products of each lane's int16 halves.
+OCTET_SIMD Ints dot_pairs(Ints a, Ints b, Ints sum) {
+#if defined(__AVX512VNNI__)
+  return (Ints)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
+#elif defined(__AVX512BW__)
+  return (Ints)_mm512_madd_epi16((__m512i)a, (__m512i)b) + sum;
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+  return (Ints)_mm256_madd_epi16((__m256i)a, (__m256i)b) + sum;
+#else
+  return ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16) + sum;
+#endif
+}
+
 OCTET_SIMD Floats sqrt(Floats v) {
 #if defined(__AVX512F__)
   return (Floats)_mm512_maskz_sqrt_ps(0xffff, (__m512)v);
@@ -164,17 +177,20 @@ OCTET_SIMD Floats smaller(Floats a, Floats b) {
 }
 
 // Lane sums and maxima in one fixed order, a tree of halves.
-template <int kWidth = kLanes / 2, typename Join>
-OCTET_SIMD float across(Floats v, const Join& join) {
+template <int kWidth = kLanes / 2, typename Vector, typename Join>
+OCTET_SIMD auto across(Vector v, const Join& join) {
   if constexpr (kWidth == 0) {
     return v[0];
   } else {
     const Ints partner = constant_lanes<[](int lane) { return lane ^ kWidth; }>();
-    return across<kWidth / 2>(join(v, (Floats)__builtin_shuffle(v, partner)), join);
+    return across<kWidth / 2>(join(v, (Vector)__builtin_shuffle(v, partner)), join);
   }
 }
 OCTET_SIMD float sum(Floats v) {
   return across(v, [](Floats a, Floats b) { return a + b; });
+}
+OCTET_SIMD int32_t sum(Ints v) {  // exact in any order
+  return across(v, [](Ints a, Ints b) { return a + b; });
 }
 OCTET_SIMD float largest(Floats v) {  // NaN stays
   return across(v, [](Floats a, Floats b) { return maximum(a, b); });

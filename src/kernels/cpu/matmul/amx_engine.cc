@@ -185,6 +185,7 @@ const GemmEngine* amx_engine() {
                                  .nr = kPanel,
                                  .kr = kTileDepth,
                                  .element_bytes = 2,
+                                 .integer_sums = false,
                                  .pack_a = pack_a,
                                  .pack_b = pack_b,
                                  .multiply = multiply};

@@ -110,6 +110,40 @@ Case split(Case c, std::vector<int64_t> widths) {
   return c;
 }
 
+// Int8 codes over their whole range, from few rows to several blocks.
+std::vector<Case> int8_cases() {
+  const DType i8 = DType::kI8;
+  std::vector<Case> cases;
+  const auto add = [&](Case c) {
+    c.inputs[0] = codes(i8, c.inputs[0].shape);
+    c.inputs[2] = codes(i8, c.inputs[2].shape);
+    c.tolerance = {.relative = 3e-7, .reason = "integer sums; rounded to float32, then times two scales: four roundings"};
+    cases.push_back(std::move(c));
+  };
+  for (int64_t m : {1, 2, 3, 4, 5, 8, 9, 130})
+    add(scaled(fmt::format("i8_{}x67x1153", m), m, 67, 1153, false, true, "row", "row", i8, i8, "f32"));
+  add(scaled("i8_3x200x8192", 3, 200, 8192, false, true, "row", "row", i8, i8, "f32"));
+  add(scaled("i8_20x3x8192", 20, 3, 8192, false, true, "row", "row", i8, i8, "f32"));
+  add(scaled("i8_tensor_7x40x64", 7, 40, 64, false, true, "tensor", "tensor", i8, i8, "f32"));
+  add(scaled("i8_dgrad_33x24x39", 33, 24, 39, false, false, "tensor", "tensor", i8, i8, "f32"));
+  add(scaled("i8_wgrad_24x17x41", 24, 17, 41, true, false, "tensor", "tensor", i8, i8, "f32"));
+  for (int64_t m : {1, 6, 40}) {
+    const Shape out{m, 80};
+    cases.push_back(whole(fmt::format("i8_{}_rows", m), m, 80, 272, "row", "row", i8, i8, "bf16"));
+    cases.push_back(whole(fmt::format("i8_{}_rows_f16", m), m, 80, 272, "row", "tensor", i8, i8, "f16"));
+    Case sum = whole(fmt::format("i8_residual_{}_rows", m), m, 80, 272, "row", "row", i8, i8, "bf16");
+    sum.inputs.push_back(integers(DType::kBF16, out, -8, 9));
+    cases.push_back(sum);
+    sum = whole(fmt::format("i8_bias_{}_rows", m), m, 80, 272, "row", "row", i8, i8, "f32");
+    sum.inputs.push_back(integers(DType::kF32, {80}, -8, 9));
+    cases.push_back(sum);
+  }
+  // Scales that cannot stay outside the sums, and one side in FP8: the product in float32.
+  cases.push_back(whole("i8_blocks", 6, 140, 300, "1x128", "128x128", i8, i8, "f32"));
+  cases.push_back(whole("i8_e4m3", 6, 40, 96, "row", "row", i8, DType::kE4M3, "f32"));
+  return cases;
+}
+
 // Few rows, as in decoding: tails of rows and columns, K shared by several blocks.
 std::vector<Case> few_rows_cases() {
   const DType e4 = DType::kE4M3;
@@ -120,6 +154,13 @@ std::vector<Case> few_rows_cases() {
                              whole("row_tensor_2_rows", 2, 48, 32768, "row", "tensor", e4, e4, "f32"),
                              whole("block_3_rows", 3, 272, 400, "1x128", "128x128", e4, e4, "bf16"),
                              whole("block_8_rows", 8, 144, 8320, "1x128", "128x128", e4, e4, "f32")};
+  for (int64_t m : {1, 2, 3, 4, 5, 6, 7, 8}) {  // odd depths and widths: what is left of whole vectors
+    cases.push_back(product(fmt::format("{}x67x1001", m), m, 67, 1001, false, true));
+    Case wide = product(fmt::format("{}x67x200_f32_bf16", m), m, 67, 200, false, true);
+    wide.inputs[1] = normal(DType::kBF16, {67, 200});
+    wide.dtypes = {DType::kF32};
+    cases.push_back(wide);
+  }
   Case sum = whole("residual_4_rows", 4, 80, 272, "row", "row", e4, e4, "bf16");
   sum.inputs.push_back(integers(DType::kBF16, {4, 80}, -8, 9));
   cases.push_back(sum);
@@ -283,6 +324,7 @@ std::vector<Case> matmul_cases() {
   accumulate.inputs.push_back(normal(DType::kF32, {24, 17}));
   cases.push_back(accumulate);
   for (Case& c : tensor_core_cases()) cases.push_back(std::move(c));
+  for (Case& c : int8_cases()) cases.push_back(std::move(c));
   for (Case& c : few_rows_cases()) cases.push_back(std::move(c));
   Case speed = scaled("tensor_512x1024x1024", 512, 1024, 1024, false, true, "tensor", "tensor", e4, e4, "bf16");
   speed.large = true;

@@ -11,6 +11,7 @@ struct GemmEngine {
   const char* name;
   int64_t mr, nr, kr;
   int64_t element_bytes;
+  bool integer_sums;  // the tile holds int32
   // Rows [m0, m0 + rows) of the operand, depth [k0, k0 + ks).
   void (*pack_a)(const MatrixView& a, int64_t m0, int64_t rows, int64_t k0, int64_t ks, void* to);
   void (*pack_b)(const MatrixView& b, int64_t n0, int64_t cols, int64_t k0, int64_t ks, void* to);
@@ -25,5 +26,8 @@ const GemmEngine& vector_engine();
 // AMX bf16 products with float32 sums; null when the CPU, the kernel or the build lacks it. Operands must be exact in
 // bf16 (see load_run_bf16).
 const GemmEngine* amx_engine();
+// Int8 codes with int32 sums, which are exact while depth < kMaxIntegerDepth: every order of summing gives the same.
+const GemmEngine& int8_engine();
+inline constexpr int64_t kMaxIntegerDepth = int64_t{1} << 17;  // 128 * 128 * 2^17 = 2^31
 
 }  // namespace octet::cpu

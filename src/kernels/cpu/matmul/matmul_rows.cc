@@ -1,7 +1,7 @@
-// Fast rows of matmul and scaled_matmul: oneDNN where it takes the case, else our own product.
+// Fast rows of matmul and scaled_matmul: few rows on gemv, else oneDNN where it takes the case, else our own product.
 //
-// scaled_matmul always runs on our own: it decodes FP8 codes while packing, so that no decoded copy is written. Scales
-// that are constant along the contraction are applied to the float32 sums; others while packing: exact in bf16 (AMX)
+// scaled_matmul always runs on our own: it decodes FP8 codes while packing, so that no decoded copy is written; int8
+// codes with one scale a row or tensor are summed as integers. Scales that are constant along the contraction are applied to the float32 sums; others while packing: exact in bf16 (AMX)
 // when they are powers of two in range, which is looked up in each run, else in float32.
 #include <algorithm>
 #include <cmath>
@@ -11,6 +11,7 @@
 #include "base/threads.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/matmul/gemm.h"
+#include "kernels/cpu/matmul/gemv.h"
 #include "kernels/cpu/matmul/onednn_gemm.h"
 
 namespace octet::cpu {
@@ -79,6 +80,24 @@ BoundKernel bind_own(const Graph& graph, const Node& node) {
   };
 }
 
+bool is_few_rows(const Product& product) {
+  return product.m <= kGemvRows && !product.trans_a && product.trans_b && product.k > 0 &&
+         gemv_scratch_bytes(product.m, product.k) <= workspace_bytes();
+}
+
+bool accepts_gemv(const Graph& graph, const Node& node) {
+  const Product product = product_of(graph, node, 0, 1);
+  return is_few_rows(product) && gemv_takes(graph.dtype(node.inputs[0]), graph.dtype(node.inputs[1])) &&
+         is_wide_float(node.results[0].dtype) && addend_of(graph, node, 2, product) != Addend::kOther;
+}
+
+BoundKernel bind_gemv(const Graph& graph, const Node& node) {
+  const Addend addend = addend_of(graph, node, 2, product_of(graph, node, 0, 1));
+  return [addend](const KernelArgs& args) {
+    gemv(view_of(args.in[0], false), view_of(args.in[1], true), output_of(args, 2, addend), args.workspace);
+  };
+}
+
 bool accepts_onednn(const Graph& graph, const Node& node) {
   if (*onednn_version() == '\0') return false;
   const DType a = graph.dtype(node.inputs[0]), b = graph.dtype(node.inputs[1]), out = node.results[0].dtype;
@@ -123,7 +142,7 @@ BoundKernel bind_onednn(const Graph& graph, const Node& node) {
 
 bool accepts_scaled(const Graph& graph, const Node& node) {
   const Product product = product_of(graph, node, 0, 2);
-  return is_fp8(graph.dtype(node.inputs[0])) && is_fp8(graph.dtype(node.inputs[2])) &&
+  return is_code(graph.dtype(node.inputs[0])) && is_code(graph.dtype(node.inputs[2])) &&
          graph.dtype(node.inputs[1]) == DType::kF32 && graph.dtype(node.inputs[3]) == DType::kF32 &&
          is_wide_float(node.results[0].dtype) && addend_of(graph, node, 4, product) != Addend::kOther;
 }
@@ -147,13 +166,45 @@ bool exact_in_bf16(const float* scales, int64_t count) {
   return exact;
 }
 
+// Int8 codes whose scales stay outside the sums.
+bool accepts_int8(const Graph& graph, const Node& node) {
+  const Product product = product_of(graph, node, 0, 2);
+  const auto outside = [&](size_t input, bool contraction_is_cols) {
+    const Shape& codes = graph.shape(node.inputs[input]);
+    return graph.dtype(node.inputs[input]) == DType::kI8 &&
+           scale_place({.rows = codes.rows(), .cols = codes.cols()}, contraction_is_cols,
+                       graph.shape(node.inputs[input + 1])) != ScalePlace::kPacking;
+  };
+  return accepts_scaled(graph, node) && product.k < kMaxIntegerDepth && outside(0, !product.trans_a) &&
+         outside(2, product.trans_b);
+}
+
+BoundKernel bind_int8(const Graph& graph, const Node& node) {
+  const Product product = product_of(graph, node, 0, 2);
+  const Addend addend = addend_of(graph, node, 4, product);
+  return [product, addend, few = is_few_rows(product)](const KernelArgs& args) {
+    const MatrixView a = view_of(args.in[0], product.trans_a), b = view_of(args.in[2], product.trans_b);
+    GemmOutput out = output_of(args, 4, addend);
+    for (size_t side : {1, 3}) {
+      const Tensor& scales = args.in[side];
+      if (scales.elements() == 1) {
+        out.factor *= *scales.as<float>();
+      } else {
+        (side == 1 ? out.row_scale : out.col_scale) = scales.as<float>();
+      }
+    }
+    few ? gemv(a, b, out, args.workspace) : gemm(int8_engine(), a, b, out, args.workspace);
+  };
+}
+
 BoundKernel bind_scaled(const Graph& graph, const Node& node) {
   const Product product = product_of(graph, node, 0, 2);
   const Addend addend = addend_of(graph, node, 4, product);
-  return [product, addend](const KernelArgs& args) {
+  const bool fp8 = is_fp8(graph.dtype(node.inputs[0])) && is_fp8(graph.dtype(node.inputs[2]));
+  return [product, addend, fp8](const KernelArgs& args) {
     MatrixView operands[2] = {view_of(args.in[0], product.trans_a), view_of(args.in[2], product.trans_b)};
     GemmOutput out = output_of(args, 4, addend);
-    const GemmEngine* engine = amx_engine();
+    const GemmEngine* engine = fp8 ? amx_engine() : nullptr;
     for (int side = 0; side < 2; ++side) {
       const Tensor& scales = args.in[side == 0 ? 1 : 3];
       const bool contraction_is_cols = side == 0 ? !product.trans_a : product.trans_b;
@@ -170,8 +221,10 @@ BoundKernel bind_scaled(const Graph& graph, const Node& node) {
 }
 
 constexpr KernelRow kRows[] = {
+    {Op::kMatmul, "matmul_gemv", accepts_gemv, bind_gemv},
     {Op::kMatmul, "matmul_onednn", accepts_onednn, bind_onednn},
     {Op::kMatmul, "matmul_blocked", accepts_own, bind_own},
+    {Op::kScaledMatmul, "scaled_matmul_int8", accepts_int8, bind_int8},
     {Op::kScaledMatmul, "scaled_matmul_blocked", accepts_scaled, bind_scaled},
 };
 

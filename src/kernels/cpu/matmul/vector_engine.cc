@@ -82,6 +82,7 @@ const GemmEngine& vector_engine() {
                                  .nr = kCols,
                                  .kr = 1,
                                  .element_bytes = 4,
+                                 .integer_sums = false,
                                  .pack_a = pack_a,
                                  .pack_b = pack_b,
                                  .multiply = multiply};

@@ -112,9 +112,20 @@ void quantize_call(QuantizeJob<Code> job, const RowCall& call) {
   }
 }
 
+// Calls visit(Code{}) with the storage type of a code format.
+template <typename Visit>
+void with_code_type(DType format, const Visit& visit) {
+  switch (format) {
+    case DType::kE4M3: return visit(E4M3{});
+    case DType::kE5M2: return visit(E5M2{});
+    case DType::kI8: return visit(I8{});
+    default: fail(ErrorCode::kInternal, "quantize: no codes of type {}", dtype_name(format));
+  }
+}
+
 bool accepts_quantize(const Graph& graph, const Node& node) {
   const DType from = graph.dtype(node.inputs[0]);
-  return (from == DType::kF32 || from == DType::kBF16 || from == DType::kF16) && is_fp8(node.results[0].dtype);
+  return (from == DType::kF32 || from == DType::kBF16 || from == DType::kF16) && is_code(node.results[0].dtype);
 }
 
 template <typename Code>
@@ -153,10 +164,11 @@ BoundKernel bind_quantize(const Graph& graph, const Node& node) {
   const int64_t scratch = (graph.shape(node.inputs[0]).rows() + graph.shape(node.inputs[0]).cols()) * 4;
   check(scratch <= workspace_bytes(), ErrorCode::kUnsupported, "quantize: {} rows and columns need {} bytes of {}",
         scratch / 4, scratch, workspace_bytes());
-  if (node.results[0].dtype == DType::kE4M3) {
-    return [formula](const KernelArgs& args) { run_quantize<E4M3>(formula, args); };
-  }
-  return [formula](const KernelArgs& args) { run_quantize<E5M2>(formula, args); };
+  BoundKernel kernel;
+  with_code_type(node.results[0].dtype, [&]<typename Code>(Code) {
+    kernel = [formula](const KernelArgs& args) { run_quantize<Code>(formula, args); };
+  });
+  return kernel;
 }
 
 constexpr KernelRow kRows[] = {{Op::kQuantize, "quantize_tiles", accepts_quantize, bind_quantize}};
@@ -166,7 +178,7 @@ constexpr KernelRow kRows[] = {{Op::kQuantize, "quantize_tiles", accepts_quantiz
 std::optional<RowKernel> quantize_row_kernel(const Graph& graph, const Node& node) {
   const TensorType& x = graph.type(node.inputs[0]);
   const DType format = node.results[0].dtype;
-  if (!is_f32_or_bf16(x.dtype) || !is_fp8(format)) return std::nullopt;
+  if (!is_f32_or_bf16(x.dtype) || !is_code(format)) return std::nullopt;
   const bool given = node.inputs.size() > 1 && node.inputs[1].exists();
   const Grouping grouping = grouping_of(node.results[0].shape, node.results[1].shape, given);
   if (grouping == Grouping::kRow) return std::nullopt;
@@ -178,7 +190,7 @@ std::optional<RowKernel> quantize_row_kernel(const Graph& graph, const Node& nod
   const auto self = static_cast<size_t>(&node - graph.nodes().data());
   const std::vector<int32_t> uses = graph.count_uses()[self];
   if (grouping != Grouping::kTensor || uses[2] > 0) kernel.row_alignment = kScaleBlock;
-  const auto choose = [&]<typename Code>(Code) {
+  with_code_type(format, [&]<typename Code>(Code) {
     with_float_type(x.dtype, [&]<typename T>(T) {
       QuantizeJob<Code> job{.x = nullptr,
                             .rows = x.shape.rows(),
@@ -195,8 +207,7 @@ std::optional<RowKernel> quantize_row_kernel(const Graph& graph, const Node& nod
                             .wants_amax = false};
       kernel.run = [job](const RowCall& call) { quantize_call<Code, T>(job, call); };
     });
-  };
-  format == DType::kE4M3 ? choose(E4M3{}) : choose(E5M2{});
+  });
   return kernel;
 }
 

@@ -54,7 +54,7 @@ uint16_t product_to_bf16(float code, float scale) {
 
 bool accepts_dequantize(const Graph& graph, const Node& node) {
   const DType to = node.results[0].dtype;
-  return is_fp8(graph.dtype(node.inputs[0])) && graph.dtype(node.inputs[1]) == DType::kF32 &&
+  return is_code(graph.dtype(node.inputs[0])) && graph.dtype(node.inputs[1]) == DType::kF32 &&
          (to == DType::kF32 || to == DType::kBF16);
 }
 
