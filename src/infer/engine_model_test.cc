@@ -19,9 +19,9 @@ ModelConfig tiny_llama() {
           .init_std = 0.3};
 }
 
-std::unique_ptr<EngineLoop> tiny_engine(SchedulingPolicy policy, int64_t blocks) {
+std::unique_ptr<EngineLoop> tiny_engine(SchedulingPolicy policy, int64_t blocks, const char* recipe) {
   ServingOptions serving{.target = cpu_target(),
-                         .recipe = parse_recipe("fp32"),
+                         .recipe = parse_recipe(recipe),
                          .max_sequences = 8,
                          .max_step_tokens = 40,
                          .block_size = 4};
@@ -33,10 +33,11 @@ std::unique_ptr<EngineLoop> tiny_engine(SchedulingPolicy policy, int64_t blocks)
       EngineOptions{.max_sequences = 8, .max_step_tokens = 40, .policy = policy});
 }
 
-class EngineModel : public testing::TestWithParam<std::pair<SchedulingPolicy, int64_t>> {};
+// Policy, blocks of the cache, recipe: those whose bits do not depend on a batch.
+class EngineModel : public testing::TestWithParam<std::tuple<SchedulingPolicy, int64_t, const char*>> {};
 
 TEST_P(EngineModel, TokensOfARequestAloneAndAmongOthersAreEqual) {
-  auto engine = tiny_engine(GetParam().first, GetParam().second);
+  auto engine = std::apply(tiny_engine, GetParam());
   std::vector<std::vector<Collected>> wanted;
   constexpr uint64_t kRequests = 21;
   for (uint64_t i = 0; i < kRequests; ++i) {
@@ -62,11 +63,13 @@ TEST_P(EngineModel, TokensOfARequestAloneAndAmongOthersAreEqual) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, EngineModel,
-                         testing::Values(std::pair(SchedulingPolicy::kMaxUtilization, 128),
-                                         std::pair(SchedulingPolicy::kMaxUtilization, 27),
-                                         std::pair(SchedulingPolicy::kNeverEvict, 64),
-                                         std::pair(SchedulingPolicy::kPackedLockstep, 128),
-                                         std::pair(SchedulingPolicy::kPaddedStatic, 160)));
+                         testing::Values(std::tuple(SchedulingPolicy::kMaxUtilization, 128, "fp32"),
+                                         std::tuple(SchedulingPolicy::kMaxUtilization, 27, "fp32"),
+                                         std::tuple(SchedulingPolicy::kNeverEvict, 64, "fp32"),
+                                         std::tuple(SchedulingPolicy::kPackedLockstep, 128, "fp32"),
+                                         std::tuple(SchedulingPolicy::kPaddedStatic, 160, "fp32"),
+                                         std::tuple(SchedulingPolicy::kMaxUtilization, 27, "int8"),
+                                         std::tuple(SchedulingPolicy::kPaddedStatic, 160, "int8")));
 
 TEST(EngineOpen, RefusesOptionsAndFoldersBeforeAnythingIsAllocated) {
   auto message = [](const std::string& model, const EngineOptions& options) -> std::string {

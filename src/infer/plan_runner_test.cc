@@ -222,7 +222,7 @@ ModelConfig tiny_model() {
 }
 
 TEST(PlanRunner, EveryRecipeServes) {
-  for (const char* recipe : {"bf16", "fp8-current", "fp8-block"}) {
+  for (const char* recipe : {"bf16", "fp8-current", "fp8-block", "int8"}) {
     ServingOptions options = small_options();
     options.recipe = parse_recipe(recipe);
     options.cache_dtype = DType::kBF16;

@@ -78,6 +78,34 @@ TEST(ServingProgram, EveryBucketOfAnFp8RecipeComputesInFp8) {
   }
 }
 
+// The head too: what a step's graphs compute in int8 does not depend on their rows.
+TEST(ServingProgram, NoProductOfInt8StaysInTheComputeType) {
+  ServingOptions int8 = options(1 << 22);
+  int8.recipe = parse_recipe("int8");
+  const ServingProgram program = build_serving_program(model(), int8);
+  int64_t products = 0, heads = 0;
+  for (const Graph& graph : program.plan.program.graphs()) {
+    for (const Node& node : graph.nodes()) {
+      EXPECT_NE(node.op, Op::kMatmul) << node.name << " of " << graph.name();
+      if (node.op != Op::kScaledMatmul) continue;
+      ++products;
+      heads += node.attrs.get<std::string>("kind") == "head";
+      for (size_t side : {0, 2}) EXPECT_EQ(graph.dtype(node.inputs[side]), DType::kI8) << node.name;
+    }
+  }
+  EXPECT_GT(heads, 0);
+  EXPECT_GT(products, heads);
+  int8.target = h200_target();
+  try {
+    build_serving_program(model(), int8);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_NE(error.message().find("recipe int8 runs on CPUs only, for now: choose fp8-current"), std::string::npos)
+        << error.message();
+  }
+}
+
 TEST(ServingProgram, RefusesAContextTheModelHasNoPositionsFor) {
   ModelConfig gpt2{.vocab_size = 64, .max_positions = 32, .hidden = 32, .layers = 1, .heads = 2};
   ServingOptions wrong = options(1 << 20);

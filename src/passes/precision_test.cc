@@ -254,6 +254,16 @@ TEST(Precision, StatisticsOfEveryOperand) {
   }
 }
 
+TEST(Precision, Int8IsNotTrainedIn) {
+  try {
+    precise("llama", with("int8"));
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_NE(error.message().find("recipe int8 is for inference"), std::string::npos) << error.message();
+  }
+}
+
 TEST(Precision, InferenceProgramsAreRetypedInPlace) {
   Program program;
   program.add_graph(tiny::loss_graph("forward", "llama", false));

@@ -32,6 +32,8 @@ std::vector<std::string> gemm_precisions();
 
 // Bytes a second (read + written) of all threads copying `bytes`.
 double measure_copy(int64_t bytes, int64_t repeats);
+// The same of all threads reading `bytes` and writing nothing: what bounds a decoding step on a CPU.
+double measure_read(int64_t bytes, int64_t repeats);
 
 struct MemoryUse {
   int64_t resident = 0, peak = 0;  // VmRSS, VmHWM
