@@ -202,9 +202,9 @@ void expect_fused_equals_unfused(const std::vector<TensorType>& types,
   for (const std::string& failure : check_fusion(graph, node, inputs)) ADD_FAILURE() << failure;
 }
 
-NodeId quantize(Builder& b, Value x, Value scale, const std::string& scaling) {
+NodeId quantize(Builder& b, Value x, Value scale, const std::string& scaling, const std::string& format = "e4m3") {
   return b.emit(Op::kQuantize, {x, scale},
-                {{"format", std::string("e4m3")}, {"scaling", scaling}, {"pow2", scaling != "tensor"}});
+                {{"format", format}, {"scaling", scaling}, {"pow2", scaling.ends_with("128")}});
 }
 
 TEST(Fusion, EqualsItsMembers) {
@@ -225,6 +225,13 @@ TEST(Fusion, EqualsItsMembers) {
       const NodeId q = quantize(b, b.mul(b.silu(in[0]), in[1]), Value::none(), "1x128");
       return Values{{q, 0}, {q, 1}, {q, 2}, {q, 3}};
     });
+    for (const char* format : {"e4m3", "i8"}) {  // activations of served tokens
+      expect_fused_equals_unfused({x, x, row}, [format](Builder& b, const Values& in) {
+        const Value sum = b.add(in[0], in[1]);
+        const NodeId q = quantize(b, b.rms_norm(sum, in[2], 1e-6).y, Value::none(), "row", format);
+        return Values{sum, {q, 0}, {q, 1}, {q, 4}};
+      });
+    }
     expect_fused_equals_unfused({x, bias, scalar}, [](Builder& b, const Values& in) {
       const Value y = b.gelu(b.add(in[0], in[1]), true);
       return Values{{quantize(b, y, in[2], "tensor"), 0}, b.reduce(y, "amax", "all")};

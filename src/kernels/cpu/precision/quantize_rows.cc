@@ -41,10 +41,32 @@ void scale_rows_and_columns(const QuantizeJob<Code>& job) {
   });
 }
 
+// Rows of x, each with its own scale: codes and scale_inv of these rows, null where nobody reads them. Returns the amax.
+template <typename Code, typename T>
+uint32_t quantize_rows(const QuantizeJob<Code>& job, const T* x, int64_t rows, Code* codes, float* scale_inv) {
+  uint32_t all = 0;
+  for (int64_t r = 0; r < rows; ++r, x += job.cols) {
+    const uint32_t amax = amax_run(x, job.cols);
+    const float scale = job.formula(amax);
+    if (scale_inv != nullptr) scale_inv[r] = 1.0f / scale;
+    if (codes != nullptr) encode_run(x, job.cols, scale, codes + r * job.cols);
+    all = std::max(all, amax);
+  }
+  return all;
+}
+
 template <typename Code, typename T>
 uint32_t quantize(const QuantizeJob<Code>& job) {
   std::atomic<uint32_t> amax{0};
   const T* x = static_cast<const T*>(job.x);
+  if (job.grouping == Grouping::kRow && job.codes_t == nullptr && job.scale_inv_t == nullptr) {
+    parallel_for(job.rows, std::max<int64_t>(1, (1 << 14) / job.cols), [&](int64_t begin, int64_t end) {
+      raise(amax, quantize_rows(job, x + begin * job.cols, end - begin,
+                                job.codes == nullptr ? nullptr : job.codes + begin * job.cols,
+                                job.scale_inv == nullptr ? nullptr : job.scale_inv + begin));
+    });
+    return amax;
+  }
   if (job.grouping == Grouping::kTensor && job.codes_t == nullptr) {  // no tiles needed: one stream
     constexpr int64_t kRun = 2048;
     parallel_for(job.rows * job.cols, 1 << 14, [&](int64_t begin, int64_t end) {
@@ -75,6 +97,16 @@ uint32_t quantize(const QuantizeJob<Code>& job) {
   return amax;
 }
 
+// The rows of one call inside a fusion, each with its own scale, in row codes only.
+template <typename Code, typename T>
+void quantize_rows_call(const QuantizeJob<Code>& job, const RowCall& call) {
+  const uint32_t amax = quantize_rows(job, static_cast<const T*>(call.in[0]), call.rows,
+                                      static_cast<Code*>(call.out[0]), static_cast<float*>(call.out[1]));
+  if (float* largest = static_cast<float*>(call.out[4]); largest != nullptr) {
+    *largest = std::bit_cast<float>(std::max(std::bit_cast<uint32_t>(*largest), amax));
+  }
+}
+
 // The rows of one call inside a fusion (row_program.h), in the tiles the whole tensor would be cut into.
 template <typename Code, typename T>
 void quantize_call(QuantizeJob<Code> job, const RowCall& call) {
@@ -88,7 +120,7 @@ void quantize_call(QuantizeJob<Code> job, const RowCall& call) {
   job.scale_inv = at_row_0(static_cast<float*>(call.out[1]), row_groups);
   job.codes_t = static_cast<Code*>(call.out[2]);
   job.scale_inv_t = static_cast<float*>(call.out[3]);
-  job.row_scales = job.col_scales = call.scratch;  // of kRow, which is not taken here
+  job.row_scales = job.col_scales = nullptr;  // of kRow, see above
   job.wants_amax = call.out[4] != nullptr;
   uint32_t amax = 0;
   if (job.grouping == Grouping::kTensor) {
@@ -181,15 +213,16 @@ std::optional<RowKernel> quantize_row_kernel(const Graph& graph, const Node& nod
   if (!is_f32_or_bf16(x.dtype) || !is_code(format)) return std::nullopt;
   const bool given = node.inputs.size() > 1 && node.inputs[1].exists();
   const Grouping grouping = grouping_of(node.results[0].shape, node.results[1].shape, given);
-  if (grouping == Grouping::kRow) return std::nullopt;
-  const Follow scales = grouping == Grouping::kRow128 ? Follow::kRows : Follow::kWhole;
+  const bool per_row = grouping == Grouping::kRow;
+  const auto self = static_cast<size_t>(&node - graph.nodes().data());
+  const std::vector<int32_t> uses = graph.count_uses()[self];
+  if (per_row && (uses[2] > 0 || uses[3] > 0)) return std::nullopt;  // scales of columns want the whole tensor
+  const Follow scales = per_row || grouping == Grouping::kRow128 ? Follow::kRows : Follow::kWhole;
   RowKernel kernel{x.shape.rows()};
   kernel.in.assign(node.inputs.size(), Follow::kWhole);
   kernel.in[0] = Follow::kRows;
   kernel.out = {Follow::kRows, scales, Follow::kWhole, Follow::kWhole, Follow::kAmax};
-  const auto self = static_cast<size_t>(&node - graph.nodes().data());
-  const std::vector<int32_t> uses = graph.count_uses()[self];
-  if (grouping != Grouping::kTensor || uses[2] > 0) kernel.row_alignment = kScaleBlock;
+  if (!per_row && (grouping != Grouping::kTensor || uses[2] > 0)) kernel.row_alignment = kScaleBlock;
   with_code_type(format, [&]<typename Code>(Code) {
     with_float_type(x.dtype, [&]<typename T>(T) {
       QuantizeJob<Code> job{.x = nullptr,
@@ -205,7 +238,9 @@ std::optional<RowKernel> quantize_row_kernel(const Graph& graph, const Node& nod
                             .row_scales = nullptr,
                             .col_scales = nullptr,
                             .wants_amax = false};
-      kernel.run = [job](const RowCall& call) { quantize_call<Code, T>(job, call); };
+      kernel.run = [job, per_row](const RowCall& call) {
+        per_row ? quantize_rows_call<Code, T>(job, call) : quantize_call<Code, T>(job, call);
+      };
     });
   });
   return kernel;
