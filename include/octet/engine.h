@@ -28,7 +28,7 @@ enum class SchedulingPolicy : uint8_t {
 
 struct EngineOptions {
   std::string device = "auto";     // auto | cpu | cuda
-  std::string recipe = {};         // fp32 | bf16 | fp8-current | ...; empty: as the folder says, else bf16
+  std::string recipe = {};         // fp32 | bf16 | fp8-current | int8 | ...; empty: as the folder says, else bf16
   std::string kv_cache = {};       // f32 | bf16 | e4m3; empty: as the folder says, else the recipe's compute type
   std::string tokenizer = {};      // file or folder; empty: the model's own
   int64_t context = 0;             // tokens a sequence may reach; 0 = the model's

@@ -66,8 +66,8 @@ double round_to(DType dtype, double value);
 double load_element(DType dtype, const void* data, int64_t index);
 void store_element(DType dtype, void* data, int64_t index, double value);
 
-// Array conversions between any two float or code types through float32 (vectorised where the machine allows; one rounding from
-// f64). Serial; the arrays must not overlap unless both types are the same, which is a copy of the bits.
+// Array conversions between any two float or code types through float32 (vectorised where the machine allows; one
+// rounding from f64). Serial; the arrays must not overlap unless both types are the same, which is a copy of the bits.
 void convert(DType from, const void* source, DType to, void* destination, int64_t count);
 
 }  // namespace octet

@@ -1,5 +1,6 @@
-// Array conversions: one loop per (from, to) pair of float or code types over the branch-free codecs, for the vectoriser.
-// Separate from dtype.cc because only this file is compiled with -O3. It must stay serial: callers split the work.
+// Array conversions: one loop per (from, to) pair of float or code types over the branch-free codecs, for the
+// vectoriser. Separate from dtype.cc because only this file is compiled with -O3. It must stay serial: callers split
+// the work.
 #include <cstring>
 
 #include "base/codec.h"

@@ -12,7 +12,7 @@
 namespace octet {
 namespace {
 
-const std::vector<std::string> kRecipeNames = {"fp32", "bf16", "fp8-current", "fp8-delayed",
+const std::vector<std::string> kRecipeNames = {"fp32",      "bf16", "fp8-current", "fp8-delayed",
                                                "fp8-block", "int8", "auto"};
 
 // Clears the mantissa: the largest power of two not above a positive finite float (0 for subnormals stays a subnormal
@@ -66,7 +66,7 @@ Recipe parse_recipe(const std::string& name) {
   } else if (name == "int8") {
     recipe.scaling = Scaling::kCurrent;
     recipe.forward_format = DType::kI8;
-    recipe.head = true;  // so that no sum of a step depends on its rows
+    recipe.head = true;         // so that no sum of a step depends on its rows
   } else if (name == "auto") {  // the cheapest rung; precision/policy.h decides from there
     recipe.scaling = Scaling::kCurrent;
     recipe.statistics = true;

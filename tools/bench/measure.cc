@@ -139,7 +139,8 @@ double measure_read(int64_t bytes, int64_t repeats) {
   constexpr int64_t kHugePage = int64_t{2} << 20;  // as an executor's arena
   const int64_t runs = bytes / (4 * static_cast<int64_t>(sizeof(Words)));
   const std::unique_ptr<Words, decltype(&std::free)> memory(
-      static_cast<Words*>(std::aligned_alloc(kHugePage, static_cast<size_t>((bytes + kHugePage - 1) / kHugePage * kHugePage))),
+      static_cast<Words*>(
+          std::aligned_alloc(kHugePage, static_cast<size_t>((bytes + kHugePage - 1) / kHugePage * kHugePage))),
       &std::free);
   check(memory != nullptr, ErrorCode::kOutOfMemory, "{} bytes to read", bytes);
   madvise(memory.get(), static_cast<size_t>(bytes), MADV_HUGEPAGE);

@@ -125,15 +125,17 @@ std::vector<std::byte> product_rows(DType a_type, DType b_type, int64_t rows, in
   Builder builder(graph);
   const TensorType a_tensor{a_type, {rows, kK}}, b_tensor{b_type, {kN, kK}};
   const TensorType scale_a{DType::kF32, {rows}}, scale_b{DType::kF32, {kN}}, out{DType::kBF16, {rows, kN}};
-  const Attrs attrs = {{"trans_a", false},           {"trans_b", true},
-                       {"scaling_a", std::string("row")}, {"scaling_b", std::string("row")},
+  const Attrs attrs = {{"trans_a", false},
+                       {"trans_b", true},
+                       {"scaling_a", std::string("row")},
+                       {"scaling_b", std::string("row")},
                        {"to", std::string("bf16")}};
   const Value left = builder.input("a", a_tensor), right = builder.input("b", b_tensor);
   std::vector<Tensor> in = {{a.data(), &a_tensor}, {b.data(), &b_tensor}};
   NodeId node{};
   if (codes) {
-    node = builder.emit(Op::kScaledMatmul,
-                        {left, builder.input("sa", scale_a), right, builder.input("sb", scale_b)}, attrs);
+    node = builder.emit(Op::kScaledMatmul, {left, builder.input("sa", scale_a), right, builder.input("sb", scale_b)},
+                        attrs);
     in.insert(in.begin() + 1, {a_scales.data(), &scale_a});
     in.push_back({b_scales.data(), &scale_b});
   } else {

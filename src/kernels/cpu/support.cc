@@ -8,7 +8,8 @@
 namespace octet::cpu {
 namespace {
 
-constexpr DType kColumns[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kE4M3, DType::kE5M2, DType::kI8, DType::kI32};
+constexpr DType kColumns[] = {DType::kF32,  DType::kBF16, DType::kF16, DType::kE4M3,
+                              DType::kE5M2, DType::kI8,   DType::kI32};
 
 void add_once(std::vector<std::string>& names, const std::string& name) {
   for (const std::string& known : names) {

@@ -117,7 +117,8 @@ std::vector<Case> int8_cases() {
   const auto add = [&](Case c) {
     c.inputs[0] = codes(i8, c.inputs[0].shape);
     c.inputs[2] = codes(i8, c.inputs[2].shape);
-    c.tolerance = {.relative = 3e-7, .reason = "integer sums; rounded to float32, then times two scales: four roundings"};
+    c.tolerance = {.relative = 3e-7,
+                   .reason = "integer sums; rounded to float32, then times two scales: four roundings"};
     cases.push_back(std::move(c));
   };
   for (int64_t m : {1, 2, 3, 4, 5, 8, 9, 130})

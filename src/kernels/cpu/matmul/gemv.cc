@@ -1,7 +1,7 @@
 // Few-row products. A Dot says how two runs of elements are multiplied into a vector of sums on this CPU; everything
-// else is shared: tiles of several rows of a by several of b, so that each stored row of b is loaded once and there are enough
-// independent sums; the next rows of b prefetched into L2 while these are multiplied; pieces of N handed to threads as
-// they get free.
+// else is shared: tiles of several rows of a by several of b, so that each stored row of b is loaded once and there are
+// enough independent sums; the next rows of b prefetched into L2 while these are multiplied; pieces of N handed to
+// threads as they get free.
 #include "kernels/cpu/matmul/gemv.h"
 
 #include <algorithm>
@@ -178,7 +178,8 @@ DotColumns<Dot> dot_columns_of(int64_t rows) {
   return [rows]<size_t... kI>(std::index_sequence<kI...>) {
     constexpr DotColumns<Dot> kTable[] = {dot_columns<Dot, kI + 1>...};
     return kTable[rows - 1];
-  }(std::make_index_sequence<kMaxRows>{});
+  }
+  (std::make_index_sequence<kMaxRows>{});
 }
 
 template <typename Packed, typename A>

@@ -1,8 +1,9 @@
 // Fast rows of matmul and scaled_matmul: few rows on gemv, else oneDNN where it takes the case, else our own product.
 //
 // scaled_matmul always runs on our own: it decodes FP8 codes while packing, so that no decoded copy is written; int8
-// codes with one scale a row or tensor are summed as integers. Scales that are constant along the contraction are applied to the float32 sums; others while packing: exact in bf16 (AMX)
-// when they are powers of two in range, which is looked up in each run, else in float32.
+// codes with one scale a row or tensor are summed as integers. Scales that are constant along the contraction are
+// applied to the float32 sums; others while packing: exact in bf16 (AMX) when they are powers of two in range, which is
+// looked up in each run, else in float32.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

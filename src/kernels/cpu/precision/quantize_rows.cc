@@ -41,7 +41,8 @@ void scale_rows_and_columns(const QuantizeJob<Code>& job) {
   });
 }
 
-// Rows of x, each with its own scale: codes and scale_inv of these rows, null where nobody reads them. Returns the amax.
+// Rows of x, each with its own scale: codes and scale_inv of these rows, null where nobody reads them. Returns the
+// amax.
 template <typename Code, typename T>
 uint32_t quantize_rows(const QuantizeJob<Code>& job, const T* x, int64_t rows, Code* codes, float* scale_inv) {
   uint32_t all = 0;
