@@ -1,12 +1,14 @@
 // Few-row products. A Dot says how two runs of elements are multiplied into a vector of sums on this CPU; everything
 // else is shared: tiles of several rows of a by several of b, so that each stored row of b is loaded once and there are
-// enough independent sums; the next rows of b prefetched into L2 while these are multiplied; pieces of N handed to
+// enough independent sums; the next rows of b prefetched into L2 while these are multiplied; runs of columns handed to
 // threads as they get free.
 #include "kernels/cpu/matmul/gemv.h"
 
 #include <algorithm>
 #include <atomic>
+#include <tuple>
 #include <type_traits>
+#include <utility>
 
 #include "base/codec.h"
 #include "base/error.h"
@@ -19,13 +21,13 @@ namespace {
 constexpr int64_t kPieceCols = 64;  // of the result, between two looks for work
 constexpr int64_t kPrefetchBytes = 8192;
 
-// Rows of a, and rows of b, multiplied at a time: up to 16 of 32 registers hold sums, or 8 of 16.
+// Rows of a, and rows of b, multiplied at a time: as many sums as leave registers for their factors, of 32 or 16.
 #ifdef __AVX512F__
-constexpr int kMaxRows = 8;
+constexpr int kMaxRows = 8, kMaxSums = 24;
 #else
-constexpr int kMaxRows = 4;
+constexpr int kMaxRows = 4, kMaxSums = 8;
 #endif
-constexpr int columns_of(int rows) { return 2 * rows <= kMaxRows ? 4 : 2; }
+constexpr int columns_of(int rows) { return std::min(4, kMaxSums / rows); }
 
 // --- Dots: kStep elements of a row at a time. Rows of a are packed first, as Packed, whole steps padded with zeros.
 
@@ -205,6 +207,25 @@ typename Dot::Packed* pack_rows(const A* a, int64_t rows, int64_t depth, typenam
   return to;
 }
 
+// Pieces for threads: long runs first, so that what is prefetched beyond a piece is mostly the same thread's next one,
+// and single pieces last, so that all end together.
+class PieceQueue {
+ public:
+  PieceQueue(int64_t pieces, int64_t threads) : pieces_(pieces), threads_(threads) {}
+  // [first, last) of a run; empty when none is left.
+  std::pair<int64_t, int64_t> take() {
+    int64_t first = next_.load(std::memory_order_relaxed), last = 0;
+    do {
+      last = std::min(pieces_, first + std::max<int64_t>(1, (pieces_ - first) / (2 * threads_)));
+    } while (first < last && !next_.compare_exchange_weak(first, last, std::memory_order_relaxed));
+    return {first, last};
+  }
+
+ private:
+  int64_t pieces_, threads_;
+  std::atomic<int64_t> next_{0};
+};
+
 template <typename Dot, typename A>
 void run(const MatrixView& a_view, const MatrixView& b_view, const GemmOutput& out, std::span<std::byte> scratch) {
   const int64_t count = a_view.rows, depth = a_view.cols, cols = b_view.rows;
@@ -231,16 +252,17 @@ void run(const MatrixView& a_view, const MatrixView& b_view, const GemmOutput& o
                              .ahead = group * ((least + group - 1) / group)};
   const StoreTile store = choose_store(out);
   const int64_t pieces = (cols + kPieceCols - 1) / kPieceCols;
-  std::atomic<int64_t> next{0};
+  PieceQueue queue(pieces, thread_count());
   parallel_for(pieces, 1, [&](int64_t, int64_t) {
     alignas(64) float sums[kGemvRows * kPieceCols];
-    for (int64_t piece; (piece = next.fetch_add(1, std::memory_order_relaxed)) < pieces;) {
+    for (auto [piece, last] = queue.take(); piece < last;) {
       const int64_t begin = piece * kPieceCols, end = std::min(begin + kPieceCols, cols);
       for (int64_t m = 0; m < count; m += kMaxRows) {
         const auto columns = dot_columns_of<Dot>(std::min<int64_t>(kMaxRows, count - m));
         columns(groups[m / kMaxRows], weights, begin, end, sums + m * kPieceCols, kPieceCols);
       }
       store(out, sums, kPieceCols, 0, count, begin, end - begin, cols);
+      if (++piece == last) std::tie(piece, last) = queue.take();
     }
   });
 }
