@@ -185,13 +185,21 @@ class StepBench {
     return times;
   }
 
-  // With the bytes a second of the floor where nobody knows them: reading, measured before and after, as other work on
-  // the machine comes and goes.
+  // Where nobody knows the bytes a second of the floor, reading is measured in turn with the steps, as other work on
+  // the machine comes and goes: medians of both.
   Times timed_loop(const StepInput& step, const SampleInput& sampling) {
-    auto read = [] { return measure_read(int64_t{1} << 29, 7); };
-    const double before = measured_ ? read() : rate_;
-    Times times = loop(step, sampling, options_.steps);
-    rate_ = measured_ ? std::max(before, read()) : rate_;
+    if (!measured_) return loop(step, sampling, options_.steps);
+    constexpr int64_t kTurn = 3;
+    MemoryReader reader(int64_t{1} << 29);
+    std::vector<double> rates;
+    Times times;
+    for (int64_t done = 0; done < options_.steps; done += kTurn) {
+      rates.push_back(reader.run());
+      const Times turn = loop(step, sampling, std::min(kTurn, options_.steps - done));
+      for (auto field : {&Times::step, &Times::fill, &Times::sample, &Times::wait})
+        (times.*field).insert((times.*field).end(), (turn.*field).begin(), (turn.*field).end());
+    }
+    rate_ = median(rates);
     return times;
   }
 

@@ -134,29 +134,32 @@ double measure_copy(int64_t bytes, int64_t repeats) {
   return 2 * static_cast<double>(bytes) / *std::min_element(seconds.begin(), seconds.end());
 }
 
-double measure_read(int64_t bytes, int64_t repeats) {
+MemoryReader::MemoryReader(int64_t bytes) : bytes_(bytes), memory_(nullptr, &std::free) {
+  constexpr int64_t kHugePage = int64_t{2} << 20;
+  const auto size = static_cast<size_t>((bytes + kHugePage - 1) / kHugePage * kHugePage);
+  memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kHugePage, size)));
+  check(memory_ != nullptr, ErrorCode::kOutOfMemory, "no {} bytes to read", bytes);
+  madvise(memory_.get(), size, MADV_HUGEPAGE);
+  std::memset(memory_.get(), 1, size);
+}
+
+double MemoryReader::run() {
   using Words = uint64_t __attribute__((vector_size(64)));
-  constexpr int64_t kHugePage = int64_t{2} << 20;  // as an executor's arena
-  const int64_t runs = bytes / (4 * static_cast<int64_t>(sizeof(Words)));
-  const std::unique_ptr<Words, decltype(&std::free)> memory(
-      static_cast<Words*>(
-          std::aligned_alloc(kHugePage, static_cast<size_t>((bytes + kHugePage - 1) / kHugePage * kHugePage))),
-      &std::free);
-  check(memory != nullptr, ErrorCode::kOutOfMemory, "{} bytes to read", bytes);
-  madvise(memory.get(), static_cast<size_t>(bytes), MADV_HUGEPAGE);
-  std::memset(static_cast<void*>(memory.get()), 1, static_cast<size_t>(bytes));
-  std::atomic<uint64_t> seen{0};
-  auto read = [&] {
-    parallel_for(runs, 4096, [&](int64_t begin, int64_t end) {
-      Words sums[4] = {};
-      for (const Words* run = memory.get() + 4 * begin; run < memory.get() + 4 * end; run += 4)
-        for (int i = 0; i < 4; ++i) sums[i] ^= run[i];
-      const Words all = sums[0] ^ sums[1] ^ sums[2] ^ sums[3];
-      seen ^= all[0] ^ all[1] ^ all[2] ^ all[3] ^ all[4] ^ all[5] ^ all[6] ^ all[7];
-    });
+  struct Run {
+    Words words[4];
   };
-  auto seconds = time_runs(1, repeats, read);
-  return static_cast<double>(bytes) / *std::min_element(seconds.begin(), seconds.end());
+  const auto* runs = reinterpret_cast<const Run*>(memory_.get());
+  std::atomic<uint64_t> seen{0};  // keeps the loads
+  const auto seconds = time_runs(0, 1, [&] {
+    parallel_for(bytes_ / static_cast<int64_t>(sizeof(Run)), 4096, [&](int64_t begin, int64_t end) {
+      Run all = {};
+      for (const Run* run = runs + begin; run < runs + end; ++run)
+        for (int i = 0; i < 4; ++i) all.words[i] ^= run->words[i];
+      const Words words = all.words[0] ^ all.words[1] ^ all.words[2] ^ all.words[3];
+      for (size_t i = 0; i < 8; ++i) seen ^= words[i];
+    });
+  });
+  return static_cast<double>(bytes_) / seconds[0];
 }
 
 MemoryUse process_memory() { return {.resident = status_kib("VmRSS:") * 1024, .peak = status_kib("VmHWM:") * 1024}; }

@@ -3,8 +3,10 @@
 // GEMMs run through the executor, so through the kernel rows training uses; nothing here knows a kernel.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -32,8 +34,17 @@ std::vector<std::string> gemm_precisions();
 
 // Bytes a second (read + written) of all threads copying `bytes`.
 double measure_copy(int64_t bytes, int64_t repeats);
-// The same of all threads reading `bytes` and writing nothing: what bounds a decoding step on a CPU.
-double measure_read(int64_t bytes, int64_t repeats);
+// All threads reading `bytes` and writing nothing: what bounds a decoding step on a CPU. The memory is in huge pages,
+// as an executor's arena.
+class MemoryReader {
+ public:
+  explicit MemoryReader(int64_t bytes);
+  double run();  // bytes a second of one reading
+
+ private:
+  int64_t bytes_;
+  std::unique_ptr<std::byte, void (*)(void*)> memory_;
+};
 
 struct MemoryUse {
   int64_t resident = 0, peak = 0;  // VmRSS, VmHWM
