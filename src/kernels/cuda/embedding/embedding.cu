@@ -10,9 +10,8 @@ constexpr int kThreads = 256, kPieces = 4;  // pieces of a row a thread holds at
 
 // kVec elements a piece; row_pieces = H / kVec, pieces = T row_pieces
 template <typename From, typename To, int kVec>
-__global__ void __launch_bounds__(kThreads)
-    embedding_kernel(const int32_t* ids, const From* table, To* out, int64_t pieces, uint32_t row_pieces,
-                     int64_t rows) {
+__global__ void __launch_bounds__(kThreads) embedding_kernel(const int32_t* ids, const From* table, To* out,
+                                                             int64_t pieces, uint32_t row_pieces, int64_t rows) {
   wait_for_previous();
   allow_next();
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads * kPieces + threadIdx.x;
