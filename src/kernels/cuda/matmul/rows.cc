@@ -313,8 +313,8 @@ bool accepts_few_split(const Graph& graph, const Node& node) {
   const bool scaled =
       pair != nullptr && (pair->library_a == GemmScaling::kOuter || pair->library_a == GemmScaling::kTensor ||
                           pair->library_a == GemmScaling::kNone);
-  return scaled && p.m <= kFewSplitRows && 4 * p.m * p.n <= kGemmWorkspace && p.parts.size() <= kGemvParts &&
-         has_known_types(p) && runs_on_cublaslt(p) &&
+  return scaled && p.a.k_inner && p.m <= kFewSplitRows && 4 * p.m * p.n <= kGemmWorkspace &&
+         p.parts.size() <= kGemvParts && has_known_types(p) && runs_on_cublaslt(p) &&
          std::all_of(p.parts.begin(), p.parts.end(), [](int64_t columns) { return columns % 4 == 0; });
 }
 int64_t few_split_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
