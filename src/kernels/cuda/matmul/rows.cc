@@ -336,8 +336,8 @@ constexpr KernelRow kRows[] = {
     {Op::kFusion, "matmul_bias_tiled", accepts_fused_tiled, bind_tiled},
 };
 // The first two are products with an addend, made by merge_sums.
-constexpr const char* kFusionKinds[] = {"matmul_accumulate", "matmul_residual", "matmul_bias", "merge_siblings",
-                                        "matmul_split"};
+constexpr const char* kFusionKinds[] = {"matmul_accumulate", "matmul_residual", "matmul_bias",
+                                        "merge_siblings",    "matmul_split",    "read_parts"};
 
 }  // namespace
 
