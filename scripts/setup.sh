@@ -34,7 +34,7 @@ if [ "${1:-}" = cuda ]; then
   wheels=""
   [ -f "$target/include/cudnn_frontend.h" ] || wheels="nvidia-cudnn-frontend"
   if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ] && [ ! -x "$target/nvidia/cu13/bin/nvcc" ]; then
-    for part in cuda-nvcc cuda-crt nvvm cuda-runtime cuda-cccl; do wheels="$wheels nvidia-$part==13.0.*"; done
+    for part in cuda-nvcc cuda-crt nvvm cuda-runtime cuda-cccl cuda-cupti; do wheels="$wheels nvidia-$part==13.0.*"; done
     wheels="$wheels nvidia-cublas==13.1.* nvidia-cudnn-cu13"
   fi
   if [ -n "$wheels" ]; then

@@ -1,6 +1,7 @@
 // What a build without CUDA says when it is asked for a GPU.
 #include "base/error.h"
 #include "exec/executor.h"
+#include "exec/timeline.h"
 
 namespace octet {
 
@@ -22,5 +23,6 @@ namespace {
 std::unique_ptr<Executor> make_cuda_executor(Plan, const CudaOptions&) { fail_without_cuda(); }
 Target cuda_target(const CudaOptions&) { fail_without_cuda(); }
 int64_t free_cuda_memory(const CudaOptions&) { fail_without_cuda(); }
+std::unique_ptr<DeviceTimeline> make_device_timeline() { fail_without_cuda(); }
 
 }  // namespace octet

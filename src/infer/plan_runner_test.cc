@@ -161,6 +161,32 @@ TEST_P(PlanRunnerGoldens, FusedAppendsGiveTheGreedyText) {
   EXPECT_EQ(text.tokens, wanted_);
 }
 
+// Fusions that slice a merged product themselves, where the models have them.
+TEST_P(PlanRunnerGoldens, PartsReadInPlaceChangeNoBit) {
+  const auto logprobs = [&](std::vector<std::string> kinds) {
+    ServingOptions options = small_options();
+    options.recipe = parse_recipe("fp8-current");
+    options.target.fusions = std::move(kinds);
+    runner_ = make_runner(*weights_, options);
+    Text text = prompt(kPrompt, 1, 3);
+    Driver driver(*runner_);
+    std::vector<float> list;
+    driver.add(text, kPrompt, true);
+    for (int n = 0; n < 3; ++n) {
+      if (n > 0) driver.add(text, 1, true);
+      const SampleOutput output = driver.run();
+      list.push_back(output.logprobs[0]);
+      text.tokens.push_back(output.ids[0]);
+    }
+    return list;
+  };
+  std::vector<std::string> kinds = {"rope_kv_append", "swiglu_quantize", "geglu_quantize", "merge_siblings",
+                                    "matmul_split"};
+  const std::vector<float> apart = logprobs(kinds);
+  kinds.emplace_back("read_parts");
+  EXPECT_EQ(logprobs(kinds), apart);
+}
+
 TEST_P(PlanRunnerGoldens, CopiedBlocksContinueTheText) {
   Text text = prompt(kPrompt, 0, 0);
   Driver driver(*runner_);

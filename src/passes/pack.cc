@@ -10,7 +10,10 @@ bool pack(Program& program, const CompileOptions& options) {
   bool changed = options.target.vocab_multiple > 1 && pad_vocab(program, options.target.vocab_multiple);
   if (options.target.has_fusion("merge_siblings"))
     changed |= merge_siblings(program, options.target.has_fusion("matmul_split"));
-  for (Graph& graph : program.graphs()) graph.set_stage(Stage::kPacked);
+  for (Graph& graph : program.graphs()) {
+    if (options.target.has_fusion("read_parts")) changed |= read_parts(graph);
+    graph.set_stage(Stage::kPacked);
+  }
   return changed;
 }
 

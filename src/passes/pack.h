@@ -7,6 +7,7 @@
 // - merge_siblings, where the Target names that fusion: in inference programs, linears that read the same x (q, k, v;
 //   gate, up) become one product with a weight (or FP8 codes) of all their rows, and slices; where the Target names
 //   matmul_split, product and slices are one fusion of that kind.
+// - read_parts, where the Target names it: fusions that read such parts slice the product's result themselves.
 //
 // load_plan says where each logical tensor lives: loaders and checkpoints go through it.
 #pragma once
@@ -30,8 +31,9 @@ struct Placement {
 };
 std::vector<Placement> load_plan(const Program& program);
 
-// The two steps. A program they do not fit is left alone; they return whether something changed.
+// The steps. A program they do not fit is left alone; they return whether something changed.
 bool pad_vocab(Program& program, int64_t multiple);
 bool merge_siblings(Program& program, bool fused = false);
+bool read_parts(Graph& graph);
 
 }  // namespace octet

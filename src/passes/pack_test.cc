@@ -216,6 +216,64 @@ end
 )");
 }
 
+TEST(Pack, ReadPartsTextInTextOut) {
+  const auto graph_with = [](std::string text, const std::string& scaling, const std::string& more = "") {
+    text.replace(text.find("SCALING"), 7, scaling);
+    return parse_graph(text.replace(text.find("MORE"), 4, more));
+  };
+  const std::string text = R"(graph @eval stage packed
+  %0 = input : bf16[4,8] @x
+  %1 = param {part_rows=[8,8], parts="gate.weight,up.weight"} : bf16[16,8] @"gate+up.weight"
+  %2 = fusion %0, %1 {kind="matmul_split"} : bf16[4,8], bf16[4,8] @"gate+up" layer 3 body
+    graph @matmul_split stage packed
+      %0 = input : bf16[4,8] @matmul.0
+      %1 = input : bf16[16,8] @matmul.1
+      %2 = matmul %0, %1 {gemm="gate", role="fprop", trans_a=false, trans_b=true} : bf16[4,16] @matmul
+      %3 = slice %2 {axis=1, begin=0, end=8} : bf16[4,8] @slice
+      %4 = slice %2 {axis=1, begin=8, end=16} : bf16[4,8] @slice
+      output @part0.0 %3
+      output @part1.0 %4
+    end
+  %3 = fusion %2, %2.1 {kind="swiglu_quantize"} : e4m3[4,8], f32[4] @swiglu layer 3 body
+    graph @swiglu_quantize stage packed
+      %0 = input : bf16[4,8] @silu.0
+      %1 = input : bf16[4,8] @mul.1
+      %2 = silu %0 : bf16[4,8] @silu
+      %3 = mul %2, %1 : bf16[4,8] @mul
+      %4 = quantize %3 {format="e4m3", scaling="SCALING"} @quantize
+      output @quantize.0 %4
+      output @quantize.1 %4.1
+    end
+  output @codes %3
+  output @scale_inv %3.1
+MOREend
+)";
+  Graph graph = graph_with(text, "row");
+  ASSERT_TRUE(read_parts(graph));
+  verify(graph);
+  EXPECT_EQ(print(graph), R"(graph @eval stage packed
+  %0 = input : bf16[4,8] @x
+  %1 = param {part_rows=[8,8], parts="gate.weight,up.weight"} : bf16[16,8] @"gate+up.weight"
+  %2 = matmul %0, %1 {gemm="gate", role="fprop", trans_a=false, trans_b=true} : bf16[4,16] @"gate+up" layer 3
+  %3 = fusion %2 {kind="swiglu_quantize"} : e4m3[4,8], f32[4] @swiglu layer 3 body
+    graph @swiglu_quantize stage packed
+      %0 = input : bf16[4,16] @silu.0
+      %1 = slice %0 {axis=1, begin=0, end=8} : bf16[4,8] @slice
+      %2 = slice %0 {axis=1, begin=8, end=16} : bf16[4,8] @slice
+      %3 = silu %1 : bf16[4,8] @silu
+      %4 = mul %3, %2 : bf16[4,8] @mul
+      %5 = quantize %4 {format="e4m3", scaling="row"} : e4m3[4,8], f32[4], e4m3[8,4], f32[8], f32[1] @quantize
+      output @quantize.0 %5
+      output @quantize.1 %5.1
+    end
+  output @codes %3
+  output @scale_inv %3.1
+end
+)");
+  Graph shown = graph_with(text, "row", "  output @gate %2\n");
+  EXPECT_FALSE(read_parts(shown)) << "a part has another reader";
+}
+
 TEST(Pack, OffByDefault) {
   Program program = inference("llama", "bf16");
   EXPECT_FALSE(pack(program, {.target = interpreter_target()}));

@@ -94,7 +94,7 @@ TEST(CudaServing, EveryFusionHasAKernelOfItsOwn) {
 }
 
 // Ropes and appends of a layer are one node and one kernel: with rotary positions in whole and in part, grouped heads,
-// none; in the compute type and in codes.
+// none; in the compute type and in codes. They and the activations read the columns of merged products in place.
 TEST(CudaServing, LayersAppendInOneKernel) {
   for (const char* name : {"llama2-7b", "llama3-8b", "gptj-6b", "gpt2-124m"}) {
     for (DType cache : {DType::kBF16, DType::kE4M3}) {
@@ -113,11 +113,13 @@ TEST(CudaServing, LayersAppendInOneKernel) {
       for (const auto* buckets : {&serving.decode, &serving.mixed}) {
         for (const ForwardBucket& bucket : *buckets) {
           const Graph& graph = serving.plan.program.graph(bucket.graph);
-          int fused = 0, apart = 0;
+          int fused = 0, apart = 0, split = 0;
           for (const Node& node : graph.nodes()) {
             if (node.op == Op::kFusion) fused += std::string(cuda::select_kernel(graph, node).name) == "rope_kv_append";
             apart += node.op == Op::kRope || node.op == Op::kKvAppend;
+            split += node.op == Op::kFusion && node.attrs.get<std::string>("kind") == "matmul_split";
           }
+          EXPECT_EQ(split, 0) << bucket.graph;
           EXPECT_EQ(fused, 2) << bucket.graph;
           EXPECT_EQ(apart, 1) << bucket.graph;  // hidden rows of tokens to sample
         }

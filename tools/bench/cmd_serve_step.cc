@@ -4,9 +4,11 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "bench/commands.h"
 #include "bench/measure.h"
 #include "bench/step_report.h"
+#include "bench/timeline_report.h"
 #include "infer/plan_runner.h"
 #include "infer/random_weights.h"
 #include "ir/facts.h"
@@ -19,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 struct Options {
-  std::string model = "llama2-7b", recipe = "bf16", kv_cache = "bf16", device = "auto";
+  std::string model = "llama2-7b", recipe = "bf16", kv_cache = "bf16", device = "auto", timeline;
   std::vector<int64_t> batches = {64}, prompts = {};
   int64_t context = 1024, steps = 30, layers = 0, block_size = 0, max_step_tokens = 2048, top = 12;
   double bytes_per_second = 0;
@@ -77,6 +79,7 @@ class StepBench {
                            .max_step_tokens = options.max_step_tokens,
                            .block_size = options.block_size,
                            .kv_cache_bytes = options.plan_only ? int64_t{40} << 30 : 0};
+    if (!options.timeline.empty()) timeline_ = make_device_timeline();
     ModelConfig model = named_model(options.model);
     model.max_positions = std::max(model.max_positions, longest);
     if (options.layers > 0) model.layers = options.layers;
@@ -226,6 +229,7 @@ class StepBench {
     const Times times = timed_loop(step, sampling);
     const std::string forward = fmt::format("decode.{}", runner_->padded_tokens(step)), sample = sample_graph_of(batch);
     report(forward, sample, batch, batch, options_.context, times, true);
+    if (timeline_ != nullptr) print_timeline(forward, step, sampling);
     if (options_.profile) print_profile({forward, sample}, step, sampling);
   }
 
@@ -236,6 +240,7 @@ class StepBench {
     const Times times = timed_loop(step, sampling);
     const std::string forward = fmt::format("mixed.{}", runner_->padded_tokens(step)), sample = sample_graph_of(1);
     report(forward, sample, 1, tokens, tokens, times, false);
+    if (timeline_ != nullptr) print_timeline(forward, step, sampling);
     if (options_.profile) print_profile({forward, sample}, step, sampling);
   }
 
@@ -243,6 +248,15 @@ class StepBench {
     int64_t bucket = 1;
     while (bucket < rows) bucket = std::min(2 * bucket, runner_->limits().rows);
     return fmt::format("sample.{}", bucket);
+  }
+
+  void print_timeline(const std::string& graph, const StepInput& step, const SampleInput& sampling) {
+    constexpr int64_t kSteps = 10;
+    timeline_->begin();
+    loop(step, sampling, kSteps - 1);
+    const std::vector<DeviceActivity> activities = timeline_->end();
+    fmt::print("{}", timeline_text(activities, kSteps, options_.top));
+    write_file(fmt::format("{}.{}.json", options_.timeline, graph), timeline_json(activities));
   }
 
   // Per kernel, of a few further steps that are launched node by node.
@@ -272,6 +286,7 @@ class StepBench {
   const Target& target_;
   double rate_ = 0;  // bytes a second
   bool measured_ = false;
+  std::unique_ptr<DeviceTimeline> timeline_;  // before the runner, whose graphs it is to see
   std::unique_ptr<PlanRunner> runner_;
 };
 
@@ -301,6 +316,8 @@ void add_serve_step_command(CLI::App& app) {
   command->add_option("--bandwidth", options->bytes_per_second, "of the floor, bytes a second");
   command->add_option("--top", options->top, "kernels listed")->capture_default_str();
   command->add_flag("--profile", options->profile, "kernel by kernel");
+  command->add_option("--timeline", options->timeline,
+                      "trace files PREFIX.GRAPH.json of 10 further steps, and how long the GPU was idle (needs CUPTI)");
   command->add_flag("--plan-only", options->plan_only, "plan, run nothing");
   command->add_flag("--no-warm-up", options->no_warm_up);
   command->callback([options] { run_serve_step(*options); });

@@ -6,6 +6,7 @@
 #include "base/threads.h"
 #include "bench/commands.h"
 #include "bench/step_report.h"
+#include "bench/timeline_report.h"
 #include "exec/logical_states.h"
 #include "infer/weights.h"
 #include "train/stepper.h"
@@ -14,7 +15,7 @@ namespace octet {
 namespace {
 
 struct Options {
-  std::string model = "gpt2-124m", recipe = "fp32", recompute = "none", device = "cpu", json;
+  std::string model = "gpt2-124m", recipe = "fp32", recompute = "none", device = "cpu", json, timeline;
   int64_t batch = 4, length = 64, micro_batches = 1, steps = 5, warmup = 2, layers = 0, top = 15, gemm = 2048;
   int threads = 0;
   bool profile = false;
@@ -66,6 +67,8 @@ StepReport measure_step(const Options& options) {
   std::vector<HostBatch> batches = random_batches(options, model.vocab_size);
   report.resident_before = process_memory().resident;
 
+  std::unique_ptr<DeviceTimeline> timeline;
+  if (!options.timeline.empty()) timeline = make_device_timeline();
   StepperOptions stepper_options{
       .train = batch_shape(options.batch, options.length, false, true),
       .eval = batch_shape(options.batch, options.length, false, false),
@@ -86,6 +89,13 @@ StepReport measure_step(const Options& options) {
   report.seconds = time_runs(options.warmup, options.steps, run);
   report.last_loss = result.loss;
   report.peak = process_memory().peak;
+  if (timeline != nullptr) {
+    timeline->begin();
+    time_runs(0, options.steps, run);
+    const std::vector<DeviceActivity> activities = timeline->end();
+    fmt::print("{}", timeline_text(activities, options.steps, options.top));
+    write_file(options.timeline, timeline_json(activities));
+  }
   if (options.profile) {
     stepper.executor().set_profiling(true);
     report.profiled_steps = options.steps;
@@ -133,6 +143,8 @@ void add_train_step_command(CLI::App& app) {
   command->add_option("--threads", options->threads, "0: all cores");
   command->add_flag("--profile", options->profile, "as many further steps, timed kernel by kernel");
   command->add_option("--json", options->json, "file for the figures");
+  command->add_option("--timeline", options->timeline,
+                      "as many further steps in a trace file, and how long the GPU was idle (needs CUPTI)");
   command->callback([options] { run_train_step(*options); });
 }
 

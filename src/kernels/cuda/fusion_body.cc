@@ -20,6 +20,15 @@ int FusionBody::input(const Node& member, size_t slot) const {
   return -1;
 }
 
+FusionBody::Columns FusionBody::columns(const Node& member, size_t slot) const {
+  if (slot >= member.inputs.size() || !member.inputs[slot].exists()) return {};
+  const Value value = member.inputs[slot];
+  const Node& maker = body_.node(value);
+  if (maker.op == Op::kSlice && maker.attrs.get<int64_t>("axis") == 1)
+    return {input(maker, 0), maker.attrs.get<int64_t>("begin"), body_.shape(maker.inputs[0]).cols()};
+  return {input(member, slot), 0, body_.shape(value).cols()};
+}
+
 int FusionBody::result(const Node& member, int32_t result) const {
   for (size_t i = 0; i < body_.outputs().size(); ++i) {
     if (body_.outputs()[i].value == Value{id(member), result}) return static_cast<int>(i);

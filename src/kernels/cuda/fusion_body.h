@@ -16,6 +16,12 @@ class FusionBody {
   const Node* member(std::string_view name) const;
   // Which of the fusion's inputs is this member's input `slot`; -1 when another member makes it, or it is absent.
   int input(const Node& member, size_t slot) const;
+  // The same where the member reads a slice of columns of an input: they begin at column `begin` of rows `stride` wide.
+  struct Columns {
+    int input = -1;
+    int64_t begin = 0, stride = 0;
+  };
+  Columns columns(const Node& member, size_t slot) const;
   // Which of the fusion's results is this member's result; -1 when nobody outside reads it.
   int result(const Node& member, int32_t result) const;
   // Whether the member's input `slot` is result 0 of `maker`.

@@ -58,12 +58,13 @@ void launch_swiglu_grad(const SwigluGrad& job, cudaStream_t stream);
 
 // --- with e4m3 codes and a scale a row, in one pass (common/quantize_rows.cuh): y = fn(x + bias), or fn(x) * up.
 
-// bf16; cols is a multiple of 8. job: codes, scale_inv and amax.
+// bf16; cols, the strides and where columns begin are multiples of 8. job: codes, scale_inv and amax.
 struct ActivationRows {
   Activation fn;
   DType bias_type;     // f32 or bf16
-  const void *x, *up;  // [rows, cols]; up may be null
-  const void* bias;    // [cols], may be null; not with up
+  const void *x, *up;  // [rows, cols], columns of rows that lie `stride` elements apart; up may be null
+  int64_t x_stride, up_stride;
+  const void* bias;  // [cols], may be null; not with up
   QuantizeJob job;
 };
 // Gated by relu: none of the models' graphs has it.

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <map>
 
+#include "ir/builder.h"
+
 namespace octet::cuda {
 namespace {
 
@@ -29,10 +31,12 @@ cpu::CaseInput special_matrix(int64_t rows, int64_t cols) {
 
 // The inputs in the order make_body() takes them.
 std::vector<cpu::CaseInput> operands(const ActivationFusion& f) {
-  const cpu::CaseInput matrix = f.special ? special_matrix(f.rows, f.cols) : cpu::x({f.rows, f.cols}, 2.0);
+  const int64_t cols = f.sliced ? 2 * f.cols + 8 : f.cols;
+  const cpu::CaseInput matrix = f.special ? special_matrix(f.rows, cols) : cpu::x({f.rows, cols}, 2.0);
   const bool grad = has(f.kind, "grad"), swiglu = has(f.kind, "swiglu");
   std::vector<cpu::CaseInput> list = {matrix};
   if (has(f.kind, "bias_gelu")) list.push_back(cpu::normal(DType::kF32, {f.cols}));
+  if (f.sliced) return list;
   if (swiglu || has(f.kind, "geglu") || has(f.kind, "gelu_grad")) list.push_back(matrix);
   if (swiglu && grad) list.push_back(matrix);
   if (swiglu && grad && f.keeps_silu) list.push_back(matrix);
@@ -46,6 +50,7 @@ std::vector<cpu::CaseInput> operands(const ActivationFusion& f) {
 class Body {
  public:
   Body(const std::string& kind, const std::vector<TensorType>& types) : graph_(kind), types_(types) {}
+  Builder builder() { return Builder(graph_); }
   Value leaf() {
     const auto i = static_cast<size_t>(leaves_++);
     return {graph_.add({.op = Op::kInput, .results = {types_[i]}, .name = fmt::format("leaf.{}", i)}), 0};
@@ -74,7 +79,12 @@ Graph make_body(const ActivationFusion& f, const std::vector<TensorType>& types)
   const Attrs form = {{"approximate", f.tanh_form}};
   const bool grad = has(f.kind, "grad");
   std::vector<std::pair<std::string, Value>> ends;  // suffix of the last members' names, what they read
-  const Value x = body.leaf();
+  const Value whole = body.leaf();
+  Value x = whole;
+  const auto up_leaf = [&] {
+    return f.sliced ? body.builder().slice(whole, 1, f.cols + 8, 2 * f.cols + 8) : body.leaf();
+  };
+  if (f.sliced) x = body.builder().slice(whole, 1, 0, f.cols);
   if (f.kind.starts_with("swiglu") && grad) {
     const Value up = body.leaf(), dy = body.leaf();
     const Value silu = f.keeps_silu ? body.leaf() : body.member("silu", Op::kSilu, {x});
@@ -82,10 +92,10 @@ Graph make_body(const ActivationFusion& f, const std::vector<TensorType>& types)
     ends = {{"_dgate", body.member("dgate", Op::kSiluGrad, {x, dsilu})},
             {"_dup", body.member("dup", Op::kMul, {dy, silu})}};
   } else if (f.kind.starts_with("swiglu")) {
-    const Value up = body.leaf(), silu = body.member("silu", Op::kSilu, {x});
+    const Value up = up_leaf(), silu = body.member("silu", Op::kSilu, {x});
     ends = {{"", body.member("mul", Op::kMul, {silu, up})}};
   } else if (f.kind.starts_with("geglu")) {
-    const Value up = body.leaf(), gelu = body.member("gelu", Op::kGelu, {x}, form);
+    const Value up = up_leaf(), gelu = body.member("gelu", Op::kGelu, {x}, form);
     ends = {{"", body.member("mul", Op::kMul, {gelu, up})}};
   } else if (f.kind.starts_with("relu")) {
     ends = {{"", body.member("relu", Op::kRelu, {x})}};
@@ -126,6 +136,7 @@ cpu::Case activation_fusion_case(const ActivationFusion& f) {
   if (has(f.kind, "quantize")) c.name += "_" + f.scaling + "_" + dtype_name(f.format);
   if ((has(f.kind, "gelu") || has(f.kind, "geglu")) && !f.tanh_form) c.name += "_erf";
   if (f.special) c.name += "_special";
+  if (f.sliced) c.name += "_sliced";
   if (has(f.kind, "swiglu_grad") && !f.keeps_silu) c.name += "_again";
   c.body = [f](const std::vector<TensorType>& types) { return make_body(f, types); };
   return c;

@@ -15,6 +15,7 @@ struct ActivationFusion {
   bool keeps_silu = true;                 // swiglu_grad: reads silu instead of making it again
   std::vector<DType> dtypes = {DType::kF32, DType::kBF16};
   bool special = false;  // rows of zeros, infinities, NaNs, very large and very small values first
+  bool sliced = false;   // x (and up) are columns of one matrix, eight columns apart; no gradients
 };
 // Activations are x(...) of the case's type, biases f32.
 cpu::Case activation_fusion_case(const ActivationFusion& fusion);

@@ -143,6 +143,16 @@ TEST_F(ActivationFusions, CodesPerRow) {
       expect("relu_quantize", {"quantize.0"});
     }
   }
+  for (const Size& s : {Size{7, 136}, Size{6, 9000}, Size{6, 33000}, Size{300, 264}}) {
+    for (const char* kind :
+         {"swiglu_quantize", "geglu_quantize", "bias_gelu_quantize", "gelu_quantize", "relu_quantize"}) {
+      ActivationFusion fusion{kind, s.rows, s.cols, {"quantize.0", "quantize.1"}, "row"};
+      fusion.dtypes = {DType::kBF16}, fusion.special = true, fusion.sliced = true;
+      const cpu::BuiltCase built = cpu::build_case(activation_fusion_case(fusion), DType::kBF16, false);
+      EXPECT_STREQ(select_kernel(built.graph, built.node()).name, "activation_rows");
+      expect_equal_to_members(fusion);
+    }
+  }
   for (const Size& s : {Size{33, 75}, Size{5, 264}}) {
     const auto expect = [&](const char* kind, const Results& results, DType format) {
       expect_equal_to_members({kind, s.rows, s.cols, results, "row", format});

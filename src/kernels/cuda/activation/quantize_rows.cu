@@ -14,12 +14,13 @@ struct ActivatedRows {
   using Element = bf16;
   using Operands = Group;
   const bf16* x;
+  int64_t stride;
   const void* bias;
   bool bias_f32;
 
   template <bool kVector>
-  __device__ __forceinline__ Operands load(int64_t at, int64_t left) const {
-    return load_group<kVector>(x + at, left);
+  __device__ __forceinline__ Operands load(int64_t row, int64_t column, int64_t left) const {
+    return load_group<kVector>(x + row * stride + column, left);
   }
   template <bool kVector>
   __device__ __forceinline__ Group make(Operands group, int64_t column, int64_t left) const {
@@ -47,10 +48,12 @@ struct GatedRows {
     Group gate, up;
   };
   const bf16 *gate, *up;
+  int64_t gate_stride, up_stride;
 
   template <bool kVector>
-  __device__ __forceinline__ Operands load(int64_t at, int64_t left) const {
-    return {load_group<kVector>(gate + at, left), load_group<kVector>(up + at, left)};
+  __device__ __forceinline__ Operands load(int64_t row, int64_t column, int64_t left) const {
+    return {load_group<kVector>(gate + row * gate_stride + column, left),
+            load_group<kVector>(up + row * up_stride + column, left)};
   }
   template <bool kVector>
   __device__ __forceinline__ Group make(const Operands& operands, int64_t, int64_t) const {
@@ -75,9 +78,12 @@ void launch_activation_rows(const ActivationRows& rows, cudaStream_t stream) {
   if (job.amax != nullptr) cudaMemsetAsync(job.amax, 0, sizeof(float), stream);
   const auto *x = static_cast<const bf16*>(rows.x), *up = static_cast<const bf16*>(rows.up);
   const auto plain = [&]<typename Fn>(Fn) {
-    launch_quantize_rows<e4m3>(ActivatedRows<Fn>{x, rows.bias, rows.bias_type == DType::kF32}, job, stream);
+    launch_quantize_rows<e4m3>(ActivatedRows<Fn>{x, rows.x_stride, rows.bias, rows.bias_type == DType::kF32}, job,
+                               stream);
   };
-  const auto gated = [&]<typename Fn>(Fn) { launch_quantize_rows<e4m3>(GatedRows<Fn>{x, up}, job, stream); };
+  const auto gated = [&]<typename Fn>(Fn) {
+    launch_quantize_rows<e4m3>(GatedRows<Fn>{x, up, rows.x_stride, rows.up_stride}, job, stream);
+  };
   switch (rows.fn) {
     case Activation::kGeluTanh: up == nullptr ? plain(GeluTanh{}) : gated(GeluTanh{}); break;
     case Activation::kGeluErf: up == nullptr ? plain(GeluErf{}) : gated(GeluErf{}); break;

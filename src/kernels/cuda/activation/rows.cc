@@ -36,6 +36,10 @@ int result(const FusionBody& body, const char* name, int32_t r = 0) {
 }
 
 void* at(std::span<const Tensor> tensors, int i) { return i >= 0 ? tensors[static_cast<size_t>(i)].data : nullptr; }
+// Of bf16.
+const void* at(std::span<const Tensor> tensors, const FusionBody::Columns& columns) {
+  return columns.input < 0 ? nullptr : tensors[static_cast<size_t>(columns.input)].as<const uint16_t>() + columns.begin;
+}
 
 bool is_f32_or_bf16(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
 bool in_16_bytes(const TensorType& type) { return type.shape.cols() * dtype_bytes(type.dtype) % 16 == 0; }
@@ -72,9 +76,11 @@ BoundKernel bind_bias_gelu(DeviceContext&, const Graph&, const Node& node) {
 // --- swiglu, swiglu_amax
 
 // up, the factor of mul that the activation did not make; -1: both are the activation's.
+size_t up_slot(const FusionBody& body, const char* activation) {
+  return body.reads(*body.member("mul"), 0, *body.member(activation)) ? 1 : 0;
+}
 int find_up(const FusionBody& body, const char* activation = "silu") {
-  const Node& mul = *body.member("mul");
-  return body.input(mul, body.reads(mul, 0, *body.member(activation)) ? 1 : 0);
+  return body.input(*body.member("mul"), up_slot(body, activation));
 }
 
 bool accepts_swiglu(const Graph&, const Node& node) {
@@ -248,7 +254,8 @@ BoundKernel bind_swiglu_tiles(DeviceContext&, const Graph&, const Node& node) {
 
 struct RowPlaces {
   ActivationRows fixed{};
-  int x = -1, bias = -1, up = -1;
+  FusionBody::Columns x, up;
+  int bias = -1;
   bool known = false;  // the members are those above
 
   explicit RowPlaces(const FusionBody& body) {
@@ -262,9 +269,10 @@ struct RowPlaces {
                : activation->op == Op::kRelu ? Activation::kRelu
                : tanh_form(*activation)      ? Activation::kGeluTanh
                                              : Activation::kGeluErf;
-    x = body.input(add != nullptr ? *add : *activation, 0);
+    x = body.columns(add != nullptr ? *add : *activation, 0);
     if (add != nullptr) bias = body.input(*add, 1), fixed.bias_type = body.graph().dtype(add->inputs[1]);
-    if (mul != nullptr) up = find_up(body, name);
+    if (mul != nullptr) up = body.columns(*mul, up_slot(body, name));
+    fixed.x_stride = x.stride, fixed.up_stride = up.stride;
   }
 };
 
@@ -273,10 +281,13 @@ bool accepts_activation_rows(const Graph&, const Node& node) {
     return false;
   const FusionBody body(node);
   const RowPlaces places(body);
-  if (!places.known || places.x < 0) return false;
+  if (!places.known || places.x.input < 0) return false;
   const Node& quantize = *body.member("quantize");
   const bool gated = body.member("mul") != nullptr, biased = body.member("bias") != nullptr;
-  if (gated ? places.up < 0 || biased || !takes_activation_rows(places.fixed.fn, true) : places.up >= 0) return false;
+  if (gated ? places.up.input < 0 || biased || !takes_activation_rows(places.fixed.fn, true) : places.up.input >= 0)
+    return false;
+  for (const auto& columns : {places.x, places.up})
+    if (columns.begin % 8 != 0 || columns.stride % 8 != 0) return false;
   if (biased && (places.bias < 0 || !is_f32_or_bf16(places.fixed.bias_type))) return false;
   const auto& outputs = body.graph().outputs();
   const bool codes_alone = std::all_of(outputs.begin(), outputs.end(), [&](const NamedValue& output) {

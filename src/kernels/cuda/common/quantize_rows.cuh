@@ -5,8 +5,8 @@
 //     static constexpr bool kAnyColumns = true;      // else kVector only
 //     using Element = bf16;                          // what the row's values round to before they are quantized
 //     struct Operands;                               // what was read for eight of them
-//     template <bool kVector>                        // elements at .. at + 7; `left` of them are in the row
-//     __device__ Operands load(int64_t at, int64_t left) const;
+//     template <bool kVector>                        // elements column .. column + 7; `left` of them are in the row
+//     __device__ Operands load(int64_t row, int64_t column, int64_t left) const;
 //     template <bool kVector>                        // 0 beyond the row
 //     __device__ Packed<Element, kRowGroup> make(const Operands&, int64_t column, int64_t left) const;
 //   };
@@ -64,9 +64,10 @@ struct PlainRows {
   using Element = T;
   using Operands = Packed<T, kRowGroup>;
   const T* x;
+  int64_t cols;
   template <bool kVector>
-  __device__ __forceinline__ Operands load(int64_t at, int64_t left) const {
-    return load_group<kVector>(x + at, left);
+  __device__ __forceinline__ Operands load(int64_t row, int64_t column, int64_t left) const {
+    return load_group<kVector>(x + row * cols + column, left);
   }
   template <bool kVector>
   __device__ __forceinline__ Operands make(const Operands& operands, int64_t, int64_t) const {
@@ -95,7 +96,7 @@ __global__ void __launch_bounds__(1024, 1)
 #pragma unroll
   for (int h = 0; h < kHeld; ++h) {
     const int64_t column = first + h * stride;
-    operands[h] = producer.template load<kVector>(begin + column, job.cols - column);
+    operands[h] = producer.template load<kVector>(row, column, job.cols - column);
   }
   Packed<T, kRowGroup> held[kHeld];
   uint32_t most = 0;
@@ -107,7 +108,7 @@ __global__ void __launch_bounds__(1024, 1)
   }
   const auto make_again = [&](int64_t column) {
     const int64_t left = job.cols - column;
-    return producer.template make<kVector>(producer.template load<kVector>(begin + column, left), column, left);
+    return producer.template make<kVector>(producer.template load<kVector>(row, column, left), column, left);
   };
 #pragma unroll 1
   for (int64_t column = first + kHeld * stride; column < job.cols; column += stride) {

@@ -1,5 +1,7 @@
 #include "kernels/cuda/inference/fusion_cases.h"
 
+#include "ir/builder.h"
+
 namespace octet::cuda {
 namespace {
 
@@ -11,7 +13,10 @@ std::vector<cpu::CaseInput> operands(const RopeAppend& f) {
   std::vector<double> slots;
   for (int64_t t = 0; t < f.tokens; ++t) slots.push_back(t % 3 == 1 ? -1.0 : static_cast<double>(rows - 1 - t));
   std::vector<cpu::CaseInput> list;
-  if (f.turns) {
+  if (f.sliced) {
+    list = {cpu::x({f.tokens, f.heads * f.dim + 2 * width}, 20.0), cpu::integers(DType::kI32, {f.tokens}, 0, 100000),
+            cache};
+  } else if (f.turns) {
     list = {cpu::x({f.tokens, f.heads * f.dim}), cpu::integers(DType::kI32, {f.tokens}, 0, 100000),
             cpu::x({f.tokens, width}, 20.0), cache};
   } else {
@@ -20,7 +25,7 @@ std::vector<cpu::CaseInput> operands(const RopeAppend& f) {
   list.push_back(cpu::given(DType::kI32, {f.tokens}, slots));
   if (f.scaled) list.push_back(cpu::given(DType::kF32, {1}, {37.3}));
   list.push_back(cache);
-  list.push_back(cpu::x({f.tokens, width}, 20.0));
+  if (!f.sliced) list.push_back(cpu::x({f.tokens, width}, 20.0));
   if (f.scaled) list.push_back(cpu::given(DType::kF32, {1}, {0.3}));
   return list;
 }
@@ -42,10 +47,20 @@ Graph make_body(const RopeAppend& f, const std::vector<TensorType>& types) {
     if (f.rotary_dim > 0) attrs.set("rotary_dim", f.rotary_dim);
     return attrs;
   };
-  Value keys, q;
+  Value keys, q, v;
   if (f.turns) {
     q = leaf();
-    const Value positions = leaf(), k = leaf();
+    const Value positions = leaf();
+    Value k;
+    if (f.sliced) {
+      Builder builder(body);
+      const Value merged = q;
+      const int64_t keys_at = f.heads * f.dim, values_at = keys_at + f.kv_heads * f.dim;
+      v = builder.slice(merged, 1, values_at, values_at + f.kv_heads * f.dim);
+      q = builder.slice(merged, 1, 0, keys_at), k = builder.slice(merged, 1, keys_at, values_at);
+    } else {
+      k = leaf();
+    }
     q = member("rope_q", Op::kRope, {q, positions}, rope(f.heads));
     keys = member("rope_k", Op::kRope, {k, positions}, rope(f.kv_heads));
   }
@@ -56,7 +71,7 @@ Graph make_body(const RopeAppend& f, const std::vector<TensorType>& types) {
   if (f.scaled) append.push_back(leaf());
   keys = member("append_k", Op::kKvAppend, append);
   const Value v_cache = leaf();
-  append = {v_cache, leaf(), slots};
+  append = {v_cache, f.sliced ? v : leaf(), slots};
   if (f.scaled) append.push_back(leaf());
   const Value values = member("append_v", Op::kKvAppend, append);
   if (f.turns) body.outputs().push_back({"rope_q.0", q});
@@ -78,6 +93,7 @@ cpu::Case rope_append_case(const RopeAppend& f) {
   if (f.rotary_dim > 0) c.name += fmt::format("_of{}", f.rotary_dim);
   if (f.interleaved) c.name += "_interleaved";
   if (f.scaled) c.name += "_scaled";
+  if (f.sliced) c.name += "_sliced";
   c.body = [f](const std::vector<TensorType>& types) { return make_body(f, types); };
   return c;
 }

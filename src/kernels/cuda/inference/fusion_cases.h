@@ -12,6 +12,7 @@ struct RopeAppend {
   bool turns = true;  // else kind "kv_append_pair": no rope
   bool interleaved = false;
   bool scaled = false;  // both caches have scales
+  bool sliced = false;  // q, k and v are columns of one matrix; turns
 };
 // Tokens have positions up to 100,000 and slots of their own, every third one none.
 cpu::Case rope_append_case(const RopeAppend& fusion);

@@ -58,6 +58,15 @@ TEST_F(RopeAppends, EqualTheirMembers) {
       expect({.tokens = 9, .heads = 6, .kv_heads = 6, .dim = 80, .rotary_dim = 32});
       expect({.tokens = 9, .heads = 6, .kv_heads = 6, .dim = 96, .rotary_dim = 24});
       expect({.tokens = 3, .heads = 2, .kv_heads = 2, .dim = 20, .rotary_dim = 8, .interleaved = true});
+      expect({.tokens = 1, .heads = 32, .kv_heads = 8, .dim = 128, .sliced = true});
+      expect({.tokens = 67,
+              .heads = 16,
+              .kv_heads = 16,
+              .dim = 256,
+              .rotary_dim = 64,
+              .interleaved = true,
+              .sliced = true});
+      expect({.tokens = 9, .heads = 6, .kv_heads = 2, .dim = 20, .rotary_dim = 8, .sliced = true});
       expect({.tokens = 40, .kv_heads = 12, .dim = 64, .turns = false});
       expect({.tokens = 3, .kv_heads = 1, .dim = 20, .turns = false});
     }
@@ -73,6 +82,7 @@ TEST(RopeAppendRows, TakeTheirFusionsWhole) {
   const RopeAppend llama{.tokens = 7, .heads = 8, .kv_heads = 2, .dim = 128, .cache = DType::kE4M3};
   const RopeAppend pair{.tokens = 7, .kv_heads = 2, .dim = 64, .turns = false};
   EXPECT_EQ(row(llama, DType::kBF16), "rope_kv_append");
+  EXPECT_EQ(row({.tokens = 7, .heads = 8, .kv_heads = 2, .dim = 128, .sliced = true}, DType::kBF16), "rope_kv_append");
   EXPECT_EQ(row(pair, DType::kBF16), "rope_kv_append");
   EXPECT_EQ(row(llama, DType::kF32), "fusion_members");
 }

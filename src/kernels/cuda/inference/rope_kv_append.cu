@@ -67,11 +67,11 @@ __global__ void __launch_bounds__(kThreads) rope_kv_append_kernel(RopeAppendPlan
   const auto token = static_cast<int64_t>(blockIdx.x);
   const int64_t slot = x.slots[token];
   const bool kept = slot >= 0 && slot < p.slots;
-  const int64_t q_row = token * rope.heads * rope.dim, kv_width = static_cast<int64_t>(p.kv_heads) * rope.dim;
-  const auto* q = static_cast<const bf16*>(x.q) + q_row;
-  const auto* k = static_cast<const bf16*>(x.k) + token * kv_width;
-  const auto* v = static_cast<const bf16*>(x.v) + token * kv_width;
-  auto* q_out = static_cast<bf16*>(x.q_out) + q_row;
+  const int64_t kv_width = static_cast<int64_t>(p.kv_heads) * rope.dim;
+  const auto* q = static_cast<const bf16*>(x.q) + token * p.q_stride;
+  const auto* k = static_cast<const bf16*>(x.k) + token * p.k_stride;
+  const auto* v = static_cast<const bf16*>(x.v) + token * p.v_stride;
+  auto* q_out = static_cast<bf16*>(x.q_out) + token * rope.heads * rope.dim;
   C* k_slot = kept && x.k_cache != nullptr ? static_cast<C*>(x.k_cache) + slot * kv_width : nullptr;
   C* v_slot = kept && x.v_cache != nullptr ? static_cast<C*>(x.v_cache) + slot * kv_width : nullptr;
   const float k_scale = x.k_scale != nullptr ? *x.k_scale : 1, v_scale = x.v_scale != nullptr ? *x.v_scale : 1;

@@ -11,9 +11,12 @@ struct RopeAppendPlan {
   int kv_heads = 0;  // of keys and values
   int64_t slots = 0;
   DType cache = DType::kBF16;  // bf16 or FP8
+  int64_t q_stride = 0, k_stride = 0,
+          v_stride = 0;  // elements from a token's row to the next one's; of multiples of dim
 };
 
-// bf16 q, q_out [T, heads dim]; k, v [T, kv_heads dim]; caches [slots, kv_heads dim]; positions, slots i32[T].
+// bf16 q, q_out [T, heads dim]; k, v [T, kv_heads dim], columns of wider rows (strides); caches [slots, kv_heads dim];
+// positions, slots i32[T].
 struct RopeAppendOperands {
   const void *q = nullptr, *k = nullptr, *v = nullptr;
   void *q_out = nullptr, *k_cache = nullptr, *v_cache = nullptr;  // null: not wanted

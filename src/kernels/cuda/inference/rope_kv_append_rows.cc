@@ -17,11 +17,12 @@ bool is_ours(const Node& node) {
 
 // Where an operand of KernelArgs stands, -1: absent.
 struct Append {
-  int cache, rows, slots, scale, result;
+  FusionBody::Columns rows;
+  int cache, slots, scale, result;
 
   Append(const FusionBody& body, const Node& member)
-      : cache(body.input(member, 0)),
-        rows(body.input(member, 1)),
+      : rows(body.columns(member, 1)),
+        cache(body.input(member, 0)),
         slots(body.input(member, 2)),
         scale(body.input(member, 3)),
         result(body.result(member, 0)) {}
@@ -44,6 +45,9 @@ struct Append {
 
 const void* at(std::span<const Tensor> tensors, int i) {
   return i < 0 ? nullptr : tensors[static_cast<size_t>(i)].data;
+}
+const void* at(std::span<const Tensor> tensors, const FusionBody::Columns& columns) {
+  return columns.input < 0 ? nullptr : tensors[static_cast<size_t>(columns.input)].as<const uint16_t>() + columns.begin;
 }
 
 bool accepts(const Graph&, const Node& node) {
@@ -76,8 +80,9 @@ BoundKernel bind(DeviceContext& context, const Graph&, const Node& node) {
     plan.rope.tokens = static_cast<int>(body.graph().shape(body.member("append_k")->inputs[2]).elements());
     plan.rope.dim = static_cast<int>(cache.shape.cols());
   }
-  const int k_rows = rope_k != nullptr ? body.input(*rope_k, 0) : k.rows;
-  const int q_rows = rope_q != nullptr ? body.input(*rope_q, 0) : -1;
+  const FusionBody::Columns k_rows = rope_k != nullptr ? body.columns(*rope_k, 0) : k.rows;
+  const FusionBody::Columns q_rows = rope_q != nullptr ? body.columns(*rope_q, 0) : FusionBody::Columns{};
+  plan.q_stride = q_rows.stride, plan.k_stride = k_rows.stride, plan.v_stride = v.rows.stride;
   const int positions = rope_q != nullptr ? body.input(*rope_q, 1) : -1;
   const int turned = rope_q != nullptr ? body.result(*rope_q, 0) : -1;
   return [=, owner = rope.frequencies, sm_count = context.sm_count()](const KernelArgs& args) {

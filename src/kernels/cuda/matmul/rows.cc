@@ -247,7 +247,8 @@ BoundKernel bind_cublaslt(DeviceContext& context, const Graph& graph, const Node
                 .addend = p.c >= 0 || bias == BiasPlan::kSpread,
                 .scaling_a = pair.library_a,
                 .scaling_b = pair.library_b,
-                .fast_accumulation = p.forward && pair.library_a == GemmScaling::kTensor};
+                .fast_accumulation = p.forward && (pair.library_a == GemmScaling::kTensor ||
+                                                   pair.library_a == GemmScaling::kOuter)};
   if (bias == BiasPlan::kEpilogue || bias == BiasPlan::kConverted) spec.bias = p.out;
   const auto gemm = make_gemm(context, spec);
   if (gemm == nullptr) return bind_tiled(context, graph, node);
@@ -336,8 +337,8 @@ constexpr KernelRow kRows[] = {
     {Op::kFusion, "matmul_bias_tiled", accepts_fused_tiled, bind_tiled},
 };
 // The first two are products with an addend, made by merge_sums.
-constexpr const char* kFusionKinds[] = {"matmul_accumulate", "matmul_residual", "matmul_bias", "merge_siblings",
-                                        "matmul_split"};
+constexpr const char* kFusionKinds[] = {"matmul_accumulate", "matmul_residual", "matmul_bias",
+                                        "merge_siblings",    "matmul_split",    "read_parts"};
 
 }  // namespace
 

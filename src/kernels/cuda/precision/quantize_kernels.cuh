@@ -109,7 +109,7 @@ void launch_quantize_by_row(QuantizeJob job, const T* x, uint32_t* col_amax, cud
   if (job.codes != nullptr || job.scale_inv != nullptr || job.amax != nullptr) {
     QuantizeJob rows = job;
     rows.vector = fits_groups(job, x);
-    launch_quantize_rows<Code>(PlainRows<T>{x}, rows, stream);
+    launch_quantize_rows<Code>(PlainRows<T>{x, rows.cols}, rows, stream);
   }
   if (job.codes_t == nullptr && job.scale_inv_t == nullptr) return;
   cudaMemsetAsync(col_amax, 0, static_cast<size_t>(job.cols) * sizeof(uint32_t), stream);

@@ -1,0 +1,153 @@
+// The only file that sees CUPTI, which it opens at run time.
+#include "exec/timeline.h"
+
+#if __has_include(<cupti.h>)
+#include <cupti.h>
+#include <cxxabi.h>
+#include <dlfcn.h>
+#include <glob.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <mutex>
+
+#include "base/error.h"
+
+namespace octet {
+namespace {
+
+// Filled by CUPTI's own threads, through callbacks that carry no pointer.
+struct Seen {
+  std::mutex mutex;
+  std::vector<DeviceActivity> activities;
+  decltype(&cuptiActivityGetNextRecord) next_record = nullptr;
+};
+Seen& seen() {
+  static Seen& everything = *new Seen;  // CUPTI may call until the process has ended
+  return everything;
+}
+
+std::string readable(const char* name) {
+  if (name == nullptr) return "?";
+  int status = 0;
+  char* plain = abi::__cxa_demangle(name, nullptr, nullptr, &status);
+  std::string text = status == 0 ? plain : name;
+  std::free(plain);
+  int depth = 0;  // the arguments' list is the last pair of parentheses at depth 0
+  for (size_t i = text.size(); i-- > 0;) {
+    depth += text[i] == ')' ? 1 : text[i] == '(' ? -1 : 0;
+    if (depth == 0) return text[i] == '(' ? text.substr(0, i) : text;
+  }
+  return text;
+}
+
+double seconds(uint64_t nanoseconds) { return 1e-9 * static_cast<double>(nanoseconds); }
+
+void CUPTIAPI request_buffer(uint8_t** buffer, size_t* size, size_t* records) {
+  constexpr size_t kBytes = size_t{8} << 20;
+  *buffer = static_cast<uint8_t*>(std::aligned_alloc(8, kBytes));
+  *size = *buffer != nullptr ? kBytes : 0, *records = 0;
+}
+
+void CUPTIAPI take_buffer(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t valid) {
+  Seen& all = seen();
+  CUpti_Activity* record = nullptr;
+  {
+    std::lock_guard lock(all.mutex);
+    while (valid > 0 && all.next_record(buffer, valid, &record) == CUPTI_SUCCESS) {
+      if (record->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
+        const auto& kernel = *reinterpret_cast<const CUpti_ActivityKernel10*>(record);
+        all.activities.push_back({readable(kernel.name), seconds(kernel.start), seconds(kernel.end)});
+      } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMCPY) {
+        const auto& copy = *reinterpret_cast<const CUpti_ActivityMemcpy6*>(record);
+        all.activities.push_back({"(copy)", seconds(copy.start), seconds(copy.end)});
+      } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMSET) {
+        const auto& fill = *reinterpret_cast<const CUpti_ActivityMemset4*>(record);
+        all.activities.push_back({"(fill)", seconds(fill.start), seconds(fill.end)});
+      }
+    }
+  }
+  std::free(buffer);
+}
+
+void* open_library() {
+  constexpr const char* kName = "libcupti.so.13";
+  std::vector<std::string> paths = {kName};
+  for (const char* pattern :
+       {"/usr/local/cuda/lib64/", "/usr/local/cuda/extras/CUPTI/lib64/",
+        "/opt/*/.venv/lib/python3*/site-packages/nvidia/cu13/lib/",
+        "/opt/*/lib/python3*/site-packages/nvidia/cu13/lib/", "/usr/local/lib/python3*/*-packages/nvidia/cu13/lib/"}) {
+    glob_t found{};
+    if (glob((pattern + std::string(kName)).c_str(), 0, nullptr, &found) == 0)
+      paths.insert(paths.end(), found.gl_pathv, found.gl_pathv + found.gl_pathc);
+    globfree(&found);
+  }
+  for (const std::string& path : paths) {
+    if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+  }
+  fail(
+      ErrorCode::kUnsupported,
+      "a device timeline needs {}, which is in none of the usual places: add its folder to LD_LIBRARY_PATH, or install "
+      "it, for example with pip install nvidia-cuda-cupti",
+      kName);
+}
+
+class CuptiTimeline : public DeviceTimeline {
+ public:
+  CuptiTimeline() {
+    void* library = open_library();
+    const auto find = [&](const char* name, auto& function) {
+      function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
+      check(function != nullptr, ErrorCode::kUnsupported, "CUPTI has no function {}", name);
+    };
+    decltype(&cuptiActivityRegisterCallbacks) register_callbacks;
+    decltype(&cuptiActivityEnable) enable;
+    find("cuptiActivityRegisterCallbacks", register_callbacks);
+    find("cuptiActivityEnable", enable);
+    find("cuptiActivityFlushAll", flush_);
+    find("cuptiActivityGetNextRecord", seen().next_record);
+    check_cupti(register_callbacks(request_buffer, take_buffer));
+    for (CUpti_ActivityKind kind :
+         {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET})
+      check_cupti(enable(kind));
+  }
+  void begin() override {
+    check_cupti(flush_(0));
+    std::lock_guard lock(seen().mutex);
+    seen().activities.clear();
+  }
+  std::vector<DeviceActivity> end() override {
+    check_cupti(flush_(0));
+    std::lock_guard lock(seen().mutex);
+    std::vector<DeviceActivity> activities = std::move(seen().activities);
+    seen().activities.clear();
+    std::sort(activities.begin(), activities.end(),
+              [](const DeviceActivity& a, const DeviceActivity& b) { return a.begin < b.begin; });
+    return activities;
+  }
+
+ private:
+  static void check_cupti(CUptiResult result) {
+    check(result == CUPTI_SUCCESS, ErrorCode::kUnsupported,
+          "CUPTI refuses (error {}): another profiler may be attached", static_cast<int>(result));
+  }
+  decltype(&cuptiActivityFlushAll) flush_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceTimeline> make_device_timeline() { return std::make_unique<CuptiTimeline>(); }
+
+}  // namespace octet
+
+#else
+#include "base/error.h"
+
+namespace octet {
+
+std::unique_ptr<DeviceTimeline> make_device_timeline() {
+  fail(ErrorCode::kUnsupported, "this program was built without cupti.h: no device timeline");
+}
+
+}  // namespace octet
+#endif

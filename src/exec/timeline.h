@@ -1,0 +1,36 @@
+// What a GPU did and when, kernel by kernel inside replayed graphs too, as NVIDIA's profiling library CUPTI reports it.
+//
+// Make it before the executor whose work it is to see: graphs instantiated earlier are seen as a whole at best.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace octet {
+
+// A kernel, a copy or a fill.
+struct DeviceActivity {
+  std::string name;           // of a kernel: without its arguments
+  double begin = 0, end = 0;  // seconds of the library's clock
+};
+
+class DeviceTimeline {
+ public:
+  virtual ~DeviceTimeline() = default;
+  virtual void begin() = 0;                       // forgets what has been seen so far
+  virtual std::vector<DeviceActivity> end() = 0;  // since begin(), in order of their beginnings
+};
+
+// Opens the library. Throws kUnsupported where it is not found or this build cannot use it, with the way out.
+std::unique_ptr<DeviceTimeline> make_device_timeline();
+
+// Of activities in order of their beginnings.
+struct DeviceUse {
+  double span = 0;  // from the first beginning to the last end
+  double busy = 0;  // of it, with at least one activity at work
+  double idle() const { return span > 0 ? 1 - busy / span : 0; }
+};
+DeviceUse device_use(const std::vector<DeviceActivity>& activities);
+
+}  // namespace octet
