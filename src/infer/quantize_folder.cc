@@ -10,9 +10,9 @@
 namespace octet {
 namespace {
 
-constexpr const char* kTokenizerFiles[] = {"tokenizer.json",          "tokenizer.model", "tokenizer_config.json",
-                                           "special_tokens_map.json", "vocab.json",      "merges.txt",
-                                           "generation_config.json"};
+constexpr const char* kTokenizerFiles[] = {
+    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt",
+    "encoder.json",   "vocab.bpe",       "characters.json",       "generation_config.json"};
 
 std::string gemm_of(const std::string& param) { return param.substr(0, param.rfind('.')); }
 

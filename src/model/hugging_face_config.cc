@@ -1,8 +1,7 @@
 #include <fmt/ranges.h>
 
-#include <nlohmann/json.hpp>
-
 #include "base/error.h"
+#include "base/json.h"
 #include "model/config_fields.h"
 #include "model/hugging_face.h"
 
@@ -12,7 +11,7 @@ namespace {
 using Json = nlohmann::json;
 
 Json parse(const std::string& text, const std::string& where) {
-  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  Json json = parse_json(text, where);
   check(json.is_object(), ErrorCode::kCorrupt, "{}: not a JSON object", where);
   return json;
 }
@@ -34,7 +33,11 @@ ModelConfig parse_hugging_face_config(const std::string& json_text, const std::s
   const HuggingFaceFamily& family = find_family(type, where);
   ModelConfig config = model_family(type);
   family.fields(fields, config);
-  validate(config);
+  try {
+    validate(config);
+  } catch (const Error& error) {
+    fail(error.code(), "{}: {}", where, error.message());
+  }
   return config;
 }
 

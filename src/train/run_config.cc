@@ -92,7 +92,10 @@ SettingsTable settings_of(RunConfig& c) {
         {.meaning = "also write one whenever the validation loss is the lowest so far"});
   t.add("checkpoint.shard_bytes", &c.shard_bytes,
         {.meaning = "largest safetensors file of a checkpoint", .min = 1 << 20});
-  t.add("resume", &c.resume, {.meaning = "auto: the newest sound checkpoint in `out`; never; or a checkpoint folder"});
+  t.add(
+      "resume", &c.resume,
+      {.meaning = "auto: the newest sound checkpoint in `out`; never; or a checkpoint folder (both move later ones of "
+                  "`out` to out/set_aside_N)"});
   return t;
 }
 
