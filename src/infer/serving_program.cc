@@ -134,21 +134,21 @@ class ProgramBuilder {
   // By rows in powers of two, of each: plain, few entries, many, many with masks; the first and last with top_logprobs.
   void add_sample_graphs(Program& program) {
     const int64_t many = out_.limits.entries;
-    const bool has_top = out_.limits.vocab >= kTopLogprobs;
+    const int64_t likeliest = std::min(kTopLogprobs, out_.limits.vocab);
     for (int64_t rows = 1;; rows = std::min(2 * rows, out_.limits.rows)) {
       auto add = [&](const char* name, int64_t entries, int64_t masks, bool with_top) {
         SampleBucket bucket{rows, entries, masks, with_top, fmt::format("sample{}.{}", name, rows)};
         program.add_graph(sample_graph(
             bucket.graph, base_,
-            {.rows = rows, .entries = entries, .masks = masks, .top_logprobs = with_top ? kTopLogprobs : 0}, states_));
+            {.rows = rows, .entries = entries, .masks = masks, .top_logprobs = with_top ? likeliest : 0}, states_));
         out_.samples.push_back(std::move(bucket));
       };
       add("", 0, 0, false);
       add("_few", std::min(kFewEntries + 16 * rows, many), 0, false);
       add("_many", many, 0, false);
       add("_masked", many, rows, false);
-      if (has_top) add("_top", 0, 0, true);
-      if (has_top) add("_masked_top", many, rows, true);
+      add("_top", 0, 0, true);
+      add("_masked_top", many, rows, true);
       if (rows == out_.limits.rows) break;
     }
   }
