@@ -9,10 +9,10 @@
 #include "base/progress.h"
 #include "infer/sampler.h"
 #include "load/summary.h"
+#include "numbers.h"
 #include "octet/commands.h"
 #include "octet/engine.h"
 #include "octet/model_path.h"
-#include "octet/numbers.h"
 
 namespace octet {
 namespace {
@@ -182,7 +182,7 @@ Examples:
   trace->add_option("--scale", traced->scale, "multiplies the trace's rate")->capture_default_str()->check(positive());
   trace->add_option("--rate", traced->rate, "requests a second, Poisson, instead of the trace's times")
       ->check(positive());
-  trace->add_flag("--at-once", traced->at_once, "all requests at the start");
+  trace->add_flag("--at-once", traced->at_once, "all requests at the start")->excludes("--rate", "--scale");
   trace->callback([traced] { run(Kind::kTrace, *traced); });
 }
 

@@ -8,9 +8,9 @@
 #include "base/threads.h"
 #include "eval/perplexity.h"
 #include "io/dataset.h"
+#include "numbers.h"
 #include "octet/commands.h"
 #include "octet/model_path.h"
-#include "octet/numbers.h"
 
 namespace octet {
 namespace {

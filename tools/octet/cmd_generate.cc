@@ -15,10 +15,10 @@
 #include "infer/stop_matcher.h"
 #include "infer/weights.h"
 #include "io/tokenizer.h"
+#include "numbers.h"
 #include "octet/commands.h"
 #include "octet/engine.h"
 #include "octet/model_path.h"
-#include "octet/numbers.h"
 
 namespace octet {
 namespace {

@@ -7,9 +7,9 @@
 #include "base/threads.h"
 #include "eval/calibrate.h"
 #include "eval/perplexity.h"
+#include "numbers.h"
 #include "octet/commands.h"
 #include "octet/model_path.h"
-#include "octet/numbers.h"
 
 namespace octet {
 namespace {
