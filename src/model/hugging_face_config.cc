@@ -1,7 +1,8 @@
 #include <fmt/ranges.h>
 
+#include <nlohmann/json.hpp>
+
 #include "base/error.h"
-#include "base/json.h"
 #include "model/config_fields.h"
 #include "model/hugging_face.h"
 
@@ -11,9 +12,13 @@ namespace {
 using Json = nlohmann::json;
 
 Json parse(const std::string& text, const std::string& where) {
-  Json json = parse_json(text, where);
-  check(json.is_object(), ErrorCode::kCorrupt, "{}: not a JSON object", where);
-  return json;
+  try {
+    Json json = Json::parse(text);
+    check(json.is_object(), ErrorCode::kCorrupt, "{}: not a JSON object", where);
+    return json;
+  } catch (const Json::parse_error& error) {
+    fail(ErrorCode::kCorrupt, "{}: not valid JSON: {}", where, error.what());
+  }
 }
 
 const HuggingFaceFamily& find_family(const std::string& type, const std::string& where) {
