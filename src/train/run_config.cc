@@ -157,6 +157,11 @@ ModelConfig resolve_model(const RunConfig& c, int64_t data_vocab_size) {
         data_vocab_size, m.vocab_size);
   if (c.max_positions == 0 && c.model_from.empty() && m.max_positions < c.sequence_length)
     m.max_positions = c.sequence_length;
+  check(
+      c.max_positions == 0 || c.sequence_length <= c.max_positions, ErrorCode::kInvalidArgument,
+      "data.sequence_length {} exceeds model.max_positions {}: the model would be served with less than it was trained "
+      "on; shorten the one or raise the other",
+      c.sequence_length, c.max_positions);
   if (c.rope_theta > 0) m.rope.theta = c.rope_theta;
   m.dropout = c.dropout;
   if (m.architecture == "gpt2") m.bias = Biases::all(c.bias);

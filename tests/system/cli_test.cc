@@ -162,6 +162,7 @@ TEST_F(Cli, RunsThatBeginAgainLeaveNoLaterCheckpointsBehind) {
   expect(0, train_words("out=run checkpoint.interval=4"), "step_00000008");
   expect(0, train_words("out=run"), "already at step 8 of train.steps=8");
   expect(1, train_words("out=run model.hidden=32"), "a run of another model? set resume=never");
+  expect(1, train_words("out=none model.architecture=llama model.max_positions=8"), "exceeds model.max_positions 8");
   // What an earlier run had reached is neither served nor continued, and not lost.
   expect(0, train_words("out=run resume=never train.steps=3"), "step_00000003");
   EXPECT_EQ(list_folder(folder_.file("run/checkpoints")), std::vector<std::string>{"step_00000003"});
