@@ -126,6 +126,8 @@ class Engine {
   // From any thread. A request that cannot run gives one event: kError, with the value at fault and the way out.
   virtual GenerationStream submit(GenerationRequest request) = 0;
   virtual EngineStats stats() const = 0;
+  virtual const EngineOptions& options()
+      const = 0;             // as given to open(), with the device, recipe and cache type chosen
   virtual void drain() = 0;  // waits until nothing waits or runs
   virtual int64_t context() const = 0;
   virtual int64_t vocab_size() const = 0;

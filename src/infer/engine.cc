@@ -67,12 +67,21 @@ std::vector<int32_t> end_ids(const Tokenizer& tokenizer, const SpecialTokens& sp
   return ids;
 }
 
+EngineOptions chosen(EngineOptions options, const ServingOptions& serving) {
+  options.device = device_name(serving.target.device);
+  options.recipe = serving.recipe.name;
+  options.kv_cache = dtype_name(serving.cache_dtype);
+  options.context = serving.context;
+  return options;
+}
+
 std::unique_ptr<Engine> open_random(const std::string& model, const EngineOptions& options) {
   std::string config = model + "/config.json";
   ModelConfig sizes = path_exists(config) ? parse_hugging_face_config(read_file(config), config) : named_model(model);
-  EngineParts parts{.runner = make_random_runner(sizes, serving_options(options, sizes, nullptr))};
+  const ServingOptions serving = serving_options(options, sizes, nullptr);
+  EngineParts parts{.runner = make_random_runner(sizes, serving)};
   if (!options.tokenizer.empty()) parts.tokenizer = load_tokenizer(options.tokenizer);
-  return std::make_unique<EngineLoop>(std::move(parts), options);
+  return std::make_unique<EngineLoop>(std::move(parts), chosen(options, serving));
 }
 
 }  // namespace
@@ -87,8 +96,9 @@ std::unique_ptr<Engine> Engine::open(const std::string& model, const EngineOptio
         "the tokenizer has {} tokens, the model {}: is it the model's own?", parts.tokenizer->vocab_size(),
         weights->config().vocab_size);
   parts.eos_ids = end_ids(*parts.tokenizer, weights->special());
-  parts.runner = make_runner(*weights, serving_options(options, weights->config(), weights.get()));
-  return std::make_unique<EngineLoop>(std::move(parts), options);
+  const ServingOptions serving = serving_options(options, weights->config(), weights.get());
+  parts.runner = make_runner(*weights, serving);
+  return std::make_unique<EngineLoop>(std::move(parts), chosen(options, serving));
 }
 
 }  // namespace octet

@@ -44,6 +44,7 @@ Engine::~Engine() = default;
 
 EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options)
     : parts_(std::move(parts)),
+      options_(options),
       model_(served_model(parts_, options)),
       mailbox_(std::make_shared<Mailbox>(options.max_waiting)),
       blocks_({.groups = parts_.runner->limits().groups,
@@ -111,7 +112,7 @@ void EngineLoop::run() {
 bool EngineLoop::intake() {
   double patience = requests_.empty() ? kIdleSeconds : stalled_ ? kStalledSeconds : 0;
   bool go_on = mailbox_->take(incoming_, cancelled_, patience);
-  for (std::unique_ptr<Request>& request : incoming_) admit(std::move(request));
+  for (std::unique_ptr<Request>& request : incoming_) admit(request);
   for (int64_t ticket : cancelled_) cancel(ticket);
   return go_on;
 }
@@ -122,7 +123,8 @@ uint64_t EngineLoop::salt_of(const std::string& text) {
   return salts_.try_emplace(text, salts_.size() + 1).first->second;
 }
 
-void EngineLoop::admit(std::unique_ptr<Request> request) {
+// Takes the request, or leaves it where it is when it throws: end_all() then ends it.
+void EngineLoop::admit(std::unique_ptr<Request>& request) {
   const GenerationRequest& asked = request->asked;
   SequenceParams params{.prompt = request->prompt,
                         .max_tokens = asked.max_tokens,
@@ -136,13 +138,15 @@ void EngineLoop::admit(std::unique_ptr<Request> request) {
     count_outcome(end);
     request->stream->refuse(end, submitted.message);
     mailbox_->admitted(asked.n);
+    request.reset();
     return mailbox_->ended();
   }
   for (Sequence& sequence : request->sequences) {
     sequence.id = submitted.id + sequence.sample;
     sequences_.emplace(sequence.id, &sequence);
   }
-  requests_.emplace(request->ticket, std::move(request));
+  const int64_t ticket = request->ticket;
+  requests_.try_emplace(ticket, std::move(request));
 }
 
 void EngineLoop::cancel(int64_t ticket) {
@@ -315,11 +319,16 @@ void EngineLoop::publish_stats(double seconds) {
 // The last act of the thread: every request ends, and later ones are refused.
 void EngineLoop::end_all(FinishReason reason, const std::string& message) {
   mailbox_->close(message);
+  const auto keep_incoming = [this] {
+    for (std::unique_ptr<Request>& request : incoming_) {
+      if (request == nullptr) continue;  // admitted
+      const int64_t ticket = request->ticket;
+      requests_.try_emplace(ticket, std::move(request));
+    }
+  };
+  keep_incoming();  // what intake() could not admit
   mailbox_->take(incoming_, cancelled_, 0);
-  for (std::unique_ptr<Request>& request : incoming_) {
-    Request& kept = *requests_.emplace(request->ticket, std::move(request)).first->second;
-    for (Sequence& sequence : kept.sequences) postprocess_.end(sequence, reason, message);
-  }
+  keep_incoming();
   for (auto& [ticket, request] : requests_)
     for (Sequence& sequence : request->sequences) postprocess_.end(sequence, reason, message);
   stopped_.clear();

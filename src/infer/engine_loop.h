@@ -42,6 +42,7 @@ class EngineLoop : public Engine {
 
   GenerationStream submit(GenerationRequest request) override;
   EngineStats stats() const override;
+  const EngineOptions& options() const override { return options_; }
   void drain() override { mailbox_->drain(); }
   int64_t context() const override { return model_.context; }
   int64_t vocab_size() const override { return model_.vocab; }
@@ -59,7 +60,7 @@ class EngineLoop : public Engine {
   double now() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
   void run();
   bool intake();
-  void admit(std::unique_ptr<Request> request);
+  void admit(std::unique_ptr<Request>& request);
   uint64_t salt_of(const std::string& text);
   void cancel(int64_t ticket);
   void step();
@@ -77,6 +78,7 @@ class EngineLoop : public Engine {
   void end_all(FinishReason reason, const std::string& message);
 
   EngineParts parts_;
+  const EngineOptions options_;
   ServedModel model_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::shared_ptr<Mailbox> mailbox_;

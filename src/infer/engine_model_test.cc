@@ -1,4 +1,6 @@
 // The engine over the real runner on the CPU: a request's tokens do not depend on what runs beside it.
+#include <cmath>
+
 #include "base/file.h"
 #include "base/test_data.h"
 #include "infer/engine_test.h"
@@ -110,6 +112,29 @@ TEST(EngineOpen, NamedModelsRunWithRandomWeights) {
   EXPECT_EQ(text.ids.size(), 5u) << text.error;
   EXPECT_EQ(text.top.at(0).size(), 2u);
   EXPECT_LE(text.logprobs[0].logprob, text.top[0][0].logprob);
+}
+
+// Fewer tokens than a step lists: letters of DNA, sorted digits.
+TEST(EngineOpen, ASmallVocabularyHasLogprobsToo) {
+  ModelConfig model = tiny_llama();
+  model.vocab_size = 4;
+  ServingOptions serving{
+      .target = cpu_target(), .recipe = parse_recipe("fp32"), .max_sequences = 2, .max_step_tokens = 64};
+  serving.kv_cache_bytes = 1 << 20;
+  EngineLoop engine({.runner = make_random_runner(model, serving)}, {.max_sequences = 2, .max_step_tokens = 64});
+  GenerationRequest request{.prompt_ids = {1, 2, 3}, .max_tokens = 5, .logprobs = 4};
+  for (bool masked : {false, true}) {
+    if (masked)
+      request.mask = [](int64_t, std::span<const int32_t>, std::span<uint32_t> allowed) { allowed[0] = 0b0110; };
+    Collected text = collect_one(engine.submit(request));
+    ASSERT_EQ(text.ids.size(), 5u) << text.error;
+    ASSERT_EQ(text.top.at(4).size(), 4u);
+    float sum = 0;
+    for (const TokenLogprob& token : text.top[4]) sum += std::exp(token.logprob);
+    EXPECT_NEAR(sum, 1, 1e-5);
+  }
+  request.logprobs = 5;
+  EXPECT_NE(collect_one(engine.submit(request)).error.find("logprobs: 5 (want -1 .. 4)"), std::string::npos);
 }
 
 }  // namespace

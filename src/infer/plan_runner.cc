@@ -135,8 +135,9 @@ void PlanRunner::collect() {
   top_logprobs_.clear();
   top_ids_.clear();
   if (bucket.top_logprobs) {
-    take("top_logprobs", kTopLogprobs, top_logprobs_);
-    take("top_ids", kTopLogprobs, top_ids_);
+    const int64_t likeliest = std::min(kTopLogprobs, limits_.vocab);
+    take("top_logprobs", likeliest, top_logprobs_);
+    take("top_ids", likeliest, top_ids_);
   }
   sampling_ = nullptr;
 }

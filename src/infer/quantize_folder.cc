@@ -10,9 +10,9 @@
 namespace octet {
 namespace {
 
-constexpr const char* kTokenizerFiles[] = {"tokenizer.json",          "tokenizer.model", "tokenizer_config.json",
-                                           "special_tokens_map.json", "vocab.json",      "merges.txt",
-                                           "generation_config.json"};
+constexpr const char* kTokenizerFiles[] = {
+    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt",
+    "encoder.json",   "vocab.bpe",       "characters.json",       "generation_config.json"};
 
 std::string gemm_of(const std::string& param) { return param.substr(0, param.rfind('.')); }
 
@@ -140,14 +140,16 @@ class FolderMaker {
     }
   }
 
-  // All parameters of the tensor, one below the other: [N, K].
+  // All parameters of the tensor, in the order of its rows: [N, K].
   std::vector<float> values(const Plan& plan) const {
-    std::vector<float> all;
+    std::vector<float> all(static_cast<size_t>(plan.shape.elements()));
     for (size_t i = 0; i < plan.params.size(); ++i) {
       std::vector<float> part = source_.read(plan.tensor.params[i], plan.params[i]);
       if (pairs_differ(source_.config(), plan.tensor.params[i]))
         part = in_halves(part, plan.params[i][0], plan.params[i][1], source_.config().head_size());
-      all.insert(all.end(), part.begin(), part.end());
+      for_each_piece(plan.tensor, plan.shape.elements(), i, [&](int64_t at, int64_t of_param, int64_t elements) {
+        std::copy_n(part.begin() + of_param, elements, all.begin() + at);
+      });
     }
     return all;
   }
@@ -195,9 +197,9 @@ void check_quantize_options(const WeightSource& source, const QuantizeFolderOpti
       blocks == (scheme.activations == ActivationScales::kBlock), ErrorCode::kInvalidArgument,
       "weights in blocks go with activations in blocks, which take their scales as they come: leave out --activations");
   for (const CheckpointTensor& tensor : checkpoint_tensors(source.config()))
-    check(!blocks || !tensor.transposed, ErrorCode::kUnsupported,
-          "{} folders store linears transposed, which the layout has no blocks for: use --weights row or tensor",
-          source.config().architecture);
+    check(!blocks || has_blocks(tensor), ErrorCode::kUnsupported,
+          "{}: {}, which the layout has no blocks for: use --weights row or tensor", tensor.name,
+          tensor.transposed ? "stored transposed" : "holds several linears, not all in whole blocks of 128 rows");
 }
 
 void quantize_folder(const WeightSource& source, const std::string& tokenizer_folder, const std::string& folder,

@@ -17,6 +17,9 @@ namespace octet {
 namespace {
 
 constexpr const char* kModels[] = {"hf_goldens/gpt2", "hf_goldens/llama_gqa_rope3"};
+// One tensor for q, k and v: by groups of heads, for every head, or below each other with one head of keys.
+constexpr const char* kFused[] = {"hf_goldens/falcon_gqa", "hf_goldens/falcon_mqa", "hf_goldens/gpt_neox",
+                                  "hf_goldens/bloom",      "hf_goldens/glm",        "hf_goldens/starcoder_mqa"};
 
 std::string golden(const std::string& name) { return test_data_path(name); }
 
@@ -83,6 +86,55 @@ TEST(QuantizeFolder, WhatIsWrittenIsWhatQuantizingWhileLoadingMakes) {
       EXPECT_LT(distance(logits(*stored, parse_recipe("fp32"), kPrompt), plain), 0.25) << "dequantized";
     }
   }
+}
+
+// Every tensor keeps the order of its rows: what others read from the folder is the model.
+TEST(QuantizeFolder, FusedLinearsStayWhereTheyWere) {
+  for (const char* name : kFused) {
+    const std::string folder = golden(name);
+    if (folder.empty()) GTEST_SKIP() << missing_test_data(name);
+    const auto source = open_weights(folder);
+    TempFolder out;
+    quantize_folder(*source, folder, out.path(), {.rest = DType::kF32});
+    const auto before = open_safetensors(folder), after = open_safetensors(out.path());
+    int64_t compared = 0;
+    for (const std::string& tensor : after->names()) {
+      const TensorView codes = after->read(tensor);
+      if (codes.type.dtype != DType::kE4M3) continue;
+      const TensorView plain = before->read(tensor);
+      const auto* values = reinterpret_cast<const float*>(plain.bytes.data());
+      std::vector<float> stored(static_cast<size_t>(codes.type.shape.elements()));
+      convert(DType::kE4M3, codes.bytes.data(), DType::kF32, stored.data(), codes.type.shape.elements());
+      const auto* scales = reinterpret_cast<const float*>(after->read(tensor + "_scale").bytes.data());
+      const int64_t cols = codes.type.shape[1];
+      const bool transposed = after->find_type(tensor + "_scale")->shape[0] != codes.type.shape[0];
+      for (int64_t i = 0; i < codes.type.shape.elements(); ++i)
+        stored[static_cast<size_t>(i)] *= scales[transposed ? i % cols : i / cols];
+      EXPECT_LT(distance(stored, {values, values + stored.size()}), 0.05) << name << " " << tensor;
+      ++compared;
+    }
+    EXPECT_GT(compared, 0) << name;
+    const auto stored = open_weights(out.path());
+    Recipe recipe = parse_recipe("fp8-current");
+    recipe.weight_rows = true;
+    EXPECT_EQ(logits(*stored, *stored->recipe(), kPrompt), logits(*source, recipe, kPrompt)) << name;
+  }
+}
+
+// A part that ends inside a block has no scales of its own.
+TEST(QuantizeFolder, BlocksThatHoldTwoLinearsAreRefused) {
+  for (const char* name : {"hf_goldens/falcon_gqa", "hf_goldens/glm"}) {
+    const std::string folder = golden(name);
+    if (folder.empty()) GTEST_SKIP() << missing_test_data(name);
+    TempFolder out;
+    EXPECT_THROW(
+        quantize_folder(*open_weights(folder), folder, out.path(),
+                        {.scheme = {.weights = ScaleLayout::kTile128, .activations = ActivationScales::kBlock}}),
+        Error)
+        << name;
+  }
+  EXPECT_TRUE(has_blocks({.name = "whole", .params = {"gate", "up"}, .rows = {256, 128}}));
+  EXPECT_FALSE(has_blocks({.name = "cut", .params = {"gate", "up"}, .rows = {160, 160}}));
 }
 
 TEST(QuantizeFolder, StaticScalesOfActivationsAndCacheAreRead) {

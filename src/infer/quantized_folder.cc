@@ -31,7 +31,26 @@ std::vector<std::byte> transposed_codes(std::span<const std::byte> from, int64_t
   return to;
 }
 
+// The `count` values of one parameter of a tensor.
+template <typename T>
+void take_part(const CheckpointTensor& tensor, const std::string& param, const std::vector<T>& all, int64_t count,
+               std::vector<T>& part) {
+  const auto i = std::find(tensor.params.begin(), tensor.params.end(), param) - tensor.params.begin();
+  part.resize(static_cast<size_t>(count));
+  for_each_piece(tensor, static_cast<int64_t>(all.size()), static_cast<size_t>(i),
+                 [&](int64_t at, int64_t of_param, int64_t elements) {
+                   check(of_param + elements <= count, ErrorCode::kCorrupt, "{}: {} values do not hold {} of {}",
+                         tensor.name, all.size(), count, param);
+                   std::copy_n(all.begin() + at, elements, part.begin() + of_param);
+                 });
+}
+
 }  // namespace
+
+bool has_blocks(const CheckpointTensor& tensor) {
+  const auto whole = [](int64_t rows) { return rows % 128 == 0; };
+  return !tensor.transposed && std::all_of(tensor.rows.begin(), tensor.rows.end(), whole);
+}
 
 LinearLayout linear_layout(const ModelConfig& config) {
   Graph graph;
@@ -69,6 +88,8 @@ QuantizedTensors::QuantizedTensors(const TensorSource& tensors, const ModelConfi
     std::string scale = tensor.name + "_scale";
     if (tensors.find_type(scale + "_inv") != nullptr) scale += "_inv";
     const Shape& shape = expect(scale, tensor.name);
+    check(scheme.weights != ScaleLayout::kTile128 || has_blocks(tensor), ErrorCode::kUnsupported,
+          "{}: {} holds several linears, not in whole blocks of 128 rows", where, tensor.name);
     check(fits(shape, type->shape, tensor.transposed, scheme.weights), ErrorCode::kCorrupt,
           "{}: {} has shape {} beside codes {}, which does not fit the scheme \"{}\" of quantization_config", where,
           scale, to_string(shape), to_string(type->shape), scale_layout_name(scheme.weights));
@@ -103,16 +124,12 @@ std::optional<QuantizedMatrix> QuantizedTensors::read(const std::string& param, 
   std::vector<std::byte> all(view.bytes.begin(), view.bytes.end());
   if (tensor.transposed) all = transposed_codes(all, view.type.shape[0], view.type.shape[1]);
   std::vector<float> scales = floats(scale->second);
-  // Parts are stacked along the outputs.
-  const auto part = std::find(tensor.params.begin(), tensor.params.end(), param) - tensor.params.begin();
-  const auto codes = all.begin() + static_cast<ptrdiff_t>(part * rows * cols);
-  QuantizedMatrix matrix{.codes = {codes, codes + static_cast<ptrdiff_t>(rows * cols)}};
+  QuantizedMatrix matrix;
+  take_part(tensor, param, all, rows * cols, matrix.codes);
   if (scheme_.weights == ScaleLayout::kTensor) {
     matrix.scale_inv = std::move(scales);
-  } else {
-    const int64_t count = scale_count(scheme_.weights, rows, cols);
-    const auto first = scales.begin() + static_cast<ptrdiff_t>(part * count);
-    matrix.scale_inv.assign(first, first + static_cast<ptrdiff_t>(count));
+  } else {  // rows have scales as they have codes; so have blocks, of which a part has whole ones
+    take_part(tensor, param, scales, scale_count(scheme_.weights, rows, cols), matrix.scale_inv);
   }
   return matrix;
 }

@@ -23,6 +23,9 @@ struct LinearLayout {
 };
 LinearLayout linear_layout(const ModelConfig& config);
 
+// Whether the linears of a tensor can have a scale for every 128x128 block: none lies across two of them.
+bool has_blocks(const CheckpointTensor& tensor);
+
 class QuantizedTensors {
  public:
   // Checks presence, type and shape of every scale; throws kCorrupt naming the tensor.

@@ -57,8 +57,8 @@ struct SampleInput {
 struct SampleOutput {                   // valid until the next sample()
   std::span<const int32_t> ids;         // [R]; -1: no finite logit
   std::span<const float> logprobs;      // [R]
-  std::span<const float> top_logprobs;  // [R, kTopLogprobs] if asked for
-  std::span<const int32_t> top_ids;     // [R, kTopLogprobs]
+  std::span<const float> top_logprobs;  // [R, kTopLogprobs or the whole vocabulary] if asked for
+  std::span<const int32_t> top_ids;     // the same
 };
 inline constexpr int64_t kTopLogprobs = 20;
 

@@ -134,21 +134,21 @@ class ProgramBuilder {
   // By rows in powers of two, of each: plain, few entries, many, many with masks; the first and last with top_logprobs.
   void add_sample_graphs(Program& program) {
     const int64_t many = out_.limits.entries;
-    const bool has_top = out_.limits.vocab >= kTopLogprobs;
+    const int64_t likeliest = std::min(kTopLogprobs, out_.limits.vocab);
     for (int64_t rows = 1;; rows = std::min(2 * rows, out_.limits.rows)) {
       auto add = [&](const char* name, int64_t entries, int64_t masks, bool with_top) {
         SampleBucket bucket{rows, entries, masks, with_top, fmt::format("sample{}.{}", name, rows)};
         program.add_graph(sample_graph(
             bucket.graph, base_,
-            {.rows = rows, .entries = entries, .masks = masks, .top_logprobs = with_top ? kTopLogprobs : 0}, states_));
+            {.rows = rows, .entries = entries, .masks = masks, .top_logprobs = with_top ? likeliest : 0}, states_));
         out_.samples.push_back(std::move(bucket));
       };
       add("", 0, 0, false);
       add("_few", std::min(kFewEntries + 16 * rows, many), 0, false);
       add("_many", many, 0, false);
       add("_masked", many, rows, false);
-      if (has_top) add("_top", 0, 0, true);
-      if (has_top) add("_masked_top", many, rows, true);
+      add("_top", 0, 0, true);
+      add("_masked_top", many, rows, true);
       if (rows == out_.limits.rows) break;
     }
   }
@@ -193,12 +193,21 @@ class ProgramBuilder {
     const int64_t fits = budget > 0 ? static_cast<int64_t>(static_cast<double>(budget) / per_token) : 0;
     if (fits >= block_size_) ways += fmt::format("use a context of {}", fits / block_size_ * block_size_);
     if (!is_fp8(options_.cache_dtype)) ways += fmt::format("{}a KV cache of e4m3", ways.empty() ? "use " : " or ");
-    if (ways.empty()) ways = "use a smaller model or fewer step tokens";
+    if (options_.kv_cache_bytes > 0)
+      fail(
+          ErrorCode::kOutOfMemory,
+          "context {} needs {} bytes of KV cache for one sequence, kv_cache_bytes gives {}: {} bytes are missing; give "
+          "them{}",
+          context, least, budget, least - budget, ways.empty() ? "" : ", or " + ways);
+    // Nothing about the cache helps where weights and activations alone do not fit.
+    if (budget <= 0 || ways.empty())
+      ways = "use a smaller model, a recipe of smaller weights (fp8-current; int8 on CPUs) or fewer step tokens";
+    const int64_t weights = out_.plan.state_bytes, activations = out_.plan.arena_bytes + out_.plan.input_bytes;
     fail(ErrorCode::kOutOfMemory,
-         "context {} needs {} of KV cache for one sequence; {} are free ({} for weights and {} for activations are "
-         "taken off): {}",
-         context, gigabytes(least), gigabytes(std::max<int64_t>(budget, 0)), gigabytes(out_.plan.state_bytes),
-         gigabytes(out_.plan.arena_bytes + out_.plan.input_bytes), ways);
+         "{} for weights, {} for activations and {} of KV cache for one sequence of context {} are needed, {} may be "
+         "used: {} bytes are missing; {}",
+         gigabytes(weights), gigabytes(activations), gigabytes(least), context,
+         gigabytes(budget + weights + activations), least - budget, ways);
   }
 
   const ModelConfig& model_;

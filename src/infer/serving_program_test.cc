@@ -57,8 +57,19 @@ TEST(ServingProgram, SaysWhatIsMissingAndWhatWouldFit) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
-    EXPECT_NE(error.message().find("context 256 needs 0.1 MB"), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find("context 256 needs 131072 bytes of KV cache"), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find("kv_cache_bytes gives 65536: 65536 bytes are missing"), std::string::npos);
     EXPECT_NE(error.message().find("use a context of 128 or a KV cache of e4m3"), std::string::npos) << error.message();
+  }
+  // Another cache does not help weights that do not fit.
+  try {
+    ServingOptions nothing = options(0);
+    nothing.memory_fraction = 1e-12;
+    build_serving_program(model(), nothing);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(error.message().find("for weights"), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find("bytes are missing; use a smaller model"), std::string::npos) << error.message();
   }
 }
 

@@ -53,19 +53,6 @@ Shape tensor_shape(const CheckpointTensor& tensor, const ParamShapes& params) {
   return shape;
 }
 
-// Where the rows of parameter i lie in a tensor of `elements` (as [out, in]): fn(offset in the tensor, offset in the
-// parameter, elements) for every group.
-template <typename Fn>
-void for_each_piece(const CheckpointTensor& tensor, int64_t elements, size_t i, const Fn& fn) {
-  int64_t group_rows = 0, before = 0;
-  for (size_t p = 0; p < tensor.rows.size(); ++p) {
-    if (p == i) before = group_rows;
-    group_rows += tensor.rows[p];
-  }
-  int64_t width = elements / (group_rows * tensor.groups), piece = tensor.rows[i] * width;
-  for (int64_t g = 0; g < tensor.groups; ++g) fn((g * group_rows + before) * width, g * piece, piece);
-}
-
 std::string find_tensor(const TensorSource& tensors, const ModelConfig& config, const std::string& name) {
   if (tensors.find_type(name) != nullptr) return name;
   size_t dot = name.find('.');  // folders written without the "transformer." / "model." prefix
@@ -128,7 +115,7 @@ class HuggingFaceWeights : public WeightSource {
       Shape wanted = tensor_shape(tensor, params);
       check(type.shape == wanted, ErrorCode::kCorrupt, "{}: tensor {} has shape {}, config.json says {}", folder_, name,
             to_string(type.shape), to_string(wanted));
-      const bool codes = type.dtype == DType::kE4M3 && quantized_ != nullptr;
+      const bool codes = type.dtype == DType::kE4M3 && quantized_ != nullptr && name == tensor.name;
       check(codes || type.dtype == DType::kF32 || type.dtype == DType::kBF16 || type.dtype == DType::kF16 ||
                 type.dtype == DType::kF64,
             ErrorCode::kUnsupported, "{}: tensor {} is {} (supported: f64 f32 bf16 f16)", folder_, name,

@@ -36,8 +36,10 @@ std::unique_ptr<Tokenizer> read_llama2c(std::string_view bytes, const std::strin
     }
     check(
         length >= 0 && length <= longest && static_cast<size_t>(length) <= bytes.size() - at - 8 && !std::isnan(score),
-        ErrorCode::kCorrupt, "{}: token {} at byte {} of {} is damaged (length {}, longest {}, score {})", where,
-        pieces.size(), at, bytes.size(), length, longest, score);
+        ErrorCode::kCorrupt,
+        "{}: token {} at byte {} of {} is damaged (length {}, longest {}, score {}); a llama2.c model holds no "
+        "vocabulary: name its tokenizer file",
+        where, pieces.size(), at, bytes.size(), length, longest, score);
     pieces.push_back({mark_spaces(bytes.substr(at + 8, static_cast<size_t>(length)), {}), score});
     at += 8 + static_cast<size_t>(length);
   }

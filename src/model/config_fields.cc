@@ -138,12 +138,13 @@ void ConfigFields::rope(ModelConfig& c, const char* theta_name, const char* part
     partial = rope.rotary_dim > 0 ? static_cast<double>(rope.rotary_dim) / static_cast<double>(head_dim) : 1.0;
   }
   std::string type = rope.scaling == "none" ? "default" : rope.scaling;
+  double factor = reading() ? 0 : rope.factor;  // 0: not there
   const auto parameters = [&](ConfigFields fields) {
     fields.optional({"rope_theta"}, rope.theta);
     fields.optional({"rope_type", "type"}, type);
     if (partial_name != nullptr) fields.optional({"partial_rotary_factor"}, partial);
     if (type == "default") return;
-    fields.optional({"factor"}, rope.factor);
+    fields.optional({"factor"}, factor);
     if (type != "llama3") return;
     fields.optional({"low_freq_factor"}, rope.low_freq_factor);
     fields.optional({"high_freq_factor"}, rope.high_freq_factor);
@@ -157,6 +158,7 @@ void ConfigFields::rope(ModelConfig& c, const char* theta_name, const char* part
   if (type != "default" && type != "linear" && type != "llama3")
     refuse("rope_type", '"' + type + '"', "default, linear, llama3");
   rope.scaling = type == "default" ? "none" : type;
+  if (type != "default") rope.factor = factor;  // validate() refuses 0
   check(partial > 0 && partial <= 1, ErrorCode::kCorrupt, "{}: partial_rotary_factor {} (want 0 < factor <= 1)", where_,
         partial);
   auto turned = static_cast<int64_t>(std::floor(partial * static_cast<double>(head_dim) + 1e-6));

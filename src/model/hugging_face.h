@@ -20,6 +20,21 @@ struct CheckpointTensor {
   std::vector<int64_t> rows = {};   // of each parameter in a group; empty with one parameter
 };
 
+// Where the rows of parameter i lie in a tensor of `elements` (weights as [out, in], biases, scales of rows or of whole
+// blocks of rows): fn(offset in the tensor, offset in the parameter, elements) for every group.
+template <typename Fn>
+void for_each_piece(const CheckpointTensor& tensor, int64_t elements, size_t i, const Fn& fn) {
+  if (tensor.params.size() == 1) return fn(int64_t{0}, int64_t{0}, elements);
+  int64_t group_rows = 0, before = 0;
+  for (size_t p = 0; p < tensor.rows.size(); ++p) {
+    if (p == i) before = group_rows;
+    group_rows += tensor.rows[p];
+  }
+  const auto elements_of = [&](int64_t rows) { return rows * elements / (group_rows * tensor.groups); };
+  const int64_t piece = elements_of(tensor.rows[i]);
+  for (int64_t g = 0; g < tensor.groups; ++g) fn(elements_of(g * group_rows + before), g * piece, piece);
+}
+
 // Every parameter of the model appears in exactly one tensor.
 std::vector<CheckpointTensor> checkpoint_tensors(const ModelConfig& config);
 

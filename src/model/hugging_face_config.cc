@@ -12,9 +12,13 @@ namespace {
 using Json = nlohmann::json;
 
 Json parse(const std::string& text, const std::string& where) {
-  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  check(json.is_object(), ErrorCode::kCorrupt, "{}: not a JSON object", where);
-  return json;
+  try {
+    Json json = Json::parse(text);
+    check(json.is_object(), ErrorCode::kCorrupt, "{}: not a JSON object", where);
+    return json;
+  } catch (const Json::parse_error& error) {
+    fail(ErrorCode::kCorrupt, "{}: not valid JSON: {}", where, error.what());
+  }
 }
 
 const HuggingFaceFamily& find_family(const std::string& type, const std::string& where) {
@@ -34,7 +38,11 @@ ModelConfig parse_hugging_face_config(const std::string& json_text, const std::s
   const HuggingFaceFamily& family = find_family(type, where);
   ModelConfig config = model_family(type);
   family.fields(fields, config);
-  validate(config);
+  try {
+    validate(config);
+  } catch (const Error& error) {
+    fail(error.code(), "{}: {}", where, error.message());
+  }
   return config;
 }
 

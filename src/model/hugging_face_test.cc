@@ -117,6 +117,16 @@ TEST(HuggingFaceConfig, RefusesWhatItCannotRunAndNamesIt) {
     "num_attention_heads": 2, "intermediate_size": 8, "rope_scaling": {"rope_type": )";
   EXPECT_NE(message_of(llama + R"("yarn"}})").find("yarn"), std::string::npos);
   EXPECT_EQ(message_of(llama + R"("linear", "factor": 2}})"), "accepted");
+  // What would make angles that are not finite, or of another model: the file is named, and the field.
+  for (const char* rest : {R"("linear"}})", R"("linear", "factor": 0}})", R"("llama3", "low_freq_factor": 1}})"})
+    EXPECT_NE(message_of(llama + rest).find("config.json: model.rope.factor: 0 (want > 0)"), std::string::npos) << rest;
+  const std::string llama3 = llama + R"("llama3", "factor": 8, )";
+  EXPECT_NE(message_of(llama3 + R"("low_freq_factor": 4, "high_freq_factor": 1}})").find("high_freq_factor: 1"),
+            std::string::npos);
+  EXPECT_NE(message_of(llama3 + R"("original_max_position_embeddings": -1}})").find("original_max_positions: -1"),
+            std::string::npos);
+  EXPECT_NE(message_of(llama + R"("default", "rope_theta": 0}})").find("model.rope.theta: 0"), std::string::npos);
+  EXPECT_NE(message_of(llama + R"("default"}, "head_dim": -4})").find("model.head_dim: -4"), std::string::npos);
 }
 
 // What a family's files may ask for beyond what Octet runs: the message names the field.

@@ -1,5 +1,7 @@
 #include "model/model.h"
 
+#include <cmath>
+
 #include "base/error.h"
 #include "model/families.h"
 
@@ -25,6 +27,22 @@ Value decoder_logits(Builder& b, const ModelConfig& c, const BatchShape& shape) 
   return output_head(b, norm(b, x, "norm", c), table, c);
 }
 
+// Angles of any other values are not finite, or turn the wrong way.
+void validate_rope(const RopeOptions& rope) {
+  auto positive = [](const char* field, double value) {
+    check(value > 0 && std::isfinite(value), ErrorCode::kInvalidArgument, "model.rope.{}: {} (want > 0)", field, value);
+  };
+  positive("theta", rope.theta);
+  if (rope.scaling == "none") return;
+  positive("factor", rope.factor);
+  if (rope.scaling != "llama3") return;
+  positive("low_freq_factor", rope.low_freq_factor);
+  positive("original_max_positions", static_cast<double>(rope.original_max_positions));
+  check(rope.high_freq_factor >= rope.low_freq_factor && std::isfinite(rope.high_freq_factor),
+        ErrorCode::kInvalidArgument, "model.rope.high_freq_factor: {} (want low_freq_factor, {}, or more)",
+        rope.high_freq_factor, rope.low_freq_factor);
+}
+
 }  // namespace
 
 void validate(const ModelConfig& c) {
@@ -37,6 +55,9 @@ void validate(const ModelConfig& c) {
   positive("hidden", c.hidden);
   positive("layers", c.layers);
   positive("heads", c.heads);
+  for (const auto& [field, value] : {std::pair("head_dim", c.head_dim), std::pair("intermediate", c.intermediate)})
+    check(value >= 0, ErrorCode::kInvalidArgument, "model.{}: {} (want a positive number, or 0 for the usual)", field,
+          value);
   check(c.layers <= kMaxLayers, ErrorCode::kInvalidArgument, "model.layers: {} (at most {})", c.layers, kMaxLayers);
   check(c.vocab_size <= INT32_MAX, ErrorCode::kInvalidArgument, "model.vocab_size: {} exceeds int32", c.vocab_size);
   check(c.head_dim > 0 || c.hidden % c.heads == 0, ErrorCode::kInvalidArgument,
@@ -46,6 +67,7 @@ void validate(const ModelConfig& c) {
   int64_t rotary = c.rope.rotary_dim > 0 ? c.rope.rotary_dim : c.head_size();
   check(c.positions != Positions::kRotary || (rotary % 2 == 0 && rotary <= c.head_size()), ErrorCode::kInvalidArgument,
         "model.head_dim: rotary positions turn {} of {} (want an even number of them)", rotary, c.head_size());
+  if (c.positions == Positions::kRotary) validate_rope(c.rope);
   check(c.positions != Positions::kAlibi || c.alibi > 0, ErrorCode::kInvalidArgument, "model.alibi: {} (want > 0)",
         c.alibi);
   check(c.window >= 0, ErrorCode::kInvalidArgument, "model.window: {} (want >= 0; 0 = unlimited)", c.window);

@@ -47,7 +47,8 @@ void read_states(Executor& executor, std::initializer_list<StateKind> kinds, con
     check(type != nullptr, ErrorCode::kCorrupt,
           "{}: holds no {}: was the run made with another precision.recipe? set the recipe of its config.yaml", path,
           entry.name);
-    check(*type == entry.type, ErrorCode::kCorrupt, "{}: {} is {}, this run wants {}", path, entry.name,
+    check(*type == entry.type, ErrorCode::kCorrupt,
+          "{}: {} is {}, this run wants {}: a run of another model? set resume=never or another out=", path, entry.name,
           to_string(*type), to_string(entry.type));
     write_logical(executor, entry, file.read(entry.name).bytes);
   }
@@ -140,6 +141,22 @@ RunState read_checkpoint(const std::string& folder, Executor& executor) {
   read_states(executor, {StateKind::kScale}, folder + "/scales.safetensors");
   load_weights(*open_weights(folder), executor);  // last: it ends with "prepare"
   return run;
+}
+
+std::string set_aside_checkpoints(const std::string& out, int64_t step) {
+  std::string aside;
+  for (const std::string& folder : list_checkpoints(out)) {
+    const std::string name = folder.substr(folder.rfind('/') + 1);
+    if (parse_step(name) <= step) continue;
+    for (int64_t n = 1; aside.empty(); ++n) {
+      const std::string free = fmt::format("{}/set_aside_{}", out, n);
+      if (path_exists(free)) continue;
+      make_folders(free);
+      aside = free;
+    }
+    rename_path(folder, aside + "/" + name);
+  }
+  return aside;
 }
 
 void prune_checkpoints(const std::string& out, int64_t keep, int64_t best_step) {

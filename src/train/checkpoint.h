@@ -49,6 +49,10 @@ RunState read_run_state(const std::string& folder);
 // Fills kParam, kMoment and kScale states, runs "prepare". Throws kCorrupt naming file and reason.
 RunState read_checkpoint(const std::string& folder, Executor& executor);
 
+// Moves the checkpoints after `step` out of the way, to OUT/set_aside_<n>: a run that begins there must not find them,
+// now or when it continues. Returns that folder, "" when there was nothing to move.
+std::string set_aside_checkpoints(const std::string& out, int64_t step);
+
 // Removes all but the last `keep` checkpoints and the best one.
 void prune_checkpoints(const std::string& out, int64_t keep, int64_t best_step);
 

@@ -92,7 +92,10 @@ SettingsTable settings_of(RunConfig& c) {
         {.meaning = "also write one whenever the validation loss is the lowest so far"});
   t.add("checkpoint.shard_bytes", &c.shard_bytes,
         {.meaning = "largest safetensors file of a checkpoint", .min = 1 << 20});
-  t.add("resume", &c.resume, {.meaning = "auto: the newest sound checkpoint in `out`; never; or a checkpoint folder"});
+  t.add(
+      "resume", &c.resume,
+      {.meaning = "auto: the newest sound checkpoint in `out`; never; or a checkpoint folder (both move later ones of "
+                  "`out` to out/set_aside_N)"});
   return t;
 }
 
@@ -154,6 +157,11 @@ ModelConfig resolve_model(const RunConfig& c, int64_t data_vocab_size) {
         data_vocab_size, m.vocab_size);
   if (c.max_positions == 0 && c.model_from.empty() && m.max_positions < c.sequence_length)
     m.max_positions = c.sequence_length;
+  check(
+      c.max_positions == 0 || c.sequence_length <= c.max_positions, ErrorCode::kInvalidArgument,
+      "data.sequence_length {} exceeds model.max_positions {}: the model would be served with less than it was trained "
+      "on; shorten the one or raise the other",
+      c.sequence_length, c.max_positions);
   if (c.rope_theta > 0) m.rope.theta = c.rope_theta;
   m.dropout = c.dropout;
   if (m.architecture == "gpt2") m.bias = Biases::all(c.bias);

@@ -79,6 +79,16 @@ class Prefetcher {
   std::future<std::vector<HostBatch>> next_;
 };
 
+// Nothing for a .bin/.idx pair made elsewhere, which has no record of its tokenizer.
+std::optional<DatasetInfo> info_of(const std::string& prefix) {
+  try {
+    return read_dataset_info(prefix);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kNotFound) throw;
+    return std::nullopt;
+  }
+}
+
 class Run {
  public:
   Run(const RunConfig& config, const TrainHooks& hooks) : config_(config), hooks_(hooks) {
@@ -128,14 +138,17 @@ class Run {
 
 void Run::open_data() {
   int64_t vocab = 0;
-  try {
-    DatasetInfo info = read_dataset_info(config_.train_data);
-    vocab = info.vocab_size;
-    special_ = {.bos = info.eos_id, .eos = info.eos_id, .pad = -1};
-    if (path_exists(info.tokenizer_path)) tokenizer_folder_ = info.tokenizer_path;
-  } catch (const Error& error) {  // a .bin/.idx pair made elsewhere has no record of its tokenizer
-    if (error.code() != ErrorCode::kNotFound) throw;
+  const std::optional<DatasetInfo> info = info_of(config_.train_data);
+  if (info) {
+    vocab = info->vocab_size;
+    special_ = {.bos = info->eos_id, .eos = info->eos_id, .pad = -1};
+    if (path_exists(info->tokenizer_path)) tokenizer_folder_ = info->tokenizer_path;
   }
+  if (const auto other = config_.validation_data.empty() ? std::nullopt : info_of(config_.validation_data);
+      info && other)
+    check(info->tokenizer_fingerprint == other->tokenizer_fingerprint, ErrorCode::kInvalidArgument,
+          "data.validation {} was made with the vocabulary {}, data.train {} with {}: make both with one tokenizer",
+          config_.validation_data, other->tokenizer_fingerprint, config_.train_data, info->tokenizer_fingerprint);
   model_ = resolve_model(config_, vocab);
   train_data_ = TokenDataset::open(config_.train_data, model_.vocab_size);
   if (!config_.validation_data.empty())
@@ -192,6 +205,10 @@ void Run::resume_or_start() {
     load_weights(*open_weights(config_.model_from), stepper_->executor());
   } else {
     initialize_weights(stepper_->executor(), static_cast<uint64_t>(config_.seed));
+  }
+  if (config_.resume != "auto") {  // what was trained there before is another run's now
+    const std::string aside = set_aside_checkpoints(config_.out, resume_from_ ? result_.run.step : -1);
+    if (!aside.empty()) log_info("later checkpoints of {} were moved to {}", config_.out, aside);
   }
   RunConfig copy = config_;
   result_.run.settings = settings_of(copy).to_yaml();

@@ -55,17 +55,26 @@ TrainingReport replay(const std::string& folder, const WeightSource& weights, Mo
   std::string path = folder + "/expected_training.json";
   nlohmann::json json = parse_json(read_file(path), path);
   TrainingReport report;
-  for (const auto& value : json.at("losses")) report.expected_losses.push_back(value.get<double>());
-  for (const auto& value : json.at("grad_norms")) report.expected_grad_norms.push_back(value.get<double>());
+  report.expected_losses = json_get<std::vector<double>>(json, "losses", path);
+  report.expected_grad_norms = json_get<std::vector<double>>(json, "grad_norms", path);
+  check(!report.expected_losses.empty() && report.expected_losses.size() == report.expected_grad_norms.size(),
+        ErrorCode::kCorrupt, "{}: {} losses and {} gradient norms (want as many of both)", path,
+        report.expected_losses.size(), report.expected_grad_norms.size());
 
   auto expected = open_safetensors(folder + "/expected.safetensors");
   TensorView ids = expected->read("input_ids");
+  check(ids.type.shape.rank() == 2 && ids.type.shape[1] >= 2, ErrorCode::kCorrupt,
+        "{}/expected.safetensors: input_ids is {} (want [sequences, tokens])", folder, to_string(ids.type.shape));
   int64_t sequences = ids.type.shape[0], length = ids.type.shape[1] - 1;
   BatchPacker packer(sequences, length, false);
   for (int64_t s = 0; s < sequences; ++s) {
     std::vector<int32_t> tokens;
-    for (int64_t t = 0; t <= length; ++t)
-      tokens.push_back(static_cast<int32_t>(load_element(ids.type.dtype, ids.bytes.data(), s * (length + 1) + t)));
+    for (int64_t t = 0; t <= length; ++t) {
+      const double id = load_element(ids.type.dtype, ids.bytes.data(), s * (length + 1) + t);
+      check(id >= 0 && id < static_cast<double>(model.vocab_size), ErrorCode::kCorrupt,
+            "{}/expected.safetensors: input_ids: id {} is outside the vocabulary of {}", folder, id, model.vocab_size);
+      tokens.push_back(static_cast<int32_t>(id));
+    }
     packer.add(tokens, {0});
   }
   std::vector<HostBatch> batch = {packer.finish()};

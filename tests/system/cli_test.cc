@@ -120,12 +120,22 @@ TEST_F(Cli, TextBecomesAModelThatIsEvaluatedAndContinued) {
   EXPECT_EQ(longer.code, 1);
   EXPECT_EQ(longer.out, "") << "a prompt that cannot be used is not printed";
   EXPECT_NE(longer.err.find("the longest text 64"), std::string::npos) << longer.err;
-  expect(2, "generate run --prompt a -n -1", "--max-tokens");
+  expect(2, "generate run --prompt a -n -1", "--max-tokens: -1 (want >= 0)");
+  // The model may stand after a list of prompts; a prompt that cannot be used keeps no other from being printed.
+  EXPECT_EQ(shell("$OCTET generate --prompt line -n 0 --stop x run").out, "line\n");
+  Outcome some = shell("$OCTET generate run -p line --prompt-file text.txt -p says -n 2 --json");
+  EXPECT_EQ(some.code, 1);
+  EXPECT_EQ(std::count(some.out.begin(), some.out.end(), '\n'), 3) << some.out;
+  EXPECT_NE(some.out.find("\"finish_reason\":\"error\""), std::string::npos) << some.out;
+  EXPECT_NE(some.err.find("prompt 3 of 3: the prompt has"), std::string::npos) << some.err;
+  EXPECT_NE(some.err.find("1 of 3 texts could not be made"), std::string::npos) << some.err;
+  EXPECT_EQ(shell("echo line | $OCTET generate run --prompts-file /dev/stdin -n 0").out, "line\n");
   expect(1, "generate run --prompt a --top-p 1.5", "want 0 < p <= 1");
   expect(1, "generate run --prompt a --stop ''", "empty stop string");
   expect(1, "generate run --prompt a --logit-bias 1=2", "want TOKEN:VALUE");
   expect(1, "generate run --prompt a --kv-cache int3", "want f32, bf16 or e4m3");
   expect(1, "generate run --tokenizer nowhere", "no such file or folder");
+  expect(1, "generate gpt2-124m", "gpt2-124m: no such file or folder (it is a size");
   // Several prompts and texts stand in their order, whatever ran beside what.
   write_file(folder_.file("prompts.jsonl"), "{\"prompt\": \"line 3\"}\n{\"prompt\": \"says\"}\n");
   const std::string all = shell("$OCTET generate run -p line --prompts-file prompts.jsonl --count 2 -n 6").out;
@@ -145,6 +155,59 @@ TEST_F(Cli, TextBecomesAModelThatIsEvaluatedAndContinued) {
   expect(1, "eval run empty.txt", "at least 2 are needed");
   expect(1, "data --tokenizer tok --out e empty.txt", "the corpus is empty");
   expect(1, "data --tokenizer tok --out e/ text.txt", "names a folder");
+}
+
+TEST_F(Cli, RunsThatBeginAgainLeaveNoLaterCheckpointsBehind) {
+  make_data();
+  expect(0, train_words("out=run checkpoint.interval=4"), "step_00000008");
+  expect(0, train_words("out=run"), "already at step 8 of train.steps=8");
+  expect(1, train_words("out=run model.hidden=32"), "a run of another model? set resume=never");
+  expect(1, train_words("out=none model.architecture=llama model.max_positions=8"), "exceeds model.max_positions 8");
+  // What an earlier run had reached is neither served nor continued, and not lost.
+  expect(0, train_words("out=run resume=never train.steps=3"), "step_00000003");
+  EXPECT_EQ(list_folder(folder_.file("run/checkpoints")), std::vector<std::string>{"step_00000003"});
+  EXPECT_EQ(list_folder(folder_.file("run/set_aside_1")), (std::vector<std::string>{"step_00000004", "step_00000008"}));
+  expect(0, train_words("out=run train.steps=6 checkpoint.interval=1"), "resumed from run/checkpoints/step_00000003");
+  expect(0, train_words("out=run resume=run/checkpoints/step_00000005 train.steps=5"), "already at step 5");
+  EXPECT_EQ(list_folder(folder_.file("run/set_aside_2")), std::vector<std::string>{"step_00000006"});
+}
+
+TEST_F(Cli, DataOfAnotherVocabularyDoesNotValidate) {
+  make_data();
+  ASSERT_EQ(shell("$OCTET tokenizer train --vocab-size 280 --out other text.txt && "
+                  "$OCTET data --tokenizer other --out other_set text.txt")
+                .code,
+            0);
+  expect(1, train_words("data.validation=other_set out=run"), "make both with one tokenizer");
+}
+
+TEST_F(Cli, BenchSaysWhatRan) {
+  make_data();
+  expect(0, train_words("out=run"), "step_00000008");
+  Outcome outcome = shell("$OCTET bench throughput run -i 4 -o 4 -n 3 --max-sequences 8 --policy never-evict");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  for (const char* fact : {"device: cpu\n", "recipe: bf16\n", "KV cache: bf16\n", "3 of 3 requests finished"})
+    EXPECT_NE(outcome.out.find(fact), std::string::npos) << fact << outcome.out;
+  expect(1, "bench throughput run --temperature -2", "temperature: -2");
+  expect(2, "bench throughput run --price -1", "--price: -1 (want >= 0)");
+  expect(2, "bench throughput run --slo-ttft nan", "--slo-ttft: nan (want > 0)");
+  expect(2, "bench throughput run --policy fair", "--policy");
+  expect(1, "bench throughput run --kv-cache-bytes 100", "bytes are missing; give them");
+}
+
+TEST_F(Cli, QuantizedFoldersBringTheirVocabulary) {
+  make_data();
+  ASSERT_EQ(shell("$OCTET tokenizer train --kind char --out chars text.txt && "
+                  "$OCTET data --tokenizer chars --out set_train text.txt")
+                .code,
+            0);
+  expect(0, train_words("out=run"), "step_00000008");
+  expect(0, "quantize run --out fp8", "fp8: written");
+  expect(0, "generate fp8 -p line -n 2", "line");
+  expect(1, "quantize run --out fp8", "holds a model already");
+  expect(1, "quantize run --out run", "holds a run already");
+  expect(0, "quantize run --tokenizer chars/characters.json --out named", "named: written");
+  expect(0, "generate named -p line -n 2", "line");
 }
 
 TEST_F(Cli, VerifyExitsNonZeroOutOfTolerance) {

@@ -7,6 +7,7 @@
 #include "bench/commands.h"
 #include "bench/measure.h"
 #include "exec/executor.h"
+#include "numbers.h"
 #include "train/batches.h"
 #include "train/training_program.h"
 
@@ -97,9 +98,9 @@ void add_compile_command(CLI::App& app) {
   command->add_option("--recipe", options->recipe)->capture_default_str();
   command->add_option("--recompute", options->recompute, "none | selective | full")->capture_default_str();
   command->add_option("--target", options->target)->check(CLI::IsMember({"cpu", "h200"}))->capture_default_str();
-  command->add_option("--batch", options->batch, "sequences")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_option("--length", options->length, "tokens a sequence; 0: the model's longest");
-  command->add_option("--repeats", options->repeats)->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--batch", options->batch, "sequences")->check(positive())->capture_default_str();
+  command->add_option("--length", options->length, "tokens a sequence; 0: the model's longest")->check(not_negative());
+  command->add_option("--repeats", options->repeats)->check(positive())->capture_default_str();
   command->add_flag("--no-verify", options->no_verify, "leave the verifier out");
   command->add_option("--json", options->json, "file for the figures");
   command->callback([options] { run_compile(*options); });

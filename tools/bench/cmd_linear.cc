@@ -13,6 +13,7 @@
 #include "bench/measure.h"
 #include "exec/executor.h"
 #include "ir/builder.h"
+#include "numbers.h"
 #include "passes/pass.h"
 
 namespace octet {
@@ -106,7 +107,7 @@ void add_linear_command(CLI::App& app) {
   command->add_option("--device", options->device, "auto | cpu | cuda")->capture_default_str();
   for (auto [name, field] : {std::pair{"--tokens", &options->tokens}, std::pair{"--width", &options->width},
                              std::pair{"--repeats", &options->repeats}})
-    command->add_option(name, *field)->check(CLI::PositiveNumber)->capture_default_str();
+    command->add_option(name, *field)->check(positive())->capture_default_str();
   command->add_option("--threads", options->threads, "0: all cores");
   command->add_option("--json", options->json, "file for the figures");
   command->callback([options] { run_linear(*options); });

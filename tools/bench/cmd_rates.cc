@@ -6,6 +6,7 @@
 #include "bench/commands.h"
 #include "bench/measure.h"
 #include "exec/executor.h"
+#include "numbers.h"
 
 namespace octet {
 namespace {
@@ -78,7 +79,7 @@ void add_gemm_command(CLI::App& app) {
   command->add_option("--device", options->device, "auto | cpu | cuda")->capture_default_str();
   for (auto [name, field] : {std::pair{"-m", &options->m}, std::pair{"-n", &options->n}, std::pair{"-k", &options->k},
                              std::pair{"--repeats", &options->repeats}})
-    command->add_option(name, *field)->check(CLI::PositiveNumber)->capture_default_str();
+    command->add_option(name, *field)->check(positive())->capture_default_str();
   command->add_option("--threads", options->threads, "0: all cores");
   command->add_option("--json", options->json, "file for the figures");
   command->callback([options] { run_gemm(*options); });
@@ -87,8 +88,8 @@ void add_gemm_command(CLI::App& app) {
 void add_copy_command(CLI::App& app) {
   auto options = std::make_shared<CopyOptions>();
   auto* command = app.add_subcommand("copy", "Memory bandwidth of a plain copy, and of reading");
-  command->add_option("--mib", options->mib, "size of the copy")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_option("--repeats", options->repeats)->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--mib", options->mib, "size of the copy")->check(positive())->capture_default_str();
+  command->add_option("--repeats", options->repeats)->check(positive())->capture_default_str();
   command->add_option("--threads", options->threads, "0: all cores");
   command->add_option("--json", options->json, "file for the figures");
   command->callback([options] { run_copy(*options); });

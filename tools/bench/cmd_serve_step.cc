@@ -12,6 +12,7 @@
 #include "infer/plan_runner.h"
 #include "infer/random_weights.h"
 #include "ir/facts.h"
+#include "numbers.h"
 
 namespace octet {
 namespace {
@@ -306,11 +307,13 @@ void add_serve_step_command(CLI::App& app) {
   command->add_option("--kv-cache", options->kv_cache, "f32 | bf16 | e4m3")->capture_default_str();
   command->add_option("--device", options->device, "auto | cpu | cuda; with --plan-only also h200")
       ->capture_default_str();
-  command->add_option("--batch", options->batches, "sequences, several at will")->capture_default_str();
+  command->add_option("--batch", options->batches, "sequences, several at will")
+      ->capture_default_str()
+      ->check(positive());
   command->add_option("--prompt", options->prompts, "also forwards of one prompt of so many tokens");
-  command->add_option("--context", options->context, "tokens a sequence has")->capture_default_str();
-  command->add_option("--steps", options->steps, "timed")->capture_default_str();
-  command->add_option("--layers", options->layers, "instead of the size's");
+  command->add_option("--context", options->context, "tokens a sequence has")->capture_default_str()->check(positive());
+  command->add_option("--steps", options->steps, "timed")->capture_default_str()->check(positive());
+  command->add_option("--layers", options->layers, "instead of the size's")->check(not_negative());
   command->add_option("--block-size", options->block_size, "of the cache");
   command->add_option("--max-step-tokens", options->max_step_tokens)->capture_default_str();
   command->add_option("--bandwidth", options->bytes_per_second, "of the floor, bytes a second");

@@ -9,6 +9,7 @@
 #include "bench/timeline_report.h"
 #include "exec/logical_states.h"
 #include "infer/weights.h"
+#include "numbers.h"
 #include "train/stepper.h"
 
 namespace octet {
@@ -137,9 +138,11 @@ void add_train_step_command(CLI::App& app) {
                                       std::tuple{"--steps", &options->steps, "timed steps"},
                                       std::tuple{"--gemm", &options->gemm, "M = N = K of the reference product"},
                                       std::tuple{"--top", &options->top, "kernels listed"}})
-    command->add_option(name, *field, meaning)->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_option("--warmup", options->warmup, "steps before the timed ones")->capture_default_str();
-  command->add_option("--layers", options->layers, "instead of the size's");
+    command->add_option(name, *field, meaning)->check(positive())->capture_default_str();
+  command->add_option("--warmup", options->warmup, "steps before the timed ones")
+      ->capture_default_str()
+      ->check(not_negative());
+  command->add_option("--layers", options->layers, "instead of the size's")->check(not_negative());
   command->add_option("--threads", options->threads, "0: all cores");
   command->add_flag("--profile", options->profile, "as many further steps, timed kernel by kernel");
   command->add_option("--json", options->json, "file for the figures");

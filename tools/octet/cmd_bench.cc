@@ -2,11 +2,14 @@
 // arrivals and lengths.
 #include <CLI/CLI.hpp>
 #include <map>
+#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/progress.h"
+#include "infer/sampler.h"
 #include "load/summary.h"
+#include "numbers.h"
 #include "octet/commands.h"
 #include "octet/engine.h"
 #include "octet/model_path.h"
@@ -38,7 +41,8 @@ Workload make_workload(Kind kind, const Options& o) {
 }
 
 void run(Kind kind, Options& o) {
-  Workload workload = make_workload(kind, o);  // what is wrong with a trace is said before a model is loaded
+  validate(o.drive.sampling);  // what is wrong with words or trace is said before a model is loaded
+  Workload workload = make_workload(kind, o);
   if (!o.engine.random_weights) o.model = model_folder(o.model);
   auto engine = Engine::open(o.model, o.engine);
   if (const int64_t dropped = drop_longer_than(workload, engine->context()); dropped > 0) {
@@ -70,9 +74,9 @@ void run(Kind kind, Options& o) {
                        {"workload", workload.name},
                        {"prompt tokens", std::to_string(workload.prompt_tokens())},
                        {"output tokens", std::to_string(workload.output_tokens())},
-                       {"device", o.engine.device},
-                       {"recipe", o.engine.recipe.empty() ? "as the folder says" : o.engine.recipe},
-                       {"KV cache", o.engine.kv_cache.empty() ? "as the folder says" : o.engine.kv_cache},
+                       {"device", engine->options().device},
+                       {"recipe", engine->options().recipe},
+                       {"KV cache", engine->options().kv_cache},
                        {"KV cache bytes", std::to_string(stats.kv_bytes)},
                        {"sequences at most", std::to_string(o.engine.max_sequences)},
                        {"tokens of a step at most", std::to_string(o.engine.max_step_tokens)}};
@@ -83,21 +87,33 @@ void run(Kind kind, Options& o) {
   check(summary.finished > 0, ErrorCode::kInternal, "no request finished: {}", summary.first_error);
 }
 
+void add_policy(CLI::App& command, Options& o) {
+  static const std::map<std::string, SchedulingPolicy> kPolicies = {
+      {"max-utilization", SchedulingPolicy::kMaxUtilization},
+      {"never-evict", SchedulingPolicy::kNeverEvict},
+      {"packed-lockstep", SchedulingPolicy::kPackedLockstep},
+      {"padded-static", SchedulingPolicy::kPaddedStatic}};
+  std::set<std::string> names;
+  for (const auto& [name, policy] : kPolicies) names.insert(name);
+  command
+      .add_option_function<std::string>(
+          "--policy", [&o](const std::string& name) { o.engine.policy = kPolicies.at(name); },
+          "how requests share the device")
+      ->check(CLI::IsMember(names))
+      ->default_str("max-utilization");
+}
+
 void add_shared(CLI::App& command, Options& o) {
   command.add_option("model", o.model, "model folder, run or checkpoint; with --random-weights a named model")
       ->required();
   command.add_flag("--random-weights", o.engine.random_weights, "do not read weights: for speed alone");
   command.add_option("--tokenizer", o.engine.tokenizer, "tokenizer file or folder (default: the model's own)");
   add_device_option(command, o.engine.device);
-  command.add_option("--recipe", o.engine.recipe, "fp32, bf16, fp8-current, ... (default: as the folder says)");
-  command.add_option("--kv-cache", o.engine.kv_cache, "f32, bf16 or e4m3 (default: as the folder says)");
-  const std::map<std::string, SchedulingPolicy> policies = {{"max-utilization", SchedulingPolicy::kMaxUtilization},
-                                                            {"never-evict", SchedulingPolicy::kNeverEvict},
-                                                            {"packed-lockstep", SchedulingPolicy::kPackedLockstep},
-                                                            {"padded-static", SchedulingPolicy::kPaddedStatic}};
-  command.add_option("--policy", o.engine.policy, "how requests share the device")
-      ->transform(CLI::CheckedTransformer(policies, CLI::ignore_case));
-  command.add_option("--context", o.engine.context, "longest sequence (default: the model's)");
+  command.add_option("--recipe", o.engine.recipe,
+                     "fp32, bf16, fp8-current, int8, ... (default: the folder's, or bf16)");
+  command.add_option("--kv-cache", o.engine.kv_cache, "f32, bf16 or e4m3 (default: the folder's, or the recipe's)");
+  add_policy(command, o);
+  command.add_option("--context", o.engine.context, "longest sequence (default: the model's)")->check(not_negative());
   command.add_option("--max-sequences", o.engine.max_sequences, "running at once")->capture_default_str();
   command.add_option("--max-step-tokens", o.engine.max_step_tokens, "of prompts and decoding together")
       ->capture_default_str();
@@ -105,24 +121,26 @@ void add_shared(CLI::App& command, Options& o) {
       ->capture_default_str();
   command.add_flag("--prefix-cache,!--no-prefix-cache", o.engine.prefix_cache, "reuse equal beginnings (default)");
   command.add_option("--temperature", o.drive.sampling.temperature, "0 is greedy")->capture_default_str();
-  command.add_option("--top-p", o.drive.sampling.top_p)->capture_default_str();
+  command.add_option("--top-p", o.drive.sampling.top_p, "sample among the likeliest of this total probability")
+      ->capture_default_str();
   command.add_option("--seed", o.drive.seed, "of prompts and sampling")->capture_default_str();
-  command.add_option("--warmup", o.warmup, "requests before the measured ones")->capture_default_str();
-  command.add_option("--slo-ttft", o.objectives.first_token, "goodput: first token within so many ms");
-  command.add_option("--slo-itl", o.objectives.inter_token, "goodput: mean time between tokens within so many ms");
-  command.add_option("--price", o.price, "of the machine an hour, for the cost of a million tokens");
+  command.add_option("--warmup", o.warmup, "requests before the measured ones")
+      ->capture_default_str()
+      ->check(not_negative());
+  command.add_option("--slo-ttft", o.objectives.first_token, "goodput: first token within so many ms")
+      ->check(positive());
+  command.add_option("--slo-itl", o.objectives.inter_token, "goodput: mean time between tokens within so many ms")
+      ->check(positive());
+  command.add_option("--price", o.price, "of the machine an hour, for the cost of a million tokens")
+      ->check(not_negative());
   command.add_option("--json", o.json, "file for the figures");
   command.add_option("--html", o.html, "file for a page with plots");
 }
 
 void add_lengths(CLI::App& command, Options& o) {
-  command.add_option("-i,--input", o.prompt_tokens, "tokens of a prompt")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  command.add_option("-o,--output", o.output_tokens, "tokens to generate")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  command.add_option("-n,--requests", o.requests, "how many")->capture_default_str()->check(CLI::PositiveNumber);
+  command.add_option("-i,--input", o.prompt_tokens, "tokens of a prompt")->capture_default_str()->check(positive());
+  command.add_option("-o,--output", o.output_tokens, "tokens to generate")->capture_default_str()->check(positive());
+  command.add_option("-n,--requests", o.requests, "how many")->capture_default_str()->check(positive());
 }
 
 }  // namespace
@@ -151,19 +169,20 @@ Examples:
   add_lengths(*few, *latency);
   few->add_option("--concurrency", latency->drive.concurrency, "requests at a time")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(positive());
   few->callback([latency] { run(Kind::kLatency, *latency); });
 
   auto traced = std::make_shared<Options>();
   auto* trace = command->add_subcommand("trace", "Arrivals and lengths of an Azure or Mooncake trace");
   add_shared(*trace, *traced);
   trace->add_option("--trace", traced->trace, "the file")->required()->check(CLI::ExistingFile);
-  trace->add_option("-n,--requests", traced->requests, "the first so many; 0 = all")->capture_default_str();
-  trace->add_option("--scale", traced->scale, "multiplies the trace's rate")
+  trace->add_option("-n,--requests", traced->requests, "the first so many; 0 = all")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  trace->add_option("--rate", traced->rate, "requests a second, Poisson, instead of the trace's times");
-  trace->add_flag("--at-once", traced->at_once, "all requests at the start");
+      ->check(not_negative());
+  trace->add_option("--scale", traced->scale, "multiplies the trace's rate")->capture_default_str()->check(positive());
+  trace->add_option("--rate", traced->rate, "requests a second, Poisson, instead of the trace's times")
+      ->check(positive());
+  trace->add_flag("--at-once", traced->at_once, "all requests at the start")->excludes("--rate", "--scale");
   trace->callback([traced] { run(Kind::kTrace, *traced); });
 }
 

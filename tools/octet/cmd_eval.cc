@@ -8,6 +8,7 @@
 #include "base/threads.h"
 #include "eval/perplexity.h"
 #include "io/dataset.h"
+#include "numbers.h"
 #include "octet/commands.h"
 #include "octet/model_path.h"
 
@@ -92,16 +93,13 @@ Examples:
   command->add_option("texts", options->texts, "text files");
   command->add_option("--data", options->data, "PREFIX of a prepared PREFIX.bin/.idx");
   command->add_option("--tokenizer", options->tokenizer, "tokenizer file or folder (default: in the model folder)");
-  command->add_option("--length", options->length, "tokens of a window (default: the model's)")
-      ->check(CLI::NonNegativeNumber);
+  command->add_option("--length", options->length, "tokens of a window (default: the model's)")->check(not_negative());
   command->add_option("--stride", options->stride, "tokens between windows (default: the length)")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--windows", options->windows, "windows run at once")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(not_negative());
+  command->add_option("--windows", options->windows, "windows run at once")->capture_default_str()->check(positive());
   command->add_option("--max-tokens", options->max_tokens, "stop after this many tokens; 0 = all")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative());
   command->add_option(
       "--recipe", options->recipe,
       "fp32, bf16, fp8-current, fp8-delayed, fp8-block, int8 (default: as the folder is stored, else fp32)");

@@ -3,6 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <deque>
+#include <filesystem>
+#include <fstream>
 #include <iostream>
 
 #include "base/error.h"
@@ -13,6 +15,7 @@
 #include "infer/stop_matcher.h"
 #include "infer/weights.h"
 #include "io/tokenizer.h"
+#include "numbers.h"
 #include "octet/commands.h"
 #include "octet/engine.h"
 #include "octet/model_path.h"
@@ -26,6 +29,7 @@ struct Options {
   EngineOptions engine = {.max_sequences = 0};
   GenerationRequest request;
   int64_t count = 1, threads = 0;
+  int64_t failed = 0;  // texts that ended by an error
   bool interactive = false, stats = false, echo = true, json = false;
 };
 
@@ -45,9 +49,19 @@ bool write_text(const std::string& text) {
   return std::ferror(stdout) == 0;
 }
 
+// A file, or what a pipe brings: /dev/stdin, <(command).
+std::string read_input(const std::string& path) {
+  std::error_code error;
+  const auto type = std::filesystem::status(path, error).type();
+  if (type != std::filesystem::file_type::fifo && type != std::filesystem::file_type::character) return read_file(path);
+  std::ifstream stream(path, std::ios::binary);
+  check(stream.good(), ErrorCode::kIo, "{}: cannot open", path);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
 // JSON lines with a "prompt" each, or a prompt a line.
 void read_prompts(const std::string& path, std::vector<std::string>& prompts) {
-  std::string content = read_file(path);
+  std::string content = read_input(path);
   bool json = path.ends_with(".jsonl");
   for (size_t begin = 0, line = 1; begin < content.size(); ++line) {
     size_t end = std::min(content.find('\n', begin), content.size());
@@ -100,6 +114,21 @@ void print_json(const std::string& prompt, const Text& text) {
   write_text(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
+// A text that cannot be made does not keep the others from being printed; the exit code tells of it.
+void print_failure(const Text& text, const std::string& error, Options& options) {
+  const std::string& prompt = options.prompts[text.prompt];
+  check(options.prompts.size() * static_cast<size_t>(options.count) > 1, ErrorCode::kInvalidArgument, "{}", error);
+  ++options.failed;
+  fmt::print(stderr, "octet: prompt {} of {}: {}\n", text.prompt + 1, options.prompts.size(), error);
+  if (!options.json) return;
+  nlohmann::json line{{"prompt_index", text.prompt},
+                      {"sample", text.sample},
+                      {"prompt", prompt},
+                      {"finish_reason", finish_reason_name(FinishReason::kError)},
+                      {"error", error}};
+  write_text(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
 void print_logprobs(const Text& text) {
   for (size_t i = 0; i < text.ids.size(); ++i) {
     std::string line = fmt::format("  {} {:.4f}", text.ids[i], text.logprobs[i].logprob);
@@ -109,11 +138,15 @@ void print_logprobs(const Text& text) {
 }
 
 // Prints a text as it comes. False when nobody reads the output any more.
-bool print_text(GenerationStream& stream, Text text, const Options& options) {
+bool print_text(GenerationStream& stream, Text text, Options& options) {
   const std::string& prompt = options.prompts[text.prompt];
   bool opened = false;
   for (GenerationEvent event; stream.next(event);) {
-    check(event.finished != FinishReason::kError, ErrorCode::kInvalidArgument, "{}", event.error);
+    if (event.finished == FinishReason::kError) {
+      if (opened) write_text("\n");
+      print_failure(text, event.error, options);
+      return std::ferror(stdout) == 0;
+    }
     text.finished = event.finished;
     text.ids.insert(text.ids.end(), event.ids.begin(), event.ids.end());
     text.logprobs.insert(text.logprobs.end(), event.logprobs.begin(), event.logprobs.end());
@@ -139,7 +172,7 @@ bool print_text(GenerationStream& stream, Text text, const Options& options) {
   return std::ferror(stdout) == 0;
 }
 
-void generate_all(Engine& engine, const Options& options) {
+void generate_all(Engine& engine, Options& options) {
   // Submitted a little ahead of what is printed: the engine is kept busy, the queue short.
   const auto ahead = static_cast<size_t>(4 * options.engine.max_sequences);
   std::deque<std::pair<Text, GenerationStream>> texts;
@@ -159,6 +192,8 @@ void generate_all(Engine& engine, const Options& options) {
   }
   while (!texts.empty())
     if (!print_first()) return;
+  check(options.failed == 0, ErrorCode::kInvalidArgument, "{} of {} texts could not be made", options.failed,
+        options.prompts.size() * static_cast<size_t>(options.count));
 }
 
 // Each line continues the conversation so far, whose keys and values are in the prefix cache; an empty line ends it.
@@ -199,7 +234,7 @@ void run_generate(Options& options) {
   parse_biases(options.logit_bias, options.request.sampling);
   validate(options.request.sampling);
   StopMatcher{options.request.stop};  // refuses what cannot be a stop string before a model is read
-  if (!options.prompt_file.empty()) options.prompts.push_back(read_file(options.prompt_file));
+  if (!options.prompt_file.empty()) options.prompts.push_back(read_input(options.prompt_file));
   if (!options.prompts_file.empty()) read_prompts(options.prompts_file, options.prompts);
   if (options.prompts.empty()) options.prompts.emplace_back();
   int64_t texts = options.interactive ? 1 : options.count * static_cast<int64_t>(options.prompts.size());
@@ -227,7 +262,8 @@ void add_sampling_options(CLI::App& command, GenerationRequest& request, std::ve
       ->capture_default_str();
   command.add_option("--frequency-penalty", sampling.frequency_penalty, "taken off for each time they were generated")
       ->capture_default_str();
-  command.add_option("--logit-bias", logit_bias, "TOKEN:VALUE added to a token's logit (may be given several times)");
+  command.add_option("--logit-bias", logit_bias, "TOKEN:VALUE added to a token's logit (may be given several times)")
+      ->allow_extra_args(false);
   command.add_option("--seed", sampling.seed, "same seed, same text; the texts of --count take the seeds after it")
       ->capture_default_str();
 }
@@ -248,28 +284,30 @@ Examples:
   command->add_option("model", options->model, "Hugging Face folder, run folder, checkpoint or llama2.c .bin")
       ->required();
   command->add_option("--tokenizer", engine.tokenizer, "tokenizer file or folder (default: in the model folder)");
-  command->add_option("-p,--prompt", options->prompts, "text to continue (may be given several times)");
+  command->add_option("-p,--prompt", options->prompts, "text to continue (may be given several times)")
+      ->allow_extra_args(false);  // the word after it may be the model
   command->add_option("--prompt-file", options->prompt_file, "read the prompt from a file");
   command->add_option("--prompts-file", options->prompts_file, "read prompts: a line each, or .jsonl with \"prompt\"");
   command->add_option("-n,--max-tokens", request.max_tokens, "tokens to generate at most")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative());
   command->add_option("--min-tokens", request.min_tokens, "no end before so many tokens")->capture_default_str();
   add_sampling_options(*command, request, options->logit_bias);
   command->add_option("--logprobs", request.logprobs, "print log-probabilities: of each token and the k likeliest");
-  command->add_option("--stop", request.stop, "end before this text (may be given several times)");
+  command->add_option("--stop", request.stop, "end before this text (may be given several times)")
+      ->allow_extra_args(false);
   command->add_flag("--ignore-eos", request.ignore_eos, "do not end at the end token");
   command->add_option("--count", options->count, "how many texts of each prompt")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000000));
   command->add_option("--context", engine.context, "longest text in tokens (default: the model's)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative());
   command->add_option(
       "--recipe", engine.recipe,
       "fp32, bf16, fp8-current, fp8-delayed, fp8-block, int8 (default: as the folder is stored, else fp32)");
   command->add_option("--kv-cache", engine.kv_cache, "type of the KV cache: f32, bf16, e4m3 (default: the recipe's)");
   command->add_option("--max-sequences", engine.max_sequences, "texts in flight (default: all, at most 64)")
-      ->check(CLI::PositiveNumber);
+      ->check(positive());
   add_device_option(*command, engine.device);
   command->add_option("--threads", options->threads, "CPU threads; 0 = all cores")->capture_default_str();
   command->add_flag("-i,--interactive", options->interactive, "read prompts from the terminal");

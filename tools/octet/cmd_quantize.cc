@@ -7,6 +7,7 @@
 #include "base/threads.h"
 #include "eval/calibrate.h"
 #include "eval/perplexity.h"
+#include "numbers.h"
 #include "octet/commands.h"
 #include "octet/model_path.h"
 
@@ -61,8 +62,10 @@ void run_quantize(const Options& options) {
   const std::string folder = model_folder(options.model);
   const auto weights = open_weights(folder);
   check(!weights->recipe().has_value(), ErrorCode::kInvalidArgument, "{} is in FP8 already", folder);
-  check(!path_exists(options.out + "/config.json"), ErrorCode::kInvalidArgument,
-        "{} holds a model already: choose another folder", options.out);
+  for (const char* taken : {"config.json", "checkpoints"})
+    check(!path_exists(options.out + "/" + taken), ErrorCode::kInvalidArgument,
+          "{} holds a {} already: choose another folder", options.out,
+          taken == std::string("checkpoints") ? "run" : "model");
   QuantizeFolderOptions job{.scheme = scheme_of(options)};
   check_quantize_options(*weights, job);
   const bool calibrates = job.scheme.kv_cache || job.scheme.activations == ActivationScales::kStatic;
@@ -70,7 +73,8 @@ void run_quantize(const Options& options) {
         "static activations and --kv fp8 take their scales from a text: give one with --calibrate FILE");
   const Target target = target_of(resolve_device(options.device));
   std::unique_ptr<Tokenizer> tokenizer;
-  if (calibrates || !options.text.empty())
+  const bool named = !options.tokenizer.empty();  // goes into the folder, whatever kind of file it is
+  if (calibrates || named || !options.text.empty())
     tokenizer = load_tokenizer(options.tokenizer.empty() ? folder : options.tokenizer);
 
   std::optional<PerplexityResult> before, after;
@@ -91,8 +95,9 @@ void run_quantize(const Options& options) {
     progress.finish();
   }
   Progress progress({.title = "quantize", .unit = "tensor"});
-  quantize_folder(*weights, options.tokenizer.empty() ? folder : options.tokenizer, options.out, job,
+  quantize_folder(*weights, named ? "" : folder, options.out, job,
                   [&](int64_t done, int64_t) { progress.update(done); });
+  if (named) tokenizer->save(options.out);
   progress.finish();
   if (!before) {
     fmt::print("{}: written; give --text FILE to see its perplexity\n", options.out);
@@ -132,10 +137,8 @@ Examples:
   command->add_option("--tokenizer", options->tokenizer, "tokenizer file or folder (default: in the model folder)");
   command->add_option("--max-tokens", options->max_tokens, "of each text; 0 = all")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--length", options->length, "tokens of a window")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(not_negative());
+  command->add_option("--length", options->length, "tokens of a window")->capture_default_str()->check(positive());
   add_device_option(*command, options->device);
   command->add_option("--threads", options->threads, "CPU threads; 0 = all cores")->capture_default_str();
   command->callback([options] { run_quantize(*options); });

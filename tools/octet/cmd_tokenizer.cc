@@ -14,6 +14,7 @@
 #include "io/bpe_trainer.h"
 #include "io/corpus.h"
 #include "io/tokenizer.h"
+#include "numbers.h"
 
 namespace octet {
 namespace {
@@ -83,7 +84,7 @@ void add_train(CLI::App& parent) {
   command->add_option("--special", arguments->special, "special tokens; the first ends documents")
       ->capture_default_str();
   command->add_option("--min-frequency", arguments->min_frequency, "join pairs seen at least this often")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->capture_default_str();
   command->add_option("--key", arguments->key, "key of the text in JSON lines")->capture_default_str();
   command->add_option("--threads", arguments->threads, "0 = all cores")

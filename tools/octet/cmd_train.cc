@@ -24,6 +24,13 @@ void run_training(const RunOptions& options) {
   read_run_options(options, config, settings);
   fmt::print(stderr, "settings: {}\n", settings.changed_line());
   TrainResult result = train(config, {.handle_signals = true});
+  if (result.tokens_per_second == 0) {  // not a step was left
+    fmt::print(
+        "already at step {} of train.steps={}: raise train.steps to go on, or set resume=never to start afresh\n",
+        result.run.step, config.steps);
+    fmt::print("checkpoint: {}\n", result.checkpoint.empty() ? "none" : result.checkpoint);
+    return;
+  }
   fmt::print("{} at step {}, {} tokens; training loss {:.4f}", result.interrupted ? "stopped" : "finished",
              result.run.step, result.run.tokens, result.last_loss);
   if (result.run.best_step > 0)

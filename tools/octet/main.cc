@@ -38,7 +38,8 @@ std::string unknown_word(const CLI::App& app, int argc, char** argv) {
   const CLI::App* level = &app;
   const auto suggest = [](const std::string& text, const std::string& word, const std::vector<std::string>& names) {
     const std::string nearest = octet::nearest_name(word, names);
-    return text + (nearest.empty() ? "" : "; did you mean '" + nearest + "'?");
+    const bool near = !nearest.empty() && octet::edit_distance(word, nearest) <= static_cast<int>(word.size()) / 3 + 1;
+    return text + (near ? "; did you mean '" + nearest + "'?" : "");
   };
   for (int i = 1; i < argc && std::string(argv[i]) != "--"; ++i) {
     const std::string word = argv[i], name = word.substr(0, word.find('='));
