@@ -9,8 +9,9 @@
 //   - It returns when everything before it has ended, because each of its threads waited. So waiting for one kernel
 //     waits for all, however many have begun ahead of their time.
 //   - allow_next() is called right after the wait, so that at most one kernel waits behind a running one: each that
-//     waits holds places on the multiprocessors, and a row of them would starve the one that works. gemv alone calls
-//     it first, because what follows it is small. Without it the next kernel begins when this one's blocks have
+//     waits holds places on the multiprocessors, and a row of them would starve the one that works. Norms of a block a
+//     row and quantize_rows alone call it first: what follows is a product, and gemv reads weights ahead, behind the
+//     kernel that works and the small one that waits. Without it the next kernel begins when this one's blocks have
 //     returned.
 //   - What is read after the wait must not be declared constant (const __restrict__, __ldg, ld.global.nc): the compiler
 //     may move such loads up.
@@ -26,6 +27,10 @@ namespace octet::cuda {
 
 __device__ __forceinline__ void allow_next() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 __device__ __forceinline__ void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// Brings the line of `address` into level 2, whatever is written there meanwhile.
+__device__ __forceinline__ void prefetch_line(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
 
 struct Grid {
   dim3 blocks, threads;

@@ -14,6 +14,8 @@
 // kVector: every row is a multiple of eight elements and begins at 16 bytes.
 #pragma once
 
+#include <cooperative_groups.h>
+
 #include <algorithm>
 
 #include "kernels/cuda/common/overlap.cuh"
@@ -21,7 +23,8 @@
 
 namespace octet::cuda {
 
-inline constexpr int kRowGroup = 8;  // neighbours a thread takes at once
+inline constexpr int kRowGroup = 8;       // neighbours a thread takes at once
+inline constexpr int kMostRowBlocks = 8;  // of a row
 
 // x[0 .. left) as it is stored, zeros after it. Read once: the level 1 cache is left to what every row reads, a bias.
 template <bool kVector, typename T>
@@ -75,18 +78,23 @@ struct PlainRows {
   }
 };
 
-// A thread holds kHeld groups of the row: t, t + threads, ... One block a multiprocessor is asked for, since ptxas
-// saves registers otherwise: it then loads one group after the other.
+// A thread holds kHeld groups of the row: t, t + threads, ... of the blocks of a cluster, which share a row where rows
+// are few and wide. One block a multiprocessor is asked for, since ptxas saves registers otherwise: it then loads one
+// group after the other.
 template <typename Code, bool kVector, int kHeld, typename Producer>
 __global__ void __launch_bounds__(1024, 1)
     quantize_rows_kernel(const __grid_constant__ Producer producer, const __grid_constant__ QuantizeJob job) {
   using T = typename Producer::Element;
   using M = Magnitudes<T>;
-  __shared__ uint32_t scratch[32];
-  wait_for_previous();
+  __shared__ uint32_t scratch[32], of_blocks[kMostRowBlocks];
+  const auto cluster = cooperative_groups::this_cluster();
+  const auto blocks = static_cast<int>(cluster.num_blocks()), rank = static_cast<int>(cluster.block_rank());
   allow_next();
-  const int64_t row = blockIdx.x, begin = row * job.cols;
-  const int first = static_cast<int>(threadIdx.x) * kRowGroup, stride = static_cast<int>(blockDim.x) * kRowGroup;
+  if (blocks > 1) cluster.barrier_arrive();  // nobody writes into a block that has not begun
+  wait_for_previous();
+  const int64_t row = blockIdx.x / static_cast<unsigned>(blocks), begin = row * job.cols;
+  const int threads = static_cast<int>(blockDim.x), stride = blocks * threads * kRowGroup;
+  const int first = (rank * threads + static_cast<int>(threadIdx.x)) * kRowGroup;
   const auto largest = [](uint32_t most, const Packed<T, kRowGroup>& group) {
 #pragma unroll
     for (uint32_t word : group.words) most = M::max(most, word & M::kMask);
@@ -115,8 +123,14 @@ __global__ void __launch_bounds__(1024, 1)
     most = largest(most, make_again(column));
   }
   most = block_max(M::bits(most), scratch);
+  if (blocks > 1) {
+    cluster.barrier_wait();
+    if (static_cast<int>(threadIdx.x) < blocks) *cluster.map_shared_rank(of_blocks + rank, threadIdx.x) = most;
+    cluster.sync();
+    for (int i = 0; i < blocks; ++i) most = max(most, of_blocks[i]);
+  }
   const float scale = ScaleFormula{job.max, job.margin, job.pow2}(most);
-  if (threadIdx.x == 0) {
+  if (threadIdx.x == 0 && rank == 0) {
     if (job.scale_inv != nullptr) job.scale_inv[row] = 1.0f / scale;
     if (job.amax != nullptr) atomicMax(reinterpret_cast<uint32_t*>(job.amax), most);
   }
@@ -152,12 +166,15 @@ void launch_quantize_rows(const Producer& producer, const QuantizeJob& job, cuda
   const auto threads_for = [&](int64_t held) {
     return std::min<int64_t>(((groups + held - 1) / held + 31) / 32 * 32, 1024);
   };
-  const auto launch = [&]<int kHeld, bool kVector>() {
-    const Grid grid{static_cast<unsigned>(job.rows), static_cast<unsigned>(threads_for(kHeld))};
+  const auto launch = [&]<int kHeld, bool kVector>(unsigned blocks = 1) {
+    const Grid grid{static_cast<unsigned>(job.rows) * blocks, static_cast<unsigned>(threads_for(kHeld * blocks)), 0,
+                    blocks};
     launch_overlapped(quantize_rows_kernel<Code, kVector, kHeld, Producer>, grid, stream, producer, job);
   };
   if (!job.vector) {
     if constexpr (Producer::kAnyColumns) launch.template operator()<4, false>();
+  } else if (groups > 1024 && groups <= 1024 * kMostRowBlocks && job.rows * kMostRowBlocks <= kFewRows) {
+    launch.template operator()<1, true>(kMostRowBlocks);
   } else if (groups > 2048 || job.rows > kFewRows) {
     launch.template operator()<4, true>();
   } else if (groups > 1024) {

@@ -65,6 +65,15 @@ struct HeldChannels {
   }
 };
 
+template <bool kLayer>
+__device__ __forceinline__ void prefetch_channels(const NormForward& p, int64_t column) {
+  const auto at = [&](const void* data, DType dtype) {
+    prefetch_line(static_cast<const char*>(data) + column * (dtype == DType::kF32 ? 4 : 2));
+  };
+  at(p.weight, p.weight_dtype);
+  if constexpr (kLayer) at(p.bias, p.bias_dtype);
+}
+
 // What is made beside y: nothing; e4m3 codes with a scale a row and no more; codes of any scaling, and the amax.
 enum class Made : uint8_t { kPlain, kRowCodes, kCodes };
 
@@ -292,11 +301,12 @@ __global__ void __launch_bounds__(kGroups == 1 ? 128 : kStreamThreads<kLayer, kG
 template <typename T, bool kLayer, int kGroups, Made kMade>
 __global__ void __launch_bounds__(1024) norm_block_kernel(const NormForward p) {
   __shared__ float scratch[kTeamScratch];
-  wait_for_previous();
   allow_next();
   RowTeam<false> team{scratch};
   NormRow<T, kLayer, kGroups, false, kMade> part{p, team, {}};
   std::conditional_t<kGroups == 1, HeldChannels<kLayer, 1>, CachedChannels<kLayer>> channels;
+  if (blockIdx.x == 0 && part.has(0)) prefetch_channels<kLayer>(p, part.column(0));
+  wait_for_previous();
   const int64_t row = blockIdx.x;
   Packed<T, kGroup> x[kGroups], addend[kGroups];
 #pragma unroll
