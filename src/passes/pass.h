@@ -13,8 +13,8 @@
 
 namespace octet {
 
-enum class Recompute : uint8_t { kNone, kSelective, kFull };
-Recompute parse_recompute(const std::string& name);  // none | selective | full
+enum class Recompute : uint8_t { kNone, kLight, kSelective, kFull };
+Recompute parse_recompute(const std::string& name);  // none | light | selective | full
 
 struct CompileOptions {
   Target target = {};

@@ -61,7 +61,7 @@ void blame(const std::string& pass, const Step& step) {
 }  // namespace
 
 Recompute parse_recompute(const std::string& name) {
-  const std::vector<std::string> names = {"none", "selective", "full"};
+  const std::vector<std::string> names = {"none", "light", "selective", "full"};
   auto found = std::find(names.begin(), names.end(), name);
   check(found != names.end(), ErrorCode::kInvalidArgument, "recompute: '{}' is not one of {} (nearest: {})", name,
         fmt::join(names, ", "), nearest_name(name, names));

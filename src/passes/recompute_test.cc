@@ -122,7 +122,7 @@ TEST(Recompute, NothingToDo) {
   Program program = tiny::training_program("gpt2");
   EXPECT_FALSE(recompute(program, {.recompute = Recompute::kNone}));
   Graph forward = tiny::loss_graph("eval", "gpt2", false);
-  EXPECT_EQ(recompute_graph(forward, Recompute::kFull).size(), forward.size());
+  EXPECT_EQ(recompute_graph(forward, Recompute::kFull, {}).size(), forward.size());
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ SettingsTable settings_of(RunConfig& c) {
   t.add("auto.return_underflow", &c.policy.return_underflow,
         {.meaning = "and goes back to it up to this share", .min = 0, .max = 1});
   t.add("recompute", &c.recompute,
-        {.meaning = "what backward makes again instead of keeping", .choices = {"none", "selective", "full"}});
+        {.meaning = "what backward makes again instead of keeping", .choices = {"none", "light", "selective", "full"}});
   t.add("disable", &c.disable, {.meaning = "passes to leave out, by name"});
   t.add("dump_ir", &c.dump_ir, {.meaning = "write the graphs after every pass into this folder"});
 
