@@ -202,16 +202,17 @@ class Cloner {
 
  private:
   // Current scaling reads its tensor twice, for the amax and for the codes. An activation that nothing else reads is
-  // computed in both passes instead of being stored between them: the same bytes are moved.
+  // computed in both passes instead of being stored between them. A CPU computes it for longer than it stores it.
   bool is_stored_for_codes(const Node& node) const {
-    if (node.op != Op::kQuantize || node.phase != Phase::kForward) return false;
+    if (target_.device != Device::kCuda || node.op != Op::kQuantize || node.phase != Phase::kForward) return false;
     const Value x = node.inputs[0];
     const std::vector<NodeId>& users = uses_.users(x);
     const bool amax_and_codes = users.size() == 2 && !uses_.is_output(x) && old_.node(users[0]).op == Op::kReduce;
     if (!amax_and_codes || activation_before_quantize(old_, target_, x).empty()) return false;
     const Node& maker = old_.node(x);
     const bool biased = maker.op == Op::kGelu && old_.node(maker.inputs[0]).op == Op::kAdd;
-    return target_.has_fusion(maker.op == Op::kMul ? "swiglu_amax" : "bias_gelu_amax") && (maker.op == Op::kMul || biased);
+    return target_.has_fusion(maker.op == Op::kMul ? "swiglu_amax" : "bias_gelu_amax") &&
+           (maker.op == Op::kMul || biased);
   }
 
   // `node` with inputs that the phase may read; a quantize with an activation of its own where that is not stored.
@@ -276,9 +277,7 @@ bool recompute(Program& program, const CompileOptions& options) {
   bool changed = false;
   for (Graph& graph : program.graphs()) {
     Graph made = recompute_graph(graph, options.recompute, options.target);
-    bool cloned = std::any_of(made.nodes().begin(), made.nodes().end(),
-                              [](const Node& node) { return node.phase == Phase::kRecompute; });
-    if (!cloned) continue;
+    if (made.size() == graph.size()) continue;
     graph = std::move(made);
     changed = true;
   }

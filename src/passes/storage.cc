@@ -62,7 +62,8 @@ class StorageAssigner {
     const Node& node = graph_.node(value);
     for (int i = 0; i < static_cast<int>(node.inputs.size()); ++i) {
       const Value input = node.inputs[static_cast<size_t>(i)];
-      if (!input.exists() || !may_take_over(node, value.result, i) || graph_.type(input) != graph_.type(value)) continue;
+      if (!input.exists() || !may_take_over(node, value.result, i) || graph_.type(input) != graph_.type(value))
+        continue;
       const Op made_by = graph_.node(input).op;
       const bool leaf = op_info(made_by).max_inputs == 0 && made_by != Op::kConstant;
       if (leaf || op_facts(made_by).view) continue;

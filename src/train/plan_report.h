@@ -32,7 +32,7 @@ struct PlanReport {
   int64_t workspace_bytes = 0, input_bytes = 0;
   int64_t padding_bytes = 0;  // states begin at the target's alignment
   int64_t total_bytes = 0;
-  std::string peak_at;  // graph and node where the arena is fullest
+  std::string peak_at;     // graph and node where the arena is fullest
   int64_t live_bytes = 0;  // there
   int64_t nodes = 0;
   double compile_seconds = 0;
@@ -53,7 +53,7 @@ std::string peak_text(const PlanReport& report);
 struct ActivationRow {
   std::string name;
   int64_t s = 0, b = 0, h = 0, a = 0;
-  int64_t ours_none = 0, ours_selective = 0, ours_full = 0;
+  int64_t ours_none = 0, ours_light = 0, ours_selective = 0, ours_full = 0;
   double paper_none = 0, paper_selective = 0, paper_full = 0;
   std::vector<SavedValue> kept_none, kept_selective;  // of that layer, before fusion (their op names say what they are)
 };
