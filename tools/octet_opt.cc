@@ -42,7 +42,7 @@ int main(int argc, char** argv) {
   app.add_option("--pass", passes, "passes to run, in this order")->delimiter(',')->allow_extra_args(false);
   app.add_option("--target", target, "interpreter, h200, or a target file")->capture_default_str();
   app.add_option("--recipe", recipe, "fp32, bf16, fp8-current, fp8-delayed, fp8-block")->capture_default_str();
-  app.add_option("--recompute", recompute, "none, selective, full")->capture_default_str();
+  app.add_option("--recompute", recompute, "none, light, selective, full")->capture_default_str();
   app.add_flag("--list", list, "list the passes, in pipeline order");
   app.add_option("FILE", file, "the text form of a graph or program; - reads standard input");
   CLI11_PARSE(app, argc, argv);
@@ -52,9 +52,9 @@ int main(int argc, char** argv) {
       return 0;
     }
     octet::check(!file.empty(), octet::ErrorCode::kInvalidArgument, "no FILE given; try --help");
-    octet::CompileOptions options{.target = target_of(target),
-                                  .recipe = octet::parse_recipe(recipe),
-                                  .recompute = octet::parse_recompute(recompute)};
+    const octet::Target on = target_of(target);
+    octet::CompileOptions options{
+        .target = on, .recipe = octet::parse_recipe(recipe), .recompute = octet::parse_recompute(recompute, on)};
     std::string where = file == "-" ? "<stdin>" : file;
     std::fputs(octet::run_passes(read_all(file), where, passes, options).c_str(), stdout);
   } catch (const std::exception& error) {

@@ -102,12 +102,15 @@ inline const std::vector<Setting>& settings() {
                                             {"gpt2", "fp8-delayed"},
                                             {"gpt2", "fp8-block"},
                                             {"gpt2", "fp8-delayed", Recompute::kSelective},
+                                            {"gpt2", "fp8-current", Recompute::kLight},
+                                            {"gpt2", "fp8-block", Recompute::kLight},
                                             {"llama", "fp32"},
                                             {"llama", "bf16"},
                                             {"llama", "fp8-current"},
                                             {"llama", "fp8-delayed"},
                                             {"llama", "fp8-block"},
                                             {"llama", "fp8-current", Recompute::kSelective},
+                                            {"llama", "fp8-current", Recompute::kLight},
                                             {"llama", "fp8-delayed", Recompute::kFull}};
   return list;
 }

@@ -126,6 +126,45 @@ bool Target::has_fusion(const std::string& kind) const {
   return std::find(fusions.begin(), fusions.end(), kind) != fusions.end();
 }
 
+// What cuda::fusion_kinds() gives, in its order; a test of CUDA builds compares them.
+constexpr const char* kCudaFusions[] = {"matmul_accumulate",
+                                        "matmul_residual",
+                                        "matmul_bias",
+                                        "merge_siblings",
+                                        "matmul_split",
+                                        "read_parts",
+                                        "add_norm",
+                                        "add_norm_amax",
+                                        "add_norm_quantize",
+                                        "norm_quantize",
+                                        "norm_amax",
+                                        "norm_grad_add_bias_amax",
+                                        "norm_grad_add_bias",
+                                        "norm_grad_add_amax",
+                                        "norm_grad_add",
+                                        "bias_gelu_quantize",
+                                        "bias_gelu_amax",
+                                        "bias_gelu",
+                                        "gelu_quantize",
+                                        "gelu_grad_bias",
+                                        "gelu_grad_bias_quantize",
+                                        "gelu_grad_quantize",
+                                        "gelu_grad_bias_amax",
+                                        "gelu_grad_amax",
+                                        "bias_grad_quantize",
+                                        "bias_grad_amax",
+                                        "swiglu_quantize",
+                                        "swiglu_amax",
+                                        "swiglu",
+                                        "swiglu_grad",
+                                        "swiglu_grad_quantize",
+                                        "swiglu_grad_amax",
+                                        "geglu_quantize",
+                                        "relu_quantize",
+                                        "adamw_group",
+                                        "rope_kv_append",
+                                        "kv_append_pair"};
+
 Target interpreter_target() { return {.name = "interpreter", .buffer_alignment = 8}; }
 
 Target h200_target() {
@@ -139,6 +178,7 @@ Target h200_target() {
                                     {8192, 4096, 16384, 681, 1295}, {4096, 4096, 4096, 585, 1020}};
   Target target{.name = "h200",
                 .device = Device::kCuda,
+                .fusions = {std::begin(kCudaFusions), std::end(kCudaFusions)},
                 .fp8_tn_only = true,
                 .vocab_multiple = 128,
                 .fp8_alignment = 16,

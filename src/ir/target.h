@@ -38,7 +38,7 @@ struct Target {
 };
 
 Target interpreter_target();  // no fusions
-Target h200_target();         // figures measured on one H200: plans for a GPU made on a laptop
+Target h200_target();         // fusions of the CUDA kernels, figures measured on one H200: plans made on a laptop
 
 Target read_target(const std::string& path);  // YAML-like "key: value" text, as written by to_text
 std::string to_text(const Target& target);

@@ -13,8 +13,9 @@
 
 namespace octet {
 
-enum class Recompute : uint8_t { kNone, kSelective, kFull };
-Recompute parse_recompute(const std::string& name);  // none | selective | full
+enum class Recompute : uint8_t { kNone, kLight, kSelective, kFull };
+// none | light | selective | full; auto: light on GPUs, none on CPUs, where an activation costs more than its bytes.
+Recompute parse_recompute(const std::string& name, const Target& target);
 
 struct CompileOptions {
   Target target = {};

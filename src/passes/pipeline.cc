@@ -60,11 +60,12 @@ void blame(const std::string& pass, const Step& step) {
 
 }  // namespace
 
-Recompute parse_recompute(const std::string& name) {
-  const std::vector<std::string> names = {"none", "selective", "full"};
+Recompute parse_recompute(const std::string& name, const Target& target) {
+  const std::vector<std::string> names = {"none", "light", "selective", "full", "auto"};
   auto found = std::find(names.begin(), names.end(), name);
   check(found != names.end(), ErrorCode::kInvalidArgument, "recompute: '{}' is not one of {} (nearest: {})", name,
         fmt::join(names, ", "), nearest_name(name, names));
+  if (*found == "auto") return target.device == Device::kCuda ? Recompute::kLight : Recompute::kNone;
   return static_cast<Recompute>(found - names.begin());
 }
 

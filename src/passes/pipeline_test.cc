@@ -42,8 +42,10 @@ TEST(Pipeline, UnknownNamesGetTheNearest) {
     EXPECT_NE(error.message().find("nearest: recompute"), std::string::npos) << error.message();
   }
   EXPECT_THROW(find_pass("autodif"), Error);
-  EXPECT_THROW(parse_recompute("sometimes"), Error);
-  EXPECT_EQ(parse_recompute("full"), Recompute::kFull);
+  EXPECT_THROW(parse_recompute("sometimes", {}), Error);
+  EXPECT_EQ(parse_recompute("full", {}), Recompute::kFull);
+  EXPECT_EQ(parse_recompute("auto", cpu_target()), Recompute::kNone);
+  EXPECT_EQ(parse_recompute("auto", h200_target()), Recompute::kLight);
 }
 
 TEST(Pipeline, DisabledPassesDoNotRun) {

@@ -9,6 +9,8 @@
 namespace octet {
 namespace {
 
+int64_t alignment_of(const Target& target) { return std::max<int64_t>(target.buffer_alignment, 64); }
+
 int64_t align_up(int64_t bytes, int64_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
 
 // The most that is kept for backward at one node.
@@ -24,7 +26,7 @@ int64_t most_saved(const GraphStorage& storage, int32_t times, int64_t alignment
   return most;
 }
 
-GraphPlan plan_graph(const Program& program, const Graph& graph, int64_t alignment) {
+GraphPlan plan_graph(const Program& program, const Graph& graph, const Target& target) {
   GraphStorage storage = assign_storage(program, graph);
   const int32_t times = graph.size() + 1;  // one more for what outlives the nodes
   std::vector<ArenaItem> items;
@@ -33,7 +35,7 @@ GraphPlan plan_graph(const Program& program, const Graph& graph, int64_t alignme
     const Storage& piece = storage.storages[s];
     if (piece.kind != BufferRef::Kind::kArena) continue;
     item_of[s] = items.size();
-    items.push_back({.bytes = std::max(align_up(piece.bytes, alignment), alignment),
+    items.push_back({.bytes = arena_bytes_of(piece.bytes, target),
                      .first = piece.first,
                      .last = std::max(piece.first, piece.last)});
   }
@@ -41,7 +43,7 @@ GraphPlan plan_graph(const Program& program, const Graph& graph, int64_t alignme
   GraphPlan plan{.inputs = std::move(storage.inputs),
                  .arena_bytes = size.bytes,
                  .live_bytes = size.live_bytes,
-                 .saved_bytes = most_saved(storage, times, alignment),
+                 .saved_bytes = most_saved(storage, times, alignment_of(target)),
                  .peak_node = size.peak >= 0 ? NodeId{std::min(size.peak, graph.size() - 1)} : NodeId::kNone};
   for (const auto& results : storage.of) {
     std::vector<BufferRef>& refs = plan.buffers.emplace_back();
@@ -62,12 +64,16 @@ GraphPlan plan_graph(const Program& program, const Graph& graph, int64_t alignme
 
 }  // namespace
 
+int64_t arena_bytes_of(int64_t bytes, const Target& target) {
+  return std::max(align_up(bytes, alignment_of(target)), alignment_of(target));
+}
+
 Plan plan_memory(Program program, const Target& target) {
   collect_state(program);
-  const int64_t alignment = std::max<int64_t>(target.buffer_alignment, 64);
+  const int64_t alignment = alignment_of(target);
   Plan plan;
   for (const Graph& graph : program.graphs()) {
-    GraphPlan graph_plan = plan_graph(program, graph, alignment);
+    GraphPlan graph_plan = plan_graph(program, graph, target);
     plan.arena_bytes = std::max(plan.arena_bytes, graph_plan.arena_bytes);
     for (NodeId id : graph_plan.inputs) plan.input_bytes += align_up(graph.node(id).results[0].bytes(), alignment);
     plan.graphs.emplace(graph.name(), std::move(graph_plan));

@@ -9,4 +9,7 @@ namespace octet {
 // whose value cannot be computed in place costs a copy step: see docs/ir.md), offsets by best fit over lifetimes.
 Plan plan_memory(Program program, const Target& target);
 
+// What a value of so many bytes takes in the arena.
+int64_t arena_bytes_of(int64_t bytes, const Target& target);
+
 }  // namespace octet

@@ -94,6 +94,8 @@ INSTANTIATE_TEST_SUITE_P(All, PlannedTraining,
                                          Case{"gpt2", "bf16", Recompute::kFull, 0.02},
                                          Case{"llama", "bf16", Recompute::kSelective, 0.02},
                                          Case{"gpt2", "fp8-current", Recompute::kSelective, 0.05},
+                                         Case{"gpt2", "fp8-delayed", Recompute::kLight, 0.05},
+                                         Case{"llama", "fp8-current", Recompute::kLight, 0.05},
                                          Case{"llama", "fp8-delayed", Recompute::kSelective, 0.05},
                                          Case{"llama", "fp8-block", Recompute::kFull, 0.05}),
                          [](const auto& info) {

@@ -22,9 +22,9 @@ struct Case {
   const char* recipe;
 };
 
-Program prepared(const Case& c) {
+Program prepared(const Case& c, const Target& target = {}) {
   Program program = tiny::training_program(c.architecture);
-  CompileOptions options{.recipe = parse_recipe(c.recipe)};
+  CompileOptions options{.target = target, .recipe = parse_recipe(c.recipe)};
   precision(program, options);
   for (Graph& graph : program.graphs()) merge_common_nodes(graph);
   return program;
@@ -103,6 +103,75 @@ INSTANTIATE_TEST_SUITE_P(All, RecomputeModels,
                            return name;
                          });
 
+class LightRecompute : public testing::TestWithParam<Case> {};
+
+// The same bits; of what is kept only codes and activations go, and what is made again fuses with its reader.
+TEST_P(LightRecompute, DropsCodesAndChangesNoBits) {
+  const Target target = h200_target();
+  const Program program = prepared(GetParam(), target);
+  Program light = program;
+  ASSERT_TRUE(recompute(light, {.target = target, .recompute = Recompute::kLight}));
+  verify(light);
+  auto reference = make_interpreter(program), executor = make_interpreter(light);
+  tiny::initialize(*reference);
+  tiny::initialize(*executor);
+  EXPECT_EQ(tiny::train(*executor, 2), tiny::train(*reference, 2));
+  for (const StateEntry& entry : program.states())
+    EXPECT_EQ(tiny::state(*executor, entry.name), tiny::state(*reference, entry.name)) << entry.name;
+
+  std::multiset<std::string> kept_before, kept_after;
+  for (const SavedValue& value : saved_for_backward(program.graph("train"))) kept_before.insert(value.name + value.op);
+  for (const SavedValue& value : saved_for_backward(light.graph("train"))) {
+    if (value.type.shape.elements() > 1) kept_after.insert(value.name + value.op);
+    EXPECT_FALSE(value.name.ends_with("mlp.down.x") && value.type.shape.elements() > 1) << value.name;
+    EXPECT_FALSE(value.name.ends_with("attn.o.x") && value.type.shape.elements() > 1) << value.name;
+    EXPECT_NE(value.op, "silu") << value.name;
+  }
+  EXPECT_TRUE(std::includes(kept_before.begin(), kept_before.end(), kept_after.begin(), kept_after.end()));
+  EXPECT_LT(saved_bytes(light.graph("train")), saved_bytes(program.graph("train")));
+
+  fuse(light, {.target = target});
+  for (const Node& node : light.graph("train").nodes()) {
+    const bool alone = node.phase == Phase::kRecompute && node.op != Op::kFusion && node.op != Op::kQuantize;
+    EXPECT_FALSE(alone) << op_name(node.op) << " " << node.name;
+    EXPECT_NE(node.op, Op::kGelu) << node.name;
+    EXPECT_NE(node.op, Op::kSilu) << node.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LightRecompute,
+                         testing::Values(Case{"gpt2", "fp8-current"}, Case{"gpt2", "fp8-delayed"},
+                                         Case{"gpt2", "fp8-block"}, Case{"llama", "bf16"}, Case{"llama", "fp8-current"},
+                                         Case{"llama", "fp8-delayed"}, Case{"llama", "fp8-block"}),
+                         [](const auto& info) {
+                           std::string name = std::string(info.param.architecture) + "_" + info.param.recipe;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+// Forward stores no activation that current scaling alone reads: its amax and its codes are two fusions of one input.
+TEST(Recompute, ActivationsAreNotStoredForCurrentScaling) {
+  for (const char* architecture : {"gpt2", "llama"}) {
+    const Target target = h200_target();
+    Plan plan = compile(tiny::training_program(architecture),
+                        {.target = target, .recipe = parse_recipe("fp8-current"), .recompute = Recompute::kLight});
+    int amaxes = 0;
+    for (const Node& node : plan.program.graph("train").nodes()) {
+      const std::string kind = node.op == Op::kFusion ? node.attrs.get<std::string>("kind") : "";
+      if (kind != "bias_gelu_amax" && kind != "swiglu_amax") continue;
+      ++amaxes;
+      for (const NamedValue& output : node.body->outputs())
+        EXPECT_TRUE(output.name == "bias.0" || output.name == "amax.0");
+    }
+    EXPECT_EQ(amaxes, 2) << architecture;
+  }
+}
+
+TEST(Recompute, LightLeavesBf16WithoutGatesAlone) {
+  Program program = prepared({"gpt2", "bf16"}, h200_target());
+  EXPECT_FALSE(recompute(program, {.target = h200_target(), .recompute = Recompute::kLight}));
+}
+
 TEST(Recompute, AmaxIsReadFromForwardOnly) {
   Program program = prepared({"gpt2", "fp8-delayed"});
   ASSERT_TRUE(recompute(program, {.recompute = Recompute::kFull}));
@@ -122,7 +191,7 @@ TEST(Recompute, NothingToDo) {
   Program program = tiny::training_program("gpt2");
   EXPECT_FALSE(recompute(program, {.recompute = Recompute::kNone}));
   Graph forward = tiny::loss_graph("eval", "gpt2", false);
-  EXPECT_EQ(recompute_graph(forward, Recompute::kFull).size(), forward.size());
+  EXPECT_EQ(recompute_graph(forward, Recompute::kFull, {}).size(), forward.size());
 }
 
 }  // namespace

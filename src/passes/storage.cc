@@ -16,6 +16,7 @@ class StorageAssigner {
  public:
   StorageAssigner(const Program& program, const Graph& graph) : program_(program), graph_(graph) {
     uses_ = last_uses(graph);
+    reads_ = graph.count_uses();
     for (const auto& results : uses_) out_.of.emplace_back(results.size(), -1);
     for (size_t i = 0; i < program.states().size(); ++i) {
       state_index_[program.states()[i].name] = static_cast<int32_t>(i);
@@ -28,7 +29,7 @@ class StorageAssigner {
             graph.name(), update.name);
       Value value = update.value;
       while (op_facts(graph.node(value).op).view) value = graph.node(value).inputs[0];
-      destination_.try_emplace(value, found->second);
+      while (value.exists() && destination_.try_emplace(value, found->second).second) value = only_addend(value);
     }
   }
 
@@ -53,6 +54,22 @@ class StorageAssigner {
     check(found != state_index_.end(), ErrorCode::kInternal, "plan_memory: {} is not in the program's state table",
           describe(graph_, id));
     return found->second;
+  }
+
+  // What `value` is made from in place, when nothing else reads that: a sum on its way into a state is built up in the
+  // state (the gradient of a tied table: head first, embedding last).
+  Value only_addend(Value value) const {
+    const Node& node = graph_.node(value);
+    for (int i = 0; i < static_cast<int>(node.inputs.size()); ++i) {
+      const Value input = node.inputs[static_cast<size_t>(i)];
+      if (!input.exists() || !may_take_over(node, value.result, i) || graph_.type(input) != graph_.type(value))
+        continue;
+      const Op made_by = graph_.node(input).op;
+      const bool leaf = op_info(made_by).max_inputs == 0 && made_by != Op::kConstant;
+      if (leaf || op_facts(made_by).view) continue;
+      if (reads_[static_cast<size_t>(index(input.node))][static_cast<size_t>(input.result)] == 1) return input;
+    }
+    return Value::none();
   }
 
   int32_t add(Storage storage) {
@@ -198,7 +215,8 @@ class StorageAssigner {
   const Program& program_;
   const Graph& graph_;
   GraphStorage out_;
-  std::vector<std::vector<int32_t>> uses_;
+  std::vector<std::vector<int32_t>> uses_;   // the last, by node and result
+  std::vector<std::vector<int32_t>> reads_;  // how many
   std::unordered_map<std::string_view, int32_t> state_index_;
   std::unordered_map<Value, int32_t, ValueHash> destination_;  // the state a value becomes
   std::unordered_map<int32_t, int32_t> state_storages_;

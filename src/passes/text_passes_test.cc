@@ -35,10 +35,11 @@ TEST_P(TextPasses, PrintsWhatTheFileSays) {
   std::vector<std::string> passes;
   std::istringstream names(header(input, "pass", ""));
   for (std::string name; std::getline(names, name, ',');) passes.push_back(name);
+  const Target target = header(input, "target", "interpreter") == "h200" ? h200_target() : interpreter_target();
   std::string printed = run_passes(input, GetParam(), passes,
-                                   {.target = interpreter_target(),
+                                   {.target = target,
                                     .recipe = parse_recipe(header(input, "recipe", "fp32")),
-                                    .recompute = parse_recompute(header(input, "recompute", "none"))});
+                                    .recompute = parse_recompute(header(input, "recompute", "none"), target)});
   if (std::getenv("OCTET_UPDATE_GOLDENS") != nullptr) {
     write_file(path, input + "----\n" + printed);
     return;

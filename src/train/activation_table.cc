@@ -129,6 +129,7 @@ std::vector<ActivationRow> activation_table(const Recipe& recipe, const Target& 
       return kept_by_layer(model, paper.micro_batch, policy, recipe, on);
     };
     row.ours_none = sum(kept(Recompute::kNone, target));
+    row.ours_light = sum(kept(Recompute::kLight, target));
     row.ours_selective = sum(kept(Recompute::kSelective, target));
     row.ours_full = sum(kept(Recompute::kFull, target));
     row.kept_none = kept(Recompute::kNone, unfused);
@@ -140,17 +141,18 @@ std::vector<ActivationRow> activation_table(const Recipe& recipe, const Target& 
 
 std::string to_text(const std::vector<ActivationRow>& rows, bool explain) {
   std::string out =
-      "activation MiB a layer (s 2048)     none: ours    paper  ratio   selective: ours   paper  ratio   full: ours  "
-      "paper\n";
+      "activation MiB a layer (s 2048)     none: ours    paper  ratio   light: ours   selective: ours   paper  ratio   "
+      "full: ours  paper\n";
   auto mib = [](double bytes) { return bytes / (1024.0 * 1024.0); };
   for (const ActivationRow& r : rows)
     out += fmt::format(
-        "{:<12} h {:<6} a {:<4} b {:<2}   {:>10.1f} {:>8.1f}  {:.3f}   {:>14.1f} {:>7.1f}  {:.3f}   {:>10.1f} "
-        "{:>6.1f}\n",
+        "{:<12} h {:<6} a {:<4} b {:<2}   {:>10.1f} {:>8.1f}  {:.3f}   {:>11.1f}   {:>15.1f} {:>7.1f}  {:.3f}   "
+        "{:>10.1f} {:>6.1f}\n",
         r.name, r.h, r.a, r.b, mib(static_cast<double>(r.ours_none)), mib(r.paper_none),
-        static_cast<double>(r.ours_none) / r.paper_none, mib(static_cast<double>(r.ours_selective)),
-        mib(r.paper_selective), static_cast<double>(r.ours_selective) / r.paper_selective,
-        mib(static_cast<double>(r.ours_full)), mib(r.paper_full));
+        static_cast<double>(r.ours_none) / r.paper_none, mib(static_cast<double>(r.ours_light)),
+        mib(static_cast<double>(r.ours_selective)), mib(r.paper_selective),
+        static_cast<double>(r.ours_selective) / r.paper_selective, mib(static_cast<double>(r.ours_full)),
+        mib(r.paper_full));
   if (explain)
     for (const ActivationRow& r : rows) out += explain_terms(r);
   return out;

@@ -1,10 +1,13 @@
 #include "train/plan_report.h"
 
+#include <algorithm>
 #include <chrono>
+#include <tuple>
 
 #include "base/error.h"
 #include "exec/logical_states.h"
 #include "ir/facts.h"
+#include "passes/peak.h"
 #include "train/batches.h"
 #include "train/training_program.h"
 
@@ -40,6 +43,28 @@ double phase_flops(const Graph& graph, Phase phase) {
   return flops;
 }
 
+// "layers.7.attn.q" -> "layers.*.attn.q".
+std::string any_layer(std::string name) {
+  constexpr std::string_view kLayers = "layers.";
+  if (!name.starts_with(kLayers)) return name;
+  size_t end = name.find('.', kLayers.size());
+  if (end == std::string::npos) end = name.size();
+  return name.replace(kLayers.size(), end - kLayers.size(), "*");
+}
+
+std::vector<PeakRow> peak_rows(const std::vector<LivePiece>& pieces) {
+  std::map<std::tuple<std::string, std::string, std::string, bool>, PeakRow> groups;
+  for (const LivePiece& piece : pieces) {
+    std::string name = any_layer(piece.name);
+    PeakRow& row = groups[{name, piece.op, to_string(piece.type), piece.kept}];
+    row = {name, piece.op, piece.type, piece.kept, row.pieces + 1, row.bytes + piece.bytes};
+  }
+  std::vector<PeakRow> rows;
+  for (auto& [key, row] : groups) rows.push_back(std::move(row));
+  std::stable_sort(rows.begin(), rows.end(), [](const PeakRow& a, const PeakRow& b) { return a.bytes > b.bytes; });
+  return rows;
+}
+
 }  // namespace
 
 PlanReport report_plan(const Plan& plan, double compile_seconds) {
@@ -68,7 +93,13 @@ PlanReport report_plan(const Plan& plan, double compile_seconds) {
   r.total_bytes = plan.total_bytes();
   r.padding_bytes = plan.state_bytes;
   for (const StateEntry& entry : program.states()) r.padding_bytes -= entry.type.bytes();
-  if (graph_plan.peak_node != NodeId::kNone) r.peak_at = describe(train, graph_plan.peak_node);
+  const Graph& fullest = fullest_graph(plan);
+  const GraphPlan& fullest_plan = plan.graphs.at(fullest.name());
+  if (fullest_plan.peak_node != NodeId::kNone) {
+    r.peak_at = fmt::format("{} of graph {}", describe(fullest, fullest_plan.peak_node), fullest.name());
+    r.live_bytes = fullest_plan.live_bytes;
+    r.peak = peak_rows(live_at_peak(plan, fullest));
+  }
   for (const Graph& graph : program.graphs()) r.nodes += graph.size();
   r.saved = saved_for_backward(train);
   return r;
@@ -110,6 +141,26 @@ std::string to_text(const PlanReport& r, const ModelConfig& m, const Target& tar
                ? fmt::format("fits {} of {}\n", human_bytes(target.memory_bytes), target.name)
                : fmt::format("does NOT fit {}: {} bytes ({}) are missing\n", target.name,
                              r.total_bytes - target.memory_bytes, human_bytes(r.total_bytes - target.memory_bytes));
+  return out;
+}
+
+std::string peak_text(const PlanReport& r) {
+  constexpr double kShown = 0.001;  // of the peak
+  std::string out = fmt::format("the arena at its peak, {}: {} bytes live\n", r.peak_at, r.live_bytes);
+  PeakRow rest{.name = "everything smaller"};
+  auto row = [&](const PeakRow& p, const std::string& type) {
+    out += fmt::format("  {:>14} {:>5.1f} % {:>5} x  {:<9} {:<20} {:<32} {}\n", p.bytes,
+                       100.0 * static_cast<double>(p.bytes) / static_cast<double>(r.live_bytes), p.pieces,
+                       p.kept ? "kept" : "", p.op, p.name, type);
+  };
+  for (const PeakRow& p : r.peak) {
+    if (static_cast<double>(p.bytes) >= kShown * static_cast<double>(r.live_bytes)) {
+      row(p, to_string(p.type));
+    } else {
+      rest.pieces += p.pieces, rest.bytes += p.bytes;
+    }
+  }
+  if (rest.pieces > 0) row(rest, "");
   return out;
 }
 

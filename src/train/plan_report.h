@@ -11,6 +11,15 @@
 
 namespace octet {
 
+// Pieces of the arena that are alike but for their layer, live when it is fullest.
+struct PeakRow {
+  std::string name;  // "layers.*.mlp.up"
+  std::string op;    // or a fusion's kind
+  TensorType type;
+  bool kept = false;  // from forward to backward
+  int64_t pieces = 0, bytes = 0;
+};
+
 struct PlanReport {
   int64_t parameters = 0;
   int64_t tokens = 0;          // of one micro-batch
@@ -23,10 +32,12 @@ struct PlanReport {
   int64_t workspace_bytes = 0, input_bytes = 0;
   int64_t padding_bytes = 0;  // states begin at the target's alignment
   int64_t total_bytes = 0;
-  std::string peak_at;  // node where the arena is fullest
+  std::string peak_at;     // graph and node where the arena is fullest
+  int64_t live_bytes = 0;  // there
   int64_t nodes = 0;
   double compile_seconds = 0;
   std::vector<SavedValue> saved;  // of graph "train"
+  std::vector<PeakRow> peak;      // largest first; adds up to live_bytes
 };
 
 PlanReport report_plan(const Plan& plan, double compile_seconds);
@@ -35,13 +46,14 @@ PlanReport plan_training(const ModelConfig& model, const RunConfig& config, cons
 
 std::string to_text(const PlanReport& report, const ModelConfig& model, const Target& target);
 std::string to_json(const PlanReport& report);
+std::string peak_text(const PlanReport& report);
 
 // Bytes kept for the backward pass of one inner layer, ours beside the formulas of "Reducing Activation Recomputation
 // in Large Transformer Models" (arXiv 2205.05198, 16-bit, dropout as there): sbh(34 + 5as/h), and 34sbh selective.
 struct ActivationRow {
   std::string name;
   int64_t s = 0, b = 0, h = 0, a = 0;
-  int64_t ours_none = 0, ours_selective = 0, ours_full = 0;
+  int64_t ours_none = 0, ours_light = 0, ours_selective = 0, ours_full = 0;
   double paper_none = 0, paper_selective = 0, paper_full = 0;
   std::vector<SavedValue> kept_none, kept_selective;  // of that layer, before fusion (their op names say what they are)
 };

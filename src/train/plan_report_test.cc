@@ -26,6 +26,24 @@ TEST(ActivationTable, CountsAreExact) {
   }
 }
 
+// FP8 keeps one byte an element of what its products read, 27 sbh in all; under light not of the attention's output,
+// which is kept in bf16, nor of the GELU's, whose input is: 22 sbh. The rest is bf16, so that selective ends where bf16
+// does.
+TEST(ActivationTable, Fp8KeepsCodesOrNothing) {
+  const std::vector<ActivationRow> bf16 = activation_table(parse_recipe("bf16"), h200_target());
+  for (const char* recipe : {"fp8-current", "fp8-delayed"}) {
+    const std::vector<ActivationRow> rows = activation_table(parse_recipe(recipe), h200_target());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const ActivationRow& r = rows[i];
+      int64_t sbh = r.s * r.b * r.h, lse = 4 * r.s * r.b * r.a, statistics = 4 * r.s * r.b * 4, scales = 64;
+      EXPECT_NEAR(r.ours_none, 27 * sbh + lse + statistics, scales) << r.name;
+      EXPECT_NEAR(r.ours_light, 22 * sbh + lse + statistics, scales) << r.name;
+      EXPECT_NEAR(r.ours_selective, bf16[i].ours_selective, scales) << r.name;
+      EXPECT_EQ(bf16[i].ours_light, bf16[i].ours_none) << r.name;
+    }
+  }
+}
+
 TEST(ActivationTable, EveryKeptValueHasATerm) {
   for (const char* recipe : {"bf16", "fp8-current", "fp8-delayed", "fp8-block"}) {
     std::string text = to_text(activation_table(parse_recipe(recipe), h200_target()), true);
@@ -51,6 +69,30 @@ TEST(PlanReport, BytesAddUp) {
                                r.padding_bytes);
   EXPECT_GE(r.padding_bytes, 0);
   EXPECT_LT(r.padding_bytes, 64 * 2000);  // under an alignment for each of its states
+}
+
+// What is listed at the peak is all that is live there, and no more than the arena.
+TEST(PlanReport, ThePeakAddsUp) {
+  RunConfig config;
+  config.recipe = "fp8-current";
+  config.micro_batch = 2;
+  config.sequence_length = 1024;
+  ModelConfig model = named_model("gpt2-124m");
+  model.layers = 3;
+  PlanReport r = plan_training(model, config, h200_target());
+  int64_t bytes = 0, kept = 0;
+  for (const PeakRow& row : r.peak) {
+    bytes += row.bytes;
+    if (row.kept) kept += row.bytes;
+    if (row.name == "layers.*.mlp.up" && row.kept) {
+      EXPECT_EQ(row.pieces, model.layers);
+      EXPECT_EQ(row.bytes, model.layers * 2048 * 3072 * 2);  // the GELU's input: tokens x width x bf16
+    }
+  }
+  EXPECT_EQ(bytes, r.live_bytes);
+  EXPECT_LE(kept, r.activation_bytes);
+  EXPECT_GE(r.activation_bytes + r.transient_bytes, r.live_bytes);
+  EXPECT_NE(peak_text(r).find("layers.*.mlp.up"), std::string::npos);
 }
 
 }  // namespace

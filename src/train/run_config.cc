@@ -76,7 +76,8 @@ SettingsTable settings_of(RunConfig& c) {
   t.add("auto.return_underflow", &c.policy.return_underflow,
         {.meaning = "and goes back to it up to this share", .min = 0, .max = 1});
   t.add("recompute", &c.recompute,
-        {.meaning = "what backward makes again instead of keeping", .choices = {"none", "selective", "full"}});
+        {.meaning = "what backward makes again instead of keeping; auto: light on GPUs, none on CPUs",
+         .choices = {"auto", "none", "light", "selective", "full"}});
   t.add("disable", &c.disable, {.meaning = "passes to leave out, by name"});
   t.add("dump_ir", &c.dump_ir, {.meaning = "write the graphs after every pass into this folder"});
 
@@ -180,7 +181,7 @@ Recipe resolve_recipe(const RunConfig& c) {
 CompileOptions compile_options(const RunConfig& c, const Target& target) {
   return {.target = target,
           .recipe = resolve_recipe(c),
-          .recompute = parse_recompute(c.recompute),
+          .recompute = parse_recompute(c.recompute, target),
           .disabled = {c.disable.begin(), c.disable.end()},
           .dump_dir = c.dump_ir};
 }

@@ -51,7 +51,7 @@ struct RunConfig {
   int64_t amax_history = 16, margin = 0;
   int64_t auto_interval = 100;  // steps between statistics of recipe auto
   PolicySettings policy;
-  std::string recompute = "none";
+  std::string recompute = "auto";
   std::vector<std::string> disable;
   std::string dump_ir;
 

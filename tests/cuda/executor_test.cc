@@ -121,6 +121,21 @@ TEST_P(CudaTraining, TwoRunsGiveTheSameBits) {
   for (const auto& [name, bytes] : first.states) EXPECT_EQ(bytes, second.states.at(name)) << name;
 }
 
+using CudaRecompute = OnGpu;
+
+TEST_F(CudaRecompute, LightGivesTheBitsOfNone) {
+  for (const char* architecture : {"gpt2", "llama"}) {
+    for (const char* recipe : {"bf16", "fp8-current", "fp8-delayed", "fp8-block"}) {
+      SCOPED_TRACE(std::string(architecture) + " " + recipe);
+      const Trained none = cuda_run({architecture, recipe, Recompute::kNone}, {.deterministic = true});
+      const Trained light = cuda_run({architecture, recipe, Recompute::kLight}, {.deterministic = true});
+      EXPECT_EQ(none.losses, light.losses);
+      for (const auto& [name, bytes] : none.gradients) EXPECT_EQ(bytes, light.gradients.at(name)) << name;
+      for (const auto& [name, bytes] : none.states) EXPECT_EQ(bytes, light.states.at(name)) << name;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Recipes, CudaTraining, testing::ValuesIn(parity::settings()),
                          [](const auto& info) { return parity::setting_name(info.param); });
 

@@ -22,12 +22,14 @@ struct Case {
 
 class CudaSupport : public testing::TestWithParam<Case> {};
 
+// Plans made without a device are those of the device.
+TEST(CudaTarget, TheH200TargetHasTheKernelsFusions) { EXPECT_EQ(h200_target().fusions, cuda::fusion_kinds()); }
+
 TEST_P(CudaSupport, EveryNodeHasAKernel) {
   const Case& c = GetParam();
   ModelConfig model = named_model(c.model);
   model.layers = 2;
-  Target target = h200_target();
-  target.fusions = cuda::fusion_kinds();
+  const Target target = h200_target();
   const BatchShape train = batch_shape(2, 256, false, true), eval = batch_shape(2, 256, false, false);
   const Plan plan = compile(training_program(model, train, eval, {.clip = 1.0}),
                             {.target = target, .recipe = parse_recipe(c.recipe), .recompute = c.recompute});
@@ -45,20 +47,23 @@ TEST_P(CudaSupport, EveryNodeHasAKernel) {
   for (const std::string& message : missing) ADD_FAILURE() << message;
 }
 
-INSTANTIATE_TEST_SUITE_P(Programs, CudaSupport,
-                         testing::Values(Case{"gpt2-124m", "fp32"}, Case{"gpt2-124m", "bf16"},
-                                         Case{"gpt2-124m", "fp8-current"}, Case{"gpt2-124m", "fp8-delayed"},
-                                         Case{"gpt2-124m", "fp8-block"},
-                                         Case{"gpt2-124m", "fp8-current", Recompute::kSelective},
-                                         Case{"llama2-7b", "bf16"}, Case{"llama2-7b", "fp8-current"},
-                                         Case{"llama2-7b", "fp8-delayed", Recompute::kFull},
-                                         Case{"llama2-7b", "fp8-block", Recompute::kSelective}),
-                         [](const auto& info) {
-                           std::string name = std::string(info.param.model) + "_" + info.param.recipe;
-                           for (char& ch : name)
-                             if (ch == '-') ch = '_';
-                           return name + "_" + std::to_string(static_cast<int>(info.param.recompute));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Programs, CudaSupport,
+    testing::Values(Case{"gpt2-124m", "fp32"}, Case{"gpt2-124m", "bf16"}, Case{"gpt2-124m", "fp8-current"},
+                    Case{"gpt2-124m", "fp8-delayed"}, Case{"gpt2-124m", "fp8-block"},
+                    Case{"gpt2-124m", "fp8-current", Recompute::kSelective},
+                    Case{"gpt2-124m", "fp8-current", Recompute::kLight},
+                    Case{"gpt2-124m", "fp8-block", Recompute::kLight}, Case{"llama2-7b", "bf16", Recompute::kLight},
+                    Case{"llama2-7b", "fp8-current", Recompute::kLight},
+                    Case{"llama2-7b", "fp8-delayed", Recompute::kLight}, Case{"llama2-7b", "bf16"},
+                    Case{"llama2-7b", "fp8-current"}, Case{"llama2-7b", "fp8-delayed", Recompute::kFull},
+                    Case{"llama2-7b", "fp8-block", Recompute::kSelective}),
+    [](const auto& info) {
+      std::string name = std::string(info.param.model) + "_" + info.param.recipe;
+      for (char& ch : name)
+        if (ch == '-') ch = '_';
+      return name + "_" + std::to_string(static_cast<int>(info.param.recompute));
+    });
 
 // Serving with FP8 codes per token, and in the compute type: no fusion of any family runs member by member.
 TEST(CudaServing, EveryFusionHasAKernelOfItsOwn) {
@@ -74,7 +79,6 @@ TEST(CudaServing, EveryFusionHasAKernelOfItsOwn) {
                              .max_sequences = 4,
                              .max_step_tokens = 64,
                              .kv_cache_bytes = int64_t{1} << 28};
-      options.target.fusions = cuda::fusion_kinds();
       const ServingProgram program = build_serving_program(model, options);
       std::set<std::string> members;
       int fusions = 0;
@@ -101,8 +105,7 @@ TEST(CudaServing, LayersAppendInOneKernel) {
       SCOPED_TRACE(fmt::format("{} {}", name, dtype_name(cache)));
       ModelConfig model = named_model(name);
       model.layers = 2;
-      Target target = h200_target();
-      target.fusions = cuda::fusion_kinds();
+      const Target target = h200_target();
       const ServingProgram serving = build_serving_program(model, {.target = target,
                                                                    .recipe = parse_recipe("fp8-current"),
                                                                    .cache_dtype = cache,

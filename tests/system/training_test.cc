@@ -158,7 +158,7 @@ TEST_P(Families, PassesOnAndOffAgree) {
       off.disabled = {pass};
       expect_equal_steps(gradients_of(model, shape, batch, off), base, 1e-6);
     }
-    for (Recompute policy : {Recompute::kSelective, Recompute::kFull}) {
+    for (Recompute policy : {Recompute::kLight, Recompute::kSelective, Recompute::kFull}) {
       CompileOptions recomputed = options;
       recomputed.recompute = policy;
       expect_equal_steps(gradients_of(model, shape, batch, recomputed), base, 1e-6);

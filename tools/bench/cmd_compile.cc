@@ -15,7 +15,7 @@ namespace octet {
 namespace {
 
 struct Options {
-  std::string model = "llama2-7b", recipe = "bf16", recompute = "none", target = "cpu", json;
+  std::string model = "llama2-7b", recipe = "bf16", recompute = "auto", target = "cpu", json;
   int64_t batch = 1, length = 0, repeats = 3;
   bool no_verify = false;
 };
@@ -30,9 +30,10 @@ Timing compile_once(const Options& options) {
   using Clock = std::chrono::steady_clock;
   ModelConfig model = named_model(options.model);
   int64_t length = options.length > 0 ? options.length : model.max_positions;
-  CompileOptions compile_options{.target = options.target == "h200" ? h200_target() : cpu_target(),
+  const Target target = options.target == "h200" ? h200_target() : cpu_target();
+  CompileOptions compile_options{.target = target,
                                  .recipe = parse_recipe(options.recipe),
-                                 .recompute = parse_recompute(options.recompute),
+                                 .recompute = parse_recompute(options.recompute, target),
                                  .verify = !options.no_verify};
   Timing timing;
   auto begin = Clock::now();
@@ -96,7 +97,8 @@ void add_compile_command(CLI::App& app) {
   auto* command = app.add_subcommand("compile", "Time to plan a training run, pass by pass");
   command->add_option("--model", options->model, "a named size")->capture_default_str();
   command->add_option("--recipe", options->recipe)->capture_default_str();
-  command->add_option("--recompute", options->recompute, "none | selective | full")->capture_default_str();
+  command->add_option("--recompute", options->recompute, "auto | none | light | selective | full")
+      ->capture_default_str();
   command->add_option("--target", options->target)->check(CLI::IsMember({"cpu", "h200"}))->capture_default_str();
   command->add_option("--batch", options->batch, "sequences")->check(positive())->capture_default_str();
   command->add_option("--length", options->length, "tokens a sequence; 0: the model's longest")->check(not_negative());

@@ -16,7 +16,7 @@ namespace octet {
 namespace {
 
 struct Options {
-  std::string model = "gpt2-124m", recipe = "fp32", recompute = "none", device = "cpu", json, timeline;
+  std::string model = "gpt2-124m", recipe = "fp32", recompute = "auto", device = "cpu", json, timeline;
   int64_t batch = 4, length = 64, micro_batches = 1, steps = 5, warmup = 2, layers = 0, top = 15, gemm = 2048;
   int threads = 0;
   bool profile = false;
@@ -74,7 +74,7 @@ StepReport measure_step(const Options& options) {
       .train = batch_shape(options.batch, options.length, false, true),
       .eval = batch_shape(options.batch, options.length, false, false),
       .optimizer = {.lr = 1e-4},
-      .compile = {.target = target, .recipe = recipe, .recompute = parse_recompute(options.recompute)}};
+      .compile = {.target = target, .recipe = recipe, .recompute = parse_recompute(options.recompute, target)}};
   auto begin = Clock::now();
   Stepper stepper(model, stepper_options);
   report.plan_seconds = std::chrono::duration<double>(Clock::now() - begin).count();
@@ -131,7 +131,8 @@ void add_train_step_command(CLI::App& app) {
   command->add_option("--model", options->model, "a named size")->capture_default_str();
   command->add_option("--recipe", options->recipe)->capture_default_str();
   command->add_option("--device", options->device, "auto | cpu | cuda")->capture_default_str();
-  command->add_option("--recompute", options->recompute, "none | selective | full")->capture_default_str();
+  command->add_option("--recompute", options->recompute, "auto | none | light | selective | full")
+      ->capture_default_str();
   for (auto [name, field, meaning] : {std::tuple{"--batch", &options->batch, "sequences in a micro-batch"},
                                       std::tuple{"--length", &options->length, "tokens a sequence"},
                                       std::tuple{"--micro-batches", &options->micro_batches, "of a step"},

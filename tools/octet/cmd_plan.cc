@@ -15,7 +15,7 @@ namespace {
 struct Options {
   RunOptions run;
   std::string target = "cpu";
-  bool json = false, list_models = false, activations = false, saved = false;
+  bool json = false, list_models = false, activations = false, saved = false, peak = false;
 };
 
 Target find_target(const std::string& name) {
@@ -49,6 +49,7 @@ void run_plan(const Options& options) {
   ModelConfig model = resolve_model(config, 0);
   PlanReport report = plan_training(model, config, target);
   std::fputs(options.json ? to_json(report).c_str() : to_text(report, model, target).c_str(), stdout);
+  if (options.peak) fmt::print("{}", peak_text(report));
   if (!options.saved) return;
   fmt::print("kept for backward\n");
   for (const SavedValue& value : report.saved)
@@ -64,10 +65,12 @@ void add_plan_command(CLI::App& app) {
 Examples:
   octet plan configs/gpt2_124m.yaml
   octet plan model.size=gpt3-175b data.sequence_length=2048 train.micro_batch=1 --target h200
+  octet plan model.size=gpt3-5b precision.recipe=bf16 --target h200 --peak
   octet plan --activations --saved             activation bytes a layer beside arXiv 2205.05198
   octet plan --list-models)");
   add_run_options(*command, options->run);
   command->add_option("--target", options->target, "cpu, h200 or a target file")->capture_default_str();
+  command->add_flag("--peak", options->peak, "list what fills the memory of values when it is fullest");
   command->add_flag("--saved", options->saved, "list every value kept for the backward pass");
   command->add_flag("--activations", options->activations, "activation bytes a layer beside the published formulas");
   command->add_flag("--json", options->json, "print one JSON object");

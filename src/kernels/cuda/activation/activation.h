@@ -71,8 +71,8 @@ struct ActivationRows {
 bool takes_activation_rows(Activation fn, bool gated);
 void launch_activation_rows(const ActivationRows& rows, cudaStream_t stream);
 
-// --- in tiles of 128 x 128: with codes, their transpose and sums over rows in the same pass. bf16, tanh form, cols
-// and, where there are transposed codes, rows multiples of 16.
+// --- in tiles of 128 x 128: with codes, their transpose and sums over rows in the same pass. bf16, gradients of gelu
+// in tanh form; cols and, where there are transposed codes, rows multiples of 16.
 
 // What is made of a matrix [rows, cols] while its tiles are in registers. Codes: those of the formats in takes_codes.
 struct TileEnd {

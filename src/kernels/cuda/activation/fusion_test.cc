@@ -102,6 +102,7 @@ TEST_F(ActivationFusions, Codes) {
         expect("bias_gelu_quantize", with({"bias.0"}, all), false);
         expect("bias_gelu_quantize", codes);
         expect("gelu_quantize", all);
+        expect("gelu_quantize", all, false);
         expect("swiglu_quantize", with({"silu.0", "mul.0"}, all));
         expect("swiglu_quantize", codes);
         expect("gelu_grad_quantize", with({"gelu_grad.0"}, all));

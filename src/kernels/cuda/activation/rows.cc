@@ -212,7 +212,7 @@ bool accepts_gelu_tiles(const Graph&, const Node& node) {
   const Node& gelu = *body.member("gelu");
   const Node* add = body.member("bias");
   const DType bias_type = add != nullptr ? body.graph().dtype(add->inputs[1]) : DType::kF32;
-  return tanh_form(gelu) && is_f32_or_bf16(bias_type) && takes_tiles(body, gelu.results[0], false);
+  return is_f32_or_bf16(bias_type) && takes_tiles(body, gelu.results[0], false);
 }
 
 BoundKernel bind_gelu_tiles(DeviceContext&, const Graph&, const Node& node) {
@@ -223,6 +223,7 @@ BoundKernel bind_gelu_tiles(DeviceContext&, const Graph&, const Node& node) {
   const int biased = result(body, "bias"), y = result(body, "gelu");
   const EndPlaces end = find_end(body, gelu.results[0]);
   BiasGelu job{};
+  job.tanh_form = tanh_form(gelu);
   job.bias_type = add != nullptr ? body.graph().dtype(add->inputs[1]) : DType::kF32;
   return [=](const KernelArgs& args) mutable {
     job.x = at(args.in, x), job.bias = at(args.in, bias);

@@ -5,6 +5,7 @@
 namespace octet::cuda {
 namespace {
 
+template <typename Gelu>
 struct GeluTiles {
   static constexpr int kMatrices = 1;
   const bf16* x;
@@ -44,7 +45,7 @@ struct GeluTiles {
       const bool inside = spot.row() + i < spot.rows;
 #pragma unroll
       for (int k = 0; k < kPartCols; k += 2) {
-        const float y0 = GeluTanh{}(part.value(i, k)), y1 = GeluTanh{}(part.value(i, k + 1));
+        const float y0 = Gelu{}(part.value(i, k)), y1 = Gelu{}(part.value(i, k + 1));
         part.set(i, k, inside ? y0 : 0.0f, inside ? y1 : 0.0f);
       }
       store_run(part, i, y, spot);
@@ -60,9 +61,12 @@ bool takes_codes(bool gradient, Grouping grouping, DType format) {
 }
 
 void launch_gelu_tiles(const BiasGelu& job, const TileEnd& end, cudaStream_t stream) {
-  const GeluTiles tiles{static_cast<const bf16*>(job.x), job.bias, job.bias_type == DType::kF32,
-                        static_cast<bf16*>(job.biased), static_cast<bf16*>(job.y)};
-  launch_forward(tiles, end, stream);
+  const auto launch = [&]<typename Gelu>(Gelu) {
+    const GeluTiles<Gelu> tiles{static_cast<const bf16*>(job.x), job.bias, job.bias_type == DType::kF32,
+                                static_cast<bf16*>(job.biased), static_cast<bf16*>(job.y)};
+    launch_forward(tiles, end, stream);
+  };
+  job.tanh_form ? launch(GeluTanh{}) : launch(GeluErf{});
 }
 
 }  // namespace octet::cuda
