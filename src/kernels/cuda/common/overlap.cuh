@@ -9,10 +9,10 @@
 //   - It returns when everything before it has ended, because each of its threads waited. So waiting for one kernel
 //     waits for all, however many have begun ahead of their time.
 //   - allow_next() is called right after the wait, so that at most one kernel waits behind a running one: each that
-//     waits holds places on the multiprocessors, and a row of them would starve the one that works. Norms of a block a
-//     row and quantize_rows alone call it first: what follows is a product, and gemv reads weights ahead, behind the
-//     kernel that works and the small one that waits. Without it the next kernel begins when this one's blocks have
-//     returned.
+//     waits holds places on the multiprocessors, and a row of them would starve the one that works. gemv alone calls
+//     it first, because what follows it is small. A gemv itself must not begin beside a working kernel: its blocks
+//     would take what places are left, unevenly, and the fullest multiprocessor sets its time. Without allow_next()
+//     the next kernel begins when this one's blocks have returned.
 //   - What is read after the wait must not be declared constant (const __restrict__, __ldg, ld.global.nc): the compiler
 //     may move such loads up.
 // Kernels launched otherwise, copies and memsets depend on everything before them and everything waits for them, as

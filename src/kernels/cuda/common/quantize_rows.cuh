@@ -89,9 +89,9 @@ __global__ void __launch_bounds__(1024, 1)
   __shared__ uint32_t scratch[32], of_blocks[kMostRowBlocks];
   const auto cluster = cooperative_groups::this_cluster();
   const auto blocks = static_cast<int>(cluster.num_blocks()), rank = static_cast<int>(cluster.block_rank());
-  allow_next();
   if (blocks > 1) cluster.barrier_arrive();  // nobody writes into a block that has not begun
   wait_for_previous();
+  allow_next();
   const int64_t row = blockIdx.x / static_cast<unsigned>(blocks), begin = row * job.cols;
   const int threads = static_cast<int>(blockDim.x), stride = blocks * threads * kRowGroup;
   const int first = (rank * threads + static_cast<int>(threadIdx.x)) * kRowGroup;

@@ -143,12 +143,12 @@ __global__ __launch_bounds__(32 * kMostWarps) void gemv_kernel(const __grid_cons
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) w[i].read(g, weights, row_bytes, at + i * stride + piece * 16, first + group);
   };
+  allow_next();
   if (g.weights_ready) {
     read_weights();
     for_results([&](int n, int, int64_t, int64_t col) { epilogue[n].read_weights(g, col); });
   }
   wait_for_previous();
-  allow_next();
   if (!g.weights_ready) {
     read_weights();
     for_results([&](int n, int, int64_t, int64_t col) { epilogue[n].read_weights(g, col); });

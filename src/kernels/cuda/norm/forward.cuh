@@ -301,12 +301,12 @@ __global__ void __launch_bounds__(kGroups == 1 ? 128 : kStreamThreads<kLayer, kG
 template <typename T, bool kLayer, int kGroups, Made kMade>
 __global__ void __launch_bounds__(1024) norm_block_kernel(const NormForward p) {
   __shared__ float scratch[kTeamScratch];
-  allow_next();
   RowTeam<false> team{scratch};
   NormRow<T, kLayer, kGroups, false, kMade> part{p, team, {}};
   std::conditional_t<kGroups == 1, HeldChannels<kLayer, 1>, CachedChannels<kLayer>> channels;
   if (blockIdx.x == 0 && part.has(0)) prefetch_channels<kLayer>(p, part.column(0));
   wait_for_previous();
+  allow_next();
   const int64_t row = blockIdx.x;
   Packed<T, kGroup> x[kGroups], addend[kGroups];
 #pragma unroll
