@@ -26,6 +26,14 @@ struct Shape {
   }
 };
 
+// As mma::copy16_async; what is read once goes out of level 2 first.
+__device__ __forceinline__ void copy16_once_async(uint32_t to, const void* from, bool exists) {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;\n" ::"r"(to), "l"(from),
+               "r"(exists ? 16 : 0), "l"(policy));
+}
+
 template <typename T, typename S>
 struct Copier {
   Place place;       // the next unit
@@ -67,8 +75,8 @@ struct Copier {
         const bool copies = static_cast<uint32_t>(row + n * kRowsAtOnce) < static_cast<uint32_t>(end);
         const int64_t step = static_cast<int64_t>(row_bytes) * (n * kRowsAtOnce);
         const uint32_t offset = to + S::offset(own_row + n * kRowsAtOnce, own_piece);
-        mma::copy16_async(offset, from_keys + step, copies);
-        mma::copy16_async(offset + S::kTileBytes, from_values + step, copies);
+        copy16_once_async(offset, from_keys + step, copies);
+        copy16_once_async(offset + S::kTileBytes, from_values + step, copies);
       }
       if (--left > 0) {
         place.advance(p, x, cut);
