@@ -63,7 +63,19 @@ DeviceContext::~DeviceContext() {
   cudnn_.reset();
   gemm_tuning_.reset();
   cublaslt_.reset();
+  cudaFree(counters_);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+uint32_t* DeviceContext::counters() {
+  if (counters_ == nullptr) {
+    constexpr size_t kBytes = kCounters * sizeof(uint32_t);
+    void* memory = nullptr;
+    check_cuda(cudaMalloc(&memory, kBytes), "allocating counters");
+    counters_ = static_cast<uint32_t*>(memory);
+    check_cuda(cudaMemsetAsync(memory, 0, kBytes, stream_), "clearing counters");
+  }
+  return counters_;
 }
 
 CublasLt& DeviceContext::cublaslt() {

@@ -36,6 +36,10 @@ class DeviceContext {
   int sm_count() const { return sm_count_; }
   const std::string& device_name() const { return name_; }
   cudaStream_t stream() const { return stream_; }  // the stream everything runs on
+  // kCounters words of device memory that are 0 between kernels: what counts in them leaves them at 0. Cleared when
+  // they are allocated, by the first call.
+  static constexpr int kCounters = 1 << 14;
+  uint32_t* counters();
 
   // Opened on first use; throw kUnsupported naming the library, where it was looked for, the version found and wanted.
   CublasLt& cublaslt();
@@ -47,6 +51,7 @@ class DeviceContext {
   int sm_count_ = 0;
   std::string name_;
   cudaStream_t stream_ = nullptr;
+  uint32_t* counters_ = nullptr;
   std::unique_ptr<CublasLt> cublaslt_;
   std::unique_ptr<GemmTuning> gemm_tuning_;
   std::unique_ptr<CudnnHandle> cudnn_;

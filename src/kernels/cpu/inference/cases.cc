@@ -50,7 +50,7 @@ void add(std::vector<Case>& cases, const Problem& p) {
                              {"max_length", p.blocks_per_sequence * p.block_size}},
                    .tolerance = {.relative = 1e-5,
                                  .absolute = 5e-6,
-                                 .reason = "float32 dot products over head_dim, exp, and sums over up to 200 keys"},
+                                 .reason = "float32 dot products over head_dim, exp, and sums over up to 2500 keys"},
                    .large = p.large,
                    .gradient = false});
   if (p.alibi == 0) return;
@@ -278,6 +278,21 @@ std::vector<Case> inference_cases() {
                 .block_size = 16,
                 .blocks_per_sequence = 32,
                 .cache = cache});
+  }
+  // Contexts that are cut into more pieces than one step of joining takes.
+  for (DType cache : {DType::kBF16, DType::kE4M3}) {
+    for (int64_t dim : {64, 256}) {
+      add(cases, {.name = fmt::format("long_{}_{}", dim, dtype_name(cache)),
+                  .starts = {0, 2, 3},
+                  .lengths = {2200, 2500},
+                  .tokens = 3,
+                  .heads = 4,
+                  .kv_heads = 1,
+                  .dim = dim,
+                  .block_size = 16,
+                  .blocks_per_sequence = 160,
+                  .cache = cache});
+    }
   }
   std::vector<double> starts = {0}, lengths;
   for (int i = 0; i < 16; ++i) starts.push_back(i + 1), lengths.push_back(1000 + i);

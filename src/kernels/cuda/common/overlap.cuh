@@ -4,8 +4,8 @@
 // What a kernel launched by launch_overlapped owes the others:
 //   - Every thread that touches memory calls wait_for_previous() first, on every path: before it, the kernel in front
 //     may be running, may not have written what is read here, and may still read what is written here (buffers of the
-//     arena and the workspace are shared by many values). Only what no kernel of a step writes, the weights, may be
-//     read ahead.
+//     arena and the workspace are shared by many values). Only what no kernel of a step writes, the weights and the
+//     graph's inputs, may be read ahead.
 //   - It returns when everything before it has ended, because each of its threads waited. So waiting for one kernel
 //     waits for all, however many have begun ahead of their time.
 //   - allow_next() is called right after the wait, so that at most one kernel waits behind a running one: each that

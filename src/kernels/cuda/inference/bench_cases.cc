@@ -9,7 +9,8 @@ struct Model {
   const char* name;
   int64_t heads, kv_heads, dim;
 };
-constexpr Model kGptJ{"gptj", 16, 16, 256}, kLlama2{"llama2_7b", 32, 32, 128}, kLlama3{"llama31_8b", 32, 8, 128};
+constexpr Model kGptJ{"gptj", 16, 16, 256}, kLlama2{"llama2_7b", 32, 32, 128}, kLlama3{"llama31_8b", 32, 8, 128},
+    kFalcon{"falcon_7b", 71, 1, 64};
 
 // `sequences` of `shortest` to `longest` keys, each with `queries` new ones at the end.
 cpu::Case paged(const char* step, const Model& m, int64_t sequences, int64_t queries, int64_t shortest, int64_t longest,
@@ -44,13 +45,19 @@ cpu::Case paged(const char* step, const Model& m, int64_t sequences, int64_t que
 std::vector<cpu::Case> inference_bench_cases() {
   std::vector<cpu::Case> cases;
   for (const DType cache : {DType::kBF16, DType::kE4M3}) {
-    cases.push_back(paged("decode", kGptJ, 1024, 1, 192, 192, cache));
+    cases.push_back(paged("decode", kGptJ, 64, 1, 128, 256, cache));
+    cases.push_back(paged("decode", kGptJ, 1024, 1, 128, 256, cache));
+    cases.push_back(paged("decode", kLlama2, 64, 1, 128, 256, cache));
+    cases.push_back(paged("decode", kLlama2, 256, 1, 128, 256, cache));
+    cases.push_back(paged("decode", kLlama2, 1024, 1, 128, 256, cache));
     cases.push_back(paged("decode", kLlama2, 64, 1, 2048, 2048, cache));
-    cases.push_back(paged("decode", kLlama2, 1024, 1, 192, 192, cache));
-    cases.push_back(paged("decode", kLlama3, 1, 1, 32768, 32768, cache));
+    for (int64_t length : {512, 1024, 32768}) cases.push_back(paged("decode", kLlama3, 1, 1, length, length, cache));
+    cases.push_back(paged("decode", kLlama3, 16, 1, 1024, 8192, cache));
     cases.push_back(paged("decode", kLlama3, 64, 1, 2048, 2048, cache));
     cases.push_back(paged("decode", kLlama3, 64, 1, 256, 4096, cache));
-    cases.push_back(paged("decode", kLlama3, 1024, 1, 192, 192, cache));
+    cases.push_back(paged("decode", kLlama3, 512, 1, 1024, 2048, cache));
+    cases.push_back(paged("decode", kLlama3, 1024, 1, 128, 256, cache));
+    cases.push_back(paged("decode", kFalcon, 256, 1, 128, 256, cache));
     cases.push_back(paged("prefill", kLlama3, 1, 2048, 2048, 2048, cache));
     cases.push_back(paged("prefill", kLlama3, 1, 512, 4096, 4096, cache));
     cases.push_back(paged("prefill", kGptJ, 1, 2048, 2048, 2048, cache));

@@ -3,7 +3,7 @@
 // Lengths are known on the device only, so the grid cannot follow them. An item is (sequence, chunk of rows, group of
 // key heads); its units are steps over its keys, in which each warp of a block takes one tile of kUnitKeys keys:
 // head_warps neighbouring key heads by key_warps neighbouring tiles. Items lie one after the other; a block finds the
-// start of its run by summing the units of all sequences, and an item that two or more blocks share is joined later.
+// start of its run by summing the units of all sequences. What two or more blocks share, decode_join.cuh joins.
 #pragma once
 
 #include "kernels/cuda/common/overlap.cuh"
@@ -13,22 +13,50 @@
 
 namespace octet::cuda::decode {
 
+// Rows `first` to `first` + `count` of a sequence's (query, head of the group) pairs, the same for each key head.
+struct Rows {
+  int begin, first, count;  // begin: the sequence's first query token
+
+  __device__ int query(const PagedProblem& p, int r) const {
+    const int row = first + r;
+    return (row >= p.group ? 1 : 0) + (row >= 2 * p.group ? 1 : 0) + (row >= 3 * p.group ? 1 : 0);
+  }
+  // The element of q and out, [tokens, heads, dim], where row r of a key head begins.
+  __device__ int64_t element(const PagedProblem& p, int kv_head, int r) const {
+    const int at = query(p, r);
+    return static_cast<int64_t>((begin + at) * p.heads + (kv_head - at) * p.group + first + r) * p.dim;
+  }
+};
+
+// What the arithmetic has to know of an item.
+struct alignas(16) Item {
+  Rows rows;
+  int kv_head;            // the first of the group
+  int queries, length;    // of the sequence
+  int first_tile, units;  // of keys that a query sees
+
+  __device__ int position() const { return length - queries; }  // of the first query
+  // The first key of unit `unit` for warp `key_lane` of those that share a head.
+  __device__ int key(const Cut& cut, int unit, int key_lane) const {
+    return (first_tile + (unit << cut.key_shift()) + key_lane) << kUnitShift;
+  }
+};
+
 // A place in the line of units.
 struct Place {
   PagedSequence sequence;
   int index;               // of the sequence
   int chunk, group, unit;  // of the sequence's items; of the item's units
   int chunks, units;       // of the sequence; of each of its items
-  int oldest, first_tile;  // key and tile of keys that the first query sees
+  int oldest;              // the first key that a query sees
 
   __device__ void enter(const PagedProblem& p, const PagedOperands& x, const Cut& cut, int s) {
     index = s, sequence = PagedSequence::of(p, x, s);
-    const bool decoded = sequence.queries > 0 && sequence.queries <= kDecodeQueries;
-    chunk = group = unit = chunks = 0;
-    for (int rows = decoded ? sequence.queries * p.group : 0; rows > 0; rows -= cut.rows) ++chunks;
-    oldest = sequence.first_key(p, 0), first_tile = oldest / kUnitKeys;
-    const int tiles = (sequence.length + kUnitKeys - 1) / kUnitKeys - first_tile;
-    units = decoded ? max(0, tiles + cut.key_warps() - 1) * cut.head_warps() / kWarps : 0;
+    chunk = group = unit = 0;
+    chunks = cut.chunks_of(sequence.queries);
+    oldest = max(0, sequence.position(0) - cut.window + 1);
+    const int tiles = ((sequence.length + kUnitKeys - 1) >> kUnitShift) - (oldest >> kUnitShift);
+    units = chunks > 0 ? max(0, tiles + cut.key_warps() - 1) >> cut.key_shift() : 0;
   }
   __device__ int all_units(const Cut& cut) const { return units * chunks * cut.groups; }
   // To unit `offset` of the sequence.
@@ -46,6 +74,18 @@ struct Place {
     do enter(p, x, cut, index + 1);
     while (units == 0);
   }
+  __device__ Item item(const PagedProblem& p, const Cut& cut) const {
+    const int first = chunk * cut.rows;
+    return {.rows = {sequence.begin, first, min(cut.rows, sequence.queries * p.group - first)},
+            .kv_head = group << cut.head_shift,
+            .queries = sequence.queries,
+            .length = sequence.length,
+            .first_tile = oldest >> kUnitShift,
+            .units = units};
+  }
+  __device__ int key(const Cut& cut, int key_lane) const {
+    return ((oldest >> kUnitShift) + (unit << cut.key_shift()) + key_lane) << kUnitShift;
+  }
 };
 
 // A block's run of units.
@@ -56,10 +96,11 @@ struct Run {
 
 struct RunScratch {
   int warp_sums[kWarps];
-  int sequence, offset;
+  int sequence, before;  // where to look for the run; the units before that sequence
 };
 
-// All threads call it; false where nothing is left for this block.
+// All threads call it; false where nothing is left for this block. Reads what no kernel of a step writes, unless
+// problem.inputs_ready is false.
 __device__ __forceinline__ bool find_run(const PagedProblem& p, const PagedOperands& x, const Cut& cut,
                                          RunScratch& scratch, Run& run) {
   const int i = static_cast<int>(threadIdx.x), lane = i % 32, warp = i / 32;
@@ -90,21 +131,28 @@ __device__ __forceinline__ bool find_run(const PagedProblem& p, const PagedOpera
   run.begin = static_cast<int>(blockIdx.x) * run.each;
   run.count = min(run.each, total - run.begin);
   if (run.count <= 0) return false;
-  if (until - own <= run.begin && run.begin < until) {
-    int before = until - own, s = from;
-    for (;; ++s) {
-      Place place;
-      place.enter(p, x, cut, s);
-      const int units = place.all_units(cut);
-      if (run.begin < before + units) break;
-      before += units;
-    }
-    scratch.sequence = s, scratch.offset = run.begin - before;
-  }
+  if (until - own <= run.begin && run.begin < until) scratch.sequence = from, scratch.before = until - own;
   __syncthreads();
-  run.place.enter(p, x, cut, scratch.sequence);
-  run.place.skip(cut, scratch.offset);
+  // Of the sequences of the thread that has it.
+  int offset = run.begin - scratch.before;
+  for (int s = scratch.sequence;; ++s) {
+    run.place.enter(p, x, cut, s);
+    const int units = run.place.all_units(cut);
+    if (offset < units) break;
+    offset -= units;
+  }
+  run.place.skip(cut, offset);
   return true;
+}
+
+// Rows of out beyond the last sequence become 0: shared out among all blocks.
+__device__ __forceinline__ void clear_padding(const PagedProblem& p, const PagedOperands& x) {
+  const int pieces = p.heads * p.dim / 8;  // of 16 bytes
+  for (int token = x.segments[p.sequences] + static_cast<int>(blockIdx.x); token < p.tokens;
+       token += static_cast<int>(gridDim.x)) {
+    auto* row = static_cast<uint4*>(x.out.data) + static_cast<int64_t>(token) * pieces;
+    for (int i = static_cast<int>(threadIdx.x); i < pieces; i += kThreads) row[i] = uint4{};
+  }
 }
 
 }  // namespace octet::cuda::decode

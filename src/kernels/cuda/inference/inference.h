@@ -22,6 +22,7 @@ struct PagedProblem {
   int window = 0, block_size = 0, blocks = 0, slots = 0;  // blocks: of the table, a sequence; slots: of the cache
   int group = 1;                                          // heads / kv_heads
   int most_queries = 0;                                   // of a sequence; 0: any number
+  bool inputs_ready = false;  // segments, lengths and table are inputs of the graph: no kernel of a step writes them
   float scale = 1;
   double alibi = 0, alibi_scale = 1;  // as base/alibi.h; 0: none
 };
@@ -54,7 +55,9 @@ void launch_paged_prefill(const PagedProblem& problem, const PagedOperands& oper
 struct DecodePlan {
   int head_shift = 0, blocks = 0;  // log2 of the key heads a block takes at once; of the grid
   int64_t scratch_bytes = 0;
+  uint32_t* counters = nullptr;  // kDecodeCounters of them, 0 before and after: the caller sets it
 };
+inline constexpr int kDecodeCounters = 1 << 14;
 // For all lengths: they are known on the device only.
 DecodePlan plan_paged_decode_mma(const PagedProblem& problem, DType cache, int sm_count);
 // Also clears the rows of out beyond the last sequence.

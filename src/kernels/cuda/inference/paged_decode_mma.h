@@ -5,22 +5,28 @@
 
 namespace octet::cuda::decode {
 
-inline constexpr int kUnitKeys = 16, kWarps = 4, kThreads = 32 * kWarps;
+inline constexpr int kUnitShift = 4, kUnitKeys = 1 << kUnitShift;
+inline constexpr int kWarpShift = 2, kWarps = 1 << kWarpShift, kThreads = 32 * kWarps;
+inline constexpr int kFanShift = 5, kFan = 1 << kFanShift;  // pieces joined at once
+inline constexpr int kMostBlocks = kFan * kFan;             // joined in two steps at most
+static_assert(2 * kMostBlocks * kWarps * 2 <= kDecodeCounters);
 
 // What a kernel knows of the cut beside the problem.
+static_assert(kDecodeQueries == 4);
 struct Cut {
-  int head_shift = 0;  // log2 of head_warps; the other factor of kWarps are tiles of keys
-  int groups = 1;      // of head_warps key heads
-  int rows = 8;        // (query, head of the group) pairs of a chunk
+  int head_shift = 0;   // log2 of head_warps, which divides the key heads; the other factor of kWarps are tiles of keys
+  int groups = 1;       // of head_warps key heads
+  int rows = 8;         // (query, head of the group) pairs of a chunk
+  int window = 0;       // keys a query sees
+  uint64_t chunks = 0;  // of a sequence with n queries: bits 16 n - 16 to 16 n - 1
 
   __host__ __device__ int head_warps() const { return 1 << head_shift; }
-  __host__ __device__ int key_warps() const { return kWarps >> head_shift; }
-};
-
-// An item that begins in a block's run and ends in another's; the pieces are the second piece of the block and the
-// first of those behind it, up to `last`.
-struct SharedItem {
-  int exists, begin, chunk, group, rows, last;
+  __host__ __device__ int key_shift() const { return kWarpShift - head_shift; }
+  __host__ __device__ int key_warps() const { return 1 << key_shift(); }
+  __host__ __device__ int chunks_of(int queries) const {  // none where nothing is to be decoded
+    if (queries < 1 || queries > kDecodeQueries) return 0;
+    return static_cast<int>(chunks >> (16 * (queries - 1)) & 0xffff);
+  }
 };
 
 // What one warp or block has seen of a row's keys: the largest score as a power of two, and the denominator over it.
@@ -28,10 +34,12 @@ struct Partial {
   float anchor, sum;
 };
 
+// What blocks leave of items that they share with others: piece 2 b of an item begun before the run of block b, piece
+// 2 b + 1 of one begun in it.
 struct Pieces {
-  SharedItem* items;  // [blocks]
-  Partial* parts;     // [blocks, 2, head_warps, rows]: of an item begun before the run, of one begun in it
-  float* sums;        // [blocks, 2, head_warps, rows, dim]
+  Partial* parts;      // [2 blocks, head_warps, rows]
+  float* sums;         // [2 blocks, head_warps, rows, dim]
+  uint32_t* arrivals;  // [2 blocks, kWarps, 2], 0 before and after the kernel: counts of teams, by the first piece
 };
 
 // block_shift: log2 of the size of the cache's blocks.
@@ -39,7 +47,7 @@ using Kernel = void (*)(PagedProblem p, PagedOperands x, Cut cut, int block_shif
 
 struct Instance {
   Kernel kernel;
-  int rows, dim, ring_bytes;  // the most rows of a chunk; elements of a head, padded
+  int rows, ring_bytes, sums_bytes;  // the most rows of a chunk; of shared memory, the latter for each row and warp
 };
 // For a head of `dim` elements; `wide`: for more than 8 rows.
 Instance instance_bf16(int dim, bool wide);

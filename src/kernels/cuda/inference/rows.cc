@@ -81,6 +81,10 @@ PagedProblem problem_of(const Graph& graph, const Node& node) {
   p.window = static_cast<int>(
       std::min<int64_t>(node.attrs.get_or<int64_t>("window", 0), int64_t{p.blocks} * p.block_size + 1));
   p.most_queries = static_cast<int>(node.attrs.get_or<int64_t>("most_queries", 0));
+  p.inputs_ready = true;  // no fusion has this op, whose leaves would be anything
+  for (size_t i = 3; i < 6; ++i) {
+    p.inputs_ready = p.inputs_ready && graph.node(node.inputs[i].node).op == Op::kInput;
+  }
   p.scale = static_cast<float>(node.attrs.get<double>("scale"));
   p.alibi = node.attrs.get_or<double>("alibi", 0.0), p.alibi_scale = node.attrs.get_or<double>("alibi_scale", 1.0);
   return p;
@@ -114,7 +118,9 @@ int64_t paged_workspace(DeviceContext& context, const Graph& graph, const Node& 
 
 BoundKernel bind_paged_mma(DeviceContext& context, const Graph& graph, const Node& node) {
   const PagedProblem p = problem_of(graph, node);
-  const DecodePlan plan = plan_paged_decode_mma(p, graph.dtype(node.inputs[1]), context.sm_count());
+  DecodePlan plan = plan_paged_decode_mma(p, graph.dtype(node.inputs[1]), context.sm_count());
+  static_assert(kDecodeCounters <= DeviceContext::kCounters);
+  plan.counters = context.counters();
   return [p, plan, sm_count = context.sm_count()](const KernelArgs& args) {
     const PagedOperands x = operands_of(args);
     if (may_prefill(p))
