@@ -56,6 +56,22 @@ TEST(EngineFaults, RequestsThatCannotRunAreRefusedWithTheValue) {
   EXPECT_GE(engine->stats().failed, 20);
 }
 
+TEST(EngineFaults, AdjustedLogitsAreRefusedOnlyWhereOneTextNeedsTooMany) {
+  RunnerLimits limits = fake_limits();
+  limits.entries = 30;
+  auto engine = test_engine({.limits = limits});
+  GenerationRequest request{.prompt_ids = some_ids(20, 1), .max_tokens = 8, .ignore_eos = true};
+  request.sampling.repetition_penalty = 1.1;
+  std::vector<GenerationStream> streams;
+  for (int i = 0; i < 6; ++i) streams.push_back(engine->submit(request));
+  for (GenerationStream& stream : streams) EXPECT_EQ(collect(stream)[0].ids, alone(request, 0, limits).ids);
+  request.max_tokens = 40;
+  expect_refused(*engine, request, "a step has room for 30");
+  request.sampling = {};
+  for (int32_t id = 0; id < 31; ++id) request.sampling.logit_bias[id] = 1;
+  expect_refused(*engine, request, "adjust 31 logits of the first token");
+}
+
 TEST(EngineFaults, WithoutATokenizerIdsGoInAndOut) {
   EngineLoop engine({.runner = std::make_unique<FakeRunner>(FakeOptions{.limits = fake_limits()})}, {});
   GenerationRequest words;

@@ -35,6 +35,7 @@ SchedulerOptions scheduler_options(const RunnerLimits& limits, const EngineOptio
           .max_sequences = std::min(options.max_sequences, limits.sequences),
           .token_budget = std::min(options.max_step_tokens, limits.tokens),
           .max_logit_rows = limits.rows,
+          .max_adjusted = limits.entries,
           .max_queue = std::numeric_limits<int64_t>::max()};  // the mailbox counts
 }
 
@@ -130,7 +131,9 @@ void EngineLoop::admit(std::unique_ptr<Request>& request) {
                         .max_tokens = asked.max_tokens,
                         .n = asked.n,
                         .priority = asked.priority,
-                        .salt = salt_of(asked.cache_salt)};
+                        .salt = salt_of(asked.cache_salt),
+                        .adjusted = request->adjusted,
+                        .most_adjusted = request->most_adjusted};
   if (asked.timeout_seconds > 0) params.deadline = request->submitted + asked.timeout_seconds;
   Submitted submitted = scheduler_.submit(std::move(params), now());
   if (submitted.refusal != Refusal::kNone) {

@@ -43,6 +43,10 @@ const char* refusal_name(Refusal refusal) {
   return "?";
 }
 
+int64_t adjusted_logits(const SequenceParams& params, int64_t sampled) {
+  return std::min(params.adjusted + sampled, params.most_adjusted);
+}
+
 Scheduler::Scheduler(SchedulerOptions options, BlockManager& blocks) : options_(options), blocks_(blocks) {
   if (options_.max_logit_rows == 0) options_.max_logit_rows = options_.max_sequences;
   check(options_.context_length >= 2, ErrorCode::kInvalidArgument, "scheduler: context_length is {} (want >= 2)",
@@ -53,6 +57,8 @@ Scheduler::Scheduler(SchedulerOptions options, BlockManager& blocks) : options_(
   check(options_.token_budget >= blocks_.options().block_size, ErrorCode::kInvalidArgument,
         "scheduler: token_budget is {}, below one block of {} tokens", options_.token_budget,
         blocks_.options().block_size);
+  check(options_.max_adjusted >= 0, ErrorCode::kInvalidArgument, "scheduler: max_adjusted is {} (want >= 0)",
+        options_.max_adjusted);
   check(options_.ageing_seconds >= 0 && std::isfinite(options_.ageing_seconds), ErrorCode::kInvalidArgument,
         "scheduler: ageing_seconds is {} (want a finite number >= 0)", options_.ageing_seconds);
   for (int64_t slot = options_.max_sequences - 1; slot >= 0; --slot) free_slots_.push_back(static_cast<int32_t>(slot));
@@ -115,6 +121,18 @@ Refusal Scheduler::refuse_size(const SequenceParams& params, std::string& messag
   return Refusal::kNone;
 }
 
+// Sequences take turns: they need to fit one by one only.
+Refusal Scheduler::refuse_adjusted(const SequenceParams& params, std::string& message) const {
+  const int64_t limit = output_limit(params, static_cast<int64_t>(params.prompt.size()));
+  const int64_t most = adjusted_logits(params, limit - 1);
+  if (most <= options_.max_adjusted) return Refusal::kNone;
+  message = fmt::format(
+      "penalties and biases adjust {} logits of the first token and up to {} of the last of {}; a step has room for "
+      "{}: ask for fewer tokens or biases, or shorten the prompt",
+      params.adjusted, most, limit, options_.max_adjusted);
+  return Refusal::kNeverFits;
+}
+
 Refusal Scheduler::refuse(const SequenceParams& params, double now, std::string& message) const {
   if (params.prompt.empty() || params.max_tokens < 1 || params.n < 1 || params.n > options_.max_sequences) {
     message = fmt::format("prompt of {} tokens (want >= 1), max_tokens {} (want >= 1), n {} (want 1..{})",
@@ -122,6 +140,7 @@ Refusal Scheduler::refuse(const SequenceParams& params, double now, std::string&
     return Refusal::kInvalid;
   }
   if (const Refusal refusal = refuse_size(params, message); refusal != Refusal::kNone) return refusal;
+  if (const Refusal refusal = refuse_adjusted(params, message); refusal != Refusal::kNone) return refusal;
   if (!(params.deadline > now)) {
     message = fmt::format("the deadline {} has passed: it is {}", params.deadline, now);
     return Refusal::kLate;
