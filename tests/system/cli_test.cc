@@ -193,6 +193,11 @@ TEST_F(Cli, BenchSaysWhatRan) {
   expect(2, "bench throughput run --slo-ttft nan", "--slo-ttft: nan (want > 0)");
   expect(2, "bench throughput run --policy fair", "--policy");
   expect(1, "bench throughput run --kv-cache-bytes 100", "bytes are missing; give them");
+  ASSERT_EQ(shell("mkdir bare && cp run/checkpoints/step_00000008/*.{json,safetensors} bare && rm -f bare/tok*").code,
+            0);
+  expect(1, "generate bare -p line", "the folder holds none of");
+  expect(0, "bench throughput bare -i 4 -o 4 -n 3 --max-sequences 8", "3 of 3 requests finished");
+  expect(1, "bench throughput bare --tokenizer bare -n 3", "the folder holds none of");
 }
 
 TEST_F(Cli, QuantizedFoldersBringTheirVocabulary) {
