@@ -118,12 +118,6 @@ bool EngineLoop::intake() {
   return go_on;
 }
 
-// A number of its own for every text seen, not a hash of it: tenants whose hashes collide would share cached content.
-uint64_t EngineLoop::salt_of(const std::string& text) {
-  if (text.empty()) return 0;
-  return salts_.try_emplace(text, salts_.size() + 1).first->second;
-}
-
 // Takes the request, or leaves it where it is when it throws: end_all() then ends it.
 void EngineLoop::admit(std::unique_ptr<Request>& request) {
   const GenerationRequest& asked = request->asked;
@@ -131,7 +125,7 @@ void EngineLoop::admit(std::unique_ptr<Request>& request) {
                         .max_tokens = asked.max_tokens,
                         .n = asked.n,
                         .priority = asked.priority,
-                        .salt = salt_of(asked.cache_salt),
+                        .salt = salts_.number_of(asked.cache_salt),
                         .adjusted = request->adjusted,
                         .most_adjusted = request->most_adjusted};
   if (asked.timeout_seconds > 0) params.deadline = request->submitted + asked.timeout_seconds;
