@@ -171,14 +171,18 @@ std::string BpeTokenizer::normalize(std::string_view piece, const TextPlace& pla
 void BpeTokenizer::encode_piece(std::string_view piece, const TextPlace& place, std::vector<int32_t>& out) const {
   auto scratch = take_scratch();
   bool continues = place.continues;
-  for (std::string_view part : before_prefix_.split(piece, scratch->split)) {
+  const auto encode_one = [&](std::string_view word) {
+    encode_word(word, *scratch, out);
+    return true;
+  };
+  before_prefix_.each_piece(piece, scratch->split, [&](std::string_view part) {
     if (vocabulary_.add_prefix_space && !part.starts_with(' ') && !continues) {
       scratch->prefixed.assign(" ").append(part);
       part = scratch->prefixed;
     }
     continues = false;
-    for (std::string_view word : splitter_.split(part, scratch->split_prefixed)) encode_word(word, *scratch, out);
-  }
+    return splitter_.each_piece(part, scratch->split_prefixed, encode_one);
+  });
   std::lock_guard lock(mutex_);
   idle_.push_back(std::move(scratch));
 }

@@ -38,14 +38,15 @@ class SubwordTokenizer : public Tokenizer {
   void encode_piece(std::string_view piece, const TextPlace& place, std::vector<int32_t>& out) const override {
     auto scratch = take_scratch();
     TextPlace at = place;
-    for (std::string_view part : splitter_.split(piece, scratch->split)) {
+    splitter_.each_piece(piece, scratch->split, [&](std::string_view part) {
       if (parts_.metaspace) {
         encode_marked(part, at, *scratch, out);
         at.first = at.continues = false;
       } else {
         encode_cut(part, parts_.cut_before, true, *scratch, out);
       }
-    }
+      return true;
+    });
     std::lock_guard lock(mutex_);
     idle_.push_back(std::move(scratch));
   }

@@ -189,7 +189,10 @@ TEST(Tokenizer, Llama3PatternSplitsAsPublished) {
   SplitScratch scratch;
   const auto split = [&](std::string_view text) {
     std::string joined;
-    for (auto piece : splitter.split(text, scratch)) joined.append(piece).append("|");
+    splitter.each_piece(text, scratch, [&](std::string_view piece) {
+      joined.append(piece).append("|");
+      return true;
+    });
     return joined;
   };
   EXPECT_EQ(split("Hello World 12345"), "Hello| World| |123|45|");
