@@ -168,12 +168,13 @@ std::string BpeTokenizer::normalize(std::string_view piece, const TextPlace& pla
   return vocabulary_.normalizer.apply(piece, place);
 }
 
-void BpeTokenizer::encode_piece(std::string_view piece, const TextPlace& place, std::vector<int32_t>& out) const {
+void BpeTokenizer::encode_piece(std::string_view piece, const TextPlace& place, size_t enough,
+                                std::vector<int32_t>& out) const {
   auto scratch = take_scratch();
   bool continues = place.continues;
   const auto encode_one = [&](std::string_view word) {
     encode_word(word, *scratch, out);
-    return true;
+    return out.size() < enough;
   };
   before_prefix_.each_piece(piece, scratch->split, [&](std::string_view part) {
     if (vocabulary_.add_prefix_space && !part.starts_with(' ') && !continues) {

@@ -47,7 +47,8 @@ class BpeTokenizer : public Tokenizer {
   const BpeVocabulary& vocabulary() const { return vocabulary_; }
 
  protected:
-  void encode_piece(std::string_view piece, const TextPlace& place, std::vector<int32_t>& out) const override;
+  void encode_piece(std::string_view piece, const TextPlace& place, size_t enough,
+                    std::vector<int32_t>& out) const override;
   std::string normalize(std::string_view piece, const TextPlace& place) const override;
 
  private:

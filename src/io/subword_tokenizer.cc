@@ -35,17 +35,18 @@ class SubwordTokenizer : public Tokenizer {
     return parts_.normalizer.apply(piece, place);
   }
 
-  void encode_piece(std::string_view piece, const TextPlace& place, std::vector<int32_t>& out) const override {
+  void encode_piece(std::string_view piece, const TextPlace& place, size_t enough,
+                    std::vector<int32_t>& out) const override {
     auto scratch = take_scratch();
     TextPlace at = place;
     splitter_.each_piece(piece, scratch->split, [&](std::string_view part) {
       if (parts_.metaspace) {
-        encode_marked(part, at, *scratch, out);
+        encode_marked(part, at, enough, *scratch, out);
         at.first = at.continues = false;
       } else {
-        encode_cut(part, parts_.cut_before, true, *scratch, out);
+        encode_cut(part, parts_.cut_before, true, enough, *scratch, out);
       }
-      return true;
+      return out.size() < enough;
     });
     std::lock_guard lock(mutex_);
     idle_.push_back(std::move(scratch));
@@ -82,7 +83,7 @@ class SubwordTokenizer : public Tokenizer {
   }
 
   // Cuts before each mark; with `keep_runs` only where something else stands before it.
-  void encode_cut(std::string_view text, std::string_view mark, bool keep_runs, Scratch& scratch,
+  void encode_cut(std::string_view text, std::string_view mark, bool keep_runs, size_t enough, Scratch& scratch,
                   std::vector<int32_t>& out) const {
     size_t begin = 0, searched = 0;
     while (!mark.empty() && begin < text.size()) {
@@ -91,12 +92,14 @@ class SubwordTokenizer : public Tokenizer {
       searched = found + mark.size();
       if (found == begin || (keep_runs && text.substr(0, found).ends_with(mark))) continue;
       encode_word(text.substr(begin, found - begin), scratch, out);
+      if (out.size() >= enough) return;
       begin = found;
     }
     if (begin < text.size()) encode_word(text.substr(begin), scratch, out);
   }
 
-  void encode_marked(std::string_view text, const TextPlace& place, Scratch& scratch, std::vector<int32_t>& out) const {
+  void encode_marked(std::string_view text, const TextPlace& place, size_t enough, Scratch& scratch,
+                     std::vector<int32_t>& out) const {
     const Metaspace& rule = *parts_.metaspace;
     std::string& marked = scratch.marked;
     marked.clear();
@@ -110,9 +113,9 @@ class SubwordTokenizer : public Tokenizer {
       at = space + 1;
     }
     if (rule.split) {
-      encode_cut(marked, rule.mark, false, scratch, out);
+      encode_cut(marked, rule.mark, false, enough, scratch, out);
     } else {
-      encode_cut(marked, parts_.cut_before, true, scratch, out);
+      encode_cut(marked, parts_.cut_before, true, enough, scratch, out);
     }
   }
 
