@@ -247,7 +247,8 @@ void EngineLoop::collect() {
   for (size_t row = 0; row < flight_.rows.size(); ++row) {
     Sequence& sequence = *flight_.rows[row].sequence;
     EndReason end = postprocess_.note(sequence, output, row);
-    sampled_.push_back({.id = sequence.id, .token = std::max(output.ids[row], 0), .end = end});
+    const int64_t adjusted = sequence.counts ? sequence.counts->entries() : 0;
+    sampled_.push_back({.id = sequence.id, .token = std::max(output.ids[row], 0), .end = end, .adjusted = adjusted});
   }
   scheduler_.commit(flight_.step, sampled_);
   committed_step_ = flight_.step;

@@ -43,10 +43,6 @@ const char* refusal_name(Refusal refusal) {
   return "?";
 }
 
-int64_t adjusted_logits(const SequenceParams& params, int64_t sampled) {
-  return std::min(params.adjusted + sampled, params.most_adjusted);
-}
-
 Scheduler::Scheduler(SchedulerOptions options, BlockManager& blocks) : options_(options), blocks_(blocks) {
   if (options_.max_logit_rows == 0) options_.max_logit_rows = options_.max_sequences;
   check(options_.context_length >= 2, ErrorCode::kInvalidArgument, "scheduler: context_length is {} (want >= 2)",
@@ -124,7 +120,7 @@ Refusal Scheduler::refuse_size(const SequenceParams& params, std::string& messag
 // Sequences take turns: they need to fit one by one only.
 Refusal Scheduler::refuse_adjusted(const SequenceParams& params, std::string& message) const {
   const int64_t limit = output_limit(params, static_cast<int64_t>(params.prompt.size()));
-  const int64_t most = adjusted_logits(params, limit - 1);
+  const int64_t most = std::min(params.adjusted + limit - 1, params.most_adjusted);
   if (most <= options_.max_adjusted) return Refusal::kNone;
   message = fmt::format(
       "penalties and biases adjust {} logits of the first token and up to {} of the last of {}; a step has room for "
@@ -184,6 +180,7 @@ Submitted Scheduler::submit(SequenceParams params, double now) {
     s = Sequence{.params = params, .id = next_id_++, .family = submitted.id, .state = State::kSibling};
     s.prompt_length = static_cast<int64_t>(prompt.size());
     s.limit = output_limit(params, s.prompt_length);
+    s.adjusted = params.adjusted;
     tokens.assign(prompt.begin(), prompt.end());
     s.tokens = std::move(tokens);
     s.siblings = std::move(siblings);
@@ -357,6 +354,7 @@ void Scheduler::commit(int64_t step, std::span<const SampledToken> results) {
       continue;
     }
     s.tokens.push_back(result.token);
+    s.adjusted = std::min(result.adjusted >= 0 ? result.adjusted : s.adjusted + 1, s.params.most_adjusted);
     ++stats_.sampled_tokens;
     if (result.end != EndReason::kNone)
       end(record, result.end);

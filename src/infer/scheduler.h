@@ -90,13 +90,10 @@ struct SequenceParams {
   int32_t priority = 0;                                       // higher goes first
   double deadline = std::numeric_limits<double>::infinity();  // in the time given to schedule()
   uint64_t adapter = 0, salt = 0;                             // KV is shared only where both are equal
-  // Logits adjusted for a sequence's first token, then at most one more with every token, up to the most.
+  // Logits adjusted for a sequence's first token; at most one more with every token (see SampledToken), up to the most.
   int64_t adjusted = 0, most_adjusted = 0;
   bool reuse_prefix = true;  // false: compute every token of the prompt (its blocks are still offered to others)
 };
-
-// How many logits may be adjusted when `sampled` tokens were sampled before.
-int64_t adjusted_logits(const SequenceParams& params, int64_t sampled);
 
 struct Submitted {
   SequenceId id = -1;  // of the first sequence; id .. id+n-1 are the request's. -1: refused
@@ -133,6 +130,7 @@ struct SampledToken {
   SequenceId id = 0;
   int32_t token = 0;
   EndReason end = EndReason::kNone;  // kStop or kFailed ends the sequence with this token (kFailed: without it)
+  int64_t adjusted = -1;             // logits adjusted from now on, where known; -1: one more, up to the most
 };
 
 struct FinishedSequence {
@@ -192,6 +190,7 @@ class Scheduler {
     int64_t prompt_length = 0, limit = 0;
     int64_t computed = 0, sampled = 0;  // see the invariants
     int64_t furthest = 0;               // the largest `computed` ever: what lies before it is recomputed
+    int64_t adjusted = 0;               // logits, after what was delivered
     double order = 0;                   // virtual arrival
     TableId table = -1;
     int32_t slot = -1;
@@ -235,6 +234,7 @@ class Scheduler {
   void end(int32_t record, EndReason reason);
 
   int64_t remaining(const Sequence& s) const;
+  int64_t adjusted_logits(const Sequence& s) const;
   bool may_sample(const Sequence& s, const Flight& flight) const;
   void expire(double now);
   int64_t plan_running(Flight& flight);

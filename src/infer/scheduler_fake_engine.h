@@ -138,7 +138,7 @@ class FakeEngine {
       tokens += s.count, rows += s.samples, singles += s.count == 1;
       const SequenceParams& params = requests_.at(s.id).first.params;
       const int64_t sampled = s.first_position + s.count - static_cast<int64_t>(params.prompt.size());
-      if (s.samples) adjusted += adjusted_logits(params, sampled);
+      if (s.samples) adjusted += std::min(params.adjusted + sampled, params.most_adjusted);
       require(std::ranges::count(plan.preempted, s.id) == 0, "preempted and planned in one step");
       require(s.count >= 1 && s.slot >= 0 && s.slot < o.max_sequences, "count or slot out of range");
       require(s.samples || s.count == 1 || (s.first_position + s.count) % blocks_.options().block_size == 0 ||

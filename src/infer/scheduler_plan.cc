@@ -13,8 +13,13 @@ int64_t Scheduler::remaining(const Sequence& s) const {
   return s.prompt_length + s.sampled - s.computed;
 }
 
+// Of its next sample, at most: each of the samples planned and not delivered may add one.
+int64_t Scheduler::adjusted_logits(const Sequence& s) const {
+  return std::min(s.adjusted + s.sampled - s.delivered(), s.params.most_adjusted);
+}
+
 bool Scheduler::may_sample(const Sequence& s, const Flight& flight) const {
-  return flight.rows_left > 0 && adjusted_logits(s.params, s.sampled) <= flight.adjusted_left;
+  return flight.rows_left > 0 && adjusted_logits(s) <= flight.adjusted_left;
 }
 
 // Static policies: nobody decodes before the whole batch is prefilled.
@@ -148,7 +153,7 @@ void Scheduler::plan_tokens(int32_t record, int64_t count, Flight& flight) {
   plan.tokens += count;
   flight.tokens_left -= count;
   if (!entry.samples) return;
-  flight.adjusted_left -= adjusted_logits(s.params, s.sampled);
+  flight.adjusted_left -= adjusted_logits(s);
   ++s.sampled;
   ++plan.logit_rows;
   --flight.rows_left;

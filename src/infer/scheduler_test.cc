@@ -397,6 +397,29 @@ TEST(Scheduler, RefusesWithNumbers) {
   EXPECT_EQ(refusal(kEvict, late, "has passed"), Refusal::kLate);
 }
 
+// Tokens that repeat adjust nothing new: who says so does not wait for room that nobody takes.
+TEST(Scheduler, AdjustedLogitsAreCountedAsTold) {
+  SchedulerOptions o = options();
+  o.max_adjusted = 20;
+  for (const bool told : {true, false}) {
+    BlockManager blocks(full(64));
+    Scheduler scheduler(o, blocks);
+    for (int i = 0; i < 2; ++i)
+      ASSERT_GT(scheduler.submit({.prompt = {1, 2, 3}, .max_tokens = 10, .adjusted = 9, .most_adjusted = 20}, 0).id, 0);
+    int64_t steps = 0;
+    for (; scheduler.has_work(); ++steps) {
+      const StepPlan& plan = scheduler.schedule(0);
+      ASSERT_FALSE(plan.empty());
+      std::vector<SampledToken> results;
+      for (const ScheduledSequence& s : plan.sequences)
+        results.push_back({.id = s.id, .token = 5, .adjusted = told ? 9 : -1});
+      scheduler.commit(plan.step, results);
+      scheduler.take_finished();
+    }
+    EXPECT_EQ(steps, told ? 10 : 18) << told;
+  }
+}
+
 TEST(Scheduler, QueueIsBoundedAndOpensAgain) {
   SchedulerOptions o = options();
   o.max_queue = 4;

@@ -135,7 +135,8 @@ class ProgramBuilder {
       add_forward(program, out_.mixed, fmt::format("mixed.{}", tokens), tokens, out_.limits.sequences, 0);
   }
 
-  // By rows in powers of two, of each: plain, few entries, many, many with masks; the first and last with top_logprobs.
+  // By rows in powers of two, of each: plain, few entries, many, the most, the most with masks; the first and last with
+  // top_logprobs.
   void add_sample_graphs(Program& program) {
     const int64_t many = out_.limits.entries;
     const int64_t likeliest = std::min(kTopLogprobs, out_.limits.vocab);
@@ -149,7 +150,8 @@ class ProgramBuilder {
       };
       add("", 0, 0, false);
       add("_few", std::min(kFewEntries + 16 * rows, many), 0, false);
-      add("_many", many, 0, false);
+      add("_many", std::min(kManyEntries, many), 0, false);
+      if (many > kManyEntries) add("_most", many, 0, false);
       add("_masked", many, rows, false);
       add("_top", 0, 0, true);
       add("_masked_top", many, rows, true);
