@@ -75,6 +75,7 @@ TEST_F(Cli, MistypedWordsAreAnsweredWithTheNearest) {
   expect(1, "train optimiser.lr=1", "did you mean 'optimizer.lr'?");
   expect(1, "train optimizer.lr=nan", "want a finite number");
   expect(1, "plan model.size=gpt3-175", "nearest: gpt3-175b");
+  expect(1, "plan model.size=qqqqqqqqqqqq", "no size is named 'qqqqqqqqqqqq' (all: ");
   expect(1, "plan model.layers=1000000000", "model.layers: 1000000000");
   expect(1, "eval nowhere a.txt --recipe fp9", "nowhere");
 }
