@@ -247,8 +247,8 @@ BoundKernel bind_cublaslt(DeviceContext& context, const Graph& graph, const Node
                 .addend = p.c >= 0 || bias == BiasPlan::kSpread,
                 .scaling_a = pair.library_a,
                 .scaling_b = pair.library_b,
-                .fast_accumulation = p.forward && (pair.library_a == GemmScaling::kTensor ||
-                                                   pair.library_a == GemmScaling::kOuter)};
+                .fast_accumulation =
+                    p.forward && (pair.library_a == GemmScaling::kTensor || pair.library_a == GemmScaling::kOuter)};
   if (bias == BiasPlan::kEpilogue || bias == BiasPlan::kConverted) spec.bias = p.out;
   const auto gemm = make_gemm(context, spec);
   if (gemm == nullptr) return bind_tiled(context, graph, node);
