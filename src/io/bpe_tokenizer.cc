@@ -131,18 +131,6 @@ BpeTokenizer::BpeTokenizer(BpeVocabulary vocabulary, const std::string& where)
 
 BpeTokenizer::~BpeTokenizer() = default;
 
-std::unique_ptr<BpeTokenizer::Scratch> BpeTokenizer::take_scratch() const {
-  {
-    std::lock_guard lock(mutex_);
-    if (!idle_.empty()) {
-      auto scratch = std::move(idle_.back());
-      idle_.pop_back();
-      return scratch;
-    }
-  }
-  return std::make_unique<Scratch>();
-}
-
 void BpeTokenizer::encode_word(std::string_view word, Scratch& scratch, std::vector<int32_t>& out) const {
   WordCache::Place place;
   if (scratch.cache.find(word, out, place)) return;
@@ -170,7 +158,7 @@ std::string BpeTokenizer::normalize(std::string_view piece, const TextPlace& pla
 
 void BpeTokenizer::encode_piece(std::string_view piece, const TextPlace& place, size_t enough,
                                 std::vector<int32_t>& out) const {
-  auto scratch = take_scratch();
+  auto scratch = scratches_.take();
   bool continues = place.continues;
   const auto encode_one = [&](std::string_view word) {
     encode_word(word, *scratch, out);
@@ -184,8 +172,7 @@ void BpeTokenizer::encode_piece(std::string_view piece, const TextPlace& place, 
     continues = false;
     return splitter_.each_piece(part, scratch->split_prefixed, encode_one);
   });
-  std::lock_guard lock(mutex_);
-  idle_.push_back(std::move(scratch));
+  scratches_.give_back(std::move(scratch));
 }
 
 }  // namespace octet

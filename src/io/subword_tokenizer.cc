@@ -2,6 +2,7 @@
 #include "io/subword_tokenizer.h"
 
 #include "base/error.h"
+#include "io/scratch_pool.h"
 #include "io/tokenizer_files.h"
 #include "io/word_cache.h"
 
@@ -37,7 +38,7 @@ class SubwordTokenizer : public Tokenizer {
 
   void encode_piece(std::string_view piece, const TextPlace& place, size_t enough,
                     std::vector<int32_t>& out) const override {
-    auto scratch = take_scratch();
+    auto scratch = scratches_.take();
     TextPlace at = place;
     splitter_.each_piece(piece, scratch->split, [&](std::string_view part) {
       if (parts_.metaspace) {
@@ -48,8 +49,7 @@ class SubwordTokenizer : public Tokenizer {
       }
       return out.size() < enough;
     });
-    std::lock_guard lock(mutex_);
-    idle_.push_back(std::move(scratch));
+    scratches_.give_back(std::move(scratch));
   }
 
  private:
@@ -60,18 +60,6 @@ class SubwordTokenizer : public Tokenizer {
     std::string marked;
     std::vector<int32_t> ids;
   };
-
-  std::unique_ptr<Scratch> take_scratch() const {
-    {
-      std::lock_guard lock(mutex_);
-      if (!idle_.empty()) {
-        auto scratch = std::move(idle_.back());
-        idle_.pop_back();
-        return scratch;
-      }
-    }
-    return std::make_unique<Scratch>();
-  }
 
   void encode_word(std::string_view word, Scratch& scratch, std::vector<int32_t>& out) const {
     WordCache::Place place;
@@ -121,8 +109,7 @@ class SubwordTokenizer : public Tokenizer {
 
   SubwordParts parts_;
   Splitter splitter_;
-  mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<Scratch>> idle_;  // caches and match buffers waiting for a caller
+  mutable ScratchPool<Scratch> scratches_;  // caches and match buffers
 };
 
 }  // namespace

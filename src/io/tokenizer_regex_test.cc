@@ -5,21 +5,12 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/test_error.h"
 #include "io/tokenizer.h"
 #include "io/tokenizer_split.h"
 
 namespace octet {
 namespace {
-
-template <typename Body>
-std::string error_of(Body body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.message();
-  }
-  return "(no error)";
-}
 
 std::string split(const SplitRule& rule, std::string_view text) {
   const Splitter splitter({rule}, "test");

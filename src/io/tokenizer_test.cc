@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "base/test_data.h"
+#include "base/test_error.h"
 #include "io/tokenizer_files.h"
 #include "io/tokenizer_load.h"
 #include "io/tokenizer_utf8.h"
@@ -66,15 +67,6 @@ std::string small_json(const std::string& extra_model = "", const std::string& p
   }
   replace("\"normalizer\": null", "\"normalizer\": " + normalizer);
   return json;
-}
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.message();
-  }
-  return "(no error)";
 }
 
 std::string random_bytes(Philox& random, size_t length) {
