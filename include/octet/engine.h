@@ -31,6 +31,7 @@ struct EngineOptions {
   std::string recipe = {};         // fp32 | bf16 | fp8-current | int8 | ...; empty: as the folder says, else bf16
   std::string kv_cache = {};       // f32 | bf16 | e4m3; empty: as the folder says, else the recipe's compute type
   std::string tokenizer = {};      // file or folder; empty: the model's own
+  bool needs_tokenizer = true;     // false: a model without one is served too, ids in and ids out
   int64_t context = 0;             // tokens a sequence may reach; 0 = the model's
   int64_t max_sequences = 256;     // running at once
   int64_t max_step_tokens = 2048;  // tokens of one step, prompts and decoding together

@@ -54,6 +54,9 @@ void check(bool condition, ErrorCode code, fmt::format_string<Args...> format, A
 // The candidate nearest to `word` by edit distance, or "" when none is close: for "did you mean".
 template <typename Range>
 std::string nearest_name(const std::string& word, const Range& candidates);
+// `text`, " (nearest: {})" for example, with that candidate; "" when none is close.
+template <typename Range>
+std::string if_near(const std::string& word, const Range& candidates, fmt::format_string<const std::string&> text);
 
 int edit_distance(const std::string& a, const std::string& b);
 
@@ -66,6 +69,12 @@ std::string nearest_name(const std::string& word, const Range& candidates) {
     if (distance < best_distance) best_distance = distance, best = candidate;
   }
   return best;
+}
+
+template <typename Range>
+std::string if_near(const std::string& word, const Range& candidates, fmt::format_string<const std::string&> text) {
+  const std::string nearest = nearest_name(word, candidates);
+  return nearest.empty() ? "" : fmt::format(text, nearest);
 }
 
 }  // namespace octet

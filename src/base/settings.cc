@@ -107,8 +107,7 @@ struct Parser {
   void check_choice(const std::string& word) const {
     const auto& choices = info.choices;
     if (choices.empty() || std::find(choices.begin(), choices.end(), word) != choices.end()) return;
-    std::string near = nearest_name(word, choices);
-    reject(allowed(info) + (near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
+    reject(allowed(info) + if_near(word, choices, "; did you mean '{}'?"));
   }
   void operator()(bool* field) const {
     bool value;

@@ -15,6 +15,13 @@ double PerplexityResult::bits_per_byte() const {
   return bytes > 0 ? loss_sum / std::numbers::ln2 / static_cast<double>(bytes) : 0.0;
 }
 
+int64_t tokens_needed(const PerplexityOptions& options) {
+  constexpr int64_t kMost = int64_t{1} << 40;
+  if (options.max_tokens == 0 || options.max_tokens > kMost || options.length > kMost) return 0;
+  const int64_t windows = std::min(options.windows, options.max_tokens / options.length + 1);
+  return options.max_tokens + (windows + 1) * options.length + 1;
+}
+
 PerplexityEvaluator::PerplexityEvaluator(const WeightSource& weights, const PerplexityOptions& options)
     : options_(options), vocab_size_(weights.config().vocab_size) {
   const ModelConfig& model = weights.config();

@@ -22,6 +22,10 @@ struct PerplexityOptions {
   int64_t max_tokens = 0;  // 0 = all
 };
 
+// How many tokens from the beginning run() reads for max_tokens: the last windows run whole, whatever of them counts.
+// 0 = all there are. The options' length must be given.
+int64_t tokens_needed(const PerplexityOptions& options);
+
 struct PerplexityResult {
   double loss_sum = 0;           // nats over counted targets
   int64_t tokens = 0;            // counted targets

@@ -55,6 +55,19 @@ size_t find_input(const Graph& graph, const GraphPlan& plan, const std::string& 
   fail(ErrorCode::kNotFound, "graph '{}' has no input '{}'; it has: {}", graph.name(), name, fmt::join(names, ", "));
 }
 
+NodeTime node_time(const Graph& graph, NodeId id, const char* kernel, int64_t calls, double seconds) {
+  const Node& node = graph.node(id);
+  const Cost cost = node_cost(graph, id);
+  return {.graph = graph.name(),
+          .name = node.name,
+          .op = op_name(node.op),
+          .kernel = kernel,
+          .calls = calls,
+          .seconds = seconds,
+          .flops = cost.flops * static_cast<double>(calls),
+          .bytes = cost.bytes * static_cast<double>(calls)};
+}
+
 std::vector<int64_t> state_offsets(const Program& program, int64_t alignment, int64_t& bytes) {
   std::vector<int64_t> offsets;
   bytes = 0;

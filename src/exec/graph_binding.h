@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "exec/executor.h"
 #include "ir/facts.h"
 #include "ir/plan.h"
 
@@ -61,6 +62,9 @@ std::vector<StateCopy> state_copies(const Program& program, const Graph& graph, 
 
 // Index of the input node `name` in plan.inputs; throws kNotFound with the names there are.
 size_t find_input(const Graph& graph, const GraphPlan& plan, const std::string& name);
+
+// The profile's line of a node whose kernel took so long in so many calls.
+NodeTime node_time(const Graph& graph, NodeId id, const char* kernel, int64_t calls, double seconds);
 
 // Offsets of states and of a graph's inputs in one block each, every one aligned; `bytes` gets the block's size.
 std::vector<int64_t> state_offsets(const Program& program, int64_t alignment, int64_t& bytes);

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "infer/engine_loop.h"
 #include "infer/plan_runner.h"
 
@@ -59,11 +60,21 @@ ServingOptions serving_options(const EngineOptions& o, const ModelConfig& model,
   return serving;
 }
 
-std::vector<int32_t> end_ids(const Tokenizer& tokenizer, const SpecialTokens& special) {
+// Null where the options allow a model without one.
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& model, const EngineOptions& options) try {
+  return load_tokenizer(options.tokenizer.empty() ? model : options.tokenizer);
+} catch (const Error& error) {
+  if (options.needs_tokenizer || !options.tokenizer.empty()) throw;
+  log_warning("ids only: {}", error.message());
+  return nullptr;
+}
+
+std::vector<int32_t> end_ids(const Tokenizer* tokenizer, const SpecialTokens& special) {
   std::vector<int32_t> ids;
-  if (tokenizer.eos_id() >= 0) ids.push_back(tokenizer.eos_id());
+  const int32_t known = tokenizer != nullptr ? tokenizer->eos_id() : -1;
+  if (known >= 0) ids.push_back(known);
   auto configured = static_cast<int32_t>(special.eos);
-  if (configured >= 0 && configured != tokenizer.eos_id()) ids.push_back(configured);
+  if (configured >= 0 && configured != known) ids.push_back(configured);
   return ids;
 }
 
@@ -91,11 +102,11 @@ std::unique_ptr<Engine> Engine::open(const std::string& model, const EngineOptio
   if (options.random_weights) return open_random(model, options);
   auto weights = open_weights(model);
   EngineParts parts;
-  parts.tokenizer = load_tokenizer(options.tokenizer.empty() ? model : options.tokenizer);
-  check(parts.tokenizer->vocab_size() <= weights->config().vocab_size, ErrorCode::kInvalidArgument,
-        "the tokenizer has {} tokens, the model {}: is it the model's own?", parts.tokenizer->vocab_size(),
-        weights->config().vocab_size);
-  parts.eos_ids = end_ids(*parts.tokenizer, weights->special());
+  parts.tokenizer = open_tokenizer(model, options);
+  const int64_t vocab = weights->config().vocab_size, known = parts.tokenizer ? parts.tokenizer->vocab_size() : 0;
+  check(known <= vocab, ErrorCode::kInvalidArgument,
+        "the tokenizer has {} tokens, the model {}: is it the model's own?", known, vocab);
+  parts.eos_ids = end_ids(parts.tokenizer.get(), weights->special());
   const ServingOptions serving = serving_options(options, weights->config(), weights.get());
   parts.runner = make_runner(*weights, serving);
   return std::make_unique<EngineLoop>(std::move(parts), chosen(options, serving));

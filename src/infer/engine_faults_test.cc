@@ -1,5 +1,6 @@
 // Whatever can go wrong with one request, with readers, or with the device, and what everybody else notices of it.
 #include <atomic>
+#include <set>
 #include <thread>
 
 #include "infer/engine_test.h"
@@ -54,6 +55,37 @@ TEST(EngineFaults, RequestsThatCannotRunAreRefusedWithTheValue) {
   expect_refused(*engine, with([](auto& r) { r.sampling.logit_bias = {{61, 1}}; }), "61");
   EXPECT_EQ(collect_one(engine->submit(good)).error, "") << "others are served";
   EXPECT_GE(engine->stats().failed, 20);
+}
+
+TEST(EngineFaults, AdjustedLogitsAreRefusedOnlyWhereOneTextNeedsTooMany) {
+  RunnerLimits limits = fake_limits();
+  limits.entries = 30;
+  auto engine = test_engine({.limits = limits});
+  GenerationRequest request{.prompt_ids = some_ids(20, 1), .max_tokens = 8, .ignore_eos = true};
+  request.sampling.repetition_penalty = 1.1;
+  std::vector<GenerationStream> streams;
+  for (int i = 0; i < 6; ++i) streams.push_back(engine->submit(request));
+  for (GenerationStream& stream : streams) EXPECT_EQ(collect(stream)[0].ids, alone(request, 0, limits).ids);
+  request.max_tokens = 40;
+  expect_refused(*engine, request, "a step has room for 30");
+  request.sampling = {};
+  for (int32_t id = 0; id < 31; ++id) request.sampling.logit_bias[id] = 1;
+  expect_refused(*engine, request, "adjust 31 logits of the first token");
+}
+
+TEST(TenantSalts, AreNeverSharedAndDoNotGrowForEver) {
+  TenantSalts salts(10'000);
+  EXPECT_EQ(salts.number_of(""), 0u);
+  const uint64_t first = salts.number_of("tenant 0");
+  EXPECT_EQ(salts.number_of("tenant 0"), first);
+  std::set<uint64_t> seen = {0, first};
+  for (int i = 1; i < 1000; ++i) {
+    EXPECT_TRUE(seen.insert(salts.number_of("tenant " + std::to_string(i))).second);
+    EXPECT_LE(salts.remembered(), 100u);
+  }
+  EXPECT_TRUE(seen.insert(salts.number_of("tenant 0")).second) << "forgotten: a number nobody had";
+  EXPECT_TRUE(seen.insert(salts.number_of(std::string(20'000, 'x'))).second);
+  EXPECT_TRUE(seen.insert(salts.number_of("tenant 0")).second);
 }
 
 TEST(EngineFaults, WithoutATokenizerIdsGoInAndOut) {

@@ -35,6 +35,7 @@ SchedulerOptions scheduler_options(const RunnerLimits& limits, const EngineOptio
           .max_sequences = std::min(options.max_sequences, limits.sequences),
           .token_budget = std::min(options.max_step_tokens, limits.tokens),
           .max_logit_rows = limits.rows,
+          .max_adjusted = limits.entries,
           .max_queue = std::numeric_limits<int64_t>::max()};  // the mailbox counts
 }
 
@@ -117,12 +118,6 @@ bool EngineLoop::intake() {
   return go_on;
 }
 
-// A number of its own for every text seen, not a hash of it: tenants whose hashes collide would share cached content.
-uint64_t EngineLoop::salt_of(const std::string& text) {
-  if (text.empty()) return 0;
-  return salts_.try_emplace(text, salts_.size() + 1).first->second;
-}
-
 // Takes the request, or leaves it where it is when it throws: end_all() then ends it.
 void EngineLoop::admit(std::unique_ptr<Request>& request) {
   const GenerationRequest& asked = request->asked;
@@ -130,7 +125,9 @@ void EngineLoop::admit(std::unique_ptr<Request>& request) {
                         .max_tokens = asked.max_tokens,
                         .n = asked.n,
                         .priority = asked.priority,
-                        .salt = salt_of(asked.cache_salt)};
+                        .salt = salts_.number_of(asked.cache_salt),
+                        .adjusted = request->adjusted,
+                        .most_adjusted = request->most_adjusted};
   if (asked.timeout_seconds > 0) params.deadline = request->submitted + asked.timeout_seconds;
   Submitted submitted = scheduler_.submit(std::move(params), now());
   if (submitted.refusal != Refusal::kNone) {
@@ -250,7 +247,8 @@ void EngineLoop::collect() {
   for (size_t row = 0; row < flight_.rows.size(); ++row) {
     Sequence& sequence = *flight_.rows[row].sequence;
     EndReason end = postprocess_.note(sequence, output, row);
-    sampled_.push_back({.id = sequence.id, .token = std::max(output.ids[row], 0), .end = end});
+    const int64_t adjusted = sequence.counts ? sequence.counts->entries() : 0;
+    sampled_.push_back({.id = sequence.id, .token = std::max(output.ids[row], 0), .end = end, .adjusted = adjusted});
   }
   scheduler_.commit(flight_.step, sampled_);
   committed_step_ = flight_.step;

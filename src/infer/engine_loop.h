@@ -25,6 +25,7 @@
 #include "infer/runner.h"
 #include "infer/scheduler.h"
 #include "infer/step_builder.h"
+#include "infer/tenant_salts.h"
 
 namespace octet {
 
@@ -61,7 +62,6 @@ class EngineLoop : public Engine {
   void run();
   bool intake();
   void admit(std::unique_ptr<Request>& request);
-  uint64_t salt_of(const std::string& text);
   void cancel(int64_t ticket);
   void step();
   void launch(const StepPlan& plan, double time);
@@ -92,9 +92,9 @@ class EngineLoop : public Engine {
   std::unordered_map<int64_t, std::unique_ptr<Request>> requests_;  // by ticket
   std::unordered_map<SequenceId, Sequence*> sequences_;             // that the scheduler has not reported as ended
   std::vector<SlotUser> slots_;
-  std::unordered_map<std::string, uint64_t> salts_;  // of cache_salt: one entry a tenant
-  std::vector<Request*> retiring_;                   // told to their readers, perhaps still part of a step
-  Flight planned_, flight_;                          // forward launched; sampling launched too
+  TenantSalts salts_;
+  std::vector<Request*> retiring_;  // told to their readers, perhaps still part of a step
+  Flight planned_, flight_;         // forward launched; sampling launched too
   std::vector<Sequence*> members_, stopped_;
   std::vector<StepBuilder::Failure> failed_;
   std::vector<SampledToken> sampled_;

@@ -21,12 +21,13 @@ ModelConfig tiny_llama() {
           .init_std = 0.3};
 }
 
-std::unique_ptr<EngineLoop> tiny_engine(SchedulingPolicy policy, int64_t blocks, const char* recipe) {
+std::unique_ptr<EngineLoop> tiny_engine(SchedulingPolicy policy, int64_t blocks, const char* recipe, int64_t entries) {
   ServingOptions serving{.target = cpu_target(),
                          .recipe = parse_recipe(recipe),
                          .max_sequences = 8,
                          .max_step_tokens = 40,
-                         .block_size = 4};
+                         .block_size = 4,
+                         .max_entries = entries};
   ModelConfig model = tiny_llama();
   int64_t block_bytes = 2 * model.layers * model.kv_heads * model.head_size() * serving.block_size * 4;
   serving.kv_cache_bytes = blocks * block_bytes;
@@ -35,8 +36,8 @@ std::unique_ptr<EngineLoop> tiny_engine(SchedulingPolicy policy, int64_t blocks,
       EngineOptions{.max_sequences = 8, .max_step_tokens = 40, .policy = policy});
 }
 
-// Policy, blocks of the cache, recipe: those whose bits do not depend on a batch.
-class EngineModel : public testing::TestWithParam<std::tuple<SchedulingPolicy, int64_t, const char*>> {};
+// Policy, blocks of the cache, recipe (those whose bits do not depend on a batch), adjusted logits of a step (0: many).
+class EngineModel : public testing::TestWithParam<std::tuple<SchedulingPolicy, int64_t, const char*, int64_t>> {};
 
 TEST_P(EngineModel, TokensOfARequestAloneAndAmongOthersAreEqual) {
   auto engine = std::apply(tiny_engine, GetParam());
@@ -65,13 +66,14 @@ TEST_P(EngineModel, TokensOfARequestAloneAndAmongOthersAreEqual) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, EngineModel,
-                         testing::Values(std::tuple(SchedulingPolicy::kMaxUtilization, 128, "fp32"),
-                                         std::tuple(SchedulingPolicy::kMaxUtilization, 27, "fp32"),
-                                         std::tuple(SchedulingPolicy::kNeverEvict, 64, "fp32"),
-                                         std::tuple(SchedulingPolicy::kPackedLockstep, 128, "fp32"),
-                                         std::tuple(SchedulingPolicy::kPaddedStatic, 160, "fp32"),
-                                         std::tuple(SchedulingPolicy::kMaxUtilization, 27, "int8"),
-                                         std::tuple(SchedulingPolicy::kPaddedStatic, 160, "int8")));
+                         testing::Values(std::tuple(SchedulingPolicy::kMaxUtilization, 128, "fp32", 0),
+                                         std::tuple(SchedulingPolicy::kMaxUtilization, 27, "fp32", 0),
+                                         std::tuple(SchedulingPolicy::kNeverEvict, 64, "fp32", 0),
+                                         std::tuple(SchedulingPolicy::kPackedLockstep, 128, "fp32", 0),
+                                         std::tuple(SchedulingPolicy::kPaddedStatic, 160, "fp32", 0),
+                                         std::tuple(SchedulingPolicy::kMaxUtilization, 128, "fp32", 61),
+                                         std::tuple(SchedulingPolicy::kMaxUtilization, 27, "int8", 0),
+                                         std::tuple(SchedulingPolicy::kPaddedStatic, 160, "int8", 0)));
 
 TEST(EngineOpen, RefusesOptionsAndFoldersBeforeAnythingIsAllocated) {
   auto message = [](const std::string& model, const EngineOptions& options) -> std::string {

@@ -10,6 +10,7 @@ struct Setting {
   SchedulingPolicy policy;
   int64_t blocks, window;
   bool prefix_cache;
+  int64_t entries = 4096;  // adjusted logits of a step
 };
 
 class EngineTokens : public testing::TestWithParam<Setting> {};
@@ -18,6 +19,7 @@ class EngineTokens : public testing::TestWithParam<Setting> {};
 TEST_P(EngineTokens, AreThoseOfEachRequestAlone) {
   const Setting& setting = GetParam();
   FakeOptions fake{.limits = fake_limits(setting.blocks, 4, 64, setting.window)};
+  fake.limits.entries = setting.entries;
   auto engine = test_engine(fake, {.policy = setting.policy, .prefix_cache = setting.prefix_cache});
   std::vector<GenerationRequest> requests;
   std::vector<GenerationStream> streams;
@@ -53,7 +55,10 @@ INSTANTIATE_TEST_SUITE_P(
                     Setting{"max_utilization_window", SchedulingPolicy::kMaxUtilization, 22, 9, true},
                     Setting{"never_evict", SchedulingPolicy::kNeverEvict, 32, 0, true},
                     Setting{"packed_lockstep", SchedulingPolicy::kPackedLockstep, 128, 0, true},
-                    Setting{"padded_static", SchedulingPolicy::kPaddedStatic, 160, 0, true}),
+                    Setting{"padded_static", SchedulingPolicy::kPaddedStatic, 160, 0, true},
+                    Setting{"adjusted_logits_of_one", SchedulingPolicy::kMaxUtilization, 128, 0, true, 61},
+                    Setting{"adjusted_logits_of_one_full", SchedulingPolicy::kMaxUtilization, 20, 0, true, 61},
+                    Setting{"adjusted_logits_of_one_static", SchedulingPolicy::kPaddedStatic, 160, 0, true, 61}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Engine, TextEndsBeforeStopStringsAndIds) {

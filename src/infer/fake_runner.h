@@ -84,6 +84,7 @@ class FakeRunner : public Runner {
 
   void sample(const SampleInput& input) override {
     require(static_cast<size_t>(input.rows()) == rows_ && input.store.size() == rows_, "sampled rows");
+    require(static_cast<int64_t>(input.entries.size() / 2) <= options_.limits.entries, "adjusted logits");
     ids_.assign(rows_, 0);
     logprobs_.assign(rows_, -1);
     top_.assign(input.top_logprobs ? rows_ * kTopLogprobs : 0, -2);

@@ -70,6 +70,12 @@ std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& mod
   const SamplingOptions& sampling = asked.sampling;
   request->adjusts = sampling.repetition_penalty != 1 || sampling.presence_penalty != 0 ||
                      sampling.frequency_penalty != 0 || !sampling.logit_bias.empty() || asked.min_tokens > 0;
+  if (request->adjusts) {
+    TokenCounts counts(sampling, asked.min_tokens, request->end_ids);
+    counts.add_prompt(request->prompt);
+    request->adjusted = counts.entries();
+    request->most_adjusted = counts.grows() ? model.vocab : counts.entries();
+  }
   request->sequences.resize(static_cast<size_t>(asked.n));
   for (size_t i = 0; i < request->sequences.size(); ++i) {
     Sequence& sequence = request->sequences[i];

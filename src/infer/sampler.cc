@@ -66,7 +66,7 @@ void TokenCounts::add_prompt(std::span<const int32_t> ids) {
 
 void TokenCounts::add_output(int32_t id) {
   ++outputs_;
-  if (repetition_ == 1 && presence_ == 0 && frequency_ == 0) return;
+  if (!grows()) return;
   Token& added = token(id);
   added.seen = true;
   ++added.outputs;

@@ -33,8 +33,9 @@ class TokenCounts {
 
   // Whether the next token's logits change at all.
   bool adjusts() const { return !tokens_.empty(); }
-  // How many entries append_entries adds now; grows by at most one with every token added.
+  // How many entries append_entries adds now; grows by at most one with every token added, if grows() at all.
   int64_t entries() const { return static_cast<int64_t>(tokens_.size()); }
+  bool grows() const { return repetition_ != 1 || presence_ != 0 || frequency_ != 0; }
   // Appends (row, token) pairs i32[E, 2] and (bias, repetition, penalty) triples f32[E, 3], one entry a token.
   void append_entries(int32_t row, std::vector<int32_t>& entries, std::vector<float>& values) const;
   // The same on a row of logits [V] in memory.

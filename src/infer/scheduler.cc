@@ -53,6 +53,8 @@ Scheduler::Scheduler(SchedulerOptions options, BlockManager& blocks) : options_(
   check(options_.token_budget >= blocks_.options().block_size, ErrorCode::kInvalidArgument,
         "scheduler: token_budget is {}, below one block of {} tokens", options_.token_budget,
         blocks_.options().block_size);
+  check(options_.max_adjusted >= 0, ErrorCode::kInvalidArgument, "scheduler: max_adjusted is {} (want >= 0)",
+        options_.max_adjusted);
   check(options_.ageing_seconds >= 0 && std::isfinite(options_.ageing_seconds), ErrorCode::kInvalidArgument,
         "scheduler: ageing_seconds is {} (want a finite number >= 0)", options_.ageing_seconds);
   for (int64_t slot = options_.max_sequences - 1; slot >= 0; --slot) free_slots_.push_back(static_cast<int32_t>(slot));
@@ -115,6 +117,18 @@ Refusal Scheduler::refuse_size(const SequenceParams& params, std::string& messag
   return Refusal::kNone;
 }
 
+// Sequences take turns: they need to fit one by one only.
+Refusal Scheduler::refuse_adjusted(const SequenceParams& params, std::string& message) const {
+  const int64_t limit = output_limit(params, static_cast<int64_t>(params.prompt.size()));
+  const int64_t most = std::min(params.adjusted + limit - 1, params.most_adjusted);
+  if (most <= options_.max_adjusted) return Refusal::kNone;
+  message = fmt::format(
+      "penalties and biases adjust {} logits of the first token and up to {} of the last of {}; a step has room for "
+      "{}: ask for fewer tokens or biases, or shorten the prompt",
+      params.adjusted, most, limit, options_.max_adjusted);
+  return Refusal::kNeverFits;
+}
+
 Refusal Scheduler::refuse(const SequenceParams& params, double now, std::string& message) const {
   if (params.prompt.empty() || params.max_tokens < 1 || params.n < 1 || params.n > options_.max_sequences) {
     message = fmt::format("prompt of {} tokens (want >= 1), max_tokens {} (want >= 1), n {} (want 1..{})",
@@ -122,6 +136,7 @@ Refusal Scheduler::refuse(const SequenceParams& params, double now, std::string&
     return Refusal::kInvalid;
   }
   if (const Refusal refusal = refuse_size(params, message); refusal != Refusal::kNone) return refusal;
+  if (const Refusal refusal = refuse_adjusted(params, message); refusal != Refusal::kNone) return refusal;
   if (!(params.deadline > now)) {
     message = fmt::format("the deadline {} has passed: it is {}", params.deadline, now);
     return Refusal::kLate;
@@ -165,6 +180,7 @@ Submitted Scheduler::submit(SequenceParams params, double now) {
     s = Sequence{.params = params, .id = next_id_++, .family = submitted.id, .state = State::kSibling};
     s.prompt_length = static_cast<int64_t>(prompt.size());
     s.limit = output_limit(params, s.prompt_length);
+    s.adjusted = params.adjusted;
     tokens.assign(prompt.begin(), prompt.end());
     s.tokens = std::move(tokens);
     s.siblings = std::move(siblings);
@@ -338,6 +354,7 @@ void Scheduler::commit(int64_t step, std::span<const SampledToken> results) {
       continue;
     }
     s.tokens.push_back(result.token);
+    s.adjusted = std::min(result.adjusted >= 0 ? result.adjusted : s.adjusted + 1, s.params.most_adjusted);
     ++stats_.sampled_tokens;
     if (result.end != EndReason::kNone)
       end(record, result.end);

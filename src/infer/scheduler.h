@@ -22,6 +22,7 @@
 //     goes first, FIFO inside; a level of priority is worth ageing_seconds of waiting, so nothing starves. Running
 //     sequences are preempted from the back of that order and only for sequences before them: the first always
 //     proceeds. The first waiting sequence is never overtaken because it is large.
+//   - The adjusted logits of a step go to running sequences in that order; whose own do not fit waits for a later step.
 //   - Every sequence is reported exactly once by take_finished(), with the reason.
 #pragma once
 
@@ -55,7 +56,8 @@ struct SchedulerOptions {
   int64_t max_sequences = 256;  // running at once (the batch size of the static policies)
   int64_t token_budget = 2048;  // of one step; at least block_size
   int64_t max_logit_rows = 0;   // of one step; 0 = max_sequences
-  int64_t max_queue = 4096;     // waiting sequences
+  int64_t max_adjusted = std::numeric_limits<int64_t>::max();  // logits that penalties and biases change in one step
+  int64_t max_queue = 4096;                                    // waiting sequences
   int64_t max_queued_tokens = std::numeric_limits<int64_t>::max();  // prompt tokens of the waiting sequences
   double ageing_seconds = 10;  // see above; 0 = first come, first served whatever the priority
 };
@@ -75,7 +77,7 @@ enum class Refusal {
   kNone,
   kInvalid,    // empty prompt, max_tokens < 1, n < 1, n > max_sequences
   kTooLong,    // the prompt leaves no room in the context for a token
-  kNeverFits,  // more blocks than the cache has, even alone
+  kNeverFits,  // more blocks than the cache has, or adjusted logits than a step, even alone
   kQueueFull,  // come back later
   kLate,       // the deadline has passed already
 };
@@ -88,6 +90,8 @@ struct SequenceParams {
   int32_t priority = 0;                                       // higher goes first
   double deadline = std::numeric_limits<double>::infinity();  // in the time given to schedule()
   uint64_t adapter = 0, salt = 0;                             // KV is shared only where both are equal
+  // Logits adjusted for a sequence's first token; at most one more with every token (see SampledToken), up to the most.
+  int64_t adjusted = 0, most_adjusted = 0;
   bool reuse_prefix = true;  // false: compute every token of the prompt (its blocks are still offered to others)
 };
 
@@ -126,6 +130,7 @@ struct SampledToken {
   SequenceId id = 0;
   int32_t token = 0;
   EndReason end = EndReason::kNone;  // kStop or kFailed ends the sequence with this token (kFailed: without it)
+  int64_t adjusted = -1;             // logits adjusted from now on, where known; -1: one more, up to the most
 };
 
 struct FinishedSequence {
@@ -185,6 +190,7 @@ class Scheduler {
     int64_t prompt_length = 0, limit = 0;
     int64_t computed = 0, sampled = 0;  // see the invariants
     int64_t furthest = 0;               // the largest `computed` ever: what lies before it is recomputed
+    int64_t adjusted = 0;               // logits, after what was delivered
     double order = 0;                   // virtual arrival
     TableId table = -1;
     int32_t slot = -1;
@@ -199,7 +205,7 @@ class Scheduler {
     std::vector<int32_t> records;  // of plan.sequences
     std::vector<ScheduledSequence> chunks;
     std::vector<int32_t> chunk_records;
-    int64_t tokens_left = 0, rows_left = 0;
+    int64_t tokens_left = 0, rows_left = 0, adjusted_left = 0;
     int64_t decodes_ahead = 0;  // running sequences still to be planned with one token each
     Blocks promised = {};       // blocks that admitted prompts have yet to take
   };
@@ -212,6 +218,7 @@ class Scheduler {
 
   Refusal refuse(const SequenceParams& params, double now, std::string& message) const;
   Refusal refuse_size(const SequenceParams& params, std::string& message) const;
+  Refusal refuse_adjusted(const SequenceParams& params, std::string& message) const;
   int64_t output_limit(const SequenceParams& params, int64_t prompt_length) const;
   void request_blocks(int64_t prompt_length, int64_t limit, int64_t n, Blocks& own, Blocks& shared) const;
 
@@ -227,6 +234,8 @@ class Scheduler {
   void end(int32_t record, EndReason reason);
 
   int64_t remaining(const Sequence& s) const;
+  int64_t adjusted_logits(const Sequence& s) const;
+  bool may_sample(const Sequence& s, const Flight& flight) const;
   void expire(double now);
   int64_t plan_running(Flight& flight);
   bool held_back(const Sequence& s) const;

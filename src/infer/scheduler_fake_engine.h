@@ -133,9 +133,12 @@ class FakeEngine {
   void check_plan(const StepPlan& plan) {
     if (verify_each_step) scheduler_.verify();
     const SchedulerOptions& o = scheduler_.options();
-    int64_t tokens = 0, rows = 0, singles = 0;
+    int64_t tokens = 0, rows = 0, singles = 0, adjusted = 0;
     for (const ScheduledSequence& s : plan.sequences) {
       tokens += s.count, rows += s.samples, singles += s.count == 1;
+      const SequenceParams& params = requests_.at(s.id).first.params;
+      const int64_t sampled = s.first_position + s.count - static_cast<int64_t>(params.prompt.size());
+      if (s.samples) adjusted += std::min(params.adjusted + sampled, params.most_adjusted);
       require(std::ranges::count(plan.preempted, s.id) == 0, "preempted and planned in one step");
       require(s.count >= 1 && s.slot >= 0 && s.slot < o.max_sequences, "count or slot out of range");
       require(s.samples || s.count == 1 || (s.first_position + s.count) % blocks_.options().block_size == 0 ||
@@ -144,6 +147,7 @@ class FakeEngine {
     }
     require(tokens == plan.tokens && rows == plan.logit_rows && singles == plan.decodes, "sums of the plan");
     require(tokens + plan.padding_tokens <= std::max(o.token_budget, o.max_sequences), "token budget");
+    require(adjusted <= o.max_adjusted, "adjusted logits");
     require(rows <= o.max_logit_rows && static_cast<int64_t>(plan.sequences.size()) <= o.max_sequences, "limits");
   }
 

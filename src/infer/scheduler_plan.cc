@@ -13,6 +13,15 @@ int64_t Scheduler::remaining(const Sequence& s) const {
   return s.prompt_length + s.sampled - s.computed;
 }
 
+// Of its next sample, at most: each of the samples planned and not delivered may add one.
+int64_t Scheduler::adjusted_logits(const Sequence& s) const {
+  return std::min(s.adjusted + s.sampled - s.delivered(), s.params.most_adjusted);
+}
+
+bool Scheduler::may_sample(const Sequence& s, const Flight& flight) const {
+  return flight.rows_left > 0 && adjusted_logits(s) <= flight.adjusted_left;
+}
+
 // Static policies: nobody decodes before the whole batch is prefilled.
 bool Scheduler::held_back(const Sequence& s) const { return is_static() && !batch_prefilled_ && s.sampled > 0; }
 
@@ -32,6 +41,7 @@ const StepPlan& Scheduler::schedule(double now) {
   flight.chunk_records.clear();
   flight.tokens_left = options_.token_budget;
   flight.rows_left = options_.max_logit_rows;
+  flight.adjusted_left = options_.max_adjusted;
   flight.promised = {};
   if (is_static()) {
     if (running_.empty()) admit_batch(flight);
@@ -84,7 +94,7 @@ void Scheduler::plan_one(size_t position, Flight& flight) {
   if (count <= 0) return;
   if (count > 1) return plan_chunk(position, flight);
   const bool samples = at(record).siblings.empty();
-  if (flight.tokens_left < 1 || (samples && flight.rows_left < 1)) return;
+  if (flight.tokens_left < 1 || (samples && !may_sample(at(record), flight))) return;
   if (make_room(position, 1, flight)) plan_tokens(record, 1, flight);
 }
 
@@ -94,7 +104,7 @@ void Scheduler::plan_chunk(size_t position, Flight& flight) {
   const int64_t block_size = blocks_.options().block_size, left = remaining(s);
   const auto whole_blocks = [&](int64_t count) { return (s.computed + count) / block_size * block_size - s.computed; };
   int64_t count = std::min(left, flight.tokens_left - flight.decodes_ahead);
-  if (count == left && s.siblings.empty() && flight.rows_left < 1) --count;
+  if (count == left && s.siblings.empty() && !may_sample(s, flight)) --count;
   if (count < left) count = whole_blocks(count);
   if (count <= 0 || !make_room(position, std::min(left, block_size), flight)) return;
   if (const int64_t room = blocks_.room(s.table, count); room < count) count = whole_blocks(room);
@@ -143,6 +153,7 @@ void Scheduler::plan_tokens(int32_t record, int64_t count, Flight& flight) {
   plan.tokens += count;
   flight.tokens_left -= count;
   if (!entry.samples) return;
+  flight.adjusted_left -= adjusted_logits(s);
   ++s.sampled;
   ++plan.logit_rows;
   --flight.rows_left;

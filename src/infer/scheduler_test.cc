@@ -96,6 +96,21 @@ TEST_P(EveryPolicy, FinishesEverythingWhenBlocksRunOut) {
   }
 }
 
+// Room for one sequence at its end: they take turns, and nobody ends early.
+TEST_P(EveryPolicy, AdjustedLogitsOfAStepAreShared) {
+  SchedulerOptions o = options(policy());
+  o.max_adjusted = 60;
+  FakeEngine engine(o, full(200), lag());
+  for (uint64_t i = 0; i < 24; ++i) {
+    FakeRequest r = request(i, 5 + static_cast<int64_t>(i % 9), 20);
+    r.params.n = i % 4 == 1 ? 3 : 1;
+    if (i % 3 != 2) r.params.adjusted = 10 + static_cast<int64_t>(i), r.params.most_adjusted = test::kVocabulary;
+    ASSERT_GT(engine.submit(r).id, 0);
+  }
+  expect_clean_end(engine);
+  for (const auto& [id, reason] : engine.ended) EXPECT_EQ(reason, EndReason::kLength);
+}
+
 TEST_P(EveryPolicy, SharesThePromptOfSeveralSequences) {
   for (const int64_t prompt : {1, 2, 15, 16, 17, 33, 64}) {
     for (const BlockManagerOptions& blocks : {full(128), full_and_window(128, 128)}) {
@@ -365,6 +380,11 @@ TEST(Scheduler, RefusesWithNumbers) {
   EXPECT_EQ(refusal(kEvict, request(1, 256, 5), "at most 255 tokens"), Refusal::kTooLong);
   EXPECT_EQ(refusal(kEvict, request(1, 150, 100), "need 63 KV cache blocks (63000 bytes) of group 0, which has 40"),
             Refusal::kNeverFits);
+  o.max_adjusted = 29;
+  FakeRequest penalised = request(1, 20, 11);
+  penalised.params.adjusted = 20, penalised.params.most_adjusted = 40;
+  EXPECT_EQ(refusal(kEvict, penalised, "20 logits of the first token and up to 30 of the last of 11"),
+            Refusal::kNeverFits);
   FakeRequest several = request(1, 100, 20);
   several.params.n = 5;  // 24 shared blocks and 5 x 6
   EXPECT_EQ(refusal(kNever, several, "need 54 KV cache blocks"), Refusal::kNeverFits);
@@ -375,6 +395,29 @@ TEST(Scheduler, RefusesWithNumbers) {
   FakeRequest late = request(1, 5, 5);
   late.params.deadline = 5;
   EXPECT_EQ(refusal(kEvict, late, "has passed"), Refusal::kLate);
+}
+
+// Tokens that repeat adjust nothing new: who says so does not wait for room that nobody takes.
+TEST(Scheduler, AdjustedLogitsAreCountedAsTold) {
+  SchedulerOptions o = options();
+  o.max_adjusted = 20;
+  for (const bool told : {true, false}) {
+    BlockManager blocks(full(64));
+    Scheduler scheduler(o, blocks);
+    for (int i = 0; i < 2; ++i)
+      ASSERT_GT(scheduler.submit({.prompt = {1, 2, 3}, .max_tokens = 10, .adjusted = 9, .most_adjusted = 20}, 0).id, 0);
+    int64_t steps = 0;
+    for (; scheduler.has_work(); ++steps) {
+      const StepPlan& plan = scheduler.schedule(0);
+      ASSERT_FALSE(plan.empty());
+      std::vector<SampledToken> results;
+      for (const ScheduledSequence& s : plan.sequences)
+        results.push_back({.id = s.id, .token = 5, .adjusted = told ? 9 : -1});
+      scheduler.commit(plan.step, results);
+      scheduler.take_finished();
+    }
+    EXPECT_EQ(steps, told ? 10 : 18) << told;
+  }
 }
 
 TEST(Scheduler, QueueIsBoundedAndOpensAgain) {
@@ -443,6 +486,7 @@ TEST(SchedulerSoak, EverythingAtOnce) {
     SchedulerOptions o = options(seed % 4 == 0 ? SchedulePolicy::kNeverEvict : SchedulePolicy::kMaxUtilization);
     o.token_budget = 24 + static_cast<int64_t>(random.below(60));
     o.max_logit_rows = seed % 3 == 0 ? 5 : 0;
+    o.max_adjusted = seed % 2 == 0 ? 100 : 400;
     o.max_queue = 40;
     o.ageing_seconds = 15;
     const BlockManagerOptions blocks = seed % 2 == 0 ? full(70) : full_and_window(75, 40);
@@ -460,6 +504,7 @@ TEST(SchedulerSoak, EverythingAtOnce) {
         r.params.n = random.below(6) ? 1 : 1 + static_cast<int64_t>(random.below(4));
         r.params.priority = static_cast<int32_t>(random.below(4)) - 1;
         r.params.adapter = random.below(5) == 0;
+        if (random.below(3) == 0) r.params.adjusted = 30, r.params.most_adjusted = 60;
         if (random.below(8) == 0) r.params.deadline = engine.now + 1 + static_cast<double>(random.below(60));
         refused += engine.submit(r).id < 0;
       }

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kSmallestMixed = 16;          // tokens
 constexpr int64_t kFewEntries = 1024;           // of adjust_logits: a step that biases or penalises little
+constexpr int64_t kManyEntries = 65536;         // and much
 constexpr int64_t kReserve = int64_t{1} << 28;  // bytes a GPU's driver and libraries take later: graphs, work spaces
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -71,14 +72,17 @@ class ProgramBuilder {
     limits.context = o.context > 0 ? o.context : model_.max_positions;
     check(model_.length_limit() == 0 || limits.context <= model_.length_limit(), ErrorCode::kInvalidArgument,
           "context: {} tokens exceed the model's {} positions", limits.context, model_.max_positions);
-    check(o.max_sequences > 0 && o.max_step_tokens > 0 && o.context >= 0 && o.block_size >= 0 && o.max_entries > 0,
+    check(o.max_sequences > 0 && o.max_step_tokens > 0 && o.context >= 0 && o.block_size >= 0 && o.max_entries >= 0,
           ErrorCode::kInvalidArgument,
-          "serving: max_sequences {}, max_step_tokens {}, context {}, block_size {} (want positive numbers)",
-          o.max_sequences, o.max_step_tokens, o.context, o.block_size);
+          "serving: max_sequences {}, max_step_tokens {}, context {}, block_size {}, max_entries {} (want positive "
+          "numbers)",
+          o.max_sequences, o.max_step_tokens, o.context, o.block_size, o.max_entries);
     limits.tokens = o.max_step_tokens;
     limits.sequences = limits.rows = limits.masks = std::min(o.max_sequences, o.max_step_tokens);
     limits.vocab = model_.vocab_size;
-    limits.entries = o.max_entries;
+    // A text adjusts the logits of tokens that stand in it, and of some that are biased.
+    const int64_t text_entries = std::min(limits.vocab, limits.context + kFewEntries);
+    limits.entries = o.max_entries > 0 ? o.max_entries : std::max(kManyEntries, text_entries);
     limits.block_size = block_size_ = o.block_size > 0 ? o.block_size : cuda ? 64 : 16;
     table_columns_ = ceil_div(limits.context, block_size_);
     states_ = {.sequences = limits.sequences, .rows = limits.rows, .hidden_dtype = o.recipe.compute};
@@ -131,7 +135,8 @@ class ProgramBuilder {
       add_forward(program, out_.mixed, fmt::format("mixed.{}", tokens), tokens, out_.limits.sequences, 0);
   }
 
-  // By rows in powers of two, of each: plain, few entries, many, many with masks; the first and last with top_logprobs.
+  // By rows in powers of two, of each: plain, few entries, many, the most, the most with masks; the first and last with
+  // top_logprobs.
   void add_sample_graphs(Program& program) {
     const int64_t many = out_.limits.entries;
     const int64_t likeliest = std::min(kTopLogprobs, out_.limits.vocab);
@@ -145,7 +150,8 @@ class ProgramBuilder {
       };
       add("", 0, 0, false);
       add("_few", std::min(kFewEntries + 16 * rows, many), 0, false);
-      add("_many", many, 0, false);
+      add("_many", std::min(kManyEntries, many), 0, false);
+      if (many > kManyEntries) add("_most", many, 0, false);
       add("_masked", many, rows, false);
       add("_top", 0, 0, true);
       add("_masked_top", many, rows, true);

@@ -105,14 +105,15 @@ const SampleInput& StepBuilder::sample(std::span<const Row> rows, std::vector<Fa
     if (!sequence.over()) {
       row = sample_row(request.asked.sampling, sequence.sample, static_cast<int64_t>(sequence.generated.size()));
       sample_.top_logprobs |= request.asked.logprobs > 0;
-      bool sound = !request.adjusts || add_entries(sequence, r, reason);
-      if (sound && request.asked.mask) {
+      if (request.adjusts) add_entries(sequence, r);
+      if (request.asked.mask) {
         sample_.mask_rows.resize(count, -1);
         sample_.mask_rows[r] = static_cast<int32_t>(sample_.masks.size() / mask_words_);
-        sound = add_mask(sequence, reason);
-        if (!sound) sample_.mask_rows[r] = -1;
+        if (!add_mask(sequence, reason)) {
+          sample_.mask_rows[r] = -1;
+          failed.push_back({&sequence, std::move(reason)});
+        }
       }
-      if (!sound) failed.push_back({&sequence, std::move(reason)});
     }
     sample_.params[3 * r] = row.temperature;
     sample_.params[3 * r + 1] = row.top_p;
@@ -125,23 +126,15 @@ const SampleInput& StepBuilder::sample(std::span<const Row> rows, std::vector<Fa
   return sample_;
 }
 
-bool StepBuilder::add_entries(Sequence& sequence, size_t row, std::string& reason) {
+// The scheduler planned no more of them than a step has room for.
+void StepBuilder::add_entries(Sequence& sequence, size_t row) {
   if (!sequence.counts) {
     const Request& request = *sequence.request;
     sequence.counts.emplace(request.asked.sampling, request.asked.min_tokens, request.end_ids);
     sequence.counts->add_prompt(request.prompt);
     for (int32_t id : sequence.generated) sequence.counts->add_output(id);
   }
-  auto entries = static_cast<int64_t>(sample_.entries.size() / 2) + sequence.counts->entries();
-  if (entries > limits_.entries) {
-    reason = fmt::format(
-        "penalties and biases touch {} tokens in one step, room is for {}: send fewer such requests at "
-        "once, or shorter prompts",
-        entries, limits_.entries);
-    return false;
-  }
   sequence.counts->append_entries(static_cast<int32_t>(row), sample_.entries, sample_.values);
-  return true;
 }
 
 bool StepBuilder::add_mask(const Sequence& sequence, std::string& reason) {

@@ -35,7 +35,7 @@ class StepBuilder {
   void add_tokens(const ScheduledSequence& entry, const Sequence& sequence);
   void add_slots(const ScheduledSequence& entry);
   bool add_mask(const Sequence& sequence, std::string& reason);
-  bool add_entries(Sequence& sequence, size_t row, std::string& reason);
+  void add_entries(Sequence& sequence, size_t row);
 
   const RunnerLimits& limits_;
   const BlockManager& blocks_;

@@ -131,18 +131,6 @@ BpeTokenizer::BpeTokenizer(BpeVocabulary vocabulary, const std::string& where)
 
 BpeTokenizer::~BpeTokenizer() = default;
 
-std::unique_ptr<BpeTokenizer::Scratch> BpeTokenizer::take_scratch() const {
-  {
-    std::lock_guard lock(mutex_);
-    if (!idle_.empty()) {
-      auto scratch = std::move(idle_.back());
-      idle_.pop_back();
-      return scratch;
-    }
-  }
-  return std::make_unique<Scratch>();
-}
-
 void BpeTokenizer::encode_word(std::string_view word, Scratch& scratch, std::vector<int32_t>& out) const {
   WordCache::Place place;
   if (scratch.cache.find(word, out, place)) return;
@@ -168,19 +156,23 @@ std::string BpeTokenizer::normalize(std::string_view piece, const TextPlace& pla
   return vocabulary_.normalizer.apply(piece, place);
 }
 
-void BpeTokenizer::encode_piece(std::string_view piece, const TextPlace& place, std::vector<int32_t>& out) const {
-  auto scratch = take_scratch();
+void BpeTokenizer::encode_piece(std::string_view piece, const TextPlace& place, size_t enough,
+                                std::vector<int32_t>& out) const {
+  auto scratch = scratches_.take();
   bool continues = place.continues;
-  for (std::string_view part : before_prefix_.split(piece, scratch->split)) {
+  const auto encode_one = [&](std::string_view word) {
+    encode_word(word, *scratch, out);
+    return out.size() < enough;
+  };
+  before_prefix_.each_piece(piece, scratch->split, [&](std::string_view part) {
     if (vocabulary_.add_prefix_space && !part.starts_with(' ') && !continues) {
       scratch->prefixed.assign(" ").append(part);
       part = scratch->prefixed;
     }
     continues = false;
-    for (std::string_view word : splitter_.split(part, scratch->split_prefixed)) encode_word(word, *scratch, out);
-  }
-  std::lock_guard lock(mutex_);
-  idle_.push_back(std::move(scratch));
+    return splitter_.each_piece(part, scratch->split_prefixed, encode_one);
+  });
+  scratches_.give_back(std::move(scratch));
 }
 
 }  // namespace octet

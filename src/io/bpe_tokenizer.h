@@ -5,12 +5,12 @@
 
 #include <array>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "io/bpe.h"
+#include "io/scratch_pool.h"
 #include "io/tokenizer.h"
 #include "io/tokenizer_normalize.h"
 #include "io/tokenizer_split.h"
@@ -47,21 +47,20 @@ class BpeTokenizer : public Tokenizer {
   const BpeVocabulary& vocabulary() const { return vocabulary_; }
 
  protected:
-  void encode_piece(std::string_view piece, const TextPlace& place, std::vector<int32_t>& out) const override;
+  void encode_piece(std::string_view piece, const TextPlace& place, size_t enough,
+                    std::vector<int32_t>& out) const override;
   std::string normalize(std::string_view piece, const TextPlace& place) const override;
 
  private:
   struct Scratch;
   void encode_word(std::string_view word, Scratch& scratch, std::vector<int32_t>& out) const;
-  std::unique_ptr<Scratch> take_scratch() const;
 
   BpeVocabulary vocabulary_;
   Splitter before_prefix_, splitter_;
   MergeTable merges_;
   std::array<int32_t, 256> byte_ids_;
   std::unordered_map<std::string_view, int32_t> whole_words_;  // only with ignore_merges; views of token_bytes_
-  mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<Scratch>> idle_;  // word caches and match buffers waiting for a caller
+  mutable ScratchPool<Scratch> scratches_;                     // word caches and match buffers
 };
 
 // The text of a tokenizer.json that Hugging Face's tokenizers library reads to the same encoder; for vocabularies

@@ -131,13 +131,14 @@ class Trainer {
 }  // namespace
 
 void count_words(std::string_view text, const Splitter& splitter, SplitScratch& scratch, WordCounts& counts) {
-  for (std::string_view word : splitter.split(text, scratch)) {
+  splitter.each_piece(text, scratch, [&](std::string_view word) {
     if (const auto found = counts.find(word); found != counts.end()) {
       ++found->second;
     } else {
       counts.emplace(word, 1);
     }
-  }
+    return true;
+  });
 }
 
 BpeVocabulary train_bpe(const WordCounts& words, const BpeTrainOptions& options,

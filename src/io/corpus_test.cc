@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "base/test_data.h"
+#include "base/test_error.h"
 #include "io/bpe_trainer.h"
 #include "io/dataset.h"
 #include "io/tokenizer_files.h"
@@ -21,15 +22,6 @@ namespace fs = std::filesystem;
 
 std::unique_ptr<Tokenizer> byte_tokenizer() {  // <|endoftext|> = 0 and single bytes
   return std::make_unique<BpeTokenizer>(train_bpe({{"hello", 10}, {" world", 10}}, {.vocab_size = 260}), "test");
-}
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.message();
-  }
-  return "(no error)";
 }
 
 void write_gzip(const std::string& path, const std::string& text) {

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "base/test_data.h"
+#include "base/test_error.h"
 #include "io/dataset_writer.h"
 #include "io/tokenizer_files.h"
 
@@ -32,15 +33,6 @@ std::shared_ptr<const TokenDataset> make_set(const std::string& prefix, int docu
   }
   writer.commit();
   return TokenDataset::open(prefix);
-}
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.message();
-  }
-  return "(no error)";
 }
 
 TEST(Dataset, WritesMegatronLayoutByteForByte) {

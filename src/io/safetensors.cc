@@ -159,9 +159,8 @@ const TensorType* SafetensorsFile::find_type(const std::string& name) const {
 TensorView SafetensorsFile::read(const std::string& name) const {
   auto found = index_.find(name);
   if (found == index_.end()) {
-    std::string near = nearest_name(name, names_);
     fail(ErrorCode::kNotFound, "{}: no tensor '{}' among its {}{}", path(), name, names_.size(),
-         near.empty() ? "" : "; nearest: '" + near + "'");
+         if_near(name, names_, "; nearest: '{}'"));
   }
   const SafetensorsEntry& entry = header_.tensors[found->second];
   const std::byte* data = map_.bytes().data() + entry.offset;

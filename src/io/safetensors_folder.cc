@@ -44,9 +44,8 @@ class SafetensorsShards : public TensorSource {
   TensorView read(const std::string& name) const override {
     auto found = shard_of_.find(name);
     if (found == shard_of_.end()) {
-      std::string near = nearest_name(name, names_);
       fail(ErrorCode::kNotFound, "{}: no tensor '{}' among its {}{}", index_path_, name, names_.size(),
-           near.empty() ? "" : "; nearest: '" + near + "'");
+           if_near(name, names_, "; nearest: '{}'"));
     }
     return shards_[found->second]->read(name);
   }

@@ -2,6 +2,7 @@
 #include "io/subword_tokenizer.h"
 
 #include "base/error.h"
+#include "io/scratch_pool.h"
 #include "io/tokenizer_files.h"
 #include "io/word_cache.h"
 
@@ -35,19 +36,20 @@ class SubwordTokenizer : public Tokenizer {
     return parts_.normalizer.apply(piece, place);
   }
 
-  void encode_piece(std::string_view piece, const TextPlace& place, std::vector<int32_t>& out) const override {
-    auto scratch = take_scratch();
+  void encode_piece(std::string_view piece, const TextPlace& place, size_t enough,
+                    std::vector<int32_t>& out) const override {
+    auto scratch = scratches_.take();
     TextPlace at = place;
-    for (std::string_view part : splitter_.split(piece, scratch->split)) {
+    splitter_.each_piece(piece, scratch->split, [&](std::string_view part) {
       if (parts_.metaspace) {
-        encode_marked(part, at, *scratch, out);
+        encode_marked(part, at, enough, *scratch, out);
         at.first = at.continues = false;
       } else {
-        encode_cut(part, parts_.cut_before, true, *scratch, out);
+        encode_cut(part, parts_.cut_before, true, enough, *scratch, out);
       }
-    }
-    std::lock_guard lock(mutex_);
-    idle_.push_back(std::move(scratch));
+      return out.size() < enough;
+    });
+    scratches_.give_back(std::move(scratch));
   }
 
  private:
@@ -59,18 +61,6 @@ class SubwordTokenizer : public Tokenizer {
     std::vector<int32_t> ids;
   };
 
-  std::unique_ptr<Scratch> take_scratch() const {
-    {
-      std::lock_guard lock(mutex_);
-      if (!idle_.empty()) {
-        auto scratch = std::move(idle_.back());
-        idle_.pop_back();
-        return scratch;
-      }
-    }
-    return std::make_unique<Scratch>();
-  }
-
   void encode_word(std::string_view word, Scratch& scratch, std::vector<int32_t>& out) const {
     WordCache::Place place;
     if (scratch.cache.find(word, out, place)) return;
@@ -81,7 +71,7 @@ class SubwordTokenizer : public Tokenizer {
   }
 
   // Cuts before each mark; with `keep_runs` only where something else stands before it.
-  void encode_cut(std::string_view text, std::string_view mark, bool keep_runs, Scratch& scratch,
+  void encode_cut(std::string_view text, std::string_view mark, bool keep_runs, size_t enough, Scratch& scratch,
                   std::vector<int32_t>& out) const {
     size_t begin = 0, searched = 0;
     while (!mark.empty() && begin < text.size()) {
@@ -90,12 +80,14 @@ class SubwordTokenizer : public Tokenizer {
       searched = found + mark.size();
       if (found == begin || (keep_runs && text.substr(0, found).ends_with(mark))) continue;
       encode_word(text.substr(begin, found - begin), scratch, out);
+      if (out.size() >= enough) return;
       begin = found;
     }
     if (begin < text.size()) encode_word(text.substr(begin), scratch, out);
   }
 
-  void encode_marked(std::string_view text, const TextPlace& place, Scratch& scratch, std::vector<int32_t>& out) const {
+  void encode_marked(std::string_view text, const TextPlace& place, size_t enough, Scratch& scratch,
+                     std::vector<int32_t>& out) const {
     const Metaspace& rule = *parts_.metaspace;
     std::string& marked = scratch.marked;
     marked.clear();
@@ -109,16 +101,15 @@ class SubwordTokenizer : public Tokenizer {
       at = space + 1;
     }
     if (rule.split) {
-      encode_cut(marked, rule.mark, false, scratch, out);
+      encode_cut(marked, rule.mark, false, enough, scratch, out);
     } else {
-      encode_cut(marked, parts_.cut_before, true, scratch, out);
+      encode_cut(marked, parts_.cut_before, true, enough, scratch, out);
     }
   }
 
   SubwordParts parts_;
   Splitter splitter_;
-  mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<Scratch>> idle_;  // caches and match buffers waiting for a caller
+  mutable ScratchPool<Scratch> scratches_;  // caches and match buffers
 };
 
 }  // namespace

@@ -78,7 +78,8 @@ const Tokenizer::Spelling* Tokenizer::match_added(const SpellingTable& table, st
 }
 
 void Tokenizer::split_added(std::string_view text, const TextPlace& place, const SpellingTable& table,
-                            bool parse_special, const OnPiece& on_piece, std::vector<int32_t>& out) const {
+                            bool parse_special, size_t enough, const OnPiece& on_piece,
+                            std::vector<int32_t>& out) const {
   size_t begin = 0;
   const auto flush = [&](size_t end) {
     if (end == begin) return;
@@ -94,6 +95,7 @@ void Tokenizer::split_added(std::string_view text, const TextPlace& place, const
       continue;
     }
     flush(found->token->lstrip ? skip_spaces_before(text, at, begin) : at);
+    if (out.size() >= enough) return;
     out.push_back(found->token->id);
     at += found->text.size();
     if (found->token->rstrip) at = skip_spaces_after(text, at);
@@ -103,18 +105,21 @@ void Tokenizer::split_added(std::string_view text, const TextPlace& place, const
 }
 
 void Tokenizer::encode_to(std::string_view text, const EncodeOptions& options, std::vector<int32_t>& out) const {
+  const size_t enough = options.enough > 0 ? out.size() + static_cast<size_t>(options.enough) : SIZE_MAX;
   if (options.add_bos) {
     check(bos_id_ >= 0, ErrorCode::kInvalidArgument, "this {} vocabulary of {} tokens has no begin (bos) token", kind(),
           vocab_size());
     out.push_back(bos_id_);
   }
-  const OnPiece encode_plain = [&](std::string_view piece, const TextPlace& place) { encode_piece(piece, place, out); };
-  const OnPiece encode_raw = [&](std::string_view piece, const TextPlace& place) {
-    split_added(normalize(piece, place), place, normalized_, options.parse_special, encode_plain, out);
+  const OnPiece encode_plain = [&](std::string_view piece, const TextPlace& place) {
+    encode_piece(piece, place, enough, out);
   };
-  split_added(text, {.continues = !options.text_start}, raw_, options.parse_special,
+  const OnPiece encode_raw = [&](std::string_view piece, const TextPlace& place) {
+    split_added(normalize(piece, place), place, normalized_, options.parse_special, enough, encode_plain, out);
+  };
+  split_added(text, {.continues = !options.text_start}, raw_, options.parse_special, enough,
               normalizes_ ? encode_raw : encode_plain, out);
-  if (options.add_eos) {
+  if (options.add_eos && out.size() < enough) {
     check(eos_id_ >= 0, ErrorCode::kInvalidArgument, "this {} vocabulary of {} tokens has no end (eos) token", kind(),
           vocab_size());
     out.push_back(eos_id_);

@@ -23,6 +23,7 @@ struct EncodeOptions {
   bool add_bos = false;        // put the begin token first; an error when the vocabulary has none
   bool add_eos = false;        // put the end token last; an error when the vocabulary has none
   bool text_start = true;      // false: the text goes on from an earlier call (SentencePiece puts no space in front)
+  int64_t enough = 0;          // > 0: stop soon after so many ids; they are the first of the whole text's
 };
 
 // A token matched in the text before anything else. Ordinary added tokens (special = false) are always matched, as the
@@ -80,8 +81,10 @@ class Tokenizer {
   const std::string& fingerprint() const { return fingerprint_; }
 
  protected:
-  // Appends the ids of a piece free of added tokens, already normalised.
-  virtual void encode_piece(std::string_view piece, const TextPlace& place, std::vector<int32_t>& out) const = 0;
+  // Appends the ids of a piece free of added tokens, already normalised. May stop at the end of a word once `out` holds
+  // `enough`.
+  virtual void encode_piece(std::string_view piece, const TextPlace& place, size_t enough,
+                            std::vector<int32_t>& out) const = 0;
   // Called for each piece between raw added tokens where normalizes_ is set.
   virtual std::string normalize(std::string_view piece, const TextPlace& place) const { return std::string(piece); }
   // To be called once by the constructors of kinds, after the fields below are set and normalize() works.
@@ -106,7 +109,7 @@ class Tokenizer {
   using OnPiece = std::function<void(std::string_view, const TextPlace&)>;
 
   void split_added(std::string_view text, const TextPlace& place, const SpellingTable& table, bool parse_special,
-                   const OnPiece& on_piece, std::vector<int32_t>& out) const;
+                   size_t enough, const OnPiece& on_piece, std::vector<int32_t>& out) const;
   const Spelling* match_added(const SpellingTable& table, std::string_view text, size_t at, bool parse_special) const;
   // What `id` adds to a text; `at_start` tells whether a first space is still to be taken away, and is updated.
   std::string_view shown_bytes(int32_t id, bool skip_special, bool& at_start) const;

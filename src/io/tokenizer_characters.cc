@@ -33,8 +33,9 @@ class CharacterTokenizer : public Tokenizer {
   }
 
  protected:
-  void encode_piece(std::string_view piece, const TextPlace& /*place*/, std::vector<int32_t>& out) const override {
-    for (size_t at = 0; at < piece.size();) {
+  void encode_piece(std::string_view piece, const TextPlace& /*place*/, size_t enough,
+                    std::vector<int32_t>& out) const override {
+    for (size_t at = 0; at < piece.size() && out.size() < enough;) {
       const Utf8Char character = utf8_at(piece, at);
       check(character.length > 0, ErrorCode::kInvalidArgument,
             "byte 0x{:02x} at {} is not valid UTF-8: a character vocabulary cannot encode it",

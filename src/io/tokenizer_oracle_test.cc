@@ -74,6 +74,21 @@ TEST_P(Oracle, SameIdsAndText) {
   }
 }
 
+TEST_P(Oracle, EnoughIdsAreTheFirstOfAll) {
+  const auto tokenizer = load_tokenizer(folder());
+  std::string text;
+  for (const Case& one : read_cases(folder() + "/cases.json")) text += one.text + " ";
+  for (const bool parse : {false, true}) {
+    const auto all = tokenizer->encode(text, {.parse_special = parse});
+    for (const int64_t enough : {1, 2, 10, 100, 1'000'000}) {
+      const auto some = tokenizer->encode(text, {.parse_special = parse, .enough = enough});
+      EXPECT_GE(some.size(), std::min(all.size(), static_cast<size_t>(enough)));
+      ASSERT_LE(some.size(), all.size());
+      EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin())) << enough;
+    }
+  }
+}
+
 TEST_P(Oracle, SavedFilesGiveTheSameTokenizer) {
   const auto tokenizer = load_tokenizer(folder());
   TempFolder copy;

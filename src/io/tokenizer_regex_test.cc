@@ -5,28 +5,46 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/test_error.h"
 #include "io/tokenizer.h"
 #include "io/tokenizer_split.h"
 
 namespace octet {
 namespace {
 
-template <typename Body>
-std::string error_of(Body body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.message();
-  }
-  return "(no error)";
-}
-
 std::string split(const SplitRule& rule, std::string_view text) {
   const Splitter splitter({rule}, "test");
   SplitScratch scratch;
   std::string joined;
-  for (std::string_view piece : splitter.split(text, scratch)) joined.append(piece).append("|");
+  splitter.each_piece(text, scratch, [&](std::string_view piece) {
+    joined.append(piece).append("|");
+    return true;
+  });
   return joined;
+}
+
+TEST(Splitter, GivesPiecesOutAsTheyAreFoundAndStopsWhenAsked) {
+  const Splitter splitter({{.pattern = R"(\s+)", .behavior = SplitRule::Behavior::kRemoved},
+                           {.pattern = R"(\d)", .behavior = SplitRule::Behavior::kMergedWithPrevious},
+                           {.pattern = "b"}},
+                          "test");
+  SplitScratch scratch;
+  std::string joined;
+  const auto pieces = [&](std::string_view text, size_t most) {
+    joined.clear();
+    return splitter.each_piece(text, scratch, [&](std::string_view piece) {
+      joined.append(piece).append("|");
+      return joined.size() < most;
+    });
+  };
+  EXPECT_TRUE(pieces("a1 xbx  22c", 100));
+  EXPECT_EQ(joined, "a1|x|b|x|2|2|c|");
+  EXPECT_FALSE(pieces("a1 xbx  22c", 4));
+  EXPECT_EQ(joined, "a1|x|");
+  std::string endless = "a ";
+  for (int i = 0; i < 20; ++i) endless += endless;
+  EXPECT_FALSE(pieces(endless + "\xFF", 4));
+  EXPECT_EQ(joined, "a|a|");
 }
 
 TEST(Regex, ReadsOnigurumasClasses) {

@@ -52,75 +52,82 @@ Splitter::Splitter(std::vector<SplitRule> rules, const std::string& where) : rul
   }
 }
 
-void Splitter::split_valid(size_t index, std::string_view text, SplitScratch& scratch) const {
-  const SplitRule& rule = rules_[index];
-  auto& parts = scratch.parts_;
-  parts.clear();
-  const auto add = [&](size_t begin, size_t end, bool match) {
-    if (begin < end) parts.push_back({begin, end, match != rule.invert});
-  };
+// Matches and what lies between them, in order, without gaps.
+bool Splitter::each_match(size_t index, std::string_view text, SplitScratch& scratch, const OnPart& body) const {
+  const bool invert = rules_[index].invert;
   size_t piece = 0;  // where the text not yet given out begins
   Regex::Span found;
   for (size_t from = 0; from < text.size() && regexes_[index]->find(text, from, scratch.regex_, found);) {
-    add(piece, found.begin, false);  // an empty match separates, too
-    add(found.begin, found.end, true);
+    if (piece < found.begin && !body(piece, found.begin, invert)) return false;  // an empty match separates, too
+    if (found.begin < found.end && !body(found.begin, found.end, !invert)) return false;
     piece = from = found.end;
     if (found.begin == found.end) from += static_cast<size_t>(std::max(1, utf8_at(text, from).length));
   }
-  add(piece, text.size(), false);
-  if (rule.behavior != Behavior::kIsolated) join_parts(rule.behavior, parts);
+  return piece == text.size() || body(piece, text.size(), invert);
 }
 
-void Splitter::split_spelled(size_t index, std::string_view bytes, SplitScratch& scratch) const {
+// All of them at once, for behaviours that look at neighbours.
+void Splitter::joined_parts(size_t index, std::string_view text, SplitScratch& scratch) const {
+  auto& parts = scratch.parts_[index];
+  parts.clear();
+  each_match(index, text, scratch, [&](size_t begin, size_t end, bool match) {
+    parts.push_back({begin, end, match});
+    return true;
+  });
+  if (rules_[index].behavior != Behavior::kIsolated) join_parts(rules_[index].behavior, parts);
+}
+
+bool Splitter::cut_valid(size_t index, std::string_view text, SplitScratch& scratch, const OnPiece& body) const {
+  const Behavior behavior = rules_[index].behavior;
+  const auto go_on = [&](size_t begin, size_t end) {
+    return cut(index + 1, text.substr(begin, end - begin), scratch, body);
+  };
+  if (behavior == Behavior::kIsolated || behavior == Behavior::kRemoved) {
+    return each_match(index, text, scratch, [&](size_t begin, size_t end, bool match) {
+      return (match && behavior == Behavior::kRemoved) || go_on(begin, end);
+    });
+  }
+  joined_parts(index, text, scratch);
+  const auto& parts = scratch.parts_[index];
+  return std::all_of(parts.begin(), parts.end(), [&](const auto& part) { return go_on(part.begin, part.end); });
+}
+
+bool Splitter::cut_spelled(size_t index, std::string_view bytes, SplitScratch& scratch, const OnPiece& body) const {
   const std::string spelled = spell_bytes(bytes);
-  split_valid(index, spelled, scratch);
+  joined_parts(index, spelled, scratch);
   const auto count = [&](size_t begin, size_t end) {
     return static_cast<size_t>(std::count_if(spelled.begin() + static_cast<ptrdiff_t>(begin),
                                              spelled.begin() + static_cast<ptrdiff_t>(end),
                                              [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }));
   };
   size_t at = 0, byte = 0;  // the same place in the spelling and in the bytes
-  for (auto& part : scratch.parts_) {
-    byte += count(at, part.begin);
-    at = part.begin;
-    part.begin = byte;
-    byte += count(at, part.end);
+  for (const auto& part : scratch.parts_[index]) {
+    const size_t begin = byte + count(at, part.begin), length = count(part.begin, part.end);
     at = part.end;
-    part.end = byte;
+    byte = begin + length;
+    if (!cut(index + 1, bytes.substr(begin, length), scratch, body)) return false;
   }
+  return true;
 }
 
-const std::vector<std::string_view>& Splitter::split(std::string_view text, SplitScratch& scratch) const {
-  scratch.current_.clear();
-  if (!text.empty()) scratch.current_.push_back(text);
-  for (size_t rule = 0; rule < rules_.size(); ++rule) {
-    scratch.following_.clear();
-    const auto take_parts = [&](std::string_view piece) {
-      for (const auto& part : scratch.parts_) {
-        scratch.following_.push_back(piece.substr(part.begin, part.end - part.begin));
-      }
-    };
-    for (std::string_view piece : scratch.current_) {
-      if (rules_[rule].spelled) {
-        split_spelled(rule, piece, scratch);
-        take_parts(piece);
-        continue;
-      }
-      while (!piece.empty()) {
-        const size_t good = utf8_valid_prefix(piece);
-        if (good > 0) {
-          split_valid(rule, piece.substr(0, good), scratch);
-          take_parts(piece);
-        }
-        size_t bad = good;
-        while (bad < piece.size() && utf8_at(piece, bad).length == 0) ++bad;
-        if (bad > good) scratch.following_.push_back(piece.substr(good, bad - good));
-        piece.remove_prefix(bad);
-      }
-    }
-    scratch.current_.swap(scratch.following_);
+// By the rules from `index` on.
+bool Splitter::cut(size_t index, std::string_view piece, SplitScratch& scratch, const OnPiece& body) const {
+  if (index == rules_.size()) return body(piece);
+  if (rules_[index].spelled) return cut_spelled(index, piece, scratch, body);
+  while (!piece.empty()) {
+    const size_t good = utf8_valid_prefix(piece);
+    if (good > 0 && !cut_valid(index, piece.substr(0, good), scratch, body)) return false;
+    size_t bad = good;
+    while (bad < piece.size() && utf8_at(piece, bad).length == 0) ++bad;
+    if (bad > good && !cut(index + 1, piece.substr(good, bad - good), scratch, body)) return false;
+    piece.remove_prefix(bad);
   }
-  return scratch.current_;
+  return true;
+}
+
+bool Splitter::each_piece(std::string_view text, SplitScratch& scratch, const OnPiece& body) const {
+  if (scratch.parts_.size() < rules_.size()) scratch.parts_.resize(rules_.size());
+  return text.empty() || cut(0, text, scratch, body);
 }
 
 }  // namespace octet

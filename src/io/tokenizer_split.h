@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -39,8 +40,7 @@ class SplitScratch {
     bool match;
   };
   RegexScratch regex_;
-  std::vector<Part> parts_;
-  std::vector<std::string_view> current_, following_;
+  std::vector<std::vector<Part>> parts_;  // of each rule
 };
 
 class Splitter {
@@ -50,13 +50,19 @@ class Splitter {
   Splitter(const Splitter&) = delete;
   Splitter& operator=(const Splitter&) = delete;
 
-  // The pieces of `text`, in order, as views into it; valid until the next call with this scratch.
-  const std::vector<std::string_view>& split(std::string_view text, SplitScratch& scratch) const;
+  // Calls `body` with the pieces of `text`, in order, as views into it, until it returns false; then that is returned.
+  // A piece is given out as soon as it is found: nothing grows with the text.
+  using OnPiece = std::function<bool(std::string_view)>;
+  bool each_piece(std::string_view text, SplitScratch& scratch, const OnPiece& body) const;
   const std::vector<SplitRule>& rules() const { return rules_; }
 
  private:
-  void split_valid(size_t rule, std::string_view text, SplitScratch& scratch) const;
-  void split_spelled(size_t rule, std::string_view bytes, SplitScratch& scratch) const;
+  using OnPart = std::function<bool(size_t begin, size_t end, bool match)>;
+  bool each_match(size_t rule, std::string_view text, SplitScratch& scratch, const OnPart& body) const;
+  void joined_parts(size_t rule, std::string_view text, SplitScratch& scratch) const;
+  bool cut(size_t rule, std::string_view piece, SplitScratch& scratch, const OnPiece& body) const;
+  bool cut_valid(size_t rule, std::string_view text, SplitScratch& scratch, const OnPiece& body) const;
+  bool cut_spelled(size_t rule, std::string_view bytes, SplitScratch& scratch, const OnPiece& body) const;
   std::vector<SplitRule> rules_;
   std::vector<std::unique_ptr<Regex>> regexes_;
 };

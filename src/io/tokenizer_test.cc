@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "base/test_data.h"
+#include "base/test_error.h"
 #include "io/tokenizer_files.h"
 #include "io/tokenizer_load.h"
 #include "io/tokenizer_utf8.h"
@@ -66,15 +67,6 @@ std::string small_json(const std::string& extra_model = "", const std::string& p
   }
   replace("\"normalizer\": null", "\"normalizer\": " + normalizer);
   return json;
-}
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.message();
-  }
-  return "(no error)";
 }
 
 std::string random_bytes(Philox& random, size_t length) {
@@ -189,7 +181,10 @@ TEST(Tokenizer, Llama3PatternSplitsAsPublished) {
   SplitScratch scratch;
   const auto split = [&](std::string_view text) {
     std::string joined;
-    for (auto piece : splitter.split(text, scratch)) joined.append(piece).append("|");
+    splitter.each_piece(text, scratch, [&](std::string_view piece) {
+      joined.append(piece).append("|");
+      return true;
+    });
     return joined;
   };
   EXPECT_EQ(split("Hello World 12345"), "Hello| World| |123|45|");

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
+#include "base/test_error.h"
 #include "ir/builder.h"
 #include "ir/facts.h"
 
@@ -11,17 +11,6 @@ namespace octet {
 namespace {
 
 TensorType floats(Shape shape) { return {DType::kF32, std::move(shape)}; }
-
-// The message of the Error `fn` throws, or "".
-template <typename Fn>
-std::string message_of(Fn fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error.message();
-  }
-  return "";
-}
 
 TEST(Graph, BuildsALinearWithNamesLayersAndTypes) {
   Graph graph;
@@ -44,7 +33,7 @@ TEST(Graph, SameLeafIsOneValueAndAnotherTypeIsRefused) {
   Graph graph;
   Builder b(graph);
   EXPECT_EQ(b.token_ids(4), b.token_ids(4));
-  EXPECT_EQ(message_of([&] { b.token_ids(5); }), "input ids was i32[4] and is now asked for as i32[5]");
+  EXPECT_EQ(error_of([&] { b.token_ids(5); }), "input ids was i32[4] and is now asked for as i32[5]");
 }
 
 TEST(Graph, ShapeErrorsPrintBothValuesAndTheNode) {
@@ -52,7 +41,7 @@ TEST(Graph, ShapeErrorsPrintBothValuesAndTheNode) {
   Builder b(graph);
   auto scope = b.scope("layer3");
   Value a = b.input("a", floats({4, 64})), w = b.input("w", floats({48, 16}));
-  EXPECT_EQ(message_of([&] {
+  EXPECT_EQ(error_of([&] {
               b.emit(Op::kMatmul, {a, w}, {}, "up");
             }),
             "matmul: inner dims differ: 64 vs 48, of [4,64] and [48,16] in node layer3.up");

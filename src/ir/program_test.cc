@@ -3,27 +3,17 @@
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
+#include "base/test_error.h"
 #include "ir/builder.h"
 
 namespace octet {
 namespace {
 
-template <typename Fn>
-std::string message_of(Fn fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error.message();
-  }
-  return "";
-}
-
 TEST(Program, AStateIsAddedOnceAndKeepsItsType) {
   Program program;
   program.add_state({.name = "a", .type = {DType::kF32, {4}}, .kind = StateKind::kMoment});
   EXPECT_EQ(program.add_state({.name = "a", .type = {DType::kF32, {4}}}).kind, StateKind::kMoment);
-  EXPECT_EQ(message_of([&] {
+  EXPECT_EQ(error_of([&] {
               program.add_state({.name = "a", .type = {DType::kBF16, {4}}});
             }),
             "state a is f32[4] and is now declared as bf16[4]");
@@ -41,7 +31,7 @@ TEST(Program, GraphsAreReplacedByNameAndMissedByName) {
   program.add_graph(Graph("eval"));
   EXPECT_EQ(program.graphs().size(), 2u);
   EXPECT_EQ(program.graph("train").size(), 1);
-  EXPECT_EQ(message_of([&] { program.graph("apply"); }), "program p has no graph 'apply'; it has: train, eval");
+  EXPECT_EQ(error_of([&] { program.graph("apply"); }), "program p has no graph 'apply'; it has: train, eval");
 }
 
 TEST(Program, CollectStateKeepsWhatIsDeclared) {

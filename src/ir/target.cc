@@ -21,6 +21,11 @@ struct DoubleField {
   const char* key;
   double Target::*member;
 };
+struct BoolField {
+  const char* key;
+  bool Target::*member;
+};
+constexpr BoolField kBools[] = {{"fp8_tn_only", &Target::fp8_tn_only}, {"int8_products", &Target::int8_products}};
 constexpr IntField kInts[] = {{"vocab_multiple", &Target::vocab_multiple},
                               {"fp8_alignment", &Target::fp8_alignment},
                               {"buffer_alignment", &Target::buffer_alignment},
@@ -74,8 +79,21 @@ class TargetReader {
     return value;
   }
 
+  bool boolean(std::string_view text) const {
+    check(text == "true" || text == "false", ErrorCode::kInvalidArgument, "{}:{}: '{}' (want true or false)", path_,
+          line_, text);
+    return text == "true";
+  }
+
   void read_field(const std::string& key, std::string_view value) {
-    std::vector<std::string> known = {"name", "device", "fusions", "fp8_tn_only", "timing"};
+    std::vector<std::string> known = {"name", "device", "fusions", "timing"};
+    for (const BoolField& field : kBools) {
+      known.emplace_back(field.key);
+      if (key == field.key) {
+        target.*field.member = boolean(value);
+        return;
+      }
+    }
     for (const IntField& field : kInts) {
       known.emplace_back(field.key);
       if (key == field.key) {
@@ -98,10 +116,6 @@ class TargetReader {
       target.device = value == "cuda" ? Device::kCuda : Device::kCpu;
     } else if (key == "fusions") {
       target.fusions = words(value);
-    } else if (key == "fp8_tn_only") {
-      check(value == "true" || value == "false", ErrorCode::kInvalidArgument, "{}:{}: '{}' (want true or false)", path_,
-            line_, value);
-      target.fp8_tn_only = value == "true";
     } else if (key == "timing") {
       std::vector<std::string> parts = words(value);
       check(parts.size() == 5, ErrorCode::kInvalidArgument, "{}:{}: '{}' (want precision m n k seconds)", path_, line_,
@@ -109,8 +123,8 @@ class TargetReader {
       target.timings.push_back({parts[0], number<int64_t>(parts[1]), number<int64_t>(parts[2]),
                                 number<int64_t>(parts[3]), number<double>(parts[4])});
     } else {
-      fail(ErrorCode::kInvalidArgument, "{}:{}: unknown key '{}' (nearest: {})", path_, line_, key,
-           nearest_name(key, known));
+      fail(ErrorCode::kInvalidArgument, "{}:{}: unknown key '{}'{}", path_, line_, key,
+           if_near(key, known, " (nearest: {})"));
     }
   }
 
@@ -165,7 +179,7 @@ constexpr const char* kCudaFusions[] = {"matmul_accumulate",
                                         "rope_kv_append",
                                         "kv_append_pair"};
 
-Target interpreter_target() { return {.name = "interpreter", .buffer_alignment = 8}; }
+Target interpreter_target() { return {.name = "interpreter", .int8_products = true, .buffer_alignment = 8}; }
 
 Target h200_target() {
   // Measured on one H200 with PyTorch 2.11: (m, n, k), bf16 and per-tensor FP8 (fast accumulation) TFLOP/s.
@@ -211,7 +225,8 @@ std::string to_text(const Target& target) {
   std::string text = fmt::format("name: {}\nfusions:", target.name);
   for (const std::string& fusion : target.fusions) text += " " + fusion;
   text += fmt::format("\ndevice: {}", device_name(target.device));
-  text += fmt::format("\nfp8_tn_only: {}\n", target.fp8_tn_only);
+  text += "\n";
+  for (const BoolField& field : kBools) text += fmt::format("{}: {}\n", field.key, target.*field.member);
   for (const IntField& field : kInts) text += fmt::format("{}: {}\n", field.key, target.*field.member);
   for (const DoubleField& field : kDoubles) text += fmt::format("{}: {}\n", field.key, target.*field.member);
   for (const GemmTiming& t : target.timings) {

@@ -26,6 +26,7 @@ TEST(Target, TheH200HasItsFigures) {
   Target target = h200_target();
   EXPECT_EQ(target.memory_bytes, 150754820096);  // 143771 MiB
   EXPECT_TRUE(target.fp8_tn_only);
+  EXPECT_FALSE(target.int8_products);
   EXPECT_EQ(target.fp8_alignment, 16);
   EXPECT_NEAR(target.timings[1].seconds, 2.0 * 8192 * 8192 * 8192 / 1402e12, 1e-9);
 }

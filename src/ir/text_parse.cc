@@ -200,7 +200,7 @@ class Parser {
     if (!op) {
       std::vector<std::string> names;
       for (const OpInfo& info : all_ops()) names.emplace_back(info.name);
-      in_.fail_at(op_begin, fmt::format("no op is named {} (nearest: {})", op_text, nearest_name(op_text, names)));
+      in_.fail_at(op_begin, fmt::format("no op is named {}{}", op_text, if_near(op_text, names, " (nearest: {})")));
     }
     Node node{.op = *op};
     if (in_.peek() == '%' || in_.peek() == '_') {

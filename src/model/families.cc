@@ -110,8 +110,8 @@ ModelConfig model_family(const std::string& architecture) {
     config.architecture = architecture;
     return config;
   }
-  fail(ErrorCode::kUnsupported, "model.architecture: '{}' is not one of {} (nearest: {})", architecture,
-       fmt::join(architectures(), ", "), nearest_name(architecture, architectures()));
+  fail(ErrorCode::kUnsupported, "model.architecture: '{}' is not one of {}{}", architecture,
+       fmt::join(architectures(), ", "), if_near(architecture, architectures(), " (nearest: {})"));
 }
 
 }  // namespace octet

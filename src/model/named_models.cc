@@ -81,8 +81,8 @@ std::vector<std::string> named_models() {
 ModelConfig named_model(const std::string& name) {
   for (const Named& row : table())
     if (row.name == name) return row.config;
-  fail(ErrorCode::kInvalidArgument, "model: no size is named '{}' (nearest: {}; all: {})", name,
-       nearest_name(name, named_models()), fmt::join(named_models(), ", "));
+  fail(ErrorCode::kInvalidArgument, "model: no size is named '{}' ({}all: {})", name,
+       if_near(name, named_models(), "nearest: {}; "), fmt::join(named_models(), ", "));
 }
 
 }  // namespace octet

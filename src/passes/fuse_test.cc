@@ -190,10 +190,8 @@ end
 )");
 }
 
-// One layer of decoding after its projections. `key`: what turns the keys, `rows`: which keys are appended.
-std::string decoding(const std::string& key, const std::string& rows, const std::string& after = "") {
-  const std::string attention = R"({heads=4, kv_heads=2, head_dim=8, scale=0.5, window=0, block_size=4})";
-  return R"(graph @decode stage fused
+// What one layer of decoding reads after its projections.
+const std::string kDecoding = R"(graph @decode stage fused
   %0 = input : bf16[2,32] @q
   %1 = input : bf16[2,16] @k
   %2 = input : bf16[2,16] @v
@@ -205,7 +203,12 @@ std::string decoding(const std::string& key, const std::string& rows, const std:
   %8 = state : e4m3[16,16] @cache_k
   %9 = state : e4m3[16,16] @cache_v
   %10 = state {initial=1.0} : f32[1] @scale_k
-  %11 = rope %0, %3 {head_dim=8, heads=4, rotary_dim=4, theta=10000.0} @rope.q layer 1
+)";
+
+// The layer. `key`: what turns the keys, `rows`: which keys are appended.
+std::string decoding(const std::string& key, const std::string& rows, const std::string& after = "") {
+  const std::string attention = R"({heads=4, kv_heads=2, head_dim=8, scale=0.5, window=0, block_size=4})";
+  return kDecoding + R"(  %11 = rope %0, %3 {head_dim=8, heads=4, rotary_dim=4, theta=10000.0} @rope.q layer 1
   %12 = )" +
          key + R"( @rope.k layer 1
   %13 = kv_append %8, )" +
@@ -227,19 +230,10 @@ TEST(Fuse, RopeAndAppendTextInTextOut) {
   EXPECT_TRUE(fuse_graph(graph, with_fusions({"rope_kv_append", "kv_append_pair"})));
   verify(graph);
   const std::string text = print(graph);
-  EXPECT_EQ(text, R"(graph @decode stage fused
-  %0 = input : bf16[2,32] @q
-  %1 = input : bf16[2,16] @k
-  %2 = input : bf16[2,16] @v
-  %3 = input : i32[2] @positions
-  %4 = input : i32[2] @slots
-  %5 = input : i32[3] @segments
-  %6 = input : i32[2] @kv_lengths
-  %7 = input : i32[2,2] @block_table
-  %8 = state : e4m3[16,16] @cache_k
-  %9 = state : e4m3[16,16] @cache_v
-  %10 = state {initial=1.0} : f32[1] @scale_k
-  %11 = fusion %0, %3, %1, %8, %4, %10, %9, %2 {kind="rope_kv_append"} : bf16[2,32], e4m3[16,16], e4m3[16,16] @rope.q layer 1 body
+  EXPECT_EQ(
+      text,
+      kDecoding +
+          R"(  %11 = fusion %0, %3, %1, %8, %4, %10, %9, %2 {kind="rope_kv_append"} : bf16[2,32], e4m3[16,16], e4m3[16,16] @rope.q layer 1 body
     graph @rope_kv_append stage fused
       %0 = input : bf16[2,32] @rope_q.0
       %1 = input : i32[2] @rope_q.1

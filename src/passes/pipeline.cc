@@ -43,7 +43,7 @@ void check_disabled(const std::set<std::string>& disabled) {
   for (const Pass& pass : pipeline_passes()) names.push_back(pass.name);
   for (const std::string& name : disabled) {
     check(std::find(names.begin(), names.end(), name) != names.end(), ErrorCode::kInvalidArgument,
-          "disable: no pass is named '{}' (nearest: {}; all: {})", name, nearest_name(name, names),
+          "disable: no pass is named '{}' ({}all: {})", name, if_near(name, names, "nearest: {}; "),
           fmt::join(names, ", "));
   }
 }
@@ -63,8 +63,8 @@ void blame(const std::string& pass, const Step& step) {
 Recompute parse_recompute(const std::string& name, const Target& target) {
   const std::vector<std::string> names = {"none", "light", "selective", "full", "auto"};
   auto found = std::find(names.begin(), names.end(), name);
-  check(found != names.end(), ErrorCode::kInvalidArgument, "recompute: '{}' is not one of {} (nearest: {})", name,
-        fmt::join(names, ", "), nearest_name(name, names));
+  check(found != names.end(), ErrorCode::kInvalidArgument, "recompute: '{}' is not one of {}{}", name,
+        fmt::join(names, ", "), if_near(name, names, " (nearest: {})"));
   if (*found == "auto") return target.device == Device::kCuda ? Recompute::kLight : Recompute::kNone;
   return static_cast<Recompute>(found - names.begin());
 }

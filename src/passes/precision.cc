@@ -176,7 +176,7 @@ class PreciseGraph {
       if (measures(old_)) measure(node.inputs[side], gemm.operands[side], gemm.operand_names[side]);
       quantize_all(node.inputs[side]);
     }
-    if (!gemm.used.fp8) {
+    if (!gemm.used.codes) {
       for (Value input : node.inputs) map_param(input);
       return plain_matmul(id);
     }
@@ -278,7 +278,7 @@ class PreciseGraph {
 
 bool changes_nothing(const Recipe& recipe) {
   bool decided = std::any_of(recipe.decisions.begin(), recipe.decisions.end(),
-                             [](const auto& decision) { return decision.second.fp8; });
+                             [](const auto& decision) { return decision.second.codes; });
   return recipe.compute == DType::kF32 && recipe.scaling == Scaling::kNone && !decided;
 }
 
@@ -294,7 +294,7 @@ bool precision(Program& program, const CompileOptions& options) {
   bool training = is_training(program);
   if (recipe.forward_format == DType::kI8) {
     check(!training, ErrorCode::kUnsupported, "recipe {} is for inference: train in bf16 or fp8-current", recipe.name);
-    check(options.target.device == Device::kCpu, ErrorCode::kUnsupported,
+    check(options.target.int8_products, ErrorCode::kUnsupported,
           "recipe {} runs on CPUs only, for now: choose fp8-current or bf16 on {}", recipe.name, options.target.name);
   }
   if (const Graph* train = program.find_graph("train"); training && recipe.statistics && train != nullptr) {

@@ -44,7 +44,7 @@ PrecisionPlan plan_precision(const Graph& graph, const CompileOptions& options, 
     gemm.m = node.results[0].shape.rows();
     gemm.n = node.results[0].shape.cols();
     gemm.k = node.attrs.get_or("trans_a", false) ? a.rows() : a.cols();
-    if (gemm.wanted.fp8) gemm.reason = shape_objection(gemm, options.target, serving);
+    if (gemm.wanted.codes) gemm.reason = shape_objection(gemm, options.target, serving);
     if (!gemm.reason.empty()) gemm.used = {};
     if (gemm.role == GemmRole::kFprop) activations.emplace(gemm.gemm, node.inputs[0]);
     for (int side = 0; side < 2; ++side) {
@@ -61,7 +61,7 @@ PrecisionPlan plan_precision(const Graph& graph, const CompileOptions& options, 
       }
       bool gradient = kind == OperandKind::kGradient;
       gemm.operand_names[side] = plan.keys.emplace(value, gemm.gemm + (gradient ? ".dy" : ".x")).first->second;
-      if (gemm.used.fp8) plan.quantizations[value].insert({gemm.used.scaling, gradient});
+      if (gemm.used.codes) plan.quantizations[value].insert({gemm.used.scaling, gradient});
     }
     plan.order.push_back(NodeId{i});
     plan.gemms.emplace(i, std::move(gemm));

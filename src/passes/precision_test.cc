@@ -123,8 +123,8 @@ TEST(Precision, TypesFollowTheRecipe) {
 
 TEST(Precision, DecisionsMoveExactlyTheNamedGemms) {
   CompileOptions options = with("fp8-current");
-  options.recipe.decisions["layers.1.mlp.up/wgrad"] = {.fp8 = false};
-  options.recipe.decisions["layers.0.attn.o/fprop"] = {.fp8 = true, .scaling = Scaling::kBlock};
+  options.recipe.decisions["layers.1.mlp.up/wgrad"] = {.codes = false};
+  options.recipe.decisions["layers.0.attn.o/fprop"] = {.codes = true, .scaling = Scaling::kBlock};
   Program program = precise("gpt2", options);
   int plain = 0, block = 0;
   for (const Node& node : program.graph("train").nodes()) {
@@ -194,8 +194,8 @@ TEST(Precision, UnalignedGemmsStayInTheComputeType) {
   options.target.fp8_alignment = 64;  // hidden is 32: nothing fits
   int refused = 0;
   for (const GemmReport& gemm : precision_report(tiny::training_program("gpt2"), options)) {
-    EXPECT_TRUE(gemm.wanted.fp8);
-    EXPECT_FALSE(gemm.used.fp8);
+    EXPECT_TRUE(gemm.wanted.codes);
+    EXPECT_FALSE(gemm.used.codes);
     EXPECT_NE(gemm.reason.find("multiple of 64"), std::string::npos) << gemm.reason;
     ++refused;
   }

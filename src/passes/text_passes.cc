@@ -53,8 +53,8 @@ const Pass& find_pass(const std::string& name) {
   for (const Pass& pass : pipeline_passes()) {
     if (pass.name == name) return pass;
   }
-  fail(ErrorCode::kInvalidArgument, "no pass is named '{}' (nearest: {}; all: {})", name,
-       nearest_name(name, pass_names()), fmt::join(pass_names(), ", "));
+  fail(ErrorCode::kInvalidArgument, "no pass is named '{}' ({}all: {})", name,
+       if_near(name, pass_names(), "nearest: {}; "), fmt::join(pass_names(), ", "));
 }
 
 std::string run_passes(std::string_view text, const std::string& where, const std::vector<std::string>& passes,

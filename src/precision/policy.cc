@@ -63,7 +63,7 @@ const char* rung_name(Rung rung) {
 
 GemmPrecision rung_precision(Rung rung) {
   if (rung == Rung::kHigh) return {};
-  return {.fp8 = true, .scaling = rung == Rung::kTensor ? Scaling::kCurrent : Scaling::kBlock};
+  return {.codes = true, .scaling = rung == Rung::kTensor ? Scaling::kCurrent : Scaling::kBlock};
 }
 
 double snr_db(const TensorStats& stats, int scaling) {

@@ -44,7 +44,7 @@ GemmRole parse_gemm_role(const std::string& name) {
 GemmPrecision Recipe::decide(const std::string& gemm, GemmRole role) const {
   const auto found = decisions.find(gemm + "/" + gemm_role_name(role));
   if (found != decisions.end()) return found->second;
-  return {.fp8 = scaling != Scaling::kNone, .scaling = scaling};
+  return {.codes = scaling != Scaling::kNone, .scaling = scaling};
 }
 
 Recipe parse_recipe(const std::string& name) {
@@ -71,10 +71,9 @@ Recipe parse_recipe(const std::string& name) {
     recipe.scaling = Scaling::kCurrent;
     recipe.statistics = true;
   } else {
-    const std::string nearest = nearest_name(name, kRecipeNames);
     fail(ErrorCode::kInvalidArgument,
          "recipe \"{}\" is unknown{}; there are fp32, bf16, fp8-current, fp8-delayed, fp8-block, int8, auto", name,
-         nearest.empty() ? "" : fmt::format(": did you mean \"{}\"?", nearest));
+         if_near(name, kRecipeNames, ": did you mean \"{}\"?"));
   }
   return recipe;
 }

@@ -25,7 +25,7 @@ GemmRole parse_gemm_role(const std::string& name);
 
 // How one GEMM runs.
 struct GemmPrecision {
-  bool fp8 = false;  // in codes (int8 under recipe int8); false: the recipe's compute type
+  bool codes = false;  // of the recipe's formats; false: the recipe's compute type
   Scaling scaling = Scaling::kNone;
   bool operator==(const GemmPrecision&) const = default;
 };

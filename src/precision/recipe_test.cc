@@ -48,13 +48,13 @@ TEST(Recipe, RolesRoundTrip) {
 
 TEST(Recipe, DecisionsOverrideOneGemmOnly) {
   Recipe recipe = parse_recipe("fp8-current");
-  recipe.decisions["layers.3.mlp.up/wgrad"] = {.fp8 = false, .scaling = Scaling::kNone};
-  recipe.decisions["layers.4.mlp.up/fprop"] = {.fp8 = true, .scaling = Scaling::kBlock};
-  const GemmPrecision fp8{.fp8 = true, .scaling = Scaling::kCurrent};
-  EXPECT_FALSE(recipe.decide("layers.3.mlp.up", GemmRole::kWgrad).fp8);
+  recipe.decisions["layers.3.mlp.up/wgrad"] = {.codes = false, .scaling = Scaling::kNone};
+  recipe.decisions["layers.4.mlp.up/fprop"] = {.codes = true, .scaling = Scaling::kBlock};
+  const GemmPrecision fp8{.codes = true, .scaling = Scaling::kCurrent};
+  EXPECT_FALSE(recipe.decide("layers.3.mlp.up", GemmRole::kWgrad).codes);
   EXPECT_EQ(recipe.decide("layers.3.mlp.up", GemmRole::kFprop), fp8);
   EXPECT_EQ(recipe.decide("layers.4.mlp.up", GemmRole::kFprop).scaling, Scaling::kBlock);
-  EXPECT_FALSE(parse_recipe("bf16").decide("layers.0.mlp.up", GemmRole::kDgrad).fp8);
+  EXPECT_FALSE(parse_recipe("bf16").decide("layers.0.mlp.up", GemmRole::kDgrad).codes);
 }
 
 TEST(ScaleFromAmax, Formula) {

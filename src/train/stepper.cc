@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "train/training_program.h"
@@ -10,7 +11,8 @@ namespace octet {
 namespace {
 
 double scalar_output(Executor& executor, const std::string& graph, const std::string& name) {
-  return output_as<float>(executor, graph, name)[0];
+  const double value = output_as<float>(executor, graph, name)[0];
+  return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;  // a NaN's sign says nothing
 }
 
 }  // namespace

@@ -113,6 +113,12 @@ TrainingReport replay(const std::string& folder, const WeightSource& weights, Mo
 
 }  // namespace
 
+TrainingTolerance training_tolerance(const Recipe& recipe) {
+  if (recipe.name == "fp32") return {};
+  if (recipe.name == "bf16") return {.losses = 0.01, .gradients = 0.05};
+  return {.losses = 0.1, .gradients = 0.5};  // E5M2 gradients: rounded by up to 1/8; wrong ones are 1.4 away
+}
+
 TrainingReport verify_training(const std::string& folder, const CompileOptions& options, bool interpret) {
   auto weights = open_weights(folder);
   const ModelConfig& model = weights->config();

@@ -9,6 +9,12 @@
 
 namespace octet {
 
+// Largest relative errors a recipe's roundings may make in losses, and in gradient norms and gradients.
+struct TrainingTolerance {
+  double losses = 1e-4, gradients = 1e-4;
+};
+TrainingTolerance training_tolerance(const Recipe& recipe);
+
 struct TrainingReport {
   std::vector<double> losses, expected_losses;
   std::vector<double> grad_norms, expected_grad_norms;
@@ -18,8 +24,9 @@ struct TrainingReport {
   double max_gradient_error = 0;  // largest over tensors of |ours - theirs| / |theirs| (2-norms)
   std::string worst_gradient;
   bool eager_reference = false;  // as in VerifyReport (infer/verify.h)
-  bool passed(double tolerance) const {
-    return max_loss_error <= tolerance && max_grad_norm_error <= tolerance && max_gradient_error <= tolerance;
+  bool passed(const TrainingTolerance& tolerance) const {
+    return max_loss_error <= tolerance.losses && max_grad_norm_error <= tolerance.gradients &&
+           max_gradient_error <= tolerance.gradients;
   }
 };
 

@@ -75,6 +75,7 @@ TEST_F(Cli, MistypedWordsAreAnsweredWithTheNearest) {
   expect(1, "train optimiser.lr=1", "did you mean 'optimizer.lr'?");
   expect(1, "train optimizer.lr=nan", "want a finite number");
   expect(1, "plan model.size=gpt3-175", "nearest: gpt3-175b");
+  expect(1, "plan model.size=qqqqqqqqqqqq", "no size is named 'qqqqqqqqqqqq' (all: ");
   expect(1, "plan model.layers=1000000000", "model.layers: 1000000000");
   expect(1, "eval nowhere a.txt --recipe fp9", "nowhere");
 }
@@ -193,6 +194,11 @@ TEST_F(Cli, BenchSaysWhatRan) {
   expect(2, "bench throughput run --slo-ttft nan", "--slo-ttft: nan (want > 0)");
   expect(2, "bench throughput run --policy fair", "--policy");
   expect(1, "bench throughput run --kv-cache-bytes 100", "bytes are missing; give them");
+  ASSERT_EQ(shell("mkdir bare && cp run/checkpoints/step_00000008/*.{json,safetensors} bare && rm -f bare/tok*").code,
+            0);
+  expect(1, "generate bare -p line", "the folder holds none of");
+  expect(0, "bench throughput bare -i 4 -o 4 -n 3 --max-sequences 8", "3 of 3 requests finished");
+  expect(1, "bench throughput bare --tokenizer bare -n 3", "the folder holds none of");
 }
 
 TEST_F(Cli, QuantizedFoldersBringTheirVocabulary) {
@@ -216,6 +222,10 @@ TEST_F(Cli, VerifyExitsNonZeroOutOfTolerance) {
   expect(0, "verify '" + gpt2 + "'", "passed");
   expect(1, "verify --tolerance 1e-12 '" + gpt2 + "'", "FAILED");
   expect(1, "verify --tolerance nan '" + gpt2 + "'", "want > 0");
+  expect(0, "verify --recipe bf16 '" + gpt2 + "'", "relative tolerance of bf16: 0.05");
+  expect(0, "verify --recipe fp8-current '" + gpt2 + "'", "relative tolerance of fp8-current: 0.25");
+  expect(1, "verify --recipe fp8-current --tolerance 0.01 '" + gpt2 + "'", "FAILED");
+  expect(0, "verify --training --recipe bf16 '" + gpt2 + "'", "tolerance of bf16: losses 0.01, gradients 0.05");
   expect(1, "verify '" + test_data_path("hf_goldens/mixtral_moe") + "'", "model_type \"mixtral\"");
 }
 

@@ -44,6 +44,7 @@ void run(Kind kind, Options& o) {
   validate(o.drive.sampling);  // what is wrong with words or trace is said before a model is loaded
   Workload workload = make_workload(kind, o);
   if (!o.engine.random_weights) o.model = model_folder(o.model);
+  o.engine.needs_tokenizer = false;  // requests are ids
   auto engine = Engine::open(o.model, o.engine);
   if (const int64_t dropped = drop_longer_than(workload, engine->context()); dropped > 0) {
     fmt::print(stderr, "{} requests are longer than the context of {} tokens and were left out\n", dropped,
@@ -107,7 +108,7 @@ void add_shared(CLI::App& command, Options& o) {
   command.add_option("model", o.model, "model folder, run or checkpoint; with --random-weights a named model")
       ->required();
   command.add_flag("--random-weights", o.engine.random_weights, "do not read weights: for speed alone");
-  command.add_option("--tokenizer", o.engine.tokenizer, "tokenizer file or folder (default: the model's own)");
+  command.add_option("--tokenizer", o.engine.tokenizer, "tokenizer file or folder (default: the model's own, if any)");
   add_device_option(command, o.engine.device);
   command.add_option("--recipe", o.engine.recipe,
                      "fp32, bf16, fp8-current, int8, ... (default: the folder's, or bf16)");

@@ -22,11 +22,14 @@ struct Options {
   bool json = false;
 };
 
-std::vector<int32_t> read_texts(const Options& options, const Tokenizer& tokenizer) {
+// At least the first `most` tokens (0 = all).
+std::vector<int32_t> read_texts(const Options& options, const Tokenizer& tokenizer, int64_t most) {
   std::vector<int32_t> ids;
   for (const std::string& path : options.texts) {
+    const auto there = static_cast<int64_t>(ids.size());
+    if (most > 0 && there >= most) break;
     std::string text = read_file(path);
-    tokenizer.encode_to(text, {.add_bos = tokenizer.adds_bos()}, ids);
+    tokenizer.encode_to(text, {.add_bos = tokenizer.adds_bos(), .enough = most > 0 ? most - there : 0}, ids);
   }
   check(ids.size() >= 2, ErrorCode::kInvalidArgument, "the text makes {} tokens: at least 2 are needed", ids.size());
   return ids;
@@ -45,15 +48,16 @@ void run_eval(const Options& options) {
       tokenizer = load_tokenizer(tokenizer_path);
     } catch (const Error&) {  // a prepared set needs it for bits per byte only
     }
+  const int64_t length = options.length > 0 ? options.length : weights->config().max_positions;
   std::vector<int32_t> ids;
   std::shared_ptr<const TokenDataset> data;
   if (options.data.empty()) {
-    ids = read_texts(options, *tokenizer);
+    ids = read_texts(options, *tokenizer,
+                     tokens_needed({.length = length, .windows = options.windows, .max_tokens = options.max_tokens}));
   } else {
     data = TokenDataset::open(options.data, weights->config().vocab_size);
   }
   int64_t tokens = data ? data->tokens() : static_cast<int64_t>(ids.size());
-  int64_t length = options.length > 0 ? options.length : weights->config().max_positions;
   int64_t total = options.max_tokens > 0 ? std::min(options.max_tokens, tokens - 1) : tokens - 1;
   PerplexityEvaluator evaluator(*weights, {.recipe = serving_recipe(*weights, options.recipe),
                                            .target = target_of(resolve_device(options.device)),

@@ -31,9 +31,11 @@ FolderQuantization scheme_of(const Options& options) {
   return scheme;
 }
 
-std::vector<int32_t> encode(const std::string& path, const Tokenizer& tokenizer) {
+// What max_tokens needs of a text.
+std::vector<int32_t> encode(const std::string& path, const Tokenizer& tokenizer, const Options& options) {
+  const int64_t enough = tokens_needed({.length = options.length, .windows = 1, .max_tokens = options.max_tokens});
   std::vector<int32_t> ids;
-  tokenizer.encode_to(read_file(path), {.add_bos = tokenizer.adds_bos()}, ids);
+  tokenizer.encode_to(read_file(path), {.add_bos = tokenizer.adds_bos(), .enough = enough}, ids);
   check(ids.size() >= 2, ErrorCode::kInvalidArgument, "{} makes {} tokens: at least 2 are needed", path, ids.size());
   return ids;
 }
@@ -80,11 +82,11 @@ void run_quantize(const Options& options) {
   std::optional<PerplexityResult> before, after;
   std::vector<int32_t> ids;
   if (!options.text.empty()) {
-    ids = encode(options.text, *tokenizer);
+    ids = encode(options.text, *tokenizer, options);
     before = measure("before", *weights, options, target, ids, *tokenizer);
   }
   if (calibrates) {
-    const std::vector<int32_t> sample = encode(options.calibration, *tokenizer);
+    const std::vector<int32_t> sample = encode(options.calibration, *tokenizer, options);
     const auto count = static_cast<int64_t>(sample.size());
     Progress progress({.title = "calibrate",
                        .unit = "tok",

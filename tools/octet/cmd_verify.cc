@@ -21,17 +21,23 @@ void print_reference(bool eager) {
       "twice; they are compared with that, the model itself runs with them once\n");
 }
 
-void report_inference(const std::string& folder, const CompileOptions& options, double tolerance) {
+void report_inference(const std::string& folder, const CompileOptions& options, const LogitTolerance& tolerance) {
   VerifyReport report = verify_inference(folder, options.recipe, options.target);
-  fmt::print("logits: {} compared, max abs error {:.3g}, mean {:.3g} (tolerance {:.3g})\n", report.logits,
-             report.max_logit_error, report.mean_logit_error, tolerance);
-  fmt::print("greedy: {} of {} tokens identical\n", report.greedy_equal, report.greedy_tokens);
+  fmt::print("logits: {} compared, max abs error {:.3g}, mean {:.3g}, relative {:.3g} ({} tolerance of {}: {:.3g})\n",
+             report.logits, report.max_logit_error, report.mean_logit_error, report.relative_error,
+             tolerance.relative ? "relative" : "absolute", options.recipe.name, tolerance.largest);
+  fmt::print("greedy: {} of {} tokens identical", report.greedy_equal, report.greedy_tokens);
+  if (report.greedy_equal < report.greedy_tokens)
+    fmt::print(", the others' logits at most {:.3g} below the largest{}", report.greedy_gap,
+               tolerance.relative ? fmt::format(" (tolerance {:.3g})", 2 * report.max_logit_error) : "");
+  fmt::print("\n");
   print_reference(report.eager_reference);
   fmt::print("{}: {}\n", folder, report.passed(tolerance) ? "passed" : "FAILED");
   if (!report.passed(tolerance)) throw CLI::RuntimeError(1);
 }
 
-void report_training(const std::string& folder, const CompileOptions& options, double tolerance, bool interpret) {
+void report_training(const std::string& folder, const CompileOptions& options, const TrainingTolerance& tolerance,
+                     bool interpret) {
   TrainingReport report = verify_training(folder, options, interpret);
   fmt::print("step      loss  expected  grad norm  expected\n");
   for (size_t i = 0; i < report.losses.size(); ++i)
@@ -41,7 +47,8 @@ void report_training(const std::string& folder, const CompileOptions& options, d
              report.max_grad_norm_error);
   if (report.has_gradients)
     fmt::print(", first-step gradients {:.3g} ({})", report.max_gradient_error, report.worst_gradient);
-  fmt::print(" (tolerance {:.3g})\n", tolerance);
+  fmt::print(" (tolerance of {}: losses {:.3g}, gradients {:.3g})\n", options.recipe.name, tolerance.losses,
+             tolerance.gradients);
   print_reference(report.eager_reference);
   fmt::print("{}: {}\n", folder, report.passed(tolerance) ? "passed" : "FAILED");
   if (report.passed(tolerance)) return;
@@ -70,16 +77,21 @@ Examples:
   command->add_option("--recipe", options->recipe, "precision recipe")->capture_default_str();
   add_device_option(*command, options->device);
   command->add_option("--tolerance", options->tolerance,
-                      "largest error allowed (default: 2e-4 absolute for logits, 1e-4 relative for training)");
+                      "largest error allowed (default: by recipe; logits: absolute 2e-4 in fp32, else relative; "
+                      "training: relative)");
   command->callback([options] {
     CompileOptions compile{.target = target_of(resolve_device(options->device)),
                            .recipe = parse_recipe(options->recipe)};
-    double tolerance = options->tolerance.value_or(options->training ? 1e-4 : 2e-4);
-    check(tolerance > 0 && std::isfinite(tolerance), ErrorCode::kInvalidArgument, "--tolerance {} (want > 0)",
-          tolerance);
+    LogitTolerance logits = logit_tolerance(compile.recipe);
+    TrainingTolerance training = training_tolerance(compile.recipe);
+    if (options->tolerance) {
+      check(*options->tolerance > 0 && std::isfinite(*options->tolerance), ErrorCode::kInvalidArgument,
+            "--tolerance {} (want > 0)", *options->tolerance);
+      logits.largest = training.losses = training.gradients = *options->tolerance;
+    }
     const std::string folder = model_folder(options->folder);
-    if (options->training) return report_training(folder, compile, tolerance, options->interpret);
-    report_inference(folder, compile, tolerance);
+    if (options->training) return report_training(folder, compile, training, options->interpret);
+    report_inference(folder, compile, logits);
   });
 }
 

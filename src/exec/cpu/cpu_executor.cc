@@ -148,7 +148,8 @@ class CpuExecutor final : public Executor {
 std::unique_ptr<Executor> make_cpu_executor(Plan plan) { return std::make_unique<CpuExecutor>(std::move(plan)); }
 
 Target cpu_target() {
-  return {.name = "cpu", .fusions = cpu::fusion_kinds(), .workspace_bytes = cpu::workspace_bytes()};
+  return {
+      .name = "cpu", .fusions = cpu::fusion_kinds(), .int8_products = true, .workspace_bytes = cpu::workspace_bytes()};
 }
 
 }  // namespace octet

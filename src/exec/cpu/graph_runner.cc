@@ -119,17 +119,7 @@ void GraphRunner::append_profile(std::vector<NodeTime>& times) const {
   if (total_time_.calls == 0) return;
   double inside = copy_time_.seconds;
   for (size_t i = 0; i < steps_.size(); ++i) {
-    const Node& node = graph_.node(steps_[i].node);
-    const Cost cost = node_cost(graph_, steps_[i].node);
-    const auto calls = static_cast<double>(times_[i].calls);
-    times.push_back({.graph = graph_.name(),
-                     .name = node.name,
-                     .op = op_name(node.op),
-                     .kernel = steps_[i].row,
-                     .calls = times_[i].calls,
-                     .seconds = times_[i].seconds,
-                     .flops = cost.flops * calls,
-                     .bytes = cost.bytes * calls});
+    times.push_back(node_time(graph_, steps_[i].node, steps_[i].row, times_[i].calls, times_[i].seconds));
     inside += times_[i].seconds;
   }
   if (!copies_.empty()) {

@@ -15,8 +15,10 @@
 //     the next kernel begins when this one's blocks have returned.
 //   - What is read after the wait must not be declared constant (const __restrict__, __ldg, ld.global.nc): the compiler
 //     may move such loads up.
-// Kernels launched otherwise, copies and memsets depend on everything before them and everything waits for them, as
-// ever. Launches captured into a graph keep these dependencies among its kernels; between graphs there is no overlap.
+// What goes wrong with a launch is found where that of any launch is: the runtime keeps the error, and the executor
+// asks for it (cudaGetLastError) after each node and names the node. Kernels launched otherwise, copies and memsets
+// depend on everything before them and everything waits for them, as ever. Launches captured into a graph keep these
+// dependencies among its kernels; between graphs there is no overlap.
 #pragma once
 
 #include <cuda_runtime.h>
