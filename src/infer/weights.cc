@@ -1,6 +1,7 @@
 #include "infer/weights.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -17,10 +18,26 @@
 namespace octet {
 namespace {
 
-void check_finite(const std::string& where, const std::vector<float>& values) {
+void check_finite(const std::string& where, const std::vector<float>& values, int64_t first = 0) {
+  uint32_t largest = 0;
+  for (float value : values) largest = std::max(largest, std::bit_cast<uint32_t>(value) & 0x7fffffffu);
+  if (largest < 0x7f800000u) return;
   for (size_t i = 0; i < values.size(); ++i)
-    check(std::isfinite(values[i]), ErrorCode::kCorrupt, "{}: element {} is {}: weights must be finite", where, i,
-          values[i]);
+    check(std::isfinite(values[i]), ErrorCode::kCorrupt, "{}: element {} is {}: weights must be finite", where,
+          first + static_cast<int64_t>(i), values[i]);
+}
+void check_finite(const std::string& where, const TensorView& view) {
+  constexpr int64_t kPiece = 1 << 14;
+  const int64_t count = view.type.shape.elements(), bytes = dtype_bytes(view.type.dtype);
+  parallel_for((count + kPiece - 1) / kPiece, 16, [&](int64_t begin, int64_t end) {
+    std::vector<float> values;
+    for (int64_t at = begin * kPiece; at < std::min(end * kPiece, count); at += kPiece) {
+      values.resize(static_cast<size_t>(std::min(kPiece, count - at)));
+      convert(view.type.dtype, view.bytes.data() + at * bytes, DType::kF32, values.data(),
+              static_cast<int64_t>(values.size()));
+      check_finite(where, values, at);
+    }
+  });
 }
 
 // [rows, cols] of `from` written as [cols, rows].
@@ -83,6 +100,14 @@ class HuggingFaceWeights : public WeightSource {
     return values;
   }
 
+  std::optional<TensorView> stored(const std::string& param) const override {
+    const auto found = whole_.find(param);
+    if (found == whole_.end()) return std::nullopt;
+    const TensorView view = tensors_->read(found->second);
+    check_finite(folder_ + ": " + param, view);
+    return view;
+  }
+
   std::optional<QuantizedMatrix> read_codes(const std::string& param, const Shape& shape,
                                             ScaleLayout layout) const override {
     if (quantized_ == nullptr || quantized_->layout() != layout) return std::nullopt;
@@ -105,7 +130,7 @@ class HuggingFaceWeights : public WeightSource {
   }
 
  private:
-  void check_tensors() const {
+  void check_tensors() {
     ParamShapes params = param_shapes(config_);
     std::map<std::string, bool> known;
     for (const CheckpointTensor& tensor : checkpoint_tensors(config_)) {
@@ -121,6 +146,7 @@ class HuggingFaceWeights : public WeightSource {
             ErrorCode::kUnsupported, "{}: tensor {} is {} (supported: f64 f32 bf16 f16)", folder_, name,
             dtype_name(type.dtype));
       known[name] = true;
+      if (!codes && !tensor.transposed && tensor.params.size() == 1) whole_[tensor.params[0]] = name;
     }
     for (const std::string& name : tensors_->names())
       check(known.count(name) || is_ignored_tensor(config_, name) ||
@@ -133,58 +159,8 @@ class HuggingFaceWeights : public WeightSource {
   std::unique_ptr<TensorSource> tensors_;
   std::unique_ptr<QuantizedTensors> quantized_;  // null: nothing in FP8
   std::unique_ptr<SafetensorsFile> scales_;
+  std::map<std::string, std::string> whole_;  // parameters that are a tensor of their own, as they are read
 };
-
-void load_scale(const WeightSource& source, const LogicalState& entry, Executor& executor) {
-  std::optional<float> value = source.scale(entry.name);
-  if (!value && entry.name.starts_with("kv.")) value = 1.0f;
-  check(value.has_value(), ErrorCode::kInvalidArgument,
-        "the recipe needs {} ({}), a static scale kept from training in fp8-delayed or made by octet quantize; this "
-        "folder has none: choose fp8-current",
-        entry.name, to_string(entry.type));
-  check(std::isfinite(*value) && *value > 0, ErrorCode::kCorrupt, "{} is {}: a scale is positive and finite",
-        entry.name, *value);
-  write_logical(executor, entry, std::as_bytes(std::span(&*value, 1)));
-}
-
-void load_quantized(const WeightSource& source, const QuantizedParam& param, Executor& executor) {
-  const Shape& shape = param.codes.type.shape;
-  if (auto stored = source.read_codes(param.param, shape, param.rule.layout)) {
-    write_quantized(executor, param, *stored);
-  } else {
-    write_quantized(executor, param, source.read(param.param, shape));
-  }
-}
-
-void write_param(Executor& executor, const LogicalState& tensor, const std::vector<float>& values) {
-  std::vector<std::byte> bytes(static_cast<size_t>(tensor.type.bytes()));
-  convert(DType::kF32, values.data(), tensor.type.dtype, bytes.data(), static_cast<int64_t>(values.size()));
-  write_logical(executor, tensor, bytes);
-}
-
-void prepare(Executor& executor) {
-  if (executor.program().find_graph("prepare") != nullptr) executor.run("prepare");
-}
-
-// Initial values: node attrs of the param leaf, wherever it appears.
-const Node* find_param_node(const Program& program, const std::string& name) {
-  for (const Graph& graph : program.graphs()) {
-    Value leaf = graph.find_leaf(Op::kParam, name);
-    if (leaf.exists()) return &graph.node(leaf);
-  }
-  return nullptr;
-}
-
-std::vector<float> initial_values(const Node& node, int64_t count, uint64_t seed, uint64_t stream) {
-  const std::string& init = node.attrs.get<std::string>("init");
-  std::vector<float> values(static_cast<size_t>(count), init == "ones" ? 1.0f : 0.0f);
-  if (init == "normal") {
-    double std = node.attrs.get_or<double>("std", 0.02);
-    Philox rng(seed, stream);
-    for (float& value : values) value = static_cast<float>(std * rng.normal());
-  }
-  return values;
-}
 
 }  // namespace
 
@@ -222,54 +198,6 @@ std::vector<float> read_parameter(const TensorSource& tensors, const ModelConfig
     }
   }
   fail(ErrorCode::kInternal, "no checkpoint tensor holds parameter {}", param);
-}
-
-void load_weights(const WeightSource& source, Executor& executor) {
-  // A training program makes its own scales as it goes (and a checkpoint restores them itself).
-  bool needs_scales = executor.program().find_graph("apply") == nullptr;
-  for (const LogicalState& tensor : logical_states(executor.program())) {
-    if (tensor.kind == StateKind::kParam) write_param(executor, tensor, source.read(tensor.name, tensor.type.shape));
-    if (tensor.kind == StateKind::kScale && needs_scales) load_scale(source, tensor, executor);
-  }
-  for (const QuantizedParam& param : quantized_params(executor.program())) load_quantized(source, param, executor);
-  prepare(executor);
-}
-
-void initialize_weights(Executor& executor, uint64_t seed) {
-  struct Parameter {
-    LogicalState tensor;
-    const Node* node;
-    uint64_t stream;
-    std::vector<float> values = {};
-  };
-  constexpr int64_t kTogether = int64_t{1} << 28;  // elements in host memory at once
-  std::vector<Parameter> group;
-  int64_t elements = 0;
-  auto write_group = [&] {  // each parameter has a random stream of its own: made in parallel, the same values
-    parallel_for(static_cast<int64_t>(group.size()), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        Parameter& p = group[static_cast<size_t>(i)];
-        p.values = initial_values(*p.node, p.tensor.type.shape.elements(), seed, p.stream);
-      }
-    });
-    for (const Parameter& p : group) write_param(executor, p.tensor, p.values);
-    group.clear();
-    elements = 0;
-  };
-  uint64_t stream = 0;
-  for (LogicalState& tensor : logical_states(executor.program())) {
-    if (tensor.kind != StateKind::kParam) continue;
-    const Node* node = find_param_node(executor.program(), tensor.state);
-    check(node != nullptr, ErrorCode::kInternal, "state {} has no param leaf to take its initial values from",
-          tensor.state);
-    elements += tensor.type.shape.elements();
-    group.push_back({std::move(tensor), node, ++stream});
-    if (elements >= kTogether) write_group();
-  }
-  write_group();
-  for (const QuantizedParam& param : quantized_params(executor.program()))
-    write_quantized(executor, param, initial_values(*param.leaf, param.codes.type.shape.elements(), seed, ++stream));
-  prepare(executor);
 }
 
 namespace {

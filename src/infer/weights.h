@@ -26,6 +26,8 @@ class WeightSource {
   // The parameter's values. Throws kCorrupt for a shape that disagrees with config(), naming tensor and shapes, and for
   // values that are not finite.
   virtual std::vector<float> read(const std::string& param, const Shape& shape) const = 0;
+  // The parameter as it lies in the source, in its type and order, where it does; nothing otherwise. Throws as read().
+  virtual std::optional<TensorView> stored(const std::string& param) const { return std::nullopt; }
   // FP8 codes and scales of a parameter [N, K] as they are stored, where they fit this layout; nothing otherwise.
   virtual std::optional<QuantizedMatrix> read_codes(const std::string& param, const Shape& shape,
                                                     ScaleLayout layout) const {

@@ -76,19 +76,35 @@ int64_t scale_count(ScaleLayout layout, int64_t rows, int64_t cols) {
 }
 
 QuantizedMatrix quantize_matrix(std::span<const float> values, int64_t rows, int64_t cols, const QuantizeRule& rule) {
-  check(static_cast<int64_t>(values.size()) == rows * cols, ErrorCode::kInternal, "{} values of a {}x{} matrix",
+  return quantize_matrix(DType::kF32, std::as_bytes(values), rows, cols, rule);
+}
+
+QuantizedMatrix quantize_matrix(DType type, std::span<const std::byte> values, int64_t rows, int64_t cols,
+                                const QuantizeRule& rule) {
+  const int64_t row_bytes = cols * dtype_bytes(type);
+  check(static_cast<int64_t>(values.size()) == rows * row_bytes, ErrorCode::kInternal, "{} bytes of a {}x{} matrix",
         values.size(), rows, cols);
+  // Calls body(row, its values) for rows in parallel.
+  const auto for_rows = [&](const auto& body) {
+    parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
+      std::vector<float> row_values(static_cast<size_t>(cols));
+      for (int64_t row = begin; row < end; ++row) {
+        convert(type, values.data() + row * row_bytes, DType::kF32, row_values.data(), cols);
+        body(row, std::span<float>(row_values));
+      }
+    });
+  };
   const Group group = group_of(rule.layout, rows, cols);
   const auto count = static_cast<size_t>(scale_count(rule.layout, rows, cols));
-  QuantizedMatrix result{.codes = std::vector<std::byte>(values.size()), .scale_inv = std::vector<float>(count)};
+  QuantizedMatrix result{.codes = std::vector<std::byte>(static_cast<size_t>(rows * cols)),
+                         .scale_inv = std::vector<float>(count)};
   std::vector<float> row_amax(static_cast<size_t>(rows) * static_cast<size_t>((cols + group.cols - 1) / group.cols));
   const auto per_row = static_cast<int64_t>(row_amax.size()) / std::max<int64_t>(rows, 1);
-  parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row)
-      for_runs(0, cols, group, [&](int64_t col, int64_t length, int64_t i) {
-        row_amax[static_cast<size_t>(row * per_row + i)] =
-            amax_of(values.subspan(static_cast<size_t>(row * cols + col), static_cast<size_t>(length)));
-      });
+  for_rows([&](int64_t row, std::span<float> x) {
+    for_runs(0, cols, group, [&](int64_t col, int64_t length, int64_t i) {
+      row_amax[static_cast<size_t>(row * per_row + i)] =
+          amax_of(x.subspan(static_cast<size_t>(col), static_cast<size_t>(length)));
+    });
   });
   std::vector<uint32_t> amax(count, 0);
   for (int64_t row = 0; row < rows; ++row)
@@ -101,16 +117,12 @@ QuantizedMatrix quantize_matrix(std::span<const float> values, int64_t rows, int
     scales[i] = scale_from_amax(std::bit_cast<float>(amax[i]), rule.format, rule.margin, rule.power_of_two);
     result.scale_inv[i] = 1 / scales[i];
   }
-  parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
-    std::vector<float> scaled(static_cast<size_t>(cols));
-    for (int64_t row = begin; row < end; ++row) {
-      for_runs(row, cols, group, [&](int64_t col, int64_t length, int64_t i) {
-        const float scale = scales[static_cast<size_t>(i)];
-        for (int64_t c = col; c < col + length; ++c)
-          scaled[static_cast<size_t>(c)] = values[static_cast<size_t>(row * cols + c)] * scale;
-      });
-      convert(DType::kF32, scaled.data(), rule.format, result.codes.data() + row * cols, cols);
-    }
+  for_rows([&](int64_t row, std::span<float> x) {
+    for_runs(row, cols, group, [&](int64_t col, int64_t length, int64_t i) {
+      const float scale = scales[static_cast<size_t>(i)];
+      for (int64_t c = col; c < col + length; ++c) x[static_cast<size_t>(c)] *= scale;
+    });
+    convert(DType::kF32, x.data(), rule.format, result.codes.data() + row * cols, cols);
   });
   return result;
 }

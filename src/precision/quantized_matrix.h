@@ -36,6 +36,9 @@ struct QuantizedMatrix {
   std::vector<float> scale_inv;  // a code's value is code * scale_inv; scale_count() of them, row by row
 };
 QuantizedMatrix quantize_matrix(std::span<const float> values, int64_t rows, int64_t cols, const QuantizeRule& rule);
+// The same of values of another type; read twice and never copied whole.
+QuantizedMatrix quantize_matrix(DType type, std::span<const std::byte> values, int64_t rows, int64_t cols,
+                                const QuantizeRule& rule);
 
 std::vector<float> dequantize_matrix(std::span<const std::byte> codes, std::span<const float> scale_inv, int64_t rows,
                                      int64_t cols, ScaleLayout layout, DType format = DType::kE4M3);
