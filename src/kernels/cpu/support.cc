@@ -2,6 +2,7 @@
 #include "kernels/cpu/support.h"
 
 #include <map>
+#include <string_view>
 
 #include "kernels/cpu/cases.h"
 
@@ -18,6 +19,14 @@ void add_once(std::vector<std::string>& names, const std::string& name) {
   names.push_back(name);
 }
 
+// The row that runs the node on any processor: those for tiles (AMX) are there on some only.
+const char* common_row(const Graph& graph, const Node& node) {
+  for (const KernelRow& row : kernel_rows(node.op)) {
+    if (!std::string_view(row.name).ends_with("_amx") && row.accepts(graph, node)) return row.name;
+  }
+  return "reference";
+}
+
 }  // namespace
 
 std::string support_table() {
@@ -26,7 +35,7 @@ std::string support_table() {
     if (c.large) continue;
     for (DType dtype : c.dtypes) {
       const BuiltCase built = build_case(c, dtype, false);
-      add_once(table[c.op][dtype], select_kernel(built.graph, built.node()).name);
+      add_once(table[c.op][dtype], common_row(built.graph, built.node()));
     }
   }
   std::string text =
@@ -35,7 +44,8 @@ std::string support_table() {
       "that\n"
       "run the op's cases with that type of floating-point inputs; `reference` is the plain definition, empty means "
       "the\n"
-      "case list has no such case (any type still runs, by the reference row).\n\n| op |";
+      "case list has no such case (any type still runs, by the reference row). On processors with AMX bf16 attention\n"
+      "runs by `attention_amx`, its gradient by `attention_grad_amx`.\n\n| op |";
   for (DType dtype : kColumns) text.append(" ").append(dtype_name(dtype)).append(" |");
   text += "\n|---|";
   for (size_t i = 0; i < std::size(kColumns); ++i) text += "---|";
