@@ -28,7 +28,7 @@ def latency(model, prompt, output, requests, precision):
 
 
 def azure(policy):
-    words = f"trace llama3-8b --at-once -n 500 --policy {policy} --context 8192 --max-sequences 256 --warmup 16"
+    words = f"trace llama3-8b --at-once -n 1000 --policy {policy} --context 8192 --max-sequences 256 --warmup 16"
     return words.split() + FP8
 
 
