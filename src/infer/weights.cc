@@ -8,9 +8,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/rng.h"
 #include "base/threads.h"
-#include "exec/quantized_states.h"
+#include "exec/logical_states.h"
 #include "infer/llama2c.h"
 #include "infer/quantized_folder.h"
 #include "io/safetensors_writer.h"

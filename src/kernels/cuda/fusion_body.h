@@ -1,9 +1,11 @@
 // Where a fusion's members find their operands among the node's inputs and results. Read once, when a kernel is bound.
 #pragma once
 
+#include <span>
 #include <string_view>
 
 #include "ir/graph.h"
+#include "kernels/cuda/kernel.h"
 
 namespace octet::cuda {
 
@@ -20,6 +22,10 @@ class FusionBody {
   struct Columns {
     int input = -1;
     int64_t begin = 0, stride = 0;
+    // Where they begin, of two bytes each; null where there is no such input.
+    const void* in(std::span<const Tensor> inputs) const {
+      return input < 0 ? nullptr : inputs[static_cast<size_t>(input)].as<const uint16_t>() + begin;
+    }
   };
   Columns columns(const Node& member, size_t slot) const;
   // Which of the fusion's results is this member's result; -1 when nobody outside reads it.

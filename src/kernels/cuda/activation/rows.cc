@@ -36,10 +36,6 @@ int result(const FusionBody& body, const char* name, int32_t r = 0) {
 }
 
 void* at(std::span<const Tensor> tensors, int i) { return i >= 0 ? tensors[static_cast<size_t>(i)].data : nullptr; }
-// Of bf16.
-const void* at(std::span<const Tensor> tensors, const FusionBody::Columns& columns) {
-  return columns.input < 0 ? nullptr : tensors[static_cast<size_t>(columns.input)].as<const uint16_t>() + columns.begin;
-}
 
 bool is_f32_or_bf16(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
 bool in_16_bytes(const TensorType& type) { return type.shape.cols() * dtype_bytes(type.dtype) % 16 == 0; }
@@ -305,7 +301,7 @@ BoundKernel bind_activation_rows(DeviceContext&, const Graph&, const Node& node)
   const EndPlaces end = find_end(body, body.graph().type(body.member("quantize")->inputs[0]));
   return [=](const KernelArgs& args) {
     ActivationRows rows = places.fixed;
-    rows.x = at(args.in, places.x), rows.bias = at(args.in, places.bias), rows.up = at(args.in, places.up);
+    rows.x = places.x.in(args.in), rows.bias = at(args.in, places.bias), rows.up = places.up.in(args.in);
     rows.job = end.of(args).job;
     launch_activation_rows(rows, args.stream);
   };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/attention/mma.cuh"
+#include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/inference/decode_work.cuh"
 
 namespace octet::cuda::decode {
@@ -105,7 +106,7 @@ struct Copier {
     const int ahead = static_cast<int>(threadIdx.x) % 32 * 128;
     if (item.queries == 1 && ahead < item.rows.count * p.dim * 2) {
       const char* from = static_cast<const char*>(x.q.data) + 2 * item.rows.element(p, head, 0);
-      asm volatile("prefetch.global.L2 [%0];\n" ::"l"(from + ahead));
+      prefetch_line(from + ahead);
     }
   }
 };

@@ -46,9 +46,6 @@ struct Append {
 const void* at(std::span<const Tensor> tensors, int i) {
   return i < 0 ? nullptr : tensors[static_cast<size_t>(i)].data;
 }
-const void* at(std::span<const Tensor> tensors, const FusionBody::Columns& columns) {
-  return columns.input < 0 ? nullptr : tensors[static_cast<size_t>(columns.input)].as<const uint16_t>() + columns.begin;
-}
 
 bool accepts(const Graph&, const Node& node) {
   if (!is_ours(node)) return false;
@@ -86,9 +83,9 @@ BoundKernel bind(DeviceContext& context, const Graph&, const Node& node) {
   const int positions = rope_q != nullptr ? body.input(*rope_q, 1) : -1;
   const int turned = rope_q != nullptr ? body.result(*rope_q, 0) : -1;
   return [=, owner = rope.frequencies, sm_count = context.sm_count()](const KernelArgs& args) {
-    const RopeAppendOperands operands{.q = at(args.in, q_rows),
-                                      .k = at(args.in, k_rows),
-                                      .v = at(args.in, v.rows),
+    const RopeAppendOperands operands{.q = q_rows.in(args.in),
+                                      .k = k_rows.in(args.in),
+                                      .v = v.rows.in(args.in),
                                       .q_out = const_cast<void*>(at(args.out, turned)),
                                       .k_cache = k.made(args),
                                       .v_cache = v.made(args),
