@@ -5,13 +5,13 @@
 #include <cupti.h>
 #include <cxxabi.h>
 #include <dlfcn.h>
-#include <glob.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <mutex>
 
 #include "base/error.h"
+#include "kernels/cuda/libraries.h"
 
 namespace octet {
 namespace {
@@ -73,15 +73,10 @@ void CUPTIAPI take_buffer(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t v
 void* open_library() {
   constexpr const char* kName = "libcupti.so.13";
   std::vector<std::string> paths = {kName};
-  for (const char* pattern :
-       {"/usr/local/cuda/lib64/", "/usr/local/cuda/extras/CUPTI/lib64/",
-        "/opt/*/.venv/lib/python3*/site-packages/nvidia/cu13/lib/",
-        "/opt/*/lib/python3*/site-packages/nvidia/cu13/lib/", "/usr/local/lib/python3*/*-packages/nvidia/cu13/lib/"}) {
-    glob_t found{};
-    if (glob((pattern + std::string(kName)).c_str(), 0, nullptr, &found) == 0)
-      paths.insert(paths.end(), found.gl_pathv, found.gl_pathv + found.gl_pathc);
-    globfree(&found);
-  }
+  for (const char* folder : {"/usr/local/cuda/lib64/", "/usr/local/cuda/extras/CUPTI/lib64/"})
+    paths.push_back(folder + std::string(kName));
+  const std::vector<std::string> wheels = cuda::python_libraries("cu13", kName);
+  paths.insert(paths.end(), wheels.begin(), wheels.end());
   for (const std::string& path : paths) {
     if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
   }

@@ -3,14 +3,13 @@
 
 #include "base/log.h"
 #include "kernels/cuda/context.h"
+#include "kernels/cuda/libraries.h"
 
 #ifdef OCTET_CUDNN_FRONTEND
 
 #include <cudnn_frontend.h>
 #include <dlfcn.h>
-#include <glob.h>
 
-#include <cstdlib>
 #include <map>
 #include <unordered_map>
 #include <vector>
@@ -24,6 +23,7 @@ namespace {
 
 namespace fe = cudnn_frontend;
 
+constexpr const char* kName = "libcudnn.so.9";
 constexpr size_t kOldest = 91200;  // log-sum-exp written with the strides asked for
 constexpr int64_t kLargestDeterministicWorkspace = int64_t{1} << 30;
 
@@ -31,36 +31,12 @@ std::string version_text(size_t version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
-// Paths of the library, best first.
-std::vector<std::string> candidates() {
-  std::vector<std::string> patterns;
-  const std::string inside = "lib/python3*/site-packages/nvidia/cudnn/lib/libcudnn.so.9";
-  for (const char* variable : {"VIRTUAL_ENV", "HOME"}) {
-    const char* folder = std::getenv(variable);
-    if (folder == nullptr) continue;
-    patterns.push_back(folder + std::string(std::string(variable) == "HOME" ? "/.local/" : "/") + inside);
-  }
-  patterns.push_back("/opt/*/.venv/" + inside);
-  patterns.push_back("/opt/*/" + inside);
-  patterns.push_back("/usr/local/" + inside);
-  for (const char* root : {"/usr/lib/python3*/", "/usr/local/lib/python3*/"}) {
-    patterns.push_back(root + std::string("dist-packages/nvidia/cudnn/lib/libcudnn.so.9"));
-  }
-  std::vector<std::string> paths;
-  for (const std::string& pattern : patterns) {
-    glob_t found{};
-    if (glob(pattern.c_str(), 0, nullptr, &found) == 0)
-      paths.insert(paths.end(), found.gl_pathv, found.gl_pathv + found.gl_pathc);
-    globfree(&found);
-  }
-  paths.push_back("libcudnn.so.9");
-  return paths;
-}
-
 // Opens the first library that is new enough.
 void* open_library() {
   std::string tried;
-  for (const std::string& path : candidates()) {
+  std::vector<std::string> paths = python_libraries("cudnn", kName);
+  paths.emplace_back(kName);
+  for (const std::string& path : paths) {
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
     if (library == nullptr) {
       tried += fmt::format("; {}: {}", path, dlerror());

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "kernels/cuda/libraries.h"
 
 namespace octet::cuda {
 namespace {
@@ -19,12 +20,8 @@ std::string version_text(size_t version) {
 
 std::vector<std::string> places() {
   std::vector<std::string> list = {kName, std::string("/usr/local/cuda/lib64/") + kName};
-  for (const char* root : {"/usr/local/lib", "/usr/lib", "/opt/venv/lib", "/opt/conda/lib"}) {
-    for (int minor = 14; minor >= 10; --minor) {
-      for (const char* packages : {"site-packages", "dist-packages"})
-        list.push_back(fmt::format("{}/python3.{}/{}/nvidia/cu13/lib/{}", root, minor, packages, kName));
-    }
-  }
+  const std::vector<std::string> wheels = python_libraries("cu13", kName);
+  list.insert(list.end(), wheels.begin(), wheels.end());
   return list;
 }
 
