@@ -220,6 +220,31 @@ TEST(Precision, TargetsWithTnProductsReadTransposedCodes) {
   }
 }
 
+TEST(Precision, TransposesOnDemandAreNotKeptAndChangeNoBit) {
+  for (const char* recipe : {"fp8-current", "fp8-delayed", "fp8-block"}) {
+    CompileOptions options = with(recipe);
+    options.target.fp8_tn_only = true;
+    const std::vector<double> cached = train("gpt2", options, 3);
+    options.recipe.keep_transposes = false;
+    Program program = precise("gpt2", options);
+    int64_t plain = 0;
+    for (const StateEntry& state : program.states()) {
+      EXPECT_FALSE(state.name.ends_with("_t")) << state.name;
+      plain += state.name.ends_with("codes");
+    }
+    int64_t made = 0, dgrads = 0;
+    for (const Node& node : program.graph("train").nodes()) {
+      made += node.op == Op::kTranspose && is_fp8(node.results[0].dtype);
+      dgrads += node.op == Op::kScaledMatmul && node.phase == Phase::kBackward &&
+                program.graph("train").node(node.inputs[2]).op == Op::kTranspose;
+    }
+    EXPECT_GT(plain, 0);
+    EXPECT_EQ(made, plain) << "a weight is transposed once, by its only gradient";
+    EXPECT_EQ(dgrads, plain);
+    EXPECT_EQ(train("gpt2", options, 3), cached) << recipe;
+  }
+}
+
 // Graph train_stats computes what train does, and how well FP8 fits every operand of every GEMM.
 TEST(Precision, StatisticsOfEveryOperand) {
   CompileOptions options = with("auto");

@@ -85,6 +85,12 @@ QuantizedValue WeightCopies::stored_codes(Builder& builder, const Node& param, S
 
 QuantizedValue WeightCopies::codes(Builder& builder, const Node& param, Scaling scaling, bool transposed) {
   if (!keep_masters_) return stored_codes(builder, param, scaling, transposed);
+  if (transposed && !recipe_.keep_transposes) {
+    QuantizedValue kept = codes(builder, param, scaling, false);
+    kept.codes = builder.transpose(kept.codes);
+    if (scaling == Scaling::kBlock) kept.scale_inv = builder.transpose(kept.scale_inv);
+    return kept;
+  }
   Request& request = requests_[param.name];
   request.param = param;
   Form& form = scaling == Scaling::kBlock ? request.block : request.tensor;

@@ -29,7 +29,7 @@ class WeightCopies {
   // What a model graph reads instead of this param, in the compute type.
   Value compute(Builder& builder, const Node& param);
   // The codes of a param [N, K] (transposed: [K, N]), scaled per tensor or per 128x128 block; in inference programs
-  // also per row (output channel).
+  // also per row (output channel). Without Recipe::keep_transposes transposed ones are made where they are asked for.
   QuantizedValue codes(Builder& builder, const Node& param, Scaling scaling, bool transposed);
 
   // Adds the nodes that make the copies: graph "prepare", and "apply" where the program has one.

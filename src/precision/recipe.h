@@ -42,6 +42,9 @@ struct Recipe {
   bool power_of_two = false;  // of scales
   // How weights of inference programs are scaled, where not in blocks: one scale an output channel, or one a tensor.
   bool weight_rows = true;
+  // Training: the transposed codes of weights, which dgrad reads on targets with fp8_tn_only, are kept beside the plain
+  // ones; false: made again for every product, a byte a weight less.
+  bool keep_transposes = true;
   bool head = false;        // inference programs: the output head in codes too
   bool statistics = false;  // training programs also get graph "train_stats" (passes/precision.h)
   // Decisions that differ from the recipe: key "<gemm>/<role>", e.g. "layers.3.mlp.up/wgrad".

@@ -64,6 +64,9 @@ SettingsTable settings_of(RunConfig& c) {
   t.add("precision.amax_history", &c.amax_history,
         {.meaning = "steps of amax history (fp8-delayed)", .min = 1, .max = 65536});
   t.add("precision.margin", &c.margin, {.meaning = "scales are divided by 2^margin", .min = 0, .max = 16});
+  t.add("precision.transposes", &c.transposes,
+        {.meaning = "transposed FP8 weights for backward: kept, or made again for every product (a byte a weight less)",
+         .choices = {"cached", "on-demand"}});
   t.add("auto.interval", &c.auto_interval,
         {.meaning = "steps between statistics and decisions (recipe auto), the first after step 1", .min = 1});
   t.add("auto.dwell", &c.policy.dwell,
@@ -175,6 +178,7 @@ Recipe resolve_recipe(const RunConfig& c) {
   Recipe recipe = parse_recipe(c.recipe);
   recipe.amax_history_length = c.amax_history;
   recipe.margin = c.margin;
+  recipe.keep_transposes = c.transposes == "cached";
   return recipe;
 }
 

@@ -49,7 +49,8 @@ struct RunConfig {
   // precision and memory
   std::string recipe = "fp8-current";
   int64_t amax_history = 16, margin = 0;
-  int64_t auto_interval = 100;  // steps between statistics of recipe auto
+  std::string transposes = "cached";  // of FP8 weights
+  int64_t auto_interval = 100;        // steps between statistics of recipe auto
   PolicySettings policy;
   std::string recompute = "auto";
   std::vector<std::string> disable;

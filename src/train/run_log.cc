@@ -27,6 +27,7 @@ void RunLog::step(const StepLog& e) {
                        {"lr", e.lr},
                        {"seconds", e.seconds},
                        {"tokens_per_second", e.tokens_per_second},
+                       {"data_seconds", e.data_seconds},
                        {"finite", e.finite}});
   files_->events.scalars(e.step, {{"train/loss", e.loss},
                                   {"train/grad_norm", e.grad_norm},

@@ -11,6 +11,7 @@ namespace octet {
 struct StepLog {
   int64_t step = 0, tokens = 0;
   double loss = 0, grad_norm = 0, lr = 0, seconds = 0, tokens_per_second = 0;
+  double data_seconds = 0;  // of `seconds`: waiting for the step's tokens
   bool finite = true;
 };
 

@@ -353,9 +353,12 @@ TrainResult Run::loop() {
     auto started = std::chrono::steady_clock::now();
     double lr = learning_rate(config_.optimizer, config_.steps, step);
     std::vector<HostBatch> micro_batches = next_batches(prefetcher, step);
+    const double waited = seconds_since(started);
+    result_.data_seconds += waited;
     StepResult done =
         stepper_->step(micro_batches, lr, step, static_cast<uint64_t>(config_.seed), auto_ && auto_->due(step));
     double seconds = seconds_since(started);
+    result_.seconds += seconds;
     result_.run.step = step;
     result_.run.tokens += done.tokens;
     result_.last_loss = done.loss;
@@ -371,6 +374,7 @@ TrainResult Run::loop() {
                   .lr = lr,
                   .seconds = seconds,
                   .tokens_per_second = speeds.back(),
+                  .data_seconds = waited,
                   .finite = done.finite});
     progress.update(step, fmt::format("loss {:.4f}  {:.0f} tok/s", done.loss, speeds.back()));
     bool last = step == config_.steps;

@@ -13,11 +13,12 @@ namespace octet {
 
 struct TrainResult {
   RunState run;
-  double last_loss = 0;          // training loss of the last step
-  double last_eval_loss = 0;     // 0 without a validation set
-  bool interrupted = false;      // left on SIGINT or SIGTERM after writing a checkpoint
-  std::string checkpoint;        // folder of the last one
-  double tokens_per_second = 0;  // median over steps
+  double last_loss = 0;                  // training loss of the last step
+  double last_eval_loss = 0;             // 0 without a validation set
+  bool interrupted = false;              // left on SIGINT or SIGTERM after writing a checkpoint
+  std::string checkpoint;                // folder of the last one
+  double tokens_per_second = 0;          // median over steps
+  double seconds = 0, data_seconds = 0;  // of all steps; of that, waiting for the next step's tokens
   int64_t planned_bytes = 0, allocated_bytes = 0;
 };
 

@@ -16,7 +16,8 @@ namespace octet {
 namespace {
 
 struct Options {
-  std::string model = "gpt2-124m", recipe = "fp32", recompute = "auto", device = "cpu", json, timeline;
+  std::string model = "gpt2-124m", recipe = "fp32", recompute = "auto", device = "cpu", json, timeline,
+              transposes = "cached";
   int64_t batch = 4, length = 64, micro_batches = 1, steps = 5, warmup = 2, layers = 0, top = 15, gemm = 2048;
   int threads = 0;
   bool profile = false;
@@ -55,6 +56,7 @@ StepReport measure_step(const Options& options) {
   model.max_positions = std::max(model.max_positions, options.length);
   if (options.layers > 0) model.layers = options.layers;
   Recipe recipe = parse_recipe(options.recipe);
+  recipe.keep_transposes = options.transposes == "cached";
   const Target target = target_of(resolve_device(options.device));
   StepReport report{.model = options.model,
                     .recipe = options.recipe,
@@ -132,6 +134,9 @@ void add_train_step_command(CLI::App& app) {
   command->add_option("--recipe", options->recipe)->capture_default_str();
   command->add_option("--device", options->device, "auto | cpu | cuda")->capture_default_str();
   command->add_option("--recompute", options->recompute, "auto | none | light | selective | full")
+      ->capture_default_str();
+  command->add_option("--transposes", options->transposes, "transposed FP8 weights: cached | on-demand")
+      ->check(CLI::IsMember({"cached", "on-demand"}))
       ->capture_default_str();
   for (auto [name, field, meaning] : {std::tuple{"--batch", &options->batch, "sequences in a micro-batch"},
                                       std::tuple{"--length", &options->length, "tokens a sequence"},

@@ -35,8 +35,9 @@ void run_training(const RunOptions& options) {
              result.run.step, result.run.tokens, result.last_loss);
   if (result.run.best_step > 0)
     fmt::print(", best validation loss {:.4f} at step {}", result.run.best_loss, result.run.best_step);
-  fmt::print("; median {:.0f} tokens/s; planned {} bytes, allocated {}\n", result.tokens_per_second,
-             result.planned_bytes, result.allocated_bytes);
+  fmt::print("; median {:.0f} tokens/s, {:.2g} % of the time waiting for data; planned {} bytes, allocated {}\n",
+             result.tokens_per_second, 100 * result.data_seconds / result.seconds, result.planned_bytes,
+             result.allocated_bytes);
   fmt::print("checkpoint: {}\n", result.checkpoint.empty() ? "none" : result.checkpoint);
 }
 
