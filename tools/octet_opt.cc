@@ -41,7 +41,7 @@ int main(int argc, char** argv) {
   bool list = false;
   app.add_option("--pass", passes, "passes to run, in this order")->delimiter(',')->allow_extra_args(false);
   app.add_option("--target", target, "interpreter, h200, or a target file")->capture_default_str();
-  app.add_option("--recipe", recipe, "fp32, bf16, fp8-current, fp8-delayed, fp8-block")->capture_default_str();
+  app.add_option("--recipe", recipe, "fp32, tf32, bf16, fp8-current, fp8-delayed, fp8-block")->capture_default_str();
   app.add_option("--recompute", recompute, "none, light, selective, full")->capture_default_str();
   app.add_flag("--list", list, "list the passes, in pipeline order");
   app.add_option("FILE", file, "the text form of a graph or program; - reads standard input");

@@ -93,8 +93,9 @@ VerifyReport compare_logits(const std::vector<float>& logits, const std::vector<
 
 LogitTolerance logit_tolerance(const Recipe& recipe) {
   if (recipe.name == "fp32") return {};
-  // An operand is rounded by at most 2^-9 of itself in bf16, 1/254 of its row's largest in int8, 1/16 in E4M3.
-  const double largest = recipe.name == "bf16" ? 0.05 : recipe.name == "int8" ? 0.1 : 0.25;
+  // An operand is rounded by at most 2^-11 of itself in TF32, 2^-9 in bf16, 1/254 of its row's largest in int8, 1/16 in
+  // E4M3.
+  const double largest = recipe.tf32 ? 0.01 : recipe.name == "bf16" ? 0.05 : recipe.name == "int8" ? 0.1 : 0.25;
   return {.largest = largest, .relative = true};
 }
 

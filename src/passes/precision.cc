@@ -282,13 +282,23 @@ bool changes_nothing(const Recipe& recipe) {
   return recipe.compute == DType::kF32 && recipe.scaling == Scaling::kNone && !decided;
 }
 
+void mark_tf32(Graph& graph) {
+  for (size_t i = 0; i < graph.nodes().size(); ++i) {
+    Node& node = graph.mutable_node(NodeId{static_cast<int32_t>(i)});
+    if (node.op == Op::kMatmul) node.attrs.set("tf32", true);
+  }
+}
+
 }  // namespace
 
 bool precision(Program& program, const CompileOptions& options) {
   const Recipe& recipe = options.recipe;
   if (changes_nothing(recipe)) {
-    for (Graph& graph : program.graphs()) graph.set_stage(Stage::kPrecise);
-    return false;
+    for (Graph& graph : program.graphs()) {
+      if (recipe.tf32 && is_model_graph(graph)) mark_tf32(graph);
+      graph.set_stage(Stage::kPrecise);
+    }
+    return recipe.tf32;
   }
   collect_state(program);
   bool training = is_training(program);

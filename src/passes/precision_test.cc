@@ -45,6 +45,22 @@ TEST_P(PrecisionOfFamily, Fp32ChangesNothing) {
   EXPECT_EQ(program.find_graph("prepare"), nullptr);
 }
 
+TEST_P(PrecisionOfFamily, Tf32MarksEveryProductAndNothingElse) {
+  Program marked = precise(GetParam(), with("tf32")), plain = precise(GetParam(), with("fp32"));
+  for (const char* name : {"train", "eval"}) {
+    const Graph &a = marked.graph(name), &b = plain.graph(name);
+    ASSERT_EQ(a.nodes().size(), b.nodes().size());
+    int products = 0;
+    for (size_t i = 0; i < a.nodes().size(); ++i) {
+      EXPECT_EQ(a.nodes()[i].attrs.get_or("tf32", false), b.nodes()[i].op == Op::kMatmul) << a.nodes()[i].name;
+      EXPECT_FALSE(b.nodes()[i].attrs.has("tf32"));
+      products += b.nodes()[i].op == Op::kMatmul;
+    }
+    EXPECT_GT(products, 0);
+  }
+  EXPECT_EQ(train(GetParam(), with("tf32"), 2), train(GetParam(), with("fp32"), 2)) << "exact where nothing rounds";
+}
+
 TEST_P(PrecisionOfFamily, EveryRecipeTrainsLikeFp32) {
   std::vector<double> reference = train(GetParam(), with("fp32"));
   EXPECT_LT(reference.back(), 0.8 * reference.front());

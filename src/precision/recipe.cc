@@ -12,8 +12,8 @@
 namespace octet {
 namespace {
 
-const std::vector<std::string> kRecipeNames = {"fp32",      "bf16", "fp8-current", "fp8-delayed",
-                                               "fp8-block", "int8", "auto"};
+const std::vector<std::string> kRecipeNames = {"fp32",        "tf32",      "bf16", "fp8-current",
+                                               "fp8-delayed", "fp8-block", "int8", "auto"};
 
 // Clears the mantissa: the largest power of two not above a positive finite float (0 for subnormals stays a subnormal
 // power of two through frexp).
@@ -52,6 +52,9 @@ Recipe parse_recipe(const std::string& name) {
   recipe.name = name;
   if (name == "fp32") {
     recipe.compute = DType::kF32;
+  } else if (name == "tf32") {
+    recipe.compute = DType::kF32;
+    recipe.tf32 = true;
   } else if (name == "bf16") {
     recipe.compute = DType::kBF16;
   } else if (name == "fp8-current") {
@@ -72,8 +75,8 @@ Recipe parse_recipe(const std::string& name) {
     recipe.statistics = true;
   } else {
     fail(ErrorCode::kInvalidArgument,
-         "recipe \"{}\" is unknown{}; there are fp32, bf16, fp8-current, fp8-delayed, fp8-block, int8, auto", name,
-         if_near(name, kRecipeNames, ": did you mean \"{}\"?"));
+         "recipe \"{}\" is unknown{}; there are fp32, tf32, bf16, fp8-current, fp8-delayed, fp8-block, int8, auto",
+         name, if_near(name, kRecipeNames, ": did you mean \"{}\"?"));
   }
   return recipe;
 }

@@ -31,8 +31,9 @@ struct GemmPrecision {
 };
 
 struct Recipe {
-  std::string name = "bf16";     // fp32 | bf16 | fp8-current | fp8-delayed | fp8-block | int8 | auto
+  std::string name = "bf16";     // fp32 | tf32 | bf16 | fp8-current | fp8-delayed | fp8-block | int8 | auto
   DType compute = DType::kBF16;  // activations and compute weights
+  bool tf32 = false;             // float32 operands of products may be rounded to TF32's 10 bits of mantissa
   Scaling scaling = Scaling::kNone;
   DType forward_format = DType::kE4M3;
   DType gradient_format = DType::kE5M2;

@@ -60,7 +60,7 @@ SettingsTable settings_of(RunConfig& c) {
 
   t.add("precision.recipe", &c.recipe,
         {.meaning = "types of the model's arithmetic",
-         .choices = {"fp32", "bf16", "fp8-current", "fp8-delayed", "fp8-block", "auto"}});
+         .choices = {"fp32", "tf32", "bf16", "fp8-current", "fp8-delayed", "fp8-block", "auto"}});
   t.add("precision.amax_history", &c.amax_history,
         {.meaning = "steps of amax history (fp8-delayed)", .min = 1, .max = 65536});
   t.add("precision.margin", &c.margin, {.meaning = "scales are divided by 2^margin", .min = 0, .max = 16});

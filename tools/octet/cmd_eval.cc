@@ -106,7 +106,7 @@ Examples:
       ->check(not_negative());
   command->add_option(
       "--recipe", options->recipe,
-      "fp32, bf16, fp8-current, fp8-delayed, fp8-block, int8 (default: as the folder is stored, else fp32)");
+      "fp32, tf32, bf16, fp8-current, fp8-delayed, fp8-block, int8 (default: as the folder is stored, else fp32)");
   add_device_option(*command, options->device);
   command->add_option("--threads", options->threads, "CPU threads; 0 = all cores")->capture_default_str();
   command->add_flag("--json", options->json, "print one JSON object");

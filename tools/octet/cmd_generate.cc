@@ -304,7 +304,7 @@ Examples:
       ->check(not_negative());
   command->add_option(
       "--recipe", engine.recipe,
-      "fp32, bf16, fp8-current, fp8-delayed, fp8-block, int8 (default: as the folder is stored, else fp32)");
+      "fp32, tf32, bf16, fp8-current, fp8-delayed, fp8-block, int8 (default: as the folder is stored, else fp32)");
   command->add_option("--kv-cache", engine.kv_cache, "type of the KV cache: f32, bf16, e4m3 (default: the recipe's)");
   command->add_option("--max-sequences", engine.max_sequences, "texts in flight (default: all, at most 64)")
       ->check(positive());

@@ -46,6 +46,9 @@ TensorType product_type(const Graph& graph, const Node& node, const Dims& dims, 
 Types matmul_type(const Graph& graph, const Node& node) {
   require_arithmetic(graph, node, 0);
   require_arithmetic(graph, node, 1);
+  require(!attr_or(node, "tf32", false) ||
+              (input_type(graph, node, 0).dtype == DType::kF32 && input_type(graph, node, 1).dtype == DType::kF32),
+          node, "tf32 is for float32 operands");
   return {product_type(graph, node, product_dims(graph, node, 1), 2, input_type(graph, node, 0).dtype)};
 }
 
@@ -110,7 +113,9 @@ const OpFacts matmul = {.infer = matmul_type,
                         .gradient = matmul_gradient,
                         .cost = product_cost<1>,
                         .in_place = {2},
-                        .meaning = "op(a) op(b) + c, accumulated in float32 and rounded once"};
+                        .meaning =
+                            "op(a) op(b) + c, accumulated in float32 and rounded once; attr tf32: float32 operands may "
+                            "be rounded to 10 bits of mantissa"};
 const OpFacts scaled_matmul = {.infer = scaled_matmul_type,
                                .no_gradient = "made after autodiff",
                                .cost = product_cost<2>,

@@ -15,6 +15,19 @@ Case product(const std::string& name, int64_t m, int64_t n, int64_t k, bool tran
           .tolerance = accumulated(k)};
 }
 
+// The definition multiplies float32 operands as they are; tensor cores may round each to 10 bits of mantissa, to
+// nearest or towards zero.
+Case rounded_product(const std::string& name, int64_t m, int64_t n, int64_t k, bool trans_a, bool trans_b) {
+  Case c = product("tf32_" + name, m, n, k, trans_a, trans_b);
+  c.attrs.set("tf32", true);
+  c.tolerance = {.relative = 0x1p-9,
+                 .absolute = 6 * 0x1p-11 * std::sqrt(static_cast<double>(k)),
+                 .reason = "two operands off by 2^-10 of themselves; six deviations of a sum of k such products"};
+  c.dtypes = {DType::kF32};
+  c.gradient = false;
+  return c;
+}
+
 CaseInput scales(Shape shape) { return uniform(DType::kF32, std::move(shape), 0.5, 1.5); }
 
 CaseInput powers_of_two(Shape shape) {
@@ -247,6 +260,9 @@ std::vector<Case> matmul_cases() {
   }
   cases.push_back(product("1x17x64", 1, 17, 64, false, true));  // decoding: one row
   cases.push_back(product("17x1x5", 17, 1, 5, false, false));
+  cases.push_back(rounded_product("136x64x512", 136, 64, 512, false, true));
+  cases.push_back(rounded_product("64x200x40", 64, 200, 40, false, false));
+  cases.push_back(rounded_product("96x72x320", 96, 72, 320, true, false));
   cases.push_back(product("64x64x64", 64, 64, 64, false, true));
   Case bias = product("9x20x12_bias", 9, 20, 12, false, true);
   bias.inputs.push_back(x({20}));

@@ -32,10 +32,11 @@ const void* const kSomewhere = reinterpret_cast<const void*>(uintptr_t{256});
 }  // namespace
 
 std::string GemmSpec::key() const {
-  return fmt::format("m{} n{} k{} {} {} {} {}{} scale{}{} {}{}{}", m, n, k, dtype_name(a), dtype_name(b),
+  return fmt::format("m{} n{} k{} {} {} {} {}{} scale{}{} {}{}{}{}", m, n, k, dtype_name(a), dtype_name(b),
                      dtype_name(out), trans_a ? 't' : 'n', trans_b ? 't' : 'n', static_cast<int>(scaling_a),
                      static_cast<int>(scaling_b), addend ? "addend" : "plain",
-                     bias ? std::string("+bias_") + dtype_name(*bias) : "", fast_accumulation ? "+fast" : "");
+                     bias ? std::string("+bias_") + dtype_name(*bias) : "", fast_accumulation ? "+fast" : "",
+                     tf32 ? "+tf32" : "");
 }
 
 template <typename T>
@@ -52,7 +53,9 @@ cublasLtMatrixLayout_t Gemm::layout(DType dtype, int64_t rows, int64_t cols) con
 }
 
 Gemm::Gemm(DeviceContext& context, const GemmSpec& spec) : library_(context.cublaslt()), spec_(spec) {
-  library_.check(library_.create_desc(&desc_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing a product");
+  library_.check(
+      library_.create_desc(&desc_, spec.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
+      "describing a product");
   set<int32_t>(CUBLASLT_MATMUL_DESC_TRANSA, spec.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set<int32_t>(CUBLASLT_MATMUL_DESC_TRANSB, spec.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N);
   if (spec.scaling_a != GemmScaling::kNone) {

@@ -31,6 +31,7 @@ struct GemmSpec {
   std::optional<DType> bias = {};         // [N]
   GemmScaling scaling_a = GemmScaling::kNone, scaling_b = GemmScaling::kNone;
   bool fast_accumulation = false;  // FP8: sums stay in the tensor cores' short accumulators over all of K
+  bool tf32 = false;               // float32 operands are rounded to TF32: tensor cores
 
   std::string key() const;  // "m8192 n4096 k4096 bf16 bf16 bf16 nt ...", without spaces at the ends
 };

@@ -43,7 +43,8 @@ Product product_of(const Graph& graph, const Node& node) {
             .n = trans_b ? right.rows() : right.cols(),
             .k = trans_a ? left.rows() : left.cols(),
             .out = node.results[0].dtype,
-            .forward = product.attrs.get_or<std::string>("role", "") == "fprop"};
+            .forward = product.attrs.get_or<std::string>("role", "") == "fprop",
+            .tf32 = product.attrs.get_or<bool>("tf32", false)};
   p.a = {.input = input(product, 0), .dtype = g.dtype(product.inputs[0]), .outer = p.m, .k_inner = !trans_a};
   p.b = {.input = input(product, b), .dtype = g.dtype(product.inputs[b]), .outer = p.n, .k_inner = trans_b};
   if (scaled) {

@@ -30,6 +30,7 @@ struct Product {
   DType bias_dtype = DType::kF32;
   bool bias_fused = false;          // by the fusion: may round once more (docs/numerics.md)
   bool forward = false;             // role fprop
+  bool tf32 = false;                // float32 operands may be rounded to TF32
   std::vector<int64_t> parts = {};  // columns of each result; empty: one result
 
   bool fp8() const { return a.scaling != ProductScaling::kNone; }

@@ -248,7 +248,8 @@ BoundKernel bind_cublaslt(DeviceContext& context, const Graph& graph, const Node
                 .scaling_a = pair.library_a,
                 .scaling_b = pair.library_b,
                 .fast_accumulation =
-                    p.forward && (pair.library_a == GemmScaling::kTensor || pair.library_a == GemmScaling::kOuter)};
+                    p.forward && (pair.library_a == GemmScaling::kTensor || pair.library_a == GemmScaling::kOuter),
+                .tf32 = p.tf32};
   if (bias == BiasPlan::kEpilogue || bias == BiasPlan::kConverted) spec.bias = p.out;
   const auto gemm = make_gemm(context, spec);
   if (gemm == nullptr) return bind_tiled(context, graph, node);
