@@ -33,9 +33,6 @@ struct Barrier {
   __device__ __forceinline__ void init(int count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(count) : "memory");
   }
-  __device__ __forceinline__ void end() {
-    asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(address()) : "memory");
-  }
   __device__ __forceinline__ void arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory");
   }
@@ -66,13 +63,6 @@ struct Barriers {
     }
     asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
   }
-  __device__ void end() {
-#pragma unroll
-    for (int stage = 0; stage < kStages; ++stage) {
-      full_keys[stage].end(), full_values[stage].end();
-      empty_keys[stage].end(), empty_values[stage].end();
-    }
-  }
 };
 
 struct Work {
@@ -90,10 +80,11 @@ struct Work {
         tiles((newest + keys - 1) / keys - first_tile) {}
 };
 
-// The copying warp group. Warp w of it looks up the slots of its share of a tile's rows, a tile ahead.
+// The copying warp group. Warp w of it looks up the slots of its share of a tile's rows, a tile ahead. `before`: tiles
+// that the block has gone through; stages and phases of the barriers go on from there.
 template <typename T, int kDim>
 __device__ __forceinline__ void copy_tiles(const PagedProblem& p, const PagedOperands& x, const Work& work,
-                                           uint32_t keys, uint32_t values, Barriers& barriers) {
+                                           uint32_t before, uint32_t keys, uint32_t values, Barriers& barriers) {
   using S = Shape<kDim>;
   constexpr int kRows = S::kKeys / 4;                               // of a warp
   constexpr int kPieces = kDim * static_cast<int>(sizeof(T)) / 16;  // of 16 bytes, of a row
@@ -154,11 +145,10 @@ __device__ __forceinline__ void copy_tiles(const PagedProblem& p, const PagedOpe
   int slots = look_up(0);
 #pragma unroll 1
   for (int tile = 0; tile < work.tiles; ++tile) {
-    const int next = look_up(tile + 1), stage = tile % kStages, parity = tile / kStages % 2 ^ 1;
-    copy(keys + static_cast<uint32_t>(stage * S::kTileBytes), x.k, slots, barriers.full_keys[stage],
-         barriers.empty_keys[stage], parity);
-    copy(values + static_cast<uint32_t>(stage * S::kTileBytes), x.v, slots, barriers.full_values[stage],
-         barriers.empty_values[stage], parity);
+    const uint32_t turn = before + static_cast<uint32_t>(tile), stage = turn % kStages;
+    const int next = look_up(tile + 1), parity = static_cast<int>(turn / kStages % 2 ^ 1);
+    copy(keys + stage * S::kTileBytes, x.k, slots, barriers.full_keys[stage], barriers.empty_keys[stage], parity);
+    copy(values + stage * S::kTileBytes, x.v, slots, barriers.full_values[stage], barriers.empty_values[stage], parity);
     slots = next;
   }
   if constexpr (sizeof(T) == 2) mma::wait_copies<0>();
@@ -167,7 +157,8 @@ __device__ __forceinline__ void copy_tiles(const PagedProblem& p, const PagedOpe
 // One of the multiplying warp groups: 64 queries from `first` of the sequence on.
 template <typename T, int kDim>
 __device__ __forceinline__ void attend(const PagedProblem& p, const PagedOperands& x, const Work& work, int first,
-                                       uint32_t queries, uint32_t keys, uint32_t values, Barriers& barriers) {
+                                       uint32_t before, uint32_t queries, uint32_t keys, uint32_t values,
+                                       Barriers& barriers) {
   using S = Shape<kDim>;
   using Number = std::conditional_t<sizeof(T) == 2, bf16, f16>;
   constexpr float kLog2e = 1.44269504088896341f;
@@ -203,9 +194,13 @@ __device__ __forceinline__ void attend(const PagedProblem& p, const PagedOperand
   float scores[kScores], sums[S::kPanels][32] = {}, largest[2] = {-INFINITY, -INFINITY}, denominator[2] = {0, 0};
   uint32_t weights[S::kKeys / 16][4];
 
+  const auto stage_of = [&](int tile) { return (before + static_cast<uint32_t>(tile)) % kStages; };
+  const auto phase_of = [&](int tile) {
+    return static_cast<int>((before + static_cast<uint32_t>(tile)) / kStages % 2);
+  };
   const auto start_scores = [&](int tile) {
-    const int stage = tile % kStages;
-    barriers.full_keys[stage].wait(tile / kStages % 2);
+    const uint32_t stage = stage_of(tile);
+    barriers.full_keys[stage].wait(phase_of(tile));
     wgmma::fence_shared();
     wgmma::pin(scores);
     wgmma::fence();
@@ -213,14 +208,13 @@ __device__ __forceinline__ void attend(const PagedProblem& p, const PagedOperand
     for (int k = 0; k < kDim / 16; ++k) {
       wgmma::multiply_rows<Number>(
           scores, wgmma::descriptor(queries + k / 4 * S::kQueryPanelBytes + k % 4 * 32),
-          wgmma::descriptor(keys + static_cast<uint32_t>(stage * S::kTileBytes) + k / 4 * S::kPanelBytes + k % 4 * 32),
-          k > 0 ? 1 : 0);
+          wgmma::descriptor(keys + stage * S::kTileBytes + k / 4 * S::kPanelBytes + k % 4 * 32), k > 0 ? 1 : 0);
     }
     wgmma::commit();
   };
   const auto start_values = [&](int tile) {
-    const int stage = tile % kStages;
-    barriers.full_values[stage].wait(tile / kStages % 2);
+    const uint32_t stage = stage_of(tile);
+    barriers.full_values[stage].wait(phase_of(tile));
     wgmma::fence_shared();
 #pragma unroll
     for (int n = 0; n < S::kPanels; ++n) wgmma::pin(sums[n]);
@@ -231,8 +225,7 @@ __device__ __forceinline__ void attend(const PagedProblem& p, const PagedOperand
       for (int n = 0; n < S::kPanels; ++n) {
         wgmma::multiply_columns<Number>(
             sums[n], weights[k],
-            wgmma::descriptor(values + static_cast<uint32_t>(stage * S::kTileBytes) + n * S::kPanelBytes + k * 2048,
-                              S::kPanelBytes));
+            wgmma::descriptor(values + stage * S::kTileBytes + n * S::kPanelBytes + k * 2048, S::kPanelBytes));
       }
     }
     wgmma::commit();
@@ -292,7 +285,7 @@ __device__ __forceinline__ void attend(const PagedProblem& p, const PagedOperand
   start_scores(0);
   wgmma::wait<0>();
   wgmma::pin(scores);
-  release(barriers.empty_keys[0]);
+  release(barriers.empty_keys[stage_of(0)]);
   weigh(0);
   pack_weights();
 #pragma unroll 1
@@ -301,12 +294,12 @@ __device__ __forceinline__ void attend(const PagedProblem& p, const PagedOperand
     start_values(tile - 1);
     wgmma::wait<1>();
     wgmma::pin(scores);
-    release(barriers.empty_keys[tile % kStages]);
+    release(barriers.empty_keys[stage_of(tile)]);
     weigh(tile);
     wgmma::wait<0>();
 #pragma unroll
     for (int n = 0; n < S::kPanels; ++n) wgmma::pin(sums[n]);
-    release(barriers.empty_values[(tile - 1) % kStages]);
+    release(barriers.empty_values[stage_of(tile - 1)]);
 #pragma unroll
     for (int n = 0; n < S::kPanels; ++n) {
 #pragma unroll
@@ -318,6 +311,7 @@ __device__ __forceinline__ void attend(const PagedProblem& p, const PagedOperand
   wgmma::wait<0>();
 #pragma unroll
   for (int n = 0; n < S::kPanels; ++n) wgmma::pin(sums[n]);
+  release(barriers.empty_values[stage_of(work.tiles - 1)]);
 
   const float v_scale = factor(x.v_scale);
 #pragma unroll
@@ -353,28 +347,30 @@ __global__ void __launch_bounds__(kThreads, 1)
   const auto each_item = [&](const auto& work_on) {
     const bool leads = threadIdx.x == kGroups * kGroupThreads;
     int item = static_cast<int>(blockIdx.x);
-    for (;;) {
+    if (leads) barriers.init();
+    for (uint32_t before = 0;;) {
       if (leads) {
         const bool exists = item < list->tiles * p.heads;
         head = exists ? item % p.heads : -1;
         if (exists) tile = list->tile[item / p.heads];
-        barriers.init();
         item = static_cast<int>(gridDim.x) + atomicAdd(&list->taken, 1);
       }
       __syncthreads();
       if (head < 0) return;
-      work_on(Work(p, x, tile, head, S::kKeys));
+      const Work work(p, x, tile, head, S::kKeys);
+      work_on(work, before);
+      before += static_cast<uint32_t>(work.tiles);
       __syncthreads();
-      if (leads) barriers.end();
     }
   };
   if (group == kGroups) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 88;\n");
-    each_item([&](const Work& work) { copy_tiles<T, kDim>(p, x, work, keys, values, barriers); });
+    each_item(
+        [&](const Work& work, uint32_t before) { copy_tiles<T, kDim>(p, x, work, before, keys, values, barriers); });
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 208;\n");
-    each_item([&](const Work& work) {
-      attend<T, kDim>(p, x, work, work.first_query + 64 * group,
+    each_item([&](const Work& work, uint32_t before) {
+      attend<T, kDim>(p, x, work, work.first_query + 64 * group, before,
                       queries + static_cast<uint32_t>(group * S::kGroupBytes), keys, values, barriers);
     });
   }
