@@ -12,6 +12,7 @@
 #include "infer/plan_runner.h"
 #include "infer/random_weights.h"
 #include "ir/facts.h"
+#include "ir/text.h"
 #include "numbers.h"
 
 namespace octet {
@@ -96,6 +97,7 @@ class StepBench {
         seconds_since(begin), 1e-9 * static_cast<double>(plan.state_bytes - program.limits.kv_bytes),
         1e-9 * static_cast<double>(program.limits.kv_bytes), 1e-9 * static_cast<double>(plan.arena_bytes),
         1e-6 * static_cast<double>(plan.input_bytes));
+    if (options.plan_only) print_graphs(program);
     if (options.plan_only) return;
     begin = Clock::now();
     runner_ = std::make_unique<PlanRunner>(std::move(program));
@@ -107,6 +109,19 @@ class StepBench {
     if (target.device == Device::kCuda && !options.no_warm_up) runner_->warm_up();
     fmt::print("bound in {:.2f} s, weights written in {:.2f} s, warmed up in {:.2f} s\n", bind, load,
                seconds_since(begin));
+  }
+
+  // The planned graphs of the asked steps, as text.
+  void print_graphs(const ServingProgram& program) const {
+    auto print_first = [&](const std::vector<ForwardBucket>& buckets, int64_t tokens) {
+      for (const ForwardBucket& bucket : buckets) {
+        if (bucket.tokens < tokens) continue;
+        fmt::print("{}\n", print(program.plan.program.graph(bucket.graph)));
+        return;
+      }
+    };
+    for (int64_t batch : options_.batches) print_first(program.decode, batch);
+    for (int64_t prompt : options_.prompts) print_first(program.mixed, prompt);
   }
 
   void run() {
@@ -321,7 +336,7 @@ void add_serve_step_command(CLI::App& app) {
   command->add_flag("--profile", options->profile, "kernel by kernel");
   command->add_option("--timeline", options->timeline,
                       "trace files PREFIX.GRAPH.json of 10 further steps, and how long the GPU was idle (needs CUPTI)");
-  command->add_flag("--plan-only", options->plan_only, "plan, run nothing");
+  command->add_flag("--plan-only", options->plan_only, "plan, print the graphs of the asked steps, run nothing");
   command->add_flag("--no-warm-up", options->no_warm_up);
   command->callback([options] { run_serve_step(*options); });
 }

@@ -8,10 +8,10 @@
 
 #include "base/error.h"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/matmul/gemm_rows.h"
 #include "kernels/cuda/matmul/gemv_rows.h"
 #include "kernels/cuda/matmul/product.h"
 #include "kernels/cuda/matmul/scale_layout.h"
-#include "kernels/cuda/matmul/tuning.h"
 
 namespace octet::cuda {
 namespace {
@@ -175,28 +175,19 @@ int64_t workspace(DeviceContext&, const Graph& graph, const Node& node) {
   return scales_after(p) ? kGemmWorkspace + 4 * p.m * p.n : layout_of(p).bytes;
 }
 
-// The product with the library's choice made; null when it has no kernel.
-std::shared_ptr<Gemm> make_gemm(DeviceContext& context, const GemmSpec& spec) {
-  auto gemm = std::make_shared<Gemm>(context, spec);
-  const auto algorithm = context.gemm_tuning().choose(*gemm);
-  if (!algorithm) return nullptr;
-  gemm->use(*algorithm);
-  return gemm;
-}
-
 // One product of float32 sums, which a kernel of ours scales, rounds and hands out to the parts.
 BoundKernel bind_scales_after(DeviceContext& context, const Graph& graph, const Node& node) {
   const Product p = product_of(graph, node);
   const GemmScaling scaling = p.fp8() ? GemmScaling::kTensor : GemmScaling::kNone;
-  const auto gemm = make_gemm(context, {.m = p.m,
-                                        .n = p.n,
-                                        .k = p.k,
-                                        .a = p.a.dtype,
-                                        .b = p.b.dtype,
-                                        .out = DType::kF32,
-                                        .trans_b = true,
-                                        .scaling_a = scaling,
-                                        .scaling_b = scaling});
+  const auto gemm = GemmRows::make(context, {.m = p.m,
+                                             .n = p.n,
+                                             .k = p.k,
+                                             .a = p.a.dtype,
+                                             .b = p.b.dtype,
+                                             .out = DType::kF32,
+                                             .trans_b = true,
+                                             .scaling_a = scaling,
+                                             .scaling_b = scaling});
   if (gemm == nullptr) return p.parts.empty() ? bind_tiled(context, graph, node) : bind_split(context, graph, node);
   return [p, gemm](const KernelArgs& args) {
     const auto data = [&](int input) { return input >= 0 ? args.in[static_cast<size_t>(input)].data : nullptr; };
@@ -251,7 +242,7 @@ BoundKernel bind_cublaslt(DeviceContext& context, const Graph& graph, const Node
                     p.forward && (pair.library_a == GemmScaling::kTensor || pair.library_a == GemmScaling::kOuter),
                 .tf32 = p.tf32};
   if (bias == BiasPlan::kEpilogue || bias == BiasPlan::kConverted) spec.bias = p.out;
-  const auto gemm = make_gemm(context, spec);
+  const auto gemm = GemmRows::make(context, spec);
   if (gemm == nullptr) return bind_tiled(context, graph, node);
   return [p, bias, gemm, layout = layout_of(p)](const KernelArgs& args) {
     GemmOperands operands{.a = args.in[p.a.input].data,
