@@ -26,6 +26,7 @@ struct Target {
   std::vector<std::string> fusions = {};  // kinds the fuse pass may make: "norm_quantize", "bias_gelu", ...
   bool fp8_tn_only = false;               // FP8 products need both operands K-contiguous: transposed codes are stored
   bool int8_products = false;             // products of int8 codes have kernels: recipe int8 runs
+  bool cheap_activations = false;         // made again faster than stored and read: recompute=auto means light
   int64_t vocab_multiple = 1;             // the vocabulary dim of tables is padded physically to a multiple of this
   int64_t fp8_alignment = 1;              // GEMM dims must be multiples of this for FP8, else that GEMM stays bf16
   int64_t buffer_alignment = 64;          // bytes

@@ -65,7 +65,7 @@ Recompute parse_recompute(const std::string& name, const Target& target) {
   auto found = std::find(names.begin(), names.end(), name);
   check(found != names.end(), ErrorCode::kInvalidArgument, "recompute: '{}' is not one of {}{}", name,
         fmt::join(names, ", "), if_near(name, names, " (nearest: {})"));
-  if (*found == "auto") return target.device == Device::kCuda ? Recompute::kLight : Recompute::kNone;
+  if (*found == "auto") return target.cheap_activations ? Recompute::kLight : Recompute::kNone;
   return static_cast<Recompute>(found - names.begin());
 }
 

@@ -202,9 +202,9 @@ class Cloner {
 
  private:
   // Current scaling reads its tensor twice, for the amax and for the codes. An activation that nothing else reads is
-  // computed in both passes instead of being stored between them. A CPU computes it for longer than it stores it.
+  // computed in both passes instead of being stored between them, where that is faster.
   bool is_stored_for_codes(const Node& node) const {
-    if (target_.device != Device::kCuda || node.op != Op::kQuantize || node.phase != Phase::kForward) return false;
+    if (!target_.cheap_activations || node.op != Op::kQuantize || node.phase != Phase::kForward) return false;
     const Value x = node.inputs[0];
     const std::vector<NodeId>& users = uses_.users(x);
     const bool amax_and_codes = users.size() == 2 && !uses_.is_output(x) && old_.node(users[0]).op == Op::kReduce;
