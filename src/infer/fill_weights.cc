@@ -54,7 +54,7 @@ void fill_quantized(Executor& executor, const QuantizedParam& param, const Param
   std::optional<float> amax;
   if (rule.layout == ScaleLayout::kTensor) amax = largest_magnitude(view);
   MatrixQuantizer quantizer(
-      view.rows, view.cols, rule,
+      view.rows, view.cols, rule, row_grain(view),
       [&](int64_t first, int64_t rows, float* to) { read_rows(view, first, rows, DType::kF32, to); }, amax);
   fill_rows(executor, param.codes, view.rows, quantizer.row_grain(),
             [&](int64_t first, int64_t rows, std::byte* to) { quantizer.make_codes(first, rows, to); });

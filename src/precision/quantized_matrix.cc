@@ -83,22 +83,23 @@ int64_t scale_count(ScaleLayout layout, int64_t rows, int64_t cols) {
   return 0;
 }
 
-MatrixQuantizer::MatrixQuantizer(int64_t rows, int64_t cols, const QuantizeRule& rule, ReadRows read,
-                                 std::optional<float> amax)
+MatrixQuantizer::MatrixQuantizer(int64_t rows, int64_t cols, const QuantizeRule& rule, int64_t rows_at_once,
+                                 ReadRows read, std::optional<float> amax)
     : rows_(rows), cols_(cols), rule_(rule), read_(std::move(read)) {
   const auto count = static_cast<size_t>(scale_count(rule.layout, rows, cols));
   scales_.resize(count);
   scale_inv_.resize(count);
   const Group group = group_of(rule.layout, rows, cols);
   group_rows_ = group.rows, group_cols_ = group.cols;
+  if (rule.layout == ScaleLayout::kTensor) group_rows_ = 1;
+  block_rows_ = (std::max<int64_t>(rows_at_once, 1) + group_rows_ - 1) / group_rows_ * group_rows_;
   if (rule.layout != ScaleLayout::kTensor) return;
-  group_rows_ = 1;
   if (!amax) {
     std::atomic<uint32_t> most = 0;
-    parallel_for((rows + block_rows() - 1) / block_rows(), 1, [&](int64_t begin, int64_t end) {
-      std::vector<float> values(static_cast<size_t>(block_rows() * cols));
-      for (int64_t first = begin * block_rows(); first < std::min(end * block_rows(), rows); first += block_rows()) {
-        const int64_t length = std::min(block_rows(), rows - first);
+    parallel_for((rows + block_rows_ - 1) / block_rows_, 1, [&](int64_t begin, int64_t end) {
+      std::vector<float> values(static_cast<size_t>(block_rows_ * cols));
+      for (int64_t first = begin * block_rows_; first < std::min(end * block_rows_, rows); first += block_rows_) {
+        const int64_t length = std::min(block_rows_, rows - first);
         read_(first, length, values.data());
         raise(most, amax_of(std::span(values).first(static_cast<size_t>(length * cols))));
       }
@@ -109,15 +110,8 @@ MatrixQuantizer::MatrixQuantizer(int64_t rows, int64_t cols, const QuantizeRule&
   scale_inv_[0] = 1 / scales_[0];
 }
 
-// Rows that are read together: whole groups, enough for a source that is stored by columns, few enough for a cache.
-int64_t MatrixQuantizer::block_rows() const {
-  constexpr int64_t kBlockElements = int64_t{1} << 17;
-  const int64_t groups = kBlockElements / std::max<int64_t>(cols_ * group_rows_, 1);
-  return std::clamp<int64_t>(groups, 1, 64) * group_rows_;
-}
-
 void MatrixQuantizer::make_codes(int64_t first, int64_t count, std::byte* to) {
-  const int64_t block = block_rows();
+  const int64_t block = block_rows_;
   parallel_for((count + block - 1) / block, 1, [&](int64_t begin, int64_t end) {
     std::vector<float> values(static_cast<size_t>(std::min(block, count) * cols_));
     for (int64_t at = begin * block; at < std::min(end * block, count); at += block)
@@ -156,7 +150,7 @@ void MatrixQuantizer::make_block(int64_t first, int64_t count, float* values, st
 QuantizedMatrix quantize_matrix(std::span<const float> values, int64_t rows, int64_t cols, const QuantizeRule& rule) {
   check(static_cast<int64_t>(values.size()) == rows * cols, ErrorCode::kInternal, "{} values of a {}x{} matrix",
         values.size(), rows, cols);
-  MatrixQuantizer quantizer(rows, cols, rule, [&](int64_t first, int64_t count, float* to) {
+  MatrixQuantizer quantizer(rows, cols, rule, 16, [&](int64_t first, int64_t count, float* to) {
     std::copy_n(values.begin() + first * cols, count * cols, to);
   });
   std::vector<std::byte> codes(static_cast<size_t>(rows * cols));

@@ -39,8 +39,9 @@ class MatrixQuantizer {
   // Puts rows [first, first + count) as float32 [count, cols]; several threads call it at once.
   using ReadRows = std::function<void(int64_t first, int64_t count, float* to)>;
 
-  // One scale for the whole matrix needs its largest magnitude: `amax` where it is known, else all is read here.
-  MatrixQuantizer(int64_t rows, int64_t cols, const QuantizeRule& rule, ReadRows read,
+  // Reads `rows_at_once`, or whole groups that share scales. One scale for the whole matrix needs its largest
+  // magnitude: `amax` where it is known, else all is read here.
+  MatrixQuantizer(int64_t rows, int64_t cols, const QuantizeRule& rule, int64_t rows_at_once, ReadRows read,
                   std::optional<float> amax = std::nullopt);
 
   // Codes of rows [first, first + count) and their scales; `first` is a multiple of row_grain().
@@ -50,9 +51,8 @@ class MatrixQuantizer {
 
  private:
   void make_block(int64_t first, int64_t count, float* values, std::byte* to);
-  int64_t block_rows() const;
 
-  int64_t rows_, cols_;
+  int64_t rows_, cols_, block_rows_;
   QuantizeRule rule_;
   ReadRows read_;
   int64_t group_rows_ = 1, group_cols_ = 0;  // that share a scale; one scale for all: known before any row is made

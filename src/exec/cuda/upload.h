@@ -26,6 +26,8 @@ class Upload {
   };
   std::array<Buffer, 3> buffers_;  // one being made, one on its way, one for the unevenness of both
   size_t next_ = 0;
+  int64_t bytes_ = 0;  // copied so far,
+  double waited_ = 0;  // and seconds for buffers: their allocation, copies that had not ended
 };
 
 }  // namespace octet::cuda
