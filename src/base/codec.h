@@ -36,7 +36,7 @@ inline uint32_t encode_magnitude(uint32_t magnitude) {
   uint32_t subnormal = std::bit_cast<uint32_t>(std::bit_cast<float>(small) + std::bit_cast<float>(kAdder)) - kAdder;
   uint32_t code = select(magnitude < kSmallestNormal, subnormal, normal);
   code = code < kLargest ? code : kLargest;
-  return magnitude > 0x7f800000u ? kNan : code;
+  return select(magnitude > 0x7f800000u, kNan, code);
 }
 
 inline uint8_t encode_e4m3(float value) {

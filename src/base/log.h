@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <string>
+#include <utility>
 
 namespace octet {
 
@@ -20,5 +22,26 @@ template <typename... Args>
 void log_warning(fmt::format_string<Args...> format, Args&&... args) {
   log_line(LogLevel::kWarning, fmt::format(format, std::forward<Args>(args)...));
 }
+template <typename... Args>
+void log_debug(fmt::format_string<Args...> format, Args&&... args) {
+  log_line(LogLevel::kDebug, fmt::format(format, std::forward<Args>(args)...));
+}
+
+// Logs at debug level how long something took, from here to the end of its life: "weights: 1.42 s". For the parts of a
+// start (octet generate -v), not for what is done often.
+class LoggedTime {
+ public:
+  explicit LoggedTime(std::string what) : what_(std::move(what)), begin_(Clock::now()) {}
+  LoggedTime(const LoggedTime&) = delete;
+  ~LoggedTime() { log_debug("{}: {:.3f} s", what_, seconds()); }
+
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  std::string what_;
+  Clock::time_point begin_;
+};
 
 }  // namespace octet

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/threads.h"
 #include "ir/plan.h"
 
 namespace octet {
@@ -37,6 +38,11 @@ class Executor {
   virtual void read_state_part(const std::string& name, int64_t offset, std::span<std::byte> part) = 0;
   virtual void write_state(const std::string& name, std::span<const std::byte> bytes) = 0;
   virtual void write_state_part(const std::string& name, int64_t offset, std::span<const std::byte> part) = 0;
+  // The same of `bytes` bytes that `make` puts where they belong, or where they are copied from while it makes the
+  // next: called for one piece after the other by the calling thread, each whole `grain`s but the last.
+  using MakeBytes = FunctionRef<void(int64_t at, std::span<std::byte> to)>;  // `at` counts from `offset`
+  virtual void fill_state_part(const std::string& name, int64_t offset, int64_t bytes, int64_t grain,
+                               MakeBytes make) = 0;
 
   virtual int64_t allocated_bytes() const = 0;  // state + arena + inputs
   virtual void set_profiling(bool on) = 0;

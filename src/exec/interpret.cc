@@ -103,6 +103,11 @@ class Interpreter final : public Executor {
     std::copy(part.begin(), part.end(), whole.begin() + offset);
     write_state(name, whole);
   }
+  void fill_state_part(const std::string& name, int64_t offset, int64_t bytes, int64_t, MakeBytes make) override {
+    std::vector<std::byte> part(static_cast<size_t>(bytes));
+    make(0, part);
+    write_state_part(name, offset, part);
+  }
 
   // What the declared types take; the doubles behind them are this executor's own affair.
   int64_t allocated_bytes() const override { return bytes_; }

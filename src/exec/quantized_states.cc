@@ -40,15 +40,15 @@ std::vector<QuantizedParam> quantized_params(const Program& program) {
   return params;
 }
 
-void write_quantized(Executor& executor, const QuantizedParam& param, const QuantizedMatrix& matrix) {
-  write_logical(executor, param.codes, matrix.codes);
-  std::vector<float> scales = matrix.scale_inv;
-  if (scales.size() == 1) scales.resize(static_cast<size_t>(param.scale_inv.type.shape.elements()), scales[0]);
-  write_logical(executor, param.scale_inv, std::as_bytes(std::span(scales)));
+void write_scales(Executor& executor, const QuantizedParam& param, std::vector<float> scale_inv) {
+  if (scale_inv.size() == 1) scale_inv.resize(static_cast<size_t>(param.scale_inv.type.shape.elements()), scale_inv[0]);
+  write_logical(executor, param.scale_inv, std::as_bytes(std::span(scale_inv)));
 }
 
 void write_quantized(Executor& executor, const QuantizedParam& param, std::span<const float> values) {
-  write_quantized(executor, param, quantize_matrix(values, param.rows(), param.cols(), param.rule));
+  QuantizedMatrix matrix = quantize_matrix(values, param.rows(), param.cols(), param.rule);
+  write_logical(executor, param.codes, matrix.codes);
+  write_scales(executor, param, std::move(matrix.scale_inv));
 }
 
 }  // namespace octet

@@ -22,10 +22,9 @@ struct QuantizedParam {
 // In the order of the state table; empty where the program has none.
 std::vector<QuantizedParam> quantized_params(const Program& program);
 
-// Writes codes and scales of the parameter's rule. One scale a tensor fills a state of one scale a row (merged
-// siblings).
-void write_quantized(Executor& executor, const QuantizedParam& param, const QuantizedMatrix& matrix);
-// Quantizes `values` [N, K] by the rule first.
+// The scales of a parameter's codes. One scale a tensor fills a state of one scale a row (merged siblings).
+void write_scales(Executor& executor, const QuantizedParam& param, std::vector<float> scale_inv);
+// Codes and scales of `values` [N, K] by the parameter's rule.
 void write_quantized(Executor& executor, const QuantizedParam& param, std::span<const float> values);
 
 }  // namespace octet

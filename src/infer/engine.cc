@@ -39,6 +39,7 @@ void check_options(const EngineOptions& o) {
 
 // `weights`: what the folder says where the options say nothing; null with random weights.
 ServingOptions serving_options(const EngineOptions& o, const ModelConfig& model, const WeightSource* weights) {
+  const LoggedTime time("device and recipe");
   Recipe recipe = weights != nullptr ? serving_recipe(*weights, o.recipe, "bf16")
                                      : parse_recipe(o.recipe.empty() ? "bf16" : o.recipe);
   const bool stored_scales = weights != nullptr && weights->has_kv_scales();
@@ -100,15 +101,26 @@ std::unique_ptr<Engine> open_random(const std::string& model, const EngineOption
 std::unique_ptr<Engine> Engine::open(const std::string& model, const EngineOptions& options) {
   check_options(options);
   if (options.random_weights) return open_random(model, options);
-  auto weights = open_weights(model);
+  const LoggedTime start("start of the engine");
+  auto weights = [&] {
+    const LoggedTime time("opening the model");
+    return open_weights(model);
+  }();
   EngineParts parts;
-  parts.tokenizer = open_tokenizer(model, options);
+  {
+    const LoggedTime time("tokenizer");
+    parts.tokenizer = open_tokenizer(model, options);
+  }
   const int64_t vocab = weights->config().vocab_size, known = parts.tokenizer ? parts.tokenizer->vocab_size() : 0;
   check(known <= vocab, ErrorCode::kInvalidArgument,
         "the tokenizer has {} tokens, the model {}: is it the model's own?", known, vocab);
   parts.eos_ids = end_ids(parts.tokenizer.get(), weights->special());
   const ServingOptions serving = serving_options(options, weights->config(), weights.get());
   parts.runner = make_runner(*weights, serving);
+  {
+    const LoggedTime time("closing the model");
+    weights.reset();
+  }
   return std::make_unique<EngineLoop>(std::move(parts), chosen(options, serving));
 }
 

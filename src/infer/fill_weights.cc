@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/rng.h"
 #include "base/threads.h"
 #include "exec/quantized_states.h"
@@ -23,47 +24,41 @@ void load_scale(const WeightSource& source, const LogicalState& entry, Executor&
   write_logical(executor, entry, std::as_bytes(std::span(&*value, 1)));
 }
 
-void load_quantized(const WeightSource& source, const QuantizedParam& param, Executor& executor) {
-  const Shape& shape = param.codes.type.shape;
-  if (auto stored = source.read_codes(param.param, shape, param.rule.layout)) {
-    write_quantized(executor, param, *stored);
-  } else if (const auto plain = source.stored(param.param)) {
-    write_quantized(executor, param,
-                    quantize_matrix(plain->type.dtype, plain->bytes, param.rows(), param.cols(), param.rule));
-  } else {
-    write_quantized(executor, param, source.read(param.param, shape));
-  }
+// Makes the rows of a tensor's state in pieces of whole `grain`s: make(first row, rows, to).
+template <typename Make>
+void fill_rows(Executor& executor, const LogicalState& tensor, int64_t rows, int64_t grain, const Make& make) {
+  const int64_t row_bytes = tensor.type.bytes() / std::max<int64_t>(rows, 1);
+  executor.fill_state_part(tensor.state, tensor.offset, tensor.type.bytes(), grain * row_bytes,
+                           [&](int64_t at, std::span<std::byte> to) {
+                             make(at / row_bytes, static_cast<int64_t>(to.size()) / row_bytes, to.data());
+                           });
 }
 
-// Converted in pieces by all threads; as it is where the types agree.
-void write_param(Executor& executor, const LogicalState& tensor, DType from, std::span<const std::byte> values) {
-  const DType to = tensor.type.dtype;
-  if (from == to) return write_logical(executor, tensor, values);
-  const int64_t count = tensor.type.shape.elements();
-  check(static_cast<int64_t>(values.size()) == count * dtype_bytes(from), ErrorCode::kInternal, "{}: {} bytes of {}",
-        tensor.name, values.size(), to_string(tensor.type));
-  constexpr int64_t kPiece = int64_t{1} << 24;
-  std::vector<std::byte> piece(static_cast<size_t>(std::min(kPiece, count) * dtype_bytes(to)));
-  for (int64_t at = 0; at < count; at += kPiece) {
-    const int64_t length = std::min(kPiece, count - at);
-    parallel_for(length, 1 << 16, [&](int64_t begin, int64_t end) {
-      convert(from, values.data() + (at + begin) * dtype_bytes(from), to, piece.data() + begin * dtype_bytes(to),
-              end - begin);
+void fill_values(Executor& executor, const LogicalState& tensor, const ParamView& view) {
+  const DType dtype = tensor.type.dtype;
+  const int64_t row_bytes = view.cols * dtype_bytes(dtype);
+  fill_rows(executor, tensor, view.rows, 1, [&](int64_t first, int64_t rows, std::byte* to) {
+    parallel_for(rows, row_grain(view), [&](int64_t begin, int64_t end) {
+      read_rows(view, first + begin, end - begin, dtype, to + begin * row_bytes);
     });
-    executor.write_state_part(tensor.state, tensor.offset + at * dtype_bytes(to),
-                              std::span(piece).first(static_cast<size_t>(length * dtype_bytes(to))));
-  }
-}
-void write_param(Executor& executor, const LogicalState& tensor, std::span<const float> values) {
-  write_param(executor, tensor, DType::kF32, std::as_bytes(values));
+  });
 }
 
-void load_param(const WeightSource& source, const LogicalState& tensor, Executor& executor) {
-  if (const auto stored = source.stored(tensor.name)) {
-    write_param(executor, tensor, stored->type.dtype, stored->bytes);
-  } else {
-    write_param(executor, tensor, source.read(tensor.name, tensor.type.shape));
+// Codes as they are stored where they are what is wanted, else quantized on the way.
+void fill_quantized(Executor& executor, const QuantizedParam& param, const ParamView& view) {
+  const QuantizeRule& rule = param.rule;
+  if (view.dtype == rule.format && !view.scale_inv.empty() && view.layout == rule.layout) {
+    fill_values(executor, param.codes, view);
+    return write_scales(executor, param, view.scale_inv);
   }
+  std::optional<float> amax;
+  if (rule.layout == ScaleLayout::kTensor) amax = largest_magnitude(view);
+  MatrixQuantizer quantizer(
+      view.rows, view.cols, rule, row_grain(view),
+      [&](int64_t first, int64_t rows, float* to) { read_rows(view, first, rows, DType::kF32, to); }, amax);
+  fill_rows(executor, param.codes, view.rows, quantizer.row_grain(),
+            [&](int64_t first, int64_t rows, std::byte* to) { quantizer.make_codes(first, rows, to); });
+  write_scales(executor, param, quantizer.scale_inv());
 }
 
 void prepare(Executor& executor) {
@@ -94,12 +89,14 @@ std::vector<float> initial_values(const Node& node, int64_t count, uint64_t seed
 
 void load_weights(const WeightSource& source, Executor& executor) {
   // A training program makes its own scales as it goes (and a checkpoint restores them itself).
+  const LoggedTime time("weights");
   bool needs_scales = executor.program().find_graph("apply") == nullptr;
   for (const LogicalState& tensor : logical_states(executor.program())) {
-    if (tensor.kind == StateKind::kParam) load_param(source, tensor, executor);
+    if (tensor.kind == StateKind::kParam) fill_values(executor, tensor, source.view(tensor.name, tensor.type.shape));
     if (tensor.kind == StateKind::kScale && needs_scales) load_scale(source, tensor, executor);
   }
-  for (const QuantizedParam& param : quantized_params(executor.program())) load_quantized(source, param, executor);
+  for (const QuantizedParam& param : quantized_params(executor.program()))
+    fill_quantized(executor, param, source.view(param.param, param.codes.type.shape));
   prepare(executor);
 }
 
@@ -120,7 +117,8 @@ void initialize_weights(Executor& executor, uint64_t seed) {
         p.values = initial_values(*p.node, p.tensor.type.shape.elements(), seed, p.stream);
       }
     });
-    for (const Parameter& p : group) write_param(executor, p.tensor, p.values);
+    for (const Parameter& p : group)
+      fill_values(executor, p.tensor, view_of(DType::kF32, p.values.data(), std::ssize(p.values), 1));
     group.clear();
     elements = 0;
   };

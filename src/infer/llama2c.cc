@@ -39,12 +39,12 @@ class Llama2cWeights : public WeightSource {
     lay_out();
   }
 
-  std::vector<float> read(const std::string& param, const Shape& shape) const override {
+  ParamView view(const std::string& param, const Shape& shape) const override {
     auto it = offsets_.find(param);
     check(it != offsets_.end(), ErrorCode::kCorrupt, "{}: holds no {}", file_.path(), param);
-    std::vector<float> values(static_cast<size_t>(shape.elements()));
-    std::memcpy(values.data(), file_.bytes().data() + it->second, values.size() * sizeof(float));
-    return values;
+    const int64_t rows = shape.rank() > 0 ? shape[0] : 1;
+    return view_of(DType::kF32, file_.bytes().data() + it->second, rows, shape.elements() / rows,
+                   file_.path() + ": " + param);
   }
 
  private:

@@ -1,8 +1,10 @@
 #include "infer/plan_runner.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "infer/random_weights.h"
 #include "passes/kv_cache.h"
 
@@ -170,6 +172,7 @@ void PlanRunner::warm_up() {
   for (const auto* buckets : {&decode_, &mixed_})
     for (const ForwardBucket& bucket : *buckets) graphs.push_back(bucket.graph);
   for (const SampleBucket& bucket : samples_) graphs.push_back(bucket.graph);
+  double first = 0, second = 0;
   for (const std::string& graph : graphs) {
     const Graph& planned = executor_->program().graph(graph);
     for (const Node& node : planned.nodes()) {  // -1 where an index says "nothing"; lengths and segments stay 0
@@ -181,18 +184,32 @@ void PlanRunner::warm_up() {
       auto values = input_as<int32_t>(*executor_, graph, name);
       std::fill(values.begin(), values.end(), -1);
     }
-    for (int repeat = 0; repeat < 2; ++repeat) executor_->run(graph);
+    // Launched one by one, which loads kernels, and waited for when the next run begins; then captured.
+    for (double* seconds : {&first, &second}) {
+      const auto begin = std::chrono::steady_clock::now();
+      executor_->run(graph);
+      *seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    }
   }
+  log_debug("{} graphs: {:.3f} s launching their kernels, {:.3f} s running and capturing them", graphs.size(), first,
+            second);
 }
 
 namespace {
 
 std::unique_ptr<PlanRunner> build(const ModelConfig& model, const ServingOptions& options, const CudaOptions& cuda) {
-  return std::make_unique<PlanRunner>(build_serving_program(model, options), cuda);
+  ServingProgram program = [&] {
+    const LoggedTime time("plan");
+    return build_serving_program(model, options);
+  }();
+  const LoggedTime time("executor");
+  return std::make_unique<PlanRunner>(std::move(program), cuda);
 }
 
 void warm(PlanRunner& runner, const ServingOptions& options) {
-  if (options.warm_up && options.target.device == Device::kCuda) runner.warm_up();
+  if (!options.warm_up || options.target.device != Device::kCuda) return;
+  const LoggedTime time("warm-up of all graphs");
+  runner.warm_up();
 }
 
 }  // namespace

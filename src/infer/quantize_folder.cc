@@ -43,13 +43,10 @@ std::vector<Plan> plan_tensors(const ModelConfig& config, const LinearLayout& la
   return plans;
 }
 
-// [rows, cols] of elements of `width` bytes, as [cols, rows].
-std::vector<std::byte> transposed(const std::vector<std::byte>& from, int64_t rows, int64_t cols, int64_t width) {
+// A matrix [rows, cols] as [cols, rows].
+std::vector<std::byte> turned(const std::vector<std::byte>& from, int64_t rows, int64_t cols, DType dtype) {
   std::vector<std::byte> to(from.size());
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < cols; ++c)
-      std::copy_n(from.begin() + static_cast<ptrdiff_t>((r * cols + c) * width), width,
-                  to.begin() + static_cast<ptrdiff_t>((c * rows + r) * width));
+  read_all(transposed(view_of(dtype, from.data(), rows, cols)), dtype, to.data());
   return to;
 }
 
@@ -167,7 +164,7 @@ class FolderMaker {
 
   std::vector<std::byte> make_codes(const Plan& plan) {
     const QuantizedMatrix& matrix = quantized(plan);
-    return plan.tensor.transposed ? transposed(matrix.codes, plan.shape[1], plan.shape[0], 1) : matrix.codes;
+    return plan.tensor.transposed ? turned(matrix.codes, plan.shape[1], plan.shape[0], DType::kE4M3) : matrix.codes;
   }
 
   std::vector<std::byte> make_plain(const Plan& plan) const {
@@ -175,7 +172,7 @@ class FolderMaker {
     const int64_t width = dtype_bytes(options_.rest);
     std::vector<std::byte> bytes(all.size() * static_cast<size_t>(width));
     convert(DType::kF32, all.data(), options_.rest, bytes.data(), static_cast<int64_t>(all.size()));
-    return plan.tensor.transposed ? transposed(bytes, plan.shape[1], plan.shape[0], width) : bytes;
+    return plan.tensor.transposed ? turned(bytes, plan.shape[1], plan.shape[0], options_.rest) : bytes;
   }
 
   const WeightSource& source_;

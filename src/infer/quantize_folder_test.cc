@@ -84,6 +84,7 @@ TEST(QuantizeFolder, WhatIsWrittenIsWhatQuantizingWhileLoadingMakes) {
       EXPECT_LT(distance(from_folder, plain), 0.25) << name << " " << scale_layout_name(weights);
       EXPECT_EQ(from_folder, logits(*stored, *stored->recipe(), kPrompt, /*chunk=*/3)) << "chunks change no codes";
       EXPECT_LT(distance(logits(*stored, parse_recipe("fp32"), kPrompt), plain), 0.25) << "dequantized";
+      EXPECT_LT(distance(logits(*stored, parse_recipe("int8"), kPrompt), plain), 0.25) << "quantized anew";
     }
   }
 }

@@ -24,13 +24,6 @@ bool fits(const Shape& scale, const Shape& codes, bool transposed, ScaleLayout l
   }
 }
 
-std::vector<std::byte> transposed_codes(std::span<const std::byte> from, int64_t rows, int64_t cols) {
-  std::vector<std::byte> to(from.size());
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < cols; ++c) to[static_cast<size_t>(c * rows + r)] = from[static_cast<size_t>(r * cols + c)];
-  return to;
-}
-
 // The `count` values of one parameter of a tensor.
 template <typename T>
 void take_part(const CheckpointTensor& tensor, const std::string& param, const std::vector<T>& all, int64_t count,
@@ -114,24 +107,19 @@ std::vector<float> QuantizedTensors::floats(const std::string& name) const {
   return values;
 }
 
-std::optional<QuantizedMatrix> QuantizedTensors::read(const std::string& param, int64_t rows, int64_t cols) const {
+void QuantizedTensors::add_scales(const std::string& param, ParamView& view) const {
   const auto holder = holder_.find(param);
-  if (holder == holder_.end()) return std::nullopt;
+  if (holder == holder_.end()) return;
   const CheckpointTensor& tensor = holder->second;
   const auto scale = scale_names_.find(tensor.name);
-  if (scale == scale_names_.end()) return std::nullopt;
-  const TensorView view = tensors_.read(tensor.name);
-  std::vector<std::byte> all(view.bytes.begin(), view.bytes.end());
-  if (tensor.transposed) all = transposed_codes(all, view.type.shape[0], view.type.shape[1]);
+  if (scale == scale_names_.end()) return;
   std::vector<float> scales = floats(scale->second);
-  QuantizedMatrix matrix;
-  take_part(tensor, param, all, rows * cols, matrix.codes);
+  view.layout = scheme_.weights;
   if (scheme_.weights == ScaleLayout::kTensor) {
-    matrix.scale_inv = std::move(scales);
+    view.scale_inv = std::move(scales);
   } else {  // rows have scales as they have codes; so have blocks, of which a part has whole ones
-    take_part(tensor, param, scales, scale_count(scheme_.weights, rows, cols), matrix.scale_inv);
+    take_part(tensor, param, scales, scale_count(scheme_.weights, view.rows, view.cols), view.scale_inv);
   }
-  return matrix;
 }
 
 std::optional<float> QuantizedTensors::scale(const std::string& state) const {

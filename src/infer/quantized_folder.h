@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "infer/folder_quantization.h"
+#include "infer/param_view.h"
 #include "io/safetensors.h"
 #include "model/hugging_face.h"
 #include "model/model.h"
@@ -34,9 +35,8 @@ class QuantizedTensors {
 
   // Names among the folder's tensors that are scales of this scheme.
   bool is_scale(const std::string& name) const { return scales_.contains(name); }
-  // Codes and scales of a parameter [N, K]; nothing when it is not stored in FP8.
-  std::optional<QuantizedMatrix> read(const std::string& param, int64_t rows, int64_t cols) const;
-  ScaleLayout layout() const { return scheme_.weights; }
+  // Scales of a parameter's codes, by the scheme; nothing is added to one that is not stored in FP8.
+  void add_scales(const std::string& param, ParamView& view) const;
   // By the name of the state (WeightSource::scale).
   std::optional<float> scale(const std::string& state) const;
   // How the folder is served: the scheme, and linears that are not in FP8 in the compute type.

@@ -17,36 +17,6 @@
 namespace octet {
 namespace {
 
-void check_finite(const std::string& where, const std::vector<float>& values, int64_t first = 0) {
-  uint32_t largest = 0;
-  for (float value : values) largest = std::max(largest, std::bit_cast<uint32_t>(value) & 0x7fffffffu);
-  if (largest < 0x7f800000u) return;
-  for (size_t i = 0; i < values.size(); ++i)
-    check(std::isfinite(values[i]), ErrorCode::kCorrupt, "{}: element {} is {}: weights must be finite", where,
-          first + static_cast<int64_t>(i), values[i]);
-}
-void check_finite(const std::string& where, const TensorView& view) {
-  constexpr int64_t kPiece = 1 << 14;
-  const int64_t count = view.type.shape.elements(), bytes = dtype_bytes(view.type.dtype);
-  parallel_for((count + kPiece - 1) / kPiece, 16, [&](int64_t begin, int64_t end) {
-    std::vector<float> values;
-    for (int64_t at = begin * kPiece; at < std::min(end * kPiece, count); at += kPiece) {
-      values.resize(static_cast<size_t>(std::min(kPiece, count - at)));
-      convert(view.type.dtype, view.bytes.data() + at * bytes, DType::kF32, values.data(),
-              static_cast<int64_t>(values.size()));
-      check_finite(where, values, at);
-    }
-  });
-}
-
-// [rows, cols] of `from` written as [cols, rows].
-std::vector<float> transposed(const std::vector<float>& from, int64_t rows, int64_t cols) {
-  std::vector<float> to(from.size());
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < cols; ++c) to[static_cast<size_t>(c * rows + r)] = from[static_cast<size_t>(r * cols + c)];
-  return to;
-}
-
 struct ParamShapes {
   std::map<std::string, Shape> shapes;  // of every param of the model
 };
@@ -91,26 +61,15 @@ class HuggingFaceWeights : public WeightSource {
       scales_ = std::make_unique<SafetensorsFile>(folder + "/scales.safetensors");
   }
 
-  std::vector<float> read(const std::string& param, const Shape& shape) const override {
-    if (auto stored = quantized_ != nullptr ? quantized_->read(param, shape.rows(), shape.cols()) : std::nullopt)
-      return dequantize_matrix(stored->codes, stored->scale_inv, shape.rows(), shape.cols(), quantized_->layout());
-    std::vector<float> values = read_parameter(*tensors_, config_, param, shape);
-    check_finite(folder_ + ": " + param, values);
-    return values;
-  }
-
-  std::optional<TensorView> stored(const std::string& param) const override {
-    const auto found = whole_.find(param);
-    if (found == whole_.end()) return std::nullopt;
-    const TensorView view = tensors_->read(found->second);
-    check_finite(folder_ + ": " + param, view);
+  ParamView view(const std::string& param, const Shape& shape) const override {
+    const auto found = places_.find(param);
+    check(found != places_.end(), ErrorCode::kInternal, "no checkpoint tensor holds parameter {}", param);
+    const auto& [tensor, i] = found->second;
+    ParamView view = view_of(tensor, i, tensors_->read(tensor.name), folder_ + ": " + param);
+    check(view.elements() == shape.elements(), ErrorCode::kCorrupt, "{}: {} elements do not hold {} of parameter {}",
+          folder_, view.elements(), shape.elements(), param);
+    if (quantized_ != nullptr) quantized_->add_scales(param, view);
     return view;
-  }
-
-  std::optional<QuantizedMatrix> read_codes(const std::string& param, const Shape& shape,
-                                            ScaleLayout layout) const override {
-    if (quantized_ == nullptr || quantized_->layout() != layout) return std::nullopt;
-    return quantized_->read(param, shape.rows(), shape.cols());
   }
 
   std::optional<Recipe> recipe() const override {
@@ -145,7 +104,10 @@ class HuggingFaceWeights : public WeightSource {
             ErrorCode::kUnsupported, "{}: tensor {} is {} (supported: f64 f32 bf16 f16)", folder_, name,
             dtype_name(type.dtype));
       known[name] = true;
-      if (!codes && !tensor.transposed && tensor.params.size() == 1) whole_[tensor.params[0]] = name;
+      for (size_t i = 0; i < tensor.params.size(); ++i) {
+        Place& place = places_[tensor.params[i]] = {tensor, i};
+        place.tensor.name = name;
+      }
     }
     for (const std::string& name : tensors_->names())
       check(known.count(name) || is_ignored_tensor(config_, name) ||
@@ -158,7 +120,11 @@ class HuggingFaceWeights : public WeightSource {
   std::unique_ptr<TensorSource> tensors_;
   std::unique_ptr<QuantizedTensors> quantized_;  // null: nothing in FP8
   std::unique_ptr<SafetensorsFile> scales_;
-  std::map<std::string, std::string> whole_;  // parameters that are a tensor of their own, as they are read
+  struct Place {
+    CheckpointTensor tensor;  // under the name the folder has
+    size_t i;
+  };
+  std::map<std::string, Place> places_;  // of each parameter
 };
 
 }  // namespace
@@ -175,26 +141,12 @@ Recipe serving_recipe(const WeightSource& source, const std::string& name, const
 }
 
 std::vector<float> read_parameter(const TensorSource& tensors, const ModelConfig& config, const std::string& param,
-                                  const Shape& shape, const std::string& name_prefix) {
+                                  const std::string& name_prefix) {
   for (const CheckpointTensor& tensor : checkpoint_tensors(config)) {
-    for (size_t i = 0; i < tensor.params.size(); ++i) {
-      if (tensor.params[i] == param) {
-        std::string found = name_prefix.empty() ? find_tensor(tensors, config, tensor.name) : name_prefix + tensor.name;
-        TensorView view = tensors.read(found);
-        int64_t count = view.type.shape.elements();
-        std::vector<float> all(static_cast<size_t>(count));
-        convert(view.type.dtype, view.bytes.data(), DType::kF32, all.data(), count);
-        if (tensor.transposed) all = transposed(all, view.type.shape[0], view.type.shape[1]);
-        if (tensor.params.size() == 1) return all;
-        std::vector<float> values(static_cast<size_t>(shape.elements()));
-        for_each_piece(tensor, count, i, [&](int64_t at, int64_t of_param, int64_t elements) {
-          check(at + elements <= count && of_param + elements <= shape.elements(), ErrorCode::kCorrupt,
-                "{}: {} elements do not hold {} of parameter {}", tensor.name, count, shape.elements(), param);
-          std::copy_n(all.begin() + at, elements, values.begin() + of_param);
-        });
-        return values;
-      }
-    }
+    const auto i = std::find(tensor.params.begin(), tensor.params.end(), param) - tensor.params.begin();
+    if (i == std::ssize(tensor.params)) continue;
+    const std::string name = name_prefix + tensor.name;
+    return read_floats(view_of(tensor, static_cast<size_t>(i), tensors.read(name), name));
   }
   fail(ErrorCode::kInternal, "no checkpoint tensor holds parameter {}", param);
 }
@@ -259,9 +211,13 @@ void save_weights(Executor& executor, const ModelConfig& config, const SpecialTo
       });
     }
     if (in_order) continue;
-    if (tensor.transposed) whole = transposed(whole, entry.type.shape[1], entry.type.shape[0]);
+    const Shape& stored = entry.type.shape;
     std::vector<std::byte> out(static_cast<size_t>(entry.type.bytes()));
-    convert(DType::kF32, whole.data(), dtype, out.data(), count);
+    if (tensor.transposed) {
+      read_all(transposed(view_of(DType::kF32, whole.data(), stored[1], stored[0])), dtype, out.data());
+    } else {
+      convert(DType::kF32, whole.data(), dtype, out.data(), count);
+    }
     writer.write(entry.name, out);
   }
   writer.finish();

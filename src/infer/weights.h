@@ -1,5 +1,6 @@
 // Where weights come from and go to: Hugging Face folders (checkpoints of Octet are such folders too) and llama2.c
-// files. Parameters are float32 on this side, [out, in] for linears; the executor's state may be of any float type.
+// files. Parameters are [out, in] for linears on this side, in whatever type they are stored; the executor's state may
+// be of any float type.
 #pragma once
 
 #include <functional>
@@ -10,10 +11,10 @@
 #include <vector>
 
 #include "exec/executor.h"
+#include "infer/param_view.h"
 #include "io/safetensors.h"
 #include "model/hugging_face.h"
 #include "model/model.h"
-#include "precision/quantized_matrix.h"
 #include "precision/recipe.h"
 
 namespace octet {
@@ -23,15 +24,11 @@ class WeightSource {
   virtual ~WeightSource() = default;
   const ModelConfig& config() const { return config_; }
   const SpecialTokens& special() const { return special_; }
-  // The parameter's values. Throws kCorrupt for a shape that disagrees with config(), naming tensor and shapes, and for
-  // values that are not finite.
-  virtual std::vector<float> read(const std::string& param, const Shape& shape) const = 0;
-  // The parameter as it lies in the source, in its type and order, where it does; nothing otherwise. Throws as read().
-  virtual std::optional<TensorView> stored(const std::string& param) const { return std::nullopt; }
-  // FP8 codes and scales of a parameter [N, K] as they are stored, where they fit this layout; nothing otherwise.
-  virtual std::optional<QuantizedMatrix> read_codes(const std::string& param, const Shape& shape,
-                                                    ScaleLayout layout) const {
-    return std::nullopt;
+  // The parameter where it lies, as it is stored: in any float type, or in FP8 codes with scales. Throws kCorrupt for a
+  // shape that disagrees with config(), naming tensor and shapes; reading it does for values that are not finite.
+  virtual ParamView view(const std::string& param, const Shape& shape) const = 0;
+  std::vector<float> read(const std::string& param, const Shape& shape) const {
+    return read_floats(view(param, shape));
   }
   // How a source in FP8 wants to be run; nothing when any recipe will do.
   virtual std::optional<Recipe> recipe() const { return std::nullopt; }
@@ -52,13 +49,14 @@ std::unique_ptr<WeightSource> open_weights(const std::string& path);
 // The recipe of this name; "": as the source is stored (its FP8 scheme, else `otherwise`).
 Recipe serving_recipe(const WeightSource& source, const std::string& name, const std::string& otherwise = "fp32");
 
-// Splits named tensors into parameters by checkpoint_tensors(): used for weights, and for gradients in verification.
+// One parameter among named tensors, as checkpoint_tensors() says: gradients in verification.
 std::vector<float> read_parameter(const TensorSource& tensors, const ModelConfig& config, const std::string& param,
-                                  const Shape& shape, const std::string& name_prefix = "");
+                                  const std::string& name_prefix);
 
-// Fills every kParam state of the executor's program from the source, FP8 weights (kQuantized) by stored codes or by
-// quantizing while reading, and its kScale states from the source's static scales (a program that needs those of
-// activations refuses a source without; scales of a KV cache stay 1); then runs "prepare" when there is one.
+// Fills every kParam state of the executor's program from the source, piece by piece by all threads: copied, converted,
+// its FP8 weights (kQuantized) by stored codes or quantized on the way; and its kScale states from the source's static
+// scales (a program that needs those of activations refuses a source without; scales of a KV cache stay 1); then runs
+// "prepare" when there is one.
 void load_weights(const WeightSource& source, Executor& executor);
 
 // Fresh weights as the model's params say (init, std), from the seed; then "prepare".

@@ -1,6 +1,7 @@
 #include "precision/quantized_matrix.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <string>
 
@@ -36,6 +37,13 @@ float amax_of(std::span<const float> values) {
   uint32_t most = 0;
   for (float value : values) most = std::max(most, magnitude(value));
   return std::bit_cast<float>(most);
+}
+float largest(float a, float b) { return magnitude(a) < magnitude(b) ? b : a; }
+
+void raise(std::atomic<uint32_t>& most, float amax) {
+  uint32_t seen = most.load();
+  while (seen < magnitude(amax) && !most.compare_exchange_weak(seen, magnitude(amax))) {
+  }
 }
 
 // Calls body(row, first column, columns, scale's index) for the runs of a row that share a scale.
@@ -75,71 +83,89 @@ int64_t scale_count(ScaleLayout layout, int64_t rows, int64_t cols) {
   return 0;
 }
 
-QuantizedMatrix quantize_matrix(std::span<const float> values, int64_t rows, int64_t cols, const QuantizeRule& rule) {
-  return quantize_matrix(DType::kF32, std::as_bytes(values), rows, cols, rule);
-}
-
-QuantizedMatrix quantize_matrix(DType type, std::span<const std::byte> values, int64_t rows, int64_t cols,
-                                const QuantizeRule& rule) {
-  const int64_t row_bytes = cols * dtype_bytes(type);
-  check(static_cast<int64_t>(values.size()) == rows * row_bytes, ErrorCode::kInternal, "{} bytes of a {}x{} matrix",
-        values.size(), rows, cols);
-  // Calls body(row, its values) for rows in parallel.
-  const auto for_rows = [&](const auto& body) {
-    parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
-      std::vector<float> row_values(static_cast<size_t>(cols));
-      for (int64_t row = begin; row < end; ++row) {
-        convert(type, values.data() + row * row_bytes, DType::kF32, row_values.data(), cols);
-        body(row, std::span<float>(row_values));
+MatrixQuantizer::MatrixQuantizer(int64_t rows, int64_t cols, const QuantizeRule& rule, int64_t rows_at_once,
+                                 ReadRows read, std::optional<float> amax)
+    : rows_(rows), cols_(cols), rule_(rule), read_(std::move(read)) {
+  const auto count = static_cast<size_t>(scale_count(rule.layout, rows, cols));
+  scales_.resize(count);
+  scale_inv_.resize(count);
+  const Group group = group_of(rule.layout, rows, cols);
+  group_rows_ = group.rows, group_cols_ = group.cols;
+  if (rule.layout == ScaleLayout::kTensor) group_rows_ = 1;
+  block_rows_ = (std::max<int64_t>(rows_at_once, 1) + group_rows_ - 1) / group_rows_ * group_rows_;
+  if (rule.layout != ScaleLayout::kTensor) return;
+  if (!amax) {
+    std::atomic<uint32_t> most = 0;
+    parallel_for((rows + block_rows_ - 1) / block_rows_, 1, [&](int64_t begin, int64_t end) {
+      std::vector<float> values(static_cast<size_t>(block_rows_ * cols));
+      for (int64_t first = begin * block_rows_; first < std::min(end * block_rows_, rows); first += block_rows_) {
+        const int64_t length = std::min(block_rows_, rows - first);
+        read_(first, length, values.data());
+        raise(most, amax_of(std::span(values).first(static_cast<size_t>(length * cols))));
       }
     });
-  };
-  const Group group = group_of(rule.layout, rows, cols);
-  const auto count = static_cast<size_t>(scale_count(rule.layout, rows, cols));
-  QuantizedMatrix result{.codes = std::vector<std::byte>(static_cast<size_t>(rows * cols)),
-                         .scale_inv = std::vector<float>(count)};
-  std::vector<float> row_amax(static_cast<size_t>(rows) * static_cast<size_t>((cols + group.cols - 1) / group.cols));
-  const auto per_row = static_cast<int64_t>(row_amax.size()) / std::max<int64_t>(rows, 1);
-  for_rows([&](int64_t row, std::span<float> x) {
-    for_runs(0, cols, group, [&](int64_t col, int64_t length, int64_t i) {
-      row_amax[static_cast<size_t>(row * per_row + i)] =
-          amax_of(x.subspan(static_cast<size_t>(col), static_cast<size_t>(length)));
-    });
-  });
-  std::vector<uint32_t> amax(count, 0);
-  for (int64_t row = 0; row < rows; ++row)
-    for (int64_t i = 0; i < per_row; ++i) {
-      uint32_t& most = amax[static_cast<size_t>(row / group.rows * per_row + i)];
-      most = std::max(most, magnitude(row_amax[static_cast<size_t>(row * per_row + i)]));
-    }
-  std::vector<float> scales(count);
-  for (size_t i = 0; i < count; ++i) {
-    scales[i] = scale_from_amax(std::bit_cast<float>(amax[i]), rule.format, rule.margin, rule.power_of_two);
-    result.scale_inv[i] = 1 / scales[i];
+    amax = std::bit_cast<float>(most.load());
   }
-  for_rows([&](int64_t row, std::span<float> x) {
-    for_runs(row, cols, group, [&](int64_t col, int64_t length, int64_t i) {
-      const float scale = scales[static_cast<size_t>(i)];
-      for (int64_t c = col; c < col + length; ++c) x[static_cast<size_t>(c)] *= scale;
-    });
-    convert(DType::kF32, x.data(), rule.format, result.codes.data() + row * cols, cols);
-  });
-  return result;
+  scales_[0] = scale_from_amax(*amax, rule.format, rule.margin, rule.power_of_two);
+  scale_inv_[0] = 1 / scales_[0];
 }
 
-std::vector<float> dequantize_matrix(std::span<const std::byte> codes, std::span<const float> scale_inv, int64_t rows,
-                                     int64_t cols, ScaleLayout layout, DType format) {
-  const Group group = group_of(layout, rows, cols);
-  std::vector<float> values(codes.size());
-  parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
-    convert(format, codes.data() + begin * cols, DType::kF32, values.data() + begin * cols, (end - begin) * cols);
-    for (int64_t row = begin; row < end; ++row)
-      for_runs(row, cols, group, [&](int64_t col, int64_t length, int64_t i) {
-        for (int64_t c = col; c < col + length; ++c)
-          values[static_cast<size_t>(row * cols + c)] *= scale_inv[static_cast<size_t>(i)];
-      });
+void MatrixQuantizer::make_codes(int64_t first, int64_t count, std::byte* to) {
+  const int64_t block = block_rows_;
+  parallel_for((count + block - 1) / block, 1, [&](int64_t begin, int64_t end) {
+    std::vector<float> values(static_cast<size_t>(std::min(block, count) * cols_));
+    for (int64_t at = begin * block; at < std::min(end * block, count); at += block)
+      make_block(first + at, std::min(block, count - at), values.data(), to + at * cols_);
   });
-  return values;
+}
+
+void MatrixQuantizer::make_block(int64_t first, int64_t count, float* values, std::byte* to) {
+  read_(first, count, values);
+  const Group group = {.rows = rule_.layout == ScaleLayout::kTensor ? rows_ : group_rows_, .cols = group_cols_};
+  for (int64_t begin = 0; begin < count; begin += group_rows_) {
+    const int64_t end = std::min(begin + group_rows_, count);
+    const auto for_all_runs = [&](const auto& body) {
+      for (int64_t row = begin; row < end; ++row)
+        for_runs(first + row, cols_, group, [&](int64_t col, int64_t length, int64_t i) {
+          body(std::span(values + row * cols_ + col, static_cast<size_t>(length)), static_cast<size_t>(i));
+        });
+    };
+    if (rule_.layout != ScaleLayout::kTensor) {
+      for_runs(first + begin, cols_, group, [&](int64_t, int64_t, int64_t i) { scales_[static_cast<size_t>(i)] = 0; });
+      for_all_runs([&](std::span<const float> x, size_t i) { scales_[i] = largest(scales_[i], amax_of(x)); });
+      for_runs(first + begin, cols_, group, [&](int64_t, int64_t, int64_t i) {
+        float& scale = scales_[static_cast<size_t>(i)];
+        scale = scale_from_amax(scale, rule_.format, rule_.margin, rule_.power_of_two);
+        scale_inv_[static_cast<size_t>(i)] = 1 / scale;
+      });
+    }
+    for_all_runs([&](std::span<float> x, size_t i) {
+      const float scale = scales_[i];
+      for (float& value : x) value *= scale;
+    });
+  }
+  convert(DType::kF32, values, rule_.format, to, count * cols_);
+}
+
+QuantizedMatrix quantize_matrix(std::span<const float> values, int64_t rows, int64_t cols, const QuantizeRule& rule) {
+  check(static_cast<int64_t>(values.size()) == rows * cols, ErrorCode::kInternal, "{} values of a {}x{} matrix",
+        values.size(), rows, cols);
+  MatrixQuantizer quantizer(rows, cols, rule, 16, [&](int64_t first, int64_t count, float* to) {
+    std::copy_n(values.begin() + first * cols, count * cols, to);
+  });
+  std::vector<std::byte> codes(static_cast<size_t>(rows * cols));
+  quantizer.make_codes(0, rows, codes.data());
+  return {.codes = std::move(codes), .scale_inv = quantizer.scale_inv()};
+}
+
+void apply_scales(std::span<float> values, std::span<const float> scale_inv, int64_t first, int64_t count, int64_t rows,
+                  int64_t cols, ScaleLayout layout) {
+  const Group group = group_of(layout, rows, cols);
+  for (int64_t row = 0; row < count; ++row)
+    for_runs(first + row, cols, group, [&](int64_t col, int64_t length, int64_t i) {
+      for (int64_t c = col; c < col + length; ++c)
+        values[static_cast<size_t>(row * cols + c)] *= scale_inv[static_cast<size_t>(i)];
+    });
 }
 
 }  // namespace octet

@@ -110,6 +110,7 @@ void add_shared(CLI::App& command, Options& o) {
   command.add_flag("--random-weights", o.engine.random_weights, "do not read weights: for speed alone");
   command.add_option("--tokenizer", o.engine.tokenizer, "tokenizer file or folder (default: the model's own, if any)");
   add_device_option(command, o.engine.device);
+  add_verbose_option(command);
   command.add_option("--recipe", o.engine.recipe,
                      "fp32, bf16, fp8-current, int8, ... (default: the folder's, or bf16)");
   command.add_option("--kv-cache", o.engine.kv_cache, "f32, bf16 or e4m3 (default: the folder's, or the recipe's)");

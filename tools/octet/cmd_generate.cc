@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/threads.h"
 #include "infer/sampler.h"
 #include "infer/stop_matcher.h"
@@ -30,6 +31,7 @@ struct Options {
   GenerationRequest request;
   int64_t count = 1, threads = 0;
   int64_t failed = 0;  // texts that ended by an error
+  const LoggedTime* since_start = nullptr;
   bool interactive = false, stats = false, echo = true, json = false;
 };
 
@@ -142,6 +144,8 @@ bool print_text(GenerationStream& stream, Text text, Options& options) {
   const std::string& prompt = options.prompts[text.prompt];
   bool opened = false;
   for (GenerationEvent event; stream.next(event);) {
+    if (options.since_start != nullptr && !event.ids.empty())
+      log_debug("first token after {:.3f} s", std::exchange(options.since_start, nullptr)->seconds());
     if (event.finished == FinishReason::kError) {
       if (opened) write_text("\n");
       print_failure(text, event.error, options);
@@ -230,6 +234,8 @@ void interact(Engine& engine, const Tokenizer& tokenizer, const Options& options
 }
 
 void run_generate(Options& options) {
+  const LoggedTime whole("all");
+  options.since_start = &whole;
   set_thread_count(static_cast<int>(options.threads));
   parse_biases(options.logit_bias, options.request.sampling);
   validate(options.request.sampling);
@@ -309,6 +315,7 @@ Examples:
   command->add_option("--max-sequences", engine.max_sequences, "texts in flight (default: all, at most 64)")
       ->check(positive());
   add_device_option(*command, engine.device);
+  add_verbose_option(*command);
   command->add_option("--threads", options->threads, "CPU threads; 0 = all cores")->capture_default_str();
   command->add_flag("-i,--interactive", options->interactive, "read prompts from the terminal");
   command->add_flag("--json", options->json, "print a JSON object a text");

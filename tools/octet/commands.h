@@ -11,6 +11,8 @@ namespace octet {
 
 // --device auto|cpu|cuda.
 void add_device_option(CLI::App& command, std::string& device);
+// -v, --verbose: log lines of level debug, which say how long the parts of a start take.
+void add_verbose_option(CLI::App& command);
 
 void add_tokenizer_command(CLI::App& app);
 void add_data_command(CLI::App& app);

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "octet/commands.h"
 
 namespace octet {
@@ -10,6 +11,11 @@ namespace octet {
 void add_device_option(CLI::App& command, std::string& device) {
   command.add_option("--device", device, "where to run: auto (a GPU where one can be used), cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+}
+
+void add_verbose_option(CLI::App& command) {
+  command.add_flag_callback(
+      "-v,--verbose", [] { set_log_level(LogLevel::kDebug); }, "say how long the parts of a start take");
 }
 
 void add_run_options(CLI::App& command, RunOptions& options) {

@@ -54,6 +54,12 @@ class CpuExecutor final : public Executor {
           "state '{}' has {} bytes, {} at {} are given", name, size, part.size(), offset);
     std::memcpy(data + offset, part.data(), part.size());
   }
+  void fill_state_part(const std::string& name, int64_t offset, int64_t bytes, int64_t, MakeBytes make) override {
+    auto [data, size] = state(name, {});
+    check(offset >= 0 && bytes >= 0 && offset + bytes <= static_cast<int64_t>(size), ErrorCode::kInvalidArgument,
+          "state '{}' has {} bytes, {} at {} are given", name, size, bytes, offset);
+    if (bytes > 0) make(0, {data + offset, static_cast<size_t>(bytes)});
+  }
 
   int64_t allocated_bytes() const override { return state_memory_.bytes() + arena_.bytes() + input_memory_.bytes(); }
 

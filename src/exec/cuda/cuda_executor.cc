@@ -7,8 +7,10 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "exec/cuda/device_memory.h"
 #include "exec/cuda/graph_runner.h"
+#include "exec/cuda/upload.h"
 #include "exec/executor.h"
 
 namespace octet {
@@ -24,9 +26,14 @@ class CudaExecutor final : public Executor {
       : plan_(std::move(plan)), context_({.device = options.device, .deterministic = options.deterministic}) {
     alignment_ = std::max<int64_t>(plan_.target.buffer_alignment, 256);
     reject_what_cannot_fit();
-    allocate_state();
-    arena_ = Memory(MemoryKind::kDevice, plan_.arena_bytes, "the arena");
+    {
+      const LoggedTime time("device memory");
+      allocate_state();
+      arena_ = Memory(MemoryKind::kDevice, plan_.arena_bytes, "the arena");
+    }
+    const LoggedTime time("kernels bound");
     bind_graphs(options);
+    context_.keep_choices();
   }
   ~CudaExecutor() override { cudaStreamSynchronize(context_.stream()); }
 
@@ -63,10 +70,22 @@ class CudaExecutor final : public Executor {
     write_state_part(name, 0, bytes);
   }
   void write_state_part(const std::string& name, int64_t offset, std::span<const std::byte> part) override {
+    constexpr size_t kSmall = 1 << 20;  // less is copied before threads have begun
+    if (part.size() > kSmall) {
+      fill_state_part(name, offset, static_cast<int64_t>(part.size()), 1, [&](int64_t at, std::span<std::byte> to) {
+        parallel_for(static_cast<int64_t>(to.size()), 1 << 18, [&](int64_t begin, int64_t end) {
+          std::memcpy(to.data() + begin, part.data() + at + begin, static_cast<size_t>(end - begin));
+        });
+      });
+      return;
+    }
     std::byte* to = state(name, offset, part.size(), false);
     check_cuda(cudaMemcpyAsync(to, part.data(), part.size(), cudaMemcpyHostToDevice, context_.stream()),
                "writing a state");
     check_cuda(cudaStreamSynchronize(context_.stream()), "writing a state");
+  }
+  void fill_state_part(const std::string& name, int64_t offset, int64_t bytes, int64_t grain, MakeBytes make) override {
+    upload_.copy(state(name, offset, static_cast<size_t>(bytes), false), bytes, grain, context_.stream(), make);
   }
 
   int64_t allocated_bytes() const override {
@@ -172,6 +191,7 @@ class CudaExecutor final : public Executor {
   cuda::DeviceContext context_;
   int64_t alignment_ = 256;
   Memory state_memory_, arena_, workspace_, device_inputs_, host_inputs_, host_outputs_;
+  cuda::Upload upload_;
   std::vector<std::byte*> states_;
   std::map<std::string, size_t> state_index_;
   std::map<std::string, std::unique_ptr<cuda::GraphRunner>> runners_;

@@ -86,6 +86,9 @@ GemmTuning& DeviceContext::gemm_tuning() {
   if (!gemm_tuning_) gemm_tuning_ = std::make_unique<GemmTuning>(*this);
   return *gemm_tuning_;
 }
+void DeviceContext::keep_choices() {
+  if (gemm_tuning_) gemm_tuning_->save();
+}
 CudnnHandle& DeviceContext::cudnn() {
   if (!cudnn_) cudnn_ = std::make_unique<CudnnHandle>(*this);
   return *cudnn_;

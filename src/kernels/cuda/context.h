@@ -44,6 +44,7 @@ class DeviceContext {
   // Opened on first use; throw kUnsupported naming the library, where it was looked for, the version found and wanted.
   CublasLt& cublaslt();
   GemmTuning& gemm_tuning();
+  void keep_choices();  // what gemm_tuning() has measured, for later runs: when a program is bound
   CudnnHandle& cudnn();
 
  private:

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 
@@ -200,6 +201,9 @@ void GemmTuning::load() {
 
 // Several processes may do this at once: each merges what the others have written, and renames a file of its own.
 void GemmTuning::save() {
+  if (unsaved_ == 0) return;
+  log_debug("{} matrix products timed: {:.3f} s", unsaved_, seconds_);
+  unsaved_ = 0, seconds_ = 0;
   load();
   if (file_.empty()) return;
   const std::string own = fmt::format("{}.{}", file_, getpid());
@@ -222,10 +226,12 @@ std::optional<cublasLtMatmulAlgo_t> GemmTuning::choose(Gemm& gemm) {
   const std::vector<cublasLtMatmulAlgo_t> candidates = gemm.candidates(kCandidates);
   if (candidates.empty()) return std::nullopt;
   if (context_.options().deterministic || !context_.options().tune_gemms) return candidates[0];
+  const auto begin = std::chrono::steady_clock::now();
   const std::optional<cublasLtMatmulAlgo_t> best = fastest(gemm, candidates);
   if (!best) return candidates[0];  // no memory to time in: not worth keeping
   choices_[key] = *best;
-  save();
+  ++unsaved_;
+  seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return best;
 }
 

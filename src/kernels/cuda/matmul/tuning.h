@@ -18,18 +18,23 @@ namespace octet::cuda {
 class GemmTuning {
  public:
   explicit GemmTuning(DeviceContext& context);
+  GemmTuning(const GemmTuning&) = delete;
+  ~GemmTuning() { save(); }
 
   // The algorithm for this product; none when the library has no kernel for it. May allocate and use the context's
   // stream: for binding only.
   std::optional<cublasLtMatmulAlgo_t> choose(Gemm& gemm);
+  // Writes what was measured since the last time.
+  void save();
 
  private:
   std::optional<cublasLtMatmulAlgo_t> fastest(Gemm& gemm, const std::vector<cublasLtMatmulAlgo_t>& candidates);
   void load();
-  void save();
 
   DeviceContext& context_;
   std::string file_, prefix_;
+  int64_t unsaved_ = 0;                                  // choices
+  double seconds_ = 0;                                   // of measuring them
   std::map<std::string, cublasLtMatmulAlgo_t> choices_;  // by prefix and product
 };
 
