@@ -131,6 +131,12 @@ std::vector<Case> elementwise_cases() {
                    .tolerance = dropped,
                    .gradient = false});
   cases.push_back({.op = Op::kDropout,
+                   .name = "7x13_nothing_stays",
+                   .inputs = {x({7, 13}), rng_state()},
+                   .attrs = {{"p", 0.99999999}, {"key", int64_t{5}}},
+                   .tolerance = dropped,
+                   .gradient = false});
+  cases.push_back({.op = Op::kDropout,
                    .name = "512x1024",
                    .inputs = {x({512, 1024}), rng_state()},
                    .attrs = {{"p", 0.1}, {"key", int64_t{5}}},

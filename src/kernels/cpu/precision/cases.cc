@@ -18,6 +18,18 @@ CaseInput rough(Shape shape) {  // magnitudes over 12 binades, some zero rows an
           }};
 }
 
+// NaNs of both signs, infinities and numbers of any size, whole rows of a tile without them.
+CaseInput special(Shape shape) {
+  const int64_t cols = shape.cols();
+  return {.dtype = {}, .shape = std::move(shape), .fill = [cols](Philox& random, std::vector<double>& values) {
+            const double odd[] = {NAN, std::copysign(NAN, -1.0), INFINITY, -INFINITY, 3e38, -3e38, 1e-39, -1e-39};
+            for (size_t i = 0; i < values.size(); ++i) {
+              const bool plain = static_cast<int64_t>(i) / cols % 128 < 64;
+              values[i] = !plain && random.below(60) == 0 ? odd[random.below(8)] : random.normal();
+            }
+          }};
+}
+
 // Every 50th column 2^14 times as large as the others: what one scale cannot hold.
 CaseInput outliers(Shape shape) {
   const int64_t cols = shape.cols();
@@ -61,6 +73,7 @@ std::vector<Case> precision_cases() {
       add("256x384", rough({256, 384}));  // whole vectors, whole and cut tiles
       add("144x272", rough({144, 272}));
       add("130x144", rough({130, 144}));
+      add("special_144x272", special({144, 272}));
       add("3x9000", rough({3, 9000}));
       add("2x33000", rough({2, 33000}));
       add("2x33001", rough({2, 33001}));

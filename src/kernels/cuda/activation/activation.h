@@ -80,8 +80,9 @@ struct TileEnd {
   Grouping grouping = Grouping::kTensor;
   QuantizeJob job;
   float* row_sums = nullptr;  // [cols]
-  float* scratch = nullptr;   // reduce_rows_scratch(rows, cols) bytes, where there are row_sums
+  float* scratch = nullptr;   // tile_end_scratch(rows, cols) bytes, where there are row_sums
 };
+int64_t tile_end_scratch(int64_t rows, int64_t cols);
 // Activations: e4m3; gradients: e5m2 per tensor, e4m3 in blocks (recipes fp8-delayed and fp8-block).
 bool takes_codes(bool gradient, Grouping grouping, DType format);
 

@@ -23,6 +23,13 @@ std::vector<cpu::Case> activation_bench_cases() {
   add("swiglu_grad_amax", {"dgate.0", "dup.0", "amax_dgate.0", "amax_dup.0"});
   add("gelu_grad_bias", {"gelu_grad.0", "bias_grad.0"});
   add("gelu_grad_bias_amax", {"gelu_grad.0", "bias_grad.0", "amax.0"});
+  for (int64_t cols : {4096, 12288}) {
+    cases.push_back(activation_fusion_case({.kind = "bias_grad_amax",
+                                            .rows = 8192,
+                                            .cols = cols,
+                                            .results = {"bias_grad.0", "amax.0"},
+                                            .dtypes = {DType::kBF16}}));
+  }
   for (const char* scaling : {"tensor", "1x128"}) {
     const bool delayed = std::string(scaling) == "tensor";
     const DType gradient = delayed ? DType::kE5M2 : DType::kE4M3;

@@ -5,7 +5,6 @@
 #include "kernels/cuda/activation/activation.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/fusion_body.h"
-#include "kernels/cuda/shape/shape.h"
 
 namespace octet::cuda {
 namespace {
@@ -374,7 +373,7 @@ int64_t sums_workspace(DeviceContext&, const Graph&, const Node& node) {
   const Node* sums = body.member("bias_grad");
   if (sums == nullptr) return 0;
   const Shape& shape = body.graph().shape(sums->inputs[0]);
-  return reduce_rows_scratch(shape.rows(), shape.cols());
+  return tile_end_scratch(shape.rows(), shape.cols());
 }
 
 // --- gelu_grad_amax

@@ -3,6 +3,7 @@
 //
 //   struct Producer {
 //     static constexpr int kMatrices = 1;  // that it makes; a block makes one tile of matrix `which`
+//     static constexpr int kBlocks = 3;    // on a multiprocessor
 //     __device__ void make(TilePart<bf16>& part, const Spot& spot, int which) const;  // 0 beyond the edges
 //   };
 //
@@ -42,7 +43,8 @@ __device__ __forceinline__ void store_run(const TilePart<bf16>& part, int i, bf1
 // TileEnd as a kernel takes it.
 struct EndJob {
   QuantizeJob job;
-  float* partial;  // [partial_rows, cols], or null
+  float* partial;         // [partial_rows, cols], or null
+  uint32_t* tile_amaxes;  // [tiles], or null: then the amax is raised
 };
 
 struct NoCodes {};
@@ -71,14 +73,19 @@ __device__ __forceinline__ void end_tile(const TilePart<bf16>& part, const Spot&
 #pragma unroll
       for (uint32_t word : part.at[i]) most = M::max(most, word & M::kMask);
     }
-    block_amax(M::bits(most), end.job.amax);
+    if (end.tile_amaxes == nullptr) return block_amax(M::bits(most), end.job.amax);
+    most = block_max(M::bits(most), scratch.amax);
+    if (threadIdx.x == 0) {
+      const int64_t across = (spot.cols + kTile - 1) / kTile;
+      end.tile_amaxes[spot.r0 / kTile * across + spot.c0 / kTile] = most;
+    }
   } else {
-    quantize_tile<kGrouping, Code>(part, spot.r0, spot.c0, end.job, scratch);
+    quantize_tile<kGrouping, Code, true>(part, spot.r0, spot.c0, end.job, scratch);
   }
 }
 
 template <Grouping kGrouping, typename Code, typename Producer>
-__global__ void __launch_bounds__(kTileThreads, 3)
+__global__ void __launch_bounds__(kTileThreads, Producer::kBlocks)
     tiles_kernel(const __grid_constant__ Producer producer, const __grid_constant__ EndJob first,
                  const __grid_constant__ EndJob second) {
   __shared__ TileScratch scratch;
@@ -94,21 +101,29 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   end_tile<kGrouping, Code>(part, spot, end, scratch);
 }
 
-inline EndJob prepare(const TileEnd& end, cudaStream_t stream) {
-  if (end.job.amax != nullptr) cudaMemsetAsync(end.job.amax, 0, sizeof(float), stream);
-  EndJob job{end.job, nullptr};
+template <typename Code>
+EndJob prepare(const TileEnd& end, cudaStream_t stream) {
+  EndJob job{end.job, nullptr, nullptr};
   job.job.vector = true;
   if (end.row_sums != nullptr) job.partial = end.scratch;
+  if (end.job.amax == nullptr) return job;
+  if (std::is_same_v<Code, NoCodes> && end.row_sums != nullptr) {
+    job.tile_amaxes = reinterpret_cast<uint32_t*>(end.scratch + partial_rows(end.job.rows) * end.job.cols);
+  } else {
+    cudaMemsetAsync(end.job.amax, 0, sizeof(float), stream);
+  }
   return job;
 }
 
 template <Grouping kGrouping, typename Code, typename Producer>
 void launch_tiles(const Producer& producer, const TileEnd& first, const TileEnd& second, cudaStream_t stream) {
-  const int64_t rows = first.job.rows, cols = first.job.cols;
-  const EndJob one = prepare(first, stream), two = prepare(second, stream);
-  const auto blocks = static_cast<unsigned>(Producer::kMatrices * tiles_of(rows) * tiles_of(cols));
+  const int64_t rows = first.job.rows, cols = first.job.cols, tiles = tiles_of(rows) * tiles_of(cols);
+  const EndJob one = prepare<Code>(first, stream), two = prepare<Code>(second, stream);
+  const auto blocks = static_cast<unsigned>(Producer::kMatrices * tiles);
   launch_overlapped(tiles_kernel<kGrouping, Code, Producer>, {blocks, kTileThreads}, stream, producer, one, two);
-  if (first.row_sums != nullptr) launch_finish_rows<SumOf>(first.scratch, first.row_sums, rows, cols, stream);
+  if (first.row_sums == nullptr) return;
+  launch_finish_rows<SumOf>(first.scratch, first.row_sums, rows, cols, stream,
+                            {one.tile_amaxes, tiles, first.job.amax});
 }
 
 // The groupings and formats of takes_codes.

@@ -7,7 +7,7 @@ namespace {
 
 template <typename Gelu>
 struct GeluTiles {
-  static constexpr int kMatrices = 1;
+  static constexpr int kMatrices = 1, kBlocks = 3;
   const bf16* x;
   const void* bias;
   bool bias_f32;

@@ -6,7 +6,7 @@ namespace octet::cuda {
 namespace {
 
 struct GeluGradTiles {
-  static constexpr int kMatrices = 1;
+  static constexpr int kMatrices = 1, kBlocks = 3;
   const bf16 *x, *dy;
   bf16* dx;
 

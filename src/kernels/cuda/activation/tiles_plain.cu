@@ -5,7 +5,7 @@ namespace octet::cuda {
 namespace {
 
 struct PlainTiles {
-  static constexpr int kMatrices = 1;
+  static constexpr int kMatrices = 1, kBlocks = 4;
   const bf16* x;
 
   __device__ __forceinline__ void make(TilePart<bf16>& part, const Spot& spot, int) const {
@@ -15,6 +15,10 @@ struct PlainTiles {
 };
 
 }  // namespace
+
+int64_t tile_end_scratch(int64_t rows, int64_t cols) {
+  return (partial_rows(rows) * cols + tiles_of(rows) * tiles_of(cols)) * static_cast<int64_t>(sizeof(float));
+}
 
 void launch_plain_tiles(const void* x, const TileEnd& end, cudaStream_t stream) {
   const PlainTiles tiles{static_cast<const bf16*>(x)};

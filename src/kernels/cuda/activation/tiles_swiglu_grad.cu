@@ -6,7 +6,7 @@ namespace octet::cuda {
 namespace {
 
 struct SwigluGradTiles {
-  static constexpr int kMatrices = 2;  // dgate, dup
+  static constexpr int kMatrices = 2, kBlocks = 3;  // dgate, dup
   const bf16 *gate, *up, *dy, *silu;
 
   __device__ __forceinline__ void make(TilePart<bf16>& part, const Spot& spot, int which) const {

@@ -55,12 +55,29 @@ __device__ __forceinline__ void join_columns(const float (&held)[kPartCols], flo
   to[half * cols + col] = sum;
 }
 
+// The amax of a matrix whose tiles left theirs, as bits, in `parts`; made by a block of launch_finish_rows.
+struct TileAmaxes {
+  const uint32_t* parts = nullptr;  // [count], null: nothing to do
+  int64_t count = 0;
+  float* amax = nullptr;
+};
+
 // y [cols] from partial [count, cols]: 8 groups of rows side by side, then the groups in order.
 template <typename Kind>
-__global__ void __launch_bounds__(256) finish_rows_kernel(const float* partial, float* y, int64_t count, int64_t cols) {
+__global__ void __launch_bounds__(256)
+    finish_rows_kernel(const float* partial, float* y, int64_t count, int64_t cols, TileAmaxes amaxes) {
   __shared__ float scratch[8][33];
+  wait_for_previous();
+  allow_next();
   const int lane = static_cast<int>(threadIdx.x) & 31, group = static_cast<int>(threadIdx.x) >> 5;
   const int64_t col = static_cast<int64_t>(blockIdx.x) * 32 + lane;
+  if (blockIdx.x * int64_t{32} >= cols) {
+    uint32_t most = 0;
+    for (int64_t i = threadIdx.x; i < amaxes.count; i += 256) most = max(most, amaxes.parts[i]);
+    most = block_max(most, reinterpret_cast<uint32_t*>(scratch[0]));
+    if (threadIdx.x == 0) *amaxes.amax = __uint_as_float(most);
+    return;
+  }
   float held = Kind::kIdentity;
   if (col < cols) {
 #pragma unroll 8
@@ -75,9 +92,10 @@ __global__ void __launch_bounds__(256) finish_rows_kernel(const float* partial, 
 }
 
 template <typename Kind>
-void launch_finish_rows(const float* partial, float* y, int64_t rows, int64_t cols, cudaStream_t stream) {
-  finish_rows_kernel<Kind>
-      <<<static_cast<unsigned>((cols + 31) / 32), 256, 0, stream>>>(partial, y, partial_rows(rows), cols);
+void launch_finish_rows(const float* partial, float* y, int64_t rows, int64_t cols, cudaStream_t stream,
+                        const TileAmaxes& amaxes = {}) {
+  const auto blocks = static_cast<unsigned>((cols + 31) / 32 + (amaxes.parts != nullptr ? 1 : 0));
+  launch_overlapped(finish_rows_kernel<Kind>, {blocks, 256}, stream, partial, y, partial_rows(rows), cols, amaxes);
 }
 
 }  // namespace octet::cuda

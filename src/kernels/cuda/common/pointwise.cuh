@@ -5,6 +5,7 @@
 //     template <int kVec> using Held = ...;                                  // what was read of kVec elements
 //     template <int kVec> __device__ Held<kVec> load(int64_t i) const;       // elements i .. i + kVec - 1
 //     template <int kVec> __device__ void finish(const Held<kVec>&, int64_t i);  // computes and writes them
+//     __device__ void begin();                                               // once a thread; may be missing
 //     __device__ void end();                                                 // once a thread, by whole blocks
 //   };
 //
@@ -37,6 +38,7 @@ template <int kVec, int kUnroll, int kSteps, typename Body>
 __global__ void __launch_bounds__(kPointwiseThreads) pointwise_kernel(int64_t count, Body body) {
   wait_for_previous();
   allow_next();
+  if constexpr (requires { body.begin(); }) body.begin();
   constexpr int64_t kLine = static_cast<int64_t>(kPointwiseThreads) * kVec, kStep = kUnroll * kLine;
   int64_t first = static_cast<int64_t>(blockIdx.x) * kSteps * kStep + static_cast<int64_t>(threadIdx.x) * kVec;
 #pragma unroll 1

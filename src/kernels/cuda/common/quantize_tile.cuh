@@ -15,30 +15,46 @@ namespace octet::cuda {
 
 inline constexpr int kTile = 128, kTileThreads = 256, kPartRows = 4, kPartCols = 16;
 
-// Four codes, the first in the lowest byte: x * scale with one rounding each, pairs converted at once. A NaN keeps the
-// sign of x; the sign of every other code is that of x anyway, scales being positive.
+// Four codes, the first in the lowest byte: x * scale with one rounding each, pairs converted at once. The sign of
+// every code but a NaN's is that of x, scales being positive.
 template <typename Code>
-__device__ __forceinline__ uint32_t encode4(float x0, float x1, float x2, float x3, float s0, float s1, float s2,
-                                            float s3) {
+__device__ __forceinline__ uint32_t encode4_numbers(float x0, float x1, float x2, float x3, const float (&scales)[4]) {
   constexpr __nv_fp8_interpretation_t kFormat = std::is_same_v<Code, e4m3> ? __NV_E4M3 : __NV_E5M2;
-  const uint32_t low = __nv_cvt_float2_to_fp8x2({x0 * s0, x1 * s1}, __NV_SATFINITE, kFormat),
-                 high = __nv_cvt_float2_to_fp8x2({x2 * s2, x3 * s3}, __NV_SATFINITE, kFormat);
-  uint32_t codes = __byte_perm(low, high, 0x5410);
-  const uint32_t signs = __byte_perm(__byte_perm(__float_as_uint(x0), __float_as_uint(x1), 0x0073),
-                                     __byte_perm(__float_as_uint(x2), __float_as_uint(x3), 0x0073), 0x5410);
+  const uint32_t low = __nv_cvt_float2_to_fp8x2({x0 * scales[0], x1 * scales[1]}, __NV_SATFINITE, kFormat),
+                 high = __nv_cvt_float2_to_fp8x2({x2 * scales[2], x3 * scales[3]}, __NV_SATFINITE, kFormat);
+  return __byte_perm(low, high, 0x5410);
+}
+template <typename Code>
+__device__ __forceinline__ uint32_t encode4_numbers(float x0, float x1, float x2, float x3, float scale) {
+  return encode4_numbers<Code>(x0, x1, x2, x3, {scale, scale, scale, scale});
+}
+// The same codes where some x may be NaNs: those keep the sign of x, and that of e5m2 is 0x7e. `signs`: the highest bit
+// of each byte is that of an x.
+template <typename Code>
+__device__ __forceinline__ uint32_t with_nans(uint32_t codes, uint32_t signs) {
   codes |= signs & 0x80808080u;
-  if constexpr (std::is_same_v<Code, e5m2>) {  // exponent bits all set: a NaN, whose code is 0x7e
+  if constexpr (std::is_same_v<Code, e5m2>) {  // exponent bits all set
     const uint32_t is_nan = (((codes & 0x7c7c7c7cu) + 0x04040404u) >> 7) & 0x01010101u;
     codes &= ~is_nan;
   }
   return codes;
 }
+// The highest byte of each of four words.
+__device__ __forceinline__ uint32_t high_bytes(uint32_t x0, uint32_t x1, uint32_t x2, uint32_t x3) {
+  return __byte_perm(__byte_perm(x0, x1, 0x0073), __byte_perm(x2, x3, 0x0073), 0x5410);
+}
+template <typename Code>
+__device__ __forceinline__ uint32_t encode4(float x0, float x1, float x2, float x3, const float (&scales)[4]) {
+  return with_nans<Code>(
+      encode4_numbers<Code>(x0, x1, x2, x3, scales),
+      high_bytes(__float_as_uint(x0), __float_as_uint(x1), __float_as_uint(x2), __float_as_uint(x3)));
+}
 template <typename Code>
 __device__ __forceinline__ uint32_t encode4(float x0, float x1, float x2, float x3, float scale) {
-  return encode4<Code>(x0, x1, x2, x3, scale, scale, scale, scale);
+  return encode4<Code>(x0, x1, x2, x3, {scale, scale, scale, scale});
 }
 
-// Maxima of magnitudes in the packing of T: two bf16 a word, or one float32.
+// Maxima of magnitudes, and a trace of NaNs, in the packing of T: two bf16 a word, or one float32.
 template <typename T>
 struct Magnitudes;
 template <>
@@ -46,12 +62,22 @@ struct Magnitudes<float> {
   static constexpr uint32_t kMask = 0x7fffffffu;
   __device__ static uint32_t max(uint32_t a, uint32_t b) { return a > b ? a : b; }
   __device__ static uint32_t bits(uint32_t packed) { return packed; }  // of the largest, as float32
+  // sum + a b: a NaN for good once a factor was one.
+  __device__ static uint32_t add_product(uint32_t sum, uint32_t a, uint32_t b) {
+    return __float_as_uint(__fmaf_rn(__uint_as_float(a), __uint_as_float(b), __uint_as_float(sum)));
+  }
+  __device__ static bool finite(uint32_t sum) { return (sum & 0x7f800000u) != 0x7f800000u; }
 };
 template <>
 struct Magnitudes<bf16> {
   static constexpr uint32_t kMask = 0x7fff7fffu;
   __device__ static uint32_t max(uint32_t a, uint32_t b) { return __vmaxu2(a, b); }
   __device__ static uint32_t bits(uint32_t packed) { return ::max(packed << 16, packed & 0xffff0000u); }
+  __device__ static uint32_t add_product(uint32_t sum, uint32_t a, uint32_t b) {
+    asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(a), "r"(b));
+    return sum;
+  }
+  __device__ static bool finite(uint32_t sum) { return (((sum & 0x7f807f80u) + 0x00800080u) & 0x80008000u) == 0; }
 };
 
 // A thread's 4 x 16 elements of a tile, packed.
@@ -68,6 +94,16 @@ struct TilePart {
     const uint32_t word = at[i][j / 2];
     return __uint_as_float(j % 2 == 0 ? word << 16 : word & 0xffff0000u);
   }
+  // with_nans' `signs` of elements j .. j + 3 of row i, j a multiple of 4; of the four elements of column j.
+  __device__ __forceinline__ uint32_t row_signs(int i, int j) const {
+    if constexpr (sizeof(T) == 4) return high_bytes(at[i][j], at[i][j + 1], at[i][j + 2], at[i][j + 3]);
+    return __byte_perm(at[i][j / 2], at[i][j / 2 + 1], 0x7531);
+  }
+  __device__ __forceinline__ uint32_t column_signs(int j) const {
+    if constexpr (sizeof(T) == 4) return high_bytes(at[0][j], at[1][j], at[2][j], at[3][j]);
+    const int w = j / 2, bytes = j % 2 == 0 ? 0x0051 : 0x0073;
+    return __byte_perm(__byte_perm(at[0][w], at[1][w], bytes), __byte_perm(at[2][w], at[3][w], bytes), 0x5410);
+  }
   // Elements j and j + 1, j even, rounded to T.
   __device__ __forceinline__ void set(int i, int j, float x0, float x1) {
     if constexpr (sizeof(T) == 4) {
@@ -78,29 +114,41 @@ struct TilePart {
     }
   }
 
-  // The part of the tile at (r0, c0) of x [rows, cols]; 0 beyond the edges.
-  __device__ __forceinline__ void load(const T* x, int64_t rows, int64_t cols, int64_t r0, int64_t c0, bool vector) {
-    const int64_t c = c0 + col();
+  // The part of the tile at (r0, c0) of x [rows, cols]; 0 beyond the edges. kVector: 16-byte accesses fit every row.
+  template <bool kVector>
+  __device__ __forceinline__ void load(const T* x, int64_t rows, int64_t cols, int64_t r0, int64_t c0) {
+    const int64_t c = c0 + col(), r = r0 + row();
+    const T* from = x + r * cols + c;
 #pragma unroll
-    for (int i = 0; i < kPartRows; ++i) {
-      const int64_t r = r0 + row() + i;
-      const T* from = x + r * cols + c;
-      if (vector) {
+    for (int i = 0; i < kPartRows; ++i, from += cols) {
+      if constexpr (kVector) {
 #pragma unroll
         for (int w = 0; w < kWords; w += 4) {
           uint4 four = {0, 0, 0, 0};
-          if (r < rows && c < cols) four = *reinterpret_cast<const uint4*>(from + w * 4 / static_cast<int>(sizeof(T)));
+          if (r + i < rows && c < cols)
+            four = *reinterpret_cast<const uint4*>(from + w * 4 / static_cast<int>(sizeof(T)));
           at[i][w] = four.x, at[i][w + 1] = four.y, at[i][w + 2] = four.z, at[i][w + 3] = four.w;
         }
       } else {
 #pragma unroll
         for (int j = 0; j < kPartCols; j += 2) {
-          const float x0 = r < rows && c + j < cols ? to_float(from[j]) : 0.0f;
-          const float x1 = r < rows && c + j + 1 < cols ? to_float(from[j + 1]) : 0.0f;
+          const float x0 = r + i < rows && c + j < cols ? to_float(from[j]) : 0.0f;
+          const float x1 = r + i < rows && c + j + 1 < cols ? to_float(from[j + 1]) : 0.0f;
           set(i, j, x0, x1);
         }
       }
     }
+  }
+
+  // Whether no element is a NaN; false too where infinities or huge numbers hide that. Cheaper than signs for all.
+  __device__ __forceinline__ bool only_numbers() const {
+    uint32_t sum = 0;
+#pragma unroll
+    for (int i = 0; i < kPartRows; ++i) {
+#pragma unroll
+      for (int w = 0; w < kWords; w += 2) sum = Magnitudes<T>::add_product(sum, at[i][w], at[i][w + 1]);
+    }
+    return Magnitudes<T>::finite(sum);
   }
 };
 
@@ -110,35 +158,48 @@ struct TileScratch {
   uint32_t amax[8];
 };
 
+// Maxima of packed words over the lanes that differ in the bit `lanes` of their number: each lane goes on with half of
+// its kLive words, those of the upper half where its bit is set.
+template <typename M, int kLive, int kWords>
+__device__ __forceinline__ void halve_max(uint32_t (&words)[kWords], int lanes) {
+  const bool high = (threadIdx.x & lanes) != 0;
+#pragma unroll
+  for (int k = 0; k < kLive / 2; ++k) {
+    const uint32_t mine = high ? words[k + kLive / 2] : words[k], other = high ? words[k] : words[k + kLive / 2];
+    words[k] = M::max(mine, __shfl_xor_sync(kWholeWarp, other, lanes));
+  }
+}
+
 // Column scales of kRow128 and kRow, into scratch.col_scale; begins after, ends with a barrier.
 template <Grouping kGrouping, typename T>
 __device__ __forceinline__ void tile_column_scales(const TilePart<T>& x, int64_t r0, int64_t c0, const QuantizeJob& job,
                                                    TileScratch& scratch) {
   using M = Magnitudes<T>;
   constexpr int kWords = TilePart<T>::kWords;
-  const int lane = static_cast<int>(threadIdx.x & 31), warp = static_cast<int>(threadIdx.x >> 5);
+  const int thread = static_cast<int>(threadIdx.x);
   if constexpr (kGrouping == Grouping::kRow128) {
+    uint32_t most[kWords];
 #pragma unroll
     for (int w = 0; w < kWords; ++w) {
-      uint32_t most = 0;
+      most[w] = x.at[0][w] & M::kMask;
 #pragma unroll
-      for (int i = 0; i < kPartRows; ++i) most = M::max(most, x.at[i][w] & M::kMask);
-      most = M::max(most, __shfl_xor_sync(kWholeWarp, most, 8));
-      most = M::max(most, __shfl_xor_sync(kWholeWarp, most, 16));
-      if (lane < 8) scratch.codes_t[(warp * 8 + lane) * kWords + w] = most;
+      for (int i = 1; i < kPartRows; ++i) most[w] = M::max(most[w], x.at[i][w] & M::kMask);
     }
+    halve_max<M, kWords>(most, 16);
+    halve_max<M, kWords / 2>(most, 8);
+    uint32_t* to = scratch.codes_t + ((thread >> 5) * 8 + (thread & 7)) * kWords + ((thread >> 4) & 1) * (kWords / 2) +
+                   ((thread >> 3) & 1) * (kWords / 4);
+#pragma unroll
+    for (int w = 0; w < kWords / 4; w += 2) *reinterpret_cast<uint2*>(to + w) = {most[w], most[w + 1]};
     __syncthreads();
   }
-  if (const int c = static_cast<int>(threadIdx.x); c < kTile) {
+  if (const int c = thread; c < kTile) {
     uint32_t most = 0;
     if constexpr (kGrouping == Grouping::kRow128) {
       constexpr int kPacked = 4 / static_cast<int>(sizeof(T));
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const uint32_t word = scratch.codes_t[i * 8 * kWords + c / kPacked];
-        const uint32_t bits = kPacked == 1 ? word : (c % 2 == 0 ? word << 16 : word & 0xffff0000u);
-        most = max(most, bits);
-      }
+      for (int i = 0; i < 8; ++i) most = M::max(most, scratch.codes_t[i * 8 * kWords + c / kPacked]);
+      if constexpr (kPacked == 2) most = c % 2 == 0 ? most << 16 : most & 0xffff0000u;
     } else if (c0 + c < job.cols) {
       most = job.col_amax[c0 + c];
     }
@@ -154,52 +215,50 @@ __device__ __forceinline__ void tile_column_scales(const TilePart<T>& x, int64_t
 }
 
 // Everything job wants of the tile at (r0, c0). All 256 threads call it. For kRow it makes the transposed codes only.
-// job.scale_inv and scale_inv_t of kTensor are written by the tile at (0, 0).
-template <Grouping kGrouping, typename Code, typename T>
+// job.scale_inv and scale_inv_t of kTensor are written by the tile at (0, 0). kVector: job.vector.
+template <Grouping kGrouping, typename Code, bool kVector, typename T>
 __device__ __forceinline__ void quantize_tile(const TilePart<T>& x, int64_t r0, int64_t c0, const QuantizeJob& job,
                                               TileScratch& scratch) {
   using M = Magnitudes<T>;
   constexpr int kWords = TilePart<T>::kWords;
   constexpr bool kByRow = kGrouping == Grouping::kRow128 || kGrouping == Grouping::kRow;
-  const int lane = static_cast<int>(threadIdx.x & 31), warp = static_cast<int>(threadIdx.x >> 5);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5;
   const int64_t r = r0 + x.row(), c = c0 + x.col();
   const ScaleFormula formula{job.max, job.margin, job.pow2};
 
-  uint32_t row_amax[kPartRows] = {};  // packed, of this thread's columns; then of the row's 128
+  uint32_t row_amax[kPartRows] = {};  // packed, of this thread's columns
   float row_scale[kPartRows];
-  if (kGrouping == Grouping::kTile128 || kGrouping == Grouping::kRow128 || job.amax != nullptr) {
+  constexpr bool kMeasured = kGrouping == Grouping::kTile128 || kGrouping == Grouping::kRow128;
+  if (kMeasured || job.amax != nullptr) {
 #pragma unroll
     for (int i = 0; i < kPartRows; ++i) {
 #pragma unroll
       for (int w = 0; w < kWords; ++w) row_amax[i] = M::max(row_amax[i], x.at[i][w] & M::kMask);
     }
   }
-  if constexpr (kGrouping == Grouping::kRow128) {
-#pragma unroll
-    for (int i = 0; i < kPartRows; ++i) {
-#pragma unroll
-      for (int lanes = 4; lanes > 0; lanes >>= 1)
-        row_amax[i] = M::max(row_amax[i], __shfl_xor_sync(kWholeWarp, row_amax[i], lanes));
-    }
-    // Lane i of a row group makes the scale of its row i.
-    const int mine = lane % 8;
-    const uint32_t of_mine = mine == 0 ? row_amax[0] : mine == 1 ? row_amax[1] : mine == 2 ? row_amax[2] : row_amax[3];
-    const float scale_of_mine = formula(M::bits(of_mine));
-    if (job.scale_inv != nullptr && mine < kPartRows && r + mine < job.rows)
-      job.scale_inv[(r + mine) * ((job.cols + kTile - 1) / kTile) + c0 / kTile] = 1.0f / scale_of_mine;
-#pragma unroll
-    for (int i = 0; i < kPartRows; ++i) row_scale[i] = __shfl_sync(kWholeWarp, scale_of_mine, i, 8);
-  }
   const uint32_t part_amax = M::bits(M::max(M::max(row_amax[0], row_amax[1]), M::max(row_amax[2], row_amax[3])));
+  const bool numbers = kMeasured ? part_amax <= 0x7f800000u : x.only_numbers();
+  if constexpr (kGrouping == Grouping::kRow128) {
+    // Of the 8 threads of four rows, threads 2 i and 2 i + 1 get the amax of row i and make its scale.
+    halve_max<M, 4>(row_amax, 4);
+    halve_max<M, 2>(row_amax, 2);
+    const uint32_t amax = M::bits(M::max(row_amax[0], __shfl_xor_sync(kWholeWarp, row_amax[0], 1)));
+    const float scale = formula(amax);
+    const int mine = lane % 8 / 2;
+    if (job.scale_inv != nullptr && lane % 2 == 0 && r + mine < job.rows)
+      job.scale_inv[(r + mine) * ((job.cols + kTile - 1) / kTile) + c0 / kTile] = 1.0f / scale;
+#pragma unroll
+    for (int i = 0; i < kPartRows; ++i) row_scale[i] = __shfl_sync(kWholeWarp, scale, 2 * i, 8);
+  }
   float scale = 1.0f;
   if constexpr (kGrouping == Grouping::kTensor) {
     scale = *job.scale;
-    if (r0 == 0 && c0 == 0 && threadIdx.x == 0) {
+    if (r0 == 0 && c0 == 0 && thread == 0) {
       if (job.scale_inv != nullptr) *job.scale_inv = 1.0f / scale;
       if (job.scale_inv_t != nullptr) *job.scale_inv_t = 1.0f / scale;
     }
     if (job.amax != nullptr) block_amax(part_amax, job.amax);
-  } else if constexpr (kGrouping == Grouping::kTile128 || kGrouping == Grouping::kRow128) {
+  } else if constexpr (kMeasured) {
     if (kGrouping == Grouping::kTile128 || job.amax != nullptr) {
       const uint32_t most = warp_max(part_amax);
       if (lane == 0) scratch.amax[warp] = most;
@@ -207,11 +266,11 @@ __device__ __forceinline__ void quantize_tile(const TilePart<T>& x, int64_t r0, 
       uint32_t tile_amax = 0;
 #pragma unroll
       for (int i = 0; i < 8; ++i) tile_amax = max(tile_amax, scratch.amax[i]);
-      if (job.amax != nullptr && threadIdx.x == 0) atomicMax(reinterpret_cast<uint32_t*>(job.amax), tile_amax);
+      if (job.amax != nullptr && thread == 0) atomicMax(reinterpret_cast<uint32_t*>(job.amax), tile_amax);
       if constexpr (kGrouping == Grouping::kTile128) {
         scale = formula(tile_amax);
         const int64_t row_tiles = (job.rows + kTile - 1) / kTile, col_tiles = (job.cols + kTile - 1) / kTile;
-        if (threadIdx.x == 0) {
+        if (thread == 0) {
           if (job.scale_inv != nullptr) job.scale_inv[r0 / kTile * col_tiles + c0 / kTile] = 1.0f / scale;
           if (job.scale_inv_t != nullptr) job.scale_inv_t[c0 / kTile * row_tiles + r0 / kTile] = 1.0f / scale;
         }
@@ -225,16 +284,20 @@ __device__ __forceinline__ void quantize_tile(const TilePart<T>& x, int64_t r0, 
 
   uint32_t codes[kPartRows][kPartCols / 4];
   if (kGrouping != Grouping::kRow && (job.codes != nullptr || (!kByRow && job.codes_t != nullptr))) {
+    uint8_t* to = job.codes + r * job.cols + c;
 #pragma unroll
-    for (int i = 0; i < kPartRows; ++i) {
+    for (int i = 0; i < kPartRows; ++i, to += job.cols) {
 #pragma unroll
       for (int q = 0; q < kPartCols / 4; ++q) {
-        codes[i][q] = encode4<Code>(x.value(i, 4 * q), x.value(i, 4 * q + 1), x.value(i, 4 * q + 2),
-                                    x.value(i, 4 * q + 3), row_scale[i]);
+        codes[i][q] = encode4_numbers<Code>(x.value(i, 4 * q), x.value(i, 4 * q + 1), x.value(i, 4 * q + 2),
+                                            x.value(i, 4 * q + 3), row_scale[i]);
+      }
+      if (!numbers) {
+#pragma unroll
+        for (int q = 0; q < kPartCols / 4; ++q) codes[i][q] = with_nans<Code>(codes[i][q], x.row_signs(i, 4 * q));
       }
       if (job.codes == nullptr || r + i >= job.rows) continue;
-      uint8_t* to = job.codes + (r + i) * job.cols + c;
-      if (job.vector) {
+      if constexpr (kVector) {
         if (c < job.cols) *reinterpret_cast<uint4*>(to) = {codes[i][0], codes[i][1], codes[i][2], codes[i][3]};
       } else {
 #pragma unroll
@@ -249,7 +312,7 @@ __device__ __forceinline__ void quantize_tile(const TilePart<T>& x, int64_t r0, 
   }
   if (job.codes_t == nullptr) return;
   // Word w (rows 4 w ..) of column c lies in block (w / 4) ^ (c / 16) of the column's 8 blocks of 4 words.
-  const int group = static_cast<int>(threadIdx.x & 7);
+  const int group = thread & 7;
   uint32_t* mine = scratch.codes_t + x.col() * (kTile / 4) + (((warp ^ group) << 2) | (lane >> 3));
 #pragma unroll
   for (int q = 0; q < kPartCols / 4; ++q) {
@@ -258,9 +321,14 @@ __device__ __forceinline__ void quantize_tile(const TilePart<T>& x, int64_t r0, 
       const float4 s = *reinterpret_cast<const float4*>(scratch.col_scale + x.col() + 4 * q);
       const float scales[4] = {s.x, s.y, s.z, s.w};
 #pragma unroll
-      for (int j = 0; j < 4; ++j)
-        words[j] = encode4<Code>(x.value(0, 4 * q + j), x.value(1, 4 * q + j), x.value(2, 4 * q + j),
-                                 x.value(3, 4 * q + j), scales[j]);
+      for (int j = 0; j < 4; ++j) {
+        const int k = 4 * q + j;
+        words[j] = encode4_numbers<Code>(x.value(0, k), x.value(1, k), x.value(2, k), x.value(3, k), scales[j]);
+      }
+      if (!numbers) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) words[j] = with_nans<Code>(words[j], x.column_signs(4 * q + j));
+      }
     } else {
       const uint32_t low01 = __byte_perm(codes[0][q], codes[1][q], 0x5140),
                      high01 = __byte_perm(codes[0][q], codes[1][q], 0x7362),
@@ -273,16 +341,16 @@ __device__ __forceinline__ void quantize_tile(const TilePart<T>& x, int64_t r0, 
     for (int j = 0; j < 4; ++j) mine[(4 * q + j) * (kTile / 4)] = words[j];
   }
   __syncthreads();
+  const int block = thread & 7;
+  const int64_t first = r0 + block * 16;
+  uint8_t* to = job.codes_t + (c0 + (thread >> 3)) * job.rows + first;
 #pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    const int column = (k * kTileThreads + static_cast<int>(threadIdx.x)) >> 3,
-              block = static_cast<int>(threadIdx.x & 7);
+  for (int k = 0; k < 4; ++k, to += kTileThreads / 8 * job.rows) {
+    const int column = k * (kTileThreads / 8) + (thread >> 3);
     const uint4 rows16 =
         *reinterpret_cast<const uint4*>(scratch.codes_t + column * (kTile / 4) + ((block ^ (column >> 4)) << 2));
-    const int64_t first = r0 + block * 16;
     if (c0 + column >= job.cols || first >= job.rows) continue;
-    uint8_t* to = job.codes_t + (c0 + column) * job.rows + first;
-    if (job.vector) {
+    if constexpr (kVector) {
       *reinterpret_cast<uint4*>(to) = rows16;
     } else {
       const uint32_t words[4] = {rows16.x, rows16.y, rows16.z, rows16.w};

@@ -12,6 +12,8 @@ struct Drop {
   const int64_t* rng;
   T* y;
   DropoutSite site;
+  RandomStream stream = {};  // by begin
+  __device__ __forceinline__ void begin() { stream = RandomStream::of(rng, site.key); }
   template <int kVec>
   using Held = Vec<T, kVec>;
   template <int kVec>
@@ -19,11 +21,10 @@ struct Drop {
     return read<kVec>(x + i);
   }
   __device__ __forceinline__ T keep(T value, uint32_t word) const {
-    return from_float<T>(word >> 8 >= site.threshold ? to_float(value) * site.factor : 0.0f);
+    return from_float<T>(word >= site.threshold << 8 ? to_float(value) * site.factor : 0.0f);  // spares word >> 8
   }
   template <int kVec>
   __device__ __forceinline__ void finish(const Held<kVec>& held, int64_t i) {
-    const RandomStream stream = RandomStream::of(rng, site.key);
     Vec<T, kVec> v;
     if constexpr (kVec == 1) {
       const uint4 words = stream.words(static_cast<uint64_t>(i) / 4);
@@ -48,8 +49,12 @@ struct Drop {
 
 void launch_dropout(DropoutSite site, DType dtype, const void* x, const int64_t* rng, void* y, int64_t count,
                     cudaStream_t stream) {
+  if (site.threshold >> 24 != 0) {  // p so close to 1 that nothing stays, and the threshold does not fit `keep`
+    if (count > 0) launch_fill(0, y, count * dtype_bytes(dtype), stream);
+    return;
+  }
   const auto launch = [&]<typename T>(T) {
-    launch_pointwise<kVecOf<T>, 2>(count, Drop<T>{static_cast<const T*>(x), rng, static_cast<T*>(y), site}, stream);
+    launch_pointwise<kVecOf<T>, 2, 4>(count, Drop<T>{static_cast<const T*>(x), rng, static_cast<T*>(y), site}, stream);
   };
   dtype == DType::kF32 ? launch(float{}) : launch(bf16{});
 }

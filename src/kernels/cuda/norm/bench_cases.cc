@@ -23,9 +23,10 @@ std::vector<cpu::Case> norm_bench_cases() {
     cases.push_back({Op::kRmsNormGrad, name, {x, channels, statistic, x}, {}, {}, dtypes});
   }
   for (const Size& s : {Size{8192, 4096}, Size{16384, 12288}}) {
+    bool layer = false;
     const auto add = [&](const char* kind, const char* scaling, std::vector<std::string> results) {
       cases.push_back(norm_fusion_case(
-          {.kind = kind, .layer = false, .rows = s.rows, .cols = s.cols, .scaling = scaling, .results = results}));
+          {.kind = kind, .layer = layer, .rows = s.rows, .cols = s.cols, .scaling = scaling, .results = results}));
       cases.back().dtypes = {DType::kBF16};
       if (std::find(results.begin(), results.end(), "quantize.2") != results.end()) cases.back().name += "_transposed";
     };
@@ -40,6 +41,9 @@ std::vector<cpu::Case> norm_bench_cases() {
     add("norm_grad_add", "tensor", {"norm_grad.1", "add.0"});
     add("norm_grad_add_amax", "tensor", {"norm_grad.1", "add.0", "amax.0"});
     add("norm_grad_add_bias_amax", "tensor", {"norm_grad.1", "add.0", "bias_grad.0", "amax.0"});
+    layer = true;
+    add("add_norm_amax", "tensor", {"add.0", "norm.0", "norm.1", "norm.2", "amax.0"});
+    add("norm_grad_add_bias_amax", "tensor", {"norm_grad.1", "norm_grad.2", "add.0", "bias_grad.0", "amax.0"});
   }
   // Serving: codes per row (token), by tokens of a step; layer_norm as in GPT-J, rms_norm as in Llama.
   for (int64_t rows : {1, 8, 64, 128, 768, 1024, 2048}) {

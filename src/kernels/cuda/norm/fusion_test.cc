@@ -80,12 +80,13 @@ TEST_F(NormFusions, WithCodes) {
 
 // Many rows run in blocks that stay, few in a block each with other shares of the row a thread: a row's bits must not
 // depend on how many others there are. Rows enough for a device of 132 multiprocessors, one, three and four groups a
-// thread.
+// thread; gradients whose last rows come when the ring has gone round. The few are the last of the many.
 TEST_F(NormFusions, ARowHasTheSameBitsAmongFewAndAmongMany) {
   const NormFusion many_rows[] = {
       {"add_norm_quantize", false, 13900, 520, "tensor", DType::kE4M3, {"add.0", "norm.0", "norm.1", "quantize.0"}},
       {"add_norm_quantize", false, 12800, 1032, "1x128", DType::kE4M3, {"norm.1", "quantize.0", "quantize.1"}},
-      {"add_norm_quantize", true, 8500, 1544, "row", DType::kE4M3, {"norm.1", "norm.2", "quantize.0", "quantize.1"}}};
+      {"add_norm_quantize", true, 8500, 1544, "row", DType::kE4M3, {"norm.1", "norm.2", "quantize.0", "quantize.1"}},
+      {"norm_grad_add", true, 1300, 4096, "", {}, {"norm_grad.0", "add.0"}}};
   for (const NormFusion& fusion : many_rows) {
     const cpu::BuiltCase many = cpu::build_case(norm_fusion_case(fusion), DType::kBF16);
     const auto of_many = run_node(*context_, many.graph, many.node(), many.inputs);
@@ -98,11 +99,12 @@ TEST_F(NormFusions, ARowHasTheSameBitsAmongFewAndAmongMany) {
       for (size_t i = 0; i < few.node().inputs.size(); ++i) {
         const TensorType& type = few.graph.type(few.node().inputs[i]);
         const auto& values = many.inputs[i].values;
-        inputs.push_back({type, {values.begin(), values.begin() + type.shape.elements()}});
+        inputs.push_back({type, {values.end() - type.shape.elements(), values.end()}});
       }
       const auto results = run_node(*context_, few.graph, few.node(), inputs);
       for (size_t r = 0; r < results.size(); ++r) {
-        EXPECT_TRUE(std::equal(results[r].begin(), results[r].end(), of_many[r].begin())) << fusion.results[r];
+        const auto last = of_many[r].end() - static_cast<std::ptrdiff_t>(results[r].size());
+        EXPECT_TRUE(std::equal(results[r].begin(), results[r].end(), last)) << fusion.results[r];
       }
     }
   }
@@ -123,10 +125,13 @@ TEST_F(NormFusions, Gradients) {
   }
 }
 
-// A bias gradient sums its rows in the kernel's order: not the bits of a reduce, but close.
+// A bias gradient sums its rows in the kernel's order: not the bits of a reduce, but close. 900 rows: several turns of
+// two rows a block, a last one of one row, and a ring that goes round.
 TEST_F(NormFusions, BiasGradients) {
-  const cpu::Tolerance sums{.relative = 1e-5, .absolute = 2e-5, .reason = "float32 sums over up to 300 rows near 1"};
-  for (const Size& s : kSizes) {
+  const cpu::Tolerance sums{.relative = 1e-5, .absolute = 2e-5, .reason = "float32 sums over up to 900 rows near 1"};
+  std::vector<Size> sizes(std::begin(kSizes), std::end(kSizes));
+  sizes.push_back({900, 4096});
+  for (const Size& s : sizes) {
     for (bool layer : {false, true}) {
       const cpu::Case c = norm_fusion_case({"norm_grad_add_bias_amax",
                                             layer,

@@ -1,6 +1,7 @@
 // Gradients of norms of any number of columns, the sum over the blocks' partial sums, and the choice between kernels.
 #include <algorithm>
 
+#include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/norm/norm.h"
 #include "kernels/cuda/norm/row_access.cuh"
 
@@ -13,19 +14,44 @@ namespace {
 
 constexpr int kAddCols = 32, kAddRows = 32;
 
-// to [C] = the sum over partials [blocks, C], in one order.
-__global__ void add_partials_kernel(const float* partials, int blocks, int64_t cols, float* to) {
+// Where the sums over the blocks' shares go, in the order of the partials, and their amax; null: not wanted.
+struct GradientSums {
+  float *of[3], *amax;
+  const uint32_t* block_amaxes;
+};
+
+// to.of[y] [C] = the sum over partials [y][blocks, C], in one order; the amax by the blocks beyond the last column.
+__global__ void __launch_bounds__(kAddCols* kAddRows)
+    add_partials_kernel(const float* partials, int blocks, int64_t cols, const __grid_constant__ GradientSums to) {
   __shared__ float part[kAddRows][kAddCols + 1];
+  wait_for_previous();
+  allow_next();
+  if (blockIdx.x * int64_t{kAddCols} >= cols) {
+    if (blockIdx.y != 0) return;
+    const auto thread = static_cast<int>(threadIdx.y * kAddCols + threadIdx.x);
+    uint32_t most = 0;
+    for (int b = thread; b < blocks; b += kAddCols * kAddRows) most = max(most, to.block_amaxes[b]);
+    most = warp_max(most);
+    if (threadIdx.x == 0) part[0][threadIdx.y] = __uint_as_float(most);
+    __syncthreads();
+    if (threadIdx.y != 0) return;
+    most = warp_max(__float_as_uint(part[0][threadIdx.x]));
+    if (threadIdx.x == 0) *to.amax = __uint_as_float(most);
+    return;
+  }
+  if (to.of[blockIdx.y] == nullptr) return;
+  partials += int64_t{blockIdx.y} * blocks * cols;
   const int64_t column = int64_t{blockIdx.x} * kAddCols + threadIdx.x;
   float sum = 0;
   if (column < cols) {
+#pragma unroll 4
     for (int b = threadIdx.y; b < blocks; b += kAddRows) sum += partials[int64_t{b} * cols + column];
   }
   part[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
   sum = warp_reduce<Sum>(part[threadIdx.x][threadIdx.y]);
   const int64_t own = int64_t{blockIdx.x} * kAddCols + threadIdx.y;
-  if (threadIdx.x == 0 && own < cols) to[own] = sum;
+  if (threadIdx.x == 0 && own < cols) to.of[blockIdx.y][own] = sum;
 }
 
 // A block a row; element by element.
@@ -79,36 +105,36 @@ void launch_any(const NormGradient& call, cudaStream_t stream) {
 
 bool norm_gradient_takes(int64_t cols) { return cols % kGroup == 0 && cols <= 512 * 4 * kGroup; }
 
-// 768 threads, 16 columns each where rows are wide.
-int norm_gradient_blocks_per_sm(int64_t cols) { return static_cast<int>(std::clamp<int64_t>(12288 / cols, 1, 6)); }
+// Narrow rows: 512 threads of 8 columns each on a multiprocessor; wide ones: 768 of 16.
+int norm_gradient_blocks_per_sm(int64_t cols) {
+  if (cols <= kNarrowCols) return static_cast<int>(std::clamp<int64_t>(512 / ((cols + 255) / 256 * 32), 1, 8));
+  return static_cast<int>(std::max<int64_t>(12288 / cols, 1));
+}
 
 int norm_gradient_blocks(int64_t rows, int64_t cols, int sm_count) {
   return static_cast<int>(std::min<int64_t>(rows, int64_t{norm_gradient_blocks_per_sm(cols)} * sm_count));
 }
 
 int64_t norm_gradient_scratch(int64_t rows, int64_t cols, int sm_count, int sums) {
-  return int64_t{sums} * norm_gradient_blocks(rows, cols, sm_count) * cols * int64_t{sizeof(float)};
+  return norm_gradient_blocks(rows, cols, sm_count) * (int64_t{sums} * cols + 1) * int64_t{sizeof(float)};
 }
 
-void launch_norm_gradient(const NormGradient& call, cudaStream_t stream) {
-  if (call.amax != nullptr) cudaMemsetAsync(call.amax, 0, sizeof(float), stream);
+void launch_norm_gradient(const NormGradient& given, cudaStream_t stream) {
+  NormGradient call = given;
+  const int sums = 1 + call.layer + (call.column_sum != nullptr ? 1 : 0);
+  call.block_amaxes = reinterpret_cast<uint32_t*>(call.partials + int64_t{sums} * call.blocks * call.cols);
   const bool is_bf16 = call.dtype == DType::kBF16;
   if (!norm_gradient_takes(call.cols)) {
     is_bf16 ? launch_any<bf16>(call, stream) : launch_any<float>(call, stream);
   } else {
     is_bf16 ? launch_norm_gradient_bf16(call, stream) : launch_norm_gradient_f32(call, stream);
   }
-  const float* partials = call.partials;
-  const auto add = [&](float* to) {
-    if (to != nullptr) {
-      add_partials_kernel<<<static_cast<unsigned>((call.cols + kAddCols - 1) / kAddCols), dim3(kAddCols, kAddRows), 0,
-                            stream>>>(partials, call.blocks, call.cols, to);
-    }
-    partials += call.blocks * call.cols;
-  };
-  add(call.dweight);
-  if (call.layer) add(call.dbias);
-  if (call.column_sum != nullptr) add(call.column_sum);
+  GradientSums to{
+      {call.dweight, call.layer ? call.dbias : call.column_sum, call.column_sum}, call.amax, call.block_amaxes};
+  const auto tiles = static_cast<unsigned>((call.cols + kAddCols - 1) / kAddCols);
+  const dim3 grid(tiles + (call.amax != nullptr ? 1 : 0), static_cast<unsigned>(sums));
+  launch_overlapped(add_partials_kernel, {grid, dim3(kAddCols, kAddRows)}, stream, call.partials, call.blocks,
+                    call.cols, to);
 }
 
 }  // namespace octet::cuda

@@ -4,13 +4,15 @@
 //
 // With h = (x - mean) rstd (rms_norm: mean 0) and g = dy weight:
 //   dx = rstd (g - mean(g) - h mean(g h)), without mean(g) for rms_norm;  dweight = sum dy h;  dbias = sum dy.
-// Bound by memory: x, dy (and the addend) read, dx written.
+// Bound by memory: x, dy (and the addend) read, dx written. Up to kNarrowCols columns: gradient_narrow.cuh.
 #pragma once
 
 #include <algorithm>
 
 #include "kernels/cuda/common/bulk_copy.cuh"
+#include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/quantize_tile.cuh"
+#include "kernels/cuda/norm/gradient_narrow.cuh"
 #include "kernels/cuda/norm/norm.h"
 #include "kernels/cuda/norm/row_access.cuh"
 
@@ -21,6 +23,9 @@ __global__ void __launch_bounds__(kGroups == 4 ? 512 : 768) norm_gradient_kernel
   extern __shared__ __align__(128) unsigned char ring[];  // [stages][x, dy, addend]
   __shared__ float2 scratch[64];
   __shared__ BulkBarrier full[kMaxStages];
+  __shared__ uint32_t amaxes[32];
+  wait_for_previous();
+  allow_next();
   PairTeam team{scratch};
   const int thread = threadIdx.x, threads = blockDim.x, operands = p.addend != nullptr ? 3 : 2;
   const auto row_bytes = static_cast<uint32_t>(p.cols * static_cast<int64_t>(sizeof(T)));
@@ -117,8 +122,8 @@ __global__ void __launch_bounds__(kGroups == 4 ? 512 : 768) norm_gradient_kernel
     if (++stage == stages) stage = 0, parity ^= 1;
   }
   if (p.amax != nullptr) {
-    largest = warp_max(M::bits(largest));
-    if ((thread & 31) == 0) raise_amax(p.amax, largest);
+    largest = block_max(M::bits(largest), amaxes);
+    if (thread == 0) p.block_amaxes[blockIdx.x] = largest;
   }
   // partials [kSums, blocks, C]
 #pragma unroll
@@ -133,18 +138,18 @@ __global__ void __launch_bounds__(kGroups == 4 ? 512 : 768) norm_gradient_kernel
 
 template <typename T, bool kLayer, bool kColumnSum>
 void launch_norm_gradient_rows(const NormGradient& call, cudaStream_t stream) {
+  if (call.cols <= kNarrowCols) return launch_norm_gradient_narrow<T, kLayer, kColumnSum>(call, stream);
   const int groups = static_cast<int>(call.cols / kGroup);
   const int64_t stage = (call.addend != nullptr ? 3 : 2) * call.cols * static_cast<int64_t>(sizeof(T));
   const int64_t room = (int64_t{200} << 10) / norm_gradient_blocks_per_sm(call.cols);
   const auto stages = static_cast<int>(std::clamp<int64_t>(room / stage, 1, kMaxStages));
   const auto run = [&](auto kernel, int each) {
-    const auto shared = static_cast<int>(stages * stage);
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    kernel<<<call.blocks, ((groups + each - 1) / each + 31) / 32 * 32, shared, stream>>>(call, stages);
+    const auto shared = static_cast<size_t>(stages * stage);
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
+    const auto threads = static_cast<unsigned>(((groups + each - 1) / each + 31) / 32 * 32);
+    launch_overlapped(kernel, {static_cast<unsigned>(call.blocks), threads, shared}, stream, call, stages);
   };
-  if (groups <= 128) {
-    run(norm_gradient_kernel<T, kLayer, kColumnSum, 1>, 1);
-  } else if (groups <= 1536) {
+  if (groups <= 1536) {
     run(norm_gradient_kernel<T, kLayer, kColumnSum, 2>, 2);
   } else {
     run(norm_gradient_kernel<T, kLayer, kColumnSum, 4>, 4);

@@ -60,13 +60,15 @@ struct NormGradient {
   float *dweight = nullptr, *dbias = nullptr;                 // [C], may be null
   float *amax = nullptr, *column_sum = nullptr;               // [1], [C], may be null
   float* partials = nullptr;                                  // scratch, norm_gradient_scratch() bytes
+  uint32_t* block_amaxes = nullptr;                           // [blocks], of it
   int blocks = 0;                                             // norm_gradient_blocks()
 };
 // Whether the fusions run at these columns; dx, dweight and dbias alone are made for all.
 bool norm_gradient_takes(int64_t cols);
+inline constexpr int64_t kNarrowCols = 4096;  // up to these, rows take norm_gradient_narrow_kernel
 int norm_gradient_blocks_per_sm(int64_t cols);
 int norm_gradient_blocks(int64_t rows, int64_t cols, int sm_count);
-// Bytes for `sums` of dweight, dbias, column_sum.
+// Bytes for `sums` of dweight, dbias, column_sum, and for the blocks' amaxes.
 int64_t norm_gradient_scratch(int64_t rows, int64_t cols, int sm_count, int sums);
 void launch_norm_gradient(const NormGradient& call, cudaStream_t stream);
 

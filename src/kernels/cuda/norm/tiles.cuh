@@ -30,7 +30,7 @@ __device__ __forceinline__ void make_again(const NormForward& p, int64_t row, in
   for (int i = 0; i < kGroup; ++i) x[i] = fmaf((x[i] - mean) * rstd, weight[i], bias[i]);
 }
 
-template <typename T, typename Code, Grouping kGrouping>
+template <typename T, typename Code, Grouping kGrouping, bool kVector>
 __global__ void __launch_bounds__(kTileThreads) norm_tiles_kernel(const NormForward p, const QuantizeJob job) {
   __shared__ TileScratch scratch;
   const int64_t r0 = int64_t{gridDim.y - 1 - blockIdx.y} * kTile, c0 = int64_t{blockIdx.x} * kTile;
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kTileThreads) norm_tiles_kernel(const NormForw
       for (int j = 0; j < kGroup; j += 2) part.set(i, half + j, x[j], x[j + 1]);
     }
   }
-  quantize_tile<kGrouping, Code>(part, r0, c0, job, scratch);
+  quantize_tile<kGrouping, Code, kVector>(part, r0, c0, job, scratch);
 }
 
 template <typename T>
@@ -77,10 +77,13 @@ void launch_norm_tiles(const NormForward& call, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>((call.cols + kTile - 1) / kTile),
                   static_cast<unsigned>((call.rows + kTile - 1) / kTile));
   const auto run = [&]<typename Code>(Code) {
+    const auto launch = [&](auto kernel) { kernel<<<grid, kTileThreads, 0, stream>>>(call, job); };
     if (q.scaling == CodeScaling::kTensor) {
-      norm_tiles_kernel<T, Code, Grouping::kTensor><<<grid, kTileThreads, 0, stream>>>(call, job);
+      launch(job.vector ? norm_tiles_kernel<T, Code, Grouping::kTensor, true>
+                        : norm_tiles_kernel<T, Code, Grouping::kTensor, false>);
     } else {
-      norm_tiles_kernel<T, Code, Grouping::kRow128><<<grid, kTileThreads, 0, stream>>>(call, job);
+      launch(job.vector ? norm_tiles_kernel<T, Code, Grouping::kRow128, true>
+                        : norm_tiles_kernel<T, Code, Grouping::kRow128, false>);
     }
   };
   with_fp8_type(q.format, run);

@@ -7,24 +7,25 @@
 
 namespace octet::cuda {
 
-template <Grouping kGrouping, typename Code, typename T>
-__global__ void __launch_bounds__(kTileThreads)
-    quantize_tiles_kernel(const T* x, const __grid_constant__ QuantizeJob job) {  // x [rows, cols]
+template <Grouping kGrouping, typename Code, bool kVector, typename T>
+__global__ void __launch_bounds__(kTileThreads, kVector ? 8 / static_cast<int>(sizeof(T)) : 1)
+    quantize_tiles_kernel(const T* x, const __grid_constant__ QuantizeJob job, unsigned across) {  // x [rows, cols]
   __shared__ TileScratch scratch;
   wait_for_previous();
   allow_next();
-  const int64_t col_tiles = (job.cols + kTile - 1) / kTile;
-  const int64_t r0 = blockIdx.x / col_tiles * kTile, c0 = blockIdx.x % col_tiles * kTile;
+  const int64_t r0 = int64_t{blockIdx.x / across} * kTile, c0 = int64_t{blockIdx.x % across} * kTile;
   TilePart<T> part;
-  part.load(x, job.rows, job.cols, r0, c0, job.vector);
-  quantize_tile<kGrouping, Code>(part, r0, c0, job, scratch);
+  part.template load<kVector>(x, job.rows, job.cols, r0, c0);
+  quantize_tile<kGrouping, Code, kVector>(part, r0, c0, job, scratch);
 }
 
 template <Grouping kGrouping, typename Code, typename T>
 void launch_quantize_tiles(const QuantizeJob& job, const T* x, cudaStream_t stream) {
-  const int64_t tiles = ((job.rows + kTile - 1) / kTile) * ((job.cols + kTile - 1) / kTile);
-  launch_overlapped(quantize_tiles_kernel<kGrouping, Code, T>, {static_cast<unsigned>(tiles), kTileThreads}, stream, x,
-                    job);
+  const int64_t down = (job.rows + kTile - 1) / kTile, across = (job.cols + kTile - 1) / kTile;
+  const auto kernel =
+      job.vector ? quantize_tiles_kernel<kGrouping, Code, true, T> : quantize_tiles_kernel<kGrouping, Code, false, T>;
+  launch_overlapped(kernel, {static_cast<unsigned>(down * across), kTileThreads}, stream, x, job,
+                    static_cast<unsigned>(across));
 }
 
 // 16 neighbours as float32 and their packed maximum; 0 beyond `count`.

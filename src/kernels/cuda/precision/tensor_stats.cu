@@ -136,8 +136,8 @@ __device__ __forceinline__ void measure(const TilePart<T>& x, const LineSums& si
     float scales[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) scales[j] = scale_of(i, 4 * q + j);
-    const uint32_t codes = encode4<Code>(x.value(i, 4 * q), x.value(i, 4 * q + 1), x.value(i, 4 * q + 2),
-                                         x.value(i, 4 * q + 3), scales[0], scales[1], scales[2], scales[3]);
+    const uint32_t codes =
+        encode4<Code>(x.value(i, 4 * q), x.value(i, 4 * q + 1), x.value(i, 4 * q + 2), x.value(i, 4 * q + 3), scales);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const auto code = static_cast<uint8_t>(codes >> (8 * j));
@@ -167,8 +167,12 @@ __global__ void __launch_bounds__(kTileThreads)
   const int lane = static_cast<int>(threadIdx.x & 31), warp = static_cast<int>(threadIdx.x >> 5);
   const int64_t col_tiles = (job.cols + kTile - 1) / kTile;
   TilePart<T> x;
-  x.load(static_cast<const T*>(job.x), job.rows, job.cols, blockIdx.x / col_tiles * kTile,
-         blockIdx.x % col_tiles * kTile, vector);
+  const int64_t r0 = blockIdx.x / col_tiles * kTile, c0 = blockIdx.x % col_tiles * kTile;
+  if (vector) {
+    x.template load<true>(static_cast<const T*>(job.x), job.rows, job.cols, r0, c0);
+  } else {
+    x.template load<false>(static_cast<const T*>(job.x), job.rows, job.cols, r0, c0);
+  }
   if (threadIdx.x < kCounts) scratch.counts[threadIdx.x] = 0;
   if (threadIdx.x == 0) scratch.low = kInfinity, scratch.amax = 0;
   __syncthreads();

@@ -21,6 +21,11 @@ std::vector<cpu::Case> shape_bench_cases() {
                    .inputs = {x(inner)},
                    .attrs = reduce("sum", "rows"),
                    .dtypes = bf16});
+  cases.push_back({.op = Op::kReduce,
+                   .name = "amax_hidden",
+                   .inputs = {x(hidden)},
+                   .attrs = reduce("amax", "all"),
+                   .dtypes = bf16});
   cases.push_back(
       {.op = Op::kReduce, .name = "amax_inner", .inputs = {x(inner)}, .attrs = reduce("amax", "all"), .dtypes = bf16});
   cases.push_back({.op = Op::kReduce,

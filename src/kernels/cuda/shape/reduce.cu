@@ -10,13 +10,15 @@ namespace {
 
 // partial [partial_rows, cols] of x [rows, cols]; kWhole: cols is a multiple of 16.
 template <typename Kind, typename T, bool kWhole>
-__global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 ? 3 : 2)
+__global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 ? 4 : 2)
     reduce_rows_kernel(const T* x, float* partial, int64_t rows, int64_t cols, unsigned col_tiles) {
   __shared__ alignas(16) float scratch[kTile / kPartRows * kTile];
+  wait_for_previous();
+  allow_next();
   const int64_t row_tile = blockIdx.x / col_tiles, c0 = static_cast<int64_t>(blockIdx.x % col_tiles) * kTile;
   const int64_t row = row_tile * kTile + TilePart<T>::row();
   TilePart<T> part;
-  part.load(x, rows, cols, row_tile * kTile, c0, kWhole);
+  part.template load<kWhole>(x, rows, cols, row_tile * kTile, c0);
   float held[kPartCols];
 #pragma unroll
   for (int k = 0; k < kPartCols; ++k) {
@@ -54,6 +56,8 @@ __device__ __forceinline__ float join_block(float x) {
 // partial [blocks] of x: block b takes every gridDim-th step of 4 vectors a thread.
 template <typename Kind, typename T>
 __global__ void __launch_bounds__(kPointwiseThreads) reduce_all_kernel(const T* x, float* partial, int64_t count) {
+  wait_for_previous();
+  allow_next();
   constexpr int64_t kLine = static_cast<int64_t>(kPointwiseThreads) * kRun, kStep = kLine * kAllUnroll;
   float held[kRun];
 #pragma unroll
@@ -80,6 +84,8 @@ __global__ void __launch_bounds__(kPointwiseThreads) reduce_all_kernel(const T* 
 
 template <typename Kind>
 __global__ void __launch_bounds__(256) finish_all_kernel(const float* partial, float* y, int count) {
+  wait_for_previous();
+  allow_next();
   float held = Kind::kIdentity;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += 256) held = Kind::join(held, partial[i]);
   held = join_block<Kind>(held);
@@ -113,11 +119,9 @@ void launch_reduce_rows(Reduction kind, DType dtype, const void* x, float* y, in
   with_kind(kind, [&]<typename Kind>(Kind) {
     with_f32_or_bf16(dtype, [&]<typename T>(T) {
       const T* from = static_cast<const T*>(x);
-      if (cols % kPartCols == 0) {
-        reduce_rows_kernel<Kind, T, true><<<grid, kTileThreads, 0, stream>>>(from, scratch, rows, cols, across);
-      } else {
-        reduce_rows_kernel<Kind, T, false><<<grid, kTileThreads, 0, stream>>>(from, scratch, rows, cols, across);
-      }
+      const auto kernel =
+          cols % kPartCols == 0 ? reduce_rows_kernel<Kind, T, true> : reduce_rows_kernel<Kind, T, false>;
+      launch_overlapped(kernel, {grid, kTileThreads}, stream, from, scratch, rows, cols, across);
     });
     launch_finish_rows<Kind>(scratch, y, rows, cols, stream);
   });
@@ -129,10 +133,10 @@ void launch_reduce_all(Reduction kind, DType dtype, const void* x, float* y, int
   float* partial = blocks == 1 ? y : scratch;
   with_kind(kind, [&]<typename Kind>(Kind) {
     with_f32_or_bf16(dtype, [&]<typename T>(T) {
-      reduce_all_kernel<Kind, T>
-          <<<static_cast<unsigned>(blocks), kPointwiseThreads, 0, stream>>>(static_cast<const T*>(x), partial, count);
+      launch_overlapped(reduce_all_kernel<Kind, T>, {static_cast<unsigned>(blocks), kPointwiseThreads}, stream,
+                        static_cast<const T*>(x), partial, count);
     });
-    if (blocks > 1) finish_all_kernel<Kind><<<1, 256, 0, stream>>>(partial, y, static_cast<int>(blocks));
+    if (blocks > 1) launch_overlapped(finish_all_kernel<Kind>, {1, 256}, stream, partial, y, static_cast<int>(blocks));
   });
 }
 
