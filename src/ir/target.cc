@@ -25,7 +25,8 @@ struct BoolField {
   const char* key;
   bool Target::*member;
 };
-constexpr BoolField kBools[] = {{"fp8_tn_only", &Target::fp8_tn_only}, {"int8_products", &Target::int8_products},
+constexpr BoolField kBools[] = {{"fp8_tn_only", &Target::fp8_tn_only},
+                                {"int8_products", &Target::int8_products},
                                 {"cheap_activations", &Target::cheap_activations}};
 constexpr IntField kInts[] = {{"vocab_multiple", &Target::vocab_multiple},
                               {"fp8_alignment", &Target::fp8_alignment},
