@@ -28,7 +28,7 @@ def latency(model, prompt, output, requests, precision):
 
 
 def azure(policy):
-    words = f"trace llama3-8b --at-once -n 1000 --policy {policy} --context 8192 --max-sequences 256 --warmup 16"
+    words = f"trace llama3-8b --at-once -n 3000 --policy {policy} --context 8192 --max-sequences 256 --warmup 16"
     return words.split() + FP8
 
 
@@ -101,7 +101,7 @@ def main():
     parser.add_argument("--rows", nargs="+", choices=ROWS, metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--trace", help="the Azure conversation trace (AzureLLMInferenceTrace_conv.csv)")
     parser.add_argument("--folder", help="model folder of the start_ rows")
-    parser.add_argument("--limit", type=int, default=120, help="seconds a row may take")
+    parser.add_argument("--limit", type=int, default=300, help="seconds a row may take")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--model", help="another model in every row, to try the script out")
     parser.add_argument("--requests", type=int, help="another number of requests in every row")

@@ -7,11 +7,12 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "kernels/cuda/families.h"
-#include "kernels/cuda/matmul/gemm_rows.h"
 #include "kernels/cuda/matmul/gemv_rows.h"
 #include "kernels/cuda/matmul/product.h"
 #include "kernels/cuda/matmul/scale_layout.h"
+#include "kernels/cuda/matmul/tuning.h"
 
 namespace octet::cuda {
 namespace {
@@ -19,6 +20,7 @@ namespace {
 constexpr int64_t kAlignment = 256;  // of pieces of the workspace
 constexpr int64_t kFp8Multiple = 16, kBlockMultiple = 4;
 constexpr int64_t kFewSplitRows = 256;
+constexpr double kWorthAWord = 1e9;  // FLOPs of a product whose stand-in is warned of
 
 bool is_wide_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
 
@@ -64,7 +66,7 @@ enum class BiasPlan : uint8_t {
   kNone,
   kEpilogue,
   kConverted,  // to the result's type first, then the epilogue: the fusion's exception
-  kSpread,     // over the rows of a float32 result, which the product then starts from
+  kSpread,     // over the rows of the result, which the product then starts from
   kRefused,
 };
 
@@ -175,19 +177,35 @@ int64_t workspace(DeviceContext&, const Graph& graph, const Node& node) {
   return scales_after(p) ? kGemmWorkspace + 4 * p.m * p.n : layout_of(p).bytes;
 }
 
+// The product with the library's choice made; null when it has no kernel.
+std::shared_ptr<Gemm> make_gemm(DeviceContext& context, const GemmSpec& spec) {
+  auto gemm = std::make_shared<Gemm>(context, spec);
+  const auto algorithm = context.gemm_tuning().choose(*gemm);
+  if (!algorithm) return nullptr;
+  gemm->use(*algorithm);
+  return gemm;
+}
+
+// What stands in where the library has no kernel: correct, and slow for large products.
+BoundKernel bind_stand_in(DeviceContext& context, const Graph& graph, const Node& node, const GemmSpec& spec) {
+  if (2.0 * static_cast<double>(spec.m) * static_cast<double>(spec.n) * static_cast<double>(spec.k) > kWorthAWord)
+    log_warning("cuBLASLt has no kernel for the product {}: a slow one of ours stands in", spec.key());
+  return bind_tiled(context, graph, node);
+}
+
 // One product of float32 sums, which a kernel of ours scales, rounds and hands out to the parts.
 BoundKernel bind_scales_after(DeviceContext& context, const Graph& graph, const Node& node) {
   const Product p = product_of(graph, node);
   const GemmScaling scaling = p.fp8() ? GemmScaling::kTensor : GemmScaling::kNone;
-  const auto gemm = GemmRows::make(context, {.m = p.m,
-                                             .n = p.n,
-                                             .k = p.k,
-                                             .a = p.a.dtype,
-                                             .b = p.b.dtype,
-                                             .out = DType::kF32,
-                                             .trans_b = true,
-                                             .scaling_a = scaling,
-                                             .scaling_b = scaling});
+  const auto gemm = make_gemm(context, {.m = p.m,
+                                        .n = p.n,
+                                        .k = p.k,
+                                        .a = p.a.dtype,
+                                        .b = p.b.dtype,
+                                        .out = DType::kF32,
+                                        .trans_b = true,
+                                        .scaling_a = scaling,
+                                        .scaling_b = scaling});
   if (gemm == nullptr) return p.parts.empty() ? bind_tiled(context, graph, node) : bind_split(context, graph, node);
   return [p, gemm](const KernelArgs& args) {
     const auto data = [&](int input) { return input >= 0 ? args.in[static_cast<size_t>(input)].data : nullptr; };
@@ -226,7 +244,7 @@ BoundKernel bind_cublaslt(DeviceContext& context, const Graph& graph, const Node
   const Product p = product_of(graph, node);
   if (scales_after(p)) return bind_scales_after(context, graph, node);
   const ScalingPair& pair = *scaling_pair(p);
-  const BiasPlan bias = bias_plan(p);
+  BiasPlan bias = bias_plan(p);
   GemmSpec spec{.m = p.m,
                 .n = p.n,
                 .k = p.k,
@@ -242,8 +260,20 @@ BoundKernel bind_cublaslt(DeviceContext& context, const Graph& graph, const Node
                     p.forward && (pair.library_a == GemmScaling::kTensor || pair.library_a == GemmScaling::kOuter),
                 .tf32 = p.tf32};
   if (bias == BiasPlan::kEpilogue || bias == BiasPlan::kConverted) spec.bias = p.out;
-  const auto gemm = GemmRows::make(context, spec);
-  if (gemm == nullptr) return bind_tiled(context, graph, node);
+  auto gemm = make_gemm(context, spec);
+  if (gemm == nullptr && spec.bias && !spec.addend) {
+    // No such epilogue: 13.1 has none for 768 rows and less of K 16384 with row scales. The product starts from the
+    // bias.
+    spec.bias.reset();
+    spec.addend = true;
+    bias = BiasPlan::kSpread;
+    gemm = make_gemm(context, spec);
+  }
+  if (gemm == nullptr && spec.fast_accumulation) {
+    spec.fast_accumulation = false;
+    gemm = make_gemm(context, spec);
+  }
+  if (gemm == nullptr) return bind_stand_in(context, graph, node, spec);
   return [p, bias, gemm, layout = layout_of(p)](const KernelArgs& args) {
     GemmOperands operands{.a = args.in[p.a.input].data,
                           .b = args.in[p.b.input].data,

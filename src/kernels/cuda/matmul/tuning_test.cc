@@ -105,5 +105,32 @@ TEST_F(GemmTuningOnDevice, ForeignFilesStayAsTheyAre) {
   EXPECT_EQ(read_file(file_), "somebody's notes\n");
 }
 
+// GPT-J's second MLP product: where the library has no epilogue for the bias, it can start from the bias.
+TEST_F(GemmTuningOnDevice, AProductWithABiasHasAKernelInOneFormOrTheOther) {
+  DeviceContext context({.gemm_cache = ""});
+  for (const int64_t m : {272, 384, 512, 768, 1024}) {
+    GemmSpec epilogue{.m = m,
+                      .n = 4096,
+                      .k = 16384,
+                      .a = DType::kE4M3,
+                      .b = DType::kE4M3,
+                      .trans_b = true,
+                      .bias = DType::kBF16,
+                      .scaling_a = GemmScaling::kOuter,
+                      .scaling_b = GemmScaling::kOuter,
+                      .fast_accumulation = true};
+    GemmSpec addend = epilogue, plain = epilogue, slow = epilogue;
+    addend.bias.reset(), addend.addend = true;
+    plain.bias.reset();
+    slow.fast_accumulation = false;
+    std::vector<size_t> kernels;
+    for (const GemmSpec& spec : {epilogue, addend, plain, slow})
+      kernels.push_back(Gemm(context, spec).candidates(8).size());
+    EXPECT_GT(kernels[0] + kernels[1], 0u)
+        << m << " rows; kernels with the bias, an addend, neither, slow sums: " << kernels[0] << ", " << kernels[1]
+        << ", " << kernels[2] << ", " << kernels[3];
+  }
+}
+
 }  // namespace
 }  // namespace octet::cuda
