@@ -44,6 +44,12 @@ SettingsTable settings_of(RunConfig& c) {
   t.add("train.max_skipped_steps", &c.max_skipped_steps,
         {.meaning = "steps in a row with non-finite gradients before the run stops", .min = 1});
   t.add("train.device", &c.device, {.meaning = "where to run", .choices = {"auto", "cpu", "cuda"}});
+  t.add("train.deterministic", &c.deterministic,
+        {.meaning = "GPUs: the same bits in every run (attention's gradient adds in order; CPUs always do)"});
+  t.add("train.eager", &c.eager,
+        {.meaning = "GPUs: launch every node instead of replaying CUDA graphs; the same bits"});
+  t.add("train.check_nodes", &c.check_nodes,
+        {.meaning = "GPUs: launch and wait node by node, so that a device's error names its node; slow"});
   t.add("train.threads", &c.threads, {.meaning = "CPU threads; 0 = all cores", .min = 0, .max = 4096});
 
   t.add("optimizer.lr", &c.optimizer.lr, {.meaning = "peak learning rate (AdamW)", .min = 0});
@@ -63,6 +69,8 @@ SettingsTable settings_of(RunConfig& c) {
          .choices = {"fp32", "tf32", "bf16", "fp8-current", "fp8-delayed", "fp8-block", "auto"}});
   t.add("precision.amax_history", &c.amax_history,
         {.meaning = "steps of amax history (fp8-delayed)", .min = 1, .max = 65536});
+  t.add("precision.amax_choice", &c.amax_choice,
+        {.meaning = "of that history the scale is made from (fp8-delayed)", .choices = {"max", "most-recent"}});
   t.add("precision.margin", &c.margin, {.meaning = "scales are divided by 2^margin", .min = 0, .max = 16});
   t.add("precision.transposes", &c.transposes,
         {.meaning = "transposed FP8 weights for backward: kept, or made again for every product (a byte a weight less)",
@@ -177,6 +185,7 @@ ModelConfig resolve_model(const RunConfig& c, int64_t data_vocab_size) {
 Recipe resolve_recipe(const RunConfig& c) {
   Recipe recipe = parse_recipe(c.recipe);
   recipe.amax_history_length = c.amax_history;
+  recipe.history_max = c.amax_choice == "max";
   recipe.margin = c.margin;
   recipe.keep_transposes = c.transposes == "cached";
   return recipe;

@@ -43,12 +43,14 @@ struct RunConfig {
   int64_t seed = 1337;
   int64_t max_skipped_steps = 20;  // non-finite gradients in a row before the run stops
   std::string device = "auto";
+  bool deterministic = false, eager = false, check_nodes = false;  // on GPUs: CudaOptions
   int64_t threads = 0;
   OptimizerConfig optimizer;
 
   // precision and memory
   std::string recipe = "fp8-current";
   int64_t amax_history = 16, margin = 0;
+  std::string amax_choice = "max";    // of the history
   std::string transposes = "cached";  // of FP8 weights
   int64_t auto_interval = 100;        // steps between statistics of recipe auto
   PolicySettings policy;

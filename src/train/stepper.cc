@@ -39,29 +39,13 @@ void put_state(Executor& executor, const TrainingState& state) {
   if (executor.program().find_graph("prepare") != nullptr) executor.run("prepare");
 }
 
-std::string first_non_finite_gradient(Executor& executor) {
-  constexpr int64_t kPiece = int64_t{1} << 20;
-  std::vector<float> piece;
-  for (const StateEntry& entry : executor.program().states()) {
-    if (entry.kind != StateKind::kGradient) continue;
-    for (int64_t begin = 0, count = entry.type.shape.elements(); begin < count; begin += kPiece) {
-      piece.resize(static_cast<size_t>(std::min(kPiece, count - begin)));
-      executor.read_state_part(entry.name, begin * static_cast<int64_t>(sizeof(float)),
-                               std::as_writable_bytes(std::span(piece)));
-      if (!std::all_of(piece.begin(), piece.end(), [](float value) { return std::isfinite(value); }))
-        return entry.param;
-    }
-  }
-  return "";
-}
-
 Stepper::Stepper(const ModelConfig& model, const StepperOptions& options)
-    : Stepper(compile_training(model, options), options.eval, options.interpret) {}
+    : Stepper(compile_training(model, options), options) {}
 
-Stepper::Stepper(Plan plan, const BatchShape& eval, bool interpret)
-    : eval_shape_(eval),
+Stepper::Stepper(Plan plan, const StepperOptions& options)
+    : options_(options),
       plan_(std::move(plan)),
-      executor_(interpret ? make_interpreter(plan_.program) : make_executor(plan_)) {}
+      executor_(options.interpret ? make_interpreter(plan_.program) : make_executor(plan_, options.cuda)) {}
 
 bool Stepper::has_input(const std::string& graph, const std::string& name) const {
   return plan_.program.graph(graph).find_leaf(Op::kInput, name).exists();

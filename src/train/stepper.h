@@ -16,6 +16,7 @@ struct StepperOptions {
   BatchShape train, eval;
   OptimizerConfig optimizer;
   CompileOptions compile;
+  CudaOptions cuda = {};
   bool interpret = false;  // run on the interpreter instead of the CPU executor (verification)
 };
 
@@ -35,9 +36,6 @@ TrainingState take_state(Executor& executor);
 // Entries the program does not have are left out, those `state` lacks keep their initial value; runs "prepare".
 void put_state(Executor& executor, const TrainingState& state);
 
-// The first parameter, in the model's order, whose gradient holds a NaN or infinity; "" when all are finite.
-std::string first_non_finite_gradient(Executor& executor);
-
 struct LossSum {
   double sum = 0;
   int64_t tokens = 0;
@@ -49,7 +47,7 @@ Plan compile_training(const ModelConfig& model, const StepperOptions& options);
 class Stepper {
  public:
   Stepper(const ModelConfig& model, const StepperOptions& options);
-  Stepper(Plan plan, const BatchShape& eval, bool interpret);  // what compile_training made
+  Stepper(Plan plan, const StepperOptions& options);  // of the plan that compile_training made of them
 
   // `step` counts from 1 (AdamW's bias correction, dropout's counter). `statistics` runs "train_stats" in the place of
   // "train": the same bits, and StepResult::statistics.
@@ -62,14 +60,14 @@ class Stepper {
 
   Executor& executor() { return *executor_; }
   const Plan& plan() const { return plan_; }  // sizes and graphs; empty of data
-  const BatchShape& eval_shape() const { return eval_shape_; }
+  const BatchShape& eval_shape() const { return options_.eval; }
 
  private:
   void feed(const std::string& graph, const HostBatch& batch);
   StatsTable read_statistics() const;
   bool has_input(const std::string& graph, const std::string& name) const;
 
-  BatchShape eval_shape_;
+  StepperOptions options_;
   Plan plan_;
   std::unique_ptr<Executor> executor_;
 };

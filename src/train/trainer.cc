@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <future>
+#include <map>
+#include <span>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -13,6 +16,7 @@
 #include "infer/weights.h"
 #include "io/corpus.h"
 #include "train/auto_precision.h"
+#include "train/diagnose.h"
 #include "train/report.h"
 #include "train/run_log.h"
 #include "train/schedule.h"
@@ -112,7 +116,9 @@ class Run {
   void evaluate_now(int64_t step);
   void save(int64_t step);
   std::vector<HostBatch> next_batches(Prefetcher& prefetcher, int64_t step);
-  void watch_finite(const StepResult& result, int64_t step);
+  void warn_of_gemms_in_high_precision();
+  void watch_finite(const StepResult& result, std::span<const HostBatch> micro_batches, int64_t step);
+  std::string guilty(std::span<const HostBatch> micro_batches);
   void decide_precision(const StepResult& result, int64_t step);
   void plan_again(const std::vector<Switch>& made, int64_t step);
   void report_now(bool last);
@@ -127,6 +133,7 @@ class Run {
   std::optional<std::string> resume_from_;
   std::unique_ptr<AutoPrecision> auto_;  // recipe auto only
   std::vector<Switch> first_switches_;   // what Target and shapes ask for at the start, or at a resume
+  StepperOptions options_;
   std::unique_ptr<Stepper> stepper_;
   std::unique_ptr<FolderLock> lock_;
   std::unique_ptr<RunLog> log_;
@@ -160,20 +167,34 @@ void Run::open_data() {
 }
 
 void Run::build() {
-  StepperOptions options{
+  const Target target = hooks_.target ? *hooks_.target : target_of(resolve_device(config_.device));
+  std::string why;
+  if (config_.device == "auto" && target.device == Device::kCpu && !cuda_available(&why))
+    log_info("runs on the CPU: {}", why);
+  options_ = {
       .train = batch_shape(config_.micro_batch, config_.sequence_length, config_.separate_documents, true),
       .eval = batch_shape(config_.micro_batch, config_.sequence_length, config_.separate_documents, false),
       .optimizer = config_.optimizer,
-      .compile = compile_options(config_, hooks_.target ? *hooks_.target : target_of(resolve_device(config_.device)))};
-  if (options.compile.recipe.statistics) {
-    auto_ = std::make_unique<AutoPrecision>(model_, options, config_.policy, config_.auto_interval);
+      .compile = compile_options(config_, target),
+      .cuda = {
+          .eager = config_.eager, .check_every_node = config_.check_nodes, .deterministic = config_.deterministic}};
+  if (options_.compile.recipe.statistics) {
+    auto_ = std::make_unique<AutoPrecision>(model_, options_, config_.policy, config_.auto_interval);
     RunState kept = resume_from_ ? read_run_state(*resume_from_) : RunState{};
     first_switches_ = auto_->policy().switches();
     if (!kept.precision.empty())
       first_switches_ = auto_->policy().restore(kept.precision, *resume_from_ + "/run.json", kept.step);
-    stepper_ = std::make_unique<Stepper>(auto_->plan(), options.eval, options.interpret);
-  } else {
-    stepper_ = std::make_unique<Stepper>(model_, options);
+  }
+  try {
+    stepper_ = std::make_unique<Stepper>(auto_ ? auto_->plan() : compile_training(model_, options_), options_);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kOutOfMemory) throw;
+    const std::string fitting = settings_that_fit(model_, config_, target, free_memory(target.device, options_.cuda));
+    fail(error.code(), "{}; {}", error.message(),
+         fitting.empty()
+             ? "tried for this run, alone and together: smaller micro-batches, recomputation, transposes on "
+               "demand; none makes it fit"
+             : "of the settings that need less: " + fitting);
   }
   result_.planned_bytes = stepper_->plan().total_bytes();
   result_.allocated_bytes = stepper_->executor().allocated_bytes();
@@ -214,10 +235,25 @@ void Run::resume_or_start() {
   result_.run.settings = settings_of(copy).to_yaml();
   result_.run.data = data;
   write_file(config_.out + "/config.yaml", result_.run.settings);
-  if (!auto_) return;
+  if (!auto_) return warn_of_gemms_in_high_precision();
   log_->switches(first_switches_);
   log_->rungs(result_.run.step, auto_->policy());
   log_info("precision of every GEMM\n{}", precision_map(auto_->policy()));
+}
+
+// Shapes that FP8 cannot take: under recipe auto they are switches of step 0.
+void Run::warn_of_gemms_in_high_precision() {
+  if (options_.compile.recipe.scaling == Scaling::kNone) return;
+  std::map<std::string, std::vector<std::string>> by_reason;
+  for (const PolicyGemm& gemm : policy_gemms(model_, options_))
+    if (!gemm.objection.empty()) by_reason[gemm.objection].push_back(gemm.key());
+  for (const auto& [reason, gemms] : by_reason) {
+    const std::string text = fmt::format("{} of the products stay in {}: {}{}: {}", gemms.size(),
+                                         dtype_name(options_.compile.recipe.compute), gemms[0],
+                                         gemms.size() > 1 ? " and others" : "", reason);
+    log_warning("{}", text);
+    log_->event(result_.run.step, "precision", text);
+  }
 }
 
 void Run::evaluate_now(int64_t step) {
@@ -228,14 +264,17 @@ void Run::evaluate_now(int64_t step) {
   if (g_signal != 0) return log_info("evaluation left unfinished");
   last_evaluated_ = step;
   result_.last_eval_loss = loss.mean();
-  if (result_.run.best_step == 0 || loss.mean() < result_.run.best_loss) {
+  const bool first = result_.run.best_step == 0;
+  if (std::isfinite(loss.mean()) && (first || loss.mean() < result_.run.best_loss)) {
     result_.run.best_loss = loss.mean();
     result_.run.best_step = step;
   }
   log_->evaluation(step, loss.mean(), loss.tokens, seconds_since(started));
-  log_info("step {}: validation loss {:.4f}, perplexity {:.2f} ({} tokens, {:.1f} s), best {:.4f} at {}", step,
-           loss.mean(), std::exp(loss.mean()), loss.tokens, seconds_since(started), result_.run.best_loss,
-           result_.run.best_step);
+  const std::string best = result_.run.best_loss > 0 || result_.run.best_step > 0
+                               ? fmt::format(", best {:.4f} at {}", result_.run.best_loss, result_.run.best_step)
+                               : "";
+  log_info("step {}: validation loss {:.4f}, perplexity {:.2f} ({} tokens, {:.1f} s){}", step, loss.mean(),
+           std::exp(loss.mean()), loss.tokens, seconds_since(started), best);
 }
 
 void Run::save(int64_t step) {
@@ -261,7 +300,21 @@ std::vector<HostBatch> Run::next_batches(Prefetcher& prefetcher, int64_t step) {
   }
 }
 
-void Run::watch_finite(const StepResult& result, int64_t step) {
+// Where the numbers that are not finite came from, as far as can be told.
+std::string Run::guilty(std::span<const HostBatch> micro_batches) {
+  try {
+    for (const HostBatch& batch : micro_batches) {
+      const std::string value = first_non_finite_value(model_, options_, stepper_->executor(), batch);
+      if (!value.empty()) return "in the forward pass, " + value;
+    }
+  } catch (const Error& error) {  // no memory for a second look
+    log_debug("the forward pass was not looked at: {}", error.message());
+  }
+  const std::string gradient = last_non_finite_gradient(stepper_->executor());
+  return gradient.empty() ? "in no parameter" : "in the backward pass, the gradient of " + gradient;
+}
+
+void Run::watch_finite(const StepResult& result, std::span<const HostBatch> micro_batches, int64_t step) {
   if (result.finite) {
     skipped_in_a_row_ = 0;
     return;
@@ -272,17 +325,18 @@ void Run::watch_finite(const StepResult& result, int64_t step) {
   log_warning("step {}: gradients are not finite (norm {}), step skipped ({} in a row)", step, result.grad_norm,
               skipped_in_a_row_);
   if (skipped_in_a_row_ < config_.max_skipped_steps) return;
-  const std::string guilty = first_non_finite_gradient(stepper_->executor());
+  const std::string where = guilty(micro_batches);
+  save(step);  // the weights are those of the last step that was taken
   fail(ErrorCode::kInvalidArgument,
-       "{} steps in a row had non-finite gradients at step {}, the first in {}: lower optimizer.lr or choose a wider "
+       "{} steps in a row had non-finite gradients at step {}, first {}: lower optimizer.lr or choose a wider "
        "precision.recipe; the last checkpoint is {}",
-       skipped_in_a_row_, step, guilty.empty() ? "no parameter" : guilty,
-       result_.checkpoint.empty() ? "none" : result_.checkpoint);
+       skipped_in_a_row_, step, where, result_.checkpoint);
 }
 
 // After a round of statistics: what the policy switches holds from the next step on.
 void Run::decide_precision(const StepResult& result, int64_t step) {
   log_->statistics(step, result.statistics);
+  if (!result.finite) return;  // a skipped step: what is not finite has reached tensors of every layer
   const std::string before = auto_->policy().state();
   std::vector<Switch> made = auto_->policy().observe(step, result.statistics);
   if (!made.empty()) {
@@ -305,16 +359,15 @@ void Run::plan_again(const std::vector<Switch>& made, int64_t step) {
   auto started = std::chrono::steady_clock::now();
   bool cached = false;
   const Plan& plan = auto_->plan(&cached);
-  const BatchShape eval = stepper_->eval_shape();
   const Plan old = stepper_->plan();
   TrainingState state = take_state(stepper_->executor());
   stepper_.reset();  // its memory first: two executors need not fit side by side
   try {
     check(plan.target.memory_bytes == 0 || plan.total_bytes() <= plan.target.memory_bytes, ErrorCode::kOutOfMemory,
           "the new plan needs {} bytes, {} has {}", plan.total_bytes(), plan.target.name, plan.target.memory_bytes);
-    stepper_ = std::make_unique<Stepper>(plan, eval, /*interpret=*/false);
+    stepper_ = std::make_unique<Stepper>(plan, options_);
   } catch (const Error&) {
-    stepper_ = std::make_unique<Stepper>(old, eval, /*interpret=*/false);
+    stepper_ = std::make_unique<Stepper>(old, options_);
     put_state(stepper_->executor(), state);
     throw;
   }
@@ -364,7 +417,7 @@ TrainResult Run::loop() {
     result_.last_loss = done.loss;
     speeds.push_back(static_cast<double>(done.tokens) / seconds);
     if (hooks_.on_step) hooks_.on_step(result_.run, done);
-    watch_finite(done, step);
+    watch_finite(done, micro_batches, step);
     if (!done.statistics.empty()) decide_precision(done, step);
     if (step % config_.log_interval == 0 || step == config_.steps)
       log_->step({.step = step,

@@ -54,14 +54,14 @@ Graph optimizer_graph(const Graph& train, const OptimizerConfig& optimizer, Prog
   return apply;
 }
 
+}  // namespace
+
 Graph loss_graph(const std::string& name, const ModelConfig& model, const BatchShape& shape) {
   Graph graph(name);
   Builder builder(graph);
   build_loss(builder, model, shape);
   return graph;
 }
-
-}  // namespace
 
 Program training_program(const ModelConfig& model, const BatchShape& train, const BatchShape& eval,
                          const OptimizerConfig& optimizer) {

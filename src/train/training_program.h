@@ -12,4 +12,7 @@ namespace octet {
 Program training_program(const ModelConfig& model, const BatchShape& train, const BatchShape& eval,
                          const OptimizerConfig& optimizer);
 
+// The loss of one micro-batch of this shape, alone: what "train" and "eval" are made of.
+Graph loss_graph(const std::string& name, const ModelConfig& model, const BatchShape& shape);
+
 }  // namespace octet

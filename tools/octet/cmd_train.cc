@@ -35,6 +35,7 @@ void run_training(const RunOptions& options) {
              result.run.step, result.run.tokens, result.last_loss);
   if (result.run.best_step > 0)
     fmt::print(", best validation loss {:.4f} at step {}", result.run.best_loss, result.run.best_step);
+  if (result.run.skipped_steps > 0) fmt::print(", {} steps skipped (gradients not finite)", result.run.skipped_steps);
   fmt::print("; median {:.0f} tokens/s, {:.2g} % of the time waiting for data; planned {} bytes, allocated {}\n",
              result.tokens_per_second, 100 * result.data_seconds / result.seconds, result.planned_bytes,
              result.allocated_bytes);

@@ -197,16 +197,18 @@ BoundKernel bind_stand_in(DeviceContext& context, const Graph& graph, const Node
 BoundKernel bind_scales_after(DeviceContext& context, const Graph& graph, const Node& node) {
   const Product p = product_of(graph, node);
   const GemmScaling scaling = p.fp8() ? GemmScaling::kTensor : GemmScaling::kNone;
-  const auto gemm = make_gemm(context, {.m = p.m,
-                                        .n = p.n,
-                                        .k = p.k,
-                                        .a = p.a.dtype,
-                                        .b = p.b.dtype,
-                                        .out = DType::kF32,
-                                        .trans_b = true,
-                                        .scaling_a = scaling,
-                                        .scaling_b = scaling});
-  if (gemm == nullptr) return p.parts.empty() ? bind_tiled(context, graph, node) : bind_split(context, graph, node);
+  const GemmSpec gemm_spec{.m = p.m,
+                           .n = p.n,
+                           .k = p.k,
+                           .a = p.a.dtype,
+                           .b = p.b.dtype,
+                           .out = DType::kF32,
+                           .trans_b = true,
+                           .scaling_a = scaling,
+                           .scaling_b = scaling};
+  const auto gemm = make_gemm(context, gemm_spec);
+  if (gemm == nullptr && !p.parts.empty()) return bind_split(context, graph, node);
+  if (gemm == nullptr) return bind_stand_in(context, graph, node, gemm_spec);
   return [p, gemm](const KernelArgs& args) {
     const auto data = [&](int input) { return input >= 0 ? args.in[static_cast<size_t>(input)].data : nullptr; };
     const auto scale = [&](const ProductOperand& x, ProductScaling scaling) {

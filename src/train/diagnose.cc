@@ -1,0 +1,130 @@
+#include "train/diagnose.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "exec/logical_states.h"
+#include "train/training_program.h"
+
+namespace octet {
+namespace {
+
+// The first not finite of a state of float32, or not.
+bool holds_non_finite(Executor& executor, const StateEntry& entry) {
+  constexpr int64_t kPiece = int64_t{1} << 20;
+  std::vector<float> piece;
+  for (int64_t begin = 0, count = entry.type.shape.elements(); begin < count; begin += kPiece) {
+    piece.resize(static_cast<size_t>(std::min(kPiece, count - begin)));
+    executor.read_state_part(entry.name, begin * static_cast<int64_t>(sizeof(float)),
+                             std::as_writable_bytes(std::span(piece)));
+    if (!std::all_of(piece.begin(), piece.end(), [](float value) { return std::isfinite(value); })) return true;
+  }
+  return false;
+}
+
+struct Probe {
+  std::string output, value;
+};
+
+// Adds the largest magnitude of every value as an output; NaNs and infinities go through to it.
+std::vector<Probe> observe_all(Graph& graph) {
+  std::vector<Probe> probes;
+  Builder builder(graph);
+  for (int32_t i = 0, count = graph.size(); i < count; ++i) {
+    const Node node = graph.node(NodeId{i});
+    const bool leaf =
+        node.op == Op::kInput || node.op == Op::kParam || node.op == Op::kState || node.op == Op::kConstant;
+    if (leaf || !is_float(node.results[0].dtype)) continue;
+    Probe probe{fmt::format("probe.{}", i), fmt::format("{} ({})", node.name, op_name(node.op))};
+    const NodeId amax = builder.emit(Op::kReduce, {Value{NodeId{i}, 0}},
+                                     {{"kind", std::string("amax")}, {"axis", std::string("all")}}, probe.output);
+    builder.output(probe.output, {amax, 0});
+    probes.push_back(std::move(probe));
+  }
+  return probes;
+}
+
+void copy_params(Executor& from, Executor& to) {
+  std::vector<std::byte> bytes;
+  std::vector<std::byte> converted;
+  for (const LogicalState& tensor : logical_states(to.program())) {
+    if (tensor.kind != StateKind::kParam) continue;
+    const LogicalState master = find_logical_state(from.program(), tensor.name);
+    bytes.resize(static_cast<size_t>(master.type.bytes()));
+    read_logical(from, master, bytes);
+    converted.resize(static_cast<size_t>(tensor.type.bytes()));
+    convert(master.type.dtype, bytes.data(), tensor.type.dtype, converted.data(), tensor.type.shape.elements());
+    write_logical(to, tensor, converted);
+  }
+}
+
+}  // namespace
+
+std::string first_non_finite_value(const ModelConfig& model, const StepperOptions& options, Executor& trained,
+                                   const HostBatch& batch) {
+  Program program;
+  program.name = "diagnosis";
+  const std::vector<Probe> probes = observe_all(program.add_graph(loss_graph("eval", model, options.eval)));
+  const bool narrow = options.compile.recipe.compute != DType::kF32;
+  Stepper stepper(
+      compile(std::move(program), {.target = options.compile.target, .recipe = parse_recipe(narrow ? "bf16" : "fp32")}),
+      options);
+  copy_params(trained, stepper.executor());
+  stepper.evaluate(batch);
+  for (const Probe& probe : probes) {
+    if (!std::isfinite(output_as<float>(stepper.executor(), "eval", probe.output)[0])) return probe.value;
+  }
+  return "";
+}
+
+std::string last_non_finite_gradient(Executor& executor) {
+  std::string last;
+  for (const StateEntry& entry : executor.program().states()) {
+    if (entry.kind == StateKind::kGradient && holds_non_finite(executor, entry)) last = entry.param;
+  }
+  return last;
+}
+
+std::string settings_that_fit(const ModelConfig& model, const RunConfig& config, const Target& target,
+                              int64_t available) {
+  std::string fitting;
+  const auto try_out = [&](const std::string& change, const RunConfig& changed) {
+    const StepperOptions options{
+        .train = batch_shape(changed.micro_batch, changed.sequence_length, changed.separate_documents, true),
+        .eval = batch_shape(changed.micro_batch, changed.sequence_length, changed.separate_documents, false),
+        .optimizer = changed.optimizer,
+        .compile = compile_options(changed, target)};
+    const int64_t bytes = compile_training(model, options).total_bytes();
+    if (bytes <= available) fitting += fmt::format("{}{} needs {} bytes", fitting.empty() ? "" : "; ", change, bytes);
+    return bytes <= available;
+  };
+  RunConfig changed = config;
+  if (config.transposes == "cached" && compile_options(config, target).recipe.scaling != Scaling::kNone) {
+    changed.transposes = "on-demand";
+    try_out("precision.transposes=on-demand", changed);
+    changed = config;
+  }
+  for (const char* recompute : {"selective", "full"}) {
+    changed.recompute = recompute;
+    if (config.recompute != recompute && try_out(fmt::format("recompute={}", recompute), changed)) break;
+  }
+  changed = config;
+  const int64_t together = std::max(config.global_batch, config.micro_batch);
+  for (int64_t n = config.micro_batch / 2; n >= 1; n /= 2) {
+    if (together % n != 0) continue;
+    changed.micro_batch = n, changed.global_batch = together;
+    if (try_out(fmt::format("train.micro_batch={} with train.global_batch={}", n, together), changed)) break;
+  }
+  if (!fitting.empty()) return fitting;
+  changed.micro_batch = 1, changed.global_batch = together;
+  changed.recompute = "full", changed.transposes = "on-demand";
+  if (try_out(fmt::format("train.micro_batch=1 with train.global_batch={}, recompute=full and "
+                          "precision.transposes=on-demand together",
+                          together),
+              changed))
+    return fitting;
+  return "";
+}
+
+}  // namespace octet
