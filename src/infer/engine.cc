@@ -52,8 +52,7 @@ ServingOptions serving_options(const EngineOptions& o, const ModelConfig& model,
       .block_size = o.block_size,
       .kv_cache_bytes = o.kv_cache_bytes,
       .memory_fraction = o.memory_fraction};
-  constexpr int64_t kWidestBlock = 64;  // a step must be able to fill one
-  int64_t block = o.block_size > 0 ? o.block_size : kWidestBlock;
+  const int64_t block = o.block_size > 0 ? o.block_size : default_block_size(serving.target);  // a step can fill one
   check(o.max_step_tokens >= block, ErrorCode::kInvalidArgument,
         "max_step_tokens: {} (want a cache block, {}, at least)", o.max_step_tokens, block);
   serving.cache_scales = stored_scales && is_fp8(serving.cache_dtype);

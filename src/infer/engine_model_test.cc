@@ -139,5 +139,28 @@ TEST(EngineOpen, ASmallVocabularyHasLogprobsToo) {
   EXPECT_NE(collect_one(engine.submit(request)).error.find("logprobs: 5 (want -1 .. 4)"), std::string::npos);
 }
 
+// The step after the one that found no token is already under way: it must not take the others with it.
+TEST(EngineOpen, ATextThatCanDrawNothingFailsAlone) {
+  for (const char* recipe : {"fp32", "int8"}) {
+    auto engine = tiny_engine(SchedulingPolicy::kMaxUtilization, 64, recipe, 0);
+    GenerationRequest sound{.prompt_ids = {3, 4, 5}, .max_tokens = 12};
+    const std::vector<int32_t> wanted = collect_one(engine->submit(sound)).ids;
+    GenerationRequest barren = sound;
+    for (int32_t id = 0; id < 61; ++id) barren.sampling.logit_bias[id] = -INFINITY;
+    GenerationRequest later_barren = sound;  // from its third token on
+    later_barren.mask = [](int64_t, std::span<const int32_t> ids, std::span<uint32_t> allowed) {
+      std::fill(allowed.begin(), allowed.end(), ids.size() < 2 ? ~0u : 0u);
+    };
+    GenerationStream beside = engine->submit(sound);
+    for (const GenerationRequest& request : {barren, later_barren}) {
+      const Collected text = collect_one(engine->submit(request));
+      EXPECT_EQ(text.finished, FinishReason::kError) << recipe;
+      EXPECT_NE(text.error.find("no token can be drawn"), std::string::npos) << text.error;
+    }
+    EXPECT_EQ(collect(beside)[0].ids, wanted) << recipe;
+    EXPECT_EQ(collect_one(engine->submit(sound)).ids, wanted) << recipe;
+  }
+}
+
 }  // namespace
 }  // namespace octet

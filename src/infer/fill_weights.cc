@@ -12,9 +12,14 @@
 namespace octet {
 namespace {
 
-void load_scale(const WeightSource& source, const LogicalState& entry, Executor& executor) {
+// Names scales of the cache that the source does not have in `absent`: 1 stands in for them.
+void load_scale(const WeightSource& source, const LogicalState& entry, Executor& executor,
+                std::vector<std::string>& absent) {
   std::optional<float> value = source.scale(entry.name);
-  if (!value && entry.name.starts_with("kv.")) value = 1.0f;
+  if (!value && entry.name.starts_with("kv.")) {
+    if (!entry.name.ends_with("_inv")) absent.push_back(entry.name);
+    value = 1.0f;
+  }
   check(value.has_value(), ErrorCode::kInvalidArgument,
         "the recipe needs {} ({}), a static scale kept from training in fp8-delayed or made by octet quantize; this "
         "folder has none: choose fp8-current",
@@ -90,11 +95,15 @@ std::vector<float> initial_values(const Node& node, int64_t count, uint64_t seed
 void load_weights(const WeightSource& source, Executor& executor) {
   // A training program makes its own scales as it goes (and a checkpoint restores them itself).
   const LoggedTime time("weights");
+  std::vector<std::string> absent;
   bool needs_scales = executor.program().find_graph("apply") == nullptr;
   for (const LogicalState& tensor : logical_states(executor.program())) {
     if (tensor.kind == StateKind::kParam) fill_values(executor, tensor, source.view(tensor.name, tensor.type.shape));
-    if (tensor.kind == StateKind::kScale && needs_scales) load_scale(source, tensor, executor);
+    if (tensor.kind == StateKind::kScale && needs_scales) load_scale(source, tensor, executor, absent);
   }
+  if (!absent.empty())
+    log_warning("the folder has no scale for {} of the cache's tensors, {} the first: 1 stands in", absent.size(),
+                absent[0]);
   for (const QuantizedParam& param : quantized_params(executor.program()))
     fill_quantized(executor, param, source.view(param.param, param.codes.type.shape));
   prepare(executor);

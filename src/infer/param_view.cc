@@ -32,7 +32,8 @@ bool all_finite(DType dtype, const std::byte* values, int64_t count) {
     case DType::kF32: return all_below<uint32_t>(values, count, 0x7f800000u);
     case DType::kBF16: return all_below<uint16_t>(values, count, 0x7f80u);
     case DType::kF16: return all_below<uint16_t>(values, count, 0x7c00u);
-    default: return true;  // codes
+    case DType::kE4M3: return all_below<uint8_t>(values, count, 0x7fu);
+    default: return true;
   }
 }
 
@@ -176,7 +177,7 @@ void read_rows(const ParamView& view, int64_t first, int64_t count, DType to_dty
   for_blocks(view, first, count, [&](const std::byte* block, int64_t row, int64_t rows) {
     const int64_t elements = rows * view.cols;
     std::byte* at = out + (row - first) * row_bytes;
-    if (view.scale_inv.empty()) check_finite(view, block, row * view.cols, elements);
+    check_finite(view, block, row * view.cols, elements);
     if (!scaled) return convert(view.dtype, block, to_dtype, at, elements);
     to_floats(view, block, row, rows, values);
     convert(DType::kF32, values.data(), to_dtype, at, elements);

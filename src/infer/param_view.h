@@ -34,7 +34,7 @@ ParamView view_of(DType dtype, const void* data, int64_t rows, int64_t cols, con
 ParamView transposed(const ParamView& view);
 
 // Rows [first, first + count) as `to_dtype` [count, cols]: as they are where that is their type, else with scales
-// applied. Throws kCorrupt naming the first value that is not finite, but for codes.
+// applied. Throws kCorrupt naming the first value that is not finite, codes included.
 void read_rows(const ParamView& view, int64_t first, int64_t count, DType to_dtype, void* to);
 // All rows, by all threads.
 void read_all(const ParamView& view, DType to_dtype, void* to);

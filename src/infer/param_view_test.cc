@@ -126,5 +126,23 @@ TEST(ParamView, GroupsMustFillTheirTensor) {
             std::string::npos);
 }
 
+TEST(ParamView, CodesThatAreNotNumbersAreRefused) {
+  std::vector<uint8_t> codes(300, 0x38);
+  const ParamView view = view_of(DType::kE4M3, codes.data(), 100, 3, "model: w");
+  std::vector<float> values(300);
+  read_rows(view, 0, 100, DType::kF32, values.data());
+  EXPECT_EQ(values[299], 1.0f);
+  for (const uint8_t code : {uint8_t{0x7f}, uint8_t{0xff}}) {
+    codes[211] = code;
+    try {
+      read_rows(view, 60, 40, DType::kE4M3, values.data());
+      FAIL() << "a NaN went through";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
+      EXPECT_NE(error.message().find("model: w: element 211 is"), std::string::npos) << error.message();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace octet

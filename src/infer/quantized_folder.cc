@@ -92,8 +92,9 @@ QuantizedTensors::QuantizedTensors(const TensorSource& tensors, const ModelConfi
             "{}: {}.input_scale must be one value", where, module_of(tensor.name));
   }
   for (const std::string& name : tensors.names()) {  // scales that need not be there
-    if (name.ends_with(".k_scale") || name.ends_with(".v_scale") || name.ends_with(".input_scale"))
-      scales_.insert(name);
+    if (!name.ends_with(".k_scale") && !name.ends_with(".v_scale") && !name.ends_with(".input_scale")) continue;
+    check(expect(name, "the folder").elements() == 1, ErrorCode::kCorrupt, "{}: {} has shape {}, it must be one value",
+          where, name, to_string(tensors.find_type(name)->shape));
   }
 }
 

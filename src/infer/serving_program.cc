@@ -67,7 +67,6 @@ class ProgramBuilder {
  private:
   void set_limits() {
     const ServingOptions& o = options_;
-    const bool cuda = o.target.device == Device::kCuda;
     RunnerLimits& limits = out_.limits;
     limits.context = o.context > 0 ? o.context : model_.max_positions;
     check(model_.length_limit() == 0 || limits.context <= model_.length_limit(), ErrorCode::kInvalidArgument,
@@ -83,7 +82,7 @@ class ProgramBuilder {
     // A text adjusts the logits of tokens that stand in it, and of some that are biased.
     const int64_t text_entries = std::min(limits.vocab, limits.context + kFewEntries);
     limits.entries = o.max_entries > 0 ? o.max_entries : std::max(kManyEntries, text_entries);
-    limits.block_size = block_size_ = o.block_size > 0 ? o.block_size : cuda ? 64 : 16;
+    limits.block_size = block_size_ = o.block_size > 0 ? o.block_size : default_block_size(o.target);
     table_columns_ = ceil_div(limits.context, block_size_);
     states_ = {.sequences = limits.sequences, .rows = limits.rows, .hidden_dtype = o.recipe.compute};
   }

@@ -29,6 +29,9 @@ struct ServingOptions {
   bool warm_up = true;             // run every graph before the first request (GPUs only)
 };
 
+// Tokens of a cache block where nobody asks for another number.
+inline int64_t default_block_size(const Target& target) { return target.device == Device::kCuda ? 64 : 16; }
+
 struct ForwardBucket {
   int64_t tokens = 0, sequences = 0;
   std::string graph;

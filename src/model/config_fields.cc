@@ -153,8 +153,11 @@ void ConfigFields::rope(ModelConfig& c, const char* theta_name, const char* part
   optional({theta_name}, rope.theta);
   if (partial_name != nullptr) optional({partial_name}, partial);
   if (reading() || type != "default") parameters(nested("rope_scaling"));
+  const std::string scaled = type;
   parameters(nested("rope_parameters"));
   if (!reading()) return;
+  check(scaled == "default" || scaled == type, ErrorCode::kUnsupported,
+        "{}: rope_scaling says {}, rope_parameters {}: remove the one that is not meant", where_, scaled, type);
   if (type != "default" && type != "linear" && type != "llama3")
     refuse("rope_type", '"' + type + '"', "default, linear, llama3");
   rope.scaling = type == "default" ? "none" : type;

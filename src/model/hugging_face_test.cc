@@ -117,6 +117,10 @@ TEST(HuggingFaceConfig, RefusesWhatItCannotRunAndNamesIt) {
     "num_attention_heads": 2, "intermediate_size": 8, "rope_scaling": {"rope_type": )";
   EXPECT_NE(message_of(llama + R"("yarn"}})").find("yarn"), std::string::npos);
   EXPECT_EQ(message_of(llama + R"("linear", "factor": 2}})"), "accepted");
+  const std::string twice = llama + R"("linear", "factor": 2}, "rope_parameters": {"rope_type": )";
+  EXPECT_EQ(message_of(twice + R"("linear", "factor": 2}})"), "accepted");
+  EXPECT_NE(message_of(twice + R"("default"}})").find("rope_scaling says linear, rope_parameters default"),
+            std::string::npos);
   // What would make angles that are not finite, or of another model: the file is named, and the field.
   for (const char* rest : {R"("linear"}})", R"("linear", "factor": 0}})", R"("llama3", "low_freq_factor": 1}})"})
     EXPECT_NE(message_of(llama + rest).find("config.json: model.rope.factor: 0 (want > 0)"), std::string::npos) << rest;

@@ -1,5 +1,6 @@
 // octet eval: loss, perplexity and bits per byte of a model on text or a prepared set.
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <cstdio>
 
 #include "base/error.h"
@@ -72,6 +73,11 @@ void run_eval(const Options& options) {
   };
   PerplexityResult result = evaluator.run(tokens, read, tokenizer.get(), [&](int64_t done) { progress.update(done); });
   progress.finish();
+  check(
+      std::isfinite(result.loss()), ErrorCode::kInvalidArgument,
+      "the loss over {} tokens is {}: this model's numbers overflow under this recipe (octet eval --recipe fp32 tells "
+      "whether its weights do)",
+      result.tokens, result.loss());
   if (options.json) {
     fmt::print(
         "{{\"tokens\": {}, \"bytes\": {}, \"loss\": {:.6f}, \"perplexity\": {:.6f}, \"bits_per_byte\": {:.6f}}}\n",

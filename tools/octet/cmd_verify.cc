@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "exec/executor.h"
 #include "infer/verify.h"
+#include "infer/weights.h"
 #include "octet/commands.h"
 #include "octet/model_path.h"
 #include "train/verify_training.h"
@@ -60,7 +61,7 @@ void report_training(const std::string& folder, const CompileOptions& options, c
 
 void add_verify_command(CLI::App& app) {
   struct Options {
-    std::string folder, recipe = "fp32", device = "cpu";
+    std::string folder, recipe, device = "cpu";
     bool training = false, interpret = false;
     std::optional<double> tolerance;
   };
@@ -74,14 +75,17 @@ Examples:
   command->add_flag("--training", options->training, "replay expected_training.json");
   command->add_flag("--interpret", options->interpret,
                     "with --training: by the interpreter, whose sums are exact; slow");
-  command->add_option("--recipe", options->recipe, "precision recipe")->capture_default_str();
+  command->add_option("--recipe", options->recipe,
+                      "fp32, tf32, bf16, fp8-current, fp8-delayed, fp8-block, int8 (default: as the folder is stored, "
+                      "else fp32)");
   add_device_option(*command, options->device);
   command->add_option("--tolerance", options->tolerance,
                       "largest error allowed (default: by recipe; logits: absolute 2e-4 in fp32, else relative; "
                       "training: relative)");
   command->callback([options] {
+    const std::string folder = model_folder(options->folder);
     CompileOptions compile{.target = target_of(resolve_device(options->device)),
-                           .recipe = parse_recipe(options->recipe)};
+                           .recipe = serving_recipe(*open_weights(folder), options->recipe)};
     LogitTolerance logits = logit_tolerance(compile.recipe);
     TrainingTolerance training = training_tolerance(compile.recipe);
     if (options->tolerance) {
@@ -89,7 +93,6 @@ Examples:
             "--tolerance {} (want > 0)", *options->tolerance);
       logits.largest = training.losses = training.gradients = *options->tolerance;
     }
-    const std::string folder = model_folder(options->folder);
     if (options->training) return report_training(folder, compile, training, options->interpret);
     report_inference(folder, compile, logits);
   });

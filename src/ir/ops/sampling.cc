@@ -68,7 +68,9 @@ const OpFacts feed_tokens = {.infer = feed_tokens_type,
                              .cost = per_result_element<0>,
                              .precision = {ResultPrecision::kKeep},
                              .in_place = {0},
-                             .meaning = "sampled[from[t]] where from[t] >= 0, else ids[t]"};
+                             .meaning =
+                                 "max(sampled[from[t]], 0) where from[t] >= 0, else ids[t]: a sequence that could "
+                                 "draw no token (-1) goes on with any until the host has seen it"};
 const OpFacts adjust_logits = {
     .infer = adjust_logits_type,
     .no_gradient = "inference only",

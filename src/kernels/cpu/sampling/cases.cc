@@ -91,6 +91,12 @@ std::vector<Case> sampling_cases() {
                               given(DType::kI32, {5}, {-1, 2, 0, -1, 2})},
                    .dtypes = {DType::kF32},
                    .gradient = false});
+  cases.push_back({.op = Op::kFeedTokens,
+                   .name = "nothing_drawn",
+                   .inputs = {integers(DType::kI32, {4}, 1, 99), given(DType::kI32, {3, 1}, {7, -1, 9}),
+                              given(DType::kI32, {4}, {1, 0, -1, 2})},
+                   .dtypes = {DType::kF32},
+                   .gradient = false});
   const CaseInput entries = given(DType::kI32, {4, 2}, {0, 3, 2, 36, -1, 0, 0, 0});
   const CaseInput values = given(DType::kF32, {4, 3}, {1.5, 1, 0, 0, 1.25, 0.5, 9, 9, 9, -INFINITY, 1, 0});
   const Tolerance one_operation{.relative = 3e-7, .absolute = 3e-7, .reason = "three float32 operations"};

@@ -89,7 +89,7 @@ void feed_tokens(const Node& node, RefInputs in, RefResults out) {
     const int64_t from = integer(in[2]->values[t]);
     check(from < sampled, ErrorCode::kInvalidArgument, "feed_tokens \"{}\": token {} is fed from {} of {}", node.name,
           t, from, sampled);
-    out[0].values[t] = from >= 0 ? in[1]->values[static_cast<size_t>(from)] : in[0]->values[t];
+    out[0].values[t] = from >= 0 ? std::max(in[1]->values[static_cast<size_t>(from)], 0.0) : in[0]->values[t];
   }
 }
 

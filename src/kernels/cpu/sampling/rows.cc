@@ -87,7 +87,7 @@ BoundKernel bind_feed(const Graph&, const Node&) {
     for (int64_t t = 0; t < args.out[0].elements(); ++t) {
       check(from[t] < args.in[1].elements(), ErrorCode::kInvalidArgument, "feed_tokens: token {} is fed from {} of {}",
             t, from[t], args.in[1].elements());
-      args.out[0].as<int32_t>()[t] = from[t] >= 0 ? sampled[from[t]] : ids[t];
+      args.out[0].as<int32_t>()[t] = from[t] >= 0 ? std::max(sampled[from[t]], 0) : ids[t];
     }
   };
 }

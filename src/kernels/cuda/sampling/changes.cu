@@ -17,7 +17,7 @@ __global__ void feed_tokens_kernel(const int32_t* ids, const int32_t* sampled, c
   const int t = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   if (t >= tokens) return;
   const int32_t source = from[t];
-  out[t] = source >= 0 && source < sequences ? sampled[source] : ids[t];
+  out[t] = source >= 0 && source < sequences ? max(sampled[source], 0) : ids[t];
 }
 
 __global__ void adjust_entries_kernel(LogitChanges c) {
