@@ -6,6 +6,7 @@
 #include <csignal>
 #include <future>
 #include <map>
+#include <new>
 #include <span>
 
 #include "base/error.h"
@@ -360,7 +361,12 @@ void Run::plan_again(const std::vector<Switch>& made, int64_t step) {
   bool cached = false;
   const Plan& plan = auto_->plan(&cached);
   const Plan old = stepper_->plan();
-  TrainingState state = take_state(stepper_->executor());
+  TrainingState state;
+  try {
+    state = take_state(stepper_->executor());
+  } catch (const std::bad_alloc&) {
+    fail(ErrorCode::kOutOfMemory, "the host's memory does not hold the weights and moments while the plan changes");
+  }
   stepper_.reset();  // its memory first: two executors need not fit side by side
   try {
     check(plan.target.memory_bytes == 0 || plan.total_bytes() <= plan.target.memory_bytes, ErrorCode::kOutOfMemory,
