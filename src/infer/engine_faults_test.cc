@@ -36,7 +36,8 @@ TEST(EngineFaults, RequestsThatCannotRunAreRefusedWithTheValue) {
   expect_refused(*engine, with([](auto& r) { r.prompt_ids.clear(), r.prompt = "A\x01"; }), "not among the vocabulary");
   expect_refused(*engine, with([](auto& r) { r.prompt_ids = some_ids(64, 1); }), "64 tokens, the longest text 64");
   expect_refused(*engine, with([](auto& r) { r.prompt_ids = some_ids(60, 1); }), "block");  // beyond the cache
-  expect_refused(*engine, with([](auto& r) { r.prompt_ids = some_ids(20, 1), r.n = 8, r.max_tokens = 40; }), "");
+  expect_refused(*engine, with([](auto& r) { r.prompt_ids = some_ids(20, 1), r.n = 8, r.max_tokens = 40; }),
+                 "need 15 KV cache blocks");
   expect_refused(*engine, with([](auto& r) { r.max_tokens = -1; }), "max_tokens: -1");
   expect_refused(*engine, with([](auto& r) { r.min_tokens = 9; }), "min_tokens: 9 (want 0 .. 8)");
   expect_refused(*engine, with([](auto& r) { r.n = 0; }), "n: 0 (want 1 .. 8)");
