@@ -12,7 +12,7 @@ void settle_wait_policy(char** argv) {
   const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
   if (length <= 0) return;  // no /proc: the program works as well without
   path[length] = '\0';
-  if (setenv("OMP_WAIT_POLICY", "PASSIVE", 0) != 0) return;
+  if (setenv("GOMP_SPINCOUNT", "1000", 0) != 0) return;
   execv(path, argv);  // comes back only when it fails, and then this process goes on as it is
 }
 
