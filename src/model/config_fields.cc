@@ -154,10 +154,12 @@ void ConfigFields::rope(ModelConfig& c, const char* theta_name, const char* part
   if (partial_name != nullptr) optional({partial_name}, partial);
   if (reading() || type != "default") parameters(nested("rope_scaling"));
   const std::string scaled = type;
+  const double scaled_factor = factor;
   parameters(nested("rope_parameters"));
   if (!reading()) return;
-  check(scaled == "default" || scaled == type, ErrorCode::kUnsupported,
-        "{}: rope_scaling says {}, rope_parameters {}: remove the one that is not meant", where_, scaled, type);
+  check(scaled == "default" || (scaled == type && scaled_factor == factor), ErrorCode::kUnsupported,
+        "{}: rope_scaling says {} by {}, rope_parameters {} by {}: remove the one that is not meant", where_, scaled,
+        scaled_factor, type, factor);
   if (type != "default" && type != "linear" && type != "llama3")
     refuse("rope_type", '"' + type + '"', "default, linear, llama3");
   rope.scaling = type == "default" ? "none" : type;

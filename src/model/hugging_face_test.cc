@@ -119,7 +119,9 @@ TEST(HuggingFaceConfig, RefusesWhatItCannotRunAndNamesIt) {
   EXPECT_EQ(message_of(llama + R"("linear", "factor": 2}})"), "accepted");
   const std::string twice = llama + R"("linear", "factor": 2}, "rope_parameters": {"rope_type": )";
   EXPECT_EQ(message_of(twice + R"("linear", "factor": 2}})"), "accepted");
-  EXPECT_NE(message_of(twice + R"("default"}})").find("rope_scaling says linear, rope_parameters default"),
+  EXPECT_NE(message_of(twice + R"("default"}})").find("rope_scaling says linear by 2, rope_parameters default"),
+            std::string::npos);
+  EXPECT_NE(message_of(twice + R"("linear", "factor": 4}})").find("linear by 2, rope_parameters linear by 4"),
             std::string::npos);
   // What would make angles that are not finite, or of another model: the file is named, and the field.
   for (const char* rest : {R"("linear"}})", R"("linear", "factor": 0}})", R"("llama3", "low_freq_factor": 1}})"})
