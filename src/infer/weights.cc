@@ -1,14 +1,11 @@
 #include "infer/weights.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstring>
 #include <map>
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/threads.h"
 #include "exec/logical_states.h"
 #include "infer/llama2c.h"
 #include "infer/quantized_folder.h"

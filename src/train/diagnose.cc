@@ -10,7 +10,7 @@
 namespace octet {
 namespace {
 
-// The first not finite of a state of float32, or not.
+// Whether a state of float32 holds a NaN or infinity.
 bool holds_non_finite(Executor& executor, const StateEntry& entry) {
   constexpr int64_t kPiece = int64_t{1} << 20;
   std::vector<float> piece;
@@ -90,17 +90,13 @@ std::string settings_that_fit(const ModelConfig& model, const RunConfig& config,
                               int64_t available) {
   std::string fitting;
   const auto try_out = [&](const std::string& change, const RunConfig& changed) {
-    const StepperOptions options{
-        .train = batch_shape(changed.micro_batch, changed.sequence_length, changed.separate_documents, true),
-        .eval = batch_shape(changed.micro_batch, changed.sequence_length, changed.separate_documents, false),
-        .optimizer = changed.optimizer,
-        .compile = compile_options(changed, target)};
-    const int64_t bytes = compile_training(model, options).total_bytes();
+    const int64_t bytes = compile_training(model, stepper_options(changed, target)).total_bytes();
     if (bytes <= available) fitting += fmt::format("{}{} needs {} bytes", fitting.empty() ? "" : "; ", change, bytes);
     return bytes <= available;
   };
   RunConfig changed = config;
-  if (config.transposes == "cached" && compile_options(config, target).recipe.scaling != Scaling::kNone) {
+  const bool codes = compile_options(config, target).recipe.scaling != Scaling::kNone;
+  if (codes && config.transposes == "cached") {
     changed.transposes = "on-demand";
     try_out("precision.transposes=on-demand", changed);
     changed = config;
@@ -119,12 +115,10 @@ std::string settings_that_fit(const ModelConfig& model, const RunConfig& config,
   if (!fitting.empty()) return fitting;
   changed.micro_batch = 1, changed.global_batch = together;
   changed.recompute = "full", changed.transposes = "on-demand";
-  if (try_out(fmt::format("train.micro_batch=1 with train.global_batch={}, recompute=full and "
-                          "precision.transposes=on-demand together",
-                          together),
-              changed))
-    return fitting;
-  return "";
+  try_out(fmt::format("train.micro_batch=1 with train.global_batch={}, recompute=full{} together", together,
+                      codes ? ", precision.transposes=on-demand" : ""),
+          changed);
+  return fitting;
 }
 
 }  // namespace octet

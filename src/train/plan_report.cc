@@ -9,7 +9,7 @@
 #include "ir/facts.h"
 #include "passes/peak.h"
 #include "train/batches.h"
-#include "train/training_program.h"
+#include "train/stepper.h"
 
 namespace octet {
 namespace {
@@ -107,11 +107,7 @@ PlanReport report_plan(const Plan& plan, double compile_seconds) {
 
 PlanReport plan_training(const ModelConfig& model, const RunConfig& config, const Target& target) {
   auto started = std::chrono::steady_clock::now();
-  auto shape = [&](bool training) {
-    return batch_shape(config.micro_batch, config.sequence_length, config.separate_documents, training);
-  };
-  Plan plan =
-      compile(training_program(model, shape(true), shape(false), config.optimizer), compile_options(config, target));
+  Plan plan = compile_training(model, stepper_options(config, target));
   double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   return report_plan(plan, seconds);
 }

@@ -17,6 +17,14 @@ double scalar_output(Executor& executor, const std::string& graph, const std::st
 
 }  // namespace
 
+StepperOptions stepper_options(const RunConfig& c, const Target& target) {
+  return {.train = batch_shape(c.micro_batch, c.sequence_length, c.separate_documents, true),
+          .eval = batch_shape(c.micro_batch, c.sequence_length, c.separate_documents, false),
+          .optimizer = c.optimizer,
+          .compile = compile_options(c, target),
+          .cuda = {.eager = c.eager, .check_every_node = c.check_nodes, .deterministic = c.deterministic}};
+}
+
 Plan compile_training(const ModelConfig& model, const StepperOptions& options) {
   return compile(training_program(model, options.train, options.eval, options.optimizer), options.compile);
 }

@@ -20,6 +20,9 @@ struct StepperOptions {
   bool interpret = false;  // run on the interpreter instead of the CPU executor (verification)
 };
 
+// What a run's settings ask for on this Target.
+StepperOptions stepper_options(const RunConfig& config, const Target& target);
+
 struct StepResult {
   double loss = 0;       // mean over valid tokens
   double grad_norm = 0;  // before clipping

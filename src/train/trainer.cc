@@ -172,13 +172,7 @@ void Run::build() {
   std::string why;
   if (config_.device == "auto" && target.device == Device::kCpu && !cuda_available(&why))
     log_info("runs on the CPU: {}", why);
-  options_ = {
-      .train = batch_shape(config_.micro_batch, config_.sequence_length, config_.separate_documents, true),
-      .eval = batch_shape(config_.micro_batch, config_.sequence_length, config_.separate_documents, false),
-      .optimizer = config_.optimizer,
-      .compile = compile_options(config_, target),
-      .cuda = {
-          .eager = config_.eager, .check_every_node = config_.check_nodes, .deterministic = config_.deterministic}};
+  options_ = stepper_options(config_, target);
   if (options_.compile.recipe.statistics) {
     auto_ = std::make_unique<AutoPrecision>(model_, options_, config_.policy, config_.auto_interval);
     RunState kept = resume_from_ ? read_run_state(*resume_from_) : RunState{};
@@ -327,6 +321,7 @@ void Run::watch_finite(const StepResult& result, std::span<const HostBatch> micr
               skipped_in_a_row_);
   if (skipped_in_a_row_ < config_.max_skipped_steps) return;
   const std::string where = guilty(micro_batches);
+  log_->event(step, "stop", "numbers that are not finite, first " + where);
   save(step);  // the weights are those of the last step that was taken
   fail(ErrorCode::kInvalidArgument,
        "{} steps in a row had non-finite gradients at step {}, first {}: lower optimizer.lr or choose a wider "

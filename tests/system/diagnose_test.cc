@@ -30,21 +30,13 @@ void fill_state(Executor& executor, const std::string& name, float value) {
 class Diagnose : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override { set_log_level(LogLevel::kOff); }
-  StepperOptions options_of(const RunConfig& config) const {
-    const BatchShape train = batch_shape(config.micro_batch, config.sequence_length, false, true);
-    const BatchShape eval = batch_shape(config.micro_batch, config.sequence_length, false, false);
-    return {.train = train,
-            .eval = eval,
-            .optimizer = config.optimizer,
-            .compile = compile_options(config, target_of(Device::kCpu))};
-  }
   TempFolder folder_;
 };
 
 TEST_P(Diagnose, NamesTheLayerWhereTheForwardPassOverflows) {
   const RunConfig config = tiny_config(folder_, GetParam(), "llama");
   const ModelConfig model = resolve_model(config, 0);
-  const StepperOptions options = options_of(config);
+  const StepperOptions options = stepper_options(config, target_of(Device::kCpu));
   Stepper stepper(model, options);
   initialize_weights(stepper.executor(), 7);
   BatchPacker packer(config.micro_batch, config.sequence_length, false);
@@ -59,7 +51,7 @@ TEST_P(Diagnose, NamesTheLayerWhereTheForwardPassOverflows) {
 
 TEST_P(Diagnose, NamesTheGradientNearestToTheLoss) {
   const RunConfig config = tiny_config(folder_, GetParam());
-  Stepper stepper(resolve_model(config, 0), options_of(config));
+  Stepper stepper(resolve_model(config, 0), stepper_options(config, target_of(Device::kCpu)));
   EXPECT_EQ(last_non_finite_gradient(stepper.executor()), "");
   for (const char* param : {"embed.weight", "layers.0.mlp.up.weight"})
     fill_state(stepper.executor(), std::string("grad.") + param, kNan);
@@ -89,6 +81,7 @@ TEST(Diagnosis, ARunThatStopsForNonFiniteStepsKeepsItsWeights) {
     EXPECT_NE(error.message().find(", first in the forward pass, "), std::string::npos) << error.message();
     const std::optional<std::string> kept = newest_sound_checkpoint(config.out);
     ASSERT_TRUE(kept.has_value());
+    EXPECT_NE(read_file(config.out + "/log.jsonl").find("first in the forward pass, "), std::string::npos);
     EXPECT_NE(error.message().find(*kept), std::string::npos) << error.message();
   }
 }

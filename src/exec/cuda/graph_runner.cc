@@ -135,7 +135,7 @@ void GraphRunner::finish() {
   fail(ErrorCode::kInternal,
        "CUDA: graph '{}' failed on {} in run {}: {} ({}); the device's state is lost, files are not: go on from the "
        "last "
-       "checkpoint, with train.check_nodes=true to learn which node it is",
+       "checkpoint (octet train with train.check_nodes=true tells which node it is)",
        graph_.name(), context_.device_name(), runs_, cudaGetErrorName(status), cudaGetErrorString(status));
 }
 
