@@ -8,7 +8,6 @@
 #include "exec/logical_states.h"
 #include "ir/facts.h"
 #include "passes/peak.h"
-#include "train/batches.h"
 #include "train/stepper.h"
 
 namespace octet {
