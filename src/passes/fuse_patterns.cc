@@ -32,6 +32,8 @@ bool is_row_sum(const Graph&, const Node& node) {
   return node.op == Op::kReduce && node.attrs.get<std::string>("kind") == "sum" &&
          node.attrs.get<std::string>("axis") == "rows";
 }
+bool is_scale(const Graph&, const Node& node) { return node.op == Op::kComputeScale; }
+bool is_rope(const Graph&, const Node& node) { return node.op == Op::kRope; }
 bool is_gelu(const Graph&, const Node& node) { return node.op == Op::kGelu; }
 bool is_gelu_grad(const Graph&, const Node& node) { return node.op == Op::kGeluGrad; }
 bool is_silu(const Graph&, const Node& node) { return node.op == Op::kSilu; }
@@ -49,7 +51,7 @@ bool is_bias(const Graph& graph, const Node& node) {
 constexpr Link kNorm{"norm", is_norm}, kNormGrad{"norm_grad", is_norm_grad}, kQuantize{"quantize", is_quantize},
     kAmaxOf{"amax", is_amax}, kRowSum{"bias_grad", is_row_sum}, kGelu{"gelu", is_gelu},
     kGeluGrad{"gelu_grad", is_gelu_grad}, kSilu{"silu", is_silu}, kRelu{"relu", is_relu}, kMul{"mul", is_mul},
-    kAdd{"add", is_residual}, kBias{"bias", is_bias};
+    kAdd{"add", is_residual}, kBias{"bias", is_bias}, kScale{"scale", is_scale}, kRope{"rope", is_rope};
 
 // The first user of `value` that is this link, in the same phase as the node it starts from.
 NodeId find_user(const UseGraph& uses, Value value, const Link& link, Phase phase) {
@@ -248,6 +250,8 @@ std::span<const FusionPattern> fusion_patterns() {
       row("norm_grad_add", "norm_grad, add", {kNormGrad, kAdd}),
       {"rope_kv_append", "rope_q, rope_k, append_k, append_v", rope_kv_append},
       {"kv_append_pair", "append_k, append_v", kv_append_pair},
+      row("rope_amax", "rope, amax", {kRope, kAmaxOf}),
+      row("scale_quantize", "scale, quantize", {kScale, kQuantize}),  // after those that make what is quantized
   };
   return table;
 }

@@ -93,8 +93,9 @@ TEST(Fuse, CountsPerRecipe) {
             (Kinds{{"norm_quantize", 1}, {"add_norm_quantize", 3}, {"swiglu_quantize", 2}, {"add_norm", 1}}));
   EXPECT_EQ(kinds("llama", "fp8-block", "eval"),
             (Kinds{{"norm_quantize", 1}, {"add_norm_quantize", 3}, {"swiglu_quantize", 2}, {"add_norm", 1}}));
-  EXPECT_EQ(kinds("llama", "fp8-current", "eval"),
-            (Kinds{{"norm_amax", 1}, {"add_norm_amax", 3}, {"swiglu_amax", 2}, {"add_norm", 1}}));
+  EXPECT_EQ(
+      kinds("llama", "fp8-current", "eval"),
+      (Kinds{{"norm_amax", 1}, {"add_norm_amax", 3}, {"swiglu_amax", 2}, {"add_norm", 1}, {"scale_quantize", 8}}));
   // The embedding sum of gpt2 is an add before norm1 of layer 0; the bias of up goes to its gelu, the other five of a
   // layer to their products.
   EXPECT_EQ(kinds("gpt2", "bf16", "eval"), (Kinds{{"add_norm", 5}, {"bias_gelu", 2}, {"matmul_bias", 10}}));
@@ -109,6 +110,9 @@ TEST(Fuse, CountsPerRecipe) {
   EXPECT_EQ(kinds("gpt2", "fp8-delayed", "train").at("bias_grad_quantize"), 10);  // q, k, v, o, down
   EXPECT_EQ(kinds("gemma", "fp8-delayed", "eval").at("geglu_quantize"), 2);
   EXPECT_EQ(kinds("opt", "fp8-block", "eval").at("relu_quantize"), 2);
+  // Scales of a tensor are made where its codes are; of a layer the x of q (k, v), o, gate (up), down, and seven dy.
+  EXPECT_EQ(kinds("llama", "fp8-current", "train").at("scale_quantize"), 22);
+  EXPECT_EQ(kinds("llama", "fp8-current", "train").at("rope_amax"), 4);
   // The gradient of the residual stream is the dy of the linear before, but for the embedding's.
   EXPECT_EQ(kinds("gpt2", "fp8-current", "train").at("norm_grad_add_bias_amax"), 3);
   EXPECT_EQ(kinds("gpt2", "bf16", "train").at("norm_grad_add_bias"), 3);

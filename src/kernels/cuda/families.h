@@ -14,7 +14,7 @@ std::span<const KernelRow> elementwise_rows();  // elementwise ops, dropout
 std::span<const KernelRow> activation_rows();   // gelu and swiglu fusions
 std::span<const KernelRow> precision_rows();    // quantize, dequantize, compute_scale, update_scales
 std::span<const KernelRow> attention_rows();    // attention, attention_grad
-std::span<const KernelRow> position_rows();     // rope
+std::span<const KernelRow> position_rows();     // rope, alone and with its amax
 std::span<const KernelRow> embedding_rows();
 std::span<const KernelRow> loss_rows();
 std::span<const KernelRow> shape_rows();
@@ -30,6 +30,8 @@ std::span<const char* const> norm_fusion_kinds();
 std::span<const char* const> activation_fusion_kinds();
 std::span<const char* const> attention_fusion_kinds();
 std::span<const char* const> optimiser_fusion_kinds();
+std::span<const char* const> precision_fusion_kinds();
+std::span<const char* const> position_fusion_kinds();
 std::span<const char* const> rope_kv_append_kinds();
 
 inline std::vector<std::span<const KernelRow>> families() {

@@ -38,8 +38,9 @@ const KernelRow& select_kernel(const Graph& graph, const Node& node) {
 
 std::vector<std::string> fusion_kinds() {
   std::vector<std::string> kinds;
-  for (auto family : {matmul_fusion_kinds(), norm_fusion_kinds(), activation_fusion_kinds(), attention_fusion_kinds(),
-                      optimiser_fusion_kinds(), rope_kv_append_kinds()})
+  for (auto family :
+       {matmul_fusion_kinds(), norm_fusion_kinds(), activation_fusion_kinds(), attention_fusion_kinds(),
+        optimiser_fusion_kinds(), precision_fusion_kinds(), position_fusion_kinds(), rope_kv_append_kinds()})
     kinds.insert(kinds.end(), family.begin(), family.end());
   return kinds;
 }

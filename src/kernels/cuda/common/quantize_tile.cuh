@@ -170,6 +170,17 @@ __device__ __forceinline__ void halve_max(uint32_t (&words)[kWords], int lanes) 
   }
 }
 
+// The scale of kTensor, and the results that one thread of all writes.
+__device__ __forceinline__ float tensor_scale(const QuantizeJob& job) {
+  if (job.scale_from == nullptr) return *job.scale;
+  return ScaleFormula{job.max, job.margin, job.pow2}(__float_as_uint(*job.scale_from));
+}
+__device__ __forceinline__ void store_tensor_scale(const QuantizeJob& job, float scale) {
+  for (float* to : {job.scale_inv, job.scale_inv_t, job.made_scale_inv})
+    if (to != nullptr) *to = 1.0f / scale;
+  if (job.made_scale != nullptr) *job.made_scale = scale;
+}
+
 // Column scales of kRow128 and kRow, into scratch.col_scale; begins after, ends with a barrier.
 template <Grouping kGrouping, typename T>
 __device__ __forceinline__ void tile_column_scales(const TilePart<T>& x, int64_t r0, int64_t c0, const QuantizeJob& job,
@@ -252,11 +263,8 @@ __device__ __forceinline__ void quantize_tile(const TilePart<T>& x, int64_t r0, 
   }
   float scale = 1.0f;
   if constexpr (kGrouping == Grouping::kTensor) {
-    scale = *job.scale;
-    if (r0 == 0 && c0 == 0 && thread == 0) {
-      if (job.scale_inv != nullptr) *job.scale_inv = 1.0f / scale;
-      if (job.scale_inv_t != nullptr) *job.scale_inv_t = 1.0f / scale;
-    }
+    scale = tensor_scale(job);
+    if (r0 == 0 && c0 == 0 && thread == 0) store_tensor_scale(job, scale);
     if (job.amax != nullptr) block_amax(part_amax, job.amax);
   } else if constexpr (kMeasured) {
     if (kGrouping == Grouping::kTile128 || job.amax != nullptr) {

@@ -1,4 +1,4 @@
-#include "kernels/cuda/bench_cases.h"
+#include "kernels/cuda/pair_cases.h"
 
 namespace octet::cuda {
 
@@ -15,6 +15,9 @@ std::vector<cpu::Case> position_bench_cases() {
            .dtypes = {DType::kBF16}});
     }
   }
+  cpu::Case amax = rope_amax_case({.tokens = 8192, .heads = 32});
+  amax.dtypes = {DType::kBF16};
+  cases.push_back(std::move(amax));
   return cases;
 }
 

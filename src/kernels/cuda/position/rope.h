@@ -16,8 +16,8 @@ struct RopePlan {
   const double* frequencies = nullptr;  // device f64[pairs]
 };
 
-// x and y may be the same memory.
-void launch_rope(DType dtype, const RopePlan& plan, const void* x, const int32_t* positions, void* y,
+// x and y may be the same memory. amax: null, or [1], of y as it is stored.
+void launch_rope(DType dtype, const RopePlan& plan, const void* x, const int32_t* positions, void* y, float* amax,
                  cudaStream_t stream);
 
 }  // namespace octet::cuda

@@ -2,6 +2,7 @@
 #include "kernels/cpu/position/rope_frequencies.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/fusion_body.h"
 #include "kernels/cuda/position/rope_of_node.h"
 
 namespace octet::cuda {
@@ -24,9 +25,26 @@ std::shared_ptr<const double> upload(const std::vector<double>& values) {
 
 BoundKernel bind(DeviceContext&, const Graph&, const Node& node) {
   return [rope = rope_of_node(node), dtype = node.results[0].dtype](const KernelArgs& args) {
-    launch_rope(dtype, rope.plan, args.in[0].data, args.in[1].as<const int32_t>(), args.out[0].data, args.stream);
+    launch_rope(dtype, rope.plan, args.in[0].data, args.in[1].as<const int32_t>(), args.out[0].data, nullptr,
+                args.stream);
   };
 }
+
+bool accepts_amax(const Graph&, const Node& node) { return node.attrs.get<std::string>("kind") == "rope_amax"; }
+
+BoundKernel bind_amax(DeviceContext&, const Graph&, const Node& node) {
+  const FusionBody body(node);
+  const Node &member = *body.member("rope"), &reduce = *body.member("amax");
+  const auto x = static_cast<size_t>(body.input(member, 0)), positions = static_cast<size_t>(body.input(member, 1));
+  const int y = body.result(member, 0), amax = body.result(reduce, 0);
+  return [=, rope = rope_of_node(member), dtype = member.results[0].dtype](const KernelArgs& args) {
+    const auto out = [&](int i) { return i >= 0 ? args.out[static_cast<size_t>(i)].data : nullptr; };
+    launch_rope(dtype, rope.plan, args.in[x].data, args.in[positions].as<const int32_t>(), out(y),
+                static_cast<float*>(out(amax)), args.stream);
+  };
+}
+
+constexpr const char* kFusionKinds[] = {"rope_amax"};
 
 }  // namespace
 
@@ -44,8 +62,10 @@ BoundRope rope_of_node(const Node& node) {
 }
 
 std::span<const KernelRow> position_rows() {
-  static const KernelRow rows[] = {{Op::kRope, "rope_rows", accepts, bind}};
+  static const KernelRow rows[] = {{Op::kRope, "rope_rows", accepts, bind},
+                                   {Op::kFusion, "rope_amax", accepts_amax, bind_amax}};
   return rows;
 }
+std::span<const char* const> position_fusion_kinds() { return kFusionKinds; }
 
 }  // namespace octet::cuda

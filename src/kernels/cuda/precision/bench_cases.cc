@@ -1,5 +1,5 @@
 // Sizes of real models: 8192 tokens of a hidden size of 4096 and an inner size of 16384; every scaling.
-#include "kernels/cuda/bench_cases.h"
+#include "kernels/cuda/pair_cases.h"
 
 namespace octet::cuda {
 
@@ -22,6 +22,11 @@ std::vector<cpu::Case> precision_bench_cases() {
         cases.push_back(std::move(c));
       }
     }
+  }
+  for (int64_t cols : {4096, 16384}) {
+    Case c = scale_quantize_case({.rows = 8192, .cols = cols, .results = {"quantize.0", "quantize.1", "quantize.2"}});
+    c.dtypes = {DType::kBF16};
+    cases.push_back(std::move(c));
   }
   // Serving: codes and scales of a step's rows alone, as a fusion of one member, whose other results nobody wants.
   for (int64_t rows : {1, 8, 768, 1024, 2048}) {

@@ -18,7 +18,10 @@ Grouping quantize_grouping(std::string_view scaling);  // "tensor", "row", "1x12
 struct QuantizeJob {
   int64_t rows = 0, cols = 0;
   const float* scale = nullptr;  // [1], kTensor only; a positive number
-  float max = 448;               // of the format; with margin and pow2 the scale formula (docs/numerics.md)
+  // kTensor, in the place of `scale`: it is made from this amax [1], and stored with its inverse where these want it.
+  const float* scale_from = nullptr;
+  float *made_scale = nullptr, *made_scale_inv = nullptr;
+  float max = 448;  // of the format; with margin and pow2 the scale formula (docs/numerics.md)
   int margin = 0;
   bool pow2 = false;
   bool vector = false;                 // 16-byte accesses: set by set_vector

@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kStreamThreads)
     const int64_t i = first + run * kStreamThreads * 16;
     load16(x + i, count - i, job.vector, values[run]);
   }
-  const float scale = *job.scale;
+  const float scale = tensor_scale(job);
   uint32_t most = 0;
 #pragma unroll
   for (int run = 0; run < kStreamRuns; ++run) {
@@ -88,10 +88,7 @@ __global__ void __launch_bounds__(kStreamThreads)
     if (job.codes != nullptr) store16<Code>(job.codes + i, count - i, job.vector, values[run], scale);
   }
   if (job.amax != nullptr) block_amax(most, job.amax);
-  if (blockIdx.x == 0 && threadIdx.x == 0) {
-    if (job.scale_inv != nullptr) *job.scale_inv = 1.0f / scale;
-    if (job.scale_inv_t != nullptr) *job.scale_inv_t = 1.0f / scale;
-  }
+  if (blockIdx.x == 0 && threadIdx.x == 0) store_tensor_scale(job, scale);
 }
 
 // Bits of the columns' amaxes, [cols], cleared before: 256 columns and 128 rows a block.

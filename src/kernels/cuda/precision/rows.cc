@@ -1,9 +1,11 @@
 // Rows of quantize and of what surrounds it.
 #include <algorithm>
+#include <array>
 
 #include "base/error.h"
 #include "kernels/cpu/precision/scale_index.h"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/fusion_body.h"
 #include "kernels/cuda/precision/quantize.h"
 #include "kernels/cuda/precision/scales.h"
 #include "kernels/cuda/precision/tensor_stats.h"
@@ -47,6 +49,47 @@ BoundKernel bind_quantize(DeviceContext&, const Graph&, const Node& node) {
                     .amax = args.out[4].as<float>()};
     launch_quantize(job, grouping, args.out[0].dtype(), x.data, x.dtype(),
                     reinterpret_cast<uint32_t*>(args.workspace.data()), args.stream);
+  };
+}
+
+// A tensor's scale made from its amax on the way: every block makes it, the first one stores it.
+bool accepts_scale_quantize(const Graph&, const Node& node) {
+  if (node.attrs.get<std::string>("kind") != "scale_quantize") return false;
+  const FusionBody body(node);
+  const Node& quantize = *body.member("quantize");
+  return accepts_quantize(body.graph(), quantize) && body.reads(quantize, 1, *body.member("scale"));
+}
+
+BoundKernel bind_scale_quantize(DeviceContext&, const Graph&, const Node& node) {
+  const FusionBody body(node);
+  const Node &scale = *body.member("scale"), &quantize = *body.member("quantize");
+  const int x = body.input(quantize, 0), amax = body.input(scale, 0);
+  std::array<int, 2> made{};
+  for (int32_t r = 0; r < 2; ++r) made[static_cast<size_t>(r)] = body.result(scale, r);
+  std::array<int, 5> results{};
+  for (int32_t r = 0; r < 5; ++r) results[static_cast<size_t>(r)] = body.result(quantize, r);
+  const DType format = quantize.results[0].dtype;
+  return [=, attrs = scale_attrs(scale)](const KernelArgs& args) {
+    const auto out = [&](int i) { return i >= 0 ? args.out[static_cast<size_t>(i)].data : nullptr; };
+    const Tensor& matrix = args.in[static_cast<size_t>(x)];
+    const QuantizeJob job{.rows = matrix.shape().rows(),
+                          .cols = matrix.shape().cols(),
+                          .scale_from = args.in[static_cast<size_t>(amax)].as<const float>(),
+                          .made_scale = static_cast<float*>(out(made[0])),
+                          .made_scale_inv = static_cast<float*>(out(made[1])),
+                          .max = attrs.max,
+                          .margin = attrs.margin,
+                          .pow2 = attrs.pow2,
+                          .codes = static_cast<uint8_t*>(out(results[0])),
+                          .codes_t = static_cast<uint8_t*>(out(results[2])),
+                          .scale_inv = static_cast<float*>(out(results[1])),
+                          .scale_inv_t = static_cast<float*>(out(results[3])),
+                          .amax = static_cast<float*>(out(results[4]))};
+    if (matrix.elements() == 0) {
+      launch_compute_scale(attrs, job.scale_from, job.made_scale, job.made_scale_inv, args.stream);
+    } else {
+      launch_quantize(job, Grouping::kTensor, format, matrix.data, matrix.dtype(), nullptr, args.stream);
+    }
   };
 }
 
@@ -120,11 +163,14 @@ BoundKernel bind_stats(DeviceContext&, const Graph&, const Node& node) {
 
 constexpr KernelRow kRows[] = {
     {Op::kQuantize, "quantize_tiles", accepts_quantize, bind_quantize, quantize_workspace},
+    {Op::kFusion, "scale_quantize_tiles", accepts_scale_quantize, bind_scale_quantize},
     {Op::kDequantize, "dequantize_runs", accepts_dequantize, bind_dequantize},
     {Op::kComputeScale, "compute_scale", accepts_f32, bind_compute_scale},
     {Op::kUpdateScales, "update_scales", accepts_f32, bind_update_scales},
     {Op::kTensorStats, "tensor_stats_tiles", accepts_stats, bind_stats, stats_workspace},
 };
+
+constexpr const char* kFusionKinds[] = {"scale_quantize"};
 
 }  // namespace
 
@@ -145,5 +191,6 @@ void launch_quantize(QuantizeJob job, Grouping grouping, DType format, const voi
 }
 
 std::span<const KernelRow> precision_rows() { return kRows; }
+std::span<const char* const> precision_fusion_kinds() { return kFusionKinds; }
 
 }  // namespace octet::cuda
