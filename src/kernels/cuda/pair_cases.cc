@@ -35,27 +35,27 @@ Graph make_body(const std::string& kind, const std::vector<TensorType>& types, c
 }  // namespace
 
 cpu::Case rope_amax_case(const RopeAmax& f) {
-  return {.op = Op::kFusion,
-          .name = fmt::format("rope_amax_{}_{}x{}{}", f.tokens, f.heads, f.head_dim,
-                              f.interleaved ? "_interleaved" : ""),
-          .inputs = {cpu::x({f.tokens, f.heads * f.head_dim}), cpu::integers(DType::kI32, {f.tokens}, 0, 8192)},
-          .attrs = {{"kind", std::string("rope_amax")}},
-          .body =
-              [f](const std::vector<TensorType>& types) {
-                const Member rope{"rope",
-                                  Op::kRope,
-                                  {0, 1},
-                                  {{"heads", f.heads},
-                                   {"head_dim", f.head_dim},
-                                   {"rotary_dim", f.rotary_dim},
-                                   {"theta", 500000.0},
-                                   {"inverse", true},
-                                   {"interleaved", f.interleaved}}};
-                const Member amax{
-                    "amax", Op::kReduce, {kFirst}, {{"kind", std::string("amax")}, {"axis", std::string("all")}}};
-                return make_body("rope_amax", types, rope, amax, f.results);
-              },
-          .gradient = false};
+  return {
+      .op = Op::kFusion,
+      .name = fmt::format("rope_amax_{}_{}x{}{}", f.tokens, f.heads, f.head_dim, f.interleaved ? "_interleaved" : ""),
+      .inputs = {cpu::x({f.tokens, f.heads * f.head_dim}), cpu::integers(DType::kI32, {f.tokens}, 0, 8192)},
+      .attrs = {{"kind", std::string("rope_amax")}},
+      .body =
+          [f](const std::vector<TensorType>& types) {
+            const Member rope{"rope",
+                              Op::kRope,
+                              {0, 1},
+                              {{"heads", f.heads},
+                               {"head_dim", f.head_dim},
+                               {"rotary_dim", f.rotary_dim},
+                               {"theta", 500000.0},
+                               {"inverse", true},
+                               {"interleaved", f.interleaved}}};
+            const Member amax{
+                "amax", Op::kReduce, {kFirst}, {{"kind", std::string("amax")}, {"axis", std::string("all")}}};
+            return make_body("rope_amax", types, rope, amax, f.results);
+          },
+      .gradient = false};
 }
 
 cpu::Case scale_quantize_case(const ScaleQuantize& f) {
@@ -66,14 +66,10 @@ cpu::Case scale_quantize_case(const ScaleQuantize& f) {
           .body =
               [f](const std::vector<TensorType>& types) {
                 const std::string format = f.format;
-                const Member scale{"scale",
-                                   Op::kComputeScale,
-                                   {1},
-                                   {{"format", format}, {"margin", f.margin}, {"pow2", f.pow2}}};
-                const Member quantize{"quantize",
-                                      Op::kQuantize,
-                                      {0, kFirst},
-                                      {{"format", format}, {"scaling", std::string("tensor")}}};
+                const Member scale{
+                    "scale", Op::kComputeScale, {1}, {{"format", format}, {"margin", f.margin}, {"pow2", f.pow2}}};
+                const Member quantize{
+                    "quantize", Op::kQuantize, {0, kFirst}, {{"format", format}, {"scaling", std::string("tensor")}}};
                 return make_body("scale_quantize", types, scale, quantize, f.results);
               },
           .gradient = false};

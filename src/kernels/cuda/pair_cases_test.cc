@@ -47,8 +47,8 @@ class PairFusions : public testing::Test {
 // Heads whose pairs fill 16-byte accesses and not, turned whole and in part, more pairs than a block's threads hold.
 TEST_F(PairFusions, RopeAmax) {
   for (bool interleaved : {false, true}) {
-    for (const RopeAmax& f : {RopeAmax{5, 3, 128, 128}, RopeAmax{33, 40, 128, 64}, RopeAmax{7, 2, 12, 6},
-                              RopeAmax{1, 1, 256, 256}}) {
+    for (const RopeAmax& f :
+         {RopeAmax{5, 3, 128, 128}, RopeAmax{33, 40, 128, 64}, RopeAmax{7, 2, 12, 6}, RopeAmax{1, 1, 256, 256}}) {
       RopeAmax fusion = f;
       fusion.interleaved = interleaved;
       expect_equal_to_members(rope_amax_case(fusion), "rope_amax");
