@@ -1,9 +1,11 @@
-// A block turns the heads of one token at a time: cosines and sines go through shared memory, once a token, and are made
-// while the first elements are under way; angles are reduced in float64 (positions may be large), the functions of the
-// rest are float32.
+// A block turns the heads of a few tokens: cosines and sines go through shared memory, once a token, and are made while
+// the first elements are under way; angles are reduced in float64 (positions may be large), the functions of the rest
+// are float32.
+#include <algorithm>
+#include <type_traits>
+
 #include "kernels/cuda/common/numbers.cuh"
 #include "kernels/cuda/common/overlap.cuh"
-#include "kernels/cuda/common/pointwise.cuh"
 #include "kernels/cuda/common/reduce.cuh"
 #include "kernels/cuda/position/rope.h"
 #include "kernels/cuda/position/turn.cuh"
@@ -11,14 +13,21 @@
 namespace octet::cuda {
 namespace {
 
-constexpr int kThreads = 256, kHeld = 2;  // items a thread has under way
-constexpr int kTokensWithAmax = 4;        // of a block: each block's amax is an access to the same word
+constexpr int kThreads = 256, kMostTokens = 4;  // of a block
 
 // kVec pairs: of halves, kVec neighbours in both halves; interleaved, 2 kVec neighbours.
 template <typename T, int kVec>
 struct Pairs {
   Vec<T, kVec> low, high;
 
+  __device__ __forceinline__ void load(const T* from, int apart) {
+    low = *reinterpret_cast<const Vec<T, kVec>*>(from);
+    high = *reinterpret_cast<const Vec<T, kVec>*>(from + apart);
+  }
+  __device__ __forceinline__ void store(T* to, int apart) const {
+    *reinterpret_cast<Vec<T, kVec>*>(to) = low;
+    *reinterpret_cast<Vec<T, kVec>*>(to + apart) = high;
+  }
   template <bool kInterleaved>
   __device__ __forceinline__ void turn_by(const float2* turns) {
 #pragma unroll
@@ -38,66 +47,67 @@ struct Pairs {
   }
 };
 
+// Threads of a block: chunks of kVec pairs, heads, tokens.
 // kVec divides pairs and dim - 2 pairs, so that every access is aligned. y and amax may be null, not both.
 template <typename T, int kVec, bool kInterleaved>
-__global__ void __launch_bounds__(kThreads)
-    rope_kernel(RopePlan p, Divider by_work, const T* x, const int32_t* positions, T* y, float* amax) {
+__global__ void __launch_bounds__(kThreads, 5)
+    rope_kernel(RopePlan p, const T* x, const int32_t* positions, T* y, float* amax) {
   wait_for_previous();
   allow_next();
-  extern __shared__ float2 turns[];  // [pairs]
-  const int thread = static_cast<int>(threadIdx.x);
-  const int work = p.pairs / kVec, rest = (p.dim - 2 * p.pairs) / kVec, items = p.heads * work;
+  extern __shared__ float2 turns[];  // [tokens of the block, pairs]
+  const int chunk = static_cast<int>(threadIdx.x), head = static_cast<int>(threadIdx.y);
+  const int chunks = p.pairs / kVec, rest = (p.dim - 2 * p.pairs) / kVec;
+  const int across = static_cast<int>(blockDim.x), down = static_cast<int>(blockDim.y);
+  const int first = static_cast<int>(blockIdx.x * blockDim.z), token = first + static_cast<int>(threadIdx.z);
+  const int heads = token < p.tokens ? p.heads : 0;
+  const int64_t row = static_cast<int64_t>(token) * p.heads * p.dim;
+  const auto at = [&](int c, int h) { return row + h * p.dim + c * (kInterleaved ? 2 * kVec : kVec); };
   const int apart = kInterleaved ? kVec : p.pairs;
+
+  Pairs<T, kVec> next;
+  if (head < heads && chunk < chunks) next.load(x + at(chunk, head), apart);
+  const int thread = chunk + across * (head + down * static_cast<int>(threadIdx.z));
+  for (int i = thread; i < p.pairs * static_cast<int>(blockDim.z); i += across * down * static_cast<int>(blockDim.z)) {
+    const int of = first + i / p.pairs;
+    if (of >= p.tokens) break;
+    const float2 t = turn(p.frequencies[i % p.pairs], positions[of]);
+    turns[i] = {t.x, p.sign * t.y};
+  }
+  __syncthreads();
+
   uint32_t most = 0;
-  for (int token = static_cast<int>(blockIdx.x); token < p.tokens; token += static_cast<int>(gridDim.x)) {
-    const int64_t row = static_cast<int64_t>(token) * p.heads * p.dim;
-    const auto place = [&](int item) {
-      const auto head = static_cast<int>(by_work.quotient(item));
-      return row + static_cast<int64_t>(head) * p.dim + (item - head * work) * (kInterleaved ? 2 * kVec : kVec);
-    };
-    Pairs<T, kVec> held[kHeld];
-    const auto load_from = [&](int first) {
-#pragma unroll
-      for (int i = 0; i < kHeld; ++i) {
-        if (first + i * kThreads >= items) continue;
-        const T* from = x + place(first + i * kThreads);
-        held[i].low = *reinterpret_cast<const Vec<T, kVec>*>(from);
-        held[i].high = *reinterpret_cast<const Vec<T, kVec>*>(from + apart);
-      }
-    };
-    load_from(thread);
-    const int position = positions[token];
-    __syncthreads();
-    for (int i = thread; i < p.pairs; i += kThreads) {
-      const float2 t = turn(p.frequencies[i], position);
-      turns[i] = {t.x, p.sign * t.y};
-    }
-    __syncthreads();
-    for (int first = thread; first < items; first += kHeld * kThreads) {
-#pragma unroll
-      for (int i = 0; i < kHeld; ++i) {
-        const int item = first + i * kThreads;
-        if (item >= items) continue;
-        const auto head = static_cast<int>(by_work.quotient(item));
-        held[i].template turn_by<kInterleaved>(turns + (item - head * work) * kVec);
-        if (amax != nullptr) most = max(most, held[i].amax());
-        if (y == nullptr) continue;
-        T* to = y + place(item);
-        *reinterpret_cast<Vec<T, kVec>*>(to) = held[i].low;
-        *reinterpret_cast<Vec<T, kVec>*>(to + apart) = held[i].high;
-      }
-      load_from(first + kHeld * kThreads);
-    }
-    if (x == y && amax == nullptr) continue;
-    for (int i = thread; i < p.heads * rest; i += kThreads) {  // what passes unturned
-      const int64_t at = row + static_cast<int64_t>(i / rest) * p.dim + 2 * p.pairs + i % rest * kVec;
-      const auto v = *reinterpret_cast<const Vec<T, kVec>*>(x + at);
-      if (y != nullptr) *reinterpret_cast<Vec<T, kVec>*>(y + at) = v;
-#pragma unroll
-      for (int e = 0; e < kVec; ++e) most = max(most, magnitude_bits(to_float(v.at[e])));
+  for (int c = chunk; c < chunks; c += across) {
+    const float2* by = turns + static_cast<int>(threadIdx.z) * p.pairs + c * kVec;
+    for (int h = head; h < heads; h += down) {
+      Pairs<T, kVec> pairs = next;
+      const bool last = h + down >= heads;
+      const int c_next = last ? c + across : c, h_next = last ? head : h + down;
+      if (c_next < chunks) next.load(x + at(c_next, h_next), apart);
+      pairs.template turn_by<kInterleaved>(by);
+      if (amax != nullptr) most = max(most, pairs.amax());
+      if (y != nullptr) pairs.store(y + at(c, h), apart);
     }
   }
-  if (amax != nullptr) block_amax(most, amax);
+  if (rest > 0 && (x != y || amax != nullptr)) {  // what passes unturned
+    for (int h = head; h < heads; h += down) {
+      for (int c = chunk; c < rest; c += across) {
+        const int64_t i = row + h * p.dim + 2 * p.pairs + c * kVec;
+        const auto v = *reinterpret_cast<const Vec<T, kVec>*>(x + i);
+        if (y != nullptr) *reinterpret_cast<Vec<T, kVec>*>(y + i) = v;
+#pragma unroll
+        for (int e = 0; e < kVec; ++e) most = max(most, magnitude_bits(to_float(v.at[e])));
+      }
+    }
+  }
+  if (amax == nullptr) return;
+  __shared__ uint32_t largest;
+  if (thread == 0) largest = 0;
+  __syncthreads();
+  const unsigned lanes = __activemask();  // a last warp may be short
+  const uint32_t of_warp = __reduce_max_sync(lanes, most);
+  if (thread % 32 == __ffs(static_cast<int>(lanes)) - 1) atomicMax(&largest, of_warp);
+  __syncthreads();
+  if (thread == 0) atomicMax(reinterpret_cast<uint32_t*>(amax), largest);
 }
 
 }  // namespace
@@ -105,16 +115,19 @@ __global__ void __launch_bounds__(kThreads)
 void launch_rope(DType dtype, const RopePlan& p, const void* x, const int32_t* positions, void* y, float* amax,
                  cudaStream_t stream) {
   if (amax != nullptr) cudaMemsetAsync(amax, 0, sizeof(float), stream);
-  const int blocks = amax != nullptr ? (p.tokens + kTokensWithAmax - 1) / kTokensWithAmax : p.tokens;
-  if (blocks == 0 || (y == nullptr && amax == nullptr)) return;
+  if (p.tokens == 0 || (y == nullptr && amax == nullptr)) return;
   with_float_type(dtype, [&]<typename T>(T) {
-    constexpr int kWide = kVecOf<T>;
-    const Grid grid{static_cast<unsigned>(blocks), kThreads, static_cast<size_t>(p.pairs) * sizeof(float2)};
     const auto launch = [&]<int kVec>(std::integral_constant<int, kVec>) {
+      const int across = std::clamp(p.pairs / kVec, 1, 32), of_token = kThreads / across;
+      const int down = std::min(p.heads, std::max(of_token / kMostTokens, 1));
+      const int tokens = std::clamp(of_token / down, 1, kMostTokens);
+      const Grid grid{static_cast<unsigned>((p.tokens + tokens - 1) / tokens),
+                      {static_cast<unsigned>(across), static_cast<unsigned>(down), static_cast<unsigned>(tokens)},
+                      static_cast<size_t>(p.pairs * tokens) * sizeof(float2)};
       const auto kernel = p.interleaved ? rope_kernel<T, kVec, true> : rope_kernel<T, kVec, false>;
-      launch_overlapped(kernel, grid, stream, p, Divider(std::max(p.pairs / kVec, 1)), static_cast<const T*>(x),
-                        positions, static_cast<T*>(y), amax);
+      launch_overlapped(kernel, grid, stream, p, static_cast<const T*>(x), positions, static_cast<T*>(y), amax);
     };
+    constexpr int kWide = kVecOf<T>;
     if (p.pairs % kWide == 0 && p.dim % kWide == 0) {
       launch(std::integral_constant<int, kWide>{});
     } else {
