@@ -178,6 +178,17 @@ Graph differentiate(const Graph& forward, const std::string& loss_output, bool a
   return result;
 }
 
+// The micro-batches' losses add up on the device, so that nobody waits for one before the next begins.
+void sum_losses(Graph& graph, const std::string& loss_output, bool accumulating) {
+  Value loss = graph.output(loss_output);
+  if (accumulating) {
+    Builder b(graph);
+    b.set_phase(Phase::kBackward);
+    loss = b.add(b.state(kLossSum, graph.type(loss)), loss);
+  }
+  graph.updates().push_back({kLossSum, loss});
+}
+
 // Outputs "grad.<param>" become updates of the states of that name.
 void outputs_to_updates(Graph& graph) {
   auto is_gradient = [](const NamedValue& output) { return output.name.starts_with("grad."); };
@@ -208,6 +219,9 @@ bool autodiff(Program& program, const CompileOptions&) {
   accumulate.set_name("accumulate");
   outputs_to_updates(train);
   outputs_to_updates(accumulate);
+  program.add_state({.name = kLossSum, .type = {DType::kF32, {1}}, .kind = StateKind::kGradient});
+  sum_losses(train, "loss", false);
+  sum_losses(accumulate, "loss", true);
   program.add_graph(std::move(train));
   program.add_graph(std::move(accumulate));
   for (Graph& graph : program.graphs()) graph.set_stage(Stage::kGradient);

@@ -81,7 +81,8 @@ std::string first_non_finite_value(const ModelConfig& model, const StepperOption
 std::string last_non_finite_gradient(Executor& executor) {
   std::string last;
   for (const StateEntry& entry : executor.program().states()) {
-    if (entry.kind == StateKind::kGradient && holds_non_finite(executor, entry)) last = entry.param;
+    if (entry.kind == StateKind::kGradient && !entry.param.empty() && holds_non_finite(executor, entry))
+      last = entry.param;
   }
   return last;
 }

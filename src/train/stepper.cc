@@ -95,7 +95,6 @@ StepResult Stepper::backward(std::span<const HostBatch> micro_batches, int64_t s
   StepResult result;
   for (const HostBatch& batch : micro_batches) result.tokens += batch.valid_tokens;
   float loss_scale = result.tokens > 0 ? 1.0f / static_cast<float>(result.tokens) : 0.0f;
-  double loss = 0;
   for (size_t i = 0; i < micro_batches.size(); ++i) {
     const std::string graph = i > 0 ? "accumulate" : statistics ? "train_stats" : "train";
     feed(graph, micro_batches[i]);
@@ -107,10 +106,8 @@ StepResult Stepper::backward(std::span<const HostBatch> micro_batches, int64_t s
       rng[2] = static_cast<int64_t>(i);
     }
     executor_->run(graph);
-    loss += scalar_output(*executor_, graph, "loss");
     if (i == 0 && statistics) result.statistics = read_statistics();
   }
-  result.loss = result.tokens > 0 ? loss / static_cast<double>(result.tokens) : 0.0;
   return result;
 }
 
@@ -118,6 +115,8 @@ void Stepper::apply(double lr, int64_t step, StepResult& result) {
   input_as<float>(*executor_, "apply", "lr")[0] = static_cast<float>(lr);
   input_as<float>(*executor_, "apply", "step")[0] = static_cast<float>(step);
   executor_->run("apply");
+  const double loss = scalar_output(*executor_, "apply", "loss");  // the first wait for a device
+  result.loss = result.tokens > 0 ? loss / static_cast<double>(result.tokens) : 0.0;
   result.grad_norm = scalar_output(*executor_, "apply", "grad_norm");
   result.finite = scalar_output(*executor_, "apply", "finite") != 0;
 }

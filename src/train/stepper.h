@@ -56,7 +56,8 @@ class Stepper {
   // "train": the same bits, and StepResult::statistics.
   StepResult step(std::span<const HostBatch> micro_batches, double lr, int64_t step, uint64_t seed,
                   bool statistics = false);
-  // Its halves: gradients of all micro-batches into the kGradient states; then clipping and AdamW.
+  // Its halves: gradients of all micro-batches and the sum of their losses into the kGradient states, tokens and
+  // statistics into the result; then clipping and AdamW, and the rest of the result. Nothing between is waited for.
   StepResult backward(std::span<const HostBatch> micro_batches, int64_t step, uint64_t seed, bool statistics = false);
   void apply(double lr, int64_t step, StepResult& result);
   LossSum evaluate(const HostBatch& batch);

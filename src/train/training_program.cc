@@ -1,6 +1,7 @@
 #include "train/training_program.h"
 
 #include "base/error.h"
+#include "passes/autodiff.h"
 
 namespace octet {
 namespace {
@@ -49,6 +50,8 @@ Graph optimizer_graph(const Graph& train, const OptimizerConfig& optimizer, Prog
     b.update("adam_m." + name, {update, 1});
     b.update("adam_v." + name, {update, 2});
   }
+  program.add_state({.name = kLossSum, .type = {DType::kF32, {1}}, .kind = StateKind::kGradient});
+  b.output("loss", b.state(kLossSum, {DType::kF32, {1}}));
   b.output("grad_norm", {norm, 0});
   b.output("finite", finite);
   return apply;

@@ -8,7 +8,8 @@
 namespace octet {
 
 // "apply" reads states grad.P (kGradient), adam_m.P, adam_v.P (kMoment), inputs lr, step (f32[1], step from 1) and has
-// outputs grad_norm (before clipping) and finite (1 or 0: 0 means the step was skipped on the device).
+// outputs loss (of all micro-batches, their sum), grad_norm (before clipping) and finite (1 or 0: 0 means the step was
+// skipped on the device).
 Program training_program(const ModelConfig& model, const BatchShape& train, const BatchShape& eval,
                          const OptimizerConfig& optimizer);
 

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "infer/weights.h"
+#include "passes/autodiff.h"
 #include "system/tiny.h"
 #include "train/trainer.h"
 
@@ -65,9 +66,12 @@ StepBytes gradients_of(const ModelConfig& model, const BatchShape& shape, const 
   Stepper stepper(model, {.train = shape, .eval = eval, .compile = compile_options});
   initialize_weights(stepper.executor(), 5);
   StepBytes result;
-  result.loss = stepper.backward(batches, 1, 3).loss;
+  const int64_t tokens = stepper.backward(batches, 1, 3).tokens;
+  float loss = 0;
+  stepper.executor().read_state(kLossSum, std::as_writable_bytes(std::span(&loss, 1)));
+  result.loss = static_cast<double>(loss) / static_cast<double>(tokens);
   for (const StateEntry& entry : stepper.executor().program().states()) {
-    if (entry.kind != StateKind::kGradient) continue;
+    if (entry.kind != StateKind::kGradient || entry.param.empty()) continue;
     std::vector<float> values(static_cast<size_t>(entry.type.shape.elements()));
     stepper.executor().read_state(entry.name, std::as_writable_bytes(std::span(values)));
     result.gradients.push_back(std::move(values));
