@@ -1,11 +1,11 @@
 # The two commands: `make quickstart` (builds Octet and runs its main job) and `make test` (the CPU suite, label L0).
-# Others: build, cuda, check, format, bench, docs, long (label L3), sanitizers (asan, tsan), fuzz, clean.
+# Others: build, cuda, check, format, bench, docs, long (label L3), sanitizers (asan, tsan), sanitize-gpu, fuzz, clean.
 JOBS ?= $(shell nproc)
 PROGRAM_BUILD ?= build/program$(if $(CUDA),_cuda)
 TEST_BUILD ?= build/test
 TEXT ?=
 
-.PHONY: quickstart build test test-build cuda check format bench docs long sanitizers asan tsan fuzz clean
+.PHONY: quickstart build test test-build cuda check format bench docs long sanitizers asan tsan sanitize-gpu fuzz clean
 
 quickstart: build
 	@bash scripts/quickstart.sh $(PROGRAM_BUILD)/tools/octet "$(TEXT)"
@@ -56,6 +56,10 @@ tsan:
 	@bash scripts/setup.sh test
 	@bash scripts/build.sh build/tsan $(JOBS) -DOCTET_TESTS=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo -DOCTET_SANITIZE=thread
 	ctest --test-dir build/tsan -L L0 -j $(JOBS) --output-on-failure --no-tests=error
+
+# On a GPU: compute-sanitizer over every kernel's tests.
+sanitize-gpu: cuda
+	@bash scripts/sanitize_gpu.sh build/cuda/src/kernels/cuda/octet_kernels_cuda_test
 
 fuzz:
 	@bash scripts/fuzz.sh 60

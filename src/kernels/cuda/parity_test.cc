@@ -31,7 +31,32 @@ cpu::Tolerance tolerance_of(const KernelRow& row, const cpu::Case& c) {
   return row.op == Op::kAttentionGrad ? kTensorCoreAttentionGrad : kTensorCoreAttention;
 }
 
-class CudaParity : public testing::TestWithParam<int> {
+// Some cases of an op: ops with many are several tests, so that tests take alike and split well over processes.
+struct Part {
+  Op op;
+  std::vector<const cpu::Case*> cases;
+  size_t number = 0, of = 1;
+};
+
+std::vector<Part> parts() {
+  constexpr size_t kCases = 16;
+  std::vector<Part> all;
+  for (const OpInfo& info : all_ops()) {
+    std::vector<Part> of_op = {{.op = info.op}};
+    for (const cpu::Case& c : cpu::all_cases()) {
+      if (c.op != info.op || c.large) continue;
+      if (of_op.back().cases.size() == kCases) of_op.push_back({.op = info.op, .number = of_op.size()});
+      of_op.back().cases.push_back(&c);
+    }
+    for (Part& part : of_op) {
+      part.of = of_op.size();
+      all.push_back(std::move(part));
+    }
+  }
+  return all;
+}
+
+class CudaParity : public testing::TestWithParam<Part> {
  protected:
   void SetUp() override {
     std::string why;
@@ -42,14 +67,13 @@ class CudaParity : public testing::TestWithParam<int> {
 };
 
 TEST_P(CudaParity, EveryRowAgreesWithTheReference) {
-  const auto op = static_cast<Op>(GetParam());
-  for (const cpu::Case& c : cpu::all_cases()) {
-    if (c.op != op || c.large) continue;
+  for (const cpu::Case* entry : GetParam().cases) {
+    const cpu::Case& c = *entry;
     for (DType dtype : c.dtypes) {
       SCOPED_TRACE(cpu::case_name(c, dtype));
       const cpu::BuiltCase built = cpu::build_case(c, dtype);
       const auto expected = cpu::evaluate_node(built.graph, built.node(), built.in(), true);
-      for (const KernelRow& row : kernel_rows(op)) {
+      for (const KernelRow& row : kernel_rows(c.op)) {
         if (!row.accepts(built.graph, built.node())) continue;
         const auto kernel = on_device(*context_, row, built.graph, built.node());
         for (const std::string& failure : cpu::check_kernel(row.name, kernel, built.graph, built.node(), built.inputs,
@@ -86,8 +110,10 @@ TEST(CudaAttention, TensorCoresAreAsExactAsTheirTypes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ops, CudaParity, testing::Range(0, static_cast<int>(all_ops().size())),
-                         [](const auto& info) { return std::string(op_name(static_cast<Op>(info.param))); });
+INSTANTIATE_TEST_SUITE_P(Ops, CudaParity, testing::ValuesIn(parts()), [](const auto& info) {
+  const Part& part = info.param;
+  return part.of == 1 ? std::string(op_name(part.op)) : fmt::format("{}_{}", op_name(part.op), part.number + 1);
+});
 
 }  // namespace
 }  // namespace octet::cuda
