@@ -1,16 +1,32 @@
 #!/usr/bin/env python3
 """Writes a Hugging Face folder of Llama-2-7B's shape with random bf16 weights: for timing how long a model takes to load.
 
-The vocabulary is that of the given tokenizer folder, whose files are copied. Needs torch and safetensors.
+The vocabulary is that of the given tokenizer folder, whose files are copied. Needs torch; files are written by a thread
+each.
 """
 
 import argparse
+import concurrent.futures
 import json
 import pathlib
 import shutil
+import struct
 
 import torch
-from safetensors.torch import save_file
+
+
+def write_safetensors(path, tensors):
+    header, offset = {"__metadata__": {"format": "pt"}}, 0
+    for name, tensor in tensors.items():
+        end = offset + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header).encode()
+    text += b" " * (-(8 + len(text)) % 64)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for tensor in tensors.values():
+            file.write(tensor.cpu().view(torch.uint8).numpy())
 
 
 def main():
@@ -47,33 +63,39 @@ def main():
     }
     (args.out / "config.json").write_text(json.dumps(config, indent=1))
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    generator = torch.Generator(device).manual_seed(1337)
-
-    def matrix(rows, cols):
-        return torch.empty(rows, cols, dtype=torch.bfloat16, device=device).normal_(0, 0.02, generator=generator).cpu()
-
-    def ones():
-        return torch.ones(args.hidden, dtype=torch.bfloat16)
-
-    shards = [{"model.embed_tokens.weight": matrix(args.vocab, args.hidden), "model.norm.weight": ones()}]
-    shards[0]["lm_head.weight"] = matrix(args.vocab, args.hidden)
-    names, size = {}, 0
     count = 1 + (args.layers + args.shard_layers - 1) // args.shard_layers
-    for index in range(count):
-        tensors = shards[0] if index == 0 else {}
-        for layer in range(args.shard_layers * (index - 1), min(args.shard_layers * index, args.layers)) if index else []:
-            at = f"model.layers.{layer}."
-            for name in "qkvo":
-                tensors[f"{at}self_attn.{name}_proj.weight"] = matrix(args.hidden, args.hidden)
-            for name in ("gate", "up"):
-                tensors[f"{at}mlp.{name}_proj.weight"] = matrix(args.ffn, args.hidden)
-            tensors[f"{at}mlp.down_proj.weight"] = matrix(args.hidden, args.ffn)
-            tensors[f"{at}input_layernorm.weight"] = ones()
-            tensors[f"{at}post_attention_layernorm.weight"] = ones()
+
+    def write_shard(index):  # the first: what is not in a layer
+        generator = torch.Generator(device).manual_seed(1337 + index)
+
+        def matrix(rows, cols):
+            return torch.empty(rows, cols, dtype=torch.bfloat16, device=device).normal_(0, 0.02, generator=generator)
+
+        def ones():
+            return torch.ones(args.hidden, dtype=torch.bfloat16)
+
+        tensors = {}
+        if index == 0:
+            tensors = {"model.embed_tokens.weight": matrix(args.vocab, args.hidden), "model.norm.weight": ones()}
+            tensors["lm_head.weight"] = matrix(args.vocab, args.hidden)
+        else:
+            first = args.shard_layers * (index - 1)
+            for layer in range(first, min(first + args.shard_layers, args.layers)):
+                at = f"model.layers.{layer}."
+                for name in "qkvo":
+                    tensors[f"{at}self_attn.{name}_proj.weight"] = matrix(args.hidden, args.hidden)
+                for name in ("gate", "up"):
+                    tensors[f"{at}mlp.{name}_proj.weight"] = matrix(args.ffn, args.hidden)
+                tensors[f"{at}mlp.down_proj.weight"] = matrix(args.hidden, args.ffn)
+                tensors[f"{at}input_layernorm.weight"] = ones()
+                tensors[f"{at}post_attention_layernorm.weight"] = ones()
         file = f"model-{index + 1:05}-of-{count:05}.safetensors"
-        save_file(tensors, args.out / file, metadata={"format": "pt"})
-        names.update({name: file for name in tensors})
-        size += sum(t.numel() * t.element_size() for t in tensors.values())
+        write_safetensors(args.out / file, tensors)
+        return {name: (file, t.numel() * t.element_size()) for name, t in tensors.items()}
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        written = [item for shard in pool.map(write_shard, range(count)) for item in shard.items()]
+    names, size = {name: file for name, (file, _) in written}, sum(length for _, (_, length) in written)
     index = {"metadata": {"total_size": size}, "weight_map": names}
     (args.out / "model.safetensors.index.json").write_text(json.dumps(index))
     print(f"{args.out}: {count} files, {size / 1e9:.2f} GB")

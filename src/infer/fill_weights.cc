@@ -92,20 +92,25 @@ std::vector<float> initial_values(const Node& node, int64_t count, uint64_t seed
 
 }  // namespace
 
-void load_weights(const WeightSource& source, Executor& executor) {
+void load_weights(const WeightSource& source, Executor& executor, const BytesLoaded& loaded) {
   // A training program makes its own scales as it goes (and a checkpoint restores them itself).
   const LoggedTime time("weights");
   std::vector<std::string> absent;
   bool needs_scales = executor.program().find_graph("apply") == nullptr;
   for (const LogicalState& tensor : logical_states(executor.program())) {
-    if (tensor.kind == StateKind::kParam) fill_values(executor, tensor, source.view(tensor.name, tensor.type.shape));
+    if (tensor.kind == StateKind::kParam) {
+      fill_values(executor, tensor, source.view(tensor.name, tensor.type.shape));
+      if (loaded) loaded(tensor.type.bytes());
+    }
     if (tensor.kind == StateKind::kScale && needs_scales) load_scale(source, tensor, executor, absent);
   }
   if (!absent.empty())
     log_warning("the folder has no scale for {} of the cache's tensors, {} the first: 1 stands in", absent.size(),
                 absent[0]);
-  for (const QuantizedParam& param : quantized_params(executor.program()))
+  for (const QuantizedParam& param : quantized_params(executor.program())) {
     fill_quantized(executor, param, source.view(param.param, param.codes.type.shape));
+    if (loaded) loaded(param.codes.type.bytes());
+  }
   prepare(executor);
 }
 

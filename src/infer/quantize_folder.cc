@@ -6,13 +6,10 @@
 #include "base/file.h"
 #include "infer/quantized_folder.h"
 #include "io/safetensors_writer.h"
+#include "io/tokenizer_files.h"
 
 namespace octet {
 namespace {
-
-constexpr const char* kTokenizerFiles[] = {
-    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt",
-    "encoder.json",   "vocab.bpe",       "characters.json",       "generation_config.json"};
 
 std::string gemm_of(const std::string& param) { return param.substr(0, param.rfind('.')); }
 
@@ -216,10 +213,7 @@ void quantize_folder(const WeightSource& source, const std::string& tokenizer_fo
   const std::string config =
       to_hugging_face_config(source.config(), source.special(), options.rest == DType::kF32 ? "float32" : "bfloat16");
   write_file(folder + "/config.json", with_quantization(config, options.scheme));
-  for (const char* name : kTokenizerFiles) {
-    const std::string from = tokenizer_folder + "/" + name;
-    if (path_exists(from)) write_file(folder + "/" + name, read_file(from));
-  }
+  copy_tokenizer_files(tokenizer_folder, folder);
 }
 
 }  // namespace octet

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/threads.h"
 #include "exec/logical_states.h"
 #include "infer/llama2c.h"
 #include "infer/quantized_folder.h"
@@ -150,7 +151,7 @@ std::vector<float> read_parameter(const TensorSource& tensors, const ModelConfig
 
 namespace {
 
-constexpr int64_t kPieceElements = int64_t{1} << 20;
+constexpr int64_t kPieceElements = int64_t{1} << 22, kThreadElements = int64_t{1} << 16;
 
 // One parameter as `dtype`, piece by piece: no second copy of a tensor is held.
 void write_in_pieces(Executor& executor, const LogicalState& state, DType dtype, const std::string& tensor,
@@ -162,7 +163,10 @@ void write_in_pieces(Executor& executor, const LogicalState& state, DType dtype,
     piece.resize(static_cast<size_t>(elements * width));
     out.resize(static_cast<size_t>(elements * dtype_bytes(dtype)));
     read_logical(executor, state, piece, first * width);
-    convert(state.type.dtype, piece.data(), dtype, out.data(), elements);
+    parallel_for(elements, kThreadElements, [&](int64_t begin, int64_t end) {
+      convert(state.type.dtype, piece.data() + begin * width, dtype, out.data() + begin * dtype_bytes(dtype),
+              end - begin);
+    });
     writer.write(tensor, out);
   }
 }

@@ -56,8 +56,9 @@ std::vector<float> read_parameter(const TensorSource& tensors, const ModelConfig
 // Fills every kParam state of the executor's program from the source, piece by piece by all threads: copied, converted,
 // its FP8 weights (kQuantized) by stored codes or quantized on the way; and its kScale states from the source's static
 // scales (a program that needs those of activations refuses a source without; scales of a KV cache stay 1); then runs
-// "prepare" when there is one.
-void load_weights(const WeightSource& source, Executor& executor);
+// "prepare" when there is one. `loaded` is told the bytes of every state that has been filled.
+using BytesLoaded = std::function<void(int64_t bytes)>;
+void load_weights(const WeightSource& source, Executor& executor, const BytesLoaded& loaded = {});
 
 // Fresh weights as the model's params say (init, std), from the seed; then "prepare".
 void initialize_weights(Executor& executor, uint64_t seed);

@@ -1,4 +1,5 @@
-// JSON string quoting for the files that the tokenizer and corpus code writes through base/file.h.
+// Files of a tokenizer: JSON string quoting for those that the tokenizer and corpus code writes through base/file.h,
+// and copies of a folder's.
 #pragma once
 
 #include <string>
@@ -11,5 +12,7 @@ namespace octet {
 void make_folder(const std::string& path);  // and its parents; "" and existing folders are fine
 // "text" with JSON escapes; bytes that are not UTF-8 become U+FFFD.
 std::string json_quote(std::string_view text);
+// Whatever makes a tokenizer in the folder `from`, and its generation_config.json, into the folder `to`; nothing else.
+void copy_tokenizer_files(const std::string& from, const std::string& to);
 
 }  // namespace octet

@@ -8,9 +8,9 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "exec/logical_states.h"
-#include "infer/weights.h"
 #include "io/manifest.h"
 #include "io/safetensors_writer.h"
+#include "io/tokenizer_files.h"
 
 namespace octet {
 namespace {
@@ -39,7 +39,8 @@ void write_states(Executor& executor, std::initializer_list<StateKind> kinds, co
   writer.finish();
 }
 
-void read_states(Executor& executor, std::initializer_list<StateKind> kinds, const std::string& path) {
+void read_states(Executor& executor, std::initializer_list<StateKind> kinds, const std::string& path,
+                 const BytesLoaded& loaded) {
   SafetensorsFile file(path);
   for (const LogicalState& entry : logical_states(executor.program())) {
     if (std::find(kinds.begin(), kinds.end(), entry.kind) == kinds.end()) continue;
@@ -51,6 +52,7 @@ void read_states(Executor& executor, std::initializer_list<StateKind> kinds, con
           "{}: {} is {}, this run wants {}: a run of another model? set resume=never or another out=", path, entry.name,
           to_string(*type), to_string(entry.type));
     write_logical(executor, entry, file.read(entry.name).bytes);
+    if (loaded) loaded(entry.type.bytes());
   }
 }
 
@@ -93,16 +95,22 @@ std::string checkpoint_folder(const std::string& out, int64_t step) {
   return fmt::format("{}/checkpoints/{}{:08d}", out, kStepPrefix, step);
 }
 
+int64_t checkpoint_step(const std::string& folder) { return parse_step(folder.substr(folder.rfind('/') + 1)); }
+
+CheckpointContent checkpoint_content(const RunConfig& config) {
+  return {.weights = config.checkpoint_content == "weights-bf16" ? DType::kBF16 : DType::kF32,
+          .moments = config.checkpoint_content == "all",
+          .shard_bytes = config.shard_bytes};
+}
+
 std::string write_checkpoint(const std::string& out, Executor& executor, const CheckpointContent& content) {
   std::string folder = checkpoint_folder(out, content.run.step);
   make_folders(parent_folder(folder));
   FolderWriter writer(folder);
-  save_weights(executor, content.model, content.special, writer.folder(), DType::kF32, content.shard_bytes);
-  write_states(executor, {StateKind::kMoment}, writer.file("optimizer.safetensors"));
+  save_weights(executor, content.model, content.special, writer.folder(), content.weights, content.shard_bytes);
+  if (content.moments) write_states(executor, {StateKind::kMoment}, writer.file("optimizer.safetensors"));
   write_states(executor, {StateKind::kScale}, writer.file("scales.safetensors"));
-  if (!content.tokenizer_folder.empty())
-    for (const std::string& name : list_folder(content.tokenizer_folder))
-      write_file(writer.file(name), read_file(content.tokenizer_folder + "/" + name));
+  if (!content.tokenizer_folder.empty()) copy_tokenizer_files(content.tokenizer_folder, writer.folder());
   write_file(writer.file("run.json"), run_json(content.run));
   writer.commit(nlohmann::json{{"step", content.run.step}}.dump());
   return folder;
@@ -134,12 +142,19 @@ std::optional<std::string> newest_sound_checkpoint(const std::string& out) {
 
 RunState read_run_state(const std::string& folder) { return parse_run_json(folder + "/run.json"); }
 
-RunState read_checkpoint(const std::string& folder, Executor& executor) {
-  verify_folder(folder);
+void check_resumable(const std::string& folder) {
+  if (path_exists(folder + "/optimizer.safetensors")) return;
+  fail(ErrorCode::kInvalidArgument,
+       "{} holds weights alone (checkpoint.content), from which a run cannot go on: start a new run from them with "
+       "model.from={} and another out=, or set resume=never or resume=CHECKPOINT",
+       folder, folder);
+}
+
+RunState read_checkpoint(const std::string& folder, Executor& executor, const BytesLoaded& loaded) {
   RunState run = read_run_state(folder);
-  read_states(executor, {StateKind::kMoment}, folder + "/optimizer.safetensors");
-  read_states(executor, {StateKind::kScale}, folder + "/scales.safetensors");
-  load_weights(*open_weights(folder), executor);  // last: it ends with "prepare"
+  read_states(executor, {StateKind::kMoment}, folder + "/optimizer.safetensors", loaded);
+  read_states(executor, {StateKind::kScale}, folder + "/scales.safetensors", loaded);
+  load_weights(*open_weights(folder), executor, loaded);  // last: it ends with "prepare"
   return run;
 }
 
@@ -162,7 +177,7 @@ std::string set_aside_checkpoints(const std::string& out, int64_t step) {
 void prune_checkpoints(const std::string& out, int64_t keep, int64_t best_step) {
   int64_t kept = 0;
   for (const std::string& folder : list_checkpoints(out)) {
-    int64_t step = parse_step(folder.substr(folder.rfind('/') + 1));
+    int64_t step = checkpoint_step(folder);
     if (kept < keep) {
       ++kept;
     } else if (step != best_step) {

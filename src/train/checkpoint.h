@@ -1,5 +1,6 @@
 // Checkpoints: OUT/checkpoints/step_00001000/, each a Hugging Face folder (config.json, model*.safetensors of float32
 // masters, tokenizer) plus optimizer.safetensors (moments), scales.safetensors (FP8 scales and histories) and run.json.
+// checkpoint.content leaves the moments out, and may round the weights to bf16: a folder to use, not to go on from.
 //
 // A folder appears under its name only when complete: written beside, checksummed in manifest.json, renamed.
 #pragma once
@@ -9,7 +10,9 @@
 #include <vector>
 
 #include "exec/executor.h"
+#include "infer/weights.h"
 #include "model/hugging_face.h"
+#include "train/run_config.h"
 
 namespace octet {
 
@@ -28,11 +31,16 @@ struct CheckpointContent {
   ModelConfig model;
   SpecialTokens special;
   RunState run;
-  std::string tokenizer_folder;  // copied when not empty
+  std::string tokenizer_folder;  // its tokenizer is copied when not empty
+  DType weights = DType::kF32;
+  bool moments = true;  // a run goes on from it
   int64_t shard_bytes = 4'000'000'000;
 };
+// What a run's settings ask for.
+CheckpointContent checkpoint_content(const RunConfig& config);
 
 std::string checkpoint_folder(const std::string& out, int64_t step);
+int64_t checkpoint_step(const std::string& folder);  // of its name; -1 for others
 
 // Returns the folder. Throws kIo with the previous checkpoints untouched.
 std::string write_checkpoint(const std::string& out, Executor& executor, const CheckpointContent& content);
@@ -46,8 +54,12 @@ std::optional<std::string> newest_sound_checkpoint(const std::string& out);
 // What run.json of a checkpoint holds.
 RunState read_run_state(const std::string& folder);
 
-// Fills kParam, kMoment and kScale states, runs "prepare". Throws kCorrupt naming file and reason.
-RunState read_checkpoint(const std::string& folder, Executor& executor);
+// Throws kInvalidArgument, with the ways on, when the folder holds weights alone.
+void check_resumable(const std::string& folder);
+
+// Fills kParam, kMoment and kScale states of a folder whose manifest holds (verify_folder), runs "prepare"; `loaded` is
+// told bytes as they come. Throws kCorrupt naming file and reason.
+RunState read_checkpoint(const std::string& folder, Executor& executor, const BytesLoaded& loaded = {});
 
 // Moves the checkpoints after `step` out of the way, to OUT/set_aside_<n>: a run that begins there must not find them,
 // now or when it continues. Returns that folder, "" when there was nothing to move.

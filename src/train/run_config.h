@@ -64,6 +64,7 @@ struct RunConfig {
   std::string out = "out/run";
   int64_t checkpoint_interval = 500, checkpoint_keep = 2;
   bool checkpoint_best = true;
+  std::string checkpoint_content = "all";  // all | weights | weights-bf16
   int64_t shard_bytes = 4'000'000'000;
   std::string resume = "auto";  // auto | never | a checkpoint folder
 

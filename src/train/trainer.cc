@@ -16,8 +16,11 @@
 #include "base/threads.h"
 #include "infer/weights.h"
 #include "io/corpus.h"
+#include "io/manifest.h"
 #include "train/auto_precision.h"
 #include "train/diagnose.h"
+#include "train/disk_space.h"
+#include "train/load_bar.h"
 #include "train/report.h"
 #include "train/run_log.h"
 #include "train/schedule.h"
@@ -152,6 +155,11 @@ void Run::open_data() {
     special_ = {.bos = info->eos_id, .eos = info->eos_id, .pad = -1};
     if (path_exists(info->tokenizer_path)) tokenizer_folder_ = info->tokenizer_path;
   }
+  if (!config_.model_from.empty()) {  // its own ends and beginnings; its vocabulary where the data has none
+    const SpecialTokens own = parse_special_tokens(read_file(config_.model_from + "/config.json", 1 << 24));
+    if (own.bos >= 0 || own.eos >= 0) special_ = own;
+    if (tokenizer_folder_.empty()) tokenizer_folder_ = config_.model_from;
+  }
   if (const auto other = config_.validation_data.empty() ? std::nullopt : info_of(config_.validation_data);
       info && other)
     check(info->tokenizer_fingerprint == other->tokenizer_fingerprint, ErrorCode::kInvalidArgument,
@@ -181,7 +189,10 @@ void Run::build() {
       first_switches_ = auto_->policy().restore(kept.precision, *resume_from_ + "/run.json", kept.step);
   }
   try {
-    stepper_ = std::make_unique<Stepper>(auto_ ? auto_->plan() : compile_training(model_, options_), options_);
+    Plan plan = auto_ ? auto_->plan() : compile_training(model_, options_);
+    const std::optional<int64_t> free = hooks_.free_disk ? hooks_.free_disk : free_disk_bytes(config_.out);
+    if (free) check_disk_space(config_, plan.program, resume_from_ ? read_run_state(*resume_from_).step : 0, *free);
+    stepper_ = std::make_unique<Stepper>(std::move(plan), options_);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kOutOfMemory) throw;
     const std::string fitting = settings_that_fit(model_, config_, target, free_memory(target.device, options_.cuda));
@@ -197,19 +208,26 @@ void Run::build() {
 
 // Which checkpoint goes on is known before anything is compiled: its decisions are part of the plan.
 void Run::find_checkpoint() {
-  if (config_.resume == "auto") resume_from_ = newest_sound_checkpoint(config_.out);
-  if (config_.resume != "auto" && config_.resume != "never") resume_from_ = config_.resume;
+  if (config_.resume == "auto") {
+    resume_from_ = newest_sound_checkpoint(config_.out);
+  } else if (config_.resume != "never") {
+    verify_folder(config_.resume);
+    resume_from_ = config_.resume;
+  }
+  if (resume_from_) check_resumable(*resume_from_);
 }
 
 void Run::resume_or_start() {
   make_folders(config_.out);
   lock_ = std::make_unique<FolderLock>(config_.out);
   log_ = std::make_unique<RunLog>(config_.out);
+  const Program& program = stepper_->plan().program;
   std::string data = fmt::format("{} tokens {} documents length {} sampling {} seed {} batch {}", train_data_->tokens(),
                                  train_data_->documents(), config_.sequence_length, config_.sampling, config_.seed,
                                  config_.accumulation() * config_.micro_batch);
   if (resume_from_) {
-    result_.run = read_checkpoint(*resume_from_, stepper_->executor());
+    LoadBar bar(program, {StateKind::kParam, StateKind::kMoment, StateKind::kScale});
+    result_.run = read_checkpoint(*resume_from_, stepper_->executor(), [&](int64_t bytes) { bar.add(bytes); });
     check(result_.run.data == data, ErrorCode::kInvalidArgument,
           "{} was trained on \"{}\", this run has \"{}\": set resume=never (or another out=) to start afresh",
           *resume_from_, result_.run.data, data);
@@ -218,7 +236,8 @@ void Run::resume_or_start() {
     log_info("resumed from {} at step {}", *resume_from_, result_.run.step);
     log_->event(result_.run.step, "resume", *resume_from_);
   } else if (!config_.model_from.empty()) {
-    load_weights(*open_weights(config_.model_from), stepper_->executor());
+    LoadBar bar(program, {StateKind::kParam});
+    load_weights(*open_weights(config_.model_from), stepper_->executor(), [&](int64_t bytes) { bar.add(bytes); });
   } else {
     initialize_weights(stepper_->executor(), static_cast<uint64_t>(config_.seed));
   }
@@ -274,13 +293,16 @@ void Run::evaluate_now(int64_t step) {
 
 void Run::save(int64_t step) {
   if (last_saved_ == step) return;
-  CheckpointContent content{.model = model_,
-                            .special = special_,
-                            .run = result_.run,
-                            .tokenizer_folder = tokenizer_folder_,
-                            .shard_bytes = config_.shard_bytes};
+  CheckpointContent content = checkpoint_content(config_);
+  content.model = model_;
+  content.special = special_;
+  content.run = result_.run;
+  content.tokenizer_folder = tokenizer_folder_;
+  const auto started = std::chrono::steady_clock::now();
   result_.checkpoint = write_checkpoint(config_.out, stepper_->executor(), content);
   last_saved_ = step;
+  if (const double seconds = seconds_since(started); seconds > 1)
+    log_info("step {}: {} written in {:.1f} s", step, result_.checkpoint, seconds);
   log_->event(step, "checkpoint", result_.checkpoint);
   prune_checkpoints(config_.out, config_.checkpoint_keep, result_.run.best_step);
 }

@@ -25,8 +25,9 @@ struct TrainResult {
 struct TrainHooks {
   // After every step, before logging; for tests and benchmarks. May throw to stop the run.
   std::function<void(const RunState&, const StepResult&)> on_step = {};
-  std::optional<Target> target = {};  // in place of the device's own: for timings
-  bool handle_signals = false;        // SIGINT/SIGTERM: finish the step, write a checkpoint, return
+  std::optional<Target> target = {};      // in place of the device's own: for timings
+  std::optional<int64_t> free_disk = {};  // in place of what the disk has: for tests
+  bool handle_signals = false;            // SIGINT/SIGTERM: finish the step, write a checkpoint, return
 };
 
 // Runs (or resumes) what `config` describes. Everything rejectable is rejected before the first step.

@@ -1,0 +1,28 @@
+// Whether the disk holds the checkpoints that a run will write, asked before its first step.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "ir/program.h"
+#include "train/run_config.h"
+
+namespace octet {
+
+// Bytes free for this user where `path` is or will be; nothing where the file system does not say.
+std::optional<int64_t> free_disk_bytes(const std::string& path);
+
+// Of one checkpoint by config.checkpoint_content, without tokenizer.
+int64_t checkpoint_bytes(const RunConfig& config, const Program& program);
+
+// What checkpoints of a run that goes on from `first_step` take beyond what is in `out` now, at their most: those kept,
+// the best, and one being written. `folders` of them.
+struct DiskUse {
+  int64_t bytes = 0, folders = 0;
+};
+DiskUse checkpoint_disk_use(const RunConfig& config, const Program& program, int64_t first_step);
+
+// Throws kIo with the bytes wanted and free and the settings that need less.
+void check_disk_space(const RunConfig& config, const Program& program, int64_t first_step, int64_t free);
+
+}  // namespace octet

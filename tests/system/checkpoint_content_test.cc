@@ -1,0 +1,173 @@
+// What checkpoint.content leaves out, what a run can then not do, and disks that are too small, known before a step.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "infer/weights.h"
+#include "system/tiny.h"
+#include "train/disk_space.h"
+#include "train/trainer.h"
+
+namespace octet {
+namespace {
+
+RunConfig with_content(const TempFolder& folder, const std::string& content) {
+  RunConfig config = tiny_config(folder, "fp8-delayed", "llama");
+  config.out = folder.file("run-" + content);
+  config.checkpoint_content = content;
+  return config;
+}
+
+std::string message_of(const RunConfig& config, const TrainHooks& hooks = {}) {
+  try {
+    train(config, hooks);
+  } catch (const Error& error) {
+    return error.message();
+  }
+  return "";
+}
+
+bool holds(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST(CheckpointContent, WeightsAloneAreThoseOfAWholeCheckpoint) {
+  set_log_level(LogLevel::kWarning);
+  TempFolder folder;
+  const std::string all = train(with_content(folder, "all")).checkpoint;
+  const auto whole = open_weights(all);
+  for (const char* content : {"weights", "weights-bf16"}) {
+    const std::string alone = train(with_content(folder, content)).checkpoint;
+    EXPECT_FALSE(path_exists(alone + "/optimizer.safetensors"));
+    EXPECT_EQ(read_file(alone + "/scales.safetensors"), read_file(all + "/scales.safetensors"));
+    const bool narrow = std::string(content) == "weights-bf16";
+    EXPECT_TRUE(
+        holds(read_file(alone + "/config.json"), narrow ? "\"dtype\": \"bfloat16\"" : "\"dtype\": \"float32\""));
+    if (!narrow) {
+      EXPECT_EQ(read_file(alone + "/model.safetensors"), read_file(all + "/model.safetensors"));
+      continue;
+    }
+    const Shape shape{32, 32};
+    std::vector<float> wide = whole->read("layers.1.attn.q.weight", shape);
+    const ParamView view = open_weights(alone)->view("layers.1.attn.q.weight", shape);
+    EXPECT_EQ(view.dtype, DType::kBF16);
+    std::vector<uint16_t> rounded(wide.size());
+    convert(DType::kF32, wide.data(), DType::kBF16, rounded.data(), std::ssize(wide));
+    const auto source = open_weights(alone);
+    std::vector<uint16_t> stored(wide.size());
+    read_rows(source->view("layers.1.attn.q.weight", shape), 0, 32, DType::kBF16, stored.data());
+    EXPECT_EQ(stored, rounded);
+  }
+}
+
+TEST(CheckpointContent, NoRunGoesOnFromWeightsAlone) {
+  set_log_level(LogLevel::kOff);
+  TempFolder folder;
+  RunConfig config = with_content(folder, "weights");
+  const std::string last = train(config).checkpoint;
+  const std::string refused = message_of(config);
+  EXPECT_TRUE(holds(refused, last + " holds weights alone")) << refused;
+  EXPECT_TRUE(holds(refused, "model.from=" + last)) << refused;
+  config.resume = last;
+  EXPECT_TRUE(holds(message_of(config), "holds weights alone"));
+  config.resume = "never";
+  EXPECT_EQ(message_of(config), "");
+  RunConfig next = with_content(folder, "all");  // what the message says
+  next.model_from = last;
+  next.heads = next.hidden = next.layers = next.kv_heads = next.intermediate = next.max_positions = 0;
+  EXPECT_EQ(message_of(next), "");
+}
+
+TEST(CheckpointContent, AFolderKeepsItsTokenizerAndSpecialTokens) {
+  set_log_level(LogLevel::kWarning);
+  TempFolder folder;
+  RunConfig config = with_content(folder, "weights-bf16");
+  config.steps = 1;
+  const std::string first = train(config).checkpoint, text = read_file(first + "/config.json");
+  EXPECT_FALSE(holds(text, "bos_token_id"));
+  write_file(first + "/config.json", text.substr(0, text.rfind('}')) + ", \"bos_token_id\": 1, \"eos_token_id\": 2}");
+  write_file(first + "/tokenizer.model", "pieces");
+  write_file(first + "/notes.txt", "not the tokenizer's");
+  config.model_from = first;
+  config.out = folder.file("tuned");
+  const std::string tuned = train(config).checkpoint;
+  EXPECT_EQ(read_file(tuned + "/tokenizer.model"), "pieces");
+  EXPECT_FALSE(path_exists(tuned + "/notes.txt"));
+  EXPECT_TRUE(holds(read_file(tuned + "/config.json"), "\"bos_token_id\": 1"));
+  EXPECT_TRUE(holds(read_file(tuned + "/config.json"), "\"eos_token_id\": 2"));
+}
+
+class SmallDisk : public testing::Test {
+ protected:
+  void SetUp() override { set_log_level(LogLevel::kOff); }
+
+  // What a run with that many bytes free says; empty when it went through.
+  std::string run(const RunConfig& config, int64_t free) const {
+    int64_t steps = 0;
+    const std::string message =
+        message_of(config, {.on_step = [&](const RunState&, const StepResult&) { ++steps; }, .free_disk = free});
+    EXPECT_EQ(steps, message.empty() ? config.steps : 0);
+    return message;
+  }
+  static Program program_of(const RunConfig& config) {
+    return compile_training(resolve_model(config, 0), stepper_options(config, target_of(Device::kCpu))).program;
+  }
+  static int64_t bytes_of(const std::string& folder) {
+    int64_t bytes = 0;
+    for (const std::string& name : list_folder(folder)) bytes += file_size(folder + "/" + name);
+    return bytes;
+  }
+  TempFolder folder_;
+};
+
+TEST_F(SmallDisk, IsRefusedBeforeTheFirstStepWithSettingsThatFit) {
+  RunConfig config = with_content(folder_, "all");
+  const Program program = program_of(config);
+  const DiskUse all = checkpoint_disk_use(config, program, 0);
+  EXPECT_EQ(all.folders, 2);  // of steps 10 and 20
+  const int64_t one = checkpoint_bytes(config, program);
+  EXPECT_EQ(all.bytes, 2 * one);
+  const std::string message = run(config, all.bytes - 1);
+  EXPECT_TRUE(holds(message, fmt::format("take {} bytes", all.bytes))) << message;
+  EXPECT_TRUE(holds(message, fmt::format("has {} free: 1 bytes are missing", all.bytes - 1))) << message;
+  EXPECT_TRUE(holds(message, fmt::format("checkpoint.interval=0 with checkpoint.best=false (one at the end) needs {} "
+                                         "bytes",
+                                         one)))
+      << message;
+  EXPECT_TRUE(holds(message, "checkpoint.content=weights-bf16 needs")) << message;
+  EXPECT_FALSE(holds(message, "checkpoint.keep=1")) << message;  // as many at once
+  EXPECT_TRUE(list_checkpoints(config.out).empty());
+  EXPECT_TRUE(holds(run(config, 1000), "free space or put out= elsewhere"));
+  config.checkpoint_content = "weights-bf16", config.checkpoint_interval = 0, config.checkpoint_best = false;
+  EXPECT_EQ(run(config, checkpoint_bytes(config, program)), "");
+}
+
+TEST_F(SmallDisk, WhatIsCountedIsWhatIsWritten) {
+  for (const char* content : {"all", "weights", "weights-bf16"}) {
+    const RunConfig config = with_content(folder_, content);
+    const int64_t counted = checkpoint_bytes(config, program_of(config)), written = bytes_of(train(config).checkpoint);
+    EXPECT_LE(written, counted) << content;
+    EXPECT_GE(written, counted - (1 << 20) - (1 << 16)) << content;  // small files and headers are rounded up
+  }
+}
+
+TEST_F(SmallDisk, EarlierCheckpointsGiveWay) {
+  RunConfig config = with_content(folder_, "all");
+  train(config);
+  config.steps = 60;
+  const Program program = program_of(config);
+  const int64_t one = checkpoint_bytes(config, program);
+  const DiskUse use = checkpoint_disk_use(config, program, 20);
+  EXPECT_EQ(use.folders, 4);  // two kept, the best, one being written: two are there
+  EXPECT_EQ(use.bytes,
+            4 * one - bytes_of(checkpoint_folder(config.out, 10)) - bytes_of(checkpoint_folder(config.out, 20)));
+  EXPECT_EQ(checkpoint_disk_use(config, program, 60).bytes, 0);  // nothing is left to do
+  config.validation_data.clear();
+  config.checkpoint_keep = 1;
+  EXPECT_EQ(checkpoint_disk_use(config, program, 0).folders, 2);
+  config.checkpoint_interval = 0;
+  EXPECT_EQ(checkpoint_disk_use(config, program, 0).folders, 1);
+}
+
+}  // namespace
+}  // namespace octet
