@@ -15,4 +15,15 @@ DeviceUse device_use(const std::vector<DeviceActivity>& activities) {
   return {.span = end - activities.front().begin, .busy = busy};
 }
 
+std::vector<DeviceGap> device_gaps(const std::vector<DeviceActivity>& activities) {
+  std::vector<DeviceGap> gaps;
+  size_t last = 0;
+  for (size_t i = 1; i < activities.size(); ++i) {
+    const double end = activities[last].end, begin = activities[i].begin;
+    if (begin > end) gaps.push_back({.begin = end, .seconds = begin - end, .after = last, .before = i});
+    if (activities[i].end > end) last = i;
+  }
+  return gaps;
+}
+
 }  // namespace octet

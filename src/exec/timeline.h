@@ -20,6 +20,7 @@ class DeviceTimeline {
   virtual ~DeviceTimeline() = default;
   virtual void begin() = 0;                       // forgets what has been seen so far
   virtual std::vector<DeviceActivity> end() = 0;  // since begin(), in order of their beginnings
+  virtual double now() = 0;                       // of the library's clock
 };
 
 // Opens the library. Throws kUnsupported where it is not found or this build cannot use it, with the way out.
@@ -32,5 +33,13 @@ struct DeviceUse {
   double idle() const { return span > 0 ? 1 - busy / span : 0; }
 };
 DeviceUse device_use(const std::vector<DeviceActivity>& activities);
+
+// Time without any activity, between the ends of all before and the next beginning.
+struct DeviceGap {
+  double begin = 0, seconds = 0;
+  size_t after = 0, before = 0;  // indices of the activity that ended last, and of the one that begins
+};
+// In order of time.
+std::vector<DeviceGap> device_gaps(const std::vector<DeviceActivity>& activities);
 
 }  // namespace octet

@@ -109,6 +109,12 @@ SettingsTable settings_of(RunConfig& c) {
   t.add("checkpoint.shard_bytes", &c.shard_bytes,
         {.meaning = "largest safetensors file of a checkpoint", .min = 1 << 20});
   t.add(
+      "profile.timeline", &c.profile_timeline,
+      {.meaning = "GPUs: write what the GPU did over some steps to this trace file (Chrome's format), and log how long "
+                  "it was idle within and between them; needs CUPTI"});
+  t.add("profile.after", &c.profile_after, {.meaning = "steps before the timeline begins", .min = 2});
+  t.add("profile.steps", &c.profile_steps, {.meaning = "steps of the timeline", .min = 1, .max = 10000});
+  t.add(
       "resume", &c.resume,
       {.meaning = "auto: the newest sound checkpoint in `out`; never; or a checkpoint folder (both move later ones of "
                   "`out` to out/set_aside_N)"});

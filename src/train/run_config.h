@@ -66,6 +66,8 @@ struct RunConfig {
   bool checkpoint_best = true;
   std::string checkpoint_content = "all";  // all | weights | weights-bf16
   int64_t shard_bytes = 4'000'000'000;
+  std::string profile_timeline;  // "" = none
+  int64_t profile_after = 10, profile_steps = 20;
   std::string resume = "auto";  // auto | never | a checkpoint folder
 
   int64_t accumulation() const { return (global_batch > 0 ? global_batch : micro_batch) / micro_batch; }

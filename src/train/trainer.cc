@@ -23,6 +23,7 @@
 #include "train/load_bar.h"
 #include "train/report.h"
 #include "train/run_log.h"
+#include "train/run_timeline.h"
 #include "train/schedule.h"
 
 namespace octet {
@@ -105,6 +106,7 @@ class Run {
           "data.train is not set: make a corpus with `octet data FILES --out PREFIX` and give its PREFIX");
     set_thread_count(static_cast<int>(config_.threads));
     open_data();
+    if (!config_.profile_timeline.empty()) timeline_.emplace(config_);
     find_checkpoint();
     build();
     resume_or_start();
@@ -135,6 +137,7 @@ class Run {
   std::shared_ptr<const TokenDataset> train_data_, validation_data_;
   std::unique_ptr<TrainingBatches> batches_;
   std::optional<std::string> resume_from_;
+  std::optional<RunTimeline> timeline_;  // before the stepper, whose graphs it is to see
   std::unique_ptr<AutoPrecision> auto_;  // recipe auto only
   std::vector<Switch> first_switches_;   // what Target and shapes ask for at the start, or at a resume
   StepperOptions options_;
@@ -426,6 +429,7 @@ TrainResult Run::loop() {
   if (result_.run.step == 0 && config_.eval_interval > 0) evaluate_now(0);
   while (result_.run.step < config_.steps) {
     int64_t step = result_.run.step + 1;
+    if (timeline_) timeline_->step_begins(step);
     auto started = std::chrono::steady_clock::now();
     double lr = learning_rate(config_.optimizer, config_.steps, step);
     std::vector<HostBatch> micro_batches = next_batches(prefetcher, step);
@@ -454,6 +458,7 @@ TrainResult Run::loop() {
                   .finite = done.finite});
     progress.update(step, fmt::format("loss {:.4f}  {:.0f} tok/s", done.loss, speeds.back()));
     bool last = step == config_.steps;
+    if (timeline_ && last) timeline_->finish();
     if (last || (config_.eval_interval > 0 && step % config_.eval_interval == 0)) evaluate_now(step);
     bool stop = signals.raised();
     bool due = config_.checkpoint_interval > 0 && step % config_.checkpoint_interval == 0;
@@ -464,6 +469,7 @@ TrainResult Run::loop() {
       break;
     }
   }
+  if (timeline_) timeline_->finish();
   progress.finish();
   report_now(/*last=*/true);
   if (!speeds.empty()) {

@@ -210,6 +210,11 @@ TEST(Training, RejectsBeforeTheFirstStep) {
   EXPECT_NE(message([](RunConfig& c) { c.global_batch = 3; }).find("multiple"), std::string::npos);
   EXPECT_NE(message([](RunConfig& c) { c.vocab_size = 10; }).find("vocabulary"), std::string::npos);
   EXPECT_NE(message([](RunConfig& c) { c.disable = {"fuze"}; }).find("fuse"), std::string::npos);
+  EXPECT_NE(message([](RunConfig& c) {
+              c.profile_timeline = "trace.json";
+              c.device = "cpu";
+            }).find("this run is on the CPU"),
+            std::string::npos);
 }
 
 TEST(Training, ProductsThatFp8CannotTakeAreLogged) {

@@ -49,6 +49,7 @@ void add_train_command(CLI::App& app) {
   auto* command = app.add_subcommand("train", "Train a model, or continue a run");
   command->footer(kExamples);
   add_run_options(*command, *options);
+  add_verbose_option(*command);
   command->callback([options] { run_training(*options); });
 }
 

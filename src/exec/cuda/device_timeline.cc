@@ -100,6 +100,7 @@ class CuptiTimeline : public DeviceTimeline {
     find("cuptiActivityRegisterCallbacks", register_callbacks);
     find("cuptiActivityEnable", enable);
     find("cuptiActivityFlushAll", flush_);
+    find("cuptiGetTimestamp", timestamp_);
     find("cuptiActivityGetNextRecord", seen().next_record);
     check_cupti(register_callbacks(request_buffer, take_buffer));
     for (CUpti_ActivityKind kind :
@@ -120,6 +121,11 @@ class CuptiTimeline : public DeviceTimeline {
               [](const DeviceActivity& a, const DeviceActivity& b) { return a.begin < b.begin; });
     return activities;
   }
+  double now() override {
+    uint64_t nanoseconds = 0;
+    check_cupti(timestamp_(&nanoseconds));
+    return seconds(nanoseconds);
+  }
 
  private:
   static void check_cupti(CUptiResult result) {
@@ -127,6 +133,7 @@ class CuptiTimeline : public DeviceTimeline {
           "CUPTI refuses (error {}): another profiler may be attached", static_cast<int>(result));
   }
   decltype(&cuptiActivityFlushAll) flush_ = nullptr;
+  decltype(&cuptiGetTimestamp) timestamp_ = nullptr;
 };
 
 }  // namespace

@@ -1,0 +1,28 @@
+// A device timeline over some steps of a run as it is: batches, logs and read-backs included (profile.timeline).
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "exec/timeline.h"
+#include "train/run_config.h"
+
+namespace octet {
+
+class RunTimeline {
+ public:
+  // Before the executor is made. Throws kInvalidArgument for a run on the CPU, kUnsupported where the library is
+  // missing.
+  explicit RunTimeline(const RunConfig& config);
+  void step_begins(int64_t step);
+  // Writes the trace and logs what it says; also when fewer steps were made, and once only.
+  void finish();
+
+ private:
+  const RunConfig& config_;
+  std::unique_ptr<DeviceTimeline> device_;  // null: finished
+  int64_t steps_ = 0, first_step_ = 0;      // begun in this process; the first of the timeline
+  std::vector<double> marks_;               // when its steps began
+};
+
+}  // namespace octet
