@@ -1,238 +1,32 @@
-// Recipe auto end to end on tiny models: a healthy one, planted outliers, timings, determinism and resume, the report.
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <set>
-
-#include "base/json.h"
-#include "base/log.h"
-#include "io/safetensors.h"
-#include "io/safetensors_writer.h"
-#include "precision/policy.h"
-#include "system/tiny.h"
-#include "train/report.h"
-#include "train/trainer.h"
+// Recipe auto end to end on the CPU.
+#include "exec/executor.h"
+#include "system/auto_cases.h"
 
 namespace octet {
 namespace {
-
-struct Logged {
-  std::vector<Switch> switches;
-  std::map<std::string, char> rungs;  // the last ones, by GEMM: '0' one scale, '1' blocks, '2' bf16
-};
-
-Logged read_log(const std::string& out) {
-  Logged result;
-  const std::string log = read_file(out + "/log.jsonl");
-  for (size_t begin = 0; begin < log.size(); begin = log.find('\n', begin) + 1) {
-    nlohmann::json line = parse_json(log.substr(begin, log.find('\n', begin) - begin), "log");
-    if (line.at("kind") == "switch")
-      result.switches.push_back({.step = line.at("step"), .gemm = line.at("gemm"), .reason = line.at("reason")});
-    if (line.at("kind") != "rungs") continue;
-    const std::string text = line.at("text");
-    result.rungs.clear();
-    for (size_t at = 0; (at = text.find('=', at)) != std::string::npos; ++at) {
-      size_t start = text.rfind(' ', at) + 1;  // npos + 1 is 0
-      result.rungs[text.substr(start, at - start)] = text[at + 1];
-    }
-  }
-  return result;
-}
-
-double share(const std::map<std::string, char>& rungs, char rung) {
-  double count = 0;
-  for (const auto& [gemm, at] : rungs) count += at == rung;
-  return count / static_cast<double>(rungs.size());
-}
-
-RunConfig auto_config(const TempFolder& folder, const std::string& family = "gpt2") {
-  RunConfig config = tiny_config(folder, "auto", family);
-  config.auto_interval = 4;
-  return config;
-}
 
 class Auto : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Models, Auto, testing::Values("gpt2", "llama"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(Auto, AHealthyModelSettlesUnderOneScale) {
-  set_log_level(LogLevel::kWarning);
-  TempFolder folder;
-  RunConfig config = auto_config(folder, GetParam());
-  config.steps = 60;
-  train(config);
-  Logged logged = read_log(config.out);
-  EXPECT_EQ(logged.rungs.size(), GetParam() == std::string("gpt2") ? 36u : 42u);
-  EXPECT_GE(share(logged.rungs, '0'), 0.9);
-  std::string page = read_file(write_report(config.out));
-  EXPECT_NE(page.find("layers.1.mlp.down.dy"), std::string::npos);
-  EXPECT_EQ(page.find("http://", page.find("http://www.w3.org/2000/svg") + 1), std::string::npos) << "self-contained";
-  EXPECT_EQ(page.find("https://"), std::string::npos);
-}
-
-// The Hugging Face folder of a llama trained a little, in which some channels that layer 1's MLP reads are 2^17 times
-// as large and its weights for them as much smaller: the same function, but no longer one FP8 can hold.
-std::string planted_model(const TempFolder& folder) {
-  RunConfig config = tiny_config(folder, "fp32", "llama");
-  config.out = folder.file("teacher");
-  config.steps = 150;
-  config.optimizer.lr = 8e-3;
-  config.eval_interval = 0;
-  const std::string from = train(config).checkpoint, to = folder.file("planted");
-  make_folders(to);
-  write_file(to + "/config.json", read_file(from + "/config.json"));
-  SafetensorsFile source(from + "/model.safetensors");
-  std::vector<NamedType> types;
-  for (const std::string& name : source.names()) types.push_back({name, *source.find_type(name)});
-  SafetensorsWriter writer(to + "/model.safetensors", types, source.metadata());
-  for (const NamedType& tensor : writer.tensors()) {
-    std::span<const std::byte> bytes = source.read(tensor.name).bytes;
-    std::vector<float> values(bytes.size() / sizeof(float));
-    std::memcpy(values.data(), bytes.data(), bytes.size());
-    bool norm = tensor.name == "model.layers.1.post_attention_layernorm.weight";
-    bool reader =
-        tensor.name == "model.layers.1.mlp.gate_proj.weight" || tensor.name == "model.layers.1.mlp.up_proj.weight";
-    const size_t hidden = 32;
-    for (size_t i = 0; i < values.size(); ++i) {
-      if (i % hidden % 8 == 3 && (norm || reader)) values[i] *= norm ? 0x1p17f : 0x1p-17f;
-    }
-    writer.write(tensor.name, std::as_bytes(std::span(values)));
-  }
-  writer.finish();
-  return to;
-}
-
-std::vector<double> losses_from(const RunConfig& config, const TrainHooks& more = {}) {
-  std::vector<double> losses;
-  TrainHooks hooks = more;
-  hooks.on_step = [&](const RunState&, const StepResult& step) { losses.push_back(step.loss); };
-  train(config, hooks);
-  return losses;
+  auto_cases::a_healthy_model_settles_under_one_scale(cpu_target(), GetParam());
 }
 
 TEST(Auto, PlantedOutliersMoveTheGemmsTheyTouchAndNoOthers) {
-  set_log_level(LogLevel::kWarning);
-  TempFolder folder;
-  RunConfig config = auto_config(folder, "llama");
-  config.model_from = planted_model(folder);
-  config.steps = 12;
-  config.eval_interval = 0;
-  config.optimizer.lr = config.optimizer.min_lr = 1e-7;  // a step of AdamW in those weights acts 2^17-fold
-  auto run = [&](const char* recipe) {
-    config.recipe = recipe;
-    config.out = folder.file(recipe);
-    return losses_from(config);
-  };
-  std::vector<double> high = run("bf16"), current = run("fp8-current"), decided = run("auto");
-  Logged logged = read_log(folder.file("auto"));
-  std::set<std::string> moved, touched;
-  for (const char* linear : {"gate", "up"})
-    for (const char* role : {"fprop", "dgrad", "wgrad"})
-      touched.insert(std::string("layers.1.mlp.") + linear + "/" + role);
-  for (const Switch& s : logged.switches) {
-    EXPECT_EQ(s.step, 1) << s.gemm;
-    moved.insert(s.gemm);
-  }
-  EXPECT_EQ(moved, touched);
-  // 32 channels are one block of a row: fprop and dgrad cannot use blocks. Columns are blocks of their own in wgrad.
-  EXPECT_EQ(logged.rungs.at("layers.1.mlp.up/fprop"), '2');
-  EXPECT_EQ(logged.rungs.at("layers.1.mlp.up/dgrad"), '2');
-  EXPECT_EQ(logged.rungs.at("layers.1.mlp.gate/wgrad"), '1');
-  EXPECT_NE(logged.switches[0].reason.find("under one scale: SNR "), std::string::npos) << logged.switches[0].reason;
-  double gap = 0, gap_current = 0;
-  for (size_t i = 1; i < high.size(); ++i) {  // the decision follows step 1
-    gap = std::max(gap, std::abs(decided[i] - high[i]) / high[i]);
-    gap_current = std::max(gap_current, std::abs(current[i] - high[i]) / high[i]);
-  }
-  RecordProperty("gap_auto", std::to_string(gap));
-  RecordProperty("gap_fp8_current", std::to_string(gap_current));
-  EXPECT_LT(gap, 0.03);  // the bound of healthy recipes, training_test.cc
-  EXPECT_GT(gap_current, 2 * gap) << "nothing was at stake";
+  auto_cases::planted_outliers_move_the_gemms_they_touch_and_no_others(cpu_target());
 }
 
-// Switches whose plan the device cannot hold are taken back, and the run goes on with the bits it would have had.
 TEST(Auto, SwitchesThatDoNotFitAreTakenBack) {
-  set_log_level(LogLevel::kOff);
-  TempFolder folder;
-  RunConfig config = auto_config(folder, "llama");
-  config.steps = 3;
-  Target target = cpu_target();
-  target.memory_bytes = train(config).planned_bytes;
-  config.model_from = planted_model(folder);
-  config.optimizer.lr = config.optimizer.min_lr = 1e-7;
-  config.steps = 6;
-  config.out = folder.file("narrow");
-  std::vector<double> narrow = losses_from(config, {.target = target});
-  EXPECT_EQ(share(read_log(config.out).rungs, '0'), 1);
-  EXPECT_TRUE(read_log(config.out).switches.empty());
-  EXPECT_NE(read_file(config.out + "/log.jsonl").find("taken back: the new plan needs"), std::string::npos);
-  config.recipe = "fp8-current";
-  config.out = folder.file("current");
-  EXPECT_EQ(losses_from(config), narrow);
+  auto_cases::switches_that_do_not_fit_are_taken_back(cpu_target());
 }
 
 TEST(Auto, TimingsThatShowNoGainKeepAShapeInBf16) {
-  set_log_level(LogLevel::kWarning);
-  TempFolder folder;
-  RunConfig config = auto_config(folder);
-  config.steps = 6;
-  Target target = cpu_target();
-  const int64_t tokens = 2 * 16;  // mlp.up: 64 rows of 32
-  for (auto [m, n, k, fp8] :
-       {std::tuple<int64_t, int64_t, int64_t, double>{tokens, 64, 32, 2e-6}, {tokens, 32, 32, 1e-7}}) {
-    target.timings.push_back({"bf16", m, n, k, 1e-6});
-    target.timings.push_back({"fp8-tensor", m, n, k, fp8});
-    target.timings.push_back({"fp8-block", m, n, k, fp8});
-  }
-  losses_from(config, {.target = target});
-  Logged logged = read_log(config.out);
-  EXPECT_EQ(logged.rungs.at("layers.0.mlp.up/fprop"), '2');
-  EXPECT_EQ(logged.rungs.at("layers.1.mlp.up/fprop"), '2');
-  EXPECT_EQ(logged.rungs.at("layers.0.attn.q/fprop"), '0');
-  ASSERT_FALSE(logged.switches.empty());
-  EXPECT_NE(logged.switches[0].reason.find("fp8-tensor is not faster here"), std::string::npos);
-}
-
-// Thresholds in the middle of what E5M2 gradients have, without patience: GEMMs switch in nearly every round.
-RunConfig restless(const TempFolder& folder) {
-  RunConfig config = auto_config(folder);
-  config.auto_interval = 2;
-  config.policy = {.dwell = 1, .leave_db = 25.5, .return_db = 25.5};
-  config.dropout = 0.1;
-  return config;
+  auto_cases::timings_that_show_no_gain_keep_a_shape_in_bf16(cpu_target());
 }
 
 TEST(Auto, TheSameSeedAndAResumeGiveTheSameSwitchesAndBits) {
-  set_log_level(LogLevel::kWarning);
-  TempFolder folder;
-  RunConfig config = restless(folder);
-  std::vector<double> whole, parts;
-  config.out = folder.file("whole");
-  TrainResult straight =
-      train(config, {.on_step = [&](const RunState&, const StepResult& r) { whole.push_back(r.loss); }});
-  config.out = folder.file("parts");
-  struct Stop {};
-  EXPECT_THROW(train(config, {.on_step =
-                                  [&](const RunState& run, const StepResult& r) {
-                                    if (run.step == 13) throw Stop{};
-                                    if (run.step <= 10) parts.push_back(r.loss);
-                                  }}),
-               Stop);
-  TrainResult resumed =
-      train(config, {.on_step = [&](const RunState&, const StepResult& r) { parts.push_back(r.loss); }});
-  EXPECT_EQ(whole, parts);
-  EXPECT_EQ(straight.run.precision, resumed.run.precision);
-  std::set<int64_t> steps;
-  for (const Switch& s : read_log(folder.file("whole")).switches) steps.insert(s.step);
-  EXPECT_GE(steps.size(), 3u) << "too few rounds with switches to show something";
-  EXPECT_GT(*steps.rbegin(), 10) << "none after the resume";
-  for (const char* file : {"/model.safetensors", "/optimizer.safetensors", "/scales.safetensors"})
-    EXPECT_TRUE(read_file(straight.checkpoint + file) == read_file(resumed.checkpoint + file)) << file;
-  // What the run that died had logged after step 10 is not in the report twice.
-  std::string page = read_file(write_report(config.out));
-  size_t from = page.find("\"loss\":"), steps_drawn = 0;
-  for (size_t at = from; (at = page.find("],[", at + 1)) < page.find("]]", from);) ++steps_drawn;
-  EXPECT_EQ(steps_drawn + 1, 20u);
+  auto_cases::the_same_seed_and_a_resume_give_the_same_switches_and_bits(cpu_target());
 }
 
 }  // namespace

@@ -1,0 +1,86 @@
+// Recipe auto on a GPU: what tests/system/auto_test.cc asks of the CPU; plans, captured graphs and copies after a switch;
+// what the device's own timings decide.
+#include "exec/executor.h"
+#include "system/auto_cases.h"
+#include "train/auto_precision.h"
+
+namespace octet {
+namespace {
+
+class OnGpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string why;
+    if (!cuda_available(&why)) GTEST_SKIP() << why;
+    target_ = cuda_target();
+    target_.timings.clear();  // so that tiny shapes are judged by statistics alone
+  }
+  Target target_;
+};
+using CudaAuto = OnGpu;
+class CudaAutoOf : public OnGpu, public testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Models, CudaAutoOf, testing::Values("gpt2", "llama"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(CudaAutoOf, AHealthyModelSettlesUnderOneScale) {
+  auto_cases::a_healthy_model_settles_under_one_scale(target_, GetParam());
+}
+
+TEST_F(CudaAuto, PlantedOutliersMoveTheGemmsTheyTouchAndNoOthers) {
+  auto_cases::planted_outliers_move_the_gemms_they_touch_and_no_others(target_);
+}
+
+TEST_F(CudaAuto, SwitchesThatDoNotFitAreTakenBack) {
+  auto_cases::switches_that_do_not_fit_are_taken_back(target_);
+}
+
+TEST_F(CudaAuto, TimingsThatShowNoGainKeepAShapeInBf16) {
+  auto_cases::timings_that_show_no_gain_keep_a_shape_in_bf16(target_);
+}
+
+TEST_F(CudaAuto, TheSameSeedAndAResumeGiveTheSameSwitchesAndBits) {
+  auto_cases::the_same_seed_and_a_resume_give_the_same_switches_and_bits(target_);
+}
+
+// Graphs captured before a switch are gone with their executor: replayed steps have the bits of launched ones.
+TEST_F(CudaAuto, ReplayedGraphsFollowTheSwitchesBitForBit) {
+  set_log_level(LogLevel::kWarning);
+  TempFolder folder;
+  RunConfig config = auto_cases::restless(folder);
+  const std::vector<double> replayed = auto_cases::losses_from(config, target_);
+  const std::vector<Switch> switches = auto_cases::read_log(config.out).switches;
+  config.eager = true;
+  config.out = folder.file("eager");
+  EXPECT_EQ(auto_cases::losses_from(config, target_), replayed);
+  EXPECT_EQ(auto_cases::read_log(config.out).switches, switches);
+  EXPECT_GE(switches.size(), 3u) << "too few switches to show something";
+}
+
+// The device's own timings, under its own name, refuse what they show to be no faster, from the start.
+TEST_F(CudaAuto, TheDevicesOwnTimingsDecideFromTheStart) {
+  set_log_level(LogLevel::kWarning);
+  const Target timed = cuda_target();
+  ASSERT_FALSE(timed.timings.empty());
+  for (int64_t hidden : {64, 1024}) {
+    SCOPED_TRACE(hidden);
+    TempFolder folder;
+    RunConfig config = auto_cases::auto_config(folder);
+    config.hidden = hidden, config.intermediate = 4 * hidden;
+    config.steps = 3;
+    const ModelConfig model = resolve_model(config, config.vocab_size);
+    const PrecisionPolicy policy(policy_gemms(model, stepper_options(config, timed)), {}, timed);
+    const std::vector<double> losses = auto_cases::losses_from(config, timed);
+    const auto_cases::Logged logged = auto_cases::read_log(config.out);
+    ASSERT_EQ(logged.rungs.size(), policy.gemms().size());
+    for (const PolicyGemm& gemm : policy.gemms())
+      EXPECT_EQ(logged.rungs.at(gemm.key()), static_cast<char>('0' + static_cast<int>(policy.rung(gemm.key()))))
+          << gemm.key();
+    EXPECT_EQ(logged.switches.size(), policy.switches().size());
+    for (const Switch& s : logged.switches) EXPECT_NE(s.reason.find("on " + timed.name), std::string::npos) << s.reason;
+    for (double loss : losses) EXPECT_TRUE(std::isfinite(loss));
+    RecordProperty("refused_at_" + std::to_string(hidden), std::to_string(logged.switches.size()));
+  }
+}
+
+}  // namespace
+}  // namespace octet
