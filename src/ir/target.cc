@@ -87,6 +87,12 @@ class TargetReader {
     return text == "true";
   }
 
+  const std::string& role(const std::string& text) const {
+    check(text == "fprop" || text == "dgrad" || text == "wgrad", ErrorCode::kInvalidArgument,
+          "{}:{}: '{}' (want fprop, dgrad or wgrad)", path_, line_, text);
+    return text;
+  }
+
   void read_field(const std::string& key, std::string_view value) {
     std::vector<std::string> known = {"name", "device", "fusions", "timing"};
     for (const BoolField& field : kBools) {
@@ -120,10 +126,11 @@ class TargetReader {
       target.fusions = words(value);
     } else if (key == "timing") {
       std::vector<std::string> parts = words(value);
-      check(parts.size() == 5, ErrorCode::kInvalidArgument, "{}:{}: '{}' (want precision m n k seconds)", path_, line_,
-            value);
+      check(parts.size() == 5 || parts.size() == 6, ErrorCode::kInvalidArgument,
+            "{}:{}: '{}' (want precision m n k seconds [role])", path_, line_, value);
       target.timings.push_back({parts[0], number<int64_t>(parts[1]), number<int64_t>(parts[2]),
-                                number<int64_t>(parts[3]), number<double>(parts[4])});
+                                number<int64_t>(parts[3]), number<double>(parts[4]),
+                                parts.size() > 5 ? role(parts[5]) : ""});
     } else {
       fail(ErrorCode::kInvalidArgument, "{}:{}: unknown key '{}'{}", path_, line_, key,
            if_near(key, known, " (nearest: {})"));
@@ -226,6 +233,11 @@ Target read_target(const std::string& path) {
   return reader.target;
 }
 
+std::string timing_text(const GemmTiming& t) {
+  const std::string role = t.role.empty() ? "" : " " + t.role;
+  return fmt::format("timing: {} {} {} {} {}{}\n", t.precision, t.m, t.n, t.k, t.seconds, role);
+}
+
 std::string to_text(const Target& target) {
   std::string text = fmt::format("name: {}\nfusions:", target.name);
   for (const std::string& fusion : target.fusions) text += " " + fusion;
@@ -234,9 +246,7 @@ std::string to_text(const Target& target) {
   for (const BoolField& field : kBools) text += fmt::format("{}: {}\n", field.key, target.*field.member);
   for (const IntField& field : kInts) text += fmt::format("{}: {}\n", field.key, target.*field.member);
   for (const DoubleField& field : kDoubles) text += fmt::format("{}: {}\n", field.key, target.*field.member);
-  for (const GemmTiming& t : target.timings) {
-    text += fmt::format("timing: {} {} {} {} {}\n", t.precision, t.m, t.n, t.k, t.seconds);
-  }
+  for (const GemmTiming& timing : target.timings) text += timing_text(timing);
   return text;
 }
 

@@ -10,11 +10,14 @@
 namespace octet {
 
 // Seconds for one GEMM of this shape and precision, measured. precision: "f32" "bf16" "fp8-tensor" "fp8-block".
+// role: "fprop" "dgrad" "wgrad", or "" for all three.
 struct GemmTiming {
   std::string precision;
   int64_t m = 0, n = 0, k = 0;
   double seconds = 0;
+  std::string role = {};
 };
+std::string timing_text(const GemmTiming& timing);  // the line of a target file
 
 enum class Device : uint8_t { kCpu, kCuda };
 

@@ -15,9 +15,11 @@ TEST(Target, TextReadsBackTheSame) {
   Target target = h200_target();
   target.fusions = {"norm_quantize", "bias_gelu"};
   target.f32_flops = 1.0 / 3;
+  target.timings.push_back({"bf16", 1, 2, 3, 1e-6, "wgrad"});
   write_file(folder.file("t.txt"), "# measured\n\n" + to_text(target));
   Target read = read_target(folder.file("t.txt"));
   EXPECT_EQ(to_text(read), to_text(target));
+  EXPECT_EQ(read.timings.back().role, "wgrad");
   EXPECT_TRUE(read.has_fusion("bias_gelu"));
   EXPECT_FALSE(read.has_fusion("bias"));
 }
@@ -47,7 +49,10 @@ TEST(Target, BadLinesAreNamed) {
       std::string::npos);
   EXPECT_NE(message("memory_bytes: 1GB").find("'1GB' is not a number in range"), std::string::npos);
   EXPECT_NE(message("fp8_tn_only: yes").find("want true or false"), std::string::npos);
-  EXPECT_NE(message("timing: bf16 1 2 3").find("want precision m n k seconds"), std::string::npos);
+  for (const char* count : {"3", "3 4 fprop 6"})
+    EXPECT_NE(message("timing: bf16 1 2 " + std::string(count)).find("want precision m n k seconds [role]"),
+              std::string::npos);
+  EXPECT_NE(message("timing: bf16 1 2 3 4 forward").find("'forward' (want fprop, dgrad or wgrad)"), std::string::npos);
   EXPECT_NE(message("name").find("want \"key: value\""), std::string::npos);
 }
 

@@ -26,26 +26,28 @@ std::string milliseconds(double seconds) { return fmt::format("{:.4g} ms", secon
 
 // Why timings say that this precision is not worth taking, or "": decided at the nearest shape measured in both.
 std::string timing_objection(const Target& target, const std::string& precision, const PolicyGemm& gemm) {
-  double nearest = std::numeric_limits<double>::infinity();
-  std::string objection;
+  const std::string role = gemm_role_name(gemm.role);
   auto octaves = [](int64_t a, int64_t b) {
     return std::fabs(std::log2(static_cast<double>(a)) - std::log2(static_cast<double>(b)));
   };
+  double nearest = std::numeric_limits<double>::infinity();
+  std::string objection;
   for (const GemmTiming& fp8 : target.timings) {
-    if (fp8.precision != precision) continue;
-    for (const GemmTiming& high : target.timings) {
-      if (high.precision != "bf16" || high.m != fp8.m || high.n != fp8.n || high.k != fp8.k) continue;
-      double distance = octaves(fp8.m, gemm.m) + octaves(fp8.n, gemm.n) + octaves(fp8.k, gemm.k);
-      if (distance >= nearest) continue;
-      nearest = distance;
-      objection = fp8.seconds < high.seconds
-                      ? ""
-                      : fmt::format(
-                            "{} is not faster here: {} beside {} in bf16 at {}x{}x{}, the measured shape "
-                            "nearest to {}x{}x{} on {}",
-                            precision, milliseconds(fp8.seconds), milliseconds(high.seconds), fp8.m, fp8.n, fp8.k,
-                            gemm.m, gemm.n, gemm.k, target.name);
-    }
+    if (fp8.precision != precision || !(fp8.role.empty() || fp8.role == role)) continue;
+    const double distance = octaves(fp8.m, gemm.m) + octaves(fp8.n, gemm.n) + octaves(fp8.k, gemm.k);
+    if (distance >= nearest) continue;
+    auto high = std::find_if(target.timings.begin(), target.timings.end(), [&](const GemmTiming& t) {
+      return t.precision == "bf16" && t.m == fp8.m && t.n == fp8.n && t.k == fp8.k && t.role == fp8.role;
+    });
+    if (high == target.timings.end()) continue;
+    nearest = distance;
+    objection = fp8.seconds < high->seconds
+                    ? ""
+                    : fmt::format(
+                          "{} is not faster here: {} beside {} in bf16 at {}x{}x{}, the measured shape "
+                          "nearest to {}x{}x{} on {}",
+                          precision, milliseconds(fp8.seconds), milliseconds(high->seconds), fp8.m, fp8.n, fp8.k,
+                          gemm.m, gemm.n, gemm.k, target.name);
   }
   return objection;
 }

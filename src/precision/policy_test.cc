@@ -137,6 +137,18 @@ TEST(Policy, RefusesWhatTimingsDoNotShowToBeFaster) {
   EXPECT_EQ(policy.rung("up/dgrad"), Rung::kTensor);
 }
 
+TEST(Policy, TimingsOfARoleSpeakOfItAlone) {
+  Target target{.name = "gpu"};
+  for (const char* role : {"fprop", "dgrad", "wgrad"}) {  // one shape for all three: the products differ all the same
+    target.timings.push_back({"bf16", 512, 512, 512, 2e-6, role});
+    target.timings.push_back({"fp8-tensor", 512, 512, 512, role == std::string("wgrad") ? 3e-6 : 1e-6, role});
+  }
+  PrecisionPolicy policy(linear("up"), {}, target);
+  EXPECT_EQ(policy.rung("up/fprop"), Rung::kTensor);
+  EXPECT_EQ(policy.rung("up/dgrad"), Rung::kTensor);
+  EXPECT_EQ(policy.rung("up/wgrad"), Rung::kBlock) << "nothing is known of blocks";
+}
+
 TEST(Policy, ImpossibleShapesStayHigh) {
   std::vector<PolicyGemm> gemms = linear("up");
   gemms[0].objection = "512x256x129 is not a multiple of 16";

@@ -1,5 +1,5 @@
-// Recipe auto on a GPU: what tests/system/auto_test.cc asks of the CPU; plans, captured graphs and copies after a switch;
-// what the device's own timings decide.
+// Recipe auto on a GPU: what tests/system/auto_test.cc asks of the CPU; plans, captured graphs and copies after a
+// switch; what the device's own timings decide.
 #include "exec/executor.h"
 #include "system/auto_cases.h"
 #include "train/auto_precision.h"
@@ -30,9 +30,7 @@ TEST_F(CudaAuto, PlantedOutliersMoveTheGemmsTheyTouchAndNoOthers) {
   auto_cases::planted_outliers_move_the_gemms_they_touch_and_no_others(target_);
 }
 
-TEST_F(CudaAuto, SwitchesThatDoNotFitAreTakenBack) {
-  auto_cases::switches_that_do_not_fit_are_taken_back(target_);
-}
+TEST_F(CudaAuto, SwitchesThatDoNotFitAreTakenBack) { auto_cases::switches_that_do_not_fit_are_taken_back(target_); }
 
 TEST_F(CudaAuto, TimingsThatShowNoGainKeepAShapeInBf16) {
   auto_cases::timings_that_show_no_gain_keep_a_shape_in_bf16(target_);

@@ -12,8 +12,38 @@ namespace {
 
 using parity::Setting;
 
+// A product under tf32, alone or in a fusion: the largest sum of |a| |b| over the contraction that the 2-norms of its
+// rows and columns allow, which is what relative errors of the operands count from. 0: not such a product.
+double tf32_terms(const parity::Visit& v) {
+  const Graph& g = v.node.op == Op::kFusion ? *v.node.body : v.graph;
+  const Node* product = v.node.op == Op::kMatmul ? &v.node : nullptr;
+  std::vector<int32_t> leaves;  // of the body, in the order of the fusion's inputs
+  for (int32_t i = 0; v.node.op == Op::kFusion && i < g.size(); ++i) {
+    if (g.node(NodeId{i}).op == Op::kInput) leaves.push_back(i);
+    if (g.node(NodeId{i}).op == Op::kMatmul) product = &g.node(NodeId{i});
+  }
+  if (product == nullptr || !product->attrs.get_or("tf32", false)) return 0;
+  const auto norm = [&](size_t side, bool contracts_rows) {  // the largest of one side's vectors
+    const auto leaf = std::find(leaves.begin(), leaves.end(), index(product->inputs[side].node));
+    const cpu::RefTensor& x = v.inputs[leaves.empty() ? side : static_cast<size_t>(leaf - leaves.begin())];
+    const int64_t rows = x.type.shape.rows(), cols = x.type.shape.cols();
+    std::vector<double> squares(static_cast<size_t>(contracts_rows ? cols : rows));
+    for (int64_t i = 0; i < rows * cols; ++i) {
+      const double value = x.values[static_cast<size_t>(i)];
+      squares[static_cast<size_t>(contracts_rows ? i % cols : i / cols)] += value * value;
+    }
+    return std::sqrt(*std::max_element(squares.begin(), squares.end()));
+  };
+  return norm(0, product->attrs.get_or("trans_a", false)) * norm(1, !product->attrs.get_or("trans_b", false));
+}
+
 // What tensor cores add to the tolerance of float32 kernels.
 cpu::Tolerance device_tolerance(const parity::Visit& v) {
+  if (const double terms = tf32_terms(v); terms > 0) {
+    return {.relative = v.tolerance.relative,
+            .absolute = v.tolerance.absolute + 0x1p-9 * terms,
+            .reason = "TF32: either operand cut to 10 bits of mantissa, 2^-10 of itself at most"};
+  }
   bool fp8_product = v.node.op == Op::kScaledMatmul;
   if (v.node.op == Op::kFusion) {
     for (const Node& member : v.node.body->nodes()) fp8_product |= member.op == Op::kScaledMatmul;

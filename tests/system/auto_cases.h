@@ -1,5 +1,6 @@
 // Recipe auto end to end on tiny models, on the device of a Target: a healthy model, planted outliers, memory that does
-// not hold the new plan, timings, determinism and resume, the report. For tests: system/auto_test.cc, cuda/auto_test.cc.
+// not hold the new plan, timings, determinism and resume, the report. For tests: system/auto_test.cc,
+// cuda/auto_test.cc.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -58,8 +59,8 @@ inline RunConfig auto_config(const TempFolder& folder, const std::string& family
 
 inline std::vector<double> losses_from(const RunConfig& config, const Target& target) {
   std::vector<double> losses;
-  train(config, {.on_step = [&](const RunState&, const StepResult& step) { losses.push_back(step.loss); },
-                 .target = target});
+  train(config,
+        {.on_step = [&](const RunState&, const StepResult& step) { losses.push_back(step.loss); }, .target = target});
   return losses;
 }
 
@@ -208,9 +209,8 @@ inline void the_same_seed_and_a_resume_give_the_same_switches_and_bits(const Tar
   RunConfig config = restless(folder);
   std::vector<double> whole, parts;
   config.out = folder.file("whole");
-  TrainResult straight =
-      train(config, {.on_step = [&](const RunState&, const StepResult& r) { whole.push_back(r.loss); },
-                     .target = target});
+  TrainResult straight = train(
+      config, {.on_step = [&](const RunState&, const StepResult& r) { whole.push_back(r.loss); }, .target = target});
   config.out = folder.file("parts");
   struct Stop {};
   EXPECT_THROW(train(config, {.on_step =
@@ -220,9 +220,8 @@ inline void the_same_seed_and_a_resume_give_the_same_switches_and_bits(const Tar
                                   },
                               .target = target}),
                Stop);
-  TrainResult resumed =
-      train(config, {.on_step = [&](const RunState&, const StepResult& r) { parts.push_back(r.loss); },
-                     .target = target});
+  TrainResult resumed = train(
+      config, {.on_step = [&](const RunState&, const StepResult& r) { parts.push_back(r.loss); }, .target = target});
   EXPECT_EQ(whole, parts);
   EXPECT_EQ(straight.run.precision, resumed.run.precision);
   std::set<int64_t> steps;

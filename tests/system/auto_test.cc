@@ -17,9 +17,7 @@ TEST(Auto, PlantedOutliersMoveTheGemmsTheyTouchAndNoOthers) {
   auto_cases::planted_outliers_move_the_gemms_they_touch_and_no_others(cpu_target());
 }
 
-TEST(Auto, SwitchesThatDoNotFitAreTakenBack) {
-  auto_cases::switches_that_do_not_fit_are_taken_back(cpu_target());
-}
+TEST(Auto, SwitchesThatDoNotFitAreTakenBack) { auto_cases::switches_that_do_not_fit_are_taken_back(cpu_target()); }
 
 TEST(Auto, TimingsThatShowNoGainKeepAShapeInBf16) {
   auto_cases::timings_that_show_no_gain_keep_a_shape_in_bf16(cpu_target());

@@ -22,6 +22,7 @@ int run(int argc, char** argv) {
   octet::add_train_step_command(app);
   octet::add_compile_command(app);
   octet::add_linear_command(app);
+  octet::add_timings_command(app);
   octet::add_gemm_command(app);
   octet::add_copy_command(app);
   octet::add_serve_step_command(app);
