@@ -37,6 +37,7 @@ void GraphRunner::bind_node(NodeId id) {
     if (row.workspace != nullptr)
       workspace_needed_ = std::max(workspace_needed_, row.workspace(context_, graph_, node));
     step.kernel = row.bind(context_, graph_, node);
+    if (step.kernel.stand_in != nullptr) step.row = step.kernel.stand_in;
   } catch (const Error& error) {
     throw Error(error.code(), fmt::format("{}: {}: {}", describe(graph_, id), row.name, error.message()));
   }

@@ -52,7 +52,7 @@ class GraphRunner {
     BoundKernel kernel;
     KernelArgs args;
     NodeId node;
-    const char* row;
+    const char* row;  // whose kernel it is
   };
   struct StepTime {
     int64_t calls = 0;

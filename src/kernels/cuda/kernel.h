@@ -8,10 +8,12 @@
 
 #include <cuda_runtime_api.h>
 
+#include <concepts>
 #include <cstddef>
 #include <functional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ir/graph.h"
@@ -40,7 +42,17 @@ struct KernelArgs {
   cudaStream_t stream = nullptr;
 };
 
-using BoundKernel = std::function<void(const KernelArgs&)>;
+// A row bound to one node. `stand_in` names the row whose kernel does the work where a library turned out to have none
+// for this node; null: the row's own.
+struct BoundKernel {
+  std::function<void(const KernelArgs&)> run;
+  const char* stand_in = nullptr;
+
+  BoundKernel() = default;
+  template <std::invocable<const KernelArgs&> Run>
+  BoundKernel(Run kernel) : run(std::move(kernel)) {}
+  void operator()(const KernelArgs& args) const { run(args); }
+};
 
 struct KernelRow {
   Op op;

@@ -12,7 +12,9 @@ DeviceContext* test_context(std::string* why);
 
 // The row as a kernel on host memory. Results are poisoned before, guard bands around every device buffer are checked
 // after (throws kInternal naming the buffer), a result in the place of an input shares its device buffer.
-cpu::BoundKernel on_device(DeviceContext& context, const KernelRow& row, const Graph& graph, const Node& node);
+// `ran`, where given, becomes the name of the row whose kernel does the work: another's where one stands in.
+cpu::BoundKernel on_device(DeviceContext& context, const KernelRow& row, const Graph& graph, const Node& node,
+                           std::string* ran = nullptr);
 
 // The bytes of the node's results by this row, and by the row that select_kernel takes.
 std::vector<std::vector<std::byte>> run_row(DeviceContext& context, const KernelRow& row, const Graph& graph,

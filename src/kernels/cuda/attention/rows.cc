@@ -98,7 +98,11 @@ AttentionProblem attention_problem(const Graph& graph, const Node& node) {
 }
 
 BoundKernel bind_attention_own(DeviceContext&, const Graph& graph, const Node& node) {
-  return bind(graph, node, accepts_mma(graph, node));
+  const bool tensor_cores = accepts_mma(graph, node), forward = node.op == Op::kAttention;
+  BoundKernel kernel = bind(graph, node, tensor_cores);
+  kernel.stand_in = tensor_cores ? (forward ? "attention_mma" : "attention_grad_mma")
+                                 : (forward ? "attention_tiled" : "attention_grad_tiled");
+  return kernel;
 }
 
 int64_t attention_own_workspace(DeviceContext&, const Graph& graph, const Node& node) {

@@ -190,7 +190,11 @@ std::shared_ptr<Gemm> make_gemm(DeviceContext& context, const GemmSpec& spec) {
 BoundKernel bind_stand_in(DeviceContext& context, const Graph& graph, const Node& node, const GemmSpec& spec) {
   if (2.0 * static_cast<double>(spec.m) * static_cast<double>(spec.n) * static_cast<double>(spec.k) > kWorthAWord)
     log_warning("cuBLASLt has no kernel for the product {}: a slow one of ours stands in", spec.key());
-  return bind_tiled(context, graph, node);
+  BoundKernel kernel = bind_tiled(context, graph, node);
+  kernel.stand_in = node.op == Op::kMatmul         ? "matmul_tiled"
+                    : node.op == Op::kScaledMatmul ? "scaled_matmul_tiled"
+                                                   : "matmul_bias_tiled";
+  return kernel;
 }
 
 // One product of float32 sums, which a kernel of ours scales, rounds and hands out to the parts.
@@ -207,7 +211,11 @@ BoundKernel bind_scales_after(DeviceContext& context, const Graph& graph, const 
                            .scaling_a = scaling,
                            .scaling_b = scaling};
   const auto gemm = make_gemm(context, gemm_spec);
-  if (gemm == nullptr && !p.parts.empty()) return bind_split(context, graph, node);
+  if (gemm == nullptr && !p.parts.empty()) {
+    BoundKernel kernel = bind_split(context, graph, node);
+    if (kernel.stand_in == nullptr) kernel.stand_in = "matmul_split";
+    return kernel;
+  }
   if (gemm == nullptr) return bind_stand_in(context, graph, node, gemm_spec);
   return [p, gemm](const KernelArgs& args) {
     const auto data = [&](int input) { return input >= 0 ? args.in[static_cast<size_t>(input)].data : nullptr; };

@@ -75,7 +75,7 @@ BoundKernel bind_split(DeviceContext& context, const Graph& graph, const Node& n
     const Node& product = part.graph->node(part.product);
     kernels.push_back(select_kernel(*part.graph, product).bind(context, *part.graph, product));
   }
-  return [parts, kernels](const KernelArgs& args) {
+  BoundKernel all = [parts, kernels](const KernelArgs& args) {
     std::vector<Tensor> in;
     for (size_t i = 0; i < parts.size(); ++i) {
       if (args.out[i].data == nullptr) continue;
@@ -86,6 +86,10 @@ BoundKernel bind_split(DeviceContext& context, const Graph& graph, const Node& n
       kernels[i]({in, args.out.subspan(i, 1), args.workspace, args.stream});
     }
   };
+  for (const BoundKernel& kernel : kernels) {  // one is enough to be told of
+    if (kernel.stand_in != nullptr) all.stand_in = kernel.stand_in;
+  }
+  return all;
 }
 
 }  // namespace octet::cuda
