@@ -10,6 +10,7 @@
 #include "exec/timeline_report.h"
 #include "infer/weights.h"
 #include "numbers.h"
+#include "train/auto_precision.h"
 #include "train/stepper.h"
 
 namespace octet {
@@ -78,7 +79,10 @@ StepReport measure_step(const Options& options) {
       .optimizer = {.lr = 1e-4},
       .compile = {.target = target, .recipe = recipe, .recompute = parse_recompute(options.recompute, target)}};
   auto begin = Clock::now();
-  Stepper stepper(model, stepper_options);
+  Stepper stepper(recipe.statistics
+                      ? AutoPrecision(model, stepper_options, {}, 1).plan()  // as the Target's timings say
+                      : compile_training(model, stepper_options),
+                  stepper_options);
   report.plan_seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   initialize_weights(stepper.executor(), 1337);
 
