@@ -13,7 +13,7 @@
 namespace octet::cuda {
 
 // biased = x + bias, y = gelu(biased), amax = max |y|. dtype (of x, biased, y) f32 or bf16; bias f32 or dtype, [cols],
-// or null: then x is biased. cols is a multiple of 16 bytes where there is a bias.
+// or null, for tiles: then x is biased. cols is a multiple of 16 bytes where there is a bias.
 struct BiasGelu {
   bool tanh_form;
   DType dtype, bias_type;
@@ -21,6 +21,7 @@ struct BiasGelu {
   void *biased, *y;
   float* amax;
   int64_t rows, cols;
+  uint32_t* counters;  // [kAmaxWords] of the device's, where an amax is wanted; not for tiles
 };
 void launch_bias_gelu(const BiasGelu& job, cudaStream_t stream);
 
@@ -32,6 +33,7 @@ struct GeluGrad {
   void* dx;
   float* amax;
   int64_t rows, cols;
+  uint32_t* counters;  // as above
 };
 void launch_gelu_grad(const GeluGrad& job, cudaStream_t stream);
 
@@ -42,6 +44,7 @@ struct Swiglu {
   void *silu, *y;
   float* amax;
   int64_t rows, cols;
+  uint32_t* counters;  // as above
 };
 void launch_swiglu(const Swiglu& job, cudaStream_t stream);
 
@@ -53,6 +56,7 @@ struct SwigluGrad {
   void *dsilu, *dgate, *dup, *silu_out;
   float *amax_dgate, *amax_dup;
   int64_t rows, cols;
+  uint32_t* counters;  // [2 kAmaxWords], as above
 };
 void launch_swiglu_grad(const SwigluGrad& job, cudaStream_t stream);
 

@@ -1,22 +1,31 @@
 // The activation fusions that go element by element, with the amaxes of their results on the way.
+#include <algorithm>
+
 #include "kernels/cuda/activation/activation.h"
 #include "kernels/cuda/common/activation.cuh"
+#include "kernels/cuda/common/arrivals.cuh"
 #include "kernels/cuda/common/pointwise.cuh"
+#include "kernels/cuda/common/quantize_tile.cuh"
 
 namespace octet::cuda {
 namespace {
 
-// The largest magnitude a thread meets; its block raises `to`, which may be null.
+// The largest magnitude a thread meets of what is stored as T, and who wants it.
+template <typename T>
 struct Amax {
-  float* to;
-  uint32_t bits = 0;
-  template <typename T>
-  __device__ __forceinline__ void see(T x) {
-    bits = max(bits, magnitude_bits(to_float(x)));
+  using M = Magnitudes<T>;
+  GridAmax grid;
+  uint32_t packed = 0;
+  template <int kVec>
+  __device__ __forceinline__ void see(const Vec<T, kVec>& v) {
+    if constexpr (sizeof(T) == 2 && kVec == 1) {
+      packed = M::max(packed, __bfloat16_as_ushort(v.at[0]) & M::kMask);
+    } else {
+#pragma unroll
+      for (uint32_t word : reinterpret_cast<const Packed<T, kVec>&>(v).words) packed = M::max(packed, word & M::kMask);
+    }
   }
-  __device__ __forceinline__ void end() const {
-    if (to != nullptr) block_amax(bits, to);
-  }
+  __device__ __forceinline__ void end(uint32_t* scratch) const { grid.join(M::bits(packed), scratch); }
 };
 
 template <int kVec, typename T>
@@ -24,45 +33,73 @@ __device__ __forceinline__ void write_wanted(T* to, int64_t i, const Vec<T, kVec
   if (to != nullptr) write<kVec>(to + i, v);
 }
 
-template <typename T, typename B, typename Fn>
-struct BiasGeluBody {
+// A block keeps its columns, and a thread the biases of kVec of them, and walks the rows group, group + groups, ...;
+// two rows are under way while it works on two.
+template <typename T, typename B>
+struct BiasGeluJob {
   const T* x;
   const B* bias;
   T *biased, *y;
-  Divider cols;
-  Amax amax;
-  Fn gelu;
-  template <int kVec>
-  struct Held {
-    Vec<T, kVec> x;
-    Vec<B, kVec> bias;
-  };
-  template <int kVec>
-  __device__ __forceinline__ Held<kVec> load(int64_t i) const {
-    Held<kVec> held{read<kVec>(x + i), {}};
-    if (bias != nullptr) held.bias = read<kVec>(bias + cols.remainder(i));
-    return held;
-  }
-  template <int kVec>
-  __device__ __forceinline__ void finish(const Held<kVec>& held, int64_t i) {
-    Vec<T, kVec> sum = held.x, v;
-#pragma unroll
-    for (int k = 0; k < kVec; ++k) {
-      if (bias != nullptr) sum.at[k] = from_float<T>(to_float(held.x.at[k]) + to_float(held.bias.at[k]));
-      v.at[k] = from_float<T>(gelu(to_float(sum.at[k])));
-      amax.see(v.at[k]);
-    }
-    write_wanted<kVec>(biased, i, sum);
-    write_wanted<kVec>(y, i, v);
-  }
-  __device__ void end() { amax.end(); }
+  GridAmax amax;
+  int64_t rows;
+  int cols, chunks;  // blocks side by side
 };
+constexpr int kRowsAhead = 2, kBiasBlocks = 5;  // on a multiprocessor, of 256 threads
+
+template <typename T, typename B, typename Fn>
+__global__ void __launch_bounds__(kPointwiseThreads, kBiasBlocks)
+    bias_gelu_kernel(const __grid_constant__ BiasGeluJob<T, B> job) {
+  __shared__ uint32_t scratch[32];
+  constexpr int kVec = kVecOf<T>;
+  wait_for_previous();
+  allow_next();
+  const int chunk = static_cast<int>(blockIdx.x) % job.chunks;
+  const int column = (chunk * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kVec;
+  Amax<T> amax{job.amax};
+  if (column < job.cols) {
+    const unsigned groups = gridDim.x / static_cast<unsigned>(job.chunks);
+    const int64_t step = int64_t{groups} * job.cols, end = job.rows * job.cols;
+    int64_t i = int64_t{blockIdx.x / static_cast<unsigned>(job.chunks)} * job.cols + column;
+    float bias[kVec];
+    widen(read<kVec>(job.bias + column), bias);
+    Vec<T, kVec> held[kRowsAhead], next[kRowsAhead];
+    const auto fetch = [&](Vec<T, kVec>(&to)[kRowsAhead], int64_t from) {
+#pragma unroll
+      for (int r = 0; r < kRowsAhead; ++r, from += step) {
+        if (from < end) to[r] = read<kVec>(job.x + from);
+      }
+    };
+    fetch(held, i);
+#pragma unroll 1
+    while (i < end) {
+      fetch(next, i + kRowsAhead * step);
+#pragma unroll
+      for (int r = 0; r < kRowsAhead; ++r, i += step) {
+        if (i >= end) break;
+        float v[kVec];
+        widen(held[r], v);
+#pragma unroll
+        for (int k = 0; k < kVec; ++k) v[k] += bias[k];
+        const Vec<T, kVec> sum = narrow<T>(v);
+        write_wanted<kVec>(job.biased, i, sum);
+        widen(sum, v);
+#pragma unroll
+        for (float& value : v) value = Fn{}(value);
+        const Vec<T, kVec> y = narrow<T>(v);
+        write_wanted<kVec>(job.y, i, y);
+        amax.see(y);
+        held[r] = next[r];
+      }
+    }
+  }
+  amax.end(scratch);
+}
 
 template <typename T, typename Slope>
 struct GeluGradBody {
   const T *x, *dy;
   T* dx;
-  Amax amax;
+  Amax<T> amax;
   Slope slope;
   template <int kVec>
   struct Held {
@@ -74,22 +111,25 @@ struct GeluGradBody {
   }
   template <int kVec>
   __device__ __forceinline__ void finish(const Held<kVec>& held, int64_t i) {
-    Vec<T, kVec> v;
+    float v[kVec], d[kVec];
+    widen(held.x, v), widen(held.dy, d);
 #pragma unroll
-    for (int k = 0; k < kVec; ++k) {
-      v.at[k] = from_float<T>(to_float(held.dy.at[k]) * slope(to_float(held.x.at[k])));
-      amax.see(v.at[k]);
-    }
-    write_wanted<kVec>(dx, i, v);
+    for (int k = 0; k < kVec; ++k) v[k] = d[k] * slope(v[k]);
+    const Vec<T, kVec> made = narrow<T>(v);
+    write_wanted<kVec>(dx, i, made);
+    amax.see(made);
   }
-  __device__ void end() { amax.end(); }
+  __device__ void end() {
+    __shared__ uint32_t scratch[32];
+    amax.end(scratch);
+  }
 };
 
 template <typename T>
 struct SwigluBody {
   const T *gate, *up;
   T *silu, *y;
-  Amax amax;
+  Amax<T> amax;
   template <int kVec>
   struct Held {
     Vec<T, kVec> gate, up;
@@ -100,24 +140,30 @@ struct SwigluBody {
   }
   template <int kVec>
   __device__ __forceinline__ void finish(const Held<kVec>& held, int64_t i) {
-    Vec<T, kVec> s, v;
+    float v[kVec], u[kVec];
+    widen(held.gate, v);
 #pragma unroll
-    for (int k = 0; k < kVec; ++k) {
-      s.at[k] = from_float<T>(Silu{}(to_float(held.gate.at[k])));
-      v.at[k] = from_float<T>(to_float(s.at[k]) * to_float(held.up.at[k]));
-      amax.see(v.at[k]);
-    }
+    for (float& value : v) value = Silu{}(value);
+    const Vec<T, kVec> s = narrow<T>(v);
     write_wanted<kVec>(silu, i, s);
-    write_wanted<kVec>(y, i, v);
+    widen(s, v), widen(held.up, u);
+#pragma unroll
+    for (int k = 0; k < kVec; ++k) v[k] *= u[k];
+    const Vec<T, kVec> made = narrow<T>(v);
+    write_wanted<kVec>(y, i, made);
+    amax.see(made);
   }
-  __device__ void end() { amax.end(); }
+  __device__ void end() {
+    __shared__ uint32_t scratch[32];
+    amax.end(scratch);
+  }
 };
 
 template <typename T>
 struct SwigluGradBody {
   const T *gate, *up, *dy, *silu;
   T *dsilu, *dgate, *dup, *silu_out;
-  Amax amax_dgate, amax_dup;
+  Amax<T> amax_dgate, amax_dup;
   template <int kVec>
   struct Held {
     Vec<T, kVec> gate, up, dy, silu;
@@ -130,35 +176,46 @@ struct SwigluGradBody {
   }
   template <int kVec>
   __device__ __forceinline__ void finish(const Held<kVec>& held, int64_t i) {
-    Vec<T, kVec> s = held.silu, ds, dg, du;
+    float x[kVec], d[kVec], v[kVec];
+    widen(held.gate, x), widen(held.dy, d);
+    Vec<T, kVec> s = held.silu;
+    if (silu == nullptr) {
 #pragma unroll
-    for (int k = 0; k < kVec; ++k) {
-      const float x = to_float(held.gate.at[k]), d = to_float(held.dy.at[k]);
-      if (silu == nullptr) s.at[k] = from_float<T>(Silu{}(x));
-      ds.at[k] = from_float<T>(d * to_float(held.up.at[k]));
-      dg.at[k] = from_float<T>(to_float(ds.at[k]) * SiluSlope{}(x));
-      du.at[k] = from_float<T>(d * to_float(s.at[k]));
-      amax_dgate.see(dg.at[k]);
-      amax_dup.see(du.at[k]);
+      for (int k = 0; k < kVec; ++k) v[k] = Silu{}(x[k]);
+      s = narrow<T>(v);
     }
     write_wanted<kVec>(silu_out, i, s);
+    widen(held.up, v);
+#pragma unroll
+    for (int k = 0; k < kVec; ++k) v[k] = d[k] * v[k];
+    const Vec<T, kVec> ds = narrow<T>(v);
     write_wanted<kVec>(dsilu, i, ds);
+    widen(ds, v);
+#pragma unroll
+    for (int k = 0; k < kVec; ++k) v[k] *= SiluSlope{}(x[k]);
+    const Vec<T, kVec> dg = narrow<T>(v);
     write_wanted<kVec>(dgate, i, dg);
+    amax_dgate.see(dg);
+    widen(s, v);
+#pragma unroll
+    for (int k = 0; k < kVec; ++k) v[k] = d[k] * v[k];
+    const Vec<T, kVec> du = narrow<T>(v);
     write_wanted<kVec>(dup, i, du);
+    amax_dup.see(du);
   }
-  __device__ void end() { amax_dgate.end(), amax_dup.end(); }
+  __device__ void end() {
+    __shared__ uint32_t scratch[2][32];
+    amax_dgate.end(scratch[0]), amax_dup.end(scratch[1]);
+  }
 };
 
-// One access in flight a thread: occupancy covers the rest, and more of several streams are slower. Every block's amax
-// is an access to the same word: blocks go on for eight steps.
-template <int kVec, typename Body>
+// Alone, one access in flight a thread: occupancy covers the rest, and more of several streams are slower. With an amax
+// blocks stay, kBlocks on a multiprocessor: their ends cost a barrier and two atomics.
+template <int kVec, int kBlocks, typename Body>
 void launch_body(int64_t count, const Body& body, bool amax, cudaStream_t stream) {
-  amax ? launch_pointwise<kVec, 1, 8>(count, body, stream) : launch_pointwise<kVec, 1>(count, body, stream);
+  amax ? launch_pointwise_stay<kVec, 1, kBlocks>(count, body, stream) : launch_pointwise<kVec, 1>(count, body, stream);
 }
 
-void clear(float* amax, cudaStream_t stream) {
-  if (amax != nullptr) cudaMemsetAsync(amax, 0, sizeof(float), stream);
-}
 template <typename Body>
 void with_f32_or_bf16(DType dtype, Body&& body) {
   dtype == DType::kF32 ? body(float{}) : body(bf16{});
@@ -166,15 +223,16 @@ void with_f32_or_bf16(DType dtype, Body&& body) {
 
 template <typename T, typename B, typename Fn>
 void launch(const BiasGelu& job, cudaStream_t stream) {
-  constexpr int kVec = kVecOf<T>;
-  const BiasGeluBody<T, B, Fn> body{static_cast<const T*>(job.x),
-                                    static_cast<const B*>(job.bias),
-                                    static_cast<T*>(job.biased),
-                                    static_cast<T*>(job.y),
-                                    Divider(job.cols),
-                                    {job.amax},
-                                    {}};
-  launch_body<kVec>(job.rows * job.cols, body, job.amax != nullptr, stream);
+  const int groups = static_cast<int>(job.cols / kVecOf<T>);  // of a row
+  const int chunks = (groups + kPointwiseThreads - 1) / kPointwiseThreads;
+  const int threads = ((groups + chunks - 1) / chunks + 31) / 32 * 32;
+  const int most = std::max(kBiasBlocks * kProcessors * (kPointwiseThreads / threads) / chunks, 1);
+  const auto blocks = static_cast<unsigned>(chunks * std::min<int64_t>(job.rows, most));
+  const BiasGeluJob<T, B> on_device{static_cast<const T*>(job.x), static_cast<const B*>(job.bias),
+                                    static_cast<T*>(job.biased),  static_cast<T*>(job.y),
+                                    {job.amax, job.counters},     job.rows,
+                                    static_cast<int>(job.cols),   chunks};
+  launch_overlapped(bias_gelu_kernel<T, B, Fn>, {blocks, static_cast<unsigned>(threads)}, stream, on_device);
 }
 
 template <typename Fn>
@@ -186,49 +244,41 @@ void launch(const BiasGelu& job, cudaStream_t stream) {
 }  // namespace
 
 void launch_bias_gelu(const BiasGelu& job, cudaStream_t stream) {
-  clear(job.amax, stream);
   job.tanh_form ? launch<GeluTanh>(job, stream) : launch<GeluErf>(job, stream);
 }
 
 void launch_gelu_grad(const GeluGrad& job, cudaStream_t stream) {
-  clear(job.amax, stream);
   with_f32_or_bf16(job.dtype, [&]<typename T>(T) {
     const T *x = static_cast<const T*>(job.x), *dy = static_cast<const T*>(job.dy);
     T* dx = static_cast<T*>(job.dx);
     const auto launch = [&]<typename Slope>(Slope slope) {
-      launch_body<kVecOf<T>>(job.rows * job.cols, GeluGradBody<T, Slope>{x, dy, dx, {job.amax}, slope},
-                             job.amax != nullptr, stream);
+      launch_body<kVecOf<T>, 6>(job.rows * job.cols,
+                                GeluGradBody<T, Slope>{x, dy, dx, {{job.amax, job.counters}}, slope},
+                                job.amax != nullptr, stream);
     };
     job.tanh_form ? launch(GeluTanhSlope{}) : launch(GeluErfSlope{});
   });
 }
 
 void launch_swiglu(const Swiglu& job, cudaStream_t stream) {
-  clear(job.amax, stream);
   with_f32_or_bf16(job.dtype, [&]<typename T>(T) {
     const SwigluBody<T> body{static_cast<const T*>(job.gate),
                              static_cast<const T*>(job.up),
                              static_cast<T*>(job.silu),
                              static_cast<T*>(job.y),
-                             {job.amax}};
-    launch_body<kVecOf<T>>(job.rows * job.cols, body, job.amax != nullptr, stream);
+                             {{job.amax, job.counters}}};
+    launch_body<kVecOf<T>, 6>(job.rows * job.cols, body, job.amax != nullptr, stream);
   });
 }
 
 void launch_swiglu_grad(const SwigluGrad& job, cudaStream_t stream) {
-  clear(job.amax_dgate, stream), clear(job.amax_dup, stream);
   with_f32_or_bf16(job.dtype, [&]<typename T>(T) {
-    const SwigluGradBody<T> body{static_cast<const T*>(job.gate),
-                                 static_cast<const T*>(job.up),
-                                 static_cast<const T*>(job.dy),
-                                 static_cast<const T*>(job.silu),
-                                 static_cast<T*>(job.dsilu),
-                                 static_cast<T*>(job.dgate),
-                                 static_cast<T*>(job.dup),
-                                 static_cast<T*>(job.silu_out),
-                                 {job.amax_dgate},
-                                 {job.amax_dup}};
-    launch_body<kVecOf<T>>(job.rows * job.cols, body, job.amax_dgate != nullptr || job.amax_dup != nullptr, stream);
+    const SwigluGradBody<T> body{static_cast<const T*>(job.gate),  static_cast<const T*>(job.up),
+                                 static_cast<const T*>(job.dy),    static_cast<const T*>(job.silu),
+                                 static_cast<T*>(job.dsilu),       static_cast<T*>(job.dgate),
+                                 static_cast<T*>(job.dup),         static_cast<T*>(job.silu_out),
+                                 {{job.amax_dgate, job.counters}}, {{job.amax_dup, job.counters + kAmaxWords}}};
+    launch_body<kVecOf<T>, 4>(job.rows * job.cols, body, job.amax_dgate != nullptr || job.amax_dup != nullptr, stream);
   });
 }
 

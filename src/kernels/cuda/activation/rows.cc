@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/activation/activation.h"
+#include "kernels/cuda/context.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/fusion_body.h"
 
@@ -51,7 +52,7 @@ bool accepts_bias_gelu(const Graph&, const Node& node) {
          (bias_type == dtype || (bias_type == DType::kF32 && dtype == DType::kBF16));
 }
 
-BoundKernel bind_bias_gelu(DeviceContext&, const Graph&, const Node& node) {
+BoundKernel bind_bias_gelu(DeviceContext& context, const Graph&, const Node& node) {
   const FusionBody body(node);
   const Node &add = *body.member("bias"), &gelu = *body.member("gelu");
   const int x = body.input(add, 0), bias = body.input(add, 1);
@@ -61,6 +62,7 @@ BoundKernel bind_bias_gelu(DeviceContext&, const Graph&, const Node& node) {
   job.dtype = gelu.results[0].dtype;
   job.bias_type = body.graph().dtype(add.inputs[1]);
   job.rows = gelu.results[0].shape.rows(), job.cols = gelu.results[0].shape.cols();
+  job.counters = context.counters();
   return [=](const KernelArgs& args) mutable {
     job.x = at(args.in, x), job.bias = at(args.in, bias);
     job.biased = at(args.out, biased), job.y = at(args.out, y), job.amax = static_cast<float*>(at(args.out, amax));
@@ -85,13 +87,14 @@ bool accepts_swiglu(const Graph&, const Node& node) {
   return is_f32_or_bf16(dtype) && matrices_are(body, dtype) && find_up(body) >= 0;
 }
 
-BoundKernel bind_swiglu(DeviceContext&, const Graph&, const Node& node) {
+BoundKernel bind_swiglu(DeviceContext& context, const Graph&, const Node& node) {
   const FusionBody body(node);
   const int gate = body.input(*body.member("silu"), 0), up = find_up(body);
   const int silu = result(body, "silu"), y = result(body, "mul"), amax = result(body, "amax");
   const TensorType& type = body.member("mul")->results[0];
   Swiglu job{};
   job.dtype = type.dtype, job.rows = type.shape.rows(), job.cols = type.shape.cols();
+  job.counters = context.counters();
   return [=](const KernelArgs& args) mutable {
     job.gate = at(args.in, gate), job.up = at(args.in, up);
     job.silu = at(args.out, silu), job.y = at(args.out, y), job.amax = static_cast<float*>(at(args.out, amax));
@@ -132,15 +135,15 @@ bool accepts_swiglu_grad(const Graph&, const Node& node) {
   return is_f32_or_bf16(dtype) && matrices_are(body, dtype) && places.gate >= 0 && places.up >= 0 && places.dy >= 0;
 }
 
-BoundKernel bind_swiglu_grad(DeviceContext&, const Graph&, const Node& node) {
+BoundKernel bind_swiglu_grad(DeviceContext& context, const Graph&, const Node& node) {
   const FusionBody body(node);
   const SwigluGradPlaces p(body);
   const DType dtype = body.member("dgate")->results[0].dtype;
   const Shape shape = body.member("dgate")->results[0].shape;
   const int amax_dgate = result(body, "amax_dgate"), amax_dup = result(body, "amax_dup");
-  return [=](const KernelArgs& args) {
+  return [=, counters = context.counters()](const KernelArgs& args) {
     SwigluGrad job = p.job(args);
-    job.dtype = dtype, job.rows = shape.rows(), job.cols = shape.cols();
+    job.dtype = dtype, job.rows = shape.rows(), job.cols = shape.cols(), job.counters = counters;
     job.amax_dgate = static_cast<float*>(at(args.out, amax_dgate));
     job.amax_dup = static_cast<float*>(at(args.out, amax_dup));
     launch_swiglu_grad(job, args.stream);
@@ -385,7 +388,7 @@ bool accepts_gelu_grad(const Graph&, const Node& node) {
   return is_f32_or_bf16(dtype) && matrices_are(body, dtype);
 }
 
-BoundKernel bind_gelu_grad(DeviceContext&, const Graph&, const Node& node) {
+BoundKernel bind_gelu_grad(DeviceContext& context, const Graph&, const Node& node) {
   const FusionBody body(node);
   const Node& gelu_grad = *body.member("gelu_grad");
   const int x = body.input(gelu_grad, 0), dy = body.input(gelu_grad, 1);
@@ -393,6 +396,7 @@ BoundKernel bind_gelu_grad(DeviceContext&, const Graph&, const Node& node) {
   GeluGrad job{};
   job.tanh_form = tanh_form(gelu_grad), job.dtype = gelu_grad.results[0].dtype;
   job.rows = gelu_grad.results[0].shape.rows(), job.cols = gelu_grad.results[0].shape.cols();
+  job.counters = context.counters();
   return [=](const KernelArgs& args) mutable {
     job.x = at(args.in, x), job.dy = at(args.in, dy);
     job.dx = at(args.out, dx), job.amax = static_cast<float*>(at(args.out, amax));

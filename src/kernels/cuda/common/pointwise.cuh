@@ -15,7 +15,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/common/numbers.cuh"
 #include "kernels/cuda/common/overlap.cuh"
@@ -32,6 +34,29 @@ __device__ __forceinline__ Vec<T, kCount> read(const T* from) {
 template <int kCount, typename T>
 __device__ __forceinline__ void write(T* to, const Vec<T, kCount>& v) {
   *reinterpret_cast<Vec<T, kCount>*>(to) = v;
+}
+
+// Elements as float32 and back. Pairs of bf16 round in one conversion: one by one they may go to the unit of the
+// special functions, which has an eighth of the rate.
+template <typename T, int kVec>
+__device__ __forceinline__ void widen(const Vec<T, kVec>& v, float (&x)[kVec]) {
+  if constexpr (std::is_same_v<T, bf16> && kVec > 1) {
+    reinterpret_cast<const Packed<T, kVec>&>(v).unpack(x);
+  } else {
+#pragma unroll
+    for (int k = 0; k < kVec; ++k) x[k] = to_float(v.at[k]);
+  }
+}
+template <typename T, int kVec>
+__device__ __forceinline__ Vec<T, kVec> narrow(const float (&x)[kVec]) {
+  Vec<T, kVec> v;
+  if constexpr (std::is_same_v<T, bf16> && kVec > 1) {
+    reinterpret_cast<Packed<T, kVec>&>(v) = pack<T>(x);
+  } else {
+#pragma unroll
+    for (int k = 0; k < kVec; ++k) v.at[k] = from_float<T>(x[k]);
+  }
+  return v;
 }
 
 template <int kVec, int kUnroll, int kSteps, typename Body>
@@ -71,6 +96,50 @@ void launch_pointwise(int64_t count, const Body& body, cudaStream_t stream) {
                     {static_cast<unsigned>((count + kBlock - 1) / kBlock), kPointwiseThreads}, stream, count, body);
 }
 
+// Blocks that stay, kBlocks on a multiprocessor, for bodies whose begin or end costs something: each takes every
+// gridDim-th run of kUnroll lines, and a thread has its next vectors under way while it works on what it holds.
+inline constexpr int kProcessors = 132;
+template <int kVec, int kUnroll, int kBlocks, typename Body>
+__global__ void __launch_bounds__(kPointwiseThreads, kBlocks) pointwise_stay_kernel(int64_t count, Body body) {
+  wait_for_previous();
+  allow_next();
+  if constexpr (requires { body.begin(); }) body.begin();
+  constexpr int64_t kLine = static_cast<int64_t>(kPointwiseThreads) * kVec, kRun = kUnroll * kLine;
+  const int64_t step = gridDim.x * kRun, whole = count / kVec * kVec;
+  int64_t first = blockIdx.x * kRun + static_cast<int64_t>(threadIdx.x) * kVec;
+  typename Body::template Held<kVec> held[kUnroll], next[kUnroll];
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    if (first + u * kLine < whole) held[u] = body.template load<kVec>(first + u * kLine);
+  }
+#pragma unroll 1
+  for (; first < whole; first += step) {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t i = first + step + u * kLine;
+      if (i < whole) next[u] = body.template load<kVec>(i);
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t i = first + u * kLine;
+      if (i < whole) body.template finish<kVec>(held[u], i);
+      held[u] = next[u];
+    }
+  }
+  if (blockIdx.x == 0 && whole + threadIdx.x < count) {
+    const int64_t i = whole + threadIdx.x;
+    body.template finish<1>(body.template load<1>(i), i);
+  }
+  body.end();
+}
+template <int kVec, int kUnroll, int kBlocks, typename Body>
+void launch_pointwise_stay(int64_t count, const Body& body, cudaStream_t stream) {
+  constexpr int64_t kRun = static_cast<int64_t>(kPointwiseThreads) * kVec * kUnroll, kMost = kBlocks * kProcessors;
+  const auto blocks = static_cast<unsigned>(std::clamp<int64_t>((count + kRun - 1) / kRun, 1, kMost));
+  launch_overlapped(pointwise_stay_kernel<kVec, kUnroll, kBlocks, Body>, {blocks, kPointwiseThreads}, stream, count,
+                    body);
+}
+
 // i / divisor and i mod divisor for 0 <= i: a multiplication where i < 2^31 (division takes some dozen instructions, in
 // 64 bits some hundred). Source: Granlund and Montgomery, "Division by Invariant Integers using Multiplication", 1994.
 struct Divider {
@@ -104,10 +173,11 @@ struct Map {
   }
   template <int kVec>
   __device__ __forceinline__ void finish(const Held<kVec>& held, int64_t i) {
-    Vec<Y, kVec> v;
+    float v[kVec];
+    widen(held, v);
 #pragma unroll
-    for (int k = 0; k < kVec; ++k) v.at[k] = from_float<Y>(fn(to_float(held.at[k])));
-    write<kVec>(y + i, v);
+    for (float& x : v) x = fn(x);
+    write<kVec>(y + i, narrow<Y>(v));
   }
   __device__ void end() {}
 };
