@@ -32,6 +32,7 @@ std::vector<cpu::Case> norm_bench_cases() {
     };
     add("add_norm", "tensor", {"add.0", "norm.0", "norm.1"});
     add("add_norm_amax", "tensor", {"add.0", "norm.0", "norm.1", "amax.0"});
+    add("norm_amax", "tensor", {"norm.0", "norm.1", "amax.0"});
     add("norm_quantize", "tensor", {"norm.1", "quantize.0", "quantize.4"});
     add("norm_quantize", "tensor", {"norm.1", "quantize.0", "quantize.2", "quantize.4"});
     add("add_norm_quantize", "tensor", {"add.0", "norm.1", "quantize.0", "quantize.2", "quantize.4"});

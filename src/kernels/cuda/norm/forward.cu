@@ -55,9 +55,9 @@ void launch_norm(const NormForward& call, cudaStream_t stream) {
   const NormQuantize& q = call.quantize;
   const bool is_bf16 = call.dtype == DType::kBF16;
   const bool tiles = q.codes_t != nullptr || (q.scale_inv_t != nullptr && q.scaling == CodeScaling::kRow128);
-  if (call.amax != nullptr) cudaMemsetAsync(call.amax, 0, sizeof(float), stream);
   NormForward rows = call;
   if (tiles) {
+    if (call.amax != nullptr) cudaMemsetAsync(call.amax, 0, sizeof(float), stream);
     if (rows.mean == nullptr) rows.mean = call.statistics;
     if (rows.rstd == nullptr) rows.rstd = call.statistics + call.rows;
     rows.quantize = {}, rows.amax = nullptr;

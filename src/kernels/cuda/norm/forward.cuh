@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "kernels/cuda/common/arrivals.cuh"
 #include "kernels/cuda/common/bulk_copy.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/quantize_tile.cuh"
@@ -74,13 +75,15 @@ __device__ __forceinline__ void prefetch_channels(const NormForward& p, int64_t 
   if constexpr (kLayer) at(p.bias, p.bias_dtype);
 }
 
-// What is made beside y: nothing; e4m3 codes with a scale a row and no more; codes of any scaling, and the amax.
-enum class Made : uint8_t { kPlain, kRowCodes, kCodes };
+// What is made beside y: nothing; its amax; e4m3 codes with a scale a row and no more; codes of any scaling, and the
+// amax.
+enum class Made : uint8_t { kPlain, kAmax, kRowCodes, kCodes };
 
 // A thread's groups of one row, x (+ addend) in registers: statistics, then y, row codes and amax.
 template <typename T, bool kLayer, int kGroups, bool kWarp, Made kMade>
 struct NormRow {
-  static constexpr bool kCoded = kMade != Made::kPlain;
+  static constexpr bool kCoded = kMade == Made::kRowCodes || kMade == Made::kCodes, kSeen = kMade != Made::kPlain,
+                        kAmax = kMade == Made::kAmax || kMade == Made::kCodes;
   const NormForward& p;
   RowTeam<kWarp>& team;
   float v[kGroups][kGroup];
@@ -88,10 +91,10 @@ struct NormRow {
   __device__ __forceinline__ int column(int g) const { return (g * team.threads() + team.thread()) * kGroup; }
   __device__ __forceinline__ bool has(int g) const { return column(g) < static_cast<int>(p.cols); }
 
-  __device__ __forceinline__ void add(int64_t row, int g, const float (&addend)[kGroup]) {
-#pragma unroll
-    for (int i = 0; i < kGroup; ++i) v[g][i] += addend[i];
-    const Packed<T, kGroup> sum = pack<T>(v[g]);
+  __device__ __forceinline__ void take(int g, const Packed<T, kGroup>& x) { x.unpack(v[g]); }
+  __device__ __forceinline__ void take(int64_t row, int g, const Packed<T, kGroup>& x,
+                                       const Packed<T, kGroup>& addend) {
+    const Packed<T, kGroup> sum = add_packed(x, addend);
     sum.unpack(v[g]);
     if (p.sum != nullptr) store_packed(static_cast<T*>(p.sum) + row * p.cols + column(g), sum);
   }
@@ -130,10 +133,10 @@ struct NormRow {
     }
   }
 
-  // Returns the amax bits of the thread's y when kCoded.
+  // Returns the amax bits of the thread's y when kSeen.
   template <typename Channels>
   __device__ __forceinline__ uint32_t finish(int64_t row, float mean, float rstd, const Channels& channels) {
-    if constexpr (!kCoded) {
+    if constexpr (!kSeen) {
       if (p.y == nullptr) return 0;
     }
     using M = Magnitudes<T>;
@@ -151,15 +154,17 @@ struct NormRow {
         channels.normalise(p, g, column(g), mean, rstd, v[g]);
         const Packed<T, kGroup> y = pack<T>(v[g]);
         if (p.y != nullptr) store_packed(static_cast<T*>(p.y) + at, y);
-        if constexpr (kCoded) {
-          y.unpack(v[g]);
+        if constexpr (kSeen) {
 #pragma unroll
           for (uint32_t word : y.words) most = M::max(most, word & M::kMask);
+        }
+        if constexpr (kCoded) {
+          y.unpack(v[g]);
           if (scaling == CodeScaling::kTensor && q.codes != nullptr) store_codes(format, q.codes, at, v[g], given);
         }
       }
+      if constexpr (kSeen) largest = M::max(largest, most);
       if constexpr (kCoded) {
-        largest = M::max(largest, most);
         if (scaling == CodeScaling::kRow128) {  // a block of 128 is 16 threads
 #pragma unroll
           for (int lanes = 8; lanes > 0; lanes >>= 1) most = M::max(most, __shfl_xor_sync(kWholeWarp, most, lanes));
@@ -173,7 +178,7 @@ struct NormRow {
         }
       }
     }
-    if constexpr (!kCoded) return 0;
+    if constexpr (!kCoded) return M::bits(largest);
     if (scaling == CodeScaling::kRow) {
       const float scale = formula(team.max_bits(M::bits(largest)));
       if (q.scale_inv != nullptr && team.thread() == 0) q.scale_inv[row] = __fdiv_rn(1.0f, scale);
@@ -198,24 +203,23 @@ __global__ void __launch_bounds__(512) norm_row_kernel(const NormForward p) {
   allow_next();
   const int64_t row = int64_t{blockIdx.x} * (blockDim.x >> 5) + (threadIdx.x >> 5);
   if (row >= p.rows) return;
-  NormRow<T, kLayer, kGroups, true, kMade> part{p, team, {}};
+  using Row = NormRow<T, kLayer, kGroups, true, kMade>;
+  Row part{p, team, {}};
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
-    if (part.has(g)) load_packed<kGroup>(static_cast<const T*>(p.x) + row * p.cols + part.column(g)).unpack(part.v[g]);
-  }
-  if (p.addend != nullptr) {
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-      if (!part.has(g)) continue;
-      float addend[kGroup];
-      load_packed<kGroup>(static_cast<const T*>(p.addend) + row * p.cols + part.column(g)).unpack(addend);
-      part.add(row, g, addend);
+    if (!part.has(g)) continue;
+    const int64_t at = row * p.cols + part.column(g);
+    const auto x = load_packed<kGroup>(static_cast<const T*>(p.x) + at);
+    if (p.addend == nullptr) {
+      part.take(g, x);
+    } else {
+      part.take(row, g, x, load_packed<kGroup>(static_cast<const T*>(p.addend) + at));
     }
   }
   float mean, rstd;
   part.statistics(row, mean, rstd, [] {});
   uint32_t largest = part.finish(row, mean, rstd, CachedChannels<kLayer>{});
-  if (kMade == Made::kCodes && p.amax != nullptr) {
+  if (Row::kAmax && p.amax != nullptr) {
     largest = team.max_bits(largest);
     if (team.thread() == 0) raise_amax(p.amax, largest);
   }
@@ -224,18 +228,17 @@ __global__ void __launch_bounds__(512) norm_row_kernel(const NormForward p) {
 // Rows a block must get to stay: what it fetches once and the ring it fills must pay.
 inline constexpr int64_t kRowsToStay = 8;
 // Threads a multiprocessor holds with the registers of norm_stream_kernel: weights, biases and a row's groups.
-template <bool kLayer, int kGroups>
-inline constexpr int kStreamThreads = kGroups == 1 ? 1280
-                                      : kLayer     ? 512
-                                                   : 768;
+template <int kGroups>
+inline constexpr int kStreamThreads = kGroups == 1 ? 1280 : 512;
 
 // Blocks stay: rows come through a ring in shared memory, copied ahead by the bulk copy engine, and weights stay in
 // registers.
 template <typename T, bool kLayer, int kGroups, Made kMade>
-__global__ void __launch_bounds__(kGroups == 1 ? 128 : kStreamThreads<kLayer, kGroups>, kGroups == 1 ? 10 : 1)
+__global__ void __launch_bounds__(kGroups == 1 ? 128 : kStreamThreads<kGroups>, kGroups == 1 ? 10 : 1)
     norm_stream_kernel(const NormForward p, int stages) {
   extern __shared__ __align__(128) unsigned char ring[];  // [stages][x row, addend row]
   __shared__ float scratch[kTeamScratch];
+  __shared__ uint32_t amaxes[32];
   __shared__ BulkBarrier full[kMaxStages];
   wait_for_previous();
   allow_next();
@@ -259,7 +262,8 @@ __global__ void __launch_bounds__(kGroups == 1 ? 128 : kStreamThreads<kLayer, kG
     for (int s = 0; s < stages; ++s) request(s, s);
   }
   __syncthreads();
-  NormRow<T, kLayer, kGroups, false, kMade> part{p, team, {}};
+  using Row = NormRow<T, kLayer, kGroups, false, kMade>;
+  Row part{p, team, {}};
   HeldChannels<kLayer, kGroups> channels;
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
@@ -273,11 +277,11 @@ __global__ void __launch_bounds__(kGroups == 1 ? 128 : kStreamThreads<kLayer, kG
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       if (part.has(g)) {
-        load_packed<kGroup>(reinterpret_cast<const T*>(place(stage, 0)) + part.column(g)).unpack(part.v[g]);
+        const auto x = load_packed<kGroup>(reinterpret_cast<const T*>(place(stage, 0)) + part.column(g));
         if (operands == 2) {
-          float addend[kGroup];
-          load_packed<kGroup>(reinterpret_cast<const T*>(place(stage, 1)) + part.column(g)).unpack(addend);
-          part.add(row, g, addend);
+          part.take(row, g, x, load_packed<kGroup>(reinterpret_cast<const T*>(place(stage, 1)) + part.column(g)));
+        } else {
+          part.take(g, x);
         }
       } else {
 #pragma unroll
@@ -291,18 +295,17 @@ __global__ void __launch_bounds__(kGroups == 1 ? 128 : kStreamThreads<kLayer, kG
     largest = max(largest, part.finish(row, mean, rstd, channels));
     if (++stage == stages) stage = 0, parity ^= 1;
   }
-  if (kMade == Made::kCodes && p.amax != nullptr) {
-    largest = team.max_bits(largest);
-    if (threadIdx.x == 0) raise_amax(p.amax, largest);
-  }
+  if constexpr (Row::kAmax) GridAmax{p.amax, p.counters}.join(largest, amaxes);
 }
 
 // A block a row, straight from memory: where rows are too few for blocks that stay.
 template <typename T, bool kLayer, int kGroups, Made kMade>
 __global__ void __launch_bounds__(1024) norm_block_kernel(const NormForward p) {
   __shared__ float scratch[kTeamScratch];
+  __shared__ uint32_t amaxes[32];
   RowTeam<false> team{scratch};
-  NormRow<T, kLayer, kGroups, false, kMade> part{p, team, {}};
+  using Row = NormRow<T, kLayer, kGroups, false, kMade>;
+  Row part{p, team, {}};
   std::conditional_t<kGroups == 1, HeldChannels<kLayer, 1>, CachedChannels<kLayer>> channels;
   if (blockIdx.x == 0 && part.has(0)) prefetch_channels<kLayer>(p, part.column(0));
   wait_for_previous();
@@ -320,19 +323,16 @@ __global__ void __launch_bounds__(1024) norm_block_kernel(const NormForward p) {
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
     if (!part.has(g)) continue;
-    x[g].unpack(part.v[g]);
-    if (p.addend == nullptr) continue;
-    float values[kGroup];
-    addend[g].unpack(values);
-    part.add(row, g, values);
+    if (p.addend == nullptr) {
+      part.take(g, x[g]);
+    } else {
+      part.take(row, g, x[g], addend[g]);
+    }
   }
   float mean, rstd;
   part.statistics(row, mean, rstd, [] {});
-  uint32_t largest = part.finish(row, mean, rstd, channels);
-  if (kMade == Made::kCodes && p.amax != nullptr) {
-    largest = team.max_bits(largest);
-    if (threadIdx.x == 0) raise_amax(p.amax, largest);
-  }
+  const uint32_t largest = part.finish(row, mean, rstd, channels);
+  if constexpr (Row::kAmax) GridAmax{p.amax, p.counters}.join(largest, amaxes);
 }
 
 // As many threads as a row has groups where rows are few, for the shortest time; else two groups a thread.
@@ -352,7 +352,7 @@ void launch_norm_block(const NormForward& call, cudaStream_t stream) {
 
 template <typename T, bool kLayer, int kGroups, Made kMade>
 void launch_norm_blocks(const NormForward& call, int threads, cudaStream_t stream) {
-  const int64_t blocks = kStreamThreads<kLayer, kGroups> / threads;  // on a multiprocessor
+  const int64_t blocks = kStreamThreads<kGroups> / threads;  // on a multiprocessor
   if (call.rows < kRowsToStay * blocks * call.sm_count) return launch_norm_block<T, kLayer, kMade>(call, stream);
   const int64_t stage = (call.addend != nullptr ? 2 : 1) * call.cols * static_cast<int64_t>(sizeof(T));
   const auto stages = static_cast<int>(std::clamp<int64_t>((int64_t{200} << 10) / (blocks * stage), 1, kMaxStages));
@@ -370,6 +370,7 @@ void launch_norm_rows(const NormForward& call, cudaStream_t stream) {
   const int64_t groups = (call.cols + kGroup - 1) / kGroup;
   if (groups <= 64) {
     constexpr int kRows = 4;
+    if (call.amax != nullptr) cudaMemsetAsync(call.amax, 0, sizeof(float), stream);  // too many blocks to count
     const auto grid = static_cast<unsigned>((call.rows + kRows - 1) / kRows);
     if (groups <= 32) {
       launch_overlapped(norm_row_kernel<T, kLayer, 1, kMade>, {grid, 32 * kRows}, stream, call);
@@ -393,9 +394,9 @@ void launch_norm_rows(const NormForward& call, cudaStream_t stream) {
 template <typename T, bool kLayer>
 void launch_norm_made(const NormForward& call, cudaStream_t stream) {
   const NormQuantize& q = call.quantize;
-  const bool coded = call.amax != nullptr || q.codes != nullptr || q.scale_inv != nullptr || q.scale_inv_t != nullptr;
-  if (!coded) {
-    launch_norm_rows<T, kLayer, Made::kPlain>(call, stream);
+  if (q.codes == nullptr && q.scale_inv == nullptr && q.scale_inv_t == nullptr) {
+    call.amax == nullptr ? launch_norm_rows<T, kLayer, Made::kPlain>(call, stream)
+                         : launch_norm_rows<T, kLayer, Made::kAmax>(call, stream);
   } else if (call.amax == nullptr && q.scaling == CodeScaling::kRow && q.format == DType::kE4M3) {
     launch_norm_rows<T, kLayer, Made::kRowCodes>(call, stream);
   } else {

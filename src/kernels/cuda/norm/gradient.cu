@@ -12,7 +12,7 @@ void launch_norm_gradient_f32(const NormGradient& call, cudaStream_t stream);
 
 namespace {
 
-constexpr int kAddCols = 32, kAddRows = 32;
+constexpr int kAddCols = 32, kAddRows = 8;
 
 // Where the sums over the blocks' shares go, in the order of the partials, and their amax; null: not wanted.
 struct GradientSums {
@@ -23,7 +23,7 @@ struct GradientSums {
 // to.of[y] [C] = the sum over partials [y][blocks, C], in one order; the amax by the blocks beyond the last column.
 __global__ void __launch_bounds__(kAddCols* kAddRows)
     add_partials_kernel(const float* partials, int blocks, int64_t cols, const __grid_constant__ GradientSums to) {
-  __shared__ float part[kAddRows][kAddCols + 1];
+  __shared__ float part[kAddRows][kAddCols];
   wait_for_previous();
   allow_next();
   if (blockIdx.x * int64_t{kAddCols} >= cols) {
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kAddCols* kAddRows)
     if (threadIdx.x == 0) part[0][threadIdx.y] = __uint_as_float(most);
     __syncthreads();
     if (threadIdx.y != 0) return;
-    most = warp_max(__float_as_uint(part[0][threadIdx.x]));
+    most = warp_max(__float_as_uint(part[0][threadIdx.x % kAddRows]));
     if (threadIdx.x == 0) *to.amax = __uint_as_float(most);
     return;
   }
@@ -44,14 +44,15 @@ __global__ void __launch_bounds__(kAddCols* kAddRows)
   const int64_t column = int64_t{blockIdx.x} * kAddCols + threadIdx.x;
   float sum = 0;
   if (column < cols) {
-#pragma unroll 4
+#pragma unroll 8
     for (int b = threadIdx.y; b < blocks; b += kAddRows) sum += partials[int64_t{b} * cols + column];
   }
   part[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
-  sum = warp_reduce<Sum>(part[threadIdx.x][threadIdx.y]);
-  const int64_t own = int64_t{blockIdx.x} * kAddCols + threadIdx.y;
-  if (threadIdx.x == 0 && own < cols) to.of[blockIdx.y][own] = sum;
+  if (threadIdx.y != 0 || column >= cols) return;
+#pragma unroll
+  for (int r = 1; r < kAddRows; ++r) sum += part[r][threadIdx.x];
+  to.of[blockIdx.y][column] = sum;
 }
 
 // A block a row; element by element.
@@ -105,9 +106,9 @@ void launch_any(const NormGradient& call, cudaStream_t stream) {
 
 bool norm_gradient_takes(int64_t cols) { return cols % kGroup == 0 && cols <= 512 * 4 * kGroup; }
 
-// Narrow rows: 512 threads of 8 columns each on a multiprocessor; wide ones: 768 of 16.
+// Narrow rows: one block of 512 threads; wide ones: 768 threads of 16 columns.
 int norm_gradient_blocks_per_sm(int64_t cols) {
-  if (cols <= kNarrowCols) return static_cast<int>(std::clamp<int64_t>(512 / ((cols + 255) / 256 * 32), 1, 8));
+  if (cols <= kNarrowCols) return 1;
   return static_cast<int>(std::max<int64_t>(12288 / cols, 1));
 }
 

@@ -100,12 +100,7 @@ __global__ void __launch_bounds__(kGroups == 4 ? 512 : 768) norm_gradient_kernel
       const Packed<T, kGroup> dx = pack<T>(out);
       if (p.dx != nullptr) store_packed(static_cast<T*>(p.dx) + at, dx);
       if (operands == 2) continue;
-      float other[kGroup];
-      load_packed<kGroup>(addend + column_of(g)).unpack(other);
-      dx.unpack(out);
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) out[i] += other[i];
-      const Packed<T, kGroup> sum = pack<T>(out);
+      const Packed<T, kGroup> sum = add_packed(dx, load_packed<kGroup>(addend + column_of(g)));
       if (p.sum != nullptr) store_packed(static_cast<T*>(p.sum) + at, sum);
 #pragma unroll
       for (uint32_t word : sum.words) largest = M::max(largest, word & M::kMask);

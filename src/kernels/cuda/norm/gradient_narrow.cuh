@@ -1,6 +1,7 @@
-// Gradients of norms of up to kNarrowCols columns: as gradient.cuh, but with eight columns a thread, whose weights stay
-// in registers, and two rows a turn, which share a barrier and the tree of their sums: between barriers a turn has few
-// instructions, and they, not memory, bound narrow rows.
+// Gradients of norms of up to kNarrowCols columns: as gradient.cuh, but a multiprocessor's 512 threads are one block of
+// several teams, each with rows, a ring and a barrier of its own: while one waits for its sums another computes. A
+// thread has 8 columns and two rows a turn, or 16 columns and one, whose weights stay in registers; a turn has one
+// barrier and one tree for all its sums. What teams have summed over rows is joined in their order at the end.
 #pragma once
 
 #include <algorithm>
@@ -28,163 +29,221 @@ __device__ __forceinline__ Packed<T, kGroup> load_shared(uint32_t address) {
   return packed;
 }
 
-inline constexpr int kRowsAtOnce = 2;
+__device__ __forceinline__ void wait_for_team(int team, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "r"(threads) : "memory");
+}
 
-template <typename T, bool kLayer, bool kColumnSum, bool kAdds>
+inline constexpr int kMostTeams = 8, kTeamWarps = 8;
+
+// p.blocks blocks of `teams` teams. Team t of block b has rows t blocks + b, then every (teams blocks)-th.
+template <typename T, bool kLayer, bool kColumnSum, bool kAdds, int kChunks>
 __global__ void __launch_bounds__(512, 1)
-    norm_gradient_narrow_kernel(const __grid_constant__ NormGradient p, int stages) {
-  extern __shared__ __align__(128) unsigned char ring[];  // [stages][kRows][x, dy, addend]
-  constexpr int kRows = kRowsAtOnce, kOperands = kAdds ? 3 : 2, kDots = 1 + kLayer, kValues = kRows * kDots,
-                kSums = 1 + kLayer + kColumnSum, kStep = 32 / kValues;
-  __shared__ float shares[2][kValues][16];   // by turn; of the warps
-  __shared__ float statistics[2][2][kRows];  // by turn: means, rstds
-  __shared__ BulkBarrier full[kMaxStages];
+    norm_gradient_narrow_kernel(const __grid_constant__ NormGradient p, int teams, int stages) {
+  extern __shared__ __align__(128) unsigned char ring[];  // [teams][stages][kRows][x, dy, addend]; at the end sums
+  constexpr int kRows = 2 / kChunks, kOperands = kAdds ? 3 : 2, kDots = 1 + kLayer, kValues = kRows * kDots,
+                kSums = 1 + kLayer + kColumnSum, kStep = 32 / (kValues == 3 ? 4 : kValues);
+  __shared__ float shares[kMostTeams][2][32];  // by turn; sum v of warp w at v kTeamWarps + w
+  __shared__ BulkBarrier barriers[kMostTeams][kMaxStages];
   __shared__ uint32_t amaxes[32];
   wait_for_previous();
   allow_next();
-  const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5;
-  const int column = thread * kGroup, warps = static_cast<int>(blockDim.x) >> 5;
-  const bool has = column < static_cast<int>(p.cols);
-  const auto row_bytes = static_cast<uint32_t>(p.cols) * static_cast<uint32_t>(sizeof(T));
-  const auto rows = static_cast<unsigned>(p.rows);
-  const uint32_t stage_bytes = kRows * kOperands * row_bytes, ring_begin = shared_address(ring);
-  // `row` is the first of a turn's; the next is gridDim.x further.
+  const int threads = static_cast<int>(blockDim.x) / teams, team = static_cast<int>(threadIdx.x) / threads,
+            thread = static_cast<int>(threadIdx.x) % threads, lane = thread & 31, warp = thread >> 5;
+  const auto cols = static_cast<unsigned>(p.cols), rows = static_cast<unsigned>(p.rows);
+  const auto column_of = [&](int c) { return static_cast<unsigned>(c * threads + thread) * kGroup; };
+  const uint32_t row_bytes = cols * static_cast<uint32_t>(sizeof(T)), operand_bytes = kOperands * row_bytes,
+                 stage_bytes = kRows * operand_bytes;
+  const unsigned step = gridDim.x * static_cast<unsigned>(teams), first = team * gridDim.x + blockIdx.x;
+  BulkBarrier* full = barriers[team];
+  unsigned char* own_ring = ring + static_cast<uint32_t>(team * stages) * stage_bytes;
+  // `row` is the first of a turn's; the next is `step` further.
   const auto request = [&](unsigned row, int stage) {
     if (row >= rows) return;
-    const int count = row + gridDim.x < rows ? 2 : 1;
-    full[stage].expect(row_bytes * static_cast<uint32_t>(kOperands * count));
+    const int count = kRows == 2 && row + step < rows ? 2 : 1;
+    full[stage].expect(operand_bytes * static_cast<uint32_t>(count));
 #pragma unroll 1
-    for (int r = 0; r < count; ++r, row += gridDim.x) {
-      const int64_t at = row * p.cols;
+    for (int r = 0; r < count; ++r, row += step) {
+      const int64_t at = int64_t{row} * cols;
       unsigned char* to =
-          ring + static_cast<uint32_t>(stage) * stage_bytes + static_cast<uint32_t>(r) * kOperands * row_bytes;
+          own_ring + static_cast<uint32_t>(stage) * stage_bytes + static_cast<uint32_t>(r) * operand_bytes;
       bulk_load(to, static_cast<const T*>(p.x) + at, row_bytes, full[stage]);
       bulk_load(to + row_bytes, static_cast<const T*>(p.dy) + at, row_bytes, full[stage]);
       if (kAdds) bulk_load(to + 2 * row_bytes, static_cast<const T*>(p.addend) + at, row_bytes, full[stage]);
     }
   };
-  const unsigned turn_rows = kRows * gridDim.x;
   if (thread == 0) {
 #pragma unroll 1
     for (int s = 0; s < stages; ++s) full[s].init();
     publish_barriers();
 #pragma unroll 1
-    for (int s = 0; s < stages; ++s) request(blockIdx.x + static_cast<unsigned>(s) * turn_rows, s);
+    for (int s = 0; s < stages; ++s) request(first + static_cast<unsigned>(s) * kRows * step, s);
   }
-  float weight[kGroup] = {};
-  if (has) load_channels(p.weight, p.weight_dtype, column, weight);
-  // Thread t < 2 kRows brings one value of the statistics of a turn.
-  const float* from = thread < kRows ? p.mean : p.rstd;
-  const bool brings = thread < 2 * kRows && from != nullptr;
-  const auto fetch = [&](unsigned first) {
-    const unsigned row = first + static_cast<unsigned>(thread % kRows) * gridDim.x;
-    return brings && row < rows ? from[row] : 0.0f;
+  bool has[kChunks];
+  float weight[kChunks][kGroup] = {};
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    has[c] = column_of(c) < cols;
+    if (has[c]) load_channels(p.weight, p.weight_dtype, column_of(c), weight[c]);
+  }
+  // Shares of warps that the team does not have stay 0.
+  if (thread < 32) shares[team][0][thread] = shares[team][1][thread] = 0.0f;
+  float mean[kRows] = {}, rstd[kRows] = {};
+  const auto fetch_statistics = [&](unsigned row) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r, row += step) {
+      if (row >= rows) break;
+      if constexpr (kLayer) mean[r] = p.mean[row];
+      rstd[r] = p.rstd[row];
+    }
   };
-  if (const float first = fetch(blockIdx.x); thread < 2 * kRows) statistics[0][thread / kRows][thread % kRows] = first;
+  fetch_statistics(first);
   __syncthreads();
 
   using M = Magnitudes<T>;
-  float sums[kSums][kGroup] = {};
-  const float scale = 1.0f / static_cast<float>(p.cols);
+  float sums[kSums][kChunks][kGroup] = {};
+  const float scale = 1.0f / static_cast<float>(cols);
   uint32_t largest = 0, parity = 0;
   int stage = 0, turn = 0;
-  uint32_t place = ring_begin + static_cast<uint32_t>(column) * static_cast<uint32_t>(sizeof(T));
-  const uint32_t place_end = place + static_cast<uint32_t>(stages) * stage_bytes;
-  int64_t at = blockIdx.x * p.cols + column;
-  const int64_t row_step = gridDim.x * p.cols;
-  for (unsigned row = blockIdx.x; row < rows; row += turn_rows, turn ^= 1) {
-    const bool both = row + gridDim.x < rows;
-    float h[kRows][kGroup], g[kRows][kGroup], dots[kValues] = {}, rstd[kRows];
-    const float next = fetch(row + turn_rows);
+  const uint32_t places = shared_address(own_ring) + static_cast<uint32_t>(thread) * 16u * (sizeof(T) / 2);
+  uint32_t place = places;
+  const uint32_t chunk_bytes = static_cast<uint32_t>(threads * kGroup) * static_cast<uint32_t>(sizeof(T));
+  T *dx_at = static_cast<T*>(p.dx), *sum_at = static_cast<T*>(p.sum);
+  int64_t at = int64_t{first} * cols + column_of(0);
+  for (unsigned row = first; row < rows; row += kRows * step, turn ^= 1) {
+    const bool both = kRows == 1 || row + step < rows;
+    float h[kRows][kChunks][kGroup], g[kRows][kChunks][kGroup], dots[kValues] = {}, by[kRows];
     full[stage].wait(parity);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const float mean = kLayer ? statistics[turn][0][r] : 0.0f;
-      rstd[r] = statistics[turn][1][r];
-      Packed<T, kGroup> x{}, dy{};
-      if (has && (r == 0 || both)) {
-        x = load_shared<T>(place + static_cast<uint32_t>(r) * kOperands * row_bytes);
-        dy = load_shared<T>(place + (static_cast<uint32_t>(r) * kOperands + 1) * row_bytes);
-      }
-      x.unpack(h[r]), dy.unpack(g[r]);
+      by[r] = rstd[r];
 #pragma unroll
-      for (int i = 0; i < kGroup; ++i) {
-        const float d = g[r][i];
-        h[r][i] = (kLayer ? h[r][i] - mean : h[r][i]) * rstd[r];
-        sums[0][i] = fmaf(d, h[r][i], sums[0][i]);
-        if constexpr (kLayer) sums[1][i] += d;
-        g[r][i] = d * weight[i];
-        dots[r * kDots] = fmaf(g[r][i], h[r][i], dots[r * kDots]);
-        if constexpr (kLayer) dots[r * kDots + 1] += g[r][i];
+      for (int c = 0; c < kChunks; ++c) {
+        Packed<T, kGroup> x{}, dy{};
+        if (has[c] && (r == 0 || both)) {
+          const uint32_t from =
+              place + static_cast<uint32_t>(r) * operand_bytes + static_cast<uint32_t>(c) * chunk_bytes;
+          x = load_shared<T>(from), dy = load_shared<T>(from + row_bytes);
+        }
+        x.unpack(h[r][c]), dy.unpack(g[r][c]);
+#pragma unroll
+        for (int i = 0; i < kGroup; ++i) {
+          const float d = g[r][c][i];
+          h[r][c][i] = (kLayer ? h[r][c][i] - mean[r] : h[r][c][i]) * by[r];
+          sums[0][c][i] = fmaf(d, h[r][c][i], sums[0][c][i]);
+          if constexpr (kLayer) sums[1][c][i] += d;
+          g[r][c][i] = d * weight[c][i];
+          dots[r * kDots] = fmaf(g[r][c][i], h[r][c][i], dots[r * kDots]);
+          if constexpr (kLayer) dots[r * kDots + 1] += g[r][c][i];
+        }
       }
     }
+    fetch_statistics(row + kRows * step);
     int which;
     const float share = warp_sums(dots, which);
-    if (lane % kStep == 0) shares[turn][which][warp] = share;
-    if (thread < 2 * kRows) statistics[turn ^ 1][thread / kRows][thread % kRows] = next;
-    __syncthreads();
-    // Everybody has done with the turn before.
-    if (thread == 0 && row != blockIdx.x)
-      request(row + static_cast<unsigned>(stages - 1) * turn_rows, stage == 0 ? stages - 1 : stage - 1);
+    if (lane % kStep == 0) shares[team][turn][which * kTeamWarps + warp] = share;
+    wait_for_team(team, threads);
+    // The whole team has done with the turn before.
+    if (thread == 0 && row != first)
+      request(row + static_cast<unsigned>(stages - 1) * kRows * step, stage == 0 ? stages - 1 : stage - 1);
+    float sum = shares[team][turn][lane];
 #pragma unroll
-    for (int v = 0; v < kValues; ++v) dots[v] = lane < warps ? shares[turn][v][lane] : 0.0f;
-    const float sum = warp_sums(dots, which) * scale;
+    for (int lanes = kTeamWarps / 2; lanes > 0; lanes >>= 1) sum += __shfl_xor_sync(kWholeWarp, sum, lanes);
+    sum *= scale;
 #pragma unroll
-    for (int r = 0; r < kRows; ++r, at += row_step) {
-      const float mean_gh = __shfl_sync(kWholeWarp, sum, r * kDots * kStep),
-                  mean_g = kLayer ? __shfl_sync(kWholeWarp, sum, (r * kDots + 1) * kStep) : 0.0f;
-      if (!has || (r == 1 && !both)) continue;
-      float out[kGroup];
+    for (int r = 0; r < kRows; ++r, at += int64_t{step} * cols) {
+      const float mean_gh = __shfl_sync(kWholeWarp, sum, r * kDots * kTeamWarps),
+                  mean_g = kLayer ? __shfl_sync(kWholeWarp, sum, (r * kDots + 1) * kTeamWarps) : 0.0f;
 #pragma unroll
-      for (int i = 0; i < kGroup; ++i) out[i] = rstd[r] * fmaf(-h[r][i], mean_gh, kLayer ? g[r][i] - mean_g : g[r][i]);
-      const Packed<T, kGroup> dx = pack<T>(out);
-      if (p.dx != nullptr) store_packed(static_cast<T*>(p.dx) + at, dx);
-      if constexpr (kAdds) {
-        float other[kGroup];
-        load_shared<T>(place + (static_cast<uint32_t>(r) * kOperands + 2) * row_bytes).unpack(other);
-        dx.unpack(out);
+      for (int c = 0; c < kChunks; ++c) {
+        if (!has[c] || (r == 1 && !both)) continue;
+        const int64_t to = at + c * threads * kGroup;
+        float out[kGroup];
 #pragma unroll
-        for (int i = 0; i < kGroup; ++i) out[i] += other[i];
-        const Packed<T, kGroup> total = pack<T>(out);
-        if (p.sum != nullptr) store_packed(static_cast<T*>(p.sum) + at, total);
+        for (int i = 0; i < kGroup; ++i) {
+          out[i] = by[r] * fmaf(-h[r][c][i], mean_gh, kLayer ? g[r][c][i] - mean_g : g[r][c][i]);
+        }
+        const Packed<T, kGroup> dx = pack<T>(out);
+        if (dx_at != nullptr) store_packed(dx_at + to, dx);
+        if constexpr (kAdds) {
+          const Packed<T, kGroup> total =
+              add_packed(dx, load_shared<T>(place + static_cast<uint32_t>(r) * operand_bytes + 2 * row_bytes +
+                                            static_cast<uint32_t>(c) * chunk_bytes));
+          if (sum_at != nullptr) store_packed(sum_at + to, total);
 #pragma unroll
-        for (uint32_t word : total.words) largest = M::max(largest, word & M::kMask);
-        if constexpr (kColumnSum) {
-          total.unpack(out);
+          for (uint32_t word : total.words) largest = M::max(largest, word & M::kMask);
+          if constexpr (kColumnSum) {
+            total.unpack(out);
 #pragma unroll
-          for (int i = 0; i < kGroup; ++i) sums[kSums - 1][i] += out[i];
+            for (int i = 0; i < kGroup; ++i) sums[kSums - 1][c][i] += out[i];
+          }
         }
       }
     }
     place += stage_bytes;
-    if (++stage == stages) stage = 0, parity ^= 1, place = place_end - static_cast<uint32_t>(stages) * stage_bytes;
+    if (++stage == stages) stage = 0, parity ^= 1, place = places;
   }
   if (p.amax != nullptr) {
     largest = block_max(M::bits(largest), amaxes);
-    if (thread == 0) p.block_amaxes[blockIdx.x] = largest;
+    if (threadIdx.x == 0) p.block_amaxes[blockIdx.x] = largest;
   }
-  // partials [kSums, blocks, C]
-  if (!has) return;
+  // The teams' sums [teams - 1, kSums, C] go through the ring; partials [kSums, blocks, C].
+  __syncthreads();
+  auto* joined = reinterpret_cast<float*>(ring);
+  const auto each = [&](auto&& body) {
 #pragma unroll
-  for (int s = 0; s < kSums; ++s) store(p.partials + (int64_t{s} * gridDim.x + blockIdx.x) * p.cols + column, sums[s]);
+    for (int s = 0; s < kSums; ++s) {
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        if (has[c]) body(s, c);
+      }
+    }
+  };
+  if (team > 0) {
+    each([&](int s, int c) {
+      store(joined + static_cast<unsigned>((team - 1) * kSums + s) * cols + column_of(c), sums[s][c]);
+    });
+  }
+  __syncthreads();
+  if (team > 0) return;
+  each([&](int s, int c) {
+#pragma unroll 1
+    for (int t = 0; t < teams - 1; ++t) {
+      float other[kGroup];
+      load(joined + static_cast<unsigned>(t * kSums + s) * cols + column_of(c), other);
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) sums[s][c][i] += other[i];
+    }
+    store(p.partials + (int64_t{s} * gridDim.x + blockIdx.x) * p.cols + column_of(c), sums[s][c]);
+  });
+}
+
+template <typename T, bool kLayer, bool kColumnSum, int kChunks>
+void launch_norm_gradient_teams(const NormGradient& call, cudaStream_t stream) {
+  const int64_t rows = 2 / kChunks;
+  const int64_t stage = rows * (call.addend != nullptr ? 3 : 2) * call.cols * static_cast<int64_t>(sizeof(T));
+  const auto threads = static_cast<int>((call.cols + 32 * kChunks * kGroup - 1) / (32 * kChunks * kGroup) * 32);
+  const int teams = std::min(512 / threads, kMostTeams);
+  const auto stages = static_cast<int>(std::clamp<int64_t>((int64_t{200} << 10) / (teams * stage), 2, kMaxStages));
+  const auto shared = static_cast<size_t>(teams * stages * stage);
+  const auto run = [&](auto kernel) {
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
+    launch_overlapped(kernel, {static_cast<unsigned>(call.blocks), static_cast<unsigned>(threads * teams), shared},
+                      stream, call, teams, stages);
+  };
+  if constexpr (kColumnSum) {
+    run(norm_gradient_narrow_kernel<T, kLayer, true, true, kChunks>);
+  } else {
+    run(call.addend != nullptr ? norm_gradient_narrow_kernel<T, kLayer, false, true, kChunks>
+                               : norm_gradient_narrow_kernel<T, kLayer, false, false, kChunks>);
+  }
 }
 
 template <typename T, bool kLayer, bool kColumnSum>
 void launch_norm_gradient_narrow(const NormGradient& call, cudaStream_t stream) {
-  const int64_t stage = kRowsAtOnce * (call.addend != nullptr ? 3 : 2) * call.cols * static_cast<int64_t>(sizeof(T));
-  const int64_t room = (int64_t{200} << 10) / norm_gradient_blocks_per_sm(call.cols);
-  const auto stages = static_cast<int>(std::clamp<int64_t>(room / stage, 2, kMaxStages));
-  const auto shared = static_cast<size_t>(stages * stage);
-  const auto threads = static_cast<unsigned>((call.cols / kGroup + 31) / 32 * 32);
-  const auto run = [&](auto kernel) {
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
-    launch_overlapped(kernel, {static_cast<unsigned>(call.blocks), threads, shared}, stream, call, stages);
-  };
-  if constexpr (kColumnSum) {
-    run(norm_gradient_narrow_kernel<T, kLayer, true, true>);
+  if (call.cols <= kTeamWarps * 32 * kGroup) {
+    launch_norm_gradient_teams<T, kLayer, kColumnSum, 1>(call, stream);
   } else {
-    run(call.addend != nullptr ? norm_gradient_narrow_kernel<T, kLayer, false, true>
-                               : norm_gradient_narrow_kernel<T, kLayer, false, false>);
+    launch_norm_gradient_teams<T, kLayer, kColumnSum, 2>(call, stream);
   }
 }
 

@@ -38,9 +38,10 @@ struct NormForward {
   const void *weight = nullptr, *bias = nullptr;
   void *sum = nullptr, *y = nullptr;       // [R, C] dtype, may be null; may stand where x or addend stands
   float *mean = nullptr, *rstd = nullptr;  // [R], may be null
-  float* amax = nullptr;                   // [1], may be null; cleared by the launcher
+  float* amax = nullptr;                   // [1], may be null
   NormQuantize quantize;
-  float* statistics = nullptr;  // scratch [2, R] when codes_t or scale_inv_t are wanted
+  float* statistics = nullptr;   // scratch [2, R] when codes_t or scale_inv_t are wanted
+  uint32_t* counters = nullptr;  // [kAmaxWords] of the device's, where an amax is wanted
   int sm_count = 1;
 };
 // Whether launch_norm takes these columns; all others go to launch_norm_any, which knows no fusions.

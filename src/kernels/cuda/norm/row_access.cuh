@@ -26,6 +26,22 @@ __device__ __forceinline__ float load_channel(const void* channels, DType dtype,
                               : to_float(static_cast<const bf16*>(channels)[column]);
 }
 
+// a + b, rounded to T: for bf16 the exact sum rounds once, and so it does by way of float32, which holds every sum of
+// two bf16 to far more bits than a tie of theirs needs.
+template <typename T>
+__device__ __forceinline__ Packed<T, kGroup> add_packed(const Packed<T, kGroup>& a, const Packed<T, kGroup>& b) {
+  Packed<T, kGroup> sum;
+#pragma unroll
+  for (int w = 0; w < sum.kWords; ++w) {
+    if constexpr (sizeof(T) == 4) {
+      sum.words[w] = __float_as_uint(__uint_as_float(a.words[w]) + __uint_as_float(b.words[w]));
+    } else {
+      asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(sum.words[w]) : "r"(a.words[w]), "r"(b.words[w]));
+    }
+  }
+  return sum;
+}
+
 // kCount sums over a warp at once, each as the tree of warp_reduce: halves of the warp go on with half of the sums
 // each, so that four cost one shuffle more than one. Lane l returns sum number `which`; 4 sums are kCount = 3 too.
 template <int kCount>

@@ -21,13 +21,14 @@ bool accepts_norm(const Graph& graph, const Node& node) {
 }
 
 // What the node says of the call; pointers come with the arguments.
-NormForward describe_norm(const DeviceContext& context, const Graph& graph, const Node& norm) {
+NormForward describe_norm(DeviceContext& context, const Graph& graph, const Node& norm) {
   NormForward call{.dtype = norm.results[0].dtype,
                    .weight_dtype = graph.dtype(norm.inputs[1]),
                    .layer = is_layer(norm),
                    .rows = norm.results[0].shape.rows(),
                    .cols = norm.results[0].shape.cols(),
                    .eps = static_cast<float>(norm.attrs.get<double>("eps")),
+                   .counters = context.counters(),
                    .sm_count = context.sm_count()};
   if (call.layer) call.bias_dtype = graph.dtype(norm.inputs[2]);
   return call;
