@@ -21,7 +21,7 @@ struct BiasGelu {
   void *biased, *y;
   float* amax;
   int64_t rows, cols;
-  uint32_t* counters;  // [kAmaxWords] of the device's, where an amax is wanted; not for tiles
+  uint32_t* counters;  // [kAmaxWords] of DeviceContext::counters, where an amax is wanted; not for tiles
 };
 void launch_bias_gelu(const BiasGelu& job, cudaStream_t stream);
 

@@ -5,28 +5,9 @@
 #include "kernels/cuda/common/activation.cuh"
 #include "kernels/cuda/common/arrivals.cuh"
 #include "kernels/cuda/common/pointwise.cuh"
-#include "kernels/cuda/common/quantize_tile.cuh"
 
 namespace octet::cuda {
 namespace {
-
-// The largest magnitude a thread meets of what is stored as T, and who wants it.
-template <typename T>
-struct Amax {
-  using M = Magnitudes<T>;
-  GridAmax grid;
-  uint32_t packed = 0;
-  template <int kVec>
-  __device__ __forceinline__ void see(const Vec<T, kVec>& v) {
-    if constexpr (sizeof(T) == 2 && kVec == 1) {
-      packed = M::max(packed, __bfloat16_as_ushort(v.at[0]) & M::kMask);
-    } else {
-#pragma unroll
-      for (uint32_t word : reinterpret_cast<const Packed<T, kVec>&>(v).words) packed = M::max(packed, word & M::kMask);
-    }
-  }
-  __device__ __forceinline__ void end(uint32_t* scratch) const { grid.join(M::bits(packed), scratch); }
-};
 
 template <int kVec, typename T>
 __device__ __forceinline__ void write_wanted(T* to, int64_t i, const Vec<T, kVec>& v) {

@@ -6,6 +6,11 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/common/grid_amax.h"
+#include "kernels/cuda/common/numbers.cuh"
+#include "kernels/cuda/common/reduce.cuh"
 
 namespace octet::cuda {
 
@@ -20,25 +25,45 @@ __device__ __forceinline__ bool arrives_last(uint32_t* count, uint32_t expected)
   return before + 1 == expected;
 }
 
-// The amax of what a grid makes, as bits; every block of a one-dimensional grid arrives once.
-inline constexpr int kAmaxWords = 2;
-struct GridAmax {
-  float* to = nullptr;        // null: not wanted
-  uint32_t* words = nullptr;  // [kAmaxWords] counters: the largest bits so far, arrivals
+// Every block of a one-dimensional grid calls it once, with the magnitude bits of each of its threads. `scratch` holds
+// 32 words of shared memory that nobody else uses from here on.
+__device__ __forceinline__ void join_amax(const GridAmax& amax, uint32_t bits, uint32_t* scratch) {
+  if (amax.to == nullptr) return;
+  const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
+  const int warps = (static_cast<int>(blockDim.x) + 31) >> 5;
+  bits = warp_max(bits);
+  if (lane == 0) scratch[warp] = bits;
+  __syncthreads();
+  if (warp != 0) return;
+  bits = warp_max(lane < warps ? scratch[lane] : 0u);
+  if (lane != 0) return;
+  if (bits > 0) atomicMax(amax.words, bits);
+  if (arrives_last(amax.words + 1, gridDim.x)) *amax.to = __uint_as_float(atomicExch(amax.words, 0u));
+}
 
-  // `scratch` holds 32 words of shared memory nobody else uses from here on.
-  __device__ __forceinline__ void join(uint32_t bits, uint32_t* scratch) const {
-    if (to == nullptr) return;
-    const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
-    const int warps = (static_cast<int>(blockDim.x) + 31) >> 5;
-    bits = __reduce_max_sync(0xffffffffu, bits);
-    if (lane == 0) scratch[warp] = bits;
-    __syncthreads();
-    if (warp != 0) return;
-    bits = __reduce_max_sync(0xffffffffu, lane < warps ? scratch[lane] : 0u);
-    if (lane != 0) return;
-    if (bits > 0) atomicMax(words, bits);
-    if (arrives_last(words + 1, gridDim.x)) *to = __uint_as_float(atomicExch(words, 0u));
+// The largest magnitude a thread meets of what is stored as T, and who wants it. bf16 goes in pairs.
+template <typename T>
+struct Amax {
+  static constexpr bool kPairs = std::is_same_v<T, bf16>;
+  GridAmax grid;
+  uint32_t largest = 0;
+
+  __device__ __forceinline__ bool wanted() const { return grid.to != nullptr; }
+  template <int kVec>
+  __device__ __forceinline__ void see(const Vec<T, kVec>& v) {
+    if constexpr (kPairs && kVec > 1) {
+#pragma unroll
+      for (uint32_t word : reinterpret_cast<const Packed<T, kVec>&>(v).words)
+        largest = __vmaxu2(largest, word & 0x7fff7fffu);
+    } else if constexpr (kPairs) {
+      largest = __vmaxu2(largest, __bfloat16_as_ushort(v.at[0]) & 0x7fffu);
+    } else {
+#pragma unroll
+      for (int k = 0; k < kVec; ++k) largest = max(largest, magnitude_bits(to_float(v.at[k])));
+    }
+  }
+  __device__ __forceinline__ void end(uint32_t* scratch) const {
+    join_amax(grid, kPairs ? max(largest << 16, largest & 0xffff0000u) : largest, scratch);
   }
 };
 

@@ -295,7 +295,7 @@ __global__ void __launch_bounds__(kGroups == 1 ? 128 : kStreamThreads<kGroups>, 
     largest = max(largest, part.finish(row, mean, rstd, channels));
     if (++stage == stages) stage = 0, parity ^= 1;
   }
-  if constexpr (Row::kAmax) GridAmax{p.amax, p.counters}.join(largest, amaxes);
+  if constexpr (Row::kAmax) join_amax({p.amax, p.counters}, largest, amaxes);
 }
 
 // A block a row, straight from memory: where rows are too few for blocks that stay.
@@ -332,7 +332,7 @@ __global__ void __launch_bounds__(1024) norm_block_kernel(const NormForward p) {
   float mean, rstd;
   part.statistics(row, mean, rstd, [] {});
   const uint32_t largest = part.finish(row, mean, rstd, channels);
-  if constexpr (Row::kAmax) GridAmax{p.amax, p.counters}.join(largest, amaxes);
+  if constexpr (Row::kAmax) join_amax({p.amax, p.counters}, largest, amaxes);
 }
 
 // As many threads as a row has groups where rows are few, for the shortest time; else two groups a thread.

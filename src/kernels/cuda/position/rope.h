@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "kernels/cuda/common/grid_amax.h"
 
 namespace octet::cuda {
 
@@ -16,8 +17,8 @@ struct RopePlan {
   const double* frequencies = nullptr;  // device f64[pairs]
 };
 
-// x and y may be the same memory. amax: null, or [1], of y as it is stored.
-void launch_rope(DType dtype, const RopePlan& plan, const void* x, const int32_t* positions, void* y, float* amax,
+// x and y may be the same memory. amax: of y as it is stored; y, or the amax, may be null.
+void launch_rope(DType dtype, const RopePlan& plan, const void* x, const int32_t* positions, void* y, GridAmax amax,
                  cudaStream_t stream);
 
 }  // namespace octet::cuda
