@@ -19,8 +19,10 @@
 namespace octet::cuda {
 
 template <typename T, bool kLayer, bool kColumnSum, int kGroups>
-__global__ void __launch_bounds__(kGroups == 4 ? 512 : 768) norm_gradient_kernel(const NormGradient p, int stages) {
-  extern __shared__ __align__(128) unsigned char ring[];  // [stages][x, dy, addend]
+__global__ void __launch_bounds__(kGroups == 4 ? 512 : 768)
+    norm_gradient_kernel(const __grid_constant__ NormGradient p, int stages, bool keeps_weights) {
+  // f32 weights [C] where kept, then the ring [stages][x, dy, addend]
+  extern __shared__ __align__(128) unsigned char kept[];
   __shared__ float2 scratch[64];
   __shared__ BulkBarrier full[kMaxStages];
   __shared__ uint32_t amaxes[32];
@@ -29,6 +31,7 @@ __global__ void __launch_bounds__(kGroups == 4 ? 512 : 768) norm_gradient_kernel
   PairTeam team{scratch};
   const int thread = threadIdx.x, threads = blockDim.x, operands = p.addend != nullptr ? 3 : 2;
   const auto row_bytes = static_cast<uint32_t>(p.cols * static_cast<int64_t>(sizeof(T)));
+  unsigned char* ring = kept + (keeps_weights ? p.cols * static_cast<int64_t>(sizeof(float)) : 0);
   const auto row_of = [&](int64_t turn) { return blockIdx.x + turn * gridDim.x; };
   const auto place = [&](int stage, int operand) {
     return reinterpret_cast<T*>(ring + int64_t{stage * operands + operand} * row_bytes);
@@ -47,19 +50,35 @@ __global__ void __launch_bounds__(kGroups == 4 ? 512 : 768) norm_gradient_kernel
     publish_barriers();
     for (int s = 0; s < stages; ++s) request(s, s);
   }
+  const auto column_of = [&](int g) { return (g * threads + thread) * kGroup; };
+  const auto cols = static_cast<int>(p.cols);
+  if (keeps_weights) {
+    for (int g = 0; g < kGroups && column_of(g) < cols; ++g) {
+      float weight[kGroup];
+      load_channels(p.weight, p.weight_dtype, column_of(g), weight);
+      store(reinterpret_cast<float*>(kept) + column_of(g), weight);
+    }
+  }
+  const auto load_weight = [&](int g, float(&weight)[kGroup]) {
+    if (keeps_weights) {
+      load(reinterpret_cast<const float*>(kept) + column_of(g), weight);
+    } else {
+      load_channels(p.weight, p.weight_dtype, column_of(g), weight);
+    }
+  };
   __syncthreads();
 
   using M = Magnitudes<T>;
   constexpr int kSums = 1 + kLayer + kColumnSum;
   float sums[kSums][kGroups][kGroup] = {};
-  const auto column_of = [&](int g) { return (g * threads + thread) * kGroup; };
-  const auto cols = static_cast<int>(p.cols);
   const float scale = 1.0f / static_cast<float>(p.cols);
   uint32_t largest = 0, parity = 0;
   int stage = 0;
+  float next_mean = kLayer ? p.mean[blockIdx.x] : 0.0f, next_rstd = p.rstd[blockIdx.x];
   for (int64_t turn = 0; row_of(turn) < p.rows; ++turn) {
-    const int64_t row = row_of(turn);
-    const float mean = kLayer ? p.mean[row] : 0.0f, rstd = p.rstd[row];
+    const int64_t row = row_of(turn), after = row_of(turn + 1);
+    const float mean = next_mean, rstd = next_rstd;
+    if (after < p.rows) next_mean = kLayer ? p.mean[after] : 0.0f, next_rstd = p.rstd[after];
     full[stage].wait(parity);
     const T *x = place(stage, 0), *dy = place(stage, 1), *addend = place(stage, 2);
     float2 dots = {0, 0};  // sums of g h and g
@@ -69,7 +88,7 @@ __global__ void __launch_bounds__(kGroups == 4 ? 512 : 768) norm_gradient_kernel
       if (column_of(g) >= cols) continue;
       xs[g] = load_packed<kGroup>(x + column_of(g)), dys[g] = load_packed<kGroup>(dy + column_of(g));
       float weight[kGroup], h[kGroup], d[kGroup];
-      load_channels(p.weight, p.weight_dtype, column_of(g), weight);
+      load_weight(g, weight);
       xs[g].unpack(h), dys[g].unpack(d);
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) {
@@ -90,7 +109,7 @@ __global__ void __launch_bounds__(kGroups == 4 ? 512 : 768) norm_gradient_kernel
       if (column_of(g) >= cols) continue;
       const int64_t at = row * p.cols + column_of(g);
       float weight[kGroup], h[kGroup], out[kGroup];
-      load_channels(p.weight, p.weight_dtype, column_of(g), weight);
+      load_weight(g, weight);
       xs[g].unpack(h), dys[g].unpack(out);
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) {
@@ -136,13 +155,17 @@ void launch_norm_gradient_rows(const NormGradient& call, cudaStream_t stream) {
   if (call.cols <= kNarrowCols) return launch_norm_gradient_narrow<T, kLayer, kColumnSum>(call, stream);
   const int groups = static_cast<int>(call.cols / kGroup);
   const int64_t stage = (call.addend != nullptr ? 3 : 2) * call.cols * static_cast<int64_t>(sizeof(T));
-  const int64_t room = (int64_t{200} << 10) / norm_gradient_blocks_per_sm(call.cols);
-  const auto stages = static_cast<int>(std::clamp<int64_t>(room / stage, 1, kMaxStages));
+  // Weights stay in shared memory where two stages fit beside them: the level 1 cache has no room for many.
+  const int64_t room = (int64_t{216} << 10) / norm_gradient_blocks_per_sm(call.cols), weights = call.cols * 4;
+  const bool keeps_weights = weights + 2 * stage <= room;
+  const auto stages =
+      static_cast<int>(std::clamp<int64_t>((room - (keeps_weights ? weights : 0)) / stage, 1, kMaxStages));
   const auto run = [&](auto kernel, int each) {
-    const auto shared = static_cast<size_t>(stages * stage);
+    const auto shared = static_cast<size_t>(stages * stage + (keeps_weights ? weights : 0));
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
     const auto threads = static_cast<unsigned>(((groups + each - 1) / each + 31) / 32 * 32);
-    launch_overlapped(kernel, {static_cast<unsigned>(call.blocks), threads, shared}, stream, call, stages);
+    launch_overlapped(kernel, {static_cast<unsigned>(call.blocks), threads, shared}, stream, call, stages,
+                      keeps_weights);
   };
   if (groups <= 1536) {
     run(norm_gradient_kernel<T, kLayer, kColumnSum, 2>, 2);
