@@ -86,8 +86,8 @@ TEST_P(CudaParity, EveryRowAgreesWithTheReference) {
   }
 }
 
-// Where a library turns out to have no kernel for a node, another row's runs in its place: that must not be so in all of
-// a row's cases, or nothing of it would have been checked above.
+// Where a library turns out to have no kernel for a node, another row's runs in its place: that must not be so in all
+// of a row's cases, or nothing of it would have been checked above.
 TEST(CudaParityRows, EveryRowRunsItsOwnKernelInSomeCase) {
   std::string why;
   DeviceContext* context = test_context(&why);

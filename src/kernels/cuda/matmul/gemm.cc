@@ -1,6 +1,9 @@
 // Row-major tensors are the library's column-major ones transposed: out^T = op(b)^T op(a)^T, so b is its A and a its B.
 #include "kernels/cuda/matmul/gemm.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "base/error.h"
 
 namespace octet::cuda {
@@ -83,9 +86,20 @@ Gemm::~Gemm() {
 }
 
 std::vector<cublasLtMatmulAlgo_t> Gemm::candidates(int most) const {
+  std::vector<cublasLtMatmulAlgo_t> algorithms = suggestions(most, kGemmWorkspace);
+  for (const cublasLtMatmulAlgo_t& algorithm : suggestions(most, 0)) {
+    const bool known = std::any_of(algorithms.begin(), algorithms.end(), [&](const cublasLtMatmulAlgo_t& other) {
+      return std::equal(std::begin(other.data), std::end(other.data), std::begin(algorithm.data));
+    });
+    if (!known) algorithms.push_back(algorithm);
+  }
+  return algorithms;
+}
+
+std::vector<cublasLtMatmulAlgo_t> Gemm::suggestions(int most, int64_t workspace_limit) const {
   cublasLtMatmulPreference_t preference = nullptr;
   library_.check(library_.create_preference(&preference), "making a preference");
-  const uint64_t workspace = kGemmWorkspace;
+  const auto workspace = static_cast<uint64_t>(workspace_limit);
   library_.check(
       library_.set_preference(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace),
       "limiting the workspace");

@@ -55,7 +55,9 @@ class Gemm {
   Gemm(const Gemm&) = delete;
 
   const GemmSpec& spec() const { return spec_; }
-  // The library's suggestions, best first by its own estimate; none: it has no kernel for this product.
+  // The library's suggestions, best first by its own estimate: `most` that may use the workspace, then as many others
+  // that do without. Those are other kernels: with a workspace most clear a counter in it before they begin, which is
+  // an operation of its own. None: the library has no kernel for this product.
   std::vector<cublasLtMatmulAlgo_t> candidates(int most) const;
   // Whether the algorithm runs this product within the workspace.
   bool accepts(const cublasLtMatmulAlgo_t& algorithm) const;
@@ -65,6 +67,7 @@ class Gemm {
   void run(const GemmOperands& operands, cudaStream_t stream) const;
 
  private:
+  std::vector<cublasLtMatmulAlgo_t> suggestions(int most, int64_t workspace_limit) const;
   template <typename T>
   void set(cublasLtMatmulDescAttributes_t attribute, T value) const;
   cublasLtMatrixLayout_t layout(DType dtype, int64_t rows, int64_t cols) const;

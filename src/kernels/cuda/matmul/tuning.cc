@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::string_view kHeader = "octet gemm choices, format 1";
 constexpr int kCandidates = 16, kRounds = 5;
+constexpr int kList = 2;           // of candidates: choices made among others are measured again
 constexpr double kHopeless = 1.5;  // candidates this many times slower than the best in the first round are dropped
 constexpr float kRoundMs = 0.2f;   // short products are repeated until a measurement lasts this long
 constexpr int kMostRepeats = 32;   // of them
@@ -180,8 +181,8 @@ std::string write_gemm_choices(const std::map<std::string, cublasLtMatmulAlgo_t>
 }
 
 GemmTuning::GemmTuning(DeviceContext& context) : context_(context) {
-  prefix_ =
-      fmt::format("{}, {} SMs, cuBLASLt {}: ", context.device_name(), context.sm_count(), context.cublaslt().version());
+  prefix_ = fmt::format("{}, {} SMs, cuBLASLt {}, list {}: ", context.device_name(), context.sm_count(),
+                        context.cublaslt().version(), kList);
   if (!context.options().deterministic) file_ = cache_file(context.options().gemm_cache);
   load();
 }
