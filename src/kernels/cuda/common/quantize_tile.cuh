@@ -170,6 +170,44 @@ __device__ __forceinline__ void halve_max(uint32_t (&words)[kWords], int lanes) 
   }
 }
 
+// Four rows of four codes to four columns of them.
+__device__ __forceinline__ void turn_codes(const uint32_t (&rows)[4], uint32_t (&columns)[4]) {
+  const uint32_t low01 = __byte_perm(rows[0], rows[1], 0x5140), high01 = __byte_perm(rows[0], rows[1], 0x7362),
+                 low23 = __byte_perm(rows[2], rows[3], 0x5140), high23 = __byte_perm(rows[2], rows[3], 0x7362);
+  columns[0] = __byte_perm(low01, low23, 0x5410), columns[1] = __byte_perm(low01, low23, 0x7632);
+  columns[2] = __byte_perm(high01, high23, 0x5410), columns[3] = __byte_perm(high01, high23, 0x7632);
+}
+// Where this thread puts its words of four rows, those of its next column kTile / 4 further on: word w (rows 4 w ..) of
+// column c lies in block (w / 4) ^ (c / 16) of the column's 8 blocks of 4 words.
+__device__ __forceinline__ uint32_t* turned_codes_of_thread(TileScratch& scratch) {
+  const int thread = static_cast<int>(threadIdx.x), group = thread & 7;
+  return scratch.codes_t + group * kPartCols * (kTile / 4) + ((((thread >> 5) ^ group) << 2) | (thread >> 3 & 3));
+}
+// Once all threads have put theirs: the tile at (r0, c0) of a matrix of [rows, cols] to codes_t [cols, rows].
+template <bool kVector>
+__device__ __forceinline__ void store_turned_codes(const TileScratch& scratch, uint8_t* codes_t, int64_t r0, int64_t c0,
+                                                   int64_t rows, int64_t cols) {
+  __syncthreads();
+  const int thread = static_cast<int>(threadIdx.x), block = thread & 7;
+  const int64_t first = r0 + block * 16;
+  uint8_t* to = codes_t + (c0 + (thread >> 3)) * rows + first;
+#pragma unroll
+  for (int k = 0; k < 4; ++k, to += kTileThreads / 8 * rows) {
+    const int column = k * (kTileThreads / 8) + (thread >> 3);
+    const uint4 rows16 =
+        *reinterpret_cast<const uint4*>(scratch.codes_t + column * (kTile / 4) + ((block ^ (column >> 4)) << 2));
+    if (c0 + column >= cols || first >= rows) continue;
+    if constexpr (kVector) {
+      *reinterpret_cast<uint4*>(to) = rows16;
+    } else {
+      const uint32_t words[4] = {rows16.x, rows16.y, rows16.z, rows16.w};
+#pragma unroll
+      for (int j = 0; j < 16; ++j)
+        if (first + j < rows) to[j] = static_cast<uint8_t>(words[j / 4] >> (j % 4 * 8));
+    }
+  }
+}
+
 // The scale of kTensor, and the results that one thread of all writes.
 __device__ __forceinline__ float tensor_scale(const QuantizeJob& job) {
   if (job.scale_from == nullptr) return *job.scale;
@@ -319,9 +357,7 @@ __device__ __forceinline__ void quantize_tile(const TilePart<T>& x, int64_t r0, 
     if (job.codes_t != nullptr || job.scale_inv_t != nullptr) tile_column_scales<kGrouping>(x, r0, c0, job, scratch);
   }
   if (job.codes_t == nullptr) return;
-  // Word w (rows 4 w ..) of column c lies in block (w / 4) ^ (c / 16) of the column's 8 blocks of 4 words.
-  const int group = thread & 7;
-  uint32_t* mine = scratch.codes_t + x.col() * (kTile / 4) + (((warp ^ group) << 2) | (lane >> 3));
+  uint32_t* mine = turned_codes_of_thread(scratch);
 #pragma unroll
   for (int q = 0; q < kPartCols / 4; ++q) {
     uint32_t words[4];
@@ -338,35 +374,12 @@ __device__ __forceinline__ void quantize_tile(const TilePart<T>& x, int64_t r0, 
         for (int j = 0; j < 4; ++j) words[j] = with_nans<Code>(words[j], x.column_signs(4 * q + j));
       }
     } else {
-      const uint32_t low01 = __byte_perm(codes[0][q], codes[1][q], 0x5140),
-                     high01 = __byte_perm(codes[0][q], codes[1][q], 0x7362),
-                     low23 = __byte_perm(codes[2][q], codes[3][q], 0x5140),
-                     high23 = __byte_perm(codes[2][q], codes[3][q], 0x7362);
-      words[0] = __byte_perm(low01, low23, 0x5410), words[1] = __byte_perm(low01, low23, 0x7632);
-      words[2] = __byte_perm(high01, high23, 0x5410), words[3] = __byte_perm(high01, high23, 0x7632);
+      turn_codes({codes[0][q], codes[1][q], codes[2][q], codes[3][q]}, words);
     }
 #pragma unroll
     for (int j = 0; j < 4; ++j) mine[(4 * q + j) * (kTile / 4)] = words[j];
   }
-  __syncthreads();
-  const int block = thread & 7;
-  const int64_t first = r0 + block * 16;
-  uint8_t* to = job.codes_t + (c0 + (thread >> 3)) * job.rows + first;
-#pragma unroll
-  for (int k = 0; k < 4; ++k, to += kTileThreads / 8 * job.rows) {
-    const int column = k * (kTileThreads / 8) + (thread >> 3);
-    const uint4 rows16 =
-        *reinterpret_cast<const uint4*>(scratch.codes_t + column * (kTile / 4) + ((block ^ (column >> 4)) << 2));
-    if (c0 + column >= job.cols || first >= job.rows) continue;
-    if constexpr (kVector) {
-      *reinterpret_cast<uint4*>(to) = rows16;
-    } else {
-      const uint32_t words[4] = {rows16.x, rows16.y, rows16.z, rows16.w};
-#pragma unroll
-      for (int j = 0; j < 16; ++j)
-        if (first + j < job.rows) to[j] = static_cast<uint8_t>(words[j / 4] >> (j % 4 * 8));
-    }
-  }
+  store_turned_codes<kVector>(scratch, job.codes_t, r0, c0, job.rows, job.cols);
 }
 
 }  // namespace octet::cuda

@@ -1,6 +1,7 @@
 // compute_scale, update_scales: a few values on one block.
 #include "kernels/cuda/precision/scales.h"
 
+#include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/reduce.cuh"
 #include "kernels/cuda/common/scale_formula.cuh"
 
@@ -16,6 +17,8 @@ __device__ void store_scale(const ScaleAttrs& attrs, uint32_t amax, float* scale
 }
 
 __global__ void compute_scale_kernel(ScaleAttrs attrs, const float* amax, float* scale, float* scale_inv) {
+  wait_for_previous();
+  allow_next();
   store_scale(attrs, __float_as_uint(*amax), scale, scale_inv);
 }
 
@@ -23,6 +26,8 @@ __global__ void compute_scale_kernel(ScaleAttrs attrs, const float* amax, float*
 __global__ void update_scales_kernel(ScaleAttrs attrs, bool newest_only, const float* history, const float* amax,
                                      int64_t length, float* new_history, float* scale, float* scale_inv) {
   __shared__ uint32_t scratch[32];
+  wait_for_previous();
+  allow_next();
   const float newest = *amax;
   uint32_t most = magnitude_bits(newest);
   for (int64_t end = length - 1; end > 0; end -= kThreads) {
@@ -42,13 +47,13 @@ __global__ void update_scales_kernel(ScaleAttrs attrs, bool newest_only, const f
 
 void launch_compute_scale(const ScaleAttrs& attrs, const float* amax, float* scale, float* scale_inv,
                           cudaStream_t stream) {
-  compute_scale_kernel<<<1, 1, 0, stream>>>(attrs, amax, scale, scale_inv);
+  launch_overlapped(compute_scale_kernel, {1, 1}, stream, attrs, amax, scale, scale_inv);
 }
 
 void launch_update_scales(const ScaleAttrs& attrs, bool newest_only, const float* history, const float* amax,
                           int64_t length, float* new_history, float* scale, float* scale_inv, cudaStream_t stream) {
-  update_scales_kernel<<<1, kThreads, 0, stream>>>(attrs, newest_only, history, amax, length, new_history, scale,
-                                                   scale_inv);
+  launch_overlapped(update_scales_kernel, {1, kThreads}, stream, attrs, newest_only, history, amax, length, new_history,
+                    scale, scale_inv);
 }
 
 }  // namespace octet::cuda
