@@ -1,5 +1,5 @@
-// Codes of one byte from rows to columns: where both directions share their scale, the transposed codes are those of the
-// rows, and reading these again costs half of what reading what they were made from would.
+// Codes of one byte from rows to columns: where both directions share their scale, the transposed codes are those of
+// the rows, and reading these again costs half of what reading what they were made from would.
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/quantize_tile.cuh"
 
