@@ -33,7 +33,7 @@ check:
 	@python3 scripts/check.py all
 
 format:
-	@git ls-files '*.cc' '*.h' | xargs clang-format -i
+	@git ls-files '*.cc' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
 
 bench:
 	@bash scripts/setup.sh test

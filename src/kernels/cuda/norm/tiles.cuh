@@ -1,6 +1,6 @@
-// Codes of a norm's result in both directions, in blocks: tiles of 128 x 128 of y, made again from x and the statistics (or read
-// where y was stored), end in quantize_tile. Panels of rows run from the last to the first: what the row kernel has
-// read last is still in the level 2 cache.
+// Codes of a norm's result in both directions, in blocks: tiles of 128 x 128 of y, made again from x and the statistics
+// (or read where y was stored), end in quantize_tile. Panels of rows run from the last to the first: what the row
+// kernel has read last is still in the level 2 cache.
 #pragma once
 
 #include "kernels/cuda/common/overlap.cuh"
