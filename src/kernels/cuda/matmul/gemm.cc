@@ -103,6 +103,11 @@ std::vector<cublasLtMatmulAlgo_t> Gemm::suggestions(int most, int64_t workspace_
   library_.check(
       library_.set_preference(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace),
       "limiting the workspace");
+  // Parts of a K that is split are added in float32, never in the result's type: a bf16 result is rounded once.
+  const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  library_.check(
+      library_.set_preference(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions),
+      "asking for float32 sums");
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(most));
   int count = 0;
   const cublasStatus_t status =

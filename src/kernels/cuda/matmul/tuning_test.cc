@@ -3,8 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cmath>
+#include <memory>
+
+#include "base/codec.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/rng.h"
 #include "kernels/cuda/on_device.h"
 
 namespace octet::cuda {
@@ -50,7 +56,8 @@ class GemmTuningOnDevice : public testing::Test {
   void SetUp() override {
     std::string why;
     if (device_count(&why) == 0) GTEST_SKIP() << why;
-    file_ = testing::TempDir() + "octet_gemm_choices.txt";
+    const std::string test = testing::UnitTest::GetInstance()->current_test_info()->name();  // others run beside it
+    file_ = testing::TempDir() + "octet_gemm_choices_" + test + ".txt";
     remove_path(file_);
   }
   // The algorithm a fresh context chooses.
@@ -103,6 +110,52 @@ TEST_F(GemmTuningOnDevice, ForeignFilesStayAsTheyAre) {
   write_file(file_, "somebody's notes\n");
   choose();
   EXPECT_EQ(read_file(file_), "somebody's notes\n");
+}
+
+// Which suggestion is the fastest changes from run to run: each must be right. Those that split K must add in float32.
+TEST_F(GemmTuningOnDevice, EverySuggestionRoundsOnce) {
+  DeviceContext context({.gemm_cache = ""});
+  for (const auto& [m, n, k] : {std::array{3, 67, 1001}, {1, 64, 4096}, {16, 128, 8192}, {64, 64, 2048}}) {
+    for (const bool out_f32 : {false, true}) {
+      const GemmSpec spec{.m = m, .n = n, .k = k, .out = out_f32 ? DType::kF32 : DType::kBF16, .trans_b = true};
+      std::vector<uint16_t> a(static_cast<size_t>(m) * k), b(static_cast<size_t>(n) * k);
+      Philox random(7);
+      for (auto* values : {&a, &b})
+        for (uint16_t& value : *values) store_element(DType::kBF16, &value, 0, random.normal());
+      const auto on_device = [](size_t bytes, const void* from) {
+        void* data = nullptr;
+        check_cuda(cudaMalloc(&data, bytes), "allocating");
+        if (from != nullptr) check_cuda(cudaMemcpy(data, from, bytes, cudaMemcpyHostToDevice), "copying");
+        return std::shared_ptr<void>(data, cudaFree);
+      };
+      const auto a_device = on_device(a.size() * 2, a.data()), b_device = on_device(b.size() * 2, b.data());
+      const auto out_device = on_device(static_cast<size_t>(m * n) * 4, nullptr);
+      const auto workspace = on_device(kGemmWorkspace, nullptr);
+      Gemm gemm(context, spec);
+      const auto candidates = gemm.candidates(16);
+      ASSERT_FALSE(candidates.empty());
+      for (size_t i = 0; i < candidates.size(); ++i) {
+        gemm.use(candidates[i]);
+        gemm.run({.a = a_device.get(), .b = b_device.get(), .out = out_device.get(), .workspace = workspace.get()},
+                 context.stream());
+        check_cuda(cudaStreamSynchronize(context.stream()), "running a product");
+        std::vector<std::byte> out(static_cast<size_t>(m * n * dtype_bytes(spec.out)));
+        check_cuda(cudaMemcpy(out.data(), out_device.get(), out.size(), cudaMemcpyDeviceToHost), "copying");
+        for (int64_t at = 0; at < int64_t{m} * n; ++at) {
+          double want = 0, size = 0;
+          for (int64_t j = 0; j < k; ++j) {
+            const double product = load_element(DType::kBF16, a.data(), at / n * k + j) *
+                                   load_element(DType::kBF16, b.data(), at % n * k + j);
+            want += product, size += std::abs(product);
+          }
+          // A rounding of the result, and of float32 sums in any order.
+          const double allowed = (out_f32 ? 0x1p-24 : 0x1p-8) * std::abs(want) + 0x1p-22 * size;
+          ASSERT_NEAR(load_element(spec.out, out.data(), at), want, allowed)
+              << "suggestion " << i << " of " << candidates.size() << ", element " << at << " of " << spec.key();
+        }
+      }
+    }
+  }
 }
 
 // GPT-J's second MLP product: where the library has no epilogue for the bias, it can start from the bias.
