@@ -157,14 +157,22 @@ inline void switches_that_do_not_fit_are_taken_back(const Target& target) {
   set_log_level(LogLevel::kOff);
   TempFolder folder;
   RunConfig config = auto_config(folder, "llama");
-  config.steps = 3;
-  Target narrow_target = target;
-  narrow_target.memory_bytes = train(config, {.target = target}).planned_bytes;
   config.model_from = planted_model(folder, target);
   config.optimizer.lr = config.optimizer.min_lr = 1e-7;
   config.steps = 6;
+  config.eval_interval = 0;
+  config.out = folder.file("wide");
+  const std::vector<double> wide = losses_from(config, target);
+  // Plans after switches need more memory or less than the first one, as the Target's layouts have it: the budget is a
+  // byte less than the plan of these switches needs.
+  StepperOptions options = stepper_options(config, target);
+  for (const auto& [gemm, rung] : read_log(config.out).rungs)
+    options.compile.recipe.decisions[gemm] = rung_precision(static_cast<Rung>(rung - '0'));
+  Target narrow_target = target;
+  narrow_target.memory_bytes = compile_training(resolve_model(config, config.vocab_size), options).total_bytes() - 1;
   config.out = folder.file("narrow");
-  std::vector<double> narrow = losses_from(config, narrow_target);
+  const std::vector<double> narrow = losses_from(config, narrow_target);
+  EXPECT_NE(wide, narrow) << "nothing was switched where there was memory";
   EXPECT_EQ(share(read_log(config.out).rungs, '0'), 1);
   EXPECT_TRUE(read_log(config.out).switches.empty());
   EXPECT_NE(read_file(config.out + "/log.jsonl").find("taken back: the new plan needs"), std::string::npos);
