@@ -3,7 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <cstring>
+#include <array>
 
 namespace octet::cuda {
 namespace {
@@ -25,14 +25,14 @@ class GuardedDeviceBuffer {
   ~GuardedDeviceBuffer() { cudaFree(base_); }
   char* data() const { return static_cast<char*>(base_) + kGuard; }
 
+  // Checks the guards; copies the bytes where they are wanted (a workspace of many MiB takes longer than its kernel).
   void download(void* to, const char* what) const {
-    std::vector<uint8_t> all(bytes_ + 2 * kGuard);
-    check_cuda(cudaMemcpy(all.data(), base_, all.size(), cudaMemcpyDeviceToHost), "downloading");
-    const auto is_canary = [](uint8_t byte) { return byte == kCanary; };
-    const auto begin = all.begin() + kGuard, end = begin + static_cast<ptrdiff_t>(bytes_);
-    check(std::all_of(all.begin(), begin, is_canary) && std::all_of(end, all.end(), is_canary), ErrorCode::kInternal,
+    std::array<uint8_t, 2 * kGuard> guards;
+    check_cuda(cudaMemcpy(guards.data(), base_, kGuard, cudaMemcpyDeviceToHost), "downloading");
+    check_cuda(cudaMemcpy(guards.data() + kGuard, data() + bytes_, kGuard, cudaMemcpyDeviceToHost), "downloading");
+    check(std::all_of(guards.begin(), guards.end(), [](uint8_t byte) { return byte == kCanary; }), ErrorCode::kInternal,
           "wrote around {} in device memory", what);
-    if (to != nullptr) std::memcpy(to, all.data() + kGuard, bytes_);
+    if (to != nullptr) check_cuda(cudaMemcpy(to, data(), bytes_, cudaMemcpyDeviceToHost), "downloading");
   }
 
  private:
