@@ -20,6 +20,7 @@
 #include "ir/builder.h"
 #include "ir/program.h"
 #include "numbers.h"
+#include "passes/fuse.h"
 #include "passes/plan_memory.h"
 #include "passes/quantize_nodes.h"
 
@@ -76,6 +77,9 @@ class LayerProgram {
   }
 
   Plan plan() {
+    Target fusing = target_;  // a scale is made on the way of its quantize where a step's plan has it so
+    fusing.fusions = {"scale_quantize"};
+    if (target_.has_fusion("scale_quantize")) fuse_graph(graph_, fusing);
     graph_.set_stage(Stage::kPacked);
     Program program;
     program.name = "linear";
@@ -171,9 +175,12 @@ void fill_state(Executor& executor, const StateEntry& entry, double deviation) {
   });
 }
 
-// Seconds of fprop, dgrad and wgrad.
-std::array<double, 3> measure_layer(const Layer& layer, const std::string& precision, const Target& target,
-                                    int64_t repeats) {
+struct LayerTimes {
+  std::array<double, 3> roles;     // seconds of fprop, dgrad and wgrad, with their shares of the quantizing
+  std::array<double, 3> quantize;  // of it, whole: x, dy and w
+};
+
+LayerTimes measure_layer(const Layer& layer, const std::string& precision, const Target& target, int64_t repeats) {
   auto executor = make_executor(LayerProgram(layer, precision, target).plan());
   for (const StateEntry& entry : executor->program().states()) {
     if (entry.name.ends_with(".amax")) {
@@ -193,8 +200,9 @@ std::array<double, 3> measure_layer(const Layer& layer, const std::string& preci
     for (const auto& [name, value] : once) seconds[name].push_back(value);
   }
   const auto of = [&](const char* name) { return seconds.contains(name) ? median(seconds.at(name)) : 0.0; };
-  return {of("fprop") + (of("x") + of("w")) / 2, of("dgrad") + (of("dy") + of("w")) / 2,
-          of("wgrad") + (of("x") + of("dy")) / 2};
+  const double x = of("x"), dy = of("dy"), w = of("w");
+  return {.roles = {of("fprop") + (x + w) / 2, of("dgrad") + (dy + w) / 2, of("wgrad") + (x + dy) / 2},
+          .quantize = {x, dy, w}};
 }
 
 GemmTiming row_of(const Layer& layer, const std::string& precision, size_t role, double seconds) {
@@ -229,19 +237,25 @@ void run_timings(const Options& options) {
     rows.open(options.out);
     check(rows.good(), ErrorCode::kIo, "{}: cannot be written", options.out);
   }
-  fmt::print("{}; microseconds with quantizing, bf16 / fp8-tensor / fp8-block\n{:>7} {:>6} {:>6}", target.name,
-             "tokens", "out", "in");
+  fmt::print(
+      "{}; microseconds with quantizing, bf16 / fp8-tensor / fp8-block; of it the quantizing of x, dy and the weight\n"
+      "{:>7} {:>6} {:>6}",
+      target.name, "tokens", "out", "in");
   for (const char* role : kRoles) fmt::print(" {:>26}", role);
+  for (size_t p = 1; p < 3; ++p) fmt::print(" {:>20}", kPrecisions[p]);
   fmt::print("\n");
   for (const Layer& layer : layers_of(options)) {
-    std::array<std::array<double, 3>, 3> seconds;  // [precision][role]
-    for (size_t p = 0; p < 3; ++p) seconds[p] = measure_layer(layer, kPrecisions[p], target, options.repeats);
+    std::array<LayerTimes, 3> times;  // by precision
+    for (size_t p = 0; p < 3; ++p) times[p] = measure_layer(layer, kPrecisions[p], target, options.repeats);
     fmt::print("{:>7} {:>6} {:>6}", layer.tokens, layer.out, layer.in);
     for (size_t r = 0; r < 3; ++r) {
-      fmt::print(" {:>8.1f} {:>8.1f} {:>8.1f}", 1e6 * seconds[0][r], 1e6 * seconds[1][r], 1e6 * seconds[2][r]);
       for (size_t p = 0; p < 3; ++p) {
-        if (rows.is_open()) rows << timing_text(row_of(layer, kPrecisions[p], r, seconds[p][r]));
+        fmt::print(" {:>8.1f}", 1e6 * times[p].roles[r]);
+        if (rows.is_open()) rows << timing_text(row_of(layer, kPrecisions[p], r, times[p].roles[r]));
       }
+    }
+    for (size_t p = 1; p < 3; ++p) {
+      for (double seconds : times[p].quantize) fmt::print(" {:>6.1f}", 1e6 * seconds);
     }
     fmt::print("\n");
     std::fflush(stdout);
