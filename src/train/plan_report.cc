@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <tuple>
 
 #include "base/error.h"
 #include "exec/logical_states.h"
 #include "ir/facts.h"
 #include "passes/peak.h"
+#include "train/auto_precision.h"
 #include "train/stepper.h"
 
 namespace octet {
@@ -106,9 +108,14 @@ PlanReport report_plan(const Plan& plan, double compile_seconds) {
 
 PlanReport plan_training(const ModelConfig& model, const RunConfig& config, const Target& target) {
   auto started = std::chrono::steady_clock::now();
-  Plan plan = compile_training(model, stepper_options(config, target));
+  const StepperOptions options = stepper_options(config, target);
+  std::optional<AutoPrecision> decided;
+  if (options.compile.recipe.statistics) decided.emplace(model, options, config.policy, config.auto_interval);
+  const Plan plan = decided ? decided->plan() : compile_training(model, options);
   double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
-  return report_plan(plan, seconds);
+  PlanReport report = report_plan(plan, seconds);
+  if (decided) report.precision = precision_map(decided->policy());
+  return report;
 }
 
 std::string to_text(const PlanReport& r, const ModelConfig& m, const Target& target) {
@@ -119,6 +126,7 @@ std::string to_text(const PlanReport& r, const ModelConfig& m, const Target& tar
                      r.tokens, r.nodes, r.compile_seconds);
   out += fmt::format("FLOPs     {} forward + {} backward + {} recomputed a token (causal attention)\n",
                      human_count(r.forward_flops), human_count(r.backward_flops), human_count(r.recompute_flops));
+  if (!r.precision.empty()) out += "precision of GEMMs at the start\n" + r.precision;
   out += "bytes\n";
   out += line("weights (float32 masters)", r.weight_bytes);
   out += line("compute copies of weights", r.compute_bytes);
