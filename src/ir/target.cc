@@ -149,78 +149,7 @@ bool Target::has_fusion(const std::string& kind) const {
   return std::find(fusions.begin(), fusions.end(), kind) != fusions.end();
 }
 
-// What cuda::fusion_kinds() gives, in its order; a test of CUDA builds compares them.
-constexpr const char* kCudaFusions[] = {"matmul_accumulate",
-                                        "matmul_residual",
-                                        "matmul_bias",
-                                        "merge_siblings",
-                                        "matmul_split",
-                                        "read_parts",
-                                        "add_norm",
-                                        "add_norm_amax",
-                                        "add_norm_quantize",
-                                        "norm_quantize",
-                                        "norm_amax",
-                                        "norm_grad_add_bias_amax",
-                                        "norm_grad_add_bias",
-                                        "norm_grad_add_amax",
-                                        "norm_grad_add",
-                                        "bias_gelu_quantize",
-                                        "bias_gelu_amax",
-                                        "bias_gelu",
-                                        "gelu_quantize",
-                                        "gelu_grad_bias",
-                                        "gelu_grad_bias_quantize",
-                                        "gelu_grad_quantize",
-                                        "gelu_grad_bias_amax",
-                                        "gelu_grad_amax",
-                                        "bias_grad_quantize",
-                                        "bias_grad_amax",
-                                        "swiglu_quantize",
-                                        "swiglu_amax",
-                                        "swiglu",
-                                        "swiglu_grad",
-                                        "swiglu_grad_quantize",
-                                        "swiglu_grad_amax",
-                                        "geglu_quantize",
-                                        "relu_quantize",
-                                        "adamw_group",
-                                        "rope_amax",
-                                        "scale_quantize",
-                                        "rope_kv_append",
-                                        "kv_append_pair"};
-
 Target interpreter_target() { return {.name = "interpreter", .int8_products = true, .buffer_alignment = 8}; }
-
-Target h200_target() {
-  // Measured on one H200 with PyTorch 2.11: (m, n, k), bf16 and per-tensor FP8 (fast accumulation) TFLOP/s.
-  struct Measured {
-    int64_t m, n, k;
-    double bf16, fp8;
-  };
-  constexpr Measured kMeasured[] = {{8192, 8192, 8192, 778, 1402},  {8192, 4096, 4096, 686, 1235},
-                                    {8192, 12288, 4096, 760, 1346}, {8192, 16384, 4096, 676, 1268},
-                                    {8192, 4096, 16384, 681, 1295}, {4096, 4096, 4096, 585, 1020}};
-  Target target{.name = "h200",
-                .device = Device::kCuda,
-                .fusions = {std::begin(kCudaFusions), std::end(kCudaFusions)},
-                .fp8_tn_only = true,
-                .cheap_activations = true,
-                .vocab_multiple = 128,
-                .fp8_alignment = 16,
-                .buffer_alignment = 256,
-                .workspace_bytes = int64_t{32} << 20,
-                .memory_bytes = int64_t{143771} << 20,
-                .bytes_per_second = 4.26e12,
-                .bf16_flops = 700e12,
-                .fp8_flops = 1280e12};
-  for (const Measured& row : kMeasured) {
-    double flops = 2.0 * static_cast<double>(row.m) * static_cast<double>(row.n) * static_cast<double>(row.k);
-    target.timings.push_back({"bf16", row.m, row.n, row.k, flops / (row.bf16 * 1e12)});
-    target.timings.push_back({"fp8-tensor", row.m, row.n, row.k, flops / (row.fp8 * 1e12)});
-  }
-  return target;
-}
 
 Target read_target(const std::string& path) {
   std::string text = read_file(path, int64_t{16} << 20);

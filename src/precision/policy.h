@@ -2,7 +2,7 @@
 //
 // The ladder: FP8 with one scale a tensor, FP8 with a scale a 128-block, BF16. A GEMM leaves a rung at once when an
 // operand does not fit it, and goes back to a cheaper one only after that one has held, with a margin, for `dwell`
-// rounds in a row: twice as many after every further fall. FP8 that the Target's timings do not show to be faster is
+// rounds in a row: twice as many after every further fall. FP8 that the Target's timings show to be slower is
 // never taken. Pure host code: no graph, no device. docs/numerics.md gives the thresholds and why.
 #pragma once
 
