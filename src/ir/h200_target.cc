@@ -43,8 +43,8 @@ constexpr const char* kCudaFusions[] = {"matmul_accumulate",
                                         "geglu_quantize",
                                         "relu_quantize",
                                         "adamw_group",
-                                        "rope_amax",
                                         "scale_quantize",
+                                        "rope_amax",
                                         "rope_kv_append",
                                         "kv_append_pair"};
 
