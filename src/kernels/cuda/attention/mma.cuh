@@ -30,6 +30,12 @@ __device__ __forceinline__ uint32_t piece_offset(int row, int piece) {
   return static_cast<uint32_t>(row * kDim * 2 + ((piece ^ (row & 7)) << 4));
 }
 
+// From the address of piece 0 or 1 of a row, the one an even number of pieces further. Tiles begin at multiples of the
+// bytes of their rows, so one exclusive or does it: without, registers hold the address of every piece, and spill.
+__device__ __forceinline__ uint32_t further(uint32_t address, int pieces) {
+  return address ^ static_cast<uint32_t>(pieces << 4);
+}
+
 // tile[row] = x[row_of(row)][head], zeros where row_of is negative and beyond dim, a multiple of 8.
 template <int kDim, int kRows, int kThreads, typename RowOf>
 __device__ __forceinline__ void load_tile_async(bf16* tile, const bf16* x, int heads, int head, int dim, RowOf row_of) {
@@ -87,7 +93,7 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
 template <int kDim>
 __device__ __forceinline__ void left_fragment(const bf16* tile, int first_row, int k, uint32_t (&to)[4]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  load_fragments(shared_address(tile) + piece_offset<kDim>(first_row + lane % 16, 2 * k + lane / 16), to);
+  load_fragments(further(shared_address(tile) + piece_offset<kDim>(first_row + lane % 16, lane / 16), 2 * k), to);
 }
 
 // products[m][n] += left rows of part m . rows [8 n, 8 n + 8) of `right`, over kDim elements; left(m, k, fragment)
@@ -96,7 +102,7 @@ template <int kDim, int kRows, int kParts, typename Left>
 __device__ __forceinline__ void multiply_rows(float (&products)[kParts][kRows / 8][4], const bf16* right, Left left) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int row = lane % 8 + lane / 16 * 8, half = lane / 8 % 2;
-  const uint32_t base = shared_address(right);
+  const uint32_t base = shared_address(right) + piece_offset<kDim>(row, half);
 #pragma unroll
   for (int k = 0; k < kDim / 16; ++k) {
     uint32_t a[kParts][4];
@@ -105,7 +111,7 @@ __device__ __forceinline__ void multiply_rows(float (&products)[kParts][kRows / 
 #pragma unroll
     for (int n = 0; n < kRows / 8; n += 2) {
       uint32_t b[4];
-      load_fragments(base + piece_offset<kDim>(8 * n + row, 2 * k + half), b);
+      load_fragments(further(base, 2 * k) + 8 * n * kDim * 2, b);
 #pragma unroll
       for (int m = 0; m < kParts; ++m) {
         multiply_add(products[m][n], a[m], b[0], b[1]);
@@ -121,7 +127,7 @@ template <int kDim, int kRows, int kParts>
 __device__ __forceinline__ void add_weighted_rows(float (&sums)[kParts][kDim / 8][4],
                                                   const float (&weights)[kParts][kRows / 8][4], const bf16* right) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const uint32_t base = shared_address(right);
+  const uint32_t base = shared_address(right) + piece_offset<kDim>(lane % 16, lane / 16);
 #pragma unroll
   for (int k = 0; k < kRows / 16; ++k) {
     uint32_t a[kParts][4];
@@ -136,7 +142,7 @@ __device__ __forceinline__ void add_weighted_rows(float (&sums)[kParts][kDim / 8
 #pragma unroll
     for (int n = 0; n < kDim / 8; n += 2) {
       uint32_t b[4];
-      load_fragments_transposed(base + piece_offset<kDim>(16 * k + lane % 16, n + lane / 16), b);
+      load_fragments_transposed(further(base, n) + 16 * k * kDim * 2, b);
 #pragma unroll
       for (int m = 0; m < kParts; ++m) {
         multiply_add(sums[m][n], a[m], b[0], b[1]);
@@ -160,37 +166,6 @@ __device__ __forceinline__ float power_of_two(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
-}
-
-// Bit i: the element `first` + i of the stream is kept, i = 0 .. kCount - 1 (a multiple of 4, at most 64). The four
-// lanes of a quad share the work and all get the mask; they must give the same `first`. Negative elements give any
-// bits.
-template <int kCount, typename Stream>
-__device__ __forceinline__ uint64_t kept_bits(const Stream& stream, uint32_t threshold, int64_t first) {
-  constexpr int kBlocks = kCount / 4 + 1;  // the elements may begin inside a block of four words
-  const int lane = static_cast<int>(threadIdx.x) % 4;
-  const int64_t first_block = first >> 2;
-  uint64_t low = 0;
-  uint32_t high = 0;  // of the block after the first kCount elements
-#pragma unroll
-  for (int n = 0; n < (kBlocks + 3) / 4; ++n) {
-    const int block = 4 * n + lane;
-    if (block >= kBlocks) continue;
-    const uint4 w = stream.words(static_cast<uint64_t>(first_block + block));
-    const uint32_t bits = ((w.x >> 8) >= threshold ? 1u : 0u) | ((w.y >> 8) >= threshold ? 2u : 0u) |
-                          ((w.z >> 8) >= threshold ? 4u : 0u) | ((w.w >> 8) >= threshold ? 8u : 0u);
-    if (4 * block < 64) {
-      low |= static_cast<uint64_t>(bits) << (4 * block);
-    } else {
-      high = bits;
-    }
-  }
-  low |= __shfl_xor_sync(0xffffffffu, low, 1);
-  low |= __shfl_xor_sync(0xffffffffu, low, 2);
-  high |= __shfl_xor_sync(0xffffffffu, high, 1);
-  high |= __shfl_xor_sync(0xffffffffu, high, 2);
-  const int skip = static_cast<int>(first & 3);
-  return skip == 0 ? low : (low >> skip) | (static_cast<uint64_t>(high) << (64 - skip));
 }
 
 }  // namespace octet::cuda::mma

@@ -1,4 +1,5 @@
-// Attention of bf16 on tensor cores by our own kernels: what cuDNN does not take (dropout) or is not there for.
+// Attention of bf16 on tensor cores by our own kernels: what cuDNN does not take (the IR's dropout, ALiBi) or
+// is not there for.
 #pragma once
 
 #include "kernels/cuda/attention/problem.h"

@@ -1,22 +1,29 @@
-// Forward attention of bf16 on tensor cores: 128 queries of a head a block.
+// Forward attention of bf16 on tensor cores: 128 queries of a head a block; 64 where dropout's bits need the registers.
 #include "kernels/cuda/attention/mma.h"
+#include "kernels/cuda/attention/mma_dropout.cuh"
 #include "kernels/cuda/attention/mma_forward.cuh"
 
 namespace octet::cuda {
 namespace {
 
-template <int kDim, int kParts>
-__global__ void __launch_bounds__(mma::kForwardThreads) attention_mma_kernel(AttentionProblem p, AttentionOperands x) {
+template <int kParts>
+struct DrawnRows {
+  mma::Kept64 rows[kParts][2];
+};
+
+template <int kDim, int kParts, bool kDropout>
+__global__ void __launch_bounds__(mma::kForwardThreads, kParts == 1 ? 3 : 1)
+    attention_mma_kernel(AttentionProblem p, AttentionOperands x) {
   using Rows = mma::ForwardRows<kDim, kParts>;
   constexpr int kQueries = mma::kForwardQueries<kParts>;
-  extern __shared__ uint4 shared_pieces[];
+  extern __shared__ __align__(256) uint4 shared_pieces[];
   __shared__ VisibleRowsOf<kQueries> visible;
   // The last queries see most keys: they start first.
   const int first_query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kQueries;
   const int head = static_cast<int>(blockIdx.y), kv_head = head / p.group();
   visible.template find<false>(p, x.segments, first_query);
-  RandomStream stream{};
-  if (p.dropout) stream = RandomStream::of(x.rng, p.key);
+  mma::DropoutSite site{};
+  if constexpr (kDropout) site = mma::DropoutSite::of(p, x.rng);
   const int lane = static_cast<int>(threadIdx.x) % 32;
 
   const auto load = [&](auto rows, bf16* tile, const Operand& from, int first, int heads, int of_head) {
@@ -25,26 +32,38 @@ __global__ void __launch_bounds__(mma::kForwardThreads) attention_mma_kernel(Att
         [=, tokens = p.tokens](int row) { return first + row < tokens ? first + row : -1; });
   };
   Rows rows;
-  mma::forward_walk<kDim, kParts>(
-      reinterpret_cast<bf16*>(shared_pieces), visible, p.scale, p.dropout, rows,
+  mma::forward_walk<kDim, kParts, kDropout>(
+      reinterpret_cast<bf16*>(shared_pieces), visible, p.scale, rows,
       [&](bf16* tile) { load(Width<kQueries>{}, tile, x.q, first_query, p.heads, head); },
       [&](bf16* tile, int key) { load(Width<mma::kForwardKeys>{}, tile, x.k, key, p.kv_heads, kv_head); },
       [&](bf16* tile, int key) { load(Width<mma::kForwardKeys>{}, tile, x.v, key, p.kv_heads, kv_head); },
-      [&](int key, float(&weights)[kParts][mma::kForwardKeys / 8][4]) {
+      [&](int key) {
+        DrawnRows<kParts> drawn;
+        if constexpr (kDropout) {
+#pragma unroll
+          for (int m = 0; m < kParts; ++m) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+              const int row = Rows::row(m, i);
+              const int64_t first =
+                  (static_cast<int64_t>(head) * p.tokens + first_query + row) * p.max_length + key - visible.start[row];
+              drawn.rows[m][i] = mma::kept_64(site, first, lane % 4 * 2);
+            }
+          }
+        }
+        return drawn;
+      },
+      [&](const DrawnRows<kParts>& drawn, float(&weights)[kParts][mma::kForwardKeys / 8][4]) {
 #pragma unroll
         for (int m = 0; m < kParts; ++m) {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            const int row = Rows::row(m, i);
-            const int64_t first =
-                (static_cast<int64_t>(head) * p.tokens + first_query + row) * p.max_length + key - visible.start[row];
-            const uint64_t kept = mma::kept_bits<mma::kForwardKeys>(stream, p.threshold, first) >> (lane % 4 * 2);
 #pragma unroll
             for (int n = 0; n < mma::kForwardKeys / 8; ++n) {
 #pragma unroll
               for (int e = 0; e < 2; ++e) {
                 float& weight = weights[m][n][2 * i + e];
-                weight = (kept >> (8 * n + e) & 1) != 0 ? weight * p.kept_factor : 0.0f;
+                weight = drawn.rows[m][i][8 * n + e] ? weight * p.kept_factor : 0.0f;
               }
             }
           }
@@ -67,22 +86,22 @@ __global__ void __launch_bounds__(mma::kForwardThreads) attention_mma_kernel(Att
   }
 }
 
-template <int kDim, int kParts>
+template <int kDim, int kParts, bool kDropout>
 void launch(const AttentionProblem& p, const AttentionOperands& x, cudaStream_t stream) {
   constexpr size_t kBytes = mma::kForwardBytes<kDim, kParts>;
-  allow_shared(attention_mma_kernel<kDim, kParts>, kBytes);
+  allow_shared(attention_mma_kernel<kDim, kParts, kDropout>, kBytes);
   constexpr int kQueries = mma::kForwardQueries<kParts>;
   const dim3 grid(static_cast<unsigned>((p.tokens + kQueries - 1) / kQueries), static_cast<unsigned>(p.heads));
-  attention_mma_kernel<kDim, kParts><<<grid, mma::kForwardThreads, kBytes, stream>>>(p, x);
+  attention_mma_kernel<kDim, kParts, kDropout><<<grid, mma::kForwardThreads, kBytes, stream>>>(p, x);
 }
 
 }  // namespace
 
 void launch_attention_mma(const AttentionProblem& p, const AttentionOperands& x, cudaStream_t stream) {
   if (p.dim <= 64) {
-    launch<64, 2>(p, x, stream);
+    p.dropout ? launch<64, 2, true>(p, x, stream) : launch<64, 2, false>(p, x, stream);
   } else {
-    launch<128, 2>(p, x, stream);
+    p.dropout ? launch<128, 1, true>(p, x, stream) : launch<128, 2, false>(p, x, stream);
   }
 }
 

@@ -26,13 +26,15 @@ struct ForwardRows {
 };
 
 // shared: [kForwardQueries + 2 kForwardKeys][kDim]: queries, keys, values. load_queries(tile) and load_keys,
-// load_values(tile, first key) begin the copies; drop(first key, weights) scales the probabilities, with dropout; bias
-// times key - query joins the scores before they are scaled (a query is the last key it sees).
-template <int kDim, int kParts, typename LoadQueries, typename LoadKeys, typename LoadValues, typename Drop>
+// load_values(tile, first key) begin the copies; dropout, if any, draws what draw(first key) gives before the scores
+// are made, and drop(what was drawn, weights) scales the probabilities; bias times key - query joins the scores before
+// they are scaled (a query is the last key it sees).
+template <int kDim, int kParts, bool kDropout, typename LoadQueries, typename LoadKeys, typename LoadValues,
+          typename Draw, typename Drop>
 __device__ __forceinline__ void forward_walk(bf16* shared, const VisibleRowsOf<kForwardQueries<kParts>>& visible,
-                                             float scale, bool dropout, ForwardRows<kDim, kParts>& rows,
-                                             LoadQueries load_queries, LoadKeys load_keys, LoadValues load_values,
-                                             Drop drop, float bias = 0) {
+                                             float scale, ForwardRows<kDim, kParts>& rows, LoadQueries load_queries,
+                                             LoadKeys load_keys, LoadValues load_values, Draw draw, Drop drop,
+                                             float bias = 0) {
   using Rows = ForwardRows<kDim, kParts>;
   constexpr float kLog2e = 1.44269504088896341f;
   bf16 *queries = shared, *keys = queries + kForwardQueries<kParts> * kDim, *values = keys + kForwardKeys * kDim;
@@ -59,6 +61,7 @@ __device__ __forceinline__ void forward_walk(bf16* shared, const VisibleRowsOf<k
     __syncthreads();
     load_values(values, tile);
     commit_copies();
+    const auto drawn = draw(tile);
     float scores[kParts][kForwardKeys / 8][4] = {};
     multiply_rows<kDim, kForwardKeys, kParts>(
         scores, keys, [&](int m, int k, uint32_t(&a)[4]) { left_fragment<kDim>(queries, warp_row + 16 * m, k, a); });
@@ -115,7 +118,7 @@ __device__ __forceinline__ void forward_walk(bf16* shared, const VisibleRowsOf<k
         for (int n = 0; n < kDim / 8; ++n) rows.result[m][n][2 * i] *= shrink, rows.result[m][n][2 * i + 1] *= shrink;
       }
     }
-    if (dropout) drop(tile, scores);
+    if constexpr (kDropout) drop(drawn, scores);
     wait_copies<0>();
     __syncthreads();
     if (tile + kForwardKeys < last) load_keys(keys, tile + kForwardKeys);

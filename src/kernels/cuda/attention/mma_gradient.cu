@@ -1,6 +1,7 @@
 // Gradient of attention of bf16 on tensor cores: the two passes of tiled_gradient.cu, 64 own rows a block.
 #include "kernels/cuda/attention/mma.cuh"
 #include "kernels/cuda/attention/mma.h"
+#include "kernels/cuda/attention/mma_dropout.cuh"
 #include "kernels/cuda/attention/tiles.cuh"
 
 namespace octet::cuda {
@@ -17,31 +18,23 @@ struct GradientShape {
 };
 
 // Bit r: key warp_row + r of the block's keys is kept for this query. Keys of several segments count from their starts.
-__device__ __noinline__ uint32_t kept_keys(const AttentionProblem& p, const RandomStream& stream,
+__device__ __noinline__ uint32_t kept_keys(const AttentionProblem& p, const mma::DropoutSite& site,
                                            const VisibleRows& visible, int head, int query, int first_own,
                                            int warp_row) {
   uint32_t bits = 0;
-  int64_t block = -1;
-  uint4 w{};
   for (int r = 0; r < 16; ++r) {
     const int64_t element = (static_cast<int64_t>(head) * p.tokens + query) * p.max_length + first_own + warp_row + r -
                             visible.start[warp_row + r];
-    if (element >> 2 != block) {
-      block = element >> 2;
-      w = stream.words(static_cast<uint64_t>(block));
-    }
-    const int lane = static_cast<int>(element & 3);
-    const uint32_t word = lane == 0 ? w.x : lane == 1 ? w.y : lane == 2 ? w.z : w.w;
-    bits |= ((word >> 8) >= p.threshold ? 1u : 0u) << r;
+    bits |= (site.kept(element >> 2) >> (element & 3) & 1) << r;
   }
   return bits;
 }
 
-template <int kDim, bool kOwnIsKey>
+template <int kDim, bool kOwnIsKey, bool kDropout>
 __global__ void __launch_bounds__(kThreads)
     attention_grad_mma_kernel(AttentionProblem p, AttentionOperands x, const float* delta) {
   constexpr int kOthers = GradientShape<kDim, kOwnIsKey>::kOthers, kTile = kOthers * kDim;
-  extern __shared__ uint4 shared_pieces[];
+  extern __shared__ __align__(256) uint4 shared_pieces[];
   bf16* own = reinterpret_cast<bf16*>(shared_pieces);  // [kOwn][kDim]: q, or k
   bf16* own_beside = own + kOwn * kDim;                // dout, or v
   bf16* others = own_beside + kOwn * kDim;             // two stages of [kOthers][kDim]: k, or q; then v, or dout
@@ -54,8 +47,12 @@ __global__ void __launch_bounds__(kThreads)
   const int kv_head = kOwnIsKey ? own_head : own_head / p.group();
   const int first_head = kOwnIsKey ? own_head * p.group() : own_head;
   visible.find<kOwnIsKey>(p, x.segments, first_own);
-  RandomStream stream{};
-  if (p.dropout) stream = RandomStream::of(x.rng, p.key);
+  mma::DropoutSite site{};
+  bool one_segment = true;  // has all keys of the warp
+  if constexpr (kDropout) {
+    site = mma::DropoutSite::of(p, x.rng);
+    one_segment = __all_sync(kWholeWarp, visible.start[warp_row] == visible.start[warp_row + lane % 16]);
+  }
 
   const auto load = [&](auto rows, bf16* tile, const Operand& from, int first, int heads, int head) {
     mma::load_tile_async<kDim, decltype(rows)::value, kThreads>(
@@ -110,6 +107,24 @@ __global__ void __launch_bounds__(kThreads)
     const bf16 *other = others + step % 2 * 2 * kTile, *other_beside = other + kTile;
     const float* other_numbers = numbers + step % 2 * 2 * kOthers;
     const float bias = p.bias(head);
+
+    // Dropout. Queries own: bit c of kept[i] is key first + c for own row i. Keys own: a lane draws the warp's 16 keys
+    // for queries first + lane and first + lane + 32, bit r is own row warp_row + r.
+    mma::Kept64 kept[2];
+    if constexpr (kDropout) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int query = kOwnIsKey ? first + lane + 32 * i : first_own + warp_row + lane / 4 + 8 * i;
+        const int64_t row = (static_cast<int64_t>(head) * p.tokens + query) * p.max_length;
+        if constexpr (!kOwnIsKey) {
+          kept[i] = mma::kept_64(site, row + first - start[i], lane % 4 * 2);
+        } else if (32 * i < kOthers) {
+          kept[i].low = one_segment ? mma::kept_16(site, row + first_own + warp_row - visible.start[warp_row])
+                                    : kept_keys(p, site, visible, head, query, first_own, warp_row);
+        }
+      }
+    }
+
     float probabilities[1][kOthers / 8][4] = {}, gradients[1][kOthers / 8][4] = {};
     mma::multiply_rows<kDim, kOthers, 1>(
         probabilities, other, [&](int, int k, uint32_t(&a)[4]) { mma::left_fragment<kDim>(own, warp_row, k, a); });
@@ -130,39 +145,21 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
 
-    // Dropout. Queries own: bit c of kept[i] is key first + c for own row i. Keys own: a lane draws the warp's 16 keys
-    // for queries first + lane and first + lane + 32, bit r is own row warp_row + r.
-    uint64_t kept[2] = {~uint64_t{0}, ~uint64_t{0}};
-    if (p.dropout) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if constexpr (kOwnIsKey) {
-          if (32 * i < kOthers)
-            kept[i] = kept_keys(p, stream, visible, head, first + lane + 32 * i, first_own, warp_row);
-        } else {
-          const int64_t row = static_cast<int64_t>(head) * p.tokens + first_own + warp_row + lane / 4 + 8 * i;
-          kept[i] =
-              mma::kept_bits<kOthers>(stream, p.threshold, row * p.max_length + first - start[i]) >> (lane % 4 * 2);
-        }
-      }
-    }
 #pragma unroll
     for (int n = 0; n < kOthers / 8; ++n) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const int column = 8 * n + lane % 4 * 2 + e, other_row = first + column;
         uint32_t keys = 0;
-        if (kOwnIsKey && p.dropout) {
-          keys = __shfl_sync(kWholeWarp, static_cast<uint32_t>(kept[n / 4]), column % 32) >> (lane / 4);
-        }
+        if constexpr (kOwnIsKey && kDropout) keys = __shfl_sync(kWholeWarp, kept[n / 4].low, column % 32) >> (lane / 4);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           float &probability = probabilities[0][n][2 * i + e], &gradient = gradients[0][n][2 * i + e];
           const float lse = kOwnIsKey ? other_numbers[column] : own_lse[i];
           const float row_delta = kOwnIsKey ? other_numbers[kOthers + column] : own_delta[i];
           float keep = 1;
-          if (p.dropout) {
-            const bool is_kept = kOwnIsKey ? (keys >> (8 * i) & 1) != 0 : (kept[i] >> (8 * n + e) & 1) != 0;
+          if constexpr (kDropout) {
+            const bool is_kept = kOwnIsKey ? (keys >> (8 * i) & 1) != 0 : kept[i][8 * n + e];
             keep = is_kept ? p.kept_factor : 0.0f;
           }
           const bool sees = other_row >= low[i] && other_row < high[i];
@@ -197,19 +194,19 @@ __global__ void __launch_bounds__(kThreads)
   if constexpr (kOwnIsKey) store(x.dv, value_sums, 1.0f);
 }
 
-template <int kDim, bool kOwnIsKey>
+template <int kDim, bool kOwnIsKey, bool kDropout>
 void launch(const AttentionProblem& p, const AttentionOperands& x, const float* delta, cudaStream_t stream) {
   constexpr size_t kBytes = GradientShape<kDim, kOwnIsKey>::kBytes;
-  allow_shared(attention_grad_mma_kernel<kDim, kOwnIsKey>, kBytes);
+  allow_shared(attention_grad_mma_kernel<kDim, kOwnIsKey, kDropout>, kBytes);
   const dim3 grid(static_cast<unsigned>((p.tokens + kOwn - 1) / kOwn),
                   static_cast<unsigned>(kOwnIsKey ? p.kv_heads : p.heads));
-  attention_grad_mma_kernel<kDim, kOwnIsKey><<<grid, kThreads, kBytes, stream>>>(p, x, delta);
+  attention_grad_mma_kernel<kDim, kOwnIsKey, kDropout><<<grid, kThreads, kBytes, stream>>>(p, x, delta);
 }
 
-template <int kDim>
+template <int kDim, bool kDropout>
 void launch_passes(const AttentionProblem& p, const AttentionOperands& x, const float* delta, cudaStream_t stream) {
-  if (x.dq.data != nullptr) launch<kDim, false>(p, x, delta, stream);
-  if (x.dk.data != nullptr || x.dv.data != nullptr) launch<kDim, true>(p, x, delta, stream);
+  if (x.dq.data != nullptr) launch<kDim, false, kDropout>(p, x, delta, stream);
+  if (x.dk.data != nullptr || x.dv.data != nullptr) launch<kDim, true, kDropout>(p, x, delta, stream);
 }
 
 }  // namespace
@@ -217,9 +214,9 @@ void launch_passes(const AttentionProblem& p, const AttentionOperands& x, const 
 void launch_attention_grad_mma(const AttentionProblem& p, const AttentionOperands& x, const float* delta,
                                cudaStream_t stream) {
   if (p.dim <= 64) {
-    launch_passes<64>(p, x, delta, stream);
+    p.dropout ? launch_passes<64, true>(p, x, delta, stream) : launch_passes<64, false>(p, x, delta, stream);
   } else {
-    launch_passes<128>(p, x, delta, stream);
+    p.dropout ? launch_passes<128, true>(p, x, delta, stream) : launch_passes<128, false>(p, x, delta, stream);
   }
 }
 
