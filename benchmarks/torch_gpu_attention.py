@@ -1,6 +1,7 @@
 """PyTorch's scaled_dot_product_attention on one GPU, causal bf16, forward and backward: the peer of attention_cudnn.
 
 Usage: python3 benchmarks/torch_gpu_attention.py [backend ...]     backends: cudnn flash (default: both)
+Rows with a dropout above 0 draw its masks in the backend.
 The sizes are those of src/kernels/cuda/attention/bench_cases.cc. FLOPs count the causal half: 2 products of T^2 / 2 by D
 a head forward, 5 backward.
 """
@@ -10,7 +11,14 @@ import sys
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-SIZES = [(4, 32, 32, 2048, 128), (4, 32, 8, 2048, 128), (1, 32, 8, 8192, 128), (8, 12, 12, 1024, 64)]
+SIZES = [
+    (4, 32, 32, 2048, 128, 0),
+    (4, 32, 8, 2048, 128, 0),
+    (1, 32, 8, 8192, 128, 0),
+    (8, 12, 12, 1024, 64, 0),
+    (4, 32, 32, 2048, 128, 0.1),
+    (8, 12, 12, 1024, 64, 0.1),
+]
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
 CALLS, REPEATS = 8, 10
 
@@ -31,7 +39,7 @@ def seconds(function):
     return statistics.median(times)
 
 
-def measure(backend, batch, heads, kv_heads, length, dim):
+def measure(backend, batch, heads, kv_heads, length, dim, dropout):
     def tensor(count):
         # [B, S, H, D] in memory, as a projection leaves it.
         shape = (batch, length, count, dim)
@@ -40,7 +48,9 @@ def measure(backend, batch, heads, kv_heads, length, dim):
     q, k, v = tensor(heads), tensor(kv_heads), tensor(kv_heads)
 
     def forward():
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=heads != kv_heads)
+        return torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=True, enable_gqa=heads != kv_heads, dropout_p=dropout
+        )
 
     with sdpa_kernel(BACKENDS[backend]):
         out = forward()
@@ -49,9 +59,9 @@ def measure(backend, batch, heads, kv_heads, length, dim):
             forward_time = seconds(forward)
         backward_time = seconds(lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True))
     flops = 2 * batch * heads * length * length * dim  # two products, halved
-    name = f"b{batch}_h{heads}_kv{kv_heads}_s{length}_d{dim}"
+    name = f"b{batch}_h{heads}_kv{kv_heads}_s{length}_d{dim}{'_dropout' if dropout > 0 else ''}"
     print(
-        f"{backend:6} {name:28} forward {forward_time * 1e6:9.1f} us {flops / forward_time * 1e-12:6.1f} TFLOP/s"
+        f"{backend:6} {name:36} forward {forward_time * 1e6:9.1f} us {flops / forward_time * 1e-12:6.1f} TFLOP/s"
         f"   backward {backward_time * 1e6:9.1f} us {2.5 * flops / backward_time * 1e-12:6.1f} TFLOP/s"
     )
 

@@ -44,6 +44,7 @@ struct RunConfig {
   int64_t max_skipped_steps = 20;  // non-finite gradients in a row before the run stops
   std::string device = "auto";
   bool deterministic = false, eager = false, check_nodes = false;  // on GPUs: CudaOptions
+  std::string dropout_masks = "portable";                          // of attention, on GPUs
   int64_t threads = 0;
   OptimizerConfig optimizer;
 

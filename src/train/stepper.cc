@@ -18,7 +18,9 @@ double scalar_output(Executor& executor, const std::string& graph, const std::st
 }  // namespace
 
 StepperOptions stepper_options(const RunConfig& c, const Target& target) {
-  return {.train = batch_shape(c.micro_batch, c.sequence_length, c.separate_documents, true),
+  BatchShape train = batch_shape(c.micro_batch, c.sequence_length, c.separate_documents, true);
+  train.library_masks = c.dropout_masks == "library" && !c.deterministic;
+  return {.train = train,
           .eval = batch_shape(c.micro_batch, c.sequence_length, c.separate_documents, false),
           .optimizer = c.optimizer,
           .compile = compile_options(c, target),

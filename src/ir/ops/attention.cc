@@ -119,8 +119,8 @@ const OpFacts attention = {
     .precision = {ResultPrecision::kFollow, ResultPrecision::kHigh},
     .meaning =
         "softmax(scale q k^T) v per head, causal within segments; attrs heads, kv_heads, head_dim, scale, window, "
-        "max_length, equal_length, dropout, key; tokens past the last segment give 0; lse before dropout; attr alibi > "
-        "0 "
+        "max_length, equal_length, dropout, key, library_mask; tokens past the last segment give 0; lse before "
+        "dropout; attr alibi > 0 "
         "adds alibi_scale (default 1) x slope(head) x (key - query) to the scaled score, the slopes ending at "
         "2^-alibi"};
 const OpFacts attention_grad = {.infer = attention_grad_type,

@@ -13,7 +13,7 @@ namespace octet::cuda {
 
 class DeviceContext;
 
-// One attention node as cuDNN sees it: bf16 operands, causal, no dropout.
+// One attention node as cuDNN sees it: bf16 operands, causal.
 struct CudnnProblem {
   bool backward = false;
   bool ragged = false;  // segments of any length; else `batch` of exactly `length` tokens
@@ -23,6 +23,7 @@ struct CudnnProblem {
   int64_t heads = 0, kv_heads = 0, dim = 0;
   int64_t window = 0;  // 0: none
   float scale = 1;
+  float dropout = 0;           // of probabilities, by a mask that cuDNN draws from CudnnBuffers::draw
   bool deterministic = false;  // backward: no atomics
 
   auto operator<=>(const CudnnProblem&) const = default;
@@ -37,6 +38,7 @@ struct CudnnBuffers {
   float* stats;
   const void* dout = nullptr;
   void *dq = nullptr, *dk = nullptr, *dv = nullptr;
+  const int64_t* draw = nullptr;  // with dropout: seed, offset
   const int32_t *lengths = nullptr, *q_starts = nullptr, *kv_starts = nullptr, *stats_starts = nullptr;
 };
 

@@ -75,7 +75,9 @@ enum Uid : int64_t {
   kLengthsKv,
   kQStarts,
   kKvStarts,
-  kStatsStarts
+  kStatsStarts,
+  kSeed,
+  kOffset
 };
 
 using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
@@ -94,6 +96,10 @@ class Plan : public CudnnPlan {
       q_starts_ = integers("q_starts", kQStarts, problem_.batch + 1);
       kv_starts_ = integers("kv_starts", kKvStarts, problem_.batch + 1);
       stats_starts_ = integers("stats_starts", kStatsStarts, problem_.batch + 1);
+    }
+    if (problem_.dropout > 0) {
+      seed_ = integers("seed", kSeed, 1, fe::DataType_t::INT64);
+      offset_ = integers("offset", kOffset, 1, fe::DataType_t::INT64);
     }
     if (problem_.backward) {
       add_backward();
@@ -118,18 +124,19 @@ class Plan : public CudnnPlan {
                    {kKvStarts, in(b.kv_starts)},
                    {kStatsStarts, in(b.stats_starts)}});
     }
+    if (problem_.dropout > 0) pack.insert({{kSeed, in(b.draw)}, {kOffset, in(b.draw + 1)}});
     check_cudnn(fe::detail::set_stream(handle_, stream), "choosing the stream");
     check_frontend(graph_.execute(handle_, pack, workspace), "running attention");
   }
 
  private:
-  Tensor integers(const char* name, int64_t uid, int64_t count) {
+  Tensor integers(const char* name, int64_t uid, int64_t count, fe::DataType_t type = fe::DataType_t::INT32) {
     return graph_.tensor(fe::graph::Tensor_attributes()
                              .set_name(name)
                              .set_uid(uid)
                              .set_dim({count, 1, 1, 1})
                              .set_stride({1, 1, 1, 1})
-                             .set_data_type(fe::DataType_t::INT32));
+                             .set_data_type(type));
   }
   // [batch, heads, length, dim] over rows [tokens, heads dim].
   void shape_heads(fe::graph::Tensor_attributes& tensor, int64_t heads, const Tensor& starts) const {
@@ -158,6 +165,7 @@ class Plan : public CudnnPlan {
     }
     if (problem_.ragged) tensor.set_ragged_offset(stats_starts_);
   }
+  // Causal, windows, padding, dropout.
   template <typename Attributes>
   void set_masks(Attributes& attributes) const {
     attributes.set_attn_scale(problem_.scale)
@@ -165,6 +173,7 @@ class Plan : public CudnnPlan {
         .set_diagonal_band_right_bound(0);
     if (problem_.window > 0) attributes.set_diagonal_band_left_bound(static_cast<int>(problem_.window));
     if (problem_.ragged) attributes.set_padding_mask(true).set_seq_len_q(lengths_q_).set_seq_len_kv(lengths_kv_);
+    if (problem_.dropout > 0) attributes.set_dropout(problem_.dropout, seed_, offset_);
   }
 
   void add_forward() {
@@ -202,7 +211,7 @@ class Plan : public CudnnPlan {
   cudnnHandle_t handle_;
   CudnnProblem problem_;
   fe::graph::Graph graph_;
-  Tensor lengths_q_, lengths_kv_, q_starts_, kv_starts_, stats_starts_;
+  Tensor lengths_q_, lengths_kv_, q_starts_, kv_starts_, stats_starts_, seed_, offset_;
   int64_t workspace_ = 0;
 };
 

@@ -1,5 +1,7 @@
 #include "kernels/cuda/attention/cudnn_layout.h"
 
+#include "kernels/cuda/common/philox.cuh"
+
 namespace octet::cuda {
 namespace {
 
@@ -35,7 +37,19 @@ __global__ void lse_by_head_kernel(const float* from, float* to, int length, int
   }
 }
 
+// One seed a site: masks of other sites, steps and micro-batches have unrelated ones, whatever cuDNN makes of offsets.
+__global__ void mask_seed_kernel(const int64_t* rng, uint32_t key, int64_t* to) {
+  const uint64_t site = static_cast<uint64_t>(key) << 32 | static_cast<uint32_t>(rng[2]);
+  const uint64_t run = static_cast<uint64_t>(rng[0]) ^ RandomStream::mix64(static_cast<uint64_t>(rng[1]));
+  to[0] = static_cast<int64_t>(RandomStream::mix64(run ^ RandomStream::mix64(~site)));
+  to[1] = 0;
+}
+
 }  // namespace
+
+void launch_mask_seed(const int64_t* rng, uint32_t key, int64_t* to, cudaStream_t stream) {
+  mask_seed_kernel<<<1, 1, 0, stream>>>(rng, key, to);
+}
 
 void launch_ragged_layout(const AttentionProblem& p, const int32_t* segments, const RaggedLayout& layout,
                           cudaStream_t stream) {

@@ -1,5 +1,5 @@
-// What stands between the layouts of the IR and of cuDNN: where packed segments start, rows no segment covers, the
-// order of the log-sum-exp.
+// What stands between the IR and cuDNN: where packed segments start, rows no segment covers, the order of the
+// log-sum-exp, what dropout is drawn from.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,5 +23,8 @@ void launch_clear_outside(const AttentionProblem& problem, const int32_t* segmen
 
 // to[batch, heads, length] = from[batch, length, heads]
 void launch_lse_by_head(const float* from, float* to, int batch, int length, int heads, cudaStream_t stream);
+
+// to i64[2] = seed, offset of a dropout site's mask, of rng i64[3] (seed, step, micro-batch) and the site's key.
+void launch_mask_seed(const int64_t* rng, uint32_t key, int64_t* to, cudaStream_t stream);
 
 }  // namespace octet::cuda

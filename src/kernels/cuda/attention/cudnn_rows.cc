@@ -1,5 +1,6 @@
 #include "kernels/cuda/attention/cudnn_rows.h"
 
+#include <array>
 #include <limits>
 
 #include "base/log.h"
@@ -31,20 +32,41 @@ class Pieces {
   int64_t used_ = 0;
 };
 
-// The workspace of a call: what the layout kernels write, then cuDNN's own.
+// Bytes of each result of a node that nobody uses, 0 of the others.
+using Unused = std::array<int64_t, 3>;
+
+// Where the mask is cuDNN's, it must make the gradient even if only some of its results are used: the others go to the
+// workspace. Elsewhere our own kernels make such a gradient.
+Unused unused_results(const CudnnProblem& problem, const Graph& graph, const Node& node) {
+  Unused unused{};
+  if (problem.dropout == 0 || !problem.backward) return unused;
+  const auto uses = graph.count_uses();
+  for (size_t i = 0; i < unused.size(); ++i) {
+    if (uses[static_cast<size_t>(&node - graph.nodes().data())][i] == 0) unused[i] = node.results[i].bytes();
+  }
+  return unused;
+}
+
+// The workspace of a call: what the layout kernels write, unused results, then cuDNN's own.
 struct Scratch {
   RaggedLayout layout;
+  int64_t* draw = nullptr;  // dropout's seed and offset
+  std::array<std::byte*, 3> results{};
   float* stats = nullptr;  // forward: nobody wants the log-sum-exp; backward: it by heads
   void* own = nullptr;
   int64_t bytes = 0;
 
-  Scratch(const CudnnProblem& problem, const CudnnPlan& plan, std::byte* base) {
+  Scratch(const CudnnProblem& problem, const CudnnPlan& plan, const Unused& unused, std::byte* base) {
     Pieces pieces(base);
     if (problem.ragged) {
       layout.lengths = pieces.take<int32_t>(problem.batch);
       layout.q_starts = pieces.take<int32_t>(problem.batch + 1);
       layout.kv_starts = pieces.take<int32_t>(problem.batch + 1);
       layout.stats_starts = pieces.take<int32_t>(problem.batch + 1);
+    }
+    if (problem.dropout > 0) draw = pieces.take<int64_t>(2);
+    for (size_t i = 0; i < unused.size(); ++i) {
+      if (unused[i] > 0) results[i] = pieces.take<std::byte>(unused[i]);
     }
     stats = pieces.take<float>(problem.tokens * problem.heads);
     own = pieces.take<std::byte>(plan.workspace_bytes());
@@ -70,6 +92,7 @@ CudnnProblem cudnn_problem(const DeviceContext& context, const Graph& graph, con
   c.heads = p.heads, c.kv_heads = p.kv_heads, c.dim = p.dim;
   c.window = p.window < c.length ? p.window : 0;
   c.scale = p.scale;
+  c.dropout = static_cast<float>(node.attrs.get_or<double>("dropout", 0.0));
   c.deterministic = c.backward && context.options().deterministic;
   return c;
 }
@@ -79,6 +102,12 @@ CudnnPlan* find_plan(DeviceContext& context, const CudnnProblem& problem) {
   static bool missing = false;
   if (missing) return nullptr;
   try {
+    if (problem.dropout > 0) {
+      CudnnProblem other = problem;
+      other.backward = !problem.backward;
+      other.deterministic = other.backward && context.options().deterministic;
+      if (context.cudnn().attention(other) == nullptr) return nullptr;
+    }
     return context.cudnn().attention(problem);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kUnsupported) throw;
@@ -88,11 +117,13 @@ CudnnPlan* find_plan(DeviceContext& context, const CudnnProblem& problem) {
   }
 }
 
-void forward(const CudnnProblem& c, const AttentionProblem& p, CudnnPlan& plan, const KernelArgs& args) {
-  const Scratch scratch(c, plan, args.workspace.data());
+void forward(const CudnnProblem& c, const AttentionProblem& p, CudnnPlan& plan, const Scratch& scratch,
+             const KernelArgs& args) {
   const int32_t* segments = args.in[3].as<const int32_t>();
   CudnnBuffers b{args.in[0].data, args.in[1].data, args.in[2].data, args.out[0].data, args.out[1].as<float>()};
   if (b.stats == nullptr) b.stats = scratch.stats;
+  b.draw = scratch.draw;
+  if (p.dropout) launch_mask_seed(args.in[4].as<const int64_t>(), p.key, scratch.draw, args.stream);
   if (c.ragged) {
     launch_ragged_layout(p, segments, scratch.layout, args.stream);
     b.lengths = scratch.layout.lengths, b.q_starts = scratch.layout.q_starts, b.kv_starts = scratch.layout.kv_starts;
@@ -105,12 +136,15 @@ void forward(const CudnnProblem& c, const AttentionProblem& p, CudnnPlan& plan, 
   }
 }
 
-void backward(const CudnnProblem& c, const AttentionProblem& p, CudnnPlan& plan, const KernelArgs& args) {
-  const Scratch scratch(c, plan, args.workspace.data());
+void backward(const CudnnProblem& c, const AttentionProblem& p, CudnnPlan& plan, const Scratch& scratch,
+              const KernelArgs& args) {
   const int32_t* segments = args.in[3].as<const int32_t>();
   CudnnBuffers b{args.in[0].data, args.in[1].data, args.in[2].data, args.in[4].data, args.in[5].as<float>()};
   b.dout = args.in[6].data;
-  b.dq = args.out[0].data, b.dk = args.out[1].data, b.dv = args.out[2].data;
+  const auto result = [&](size_t i) { return args.out[i].data != nullptr ? args.out[i].data : scratch.results[i]; };
+  b.dq = result(0), b.dk = result(1), b.dv = result(2);
+  b.draw = scratch.draw;
+  if (p.dropout) launch_mask_seed(args.in[7].as<const int64_t>(), p.key, scratch.draw, args.stream);
   if (c.ragged) {
     launch_ragged_layout(p, segments, scratch.layout, args.stream);
     b.lengths = scratch.layout.lengths, b.q_starts = scratch.layout.q_starts, b.kv_starts = scratch.layout.kv_starts;
@@ -141,15 +175,16 @@ bool accepts_cudnn(const Graph& graph, const Node& node) {
   const int64_t segments = graph.shape(node.inputs[3]).elements() - 1;
   if (dim <= kLargestMmaDim && segments * longest_segment(node, q.rows()) > kLargestOversize * q.rows()) return false;
   if (node.attrs.get_or<double>("alibi", 0.0) > 0) return false;
-  return dim % 8 == 0 && dim <= 256 && node.attrs.get_or<double>("dropout", 0.0) == 0 &&
-         node.attrs.get<double>("scale") > 0 && q.elements() < std::numeric_limits<int32_t>::max();
+  if (node.attrs.get_or<double>("dropout", 0.0) > 0 && !node.attrs.get_or<bool>("library_mask", false)) return false;
+  return dim % 8 == 0 && dim <= 256 && node.attrs.get<double>("scale") > 0 &&
+         q.elements() < std::numeric_limits<int32_t>::max();
 }
 
 int64_t cudnn_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
   const CudnnProblem c = cudnn_problem(context, graph, node);
   const CudnnPlan* plan = find_plan(context, c);
   const int64_t own = attention_own_workspace(context, graph, node);
-  return plan == nullptr ? own : std::max(own, Scratch(c, *plan, nullptr).bytes);
+  return plan == nullptr ? own : std::max(own, Scratch(c, *plan, unused_results(c, graph, node), nullptr).bytes);
 }
 
 BoundKernel bind_cudnn(DeviceContext& context, const Graph& graph, const Node& node) {
@@ -158,13 +193,16 @@ BoundKernel bind_cudnn(DeviceContext& context, const Graph& graph, const Node& n
   CudnnPlan* plan = find_plan(context, c);
   if (plan == nullptr) return own;
   const AttentionProblem p = attention_problem(graph, node);
-  // cuDNN writes all of its results: a node that uses only some of them is left to our own kernels.
+  // cuDNN writes all of its results: a node that uses only some of them is left to our own kernels, but for gradients
+  // under cuDNN's mask. (Our own log-sum-exp is as good: no mask is in it.)
+  const Unused unused = unused_results(c, graph, node);
   return [=](const KernelArgs& args) {
+    const Scratch scratch(c, *plan, unused, args.workspace.data());
     const size_t results = c.backward ? 3 : 1;
     for (size_t i = 0; i < results; ++i) {
-      if (args.out[i].data == nullptr) return own(args);
+      if (args.out[i].data == nullptr && scratch.results[i] == nullptr) return own(args);
     }
-    (c.backward ? backward : forward)(c, p, *plan, args);
+    (c.backward ? backward : forward)(c, p, *plan, scratch, args);
   };
 }
 

@@ -5,10 +5,11 @@
 
 namespace octet::cuda {
 
-// What cuDNN could take, from the node alone: bf16, head dims of whole 16 bytes up to 256, no dropout, not many more
-// segments allowed for than can be there.
+// What cuDNN could take, from the node alone: bf16, head dims of whole 16 bytes up to 256, dropout only by a library's
+// mask, not many more segments allowed for than can be there.
 bool accepts_cudnn(const Graph& graph, const Node& node);
-// Binds cuDNN's plan; where there is no cuDNN, or it refuses the shape, our own kernels.
+// Binds cuDNN's plan; where there is no cuDNN, or it refuses the shape, our own kernels. With dropout cuDNN must take
+// both attention and its gradient, whichever the node is: one mask for both.
 BoundKernel bind_cudnn(DeviceContext& context, const Graph& graph, const Node& node);
 int64_t cudnn_workspace(DeviceContext& context, const Graph& graph, const Node& node);
 
