@@ -57,7 +57,7 @@ void launch_norm(const NormForward& call, cudaStream_t stream) {
   const NormQuantize& q = call.quantize;
   const bool is_bf16 = call.dtype == DType::kBF16;
   const bool turn = q.codes_t != nullptr && q.scaling == CodeScaling::kTensor;
-  const bool tiles = !turn && (q.codes_t != nullptr || q.scale_inv_t != nullptr);
+  const bool tiles = q.scaling == CodeScaling::kRow128 && (q.codes_t != nullptr || q.scale_inv_t != nullptr);
   NormForward rows = call;
   if (turn && q.codes == nullptr) rows.quantize.codes = call.scratch_codes;
   if (tiles) {
