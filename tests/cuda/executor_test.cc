@@ -36,7 +36,8 @@ Trained run_of(Executor& executor) {
   tiny::loss(executor, "train", 0);
   tiny::loss(executor, "accumulate", 1);
   for (const StateEntry& entry : executor.program().states()) {
-    if (entry.kind == StateKind::kGradient) run.gradients[entry.name] = tiny::state(executor, entry.name);
+    if (entry.kind == StateKind::kGradient && !entry.param.empty())  // not the losses' sum
+      run.gradients[entry.name] = tiny::state(executor, entry.name);
   }
   tiny::initialize(executor);
   run.losses = tiny::train(executor, kSteps);

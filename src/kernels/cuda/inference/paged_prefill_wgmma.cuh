@@ -343,6 +343,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   wait_for_previous();
   allow_next();
+  // Copying and multiplying threads meet at one barrier from two places of the code, which __syncthreads does not
+  // allow.
+  const auto meet = [] { asm volatile("bar.sync 8, %0;\n" ::"n"(kThreads) : "memory"); };
   // All threads take the same items. The first of the copying ones asks for an item while the one before is worked on.
   const auto each_item = [&](const auto& work_on) {
     const bool leads = threadIdx.x == kGroups * kGroupThreads;
@@ -355,12 +358,12 @@ __global__ void __launch_bounds__(kThreads, 1)
         if (exists) tile = list->tile[item / p.heads];
         item = static_cast<int>(gridDim.x) + atomicAdd(&list->taken, 1);
       }
-      __syncthreads();
+      meet();
       if (head < 0) return;
       const Work work(p, x, tile, head, S::kKeys);
       work_on(work, before);
       before += static_cast<uint32_t>(work.tiles);
-      __syncthreads();
+      meet();
     }
   };
   if (group == kGroups) {

@@ -50,16 +50,15 @@ __global__ void norm_any_kernel(const NormForward p) {
 
 bool norm_takes(int64_t cols) { return cols % kGroup == 0 && cols <= 512 * 4 * kGroup; }
 
-// With transposed codes wanted: under one scale for the tensor, rows give everything else, and their codes are
-// transposed. Under blocks, whose scales are others in each direction, rows give sum, y and statistics, and tiles make
-// everything else of y: codes of both directions from one reading.
+// With transposed codes wanted beside codes under one scale for the tensor, rows give everything else, and their codes
+// are transposed. Transposed codes alone, and blocks, whose scales are others in each direction: rows give sum, y and
+// statistics, and tiles make everything else of y, codes of both directions from one reading.
 void launch_norm(const NormForward& call, cudaStream_t stream) {
   const NormQuantize& q = call.quantize;
   const bool is_bf16 = call.dtype == DType::kBF16;
-  const bool turn = q.codes_t != nullptr && q.scaling == CodeScaling::kTensor;
-  const bool tiles = q.scaling == CodeScaling::kRow128 && (q.codes_t != nullptr || q.scale_inv_t != nullptr);
+  const bool turn = q.codes_t != nullptr && q.codes != nullptr && q.scaling == CodeScaling::kTensor;
+  const bool tiles = !turn && (q.codes_t != nullptr || (q.scale_inv_t != nullptr && q.scaling == CodeScaling::kRow128));
   NormForward rows = call;
-  if (turn && q.codes == nullptr) rows.quantize.codes = call.scratch_codes;
   if (tiles) {
     if (call.amax != nullptr) cudaMemsetAsync(call.amax, 0, sizeof(float), stream);
     if (rows.mean == nullptr) rows.mean = call.statistics;
@@ -67,7 +66,7 @@ void launch_norm(const NormForward& call, cudaStream_t stream) {
     rows.quantize = {}, rows.amax = nullptr;
   }
   is_bf16 ? launch_norm_bf16(rows, stream) : launch_norm_f32(rows, stream);
-  if (turn) launch_transpose_codes(rows.quantize.codes, q.codes_t, call.rows, call.cols, stream);
+  if (turn) launch_transpose_codes(q.codes, q.codes_t, call.rows, call.cols, stream);
   if (!tiles) return;
   rows.quantize = q, rows.amax = call.amax;
   is_bf16 ? launch_norm_tiles_bf16(rows, stream) : launch_norm_tiles_f32(rows, stream);

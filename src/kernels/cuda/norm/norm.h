@@ -40,9 +40,8 @@ struct NormForward {
   float *mean = nullptr, *rstd = nullptr;  // [R], may be null
   float* amax = nullptr;                   // [1], may be null
   NormQuantize quantize;
-  float* statistics = nullptr;    // scratch [2, R] when codes_t or scale_inv_t of kRow128 are wanted
-  void* scratch_codes = nullptr;  // scratch [R, C] when codes_t of kTensor are wanted and codes are not
-  uint32_t* counters = nullptr;   // [kAmaxWords] of DeviceContext::counters, where an amax is wanted
+  float* statistics = nullptr;   // scratch [2, R] when codes_t or scale_inv_t are wanted
+  uint32_t* counters = nullptr;  // [kAmaxWords] of DeviceContext::counters, where an amax is wanted
   int sm_count = 1;
 };
 // Whether launch_norm takes these columns; all others go to launch_norm_any, which knows no fusions.

@@ -106,12 +106,8 @@ bool accepts_norm_fusion(const Graph&, const Node& node) {
 
 int64_t norm_fusion_workspace(DeviceContext&, const Graph&, const Node& node) {
   const FusionBody body(node);
-  const Node* quantize = body.member("quantize");
-  if (quantize == nullptr) return 0;
-  const Shape& shape = body.member("norm")->results[0].shape;
-  if (scaling_of(*quantize) != CodeScaling::kTensor) return 2 * shape.rows() * int64_t{sizeof(float)};
-  const bool turned_alone = body.result(*quantize, 2) >= 0 && body.result(*quantize, 0) < 0;
-  return turned_alone ? shape.elements() : 0;
+  if (body.member("quantize") == nullptr) return 0;
+  return 2 * body.member("norm")->results[0].shape.rows() * int64_t{sizeof(float)};
 }
 
 // Positions among the arguments; -1: not there.
@@ -168,7 +164,7 @@ BoundKernel bind_norm_fusion(DeviceContext& context, const Graph&, const Node& n
     call.quantize.scale_inv = to<float>(args.out, where.scale_inv);
     call.quantize.codes_t = to<void>(args.out, where.codes_t);
     call.quantize.scale_inv_t = to<float>(args.out, where.scale_inv_t);
-    call.statistics = reinterpret_cast<float*>(args.workspace.data()), call.scratch_codes = args.workspace.data();
+    call.statistics = reinterpret_cast<float*>(args.workspace.data());
     launch_norm(call, args.stream);
   };
 }

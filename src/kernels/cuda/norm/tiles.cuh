@@ -1,4 +1,4 @@
-// Codes of a norm's result in both directions, in blocks: tiles of 128 x 128 of y, made again from x and the statistics
+// Codes of a norm's result in both directions: tiles of 128 x 128 of y, made again from x and the statistics
 // (or read where y was stored), end in quantize_tile. Panels of rows run from the last to the first: what the row
 // kernel has read last is still in the level 2 cache.
 #pragma once
@@ -31,7 +31,7 @@ __device__ __forceinline__ void make_again(const NormForward& p, int64_t row, in
   for (int i = 0; i < kGroup; ++i) x[i] = fmaf((x[i] - mean) * rstd, weight[i], bias[i]);
 }
 
-template <typename T, typename Code, bool kVector>
+template <typename T, typename Code, Grouping kGrouping, bool kVector>
 __global__ void __launch_bounds__(kTileThreads) norm_tiles_kernel(const NormForward p, const QuantizeJob job) {
   __shared__ TileScratch scratch;
   wait_for_previous();
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kTileThreads) norm_tiles_kernel(const NormForw
       for (int j = 0; j < kGroup; j += 2) part.set(i, half + j, x[j], x[j + 1]);
     }
   }
-  quantize_tile<Grouping::kRow128, Code, kVector>(part, r0, c0, job, scratch);
+  quantize_tile<kGrouping, Code, kVector>(part, r0, c0, job, scratch);
 }
 
 template <typename T>
@@ -67,6 +67,7 @@ void launch_norm_tiles(const NormForward& call, cudaStream_t stream) {
   const NormQuantize& q = call.quantize;
   QuantizeJob job{.rows = call.rows,
                   .cols = call.cols,
+                  .scale = q.scale,
                   .max = q.format_max,
                   .margin = q.margin,
                   .pow2 = q.pow2,
@@ -80,7 +81,13 @@ void launch_norm_tiles(const NormForward& call, cudaStream_t stream) {
                   static_cast<unsigned>((call.rows + kTile - 1) / kTile));
   const auto run = [&]<typename Code>(Code) {
     const auto launch = [&](auto kernel) { launch_overlapped(kernel, {grid, kTileThreads}, stream, call, job); };
-    launch(job.vector ? norm_tiles_kernel<T, Code, true> : norm_tiles_kernel<T, Code, false>);
+    if (q.scaling == CodeScaling::kTensor) {
+      launch(job.vector ? norm_tiles_kernel<T, Code, Grouping::kTensor, true>
+                        : norm_tiles_kernel<T, Code, Grouping::kTensor, false>);
+    } else {
+      launch(job.vector ? norm_tiles_kernel<T, Code, Grouping::kRow128, true>
+                        : norm_tiles_kernel<T, Code, Grouping::kRow128, false>);
+    }
   };
   with_fp8_type(q.format, run);
 }
