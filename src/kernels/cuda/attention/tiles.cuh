@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/attention/problem.h"
 #include "kernels/cuda/common/operand.cuh"
+#include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/philox.cuh"
 #include "kernels/cuda/common/reduce.cuh"
 
@@ -227,17 +228,6 @@ __device__ __forceinline__ float keep_factor(const AttentionProblem& p, const Ra
 
 // e^x; the argument is never above rounding noise of 0 here.
 __device__ __forceinline__ float exponential(float x) { return exp2f(x * 1.44269504088896341f); }
-
-// Beyond 48 KiB, with what the kernel declares itself, shared memory must be asked for.
-template <typename Kernel>
-void allow_shared(Kernel kernel, size_t bytes) {
-  cudaFuncAttributes allowed;  // plans of one kernel need different sizes: never take back what another was given
-  if (cudaFuncGetAttributes(&allowed, kernel) == cudaSuccess &&
-      allowed.maxDynamicSharedSizeBytes >= static_cast<int>(bytes)) {
-    return;
-  }
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-}
 
 // Calls body with the tile width for a head dim, as std::integral_constant-like value: 32, 64, 128 or 256.
 template <int kValue>

@@ -40,6 +40,17 @@ struct Grid {
   dim3 cluster = {1};  // blocks of one
 };
 
+// Beyond 48 KiB, with what the kernel declares itself, shared memory must be asked for.
+template <typename Kernel>
+void allow_shared(Kernel kernel, size_t bytes) {
+  cudaFuncAttributes allowed;  // plans of one kernel need different sizes: never take back what another was given
+  if (cudaFuncGetAttributes(&allowed, kernel) == cudaSuccess &&
+      allowed.maxDynamicSharedSizeBytes >= static_cast<int>(bytes)) {
+    return;
+  }
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+}
+
 template <typename... Parameters, typename... Arguments>
 void launch_overlapped(void (*kernel)(Parameters...), const Grid& grid, cudaStream_t stream, Arguments&&... arguments) {
   cudaLaunchAttribute attributes[2] = {};

@@ -59,40 +59,37 @@ __device__ __forceinline__ Vec<T, kVec> narrow(const float (&x)[kVec]) {
   return v;
 }
 
-template <int kVec, int kUnroll, int kSteps, typename Body>
+template <int kVec, int kUnroll, typename Body>
 __global__ void __launch_bounds__(kPointwiseThreads) pointwise_kernel(int64_t count, Body body) {
   wait_for_previous();
   allow_next();
   if constexpr (requires { body.begin(); }) body.begin();
   constexpr int64_t kLine = static_cast<int64_t>(kPointwiseThreads) * kVec, kStep = kUnroll * kLine;
-  int64_t first = static_cast<int64_t>(blockIdx.x) * kSteps * kStep + static_cast<int64_t>(threadIdx.x) * kVec;
-#pragma unroll 1
-  for (int step = 0; step < kSteps; ++step, first += kStep) {
-    typename Body::template Held<kVec> held[kUnroll];
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kStep + static_cast<int64_t>(threadIdx.x) * kVec;
+  typename Body::template Held<kVec> held[kUnroll];
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int64_t i = first + u * kLine;
-      if (i + kVec <= count) held[u] = body.template load<kVec>(i);
-    }
+  for (int u = 0; u < kUnroll; ++u) {
+    const int64_t i = first + u * kLine;
+    if (i + kVec <= count) held[u] = body.template load<kVec>(i);
+  }
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int64_t i = first + u * kLine;
-      if (i + kVec <= count) {
-        body.template finish<kVec>(held[u], i);
-      } else {
-        for (int64_t j = i; j < count; ++j) body.template finish<1>(body.template load<1>(j), j);
-      }
+  for (int u = 0; u < kUnroll; ++u) {
+    const int64_t i = first + u * kLine;
+    if (i + kVec <= count) {
+      body.template finish<kVec>(held[u], i);
+    } else {
+      for (int64_t j = i; j < count; ++j) body.template finish<1>(body.template load<1>(j), j);
     }
   }
   body.end();
 }
 
-// kUnroll accesses in flight a thread; kSteps of them one after another, where the end of a block costs something.
-template <int kVec, int kUnroll, int kSteps = 1, typename Body>
+// kUnroll accesses in flight a thread.
+template <int kVec, int kUnroll, typename Body>
 void launch_pointwise(int64_t count, const Body& body, cudaStream_t stream) {
   if (count == 0) return;
-  constexpr int64_t kBlock = static_cast<int64_t>(kPointwiseThreads) * kVec * kUnroll * kSteps;
-  launch_overlapped(pointwise_kernel<kVec, kUnroll, kSteps, Body>,
+  constexpr int64_t kBlock = static_cast<int64_t>(kPointwiseThreads) * kVec * kUnroll;
+  launch_overlapped(pointwise_kernel<kVec, kUnroll, Body>,
                     {static_cast<unsigned>((count + kBlock - 1) / kBlock), kPointwiseThreads}, stream, count, body);
 }
 

@@ -1,7 +1,8 @@
 // layer_norm and rms_norm with a row in registers: read once, statistics in two passes over the registers, and
 // whatever is fused (residual, amax, codes) made on the way. Instances per type are in forward_*.cu.
 //
-// Bound by memory: x (and the addend) read, y, sum or codes written; weights come from the level 1 cache.
+// Bound by memory: x (and the addend) read, y, sum or codes written; weights stay in registers or come from the level 1
+// cache.
 #pragma once
 
 #include <algorithm>
@@ -358,7 +359,7 @@ void launch_norm_blocks(const NormForward& call, int threads, cudaStream_t strea
   const auto stages = static_cast<int>(std::clamp<int64_t>((int64_t{200} << 10) / (blocks * stage), 1, kMaxStages));
   const auto shared = static_cast<int>(stages * stage);
   const auto kernel = norm_stream_kernel<T, kLayer, kGroups, kMade>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+  allow_shared(kernel, static_cast<size_t>(shared));
   const auto grid = static_cast<unsigned>(std::min(call.rows, blocks * call.sm_count));
   launch_overlapped(kernel, {grid, static_cast<unsigned>(threads), static_cast<size_t>(shared)}, stream, call, stages);
 }

@@ -162,7 +162,7 @@ void launch_norm_gradient_rows(const NormGradient& call, cudaStream_t stream) {
       static_cast<int>(std::clamp<int64_t>((room - (keeps_weights ? weights : 0)) / stage, 1, kMaxStages));
   const auto run = [&](auto kernel, int each) {
     const auto shared = static_cast<size_t>(stages * stage + (keeps_weights ? weights : 0));
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
+    allow_shared(kernel, shared);
     const auto threads = static_cast<unsigned>(((groups + each - 1) / each + 31) / 32 * 32);
     launch_overlapped(kernel, {static_cast<unsigned>(call.blocks), threads, shared}, stream, call, stages,
                       keeps_weights);

@@ -1,7 +1,7 @@
-// Gradients of norms of up to kNarrowCols columns: as gradient.cuh, but a multiprocessor's 512 threads are one block of
-// several teams, each with rows, a ring and a barrier of its own: while one waits for its sums another computes. A
-// thread has 8 columns and two rows a turn, or 16 columns and one, whose weights stay in registers; a turn has one
-// barrier and one tree for all its sums. What teams have summed over rows is joined in their order at the end.
+// Gradients of norms of up to kNarrowCols columns: as gradient.cuh, but a multiprocessor's up to 512 threads are one
+// block of several teams, each with rows, a ring and a barrier of its own: while one waits for its sums another
+// computes. A thread has 8 columns and two rows a turn, or 16 columns and one, whose weights stay in registers; a turn
+// has one barrier and one tree for all its sums. What teams have summed over rows is joined in their order at the end.
 #pragma once
 
 #include <algorithm>
@@ -119,7 +119,9 @@ __global__ void __launch_bounds__(512, 1)
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
         Packed<T, kGroup> x{}, dy{};
-        if (has[c] && (r == 0 || both)) {
+        const bool here = has[c] && (r == 0 || both);
+        const float center = kLayer && here ? mean[r] : 0.0f, factor = here ? by[r] : 0.0f;  // 0 stays 0 elsewhere
+        if (here) {
           const uint32_t from =
               place + static_cast<uint32_t>(r) * operand_bytes + static_cast<uint32_t>(c) * chunk_bytes;
           x = load_shared<T>(from), dy = load_shared<T>(from + row_bytes);
@@ -128,7 +130,7 @@ __global__ void __launch_bounds__(512, 1)
 #pragma unroll
         for (int i = 0; i < kGroup; ++i) {
           const float d = g[r][c][i];
-          h[r][c][i] = (kLayer ? h[r][c][i] - mean[r] : h[r][c][i]) * by[r];
+          h[r][c][i] = (kLayer ? h[r][c][i] - center : h[r][c][i]) * factor;
           sums[0][c][i] = fmaf(d, h[r][c][i], sums[0][c][i]);
           if constexpr (kLayer) sums[1][c][i] += d;
           g[r][c][i] = d * weight[c][i];
@@ -231,7 +233,7 @@ void launch_norm_gradient_teams(const NormGradient& call, cudaStream_t stream) {
   const auto stages = static_cast<int>(std::clamp<int64_t>((int64_t{200} << 10) / (teams * stage), 2, kMaxStages));
   const auto shared = static_cast<size_t>(teams * stages * stage);
   const auto run = [&](auto kernel) {
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
+    allow_shared(kernel, shared);
     launch_overlapped(kernel, {static_cast<unsigned>(call.blocks), static_cast<unsigned>(threads * teams), shared},
                       stream, call, teams, stages);
   };

@@ -40,7 +40,7 @@ struct NormForward {
   float *mean = nullptr, *rstd = nullptr;  // [R], may be null
   float* amax = nullptr;                   // [1], may be null
   NormQuantize quantize;
-  float* statistics = nullptr;   // scratch [2, R] when codes_t or scale_inv_t are wanted
+  float* statistics = nullptr;   // scratch [2, R] when tiles make codes_t or scale_inv_t
   uint32_t* counters = nullptr;  // [kAmaxWords] of DeviceContext::counters, where an amax is wanted
   int sm_count = 1;
 };

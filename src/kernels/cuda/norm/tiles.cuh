@@ -32,11 +32,13 @@ __device__ __forceinline__ void make_again(const NormForward& p, int64_t row, in
 }
 
 template <typename T, typename Code, Grouping kGrouping, bool kVector>
-__global__ void __launch_bounds__(kTileThreads) norm_tiles_kernel(const NormForward p, const QuantizeJob job) {
+__global__ void __launch_bounds__(kTileThreads)
+    norm_tiles_kernel(const NormForward p, const QuantizeJob job, unsigned across) {
   __shared__ TileScratch scratch;
   wait_for_previous();
   allow_next();
-  const int64_t r0 = int64_t{gridDim.y - 1 - blockIdx.y} * kTile, c0 = int64_t{blockIdx.x} * kTile;
+  const int64_t r0 = int64_t{gridDim.x / across - 1 - blockIdx.x / across} * kTile;
+  const int64_t c0 = int64_t{blockIdx.x % across} * kTile;
   TilePart<T> part = {};
   const int64_t row = r0 + part.row(), column = c0 + part.col();
 #pragma unroll
@@ -77,10 +79,12 @@ void launch_norm_tiles(const NormForward& call, cudaStream_t stream) {
                   .scale_inv_t = q.scale_inv_t,
                   .amax = call.amax};
   job.set_vector(call.x);
-  const dim3 grid(static_cast<unsigned>((call.cols + kTile - 1) / kTile),
-                  static_cast<unsigned>((call.rows + kTile - 1) / kTile));
+  const auto across = static_cast<unsigned>((call.cols + kTile - 1) / kTile);
+  const auto blocks = across * static_cast<unsigned>((call.rows + kTile - 1) / kTile);
   const auto run = [&]<typename Code>(Code) {
-    const auto launch = [&](auto kernel) { launch_overlapped(kernel, {grid, kTileThreads}, stream, call, job); };
+    const auto launch = [&](auto kernel) {
+      launch_overlapped(kernel, {blocks, kTileThreads}, stream, call, job, across);
+    };
     if (q.scaling == CodeScaling::kTensor) {
       launch(job.vector ? norm_tiles_kernel<T, Code, Grouping::kTensor, true>
                         : norm_tiles_kernel<T, Code, Grouping::kTensor, false>);

@@ -85,11 +85,7 @@ BoundKernel bind_scale_quantize(DeviceContext&, const Graph&, const Node& node) 
                           .scale_inv = static_cast<float*>(out(results[1])),
                           .scale_inv_t = static_cast<float*>(out(results[3])),
                           .amax = static_cast<float*>(out(results[4]))};
-    if (matrix.elements() == 0) {
-      launch_compute_scale(attrs, job.scale_from, job.made_scale, job.made_scale_inv, args.stream);
-    } else {
-      launch_quantize(job, Grouping::kTensor, format, matrix.data, matrix.dtype(), nullptr, args.stream);
-    }
+    launch_quantize(job, Grouping::kTensor, format, matrix.data, matrix.dtype(), nullptr, args.stream);
   };
 }
 

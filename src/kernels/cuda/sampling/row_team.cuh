@@ -213,7 +213,7 @@ __device__ __forceinline__ RowSums join_strips(const Team& team, const T* row, i
 template <typename... Parameters>
 void launch_teams(void (*kernel)(Parameters...), int rows, int blocks_per_row, size_t shared, cudaStream_t stream,
                   Parameters... arguments) {
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
+  allow_shared(kernel, static_cast<size_t>(shared));
   const Grid grid{static_cast<unsigned>(rows * blocks_per_row), kTeamThreads, shared,
                   static_cast<unsigned>(blocks_per_row)};
   launch_overlapped(kernel, grid, stream, arguments...);
