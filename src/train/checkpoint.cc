@@ -140,14 +140,35 @@ std::optional<std::string> newest_sound_checkpoint(const std::string& out) {
   return std::nullopt;
 }
 
+std::vector<std::string> unfinished_checkpoints(const std::string& out) {
+  std::vector<std::string> folders;
+  const std::string root = out + "/checkpoints";
+  if (is_folder(root))
+    for (const std::string& name : list_folder(root))
+      if (name.starts_with(kStepPrefix) && name.ends_with(".tmp")) folders.push_back(root + "/" + name);
+  return folders;
+}
+
 RunState read_run_state(const std::string& folder) { return parse_run_json(folder + "/run.json"); }
 
+namespace {
+
+bool is_resumable(const std::string& folder) { return path_exists(folder + "/optimizer.safetensors"); }
+
+}  // namespace
+
 void check_resumable(const std::string& folder) {
-  if (path_exists(folder + "/optimizer.safetensors")) return;
+  if (is_resumable(folder)) return;
+  std::string other = "resume=CHECKPOINT";
+  for (const std::string& sibling : list_checkpoints(parent_folder(parent_folder(folder)))) {
+    if (!is_resumable(sibling)) continue;
+    other = fmt::format("resume={}, the newest that a run can go on from", sibling);
+    break;
+  }
   fail(ErrorCode::kInvalidArgument,
        "{} holds weights alone (checkpoint.content), from which a run cannot go on: start a new run from them with "
-       "model.from={} and another out=, or set resume=never or resume=CHECKPOINT",
-       folder, folder);
+       "model.from={} and another out=, or set resume=never or {}",
+       folder, folder, other);
 }
 
 RunState read_checkpoint(const std::string& folder, Executor& executor, const BytesLoaded& loaded) {
@@ -176,11 +197,13 @@ std::string set_aside_checkpoints(const std::string& out, int64_t step) {
 
 void prune_checkpoints(const std::string& out, int64_t keep, int64_t best_step) {
   int64_t kept = 0;
+  bool resumable = false;  // a newer one is
   for (const std::string& folder : list_checkpoints(out)) {
-    int64_t step = checkpoint_step(folder);
+    const bool newest_resumable = !resumable && is_resumable(folder);
+    resumable |= newest_resumable;
     if (kept < keep) {
       ++kept;
-    } else if (step != best_step) {
+    } else if (checkpoint_step(folder) != best_step && !newest_resumable) {
       remove_path(folder);
     }
   }

@@ -54,6 +54,9 @@ std::optional<std::string> newest_sound_checkpoint(const std::string& out);
 // What run.json of a checkpoint holds.
 RunState read_run_state(const std::string& folder);
 
+// Folders that writers who were killed left behind, OUT/checkpoints/*.tmp.
+std::vector<std::string> unfinished_checkpoints(const std::string& out);
+
 // Throws kInvalidArgument, with the ways on, when the folder holds weights alone.
 void check_resumable(const std::string& folder);
 
@@ -65,7 +68,7 @@ RunState read_checkpoint(const std::string& folder, Executor& executor, const By
 // now or when it continues. Returns that folder, "" when there was nothing to move.
 std::string set_aside_checkpoints(const std::string& out, int64_t step);
 
-// Removes all but the last `keep` checkpoints and the best one.
+// Removes all but the last `keep` checkpoints, the best one, and the newest that a run can go on from.
 void prune_checkpoints(const std::string& out, int64_t keep, int64_t best_step);
 
 }  // namespace octet

@@ -77,6 +77,7 @@ DiskUse checkpoint_disk_use(const RunConfig& config, const Program& program, int
 
 void check_disk_space(const RunConfig& config, const Program& program, int64_t first_step, int64_t free) {
   const DiskUse use = checkpoint_disk_use(config, program, first_step);
+  for (const std::string& folder : unfinished_checkpoints(config.out)) free += folder_bytes(folder);  // they will go
   if (use.bytes <= free) return;
   std::string fitting;
   const auto try_out = [&](const std::string& words, const auto& change) {

@@ -39,7 +39,9 @@ SettingsTable settings_of(RunConfig& c) {
   t.add("train.steps", &c.steps, {.meaning = "optimiser steps", .min = 1});
   t.add("train.micro_batch", &c.micro_batch, {.meaning = "sequences in one forward and backward", .min = 1});
   t.add("train.global_batch", &c.global_batch,
-        {.meaning = "sequences in one optimiser step, a multiple of micro_batch; 0 = micro_batch", .min = 0});
+        {.meaning = "sequences in one optimiser step, a multiple of micro_batch; 0 = micro_batch",
+         .min = 0,
+         .max = 1 << 20});
   t.add("train.seed", &c.seed, {.meaning = "of initial weights, data order and dropout", .min = 0});
   t.add("train.max_skipped_steps", &c.max_skipped_steps,
         {.meaning = "steps in a row with non-finite gradients before the run stops", .min = 1});

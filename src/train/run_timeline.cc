@@ -17,7 +17,8 @@ RunTimeline::RunTimeline(const RunConfig& config) : config_(config) {
   check(resolve_device(config.device) == Device::kCuda, ErrorCode::kInvalidArgument,
         "profile.timeline shows what a GPU does; this run is on the CPU: leave it out");
   device_ = make_device_timeline();
-  write_file(config_.profile_timeline, "");  // a path that cannot be written is known before the first step
+  // A path that cannot be written is known before the first step; an earlier trace stays until there is a new one.
+  if (!path_exists(config_.profile_timeline)) write_file(config_.profile_timeline, "");
 }
 
 void RunTimeline::step_begins(int64_t step) {

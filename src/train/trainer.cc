@@ -224,6 +224,10 @@ void Run::resume_or_start() {
   make_folders(config_.out);
   lock_ = std::make_unique<FolderLock>(config_.out);
   log_ = std::make_unique<RunLog>(config_.out);
+  for (const std::string& folder : unfinished_checkpoints(config_.out)) remove_path(folder);
+  if (config_.checkpoint_content != "all")
+    log_info("checkpoints will hold weights alone (checkpoint.content={}): this run cannot be resumed from them",
+             config_.checkpoint_content);
   const Program& program = stepper_->plan().program;
   std::string data = fmt::format("{} tokens {} documents length {} sampling {} seed {} batch {}", train_data_->tokens(),
                                  train_data_->documents(), config_.sequence_length, config_.sampling, config_.seed,
@@ -307,7 +311,8 @@ void Run::save(int64_t step) {
   if (const double seconds = seconds_since(started); seconds > 1)
     log_info("step {}: {} written in {:.1f} s", step, result_.checkpoint, seconds);
   log_->event(step, "checkpoint", result_.checkpoint);
-  prune_checkpoints(config_.out, config_.checkpoint_keep, result_.run.best_step);
+  // Weights that make nothing finite must not push out sound ones.
+  if (skipped_in_a_row_ == 0) prune_checkpoints(config_.out, config_.checkpoint_keep, result_.run.best_step);
 }
 
 // Data that turns out to be damaged ends the run, not what it has learnt.
@@ -347,11 +352,14 @@ void Run::watch_finite(const StepResult& result, std::span<const HostBatch> micr
   if (skipped_in_a_row_ < config_.max_skipped_steps) return;
   const std::string where = guilty(micro_batches);
   log_->event(step, "stop", "numbers that are not finite, first " + where);
+  const std::string before = result_.checkpoint.empty() ? resume_from_.value_or("") : result_.checkpoint;
   save(step);  // the weights are those of the last step that was taken
+  const std::string sound =
+      before.empty() ? "" : fmt::format("; resume={} goes on from the one before steps were skipped", before);
   fail(ErrorCode::kInvalidArgument,
        "{} steps in a row had non-finite gradients at step {}, first {}: lower optimizer.lr or choose a wider "
-       "precision.recipe; the last checkpoint is {}",
-       skipped_in_a_row_, step, where, result_.checkpoint);
+       "precision.recipe; the last checkpoint is {}{}",
+       skipped_in_a_row_, step, where, result_.checkpoint, sound);
 }
 
 // After a round of statistics: what the policy switches holds from the next step on.
@@ -463,7 +471,8 @@ TrainResult Run::loop() {
     bool stop = signals.raised();
     bool due = config_.checkpoint_interval > 0 && step % config_.checkpoint_interval == 0;
     bool best = config_.checkpoint_best && result_.run.best_step == step;
-    if (last || stop || due || best) save(step);
+    const bool sound = skipped_in_a_row_ == 0;  // else the next sound step's checkpoint will do
+    if (last || stop || ((due || best) && sound)) save(step);
     if (stop && !last) {
       result_.interrupted = true;
       break;

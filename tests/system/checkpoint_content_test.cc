@@ -78,6 +78,41 @@ TEST(CheckpointContent, NoRunGoesOnFromWeightsAlone) {
   EXPECT_EQ(message_of(next), "");
 }
 
+TEST(CheckpointContent, TheNewestWholeCheckpointStaysBesideWeightsAlone) {
+  set_log_level(LogLevel::kOff);
+  TempFolder folder;
+  RunConfig config = with_content(folder, "all");
+  config.validation_data.clear();
+  config.checkpoint_interval = 5;
+  const std::string whole = train(config).checkpoint;
+  config.checkpoint_content = "weights";
+  config.steps = 40;
+  train(config);
+  EXPECT_TRUE(path_exists(whole + "/optimizer.safetensors"));
+  config.steps = 60;
+  const std::string refused = message_of(config);
+  EXPECT_TRUE(holds(refused, "resume=" + whole)) << refused;
+  config.resume = whole, config.checkpoint_content = "all";
+  EXPECT_EQ(message_of(config), "");
+}
+
+// Weights of which every step comes out non-finite do not push out those from before.
+TEST(CheckpointContent, SoundCheckpointsOutliveSkippedSteps) {
+  set_log_level(LogLevel::kOff);
+  TempFolder folder;
+  RunConfig config = with_content(folder, "all");
+  config.recipe = "fp32";
+  config.validation_data.clear();
+  config.checkpoint_interval = 2, config.checkpoint_keep = 1, config.max_skipped_steps = 6;
+  const std::string sound = train(config).checkpoint;
+  config.steps = 60, config.optimizer.lr = config.optimizer.min_lr = 1e30;
+  const std::string message = message_of(config);
+  EXPECT_TRUE(holds(message, "steps in a row had non-finite gradients")) << message;
+  EXPECT_TRUE(holds(message, "; resume=" + sound + " goes on")) << message;
+  EXPECT_TRUE(path_exists(sound + "/optimizer.safetensors"));
+  EXPECT_EQ(list_checkpoints(config.out).size(), 2u);  // and the weights as they are
+}
+
 TEST(CheckpointContent, AFolderKeepsItsTokenizerAndSpecialTokens) {
   set_log_level(LogLevel::kWarning);
   TempFolder folder;
@@ -149,6 +184,17 @@ TEST_F(SmallDisk, WhatIsCountedIsWhatIsWritten) {
     EXPECT_LE(written, counted) << content;
     EXPECT_GE(written, counted - (1 << 20) - (1 << 16)) << content;  // small files and headers are rounded up
   }
+}
+
+TEST_F(SmallDisk, WhatAKilledWriterLeftBehindCountsAsFree) {
+  RunConfig config = with_content(folder_, "all");
+  const std::string left = checkpoint_folder(config.out, 7) + ".tmp";
+  make_folders(left);
+  write_file(left + "/model.safetensors", std::string(100'000, 'x'));
+  const int64_t wanted = checkpoint_disk_use(config, program_of(config), 0).bytes;
+  EXPECT_TRUE(holds(run(config, wanted - 100'001), ": 1 bytes are missing"));
+  EXPECT_EQ(run(config, wanted - 100'000), "");
+  EXPECT_FALSE(path_exists(left));
 }
 
 TEST_F(SmallDisk, EarlierCheckpointsGiveWay) {
