@@ -153,7 +153,6 @@ Builder::AttentionResult Builder::attention(Value q, Value k, Value v, Value seg
     inputs.push_back(rng());
     attrs.set("dropout", options.dropout);
     attrs.set("key", new_dropout_key());
-    if (options.library_mask) attrs.set("library_mask", true);
   }
   NodeId id = emit(Op::kAttention, std::move(inputs), std::move(attrs));
   return {{id, 0}, {id, 1}};

@@ -46,9 +46,8 @@ struct AttentionOptions {
   int64_t max_length = 0;    // longest segment (static)
   int64_t equal_length = 0;  // > 0: every segment has exactly this length
   double dropout = 0;
-  bool library_mask = false;  // dropout may draw the mask of the device's library instead of the IR's
-  double alibi = 0;           // > 0: linear biases whose slopes end at 2^-alibi (published models: 8), see base/alibi.h
-  double alibi_scale = 1;     // times the biases, which join the scaled scores
+  double alibi = 0;        // > 0: linear biases whose slopes end at 2^-alibi (published models: 8), see base/alibi.h
+  double alibi_scale = 1;  // times the biases, which join the scaled scores
 };
 
 class Builder {

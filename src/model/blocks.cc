@@ -73,8 +73,7 @@ Value attention_block(Builder& b, Value x, Value positions, Value segments, cons
                            .window = c.window,
                            .max_length = shape.max_length,
                            .equal_length = shape.equal_length,
-                           .dropout = shape.training ? c.dropout : 0.0,
-                           .library_mask = shape.library_masks};
+                           .dropout = shape.training ? c.dropout : 0.0};
   if (c.positions == Positions::kAlibi) options.alibi = c.alibi, options.alibi_scale = c.alibi_scale;
   Value mixed = b.attention(q, k, v, segments, options).out;
   return b.linear(mixed, "o", c.hidden, residual_projection(c, c.bias.out));

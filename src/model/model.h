@@ -80,12 +80,11 @@ std::vector<std::string> named_models();
 
 // The static shape of one micro-batch.
 struct BatchShape {
-  int64_t tokens = 0;          // T
-  int64_t max_segments = 1;    // sequences packed into it, at most
-  int64_t max_length = 0;      // longest sequence
-  int64_t equal_length = 0;    // > 0: all sequences have this length
-  bool training = false;       // dropout on
-  bool library_masks = false;  // attention's dropout may draw a library's own masks
+  int64_t tokens = 0;        // T
+  int64_t max_segments = 1;  // sequences packed into it, at most
+  int64_t max_length = 0;    // longest sequence
+  int64_t equal_length = 0;  // > 0: all sequences have this length
+  bool training = false;     // dropout on
 };
 
 // Hidden states after the last norm, then logits [T, vocab].

@@ -2,12 +2,11 @@
 
 #include "passes/autodiff.h"
 #include "passes/precision.h"
-#include "train/training_program.h"
 
 namespace octet {
 
 std::vector<PolicyGemm> policy_gemms(const ModelConfig& model, const StepperOptions& options) {
-  Program program = training_program(model, options.train, options.eval, options.optimizer);
+  Program program = training_program(model, options);
   autodiff(program, options.compile);
   std::vector<PolicyGemm> gemms;
   for (const GemmReport& gemm : precision_report(program, options.compile)) {

@@ -89,6 +89,8 @@ int64_t parse_step(const std::string& name) {
   return all_digits ? std::stoll(digits) : -1;
 }
 
+bool is_resumable(const std::string& folder) { return path_exists(folder + "/optimizer.safetensors"); }
+
 }  // namespace
 
 std::string checkpoint_folder(const std::string& out, int64_t step) {
@@ -150,12 +152,6 @@ std::vector<std::string> unfinished_checkpoints(const std::string& out) {
 }
 
 RunState read_run_state(const std::string& folder) { return parse_run_json(folder + "/run.json"); }
-
-namespace {
-
-bool is_resumable(const std::string& folder) { return path_exists(folder + "/optimizer.safetensors"); }
-
-}  // namespace
 
 void check_resumable(const std::string& folder) {
   if (is_resumable(folder)) return;

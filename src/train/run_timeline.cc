@@ -1,5 +1,9 @@
 #include "train/run_timeline.h"
 
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -18,7 +22,9 @@ RunTimeline::RunTimeline(const RunConfig& config) : config_(config) {
         "profile.timeline shows what a GPU does; this run is on the CPU: leave it out");
   device_ = make_device_timeline();
   // A path that cannot be written is known before the first step; an earlier trace stays until there is a new one.
-  if (!path_exists(config_.profile_timeline)) write_file(config_.profile_timeline, "");
+  const std::ofstream file(config_.profile_timeline, std::ios::app);
+  check(file.good(), ErrorCode::kIo, "profile.timeline={} cannot be written: {}", config_.profile_timeline,
+        std::strerror(errno));
 }
 
 void RunTimeline::step_begins(int64_t step) {

@@ -18,17 +18,22 @@ double scalar_output(Executor& executor, const std::string& graph, const std::st
 }  // namespace
 
 StepperOptions stepper_options(const RunConfig& c, const Target& target) {
-  BatchShape train = batch_shape(c.micro_batch, c.sequence_length, c.separate_documents, true);
-  train.library_masks = c.dropout_masks == "library" && !c.deterministic;
-  return {.train = train,
+  return {.train = batch_shape(c.micro_batch, c.sequence_length, c.separate_documents, true),
           .eval = batch_shape(c.micro_batch, c.sequence_length, c.separate_documents, false),
           .optimizer = c.optimizer,
           .compile = compile_options(c, target),
+          .library_masks = c.dropout_masks == "library" && !c.deterministic,
           .cuda = {.eager = c.eager, .check_every_node = c.check_nodes, .deterministic = c.deterministic}};
 }
 
+Program training_program(const ModelConfig& model, const StepperOptions& options) {
+  Program program = training_program(model, options.train, options.eval, options.optimizer);
+  if (options.library_masks) allow_library_masks(program);
+  return program;
+}
+
 Plan compile_training(const ModelConfig& model, const StepperOptions& options) {
-  return compile(training_program(model, options.train, options.eval, options.optimizer), options.compile);
+  return compile(training_program(model, options), options.compile);
 }
 
 TrainingState take_state(Executor& executor) {

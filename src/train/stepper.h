@@ -16,6 +16,7 @@ struct StepperOptions {
   BatchShape train, eval;
   OptimizerConfig optimizer;
   CompileOptions compile;
+  bool library_masks = false;  // attention's dropout: see training_program.h
   CudaOptions cuda = {};
   bool interpret = false;  // run on the interpreter instead of the CPU executor (verification)
 };
@@ -45,6 +46,7 @@ struct LossSum {
   double mean() const { return tokens > 0 ? sum / static_cast<double>(tokens) : 0.0; }
 };
 
+Program training_program(const ModelConfig& model, const StepperOptions& options);  // before any pass
 Plan compile_training(const ModelConfig& model, const StepperOptions& options);
 
 class Stepper {

@@ -59,6 +59,14 @@ Graph optimizer_graph(const Graph& train, const OptimizerConfig& optimizer, Prog
 
 }  // namespace
 
+void allow_library_masks(Program& program) {
+  Graph& train = program.graph("train");
+  for (int32_t i = 0; i < train.size(); ++i) {
+    Node& node = train.mutable_node(NodeId{i});
+    if (node.op == Op::kAttention && node.attrs.get_or<double>("dropout", 0) > 0) node.attrs.set("library_mask", true);
+  }
+}
+
 Graph loss_graph(const std::string& name, const ModelConfig& model, const BatchShape& shape) {
   Graph graph(name);
   Builder builder(graph);

@@ -13,6 +13,9 @@ namespace octet {
 Program training_program(const ModelConfig& model, const BatchShape& train, const BatchShape& eval,
                          const OptimizerConfig& optimizer);
 
+// Attention of "train" may drop by masks of the device's library instead of the IR's (attr library_mask).
+void allow_library_masks(Program& program);
+
 // The loss of one micro-batch of this shape, alone: what "train" and "eval" are made of.
 Graph loss_graph(const std::string& name, const ModelConfig& model, const BatchShape& shape);
 

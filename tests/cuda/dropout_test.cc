@@ -31,8 +31,8 @@ std::vector<double> losses_of(const Options& options) {
                                  .eval = batch_shape(kSequences, kLength, false, false),
                                  .optimizer = {.clip = 1.0},
                                  .compile = {.target = cuda_target(), .recipe = parse_recipe("bf16")},
+                                 .library_masks = options.library_masks,
                                  .cuda = {.eager = options.eager}};
-  stepper_options.train.library_masks = options.library_masks;
   Stepper stepper(model, stepper_options);
   initialize_weights(stepper.executor(), 5);
   BatchPacker packer(kSequences, kLength, false);

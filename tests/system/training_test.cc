@@ -217,6 +217,30 @@ TEST(Training, RejectsBeforeTheFirstStep) {
             std::string::npos);
 }
 
+// Asked for with every attention of a step, forward and backward, and nowhere else; runs that must repeat do not ask.
+TEST(Training, LibraryMasksAreThoseOfAttentionWithDropoutAlone) {
+  TempFolder folder;
+  RunConfig config = tiny_config(folder, "bf16");
+  config.dropout = 0.1;
+  const auto asked = [&](const std::string& masks, bool deterministic) {
+    config.dropout_masks = masks, config.deterministic = deterministic;
+    const Plan plan = compile_training(resolve_model(config, 0), stepper_options(config, target_of(Device::kCpu)));
+    int attentions = 0, marked = 0;
+    for (const Graph& graph : plan.program.graphs()) {
+      for (const Node& node : graph.nodes()) {
+        const bool dropping = node.attrs.get_or<double>("dropout", 0) > 0;
+        attentions += (node.op == Op::kAttention || node.op == Op::kAttentionGrad) && dropping;
+        marked += node.attrs.get_or<bool>("library_mask", false);
+      }
+    }
+    EXPECT_GT(attentions, 0);
+    return marked == attentions ? "all" : marked == 0 ? "none" : "some";
+  };
+  EXPECT_STREQ(asked("library", false), "all");
+  EXPECT_STREQ(asked("portable", false), "none");
+  EXPECT_STREQ(asked("library", true), "none");
+}
+
 TEST(Training, ProductsThatFp8CannotTakeAreLogged) {
   set_log_level(LogLevel::kOff);
   TempFolder folder;

@@ -110,4 +110,21 @@ std::vector<std::vector<std::byte>> run_node(DeviceContext& context, const Graph
   return run_row(context, select_kernel(graph, node), graph, node, inputs);
 }
 
+std::vector<std::string> fusion_failures(DeviceContext& context, const cpu::BuiltCase& fusion) {
+  const Node& node = fusion.node();
+  const auto run = [&](const Graph& graph, const Node& member, const std::vector<cpu::RefTensor>& inputs) {
+    return run_node(context, graph, member, inputs);
+  };
+  std::vector<std::string> failures = cpu::check_fusion(fusion.graph, node, fusion.inputs, run);
+  std::vector<cpu::RefTensor> expected;
+  const auto results = run(fusion.graph, node, fusion.inputs);
+  for (size_t r = 0; r < results.size(); ++r) expected.push_back(cpu::load_tensor(node.results[r], results[r].data()));
+  const KernelRow& row = select_kernel(fusion.graph, node);
+  const auto kernel = on_device(context, row, fusion.graph, node);
+  for (std::string& failure :
+       cpu::check_kernel(row.name, kernel, fusion.graph, node, fusion.inputs, expected, cpu::exact()))
+    failures.push_back(std::move(failure));
+  return failures;
+}
+
 }  // namespace octet::cuda

@@ -22,4 +22,8 @@ std::vector<std::vector<std::byte>> run_row(DeviceContext& context, const Kernel
 std::vector<std::vector<std::byte>> run_node(DeviceContext& context, const Graph& graph, const Node& node,
                                              const std::vector<cpu::RefTensor>& inputs);
 
+// What of a fusion differs from its members run one by one on the device: results bit for bit, each result alone, and
+// results in the place of operands wherever the plan may put them. Empty: nothing.
+std::vector<std::string> fusion_failures(DeviceContext& context, const cpu::BuiltCase& fusion);
+
 }  // namespace octet::cuda

@@ -22,23 +22,7 @@ class ActivationFusions : public testing::Test {
     const cpu::Case c = activation_fusion_case(fusion);
     for (DType dtype : c.dtypes) {
       SCOPED_TRACE(cpu::case_name(c, dtype));
-      const cpu::BuiltCase built = cpu::build_case(c, dtype);
-      const Node& node = built.node();
-      const auto run = [&](const Graph& graph, const Node& member, const std::vector<cpu::RefTensor>& inputs) {
-        return run_node(*context_, graph, member, inputs);
-      };
-      for (const std::string& failure : cpu::check_fusion(built.graph, node, built.inputs, run))
-        ADD_FAILURE() << failure;
-      // The same in every legal sharing of buffers and for each result alone, against the node's own results.
-      std::vector<cpu::RefTensor> expected;
-      const auto results = run(built.graph, node, built.inputs);
-      for (size_t r = 0; r < results.size(); ++r)
-        expected.push_back(cpu::load_tensor(node.results[r], results[r].data()));
-      const KernelRow& row = select_kernel(built.graph, node);
-      const auto kernel = on_device(*context_, row, built.graph, node);
-      for (const std::string& failure :
-           cpu::check_kernel(row.name, kernel, built.graph, node, built.inputs, expected, cpu::exact()))
-        ADD_FAILURE() << failure;
+      for (const std::string& failure : fusion_failures(*context_, cpu::build_case(c, dtype))) ADD_FAILURE() << failure;
     }
   }
   DeviceContext* context_ = nullptr;

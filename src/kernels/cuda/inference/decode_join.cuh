@@ -6,6 +6,7 @@
 // arrival: they are cleared once, when they are allocated.
 #pragma once
 
+#include "kernels/cuda/common/arrivals.cuh"
 #include "kernels/cuda/inference/decode_columns.cuh"
 
 namespace octet::cuda::decode {
@@ -37,14 +38,8 @@ __device__ __forceinline__ bool arrives_last(const Team& team, uint32_t* count, 
   } else {
     __syncwarp();
   }
-  if (threadIdx.x % (team.wide ? kThreads : 32) == 0) {
-    uint32_t before;
-    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;\n"
-                 : "=r"(before)
-                 : "l"(count), "r"(expected - 1)
-                 : "memory");
-    last = before + 1 == static_cast<uint32_t>(expected);
-  }
+  if (threadIdx.x % (team.wide ? kThreads : 32) == 0)
+    last = octet::cuda::arrives_last(count, static_cast<uint32_t>(expected));
   if (team.wide) return __syncthreads_or(last ? 1 : 0) != 0;
   last = __any_sync(kWholeWarp, last ? 1 : 0) != 0;
   __syncwarp();
