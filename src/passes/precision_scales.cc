@@ -2,10 +2,14 @@
 
 namespace octet {
 
-Value DelayedScales::state(Builder& builder, const std::string& name, int64_t size, double initial) {
-  TensorType type{DType::kF32, {size}};
+TensorType DelayedScales::declare(const std::string& name, int64_t size, double initial) {
+  const TensorType type{DType::kF32, {size}};
   program_.add_state({.name = name, .type = type, .kind = StateKind::kScale, .initial = initial});
-  return builder.state(name, type);
+  return type;
+}
+
+Value DelayedScales::state(Builder& builder, const std::string& name, int64_t size, double initial) {
+  return builder.state(name, declare(name, size, initial));
 }
 
 Value DelayedScales::scale(Builder& builder, const std::string& key, DType format) {
@@ -13,8 +17,10 @@ Value DelayedScales::scale(Builder& builder, const std::string& key, DType forma
   return state(builder, "scale." + key, 1, 1);
 }
 
-void DelayedScales::record(Builder& builder, const std::string& key, Value amax) {
-  builder.update("amax." + key, builder.maximum(state(builder, "amax." + key, 1, 0), amax));
+void DelayedScales::record(Builder& builder, const std::string& key, Value amax, bool first) {
+  const std::string name = "amax." + key;
+  const TensorType type = declare(name, 1, 0);
+  builder.update(name, first ? amax : builder.maximum(builder.state(name, type), amax));
 }
 
 void DelayedScales::advance() {
@@ -32,7 +38,6 @@ void DelayedScales::advance() {
     NodeId node = builder.emit(Op::kUpdateScales, {history, amax}, std::move(attrs), key);
     builder.update("amax_history." + key, {node, 0});
     builder.update("scale." + key, {node, 1});
-    builder.update("amax." + key, builder.constant(0, {1}));
   }
 }
 
