@@ -43,9 +43,9 @@ Program linear_program(const Options& options) {
   Attrs wgrad = role("wgrad");
   wgrad.set("to", std::string("f32"));
   const Value dw = b.matmul(dy, x, true, false, Value::none(), wgrad);
-  b.output("y", y), b.output("dx", dx);
-  b.update("grad.linear.weight", dw);
+  b.update("y", y), b.update("dx", dx), b.update("grad.linear.weight", dw);
   Program program;
+  for (const char* name : {"y", "dx"}) program.add_state({.name = name, .type = type, .kind = StateKind::kGradient});
   const TensorType weight = graph.type(w);
   program.add_state(
       {.name = "grad.linear.weight", .type = weight, .kind = StateKind::kGradient, .param = "linear.weight"});

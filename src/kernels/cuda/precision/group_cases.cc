@@ -19,8 +19,7 @@ Graph pairs_body(const std::string& kind, const char* member, Op op, const std::
     const std::string name = fmt::format("{}{}", member, i / 2);
     const NodeId id = body.add({.op = op, .inputs = {leaves[i], leaves[i + 1]}, .attrs = attrs(i / 2), .name = name});
     for (size_t r = 0; r < body.node(id).results.size(); ++r) {
-      if (!dropped(i / 2, r))
-        body.outputs().push_back({fmt::format("{}.{}", name, r), {id, static_cast<int32_t>(r)}});
+      if (!dropped(i / 2, r)) body.outputs().push_back({fmt::format("{}.{}", name, r), {id, static_cast<int32_t>(r)}});
     }
   }
   return body;
@@ -58,8 +57,9 @@ cpu::Case maximum_group_case(int count) {
     c.inputs.push_back(cpu::given(DType::kF32, {1}, {right}));
   }
   c.body = [](const std::vector<TensorType>& types) {
-    return pairs_body("maximum_group", "maximum", Op::kMaximum, types, [](size_t) { return Attrs{}; },
-                      [](size_t, size_t) { return false; });
+    return pairs_body(
+        "maximum_group", "maximum", Op::kMaximum, types, [](size_t) { return Attrs{}; },
+        [](size_t, size_t) { return false; });
   };
   return c;
 }

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kMaximumEntries) maxima_kernel(const __grid_co
   allow_next();
   if (static_cast<int>(threadIdx.x) >= table.count) return;
   const MaximumEntry& entry = table.entries[threadIdx.x];
-  *entry.to = max_or_nan(*entry.a, *entry.b);
+  if (entry.to != nullptr) *entry.to = max_or_nan(*entry.a, *entry.b);
 }
 
 }  // namespace

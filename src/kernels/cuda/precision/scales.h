@@ -36,7 +36,7 @@ struct ScaleTable {
 };
 void launch_update_scales(const ScaleTable& table, cudaStream_t stream);
 
-// to [1] = the larger of a [1] and b [1], a NaN where one is; `to` may be either.
+// to [1] = the larger of a [1] and b [1], a NaN where one is; `to` may be either, or null.
 struct MaximumEntry {
   const float *a = nullptr, *b = nullptr;
   float* to = nullptr;
