@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -169,6 +170,21 @@ TEST(QuantizeFolder, Llama2cFilesBecomeFoldersThatSayTheSame) {
   const auto stored = open_weights(out.path());
   const auto plain = logits(*source, parse_recipe("fp32"), kPrompt);
   EXPECT_LT(distance(logits(*stored, parse_recipe("fp32"), kPrompt), plain), 0.1) << "a trained model: rounding only";
+}
+
+TEST(QuantizeFolder, EveryEndOfATextGoesAlong) {
+  const std::string folder = golden(kModels[1]);
+  if (folder.empty()) GTEST_SKIP() << missing_test_data(kModels[1]);
+  TempFolder from, out;
+  std::filesystem::create_symlink(folder + "/model.safetensors", from.file("model.safetensors"));
+  nlohmann::json config = nlohmann::json::parse(read_file(folder + "/config.json"));
+  config["eos_token_id"] = {5, 7};
+  write_file(from.file("config.json"), config.dump());
+  write_file(from.file("generation_config.json"), R"({"eos_token_id": [7, 9]})");
+  const auto source = open_weights(from.path());
+  quantize_folder(*source, "", out.path(), {.rest = DType::kF32});
+  EXPECT_EQ(source->special().eos, (std::vector<int64_t>{5, 7, 9}));
+  EXPECT_EQ(open_weights(out.path())->special().eos, source->special().eos);
 }
 
 TEST(QuantizeFolder, StaticScalesNeedCalibration) {

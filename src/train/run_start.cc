@@ -45,12 +45,13 @@ void Run::open_data() {
   const std::optional<DatasetInfo> info = info_of(config_.train_data);
   if (info) {
     vocab = info->vocab_size;
-    special_ = {.bos = info->eos_id, .eos = info->eos_id, .pad = -1};
+    special_.bos = info->eos_id;
+    if (info->eos_id >= 0) special_.eos = {info->eos_id};
     if (path_exists(info->tokenizer_path)) tokenizer_folder_ = info->tokenizer_path;
   }
   if (!config_.model_from.empty()) {  // its own ends and beginnings; its vocabulary where the data has none
-    const SpecialTokens own = parse_special_tokens(read_file(config_.model_from + "/config.json", 1 << 24));
-    if (own.bos >= 0 || own.eos >= 0) special_ = own;
+    const SpecialTokens own = read_special_tokens(config_.model_from);
+    if (own.bos >= 0 || !own.eos.empty()) special_ = own;
     if (tokenizer_folder_.empty()) tokenizer_folder_ = config_.model_from;
   }
   if (const auto other = config_.validation_data.empty() ? std::nullopt : info_of(config_.validation_data);

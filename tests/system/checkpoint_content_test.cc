@@ -120,7 +120,9 @@ TEST(CheckpointContent, AFolderKeepsItsTokenizerAndSpecialTokens) {
   config.steps = 1;
   const std::string first = train(config).checkpoint, text = read_file(first + "/config.json");
   EXPECT_FALSE(holds(text, "bos_token_id"));
-  write_file(first + "/config.json", text.substr(0, text.rfind('}')) + ", \"bos_token_id\": 1, \"eos_token_id\": 2}");
+  write_file(first + "/config.json",
+             text.substr(0, text.rfind('}')) + ", \"bos_token_id\": 1, \"eos_token_id\": [2, 5]}");
+  write_file(first + "/generation_config.json", "{\"eos_token_id\": [5, 9]}");
   write_file(first + "/tokenizer.model", "pieces");
   write_file(first + "/notes.txt", "not the tokenizer's");
   config.model_from = first;
@@ -128,8 +130,9 @@ TEST(CheckpointContent, AFolderKeepsItsTokenizerAndSpecialTokens) {
   const std::string tuned = train(config).checkpoint;
   EXPECT_EQ(read_file(tuned + "/tokenizer.model"), "pieces");
   EXPECT_FALSE(path_exists(tuned + "/notes.txt"));
-  EXPECT_TRUE(holds(read_file(tuned + "/config.json"), "\"bos_token_id\": 1"));
-  EXPECT_TRUE(holds(read_file(tuned + "/config.json"), "\"eos_token_id\": 2"));
+  const SpecialTokens special = parse_special_tokens(read_file(tuned + "/config.json"), "config.json");
+  EXPECT_EQ(special.bos, 1);
+  EXPECT_EQ(special.eos, (std::vector<int64_t>{2, 5, 9}));
 }
 
 class SmallDisk : public testing::Test {
