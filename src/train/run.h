@@ -30,6 +30,7 @@ class Run {
  private:
   void open_data();
   void find_checkpoint();
+  void check_model_folder() const;
   void build();
   void resume_or_start();
   void evaluate_now(int64_t step);

@@ -11,6 +11,7 @@
 #include "train/diagnose.h"
 #include "train/disk_space.h"
 #include "train/load_bar.h"
+#include "train/model_folder.h"
 #include "train/run.h"
 
 namespace octet {
@@ -36,6 +37,7 @@ Run::Run(const RunConfig& config, const TrainHooks& hooks) : config_(config), ho
   open_data();
   if (!config_.profile_timeline.empty()) timeline_.emplace(config_);
   find_checkpoint();
+  check_model_folder();
   build();
   resume_or_start();
 }
@@ -78,6 +80,18 @@ void Run::find_checkpoint() {
     resume_from_ = config_.resume;
   }
   if (resume_from_) check_resumable(*resume_from_);
+}
+
+// Only a run that begins reads model.from's weights.
+void Run::check_model_folder() const {
+  if (config_.model_from.empty() || resume_from_) return;
+  for (const std::string& prefix : {config_.train_data, config_.validation_data}) {
+    const std::optional<DatasetInfo> info = prefix.empty() ? std::nullopt : info_of(prefix);
+    if (!info) continue;
+    check_vocabulary(config_.model_from, prefix, *info);
+    break;  // both were made with one tokenizer
+  }
+  check_whole(config_.model_from);
 }
 
 void Run::build() {

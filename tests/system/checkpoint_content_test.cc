@@ -123,6 +123,7 @@ TEST(CheckpointContent, AFolderKeepsItsTokenizerAndSpecialTokens) {
   write_file(first + "/config.json",
              text.substr(0, text.rfind('}')) + ", \"bos_token_id\": 1, \"eos_token_id\": [2, 5]}");
   write_file(first + "/generation_config.json", "{\"eos_token_id\": [5, 9]}");
+  remove_path(first + "/manifest.json");  // changed on purpose
   write_file(first + "/tokenizer.model", "pieces");
   write_file(first + "/notes.txt", "not the tokenizer's");
   config.model_from = first;
