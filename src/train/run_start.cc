@@ -30,6 +30,7 @@ std::optional<DatasetInfo> info_of(const std::string& prefix) {
 }  // namespace
 
 Run::Run(const RunConfig& config, const TrainHooks& hooks) : config_(config), hooks_(hooks) {
+  const LoggedTime time("start of the run");
   validate(config_);
   check(!config_.train_data.empty(), ErrorCode::kInvalidArgument,
         "data.train is not set: make a corpus with `octet data FILES --out PREFIX` and give its PREFIX");
@@ -43,6 +44,7 @@ Run::Run(const RunConfig& config, const TrainHooks& hooks) : config_(config), ho
 }
 
 void Run::open_data() {
+  const LoggedTime time("data");
   int64_t vocab = 0;
   const std::optional<DatasetInfo> info = info_of(config_.train_data);
   if (info) {
@@ -73,6 +75,7 @@ void Run::open_data() {
 
 // Which checkpoint goes on is known before anything is compiled: its decisions are part of the plan.
 void Run::find_checkpoint() {
+  const LoggedTime time("checkpoints looked through");
   if (config_.resume == "auto") {
     resume_from_ = newest_sound_checkpoint(config_.out);
   } else if (config_.resume != "never") {
@@ -108,9 +111,13 @@ void Run::build() {
       first_switches_ = auto_->policy().restore(kept.precision, *resume_from_ + "/run.json", kept.step);
   }
   try {
-    Plan plan = auto_ ? auto_->plan() : compile_training(model_, options_);
+    Plan plan = [&] {
+      const LoggedTime time("plan");
+      return auto_ ? auto_->plan() : compile_training(model_, options_);
+    }();
     const std::optional<int64_t> free = hooks_.free_disk ? hooks_.free_disk : free_disk_bytes(config_.out);
     if (free) check_disk_space(config_, plan.program, resume_from_ ? read_run_state(*resume_from_).step : 0, *free);
+    const LoggedTime time("executor");
     stepper_ = std::make_unique<Stepper>(std::move(plan), options_);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kOutOfMemory) throw;

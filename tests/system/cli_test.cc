@@ -173,6 +173,18 @@ TEST_F(Cli, RunsThatBeginAgainLeaveNoLaterCheckpointsBehind) {
   EXPECT_EQ(list_folder(folder_.file("run/set_aside_2")), std::vector<std::string>{"step_00000006"});
 }
 
+TEST_F(Cli, VerboseSaysWhatTheStartOfARunTakes) {
+  make_data();
+  const std::string words = train_words("out=run train.device=cpu -v");
+  const Outcome first = shell("$OCTET " + words), again = shell("$OCTET " + words + " train.steps=9");
+  for (const char* part : {"data: ", "checkpoints looked through: ", "plan: ", "memory: ", "kernels bound: ",
+                           "executor: ", "weights: ", "start of the run: "}) {
+    EXPECT_NE(first.err.find(part), std::string::npos) << part << '\n' << first.err;
+    EXPECT_NE(again.err.find(part), std::string::npos) << part << '\n' << again.err;
+  }
+  EXPECT_EQ(shell("$OCTET " + train_words("out=quiet")).err.find("kernels bound"), std::string::npos);
+}
+
 TEST_F(Cli, DataOfAnotherVocabularyDoesNotValidate) {
   make_data();
   ASSERT_EQ(shell("$OCTET tokenizer train --vocab-size 280 --out other text.txt && "
