@@ -35,6 +35,7 @@ class Run {
   void resume_or_start();
   void evaluate_now(int64_t step);
   void save(int64_t step);
+  bool stop_wanted() const;
   std::vector<HostBatch> next_batches(Prefetcher& prefetcher, int64_t step);
   void warn_of_gemms_in_high_precision();
   void watch_finite(const StepResult& result, std::span<const HostBatch> micro_batches, int64_t step);

@@ -13,12 +13,15 @@
 
 namespace octet {
 
+bool Run::stop_wanted() const { return SignalGuard::raised() || (hooks_.stop && hooks_.stop()); }
+
 void Run::evaluate_now(int64_t step) {
   if (!validation_data_ || last_evaluated_ == step) return;
   auto started = std::chrono::steady_clock::now();
+  bool stopped = false;
   LossSum loss = evaluate_dataset(*stepper_, validation_data_, config_.eval_tokens, config_.separate_documents,
-                                  SignalGuard::raised);
-  if (SignalGuard::raised()) return log_info("evaluation left unfinished");
+                                  [&] { return stopped = stopped || stop_wanted(); });
+  if (stopped) return log_info("evaluation left unfinished");
   last_evaluated_ = step;
   result_.last_eval_loss = loss.mean();
   const bool first = result_.run.best_step == 0;
@@ -54,7 +57,7 @@ void Run::save(int64_t step) {
 // Data that turns out to be damaged ends the run, not what it has learnt.
 std::vector<HostBatch> Run::next_batches(Prefetcher& prefetcher, int64_t step) {
   try {
-    return prefetcher.take(step);
+    return prefetcher.take(step, [&] { return stop_wanted(); });
   } catch (const Error&) {
     if (step > 1) save(step - 1);
     throw;
@@ -112,8 +115,15 @@ TrainResult Run::loop() {
     std::vector<HostBatch> micro_batches = next_batches(prefetcher, step);
     const double waited = seconds_since(started);
     result_.data_seconds += waited;
-    StepResult done =
-        stepper_->step(micro_batches, lr, step, static_cast<uint64_t>(config_.seed), auto_ && auto_->due(step));
+    StepResult done{.left = true};
+    if (!micro_batches.empty())
+      done = stepper_->step(micro_batches, lr, step, static_cast<uint64_t>(config_.seed), auto_ && auto_->due(step),
+                            [&] { return stop_wanted(); });
+    if (done.left) {
+      log_info("step {} was left unfinished", step);
+      result_.interrupted = true;
+      break;
+    }
     double seconds = seconds_since(started);
     result_.seconds += seconds;
     result_.run.step = step;
@@ -137,16 +147,17 @@ TrainResult Run::loop() {
     bool last = step == config_.steps;
     if (timeline_ && last) timeline_->finish();
     if (last || (config_.eval_interval > 0 && step % config_.eval_interval == 0)) evaluate_now(step);
-    bool stop = signals.raised();
+    const bool stop = stop_wanted();
     bool due = config_.checkpoint_interval > 0 && step % config_.checkpoint_interval == 0;
     bool best = config_.checkpoint_best && result_.run.best_step == step;
     const bool sound = skipped_in_a_row_ == 0;  // else the next sound step's checkpoint will do
-    if (last || stop || ((due || best) && sound)) save(step);
+    if (last || ((due || best) && sound)) save(step);
     if (stop && !last) {
       result_.interrupted = true;
       break;
     }
   }
+  if (result_.interrupted && result_.run.step > 0) save(result_.run.step);
   if (timeline_) timeline_->finish();
   progress.finish();
   report_now(/*last=*/true);

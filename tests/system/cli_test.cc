@@ -264,6 +264,24 @@ TEST_F(Cli, SignalsLeaveACheckpointAndASecondRunIsRefused) {
   }
 }
 
+// Minutes of micro-batches in one step: a signal does not wait for its end.
+TEST_F(Cli, SignalsAreHeardInTheMiddleOfAStep) {
+  make_data();
+  pid_t child = start(
+      "exec $OCTET train model.size=gpt2-nano model.layers=2 data.train=set_train data.sequence_length=64 "
+      "train.micro_batch=2 train.global_batch=20000 train.steps=2 train.threads=1 out=run");
+  const auto begin = std::chrono::steady_clock::now();
+  const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
+  while (!path_exists(folder_.file("run/log.jsonl")) && seconds() < 60)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  kill(child, SIGINT);
+  Outcome outcome = wait_for(child);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("stopped at step 0, before the end of the next"), std::string::npos) << outcome.out;
+  EXPECT_LT(seconds(), 30);
+}
+
 TEST_F(Cli, DamageIsPassedOverAndBadTokensLoseNothing) {
   make_data();
   expect(0, train_words("out=run checkpoint.interval=4"), "step_00000008");
