@@ -27,6 +27,14 @@ std::optional<DatasetInfo> info_of(const std::string& prefix) {
   }
 }
 
+// Why attention cannot drop by masks of a library, though asked to; "" where it may.
+std::string why_portable_masks(const RunConfig& config, const StepperOptions& options) {
+  if (options.compile.target.device == Device::kCpu) return "a CPU has none";
+  if (!options.library_masks) return "train.deterministic is set";
+  const DType compute = options.compile.recipe.compute;
+  return compute == DType::kBF16 ? "" : fmt::format("it knows bf16, precision.recipe={} is not", config.recipe);
+}
+
 }  // namespace
 
 Run::Run(const RunConfig& config, const TrainHooks& hooks) : config_(config), hooks_(hooks) {
@@ -103,6 +111,9 @@ void Run::build() {
   if (config_.device == "auto" && target.device == Device::kCpu && !cuda_available(&why))
     log_info("runs on the CPU: {}", why);
   options_ = stepper_options(config_, target);
+  if (config_.dropout_masks == "library" && model_.dropout > 0)
+    if (const std::string none = why_portable_masks(config_, options_); !none.empty())
+      log_info("train.dropout_masks=library: attention takes portable masks, not the library's: {}", none);
   if (options_.compile.recipe.statistics) {
     auto_ = std::make_unique<AutoPrecision>(model_, options_, config_.policy, config_.auto_interval);
     RunState kept = resume_from_ ? read_run_state(*resume_from_) : RunState{};

@@ -173,6 +173,13 @@ TEST_F(Cli, RunsThatBeginAgainLeaveNoLaterCheckpointsBehind) {
   EXPECT_EQ(list_folder(folder_.file("run/set_aside_2")), std::vector<std::string>{"step_00000006"});
 }
 
+TEST_F(Cli, MasksThatADeviceHasNotAreNamed) {
+  make_data();
+  const std::string words = " train.device=cpu train.dropout_masks=library train.steps=1";
+  expect(0, train_words("out=a model.dropout=0.1" + words), "attention takes portable masks, not the library's: a CPU");
+  EXPECT_EQ(shell("$OCTET " + train_words("out=b" + words)).err.find("masks, not"), std::string::npos) << "no dropout";
+}
+
 TEST_F(Cli, VerboseSaysWhatTheStartOfARunTakes) {
   make_data();
   const std::string words = train_words("out=run train.device=cpu -v");
