@@ -108,7 +108,7 @@ SettingsTable settings_of(RunConfig& c) {
   t.add("checkpoint.interval", &c.checkpoint_interval,
         {.meaning = "steps between checkpoints; 0 = only at the end", .min = 0});
   t.add("checkpoint.keep", &c.checkpoint_keep,
-        {.meaning = "how many of the last are kept (the best is kept besides)", .min = 1});
+        {.meaning = "how many of the last are kept (the best is kept besides)", .min = 1, .max = 1 << 20});
   t.add("checkpoint.best", &c.checkpoint_best,
         {.meaning = "also write one whenever the validation loss is the lowest so far"});
   t.add("checkpoint.content", &c.checkpoint_content,

@@ -45,6 +45,7 @@ Run::Run(const RunConfig& config, const TrainHooks& hooks) : config_(config), ho
   set_thread_count(static_cast<int>(config_.threads));
   open_data();
   if (!config_.profile_timeline.empty()) timeline_.emplace(config_);
+  check_writable(config_.out);
   find_checkpoint();
   check_model_folder();
   build();

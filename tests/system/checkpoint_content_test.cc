@@ -181,6 +181,20 @@ TEST_F(SmallDisk, IsRefusedBeforeTheFirstStepWithSettingsThatFit) {
   EXPECT_EQ(run(config, checkpoint_bytes(config, program)), "");
 }
 
+TEST_F(SmallDisk, AdvisesToKeepAsManyAsFit) {
+  RunConfig config = with_content(folder_, "all");
+  config.validation_data.clear();
+  config.steps = 100, config.checkpoint_interval = 10, config.checkpoint_keep = 9;
+  const Program program = program_of(config);
+  const int64_t one = checkpoint_bytes(config, program);
+  EXPECT_EQ(checkpoint_disk_use(config, program, 0).folders, 10);  // nine kept, one being written
+  for (int64_t keep : {8, 5, 1}) {
+    const std::string message = run(config, (keep + 1) * one);
+    EXPECT_TRUE(holds(message, fmt::format("checkpoint.keep={} needs {} bytes", keep, (keep + 1) * one))) << message;
+  }
+  EXPECT_FALSE(holds(run(config, 2 * one - 1), "checkpoint.keep="));
+}
+
 TEST_F(SmallDisk, WhatIsCountedIsWhatIsWritten) {
   for (const char* content : {"all", "weights", "weights-bf16"}) {
     const RunConfig config = with_content(folder_, content);

@@ -306,6 +306,18 @@ TEST_F(Cli, DamageIsPassedOverAndBadTokensLoseNothing) {
   EXPECT_TRUE(is_folder(folder_.file("bad_run/checkpoints")));
 }
 
+TEST_F(Cli, AReadOnlyDiskIsNamed) {
+  make_data();
+  make_folders(folder_.file("ro"));
+  const std::string mounted = "unshare -rm sh -c 'mount -t tmpfs -o ro,size=64k none ro && exec ";
+  if (shell(mounted + "true'").code != 0) GTEST_SKIP() << "no file system can be mounted here";
+  const Outcome outcome = shell(mounted + "$OCTET " + train_words("out=ro/run/a") + "'");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_NE(outcome.err.find("ro/run/a: ro cannot be written: Read-only file system: put out= on another disk"),
+            std::string::npos)
+      << outcome.err;
+}
+
 TEST_F(Cli, ARunThatCannotFitSaysHowManyBytesAreMissing) {
   make_data();
   expect(1, "train model.size=gpt3-1t data.train=set_train out=big", "bytes are missing");
