@@ -187,6 +187,30 @@ TEST(QuantizeFolder, EveryEndOfATextGoesAlong) {
   EXPECT_EQ(open_weights(out.path())->special().eos, source->special().eos);
 }
 
+// A weight that is not finite is met when the file is half written: nothing of it stays, nor the folders made for it.
+TEST(QuantizeFolder, WhatIsRefusedLeavesNoFolderBehind) {
+  const std::string folder = golden(kModels[1]);
+  if (folder.empty()) GTEST_SKIP() << missing_test_data(kModels[1]);
+  TempFolder bad, out;
+  write_file(bad.file("config.json"), read_file(folder + "/config.json"));
+  std::string tensors = read_file(folder + "/model.safetensors");
+  const std::string name = "model.layers.1.mlp.down_proj.weight";
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, tensors.data(), 8);
+  const nlohmann::json header = nlohmann::json::parse(tensors.substr(8, header_bytes));
+  const float infinite = INFINITY;
+  std::memcpy(tensors.data() + 8 + header_bytes + header[name]["data_offsets"][0].get<size_t>(), &infinite, 4);
+  write_file(bad.file("model.safetensors"), tensors);
+  const auto source = open_weights(bad.path());
+  for (const char* to : {"new", "one/two/", "there"}) {
+    make_folders(out.file("there"));
+    write_file(out.file("there/notes.txt"), "mine");
+    EXPECT_THROW(quantize_folder(*source, "", out.file(to), {.rest = DType::kF32}), Error) << to;
+    EXPECT_EQ(list_folder(out.path()), std::vector<std::string>{"there"}) << to;
+    EXPECT_EQ(list_folder(out.file("there")), std::vector<std::string>{"notes.txt"}) << to;
+  }
+}
+
 TEST(QuantizeFolder, StaticScalesNeedCalibration) {
   const std::string folder = golden(kModels[0]);
   if (folder.empty()) GTEST_SKIP() << missing_test_data(kModels[0]);
