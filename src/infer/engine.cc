@@ -69,12 +69,12 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& model, const Engine
   return nullptr;
 }
 
-std::vector<int32_t> end_ids(const Tokenizer* tokenizer, const SpecialTokens& special) {
+std::vector<int32_t> end_ids(const Tokenizer* tokenizer, const SpecialTokens& special, int64_t vocab) {
   std::vector<int32_t> ids;
   const int32_t known = tokenizer != nullptr ? tokenizer->eos_id() : -1;
   if (known >= 0) ids.push_back(known);
-  auto configured = static_cast<int32_t>(special.eos);
-  if (configured >= 0 && configured != known) ids.push_back(configured);
+  for (int64_t id : special.eos)
+    if (id != known && id < vocab) ids.push_back(static_cast<int32_t>(id));
   return ids;
 }
 
@@ -113,7 +113,7 @@ std::unique_ptr<Engine> Engine::open(const std::string& model, const EngineOptio
   const int64_t vocab = weights->config().vocab_size, known = parts.tokenizer ? parts.tokenizer->vocab_size() : 0;
   check(known <= vocab, ErrorCode::kInvalidArgument,
         "the tokenizer has {} tokens, the model {}: is it the model's own?", known, vocab);
-  parts.eos_ids = end_ids(parts.tokenizer.get(), weights->special());
+  parts.eos_ids = end_ids(parts.tokenizer.get(), weights->special(), vocab);
   const ServingOptions serving = serving_options(options, weights->config(), weights.get());
   parts.runner = make_runner(*weights, serving);
   {

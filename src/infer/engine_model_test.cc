@@ -1,5 +1,7 @@
 // The engine over the real runner on the CPU: a request's tokens do not depend on what runs beside it.
 #include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "base/file.h"
 #include "base/test_data.h"
@@ -114,6 +116,40 @@ TEST(EngineOpen, NamedModelsRunWithRandomWeights) {
   EXPECT_EQ(text.ids.size(), 5u) << text.error;
   EXPECT_EQ(text.top.at(0).size(), 2u);
   EXPECT_LE(text.logprobs[0].logprob, text.top[0][0].logprob);
+}
+
+// A folder whose config.json or generation_config.json names several ends: each of them ends a text.
+TEST(EngineOpen, EveryEndOfAListEndsAText) {
+  const std::string golden = test_data_path("hf_goldens/llama_gqa_rope3");
+  if (golden.empty()) GTEST_SKIP() << missing_test_data("hf_goldens/llama_gqa_rope3");
+  TempFolder folder;
+  std::filesystem::create_symlink(golden + "/model.safetensors", folder.file("model.safetensors"));
+  nlohmann::json config = nlohmann::json::parse(read_file(golden + "/config.json"));
+  const auto text = [&](const nlohmann::json& ends, const nlohmann::json& generation_ends) {
+    config["eos_token_id"] = ends;
+    write_file(folder.file("config.json"), config.dump());
+    write_file(folder.file("generation_config.json"), nlohmann::json{{"eos_token_id", generation_ends}}.dump());
+    auto engine = Engine::open(folder.path(), {.device = "cpu",
+                                               .recipe = "fp32",
+                                               .needs_tokenizer = false,
+                                               .max_sequences = 1,
+                                               .max_step_tokens = 64,
+                                               .kv_cache_bytes = 4 << 20});
+    return collect_one(
+        engine->submit({.prompt_ids = {3, 17, 42, 9}, .sampling = {.temperature = 0}, .max_tokens = 12}));
+  };
+  const std::vector<int32_t> whole = text(nullptr, nullptr).ids;
+  ASSERT_EQ(whole.size(), 12u);
+  const int32_t end = whole[6];
+  const auto at = std::find(whole.begin(), whole.end(), end);
+  int32_t other = 1;  // one that is not drawn
+  while (std::find(whole.begin(), whole.end(), other) != whole.end()) ++other;
+  const nlohmann::json none, one = other, list = {other, end}, far = {end, config["vocab_size"].get<int64_t>() + 7};
+  for (const auto& [ends, more] : {std::pair(list, none), std::pair(one, list), std::pair(none, far)}) {
+    const Collected ended = text(ends, more);
+    EXPECT_EQ(ended.finished, FinishReason::kStop) << ends.dump() << " " << more.dump();
+    EXPECT_EQ(ended.ids, std::vector<int32_t>(whole.begin(), at)) << ends.dump() << " " << more.dump();
+  }
 }
 
 // Fewer tokens than a step lists: letters of DNA, sorted digits.

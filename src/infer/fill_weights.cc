@@ -115,6 +115,7 @@ void load_weights(const WeightSource& source, Executor& executor, const BytesLoa
 }
 
 void initialize_weights(Executor& executor, uint64_t seed) {
+  const LoggedTime time("weights");
   struct Parameter {
     LogicalState tensor;
     const Node* node;

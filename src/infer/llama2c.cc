@@ -35,7 +35,7 @@ class Llama2cWeights : public WeightSource {
     config_.norm_eps = 1e-5;
     config_.rope.interleaved = true;
     validate(config_);
-    special_ = {.bos = 1, .eos = 2, .pad = -1};
+    special_ = {.bos = 1, .eos = {2}, .pad = -1};
     lay_out();
   }
 

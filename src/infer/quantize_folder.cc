@@ -1,6 +1,7 @@
 #include "infer/quantize_folder.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -69,6 +70,25 @@ std::vector<float> in_halves(const std::vector<float>& from, int64_t rows, int64
   }
   return to;
 }
+
+// A folder and its parents; those that were not there before go again unless keep() was called.
+class NewFolder {
+ public:
+  explicit NewFolder(const std::string& path) {
+    for (std::string at = path; !path_exists(at) && parent_folder(at) != at; at = parent_folder(at)) made_ = at;
+    make_folders(path);
+  }
+  NewFolder(const NewFolder&) = delete;
+  NewFolder& operator=(const NewFolder&) = delete;
+  ~NewFolder() {
+    std::error_code ignored;
+    if (!made_.empty()) std::filesystem::remove_all(made_, ignored);
+  }
+  void keep() { made_.clear(); }
+
+ private:
+  std::string made_;  // the topmost that was not there
+};
 
 class FolderMaker {
  public:
@@ -200,7 +220,7 @@ void quantize_folder(const WeightSource& source, const std::string& tokenizer_fo
                      const QuantizeFolderOptions& options, const std::function<void(int64_t, int64_t)>& on_progress) {
   check_quantize_options(source, options);
   FolderMaker maker(source, options);
-  make_folders(folder);
+  NewFolder made(folder);
   SafetensorsFolderWriter writer(folder, maker.types(), {{"format", "pt"}});
   // In the writer's order scales (float32) come before all codes: a weight is quantized once for each.
   const auto total = static_cast<int64_t>(writer.tensors().size());
@@ -214,6 +234,7 @@ void quantize_folder(const WeightSource& source, const std::string& tokenizer_fo
       to_hugging_face_config(source.config(), source.special(), options.rest == DType::kF32 ? "float32" : "bfloat16");
   write_file(folder + "/config.json", with_quantization(config, options.scheme));
   copy_tokenizer_files(tokenizer_folder, folder);
+  made.keep();
 }
 
 }  // namespace octet

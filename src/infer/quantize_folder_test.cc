@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -169,6 +170,45 @@ TEST(QuantizeFolder, Llama2cFilesBecomeFoldersThatSayTheSame) {
   const auto stored = open_weights(out.path());
   const auto plain = logits(*source, parse_recipe("fp32"), kPrompt);
   EXPECT_LT(distance(logits(*stored, parse_recipe("fp32"), kPrompt), plain), 0.1) << "a trained model: rounding only";
+}
+
+TEST(QuantizeFolder, EveryEndOfATextGoesAlong) {
+  const std::string folder = golden(kModels[1]);
+  if (folder.empty()) GTEST_SKIP() << missing_test_data(kModels[1]);
+  TempFolder from, out;
+  std::filesystem::create_symlink(folder + "/model.safetensors", from.file("model.safetensors"));
+  nlohmann::json config = nlohmann::json::parse(read_file(folder + "/config.json"));
+  config["eos_token_id"] = {5, 7};
+  write_file(from.file("config.json"), config.dump());
+  write_file(from.file("generation_config.json"), R"({"eos_token_id": [7, 9]})");
+  const auto source = open_weights(from.path());
+  quantize_folder(*source, "", out.path(), {.rest = DType::kF32});
+  EXPECT_EQ(source->special().eos, (std::vector<int64_t>{5, 7, 9}));
+  EXPECT_EQ(open_weights(out.path())->special().eos, source->special().eos);
+}
+
+// A weight that is not finite is met when the file is half written: nothing of it stays, nor the folders made for it.
+TEST(QuantizeFolder, WhatIsRefusedLeavesNoFolderBehind) {
+  const std::string folder = golden(kModels[1]);
+  if (folder.empty()) GTEST_SKIP() << missing_test_data(kModels[1]);
+  TempFolder bad, out;
+  write_file(bad.file("config.json"), read_file(folder + "/config.json"));
+  std::string tensors = read_file(folder + "/model.safetensors");
+  const std::string name = "model.layers.1.mlp.down_proj.weight";
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, tensors.data(), 8);
+  const nlohmann::json header = nlohmann::json::parse(tensors.substr(8, header_bytes));
+  const float infinite = INFINITY;
+  std::memcpy(tensors.data() + 8 + header_bytes + header[name]["data_offsets"][0].get<size_t>(), &infinite, 4);
+  write_file(bad.file("model.safetensors"), tensors);
+  const auto source = open_weights(bad.path());
+  for (const char* to : {"new", "one/two/", "there"}) {
+    make_folders(out.file("there"));
+    write_file(out.file("there/notes.txt"), "mine");
+    EXPECT_THROW(quantize_folder(*source, "", out.file(to), {.rest = DType::kF32}), Error) << to;
+    EXPECT_EQ(list_folder(out.path()), std::vector<std::string>{"there"}) << to;
+    EXPECT_EQ(list_folder(out.file("there")), std::vector<std::string>{"notes.txt"}) << to;
+  }
 }
 
 TEST(QuantizeFolder, StaticScalesNeedCalibration) {

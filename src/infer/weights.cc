@@ -50,7 +50,7 @@ class HuggingFaceWeights : public WeightSource {
   explicit HuggingFaceWeights(const std::string& folder) : folder_(folder) {
     std::string config_path = folder + "/config.json", text = read_file(config_path, 1 << 24);
     config_ = parse_hugging_face_config(text, config_path);
-    special_ = parse_special_tokens(text);
+    special_ = read_special_tokens(folder);
     const std::optional<FolderQuantization> scheme = parse_quantization(text, config_path);
     tensors_ = open_safetensors(folder);
     if (scheme) quantized_ = std::make_unique<QuantizedTensors>(*tensors_, config_, *scheme, folder);
@@ -126,6 +126,14 @@ class HuggingFaceWeights : public WeightSource {
 };
 
 }  // namespace
+
+SpecialTokens read_special_tokens(const std::string& folder) {
+  constexpr int64_t kMost = 1 << 24;
+  const std::string config = folder + "/config.json", generation = folder + "/generation_config.json";
+  SpecialTokens special = parse_special_tokens(read_file(config, kMost), config);
+  if (path_exists(generation)) special.add_ends(parse_special_tokens(read_file(generation, kMost), generation).eos);
+  return special;
+}
 
 std::unique_ptr<WeightSource> open_weights(const std::string& path) {
   if (is_folder(path)) return std::make_unique<HuggingFaceWeights>(path);

@@ -42,6 +42,9 @@ class WeightSource {
   SpecialTokens special_;
 };
 
+// Of config.json, and the ends that generation_config.json of the folder names besides.
+SpecialTokens read_special_tokens(const std::string& folder);
+
 // `path`: a folder with config.json and safetensors, or a llama2.c .bin file. Every tensor's presence, type and shape
 // is checked here, before anything is allocated; unknown tensors are an error that names them.
 std::unique_ptr<WeightSource> open_weights(const std::string& path);

@@ -8,7 +8,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <set>
 
 #include "base/crc32c.h"
 #include "base/error.h"
@@ -125,7 +124,15 @@ Manifest read_manifest(const std::string& folder) {
   return manifest;
 }
 
-Manifest verify_folder(const std::string& folder, Verify depth) {
+bool has_manifest(const std::string& folder) {
+  const std::string path = folder + "/" + kManifestName;
+  if (!path_exists(path)) return false;
+  const auto root = nlohmann::json::parse(read_file(path, kMaxManifestBytes), nullptr, /*allow_exceptions=*/false);
+  return root.is_discarded() ||
+         (root.is_object() && (root.contains("manifest_crc32c") || root.value("format", root) == kFormat));
+}
+
+Manifest verify_folder(const std::string& folder, Verify depth, const std::set<std::string>& unread) {
   Manifest manifest = read_manifest(folder);
   const auto count = static_cast<int64_t>(manifest.files.size());
   std::vector<std::string> faults(manifest.files.size());
@@ -133,6 +140,7 @@ Manifest verify_folder(const std::string& folder, Verify depth) {
     for (int64_t i = begin; i < end; ++i) {
       const ManifestFile& file = manifest.files[i];
       const std::string path = folder + "/" + file.name;
+      if (unread.contains(file.name)) continue;
       try {
         const int64_t bytes = file_size(path);
         if (bytes != file.bytes)

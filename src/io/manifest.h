@@ -3,6 +3,7 @@
 // hold.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,9 +32,13 @@ Manifest read_manifest(const std::string& folder);
 
 enum class Verify { kSizes, kChecksums };
 
-// Reads the manifest and compares every listed file; kCorrupt names each file that is missing, of another size or (with
-// kChecksums) of other content. Files that the manifest does not list are ignored.
-Manifest verify_folder(const std::string& folder, Verify depth = Verify::kChecksums);
+// Reads the manifest and compares every listed file but those in `unread`; kCorrupt names each file that is missing, of
+// another size or (with kChecksums) of other content. Files that the manifest does not list are ignored.
+Manifest verify_folder(const std::string& folder, Verify depth = Verify::kChecksums,
+                       const std::set<std::string>& unread = {});
+
+// Whether there is a manifest of this kind, sound or damaged; a manifest.json that other programs write is none.
+bool has_manifest(const std::string& folder);
 
 // Fills path + ".tmp" (emptied first); commit() makes it appear as `path`, replacing an older folder in one step.
 // Without commit() the temporary folder is removed and `path` keeps what it was.

@@ -58,6 +58,20 @@ TEST_F(ManifestTest, RoundTripAndReplacement) {
   verify_folder(path);
 }
 
+TEST_F(ManifestTest, OthersManifestsAreNotTakenForOurs) {
+  write("content");
+  EXPECT_TRUE(has_manifest(path));
+  const std::string text = read_file(path + "/manifest.json");
+  write_file(path + "/manifest.json", text.substr(0, text.size() / 2));  // damaged
+  EXPECT_TRUE(has_manifest(path));
+  for (const char* other : {"{}", "[1]", R"({"name": "an app", "files": []})", R"({"format": 3})"}) {
+    write_file(path + "/manifest.json", other);
+    EXPECT_FALSE(has_manifest(path)) << other;
+  }
+  remove_path(path + "/manifest.json");
+  EXPECT_FALSE(has_manifest(path));
+}
+
 TEST_F(ManifestTest, DamageIsReportedByFile) {
   write("content");
   write_file(path + "/model.bin", "cOntent");
@@ -69,6 +83,7 @@ TEST_F(ManifestTest, DamageIsReportedByFile) {
   text = error_of(path, ErrorCode::kCorrupt, Verify::kSizes);
   EXPECT_NE(text.find("model.bin: 5 bytes instead of 7"), std::string::npos) << text;
   EXPECT_NE(text.find("ranks/0.bin: missing"), std::string::npos) << text;
+  EXPECT_EQ(verify_folder(path, Verify::kChecksums, {"model.bin", "ranks/0.bin"}).files.size(), 3u);
   make_folders(path + "/ranks/0.bin");
   EXPECT_NE(error_of(path, ErrorCode::kCorrupt).find("is a folder"), std::string::npos);
   remove_path(path + "/manifest.json");

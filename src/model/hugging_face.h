@@ -51,11 +51,14 @@ ModelConfig parse_hugging_face_config(const std::string& json_text, const std::s
 // Falcon's linear biases twice, once more inside the causal mask. Expected outputs are often written that way.
 ModelConfig eager_reference(const ModelConfig& config);
 
-// Token ids config.json names; -1 where it does not.
+// Token ids that config.json or generation_config.json names; -1 where it does not.
 struct SpecialTokens {
-  int64_t bos = -1, eos = -1, pad = -1;
+  int64_t bos = -1;
+  std::vector<int64_t> eos = {};  // each ends a text
+  int64_t pad = -1;
+  void add_ends(const std::vector<int64_t>& more);  // those it lacks
 };
-SpecialTokens parse_special_tokens(const std::string& json_text);
+SpecialTokens parse_special_tokens(const std::string& json_text, const std::string& where);
 
 std::string to_hugging_face_config(const ModelConfig& config, const SpecialTokens& special, const std::string& dtype);
 

@@ -1,5 +1,6 @@
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -52,15 +53,27 @@ ModelConfig eager_reference(const ModelConfig& config) {
   return reference;
 }
 
-SpecialTokens parse_special_tokens(const std::string& json_text) {
-  Json json = parse(json_text, "config.json");
-  auto id = [&](const char* key) -> int64_t {
-    auto it = json.find(key);
-    if (it == json.end()) return -1;
-    if (it->is_array() && !it->empty()) return it->front().is_number_integer() ? it->front().get<int64_t>() : -1;
-    return it->is_number_integer() ? it->get<int64_t>() : -1;
+void SpecialTokens::add_ends(const std::vector<int64_t>& more) {
+  for (int64_t id : more)
+    if (std::find(eos.begin(), eos.end(), id) == eos.end()) eos.push_back(id);
+}
+
+SpecialTokens parse_special_tokens(const std::string& json_text, const std::string& where) {
+  Json json = parse(json_text, where);
+  auto ids = [&](const char* key) {  // one id or a list of them
+    std::vector<int64_t> found;
+    const Json value = json.value(key, Json());
+    for (const Json& id : value.is_array() ? value : Json::array({value}))
+      if (id.is_number_integer() && id.get<int64_t>() >= 0) found.push_back(id.get<int64_t>());
+    return found;
   };
-  return {.bos = id("bos_token_id"), .eos = id("eos_token_id"), .pad = id("pad_token_id")};
+  auto first = [&](const char* key) {
+    const std::vector<int64_t> found = ids(key);
+    return found.empty() ? -1 : found[0];
+  };
+  SpecialTokens special{.bos = first("bos_token_id"), .pad = first("pad_token_id")};
+  special.add_ends(ids("eos_token_id"));
+  return special;
 }
 
 std::string to_hugging_face_config(const ModelConfig& config, const SpecialTokens& special, const std::string& dtype) {
@@ -74,7 +87,8 @@ std::string to_hugging_face_config(const ModelConfig& config, const SpecialToken
   ConfigFields fields = ConfigFields::writer(json);
   family.fields(fields, written);
   if (special.bos >= 0) json["bos_token_id"] = special.bos;
-  if (special.eos >= 0) json["eos_token_id"] = special.eos;
+  if (special.eos.size() == 1) json["eos_token_id"] = special.eos[0];
+  if (special.eos.size() > 1) json["eos_token_id"] = special.eos;
   if (special.pad >= 0) json["pad_token_id"] = special.pad;
   return json.dump(2) + "\n";
 }

@@ -92,15 +92,28 @@ TEST(HuggingFaceConfig, RoundTrips) {
     return print(graph);
   };
   for (const ModelConfig& config : variants()) {
-    std::string text = to_hugging_face_config(config, {.bos = 1, .eos = 2}, "float32");
+    std::string text = to_hugging_face_config(config, {.bos = 1, .eos = {2}}, "float32");
     ModelConfig back = parse_hugging_face_config(text, "config.json");
     EXPECT_EQ(back.architecture, config.architecture);
     EXPECT_EQ(back.dropout, config.dropout) << text;
     EXPECT_EQ(back.init_std, config.init_std);
     EXPECT_EQ(back.length_limit(), config.length_limit());
     EXPECT_EQ(graph_text(back), graph_text(config)) << text;
-    EXPECT_EQ(parse_special_tokens(text).eos, 2);
+    EXPECT_EQ(parse_special_tokens(text, "config.json").eos, std::vector<int64_t>{2});
   }
+}
+
+TEST(HuggingFaceConfig, AllEndsOfAListAreKept) {
+  const SpecialTokens special = parse_special_tokens(
+      R"({"bos_token_id": 1, "eos_token_id": [5, 7, 5, null], "pad_token_id": null})", "config.json");
+  EXPECT_EQ(special.eos, (std::vector<int64_t>{5, 7}));
+  EXPECT_EQ(special.pad, -1);
+  const std::string text = to_hugging_face_config(variants()[0], special, "float32");
+  const SpecialTokens back = parse_special_tokens(text, "config.json");
+  EXPECT_EQ(back.bos, 1);
+  EXPECT_EQ(back.eos, special.eos) << text;
+  EXPECT_TRUE(parse_special_tokens("{}", "config.json").eos.empty());
+  EXPECT_TRUE(parse_special_tokens(R"({"eos_token_id": -1})", "config.json").eos.empty());
 }
 
 TEST(HuggingFaceConfig, RefusesWhatItCannotRunAndNamesIt) {

@@ -1,8 +1,11 @@
 #include "train/disk_space.h"
 
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 
 #include "base/error.h"
@@ -48,6 +51,16 @@ std::optional<int64_t> free_disk_bytes(const std::string& path) {
   return static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
 }
 
+void check_writable(const std::string& path) {
+  std::string there = path;
+  while (!path_exists(there) && parent_folder(there) != there) there = parent_folder(there);
+  if (access(there.c_str(), W_OK) == 0) return;
+  const int error = errno;
+  const char* way_out = error == EROFS ? "put out= on another disk, or mount this one writable"
+                                       : "put out= elsewhere, or ask for the right to write there";
+  fail(ErrorCode::kIo, "{}: {} cannot be written: {}: {}", path, there, std::strerror(error), way_out);
+}
+
 int64_t checkpoint_bytes(const RunConfig& config, const Program& program) {
   const CheckpointContent content = checkpoint_content(config);
   int64_t bytes = kSmallFiles;
@@ -75,6 +88,20 @@ DiskUse checkpoint_disk_use(const RunConfig& config, const Program& program, int
   return {.bytes = std::max(one, folders * one - there_bytes), .folders = folders};
 }
 
+namespace {
+
+// The most checkpoints to keep that fit, fewer than now; 0 when not even one does.
+int64_t largest_keep(RunConfig config, const Program& program, int64_t first_step, int64_t free) {
+  int64_t fits = 0, too_many = config.checkpoint_keep;
+  while (too_many - fits > 1) {
+    const int64_t middle = config.checkpoint_keep = fits + (too_many - fits) / 2;
+    (checkpoint_disk_use(config, program, first_step).bytes <= free ? fits : too_many) = middle;
+  }
+  return fits;
+}
+
+}  // namespace
+
 void check_disk_space(const RunConfig& config, const Program& program, int64_t first_step, int64_t free) {
   const DiskUse use = checkpoint_disk_use(config, program, first_step);
   for (const std::string& folder : unfinished_checkpoints(config.out)) free += folder_bytes(folder);  // they will go
@@ -87,7 +114,8 @@ void check_disk_space(const RunConfig& config, const Program& program, int64_t f
     if (less.bytes <= free)
       fitting += fmt::format("{}{} needs {} bytes", fitting.empty() ? "" : "; ", words, less.bytes);
   };
-  if (config.checkpoint_keep > 1) try_out("checkpoint.keep=1", [](RunConfig& c) { c.checkpoint_keep = 1; });
+  if (const int64_t keep = largest_keep(config, program, first_step, free); keep > 0)
+    try_out(fmt::format("checkpoint.keep={}", keep), [&](RunConfig& c) { c.checkpoint_keep = keep; });
   try_out("checkpoint.interval=0 with checkpoint.best=false (one at the end)",
           [](RunConfig& c) { c.checkpoint_interval = 0, c.checkpoint_best = false; });
   for (const char* content : {"weights", "weights-bf16"}) {

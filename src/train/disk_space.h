@@ -1,4 +1,4 @@
-// Whether the disk holds the checkpoints that a run will write, asked before its first step.
+// Whether the disk takes and holds the checkpoints that a run will write, asked before its first step.
 #pragma once
 
 #include <optional>
@@ -21,6 +21,10 @@ struct DiskUse {
   int64_t bytes = 0, folders = 0;
 };
 DiskUse checkpoint_disk_use(const RunConfig& config, const Program& program, int64_t first_step);
+
+// Throws kIo where `path`, or the nearest folder above it that exists, cannot be written: a file system that is
+// read-only, a folder of others.
+void check_writable(const std::string& path);
 
 // Throws kIo with the bytes wanted and free and the settings that need less.
 void check_disk_space(const RunConfig& config, const Program& program, int64_t first_step, int64_t free);

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "exec/logical_states.h"
 #include "ir/facts.h"
 #include "passes/peak.h"
@@ -114,7 +115,11 @@ PlanReport plan_training(const ModelConfig& model, const RunConfig& config, cons
   const Plan plan = decided ? decided->plan() : compile_training(model, options);
   double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   PlanReport report = report_plan(plan, seconds);
-  if (decided) report.precision = precision_map(decided->policy());
+  if (decided) {
+    const PrecisionPolicy& policy = decided->policy();
+    report.precision = precision_map(policy);
+    for (const PolicyGemm& gemm : policy.gemms()) report.rungs[gemm.key()] = rung_name(policy.rung(gemm.key()));
+  }
   return report;
 }
 
@@ -173,10 +178,10 @@ std::string to_json(const PlanReport& r) {
       "\"weight_bytes\": {}, \"compute_bytes\": {}, \"moment_bytes\": {}, \"gradient_bytes\": {}, \"scale_bytes\": {}, "
       "\"activation_bytes\": {}, \"transient_bytes\": {}, \"workspace_bytes\": {}, \"input_bytes\": {}, "
       "\"padding_bytes\": {}, "
-      "\"total_bytes\": {}, \"nodes\": {}, \"compile_seconds\": {:.4f}}}\n",
+      "\"total_bytes\": {}, \"nodes\": {}, \"compile_seconds\": {:.4f}, \"precision\": {}}}\n",
       r.parameters, r.tokens, r.forward_flops, r.backward_flops, r.recompute_flops, r.weight_bytes, r.compute_bytes,
       r.moment_bytes, r.gradient_bytes, r.scale_bytes, r.activation_bytes, r.transient_bytes, r.workspace_bytes,
-      r.input_bytes, r.padding_bytes, r.total_bytes, r.nodes, r.compile_seconds);
+      r.input_bytes, r.padding_bytes, r.total_bytes, r.nodes, r.compile_seconds, nlohmann::json(r.rungs).dump());
 }
 
 }  // namespace octet

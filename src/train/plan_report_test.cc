@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/json.h"
+
 namespace octet {
 namespace {
 
@@ -69,6 +71,21 @@ TEST(PlanReport, BytesAddUp) {
                                r.padding_bytes);
   EXPECT_GE(r.padding_bytes, 0);
   EXPECT_LT(r.padding_bytes, 64 * 2000);  // under an alignment for each of its states
+}
+
+// Recipe auto: programs read the same rungs that people see.
+TEST(PlanReport, TheRungsOfGemmsAreInTheJson) {
+  RunConfig config;
+  config.micro_batch = 1, config.sequence_length = 128;
+  const auto precision = [&](const char* recipe, const Target& target) {
+    config.recipe = recipe;
+    return parse_json(to_json(plan_training(named_model("gpt2-124m"), config, target)), "plan").at("precision");
+  };
+  EXPECT_EQ(precision("bf16", h200_target()), nlohmann::json::object());
+  const nlohmann::json timed = precision("auto", h200_target()), untimed = precision("auto", Target{});
+  EXPECT_EQ(timed.size(), 12u * 6 * 3);
+  EXPECT_EQ(timed.at("layers.11.mlp.up/wgrad"), "bf16");  // 128 tokens do not pay for FP8
+  EXPECT_EQ(untimed.at("layers.11.mlp.up/wgrad"), "fp8-tensor");
 }
 
 // What is listed at the peak is all that is live there, and no more than the arena.

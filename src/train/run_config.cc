@@ -11,7 +11,9 @@ SettingsTable settings_of(RunConfig& c) {
   std::vector<std::string> families = architectures();
   families.insert(families.begin(), "");
   t.add("model.size", &c.model_size, {.meaning = "a named size, see `octet plan --list-models`"});
-  t.add("model.from", &c.model_from, {.meaning = "start from the weights and sizes of this Hugging Face folder"});
+  t.add(
+      "model.from", &c.model_from,
+      {.meaning = "start from the weights and sizes of this Hugging Face folder, whose tokenizer must be the data's"});
   t.add("model.architecture", &c.architecture,
         {.meaning = "family, when sizes are given one by one", .choices = families});
   t.add("model.vocab_size", &c.vocab_size, {.meaning = "0 = the size's, or the data's tokenizer if larger", .min = 0});
@@ -106,7 +108,7 @@ SettingsTable settings_of(RunConfig& c) {
   t.add("checkpoint.interval", &c.checkpoint_interval,
         {.meaning = "steps between checkpoints; 0 = only at the end", .min = 0});
   t.add("checkpoint.keep", &c.checkpoint_keep,
-        {.meaning = "how many of the last are kept (the best is kept besides)", .min = 1});
+        {.meaning = "how many of the last are kept (the best is kept besides)", .min = 1, .max = 1 << 20});
   t.add("checkpoint.best", &c.checkpoint_best,
         {.meaning = "also write one whenever the validation loss is the lowest so far"});
   t.add("checkpoint.content", &c.checkpoint_content,

@@ -81,10 +81,23 @@ void Stepper::feed(const std::string& graph, const HostBatch& batch) {
 }
 
 StepResult Stepper::step(std::span<const HostBatch> micro_batches, double lr, int64_t step, uint64_t seed,
-                         bool statistics) {
-  StepResult result = backward(micro_batches, step, seed, statistics);
-  apply(lr, step, result);
+                         bool statistics, const Stop& stop) {
+  StepResult result = backward(micro_batches, step, seed, statistics, stop);
+  if (!result.left) apply(lr, step, result);
   return result;
+}
+
+// Micro-batches change two things that outlive them: gradients, which the next step overwrites, and the amaxes that
+// delayed scaling records, which "apply" sets to 0.
+void Stepper::forget_records() {
+  for (const char* graph : {"train", "accumulate", "train_stats"}) {
+    if (plan_.program.find_graph(graph) == nullptr) continue;
+    for (const NamedValue& update : plan_.program.graph(graph).updates()) {
+      const StateEntry* state = plan_.program.find_state(update.name);
+      if (state->kind != StateKind::kScale) continue;
+      executor_->write_state(update.name, std::vector<std::byte>(static_cast<size_t>(state->type.bytes())));
+    }
+  }
 }
 
 StatsTable Stepper::read_statistics() const {
@@ -98,11 +111,16 @@ StatsTable Stepper::read_statistics() const {
   return table;
 }
 
-StepResult Stepper::backward(std::span<const HostBatch> micro_batches, int64_t step, uint64_t seed, bool statistics) {
+StepResult Stepper::backward(std::span<const HostBatch> micro_batches, int64_t step, uint64_t seed, bool statistics,
+                             const Stop& stop) {
   StepResult result;
   for (const HostBatch& batch : micro_batches) result.tokens += batch.valid_tokens;
   float loss_scale = result.tokens > 0 ? 1.0f / static_cast<float>(result.tokens) : 0.0f;
   for (size_t i = 0; i < micro_batches.size(); ++i) {
+    if (stop && stop()) {
+      forget_records();
+      return {.left = true};
+    }
     const std::string graph = i > 0 ? "accumulate" : statistics ? "train_stats" : "train";
     feed(graph, micro_batches[i]);
     input_as<float>(*executor_, graph, "loss_scale")[0] = loss_scale;

@@ -2,6 +2,7 @@
 // "eval". Knows tensors and graphs; knows nothing of files, schedules or progress.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -28,6 +29,7 @@ struct StepResult {
   double loss = 0;       // mean over valid tokens
   double grad_norm = 0;  // before clipping
   bool finite = true;    // false: the device skipped the update
+  bool left = false;     // before its end, as `stop` wanted: nothing else here holds, no state has changed
   int64_t tokens = 0;
   StatsTable statistics = {};  // of the first micro-batch, when asked for
 };
@@ -55,12 +57,15 @@ class Stepper {
   Stepper(Plan plan, const StepperOptions& options);  // of the plan that compile_training made of them
 
   // `step` counts from 1 (AdamW's bias correction, dropout's counter). `statistics` runs "train_stats" in the place of
-  // "train": the same bits, and StepResult::statistics.
+  // "train": the same bits, and StepResult::statistics. `stop` is asked before every micro-batch; once true, the step
+  // is left and what is saved of the state is that of the step before.
+  using Stop = std::function<bool()>;
   StepResult step(std::span<const HostBatch> micro_batches, double lr, int64_t step, uint64_t seed,
-                  bool statistics = false);
+                  bool statistics = false, const Stop& stop = {});
   // Its halves: gradients of all micro-batches and the sum of their losses into the kGradient states, tokens and
   // statistics into the result; then clipping and AdamW, and the rest of the result. Nothing between is waited for.
-  StepResult backward(std::span<const HostBatch> micro_batches, int64_t step, uint64_t seed, bool statistics = false);
+  StepResult backward(std::span<const HostBatch> micro_batches, int64_t step, uint64_t seed, bool statistics = false,
+                      const Stop& stop = {});
   void apply(double lr, int64_t step, StepResult& result);
   LossSum evaluate(const HostBatch& batch);
 
@@ -71,6 +76,7 @@ class Stepper {
  private:
   void feed(const std::string& graph, const HostBatch& batch);
   StatsTable read_statistics() const;
+  void forget_records();
   bool has_input(const std::string& graph, const std::string& name) const;
 
   StepperOptions options_;

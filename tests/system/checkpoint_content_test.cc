@@ -120,7 +120,10 @@ TEST(CheckpointContent, AFolderKeepsItsTokenizerAndSpecialTokens) {
   config.steps = 1;
   const std::string first = train(config).checkpoint, text = read_file(first + "/config.json");
   EXPECT_FALSE(holds(text, "bos_token_id"));
-  write_file(first + "/config.json", text.substr(0, text.rfind('}')) + ", \"bos_token_id\": 1, \"eos_token_id\": 2}");
+  write_file(first + "/config.json",
+             text.substr(0, text.rfind('}')) + ", \"bos_token_id\": 1, \"eos_token_id\": [2, 5]}");
+  write_file(first + "/generation_config.json", "{\"eos_token_id\": [5, 9]}");
+  remove_path(first + "/manifest.json");  // changed on purpose
   write_file(first + "/tokenizer.model", "pieces");
   write_file(first + "/notes.txt", "not the tokenizer's");
   config.model_from = first;
@@ -128,8 +131,9 @@ TEST(CheckpointContent, AFolderKeepsItsTokenizerAndSpecialTokens) {
   const std::string tuned = train(config).checkpoint;
   EXPECT_EQ(read_file(tuned + "/tokenizer.model"), "pieces");
   EXPECT_FALSE(path_exists(tuned + "/notes.txt"));
-  EXPECT_TRUE(holds(read_file(tuned + "/config.json"), "\"bos_token_id\": 1"));
-  EXPECT_TRUE(holds(read_file(tuned + "/config.json"), "\"eos_token_id\": 2"));
+  const SpecialTokens special = parse_special_tokens(read_file(tuned + "/config.json"), "config.json");
+  EXPECT_EQ(special.bos, 1);
+  EXPECT_EQ(special.eos, (std::vector<int64_t>{2, 5, 9}));
 }
 
 class SmallDisk : public testing::Test {
@@ -175,6 +179,20 @@ TEST_F(SmallDisk, IsRefusedBeforeTheFirstStepWithSettingsThatFit) {
   EXPECT_TRUE(holds(run(config, 1000), "free space or put out= elsewhere"));
   config.checkpoint_content = "weights-bf16", config.checkpoint_interval = 0, config.checkpoint_best = false;
   EXPECT_EQ(run(config, checkpoint_bytes(config, program)), "");
+}
+
+TEST_F(SmallDisk, AdvisesToKeepAsManyAsFit) {
+  RunConfig config = with_content(folder_, "all");
+  config.validation_data.clear();
+  config.steps = 100, config.checkpoint_interval = 10, config.checkpoint_keep = 9;
+  const Program program = program_of(config);
+  const int64_t one = checkpoint_bytes(config, program);
+  EXPECT_EQ(checkpoint_disk_use(config, program, 0).folders, 10);  // nine kept, one being written
+  for (int64_t keep : {8, 5, 1}) {
+    const std::string message = run(config, (keep + 1) * one);
+    EXPECT_TRUE(holds(message, fmt::format("checkpoint.keep={} needs {} bytes", keep, (keep + 1) * one))) << message;
+  }
+  EXPECT_FALSE(holds(run(config, 2 * one - 1), "checkpoint.keep="));
 }
 
 TEST_F(SmallDisk, WhatIsCountedIsWhatIsWritten) {

@@ -173,6 +173,25 @@ TEST_F(Cli, RunsThatBeginAgainLeaveNoLaterCheckpointsBehind) {
   EXPECT_EQ(list_folder(folder_.file("run/set_aside_2")), std::vector<std::string>{"step_00000006"});
 }
 
+TEST_F(Cli, MasksThatADeviceHasNotAreNamed) {
+  make_data();
+  const std::string words = " train.device=cpu train.dropout_masks=library train.steps=1";
+  expect(0, train_words("out=a model.dropout=0.1" + words), "attention takes portable masks, not the library's: a CPU");
+  EXPECT_EQ(shell("$OCTET " + train_words("out=b" + words)).err.find("masks, not"), std::string::npos) << "no dropout";
+}
+
+TEST_F(Cli, VerboseSaysWhatTheStartOfARunTakes) {
+  make_data();
+  const std::string words = train_words("out=run train.device=cpu -v");
+  const Outcome first = shell("$OCTET " + words), again = shell("$OCTET " + words + " train.steps=9");
+  for (const char* part : {"data: ", "checkpoints looked through: ", "plan: ", "memory: ", "kernels bound: ",
+                           "executor: ", "weights: ", "start of the run: "}) {
+    EXPECT_NE(first.err.find(part), std::string::npos) << part << '\n' << first.err;
+    EXPECT_NE(again.err.find(part), std::string::npos) << part << '\n' << again.err;
+  }
+  EXPECT_EQ(shell("$OCTET " + train_words("out=quiet")).err.find("kernels bound"), std::string::npos);
+}
+
 TEST_F(Cli, DataOfAnotherVocabularyDoesNotValidate) {
   make_data();
   ASSERT_EQ(shell("$OCTET tokenizer train --vocab-size 280 --out other text.txt && "
@@ -252,6 +271,24 @@ TEST_F(Cli, SignalsLeaveACheckpointAndASecondRunIsRefused) {
   }
 }
 
+// Minutes of micro-batches in one step: a signal does not wait for its end.
+TEST_F(Cli, SignalsAreHeardInTheMiddleOfAStep) {
+  make_data();
+  pid_t child = start(
+      "exec $OCTET train model.size=gpt2-nano model.layers=2 data.train=set_train data.sequence_length=64 "
+      "train.micro_batch=2 train.global_batch=20000 train.steps=2 train.threads=1 out=run");
+  const auto begin = std::chrono::steady_clock::now();
+  const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
+  while (!path_exists(folder_.file("run/log.jsonl")) && seconds() < 60)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  kill(child, SIGINT);
+  Outcome outcome = wait_for(child);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("stopped at step 0, before the end of the next"), std::string::npos) << outcome.out;
+  EXPECT_LT(seconds(), 30);
+}
+
 TEST_F(Cli, DamageIsPassedOverAndBadTokensLoseNothing) {
   make_data();
   expect(0, train_words("out=run checkpoint.interval=4"), "step_00000008");
@@ -267,6 +304,18 @@ TEST_F(Cli, DamageIsPassedOverAndBadTokensLoseNothing) {
   expect(1, train_words("data.train=bad model.vocab_size=300 train.steps=5000 checkpoint.interval=0 out=bad_run"),
          "outside the vocabulary of 300");
   EXPECT_TRUE(is_folder(folder_.file("bad_run/checkpoints")));
+}
+
+TEST_F(Cli, AReadOnlyDiskIsNamed) {
+  make_data();
+  make_folders(folder_.file("ro"));
+  const std::string mounted = "unshare -rm sh -c 'mount -t tmpfs -o ro,size=64k none ro && exec ";
+  if (shell(mounted + "true'").code != 0) GTEST_SKIP() << "no file system can be mounted here";
+  const Outcome outcome = shell(mounted + "$OCTET " + train_words("out=ro/run/a") + "'");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_NE(outcome.err.find("ro/run/a: ro cannot be written: Read-only file system: put out= on another disk"),
+            std::string::npos)
+      << outcome.err;
 }
 
 TEST_F(Cli, ARunThatCannotFitSaysHowManyBytesAreMissing) {

@@ -48,6 +48,40 @@ TEST_P(Resume, EqualsAnUninterruptedRun) {
   EXPECT_TRUE(a == b) << "weights, moments or scales differ";
 }
 
+// A step of many micro-batches that is left in the middle: the checkpoint is that of the step before, bit for bit.
+TEST_P(Resume, AStepLeftInTheMiddleIsMadeAnew) {
+  set_log_level(LogLevel::kWarning);
+  TempFolder folder;
+  RunConfig config = tiny_config(folder, GetParam());
+  config.global_batch = 8 * config.micro_batch;
+  config.steps = 7, config.eval_interval = 0, config.validation_data.clear(), config.checkpoint_interval = 6;
+  const TrainResult straight = train(config);
+  const auto before = checkpoint_bytes(checkpoint_folder(config.out, 6)), after = checkpoint_bytes(straight.checkpoint);
+  ASSERT_EQ(before.size(), 3u);
+  config.out = folder.file("interrupted"), config.checkpoint_interval = 0;
+  int64_t whole = 0, asked = 0;
+  TrainHooks hooks{.on_step = [&](const RunState& run, const StepResult&) { whole = run.step; },
+                   .stop = [&] { return whole == 6 && ++asked == 5; }};
+  const TrainResult left = train(config, hooks);
+  EXPECT_TRUE(left.interrupted);
+  EXPECT_EQ(left.run.step, 6);
+  EXPECT_EQ(asked, 5);
+  EXPECT_EQ(left.checkpoint, checkpoint_folder(config.out, 6));
+  EXPECT_TRUE(checkpoint_bytes(left.checkpoint) == before) << "weights, moments or scales differ";
+  EXPECT_TRUE(checkpoint_bytes(train(config).checkpoint) == after);
+}
+
+TEST(Resume, ARunLeftInItsFirstStepLeavesNoCheckpoint) {
+  set_log_level(LogLevel::kWarning);
+  TempFolder folder;
+  RunConfig config = tiny_config(folder, "fp32");
+  const TrainResult left = train(config, {.stop = [] { return true; }});
+  EXPECT_TRUE(left.interrupted);
+  EXPECT_EQ(left.checkpoint, "");
+  EXPECT_TRUE(list_checkpoints(config.out).empty());
+  EXPECT_EQ(train(config).run.step, config.steps);
+}
+
 INSTANTIATE_TEST_SUITE_P(Recipes, Resume,
                          testing::Values("fp32", "bf16", "fp8-current", "fp8-delayed", "fp8-block", "auto"),
                          [](const auto& info) {

@@ -16,7 +16,7 @@ Examples:
   octet train configs/gpt2_124m.yaml --disable=fuse --dump-ir=ir
 `octet config` lists every setting, its meaning, range and default.
 A run whose `out` folder holds checkpoints continues from the newest sound one (resume=never starts afresh).
-Ctrl-C finishes the step, writes a checkpoint and leaves.)";
+Ctrl-C writes a checkpoint of the last whole step and leaves.)";
 
 void run_training(const RunOptions& options) {
   RunConfig config;
@@ -24,10 +24,13 @@ void run_training(const RunOptions& options) {
   read_run_options(options, config, settings);
   fmt::print(stderr, "settings: {}\n", settings.changed_line());
   TrainResult result = train(config, {.handle_signals = true});
-  if (result.tokens_per_second == 0) {  // not a step was left
-    fmt::print(
-        "already at step {} of train.steps={}: raise train.steps to go on, or set resume=never to start afresh\n",
-        result.run.step, config.steps);
+  if (result.tokens_per_second == 0) {  // not a step was made
+    if (result.interrupted)
+      fmt::print("stopped at step {}, before the end of the next\n", result.run.step);
+    else
+      fmt::print(
+          "already at step {} of train.steps={}: raise train.steps to go on, or set resume=never to start afresh\n",
+          result.run.step, config.steps);
     fmt::print("checkpoint: {}\n", result.checkpoint.empty() ? "none" : result.checkpoint);
     return;
   }

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/threads.h"
 #include "exec/cpu/graph_runner.h"
 #include "exec/cpu/memory.h"
@@ -20,8 +21,12 @@ class CpuExecutor final : public Executor {
   explicit CpuExecutor(Plan plan) : plan_(std::move(plan)) {
     alignment_ = std::max<int64_t>(plan_.target.buffer_alignment, 64);
     reject_what_cannot_fit();
-    allocate_state();
-    arena_ = cpu::MappedMemory(plan_.arena_bytes, "the arena");
+    {
+      const LoggedTime time("memory");
+      allocate_state();
+      arena_ = cpu::MappedMemory(plan_.arena_bytes, "the arena");
+    }
+    const LoggedTime time("kernels bound");
     bind_graphs();
   }
 

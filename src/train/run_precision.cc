@@ -1,0 +1,79 @@
+// Decisions of recipe auto during a run, and the page that shows them.
+#include <algorithm>
+#include <new>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "train/report.h"
+#include "train/run.h"
+
+namespace octet {
+
+// After a round of statistics: what the policy switches holds from the next step on.
+void Run::decide_precision(const StepResult& result, int64_t step) {
+  log_->statistics(step, result.statistics);
+  if (!result.finite) return;  // a skipped step: what is not finite has reached tensors of every layer
+  const std::string before = auto_->policy().state();
+  std::vector<Switch> made = auto_->policy().observe(step, result.statistics);
+  if (!made.empty()) {
+    try {
+      plan_again(made, step);
+    } catch (const Error& error) {  // the run goes on as it was, and tries again after the next round
+      if (error.code() != ErrorCode::kOutOfMemory) throw;
+      auto_->policy().restore(before, "the decisions before", step);
+      log_->event(step, "replan", fmt::format("{} switches taken back: {}", made.size(), error.message()));
+      log_warning("step {}: {} switches of precision taken back: {}", step, made.size(), error.message());
+    }
+  }
+  log_->rungs(step, auto_->policy());
+  result_.run.precision = auto_->policy().state();
+  report_now(/*last=*/false);
+}
+
+// Moves the run to the plan of the policy's decisions. Throws kOutOfMemory with the stepper as it was.
+void Run::plan_again(const std::vector<Switch>& made, int64_t step) {
+  auto started = std::chrono::steady_clock::now();
+  bool cached = false;
+  const Plan& plan = auto_->plan(&cached);
+  const Plan old = stepper_->plan();
+  TrainingState state;
+  try {
+    state = take_state(stepper_->executor());
+  } catch (const std::bad_alloc&) {
+    fail(ErrorCode::kOutOfMemory, "the host's memory does not hold the weights and moments while the plan changes");
+  }
+  stepper_.reset();  // its memory first: two executors need not fit side by side
+  try {
+    check(plan.target.memory_bytes == 0 || plan.total_bytes() <= plan.target.memory_bytes, ErrorCode::kOutOfMemory,
+          "the new plan needs {} bytes, {} has {}", plan.total_bytes(), plan.target.name, plan.target.memory_bytes);
+    stepper_ = std::make_unique<Stepper>(plan, options_);
+  } catch (const Error&) {
+    stepper_ = std::make_unique<Stepper>(old, options_);
+    put_state(stepper_->executor(), state);
+    throw;
+  }
+  put_state(stepper_->executor(), state);
+  result_.planned_bytes = std::max(result_.planned_bytes, plan.total_bytes());
+  result_.allocated_bytes = std::max(result_.allocated_bytes, stepper_->executor().allocated_bytes());
+  log_->switches(made);
+  std::string cost = fmt::format("{} GEMMs switched, planned again in {:.0f} ms{}", made.size(),
+                                 1e3 * seconds_since(started), cached ? " (plan known)" : "");
+  log_->event(step, "replan", cost);
+  constexpr size_t kShown = 6;
+  for (size_t i = 0; i < std::min(kShown, made.size()); ++i)
+    log_info("step {}: {} from {} to {}: {}", step, made[i].gemm, rung_name(made[i].from), rung_name(made[i].to),
+             made[i].reason);
+  if (made.size() > kShown) log_info("and {} more: {}/log.jsonl", made.size() - kShown, config_.out);
+  log_info("step {}: {}\n{}", step, cost, precision_map(auto_->policy()));
+}
+
+// The page grows with the run: rounds are left out while it would take more than a hundredth of the time.
+void Run::report_now(bool last) {
+  if (!auto_ || (!last && seconds_since(reported_) < 100 * report_seconds_)) return;
+  auto started = std::chrono::steady_clock::now();
+  write_report(config_.out);
+  reported_ = std::chrono::steady_clock::now();
+  report_seconds_ = seconds_since(started);
+}
+
+}  // namespace octet

@@ -1,0 +1,204 @@
+// What a run does before its first step: everything rejectable is rejected here.
+#include <map>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/threads.h"
+#include "infer/weights.h"
+#include "io/corpus.h"
+#include "io/manifest.h"
+#include "train/diagnose.h"
+#include "train/disk_space.h"
+#include "train/load_bar.h"
+#include "train/model_folder.h"
+#include "train/run.h"
+
+namespace octet {
+namespace {
+
+// Nothing for a .bin/.idx pair made elsewhere, which has no record of its tokenizer.
+std::optional<DatasetInfo> info_of(const std::string& prefix) {
+  try {
+    return read_dataset_info(prefix);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kNotFound) throw;
+    return std::nullopt;
+  }
+}
+
+// Why attention cannot drop by masks of a library, though asked to; "" where it may.
+std::string why_portable_masks(const RunConfig& config, const StepperOptions& options) {
+  if (options.compile.target.device == Device::kCpu) return "a CPU has none";
+  if (!options.library_masks) return "train.deterministic is set";
+  const DType compute = options.compile.recipe.compute;
+  return compute == DType::kBF16 ? "" : fmt::format("it knows bf16, precision.recipe={} is not", config.recipe);
+}
+
+}  // namespace
+
+Run::Run(const RunConfig& config, const TrainHooks& hooks) : config_(config), hooks_(hooks) {
+  const LoggedTime time("start of the run");
+  validate(config_);
+  check(!config_.train_data.empty(), ErrorCode::kInvalidArgument,
+        "data.train is not set: make a corpus with `octet data FILES --out PREFIX` and give its PREFIX");
+  set_thread_count(static_cast<int>(config_.threads));
+  open_data();
+  if (!config_.profile_timeline.empty()) timeline_.emplace(config_);
+  check_writable(config_.out);
+  find_checkpoint();
+  check_model_folder();
+  build();
+  resume_or_start();
+}
+
+void Run::open_data() {
+  const LoggedTime time("data");
+  int64_t vocab = 0;
+  const std::optional<DatasetInfo> info = info_of(config_.train_data);
+  if (info) {
+    vocab = info->vocab_size;
+    special_.bos = info->eos_id;
+    if (info->eos_id >= 0) special_.eos = {info->eos_id};
+    if (path_exists(info->tokenizer_path)) tokenizer_folder_ = info->tokenizer_path;
+  }
+  if (!config_.model_from.empty()) {  // its own ends and beginnings; its vocabulary where the data has none
+    const SpecialTokens own = read_special_tokens(config_.model_from);
+    if (own.bos >= 0 || !own.eos.empty()) special_ = own;
+    if (tokenizer_folder_.empty()) tokenizer_folder_ = config_.model_from;
+  }
+  if (const auto other = config_.validation_data.empty() ? std::nullopt : info_of(config_.validation_data);
+      info && other)
+    check(info->tokenizer_fingerprint == other->tokenizer_fingerprint, ErrorCode::kInvalidArgument,
+          "data.validation {} was made with the vocabulary {}, data.train {} with {}: make both with one tokenizer",
+          config_.validation_data, other->tokenizer_fingerprint, config_.train_data, info->tokenizer_fingerprint);
+  model_ = resolve_model(config_, vocab);
+  train_data_ = TokenDataset::open(config_.train_data, model_.vocab_size);
+  if (!config_.validation_data.empty())
+    validation_data_ = TokenDataset::open(config_.validation_data, model_.vocab_size);
+  SampleOptions sampling{.length = config_.sequence_length,
+                         .order = config_.sampling == "random" ? SampleOrder::kRandomOffset : SampleOrder::kShuffled,
+                         .seed = static_cast<uint64_t>(config_.seed)};
+  batches_ = std::make_unique<TrainingBatches>(train_data_, sampling, config_.micro_batch, config_.separate_documents);
+}
+
+// Which checkpoint goes on is known before anything is compiled: its decisions are part of the plan.
+void Run::find_checkpoint() {
+  const LoggedTime time("checkpoints looked through");
+  if (config_.resume == "auto") {
+    resume_from_ = newest_sound_checkpoint(config_.out);
+  } else if (config_.resume != "never") {
+    verify_folder(config_.resume);
+    resume_from_ = config_.resume;
+  }
+  if (resume_from_) check_resumable(*resume_from_);
+}
+
+// Only a run that begins reads model.from's weights.
+void Run::check_model_folder() const {
+  if (config_.model_from.empty() || resume_from_) return;
+  for (const std::string& prefix : {config_.train_data, config_.validation_data}) {
+    const std::optional<DatasetInfo> info = prefix.empty() ? std::nullopt : info_of(prefix);
+    if (!info) continue;
+    check_vocabulary(config_.model_from, prefix, *info);
+    break;  // both were made with one tokenizer
+  }
+  check_whole(config_.model_from);
+}
+
+void Run::build() {
+  const Target target = hooks_.target ? *hooks_.target : target_of(resolve_device(config_.device));
+  std::string why;
+  if (config_.device == "auto" && target.device == Device::kCpu && !cuda_available(&why))
+    log_info("runs on the CPU: {}", why);
+  options_ = stepper_options(config_, target);
+  if (config_.dropout_masks == "library" && model_.dropout > 0)
+    if (const std::string none = why_portable_masks(config_, options_); !none.empty())
+      log_info("train.dropout_masks=library: attention takes portable masks, not the library's: {}", none);
+  if (options_.compile.recipe.statistics) {
+    auto_ = std::make_unique<AutoPrecision>(model_, options_, config_.policy, config_.auto_interval);
+    RunState kept = resume_from_ ? read_run_state(*resume_from_) : RunState{};
+    first_switches_ = auto_->policy().switches();
+    if (!kept.precision.empty())
+      first_switches_ = auto_->policy().restore(kept.precision, *resume_from_ + "/run.json", kept.step);
+  }
+  try {
+    Plan plan = [&] {
+      const LoggedTime time("plan");
+      return auto_ ? auto_->plan() : compile_training(model_, options_);
+    }();
+    const std::optional<int64_t> free = hooks_.free_disk ? hooks_.free_disk : free_disk_bytes(config_.out);
+    if (free) check_disk_space(config_, plan.program, resume_from_ ? read_run_state(*resume_from_).step : 0, *free);
+    const LoggedTime time("executor");
+    stepper_ = std::make_unique<Stepper>(std::move(plan), options_);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kOutOfMemory) throw;
+    const std::string fitting = settings_that_fit(model_, config_, target, free_memory(target.device, options_.cuda));
+    fail(error.code(), "{}; {}", error.message(),
+         fitting.empty()
+             ? "tried for this run, alone and together: smaller micro-batches, recomputation, transposes on "
+               "demand; none makes it fit"
+             : "of the settings that need less: " + fitting);
+  }
+  result_.planned_bytes = stepper_->plan().total_bytes();
+  result_.allocated_bytes = stepper_->executor().allocated_bytes();
+}
+
+void Run::resume_or_start() {
+  make_folders(config_.out);
+  lock_ = std::make_unique<FolderLock>(config_.out);
+  log_ = std::make_unique<RunLog>(config_.out);
+  for (const std::string& folder : unfinished_checkpoints(config_.out)) remove_path(folder);
+  if (config_.checkpoint_content != "all")
+    log_info("checkpoints will hold weights alone (checkpoint.content={}): this run cannot be resumed from them",
+             config_.checkpoint_content);
+  const Program& program = stepper_->plan().program;
+  std::string data = fmt::format("{} tokens {} documents length {} sampling {} seed {} batch {}", train_data_->tokens(),
+                                 train_data_->documents(), config_.sequence_length, config_.sampling, config_.seed,
+                                 config_.accumulation() * config_.micro_batch);
+  if (resume_from_) {
+    LoadBar bar(program, {StateKind::kParam, StateKind::kMoment, StateKind::kScale});
+    result_.run = read_checkpoint(*resume_from_, stepper_->executor(), [&](int64_t bytes) { bar.add(bytes); });
+    check(result_.run.data == data, ErrorCode::kInvalidArgument,
+          "{} was trained on \"{}\", this run has \"{}\": set resume=never (or another out=) to start afresh",
+          *resume_from_, result_.run.data, data);
+    result_.checkpoint = *resume_from_;
+    last_saved_ = result_.run.step;
+    log_info("resumed from {} at step {}", *resume_from_, result_.run.step);
+    log_->event(result_.run.step, "resume", *resume_from_);
+  } else if (!config_.model_from.empty()) {
+    LoadBar bar(program, {StateKind::kParam});
+    load_weights(*open_weights(config_.model_from), stepper_->executor(), [&](int64_t bytes) { bar.add(bytes); });
+  } else {
+    initialize_weights(stepper_->executor(), static_cast<uint64_t>(config_.seed));
+  }
+  if (config_.resume != "auto") {  // what was trained there before is another run's now
+    const std::string aside = set_aside_checkpoints(config_.out, resume_from_ ? result_.run.step : -1);
+    if (!aside.empty()) log_info("later checkpoints of {} were moved to {}", config_.out, aside);
+  }
+  RunConfig copy = config_;
+  result_.run.settings = settings_of(copy).to_yaml();
+  result_.run.data = data;
+  write_file(config_.out + "/config.yaml", result_.run.settings);
+  if (!auto_) return warn_of_gemms_in_high_precision();
+  log_->switches(first_switches_);
+  log_->rungs(result_.run.step, auto_->policy());
+  log_info("precision of every GEMM\n{}", precision_map(auto_->policy()));
+}
+
+// Shapes that FP8 cannot take: under recipe auto they are switches of step 0.
+void Run::warn_of_gemms_in_high_precision() {
+  if (options_.compile.recipe.scaling == Scaling::kNone) return;
+  std::map<std::string, std::vector<std::string>> by_reason;
+  for (const PolicyGemm& gemm : policy_gemms(model_, options_))
+    if (!gemm.objection.empty()) by_reason[gemm.objection].push_back(gemm.key());
+  for (const auto& [reason, gemms] : by_reason) {
+    const std::string text = fmt::format("{} of the products stay in {}: {}{}: {}", gemms.size(),
+                                         dtype_name(options_.compile.recipe.compute), gemms[0],
+                                         gemms.size() > 1 ? " and others" : "", reason);
+    log_warning("{}", text);
+    log_->event(result_.run.step, "precision", text);
+  }
+}
+
+}  // namespace octet
