@@ -2,24 +2,21 @@
 
 namespace octet {
 
-TensorType DelayedScales::declare(const std::string& name, int64_t size, double initial) {
+TensorType DelayedScales::declare(const std::string& name, StateKind kind, int64_t size, double initial) {
   const TensorType type{DType::kF32, {size}};
-  program_.add_state({.name = name, .type = type, .kind = StateKind::kScale, .initial = initial});
+  program_.add_state({.name = name, .type = type, .kind = kind, .initial = initial});
   return type;
-}
-
-Value DelayedScales::state(Builder& builder, const std::string& name, int64_t size, double initial) {
-  return builder.state(name, declare(name, size, initial));
 }
 
 Value DelayedScales::scale(Builder& builder, const std::string& key, DType format) {
   formats_[key] = format;
-  return state(builder, "scale." + key, 1, 1);
+  const std::string name = "scale." + key;
+  return builder.state(name, declare(name, StateKind::kScale, 1, 1));
 }
 
 void DelayedScales::record(Builder& builder, const std::string& key, Value amax, bool first) {
   const std::string name = "amax." + key;
-  const TensorType type = declare(name, 1, 0);
+  const TensorType type = declare(name, StateKind::kGradient, 1, 0);
   builder.update(name, first ? amax : builder.maximum(builder.state(name, type), amax));
 }
 
@@ -29,8 +26,9 @@ void DelayedScales::advance() {
   Builder builder(*apply);
   builder.set_phase(Phase::kOptimizer);
   for (const auto& [key, format] : formats_) {
-    Value history = state(builder, "amax_history." + key, recipe_.amax_history_length, 0);
-    Value amax = state(builder, "amax." + key, 1, 0);
+    const std::string past = "amax_history." + key, seen = "amax." + key;
+    const Value history = builder.state(past, declare(past, StateKind::kScale, recipe_.amax_history_length, 0));
+    const Value amax = builder.state(seen, declare(seen, StateKind::kGradient, 1, 0));
     Attrs attrs = {{"format", std::string(dtype_name(format))},
                    {"margin", recipe_.margin},
                    {"pow2", recipe_.power_of_two},

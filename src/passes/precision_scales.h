@@ -1,7 +1,8 @@
 // The states behind delayed scaling: per tensor K a scale, the amax seen since the last step, and a history of amaxes.
 //
 // Graphs that train record: the first micro-batch of a step its amax, the others the maximum with it. "apply" advances
-// the history once a step, evaluation only reads the scale. All three states are saved in checkpoints.
+// the history once a step, evaluation only reads the scale. Scales and histories are saved in checkpoints; the amax is
+// a step's own, as gradients are.
 #pragma once
 
 #include <map>
@@ -26,8 +27,7 @@ class DelayedScales {
   void advance();
 
  private:
-  TensorType declare(const std::string& name, int64_t size, double initial);
-  Value state(Builder& builder, const std::string& name, int64_t size, double initial);
+  TensorType declare(const std::string& name, StateKind kind, int64_t size, double initial);
 
   Program& program_;
   const Recipe& recipe_;
