@@ -16,7 +16,14 @@ void expect_members(const cpu::Case& c, const char* row) {
   std::string why;
   DeviceContext* context = test_context(&why);
   if (context == nullptr) GTEST_SKIP() << why;
-  for (const std::string& failure : fusion_failures(*context, built)) ADD_FAILURE() << failure;
+  // Whole tables have too many operands to try every one in the place of another.
+  const auto run = [&](const Graph& graph, const Node& node, const std::vector<cpu::RefTensor>& inputs) {
+    return run_node(*context, graph, node, inputs);
+  };
+  for (const std::string& failure : built.inputs.size() < 32
+                                        ? fusion_failures(*context, built)
+                                        : cpu::check_fusion(built.graph, built.node(), built.inputs, run))
+    ADD_FAILURE() << failure;
 }
 
 TEST(ScaleGroups, EqualTheirMembers) {
