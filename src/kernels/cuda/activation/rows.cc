@@ -37,7 +37,6 @@ int result(const FusionBody& body, const char* name, int32_t r = 0) {
 
 void* at(std::span<const Tensor> tensors, int i) { return i >= 0 ? tensors[static_cast<size_t>(i)].data : nullptr; }
 
-bool is_f32_or_bf16(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
 bool in_16_bytes(const TensorType& type) { return type.shape.cols() * dtype_bytes(type.dtype) % 16 == 0; }
 bool tanh_form(const Node& gelu) { return gelu.attrs.get<bool>("approximate"); }
 

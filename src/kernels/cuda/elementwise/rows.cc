@@ -6,8 +6,6 @@
 namespace octet::cuda {
 namespace {
 
-bool is_f32_or_bf16(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
-
 // Every input and the result are of one type, float32 or bf16.
 bool accepts_one_type(const Graph& graph, const Node& node) {
   const DType dtype = node.results[0].dtype;
