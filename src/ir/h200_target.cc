@@ -44,6 +44,8 @@ constexpr const char* kCudaFusions[] = {"matmul_accumulate",
                                         "relu_quantize",
                                         "adamw_group",
                                         "scale_quantize",
+                                        "update_scales_group",
+                                        "maximum_group",
                                         "rope_amax",
                                         "rope_kv_append",
                                         "kv_append_pair"};

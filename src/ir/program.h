@@ -18,7 +18,7 @@ enum class StateKind : uint8_t {
   kParam,      // the logical parameter itself: float32 master in training, the loaded weights in inference
   kCompute,    // a copy derived from a parameter by "prepare"/"apply": bf16, FP8 codes, scales. Never saved
   kMoment,     // optimiser state
-  kGradient,   // what micro-batches of a step add up: gradients, the loss
+  kGradient,   // what micro-batches of a step add up: gradients, the loss, amaxes of delayed scaling
   kScale,      // FP8 scales, amaxes and histories: saved
   kQuantized,  // inference: FP8 codes and scales of a parameter, in its place; made while loading
   kKvCache,

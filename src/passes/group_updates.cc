@@ -10,7 +10,8 @@
 namespace octet {
 namespace {
 
-constexpr int kGroup = 32;  // parameters: what fits a kernel's arguments
+// What fits a kernel's arguments.
+constexpr size_t kParams = 32, kScales = 80, kMaxima = 128;
 
 // The same step: scalars and attributes, but for the weight decay.
 bool same_step(const Node& a, const Node& b) {
@@ -32,8 +33,8 @@ std::vector<FusionMember> group_from(const UseGraph& uses, NodeId first) {
   const Node& start = uses.node(first);
   if (start.op != Op::kAdamw) return {};
   std::vector<FusionMember> members;
-  int count = 0;
-  for (int32_t i = index(first); i < uses.graph().size() && count < kGroup; ++i) {
+  size_t count = 0;
+  for (int32_t i = index(first); i < uses.graph().size() && count < kParams; ++i) {
     if (!same_step(start, uses.node(NodeId{i}))) continue;
     members.push_back({NodeId{i}, fmt::format("adamw{}", count)});
     bool taken[2] = {};  // one cast and one amax of each
@@ -50,12 +51,52 @@ std::vector<FusionMember> group_from(const UseGraph& uses, NodeId first) {
   return members;
 }
 
+// Nodes from `first` on that are like it and whose results are new contents of states and nothing else.
+template <typename Like>
+std::vector<FusionMember> last_nodes(const UseGraph& uses, NodeId first, const char* name, size_t most,
+                                     const Like& like) {
+  std::vector<FusionMember> members;
+  for (int32_t i = index(first); i < uses.graph().size() && members.size() < most; ++i) {
+    const Node& node = uses.node(NodeId{i});
+    bool last = like(node) && node.phase == uses.node(first).phase;
+    for (int32_t r = 0; last && r < static_cast<int32_t>(node.results.size()); ++r)
+      last = uses.users({NodeId{i}, r}).empty();
+    if (last) members.push_back({NodeId{i}, fmt::format("{}{}", name, members.size())});
+    if (!last && NodeId{i} == first) return {};
+  }
+  return members.size() < 2 ? std::vector<FusionMember>{} : members;
+}
+
+std::vector<FusionMember> scales_from(const UseGraph& uses, NodeId first) {
+  const Node& start = uses.node(first);
+  if (start.op != Op::kUpdateScales) return {};
+  return last_nodes(uses, first, "scale", kScales, [&](const Node& node) {
+    const auto same = [&]<typename T>(const char* key, T fallback) {
+      return node.attrs.get_or<T>(key, fallback) == start.attrs.get_or<T>(key, fallback);
+    };
+    return node.op == Op::kUpdateScales && node.results[0] == start.results[0] && same("margin", int64_t{0}) &&
+           same("pow2", false) && same("algo", std::string());
+  });
+}
+
+std::vector<FusionMember> maxima_from(const UseGraph& uses, NodeId first) {
+  const TensorType one{DType::kF32, {1}};
+  const auto like = [&](const Node& node) {
+    return node.op == Op::kMaximum && uses.graph().type(node.inputs[0]) == one &&
+           uses.graph().type(node.inputs[1]) == one;
+  };
+  if (!like(uses.node(first))) return {};
+  return last_nodes(uses, first, "maximum", kMaxima, like);
+}
+
 }  // namespace
 
 bool group_updates(Program& program, const CompileOptions& options) {
-  const FusionPattern group{"adamw_group", "adamw, cast, amax: of up to 32 parameters", group_from};
+  static const FusionPattern groups[] = {{"adamw_group", "adamw, cast, amax: of up to 32 parameters", group_from},
+                                         {"update_scales_group", "update_scales: of up to 80 tensors", scales_from},
+                                         {"maximum_group", "maximum: up to 128 pairs of single values", maxima_from}};
   bool changed = false;
-  for (Graph& graph : program.graphs()) changed |= fuse_graph(graph, options.target, {&group, 1});
+  for (Graph& graph : program.graphs()) changed |= fuse_graph(graph, options.target, groups);
   return changed;
 }
 

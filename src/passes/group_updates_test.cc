@@ -15,7 +15,7 @@ namespace {
 
 Target grouping_target() {
   Target target = interpreter_target();
-  target.fusions = {"adamw_group"};
+  target.fusions = {"adamw_group", "update_scales_group", "maximum_group"};
   return target;
 }
 
@@ -54,8 +54,42 @@ TEST(GroupUpdates, TakesEveryParameterWithWhatReadsIt) {
   }
 }
 
+TEST(GroupUpdates, TakesTheScalesAndAmaxesOfDelayedScaling) {
+  const Program program = grouped("fp8-delayed");
+  int tensors = 0;
+  for (const StateEntry& entry : program.states()) tensors += entry.name.starts_with("amax_history.");
+  ASSERT_GT(tensors, 2);
+  auto apply = ops_of(*program.find_graph("apply")), accumulate = ops_of(*program.find_graph("accumulate"));
+  EXPECT_EQ(apply["update_scales"], 0);
+  EXPECT_EQ(apply["member update_scales"], tensors);
+  EXPECT_EQ(accumulate["maximum"], 0);
+  EXPECT_EQ(accumulate["member maximum"], tensors);
+  EXPECT_EQ(ops_of(*program.find_graph("train"))["member maximum"], 0);
+}
+
+// A maximum that something reads stays where it is.
+TEST(GroupUpdates, LeavesMaximaThatAreRead) {
+  Graph graph("main");
+  Builder b(graph);
+  const TensorType one{DType::kF32, {1}};
+  const Value x = b.input("x", one);
+  const Value read = b.maximum(b.state("a", one), x);
+  b.update("a", read);
+  b.update("b", b.maximum(b.state("b", one), b.add(read, x)));
+  b.update("c", b.maximum(b.state("c", one), x));
+  graph.set_stage(Stage::kPacked);
+  Program program;
+  program.add_graph(std::move(graph));
+  collect_state(program);
+  EXPECT_TRUE(group_updates(program, {.target = grouping_target()}));
+  verify(program);
+  auto ops = ops_of(*program.find_graph("main"));
+  EXPECT_EQ(ops["maximum"], 1);
+  EXPECT_EQ(ops["member maximum"], 2);
+}
+
 TEST(GroupUpdates, LeavesEveryBitAsItWas) {
-  for (const char* recipe : {"fp32", "bf16", "fp8-current"}) {
+  for (const char* recipe : {"fp32", "bf16", "fp8-current", "fp8-delayed"}) {
     SCOPED_TRACE(recipe);
     Program apart = tiny::training_program("llama");
     precision(apart, {.target = grouping_target(), .recipe = parse_recipe(recipe)});

@@ -255,7 +255,8 @@ class PreciseGraph {
     Value scale =
         delayed ? scales_.scale(builder_, key, format) : emit_current_scale(builder_, x, recipe_, format, key);
     NodeId node = emit_quantize(builder_, x, scale, recipe_, ScaleLayout::kTensor, format, key);
-    if (delayed && records_amax(old_)) scales_.record(builder_, key, {node, kAmax});
+    if (delayed && records_amax(old_))
+      scales_.record(builder_, key, {node, kAmax}, /*first=*/old_.name() != "accumulate");
     return node;
   }
 

@@ -8,7 +8,7 @@
 // kQuantized; attrs scaling, margin and pow2 of the leaf "P.codes" tell the loader how they are made). FP8 linears
 // become quantize + scaled_matmul; one quantize per tensor, scaling and format is shared by all its users. Delayed
 // scaling keeps states scale.K, amax_history.K, amax.K for tensor K ("<gemm>.x" or "<gemm>.dy" of the first linear
-// reading it); "train"/"accumulate" record amax (maximum over micro-batches), "apply" advances. In inference programs
+// reading it); "train" records an amax, "accumulate" the maximum with it, "apply" advances. In inference programs
 // current scaling takes one scale a row: no token's codes depend on another's. Under recipe fp32 nothing changes; tf32
 // only marks the products. With Recipe::statistics a training program also gets graph "train_stats": "train" with
 // outputs "stats.K", the tensor_stats of every operand K of a linear's GEMM (activations, gradients, master weights).

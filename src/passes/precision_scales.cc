@@ -2,19 +2,22 @@
 
 namespace octet {
 
-Value DelayedScales::state(Builder& builder, const std::string& name, int64_t size, double initial) {
-  TensorType type{DType::kF32, {size}};
-  program_.add_state({.name = name, .type = type, .kind = StateKind::kScale, .initial = initial});
-  return builder.state(name, type);
+TensorType DelayedScales::declare(const std::string& name, StateKind kind, int64_t size, double initial) {
+  const TensorType type{DType::kF32, {size}};
+  program_.add_state({.name = name, .type = type, .kind = kind, .initial = initial});
+  return type;
 }
 
 Value DelayedScales::scale(Builder& builder, const std::string& key, DType format) {
   formats_[key] = format;
-  return state(builder, "scale." + key, 1, 1);
+  const std::string name = "scale." + key;
+  return builder.state(name, declare(name, StateKind::kScale, 1, 1));
 }
 
-void DelayedScales::record(Builder& builder, const std::string& key, Value amax) {
-  builder.update("amax." + key, builder.maximum(state(builder, "amax." + key, 1, 0), amax));
+void DelayedScales::record(Builder& builder, const std::string& key, Value amax, bool first) {
+  const std::string name = "amax." + key;
+  const TensorType type = declare(name, StateKind::kGradient, 1, 0);
+  builder.update(name, first ? amax : builder.maximum(builder.state(name, type), amax));
 }
 
 void DelayedScales::advance() {
@@ -23,8 +26,9 @@ void DelayedScales::advance() {
   Builder builder(*apply);
   builder.set_phase(Phase::kOptimizer);
   for (const auto& [key, format] : formats_) {
-    Value history = state(builder, "amax_history." + key, recipe_.amax_history_length, 0);
-    Value amax = state(builder, "amax." + key, 1, 0);
+    const std::string past = "amax_history." + key, seen = "amax." + key;
+    const Value history = builder.state(past, declare(past, StateKind::kScale, recipe_.amax_history_length, 0));
+    const Value amax = builder.state(seen, declare(seen, StateKind::kGradient, 1, 0));
     Attrs attrs = {{"format", std::string(dtype_name(format))},
                    {"margin", recipe_.margin},
                    {"pow2", recipe_.power_of_two},
@@ -32,7 +36,6 @@ void DelayedScales::advance() {
     NodeId node = builder.emit(Op::kUpdateScales, {history, amax}, std::move(attrs), key);
     builder.update("amax_history." + key, {node, 0});
     builder.update("scale." + key, {node, 1});
-    builder.update("amax." + key, builder.constant(0, {1}));
   }
 }
 

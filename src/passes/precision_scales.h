@@ -1,7 +1,8 @@
 // The states behind delayed scaling: per tensor K a scale, the amax seen since the last step, and a history of amaxes.
 //
-// Graphs that train record (maximum over micro-batches), "apply" advances the history once a step, evaluation only
-// reads the scale. All three states are saved in checkpoints.
+// Graphs that train record: the first micro-batch of a step its amax, the others the maximum with it. "apply" advances
+// the history once a step, evaluation only reads the scale. Scales and histories are saved in checkpoints; the amax is
+// a step's own, as gradients are.
 #pragma once
 
 #include <map>
@@ -19,13 +20,14 @@ class DelayedScales {
 
   // The scale state of tensor `key`, stored in `format`.
   Value scale(Builder& builder, const std::string& key, DType format);
-  // Raises the recorded amax of `key` to at least `amax`, in a graph that read its scale.
-  void record(Builder& builder, const std::string& key, Value amax);
-  // Extends "apply", where there is one: history, new scale, and a recorded amax of 0.
+  // In a graph that read its scale: the recorded amax of `key` becomes `amax` in the first micro-batch of a step, and
+  // is raised to it in others.
+  void record(Builder& builder, const std::string& key, Value amax, bool first);
+  // Extends "apply", where there is one: history and new scale.
   void advance();
 
  private:
-  Value state(Builder& builder, const std::string& name, int64_t size, double initial);
+  TensorType declare(const std::string& name, StateKind kind, int64_t size, double initial);
 
   Program& program_;
   const Recipe& recipe_;

@@ -86,21 +86,17 @@ TEST(PrecisionText, Fp8Delayed) {
   %0 = input : f32[4,8] @x
   %1 = state : f32[1] @scale.up.x
   %2 = quantize %0, %1 {format="e4m3", scaling="tensor"} : e4m3[4,8], f32[1], e4m3[8,4], f32[1], f32[1] @up.x
-  %3 = state : f32[1] @amax.up.x
-  %4 = maximum %3, %2.4 : f32[1] @maximum
-  %5 = state : e4m3[16,8] @up.weight.codes
-  %6 = state : f32[1] @up.weight.scale_inv
-  %7 = scaled_matmul %2, %2.1, %5, %6 {gemm="up", role="fprop", scaling_a="tensor", scaling_b="tensor", to="bf16", trans_a=false, trans_b=true} : bf16[4,16] @up
-  %8 = input : f32[4,16] @dy
-  %9 = state : f32[1] @scale.up.dy phase backward
-  %10 = quantize %8, %9 {format="e5m2", scaling="tensor"} : e5m2[4,16], f32[1], e5m2[16,4], f32[1], f32[1] @up.dy phase backward
-  %11 = state : f32[1] @amax.up.dy phase backward
-  %12 = maximum %11, %10.4 : f32[1] @maximum phase backward
-  %13 = scaled_matmul %10, %10.1, %2, %2.1 {gemm="up", role="wgrad", scaling_a="tensor", scaling_b="tensor", to="f32", trans_a=true, trans_b=false} : f32[16,8] @up phase backward
-  output @y %7
-  update @grad.up.weight %13
-  update @amax.up.x %4
-  update @amax.up.dy %12
+  %3 = state : e4m3[16,8] @up.weight.codes
+  %4 = state : f32[1] @up.weight.scale_inv
+  %5 = scaled_matmul %2, %2.1, %3, %4 {gemm="up", role="fprop", scaling_a="tensor", scaling_b="tensor", to="bf16", trans_a=false, trans_b=true} : bf16[4,16] @up
+  %6 = input : f32[4,16] @dy
+  %7 = state : f32[1] @scale.up.dy phase backward
+  %8 = quantize %6, %7 {format="e5m2", scaling="tensor"} : e5m2[4,16], f32[1], e5m2[16,4], f32[1], f32[1] @up.dy phase backward
+  %9 = scaled_matmul %8, %8.1, %2, %2.1 {gemm="up", role="wgrad", scaling_a="tensor", scaling_b="tensor", to="f32", trans_a=true, trans_b=false} : f32[16,8] @up phase backward
+  output @y %5
+  update @grad.up.weight %9
+  update @amax.up.x %2.4
+  update @amax.up.dy %8.4
 end
 )");
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/progress.h"
 #include "train/auto_precision.h"
 #include "train/prefetcher.h"
 #include "train/run_log.h"
@@ -36,7 +37,15 @@ class Run {
   void evaluate_now(int64_t step);
   void save(int64_t step);
   bool stop_wanted() const;
-  std::vector<HostBatch> next_batches(Prefetcher& prefetcher, int64_t step);
+  struct Step {  // enqueued, or its first micro-batch is
+    std::vector<HostBatch> micro_batches;
+    StepWork work;
+    double waited = 0;  // seconds for data
+  };
+  std::unique_ptr<Step> begin(Prefetcher& prefetcher, int64_t step);
+  bool leads_on(const StepWork& work) const;
+  bool conclude(const Step& done, bool next_has_begun = false);
+  void step_begins(int64_t step);
   void warn_of_gemms_in_high_precision();
   void watch_finite(const StepResult& result, std::span<const HostBatch> micro_batches, int64_t step);
   std::string guilty(std::span<const HostBatch> micro_batches);
@@ -62,6 +71,10 @@ class Run {
   TrainResult result_;
   std::chrono::steady_clock::time_point reported_ = {};
   double report_seconds_ = 0;
+  std::optional<Progress> progress_;
+  std::unique_ptr<Step> under_way_;  // enqueued whole, its results not yet read
+  std::chrono::steady_clock::time_point step_began_ = {};
+  std::vector<double> speeds_;  // tokens a second, of every step
   int64_t skipped_in_a_row_ = 0, last_saved_ = -1, last_evaluated_ = -1;
 };
 

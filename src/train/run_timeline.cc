@@ -37,6 +37,11 @@ void RunTimeline::step_begins(int64_t step) {
   marks_.push_back(device_->now());
 }
 
+bool RunTimeline::at_border() const {
+  if (device_ == nullptr) return false;
+  return marks_.empty() ? steps_ == config_.profile_after : std::ssize(marks_) == config_.profile_steps;
+}
+
 void RunTimeline::finish() {
   if (device_ == nullptr) return;
   const std::unique_ptr<DeviceTimeline> device = std::move(device_);

@@ -15,6 +15,8 @@ class RunTimeline {
   // missing.
   explicit RunTimeline(const RunConfig& config);
   void step_begins(int64_t step);
+  // Whether recording begins or ends with the next step_begins().
+  bool at_border() const;
   // Writes the trace and logs what it says; also when fewer steps were made, and once only.
   void finish();
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "train/training_program.h"
@@ -80,24 +81,17 @@ void Stepper::feed(const std::string& graph, const HostBatch& batch) {
   copy("segments", batch.segments);
 }
 
-StepResult Stepper::step(std::span<const HostBatch> micro_batches, double lr, int64_t step, uint64_t seed,
-                         bool statistics, const Stop& stop) {
-  StepResult result = backward(micro_batches, step, seed, statistics, stop);
-  if (!result.left) apply(lr, step, result);
-  return result;
+int64_t StepWork::tokens() const {
+  int64_t tokens = 0;
+  for (const HostBatch& batch : micro_batches) tokens += batch.valid_tokens;
+  return tokens;
 }
 
-// Micro-batches change two things that outlive them: gradients, which the next step overwrites, and the amaxes that
-// delayed scaling records, which "apply" sets to 0.
-void Stepper::forget_records() {
-  for (const char* graph : {"train", "accumulate", "train_stats"}) {
-    if (plan_.program.find_graph(graph) == nullptr) continue;
-    for (const NamedValue& update : plan_.program.graph(graph).updates()) {
-      const StateEntry* state = plan_.program.find_state(update.name);
-      if (state->kind != StateKind::kScale) continue;
-      executor_->write_state(update.name, std::vector<std::byte>(static_cast<size_t>(state->type.bytes())));
-    }
-  }
+StepResult Stepper::step(const StepWork& work, const Stop& stop) {
+  begin(work);
+  if (!go_on(work, stop)) return {.left = true};
+  apply(work);
+  return wait(work);
 }
 
 StatsTable Stepper::read_statistics() const {
@@ -111,39 +105,47 @@ StatsTable Stepper::read_statistics() const {
   return table;
 }
 
-StepResult Stepper::backward(std::span<const HostBatch> micro_batches, int64_t step, uint64_t seed, bool statistics,
-                             const Stop& stop) {
-  StepResult result;
-  for (const HostBatch& batch : micro_batches) result.tokens += batch.valid_tokens;
-  float loss_scale = result.tokens > 0 ? 1.0f / static_cast<float>(result.tokens) : 0.0f;
-  for (size_t i = 0; i < micro_batches.size(); ++i) {
-    if (stop && stop()) {
-      forget_records();
-      return {.left = true};
-    }
-    const std::string graph = i > 0 ? "accumulate" : statistics ? "train_stats" : "train";
-    feed(graph, micro_batches[i]);
-    input_as<float>(*executor_, graph, "loss_scale")[0] = loss_scale;
-    if (has_input(graph, "rng")) {
-      auto rng = input_as<int64_t>(*executor_, graph, "rng");
-      rng[0] = static_cast<int64_t>(seed);
-      rng[1] = step;
-      rng[2] = static_cast<int64_t>(i);
-    }
-    executor_->run(graph);
-    if (i == 0 && statistics) result.statistics = read_statistics();
+void Stepper::enqueue(const StepWork& work, size_t micro_batch) {
+  const std::string graph = micro_batch > 0 ? "accumulate" : work.statistics ? "train_stats" : "train";
+  feed(graph, work.micro_batches[micro_batch]);
+  const int64_t tokens = work.tokens();
+  input_as<float>(*executor_, graph, "loss_scale")[0] = tokens > 0 ? 1.0f / static_cast<float>(tokens) : 0.0f;
+  if (has_input(graph, "rng")) {
+    auto rng = input_as<int64_t>(*executor_, graph, "rng");
+    rng[0] = static_cast<int64_t>(work.seed);
+    rng[1] = work.step;
+    rng[2] = static_cast<int64_t>(micro_batch);
   }
-  return result;
+  executor_->run(graph);
 }
 
-void Stepper::apply(double lr, int64_t step, StepResult& result) {
-  input_as<float>(*executor_, "apply", "lr")[0] = static_cast<float>(lr);
-  input_as<float>(*executor_, "apply", "step")[0] = static_cast<float>(step);
+void Stepper::begin(const StepWork& work) {
+  enqueue(work, 0);
+  if (work.statistics) statistics_ = read_statistics();  // outputs last until the next run
+}
+
+bool Stepper::go_on(const StepWork& work, const Stop& stop) {
+  for (size_t i = 1; i < work.micro_batches.size(); ++i) {
+    if (stop && stop()) return false;
+    enqueue(work, i);
+  }
+  return true;
+}
+
+void Stepper::apply(const StepWork& work) {
+  input_as<float>(*executor_, "apply", "lr")[0] = static_cast<float>(work.lr);
+  input_as<float>(*executor_, "apply", "step")[0] = static_cast<float>(work.step);
   executor_->run("apply");
+}
+
+StepResult Stepper::wait(const StepWork& work) {
+  StepResult result{.tokens = work.tokens()};
   const double loss = scalar_output(*executor_, "apply", "loss");  // the first wait for a device
   result.loss = result.tokens > 0 ? loss / static_cast<double>(result.tokens) : 0.0;
   result.grad_norm = scalar_output(*executor_, "apply", "grad_norm");
   result.finite = scalar_output(*executor_, "apply", "finite") != 0;
+  if (work.statistics) result.statistics = std::exchange(statistics_, {});
+  return result;
 }
 
 LossSum Stepper::evaluate(const HostBatch& batch) {

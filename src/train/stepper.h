@@ -25,6 +25,17 @@ struct StepperOptions {
 // What a run's settings ask for on this Target.
 StepperOptions stepper_options(const RunConfig& config, const Target& target);
 
+// What a step is made of. `micro_batches` stay alive until it is waited for.
+struct StepWork {
+  std::span<const HostBatch> micro_batches;
+  double lr = 0;
+  int64_t step = 1;  // from 1: AdamW's bias correction, dropout's counter
+  uint64_t seed = 0;
+  bool statistics = false;  // "train_stats" in the place of "train": the same bits, and StepResult::statistics
+
+  int64_t tokens() const;  // valid ones
+};
+
 struct StepResult {
   double loss = 0;       // mean over valid tokens
   double grad_norm = 0;  // before clipping
@@ -56,17 +67,18 @@ class Stepper {
   Stepper(const ModelConfig& model, const StepperOptions& options);
   Stepper(Plan plan, const StepperOptions& options);  // of the plan that compile_training made of them
 
-  // `step` counts from 1 (AdamW's bias correction, dropout's counter). `statistics` runs "train_stats" in the place of
-  // "train": the same bits, and StepResult::statistics. `stop` is asked before every micro-batch; once true, the step
-  // is left and what is saved of the state is that of the step before.
+  // Asked before every micro-batch but the first; once true, the step is left, and what is saved of the state is that
+  // of the step before.
   using Stop = std::function<bool()>;
-  StepResult step(std::span<const HostBatch> micro_batches, double lr, int64_t step, uint64_t seed,
-                  bool statistics = false, const Stop& stop = {});
-  // Its halves: gradients of all micro-batches and the sum of their losses into the kGradient states, tokens and
-  // statistics into the result; then clipping and AdamW, and the rest of the result. Nothing between is waited for.
-  StepResult backward(std::span<const HostBatch> micro_batches, int64_t step, uint64_t seed, bool statistics = false,
-                      const Stop& stop = {});
-  void apply(double lr, int64_t step, StepResult& result);
+  StepResult step(const StepWork& work, const Stop& stop = {});
+
+  // Its pieces, each enqueued and not waited for: the first micro-batch; the others (false: left); clipping and AdamW.
+  // Then the results of the last apply(). A device need not wait for the host between two steps: the next one may
+  // begin() before this one's wait(), which neither changes parameters nor what is saved.
+  void begin(const StepWork& work);
+  bool go_on(const StepWork& work, const Stop& stop = {});
+  void apply(const StepWork& work);
+  StepResult wait(const StepWork& work);
   LossSum evaluate(const HostBatch& batch);
 
   Executor& executor() { return *executor_; }
@@ -75,13 +87,14 @@ class Stepper {
 
  private:
   void feed(const std::string& graph, const HostBatch& batch);
+  void enqueue(const StepWork& work, size_t micro_batch);
   StatsTable read_statistics() const;
-  void forget_records();
   bool has_input(const std::string& graph, const std::string& name) const;
 
   StepperOptions options_;
   Plan plan_;
   std::unique_ptr<Executor> executor_;
+  StatsTable statistics_;  // of the step that has begun
 };
 
 }  // namespace octet

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -54,14 +55,36 @@ void Run::save(int64_t step) {
   if (skipped_in_a_row_ == 0) prune_checkpoints(config_.out, config_.checkpoint_keep, result_.run.best_step);
 }
 
-// Data that turns out to be damaged ends the run, not what it has learnt.
-std::vector<HostBatch> Run::next_batches(Prefetcher& prefetcher, int64_t step) {
+// The first micro-batch of a step, enqueued; null once the run is to stop. Data that turns out to be damaged ends the
+// run, not what it has learnt.
+std::unique_ptr<Run::Step> Run::begin(Prefetcher& prefetcher, int64_t step) {
+  const auto asked = std::chrono::steady_clock::now();
+  auto next = std::make_unique<Step>();
   try {
-    return prefetcher.take(step, [&] { return stop_wanted(); });
+    next->micro_batches = prefetcher.take(step, [&] { return stop_wanted(); });
   } catch (const Error&) {
-    if (step > 1) save(step - 1);
+    if (under_way_) conclude(*std::exchange(under_way_, nullptr));
+    if (result_.run.step > 0) save(result_.run.step);
     throw;
   }
+  if (next->micro_batches.empty() || stop_wanted()) return nullptr;
+  next->waited = seconds_since(asked);
+  next->work = {.micro_batches = next->micro_batches,
+                .lr = learning_rate(config_.optimizer, config_.steps, step),
+                .step = step,
+                .seed = static_cast<uint64_t>(config_.seed),
+                .statistics = auto_ && auto_->due(step)};
+  stepper_->begin(next->work);
+  return next;
+}
+
+// Whether the next step may begin before the results of this one are known: nothing comes between but the log, and a
+// device goes on while the host writes it.
+bool Run::leads_on(const StepWork& work) const {
+  const auto due = [&](int64_t interval) { return interval > 0 && work.step % interval == 0; };
+  return stepper_->plan().target.device == Device::kCuda && !work.statistics && !due(config_.eval_interval) &&
+         !due(config_.checkpoint_interval) && skipped_in_a_row_ + 1 < config_.max_skipped_steps &&
+         !(timeline_ && timeline_->at_border());
 }
 
 // Where the numbers that are not finite came from, as far as can be told.
@@ -101,69 +124,80 @@ void Run::watch_finite(const StepResult& result, std::span<const HostBatch> micr
        skipped_in_a_row_, step, where, result_.checkpoint, sound);
 }
 
+// Waits for a step, and does what stands between it and the next, whose first micro-batch may have begun. False: the
+// run ends here.
+bool Run::conclude(const Step& done, bool next_has_begun) {
+  const int64_t step = done.work.step;
+  const StepResult result = stepper_->wait(done.work);
+  const double seconds = seconds_since(step_began_);
+  if (next_has_begun) step_begins(step + 1);
+  result_.seconds += seconds;
+  result_.data_seconds += done.waited;
+  result_.run.step = step;
+  result_.run.tokens += result.tokens;
+  result_.last_loss = result.loss;
+  speeds_.push_back(static_cast<double>(result.tokens) / seconds);
+  if (hooks_.on_step) hooks_.on_step(result_.run, result);
+  watch_finite(result, done.micro_batches, step);
+  if (!result.statistics.empty()) decide_precision(result, step);
+  const bool last = step == config_.steps;
+  if (step % config_.log_interval == 0 || last)
+    log_->step({.step = step,
+                .tokens = result_.run.tokens,
+                .loss = result.loss,
+                .grad_norm = result.grad_norm,
+                .lr = done.work.lr,
+                .seconds = seconds,
+                .tokens_per_second = speeds_.back(),
+                .data_seconds = done.waited,
+                .finite = result.finite});
+  progress_->update(step, fmt::format("loss {:.4f}  {:.0f} tok/s", result.loss, speeds_.back()));
+  if (timeline_ && last) timeline_->finish();
+  if (last || (config_.eval_interval > 0 && step % config_.eval_interval == 0)) evaluate_now(step);
+  const bool stop = stop_wanted();
+  const bool due = config_.checkpoint_interval > 0 && step % config_.checkpoint_interval == 0;
+  const bool best = config_.checkpoint_best && result_.run.best_step == step;
+  const bool sound = skipped_in_a_row_ == 0;  // else the next sound step's checkpoint will do
+  if (last || ((due || best) && sound)) save(step);
+  result_.interrupted = stop && !last;
+  return !result_.interrupted;
+}
+
+void Run::step_begins(int64_t step) {
+  step_began_ = std::chrono::steady_clock::now();
+  if (timeline_) timeline_->step_begins(step);
+}
+
 TrainResult Run::loop() {
   SignalGuard signals(hooks_.handle_signals);
-  Progress progress({.title = "train", .unit = "step", .total = config_.steps, .start = result_.run.step});
-  std::vector<double> speeds;
+  progress_.emplace(
+      ProgressOptions{.title = "train", .unit = "step", .total = config_.steps, .start = result_.run.step});
   Prefetcher prefetcher(*batches_, config_.accumulation(), result_.run.step + 1);
   if (result_.run.step == 0 && config_.eval_interval > 0) evaluate_now(0);
-  while (result_.run.step < config_.steps) {
-    int64_t step = result_.run.step + 1;
-    if (timeline_) timeline_->step_begins(step);
-    auto started = std::chrono::steady_clock::now();
-    double lr = learning_rate(config_.optimizer, config_.steps, step);
-    std::vector<HostBatch> micro_batches = next_batches(prefetcher, step);
-    const double waited = seconds_since(started);
-    result_.data_seconds += waited;
-    StepResult done{.left = true};
-    if (!micro_batches.empty())
-      done = stepper_->step(micro_batches, lr, step, static_cast<uint64_t>(config_.seed), auto_ && auto_->due(step),
-                            [&] { return stop_wanted(); });
-    if (done.left) {
+  for (int64_t step = result_.run.step + 1; step <= config_.steps; ++step) {
+    std::unique_ptr<Step> next;
+    if (under_way_ && leads_on(under_way_->work)) next = begin(prefetcher, step);
+    if (under_way_ && !conclude(*std::exchange(under_way_, nullptr), next != nullptr)) break;
+    if (!next) {
+      step_begins(step);
+      next = begin(prefetcher, step);
+    }
+    if (!next || !stepper_->go_on(next->work, [&] { return stop_wanted(); })) {
       log_info("step {} was left unfinished", step);
       result_.interrupted = true;
       break;
     }
-    double seconds = seconds_since(started);
-    result_.seconds += seconds;
-    result_.run.step = step;
-    result_.run.tokens += done.tokens;
-    result_.last_loss = done.loss;
-    speeds.push_back(static_cast<double>(done.tokens) / seconds);
-    if (hooks_.on_step) hooks_.on_step(result_.run, done);
-    watch_finite(done, micro_batches, step);
-    if (!done.statistics.empty()) decide_precision(done, step);
-    if (step % config_.log_interval == 0 || step == config_.steps)
-      log_->step({.step = step,
-                  .tokens = result_.run.tokens,
-                  .loss = done.loss,
-                  .grad_norm = done.grad_norm,
-                  .lr = lr,
-                  .seconds = seconds,
-                  .tokens_per_second = speeds.back(),
-                  .data_seconds = waited,
-                  .finite = done.finite});
-    progress.update(step, fmt::format("loss {:.4f}  {:.0f} tok/s", done.loss, speeds.back()));
-    bool last = step == config_.steps;
-    if (timeline_ && last) timeline_->finish();
-    if (last || (config_.eval_interval > 0 && step % config_.eval_interval == 0)) evaluate_now(step);
-    const bool stop = stop_wanted();
-    bool due = config_.checkpoint_interval > 0 && step % config_.checkpoint_interval == 0;
-    bool best = config_.checkpoint_best && result_.run.best_step == step;
-    const bool sound = skipped_in_a_row_ == 0;  // else the next sound step's checkpoint will do
-    if (last || ((due || best) && sound)) save(step);
-    if (stop && !last) {
-      result_.interrupted = true;
-      break;
-    }
+    stepper_->apply(next->work);
+    under_way_ = std::move(next);
   }
+  if (under_way_) conclude(*std::exchange(under_way_, nullptr));
   if (result_.interrupted && result_.run.step > 0) save(result_.run.step);
   if (timeline_) timeline_->finish();
-  progress.finish();
+  progress_->finish();
   report_now(/*last=*/true);
-  if (!speeds.empty()) {
-    std::nth_element(speeds.begin(), speeds.begin() + static_cast<ptrdiff_t>(speeds.size() / 2), speeds.end());
-    result_.tokens_per_second = speeds[speeds.size() / 2];
+  if (!speeds_.empty()) {
+    std::nth_element(speeds_.begin(), speeds_.begin() + static_cast<ptrdiff_t>(speeds_.size() / 2), speeds_.end());
+    result_.tokens_per_second = speeds_[speeds_.size() / 2];
   }
   return result_;
 }

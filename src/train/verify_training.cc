@@ -109,8 +109,7 @@ TrainingReport replay(const std::string& folder, const WeightSource& weights, Mo
   load_weights(weights, stepper.executor());
   for (size_t i = 0; i < report.expected_losses.size(); ++i) {
     auto step = static_cast<int64_t>(i) + 1;
-    StepResult result = stepper.backward({&fixed.batch, 1}, step, 0);
-    stepper.apply(optimizer.lr, step, result);
+    const StepResult result = stepper.step({.micro_batches = {&fixed.batch, 1}, .lr = optimizer.lr, .step = step});
     double clip = std::min(1.0, optimizer.clip / (result.grad_norm + 1e-6));
     if (i == 0) compare_gradients(folder, model, clip, stepper.executor(), report);
     report.losses.push_back(result.loss);

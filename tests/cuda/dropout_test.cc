@@ -44,7 +44,8 @@ std::vector<double> losses_of(const Options& options) {
   const std::vector<HostBatch> batches = {packer.finish()};
   std::vector<double> losses;
   for (int step = 1; step <= options.steps; ++step) {
-    losses.push_back(stepper.step(batches, options.lr, step, options.seed).loss);
+    losses.push_back(
+        stepper.step({.micro_batches = batches, .lr = options.lr, .step = step, .seed = options.seed}).loss);
   }
   return losses;
 }

@@ -11,14 +11,6 @@
 namespace octet {
 namespace {
 
-// Every file of the last checkpoint but the manifest, byte for byte.
-std::map<std::string, std::string> checkpoint_bytes(const std::string& folder) {
-  std::map<std::string, std::string> files;
-  for (const std::string& name : list_folder(folder))
-    if (name.ends_with(".safetensors")) files[name] = read_file(folder + "/" + name);
-  return files;
-}
-
 struct Stop {};
 
 class Resume : public testing::TestWithParam<const char*> {};

@@ -1,6 +1,7 @@
 // A tiny corpus and run settings for tests that train: seconds, not minutes.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,14 @@ inline RunConfig tiny_config(const TempFolder& folder, const std::string& recipe
   config.checkpoint_interval = 10;
   config.out = folder.file("run");
   return config;
+}
+
+// Every tensor file of a checkpoint, byte for byte.
+inline std::map<std::string, std::string> checkpoint_bytes(const std::string& folder) {
+  std::map<std::string, std::string> files;
+  for (const std::string& name : list_folder(folder))
+    if (name.ends_with(".safetensors")) files[name] = read_file(folder + "/" + name);
+  return files;
 }
 
 }  // namespace octet

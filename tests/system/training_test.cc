@@ -66,7 +66,10 @@ StepBytes gradients_of(const ModelConfig& model, const BatchShape& shape, const 
   Stepper stepper(model, {.train = shape, .eval = eval, .compile = compile_options});
   initialize_weights(stepper.executor(), 5);
   StepBytes result;
-  const int64_t tokens = stepper.backward(batches, 1, 3).tokens;
+  const StepWork work{.micro_batches = batches, .seed = 3};
+  const int64_t tokens = work.tokens();
+  stepper.begin(work);
+  stepper.go_on(work);
   float loss = 0;
   stepper.executor().read_state(kLossSum, std::as_writable_bytes(std::span(&loss, 1)));
   result.loss = static_cast<double>(loss) / static_cast<double>(tokens);

@@ -1,5 +1,7 @@
 // octet-bench train-step: speed and memory of whole optimiser steps on random tokens, through the trainer's Stepper.
+#include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -86,19 +88,35 @@ StepReport measure_step(const Options& options) {
   report.plan_seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   initialize_weights(stepper.executor(), 1337);
 
-  int64_t step = 0;
+  // As in a run: on a GPU the next step begins before the results of one are read.
+  const bool ahead = target.device == Device::kCuda;
+  StepWork next{.micro_batches = batches, .lr = 1e-4, .step = 0, .seed = 1337};
+  std::optional<StepWork> under_way;
   StepResult result;
-  auto run = [&] {
-    result = stepper.step(batches, 1e-4, ++step, 1337);
-    if (step == 1) report.first_loss = result.loss;
-    check(result.finite, ErrorCode::kInternal, "step {}: gradients are not finite", step);
+  auto wait = [&] {
+    if (!under_way) return;
+    result = stepper.wait(*under_way);
+    if (under_way->step == 1) report.first_loss = result.loss;
+    check(result.finite, ErrorCode::kInternal, "step {}: gradients are not finite", under_way->step);
+    under_way.reset();
   };
-  report.seconds = time_runs(options.warmup, options.steps, run);
+  auto run = [&] {
+    ++next.step;
+    stepper.begin(next);
+    if (ahead) wait();
+    stepper.go_on(next);
+    stepper.apply(next);
+    under_way = next;
+    if (!ahead) wait();
+  };
+  report.seconds = time_runs(ahead ? std::max<int64_t>(1, options.warmup) : options.warmup, options.steps, run);
+  wait();
   report.last_loss = result.loss;
   report.peak = process_memory().peak;
   if (timeline != nullptr) {
     timeline->begin();
     time_runs(0, options.steps, run);
+    wait();
     const std::vector<DeviceActivity> activities = timeline->end();
     fmt::print("{}", timeline_text(activities, options.steps, options.top));
     write_file(options.timeline, timeline_json(activities));
@@ -107,6 +125,7 @@ StepReport measure_step(const Options& options) {
     stepper.executor().set_profiling(true);
     report.profiled_steps = options.steps;
     time_runs(0, options.steps, run);
+    wait();
     report.profile = stepper.executor().profile();
     stepper.executor().set_profiling(false);
   }
@@ -149,7 +168,7 @@ void add_train_step_command(CLI::App& app) {
                                       std::tuple{"--gemm", &options->gemm, "M = N = K of the reference product"},
                                       std::tuple{"--top", &options->top, "kernels listed"}})
     command->add_option(name, *field, meaning)->check(positive())->capture_default_str();
-  command->add_option("--warmup", options->warmup, "steps before the timed ones")
+  command->add_option("--warmup", options->warmup, "steps before the timed ones; a GPU has at least 1")
       ->capture_default_str()
       ->check(not_negative());
   command->add_option("--layers", options->layers, "instead of the size's")->check(not_negative());

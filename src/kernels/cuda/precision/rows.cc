@@ -98,12 +98,88 @@ BoundKernel bind_compute_scale(DeviceContext&, const Graph&, const Node& node) {
   };
 }
 
+ScaleTable update_of(const Node& node) {
+  ScaleTable table;
+  const ScaleAttrs attrs = scale_attrs(node);
+  table.margin = attrs.margin, table.pow2 = attrs.pow2;
+  table.length = node.results[0].shape.elements();
+  table.newest_only = node.attrs.get<std::string>("algo") != "max";
+  return table;
+}
+
 BoundKernel bind_update_scales(DeviceContext&, const Graph&, const Node& node) {
-  const bool newest_only = node.attrs.get<std::string>("algo") != "max";
-  return [attrs = scale_attrs(node), newest_only](const KernelArgs& args) {
-    launch_update_scales(attrs, newest_only, args.in[0].as<const float>(), args.in[1].as<const float>(),
-                         args.in[0].elements(), args.out[0].as<float>(), args.out[1].as<float>(),
-                         args.out[2].as<float>(), args.stream);
+  return [table = update_of(node), max = scale_attrs(node).max](const KernelArgs& args) mutable {
+    table.count = 1;
+    table.entries[0] = {args.in[0].as<const float>(), args.in[1].as<const float>(), args.out[0].as<float>(),
+                        args.out[1].as<float>(),      args.out[2].as<float>(),      max};
+    launch_update_scales(table, args.stream);
+  };
+}
+
+// --- groups (passes/group_updates.h): the same of many tensors
+
+// Every member of a fusion of this kind is `op`, and there are at most `most`.
+bool is_group(const Node& node, const char* kind, Op op, int most) {
+  if (node.attrs.get<std::string>("kind") != kind) return false;
+  int members = 0;
+  for (const Node& member : node.body->nodes()) {
+    if (member.op == Op::kInput) continue;
+    if (member.op != op || ++members > most || !accepts_f32(*node.body, member)) return false;
+  }
+  return members > 0;
+}
+
+bool accepts_scales_group(const Graph&, const Node& node) {
+  return is_group(node, "update_scales_group", Op::kUpdateScales, kScaleEntries);
+}
+
+BoundKernel bind_scales_group(DeviceContext&, const Graph&, const Node& node) {
+  struct Member {
+    int history, amax, new_history, scale, scale_inv;
+    float max;
+  };
+  const FusionBody body(node);
+  std::vector<Member> members;
+  ScaleTable table;
+  for (const Node& member : body.graph().nodes()) {
+    if (member.op != Op::kUpdateScales) continue;
+    table = update_of(member);
+    members.push_back({body.input(member, 0), body.input(member, 1), body.result(member, 0), body.result(member, 1),
+                       body.result(member, 2), scale_attrs(member).max});
+  }
+  return [table, members](const KernelArgs& args) mutable {
+    const auto in = [&](int i) { return args.in[static_cast<size_t>(i)].as<const float>(); };
+    const auto out = [&](int i) { return i < 0 ? nullptr : args.out[static_cast<size_t>(i)].as<float>(); };
+    table.count = 0;
+    for (const Member& m : members) {
+      table.entries[table.count++] = {in(m.history), in(m.amax),       out(m.new_history),
+                                      out(m.scale),  out(m.scale_inv), m.max};
+    }
+    launch_update_scales(table, args.stream);
+  };
+}
+
+bool accepts_maximum_group(const Graph&, const Node& node) {
+  const TensorType one{DType::kF32, {1}};
+  if (!is_group(node, "maximum_group", Op::kMaximum, kMaximumEntries)) return false;
+  return std::all_of(node.results.begin(), node.results.end(), [&](const TensorType& type) { return type == one; });
+}
+
+BoundKernel bind_maximum_group(DeviceContext&, const Graph&, const Node& node) {
+  const FusionBody body(node);
+  std::vector<std::array<int, 3>> members;
+  for (const Node& member : body.graph().nodes()) {
+    if (member.op == Op::kMaximum && body.result(member, 0) >= 0)
+      members.push_back({body.input(member, 0), body.input(member, 1), body.result(member, 0)});
+  }
+  return [members](const KernelArgs& args) {
+    MaximumTable table;
+    for (const auto& [a, b, to] : members) {
+      table.entries[table.count++] = {args.in[static_cast<size_t>(a)].as<const float>(),
+                                      args.in[static_cast<size_t>(b)].as<const float>(),
+                                      args.out[static_cast<size_t>(to)].as<float>()};
+    }
+    launch_maxima(table, args.stream);
   };
 }
 
@@ -161,10 +237,12 @@ constexpr KernelRow kRows[] = {
     {Op::kDequantize, "dequantize_runs", accepts_dequantize, bind_dequantize},
     {Op::kComputeScale, "compute_scale", accepts_f32, bind_compute_scale},
     {Op::kUpdateScales, "update_scales", accepts_f32, bind_update_scales},
+    {Op::kFusion, "update_scales_group", accepts_scales_group, bind_scales_group},
+    {Op::kFusion, "maximum_group", accepts_maximum_group, bind_maximum_group},
     {Op::kTensorStats, "tensor_stats_tiles", accepts_stats, bind_stats, stats_workspace},
 };
 
-constexpr const char* kFusionKinds[] = {"scale_quantize"};
+constexpr const char* kFusionKinds[] = {"scale_quantize", "update_scales_group", "maximum_group"};
 
 }  // namespace
 

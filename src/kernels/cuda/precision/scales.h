@@ -1,4 +1,4 @@
-// Launchers of what surrounds quantize: dequantize, compute_scale, update_scales.
+// Launchers of what surrounds quantize: dequantize, compute_scale, update_scales, the maxima of amaxes.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,9 +20,33 @@ struct ScaleAttrs {
 void launch_compute_scale(const ScaleAttrs& attrs, const float* amax, float* scale, float* scale_inv,
                           cudaStream_t stream);
 
-// history [length] may be new_history. newest_only: the scale of amax alone, else of the whole new history's maximum.
-void launch_update_scales(const ScaleAttrs& attrs, bool newest_only, const float* history, const float* amax,
-                          int64_t length, float* new_history, float* scale, float* scale_inv, cudaStream_t stream);
+// Tensors whose scales advance together. history [length] may be new_history; results may be null.
+struct ScaleEntry {
+  const float *history = nullptr, *amax = nullptr;
+  float *new_history = nullptr, *scale = nullptr, *scale_inv = nullptr;
+  float max = 448;  // of the tensor's format
+};
+inline constexpr int kScaleEntries = 80;  // of one launch: a table in its parameters
+struct ScaleTable {
+  ScaleEntry entries[kScaleEntries];
+  int32_t count = 0, margin = 0;
+  int64_t length = 0;
+  bool pow2 = false;
+  bool newest_only = false;  // the scale of amax alone, else of the whole new history's maximum
+};
+void launch_update_scales(const ScaleTable& table, cudaStream_t stream);
+
+// to [1] = the larger of a [1] and b [1], a NaN where one is; `to` may be either, or null.
+struct MaximumEntry {
+  const float *a = nullptr, *b = nullptr;
+  float* to = nullptr;
+};
+inline constexpr int kMaximumEntries = 128;
+struct MaximumTable {
+  MaximumEntry entries[kMaximumEntries];
+  int32_t count = 0;
+};
+void launch_maxima(const MaximumTable& table, cudaStream_t stream);
 
 // codes [rows, cols], fewer than 2^31 elements; element (r, c) has scale (r >> row_shift) * scale_cols + (c >>
 // col_shift).

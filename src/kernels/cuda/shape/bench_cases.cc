@@ -29,6 +29,11 @@ std::vector<cpu::Case> shape_bench_cases() {
   cases.push_back(
       {.op = Op::kReduce, .name = "amax_inner", .inputs = {x(inner)}, .attrs = reduce("amax", "all"), .dtypes = bf16});
   cases.push_back({.op = Op::kReduce,
+                   .name = "amax_small",
+                   .inputs = {x({1024, 1024})},
+                   .attrs = reduce("amax", "all"),
+                   .dtypes = bf16});
+  cases.push_back({.op = Op::kReduce,
                    .name = "amax_weight",
                    .inputs = {x({16384, 4096})},
                    .attrs = reduce("amax", "all"),

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "kernels/cuda/common/arrivals.cuh"
 #include "kernels/cuda/common/column_sums.cuh"
 #include "kernels/cuda/shape/shape.h"
 
@@ -53,9 +54,12 @@ __device__ __forceinline__ float join_block(float x) {
   return x;
 }
 
-// partial [blocks] of x: block b takes every gridDim-th step of 4 vectors a thread.
+// y of x: block b takes every gridDim-th step of 4 vectors a thread and leaves partial[b]; the last block to come joins
+// them, in an order that depends on their number alone.
 template <typename Kind, typename T>
-__global__ void __launch_bounds__(kPointwiseThreads) reduce_all_kernel(const T* x, float* partial, int64_t count) {
+__global__ void __launch_bounds__(kPointwiseThreads)
+    reduce_all_kernel(const T* x, float* partial, uint32_t* arrivals, float* y, int64_t count) {
+  __shared__ bool last;
   wait_for_previous();
   allow_next();
   constexpr int64_t kLine = static_cast<int64_t>(kPointwiseThreads) * kRun, kStep = kLine * kAllUnroll;
@@ -78,18 +82,20 @@ __global__ void __launch_bounds__(kPointwiseThreads) reduce_all_kernel(const T* 
     held[0] = Kind::join(held[0], Kind::element(to_float(x[i])));
 #pragma unroll
   for (int k = 1; k < kRun; ++k) held[0] = Kind::join(held[0], held[k]);
-  const float all = join_block<Kind>(held[0]);
-  if (threadIdx.x == 0) partial[blockIdx.x] = all;
-}
-
-template <typename Kind>
-__global__ void __launch_bounds__(256) finish_all_kernel(const float* partial, float* y, int count) {
-  wait_for_previous();
-  allow_next();
-  float held = Kind::kIdentity;
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += 256) held = Kind::join(held, partial[i]);
-  held = join_block<Kind>(held);
-  if (threadIdx.x == 0) y[0] = held;
+  float all = join_block<Kind>(held[0]);
+  if (gridDim.x > 1) {
+    if (threadIdx.x == 0) {
+      partial[blockIdx.x] = all;
+      last = arrives_last(arrivals, gridDim.x);
+    }
+    __syncthreads();
+    if (!last) return;
+    all = Kind::kIdentity;
+    for (unsigned i = threadIdx.x; i < gridDim.x; i += kPointwiseThreads)
+      all = Kind::join(all, *static_cast<volatile const float*>(partial + i));
+    all = join_block<Kind>(all);
+  }
+  if (threadIdx.x == 0) *y = all;
 }
 
 template <typename Body>
@@ -128,15 +134,13 @@ void launch_reduce_rows(Reduction kind, DType dtype, const void* x, float* y, in
 }
 
 void launch_reduce_all(Reduction kind, DType dtype, const void* x, float* y, int64_t count, float* scratch,
-                       cudaStream_t stream) {
-  const int64_t blocks = blocks_of(count);
-  float* partial = blocks == 1 ? y : scratch;
+                       uint32_t* counters, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(blocks_of(count));
   with_kind(kind, [&]<typename Kind>(Kind) {
     with_f32_or_bf16(dtype, [&]<typename T>(T) {
-      launch_overlapped(reduce_all_kernel<Kind, T>, {static_cast<unsigned>(blocks), kPointwiseThreads}, stream,
-                        static_cast<const T*>(x), partial, count);
+      launch_overlapped(reduce_all_kernel<Kind, T>, {blocks, kPointwiseThreads}, stream, static_cast<const T*>(x),
+                        scratch, counters, y, count);
     });
-    if (blocks > 1) launch_overlapped(finish_all_kernel<Kind>, {1, 256}, stream, partial, y, static_cast<int>(blocks));
   });
 }
 

@@ -78,13 +78,13 @@ bool accepts_reduce(const Graph& graph, const Node& node) {
   return dtype == DType::kF32 || dtype == DType::kBF16;
 }
 
-BoundKernel bind_reduce(DeviceContext&, const Graph&, const Node& node) {
+BoundKernel bind_reduce(DeviceContext& context, const Graph&, const Node& node) {
   const bool all = node.attrs.get<std::string>("axis") == "all";
-  return [all, kind = reduction_of(node)](const KernelArgs& args) {
+  return [all, kind = reduction_of(node), counters = context.counters()](const KernelArgs& args) {
     const Tensor& x = args.in[0];
     float *y = args.out[0].as<float>(), *scratch = reinterpret_cast<float*>(args.workspace.data());
     if (all) {
-      launch_reduce_all(kind, x.dtype(), x.data, y, x.elements(), scratch, args.stream);
+      launch_reduce_all(kind, x.dtype(), x.data, y, x.elements(), scratch, counters, args.stream);
     } else {
       launch_reduce_rows(kind, x.dtype(), x.data, y, x.shape().rows(), x.shape().cols(), scratch, args.stream);
     }
