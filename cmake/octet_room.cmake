@@ -35,6 +35,9 @@ function(octet_test_program target label)
   target_compile_definitions(${target} PRIVATE OCTET_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST 
                        PROPERTIES LABELS ${label} TIMEOUT 600 ENVIRONMENT "OMP_WAIT_POLICY=PASSIVE")
+  add_test(NAME ReadableCases.${target}
+           COMMAND bash ${PROJECT_SOURCE_DIR}/tests/program/readable_cases_test.sh $<TARGET_FILE:${target}>)
+  set_tests_properties(ReadableCases.${target} PROPERTIES LABELS ${label})
 endfunction()
 
 function(octet_room name)

@@ -101,6 +101,12 @@ struct Setting {
   bool switched = false;  // recipe auto after switches: neighbouring GEMMs on all three of its rungs
 };
 
+inline void PrintTo(const Setting& setting, std::ostream* out) {
+  *out << setting.architecture << " " << setting.recipe << ", recompute ";
+  PrintTo(setting.recompute, out);
+  if (setting.switched) *out << ", switched";
+}
+
 // Every recipe; recomputation where it makes fusions that the other programs have not.
 inline const std::vector<Setting>& settings() {
   static const std::vector<Setting> list = {{"gpt2", "fp32"},

@@ -3,6 +3,7 @@
 // Make it before the executor whose work it is to see: graphs instantiated earlier are seen as a whole at best.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,6 +23,10 @@ class DeviceTimeline {
   virtual std::vector<DeviceActivity> end() = 0;  // since begin(), in order of their beginnings
   virtual double now() = 0;                       // of the library's clock
 };
+
+// Why records of a CUPTI of version `found` cannot be read by structs of version `known` (CUPTI_API_VERSION: 130001 is
+// patch 1 of CUDA 13.0); "" when they can: later minor versions append fields, patches change none.
+std::string cupti_objection(uint32_t found, uint32_t known);
 
 // Opens the library. Throws kUnsupported where it is not found or this build cannot use it, with the way out.
 std::unique_ptr<DeviceTimeline> make_device_timeline();

@@ -44,6 +44,15 @@ TEST(DeviceTimeline, ARunsIdleTimeIsToldByWhereItLies) {
   EXPECT_NE(run_timeline_text({}, {1.0}, 1, 10).find("nothing was seen"), std::string::npos);
 }
 
+TEST(DeviceTimeline, RecordsOfAnotherLibraryAreNotRead) {
+  EXPECT_EQ(cupti_objection(130001, 130001), "");
+  EXPECT_EQ(cupti_objection(130100, 130001), "");
+  EXPECT_EQ(cupti_objection(130000, 130001), "");
+  EXPECT_EQ(cupti_objection(130001, 130100), "is version 130001, older than 130100");
+  EXPECT_EQ(cupti_objection(140000, 130001), "is version 140000, not 13xxxx");
+  EXPECT_EQ(cupti_objection(28, 130001), "is version 28, not 13xxxx");  // of CUDA 12.8
+}
+
 TEST(DeviceTimeline, TheTraceIsJson) {
   const auto trace = nlohmann::json::parse(timeline_json({{"f<\"x\">", 1, 1.5}, {"g", 2, 2.25}}));
   ASSERT_EQ(trace["traceEvents"].size(), 2u);

@@ -468,6 +468,10 @@ struct TraceCase {
   const char* name;
   BlockManagerOptions options;
 };
+void PrintTo(const TraceCase& c, std::ostream* out) {
+  for (const auto& group : c.options.groups) *out << group.blocks << " blocks, window " << group.window << "; ";
+  *out << "blocks of " << c.options.block_size;
+}
 
 class BlockManagerTrace : public testing::TestWithParam<TraceCase> {};
 

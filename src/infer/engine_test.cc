@@ -13,6 +13,12 @@ struct Setting {
   int64_t entries = 4096;  // adjusted logits of a step
 };
 
+void PrintTo(const Setting& s, std::ostream* out) {
+  PrintTo(s.policy, out);
+  *out << ", " << s.blocks << " blocks, window " << s.window << ", " << s.entries << " adjusted logits"
+       << (s.prefix_cache ? "" : ", no prefix cache");
+}
+
 class EngineTokens : public testing::TestWithParam<Setting> {};
 
 // 40 requests of all kinds at once give what each gives alone, with caches from roomy to hardly enough for one.

@@ -13,6 +13,11 @@
 
 namespace octet {
 
+inline void PrintTo(SchedulingPolicy policy, std::ostream* out) {
+  constexpr const char* kNames[] = {"never evict", "max utilization", "packed lockstep", "padded static"};
+  *out << kNames[static_cast<size_t>(policy)];
+}
+
 inline constexpr int32_t kEos = 60;
 
 // Ids 0 .. 59 are characters "a" .. ; 60 has no text.

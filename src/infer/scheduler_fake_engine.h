@@ -16,6 +16,12 @@
 #include "base/rng.h"
 #include "infer/scheduler.h"
 
+namespace octet {
+
+inline void PrintTo(SchedulePolicy policy, std::ostream* out) { *out << schedule_policy_name(policy); }
+
+}  // namespace octet
+
 namespace octet::test {
 
 inline constexpr int32_t kVocabulary = 97;

@@ -69,6 +69,11 @@ struct Case {
   double tolerance;  // of a loss near 3.7: float32 sums in another order; bf16 and FP8 roundings that fall differently
 };
 
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.architecture << " " << c.recipe << ", recompute ";
+  PrintTo(c.recompute, out);
+}
+
 class PlannedTraining : public testing::TestWithParam<Case> {};
 
 TEST_P(PlannedTraining, AgreesWithTheInterpreter) {

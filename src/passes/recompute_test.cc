@@ -21,6 +21,7 @@ struct Case {
   const char* architecture;
   const char* recipe;
 };
+void PrintTo(const Case& c, std::ostream* out) { *out << c.architecture << " " << c.recipe; }
 
 Program prepared(const Case& c, const Target& target = {}) {
   Program program = tiny::training_program(c.architecture);

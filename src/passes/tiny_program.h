@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstring>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,15 @@
 #include "model/model.h"
 #include "passes/autodiff.h"
 #include "passes/pass.h"
+
+namespace octet {
+
+inline void PrintTo(Recompute recompute, std::ostream* out) {
+  constexpr const char* kNames[] = {"none", "light", "selective", "full"};
+  *out << kNames[static_cast<size_t>(recompute)];
+}
+
+}  // namespace octet
 
 namespace octet::tiny {
 

@@ -9,6 +9,7 @@
 #include "exec/logical_states.h"
 #include "infer/weights.h"
 #include "train/stepper.h"
+#include "train/training_program.h"
 
 namespace octet {
 namespace {
@@ -49,18 +50,14 @@ void compare_gradients(const std::string& folder, const ModelConfig& model, doub
   }
 }
 
-// Ten steps of `model` with the folder's weights.
-TrainingReport replay(const std::string& folder, const WeightSource& weights, ModelConfig model,
-                      const CompileOptions& options, bool interpret) {
-  std::string path = folder + "/expected_training.json";
-  nlohmann::json json = parse_json(read_file(path), path);
-  TrainingReport report;
-  report.expected_losses = json_get<std::vector<double>>(json, "losses", path);
-  report.expected_grad_norms = json_get<std::vector<double>>(json, "grad_norms", path);
-  check(!report.expected_losses.empty() && report.expected_losses.size() == report.expected_grad_norms.size(),
-        ErrorCode::kCorrupt, "{}: {} losses and {} gradient norms (want as many of both)", path,
-        report.expected_losses.size(), report.expected_grad_norms.size());
+// The batch that every step is made on.
+struct FixedBatch {
+  HostBatch batch;
+  int64_t sequences = 0, length = 0;
+  BatchShape shape(bool training) const { return batch_shape(sequences, length, false, training); }
+};
 
+FixedBatch read_batch(const std::string& folder, const ModelConfig& model) {
   auto expected = open_safetensors(folder + "/expected.safetensors");
   TensorView ids = expected->read("input_ids");
   check(ids.type.shape.rank() == 2 && ids.type.shape[1] >= 2, ErrorCode::kCorrupt,
@@ -77,7 +74,22 @@ TrainingReport replay(const std::string& folder, const WeightSource& weights, Mo
     }
     packer.add(tokens, {0});
   }
-  std::vector<HostBatch> batch = {packer.finish()};
+  return {.batch = packer.finish(), .sequences = sequences, .length = length};
+}
+
+// Ten steps of `model` with the folder's weights.
+TrainingReport replay(const std::string& folder, const WeightSource& weights, ModelConfig model,
+                      const CompileOptions& options, bool interpret) {
+  std::string path = folder + "/expected_training.json";
+  nlohmann::json json = parse_json(read_file(path), path);
+  TrainingReport report;
+  report.expected_losses = json_get<std::vector<double>>(json, "losses", path);
+  report.expected_grad_norms = json_get<std::vector<double>>(json, "grad_norms", path);
+  check(!report.expected_losses.empty() && report.expected_losses.size() == report.expected_grad_norms.size(),
+        ErrorCode::kCorrupt, "{}: {} losses and {} gradient norms (want as many of both)", path,
+        report.expected_losses.size(), report.expected_grad_norms.size());
+
+  const FixedBatch fixed = read_batch(folder, model);
 
   // The settings expected_training.json names: lr 1e-3 constant, betas (0.9, 0.95), decay 0.1 on matrices, clip 1.
   OptimizerConfig optimizer{.lr = 1e-3,
@@ -88,17 +100,16 @@ TrainingReport replay(const std::string& folder, const WeightSource& weights, Mo
                             .eps = 1e-8,
                             .weight_decay = 0.1,
                             .clip = 1.0};
-  BatchShape shape = batch_shape(sequences, length, false, true);
   model.dropout = 0;
-  Stepper stepper(model, {.train = shape,
-                          .eval = batch_shape(sequences, length, false, false),
+  Stepper stepper(model, {.train = fixed.shape(true),
+                          .eval = fixed.shape(false),
                           .optimizer = optimizer,
                           .compile = options,
                           .interpret = interpret});
   load_weights(weights, stepper.executor());
   for (size_t i = 0; i < report.expected_losses.size(); ++i) {
     auto step = static_cast<int64_t>(i) + 1;
-    const StepResult result = stepper.step({.micro_batches = batch, .lr = optimizer.lr, .step = step});
+    const StepResult result = stepper.step({.micro_batches = {&fixed.batch, 1}, .lr = optimizer.lr, .step = step});
     double clip = std::min(1.0, optimizer.clip / (result.grad_norm + 1e-6));
     if (i == 0) compare_gradients(folder, model, clip, stepper.executor(), report);
     report.losses.push_back(result.loss);
@@ -129,6 +140,44 @@ TrainingReport verify_training(const std::string& folder, const CompileOptions& 
     if (other.max_loss_error < report.max_loss_error) return other;
   }
   return report;
+}
+
+std::string relu_inputs_on_other_sides(const std::string& folder, const CompileOptions& options) {
+  const auto weights = open_weights(folder);
+  const FixedBatch fixed = read_batch(folder, weights->config());
+  Program program;
+  Graph& graph = program.add_graph(loss_graph("eval", weights->config(), fixed.shape(false)));
+  Builder builder(graph);
+  std::vector<std::string> relus;
+  for (int32_t i = 0, count = graph.size(); i < count; ++i) {
+    const Node node = graph.node(NodeId{i});
+    if (node.op != Op::kRelu) continue;
+    relus.push_back(node.name);
+    builder.output(node.name + ".x", node.inputs[0]);
+  }
+  if (relus.empty() || options.recipe.compute != DType::kF32) return "";
+  const Plan plan = compile(std::move(program), options);
+  std::vector<std::unique_ptr<Stepper>> both;
+  for (bool interpret : {false, true}) {
+    Stepper& stepper = *both.emplace_back(std::make_unique<Stepper>(
+        plan, StepperOptions{.eval = fixed.shape(false), .compile = options, .interpret = interpret}));
+    load_weights(*weights, stepper.executor());
+    stepper.evaluate(fixed.batch);
+  }
+  constexpr int64_t kShown = 4;
+  std::string words;
+  int64_t found = 0;
+  for (const std::string& relu : relus) {
+    const auto ours = output_as<float>(both[0]->executor(), "eval", relu + ".x");
+    const auto exact = output_as<float>(both[1]->executor(), "eval", relu + ".x");
+    for (size_t i = 0; i < ours.size(); ++i) {
+      if ((ours[i] > 0) == (exact[i] > 0) || ++found > kShown) continue;
+      words += fmt::format("{}element {} of {}'s input is {:.2g}, exactly {:.2g}", found > 1 ? "; " : "", i, relu,
+                           ours[i], exact[i]);
+    }
+  }
+  if (found > kShown) words += fmt::format("; and {} more", found - kShown);
+  return words;
 }
 
 }  // namespace octet

@@ -33,4 +33,9 @@ struct TrainingReport {
 // `interpret`: by the interpreter instead of the Target's executor.
 TrainingReport verify_training(const std::string& folder, const CompileOptions& options, bool interpret = false);
 
+// Inputs of ReLUs in the first step's forward pass that lie on another side of 0 by the Target's float32 sums than by
+// the interpreter's, which are exact: each lets a gradient pass that the expected run stopped, or stops it, whatever
+// the tolerance. In words with the values; "" where there are none.
+std::string relu_inputs_on_other_sides(const std::string& folder, const CompileOptions& options);
+
 }  // namespace octet

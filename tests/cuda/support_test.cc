@@ -19,6 +19,9 @@ struct Case {
   const char* recipe;
   Recompute recompute = Recompute::kNone;
 };
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.model << " " << c.recipe << ", recompute " << static_cast<int>(c.recompute);
+}
 
 class CudaSupport : public testing::TestWithParam<Case> {};
 

@@ -248,6 +248,14 @@ TEST_F(Cli, VerifyExitsNonZeroOutOfTolerance) {
   expect(1, "verify '" + test_data_path("hf_goldens/mixtral_moe") + "'", "model_type \"mixtral\"");
 }
 
+TEST_F(Cli, VerifyNamesTheReluThatRoundingTurns) {
+  const std::string opt = test_data_path("hf_goldens/opt");
+  if (opt.empty()) GTEST_SKIP() << missing_test_data("hf_goldens/opt");
+  const Outcome fast = shell("$OCTET verify --training " + opt);  // the order of a machine's sums decides
+  EXPECT_EQ(fast.code == 0, fast.out.find("rounding puts inputs of ReLUs on the other side of 0") == fast.out.npos);
+  expect(0, "verify --training --interpret " + opt, "passed");
+}
+
 TEST_F(Cli, SignalsLeaveACheckpointAndASecondRunIsRefused) {
   make_data();
   const std::string endless =

@@ -49,6 +49,22 @@ TEST_P(Goldens, TenTrainingStepsAndFirstGradients) {
   EXPECT_EQ(report.has_gradients, path_exists(folder + "/expected_grads_step0.safetensors"));
 }
 
+// Where the fast kernels' sums are out of tolerance, the ReLU inputs that they turn are named; where not, there are
+// none.
+TEST(Goldens, ReluInputsOnOtherSidesExplainWhatIsOutOfTolerance) {
+  const CompileOptions options{.target = cpu_target(), .recipe = parse_recipe("fp32")};
+  for (const char* name : {"opt", "gpt2"}) {
+    const std::string folder = golden_folder(name);
+    if (folder.empty()) GTEST_SKIP() << missing_test_data(name);
+    const std::string words = relu_inputs_on_other_sides(folder, options);
+    EXPECT_EQ(words.empty(), verify_training(folder, options).passed({1e-4, 1e-4})) << name << ": " << words;
+    if (!words.empty()) {
+      EXPECT_NE(words.find("of layers.0.mlp.relu's input is "), words.npos) << words;
+      EXPECT_NE(words.find(", exactly -1.1e-07"), words.npos) << words;
+    }
+  }
+}
+
 TEST_P(Goldens, RecipesStayWithinTheirTolerance) {
   std::string folder = golden_folder(GetParam());
   if (folder.empty()) GTEST_SKIP() << missing_test_data(GetParam());

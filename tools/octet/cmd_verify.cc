@@ -53,7 +53,10 @@ void report_training(const std::string& folder, const CompileOptions& options, c
   print_reference(report.eager_reference);
   fmt::print("{}: {}\n", folder, report.passed(tolerance) ? "passed" : "FAILED");
   if (report.passed(tolerance)) return;
-  if (!interpret) fmt::print("(--interpret tells rounding, as of a ReLU's input beside 0, from a fault)\n");
+  const std::string sides = interpret ? "" : relu_inputs_on_other_sides(folder, options);
+  if (!sides.empty())
+    fmt::print("rounding puts inputs of ReLUs on the other side of 0, where their gradients differ: {}\n", sides);
+  if (!interpret) fmt::print("(--interpret sums exactly: what passes there is rounding here, not a fault)\n");
   throw CLI::RuntimeError(1);
 }
 

@@ -209,7 +209,7 @@ Target cuda_target(const CudaOptions& options) {
   target.name = context.device_name();
   target.fusions = cuda::fusion_kinds();
   cudaDeviceProp properties;
-  check_cuda(cudaGetDeviceProperties(&properties, options.device), "reading the properties of the device");
+  check_cuda(cudaGetDeviceProperties(&properties, context.device()), "reading the properties of the device");
   target.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
   return target;
 }

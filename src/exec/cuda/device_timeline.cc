@@ -77,14 +77,22 @@ void* open_library() {
     paths.push_back(folder + std::string(kName));
   const std::vector<std::string> wheels = cuda::python_libraries("cu13", kName);
   paths.insert(paths.end(), wheels.begin(), wheels.end());
+  std::string refused;
   for (const std::string& path : paths) {
-    if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) continue;
+    const auto version = reinterpret_cast<decltype(&cuptiGetVersion)>(dlsym(library, "cuptiGetVersion"));
+    uint32_t found = 0;
+    if (version != nullptr) version(&found);
+    const std::string objection = cupti_objection(found, CUPTI_API_VERSION);
+    if (objection.empty()) return library;
+    refused += fmt::format("{}{} {}", refused.empty() ? " (" : ", ", path, objection);
   }
-  fail(
-      ErrorCode::kUnsupported,
-      "a device timeline needs {}, which is in none of the usual places: add its folder to LD_LIBRARY_PATH, or install "
-      "it, for example with pip install nvidia-cuda-cupti",
-      kName);
+  fail(ErrorCode::kUnsupported,
+       "a device timeline needs {} of version {} or a later 13.x, which is in none of the usual places{}: add its "
+       "folder "
+       "to LD_LIBRARY_PATH, or install it, for example with pip install nvidia-cuda-cupti",
+       kName, CUPTI_API_VERSION, refused.empty() ? "" : refused + ")");
 }
 
 class CuptiTimeline : public DeviceTimeline {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cpu/row_program.h"
+#include "kernels/dtype_sets.h"
 
 namespace octet::cpu {
 
@@ -14,8 +15,6 @@ std::optional<RowKernel> reduce_row_kernel(const Graph& graph, const Node& node)
 std::optional<RowKernel> rope_row_kernel(const Graph& graph, const Node& node);
 std::optional<RowKernel> cross_entropy_row_kernel(const Graph& graph, const Node& node);
 std::optional<RowKernel> quantize_row_kernel(const Graph& graph, const Node& node);  // inside fusions only
-
-inline bool is_f32_or_bf16(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
 
 // visit(float{}) or visit(BF16{}).
 template <typename Visit>

@@ -7,7 +7,7 @@
 namespace octet::cuda {
 namespace {
 
-constexpr int kMinimumMajor = 9;  // the kernels are compiled for sm_90a
+constexpr int kMajor = 9, kMinor = 0;  // the kernels are compiled for sm_90a, which runs on nothing else
 
 }  // namespace
 
@@ -18,10 +18,27 @@ void check_cuda(cudaError_t status, const char* what) {
        cudaGetErrorName(status), cudaGetErrorString(status));
 }
 
-int device_count(std::string* why) {
-  auto none = [&](std::string reason) {
+std::vector<int> devices_with_kernels(std::span<const DeviceFacts> devices, std::string* why) {
+  std::vector<int> usable;
+  std::string others;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    const DeviceFacts& device = devices[i];
+    if (device.major == kMajor && device.minor == kMinor) usable.push_back(static_cast<int>(i));
+    others +=
+        fmt::format("{}device {} is {} with {}.{}", i > 0 ? ", " : "", i, device.name, device.major, device.minor);
+  }
+  if (usable.empty() && why != nullptr)
+    *why = fmt::format("the kernels need compute capability {}.{} (H100, H200); {}", kMajor, kMinor, others);
+  return usable;
+}
+
+namespace {
+
+// CUDA's indices; none with the reason in `why`.
+std::vector<int> usable_devices(std::string* why) {
+  auto none = [&](std::string reason) -> std::vector<int> {
     if (why != nullptr) *why = std::move(reason);
-    return 0;
+    return {};
   };
   int count = 0, driver = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return none("no NVIDIA driver was found");
@@ -34,26 +51,29 @@ int device_count(std::string* why) {
     cudaGetLastError();
     return none(status == cudaSuccess ? "there is no CUDA device" : cudaGetErrorString(status));
   }
+  std::vector<DeviceFacts> devices;
   for (int device = 0; device < count; ++device) {
     cudaDeviceProp properties;
     check_cuda(cudaGetDeviceProperties(&properties, device), "reading the properties of a device");
-    if (properties.major != kMinimumMajor) {
-      return none(fmt::format("device {} is {} with compute capability {}.{}; the kernels need 9.0 (H100, H200)",
-                              device, properties.name, properties.major, properties.minor));
-    }
+    devices.push_back({properties.name, properties.major, properties.minor});
   }
-  return count;
+  return devices_with_kernels(devices, why);
 }
+
+}  // namespace
+
+int device_count(std::string* why) { return static_cast<int>(usable_devices(why).size()); }
 
 DeviceContext::DeviceContext(ContextOptions options) : options_(std::move(options)) {
   std::string why;
-  const int count = device_count(&why);
-  check(count > 0, ErrorCode::kUnsupported, "no GPU can be used: {}; run with --device=cpu", why);
-  check(options_.device < count, ErrorCode::kInvalidArgument, "device {} is wanted and there are {}", options_.device,
-        count);
-  check_cuda(cudaSetDevice(options_.device), "choosing the device");
+  const std::vector<int> usable = usable_devices(&why);
+  check(!usable.empty(), ErrorCode::kUnsupported, "no GPU can be used: {}; run with --device=cpu", why);
+  check(options_.device >= 0 && options_.device < std::ssize(usable), ErrorCode::kInvalidArgument,
+        "device {} is wanted and {} can be used", options_.device, usable.size());
+  device_ = usable[static_cast<size_t>(options_.device)];
+  check_cuda(cudaSetDevice(device_), "choosing the device");
   cudaDeviceProp properties;
-  check_cuda(cudaGetDeviceProperties(&properties, options_.device), "reading the properties of the device");
+  check_cuda(cudaGetDeviceProperties(&properties, device_), "reading the properties of the device");
   name_ = properties.name;
   sm_count_ = properties.multiProcessorCount;
   check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");

@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 
@@ -19,7 +21,7 @@ class CudnnHandle;  // attention/cudnn.h: opened at run time
 void check_cuda(cudaError_t status, const char* what);
 
 struct ContextOptions {
-  int device = 0;
+  int device = 0;                   // which of the usable ones
   bool deterministic = false;       // the same bits every run: no atomics on floats, no timing-dependent choices
   bool tune_gemms = true;           // time candidate algorithms of new shapes when binding
   std::string gemm_cache = "auto";  // file of algorithm choices; "auto": octet/ in the user's cache folder, "": none
@@ -32,7 +34,7 @@ class DeviceContext {
   DeviceContext(const DeviceContext&) = delete;
 
   const ContextOptions& options() const { return options_; }
-  int device() const { return options_.device; }
+  int device() const { return device_; }  // CUDA's index
   int sm_count() const { return sm_count_; }
   const std::string& device_name() const { return name_; }
   cudaStream_t stream() const { return stream_; }  // the stream everything runs on
@@ -49,7 +51,7 @@ class DeviceContext {
 
  private:
   ContextOptions options_;
-  int sm_count_ = 0;
+  int device_ = 0, sm_count_ = 0;
   std::string name_;
   cudaStream_t stream_ = nullptr;
   uint32_t* counters_ = nullptr;
@@ -58,7 +60,14 @@ class DeviceContext {
   std::unique_ptr<CudnnHandle> cudnn_;
 };
 
-// How many usable devices there are; 0 with the reason in `why` (no driver, no device, one older than the kernels).
+struct DeviceFacts {
+  std::string name;
+  int major = 0, minor = 0;  // compute capability
+};
+// Indices of those that the kernels are compiled for; where there are none, `why` says what each is.
+std::vector<int> devices_with_kernels(std::span<const DeviceFacts> devices, std::string* why = nullptr);
+
+// How many usable devices there are; 0 with the reason in `why` (no driver, no device, none that the kernels run on).
 int device_count(std::string* why = nullptr);
 
 }  // namespace octet::cuda

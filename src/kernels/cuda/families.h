@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/cuda/kernel.h"
+#include "kernels/dtype_sets.h"
 
 namespace octet::cuda {
 

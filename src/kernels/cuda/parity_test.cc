@@ -49,6 +49,11 @@ struct Part {
   size_t number = 0, of = 1;
 };
 
+void PrintTo(const Part& part, std::ostream* out) {
+  *out << part.cases.size() << " cases";
+  if (!part.cases.empty()) *out << ", " << part.cases.front()->name << " .. " << part.cases.back()->name;
+}
+
 std::vector<Part> parts() {
   constexpr size_t kCases = 16;
   std::vector<Part> all;

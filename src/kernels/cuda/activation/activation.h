@@ -22,6 +22,7 @@ struct BiasGelu {
   float* amax;
   int64_t rows, cols;
   uint32_t* counters;  // [kAmaxWords] of DeviceContext::counters, where an amax is wanted; not for tiles
+  int sm_count;        // of the device; not for tiles
 };
 void launch_bias_gelu(const BiasGelu& job, cudaStream_t stream);
 
@@ -34,6 +35,7 @@ struct GeluGrad {
   float* amax;
   int64_t rows, cols;
   uint32_t* counters;  // as above
+  int sm_count;
 };
 void launch_gelu_grad(const GeluGrad& job, cudaStream_t stream);
 
@@ -45,6 +47,7 @@ struct Swiglu {
   float* amax;
   int64_t rows, cols;
   uint32_t* counters;  // as above
+  int sm_count;
 };
 void launch_swiglu(const Swiglu& job, cudaStream_t stream);
 
@@ -57,6 +60,7 @@ struct SwigluGrad {
   float *amax_dgate, *amax_dup;
   int64_t rows, cols;
   uint32_t* counters;  // [2 kAmaxWords], as above
+  int sm_count;
 };
 void launch_swiglu_grad(const SwigluGrad& job, cudaStream_t stream);
 

@@ -193,8 +193,9 @@ struct SwigluGradBody {
 // Alone, one access in flight a thread: occupancy covers the rest, and more of several streams are slower. With an amax
 // blocks stay, kBlocks on a multiprocessor: their ends cost a barrier and two atomics.
 template <int kVec, int kBlocks, typename Body>
-void launch_body(int64_t count, const Body& body, bool amax, cudaStream_t stream) {
-  amax ? launch_pointwise_stay<kVec, 1, kBlocks>(count, body, stream) : launch_pointwise<kVec, 1>(count, body, stream);
+void launch_body(int64_t count, const Body& body, bool amax, int sm_count, cudaStream_t stream) {
+  amax ? launch_pointwise_stay<kVec, 1, kBlocks>(count, body, sm_count, stream)
+       : launch_pointwise<kVec, 1>(count, body, stream);
 }
 
 template <typename Body>
@@ -207,7 +208,7 @@ void launch(const BiasGelu& job, cudaStream_t stream) {
   const int groups = static_cast<int>(job.cols / kVecOf<T>);  // of a row
   const int chunks = (groups + kPointwiseThreads - 1) / kPointwiseThreads;
   const int threads = ((groups + chunks - 1) / chunks + 31) / 32 * 32;
-  const int most = std::max(kBiasBlocks * kProcessors * (kPointwiseThreads / threads) / chunks, 1);
+  const int most = std::max(kBiasBlocks * job.sm_count * (kPointwiseThreads / threads) / chunks, 1);
   const auto blocks = static_cast<unsigned>(chunks * std::min<int64_t>(job.rows, most));
   const BiasGeluJob<T, B> on_device{static_cast<const T*>(job.x), static_cast<const B*>(job.bias),
                                     static_cast<T*>(job.biased),  static_cast<T*>(job.y),
@@ -235,7 +236,7 @@ void launch_gelu_grad(const GeluGrad& job, cudaStream_t stream) {
     const auto launch = [&]<typename Slope>(Slope slope) {
       launch_body<kVecOf<T>, 6>(job.rows * job.cols,
                                 GeluGradBody<T, Slope>{x, dy, dx, {{job.amax, job.counters}}, slope},
-                                job.amax != nullptr, stream);
+                                job.amax != nullptr, job.sm_count, stream);
     };
     job.tanh_form ? launch(GeluTanhSlope{}) : launch(GeluErfSlope{});
   });
@@ -248,7 +249,7 @@ void launch_swiglu(const Swiglu& job, cudaStream_t stream) {
                              static_cast<T*>(job.silu),
                              static_cast<T*>(job.y),
                              {{job.amax, job.counters}}};
-    launch_body<kVecOf<T>, 6>(job.rows * job.cols, body, job.amax != nullptr, stream);
+    launch_body<kVecOf<T>, 6>(job.rows * job.cols, body, job.amax != nullptr, job.sm_count, stream);
   });
 }
 
@@ -259,7 +260,8 @@ void launch_swiglu_grad(const SwigluGrad& job, cudaStream_t stream) {
                                  static_cast<T*>(job.dsilu),       static_cast<T*>(job.dgate),
                                  static_cast<T*>(job.dup),         static_cast<T*>(job.silu_out),
                                  {{job.amax_dgate, job.counters}}, {{job.amax_dup, job.counters + kAmaxWords}}};
-    launch_body<kVecOf<T>, 4>(job.rows * job.cols, body, job.amax_dgate != nullptr || job.amax_dup != nullptr, stream);
+    launch_body<kVecOf<T>, 4>(job.rows * job.cols, body, job.amax_dgate != nullptr || job.amax_dup != nullptr,
+                              job.sm_count, stream);
   });
 }
 

@@ -37,7 +37,6 @@ int result(const FusionBody& body, const char* name, int32_t r = 0) {
 
 void* at(std::span<const Tensor> tensors, int i) { return i >= 0 ? tensors[static_cast<size_t>(i)].data : nullptr; }
 
-bool is_f32_or_bf16(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
 bool in_16_bytes(const TensorType& type) { return type.shape.cols() * dtype_bytes(type.dtype) % 16 == 0; }
 bool tanh_form(const Node& gelu) { return gelu.attrs.get<bool>("approximate"); }
 
@@ -62,7 +61,7 @@ BoundKernel bind_bias_gelu(DeviceContext& context, const Graph&, const Node& nod
   job.dtype = gelu.results[0].dtype;
   job.bias_type = body.graph().dtype(add.inputs[1]);
   job.rows = gelu.results[0].shape.rows(), job.cols = gelu.results[0].shape.cols();
-  job.counters = context.counters();
+  job.counters = context.counters(), job.sm_count = context.sm_count();
   return [=](const KernelArgs& args) mutable {
     job.x = at(args.in, x), job.bias = at(args.in, bias);
     job.biased = at(args.out, biased), job.y = at(args.out, y), job.amax = static_cast<float*>(at(args.out, amax));
@@ -94,7 +93,7 @@ BoundKernel bind_swiglu(DeviceContext& context, const Graph&, const Node& node) 
   const TensorType& type = body.member("mul")->results[0];
   Swiglu job{};
   job.dtype = type.dtype, job.rows = type.shape.rows(), job.cols = type.shape.cols();
-  job.counters = context.counters();
+  job.counters = context.counters(), job.sm_count = context.sm_count();
   return [=](const KernelArgs& args) mutable {
     job.gate = at(args.in, gate), job.up = at(args.in, up);
     job.silu = at(args.out, silu), job.y = at(args.out, y), job.amax = static_cast<float*>(at(args.out, amax));
@@ -141,9 +140,10 @@ BoundKernel bind_swiglu_grad(DeviceContext& context, const Graph&, const Node& n
   const DType dtype = body.member("dgate")->results[0].dtype;
   const Shape shape = body.member("dgate")->results[0].shape;
   const int amax_dgate = result(body, "amax_dgate"), amax_dup = result(body, "amax_dup");
-  return [=, counters = context.counters()](const KernelArgs& args) {
+  return [=, counters = context.counters(), sm_count = context.sm_count()](const KernelArgs& args) {
     SwigluGrad job = p.job(args);
-    job.dtype = dtype, job.rows = shape.rows(), job.cols = shape.cols(), job.counters = counters;
+    job.dtype = dtype, job.rows = shape.rows(), job.cols = shape.cols();
+    job.counters = counters, job.sm_count = sm_count;
     job.amax_dgate = static_cast<float*>(at(args.out, amax_dgate));
     job.amax_dup = static_cast<float*>(at(args.out, amax_dup));
     launch_swiglu_grad(job, args.stream);
@@ -396,7 +396,7 @@ BoundKernel bind_gelu_grad(DeviceContext& context, const Graph&, const Node& nod
   GeluGrad job{};
   job.tanh_form = tanh_form(gelu_grad), job.dtype = gelu_grad.results[0].dtype;
   job.rows = gelu_grad.results[0].shape.rows(), job.cols = gelu_grad.results[0].shape.cols();
-  job.counters = context.counters();
+  job.counters = context.counters(), job.sm_count = context.sm_count();
   return [=](const KernelArgs& args) mutable {
     job.x = at(args.in, x), job.dy = at(args.in, dy);
     job.dx = at(args.out, dx), job.amax = static_cast<float*>(at(args.out, amax));

@@ -10,12 +10,10 @@
 
 #include "kernels/cuda/attention/problem.h"
 #include "kernels/cuda/common/numbers.cuh"
+#include "kernels/cuda/common/shared_address.cuh"
 
 namespace octet::cuda::mma {
 
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
 __device__ __forceinline__ void copy16_async(uint32_t to, const void* from, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(exists ? 16 : 0));
 }

@@ -8,11 +8,11 @@
 
 namespace octet::cuda::mma {
 
-struct DropoutSite {
+struct DropoutBits {
   RandomStream stream;
   uint32_t last_dropped;  // a word is kept when it is larger: (word >> 8) >= threshold, also for 2^24
 
-  __device__ static DropoutSite of(const AttentionProblem& p, const int64_t* rng) {
+  __device__ static DropoutBits of(const AttentionProblem& p, const int64_t* rng) {
     return {RandomStream::of(rng, p.key), (p.threshold << 8) - 1};
   }
   // Bit i: element 4 block + i is kept.
@@ -32,7 +32,7 @@ struct Kept64 {
 // Elements [first, first + 64): the four lanes of a quad share the work and all get the bits, shifted down by `shift`
 // (< 8, at the cost of the last `shift` of either half); they must give the same `first`. Negative elements give any
 // bits.
-__device__ __forceinline__ Kept64 kept_64(const DropoutSite& site, int64_t first, int shift) {
+__device__ __forceinline__ Kept64 kept_64(const DropoutBits& site, int64_t first, int shift) {
   const int lane = static_cast<int>(threadIdx.x) % 4, skip = static_cast<int>(first & 3);
   const int64_t block = first >> 2;
   Kept64 bits;
@@ -51,7 +51,7 @@ __device__ __forceinline__ Kept64 kept_64(const DropoutSite& site, int64_t first
 }
 
 // Bit i: element first + i is kept, i < 16.
-__device__ __forceinline__ uint32_t kept_16(const DropoutSite& site, int64_t first) {
+__device__ __forceinline__ uint32_t kept_16(const DropoutBits& site, int64_t first) {
   const int64_t block = first >> 2;
   uint32_t bits = site.kept(block) | site.kept(block + 1) << 4 | site.kept(block + 2) << 8 | site.kept(block + 3) << 12;
   if ((first & 3) != 0) bits |= site.kept(block + 4) << 16;

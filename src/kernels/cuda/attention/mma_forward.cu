@@ -22,8 +22,8 @@ __global__ void __launch_bounds__(mma::kForwardThreads, kParts == 1 ? 3 : 1)
   const int first_query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kQueries;
   const int head = static_cast<int>(blockIdx.y), kv_head = head / p.group();
   visible.template find<false>(p, x.segments, first_query);
-  mma::DropoutSite site{};
-  if constexpr (kDropout) site = mma::DropoutSite::of(p, x.rng);
+  mma::DropoutBits site{};
+  if constexpr (kDropout) site = mma::DropoutBits::of(p, x.rng);
   const int lane = static_cast<int>(threadIdx.x) % 32;
 
   const auto load = [&](auto rows, bf16* tile, const Operand& from, int first, int heads, int of_head) {

@@ -18,7 +18,7 @@ struct GradientShape {
 };
 
 // Bit r: key warp_row + r of the block's keys is kept for this query. Keys of several segments count from their starts.
-__device__ __noinline__ uint32_t kept_keys(const AttentionProblem& p, const mma::DropoutSite& site,
+__device__ __noinline__ uint32_t kept_keys(const AttentionProblem& p, const mma::DropoutBits& site,
                                            const VisibleRows& visible, int head, int query, int first_own,
                                            int warp_row) {
   uint32_t bits = 0;
@@ -47,10 +47,10 @@ __global__ void __launch_bounds__(kThreads)
   const int kv_head = kOwnIsKey ? own_head : own_head / p.group();
   const int first_head = kOwnIsKey ? own_head * p.group() : own_head;
   visible.find<kOwnIsKey>(p, x.segments, first_own);
-  mma::DropoutSite site{};
+  mma::DropoutBits site{};
   bool one_segment = true;  // has all keys of the warp
   if constexpr (kDropout) {
-    site = mma::DropoutSite::of(p, x.rng);
+    site = mma::DropoutBits::of(p, x.rng);
     one_segment = __all_sync(kWholeWarp, visible.start[warp_row] == visible.start[warp_row + lane % 16]);
   }
 

@@ -4,11 +4,9 @@
 
 #include <cstdint>
 
-namespace octet::cuda {
+#include "kernels/cuda/common/shared_address.cuh"
 
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
+namespace octet::cuda {
 
 // Completes a phase when one arrival and all its announced bytes have come.
 struct BulkBarrier {

@@ -95,7 +95,6 @@ void launch_pointwise(int64_t count, const Body& body, cudaStream_t stream) {
 
 // Blocks that stay, kBlocks on a multiprocessor, for bodies whose begin or end costs something: each takes every
 // gridDim-th run of kUnroll lines, and a thread has its next vectors under way while it works on what it holds.
-inline constexpr int kProcessors = 132;
 template <int kVec, int kUnroll, int kBlocks, typename Body>
 __global__ void __launch_bounds__(kPointwiseThreads, kBlocks) pointwise_stay_kernel(int64_t count, Body body) {
   wait_for_previous();
@@ -130,9 +129,10 @@ __global__ void __launch_bounds__(kPointwiseThreads, kBlocks) pointwise_stay_ker
   body.end();
 }
 template <int kVec, int kUnroll, int kBlocks, typename Body>
-void launch_pointwise_stay(int64_t count, const Body& body, cudaStream_t stream) {
-  constexpr int64_t kRun = static_cast<int64_t>(kPointwiseThreads) * kVec * kUnroll, kMost = kBlocks * kProcessors;
-  const auto blocks = static_cast<unsigned>(std::clamp<int64_t>((count + kRun - 1) / kRun, 1, kMost));
+void launch_pointwise_stay(int64_t count, const Body& body, int sm_count, cudaStream_t stream) {
+  constexpr int64_t kRun = static_cast<int64_t>(kPointwiseThreads) * kVec * kUnroll;
+  const auto blocks =
+      static_cast<unsigned>(std::clamp<int64_t>((count + kRun - 1) / kRun, 1, int64_t{kBlocks} * sm_count));
   launch_overlapped(pointwise_stay_kernel<kVec, kUnroll, kBlocks, Body>, {blocks, kPointwiseThreads}, stream, count,
                     body);
 }

@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   clear_padding(p, x);
   if (!works) return;
 
-  const uint32_t ring = mma::shared_address(shared_pieces) + static_cast<uint32_t>(warp * kStages * S::kStageBytes);
+  const uint32_t ring = shared_address(shared_pieces) + static_cast<uint32_t>(warp * kStages * S::kStageBytes);
   float k_scale = 1, v_scale = 1, steps = 0;  // steps: scores as powers of two
   Columns<T, kDim, kTiles> columns;
   columns.clear();

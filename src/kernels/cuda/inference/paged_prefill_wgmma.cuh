@@ -29,7 +29,7 @@ struct Shape {
 struct Barrier {
   uint64_t state;
 
-  __device__ __forceinline__ uint32_t address() const { return mma::shared_address(&state); }
+  __device__ __forceinline__ uint32_t address() const { return shared_address(&state); }
   __device__ __forceinline__ void init(int count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(count) : "memory");
   }
@@ -338,7 +338,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   __shared__ Barriers barriers;
   __shared__ QueryTile tile;
   __shared__ int head;  // negative: nothing is left
-  const uint32_t queries = mma::shared_address(shared_tiles), keys = queries + kGroups * S::kGroupBytes;
+  const uint32_t queries = shared_address(shared_tiles), keys = queries + kGroups * S::kGroupBytes;
   const uint32_t values = keys + kStages * S::kTileBytes;
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   wait_for_previous();

@@ -9,8 +9,6 @@
 namespace octet::cuda {
 namespace {
 
-bool is_f32_or_bf16(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
-
 bool accepts_adamw(const Graph& graph, const Node& node) { return is_f32_or_bf16(graph.dtype(node.inputs[1])); }
 
 AdamwTable step_of(const Node& node) {

@@ -120,24 +120,24 @@ __global__ void __launch_bounds__(kThreads, 4) rope_kernel(const __grid_constant
 }
 
 // As many threads a token as leave each kHeadsAhead heads, more where tokens are few.
-int lanes_of(const RopePlan& p, int work) {
+int lanes_of(const RopePlan& p, int work, int sm_count) {
   const auto ceil2 = [](int n) { return static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::max(n, 1)))); };
   int lanes = std::max(ceil2(work), ceil2(p.heads * work / kHeadsAhead));
-  while (lanes < kThreads && int64_t{p.tokens} * lanes < int64_t{4} * kProcessors * kThreads) lanes *= 2;
+  while (lanes < kThreads && int64_t{p.tokens} * lanes < int64_t{4} * sm_count * kThreads) lanes *= 2;
   return std::min(lanes, kThreads);
 }
 
 }  // namespace
 
 void launch_rope(DType dtype, const RopePlan& p, const void* x, const int32_t* positions, void* y, GridAmax amax,
-                 cudaStream_t stream) {
+                 int sm_count, cudaStream_t stream) {
   if (p.tokens == 0 || (y == nullptr && amax.to == nullptr)) return;
   with_float_type(dtype, [&]<typename T>(T) {
     constexpr int kWide = kVecOf<T>;
     const bool wide = p.pairs % kWide == 0 && p.dim % kWide == 0;
     const auto kernel = p.interleaved ? (wide ? rope_kernel<T, kWide, true> : rope_kernel<T, 1, true>)
                                       : (wide ? rope_kernel<T, kWide, false> : rope_kernel<T, 1, false>);
-    const int lanes = lanes_of(p, p.pairs / (wide ? kWide : 1)), tokens = kThreads / lanes;
+    const int lanes = lanes_of(p, p.pairs / (wide ? kWide : 1), sm_count), tokens = kThreads / lanes;
     const Grid grid{static_cast<unsigned>((p.tokens + tokens - 1) / tokens), kThreads,
                     static_cast<size_t>(tokens * p.pairs) * sizeof(float2)};
     launch_overlapped(kernel, grid, stream, p, lanes, static_cast<const T*>(x), positions, static_cast<T*>(y),

@@ -19,6 +19,6 @@ struct RopePlan {
 
 // x and y may be the same memory. amax: of y as it is stored; y, or the amax, may be null.
 void launch_rope(DType dtype, const RopePlan& plan, const void* x, const int32_t* positions, void* y, GridAmax amax,
-                 cudaStream_t stream);
+                 int sm_count, cudaStream_t stream);
 
 }  // namespace octet::cuda

@@ -23,9 +23,11 @@ std::shared_ptr<const double> upload(const std::vector<double>& values) {
   return owner;
 }
 
-BoundKernel bind(DeviceContext&, const Graph&, const Node& node) {
-  return [rope = rope_of_node(node), dtype = node.results[0].dtype](const KernelArgs& args) {
-    launch_rope(dtype, rope.plan, args.in[0].data, args.in[1].as<const int32_t>(), args.out[0].data, {}, args.stream);
+BoundKernel bind(DeviceContext& context, const Graph&, const Node& node) {
+  return [rope = rope_of_node(node), dtype = node.results[0].dtype,
+          sm_count = context.sm_count()](const KernelArgs& args) {
+    launch_rope(dtype, rope.plan, args.in[0].data, args.in[1].as<const int32_t>(), args.out[0].data, {}, sm_count,
+                args.stream);
   };
 }
 
@@ -36,11 +38,11 @@ BoundKernel bind_amax(DeviceContext& context, const Graph&, const Node& node) {
   const Node &member = *body.member("rope"), &reduce = *body.member("amax");
   const auto x = static_cast<size_t>(body.input(member, 0)), positions = static_cast<size_t>(body.input(member, 1));
   const int y = body.result(member, 0), amax = body.result(reduce, 0);
-  return [=, counters = context.counters(), rope = rope_of_node(member),
+  return [=, counters = context.counters(), sm_count = context.sm_count(), rope = rope_of_node(member),
           dtype = member.results[0].dtype](const KernelArgs& args) {
     const auto out = [&](int i) { return i >= 0 ? args.out[static_cast<size_t>(i)].data : nullptr; };
     launch_rope(dtype, rope.plan, args.in[x].data, args.in[positions].as<const int32_t>(), out(y),
-                {static_cast<float*>(out(amax)), counters}, args.stream);
+                {static_cast<float*>(out(amax)), counters}, sm_count, args.stream);
   };
 }
 

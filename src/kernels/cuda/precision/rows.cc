@@ -19,8 +19,6 @@ ScaleAttrs scale_attrs(const Node& node) {
           .pow2 = node.attrs.get_or<bool>("pow2", false)};
 }
 
-bool is_f32_or_bf16(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
-
 bool accepts_quantize(const Graph& graph, const Node& node) {
   return is_f32_or_bf16(graph.dtype(node.inputs[0])) && is_fp8(node.results[0].dtype);
 }

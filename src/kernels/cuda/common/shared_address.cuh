@@ -1,0 +1,12 @@
+// Addresses as instructions on shared memory take them.
+#pragma once
+
+#include <cstdint>
+
+namespace octet::cuda {
+
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+}  // namespace octet::cuda
