@@ -174,7 +174,7 @@ __global__ __launch_bounds__(32 * kMostWarps) void gemv_kernel(const __grid_cons
         float x_scale[2];
 #pragma unroll
         for (int j = 0; j < 2; ++j)
-          x_scale[j] = piece * 2 + j < g.m ? g.x_scale[(piece * 2 + j) * k_blocks + block] : 0.0f;
+          x_scale[j] = piece * 2 + j < g.m ? g.x_scale[block * g.m + piece * 2 + j] : 0.0f;
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
           float part[4] = {};

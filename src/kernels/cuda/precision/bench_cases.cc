@@ -57,7 +57,7 @@ std::vector<cpu::Case> precision_bench_cases() {
     const char* scaling;
     Shape scale;
   };
-  for (const Layout& layout : {Layout{"tensor", {1}}, Layout{"1x128", {8192, 32}}}) {
+  for (const Layout& layout : {Layout{"tensor", {1}}, Layout{"1x128", {32, 8192}}}) {
     for (const char* to : {"f32", "bf16"}) {
       cases.push_back({.op = Op::kDequantize,
                        .name = fmt::format("{}_8192x4096_to_{}", layout.scaling, to),
