@@ -61,7 +61,7 @@ class MatrixQuantizer {
 
 struct QuantizedMatrix {
   std::vector<std::byte> codes;  // [rows, cols]
-  std::vector<float> scale_inv;  // a code's value is code * scale_inv; scale_count() of them, in the layout's shape (docs/ir.md)
+  std::vector<float> scale_inv;  // a code's value is code * scale_inv; in the shape of docs/ir.md
 };
 QuantizedMatrix quantize_matrix(std::span<const float> values, int64_t rows, int64_t cols, const QuantizeRule& rule);
 
