@@ -3,7 +3,8 @@
 //
 // Thread t holds rows 4 (t / 8) .. + 3 and columns 16 (t % 8) .. + 15 of the tile: a row's 8 threads read and write 128
 // neighbours. Transposed codes go through shared memory in words of 4 rows, blocks of 16 bytes swizzled by column
-// group: no bank conflicts on either side. The arithmetic is the reference's (docs/numerics.md).
+// group: no bank conflicts on either side. 1x128 scales leave in whole sectors, those of a warp's 16 rows or 32 columns
+// side by side. The arithmetic is the reference's (docs/numerics.md).
 #pragma once
 
 #include "kernels/cuda/common/numbers.cuh"
