@@ -18,7 +18,7 @@ TEST(QuantizedStates, HostAndOpMakeTheSameBits) {
   for (float& value : values) value = static_cast<float>(random.normal());
   std::fill_n(values.begin() + 7 * kCols, kCols, 0.0f);  // a row of zeros has scale 1
   values[3] = 1e-30f, values[kCols] = 3e4f;
-  for (ScaleLayout layout : {ScaleLayout::kTensor, ScaleLayout::kRow, ScaleLayout::kTile128}) {
+  for (ScaleLayout layout : {ScaleLayout::kTensor, ScaleLayout::kRow, ScaleLayout::kRow128, ScaleLayout::kTile128}) {
     for (bool power_of_two : {false, true}) {
       const QuantizedMatrix matrix =
           quantize_matrix(values, kRows, kCols, {.layout = layout, .margin = 1, .power_of_two = power_of_two});

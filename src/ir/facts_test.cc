@@ -36,7 +36,7 @@ constexpr const char* kLeaves = R"(graph @g stage fused
   %big = input : f32[200,300] @big
   %a = input : e4m3[200,300] @a
   %b = input : e5m2[64,300] @b
-  %as = input : f32[200,3] @as
+  %as = input : f32[3,200] @as
   %bs = input : f32[1,3] @bs
   %lse = input : f32[4,2] @lse
 )";
@@ -131,12 +131,13 @@ const std::vector<Case>& cases() {
       {"%y = quantize %big, %one {format=\"e4m3\"}", "e4m3[200,300] f32[1] e4m3[300,200] f32[1] f32[1]"},
       {"%y = quantize %big {format=\"e4m3\", scaling=\"row\"}", "e4m3[200,300] f32[200] e4m3[300,200] f32[300] f32[1]"},
       {"%y = quantize %big {format=\"e4m3\", scaling=\"1x128\"}",
-       "e4m3[200,300] f32[200,3] e4m3[300,200] f32[300,2] f32[1]"},
+       "e4m3[200,300] f32[3,200] e4m3[300,200] f32[2,300] f32[1]"},
       {"%y = quantize %big {format=\"e5m2\", scaling=\"128x128\"}",
        "e5m2[200,300] f32[2,3] e5m2[300,200] f32[3,2] f32[1]"},
       {"%y = quantize %big {format=\"e4m3\"}",
        "quantize: scaling per tensor takes a scale input, the others none in node "},
       {"%y = dequantize %a, %as {scaling=\"1x128\", to=\"bf16\"}", "bf16[200,300]"},
+      {"%y = dequantize %b, %as {scaling=\"1x128\"}", "dequantize: input 1 is f32[3,200] (want f32[3,64]) in node "},
       {"%y = update_scales %c, %one {format=\"e4m3\", algo=\"max\"}", "f32[8] f32[1] f32[1]"},
       {"%y = update_scales %c, %one {format=\"e4m3\", algo=\"mean\"}",
        "update_scales: algo is \"mean\" (want max or most_recent) in node "},

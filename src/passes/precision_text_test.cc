@@ -105,12 +105,12 @@ end
 TEST(PrecisionText, Fp8Block) {
   EXPECT_EQ(print(precise("fp8-block").graph("train")), R"(graph @train stage precise
   %0 = input : f32[4,8] @x
-  %1 = quantize %0 {format="e4m3", margin=0, pow2=true, scaling="1x128"} : e4m3[4,8], f32[4,1], e4m3[8,4], f32[8,1], f32[1] @up.x
+  %1 = quantize %0 {format="e4m3", margin=0, pow2=true, scaling="1x128"} : e4m3[4,8], f32[1,4], e4m3[8,4], f32[1,8], f32[1] @up.x
   %2 = state : e4m3[16,8] @up.weight.block_codes
   %3 = state : f32[1,1] @up.weight.block_scale_inv
   %4 = scaled_matmul %1, %1.1, %2, %3 {gemm="up", role="fprop", scaling_a="1x128", scaling_b="128x128", to="bf16", trans_a=false, trans_b=true} : bf16[4,16] @up
   %5 = input : f32[4,16] @dy
-  %6 = quantize %5 {format="e4m3", margin=0, pow2=true, scaling="1x128"} : e4m3[4,16], f32[4,1], e4m3[16,4], f32[16,1], f32[1] @up.dy phase backward
+  %6 = quantize %5 {format="e4m3", margin=0, pow2=true, scaling="1x128"} : e4m3[4,16], f32[1,4], e4m3[16,4], f32[1,16], f32[1] @up.dy phase backward
   %7 = scaled_matmul %6.2, %6.3, %1.2, %1.3 {gemm="up", role="wgrad", scaling_a="1x128", scaling_b="1x128", to="f32", trans_a=false, trans_b=true} : f32[16,8] @up phase backward
   output @y %4
   update @grad.up.weight %7

@@ -16,16 +16,17 @@ constexpr int64_t kBlock = 128;
 
 int64_t blocks(int64_t size) { return (size + kBlock - 1) / kBlock; }
 
-// Rows and columns one scale belongs to.
+// Rows and columns one scale belongs to, and how far the next scale down and across is.
 struct Group {
   int64_t rows, cols;
+  int64_t down = 1, across = 1;
 };
 Group group_of(ScaleLayout layout, int64_t rows, int64_t cols) {
   switch (layout) {
     case ScaleLayout::kTensor: return {rows, cols};
     case ScaleLayout::kRow: return {1, cols};
-    case ScaleLayout::kRow128: return {1, kBlock};
-    case ScaleLayout::kTile128: return {kBlock, kBlock};
+    case ScaleLayout::kRow128: return {1, kBlock, 1, rows};
+    case ScaleLayout::kTile128: return {kBlock, kBlock, blocks(cols), 1};
   }
   return {};
 }
@@ -49,9 +50,9 @@ void raise(std::atomic<uint32_t>& most, float amax) {
 // Calls body(row, first column, columns, scale's index) for the runs of a row that share a scale.
 template <typename Body>
 void for_runs(int64_t row, int64_t cols, Group group, const Body& body) {
-  const int64_t per_row = (cols + group.cols - 1) / group.cols;
-  for (int64_t col = 0, i = 0; col < cols; col += group.cols, ++i)
-    body(col, std::min(group.cols, cols - col), row / group.rows * per_row + i);
+  int64_t i = row / group.rows * group.down;
+  for (int64_t col = 0; col < cols; col += group.cols, i += group.across)
+    body(col, std::min(group.cols, cols - col), i);
 }
 
 }  // namespace
@@ -77,7 +78,7 @@ int64_t scale_count(ScaleLayout layout, int64_t rows, int64_t cols) {
   switch (layout) {
     case ScaleLayout::kTensor: return 1;
     case ScaleLayout::kRow: return rows;
-    case ScaleLayout::kRow128: return rows * blocks(cols);
+    case ScaleLayout::kRow128: return blocks(cols) * rows;
     case ScaleLayout::kTile128: return blocks(rows) * blocks(cols);
   }
   return 0;
@@ -89,9 +90,7 @@ MatrixQuantizer::MatrixQuantizer(int64_t rows, int64_t cols, const QuantizeRule&
   const auto count = static_cast<size_t>(scale_count(rule.layout, rows, cols));
   scales_.resize(count);
   scale_inv_.resize(count);
-  const Group group = group_of(rule.layout, rows, cols);
-  group_rows_ = group.rows, group_cols_ = group.cols;
-  if (rule.layout == ScaleLayout::kTensor) group_rows_ = 1;
+  if (rule.layout != ScaleLayout::kTensor) group_rows_ = group_of(rule.layout, rows, cols).rows;
   block_rows_ = (std::max<int64_t>(rows_at_once, 1) + group_rows_ - 1) / group_rows_ * group_rows_;
   if (rule.layout != ScaleLayout::kTensor) return;
   if (!amax) {
@@ -121,7 +120,7 @@ void MatrixQuantizer::make_codes(int64_t first, int64_t count, std::byte* to) {
 
 void MatrixQuantizer::make_block(int64_t first, int64_t count, float* values, std::byte* to) {
   read_(first, count, values);
-  const Group group = {.rows = rule_.layout == ScaleLayout::kTensor ? rows_ : group_rows_, .cols = group_cols_};
+  const Group group = group_of(rule_.layout, rows_, cols_);
   for (int64_t begin = 0; begin < count; begin += group_rows_) {
     const int64_t end = std::min(begin + group_rows_, count);
     const auto for_all_runs = [&](const auto& body) {

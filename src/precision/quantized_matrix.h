@@ -15,7 +15,7 @@ namespace octet {
 enum class ScaleLayout : uint8_t {
   kTensor,  // one scale
   kRow,     // one a row: activations that are served, so that no token depends on another; weights' output channels
-  kRow128,  // 1x128 blocks along the contraction: activations and gradients
+  kRow128,  // 1x128 blocks along the contraction: activations and gradients; rows' scales are neighbours
   kTile128  // 128x128 blocks: weights
 };
 
@@ -55,13 +55,13 @@ class MatrixQuantizer {
   int64_t rows_, cols_, block_rows_;
   QuantizeRule rule_;
   ReadRows read_;
-  int64_t group_rows_ = 1, group_cols_ = 0;  // that share a scale; one scale for all: known before any row is made
+  int64_t group_rows_ = 1;  // that share a scale; one scale for all: known before any row is made
   std::vector<float> scales_, scale_inv_;
 };
 
 struct QuantizedMatrix {
   std::vector<std::byte> codes;  // [rows, cols]
-  std::vector<float> scale_inv;  // a code's value is code * scale_inv; scale_count() of them, row by row
+  std::vector<float> scale_inv;  // a code's value is code * scale_inv; in the shape of docs/ir.md
 };
 QuantizedMatrix quantize_matrix(std::span<const float> values, int64_t rows, int64_t cols, const QuantizeRule& rule);
 

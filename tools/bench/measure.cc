@@ -22,7 +22,7 @@ namespace {
 TensorType scales_of(bool block, int64_t rows, int64_t columns, bool weight) {
   if (!block) return {DType::kF32, {1}};
   int64_t groups = (columns + 127) / 128;
-  return {DType::kF32, {weight ? (rows + 127) / 128 : rows, groups}};
+  return {DType::kF32, weight ? Shape{(rows + 127) / 128, groups} : Shape{groups, rows}};
 }
 
 Program gemm_program(const std::string& precision, int64_t m, int64_t n, int64_t k) {

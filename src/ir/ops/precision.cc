@@ -19,7 +19,7 @@ TensorType scale_type(const Shape& codes, Scaling scaling) {
   switch (scaling) {
     case Scaling::kTensor: return f32({1});
     case Scaling::kRow: return f32({rows});
-    case Scaling::k1x128: return f32({rows, column_blocks});
+    case Scaling::k1x128: return f32({column_blocks, rows});
     case Scaling::k128x128: return f32({ceil_div(rows, kScaleBlock), column_blocks});
   }
   return {};

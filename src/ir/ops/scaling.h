@@ -12,7 +12,7 @@ inline constexpr int64_t kScaleBlock = 128;
 enum class Scaling : uint8_t {
   kTensor,   // "tensor": one scale, [1]
   kRow,      // "row": [R]
-  k1x128,    // "1x128": [R, ceil(C/128)]
+  k1x128,    // "1x128": [ceil(C/128), R]: the scales of one group of columns are neighbours
   k128x128,  // "128x128": [ceil(R/128), ceil(C/128)]
 };
 

@@ -42,7 +42,8 @@ int64_t blocks(int64_t n) { return (n + 127) / 128; }
 Shape scale_shape(const std::string& scaling, const Shape& codes) {
   if (scaling == "tensor") return Shape{1};
   if (scaling == "row") return Shape{codes[0]};
-  return Shape{scaling == "1x128" ? codes[0] : blocks(codes[0]), blocks(codes[1])};
+  if (scaling == "1x128") return Shape{blocks(codes[1]), codes[0]};
+  return Shape{blocks(codes[0]), blocks(codes[1])};
 }
 
 // codes with |value| up to 448 or 57344, brought near 1 by small scales: sums stay comparable with accumulated().

@@ -14,15 +14,19 @@ struct MatrixView {
   DType dtype = DType::kF32;
   int64_t rows = 0, cols = 0;  // as stored, row-major, without gaps
   bool transposed = false;     // the operand is the transpose of what is stored
-  // Element (r, c) is multiplied by scales[r / scale_rows * scale_stride + c / scale_cols]; null = 1.
+  // Element (r, c) is multiplied by scales[r / scale_rows * scale_row_stride + c / scale_cols * scale_col_stride]; null
+  // = 1.
   const float* scales = nullptr;
-  int64_t scale_rows = 1, scale_cols = 1, scale_stride = 0;
+  int64_t scale_rows = 1, scale_cols = 1, scale_row_stride = 0, scale_col_stride = 0;
 
   void set_scales(const float* values, const Shape& shape) {
     const ScaleIndex at(rows, cols, shape);
-    scales = values, scale_rows = at.row_divisor, scale_cols = at.col_divisor, scale_stride = at.cols;
+    scales = values, scale_rows = at.row_divisor, scale_cols = at.col_divisor;
+    scale_row_stride = at.row_stride, scale_col_stride = at.col_stride;
   }
-  float scale(int64_t r, int64_t c) const { return scales[r / scale_rows * scale_stride + c / scale_cols]; }
+  float scale(int64_t r, int64_t c) const {
+    return scales[r / scale_rows * scale_row_stride + c / scale_cols * scale_col_stride];
+  }
 };
 
 // Elements [c, c + count) of stored row r as float32: value times scale, rounded once.

@@ -88,7 +88,7 @@ std::vector<Case> precision_cases() {
       Shape scale;
     };
     for (const Layout& layout :
-         {Layout{"tensor", {1}}, Layout{"row", {130}}, Layout{"1x128", {130, 2}}, Layout{"128x128", {2, 2}}}) {
+         {Layout{"tensor", {1}}, Layout{"row", {130}}, Layout{"1x128", {2, 130}}, Layout{"128x128", {2, 2}}}) {
       for (const char* to : {"f32", "bf16"}) {
         for (int64_t cols : {140, 144}) {
           cases.push_back({.op = Op::kDequantize,

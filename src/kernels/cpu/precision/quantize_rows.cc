@@ -112,13 +112,10 @@ void quantize_rows_call(const QuantizeJob<Code>& job, const RowCall& call) {
 template <typename Code, typename T>
 void quantize_call(QuantizeJob<Code> job, const RowCall& call) {
   const T* x = static_cast<const T*>(call.in[0]);
-  // Results that follow the rows are given at the call's first row, tiles count from the tensor's.
-  const auto at_row_0 = [&](auto* first, int64_t row) {
-    return first == nullptr ? nullptr : first - call.first_row * row;
-  };
-  const int64_t row_groups = job.grouping == Grouping::kRow128 ? (job.cols + kScaleBlock - 1) / kScaleBlock : 0;
-  job.codes = at_row_0(static_cast<Code*>(call.out[0]), job.cols);
-  job.scale_inv = at_row_0(static_cast<float*>(call.out[1]), row_groups);
+  // Codes are given at the call's first row, tiles count from the tensor's.
+  job.codes = static_cast<Code*>(call.out[0]);
+  if (job.codes != nullptr) job.codes -= call.first_row * job.cols;
+  job.scale_inv = static_cast<float*>(call.out[1]);
   job.codes_t = static_cast<Code*>(call.out[2]);
   job.scale_inv_t = static_cast<float*>(call.out[3]);
   job.row_scales = job.col_scales = nullptr;  // of kRow, see above
@@ -218,7 +215,7 @@ std::optional<RowKernel> quantize_row_kernel(const Graph& graph, const Node& nod
   const auto self = static_cast<size_t>(&node - graph.nodes().data());
   const std::vector<int32_t> uses = graph.count_uses()[self];
   if (per_row && (uses[2] > 0 || uses[3] > 0)) return std::nullopt;  // scales of columns want the whole tensor
-  const Follow scales = per_row || grouping == Grouping::kRow128 ? Follow::kRows : Follow::kWhole;
+  const Follow scales = per_row ? Follow::kRows : Follow::kWhole;
   RowKernel kernel{x.shape.rows()};
   kernel.in.assign(node.inputs.size(), Follow::kWhole);
   kernel.in[0] = Follow::kRows;

@@ -73,7 +73,7 @@ enum class Grouping : uint8_t { kTensor, kRow, kRow128, kTile128 };
 inline Grouping grouping_of(const Shape& codes, const Shape& scale, bool given) {
   if (given) return Grouping::kTensor;
   if (scale.rank() == 1) return Grouping::kRow;
-  return scale[0] == codes.rows() ? Grouping::kRow128 : Grouping::kTile128;
+  return ScaleIndex::is_1x128(codes.rows(), codes.cols(), scale) ? Grouping::kRow128 : Grouping::kTile128;
 }
 
 // Results that may be absent are null.
@@ -100,18 +100,16 @@ uint32_t quantize_tile(const QuantizeJob<Code>& job, const T* x, int64_t r0, int
   uint32_t amax = 0;
   if (job.grouping == Grouping::kRow128) {
     alignas(64) uint32_t col_amax[kScaleBlock] = {};
-    const int64_t row_groups = (job.cols + kScaleBlock - 1) / kScaleBlock,
-                  col_groups = (job.rows + kScaleBlock - 1) / kScaleBlock;
     for (int64_t r = 0; r < rows; ++r) {
       const uint32_t row_amax = amax_run(x + r * job.cols, cols);
       if (job.codes_t != nullptr || job.scale_inv_t != nullptr) amax_columns(x + r * job.cols, cols, col_amax);
       amax = std::max(amax, row_amax);
       row_scale[r] = job.formula(row_amax);
-      if (job.scale_inv != nullptr) job.scale_inv[(r0 + r) * row_groups + c0 / kScaleBlock] = 1.0f / row_scale[r];
+      if (job.scale_inv != nullptr) job.scale_inv[c0 / kScaleBlock * job.rows + r0 + r] = 1.0f / row_scale[r];
     }
     for (int64_t c = 0; c < cols; ++c) {
       col_scale[c] = job.formula(col_amax[c]);
-      if (job.scale_inv_t != nullptr) job.scale_inv_t[(c0 + c) * col_groups + r0 / kScaleBlock] = 1.0f / col_scale[c];
+      if (job.scale_inv_t != nullptr) job.scale_inv_t[r0 / kScaleBlock * job.cols + c0 + c] = 1.0f / col_scale[c];
     }
   } else if (job.grouping == Grouping::kRow) {
     std::copy_n(job.row_scales + r0, rows, row_scale);

@@ -161,8 +161,9 @@ void tensor_stats(const Node& node, RefInputs in, RefResults out) {
     value = 0;
   }
   const bool tiles = node.attrs.get<std::string>("blocks") == "128x128";
-  const Shape blocks{tiles ? (rows + kScaleBlock - 1) / kScaleBlock : rows, (cols + kScaleBlock - 1) / kScaleBlock};
-  const Shape blocks_t{tiles ? blocks[1] : cols, (rows + kScaleBlock - 1) / kScaleBlock};
+  const int64_t down = (rows + kScaleBlock - 1) / kScaleBlock, across = (cols + kScaleBlock - 1) / kScaleBlock;
+  const Shape blocks = tiles ? Shape{down, across} : Shape{across, rows};
+  const Shape blocks_t = tiles ? Shape{across, down} : Shape{down, cols};
   // Smallest and largest non-zero magnitude of the tensor, last, and of each block.
   const ScaleIndex at(shape, blocks);
   std::vector<double> low(static_cast<size_t>(blocks.elements()) + 1, INFINITY), high(low.size(), 0);

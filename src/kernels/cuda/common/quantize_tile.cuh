@@ -3,7 +3,8 @@
 //
 // Thread t holds rows 4 (t / 8) .. + 3 and columns 16 (t % 8) .. + 15 of the tile: a row's 8 threads read and write 128
 // neighbours. Transposed codes go through shared memory in words of 4 rows, blocks of 16 bytes swizzled by column
-// group: no bank conflicts on either side. The arithmetic is the reference's (docs/numerics.md).
+// group: no bank conflicts on either side. 1x128 scales leave in whole sectors, those of a warp's 16 rows or 32 columns
+// side by side. The arithmetic is the reference's (docs/numerics.md).
 #pragma once
 
 #include "kernels/cuda/common/numbers.cuh"
@@ -255,9 +256,8 @@ __device__ __forceinline__ void tile_column_scales(const TilePart<T>& x, int64_t
     const float scale = ScaleFormula{job.max, job.margin, job.pow2}(most);
     scratch.col_scale[c] = scale;
     if (job.scale_inv_t != nullptr && c0 + c < job.cols) {
-      const int64_t groups = kGrouping == Grouping::kRow ? 1 : (job.rows + kTile - 1) / kTile;
-      const int64_t group = kGrouping == Grouping::kRow ? 0 : r0 / kTile;
-      if (kGrouping != Grouping::kRow || r0 == 0) job.scale_inv_t[(c0 + c) * groups + group] = 1.0f / scale;
+      if (kGrouping == Grouping::kRow128 || r0 == 0)
+        job.scale_inv_t[row128_scale_index(c0 + c, r0 / kTile, job.cols)] = 1.0f / scale;
     }
   }
   __syncthreads();
@@ -295,7 +295,7 @@ __device__ __forceinline__ void quantize_tile(const TilePart<T>& x, int64_t r0, 
     const float scale = formula(amax);
     const int mine = lane % 8 / 2;
     if (job.scale_inv != nullptr && lane % 2 == 0 && r + mine < job.rows)
-      job.scale_inv[(r + mine) * ((job.cols + kTile - 1) / kTile) + c0 / kTile] = 1.0f / scale;
+      job.scale_inv[row128_scale_index(r + mine, c0 / kTile, job.rows)] = 1.0f / scale;
 #pragma unroll
     for (int i = 0; i < kPartRows; ++i) row_scale[i] = __shfl_sync(kWholeWarp, scale, 2 * i, 8);
   }

@@ -39,7 +39,7 @@ Case fp8_product(const Role& role, const std::string& name, bool block) {
   const auto scale = [&](const char* scaling, int64_t rows) {
     const int64_t blocks = role.k / 128;
     if (!block) return ones({1});
-    return ones({scaling == std::string("1x128") ? rows : rows / 128, blocks});
+    return ones(scaling == std::string("1x128") ? Shape{blocks, rows} : Shape{rows / 128, blocks});
   };
   const char *scaling_a = block ? "1x128" : "tensor", *scaling_b = !block ? "tensor" : wgrad ? "1x128" : "128x128";
   Case c{.op = Op::kScaledMatmul,

@@ -173,8 +173,7 @@ __global__ __launch_bounds__(32 * kMostWarps) void gemv_kernel(const __grid_cons
         if (block >= k_blocks) break;
         float x_scale[2];
 #pragma unroll
-        for (int j = 0; j < 2; ++j)
-          x_scale[j] = piece * 2 + j < g.m ? g.x_scale[(piece * 2 + j) * k_blocks + block] : 0.0f;
+        for (int j = 0; j < 2; ++j) x_scale[j] = piece * 2 + j < g.m ? g.x_scale[block * g.m + piece * 2 + j] : 0.0f;
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
           float part[4] = {};

@@ -25,7 +25,7 @@ struct Gemv {
   DType dtype = DType::kBF16;   // of x and weights: bf16, or codes e4m3
   const void* x = nullptr;
   const void* weights = nullptr;
-  const float* x_scale = nullptr;       // [M], [1], or in blocks [M, ceil(K/128)]
+  const float* x_scale = nullptr;       // [M], [1], or in blocks [ceil(K/128), M]
   const float* weight_scale = nullptr;  // [N], [1], or in blocks [ceil(N/128), ceil(K/128)]
   bool x_scale_rows = false, weight_scale_rows = false;
   bool blocks = false;         // both scales in blocks of 128 along K

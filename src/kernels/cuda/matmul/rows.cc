@@ -35,13 +35,15 @@ BoundKernel bind_tiled(DeviceContext&, const Graph& graph, const Node& node) {
                    .k_stride = x.k_inner ? 1 : x.outer};
     if (x.scaling == ProductScaling::kNone) return t;
     t.scale = args.in[x.scale_input].as<float>();
-    if (x.scaling == ProductScaling::kRow || x.scaling == ProductScaling::k1x128) {  // K is contiguous: the facts
-      t.scale_outer = x.scaling == ProductScaling::kRow ? 1 : blocks;
-    } else if (x.scaling == ProductScaling::k128x128) {
-      t.outer_group = 128, t.scale_outer = x.k_inner ? blocks : 1;
+    switch (x.scaling) {
+      case ProductScaling::kRow: t.scale_outer = 1; break;  // K is contiguous, also of 1x128: the facts
+      case ProductScaling::k1x128: t.k_group = 128, t.scale_outer = 1, t.scale_k = x.outer; break;
+      case ProductScaling::k128x128:
+        t.outer_group = t.k_group = 128;
+        t.scale_outer = x.k_inner ? blocks : 1, t.scale_k = x.k_inner ? 1 : (x.outer + 127) / 128;
+        break;
+      default: break;
     }
-    if (x.scaling == ProductScaling::k1x128 || x.scaling == ProductScaling::k128x128)
-      t.k_group = 128, t.scale_k = x.k_inner ? 1 : (x.outer + 127) / 128;
     return t;
   };
   return [p, operand](const KernelArgs& args) {
@@ -120,12 +122,11 @@ bool scales_after(const Product& p) {
 }
 
 // The scales of one side as the library reads them: as they are, or rearranged in the workspace.
-enum class ScalePlan : uint8_t { kDirect, kTranspose, kPad, kRepeat };
+enum class ScalePlan : uint8_t { kDirect, kPad, kRepeat };
 
 ScalePlan scale_plan(const ProductOperand& x, GemmScaling library, int64_t k_blocks) {
   switch (library) {
     case GemmScaling::kOuter: return x.scaling == ProductScaling::kTensor ? ScalePlan::kRepeat : ScalePlan::kDirect;
-    case GemmScaling::k1x128: return k_blocks > 1 ? ScalePlan::kTranspose : ScalePlan::kDirect;
     case GemmScaling::k128x128: return k_blocks % 4 != 0 ? ScalePlan::kPad : ScalePlan::kDirect;
     default: return ScalePlan::kDirect;
   }
@@ -137,7 +138,6 @@ int64_t scale_bytes(const ProductOperand& x, ScalePlan plan, int64_t k_blocks) {
   int64_t count = 0;
   switch (plan) {
     case ScalePlan::kDirect: break;
-    case ScalePlan::kTranspose: count = x.outer * k_blocks; break;
     case ScalePlan::kPad: count = (x.outer + 127) / 128 * padded(k_blocks); break;
     case ScalePlan::kRepeat: count = x.outer; break;
   }
@@ -148,7 +148,6 @@ const float* arrange_scales(const float* from, float* to, const ProductOperand& 
                             cudaStream_t stream) {
   switch (plan) {
     case ScalePlan::kDirect: return from;
-    case ScalePlan::kTranspose: launch_transpose_scales(from, to, x.outer, k_blocks, stream); break;
     case ScalePlan::kPad: launch_pad_scales(from, to, (x.outer + 127) / 128, k_blocks, padded(k_blocks), stream); break;
     case ScalePlan::kRepeat: launch_repeat_scale(from, to, x.outer, stream); break;
   }

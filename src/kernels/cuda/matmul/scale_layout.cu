@@ -5,22 +5,9 @@
 namespace octet::cuda {
 namespace {
 
-constexpr int kThreads = 256, kTile = 32, kTileRows = 8;
+constexpr int kThreads = 256;
 
 unsigned blocks_of(int64_t elements) { return static_cast<unsigned>((elements + kThreads - 1) / kThreads); }
-
-__global__ void transpose_scales_kernel(const float* __restrict__ from, float* __restrict__ to, int64_t rows,
-                                        int64_t cols) {
-  __shared__ float tile[kTile][kTile + 1];
-  const int64_t row = int64_t{blockIdx.x} * kTile, col = int64_t{blockIdx.y} * kTile;
-  for (int i = threadIdx.y; i < kTile; i += kTileRows) {
-    if (row + i < rows && col + threadIdx.x < cols) tile[i][threadIdx.x] = from[(row + i) * cols + col + threadIdx.x];
-  }
-  __syncthreads();
-  for (int i = threadIdx.y; i < kTile; i += kTileRows) {
-    if (col + i < cols && row + threadIdx.x < rows) to[(col + i) * rows + row + threadIdx.x] = tile[threadIdx.x][i];
-  }
-}
 
 __global__ void pad_scales_kernel(const float* __restrict__ from, float* __restrict__ to, int64_t rows, int64_t cols,
                                   int64_t padded) {
@@ -75,11 +62,6 @@ __global__ void scale_result_kernel(const __grid_constant__ ScaledResult r) {
 }
 
 }  // namespace
-
-void launch_transpose_scales(const float* from, float* to, int64_t rows, int64_t cols, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>((rows + kTile - 1) / kTile), static_cast<unsigned>((cols + kTile - 1) / kTile));
-  transpose_scales_kernel<<<grid, dim3(kTile, kTileRows), 0, stream>>>(from, to, rows, cols);
-}
 
 void launch_pad_scales(const float* from, float* to, int64_t rows, int64_t cols, int64_t padded, cudaStream_t stream) {
   pad_scales_kernel<<<blocks_of(rows * cols), kThreads, 0, stream>>>(from, to, rows, cols, padded);

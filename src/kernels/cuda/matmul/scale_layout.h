@@ -11,8 +11,6 @@
 
 namespace octet::cuda {
 
-// from [R, C] -> to [C, R]
-void launch_transpose_scales(const float* from, float* to, int64_t rows, int64_t cols, cudaStream_t stream);
 // from [R, C] -> to [R, padded], what is added undefined
 void launch_pad_scales(const float* from, float* to, int64_t rows, int64_t cols, int64_t padded, cudaStream_t stream);
 // from [1] -> to [count]

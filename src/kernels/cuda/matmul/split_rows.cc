@@ -55,7 +55,7 @@ std::vector<Part> parts_of(const Graph& graph, const Node& node) {
 bool accepts_split(const Graph& graph, const Node& node) {
   if (!is_split(node)) return false;
   const Product p = product_of(graph, node);
-  return p.b.k_inner && p.c < 0 && p.bias < 0;
+  return p.b.k_inner && p.c < 0 && p.bias < 0 && p.b.scaling != ProductScaling::k1x128;  // a part's would have gaps
 }
 
 int64_t split_workspace(DeviceContext& context, const Graph& graph, const Node& node) {

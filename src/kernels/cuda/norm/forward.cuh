@@ -172,7 +172,7 @@ struct NormRow {
           if (has(g)) {
             const float scale = formula(M::bits(most));
             if (q.scale_inv != nullptr && team.thread() % 16 == 0) {
-              q.scale_inv[row * ((p.cols + 127) / 128) + column(g) / 128] = __fdiv_rn(1.0f, scale);
+              q.scale_inv[row128_scale_index(row, column(g) / 128, p.rows)] = __fdiv_rn(1.0f, scale);
             }
             if (q.codes != nullptr) store_codes(format, q.codes, at, v[g], scale);
           }

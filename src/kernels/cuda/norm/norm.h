@@ -23,9 +23,9 @@ struct NormQuantize {
   bool pow2 = false;
   const float* scale = nullptr;  // [1], kTensor only
   void* codes = nullptr;         // [R, C], may be null
-  float* scale_inv = nullptr;    // [1], [R] or [R, ceil(C/128)], may be null
+  float* scale_inv = nullptr;    // [1], [R] or [ceil(C/128), R], may be null
   void* codes_t = nullptr;       // [C, R], may be null; not of kRow
-  float* scale_inv_t = nullptr;  // [1] or [C, ceil(R/128)], may be null; not of kRow
+  float* scale_inv_t = nullptr;  // [1] or [ceil(R/128), C], may be null; not of kRow
 };
 
 // s = x (+ addend, rounded to dtype); y = norm(s) weight (+ bias), rounded; amax and codes of y.

@@ -2,6 +2,30 @@
 #include "kernels/cuda/pair_cases.h"
 
 namespace octet::cuda {
+namespace {
+
+// As a fusion of one member, whose other results nobody wants.
+cpu::Case quantize_alone(const std::string& scaling, int64_t rows, int64_t cols, const std::vector<int32_t>& results) {
+  cpu::Case c{.op = Op::kFusion,
+              .name = fmt::format("quantize_{}_e4m3_{}x{}", scaling, rows, cols),
+              .inputs = {cpu::x({rows, cols})},
+              .attrs = {{"kind", std::string("quantize")}},
+              .dtypes = {DType::kBF16}};
+  c.body = [=](const std::vector<TensorType>& types) {
+    Graph body("quantize");
+    const NodeId leaf = body.add({.op = Op::kInput, .results = {types[0]}, .name = "x"});
+    const NodeId quantize =
+        body.add({.op = Op::kQuantize,
+                  .inputs = {{leaf, 0}},
+                  .attrs = {{"format", std::string("e4m3")}, {"scaling", scaling}, {"pow2", scaling != "row"}},
+                  .name = "quantize"});
+    for (int32_t result : results) body.outputs().push_back({fmt::format("quantize.{}", result), {quantize, result}});
+    return body;
+  };
+  return c;
+}
+
+}  // namespace
 
 std::vector<cpu::Case> precision_bench_cases() {
   using namespace cpu;
@@ -28,25 +52,10 @@ std::vector<cpu::Case> precision_bench_cases() {
     c.dtypes = {DType::kBF16};
     cases.push_back(std::move(c));
   }
-  // Serving: codes and scales of a step's rows alone, as a fusion of one member, whose other results nobody wants.
-  for (int64_t rows : {1, 8, 768, 1024, 2048}) {
-    Case c{.op = Op::kFusion,
-           .name = fmt::format("quantize_row_e4m3_{}x4096", rows),
-           .inputs = {x({rows, 4096})},
-           .attrs = {{"kind", std::string("quantize")}},
-           .dtypes = {DType::kBF16}};
-    c.body = [](const std::vector<TensorType>& types) {
-      Graph body("quantize");
-      const NodeId leaf = body.add({.op = Op::kInput, .results = {types[0]}, .name = "x"});
-      const NodeId quantize = body.add({.op = Op::kQuantize,
-                                        .inputs = {{leaf, 0}},
-                                        .attrs = {{"format", std::string("e4m3")}, {"scaling", std::string("row")}},
-                                        .name = "quantize"});
-      for (int32_t result : {0, 1}) body.outputs().push_back({fmt::format("quantize.{}", result), {quantize, result}});
-      return body;
-    };
-    cases.push_back(std::move(c));
-  }
+  // A training step wants no amax of blocks.
+  for (int64_t cols : {4096, 16384}) cases.push_back(quantize_alone("1x128", 8192, cols, {0, 1, 2, 3}));
+  // Serving: codes and scales of a step's rows.
+  for (int64_t rows : {1, 8, 768, 1024, 2048}) cases.push_back(quantize_alone("row", rows, 4096, {0, 1}));
   for (const char* blocks : {"1x128", "128x128"}) {
     cases.push_back({.op = Op::kTensorStats,
                      .name = fmt::format("{}_8192x4096", blocks),
@@ -57,7 +66,7 @@ std::vector<cpu::Case> precision_bench_cases() {
     const char* scaling;
     Shape scale;
   };
-  for (const Layout& layout : {Layout{"tensor", {1}}, Layout{"1x128", {8192, 32}}}) {
+  for (const Layout& layout : {Layout{"tensor", {1}}, Layout{"1x128", {32, 8192}}}) {
     for (const char* to : {"f32", "bf16"}) {
       cases.push_back({.op = Op::kDequantize,
                        .name = fmt::format("{}_8192x4096_to_{}", layout.scaling, to),

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads)
     if (run >= all_runs) continue;
     codes[n] = reinterpret_cast<const Vec<Code, kVec>*>(job.codes)[run];
     const uint32_t r = run / row_runs, c = (run - r * row_runs) * kVec;
-    scale[n] = job.scale_inv[static_cast<int64_t>(r >> job.row_shift) * job.scale_cols + (c >> job.col_shift)];
+    scale[n] = job.scale_inv[(r >> job.row_shift) * job.row_stride + (c >> job.col_shift) * job.col_stride];
   }
 #pragma unroll
   for (uint32_t n = 0; n < kRuns; ++n) {

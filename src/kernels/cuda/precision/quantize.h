@@ -14,6 +14,9 @@ namespace octet::cuda {
 enum class Grouping : uint8_t { kTensor, kRow, kRow128, kTile128 };
 Grouping quantize_grouping(std::string_view scaling);  // "tensor", "row", "1x128", "128x128"
 
+// Where a scale of kRow128 lies: of row `row` and columns 128 `group` .. of a matrix of `rows`.
+constexpr int64_t row128_scale_index(int64_t row, int64_t group, int64_t rows) { return group * rows + row; }
+
 // Results that nobody wants are null. Offsets are int64: a tensor may have more than 2^31 elements.
 struct QuantizeJob {
   int64_t rows = 0, cols = 0;
@@ -27,7 +30,7 @@ struct QuantizeJob {
   bool vector = false;                 // 16-byte accesses: set by set_vector
   uint8_t* codes = nullptr;            // [rows, cols]
   uint8_t* codes_t = nullptr;          // [cols, rows]
-  float* scale_inv = nullptr;          // [1], [rows], [rows, cols / 128] or [rows / 128, cols / 128]
+  float* scale_inv = nullptr;          // [1], [rows], [cols / 128, rows] or [rows / 128, cols / 128]
   float* scale_inv_t = nullptr;        // the same of the transposed matrix
   float* amax = nullptr;               // [1]; must be 0 before the tiles run
   const uint32_t* col_amax = nullptr;  // [cols], kRow with codes_t: bits of the columns' amaxes

@@ -201,7 +201,8 @@ BoundKernel bind_dequantize(DeviceContext&, const Graph& graph, const Node& node
                             .cols = codes.shape().cols(),
                             .row_shift = shift_of(at.row_divisor),
                             .col_shift = shift_of(at.col_divisor),
-                            .scale_cols = at.cols};
+                            .row_stride = at.row_stride,
+                            .col_stride = at.col_stride};
     launch_dequantize(job, codes.dtype(), args.out[0].data, args.out[0].dtype(), args.stream);
   };
 }

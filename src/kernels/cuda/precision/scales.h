@@ -48,14 +48,14 @@ struct MaximumTable {
 };
 void launch_maxima(const MaximumTable& table, cudaStream_t stream);
 
-// codes [rows, cols], fewer than 2^31 elements; element (r, c) has scale (r >> row_shift) * scale_cols + (c >>
-// col_shift).
+// codes [rows, cols], fewer than 2^31 elements; element (r, c) has scale (r >> row_shift) * row_stride + (c >>
+// col_shift) * col_stride.
 struct DequantizeJob {
   const uint8_t* codes = nullptr;
   const float* scale_inv = nullptr;
   int64_t rows = 0, cols = 0;
   int32_t row_shift = 0, col_shift = 0;  // 0: each its own; 7: blocks of 128; 31: all one
-  int64_t scale_cols = 0;
+  int64_t row_stride = 0, col_stride = 0;
 };
 // to: f32 or bf16.
 void launch_dequantize(const DequantizeJob& job, DType format, void* out, DType to, cudaStream_t stream);
