@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/threads.h"
 #include "bench/commands.h"
+#include "bench/random_batches.h"
 #include "bench/step_report.h"
 #include "exec/logical_states.h"
 #include "exec/timeline_report.h"
@@ -21,30 +22,11 @@ namespace {
 struct Options {
   std::string model = "gpt2-124m", recipe = "fp32", recompute = "auto", device = "cpu", json, timeline,
               transposes = "cached";
-  int64_t batch = 4, length = 64, micro_batches = 1, steps = 5, warmup = 2, layers = 0, top = 15, gemm = 2048;
+  int64_t batch = 4, length = 64, micro_batches = 1, steps = 5, warmup = 2, layers = 0, hidden = 0, top = 15,
+          gemm = 2048;
   int threads = 0;
   bool profile = false;
 };
-
-// The same tokens every step: the loss must fall, which shows that the measured step does learn.
-std::vector<HostBatch> random_batches(const Options& options, int64_t vocab) {
-  std::vector<HostBatch> batches;
-  uint64_t state = 1337;
-  auto next_token = [&] {  // a linear congruential walk: any spread of ids will do
-    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
-    return static_cast<int32_t>((state >> 33) % static_cast<uint64_t>(vocab));
-  };
-  for (int64_t i = 0; i < options.micro_batches; ++i) {
-    BatchPacker packer(options.batch, options.length, false);
-    for (int64_t s = 0; s < options.batch; ++s) {
-      std::vector<int32_t> tokens(static_cast<size_t>(options.length) + 1);
-      for (int32_t& token : tokens) token = next_token();
-      packer.add(tokens, {0});
-    }
-    batches.push_back(packer.finish());
-  }
-  return batches;
-}
 
 std::string gemm_precision(const Recipe& recipe) {
   if (recipe.scaling == Scaling::kBlock) return "fp8-block";
@@ -58,6 +40,12 @@ StepReport measure_step(const Options& options) {
   ModelConfig model = named_model(options.model);
   model.max_positions = std::max(model.max_positions, options.length);
   if (options.layers > 0) model.layers = options.layers;
+  if (options.hidden > 0) {
+    constexpr int64_t kHead = 64;
+    model.hidden = options.hidden;
+    model.heads = std::max<int64_t>(options.hidden / kHead, 1);
+    model.kv_heads = model.head_dim = model.intermediate = 0;
+  }
   Recipe recipe = parse_recipe(options.recipe);
   recipe.keep_transposes = options.transposes == "cached";
   const Target target = target_of(resolve_device(options.device));
@@ -70,7 +58,9 @@ StepReport measure_step(const Options& options) {
                     .length = options.length,
                     .micro_batches = options.micro_batches,
                     .steps = options.steps};
-  std::vector<HostBatch> batches = random_batches(options, model.vocab_size);
+  // The same tokens every step: the loss must fall, which shows that the measured step does learn.
+  const std::vector<HostBatch> batches =
+      random_batches(options.micro_batches, options.batch, options.length, model.vocab_size);
   report.resident_before = process_memory().resident;
 
   std::unique_ptr<DeviceTimeline> timeline;
@@ -172,6 +162,8 @@ void add_train_step_command(CLI::App& app) {
       ->capture_default_str()
       ->check(not_negative());
   command->add_option("--layers", options->layers, "instead of the size's")->check(not_negative());
+  command->add_option("--hidden", options->hidden, "instead of the size's; heads of 64, the MLP 4 times as wide")
+      ->check(not_negative());
   command->add_option("--threads", options->threads, "0: all cores");
   command->add_flag("--profile", options->profile, "as many further steps, timed kernel by kernel");
   command->add_option("--json", options->json, "file for the figures");

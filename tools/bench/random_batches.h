@@ -1,0 +1,13 @@
+// Micro-batches of random tokens, the same in every run.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "train/batches.h"
+
+namespace octet {
+
+std::vector<HostBatch> random_batches(int64_t micro_batches, int64_t sequences, int64_t length, int64_t vocab);
+
+}  // namespace octet
