@@ -81,16 +81,16 @@ class TargetReader {
     return value;
   }
 
+  int64_t dim(std::string_view text) const {
+    const auto value = number<int64_t>(text);
+    check(value > 0, ErrorCode::kInvalidArgument, "{}:{}: {} (want > 0)", path_, line_, value);
+    return value;
+  }
+
   bool boolean(std::string_view text) const {
     check(text == "true" || text == "false", ErrorCode::kInvalidArgument, "{}:{}: '{}' (want true or false)", path_,
           line_, text);
     return text == "true";
-  }
-
-  const std::string& role(const std::string& text) const {
-    check(text == "fprop" || text == "dgrad" || text == "wgrad", ErrorCode::kInvalidArgument,
-          "{}:{}: '{}' (want fprop, dgrad or wgrad)", path_, line_, text);
-    return text;
   }
 
   void read_field(const std::string& key, std::string_view value) {
@@ -126,11 +126,10 @@ class TargetReader {
       target.fusions = words(value);
     } else if (key == "timing") {
       std::vector<std::string> parts = words(value);
-      check(parts.size() == 5 || parts.size() == 6, ErrorCode::kInvalidArgument,
-            "{}:{}: '{}' (want precision m n k seconds [role])", path_, line_, value);
-      target.timings.push_back({parts[0], number<int64_t>(parts[1]), number<int64_t>(parts[2]),
-                                number<int64_t>(parts[3]), number<double>(parts[4]),
-                                parts.size() > 5 ? role(parts[5]) : ""});
+      check(parts.size() == 6, ErrorCode::kInvalidArgument,
+            "{}:{}: '{}' (want precision tokens out in linears seconds)", path_, line_, value);
+      target.timings.push_back(
+          {parts[0], dim(parts[1]), dim(parts[2]), dim(parts[3]), dim(parts[4]), number<double>(parts[5])});
     } else {
       fail(ErrorCode::kInvalidArgument, "{}:{}: unknown key '{}'{}", path_, line_, key,
            if_near(key, known, " (nearest: {})"));
@@ -162,9 +161,8 @@ Target read_target(const std::string& path) {
   return reader.target;
 }
 
-std::string timing_text(const GemmTiming& t) {
-  const std::string role = t.role.empty() ? "" : " " + t.role;
-  return fmt::format("timing: {} {} {} {} {}{}\n", t.precision, t.m, t.n, t.k, t.seconds, role);
+std::string timing_text(const LinearTiming& t) {
+  return fmt::format("timing: {} {} {} {} {} {}\n", t.precision, t.tokens, t.out, t.in, t.linears, t.seconds);
 }
 
 std::string to_text(const Target& target) {
@@ -175,7 +173,7 @@ std::string to_text(const Target& target) {
   for (const BoolField& field : kBools) text += fmt::format("{}: {}\n", field.key, target.*field.member);
   for (const IntField& field : kInts) text += fmt::format("{}: {}\n", field.key, target.*field.member);
   for (const DoubleField& field : kDoubles) text += fmt::format("{}: {}\n", field.key, target.*field.member);
-  for (const GemmTiming& timing : target.timings) text += timing_text(timing);
+  for (const LinearTiming& timing : target.timings) text += timing_text(timing);
   return text;
 }
 

@@ -9,15 +9,15 @@
 
 namespace octet {
 
-// Seconds for one GEMM of this shape and precision, measured. precision: "f32" "bf16" "fp8-tensor" "fp8-block".
-// role: "fprop" "dgrad" "wgrad", or "" for all three.
-struct GemmTiming {
+// Seconds of a training step that `linears` linears y [tokens, out] = x [tokens, in] W^T of one x take in a precision,
+// measured: their products, forward and backward, and whatever else the step does for that precision. precision: "bf16"
+// "fp8-tensor" "fp8-block". Linears of several widths have the mean of them as `out`.
+struct LinearTiming {
   std::string precision;
-  int64_t m = 0, n = 0, k = 0;
+  int64_t tokens = 0, out = 0, in = 0, linears = 1;
   double seconds = 0;
-  std::string role = {};
 };
-std::string timing_text(const GemmTiming& timing);  // the line of a target file
+std::string timing_text(const LinearTiming& timing);  // the line of a target file
 
 enum class Device : uint8_t { kCpu, kCuda };
 
@@ -37,7 +37,7 @@ struct Target {
   int64_t memory_bytes = 0;               // 0 = unknown
   double bytes_per_second = 0;            // measured copy, read + write
   double f32_flops = 0, bf16_flops = 0, fp8_flops = 0;  // measured GEMM rates, FLOP/s
-  std::vector<GemmTiming> timings = {};
+  std::vector<LinearTiming> timings = {};
 
   bool has_fusion(const std::string& kind) const;
 };

@@ -18,11 +18,12 @@ TEST(Target, TextReadsBackTheSame) {
   Target target = h200_target();
   target.fusions = {"norm_quantize", "bias_gelu"};
   target.f32_flops = 1.0 / 3;
-  target.timings.push_back({"bf16", 1, 2, 3, 1e-6, "wgrad"});
+  target.timings.push_back({"bf16", 1, 2, 3, 4, 1.0 / 3});
   write_file(folder.file("t.txt"), "# measured\n\n" + to_text(target));
   Target read = read_target(folder.file("t.txt"));
   EXPECT_EQ(to_text(read), to_text(target));
-  EXPECT_EQ(read.timings.back().role, "wgrad");
+  EXPECT_EQ(read.timings.back().linears, 4);
+  EXPECT_EQ(read.timings.back().seconds, 1.0 / 3);
   EXPECT_TRUE(read.has_fusion("bias_gelu"));
   EXPECT_FALSE(read.has_fusion("bias"));
 }
@@ -33,14 +34,14 @@ TEST(Target, TheH200HasItsFigures) {
   EXPECT_TRUE(target.fp8_tn_only);
   EXPECT_FALSE(target.int8_products);
   EXPECT_EQ(target.fp8_alignment, 16);
-  std::map<std::string, std::vector<double>> seconds;  // by product and precision
-  for (const GemmTiming& t : target.timings)
-    seconds[fmt::format("{}x{}x{} {} {}", t.m, t.n, t.k, t.role, t.precision)].push_back(t.seconds);
-  for (const auto& [product, values] : seconds) EXPECT_EQ(values.size(), 1u) << product << " stands there twice";
-  EXPECT_EQ(seconds.size() % 9, 0u);
-  EXPECT_DOUBLE_EQ(seconds.at("8192x3072x768 fprop fp8-tensor")[0], 50.6e-6);
-  EXPECT_DOUBLE_EQ(seconds.at("8192x768x3072 dgrad bf16")[0], 55.8e-6);
-  EXPECT_DOUBLE_EQ(seconds.at("3072x768x8192 wgrad fp8-block")[0], 92.1e-6);
+  std::map<std::string, std::vector<double>> seconds;  // by shape and precision
+  for (const LinearTiming& t : target.timings)
+    seconds[fmt::format("{} of {}x{} at {} {}", t.linears, t.out, t.in, t.tokens, t.precision)].push_back(t.seconds);
+  for (const auto& [shape, values] : seconds) EXPECT_EQ(values.size(), 1u) << shape << " stands there twice";
+  EXPECT_EQ(seconds.size() % 3, 0u);
+  EXPECT_DOUBLE_EQ(seconds.at("3 of 768x768 at 16384 fp8-tensor")[0], 303.5e-6);
+  EXPECT_DOUBLE_EQ(seconds.at("1 of 768x768 at 16384 bf16")[0], 112.0e-6);
+  EXPECT_DOUBLE_EQ(seconds.at("2 of 2048x768 at 8192 fp8-block")[0], 241.6e-6);
 }
 
 TEST(Target, BadLinesAreNamed) {
@@ -59,10 +60,10 @@ TEST(Target, BadLinesAreNamed) {
       std::string::npos);
   EXPECT_NE(message("memory_bytes: 1GB").find("'1GB' is not a number in range"), std::string::npos);
   EXPECT_NE(message("fp8_tn_only: yes").find("want true or false"), std::string::npos);
-  for (const char* count : {"3", "3 4 fprop 6"})
-    EXPECT_NE(message("timing: bf16 1 2 " + std::string(count)).find("want precision m n k seconds [role]"),
+  for (const char* rest : {"3", "3 4", "3 4 5 fprop"})
+    EXPECT_NE(message("timing: bf16 1 2 " + std::string(rest)).find("want precision tokens out in linears seconds"),
               std::string::npos);
-  EXPECT_NE(message("timing: bf16 1 2 3 4 forward").find("'forward' (want fprop, dgrad or wgrad)"), std::string::npos);
+  EXPECT_NE(message("timing: bf16 1 0 3 1 4").find("0 (want > 0)"), std::string::npos);
   EXPECT_NE(message("name").find("want \"key: value\""), std::string::npos);
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -12,9 +14,7 @@ namespace {
 
 constexpr Rung kRungs[] = {Rung::kTensor, Rung::kBlock, Rung::kHigh};
 constexpr double kNoNoise = 99;
-// FP8 is refused where timings show more than 2 % of loss: they differ by 1 % from run to run, and count more of the
-// quantizing than linears that share an x have.
-constexpr double kSlower = 1.02;
+constexpr double kSlower = 1.02;        // FP8 is refused where timings show more loss: they differ from run to run
 constexpr double kSameDistance = 1e-6;  // octaves
 
 int64_t at(Rung rung) { return static_cast<int64_t>(rung); }
@@ -30,19 +30,23 @@ std::string milliseconds(double seconds) { return fmt::format("{:.4g} ms", secon
 
 // Why timings say that this precision is not worth taking, or "": decided at the nearest shape measured in both, or by
 // the sum over shapes equally near.
-std::string timing_objection(const Target& target, const std::string& precision, const PolicyGemm& gemm) {
-  const std::string role = gemm_role_name(gemm.role);
-  auto octaves = [](int64_t a, int64_t b) {
-    return std::fabs(std::log2(static_cast<double>(a)) - std::log2(static_cast<double>(b)));
+std::string timing_objection(const Target& target, const std::string& precision, const LinearGroup& group) {
+  const auto linears = static_cast<double>(group.linears.size());
+  auto octaves = [](int64_t a, double b) { return std::fabs(std::log2(static_cast<double>(a)) - std::log2(b)); };
+  auto shape = [](int64_t linears, int64_t out, int64_t in, int64_t tokens) {
+    return fmt::format("{} of {} x {} at {} tokens", linears, out, in, tokens);
   };
   double nearest = std::numeric_limits<double>::infinity(), fp8_seconds = 0, high_seconds = 0;
   std::string shapes;
-  for (const GemmTiming& fp8 : target.timings) {
-    if (fp8.precision != precision || !(fp8.role.empty() || fp8.role == role)) continue;
-    const double distance = octaves(fp8.m, gemm.m) + octaves(fp8.n, gemm.n) + octaves(fp8.k, gemm.k);
+  for (const LinearTiming& fp8 : target.timings) {
+    if (fp8.precision != precision) continue;
+    const double distance = octaves(fp8.tokens, static_cast<double>(group.tokens)) +
+                            octaves(fp8.in, static_cast<double>(group.in)) +
+                            octaves(fp8.out, static_cast<double>(group.out) / linears) + octaves(fp8.linears, linears);
     if (distance > nearest + kSameDistance) continue;
-    auto high = std::find_if(target.timings.begin(), target.timings.end(), [&](const GemmTiming& t) {
-      return t.precision == "bf16" && t.m == fp8.m && t.n == fp8.n && t.k == fp8.k && t.role == fp8.role;
+    auto high = std::find_if(target.timings.begin(), target.timings.end(), [&](const LinearTiming& t) {
+      return t.precision == "bf16" && t.tokens == fp8.tokens && t.out == fp8.out && t.in == fp8.in &&
+             t.linears == fp8.linears;
     });
     if (high == target.timings.end()) continue;
     if (distance < nearest - kSameDistance) {
@@ -52,12 +56,13 @@ std::string timing_objection(const Target& target, const std::string& precision,
     }
     fp8_seconds += fp8.seconds;
     high_seconds += high->seconds;
-    shapes += fmt::format("{}{}x{}x{}", shapes.empty() ? "" : " and ", fp8.m, fp8.n, fp8.k);
+    shapes += (shapes.empty() ? "" : " and ") + shape(fp8.linears, fp8.out, fp8.in, fp8.tokens);
   }
   if (shapes.empty() || fp8_seconds <= kSlower * high_seconds) return "";
-  return fmt::format("{} is slower here: {} beside {} in bf16 at {}, measured nearest to {}x{}x{} on {}", precision,
-                     milliseconds(fp8_seconds), milliseconds(high_seconds), shapes, gemm.m, gemm.n, gemm.k,
-                     target.name);
+  const auto count = static_cast<int64_t>(group.linears.size());
+  return fmt::format("{} is slower here: {} beside {} in bf16 for {}, measured nearest to {} on {}", precision,
+                     milliseconds(fp8_seconds), milliseconds(high_seconds), shapes,
+                     shape(count, group.out / count, group.in, group.tokens), target.name);
 }
 
 }  // namespace
@@ -81,11 +86,34 @@ double snr_db(const TensorStats& stats, int scaling) {
   return noise > 0 ? std::min(kNoNoise, -10 * std::log10(noise)) : kNoNoise;
 }
 
+std::vector<LinearGroup> linear_groups(const std::vector<PolicyGemm>& gemms) {
+  std::map<std::string, std::string> inputs;  // linear -> its x
+  for (const PolicyGemm& gemm : gemms) {
+    if (gemm.role == GemmRole::kFprop) inputs[gemm.gemm] = gemm.operands[0];
+    if (gemm.role == GemmRole::kWgrad) inputs.emplace(gemm.gemm, gemm.operands[1]);
+  }
+  std::vector<LinearGroup> groups;
+  std::map<std::string, size_t> by_input;
+  std::set<std::string> known;
+  for (const PolicyGemm& gemm : gemms) {
+    if (!known.insert(gemm.gemm).second) continue;
+    const auto [m, n, k] = std::tuple(gemm.m, gemm.n, gemm.k);
+    const bool wgrad = gemm.role == GemmRole::kWgrad, dgrad = gemm.role == GemmRole::kDgrad;
+    const int64_t tokens = wgrad ? k : m, out = wgrad ? m : dgrad ? k : n, in = wgrad || dgrad ? n : k;
+    const auto x = inputs.find(gemm.gemm);
+    const auto [place, made] = by_input.emplace(x != inputs.end() ? x->second : gemm.gemm, groups.size());
+    if (made) groups.push_back({.tokens = tokens, .in = in});
+    groups[place->second].linears.push_back(gemm.gemm);
+    groups[place->second].out += out;
+  }
+  return groups;
+}
+
 PrecisionPolicy::PrecisionPolicy(std::vector<PolicyGemm> gemms, const PolicySettings& settings, const Target& target)
     : gemms_(std::move(gemms)), standings_(gemms_.size()), settings_(settings) {
+  refuse(target);
   for (size_t i = 0; i < gemms_.size(); ++i) {
     Standing& standing = standings_[i];
-    refuse(gemms_[i], standing, target);
     auto allowed = std::find_if(standing.refusals.begin(), standing.refusals.end(),
                                 [](const std::string& refusal) { return refusal.empty(); });
     Rung first = kRungs[allowed - standing.refusals.begin()];
@@ -95,10 +123,18 @@ PrecisionPolicy::PrecisionPolicy(std::vector<PolicyGemm> gemms, const PolicySett
   }
 }
 
-void PrecisionPolicy::refuse(const PolicyGemm& gemm, Standing& standing, const Target& target) const {
-  for (Rung rung : {Rung::kTensor, Rung::kBlock}) {
-    std::string& refusal = standing.refusals[static_cast<size_t>(rung)];
-    refusal = gemm.objection.empty() ? timing_objection(target, rung_name(rung), gemm) : gemm.objection;
+// A linear's products pay or do not pay together, and with those of the linears that read its x: whoever quantizes an
+// operand quantizes it for all.
+void PrecisionPolicy::refuse(const Target& target) {
+  std::map<std::string, std::array<std::string, 2>> slower;  // by linear
+  for (const LinearGroup& group : linear_groups(gemms_)) {
+    const std::array<std::string, 2> objections = {timing_objection(target, rung_name(Rung::kTensor), group),
+                                                   timing_objection(target, rung_name(Rung::kBlock), group)};
+    for (const std::string& linear : group.linears) slower[linear] = objections;
+  }
+  for (size_t i = 0; i < gemms_.size(); ++i) {
+    const std::string& impossible = gemms_[i].objection;
+    standings_[i].refusals = impossible.empty() ? slower.at(gemms_[i].gemm) : std::array{impossible, impossible};
   }
 }
 

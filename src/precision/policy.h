@@ -2,8 +2,9 @@
 //
 // The ladder: FP8 with one scale a tensor, FP8 with a scale a 128-block, BF16. A GEMM leaves a rung at once when an
 // operand does not fit it, and goes back to a cheaper one only after that one has held, with a margin, for `dwell`
-// rounds in a row: twice as many after every further fall. FP8 that the Target's timings show to be slower is
-// never taken. Pure host code: no graph, no device. docs/numerics.md gives the thresholds and why.
+// rounds in a row: twice as many after every further fall. FP8 that the Target's timings show to be slower for the
+// linears that read one x is never taken by any of them. Pure host code: no graph, no device. docs/numerics.md gives
+// the thresholds and why.
 #pragma once
 
 #include <array>
@@ -18,7 +19,7 @@
 namespace octet {
 
 enum class Rung : uint8_t { kTensor, kBlock, kHigh };
-const char* rung_name(Rung rung);  // as GemmTiming spells it: fp8-tensor, fp8-block, bf16
+const char* rung_name(Rung rung);  // as LinearTiming spells it: fp8-tensor, fp8-block, bf16
 GemmPrecision rung_precision(Rung rung);
 
 using TensorStats = std::array<float, kTensorStatCount>;  // by TensorStat
@@ -43,6 +44,14 @@ struct PolicyGemm {
   std::string objection = {};  // why FP8 is impossible here, or ""
   std::string key() const { return gemm + "/" + gemm_role_name(role); }
 };
+
+// Linears that read one x: it is quantized once for all of them, so timings are of them together.
+struct LinearGroup {
+  std::vector<std::string> linears;  // by name, in the order of their products
+  int64_t tokens = 0, in = 0;
+  int64_t out = 0;  // of all of them
+};
+std::vector<LinearGroup> linear_groups(const std::vector<PolicyGemm>& gemms);
 
 struct Switch {
   int64_t step = 0;
@@ -79,7 +88,7 @@ class PrecisionPolicy {
     int64_t falls = 0;                    // times it was moved up the ladder
     std::array<std::string, 2> refusals;  // why kTensor and kBlock may not be taken, or ""
   };
-  void refuse(const PolicyGemm& gemm, Standing& standing, const Target& target) const;
+  void refuse(const Target& target);
   std::string objection(const PolicyGemm& gemm, Rung rung, const StatsTable& stats, bool to_return) const;
   void move(int64_t step, size_t i, Rung to, std::string reason);
 

@@ -111,42 +111,79 @@ TEST(Policy, DoesNotFlapUnderNoise) {
   }
 }
 
+// Timings of linears y [512, 256] = x [512, 128] W^T.
+Target timed(double high, double tensor, double block, int64_t linears = 1) {
+  return {.name = "gpu",
+          .timings = {{"bf16", 512, 256, 128, linears, high},
+                      {"fp8-tensor", 512, 256, 128, linears, tensor},
+                      {"fp8-block", 512, 256, 128, linears, block},
+                      {"fp8-tensor", 512, 256, 128, 5, 9e-6}}};  // without bf16 beside it: says nothing
+}
+
 TEST(Policy, RefusesWhatTimingsShowToBeSlower) {
-  Target target{.name = "gpu"};
-  auto timed = [&](const char* precision, int64_t m, int64_t n, int64_t k, double seconds) {
-    target.timings.push_back({precision, m, n, k, seconds});
-  };
-  timed("bf16", 512, 256, 128, 2e-6);  // fprop: every FP8 is slower
-  timed("fp8-tensor", 512, 256, 128, 2.05e-6);
-  timed("fp8-block", 512, 256, 128, 3e-6);
-  timed("bf16", 512, 128, 256, 2e-6);  // dgrad: blocks are slower; 2 % is within what timings differ by
-  timed("fp8-tensor", 512, 128, 256, 2.03e-6);
-  timed("fp8-block", 512, 128, 256, 3e-6);
-  timed("fp8-tensor", 256, 128, 512, 9e-6);  // without bf16 beside it: says nothing
-  PrecisionPolicy policy(linear("up"), {}, target);
-  EXPECT_EQ(policy.rung("up/fprop"), Rung::kHigh);
-  EXPECT_EQ(policy.rung("up/dgrad"), Rung::kTensor);
-  ASSERT_FALSE(policy.switches().empty());
-  EXPECT_EQ(policy.switches()[0].reason,
-            "fp8-tensor is slower here: 0.00205 ms beside 0.002 ms in bf16 at 512x256x128, measured nearest to "
-            "512x256x128 on gpu");
-  policy.observe(1, table(kHealthy, stats(5, 30, 30)));
-  EXPECT_EQ(policy.rung("up/dgrad"), Rung::kHigh);  // dy holds in blocks, which are slower
-  for (int step = 2; step < 40; ++step) policy.observe(step, table(kHealthy));
-  EXPECT_EQ(policy.rung("up/fprop"), Rung::kHigh);
-  EXPECT_EQ(policy.rung("up/dgrad"), Rung::kTensor);
+  PrecisionPolicy slower(linear("up"), {}, timed(2e-6, 2.05e-6, 3e-6));
+  ASSERT_EQ(slower.switches().size(), 3u);
+  EXPECT_EQ(slower.switches()[0].reason,
+            "fp8-tensor is slower here: 0.00205 ms beside 0.002 ms in bf16 for 1 of 256 x 128 at 512 tokens, measured "
+            "nearest to 1 of 256 x 128 at 512 tokens on gpu");
+  for (int step = 1; step < 40; ++step) slower.observe(step, table(kHealthy));
+  for (const char* role : {"fprop", "dgrad", "wgrad"}) EXPECT_EQ(slower.rung(std::string("up/") + role), Rung::kHigh);
+
+  PrecisionPolicy close(linear("up"), {}, timed(2e-6, 2.03e-6, 3e-6));  // 2 % is within what timings differ by
+  EXPECT_TRUE(close.switches().empty());
+  close.observe(1, table(kHealthy, stats(5, 30, 30)));
+  EXPECT_EQ(close.rung("up/dgrad"), Rung::kHigh) << "dy holds in blocks, which are slower";
+  EXPECT_EQ(close.rung("up/fprop"), Rung::kTensor);
+}
+
+// Their x is quantized once: timings of as many linears count, for all products of each.
+TEST(Policy, LinearsThatReadOneXAreJudgedTogether) {
+  std::vector<PolicyGemm> gemms;
+  for (const char* name : {"q", "k", "v", "up"}) {
+    for (PolicyGemm gemm : linear(name)) {
+      for (std::string& operand : gemm.operands)
+        if (operand == "k.x" || operand == "v.x") operand = "q.x";
+      gemms.push_back(gemm);
+    }
+  }
+  const std::vector<LinearGroup> groups = linear_groups(gemms);
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_EQ(groups[0].linears, (std::vector<std::string>{"q", "k", "v"}));
+  EXPECT_EQ(groups[0].tokens, 512);
+  EXPECT_EQ(groups[0].out, 3 * 256);
+  EXPECT_EQ(groups[0].in, 128);
+  EXPECT_EQ(groups[1].linears, std::vector<std::string>{"up"});
+  for (bool together_pays : {true, false}) {
+    Target target = timed(3e-6, together_pays ? 2e-6 : 4e-6, 9e-6, 3);
+    const Target one = timed(1e-6, together_pays ? 2e-6 : 0.5e-6, 9e-6);
+    target.timings.insert(target.timings.end(), one.timings.begin(), one.timings.end());
+    const PrecisionPolicy policy(gemms, {}, target);
+    for (const PolicyGemm& gemm : gemms)
+      EXPECT_EQ(policy.rung(gemm.key()), together_pays == (gemm.gemm != "up") ? Rung::kTensor : Rung::kHigh)
+          << gemm.key();
+  }
+}
+
+TEST(Policy, AGroupsShapeIsReadFromAnyOfItsProducts) {
+  for (const PolicyGemm& gemm : linear("up")) {
+    const std::vector<LinearGroup> groups = linear_groups({gemm});
+    ASSERT_EQ(groups.size(), 1u);
+    EXPECT_EQ(groups[0].tokens, 512) << gemm.key();
+    EXPECT_EQ(groups[0].out, 256) << gemm.key();
+    EXPECT_EQ(groups[0].in, 128) << gemm.key();
+  }
 }
 
 // 512 tokens between measured 256 and 1024: the sum of both decides, in whatever order they stand.
 TEST(Policy, ShapesEquallyNearDecideTogether) {
-  const std::vector<GemmTiming> few = {{"bf16", 256, 256, 128, 1e-6}, {"fp8-tensor", 256, 256, 128, 2e-6}},
-                                many = {{"bf16", 1024, 256, 128, 6e-6}, {"fp8-tensor", 1024, 256, 128, 3e-6}};
+  const std::vector<LinearTiming> few = {{"bf16", 256, 256, 128, 1, 1e-6}, {"fp8-tensor", 256, 256, 128, 1, 2e-6}},
+                                  many = {{"bf16", 1024, 256, 128, 1, 6e-6}, {"fp8-tensor", 1024, 256, 128, 1, 3e-6}};
   for (bool few_first : {true, false}) {
     Target target{.name = "gpu", .timings = few_first ? few : many};
-    const std::vector<GemmTiming>& rest = few_first ? many : few;
+    const std::vector<LinearTiming>& rest = few_first ? many : few;
     target.timings.insert(target.timings.end(), rest.begin(), rest.end());
     EXPECT_EQ(PrecisionPolicy({linear("up")[0]}, {}, target).rung("up/fprop"), Rung::kTensor);
-    for (GemmTiming& timing : target.timings) {
+    for (LinearTiming& timing : target.timings) {
       if (timing.precision == "fp8-tensor") timing.seconds += 2e-6;
     }
     const PrecisionPolicy slower({linear("up")[0]}, {}, target);
@@ -158,37 +195,35 @@ TEST(Policy, ShapesEquallyNearDecideTogether) {
 
 // The H200's own figures, as train-step measures whole steps: what is small or has few tokens stays in bf16.
 TEST(Policy, TheH200sTimingsDecideBySizeAndTokens) {
-  const auto rungs = [](int64_t tokens, int64_t out, int64_t in) {
-    const PrecisionPolicy policy({{"up", GemmRole::kFprop, tokens, out, in, {"up.x", "up.weight"}},
-                                  {"up", GemmRole::kDgrad, tokens, in, out, {"up.dy", "up.weight"}},
-                                  {"up", GemmRole::kWgrad, out, in, tokens, {"up.dy", "up.x"}}},
-                                 {}, h200_target());
+  const auto rungs = [](int64_t tokens, int64_t out, int64_t in, int64_t linears = 1) {
+    std::vector<PolicyGemm> gemms;
+    for (int64_t i = 0; i < linears; ++i) {  // of one x
+      const std::string name = "linear" + std::to_string(i), weight = name + ".weight", dy = name + ".dy";
+      gemms.push_back({name, GemmRole::kFprop, tokens, out, in, {"x", weight}});
+      gemms.push_back({name, GemmRole::kDgrad, tokens, in, out, {dy, weight}});
+      gemms.push_back({name, GemmRole::kWgrad, out, in, tokens, {dy, "x"}});
+    }
+    const PrecisionPolicy policy(gemms, {}, h200_target());
     std::set<Rung> found;
-    for (const char* role : {"fprop", "dgrad", "wgrad"}) found.insert(policy.rung(std::string("up/") + role));
+    for (const PolicyGemm& gemm : gemms) found.insert(policy.rung(gemm.key()));
     return found;
   };
   const std::set<Rung> tensor = {Rung::kTensor}, high = {Rung::kHigh};
-  EXPECT_EQ(rungs(16384, 3072, 768), tensor);  // GPT-2 124M
+  EXPECT_EQ(rungs(16384, 768, 768, 3), tensor);  // GPT-2 124M: q, k and v share what quantizing x takes, o does not
+  EXPECT_EQ(rungs(16384, 768, 768), high);
+  EXPECT_EQ(rungs(16384, 3072, 768), tensor);
   EXPECT_EQ(rungs(16384, 768, 3072), tensor);
   EXPECT_EQ(rungs(2048, 768, 768), high);
-  EXPECT_EQ(rungs(16384, 6400, 1600), tensor);  // GPT-2 1558M
+  EXPECT_EQ(rungs(16384, 1600, 1600, 3), tensor);  // GPT-2 1558M
   EXPECT_EQ(rungs(16384, 1600, 1600), tensor);
+  EXPECT_EQ(rungs(16384, 6400, 1600), tensor);
   EXPECT_EQ(rungs(8192, 4096, 4096), tensor);  // GPT3-5B, Llama-2-7B
+  EXPECT_EQ(rungs(4096, 11008, 4096, 2), tensor);
   EXPECT_EQ(rungs(4096, 4096, 11008), tensor);
-  EXPECT_EQ(rungs(16384, 384, 384), high);  // nanoGPT
+  EXPECT_EQ(rungs(4096, 16384, 16384, 3), tensor);                                  // wider than what was measured
+  for (int64_t linears : {1, 3}) EXPECT_EQ(rungs(16384, 384, 384, linears), high);  // nanoGPT
+  EXPECT_EQ(rungs(16384, 1536, 384), high);
   EXPECT_EQ(rungs(256, 32, 64), high);
-}
-
-TEST(Policy, TimingsOfARoleSpeakOfItAlone) {
-  Target target{.name = "gpu"};
-  for (const char* role : {"fprop", "dgrad", "wgrad"}) {  // one shape for all three: the products differ all the same
-    target.timings.push_back({"bf16", 512, 512, 512, 2e-6, role});
-    target.timings.push_back({"fp8-tensor", 512, 512, 512, role == std::string("wgrad") ? 3e-6 : 1e-6, role});
-  }
-  PrecisionPolicy policy(linear("up"), {}, target);
-  EXPECT_EQ(policy.rung("up/fprop"), Rung::kTensor);
-  EXPECT_EQ(policy.rung("up/dgrad"), Rung::kTensor);
-  EXPECT_EQ(policy.rung("up/wgrad"), Rung::kBlock) << "nothing is known of blocks";
 }
 
 TEST(Policy, ImpossibleShapesStayHigh) {
@@ -228,7 +263,7 @@ TEST(Policy, RefusesTheStateOfAnotherModel) {
 
 TEST(Policy, AResumeOnADeviceWithOtherTimingsObeysThem) {
   PrecisionPolicy before(linear("up"), {}, {});
-  Target target{.name = "gpu", .timings = {{"bf16", 512, 256, 128, 1e-6}, {"fp8-tensor", 512, 256, 128, 2e-6}}};
+  Target target{.name = "gpu", .timings = {{"bf16", 512, 256, 128, 1, 1e-6}, {"fp8-tensor", 512, 256, 128, 1, 2e-6}}};
   PrecisionPolicy after(linear("up"), {}, target);
   std::vector<Switch> made = after.restore(before.state(), "state", 40);
   ASSERT_EQ(made.size(), 3u);

@@ -1,6 +1,7 @@
 // Recipe auto end to end on the CPU.
 #include "exec/executor.h"
 #include "system/auto_cases.h"
+#include "train/auto_precision.h"
 
 namespace octet {
 namespace {
@@ -25,6 +26,40 @@ TEST(Auto, TimingsThatShowNoGainKeepAShapeInBf16) {
 
 TEST(Auto, TheSameSeedAndAResumeGiveTheSameSwitchesAndBits) {
   auto_cases::the_same_seed_and_a_resume_give_the_same_switches_and_bits(cpu_target());
+}
+
+// What timings measure is a plan like auto's own: with FP8 for the linears that read one x and bf16 for all others, a
+// step for the H200 quantizes that x once, in one pass with its scale.
+TEST(Auto, APlanOfOneGroupInFp8QuantizesItsInputOnce) {
+  TempFolder folder;
+  const RunConfig config = auto_cases::auto_config(folder);
+  StepperOptions options = stepper_options(config, h200_target());
+  options.compile.recipe.statistics = false;
+  const ModelConfig model = resolve_model(config, config.vocab_size);
+  const std::vector<PolicyGemm> gemms = policy_gemms(model, options);
+  const std::vector<LinearGroup> groups = linear_groups(gemms);
+  ASSERT_EQ(groups.size(), 8u);  // of each layer: q, k and v; o; up; down
+  EXPECT_EQ(groups[0].linears, (std::vector<std::string>{"layers.0.attn.q", "layers.0.attn.k", "layers.0.attn.v"}));
+  for (const LinearGroup& group : {groups[0], groups[2]}) {
+    SCOPED_TRACE(group.linears[0]);
+    const std::set<std::string> linears(group.linears.begin(), group.linears.end());
+    for (const PolicyGemm& gemm : gemms)
+      options.compile.recipe.decisions[gemm.key()] =
+          rung_precision(linears.contains(gemm.gemm) ? Rung::kTensor : Rung::kHigh);
+    const Plan plan = compile_training(model, options);
+    int products = 0, inputs = 0;
+    for (const Node& node : plan.program.graph("train").nodes()) {
+      const bool codes = !node.results.empty() && node.op != Op::kState &&
+                         std::any_of(node.results.begin(), node.results.end(),
+                                     [](const TensorType& type) { return type.dtype == DType::kE4M3; });
+      inputs += static_cast<int>(codes);
+      const std::string kind = node.op == Op::kFusion ? node.attrs.get<std::string>("kind") : "";
+      EXPECT_TRUE(!codes || kind == "scale_quantize") << node.name;
+      products += static_cast<int>(linears.contains(node.name));
+    }
+    EXPECT_EQ(inputs, 1);
+    EXPECT_EQ(products, 3 * static_cast<int>(linears.size()));
+  }
 }
 
 }  // namespace
