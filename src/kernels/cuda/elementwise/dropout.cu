@@ -77,14 +77,13 @@ struct Drop {
 }  // namespace
 
 void launch_dropout(DropoutSite site, DType dtype, const void* x, const int64_t* rng, void* y, int64_t count,
-                    int sm_count, cudaStream_t stream) {
+                    cudaStream_t stream) {
   if (site.threshold >> 24 != 0) {  // p so close to 1 that nothing stays, and the threshold does not fit `keep`
     if (count > 0) launch_fill(0, y, count * dtype_bytes(dtype), stream);
     return;
   }
   const auto launch = [&]<typename T>(T) {
-    launch_pointwise_stay<kVecOf<T>, 2, 4>(count, Drop<T>{static_cast<const T*>(x), rng, static_cast<T*>(y), site},
-                                           sm_count, stream);
+    launch_pointwise<kVecOf<T>, 4>(count, Drop<T>{static_cast<const T*>(x), rng, static_cast<T*>(y), site}, stream);
   };
   dtype == DType::kF32 ? launch(float{}) : launch(bf16{});
 }

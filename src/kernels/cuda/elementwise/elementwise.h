@@ -33,7 +33,7 @@ struct DropoutSite {
   float factor;
 };
 void launch_dropout(DropoutSite site, DType dtype, const void* x, const int64_t* rng, void* y, int64_t count,
-                    int sm_count, cudaStream_t stream);
+                    cudaStream_t stream);
 
 // `bytes` of y are the 8 bytes of `pattern` over and over.
 void launch_fill(uint64_t pattern, void* y, int64_t bytes, cudaStream_t stream);

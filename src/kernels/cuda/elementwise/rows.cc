@@ -1,6 +1,5 @@
 // Rows of the elementwise ops.
 #include "kernels/cpu/random_words.h"
-#include "kernels/cuda/context.h"
 #include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/families.h"
 
@@ -80,13 +79,13 @@ BoundKernel bind_binary(DeviceContext&, const Graph& graph, const Node& node) {
 
 bool accepts_dropout(const Graph& graph, const Node& node) { return is_f32_or_bf16(graph.dtype(node.inputs[0])); }
 
-BoundKernel bind_dropout(DeviceContext& context, const Graph&, const Node& node) {
+BoundKernel bind_dropout(DeviceContext&, const Graph&, const Node& node) {
   const double p = node.attrs.get<double>("p");
   const DropoutSite site{static_cast<uint32_t>(node.attrs.get<int64_t>("key")), cpu::keep_threshold(p),
                          static_cast<float>(1 / (1 - p))};
-  return [site, sm_count = context.sm_count()](const KernelArgs& args) {
+  return [site](const KernelArgs& args) {
     launch_dropout(site, args.out[0].dtype(), args.in[0].data, args.in[1].as<int64_t>(), args.out[0].data,
-                   args.out[0].elements(), sm_count, args.stream);
+                   args.out[0].elements(), args.stream);
   };
 }
 
