@@ -62,9 +62,10 @@ struct Amax {
       for (int k = 0; k < kVec; ++k) largest = max(largest, magnitude_bits(to_float(v.at[k])));
     }
   }
-  __device__ __forceinline__ void end(uint32_t* scratch) const {
-    join_amax(grid, kPairs ? max(largest << 16, largest & 0xffff0000u) : largest, scratch);
+  __device__ __forceinline__ uint32_t bits() const {
+    return kPairs ? max(largest << 16, largest & 0xffff0000u) : largest;
   }
+  __device__ __forceinline__ void end(uint32_t* scratch) const { join_amax(grid, bits(), scratch); }
 };
 
 }  // namespace octet::cuda

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "kernels/cuda/common/arrivals.cuh"
+#include "kernels/cuda/common/column_sums.cuh"
 #include "kernels/cuda/common/numbers.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/pointwise.cuh"
@@ -16,17 +17,33 @@ namespace {
 
 constexpr int kThreads = 256, kHeadsAhead = 2;
 
-// kVec pairs of a head, or as many elements that pass unturned.
+// kVec pairs of a head, or as many elements that pass unturned. Neighbouring threads write neighbouring 16 bytes, of
+// interleaved pairs too: half a sector written twice costs two.
 template <typename T, int kVec, bool kInterleaved>
 struct Pairs {
-  Vec<T, kVec> a, b;  // of halves: kVec neighbours in both; interleaved: 2 kVec neighbours
+  static constexpr bool kAlone = kInterleaved && kVec == 1;  // one pair, its elements side by side
+  Vec<T, kVec> a, b;  // of halves: first and second elements; interleaved: kVec / 2 pairs of each half of the pairs
 
-  __device__ __forceinline__ static int second(const RopePlan& p) { return kInterleaved ? kVec : p.pairs; }
+  // Where part `part` of a head begins, and from a to b.
+  __device__ __forceinline__ static int place(int part) { return kAlone ? 2 * part : kVec * part; }
+  __device__ __forceinline__ static int second(const RopePlan& p) { return kAlone ? 1 : p.pairs; }
   __device__ __forceinline__ void load(const RopePlan& p, const T* from) {
     a = read<kVec>(from), b = read<kVec>(from + second(p));
   }
   __device__ __forceinline__ void store(const RopePlan& p, T* to) const {
     write<kVec>(to, a), write<kVec>(to + second(p), b);
+  }
+  // The turns [pairs] of a token that part `part` of its heads takes.
+  __device__ __forceinline__ static void load_turns(const RopePlan& p, const float2* turns, int part,
+                                                    float2 (&by)[kVec]) {
+    constexpr int kRun = kInterleaved && !kAlone ? kVec / 2 : kVec;  // neighbours
+    constexpr int kTwo = kRun > 1 ? 2 : 1;                           // turns of a 16-byte access
+#pragma unroll
+    for (int e = 0; e < kVec; e += kTwo) {
+      const float2* from = turns + part * kRun + (e < kRun ? e : p.pairs / 2 + e - kRun);
+      const Vec<float, 2 * kTwo> v = read<2 * kTwo>(&from->x);
+      by[e] = {v.at[0], v.at[1]}, by[e + kTwo - 1] = {v.at[2 * kTwo - 2], v.at[2 * kTwo - 1]};
+    }
   }
   __device__ __forceinline__ void turn_by(const float2 (&by)[kVec]) {
     float v[2][kVec];
@@ -53,20 +70,21 @@ struct Pairs {
 // so that every access is aligned.
 template <typename T, int kVec, bool kInterleaved>
 __global__ void __launch_bounds__(kThreads, 4) rope_kernel(const __grid_constant__ RopePlan p, int lanes, const T* x,
-                                                           const int32_t* positions, T* y, Amax<T> amax) {
+                                                           const int32_t* positions, T* y, uint32_t* amaxes) {
   extern __shared__ __align__(16) float2 turns[];  // [tokens of the block, pairs]
-  __shared__ uint32_t amaxes[32];
+  __shared__ uint32_t scratch[32];
   wait_for_previous();
   allow_next();
-  constexpr int kTwo = kVec > 1 ? 2 : 1;  // pairs of a 16-byte access
+  using Held = Pairs<T, kVec, kInterleaved>;
   const int thread = static_cast<int>(threadIdx.x), tokens = kThreads / lanes, lane = thread % lanes;
   const int work = p.pairs / kVec, width = min(work, lanes), slots = lanes / width, slot = lane / width;
   const int first = static_cast<int>(blockIdx.x) * tokens, token = first + thread / lanes;
   const int64_t row = int64_t{token} * p.heads * p.dim;
   const bool turns_some = token < p.tokens && slot < slots && work > 0;
-  int head = slot, pair = lane % width * kVec;
-  const auto place = [&](int h) { return row + h * p.dim + (kInterleaved ? 2 * pair : pair); };
-  Pairs<T, kVec, kInterleaved> held[kHeadsAhead];
+  int head = slot, part = lane % width;
+  const auto place = [&](int h) { return row + h * p.dim + Held::place(part); };
+  Held held[kHeadsAhead];
+  Amax<T> amax{};
   const auto fetch = [&] {
 #pragma unroll
     for (int h = 0; h < kHeadsAhead; ++h) {
@@ -85,11 +103,7 @@ __global__ void __launch_bounds__(kThreads, 4) rope_kernel(const __grid_constant
     const float2* own = turns + thread / lanes * p.pairs;
     for (;;) {
       float2 by[kVec];
-#pragma unroll
-      for (int e = 0; e < kVec; e += kTwo) {
-        const Vec<float, 2 * kTwo> v = read<2 * kTwo>(&own[pair + e].x);
-        by[e] = {v.at[0], v.at[1]}, by[e + kTwo - 1] = {v.at[2 * kTwo - 2], v.at[2 * kTwo - 1]};
-      }
+      Held::load_turns(p, own, part, by);
       for (;;) {
 #pragma unroll
         for (int h = 0; h < kHeadsAhead; ++h) {
@@ -102,13 +116,13 @@ __global__ void __launch_bounds__(kThreads, 4) rope_kernel(const __grid_constant
         if (head >= p.heads) break;
         fetch();
       }
-      head = slot, pair += width * kVec;
-      if (pair >= p.pairs) break;
+      head = slot, part += width;
+      if (part >= work) break;
       fetch();
     }
   }
   const int rest = (p.dim - 2 * p.pairs) / kVec;
-  if (rest > 0 && (x != y || amax.wanted()) && token < p.tokens) {  // what passes unturned
+  if (rest > 0 && (x != y || amaxes != nullptr) && token < p.tokens) {  // what passes unturned
     for (int i = lane; i < p.heads * rest; i += lanes) {
       const int64_t at = row + static_cast<int64_t>(i / rest) * p.dim + 2 * p.pairs + i % rest * kVec;
       const Vec<T, kVec> v = read<kVec>(x + at);
@@ -116,7 +130,9 @@ __global__ void __launch_bounds__(kThreads, 4) rope_kernel(const __grid_constant
       if (y != nullptr) write<kVec>(y + at, v);
     }
   }
-  amax.end(amaxes);
+  if (amaxes == nullptr) return;
+  const uint32_t most = block_max(amax.bits(), scratch);
+  if (thread == 0) amaxes[blockIdx.x] = most;
 }
 
 // As many threads a token as leave each kHeadsAhead heads, more where tokens are few.
@@ -129,9 +145,9 @@ int lanes_of(const RopePlan& p, int work, int sm_count) {
 
 }  // namespace
 
-void launch_rope(DType dtype, const RopePlan& p, const void* x, const int32_t* positions, void* y, GridAmax amax,
-                 int sm_count, cudaStream_t stream) {
-  if (p.tokens == 0 || (y == nullptr && amax.to == nullptr)) return;
+void launch_rope(DType dtype, const RopePlan& p, const void* x, const int32_t* positions, void* y, float* amax,
+                 uint32_t* amaxes, int sm_count, cudaStream_t stream) {
+  if (p.tokens == 0 || (y == nullptr && amax == nullptr)) return;
   with_float_type(dtype, [&]<typename T>(T) {
     constexpr int kWide = kVecOf<T>;
     const bool wide = p.pairs % kWide == 0 && p.dim % kWide == 0;
@@ -141,7 +157,9 @@ void launch_rope(DType dtype, const RopePlan& p, const void* x, const int32_t* p
     const Grid grid{static_cast<unsigned>((p.tokens + tokens - 1) / tokens), kThreads,
                     static_cast<size_t>(tokens * p.pairs) * sizeof(float2)};
     launch_overlapped(kernel, grid, stream, p, lanes, static_cast<const T*>(x), positions, static_cast<T*>(y),
-                      Amax<T>{amax});
+                      amax != nullptr ? amaxes : nullptr);
+    // Blocks are many and short: what each would wait for to count its arrival costs more than this kernel.
+    if (amax != nullptr) launch_finish_rows<SumOf>(nullptr, nullptr, 0, 0, stream, {amaxes, grid.blocks.x, amax});
   });
 }
 

@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "base/dtype.h"
-#include "kernels/cuda/common/grid_amax.h"
 
 namespace octet::cuda {
 
@@ -17,8 +16,9 @@ struct RopePlan {
   const double* frequencies = nullptr;  // device f64[pairs]
 };
 
-// x and y may be the same memory. amax: of y as it is stored; y, or the amax, may be null.
-void launch_rope(DType dtype, const RopePlan& plan, const void* x, const int32_t* positions, void* y, GridAmax amax,
-                 int sm_count, cudaStream_t stream);
+// x and y may be the same memory. amax [1]: of y as it is stored; y, or the amax, may be null. `amaxes` [tokens]:
+// scratch where there is an amax.
+void launch_rope(DType dtype, const RopePlan& plan, const void* x, const int32_t* positions, void* y, float* amax,
+                 uint32_t* amaxes, int sm_count, cudaStream_t stream);
 
 }  // namespace octet::cuda

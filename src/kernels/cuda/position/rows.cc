@@ -26,8 +26,8 @@ std::shared_ptr<const double> upload(const std::vector<double>& values) {
 BoundKernel bind(DeviceContext& context, const Graph&, const Node& node) {
   return [rope = rope_of_node(node), dtype = node.results[0].dtype,
           sm_count = context.sm_count()](const KernelArgs& args) {
-    launch_rope(dtype, rope.plan, args.in[0].data, args.in[1].as<const int32_t>(), args.out[0].data, {}, sm_count,
-                args.stream);
+    launch_rope(dtype, rope.plan, args.in[0].data, args.in[1].as<const int32_t>(), args.out[0].data, nullptr, nullptr,
+                sm_count, args.stream);
   };
 }
 
@@ -38,12 +38,18 @@ BoundKernel bind_amax(DeviceContext& context, const Graph&, const Node& node) {
   const Node &member = *body.member("rope"), &reduce = *body.member("amax");
   const auto x = static_cast<size_t>(body.input(member, 0)), positions = static_cast<size_t>(body.input(member, 1));
   const int y = body.result(member, 0), amax = body.result(reduce, 0);
-  return [=, counters = context.counters(), sm_count = context.sm_count(), rope = rope_of_node(member),
+  return [=, sm_count = context.sm_count(), rope = rope_of_node(member),
           dtype = member.results[0].dtype](const KernelArgs& args) {
     const auto out = [&](int i) { return i >= 0 ? args.out[static_cast<size_t>(i)].data : nullptr; };
     launch_rope(dtype, rope.plan, args.in[x].data, args.in[positions].as<const int32_t>(), out(y),
-                {static_cast<float*>(out(amax)), counters}, sm_count, args.stream);
+                static_cast<float*>(out(amax)), reinterpret_cast<uint32_t*>(args.workspace.data()), sm_count,
+                args.stream);
   };
+}
+
+int64_t amax_workspace(DeviceContext&, const Graph&, const Node& node) {
+  const FusionBody body(node);
+  return body.member("rope")->results[0].shape.rows() * int64_t{sizeof(uint32_t)};
 }
 
 constexpr const char* kFusionKinds[] = {"rope_amax"};
@@ -65,7 +71,7 @@ BoundRope rope_of_node(const Node& node) {
 
 std::span<const KernelRow> position_rows() {
   static const KernelRow rows[] = {{Op::kRope, "rope_rows", accepts, bind},
-                                   {Op::kFusion, "rope_amax", accepts_amax, bind_amax}};
+                                   {Op::kFusion, "rope_amax", accepts_amax, bind_amax, amax_workspace}};
   return rows;
 }
 std::span<const char* const> position_fusion_kinds() { return kFusionKinds; }
