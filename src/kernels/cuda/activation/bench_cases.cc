@@ -44,6 +44,12 @@ std::vector<cpu::Case> activation_bench_cases() {
     };
     add("bias_gelu_quantize", with_codes({"bias.0"}), scaling);
     add("swiglu_quantize", with_codes({"silu.0"}), scaling);
+    if (delayed) {  // as forward and backward of a step have them
+      add("gelu_quantize", {"quantize.0", "quantize.1"});
+      cases.back().name += "_codes";
+      add("gelu_quantize", {"quantize.2", "quantize.3"});
+      cases.back().name += "_transposed";
+    }
     add("gelu_grad_bias_quantize", with_codes({"bias_grad.0"}), scaling, gradient);
     add("bias_grad_quantize", with_codes({"bias_grad.0"}), scaling, gradient);
     add("swiglu_grad_quantize", with_codes(with_codes({}, "quantize_dgate"), "quantize_dup"), scaling, gradient);

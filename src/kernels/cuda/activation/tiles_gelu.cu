@@ -42,11 +42,14 @@ struct GeluTiles {
     }
 #pragma unroll
     for (int i = 0; i < kPartRows; ++i) {
-      const bool inside = spot.row() + i < spot.rows;
 #pragma unroll
       for (int k = 0; k < kPartCols; k += 2) {
         const float y0 = Gelu{}(part.value(i, k)), y1 = Gelu{}(part.value(i, k + 1));
-        part.set(i, k, inside ? y0 : 0.0f, inside ? y1 : 0.0f);
+        part.set(i, k, y0, y1);
+      }
+      if (bias != nullptr && spot.row() + i >= spot.rows) {  // not gelu(bias)
+#pragma unroll
+        for (uint32_t& word : part.at[i]) word = 0;
       }
       store_run(part, i, y, spot);
     }
