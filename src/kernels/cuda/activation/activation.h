@@ -99,7 +99,8 @@ void launch_gelu_grad_tiles(const GeluGrad& job, const TileEnd& end, cudaStream_
 void launch_swiglu_tiles(const Swiglu& job, const TileEnd& end, cudaStream_t stream);  // end.quantizes
 // Codes only: a block makes dgate or dup, and what it reads must not be overwritten by the other.
 void launch_swiglu_grad_tiles(const SwigluGrad& job, const TileEnd& dgate, const TileEnd& dup,
-                              cudaStream_t stream);                               // both quantize
-void launch_plain_tiles(const void* x, const TileEnd& end, cudaStream_t stream);  // of a gradient
+                              cudaStream_t stream);  // both quantize
+// Of a gradient. counters: of DeviceContext.
+void launch_plain_tiles(const void* x, const TileEnd& end, uint32_t* counters, cudaStream_t stream);
 
 }  // namespace octet::cuda

@@ -364,11 +364,13 @@ bool accepts_plain_tiles(const Graph&, const Node& node) {
   return plain_matrix(body).shape.rank() == 2 && takes_tiles(body, plain_matrix(body), true);
 }
 
-BoundKernel bind_plain_tiles(DeviceContext&, const Graph&, const Node& node) {
+BoundKernel bind_plain_tiles(DeviceContext& context, const Graph&, const Node& node) {
   const FusionBody body(node);
   const int x = body.input(*body.member("bias_grad"), 0);
   const EndPlaces end = find_end(body, plain_matrix(body));
-  return [=](const KernelArgs& args) { launch_plain_tiles(at(args.in, x), end.of(args), args.stream); };
+  return [=, counters = context.counters()](const KernelArgs& args) {
+    launch_plain_tiles(at(args.in, x), end.of(args), counters, args.stream);
+  };
 }
 
 int64_t sums_workspace(DeviceContext&, const Graph&, const Node& node) {

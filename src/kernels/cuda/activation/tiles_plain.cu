@@ -1,5 +1,6 @@
 // A gradient's sums over rows with its amax or codes: no activation, the same tiles.
 #include "kernels/cuda/activation/tiles.cuh"
+#include "kernels/cuda/common/column_walk.cuh"
 
 namespace octet::cuda {
 namespace {
@@ -20,10 +21,14 @@ int64_t tile_end_scratch(int64_t rows, int64_t cols) {
   return (partial_rows(rows) * cols + tiles_of(rows) * tiles_of(cols)) * static_cast<int64_t>(sizeof(float));
 }
 
-void launch_plain_tiles(const void* x, const TileEnd& end, cudaStream_t stream) {
+void launch_plain_tiles(const void* x, const TileEnd& end, uint32_t* counters, cudaStream_t stream) {
   const PlainTiles tiles{static_cast<const bf16*>(x)};
+  const int64_t rows = end.job.rows, cols = end.job.cols;
   if (end.quantizes) {
     launch_gradient(tiles, end, {}, stream);
+  } else if (end.job.amax != nullptr && walks_columns<bf16>(rows, cols)) {
+    launch_column_walk<SumOf, bf16, true>(
+        {x, rows, cols, end.scratch, end.row_sums, counters + kAmaxWords, {end.job.amax, counters}}, stream);
   } else {
     launch_tiles<Grouping::kTensor, NoCodes>(tiles, end, {}, stream);
   }

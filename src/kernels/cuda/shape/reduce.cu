@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/common/arrivals.cuh"
 #include "kernels/cuda/common/column_sums.cuh"
+#include "kernels/cuda/common/column_walk.cuh"
 #include "kernels/cuda/shape/shape.h"
 
 namespace octet::cuda {
@@ -114,22 +115,25 @@ void with_f32_or_bf16(DType dtype, Body&& body) {
 }  // namespace
 
 int64_t reduce_rows_scratch(int64_t rows, int64_t cols) {
-  return partial_rows(rows) * cols * static_cast<int64_t>(sizeof(float));
+  return std::max<int64_t>(partial_rows(rows), kWalkGroups) * cols * static_cast<int64_t>(sizeof(float));
 }
 int64_t reduce_all_scratch(int64_t count) { return blocks_of(count) * static_cast<int64_t>(sizeof(float)); }
 
 void launch_reduce_rows(Reduction kind, DType dtype, const void* x, float* y, int64_t rows, int64_t cols,
-                        float* scratch, cudaStream_t stream) {
+                        float* scratch, uint32_t* counters, cudaStream_t stream) {
   const int64_t row_tiles = tiles_of(rows), col_tiles = tiles_of(cols);
   const auto grid = static_cast<unsigned>(row_tiles * col_tiles), across = static_cast<unsigned>(col_tiles);
   with_kind(kind, [&]<typename Kind>(Kind) {
     with_f32_or_bf16(dtype, [&]<typename T>(T) {
+      if (walks_columns<T>(rows, cols)) {
+        return launch_column_walk<Kind, T>({x, rows, cols, scratch, y, counters, {}}, stream);
+      }
       const T* from = static_cast<const T*>(x);
       const auto kernel =
           cols % kPartCols == 0 ? reduce_rows_kernel<Kind, T, true> : reduce_rows_kernel<Kind, T, false>;
       launch_overlapped(kernel, {grid, kTileThreads}, stream, from, scratch, rows, cols, across);
+      launch_finish_rows<Kind>(scratch, y, rows, cols, stream);
     });
-    launch_finish_rows<Kind>(scratch, y, rows, cols, stream);
   });
 }
 

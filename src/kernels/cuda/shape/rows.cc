@@ -86,7 +86,8 @@ BoundKernel bind_reduce(DeviceContext& context, const Graph&, const Node& node) 
     if (all) {
       launch_reduce_all(kind, x.dtype(), x.data, y, x.elements(), scratch, counters, args.stream);
     } else {
-      launch_reduce_rows(kind, x.dtype(), x.data, y, x.shape().rows(), x.shape().cols(), scratch, args.stream);
+      launch_reduce_rows(kind, x.dtype(), x.data, y, x.shape().rows(), x.shape().cols(), scratch, counters,
+                         args.stream);
     }
   };
 }

@@ -24,11 +24,11 @@ void launch_transpose(const void* x, void* y, int64_t rows, int64_t cols, int64_
 enum class Reduction : uint8_t { kSum, kMax, kAmax };
 
 // y [cols] f32 over the rows of x [rows, cols]; y [1] f32 over all elements. x: f32 or bf16. Partial results go through
-// `scratch`; their order depends on the shape alone. `counters`: one word of DeviceContext::counters. Bytes of scratch:
+// `scratch`; their order depends on the shape alone. `counters`: DeviceContext::counters. Bytes of scratch:
 int64_t reduce_rows_scratch(int64_t rows, int64_t cols);
 int64_t reduce_all_scratch(int64_t count);
 void launch_reduce_rows(Reduction kind, DType dtype, const void* x, float* y, int64_t rows, int64_t cols,
-                        float* scratch, cudaStream_t stream);
+                        float* scratch, uint32_t* counters, cudaStream_t stream);
 void launch_reduce_all(Reduction kind, DType dtype, const void* x, float* y, int64_t count, float* scratch,
                        uint32_t* counters, cudaStream_t stream);
 
