@@ -1,5 +1,6 @@
 // layer_norm and rms_norm with a row in registers: read once, statistics in two passes over the registers, and
-// whatever is fused (residual, amax, codes) made on the way. Instances per type are in forward_*.cu.
+// whatever is fused (residual, amax, codes) made on the way. Here: what is made of a row, few rows, and many of more
+// than 4096 columns; forward_narrow.cuh has the others and the choice.
 //
 // Bound by memory: x (and the addend) read, y, sum or codes written; weights stay in registers or come from the level 1
 // cache.
@@ -81,16 +82,16 @@ __device__ __forceinline__ void prefetch_channels(const NormForward& p, int64_t 
 enum class Made : uint8_t { kPlain, kAmax, kRowCodes, kCodes };
 
 // A thread's groups of one row, x (+ addend) in registers: statistics, then y, row codes and amax.
-template <typename T, bool kLayer, int kGroups, bool kWarp, Made kMade>
+template <typename T, bool kLayer, int kGroups, typename Team, Made kMade>
 struct NormRow {
   static constexpr bool kCoded = kMade == Made::kRowCodes || kMade == Made::kCodes, kSeen = kMade != Made::kPlain,
                         kAmax = kMade == Made::kAmax || kMade == Made::kCodes;
   const NormForward& p;
-  RowTeam<kWarp>& team;
+  Team& team;
   float v[kGroups][kGroup];
 
   __device__ __forceinline__ int column(int g) const { return (g * team.threads() + team.thread()) * kGroup; }
-  __device__ __forceinline__ bool has(int g) const { return column(g) < static_cast<int>(p.cols); }
+  __device__ __forceinline__ bool has(int g) const { return Team::kWhole || column(g) < static_cast<int>(p.cols); }
 
   __device__ __forceinline__ void take(int g, const Packed<T, kGroup>& x) { x.unpack(v[g]); }
   __device__ __forceinline__ void take(int64_t row, int g, const Packed<T, kGroup>& x,
@@ -204,7 +205,7 @@ __global__ void __launch_bounds__(512) norm_row_kernel(const NormForward p) {
   allow_next();
   const int64_t row = int64_t{blockIdx.x} * (blockDim.x >> 5) + (threadIdx.x >> 5);
   if (row >= p.rows) return;
-  using Row = NormRow<T, kLayer, kGroups, true, kMade>;
+  using Row = NormRow<T, kLayer, kGroups, RowTeam<true>, kMade>;
   Row part{p, team, {}};
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
@@ -228,15 +229,12 @@ __global__ void __launch_bounds__(512) norm_row_kernel(const NormForward p) {
 
 // Rows a block must get to stay: what it fetches once and the ring it fills must pay.
 inline constexpr int64_t kRowsToStay = 8;
-// Threads a multiprocessor holds with the registers of norm_stream_kernel: weights, biases and a row's groups.
-template <int kGroups>
-inline constexpr int kStreamThreads = kGroups == 1 ? 1280 : 512;
+inline constexpr int kStreamThreads = 512;  // on a multiprocessor, with the registers of norm_stream_kernel
 
 // Blocks stay: rows come through a ring in shared memory, copied ahead by the bulk copy engine, and weights stay in
 // registers.
 template <typename T, bool kLayer, int kGroups, Made kMade>
-__global__ void __launch_bounds__(kGroups == 1 ? 128 : kStreamThreads<kGroups>, kGroups == 1 ? 10 : 1)
-    norm_stream_kernel(const NormForward p, int stages) {
+__global__ void __launch_bounds__(kStreamThreads) norm_stream_kernel(const NormForward p, int stages) {
   extern __shared__ __align__(128) unsigned char ring[];  // [stages][x row, addend row]
   __shared__ float scratch[kTeamScratch];
   __shared__ uint32_t amaxes[32];
@@ -263,7 +261,7 @@ __global__ void __launch_bounds__(kGroups == 1 ? 128 : kStreamThreads<kGroups>, 
     for (int s = 0; s < stages; ++s) request(s, s);
   }
   __syncthreads();
-  using Row = NormRow<T, kLayer, kGroups, false, kMade>;
+  using Row = NormRow<T, kLayer, kGroups, RowTeam<false>, kMade>;
   Row part{p, team, {}};
   HeldChannels<kLayer, kGroups> channels;
 #pragma unroll
@@ -305,7 +303,7 @@ __global__ void __launch_bounds__(1024) norm_block_kernel(const NormForward p) {
   __shared__ float scratch[kTeamScratch];
   __shared__ uint32_t amaxes[32];
   RowTeam<false> team{scratch};
-  using Row = NormRow<T, kLayer, kGroups, false, kMade>;
+  using Row = NormRow<T, kLayer, kGroups, RowTeam<false>, kMade>;
   Row part{p, team, {}};
   std::conditional_t<kGroups == 1, HeldChannels<kLayer, 1>, CachedChannels<kLayer>> channels;
   if (blockIdx.x == 0 && part.has(0)) prefetch_channels<kLayer>(p, part.column(0));
@@ -353,7 +351,7 @@ void launch_norm_block(const NormForward& call, cudaStream_t stream) {
 
 template <typename T, bool kLayer, int kGroups, Made kMade>
 void launch_norm_blocks(const NormForward& call, int threads, cudaStream_t stream) {
-  const int64_t blocks = kStreamThreads<kGroups> / threads;  // on a multiprocessor
+  const int64_t blocks = kStreamThreads / threads;  // on a multiprocessor
   if (call.rows < kRowsToStay * blocks * call.sm_count) return launch_norm_block<T, kLayer, kMade>(call, stream);
   const int64_t stage = (call.addend != nullptr ? 2 : 1) * call.cols * static_cast<int64_t>(sizeof(T));
   const auto stages = static_cast<int>(std::clamp<int64_t>((int64_t{200} << 10) / (blocks * stage), 1, kMaxStages));
@@ -362,52 +360,6 @@ void launch_norm_blocks(const NormForward& call, int threads, cudaStream_t strea
   allow_shared(kernel, static_cast<size_t>(shared));
   const auto grid = static_cast<unsigned>(std::min(call.rows, blocks * call.sm_count));
   launch_overlapped(kernel, {grid, static_cast<unsigned>(threads), static_cast<size_t>(shared)}, stream, call, stages);
-}
-
-// Columns to threads: a warp a row up to 512 columns, a group a thread up to 1024, above that a block with as little
-// idle as 3 or 4 groups allow.
-template <typename T, bool kLayer, Made kMade>
-void launch_norm_rows(const NormForward& call, cudaStream_t stream) {
-  const int64_t groups = (call.cols + kGroup - 1) / kGroup;
-  if (groups <= 64) {
-    constexpr int kRows = 4;
-    if (call.amax != nullptr) cudaMemsetAsync(call.amax, 0, sizeof(float), stream);  // too many blocks to count
-    const auto grid = static_cast<unsigned>((call.rows + kRows - 1) / kRows);
-    if (groups <= 32) {
-      launch_overlapped(norm_row_kernel<T, kLayer, 1, kMade>, {grid, 32 * kRows}, stream, call);
-    } else {
-      launch_overlapped(norm_row_kernel<T, kLayer, 2, kMade>, {grid, 32 * kRows}, stream, call);
-    }
-    return;
-  }
-  if (groups <= 128) {
-    launch_norm_blocks<T, kLayer, 1, kMade>(call, static_cast<int>((groups + 31) / 32 * 32), stream);
-    return;
-  }
-  const int64_t by_3 = (groups + 95) / 96 * 32, by_4 = (groups + 127) / 128 * 32;
-  if (by_3 * 3 < by_4 * 4 && by_3 <= 512) {
-    launch_norm_blocks<T, kLayer, 3, kMade>(call, static_cast<int>(by_3), stream);
-  } else {
-    launch_norm_blocks<T, kLayer, 4, kMade>(call, static_cast<int>(by_4), stream);
-  }
-}
-
-template <typename T, bool kLayer>
-void launch_norm_made(const NormForward& call, cudaStream_t stream) {
-  const NormQuantize& q = call.quantize;
-  if (q.codes == nullptr && q.scale_inv == nullptr && q.scale_inv_t == nullptr) {
-    call.amax == nullptr ? launch_norm_rows<T, kLayer, Made::kPlain>(call, stream)
-                         : launch_norm_rows<T, kLayer, Made::kAmax>(call, stream);
-  } else if (call.amax == nullptr && q.scaling == CodeScaling::kRow && q.format == DType::kE4M3) {
-    launch_norm_rows<T, kLayer, Made::kRowCodes>(call, stream);
-  } else {
-    launch_norm_rows<T, kLayer, Made::kCodes>(call, stream);
-  }
-}
-
-template <typename T>
-void launch_norm_of(const NormForward& call, cudaStream_t stream) {
-  call.layer ? launch_norm_made<T, true>(call, stream) : launch_norm_made<T, false>(call, stream);
 }
 
 }  // namespace octet::cuda

@@ -1,5 +1,5 @@
 // The instances of the norm kernels for bf16 activations.
-#include "kernels/cuda/norm/forward.cuh"
+#include "kernels/cuda/norm/forward_narrow.cuh"
 
 namespace octet::cuda {
 

@@ -79,13 +79,18 @@ TEST_F(NormFusions, WithCodes) {
 }
 
 // Many rows run in blocks that stay, few in a block each with other shares of the row a thread: a row's bits must not
-// depend on how many others there are. Rows enough for a device of 132 multiprocessors, one, three and four groups a
-// thread; gradients whose last rows come when the ring has gone round. The few are the last of the many.
+// depend on how many others there are. Rows enough for a device of 132 multiprocessors: a warp a row with and without
+// groups past the end, a group a thread, three and four groups a thread; gradients whose last rows come when the ring
+// has gone round. The few are the last of the many.
 TEST_F(NormFusions, ARowHasTheSameBitsAmongFewAndAmongMany) {
   const NormFusion many_rows[] = {
-      {"add_norm_quantize", false, 13900, 520, "tensor", DType::kE4M3, {"add.0", "norm.0", "norm.1", "quantize.0"}},
+      {"add_norm_quantize", false, 17001, 520, "tensor", DType::kE4M3, {"add.0", "norm.0", "norm.1", "quantize.0"}},
+      {"norm_quantize", true, 17001, 768, "row", DType::kE4M3, {"norm.1", "norm.2", "quantize.0", "quantize.1"}},
       {"add_norm_quantize", false, 12800, 1032, "1x128", DType::kE4M3, {"norm.1", "quantize.0", "quantize.1"}},
       {"add_norm_quantize", true, 8500, 1544, "row", DType::kE4M3, {"norm.1", "norm.2", "quantize.0", "quantize.1"}},
+      {"norm_quantize", true, 2701, 4096, "1x128", DType::kE4M3, {"norm.1", "norm.2", "quantize.0", "quantize.1"}},
+      {"norm_quantize", false, 2200, 4104, "row", DType::kE4M3, {"norm.1", "quantize.0", "quantize.1"}},
+      {"norm_quantize", true, 3200, 4800, "tensor", DType::kE4M3, {"norm.0", "norm.1", "norm.2", "quantize.0"}},
       {"norm_grad_add", true, 1300, 4096, "", {}, {"norm_grad.0", "add.0"}}};
   for (const NormFusion& fusion : many_rows) {
     const cpu::BuiltCase many = cpu::build_case(norm_fusion_case(fusion), DType::kBF16);

@@ -41,7 +41,7 @@ struct NormForward {
   float* amax = nullptr;                   // [1], may be null
   NormQuantize quantize;
   float* statistics = nullptr;   // scratch [2, R] when tiles make codes_t or scale_inv_t
-  uint32_t* counters = nullptr;  // [kAmaxWords] of DeviceContext::counters, where an amax is wanted
+  uint32_t* counters = nullptr;  // [kAmaxWords + 1] of DeviceContext::counters: of the amax; units drawn
   int sm_count = 1;
 };
 // Whether launch_norm takes these columns; all others go to launch_norm_any, which knows no fusions.

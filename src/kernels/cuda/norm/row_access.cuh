@@ -73,6 +73,7 @@ __device__ __forceinline__ float warp_sums(const float (&x)[kCount], int& which)
 inline constexpr int kTeamScratch = 128;
 template <bool kWarp>
 struct RowTeam {
+  static constexpr bool kWhole = false;  // whether no thread has groups past the end
   float* scratch;
   int turn = 0;
   __device__ __forceinline__ int thread() const { return kWarp ? threadIdx.x & 31 : threadIdx.x; }
@@ -118,6 +119,47 @@ struct RowTeam {
     const int warps = blockDim.x >> 5, lane = threadIdx.x & 31;
     return warp_max(lane < warps ? part[lane] : 0u);
   }
+};
+
+// A warp that sums up as a block does: shares of 32 neighbouring groups as trees of lanes, then the tree of the shares.
+template <bool kAll>
+struct LoneWarp : RowTeam<true> {
+  static constexpr bool kWhole = kAll;
+  template <int kGroups>
+  __device__ __forceinline__ float group_sums(const float (&x)[kGroups]) {
+    static_assert(kGroups == 3 || kGroups == 4);
+    int which;  // share 2 h + l lies in the lanes whose bits 16 and 8 are h and l
+    float sum = warp_sums(x, which);
+    sum += __shfl_xor_sync(kWholeWarp, sum, 16);
+    sum += __shfl_xor_sync(kWholeWarp, sum, 8);
+    return sum + 0.0f;  // the tree of 32 adds zeros: -0 becomes 0
+  }
+};
+
+// Sums of kRows rows at once over a block of up to 16 warps with a group a thread and row, each in the order of
+// group_sums. `scratch` [2][64] holds zeros before the first.
+template <int kRows>
+struct RowsTeam {
+  static constexpr int kLanes = 32 / kRows;  // of a warp, that add up the shares of a row
+  float* scratch;
+  int turn = 0;
+  // Returns the sum of row (lane / kLanes).
+  __device__ __forceinline__ float sums(const float (&x)[kRows]) {
+    static_assert(kRows == 2 || kRows == 4);
+    const int lane = threadIdx.x & 31;
+    int which;
+    const float share = warp_sums(x, which);
+    float* part = scratch + turn * 64;
+    turn ^= 1;
+    if (lane % kLanes == 0) part[which * 16 + (threadIdx.x >> 5)] = share;
+    __syncthreads();
+    const float* from = part + lane / kLanes * 16 + lane % kLanes;
+    float sum = kLanes == 8 ? from[0] + from[8] : from[0];
+#pragma unroll
+    for (int lanes = kLanes / 2; lanes > 0; lanes >>= 1) sum += __shfl_xor_sync(kWholeWarp, sum, lanes);
+    return sum + 0.0f;  // the tree of 32 adds zeros: -0 becomes 0
+  }
+  __device__ __forceinline__ static float of_row(float sum, int r) { return __shfl_sync(kWholeWarp, sum, r * kLanes); }
 };
 
 // One or two sums at once over a block.
