@@ -135,12 +135,12 @@ __global__ void __launch_bounds__(kWalkThreads, 4) column_walk_kernel(const __gr
   p.y[mine] = of[0];
 }
 
-// Whether there are columns and rows enough to fill the device with these blocks; else tiles do it, which need less.
+// Whether there are rows enough for all workers and columns for two blocks a multiprocessor; else tiles do it, which
+// need less.
 template <typename T>
 bool walks_columns(int64_t rows, int64_t cols) {
   const int64_t slabs = (cols + kWalkLanes * kVecOf<T> - 1) / (kWalkLanes * kVecOf<T>);
-  return rows >= kWalkGroups * kWalkWorkers * kHalfRows && kWalkGroups * slabs >= 2 * kProcessors - kWalkGroups &&
-         slabs <= kMostSlabs;
+  return rows >= kWalkGroups * kWalkWorkers * kHalfRows && kWalkGroups * slabs >= 256 && slabs <= kMostSlabs;
 }
 
 template <typename Kind, typename T, bool kAmax = false>
