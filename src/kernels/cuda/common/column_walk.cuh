@@ -86,6 +86,7 @@ template <typename Kind, typename T, bool kWhole, bool kAmax>
 __global__ void __launch_bounds__(kWalkThreads, 4) column_walk_kernel(const __grid_constant__ ColumnWalk p) {
   constexpr int kVec = kVecOf<T>, kWidth = kWalkLanes * kVec;
   __shared__ alignas(16) float sums[kWalkWorkers][kWidth];
+  __shared__ uint32_t amaxes[kWalkThreads / 32];
   __shared__ bool last;
   wait_for_previous();
   allow_next();
@@ -105,6 +106,10 @@ __global__ void __launch_bounds__(kWalkThreads, 4) column_walk_kernel(const __gr
                                                    p.cols - column, sum, amax);
       store(&sums[worker][lane * kVec], sum);
     }
+    if constexpr (kAmax) {
+      const uint32_t most = warp_max(amax.bits());
+      if (thread % 32 == 0) amaxes[thread / 32] = most;
+    }
     __syncthreads();
     if (thread < kWidth) {
 #pragma unroll 8
@@ -112,17 +117,17 @@ __global__ void __launch_bounds__(kWalkThreads, 4) column_walk_kernel(const __gr
     }
     if (first + kWalkWorkers < count) __syncthreads();
   }
+  if (kAmax && thread >= kWalkThreads - 32) {  // while others join their columns
+    const uint32_t most = warp_max(thread % 32 < kWalkThreads / 32 ? amaxes[thread % 32] : 0u);
+    if (thread % 32 == 0 && most > 0) atomicMax(p.amax.words, most);
+  }
   const int64_t mine = int64_t{slab} * kWidth + thread;
   const bool joins = p.y != nullptr && thread < kWidth && mine < p.cols;
   if (joins) p.partial[group * p.cols + mine] = held;
-  if constexpr (kAmax) {
-    const uint32_t most = warp_max(amax.bits());
-    if (thread % 32 == 0 && most > 0) atomicMax(p.amax.words, most);
-  }
   __syncthreads();
   // Two threads arrive at once: for the slab, and for the matrix.
   if (thread == 0) last = p.y != nullptr && arrives_last(p.arrivals + slab, kWalkGroups);
-  if (kAmax && thread == 32 && arrives_last(p.amax.words + 1, gridDim.x)) {
+  if (kAmax && thread == kWalkThreads - 32 && arrives_last(p.amax.words + 1, gridDim.x)) {
     *p.amax.to = __uint_as_float(atomicExch(p.amax.words, 0u));
   }
   __syncthreads();

@@ -29,11 +29,12 @@ __device__ __forceinline__ void store_codes(DType format, void* codes, int64_t a
   *reinterpret_cast<uint2*>(static_cast<uint8_t*>(codes) + at) = words;
 }
 
-// Weights and biases of a thread's groups: from the level 1 cache for every row, or held in registers over many rows.
+// Weights and biases of a thread's groups, applied to x less the mean: from the level 1 cache for every row, or held in
+// registers over many rows.
 template <bool kLayer>
 struct CachedChannels {
   __device__ __forceinline__ void fetch(const NormForward&, int, int64_t) {}
-  __device__ __forceinline__ void normalise(const NormForward& p, int, int64_t column, float mean, float rstd,
+  __device__ __forceinline__ void normalise(const NormForward& p, int, int64_t column, float rstd,
                                             float (&x)[kGroup]) const {
     float weight[kGroup];
     load_channels(p.weight, p.weight_dtype, column, weight);
@@ -41,7 +42,7 @@ struct CachedChannels {
       float bias[kGroup];
       load_channels(p.bias, p.bias_dtype, column, bias);
 #pragma unroll
-      for (int i = 0; i < kGroup; ++i) x[i] = fmaf((x[i] - mean) * rstd, weight[i], bias[i]);
+      for (int i = 0; i < kGroup; ++i) x[i] = fmaf(x[i] * rstd, weight[i], bias[i]);
     } else {
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) x[i] = x[i] * rstd * weight[i];
@@ -55,12 +56,11 @@ struct HeldChannels {
     load_channels(p.weight, p.weight_dtype, column, weight[g]);
     if constexpr (kLayer) load_channels(p.bias, p.bias_dtype, column, bias[g]);
   }
-  __device__ __forceinline__ void normalise(const NormForward&, int g, int64_t, float mean, float rstd,
-                                            float (&x)[kGroup]) const {
+  __device__ __forceinline__ void normalise(const NormForward&, int g, int64_t, float rstd, float (&x)[kGroup]) const {
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) {
       if constexpr (kLayer) {
-        x[i] = fmaf((x[i] - mean) * rstd, weight[g][i], bias[g][i]);
+        x[i] = fmaf(x[i] * rstd, weight[g][i], bias[g][i]);
       } else {
         x[i] = x[i] * rstd * weight[g][i];
       }
@@ -89,6 +89,11 @@ struct NormRow {
   const NormForward& p;
   Team& team;
   float v[kGroups][kGroup];
+  float given = 1.0f;  // scale of the tensor's codes: once a thread, after its wait
+
+  __device__ __forceinline__ void begin() {
+    if (kMade == Made::kCodes && p.quantize.scaling == CodeScaling::kTensor) given = *p.quantize.scale;
+  }
 
   __device__ __forceinline__ int column(int g) const { return (g * team.threads() + team.thread()) * kGroup; }
   __device__ __forceinline__ bool has(int g) const { return Team::kWhole || column(g) < static_cast<int>(p.cols); }
@@ -101,7 +106,8 @@ struct NormRow {
     if (p.sum != nullptr) store_packed(static_cast<T*>(p.sum) + row * p.cols + column(g), sum);
   }
 
-  // Groups past the end hold zeros. `loaded` runs after the first sum: everybody has its values then.
+  // Groups past the end hold zeros, the others the values less their mean from here on. `loaded` runs after the first
+  // sum: everybody has its values then.
   template <typename Loaded>
   __device__ __forceinline__ void statistics(int64_t row, float& mean, float& rstd, const Loaded& loaded) {
     const float scale = 1.0f / static_cast<float>(p.cols);
@@ -122,9 +128,9 @@ struct NormRow {
       sums[g] = 0;
       if (!has(g)) continue;
 #pragma unroll
-      for (float value : v[g]) {
-        const float d = kLayer ? value - mean : value;
-        sums[g] = fmaf(d, d, sums[g]);
+      for (float& value : v[g]) {
+        if constexpr (kLayer) value -= mean;
+        sums[g] = fmaf(value, value, sums[g]);
       }
     }
     rstd = rsqrtf(team.group_sums(sums) * scale + p.eps);
@@ -137,7 +143,7 @@ struct NormRow {
 
   // Returns the amax bits of the thread's y when kSeen.
   template <typename Channels>
-  __device__ __forceinline__ uint32_t finish(int64_t row, float mean, float rstd, const Channels& channels) {
+  __device__ __forceinline__ uint32_t finish(int64_t row, float rstd, const Channels& channels) {
     if constexpr (!kSeen) {
       if (p.y == nullptr) return 0;
     }
@@ -145,7 +151,6 @@ struct NormRow {
     const NormQuantize& q = p.quantize;
     const CodeScaling scaling = kMade == Made::kRowCodes ? CodeScaling::kRow : q.scaling;
     const DType format = kMade == Made::kRowCodes ? DType::kE4M3 : q.format;
-    const float given = kCoded && scaling == CodeScaling::kTensor ? *q.scale : 1.0f;
     const ScaleFormula formula{q.format_max, q.margin, q.pow2};
     uint32_t largest = 0;  // packed as T is
 #pragma unroll
@@ -153,7 +158,7 @@ struct NormRow {
       const int64_t at = row * p.cols + column(g);
       uint32_t most = 0;
       if (has(g)) {
-        channels.normalise(p, g, column(g), mean, rstd, v[g]);
+        channels.normalise(p, g, column(g), rstd, v[g]);
         const Packed<T, kGroup> y = pack<T>(v[g]);
         if (p.y != nullptr) store_packed(static_cast<T*>(p.y) + at, y);
         if constexpr (kSeen) {
@@ -207,6 +212,7 @@ __global__ void __launch_bounds__(512) norm_row_kernel(const NormForward p) {
   if (row >= p.rows) return;
   using Row = NormRow<T, kLayer, kGroups, RowTeam<true>, kMade>;
   Row part{p, team, {}};
+  part.begin();
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
     if (!part.has(g)) continue;
@@ -220,7 +226,7 @@ __global__ void __launch_bounds__(512) norm_row_kernel(const NormForward p) {
   }
   float mean, rstd;
   part.statistics(row, mean, rstd, [] {});
-  uint32_t largest = part.finish(row, mean, rstd, CachedChannels<kLayer>{});
+  uint32_t largest = part.finish(row, rstd, CachedChannels<kLayer>{});
   if (Row::kAmax && p.amax != nullptr) {
     largest = team.max_bits(largest);
     if (team.thread() == 0) raise_amax(p.amax, largest);
@@ -263,6 +269,7 @@ __global__ void __launch_bounds__(kStreamThreads) norm_stream_kernel(const NormF
   __syncthreads();
   using Row = NormRow<T, kLayer, kGroups, RowTeam<false>, kMade>;
   Row part{p, team, {}};
+  part.begin();
   HeldChannels<kLayer, kGroups> channels;
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
@@ -291,7 +298,7 @@ __global__ void __launch_bounds__(kStreamThreads) norm_stream_kernel(const NormF
     part.statistics(row, mean, rstd, [&] {
       if (threadIdx.x == 0) request(turn + stages, stage);
     });
-    largest = max(largest, part.finish(row, mean, rstd, channels));
+    largest = max(largest, part.finish(row, rstd, channels));
     if (++stage == stages) stage = 0, parity ^= 1;
   }
   if constexpr (Row::kAmax) join_amax({p.amax, p.counters}, largest, amaxes);
@@ -309,6 +316,7 @@ __global__ void __launch_bounds__(1024) norm_block_kernel(const NormForward p) {
   if (blockIdx.x == 0 && part.has(0)) prefetch_channels<kLayer>(p, part.column(0));
   wait_for_previous();
   allow_next();
+  part.begin();
   const int64_t row = blockIdx.x;
   Packed<T, kGroup> x[kGroups], addend[kGroups];
 #pragma unroll
@@ -330,7 +338,7 @@ __global__ void __launch_bounds__(1024) norm_block_kernel(const NormForward p) {
   }
   float mean, rstd;
   part.statistics(row, mean, rstd, [] {});
-  const uint32_t largest = part.finish(row, mean, rstd, channels);
+  const uint32_t largest = part.finish(row, rstd, channels);
   if constexpr (Row::kAmax) join_amax({p.amax, p.counters}, largest, amaxes);
 }
 

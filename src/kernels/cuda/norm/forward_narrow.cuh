@@ -14,7 +14,7 @@ namespace octet::cuda {
 // units from p.counters: some multiprocessors are closer to the memory than others, and shares of one size would wait
 // for the furthest.
 inline constexpr int kTurnRows = 2;
-template <typename T, bool kLayer, Made kMade>
+template <typename T, bool kLayer, Made kMade, bool kAdds>
 __global__ void __launch_bounds__(512, 2)
     norm_rows_kernel(const __grid_constant__ NormForward p, int stages, unsigned unit_rows) {
   extern __shared__ __align__(128) unsigned char ring[];  // [stages][x, addend][unit_rows, C]
@@ -28,24 +28,25 @@ __global__ void __launch_bounds__(512, 2)
   RowsTeam<kTurnRows> sums{scratch};
   using Row = NormRow<T, kLayer, 1, RowTeam<false>, kMade>;
   Row part{p, team, {}};
+  part.begin();
   const bool has = part.has(0);
   HeldChannels<kLayer, 1> channels;  // ahead of the rows, behind which they would come late
   if (has) channels.fetch(p, 0, part.column(0));
-  const int operands = p.addend != nullptr ? 2 : 1;
+  constexpr int kOperands = kAdds ? 2 : 1;
   const auto cols = static_cast<unsigned>(p.cols), rows = static_cast<unsigned>(p.rows);
   const uint32_t row_bytes = cols * static_cast<uint32_t>(sizeof(T)), part_bytes = unit_rows * row_bytes;
   const unsigned units = (rows + unit_rows - 1) / unit_rows, filled = static_cast<unsigned>(stages) * gridDim.x;
   const auto place = [&](int stage, int operand) {
-    return ring + static_cast<uint32_t>(stage * operands + operand) * part_bytes;
+    return ring + static_cast<uint32_t>(stage * kOperands + operand) * part_bytes;
   };
   const auto request = [&](unsigned unit, int stage) {
     unit_at[stage] = unit;
     if (unit >= units) return;
     const int64_t at = int64_t{unit} * unit_rows * cols;
     const uint32_t bytes = row_bytes * std::min(rows - unit * unit_rows, unit_rows);
-    full[stage].expect(bytes * static_cast<uint32_t>(operands));
+    full[stage].expect(bytes * static_cast<uint32_t>(kOperands));
     bulk_load(place(stage, 0), static_cast<const T*>(p.x) + at, bytes, full[stage]);
-    if (operands == 2) bulk_load(place(stage, 1), static_cast<const T*>(p.addend) + at, bytes, full[stage]);
+    if constexpr (kAdds) bulk_load(place(stage, 1), static_cast<const T*>(p.addend) + at, bytes, full[stage]);
   };
   // Every block draws until it is told that there are no more: with the last of all draws the count is 0 again.
   unsigned drawn = 0;
@@ -61,32 +62,33 @@ __global__ void __launch_bounds__(512, 2)
   for (unsigned i = threadIdx.x; i < kTeamScratch; i += blockDim.x) scratch[i] = 0;
   __syncthreads();
   const float scale = 1.0f / static_cast<float>(cols);
+  const uint32_t mine = shared_address(ring) + threadIdx.x * kGroup * static_cast<uint32_t>(sizeof(T));
   constexpr unsigned kLanes = RowsTeam<kTurnRows>::kLanes;  // that get the sums of a row
   const unsigned own = (threadIdx.x & 31) / kLanes;
   const bool tells = threadIdx.x < 32 && threadIdx.x % kLanes == 0;
   uint32_t largest = 0, parity = 0;
   int stage = 0;
   for (unsigned unit; (unit = unit_at[stage]) < units;) {
-    unsigned first = unit * unit_rows, at = threadIdx.x * kGroup;
+    unsigned first = unit * unit_rows;
+    uint32_t from = mine + static_cast<uint32_t>(stage * kOperands) * part_bytes;
     const unsigned end = first + std::min(rows - first, unit_rows);
     full[stage].wait(parity);
 #pragma unroll 1
     for (; first < end; first += kTurnRows) {
       float v[kTurnRows][kGroup], sum[kTurnRows], mean[kTurnRows] = {}, own_mean = 0;
 #pragma unroll
-      for (unsigned r = 0; r < kTurnRows; ++r, at += cols) {
-#pragma unroll
-        for (float& value : part.v[0]) value = 0;
+      for (unsigned r = 0; r < kTurnRows; ++r, from += row_bytes) {
+        Packed<T, kGroup> x{};
         if (has && first + r < end) {
-          const auto x = load_packed<kGroup>(reinterpret_cast<const T*>(place(stage, 0)) + at);
-          if (operands == 2) {
-            part.take(first + r, 0, x, load_packed<kGroup>(reinterpret_cast<const T*>(place(stage, 1)) + at));
-          } else {
-            part.take(0, x);
+          x = load_shared<T>(from);
+          if constexpr (kAdds) {
+            x = add_packed(x, load_shared<T>(from + part_bytes));
+            if (p.sum != nullptr) {
+              store_packed(static_cast<T*>(p.sum) + int64_t{first + r} * cols + threadIdx.x * kGroup, x);
+            }
           }
         }
-#pragma unroll
-        for (int i = 0; i < kGroup; ++i) v[r][i] = part.v[0][i];
+        x.unpack(v[r]);
       }
       const auto loaded = [&] {  // after a barrier: everybody has the unit's last rows
         if (threadIdx.x == 0 && first + kTurnRows >= end) request(drawn, stage), draw();
@@ -108,9 +110,9 @@ __global__ void __launch_bounds__(512, 2)
         sum[r] = 0;
         if (!has) continue;
 #pragma unroll
-        for (float value : v[r]) {
-          const float d = kLayer ? value - mean[r] : value;
-          sum[r] = fmaf(d, d, sum[r]);
+        for (float& value : v[r]) {
+          if constexpr (kLayer) value -= mean[r];
+          sum[r] = fmaf(value, value, sum[r]);
         }
       }
       const float own_rstd = rsqrtf(sums.sums(sum) * scale + p.eps);
@@ -125,7 +127,7 @@ __global__ void __launch_bounds__(512, 2)
         if (first + r >= end) continue;
 #pragma unroll
         for (int i = 0; i < kGroup; ++i) part.v[0][i] = v[r][i];
-        largest = max(largest, part.finish(first + r, mean[r], rstd, channels));
+        largest = max(largest, part.finish(first + r, rstd, channels));
       }
     }
     if (++stage == stages) stage = 0, parity ^= 1;
@@ -134,43 +136,42 @@ __global__ void __launch_bounds__(512, 2)
 }
 
 // Warps stay, each with rows, a ring and barriers of its own: up to 768 columns, where a block's barriers and trees
-// would cost more than its rows. A stage is kStageRows neighbouring rows. kWhole: every lane has kGroups groups, and
-// there is no addend.
-inline constexpr int kLoneWarps = 4, kLoneBlocks = 4, kStageRows = 2;  // warps of a block, blocks on a multiprocessor
+// would cost more than its rows. kWhole: every lane has kGroups groups, and there is no addend.
+inline constexpr int kLoneWarps = 4, kLoneBlocks = 4;  // warps of a block, blocks on a multiprocessor
 template <typename T, bool kLayer, int kGroups, Made kMade, bool kWhole>
 __global__ void __launch_bounds__(32 * kLoneWarps, kLoneBlocks) norm_warps_kernel(const NormForward p, int stages) {
-  extern __shared__ __align__(128) unsigned char rings[];  // [warps][stages][kStageRows of x, of addend]
+  extern __shared__ __align__(128) unsigned char rings[];  // [warps][stages][x row, addend row]
   __shared__ uint32_t amaxes[32];
   __shared__ BulkBarrier barriers[kLoneWarps][kMaxStages];
   wait_for_previous();
   allow_next();
   const int warp = static_cast<int>(threadIdx.x) >> 5, operands = !kWhole && p.addend != nullptr ? 2 : 1;
   const auto cols = static_cast<unsigned>(p.cols);
-  const uint32_t row_bytes = cols * static_cast<uint32_t>(sizeof(T)), part_bytes = kStageRows * row_bytes;
-  unsigned char* ring = rings + static_cast<uint32_t>(warp * stages * operands) * part_bytes;
+  const uint32_t row_bytes = cols * static_cast<uint32_t>(sizeof(T));
+  unsigned char* ring = rings + static_cast<uint32_t>(warp * stages * operands) * row_bytes;
   BulkBarrier* full = barriers[warp];
-  const int64_t step = int64_t{gridDim.x} * kLoneWarps * kStageRows;
-  const auto row_of = [&](int64_t turn) { return (int64_t{warp} * gridDim.x + blockIdx.x) * kStageRows + turn * step; };
+  const int64_t first = int64_t{warp} * gridDim.x + blockIdx.x, step = int64_t{gridDim.x} * kLoneWarps;
   const auto place = [&](int stage, int operand) {
-    return ring + static_cast<uint32_t>(stage * operands + operand) * part_bytes;
+    return ring + static_cast<uint32_t>(stage * operands + operand) * row_bytes;
   };
-  const auto request = [&](int64_t turn, int stage) {
-    const int64_t row = row_of(turn);
+  const auto request = [&](int64_t row, int stage) {
     if (row >= p.rows) return;
-    const uint32_t bytes = row_bytes * static_cast<uint32_t>(std::min<int64_t>(p.rows - row, kStageRows));
-    full[stage].expect(bytes * static_cast<uint32_t>(operands));
-    bulk_load(place(stage, 0), static_cast<const T*>(p.x) + row * cols, bytes, full[stage]);
-    if (operands == 2) bulk_load(place(stage, 1), static_cast<const T*>(p.addend) + row * cols, bytes, full[stage]);
+    full[stage].expect(row_bytes * static_cast<uint32_t>(operands));
+    bulk_load(place(stage, 0), static_cast<const T*>(p.x) + row * cols, row_bytes, full[stage]);
+    if (operands == 2) {
+      bulk_load(place(stage, 1), static_cast<const T*>(p.addend) + row * cols, row_bytes, full[stage]);
+    }
   };
   LoneWarp<kWhole> team{};
   if (team.thread() == 0) {
     for (int s = 0; s < stages; ++s) full[s].init();
     publish_barriers();
-    for (int s = 0; s < stages; ++s) request(s, s);
+    for (int s = 0; s < stages; ++s) request(first + s * step, s);
   }
   __syncwarp();
   using Row = NormRow<T, kLayer, kGroups, LoneWarp<kWhole>, kMade>;
   Row part{p, team, {}};
+  part.begin();
   HeldChannels<kLayer, kGroups> channels;
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
@@ -178,34 +179,26 @@ __global__ void __launch_bounds__(32 * kLoneWarps, kLoneBlocks) norm_warps_kerne
   }
   uint32_t largest = 0, parity = 0;
   int stage = 0;
-  for (int64_t turn = 0; row_of(turn) < p.rows; ++turn) {
-    const int64_t first = row_of(turn);
-    const int rows = static_cast<int>(std::min<int64_t>(p.rows - first, kStageRows));
+  for (int64_t row = first; row < p.rows; row += step) {
     full[stage].wait(parity);
-#pragma unroll 1
-    for (int r = 0; r < rows; ++r) {
-      const T* x = reinterpret_cast<const T*>(place(stage, 0)) + r * cols;
+    const auto *x = reinterpret_cast<const T*>(place(stage, 0)), *addend = reinterpret_cast<const T*>(place(stage, 1));
 #pragma unroll
-      for (int g = 0; g < kGroups; ++g) {
-        if (!part.has(g)) {
+    for (int g = 0; g < kGroups; ++g) {
+      if (!part.has(g)) {
 #pragma unroll
-          for (float& value : part.v[g]) value = 0;
-        } else if (operands == 2) {
-          const T* addend = reinterpret_cast<const T*>(place(stage, 1)) + r * cols;
-          part.take(first + r, g, load_packed<kGroup>(x + part.column(g)),
-                    load_packed<kGroup>(addend + part.column(g)));
-        } else {
-          part.take(g, load_packed<kGroup>(x + part.column(g)));
-        }
+        for (float& value : part.v[g]) value = 0;
+      } else if (operands == 2) {
+        part.take(row, g, load_packed<kGroup>(x + part.column(g)), load_packed<kGroup>(addend + part.column(g)));
+      } else {
+        part.take(g, load_packed<kGroup>(x + part.column(g)));
       }
-      float mean, rstd;
-      part.statistics(first + r, mean, rstd, [&] {
-        if (r < rows - 1) return;
-        __syncwarp();
-        if (team.thread() == 0) request(turn + stages, stage);
-      });
-      largest = max(largest, part.finish(first + r, mean, rstd, channels));
     }
+    float mean, rstd;
+    part.statistics(row, mean, rstd, [&] {
+      __syncwarp();
+      if (team.thread() == 0) request(row + stages * step, stage);
+    });
+    largest = max(largest, part.finish(row, rstd, channels));
     if (++stage == stages) stage = 0, parity ^= 1;
   }
   if constexpr (Row::kAmax) join_amax({p.amax, p.counters}, largest, amaxes);
@@ -216,7 +209,7 @@ void launch_norm_warps(const NormForward& call, cudaStream_t stream) {
   constexpr int kGroups = 3;
   constexpr int64_t kTeams = kLoneWarps * kLoneBlocks;
   if (call.rows < kRowsToStay * kTeams * call.sm_count) return launch_norm_block<T, kLayer, kMade>(call, stream);
-  const int64_t stage = (call.addend != nullptr ? 2 : 1) * kStageRows * call.cols * static_cast<int64_t>(sizeof(T));
+  const int64_t stage = (call.addend != nullptr ? 2 : 1) * call.cols * static_cast<int64_t>(sizeof(T));
   const auto stages = static_cast<int>(std::clamp<int64_t>((int64_t{200} << 10) / (kTeams * stage), 1, kMaxStages));
   const auto shared = static_cast<size_t>(kLoneWarps * stages * stage);
   const auto run = [&](auto kernel) {
@@ -248,7 +241,8 @@ void launch_norm_units(const NormForward& call, cudaStream_t stream) {
     return launch_norm_block<T, kLayer, kMade>(call, stream);
   }
   const auto shared = static_cast<size_t>(stages * unit * row);
-  const auto kernel = norm_rows_kernel<T, kLayer, kMade>;
+  const auto kernel =
+      call.addend != nullptr ? norm_rows_kernel<T, kLayer, kMade, true> : norm_rows_kernel<T, kLayer, kMade, false>;
   allow_shared(kernel, shared);
   launch_overlapped(kernel, {static_cast<unsigned>(grid), static_cast<unsigned>(threads), shared}, stream, call, stages,
                     static_cast<unsigned>(unit));

@@ -14,21 +14,6 @@
 
 namespace octet::cuda {
 
-// Eight elements at an address of shared memory.
-template <typename T>
-__device__ __forceinline__ Packed<T, kGroup> load_shared(uint32_t address) {
-  Packed<T, kGroup> packed;
-#pragma unroll
-  for (int w = 0; w < packed.kWords; w += 4) {
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(packed.words[w]), "=r"(packed.words[w + 1]), "=r"(packed.words[w + 2]),
-                   "=r"(packed.words[w + 3])
-                 : "r"(address + 4 * w)
-                 : "memory");
-  }
-  return packed;
-}
-
 __device__ __forceinline__ void wait_for_team(int team, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "r"(threads) : "memory");
 }

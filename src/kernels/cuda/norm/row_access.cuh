@@ -42,6 +42,21 @@ __device__ __forceinline__ Packed<T, kGroup> add_packed(const Packed<T, kGroup>&
   return sum;
 }
 
+// Eight elements at an address of shared memory.
+template <typename T>
+__device__ __forceinline__ Packed<T, kGroup> load_shared(uint32_t address) {
+  Packed<T, kGroup> packed;
+#pragma unroll
+  for (int w = 0; w < packed.kWords; w += 4) {
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(packed.words[w]), "=r"(packed.words[w + 1]), "=r"(packed.words[w + 2]),
+                   "=r"(packed.words[w + 3])
+                 : "r"(address + 4 * w)
+                 : "memory");
+  }
+  return packed;
+}
+
 // kCount sums over a warp at once, each as the tree of warp_reduce: halves of the warp go on with half of the sums
 // each, so that four cost one shuffle more than one. Lane l returns sum number `which`; 4 sums are kCount = 3 too.
 template <int kCount>
