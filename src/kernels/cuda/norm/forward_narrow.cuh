@@ -240,7 +240,9 @@ void launch_norm_units(const NormForward& call, cudaStream_t stream) {
   if (call.rows < kRowsToStay * grid || call.rows < (stages + 1) * grid * unit) {
     return launch_norm_block<T, kLayer, kMade>(call, stream);
   }
-  const auto shared = static_cast<size_t>(stages * unit * row);
+  // Room for no block more: one of the next launch would begin beside these, and its own would lie unevenly.
+  const auto shared =
+      static_cast<size_t>(std::max(stages * unit * row, (int64_t{228} << 10) / (blocks + 1) / kGroup * kGroup));
   const auto kernel =
       call.addend != nullptr ? norm_rows_kernel<T, kLayer, kMade, true> : norm_rows_kernel<T, kLayer, kMade, false>;
   allow_shared(kernel, shared);
