@@ -19,9 +19,9 @@ class NormFusions : public testing::Test {
     context_ = test_context(&why);
     if (context_ == nullptr) GTEST_SKIP() << why;
   }
-  void expect_equal_to_members(const NormFusion& fusion) {
+  void expect_equal_to_members(const NormFusion& fusion, const std::vector<DType>& dtypes = {}) {
     const cpu::Case c = norm_fusion_case(fusion);
-    for (DType dtype : c.dtypes) {
+    for (DType dtype : dtypes.empty() ? c.dtypes : dtypes) {
       SCOPED_TRACE(cpu::case_name(c, dtype));
       const cpu::BuiltCase built = cpu::build_case(c, dtype);
       EXPECT_NE(std::string(select_kernel(built.graph, built.node()).name), "fusion_members");
@@ -76,6 +76,36 @@ TEST_F(NormFusions, WithCodes) {
       }
     }
   }
+}
+
+// Codes of both directions under one scale, rows enough for slabs on a device of 132 multiprocessors: clusters of one
+// to sixteen blocks, edges in rows and columns; again and again the same bits, and every count at 0 after.
+TEST_F(NormFusions, CodesOfManyRows) {
+  const std::vector<std::string> codes = {"quantize.0", "quantize.1", "quantize.2", "quantize.3"};
+  const auto with = [&](std::vector<std::string> results) {
+    results.insert(results.end(), codes.begin(), codes.end());
+    return results;
+  };
+  const NormFusion fusions[] = {
+      {"add_norm_quantize", true, 12705, 520, "tensor", DType::kE5M2, with({"add.0", "norm.1", "norm.2"})},
+      {"norm_quantize", false, 6352, 1544, "tensor", DType::kE4M3, with({"norm.0", "norm.1", "quantize.4"})},
+      {"add_norm_quantize", false, 3985, 2056, "tensor", DType::kE4M3, with({"add.0", "norm.1", "quantize.4"})},
+      {"add_norm_quantize", true, 2976, 4096, "tensor", DType::kE4M3, with({"norm.0", "norm.2", "add.0"})},
+      {"norm_quantize", true, 901, 12288, "tensor", DType::kE5M2, with({"norm.1", "norm.2"})},
+      {"norm_quantize", false, 704, 16376, "tensor", DType::kE5M2, with({"norm.1"})}};
+  for (const NormFusion& fusion : fusions) {
+    const cpu::BuiltCase built = cpu::build_case(norm_fusion_case(fusion), DType::kBF16);
+    SCOPED_TRACE(norm_fusion_case(fusion).name);
+    expect_equal_to_members(fusion, {DType::kBF16});
+    const auto first = run_node(*context_, built.graph, built.node(), built.inputs);
+    for (int run = 0; run < 5; ++run) {
+      EXPECT_EQ(run_node(*context_, built.graph, built.node(), built.inputs), first) << "run " << run;
+    }
+  }
+  std::vector<uint32_t> counts(DeviceContext::kCounters, 1);
+  check_cuda(cudaMemcpy(counts.data(), context_->counters(), counts.size() * sizeof(uint32_t), cudaMemcpyDeviceToHost),
+             "reading counters");
+  EXPECT_EQ(counts, std::vector<uint32_t>(counts.size()));
 }
 
 // Many rows run in blocks that stay, few in a block each with other shares of the row a thread: a row's bits must not
