@@ -30,7 +30,7 @@ class Executor {
   virtual std::span<std::byte> input(const std::string& graph, const std::string& name) = 0;
   // Runs the graph; state updates are visible afterwards.
   virtual void run(const std::string& graph) = 0;
-  // Contents of an output after the graph's last run; valid until any next run.
+  // Contents of an output after the graph's last run; valid until any next run, on a GPU until that graph's.
   virtual std::span<const std::byte> output(const std::string& graph, const std::string& name) = 0;
 
   virtual void read_state(const std::string& name, std::span<std::byte> bytes) = 0;

@@ -48,8 +48,7 @@ int aliased_leaf(const Graph& body, Value value, bool overwrites = false) {
 bool fusion_may_take_over(const Graph& body, int result, int input) {
   const Value made = body.outputs().at(static_cast<size_t>(result)).value;
   const Node& maker = body.node(made);
-  // A member with more results in place than one (adamw) takes over its own inputs only, which nobody else reads.
-  const bool own_only = !op_facts(maker.op).in_place_others.empty();
+  const bool own_only = op_facts(maker.op).takes_its_own;
   if (!own_only && (made.result != 0 || !goes_by_rows(maker))) return false;
   int leaves = 0;
   NodeId leaf = NodeId::kNone;

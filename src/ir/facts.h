@@ -51,7 +51,10 @@ struct OpFacts {
   std::vector<ResultPrecision> precision = {ResultPrecision::kFollow};  // per result; the last one repeats
   std::vector<int> in_place = {};  // inputs whose buffer result 0 may take over when that input dies here
   std::vector<std::pair<int, int>> in_place_others = {};  // the same for later results: (result, input) (adamw)
-  int must_alias = -1;                                    // input that result 0 must share storage with (kv_append: 0)
+  // As a member of a fusion it takes over inputs of its own only, which no other member reads: such members may run in
+  // any order, or all at once.
+  bool takes_its_own = false;
+  int must_alias = -1;              // input that result 0 must share storage with (kv_append: 0)
   bool row_wise = false;            // a row of result 0 depends on the same row of the in_place inputs only
   bool elementwise = false;         // result 0 depends on the same element of its inputs only (after broadcast)
   bool view = false;                // result 0 is the input's bytes under another shape (reshape)
@@ -65,8 +68,7 @@ const OpFacts& op_facts(Op op);
 // same shape and bytes per element? For an op its facts say so, and every kernel keeps the promise. A fusion's kernel
 // runs its members in the body's order on some rows at a time and reads an element or row before it writes the same
 // one, so the answer follows from the members: the one that makes the result and all that read the input work in place
-// on it, and none reads the input afterwards. A member that refreshes several inputs (adamw) takes over its own only,
-// which nobody else reads: such members may run in any order.
+// on it, and none reads the input afterwards; or takes_its_own holds of it.
 bool may_take_over(const Node& node, int result, int input);
 
 // The input whose storage result `result` of the node must share; -1: none. For an op its facts say so (result 0); a

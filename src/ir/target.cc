@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 
 #include "base/error.h"
@@ -126,8 +127,11 @@ class TargetReader {
       target.fusions = words(value);
     } else if (key == "timing") {
       std::vector<std::string> parts = words(value);
-      check(parts.size() == 6, ErrorCode::kInvalidArgument,
-            "{}:{}: '{}' (want precision tokens out in linears seconds)", path_, line_, value);
+      const bool of_roles =
+          parts.size() == 6 && !parts[5].empty() && std::isalpha(static_cast<unsigned char>(parts[5][0]));
+      check(parts.size() == 6 && !of_roles, ErrorCode::kInvalidArgument,
+            "{}:{}: '{}' (want precision tokens out in linears seconds{})", path_, line_, value,
+            of_roles ? "; this row is of an older format: make it again with octet-bench timings" : "");
       target.timings.push_back(
           {parts[0], dim(parts[1]), dim(parts[2]), dim(parts[3]), dim(parts[4]), number<double>(parts[5])});
     } else {

@@ -63,6 +63,7 @@ TEST(Target, BadLinesAreNamed) {
   for (const char* rest : {"3", "3 4", "3 4 5 fprop"})
     EXPECT_NE(message("timing: bf16 1 2 " + std::string(rest)).find("want precision tokens out in linears seconds"),
               std::string::npos);
+  EXPECT_NE(message("timing: bf16 1 2 3 7.9e-06 fprop").find("of an older format"), std::string::npos);
   EXPECT_NE(message("timing: bf16 1 0 3 1 4").find("0 (want > 0)"), std::string::npos);
   EXPECT_NE(message("name").find("want \"key: value\""), std::string::npos);
 }

@@ -112,5 +112,27 @@ TEST(GroupUpdates, WorksInPlace) {
   EXPECT_LE(arena[true], arena[false] + 64 * 256);
 }
 
+// Histories, scales and amaxes are written where their states lie: nothing is copied there afterwards.
+TEST(GroupUpdates, WritesStatesOfDelayedScalingWhereTheyLie) {
+  const Plan plan =
+      compile(tiny::training_program("llama"), {.target = grouping_target(), .recipe = parse_recipe("fp8-delayed")});
+  int written = 0;
+  for (const char* name : {"train", "accumulate", "apply"}) {
+    const Graph& graph = plan.program.graph(name);
+    for (const NamedValue& update : graph.updates()) {
+      if (!update.name.starts_with("amax") && !update.name.starts_with("scale.")) continue;
+      const BufferRef& buffer =
+          plan.graphs.at(name)
+              .buffers[static_cast<size_t>(index(update.value.node))][static_cast<size_t>(update.value.result)];
+      EXPECT_EQ(buffer.kind, BufferRef::Kind::kState) << name << ": " << update.name;
+      if (buffer.kind == BufferRef::Kind::kState) {
+        EXPECT_EQ(plan.program.states()[static_cast<size_t>(buffer.index)].name, update.name) << name;
+      }
+      ++written;
+    }
+  }
+  EXPECT_GT(written, 40);
+}
+
 }  // namespace
 }  // namespace octet

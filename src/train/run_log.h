@@ -11,7 +11,7 @@ namespace octet {
 struct StepLog {
   int64_t step = 0, tokens = 0;
   double loss = 0, grad_norm = 0, lr = 0, seconds = 0, tokens_per_second = 0;
-  double data_seconds = 0;  // of `seconds`: waiting for the step's tokens
+  double data_seconds = 0;  // waiting for its tokens: of `seconds`, or of those before on a device that was ahead
   bool finite = true;
 };
 

@@ -14,6 +14,8 @@ class RunTimeline {
   // Before the executor is made. Throws kInvalidArgument for a run on the CPU, kUnsupported where the library is
   // missing.
   explicit RunTimeline(const RunConfig& config);
+  // Called when the host begins with it: where the device was ahead, the border between two steps lies just before, and
+  // spaces there count within steps.
   void step_begins(int64_t step);
   // Whether recording begins or ends with the next step_begins().
   bool at_border() const;

@@ -58,6 +58,7 @@ void Run::save(int64_t step) {
 // The first micro-batch of a step, enqueued; null once the run is to stop. Data that turns out to be damaged ends the
 // run, not what it has learnt.
 std::unique_ptr<Run::Step> Run::begin(Prefetcher& prefetcher, int64_t step) {
+  if (stop_wanted()) return nullptr;  // before data is taken: asked again, the run may go on with it
   const auto asked = std::chrono::steady_clock::now();
   auto next = std::make_unique<Step>();
   try {
@@ -67,7 +68,7 @@ std::unique_ptr<Run::Step> Run::begin(Prefetcher& prefetcher, int64_t step) {
     if (result_.run.step > 0) save(result_.run.step);
     throw;
   }
-  if (next->micro_batches.empty() || stop_wanted()) return nullptr;
+  if (next->micro_batches.empty()) return nullptr;
   next->waited = seconds_since(asked);
   next->work = {.micro_batches = next->micro_batches,
                 .lr = learning_rate(config_.optimizer, config_.steps, step),
@@ -82,7 +83,8 @@ std::unique_ptr<Run::Step> Run::begin(Prefetcher& prefetcher, int64_t step) {
 // device goes on while the host writes it.
 bool Run::leads_on(const StepWork& work) const {
   const auto due = [&](int64_t interval) { return interval > 0 && work.step % interval == 0; };
-  return stepper_->plan().target.device == Device::kCuda && !work.statistics && !due(config_.eval_interval) &&
+  const bool waits = config_.eager || config_.check_nodes || (auto_ && auto_->due(work.step + 1));  // in begin()
+  return stepper_->plan().target.device == Device::kCuda && !waits && !work.statistics && !due(config_.eval_interval) &&
          !due(config_.checkpoint_interval) && skipped_in_a_row_ + 1 < config_.max_skipped_steps &&
          !(timeline_ && timeline_->at_border());
 }

@@ -152,6 +152,7 @@ const OpFacts maximum = pointwise({.infer = binary,
                                    .no_gradient = "used on statistics only",
                                    .cost = per_result_element<1>,
                                    .in_place = {0, 1},
+                                   .takes_its_own = true,
                                    .meaning = "the larger of a and b; a NaN in either goes through"});
 const OpFacts dropout = pointwise({.infer = dropout_type,
                                    .gradient = dropout_gradient,

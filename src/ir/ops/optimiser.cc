@@ -48,6 +48,7 @@ const OpFacts adamw = {
     .precision = {ResultPrecision::kHigh},
     .in_place = {0},
     .in_place_others = {{1, 2}, {2, 3}},
+    .takes_its_own = true,
     .meaning =
         "g = grad clip; p *= 1 - lr weight_decay; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; p -= "
         "lr / (1 - beta1^step) m / (sqrt(v / (1 - beta2^step)) + eps); nothing changes when finite is 0"};

@@ -125,6 +125,7 @@ const OpFacts update_scales = {.infer = update_scales_type,
                                .cost = per_input_element<1>,
                                .precision = {ResultPrecision::kHigh},
                                .in_place = {0},
+                               .takes_its_own = true,
                                .meaning =
                                    "history' = [amax, history[0..L-2]]; scale by the formula of compute_scale from "
                                    "its maximum (attr algo max) or its newest entry (most_recent)"};

@@ -1,6 +1,7 @@
 // The instances of norm_slabs_kernel, and how many clusters stay.
 #include "kernels/cuda/norm/slabs.cuh"
 
+#include <algorithm>
 #include <atomic>
 
 namespace octet::cuda {
@@ -8,11 +9,15 @@ namespace {
 
 using SlabsKernel = void (*)(NormForward, int, bool);
 
-// Clusters of `blocks` that run at once, asked for once; 0: none fits.
+// Clusters of `blocks` that run at once, asked for once a device, as the kernel's attributes are set; 0: none fits.
 template <SlabsKernel kKernel>
 int most_clusters(unsigned blocks) {
-  static std::atomic<int> known[kMostChunks / kSlabChunks + 1];  // and 1
-  if (const int seen = known[blocks]; seen != 0) return seen - 1;
+  constexpr int kDevices = 64;  // beyond that many it is asked for each time
+  static std::atomic<int> all_known[kDevices + 1][kMostChunks / kSlabChunks + 1];  // and 1
+  int device = 0;
+  cudaGetDevice(&device);
+  std::atomic<int>& known = all_known[std::min(device, kDevices)][blocks];
+  if (const int seen = known; seen != 0 && device < kDevices) return seen - 1;
   allow_shared(kKernel, kSlabBytes);
   if (blocks > 8) cudaFuncSetAttribute(kKernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   cudaLaunchAttribute attribute{};
@@ -26,7 +31,7 @@ int most_clusters(unsigned blocks) {
     cudaGetLastError();
     clusters = 0;
   }
-  known[blocks] = clusters + 1;
+  known = clusters + 1;
   return clusters;
 }
 
