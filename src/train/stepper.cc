@@ -87,9 +87,9 @@ int64_t StepWork::tokens() const {
   return tokens;
 }
 
-StepResult Stepper::step(const StepWork& work, const Stop& stop) {
+StepResult Stepper::step(const StepWork& work) {
   begin(work);
-  if (!go_on(work, stop)) return {.left = true};
+  go_on(work);
   apply(work);
   return wait(work);
 }

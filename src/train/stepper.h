@@ -40,7 +40,6 @@ struct StepResult {
   double loss = 0;       // mean over valid tokens
   double grad_norm = 0;  // before clipping
   bool finite = true;    // false: the device skipped the update
-  bool left = false;     // before its end, as `stop` wanted: nothing else here holds, no state has changed
   int64_t tokens = 0;
   StatsTable statistics = {};  // of the first micro-batch, when asked for
 };
@@ -67,14 +66,13 @@ class Stepper {
   Stepper(const ModelConfig& model, const StepperOptions& options);
   Stepper(Plan plan, const StepperOptions& options);  // of the plan that compile_training made of them
 
-  // Asked before every micro-batch but the first; once true, the step is left, and what is saved of the state is that
-  // of the step before.
-  using Stop = std::function<bool()>;
-  StepResult step(const StepWork& work, const Stop& stop = {});
+  StepResult step(const StepWork& work);
 
-  // Its pieces, each enqueued and not waited for: the first micro-batch; the others (false: left); clipping and AdamW.
-  // Then the results of the last apply(). A device need not wait for the host between two steps: the next one may
-  // begin() before this one's wait(), which neither changes parameters nor what is saved.
+  // Its pieces, each enqueued and not waited for: the first micro-batch; the others, before each of which `stop` is
+  // asked (once true, the step is left, with false: what is saved of the state is that of the step before); clipping
+  // and AdamW. Then the results of the last apply(). A device need not wait for the host between two steps: the next
+  // one may begin() before this one's wait(), which neither changes parameters nor what is saved.
+  using Stop = std::function<bool()>;
   void begin(const StepWork& work);
   bool go_on(const StepWork& work, const Stop& stop = {});
   void apply(const StepWork& work);
