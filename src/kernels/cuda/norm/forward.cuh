@@ -235,12 +235,12 @@ __global__ void __launch_bounds__(512) norm_row_kernel(const NormForward p) {
 
 // Rows a block must get to stay: what it fetches once and the ring it fills must pay.
 inline constexpr int64_t kRowsToStay = 8;
-inline constexpr int kStreamThreads = 512;  // on a multiprocessor, with the registers of norm_stream_kernel
+inline constexpr int kRingThreads = 512;  // on a multiprocessor, with the registers of norm_stream_kernel
 
 // Blocks stay: rows come through a ring in shared memory, copied ahead by the bulk copy engine, and weights stay in
 // registers.
 template <typename T, bool kLayer, int kGroups, Made kMade>
-__global__ void __launch_bounds__(kStreamThreads) norm_stream_kernel(const NormForward p, int stages) {
+__global__ void __launch_bounds__(kRingThreads) norm_stream_kernel(const NormForward p, int stages) {
   extern __shared__ __align__(128) unsigned char ring[];  // [stages][x row, addend row]
   __shared__ float scratch[kTeamScratch];
   __shared__ uint32_t amaxes[32];
@@ -359,7 +359,7 @@ void launch_norm_block(const NormForward& call, cudaStream_t stream) {
 
 template <typename T, bool kLayer, int kGroups, Made kMade>
 void launch_norm_blocks(const NormForward& call, int threads, cudaStream_t stream) {
-  const int64_t blocks = kStreamThreads / threads;  // on a multiprocessor
+  const int64_t blocks = kRingThreads / threads;  // on a multiprocessor
   if (call.rows < kRowsToStay * blocks * call.sm_count) return launch_norm_block<T, kLayer, kMade>(call, stream);
   const int64_t stage = (call.addend != nullptr ? 2 : 1) * call.cols * static_cast<int64_t>(sizeof(T));
   const auto stages = static_cast<int>(std::clamp<int64_t>((int64_t{200} << 10) / (blocks * stage), 1, kMaxStages));
