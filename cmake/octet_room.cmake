@@ -31,8 +31,7 @@ include(${CMAKE_CURRENT_LIST_DIR}/octet_fuzz.cmake)
 function(octet_test_program target label)
   cmake_parse_arguments(A "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${target} ${A_SOURCES})
-  target_link_libraries(${target} PRIVATE octet_flags ${A_DEPS} GTest::gtest GTest::gtest_main)
-  target_compile_definitions(${target} PRIVATE OCTET_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${target} PRIVATE octet_flags ${A_DEPS} octet_source_dir GTest::gtest GTest::gtest_main)
   gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST 
                        PROPERTIES LABELS ${label} TIMEOUT 600 ENVIRONMENT "OMP_WAIT_POLICY=PASSIVE")
   add_test(NAME ReadableCases.${target}
@@ -87,8 +86,8 @@ function(octet_room name)
   endif()
   if(OCTET_BENCHMARKS AND benches)
     add_executable(octet_${name}_bench ${benches})
-    target_compile_definitions(octet_${name}_bench PRIVATE OCTET_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-    target_link_libraries(octet_${name}_bench PRIVATE octet_flags octet_${name} ${test_deps} benchmark::benchmark
+    target_link_libraries(octet_${name}_bench PRIVATE octet_flags octet_${name} ${test_deps} octet_source_dir
+                                                      benchmark::benchmark
                                                       benchmark::benchmark_main)
   endif()
 endfunction()

@@ -12,14 +12,13 @@
 
 namespace octet {
 
+// The root of the source tree the test was built from.
+std::string source_dir();
+
 // The path of `name` inside $OCTET_TEST_DATA, else inside ../shared/data beside the source tree; "" when absent.
 inline std::string test_data_path(const std::string& name) {
   const char* variable = std::getenv("OCTET_TEST_DATA");
-#ifdef OCTET_SOURCE_DIR
-  std::string root = variable ? variable : OCTET_SOURCE_DIR "/../shared/data";
-#else
-  std::string root = variable ? variable : "";
-#endif
+  std::string root = variable ? variable : source_dir() + "/../shared/data";
   std::string path = root + "/" + name;
   std::error_code error;
   return !root.empty() && std::filesystem::exists(path, error) ? path : "";

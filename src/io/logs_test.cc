@@ -102,7 +102,7 @@ TEST(EventFile, TensorBoardReadsIt) {
     events.scalars(step, {{"train/loss", 5.0 / static_cast<double>(step)}, {"rate", 1e-4}});
   const std::string command =
       fmt::format("python3 '{}/scripts/check_event_file.py' '{}' train/loss 300 {} rate 300 1e-4 > '{}' 2>&1",
-                  OCTET_SOURCE_DIR, folder.path(), 5.0 / 300, folder.file("report"));
+                  source_dir(), folder.path(), 5.0 / 300, folder.file("report"));
   const int status = std::system(command.c_str());
   if (WIFEXITED(status) && (WEXITSTATUS(status) == 77 || WEXITSTATUS(status) == 127))
     GTEST_SKIP() << "python3 with the tensorboard package is absent";

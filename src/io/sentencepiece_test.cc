@@ -111,8 +111,7 @@ TEST(SentencePiece, BadModelsAreClearErrors) {
 
 TEST(SentencePiece, DamagedModelsNeverCrash) {
   for (const char* kind : {"sp-llama", "sp-unigram"}) {
-    const std::string good =
-        read_file(std::string(OCTET_SOURCE_DIR "/src/io/testdata/tokenizers/") + kind + "/tokenizer.model");
+    const std::string good = read_file(source_dir() + "/src/io/testdata/tokenizers/" + kind + "/tokenizer.model");
     Philox random(5);
     for (int round = 0; round < 60; ++round) {
       std::string bytes = good.substr(0, round % 2 ? good.size() : random.below(good.size()));
@@ -164,7 +163,7 @@ class GgufWriter {
 };
 
 TEST(SentencePiece, GgufOfAModelGivesTheSameIds) {
-  const auto model = load_tokenizer(OCTET_SOURCE_DIR "/src/io/testdata/tokenizers/sp-llama");
+  const auto model = load_tokenizer(source_dir() + "/src/io/testdata/tokenizers/sp-llama");
   const auto size = static_cast<uint64_t>(model->vocab_size());
   GgufWriter gguf;
   gguf.key("model", 8);

@@ -36,7 +36,7 @@ BENCHMARK(encode_gpt2)->Unit(benchmark::kMillisecond);
 void encode_kind(benchmark::State& state, const char* kind) {
   const std::string text = english();
   if (text.empty()) return state.SkipWithError("test material is absent");
-  encode(state, *load_tokenizer(std::string(OCTET_SOURCE_DIR "/src/io/testdata/tokenizers/") + kind), text);
+  encode(state, *load_tokenizer(source_dir() + "/src/io/testdata/tokenizers/" + kind), text);
 }
 BENCHMARK_CAPTURE(encode_kind, qwen2, "qwen2")->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(encode_kind, falcon, "falcon")->Unit(benchmark::kMillisecond);

@@ -16,7 +16,7 @@
 namespace octet {
 namespace {
 
-const std::string kFolder = OCTET_SOURCE_DIR "/src/io/testdata/tokenizers";
+const std::string kFolder = source_dir() + "/src/io/testdata/tokenizers";
 
 struct Case {
   std::string text;

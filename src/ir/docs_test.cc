@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/file.h"
+#include "base/test_data.h"
 #include "ir/facts.h"
 #include "ir/text.h"
 #include "ir/verify.h"
@@ -15,7 +16,7 @@
 namespace octet {
 namespace {
 
-std::string source_file(const std::string& path) { return read_file(OCTET_SOURCE_DIR "/" + path); }
+std::string source_file(const std::string& path) { return read_file(source_dir() + "/" + path); }
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
@@ -107,7 +108,7 @@ std::string ops_document() {
 
 TEST(Documents, OpsTableIsTheGeneratedOne) {
   const std::string generated = ops_document();
-  if (std::getenv("OCTET_UPDATE_GOLDENS") != nullptr) write_file(OCTET_SOURCE_DIR "/docs/ops.md", generated);
+  if (std::getenv("OCTET_UPDATE_GOLDENS") != nullptr) write_file(source_dir() + "/docs/ops.md", generated);
   EXPECT_EQ(source_file("docs/ops.md"), generated) << "if intended, run with OCTET_UPDATE_GOLDENS=1";
 }
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "base/file.h"
+#include "base/test_data.h"
 #include "ir/text.h"
 #include "ir/verify.h"
 
@@ -67,8 +68,8 @@ end
 }
 
 TEST(AddingAPass, TheDocumentShowsThisCode) {
-  std::string source = read_file(OCTET_SOURCE_DIR "/src/passes/adding_a_pass_test.cc");
-  std::string document = read_file(OCTET_SOURCE_DIR "/docs/adding_a_pass.md");
+  std::string source = read_file(source_dir() + "/src/passes/adding_a_pass_test.cc");
+  std::string document = read_file(source_dir() + "/docs/adding_a_pass.md");
   const std::string begin = "// [begin]\n", end = "// [end]\n";
   size_t from = source.find(begin) + begin.size();
   std::string code = source.substr(from, source.find(end) - from);

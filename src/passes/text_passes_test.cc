@@ -10,11 +10,12 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/test_data.h"
 
 namespace octet {
 namespace {
 
-std::string folder() { return OCTET_SOURCE_DIR "/src/passes/testdata"; }
+std::string folder() { return source_dir() + "/src/passes/testdata"; }
 
 std::string header(const std::string& text, const std::string& key, const std::string& fallback) {
   std::istringstream lines(text);

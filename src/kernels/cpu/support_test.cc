@@ -6,6 +6,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/test_data.h"
 #include "kernels/cpu/matmul/onednn_gemm.h"
 
 namespace octet::cpu {
@@ -14,7 +15,7 @@ namespace {
 TEST(Support, CommittedTableIsCurrent) {
   if (*onednn_version() == '\0') GTEST_SKIP() << "libdnnl.so.2 is absent: its rows are not in the table";
   const std::string table = support_table();
-  std::ifstream file(OCTET_SOURCE_DIR "/docs/support.md");
+  std::ifstream file(source_dir() + "/docs/support.md");
   std::stringstream committed;
   committed << file.rdbuf();
   if (committed.str() == table) return;
