@@ -29,12 +29,8 @@ struct Visit {
   double scale = 0;  // the largest value that the node's sums are made of
   cpu::Tolerance tolerance;
   cpu::Neighbours neighbours;
-  std::string where;  // "train layer0.attn.q (matmul )"
+  std::string where;  // "train layer0.attn.q (matmul)"
 };
-
-inline std::string kind_of(const Node& node) {
-  return node.op == Op::kFusion ? node.attrs.get<std::string>("kind") : std::string();
-}
 
 inline double largest(const std::vector<cpu::RefTensor>& results) {
   double value = 0;
@@ -87,7 +83,7 @@ inline void visit_step(const Program& program, const std::function<void(const Vi
       if (node.op == Op::kTensorStats)  // counts and maxima beside noise, each of its own size
         v.tolerance = {
             .relative = kRelative, .absolute = 1e-9, .reason = "counts are exact, means of ratios float32 sums"};
-      v.where = graph.name() + " " + node.name + " (" + op_name(node.op) + " " + kind_of(node) + ")";
+      v.where = graph.name() + " " + node.name + " (" + node_label(node) + ")";
       visit(v);
     };
     cpu::evaluate(graph, leaf, true, observe);

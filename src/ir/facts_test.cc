@@ -170,10 +170,10 @@ const std::vector<Case>& cases() {
       {"%y = paged_attention %h, %cache, %cache, %seg, %lens, %blocks {heads=2, kv_heads=2, head_dim=4, scale=0.5, "
        "block_size=5}",
        "paged_attention: cache 1 is e4m3[12,8] (want whole blocks of 5 rows of 8) in node "},
-      {"%y = fusion %x {kind=\"k\"} body graph @b %0 = input : f32[4,8] @x %1 = reduce %0 {kind=\"sum\", axis=\"all\"} "
+      {"%y = fusion %x body graph @b %0 = input : f32[4,8] @x %1 = reduce %0 {kind=\"sum\", axis=\"all\"} "
        "output @a %0 output @b %1 end",
        "f32[4,8] f32[1]"},
-      {"%y = fusion %h {kind=\"k\"} body graph @b %0 = input : f32[4,8] @x output @a %0 end",
+      {"%y = fusion %h body graph @b %0 = input : f32[4,8] @x output @a %0 end",
        "fusion: input 0 is bf16[4,8], the body's x is f32[4,8] in node "},
   };
   return table;
@@ -214,7 +214,7 @@ TEST(Facts, AliasesNameInputsThatFit) {
 // Which (result, input) pairs of a fusion of this body may share a buffer, as "r<i" words.
 std::string takeovers(const std::string& body) {
   Graph graph = parse_graph("graph @g stage fused %x = input : f32[4,4] @x %z = input : f32[4,4] @z " +
-                            std::string("%w = input : f32[4] @w %y = fusion %x, %z, %w {kind=\"k\"} body graph @b ") +
+                            std::string("%w = input : f32[4] @w %y = fusion %x, %z, %w body graph @b ") +
                             "%0 = input : f32[4,4] @x %1 = input : f32[4,4] @z %2 = input : f32[4] @w " + body +
                             " end output @y %y end");
   const Node& node = graph.node(graph.output("y"));
@@ -250,8 +250,8 @@ TEST(Facts, UpdatesInFusionsTakeOverTheirOwnInputs) {
   }
   leaves += " %s = input : f32[1] @s";
   const std::string attrs = "{beta1=0.9, beta2=0.95, eps=1e-08, weight_decay=0.0}";
-  Graph graph = parse_graph("graph @g stage fused" + leaves + " %y = fusion " + read + "%s {kind=\"k\"} body graph @b" +
-                            leaves + " %6 = adamw %p, %g, %m, %v, %s, %s, %s, %s " + attrs +
+  Graph graph = parse_graph("graph @g stage fused" + leaves + " %y = fusion " + read + "%s body graph @b" + leaves +
+                            " %6 = adamw %p, %g, %m, %v, %s, %s, %s, %s " + attrs +
                             " %7 = silu %q output @a %6 output @b %6.1 output @c %6.2 end output @y %y end");
   const Node& node = graph.node(graph.output("y"));
   std::string text;
@@ -266,7 +266,7 @@ TEST(Facts, UpdatesInFusionsTakeOverTheirOwnInputs) {
 std::string aliases(const std::string& body) {
   Graph graph = parse_graph(
       "graph @g stage fused %s = input : i32[2] @s %c = state : bf16[4,8] @c %d = state : bf16[4,8] @d %x = input : "
-      "bf16[2,8] @x %y = fusion %s, %c, %d, %x {kind=\"k\"} body graph @b %s = input : i32[2] @s %c = input : "
+      "bf16[2,8] @x %y = fusion %s, %c, %d, %x body graph @b %s = input : i32[2] @s %c = input : "
       "bf16[4,8] "
       "@c %d = input : bf16[4,8] @d %x = input : bf16[2,8] @x " +
       body + " end output @y %y end");

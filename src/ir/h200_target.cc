@@ -1,54 +1,10 @@
 // The Target of an H200, so that plans can be made without one; cuda_target() starts from it.
 #include <array>
-#include <iterator>
 
 #include "ir/target.h"
 
 namespace octet {
 namespace {
-
-// What cuda::fusion_kinds() gives, in its order; a test of CUDA builds compares them.
-constexpr const char* kCudaFusions[] = {"matmul_accumulate",
-                                        "matmul_residual",
-                                        "matmul_bias",
-                                        "merge_siblings",
-                                        "matmul_split",
-                                        "read_parts",
-                                        "add_norm",
-                                        "add_norm_amax",
-                                        "add_norm_quantize",
-                                        "norm_quantize",
-                                        "norm_amax",
-                                        "norm_grad_add_bias_amax",
-                                        "norm_grad_add_bias",
-                                        "norm_grad_add_amax",
-                                        "norm_grad_add",
-                                        "bias_gelu_quantize",
-                                        "bias_gelu_amax",
-                                        "bias_gelu",
-                                        "gelu_quantize",
-                                        "gelu_grad_bias",
-                                        "gelu_grad_bias_quantize",
-                                        "gelu_grad_quantize",
-                                        "gelu_grad_bias_amax",
-                                        "gelu_grad_amax",
-                                        "bias_grad_quantize",
-                                        "bias_grad_amax",
-                                        "swiglu_quantize",
-                                        "swiglu_amax",
-                                        "swiglu",
-                                        "swiglu_grad",
-                                        "swiglu_grad_quantize",
-                                        "swiglu_grad_amax",
-                                        "geglu_quantize",
-                                        "relu_quantize",
-                                        "adamw_group",
-                                        "scale_quantize",
-                                        "update_scales_group",
-                                        "maximum_group",
-                                        "rope_amax",
-                                        "rope_kv_append",
-                                        "kv_append_pair"};
 
 // Microseconds of a step in bf16, fp8-tensor and fp8-block for linears that read one x, by `octet-bench timings
 // --device cuda` on one H200 (docs/numerics.md says what is counted).
@@ -105,7 +61,6 @@ constexpr Measured kMeasured[] = {
 Target h200_target() {
   Target target{.name = "h200",
                 .device = Device::kCuda,
-                .fusions = {std::begin(kCudaFusions), std::end(kCudaFusions)},
                 .fp8_tn_only = true,
                 .cheap_activations = true,
                 .vocab_multiple = 128,
@@ -116,6 +71,18 @@ Target h200_target() {
                 .bytes_per_second = 4.26e12,
                 .bf16_flops = 700e12,
                 .fp8_flops = 1280e12};
+  using enum FusionPart;
+  target.allow(Producer::kNorm, {kResidual, kAmax, kQuantize});
+  target.allow(Producer::kNormGrad, {kResidual, kAmax, kColumnSum});
+  target.allow(Producer::kActivation, {kCore, kBias, kAmax, kQuantize, kColumns});
+  target.allow(Producer::kActivationGrad, {kCore, kAmax, kQuantize, kColumnSum});
+  target.allow(Producer::kGated, {kCore, kAmax, kQuantize, kColumns});
+  target.allow(Producer::kGatedGrad, {kCore, kAmax, kQuantize});
+  target.allow(Producer::kRope, {kAmax});
+  target.allow(Producer::kPlain, {kAmax, kQuantize, kColumnSum, kScale});
+  target.allow(Producer::kProduct, {kBias, kResidual, kAccumulate, kSiblings, kSlices});
+  target.allow(Producer::kKvAppend, {kCore, kRope, kColumns});
+  target.allow(Producer::kUpdate, {kAdamw, kUpdateScales, kMaximum});
   for (const auto& [tokens, out, in, linears, microseconds] : kMeasured) {
     constexpr std::array<const char*, 3> kPrecisions = {"bf16", "fp8-tensor", "fp8-block"};
     for (size_t i = 0; i < kPrecisions.size(); ++i)

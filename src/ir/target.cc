@@ -94,8 +94,30 @@ class TargetReader {
     return text == "true";
   }
 
+  // The enumerator of this name among the first `count`; names[i] is that of the i-th.
+  template <typename Name>
+  int one_of(const char* what, const std::string& word, int count, const Name& name) const {
+    std::vector<std::string> names;
+    for (int i = 0; i < count; ++i) names.emplace_back(name(i));
+    const auto found = std::find(names.begin(), names.end(), word);
+    check(found != names.end(), ErrorCode::kInvalidArgument, "{}:{}: '{}' is no {}{}", path_, line_, word, what,
+          if_near(word, names, " (nearest: {})"));
+    return static_cast<int>(found - names.begin());
+  }
+
+  void read_fusion(const std::vector<std::string>& list) {
+    check(list.size() >= 2, ErrorCode::kInvalidArgument, "{}:{}: want \"fuse: producer part ...\"", path_, line_);
+    const auto producer = static_cast<Producer>(one_of("producer of fusions", list[0], kProducers,
+                                                       [](int i) { return producer_name(static_cast<Producer>(i)); }));
+    for (size_t i = 1; i < list.size(); ++i) {
+      const int bit = one_of("part of fusions", list[i], kFusionParts,
+                             [](int b) { return part_name(static_cast<FusionPart>(1u << b)); });
+      target.allow(producer, {static_cast<FusionPart>(1u << bit)});
+    }
+  }
+
   void read_field(const std::string& key, std::string_view value) {
-    std::vector<std::string> known = {"name", "device", "fusions", "timing"};
+    std::vector<std::string> known = {"name", "device", "fuse", "timing"};
     for (const BoolField& field : kBools) {
       known.emplace_back(field.key);
       if (key == field.key) {
@@ -123,8 +145,8 @@ class TargetReader {
       check(value == "cpu" || value == "cuda", ErrorCode::kInvalidArgument, "{}:{}: '{}' (want cpu or cuda)", path_,
             line_, value);
       target.device = value == "cuda" ? Device::kCuda : Device::kCpu;
-    } else if (key == "fusions") {
-      target.fusions = words(value);
+    } else if (key == "fuse") {
+      read_fusion(words(value));
     } else if (key == "timing") {
       std::vector<std::string> parts = words(value);
       const bool of_roles =
@@ -148,8 +170,11 @@ class TargetReader {
 
 const char* device_name(Device device) { return device == Device::kCuda ? "cuda" : "cpu"; }
 
-bool Target::has_fusion(const std::string& kind) const {
-  return std::find(fusions.begin(), fusions.end(), kind) != fusions.end();
+void Target::allow(Producer producer, std::initializer_list<FusionPart> parts) {
+  for (FusionPart part : parts) fusions[static_cast<size_t>(producer)] |= static_cast<uint32_t>(part);
+}
+void Target::forbid(Producer producer, FusionPart part) {
+  fusions[static_cast<size_t>(producer)] &= ~static_cast<uint32_t>(part);
 }
 
 Target interpreter_target() { return {.name = "interpreter", .int8_products = true, .buffer_alignment = 8}; }
@@ -170,10 +195,17 @@ std::string timing_text(const LinearTiming& t) {
 }
 
 std::string to_text(const Target& target) {
-  std::string text = fmt::format("name: {}\nfusions:", target.name);
-  for (const std::string& fusion : target.fusions) text += " " + fusion;
-  text += fmt::format("\ndevice: {}", device_name(target.device));
-  text += "\n";
+  std::string text = fmt::format("name: {}\ndevice: {}\n", target.name, device_name(target.device));
+  for (int p = 0; p < kProducers; ++p) {
+    const auto producer = static_cast<Producer>(p);
+    if (!target.fuses(producer)) continue;
+    text += fmt::format("fuse: {}", producer_name(producer));
+    for (int bit = 0; bit < kFusionParts; ++bit) {
+      const auto part = static_cast<FusionPart>(1u << bit);
+      if (target.fuses(producer, part)) text += fmt::format(" {}", part_name(part));
+    }
+    text += "\n";
+  }
   for (const BoolField& field : kBools) text += fmt::format("{}: {}\n", field.key, target.*field.member);
   for (const IntField& field : kInts) text += fmt::format("{}: {}\n", field.key, target.*field.member);
   for (const DoubleField& field : kDoubles) text += fmt::format("{}: {}\n", field.key, target.*field.member);

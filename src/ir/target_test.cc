@@ -16,7 +16,9 @@ namespace {
 TEST(Target, TextReadsBackTheSame) {
   TempFolder folder;
   Target target = h200_target();
-  target.fusions = {"norm_quantize", "bias_gelu"};
+  target.fusions = {};
+  target.allow(Producer::kNorm, {FusionPart::kQuantize});
+  target.allow(Producer::kActivationGrad, {FusionPart::kColumnSum, FusionPart::kAmax});
   target.f32_flops = 1.0 / 3;
   target.timings.push_back({"bf16", 1, 2, 3, 4, 1.0 / 3});
   write_file(folder.file("t.txt"), "# measured\n\n" + to_text(target));
@@ -24,8 +26,10 @@ TEST(Target, TextReadsBackTheSame) {
   EXPECT_EQ(to_text(read), to_text(target));
   EXPECT_EQ(read.timings.back().linears, 4);
   EXPECT_EQ(read.timings.back().seconds, 1.0 / 3);
-  EXPECT_TRUE(read.has_fusion("bias_gelu"));
-  EXPECT_FALSE(read.has_fusion("bias"));
+  EXPECT_EQ(read.fusions, target.fusions);
+  EXPECT_TRUE(read.fuses(Producer::kActivationGrad, FusionPart::kColumnSum));
+  EXPECT_FALSE(read.fuses(Producer::kActivationGrad, FusionPart::kQuantize));
+  EXPECT_FALSE(read.fuses(Producer::kActivation));
 }
 
 TEST(Target, TheH200HasItsFigures) {
@@ -66,6 +70,10 @@ TEST(Target, BadLinesAreNamed) {
   EXPECT_NE(message("timing: bf16 1 2 3 7.9e-06 fprop").find("of an older format"), std::string::npos);
   EXPECT_NE(message("timing: bf16 1 0 3 1 4").find("0 (want > 0)"), std::string::npos);
   EXPECT_NE(message("name").find("want \"key: value\""), std::string::npos);
+  EXPECT_NE(message("fuse: norn amax").find("t:1: 'norn' is no producer of fusions (nearest: norm)"),
+            std::string::npos);
+  EXPECT_NE(message("fuse: norm amx").find("'amx' is no part of fusions (nearest: amax)"), std::string::npos);
+  EXPECT_NE(message("fuse: norm").find("want \"fuse: producer part ...\""), std::string::npos);
 }
 
 }  // namespace

@@ -137,7 +137,7 @@ TEST(Text, ErrorsNameThePlaceWhatWasFoundAndWhatWasExpected) {
 
 TEST(Text, DeepBodiesAreRefusedBeforeTheStackEnds) {
   std::string text;
-  for (int i = 0; i < 100000; ++i) text += "graph @g %0 = input : f32[1] @x %1 = fusion %0 {kind=\"k\"} body ";
+  for (int i = 0; i < 100000; ++i) text += "graph @g %0 = input : f32[1] @x %1 = fusion %0 body ";
   EXPECT_NE(error_of([](auto&&... a) { parse_graph(a...); }, text).find("nested deeper than 8"), std::string::npos);
 }
 

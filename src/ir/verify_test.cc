@@ -110,7 +110,7 @@ std::string fused_appends(const std::string& operands, const std::string& output
   %x = input : bf16[2,8] @x
   %k = state : bf16[4,8] @k
   %v = state : bf16[4,8] @v
-  %f = fusion )" + operands + R"( {kind="kv_append_pair"} body
+  %f = fusion )" + operands + R"( body
     graph @kv_append_pair stage fused
       %0 = input : bf16[4,8] @append_k.0
       %1 = input : bf16[2,8] @append_k.1

@@ -16,7 +16,6 @@ bool is_leaf(const Node& node) {
 
 // A fusion to be made: where its node stands, what it reads, which results leave it.
 struct Site {
-  const FusionPattern* pattern = nullptr;
   std::vector<FusionMember> members;
   int32_t position = 0;  // before the old node of this index
   std::vector<Value> inputs;
@@ -73,7 +72,7 @@ bool place(const UseGraph& uses, const std::vector<int32_t>& moved, Site& site) 
 }
 
 std::shared_ptr<const Graph> make_body(const Graph& graph, const Site& site) {
-  auto body = std::make_shared<Graph>(site.pattern->kind);
+  auto body = std::make_shared<Graph>("body");
   body->set_stage(graph.stage());
   std::unordered_map<Value, Value, ValueHash> map;
   for (size_t i = 0; i < site.inputs.size(); ++i) {
@@ -102,7 +101,6 @@ void emit(Rewriter& rewriter, const Site& site) {
   const Graph& old = rewriter.old_graph();
   const Node& first = old.node(site.members.front().node);
   Node fusion{.op = Op::kFusion, .name = first.name, .layer = first.layer, .phase = first.phase};
-  fusion.attrs.set("kind", std::string(site.pattern->kind));
   for (Value input : site.inputs) {
     if (is_leaf(old.node(input)) && !rewriter.is_mapped(input)) rewriter.copy(input.node);
     fusion.inputs.push_back(rewriter.map(input));
@@ -119,17 +117,18 @@ std::vector<Site> find_sites(const Graph& graph, const Target& target, std::span
   auto taken = [&](NodeId id) { return moved[static_cast<size_t>(index(id))] >= 0; };
   std::vector<Site> sites;
   for (const FusionPattern& pattern : patterns) {
-    if (!target.has_fusion(pattern.kind)) continue;
     for (int32_t i = 0; i < graph.size(); ++i) {
       if (taken(NodeId{i})) continue;
-      Site site{.pattern = &pattern, .members = pattern.match(uses, NodeId{i})};
-      bool free = !site.members.empty();
-      for (const FusionMember& member : site.members) free &= !taken(member.node);
-      if (!free) continue;
-      add_inputs(graph, site);
-      if (!place(uses, moved, site)) continue;
-      for (const FusionMember& member : site.members) moved[static_cast<size_t>(index(member.node))] = site.position;
-      sites.push_back(std::move(site));
+      for (FusionMembers& members : pattern.match(uses, NodeId{i}, target)) {
+        Site site{.members = std::move(members)};
+        if (std::any_of(site.members.begin(), site.members.end(), [&](const auto& m) { return taken(m.node); }))
+          continue;
+        add_inputs(graph, site);
+        if (!place(uses, moved, site)) continue;
+        for (const FusionMember& member : site.members) moved[static_cast<size_t>(index(member.node))] = site.position;
+        sites.push_back(std::move(site));
+        break;
+      }
     }
   }
   return sites;

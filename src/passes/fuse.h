@@ -1,13 +1,13 @@
-// Fuse: patterns of nodes become one fusion node, for the kinds the Target names (its kernels).
+// Fuse: a producer, what is added before or after it and the sinks of its result become one fusion node, as far as the
+// Target's kernels go (ir/fusion.h).
 //
-// A fusion node has attr kind and a body graph: input leaves in the order of the node's inputs, outputs in the order of
-// its results; results nobody uses are dropped. Body leaves and outputs are called "<member>.<index>" after the
-// pattern's members (fuse_patterns.h), so that a kernel finds x, weight, codes by name: "norm.0" among the inputs is
+// A fusion node has a body graph: input leaves in the order of the node's inputs, outputs in the order of its results;
+// results nobody uses are dropped. Body leaves and outputs are called "<member>.<index>": "norm.0" among the inputs is
 // the norm's first input, "norm.0" among the outputs its first result. Every value in a body still rounds to its
 // declared type: fused and unfused agree bit for bit.
 //
-// Two kinds merge a sum into a product's accumulator instead, and round once where two roundings were:
-// "matmul_accumulate" (float32 sums) and "matmul_residual" (a residual in the compute type).
+// Sums can merge into a product's accumulator instead, and round once where two roundings were: kAccumulate (float32
+// sums) and kResidual (in the compute type) of Producer::kProduct.
 #pragma once
 
 #include <span>

@@ -1,43 +1,24 @@
 #include "passes/fuse_patterns.h"
 
 #include <algorithm>
-#include <optional>
 
 namespace octet {
 namespace {
 
-using Match = std::vector<FusionMember>;
+using Candidates = std::vector<FusionMembers>;
 using Accepts = bool (*)(const Graph& graph, const Node& node);
-
-// One link of a chain: a node that reads result 0 of a node before it.
-struct Link {
-  const char* name;
-  Accepts accepts;
-  size_t back = 1;  // which one: the one before, the one before that
-};
-Link beside(Link link) {  // reads what the link before it reads
-  return {link.name, link.accepts, link.back + 1};
-}
 
 bool is_norm(const Graph&, const Node& node) { return node.op == Op::kLayerNorm || node.op == Op::kRmsNorm; }
 bool is_norm_grad(const Graph&, const Node& node) {
   return node.op == Op::kLayerNormGrad || node.op == Op::kRmsNormGrad;
 }
 bool is_quantize(const Graph&, const Node& node) { return node.op == Op::kQuantize; }
-bool is_amax(const Graph&, const Node& node) {
-  return node.op == Op::kReduce && node.attrs.get<std::string>("kind") == "amax" &&
-         node.attrs.get<std::string>("axis") == "all";
+bool is_reduce(const Node& node, const char* kind, const char* axis) {
+  return node.op == Op::kReduce && node.attrs.get<std::string>("kind") == kind &&
+         node.attrs.get<std::string>("axis") == axis;
 }
-bool is_row_sum(const Graph&, const Node& node) {
-  return node.op == Op::kReduce && node.attrs.get<std::string>("kind") == "sum" &&
-         node.attrs.get<std::string>("axis") == "rows";
-}
-bool is_scale(const Graph&, const Node& node) { return node.op == Op::kComputeScale; }
-bool is_rope(const Graph&, const Node& node) { return node.op == Op::kRope; }
-bool is_gelu(const Graph&, const Node& node) { return node.op == Op::kGelu; }
-bool is_gelu_grad(const Graph&, const Node& node) { return node.op == Op::kGeluGrad; }
-bool is_silu(const Graph&, const Node& node) { return node.op == Op::kSilu; }
-bool is_relu(const Graph&, const Node& node) { return node.op == Op::kRelu; }
+bool is_amax(const Graph&, const Node& node) { return is_reduce(node, "amax", "all"); }
+bool is_column_sum(const Graph&, const Node& node) { return is_reduce(node, "sum", "rows"); }
 bool same_shapes(const Graph& graph, const Node& node) {
   return graph.shape(node.inputs[0]) == graph.shape(node.inputs[1]);
 }
@@ -48,99 +29,225 @@ bool is_bias(const Graph& graph, const Node& node) {
          graph.shape(node.inputs[1])[0] > 1;
 }
 
-constexpr Link kNorm{"norm", is_norm}, kNormGrad{"norm_grad", is_norm_grad}, kQuantize{"quantize", is_quantize},
-    kAmaxOf{"amax", is_amax}, kRowSum{"bias_grad", is_row_sum}, kGelu{"gelu", is_gelu},
-    kGeluGrad{"gelu_grad", is_gelu_grad}, kSilu{"silu", is_silu}, kRelu{"relu", is_relu}, kMul{"mul", is_mul},
-    kAdd{"add", is_residual}, kBias{"bias", is_bias}, kScale{"scale", is_scale}, kRope{"rope", is_rope};
-
-// The first user of `value` that is this link, in the same phase as the node it starts from.
-NodeId find_user(const UseGraph& uses, Value value, const Link& link, Phase phase) {
+// The first user of `value` that this accepts, in the phase of the fusion.
+NodeId find_user(const UseGraph& uses, Value value, Accepts accepts, Phase phase) {
   for (NodeId user : uses.users(value)) {
     const Node& node = uses.node(user);
-    if (node.phase == phase && link.accepts(uses.graph(), node)) return user;
+    if (node.phase == phase && accepts(uses.graph(), node)) return user;
   }
   return NodeId::kNone;
 }
 
-void in_node_order(Match& match) {
-  std::sort(match.begin(), match.end(),
-            [](const FusionMember& a, const FusionMember& b) { return index(a.node) < index(b.node); });
+// The node that makes `value`, where this accepts it, in the phase of the fusion.
+NodeId find_maker(const UseGraph& uses, Value value, Accepts accepts, Phase phase) {
+  const Node& node = uses.node(value.node);
+  return value.result == 0 && node.phase == phase && accepts(uses.graph(), node) ? value.node : NodeId::kNone;
 }
 
-// dsilu = dy * up; dgate = silu_grad(gate, dsilu); dup = dy * silu(gate), the last silu a member when it is made again.
-Match swiglu_grad(const UseGraph& uses, NodeId first) {
-  const Node& node = uses.node(first);
-  if (node.op != Op::kMul || !is_mul(uses.graph(), node)) return {};
-  NodeId grad = NodeId::kNone;
-  for (NodeId user : uses.users({first, 0})) {
-    if (uses.node(user).op == Op::kSiluGrad && uses.node(user).inputs[1] == Value{first, 0}) grad = user;
+FusionMembers joined(FusionMembers members, const FusionMembers& more) {
+  members.insert(members.end(), more.begin(), more.end());
+  std::sort(members.begin(), members.end(),
+            [](const FusionMember& a, const FusionMember& b) { return index(a.node) < index(b.node); });
+  return members;
+}
+
+// The sets of sinks of `value` that the Target's kernels make beside this producer, the largest first, then none. A
+// quantize makes the amax too. Names end in `suffix`.
+std::vector<FusionMembers> sinks_of(const UseGraph& uses, Value value, Producer producer, const Target& target,
+                                    const std::string& suffix = "") {
+  const Phase phase = uses.node(value.node).phase;
+  const auto find = [&](FusionPart part, const char* name, Accepts accepts) {
+    const NodeId user = target.fuses(producer, part) ? find_user(uses, value, accepts, phase) : NodeId::kNone;
+    return user == NodeId::kNone ? FusionMembers{} : FusionMembers{{user, name + suffix}};
+  };
+  const FusionMembers sum = find(FusionPart::kColumnSum, "bias_grad", is_column_sum),
+                      codes = find(FusionPart::kQuantize, "quantize", is_quantize),
+                      amax = find(FusionPart::kAmax, "amax", is_amax);
+  std::vector<FusionMembers> sets;
+  for (const FusionMembers* first : {&sum, static_cast<const FusionMembers*>(nullptr)}) {
+    if (first != nullptr && first->empty()) continue;
+    const FusionMembers start = first != nullptr ? *first : FusionMembers{};
+    for (const FusionMembers* last : {&codes, &amax})
+      if (!last->empty()) sets.push_back(joined(start, *last));
+    sets.push_back(start);
   }
-  if (grad == NodeId::kNone) return {};
-  Value gate = uses.node(grad).inputs[0];
-  for (Value dy : node.inputs) {
+  return sets;
+}
+
+// Every core with every set of sinks that `made` has, cores in order; fusions of one node are none.
+Candidates with_sinks(const std::vector<FusionMembers>& cores, const std::vector<FusionMembers>& sinks) {
+  Candidates candidates;
+  for (const FusionMembers& core : cores) {
+    for (const FusionMembers& set : sinks) {
+      FusionMembers members = joined(core, set);
+      if (members.size() > 1) candidates.push_back(std::move(members));
+    }
+  }
+  return candidates;
+}
+
+// (add,) norm
+Candidates norm(const UseGraph& uses, NodeId first, const Target& target) {
+  const Node& node = uses.node(first);
+  if (!is_norm(uses.graph(), node)) return {};
+  std::vector<FusionMembers> cores = {{{first, "norm"}}};
+  const NodeId add = find_maker(uses, node.inputs[0], is_residual, node.phase);
+  if (add != NodeId::kNone && target.fuses(Producer::kNorm, FusionPart::kResidual))
+    cores.insert(cores.begin(), {{add, "add"}, {first, "norm"}});
+  return with_sinks(cores, sinks_of(uses, {first, 0}, Producer::kNorm, target));
+}
+
+// norm_grad, add. Sums over rows stay for the quantize of the same gradient, which kPlain makes with them.
+Candidates norm_grad(const UseGraph& uses, NodeId first, const Target& target) {
+  const Node& node = uses.node(first);
+  if (!is_norm_grad(uses.graph(), node)) return {};
+  const NodeId add = find_user(uses, {first, 0}, is_residual, node.phase);
+  if (add == NodeId::kNone || !target.fuses(Producer::kNormGrad, FusionPart::kResidual)) return {};
+  Candidates candidates =
+      with_sinks({{{first, "norm_grad"}, {add, "add"}}}, sinks_of(uses, {add, 0}, Producer::kNormGrad, target));
+  if (find_user(uses, {add, 0}, is_quantize, node.phase) != NodeId::kNone &&
+      target.fuses(Producer::kPlain, FusionPart::kColumnSum)) {
+    std::erase_if(candidates, [](const FusionMembers& members) {
+      return members.back().name == "bias_grad" && members.size() == 3;
+    });
+  }
+  return candidates;
+}
+
+// (bias,) activation, or its square
+Candidates activation(const UseGraph& uses, NodeId first, const Target& target) {
+  const Node& node = uses.node(first);
+  if (!is_activation(node.op) || !target.fuses(Producer::kActivation)) return {};
+  const char* name = op_name(node.op);
+  const NodeId add = target.fuses(Producer::kActivation, FusionPart::kBias)
+                         ? find_maker(uses, node.inputs[0], is_bias, node.phase)
+                         : NodeId::kNone;
+  FusionMembers core = {{first, name}};
+  if (add != NodeId::kNone) core.insert(core.begin(), {add, "bias"});
+  Candidates candidates;
+  const NodeId square = find_user(uses, {first, 0}, is_mul, node.phase);
+  if (square != NodeId::kNone && uses.node(square).inputs[0] == uses.node(square).inputs[1]) {
+    candidates =
+        with_sinks({joined(core, {{square, "square"}})}, sinks_of(uses, {square, 0}, Producer::kActivation, target));
+  }
+  std::vector<FusionMembers> cores = {core};
+  if (add != NodeId::kNone) cores.push_back({{first, name}});
+  for (FusionMembers& members : with_sinks(cores, sinks_of(uses, {first, 0}, Producer::kActivation, target)))
+    candidates.push_back(std::move(members));
+  return candidates;
+}
+
+// activation, mul by another factor
+Candidates gated(const UseGraph& uses, NodeId first, const Target& target) {
+  const Node& node = uses.node(first);
+  if (!is_activation(node.op) || !target.fuses(Producer::kGated)) return {};
+  const NodeId mul = find_user(uses, {first, 0}, is_mul, node.phase);
+  if (mul == NodeId::kNone || uses.node(mul).inputs[0] == uses.node(mul).inputs[1]) return {};
+  return with_sinks({{{first, op_name(node.op)}, {mul, "mul"}}}, sinks_of(uses, {mul, 0}, Producer::kGated, target));
+}
+
+// The activation of `gate` that a gradient reads, a member where it is made again for that alone.
+FusionMembers remade(const UseGraph& uses, Value act) {
+  const bool only_here = uses.users(act).size() == 1 && !uses.is_output(act);
+  if (uses.node(act.node).phase == Phase::kForward || !only_here) return {};
+  return {{act.node, op_name(uses.node(act.node).op)}};
+}
+
+// act_grad, or of the square: product = dy act, sum = product + product, act_grad
+Candidates activation_grad(const UseGraph& uses, NodeId first, const Target& target) {
+  const Node& node = uses.node(first);
+  if (!is_activation_grad(node.op) || !target.fuses(Producer::kActivationGrad)) return {};
+  const std::vector<FusionMembers> sinks = sinks_of(uses, {first, 0}, Producer::kActivationGrad, target);
+  FusionMembers core = {{first, op_name(node.op)}};
+  Candidates candidates;
+  const Node& sum = uses.node(node.inputs[1].node);
+  if (sum.op == Op::kAdd && sum.phase == node.phase && sum.inputs[0] == sum.inputs[1]) {
+    const Node& product = uses.node(sum.inputs[0].node);
+    for (Value act : product.op == Op::kMul ? product.inputs : std::vector<Value>{}) {
+      const Node& maker = uses.node(act.node);
+      if (maker.op != activation_of(node.op) || maker.inputs[0] != node.inputs[0]) continue;
+      FusionMembers squared = joined(core, {{sum.inputs[0].node, "product"}, {node.inputs[1].node, "sum"}});
+      candidates = with_sinks({joined(squared, remade(uses, act)), squared}, sinks);
+      break;
+    }
+  }
+  for (FusionMembers& members : with_sinks({core}, sinks)) candidates.push_back(std::move(members));
+  return candidates;
+}
+
+// dact = dy * up; dgate = act_grad(gate, dact); dup = dy * act(gate)
+Candidates gated_grad(const UseGraph& uses, NodeId first, const Target& target) {
+  const Node& grad = uses.node(first);
+  if (!is_activation_grad(grad.op) || !target.fuses(Producer::kGatedGrad)) return {};
+  const NodeId dact = find_maker(uses, grad.inputs[1], is_mul, grad.phase);
+  if (dact == NodeId::kNone) return {};
+  const Value gate = grad.inputs[0];
+  for (Value dy : uses.node(dact).inputs) {
     for (NodeId other : uses.users(dy)) {
       const Node& product = uses.node(other);
-      if (other == first || product.op != Op::kMul || product.phase != node.phase) continue;
-      Value silu = product.inputs[0] == dy ? product.inputs[1] : product.inputs[0];
-      const Node& maker = uses.node(silu.node);
-      if (maker.op != Op::kSilu || maker.inputs[0] != gate) continue;
-      Match match = {{first, "dsilu"}, {grad, "dgate"}, {other, "dup"}};
-      bool only_here = uses.users(silu).size() == 1 && !uses.is_output(silu);
-      if (maker.phase != Phase::kForward && only_here) match.push_back({silu.node, "silu"});
-      in_node_order(match);
-      return match;
+      if (other == dact || product.op != Op::kMul || product.phase != grad.phase) continue;
+      const Value act = product.inputs[0] == dy ? product.inputs[1] : product.inputs[0];
+      const Node& maker = uses.node(act.node);
+      if (maker.op != activation_of(grad.op) || maker.inputs[0] != gate) continue;
+      const FusionMembers core = joined({{dact, "dact"}, {first, "dgate"}, {other, "dup"}}, remade(uses, act));
+      const auto of_gate = sinks_of(uses, {first, 0}, Producer::kGatedGrad, target, "_dgate"),
+                 of_up = sinks_of(uses, {other, 0}, Producer::kGatedGrad, target, "_dup");
+      Candidates candidates;  // sinks alike on both sides
+      for (const FusionMembers& one : of_gate) {
+        for (const FusionMembers& two : of_up) {
+          const bool alike = std::equal(one.begin(), one.end(), two.begin(), two.end(),
+                                        [&](const FusionMember& a, const FusionMember& b) {
+                                          return uses.node(a.node).op == uses.node(b.node).op;
+                                        });
+          if (alike) candidates.push_back(joined(joined(core, one), two));
+        }
+      }
+      return candidates;
     }
   }
   return {};
 }
 
-// The swiglu_grad and what reads each of its two results: named after them, "quantize_dgate".
-FusionPattern swiglu_grad_with(const char* kind, const char* members, Link end) {
-  return {kind, members, [end](const UseGraph& uses, NodeId first) {
-            Match match = swiglu_grad(uses, first);
-            Match ends;
-            for (const FusionMember& member : match) {
-              if (member.name != "dgate" && member.name != "dup") continue;
-              NodeId user = find_user(uses, {member.node, 0}, end, uses.node(first).phase);
-              if (user == NodeId::kNone) return Match{};
-              ends.push_back({user, std::string(end.name) + "_" + member.name});
-            }
-            match.insert(match.end(), ends.begin(), ends.end());
-            in_node_order(match);
-            return match;
-          }};
+// A gradient's sums over its rows, with its codes or amax: x is read once.
+Candidates plain(const UseGraph& uses, NodeId first, const Target& target) {
+  const Node& node = uses.node(first);
+  if (!is_column_sum(uses.graph(), node) || !target.fuses(Producer::kPlain, FusionPart::kColumnSum)) return {};
+  Candidates candidates;
+  for (FusionMembers& sinks : sinks_of(uses, node.inputs[0], Producer::kPlain, target)) {
+    const bool has = std::any_of(sinks.begin(), sinks.end(), [&](const FusionMember& m) { return m.node == first; });
+    if (has && sinks.size() > 1) candidates.push_back(std::move(sinks));
+  }
+  return candidates;
 }
 
-// `root`, where there is one, and nodes that all read its result 0; else nodes that read what the first of them reads.
-FusionPattern fan(const char* kind, const char* members, std::optional<Link> root, std::vector<Link> links) {
-  return {kind, members, [root, links](const UseGraph& uses, NodeId first) {
-            const Link& link = root ? *root : links.front();
-            if (!link.accepts(uses.graph(), uses.node(first))) return Match{};
-            Match match = {{first, link.name}};
-            const Value read = root ? Value{first, 0} : uses.node(first).inputs[0];
-            for (size_t i = root ? 0 : 1; i < links.size(); ++i) {
-              NodeId user = find_user(uses, read, links[i], uses.node(first).phase);
-              if (user == NodeId::kNone) return Match{};
-              match.push_back({user, links[i].name});
-            }
-            in_node_order(match);
-            return match;
-          }};
+// A scale and the codes made with it.
+Candidates scale_quantize(const UseGraph& uses, NodeId first, const Target& target) {
+  const Node& node = uses.node(first);
+  if (node.op != Op::kComputeScale || !target.fuses(Producer::kPlain, FusionPart::kScale)) return {};
+  const NodeId quantize = find_user(uses, {first, 0}, is_quantize, node.phase);
+  if (quantize == NodeId::kNone) return {};
+  return {{{first, "scale"}, {quantize, "quantize"}}};
+}
+
+Candidates rope(const UseGraph& uses, NodeId first, const Target& target) {
+  if (uses.node(first).op != Op::kRope) return {};
+  return with_sinks({{{first, "rope"}}}, sinks_of(uses, {first, 0}, Producer::kRope, target));
 }
 
 // A product that only its bias reads; one that already starts from an addend stays as it is, and so does an output
 // head, whose table and bias get padded rows (pack).
-Match matmul_bias(const UseGraph& uses, NodeId first) {
+Candidates product_bias(const UseGraph& uses, NodeId first, const Target& target) {
   const Node& node = uses.node(first);
   if (node.op != Op::kMatmul && node.op != Op::kScaledMatmul) return {};
+  if (!target.fuses(Producer::kProduct, FusionPart::kBias)) return {};
   if (node.attrs.get_or<std::string>("kind", "") == "head") return {};
   const size_t addend = node.op == Op::kMatmul ? 2 : 4;
   const bool starts_from = node.inputs.size() > addend && node.inputs[addend].exists();
   if (starts_from || uses.users({first, 0}).size() != 1 || uses.is_output({first, 0})) return {};
-  NodeId bias = find_user(uses, {first, 0}, kBias, node.phase);
-  bool same = bias != NodeId::kNone && uses.node(bias).inputs[0] == Value{first, 0} &&
-              uses.node(bias).results[0] == node.results[0];
-  return same ? Match{{first, "matmul"}, {bias, "bias"}} : Match{};
+  const NodeId bias = find_user(uses, {first, 0}, is_bias, node.phase);
+  const bool same = bias != NodeId::kNone && uses.node(bias).inputs[0] == Value{first, 0} &&
+                    uses.node(bias).results[0] == node.results[0];
+  return same ? Candidates{{{first, "matmul"}, {bias, "bias"}}} : Candidates{};
 }
 
 // The attention that reads these keys through the paged cache.
@@ -152,106 +259,47 @@ NodeId attention_of(const UseGraph& uses, NodeId append) {
   return NodeId::kNone;
 }
 
-// The two appends of a layer, to the same slots, found from that of the keys.
-Match kv_append_pair(const UseGraph& uses, NodeId first) {
-  if (uses.node(first).op != Op::kKvAppend) return {};
+// The two appends of a layer, to the same slots, found from that of the keys; with the ropes of queries and keys, by
+// the same angles, where turned keys go to the cache alone.
+Candidates kv_append(const UseGraph& uses, NodeId first, const Target& target) {
+  if (uses.node(first).op != Op::kKvAppend || !target.fuses(Producer::kKvAppend)) return {};
   const NodeId attention = attention_of(uses, first);
   if (attention == NodeId::kNone) return {};
   const NodeId second = uses.node(attention).inputs[2].node;
   const Node& values = uses.node(second);
   if (values.op != Op::kKvAppend || second == first || values.inputs[2] != uses.node(first).inputs[2]) return {};
-  return {{first, "append_k"}, {second, "append_v"}};
-}
-
-// With the ropes of queries and keys, by the same angles; turned keys go to the cache alone.
-Match rope_kv_append(const UseGraph& uses, NodeId first) {
-  Match match = kv_append_pair(uses, first);
-  if (match.empty()) return {};
-  const Value key = uses.node(first).inputs[1], query = uses.node(attention_of(uses, first)).inputs[0];
+  const FusionMembers appends = {{first, "append_k"}, {second, "append_v"}};
+  Candidates candidates = {appends};
+  const Value key = uses.node(first).inputs[1], query = uses.node(attention).inputs[0];
   const Node &key_rope = uses.node(key.node), &query_rope = uses.node(query.node);
-  if (key_rope.op != Op::kRope || query_rope.op != Op::kRope || key_rope.inputs[1] != query_rope.inputs[1]) return {};
+  if (key_rope.op != Op::kRope || query_rope.op != Op::kRope || key_rope.inputs[1] != query_rope.inputs[1])
+    return candidates;
   Attrs attrs = key_rope.attrs;
   attrs.set("heads", query_rope.attrs.get<int64_t>("heads"));
-  if (!(attrs == query_rope.attrs) || uses.users(key).size() != 1 || uses.is_output(key)) return {};
-  match.insert(match.begin(), {{query.node, "rope_q"}, {key.node, "rope_k"}});
-  return match;
-}
-
-FusionPattern row(const char* kind, const char* members, std::vector<Link> links) {
-  return {kind, members, [links](const UseGraph& uses, NodeId first) {
-            Match match;
-            for (const Link& link : links) {
-              NodeId node = first;
-              if (!match.empty()) {
-                node = find_user(uses, {match[match.size() - link.back].node, 0}, link, uses.node(first).phase);
-              }
-              if (node == NodeId::kNone || !link.accepts(uses.graph(), uses.node(node))) return Match{};
-              match.push_back({node, link.name});
-            }
-            return match;
-          }};
+  const bool alike = attrs == query_rope.attrs && uses.users(key).size() == 1 && !uses.is_output(key);
+  if (alike && target.fuses(Producer::kKvAppend, FusionPart::kRope)) {
+    FusionMembers with_ropes = {{query.node, "rope_q"}, {key.node, "rope_k"}};
+    with_ropes.insert(with_ropes.end(), appends.begin(), appends.end());
+    candidates.insert(candidates.begin(), std::move(with_ropes));
+  }
+  return candidates;
 }
 
 }  // namespace
 
-UseGraph::UseGraph(const Graph& graph) : graph_(graph) {
-  for (const Node& node : graph.nodes()) {
-    users_.emplace_back(node.results.size());
-    outputs_.emplace_back(node.results.size(), false);
-  }
-  for (int32_t i = 0; i < graph.size(); ++i) {
-    for (Value input : graph.node(NodeId{i}).inputs) {
-      if (!input.exists()) continue;
-      auto& list = users_[static_cast<size_t>(index(input.node))][static_cast<size_t>(input.result)];
-      if (list.empty() || list.back() != NodeId{i}) list.push_back(NodeId{i});
-    }
-  }
-  for (const auto* named : {&graph.outputs(), &graph.updates()}) {
-    for (const NamedValue& entry : *named) {
-      outputs_[static_cast<size_t>(index(entry.value.node))][static_cast<size_t>(entry.value.result)] = true;
-    }
-  }
-}
-
-const std::vector<NodeId>& UseGraph::users(Value value) const {
-  return users_[static_cast<size_t>(index(value.node))][static_cast<size_t>(value.result)];
-}
-
 std::span<const FusionPattern> fusion_patterns() {
   static const std::vector<FusionPattern> table = {
-      row("add_norm_quantize", "add, norm, quantize", {kAdd, kNorm, kQuantize}),
-      row("add_norm_amax", "add, norm, amax", {kAdd, kNorm, kAmaxOf}),
-      row("bias_gelu_quantize", "bias, gelu, quantize", {kBias, kGelu, kQuantize}),
-      row("bias_gelu_amax", "bias, gelu, amax", {kBias, kGelu, kAmaxOf}),
-      row("swiglu_quantize", "silu, mul, quantize", {kSilu, kMul, kQuantize}),
-      row("geglu_quantize", "gelu, mul, quantize", {kGelu, kMul, kQuantize}),
-      row("swiglu_amax", "silu, mul, amax", {kSilu, kMul, kAmaxOf}),
-      swiglu_grad_with("swiglu_grad_quantize", "swiglu_grad's, quantize of dgate and dup", kQuantize),
-      swiglu_grad_with("swiglu_grad_amax", "swiglu_grad's, amax of dgate and dup", kAmaxOf),
-      {"swiglu_grad", "dsilu, dgate, dup, (silu)", swiglu_grad},
-      row("norm_quantize", "norm, quantize", {kNorm, kQuantize}),
-      row("norm_amax", "norm, amax", {kNorm, kAmaxOf}),
-      row("add_norm", "add, norm", {kAdd, kNorm}),
-      row("bias_gelu", "bias, gelu", {kBias, kGelu}),
-      row("gelu_quantize", "gelu, quantize", {kGelu, kQuantize}),
-      row("relu_quantize", "relu, quantize", {kRelu, kQuantize}),
-      row("swiglu", "silu, mul", {kSilu, kMul}),
-      fan("gelu_grad_bias_quantize", "gelu_grad, bias_grad, quantize", kGeluGrad, {kRowSum, kQuantize}),
-      fan("gelu_grad_bias_amax", "gelu_grad, bias_grad, amax", kGeluGrad, {kRowSum, kAmaxOf}),
-      row("gelu_grad_bias", "gelu_grad, bias_grad", {kGeluGrad, kRowSum}),
-      row("gelu_grad_quantize", "gelu_grad, quantize", {kGeluGrad, kQuantize}),
-      row("gelu_grad_amax", "gelu_grad, amax", {kGeluGrad, kAmaxOf}),
-      row("norm_grad_add_bias_amax", "norm_grad, add, bias_grad, amax", {kNormGrad, kAdd, kRowSum, beside(kAmaxOf)}),
-      row("norm_grad_add_amax", "norm_grad, add, amax", {kNormGrad, kAdd, kAmaxOf}),
-      fan("bias_grad_quantize", "bias_grad, quantize", std::nullopt, {kRowSum, kQuantize}),
-      fan("bias_grad_amax", "bias_grad, amax", std::nullopt, {kRowSum, kAmaxOf}),
-      {"matmul_bias", "matmul or scaled_matmul, bias", matmul_bias},  // after those that take the bias
-      row("norm_grad_add_bias", "norm_grad, add, bias_grad", {kNormGrad, kAdd, kRowSum}),
-      row("norm_grad_add", "norm_grad, add", {kNormGrad, kAdd}),
-      {"rope_kv_append", "rope_q, rope_k, append_k, append_v", rope_kv_append},
-      {"kv_append_pair", "append_k, append_v", kv_append_pair},
-      row("rope_amax", "rope, amax", {kRope, kAmaxOf}),
-      row("scale_quantize", "scale, quantize", {kScale, kQuantize}),  // after those that make what is quantized
+      {Producer::kNorm, norm},
+      {Producer::kGated, gated},
+      {Producer::kActivation, activation},
+      {Producer::kGatedGrad, gated_grad},
+      {Producer::kActivationGrad, activation_grad},
+      {Producer::kNormGrad, norm_grad},
+      {Producer::kPlain, plain},
+      {Producer::kProduct, product_bias},  // after those that take the bias
+      {Producer::kKvAppend, kv_append},
+      {Producer::kRope, rope},
+      {Producer::kPlain, scale_quantize},  // after those that make what is quantized
   };
   return table;
 }

@@ -3,7 +3,7 @@
 
 #include "ir/rewrite.h"
 #include "passes/fuse.h"
-#include "passes/fuse_patterns.h"
+#include "passes/use_graph.h"
 
 namespace octet {
 namespace {
@@ -27,7 +27,7 @@ bool find_merge(const UseGraph& uses, const Node& sum, const Target& target, Mer
     bool same = graph.type(value) == graph.type(other) && sum.results[0] == graph.type(value);
     if (has_c || !same || uses.users(value).size() != 1 || uses.is_output(value) || value == other) continue;
     bool accumulates = graph.dtype(value) == DType::kF32 && node.attrs.get_or<std::string>("role", "") == "wgrad";
-    if (!target.has_fusion(accumulates ? "matmul_accumulate" : "matmul_residual")) continue;
+    if (!target.fuses(Producer::kProduct, accumulates ? FusionPart::kAccumulate : FusionPart::kResidual)) continue;
     merge = {value.node, other};
     return true;
   }
@@ -37,7 +37,6 @@ bool find_merge(const UseGraph& uses, const Node& sum, const Target& target, Mer
 }  // namespace
 
 bool merge_sums(Graph& graph, const Target& target) {
-  if (!target.has_fusion("matmul_accumulate") && !target.has_fusion("matmul_residual")) return false;
   UseGraph uses(graph);
   std::unordered_map<int32_t, Merge> sums;  // by the sum's index
   std::vector<bool> merged(static_cast<size_t>(graph.size()), false);

@@ -29,7 +29,7 @@ const char* reader_name(const Node& reader) {
   return amax ? "amax" : nullptr;
 }
 
-std::vector<FusionMember> group_from(const UseGraph& uses, NodeId first) {
+FusionMembers group_from(const UseGraph& uses, NodeId first) {
   const Node& start = uses.node(first);
   if (start.op != Op::kAdamw) return {};
   std::vector<FusionMember> members;
@@ -67,7 +67,7 @@ std::vector<FusionMember> last_nodes(const UseGraph& uses, NodeId first, const c
   return members.size() < 2 ? std::vector<FusionMember>{} : members;
 }
 
-std::vector<FusionMember> scales_from(const UseGraph& uses, NodeId first) {
+FusionMembers scales_from(const UseGraph& uses, NodeId first) {
   const Node& start = uses.node(first);
   if (start.op != Op::kUpdateScales) return {};
   return last_nodes(uses, first, "scale", kScales, [&](const Node& node) {
@@ -79,7 +79,7 @@ std::vector<FusionMember> scales_from(const UseGraph& uses, NodeId first) {
   });
 }
 
-std::vector<FusionMember> maxima_from(const UseGraph& uses, NodeId first) {
+FusionMembers maxima_from(const UseGraph& uses, NodeId first) {
   const TensorType one{DType::kF32, {1}};
   const auto like = [&](const Node& node) {
     return node.op == Op::kMaximum && uses.graph().type(node.inputs[0]) == one &&
@@ -92,9 +92,17 @@ std::vector<FusionMember> maxima_from(const UseGraph& uses, NodeId first) {
 }  // namespace
 
 bool group_updates(Program& program, const CompileOptions& options) {
-  static const FusionPattern groups[] = {{"adamw_group", "adamw, cast, amax: of up to 32 parameters", group_from},
-                                         {"update_scales_group", "update_scales: of up to 80 tensors", scales_from},
-                                         {"maximum_group", "maximum: up to 128 pairs of single values", maxima_from}};
+  const auto group = [](FusionPart part, FusionMembers (*from)(const UseGraph&, NodeId)) {
+    return FusionPattern{Producer::kUpdate, [=](const UseGraph& uses, NodeId first, const Target& target) {
+                           std::vector<FusionMembers> candidates;
+                           if (target.fuses(Producer::kUpdate, part)) candidates.push_back(from(uses, first));
+                           std::erase_if(candidates, [](const FusionMembers& members) { return members.empty(); });
+                           return candidates;
+                         }};
+  };
+  static const FusionPattern groups[] = {group(FusionPart::kAdamw, group_from),
+                                         group(FusionPart::kUpdateScales, scales_from),
+                                         group(FusionPart::kMaximum, maxima_from)};
   bool changed = false;
   for (Graph& graph : program.graphs()) changed |= fuse_graph(graph, options.target, groups);
   return changed;

@@ -15,7 +15,7 @@ namespace {
 
 Target grouping_target() {
   Target target = interpreter_target();
-  target.fusions = {"adamw_group", "update_scales_group", "maximum_group"};
+  target.allow(Producer::kUpdate, {FusionPart::kAdamw, FusionPart::kUpdateScales, FusionPart::kMaximum});
   return target;
 }
 

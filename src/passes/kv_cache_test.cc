@@ -66,7 +66,7 @@ void feed_step(Executor& executor) {
 struct Model {
   const char* architecture;
   int64_t rotary_dim;  // of heads of 8
-  const char* kind;    // what the fuse pass makes of a layer
+  const char* label;   // what the fuse pass makes of a layer
 };
 
 Plan planned(const Model& m, const KvCacheOptions& options, const std::set<std::string>& disabled) {
@@ -78,14 +78,14 @@ Plan planned(const Model& m, const KvCacheOptions& options, const std::set<std::
   Program program;
   program.add_graph(add_kv_cache(graph, options));
   Target target = interpreter_target();
-  target.fusions = {"rope_kv_append", "kv_append_pair"};
+  target.allow(Producer::kKvAppend, {FusionPart::kCore, FusionPart::kRope});
   return compile(std::move(program), {.target = target, .recipe = parse_recipe("bf16"), .disabled = disabled});
 }
 
 // GQA, turning interleaved parts of heads, no rope; caches of the compute type, and codes with scales.
 TEST(KvCache, FusedAppendsEqualTheirMembersBitForBit) {
   for (const Model& m :
-       {Model{"llama", 0, "rope_kv_append"}, {"gptj", 4, "rope_kv_append"}, {"gpt2", 0, "kv_append_pair"}}) {
+       {Model{"llama", 0, "rope x2+kv_append x2"}, {"gptj", 4, "rope x2+kv_append x2"}, {"gpt2", 0, "kv_append x2"}}) {
     for (DType dtype : {DType::kBF16, DType::kE4M3}) {
       SCOPED_TRACE(fmt::format("{} {}", m.architecture, dtype_name(dtype)));
       const KvCacheOptions options{.blocks = {4},
@@ -125,7 +125,7 @@ TEST(KvCache, FusedAppendsEqualTheirMembersBitForBit) {
       for (int32_t i = 0; i < graph.size(); ++i) {
         const Node& node = graph.node(NodeId{i});
         if (node.op != Op::kFusion) continue;
-        EXPECT_EQ(node.attrs.get<std::string>("kind"), m.kind);
+        EXPECT_EQ(fusion_label(node), m.label);
         ++fusions;
         for (int32_t r = 0; r < static_cast<int32_t>(node.results.size()); ++r) {
           const int input = must_alias(node, r);

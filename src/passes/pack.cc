@@ -8,10 +8,10 @@ namespace octet {
 
 bool pack(Program& program, const CompileOptions& options) {
   bool changed = options.target.vocab_multiple > 1 && pad_vocab(program, options.target.vocab_multiple);
-  if (options.target.has_fusion("merge_siblings"))
-    changed |= merge_siblings(program, options.target.has_fusion("matmul_split"));
+  if (options.target.fuses(Producer::kProduct, FusionPart::kSiblings))
+    changed |= merge_siblings(program, options.target.fuses(Producer::kProduct, FusionPart::kSlices));
   for (Graph& graph : program.graphs()) {
-    if (options.target.has_fusion("read_parts")) changed |= read_parts(graph);
+    changed |= fold_slices(graph, options.target);
     graph.set_stage(Stage::kPacked);
   }
   return changed;

@@ -4,10 +4,10 @@
 // - pad_vocab, where the Target has vocab_multiple > 1: tables an output head reads get zero rows up to that multiple,
 //   with their moments, gradients and copies; losses count the logical classes only (attr classes), an output keeps its
 //   logical columns. Padded rows start at zero and stay zero.
-// - merge_siblings, where the Target names that fusion: in inference programs, linears that read the same x (q, k, v;
-//   gate, up) become one product with a weight (or FP8 codes) of all their rows, and slices; where the Target names
-//   matmul_split, product and slices are one fusion of that kind.
-// - read_parts, where the Target names it: fusions that read such parts slice the product's result themselves.
+// - merge_siblings, where the Target's products take kSiblings: in inference programs, linears that read the same x (q,
+//   k, v; gate, up) become one product with a weight (or FP8 codes) of all their rows, and slices; where they take
+//   kSlices, product and slices are one fusion.
+// - fold_slices: fusions whose kernels take kColumns slice the product's result themselves.
 //
 // load_plan says where each logical tensor lives: loaders and checkpoints go through it.
 #pragma once
@@ -34,6 +34,6 @@ std::vector<Placement> load_plan(const Program& program);
 // The steps. A program they do not fit is left alone; they return whether something changed.
 bool pad_vocab(Program& program, int64_t multiple);
 bool merge_siblings(Program& program, bool fused = false);
-bool read_parts(Graph& graph);
+bool fold_slices(Graph& graph, const Target& target);
 
 }  // namespace octet

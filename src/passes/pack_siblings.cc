@@ -150,7 +150,7 @@ Node merged_leaf(const Graph& graph, const std::vector<NodeId>& products, size_t
   return leaf;
 }
 
-// The product and the columns of each part, as nodes or as the fusion matmul_split. Returns the parts.
+// The product and the columns of each part, as nodes or as one fusion. Returns the parts.
 std::vector<Value> emit_parts(Builder& builder, Node product, const std::vector<int64_t>& widths, bool fused) {
   Graph& graph = builder.graph();
   std::vector<Value> parts;
@@ -165,12 +165,11 @@ std::vector<Value> emit_parts(Builder& builder, Node product, const std::vector<
     slices(builder, {graph.add(std::move(product)), 0});
     return parts;
   }
-  auto body = std::make_shared<Graph>("matmul_split");
+  auto body = std::make_shared<Graph>("body");
   body->set_stage(graph.stage());
   Builder inside(*body);
   Node fusion{.op = Op::kFusion,
               .inputs = product.inputs,
-              .attrs = {{"kind", std::string("matmul_split")}},
               .name = product.name,
               .layer = product.layer,
               .phase = product.phase};

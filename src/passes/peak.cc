@@ -34,7 +34,7 @@ std::vector<LivePiece> live_at_peak(const Plan& plan, const Graph& graph) {
     if (at < piece.first || at > last) continue;
     const Node& node = graph.node(makers[s]);
     live.push_back({.name = node.name,
-                    .op = node.op == Op::kFusion ? node.attrs.get<std::string>("kind") : op_name(node.op),
+                    .op = node_label(node),
                     .layer = node.layer,
                     .type = graph.type(makers[s]),
                     .bytes = arena_bytes_of(piece.bytes, plan.target),

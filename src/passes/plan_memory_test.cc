@@ -51,7 +51,7 @@ TEST(PlanMemory, AFusionRunsInPlace) {
   %w = state : f32[16] @w
   %a = silu %x
   %b = relu %x
-  %f = fusion %a, %b, %w {{kind="add_norm"}} body
+  %f = fusion %a, %b, %w body
     graph @add_norm stage fused
       %0 = input : f32[4,16] @add.0
       %1 = input : f32[4,16] @add.1

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "ir/facts.h"
 #include "ir/rewrite.h"
-#include "passes/fuse_patterns.h"
+#include "passes/use_graph.h"
 
 namespace octet {
 namespace {
@@ -24,13 +24,13 @@ bool is_scalar(const TensorType& type) { return type.shape.elements() <= 1; }
 // quantizes in one pass; none where x is nothing of the kind.
 std::vector<NodeId> activation_before_quantize(const Graph& graph, const Target& target, Value x) {
   const Node& maker = graph.node(x);
-  if (maker.op == Op::kGelu || maker.op == Op::kRelu) {
-    const bool fused = target.has_fusion(std::string(op_name(maker.op)) + "_quantize");
-    return fused ? std::vector{x.node} : std::vector<NodeId>{};
-  }
-  if (maker.op != Op::kMul || !target.has_fusion("swiglu_quantize")) return {};
+  const bool fuses = target.fuses(Producer::kActivation, FusionPart::kQuantize);
+  if (is_activation(maker.op)) return fuses ? std::vector{x.node} : std::vector<NodeId>{};
+  if (maker.op != Op::kMul) return {};
+  const bool squared = maker.inputs[0] == maker.inputs[1];
+  if (squared ? !fuses : !target.fuses(Producer::kGated, FusionPart::kQuantize)) return {};
   for (Value factor : maker.inputs) {
-    if (graph.node(factor).op == Op::kSilu) return {factor.node, x.node};
+    if (is_activation(graph.node(factor).op)) return {factor.node, x.node};
   }
   return {};
 }
@@ -68,8 +68,9 @@ class Availability {
       const Node& node = graph_.node(NodeId{i});
       if (node.phase != Phase::kForward) continue;
       bool drop = false;
-      if (node.op == Op::kSilu) {
-        drop = target.has_fusion("swiglu_grad") && is_kept(node.inputs[0]) && only_products_read(uses, {NodeId{i}, 0});
+      if (is_activation(node.op)) {
+        drop =
+            target.fuses(Producer::kGatedGrad) && is_kept(node.inputs[0]) && only_products_read(uses, {NodeId{i}, 0});
       } else if (node.op == Op::kQuantize) {
         drop = made_in_one_pass(target, node.inputs[0]);
       }
@@ -210,9 +211,8 @@ class Cloner {
     const bool amax_and_codes = users.size() == 2 && !uses_.is_output(x) && old_.node(users[0]).op == Op::kReduce;
     if (!amax_and_codes || activation_before_quantize(old_, target_, x).empty()) return false;
     const Node& maker = old_.node(x);
-    const bool biased = maker.op == Op::kGelu && old_.node(maker.inputs[0]).op == Op::kAdd;
-    return target_.has_fusion(maker.op == Op::kMul ? "swiglu_amax" : "bias_gelu_amax") &&
-           (maker.op == Op::kMul || biased);
+    const bool gated = maker.op == Op::kMul && maker.inputs[0] != maker.inputs[1];
+    return target_.fuses(gated ? Producer::kGated : Producer::kActivation, FusionPart::kAmax);
   }
 
   // `node` with inputs that the phase may read; a quantize with an activation of its own where that is not stored.

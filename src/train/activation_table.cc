@@ -116,7 +116,7 @@ std::string explain_terms(const ActivationRow& r) {
 
 std::vector<ActivationRow> activation_table(const Recipe& recipe, const Target& target) {
   Target unfused = target;  // the same bytes, under the names of single ops
-  unfused.fusions.clear();
+  unfused.fusions = {};
   std::vector<ActivationRow> rows;
   for (const PaperModel& paper : kPaperModels) {
     ModelConfig model = named_model(paper.name);

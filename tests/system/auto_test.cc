@@ -53,8 +53,8 @@ TEST(Auto, APlanOfOneGroupInFp8QuantizesItsInputOnce) {
                          std::any_of(node.results.begin(), node.results.end(),
                                      [](const TensorType& type) { return type.dtype == DType::kE4M3; });
       inputs += static_cast<int>(codes);
-      const std::string kind = node.op == Op::kFusion ? node.attrs.get<std::string>("kind") : "";
-      EXPECT_TRUE(!codes || kind == "scale_quantize") << node.name;
+      const std::string kind = node.op == Op::kFusion ? fusion_label(node) : "";
+      EXPECT_TRUE(!codes || kind == "compute_scale+quantize") << node.name;
       products += static_cast<int>(linears.contains(node.name));
     }
     EXPECT_EQ(inputs, 1);

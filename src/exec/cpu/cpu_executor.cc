@@ -159,8 +159,15 @@ class CpuExecutor final : public Executor {
 std::unique_ptr<Executor> make_cpu_executor(Plan plan) { return std::make_unique<CpuExecutor>(std::move(plan)); }
 
 Target cpu_target() {
-  return {
-      .name = "cpu", .fusions = cpu::fusion_kinds(), .int8_products = true, .workspace_bytes = cpu::workspace_bytes()};
+  Target target{.name = "cpu", .int8_products = true, .workspace_bytes = cpu::workspace_bytes()};
+  using enum FusionPart;
+  target.allow(Producer::kNorm, {kResidual, kAmax, kQuantize});
+  target.allow(Producer::kNormGrad, {kResidual});
+  target.allow(Producer::kActivation, {kCore, kBias, kAmax, kQuantize});
+  target.allow(Producer::kActivationGrad, {kCore, kColumnSum});
+  target.allow(Producer::kGated, {kCore, kAmax, kQuantize});
+  target.allow(Producer::kGatedGrad, {kCore});
+  return target;
 }
 
 }  // namespace octet

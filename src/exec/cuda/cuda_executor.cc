@@ -207,7 +207,6 @@ Target cuda_target(const CudaOptions& options) {
   const cuda::DeviceContext context({.device = options.device});
   Target target = h200_target();  // the measured rates; H100s share the arithmetic, not the memory
   target.name = context.device_name();
-  target.fusions = cuda::fusion_kinds();
   cudaDeviceProp properties;
   check_cuda(cudaGetDeviceProperties(&properties, context.device()), "reading the properties of the device");
   target.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);

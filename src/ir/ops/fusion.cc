@@ -9,7 +9,6 @@ namespace {
 using namespace ops;
 
 Types fusion_type(const Graph& graph, const Node& node) {
-  attr<std::string>(node, "kind");
   require(node.body != nullptr, node, "the body is missing");
   const Graph& body = *node.body;
   size_t i = 0;
@@ -60,7 +59,7 @@ const OpFacts fusion = {.infer = fusion_type,
                         .cost = fusion_cost,
                         .precision = {ResultPrecision::kKeep},
                         .meaning =
-                            "a body graph as one node, made by the fuse pass; attr kind; results are the body's "
+                            "a body graph as one node, made by the fuse pass; results are the body's "
                             "outputs in order, each value rounded where the body defines it"};
 
 }  // namespace octet::facts

@@ -29,9 +29,6 @@ std::span<const KernelRow> copy_blocks_rows();
 std::span<const KernelRow> sampling_rows();
 std::span<const KernelRow> fusion_rows();
 
-// Kinds of fusion nodes that fusion_rows runs.
-std::span<const char* const> row_fusion_kinds();
-
 inline std::vector<std::span<const KernelRow>> fast_families() {
   return {matmul_rows(),    quantize_rows(), scale_rows(),       elementwise_rows(), norm_rows(),
           attention_rows(), position_rows(), embedding_rows(),   loss_rows(),        attention_grad_rows(),

@@ -194,7 +194,7 @@ void expect_fused_equals_unfused(const std::vector<TensorType>& types,
   const std::vector<Value> results = make(b, leaves);
   for (size_t i = 0; i < results.size(); ++i) b.output(fmt::format("out.{}", i), results[i]);
   Graph graph;
-  Node fusion{.op = Op::kFusion, .attrs = {{"kind", std::string("test")}}, .name = "fused", .body = body};
+  Node fusion{.op = Op::kFusion, .name = "fused", .body = body};
   for (size_t i = 0; i < types.size(); ++i) {
     fusion.inputs.push_back({graph.add({.op = Op::kInput, .results = {types[i]}, .name = fmt::format("in.{}", i)}), 0});
   }

@@ -48,8 +48,6 @@ const KernelRow& select_kernel(const Graph& graph, const Node& node);
 
 // The scratch every kernel may use; kernels that want more work in pieces.
 int64_t workspace_bytes();
-// Fusion kinds the rows of Op::kFusion implement.
-std::vector<std::string> fusion_kinds();
 
 // Reference kernels work on doubles, whatever the declared types; the caller rounds results to their declared types.
 struct RefTensor {

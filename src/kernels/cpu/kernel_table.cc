@@ -52,11 +52,6 @@ const KernelRow& select_kernel(const Graph& graph, const Node& node) {
   fail(ErrorCode::kInternal, "op {} has no kernel row", op_name(node.op));
 }
 
-std::vector<std::string> fusion_kinds() {
-  const auto kinds = row_fusion_kinds();
-  return {kinds.begin(), kinds.end()};
-}
-
 int64_t workspace_bytes() { return int64_t{32} << 20; }
 
 }  // namespace octet::cpu

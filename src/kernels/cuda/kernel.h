@@ -68,7 +68,5 @@ struct KernelRow {
 std::span<const KernelRow> kernel_rows(Op op);
 // The row that runs this node; throws kUnsupported naming the node and its types when there is none.
 const KernelRow& select_kernel(const Graph& graph, const Node& node);
-// Fusion kinds the rows of Op::kFusion implement: what cuda_target() names.
-std::vector<std::string> fusion_kinds();
 
 }  // namespace octet::cuda

@@ -18,12 +18,4 @@ std::span<const KernelRow> fusion_rows() {
   return rows;
 }
 
-std::span<const char* const> row_fusion_kinds() {
-  static const char* const kinds[] = {"add_norm",        "add_norm_quantize", "add_norm_amax",  "norm_quantize",
-                                      "norm_amax",       "norm_grad_add",     "bias_gelu",      "bias_gelu_quantize",
-                                      "bias_gelu_amax",  "gelu_quantize",     "gelu_grad_bias", "swiglu",
-                                      "swiglu_quantize", "swiglu_amax",       "swiglu_grad"};
-  return kinds;
-}
-
 }  // namespace octet::cpu

@@ -78,11 +78,11 @@ Case whole(const std::string& name, int64_t m, int64_t n, int64_t k, const std::
   return c;
 }
 
-// matmul or scaled_matmul with a bias added, as the fusion matmul_bias.
+// matmul or scaled_matmul with a bias added, as one fusion.
 Case with_bias(Case c, DType bias_dtype) {
   const int64_t n = c.inputs[c.op == Op::kMatmul ? 1 : 2].shape[0];  // trans_b
   c.body = [op = c.op, attrs = c.attrs](const std::vector<TensorType>& inputs) {
-    Graph body("matmul_bias");
+    Graph body("body");
     std::vector<Value> leaves;
     for (size_t i = 0; i < inputs.size(); ++i) {
       const std::string name = i + 1 < inputs.size() ? fmt::format("matmul.{}", i) : "bias.1";
@@ -97,16 +97,16 @@ Case with_bias(Case c, DType bias_dtype) {
   };
   c.name = fmt::format("{}_{}_bias_{}", op_name(c.op), c.name, dtype_name(bias_dtype));
   c.op = Op::kFusion;
-  c.attrs = {{"kind", std::string("matmul_bias")}};
+  c.attrs = {};
   c.inputs.push_back(normal(bias_dtype, {n}, 0.25));
   c.gradient = false;
   return c;
 }
 
-// The product's columns in parts, as the fusion matmul_split.
+// The product's columns in parts, as one fusion.
 Case split(Case c, std::vector<int64_t> widths) {
   c.body = [op = c.op, attrs = c.attrs, widths](const std::vector<TensorType>& inputs) {
-    Graph body("matmul_split");
+    Graph body("body");
     Builder builder(body);
     std::vector<Value> leaves;
     for (size_t i = 0; i < inputs.size(); ++i)
@@ -119,7 +119,7 @@ Case split(Case c, std::vector<int64_t> widths) {
   };
   c.name = fmt::format("{}_{}_split", op_name(c.op), c.name);
   c.op = Op::kFusion;
-  c.attrs = {{"kind", std::string("matmul_split")}};
+  c.attrs = {};
   c.gradient = false;
   return c;
 }

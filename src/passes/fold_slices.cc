@@ -1,41 +1,42 @@
-// read_parts: a product whose parts are each read once, by fusions whose kernels read columns of a wider matrix, is one
-// product, and the slices move into its readers' bodies.
+// fold_slices: a product whose slices are each read once, by fusions whose kernels read columns of a wider matrix, is
+// one product, and the slices move into its readers' bodies.
 #include <algorithm>
 #include <map>
 
 #include "ir/rewrite.h"
-#include "passes/fuse_patterns.h"
 #include "passes/pack.h"
+#include "passes/use_graph.h"
 
 namespace octet {
 namespace {
 
-bool is_kind(const Node& node, const char* kind) {
-  return node.op == Op::kFusion && node.attrs.get<std::string>("kind") == kind;
-}
-
-const Node* member(const Node& fusion, const char* name) {
-  for (const Node& node : fusion.body->nodes()) {
-    if (node.op != Op::kInput && node.name == name) return &node;
+// Whether the Target's kernels of this fusion take operands whose rows lie further apart than they are wide: ropes with
+// appends; activations that end in codes with a scale a row.
+bool reads_columns(const Node& node, const Target& target) {
+  if (node.op != Op::kFusion) return false;
+  const std::optional<Producer> producer = fusion_producer(*node.body);
+  if (!producer || !target.fuses(*producer, FusionPart::kColumns)) return false;
+  if (*producer == Producer::kKvAppend) {
+    const auto& members = node.body->nodes();
+    return std::any_of(members.begin(), members.end(), [](const Node& member) { return member.op == Op::kRope; });
   }
-  return nullptr;
+  const std::optional<Chain> chain = read_chain(*node.body);
+  const Node* quantize = chain ? chain->sinks[0].quantize : nullptr;
+  return quantize != nullptr && quantize->attrs.get_or<std::string>("scaling", "tensor") == "row";
 }
 
-// Kernels of these kinds take operands whose rows lie further apart than they are wide: bf16, codes with a scale a row.
-bool reads_columns(const Node& node) {
-  if (is_kind(node, "rope_kv_append")) return true;
-  constexpr const char* kActivations[] = {"bias_gelu_quantize", "gelu_quantize", "swiglu_quantize", "geglu_quantize",
-                                          "relu_quantize"};
-  const bool activates = std::any_of(std::begin(kActivations), std::end(kActivations),
-                                     [&](const char* kind) { return is_kind(node, kind); });
-  return activates && member(node, "quantize")->attrs.get_or<std::string>("scaling", "tensor") == "row";
+// The product of a fusion of a product and slices of its result, or null.
+const Node* split_product(const Node& node) {
+  if (node.op != Op::kFusion || fusion_producer(*node.body) != Producer::kProduct) return nullptr;
+  const Node& last = node.body->nodes().back();
+  return last.op == Op::kSlice ? &node.body->node(last.inputs[0]) : nullptr;
 }
 
-bool has_such_readers(const UseGraph& uses, NodeId id) {
+bool has_such_readers(const UseGraph& uses, NodeId id, const Target& target) {
   const Node& split = uses.node(id);
   for (int32_t r = 0; r < static_cast<int32_t>(split.results.size()); ++r) {
     const std::vector<NodeId>& users = uses.users({id, r});
-    const bool fits = users.size() == 1 && !uses.is_output({id, r}) && reads_columns(uses.node(users[0])) &&
+    const bool fits = users.size() == 1 && !uses.is_output({id, r}) && reads_columns(uses.node(users[0]), target) &&
                       split.results[static_cast<size_t>(r)].dtype == DType::kBF16;
     if (!fits) return false;
   }
@@ -95,14 +96,14 @@ Node with_slices(const Node& reader, const Parts& parts, Rewriter& rewriter) {
 
 }  // namespace
 
-bool read_parts(Graph& graph) {
+bool fold_slices(Graph& graph, const Target& target) {
   const UseGraph uses(graph);
   Rewriter rewriter(graph);
   Parts parts;
   for (int32_t i = 0; i < graph.size(); ++i) {
     const Node& node = graph.node(NodeId{i});
-    if (is_kind(node, "matmul_split") && has_such_readers(uses, NodeId{i})) {
-      Node product = *member(node, "matmul");
+    if (const Node* split = split_product(node); split != nullptr && has_such_readers(uses, NodeId{i}, target)) {
+      Node product = *split;
       for (Value& input : product.inputs) {  // leaf n of the body stands for input n
         if (input.exists()) input = rewriter.map(node.inputs[static_cast<size_t>(index(input.node))]);
       }
