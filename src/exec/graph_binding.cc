@@ -60,7 +60,7 @@ NodeTime node_time(const Graph& graph, NodeId id, const char* kernel, int64_t ca
   const Cost cost = node_cost(graph, id);
   return {.graph = graph.name(),
           .name = node.name,
-          .op = op_name(node.op),
+          .op = node_label(node),
           .kernel = kernel,
           .calls = calls,
           .seconds = seconds,

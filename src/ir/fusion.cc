@@ -9,12 +9,12 @@
 namespace octet {
 namespace {
 
-constexpr const char* kProducerNames[kProducers] = {"norm",  "norm_grad", "activation", "activation_grad",
-                                                    "gated", "gated_grad", "rope",      "plain",
-                                                    "product", "kv_append", "update"};
-constexpr const char* kPartNames[kFusionParts] = {"core", "bias",       "residual", "amax",          "quantize", "column_sum",
-                                                  "scale",      "rope",     "columns",       "accumulate", "siblings",
-                                                  "slices",     "adamw",    "update_scales", "maximum"};
+constexpr const char* kProducerNames[kProducers] = {"norm",    "norm_grad",  "activation", "activation_grad",
+                                                    "gated",   "gated_grad", "rope",       "plain",
+                                                    "product", "kv_append",  "update"};
+constexpr const char* kPartNames[kFusionParts] = {"core",       "bias",   "residual", "amax",          "quantize",
+                                                  "column_sum", "scale",  "rope",     "columns",       "accumulate",
+                                                  "siblings",   "slices", "adamw",    "update_scales", "maximum"};
 
 bool is_norm(Op op) { return op == Op::kLayerNorm || op == Op::kRmsNorm; }
 bool is_norm_grad(Op op) { return op == Op::kLayerNormGrad || op == Op::kRmsNormGrad; }
@@ -25,8 +25,8 @@ bool is_reduce(const Node& node, const char* kind, const char* axis) {
 
 // The body's members but for slices of its inputs, which count as inputs.
 int32_t input_count(const Graph& body) {
-  return static_cast<int32_t>(std::count_if(body.nodes().begin(), body.nodes().end(),
-                                            [](const Node& node) { return node.op == Op::kInput; }));
+  return static_cast<int32_t>(
+      std::count_if(body.nodes().begin(), body.nodes().end(), [](const Node& node) { return node.op == Op::kInput; }));
 }
 
 class Members {
@@ -47,7 +47,8 @@ class Members {
   template <typename Like>
   std::vector<const Node*> all(const Like& like) const {
     std::vector<const Node*> found;
-    std::copy_if(nodes_.begin(), nodes_.end(), std::back_inserter(found), [&](const Node* node) { return like(*node); });
+    std::copy_if(nodes_.begin(), nodes_.end(), std::back_inserter(found),
+                 [&](const Node* node) { return like(*node); });
     return found;
   }
   std::vector<const Node*> all(Op op) const {
@@ -107,8 +108,8 @@ bool read_norm(const Members& m, Chain& chain, size_t& used) {
   chain.result = m.result(*chain.core), used = 1;
   for (const Node* add : m.all(Op::kAdd)) {
     const bool before = chain.producer == Producer::kNorm && m.reads(*chain.core, 0, add);
-    const bool after = chain.producer == Producer::kNormGrad &&
-                       m.reads(*add, 0, chain.core) != m.reads(*add, 1, chain.core);
+    const bool after =
+        chain.producer == Producer::kNormGrad && m.reads(*add, 0, chain.core) != m.reads(*add, 1, chain.core);
     if (chain.residual != nullptr || !m.same_shapes(*add) || (!before && !after)) return false;
     chain.residual = add, ++used;
     if (after) chain.result = m.result(*add);
@@ -146,10 +147,10 @@ bool read_producer(const Members& m, Chain& chain, size_t& used) {
 
 // The sink that the member is of `value`, or null when it is none or there is one of its kind.
 bool add_sink(Sinks& sinks, const Node& node) {
-  const Node** place = node.op == Op::kQuantize             ? &sinks.quantize
-                       : is_reduce(node, "amax", "all")     ? &sinks.amax
+  const Node** place = node.op == Op::kQuantize         ? &sinks.quantize
+                       : is_reduce(node, "amax", "all") ? &sinks.amax
                        : is_reduce(node, "sum", "rows") ? &sinks.column_sum
-                                                            : nullptr;
+                                                        : nullptr;
   if (place == nullptr || *place != nullptr) return false;
   *place = &node;
   return true;

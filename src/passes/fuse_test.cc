@@ -109,7 +109,8 @@ TEST(Fuse, CountsPerRecipe) {
   EXPECT_EQ(kinds("gpt2", "bf16", "eval"), (Kinds{{"add+layer_norm", 5}, {"add+gelu", 2}, {"matmul+add", 10}}));
   EXPECT_EQ(
       kinds("gpt2", "fp8-delayed", "eval"),
-      (Kinds{{"add+layer_norm+quantize", 4}, {"add+gelu+quantize", 2}, {"add+layer_norm", 1}, {"scaled_matmul+add", 10}}));
+      (Kinds{
+          {"add+layer_norm+quantize", 4}, {"add+gelu+quantize", 2}, {"add+layer_norm", 1}, {"scaled_matmul+add", 10}}));
   EXPECT_EQ(kinds("gpt2", "bf16", "train").at("gelu_grad+sum"), 2);
   EXPECT_EQ(kinds("llama", "bf16", "train").at("mul x2+silu_grad"), 2);
   EXPECT_EQ(kinds("llama", "fp8-current", "train").at("mul x2+silu_grad+amax x2"), 2);

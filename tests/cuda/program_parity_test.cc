@@ -38,6 +38,10 @@ double tf32_terms(const parity::Visit& v) {
 }
 
 // What tensor cores add to the tolerance of float32 kernels.
+bool is_fused_product(const Node& node) {
+  return node.op == Op::kFusion && fusion_producer(*node.body) == Producer::kProduct;
+}
+
 cpu::Tolerance device_tolerance(const parity::Visit& v) {
   if (const double terms = tf32_terms(v); terms > 0) {
     return {.relative = v.tolerance.relative,
@@ -66,7 +70,7 @@ cpu::Tolerance device_tolerance(const parity::Visit& v) {
             .absolute = v.tolerance.absolute + rounding,
             .reason = "a product rounded to bf16 before its addend in place"};
   }
-  if (parity::kind_of(v.node) == "matmul_bias" && parity::has_16_bits(*v.node.body)) {
+  if (is_fused_product(v.node) && parity::has_16_bits(*v.node.body)) {
     return {.relative = 0x1p-8, .absolute = 0x1p-8 * v.scale, .reason = "the product is not rounded before its bias"};
   }
   const bool attention = v.node.op == Op::kAttention || v.node.op == Op::kAttentionGrad;
@@ -101,9 +105,10 @@ TEST_P(CudaProgramParityOf, EveryRowAgreesOnEveryNode) {
       ++rows;
     }
     EXPECT_GT(rows, 0) << "no row accepts this node";
-    if (v.node.op != Op::kFusion || parity::kind_of(v.node) == "matmul_bias") return;  // not bit for bit, by its rule
+    if (v.node.op != Op::kFusion || is_fused_product(v.node)) return;  // not bit for bit, by its rule
     // A bias gradient summed beside a norm's gradient has an order of its own (docs/numerics.md).
-    const bool own_order = parity::kind_of(v.node).starts_with("norm_grad_add_bias");
+    const auto chain = read_chain(*v.node.body);
+    const bool own_order = chain && chain->producer == Producer::kNormGrad;
     for (const std::string& failure : cpu::check_fusion(v.graph, v.node, v.inputs, run)) {
       if (!own_order || !failure.starts_with("bias_grad.0")) ADD_FAILURE() << failure;
     }

@@ -25,9 +25,6 @@ void PrintTo(const Case& c, std::ostream* out) {
 
 class CudaSupport : public testing::TestWithParam<Case> {};
 
-// Plans made without a device are those of the device.
-TEST(CudaTarget, TheH200TargetHasTheKernelsFusions) { EXPECT_EQ(h200_target().fusions, cuda::fusion_kinds()); }
-
 TEST_P(CudaSupport, EveryNodeHasAKernel) {
   const Case& c = GetParam();
   ModelConfig model = named_model(c.model);
@@ -68,6 +65,29 @@ INSTANTIATE_TEST_SUITE_P(
       return name + "_" + std::to_string(static_cast<int>(info.param.recompute));
     });
 
+// Training: no fusion of any family runs member by member, in any recipe.
+TEST(CudaTraining, EveryFusionHasAKernelOfItsOwn) {
+  for (const std::string& family : architectures()) {
+    ModelConfig model = model_family(family);
+    model.layers = 2, model.hidden = 512, model.heads = 8, model.vocab_size = 1024, model.max_positions = 256;
+    const BatchShape train = batch_shape(2, 256, false, true), eval = batch_shape(2, 256, false, false);
+    for (const char* recipe : {"bf16", "fp8-current", "fp8-delayed", "fp8-block"}) {
+      SCOPED_TRACE(family + " " + recipe);
+      const Plan plan =
+          compile(training_program(model, train, eval, {.clip = 1.0}),
+                  {.target = h200_target(), .recipe = parse_recipe(recipe), .recompute = Recompute::kLight});
+      std::set<std::string> members;
+      for (const Graph& graph : plan.program.graphs()) {
+        for (const Node& node : graph.nodes()) {
+          if (node.op == Op::kFusion && cuda::select_kernel(graph, node).name == std::string("fusion_members"))
+            members.insert(graph.name() + ": " + fusion_label(node) + " " + node.name);
+        }
+      }
+      for (const std::string& member : members) ADD_FAILURE() << member;
+    }
+  }
+}
+
 // Serving with FP8 codes per token, and in the compute type: no fusion of any family runs member by member.
 TEST(CudaServing, EveryFusionHasAKernelOfItsOwn) {
   for (const std::string& family : architectures()) {
@@ -90,7 +110,7 @@ TEST(CudaServing, EveryFusionHasAKernelOfItsOwn) {
           if (node.op != Op::kFusion) continue;
           ++fusions;
           if (cuda::select_kernel(graph, node).name == std::string("fusion_members")) {
-            members.insert(node.attrs.get<std::string>("kind") + " " + node.name);
+            members.insert(fusion_label(node) + " " + node.name);
           }
         }
       }
@@ -123,7 +143,8 @@ TEST(CudaServing, LayersAppendInOneKernel) {
           for (const Node& node : graph.nodes()) {
             if (node.op == Op::kFusion) fused += std::string(cuda::select_kernel(graph, node).name) == "rope_kv_append";
             apart += node.op == Op::kRope || node.op == Op::kKvAppend;
-            split += node.op == Op::kFusion && node.attrs.get<std::string>("kind") == "matmul_split";
+            split += node.op == Op::kFusion && fusion_producer(*node.body) == Producer::kProduct &&
+                     (fusion_parts(*node.body) & static_cast<uint32_t>(FusionPart::kSlices)) != 0;
           }
           EXPECT_EQ(split, 0) << bucket.graph;
           EXPECT_EQ(fused, 2) << bucket.graph;

@@ -12,7 +12,7 @@ namespace octet::cuda {
 std::span<const KernelRow> matmul_rows();       // matmul, scaled_matmul, matmul fusions
 std::span<const KernelRow> norm_rows();         // layer_norm, rms_norm, gradients, norm fusions
 std::span<const KernelRow> elementwise_rows();  // elementwise ops, dropout
-std::span<const KernelRow> activation_rows();   // gelu and swiglu fusions
+std::span<const KernelRow> activation_rows();   // fusions of activations and of gradients
 std::span<const KernelRow> precision_rows();    // quantize, dequantize, compute_scale, update_scales
 std::span<const KernelRow> attention_rows();    // attention, attention_grad
 std::span<const KernelRow> position_rows();     // rope, alone and with its amax
@@ -24,16 +24,6 @@ std::span<const KernelRow> inference_rows();       // kv_append, paged_attention
 std::span<const KernelRow> rope_kv_append_rows();  // rope and kv_append of a layer as one
 std::span<const KernelRow> sampling_rows();        // feed_tokens, adjust_logits, sample, top_logprobs
 std::span<const KernelRow> fusion_member_rows();   // any fusion, its members one by one
-
-// Fusion kinds each family's rows run.
-std::span<const char* const> matmul_fusion_kinds();
-std::span<const char* const> norm_fusion_kinds();
-std::span<const char* const> activation_fusion_kinds();
-std::span<const char* const> attention_fusion_kinds();
-std::span<const char* const> optimiser_fusion_kinds();
-std::span<const char* const> precision_fusion_kinds();
-std::span<const char* const> position_fusion_kinds();
-std::span<const char* const> rope_kv_append_kinds();
 
 inline std::vector<std::span<const KernelRow>> families() {
   return {matmul_rows(),    norm_rows(),      elementwise_rows(),    activation_rows(), precision_rows(),

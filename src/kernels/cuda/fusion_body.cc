@@ -2,9 +2,9 @@
 
 namespace octet::cuda {
 
-const Node* FusionBody::member(std::string_view name) const {
+const Node* FusionBody::member(Op op) const {
   for (const Node& node : body_.nodes()) {
-    if (node.op != Op::kInput && node.name == name) return &node;
+    if (node.op == op) return &node;
   }
   return nullptr;
 }
@@ -38,6 +38,15 @@ int FusionBody::result(const Node& member, int32_t result) const {
 
 bool FusionBody::reads(const Node& member, size_t slot, const Node& maker) const {
   return slot < member.inputs.size() && member.inputs[slot] == Value{id(maker), 0};
+}
+
+SinkPlaces::SinkPlaces(const FusionBody& body, const Sinks& sinks)
+    : amax(body.result(sinks.amax)), column_sums(body.result(sinks.column_sum)) {
+  if (sinks.quantize == nullptr) return;
+  scale = body.input(*sinks.quantize, 1);
+  codes = body.result(sinks.quantize, 0), scale_inv = body.result(sinks.quantize, 1);
+  codes_t = body.result(sinks.quantize, 2), scale_inv_t = body.result(sinks.quantize, 3);
+  amax = body.result(sinks.quantize, 4);
 }
 
 }  // namespace octet::cuda

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <span>
-#include <string_view>
 
+#include "ir/fusion.h"
 #include "ir/graph.h"
 #include "kernels/cuda/kernel.h"
 
@@ -14,8 +14,8 @@ class FusionBody {
   explicit FusionBody(const Node& fusion) : body_(*fusion.body) {}
   const Graph& graph() const { return body_; }
 
-  // The member of this name ("norm", "quantize": passes/fuse_patterns.cc), or null.
-  const Node* member(std::string_view name) const;
+  // The first member of this op, or null.
+  const Node* member(Op op) const;
   // Which of the fusion's inputs is this member's input `slot`; -1 when another member makes it, or it is absent.
   int input(const Node& member, size_t slot) const;
   // The same where the member reads a slice of columns of an input: they begin at column `begin` of rows `stride` wide.
@@ -28,14 +28,40 @@ class FusionBody {
     }
   };
   Columns columns(const Node& member, size_t slot) const;
-  // Which of the fusion's results is this member's result; -1 when nobody outside reads it.
+  // Which of the fusion's results is this member's result; -1: nobody outside reads it, or no such member.
   int result(const Node& member, int32_t result) const;
+  int result(const Node* member, int32_t result = 0) const {
+    return member != nullptr ? this->result(*member, result) : -1;
+  }
   // Whether the member's input `slot` is result 0 of `maker`.
   bool reads(const Node& member, size_t slot, const Node& maker) const;
 
  private:
   NodeId id(const Node& member) const { return NodeId{static_cast<int32_t>(&member - body_.nodes().data())}; }
   const Graph& body_;
+};
+
+// The chain of a fusion node, where it is one of this producer; kernels ask it first.
+inline std::optional<Chain> chain_of(const Node& fusion, Producer producer) {
+  std::optional<Chain> chain = read_chain(*fusion.body);
+  return chain && chain->producer == producer ? chain : std::nullopt;
+}
+
+// Operand i of a kernel's arguments, -1: null.
+inline void* at(std::span<const Tensor> tensors, int i) {
+  return i < 0 ? nullptr : tensors[static_cast<size_t>(i)].data;
+}
+template <typename T>
+T* at(std::span<const Tensor> tensors, int i) {
+  return static_cast<T*>(at(tensors, i));
+}
+
+// Where a quantize at the end of a fusion has its operands; nothing where there is none. `amax` is the reduce's where
+// that is a member instead.
+struct SinkPlaces {
+  int scale = -1, codes = -1, scale_inv = -1, codes_t = -1, scale_inv_t = -1, amax = -1, column_sums = -1;
+  SinkPlaces() = default;
+  SinkPlaces(const FusionBody& body, const Sinks& sinks);
 };
 
 }  // namespace octet::cuda

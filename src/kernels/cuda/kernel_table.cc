@@ -1,5 +1,6 @@
 // The table of CUDA kernel rows: for every op its families' rows, best first.
 #include "base/error.h"
+#include "ir/fusion.h"
 #include "ir/text.h"
 #include "kernels/cuda/families.h"
 
@@ -31,18 +32,9 @@ const KernelRow& select_kernel(const Graph& graph, const Node& node) {
   for (const KernelRow& row : kernel_rows(node.op)) {
     if (row.accepts(graph, node)) return row;
   }
-  std::string kind = node.op == Op::kFusion ? " of kind " + node.attrs.get<std::string>("kind") : "";
+  const std::string label = node.op == Op::kFusion ? " of " + fusion_label(node) : "";
   fail(ErrorCode::kUnsupported, "{} {}{}: no CUDA kernel for inputs {}; run with --device=cpu", op_name(node.op),
-       node.name, kind, types_of(graph, node));
-}
-
-std::vector<std::string> fusion_kinds() {
-  std::vector<std::string> kinds;
-  for (auto family :
-       {matmul_fusion_kinds(), norm_fusion_kinds(), activation_fusion_kinds(), attention_fusion_kinds(),
-        optimiser_fusion_kinds(), precision_fusion_kinds(), position_fusion_kinds(), rope_kv_append_kinds()})
-    kinds.insert(kinds.end(), family.begin(), family.end());
-  return kinds;
+       node.name, label, types_of(graph, node));
 }
 
 }  // namespace octet::cuda

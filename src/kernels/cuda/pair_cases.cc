@@ -39,7 +39,6 @@ cpu::Case rope_amax_case(const RopeAmax& f) {
       .op = Op::kFusion,
       .name = fmt::format("rope_amax_{}_{}x{}{}", f.tokens, f.heads, f.head_dim, f.interleaved ? "_interleaved" : ""),
       .inputs = {cpu::x({f.tokens, f.heads * f.head_dim}), cpu::integers(DType::kI32, {f.tokens}, 0, 8192)},
-      .attrs = {{"kind", std::string("rope_amax")}},
       .body =
           [f](const std::vector<TensorType>& types) {
             const Member rope{"rope",
@@ -62,7 +61,6 @@ cpu::Case scale_quantize_case(const ScaleQuantize& f) {
   return {.op = Op::kFusion,
           .name = fmt::format("scale_quantize_{}_{}x{}", f.format, f.rows, f.cols),
           .inputs = {cpu::x({f.rows, f.cols}), cpu::given(DType::kF32, {1}, {f.amax})},
-          .attrs = {{"kind", std::string("scale_quantize")}},
           .body =
               [f](const std::vector<TensorType>& types) {
                 const std::string format = f.format;

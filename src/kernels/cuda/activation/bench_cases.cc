@@ -15,23 +15,27 @@ std::vector<cpu::Case> activation_bench_cases() {
                                             .format = format,
                                             .dtypes = {DType::kBF16}}));
   };
-  add("bias_gelu", {"bias.0", "gelu.0"});
-  add("bias_gelu_amax", {"bias.0", "gelu.0", "amax.0"});
-  add("swiglu", {"silu.0", "mul.0"});
-  add("swiglu_amax", {"silu.0", "mul.0", "amax.0"});
+  add("bias_gelu", {"bias.0", "act.0"});
+  add("bias_gelu_amax", {"bias.0", "act.0", "amax.0"});
+  add("silu_gated", {"act.0", "y.0"});
+  add("silu_gated_amax", {"act.0", "y.0", "amax.0"});
   add("bias_gelu_amax", {"bias.0", "amax.0"});  // as recipe fp8-current has them
   cases.back().name += "_y_not_kept";
-  add("swiglu_amax", {"amax.0"});
+  add("silu_gated_amax", {"amax.0"});
   cases.back().name += "_y_not_kept";
-  add("swiglu_grad", {"dgate.0", "dup.0"});
-  add("swiglu_grad_amax", {"dgate.0", "dup.0", "amax_dgate.0", "amax_dup.0"});
-  add("gelu_grad_bias", {"gelu_grad.0", "bias_grad.0"});
-  add("gelu_grad_bias_amax", {"gelu_grad.0", "bias_grad.0", "amax.0"});
+  add("silu_gated_grad", {"dx.0", "dup.0"});
+  add("silu_gated_grad_amax", {"dx.0", "dup.0", "amax_dx.0", "amax_dup.0"});
+  add("gelu_gated_amax", {"amax.0"});
+  add("gelu_gated_grad_amax", {"dx.0", "dup.0", "amax_dx.0", "amax_dup.0"});
+  add("bias_relu_amax", {"bias.0", "amax.0"});
+  add("gelu_amax", {"amax.0"});
+  add("gelu_grad_sum", {"dx.0", "sum.0"});
+  add("gelu_grad_sum_amax", {"dx.0", "sum.0", "amax.0"});
   for (int64_t cols : {4096, 12288}) {
-    cases.push_back(activation_fusion_case({.kind = "bias_grad_amax",
+    cases.push_back(activation_fusion_case({.kind = "plain_sum_amax",
                                             .rows = 8192,
                                             .cols = cols,
-                                            .results = {"bias_grad.0", "amax.0"},
+                                            .results = {"sum.0", "amax.0"},
                                             .dtypes = {DType::kBF16}}));
   }
   for (const char* scaling : {"tensor", "1x128"}) {
@@ -43,16 +47,16 @@ std::vector<cpu::Case> activation_bench_cases() {
       return list;
     };
     add("bias_gelu_quantize", with_codes({"bias.0"}), scaling);
-    add("swiglu_quantize", with_codes({"silu.0"}), scaling);
+    add("silu_gated_quantize", with_codes({"act.0"}), scaling);
     if (delayed) {  // as forward and backward of a step have them
       add("gelu_quantize", {"quantize.0", "quantize.1"});
       cases.back().name += "_codes";
       add("gelu_quantize", {"quantize.2", "quantize.3"});
       cases.back().name += "_transposed";
     }
-    add("gelu_grad_bias_quantize", with_codes({"bias_grad.0"}), scaling, gradient);
-    add("bias_grad_quantize", with_codes({"bias_grad.0"}), scaling, gradient);
-    add("swiglu_grad_quantize", with_codes(with_codes({}, "quantize_dgate"), "quantize_dup"), scaling, gradient);
+    add("gelu_grad_sum_quantize", with_codes({"sum.0"}), scaling, gradient);
+    add("plain_sum_quantize", with_codes({"sum.0"}), scaling, gradient);
+    add("silu_gated_grad_quantize", with_codes(with_codes({}, "quantize_dx"), "quantize_dup"), scaling, gradient);
   }
   // Serving: codes per row (token). The inner sizes of GPT-J, Llama-2 and Llama-3, by tokens of a step.
   const auto serve = [&](const char* kind, int64_t rows, int64_t cols) {
@@ -67,8 +71,8 @@ std::vector<cpu::Case> activation_bench_cases() {
     serve("gelu_quantize", rows, 16384);
     serve("bias_gelu_quantize", rows, 16384);
   }
-  for (int64_t rows : {1, 8, 64, 128, 2048}) serve("swiglu_quantize", rows, 11008);
-  for (int64_t rows : {1, 8, 768}) serve("swiglu_quantize", rows, 14336);
+  for (int64_t rows : {1, 8, 64, 128, 2048}) serve("silu_gated_quantize", rows, 11008);
+  for (int64_t rows : {1, 8, 768}) serve("silu_gated_quantize", rows, 14336);
   return cases;
 }
 

@@ -8,7 +8,7 @@
 namespace octet::cuda {
 namespace {
 
-bool has(const std::string& kind, const char* part) { return kind.find(part) != std::string::npos; }
+bool has(const ActivationFusion& f, const char* part) { return f.kind.find(part) != std::string::npos; }
 
 // A matrix whose first rows are zeros, and hold an infinity, NaNs, values near the largest and below the smallest
 // normal number of bf16.
@@ -33,16 +33,16 @@ cpu::CaseInput special_matrix(int64_t rows, int64_t cols) {
 std::vector<cpu::CaseInput> operands(const ActivationFusion& f) {
   const int64_t cols = f.sliced ? 2 * f.cols + 8 : f.cols;
   const cpu::CaseInput matrix = f.special ? special_matrix(f.rows, cols) : cpu::x({f.rows, cols}, 2.0);
-  const bool grad = has(f.kind, "grad"), swiglu = has(f.kind, "swiglu");
+  const bool grad = has(f, "grad"), gated = has(f, "gated");
   std::vector<cpu::CaseInput> list = {matrix};
-  if (has(f.kind, "bias_gelu")) list.push_back(cpu::normal(DType::kF32, {f.cols}));
+  if (has(f, "bias")) list.push_back(cpu::normal(DType::kF32, {f.cols}));
   if (f.sliced) return list;
-  if (swiglu || has(f.kind, "geglu") || has(f.kind, "gelu_grad")) list.push_back(matrix);
-  if (swiglu && grad) list.push_back(matrix);
-  if (swiglu && grad && f.keeps_silu) list.push_back(matrix);
-  if (has(f.kind, "quantize") && f.scaling == "tensor") {
+  if (gated) list.push_back(matrix);
+  if (grad) list.push_back(matrix);
+  if (grad && (gated || has(f, "squared")) && f.keeps_activation) list.push_back(matrix);
+  if (has(f, "quantize") && f.scaling == "tensor") {
     list.push_back(cpu::given(DType::kF32, {1}, {37.25}));
-    if (swiglu && grad) list.push_back(cpu::given(DType::kF32, {1}, {12.5}));
+    if (gated && grad) list.push_back(cpu::given(DType::kF32, {1}, {12.5}));
   }
   return list;
 }
@@ -76,45 +76,46 @@ class Body {
 
 Graph make_body(const ActivationFusion& f, const std::vector<TensorType>& types) {
   Body body(f.kind, types);
-  const Attrs form = {{"approximate", f.tanh_form}};
-  const bool grad = has(f.kind, "grad");
-  std::vector<std::pair<std::string, Value>> ends;  // suffix of the last members' names, what they read
+  const bool gelu = has(f, "gelu"), silu = has(f, "silu"), gated = has(f, "gated"), squared = has(f, "squared");
+  const Op op = gelu ? Op::kGelu : silu ? Op::kSilu : Op::kRelu;
+  const Op grad_op = gelu ? Op::kGeluGrad : silu ? Op::kSiluGrad : Op::kReluGrad;
+  const Attrs form = gelu ? Attrs{{"approximate", f.tanh_form}} : Attrs{};
+  std::vector<std::pair<std::string, Value>> ends;  // suffix of the sinks' names, what they read
   const Value whole = body.leaf();
-  Value x = whole;
-  const auto up_leaf = [&] {
-    return f.sliced ? body.builder().slice(whole, 1, f.cols + 8, 2 * f.cols + 8) : body.leaf();
-  };
-  if (f.sliced) x = body.builder().slice(whole, 1, 0, f.cols);
-  if (f.kind.starts_with("swiglu") && grad) {
-    const Value up = body.leaf(), dy = body.leaf();
-    const Value silu = f.keeps_silu ? body.leaf() : body.member("silu", Op::kSilu, {x});
-    const Value dsilu = body.member("dsilu", Op::kMul, {dy, up});
-    ends = {{"_dgate", body.member("dgate", Op::kSiluGrad, {x, dsilu})},
-            {"_dup", body.member("dup", Op::kMul, {dy, silu})}};
-  } else if (f.kind.starts_with("swiglu")) {
-    const Value up = up_leaf(), silu = body.member("silu", Op::kSilu, {x});
-    ends = {{"", body.member("mul", Op::kMul, {silu, up})}};
-  } else if (f.kind.starts_with("geglu")) {
-    const Value up = up_leaf(), gelu = body.member("gelu", Op::kGelu, {x}, form);
-    ends = {{"", body.member("mul", Op::kMul, {gelu, up})}};
-  } else if (f.kind.starts_with("relu")) {
-    ends = {{"", body.member("relu", Op::kRelu, {x})}};
-  } else if (f.kind.starts_with("gelu_grad")) {
-    const Value dy = body.leaf();
-    ends = {{"", body.member("gelu_grad", Op::kGeluGrad, {x, dy}, form)}};
-  } else if (f.kind.starts_with("bias_grad")) {
+  Value x = f.sliced ? body.builder().slice(whole, 1, 0, f.cols) : whole;
+  if (has(f, "plain")) {
     ends = {{"", x}};
+  } else if (has(f, "grad")) {
+    Value up;
+    if (gated) up = body.leaf();
+    const Value dy = body.leaf();
+    Value da = dy, act;
+    if (gated || squared) act = f.keeps_activation ? body.leaf() : body.member("act", op, {x}, form);
+    if (gated) da = body.member("da", Op::kMul, {dy, up});
+    if (squared) {
+      const Value product = body.member("product", Op::kMul, {dy, act});
+      da = body.member("da", Op::kAdd, {product, product});
+    }
+    ends = {{gated ? "_dx" : "", body.member("dx", grad_op, {x, da}, form)}};
+    if (gated) ends.emplace_back("_dup", body.member("dup", Op::kMul, {dy, act}));
   } else {
-    const Value sum = has(f.kind, "bias") ? body.member("bias", Op::kAdd, {x, body.leaf()}) : x;
-    ends = {{"", body.member("gelu", Op::kGelu, {sum}, form)}};
+    if (has(f, "bias")) x = body.member("bias", Op::kAdd, {x, body.leaf()});
+    const Value act = body.member("act", op, {x}, form);
+    Value y = act;
+    if (squared) y = body.member("y", Op::kMul, {act, act});
+    if (gated) {
+      const Value up = f.sliced ? body.builder().slice(whole, 1, f.cols + 8, 2 * f.cols + 8) : body.leaf();
+      y = body.member("y", Op::kMul, {act, up});
+    }
+    ends = {{"", y}};
   }
   const auto reduce = [](const char* kind, const char* axis) {
     return Attrs{{"kind", std::string(kind)}, {"axis", std::string(axis)}};
   };
   for (const auto& [suffix, y] : ends) {
-    if (grad && has(f.kind, "bias")) body.member("bias_grad" + suffix, Op::kReduce, {y}, reduce("sum", "rows"));
-    if (has(f.kind, "amax")) body.member("amax" + suffix, Op::kReduce, {y}, reduce("amax", "all"));
-    if (!has(f.kind, "quantize")) continue;
+    if (has(f, "sum")) body.member("sum" + suffix, Op::kReduce, {y}, reduce("sum", "rows"));
+    if (has(f, "amax")) body.member("amax" + suffix, Op::kReduce, {y}, reduce("amax", "all"));
+    if (!has(f, "quantize")) continue;
     std::vector<Value> in = {y};
     if (f.scaling == "tensor") in.push_back(body.leaf());
     body.member(
@@ -130,14 +131,13 @@ cpu::Case activation_fusion_case(const ActivationFusion& f) {
   cpu::Case c{.op = Op::kFusion,
               .name = fmt::format("{}_{}x{}", f.kind, f.rows, f.cols),
               .inputs = operands(f),
-              .attrs = {{"kind", f.kind}},
               .dtypes = f.dtypes,
               .gradient = false};
-  if (has(f.kind, "quantize")) c.name += "_" + f.scaling + "_" + dtype_name(f.format);
-  if ((has(f.kind, "gelu") || has(f.kind, "geglu")) && !f.tanh_form) c.name += "_erf";
+  if (has(f, "quantize")) c.name += "_" + f.scaling + "_" + dtype_name(f.format);
+  if (has(f, "gelu") && !f.tanh_form) c.name += "_erf";
   if (f.special) c.name += "_special";
   if (f.sliced) c.name += "_sliced";
-  if (has(f.kind, "swiglu_grad") && !f.keeps_silu) c.name += "_again";
+  if (!f.keeps_activation) c.name += "_again";
   c.body = [f](const std::vector<TensorType>& types) { return make_body(f, types); };
   return c;
 }

@@ -6,13 +6,14 @@
 namespace octet::cuda {
 
 struct ActivationFusion {
-  std::string kind;  // "bias_gelu_quantize"; the members follow from it
+  // Words of what it has: bias, gelu | silu | relu | plain, gated | squared, grad, sum, amax | quantize
+  std::string kind;
   int64_t rows = 0, cols = 0;
-  std::vector<std::string> results = {};  // body outputs, "gelu.0", "quantize.2"
+  std::vector<std::string> results = {};  // body outputs: bias.0, act.0, y.0, dx.0, dup.0, quantize.2, amax_dx.0
   std::string scaling = "tensor";         // of quantize
   DType format = DType::kE4M3;            // of quantize
   bool tanh_form = true;                  // of gelu
-  bool keeps_silu = true;                 // swiglu_grad: reads silu instead of making it again
+  bool keeps_activation = true;           // gradients: it is read instead of made again
   std::vector<DType> dtypes = {DType::kF32, DType::kBF16};
   bool special = false;  // rows of zeros, infinities, NaNs, very large and very small values first
   bool sliced = false;   // x (and up) are columns of one matrix, eight columns apart; no gradients

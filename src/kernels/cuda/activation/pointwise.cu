@@ -1,35 +1,35 @@
-// The activation fusions that go element by element, with the amaxes of their results on the way.
+// Activations and their gradients element by element, with the amaxes of their results on the way.
 #include <algorithm>
 
-#include "kernels/cuda/activation/activation.h"
-#include "kernels/cuda/common/activation.cuh"
+#include "kernels/cuda/activation/groups.cuh"
 #include "kernels/cuda/common/arrivals.cuh"
-#include "kernels/cuda/common/pointwise.cuh"
 
 namespace octet::cuda {
 namespace {
+
+using Form = ActivationForm;
 
 template <int kVec, typename T>
 __device__ __forceinline__ void write_wanted(T* to, int64_t i, const Vec<T, kVec>& v) {
   if (to != nullptr) write<kVec>(to + i, v);
 }
 
-// A block keeps its columns, and a thread the biases of kVec of them, and walks the rows group, group + groups, ...;
-// two rows are under way while it works on two.
+// --- with a bias. A CTA keeps its columns, and a thread the biases of kVec of them, and walks the rows group,
+// group + groups, ...; two rows are in flight while it works on two.
 template <typename T, typename B>
-struct BiasGeluJob {
+struct BiasedJob {
   const T* x;
   const B* bias;
-  T *biased, *y;
+  T *biased, *a, *y;
   GridAmax amax;
   int64_t rows;
-  int cols, chunks;  // blocks side by side
+  int cols, chunks;  // CTAs side by side
 };
-constexpr int kRowsAhead = 2, kBiasBlocks = 5;  // on a multiprocessor, of 256 threads
+constexpr int kRowsAhead = 2, kBiasBlocks = 5;  // an SM, of 256 threads
 
-template <typename T, typename B, typename Fn>
+template <typename T, typename B, typename Fn, Form kForm>
 __global__ void __launch_bounds__(kPointwiseThreads, kBiasBlocks)
-    bias_gelu_kernel(const __grid_constant__ BiasGeluJob<T, B> job) {
+    biased_activation_kernel(const __grid_constant__ BiasedJob<T, B> job) {
   __shared__ uint32_t scratch[32];
   constexpr int kVec = kVecOf<T>;
   wait_for_previous();
@@ -57,16 +57,11 @@ __global__ void __launch_bounds__(kPointwiseThreads, kBiasBlocks)
 #pragma unroll
       for (int r = 0; r < kRowsAhead; ++r, i += step) {
         if (i >= end) break;
-        float v[kVec];
-        widen(held[r], v);
-#pragma unroll
-        for (int k = 0; k < kVec; ++k) v[k] += bias[k];
-        const Vec<T, kVec> sum = narrow<T>(v);
-        write_wanted<kVec>(job.biased, i, sum);
-        widen(sum, v);
-#pragma unroll
-        for (float& value : v) value = Fn{}(value);
-        const Vec<T, kVec> y = narrow<T>(v);
+        const Vec<T, kVec> biased = plus(held[r], bias);
+        write_wanted<kVec>(job.biased, i, biased);
+        const Vec<T, kVec> a = activate<Fn>(biased);
+        if constexpr (kForm != Form::kPlain) write_wanted<kVec>(job.a, i, a);
+        const Vec<T, kVec> y = of_form<kForm>(a, a);
         write_wanted<kVec>(job.y, i, y);
         amax.see(y);
         held[r] = next[r];
@@ -76,192 +71,144 @@ __global__ void __launch_bounds__(kPointwiseThreads, kBiasBlocks)
   amax.end(scratch);
 }
 
-template <typename T, typename Slope>
-struct GeluGradBody {
-  const T *x, *dy;
-  T* dx;
-  Amax<T> amax;
-  Slope slope;
-  template <int kVec>
-  struct Held {
-    Vec<T, kVec> x, dy;
-  };
-  template <int kVec>
-  __device__ __forceinline__ Held<kVec> load(int64_t i) const {
-    return {read<kVec>(x + i), read<kVec>(dy + i)};
-  }
-  template <int kVec>
-  __device__ __forceinline__ void finish(const Held<kVec>& held, int64_t i) {
-    float v[kVec], d[kVec];
-    widen(held.x, v), widen(held.dy, d);
-#pragma unroll
-    for (int k = 0; k < kVec; ++k) v[k] = d[k] * slope(v[k]);
-    const Vec<T, kVec> made = narrow<T>(v);
-    write_wanted<kVec>(dx, i, made);
-    amax.see(made);
-  }
-  __device__ void end() {
-    __shared__ uint32_t scratch[32];
-    amax.end(scratch);
-  }
-};
+// --- without
 
-template <typename T>
-struct SwigluBody {
-  const T *gate, *up;
-  T *silu, *y;
+template <typename T, typename Fn, Form kForm>
+struct ForwardBody {
+  const T *x, *up;
+  T *a, *y;
   Amax<T> amax;
   template <int kVec>
   struct Held {
-    Vec<T, kVec> gate, up;
+    Vec<T, kVec> x, up;
   };
   template <int kVec>
   __device__ __forceinline__ Held<kVec> load(int64_t i) const {
-    return {read<kVec>(gate + i), read<kVec>(up + i)};
-  }
-  template <int kVec>
-  __device__ __forceinline__ void finish(const Held<kVec>& held, int64_t i) {
-    float v[kVec], u[kVec];
-    widen(held.gate, v);
-#pragma unroll
-    for (float& value : v) value = Silu{}(value);
-    const Vec<T, kVec> s = narrow<T>(v);
-    write_wanted<kVec>(silu, i, s);
-    widen(s, v), widen(held.up, u);
-#pragma unroll
-    for (int k = 0; k < kVec; ++k) v[k] *= u[k];
-    const Vec<T, kVec> made = narrow<T>(v);
-    write_wanted<kVec>(y, i, made);
-    amax.see(made);
-  }
-  __device__ void end() {
-    __shared__ uint32_t scratch[32];
-    amax.end(scratch);
-  }
-};
-
-template <typename T>
-struct SwigluGradBody {
-  const T *gate, *up, *dy, *silu;
-  T *dsilu, *dgate, *dup, *silu_out;
-  Amax<T> amax_dgate, amax_dup;
-  template <int kVec>
-  struct Held {
-    Vec<T, kVec> gate, up, dy, silu;
-  };
-  template <int kVec>
-  __device__ __forceinline__ Held<kVec> load(int64_t i) const {
-    Held<kVec> held{read<kVec>(gate + i), read<kVec>(up + i), read<kVec>(dy + i), {}};
-    if (silu != nullptr) held.silu = read<kVec>(silu + i);
+    Held<kVec> held{read<kVec>(x + i), {}};
+    if constexpr (kForm == Form::kGated) held.up = read<kVec>(up + i);
     return held;
   }
   template <int kVec>
   __device__ __forceinline__ void finish(const Held<kVec>& held, int64_t i) {
-    float x[kVec], d[kVec], v[kVec];
-    widen(held.gate, x), widen(held.dy, d);
-    Vec<T, kVec> s = held.silu;
-    if (silu == nullptr) {
-#pragma unroll
-      for (int k = 0; k < kVec; ++k) v[k] = Silu{}(x[k]);
-      s = narrow<T>(v);
+    const Vec<T, kVec> act = activate<Fn>(held.x);
+    if constexpr (kForm != Form::kPlain) write_wanted(a, i, act);
+    const Vec<T, kVec> made = of_form<kForm>(act, held.up);
+    write_wanted(y, i, made);
+    amax.see(made);
+  }
+  __device__ void end() {
+    __shared__ uint32_t scratch[32];
+    amax.end(scratch);
+  }
+};
+
+template <typename T, typename Fn, Form kForm>
+struct GradientBody {
+  const T *x, *up, *dy, *a;
+  T *da, *dx, *dup, *a_out;
+  Amax<T> amax, amax_up;
+  template <int kVec>
+  struct Held {
+    Vec<T, kVec> x, up, dy, a;
+  };
+  template <int kVec>
+  __device__ __forceinline__ Held<kVec> load(int64_t i) const {
+    Held<kVec> held{read<kVec>(x + i), {}, read<kVec>(dy + i), {}};
+    if constexpr (kForm == Form::kGated) held.up = read<kVec>(up + i);
+    if constexpr (kForm != Form::kPlain) {
+      if (a != nullptr) held.a = read<kVec>(a + i);
     }
-    write_wanted<kVec>(silu_out, i, s);
-    widen(held.up, v);
-#pragma unroll
-    for (int k = 0; k < kVec; ++k) v[k] = d[k] * v[k];
-    const Vec<T, kVec> ds = narrow<T>(v);
-    write_wanted<kVec>(dsilu, i, ds);
-    widen(ds, v);
-#pragma unroll
-    for (int k = 0; k < kVec; ++k) v[k] *= SiluSlope{}(x[k]);
-    const Vec<T, kVec> dg = narrow<T>(v);
-    write_wanted<kVec>(dgate, i, dg);
-    amax_dgate.see(dg);
-    widen(s, v);
-#pragma unroll
-    for (int k = 0; k < kVec; ++k) v[k] = d[k] * v[k];
-    const Vec<T, kVec> du = narrow<T>(v);
-    write_wanted<kVec>(dup, i, du);
-    amax_dup.see(du);
+    return held;
+  }
+  template <int kVec>
+  __device__ __forceinline__ void finish(const Held<kVec>& held, int64_t i) {
+    Vec<T, kVec> act = held.a;
+    if constexpr (kForm != Form::kPlain) {
+      if (a == nullptr) act = activate<Fn>(held.x);
+      if constexpr (kForm == Form::kGated) write_wanted(a_out, i, act);
+    }
+    const Vec<T, kVec> of_a = gradient_of_a<kForm>(held.dy, kForm == Form::kGated ? held.up : act);
+    if constexpr (kForm == Form::kGated) write_wanted(da, i, of_a);
+    const Vec<T, kVec> of_x = times_slope<Fn>(of_a, held.x);
+    write_wanted(dx, i, of_x);
+    amax.see(of_x);
+    if constexpr (kForm == Form::kGated) {
+      const Vec<T, kVec> of_up = times(held.dy, act);
+      write_wanted(dup, i, of_up);
+      amax_up.see(of_up);
+    }
   }
   __device__ void end() {
     __shared__ uint32_t scratch[2][32];
-    amax_dgate.end(scratch[0]), amax_dup.end(scratch[1]);
+    amax.end(scratch[0]);
+    if constexpr (kForm == Form::kGated) amax_up.end(scratch[1]);
   }
 };
 
 // Alone, one access in flight a thread: occupancy covers the rest, and more of several streams are slower. With an amax
-// blocks stay, kBlocks on a multiprocessor: their ends cost a barrier and two atomics.
+// CTAs are persistent, kBlocks an SM: their ends cost a barrier and two atomics.
 template <int kVec, int kBlocks, typename Body>
 void launch_body(int64_t count, const Body& body, bool amax, int sm_count, cudaStream_t stream) {
   amax ? launch_pointwise_stay<kVec, 1, kBlocks>(count, body, sm_count, stream)
        : launch_pointwise<kVec, 1>(count, body, stream);
 }
 
-template <typename Body>
-void with_f32_or_bf16(DType dtype, Body&& body) {
-  dtype == DType::kF32 ? body(float{}) : body(bf16{});
-}
-
-template <typename T, typename B, typename Fn>
-void launch(const BiasGelu& job, cudaStream_t stream) {
+template <typename T, typename B, typename Fn, Form kForm>
+void launch_biased(const ActivationForward& job, cudaStream_t stream) {
   const int groups = static_cast<int>(job.cols / kVecOf<T>);  // of a row
   const int chunks = (groups + kPointwiseThreads - 1) / kPointwiseThreads;
   const int threads = ((groups + chunks - 1) / chunks + 31) / 32 * 32;
   const int most = std::max(kBiasBlocks * job.sm_count * (kPointwiseThreads / threads) / chunks, 1);
   const auto blocks = static_cast<unsigned>(chunks * std::min<int64_t>(job.rows, most));
-  const BiasGeluJob<T, B> on_device{static_cast<const T*>(job.x), static_cast<const B*>(job.bias),
-                                    static_cast<T*>(job.biased),  static_cast<T*>(job.y),
-                                    {job.amax, job.counters},     job.rows,
-                                    static_cast<int>(job.cols),   chunks};
-  launch_overlapped(bias_gelu_kernel<T, B, Fn>, {blocks, static_cast<unsigned>(threads)}, stream, on_device);
+  const BiasedJob<T, B> on_device{static_cast<const T*>(job.x),
+                                  static_cast<const B*>(job.bias),
+                                  static_cast<T*>(job.biased),
+                                  static_cast<T*>(job.a),
+                                  static_cast<T*>(job.y),
+                                  {job.amax, job.counters},
+                                  job.rows,
+                                  static_cast<int>(job.cols),
+                                  chunks};
+  launch_overlapped(biased_activation_kernel<T, B, Fn, kForm>, {blocks, static_cast<unsigned>(threads)}, stream,
+                    on_device);
 }
 
-template <typename Fn>
-void launch(const BiasGelu& job, cudaStream_t stream) {
-  if (job.dtype == DType::kF32) return launch<float, float, Fn>(job, stream);
-  job.bias_type == DType::kF32 ? launch<bf16, float, Fn>(job, stream) : launch<bf16, bf16, Fn>(job, stream);
+template <typename Fn, Form kForm>
+void launch_biased(const ActivationForward& job, cudaStream_t stream) {
+  if (job.dtype == DType::kF32) return launch_biased<float, float, Fn, kForm>(job, stream);
+  job.bias_type == DType::kF32 ? launch_biased<bf16, float, Fn, kForm>(job, stream)
+                               : launch_biased<bf16, bf16, Fn, kForm>(job, stream);
 }
 
 }  // namespace
 
-void launch_bias_gelu(const BiasGelu& job, cudaStream_t stream) {
-  job.tanh_form ? launch<GeluTanh>(job, stream) : launch<GeluErf>(job, stream);
-}
-
-void launch_gelu_grad(const GeluGrad& job, cudaStream_t stream) {
-  with_f32_or_bf16(job.dtype, [&]<typename T>(T) {
-    const T *x = static_cast<const T*>(job.x), *dy = static_cast<const T*>(job.dy);
-    T* dx = static_cast<T*>(job.dx);
-    const auto launch = [&]<typename Slope>(Slope slope) {
-      launch_body<kVecOf<T>, 6>(job.rows * job.cols,
-                                GeluGradBody<T, Slope>{x, dy, dx, {{job.amax, job.counters}}, slope},
-                                job.amax != nullptr, job.sm_count, stream);
-    };
-    job.tanh_form ? launch(GeluTanhSlope{}) : launch(GeluErfSlope{});
+void launch_activation_pointwise(const ActivationForward& job, cudaStream_t stream) {
+  with_activation_form(job.fn, job.form, [&]<typename Fn, Form kForm>(Fn, std::integral_constant<Form, kForm>) {
+    if constexpr (kForm != Form::kGated) {
+      if (job.bias != nullptr) return launch_biased<Fn, kForm>(job, stream);
+    }
+    with_f32_or_bf16(job.dtype, [&]<typename T>(T) {
+      const ForwardBody<T, Fn, kForm> body{static_cast<const T*>(job.x),
+                                           static_cast<const T*>(job.up),
+                                           static_cast<T*>(job.a),
+                                           static_cast<T*>(job.y),
+                                           {{job.amax, job.counters}}};
+      launch_body<kVecOf<T>, 6>(job.rows * job.cols, body, job.amax != nullptr, job.sm_count, stream);
+    });
   });
 }
 
-void launch_swiglu(const Swiglu& job, cudaStream_t stream) {
-  with_f32_or_bf16(job.dtype, [&]<typename T>(T) {
-    const SwigluBody<T> body{static_cast<const T*>(job.gate),
-                             static_cast<const T*>(job.up),
-                             static_cast<T*>(job.silu),
-                             static_cast<T*>(job.y),
-                             {{job.amax, job.counters}}};
-    launch_body<kVecOf<T>, 6>(job.rows * job.cols, body, job.amax != nullptr, job.sm_count, stream);
-  });
-}
-
-void launch_swiglu_grad(const SwigluGrad& job, cudaStream_t stream) {
-  with_f32_or_bf16(job.dtype, [&]<typename T>(T) {
-    const SwigluGradBody<T> body{static_cast<const T*>(job.gate),  static_cast<const T*>(job.up),
-                                 static_cast<const T*>(job.dy),    static_cast<const T*>(job.silu),
-                                 static_cast<T*>(job.dsilu),       static_cast<T*>(job.dgate),
-                                 static_cast<T*>(job.dup),         static_cast<T*>(job.silu_out),
-                                 {{job.amax_dgate, job.counters}}, {{job.amax_dup, job.counters + kAmaxWords}}};
-    launch_body<kVecOf<T>, 4>(job.rows * job.cols, body, job.amax_dgate != nullptr || job.amax_dup != nullptr,
-                              job.sm_count, stream);
+void launch_activation_grad_pointwise(const ActivationGradient& job, cudaStream_t stream) {
+  with_activation_form(job.fn, job.form, [&]<typename Fn, Form kForm>(Fn, std::integral_constant<Form, kForm>) {
+    with_f32_or_bf16(job.dtype, [&]<typename T>(T) {
+      const GradientBody<T, Fn, kForm> body{static_cast<const T*>(job.x),  static_cast<const T*>(job.up),
+                                            static_cast<const T*>(job.dy), static_cast<const T*>(job.a),
+                                            static_cast<T*>(job.da),       static_cast<T*>(job.dx),
+                                            static_cast<T*>(job.dup),      static_cast<T*>(job.a_out),
+                                            {{job.amax, job.counters}},    {{job.amax_up, job.counters + kAmaxWords}}};
+      launch_body<kVecOf<T>, kForm == Form::kGated ? 4 : 6>(
+          job.rows * job.cols, body, job.amax != nullptr || job.amax_up != nullptr, job.sm_count, stream);
+    });
   });
 }
 

@@ -1,25 +1,18 @@
-// Rows of the activation fusions. A body is read once, when binding: its leaves and results become indices of the
-// node's inputs and results. What the kernels here do not take goes to fusion_member_rows.
+// Rows of the fusions around activations, their gradients and plain gradients. A body is read once, when binding: its
+// leaves and results become indices of the node's inputs and results. What the kernels here do not take goes to
+// fusion_member_rows.
 #include <algorithm>
 
 #include "kernels/cuda/activation/activation.h"
 #include "kernels/cuda/context.h"
+#include "kernels/cuda/elementwise/activation_of_node.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/fusion_body.h"
 
 namespace octet::cuda {
 namespace {
 
-constexpr const char* kKinds[] = {
-    "bias_gelu_quantize",      "bias_gelu_amax",     "bias_gelu",           "gelu_quantize",  "gelu_grad_bias",
-    "gelu_grad_bias_quantize", "gelu_grad_quantize", "gelu_grad_bias_amax", "gelu_grad_amax", "bias_grad_quantize",
-    "bias_grad_amax",          "swiglu_quantize",    "swiglu_amax",         "swiglu",         "swiglu_grad",
-    "swiglu_grad_quantize",    "swiglu_grad_amax",   "geglu_quantize",      "relu_quantize"};
-
-std::string_view kind_of(const Node& node) { return node.attrs.get<std::string>("kind"); }
-bool is_kind(const Node& node, std::initializer_list<const char*> kinds) {
-  return std::any_of(kinds.begin(), kinds.end(), [&](const char* kind) { return kind_of(node) == kind; });
-}
+using Form = ActivationForm;
 
 // Every matrix of the body but codes is of this type.
 bool matrices_are(const FusionBody& body, DType dtype) {
@@ -29,173 +22,54 @@ bool matrices_are(const FusionBody& body, DType dtype) {
   });
 }
 
-// Result r of the member of this name among the fusion's results; -1: no such member, or nobody outside reads it.
-int result(const FusionBody& body, const char* name, int32_t r = 0) {
-  const Node* member = body.member(name);
-  return member != nullptr ? body.result(*member, r) : -1;
-}
-
-void* at(std::span<const Tensor> tensors, int i) { return i >= 0 ? tensors[static_cast<size_t>(i)].data : nullptr; }
-
 bool in_16_bytes(const TensorType& type) { return type.shape.cols() * dtype_bytes(type.dtype) % 16 == 0; }
-bool tanh_form(const Node& gelu) { return gelu.attrs.get<bool>("approximate"); }
 
-// --- bias_gelu, bias_gelu_amax
-
-bool accepts_bias_gelu(const Graph&, const Node& node) {
-  if (!is_kind(node, {"bias_gelu", "bias_gelu_amax"})) return false;
-  const FusionBody body(node);
-  const Node &bias = *body.member("bias"), &gelu = *body.member("gelu");
-  const DType dtype = gelu.results[0].dtype, bias_type = body.graph().dtype(bias.inputs[1]);
-  return is_f32_or_bf16(dtype) && matrices_are(body, dtype) && in_16_bytes(gelu.results[0]) &&
-         (bias_type == dtype || (bias_type == DType::kF32 && dtype == DType::kBF16));
+Form form_of(const Chain& chain) {
+  if (chain.squared) return Form::kSquared;
+  return chain.producer == Producer::kGated || chain.producer == Producer::kGatedGrad ? Form::kGated : Form::kPlain;
 }
 
-BoundKernel bind_bias_gelu(DeviceContext& context, const Graph&, const Node& node) {
-  const FusionBody body(node);
-  const Node &add = *body.member("bias"), &gelu = *body.member("gelu");
-  const int x = body.input(add, 0), bias = body.input(add, 1);
-  const int biased = result(body, "bias"), y = result(body, "gelu"), amax = result(body, "amax");
-  BiasGelu job{};
-  job.tanh_form = tanh_form(gelu);
-  job.dtype = gelu.results[0].dtype;
-  job.bias_type = body.graph().dtype(add.inputs[1]);
-  job.rows = gelu.results[0].shape.rows(), job.cols = gelu.results[0].shape.cols();
-  job.counters = context.counters(), job.sm_count = context.sm_count();
-  return [=](const KernelArgs& args) mutable {
-    job.x = at(args.in, x), job.bias = at(args.in, bias);
-    job.biased = at(args.out, biased), job.y = at(args.out, y), job.amax = static_cast<float*>(at(args.out, amax));
-    launch_bias_gelu(job, args.stream);
-  };
+// Whether these members alone have results that leave the fusion, but for sinks'.
+bool only_leave(const FusionBody& body, std::initializer_list<const Node*> members) {
+  return std::all_of(body.graph().outputs().begin(), body.graph().outputs().end(), [&](const NamedValue& output) {
+    const Node& node = body.graph().node(output.value);
+    return node.op == Op::kQuantize || node.op == Op::kReduce ||
+           std::find(members.begin(), members.end(), &node) != members.end();
+  });
 }
 
-// --- swiglu, swiglu_amax
+// --- sinks in tiles
 
-// up, the factor of mul that the activation did not make; -1: both are the activation's.
-size_t up_slot(const FusionBody& body, const char* activation) {
-  return body.reads(*body.member("mul"), 0, *body.member(activation)) ? 1 : 0;
-}
-int find_up(const FusionBody& body, const char* activation = "silu") {
-  return body.input(*body.member("mul"), up_slot(body, activation));
-}
-
-bool accepts_swiglu(const Graph&, const Node& node) {
-  if (!is_kind(node, {"swiglu", "swiglu_amax"})) return false;
-  const FusionBody body(node);
-  const DType dtype = body.member("mul")->results[0].dtype;
-  return is_f32_or_bf16(dtype) && matrices_are(body, dtype) && find_up(body) >= 0;
-}
-
-BoundKernel bind_swiglu(DeviceContext& context, const Graph&, const Node& node) {
-  const FusionBody body(node);
-  const int gate = body.input(*body.member("silu"), 0), up = find_up(body);
-  const int silu = result(body, "silu"), y = result(body, "mul"), amax = result(body, "amax");
-  const TensorType& type = body.member("mul")->results[0];
-  Swiglu job{};
-  job.dtype = type.dtype, job.rows = type.shape.rows(), job.cols = type.shape.cols();
-  job.counters = context.counters(), job.sm_count = context.sm_count();
-  return [=](const KernelArgs& args) mutable {
-    job.gate = at(args.in, gate), job.up = at(args.in, up);
-    job.silu = at(args.out, silu), job.y = at(args.out, y), job.amax = static_cast<float*>(at(args.out, amax));
-    launch_swiglu(job, args.stream);
-  };
-}
-
-// --- swiglu_grad, swiglu_grad_amax
-
-struct SwigluGradPlaces {
-  int gate, up, dy, silu;  // silu -1: made again
-  int dsilu, dgate, dup, silu_out;
-  explicit SwigluGradPlaces(const FusionBody& body) {
-    const Node &first = *body.member("dsilu"), &second = *body.member("dup");
-    gate = body.input(*body.member("dgate"), 0);
-    const int a = body.input(first, 0), b = body.input(first, 1);
-    const int c = body.input(second, 0), d = body.input(second, 1);
-    dy = a == c || a == d ? a : b;  // the factor that both products have
-    up = dy == a ? b : a;
-    silu = c == dy ? d : c;
-    dsilu = result(body, "dsilu"), dgate = result(body, "dgate"), dup = result(body, "dup");
-    silu_out = result(body, "silu");
-  }
-  SwigluGrad job(const KernelArgs& args) const {
-    SwigluGrad job{};
-    job.gate = at(args.in, gate), job.up = at(args.in, up), job.dy = at(args.in, dy), job.silu = at(args.in, silu);
-    job.dsilu = at(args.out, dsilu), job.dgate = at(args.out, dgate), job.dup = at(args.out, dup);
-    job.silu_out = at(args.out, silu_out);
-    return job;
-  }
-};
-
-bool accepts_swiglu_grad(const Graph&, const Node& node) {
-  if (!is_kind(node, {"swiglu_grad", "swiglu_grad_amax"})) return false;
-  const FusionBody body(node);
-  const DType dtype = body.member("dgate")->results[0].dtype;
-  const SwigluGradPlaces places(body);
-  return is_f32_or_bf16(dtype) && matrices_are(body, dtype) && places.gate >= 0 && places.up >= 0 && places.dy >= 0;
-}
-
-BoundKernel bind_swiglu_grad(DeviceContext& context, const Graph&, const Node& node) {
-  const FusionBody body(node);
-  const SwigluGradPlaces p(body);
-  const DType dtype = body.member("dgate")->results[0].dtype;
-  const Shape shape = body.member("dgate")->results[0].shape;
-  const int amax_dgate = result(body, "amax_dgate"), amax_dup = result(body, "amax_dup");
-  return [=, counters = context.counters(), sm_count = context.sm_count()](const KernelArgs& args) {
-    SwigluGrad job = p.job(args);
-    job.dtype = dtype, job.rows = shape.rows(), job.cols = shape.cols();
-    job.counters = counters, job.sm_count = sm_count;
-    job.amax_dgate = static_cast<float*>(at(args.out, amax_dgate));
-    job.amax_dup = static_cast<float*>(at(args.out, amax_dup));
-    launch_swiglu_grad(job, args.stream);
-  };
-}
-
-// --- with codes, sums over rows: in tiles
-
-// The members that end a fusion: what they make, and of which results and inputs.
-struct EndPlaces {
+struct EndPlaces : SinkPlaces {
   TileEnd fixed;
-  int scale = -1, codes = -1, scale_inv = -1, codes_t = -1, scale_inv_t = -1, amax = -1, row_sums = -1;
+
+  EndPlaces(const FusionBody& body, const Sinks& sinks, const TensorType& matrix) : SinkPlaces(body, sinks) {
+    QuantizeJob& job = fixed.job;
+    job.rows = matrix.shape.rows(), job.cols = matrix.shape.cols();
+    const Node* quantize = sinks.quantize;
+    if (quantize == nullptr) return;
+    fixed.quantizes = true;
+    fixed.grouping = quantize_grouping(quantize->attrs.get_or<std::string>("scaling", "tensor"));
+    job.max = static_cast<float>(dtype_max(quantize->results[0].dtype));
+    job.margin = static_cast<int>(quantize->attrs.get_or<int64_t>("margin", 0));
+    job.pow2 = quantize->attrs.get_or<bool>("pow2", false);
+  }
 
   TileEnd of(const KernelArgs& args) const {
     TileEnd end = fixed;
-    end.job.scale = static_cast<const float*>(at(args.in, scale));
-    end.job.codes = static_cast<uint8_t*>(at(args.out, codes));
-    end.job.codes_t = static_cast<uint8_t*>(at(args.out, codes_t));
-    end.job.scale_inv = static_cast<float*>(at(args.out, scale_inv));
-    end.job.scale_inv_t = static_cast<float*>(at(args.out, scale_inv_t));
-    end.job.amax = static_cast<float*>(at(args.out, amax));
-    end.row_sums = static_cast<float*>(at(args.out, row_sums));
+    end.job.scale = at<const float>(args.in, scale);
+    end.job.codes = at<uint8_t>(args.out, codes), end.job.codes_t = at<uint8_t>(args.out, codes_t);
+    end.job.scale_inv = at<float>(args.out, scale_inv), end.job.scale_inv_t = at<float>(args.out, scale_inv_t);
+    end.job.amax = at<float>(args.out, amax);
+    end.column_sums = at<float>(args.out, column_sums);
     end.scratch = reinterpret_cast<float*>(args.workspace.data());
     return end;
   }
 };
 
-// Of the members "quantize<suffix>", "amax<suffix>" and "bias_grad<suffix>", which read a matrix of this type.
-EndPlaces find_end(const FusionBody& body, const TensorType& matrix, const std::string& suffix = "") {
-  EndPlaces places;
-  QuantizeJob& job = places.fixed.job;
-  job.rows = matrix.shape.rows(), job.cols = matrix.shape.cols();
-  places.row_sums = result(body, ("bias_grad" + suffix).c_str());
-  places.amax = result(body, ("amax" + suffix).c_str());
-  const Node* quantize = body.member("quantize" + suffix);
-  if (quantize == nullptr) return places;
-  places.fixed.quantizes = true;
-  places.fixed.grouping = quantize_grouping(quantize->attrs.get_or<std::string>("scaling", "tensor"));
-  job.max = static_cast<float>(dtype_max(quantize->results[0].dtype));
-  job.margin = static_cast<int>(quantize->attrs.get_or<int64_t>("margin", 0));
-  job.pow2 = quantize->attrs.get_or<bool>("pow2", false);
-  places.scale = body.input(*quantize, 1);
-  places.codes = body.result(*quantize, 0), places.scale_inv = body.result(*quantize, 1);
-  places.codes_t = body.result(*quantize, 2), places.scale_inv_t = body.result(*quantize, 3);
-  places.amax = body.result(*quantize, 4);
-  return places;
-}
-
-// Whether the tiles take this matrix and, if there is one, the quantize that ends the fusion.
-bool takes_tiles(const FusionBody& body, const TensorType& matrix, bool gradient, const std::string& suffix = "") {
+// Whether the tiles take this matrix and, if there is one, the quantize that reads it.
+bool takes_tiles(const FusionBody& body, const TensorType& matrix, bool gradient, const Node* quantize) {
   if (!matrices_are(body, DType::kBF16) || matrix.shape.cols() % 16 != 0) return false;
-  const Node* quantize = body.member("quantize" + suffix);
   if (quantize == nullptr) return true;
   const bool transposed = body.result(*quantize, 2) >= 0;
   return !(transposed && matrix.shape.rows() % 16 != 0) &&
@@ -204,224 +78,249 @@ bool takes_tiles(const FusionBody& body, const TensorType& matrix, bool gradient
          (quantize->inputs.size() < 2 || body.input(*quantize, 1) >= 0);
 }
 
-bool accepts_gelu_tiles(const Graph&, const Node& node) {
-  if (!is_kind(node, {"bias_gelu_quantize", "gelu_quantize"})) return false;
-  const FusionBody body(node);
-  const Node& gelu = *body.member("gelu");
-  const Node* add = body.member("bias");
-  const DType bias_type = add != nullptr ? body.graph().dtype(add->inputs[1]) : DType::kF32;
-  return is_f32_or_bf16(bias_type) && takes_tiles(body, gelu.results[0], false);
-}
-
-BoundKernel bind_gelu_tiles(DeviceContext&, const Graph&, const Node& node) {
-  const FusionBody body(node);
-  const Node& gelu = *body.member("gelu");
-  const Node* add = body.member("bias");
-  const int x = body.input(add != nullptr ? *add : gelu, 0), bias = add != nullptr ? body.input(*add, 1) : -1;
-  const int biased = result(body, "bias"), y = result(body, "gelu");
-  const EndPlaces end = find_end(body, gelu.results[0]);
-  BiasGelu job{};
-  job.tanh_form = tanh_form(gelu);
-  job.bias_type = add != nullptr ? body.graph().dtype(add->inputs[1]) : DType::kF32;
-  return [=](const KernelArgs& args) mutable {
-    job.x = at(args.in, x), job.bias = at(args.in, bias);
-    job.biased = at(args.out, biased), job.y = at(args.out, y);
-    launch_gelu_tiles(job, end.of(args), args.stream);
-  };
-}
-
-bool accepts_swiglu_tiles(const Graph&, const Node& node) {
-  if (!is_kind(node, {"swiglu_quantize"})) return false;
-  const FusionBody body(node);
-  return find_up(body) >= 0 && takes_tiles(body, body.member("mul")->results[0], false);
-}
-
-BoundKernel bind_swiglu_tiles(DeviceContext&, const Graph&, const Node& node) {
-  const FusionBody body(node);
-  const int gate = body.input(*body.member("silu"), 0), up = find_up(body);
-  const int silu = result(body, "silu"), y = result(body, "mul");
-  const EndPlaces end = find_end(body, body.member("mul")->results[0]);
-  return [=](const KernelArgs& args) {
-    Swiglu job{};
-    job.gate = at(args.in, gate), job.up = at(args.in, up);
-    job.silu = at(args.out, silu), job.y = at(args.out, y);
-    launch_swiglu_tiles(job, end.of(args), args.stream);
-  };
-}
-
-// --- with codes, a scale a row: (bias,) activation (, mul), quantize; nothing but codes, scales and amax leaves.
-
-struct RowPlaces {
-  ActivationRows fixed{};
-  FusionBody::Columns x, up;
-  int bias = -1;
-  bool known = false;  // the members are those above
-
-  explicit RowPlaces(const FusionBody& body) {
-    const char* name = "gelu";
-    for (const char* other : {"silu", "relu"})
-      if (body.member(other) != nullptr) name = other;
-    const Node *activation = body.member(name), *add = body.member("bias"), *mul = body.member("mul");
-    if (activation == nullptr || body.member("quantize") == nullptr) return;
-    known = true;
-    fixed.fn = activation->op == Op::kSilu   ? Activation::kSilu
-               : activation->op == Op::kRelu ? Activation::kRelu
-               : tanh_form(*activation)      ? Activation::kGeluTanh
-                                             : Activation::kGeluErf;
-    x = body.columns(add != nullptr ? *add : *activation, 0);
-    if (add != nullptr) bias = body.input(*add, 1), fixed.bias_type = body.graph().dtype(add->inputs[1]);
-    if (mul != nullptr) up = body.columns(*mul, up_slot(body, name));
-    fixed.x_stride = x.stride, fixed.up_stride = up.stride;
-  }
-};
-
-bool accepts_activation_rows(const Graph&, const Node& node) {
-  if (!is_kind(node, {"bias_gelu_quantize", "gelu_quantize", "swiglu_quantize", "geglu_quantize", "relu_quantize"}))
-    return false;
-  const FusionBody body(node);
-  const RowPlaces places(body);
-  if (!places.known || places.x.input < 0) return false;
-  const Node& quantize = *body.member("quantize");
-  const bool gated = body.member("mul") != nullptr, biased = body.member("bias") != nullptr;
-  if (gated ? places.up.input < 0 || biased || !takes_activation_rows(places.fixed.fn, true) : places.up.input >= 0)
-    return false;
-  for (const auto& columns : {places.x, places.up})
-    if (columns.begin % 8 != 0 || columns.stride % 8 != 0) return false;
-  if (biased && (places.bias < 0 || !is_f32_or_bf16(places.fixed.bias_type))) return false;
-  const auto& outputs = body.graph().outputs();
-  const bool codes_alone = std::all_of(outputs.begin(), outputs.end(), [&](const NamedValue& output) {
-    return &body.graph().node(output.value.node) == &quantize && output.value.result != 2 && output.value.result != 3;
-  });
-  return codes_alone && matrices_are(body, DType::kBF16) && body.graph().shape(quantize.inputs[0]).cols() % 8 == 0 &&
-         quantize_grouping(quantize.attrs.get_or<std::string>("scaling", "tensor")) == Grouping::kRow &&
-         quantize.results[0].dtype == DType::kE4M3;
-}
-
-BoundKernel bind_activation_rows(DeviceContext&, const Graph&, const Node& node) {
-  const FusionBody body(node);
-  const RowPlaces places(body);
-  const EndPlaces end = find_end(body, body.graph().type(body.member("quantize")->inputs[0]));
-  return [=](const KernelArgs& args) {
-    ActivationRows rows = places.fixed;
-    rows.x = places.x.in(args.in), rows.bias = at(args.in, places.bias), rows.up = places.up.in(args.in);
-    rows.job = end.of(args).job;
-    launch_activation_rows(rows, args.stream);
-  };
-}
-
-bool accepts_swiglu_grad_tiles(const Graph&, const Node& node) {
-  if (!is_kind(node, {"swiglu_grad_quantize"})) return false;
-  const FusionBody body(node);
-  const TensorType& type = body.member("dgate")->results[0];
-  const SwigluGradPlaces places(body);
-  const auto grouping = [&](const char* name) {
-    return body.member(name)->attrs.get_or<std::string>("scaling", "tensor");
-  };
-  const bool codes_only = places.dsilu < 0 && places.dgate < 0 && places.dup < 0 && places.silu_out < 0;
-  return codes_only && places.gate >= 0 && places.up >= 0 && places.dy >= 0 &&
-         takes_tiles(body, type, true, "_dgate") && takes_tiles(body, type, true, "_dup") &&
-         grouping("quantize_dgate") == grouping("quantize_dup");
-}
-
-BoundKernel bind_swiglu_grad_tiles(DeviceContext&, const Graph&, const Node& node) {
-  const FusionBody body(node);
-  const SwigluGradPlaces p(body);
-  const TensorType& type = body.member("dgate")->results[0];
-  const EndPlaces dgate = find_end(body, type, "_dgate"), dup = find_end(body, type, "_dup");
-  return
-      [=](const KernelArgs& args) { launch_swiglu_grad_tiles(p.job(args), dgate.of(args), dup.of(args), args.stream); };
-}
-
-// gelu_grad_bias, gelu_grad_bias_amax, gelu_grad_quantize, gelu_grad_bias_quantize
-bool accepts_gelu_grad_tiles(const Graph&, const Node& node) {
-  if (!is_kind(node, {"gelu_grad_bias", "gelu_grad_bias_amax", "gelu_grad_quantize", "gelu_grad_bias_quantize"}))
-    return false;
-  const FusionBody body(node);
-  const Node& gelu_grad = *body.member("gelu_grad");
-  return tanh_form(gelu_grad) && takes_tiles(body, gelu_grad.results[0], true);
-}
-
-BoundKernel bind_gelu_grad_tiles(DeviceContext&, const Graph&, const Node& node) {
-  const FusionBody body(node);
-  const Node& gelu_grad = *body.member("gelu_grad");
-  const int x = body.input(gelu_grad, 0), dy = body.input(gelu_grad, 1), dx = result(body, "gelu_grad");
-  const EndPlaces end = find_end(body, gelu_grad.results[0]);
-  return [=](const KernelArgs& args) {
-    GeluGrad job{};
-    job.x = at(args.in, x), job.dy = at(args.in, dy), job.dx = at(args.out, dx);
-    launch_gelu_grad_tiles(job, end.of(args), args.stream);
-  };
-}
-
-// What the last member reads, of a fusion whose members all read one matrix.
-const TensorType& plain_matrix(const FusionBody& body) {
-  return body.graph().type(body.member("bias_grad")->inputs[0]);
-}
-
-bool accepts_plain_tiles(const Graph&, const Node& node) {
-  if (!is_kind(node, {"bias_grad_quantize", "bias_grad_amax"})) return false;
-  const FusionBody body(node);
-  return plain_matrix(body).shape.rank() == 2 && takes_tiles(body, plain_matrix(body), true);
-}
-
-BoundKernel bind_plain_tiles(DeviceContext& context, const Graph&, const Node& node) {
-  const FusionBody body(node);
-  const int x = body.input(*body.member("bias_grad"), 0);
-  const EndPlaces end = find_end(body, plain_matrix(body));
-  return [=, counters = context.counters()](const KernelArgs& args) {
-    launch_plain_tiles(at(args.in, x), end.of(args), counters, args.stream);
-  };
-}
-
 int64_t sums_workspace(DeviceContext&, const Graph&, const Node& node) {
   const FusionBody body(node);
-  const Node* sums = body.member("bias_grad");
+  const Node* sums = read_chain(body.graph()).value().sinks[0].column_sum;
   if (sums == nullptr) return 0;
   const Shape& shape = body.graph().shape(sums->inputs[0]);
   return tile_end_scratch(shape.rows(), shape.cols());
 }
 
-// --- gelu_grad_amax
+// --- forward
 
-bool accepts_gelu_grad(const Graph&, const Node& node) {
-  if (!is_kind(node, {"gelu_grad_amax"})) return false;
-  const FusionBody body(node);
-  const DType dtype = body.member("gelu_grad")->results[0].dtype;
-  return is_f32_or_bf16(dtype) && matrices_are(body, dtype);
+std::optional<Chain> forward_chain(const Node& node) {
+  std::optional<Chain> chain = read_chain(*node.body);
+  const bool forward = chain && (chain->producer == Producer::kActivation || chain->producer == Producer::kGated);
+  return forward ? chain : std::nullopt;
 }
 
-BoundKernel bind_gelu_grad(DeviceContext& context, const Graph&, const Node& node) {
+struct ForwardPlaces {
+  ActivationForward fixed{};
+  FusionBody::Columns x, up;
+  int bias = -1, biased, a, y, amax;
+
+  ForwardPlaces(const FusionBody& body, const Chain& chain) {
+    const TensorType& type = body.graph().type(chain.result);
+    fixed.fn = activation_of_node(*chain.core), fixed.form = form_of(chain);
+    fixed.dtype = type.dtype, fixed.rows = type.shape.rows(), fixed.cols = type.shape.cols();
+    x = body.columns(chain.bias != nullptr ? *chain.bias : *chain.core, 0);
+    fixed.bias_type = fixed.dtype;
+    if (chain.bias != nullptr) {
+      bias = body.input(*chain.bias, 1);
+      fixed.bias_type = body.graph().dtype(chain.bias->inputs[1]);
+    }
+    if (fixed.form == Form::kGated)
+      up = body.columns(*chain.product, body.reads(*chain.product, 0, *chain.core) ? 1 : 0);
+    fixed.x_stride = x.stride, fixed.up_stride = up.stride;
+    biased = body.result(chain.bias), a = chain.product != nullptr ? body.result(chain.core) : -1;
+    y = body.result(chain.product != nullptr ? chain.product : chain.core);
+    amax = body.result(chain.sinks[0].amax);
+  }
+  bool has_kernel(const FusionBody& body, const Chain& chain) const {
+    const DType bias_type = fixed.bias_type;
+    return has_activation_kernels(fixed.fn, fixed.form) && x.input >= 0 &&
+           (fixed.form != Form::kGated || up.input >= 0) && matrices_are(body, fixed.dtype) &&
+           (chain.bias == nullptr ||
+            (bias >= 0 && (bias_type == fixed.dtype || (bias_type == DType::kF32 && fixed.dtype == DType::kBF16))));
+  }
+  bool whole() const {
+    return x.begin == 0 && x.stride == fixed.cols && (up.input < 0 || (up.begin == 0 && up.stride == fixed.cols));
+  }
+  ActivationForward of(const KernelArgs& args) const {
+    ActivationForward job = fixed;
+    job.x = x.in(args.in), job.up = up.in(args.in), job.bias = at(args.in, bias);
+    job.biased = at(args.out, biased), job.a = at(args.out, a), job.y = at(args.out, y);
+    job.amax = at<float>(args.out, amax);
+    return job;
+  }
+};
+
+bool accepts_forward_pointwise(const Graph&, const Node& node) {
+  const std::optional<Chain> chain = forward_chain(node);
+  if (!chain || chain->sinks[0].quantize != nullptr || chain->sinks[0].column_sum != nullptr) return false;
   const FusionBody body(node);
-  const Node& gelu_grad = *body.member("gelu_grad");
-  const int x = body.input(gelu_grad, 0), dy = body.input(gelu_grad, 1);
-  const int dx = result(body, "gelu_grad"), amax = result(body, "amax");
-  GeluGrad job{};
-  job.tanh_form = tanh_form(gelu_grad), job.dtype = gelu_grad.results[0].dtype;
-  job.rows = gelu_grad.results[0].shape.rows(), job.cols = gelu_grad.results[0].shape.cols();
-  job.counters = context.counters(), job.sm_count = context.sm_count();
-  return [=](const KernelArgs& args) mutable {
-    job.x = at(args.in, x), job.dy = at(args.in, dy);
-    job.dx = at(args.out, dx), job.amax = static_cast<float*>(at(args.out, amax));
-    launch_gelu_grad(job, args.stream);
+  const ForwardPlaces places(body, *chain);
+  return is_f32_or_bf16(places.fixed.dtype) && places.has_kernel(body, *chain) && places.whole() &&
+         (chain->bias == nullptr || in_16_bytes(body.graph().type(chain->result)));
+}
+
+BoundKernel bind_forward_pointwise(DeviceContext& context, const Graph&, const Node& node) {
+  const FusionBody body(node);
+  ForwardPlaces places(body, forward_chain(node).value());
+  places.fixed.counters = context.counters(), places.fixed.sm_count = context.sm_count();
+  return [places](const KernelArgs& args) { launch_activation_pointwise(places.of(args), args.stream); };
+}
+
+bool accepts_forward_tiles(const Graph&, const Node& node) {
+  const std::optional<Chain> chain = forward_chain(node);
+  if (!chain || chain->sinks[0].quantize == nullptr || chain->sinks[0].column_sum != nullptr) return false;
+  const FusionBody body(node);
+  const ForwardPlaces places(body, *chain);
+  return places.has_kernel(body, *chain) && places.whole() &&
+         takes_tiles(body, body.graph().type(chain->result), false, chain->sinks[0].quantize);
+}
+
+BoundKernel bind_forward_tiles(DeviceContext&, const Graph&, const Node& node) {
+  const FusionBody body(node);
+  const Chain chain = forward_chain(node).value();
+  const ForwardPlaces places(body, chain);
+  const EndPlaces end(body, chain.sinks[0], body.graph().type(chain.result));
+  return [=](const KernelArgs& args) { launch_activation_tiles(places.of(args), end.of(args), args.stream); };
+}
+
+// Nothing but codes, scales and amax leaves.
+bool accepts_forward_rows(const Graph&, const Node& node) {
+  const std::optional<Chain> chain = forward_chain(node);
+  if (!chain || chain->sinks[0].quantize == nullptr) return false;
+  const FusionBody body(node);
+  const ForwardPlaces places(body, *chain);
+  for (const auto& columns : {places.x, places.up})
+    if (columns.begin % 8 != 0 || columns.stride % 8 != 0) return false;
+  const Node& quantize = *chain->sinks[0].quantize;
+  const bool transposed = body.result(quantize, 2) >= 0 || body.result(quantize, 3) >= 0;
+  return places.fixed.dtype == DType::kBF16 && places.has_kernel(body, *chain) && only_leave(body, {}) && !transposed &&
+         places.fixed.cols % 8 == 0 && chain->sinks[0].column_sum == nullptr &&
+         quantize_grouping(quantize.attrs.get_or<std::string>("scaling", "tensor")) == Grouping::kRow &&
+         quantize.results[0].dtype == DType::kE4M3;
+}
+
+BoundKernel bind_forward_rows(DeviceContext&, const Graph&, const Node& node) {
+  const FusionBody body(node);
+  const Chain chain = forward_chain(node).value();
+  const ForwardPlaces places(body, chain);
+  const EndPlaces end(body, chain.sinks[0], body.graph().type(chain.result));
+  return [=](const KernelArgs& args) { launch_activation_rows(places.of(args), end.of(args).job, args.stream); };
+}
+
+// --- gradients
+
+std::optional<Chain> gradient_chain(const Node& node) {
+  std::optional<Chain> chain = read_chain(*node.body);
+  const bool gradient =
+      chain && (chain->producer == Producer::kActivationGrad || chain->producer == Producer::kGatedGrad);
+  return gradient ? chain : std::nullopt;
+}
+
+struct GradientPlaces {
+  ActivationGradient fixed{};
+  int x, up = -1, dy = -1, a = -1;  // a -1: made again
+  int da = -1, dx, dup = -1, a_out = -1, amax, amax_up;
+  bool known = true;  // the operands are inputs, and nothing leaves that has no place
+
+  GradientPlaces(const FusionBody& body, const Chain& chain) {
+    const TensorType& type = chain.core->results[0];
+    fixed.fn = activation_of_node(*chain.core), fixed.form = form_of(chain);
+    fixed.dtype = type.dtype, fixed.rows = type.shape.rows(), fixed.cols = type.shape.cols();
+    x = body.input(*chain.core, 0), dx = body.result(chain.core);
+    amax = body.result(chain.sinks[0].amax), amax_up = body.result(chain.sinks[1].amax);
+    if (fixed.form == Form::kPlain) {
+      dy = body.input(*chain.core, 1);
+      known = only_leave(body, {chain.core});
+    } else if (fixed.form == Form::kSquared) {  // the factors of dy * a may change places
+      const Node& product = body.graph().node(chain.dact->inputs[0]);
+      dy = body.input(product, 0), a = body.input(product, 1);
+      if (chain.remade != nullptr && dy < 0) std::swap(dy, a);
+      known = only_leave(body, {chain.core}) && (a >= 0) == (chain.remade == nullptr);
+    } else {
+      const int first[2] = {body.input(*chain.dact, 0), body.input(*chain.dact, 1)};
+      const int second[2] = {body.input(*chain.product, 0), body.input(*chain.product, 1)};
+      const bool shared = first[0] == second[0] || first[0] == second[1];
+      dy = shared ? first[0] : first[1], up = shared ? first[1] : first[0];
+      a = second[0] == dy ? second[1] : second[0];
+      da = body.result(chain.dact), dup = body.result(chain.product), a_out = body.result(chain.remade);
+      known = up >= 0 && (a >= 0) == (chain.remade == nullptr);
+    }
+    known = known && x >= 0 && dy >= 0;
+  }
+  bool has_kernel() const { return known && has_activation_kernels(fixed.fn, fixed.form); }
+  ActivationGradient of(const KernelArgs& args) const {
+    ActivationGradient job = fixed;
+    job.x = at(args.in, x), job.up = at(args.in, up), job.dy = at(args.in, dy), job.a = at(args.in, a);
+    job.da = at(args.out, da), job.dx = at(args.out, dx), job.dup = at(args.out, dup);
+    job.a_out = at(args.out, a_out);
+    job.amax = at<float>(args.out, amax), job.amax_up = at<float>(args.out, amax_up);
+    return job;
+  }
+};
+
+bool has_quantize(const Chain& chain) {
+  return chain.sinks[0].quantize != nullptr || chain.sinks[1].quantize != nullptr;
+}
+bool has_column_sum(const Chain& chain) {
+  return chain.sinks[0].column_sum != nullptr || chain.sinks[1].column_sum != nullptr;
+}
+
+bool accepts_gradient_pointwise(const Graph&, const Node& node) {
+  const std::optional<Chain> chain = gradient_chain(node);
+  if (!chain || has_quantize(*chain) || has_column_sum(*chain)) return false;
+  const FusionBody body(node);
+  const GradientPlaces places(body, *chain);
+  return is_f32_or_bf16(places.fixed.dtype) && matrices_are(body, places.fixed.dtype) && places.has_kernel();
+}
+
+BoundKernel bind_gradient_pointwise(DeviceContext& context, const Graph&, const Node& node) {
+  const FusionBody body(node);
+  GradientPlaces places(body, gradient_chain(node).value());
+  places.fixed.counters = context.counters(), places.fixed.sm_count = context.sm_count();
+  return [places](const KernelArgs& args) { launch_activation_grad_pointwise(places.of(args), args.stream); };
+}
+
+bool accepts_gradient_tiles(const Graph&, const Node& node) {
+  const std::optional<Chain> chain = gradient_chain(node);
+  if (!chain) return false;
+  const FusionBody body(node);
+  const GradientPlaces places(body, *chain);
+  const TensorType& type = chain->core->results[0];
+  const Node *one = chain->sinks[0].quantize, *two = chain->sinks[1].quantize;
+  if (!places.has_kernel() || !takes_tiles(body, type, true, one)) return false;
+  if (places.fixed.form != Form::kGated) return one != nullptr || chain->sinks[0].column_sum != nullptr;
+  const auto grouping = [](const Node& quantize) { return quantize.attrs.get_or<std::string>("scaling", "tensor"); };
+  return one != nullptr && two != nullptr && !has_column_sum(*chain) && only_leave(body, {}) &&
+         takes_tiles(body, type, true, two) && grouping(*one) == grouping(*two);
+}
+
+BoundKernel bind_gradient_tiles(DeviceContext&, const Graph&, const Node& node) {
+  const FusionBody body(node);
+  const Chain chain = gradient_chain(node).value();
+  const GradientPlaces places(body, chain);
+  const TensorType& type = chain.core->results[0];
+  const EndPlaces dx(body, chain.sinks[0], type), dup(body, chain.sinks[1], type);
+  return [=](const KernelArgs& args) {
+    launch_activation_grad_tiles(places.of(args), dx.of(args), dup.of(args), args.stream);
+  };
+}
+
+// --- plain: a gradient's column sums with its codes or amax
+
+bool accepts_plain_tiles(const Graph&, const Node& node) {
+  const std::optional<Chain> chain = chain_of(node, Producer::kPlain);
+  if (!chain || chain->scale != nullptr || chain->sinks[0].column_sum == nullptr) return false;
+  const FusionBody body(node);
+  const TensorType& matrix = body.graph().type(chain->result);
+  return matrix.shape.rank() == 2 && takes_tiles(body, matrix, true, chain->sinks[0].quantize);
+}
+
+BoundKernel bind_plain_tiles(DeviceContext& context, const Graph&, const Node& node) {
+  const FusionBody body(node);
+  const Chain chain = chain_of(node, Producer::kPlain).value();
+  const int x = body.input(*chain.sinks[0].column_sum, 0);
+  const EndPlaces end(body, chain.sinks[0], body.graph().type(chain.result));
+  return [=, counters = context.counters()](const KernelArgs& args) {
+    launch_plain_tiles(at(args.in, x), end.of(args), counters, args.stream);
   };
 }
 
 constexpr KernelRow kRows[] = {
-    {Op::kFusion, "bias_gelu", accepts_bias_gelu, bind_bias_gelu},
-    {Op::kFusion, "gelu_tiles", accepts_gelu_tiles, bind_gelu_tiles},
-    {Op::kFusion, "activation_rows", accepts_activation_rows, bind_activation_rows},
-    {Op::kFusion, "gelu_grad", accepts_gelu_grad, bind_gelu_grad},
-    {Op::kFusion, "gelu_grad_tiles", accepts_gelu_grad_tiles, bind_gelu_grad_tiles, sums_workspace},
-    {Op::kFusion, "swiglu", accepts_swiglu, bind_swiglu},
-    {Op::kFusion, "swiglu_tiles", accepts_swiglu_tiles, bind_swiglu_tiles},
-    {Op::kFusion, "swiglu_grad", accepts_swiglu_grad, bind_swiglu_grad},
-    {Op::kFusion, "swiglu_grad_tiles", accepts_swiglu_grad_tiles, bind_swiglu_grad_tiles},
-    {Op::kFusion, "bias_grad_tiles", accepts_plain_tiles, bind_plain_tiles, sums_workspace},
+    {Op::kFusion, "activation_pointwise", accepts_forward_pointwise, bind_forward_pointwise},
+    {Op::kFusion, "activation_tiles", accepts_forward_tiles, bind_forward_tiles},
+    {Op::kFusion, "activation_rows", accepts_forward_rows, bind_forward_rows},
+    {Op::kFusion, "activation_grad_pointwise", accepts_gradient_pointwise, bind_gradient_pointwise},
+    {Op::kFusion, "activation_grad_tiles", accepts_gradient_tiles, bind_gradient_tiles, sums_workspace},
+    {Op::kFusion, "plain_tiles", accepts_plain_tiles, bind_plain_tiles, sums_workspace},
 };
 
 }  // namespace
 
 std::span<const KernelRow> activation_rows() { return kRows; }
-std::span<const char* const> activation_fusion_kinds() { return kKinds; }
 
 }  // namespace octet::cuda

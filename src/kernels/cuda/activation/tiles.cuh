@@ -1,13 +1,13 @@
-// Activations by tiles (common/quantize_tile.cuh): a producer fills a thread's part, then codes, amaxes and sums over
-// rows are made of what is in registers.
+// The schedule of tiles (common/quantize_tile.cuh): a producer fills a thread's part, then codes, amaxes and column
+// sums are made of what is in registers.
 //
 //   struct Producer {
-//     static constexpr int kMatrices = 1;  // that it makes; a block makes one tile of matrix `which`
-//     static constexpr int kBlocks = 3;    // on a multiprocessor
+//     static constexpr int kMatrices = 1;  // that it makes; a CTA makes one tile of matrix `which`
+//     static constexpr int kBlocks = 3;    // an SM
 //     __device__ void make(TilePart<bf16>& part, const Spot& spot, int which) const;  // 0 beyond the edges
 //   };
 //
-// Blocks of the same tile of two matrices are neighbours: what both read comes from the level 2 cache.
+// CTAs of the same tile of two matrices are neighbours: what both read comes from L2.
 #pragma once
 
 #include "kernels/cuda/activation/activation.h"
@@ -23,21 +23,25 @@ struct Spot {
   __device__ __forceinline__ bool holds(int i) const { return row() + i < rows && col() < cols; }
 };
 
-// Row i of a thread's part: 16 elements.
-__device__ __forceinline__ void load_run(TilePart<bf16>& part, int i, const bf16* x, const Spot& spot) {
+// Row i of a thread's part: 16 elements, 0 beyond the edges.
+using Run = Packed<bf16, kPartCols>;
+__device__ __forceinline__ Run load_run(int i, const bf16* x, const Spot& spot) {
   uint4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
   if (spot.holds(i)) {
     const auto* from = reinterpret_cast<const uint4*>(x + (spot.row() + i) * spot.cols + spot.col());
     low = from[0], high = from[1];
   }
-  part.at[i][0] = low.x, part.at[i][1] = low.y, part.at[i][2] = low.z, part.at[i][3] = low.w;
-  part.at[i][4] = high.x, part.at[i][5] = high.y, part.at[i][6] = high.z, part.at[i][7] = high.w;
+  return {{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}};
 }
-__device__ __forceinline__ void store_run(const TilePart<bf16>& part, int i, bf16* y, const Spot& spot) {
+__device__ __forceinline__ void store_run(const Run& run, int i, bf16* y, const Spot& spot) {
   if (y == nullptr || !spot.holds(i)) return;
   auto* to = reinterpret_cast<uint4*>(y + (spot.row() + i) * spot.cols + spot.col());
-  to[0] = {part.at[i][0], part.at[i][1], part.at[i][2], part.at[i][3]};
-  to[1] = {part.at[i][4], part.at[i][5], part.at[i][6], part.at[i][7]};
+  to[0] = {run.words[0], run.words[1], run.words[2], run.words[3]};
+  to[1] = {run.words[4], run.words[5], run.words[6], run.words[7]};
+}
+__device__ __forceinline__ void set_run(TilePart<bf16>& part, int i, const Run& run) {
+#pragma unroll
+  for (int w = 0; w < Run::kWords; ++w) part.at[i][w] = run.words[w];
 }
 
 // TileEnd as a kernel takes it.
@@ -105,9 +109,9 @@ template <typename Code>
 EndJob prepare(const TileEnd& end, cudaStream_t stream) {
   EndJob job{end.job, nullptr, nullptr};
   job.job.vector = true;
-  if (end.row_sums != nullptr) job.partial = end.scratch;
+  if (end.column_sums != nullptr) job.partial = end.scratch;
   if (end.job.amax == nullptr) return job;
-  if (std::is_same_v<Code, NoCodes> && end.row_sums != nullptr) {
+  if (std::is_same_v<Code, NoCodes> && end.column_sums != nullptr) {
     job.tile_amaxes = reinterpret_cast<uint32_t*>(end.scratch + partial_rows(end.job.rows) * end.job.cols);
   } else {
     cudaMemsetAsync(end.job.amax, 0, sizeof(float), stream);
@@ -121,24 +125,16 @@ void launch_tiles(const Producer& producer, const TileEnd& first, const TileEnd&
   const EndJob one = prepare<Code>(first, stream), two = prepare<Code>(second, stream);
   const auto blocks = static_cast<unsigned>(Producer::kMatrices * tiles);
   launch_overlapped(tiles_kernel<kGrouping, Code, Producer>, {blocks, kTileThreads}, stream, producer, one, two);
-  if (first.row_sums == nullptr) return;
-  launch_finish_rows<SumOf>(first.scratch, first.row_sums, rows, cols, stream,
+  if (first.column_sums == nullptr) return;
+  launch_finish_rows<SumOf>(first.scratch, first.column_sums, rows, cols, stream,
                             {one.tile_amaxes, tiles, first.job.amax});
 }
 
-// The groupings and formats of takes_codes.
-template <typename Producer>
-void launch_forward(const Producer& producer, const TileEnd& end, cudaStream_t stream) {
-  if (end.grouping == Grouping::kTensor) {
-    launch_tiles<Grouping::kTensor, e4m3>(producer, end, {}, stream);
-  } else {
-    launch_tiles<Grouping::kRow128, e4m3>(producer, end, {}, stream);
-  }
-}
-template <typename Producer>
-void launch_gradient(const Producer& producer, const TileEnd& first, const TileEnd& second, cudaStream_t stream) {
+// Of the groupings and formats of takes_codes.
+template <bool kGradient, typename Producer>
+void launch_code_tiles(const Producer& producer, const TileEnd& first, const TileEnd& second, cudaStream_t stream) {
   if (first.grouping == Grouping::kTensor) {
-    launch_tiles<Grouping::kTensor, e5m2>(producer, first, second, stream);
+    launch_tiles<Grouping::kTensor, std::conditional_t<kGradient, e5m2, e4m3>>(producer, first, second, stream);
   } else {
     launch_tiles<Grouping::kRow128, e4m3>(producer, first, second, stream);
   }

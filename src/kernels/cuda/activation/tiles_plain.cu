@@ -1,4 +1,4 @@
-// A gradient's sums over rows with its amax or codes: no activation, the same tiles.
+// A gradient's column sums with its amax or codes: no activation, the same tiles.
 #include "kernels/cuda/activation/tiles.cuh"
 #include "kernels/cuda/common/column_walk.cuh"
 
@@ -11,7 +11,7 @@ struct PlainTiles {
 
   __device__ __forceinline__ void make(TilePart<bf16>& part, const Spot& spot, int) const {
 #pragma unroll
-    for (int i = 0; i < kPartRows; ++i) load_run(part, i, x, spot);
+    for (int i = 0; i < kPartRows; ++i) set_run(part, i, load_run(i, x, spot));
   }
 };
 
@@ -21,14 +21,19 @@ int64_t tile_end_scratch(int64_t rows, int64_t cols) {
   return (partial_rows(rows) * cols + tiles_of(rows) * tiles_of(cols)) * static_cast<int64_t>(sizeof(float));
 }
 
+bool takes_codes(bool gradient, Grouping grouping, DType format) {
+  if (grouping == Grouping::kTensor) return format == (gradient ? DType::kE5M2 : DType::kE4M3);
+  return grouping == Grouping::kRow128 && format == DType::kE4M3;
+}
+
 void launch_plain_tiles(const void* x, const TileEnd& end, uint32_t* counters, cudaStream_t stream) {
   const PlainTiles tiles{static_cast<const bf16*>(x)};
   const int64_t rows = end.job.rows, cols = end.job.cols;
   if (end.quantizes) {
-    launch_gradient(tiles, end, {}, stream);
+    launch_code_tiles<true>(tiles, end, {}, stream);
   } else if (end.job.amax != nullptr && walks_columns<bf16>(rows, cols)) {
     launch_column_walk<SumOf, bf16, true>(
-        {x, rows, cols, end.scratch, end.row_sums, counters + kAmaxWords, {end.job.amax, counters}}, stream);
+        {x, rows, cols, end.scratch, end.column_sums, counters + kAmaxWords, {end.job.amax, counters}}, stream);
   } else {
     launch_tiles<Grouping::kTensor, NoCodes>(tiles, end, {}, stream);
   }

@@ -121,6 +121,5 @@ std::span<const KernelRow> attention_rows() {
   };
   return rows;
 }
-std::span<const char* const> attention_fusion_kinds() { return {}; }
 
 }  // namespace octet::cuda

@@ -6,6 +6,8 @@
 // polynomial.
 #pragma once
 
+#include "kernels/cuda/elementwise/elementwise.h"
+
 namespace octet::cuda {
 
 inline constexpr float kSqrt2OverPi = 0.79788456f, kInvSqrt2 = 0.70710678f, kInvSqrt2Pi = 0.39894228f,
@@ -31,12 +33,11 @@ __device__ __forceinline__ float sigmoid_2u(float x, float square) {
   return reciprocal_fast(1.0f + exp2_fast(x * fmaf(square, kThird, kFirst)));
 }
 
+// Each with its slope, the derivative.
 struct GeluTanh {
   __device__ __forceinline__ float operator()(float x) const { return x * sigmoid_2u(x, x * x); }
-};
-struct GeluTanhSlope {
   // With s = sigmoid(2u): s + x s (1 - s) d(2u)/dx. Beyond +-20 s is exactly 1 or 0, and the cube may overflow.
-  __device__ __forceinline__ float operator()(float x) const {
+  __device__ __forceinline__ static float slope(float x) {
     const float square = fminf(x * x, 400.0f);
     const float s = sigmoid_2u(x, square);
     const float slope = fmaf(square, 6 * kSqrt2OverPi * kCubic, 2 * kSqrt2OverPi);
@@ -46,19 +47,15 @@ struct GeluTanhSlope {
 
 struct GeluErf {
   __device__ __forceinline__ float operator()(float x) const { return 0.5f * x * (1.0f + erff(kInvSqrt2 * x)); }
-};
-struct GeluErfSlope {
   // Phi(x) + x phi(x)
-  __device__ __forceinline__ float operator()(float x) const {
+  __device__ __forceinline__ static float slope(float x) {
     return fmaf(kInvSqrt2Pi * x, exp2_fast(-0.5f * kLog2E * x * x), 0.5f * (1.0f + erff(kInvSqrt2 * x)));
   }
 };
 
 struct Silu {
   __device__ __forceinline__ float operator()(float x) const { return x * sigmoid(x); }
-};
-struct SiluSlope {
-  __device__ __forceinline__ float operator()(float x) const {
+  __device__ __forceinline__ static float slope(float x) {
     const float s = sigmoid(x);
     return s * fmaf(x, 1.0f - s, 1.0f);
   }
@@ -66,9 +63,18 @@ struct SiluSlope {
 
 struct Relu {
   __device__ __forceinline__ float operator()(float x) const { return x < 0.0f ? 0.0f : x; }
+  __device__ __forceinline__ static float slope(float x) { return x > 0.0f ? 1.0f : 0.0f; }
 };
-struct ReluSlope {
-  __device__ __forceinline__ float operator()(float x) const { return x > 0.0f ? 1.0f : 0.0f; }
-};
+
+// body(Fn{}) of the functor; a new activation is a functor above, its enumerator and its line here.
+template <typename Body>
+void with_activation(Activation fn, Body&& body) {
+  switch (fn) {
+    case Activation::kGeluTanh: body(GeluTanh{}); break;
+    case Activation::kGeluErf: body(GeluErf{}); break;
+    case Activation::kSilu: body(Silu{}); break;
+    case Activation::kRelu: body(Relu{}); break;
+  }
+}
 
 }  // namespace octet::cuda

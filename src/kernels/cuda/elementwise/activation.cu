@@ -16,11 +16,10 @@ struct Times {
 };
 
 // dx = dy slope(x)
-template <typename T, typename Slope>
+template <typename T, typename Fn>
 struct MapGradient {
   const T *x, *dy;
   T* dx;
-  Slope slope;
   template <int kVec>
   struct Held {
     Vec<T, kVec> x, dy;
@@ -33,7 +32,7 @@ struct MapGradient {
   __device__ __forceinline__ void finish(const Held<kVec>& held, int64_t i) {
     Vec<T, kVec> v;
 #pragma unroll
-    for (int k = 0; k < kVec; ++k) v.at[k] = from_float<T>(to_float(held.dy.at[k]) * slope(to_float(held.x.at[k])));
+    for (int k = 0; k < kVec; ++k) v.at[k] = from_float<T>(to_float(held.dy.at[k]) * Fn::slope(to_float(held.x.at[k])));
     write<kVec>(dx + i, v);
   }
   __device__ void end() {}
@@ -61,28 +60,17 @@ void launch_activation(Activation fn, DType dtype, const void* x, void* y, int64
       constexpr bool kErf = std::is_same_v<Fn, GeluErf>;  // bound by its arithmetic: more of it side by side
       launch_pointwise<kVecOf<T>, kErf ? 4 : kUnroll>(count, map, stream);
     };
-    switch (fn) {
-      case Activation::kGeluTanh: launch(GeluTanh{}); break;
-      case Activation::kGeluErf: launch(GeluErf{}); break;
-      case Activation::kSilu: launch(Silu{}); break;
-      case Activation::kRelu: launch(Relu{}); break;
-    }
+    with_activation(fn, launch);
   });
 }
 
 void launch_activation_grad(Activation fn, DType dtype, const void* x, const void* dy, void* dx, int64_t count,
                             cudaStream_t stream) {
   with_f32_or_bf16(dtype, [&]<typename T>(T) {
-    const auto launch = [&]<typename Slope>(Slope) {
-      const MapGradient<T, Slope> map{static_cast<const T*>(x), static_cast<const T*>(dy), static_cast<T*>(dx), {}};
+    with_activation(fn, [&]<typename Fn>(Fn) {
+      const MapGradient<T, Fn> map{static_cast<const T*>(x), static_cast<const T*>(dy), static_cast<T*>(dx)};
       launch_pointwise<kVecOf<T>, 2>(count, map, stream);
-    };
-    switch (fn) {
-      case Activation::kGeluTanh: launch(GeluTanhSlope{}); break;
-      case Activation::kGeluErf: launch(GeluErfSlope{}); break;
-      case Activation::kSilu: launch(SiluSlope{}); break;
-      case Activation::kRelu: launch(ReluSlope{}); break;
-    }
+    });
   });
 }
 

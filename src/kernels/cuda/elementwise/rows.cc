@@ -1,5 +1,6 @@
 // Rows of the elementwise ops.
 #include "kernels/cpu/random_words.h"
+#include "kernels/cuda/elementwise/activation_of_node.h"
 #include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/families.h"
 
@@ -34,24 +35,14 @@ BoundKernel bind_scale(DeviceContext&, const Graph&, const Node& node) {
   };
 }
 
-Activation activation_of(const Node& node) {
-  switch (node.op) {
-    case Op::kSilu:
-    case Op::kSiluGrad: return Activation::kSilu;
-    case Op::kRelu:
-    case Op::kReluGrad: return Activation::kRelu;
-    default: return node.attrs.get<bool>("approximate") ? Activation::kGeluTanh : Activation::kGeluErf;
-  }
-}
-
 BoundKernel bind_activation(DeviceContext&, const Graph&, const Node& node) {
-  return [fn = activation_of(node)](const KernelArgs& args) {
+  return [fn = activation_of_node(node)](const KernelArgs& args) {
     launch_activation(fn, args.out[0].dtype(), args.in[0].data, args.out[0].data, args.out[0].elements(), args.stream);
   };
 }
 
 BoundKernel bind_activation_grad(DeviceContext&, const Graph&, const Node& node) {
-  return [fn = activation_of(node)](const KernelArgs& args) {
+  return [fn = activation_of_node(node)](const KernelArgs& args) {
     launch_activation_grad(fn, args.out[0].dtype(), args.in[0].data, args.in[1].data, args.out[0].data,
                            args.out[0].elements(), args.stream);
   };
@@ -119,6 +110,16 @@ constexpr KernelRow kRows[] = {
 };
 
 }  // namespace
+
+Activation activation_of_node(const Node& node) {
+  switch (node.op) {
+    case Op::kSilu:
+    case Op::kSiluGrad: return Activation::kSilu;
+    case Op::kRelu:
+    case Op::kReluGrad: return Activation::kRelu;
+    default: return node.attrs.get<bool>("approximate") ? Activation::kGeluTanh : Activation::kGeluErf;
+  }
+}
 
 std::span<const KernelRow> elementwise_rows() { return kRows; }
 

@@ -87,7 +87,6 @@ cpu::Case rope_append_case(const RopeAppend& f) {
   cpu::Case c{.op = Op::kFusion,
               .name = fmt::format("{}_{}x{}+{}x{}_{}", kind, f.tokens, f.heads, f.kv_heads, f.dim, dtype_name(f.cache)),
               .inputs = operands(f),
-              .attrs = {{"kind", kind}},
               .dtypes = {DType::kBF16},
               .gradient = false};
   if (f.rotary_dim > 0) c.name += fmt::format("_of{}", f.rotary_dim);

@@ -1,4 +1,4 @@
-// Fusions "rope_kv_append" (rope_q, rope_k, append_k, append_v) and "kv_append_pair" (append_k, append_v).
+// The kv_appends of a layer's keys and values as one kernel, with the ropes of queries and keys before them or without.
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/fusion_body.h"
@@ -8,12 +8,31 @@
 namespace octet::cuda {
 namespace {
 
-constexpr const char* kKinds[] = {"rope_kv_append", "kv_append_pair"};
+// The members: of two kv_appends the first is that of the keys, which a rope may make; of two ropes the other is that
+// of the queries.
+struct Members {
+  const Node *rope_q = nullptr, *rope_k = nullptr, *append_k = nullptr, *append_v = nullptr;
+  bool known = true;  // there are no others
 
-bool is_ours(const Node& node) {
-  const auto& kind = node.attrs.get<std::string>("kind");
-  return std::find(std::begin(kKinds), std::end(kKinds), kind) != std::end(kKinds);
-}
+  explicit Members(const FusionBody& body) {
+    std::vector<const Node*> ropes;
+    for (const Node& node : body.graph().nodes()) {
+      if (node.op == Op::kRope) {
+        ropes.push_back(&node);
+      } else if (node.op == Op::kKvAppend) {
+        known &= append_v == nullptr;
+        (append_k == nullptr ? append_k : append_v) = &node;
+      } else if (node.op != Op::kInput && node.op != Op::kSlice) {
+        known = false;
+      }
+    }
+    known &= append_v != nullptr && (ropes.empty() || ropes.size() == 2);
+    if (!known || ropes.empty()) return;
+    const bool second = body.reads(*append_k, 1, *ropes[1]);
+    rope_k = ropes[second ? 1 : 0], rope_q = ropes[second ? 0 : 1];
+    known = body.reads(*append_k, 1, *rope_k);
+  }
+};
 
 // Where an operand of KernelArgs stands, -1: absent.
 struct Append {
@@ -43,15 +62,12 @@ struct Append {
   }
 };
 
-const void* at(std::span<const Tensor> tensors, int i) {
-  return i < 0 ? nullptr : tensors[static_cast<size_t>(i)].data;
-}
-
 bool accepts(const Graph&, const Node& node) {
-  if (!is_ours(node)) return false;
   const FusionBody body(node);
-  const Node *q = body.member("rope_q"), *k = body.member("rope_k");
-  const Node &append_k = *body.member("append_k"), &append_v = *body.member("append_v");
+  const Members members(body);
+  if (!members.known) return false;
+  const Node *q = members.rope_q, *k = members.rope_k;
+  const Node &append_k = *members.append_k, &append_v = *members.append_v;
   const TensorType& cache = append_k.results[0];
   const auto is_bf16 = [&](Value rows) { return body.graph().dtype(rows) == DType::kBF16; };
   bool fits = append_v.results[0] == cache && (cache.dtype == DType::kBF16 || is_fp8(cache.dtype)) &&
@@ -64,9 +80,10 @@ bool accepts(const Graph&, const Node& node) {
 
 BoundKernel bind(DeviceContext& context, const Graph&, const Node& node) {
   const FusionBody body(node);
-  const Node *rope_q = body.member("rope_q"), *rope_k = body.member("rope_k");
-  const Append k(body, *body.member("append_k")), v(body, *body.member("append_v"));
-  const TensorType& cache = body.member("append_k")->results[0];
+  const Members members(body);
+  const Node *rope_q = members.rope_q, *rope_k = members.rope_k;
+  const Append k(body, *members.append_k), v(body, *members.append_v);
+  const TensorType& cache = members.append_k->results[0];
   BoundRope rope;
   RopeAppendPlan plan{.kv_heads = 1, .slots = cache.shape.rows(), .cache = cache.dtype};
   if (rope_q != nullptr) {
@@ -74,7 +91,7 @@ BoundKernel bind(DeviceContext& context, const Graph&, const Node& node) {
     plan.rope = rope.plan;
     plan.kv_heads = static_cast<int>(rope_k->attrs.get<int64_t>("heads"));
   } else {
-    plan.rope.tokens = static_cast<int>(body.graph().shape(body.member("append_k")->inputs[2]).elements());
+    plan.rope.tokens = static_cast<int>(body.graph().shape(members.append_k->inputs[2]).elements());
     plan.rope.dim = static_cast<int>(cache.shape.cols());
   }
   const FusionBody::Columns k_rows = rope_k != nullptr ? body.columns(*rope_k, 0) : k.rows;
@@ -86,7 +103,7 @@ BoundKernel bind(DeviceContext& context, const Graph&, const Node& node) {
     const RopeAppendOperands operands{.q = q_rows.in(args.in),
                                       .k = k_rows.in(args.in),
                                       .v = v.rows.in(args.in),
-                                      .q_out = const_cast<void*>(at(args.out, turned)),
+                                      .q_out = at(args.out, turned),
                                       .k_cache = k.made(args),
                                       .v_cache = v.made(args),
                                       .positions = static_cast<const int32_t*>(at(args.in, positions)),
@@ -102,6 +119,5 @@ constexpr KernelRow kRows[] = {{Op::kFusion, "rope_kv_append", accepts, bind}};
 }  // namespace
 
 std::span<const KernelRow> rope_kv_append_rows() { return kRows; }
-std::span<const char* const> rope_kv_append_kinds() { return kKinds; }
 
 }  // namespace octet::cuda

@@ -39,10 +39,7 @@ int64_t most_rows(const Product& p) {
 }  // namespace
 
 bool accepts_gemv(const Graph& graph, const Node& node) {
-  if (node.op == Op::kFusion) {
-    const std::string& kind = node.attrs.get<std::string>("kind");
-    if (kind != "matmul_bias" && kind != "matmul_split") return false;
-  }
+  if (product_form(node) == ProductForm::kNone) return false;
   const Product p = product_of(graph, node);
   const bool types = p.a.dtype == p.b.dtype && p.a.dtype == (p.fp8() ? DType::kE4M3 : DType::kBF16);
   return types && p.m <= most_rows(p) && p.a.k_inner && p.b.k_inner && p.k * dtype_bytes(p.a.dtype) % 16 == 0 &&

@@ -12,13 +12,6 @@ ProductScaling scaling_of(const Node& node, const char* key) {
   return name == "1x128" ? ProductScaling::k1x128 : ProductScaling::k128x128;
 }
 
-const Node& member(const Graph& body, const char* name) {
-  for (const Node& node : body.nodes()) {
-    if (node.name == name) return node;
-  }
-  fail(ErrorCode::kInternal, "the fusion's body has no member {}", name);
-}
-
 // Where the value stands among the inputs of the node whose body this is.
 size_t leaf_index(const Graph& body, Value value) {
   size_t inputs = 0;
@@ -28,10 +21,36 @@ size_t leaf_index(const Graph& body, Value value) {
 
 }  // namespace
 
+const Node* fused_product(const Graph& body) {
+  for (const Node& node : body.nodes()) {
+    if (node.op == Op::kMatmul || node.op == Op::kScaledMatmul) return &node;
+  }
+  return nullptr;
+}
+
+ProductForm product_form(const Node& node) {
+  if (node.op != Op::kFusion) return ProductForm::kAlone;
+  const Graph& body = *node.body;
+  const Node* product = fused_product(body);
+  if (product == nullptr) return ProductForm::kNone;
+  ProductForm form = ProductForm::kNone;
+  for (const Node& member : body.nodes()) {
+    if (member.op == Op::kInput || &member == product) continue;
+    const bool reads = member.inputs[0].result == 0 && &body.node(member.inputs[0]) == product;
+    const ProductForm as = member.op == Op::kSlice ? ProductForm::kSlices : ProductForm::kBias;
+    const bool first = form == ProductForm::kNone;
+    if (!reads || (member.op != Op::kSlice && member.op != Op::kAdd) || (!first && as != ProductForm::kSlices) ||
+        (!first && form != as))
+      return ProductForm::kNone;
+    form = as;
+  }
+  return form;
+}
+
 Product product_of(const Graph& graph, const Node& node) {
   const bool fused = node.op == Op::kFusion;
   const Graph& g = fused ? *node.body : graph;
-  const Node& product = fused ? member(g, "matmul") : node;
+  const Node& product = fused ? *fused_product(g) : node;
   const auto input = [&](const Node& reader, size_t i) { return fused ? leaf_index(g, reader.inputs[i]) : i; };
 
   const bool scaled = product.op == Op::kScaledMatmul;
@@ -56,11 +75,11 @@ Product product_of(const Graph& graph, const Node& node) {
     (row ? p.bias : p.c) = static_cast<int>(input(product, c));
     if (row) p.bias_dtype = g.dtype(product.inputs[c]);
   }
-  const std::string kind = fused ? node.attrs.get<std::string>("kind") : "";
-  if (kind == "matmul_split") {
+  const ProductForm form = product_form(node);
+  if (form == ProductForm::kSlices) {
     for (const TensorType& part : node.results) p.parts.push_back(part.shape.cols());
-  } else if (fused) {
-    const Node& bias = member(g, "bias");
+  } else if (form == ProductForm::kBias) {
+    const Node& bias = g.nodes().back();
     p.bias = static_cast<int>(input(bias, 1));
     p.bias_dtype = g.dtype(bias.inputs[1]);
     p.bias_fused = true;

@@ -1,5 +1,5 @@
-// A matrix product as the rows see it, in whichever form it comes: matmul, scaled_matmul, either with a bias added
-// (fusion matmul_bias), or either with its columns in parts (fusion matmul_split).
+// A matrix product as the rows see it, in whichever form it comes: matmul, scaled_matmul, either fused with a bias
+// added or with its columns cut into parts.
 #pragma once
 
 #include <vector>
@@ -36,6 +36,11 @@ struct Product {
   bool fp8() const { return a.scaling != ProductScaling::kNone; }
   int64_t k_blocks() const { return (k + 127) / 128; }
 };
+
+// Of a node; kNone: a fusion of anything else.
+enum class ProductForm : uint8_t { kNone, kAlone, kBias, kSlices };
+ProductForm product_form(const Node& node);
+const Node* fused_product(const Graph& body);  // the member that is the product, or null
 
 Product product_of(const Graph& graph, const Node& node);
 

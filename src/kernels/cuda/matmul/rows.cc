@@ -329,12 +329,11 @@ bool accepts_tiled(const Graph& graph, const Node& node) {
   return has_known_types(p) && !runs_on_cublaslt(p);
 }
 
-bool is_matmul_bias(const Node& node) { return node.attrs.get<std::string>("kind") == "matmul_bias"; }
 bool accepts_fused_tiled(const Graph& graph, const Node& node) {
-  return is_matmul_bias(node) && accepts_tiled(graph, node);
+  return product_form(node) == ProductForm::kBias && accepts_tiled(graph, node);
 }
 bool accepts_fused_cublaslt(const Graph& graph, const Node& node) {
-  return is_matmul_bias(node) && accepts_cublaslt(graph, node);
+  return product_form(node) == ProductForm::kBias && accepts_cublaslt(graph, node);
 }
 
 // The parts of a split with few rows come from one product: one by one they are too small to fill the device.
@@ -367,13 +366,9 @@ constexpr KernelRow kRows[] = {
     {Op::kFusion, "matmul_bias_cublaslt", accepts_fused_cublaslt, bind_cublaslt, workspace},
     {Op::kFusion, "matmul_bias_tiled", accepts_fused_tiled, bind_tiled},
 };
-// The first two are products with an addend, made by merge_sums.
-constexpr const char* kFusionKinds[] = {"matmul_accumulate", "matmul_residual", "matmul_bias",
-                                        "merge_siblings",    "matmul_split",    "read_parts"};
 
 }  // namespace
 
 std::span<const KernelRow> matmul_rows() { return kRows; }
-std::span<const char* const> matmul_fusion_kinds() { return kFusionKinds; }
 
 }  // namespace octet::cuda

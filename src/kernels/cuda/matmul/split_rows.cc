@@ -1,4 +1,5 @@
-// matmul_split with more rows than few: one product a part, with the weights' own rows, so that nothing is copied.
+// A product cut into columns with more rows than few: one product a part, with the weights' own rows, so that nothing
+// is copied.
 #include <algorithm>
 
 #include "kernels/cuda/matmul/gemv_rows.h"
@@ -14,16 +15,9 @@ struct Part {
   std::vector<int64_t> offsets;  // by input
 };
 
-bool is_split(const Node& node) {
-  return node.op == Op::kFusion && node.attrs.get<std::string>("kind") == "matmul_split";
-}
-
 std::vector<Part> parts_of(const Graph& graph, const Node& node) {
   const Product p = product_of(graph, node);
-  const Node* merged = nullptr;
-  for (const Node& member : node.body->nodes()) {
-    if (member.name == "matmul") merged = &member;
-  }
+  const Node* merged = fused_product(*node.body);
   std::vector<Part> parts;
   int64_t begin = 0;
   for (const int64_t width : p.parts) {
@@ -53,7 +47,7 @@ std::vector<Part> parts_of(const Graph& graph, const Node& node) {
 }  // namespace
 
 bool accepts_split(const Graph& graph, const Node& node) {
-  if (!is_split(node)) return false;
+  if (product_form(node) != ProductForm::kSlices) return false;
   const Product p = product_of(graph, node);
   return p.b.k_inner && p.c < 0 && p.bias < 0 && p.b.scaling != ProductScaling::k1x128;  // a part's would have gaps
 }

@@ -10,7 +10,6 @@ void launch_norm_bf16(const NormForward& call, cudaStream_t stream);
 void launch_norm_f32(const NormForward& call, cudaStream_t stream);
 void launch_norm_tiles_bf16(const NormForward& call, cudaStream_t stream);
 void launch_norm_tiles_f32(const NormForward& call, cudaStream_t stream);
-bool launch_norm_slabs(const NormForward& call, cudaStream_t stream);  // false: not for slabs, nothing is launched
 
 namespace {
 
@@ -51,16 +50,14 @@ __global__ void norm_any_kernel(const NormForward p) {
 
 bool norm_takes(int64_t cols) { return cols % kGroup == 0 && cols <= 512 * 4 * kGroup; }
 
-// With transposed codes wanted beside codes under one scale for the tensor, slabs make everything where they are
-// faster; else rows give everything else, and their codes are transposed. Transposed codes alone, and blocks, whose
-// scales are others in each direction: rows give sum, y and statistics, and tiles make everything else of y, codes of
-// both directions from one reading.
+// With transposed codes wanted beside codes under one scale for the tensor, rows give everything else, and their codes
+// are transposed. Transposed codes alone, and blocks, whose scales are others in each direction: rows give sum, y and
+// statistics, and tiles make everything else of y, codes of both directions from one reading.
 void launch_norm(const NormForward& call, cudaStream_t stream) {
   const NormQuantize& q = call.quantize;
   const bool is_bf16 = call.dtype == DType::kBF16;
   const bool turn = q.codes_t != nullptr && q.codes != nullptr && q.scaling == CodeScaling::kTensor;
   const bool tiles = !turn && (q.codes_t != nullptr || (q.scale_inv_t != nullptr && q.scaling == CodeScaling::kRow128));
-  if (turn && launch_norm_slabs(call, stream)) return;
   NormForward rows = call;
   if (tiles) {
     if (call.amax != nullptr) cudaMemsetAsync(call.amax, 0, sizeof(float), stream);

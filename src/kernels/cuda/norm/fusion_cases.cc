@@ -97,7 +97,6 @@ cpu::Case norm_fusion_case(const NormFusion& f) {
   const std::vector<Operand> list = operands(f);
   cpu::Case c{.op = Op::kFusion,
               .name = fmt::format("{}_{}_{}x{}", f.kind, f.layer ? "layer" : "rms", f.rows, f.cols),
-              .attrs = {{"kind", f.kind}},
               .gradient = false};
   if (has(f.kind, "quantize")) c.name += "_" + f.scaling + "_" + dtype_name(f.format);
   for (const Operand& operand : list) c.inputs.push_back(operand.input);

@@ -78,8 +78,8 @@ TEST_F(NormFusions, WithCodes) {
   }
 }
 
-// Codes of both directions under one scale, rows enough for slabs on a device of 132 multiprocessors: clusters of one
-// to sixteen blocks, edges in rows and columns; again and again the same bits, and every count at 0 after.
+// Codes of both directions under one scale, of many rows, edges in rows and columns; again and again the same bits, and
+// every count at 0 after.
 TEST_F(NormFusions, CodesOfManyRows) {
   const std::vector<std::string> codes = {"quantize.0", "quantize.1", "quantize.2", "quantize.3"};
   const auto with = [&](std::vector<std::string> results) {

@@ -90,80 +90,62 @@ CodeScaling scaling_of(const Node& quantize) {
 
 // (add,) norm (, quantize or amax)
 bool accepts_norm_fusion(const Graph&, const Node& node) {
+  const std::optional<Chain> chain = chain_of(node, Producer::kNorm);
+  if (!chain || chain->sinks[0].column_sum != nullptr) return false;
   const FusionBody body(node);
-  const Node *add = body.member("add"), *norm = body.member("norm"), *quantize = body.member("quantize");
-  if (norm == nullptr || (norm->op != Op::kLayerNorm && norm->op != Op::kRmsNorm)) return false;
-  if (!accepts_norm(body.graph(), *norm) || !norm_takes(norm->results[0].shape.cols())) return false;
-  if (add != nullptr) {
-    if (!same_types(body.graph(), *add) || !body.reads(*norm, 0, *add)) return false;
-  }
+  if (!accepts_norm(body.graph(), *chain->core) || !norm_takes(chain->core->results[0].shape.cols())) return false;
+  if (chain->residual != nullptr && !same_types(body.graph(), *chain->residual)) return false;
+  const Node* quantize = chain->sinks[0].quantize;
   if (quantize == nullptr) return true;
   const CodeScaling scaling = scaling_of(*quantize);
   const bool transposed = body.result(*quantize, 2) >= 0 || body.result(*quantize, 3) >= 0;
   if (scaling == CodeScaling::kTensor && body.input(*quantize, 1) < 0) return false;
-  return scaling != CodeScaling::kNone && !(scaling == CodeScaling::kRow && transposed);
+  return chain->sinks[0].amax == nullptr && scaling != CodeScaling::kNone &&
+         !(scaling == CodeScaling::kRow && transposed);
 }
 
 int64_t norm_fusion_workspace(DeviceContext&, const Graph&, const Node& node) {
-  const FusionBody body(node);
-  if (body.member("quantize") == nullptr) return 0;
-  return 2 * body.member("norm")->results[0].shape.rows() * int64_t{sizeof(float)};
+  const Chain chain = chain_of(node, Producer::kNorm).value();
+  return chain.sinks[0].quantize == nullptr ? 0 : 2 * chain.core->results[0].shape.rows() * int64_t{sizeof(float)};
 }
 
 // Positions among the arguments; -1: not there.
-struct NormOperands {
-  int x, addend = -1, weight, bias = -1, scale = -1;
-  int sum = -1, y, mean = -1, rstd, amax = -1, codes = -1, scale_inv = -1, codes_t = -1, scale_inv_t = -1;
-};
+struct NormPlaces : SinkPlaces {
+  int x, addend = -1, weight, bias = -1;
+  int sum = -1, y, mean = -1, rstd;
 
-const void* at(std::span<const Tensor> tensors, int i) {
-  return i < 0 ? nullptr : tensors[static_cast<size_t>(i)].data;
-}
-template <typename T>
-T* to(std::span<const Tensor> tensors, int i) {
-  return i < 0 ? nullptr : tensors[static_cast<size_t>(i)].as<T>();
-}
-
-NormOperands find_operands(const FusionBody& body) {
-  const Node *add = body.member("add"), *norm = body.member("norm"), *quantize = body.member("quantize"),
-             *amax = body.member("amax");
-  const bool layer = is_layer(*norm);
-  NormOperands at{.x = body.input(*norm, 0), .weight = body.input(*norm, 1), .y = body.result(*norm, 0)};
-  if (layer) at.bias = body.input(*norm, 2), at.mean = body.result(*norm, 1);
-  at.rstd = body.result(*norm, layer ? 2 : 1);
-  if (add != nullptr) at.x = body.input(*add, 0), at.addend = body.input(*add, 1), at.sum = body.result(*add, 0);
-  if (amax != nullptr) at.amax = body.result(*amax, 0);
-  if (quantize != nullptr) {
-    at.scale = body.input(*quantize, 1);
-    at.codes = body.result(*quantize, 0), at.scale_inv = body.result(*quantize, 1);
-    at.codes_t = body.result(*quantize, 2), at.scale_inv_t = body.result(*quantize, 3);
-    at.amax = body.result(*quantize, 4);
+  NormPlaces(const FusionBody& body, const Chain& chain) : SinkPlaces(body, chain.sinks[0]) {
+    const Node &norm = *chain.core, *add = chain.residual;
+    const bool layer = is_layer(norm);
+    x = body.input(norm, 0), weight = body.input(norm, 1), y = body.result(norm, 0);
+    if (layer) bias = body.input(norm, 2), mean = body.result(norm, 1);
+    rstd = body.result(norm, layer ? 2 : 1);
+    if (add != nullptr) x = body.input(*add, 0), addend = body.input(*add, 1), sum = body.result(*add, 0);
   }
-  return at;
-}
+};
 
 BoundKernel bind_norm_fusion(DeviceContext& context, const Graph&, const Node& node) {
   const FusionBody body(node);
-  NormForward fixed = describe_norm(context, body.graph(), *body.member("norm"));
-  if (const Node* quantize = body.member("quantize"); quantize != nullptr) {
+  const Chain chain = chain_of(node, Producer::kNorm).value();
+  NormForward fixed = describe_norm(context, body.graph(), *chain.core);
+  if (const Node* quantize = chain.sinks[0].quantize; quantize != nullptr) {
     fixed.quantize.scaling = scaling_of(*quantize);
     fixed.quantize.format = quantize->results[0].dtype;
     fixed.quantize.format_max = static_cast<float>(dtype_max(fixed.quantize.format));
     fixed.quantize.margin = static_cast<int>(quantize->attrs.get_or<int64_t>("margin", 0));
     fixed.quantize.pow2 = quantize->attrs.get_or<bool>("pow2", false);
   }
-  return [fixed, where = find_operands(body)](const KernelArgs& args) {
+  return [fixed, where = NormPlaces(body, chain)](const KernelArgs& args) {
     NormForward call = fixed;
     call.x = at(args.in, where.x), call.addend = at(args.in, where.addend);
     call.weight = at(args.in, where.weight), call.bias = at(args.in, where.bias);
-    call.sum = to<void>(args.out, where.sum), call.y = to<void>(args.out, where.y);
-    call.mean = to<float>(args.out, where.mean), call.rstd = to<float>(args.out, where.rstd);
-    call.amax = to<float>(args.out, where.amax);
-    call.quantize.scale = static_cast<const float*>(at(args.in, where.scale));
-    call.quantize.codes = to<void>(args.out, where.codes);
-    call.quantize.scale_inv = to<float>(args.out, where.scale_inv);
-    call.quantize.codes_t = to<void>(args.out, where.codes_t);
-    call.quantize.scale_inv_t = to<float>(args.out, where.scale_inv_t);
+    call.sum = at(args.out, where.sum), call.y = at(args.out, where.y);
+    call.mean = at<float>(args.out, where.mean), call.rstd = at<float>(args.out, where.rstd);
+    call.amax = at<float>(args.out, where.amax);
+    call.quantize.scale = at<const float>(args.in, where.scale);
+    call.quantize.codes = at(args.out, where.codes), call.quantize.codes_t = at(args.out, where.codes_t);
+    call.quantize.scale_inv = at<float>(args.out, where.scale_inv);
+    call.quantize.scale_inv_t = at<float>(args.out, where.scale_inv_t);
     call.statistics = reinterpret_cast<float*>(args.workspace.data());
     launch_norm(call, args.stream);
   };
@@ -171,27 +153,23 @@ BoundKernel bind_norm_fusion(DeviceContext& context, const Graph&, const Node& n
 
 // norm_grad, add (, bias_grad) (, amax): one operand of the sum is dx, the other comes from outside.
 bool accepts_gradient_fusion(const Graph&, const Node& node) {
-  const FusionBody body(node);
-  const Node *grad = body.member("norm_grad"), *add = body.member("add");
-  if (grad == nullptr || add == nullptr || !accepts_norm(body.graph(), *grad) || !same_types(body.graph(), *add)) {
-    return false;
-  }
-  const bool one = body.reads(*add, 0, *grad) != body.reads(*add, 1, *grad);
-  return one && norm_gradient_takes(grad->results[0].shape.cols());
+  const std::optional<Chain> chain = chain_of(node, Producer::kNormGrad);
+  return chain && chain->residual != nullptr && chain->sinks[0].quantize == nullptr &&
+         accepts_norm(*node.body, *chain->core) && same_types(*node.body, *chain->residual) &&
+         norm_gradient_takes(chain->core->results[0].shape.cols());
 }
 
 int64_t gradient_fusion_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
-  const FusionBody body(node);
-  const Node& grad = *body.member("norm_grad");
-  const Shape& shape = grad.results[0].shape;
-  const int sums = (is_layer(grad) ? 2 : 1) + (body.member("bias_grad") != nullptr ? 1 : 0);
+  const Chain chain = chain_of(node, Producer::kNormGrad).value();
+  const Shape& shape = chain.core->results[0].shape;
+  const int sums = (is_layer(*chain.core) ? 2 : 1) + (chain.sinks[0].column_sum != nullptr ? 1 : 0);
   return norm_gradient_scratch(shape.rows(), shape.cols(), context.sm_count(), sums);
 }
 
 BoundKernel bind_gradient_fusion(DeviceContext& context, const Graph&, const Node& node) {
   const FusionBody body(node);
-  const Node &grad = *body.member("norm_grad"), &add = *body.member("add"), *amax = body.member("amax"),
-             *bias_grad = body.member("bias_grad");
+  const Chain chain = chain_of(node, Producer::kNormGrad).value();
+  const Node &grad = *chain.core, &add = *chain.residual;
   const bool layer = is_layer(grad);
   struct Operands {
     int x, weight, mean, rstd, dy, addend, dx, dweight, dbias, sum, amax, column_sum;
@@ -206,17 +184,16 @@ BoundKernel bind_gradient_fusion(DeviceContext& context, const Graph&, const Nod
                        .dweight = body.result(grad, 1),
                        .dbias = layer ? body.result(grad, 2) : -1,
                        .sum = body.result(add, 0),
-                       .amax = amax != nullptr ? body.result(*amax, 0) : -1,
-                       .column_sum = bias_grad != nullptr ? body.result(*bias_grad, 0) : -1};
+                       .amax = body.result(chain.sinks[0].amax),
+                       .column_sum = body.result(chain.sinks[0].column_sum)};
   return [fixed = describe_gradient(context, body.graph(), grad), where](const KernelArgs& args) {
     NormGradient call = fixed;
     call.x = at(args.in, where.x), call.weight = at(args.in, where.weight), call.dy = at(args.in, where.dy);
-    call.mean = static_cast<const float*>(at(args.in, where.mean));
-    call.rstd = static_cast<const float*>(at(args.in, where.rstd));
+    call.mean = at<const float>(args.in, where.mean), call.rstd = at<const float>(args.in, where.rstd);
     call.addend = at(args.in, where.addend);
-    call.dx = to<void>(args.out, where.dx), call.sum = to<void>(args.out, where.sum);
-    call.dweight = to<float>(args.out, where.dweight), call.dbias = to<float>(args.out, where.dbias);
-    call.amax = to<float>(args.out, where.amax), call.column_sum = to<float>(args.out, where.column_sum);
+    call.dx = at(args.out, where.dx), call.sum = at(args.out, where.sum);
+    call.dweight = at<float>(args.out, where.dweight), call.dbias = at<float>(args.out, where.dbias);
+    call.amax = at<float>(args.out, where.amax), call.column_sum = at<float>(args.out, where.column_sum);
     call.partials = reinterpret_cast<float*>(args.workspace.data());
     launch_norm_gradient(call, args.stream);
   };
@@ -234,11 +211,5 @@ constexpr KernelRow kRows[] = {
 }  // namespace
 
 std::span<const KernelRow> norm_rows() { return kRows; }
-std::span<const char* const> norm_fusion_kinds() {
-  static const char* const kinds[] = {"add_norm",           "add_norm_amax",      "add_norm_quantize",
-                                      "norm_quantize",      "norm_amax",          "norm_grad_add_bias_amax",
-                                      "norm_grad_add_bias", "norm_grad_add_amax", "norm_grad_add"};
-  return kinds;
-}
 
 }  // namespace octet::cuda

@@ -6,7 +6,6 @@ cpu::Case adamw_group_case(const std::vector<Shape>& shapes, double finite) {
   const DType f = DType::kF32;
   cpu::Case c{.op = Op::kFusion,
               .name = fmt::format("adamw_group_{}_{}", shapes.size(), finite),
-              .attrs = {{"kind", std::string("adamw_group")}},
               .dtypes = {f, DType::kBF16},
               .gradient = false};
   for (double value : {3e-4, 7.0, 0.5, finite}) c.inputs.push_back(cpu::given(f, {1}, {value}));

@@ -34,9 +34,7 @@ BoundKernel bind_adamw(DeviceContext&, const Graph& graph, const Node& node) {
   };
 }
 
-// --- adamw_group (passes/group_updates.h): several parameters, with casts and amaxes of what they become
-
-constexpr const char* kKinds[] = {"adamw_group"};
+// --- groups (passes/group_updates.h): several parameters, with casts and amaxes of what they become
 
 // Where an entry's operands are among the fusion's inputs and results; -1: absent.
 struct GroupMember {
@@ -46,12 +44,18 @@ struct GroupMember {
   bool grad_bf16;
 };
 
+bool reads_new_param(const Graph& body, const Node& reader) {
+  const bool copy = reader.op == Op::kCast && reader.results[0].dtype == DType::kBF16;
+  const bool amax = reader.op == Op::kReduce && reader.attrs.get<std::string>("kind") == "amax" &&
+                    reader.attrs.get<std::string>("axis") == "all";
+  return (copy || amax) && reader.inputs[0].result == 0 && body.node(reader.inputs[0]).op == Op::kAdamw;
+}
+
 bool accepts_group(const Graph&, const Node& node) {
-  if (node.attrs.get<std::string>("kind") != kKinds[0]) return false;
   int updates = 0;
   for (const Node& member : node.body->nodes()) {
-    if (member.op != Op::kAdamw) continue;
-    if (++updates > kAdamwEntries || !accepts_adamw(*node.body, member)) return false;
+    if (member.op == Op::kInput || reads_new_param(*node.body, member)) continue;
+    if (member.op != Op::kAdamw || ++updates > kAdamwEntries || !accepts_adamw(*node.body, member)) return false;
   }
   return updates > 0;
 }
@@ -149,6 +153,5 @@ constexpr KernelRow kRows[] = {
 }  // namespace
 
 std::span<const KernelRow> optimiser_rows() { return kRows; }
-std::span<const char* const> optimiser_fusion_kinds() { return kKinds; }
 
 }  // namespace octet::cuda

@@ -31,28 +31,29 @@ BoundKernel bind(DeviceContext& context, const Graph&, const Node& node) {
   };
 }
 
-bool accepts_amax(const Graph&, const Node& node) { return node.attrs.get<std::string>("kind") == "rope_amax"; }
+bool accepts_amax(const Graph&, const Node& node) {
+  const std::optional<Chain> chain = chain_of(node, Producer::kRope);
+  return chain && chain->sinks[0].amax != nullptr && chain->sinks[0].quantize == nullptr &&
+         chain->sinks[0].column_sum == nullptr && accepts(*node.body, *chain->core);
+}
 
 BoundKernel bind_amax(DeviceContext& context, const Graph&, const Node& node) {
   const FusionBody body(node);
-  const Node &member = *body.member("rope"), &reduce = *body.member("amax");
+  const Chain chain = chain_of(node, Producer::kRope).value();
+  const Node &member = *chain.core, &reduce = *chain.sinks[0].amax;
   const auto x = static_cast<size_t>(body.input(member, 0)), positions = static_cast<size_t>(body.input(member, 1));
   const int y = body.result(member, 0), amax = body.result(reduce, 0);
   return [=, sm_count = context.sm_count(), rope = rope_of_node(member),
           dtype = member.results[0].dtype](const KernelArgs& args) {
-    const auto out = [&](int i) { return i >= 0 ? args.out[static_cast<size_t>(i)].data : nullptr; };
-    launch_rope(dtype, rope.plan, args.in[x].data, args.in[positions].as<const int32_t>(), out(y),
-                static_cast<float*>(out(amax)), reinterpret_cast<uint32_t*>(args.workspace.data()), sm_count,
-                args.stream);
+    launch_rope(dtype, rope.plan, args.in[x].data, args.in[positions].as<const int32_t>(), at(args.out, y),
+                at<float>(args.out, amax), reinterpret_cast<uint32_t*>(args.workspace.data()), sm_count, args.stream);
   };
 }
 
 int64_t amax_workspace(DeviceContext&, const Graph&, const Node& node) {
   const FusionBody body(node);
-  return body.member("rope")->results[0].shape.rows() * int64_t{sizeof(uint32_t)};
+  return body.member(Op::kRope)->results[0].shape.rows() * int64_t{sizeof(uint32_t)};
 }
-
-constexpr const char* kFusionKinds[] = {"rope_amax"};
 
 }  // namespace
 
@@ -74,6 +75,5 @@ std::span<const KernelRow> position_rows() {
                                    {Op::kFusion, "rope_amax", accepts_amax, bind_amax, amax_workspace}};
   return rows;
 }
-std::span<const char* const> position_fusion_kinds() { return kFusionKinds; }
 
 }  // namespace octet::cuda

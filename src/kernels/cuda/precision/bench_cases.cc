@@ -9,7 +9,6 @@ cpu::Case quantize_alone(const std::string& scaling, int64_t rows, int64_t cols,
   cpu::Case c{.op = Op::kFusion,
               .name = fmt::format("quantize_{}_e4m3_{}x{}", scaling, rows, cols),
               .inputs = {cpu::x({rows, cols})},
-              .attrs = {{"kind", std::string("quantize")}},
               .dtypes = {DType::kBF16}};
   c.body = [=](const std::vector<TensorType>& types) {
     Graph body("quantize");

@@ -28,10 +28,8 @@ Graph pairs_body(const std::string& kind, const char* member, Op op, const std::
 }  // namespace
 
 cpu::Case update_scales_group_case(int count, int64_t length, const std::string& algo) {
-  cpu::Case c{.op = Op::kFusion,
-              .name = fmt::format("update_scales_group_{}_{}_{}", count, length, algo),
-              .attrs = {{"kind", std::string("update_scales_group")}},
-              .gradient = false};
+  cpu::Case c{
+      .op = Op::kFusion, .name = fmt::format("update_scales_group_{}_{}_{}", count, length, algo), .gradient = false};
   for (int i = 0; i < count; ++i) {
     c.inputs.push_back(cpu::uniform(DType::kF32, {length}, 0, 300.0 / (i + 1)));
     c.inputs.push_back(cpu::given(DType::kF32, {1}, {i % 5 == 4 ? 0.0 : 100.0 / (i + 1)}));
@@ -47,10 +45,7 @@ cpu::Case update_scales_group_case(int count, int64_t length, const std::string&
 }
 
 cpu::Case maximum_group_case(int count) {
-  cpu::Case c{.op = Op::kFusion,
-              .name = fmt::format("maximum_group_{}", count),
-              .attrs = {{"kind", std::string("maximum_group")}},
-              .gradient = false};
+  cpu::Case c{.op = Op::kFusion, .name = fmt::format("maximum_group_{}", count), .gradient = false};
   for (int i = 0; i < count; ++i) {
     const double right = i + 1 == count ? std::numeric_limits<double>::quiet_NaN() : 2.0 + i % 3;
     c.inputs.push_back(cpu::given(DType::kF32, {1}, {3.0 + i % 2}));

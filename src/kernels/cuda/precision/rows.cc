@@ -52,15 +52,14 @@ BoundKernel bind_quantize(DeviceContext&, const Graph&, const Node& node) {
 
 // A tensor's scale made from its amax on the way: every block makes it, the first one stores it.
 bool accepts_scale_quantize(const Graph&, const Node& node) {
-  if (node.attrs.get<std::string>("kind") != "scale_quantize") return false;
-  const FusionBody body(node);
-  const Node& quantize = *body.member("quantize");
-  return accepts_quantize(body.graph(), quantize) && body.reads(quantize, 1, *body.member("scale"));
+  const std::optional<Chain> chain = chain_of(node, Producer::kPlain);
+  return chain && chain->scale != nullptr && accepts_quantize(*node.body, *chain->sinks[0].quantize);
 }
 
 BoundKernel bind_scale_quantize(DeviceContext&, const Graph&, const Node& node) {
   const FusionBody body(node);
-  const Node &scale = *body.member("scale"), &quantize = *body.member("quantize");
+  const Chain chain = chain_of(node, Producer::kPlain).value();
+  const Node &scale = *chain.scale, &quantize = *chain.sinks[0].quantize;
   const int x = body.input(quantize, 0), amax = body.input(scale, 0);
   std::array<int, 2> made{};
   for (int32_t r = 0; r < 2; ++r) made[static_cast<size_t>(r)] = body.result(scale, r);
@@ -118,9 +117,8 @@ BoundKernel bind_update_scales(DeviceContext&, const Graph&, const Node& node) {
 
 // --- groups (passes/group_updates.h): the same of many tensors
 
-// Every member of a fusion of this kind is `op`, and there are at most `most`.
-bool is_group(const Node& node, const char* kind, Op op, int most) {
-  if (node.attrs.get<std::string>("kind") != kind) return false;
+// Every member is `op`, and there are at most `most`.
+bool is_group(const Node& node, Op op, int most) {
   int members = 0;
   for (const Node& member : node.body->nodes()) {
     if (member.op == Op::kInput) continue;
@@ -129,9 +127,7 @@ bool is_group(const Node& node, const char* kind, Op op, int most) {
   return members > 0;
 }
 
-bool accepts_scales_group(const Graph&, const Node& node) {
-  return is_group(node, "update_scales_group", Op::kUpdateScales, kScaleEntries);
-}
+bool accepts_scales_group(const Graph&, const Node& node) { return is_group(node, Op::kUpdateScales, kScaleEntries); }
 
 BoundKernel bind_scales_group(DeviceContext&, const Graph&, const Node& node) {
   struct Member {
@@ -161,7 +157,7 @@ BoundKernel bind_scales_group(DeviceContext&, const Graph&, const Node& node) {
 
 bool accepts_maximum_group(const Graph&, const Node& node) {
   const TensorType one{DType::kF32, {1}};
-  if (!is_group(node, "maximum_group", Op::kMaximum, kMaximumEntries)) return false;
+  if (!is_group(node, Op::kMaximum, kMaximumEntries)) return false;
   return std::all_of(node.results.begin(), node.results.end(), [&](const TensorType& type) { return type == one; });
 }
 
@@ -243,8 +239,6 @@ constexpr KernelRow kRows[] = {
     {Op::kTensorStats, "tensor_stats_tiles", accepts_stats, bind_stats, stats_workspace},
 };
 
-constexpr const char* kFusionKinds[] = {"scale_quantize", "update_scales_group", "maximum_group"};
-
 }  // namespace
 
 Grouping quantize_grouping(std::string_view scaling) {
@@ -264,6 +258,5 @@ void launch_quantize(QuantizeJob job, Grouping grouping, DType format, const voi
 }
 
 std::span<const KernelRow> precision_rows() { return kRows; }
-std::span<const char* const> precision_fusion_kinds() { return kFusionKinds; }
 
 }  // namespace octet::cuda

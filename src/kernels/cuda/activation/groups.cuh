@@ -1,0 +1,100 @@
+// Activations on groups of neighbouring elements, whatever holds them: Vec or Packed (common/numbers.cuh). Each value
+// rounds to the group's type where it is defined.
+#pragma once
+
+#include "kernels/cuda/activation/activation.h"
+#include "kernels/cuda/common/activation.cuh"
+#include "kernels/cuda/common/pointwise.cuh"
+
+namespace octet::cuda {
+
+template <typename Group>
+struct GroupOf;
+template <typename T, int kN>
+struct GroupOf<Vec<T, kN>> {
+  static constexpr int kCount = kN;
+  __device__ __forceinline__ static void unpack(const Vec<T, kN>& group, float (&x)[kN]) { widen(group, x); }
+  __device__ __forceinline__ static Vec<T, kN> pack(const float (&x)[kN]) { return narrow<T>(x); }
+};
+template <typename T, int kN>
+struct GroupOf<Packed<T, kN>> {
+  static constexpr int kCount = kN;
+  __device__ __forceinline__ static void unpack(const Packed<T, kN>& group, float (&x)[kN]) { group.unpack(x); }
+  __device__ __forceinline__ static Packed<T, kN> pack(const float (&x)[kN]) { return octet::cuda::pack<T>(x); }
+};
+
+// fn(x)
+template <typename Fn, typename Group>
+__device__ __forceinline__ Group activate(const Group& x) {
+  float v[GroupOf<Group>::kCount];
+  GroupOf<Group>::unpack(x, v);
+#pragma unroll
+  for (float& value : v) value = Fn{}(value);
+  return GroupOf<Group>::pack(v);
+}
+// d fn'(x)
+template <typename Fn, typename Group>
+__device__ __forceinline__ Group times_slope(const Group& d, const Group& x) {
+  constexpr int kCount = GroupOf<Group>::kCount;
+  float v[kCount], factor[kCount];
+  GroupOf<Group>::unpack(d, v), GroupOf<Group>::unpack(x, factor);
+#pragma unroll
+  for (int k = 0; k < kCount; ++k) v[k] *= Fn::slope(factor[k]);
+  return GroupOf<Group>::pack(v);
+}
+template <typename Group>
+__device__ __forceinline__ Group times(const Group& a, const Group& b) {
+  constexpr int kCount = GroupOf<Group>::kCount;
+  float v[kCount], factor[kCount];
+  GroupOf<Group>::unpack(a, v), GroupOf<Group>::unpack(b, factor);
+#pragma unroll
+  for (int k = 0; k < kCount; ++k) v[k] *= factor[k];
+  return GroupOf<Group>::pack(v);
+}
+template <typename Group>
+__device__ __forceinline__ Group plus(const Group& x, const float (&b)[GroupOf<Group>::kCount]) {
+  float v[GroupOf<Group>::kCount];
+  GroupOf<Group>::unpack(x, v);
+#pragma unroll
+  for (int k = 0; k < GroupOf<Group>::kCount; ++k) v[k] += b[k];
+  return GroupOf<Group>::pack(v);
+}
+
+// y of the form, given a = fn(x).
+template <ActivationForm kForm, typename Group>
+__device__ __forceinline__ Group of_form(const Group& a, const Group& up) {
+  if constexpr (kForm == ActivationForm::kPlain) return a;
+  return times(a, kForm == ActivationForm::kSquared ? a : up);
+}
+// The gradient of a. factor: of kSquared a, of kGated up.
+template <ActivationForm kForm, typename Group>
+__device__ __forceinline__ Group gradient_of_a(const Group& dy, const Group& factor) {
+  if constexpr (kForm == ActivationForm::kPlain) return dy;
+  const Group product = times(dy, factor);
+  if constexpr (kForm == ActivationForm::kGated) return product;
+  float v[GroupOf<Group>::kCount];
+  GroupOf<Group>::unpack(product, v);
+  return plus(product, v);
+}
+
+// body(Fn{}, std::integral_constant<ActivationForm, form>{}) of what has kernels.
+template <typename Body>
+void with_activation_form(Activation fn, ActivationForm form, Body&& body) {
+  using enum ActivationForm;
+  with_activation(fn, [&]<typename Fn>(Fn) {
+    constexpr bool kIsRelu = std::is_same_v<Fn, Relu>;
+    if (form == kPlain) body(Fn{}, std::integral_constant<ActivationForm, kPlain>{});
+    if constexpr (kIsRelu) {
+      if (form == kSquared) body(Fn{}, std::integral_constant<ActivationForm, kSquared>{});
+    } else {
+      if (form == kGated) body(Fn{}, std::integral_constant<ActivationForm, kGated>{});
+    }
+  });
+}
+
+template <typename Body>
+void with_f32_or_bf16(DType dtype, Body&& body) {
+  dtype == DType::kF32 ? body(float{}) : body(bf16{});
+}
+
+}  // namespace octet::cuda
