@@ -96,7 +96,7 @@ TEST_F(WideSums, ComeWithTheAmax) {
                                 maxima = reduced(Reduction::kAmax, DType::kBF16, x, kRows, kCols);
     TileEnd end;
     end.job.rows = kRows, end.job.cols = kCols, end.job.amax = amax.as<float>();
-    end.row_sums = y.as<float>(), end.scratch = scratch.as<float>();
+    end.column_sums = y.as<float>(), end.scratch = scratch.as<float>();
     launch_plain_tiles(x.as(), end, context_->counters(), context_->stream());
     EXPECT_EQ(download(y, kCols), sums);
     EXPECT_EQ(download(amax, 1)[0], *std::max_element(maxima.begin(), maxima.end()));
