@@ -125,8 +125,8 @@ SettingsTable settings_of(RunConfig& c) {
   t.add("profile.steps", &c.profile_steps, {.meaning = "steps of the timeline", .min = 1, .max = 10000});
   t.add(
       "resume", &c.resume,
-      {.meaning = "auto: the newest sound checkpoint in `out`; never; or a checkpoint folder (both move later ones of "
-                  "`out` to out/set_aside_N)"});
+      {.meaning = "auto: the newest sound checkpoint in `out`, an error where there are some and none is sound; never; "
+                  "or a checkpoint folder. Later ones of `out` are moved to out/set_aside_N"});
   return t;
 }
 

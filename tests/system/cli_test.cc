@@ -162,7 +162,7 @@ TEST_F(Cli, RunsThatBeginAgainLeaveNoLaterCheckpointsBehind) {
   make_data();
   expect(0, train_words("out=run checkpoint.interval=4"), "step_00000008");
   expect(0, train_words("out=run"), "already at step 8 of train.steps=8");
-  expect(1, train_words("out=run model.hidden=32"), "a run of another model? set resume=never");
+  expect(1, train_words("out=run model.hidden=32"), "model.hidden 16 -> 32");
   expect(1, train_words("out=none model.architecture=llama model.max_positions=8"), "exceeds model.max_positions 8");
   // What an earlier run had reached is neither served nor continued, and not lost.
   expect(0, train_words("out=run resume=never train.steps=3"), "step_00000003");
