@@ -2,6 +2,7 @@
 // check themselves is not repeated; each case here runs the built `octet` once or a few times on a model of seconds.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pty.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -156,6 +157,12 @@ TEST_F(Cli, TextBecomesAModelThatIsEvaluatedAndContinued) {
   expect(1, "eval run empty.txt", "at least 2 are needed");
   expect(1, "data --tokenizer tok --out e empty.txt", "the corpus is empty");
   expect(1, "data --tokenizer tok --out e/ text.txt", "names a folder");
+  write_file(folder_.file("ab.txt"), "ab");
+  expect(0, "tokenizer train --kind char --out chars ab.txt", "2 characters");
+  write_file(folder_.file("abx.txt"), "axxb");
+  expect(1, "data --tokenizer chars --out x abx.txt", "--on-unknown-byte=drop leaves it out");
+  expect(0, "data --tokenizer chars --out x --on-unknown-byte drop abx.txt",
+         "2 pieces of text without a token were left out");
 }
 
 TEST_F(Cli, RunsThatBeginAgainLeaveNoLaterCheckpointsBehind) {
@@ -261,7 +268,7 @@ TEST_F(Cli, SignalsLeaveACheckpointAndASecondRunIsRefused) {
   const std::string endless =
       "exec $OCTET " + train_words("out=run train.steps=1G checkpoint.interval=0 log.interval=1");
   const std::string log = folder_.file("run/log.jsonl");
-  for (int signal : {SIGINT, SIGTERM}) {
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
     pid_t child = start(endless);
     auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while ((!path_exists(log) || file_size(log) == 0) && std::chrono::steady_clock::now() < deadline)
@@ -277,6 +284,58 @@ TEST_F(Cli, SignalsLeaveACheckpointAndASecondRunIsRefused) {
     EXPECT_EQ(list_folder(folder_.file("run/checkpoints")).size(), 1u);
     remove_path(folder_.file("run"));
   }
+}
+
+// The kernel signals a terminal's programs when it closes, the shell may once more, and nothing can be printed there.
+TEST_F(Cli, AClosedTerminalLeavesACheckpoint) {
+  make_data();
+  int terminal = -1;
+  const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
+  if (child == 0) {
+    const std::string line =
+        "exec '" OCTET_PROGRAM "' " + train_words("out=run train.steps=1G checkpoint.interval=0") + " log.interval=1";
+    if (chdir(folder_.path().c_str()) == 0) execl("/bin/bash", "bash", "-c", line.c_str(), static_cast<char*>(nullptr));
+    _exit(127);
+  }
+  ASSERT_GT(child, 0);
+  const std::string log = folder_.file("run/log.jsonl");
+  std::thread reader([&] {  // until the log has a line: a terminal that nobody reads holds its writers up
+    char bytes[4096];
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while ((!path_exists(log) || file_size(log) == 0) && std::chrono::steady_clock::now() < deadline)
+      if (read(terminal, bytes, sizeof bytes) <= 0) break;
+  });
+  reader.join();
+  close(terminal);
+  for (int again = 0; again < 3; ++again) kill(child, SIGHUP);
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status)) << "ended by signal " << WTERMSIG(status);
+  ASSERT_TRUE(is_folder(folder_.file("run/checkpoints")));
+  EXPECT_EQ(list_folder(folder_.file("run/checkpoints")).size(), 1u);
+}
+
+TEST_F(Cli, AnIgnoredHangupStaysIgnored) {
+  make_data();
+  const pid_t child =
+      start("trap '' HUP; exec $OCTET " + train_words("out=run train.steps=1G checkpoint.interval=0 log.interval=1"));
+  const auto steps = [&] {
+    const std::string log = folder_.file("run/log.jsonl");
+    return path_exists(log) ? file_size(log) : 0;
+  };
+  const auto wait_beyond = [&](int64_t bytes) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (steps() <= bytes && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return steps() > bytes;
+  };
+  ASSERT_TRUE(wait_beyond(0));
+  kill(child, SIGHUP);
+  EXPECT_TRUE(wait_beyond(steps() + 2000)) << "the run has ended";
+  kill(child, SIGTERM);
+  const Outcome outcome = wait_for(child);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("stopped at step"), std::string::npos) << outcome.out;
 }
 
 // Minutes of micro-batches in one step: a signal does not wait for its end.
@@ -304,6 +363,8 @@ TEST_F(Cli, DamageIsPassedOverAndBadTokensLoseNothing) {
       shell("printf X | dd of=run/checkpoints/step_00000008/model.safetensors bs=1 seek=900 conv=notrunc");
   ASSERT_EQ(damaged.code, 0);
   expect(0, "generate run --prompt a -n 1", "falling back to the one before it");
+  ASSERT_EQ(shell("rm run/checkpoints/step_00000004/manifest.json").code, 0);
+  expect(1, "generate run --prompt a -n 1", "run: none of 2 checkpoints is sound: run/checkpoints/step_00000008: 1 of");
   // An id beyond the vocabulary met in the middle of a run: what was learnt up to there is kept.
   Outcome broken = shell(
       "cp set_train.idx bad.idx; cp set_train.bin bad.bin; printf '\\377\\377' | "
