@@ -194,12 +194,11 @@ std::unique_ptr<Tokenizer> gguf_word_piece(const GgufFacts& facts, const std::st
     std::string_view text = facts.tokens[index];
     const bool named = text.starts_with('[') && text.ends_with(']') && text.size() > 2;
     const bool special = facts.type(index) == 3 || id == facts.bos || id == facts.eos || id == facts.unknown;
-    const bool padding = facts.has(facts.unknown) && text == facts.tokens[static_cast<size_t>(facts.unknown)];
     const bool begins = text.starts_with(kSpaceMark);
     if (begins) text.remove_prefix(std::string_view(kSpaceMark).size());
     parts.token_bytes.push_back((begins ? " " : "") + std::string(text));
     if (special) parts.added.push_back({id, std::string(text)});
-    if (special || padding || named || text.empty()) continue;
+    if (special || named || text.empty()) continue;
     (begins ? pieces.first : pieces.following).insert(text, id);
   }
   pieces.unk_id = facts.has(facts.unknown) ? static_cast<int32_t>(facts.unknown) : -1;

@@ -52,7 +52,7 @@ std::optional<std::string> checkpoint_to_resume(const std::string& out) {
 void check_same_data(const RunState& kept, const std::string& folder, const std::string& data,
                      const std::string& data_checksum) {
   const std::string ways = fmt::format(
-      "set data.train and its settings to those of {}/config.yaml, start a new run from its weights with model.from={} "
+      "set data.* and train.global_batch as in {}/config.yaml, start a new run from its weights with model.from={} "
       "and another out=, or set resume=never (or another out=) to start afresh",
       parent_folder(parent_folder(folder)), folder);
   check(kept.data == data, ErrorCode::kInvalidArgument, "{} was trained on \"{}\", this run has \"{}\": {}", folder,
