@@ -15,9 +15,10 @@ size_t character_length(std::string_view text, size_t at) {
 
 // The token that stands for text without one, -1: it is left out.
 int32_t token_for_unknown(std::string_view text, int32_t unk_id, UnknownText& unknown) {
-  check(!unknown.refuse(unk_id), ErrorCode::kInvalidArgument,
-        "the vocabulary has no token for {}{}: text holding it cannot be encoded", shown_with_bytes(text),
-        unk_id < 0 ? " and none for unknown text" : "");
+  if (unknown.refuse(unk_id)) {
+    fail(ErrorCode::kInvalidArgument, "the vocabulary has no token for {}{}: text holding it cannot be encoded",
+         shown_with_bytes(text), unk_id < 0 ? " and none for unknown text" : "");
+  }
   return unknown.meet(text, unk_id);
 }
 
