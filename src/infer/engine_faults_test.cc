@@ -48,7 +48,7 @@ TEST(EngineFaults, RequestsThatCannotRunAreRefusedWithTheValue) {
   expect_refused(*engine, with([](auto& r) { r.timeout_seconds = -1; }), "timeout_seconds: -1");
   expect_refused(*engine, with([](auto& r) { r.timeout_seconds = NAN; }), "timeout_seconds: nan");
   expect_refused(*engine, with([](auto& r) { r.sampling.temperature = -1; }), "temperature");
-  expect_refused(*engine, with([](auto& r) { r.sampling.top_p = 0; }), "top_p");
+  expect_refused(*engine, with([](auto& r) { r.sampling.top_p = -0.5; }), "top_p");
   expect_refused(*engine, with([](auto& r) { r.sampling.top_k = -1; }), "top_k");
   expect_refused(*engine, with([](auto& r) { r.sampling.min_p = 2; }), "min_p");
   expect_refused(*engine, with([](auto& r) { r.sampling.repetition_penalty = 0; }), "repetition_penalty");
@@ -167,7 +167,12 @@ TEST(EngineFaults, DeadlinesEndWaitingAndRunningRequests) {
   Collected text = collect(running)[0];
   EXPECT_EQ(text.finished, FinishReason::kTimeout);
   EXPECT_FALSE(text.ids.empty()) << "what was ready is delivered";
-  EXPECT_EQ(collect(waiting)[0].finished, FinishReason::kTimeout);
+  const std::string made = fmt::format(" s, {} of {} tokens made", text.ids.size(), hurried.max_tokens);
+  EXPECT_TRUE(text.error.starts_with("the deadline of 0.05 s passed after 0.0")) << text.error;
+  EXPECT_NE(text.error.find(made), std::string::npos) << text.error;
+  Collected late = collect(waiting)[0];
+  EXPECT_EQ(late.finished, FinishReason::kTimeout);
+  EXPECT_NE(late.error.find(" s, 0 of "), std::string::npos) << late.error;
   EXPECT_EQ(collect(patient)[0].ids.size(), 5u);
 }
 
