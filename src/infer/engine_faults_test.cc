@@ -167,12 +167,13 @@ TEST(EngineFaults, DeadlinesEndWaitingAndRunningRequests) {
   Collected text = collect(running)[0];
   EXPECT_EQ(text.finished, FinishReason::kTimeout);
   EXPECT_FALSE(text.ids.empty()) << "what was ready is delivered";
-  const std::string made = fmt::format(" s, {} of {} tokens made", text.ids.size(), hurried.max_tokens);
-  EXPECT_TRUE(text.error.starts_with("the deadline of 0.05 s passed after 0.0")) << text.error;
-  EXPECT_NE(text.error.find(made), std::string::npos) << text.error;
   Collected late = collect(waiting)[0];
   EXPECT_EQ(late.finished, FinishReason::kTimeout);
-  EXPECT_NE(late.error.find(" s, 0 of "), std::string::npos) << late.error;
+  for (const Collected& ended : {text, late}) {
+    const std::string made = fmt::format(" s, {} of {} tokens made", ended.ids.size(), hurried.max_tokens);
+    EXPECT_TRUE(ended.error.starts_with("the deadline of 0.05 s passed after ")) << ended.error;
+    EXPECT_NE(ended.error.find(made), std::string::npos) << ended.error;
+  }
   EXPECT_EQ(collect(patient)[0].ids.size(), 5u);
 }
 
