@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/threads.h"
+#include "exec/cpu/tiles.h"
 #include "infer/weights.h"
 #include "io/corpus.h"
 #include "io/manifest.h"
@@ -15,6 +16,7 @@
 #include "train/model_folder.h"
 #include "train/resume_checks.h"
 #include "train/run.h"
+#include "train/slow_recipe.h"
 
 namespace octet {
 namespace {
@@ -127,6 +129,9 @@ void Run::build() {
   if (config_.device == "auto" && target.device == Device::kCpu && !cuda_available(&why))
     log_info("runs on the CPU: {}", why);
   options_ = stepper_options(config_, target);
+  if (const std::string note = slow_recipe_note(options_.compile.recipe, target.device, cpu::has_bf16_tiles());
+      !note.empty())
+    log_info("{}", note);
   if (config_.dropout_masks == "library" && model_.dropout > 0)
     if (const std::string none = why_portable_masks(config_, options_); !none.empty())
       log_info("train.dropout_masks=library: attention takes portable masks, not the library's: {}", none);

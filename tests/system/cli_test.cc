@@ -81,6 +81,46 @@ TEST_F(Cli, MistypedWordsAreAnsweredWithTheNearest) {
   expect(1, "eval nowhere a.txt --recipe fp9", "nowhere");
 }
 
+TEST_F(Cli, WholeNumbersThatNoOptionHoldsAreNamed) {
+  constexpr const char* kSeed = "(want a whole number, 0 to 2^64 - 1)";
+  constexpr const char* kCount = "(want a whole number, -2^63 to 2^63 - 1)";
+  for (const std::string command :
+       {"generate run", "bench throughput run", "bench latency run", "bench trace run --trace /dev/null"}) {
+    expect(2, command + " --seed 18446744073709551616", std::string("--seed: 18446744073709551616 ") + kSeed);
+    expect(2, command + " --seed -1", std::string("--seed: -1 ") + kSeed);
+    expect(2, command + " --seed 1.5", std::string("--seed: 1.5 ") + kSeed);
+  }
+  expect(1, "generate nowhere --seed 18446744073709551615", "nowhere: no such file");
+  expect(2, "generate run -n 9223372036854775808", std::string("--max-tokens: 9223372036854775808 ") + kCount);
+  expect(2, "generate run --top-k -9223372036854775809", std::string("--top-k: -9223372036854775809 ") + kCount);
+  expect(2, "generate run --min-tokens -1", "--min-tokens: -1 (want >= 0)");
+  for (const std::string command : {"generate run", "eval run a.txt", "quantize run --out a"})
+    expect(2, command + " --threads 4294967297", "--threads: Value 4294967297 not in range 0 to 4096");
+  expect(2, "tokenizer decode tok 3000000000", "ids: Value 3000000000 not in range 0 to 2147483647");
+  expect(1, "plan train.seed=9223372036854775808", "want an integer from 0 to 9223372036854775807");
+}
+
+// Of every command, as the completion of bash lists them.
+TEST_F(Cli, HelpNamesOptionsAsTheyAreTyped) {
+  const std::string help = shell(R"($OCTET completion bash | sed -n "s/^    '\(.*\)') choices.*/\1/p" |
+                                    while read -r words; do echo "== octet $words"; $OCTET $words --help; done)")
+                               .out;
+  for (const char* there : {"== octet \n", "== octet tokenizer train\n", "== octet bench trace\n", "--no-bos "})
+    EXPECT_NE(help.find(there), std::string::npos) << there << help;
+  for (size_t at = 0; (at = help.find('{', at + 1)) != std::string::npos;) {
+    const bool words = help.substr(at - 5, 5) == "TEXT:", shell_variable = help[at - 1] == '$';  // TEXT:{bpe,char}
+    EXPECT_TRUE(words || shell_variable) << help.substr(help.rfind('\n', at) + 1, 100);
+  }
+}
+
+TEST_F(Cli, VersionSaysWhatWasBuilt) {
+  const std::vector<std::string> lines = {R"(octet [0-9.]+ \(commit (unknown|[0-9a-f]{12,}(-dirty)?)\))",
+                                          R"(compiler: [A-Za-z]+ [0-9.]+, [A-Za-z]+)", R"(CPU: -march=[^ ]+ \(.+\))",
+                                          R"(CUDA: (no CUDA|sm_[0-9].* \(toolkit [0-9.]+\)))"};
+  for (const std::string& line : lines)
+    EXPECT_EQ(shell("$OCTET --version | grep -Ex '" + line + "'").code, 0) << line << shell("$OCTET --version").out;
+}
+
 TEST_F(Cli, SettingsFilesNameTheLine) {
   write_file(folder_.file("syntax.yaml"), "train:\n  steps: 5\n bad: [\n");
   write_file(folder_.file("twice.yaml"), "train.steps: 5\ntrain:\n  steps: 6\n");
@@ -132,7 +172,9 @@ TEST_F(Cli, TextBecomesAModelThatIsEvaluatedAndContinued) {
   EXPECT_NE(some.err.find("prompt 3 of 3: the prompt has"), std::string::npos) << some.err;
   EXPECT_NE(some.err.find("1 of 3 texts could not be made"), std::string::npos) << some.err;
   EXPECT_EQ(shell("echo line | $OCTET generate run --prompts-file /dev/stdin -n 0").out, "line\n");
-  expect(1, "generate run --prompt a --top-p 1.5", "want 0 < p <= 1");
+  expect(1, "generate run --prompt a --top-p 1.5", "top_p: 1.5 (want 0 to 1; 0 is greedy");
+  EXPECT_EQ(shell("$OCTET generate run -p line -n 6 --top-p 0 --seed 5").out,
+            shell("$OCTET generate run -p line -n 6 -t 0").out);
   expect(1, "generate run --prompt a --stop ''", "empty stop string");
   expect(1, "generate run --prompt a --logit-bias 1=2", "want TOKEN:VALUE");
   expect(1, "generate run --prompt a --kv-cache int3", "want f32, bf16 or e4m3");
@@ -215,6 +257,10 @@ TEST_F(Cli, BenchSaysWhatRan) {
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   for (const char* fact : {"device: cpu\n", "recipe: bf16\n", "KV cache: bf16\n", "3 of 3 requests finished"})
     EXPECT_NE(outcome.out.find(fact), std::string::npos) << fact << outcome.out;
+  EXPECT_NE(outcome.err.find("of KV cache"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find(" for a token of each of 3 texts"), std::string::npos) << outcome.err;
+  expect(1, "bench throughput run --context 6 -i 4 -o 4 -n 3", "no request fits the context of 6 tokens");
+  expect(1, "bench latency gpt3-175b --random-weights --device cpu", " free may be used: ");
   expect(1, "bench throughput run --temperature -2", "temperature: -2");
   expect(2, "bench throughput run --price -1", "--price: -1 (want >= 0)");
   expect(2, "bench throughput run --slo-ttft nan", "--slo-ttft: nan (want > 0)");

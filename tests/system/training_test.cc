@@ -9,6 +9,7 @@
 #include "infer/weights.h"
 #include "passes/autodiff.h"
 #include "system/tiny.h"
+#include "train/slow_recipe.h"
 #include "train/trainer.h"
 
 namespace octet {
@@ -24,6 +25,18 @@ std::vector<double> losses_of(RunConfig config, int64_t steps) {
   std::vector<double> losses;
   train(config, {.on_step = [&](const RunState&, const StepResult& step) { losses.push_back(step.loss); }});
   return losses;
+}
+
+TEST(SlowRecipes, AreNamedWithTheWordThatIsQuicker) {
+  for (const char* name : {"fp8-current", "fp8-delayed", "fp8-block", "auto"}) {
+    const std::string note = slow_recipe_note(parse_recipe(name), Device::kCpu, false);
+    EXPECT_NE(note.find("precision.recipe=bf16"), std::string::npos) << name << note;
+    EXPECT_NE(note.find(name), std::string::npos) << note;
+    EXPECT_EQ(slow_recipe_note(parse_recipe(name), Device::kCpu, true), "") << name;
+    EXPECT_EQ(slow_recipe_note(parse_recipe(name), Device::kCuda, false), "") << name;
+  }
+  for (const char* name : {"fp32", "tf32", "bf16"})
+    EXPECT_EQ(slow_recipe_note(parse_recipe(name), Device::kCpu, false), "") << name;
 }
 
 class Families : public testing::TestWithParam<const char*> {};

@@ -9,8 +9,7 @@
 namespace octet {
 namespace {
 
-constexpr const char* kExamples = R"(
-Examples:
+constexpr const char* kExamples = R"(Examples:
   octet train configs/shakespeare_char.yaml
   octet train configs/gpt2_124m.yaml precision.recipe=fp8-delayed train.micro_batch=8 out=out/gpt2-fp8
   octet train configs/gpt2_124m.yaml --disable=fuse --dump-ir=ir

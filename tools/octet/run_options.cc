@@ -13,6 +13,12 @@ void add_device_option(CLI::App& command, std::string& device) {
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
 }
 
+void add_threads_option(CLI::App& command, int& threads) {
+  command.add_option("--threads", threads, "CPU threads; 0 = all cores")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+}
+
 void add_verbose_option(CLI::App& command) {
   command.add_flag_callback(
       "-v,--verbose", [] { set_log_level(LogLevel::kDebug); }, "say how long the parts of a start take");
