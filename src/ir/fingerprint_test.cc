@@ -46,7 +46,7 @@ TEST(Fingerprint, SeesAllThatIsPrintedButStages) {
       {"flag=true", "flog=true"},
       {"layer 1", "layer 2"},
       {"phase backward", "phase recompute"},
-      {"%1 = scale", "%1 = gelu"},
+      {"%1 = scale", "%1 = silu"},
       {"list=[1,2]", "list=[1,3]"},
       {"flag=true", "flag=1"},
       {"fusion %0, %1", "fusion %1, %0"},

@@ -115,7 +115,7 @@ TEST(Pipeline, RecomputedCodesOfBackwardAloneLeaveForward) {
   CompileOptions options{.target = h200_target(), .recipe = parse_recipe("bf16"), .recompute = Recompute::kLight};
   options.recipe.power_of_two = true;
   options.recipe.gradient_format = DType::kE4M3;
-  options.recipe.decisions["layers.0.mlp.down/wgrad"] = {.codes = true, .scaling = Scaling::kBlock};
+  options.recipe.decisions["layers.0.attn.o/wgrad"] = {.codes = true, .scaling = Scaling::kBlock};
   const Plan plan = compile(undifferentiated(), options);
   int made = 0, again = 0;
   for (const Node& node : plan.program.graph("train").nodes()) {
