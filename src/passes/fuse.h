@@ -8,6 +8,8 @@
 //
 // Two kinds merge a sum into a product's accumulator instead, and round once where two roundings were:
 // "matmul_accumulate" (float32 sums) and "matmul_residual" (a residual in the compute type).
+//
+// Steps: merge_sums for these two kinds, fuse_patterns for the others.
 #pragma once
 
 #include <span>
@@ -19,6 +21,7 @@ namespace octet {
 struct FusionPattern;
 
 bool fuse(Program& program, const CompileOptions& options);
+std::span<const Step> fuse_steps();
 
 // Graph level. Returns whether something changed.
 bool fuse_graph(Graph& graph, const Target& target);

@@ -6,14 +6,29 @@
 
 namespace octet {
 
+std::span<const Step> pack_steps() {
+  static constexpr Step kSteps[] = {{"pad_vocab",
+                                     [](Program& program, const CompileOptions& options) {
+                                       return options.target.vocab_multiple > 1 &&
+                                              pad_vocab(program, options.target.vocab_multiple);
+                                     }},
+                                    {"merge_siblings",
+                                     [](Program& program, const CompileOptions& options) {
+                                       return options.target.has_fusion("merge_siblings") &&
+                                              merge_siblings(program, options.target.has_fusion("matmul_split"));
+                                     }},
+                                    {"read_parts", [](Program& program, const CompileOptions& options) {
+                                       if (!options.target.has_fusion("read_parts")) return false;
+                                       bool changed = false;
+                                       for (Graph& graph : program.graphs()) changed |= read_parts(graph);
+                                       return changed;
+                                     }}};
+  return kSteps;
+}
+
 bool pack(Program& program, const CompileOptions& options) {
-  bool changed = options.target.vocab_multiple > 1 && pad_vocab(program, options.target.vocab_multiple);
-  if (options.target.has_fusion("merge_siblings"))
-    changed |= merge_siblings(program, options.target.has_fusion("matmul_split"));
-  for (Graph& graph : program.graphs()) {
-    if (options.target.has_fusion("read_parts")) changed |= read_parts(graph);
-    graph.set_stage(Stage::kPacked);
-  }
+  const bool changed = run_steps(pack_steps(), program, options);
+  for (Graph& graph : program.graphs()) graph.set_stage(Stage::kPacked);
   return changed;
 }
 

@@ -161,31 +161,6 @@ TEST_P(Families, AccumulatedMicroBatchesEqualOneLargeBatch) {
   expect_equal_steps(a, b, 1e-5);  // float32 sums in another order
 }
 
-// Each pass off, and each recomputation policy, gives the same step.
-TEST_P(Families, PassesOnAndOffAgree) {
-  ModelConfig model = tiny_model(GetParam());
-  model.dropout = 0.1;
-  BatchPacker packer(2, 12, false);
-  packer.add(sequence(1, 12), {0});
-  packer.add(sequence(2, 12), {0});
-  std::vector<HostBatch> batch = {packer.finish()};
-  BatchShape shape = batch_shape(2, 12, false, true);
-  for (const char* recipe : {"fp32", "fp8-current", "fp8-delayed", "fp8-block"}) {
-    CompileOptions options{.target = cpu_target(), .recipe = parse_recipe(recipe)};
-    StepBytes base = gradients_of(model, shape, batch, options);
-    for (const char* pass : {"fuse", "pack", "merge_common_nodes"}) {
-      CompileOptions off = options;
-      off.disabled = {pass};
-      expect_equal_steps(gradients_of(model, shape, batch, off), base, 1e-6);
-    }
-    for (Recompute policy : {Recompute::kLight, Recompute::kSelective, Recompute::kFull}) {
-      CompileOptions recomputed = options;
-      recomputed.recompute = policy;
-      expect_equal_steps(gradients_of(model, shape, batch, recomputed), base, 1e-6);
-    }
-  }
-}
-
 TEST(Training, AFullDiskKeepsTheOldCheckpointAndSaysSo) {
   set_log_level(LogLevel::kOff);
   TempFolder folder;

@@ -27,7 +27,9 @@ void add_verbose_option(CLI::App& command) {
 void add_run_options(CLI::App& command, RunOptions& options) {
   command.add_option("config", options.file, "settings file (YAML), or the first key=value word");
   command.add_option("settings", options.words, "key=value words, over the file (octet config lists them)");
-  command.add_option("--disable", options.disable, "leave out a pass, by name (may be given several times)")
+  command
+      .add_option("--disable", options.disable,
+                  "leave out a pass or a step of one, by name (may be given several times)")
       ->allow_extra_args(false);  // settings may follow
   add_device_option(command, options.device);
   command.add_option("--dump-ir", options.dump_ir, "write the graphs after every pass into this folder");
