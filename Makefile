@@ -4,11 +4,13 @@ JOBS ?= $(shell nproc)
 PROGRAM_BUILD ?= build/program$(if $(CUDA),_cuda)
 TEST_BUILD ?= build/test
 TEXT ?=
+SETTINGS ?=
 
 .PHONY: quickstart build test test-build cuda check format bench docs long sanitizers asan tsan sanitize-gpu fuzz clean
 
+quickstart: started := $(shell date +%s)
 quickstart: build
-	@bash scripts/quickstart.sh $(PROGRAM_BUILD)/tools/octet "$(TEXT)"
+	@STARTED=$(started) bash scripts/quickstart.sh $(PROGRAM_BUILD)/tools/octet "$(TEXT)" $(SETTINGS)
 
 build:
 	@bash scripts/setup.sh program

@@ -17,6 +17,8 @@ constexpr const char* kExamples = R"(Examples:
   octet-opt --pass=autodiff train.txt
   octet-opt --pass=autodiff,precision,recompute --recipe=fp8-current --recompute=selective train.txt
   octet-opt --pass=fuse --target=h200.yaml - < precise.txt
+  octet-opt --pass=fuse --disable=merge_sums --target=h200 precise.txt
+  octet-opt --pass=kv_cache --serving block_size=16 --serving sequences=4 logits.txt
   octet-opt --pass=plan_memory train.txt
 )";
 
@@ -36,27 +38,34 @@ std::string read_all(const std::string& path) {
 int main(int argc, char** argv) {
   CLI::App app("Runs passes on a text graph or program and prints the result.", "octet-opt");
   app.footer(kExamples);
-  std::vector<std::string> passes;
+  std::vector<std::string> passes, disabled, serving;
   std::string file, target = "interpreter", recipe = "fp32", recompute = "none";
   bool list = false;
-  app.add_option("--pass", passes, "passes to run, in this order")->delimiter(',')->allow_extra_args(false);
+  app.add_option("--pass", passes, "passes or steps to run, in this order")->delimiter(',')->allow_extra_args(false);
   app.add_option("--target", target, "interpreter, h200, or a target file")->capture_default_str();
   app.add_option("--recipe", recipe, "fp32, tf32, bf16, fp8-current, fp8-delayed, fp8-block")->capture_default_str();
   app.add_option("--recompute", recompute, "none, light, selective, full")->capture_default_str();
-  app.add_flag("--list", list, "list the passes, in pipeline order");
+  app.add_option("--disable", disabled, "leave out a pass or a step of one, by name")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  app.add_option("--serving", serving, "a size of serving graphs, name=value")->allow_extra_args(false);
+  app.add_flag("--list", list, "list the passes and their steps, in pipeline order");
   app.add_option("FILE", file, "the text form of a graph or program; - reads standard input");
   CLI11_PARSE(app, argc, argv);
   try {
     if (list) {
-      for (const std::string& name : octet::pass_names()) std::puts(name.c_str());
+      std::fputs(octet::list_passes().c_str(), stdout);
       return 0;
     }
     octet::check(!file.empty(), octet::ErrorCode::kInvalidArgument, "no FILE given; try --help");
     const octet::Target on = target_of(target);
-    octet::CompileOptions options{
-        .target = on, .recipe = octet::parse_recipe(recipe), .recompute = octet::parse_recompute(recompute, on)};
+    octet::CompileOptions options{.target = on,
+                                  .recipe = octet::parse_recipe(recipe),
+                                  .recompute = octet::parse_recompute(recompute, on),
+                                  .disabled = {disabled.begin(), disabled.end()}};
     std::string where = file == "-" ? "<stdin>" : file;
-    std::fputs(octet::run_passes(read_all(file), where, passes, options).c_str(), stdout);
+    const octet::ServingSizes sizes = octet::parse_serving_sizes(serving);
+    std::fputs(octet::run_passes(read_all(file), where, passes, options, sizes).c_str(), stdout);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "octet-opt: %s\n", error.what());
     return 1;

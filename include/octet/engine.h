@@ -26,6 +26,16 @@ enum class SchedulingPolicy : uint8_t {
   kPaddedStatic,    // the same with every request padded to the longest of the batch (for comparison)
 };
 
+// What an engine is about to hold: known before weights are read or made, which may take minutes.
+struct EnginePlan {
+  int64_t matrix_elements = 0;  // of weight matrices and tables
+  int64_t weight_bytes = 0, activation_bytes = 0, kv_bytes = 0;
+  int64_t kv_tokens = 0;   // that the cache has room for
+  int64_t context = 0;     // tokens a sequence may reach
+  int64_t free_bytes = 0;  // of the device's memory; 0 = not known
+  std::string device = {}, recipe = {};
+};
+
 struct EngineOptions {
   std::string device = "auto";     // auto | cpu | cuda
   std::string recipe = {};         // fp32 | bf16 | fp8-current | int8 | ...; empty: as the folder says, else bf16
@@ -42,6 +52,7 @@ struct EngineOptions {
   SchedulingPolicy policy = SchedulingPolicy::kMaxUtilization;
   bool prefix_cache = true;
   bool random_weights = false;  // the path is a named model or a folder without weights: for benchmarks
+  std::function<void(const EnginePlan&)> planned = {};  // called by open() when memory is there, before weights are
 };
 
 struct GenerationRequest {
@@ -81,7 +92,7 @@ struct GenerationEvent {
   std::vector<TokenLogprob> logprobs;          // of ids, if asked for
   std::vector<std::vector<TokenLogprob>> top;  // of ids, likeliest first, if asked for
   FinishReason finished = FinishReason::kNone;
-  std::string error;  // of kError
+  std::string error;  // of kError and kTimeout
 };
 
 struct RequestTimes {  // seconds since the request was submitted; 0 = not yet

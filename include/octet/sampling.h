@@ -11,7 +11,7 @@ namespace octet {
 struct SamplingOptions {
   double temperature = 1.0;         // 0 = greedy
   int64_t top_k = 0;                // keep the k likeliest; 0 = off
-  double top_p = 1.0;               // of these the fewest whose probability reaches p
+  double top_p = 1.0;               // of these the fewest whose probability reaches p; 1 = off, 0 = greedy
   double min_p = 0.0;               // of these those with at least min_p times the likeliest's probability
   double repetition_penalty = 1.0;  // logits of tokens of prompt and output: divided by it if positive, else multiplied
   double presence_penalty = 0.0;    // subtracted once for tokens of the output

@@ -42,6 +42,11 @@ std::string allowed(const SettingInfo& info) {
   return "";
 }
 
+// The bound of an integer: that of its type where the setting has none.
+int64_t whole_bound(double bound, int64_t of_type) {
+  return std::isfinite(bound) ? static_cast<int64_t>(bound) : of_type;
+}
+
 struct Scale {
   std::string_view suffix;
   int64_t factor;
@@ -116,7 +121,10 @@ struct Parser {
   }
   void operator()(int64_t* field) const {
     int64_t value;
-    if (!parse_integer(trim(text), &value)) reject("an integer such as 2000, 2_000, 2k, 64Ki or 1.5M");
+    if (!parse_integer(trim(text), &value))
+      reject(fmt::format("an integer from {} to {}, such as 2000, 2_000, 2k, 64Ki or 1.5M",
+                         whole_bound(info.min, std::numeric_limits<int64_t>::min()),
+                         whole_bound(info.max, std::numeric_limits<int64_t>::max())));
     check_range(static_cast<double>(value));
     *field = value;
   }

@@ -90,6 +90,11 @@ TEST_F(Settings, ErrorsNameTheValueTheRangeAndTheNearestName) {
   text = message([&] { table.set("train.steps", "0", "run.yaml:3"); });
   EXPECT_CONTAINS(text, "run.yaml:3");
   EXPECT_CONTAINS(text, "1..1000000000");
+  for (const char* beyond : {"9223372036854775808", "-9223372036854775809", "9e18k"}) {
+    text = message([&] { table.set("train.steps", beyond, "x"); });
+    EXPECT_CONTAINS(text, beyond);
+    EXPECT_CONTAINS(text, "want an integer from 1 to 1000000000");
+  }
   text = message([&] { table.set("precision.recipe", "fp8-curent", "x"); });
   EXPECT_CONTAINS(text, "did you mean 'fp8-current'?");
   EXPECT_CONTAINS(message([&] { table.set_words({"train.steps"}); }), "name=value");

@@ -51,7 +51,8 @@ ServingOptions serving_options(const EngineOptions& o, const ModelConfig& model,
       .max_sequences = o.max_sequences,
       .block_size = o.block_size,
       .kv_cache_bytes = o.kv_cache_bytes,
-      .memory_fraction = o.memory_fraction};
+      .memory_fraction = o.memory_fraction,
+      .planned = o.planned};
   const int64_t block = o.block_size > 0 ? o.block_size : default_block_size(serving.target);  // a step can fill one
   check(o.max_step_tokens >= block, ErrorCode::kInvalidArgument,
         "max_step_tokens: {} (want a cache block, {}, at least)", o.max_step_tokens, block);
@@ -83,6 +84,7 @@ EngineOptions chosen(EngineOptions options, const ServingOptions& serving) {
   options.recipe = serving.recipe.name;
   options.kv_cache = dtype_name(serving.cache_dtype);
   options.context = serving.context;
+  options.planned = nullptr;  // of open() alone
   return options;
 }
 

@@ -48,7 +48,7 @@ TEST(EngineFaults, RequestsThatCannotRunAreRefusedWithTheValue) {
   expect_refused(*engine, with([](auto& r) { r.timeout_seconds = -1; }), "timeout_seconds: -1");
   expect_refused(*engine, with([](auto& r) { r.timeout_seconds = NAN; }), "timeout_seconds: nan");
   expect_refused(*engine, with([](auto& r) { r.sampling.temperature = -1; }), "temperature");
-  expect_refused(*engine, with([](auto& r) { r.sampling.top_p = 0; }), "top_p");
+  expect_refused(*engine, with([](auto& r) { r.sampling.top_p = -0.5; }), "top_p");
   expect_refused(*engine, with([](auto& r) { r.sampling.top_k = -1; }), "top_k");
   expect_refused(*engine, with([](auto& r) { r.sampling.min_p = 2; }), "min_p");
   expect_refused(*engine, with([](auto& r) { r.sampling.repetition_penalty = 0; }), "repetition_penalty");
@@ -167,7 +167,13 @@ TEST(EngineFaults, DeadlinesEndWaitingAndRunningRequests) {
   Collected text = collect(running)[0];
   EXPECT_EQ(text.finished, FinishReason::kTimeout);
   EXPECT_FALSE(text.ids.empty()) << "what was ready is delivered";
-  EXPECT_EQ(collect(waiting)[0].finished, FinishReason::kTimeout);
+  Collected late = collect(waiting)[0];
+  EXPECT_EQ(late.finished, FinishReason::kTimeout);
+  for (const Collected& ended : {text, late}) {
+    const std::string made = fmt::format(" s, {} of {} tokens made", ended.ids.size(), hurried.max_tokens);
+    EXPECT_TRUE(ended.error.starts_with("the deadline of 0.05 s passed after ")) << ended.error;
+    EXPECT_NE(ended.error.find(made), std::string::npos) << ended.error;
+  }
   EXPECT_EQ(collect(patient)[0].ids.size(), 5u);
 }
 

@@ -39,6 +39,17 @@ SchedulerOptions scheduler_options(const RunnerLimits& limits, const EngineOptio
           .max_queue = std::numeric_limits<int64_t>::max()};  // the mailbox counts
 }
 
+std::string timeout_text(const Request& request, double now, size_t generated) {
+  return fmt::format("the deadline of {} s passed after {:.3f} s, {} of {} tokens made; raise timeout_seconds",
+                     request.asked.timeout_seconds, now - request.submitted, generated, request.asked.max_tokens);
+}
+
+// Why the scheduler ended a text, where its reader is told.
+std::string end_text(EndReason reason, const Sequence& sequence, double now) {
+  if (reason == EndReason::kDeadline) return timeout_text(*sequence.request, now, sequence.generated.size());
+  return reason == EndReason::kFailed ? "the step of this text was lost" : "";
+}
+
 }  // namespace
 
 Engine::~Engine() = default;
@@ -131,9 +142,10 @@ void EngineLoop::admit(std::unique_ptr<Request>& request) {
   if (asked.timeout_seconds > 0) params.deadline = request->submitted + asked.timeout_seconds;
   Submitted submitted = scheduler_.submit(std::move(params), now());
   if (submitted.refusal != Refusal::kNone) {
-    FinishReason end = submitted.refusal == Refusal::kLate ? FinishReason::kTimeout : FinishReason::kError;
+    const bool late = submitted.refusal == Refusal::kLate;
+    FinishReason end = late ? FinishReason::kTimeout : FinishReason::kError;
     count_outcome(end);
-    request->stream->refuse(end, submitted.message);
+    request->stream->refuse(end, late ? timeout_text(*request, now(), 0) : submitted.message);
     mailbox_->admitted(asked.n);
     request.reset();
     return mailbox_->ended();
@@ -219,8 +231,7 @@ void EngineLoop::hear_ends() {
     auto found = sequences_.find(finished.id);
     if (found == sequences_.end()) continue;
     Sequence& sequence = *found->second;
-    postprocess_.end(sequence, finish_reason(finished.reason),
-                     finished.reason == EndReason::kFailed ? "the step of this text was lost" : "");
+    postprocess_.end(sequence, finish_reason(finished.reason), end_text(finished.reason, sequence, now()));
     --sequence.request->unreported;
     sequences_.erase(found);
   }

@@ -118,6 +118,38 @@ TEST(EngineOpen, NamedModelsRunWithRandomWeights) {
   EXPECT_LE(text.logprobs[0].logprob, text.top[0][0].logprob);
 }
 
+// Who asked hears what the engine will hold, and can still say no, before weights are made.
+TEST(EngineOpen, ThePlanIsToldBeforeWeights) {
+  EngineOptions options{.device = "cpu",
+                        .recipe = "bf16",
+                        .max_sequences = 2,
+                        .max_step_tokens = 64,
+                        .kv_cache_bytes = 4 << 20,
+                        .random_weights = true};
+  EnginePlan told;
+  options.planned = [&](const EnginePlan& plan) {
+    told = plan;
+    fail(ErrorCode::kInvalidArgument, "no, thanks");
+  };
+  try {
+    Engine::open("gpt2-nano", options);
+    FAIL() << "opened";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.message(), "no, thanks");
+  }
+  const ModelConfig model = named_model("gpt2-nano");
+  const int64_t layer = 12 * model.hidden * model.hidden,
+                tables = (model.vocab_size + model.max_positions) * model.hidden;
+  EXPECT_EQ(told.matrix_elements, model.layers * layer + tables);
+  EXPECT_GE(told.weight_bytes, 2 * told.matrix_elements);
+  EXPECT_LT(told.weight_bytes, 2.2 * static_cast<double>(told.matrix_elements)) << "vectors besides";
+  EXPECT_EQ(told.context, model.max_positions);
+  EXPECT_GE(told.kv_tokens, told.context);
+  EXPECT_GT(told.activation_bytes, 0);
+  EXPECT_EQ(told.device, "cpu");
+  EXPECT_EQ(told.recipe, "bf16");
+}
+
 // A folder whose config.json or generation_config.json names several ends: each of them ends a text.
 TEST(EngineOpen, EveryEndOfAListEndsAText) {
   const std::string golden = test_data_path("hf_goldens/llama_gqa_rope3");

@@ -197,13 +197,36 @@ void PlanRunner::warm_up() {
 
 namespace {
 
+EnginePlan engine_plan(const ServingProgram& program, const ServingOptions& options) {
+  EnginePlan plan{.weight_bytes = program.plan.state_bytes - program.limits.kv_bytes,
+                  .activation_bytes = program.plan.arena_bytes + program.plan.input_bytes,
+                  .kv_bytes = program.limits.kv_bytes,
+                  .context = program.limits.context,
+                  .free_bytes = free_memory(options.target.device),
+                  .device = device_name(options.target.device),
+                  .recipe = options.recipe.name};
+  for (const StateEntry& entry : program.plan.program.states()) {
+    const bool weight = entry.kind == StateKind::kParam || entry.kind == StateKind::kQuantized;
+    if (weight && entry.type.shape.rank() > 1) plan.matrix_elements += entry.type.shape.elements();
+  }
+  for (const CacheGroup& group : program.limits.groups)
+    plan.kv_tokens = std::max(plan.kv_tokens, group.blocks * program.limits.block_size);
+  return plan;
+}
+
 std::unique_ptr<PlanRunner> build(const ModelConfig& model, const ServingOptions& options, const CudaOptions& cuda) {
   ServingProgram program = [&] {
     const LoggedTime time("plan");
     return build_serving_program(model, options);
   }();
-  const LoggedTime time("executor");
-  return std::make_unique<PlanRunner>(std::move(program), cuda);
+  EnginePlan plan;
+  if (options.planned) plan = engine_plan(program, options);  // the free memory before it is taken
+  auto runner = [&] {
+    const LoggedTime time("executor");
+    return std::make_unique<PlanRunner>(std::move(program), cuda);
+  }();
+  if (options.planned) options.planned(plan);
+  return runner;
 }
 
 void warm(PlanRunner& runner, const ServingOptions& options) {

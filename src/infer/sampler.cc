@@ -15,8 +15,8 @@ void validate(const SamplingOptions& o, int64_t vocab) {
   };
   require(o.temperature >= 0 && o.temperature <= 100, "temperature", o.temperature, "0 to 100; 0 is greedy");
   require(o.top_k >= 0 && o.top_k <= std::numeric_limits<int32_t>::max(), "top_k", o.top_k, "0 to 2^31 - 1; 0 is off");
-  require(o.top_p > 0 && o.top_p <= 1, "top_p", o.top_p, "0 < p <= 1");
-  require(o.min_p >= 0 && o.min_p <= 1, "min_p", o.min_p, "0 <= p <= 1");
+  require(o.top_p >= 0 && o.top_p <= 1, "top_p", o.top_p, "0 to 1; 0 is greedy, 1 is off");
+  require(o.min_p >= 0 && o.min_p <= 1, "min_p", o.min_p, "0 to 1; 0 is off");
   require(o.repetition_penalty > 0 && o.repetition_penalty <= 100, "repetition_penalty", o.repetition_penalty,
           "0 < r <= 100; 1 is off");
   require(std::fabs(o.presence_penalty) <= 2, "presence_penalty", o.presence_penalty, "-2 to 2");
@@ -33,7 +33,8 @@ void validate(const SamplingOptions& o, int64_t vocab) {
 SampleRow sample_row(const SamplingOptions& o, int64_t sequence, int64_t position) {
   // A temperature too small for the op's float32 would become 0 and silently greedy, a top_p 0: both stay above it.
   constexpr double kSmallest = std::numeric_limits<float>::min();
-  return {.temperature = static_cast<float>(o.temperature == 0 ? 0 : std::max(o.temperature, 1e-4)),
+  const bool greedy = o.temperature == 0 || o.top_p == 0;
+  return {.temperature = static_cast<float>(greedy ? 0 : std::max(o.temperature, 1e-4)),
           .top_p = static_cast<float>(std::max(o.top_p, kSmallest)),
           .min_p = static_cast<float>(o.min_p),
           .top_k = static_cast<int32_t>(o.top_k),

@@ -19,7 +19,10 @@ std::map<int32_t, int> draw(const std::vector<float>& logits, const SamplingOpti
 }
 
 TEST(Sampler, GreedyTakesTheLowestOfEqualMaxima) {
-  EXPECT_EQ(sample_token(std::vector<float>{1, 3, 3, 2}, {.temperature = 0}, 0, 0), 1);
+  const std::vector<float> logits = {1, 3, 3, 2};
+  EXPECT_EQ(sample_token(logits, {.temperature = 0}, 0, 0), 1);
+  // Nothing of the likeliest is asked for: greedy, whatever the temperature, as in TensorRT-LLM and llama.cpp.
+  EXPECT_EQ(draw(logits, {.temperature = 100, .top_p = 0, .seed = 3}, 50), (std::map<int32_t, int>{{1, 50}}));
 }
 
 // Pearson's statistic of 100,000 draws against the probabilities; tokens of probability 0 must not be drawn.
@@ -88,12 +91,17 @@ TEST(Sampler, SkipsNonFiniteAndRefusesWhenNoneIsLeft) {
 TEST(Sampler, RefusesValuesOutsideTheirRanges) {
   for (const SamplingOptions& options :
        {SamplingOptions{.temperature = -1}, SamplingOptions{.temperature = std::nan("")}, SamplingOptions{.top_k = -1},
-        SamplingOptions{.top_p = 0}, SamplingOptions{.top_p = 1.1}, SamplingOptions{.min_p = -0.1},
-        SamplingOptions{.repetition_penalty = 0}, SamplingOptions{.presence_penalty = 3},
-        SamplingOptions{.frequency_penalty = -3}, SamplingOptions{.logit_bias = {{-1, 0.0f}}},
-        SamplingOptions{.logit_bias = {{10, 0.0f}}}, SamplingOptions{.logit_bias = {{1, 1000.0f}}}}) {
+        SamplingOptions{.top_p = -0.1}, SamplingOptions{.top_p = std::nan("")}, SamplingOptions{.top_p = 1.1},
+        SamplingOptions{.min_p = -0.1}, SamplingOptions{.repetition_penalty = 0},
+        SamplingOptions{.presence_penalty = 3}, SamplingOptions{.frequency_penalty = -3},
+        SamplingOptions{.logit_bias = {{-1, 0.0f}}}, SamplingOptions{.logit_bias = {{10, 0.0f}}},
+        SamplingOptions{.logit_bias = {{1, 1000.0f}}}}) {
     EXPECT_THROW(validate(options, 10), Error);
   }
+  for (const SamplingOptions& edge :
+       {SamplingOptions{.top_p = 0}, SamplingOptions{.top_p = 1}, SamplingOptions{.min_p = 1},
+        SamplingOptions{.top_k = std::numeric_limits<int32_t>::max()}, SamplingOptions{.temperature = 100}})
+    validate(edge, 10);
   validate(SamplingOptions{.logit_bias = {{9, -std::numeric_limits<float>::infinity()}}}, 10);
 }
 

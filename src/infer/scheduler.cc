@@ -138,7 +138,7 @@ Refusal Scheduler::refuse(const SequenceParams& params, double now, std::string&
   if (const Refusal refusal = refuse_size(params, message); refusal != Refusal::kNone) return refusal;
   if (const Refusal refusal = refuse_adjusted(params, message); refusal != Refusal::kNone) return refusal;
   if (!(params.deadline > now)) {
-    message = fmt::format("the deadline {} has passed: it is {}", params.deadline, now);
+    message = fmt::format("the deadline has passed, {:.3g} s ago", now - params.deadline);
     return Refusal::kLate;
   }
   const auto prompt = static_cast<int64_t>(params.prompt.size());

@@ -393,8 +393,8 @@ TEST(Scheduler, RefusesWithNumbers) {
   several.params.n = 4;
   EXPECT_EQ(refusal(kEvict, several, "0 of 3 sequences"), Refusal::kQueueFull);
   FakeRequest late = request(1, 5, 5);
-  late.params.deadline = 5;
-  EXPECT_EQ(refusal(kEvict, late, "has passed"), Refusal::kLate);
+  late.params.deadline = 4.75;
+  EXPECT_EQ(refusal(kEvict, late, "the deadline has passed, 0.25 s ago"), Refusal::kLate);
 }
 
 // Tokens that repeat adjust nothing new: who says so does not wait for room that nobody takes.

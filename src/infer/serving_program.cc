@@ -209,10 +209,12 @@ class ProgramBuilder {
       ways = "use a smaller model, a recipe of smaller weights (fp8-current; int8 on CPUs) or fewer step tokens";
     const int64_t weights = out_.plan.state_bytes, activations = out_.plan.arena_bytes + out_.plan.input_bytes;
     fail(ErrorCode::kOutOfMemory,
-         "{} for weights, {} for activations and {} of KV cache for one sequence of context {} are needed, {} may be "
-         "used: {} bytes are missing; {}",
+         "{} for weights, {} for activations and {} of KV cache for one sequence of context {} are needed, {} of {} "
+         "free "
+         "may be used: {} bytes are missing; {}",
          gigabytes(weights), gigabytes(activations), gigabytes(least), context,
-         gigabytes(budget + weights + activations), least - budget, ways);
+         gigabytes(budget + weights + activations), gigabytes(free_memory(options_.target.device)), least - budget,
+         ways);
   }
 
   const ModelConfig& model_;

@@ -5,11 +5,13 @@
 // many sequences as tokens; mixed ones all sequences there may be.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "infer/runner.h"
 #include "model/model.h"
+#include "octet/engine.h"
 #include "passes/pass.h"
 
 namespace octet {
@@ -27,6 +29,7 @@ struct ServingOptions {
   double memory_fraction = 0.9;    // of the device's free memory
   int64_t max_entries = 0;         // of adjust_logits in a step; 0 = 65536, or what one text may need
   bool warm_up = true;             // run every graph before the first request (GPUs only)
+  std::function<void(const EnginePlan&)> planned = {};  // called when memory is there, before weights are
 };
 
 // Tokens of a cache block where nobody asks for another number.

@@ -131,7 +131,9 @@ BpeTokenizer::BpeTokenizer(BpeVocabulary vocabulary, const std::string& where)
 
 BpeTokenizer::~BpeTokenizer() = default;
 
-void BpeTokenizer::encode_word(std::string_view word, Scratch& scratch, std::vector<int32_t>& out) const {
+void BpeTokenizer::encode_word(std::string_view word, Scratch& scratch, UnknownText& unknown,
+                               std::vector<int32_t>& out) const {
+  const int64_t unknown_before = unknown.places;
   WordCache::Place place;
   if (scratch.cache.find(word, out, place)) return;
   std::vector<int32_t>& symbols = scratch.symbols;
@@ -141,27 +143,30 @@ void BpeTokenizer::encode_word(std::string_view word, Scratch& scratch, std::vec
   } else {
     for (char c : word) {
       const int32_t id = byte_ids_[static_cast<uint8_t>(c)];
-      check(id >= 0, ErrorCode::kInvalidArgument,
+      check(id >= 0 || !unknown.refuse(-1), ErrorCode::kInvalidArgument,
             "the vocabulary has no token for byte 0x{:02x}: text holding it cannot be encoded",
             static_cast<uint8_t>(c));
-      symbols.push_back(id);
+      if (id < 0)
+        unknown.meet({&c, 1}, -1);
+      else
+        symbols.push_back(id);
     }
     apply_merges(merges_, symbols, scratch.merge);
   }
   out.insert(out.end(), symbols.begin(), symbols.end());
-  scratch.cache.store(place, symbols);
+  if (unknown.places == unknown_before) scratch.cache.store(place, symbols);  // else it depends on the policy
 }
 
 std::string BpeTokenizer::normalize(std::string_view piece, const TextPlace& place) const {
   return vocabulary_.normalizer.apply(piece, place);
 }
 
-void BpeTokenizer::encode_piece(std::string_view piece, const TextPlace& place, size_t enough,
+void BpeTokenizer::encode_piece(std::string_view piece, const TextPlace& place, size_t enough, UnknownText& unknown,
                                 std::vector<int32_t>& out) const {
   auto scratch = scratches_.take();
   bool continues = place.continues;
   const auto encode_one = [&](std::string_view word) {
-    encode_word(word, *scratch, out);
+    encode_word(word, *scratch, unknown, out);
     return out.size() < enough;
   };
   before_prefix_.each_piece(piece, scratch->split, [&](std::string_view part) {

@@ -47,13 +47,13 @@ class BpeTokenizer : public Tokenizer {
   const BpeVocabulary& vocabulary() const { return vocabulary_; }
 
  protected:
-  void encode_piece(std::string_view piece, const TextPlace& place, size_t enough,
+  void encode_piece(std::string_view piece, const TextPlace& place, size_t enough, UnknownText& unknown,
                     std::vector<int32_t>& out) const override;
   std::string normalize(std::string_view piece, const TextPlace& place) const override;
 
  private:
   struct Scratch;
-  void encode_word(std::string_view word, Scratch& scratch, std::vector<int32_t>& out) const;
+  void encode_word(std::string_view word, Scratch& scratch, UnknownText& unknown, std::vector<int32_t>& out) const;
 
   BpeVocabulary vocabulary_;
   Splitter before_prefix_, splitter_;

@@ -26,6 +26,8 @@ struct Encoded {
   std::vector<int32_t> ids;
   std::vector<Piece> pieces;
   TextCounts counts;
+  int64_t unknown_places = 0;
+  std::string first_unknown;
   int64_t disk_bytes = 0;
 };
 
@@ -74,10 +76,11 @@ std::string record_json(const Tokenizer& tokenizer, const PrepareOptions& option
   std::string json = fmt::format(
       "{{\n  \"tokenizer\": {{\"kind\": {}, \"fingerprint\": {}, \"vocab_size\": {}, \"eos_id\": {}, \"path\": {}, "
       "\"source\": {}}},\n  \"dtype\": \"{}\",\n  \"end_of_document\": {},\n  \"invalid_utf8_places\": {},\n"
-      "  \"skipped_lines\": {},\n  \"splits\": [",
+      "  \"unknown_places\": {},\n  \"unknown_dropped\": {},\n  \"skipped_lines\": {},\n  \"splits\": [",
       json_quote(tokenizer.kind()), json_quote(tokenizer.fingerprint()), tokenizer.vocab_size(), tokenizer.eos_id(),
       json_quote(name + "_tokenizer"), json_quote(options.tokenizer_path), result.dtype,
-      options.append_eod && tokenizer.eos_id() >= 0, result.text.invalid_places, result.text.skipped_lines);
+      options.append_eod && tokenizer.eos_id() >= 0, result.text.invalid_places, result.unknown_places,
+      options.unknown == UnknownText::Policy::kDrop, result.text.skipped_lines);
   const char* comma = "\n";
   for (const SplitInfo& split : result.splits) {
     json += fmt::format("{}    {{\"name\": \"{}\", \"prefix\": {}, \"documents\": {}, \"tokens\": {}, \"bytes\": {}}}",
@@ -174,6 +177,8 @@ PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& o
       part = dealer.next();
     }
     result.text.add(encoded.counts);
+    if (result.unknown_places == 0) result.first_unknown = encoded.first_unknown;
+    result.unknown_places += encoded.unknown_places;
     progress.disk_bytes = encoded.disk_bytes;
     progress.text_bytes = result.text.bytes;
     progress.documents = document;
@@ -184,11 +189,16 @@ PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& o
     auto encoded = std::make_shared<Encoded>();
     encoded->ids.reserve(batch.bytes.size() / 3);
     each_text(batch, reader.files(), options.text, encoded->counts, [&](const TextPiece& piece) {
+      UnknownText unknown{.policy = options.unknown};
       try {
-        tokenizer.encode_to(piece.text, {.text_start = piece.begins_document}, encoded->ids);
+        tokenizer.encode_to(piece.text, {.text_start = piece.begins_document, .unknown = &unknown}, encoded->ids);
       } catch (const Error& error) {
-        throw Error(error.code(), piece.where + ": " + error.message());
+        const char* way_on = unknown.refused ? "; --on-unknown-byte=drop leaves it out" : "";
+        throw Error(error.code(), piece.where + ": " + error.message() + way_on);
       }
+      if (encoded->unknown_places == 0 && unknown.places > 0)
+        encoded->first_unknown = piece.where + ": " + unknown.first;
+      encoded->unknown_places += unknown.places;
       if (piece.ends_document && eod >= 0) encoded->ids.push_back(eod);
       encoded->pieces.push_back({encoded->ids.size(), static_cast<int64_t>(piece.text.size()), piece.ends_document});
     });

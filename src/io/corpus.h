@@ -27,6 +27,7 @@ struct PrepareOptions {
   std::string output;          // PREFIX
   std::string tokenizer_path;  // recorded; the tokenizer is also copied to PREFIX_tokenizer/
   TextOptions text;
+  UnknownText::Policy unknown = UnknownText::Policy::kToken;  // of what the vocabulary has no token for
   bool append_eod = true;        // the tokenizer's eos after each document, where it has one
   std::vector<double> split;     // fractions of train, validation [, test]; empty = one set named PREFIX
   bool split_by_tokens = false;  // contiguous parts of the token stream instead of whole documents
@@ -42,6 +43,8 @@ struct SplitInfo {
 struct PrepareResult {
   std::vector<SplitInfo> splits;
   TextCounts text;
+  int64_t unknown_places = 0;  // without a token
+  std::string first_unknown;   // with its file, or file:line
   int64_t binary_files_skipped = 0;
   std::string dtype;
 };

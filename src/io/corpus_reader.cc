@@ -26,6 +26,9 @@ CorpusFile describe(const fs::path& path, bool from_folder) {
   file.path = path.string();
   file.from_folder = from_folder;
   std::error_code error;
+  const fs::file_type type = fs::status(path, error).type();
+  check(type != fs::file_type::character && type != fs::file_type::block, ErrorCode::kInvalidArgument,
+        "{}: is a device, whose bytes need not end: give files, folders or a pipe", file.path);
   file.bytes = static_cast<int64_t>(fs::file_size(path, error));
   if (error) file.bytes = 0;
   std::string name = path.filename().string();

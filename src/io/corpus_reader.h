@@ -21,7 +21,8 @@ struct CorpusFile {
 };
 
 // Files, folders (walked in name order; hidden entries left out) and globs. By name: .jsonl and .ndjson hold JSON
-// lines, anything else text; .gz and .zst after it are unpacked. Nothing found, or a missing path, is an error.
+// lines, anything else text; .gz and .zst after it are unpacked. Nothing found, a missing path, or a device, is an
+// error.
 std::vector<CorpusFile> list_corpus(const std::vector<std::string>& inputs);
 
 // A part of a batch that comes from one place of one file.

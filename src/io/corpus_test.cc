@@ -2,10 +2,13 @@
 #include "io/corpus.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <zlib.h>
 #include <zstd.h>
 
 #include <filesystem>
+#include <fstream>
+#include <thread>
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -226,6 +229,40 @@ TEST_F(Corpus, NothingToReadIsAnError) {
   options.output = folder.file("chars");
   const auto characters = make_character_tokenizer({"a", "b", "c"});
   EXPECT_NE(error_of([&] { prepare_corpus(*characters, options); }).find("a.txt: character 'X'"), std::string::npos);
+}
+
+TEST_F(Corpus, WhatHasNoTokenFollowsThePolicy) {
+  write_file(folder.file("a.txt"), "abXbX a\xFF");
+  write_file(folder.file("b.txt"), "Xab");
+  tokenizer = make_character_tokenizer({"a", "b"});
+  const std::vector<std::string> inputs = {folder.file("a.txt"), folder.file("b.txt")};
+  for (const auto policy : {UnknownText::Policy::kToken, UnknownText::Policy::kError}) {
+    options.unknown = policy;  // there is no unknown token
+    const std::string message = prepare_error(inputs);
+    EXPECT_NE(message.find("a.txt: character 'X'"), std::string::npos) << message;
+    EXPECT_NE(message.find("--on-unknown-byte=drop"), std::string::npos) << message;
+  }
+  options.unknown = UnknownText::Policy::kDrop;
+  const PrepareResult result = prepare(inputs);
+  EXPECT_EQ(text_of(*tokenizer, folder.file("out/set")), "abbaab");
+  EXPECT_EQ(result.unknown_places, 5);
+  EXPECT_EQ(result.first_unknown, folder.file("a.txt") + ": \"X\" (bytes 58)");
+  const std::string record = read_file(folder.file("out/set.json"));
+  EXPECT_NE(record.find("\"unknown_places\": 5"), std::string::npos) << record;
+  EXPECT_NE(record.find("\"unknown_dropped\": true"), std::string::npos) << record;
+}
+
+TEST_F(Corpus, DevicesAreRefusedAndPipesAreRead) {
+  for (const char* device : {"/dev/zero", "/dev/urandom"})
+    EXPECT_NE(prepare_error({device}).find(std::string(device) + ": is a device"), std::string::npos);
+  fs::create_symlink("/dev/zero", folder.file("link.txt"));
+  EXPECT_NE(prepare_error({folder.file("link*")}).find("link.txt: is a device"), std::string::npos);
+  const std::string pipe = folder.file("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  std::thread writer([&] { std::ofstream(pipe) << "hello"; });
+  prepare({pipe});
+  writer.join();
+  EXPECT_EQ(text_of(*tokenizer, folder.file("out/set")), "hello<|endoftext|>");
 }
 
 TEST_F(Corpus, UnwritableOutputIsAnError) {

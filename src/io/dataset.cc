@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/crc32c.h"
 #include "base/error.h"
 
 namespace octet {
@@ -32,6 +33,17 @@ void widen(const char* from, std::span<int32_t> out) {
     // An i64 that int32 cannot hold becomes -1, which the range check of read() reports.
     out[i] =
         static_cast<int64_t>(value) > INT32_MAX || static_cast<int64_t>(value) < 0 ? -1 : static_cast<int32_t>(value);
+  }
+}
+
+// Calls fn(first, count) for [0, total) in blocks: all of it, or `most` blocks spread evenly from its beginning to its
+// end.
+template <typename Fn>
+void for_spread(int64_t total, int64_t block, int64_t most, Fn fn) {
+  const int64_t blocks = std::min(most, (total + block - 1) / block), last = std::max<int64_t>(0, total - block);
+  for (int64_t i = 0; i < blocks; ++i) {
+    const int64_t first = blocks < most ? i * block : last / (blocks - 1) * i + last % (blocks - 1) * i / (blocks - 1);
+    fn(first, std::min(block, total - first));
   }
 }
 
@@ -176,15 +188,7 @@ void TokenDataset::read(int64_t first, std::span<int32_t> out) const {
   const auto count = static_cast<int64_t>(out.size());
   check(first >= 0 && count <= tokens() && first <= tokens() - count, ErrorCode::kInvalidArgument,
         "{}: tokens {}..{} of {}", prefix_, first, first + count, tokens());
-  const char* from = tokens_ + first * octet::token_bytes(type());
-  switch (type()) {
-    case TokenType::kU8: widen<uint8_t>(from, out); break;
-    case TokenType::kI8: widen<int8_t>(from, out); break;
-    case TokenType::kI16: widen<int16_t>(from, out); break;
-    case TokenType::kU16: widen<uint16_t>(from, out); break;
-    case TokenType::kI32: widen<int32_t>(from, out); break;
-    case TokenType::kI64: widen<int64_t>(from, out); break;
-  }
+  copy(first, out);
   const uint32_t limit = vocab_size_ > 0 ? static_cast<uint32_t>(vocab_size_) : 0x80000000u;
   bool good = true;
   for (int32_t id : out) good &= static_cast<uint32_t>(id) < limit;
@@ -194,6 +198,36 @@ void TokenDataset::read(int64_t first, std::span<int32_t> out) const {
   fail(ErrorCode::kInvalidArgument,
        "{}: token {} of document {} has an id ({}) outside the vocabulary of {}: prepared with another tokenizer?",
        prefix_, at - document_begin(document_at(at)), document_at(at), *bad, vocab_size_ > 0 ? vocab_size_ : INT32_MAX);
+}
+
+void TokenDataset::copy(int64_t first, std::span<int32_t> out) const {
+  const char* from = tokens_ + first * octet::token_bytes(type());
+  switch (type()) {
+    case TokenType::kU8: widen<uint8_t>(from, out); break;
+    case TokenType::kI8: widen<int8_t>(from, out); break;
+    case TokenType::kI16: widen<int16_t>(from, out); break;
+    case TokenType::kU16: widen<uint16_t>(from, out); break;
+    case TokenType::kI32: widen<int32_t>(from, out); break;
+    case TokenType::kI64: widen<int64_t>(from, out); break;
+  }
+}
+
+uint32_t TokenDataset::checksum() const {
+  constexpr int64_t kBlock = 4096, kBlocks = 256;
+  std::vector<int32_t> ids;
+  uint32_t crc = 0;
+  for_spread(tokens(), kBlock, kBlocks, [&](int64_t first, int64_t count) {
+    ids.resize(static_cast<size_t>(count));
+    copy(first, ids);
+    crc = crc32c(ids.data(), count * 4, crc);
+  });
+  for_spread(documents(), kBlock, kBlocks, [&](int64_t first, int64_t count) {
+    for (int64_t document = first; document < first + count; ++document) {
+      const int64_t begin = document_begin(document);
+      crc = crc32c(&begin, 8, crc);
+    }
+  });
+  return crc;
 }
 
 }  // namespace octet

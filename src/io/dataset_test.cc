@@ -35,6 +35,39 @@ std::shared_ptr<const TokenDataset> make_set(const std::string& prefix, int docu
   return TokenDataset::open(prefix);
 }
 
+// `documents` of `length` ids, of which `change` (an index over all) is another one.
+uint32_t checksum_of(const std::string& prefix, int64_t documents, int64_t length, int64_t change = -1,
+                     TokenType type = TokenType::kU16) {
+  DatasetWriter writer(prefix, type);
+  std::vector<int32_t> ids(static_cast<size_t>(length));
+  for (int64_t d = 0; d < documents; ++d) {
+    for (int64_t i = 0; i < length; ++i) ids[static_cast<size_t>(i)] = static_cast<int32_t>((d * length + i) % 30000);
+    if (change / length == d && change >= 0) ids[static_cast<size_t>(change % length)] += 1;
+    writer.append(ids);
+    writer.end_document();
+  }
+  writer.commit();
+  return TokenDataset::open(prefix, /*vocab_size=*/documents > 1000 ? 0 : 7)->checksum();  // ids need not be known
+}
+
+TEST(Dataset, ChecksumIsOfIdsAndBoundaries) {
+  TempFolder folder;
+  const uint32_t one = checksum_of(folder.file("a"), 10, 60);
+  EXPECT_EQ(checksum_of(folder.file("b"), 10, 60, -1, TokenType::kI32), one);
+  for (int64_t change : {0, 77, 599}) EXPECT_NE(checksum_of(folder.file("d"), 10, 60, change), one) << change;
+  EXPECT_NE(checksum_of(folder.file("e"), 12, 50), one);
+  // Both ends of a set too large to be read whole, and places in it that many ids apart; all of a million.
+  const int64_t count = int64_t{3} << 20;
+  const uint32_t large = checksum_of(folder.file("f"), count / 1024, 1024);
+  EXPECT_EQ(checksum_of(folder.file("g"), count / 1024, 1024, -1, TokenType::kI32), large);
+  EXPECT_NE(checksum_of(folder.file("h"), count / 2048, 2048), large);
+  for (int64_t change : {int64_t{0}, count - 1})
+    EXPECT_NE(checksum_of(folder.file("i"), count / 1024, 1024, change), large);
+  const uint32_t million = checksum_of(folder.file("j"), 1 << 10, 1 << 10);
+  for (int64_t change : {4095, 4096, 700'001, (1 << 20) - 1})
+    EXPECT_NE(checksum_of(folder.file("k"), 1 << 10, 1 << 10, change), million) << change;
+}
+
 TEST(Dataset, WritesMegatronLayoutByteForByte) {
   TempFolder folder;
   DatasetWriter writer(folder.file("a"), TokenType::kU16);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "base/error.h"
 #include "io/subword_tokenizer.h"
@@ -19,7 +20,7 @@ std::string unmark(std::string_view piece) {
   return unmark_step(piece, {});
 }
 
-// Ids of all pieces; each text may stand once.
+// Ids of all pieces but padding; each text may stand once.
 PieceIds check_pieces(const SentencePieceVocabulary& vocabulary, const std::string& where) {
   check(!vocabulary.pieces.empty(), ErrorCode::kCorrupt, "{}: no pieces", where);
   PieceIds ids;
@@ -28,6 +29,7 @@ PieceIds check_pieces(const SentencePieceVocabulary& vocabulary, const std::stri
     check(!piece.text.empty(), ErrorCode::kCorrupt, "{}: piece {} is empty", where, id);
     check(std::isfinite(piece.score), ErrorCode::kCorrupt, "{}: piece {} (\"{}\") has the score {}", where, id,
           piece.text, piece.score);
+    if (piece.type == Type::kPadding) continue;
     const auto [other, fresh] = ids.emplace(piece.text, static_cast<int32_t>(id));
     check(fresh, ErrorCode::kCorrupt, "{}: pieces {} and {} are both \"{}\"", where, other->second, id, piece.text);
   }
@@ -61,6 +63,17 @@ UnknownRule unknown_rule(const SentencePieceVocabulary& vocabulary, const std::s
   return rule;
 }
 
+bool is_character(std::string_view text) { return static_cast<size_t>(utf8_at(text, 0).length) == text.size(); }
+
+// Whether text can become this piece: a character, or two neighbours of which each is a character or has a symbol.
+bool is_made(std::string_view piece, const std::function<int32_t(std::string_view)>& symbol) {
+  const auto known = [&](std::string_view text) { return is_character(text) || symbol(text) >= 0; };
+  bool made = is_character(piece);
+  for (size_t cut = 1; cut < piece.size() && !made; ++cut)
+    made = (static_cast<uint8_t>(piece[cut]) & 0xC0) != 0x80 && known(piece.substr(0, cut)) && known(piece.substr(cut));
+  return made;
+}
+
 std::unique_ptr<SubwordModel> score_bpe(const SentencePieceVocabulary& vocabulary, const std::string& where) {
   CharacterBpe bpe;
   bpe.unknown = unknown_rule(vocabulary, where);
@@ -70,14 +83,10 @@ std::unique_ptr<SubwordModel> score_bpe(const SentencePieceVocabulary& vocabular
   for (int32_t id = 0; id < bpe.vocab_size; ++id) {
     const auto& piece = vocabulary.pieces[static_cast<size_t>(id)];
     if (piece.type == Type::kUserDefined) bpe.frozen.insert(piece.text, id);
-    if (piece.type != Type::kNormal) {
-      check(piece.type != Type::kUnused, ErrorCode::kUnsupported,
-            "{}: piece {} (\"{}\") is marked unused, which is not supported for BPE", where, id, piece.text);
-      continue;
-    }
+    if (piece.type != Type::kNormal) continue;
     ids.emplace(piece.text, id);
     order.push_back(piece.score);
-    if (static_cast<size_t>(utf8_at(piece.text, 0).length) == piece.text.size()) bpe.characters.emplace(piece.text, id);
+    if (is_character(piece.text)) bpe.characters.emplace(piece.text, id);
   }
   for (const auto& [text, id] : ids) {  // characters that only longer pieces have
     for (size_t at = 0; at < text.size();) {
@@ -95,6 +104,11 @@ std::unique_ptr<SubwordModel> score_bpe(const SentencePieceVocabulary& vocabular
     const auto found = bpe.characters.find(std::string(text));
     return found == bpe.characters.end() ? -1 : found->second;
   };
+  for (const auto& piece : vocabulary.pieces) {
+    check(piece.type != Type::kUnused || !is_made(piece.text, symbol), ErrorCode::kUnsupported,
+          "{}: piece \"{}\" is marked unused though merging makes it, which is not supported for BPE", where,
+          piece.text);
+  }
   for (const auto& [text, id] : ids) {
     const float score = vocabulary.pieces[static_cast<size_t>(id)].score;
     const auto rank = std::lower_bound(order.begin(), order.end(), score, std::greater<>()) - order.begin();
@@ -163,6 +177,8 @@ std::unique_ptr<Tokenizer> make_sentencepiece(SentencePieceVocabulary vocabulary
     } else if (piece.type == Type::kUnknown) {
       shown = vocabulary.unk_surface;
       parts.unk_id = static_cast<int32_t>(id);
+    } else if (piece.type == Type::kPadding) {
+      shown = piece.text;
     } else if (holds_mark_inside(piece.text, kSpaceMark)) {
       parts.cut_before.clear();
     }

@@ -16,7 +16,8 @@ namespace octet {
 
 struct SentencePieceVocabulary {
   enum class Model { kUnigram = 1, kBpe = 2, kWord = 3, kCharacter = 4 };
-  enum class Type { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+  // kPadding, in no file, fills ids up: no text becomes it, and it may stand under the text of another piece.
+  enum class Type { kPadding = 0, kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
   struct Piece {
     std::string text;  // spaces as U+2581
     float score = 0;

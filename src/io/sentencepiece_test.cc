@@ -85,6 +85,30 @@ TEST(SentencePiece, SmallModel) {
   EXPECT_FALSE(read_sentencepiece(pieces() + bpe_settings(), R"({"add_bos_token": false})", "small")->adds_bos());
 }
 
+// Whatever was encoded before: the ids of a word that needs the policy are not kept for other calls.
+TEST(SentencePiece, UnknownTextFollowsThePolicy) {
+  using Policy = UnknownText::Policy;
+  for (const bool bpe : {true, false}) {
+    const std::string settings = bpe ? bpe_settings() : bytes_field(2, number_field(3, 1));
+    const auto tokenizer = read_sentencepiece(pieces() + settings + plain_normalizer(), "", "small");
+    const auto with = tokenizer->encode("axyb"), without = tokenizer->encode("ab");
+    EXPECT_EQ(std::count(with.begin(), with.end(), 0), 1) << tokenizer->kind();
+    for (int round = 0; round < 2; ++round) {
+      UnknownText drop{.policy = Policy::kDrop}, token, error{.policy = Policy::kError};
+      const auto dropped = tokenizer->encode("axyb", {.unknown = &drop});
+      EXPECT_EQ(tokenizer->decode(dropped), "ab") << tokenizer->kind();
+      EXPECT_EQ(std::count(dropped.begin(), dropped.end(), 0), 0);
+      EXPECT_EQ(drop.places, bpe ? 2 : 1);  // unigram meets a run at once
+      EXPECT_EQ(drop.first, bpe ? "\"x\" (bytes 78)" : "\"xy\" (bytes 78 79)");
+      EXPECT_EQ(tokenizer->encode("axyb", {.unknown = &token}), with);
+      EXPECT_EQ(token.places, drop.places);
+      EXPECT_THROW(tokenizer->encode("axyb", {.unknown = &error}), Error);
+      EXPECT_TRUE(error.refused);
+      EXPECT_EQ(tokenizer->encode("ab", {.unknown = &error}), without);
+    }
+  }
+}
+
 TEST(SentencePiece, BadModelsAreClearErrors) {
   expect_error("", "no pieces");
   expect_error("\xFF", "truncated");
@@ -196,6 +220,48 @@ TEST(SentencePiece, GgufOfAModelGivesTheSameIds) {
     EXPECT_EQ(again->encode(text), model->encode(text)) << text;
     EXPECT_EQ(again->decode(model->encode(text)), text);
   }
+}
+
+// A vocabulary of the kind "llama" with `more` pieces of (text, type) behind its own.
+std::string padded_gguf(const std::vector<std::pair<std::string, int32_t>>& more) {
+  std::vector<std::pair<std::string, int32_t>> all = {{"<unk>", 2}, {"<s>", 3}, {"</s>", 3}};
+  for (int byte = 0; byte < 256; ++byte) all.emplace_back(fmt::format("<0x{:02X}>", byte), 6);
+  for (const char* text : {"ab", "a", "b"}) all.emplace_back(text, 1);
+  all.insert(all.end(), more.begin(), more.end());
+  GgufWriter gguf;
+  gguf.key("model", 8);
+  gguf.text("llama");
+  gguf.array("tokens", 8, all.size());
+  for (const auto& [text, type] : all) gguf.text(text);
+  gguf.array("scores", 6, all.size());
+  for (size_t id = 0; id < all.size(); ++id) gguf.put(-static_cast<float>(id));
+  gguf.array("token_type", 5, all.size());
+  for (const auto& [text, type] : all) gguf.put<int32_t>(type);
+  return gguf.file();
+}
+
+TEST(SentencePiece, PaddingOfGgufVocabulariesIsNoText) {
+  const std::string mark_ids = "ab<unk>[PAD1] a";
+  const auto plain = read_gguf(padded_gguf({}), "plain.gguf");
+  const auto padded = read_gguf(
+      padded_gguf(
+          {{"<unk>", 2}, {"<unk>", 1}, {"<unk>", 5}, {"<extra>", 2}, {"[PAD1]", 5}, {"[PAD2]", 5}, {"[PAD1]", 5}}),
+      "padded.gguf");
+  EXPECT_EQ(padded->vocab_size(), plain->vocab_size() + 7);
+  EXPECT_EQ(padded->encode(mark_ids), plain->encode(mark_ids));
+  EXPECT_EQ(padded->encode(mark_ids, {.parse_special = true}), plain->encode(mark_ids, {.parse_special = true}));
+  const auto last = static_cast<int32_t>(padded->vocab_size()) - 1;
+  EXPECT_EQ(padded->decode(std::vector<int32_t>{260, 261, last - 6, last}), "ab<unk>[PAD1]");
+  const auto refused = [](const std::vector<std::pair<std::string, int32_t>>& more, const std::string& part) {
+    try {
+      read_gguf(padded_gguf(more), "bad.gguf");
+      FAIL() << part;
+    } catch (const Error& error) {
+      EXPECT_NE(error.message().find(part), std::string::npos) << error.message();
+    }
+  };
+  refused({{"ab", 1}}, "pieces 259 and 262 are both \"ab\"");
+  refused({{"aab", 5}}, "piece \"aab\" is marked unused though merging makes it");
 }
 
 }  // namespace

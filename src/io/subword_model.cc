@@ -13,13 +13,13 @@ size_t character_length(std::string_view text, size_t at) {
   return static_cast<size_t>(std::max(1, utf8_at(text, at).length));  // a byte that is no character stands alone
 }
 
-[[noreturn]] void fail_unknown(std::string_view text) {
-  int64_t replaced = 0;
-  std::string bytes;
-  for (char c : text) bytes += fmt::format(" {:02x}", static_cast<uint8_t>(c));
-  fail(ErrorCode::kInvalidArgument,
-       "the vocabulary has no token for \"{}\" (bytes{}) and none for unknown text: text holding it cannot be encoded",
-       utf8_replace_invalid(text, &replaced), bytes);
+// The token that stands for text without one, -1: it is left out.
+int32_t token_for_unknown(std::string_view text, int32_t unk_id, UnknownText& unknown) {
+  if (unknown.refuse(unk_id)) {
+    fail(ErrorCode::kInvalidArgument, "the vocabulary has no token for {}{}: text holding it cannot be encoded",
+         shown_with_bytes(text), unk_id < 0 ? " and none for unknown text" : "");
+  }
+  return unknown.meet(text, unk_id);
 }
 
 class CharacterBpeModel : public SubwordModel {
@@ -31,7 +31,8 @@ class CharacterBpeModel : public SubwordModel {
     }
   }
 
-  void encode(std::string_view word, SubwordScratch& scratch, std::vector<int32_t>& out) const override {
+  void encode(std::string_view word, SubwordScratch& scratch, UnknownText& unknown,
+              std::vector<int32_t>& out) const override {
     if (!parts_.whole_words.empty()) {
       if (const auto found = parts_.whole_words.find(std::string(word)); found != parts_.whole_words.end()) {
         out.push_back(found->second);
@@ -52,7 +53,7 @@ class CharacterBpeModel : public SubwordModel {
         symbols.push_back(id);
         unknown_before = false;
       } else {
-        add_unknown(word.substr(at, length), unknown_before, symbols);
+        add_unknown(word.substr(at, length), unknown, unknown_before, symbols);
       }
       at += length;
     }
@@ -65,7 +66,7 @@ class CharacterBpeModel : public SubwordModel {
     for (int32_t symbol : symbols) {
       if (symbol >= parts_.vocab_size) {
         const auto extra = static_cast<size_t>(symbol - parts_.vocab_size);
-        add_unknown(parts_.extra_characters[extra], unknown_before, out);
+        add_unknown(parts_.extra_characters[extra], unknown, unknown_before, out);
       } else if (symbol != parts_.unknown.unk_id || !unknown_before || !parts_.unknown.fuse) {
         unknown_before = symbol == parts_.unknown.unk_id;
         out.push_back(symbol);
@@ -82,15 +83,16 @@ class CharacterBpeModel : public SubwordModel {
     return found == parts_.characters.end() ? -1 : found->second;
   }
 
-  void add_unknown(std::string_view text, bool& unknown_before, std::vector<int32_t>& to) const {
+  void add_unknown(std::string_view text, UnknownText& unknown, bool& unknown_before, std::vector<int32_t>& to) const {
     const UnknownRule& rule = parts_.unknown;
     if (rule.covers(text)) {
       for (char c : text) to.push_back(rule.byte_ids[static_cast<uint8_t>(c)]);
       unknown_before = false;
       return;
     }
-    if (rule.unk_id < 0) fail_unknown(text);
-    if (!unknown_before || !rule.fuse) to.push_back(rule.unk_id);
+    const int32_t id = token_for_unknown(text, rule.unk_id, unknown);
+    if (id < 0) return;
+    if (!unknown_before || !rule.fuse) to.push_back(id);
     unknown_before = true;
   }
 
@@ -104,7 +106,8 @@ class UnigramModel : public SubwordModel {
 
   // nodes[i] is the best way to have covered the first i bytes. Pieces are tried shortest first and the first of equal
   // scores stays, as in SentencePiece.
-  void encode(std::string_view word, SubwordScratch& scratch, std::vector<int32_t>& out) const override {
+  void encode(std::string_view word, SubwordScratch& scratch, UnknownText& unknown,
+              std::vector<int32_t>& out) const override {
     auto& nodes = scratch.nodes;
     nodes.assign(word.size() + 1, {});
     const auto reach = [&](size_t begin, size_t length, double score, int32_t id) {
@@ -136,17 +139,16 @@ class UnigramModel : public SubwordModel {
       }
       const auto begin = static_cast<size_t>(node.begin);
       while (parts_.unknown.fuse && i > 0 && nodes[static_cast<size_t>(path[i - 1])].id < 0) --i;
-      add_unknown(word.substr(begin, static_cast<size_t>(path[i]) - begin), out);
+      add_unknown(word.substr(begin, static_cast<size_t>(path[i]) - begin), unknown, out);
     }
   }
 
  private:
-  void add_unknown(std::string_view text, std::vector<int32_t>& out) const {
+  void add_unknown(std::string_view text, UnknownText& unknown, std::vector<int32_t>& out) const {
     if (parts_.unknown.covers(text)) {
       for (char c : text) out.push_back(parts_.unknown.byte_ids[static_cast<uint8_t>(c)]);
-    } else {
-      if (parts_.unknown.unk_id < 0) fail_unknown(text);
-      out.push_back(parts_.unknown.unk_id);
+    } else if (const int32_t id = token_for_unknown(text, parts_.unknown.unk_id, unknown); id >= 0) {
+      out.push_back(id);
     }
   }
 
@@ -157,7 +159,8 @@ class WordPieceModel : public SubwordModel {
  public:
   explicit WordPieceModel(WordPiece parts) : parts_(std::move(parts)) {}
 
-  void encode(std::string_view word, SubwordScratch& scratch, std::vector<int32_t>& out) const override {
+  void encode(std::string_view word, SubwordScratch& scratch, UnknownText& unknown,
+              std::vector<int32_t>& out) const override {
     int64_t characters = 0;
     for (size_t at = 0; at < word.size(); at += character_length(word, at)) ++characters;
     const size_t before = out.size();
@@ -171,8 +174,7 @@ class WordPieceModel : public SubwordModel {
     }
     if (covered) return;
     out.resize(before);
-    if (parts_.unk_id < 0) fail_unknown(word);
-    out.push_back(parts_.unk_id);
+    if (const int32_t id = token_for_unknown(word, parts_.unk_id, unknown); id >= 0) out.push_back(id);
   }
 
  private:

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "io/bpe.h"
+#include "io/tokenizer.h"
 
 namespace octet {
 
@@ -28,7 +29,7 @@ struct SubwordScratch {
 
 // What becomes of text that no piece covers.
 struct UnknownRule {
-  int32_t unk_id = -1;                             // -1: none; text that needs it is then an error
+  int32_t unk_id = -1;                             // -1: none
   bool fuse = false;                               // neighbouring unknowns are one token
   std::array<int32_t, 256> byte_ids = no_bytes();  // tokens of raw bytes, before unk_id; -1: none
   static constexpr std::array<int32_t, 256> no_bytes() {
@@ -47,7 +48,8 @@ struct UnknownRule {
 class SubwordModel {
  public:
   virtual ~SubwordModel() = default;
-  virtual void encode(std::string_view word, SubwordScratch& scratch, std::vector<int32_t>& out) const = 0;
+  virtual void encode(std::string_view word, SubwordScratch& scratch, UnknownText& unknown,
+                      std::vector<int32_t>& out) const = 0;
 };
 
 // All pieces that begin at a place in a text.

@@ -36,16 +36,16 @@ class SubwordTokenizer : public Tokenizer {
     return parts_.normalizer.apply(piece, place);
   }
 
-  void encode_piece(std::string_view piece, const TextPlace& place, size_t enough,
+  void encode_piece(std::string_view piece, const TextPlace& place, size_t enough, UnknownText& unknown,
                     std::vector<int32_t>& out) const override {
     auto scratch = scratches_.take();
     TextPlace at = place;
     splitter_.each_piece(piece, scratch->split, [&](std::string_view part) {
       if (parts_.metaspace) {
-        encode_marked(part, at, enough, *scratch, out);
+        encode_marked(part, at, enough, *scratch, unknown, out);
         at.first = at.continues = false;
       } else {
-        encode_cut(part, parts_.cut_before, true, enough, *scratch, out);
+        encode_cut(part, parts_.cut_before, true, enough, *scratch, unknown, out);
       }
       return out.size() < enough;
     });
@@ -61,33 +61,34 @@ class SubwordTokenizer : public Tokenizer {
     std::vector<int32_t> ids;
   };
 
-  void encode_word(std::string_view word, Scratch& scratch, std::vector<int32_t>& out) const {
+  void encode_word(std::string_view word, Scratch& scratch, UnknownText& unknown, std::vector<int32_t>& out) const {
+    const int64_t unknown_before = unknown.places;
     WordCache::Place place;
     if (scratch.cache.find(word, out, place)) return;
     scratch.ids.clear();
-    parts_.model->encode(word, scratch.model, scratch.ids);
+    parts_.model->encode(word, scratch.model, unknown, scratch.ids);
     out.insert(out.end(), scratch.ids.begin(), scratch.ids.end());
-    scratch.cache.store(place, scratch.ids);
+    if (unknown.places == unknown_before) scratch.cache.store(place, scratch.ids);  // else it depends on the policy
   }
 
   // Cuts before each mark; with `keep_runs` only where something else stands before it.
   void encode_cut(std::string_view text, std::string_view mark, bool keep_runs, size_t enough, Scratch& scratch,
-                  std::vector<int32_t>& out) const {
+                  UnknownText& unknown, std::vector<int32_t>& out) const {
     size_t begin = 0, searched = 0;
     while (!mark.empty() && begin < text.size()) {
       const size_t found = text.find(mark, searched);
       if (found == std::string_view::npos) break;
       searched = found + mark.size();
       if (found == begin || (keep_runs && text.substr(0, found).ends_with(mark))) continue;
-      encode_word(text.substr(begin, found - begin), scratch, out);
+      encode_word(text.substr(begin, found - begin), scratch, unknown, out);
       if (out.size() >= enough) return;
       begin = found;
     }
-    if (begin < text.size()) encode_word(text.substr(begin), scratch, out);
+    if (begin < text.size()) encode_word(text.substr(begin), scratch, unknown, out);
   }
 
   void encode_marked(std::string_view text, const TextPlace& place, size_t enough, Scratch& scratch,
-                     std::vector<int32_t>& out) const {
+                     UnknownText& unknown, std::vector<int32_t>& out) const {
     const Metaspace& rule = *parts_.metaspace;
     std::string& marked = scratch.marked;
     marked.clear();
@@ -101,9 +102,9 @@ class SubwordTokenizer : public Tokenizer {
       at = space + 1;
     }
     if (rule.split) {
-      encode_cut(marked, rule.mark, false, enough, scratch, out);
+      encode_cut(marked, rule.mark, false, enough, scratch, unknown, out);
     } else {
-      encode_cut(marked, parts_.cut_before, true, enough, scratch, out);
+      encode_cut(marked, parts_.cut_before, true, enough, scratch, unknown, out);
     }
   }
 

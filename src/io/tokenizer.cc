@@ -36,6 +36,18 @@ void hash_bytes(uint64_t& hash, std::string_view bytes) {  // FNV-1a, with the l
 
 }  // namespace
 
+std::string shown_with_bytes(std::string_view text) {
+  int64_t replaced = 0;
+  std::string bytes;
+  for (char c : text) bytes += fmt::format(" {:02x}", static_cast<uint8_t>(c));
+  return fmt::format("\"{}\" (bytes{})", utf8_replace_invalid(text, &replaced), bytes);
+}
+
+int32_t UnknownText::meet(std::string_view text, int32_t unk_id) {
+  if (places++ == 0) first = shown_with_bytes(text);
+  return policy == Policy::kDrop ? -1 : unk_id;
+}
+
 void Tokenizer::finish(const std::string& kind_facts) {
   special_.assign(token_bytes_.size(), 0);
   uint64_t hash = 0xCBF29CE484222325ull;
@@ -111,8 +123,10 @@ void Tokenizer::encode_to(std::string_view text, const EncodeOptions& options, s
           vocab_size());
     out.push_back(bos_id_);
   }
+  UnknownText uncounted;
+  UnknownText& unknown = options.unknown != nullptr ? *options.unknown : uncounted;
   const OnPiece encode_plain = [&](std::string_view piece, const TextPlace& place) {
-    encode_piece(piece, place, enough, out);
+    encode_piece(piece, place, enough, unknown, out);
   };
   const OnPiece encode_raw = [&](std::string_view piece, const TextPlace& place) {
     split_added(normalize(piece, place), place, normalized_, options.parse_special, enough, encode_plain, out);

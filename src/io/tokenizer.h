@@ -18,12 +18,33 @@
 
 namespace octet {
 
+// What becomes of text that the vocabulary has no token for, and how often it was met.
+struct UnknownText {
+  enum class Policy {
+    kToken,  // its unknown token; an error where it has none
+    kDrop,
+    kError,
+  };
+  Policy policy = Policy::kToken;
+  int64_t places = 0;
+  std::string first;     // the first of them, for people
+  bool refused = false;  // the error that ended encoding was this
+
+  // Whether it is an error for a vocabulary whose unknown token is `unk_id` (-1: none).
+  bool refuse(int32_t unk_id) { return refused = policy == Policy::kError || (policy == Policy::kToken && unk_id < 0); }
+  // Counts `text`; the token that stands for it, -1: it is left out.
+  int32_t meet(std::string_view text, int32_t unk_id);
+};
+// "\"text\" (bytes 74 65 78 74)", with U+FFFD for what is not UTF-8.
+std::string shown_with_bytes(std::string_view text);
+
 struct EncodeOptions {
   bool parse_special = false;  // recognise special tokens written in the text
   bool add_bos = false;        // put the begin token first; an error when the vocabulary has none
   bool add_eos = false;        // put the end token last; an error when the vocabulary has none
   bool text_start = true;      // false: the text goes on from an earlier call (SentencePiece puts no space in front)
   int64_t enough = 0;          // > 0: stop soon after so many ids; they are the first of the whole text's
+  UnknownText* unknown = nullptr;  // its policy is followed, and it counts; nullptr: Policy::kToken
 };
 
 // A token matched in the text before anything else. Ordinary added tokens (special = false) are always matched, as the
@@ -83,7 +104,7 @@ class Tokenizer {
  protected:
   // Appends the ids of a piece free of added tokens, already normalised. May stop at the end of a word once `out` holds
   // `enough`.
-  virtual void encode_piece(std::string_view piece, const TextPlace& place, size_t enough,
+  virtual void encode_piece(std::string_view piece, const TextPlace& place, size_t enough, UnknownText& unknown,
                             std::vector<int32_t>& out) const = 0;
   // Called for each piece between raw added tokens where normalizes_ is set.
   virtual std::string normalize(std::string_view piece, const TextPlace& place) const { return std::string(piece); }

@@ -33,19 +33,26 @@ class CharacterTokenizer : public Tokenizer {
   }
 
  protected:
-  void encode_piece(std::string_view piece, const TextPlace& /*place*/, size_t enough,
+  void encode_piece(std::string_view piece, const TextPlace& /*place*/, size_t enough, UnknownText& unknown,
                     std::vector<int32_t>& out) const override {
-    for (size_t at = 0; at < piece.size() && out.size() < enough;) {
+    for (size_t at = 0, length = 0; at < piece.size() && out.size() < enough; at += length) {
       const Utf8Char character = utf8_at(piece, at);
+      length = static_cast<size_t>(std::max(1, character.length));
+      const auto found = character.length > 0 ? ids_.find(character.code) : ids_.end();
+      if (found != ids_.end()) {
+        out.push_back(found->second);
+        continue;
+      }
+      if (!unknown.refuse(-1)) {
+        unknown.meet(piece.substr(at, length), -1);
+        continue;
+      }
       check(character.length > 0, ErrorCode::kInvalidArgument,
             "byte 0x{:02x} at {} is not valid UTF-8: a character vocabulary cannot encode it",
             static_cast<uint8_t>(piece[at]), at);
-      const auto found = ids_.find(character.code);
-      check(found != ids_.end(), ErrorCode::kInvalidArgument,
-            "character '{}' (U+{:04X}) at byte {} is not among the vocabulary's {} characters",
-            piece.substr(at, static_cast<size_t>(character.length)), character.code, at, token_bytes_.size());
-      out.push_back(found->second);
-      at += static_cast<size_t>(character.length);
+      fail(ErrorCode::kInvalidArgument,
+           "character '{}' (U+{:04X}) at byte {} is not among the vocabulary's {} characters", piece.substr(at, length),
+           character.code, at, token_bytes_.size());
     }
   }
 

@@ -2,8 +2,10 @@
 // SentencePiece BPE ("llama") and WordPiece ("bert").
 // Layout: "GGUF", u32 version, u64 tensors, u64 pairs, then pairs of (string key, u32 type, value); strings are u64
 // length and bytes, arrays u32 element type and u64 count. Every length is checked against what is left of the file.
+#include <algorithm>
 #include <cstring>
 #include <optional>
+#include <set>
 
 #include "base/error.h"
 #include "io/sentencepiece.h"
@@ -147,6 +149,19 @@ std::unique_ptr<Tokenizer> gguf_bpe(const GgufFacts& facts, const std::string& w
   return std::make_unique<BpeTokenizer>(std::move(vocabulary), where);
 }
 
+// Vocabularies are filled up to a round size with pieces that repeat the unknown one, or with unused ones ("[PAD151]").
+void mark_padding(std::vector<SentencePieceVocabulary::Piece>& pieces) {
+  using Type = SentencePieceVocabulary::Type;
+  const auto unknown =
+      std::find_if(pieces.begin(), pieces.end(), [](const auto& piece) { return piece.type == Type::kUnknown; });
+  std::set<std::string_view> seen;
+  for (auto piece = pieces.begin(); piece != pieces.end(); ++piece) {
+    const bool repeats = !seen.insert(piece->text).second;
+    const bool as_unknown = unknown < piece && (piece->type == Type::kUnknown || piece->text == unknown->text);
+    if (as_unknown || (repeats && piece->type == Type::kUnused)) piece->type = Type::kPadding;
+  }
+}
+
 std::unique_ptr<Tokenizer> gguf_sentencepiece(const GgufFacts& facts, const std::string& where) {
   SentencePieceVocabulary vocabulary;
   check(facts.scores.size() == facts.tokens.size(), ErrorCode::kCorrupt, "{}: {} scores for {} tokens", where,
@@ -157,6 +172,7 @@ std::unique_ptr<Tokenizer> gguf_sentencepiece(const GgufFacts& facts, const std:
     vocabulary.pieces.push_back(
         {std::string(facts.tokens[id]), facts.scores[id], static_cast<SentencePieceVocabulary::Type>(facts.type(id))});
   }
+  mark_padding(vocabulary.pieces);
   vocabulary.model = SentencePieceVocabulary::Model::kBpe;
   vocabulary.byte_fallback = true;
   vocabulary.add_dummy_prefix = facts.add_space_prefix;

@@ -227,6 +227,33 @@ TEST(Tokenizer, Characters) {
   EXPECT_THROW(make_character_tokenizer({"ab"}), Error);
 }
 
+TEST(Tokenizer, BytesWithoutATokenFollowThePolicy) {
+  BpeVocabulary vocabulary;
+  for (int byte = 0; byte < 255; ++byte) vocabulary.tokens.push_back(byte_spellings()[static_cast<size_t>(byte)]);
+  vocabulary.splits.push_back({.pattern = kGpt2Pattern});
+  const BpeTokenizer tokenizer(std::move(vocabulary), "test");
+  for (int round = 0; round < 2; ++round) {  // the second could find what the first has kept
+    EXPECT_NE(error_of([&] { tokenizer.encode("he\xFFy"); }).find("no token for byte 0xff"), std::string::npos);
+    UnknownText drop{.policy = UnknownText::Policy::kDrop};
+    EXPECT_EQ(tokenizer.decode(tokenizer.encode("he\xFFy \xFF", {.unknown = &drop})), "hey ");
+    EXPECT_EQ(drop.places, 2);
+    EXPECT_EQ(drop.first, "\"\xEF\xBF\xBD\" (bytes ff)");
+  }
+}
+
+TEST(Tokenizer, WordsWithoutPiecesFollowThePolicy) {
+  const auto tokenizer = parse_tokenizer_json(
+      R"({"model": {"type": "WordPiece", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]"},
+          "pre_tokenizer": {"type": "Whitespace"}})",
+      "test");
+  UnknownText drop{.policy = UnknownText::Policy::kDrop}, error{.policy = UnknownText::Policy::kError};
+  EXPECT_EQ(tokenizer->encode("a zz a", {.unknown = &drop}), (std::vector<int32_t>{0, 0}));
+  EXPECT_EQ(drop.places, 1);
+  EXPECT_EQ(tokenizer->encode("a zz a"), (std::vector<int32_t>{0, 1, 0}));
+  EXPECT_NE(error_of([&] { tokenizer->encode("a zz", {.unknown = &error}); }).find("no token for \"zz\""),
+            std::string::npos);
+}
+
 TEST(Tokenizer, StreamNeverEmitsHalfACharacter) {
   const auto tokenizer = parse_tokenizer_json(small_json(), "small");
   const std::string text = "h\xC3\xA9 \xF0\x9F\xA6\x99!\xE2\x82\xAC";

@@ -94,25 +94,11 @@ class TargetReader {
     return text == "true";
   }
 
-  // The enumerator of this name among the first `count`; names[i] is that of the i-th.
-  template <typename Name>
-  int one_of(const char* what, const std::string& word, int count, const Name& name) const {
-    std::vector<std::string> names;
-    for (int i = 0; i < count; ++i) names.emplace_back(name(i));
-    const auto found = std::find(names.begin(), names.end(), word);
-    check(found != names.end(), ErrorCode::kInvalidArgument, "{}:{}: '{}' is no {}{}", path_, line_, word, what,
-          if_near(word, names, " (nearest: {})"));
-    return static_cast<int>(found - names.begin());
-  }
-
-  void read_fusion(const std::vector<std::string>& list) {
-    check(list.size() >= 2, ErrorCode::kInvalidArgument, "{}:{}: want \"fuse: producer part ...\"", path_, line_);
-    const auto producer = static_cast<Producer>(one_of("producer of fusions", list[0], kProducers,
-                                                       [](int i) { return producer_name(static_cast<Producer>(i)); }));
-    for (size_t i = 1; i < list.size(); ++i) {
-      const int bit = one_of("part of fusions", list[i], kFusionParts,
-                             [](int b) { return part_name(static_cast<FusionPart>(1u << b)); });
-      target.allow(producer, {static_cast<FusionPart>(1u << bit)});
+  void read_fusion(std::string_view rule) {
+    try {
+      allow_fusions(target, std::string(rule));
+    } catch (const Error& error) {
+      fail(error.code(), "{}:{}: {}", path_, line_, error.message());
     }
   }
 
@@ -146,7 +132,7 @@ class TargetReader {
             line_, value);
       target.device = value == "cuda" ? Device::kCuda : Device::kCpu;
     } else if (key == "fuse") {
-      read_fusion(words(value));
+      read_fusion(value);
     } else if (key == "timing") {
       std::vector<std::string> parts = words(value);
       const bool of_roles =
@@ -175,6 +161,35 @@ void Target::allow(Producer producer, std::initializer_list<FusionPart> parts) {
 }
 void Target::forbid(Producer producer, FusionPart part) {
   fusions[static_cast<size_t>(producer)] &= ~static_cast<uint32_t>(part);
+}
+
+namespace {
+
+// The index of this name among names(0) .. names(count - 1).
+template <typename Name>
+int one_of(const char* what, const std::string& word, int count, const Name& name) {
+  std::vector<std::string> names;
+  for (int i = 0; i < count; ++i) names.emplace_back(name(i));
+  const auto found = std::find(names.begin(), names.end(), word);
+  check(found != names.end(), ErrorCode::kInvalidArgument, "'{}' is no {}{}", word, what,
+        if_near(word, names, " (nearest: {})"));
+  return static_cast<int>(found - names.begin());
+}
+
+}  // namespace
+
+void allow_fusions(Target& target, const std::string& rule) {
+  const std::vector<std::string> list = words(rule);
+  check(list.size() >= 2, ErrorCode::kInvalidArgument, "'{}' (want a producer of fusions and its parts)", rule);
+  const auto producer = static_cast<Producer>(one_of("producer of fusions", list[0], kProducers, [](int i) {
+    return producer_name(static_cast<Producer>(i));
+  }));
+  for (size_t i = 1; i < list.size(); ++i) {
+    const int bit = one_of("part of fusions", list[i], kFusionParts, [](int b) {
+      return part_name(static_cast<FusionPart>(1u << b));
+    });
+    target.allow(producer, {static_cast<FusionPart>(1u << bit)});
+  }
 }
 
 Target interpreter_target() { return {.name = "interpreter", .int8_products = true, .buffer_alignment = 8}; }

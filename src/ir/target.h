@@ -53,6 +53,9 @@ struct Target {
 Target interpreter_target();  // no fusions
 Target h200_target();         // fusions of the CUDA kernels, figures measured on one H200: plans made on a laptop
 
+// Allows what "norm residual amax" says, a producer and its parts; throws kInvalidArgument with the nearest names.
+void allow_fusions(Target& target, const std::string& rule);
+
 Target read_target(const std::string& path);  // YAML-like "key: value" text, as written by to_text
 std::string to_text(const Target& target);
 

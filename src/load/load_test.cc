@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "load/estimate.h"
 #include "load/summary.h"
 #include "load/workload.h"
 
@@ -95,6 +96,26 @@ DriveResult two_requests() {
   result.records = {fast, slow, failed};
   result.after.steps = 4, result.after.seconds = 2, result.after.host_seconds = 0.1;
   return result;
+}
+
+TEST(Estimate, ReadsWeightsOnceAStepAndMultipliesEveryToken) {
+  const EnginePlan plan{.matrix_elements = 500, .weight_bytes = 1000, .kv_tokens = 600};
+  const DeviceRates rates{.bytes_per_second = 10000, .flops_per_second = 100000};  // 0.1 s to read, 0.01 s a token
+  const LoadEstimate alone = estimate_load(plan, rates, fixed_workload(2, 5, 50), 1);
+  EXPECT_EQ(alone.texts, 1);
+  EXPECT_DOUBLE_EQ(alone.step_seconds, 0.1);
+  EXPECT_DOUBLE_EQ(alone.seconds, 100 * 0.1 + 10 * 0.01);
+  const LoadEstimate together = estimate_load(plan, rates, fixed_workload(40, 5, 50), 256);
+  EXPECT_EQ(together.texts, 10) << "the cache has room for so many";
+  EXPECT_DOUBLE_EQ(together.seconds, 200 * 0.1 + 200 * 0.01);
+  const LoadEstimate products = estimate_load({.matrix_elements = 500, .weight_bytes = 1000, .kv_tokens = 6000}, rates,
+                                              fixed_workload(40, 5, 50), 256);
+  EXPECT_EQ(products.texts, 40);
+  EXPECT_DOUBLE_EQ(products.step_seconds, 40 * 0.01);
+  Workload late = fixed_workload(2, 5, 50);
+  late.requests.back().arrival = 60;
+  EXPECT_DOUBLE_EQ(estimate_load(plan, rates, late, 1).seconds, 60);
+  EXPECT_DOUBLE_EQ(estimate_load(plan, rates, {}, 1).seconds, 0);
 }
 
 TEST(Summary, RatesGoodputEnergyAndCost) {

@@ -103,6 +103,8 @@ class SumFolder {
     for (int32_t i = 0; i < graph.size(); ++i) choose(NodeId{i});
   }
 
+  bool found() const { return std::find(moved_.begin(), moved_.end(), true) != moved_.end(); }
+
   Graph run() {
     for (int32_t i = 0; i < old_.size(); ++i) {
       NodeId id{i};
@@ -173,9 +175,18 @@ Graph differentiate(const Graph& forward, const std::string& loss_output, bool a
     if (!gradient.exists()) gradient = walk.builder().constant(0, forward.shape(param));
     walk.builder().output("grad." + forward.node(param).name, gradient);
   }
-  Graph result = SumFolder(walk.take()).run();
+  Graph result = walk.take();
+  remove_dead_nodes(result);
   result.set_stage(Stage::kGradient);
   return result;
+}
+
+bool fold_sums_in(Graph& graph) {
+  SumFolder folder(graph);
+  if (!folder.found()) return false;
+  Graph folded = folder.run();
+  graph = std::move(folded);
+  return true;
 }
 
 // The micro-batches' losses add up on the device, so that nobody waits for one before the next begins.
@@ -198,13 +209,7 @@ void outputs_to_updates(Graph& graph) {
   std::erase_if(graph.outputs(), is_gradient);
 }
 
-}  // namespace
-
-Graph differentiate(const Graph& forward, const std::string& loss_output) {
-  return differentiate(forward, loss_output, /*accumulating=*/false);
-}
-
-bool autodiff(Program& program, const CompileOptions&) {
+bool differentiate_train(Program& program, const CompileOptions&) {
   const Graph* found = program.find_graph("train");
   if (found == nullptr || found->stage() != Stage::kModel) return false;
   const Graph forward = *found;
@@ -227,5 +232,26 @@ bool autodiff(Program& program, const CompileOptions&) {
   for (Graph& graph : program.graphs()) graph.set_stage(Stage::kGradient);
   return true;
 }
+
+bool fold_sums(Program& program, const CompileOptions&) {
+  bool changed = false;
+  for (Graph& graph : program.graphs()) changed |= fold_sums_in(graph);
+  return changed;
+}
+
+}  // namespace
+
+Graph differentiate(const Graph& forward, const std::string& loss_output) {
+  Graph graph = differentiate(forward, loss_output, /*accumulating=*/false);
+  fold_sums_in(graph);
+  return graph;
+}
+
+std::span<const Step> autodiff_steps() {
+  static constexpr Step kSteps[] = {{"differentiate", differentiate_train}, {"fold_sums", fold_sums}};
+  return kSteps;
+}
+
+bool autodiff(Program& program, const CompileOptions& options) { return run_steps(autodiff_steps(), program, options); }
 
 }  // namespace octet

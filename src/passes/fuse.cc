@@ -158,13 +158,26 @@ bool fuse_graph(Graph& graph, const Target& target, std::span<const FusionPatter
   return true;
 }
 
+std::span<const Step> fuse_steps() {
+  static constexpr Step kSteps[] = {{"merge_sums",
+                                     [](Program& program, const CompileOptions& options) {
+                                       bool changed = false;
+                                       for (Graph& graph : program.graphs())
+                                         changed |= merge_sums(graph, options.target);
+                                       return changed;
+                                     }},
+                                    {"fuse_patterns", [](Program& program, const CompileOptions& options) {
+                                       bool changed = false;
+                                       for (Graph& graph : program.graphs())
+                                         changed |= fuse_graph(graph, options.target);
+                                       return changed;
+                                     }}};
+  return kSteps;
+}
+
 bool fuse(Program& program, const CompileOptions& options) {
-  bool changed = false;
-  for (Graph& graph : program.graphs()) {
-    changed |= merge_sums(graph, options.target);
-    changed |= fuse_graph(graph, options.target);
-    graph.set_stage(Stage::kFused);
-  }
+  const bool changed = run_steps(fuse_steps(), program, options);
+  for (Graph& graph : program.graphs()) graph.set_stage(Stage::kFused);
   return changed;
 }
 

@@ -8,6 +8,8 @@
 //
 // Sums can merge into a product's accumulator instead, and round once where two roundings were: kAccumulate (float32
 // sums) and kResidual (in the compute type) of Producer::kProduct.
+//
+// Steps: merge_sums for these, fuse_patterns for the others.
 #pragma once
 
 #include <span>
@@ -19,6 +21,7 @@ namespace octet {
 struct FusionPattern;
 
 bool fuse(Program& program, const CompileOptions& options);
+std::span<const Step> fuse_steps();
 
 // Graph level. Returns whether something changed.
 bool fuse_graph(Graph& graph, const Target& target);

@@ -1,5 +1,5 @@
 // Pack: the physical layout of parameters. Logical names and shapes (checkpoints, users) never change; off, every
-// parameter is stored as its logical self.
+// parameter is stored as its logical self. Its steps:
 //
 // - pad_vocab, where the Target has vocab_multiple > 1: tables an output head reads get zero rows up to that multiple,
 //   with their moments, gradients and copies; losses count the logical classes only (attr classes), an output keeps its
@@ -12,6 +12,7 @@
 // load_plan says where each logical tensor lives: loaders and checkpoints go through it.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@
 namespace octet {
 
 bool pack(Program& program, const CompileOptions& options);
+std::span<const Step> pack_steps();
 
 // Rows [row, row + rows) of a state entry hold a logical tensor of shape `shape`; every row is `shape` without its
 // first dim. Of params, their FP8 codes, moments, gradients and scales.
@@ -31,7 +33,7 @@ struct Placement {
 };
 std::vector<Placement> load_plan(const Program& program);
 
-// The steps. A program they do not fit is left alone; they return whether something changed.
+// What the steps run. A program they do not fit is left alone; they return whether something changed.
 bool pad_vocab(Program& program, int64_t multiple);
 bool merge_siblings(Program& program, bool fused = false);
 bool fold_slices(Graph& graph, const Target& target);

@@ -36,6 +36,7 @@ std::set<std::string> head_tables(const Program& program) {
   return tables;
 }
 
+// Ops whose padded results hold nothing but zeros beyond what is padded in their operands.
 bool keeps_padding_apart(Op op) {
   switch (op) {
     case Op::kMatmul:
@@ -49,6 +50,12 @@ bool keeps_padding_apart(Op op) {
     case Op::kConstant: return true;
     default: return false;
   }
+}
+
+// Ops whose results are the same whether an operand is padded or not: ids name logical rows, losses count logical
+// classes, zeros add nothing to a norm. Another op that reads logits would see the padded columns (sample).
+bool may_read_padding(Op op) {
+  return keeps_padding_apart(op) || op == Op::kEmbedding || op == Op::kCrossEntropy || op == Op::kGlobalNorm;
 }
 
 class PaddedGraph {
@@ -109,6 +116,11 @@ class PaddedGraph {
     bool loss = node.op == Op::kCrossEntropy || node.op == Op::kCrossEntropyGrad;
     int64_t classes = loss ? old_.shape(node.inputs[0]).cols() : 0;
     if (loss && rewriter_.graph().shape(copy.inputs[0]).cols() != classes) copy.attrs.set("classes", classes);
+    for (size_t i = 0; i < copy.inputs.size(); ++i) {
+      const Value input = copy.inputs[i];
+      const bool padded = input.exists() && rewriter_.graph().shape(input) != old_.shape(node.inputs[i]);
+      if (padded && !may_read_padding(node.op)) return false;
+    }
     NodeId made = rewriter_.graph().add(std::move(copy));
     for (int32_t r = 0; r < static_cast<int32_t>(node.results.size()); ++r) {
       bool changed = rewriter_.graph().shape({made, r}) != node.results[static_cast<size_t>(r)].shape;

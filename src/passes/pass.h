@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,7 @@ struct CompileOptions {
   Target target = {};
   Recipe recipe = {};
   Recompute recompute = Recompute::kNone;
-  std::set<std::string> disabled = {};  // pass names (--disable); an unknown one throws with the nearest
+  std::set<std::string> disabled = {};  // passes and steps (--disable); an unknown one throws with the nearest
   std::string dump_dir = {};            // --dump-ir: NN_<pass>.txt after every pass that changed something
   bool verify = true;
 };
@@ -33,16 +34,29 @@ struct PassReport {
   int64_t nodes = 0;  // in the program afterwards
 };
 
+// A part of a pass with a name of its own, by which it is left out, or run alone. Returns whether it changed something.
+struct Step {
+  const char* name;
+  bool (*run)(Program&, const CompileOptions&);
+};
+// The steps that are not disabled, in order; errors begin with the step's name.
+bool run_steps(std::span<const Step> steps, Program& program, const CompileOptions& options);
+
 // A pass over a program: returns whether it changed something. `stage` is what the graphs are afterwards at least,
 // whether or not it found something to do or was disabled: the verifier's legality tables grow from stage to stage.
 struct Pass {
   std::string name;
   std::function<bool(Program&, const CompileOptions&)> run;
   Stage stage = Stage::kModel;
+  std::span<const Step> steps = {};  // what `run` runs by run_steps, if it is made of such
 };
 
-// Runs the pass unless it is disabled, raises the stages and verifies what changed; errors begin "pass <name>: ".
+// Runs the pass unless it is disabled, raises the stages and verifies the program and what the pass says of itself: one
+// that changed something and says it did not, or the other way round, is an error. Errors begin "pass <name>: ".
 bool run_pass(const Pass& pass, Program& program, const CompileOptions& options);
+
+// Throws kInvalidArgument with the nearest name when one of these is neither a pass nor a step.
+void check_disabled(const std::set<std::string>& names);
 
 // The readable list: autodiff .. pack. (plan_memory comes last and makes the Plan.)
 const std::vector<Pass>& pipeline_passes();

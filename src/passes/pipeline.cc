@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "ir/fingerprint.h"
 #include "ir/rewrite.h"
 #include "ir/text.h"
 #include "ir/verify.h"
@@ -38,23 +39,13 @@ int64_t node_count(const Program& program) {
   return nodes;
 }
 
-void check_disabled(const std::set<std::string>& disabled) {
-  std::vector<std::string> names;
-  for (const Pass& pass : pipeline_passes()) names.push_back(pass.name);
-  for (const std::string& name : disabled) {
-    check(std::find(names.begin(), names.end(), name) != names.end(), ErrorCode::kInvalidArgument,
-          "disable: no pass is named '{}' ({}all: {})", name, if_near(name, names, "nearest: {}; "),
-          fmt::join(names, ", "));
-  }
-}
-
-// Runs `step`; an error names the pass.
-template <typename Step>
-void blame(const std::string& pass, const Step& step) {
+// Runs `work`; an error names who did it.
+template <typename Work>
+void blame(const std::string& who, const Work& work) {
   try {
-    step();
+    work();
   } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("pass {}: {}", pass, error.message()));
+    throw Error(error.code(), fmt::format("{}: {}", who, error.message()));
   }
 }
 
@@ -72,25 +63,53 @@ Recompute parse_recompute(const std::string& name, const Target& target) {
 const std::vector<Pass>& pipeline_passes() {
   static const std::vector<Pass> passes = {
       graph_pass("merge_common_nodes", merge_common_nodes, Stage::kModel),
-      {"autodiff", autodiff, Stage::kGradient},
+      {"autodiff", autodiff, Stage::kGradient, autodiff_steps()},
       {"precision", precision, Stage::kPrecise},
       graph_pass("merge_common_nodes", merge_common_nodes, Stage::kPrecise),
       // From here on there are clones that equal their originals: nothing may merge common nodes.
-      {"recompute", recompute, Stage::kPrecise},
-      {"fuse", fuse, Stage::kFused},
-      {"pack", pack, Stage::kPacked},
+      {"recompute", recompute, Stage::kPrecise, recompute_steps()},
+      {"fuse", fuse, Stage::kFused, fuse_steps()},
+      {"pack", pack, Stage::kPacked, pack_steps()},
       {"group_updates", group_updates, Stage::kPacked},
       graph_pass("remove_dead_nodes", remove_dead_nodes, Stage::kPacked),
   };
   return passes;
 }
 
+void check_disabled(const std::set<std::string>& disabled) {
+  std::vector<std::string> names;
+  for (const Pass& pass : pipeline_passes()) {
+    names.push_back(pass.name);
+    for (const Step& step : pass.steps) names.emplace_back(step.name);
+  }
+  for (const std::string& name : disabled) {
+    check(std::find(names.begin(), names.end(), name) != names.end(), ErrorCode::kInvalidArgument,
+          "disable: no pass is named '{}' ({}all: {})", name, if_near(name, names, "nearest: {}; "),
+          fmt::join(names, ", "));
+  }
+}
+
+bool run_steps(std::span<const Step> steps, Program& program, const CompileOptions& options) {
+  bool changed = false;
+  for (const Step& step : steps) {
+    if (options.disabled.contains(step.name)) continue;
+    blame(step.name, [&] { changed |= step.run(program, options); });
+  }
+  return changed;
+}
+
 bool run_pass(const Pass& pass, Program& program, const CompileOptions& options) {
   bool changed = false;
-  blame(pass.name, [&] {
-    if (!options.disabled.contains(pass.name)) changed = pass.run(program, options);
+  blame("pass " + pass.name, [&] {
+    if (!options.disabled.contains(pass.name)) {
+      const uint64_t before = options.verify ? fingerprint(program) : 0;
+      changed = pass.run(program, options);
+      const bool differs = options.verify ? fingerprint(program) != before : changed;
+      check(changed == differs, ErrorCode::kInternal, "it says that it changed {} of the program, which is {}",
+            changed ? "something" : "nothing", differs ? "another" : "the same");
+    }
     for (Graph& graph : program.graphs()) graph.set_stage(std::max(graph.stage(), pass.stage));
-    if (changed && options.verify) verify(program);
+    if (options.verify) verify(program);
   });
   return changed;
 }
@@ -109,7 +128,7 @@ Plan compile(Program program, const CompileOptions& options, std::vector<PassRep
     if (reports != nullptr) reports->push_back({name, changed, seconds, node_count(after)});
   };
   auto begin = Clock::now();
-  blame("build", [&] {
+  blame("pass build", [&] {
     collect_state(program);
     if (options.verify) verify(program);
   });
@@ -123,7 +142,7 @@ Plan compile(Program program, const CompileOptions& options, std::vector<PassRep
   }
   begin = Clock::now();
   Plan plan;
-  blame("plan_memory", [&] {
+  blame("pass plan_memory", [&] {
     plan = plan_memory(std::move(program), options.target);
     if (options.verify) check_plan(plan);
   });

@@ -41,6 +41,12 @@ TEST(Pipeline, UnknownNamesGetTheNearest) {
   } catch (const Error& error) {
     EXPECT_NE(error.message().find("nearest: recompute"), std::string::npos) << error.message();
   }
+  try {
+    compile(undifferentiated(), {.disabled = {"merge_sum"}});  // a step
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(error.message().find("nearest: merge_sums"), std::string::npos) << error.message();
+  }
   EXPECT_THROW(find_pass("autodif"), Error);
   EXPECT_THROW(parse_recompute("sometimes", {}), Error);
   EXPECT_EQ(parse_recompute("full", {}), Recompute::kFull);
@@ -66,6 +72,60 @@ TEST(Pipeline, DumpsParseBack) {
     EXPECT_EQ(print(parse_program(text, file)), text) << file;
   }
   remove_path(folder);
+}
+
+// What a pass says of itself is compared with what it did, and a program that was not changed is verified too.
+TEST(Pipeline, APassThatLiesIsNamed) {
+  const auto message = [](const Pass& pass, bool verify) {
+    Program program = undifferentiated();
+    try {
+      run_pass(pass, program, {.verify = verify});
+      return std::string("accepted");
+    } catch (const Error& error) {
+      return error.message();
+    }
+  };
+  const Pass silent{"silent",
+                    [](Program&program, const CompileOptions&) {
+                      program.graph("train").mutable_node(NodeId{0}).layer = 7;
+                      return false;
+                    }},
+      boasting{"boasting", [](Program&, const CompileOptions&) { return true; }},
+      breaking{"breaking",
+               [](Program&program, const CompileOptions&) {
+                 program.states().front().type = {DType::kI32, {1}};
+                 return true;
+               }},
+      stage{"stage", [](Program&, const CompileOptions&) { return false; }, Stage::kPacked};
+  EXPECT_EQ(message(silent, true).find("pass silent: it says that it changed nothing"), 0u) << message(silent, true);
+  EXPECT_EQ(message(boasting, true).find("pass boasting: it says that it changed something"), 0u);
+  EXPECT_EQ(message(breaking, true).find("pass breaking: "), 0u);
+  EXPECT_EQ(message(stage, true), "accepted") << "stages rise whatever a pass finds to do";
+  EXPECT_EQ(message(boasting, false), "accepted");
+  // Verified though it says, rightly, that it changed nothing.
+  Program program = undifferentiated();
+  program.states().front().type = {DType::kI32, {1}};
+  EXPECT_THROW(run_pass(stage, program, {}), Error);
+}
+
+// Recomputation that adds as many nodes as it takes away has changed the program. Under recipe auto products switch
+// one by one: where the first of a linear's is in bf16 and its weight gradient in blocks, only backward reads the
+// codes.
+TEST(Pipeline, RecomputedCodesOfBackwardAloneLeaveForward) {
+  CompileOptions options{.target = h200_target(), .recipe = parse_recipe("bf16"), .recompute = Recompute::kLight};
+  options.recipe.power_of_two = true;
+  options.recipe.gradient_format = DType::kE4M3;
+  options.recipe.decisions["layers.0.attn.o/wgrad"] = {.codes = true, .scaling = Scaling::kBlock};
+  const Plan plan = compile(undifferentiated(), options);
+  int made = 0, again = 0;
+  for (const Node& node : plan.program.graph("train").nodes()) {
+    const bool quantizes =
+        node.op == Op::kQuantize || (node.body != nullptr && tiny::count(*node.body, Op::kQuantize) > 0);
+    made += quantizes && node.phase == Phase::kForward;
+    again += quantizes && node.phase == Phase::kRecompute;
+  }
+  EXPECT_EQ(made, 0);
+  EXPECT_EQ(again, 1);
 }
 
 // octet-opt with the names of all passes does what compile does.

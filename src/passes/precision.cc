@@ -283,24 +283,42 @@ bool changes_nothing(const Recipe& recipe) {
   return recipe.compute == DType::kF32 && recipe.scaling == Scaling::kNone && !decided;
 }
 
-void mark_tf32(Graph& graph) {
-  for (size_t i = 0; i < graph.nodes().size(); ++i) {
-    Node& node = graph.mutable_node(NodeId{static_cast<int32_t>(i)});
-    if (node.op == Op::kMatmul) node.attrs.set("tf32", true);
+bool mark_tf32(Graph& graph) {
+  bool changed = false;
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    Node& node = graph.mutable_node(NodeId{i});
+    if (node.op != Op::kMatmul || node.attrs.get_or("tf32", false)) continue;
+    node.attrs.set("tf32", true);
+    changed = true;
   }
+  return changed;
+}
+
+bool same_nodes(const Graph& a, const Graph& b) {
+  const auto same = [](const Node& x, const Node& y) {
+    return x.op == y.op && x.inputs == y.inputs && x.results == y.results && x.attrs == y.attrs;
+  };
+  return std::equal(a.nodes().begin(), a.nodes().end(), b.nodes().begin(), b.nodes().end(), same);
+}
+
+bool same_types(const std::vector<StateEntry>& a, const std::vector<StateEntry>& b) {
+  const auto same = [](const StateEntry& x, const StateEntry& y) { return x.name == y.name && x.type == y.type; };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), same);
 }
 
 }  // namespace
 
 bool precision(Program& program, const CompileOptions& options) {
   const Recipe& recipe = options.recipe;
+  bool changed = false;
   if (changes_nothing(recipe)) {
     for (Graph& graph : program.graphs()) {
-      if (recipe.tf32 && is_model_graph(graph)) mark_tf32(graph);
+      if (recipe.tf32 && is_model_graph(graph)) changed |= mark_tf32(graph);
       graph.set_stage(Stage::kPrecise);
     }
-    return recipe.tf32;
+    return changed;
   }
+  const std::vector<StateEntry> states = program.states();
   collect_state(program);
   bool training = is_training(program);
   if (recipe.forward_format == DType::kI8) {
@@ -322,12 +340,15 @@ bool precision(Program& program, const CompileOptions& options) {
     plans.emplace(graph.name(), std::move(plan));
   }
   for (auto& [name, plan] : plans) {
-    program.add_graph(PreciseGraph(program.graph(name), !training, program, options, plan, weights, scales).run());
+    const Graph& graph = program.graph(name);
+    Graph made = PreciseGraph(graph, !training, program, options, plan, weights, scales).run();
+    changed = changed || !same_nodes(made, graph);
+    program.add_graph(std::move(made));
   }
   training ? weights.refresh() : weights.drop_unread_params();
   scales.advance();
   for (Graph& graph : program.graphs()) graph.set_stage(Stage::kPrecise);
-  return true;
+  return changed || !same_types(program.states(), states);  // whatever else is made or extended brings states
 }
 
 std::vector<GemmReport> precision_report(const Program& program, const CompileOptions& options) {

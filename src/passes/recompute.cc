@@ -176,6 +176,24 @@ class Availability {
   std::vector<bool> remade_;  // by node: it has a clone
 };
 
+// Adds copies of `chain`, nodes in order, and of `node` behind them, in this phase. They read each other, and of the
+// rest what `input_of` gives for the old value.
+template <typename InputOf>
+NodeId add_chain(Graph& graph, const Graph& old, const std::vector<NodeId>& chain, const Node& node, Phase phase,
+                 const InputOf& input_of) {
+  std::unordered_map<int32_t, NodeId> made;  // by node of the chain
+  const auto add = [&](Node copy) {
+    copy.phase = phase;
+    for (Value& input : copy.inputs) {
+      const auto found = input.exists() ? made.find(index(input.node)) : made.end();
+      input = found != made.end() ? Value{found->second, input.result} : input_of(input);
+    }
+    return graph.add(std::move(copy));
+  };
+  for (NodeId id : chain) made[index(id)] = add(old.node(id));
+  return add(node);
+}
+
 // Copies the graph; a backward node's dropped inputs are cloned right before it, once each. An activation that is
 // quantized where it is cloned is cloned for that alone, so that the two fuse.
 class Cloner {
@@ -184,64 +202,32 @@ class Cloner {
       : old_(graph),
         availability_(availability),
         target_(target),
-        uses_(graph),
         rewriter_(graph),
         clones_(static_cast<size_t>(graph.size()), NodeId::kNone) {}
 
   Graph run() {
     for (int32_t i = 0; i < old_.size(); ++i) {
       const Node& node = old_.node(NodeId{i});
-      if (!is_backward(node) && !is_stored_for_codes(node)) {
+      if (!is_backward(node)) {
         rewriter_.copy(NodeId{i});
         continue;
       }
-      NodeId made = is_backward(node) ? clone(node, Phase::kBackward) : clone(node, Phase::kForward);
+      NodeId made = clone(node, Phase::kBackward);
       for (int32_t r = 0; r < static_cast<int32_t>(node.results.size()); ++r) rewriter_.set({NodeId{i}, r}, {made, r});
     }
     return rewriter_.finish();
   }
+  bool cloned() const { return cloned_; }
 
  private:
-  // Current scaling reads its tensor twice, for the amax and for the codes. An activation that nothing else reads is
-  // computed in both passes instead of being stored between them, where that is faster.
-  bool is_stored_for_codes(const Node& node) const {
-    if (!target_.cheap_activations || node.op != Op::kQuantize || node.phase != Phase::kForward) return false;
-    const Value x = node.inputs[0];
-    const std::vector<NodeId>& users = uses_.users(x);
-    const bool amax_and_codes = users.size() == 2 && !uses_.is_output(x) && old_.node(users[0]).op == Op::kReduce;
-    if (!amax_and_codes || activation_before_quantize(old_, target_, x).empty()) return false;
-    const Node& maker = old_.node(x);
-    const bool gated = maker.op == Op::kMul && maker.inputs[0] != maker.inputs[1];
-    return target_.fuses(gated ? Producer::kGated : Producer::kActivation, FusionPart::kAmax);
-  }
-
-  // `node` with inputs that the phase may read; a quantize with an activation of its own where that is not stored.
+  // `node` with inputs that backward may read; a quantize with an activation of its own where that is not stored.
   NodeId clone(const Node& node, Phase phase) {
-    Node copy = node;
-    copy.phase = phase;
     std::vector<NodeId> chain;
-    if (node.op == Op::kQuantize && (phase == Phase::kForward || !availability_.is_kept(node.inputs[0]))) {
+    if (node.op == Op::kQuantize && !availability_.is_kept(node.inputs[0])) {
       chain = activation_before_quantize(old_, target_, node.inputs[0]);
     }
-    std::unordered_map<int32_t, NodeId> made;  // by node of the chain
-    const auto connect = [&](Node& reader) {
-      for (Value& input : reader.inputs) {
-        const auto found = input.exists() ? made.find(index(input.node)) : made.end();
-        if (found != made.end()) {
-          input = {found->second, input.result};
-        } else {
-          input = phase == Phase::kForward ? rewriter_.map(input) : for_backward(input);
-        }
-      }
-    };
-    for (NodeId id : chain) {
-      Node link = old_.node(id);
-      link.phase = phase;
-      connect(link);
-      made[index(id)] = rewriter_.graph().add(std::move(link));
-    }
-    connect(copy);
-    return rewriter_.graph().add(std::move(copy));
+    cloned_ |= phase == Phase::kRecompute || !chain.empty();
+    return add_chain(rewriter_.graph(), old_, chain, node, phase, [&](Value v) { return for_backward(v); });
   }
 
   Value for_backward(Value v) {
@@ -254,15 +240,14 @@ class Cloner {
   const Graph& old_;
   const Availability& availability_;
   const Target& target_;
-  const UseGraph uses_;
   Rewriter rewriter_;
   std::vector<NodeId> clones_;  // by forward node
+  bool cloned_ = false;
 };
 
-}  // namespace
+bool has_backward(const Graph& graph) { return std::any_of(graph.nodes().begin(), graph.nodes().end(), is_backward); }
 
-Graph recompute_graph(const Graph& graph, Recompute kind, const Target& target) {
-  if (kind == Recompute::kNone || std::none_of(graph.nodes().begin(), graph.nodes().end(), is_backward)) return graph;
+bool recompute_backward(Graph& graph, Recompute kind, const Target& target) {
   Availability availability(graph);
   switch (kind) {
     case Recompute::kNone: break;
@@ -270,18 +255,73 @@ Graph recompute_graph(const Graph& graph, Recompute kind, const Target& target) 
     case Recompute::kSelective: availability.choose_selective(); break;
     case Recompute::kFull: availability.choose_full(); break;
   }
-  return Cloner(graph, availability, target).run();
+  Cloner cloner(graph, availability, target);
+  Graph made = cloner.run();
+  // Forward nodes that only backward read go where their clones come: there may be as many nodes as before.
+  if (!cloner.cloned() && made.size() == graph.size()) return false;
+  graph = std::move(made);
+  return true;
+}
+
+// Current scaling reads its tensor twice, for the amax and for the codes. An activation that nothing else reads is
+// computed in both passes instead of being stored between them, where that is faster.
+bool is_stored_for_codes(const UseGraph& uses, const Node& node, const Target& target) {
+  if (!target.cheap_activations || node.op != Op::kQuantize || node.phase != Phase::kForward) return false;
+  const Graph& graph = uses.graph();
+  const Value x = node.inputs[0];
+  const std::vector<NodeId>& users = uses.users(x);
+  const bool amax_and_codes = users.size() == 2 && !uses.is_output(x) && graph.node(users[0]).op == Op::kReduce;
+  if (!amax_and_codes || activation_before_quantize(graph, target, x).empty()) return false;
+  const Node& maker = graph.node(x);
+  const bool biased = maker.op == Op::kGelu && graph.node(maker.inputs[0]).op == Op::kAdd;
+  return target.has_fusion(maker.op == Op::kMul ? "swiglu_amax" : "bias_gelu_amax") && (maker.op == Op::kMul || biased);
+}
+
+bool recompute_for_codes(Graph& graph, const Target& target) {
+  const UseGraph uses(graph);
+  Rewriter rewriter(graph);
+  bool changed = false;
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    const Node& node = graph.node(NodeId{i});
+    if (!is_stored_for_codes(uses, node, target)) {
+      rewriter.copy(NodeId{i});
+      continue;
+    }
+    const NodeId made = add_chain(rewriter.graph(), graph, activation_before_quantize(graph, target, node.inputs[0]),
+                                  node, Phase::kForward, [&](Value v) { return rewriter.map(v); });
+    for (int32_t r = 0; r < static_cast<int32_t>(node.results.size()); ++r) rewriter.set({NodeId{i}, r}, {made, r});
+    changed = true;
+  }
+  if (!changed) return false;
+  Graph result = rewriter.finish();
+  graph = std::move(result);
+  return true;
+}
+
+}  // namespace
+
+std::span<const Step> recompute_steps() {
+  static constexpr Step kSteps[] = {{"recompute_backward",
+                                     [](Program& program, const CompileOptions& options) {
+                                       if (options.recompute == Recompute::kNone) return false;
+                                       bool changed = false;
+                                       for (Graph& graph : program.graphs())
+                                         changed |= has_backward(graph) &&
+                                                    recompute_backward(graph, options.recompute, options.target);
+                                       return changed;
+                                     }},
+                                    {"recompute_for_codes", [](Program& program, const CompileOptions& options) {
+                                       if (options.recompute == Recompute::kNone) return false;
+                                       bool changed = false;
+                                       for (Graph& graph : program.graphs())
+                                         changed |= has_backward(graph) && recompute_for_codes(graph, options.target);
+                                       return changed;
+                                     }}};
+  return kSteps;
 }
 
 bool recompute(Program& program, const CompileOptions& options) {
-  bool changed = false;
-  for (Graph& graph : program.graphs()) {
-    Graph made = recompute_graph(graph, options.recompute, options.target);
-    if (made.size() == graph.size()) continue;
-    graph = std::move(made);
-    changed = true;
-  }
-  return changed;
+  return run_steps(recompute_steps(), program, options);
 }
 
 }  // namespace octet

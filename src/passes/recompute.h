@@ -9,15 +9,15 @@
 //
 // Beside that, but under none: an activation that is stored for current scaling alone is computed twice in forward, for
 // its amax and for its codes, on GPUs whose Target fuses both: no more bytes are moved, and none are held between.
+//
+// Steps: recompute_backward; recompute_for_codes, which is the last of these.
 #pragma once
 
 #include "passes/pass.h"
 
 namespace octet {
 
-// Graph level: the graph with backward reading clones. `kNone` returns it unchanged.
-Graph recompute_graph(const Graph& graph, Recompute kind, const Target& target);
-
 bool recompute(Program& program, const CompileOptions& options);
+std::span<const Step> recompute_steps();
 
 }  // namespace octet

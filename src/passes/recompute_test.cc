@@ -7,6 +7,7 @@
 
 #include "ir/facts.h"
 #include "ir/rewrite.h"
+#include "ir/text.h"
 #include "ir/verify.h"
 #include "passes/fuse.h"
 #include "passes/plan_check.h"
@@ -193,7 +194,10 @@ TEST(Recompute, NothingToDo) {
   Program program = tiny::training_program("gpt2");
   EXPECT_FALSE(recompute(program, {.recompute = Recompute::kNone}));
   Graph forward = tiny::loss_graph("eval", "gpt2", false);
-  EXPECT_EQ(recompute_graph(forward, Recompute::kFull, {}).size(), forward.size());
+  program = {};
+  program.add_graph(forward);
+  EXPECT_FALSE(recompute(program, {.recompute = Recompute::kFull}));
+  EXPECT_EQ(print(program.graph("eval")), print(forward));
 }
 
 }  // namespace

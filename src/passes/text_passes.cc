@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/settings.h"
 #include "ir/text.h"
 #include "ir/verify.h"
 #include "passes/plan_check.h"
@@ -28,6 +29,60 @@ std::string_view first_word(std::string_view text) {
   return {};
 }
 
+// What makes another graph from one, outside the pipeline.
+struct GraphMaker {
+  const char* name;
+  Graph (*make)(const Graph& graph, const ServingSizes& sizes);
+};
+
+KvCacheOptions cache_of(const Graph& graph, const ServingSizes& sizes) {
+  KvCacheOptions cache = sizes.cache;
+  cache.blocks.assign(attention_windows(graph).size(), sizes.cache.blocks.front());
+  return cache;
+}
+
+constexpr GraphMaker kMakers[] = {
+    {"kv_cache",
+     [](const Graph& graph, const ServingSizes& sizes) { return add_kv_cache(graph, cache_of(graph, sizes)); }},
+    {"forward_graph",
+     [](const Graph& graph, const ServingSizes& sizes) {
+       return forward_graph(graph.name(), graph, cache_of(graph, sizes), sizes.states);
+     }},
+    {"sample_graph",
+     [](const Graph& graph, const ServingSizes& sizes) {
+       return sample_graph(graph.name(), graph, sizes.sample, sizes.states);
+     }},
+    {"copy_blocks_graph", [](const Graph& graph, const ServingSizes& sizes) {
+       constexpr int64_t kPairs = 2;
+       return copy_blocks_graph(graph.name(), graph, 0, sizes.cache.block_size, kPairs);
+     }}};
+
+// Whether there is one of this name; every graph of the program is replaced then.
+bool remake_graphs(const std::string& name, Program& program, const ServingSizes& sizes) {
+  const auto* maker =
+      std::find_if(std::begin(kMakers), std::end(kMakers), [&](const auto& m) { return m.name == name; });
+  if (maker == std::end(kMakers)) return false;
+  Program made;
+  made.name = program.name;
+  for (const Graph& graph : program.graphs()) made.add_graph(maker->make(graph, sizes));
+  collect_state(made);
+  verify(made);
+  program = std::move(made);
+  return true;
+}
+
+std::vector<std::string> known_names() {
+  std::vector<std::string> names;
+  for (const Pass& pass : pipeline_passes()) {
+    if (std::find(names.begin(), names.end(), pass.name) != names.end()) continue;
+    names.push_back(pass.name);
+    for (const Step& step : pass.steps) names.emplace_back(step.name);
+  }
+  names.emplace_back(kPlanMemory);
+  for (const GraphMaker& maker : kMakers) names.emplace_back(maker.name);
+  return names;
+}
+
 std::string place(const BufferRef& ref, int64_t bytes, const Program& program) {
   switch (ref.kind) {
     case BufferRef::Kind::kNone: return "unused";
@@ -40,25 +95,58 @@ std::string place(const BufferRef& ref, int64_t bytes, const Program& program) {
 
 }  // namespace
 
-std::vector<std::string> pass_names() {
-  std::vector<std::string> names;
+std::string list_passes() {
+  std::string text;
+  std::set<std::string> listed;
   for (const Pass& pass : pipeline_passes()) {
-    if (std::find(names.begin(), names.end(), pass.name) == names.end()) names.push_back(pass.name);
+    if (!listed.insert(pass.name).second) continue;
+    text += pass.name + "\n";
+    for (const Step& step : pass.steps) text += fmt::format("  {}\n", step.name);
   }
-  names.push_back(kPlanMemory);
-  return names;
+  text += fmt::format("{}\n", kPlanMemory);
+  for (const GraphMaker& maker : kMakers) text += fmt::format("{}\n", maker.name);
+  return text;
 }
 
-const Pass& find_pass(const std::string& name) {
+ServingSizes parse_serving_sizes(const std::vector<std::string>& words) {
+  ServingSizes sizes;
+  std::string cache_dtype = dtype_name(sizes.cache.cache_dtype), hidden_dtype = dtype_name(sizes.states.hidden_dtype);
+  SettingsTable table;
+  table.add("blocks", &sizes.cache.blocks.front(), {.meaning = "of the cache", .min = 1});
+  table.add("block_size", &sizes.cache.block_size, {.meaning = "tokens of a block", .min = 1});
+  table.add("blocks_per_sequence", &sizes.cache.blocks_per_sequence, {.meaning = "columns of a block table", .min = 1});
+  table.add("sequences", &sizes.cache.sequences, {.meaning = "of a step", .min = 1});
+  table.add("logit_rows", &sizes.cache.logit_rows, {.meaning = "rows that reach the head", .min = 1});
+  table.add("most_queries", &sizes.cache.most_queries, {.meaning = "of a sequence; 0 = any number", .min = 0});
+  table.add("cache_dtype", &cache_dtype, {.meaning = "of the cache"});
+  table.add("scales", &sizes.cache.scales, {.meaning = "of an FP8 cache"});
+  table.add("hidden_dtype", &hidden_dtype, {.meaning = "of state hidden"});
+  table.add("rows", &sizes.sample.rows, {.meaning = "that are sampled", .min = 1});
+  table.add("entries", &sizes.sample.entries, {.meaning = "of adjust_logits", .min = 0});
+  table.add("masks", &sizes.sample.masks, {.meaning = "of adjust_logits", .min = 0});
+  table.add("top_logprobs", &sizes.sample.top_logprobs, {.meaning = "0 = none", .min = 0});
+  table.set_words(words);
+  sizes.cache.cache_dtype = parse_dtype(cache_dtype);
+  sizes.states.hidden_dtype = parse_dtype(hidden_dtype);
+  sizes.states.sequences = sizes.cache.sequences;
+  sizes.states.rows = sizes.sample.rows;
+  return sizes;
+}
+
+Pass find_pass(const std::string& name) {
   for (const Pass& pass : pipeline_passes()) {
     if (pass.name == name) return pass;
+    for (const Step& step : pass.steps) {
+      if (step.name == name) return {step.name, step.run, pass.stage};
+    }
   }
   fail(ErrorCode::kInvalidArgument, "no pass is named '{}' ({}all: {})", name,
-       if_near(name, pass_names(), "nearest: {}; "), fmt::join(pass_names(), ", "));
+       if_near(name, known_names(), "nearest: {}; "), fmt::join(known_names(), ", "));
 }
 
 std::string run_passes(std::string_view text, const std::string& where, const std::vector<std::string>& passes,
-                       const CompileOptions& options) {
+                       const CompileOptions& options, const ServingSizes& sizes) {
+  check_disabled(options.disabled);
   Program program;
   bool is_program = first_word(text) == "program";
   if (is_program) {
@@ -75,7 +163,7 @@ std::string run_passes(std::string_view text, const std::string& where, const st
       check_plan(plan);
       return print(plan);
     }
-    run_pass(find_pass(name), program, options);
+    if (!remake_graphs(name, program, sizes)) run_pass(find_pass(name), program, options);
   }
   return is_program || program.graphs().size() > 1 ? print(program) : print(program.graphs().front());
 }

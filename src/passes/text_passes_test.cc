@@ -1,6 +1,7 @@
-// Text in, text out: every file of testdata/ is a case. Its head says what to run ("# pass: autodiff", "# recompute:
-// full", "# recipe: bf16"), then comes the input, a line "----" and exactly what must come out. After an intended
-// change run with OCTET_UPDATE_GOLDENS=1 and read the difference.
+// Text in, text out: every file of testdata/ is a case. Its head says what to run ("# pass: autodiff", "# disable:
+// fold_sums", "# recompute: full", "# recipe: bf16") and on which Target ("# target: h200", or the interpreter's with
+// "# fuse: norm residual amax, gated core" and "# vocab_multiple: 4"), then comes the input, a line "----" and exactly what
+// must come out. After an intended change run with OCTET_UPDATE_GOLDENS=1 and read the difference.
 #include "passes/text_passes.h"
 
 #include <gtest/gtest.h>
@@ -25,6 +26,21 @@ std::string header(const std::string& text, const std::string& key, const std::s
   return fallback;
 }
 
+std::vector<std::string> words(const std::string& text, char separator) {
+  std::vector<std::string> list;
+  std::istringstream stream(text);
+  for (std::string word; std::getline(stream, word, separator);) list.push_back(word);
+  return list;
+}
+
+Target target_of(const std::string& input) {
+  if (header(input, "target", "interpreter") == "h200") return h200_target();
+  Target target = interpreter_target();
+  for (const std::string& rule : words(header(input, "fuse", ""), ',')) allow_fusions(target, rule);
+  target.vocab_multiple = std::stoll(header(input, "vocab_multiple", "1"));
+  return target;
+}
+
 class TextPasses : public testing::TestWithParam<std::string> {};
 
 TEST_P(TextPasses, PrintsWhatTheFileSays) {
@@ -33,14 +49,14 @@ TEST_P(TextPasses, PrintsWhatTheFileSays) {
   size_t split = text.find(kSeparator);
   ASSERT_NE(split, std::string::npos) << path << " has no line \"----\"";
   std::string input = text.substr(0, split + 1), expected = text.substr(split + kSeparator.size());
-  std::vector<std::string> passes;
-  std::istringstream names(header(input, "pass", ""));
-  for (std::string name; std::getline(names, name, ',');) passes.push_back(name);
-  const Target target = header(input, "target", "interpreter") == "h200" ? h200_target() : interpreter_target();
-  std::string printed = run_passes(input, GetParam(), passes,
+  const Target target = target_of(input);
+  const std::vector<std::string> disabled = words(header(input, "disable", ""), ',');
+  std::string printed = run_passes(input, GetParam(), words(header(input, "pass", ""), ','),
                                    {.target = target,
                                     .recipe = parse_recipe(header(input, "recipe", "fp32")),
-                                    .recompute = parse_recompute(header(input, "recompute", "none"), target)});
+                                    .recompute = parse_recompute(header(input, "recompute", "none"), target),
+                                    .disabled = {disabled.begin(), disabled.end()}},
+                                   parse_serving_sizes(words(header(input, "serving", ""), ' ')));
   if (std::getenv("OCTET_UPDATE_GOLDENS") != nullptr) {
     write_file(path, input + "----\n" + printed);
     return;
@@ -51,10 +67,26 @@ TEST_P(TextPasses, PrintsWhatTheFileSays) {
 INSTANTIATE_TEST_SUITE_P(Files, TextPasses, testing::ValuesIn(list_folder(folder())),
                          [](const auto& info) { return info.param.substr(0, info.param.find('.')); });
 
+// Passes and steps by the names that --list shows.
+TEST(RunPasses, EveryNameRunsAndEveryStepIsLeftOut) {
+  const std::string graph = "graph @main stage model\n  %0 = input : i32[2] @ids\n  output @y %0\nend\n";
+  for (const Pass& pass : pipeline_passes()) {
+    EXPECT_NE(list_passes().find(pass.name + "\n"), std::string::npos);
+    EXPECT_NO_THROW(run_passes(graph, "t", {pass.name}, {.disabled = {pass.name}}));
+    for (const Step& step : pass.steps) {
+      EXPECT_NE(list_passes().find(fmt::format("  {}\n", step.name)), std::string::npos);
+      EXPECT_NO_THROW(run_passes(graph, "t", {step.name}, {.disabled = {step.name}}));
+      EXPECT_EQ(find_pass(step.name).stage, pass.stage);
+    }
+  }
+}
+
 TEST(RunPasses, SaysWhatIsWrong) {
   const std::string graph = "graph @main stage model\n  %0 = input : f32[2] @x\n  output @y %0\nend\n";
   EXPECT_EQ(run_passes(graph, "t", {}, {}), graph);
   EXPECT_THROW(run_passes(graph, "t", {"autodif"}, {}), Error);
+  EXPECT_THROW(run_passes(graph, "t", {"fuse"}, {.disabled = {"merge_sum"}}), Error);
+  EXPECT_THROW(parse_serving_sizes({"block_sise=4"}), Error);
   EXPECT_THROW(run_passes(graph, "t", {"plan_memory", "fuse"}, {}), Error);
   EXPECT_THROW(run_passes("graph @main stage", "t", {}, {}), Error);
 }

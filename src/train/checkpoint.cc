@@ -1,5 +1,7 @@
 #include "train/checkpoint.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
 
@@ -45,40 +47,41 @@ void read_states(Executor& executor, std::initializer_list<StateKind> kinds, con
   for (const LogicalState& entry : logical_states(executor.program())) {
     if (std::find(kinds.begin(), kinds.end(), entry.kind) == kinds.end()) continue;
     const TensorType* type = file.find_type(entry.name);
-    check(type != nullptr, ErrorCode::kCorrupt,
-          "{}: holds no {}: was the run made with another precision.recipe? set the recipe of its config.yaml", path,
-          entry.name);
-    check(*type == entry.type, ErrorCode::kCorrupt,
-          "{}: {} is {}, this run wants {}: a run of another model? set resume=never or another out=", path, entry.name,
-          to_string(*type), to_string(entry.type));
+    const std::string found = type == nullptr ? "is not in it" : "is " + to_string(*type);
+    check(type != nullptr && *type == entry.type, ErrorCode::kInvalidArgument,
+          "{}: {} {}, this run's precision.recipe and precision.amax_history want {}: set those of the checkpoint, or "
+          "start a new run from its weights with model.from={} and another out=",
+          path, entry.name, found, to_string(entry.type), parent_folder(path));
     write_logical(executor, entry, file.read(entry.name).bytes);
     if (loaded) loaded(entry.type.bytes());
   }
 }
 
 std::string run_json(const RunState& run) {
-  return nlohmann::json{{"step", run.step},
-                        {"tokens", run.tokens},
-                        {"skipped_steps", run.skipped_steps},
-                        {"best_loss", run.best_loss},
-                        {"best_step", run.best_step},
-                        {"settings", run.settings},
-                        {"precision", run.precision},
-                        {"data", run.data}}
+  return nlohmann::json{
+             {"step", run.step},           {"tokens", run.tokens},       {"skipped_steps", run.skipped_steps},
+             {"best_loss", run.best_loss}, {"best_step", run.best_step}, {"settings", run.settings},
+             {"precision", run.precision}, {"data", run.data},           {"data_checksum", run.data_checksum},
+             {"lineage", run.lineage}}
              .dump(2) +
          "\n";
 }
 
 RunState parse_run_json(const std::string& path) {
   nlohmann::json json = parse_json(read_file(path, 1 << 24), path);
+  const auto text_or_none = [&](const char* key) {
+    return json.contains(key) ? json_get<std::string>(json, key, path) : "";
+  };
   return {.step = json_get<int64_t>(json, "step", path),
           .tokens = json_get<int64_t>(json, "tokens", path),
           .skipped_steps = json_get<int64_t>(json, "skipped_steps", path),
           .best_loss = json_get<double>(json, "best_loss", path),
           .best_step = json_get<int64_t>(json, "best_step", path),
           .settings = json_get<std::string>(json, "settings", path),
-          .precision = json.contains("precision") ? json_get<std::string>(json, "precision", path) : "",
-          .data = json_get<std::string>(json, "data", path)};
+          .precision = text_or_none("precision"),
+          .data = json_get<std::string>(json, "data", path),
+          .data_checksum = text_or_none("data_checksum"),
+          .lineage = text_or_none("lineage")};
 }
 
 // step_00001000 -> 1000; -1 for other names.
@@ -130,15 +133,33 @@ std::vector<std::string> list_checkpoints(const std::string& out) {
   return folders;
 }
 
+std::vector<std::string> list_checkpoints(const std::string& out, const std::string& lineage) {
+  std::vector<std::string> folders = list_checkpoints(out);
+  std::erase_if(folders, [&](const std::string& folder) {
+    try {
+      return read_run_state(folder).lineage != lineage;
+    } catch (const Error&) {
+      return true;
+    }
+  });
+  return folders;
+}
+
 std::optional<std::string> newest_sound_checkpoint(const std::string& out) {
+  std::vector<std::string> faults;
   for (const std::string& folder : list_checkpoints(out)) {
     try {
       verify_folder(folder);
-      return folder;
     } catch (const Error& error) {
-      log_warning("checkpoint passed over: {}; falling back to the one before it", error.message());
+      faults.push_back(error.message());
+      continue;
     }
+    for (const std::string& fault : faults)
+      log_warning("checkpoint passed over: {}; falling back to the one before it", fault);
+    return folder;
   }
+  check(faults.empty(), ErrorCode::kCorrupt, "{}: none of {} checkpoints is sound: {}", out, faults.size(),
+        fmt::join(faults, "; "));
   return std::nullopt;
 }
 
@@ -167,12 +188,10 @@ void check_resumable(const std::string& folder) {
        folder, folder, other);
 }
 
-RunState read_checkpoint(const std::string& folder, Executor& executor, const BytesLoaded& loaded) {
-  RunState run = read_run_state(folder);
+void read_checkpoint(const std::string& folder, Executor& executor, const BytesLoaded& loaded) {
   read_states(executor, {StateKind::kMoment}, folder + "/optimizer.safetensors", loaded);
   read_states(executor, {StateKind::kScale}, folder + "/scales.safetensors", loaded);
   load_weights(*open_weights(folder), executor, loaded);  // last: it ends with "prepare"
-  return run;
 }
 
 std::string set_aside_checkpoints(const std::string& out, int64_t step) {
@@ -191,10 +210,10 @@ std::string set_aside_checkpoints(const std::string& out, int64_t step) {
   return aside;
 }
 
-void prune_checkpoints(const std::string& out, int64_t keep, int64_t best_step) {
+void prune_checkpoints(const std::string& out, int64_t keep, int64_t best_step, const std::string& lineage) {
   int64_t kept = 0;
   bool resumable = false;  // a newer one is
-  for (const std::string& folder : list_checkpoints(out)) {
+  for (const std::string& folder : list_checkpoints(out, lineage)) {
     const bool newest_resumable = !resumable && is_resumable(folder);
     resumable |= newest_resumable;
     if (kept < keep) {

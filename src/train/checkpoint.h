@@ -22,9 +22,11 @@ struct RunState {
   int64_t skipped_steps = 0;  // of them, with non-finite gradients
   double best_loss = 0;       // of evaluations; meaningful when best_step > 0
   int64_t best_step = 0;
-  std::string settings;   // YAML of the run's settings
-  std::string precision;  // recipe auto: PrecisionPolicy::state(); "" otherwise
-  std::string data;       // fingerprint of data and order: a resume on other data is refused
+  std::string settings;       // YAML of the run's settings
+  std::string precision;      // recipe auto: PrecisionPolicy::state(); "" otherwise
+  std::string data;           // sizes and order of the data: a resume on other data is refused
+  std::string data_checksum;  // TokenDataset::checksum() of data.train; "" unknown
+  std::string lineage;        // drawn when a run begins, taken over by those that go on from it; "" unknown
 };
 
 struct CheckpointContent {
@@ -48,7 +50,11 @@ std::string write_checkpoint(const std::string& out, Executor& executor, const C
 // Newest first; only finished folders.
 std::vector<std::string> list_checkpoints(const std::string& out);
 
-// The newest checkpoint whose manifest holds; logs a warning for each broken one it passes over.
+// Of these the ones whose record names this lineage. A record that cannot be read names none.
+std::vector<std::string> list_checkpoints(const std::string& out, const std::string& lineage);
+
+// The newest checkpoint whose manifest holds; logs a warning for each broken one it passes over. Nothing where there is
+// no checkpoint; kCorrupt, with what is wrong with each, where none is sound.
 std::optional<std::string> newest_sound_checkpoint(const std::string& out);
 
 // What run.json of a checkpoint holds.
@@ -61,14 +67,15 @@ std::vector<std::string> unfinished_checkpoints(const std::string& out);
 void check_resumable(const std::string& folder);
 
 // Fills kParam, kMoment and kScale states of a folder whose manifest holds (verify_folder), runs "prepare"; `loaded` is
-// told bytes as they come. Throws kCorrupt naming file and reason.
-RunState read_checkpoint(const std::string& folder, Executor& executor, const BytesLoaded& loaded = {});
+// told bytes as they come. Throws kInvalidArgument, naming file and tensor, when the run's settings want other ones.
+void read_checkpoint(const std::string& folder, Executor& executor, const BytesLoaded& loaded = {});
 
 // Moves the checkpoints after `step` out of the way, to OUT/set_aside_<n>: a run that begins there must not find them,
-// now or when it continues. Returns that folder, "" when there was nothing to move.
+// write over them or count them among its own, now or when it continues. Returns that folder, "" when there was nothing
+// to move.
 std::string set_aside_checkpoints(const std::string& out, int64_t step);
 
-// Removes all but the last `keep` checkpoints, the best one, and the newest that a run can go on from.
-void prune_checkpoints(const std::string& out, int64_t keep, int64_t best_step);
+// Removes, of one lineage, all but the last `keep` checkpoints, the best one, and the newest that a run can go on from.
+void prune_checkpoints(const std::string& out, int64_t keep, int64_t best_step, const std::string& lineage);
 
 }  // namespace octet

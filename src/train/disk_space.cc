@@ -73,16 +73,16 @@ int64_t checkpoint_bytes(const RunConfig& config, const Program& program) {
   return bytes;
 }
 
-DiskUse checkpoint_disk_use(const RunConfig& config, const Program& program, int64_t first_step) {
+DiskUse checkpoint_disk_use(const RunConfig& config, const Program& program, const RunState& from) {
   const int64_t one = checkpoint_bytes(config, program);
   int64_t there = 0, there_bytes = 0;  // earlier ones give way to later ones
-  for (const std::string& folder : list_checkpoints(config.out)) {
-    if (checkpoint_step(folder) > first_step) continue;
+  for (const std::string& folder : list_checkpoints(config.out, from.lineage)) {
+    if (checkpoint_step(folder) > from.step) continue;
     ++there;
     there_bytes += folder_bytes(folder);
   }
   const int64_t most = config.checkpoint_keep + (config.validation_data.empty() ? 0 : 1) + 1;
-  const int64_t written = saves(config, first_step, most);
+  const int64_t written = saves(config, from.step, most);
   const int64_t folders = std::min(there + written, std::max(most, there + 1));
   if (written == 0) return {};
   return {.bytes = std::max(one, folders * one - there_bytes), .folders = folders};
@@ -91,30 +91,30 @@ DiskUse checkpoint_disk_use(const RunConfig& config, const Program& program, int
 namespace {
 
 // The most checkpoints to keep that fit, fewer than now; 0 when not even one does.
-int64_t largest_keep(RunConfig config, const Program& program, int64_t first_step, int64_t free) {
+int64_t largest_keep(RunConfig config, const Program& program, const RunState& from, int64_t free) {
   int64_t fits = 0, too_many = config.checkpoint_keep;
   while (too_many - fits > 1) {
     const int64_t middle = config.checkpoint_keep = fits + (too_many - fits) / 2;
-    (checkpoint_disk_use(config, program, first_step).bytes <= free ? fits : too_many) = middle;
+    (checkpoint_disk_use(config, program, from).bytes <= free ? fits : too_many) = middle;
   }
   return fits;
 }
 
 }  // namespace
 
-void check_disk_space(const RunConfig& config, const Program& program, int64_t first_step, int64_t free) {
-  const DiskUse use = checkpoint_disk_use(config, program, first_step);
+void check_disk_space(const RunConfig& config, const Program& program, const RunState& from, int64_t free) {
+  const DiskUse use = checkpoint_disk_use(config, program, from);
   for (const std::string& folder : unfinished_checkpoints(config.out)) free += folder_bytes(folder);  // they will go
   if (use.bytes <= free) return;
   std::string fitting;
   const auto try_out = [&](const std::string& words, const auto& change) {
     RunConfig changed = config;
     change(changed);
-    const DiskUse less = checkpoint_disk_use(changed, program, first_step);
+    const DiskUse less = checkpoint_disk_use(changed, program, from);
     if (less.bytes <= free)
       fitting += fmt::format("{}{} needs {} bytes", fitting.empty() ? "" : "; ", words, less.bytes);
   };
-  if (const int64_t keep = largest_keep(config, program, first_step, free); keep > 0)
+  if (const int64_t keep = largest_keep(config, program, from, free); keep > 0)
     try_out(fmt::format("checkpoint.keep={}", keep), [&](RunConfig& c) { c.checkpoint_keep = keep; });
   try_out("checkpoint.interval=0 with checkpoint.best=false (one at the end)",
           [](RunConfig& c) { c.checkpoint_interval = 0, c.checkpoint_best = false; });
@@ -124,7 +124,7 @@ void check_disk_space(const RunConfig& config, const Program& program, int64_t f
   }
   RunConfig least = config;
   least.checkpoint_content = "weights-bf16", least.checkpoint_interval = 0, least.checkpoint_best = false;
-  const int64_t least_bytes = checkpoint_disk_use(least, program, first_step).bytes;
+  const int64_t least_bytes = checkpoint_disk_use(least, program, from).bytes;
   const std::string together =
       fmt::format("checkpoint.content=weights-bf16 with checkpoint.interval=0 and checkpoint.best=false needs {} bytes",
                   least_bytes);

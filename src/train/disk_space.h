@@ -5,6 +5,7 @@
 #include <string>
 
 #include "ir/program.h"
+#include "train/checkpoint.h"
 #include "train/run_config.h"
 
 namespace octet {
@@ -15,18 +16,18 @@ std::optional<int64_t> free_disk_bytes(const std::string& path);
 // Of one checkpoint by config.checkpoint_content, without tokenizer.
 int64_t checkpoint_bytes(const RunConfig& config, const Program& program);
 
-// What checkpoints of a run that goes on from `first_step` take beyond what is in `out` now, at their most: those kept,
-// the best, and one being written. `folders` of them.
+// What checkpoints of a run that goes on `from` there take beyond what is in `out` now, at their most: those kept, the
+// best, and one being written. `folders` of them. Only checkpoints of its lineage give way to later ones.
 struct DiskUse {
   int64_t bytes = 0, folders = 0;
 };
-DiskUse checkpoint_disk_use(const RunConfig& config, const Program& program, int64_t first_step);
+DiskUse checkpoint_disk_use(const RunConfig& config, const Program& program, const RunState& from);
 
 // Throws kIo where `path`, or the nearest folder above it that exists, cannot be written: a file system that is
 // read-only, a folder of others.
 void check_writable(const std::string& path);
 
 // Throws kIo with the bytes wanted and free and the settings that need less.
-void check_disk_space(const RunConfig& config, const Program& program, int64_t first_step, int64_t free);
+void check_disk_space(const RunConfig& config, const Program& program, const RunState& from, int64_t free);
 
 }  // namespace octet

@@ -60,7 +60,10 @@ class Run {
   std::string tokenizer_folder_;
   std::shared_ptr<const TokenDataset> train_data_, validation_data_;
   std::unique_ptr<TrainingBatches> batches_;
+  std::string data_, data_checksum_;  // what RunState keeps of them
   std::optional<std::string> resume_from_;
+  RunState kept_;                        // of that checkpoint; of a run that begins, otherwise
+  std::string changed_settings_;         // since it was written
   std::optional<RunTimeline> timeline_;  // before the stepper, whose graphs it is to see
   std::unique_ptr<AutoPrecision> auto_;  // recipe auto only
   std::vector<Switch> first_switches_;   // what Target and shapes ask for at the start, or at a resume

@@ -98,7 +98,7 @@ SettingsTable settings_of(RunConfig& c) {
   t.add("recompute", &c.recompute,
         {.meaning = "what backward makes again instead of keeping; auto: light on GPUs, none on CPUs",
          .choices = {"auto", "none", "light", "selective", "full"}});
-  t.add("disable", &c.disable, {.meaning = "passes to leave out, by name"});
+  t.add("disable", &c.disable, {.meaning = "passes, or steps of passes, to leave out, by name"});
   t.add("dump_ir", &c.dump_ir, {.meaning = "write the graphs after every pass into this folder"});
 
   t.add("eval.interval", &c.eval_interval, {.meaning = "steps between evaluations; 0 = only at the end", .min = 0});
@@ -125,8 +125,8 @@ SettingsTable settings_of(RunConfig& c) {
   t.add("profile.steps", &c.profile_steps, {.meaning = "steps of the timeline", .min = 1, .max = 10000});
   t.add(
       "resume", &c.resume,
-      {.meaning = "auto: the newest sound checkpoint in `out`; never; or a checkpoint folder (both move later ones of "
-                  "`out` to out/set_aside_N)"});
+      {.meaning = "auto: the newest sound checkpoint in `out`, an error where there are some and none is sound; never; "
+                  "or a checkpoint folder. Later ones of `out` are moved to out/set_aside_N"});
   return t;
 }
 

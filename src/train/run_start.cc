@@ -1,10 +1,12 @@
 // What a run does before its first step: everything rejectable is rejected here.
 #include <map>
+#include <random>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/threads.h"
+#include "exec/cpu/tiles.h"
 #include "infer/weights.h"
 #include "io/corpus.h"
 #include "io/manifest.h"
@@ -12,7 +14,9 @@
 #include "train/disk_space.h"
 #include "train/load_bar.h"
 #include "train/model_folder.h"
+#include "train/resume_checks.h"
 #include "train/run.h"
+#include "train/slow_recipe.h"
 
 namespace octet {
 namespace {
@@ -80,18 +84,31 @@ void Run::open_data() {
                          .order = config_.sampling == "random" ? SampleOrder::kRandomOffset : SampleOrder::kShuffled,
                          .seed = static_cast<uint64_t>(config_.seed)};
   batches_ = std::make_unique<TrainingBatches>(train_data_, sampling, config_.micro_batch, config_.separate_documents);
+  data_ = fmt::format("{} tokens {} documents length {} sampling {} seed {} batch {}", train_data_->tokens(),
+                      train_data_->documents(), config_.sequence_length, config_.sampling, config_.seed,
+                      config_.accumulation() * config_.micro_batch);
+  data_checksum_ = fmt::format("{:08x}", train_data_->checksum());
 }
 
 // Which checkpoint goes on is known before anything is compiled: its decisions are part of the plan.
 void Run::find_checkpoint() {
   const LoggedTime time("checkpoints looked through");
   if (config_.resume == "auto") {
-    resume_from_ = newest_sound_checkpoint(config_.out);
+    resume_from_ = checkpoint_to_resume(config_.out);
   } else if (config_.resume != "never") {
     verify_folder(config_.resume);
     resume_from_ = config_.resume;
   }
-  if (resume_from_) check_resumable(*resume_from_);
+  if (!resume_from_) {
+    std::random_device random;
+    kept_.lineage = fmt::format("{:08x}{:08x}", random(), random());
+    return;
+  }
+  check_resumable(*resume_from_);
+  kept_ = read_run_state(*resume_from_);
+  check_same_sizes(model_, *resume_from_);
+  check_same_data(kept_, *resume_from_, data_, data_checksum_);
+  changed_settings_ = changed_settings(kept_, *resume_from_, config_);
 }
 
 // Only a run that begins reads model.from's weights.
@@ -112,15 +129,17 @@ void Run::build() {
   if (config_.device == "auto" && target.device == Device::kCpu && !cuda_available(&why))
     log_info("runs on the CPU: {}", why);
   options_ = stepper_options(config_, target);
+  if (const std::string note = slow_recipe_note(options_.compile.recipe, target.device, cpu::has_bf16_tiles());
+      !note.empty())
+    log_info("{}", note);
   if (config_.dropout_masks == "library" && model_.dropout > 0)
     if (const std::string none = why_portable_masks(config_, options_); !none.empty())
       log_info("train.dropout_masks=library: attention takes portable masks, not the library's: {}", none);
   if (options_.compile.recipe.statistics) {
     auto_ = std::make_unique<AutoPrecision>(model_, options_, config_.policy, config_.auto_interval);
-    RunState kept = resume_from_ ? read_run_state(*resume_from_) : RunState{};
     first_switches_ = auto_->policy().switches();
-    if (!kept.precision.empty())
-      first_switches_ = auto_->policy().restore(kept.precision, *resume_from_ + "/run.json", kept.step);
+    if (!kept_.precision.empty())
+      first_switches_ = auto_->policy().restore(kept_.precision, *resume_from_ + "/run.json", kept_.step);
   }
   try {
     Plan plan = [&] {
@@ -128,7 +147,7 @@ void Run::build() {
       return auto_ ? auto_->plan() : compile_training(model_, options_);
     }();
     const std::optional<int64_t> free = hooks_.free_disk ? hooks_.free_disk : free_disk_bytes(config_.out);
-    if (free) check_disk_space(config_, plan.program, resume_from_ ? read_run_state(*resume_from_).step : 0, *free);
+    if (free) check_disk_space(config_, plan.program, kept_, *free);
     const LoggedTime time("executor");
     stepper_ = std::make_unique<Stepper>(std::move(plan), options_);
   } catch (const Error& error) {
@@ -153,32 +172,36 @@ void Run::resume_or_start() {
     log_info("checkpoints will hold weights alone (checkpoint.content={}): this run cannot be resumed from them",
              config_.checkpoint_content);
   const Program& program = stepper_->plan().program;
-  std::string data = fmt::format("{} tokens {} documents length {} sampling {} seed {} batch {}", train_data_->tokens(),
-                                 train_data_->documents(), config_.sequence_length, config_.sampling, config_.seed,
-                                 config_.accumulation() * config_.micro_batch);
+  result_.run = kept_;
   if (resume_from_) {
     LoadBar bar(program, {StateKind::kParam, StateKind::kMoment, StateKind::kScale});
-    result_.run = read_checkpoint(*resume_from_, stepper_->executor(), [&](int64_t bytes) { bar.add(bytes); });
-    check(result_.run.data == data, ErrorCode::kInvalidArgument,
-          "{} was trained on \"{}\", this run has \"{}\": set resume=never (or another out=) to start afresh",
-          *resume_from_, result_.run.data, data);
+    try {
+      read_checkpoint(*resume_from_, stepper_->executor(), [&](int64_t bytes) { bar.add(bytes); });
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kInvalidArgument || changed_settings_.empty()) throw;
+      fail(error.code(), "{} (settings changed since: {})", error.message(), changed_settings_);
+    }
     result_.checkpoint = *resume_from_;
     last_saved_ = result_.run.step;
     log_info("resumed from {} at step {}", *resume_from_, result_.run.step);
     log_->event(result_.run.step, "resume", *resume_from_);
+    if (!changed_settings_.empty()) {
+      log_info("settings changed since: {}", changed_settings_);
+      log_->event(result_.run.step, "settings", changed_settings_);
+    }
   } else if (!config_.model_from.empty()) {
     LoadBar bar(program, {StateKind::kParam});
     load_weights(*open_weights(config_.model_from), stepper_->executor(), [&](int64_t bytes) { bar.add(bytes); });
   } else {
     initialize_weights(stepper_->executor(), static_cast<uint64_t>(config_.seed));
   }
-  if (config_.resume != "auto") {  // what was trained there before is another run's now
-    const std::string aside = set_aside_checkpoints(config_.out, resume_from_ ? result_.run.step : -1);
-    if (!aside.empty()) log_info("later checkpoints of {} were moved to {}", config_.out, aside);
-  }
+  // What was trained there before is another run's now, or was passed over.
+  const std::string aside = set_aside_checkpoints(config_.out, resume_from_ ? result_.run.step : -1);
+  if (!aside.empty()) log_info("later checkpoints of {} were moved to {}", config_.out, aside);
   RunConfig copy = config_;
   result_.run.settings = settings_of(copy).to_yaml();
-  result_.run.data = data;
+  result_.run.data = data_;
+  result_.run.data_checksum = data_checksum_;
   write_file(config_.out + "/config.yaml", result_.run.settings);
   if (!auto_) return warn_of_gemms_in_high_precision();
   log_->switches(first_switches_);

@@ -16,12 +16,16 @@ SignalGuard::SignalGuard(bool on) : on_(on) {
   action.sa_flags = SA_RESETHAND;
   sigaction(SIGINT, &action, &old_int_);
   sigaction(SIGTERM, &action, &old_term_);
+  action.sa_flags = 0;
+  sigaction(SIGHUP, &action, &old_hup_);
+  if (old_hup_.sa_handler == SIG_IGN) sigaction(SIGHUP, &old_hup_, nullptr);
 }
 
 SignalGuard::~SignalGuard() {
   if (!on_) return;
   sigaction(SIGINT, &old_int_, nullptr);
   sigaction(SIGTERM, &old_term_, nullptr);
+  sigaction(SIGHUP, &old_hup_, nullptr);
 }
 
 bool SignalGuard::raised() { return g_signal != 0; }

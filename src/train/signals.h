@@ -1,11 +1,13 @@
-// SIGINT and SIGTERM as a question that a run asks between pieces of work.
+// SIGINT, SIGTERM and SIGHUP as a question that a run asks between pieces of work.
 #pragma once
 
 #include <csignal>
 
 namespace octet {
 
-// While one of these lives (with `on`) the two signals set a flag; a second one acts as usual. One at a time.
+// While one of these lives (with `on`) the signals set a flag; a second SIGINT or SIGTERM acts as usual. A closed
+// terminal may send more than one SIGHUP, from the kernel and from the shell: they all only set the flag. A SIGHUP that
+// was ignored (nohup) stays ignored. One at a time.
 class SignalGuard {
  public:
   explicit SignalGuard(bool on);
@@ -17,7 +19,7 @@ class SignalGuard {
  private:
   bool on_;
   struct sigaction old_int_ {
-  }, old_term_{};
+  }, old_term_{}, old_hup_{};
 };
 
 }  // namespace octet

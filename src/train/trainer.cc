@@ -52,7 +52,8 @@ void Run::save(int64_t step) {
     log_info("step {}: {} written in {:.1f} s", step, result_.checkpoint, seconds);
   log_->event(step, "checkpoint", result_.checkpoint);
   // Weights that make nothing finite must not push out sound ones.
-  if (skipped_in_a_row_ == 0) prune_checkpoints(config_.out, config_.checkpoint_keep, result_.run.best_step);
+  if (skipped_in_a_row_ == 0)
+    prune_checkpoints(config_.out, config_.checkpoint_keep, result_.run.best_step, result_.run.lineage);
 }
 
 // The first micro-batch of a step, enqueued; null once the run is to stop. Data that turns out to be damaged ends the

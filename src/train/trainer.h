@@ -15,7 +15,7 @@ struct TrainResult {
   RunState run;
   double last_loss = 0;                  // training loss of the last step
   double last_eval_loss = 0;             // 0 without a validation set
-  bool interrupted = false;              // left on SIGINT or SIGTERM after writing a checkpoint of run.step
+  bool interrupted = false;              // left on a signal after writing a checkpoint of run.step
   std::string checkpoint;                // folder of the last one; "" when there is none
   double tokens_per_second = 0;          // median over steps
   double seconds = 0, data_seconds = 0;  // of all steps; of that, waiting for the next step's tokens
@@ -27,7 +27,7 @@ struct TrainHooks {
   std::function<void(const RunState&, const StepResult&)> on_step = {};
   std::optional<Target> target = {};      // in place of the device's own: for timings
   std::optional<int64_t> free_disk = {};  // in place of what the disk has: for tests
-  bool handle_signals = false;            // SIGINT/SIGTERM: finish the micro-batch, write a checkpoint, return
+  bool handle_signals = false;            // SIGINT, SIGTERM, SIGHUP: finish the micro-batch, write a checkpoint, return
   std::function<bool()> stop = {};        // asked wherever signals are; for tests
 };
 

@@ -55,9 +55,11 @@ std::string compare(const std::vector<double>& actual, const OnnxTensor& expecte
   return "";
 }
 
-std::string check_case(const OnnxCase& c) {
-  if (!c.all_types_known()) return "skip: types Octet does not have";
-  using Check = std::string (*)(const OnnxCase&);
+namespace {
+
+using Check = std::string (*)(const OnnxCase&);
+
+Check find_check(const std::string& op) {
   static const std::map<std::string, Check> checks = {{"Attention", check_attention},
                                                       {"LayerNormalization", check_norm},
                                                       {"RMSNormalization", check_norm},
@@ -77,8 +79,18 @@ std::string check_case(const OnnxCase& c) {
                                                       {"TensorScatter", check_rows},
                                                       {"Gelu", check_activation},
                                                       {"Swish", check_activation}};
-  const auto found = checks.find(c.op);
-  return found == checks.end() ? "skip: no such op" : found->second(c);
+  const auto found = checks.find(op);
+  return found == checks.end() ? nullptr : found->second;
+}
+
+}  // namespace
+
+bool has_check(const std::string& op) { return find_check(op) != nullptr; }
+
+std::string check_case(const OnnxCase& c) {
+  const Check check = find_check(c.op);
+  if (check == nullptr) return "skip: no such op";
+  return c.all_types_known() ? check(c) : "skip: types Octet does not have";
 }
 
 }  // namespace octet

@@ -24,6 +24,7 @@ std::string compare(const std::vector<double>& actual, const OnnxTensor& expecte
 // How one case maps to Octet's ops: "" when it was run and agreed, "skip: why" when it says something else than any of
 // our ops, otherwise what differs.
 std::string check_case(const OnnxCase& c);
+bool has_check(const std::string& op);  // else the case is skipped
 
 std::string check_attention(const OnnxCase& c);
 std::string check_norm(const OnnxCase& c);

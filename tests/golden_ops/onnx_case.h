@@ -31,6 +31,7 @@ struct OnnxCase {
   std::string name, op;
   std::map<std::string, double> numbers;  // float and int attributes
   std::map<std::string, std::string> words;
+  std::vector<std::string> input_names, output_names;
   std::vector<std::optional<OnnxTensor>> inputs, outputs;  // in the node's order
 
   double number(const std::string& key, double fallback) const {
@@ -45,7 +46,9 @@ struct OnnxCase {
   bool all_types_known() const;
 };
 
-// Throws octet::Error when a file is damaged or the graph has more than one node.
-OnnxCase read_onnx_case(const std::string& folder);
+// The node alone; the op of a graph with more than one is "several nodes". Throws octet::Error when a file is damaged.
+OnnxCase read_onnx_node(const std::string& folder);
+// Its inputs and outputs, which must be tensors, as those of ops we have are.
+void read_onnx_tensors(const std::string& folder, OnnxCase& node);
 
 }  // namespace octet

@@ -7,7 +7,7 @@ unset OMP_WAIT_POLICY GOMP_SPINCOUNT
 displayed() { grep "GOMP_SPINCOUNT = " <<<"$shown" | tail -n 1; }
 shown=$(OMP_DISPLAY_ENV=verbose "$1" --version 2>&1)
 [[ "$(displayed)" == *"'1000'"* ]] || { echo "$shown" >&2; exit 1; }
-tail -n 1 <<<"$shown" | grep -q "^octet [0-9]"
+grep -q "^octet [0-9]" <<<"$shown"
 shown=$(OMP_DISPLAY_ENV=verbose GOMP_SPINCOUNT=77 "$1" --version 2>&1)
 [[ "$(displayed)" == *"'77'"* ]] || { echo "$shown" >&2; exit 1; }
 code=0

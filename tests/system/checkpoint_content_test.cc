@@ -162,7 +162,7 @@ class SmallDisk : public testing::Test {
 TEST_F(SmallDisk, IsRefusedBeforeTheFirstStepWithSettingsThatFit) {
   RunConfig config = with_content(folder_, "all");
   const Program program = program_of(config);
-  const DiskUse all = checkpoint_disk_use(config, program, 0);
+  const DiskUse all = checkpoint_disk_use(config, program, {});
   EXPECT_EQ(all.folders, 2);  // of steps 10 and 20
   const int64_t one = checkpoint_bytes(config, program);
   EXPECT_EQ(all.bytes, 2 * one);
@@ -187,7 +187,7 @@ TEST_F(SmallDisk, AdvisesToKeepAsManyAsFit) {
   config.steps = 100, config.checkpoint_interval = 10, config.checkpoint_keep = 9;
   const Program program = program_of(config);
   const int64_t one = checkpoint_bytes(config, program);
-  EXPECT_EQ(checkpoint_disk_use(config, program, 0).folders, 10);  // nine kept, one being written
+  EXPECT_EQ(checkpoint_disk_use(config, program, {}).folders, 10);  // nine kept, one being written
   for (int64_t keep : {8, 5, 1}) {
     const std::string message = run(config, (keep + 1) * one);
     EXPECT_TRUE(holds(message, fmt::format("checkpoint.keep={} needs {} bytes", keep, (keep + 1) * one))) << message;
@@ -209,7 +209,7 @@ TEST_F(SmallDisk, WhatAKilledWriterLeftBehindCountsAsFree) {
   const std::string left = checkpoint_folder(config.out, 7) + ".tmp";
   make_folders(left);
   write_file(left + "/model.safetensors", std::string(100'000, 'x'));
-  const int64_t wanted = checkpoint_disk_use(config, program_of(config), 0).bytes;
+  const int64_t wanted = checkpoint_disk_use(config, program_of(config), {}).bytes;
   EXPECT_TRUE(holds(run(config, wanted - 100'001), ": 1 bytes are missing"));
   EXPECT_EQ(run(config, wanted - 100'000), "");
   EXPECT_FALSE(path_exists(left));
@@ -221,16 +221,18 @@ TEST_F(SmallDisk, EarlierCheckpointsGiveWay) {
   config.steps = 60;
   const Program program = program_of(config);
   const int64_t one = checkpoint_bytes(config, program);
-  const DiskUse use = checkpoint_disk_use(config, program, 20);
+  const RunState last = read_run_state(checkpoint_folder(config.out, 20));
+  const DiskUse use = checkpoint_disk_use(config, program, last);
   EXPECT_EQ(use.folders, 4);  // two kept, the best, one being written: two are there
   EXPECT_EQ(use.bytes,
             4 * one - bytes_of(checkpoint_folder(config.out, 10)) - bytes_of(checkpoint_folder(config.out, 20)));
-  EXPECT_EQ(checkpoint_disk_use(config, program, 60).bytes, 0);  // nothing is left to do
+  EXPECT_EQ(checkpoint_disk_use(config, program, {.step = 60}).bytes, 0);  // nothing is left to do
+  EXPECT_EQ(checkpoint_disk_use(config, program, {.step = 20, .lineage = "other"}).bytes, 4 * one);
   config.validation_data.clear();
   config.checkpoint_keep = 1;
-  EXPECT_EQ(checkpoint_disk_use(config, program, 0).folders, 2);
+  EXPECT_EQ(checkpoint_disk_use(config, program, {}).folders, 2);
   config.checkpoint_interval = 0;
-  EXPECT_EQ(checkpoint_disk_use(config, program, 0).folders, 1);
+  EXPECT_EQ(checkpoint_disk_use(config, program, {}).folders, 1);
 }
 
 }  // namespace

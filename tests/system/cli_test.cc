@@ -2,6 +2,7 @@
 // check themselves is not repeated; each case here runs the built `octet` once or a few times on a model of seconds.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pty.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -80,6 +81,46 @@ TEST_F(Cli, MistypedWordsAreAnsweredWithTheNearest) {
   expect(1, "eval nowhere a.txt --recipe fp9", "nowhere");
 }
 
+TEST_F(Cli, WholeNumbersThatNoOptionHoldsAreNamed) {
+  constexpr const char* kSeed = "(want a whole number, 0 to 2^64 - 1)";
+  constexpr const char* kCount = "(want a whole number, -2^63 to 2^63 - 1)";
+  for (const std::string command :
+       {"generate run", "bench throughput run", "bench latency run", "bench trace run --trace /dev/null"}) {
+    expect(2, command + " --seed 18446744073709551616", std::string("--seed: 18446744073709551616 ") + kSeed);
+    expect(2, command + " --seed -1", std::string("--seed: -1 ") + kSeed);
+    expect(2, command + " --seed 1.5", std::string("--seed: 1.5 ") + kSeed);
+  }
+  expect(1, "generate nowhere --seed 18446744073709551615", "nowhere: no such file");
+  expect(2, "generate run -n 9223372036854775808", std::string("--max-tokens: 9223372036854775808 ") + kCount);
+  expect(2, "generate run --top-k -9223372036854775809", std::string("--top-k: -9223372036854775809 ") + kCount);
+  expect(2, "generate run --min-tokens -1", "--min-tokens: -1 (want >= 0)");
+  for (const std::string command : {"generate run", "eval run a.txt", "quantize run --out a"})
+    expect(2, command + " --threads 4294967297", "--threads: Value 4294967297 not in range 0 to 4096");
+  expect(2, "tokenizer decode tok 3000000000", "ids: Value 3000000000 not in range 0 to 2147483647");
+  expect(1, "plan train.seed=9223372036854775808", "want an integer from 0 to 9223372036854775807");
+}
+
+// Of every command, as the completion of bash lists them.
+TEST_F(Cli, HelpNamesOptionsAsTheyAreTyped) {
+  const std::string help = shell(R"($OCTET completion bash | sed -n "s/^    '\(.*\)') choices.*/\1/p" |
+                                    while read -r words; do echo "== octet $words"; $OCTET $words --help; done)")
+                               .out;
+  for (const char* there : {"== octet \n", "== octet tokenizer train\n", "== octet bench trace\n", "--no-bos "})
+    EXPECT_NE(help.find(there), std::string::npos) << there << help;
+  for (size_t at = 0; (at = help.find('{', at + 1)) != std::string::npos;) {
+    const bool words = help.substr(at - 5, 5) == "TEXT:", shell_variable = help[at - 1] == '$';  // TEXT:{bpe,char}
+    EXPECT_TRUE(words || shell_variable) << help.substr(help.rfind('\n', at) + 1, 100);
+  }
+}
+
+TEST_F(Cli, VersionSaysWhatWasBuilt) {
+  const std::vector<std::string> lines = {R"(octet [0-9.]+ \(commit (unknown|[0-9a-f]{12,}(-dirty)?)\))",
+                                          R"(compiler: [A-Za-z]+ [0-9.]+, [A-Za-z]+)", R"(CPU: -march=[^ ]+ \(.+\))",
+                                          R"(CUDA: (no CUDA|sm_[0-9].* \(toolkit [0-9.]+\)))"};
+  for (const std::string& line : lines)
+    EXPECT_EQ(shell("$OCTET --version | grep -Ex '" + line + "'").code, 0) << line << shell("$OCTET --version").out;
+}
+
 TEST_F(Cli, SettingsFilesNameTheLine) {
   write_file(folder_.file("syntax.yaml"), "train:\n  steps: 5\n bad: [\n");
   write_file(folder_.file("twice.yaml"), "train.steps: 5\ntrain:\n  steps: 6\n");
@@ -131,7 +172,9 @@ TEST_F(Cli, TextBecomesAModelThatIsEvaluatedAndContinued) {
   EXPECT_NE(some.err.find("prompt 3 of 3: the prompt has"), std::string::npos) << some.err;
   EXPECT_NE(some.err.find("1 of 3 texts could not be made"), std::string::npos) << some.err;
   EXPECT_EQ(shell("echo line | $OCTET generate run --prompts-file /dev/stdin -n 0").out, "line\n");
-  expect(1, "generate run --prompt a --top-p 1.5", "want 0 < p <= 1");
+  expect(1, "generate run --prompt a --top-p 1.5", "top_p: 1.5 (want 0 to 1; 0 is greedy");
+  EXPECT_EQ(shell("$OCTET generate run -p line -n 6 --top-p 0 --seed 5").out,
+            shell("$OCTET generate run -p line -n 6 -t 0").out);
   expect(1, "generate run --prompt a --stop ''", "empty stop string");
   expect(1, "generate run --prompt a --logit-bias 1=2", "want TOKEN:VALUE");
   expect(1, "generate run --prompt a --kv-cache int3", "want f32, bf16 or e4m3");
@@ -156,13 +199,19 @@ TEST_F(Cli, TextBecomesAModelThatIsEvaluatedAndContinued) {
   expect(1, "eval run empty.txt", "at least 2 are needed");
   expect(1, "data --tokenizer tok --out e empty.txt", "the corpus is empty");
   expect(1, "data --tokenizer tok --out e/ text.txt", "names a folder");
+  write_file(folder_.file("ab.txt"), "ab");
+  expect(0, "tokenizer train --kind char --out chars ab.txt", "2 characters");
+  write_file(folder_.file("abx.txt"), "axxb");
+  expect(1, "data --tokenizer chars --out x abx.txt", "--on-unknown-byte=drop leaves it out");
+  expect(0, "data --tokenizer chars --out x --on-unknown-byte drop abx.txt",
+         "2 pieces of text without a token were left out");
 }
 
 TEST_F(Cli, RunsThatBeginAgainLeaveNoLaterCheckpointsBehind) {
   make_data();
   expect(0, train_words("out=run checkpoint.interval=4"), "step_00000008");
   expect(0, train_words("out=run"), "already at step 8 of train.steps=8");
-  expect(1, train_words("out=run model.hidden=32"), "a run of another model? set resume=never");
+  expect(1, train_words("out=run model.hidden=32"), "model.hidden 16 -> 32");
   expect(1, train_words("out=none model.architecture=llama model.max_positions=8"), "exceeds model.max_positions 8");
   // What an earlier run had reached is neither served nor continued, and not lost.
   expect(0, train_words("out=run resume=never train.steps=3"), "step_00000003");
@@ -208,6 +257,10 @@ TEST_F(Cli, BenchSaysWhatRan) {
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   for (const char* fact : {"device: cpu\n", "recipe: bf16\n", "KV cache: bf16\n", "3 of 3 requests finished"})
     EXPECT_NE(outcome.out.find(fact), std::string::npos) << fact << outcome.out;
+  EXPECT_NE(outcome.err.find("of KV cache"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find(" for a token of each of 3 texts"), std::string::npos) << outcome.err;
+  expect(1, "bench throughput run --context 6 -i 4 -o 4 -n 3", "no request fits the context of 6 tokens");
+  expect(1, "bench latency gpt3-175b --random-weights --device cpu", " free may be used: ");
   expect(1, "bench throughput run --temperature -2", "temperature: -2");
   expect(2, "bench throughput run --price -1", "--price: -1 (want >= 0)");
   expect(2, "bench throughput run --slo-ttft nan", "--slo-ttft: nan (want > 0)");
@@ -261,7 +314,7 @@ TEST_F(Cli, SignalsLeaveACheckpointAndASecondRunIsRefused) {
   const std::string endless =
       "exec $OCTET " + train_words("out=run train.steps=1G checkpoint.interval=0 log.interval=1");
   const std::string log = folder_.file("run/log.jsonl");
-  for (int signal : {SIGINT, SIGTERM}) {
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
     pid_t child = start(endless);
     auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while ((!path_exists(log) || file_size(log) == 0) && std::chrono::steady_clock::now() < deadline)
@@ -277,6 +330,58 @@ TEST_F(Cli, SignalsLeaveACheckpointAndASecondRunIsRefused) {
     EXPECT_EQ(list_folder(folder_.file("run/checkpoints")).size(), 1u);
     remove_path(folder_.file("run"));
   }
+}
+
+// The kernel signals a terminal's programs when it closes, the shell may once more, and nothing can be printed there.
+TEST_F(Cli, AClosedTerminalLeavesACheckpoint) {
+  make_data();
+  int terminal = -1;
+  const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
+  if (child == 0) {
+    const std::string line =
+        "exec '" OCTET_PROGRAM "' " + train_words("out=run train.steps=1G checkpoint.interval=0") + " log.interval=1";
+    if (chdir(folder_.path().c_str()) == 0) execl("/bin/bash", "bash", "-c", line.c_str(), static_cast<char*>(nullptr));
+    _exit(127);
+  }
+  ASSERT_GT(child, 0);
+  const std::string log = folder_.file("run/log.jsonl");
+  std::thread reader([&] {  // until the log has a line: a terminal that nobody reads holds its writers up
+    char bytes[4096];
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while ((!path_exists(log) || file_size(log) == 0) && std::chrono::steady_clock::now() < deadline)
+      if (read(terminal, bytes, sizeof bytes) <= 0) break;
+  });
+  reader.join();
+  close(terminal);
+  for (int again = 0; again < 3; ++again) kill(child, SIGHUP);
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status)) << "ended by signal " << WTERMSIG(status);
+  ASSERT_TRUE(is_folder(folder_.file("run/checkpoints")));
+  EXPECT_EQ(list_folder(folder_.file("run/checkpoints")).size(), 1u);
+}
+
+TEST_F(Cli, AnIgnoredHangupStaysIgnored) {
+  make_data();
+  const pid_t child =
+      start("trap '' HUP; exec $OCTET " + train_words("out=run train.steps=1G checkpoint.interval=0 log.interval=1"));
+  const auto steps = [&] {
+    const std::string log = folder_.file("run/log.jsonl");
+    return path_exists(log) ? file_size(log) : 0;
+  };
+  const auto wait_beyond = [&](int64_t bytes) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (steps() <= bytes && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return steps() > bytes;
+  };
+  ASSERT_TRUE(wait_beyond(0));
+  kill(child, SIGHUP);
+  EXPECT_TRUE(wait_beyond(steps() + 2000)) << "the run has ended";
+  kill(child, SIGTERM);
+  const Outcome outcome = wait_for(child);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("stopped at step"), std::string::npos) << outcome.out;
 }
 
 // Minutes of micro-batches in one step: a signal does not wait for its end.
@@ -304,6 +409,8 @@ TEST_F(Cli, DamageIsPassedOverAndBadTokensLoseNothing) {
       shell("printf X | dd of=run/checkpoints/step_00000008/model.safetensors bs=1 seek=900 conv=notrunc");
   ASSERT_EQ(damaged.code, 0);
   expect(0, "generate run --prompt a -n 1", "falling back to the one before it");
+  ASSERT_EQ(shell("rm run/checkpoints/step_00000004/manifest.json").code, 0);
+  expect(1, "generate run --prompt a -n 1", "run: none of 2 checkpoints is sound: run/checkpoints/step_00000008: 1 of");
   // An id beyond the vocabulary met in the middle of a run: what was learnt up to there is kept.
   Outcome broken = shell(
       "cp set_train.idx bad.idx; cp set_train.bin bad.bin; printf '\\377\\377' | "

@@ -3,8 +3,11 @@
 
 #include <map>
 
+#include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "io/dataset.h"
+#include "io/manifest.h"
 #include "system/tiny.h"
 #include "train/trainer.h"
 
@@ -101,19 +104,184 @@ TEST(Resume, FallsBackOverADamagedCheckpoint) {
   EXPECT_EQ(again.run.step, 20);
 }
 
+// One byte of a file of a checkpoint.
+void damage(const std::string& checkpoint, const std::string& file) {
+  const std::string path = checkpoint + "/" + file;
+  std::string bytes = read_file(path);
+  bytes[bytes.size() / 2] ^= 1;
+  write_file(path, bytes);
+}
+
+// What train() says; "" when it goes through.
+std::string refusal(const RunConfig& config, ErrorCode code = ErrorCode::kInvalidArgument) {
+  try {
+    train(config);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.message();
+    return error.message();
+  }
+  return "";
+}
+
+void expect_holds(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << part << "\nis not in\n" << text;
+}
+
+TEST(Resume, RefusesWhenNoCheckpointIsSound) {
+  set_log_level(LogLevel::kOff);
+  TempFolder folder;
+  RunConfig config = tiny_config(folder, "fp32");
+  const std::string last = train(config).checkpoint, first = checkpoint_folder(config.out, 10);
+  damage(last, "model.safetensors");
+  damage(first, "optimizer.safetensors");
+  config.steps = 40, config.checkpoint_keep = 1;
+  const std::string message = refusal(config, ErrorCode::kCorrupt);
+  expect_holds(message, last + ": 1 of ");
+  expect_holds(message, "model.safetensors: content does not match");
+  expect_holds(message, "optimizer.safetensors: content does not match");
+  expect_holds(message, "model.from=" + first + " and another out=");
+  expect_holds(message, "resume=never, which moves them to " + config.out + "/set_aside_N");
+  EXPECT_EQ(list_checkpoints(config.out), (std::vector<std::string>{last, first}));
+  RunConfig from = config;  // what the message says
+  from.model_from = first, from.out = folder.file("other");
+  from.heads = from.hidden = from.layers = from.kv_heads = from.intermediate = from.max_positions = 0;
+  from.steps = 1;
+  EXPECT_EQ(refusal(from), "");
+  config.resume = "never";
+  EXPECT_EQ(refusal(config), "");
+  EXPECT_EQ(list_folder(config.out + "/set_aside_1"), (std::vector<std::string>{"step_00000010", "step_00000020"}));
+}
+
+// A damaged checkpoint that is passed over is kept, and takes no place of the new ones.
+TEST(Resume, CheckpointsPassedOverAreMovedAside) {
+  set_log_level(LogLevel::kOff);
+  TempFolder folder;
+  RunConfig config = tiny_config(folder, "fp32");
+  config.validation_data.clear();
+  config.checkpoint_interval = 5, config.checkpoint_keep = 4;
+  damage(train(config).checkpoint, "model.safetensors");
+  damage(checkpoint_folder(config.out, 15), "model.safetensors");
+  config.checkpoint_interval = 2, config.checkpoint_keep = 1, config.steps = 12;
+  const TrainResult again = train(config);
+  EXPECT_EQ(list_checkpoints(config.out), std::vector<std::string>{again.checkpoint});
+  EXPECT_EQ(newest_sound_checkpoint(config.out), checkpoint_folder(config.out, 12));
+  EXPECT_EQ(list_folder(config.out + "/set_aside_1"), (std::vector<std::string>{"step_00000015", "step_00000020"}));
+}
+
+TEST(Resume, CheckpointsOfOtherRunsAreNotPruned) {
+  set_log_level(LogLevel::kOff);
+  TempFolder folder;
+  RunConfig config = tiny_config(folder, "fp32");
+  config.validation_data.clear();
+  RunConfig other = config;
+  other.out = folder.file("other"), other.steps = 8, other.checkpoint_interval = 4;
+  train(other);
+  config.checkpoint_keep = 1;
+  config.resume = train(config).checkpoint;
+  config.out = other.out, config.steps = 40;  // goes on in a folder that holds another run's steps 4 and 8
+  const std::string last = train(config).checkpoint;
+  const std::vector<std::string> all = {last, checkpoint_folder(other.out, 8), checkpoint_folder(other.out, 4)};
+  EXPECT_EQ(list_checkpoints(other.out), all);
+  EXPECT_EQ(read_run_state(last).lineage, read_run_state(config.resume).lineage);
+  EXPECT_NE(read_run_state(last).lineage, read_run_state(all[1]).lineage);
+  EXPECT_EQ(read_run_state(last).lineage.size(), 16u);
+}
+
 TEST(Resume, RefusesOtherData) {
   set_log_level(LogLevel::kOff);
   TempFolder folder;
   RunConfig config = tiny_config(folder, "fp32");
-  train(config);
-  config.sequence_length = 8;
+  const std::string last = train(config).checkpoint;
   config.steps = 30;
-  try {
-    train(config);
-    FAIL() << "a resume on other data went through";
-  } catch (const Error& error) {
-    EXPECT_NE(error.message().find("resume=never"), std::string::npos) << error.message();
+  RunConfig shorter = config;
+  shorter.sequence_length = 8;
+  expect_holds(refusal(shorter), "resume=never");
+  // As many tokens and documents, of which one is another.
+  const auto set = TokenDataset::open(config.train_data);
+  DatasetWriter writer(folder.file("changed"), TokenType::kU16), wide(folder.file("wide"), TokenType::kI32);
+  for (int64_t d = 0; d < set->documents(); ++d) {
+    std::vector<int32_t> ids(static_cast<size_t>(set->document_length(d)));
+    set->read(set->document_begin(d), ids);
+    wide.append(ids);
+    wide.end_document();
+    if (d == 20) ids[7] = (ids[7] + 1) % 64;
+    writer.append(ids);
+    writer.end_document();
   }
+  writer.commit();
+  wide.commit();
+  config.train_data = folder.file("changed");
+  const std::string message = refusal(config);
+  expect_holds(message, last + " was trained on other tokens, though as many");
+  expect_holds(message, read_run_state(last).data_checksum);
+  expect_holds(message, "model.from=" + last);
+  expect_holds(message, "resume=never");
+  config.train_data = folder.file("wide");  // the same ids elsewhere, in another type
+  EXPECT_EQ(refusal(config), "");
+}
+
+// A record from before there were checksums.
+TEST(Resume, WithoutAChecksumOfTheDataGoesOnWithAWarning) {
+  TempFolder folder;
+  RunConfig config = tiny_config(folder, "fp32");
+  set_log_level(LogLevel::kOff);
+  const std::string last = train(config).checkpoint;
+  std::string record = read_file(last + "/run.json");
+  const size_t at = record.find("  \"data_checksum\"");
+  ASSERT_NE(at, std::string::npos);
+  record.erase(at, record.find('\n', at) + 1 - at);
+  write_file(last + "/run.json", record);
+  write_manifest(last, "{\"step\": 20}");
+  config.steps = 21;
+  set_log_level(LogLevel::kWarning);
+  testing::internal::CaptureStderr();
+  const std::string next = train(config).checkpoint;
+  expect_holds(testing::internal::GetCapturedStderr(), "has no checksum of the data it was trained on");
+  EXPECT_EQ(read_run_state(next).data_checksum.size(), 8u);
+}
+
+TEST(Resume, ChangedSettingsAreLogged) {
+  TempFolder folder;
+  set_log_level(LogLevel::kOff);
+  RunConfig config = tiny_config(folder, "fp8-current");
+  train(config);
+  config.recipe = "bf16", config.optimizer.lr = 1e-3, config.steps = 25;
+  set_log_level(LogLevel::kInfo);
+  testing::internal::CaptureStderr();
+  train(config);
+  const std::string changes = "train.steps 20 -> 25, optimizer.lr 0.003 -> 0.001, precision.recipe fp8-current -> bf16";
+  expect_holds(testing::internal::GetCapturedStderr(), "settings changed since: " + changes + "\n");
+  expect_holds(read_file(config.out + "/log.jsonl"),
+               "{\"kind\":\"settings\",\"step\":20,\"text\":\"" + changes + "\"}");
+  set_log_level(LogLevel::kOff);
+  config.recipe = "fp8-delayed";  // whose histories the checkpoint has not
+  const std::string message = refusal(config);
+  expect_holds(message, "precision.recipe bf16 -> fp8-delayed");
+  expect_holds(message, "model.from=" + checkpoint_folder(config.out, 25));
+}
+
+TEST(Resume, OtherSizesAreNamedWithBothValues) {
+  set_log_level(LogLevel::kOff);
+  TempFolder folder;
+  for (const char* family : {"gpt2", "llama"}) {
+    RunConfig config = tiny_config(folder, "fp32", family);
+    config.out = folder.file(family), config.steps = 1;
+    const std::string checkpoint = train(config).checkpoint;
+    RunConfig wide = config;
+    wide.hidden = 48, wide.layers = 3;
+    const std::string message = refusal(wide);
+    expect_holds(message, checkpoint + " is of another model");
+    expect_holds(message, "model.hidden 32 -> 48, model.layers 2 -> 3, model.head_dim 8 -> 12;");
+    expect_holds(message, "resume=never or another out=");
+    RunConfig longer = config;
+    longer.max_positions = 40, longer.steps = 2;  // rows of a table, or nothing that is stored
+    EXPECT_EQ(refusal(longer).find("model.max_positions 32 -> 40") != std::string::npos, config.kv_heads == 0);
+  }
+  RunConfig config = tiny_config(folder, "fp32");
+  config.out = folder.file("gpt2"), config.bias = false;
+  expect_holds(refusal(config), "model.bias true -> false");
+  config.bias = true, config.model_size = "llama2-7b", config.kv_heads = 4;
+  expect_holds(refusal(config), "model.architecture gpt2 -> llama");
 }
 
 }  // namespace

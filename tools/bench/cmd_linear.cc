@@ -122,7 +122,7 @@ void add_linear_command(CLI::App& app) {
   for (auto [name, field] : {std::pair{"--tokens", &options->tokens}, std::pair{"--width", &options->width},
                              std::pair{"--repeats", &options->repeats}})
     command->add_option(name, *field)->check(positive())->capture_default_str();
-  command->add_option("--threads", options->threads, "0: all cores");
+  command->add_option("--threads", options->threads, "0: all cores")->check(CLI::Range(0, 4096));
   command->add_option("--json", options->json, "file for the figures");
   command->callback([options] { run_linear(*options); });
 }

@@ -80,7 +80,7 @@ void add_gemm_command(CLI::App& app) {
   for (auto [name, field] : {std::pair{"-m", &options->m}, std::pair{"-n", &options->n}, std::pair{"-k", &options->k},
                              std::pair{"--repeats", &options->repeats}})
     command->add_option(name, *field)->check(positive())->capture_default_str();
-  command->add_option("--threads", options->threads, "0: all cores");
+  command->add_option("--threads", options->threads, "0: all cores")->check(CLI::Range(0, 4096));
   command->add_option("--json", options->json, "file for the figures");
   command->callback([options] { run_gemm(*options); });
 }
@@ -90,7 +90,7 @@ void add_copy_command(CLI::App& app) {
   auto* command = app.add_subcommand("copy", "Memory bandwidth of a plain copy, and of reading");
   command->add_option("--mib", options->mib, "size of the copy")->check(positive())->capture_default_str();
   command->add_option("--repeats", options->repeats)->check(positive())->capture_default_str();
-  command->add_option("--threads", options->threads, "0: all cores");
+  command->add_option("--threads", options->threads, "0: all cores")->check(CLI::Range(0, 4096));
   command->add_option("--json", options->json, "file for the figures");
   command->callback([options] { run_copy(*options); });
 }

@@ -64,7 +64,7 @@ void add_timings_command(CLI::App& app) {
         std::tuple{"--layers", &options->layers, "of the models that are timed"}})
     command->add_option(name, *field, meaning)->check(positive())->capture_default_str();
   command->add_option("--device", options->device, "auto | cpu | cuda")->capture_default_str();
-  command->add_option("--threads", options->threads, "0: all cores");
+  command->add_option("--threads", options->threads, "0: all cores")->check(CLI::Range(0, 4096));
   command->add_option("--out", options->out, "file for the rows, as a target file has them");
   command->callback([options] { run_timings(*options); });
 }

@@ -164,7 +164,7 @@ void add_train_step_command(CLI::App& app) {
   command->add_option("--layers", options->layers, "instead of the size's")->check(not_negative());
   command->add_option("--hidden", options->hidden, "instead of the size's; heads of 64, the MLP 4 times as wide")
       ->check(not_negative());
-  command->add_option("--threads", options->threads, "0: all cores");
+  command->add_option("--threads", options->threads, "0: all cores")->check(CLI::Range(0, 4096));
   command->add_flag("--profile", options->profile, "as many further steps, timed kernel by kernel");
   command->add_option("--json", options->json, "file for the figures");
   command->add_option("--timeline", options->timeline,

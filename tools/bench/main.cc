@@ -5,6 +5,8 @@
 
 #include "base/error.h"
 #include "bench/commands.h"
+#include "build_info.h"
+#include "numbers.h"
 #include "wait_policy.h"
 
 namespace {
@@ -12,7 +14,7 @@ namespace {
 int run(int argc, char** argv) {
   CLI::App app{"Measures Octet on this machine."};
   app.name("octet-bench");
-  app.set_version_flag("--version", "octet-bench " OCTET_VERSION);
+  app.set_version_flag("--version", octet::version_text("octet-bench"));
   app.require_subcommand(1);
   app.footer(
       "Examples:\n"
@@ -26,6 +28,7 @@ int run(int argc, char** argv) {
   octet::add_gemm_command(app);
   octet::add_copy_command(app);
   octet::add_serve_step_command(app);
+  octet::check_whole_numbers(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

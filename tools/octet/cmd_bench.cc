@@ -7,11 +7,15 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/progress.h"
+#include "bench/measure.h"
+#include "exec/executor.h"
 #include "infer/sampler.h"
+#include "load/estimate.h"
 #include "load/summary.h"
 #include "numbers.h"
 #include "octet/commands.h"
 #include "octet/engine.h"
+#include "octet/human.h"
 #include "octet/model_path.h"
 
 namespace octet {
@@ -40,22 +44,68 @@ Workload make_workload(Kind kind, const Options& o) {
   return workload;
 }
 
+void drop_long_requests(Workload& workload, int64_t context) {
+  const int64_t dropped = drop_longer_than(workload, context);
+  if (dropped == 0) return;
+  fmt::print(stderr, "{} requests are longer than the context of {} tokens and were left out\n", dropped, context);
+  check(!workload.requests.empty(), ErrorCode::kInvalidArgument,
+        "no request fits the context of {} tokens: give --context or shorter lengths", context);
+}
+
+// What runs before the measured requests: the first of them, with other words.
+Workload warm_up_of(const Workload& workload, int64_t requests) {
+  Workload warm{.name = "warm-up", .requests = workload.requests};
+  warm.requests.resize(std::min(warm.requests.size(), static_cast<size_t>(requests)));
+  for (LoadRequest& request : warm.requests) request.arrival = 0, request.prefix_blocks.clear();
+  return warm;
+}
+
+// A GPU's are those of its target, 0 where nobody has measured them; a CPU's are measured now, in half a second.
+DeviceRates rates_of(const EnginePlan& plan) {
+  const Target target = target_of(resolve_device(plan.device));
+  const bool fp8 = plan.recipe.starts_with("fp8"), f32 = plan.recipe == "fp32" || plan.recipe == "tf32";
+  if (target.device == Device::kCuda)
+    return {target.bytes_per_second, fp8 ? target.fp8_flops : f32 ? target.f32_flops : target.bf16_flops};
+  const char* products = plan.recipe == "fp8-block" ? "fp8-block" : fp8 ? "fp8-tensor" : f32 ? "f32" : "bf16";
+  constexpr int64_t kBytes = int64_t{1} << 29, kSize = 1024;
+  MemoryReader reader(plan.free_bytes > 0 ? std::min(kBytes, plan.free_bytes / 8) : kBytes);
+  const double bytes = std::max(reader.run(), reader.run());
+  return {bytes, measure_gemm(target, products, kSize, kSize, kSize, 3).flops_per_second};
+}
+
+// Before weights are read or made, which alone may take minutes.
+void say_what_will_run(const EnginePlan& plan, const Options& o, const Workload& workload) {
+  fmt::print(stderr, "{}: {} in {} on {}: {} of weights, {} of activations, {} of KV cache{}\n", workload.name, o.model,
+             plan.recipe, plan.device, human_bytes(plan.weight_bytes), human_bytes(plan.activation_bytes),
+             human_bytes(plan.kv_bytes),
+             plan.free_bytes > 0 ? fmt::format("; {} are free", human_bytes(plan.free_bytes)) : "");
+  const DeviceRates rates = rates_of(plan);
+  if (rates.bytes_per_second <= 0 || rates.flops_per_second <= 0) return;
+  const int64_t texts =
+      o.drive.concurrency > 0 ? std::min(o.drive.concurrency, o.engine.max_sequences) : o.engine.max_sequences;
+  const LoadEstimate load = estimate_load(plan, rates, workload, texts);
+  const LoadEstimate warm = estimate_load(plan, rates, warm_up_of(workload, o.warmup), texts);
+  const double seconds = load.seconds + warm.seconds;
+  fmt::print(stderr,
+             "about {} at least, {} of it warm-up: {:.3g} ms for a token of each of {} texts, at {}/s read and {}/s\n",
+             human_seconds(seconds), human_seconds(warm.seconds), 1e3 * load.step_seconds, load.texts,
+             human_number(rates.bytes_per_second, "B"), human_number(rates.flops_per_second, "FLOP"));
+  constexpr double kLong = 600;
+  if (seconds > kLong) fmt::print(stderr, "fewer requests (-n) or a smaller model take less; Ctrl-C ends it\n");
+}
+
 void run(Kind kind, Options& o) {
   validate(o.drive.sampling);  // what is wrong with words or trace is said before a model is loaded
   Workload workload = make_workload(kind, o);
   if (!o.engine.random_weights) o.model = model_folder(o.model);
   o.engine.needs_tokenizer = false;  // requests are ids
+  o.engine.planned = [&](const EnginePlan& plan) {
+    drop_long_requests(workload, plan.context);
+    say_what_will_run(plan, o, workload);
+  };
   auto engine = Engine::open(o.model, o.engine);
-  if (const int64_t dropped = drop_longer_than(workload, engine->context()); dropped > 0) {
-    fmt::print(stderr, "{} requests are longer than the context of {} tokens and were left out\n", dropped,
-               engine->context());
-    check(!workload.requests.empty(), ErrorCode::kInvalidArgument,
-          "no request fits the context of {} tokens: give --context or shorter lengths", engine->context());
-  }
   if (o.warmup > 0) {
-    Workload warm{.name = "warm-up", .requests = workload.requests};
-    warm.requests.resize(std::min(warm.requests.size(), static_cast<size_t>(o.warmup)));
-    for (LoadRequest& request : warm.requests) request.arrival = 0, request.prefix_blocks.clear();
+    const Workload warm = warm_up_of(workload, o.warmup);
     DriveOptions drive_options = o.drive;
     drive_options.seed += 0x5eed;  // other prompts: nothing of them is in the prefix cache afterwards
     drive(*engine, warm, drive_options);
@@ -123,7 +173,9 @@ void add_shared(CLI::App& command, Options& o) {
       ->capture_default_str();
   command.add_flag("--prefix-cache,!--no-prefix-cache", o.engine.prefix_cache, "reuse equal beginnings (default)");
   command.add_option("--temperature", o.drive.sampling.temperature, "0 is greedy")->capture_default_str();
-  command.add_option("--top-p", o.drive.sampling.top_p, "sample among the likeliest of this total probability")
+  command
+      .add_option("--top-p", o.drive.sampling.top_p,
+                  "sample among the likeliest of this total probability; 0 is greedy")
       ->capture_default_str();
   command.add_option("--seed", o.drive.seed, "of prompts and sampling")->capture_default_str();
   command.add_option("--warmup", o.warmup, "requests before the measured ones")
@@ -150,8 +202,7 @@ void add_lengths(CLI::App& command, Options& o) {
 void add_bench_command(CLI::App& app) {
   auto* command = app.add_subcommand("bench", "Measure the engine under load: throughput, latency or a recorded trace");
   command->require_subcommand(1);
-  command->footer(R"(
-Examples:
+  command->footer(R"(Examples:
   octet bench throughput llama3-8b --random-weights --recipe fp8-current --kv-cache e4m3 -i 128 -o 2048 -n 512
   octet bench latency path/to/model -i 2048 -o 128 --concurrency 1
   octet bench trace path/to/model --trace AzureLLMInferenceTrace_conv.csv --scale 4 --slo-ttft 500 --html load.html)");

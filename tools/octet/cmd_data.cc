@@ -14,7 +14,7 @@ namespace {
 
 struct DataArguments {
   PrepareOptions options;
-  std::string invalid = "keep", split_by = "documents";
+  std::string invalid = "keep", unknown = "unk", split_by = "documents";
   bool no_eod = false;
 };
 
@@ -25,6 +25,9 @@ void prepare(DataArguments& arguments) {
   options.text.utf8 = arguments.invalid == "error"     ? Utf8Policy::kError
                       : arguments.invalid == "replace" ? Utf8Policy::kReplace
                                                        : Utf8Policy::kKeep;
+  options.unknown = arguments.unknown == "error"  ? UnknownText::Policy::kError
+                    : arguments.unknown == "drop" ? UnknownText::Policy::kDrop
+                                                  : UnknownText::Policy::kToken;
   const auto tokenizer = load_tokenizer(options.tokenizer_path);
   if (options.append_eod && tokenizer->eos_id() < 0) {
     log_info("the vocabulary has no end token: documents follow each other without a mark");
@@ -39,6 +42,10 @@ void prepare(DataArguments& arguments) {
     log_warning("invalid UTF-8 in {} places ({}), the first at {}", result.text.invalid_places,
                 arguments.invalid == "keep" ? "kept as bytes, replaced by U+FFFD in JSON" : "replaced by U+FFFD",
                 result.text.first_invalid);
+  }
+  if (result.unknown_places > 0) {
+    log_warning("{} pieces of text without a token were {}, the first in {}", result.unknown_places,
+                arguments.unknown == "drop" ? "left out" : "replaced by the unknown token", result.first_unknown);
   }
   if (result.text.skipped_lines > 0) {
     log_warning("{} lines skipped, the first: {}", result.text.skipped_lines, result.text.first_skipped);
@@ -72,6 +79,12 @@ void add_data_command(CLI::App& app) {
   command->add_option("--key", options.text.json_key, "key of the text in JSON lines")->capture_default_str();
   command->add_option("--invalid-utf8", arguments->invalid, "keep the bytes, replace by U+FFFD, or stop with an error")
       ->check(CLI::IsMember({"keep", "replace", "error"}))
+      ->capture_default_str();
+  command
+      ->add_option("--on-unknown-byte", arguments->unknown,
+                   "what the vocabulary has no token for: put its unknown token (an error where it has none), leave it "
+                   "out, or stop with an error")
+      ->check(CLI::IsMember({"unk", "drop", "error"}))
       ->capture_default_str();
   command->add_flag("--skip-bad-lines", options.text.skip_bad_lines, "count damaged JSON lines instead of stopping");
   command->add_flag("--no-eod", arguments->no_eod, "no end token after documents");

@@ -19,7 +19,8 @@ namespace {
 struct Options {
   std::string model, tokenizer, data, recipe, device = "auto";
   std::vector<std::string> texts;
-  int64_t length = 0, stride = 0, windows = 4, max_tokens = 0, threads = 0;
+  int64_t length = 0, stride = 0, windows = 4, max_tokens = 0;
+  int threads = 0;
   bool json = false;
 };
 
@@ -39,7 +40,7 @@ std::vector<int32_t> read_texts(const Options& options, const Tokenizer& tokeniz
 void run_eval(const Options& options) {
   check(options.data.empty() != options.texts.empty(), ErrorCode::kInvalidArgument,
         "octet eval wants text files or --data PREFIX, and not both");
-  set_thread_count(static_cast<int>(options.threads));
+  set_thread_count(options.threads);
   std::string folder = model_folder(options.model);
   auto weights = open_weights(folder);
   std::unique_ptr<Tokenizer> tokenizer;
@@ -94,8 +95,7 @@ void run_eval(const Options& options) {
 void add_eval_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
   auto* command = app.add_subcommand("eval", "Loss, perplexity and bits per byte on text or a prepared set");
-  command->footer(R"(
-Examples:
+  command->footer(R"(Examples:
   octet eval out/run wikitext.txt
   octet eval out/run --data data/corpus_val --stride 512 --json)");
   command->add_option("model", options->model, "Hugging Face folder, run folder, checkpoint or llama2.c .bin")
@@ -114,7 +114,7 @@ Examples:
       "--recipe", options->recipe,
       "fp32, tf32, bf16, fp8-current, fp8-delayed, fp8-block, int8 (default: as the folder is stored, else fp32)");
   add_device_option(*command, options->device);
-  command->add_option("--threads", options->threads, "CPU threads; 0 = all cores")->capture_default_str();
+  add_threads_option(*command, options->threads);
   command->add_flag("--json", options->json, "print one JSON object");
   command->callback([options] { run_eval(*options); });
 }

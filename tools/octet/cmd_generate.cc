@@ -29,7 +29,8 @@ struct Options {
   std::vector<std::string> prompts, logit_bias;
   EngineOptions engine = {.max_sequences = 0};
   GenerationRequest request;
-  int64_t count = 1, threads = 0;
+  int64_t count = 1;
+  int threads = 0;
   int64_t failed = 0;  // texts that ended by an error
   const LoggedTime* since_start = nullptr;
   bool interactive = false, stats = false, echo = true, json = false;
@@ -236,7 +237,7 @@ void interact(Engine& engine, const Tokenizer& tokenizer, const Options& options
 void run_generate(Options& options) {
   const LoggedTime whole("all");
   options.since_start = &whole;
-  set_thread_count(static_cast<int>(options.threads));
+  set_thread_count(options.threads);
   parse_biases(options.logit_bias, options.request.sampling);
   validate(options.request.sampling);
   StopMatcher{options.request.stop};  // refuses what cannot be a stop string before a model is read
@@ -258,7 +259,7 @@ void add_sampling_options(CLI::App& command, GenerationRequest& request, std::ve
   SamplingOptions& sampling = request.sampling;
   command.add_option("-t,--temperature", sampling.temperature, "0 is greedy")->capture_default_str();
   command.add_option("--top-k", sampling.top_k, "sample among the k likeliest; 0 is off")->capture_default_str();
-  command.add_option("--top-p", sampling.top_p, "sample among the likeliest of this total probability")
+  command.add_option("--top-p", sampling.top_p, "sample among the likeliest of this total probability; 0 is greedy")
       ->capture_default_str();
   command.add_option("--min-p", sampling.min_p, "of these those with this part of the likeliest's probability")
       ->capture_default_str();
@@ -281,8 +282,7 @@ void add_generate_command(CLI::App& app) {
   GenerationRequest& request = options->request;
   EngineOptions& engine = options->engine;
   auto* command = app.add_subcommand("generate", "Generate text from a model folder, a run or a llama2.c file");
-  command->footer(R"(
-Examples:
+  command->footer(R"(Examples:
   octet generate out/run --prompt "Once upon a time" --max-tokens 200
   octet generate stories260K.bin --tokenizer tok512.bin --temperature 0 --max-tokens 200
   octet generate out/run --prompts-file questions.jsonl --json --logprobs 5
@@ -297,9 +297,12 @@ Examples:
   command->add_option("-n,--max-tokens", request.max_tokens, "tokens to generate at most")
       ->capture_default_str()
       ->check(not_negative());
-  command->add_option("--min-tokens", request.min_tokens, "no end before so many tokens")->capture_default_str();
+  command->add_option("--min-tokens", request.min_tokens, "no end before so many tokens")
+      ->capture_default_str()
+      ->check(not_negative());
   add_sampling_options(*command, request, options->logit_bias);
-  command->add_option("--logprobs", request.logprobs, "print log-probabilities: of each token and the k likeliest");
+  command->add_option("--logprobs", request.logprobs,
+                      "print log-probabilities: of each token and the k likeliest (k at most 20)");
   command->add_option("--stop", request.stop, "end before this text (may be given several times)")
       ->allow_extra_args(false);
   command->add_flag("--ignore-eos", request.ignore_eos, "do not end at the end token");
@@ -316,7 +319,7 @@ Examples:
       ->check(positive());
   add_device_option(*command, engine.device);
   add_verbose_option(*command);
-  command->add_option("--threads", options->threads, "CPU threads; 0 = all cores")->capture_default_str();
+  add_threads_option(*command, options->threads);
   command->add_flag("-i,--interactive", options->interactive, "read prompts from the terminal");
   command->add_flag("--json", options->json, "print a JSON object a text");
   command->add_flag("--stats", options->stats, "print tokens per second");

@@ -61,8 +61,7 @@ void run_plan(const Options& options) {
 void add_plan_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
   auto* command = app.add_subcommand("plan", "Memory and FLOPs of a training run, without running it");
-  command->footer(R"(
-Examples:
+  command->footer(R"(Examples:
   octet plan configs/gpt2_124m.yaml
   octet plan model.size=gpt3-175b data.sequence_length=2048 train.micro_batch=1 --target h200
   octet plan model.size=gpt3-5b precision.recipe=bf16 --target h200 --peak

@@ -16,7 +16,8 @@ namespace {
 
 struct Options {
   std::string model, out, to = "fp8", weights = "row", activations, kv, calibration, text, tokenizer, device = "auto";
-  int64_t max_tokens = 16384, length = 512, threads = 0;
+  int64_t max_tokens = 16384, length = 512;
+  int threads = 0;
 };
 
 FolderQuantization scheme_of(const Options& options) {
@@ -60,7 +61,7 @@ PerplexityResult measure(const std::string& title, const WeightSource& weights, 
 }
 
 void run_quantize(const Options& options) {
-  set_thread_count(static_cast<int>(options.threads));
+  set_thread_count(options.threads);
   const std::string folder = model_folder(options.model);
   const auto weights = open_weights(folder);
   check(!weights->recipe().has_value(), ErrorCode::kInvalidArgument, "{} is in FP8 already", folder);
@@ -116,8 +117,7 @@ void run_quantize(const Options& options) {
 void add_quantize_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
   auto* command = app.add_subcommand("quantize", "Write a model's linears in FP8, in the compressed-tensors layout");
-  command->footer(R"(
-Examples:
+  command->footer(R"(Examples:
   octet quantize out/run --out model-fp8 --text wikitext.txt
   octet quantize llama --out llama-fp8 --activations static --kv fp8 --calibrate sample.txt
   octet quantize llama --out llama-fp8-block --weights block --text wikitext.txt)");
@@ -142,7 +142,7 @@ Examples:
       ->check(not_negative());
   command->add_option("--length", options->length, "tokens of a window")->capture_default_str()->check(positive());
   add_device_option(*command, options->device);
-  command->add_option("--threads", options->threads, "CPU threads; 0 = all cores")->capture_default_str();
+  add_threads_option(*command, options->threads);
   command->callback([options] { run_quantize(*options); });
 }
 

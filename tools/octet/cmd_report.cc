@@ -10,8 +10,7 @@ namespace octet {
 void add_report_command(CLI::App& app) {
   auto folder = std::make_shared<std::string>();
   auto* command = app.add_subcommand("report", "Write RUN/report.html: loss, precision over time, statistics");
-  command->footer(R"(
-Examples:
+  command->footer(R"(Examples:
   octet report out/run
 Runs of recipe auto write it themselves after every round of statistics. The page needs nothing but a browser.)");
   command->add_option("run", *folder, "the `out` folder of `octet train`")->required();

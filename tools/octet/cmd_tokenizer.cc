@@ -3,6 +3,7 @@
 #include <chrono>
 #include <iostream>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <sstream>
 
@@ -126,7 +127,8 @@ void add_decode(CLI::App& parent) {
   auto* command = parent.add_subcommand("decode", "Print the text of token ids");
   auto arguments = std::make_shared<Arguments>();
   command->add_option("tokenizer", arguments->path, "vocabulary folder or file")->required();
-  command->add_option("ids", arguments->ids, "token ids; standard input when left out");
+  command->add_option("ids", arguments->ids, "token ids; standard input when left out")
+      ->check(CLI::Range(0, std::numeric_limits<int32_t>::max()));
   command->add_flag("--skip-special", arguments->skip_special, "leave special tokens out");
   command->footer("Example: octet tokenizer encode tok < a.txt | octet tokenizer decode tok");
   command->callback([arguments] {
@@ -148,6 +150,7 @@ void add_info(CLI::App& parent) {
   auto* command = parent.add_subcommand("info", "Describe a vocabulary");
   auto path = std::make_shared<std::string>();
   command->add_option("tokenizer", *path, "vocabulary folder or file")->required();
+  command->footer("Example: octet tokenizer info tok");
   command->callback([path] {
     const auto tokenizer = load_tokenizer(*path);
     const auto name = [&](int32_t id) {
@@ -168,6 +171,10 @@ void add_info(CLI::App& parent) {
 void add_tokenizer_command(CLI::App& app) {
   auto* command = app.add_subcommand("tokenizer", "Train and try vocabularies");
   command->require_subcommand(1);
+  command->footer(
+      "Examples:\n"
+      "  octet tokenizer train --vocab-size 4096 --out tok corpus.txt\n"
+      "  octet tokenizer encode tok \"Hello world\"");
   add_train(*command);
   add_encode(*command);
   add_decode(*command);

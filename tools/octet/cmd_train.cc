@@ -9,14 +9,13 @@
 namespace octet {
 namespace {
 
-constexpr const char* kExamples = R"(
-Examples:
+constexpr const char* kExamples = R"(Examples:
   octet train configs/shakespeare_char.yaml
   octet train configs/gpt2_124m.yaml precision.recipe=fp8-delayed train.micro_batch=8 out=out/gpt2-fp8
   octet train configs/gpt2_124m.yaml --disable=fuse --dump-ir=ir
 `octet config` lists every setting, its meaning, range and default.
 A run whose `out` folder holds checkpoints continues from the newest sound one (resume=never starts afresh).
-Ctrl-C writes a checkpoint of the last whole step and leaves.)";
+Ctrl-C, SIGTERM or a closed terminal (unless under nohup) ends it with a checkpoint of the last whole step.)";
 
 void run_training(const RunOptions& options) {
   RunConfig config;

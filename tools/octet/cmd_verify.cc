@@ -70,8 +70,7 @@ void add_verify_command(CLI::App& app) {
   };
   auto options = std::make_shared<Options>();
   auto* command = app.add_subcommand("verify", "Compare a model folder's expected outputs with Octet's own run");
-  command->footer(R"(
-Examples:
+  command->footer(R"(Examples:
   octet verify hf_goldens/gpt2                 logits and greedy tokens of expected.safetensors
   octet verify --training hf_goldens/gpt2      losses, gradient norms and gradients of expected_training.json)");
   command->add_option("folder", options->folder, "Hugging Face folder with expected.safetensors")->required();

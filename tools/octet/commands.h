@@ -11,6 +11,8 @@ namespace octet {
 
 // --device auto|cpu|cuda.
 void add_device_option(CLI::App& command, std::string& device);
+// --threads, as set_thread_count has them.
+void add_threads_option(CLI::App& command, int& threads);
 // -v, --verbose: log lines of level debug, which say how long the parts of a start take.
 void add_verbose_option(CLI::App& command);
 

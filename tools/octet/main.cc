@@ -12,7 +12,9 @@
 #include <new>
 
 #include "base/error.h"
+#include "build_info.h"
 #include "commands.h"
+#include "numbers.h"
 #include "wait_policy.h"
 
 namespace {
@@ -23,6 +25,16 @@ void open_standard_streams() {
   for (int stream = 0; stream <= 2; ++stream)
     if (fcntl(stream, F_GETFD) < 0 && errno == EBADF) (void)!open("/dev/null", stream == 2 ? O_WRONLY : O_RDONLY);
 }
+
+// CLI11 writes a flag that switches something off as "--no-echo{false}".
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
+    std::string names = CLI::Formatter::make_option_name(option, is_positional);
+    for (size_t at; (at = names.find('{')) != std::string::npos;) names.erase(at, names.find('}', at) + 1 - at);
+    return names;
+  }
+};
 
 // Output that could not be written is an error (a full disk); a reader that left needs no message.
 int finish_output() {
@@ -63,7 +75,8 @@ std::string unknown_word(const CLI::App& app, int argc, char** argv) {
 int run(int argc, char** argv) {
   CLI::App app{"Octet trains, evaluates and generates with transformer language models in FP8."};
   app.name("octet");
-  app.set_version_flag("--version", "octet " OCTET_VERSION);
+  app.formatter(std::make_shared<HelpFormatter>());  // of the commands too: they inherit it
+  app.set_version_flag("--version", octet::version_text("octet"));
   app.require_subcommand(0, 1);
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     return std::string("octet: ") + error.what() + "\nTry 'octet --help' or 'octet COMMAND --help'.\n";
@@ -86,6 +99,7 @@ int run(int argc, char** argv) {
   octet::add_bench_command(app);
   octet::add_config_command(app);
   octet::add_completion_command(app);
+  octet::check_whole_numbers(app);
 
   try {
     app.parse(argc, argv);

@@ -16,7 +16,7 @@ std::string model_folder(const std::string& path) {
         named ? " (it is a size: octet train model.size=..., or octet bench ... --random-weights)" : "");
   if (!is_folder(path + "/checkpoints")) return path;
   auto newest = newest_sound_checkpoint(path);
-  check(newest.has_value(), ErrorCode::kNotFound, "{}: no sound checkpoint in {}/checkpoints", path, path);
+  check(newest.has_value(), ErrorCode::kNotFound, "{}: no checkpoint in {}/checkpoints", path, path);
   return *newest;
 }
 

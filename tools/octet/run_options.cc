@@ -13,6 +13,12 @@ void add_device_option(CLI::App& command, std::string& device) {
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
 }
 
+void add_threads_option(CLI::App& command, int& threads) {
+  command.add_option("--threads", threads, "CPU threads; 0 = all cores")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+}
+
 void add_verbose_option(CLI::App& command) {
   command.add_flag_callback(
       "-v,--verbose", [] { set_log_level(LogLevel::kDebug); }, "say how long the parts of a start take");
@@ -21,7 +27,9 @@ void add_verbose_option(CLI::App& command) {
 void add_run_options(CLI::App& command, RunOptions& options) {
   command.add_option("config", options.file, "settings file (YAML), or the first key=value word");
   command.add_option("settings", options.words, "key=value words, over the file (octet config lists them)");
-  command.add_option("--disable", options.disable, "leave out a pass, by name (may be given several times)")
+  command
+      .add_option("--disable", options.disable,
+                  "leave out a pass or a step of one, by name (may be given several times)")
       ->allow_extra_args(false);  // settings may follow
   add_device_option(command, options.device);
   command.add_option("--dump-ir", options.dump_ir, "write the graphs after every pass into this folder");

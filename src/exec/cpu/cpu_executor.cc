@@ -11,7 +11,9 @@
 #include "base/threads.h"
 #include "exec/cpu/graph_runner.h"
 #include "exec/cpu/memory.h"
+#include "exec/cpu/tiles.h"
 #include "exec/executor.h"
+#include "kernels/cpu/matmul/gemm_engine.h"
 
 namespace octet {
 namespace {
@@ -157,6 +159,8 @@ class CpuExecutor final : public Executor {
 }  // namespace
 
 std::unique_ptr<Executor> make_cpu_executor(Plan plan) { return std::make_unique<CpuExecutor>(std::move(plan)); }
+
+bool cpu::has_bf16_tiles() { return amx_engine() != nullptr; }
 
 Target cpu_target() {
   Target target{.name = "cpu", .int8_products = true, .workspace_bytes = cpu::workspace_bytes()};

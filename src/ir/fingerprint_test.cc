@@ -1,0 +1,76 @@
+#include "ir/fingerprint.h"
+
+#include <gtest/gtest.h>
+
+#include "ir/random_graph.h"
+#include "ir/text.h"
+
+namespace octet {
+namespace {
+
+constexpr const char* kText = R"(program @p
+state @s : f32[2,4] kind moment of @w initial 1.5
+graph @main stage precise
+  %0 = input : f32[2,4] @x
+  %1 = scale %0 {value=2.0} : f32[2,4] @a layer 1 phase backward
+  %2 = fusion %0, %1 {kind="k", list=[1,2], flag=true} : f32[2,4] @f body
+    graph @k stage precise
+      %0 = input : f32[2,4] @l
+      %1 = input : f32[2,4] @m
+      %2 = add %0, %1 : f32[2,4] @n
+      output @o %2
+    end
+  output @y %2
+  update @s %1
+end
+)";
+
+std::string replaced(const char* what, const char* by) {
+  std::string text = kText;
+  const size_t at = text.find(what);
+  EXPECT_NE(at, std::string::npos) << what;
+  return text.replace(at, std::string(what).size(), by);
+}
+
+TEST(Fingerprint, SeesAllThatIsPrintedButStages) {
+  const uint64_t base = fingerprint(parse_program(kText, "t"));
+  EXPECT_EQ(base, fingerprint(parse_program(kText, "t")));
+  const std::pair<const char*, const char*> changes[] = {
+      {"program @p", "program @q"},
+      {"kind moment", "kind gradient"},
+      {"of @w", "of @v"},
+      {"initial 1.5", "initial 1.25"},
+      {"@x", "@z"},
+      {"value=2.0", "value=3.0"},
+      {"value=2.0", "value=-0.0"},
+      {"flag=true", "flog=true"},
+      {"layer 1", "layer 2"},
+      {"phase backward", "phase recompute"},
+      {"%1 = scale", "%1 = silu"},
+      {"list=[1,2]", "list=[1,3]"},
+      {"flag=true", "flag=1"},
+      {"fusion %0, %1", "fusion %1, %0"},
+      {"add %0, %1", "sub %0, %1"},
+      {"add %0, %1", "add %1, %0"},
+      {"output @o", "output @p"},
+      {"output @y %2", "output @y %0"},
+      {"update @s %1", "update @s %0"},
+      {"  output @y %2\n", ""},
+  };
+  for (const auto& [what, by] : changes)
+    EXPECT_NE(base, fingerprint(parse_program(replaced(what, by), "t"))) << what << " -> " << by;
+  EXPECT_EQ(base, fingerprint(parse_program(replaced("@main stage precise", "@main stage packed"), "t")));
+}
+
+TEST(Fingerprint, OfRandomGraphsIsThatOfTheirText) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    Program program, other;
+    program.add_graph(testing::random_graph(seed, 40));
+    other.add_graph(testing::random_graph(seed + 1, 40));
+    EXPECT_EQ(fingerprint(program), fingerprint(parse_program(print(program), "t"))) << seed;
+    EXPECT_NE(fingerprint(program), fingerprint(other)) << seed;
+  }
+}
+
+}  // namespace
+}  // namespace octet
