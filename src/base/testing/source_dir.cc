@@ -1,4 +1,5 @@
-// The one source that knows where the source tree lies, so that a compiler cache serves every other test from any checkout.
+// The one source that knows where the source tree lies, so that a compiler cache serves every other test from any
+// checkout.
 #include "base/test_data.h"
 
 namespace octet {
