@@ -156,8 +156,8 @@ void mpt_expansion(ConfigFields& f, ModelConfig& c) {
     double ratio = 4;
     f.optional({"expansion_ratio"}, ratio);
     const double width = ratio * static_cast<double>(c.hidden);
-    if (!(width >= 1 && width <= static_cast<double>(kMaxWidth)))
-      f.refuse("expansion_ratio", fmt::format("{}", ratio), fmt::format("MLPs of 1 to {} channels", kMaxWidth));
+    if (!(width >= 1 && width <= static_cast<double>(4 * kMaxWidth)))
+      f.refuse("expansion_ratio", fmt::format("{}", ratio), fmt::format("MLPs of 1 to {} channels", 4 * kMaxWidth));
     c.intermediate = std::lround(width);
     return;
   }

@@ -104,7 +104,13 @@ TEST_P(TiedHead, IsOneParameterOnlyWhereItIsTheEmbedding) {
   }
 
   const std::string other = with_head(checkpoint_, folder_.file("other"), Head::kOther);
+  set_log_level(LogLevel::kWarning);
+  testing::internal::CaptureStderr();
   EXPECT_FALSE(read_model_config(other).tie_embeddings);
+  const std::string warned = testing::internal::GetCapturedStderr();
+  EXPECT_NE(warned.find(head_tensor(read_model_config(other))), std::string::npos) << warned;
+  EXPECT_NE(warned.find("they are used as two"), std::string::npos) << warned;
+  set_log_level(LogLevel::kOff);
   const auto weights = open_weights(other);
   EXPECT_FALSE(weights->config().tie_embeddings);
   const Shape shape{weights->config().vocab_size, weights->config().hidden};
