@@ -104,7 +104,7 @@ void bloom(ConfigFields& f, ModelConfig& c) {
   f.dropout({"hidden_dropout", "attention_dropout"}, c.dropout);
   f.optional({"tie_word_embeddings"}, c.tie_embeddings);
   f.only("apply_residual_connection_post_layernorm", false);
-  if (c.intermediate_size() != 4 * c.hidden)
+  if (c.intermediate != 0 && c.intermediate != 4 * c.hidden)
     f.refuse("model.intermediate", std::to_string(c.intermediate), "4 x hidden_size, the one width of a BLOOM MLP");
 }
 
@@ -155,6 +155,7 @@ void mpt_expansion(ConfigFields& f, ModelConfig& c) {
   if (f.reading()) {
     double ratio = 4;
     f.optional({"expansion_ratio"}, ratio);
+    if (c.hidden < 1 || c.hidden > kMaxWidth) return;  // which validate() refuses
     const double width = ratio * static_cast<double>(c.hidden);
     if (!(width >= 1 && width <= static_cast<double>(4 * kMaxWidth)))
       f.refuse("expansion_ratio", fmt::format("{}", ratio), fmt::format("MLPs of 1 to {} channels", 4 * kMaxWidth));

@@ -76,10 +76,8 @@ void validate(const ModelConfig& c) {
   check(c.kv_heads >= 0 && c.heads % c.kv_head_count() == 0, ErrorCode::kInvalidArgument,
         "model.kv_heads: {} does not divide model.heads {}", c.kv_heads, c.heads);
   if (c.positions == Positions::kRotary) validate_rope(c);
-  if (c.positions == Positions::kAlibi) {
-    check_constant("alibi", c.alibi, 1000);
-    check_constant("alibi_scale", c.alibi_scale, kMostScale);
-  }
+  check_constant("alibi", c.alibi, 1000);
+  check_constant("alibi_scale", c.alibi_scale, kMostScale);
   if (c.attention_scale != 0) check_constant("attention_scale", c.attention_scale, kMostScale);
   check(c.window >= 0, ErrorCode::kInvalidArgument, "model.window: {} (want >= 0; 0 = unlimited)", c.window);
   check(c.dropout >= 0 && c.dropout < 1, ErrorCode::kInvalidArgument, "model.dropout: {} (want 0 <= p < 1)", c.dropout);
