@@ -24,7 +24,7 @@ LAYERS = {
     "eval": ["infer", "exec", "model", "passes", "precision", "io", "ir", "base"],
 }
 IS_TEST = re.compile(r"_(test|bench|fuzz)\.cc$")
-MODEL_MAY_INCLUDE = {"ir/builder.h", "base/error.h"}
+MODEL_MAY_INCLUDE = {"ir/builder.h", "base/error.h", "base/json.h"}
 
 
 def tracked(*patterns):

@@ -59,6 +59,7 @@ TEST(Json, ErrorsNameTheFileAndTheMember) {
     return "no error";
   };
   EXPECT_NE(message([] { parse_json("{\"a\": ", "x.json"); }).find("x.json"), std::string::npos);
+  EXPECT_NE(message([] { parse_json("{\"a\": 1e999}", "x.json"); }).find("x.json"), std::string::npos);
   EXPECT_NE(message([] { parse_json("{\"a\":1,\"a\":2}", "x", true); }).find("'a' occurs twice"), std::string::npos);
   EXPECT_EQ(parse_json("{\"a\":1,\"a\":2}", "x").at("a"), 2);
   EXPECT_NO_THROW(parse_json("{\"a\":{\"b\":1},\"b\":{\"b\":2}}", "x", true));

@@ -89,8 +89,7 @@ EngineOptions chosen(EngineOptions options, const ServingOptions& serving) {
 }
 
 std::unique_ptr<Engine> open_random(const std::string& model, const EngineOptions& options) {
-  std::string config = model + "/config.json";
-  ModelConfig sizes = path_exists(config) ? parse_hugging_face_config(read_file(config), config) : named_model(model);
+  ModelConfig sizes = path_exists(model + "/config.json") ? read_model_config(model) : named_model(model);
   const ServingOptions serving = serving_options(options, sizes, nullptr);
   EngineParts parts{.runner = make_random_runner(sizes, serving)};
   if (!options.tokenizer.empty()) parts.tokenizer = load_tokenizer(options.tokenizer);

@@ -1,8 +1,7 @@
 #include "infer/folder_quantization.h"
 
-#include <nlohmann/json.hpp>
-
 #include "base/error.h"
+#include "base/json.h"
 
 namespace octet {
 namespace {
@@ -111,7 +110,7 @@ Json scheme(const char* strategy, bool dynamic) {
 }  // namespace
 
 std::optional<FolderQuantization> parse_quantization(const std::string& json_text, const std::string& where) {
-  const Json json = Json::parse(json_text, nullptr, /*allow_exceptions=*/false);
+  const Json json = parse_json(json_text, where);
   check(json.is_object(), ErrorCode::kCorrupt, "{}: not a JSON object", where);
   const auto found = json.find("quantization_config");
   if (found == json.end() || found->is_null()) return std::nullopt;
@@ -133,7 +132,7 @@ std::optional<FolderQuantization> parse_quantization(const std::string& json_tex
 }
 
 std::string with_quantization(const std::string& json_text, const FolderQuantization& quantization) {
-  Json json = Json::parse(json_text);
+  Json json = parse_json(json_text, "config.json");
   Json weights = scheme(quantization.weights == ScaleLayout::kRow      ? "channel"
                         : quantization.weights == ScaleLayout::kTensor ? "tensor"
                                                                        : "block",

@@ -219,6 +219,8 @@ void check_quantize_options(const WeightSource& source, const QuantizeFolderOpti
 void quantize_folder(const WeightSource& source, const std::string& tokenizer_folder, const std::string& folder,
                      const QuantizeFolderOptions& options, const std::function<void(int64_t, int64_t)>& on_progress) {
   check_quantize_options(source, options);
+  const std::string config =  // before the work: not every model can be said there
+      to_hugging_face_config(source.config(), source.special(), options.rest == DType::kF32 ? "float32" : "bfloat16");
   FolderMaker maker(source, options);
   NewFolder made(folder);
   SafetensorsFolderWriter writer(folder, maker.types(), {{"format", "pt"}});
@@ -230,8 +232,6 @@ void quantize_folder(const WeightSource& source, const std::string& tokenizer_fo
     if (on_progress) on_progress(++done, total);
   }
   writer.finish();
-  const std::string config =
-      to_hugging_face_config(source.config(), source.special(), options.rest == DType::kF32 ? "float32" : "bfloat16");
   write_file(folder + "/config.json", with_quantization(config, options.scheme));
   copy_tokenizer_files(tokenizer_folder, folder);
   made.keep();

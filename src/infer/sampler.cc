@@ -106,7 +106,9 @@ int32_t sample_token(std::span<const float> logits, const SamplingOptions& optio
   const auto scratch = std::make_unique_for_overwrite<SampleScratch>();
   scratch->tokens = tokens;
   const int32_t token = sample_from(logits, sample_row(options, sequence, position), *scratch);
-  check(token >= 0, ErrorCode::kInternal, "sampling: none of {} logits is finite", logits.size());
+  check(token >= 0, ErrorCode::kCorrupt,
+        "sampling: none of {} logits is finite: are the weights, and the numbers of config.json, the model's own?",
+        logits.size());
   return token;
 }
 

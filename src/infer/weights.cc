@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/threads.h"
 #include "exec/logical_states.h"
 #include "infer/llama2c.h"
@@ -14,6 +15,9 @@
 
 namespace octet {
 namespace {
+
+constexpr int64_t kMaxConfigBytes = 1 << 24;
+constexpr int64_t kPieceElements = int64_t{1} << 22, kThreadElements = int64_t{1} << 16;
 
 struct ParamShapes {
   std::map<std::string, Shape> shapes;  // of every param of the model
@@ -45,14 +49,48 @@ std::string find_tensor(const TensorSource& tensors, const ModelConfig& config, 
   return {};
 }
 
+bool same_values(const TensorView& a, const TensorView& b) {
+  if (a.type.shape != b.type.shape) return false;
+  if (a.type.dtype == b.type.dtype) return std::equal(a.bytes.begin(), a.bytes.end(), b.bytes.begin(), b.bytes.end());
+  const auto wide = [](DType dtype) {
+    return dtype == DType::kF64 || dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
+  };
+  if (!wide(a.type.dtype) || !wide(b.type.dtype)) return false;
+  std::vector<float> left(kPieceElements), right(kPieceElements);
+  const int64_t count = a.type.shape.elements();
+  for (int64_t first = 0; first < count; first += kPieceElements) {
+    const int64_t elements = std::min(kPieceElements, count - first);
+    const auto read = [&](const TensorView& view, std::vector<float>& to) {
+      convert(view.type.dtype, view.bytes.data() + first * dtype_bytes(view.type.dtype), DType::kF32, to.data(),
+              elements);
+    };
+    read(a, left), read(b, right);
+    if (!std::equal(left.begin(), left.begin() + elements, right.begin())) return false;
+  }
+  return true;
+}
+
+// A head of its own in a folder that says it is tied: see read_model_config.
+void settle_head(ModelConfig& config, const TensorSource& tensors, const std::string& folder) {
+  if (!config.tie_embeddings) return;
+  const std::string head = find_tensor(tensors, config, head_tensor(config));
+  const std::string embedding = find_tensor(tensors, config, embedding_tensor(config));
+  if (head.empty() || embedding.empty() || same_values(tensors.read(head), tensors.read(embedding))) return;
+  config.tie_embeddings = false;
+  log_warning(
+      "{}: config.json says \"tie_word_embeddings\": true, but {} and {} differ: they are used as two; set it to false",
+      folder, head, embedding);
+}
+
 class HuggingFaceWeights : public WeightSource {
  public:
   explicit HuggingFaceWeights(const std::string& folder) : folder_(folder) {
-    std::string config_path = folder + "/config.json", text = read_file(config_path, 1 << 24);
+    std::string config_path = folder + "/config.json", text = read_file(config_path, kMaxConfigBytes);
     config_ = parse_hugging_face_config(text, config_path);
     special_ = read_special_tokens(folder);
     const std::optional<FolderQuantization> scheme = parse_quantization(text, config_path);
     tensors_ = open_safetensors(folder);
+    settle_head(config_, *tensors_, folder);
     if (scheme) quantized_ = std::make_unique<QuantizedTensors>(*tensors_, config_, *scheme, folder);
     check_tensors();
     if (path_exists(folder + "/scales.safetensors"))
@@ -127,11 +165,19 @@ class HuggingFaceWeights : public WeightSource {
 
 }  // namespace
 
+ModelConfig read_model_config(const std::string& folder) {
+  const std::string path = folder + "/config.json";
+  ModelConfig config = parse_hugging_face_config(read_file(path, kMaxConfigBytes), path);
+  if (path_exists(folder + "/model.safetensors") || path_exists(folder + "/model.safetensors.index.json"))
+    settle_head(config, *open_safetensors(folder), folder);
+  return config;
+}
+
 SpecialTokens read_special_tokens(const std::string& folder) {
-  constexpr int64_t kMost = 1 << 24;
   const std::string config = folder + "/config.json", generation = folder + "/generation_config.json";
-  SpecialTokens special = parse_special_tokens(read_file(config, kMost), config);
-  if (path_exists(generation)) special.add_ends(parse_special_tokens(read_file(generation, kMost), generation).eos);
+  SpecialTokens special = parse_special_tokens(read_file(config, kMaxConfigBytes), config);
+  if (path_exists(generation))
+    special.add_ends(parse_special_tokens(read_file(generation, kMaxConfigBytes), generation).eos);
   return special;
 }
 
@@ -158,8 +204,6 @@ std::vector<float> read_parameter(const TensorSource& tensors, const ModelConfig
 }
 
 namespace {
-
-constexpr int64_t kPieceElements = int64_t{1} << 22, kThreadElements = int64_t{1} << 16;
 
 // One parameter as `dtype`, piece by piece: no second copy of a tensor is held.
 void write_in_pieces(Executor& executor, const LogicalState& state, DType dtype, const std::string& tensor,

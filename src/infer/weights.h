@@ -42,6 +42,11 @@ class WeightSource {
   SpecialTokens special_;
 };
 
+// The model of a folder with config.json. Where it says that the head is tied to the embedding and tensors of both are
+// there, with other values, the head is the file's own, with a warning, as in transformers. The one reader of folders'
+// sizes: a folder may still lack its weights.
+ModelConfig read_model_config(const std::string& folder);
+
 // Of config.json, and the ends that generation_config.json of the folder names besides.
 SpecialTokens read_special_tokens(const std::string& folder);
 

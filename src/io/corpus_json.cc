@@ -1,8 +1,8 @@
 // JSON of the corpus tools: one key of a JSON line without building the object, and the record beside a prepared set.
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "io/corpus.h"
 #include "io/corpus_text.h"
 #include "io/tokenizer_files.h"
@@ -62,12 +62,6 @@ class KeyFinder : public nlohmann::json_sax<Json> {
   bool take_ = false;
 };
 
-// Counts must be written as integers: nlohmann would turn 1e300 into some integer.
-int64_t integer(const Json& value) {
-  check(value.is_number_integer(), ErrorCode::kCorrupt, "{} is not an integer", value.dump());
-  return value.get<int64_t>();
-}
-
 }  // namespace
 
 std::string json_line_text(std::string_view line, const std::string& key, const std::string& where) {
@@ -89,18 +83,19 @@ DatasetInfo read_dataset_info(const std::string& prefix) {
   if (!fs::exists(base + ".json", error) && split != std::string::npos) base.resize(split);
   const std::string path = base + ".json";
   try {
-    const Json root = Json::parse(read_file(path));
+    const Json root = parse_json(read_file(path), path);
     DatasetInfo info;
     const Json& tokenizer = root.at("tokenizer");
     const fs::path folder = fs::path(path).parent_path();
     info.tokenizer_path = (folder / tokenizer.at("path").get<std::string>()).string();
     info.tokenizer_fingerprint = tokenizer.at("fingerprint").get<std::string>();
-    info.vocab_size = integer(tokenizer.at("vocab_size"));
-    info.eos_id = static_cast<int32_t>(integer(tokenizer.at("eos_id")));
+    info.vocab_size = json_get<int64_t>(tokenizer, "vocab_size", path);
+    info.eos_id = json_get<int32_t>(tokenizer, "eos_id", path);
     for (const Json& each : root.at("splits")) {
       info.splits.push_back({each.at("name").get<std::string>(),
-                             (folder / each.at("prefix").get<std::string>()).string(), integer(each.at("documents")),
-                             integer(each.at("tokens")), integer(each.at("bytes"))});
+                             (folder / each.at("prefix").get<std::string>()).string(),
+                             json_get<int64_t>(each, "documents", path), json_get<int64_t>(each, "tokens", path),
+                             json_get<int64_t>(each, "bytes", path)});
     }
     return info;
   } catch (const Json::exception& problem) {

@@ -101,6 +101,21 @@ TEST_F(Corpus, RecordNamesTokenizerAndSplits) {
   EXPECT_EQ(info.splits[0].tokens, TokenDataset::open(info.splits[0].prefix)->tokens());
 }
 
+TEST_F(Corpus, DamagedRecordsAreNamed) {
+  write_file(folder.file("a.txt"), "hello world");
+  prepare({folder.file("a.txt")});
+  const std::string path = folder.file("out/set.json"), record = read_file(path);
+  for (const char* number : {"1e300", "1e999", "9223372036854775808", "\"many\""}) {
+    const std::string key = "\"vocab_size\": ";
+    std::string damaged = record;
+    const size_t at = damaged.find(key) + key.size();
+    ASSERT_LT(at, damaged.size()) << record;
+    damaged.replace(at, damaged.find_first_of(",}\n", at) - at, number);
+    write_file(path, damaged);
+    EXPECT_NE(error_of([&] { read_dataset_info(folder.file("out/set.bin")); }).find(path), std::string::npos) << number;
+  }
+}
+
 TEST_F(Corpus, LongTextIsCutWithoutTrace) {
   Philox random(3);
   std::string text;

@@ -1,10 +1,9 @@
 // Reads Hugging Face tokenizer.json and GPT-2's pair of files. What changes the ids and is not understood is refused by
-// name; nothing is skipped in silence. One of the few files that include nlohmann.
+// name; nothing is skipped in silence.
 #include "io/tokenizer_json.h"
 
-#include <nlohmann/json.hpp>
-
 #include "base/error.h"
+#include "base/json.h"
 #include "io/tokenizer_load.h"
 
 namespace octet {
@@ -14,14 +13,6 @@ using Json = nlohmann::json;
 namespace {
 
 constexpr int64_t kMaxVocabulary = 1 << 24;
-
-Json parse(std::string_view text, const std::string& where) {
-  try {
-    return Json::parse(text);
-  } catch (const Json::exception& error) {
-    fail(ErrorCode::kCorrupt, "{}: not valid JSON: {}", where, error.what());
-  }
-}
 
 // Wrong types inside the file surface as nlohmann exceptions; they become one clear error.
 template <typename Body>
@@ -57,13 +48,13 @@ std::string named_token(const Json& config, const char* key) {
   return value.is_object() ? value.value("content", std::string()) : "";
 }
 
-// The config's tokens win over the post-processor's where the vocabulary has them; else the usual names decide.
+// The config's tokens win over the post-processor's where the vocabulary has them; else the usual names decide. Whether
+// bos is put in front is the post-processor's to say, whatever add_bos_token of the config is.
 template <typename Known>
 void settle_begin_and_end(TokenizerFile& file, const TokenizerConfig& config, Known known) {
   TokenizerConfig& special = file.special;
   if (!config.bos.empty() && known(config.bos)) special.bos = config.bos;
   if (!config.eos.empty() && known(config.eos)) special.eos = config.eos;
-  if (config.adds_bos) special.adds_bos = config.adds_bos;
   const auto pick = [&](std::string& slot, std::initializer_list<const char*> names) {
     for (const char* name : names) {
       for (const AddedToken& token : file.added) {
@@ -157,7 +148,7 @@ TokenizerConfig read_tokenizer_config(std::string_view text, const std::string& 
   TokenizerConfig out;
   if (text.empty()) return out;
   return guarded(where, [&] {
-    const Json config = parse(text, where);
+    const Json config = parse_json(text, where);
     if (!config.is_object()) return out;
     out.bos = named_token(config, "bos_token");
     out.eos = named_token(config, "eos_token");
@@ -171,7 +162,7 @@ TokenizerConfig read_tokenizer_config(std::string_view text, const std::string& 
 std::unique_ptr<Tokenizer> read_tokenizer_json(std::string_view text, std::string_view config,
                                                const std::string& where) {
   return guarded(where, [&] {
-    const Json root = parse(text, where);
+    const Json root = parse_json(text, where);
     check(root.is_object() && root.contains("model"), ErrorCode::kCorrupt,
           "{}: no \"model\": not a tokenizer.json of Hugging Face's form", where);
     const Json& model = root.at("model");
@@ -208,7 +199,7 @@ std::unique_ptr<Tokenizer> read_gpt2_files(std::string_view vocabulary_json, std
                                            const std::string& where) {
   return guarded(where, [&] {
     BpeVocabulary vocabulary;
-    read_vocabulary(parse(vocabulary_json, where), vocabulary.tokens, where);
+    read_vocabulary(parse_json(vocabulary_json, where), vocabulary.tokens, where);
     int64_t line_number = 0;
     while (!merges_text.empty()) {
       const size_t end = std::min(merges_text.find('\n'), merges_text.size());
@@ -235,7 +226,7 @@ std::unique_ptr<Tokenizer> read_gpt2_files(std::string_view vocabulary_json, std
 
 std::unique_ptr<Tokenizer> read_characters_json(std::string_view text, const std::string& where) {
   return guarded(where, [&] {
-    const Json root = parse(text, where);
+    const Json root = parse_json(text, where);
     check(root.is_object() && root.contains("characters"), ErrorCode::kCorrupt,
           "{}: no \"characters\": not a character vocabulary", where);
     return make_character_tokenizer(root.at("characters").get<std::vector<std::string>>());

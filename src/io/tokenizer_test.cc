@@ -153,6 +153,25 @@ TEST(Tokenizer, SpecialTokensAreParsedOnlyWhenAsked) {
   EXPECT_EQ(tokenizer->encode("he", {.add_bos = true, .add_eos = true}), (std::vector<int32_t>{260, 256, 260}));
 }
 
+// As in transformers 5, where a tokenizer.json's post-processor is not changed by add_bos_token beside it.
+TEST(Tokenizer, ThePostProcessorSaysWhetherBosIsPutInFront) {
+  const std::string head = R"({"model": {"type": "BPE", "vocab": {"<s>": 0, "a": 1}, "merges": []},
+    "added_tokens": [{"id": 0, "content": "<s>", "special": true}], "pre_tokenizer": {"type": "ByteLevel"},
+    "decoder": {"type": "ByteLevel"})";
+  const std::string template_bos = R"(, "post_processor": {"type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]}})";
+  TempFolder folder;
+  for (const char* add : {"", R"(, "add_bos_token": true)", R"(, "add_bos_token": false)"}) {
+    write_file(folder.file("tokenizer_config.json"), fmt::format(R"({{"bos_token": "<s>"{}}})", add));
+    write_file(folder.file("tokenizer.json"), head + template_bos);
+    EXPECT_TRUE(load_tokenizer(folder.path())->adds_bos()) << add;
+    write_file(folder.file("tokenizer.json"), head + "}");
+    EXPECT_FALSE(load_tokenizer(folder.path())->adds_bos()) << add;
+  }
+  write_file(folder.file("tokenizer.json"), head + ", \"x\": 1e999}");
+  EXPECT_NE(error_of([&] { load_tokenizer(folder.path()); }).find("tokenizer.json"), std::string::npos);
+}
+
 TEST(Tokenizer, IgnoreMergesTakesWholeWords) {
   const std::string json = small_json("\"ignore_merges\": true,");
   // The later "ignore_merges": false of the writer wins in JSON, so take it out.

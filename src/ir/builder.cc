@@ -161,7 +161,7 @@ Builder::AttentionResult Builder::attention(Value q, Value k, Value v, Value seg
 Value Builder::rope(Value x, Value positions, const RopeOptions& options) {
   Attrs attrs = {{"heads", options.heads},
                  {"head_dim", options.head_dim},
-                 {"rotary_dim", options.rotary_dim > 0 ? options.rotary_dim : options.head_dim},
+                 {"rotary_dim", options.rotary_dim == RopeOptions::kWholeHead ? options.head_dim : options.rotary_dim},
                  {"theta", options.theta},
                  {"interleaved", options.interleaved},
                  {"scaling", options.scaling}};

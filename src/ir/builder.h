@@ -30,13 +30,15 @@ struct LinearOptions {
 };
 
 struct RopeOptions {
+  static constexpr int64_t kWholeHead = -1;
   int64_t heads = 1, head_dim = 0;
-  int64_t rotary_dim = 0;  // 0 = head_dim
+  int64_t rotary_dim = kWholeHead;  // of head_dim, the first so many turn
   double theta = 10000.0;
   bool interleaved = false;                                      // true: pairs (2i, 2i+1); false: halves (i, i + d/2)
   std::string scaling = "none";                                  // none | linear | llama3
   double factor = 1, low_freq_factor = 1, high_freq_factor = 4;  // llama3; linear uses factor
   int64_t original_max_positions = 8192;
+  bool operator==(const RopeOptions&) const = default;
 };
 
 struct AttentionOptions {

@@ -109,6 +109,8 @@ const std::vector<Case>& cases() {
       {"%y = attention_grad %h, %x, %h, %seg, %h, %lse, %h {heads=2, kv_heads=2, head_dim=4, scale=0.5}",
        "bf16[4,8] f32[4,8] bf16[4,8]"},
       {"%y = rope %h, %ids {heads=2, head_dim=4, theta=10000.0}", "bf16[4,8]"},
+      {"%y = rope %h, %ids {heads=2, head_dim=4, theta=10000.0, rotary_dim=0}",
+       "rope: rotary_dim is 0 (want an even number up to head_dim 4) in node "},
       {"%y = rope %h, %ids {heads=2, head_dim=4, theta=10000.0, rotary_dim=3}",
        "rope: rotary_dim is 3 (want an even number up to head_dim 4) in node "},
       {"%y = embedding %ids, %w", "f32[4,8]"},

@@ -58,7 +58,7 @@ Value attention_block(Builder& b, Value x, Value positions, Value segments, cons
     q = head_norm(b, q, "q_norm", heads, c);
     k = head_norm(b, k, "k_norm", kv_heads, c);
   }
-  if (c.positions == Positions::kRotary) {
+  if (c.positions == Positions::kRotary && c.rotary_size() > 0) {
     RopeOptions rope = c.rope;
     rope.head_dim = dim;
     rope.heads = heads;

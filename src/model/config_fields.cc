@@ -1,5 +1,6 @@
 #include "model/config_fields.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -22,13 +23,22 @@ const Json* ConfigFields::find(Names names, const char** found) const {
   return nullptr;
 }
 
+namespace {
+
+// Beyond its range a number would wrap.
+bool fits_int64(const Json& json) {
+  return json.is_number_integer() && (!json.is_number_unsigned() || json.get<uint64_t>() <= INT64_MAX);
+}
+
+}  // namespace
+
 template <typename T>
 bool ConfigFields::read(Names names, T& value) const {
   const char* name = nullptr;
   const Json* json = find(names, &name);
   if (json == nullptr) return false;
   bool fits = std::is_same_v<T, bool>          ? json->is_boolean()
-              : std::is_same_v<T, int64_t>     ? json->is_number_integer()
+              : std::is_same_v<T, int64_t>     ? fits_int64(*json)
               : std::is_same_v<T, std::string> ? json->is_string()
                                                : json->is_number();
   check(fits, ErrorCode::kCorrupt, "{}: \"{}\" is {}, of the wrong type", where_, name, json->dump());
@@ -51,13 +61,26 @@ void ConfigFields::required(Names names, int64_t& value) {
 }
 
 void ConfigFields::optional(Names names, int64_t& value) { exchange(names, value); }
-void ConfigFields::optional(Names names, double& value) { exchange(names, value); }
+bool ConfigFields::optional(Names names, double& value) {
+  if (reading()) return read(names, value);
+  exchange(names, value);
+  return true;
+}
 void ConfigFields::optional(Names names, bool& value) { exchange(names, value); }
 void ConfigFields::optional(Names names, std::string& value) { exchange(names, value); }
 
 void ConfigFields::nullable(Names names, int64_t& value) {
-  if (reading() || value != 0) return exchange(names, value);
-  (*to_)[*names.begin()] = nullptr;
+  if (!reading() && value != 0) return exchange(names, value);
+  if (!reading()) {
+    (*to_)[*names.begin()] = nullptr;
+    return;
+  }
+  if (read(names, value)) {
+    check(value != 0, ErrorCode::kCorrupt, "{}: \"{}\" is 0 (want a positive number, or null for the usual)", where_,
+          *names.begin());
+  } else if (std::any_of(names.begin(), names.end(), [&](const char* name) { return from_->contains(name); })) {
+    value = 0;
+  }
 }
 
 void ConfigFields::dropout(Names names, double& value) {
@@ -130,44 +153,75 @@ ConfigFields ConfigFields::nested(const char* name) {
   return reader(*json, where_ + ": " + name);
 }
 
-// transformers >= 5 keeps all in rope_parameters; before: the base and the partial factor beside rope_scaling.
-void ConfigFields::rope(ModelConfig& c, const char* theta_name, const char* partial_name, double partial) {
-  RopeOptions& rope = c.rope;
-  int64_t head_dim = c.heads > 0 ? c.head_size() : 0;
-  if (!reading()) {
-    partial = rope.rotary_dim > 0 ? static_cast<double>(rope.rotary_dim) / static_cast<double>(head_dim) : 1.0;
-  }
-  std::string type = rope.scaling == "none" ? "default" : rope.scaling;
-  double factor = reading() ? 0 : rope.factor;  // 0: not there
-  const auto parameters = [&](ConfigFields fields) {
-    fields.optional({"rope_theta"}, rope.theta);
-    fields.optional({"rope_type", "type"}, type);
-    if (partial_name != nullptr) fields.optional({"partial_rotary_factor"}, partial);
-    if (type == "default") return;
-    fields.optional({"factor"}, factor);
-    if (type != "llama3") return;
-    fields.optional({"low_freq_factor"}, rope.low_freq_factor);
-    fields.optional({"high_freq_factor"}, rope.high_freq_factor);
-    fields.optional({"original_max_position_embeddings"}, rope.original_max_positions);
+// What rope_parameters says.
+struct ConfigFields::Rotary {
+  RopeOptions rope;
+  double partial = 1;
+  std::string type = "default";
+  bool operator==(const Rotary&) const = default;
+};
+
+void ConfigFields::rope_parameters(Rotary& rotary, bool partial) {
+  RopeOptions& rope = rotary.rope;
+  const auto required = [&](const char* name, double& value) {
+    check(optional({name}, value), ErrorCode::kCorrupt, "{}: \"{}\" is missing beside rope_type \"{}\"", where_, name,
+          rotary.type);
   };
-  optional({theta_name}, rope.theta);
-  if (partial_name != nullptr) optional({partial_name}, partial);
-  if (reading() || type != "default") parameters(nested("rope_scaling"));
-  const std::string scaled = type;
-  const double scaled_factor = factor;
-  parameters(nested("rope_parameters"));
-  if (!reading()) return;
-  check(scaled == "default" || (scaled == type && scaled_factor == factor), ErrorCode::kUnsupported,
-        "{}: rope_scaling says {} by {}, rope_parameters {} by {}: remove the one that is not meant", where_, scaled,
-        scaled_factor, type, factor);
-  if (type != "default" && type != "linear" && type != "llama3")
-    refuse("rope_type", '"' + type + '"', "default, linear, llama3");
-  rope.scaling = type == "default" ? "none" : type;
-  if (type != "default") rope.factor = factor;  // validate() refuses 0
-  check(partial > 0 && partial <= 1, ErrorCode::kCorrupt, "{}: partial_rotary_factor {} (want 0 < factor <= 1)", where_,
-        partial);
-  auto turned = static_cast<int64_t>(std::floor(partial * static_cast<double>(head_dim) + 1e-6));
-  rope.rotary_dim = turned < head_dim ? turned : 0;
+  optional({"rope_theta"}, rope.theta);
+  optional({"rope_type", "type"}, rotary.type);
+  if (partial) optional({"partial_rotary_factor"}, rotary.partial);
+  if (rotary.type == "default") return;
+  if (rotary.type != "linear" && rotary.type != "llama3")
+    refuse("rope_type", '"' + rotary.type + '"', "default, linear, llama3");
+  rope.scaling = rotary.type;
+  required("factor", rope.factor);
+  if (rotary.type != "llama3") return;
+  required("low_freq_factor", rope.low_freq_factor);
+  required("high_freq_factor", rope.high_freq_factor);
+  optional({"original_max_position_embeddings"}, rope.original_max_positions);
+}
+
+// transformers >= 5 keeps all in rope_parameters; before: the base and the partial factor beside rope_scaling. Where
+// llama3's original length is not given, it is max_position_embeddings.
+void ConfigFields::rope(ModelConfig& c, const char* theta_name, const char* partial_name, double partial) {
+  const auto head_dim = static_cast<double>(c.heads > 0 ? c.head_size() : 0);
+  const bool has_partial = partial_name != nullptr;
+  Rotary rotary{.rope = c.rope, .partial = partial};
+  if (!reading()) {
+    const auto turned = static_cast<double>(c.rotary_size());
+    rotary.partial = turned / head_dim;
+    if (std::floor(rotary.partial * head_dim) < turned) rotary.partial = std::nextafter(rotary.partial, 1.0);
+    if (c.rope.scaling != "none") rotary.type = c.rope.scaling;
+  } else {
+    rotary.rope.original_max_positions = c.max_positions;
+  }
+  optional({theta_name}, rotary.rope.theta);
+  if (has_partial) optional({partial_name}, rotary.partial);
+  if (!reading()) {
+    if (rotary.type != "default") nested("rope_scaling").rope_parameters(rotary, has_partial);
+    return nested("rope_parameters").rope_parameters(rotary, has_partial);
+  }
+  const auto given = [&](const char* name) {
+    const char* found = nullptr;
+    const Json* json = find({name}, &found);
+    return json != nullptr && !json->empty();
+  };
+  Rotary scaling = rotary;
+  nested("rope_parameters").rope_parameters(rotary, has_partial);
+  if (given("rope_scaling")) {
+    nested("rope_scaling").rope_parameters(scaling, has_partial);
+    if (given("rope_parameters") && scaling != rotary)
+      fail(ErrorCode::kUnsupported, "{}: rope_scaling is {}, rope_parameters {}: remove the one that is not meant",
+           where_, from_->at("rope_scaling").dump(), from_->at("rope_parameters").dump());
+    rotary = scaling;
+  }
+  if (rotary.type == "llama3")  // in front of the one inside
+    optional({"original_max_position_embeddings"}, rotary.rope.original_max_positions);
+  c.rope = rotary.rope;
+  if (!has_partial) return;
+  check(rotary.partial >= 0 && rotary.partial <= 1, ErrorCode::kCorrupt,
+        "{}: partial_rotary_factor {} (want 0 <= factor <= 1)", where_, rotary.partial);
+  c.rope.rotary_dim = rotary.partial < 1 ? static_cast<int64_t>(rotary.partial * head_dim) : RopeOptions::kWholeHead;
 }
 
 }  // namespace octet

@@ -24,10 +24,10 @@ class ConfigFields {
   void required(Names names, int64_t& value);
   // Absent or null: the value stays.
   void optional(Names names, int64_t& value);
-  void optional(Names names, double& value);
+  bool optional(Names names, double& value);  // whether the file has it
   void optional(Names names, bool& value);
   void optional(Names names, std::string& value);
-  // A number whose 0 is written as null.
+  // A positive number or null, which is 0 here. Absent: the value stays.
   void nullable(Names names, int64_t& value);
   // One probability under several names.
   void dropout(Names names, double& value);
@@ -39,7 +39,7 @@ class ConfigFields {
   void only(const char* name, const char* value);
   void only_null(const char* name);
   // c.rope: base, scaling and, where the family names its part of the head (`partial_name`, usually `partial`),
-  // rotary_dim. The names are those beside rope_parameters.
+  // rotary_dim. The names are those beside rope_parameters. c.max_positions is known.
   void rope(ModelConfig& c, const char* theta_name = "rope_theta", const char* partial_name = nullptr,
             double partial = 1);
   // The object under `name`; an empty one where it is absent.
@@ -56,6 +56,8 @@ class ConfigFields {
   void exchange(Names names, T& value);
   template <typename T>
   void only_value(const char* name, const T& value);
+  struct Rotary;
+  void rope_parameters(Rotary& rotary, bool partial);
 
   const nlohmann::json* from_;
   nlohmann::json* to_;

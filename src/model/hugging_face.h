@@ -5,6 +5,7 @@
 // Parameters here are always [out, in].
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,10 @@ void for_each_piece(const CheckpointTensor& tensor, int64_t elements, size_t i, 
 // Every parameter of the model appears in exactly one tensor.
 std::vector<CheckpointTensor> checkpoint_tensors(const ModelConfig& config);
 
+// The tensor of the output head, whether or not it is tied to the embedding.
+std::string head_tensor(const ModelConfig& config);
+std::string embedding_tensor(const ModelConfig& config);
+
 // Names a checkpoint may hold besides, which carry no parameters ("attn.bias" causal masks, rotary inv_freq).
 bool is_ignored_tensor(const ModelConfig& config, const std::string& name);
 
@@ -48,8 +53,9 @@ std::string canonical_tensor_name(const ModelConfig& config, const std::string& 
 ModelConfig parse_hugging_face_config(const std::string& json_text, const std::string& where);
 
 // What transformers' eager attention computes for this model, where that is not what the model was trained as: it adds
-// Falcon's linear biases twice, once more inside the causal mask. Expected outputs are often written that way.
-ModelConfig eager_reference(const ModelConfig& config);
+// Falcon's linear biases twice, once more inside the causal mask, and gives every MPT linear biases up to 8, whatever
+// attn_config says. Nothing where it computes the model. Expected outputs are often written that way.
+std::optional<ModelConfig> eager_reference(const ModelConfig& config);
 
 // Token ids that config.json or generation_config.json names; -1 where it does not.
 struct SpecialTokens {

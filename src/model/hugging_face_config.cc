@@ -1,9 +1,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "model/config_fields.h"
 #include "model/hugging_face.h"
 
@@ -13,13 +13,9 @@ namespace {
 using Json = nlohmann::json;
 
 Json parse(const std::string& text, const std::string& where) {
-  try {
-    Json json = Json::parse(text);
-    check(json.is_object(), ErrorCode::kCorrupt, "{}: not a JSON object", where);
-    return json;
-  } catch (const Json::parse_error& error) {
-    fail(ErrorCode::kCorrupt, "{}: not valid JSON: {}", where, error.what());
-  }
+  Json json = parse_json(text, where);
+  check(json.is_object(), ErrorCode::kCorrupt, "{}: not a JSON object", where);
+  return json;
 }
 
 const HuggingFaceFamily& find_family(const std::string& type, const std::string& where) {
@@ -47,9 +43,15 @@ ModelConfig parse_hugging_face_config(const std::string& json_text, const std::s
   return config;
 }
 
-ModelConfig eager_reference(const ModelConfig& config) {
+std::optional<ModelConfig> eager_reference(const ModelConfig& config) {
+  const bool alibi = config.positions == Positions::kAlibi;
   ModelConfig reference = config;
-  if (config.architecture == "falcon" && config.positions == Positions::kAlibi) reference.alibi_scale *= 2;
+  if (config.architecture == "falcon" && alibi) {
+    reference.alibi_scale *= 2;
+    return reference;
+  }
+  if (config.architecture != "mpt" || (alibi && config.alibi == 8)) return std::nullopt;
+  reference.positions = Positions::kAlibi, reference.alibi = 8;
   return reference;
 }
 
@@ -83,13 +85,17 @@ std::string to_hugging_face_config(const ModelConfig& config, const SpecialToken
                {"dtype", dtype},
                {"torch_dtype", dtype},  // read by transformers < 5
                {"use_cache", true}};
-  ModelConfig written = config;
+  ModelConfig written = config;  // every size spelled out
+  written.kv_heads = config.kv_head_count(), written.head_dim = config.head_size();
+  written.intermediate = config.intermediate_size();
   ConfigFields fields = ConfigFields::writer(json);
   family.fields(fields, written);
-  if (special.bos >= 0) json["bos_token_id"] = special.bos;
-  if (special.eos.size() == 1) json["eos_token_id"] = special.eos[0];
-  if (special.eos.size() > 1) json["eos_token_id"] = special.eos;
-  if (special.pad >= 0) json["pad_token_id"] = special.pad;
+  // null where there is none: the defaults of transformers' classes are ids of one published vocabulary.
+  const auto id_or_null = [](int64_t id) { return id >= 0 ? Json(id) : Json(nullptr); };
+  json["bos_token_id"] = id_or_null(special.bos);
+  json["eos_token_id"] =
+      special.eos.size() > 1 ? Json(special.eos) : id_or_null(special.eos.empty() ? -1 : special.eos[0]);
+  json["pad_token_id"] = id_or_null(special.pad);
   return json.dump(2) + "\n";
 }
 

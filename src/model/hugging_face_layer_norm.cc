@@ -1,4 +1,6 @@
 // config.json of the families with layer norms. Each function is read in both directions, see config_fields.h.
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "model/config_fields.h"
@@ -43,7 +45,9 @@ void gpt_bigcode(ConfigFields& f, ModelConfig& c) {
 
 void gptj(ConfigFields& f, ModelConfig& c) {
   gpt_fields(f, c, 0);
-  f.nullable({"rotary_dim"}, c.rope.rotary_dim);
+  int64_t turned = f.reading() ? 64 : c.rotary_size();
+  f.nullable({"rotary_dim"}, turned);
+  c.rope.rotary_dim = turned > 0 ? turned : RopeOptions::kWholeHead;
 }
 
 void gpt_neox(ConfigFields& f, ModelConfig& c) {
@@ -68,6 +72,7 @@ void gpt_neox(ConfigFields& f, ModelConfig& c) {
 }
 
 void opt(ConfigFields& f, ModelConfig& c) {
+  if (f.reading()) c.dropout = 0.1;
   f.required({"vocab_size"}, c.vocab_size);
   f.required({"hidden_size"}, c.hidden);
   f.required({"num_hidden_layers"}, c.layers);
@@ -99,7 +104,7 @@ void bloom(ConfigFields& f, ModelConfig& c) {
   f.dropout({"hidden_dropout", "attention_dropout"}, c.dropout);
   f.optional({"tie_word_embeddings"}, c.tie_embeddings);
   f.only("apply_residual_connection_post_layernorm", false);
-  if (c.intermediate_size() != 4 * c.hidden)
+  if (c.intermediate != 0 && c.intermediate != 4 * c.hidden)
     f.refuse("model.intermediate", std::to_string(c.intermediate), "4 x hidden_size, the one width of a BLOOM MLP");
 }
 
@@ -145,15 +150,45 @@ void falcon(ConfigFields& f, ModelConfig& c) {
   f.rope(c);
 }
 
+// transformers wants whole numbers for these two; reading takes any.
+void mpt_expansion(ConfigFields& f, ModelConfig& c) {
+  if (f.reading()) {
+    double ratio = 4;
+    f.optional({"expansion_ratio"}, ratio);
+    if (c.hidden < 1 || c.hidden > kMaxWidth) return;  // which validate() refuses
+    const double width = ratio * static_cast<double>(c.hidden);
+    if (!(width >= 1 && width <= static_cast<double>(4 * kMaxWidth)))
+      f.refuse("expansion_ratio", fmt::format("{}", ratio), fmt::format("MLPs of 1 to {} channels", 4 * kMaxWidth));
+    c.intermediate = std::lround(width);
+    return;
+  }
+  int64_t ratio = c.intermediate_size() / c.hidden;
+  if (ratio * c.hidden != c.intermediate_size()) {
+    const std::string below = ratio > 0 ? fmt::format("{} or ", ratio * c.hidden) : "";
+    f.refuse("model.intermediate", std::to_string(c.intermediate),
+             fmt::format("{}{}: whole multiples of the width in an MPT MLP", below, (ratio + 1) * c.hidden));
+  }
+  f.required({"expansion_ratio"}, ratio);
+}
+
+void mpt_alibi(ConfigFields& attention, ModelConfig& c) {
+  if (attention.reading()) {
+    attention.optional({"alibi_bias_max"}, c.alibi);
+    return;
+  }
+  auto whole = static_cast<int64_t>(c.alibi);
+  if (static_cast<double>(whole) != c.alibi)
+    attention.refuse("alibi_bias_max", fmt::format("{}", c.alibi), "whole numbers");
+  attention.required({"alibi_bias_max"}, whole);
+}
+
 void mpt(ConfigFields& f, ModelConfig& c) {
   f.required({"vocab_size"}, c.vocab_size);
   f.required({"d_model"}, c.hidden);
   f.required({"n_layers"}, c.layers);
   f.required({"n_heads"}, c.heads);
   f.required({"max_seq_len"}, c.max_positions);
-  double ratio = f.reading() ? 4.0 : static_cast<double>(c.intermediate_size()) / static_cast<double>(c.hidden);
-  f.optional({"expansion_ratio"}, ratio);
-  c.intermediate = std::lround(ratio * static_cast<double>(c.hidden));
+  mpt_expansion(f, c);
   f.optional({"layer_norm_epsilon"}, c.norm_eps);
   f.optional({"initializer_range"}, c.init_std);
   f.dropout({"resid_pdrop", "emb_pdrop"}, c.dropout);
@@ -166,13 +201,15 @@ void mpt(ConfigFields& f, ModelConfig& c) {
   bool alibi = c.positions == Positions::kAlibi;
   attention.optional({"alibi"}, alibi);
   c.positions = alibi ? Positions::kAlibi : Positions::kLearned;
-  attention.optional({"alibi_bias_max"}, c.alibi);
-  if (!f.reading()) attention.dropout({"attn_pdrop"}, c.dropout);
+  mpt_alibi(attention, c);
+  if (!f.reading()) attention.only("attn_pdrop", int64_t{0});  // a whole number there; resid_pdrop has ours
   attention.only("attn_type", "multihead_attention");
   attention.only("qk_ln", false);
   attention.only("prefix_lm", false);
   attention.only_null("clip_qkv");
-  if (f.reading() || c.attention_scale != 0) attention.optional({"softmax_scale"}, c.attention_scale);
+  if (!f.reading() && c.attention_scale == 0) return;
+  if (attention.optional({"softmax_scale"}, c.attention_scale) && c.attention_scale == 0)
+    attention.refuse("softmax_scale", "0", "a positive number, or null for 1 / sqrt(head size)");
 }
 
 void phi(ConfigFields& f, ModelConfig& c) {

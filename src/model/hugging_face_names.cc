@@ -252,11 +252,18 @@ std::vector<CheckpointTensor> checkpoint_tensors(const ModelConfig& config) {
   return TensorList(config, names).all();
 }
 
+std::string head_tensor(const ModelConfig& config) { return std::string(find_names(config).head) + ".weight"; }
+
+std::string embedding_tensor(const ModelConfig& config) {
+  const Names names = find_names(config);
+  return std::string(names.prefix) + names.embed + ".weight";
+}
+
 bool is_ignored_tensor(const ModelConfig& config, const std::string& name) {
   for (std::string_view suffix :
        {".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"})
     if (name.size() >= suffix.size() && name.ends_with(suffix)) return true;
-  return config.tie_embeddings && name == std::string(find_names(config).head) + ".weight";  // a copy of the tied table
+  return config.tie_embeddings && name == head_tensor(config);  // a copy of the tied table
 }
 
 std::string canonical_tensor_name(const ModelConfig& config, const std::string& name) {

@@ -33,7 +33,7 @@ std::set<std::string> params_of(const ModelConfig& config) {
 ModelConfig small(const std::string& architecture) {
   ModelConfig config = model_family(architecture);
   config.vocab_size = 40, config.max_positions = 16, config.hidden = 16, config.layers = 2, config.heads = 4;
-  config.intermediate = architecture == "bloom" ? 0 : 24;
+  config.intermediate = architecture == "bloom" ? 0 : architecture == "mpt" ? 32 : 24;
   return config;
 }
 
@@ -64,8 +64,12 @@ std::vector<ModelConfig> variants() {
   add("llama", [](ModelConfig& c) { c.rope.scaling = "linear", c.rope.factor = 4, c.head_dim = 6; });
   add("mistral", [](ModelConfig& c) { c.window = 5; });
   add("qwen3", [](ModelConfig& c) { c.head_dim = 6, c.bias.qkv = c.bias.out = true; });
-  add("gemma", [](ModelConfig& c) { c.kv_heads = 1, c.activation = Activation::kGelu; });
+  add("gemma", [](ModelConfig& c) { c.kv_heads = 1, c.activation = Activation::kRelu; });
   add("glm", [](ModelConfig& c) { c.rope.rotary_dim = 2, c.kv_heads = 2; });
+  add("glm", [](ModelConfig& c) { c.rope.rotary_dim = 2, c.head_dim = 98; });  // 2 / 98 x 98 is below 2 in doubles
+  for (const char* partial : {"phi", "gpt_neox", "glm"}) add(partial, [](ModelConfig& c) { c.rope.rotary_dim = 0; });
+  for (const std::string& architecture : architectures())  // sizes left to their defaults
+    add(architecture.c_str(), [](ModelConfig& c) { c.intermediate = 0; });
   return list;
 }
 
@@ -132,20 +136,151 @@ TEST(HuggingFaceConfig, RefusesWhatItCannotRunAndNamesIt) {
   EXPECT_EQ(message_of(llama + R"("linear", "factor": 2}})"), "accepted");
   const std::string twice = llama + R"("linear", "factor": 2}, "rope_parameters": {"rope_type": )";
   EXPECT_EQ(message_of(twice + R"("linear", "factor": 2}})"), "accepted");
-  EXPECT_NE(message_of(twice + R"("default"}})").find("rope_scaling says linear by 2, rope_parameters default"),
+  EXPECT_NE(
+      message_of(twice + R"("default"}})")
+          .find(R"(rope_scaling is {"factor":2,"rope_type":"linear"}, rope_parameters {"rope_type":"default"}: )"),
+      std::string::npos);
+  EXPECT_NE(message_of(twice + R"("linear", "factor": 4}})").find("remove the one that is not meant"),
             std::string::npos);
-  EXPECT_NE(message_of(twice + R"("linear", "factor": 4}})").find("linear by 2, rope_parameters linear by 4"),
+  EXPECT_NE(message_of(twice + R"("linear", "factor": 2, "rope_theta": 5e5}})").find("remove the one"),
             std::string::npos);
   // What would make angles that are not finite, or of another model: the file is named, and the field.
-  for (const char* rest : {R"("linear"}})", R"("linear", "factor": 0}})", R"("llama3", "low_freq_factor": 1}})"})
-    EXPECT_NE(message_of(llama + rest).find("config.json: model.rope.factor: 0 (want > 0)"), std::string::npos) << rest;
+  EXPECT_NE(message_of(llama + R"("linear", "factor": 0}})").find("config.json: model.rope.factor: 0 (want "),
+            std::string::npos);
+  for (const char* rest : {R"("linear"}})", R"("llama3", "low_freq_factor": 1}})"})
+    EXPECT_NE(message_of(llama + rest).find("config.json: rope_scaling: \"factor\" is missing"), std::string::npos);
   const std::string llama3 = llama + R"("llama3", "factor": 8, )";
+  EXPECT_NE(message_of(llama3 + R"("low_freq_factor": 1}})").find("\"high_freq_factor\" is missing"),
+            std::string::npos);
+  EXPECT_NE(message_of(llama3 + R"("high_freq_factor": 4}})").find("\"low_freq_factor\" is missing"),
+            std::string::npos);
   EXPECT_NE(message_of(llama3 + R"("low_freq_factor": 4, "high_freq_factor": 1}})").find("high_freq_factor: 1"),
             std::string::npos);
-  EXPECT_NE(message_of(llama3 + R"("original_max_position_embeddings": -1}})").find("original_max_positions: -1"),
+  EXPECT_NE(message_of(llama3 + R"("low_freq_factor": 1, "high_freq_factor": 4,
+                                   "original_max_position_embeddings": -1}})")
+                .find("original_max_positions: -1"),
             std::string::npos);
   EXPECT_NE(message_of(llama + R"("default", "rope_theta": 0}})").find("model.rope.theta: 0"), std::string::npos);
   EXPECT_NE(message_of(llama + R"("default"}, "head_dim": -4})").find("model.head_dim: -4"), std::string::npos);
+}
+
+ModelConfig parsed(const std::string& architecture, const std::string& rest) {
+  return parse_hugging_face_config(fmt::format(R"({{"model_type": "{}", "vocab_size": 8, "hidden_size": 32,
+    "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 8, {}}})",
+                                               architecture, rest),
+                                   "config.json");
+}
+
+// As in transformers: what pretraining saw is said beside rope_scaling, inside, or is the length the model has.
+TEST(HuggingFaceConfig, Llama3sOriginalLengthIsTheFilesOwn) {
+  const auto original = [](const char* beside, const char* inside) {
+    return parsed("llama", fmt::format(R"("max_position_embeddings": 512, {}"rope_scaling": {{"rope_type": "llama3",
+      "factor": 8, {}"low_freq_factor": 1, "high_freq_factor": 4}})",
+                                       beside, inside))
+        .rope.original_max_positions;
+  };
+  EXPECT_EQ(original("", ""), 512);
+  EXPECT_EQ(original("", R"("original_max_position_embeddings": 128, )"), 128);
+  EXPECT_EQ(original(R"("original_max_position_embeddings": 64, )", R"("original_max_position_embeddings": 128, )"),
+            64);
+}
+
+TEST(HuggingFaceConfig, PartOfAHeadThatRotaryPositionsTurn) {
+  const auto turned = [](const std::string& architecture, const std::string& rest) {
+    return parsed(architecture, "\"head_dim\": 16, " + rest).rotary_size();
+  };
+  EXPECT_EQ(turned("phi", R"("partial_rotary_factor": 0.02)"), 0);  // of 16: less than one dimension
+  EXPECT_EQ(turned("gpt_neox", R"("rotary_pct": 0.05)"), 0);
+  EXPECT_EQ(turned("glm", R"("rope_parameters": {"partial_rotary_factor": 0.0})"), 0);
+  EXPECT_EQ(turned("glm", R"("partial_rotary_factor": 1.0)"), 16);
+  EXPECT_EQ(turned("phi", R"("partial_rotary_factor": 0.25)"), 4);
+  EXPECT_EQ(turned("llama", R"("rope_theta": 5e5)"), 16);
+  const std::string gptj = R"({"model_type": "gptj", "vocab_size": 8, "n_positions": 8, "n_embd": 256, "n_layer": 1,
+    "n_head": 2, "rotary_dim": )";
+  EXPECT_EQ(parse_hugging_face_config(gptj + "32}", "config.json").rotary_size(), 32);
+  EXPECT_EQ(parse_hugging_face_config(gptj + "null}", "config.json").rotary_size(), 128);
+  EXPECT_NE(message_of(gptj + "0}").find("\"rotary_dim\" is 0"), std::string::npos);
+}
+
+TEST(HuggingFaceConfig, AGemmasGeluIsTheTanhForm) {
+  for (const char* rest : {R"("hidden_act": "gelu")", R"("hidden_act": "gelu", "hidden_activation": null)",
+                           R"("hidden_act": "gelu_pytorch_tanh")", R"("head_dim": 16)"})
+    EXPECT_EQ(parsed("gemma", rest).activation, Activation::kGeluTanh) << rest;
+  EXPECT_EQ(parsed("phi", R"("hidden_act": "gelu")").activation, Activation::kGelu);
+  ModelConfig exact = small("gemma");
+  exact.activation = Activation::kGelu;
+  EXPECT_THROW(to_hugging_face_config(exact, {}, "float32"), Error);
+}
+
+TEST(HuggingFaceConfig, AnMptsRatioIsWhole) {
+  ModelConfig config = small("mpt");
+  config.intermediate = 40;
+  std::string message;
+  try {
+    to_hugging_face_config(config, {}, "float32");
+  } catch (const Error& error) {
+    message = error.message();
+  }
+  EXPECT_NE(message.find("40 is not supported (supported: 32 or 48"), std::string::npos) << message;
+}
+
+// transformers' attention of an MPT follows neither alibi nor alibi_bias_max of its file.
+TEST(HuggingFaceConfig, EagerReferenceIsWhatTransformersComputes) {
+  ModelConfig mpt = small("mpt");
+  EXPECT_FALSE(eager_reference(mpt));
+  mpt.alibi = 4;
+  EXPECT_EQ(eager_reference(mpt).value().alibi, 8);
+  mpt.positions = Positions::kLearned;
+  EXPECT_EQ(eager_reference(mpt).value().positions, Positions::kAlibi);
+  EXPECT_FALSE(eager_reference(small("llama")));
+}
+
+// Numbers no model has: each is refused when the file is read, by its name.
+TEST(HuggingFaceConfig, RefusesNumbersOutOfProportion) {
+  struct Row {
+    const char *architecture, *field, *value, *says;
+  };
+  for (const Row& row : std::initializer_list<Row>{
+           {"mpt", "attn_config", R"({"softmax_scale": 1e30})", "model.attention_scale: 1e+30"},
+           {"mpt", "attn_config", R"({"softmax_scale": -1})", "model.attention_scale: -1"},
+           {"mpt", "attn_config", R"({"softmax_scale": 0})", "\"softmax_scale\": 0"},
+           {"mpt", "attn_config", R"({"alibi_bias_max": 1e30})", "model.alibi: 1e+30"},
+           {"mpt", "attn_config", R"({"alibi_bias_max": -8})", "model.alibi: -8"},
+           {"mpt", "expansion_ratio", "1e300", "\"expansion_ratio\": 1e+300"},
+           {"mpt", "attn_config", R"({"alibi": false, "alibi_bias_max": 1e300})", "model.alibi: 1e+300"},
+           {"mpt", "d_model", "-64", "model.hidden: -64"},
+           {"bloom", "hidden_size", "4611686018427387904", "model.hidden: 4611686018427387904 (at most"},
+           {"mpt", "expansion_ratio", "-4", "\"expansion_ratio\": -4"},
+           {"mpt", "layer_norm_epsilon", "1e300", "model.norm_eps: 1e+300"},
+           {"mpt", "initializer_range", "-1", "model.init_std: -1"},
+           {"gpt2", "layer_norm_epsilon", "0", "model.norm_eps: 0"},
+           {"gpt2", "n_inner", "0", "\"n_inner\" is 0"},
+           {"gpt2", "n_embd", "4611686018427387904", "model.hidden: 4611686018427387904 (at most"},
+           {"gpt2", "n_embd", "18446744073709551615", "\"n_embd\" is 18446744073709551615, of the wrong type"},
+           {"gpt2", "n_positions", "4611686018427387904", "model.max_positions: 4611686018427387904 (at most"},
+           {"llama", "intermediate_size", "4611686018427387904", "model.intermediate: 4611686018427387904 (at most"},
+           {"llama", "head_dim", "4611686018427387904", "model.head_dim: 4611686018427387904 (at most"},
+           {"llama", "head_dim", "0", "\"head_dim\" is 0"},
+           {"llama", "num_key_value_heads", "0", "\"num_key_value_heads\" is 0"},
+           {"llama", "num_attention_heads", "4611686018427387904", "model.heads: 4611686018427387904 (at most"},
+           {"llama", "rms_norm_eps", "1e-300", "model.norm_eps: 1e-300"},
+           {"llama", "rope_parameters", R"({"rope_theta": 1e300})", "model.rope.theta: 1e+300"},
+           {"llama", "rope_parameters", R"({"rope_type": "linear", "factor": 1e300})", "model.rope.factor: 1e+300"},
+           {"llama", "rms_norm_eps", "1e999", "config.json: not valid JSON"},
+           {"mistral", "sliding_window", "0", "\"sliding_window\" is 0"},
+           {"glm", "partial_rotary_factor", "2", "partial_rotary_factor"}}) {
+    std::string text = to_hugging_face_config(small(row.architecture), {}, "float32");
+    if (row.field == std::string_view("partial_rotary_factor")) {
+      text = R"({"model_type": "glm", "vocab_size": 8, "hidden_size": 32, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "intermediate_size": 8})";
+    }
+    text.resize(text.rfind('}'));
+    text += fmt::format(", \"{}\": {}}}", row.field, row.value);
+    const std::string message = message_of(text);
+    EXPECT_NE(message.find(row.says), std::string::npos) << row.architecture << " " << row.field << ": " << message;
+    EXPECT_TRUE(message.starts_with("config.json: ")) << message;
+  }
+  EXPECT_THROW(parse_special_tokens(R"({"eos_token_id": 1e999})", "generation_config.json"), Error);
 }
 
 // What a family's files may ask for beyond what Octet runs: the message names the field.

@@ -1,7 +1,5 @@
 #include "model/model.h"
 
-#include <cmath>
-
 #include "base/error.h"
 #include "model/families.h"
 
@@ -27,52 +25,65 @@ Value decoder_logits(Builder& b, const ModelConfig& c, const BatchShape& shape) 
   return output_head(b, norm(b, x, "norm", c), table, c);
 }
 
+// Of constants a model computes with: normal in float32, and small enough that a damaged file is told from a model.
+void check_constant(const char* field, double value, double most) {
+  constexpr double kLeast = 1e-30;
+  check(value >= kLeast && value <= most, ErrorCode::kInvalidArgument, "model.{}: {} (want {} to {})", field, value,
+        kLeast, most);
+}
+
+constexpr double kMostScale = 1e6;  // of factors; a score times it stays far from float32's largest
+
 // Angles of any other values are not finite, or turn the wrong way.
-void validate_rope(const RopeOptions& rope) {
-  auto positive = [](const char* field, double value) {
-    check(value > 0 && std::isfinite(value), ErrorCode::kInvalidArgument, "model.rope.{}: {} (want > 0)", field, value);
-  };
-  positive("theta", rope.theta);
+void validate_rope(const ModelConfig& c) {
+  const RopeOptions& rope = c.rope;
+  const int64_t turned = c.rotary_size();
+  check(turned >= 0 && turned % 2 == 0 && turned <= c.head_size(), ErrorCode::kInvalidArgument,
+        "model.head_dim: rotary positions turn {} of {} (want an even number of them)", turned, c.head_size());
+  check_constant("rope.theta", rope.theta, 1e30);
   if (rope.scaling == "none") return;
-  positive("factor", rope.factor);
+  check_constant("rope.factor", rope.factor, kMostScale);
   if (rope.scaling != "llama3") return;
-  positive("low_freq_factor", rope.low_freq_factor);
-  positive("original_max_positions", static_cast<double>(rope.original_max_positions));
-  check(rope.high_freq_factor >= rope.low_freq_factor && std::isfinite(rope.high_freq_factor),
-        ErrorCode::kInvalidArgument, "model.rope.high_freq_factor: {} (want low_freq_factor, {}, or more)",
-        rope.high_freq_factor, rope.low_freq_factor);
+  check_constant("rope.low_freq_factor", rope.low_freq_factor, kMostScale);
+  check_constant("rope.high_freq_factor", rope.high_freq_factor, kMostScale);
+  check(rope.original_max_positions > 0 && rope.original_max_positions <= kMaxPositions, ErrorCode::kInvalidArgument,
+        "model.rope.original_max_positions: {} (want 1 to {})", rope.original_max_positions, kMaxPositions);
+  check(rope.high_freq_factor >= rope.low_freq_factor, ErrorCode::kInvalidArgument,
+        "model.rope.high_freq_factor: {} (want low_freq_factor, {}, or more)", rope.high_freq_factor,
+        rope.low_freq_factor);
 }
 
 }  // namespace
 
 void validate(const ModelConfig& c) {
   model_family(c.architecture);
-  auto positive = [](const char* field, int64_t value) {
+  const auto within = [](const char* field, int64_t value, int64_t most) {
     check(value > 0, ErrorCode::kInvalidArgument, "model.{}: {} (want a positive number)", field, value);
+    check(value <= most, ErrorCode::kInvalidArgument, "model.{}: {} (at most {})", field, value, most);
   };
-  positive("vocab_size", c.vocab_size);
-  positive("max_positions", c.max_positions);
-  positive("hidden", c.hidden);
-  positive("layers", c.layers);
-  positive("heads", c.heads);
+  within("vocab_size", c.vocab_size, INT32_MAX);
+  within("max_positions", c.max_positions, kMaxPositions);
+  within("hidden", c.hidden, kMaxWidth);
+  within("layers", c.layers, kMaxLayers);
+  within("heads", c.heads, kMaxWidth);
   for (const auto& [field, value] : {std::pair("head_dim", c.head_dim), std::pair("intermediate", c.intermediate)})
     check(value >= 0, ErrorCode::kInvalidArgument, "model.{}: {} (want a positive number, or 0 for the usual)", field,
           value);
-  check(c.layers <= kMaxLayers, ErrorCode::kInvalidArgument, "model.layers: {} (at most {})", c.layers, kMaxLayers);
-  check(c.vocab_size <= INT32_MAX, ErrorCode::kInvalidArgument, "model.vocab_size: {} exceeds int32", c.vocab_size);
   check(c.head_dim > 0 || c.hidden % c.heads == 0, ErrorCode::kInvalidArgument,
         "model.heads: {} does not divide model.hidden {}; set model.head_dim or change one of them", c.heads, c.hidden);
+  within("head_dim", c.head_size(), kMaxWidth / c.heads);
+  within("intermediate", c.intermediate_size(), 4 * kMaxWidth);
   check(c.kv_heads >= 0 && c.heads % c.kv_head_count() == 0, ErrorCode::kInvalidArgument,
         "model.kv_heads: {} does not divide model.heads {}", c.kv_heads, c.heads);
-  int64_t rotary = c.rope.rotary_dim > 0 ? c.rope.rotary_dim : c.head_size();
-  check(c.positions != Positions::kRotary || (rotary % 2 == 0 && rotary <= c.head_size()), ErrorCode::kInvalidArgument,
-        "model.head_dim: rotary positions turn {} of {} (want an even number of them)", rotary, c.head_size());
-  if (c.positions == Positions::kRotary) validate_rope(c.rope);
-  check(c.positions != Positions::kAlibi || c.alibi > 0, ErrorCode::kInvalidArgument, "model.alibi: {} (want > 0)",
-        c.alibi);
+  if (c.positions == Positions::kRotary) validate_rope(c);
+  check_constant("alibi", c.alibi, 1000);
+  check_constant("alibi_scale", c.alibi_scale, kMostScale);
+  if (c.attention_scale != 0) check_constant("attention_scale", c.attention_scale, kMostScale);
   check(c.window >= 0, ErrorCode::kInvalidArgument, "model.window: {} (want >= 0; 0 = unlimited)", c.window);
   check(c.dropout >= 0 && c.dropout < 1, ErrorCode::kInvalidArgument, "model.dropout: {} (want 0 <= p < 1)", c.dropout);
-  check(c.norm_eps > 0, ErrorCode::kInvalidArgument, "model.norm_eps: {} (want > 0)", c.norm_eps);
+  check_constant("norm_eps", c.norm_eps, 1);
+  check(c.init_std >= 0 && c.init_std <= kMostScale, ErrorCode::kInvalidArgument, "model.init_std: {} (want 0 to {})",
+        c.init_std, kMostScale);
 }
 
 Value build_logits(Builder& b, const ModelConfig& config, const BatchShape& shape) {

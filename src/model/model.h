@@ -26,6 +26,10 @@ struct Biases {
   bool operator==(const Biases&) const = default;
 };
 
+// Of hidden, heads x head size and a quarter of intermediate; and of positions: ten times any known model. Within them
+// and a vocabulary of int32 no count of elements or bytes overflows.
+inline constexpr int64_t kMaxWidth = int64_t{1} << 20, kMaxPositions = int64_t{1} << 30;
+
 // Sizes, and the facts that tell one family of decoders from another. Defaults are GPT-2's; model_family() gives those
 // of a family.
 struct ModelConfig {
@@ -63,6 +67,8 @@ struct ModelConfig {
   int64_t kv_head_count() const { return kv_heads > 0 ? kv_heads : heads; }
   int64_t head_size() const { return head_dim > 0 ? head_dim : hidden / heads; }
   int64_t intermediate_size() const { return intermediate > 0 ? intermediate : 4 * hidden; }
+  // How many elements of a head rotary positions turn; 0 = none.
+  int64_t rotary_size() const { return rope.rotary_dim == RopeOptions::kWholeHead ? head_size() : rope.rotary_dim; }
   // The longest sequence the weights allow; 0 = any (rotary positions, ALiBi).
   int64_t length_limit() const { return positions == Positions::kLearned ? max_positions : 0; }
 };
@@ -72,7 +78,7 @@ ModelConfig model_family(const std::string& architecture);
 std::vector<std::string> architectures();
 
 // Throws kInvalidArgument naming the field: heads that do not divide, kv_heads that do not divide heads, an odd
-// rotary_dim...
+// rotary_dim, numbers that are not finite or out of all proportion...
 void validate(const ModelConfig& config);
 // "gpt2-124m", "gpt2-1558m", "llama2-7b", "gpt3-175b", ...: sizes people name.
 ModelConfig named_model(const std::string& name);

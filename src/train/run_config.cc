@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "model/hugging_face.h"
+#include "infer/weights.h"
 
 namespace octet {
 
@@ -147,9 +147,7 @@ void check_storable(const ModelConfig& m) {
 }  // namespace
 
 ModelConfig resolve_model(const RunConfig& c, int64_t data_vocab_size) {
-  ModelConfig m = c.model_from.empty() ? named_model(c.model_size)
-                                       : parse_hugging_face_config(read_file(c.model_from + "/config.json"),
-                                                                   c.model_from + "/config.json");
+  ModelConfig m = c.model_from.empty() ? named_model(c.model_size) : read_model_config(c.model_from);
   if (!c.architecture.empty() && c.architecture != m.architecture) {
     check(c.model_from.empty(), ErrorCode::kInvalidArgument, "model.architecture {} contradicts the folder {} ({})",
           c.architecture, c.model_from, m.architecture);

@@ -134,8 +134,8 @@ TrainingReport verify_training(const std::string& folder, const CompileOptions& 
   auto weights = open_weights(folder);
   const ModelConfig& model = weights->config();
   TrainingReport report = replay(folder, *weights, model, options, interpret);
-  if (ModelConfig eager = eager_reference(model); eager.alibi_scale != model.alibi_scale) {
-    TrainingReport other = replay(folder, *weights, eager, options, interpret);
+  if (const auto eager = eager_reference(model)) {
+    TrainingReport other = replay(folder, *weights, *eager, options, interpret);
     other.eager_reference = true;
     if (other.max_loss_error < report.max_loss_error) return other;
   }

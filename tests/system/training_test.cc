@@ -199,6 +199,11 @@ TEST(Training, RejectsBeforeTheFirstStep) {
   EXPECT_NE(message([](RunConfig& c) { c.train_data.clear(); }).find("octet data"), std::string::npos);
   EXPECT_NE(message([](RunConfig& c) { c.heads = 5; }).find("heads"), std::string::npos);
   EXPECT_NE(message([](RunConfig& c) { c.global_batch = 3; }).find("multiple"), std::string::npos);
+  EXPECT_NE(message([](RunConfig& c) {
+              c.architecture = "mpt", c.intermediate = 100;
+            }).find("\"model.intermediate\": 100 is not supported (supported: 96 or 128"),
+            std::string::npos);
+  EXPECT_FALSE(path_exists(folder.file("rejected")));
   EXPECT_NE(message([](RunConfig& c) { c.vocab_size = 10; }).find("vocabulary"), std::string::npos);
   EXPECT_NE(message([](RunConfig& c) { c.disable = {"fuze"}; }).find("fuse"), std::string::npos);
   EXPECT_NE(message([](RunConfig& c) {

@@ -14,12 +14,12 @@
 namespace octet {
 namespace {
 
-// Falcon's linear biases, once more in the mask: what was compared is not what a model in use computes.
+// What was compared is not what a model in use computes.
 void print_reference(bool eager) {
   if (!eager) return;
   fmt::print(
-      "note: the expected values are those of transformers' eager attention, which adds this model's linear biases "
-      "twice; they are compared with that, the model itself runs with them once\n");
+      "note: the expected values are those of transformers' eager attention, whose linear biases are not those of this "
+      "model's config.json (docs/numerics.md); they are compared with that, the model itself runs with its own\n");
 }
 
 void report_inference(const std::string& folder, const CompileOptions& options, const LogitTolerance& tolerance) {

@@ -15,8 +15,7 @@ Types rope_type(const Graph& graph, const Node& node) {
   int64_t heads = positive_attr(node, "heads"), head_dim = positive_attr(node, "head_dim");
   require(x[1] % heads == 0 && x[1] / heads == head_dim, node, "x has {} channels, heads x head_dim is {} x {}", x[1],
           heads, head_dim);
-  int64_t rotary = attr_or<int64_t>(node, "rotary_dim", 0);
-  if (rotary == 0) rotary = head_dim;
+  int64_t rotary = attr_or<int64_t>(node, "rotary_dim", head_dim);
   require(rotary > 0 && rotary % 2 == 0 && rotary <= head_dim, node,
           "rotary_dim is {} (want an even number up to head_dim {})", rotary, head_dim);
   double theta = attr<double>(node, "theta");

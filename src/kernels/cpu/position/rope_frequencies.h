@@ -13,8 +13,7 @@ namespace octet::cpu {
 
 inline std::vector<double> rope_frequencies(const Attrs& attrs) {
   const int64_t head_dim = attrs.get<int64_t>("head_dim");
-  const int64_t given = attrs.get_or<int64_t>("rotary_dim", 0);
-  const int64_t rotary = given > 0 ? given : head_dim;
+  const int64_t rotary = attrs.get_or<int64_t>("rotary_dim", head_dim);
   const double theta = attrs.get_or<double>("theta", 10000.0), factor = attrs.get_or<double>("factor", 1.0);
   const std::string scaling = attrs.get_or<std::string>("scaling", "none");
   check(scaling == "none" || scaling == "linear" || scaling == "llama3", ErrorCode::kInvalidArgument,

@@ -73,9 +73,9 @@ bool accepts(const Graph&, const Node& node) {
   bool fits = append_v.results[0] == cache && (cache.dtype == DType::kBF16 || is_fp8(cache.dtype)) &&
               is_bf16(append_k.inputs[1]) && is_bf16(append_v.inputs[1]);
   if (k == nullptr) return fits && rope_kv_append_fits(0, static_cast<int>(cache.shape.cols()));
-  const int64_t dim = k->attrs.get<int64_t>("head_dim"), rotary = k->attrs.get_or<int64_t>("rotary_dim", 0);
+  const int64_t dim = k->attrs.get<int64_t>("head_dim"), rotary = k->attrs.get_or<int64_t>("rotary_dim", dim);
   return fits && is_bf16(q->inputs[0]) && is_bf16(k->inputs[0]) && body.result(*k, 0) < 0 &&
-         rope_kv_append_fits(static_cast<int>((rotary > 0 ? rotary : dim) / 2), static_cast<int>(dim));
+         rope_kv_append_fits(static_cast<int>(rotary / 2), static_cast<int>(dim));
 }
 
 BoundKernel bind(DeviceContext& context, const Graph&, const Node& node) {
