@@ -181,13 +181,11 @@ int one_of(const char* what, const std::string& word, int count, const Name& nam
 void allow_fusions(Target& target, const std::string& rule) {
   const std::vector<std::string> list = words(rule);
   check(list.size() >= 2, ErrorCode::kInvalidArgument, "'{}' (want a producer of fusions and its parts)", rule);
-  const auto producer = static_cast<Producer>(one_of("producer of fusions", list[0], kProducers, [](int i) {
-    return producer_name(static_cast<Producer>(i));
-  }));
+  const auto producer = static_cast<Producer>(one_of("producer of fusions", list[0], kProducers,
+                                                     [](int i) { return producer_name(static_cast<Producer>(i)); }));
   for (size_t i = 1; i < list.size(); ++i) {
-    const int bit = one_of("part of fusions", list[i], kFusionParts, [](int b) {
-      return part_name(static_cast<FusionPart>(1u << b));
-    });
+    const int bit = one_of("part of fusions", list[i], kFusionParts,
+                           [](int b) { return part_name(static_cast<FusionPart>(1u << b)); });
     target.allow(producer, {static_cast<FusionPart>(1u << bit)});
   }
 }

@@ -7,24 +7,22 @@
 namespace octet {
 
 std::span<const Step> pack_steps() {
-  static constexpr Step kSteps[] = {{"pad_vocab",
-                                     [](Program& program, const CompileOptions& options) {
-                                       return options.target.vocab_multiple > 1 &&
-                                              pad_vocab(program, options.target.vocab_multiple);
-                                     }},
-                                    {"merge_siblings",
-                                     [](Program& program, const CompileOptions& options) {
-                                       const Target& target = options.target;
-                                       return target.fuses(Producer::kProduct, FusionPart::kSiblings) &&
-                                              merge_siblings(program,
-                                                             target.fuses(Producer::kProduct, FusionPart::kSlices));
-                                     }},
-                                    {"fold_slices", [](Program& program, const CompileOptions& options) {
-                                       bool changed = false;
-                                       for (Graph& graph : program.graphs())
-                                         changed |= fold_slices(graph, options.target);
-                                       return changed;
-                                     }}};
+  static constexpr Step kSteps[] = {
+      {"pad_vocab",
+       [](Program& program, const CompileOptions& options) {
+         return options.target.vocab_multiple > 1 && pad_vocab(program, options.target.vocab_multiple);
+       }},
+      {"merge_siblings",
+       [](Program& program, const CompileOptions& options) {
+         const Target& target = options.target;
+         return target.fuses(Producer::kProduct, FusionPart::kSiblings) &&
+                merge_siblings(program, target.fuses(Producer::kProduct, FusionPart::kSlices));
+       }},
+      {"fold_slices", [](Program& program, const CompileOptions& options) {
+         bool changed = false;
+         for (Graph& graph : program.graphs()) changed |= fold_slices(graph, options.target);
+         return changed;
+       }}};
   return kSteps;
 }
 

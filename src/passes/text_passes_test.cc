@@ -1,7 +1,7 @@
 // Text in, text out: every file of testdata/ is a case. Its head says what to run ("# pass: autodiff", "# disable:
 // fold_sums", "# recompute: full", "# recipe: bf16") and on which Target ("# target: h200", or the interpreter's with
-// "# fuse: norm residual amax, gated core" and "# vocab_multiple: 4"), then comes the input, a line "----" and exactly what
-// must come out. After an intended change run with OCTET_UPDATE_GOLDENS=1 and read the difference.
+// "# fuse: norm residual amax, gated core" and "# vocab_multiple: 4"), then comes the input, a line "----" and exactly
+// what must come out. After an intended change run with OCTET_UPDATE_GOLDENS=1 and read the difference.
 #include "passes/text_passes.h"
 
 #include <gtest/gtest.h>

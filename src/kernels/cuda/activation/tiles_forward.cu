@@ -62,13 +62,10 @@ struct ForwardTiles {
 
 void launch_activation_tiles(const ActivationForward& job, const TileEnd& end, cudaStream_t stream) {
   with_activation_form(job.fn, job.form, [&]<typename Fn, Form kForm>(Fn, std::integral_constant<Form, kForm>) {
-    const ForwardTiles<Fn, kForm> tiles{static_cast<const bf16*>(job.x),
-                                        static_cast<const bf16*>(job.up),
-                                        job.bias,
-                                        job.bias_type == DType::kF32,
-                                        static_cast<bf16*>(job.biased),
-                                        static_cast<bf16*>(job.a),
-                                        static_cast<bf16*>(job.y)};
+    const ForwardTiles<Fn, kForm> tiles{
+        static_cast<const bf16*>(job.x), static_cast<const bf16*>(job.up), job.bias,
+        job.bias_type == DType::kF32,    static_cast<bf16*>(job.biased),   static_cast<bf16*>(job.a),
+        static_cast<bf16*>(job.y)};
     launch_code_tiles<false>(tiles, end, {}, stream);
   });
 }
