@@ -273,8 +273,8 @@ bool is_stored_for_codes(const UseGraph& uses, const Node& node, const Target& t
   const bool amax_and_codes = users.size() == 2 && !uses.is_output(x) && graph.node(users[0]).op == Op::kReduce;
   if (!amax_and_codes || activation_before_quantize(graph, target, x).empty()) return false;
   const Node& maker = graph.node(x);
-  const bool biased = maker.op == Op::kGelu && graph.node(maker.inputs[0]).op == Op::kAdd;
-  return target.has_fusion(maker.op == Op::kMul ? "swiglu_amax" : "bias_gelu_amax") && (maker.op == Op::kMul || biased);
+  const bool gated = maker.op == Op::kMul && maker.inputs[0] != maker.inputs[1];
+  return target.fuses(gated ? Producer::kGated : Producer::kActivation, FusionPart::kAmax);
 }
 
 bool recompute_for_codes(Graph& graph, const Target& target) {
