@@ -19,10 +19,12 @@ namespace octet::cuda {
 // y of an activation a = fn(x): a, a * a, or a * up.
 enum class ActivationForm : uint8_t { kPlain, kSquared, kGated };
 
-// Which of them have kernels; the others run member by member.
-constexpr bool has_activation_kernels(Activation fn, ActivationForm form) {
+// Which of them have kernels, those that models have; the others run member by member. A gate of exact gelu has rows
+// only.
+constexpr bool has_activation_kernels(Activation fn, ActivationForm form, bool rows = false) {
   if (form == ActivationForm::kSquared) return fn == Activation::kRelu;
-  return form == ActivationForm::kPlain || fn != Activation::kRelu;
+  if (form == ActivationForm::kPlain) return fn != Activation::kSilu;
+  return fn == Activation::kSilu || fn == Activation::kGeluTanh || (rows && fn == Activation::kGeluErf);
 }
 
 // biased = x + bias, a = fn(biased), y by the form, amax = max |y|. A bias only without a gate.
@@ -38,7 +40,7 @@ struct ActivationForward {
   uint32_t* counters;  // [kAmaxWords] of DeviceContext::counters; pointwise only
   int sm_count;
 };
-// cols is a multiple of 16 bytes where there is a bias.
+// cols is a multiple of 16 bytes where there is a bias; an amax in bf16 only, and of a kPlain without a bias always.
 void launch_activation_pointwise(const ActivationForward& job, cudaStream_t stream);
 
 // kPlain: dx = dy fn'(x). kSquared: with da = 2 (dy a): dx = da fn'(x). kGated: with da = dy up: dx = da fn'(x) and
@@ -54,6 +56,7 @@ struct ActivationGradient {
   uint32_t* counters;  // [2 kAmaxWords], as above
   int sm_count;
 };
+// kPlain: bf16 with an amax only. amaxes in bf16 only.
 void launch_activation_grad_pointwise(const ActivationGradient& job, cudaStream_t stream);
 
 // --- rows: y in bf16 to e4m3 codes with a scale a row, in one pass (common/quantize_rows.cuh); cols, the strides and

@@ -77,24 +77,19 @@ __device__ __forceinline__ Group gradient_of_a(const Group& dy, const Group& fac
   return plus(product, v);
 }
 
-// body(Fn{}, std::integral_constant<ActivationForm, form>{}) of what has kernels.
-template <typename Body>
+// body(Fn{}, std::integral_constant<ActivationForm, form>{}) of what has_activation_kernels.
+template <bool kRows = false, typename Body>
 void with_activation_form(Activation fn, ActivationForm form, Body&& body) {
-  using enum ActivationForm;
   with_activation(fn, [&]<typename Fn>(Fn) {
-    constexpr bool kIsRelu = std::is_same_v<Fn, Relu>;
-    if (form == kPlain) body(Fn{}, std::integral_constant<ActivationForm, kPlain>{});
-    if constexpr (kIsRelu) {
-      if (form == kSquared) body(Fn{}, std::integral_constant<ActivationForm, kSquared>{});
-    } else {
-      if (form == kGated) body(Fn{}, std::integral_constant<ActivationForm, kGated>{});
-    }
+    const auto with = [&]<ActivationForm kForm>(std::integral_constant<ActivationForm, kForm> constant) {
+      if constexpr (has_activation_kernels(Fn::kActivation, kForm, kRows)) {
+        if (form == kForm) body(Fn{}, constant);
+      }
+    };
+    with(std::integral_constant<ActivationForm, ActivationForm::kPlain>{});
+    with(std::integral_constant<ActivationForm, ActivationForm::kSquared>{});
+    with(std::integral_constant<ActivationForm, ActivationForm::kGated>{});
   });
-}
-
-template <typename Body>
-void with_f32_or_bf16(DType dtype, Body&& body) {
-  dtype == DType::kF32 ? body(float{}) : body(bf16{});
 }
 
 }  // namespace octet::cuda

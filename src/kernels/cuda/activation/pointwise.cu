@@ -146,11 +146,15 @@ struct GradientBody {
 };
 
 // Alone, one access in flight a thread: occupancy covers the rest, and more of several streams are slower. With an amax
-// CTAs are persistent, kBlocks an SM: their ends cost a barrier and two atomics.
-template <int kVec, int kBlocks, typename Body>
-void launch_body(int64_t count, const Body& body, bool amax, int sm_count, cudaStream_t stream) {
-  amax ? launch_pointwise_stay<kVec, 1, kBlocks>(count, body, sm_count, stream)
-       : launch_pointwise<kVec, 1>(count, body, stream);
+// CTAs are persistent, kBlocks an SM: their ends cost a barrier and two atomics. make(T{}) is the body of a type; of
+// the types there are plain activations only with an amax, and amaxes only of bf16.
+template <Form kForm, int kBlocks, typename MakeBody>
+void launch_body(DType dtype, int64_t count, bool amax, int sm_count, cudaStream_t stream, const MakeBody& make) {
+  if (amax) return launch_pointwise_stay<kVecOf<bf16>, 1, kBlocks>(count, make(bf16{}), sm_count, stream);
+  if constexpr (kForm != Form::kPlain) {
+    dtype == DType::kF32 ? launch_pointwise<kVecOf<float>, 1>(count, make(float{}), stream)
+                         : launch_pointwise<kVecOf<bf16>, 1>(count, make(bf16{}), stream);
+  }
 }
 
 template <typename T, typename B, typename Fn, Form kForm>
@@ -187,28 +191,28 @@ void launch_activation_pointwise(const ActivationForward& job, cudaStream_t stre
     if constexpr (kForm != Form::kGated) {
       if (job.bias != nullptr) return launch_biased<Fn, kForm>(job, stream);
     }
-    with_f32_or_bf16(job.dtype, [&]<typename T>(T) {
-      const ForwardBody<T, Fn, kForm> body{static_cast<const T*>(job.x),
-                                           static_cast<const T*>(job.up),
-                                           static_cast<T*>(job.a),
-                                           static_cast<T*>(job.y),
-                                           {{job.amax, job.counters}}};
-      launch_body<kVecOf<T>, 6>(job.rows * job.cols, body, job.amax != nullptr, job.sm_count, stream);
-    });
+    const auto body = [&]<typename T>(T) {
+      return ForwardBody<T, Fn, kForm>{static_cast<const T*>(job.x),
+                                       static_cast<const T*>(job.up),
+                                       static_cast<T*>(job.a),
+                                       static_cast<T*>(job.y),
+                                       {{job.amax, job.counters}}};
+    };
+    launch_body<kForm, 6>(job.dtype, job.rows * job.cols, job.amax != nullptr, job.sm_count, stream, body);
   });
 }
 
 void launch_activation_grad_pointwise(const ActivationGradient& job, cudaStream_t stream) {
   with_activation_form(job.fn, job.form, [&]<typename Fn, Form kForm>(Fn, std::integral_constant<Form, kForm>) {
-    with_f32_or_bf16(job.dtype, [&]<typename T>(T) {
-      const GradientBody<T, Fn, kForm> body{static_cast<const T*>(job.x),  static_cast<const T*>(job.up),
-                                            static_cast<const T*>(job.dy), static_cast<const T*>(job.a),
-                                            static_cast<T*>(job.da),       static_cast<T*>(job.dx),
-                                            static_cast<T*>(job.dup),      static_cast<T*>(job.a_out),
-                                            {{job.amax, job.counters}},    {{job.amax_up, job.counters + kAmaxWords}}};
-      launch_body<kVecOf<T>, kForm == Form::kGated ? 4 : 6>(
-          job.rows * job.cols, body, job.amax != nullptr || job.amax_up != nullptr, job.sm_count, stream);
-    });
+    const auto body = [&]<typename T>(T) {
+      return GradientBody<T, Fn, kForm>{static_cast<const T*>(job.x),  static_cast<const T*>(job.up),
+                                        static_cast<const T*>(job.dy), static_cast<const T*>(job.a),
+                                        static_cast<T*>(job.da),       static_cast<T*>(job.dx),
+                                        static_cast<T*>(job.dup),      static_cast<T*>(job.a_out),
+                                        {{job.amax, job.counters}},    {{job.amax_up, job.counters + kAmaxWords}}};
+    };
+    const bool amax = job.amax != nullptr || job.amax_up != nullptr;
+    launch_body<kForm, kForm == Form::kGated ? 4 : 6>(job.dtype, job.rows * job.cols, amax, job.sm_count, stream, body);
   });
 }
 

@@ -45,7 +45,7 @@ struct ActivatedRows {
 void launch_activation_rows(const ActivationForward& job, QuantizeJob quantize, cudaStream_t stream) {
   quantize.vector = true;
   if (quantize.amax != nullptr) cudaMemsetAsync(quantize.amax, 0, sizeof(float), stream);
-  with_activation_form(job.fn, job.form, [&]<typename Fn, Form kForm>(Fn, std::integral_constant<Form, kForm>) {
+  with_activation_form<true>(job.fn, job.form, [&]<typename Fn, Form kForm>(Fn, std::integral_constant<Form, kForm>) {
     launch_quantize_rows<e4m3>(
         ActivatedRows<Fn, kForm>{static_cast<const bf16*>(job.x), static_cast<const bf16*>(job.up), job.x_stride,
                                  job.up_stride, job.bias, job.bias_type == DType::kF32},

@@ -116,9 +116,9 @@ struct ForwardPlaces {
     y = body.result(chain.product != nullptr ? chain.product : chain.core);
     amax = body.result(chain.sinks[0].amax);
   }
-  bool has_kernel(const FusionBody& body, const Chain& chain) const {
+  bool has_kernel(const FusionBody& body, const Chain& chain, bool rows = false) const {
     const DType bias_type = fixed.bias_type;
-    return has_activation_kernels(fixed.fn, fixed.form) && x.input >= 0 &&
+    return has_activation_kernels(fixed.fn, fixed.form, rows) && x.input >= 0 &&
            (fixed.form != Form::kGated || up.input >= 0) && matrices_are(body, fixed.dtype) &&
            (chain.bias == nullptr ||
             (bias >= 0 && (bias_type == fixed.dtype || (bias_type == DType::kF32 && fixed.dtype == DType::kBF16))));
@@ -140,7 +140,9 @@ bool accepts_forward_pointwise(const Graph&, const Node& node) {
   if (!chain || chain->sinks[0].quantize != nullptr || chain->sinks[0].column_sum != nullptr) return false;
   const FusionBody body(node);
   const ForwardPlaces places(body, *chain);
+  const bool amax = chain->sinks[0].amax != nullptr, plain = places.fixed.form == Form::kPlain;
   return is_f32_or_bf16(places.fixed.dtype) && places.has_kernel(body, *chain) && places.whole() &&
+         (chain->bias != nullptr || (amax ? places.fixed.dtype == DType::kBF16 : !plain)) &&
          (chain->bias == nullptr || in_16_bytes(body.graph().type(chain->result)));
 }
 
@@ -178,8 +180,8 @@ bool accepts_forward_rows(const Graph&, const Node& node) {
     if (columns.begin % 8 != 0 || columns.stride % 8 != 0) return false;
   const Node& quantize = *chain->sinks[0].quantize;
   const bool transposed = body.result(quantize, 2) >= 0 || body.result(quantize, 3) >= 0;
-  return places.fixed.dtype == DType::kBF16 && places.has_kernel(body, *chain) && only_leave(body, {}) && !transposed &&
-         places.fixed.cols % 8 == 0 && chain->sinks[0].column_sum == nullptr &&
+  return places.fixed.dtype == DType::kBF16 && places.has_kernel(body, *chain, true) && only_leave(body, {}) &&
+         !transposed && places.fixed.cols % 8 == 0 && chain->sinks[0].column_sum == nullptr &&
          quantize_grouping(quantize.attrs.get_or<std::string>("scaling", "tensor")) == Grouping::kRow &&
          quantize.results[0].dtype == DType::kE4M3;
 }
@@ -255,7 +257,10 @@ bool accepts_gradient_pointwise(const Graph&, const Node& node) {
   if (!chain || has_quantize(*chain) || has_column_sum(*chain)) return false;
   const FusionBody body(node);
   const GradientPlaces places(body, *chain);
-  return is_f32_or_bf16(places.fixed.dtype) && matrices_are(body, places.fixed.dtype) && places.has_kernel();
+  const bool amax = chain->sinks[0].amax != nullptr || chain->sinks[1].amax != nullptr;
+  return (amax ? places.fixed.dtype == DType::kBF16
+               : is_f32_or_bf16(places.fixed.dtype) && places.fixed.form != Form::kPlain) &&
+         matrices_are(body, places.fixed.dtype) && places.has_kernel();
 }
 
 BoundKernel bind_gradient_pointwise(DeviceContext& context, const Graph&, const Node& node) {

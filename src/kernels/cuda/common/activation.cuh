@@ -35,6 +35,7 @@ __device__ __forceinline__ float sigmoid_2u(float x, float square) {
 
 // Each with its slope, the derivative.
 struct GeluTanh {
+  static constexpr Activation kActivation = Activation::kGeluTanh;
   __device__ __forceinline__ float operator()(float x) const { return x * sigmoid_2u(x, x * x); }
   // With s = sigmoid(2u): s + x s (1 - s) d(2u)/dx. Beyond +-20 s is exactly 1 or 0, and the cube may overflow.
   __device__ __forceinline__ static float slope(float x) {
@@ -46,6 +47,7 @@ struct GeluTanh {
 };
 
 struct GeluErf {
+  static constexpr Activation kActivation = Activation::kGeluErf;
   __device__ __forceinline__ float operator()(float x) const { return 0.5f * x * (1.0f + erff(kInvSqrt2 * x)); }
   // Phi(x) + x phi(x)
   __device__ __forceinline__ static float slope(float x) {
@@ -54,6 +56,7 @@ struct GeluErf {
 };
 
 struct Silu {
+  static constexpr Activation kActivation = Activation::kSilu;
   __device__ __forceinline__ float operator()(float x) const { return x * sigmoid(x); }
   __device__ __forceinline__ static float slope(float x) {
     const float s = sigmoid(x);
@@ -62,6 +65,7 @@ struct Silu {
 };
 
 struct Relu {
+  static constexpr Activation kActivation = Activation::kRelu;
   __device__ __forceinline__ float operator()(float x) const { return x < 0.0f ? 0.0f : x; }
   __device__ __forceinline__ static float slope(float x) { return x > 0.0f ? 1.0f : 0.0f; }
 };
