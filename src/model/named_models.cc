@@ -34,6 +34,19 @@ ModelConfig gptj(int64_t layers, int64_t hidden, int64_t heads, int64_t vocab, i
   return c;
 }
 
+// Sizes of the models' own config.json: google/gemma-2b, facebook/opt-1.3b, mosaicml/mpt-1b-redpajama-200b.
+ModelConfig of_family(const char* family, int64_t layers, int64_t hidden, int64_t heads, int64_t vocab,
+                      int64_t positions) {
+  ModelConfig c = model_family(family);
+  c.layers = layers, c.hidden = hidden, c.heads = heads, c.vocab_size = vocab, c.max_positions = positions;
+  return c;
+}
+ModelConfig gemma_2b() {
+  ModelConfig c = of_family("gemma", 18, 2048, 8, 256000, 8192);
+  c.kv_heads = 1, c.head_dim = 256, c.intermediate = 16384;
+  return c;
+}
+
 struct Named {
   std::string name;
   ModelConfig config;
@@ -59,6 +72,9 @@ const std::vector<Named>& table() {
       {"gpt3-175b", gpt(96, 12288, 96, 51200, 2048)},
       {"gpt3-530b", gpt(105, 20480, 128, 51200, 2048)},
       {"gpt3-1t", gpt(128, 25600, 160, 51200, 2048)},
+      {"opt-1.3b", of_family("opt", 24, 2048, 32, 50272, 2048)},
+      {"mpt-1b", of_family("mpt", 24, 2048, 16, 50432, 2048)},
+      {"gemma-2b", gemma_2b()},
       {"gptj-6b", gptj(28, 4096, 16, 50400, 2048, 64)},
       {"llama-1b", llama(22, 2048, 32, 4, 5632, 32000, 2048, 10000)},  // the sizes of TinyLlama
       {"llama2-7b", llama(32, 4096, 32, 32, 11008, 32000, 4096, 10000)},

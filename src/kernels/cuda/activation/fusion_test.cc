@@ -106,8 +106,8 @@ TEST_F(ActivationFusions, Codes) {
 TEST_F(ActivationFusions, EveryActivationInEverySchedule) {
   const auto expect = [&](const std::string& kind, const char* kernel, const Results& results, bool tanh_form,
                           const char* scaling = "tensor", DType format = DType::kE4M3, bool keeps_activation = true) {
-    const ActivationFusion fusion{kind,           144, 272, results, scaling, format, tanh_form, keeps_activation,
-                                  {DType::kBF16}, true};
+    ActivationFusion fusion{kind, 144, 272, results, scaling, format, tanh_form, keeps_activation, {DType::kBF16}};
+    fusion.special = kind.find("amax") == std::string::npos;  // of NaNs any kernel gives one of any sign
     const cpu::BuiltCase built = cpu::build_case(activation_fusion_case(fusion), DType::kBF16, false);
     SCOPED_TRACE(kind);
     EXPECT_STREQ(select_kernel(built.graph, built.node()).name, kernel);

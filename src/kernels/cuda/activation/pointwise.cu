@@ -147,10 +147,11 @@ struct GradientBody {
 
 // Alone, one access in flight a thread: occupancy covers the rest, and more of several streams are slower. With an amax
 // CTAs are persistent, kBlocks an SM: their ends cost a barrier and two atomics. make(T{}) is the body of a type; of
-// the types there are plain activations only with an amax, and amaxes only of bf16.
+// the types there are plain activations only beside an amax, wanted or not, and amaxes only of bf16.
 template <Form kForm, int kBlocks, typename MakeBody>
 void launch_body(DType dtype, int64_t count, bool amax, int sm_count, cudaStream_t stream, const MakeBody& make) {
-  if (amax) return launch_pointwise_stay<kVecOf<bf16>, 1, kBlocks>(count, make(bf16{}), sm_count, stream);
+  if (amax || kForm == Form::kPlain)
+    return launch_pointwise_stay<kVecOf<bf16>, 1, kBlocks>(count, make(bf16{}), sm_count, stream);
   if constexpr (kForm != Form::kPlain) {
     dtype == DType::kF32 ? launch_pointwise<kVecOf<float>, 1>(count, make(float{}), stream)
                          : launch_pointwise<kVecOf<bf16>, 1>(count, make(bf16{}), stream);
