@@ -58,7 +58,8 @@ def heading(column):
 def table(claim):
     columns = claim["columns"]
     lines = ["| " + " | ".join(heading(c) for c in columns) + " |"]
-    lines.append("|" + "|".join("---:" if "unit" in c else "---" for c in columns) + "|")
+    numbers = [all(re.match(r"[-+\d]|$", row[i]) and " " not in row[i] for row in claim["rows"]) for i in range(len(columns))]
+    lines.append("|" + "|".join("---:" if n and "unit" in c else "---" for n, c in zip(numbers, columns)) + "|")
     lines += ["| " + " | ".join(cell(value) for value in row) + " |" for row in claim["rows"]]
     lines += ["", f"Hardware: {claim['hardware']}. Date: {claim['date']}. Build: {claim['build']}."]
     commands = [claim["command"]] if isinstance(claim["command"], str) else claim["command"]
@@ -89,7 +90,7 @@ def documents(claims):
 
 
 # The chart: a bar a row, how many times as fast as the peer. Colours are mid-tones that light and dark pages both show.
-TEXT, GRID, OURS, THEIRS = "#6e7781", "#8c959f", "#2f81f7", "#8c959f"
+TEXT, OURS, THEIRS = "#748089", "#2f81f7", "#8c959f"
 LABELS, BARS, ROW, TOP = 325, 330, 22, 24
 
 
