@@ -58,8 +58,9 @@ def heading(column):
 def table(claim):
     columns = claim["columns"]
     lines = ["| " + " | ".join(heading(c) for c in columns) + " |"]
-    numbers = [all(re.match(r"[-+\d]|$", row[i]) and " " not in row[i] for row in claim["rows"]) for i in range(len(columns))]
-    lines.append("|" + "|".join("---:" if n and "unit" in c else "---" for n, c in zip(numbers, columns)) + "|")
+    cells = zip(*claim["rows"])  # a column of numbers, or of empty cells, stands to the right
+    right = ["unit" in c and all(re.match(r"([-+\d]\S*)?$", text) for text in t) for c, t in zip(columns, cells)]
+    lines.append("|" + "|".join("---:" if r else "---" for r in right) + "|")
     lines += ["| " + " | ".join(cell(value) for value in row) + " |" for row in claim["rows"]]
     lines += ["", f"Hardware: {claim['hardware']}. Date: {claim['date']}. Build: {claim['build']}."]
     commands = [claim["command"]] if isinstance(claim["command"], str) else claim["command"]
