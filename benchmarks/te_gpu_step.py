@@ -37,7 +37,7 @@ def head_loss(hidden, weight, targets):
 
 
 class Model(nn.Module):
-    """A decoder of Transformer Engine's layers, in the default dtype and on the default device."""
+    """A decoder of Transformer Engine's layers, parameters in bf16."""
 
     def __init__(self, shape):
         super().__init__()
@@ -63,7 +63,8 @@ class Model(nn.Module):
         norm = te.RMSNorm if llama else te.LayerNorm
         self.norm = norm(shape.hidden, params_dtype=torch.bfloat16)
         self.head = nn.Linear(shape.hidden, shape.vocab, bias=False)
-        self.angles = te.RotaryPositionEmbedding(shape.hidden // shape.heads)(shape.length) if llama else None
+        self.angles = te.RotaryPositionEmbedding(shape.hidden // shape.heads)(shape.length) if llama else None  # float32
+        self.to(torch.bfloat16)
 
     def forward(self, ids, targets, scaling):
         hidden = self.embedding(ids)
@@ -77,13 +78,12 @@ class Model(nn.Module):
 
 def measure(args, shape):
     torch.manual_seed(1337)
-    torch.set_default_device("cuda")
-    torch.set_default_dtype(torch.bfloat16)
-    model = Model(shape)
+    with torch.device("cuda"):
+        model = Model(shape)
+        ids = torch.randint(0, shape.vocab, (shape.batch, shape.length + 1))
     parameters = list(model.parameters())
     optimizer = te.optimizers.FusedAdam(parameters, lr=1e-4, weight_decay=0.1, master_weights=True)
     scaling = RECIPES[args.recipe]() if RECIPES[args.recipe] else None
-    ids = torch.randint(0, shape.vocab, (shape.batch, shape.length + 1))
     inputs, targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
     marks, losses = [], []
     for _ in range(args.warmup + args.steps):
