@@ -4,7 +4,7 @@
 Random weights of a named shape and random token ids, no tokenizer, greedy, every text to its full length. Measured, in
 one process: requests all at once (--throughput PROMPT/OUTPUTxREQUESTS), one request alone (--one-request PROMPT/OUTPUT:
 tokens a second after the first), the first token of one request (--first-token PROMPT), and requests of the lengths of a
-trace, all at once (--trace FILE). run_serving.py asks for what its rows need.
+trace, all at once (--trace FILE). run_serving.py asks for what its rows need. Written for vLLM 0.24 with PyTorch 2.11.
 """
 
 import argparse
