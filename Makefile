@@ -42,6 +42,7 @@ bench:
 	@bash scripts/build.sh build/bench $(JOBS) -DOCTET_TESTS=OFF -DOCTET_BENCHMARKS=ON
 
 docs: test-build
+	@python3 scripts/results.py
 	OCTET_UPDATE_GOLDENS=1 ctest --test-dir $(TEST_BUILD) -R "^Documents" --output-on-failure
 
 long: test-build

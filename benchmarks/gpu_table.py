@@ -2,9 +2,9 @@
 """The table of run_gpu.sh from the files it left in OUT.
 
 TFLOP/s are of the model: 6 FLOPs a weight and token in products, half of the square in attention, nothing for
-recomputation; over the whole step, optimizer included. Ratios compare with the PyTorch of the same kind of precision,
-with its bf16, and with llm.c, which has bf16 alone. Memory is what PyTorch and Octet allocated; for llm.c, what the
-device had in use.
+recomputation; over the whole step, optimizer included. Ratios compare with Transformer Engine under the same recipe, with
+the PyTorch of the same kind of precision, with its bf16, and with llm.c, which has bf16 alone. Memory is what PyTorch,
+Transformer Engine and Octet allocated; for llm.c, what the device had in use.
 """
 
 import json
@@ -20,9 +20,11 @@ def versions(results):
     return {r["program"] + (f", cuDNN {r['cudnn']}" if r["cudnn"] else ", own attention") for r in results}
 
 
-def ratios(program, precision, ms, peers, llmc):
+def ratios(program, precision, ms, peers, engine, llmc):
     """How many times as fast as the peers, those left out that did not run."""
     found = []
+    if program == "Octet" and engine:
+        found.append(f"{engine['median_ms'] / ms:.2f}x of Transformer Engine")
     if program != "PyTorch" and (peer := peers.get("bf16" if precision == "bf16" else "fp8")):
         found.append(f"{peer['median_ms'] / ms:.2f}x of {peer['dtype']}")
     if program == "Octet" and precision != "bf16" and "bf16" in peers:
@@ -34,18 +36,20 @@ def ratios(program, precision, ms, peers, llmc):
 
 def main():
     folder = pathlib.Path(sys.argv[1])
-    ours, theirs, llmc = (read(folder, f"{name}_*.json") for name in ("octet", "torch", "llmc"))
+    ours, theirs, engine, llmc = (read(folder, f"{name}_*.json") for name in ("octet", "torch", "te", "llmc"))
     device = folder / "device.txt"
-    named = sorted(versions(theirs.values()) | versions(llmc.values()))
+    named = sorted(versions(theirs.values()) | versions(engine.values()) | versions(llmc.values()))
     print("; ".join(([device.read_text().strip()] if device.exists() else []) + named))
     print()
-    print("| model | B x S | program | precision | median ms | min ms | tokens/s | TFLOP/s | peak GiB | against PyTorch, llm.c |")
+    print("| model | B x S | program | precision | median ms | min ms | tokens/s | TFLOP/s | peak GiB | against the peers |")
     print("|---|---|---|---|---|---|---|---|---|---|")
-    for model in dict.fromkeys(name for name, _ in [*theirs, *llmc, *ours]):
+    for model in dict.fromkeys(name for name, _ in [*theirs, *engine, *llmc, *ours]):
         peers = {precision: t for (name, precision), t in theirs.items() if name == model}
         other = llmc.get((model, "bf16"))
-        flops = next((t["model_gflops_per_step"] for t in [*peers.values(), other] if t), None)
+        engines = {precision: t for (name, precision), t in engine.items() if name == model}
+        flops = next((t["model_gflops_per_step"] for t in [*peers.values(), *engines.values(), other] if t), None)
         rows = [("PyTorch", precision, t, t["peak_bytes"]) for precision, t in peers.items()]
+        rows += [("Transformer Engine", precision, t, t["peak_bytes"]) for precision, t in engines.items()]
         rows += [("llm.c", "bf16", other, other["peak_bytes"])] if other else []
         rows += [("Octet", precision, o, o["allocated_bytes"]) for (n, precision), o in ours.items() if n == model]
         for program, precision, row, peak in rows:
@@ -54,7 +58,7 @@ def main():
                 f"| {model} | {row['batch']} x {row['length']} | {program} | {precision} | {ms:.1f} "
                 f"| {row['min_ms']:.1f} | {row['tokens_per_second']:.0f} "
                 f"| {(flops or row['model_gflops_per_step']) / ms:.0f} | {peak / 2**30:.1f} "
-                f"| {ratios(program, precision, ms, peers, other)} |"
+                f"| {ratios(program, precision, ms, peers, engines.get(precision), other)} |"
             )
 
 

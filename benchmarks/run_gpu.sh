@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Training steps on one GPU: every recipe beside PyTorch in bf16 and FP8, and GPT-2 beside llm.c, in one run, one table at
-# the end.
+# Training steps on one GPU: every recipe beside Transformer Engine under the same recipe, PyTorch in bf16 and FP8, and
+# GPT-2 beside llm.c, in one run, one table at the end.
 #
 #   benchmarks/run_gpu.sh OUT
 #
 # OUT keeps one JSON file a measurement; what did not run is named and left out of the table. Settings by environment:
 #   OCTET_BENCH  the program, built with -DOCTET_CUDA=ON   (build/tools/octet-bench beside this folder)
 #   PYTHON       Python with torch; "" leaves PyTorch out   (python3)
+#   TE           Python with transformer_engine             ($PYTHON; "" leaves it out)
 #   LLMC         a checkout of https://github.com/karpathy/llm.c, built there if it is not; absent leaves it out
 #   PEER         more words of torch_gpu_step.py            ("", or "--attention cudnn --optimizer compiled")
 #   MODELS       which of the shapes below                  (all)
@@ -20,6 +21,7 @@ bench=${OCTET_BENCH:-$here/../build/tools/octet-bench}
 python=${PYTHON-python3}
 steps=${STEPS:-15}
 limit=${LIMIT:-300}
+te=${TE-$python}
 llmc=${LLMC:-}
 llmc_step=("${python:-python3}" "$here/llmc_gpu_step.py")
 
@@ -36,6 +38,8 @@ shape_of() {  # words of octet-bench train-step
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | head -n 1 >"$out/device.txt"
 [ -z "$llmc" ] || "${llmc_step[@]}" "$llmc" --build-only >"$out/llmc_build.txt" 2>&1 ||
   { echo "llm.c was not built:" && tail -n 3 "$out/llmc_build.txt" && llmc=; }
+[ -z "$te" ] || "$te" -c "import transformer_engine.pytorch" >"$out/te_import.txt" 2>&1 ||
+  { echo "Transformer Engine is not there:" && tail -n 1 "$out/te_import.txt" && te=; }
 for model in ${MODELS:-gpt3-5b-8layers llama2-7b-8layers gpt2-1558m gpt2-124m}; do
   shape=$(shape_of "$model") || exit 1
   for recipe in ${RECIPES:-bf16 fp8-current fp8-delayed fp8-block}; do
@@ -43,6 +47,9 @@ for model in ${MODELS:-gpt3-5b-8layers llama2-7b-8layers gpt2-1558m gpt2-124m}; 
     timeout "$limit" "$bench" train-step --device cuda $shape --recipe "$recipe" --steps "$steps" --profile \
       --json "$out/octet_${model}_$recipe.json" >"$out/octet_${model}_$recipe.txt" 2>&1 ||
       { echo "octet $model $recipe did not run:" && tail -n 3 "$out/octet_${model}_$recipe.txt"; }
+    [ -z "$te" ] || timeout "$limit" "$te" "$here/te_gpu_step.py" --model "$model" --recipe "$recipe" --steps "$steps" \
+      --json "$out/te_${model}_$recipe.json" >"$out/te_${model}_$recipe.txt" 2>&1 ||
+      { echo "Transformer Engine $model $recipe did not run:" && tail -n 3 "$out/te_${model}_$recipe.txt"; }
   done
   if [ -n "$llmc" ] && [[ $model == gpt2-* ]]; then
     timeout "$limit" "${llmc_step[@]}" "$llmc" --model "$model" --steps "$steps" \

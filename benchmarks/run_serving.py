@@ -1,56 +1,86 @@
 #!/usr/bin/env python3
 """The serving table of one GPU: throughput, latency, in-flight batching against static, and the time to a first token.
 
-    benchmarks/run_serving.py OUT --octet build/tools/octet [--rows gptj llama3_fp8 ...] [--trace AzureLLM...conv.csv]
+    benchmarks/run_serving.py OUT --octet build/cuda/tools/octet [--rows gptj llama3_fp8 ...] [--trace AzureLLM...conv.csv]
+                              [--vllm python3]
 
 Random weights of the named models, FP8 weights and an FP8 cache unless a row says otherwise. Each row is printed when it
 is done and kept as OUT/ROW.json; a row that fails or takes too long is named, with the end of its output in OUT/ROW.err.
-Rows start_* need --folder, a model folder on a local disk (benchmarks/random_llama.py makes one of 7B).
+With --vllm, a Python that has it, vLLM runs the same rows first, a model at a time (vllm_serving.py). Rows start_* need
+--folder, a model folder on a local disk (benchmarks/random_llama.py makes one of 7B).
 """
 
 import argparse
+import dataclasses
 import json
 import pathlib
 import subprocess
 import time
 
-FP8 = "--recipe fp8-current --kv-cache e4m3".split()
-BF16 = "--recipe bf16 --kv-cache bf16".split()
+HERE = pathlib.Path(__file__).resolve().parent
+RATE, FIRST, EACH, WHOLE = "output tok/s", "first token ms", "tok/s of a request", "seconds"
+PRECISIONS = {
+    "fp8": "--recipe fp8-current --kv-cache e4m3".split(),
+    "bf16": "--recipe bf16 --kv-cache bf16".split(),
+}
 
 
-def throughput(model, prompt, output, requests, sequences, step_tokens):
-    words = f"throughput {model} -i {prompt} -o {output} -n {requests} --context {prompt + output + 128}"
-    return f"{words} --max-sequences {sequences} --max-step-tokens {step_tokens} --warmup 32".split() + FP8
+@dataclasses.dataclass
+class Row:
+    figure: str
+    model: str = ""
+    prompt: int = 0
+    output: int = 0
+    requests: int = 0
+    sequences: int = 8
+    step_tokens: int = 2048
+    precision: str = "fp8"
+    policy: str = ""
+
+    def words(self, requests, trace):
+        """Of octet bench."""
+        if self.policy:
+            words = f"trace {self.model} --at-once -n {requests} --policy {self.policy} --context 8192 --max-sequences 256"
+            return words.split() + ["--warmup", "16", "--trace", trace]
+        words = f"{self.model} -i {self.prompt} -o {self.output} -n {requests} --max-sequences {self.sequences}"
+        if self.figure == RATE:
+            step = f"--max-step-tokens {self.step_tokens} --context {self.prompt + self.output + 128} --warmup 32"
+            return f"throughput {words} {step}".split()
+        return f"latency {words} --context 4096".split()
+
+    def vllm(self, requests, trace):
+        """Options of vllm_serving.py, and where its result has the figure; none where vLLM has no such row."""
+        pair = f"{self.prompt}/{self.output}"
+        if self.figure == WHOLE or self.policy not in ("", "max-utilization"):
+            return {}, None
+        if self.policy:
+            return {"--trace": [trace], "--trace-requests": [str(requests)]}, ("trace",)
+        if self.figure == RATE:
+            return {"--throughput": [f"{pair}x{requests}"]}, ("throughput", f"{pair}x{requests}")
+        if self.figure == EACH:
+            return {"--one-request": [pair]}, ("one_request", pair)
+        return {"--first-token": [str(self.prompt)]}, ("first_token", str(self.prompt))
 
 
-def latency(model, prompt, output, requests, precision):
-    return f"latency {model} -i {prompt} -o {output} -n {requests} --max-sequences 8 --context 4096".split() + precision
-
-
-def azure(policy):
-    words = f"trace llama3-8b --at-once -n 3000 --policy {policy} --context 8192 --max-sequences 256 --warmup 16"
-    return words.split() + FP8
-
-
-# Words of octet bench; what is read from its figures; must and aim. Rates in output tokens a second.
-RATE, FIRST, EACH = "output tok/s", "first token ms", "tok/s of a request"
 ROWS = {
-    "gptj_128_128": (throughput("gptj-6b", 128, 128, 5000, 1024, 2048), RATE, 26000, 32000),
-    "llama2_128_128": (throughput("llama2-7b", 128, 128, 4000, 1024, 2048), RATE, 20700, 26000),
-    "llama2_2048_128": (throughput("llama2-7b", 2048, 128, 500, 256, 4096), RATE, 2500, 2800),
-    "llama3_bf16": (latency("llama3-8b", 128, 256, 4, BF16), EACH, 200, 245),
-    "llama3_fp8": (latency("llama3-8b", 128, 256, 4, FP8), EACH, 340, 440),
-    "first_128": (latency("llama2-7b", 128, 8, 12, FP8), FIRST, 5.7, 4),
-    "first_2048": (latency("llama2-7b", 2048, 8, 12, FP8), FIRST, 30, 25),
-    "llama3_128_2048": (throughput("llama3-8b", 128, 2048, 820, 820, 2048), RATE, 22000, 28000),
-    "llama3_1000_1000": (throughput("llama3-8b", 1000, 1000, 900, 900, 2048), RATE, 15000, 19000),
-    "azure_max-utilization": (azure("max-utilization"), RATE, None, None),
-    "azure_never-evict": (azure("never-evict"), RATE, None, None),
-    "azure_packed-lockstep": (azure("packed-lockstep"), RATE, None, None),
-    "azure_padded-static": (azure("padded-static"), RATE, None, None),
-    "llama2_128_2048": (throughput("llama2-7b", 128, 2048, 230, 256, 2048), RATE, 8400, 10500),
-    "start_bf16": (["--recipe", "bf16"], "seconds", 20, 5),
-    "start_fp8": (["--recipe", "fp8-current"], "seconds", 20, 5),
+    "gptj_128_128": Row(RATE, "gptj-6b", 128, 128, 5000, 1024),
+    "llama2_128_128": Row(RATE, "llama2-7b", 128, 128, 4000, 1024),
+    "llama2_2048_128": Row(RATE, "llama2-7b", 2048, 128, 500, 256, 4096),
+    "llama2_fp8": Row(EACH, "llama2-7b", 128, 256, 4),
+    "llama3_bf16": Row(EACH, "llama3-8b", 128, 256, 4, precision="bf16"),
+    "llama3_fp8": Row(EACH, "llama3-8b", 128, 256, 4),
+    "first_128": Row(FIRST, "llama2-7b", 128, 8, 12),
+    "first_2048": Row(FIRST, "llama2-7b", 2048, 8, 12),
+    "llama3_first_128": Row(FIRST, "llama3-8b", 128, 8, 12),
+    "llama3_128_2048": Row(RATE, "llama3-8b", 128, 2048, 820, 820),
+    "llama3_1000_1000": Row(RATE, "llama3-8b", 1000, 1000, 900, 900),
+    "azure_max-utilization": Row(RATE, "llama3-8b", requests=3000, policy="max-utilization"),
+    "azure_never-evict": Row(RATE, "llama3-8b", requests=3000, policy="never-evict"),
+    "azure_packed-lockstep": Row(RATE, "llama3-8b", requests=3000, policy="packed-lockstep"),
+    "azure_padded-static": Row(RATE, "llama3-8b", requests=3000, policy="padded-static"),
+    "llama2_128_2048": Row(RATE, "llama2-7b", 128, 2048, 230, 256),
+    "start_bf16": Row(WHOLE, precision="bf16"),
+    "start_fp8": Row(WHOLE),
 }
 
 
@@ -60,38 +90,72 @@ def figure(kind, result):
     return 1e3 * result["first_token_seconds"]["p50"] if kind == FIRST else 1 / result["inter_token_seconds"]["p50"]
 
 
-def command_of(args, name, words):
-    if name.startswith("start_"):
-        prompt = ["--prompt", "The first", "--max-tokens", "1", "--temperature", "0"]
-        return [args.octet, "generate", args.folder, *prompt, *words, "--device", args.device]
-    words = list(words)
+def command_of(args, name, row):
+    if row.figure == WHOLE:
+        words = ["--prompt", "The first", "--max-tokens", "1", "--temperature", "0", *PRECISIONS[row.precision][:2]]
+        return [args.octet, "generate", args.folder, *words, "--device", args.device]
     if args.model:
-        words[1] = args.model
-    if args.requests:
-        words[words.index("-n") + 1] = str(args.requests)
-    if words[0] == "trace":
-        words += ["--trace", args.trace]
+        row = dataclasses.replace(row, model=args.model)
+    words = row.words(args.requests or row.requests, args.trace) + PRECISIONS[row.precision]
     return [args.octet, "bench", *words, "--random-weights", "--device", args.device, "--json", args.out / f"{name}.json"]
 
 
-def run(args, name):
-    words, kind, must, aim = ROWS[name]
-    wanted = f"{must:g} / {aim:g}" if must else ""
+def call(args, command, name, limit):
+    """Seconds, and why it did not run."""
     started = time.monotonic()
     with open(args.out / f"{name}.txt", "w") as out, open(args.out / f"{name}.err", "w") as errors:
         try:
-            code = subprocess.run(command_of(args, name, words), stdout=out, stderr=errors, timeout=args.limit).returncode
+            code = subprocess.run(command, stdout=out, stderr=errors, timeout=limit).returncode
         except subprocess.TimeoutExpired:
-            code = f"stopped after {args.limit} s"
-    seconds = time.monotonic() - started
-    if code != 0:
-        tail = (args.out / f"{name}.err").read_text()[-200:].strip().replace("\n", " ")
-        return f"| {name} | {kind} | did not run ({code}): {tail} | {wanted} | | {seconds:.0f} |"
-    if kind == "seconds":
-        return f"| {name} | {kind} | {seconds:.1f} | {wanted} | | {seconds:.0f} |"
+            code = f"stopped after {limit} s"
+        except OSError as error:
+            code = error.strerror
+    tail = (args.out / f"{name}.err").read_text()[-200:].strip().replace("\n", " ")
+    return time.monotonic() - started, "" if code == 0 else f"did not run ({code}): {tail}"
+
+
+def vllm_figures(args, names):
+    """vLLM's figure by row, a process for each model and precision. What did not run is named and left out."""
+    groups = {}
+    for name in names:
+        options, place = ROWS[name].vllm(args.requests or ROWS[name].requests, args.trace)
+        if place:
+            group = groups.setdefault((ROWS[name].model, ROWS[name].precision), ({}, {}))
+            group[1][name] = place
+            for option, values in options.items():
+                group[0].setdefault(option, []).extend(values)
+    found = {}
+    for (model, precision), (options, places) in groups.items():
+        label = f"vllm_{model}_{precision}"
+        command = [args.vllm, HERE / "vllm_serving.py", "--model", model, "--precision", precision]
+        for option, values in options.items():
+            command += [option, *values]
+        _, failed = call(args, [*command, "--json", args.out / f"{label}.json"], label, args.limit * len(places))
+        if failed:
+            print(f"vLLM, {model} {precision}: {failed}\n", flush=True)
+            continue
+        result = json.loads((args.out / f"{label}.json").read_text())
+        print(f"{result['program']} (torch {result['torch']}), {model} {precision}: {result['device']}\n", flush=True)
+        for name, place in places.items():
+            part = result
+            for key in place:
+                part = part[key]
+            rate = part.get("output_tokens_per_second", part.get("tokens_per_second"))
+            found[name] = 1e3 * part["first_token_seconds"] if ROWS[name].figure == FIRST else rate
+    return found
+
+
+def run(args, name, peer):
+    row = ROWS[name]
+    seconds, failed = call(args, command_of(args, name, row), name, args.limit)
+    theirs = f"{peer:.1f}" if peer else ""
+    if failed:
+        return f"| {name} | {row.figure} | {failed} | {theirs} | | {seconds:.0f} |"
+    if row.figure == WHOLE:
+        return f"| {name} | {row.figure} | {seconds:.1f} | | | {seconds:.0f} |"
     result = json.loads((args.out / f"{name}.json").read_text())
     host = f"{1e3 * result['host_seconds_per_step']:.2f} ms a step, {result['preemptions']} preemptions"
-    return f"| {name} | {kind} | {figure(kind, result):.1f} | {wanted} | {host} | {seconds:.0f} |"
+    return f"| {name} | {row.figure} | {figure(row.figure, result):.1f} | {theirs} | {host} | {seconds:.0f} |"
 
 
 def main():
@@ -99,19 +163,21 @@ def main():
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--octet", default="build/cuda/tools/octet")
     parser.add_argument("--rows", nargs="+", choices=ROWS, metavar="ROW", help=", ".join(ROWS))
-    parser.add_argument("--trace", help="the Azure conversation trace (AzureLLMInferenceTrace_conv.csv)")
+    parser.add_argument("--trace", help="an Azure trace (AzureLLMInferenceTrace_conv.csv) for the rows azure_*")
     parser.add_argument("--folder", help="model folder of the start_ rows")
+    parser.add_argument("--vllm", metavar="PYTHON", help="a Python with vLLM, which runs the same rows; absent leaves it out")
     parser.add_argument("--limit", type=int, default=300, help="seconds a row may take")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--model", help="another model in every row, to try the script out")
+    parser.add_argument("--model", help="another model in every row, without vLLM, to try the script out")
     parser.add_argument("--requests", type=int, help="another number of requests in every row")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    print("| row | figure | measured | must / aim | host | wall s |\n|---|---|---|---|---|---|", flush=True)
-    for name in args.rows or ROWS:
-        if name.startswith("azure_") and not args.trace or name.startswith("start_") and not args.folder:
-            continue
-        print(run(args, name), flush=True)
+    names = [name for name in args.rows or ROWS
+             if (args.trace or not ROWS[name].policy) and (args.folder or ROWS[name].figure != WHOLE)]
+    peers = vllm_figures(args, names) if args.vllm and not args.model else {}
+    print("| row | figure | Octet | vLLM | host | wall s |\n|---|---|---|---|---|---|", flush=True)
+    for name in names:
+        print(run(args, name, peers.get(name)), flush=True)
 
 
 if __name__ == "__main__":

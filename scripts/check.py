@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Checks that need no build: format, layers, documents, sizes. Usage: scripts/check.py all|format|layers|docs|sizes"""
+"""Checks that need no build. Usage: scripts/check.py all|format|layers|docs|results|sizes"""
 import pathlib
 import re
 import subprocess
 import sys
+
+import results
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -75,6 +77,12 @@ def check_layers():
     return faults
 
 
+def anchors(text):
+    """The names that GitHub gives the headings of a document."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.S), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def check_docs():
     """Every path, link, make target and octet subcommand in a document exists."""
     faults = []
@@ -83,9 +91,12 @@ def check_docs():
     for doc in tracked("*.md"):
         text = (ROOT / doc).read_text()
         prose = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.S)
-        for link in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", prose):
-            if not ((ROOT / doc).parent / link).exists():
+        for link, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", prose):
+            target = (ROOT / doc).parent / link if link else ROOT / doc
+            if not target.exists():
                 faults.append(f"{doc}: link to {link}, which does not exist")
+            elif anchor and anchor not in anchors(target.read_text()):
+                faults.append(f"{doc}: link to {link}#{anchor}: no such heading")
         for path in re.findall(r"`((?:src|tools|docs|scripts|configs|tests|benchmarks|include)/[\w./-]+)`", text):
             if not (ROOT / path).exists():
                 faults.append(f"{doc}: names {path}, which does not exist")
@@ -97,6 +108,15 @@ def check_docs():
             if commands and command not in commands:
                 faults.append(f"{doc}: octet {command}: no such command")
     return faults
+
+
+def check_results():
+    """Tables of figures and the chart are those that scripts/results.py makes of the data files."""
+    try:
+        found = results.differing()
+    except SystemExit as error:
+        return [str(error)]
+    return [f"{path.relative_to(ROOT)}: not what its data gives (scripts/results.py writes it)" for path in found]
 
 
 def check_sizes():
@@ -115,7 +135,8 @@ def check_sizes():
     return faults
 
 
-CHECKS = {"format": check_format, "layers": check_layers, "docs": check_docs, "sizes": check_sizes}
+CHECKS = {"format": check_format, "layers": check_layers, "docs": check_docs, "results": check_results,
+          "sizes": check_sizes}
 
 
 def main():
