@@ -115,6 +115,8 @@ const std::vector<Case>& cases() {
       {"%y = embedding %ids, %w", "f32[4,8]"},
       {"%y = embedding_grad %ids, %h {rows=50}", "f32[50,8]"},
       {"%y = cross_entropy %h, %ids", "f32[4] f32[4]"},
+      {"%y = cross_entropy %h, %ids, %r", "f32[4] f32[4]"},
+      {"%y = cross_entropy %h, %ids, %c", "cross_entropy: input 2 is f32[8] (want f32[4]) in node "},
       {"%y = cross_entropy_grad %h, %ids, %r, %r", "bf16[4,8]"},
       {"%y = reshape %h {shape=[2,16]}", "bf16[2,16]"},
       {"%y = reshape %h {shape=[2,15]}", "reshape: [4,8] has 32 elements, [2,15] has 30 in node "},
