@@ -1,9 +1,10 @@
 // The cuda executor: one arena, one state block, staging for inputs and outputs; a GraphRunner per graph.
 //
 // run() only enqueues: graphs run one after the other on one stream, and the caller waits when it reads an output or a
-// state, or writes an input that the last run has not read yet. One Executor belongs to one thread.
+// state, or writes an input that the last run has not read yet. The calling thread's device is set at every entry.
 #include <cstring>
 #include <map>
+#include <optional>
 
 #include "base/dtype.h"
 #include "base/error.h"
@@ -19,11 +20,13 @@ namespace {
 using cuda::check_cuda;
 using cuda::Memory;
 using cuda::MemoryKind;
+using cuda::StreamRole;
 
 class CudaExecutor final : public Executor {
  public:
   CudaExecutor(Plan plan, const CudaOptions& options)
       : plan_(std::move(plan)), context_({.device = options.device, .deterministic = options.deterministic}) {
+    guard_.emplace(context_.device());
     alignment_ = std::max<int64_t>(plan_.target.buffer_alignment, 256);
     reject_what_cannot_fit();
     {
@@ -33,23 +36,30 @@ class CudaExecutor final : public Executor {
     }
     const LoggedTime time("kernels bound");
     bind_graphs(options);
-    context_.keep_choices();
+    context_.save_libraries();
+    guard_.reset();
   }
-  ~CudaExecutor() override { cudaStreamSynchronize(context_.stream()); }
+  ~CudaExecutor() override {
+    guard_.emplace(context_.device());
+    cudaStreamSynchronize(context_.stream());
+  }
 
   const Program& program() const override { return plan_.program; }
 
   std::span<std::byte> input(const std::string& graph, const std::string& name) override {
+    const cuda::DeviceGuard guard(context_.device());
     cuda::GraphRunner& runner = find(graph);
     runner.wait_for_inputs();
     return runner.input(name);
   }
   void run(const std::string& graph) override {
+    const cuda::DeviceGuard guard(context_.device());
     cuda::GraphRunner& runner = find(graph);
     runner.wait_for_inputs();
     runner.enqueue();
   }
   std::span<const std::byte> output(const std::string& graph, const std::string& name) override {
+    const cuda::DeviceGuard guard(context_.device());
     cuda::GraphRunner& runner = find(graph);
     runner.finish();
     return runner.output(name);
@@ -60,6 +70,7 @@ class CudaExecutor final : public Executor {
     read_state_part(name, 0, bytes);
   }
   void read_state_part(const std::string& name, int64_t offset, std::span<std::byte> part) override {
+    const cuda::DeviceGuard guard(context_.device());
     std::byte* from = state(name, offset, part.size(), false);
     check_cuda(cudaMemcpyAsync(part.data(), from, part.size(), cudaMemcpyDeviceToHost, context_.stream()),
                "reading a state");
@@ -70,6 +81,7 @@ class CudaExecutor final : public Executor {
     write_state_part(name, 0, bytes);
   }
   void write_state_part(const std::string& name, int64_t offset, std::span<const std::byte> part) override {
+    const cuda::DeviceGuard guard(context_.device());
     constexpr size_t kSmall = 1 << 20;  // less is copied before threads have begun
     if (part.size() > kSmall) {
       fill_state_part(name, offset, static_cast<int64_t>(part.size()), 1, [&](int64_t at, std::span<std::byte> to) {
@@ -85,13 +97,18 @@ class CudaExecutor final : public Executor {
     check_cuda(cudaStreamSynchronize(context_.stream()), "writing a state");
   }
   void fill_state_part(const std::string& name, int64_t offset, int64_t bytes, int64_t grain, MakeBytes make) override {
-    upload_.copy(state(name, offset, static_cast<size_t>(bytes), false), bytes, grain, context_.stream(), make);
+    const cuda::DeviceGuard guard(context_.device());
+    std::byte* to = state(name, offset, static_cast<size_t>(bytes), false);
+    context_.order(StreamRole::kCompute, StreamRole::kCopy);
+    upload_.copy(to, bytes, grain, context_.stream(StreamRole::kCopy), make);
+    context_.order(StreamRole::kCopy, StreamRole::kCompute);
   }
 
   int64_t allocated_bytes() const override {
     return state_memory_.bytes() + arena_.bytes() + device_inputs_.bytes() + workspace_.bytes();
   }
   void set_profiling(bool on) override {
+    const cuda::DeviceGuard guard(context_.device());
     for (auto& [name, runner] : runners_) runner->set_profiling(on);
   }
   std::vector<NodeTime> profile() const override {
@@ -187,6 +204,7 @@ class CudaExecutor final : public Executor {
     return states_[it->second] + offset;
   }
 
+  std::optional<cuda::DeviceGuard> guard_;  // while members are made and, first of them, destroyed last
   Plan plan_;
   cuda::DeviceContext context_;
   int64_t alignment_ = 256;
@@ -204,20 +222,20 @@ std::unique_ptr<Executor> make_cuda_executor(Plan plan, const CudaOptions& optio
 }
 
 Target cuda_target(const CudaOptions& options) {
-  const cuda::DeviceContext context({.device = options.device});
+  const cuda::DeviceFacts facts = cuda::device_facts(options.device);
   Target target = h200_target();  // the measured rates; H100s share the arithmetic, not the memory
-  target.name = context.device_name();
+  target.name = facts.name;
   target.fusions = cuda::fusion_kinds();
-  cudaDeviceProp properties;
-  check_cuda(cudaGetDeviceProperties(&properties, context.device()), "reading the properties of the device");
-  target.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
+  target.memory_bytes = facts.memory_bytes;
   return target;
 }
 
 int64_t free_cuda_memory(const CudaOptions& options) {
-  const cuda::DeviceContext context({.device = options.device});
+  const cuda::DeviceGuard guard(cuda::device_facts(options.device).index);
   return cuda::free_device_bytes();
 }
+
+std::string cuda_bus_id(const CudaOptions& options) { return cuda::device_facts(options.device).pci_bus_id; }
 
 bool cuda_available(std::string* why) { return cuda::device_count(why) > 0; }
 

@@ -2,7 +2,8 @@
 //
 // enqueue() puts a whole run on the stream: inputs from pinned memory, nodes, copies into states, outputs to pinned
 // memory. The first run is eager (it loads modules and picks algorithms); the second is captured, and later ones replay
-// it: the same kernels in the same order, so the same bits. finish() waits for the outputs of the last run.
+// it: the same kernels in the same order, so the same bits. finish() waits for the outputs of the last run. The
+// executor has set the device before it calls.
 #pragma once
 
 #include <cuda_runtime_api.h>
