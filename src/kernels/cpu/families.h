@@ -33,10 +33,10 @@ std::span<const KernelRow> fusion_rows();
 std::span<const char* const> row_fusion_kinds();
 
 inline std::vector<std::span<const KernelRow>> fast_families() {
-  return {matmul_rows(),    quantize_rows(), scale_rows(),       elementwise_rows(), norm_rows(),
-          attention_rows(), position_rows(), embedding_rows(),   loss_rows(),        attention_grad_rows(),
+  return {matmul_rows(),    quantize_rows(), scale_rows(),         elementwise_rows(), norm_rows(),
+          attention_rows(), position_rows(), embedding_rows(),     loss_rows(),        attention_grad_rows(),
           shape_rows(),     adamw_rows(),    gradient_norm_rows(), kv_append_rows(),   paged_attention_rows(),
-          fusion_rows(),    stats_rows(),    copy_blocks_rows(), sampling_rows()};
+          fusion_rows(),    stats_rows(),    copy_blocks_rows(),   sampling_rows()};
 }
 
 }  // namespace octet::cpu
