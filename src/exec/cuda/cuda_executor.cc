@@ -53,18 +53,21 @@ class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::Gr
 
   std::span<std::byte> input(const std::string& graph, const std::string& name) override {
     const cuda::DeviceGuard guard(context_.device());
-    runner(graph).wait_for_inputs();
-    return runner(graph).input(name);
+    cuda::GraphRunner& bound = runner(graph);
+    bound.wait_for_inputs();
+    return bound.input(name);
   }
   void run(const std::string& graph) override {
     const cuda::DeviceGuard guard(context_.device());
-    runner(graph).wait_for_inputs();
-    runner(graph).enqueue();
+    cuda::GraphRunner& bound = runner(graph);
+    bound.wait_for_inputs();
+    bound.enqueue();
   }
   std::span<const std::byte> output(const std::string& graph, const std::string& name) override {
     const cuda::DeviceGuard guard(context_.device());
-    runner(graph).finish();
-    return runner(graph).output(name);
+    cuda::GraphRunner& bound = runner(graph);
+    bound.finish();
+    return bound.output(name);
   }
 
   void read_state_part(const std::string& name, int64_t offset, std::span<std::byte> part) override {
