@@ -14,7 +14,9 @@ Device resolve_device(const std::string& name) {
   return Device::kCuda;
 }
 
-Target target_of(Device device) { return device == Device::kCuda ? cuda_target() : cpu_target(); }
+Target target_of(Device device, const CudaOptions& options) {
+  return device == Device::kCuda ? cuda_target(options) : cpu_target();
+}
 
 int64_t free_memory(Device device, const CudaOptions& options) {
   return device == Device::kCuda ? free_cuda_memory(options) : cpu::available_memory_bytes();

@@ -1,7 +1,9 @@
 // The executor contract: holds the state of a Plan's program, runs its graphs.
 //
 // interpret.cc (float64, the definition), cpu/ and cuda/ implement it. Callers write inputs into staging spans, run a
-// graph by name, read outputs. Everything rejectable was rejected at construction; run() allocates nothing.
+// graph by name, read outputs. Everything rejectable was rejected at construction; run() allocates nothing. A process
+// may have many, on one device or several, in threads of their own: each belongs to one thread at a time, not to the
+// one that made it.
 #pragma once
 
 #include <cstddef>
@@ -69,22 +71,25 @@ std::unique_ptr<Executor> make_cpu_executor(Plan plan);
 
 // How the cuda executor runs. The same bits either way; eager and check_every_node are for looking for faults.
 struct CudaOptions {
-  int device = 0;
+  int device = 0;                 // which of the usable ones
   bool eager = false;             // launch every node instead of replaying a CUDA graph
   bool check_every_node = false;  // wait after every node, so that an error names it
   bool deterministic = false;     // the same bits in every run
 };
 // Throws kUnsupported with the reason where no GPU can be used or this build has no CUDA.
 std::unique_ptr<Executor> make_cuda_executor(Plan plan, const CudaOptions& options = {});
-// The device's Target: its memory, fusions its kernels have, FP8 rules, measured rates where they are known.
+// The device's Target: its memory, fusions its kernels have, FP8 rules, measured rates where they are known. Made
+// without a context on the device.
 Target cuda_target(const CudaOptions& options = {});
+// As CUDA says it: this gives the process its context on the device, as an executor does.
 int64_t free_cuda_memory(const CudaOptions& options = {});
+std::string cuda_bus_id(const CudaOptions& options = {});  // of the device on PCI: what NVML knows it by
 // Whether there is a usable GPU and this build can use it; `why` says why not.
 bool cuda_available(std::string* why = nullptr);
 
 // "cpu", "cuda" or "auto": cuda where it is available. Throws for cuda where it is not, with the reason.
 Device resolve_device(const std::string& name);
-Target target_of(Device device);
+Target target_of(Device device, const CudaOptions& options = {});
 // Bytes a plan may still take there; 0 = unknown (CPUs only).
 int64_t free_memory(Device device, const CudaOptions& options = {});
 // The executor of the plan's Target.

@@ -2,6 +2,8 @@
 // times fixed random weights.
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "ir/builder.h"
 #include "ir/facts.h"
 #include "kernels/cpu/cases.h"
@@ -93,6 +95,36 @@ TEST_P(GradientRules, AgreeWithFiniteDifferences) {
     }
   }
   EXPECT_GT(checked, 0) << "the case list has no smooth case";
+}
+
+// A log-sum-exp made of the same logits by another node: what reaches them through it is counted once.
+TEST(GradientRules, CountAGivenLogSumExpOnce) {
+  const TensorType logits{DType::kF32, {4, 7}};
+  const auto loss_of = [&](bool given) {
+    Graph graph("g");
+    Builder b(graph);
+    const Value x = b.param("x", logits.shape), targets = b.targets(4);
+    Builder::Loss loss = b.cross_entropy(x, targets);
+    if (given) loss = b.cross_entropy(x, targets, loss.lse);
+    b.output("loss", b.reduce(b.mul(loss.per_token, b.input("weights", {DType::kF32, {4}})), "sum", "all"));
+    return graph;
+  };
+  Philox random(5);
+  const auto filled = [&](const TensorType& type) {
+    RefTensor tensor{type, {}};
+    for (int64_t i = 0; i < type.shape.elements(); ++i) tensor.values.push_back(random.normal());
+    return tensor;
+  };
+  const std::map<std::string, RefTensor> leaves = {{"x", filled(logits)},
+                                                   {"weights", filled({DType::kF32, {4}})},
+                                                   {"targets", {{DType::kI32, {4}}, {2, -1, 0, 6}}},
+                                                   {"loss_scale", {{DType::kF32, {1}}, {1.0}}}};
+  const auto leaf = [&](const Node& node) -> const RefTensor& { return leaves.at(node.name); };
+  const Graph own = differentiate(loss_of(false)), given = differentiate(loss_of(true));
+  const auto expected = cpu::evaluate(own, leaf, false).outputs, actual = cpu::evaluate(given, leaf, false).outputs;
+  ASSERT_EQ(actual.size(), expected.size());
+  ASSERT_GE(actual.size(), 2u) << "the loss and the gradient of x";
+  for (size_t i = 0; i < actual.size(); ++i) EXPECT_EQ(actual[i].values, expected[i].values) << own.outputs()[i].name;
 }
 
 std::vector<int> ops_with_rules() {

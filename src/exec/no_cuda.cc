@@ -23,6 +23,7 @@ namespace {
 std::unique_ptr<Executor> make_cuda_executor(Plan, const CudaOptions&) { fail_without_cuda(); }
 Target cuda_target(const CudaOptions&) { fail_without_cuda(); }
 int64_t free_cuda_memory(const CudaOptions&) { fail_without_cuda(); }
-std::unique_ptr<DeviceTimeline> make_device_timeline() { fail_without_cuda(); }
+std::string cuda_bus_id(const CudaOptions&) { fail_without_cuda(); }
+std::unique_ptr<DeviceTimeline> make_device_timeline(int) { fail_without_cuda(); }
 
 }  // namespace octet

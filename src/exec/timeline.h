@@ -1,4 +1,5 @@
-// What a GPU did and when, kernel by kernel inside replayed graphs too, as NVIDIA's profiling library CUPTI reports it.
+// What a GPU did and when, kernel by kernel inside replayed graphs too, as NVIDIA's profiling library CUPTI reports it:
+// by whatever executor of the process, on that GPU alone.
 //
 // Make it before the executor whose work it is to see: graphs instantiated earlier are seen as a whole at best.
 #pragma once
@@ -28,8 +29,9 @@ class DeviceTimeline {
 // patch 1 of CUDA 13.0); "" when they can: later minor versions append fields, patches change none.
 std::string cupti_objection(uint32_t found, uint32_t known);
 
-// Opens the library. Throws kUnsupported where it is not found or this build cannot use it, with the way out.
-std::unique_ptr<DeviceTimeline> make_device_timeline();
+// Of one of the usable devices. Opens the library: throws kUnsupported where it is not found or this build cannot use
+// it, with the way out.
+std::unique_ptr<DeviceTimeline> make_device_timeline(int device = 0);
 
 // Of activities in order of their beginnings.
 struct DeviceUse {

@@ -197,12 +197,12 @@ void PlanRunner::warm_up() {
 
 namespace {
 
-EnginePlan engine_plan(const ServingProgram& program, const ServingOptions& options) {
+EnginePlan engine_plan(const ServingProgram& program, const ServingOptions& options, const CudaOptions& cuda) {
   EnginePlan plan{.weight_bytes = program.plan.state_bytes - program.limits.kv_bytes,
                   .activation_bytes = program.plan.arena_bytes + program.plan.input_bytes,
                   .kv_bytes = program.limits.kv_bytes,
                   .context = program.limits.context,
-                  .free_bytes = free_memory(options.target.device),
+                  .free_bytes = free_memory(options.target.device, cuda),
                   .device = device_name(options.target.device),
                   .recipe = options.recipe.name};
   for (const StateEntry& entry : program.plan.program.states()) {
@@ -217,10 +217,10 @@ EnginePlan engine_plan(const ServingProgram& program, const ServingOptions& opti
 std::unique_ptr<PlanRunner> build(const ModelConfig& model, const ServingOptions& options, const CudaOptions& cuda) {
   ServingProgram program = [&] {
     const LoggedTime time("plan");
-    return build_serving_program(model, options);
+    return build_serving_program(model, options, cuda);
   }();
   EnginePlan plan;
-  if (options.planned) plan = engine_plan(program, options);  // the free memory before it is taken
+  if (options.planned) plan = engine_plan(program, options, cuda);  // the free memory before it is taken
   auto runner = [&] {
     const LoggedTime time("executor");
     return std::make_unique<PlanRunner>(std::move(program), cuda);

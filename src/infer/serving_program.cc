@@ -30,7 +30,8 @@ struct Group {
 
 class ProgramBuilder {
  public:
-  ProgramBuilder(const ModelConfig& model, const ServingOptions& options) : model_(model), options_(options) {
+  ProgramBuilder(const ModelConfig& model, const ServingOptions& options, const CudaOptions& cuda)
+      : model_(model), options_(options), cuda_(cuda) {
     set_limits();
     base_ = logits_graph(1, 1);
     find_groups();
@@ -185,7 +186,7 @@ class ProgramBuilder {
   // Of the device's free memory, after all but the caches.
   int64_t bytes_left() const {
     const bool cuda = options_.target.device == Device::kCuda;
-    const int64_t free = free_memory(options_.target.device);
+    const int64_t free = free_memory(options_.target.device, cuda_);
     if (free == 0) return sequence_bytes() * out_.limits.sequences;  // nobody knows: as much as can be used
     const double fraction = cuda ? options_.memory_fraction : std::min(options_.memory_fraction, 0.5);
     return static_cast<int64_t>(static_cast<double>(free) * fraction) - out_.plan.total_bytes() - (cuda ? kReserve : 0);
@@ -213,12 +214,13 @@ class ProgramBuilder {
          "free "
          "may be used: {} bytes are missing; {}",
          gigabytes(weights), gigabytes(activations), gigabytes(least), context,
-         gigabytes(budget + weights + activations), gigabytes(free_memory(options_.target.device)), least - budget,
-         ways);
+         gigabytes(budget + weights + activations), gigabytes(free_memory(options_.target.device, cuda_)),
+         least - budget, ways);
   }
 
   const ModelConfig& model_;
   const ServingOptions& options_;
+  const CudaOptions& cuda_;
   ServingProgram out_;
   int64_t block_size_ = 16, table_columns_ = 0;
   ServingStates states_;
@@ -243,8 +245,8 @@ std::vector<int64_t> bucket_sizes(int64_t smallest, int64_t most, int64_t multip
   return sizes;
 }
 
-ServingProgram build_serving_program(const ModelConfig& model, const ServingOptions& options) {
-  return ProgramBuilder(model, options).run();
+ServingProgram build_serving_program(const ModelConfig& model, const ServingOptions& options, const CudaOptions& cuda) {
+  return ProgramBuilder(model, options, cuda).run();
 }
 
 }  // namespace octet

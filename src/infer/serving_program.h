@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "exec/executor.h"
 #include "infer/runner.h"
 #include "model/model.h"
 #include "octet/engine.h"
@@ -61,6 +62,7 @@ std::vector<int64_t> bucket_sizes(int64_t smallest, int64_t most, int64_t multip
 
 // Throws kInvalidArgument for options that contradict the model or each other, kOutOfMemory with what is missing and
 // what would fit.
-ServingProgram build_serving_program(const ModelConfig& model, const ServingOptions& options);
+ServingProgram build_serving_program(const ModelConfig& model, const ServingOptions& options,
+                                     const CudaOptions& cuda = {});
 
 }  // namespace octet

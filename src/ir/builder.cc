@@ -176,8 +176,8 @@ Value Builder::rope(Value x, Value positions, const RopeOptions& options) {
 
 Value Builder::embedding(Value ids, Value table) { return {emit(Op::kEmbedding, {ids, table}), 0}; }
 
-Builder::Loss Builder::cross_entropy(Value logits, Value targets) {
-  NodeId id = emit(Op::kCrossEntropy, {logits, targets});
+Builder::Loss Builder::cross_entropy(Value logits, Value targets, Value lse) {
+  NodeId id = emit(Op::kCrossEntropy, lse.exists() ? std::vector{logits, targets, lse} : std::vector{logits, targets});
   return {{id, 0}, {id, 1}};
 }
 

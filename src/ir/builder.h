@@ -126,7 +126,7 @@ class Builder {
   struct Loss {
     Value per_token, lse;
   };
-  Loss cross_entropy(Value logits, Value targets);
+  Loss cross_entropy(Value logits, Value targets, Value lse = {});  // lse: given instead of made here
 
   Value reshape(Value x, Shape shape);
   Value slice(Value x, int axis, int64_t begin, int64_t end);

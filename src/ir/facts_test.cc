@@ -22,6 +22,7 @@ constexpr const char* kLeaves = R"(graph @g stage fused
   %c = input : f32[8] @c
   %r = input : f32[4] @r
   %one = input : f32[1] @one
+  %squares = input : f64[1] @squares
   %rng = input : i64[3] @rng
   %ids = input : i32[4] @ids
   %seg = input : i32[3] @seg
@@ -116,6 +117,8 @@ const std::vector<Case>& cases() {
       {"%y = embedding %ids, %w", "f32[4,8]"},
       {"%y = embedding_grad %ids, %h {rows=50}", "f32[50,8]"},
       {"%y = cross_entropy %h, %ids", "f32[4] f32[4]"},
+      {"%y = cross_entropy %h, %ids, %r", "f32[4] f32[4]"},
+      {"%y = cross_entropy %h, %ids, %c", "cross_entropy: input 2 is f32[8] (want f32[4]) in node "},
       {"%y = cross_entropy_grad %h, %ids, %r, %r", "bf16[4,8]"},
       {"%y = reshape %h {shape=[2,16]}", "bf16[2,16]"},
       {"%y = reshape %h {shape=[2,15]}", "reshape: [4,8] has 32 elements, [2,15] has 30 in node "},
@@ -146,7 +149,11 @@ const std::vector<Case>& cases() {
       {"%y = tensor_stats %big {blocks=\"1x128\", format=\"e5m2\"}", "f32[13]"},
       {"%y = tensor_stats %big {blocks=\"2x2\", format=\"e5m2\"}",
        "tensor_stats: blocks is \"2x2\" (want 1x128 or 128x128) in node "},
-      {"%y = global_norm %x, %c, %one", "f32[1] f32[1] f32[1]"},
+      {"%y = square_sum %x, %c, %one", "f64[1]"},
+      {"%y = clip_factor %squares {max_norm=1.0}", "f32[1] f32[1] f32[1]"},
+      {"%y = clip_factor %one {max_norm=1.0}", "clip_factor: input 0 is f32[1] (want f64[1]) in node "},
+      {"%y = clip_factor %squares {max_norm=-1.0}",
+       "clip_factor: max_norm is -1 (want >= 0; 0 = no clipping) in node "},
       {"%y = adamw %x, %h, %x, %x, %one, %one, %one, %one {beta1=0.9, beta2=0.95, eps=1e-08, weight_decay=0.1}",
        "f32[4,8] f32[4,8] f32[4,8]"},
       {"%y = adamw %h, %h, %x, %x, %one, %one, %one, %one", "adamw: input 0 is bf16[4,8] (want f32[4,8]) in node "},

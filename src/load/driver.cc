@@ -33,7 +33,7 @@ class Drive {
   }
 
   DriveResult run(const DriveProgress& progress) {
-    EnergyMeter meter;
+    const EnergyMeter meter(options_.pci_bus_id);
     double reported = 0;
     while (next_ < prompts_.size() || !open_.empty()) {
       bool moved = submit_due();

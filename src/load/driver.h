@@ -14,7 +14,8 @@ struct DriveOptions {
   int64_t concurrency = 0;  // > 0: so many requests at a time, the next when one ends; else by arrival times
   uint64_t seed = 1;        // of prompts and sampling
   SamplingOptions sampling = {.temperature = 0};
-  double timeout_seconds = 0;  // of a request; 0 = none
+  double timeout_seconds = 0;   // of a request; 0 = none
+  std::string pci_bus_id = "";  // of the GPU whose energy is measured; "" = none
 };
 
 struct RequestRecord {  // times in seconds after the start of the drive; negative: did not happen

@@ -55,7 +55,7 @@ bool keeps_padding_apart(Op op) {
 // Ops whose results are the same whether an operand is padded or not: ids name logical rows, losses count logical
 // classes, zeros add nothing to a norm. Another op that reads logits would see the padded columns (sample).
 bool may_read_padding(Op op) {
-  return keeps_padding_apart(op) || op == Op::kEmbedding || op == Op::kCrossEntropy || op == Op::kGlobalNorm;
+  return keeps_padding_apart(op) || op == Op::kEmbedding || op == Op::kCrossEntropy || op == Op::kSquareSum;
 }
 
 class PaddedGraph {

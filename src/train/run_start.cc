@@ -124,7 +124,7 @@ void Run::check_model_folder() const {
 }
 
 void Run::build() {
-  const Target target = hooks_.target ? *hooks_.target : target_of(resolve_device(config_.device));
+  const Target target = hooks_.target ? *hooks_.target : target_of(resolve_device(config_.device), options_.cuda);
   std::string why;
   if (config_.device == "auto" && target.device == Device::kCpu && !cuda_available(&why))
     log_info("runs on the CPU: {}", why);

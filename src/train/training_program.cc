@@ -27,7 +27,8 @@ Graph optimizer_graph(const Graph& train, const OptimizerConfig& optimizer, Prog
     program.add_state({.name = "adam_v." + name, .type = type, .kind = StateKind::kMoment, .param = name});
     gradients.push_back(b.state("grad." + name, type));
   }
-  NodeId norm = b.emit(Op::kGlobalNorm, gradients, {{"max_norm", optimizer.clip}}, "global_norm");
+  Value squares{b.emit(Op::kSquareSum, gradients, {}, "square_sum"), 0};
+  NodeId norm = b.emit(Op::kClipFactor, {squares}, {{"max_norm", optimizer.clip}}, "clip_factor");
   Value clip{norm, 1}, finite{norm, 2};
   for (size_t i = 0; i < params.size(); ++i) {
     const std::string& name = params[i].name;

@@ -104,6 +104,7 @@ void run(Kind kind, Options& o) {
     say_what_will_run(plan, o, workload);
   };
   auto engine = Engine::open(o.model, o.engine);
+  if (resolve_device(o.engine.device) == Device::kCuda) o.drive.pci_bus_id = cuda_bus_id();
   if (o.warmup > 0) {
     const Workload warm = warm_up_of(workload, o.warmup);
     DriveOptions drive_options = o.drive;

@@ -1,17 +1,15 @@
 // The cuda executor: one arena, one state block, staging for inputs and outputs; a GraphRunner per graph.
 //
 // run() only enqueues: graphs run one after the other on one stream, and the caller waits when it reads an output or a
-// state, or writes an input that the last run has not read yet. One Executor belongs to one thread.
+// state, or writes an input that the last run has not read yet. The calling thread's device is set at every entry.
 #include <cstring>
-#include <map>
+#include <optional>
 
-#include "base/dtype.h"
-#include "base/error.h"
 #include "base/log.h"
 #include "exec/cuda/device_memory.h"
 #include "exec/cuda/graph_runner.h"
 #include "exec/cuda/upload.h"
-#include "exec/executor.h"
+#include "exec/plan_executor.h"
 
 namespace octet {
 namespace {
@@ -19,57 +17,68 @@ namespace {
 using cuda::check_cuda;
 using cuda::Memory;
 using cuda::MemoryKind;
+using cuda::StreamRole;
 
-class CudaExecutor final : public Executor {
+// What runners use until they are gone: a base in front of theirs.
+struct DeviceResources {
+  explicit DeviceResources(const CudaOptions& options)
+      : context_({.device = options.device, .deterministic = options.deterministic}) {
+    guard_.emplace(context_.device());
+  }
+
+  std::optional<cuda::DeviceGuard> guard_;  // while an executor is made and, destroyed last, while it ends
+  cuda::DeviceContext context_;
+  Memory state_memory_, arena_, workspace_, device_inputs_, host_inputs_, host_outputs_;
+  cuda::Upload upload_;
+};
+
+class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::GraphRunner> {
  public:
-  CudaExecutor(Plan plan, const CudaOptions& options)
-      : plan_(std::move(plan)), context_({.device = options.device, .deterministic = options.deterministic}) {
-    alignment_ = std::max<int64_t>(plan_.target.buffer_alignment, 256);
-    reject_what_cannot_fit();
+  CudaExecutor(Plan plan, const CudaOptions& options) : DeviceResources(options), PlanExecutor(std::move(plan), 256) {
+    reject_what_cannot_fit(cuda::free_device_bytes(), context_.device_name());
     {
       const LoggedTime time("device memory");
-      allocate_state();
+      place_states([&](int64_t bytes) { return allocate_state(bytes); });
       arena_ = Memory(MemoryKind::kDevice, plan_.arena_bytes, "the arena");
     }
     const LoggedTime time("kernels bound");
     bind_graphs(options);
-    context_.keep_choices();
+    context_.save_libraries();
+    guard_.reset();
   }
-  ~CudaExecutor() override { cudaStreamSynchronize(context_.stream()); }
-
-  const Program& program() const override { return plan_.program; }
+  ~CudaExecutor() override {
+    guard_.emplace(context_.device());
+    cudaStreamSynchronize(context_.stream());
+  }
 
   std::span<std::byte> input(const std::string& graph, const std::string& name) override {
-    cuda::GraphRunner& runner = find(graph);
-    runner.wait_for_inputs();
-    return runner.input(name);
+    const cuda::DeviceGuard guard(context_.device());
+    cuda::GraphRunner& bound = runner(graph);
+    bound.wait_for_inputs();
+    return bound.input(name);
   }
   void run(const std::string& graph) override {
-    cuda::GraphRunner& runner = find(graph);
-    runner.wait_for_inputs();
-    runner.enqueue();
+    const cuda::DeviceGuard guard(context_.device());
+    cuda::GraphRunner& bound = runner(graph);
+    bound.wait_for_inputs();
+    bound.enqueue();
   }
   std::span<const std::byte> output(const std::string& graph, const std::string& name) override {
-    cuda::GraphRunner& runner = find(graph);
-    runner.finish();
-    return runner.output(name);
+    const cuda::DeviceGuard guard(context_.device());
+    cuda::GraphRunner& bound = runner(graph);
+    bound.finish();
+    return bound.output(name);
   }
 
-  void read_state(const std::string& name, std::span<std::byte> bytes) override {
-    state(name, 0, bytes.size(), true);
-    read_state_part(name, 0, bytes);
-  }
   void read_state_part(const std::string& name, int64_t offset, std::span<std::byte> part) override {
-    std::byte* from = state(name, offset, part.size(), false);
+    const cuda::DeviceGuard guard(context_.device());
+    const std::byte* from = state(name, offset, part.size());
     check_cuda(cudaMemcpyAsync(part.data(), from, part.size(), cudaMemcpyDeviceToHost, context_.stream()),
                "reading a state");
     check_cuda(cudaStreamSynchronize(context_.stream()), "reading a state");
   }
-  void write_state(const std::string& name, std::span<const std::byte> bytes) override {
-    state(name, 0, bytes.size(), true);
-    write_state_part(name, 0, bytes);
-  }
   void write_state_part(const std::string& name, int64_t offset, std::span<const std::byte> part) override {
+    const cuda::DeviceGuard guard(context_.device());
     constexpr size_t kSmall = 1 << 20;  // less is copied before threads have begun
     if (part.size() > kSmall) {
       fill_state_part(name, offset, static_cast<int64_t>(part.size()), 1, [&](int64_t at, std::span<std::byte> to) {
@@ -79,83 +88,57 @@ class CudaExecutor final : public Executor {
       });
       return;
     }
-    std::byte* to = state(name, offset, part.size(), false);
+    std::byte* to = state(name, offset, part.size());
     check_cuda(cudaMemcpyAsync(to, part.data(), part.size(), cudaMemcpyHostToDevice, context_.stream()),
                "writing a state");
     check_cuda(cudaStreamSynchronize(context_.stream()), "writing a state");
   }
   void fill_state_part(const std::string& name, int64_t offset, int64_t bytes, int64_t grain, MakeBytes make) override {
-    upload_.copy(state(name, offset, static_cast<size_t>(bytes), false), bytes, grain, context_.stream(), make);
+    const cuda::DeviceGuard guard(context_.device());
+    std::byte* to = state(name, offset, static_cast<size_t>(bytes));
+    context_.order(StreamRole::kCompute, StreamRole::kCopy);
+    upload_.copy(to, bytes, grain, context_.stream(StreamRole::kCopy), make);
+    context_.order(StreamRole::kCopy, StreamRole::kCompute);
   }
 
   int64_t allocated_bytes() const override {
     return state_memory_.bytes() + arena_.bytes() + device_inputs_.bytes() + workspace_.bytes();
   }
   void set_profiling(bool on) override {
-    for (auto& [name, runner] : runners_) runner->set_profiling(on);
-  }
-  std::vector<NodeTime> profile() const override {
-    std::vector<NodeTime> times;
-    for (const auto& [name, runner] : runners_) runner->append_profile(times);
-    return times;
+    const cuda::DeviceGuard guard(context_.device());
+    PlanExecutor::set_profiling(on);
   }
 
  private:
-  void reject_what_cannot_fit() const {
-    const int64_t available = cuda::free_device_bytes(), wanted = plan_.total_bytes();
-    check(wanted <= available, ErrorCode::kOutOfMemory,
-          "the plan needs {} bytes ({} arena, {} state, {} inputs) and {} has {} free: {} bytes are missing; use a "
-          "smaller micro_batch, recompute=selective or full, or a smaller model",
-          wanted, plan_.arena_bytes, plan_.state_bytes, plan_.input_bytes, context_.device_name(), available,
-          wanted - available);
-  }
-
-  void allocate_state() {
-    int64_t bytes = 0;
-    const std::vector<int64_t> offsets = state_offsets(plan_.program, alignment_, bytes);
+  std::byte* allocate_state(int64_t bytes) {
     state_memory_ = Memory(MemoryKind::kDevice, bytes, "the state");
-    if (bytes > 0) {  // on the stream of the writes below: another stream's could come after them
+    if (bytes > 0) {  // on the stream of the writes that follow: another stream's could come after them
       check_cuda(cudaMemsetAsync(state_memory_.data(), 0, static_cast<size_t>(bytes), context_.stream()),
                  "clearing the state");
     }
-    for (size_t i = 0; i < offsets.size(); ++i) {
-      const StateEntry& entry = plan_.program.states()[i];
-      states_.push_back(state_memory_.data() + offsets[i]);
-      state_index_[entry.name] = i;
-      if (entry.initial == 0) continue;
-      std::vector<std::byte> host(static_cast<size_t>(entry.type.bytes()));
-      for (int64_t j = 0; j < entry.type.shape.elements(); ++j)
-        store_element(entry.type.dtype, host.data(), j, entry.initial);
-      write_state(entry.name, host);
-    }
+    return state_memory_.data();
   }
 
   void bind_graphs(const CudaOptions& options) {
-    int64_t input_bytes = 0, output_bytes = 0;
-    for (const auto& [name, graph_plan] : plan_.graphs) {
-      const Graph& graph = plan_.program.graph(name);
-      for (NodeId id : graph_plan.inputs) input_bytes += align_up(graph.node(id).results[0].bytes(), alignment_);
-      output_bytes += align_up(cuda::GraphRunner::output_bytes(graph), alignment_);
-    }
-    device_inputs_ = Memory(MemoryKind::kDevice, input_bytes, "the inputs");
-    host_inputs_ = Memory(MemoryKind::kPinned, input_bytes, "staging of inputs");
+    int64_t output_bytes = 0;
+    for (const auto& [name, graph_plan] : plan_.graphs)
+      output_bytes += align_up(cuda::GraphRunner::output_bytes(plan_.program.graph(name)), alignment_);
+    device_inputs_ = Memory(MemoryKind::kDevice, input_bytes(), "the inputs");
+    host_inputs_ = Memory(MemoryKind::kPinned, input_bytes(), "staging of inputs");
     host_outputs_ = Memory(MemoryKind::kPinned, output_bytes, "staging of outputs");
-    if (input_bytes > 0) std::memset(host_inputs_.data(), 0, static_cast<size_t>(input_bytes));
+    if (input_bytes() > 0) std::memset(host_inputs_.data(), 0, static_cast<size_t>(input_bytes()));
     int64_t next_input = 0, next_output = 0;
     for (const auto& [name, graph_plan] : plan_.graphs) {
       const Graph& graph = plan_.program.graph(name);
-      PlanMemory memory{.arena = arena_.data(), .states = states_, .inputs = {}};
-      cuda::GraphRunner::Staging staging{.host_inputs = host_inputs_.data() + next_input,
-                                         .device_inputs = device_inputs_.data() + next_input,
-                                         .host_outputs = host_outputs_.data() + next_output};
-      for (NodeId id : graph_plan.inputs) {
-        memory.inputs.push_back(staging.device_inputs + staging.input_bytes);
-        staging.input_bytes += align_up(graph.node(id).results[0].bytes(), alignment_);
-      }
+      const cuda::GraphRunner::Staging staging{.host_inputs = host_inputs_.data() + next_input,
+                                               .device_inputs = device_inputs_.data() + next_input,
+                                               .input_bytes = input_bytes(graph_plan, graph),
+                                               .host_outputs = host_outputs_.data() + next_output};
       next_input += staging.input_bytes;
       next_output += align_up(cuda::GraphRunner::output_bytes(graph), alignment_);
-      runners_[name] = std::make_unique<cuda::GraphRunner>(context_, plan_.program, graph, graph_plan,
-                                                           std::move(memory), staging, options);
+      runners_[name] = std::make_unique<cuda::GraphRunner>(
+          context_, plan_.program, graph, graph_plan,
+          memory_of(graph_plan, graph, arena_.data(), staging.device_inputs), staging, options);
     }
     int64_t workspace = 0;
     for (auto& [name, runner] : runners_) workspace = std::max(workspace, runner->workspace_bytes());
@@ -166,35 +149,6 @@ class CudaExecutor final : public Executor {
     }
     for (auto& [name, runner] : runners_) runner->set_workspace(planned);
   }
-
-  cuda::GraphRunner& find(const std::string& graph) {
-    auto it = runners_.find(graph);
-    if (it != runners_.end()) return *it->second;
-    std::vector<std::string> names;
-    for (const auto& [name, unused] : runners_) names.push_back(name);
-    fail(ErrorCode::kNotFound, "no graph '{}' in program '{}'; it has: {}", graph, plan_.program.name,
-         fmt::join(names, ", "));
-  }
-
-  // Device address of `size` bytes at `offset` of a state; `whole`: they must be all of it.
-  std::byte* state(const std::string& name, int64_t offset, size_t size, bool whole) {
-    auto it = state_index_.find(name);
-    check(it != state_index_.end(), ErrorCode::kNotFound, "no state '{}' in program '{}'", name, plan_.program.name);
-    const TensorType& type = plan_.program.states()[it->second].type;
-    const int64_t bytes = type.bytes(), end = offset + static_cast<int64_t>(size);
-    check(offset >= 0 && end <= bytes && (!whole || end == bytes), ErrorCode::kInvalidArgument,
-          "state '{}' is {} = {} bytes, {} at {} were given", name, to_string(type), bytes, size, offset);
-    return states_[it->second] + offset;
-  }
-
-  Plan plan_;
-  cuda::DeviceContext context_;
-  int64_t alignment_ = 256;
-  Memory state_memory_, arena_, workspace_, device_inputs_, host_inputs_, host_outputs_;
-  cuda::Upload upload_;
-  std::vector<std::byte*> states_;
-  std::map<std::string, size_t> state_index_;
-  std::map<std::string, std::unique_ptr<cuda::GraphRunner>> runners_;
 };
 
 }  // namespace
@@ -204,19 +158,19 @@ std::unique_ptr<Executor> make_cuda_executor(Plan plan, const CudaOptions& optio
 }
 
 Target cuda_target(const CudaOptions& options) {
-  const cuda::DeviceContext context({.device = options.device});
+  const cuda::DeviceFacts facts = cuda::device_facts(options.device);
   Target target = h200_target();  // the measured rates; H100s share the arithmetic, not the memory
-  target.name = context.device_name();
-  cudaDeviceProp properties;
-  check_cuda(cudaGetDeviceProperties(&properties, context.device()), "reading the properties of the device");
-  target.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
+  target.name = facts.name;
+  target.memory_bytes = facts.memory_bytes;
   return target;
 }
 
 int64_t free_cuda_memory(const CudaOptions& options) {
-  const cuda::DeviceContext context({.device = options.device});
+  const cuda::DeviceGuard guard(cuda::device_facts(options.device).index);
   return cuda::free_device_bytes();
 }
+
+std::string cuda_bus_id(const CudaOptions& options) { return cuda::device_facts(options.device).pci_bus_id; }
 
 bool cuda_available(std::string* why) { return cuda::device_count(why) > 0; }
 

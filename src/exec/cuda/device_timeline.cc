@@ -11,15 +11,22 @@
 #include <mutex>
 
 #include "base/error.h"
+#include "kernels/cuda/context.h"
 #include "kernels/cuda/libraries.h"
 
 namespace octet {
 namespace {
 
-// Filled by CUPTI's own threads, through callbacks that carry no pointer.
+struct SeenActivity {
+  uint32_t device;  // CUDA's index
+  DeviceActivity activity;
+};
+
+// Filled by CUPTI's own threads, through callbacks that carry no pointer: everything that the process does, on whatever
+// device.
 struct Seen {
   std::mutex mutex;
-  std::vector<DeviceActivity> activities;
+  std::vector<SeenActivity> activities;
   decltype(&cuptiActivityGetNextRecord) next_record = nullptr;
 };
 Seen& seen() {
@@ -57,13 +64,14 @@ void CUPTIAPI take_buffer(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t v
     while (valid > 0 && all.next_record(buffer, valid, &record) == CUPTI_SUCCESS) {
       if (record->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
         const auto& kernel = *reinterpret_cast<const CUpti_ActivityKernel10*>(record);
-        all.activities.push_back({readable(kernel.name), seconds(kernel.start), seconds(kernel.end)});
+        all.activities.push_back(
+            {kernel.deviceId, {readable(kernel.name), seconds(kernel.start), seconds(kernel.end)}});
       } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMCPY) {
         const auto& copy = *reinterpret_cast<const CUpti_ActivityMemcpy6*>(record);
-        all.activities.push_back({"(copy)", seconds(copy.start), seconds(copy.end)});
+        all.activities.push_back({copy.deviceId, {"(copy)", seconds(copy.start), seconds(copy.end)}});
       } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMSET) {
         const auto& fill = *reinterpret_cast<const CUpti_ActivityMemset4*>(record);
-        all.activities.push_back({"(fill)", seconds(fill.start), seconds(fill.end)});
+        all.activities.push_back({fill.deviceId, {"(fill)", seconds(fill.start), seconds(fill.end)}});
       }
     }
   }
@@ -97,7 +105,7 @@ void* open_library() {
 
 class CuptiTimeline : public DeviceTimeline {
  public:
-  CuptiTimeline() {
+  explicit CuptiTimeline(int device) : device_(static_cast<uint32_t>(cuda::device_facts(device).index)) {
     void* library = open_library();
     const auto find = [&](const char* name, auto& function) {
       function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
@@ -109,7 +117,10 @@ class CuptiTimeline : public DeviceTimeline {
     find("cuptiActivityEnable", enable);
     find("cuptiActivityFlushAll", flush_);
     find("cuptiGetTimestamp", timestamp_);
-    find("cuptiActivityGetNextRecord", seen().next_record);
+    {
+      std::lock_guard lock(seen().mutex);
+      find("cuptiActivityGetNextRecord", seen().next_record);
+    }
     check_cupti(register_callbacks(request_buffer, take_buffer));
     for (CUpti_ActivityKind kind :
          {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET})
@@ -117,14 +128,11 @@ class CuptiTimeline : public DeviceTimeline {
   }
   void begin() override {
     check_cupti(flush_(0));
-    std::lock_guard lock(seen().mutex);
-    seen().activities.clear();
+    take();
   }
   std::vector<DeviceActivity> end() override {
     check_cupti(flush_(0));
-    std::lock_guard lock(seen().mutex);
-    std::vector<DeviceActivity> activities = std::move(seen().activities);
-    seen().activities.clear();
+    std::vector<DeviceActivity> activities = take();
     std::sort(activities.begin(), activities.end(),
               [](const DeviceActivity& a, const DeviceActivity& b) { return a.begin < b.begin; });
     return activities;
@@ -136,17 +144,28 @@ class CuptiTimeline : public DeviceTimeline {
   }
 
  private:
+  // Out of what was seen, this device's.
+  std::vector<DeviceActivity> take() const {
+    std::vector<DeviceActivity> activities;
+    std::lock_guard lock(seen().mutex);
+    std::erase_if(seen().activities, [&](SeenActivity& seen) {
+      if (seen.device == device_) activities.push_back(std::move(seen.activity));
+      return seen.device == device_;
+    });
+    return activities;
+  }
   static void check_cupti(CUptiResult result) {
     check(result == CUPTI_SUCCESS, ErrorCode::kUnsupported,
           "CUPTI refuses (error {}): another profiler may be attached", static_cast<int>(result));
   }
+  uint32_t device_;
   decltype(&cuptiActivityFlushAll) flush_ = nullptr;
   decltype(&cuptiGetTimestamp) timestamp_ = nullptr;
 };
 
 }  // namespace
 
-std::unique_ptr<DeviceTimeline> make_device_timeline() { return std::make_unique<CuptiTimeline>(); }
+std::unique_ptr<DeviceTimeline> make_device_timeline(int device) { return std::make_unique<CuptiTimeline>(device); }
 
 }  // namespace octet
 
@@ -155,7 +174,7 @@ std::unique_ptr<DeviceTimeline> make_device_timeline() { return std::make_unique
 
 namespace octet {
 
-std::unique_ptr<DeviceTimeline> make_device_timeline() {
+std::unique_ptr<DeviceTimeline> make_device_timeline(int) {
   fail(ErrorCode::kUnsupported, "this program was built without cupti.h: no device timeline");
 }
 

@@ -2,19 +2,20 @@
 #include "exec/cuda/graph_runner.h"
 
 #include "base/error.h"
-#include "ir/facts.h"
 
 namespace octet::cuda {
 
 GraphRunner::GraphRunner(DeviceContext& context, const Program& program, const Graph& graph, const GraphPlan& plan,
                          PlanMemory memory, Staging staging, const CudaOptions& options)
-    : context_(context), graph_(graph), plan_(plan), memory_(std::move(memory)), staging_(staging), options_(options) {
-  check(plan.buffers.size() == static_cast<size_t>(graph.size()), ErrorCode::kInternal,
-        "graph '{}' has {} nodes, its plan {}", graph.name(), graph.size(), plan.buffers.size());
-  steps_.reserve(static_cast<size_t>(graph.size()));
-  for (int32_t i = 0; i < graph.size(); ++i) bind_node(NodeId{i});
-  copies_ = state_copies(program, graph, plan, memory_);
-  times_.resize(steps_.size());
+    : BoundGraph(program, graph, plan, std::move(memory)), context_(context), staging_(staging), options_(options) {
+  bind_nodes([&](const Node& node, Step& step) {
+    const KernelRow& row = select_kernel(graph, node);
+    step.row = row.name;
+    if (row.workspace != nullptr) workspace_needed_ = std::max(workspace_needed_, row.workspace(context, graph, node));
+    step.kernel = row.bind(context, graph, node);
+    if (step.kernel.stand_in != nullptr) step.row = step.kernel.stand_in;
+    step.args.stream = context.stream();
+  });
   check_cuda(cudaEventCreateWithFlags(&inputs_read_, cudaEventDisableTiming), "making an event");
   check_cuda(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming), "making an event");
 }
@@ -24,28 +25,6 @@ GraphRunner::~GraphRunner() {
   for (cudaEvent_t event : marks_) cudaEventDestroy(event);
   for (cudaEvent_t event : {inputs_read_, done_})
     if (event != nullptr) cudaEventDestroy(event);
-}
-
-void GraphRunner::bind_node(NodeId id) {
-  const Node& node = graph_.node(id);
-  if (is_buffer_leaf(node.op)) return;
-  auto tensors = bind_operands<Tensor>(graph_, id, plan_, memory_);
-  if (tensors == nullptr) return;
-  const KernelRow& row = select_kernel(graph_, node);
-  Step step{.kernel = {}, .args = {}, .node = id, .row = row.name};
-  try {
-    if (row.workspace != nullptr)
-      workspace_needed_ = std::max(workspace_needed_, row.workspace(context_, graph_, node));
-    step.kernel = row.bind(context_, graph_, node);
-    if (step.kernel.stand_in != nullptr) step.row = step.kernel.stand_in;
-  } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("{}: {}: {}", describe(graph_, id), row.name, error.message()));
-  }
-  step.args.in = {tensors.get(), node.inputs.size()};
-  step.args.out = {tensors.get() + node.inputs.size(), node.results.size()};
-  step.args.stream = context_.stream();
-  tensors_.push_back(std::move(tensors));
-  steps_.push_back(std::move(step));
 }
 
 void GraphRunner::set_workspace(std::span<std::byte> workspace) {
@@ -83,10 +62,8 @@ void GraphRunner::launch_copies() {
   int64_t offset = 0;
   for (const NamedValue& out : graph_.outputs()) {
     const auto bytes = graph_.type(out.value).bytes();
-    const std::byte* from = memory_.address(
-        plan_.buffers[static_cast<size_t>(index(out.value.node))][static_cast<size_t>(out.value.result)]);
-    check_cuda(cudaMemcpyAsync(staging_.host_outputs + offset, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost,
-                               stream),
+    check_cuda(cudaMemcpyAsync(staging_.host_outputs + offset, address(out.value), static_cast<size_t>(bytes),
+                               cudaMemcpyDeviceToHost, stream),
                "copying outputs from the device");
     offset += align_up(bytes, 64);
   }
@@ -141,20 +118,6 @@ void GraphRunner::finish() {
 }
 
 void GraphRunner::wait_for_inputs() { check_cuda(cudaEventSynchronize(inputs_read_), "waiting for staged inputs"); }
-
-void GraphRunner::rethrow_with_node(size_t step) const {
-  const std::string where = step < steps_.size()
-                                ? fmt::format("{} of graph '{}', kernel {}", describe(graph_, steps_[step].node),
-                                              graph_.name(), steps_[step].row)
-                                : fmt::format("graph '{}'", graph_.name());
-  try {
-    throw;
-  } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("{}: {}", where, error.message()));
-  } catch (const std::exception& error) {
-    throw Error(ErrorCode::kInternal, fmt::format("{}: {}", where, error.what()));
-  }
-}
 
 std::span<std::byte> GraphRunner::input(const std::string& name) const {
   const size_t i = find_input(graph_, plan_, name);
@@ -218,9 +181,7 @@ void GraphRunner::run_profiled() {
 }
 
 void GraphRunner::append_profile(std::vector<NodeTime>& times) const {
-  if (total_time_.calls == 0) return;
-  for (size_t i = 0; i < steps_.size(); ++i)
-    times.push_back(node_time(graph_, steps_[i].node, steps_[i].row, times_[i].calls, times_[i].seconds));
+  if (total_time_.calls > 0) append_steps(times);
 }
 
 }  // namespace octet::cuda

@@ -2,23 +2,22 @@
 //
 // enqueue() puts a whole run on the stream: inputs from pinned memory, nodes, copies into states, outputs to pinned
 // memory. The first run is eager (it loads modules and picks algorithms); the second is captured, and later ones replay
-// it: the same kernels in the same order, so the same bits. finish() waits for the outputs of the last run.
+// it: the same kernels in the same order, so the same bits. finish() waits for the outputs of the last run. The
+// executor has set the device before it calls.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "exec/executor.h"
-#include "exec/graph_binding.h"
+#include "exec/bound_graph.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/kernel.h"
 
 namespace octet::cuda {
 
-class GraphRunner {
+class GraphRunner : private BoundGraph<Tensor, KernelArgs, BoundKernel> {
  public:
   struct Staging {  // pinned host memory, laid out as the device's
     std::byte* host_inputs = nullptr;
@@ -48,43 +47,21 @@ class GraphRunner {
   static int64_t output_bytes(const Graph& graph);  // of the staging buffer
 
  private:
-  struct Step {
-    BoundKernel kernel;
-    KernelArgs args;
-    NodeId node;
-    const char* row;  // whose kernel it is
-  };
-  struct StepTime {
-    int64_t calls = 0;
-    double seconds = 0;
-  };
-
-  void bind_node(NodeId id);
   void launch_inputs();
   void launch_all();
   void launch_copies();
   void launch_step(size_t step);
   void run_profiled();
   void capture();
-  [[noreturn]] void rethrow_with_node(size_t step) const;
 
   DeviceContext& context_;
-  const Graph& graph_;
-  const GraphPlan& plan_;
-  PlanMemory memory_;
   Staging staging_;
   CudaOptions options_;
-  std::vector<Step> steps_;
-  std::vector<std::unique_ptr<Tensor[]>> tensors_;  // what steps' spans point into
-  std::vector<StateCopy> copies_;
   int64_t workspace_needed_ = 0;
   cudaGraphExec_t replay_ = nullptr;
   cudaEvent_t inputs_read_ = nullptr, done_ = nullptr;
   int64_t runs_ = 0;
-  bool profiling_ = false;
   std::vector<cudaEvent_t> marks_;
-  std::vector<StepTime> times_;  // per step
-  StepTime total_time_;
 };
 
 }  // namespace octet::cuda

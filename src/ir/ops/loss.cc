@@ -20,6 +20,7 @@ int64_t check_logits(const Graph& graph, const Node& node) {
 
 Types cross_entropy_type(const Graph& graph, const Node& node) {
   int64_t tokens = check_logits(graph, node);
+  if (has_input(node, 2)) require_type(graph, node, 2, f32({tokens}));
   return {f32({tokens}), f32({tokens})};
 }
 
@@ -30,6 +31,8 @@ Types cross_entropy_grad_type(const Graph& graph, const Node& node) {
   return {input_type(graph, node, 0)};
 }
 
+// A given log-sum-exp is that of the logits, or of rows they are a part of: what the loss owes the logits through it is
+// in their gradient, and none goes to the operand.
 void cross_entropy_gradient(GradientContext& context) {
   require_no_gradient(context, 1, "the log-sum-exp of cross_entropy");
   context.add_gradient(0, emit_gradient(context, Op::kCrossEntropyGrad,
@@ -45,8 +48,9 @@ const OpFacts cross_entropy = {
     .cost = per_input_element<4>,
     .precision = {ResultPrecision::kHigh},
     .meaning =
-        "lse = log sum exp(logits); loss = lse - logits[target], 0 where the target is -1; other targets outside "
-        "[0, V) are the caller's error; V = attr classes where columns are padded"};
+        "lse = log sum exp(logits), or the given one (of rows that these logits are a part of); loss = lse - "
+        "logits[target], 0 where the target is -1; other targets outside [0, V) are the caller's error; V = attr "
+        "classes where columns are padded"};
 const OpFacts cross_entropy_grad = {.infer = cross_entropy_grad_type,
                                     .no_gradient = "is a gradient",
                                     .cost = per_input_element<4>,

@@ -6,14 +6,21 @@ namespace {
 
 using namespace ops;
 
-Types global_norm_type(const Graph& graph, const Node& node) {
+const TensorType kSquareSum{DType::kF64, {1}};
+
+Types square_sum_type(const Graph& graph, const Node& node) {
   for (size_t i = 0; i < node.inputs.size(); ++i) require_arithmetic(graph, node, i);
+  return {kSquareSum};
+}
+
+Types clip_factor_type(const Graph& graph, const Node& node) {
+  require_type(graph, node, 0, kSquareSum);
   require(attr_or(node, "max_norm", 0.0) >= 0, node, "max_norm is {} (want >= 0; 0 = no clipping)",
           attr_or(node, "max_norm", 0.0));
   return {f32({1}), f32({1}), f32({1})};
 }
 
-Cost global_norm_cost(const Graph& graph, const Node& node) {
+Cost square_sum_cost(const Graph& graph, const Node& node) {
   double elements = 0;
   for (Value input : node.inputs) elements += static_cast<double>(graph.shape(input).elements());
   return {2 * elements, moved_bytes(graph, node)};
@@ -34,13 +41,21 @@ Types adamw_type(const Graph& graph, const Node& node) {
 
 }  // namespace
 
-const OpFacts global_norm = {.infer = global_norm_type,
-                             .no_gradient = "optimiser",
-                             .cost = global_norm_cost,
-                             .precision = {ResultPrecision::kHigh},
-                             .meaning =
-                                 "norm = sqrt of the sum of all squares; clip = min(1, max_norm / (norm + 1e-6)), 1 "
-                                 "when attr max_norm is 0; finite = 1 when every element is finite, else 0"};
+const OpFacts square_sum = {.infer = square_sum_type,
+                            .no_gradient = "optimiser",
+                            .cost = square_sum_cost,
+                            .precision = {ResultPrecision::kKeep},
+                            .meaning =
+                                "the sum of the squares of all elements of all inputs; not finite when an element is "
+                                "not"};
+const OpFacts clip_factor = {
+    .infer = clip_factor_type,
+    .no_gradient = "optimiser",
+    .cost = per_result_element<4>,
+    .precision = {ResultPrecision::kHigh},
+    .meaning =
+        "norm = sqrt(square_sum); clip = min(1, max_norm / (norm + 1e-6)), 1 when attr max_norm is 0 or norm is NaN; "
+        "finite = 1 when square_sum is finite, else 0"};
 const OpFacts adamw = {
     .infer = adamw_type,
     .no_gradient = "optimiser",

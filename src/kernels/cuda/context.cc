@@ -1,15 +1,35 @@
 #include "kernels/cuda/context.h"
 
-#include "kernels/cuda/attention/cudnn.h"
-#include "kernels/cuda/matmul/cublaslt.h"
-#include "kernels/cuda/matmul/tuning.h"
+#include <cuda.h>
 
 namespace octet::cuda {
 namespace {
 
 constexpr int kMajor = 9, kMinor = 0;  // the kernels are compiled for sm_90a, which runs on nothing else
 
+// Whether the process has a context on the device: cudaSetDevice makes one where there is none.
+bool has_context(int device) {
+  static const auto state_of = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &function, 12000, cudaEnableDefault, &found);
+    return reinterpret_cast<decltype(&cuDevicePrimaryCtxGetState)>(function);
+  }();
+  unsigned flags = 0;
+  int active = 0;
+  return state_of != nullptr && state_of(device, &flags, &active) == CUDA_SUCCESS && active != 0;
+}
+
 }  // namespace
+
+DeviceGuard::DeviceGuard(int device) noexcept : device_(device) {
+  cudaGetDevice(&before_);
+  cudaSetDevice(device);
+}
+
+DeviceGuard::~DeviceGuard() {
+  if (before_ != device_ && has_context(before_)) cudaSetDevice(before_);
+}
 
 void check_cuda(cudaError_t status, const char* what) {
   if (status == cudaSuccess) [[likely]]
@@ -34,9 +54,23 @@ std::vector<int> devices_with_kernels(std::span<const DeviceFacts> devices, std:
 
 namespace {
 
-// CUDA's indices; none with the reason in `why`.
-std::vector<int> usable_devices(std::string* why) {
-  auto none = [&](std::string reason) -> std::vector<int> {
+DeviceFacts read_facts(int index) {
+  cudaDeviceProp properties;
+  check_cuda(cudaGetDeviceProperties(&properties, index), "reading the properties of a device");
+  char bus_id[32] = {};
+  check_cuda(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, index), "reading the bus id of a device");
+  return {.name = properties.name,
+          .major = properties.major,
+          .minor = properties.minor,
+          .index = index,
+          .sm_count = properties.multiProcessorCount,
+          .memory_bytes = static_cast<int64_t>(properties.totalGlobalMem),
+          .pci_bus_id = bus_id};
+}
+
+// None with the reason in `why`.
+std::vector<DeviceFacts> usable_devices(std::string* why) {
+  auto none = [&](std::string reason) -> std::vector<DeviceFacts> {
     if (why != nullptr) *why = std::move(reason);
     return {};
   };
@@ -51,40 +85,47 @@ std::vector<int> usable_devices(std::string* why) {
     cudaGetLastError();
     return none(status == cudaSuccess ? "there is no CUDA device" : cudaGetErrorString(status));
   }
-  std::vector<DeviceFacts> devices;
-  for (int device = 0; device < count; ++device) {
-    cudaDeviceProp properties;
-    check_cuda(cudaGetDeviceProperties(&properties, device), "reading the properties of a device");
-    devices.push_back({properties.name, properties.major, properties.minor});
-  }
-  return devices_with_kernels(devices, why);
+  std::vector<DeviceFacts> devices, usable;
+  for (int index = 0; index < count; ++index) devices.push_back(read_facts(index));
+  for (const int place : devices_with_kernels(devices, why)) usable.push_back(devices[static_cast<size_t>(place)]);
+  return usable;
 }
 
 }  // namespace
 
 int device_count(std::string* why) { return static_cast<int>(usable_devices(why).size()); }
 
-DeviceContext::DeviceContext(ContextOptions options) : options_(std::move(options)) {
+DeviceFacts device_facts(int device) {
   std::string why;
-  const std::vector<int> usable = usable_devices(&why);
+  const std::vector<DeviceFacts> usable = usable_devices(&why);
   check(!usable.empty(), ErrorCode::kUnsupported, "no GPU can be used: {}; run with --device=cpu", why);
-  check(options_.device >= 0 && options_.device < std::ssize(usable), ErrorCode::kInvalidArgument,
-        "device {} is wanted and {} can be used", options_.device, usable.size());
-  device_ = usable[static_cast<size_t>(options_.device)];
-  check_cuda(cudaSetDevice(device_), "choosing the device");
-  cudaDeviceProp properties;
-  check_cuda(cudaGetDeviceProperties(&properties, device_), "reading the properties of the device");
-  name_ = properties.name;
-  sm_count_ = properties.multiProcessorCount;
-  check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
+  check(device >= 0 && device < std::ssize(usable), ErrorCode::kInvalidArgument,
+        "device {} is wanted and {} can be used", device, usable.size());
+  return usable[static_cast<size_t>(device)];
+}
+
+DeviceContext::DeviceContext(ContextOptions options)
+    : options_(std::move(options)), facts_(device_facts(options_.device)) {
+  const DeviceGuard guard(device());
+  check_cuda(cudaSetDevice(device()), "choosing the device");
+  for (cudaStream_t& stream : streams_)
+    check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
+  for (cudaEvent_t& event : reached_)
+    check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
 }
 
 DeviceContext::~DeviceContext() {
-  cudnn_.reset();
-  gemm_tuning_.reset();
-  cublaslt_.reset();
+  const DeviceGuard guard(device());
+  while (!libraries_.empty()) libraries_.pop_back();
   cudaFree(counters_);
-  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  for (cudaEvent_t event : reached_) cudaEventDestroy(event);
+  for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
+}
+
+void DeviceContext::order(StreamRole before, StreamRole after) {
+  cudaEvent_t event = reached_[static_cast<size_t>(before)];
+  check_cuda(cudaEventRecord(event, stream(before)), "recording an event");
+  check_cuda(cudaStreamWaitEvent(stream(after), event, 0), "ordering two streams");
 }
 
 uint32_t* DeviceContext::counters() {
@@ -93,25 +134,13 @@ uint32_t* DeviceContext::counters() {
     void* memory = nullptr;
     check_cuda(cudaMalloc(&memory, kBytes), "allocating counters");
     counters_ = static_cast<uint32_t*>(memory);
-    check_cuda(cudaMemsetAsync(memory, 0, kBytes, stream_), "clearing counters");
+    check_cuda(cudaMemsetAsync(memory, 0, kBytes, stream()), "clearing counters");
   }
   return counters_;
 }
 
-CublasLt& DeviceContext::cublaslt() {
-  if (!cublaslt_) cublaslt_ = std::make_unique<CublasLt>();
-  return *cublaslt_;
-}
-GemmTuning& DeviceContext::gemm_tuning() {
-  if (!gemm_tuning_) gemm_tuning_ = std::make_unique<GemmTuning>(*this);
-  return *gemm_tuning_;
-}
-void DeviceContext::keep_choices() {
-  if (gemm_tuning_) gemm_tuning_->save();
-}
-CudnnHandle& DeviceContext::cudnn() {
-  if (!cudnn_) cudnn_ = std::make_unique<CudnnHandle>(*this);
-  return *cudnn_;
+void DeviceContext::save_libraries() {
+  for (const auto& [type, library] : libraries_) library->save();
 }
 
 }  // namespace octet::cuda

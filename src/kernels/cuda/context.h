@@ -3,22 +3,32 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <typeindex>
 #include <vector>
 
 #include "base/error.h"
 
 namespace octet::cuda {
 
-class CublasLt;     // matmul/cublaslt.h: opened at run time
-class GemmTuning;   // matmul/tuning.h: algorithm choices by shape, kept in a file
-class CudnnHandle;  // attention/cudnn.h: opened at run time
-
 // Throws kInternal with CUDA's name and text of the error; `what` says what was being done.
 void check_cuda(cudaError_t status, const char* what);
+
+// Makes a device (CUDA's index) the calling thread's for a scope. The one before comes back if it has a context: giving
+// a device that nobody uses its context would cost hundreds of MiB there.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int device) noexcept;  // where it fails, so does what is done next
+  DeviceGuard(const DeviceGuard&) = delete;
+  ~DeviceGuard();
+
+ private:
+  int device_ = 0, before_ = 0;
+};
 
 struct ContextOptions {
   int device = 0;                   // which of the usable ones
@@ -27,6 +37,29 @@ struct ContextOptions {
   std::string gemm_cache = "auto";  // file of algorithm choices; "auto": octet/ in the user's cache folder, "": none
 };
 
+// What is read without a context on the device.
+struct DeviceFacts {
+  std::string name;
+  int major = 0, minor = 0;  // compute capability
+  int index = 0;             // CUDA's
+  int sm_count = 0;
+  int64_t memory_bytes = 0;
+  std::string pci_bus_id = "";  // what NVML knows it by
+};
+
+// A library's handle, or what was learnt of it, on one device. The first kernel that asks makes it.
+class DeviceLibrary {
+ public:
+  virtual ~DeviceLibrary() = default;
+  virtual void save() {}  // for later runs
+};
+
+enum class StreamRole : uint8_t {
+  kCompute,  // kernels and what must lie between them
+  kCopy,     // states from the host
+};
+
+// Any thread may use a context, one at a time, with the device set (DeviceGuard).
 class DeviceContext {
  public:
   explicit DeviceContext(ContextOptions options);
@@ -34,40 +67,50 @@ class DeviceContext {
   DeviceContext(const DeviceContext&) = delete;
 
   const ContextOptions& options() const { return options_; }
-  int device() const { return device_; }  // CUDA's index
-  int sm_count() const { return sm_count_; }
-  const std::string& device_name() const { return name_; }
-  cudaStream_t stream() const { return stream_; }  // the stream everything runs on
+  int device() const { return facts_.index; }  // CUDA's index
+  int sm_count() const { return facts_.sm_count; }
+  const std::string& device_name() const { return facts_.name; }
+  cudaStream_t stream(StreamRole role = StreamRole::kCompute) const { return streams_[static_cast<size_t>(role)]; }
+  // What is put on `after` from now on waits for what is on `before` so far.
+  void order(StreamRole before, StreamRole after);
   // kCounters words of device memory that are 0 between kernels: what counts in them leaves them at 0. Cleared when
   // they are allocated, by the first call.
   static constexpr int kCounters = 1 << 14;
   uint32_t* counters();
 
-  // Opened on first use; throw kUnsupported naming the library, where it was looked for, the version found and wanted.
-  CublasLt& cublaslt();
-  GemmTuning& gemm_tuning();
-  void keep_choices();  // what gemm_tuning() has measured, for later runs: when a program is bound
-  CudnnHandle& cudnn();
+  // The context's own Library, made of the context by the first call: may throw what its constructor throws.
+  template <typename Library>
+  Library& library();
+  void save_libraries();  // when a program is bound
 
  private:
+  static constexpr size_t kStreams = 2;
+
   ContextOptions options_;
-  int device_ = 0, sm_count_ = 0;
-  std::string name_;
-  cudaStream_t stream_ = nullptr;
+  DeviceFacts facts_;
+  std::array<cudaStream_t, kStreams> streams_{};
+  std::array<cudaEvent_t, kStreams> reached_{};
   uint32_t* counters_ = nullptr;
-  std::unique_ptr<CublasLt> cublaslt_;
-  std::unique_ptr<GemmTuning> gemm_tuning_;
-  std::unique_ptr<CudnnHandle> cudnn_;
+  std::vector<std::pair<std::type_index, std::unique_ptr<DeviceLibrary>>> libraries_;  // later ones may use earlier
 };
 
-struct DeviceFacts {
-  std::string name;
-  int major = 0, minor = 0;  // compute capability
-};
-// Indices of those that the kernels are compiled for; where there are none, `why` says what each is.
+template <typename Library>
+Library& DeviceContext::library() {
+  for (const auto& [type, made] : libraries_) {
+    if (type == typeid(Library)) return static_cast<Library&>(*made);
+  }
+  auto made = std::make_unique<Library>(*this);
+  Library& library = *made;
+  libraries_.emplace_back(typeid(Library), std::move(made));
+  return library;
+}
+
+// Places in the list of those that the kernels are compiled for; where there are none, `why` says what each is.
 std::vector<int> devices_with_kernels(std::span<const DeviceFacts> devices, std::string* why = nullptr);
 
 // How many usable devices there are; 0 with the reason in `why` (no driver, no device, none that the kernels run on).
 int device_count(std::string* why = nullptr);
+// Of a usable device; throws kUnsupported where there is none, kInvalidArgument where there are fewer.
+DeviceFacts device_facts(int device);
 
 }  // namespace octet::cuda

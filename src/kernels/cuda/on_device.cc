@@ -45,6 +45,7 @@ class GuardedDeviceBuffer {
 DeviceContext* test_context(std::string* why) {
   if (device_count(why) == 0) return nullptr;
   static DeviceContext context({.gemm_cache = ""});
+  check_cuda(cudaSetDevice(context.device()), "choosing the device");
   return &context;
 }
 

@@ -34,6 +34,15 @@ std::vector<Case> loss_cases() {
                      .tolerance = tolerance,
                      .large = s.large,
                      .gradient = s.std < 100 && s.classes < 1000});
+    // Its gradient counts what reaches the logits through the log-sum-exp: exec/gradient_test.cc.
+    cases.push_back({.op = Op::kCrossEntropy,
+                     .name = name + "_given",
+                     .inputs = {logits, targets, normal(DType::kF32, {s.tokens}, s.std)},
+                     .tolerance = {.relative = 1e-6,
+                                   .absolute = 1e-6 * s.std,
+                                   .reason = "one float32 difference, which cancels at the size of the logits"},
+                     .large = s.large,
+                     .gradient = false});
     // exp(x - lse) carries the float32 rounding of x - lse: its absolute size times 2^-24.
     cases.push_back({.op = Op::kCrossEntropyGrad,
                      .name = name,

@@ -1,5 +1,6 @@
 // Softmax cross-entropy and its gradient, a row of logits at a time: one walk through memory each (the second walk of
-// the forward finds the row in cache). Target -1: loss 0, gradient 0. Columns from attr classes on are padding.
+// the forward finds the row in cache; with a given log-sum-exp there is none). Target -1: loss 0, gradient 0. Columns
+// from attr classes on are padding.
 #include <cmath>
 
 #include "base/error.h"
@@ -52,13 +53,14 @@ float log_sum_exp(const T* x, int64_t cols) {
 }
 
 template <typename T>
-void cross_entropy(const RowCall& call, int64_t cols, int64_t classes) {
+void cross_entropy(const RowCall& call, int64_t cols, int64_t classes, bool has_lse) {
   const int32_t* targets = static_cast<const int32_t*>(call.in[1]);
+  const float* given = has_lse ? static_cast<const float*>(call.in[2]) : nullptr;
   float *losses = static_cast<float*>(call.out[0]), *lses = static_cast<float*>(call.out[1]);
   for (int64_t row = 0; row < call.rows; ++row) {
     const T* x = static_cast<const T*>(call.in[0]) + row * cols;
     const int64_t target = checked_target(targets[row], classes);
-    const float lse = log_sum_exp(x, classes);
+    const float lse = given != nullptr ? given[row] : log_sum_exp(x, classes);
     if (losses != nullptr) losses[row] = target < 0 ? 0.0f : lse - simd::load(x + target, simd::Part{1})[0];
     if (lses != nullptr) lses[row] = lse;
   }
@@ -94,7 +96,7 @@ std::optional<RowKernel> cross_entropy_row_kernel(const Graph& graph, const Node
   const Shape& shape = graph.shape(node.inputs[0]);
   const DType dtype = graph.dtype(node.inputs[0]);
   const int64_t cols = shape.cols(), classes = node.attrs.get_or<int64_t>("classes", cols);
-  const bool forward = node.op == Op::kCrossEntropy;
+  const bool forward = node.op == Op::kCrossEntropy, has_lse = node.inputs.size() > 2;
   if (!is_f32_or_bf16(dtype)) return std::nullopt;
   for (size_t i = 2; i < node.inputs.size(); ++i) {
     if (graph.dtype(node.inputs[i]) != DType::kF32) return std::nullopt;
@@ -107,7 +109,7 @@ std::optional<RowKernel> cross_entropy_row_kernel(const Graph& graph, const Node
   kernel.out.assign(node.results.size(), Follow::kRows);
   with_float_type(dtype, [&]<typename T>(T) {
     if (forward) {
-      kernel.run = [=](const RowCall& call) { cross_entropy<T>(call, cols, classes); };
+      kernel.run = [=](const RowCall& call) { cross_entropy<T>(call, cols, classes, has_lse); };
     } else {
       kernel.run = [=](const RowCall& call) { cross_entropy_grad<T>(call, cols, classes); };
     }

@@ -16,7 +16,7 @@ int64_t class_count(const Node& node, int64_t cols) { return node.attrs.get_or<i
 
 }  // namespace
 
-// lse = log sum exp(logits); loss = lse - logits[target]
+// lse = log sum exp(logits), or the given one; loss = lse - logits[target]
 void cross_entropy(const Node& node, RefInputs in, RefResults out) {
   const int64_t rows = in[0]->type.shape.rows(), cols = in[0]->type.shape.cols(), classes = class_count(node, cols);
   for (int64_t r = 0; r < rows; ++r) {
@@ -26,7 +26,7 @@ void cross_entropy(const Node& node, RefInputs in, RefResults out) {
       if (!(x[c] <= largest)) largest = x[c];
     }
     for (int64_t c = 0; c < classes; ++c) sum += std::exp(x[c] - largest);
-    const double lse = largest + std::log(sum);
+    const double lse = present(in, 2) ? in[2]->values[static_cast<size_t>(r)] : largest + std::log(sum);
     const int64_t target = checked_target(node, in[1]->values[static_cast<size_t>(r)], classes);
     out[0].values[static_cast<size_t>(r)] = target < 0 ? 0.0 : lse - x[target];
     out[1].values[static_cast<size_t>(r)] = lse;

@@ -1,4 +1,4 @@
-// Cases of AdamW and the global norm.
+// Cases of AdamW, the sum of squares and the clip factor.
 #include "kernels/cpu/cases.h"
 
 namespace octet::cpu {
@@ -37,27 +37,40 @@ std::vector<Case> optimiser_cases() {
                    .attrs = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}},
                    .dtypes = {f},
                    .gradient = false});
-  const auto norm = [&](const std::string& name, std::vector<CaseInput> inputs, double max_norm, bool large = false) {
+  const auto squares = [&](const std::string& name, std::vector<CaseInput> inputs, bool large = false) {
     cases.push_back(
-        {.op = Op::kGlobalNorm,
+        {.op = Op::kSquareSum,
          .name = name,
          .inputs = std::move(inputs),
-         .attrs = {{"max_norm", max_norm}},
          .tolerance = {.relative = 1e-5, .reason = "float32 sums of squares in any order over up to 2^20 elements"},
          .dtypes = {f},
          .large = large,
          .gradient = false});
   };
-  norm("three_clipped", {normal(f, {7, 5}), normal(f, {1}), normal(f, {130})}, 1.0);
-  norm("within_the_limit", {normal(f, {7, 5}, 0.01)}, 1.0);
-  norm("no_limit", {normal(f, {3, 50})}, 0.0);
-  norm("two_large", {normal(f, {257, 301}), normal(f, {70000})}, 1.0);
-  norm("many", std::vector<CaseInput>(170, normal(f, {37})), 1.0);
-  norm("squares_overflow", {given(f, {3}, {1e20, -3e20, 5}), normal(f, {40})}, 1.0);
-  norm("zero", {given(f, {3}, {0, 0, 0})}, 1.0);
-  norm("nan", {normal(f, {3}), given(f, {2}, {nan, 1})}, 1.0);
-  norm("infinite", {given(f, {2}, {-inf, 1})}, 1.0);
-  norm("1024x1024", {normal(f, {1024, 1024})}, 1.0, true);
+  squares("three", {normal(f, {7, 5}), normal(f, {1}), normal(f, {130})});
+  squares("two_large", {normal(f, {257, 301}), normal(f, {70000})});
+  squares("many", std::vector<CaseInput>(170, normal(f, {37})));
+  squares("squares_overflow", {given(f, {3}, {1e20, -3e20, 5}), normal(f, {40})});
+  squares("zero", {given(f, {3}, {0, 0, 0})});
+  squares("nan", {normal(f, {3}), given(f, {2}, {nan, 1})});
+  squares("infinite", {given(f, {2}, {-inf, 1})});
+  squares("1024x1024", {normal(f, {1024, 1024})}, true);
+  const auto clip = [&](const std::string& name, double squares_given, double max_norm) {
+    cases.push_back({.op = Op::kClipFactor,
+                     .name = name,
+                     .inputs = {given(DType::kF64, {1}, {squares_given})},
+                     .attrs = {{"max_norm", max_norm}},
+                     .tolerance = {.reason = "float64, rounded once: equal"},
+                     .dtypes = {f},
+                     .gradient = false});
+  };
+  clip("clipped", 171.25, 1.0);
+  clip("within_the_limit", 0.0035, 1.0);
+  clip("no_limit", 149.0, 0.0);
+  clip("beyond_float32", 1e41, 1.0);
+  clip("zero", 0, 1.0);
+  clip("nan", nan, 1.0);
+  clip("infinite", inf, 1.0);
   return cases;
 }
 

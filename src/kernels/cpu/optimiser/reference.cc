@@ -1,24 +1,25 @@
-// AdamW with decoupled decay, in torch.optim.AdamW's order, and the global norm of the gradients.
+// AdamW with decoupled decay, in torch.optim.AdamW's order, and the norm of all gradients with its clip factor.
 #include "kernels/cpu/reference.h"
 
 namespace octet::cpu::reference {
 
-// norm = sqrt(sum over all tensors of g^2); clip = min(1, max_norm / (norm + 1e-6)), 1 without max_norm or when norm is
-// NaN; finite = 1 when every element is finite, else 0.
-void global_norm(const Node& node, RefInputs in, RefResults out) {
-  double squares = 0;
-  bool finite = true;
+// sum over all tensors of g^2
+void square_sum(const Node&, RefInputs in, RefResults out) {
+  double& squares = out[0].values[0];
   for (const RefTensor* gradient : in) {
-    for (double g : gradient->values) {
-      squares += g * g;
-      finite = finite && std::isfinite(g);
-    }
+    for (double g : gradient->values) squares += g * g;
   }
+}
+
+// norm = sqrt(squares); clip = min(1, max_norm / (norm + 1e-6)), 1 without max_norm or when norm is NaN; finite = 1
+// when squares is finite, else 0.
+void clip_factor(const Node& node, RefInputs in, RefResults out) {
+  const double squares = in[0]->values[0];
   const double norm = std::sqrt(squares), max_norm = node.attrs.get_or<double>("max_norm", 0.0);
   const double ratio = max_norm / (norm + 1e-6);
   out[0].values[0] = norm;
   out[1].values[0] = max_norm > 0 && ratio < 1 ? ratio : 1;
-  out[2].values[0] = finite ? 1 : 0;
+  out[2].values[0] = std::isfinite(squares) ? 1 : 0;
 }
 
 // g = grad clip; p *= 1 - lr wd; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;

@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <memory>
 
-namespace octet::cuda {
+#include "kernels/cuda/context.h"
 
-class DeviceContext;
+namespace octet::cuda {
 
 // One attention node as cuDNN sees it: bf16 operands, causal.
 struct CudnnProblem {
@@ -49,11 +49,11 @@ class CudnnPlan {
   virtual void run(const CudnnBuffers& buffers, void* workspace, cudaStream_t stream) = 0;
 };
 
-class CudnnHandle {
+class CudnnHandle final : public DeviceLibrary {
  public:
   // Throws kUnsupported: no library, or one too old, or built without the headers of cudnn-frontend.
   explicit CudnnHandle(DeviceContext& context);
-  ~CudnnHandle();
+  ~CudnnHandle() override;
   CudnnHandle(const CudnnHandle&) = delete;
 
   // Null where cuDNN does not support the problem; its words are logged, once.

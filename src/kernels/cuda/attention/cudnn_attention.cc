@@ -11,6 +11,7 @@
 #include <dlfcn.h>
 
 #include <map>
+#include <mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -223,7 +224,11 @@ struct CudnnHandle::State {
 };
 
 CudnnHandle::CudnnHandle(DeviceContext&) : state_(std::make_unique<State>()) {
-  if (fe::cudnn_dlhandle == nullptr) fe::cudnn_dlhandle = open_library();
+  static std::mutex opening;  // the library is the process's
+  {
+    std::lock_guard lock(opening);
+    if (fe::cudnn_dlhandle == nullptr) fe::cudnn_dlhandle = open_library();
+  }
   check_cudnn(fe::detail::create_handle(&state_->handle), "making a handle");
 }
 

@@ -97,24 +97,30 @@ CudnnProblem cudnn_problem(const DeviceContext& context, const Graph& graph, con
   return c;
 }
 
-// The plan, or null where our own kernels must do; says once why there is no cuDNN at all.
-CudnnPlan* find_plan(DeviceContext& context, const CudnnProblem& problem) {
-  static bool missing = false;
-  if (missing) return nullptr;
-  try {
-    if (problem.dropout > 0) {
-      CudnnProblem other = problem;
-      other.backward = !problem.backward;
-      other.deterministic = other.backward && context.options().deterministic;
-      if (context.cudnn().attention(other) == nullptr) return nullptr;
+// cuDNN where it is installed; says why it is not.
+struct InstalledCudnn final : DeviceLibrary {
+  explicit InstalledCudnn(DeviceContext& context) {
+    try {
+      handle = &context.library<CudnnHandle>();
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kUnsupported) throw;
+      log_warning("attention runs on our own kernels, slower than cuDNN: {}", error.what());
     }
-    return context.cudnn().attention(problem);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kUnsupported) throw;
-    missing = true;
-    log_warning("attention runs on our own kernels, slower than cuDNN: {}", error.what());
-    return nullptr;
   }
+  CudnnHandle* handle = nullptr;
+};
+
+// The plan, or null where our own kernels must do.
+CudnnPlan* find_plan(DeviceContext& context, const CudnnProblem& problem) {
+  CudnnHandle* cudnn = context.library<InstalledCudnn>().handle;
+  if (cudnn == nullptr) return nullptr;
+  if (problem.dropout > 0) {
+    CudnnProblem other = problem;
+    other.backward = !problem.backward;
+    other.deterministic = other.backward && context.options().deterministic;
+    if (cudnn->attention(other) == nullptr) return nullptr;
+  }
+  return cudnn->attention(problem);
 }
 
 void forward(const CudnnProblem& c, const AttentionProblem& p, CudnnPlan& plan, const Scratch& scratch,

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "kernels/cpu/attention/masks.h"
+#include "kernels/cuda/attention/cudnn.h"
 #include "kernels/cuda/on_device.h"
 
 namespace octet::cuda {
@@ -41,7 +42,7 @@ class CudnnDropout : public CudaAttentionDropout {
     CudaAttentionDropout::SetUp();
     if (context_ == nullptr) return;
     try {
-      context_->cudnn();
+      context_->library<CudnnHandle>();
     } catch (const Error& error) {
       GTEST_SKIP() << error.what();
     }

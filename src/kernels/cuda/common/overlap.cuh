@@ -23,6 +23,7 @@
 
 #include <cuda_runtime.h>
 
+#include <mutex>
 #include <utility>
 
 namespace octet::cuda {
@@ -43,7 +44,10 @@ struct Grid {
 // Beyond 48 KiB, with what the kernel declares itself, shared memory must be asked for.
 template <typename Kernel>
 void allow_shared(Kernel kernel, size_t bytes) {
-  cudaFuncAttributes allowed;  // plans of one kernel need different sizes: never take back what another was given
+  // Plans of one kernel need different sizes, threads at once: never take back what another was given.
+  static std::mutex asking;
+  const std::lock_guard lock(asking);
+  cudaFuncAttributes allowed;
   if (cudaFuncGetAttributes(&allowed, kernel) == cudaSuccess &&
       allowed.maxDynamicSharedSizeBytes >= static_cast<int>(bytes)) {
     return;

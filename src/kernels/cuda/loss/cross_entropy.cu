@@ -90,6 +90,18 @@ __global__ void cross_entropy_kernel(const CrossEntropy p, float* losses, float*
   if (losses != nullptr) losses[row] = target < 0 ? 0.0f : lse - to_float(x[target]);
 }
 
+// A thread a row: only the target's logit is read.
+template <typename T>
+__global__ void cross_entropy_given_kernel(const CrossEntropy p, const float* given, float* losses, float* lses) {
+  const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (row >= p.tokens) return;
+  const float lse = given[row];
+  const int32_t target = p.targets[row];
+  if (lses != nullptr) lses[row] = lse;
+  if (losses == nullptr) return;
+  losses[row] = target < 0 ? 0.0f : lse - to_float(static_cast<const T*>(p.logits)[row * p.cols + target]);
+}
+
 template <typename T>
 __global__ void cross_entropy_grad_kernel(const CrossEntropy p, const float* lses, const float* dlosses, T* dlogits) {
   const int64_t row = blockIdx.x;
@@ -145,9 +157,17 @@ int threads_for(int64_t cols, int vector) {
 
 }  // namespace
 
-void launch_cross_entropy(const CrossEntropy& call, float* loss, float* lse, cudaStream_t stream) {
+void launch_cross_entropy(const CrossEntropy& call, const float* given, float* loss, float* lse, cudaStream_t stream) {
   const auto grid = static_cast<unsigned>(call.tokens);
-  if (call.dtype == DType::kBF16) {
+  if (given != nullptr) {
+    constexpr unsigned kThreads = 128;
+    const unsigned blocks = (grid + kThreads - 1) / kThreads;
+    if (call.dtype == DType::kBF16) {
+      cross_entropy_given_kernel<bf16><<<blocks, kThreads, 0, stream>>>(call, given, loss, lse);
+    } else {
+      cross_entropy_given_kernel<float><<<blocks, kThreads, 0, stream>>>(call, given, loss, lse);
+    }
+  } else if (call.dtype == DType::kBF16) {
     cross_entropy_kernel<bf16><<<grid, threads_for(call.classes, kVecOf<bf16>), 0, stream>>>(call, loss, lse);
   } else {
     cross_entropy_kernel<float><<<grid, threads_for(call.classes, kVecOf<float>), 0, stream>>>(call, loss, lse);

@@ -15,8 +15,9 @@ struct CrossEntropy {
   const void* logits = nullptr;      // [T, V]
   const int32_t* targets = nullptr;  // [T], -1: ignored
 };
-// lse = log sum exp(logits); loss = lse - logits[target], 0 where ignored. Either may be null.
-void launch_cross_entropy(const CrossEntropy& call, float* loss, float* lse, cudaStream_t stream);
+// lse = log sum exp(logits), or `given` [T] where that is not null; loss = lse - logits[target], 0 where ignored.
+// Either may be null.
+void launch_cross_entropy(const CrossEntropy& call, const float* given, float* loss, float* lse, cudaStream_t stream);
 // dlogits = (exp(logits - lse) - onehot(target)) dloss, 0 where ignored and in padding; may stand where logits stand.
 void launch_cross_entropy_grad(const CrossEntropy& call, const float* lse, const float* dloss, void* dlogits,
                                cudaStream_t stream);

@@ -21,7 +21,8 @@ CrossEntropy describe(const Graph& graph, const Node& node) {
 BoundKernel bind(DeviceContext&, const Graph& graph, const Node& node) {
   return [call = describe(graph, node)](const KernelArgs& args) mutable {
     call.logits = args.in[0].data, call.targets = args.in[1].as<int32_t>();
-    launch_cross_entropy(call, args.out[0].as<float>(), args.out[1].as<float>(), args.stream);
+    const float* given = args.in.size() > 2 ? args.in[2].as<const float>() : nullptr;
+    launch_cross_entropy(call, given, args.out[0].as<float>(), args.out[1].as<float>(), args.stream);
   };
 }
 

@@ -62,7 +62,7 @@ bool CublasLt::open(const std::string& path, std::string& tried) {
   return false;
 }
 
-CublasLt::CublasLt() {
+CublasLt::CublasLt(DeviceContext&) {
   std::string tried;
   for (const std::string& path : places()) {
     if (open(path, tried)) break;

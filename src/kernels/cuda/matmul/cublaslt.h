@@ -6,13 +6,15 @@
 
 #include <string>
 
+#include "kernels/cuda/context.h"
+
 namespace octet::cuda {
 
-class CublasLt {
+class CublasLt final : public DeviceLibrary {
  public:
   // Throws kUnsupported naming the library, the places looked at, the versions found and the one wanted.
-  CublasLt();
-  ~CublasLt();
+  explicit CublasLt(DeviceContext& context);
+  ~CublasLt() override;
   CublasLt(const CublasLt&) = delete;
 
   cublasLtHandle_t handle() const { return handle_; }

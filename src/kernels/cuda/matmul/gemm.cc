@@ -55,7 +55,7 @@ cublasLtMatrixLayout_t Gemm::layout(DType dtype, int64_t rows, int64_t cols) con
   return result;
 }
 
-Gemm::Gemm(DeviceContext& context, const GemmSpec& spec) : library_(context.cublaslt()), spec_(spec) {
+Gemm::Gemm(DeviceContext& context, const GemmSpec& spec) : library_(context.library<CublasLt>()), spec_(spec) {
   library_.check(
       library_.create_desc(&desc_, spec.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
       "describing a product");

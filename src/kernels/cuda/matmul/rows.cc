@@ -179,7 +179,7 @@ int64_t workspace(DeviceContext&, const Graph& graph, const Node& node) {
 // The product with the library's choice made; null when it has no kernel.
 std::shared_ptr<Gemm> make_gemm(DeviceContext& context, const GemmSpec& spec) {
   auto gemm = std::make_shared<Gemm>(context, spec);
-  const auto algorithm = context.gemm_tuning().choose(*gemm);
+  const auto algorithm = context.library<GemmTuning>().choose(*gemm);
   if (!algorithm) return nullptr;
   gemm->use(*algorithm);
   return gemm;

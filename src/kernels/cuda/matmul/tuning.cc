@@ -78,7 +78,7 @@ class Bench {
         workspace_(kGemmWorkspace) {
     check_cuda(cudaEventCreate(&begin_), "making an event");
     check_cuda(cudaEventCreate(&end_), "making an event");
-    check_cuda(cudaDeviceSynchronize(), "filling operands");
+    check_cuda(cudaStreamSynchronize(cudaStreamLegacy), "filling operands");
   }
   ~Bench() {
     cudaEventDestroy(begin_);
@@ -182,7 +182,7 @@ std::string write_gemm_choices(const std::map<std::string, cublasLtMatmulAlgo_t>
 
 GemmTuning::GemmTuning(DeviceContext& context) : context_(context) {
   prefix_ = fmt::format("{}, {} SMs, cuBLASLt {}, list {}: ", context.device_name(), context.sm_count(),
-                        context.cublaslt().version(), kList);
+                        context.library<CublasLt>().version(), kList);
   if (!context.options().deterministic) file_ = cache_file(context.options().gemm_cache);
   load();
 }
@@ -200,14 +200,15 @@ void GemmTuning::load() {
   }
 }
 
-// Several processes may do this at once: each merges what the others have written, and renames a file of its own.
+// Several processes and contexts may do this at once: each merges what the others have written, and renames a file of
+// its own.
 void GemmTuning::save() {
   if (unsaved_ == 0) return;
   log_debug("{} matrix products timed: {:.3f} s", unsaved_, seconds_);
   unsaved_ = 0, seconds_ = 0;
   load();
   if (file_.empty()) return;
-  const std::string own = fmt::format("{}.{}", file_, getpid());
+  const std::string own = fmt::format("{}.{}.{}", file_, getpid(), fmt::ptr(this));
   try {
     make_folders(parent_folder(file_));
     write_file(own, write_gemm_choices(choices_));

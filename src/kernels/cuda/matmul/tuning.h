@@ -15,17 +15,17 @@
 
 namespace octet::cuda {
 
-class GemmTuning {
+class GemmTuning final : public DeviceLibrary {
  public:
   explicit GemmTuning(DeviceContext& context);
   GemmTuning(const GemmTuning&) = delete;
-  ~GemmTuning() { save(); }
+  ~GemmTuning() override { save(); }
 
   // The algorithm for this product; none when the library has no kernel for it. May allocate and use the context's
   // stream: for binding only.
   std::optional<cublasLtMatmulAlgo_t> choose(Gemm& gemm);
   // Writes what was measured since the last time.
-  void save();
+  void save() override;
 
  private:
   std::optional<cublasLtMatmulAlgo_t> fastest(Gemm& gemm, const std::vector<cublasLtMatmulAlgo_t>& candidates);

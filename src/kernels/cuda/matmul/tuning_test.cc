@@ -56,6 +56,7 @@ class GemmTuningOnDevice : public testing::Test {
   void SetUp() override {
     std::string why;
     if (device_count(&why) == 0) GTEST_SKIP() << why;
+    check_cuda(cudaSetDevice(device_facts(0).index), "choosing the device");
     const std::string test = testing::UnitTest::GetInstance()->current_test_info()->name();  // others run beside it
     file_ = testing::TempDir() + "octet_gemm_choices_" + test + ".txt";
     remove_path(file_);
@@ -65,7 +66,7 @@ class GemmTuningOnDevice : public testing::Test {
     options.gemm_cache = file_;
     DeviceContext context(options);
     Gemm gemm(context, {.m = 256, .n = 512, .k = 1024, .trans_b = true});
-    const auto algorithm = context.gemm_tuning().choose(gemm);
+    const auto algorithm = context.library<GemmTuning>().choose(gemm);
     EXPECT_TRUE(algorithm.has_value());
     return words(algorithm.value_or(cublasLtMatmulAlgo_t{}));
   }

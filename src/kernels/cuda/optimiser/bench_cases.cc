@@ -26,8 +26,8 @@ std::vector<cpu::Case> optimiser_bench_cases() {
     for (Shape shape : {Shape{12288, 4096}, Shape{4096, 4096}, Shape{4096, 4096}, Shape{4096}, Shape{4096}})
       layers.push_back(x(std::move(shape)));
   }
-  cases.push_back({.op = Op::kGlobalNorm, .name = "16384x4096", .inputs = one, .attrs = {{"max_norm", 1.0}}});
-  cases.push_back({.op = Op::kGlobalNorm, .name = "8_layers", .inputs = layers, .attrs = {{"max_norm", 1.0}}});
+  cases.push_back({.op = Op::kSquareSum, .name = "16384x4096", .inputs = one});
+  cases.push_back({.op = Op::kSquareSum, .name = "8_layers", .inputs = layers});
   std::vector<Shape> shapes;
   for (int layer = 0; layer < 4; ++layer) {
     for (Shape shape : {Shape{12288, 4096}, Shape{4096, 4096}, Shape{4096}}) shapes.push_back(std::move(shape));

@@ -34,31 +34,29 @@ struct AdamwTable {
 };
 void launch_adamw(AdamwTable table, cudaStream_t stream);
 
-// One gradient of a global norm.
-struct NormInput {
+// One gradient of a sum of squares.
+struct SquareInput {
   const void* data = nullptr;
   int64_t count = 0;
   int32_t first_piece = 0;  // of the launch
   bool bf16 = false;        // else float32
 };
 
-inline constexpr int kNormInputs = 160;  // of one launch: a table in its parameters
-inline constexpr int kNormBlocks = 660;  // of one launch, whatever the device: 5 for each of an H200's 132 processors
-inline constexpr int64_t kNormPiece = 16 * 1024;
+inline constexpr int kSquareInputs = 160;  // of one launch: a table in its parameters
+inline constexpr int kSquareBlocks = 660;  // of one launch, whatever the device: 5 for each of an H200's 132 processors
+inline constexpr int64_t kSquarePiece = 16 * 1024;
 
-// Workspace: a sum and a flag for each block of each launch.
-struct NormPartial {
-  double squares;
-  double finite;  // 1 or 0
-};
-struct NormTable {
-  NormInput inputs[kNormInputs];
+struct SquareTable {
+  SquareInput inputs[kSquareInputs];
   int32_t count = 0, pieces = 0;
 };
-// Squares are summed in float32 within 64 elements of a thread, in float64 beyond, in an order fixed by shapes.
-void launch_norm_partials(const NormTable& table, NormPartial* partials, cudaStream_t stream);
-// partials [launches * kNormBlocks]; results may be null. max_norm 0: no clipping.
-void launch_norm_finish(const NormPartial* partials, int64_t launches, double max_norm, float* norm, float* clip,
-                        float* finite, cudaStream_t stream);
+// A sum a block: partials [kSquareBlocks]. Squares are summed in float32 within 64 elements of a thread, in float64
+// beyond, in an order fixed by shapes.
+void launch_square_partials(const SquareTable& table, double* partials, cudaStream_t stream);
+// partials [launches * kSquareBlocks] -> sum [1]
+void launch_square_join(const double* partials, int64_t launches, double* sum, cudaStream_t stream);
+// squares [1] -> [1] each, which may be null. max_norm 0: no clipping.
+void launch_clip_factor(const double* squares, double max_norm, float* norm, float* clip, float* finite,
+                        cudaStream_t stream);
 
 }  // namespace octet::cuda

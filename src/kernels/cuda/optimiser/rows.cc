@@ -1,4 +1,4 @@
-// Rows of AdamW, of groups of it, and of the global norm.
+// Rows of AdamW, of groups of it, of the sum of squares and the clip factor.
 #include <algorithm>
 #include <array>
 
@@ -112,34 +112,41 @@ BoundKernel bind_group(DeviceContext&, const Graph&, const Node& node) {
   };
 }
 
-bool accepts_norm(const Graph& graph, const Node& node) {
+bool accepts_squares(const Graph& graph, const Node& node) {
   return std::all_of(node.inputs.begin(), node.inputs.end(), [&](Value v) { return is_f32_or_bf16(graph.dtype(v)); });
 }
 
-int64_t norm_launches(const Node& node) {
-  return (static_cast<int64_t>(node.inputs.size()) + kNormInputs - 1) / kNormInputs;
+int64_t square_launches(const Node& node) {
+  return (static_cast<int64_t>(node.inputs.size()) + kSquareInputs - 1) / kSquareInputs;
 }
 
-int64_t norm_workspace(DeviceContext&, const Graph&, const Node& node) {
-  return norm_launches(node) * kNormBlocks * static_cast<int64_t>(sizeof(NormPartial));
+int64_t square_workspace(DeviceContext&, const Graph&, const Node& node) {
+  return square_launches(node) * kSquareBlocks * static_cast<int64_t>(sizeof(double));
 }
 
-BoundKernel bind_norm(DeviceContext&, const Graph&, const Node& node) {
-  const double max_norm = node.attrs.get_or<double>("max_norm", 0.0);
-  return [max_norm, launches = norm_launches(node)](const KernelArgs& args) {
-    auto* partials = reinterpret_cast<NormPartial*>(args.workspace.data());
+BoundKernel bind_squares(DeviceContext&, const Graph&, const Node& node) {
+  return [launches = square_launches(node)](const KernelArgs& args) {
+    auto* partials = reinterpret_cast<double*>(args.workspace.data());
     for (int64_t launch = 0; launch < launches; ++launch) {
-      const auto begin = static_cast<size_t>(launch * kNormInputs);
-      NormTable table;
-      for (const Tensor& gradient : args.in.subspan(begin, std::min<size_t>(kNormInputs, args.in.size() - begin))) {
+      const auto begin = static_cast<size_t>(launch * kSquareInputs);
+      SquareTable table;
+      for (const Tensor& gradient : args.in.subspan(begin, std::min<size_t>(kSquareInputs, args.in.size() - begin))) {
         const int64_t count = gradient.elements();
         if (count == 0) continue;
         table.inputs[table.count++] = {gradient.data, count, table.pieces, gradient.dtype() == DType::kBF16};
-        table.pieces += static_cast<int32_t>((count + kNormPiece - 1) / kNormPiece);
+        table.pieces += static_cast<int32_t>((count + kSquarePiece - 1) / kSquarePiece);
       }
-      launch_norm_partials(table, partials + launch * kNormBlocks, args.stream);
+      launch_square_partials(table, partials + launch * kSquareBlocks, args.stream);
     }
-    launch_norm_finish(partials, launches, max_norm, args.out[0].as<float>(), args.out[1].as<float>(),
+    launch_square_join(partials, launches, args.out[0].as<double>(), args.stream);
+  };
+}
+
+bool accepts_clip(const Graph&, const Node&) { return true; }
+
+BoundKernel bind_clip(DeviceContext&, const Graph&, const Node& node) {
+  return [max_norm = node.attrs.get_or<double>("max_norm", 0.0)](const KernelArgs& args) {
+    launch_clip_factor(args.in[0].as<const double>(), max_norm, args.out[0].as<float>(), args.out[1].as<float>(),
                        args.out[2].as<float>(), args.stream);
   };
 }
@@ -147,7 +154,8 @@ BoundKernel bind_norm(DeviceContext&, const Graph&, const Node& node) {
 constexpr KernelRow kRows[] = {
     {Op::kAdamw, "adamw", accepts_adamw, bind_adamw},
     {Op::kFusion, "adamw_group", accepts_group, bind_group},
-    {Op::kGlobalNorm, "global_norm_pieces", accepts_norm, bind_norm, norm_workspace},
+    {Op::kSquareSum, "square_sum_pieces", accepts_squares, bind_squares, square_workspace},
+    {Op::kClipFactor, "clip_factor", accepts_clip, bind_clip},
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// global_norm in two stages: every block sums the squares of its pieces, one block joins the sums. Pieces go to blocks
-// by number, so the bits depend on shapes alone.
+// square_sum in two stages: every block sums the squares of its pieces, one block joins the sums. Pieces go to blocks
+// by number, so the bits depend on shapes alone. clip_factor is one thread's work on that sum.
 #include "kernels/cuda/common/numbers.cuh"
 #include "kernels/cuda/common/reduce.cuh"
 #include "kernels/cuda/optimiser/optimiser.h"
@@ -66,59 +66,57 @@ __device__ __noinline__ double squares_in_doubles(const T* x, int64_t count) {
 
 // This thread's squares of one piece, summed again in float64 where they are beyond float32.
 template <typename T>
-__device__ __forceinline__ double squares_of(const T* x, int64_t count, bool& finite) {
+__device__ __forceinline__ double squares_of(const T* x, int64_t count) {
   const Sums<float> sums = sum_piece<float>(x, count);
-  finite = finite && sums.rubbish == 0;
   if (isfinite(sums.squares) || sums.rubbish != 0) return static_cast<double>(sums.squares);
   return squares_in_doubles(x, count);
 }
 
 __global__ void __launch_bounds__(kThreads)
-    norm_partials_kernel(const __grid_constant__ NormTable table, NormPartial* partials) {
+    square_partials_kernel(const __grid_constant__ SquareTable table, double* partials) {
   __shared__ double scratch[kThreads / 32];
   double total = 0;
-  bool finite = true;
   int32_t input = 0;
-  for (int32_t piece = static_cast<int32_t>(blockIdx.x); piece < table.pieces; piece += kNormBlocks) {
+  for (int32_t piece = static_cast<int32_t>(blockIdx.x); piece < table.pieces; piece += kSquareBlocks) {
     while (input + 1 < table.count && table.inputs[input + 1].first_piece <= piece) ++input;
-    const NormInput& of = table.inputs[input];
-    const int64_t begin = (piece - of.first_piece) * kNormPiece, count = min(kNormPiece, of.count - begin);
-    total += of.bf16 ? squares_of(static_cast<const bf16*>(of.data) + begin, count, finite)
-                     : squares_of(static_cast<const float*>(of.data) + begin, count, finite);
+    const SquareInput& of = table.inputs[input];
+    const int64_t begin = (piece - of.first_piece) * kSquarePiece, count = min(kSquarePiece, of.count - begin);
+    total += of.bf16 ? squares_of(static_cast<const bf16*>(of.data) + begin, count)
+                     : squares_of(static_cast<const float*>(of.data) + begin, count);
   }
   total = block_sum(total, scratch);
-  finite = __syncthreads_and(finite) != 0;
-  if (threadIdx.x == 0) partials[blockIdx.x] = {total, finite ? 1.0 : 0.0};
+  if (threadIdx.x == 0) partials[blockIdx.x] = total;
 }
 
 __global__ void __launch_bounds__(kFinishThreads)
-    norm_finish_kernel(const NormPartial* partials, int64_t count, double max_norm, float* norm, float* clip,
-                       float* finite) {
+    square_join_kernel(const double* partials, int64_t count, double* sum) {
   __shared__ double scratch[kFinishThreads / 32];
   double squares = 0;
-  bool all_finite = true;
-  for (int64_t i = threadIdx.x; i < count; i += kFinishThreads) {
-    squares += partials[i].squares;
-    all_finite = all_finite && partials[i].finite != 0;
-  }
+  for (int64_t i = threadIdx.x; i < count; i += kFinishThreads) squares += partials[i];
   squares = block_sum(squares, scratch);
-  all_finite = __syncthreads_and(all_finite) != 0;
-  if (threadIdx.x != 0) return;
-  const double root = sqrt(squares), ratio = max_norm / (root + 1e-6);
+  if (threadIdx.x == 0) *sum = squares;
+}
+
+__global__ void clip_factor_kernel(const double* squares, double max_norm, float* norm, float* clip, float* finite) {
+  const double root = sqrt(*squares), ratio = max_norm / (root + 1e-6);
   if (norm != nullptr) *norm = static_cast<float>(root);
   if (clip != nullptr) *clip = max_norm > 0 && ratio < 1 ? static_cast<float>(ratio) : 1.0f;
-  if (finite != nullptr) *finite = all_finite ? 1.0f : 0.0f;
+  if (finite != nullptr) *finite = isfinite(*squares) ? 1.0f : 0.0f;
 }
 
 }  // namespace
 
-void launch_norm_partials(const NormTable& table, NormPartial* partials, cudaStream_t stream) {
-  norm_partials_kernel<<<kNormBlocks, kThreads, 0, stream>>>(table, partials);
+void launch_square_partials(const SquareTable& table, double* partials, cudaStream_t stream) {
+  square_partials_kernel<<<kSquareBlocks, kThreads, 0, stream>>>(table, partials);
 }
 
-void launch_norm_finish(const NormPartial* partials, int64_t launches, double max_norm, float* norm, float* clip,
-                        float* finite, cudaStream_t stream) {
-  norm_finish_kernel<<<1, kFinishThreads, 0, stream>>>(partials, launches * kNormBlocks, max_norm, norm, clip, finite);
+void launch_square_join(const double* partials, int64_t launches, double* sum, cudaStream_t stream) {
+  square_join_kernel<<<1, kFinishThreads, 0, stream>>>(partials, launches * kSquareBlocks, sum);
+}
+
+void launch_clip_factor(const double* squares, double max_norm, float* norm, float* clip, float* finite,
+                        cudaStream_t stream) {
+  clip_factor_kernel<<<1, 1, 0, stream>>>(squares, max_norm, norm, clip, finite);
 }
 
 }  // namespace octet::cuda

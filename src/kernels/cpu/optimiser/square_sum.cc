@@ -1,6 +1,5 @@
-// global_norm: the square root of the sum of squares of all gradients, the factor that clips it, and whether every
-// element is finite. Squares are
-// summed in float32 within pieces of fixed length and in float64 over pieces in order: the same for any thread count.
+// square_sum: squares are summed in float32 within runs of fixed length and in float64 over runs and pieces in order:
+// the same for any thread count. clip_factor: the norm and the factor that clips it, of that sum.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -16,12 +15,7 @@ using simd::Floats;
 
 constexpr int64_t kPiece = 16 * 1024;
 
-struct PieceSum {
-  double squares;
-  bool finite;
-};
-
-bool accepts(const Graph& graph, const Node& node) {
+bool accepts_sum(const Graph& graph, const Node& node) {
   for (Value input : node.inputs) {
     if (!is_f32_or_bf16(graph.dtype(input))) return false;
   }
@@ -30,7 +24,7 @@ bool accepts(const Graph& graph, const Node& node) {
 
 // float32 squares overflow beyond 1.8e19: then the piece is summed again in float64. (x - x is 0 for finite x only.)
 template <typename T>
-PieceSum sum_piece(const T* x, int64_t count) {
+double sum_piece(const T* x, int64_t count) {
   constexpr int64_t kRun = 32 * simd::kLanes;
   Floats rubbish{};
   double squares = 0;
@@ -43,18 +37,16 @@ PieceSum sum_piece(const T* x, int64_t count) {
     });
     squares += static_cast<double>(simd::sum(sum));
   }
-  const bool finite = simd::sum(rubbish) == 0.0f;
-  if (finite && !std::isfinite(squares)) {
-    squares = 0;
-    for (int64_t i = 0; i < count; ++i) {
-      const auto v = static_cast<double>(simd::load(x + i, simd::Part{1})[0]);
-      squares += v * v;
-    }
+  if (std::isfinite(squares) || simd::sum(rubbish) != 0.0f) return squares;
+  squares = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto v = static_cast<double>(simd::load(x + i, simd::Part{1})[0]);
+    squares += v * v;
   }
-  return {squares, finite};
+  return squares;
 }
 
-BoundKernel bind(const Graph& graph, const Node& node) {
+BoundKernel bind_sum(const Graph& graph, const Node& node) {
   struct Piece {
     size_t input;
     int64_t begin, count;
@@ -69,9 +61,8 @@ BoundKernel bind(const Graph& graph, const Node& node) {
       pieces.push_back({i, begin, std::min(kPiece, count - begin)});
   }
   // The sums of the pieces, made once here: nothing is allocated while running.
-  auto sums = std::make_shared<std::vector<PieceSum>>(pieces.size());
-  const double max_norm = node.attrs.get_or<double>("max_norm", 0.0);
-  return [pieces = std::move(pieces), bf16 = std::move(bf16), sums, max_norm](const KernelArgs& args) {
+  auto sums = std::make_shared<std::vector<double>>(pieces.size());
+  return [pieces = std::move(pieces), bf16 = std::move(bf16), sums](const KernelArgs& args) {
     parallel_for(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const Piece& piece = pieces[static_cast<size_t>(i)];
@@ -80,22 +71,30 @@ BoundKernel bind(const Graph& graph, const Node& node) {
                                                             : sum_piece(x.as<const float>() + piece.begin, piece.count);
       }
     });
-    double squares = 0;
-    bool finite = true;
-    for (const PieceSum& sum : *sums) squares += sum.squares, finite = finite && sum.finite;
-    const double norm = std::sqrt(squares);
+    double& squares = *args.out[0].as<double>();
+    squares = 0;
+    for (const double sum : *sums) squares += sum;
+  };
+}
+
+bool accepts_clip(const Graph&, const Node&) { return true; }
+
+BoundKernel bind_clip(const Graph&, const Node& node) {
+  return [max_norm = node.attrs.get_or<double>("max_norm", 0.0)](const KernelArgs& args) {
+    const double squares = *args.in[0].as<double>(), norm = std::sqrt(squares);
     const double clip = max_norm > 0 ? std::fmin(1.0, max_norm / (norm + 1e-6)) : 1.0;
     const auto store = [&](size_t result, double value) {
       if (args.out[result].data != nullptr) *args.out[result].as<float>() = static_cast<float>(value);
     };
-    store(0, norm), store(1, clip), store(2, finite ? 1 : 0);
+    store(0, norm), store(1, clip), store(2, std::isfinite(squares) ? 1 : 0);
   };
 }
 
 }  // namespace
 
-std::span<const KernelRow> global_norm_rows() {
-  static const KernelRow rows[] = {{Op::kGlobalNorm, "global_norm_pieces", accepts, bind}};
+std::span<const KernelRow> gradient_norm_rows() {
+  static const KernelRow rows[] = {{Op::kSquareSum, "square_sum_pieces", accepts_sum, bind_sum},
+                                   {Op::kClipFactor, "clip_factor", accepts_clip, bind_clip}};
   return rows;
 }
 

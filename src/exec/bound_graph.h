@@ -1,0 +1,101 @@
+// What the runners of one graph share, whatever the device: an array of steps whose kernels are chosen and whose
+// pointers are resolved, and what is known of each step afterwards. Binding is the only place that looks at the graph.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "exec/executor.h"
+#include "exec/graph_binding.h"
+
+namespace octet {
+
+// Tensor, KernelArgs and BoundKernel are the device's (kernel.h). Memory and plan must outlive it.
+template <typename Tensor, typename KernelArgs, typename BoundKernel>
+class BoundGraph {
+ protected:
+  struct Step {
+    BoundKernel kernel;
+    KernelArgs args;
+    NodeId node;
+    const char* row = nullptr;  // whose kernel it is
+  };
+  struct StepTime {
+    int64_t calls = 0;
+    double seconds = 0;
+  };
+
+  BoundGraph(const Program& program, const Graph& graph, const GraphPlan& plan, PlanMemory memory)
+      : graph_(graph), plan_(plan), memory_(std::move(memory)) {
+    check(plan.buffers.size() == static_cast<size_t>(graph.size()), ErrorCode::kInternal,
+          "graph '{}' has {} nodes, its plan {}", graph.name(), graph.size(), plan.buffers.size());
+    copies_ = state_copies(program, graph, plan, memory_);
+  }
+
+  // `bind(node, step)` sets the row, then the kernel and what its arguments have beside tensors.
+  template <typename Bind>
+  void bind_nodes(const Bind& bind) {
+    steps_.reserve(static_cast<size_t>(graph_.size()));
+    for (int32_t i = 0; i < graph_.size(); ++i) bind_node(NodeId{i}, bind);
+    times_.resize(steps_.size());
+  }
+
+  // To be called while an exception is handled.
+  [[noreturn]] void rethrow_with_node(size_t step) const {
+    const std::string where = step < steps_.size()
+                                  ? fmt::format("{} of graph '{}', kernel {}", describe(graph_, steps_[step].node),
+                                                graph_.name(), steps_[step].row)
+                                  : fmt::format("graph '{}'", graph_.name());
+    try {
+      throw;
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("{}: {}", where, error.message()));
+    } catch (const std::exception& error) {
+      throw Error(ErrorCode::kInternal, fmt::format("{}: {}", where, error.what()));
+    }
+  }
+
+  void append_steps(std::vector<NodeTime>& times) const {
+    for (size_t i = 0; i < steps_.size(); ++i)
+      times.push_back(node_time(graph_, steps_[i].node, steps_[i].row, times_[i].calls, times_[i].seconds));
+  }
+
+  const std::byte* address(Value value) const {
+    return memory_.address(plan_.buffers[static_cast<size_t>(index(value.node))][static_cast<size_t>(value.result)]);
+  }
+
+  const Graph& graph_;
+  const GraphPlan& plan_;
+  PlanMemory memory_;
+  std::vector<Step> steps_;
+  std::vector<StateCopy> copies_;
+  bool profiling_ = false;
+  std::vector<StepTime> times_;  // per step
+  StepTime total_time_;
+
+ private:
+  template <typename Bind>
+  void bind_node(NodeId id, const Bind& bind) {
+    const Node& node = graph_.node(id);
+    if (is_buffer_leaf(node.op)) return;
+    auto tensors = bind_operands<Tensor>(graph_, id, plan_, memory_);
+    if (tensors == nullptr) return;
+    Step step{.kernel = {}, .args = {}, .node = id};
+    step.args.in = {tensors.get(), node.inputs.size()};
+    step.args.out = {tensors.get() + node.inputs.size(), node.results.size()};
+    try {
+      bind(node, step);
+    } catch (const Error& error) {
+      if (step.row == nullptr) throw;
+      throw Error(error.code(), fmt::format("{}: {}: {}", describe(graph_, id), step.row, error.message()));
+    }
+    tensors_.push_back(std::move(tensors));
+    steps_.push_back(std::move(step));
+  }
+
+  std::vector<std::unique_ptr<Tensor[]>> tensors_;  // what steps' spans point into
+};
+
+}  // namespace octet

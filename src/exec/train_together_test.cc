@@ -1,0 +1,41 @@
+// Several executors of one process, each in its own thread: the bits that each gives alone.
+#include "exec/train_together.h"
+
+#include <gtest/gtest.h>
+
+#include "exec/program_parity.h"
+
+namespace octet {
+namespace {
+
+tiny::MakeExecutor cpu_executor(const char* architecture, const char* recipe) {
+  return [plan = parity::compiled_plan({architecture, recipe}, cpu_target())] { return make_cpu_executor(plan); };
+}
+
+TEST(TrainTogether, EachExecutorGivesTheBitsItGivesAlone) {
+  const std::vector<tiny::MakeExecutor> makes = {cpu_executor("gpt2", "bf16"), cpu_executor("llama", "fp8-current"),
+                                                 cpu_executor("gpt2", "bf16")};
+  const std::vector<tiny::Trained> together = tiny::train_together(makes);
+  for (size_t i = 0; i < makes.size(); ++i) {
+    const tiny::Trained alone = tiny::train_alone(makes[i], i);
+    EXPECT_EQ(together[i].losses, alone.losses) << "executor " << i;
+    EXPECT_EQ(together[i].states, alone.states) << "executor " << i;
+    EXPECT_LT(alone.losses.back(), alone.losses.front()) << "nothing was learned: the comparison would say little";
+  }
+  EXPECT_NE(together[0].losses, together[2].losses) << "of other weights";
+}
+
+TEST(TrainTogether, AnExecutorWorksInAnotherThreadThanMadeIt) {
+  const tiny::MakeExecutor make = cpu_executor("llama", "fp8-current");
+  std::unique_ptr<Executor> made = make();
+  const tiny::Trained moved = tiny::train_together({[&] { return std::move(made); }})[0];
+  EXPECT_EQ(moved, tiny::train_alone(make, 0));
+}
+
+TEST(TrainTogether, WhatOneThreadThrowsEndsAllAndIsThrownOn) {
+  const tiny::MakeExecutor fails = []() -> std::unique_ptr<Executor> { fail(ErrorCode::kInternal, "not made"); };
+  EXPECT_THROW(tiny::train_together({cpu_executor("gpt2", "fp32"), fails}), Error);
+}
+
+}  // namespace
+}  // namespace octet
