@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that need no build: format, layers, documents, sizes. Usage: scripts/check.py all|format|layers|docs|sizes"""
+"""Checks that need no build: format, layers, documents, sizes of files. Usage: scripts/check.py all|format|layers|docs|sizes|map"""
 import pathlib
 import re
 import subprocess
@@ -7,24 +7,26 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# Room -> rooms whose headers it may include (besides its own). The arrows of docs/map.md. Tests and benchmarks may
-# reach further up (a pass is tested by running it).
-LAYERS = {
-    "base": [],
-    "ir": ["base"],
-    "model": ["ir", "base"],
-    "precision": ["ir", "base"],
-    "passes": ["precision", "ir", "base"],
-    "kernels": ["precision", "ir", "base"],
-    "exec": ["kernels", "passes", "precision", "ir", "base"],
-    "io": ["base"],
-    "infer": ["exec", "model", "passes", "precision", "io", "ir", "base"],
-    "train": ["infer", "exec", "model", "passes", "precision", "io", "ir", "base"],
-    "load": ["io", "base"],
-    "eval": ["infer", "exec", "model", "passes", "precision", "io", "ir", "base"],
-}
 IS_TEST = re.compile(r"_(test|bench|fuzz)\.cc$")
+IS_SHARED_BY_TESTS = re.compile(r"/testing/|cases\.(cc|h)$")
 MODEL_MAY_INCLUDE = {"ir/builder.h", "base/error.h"}
+
+
+def rooms():
+    """cmake/rooms.txt: room -> rooms it may include, in its order."""
+    lines = (ROOT / "cmake/rooms.txt").read_text().splitlines()
+    return {room: arrows.split() for room, arrows in (line.split(":") for line in lines if re.match("[a-z]", line))}
+
+
+def print_map():
+    """The arrows as docs/map.md shows them."""
+    width = max(map(len, rooms()))
+    return [f"    {room:<{width}}  {' '.join(arrows)}".rstrip() for room, arrows in rooms().items()]
+
+
+def room_of(path, names):
+    """The room of a path below src/; none for a path of no room."""
+    return next((room for room in names if path.startswith(room + "/")), None)
 
 
 def tracked(*patterns):
@@ -39,39 +41,34 @@ def check_format():
     return [f"{name}: not formatted (make format)" for name in names]
 
 
-def test_headers(sources):
-    """Headers that only tests, benchmarks and fuzzers include, directly or through another such header."""
-    includers = {}
-    for path in sources:
-        for name in re.findall(r'#include "([^"]+\.h)"', (ROOT / path).read_text()):
-            includers.setdefault(name, []).append(path)
-    helpers = set()
-    while True:
-        found = {name for name, users in includers.items()
-                 if all(IS_TEST.search(user.name) or str(user.relative_to("src")) in helpers for user in users)}
-        if found == helpers:
-            return helpers
-        helpers = found
-
-
 def check_layers():
-    faults = []
-    sources = tracked("src/*.cc", "src/*.h", "src/*.cu", "src/*.cuh")
-    helpers = test_headers(sources)
-    for path in sources:
-        room = path.parts[1]
-        if IS_TEST.search(path.name) or str(path.relative_to("src")) in helpers:
+    """A room includes what cmake/rooms.txt lets it. What tests share (testing/, *cases.h) is not for the product, and
+    may include every room listed before its own; tests and benchmarks may include all."""
+    arrows = rooms()
+    order = list(arrows)
+    faults = [f"cmake/rooms.txt: {room} names {other}, which does not stand above it"
+              for room in order for other in arrows[room] if other not in order[:order.index(room)]]
+    for path in tracked("src/*.cc", "src/*.h", "src/*.cu", "src/*.cuh"):
+        if IS_TEST.search(path.name):
             continue
+        room = room_of(str(path.relative_to("src")), order)
+        shared = IS_SHARED_BY_TESTS.search(str(path))
         for number, line in enumerate((ROOT / path).read_text().splitlines(), 1):
-            match = re.match(r'#include "([a-z_]+)/(.+)"', line)
-            if not match or match[1] == room or match[1] == "octet":
+            match = re.match(r'#include "([a-z_/0-9]+\.c?u?h)"', line)
+            if not match or match[1].startswith("octet/"):
                 continue
-            if match[1] not in LAYERS:
-                faults.append(f"{path}:{number}: includes {match[1]}/{match[2]}, which is no room")
-            elif match[1] not in LAYERS[room]:
-                faults.append(f"{path}:{number}: {room} may not include {match[1]} (docs/map.md)")
-            elif room == "model" and f"{match[1]}/{match[2]}" not in MODEL_MAY_INCLUDE:
+            other = room_of(match[1], order)
+            allowed = order[:order.index(room)] if shared else arrows[room]
+            if other is None:
+                faults.append(f"{path}:{number}: includes {match[1]}, which is in no room")
+            elif IS_SHARED_BY_TESTS.search(match[1]) and not shared:
+                faults.append(f"{path}:{number}: includes {match[1]}, which is for tests")
+            elif other != room and other not in allowed:
+                faults.append(f"{path}:{number}: {room} may not include {other} (cmake/rooms.txt)")
+            elif room == "model" and other != room and match[1] not in MODEL_MAY_INCLUDE:
                 faults.append(f"{path}:{number}: model/ may include only {sorted(MODEL_MAY_INCLUDE)}")
+    if "\n".join(print_map()) not in (ROOT / "docs/map.md").read_text():
+        faults.append("docs/map.md: its arrows are not those of cmake/rooms.txt; scripts/check.py map prints them")
     return faults
 
 
@@ -120,6 +117,9 @@ CHECKS = {"format": check_format, "layers": check_layers, "docs": check_docs, "s
 
 def main():
     names = sys.argv[1:] or ["all"]
+    if names == ["map"]:
+        print("\n".join(print_map()))
+        return
     failed = False
     for name in list(CHECKS) if names == ["all"] else names:
         faults = CHECKS[name]()

@@ -157,13 +157,6 @@ bool Tokenizer::is_special(int32_t id) const {
   return id >= 0 && id < vocab_size() && special_[static_cast<size_t>(id)] != 0;
 }
 
-int32_t Tokenizer::find_special(std::string_view text) const {
-  for (const AddedToken& token : added_) {
-    if (token.text == text) return token.id;
-  }
-  return -1;
-}
-
 std::string_view Tokenizer::shown_bytes(int32_t id, bool skip_special, bool& at_start) const {
   std::string_view bytes = token_bytes(id);
   if (is_special(id)) return skip_special ? std::string_view() : bytes;

@@ -1,5 +1,5 @@
 // Cases of AdamW and the global norm.
-#include "kernels/cpu/cases.h"
+#include "kernels/cpu/testing/cases.h"
 
 namespace octet::cpu {
 

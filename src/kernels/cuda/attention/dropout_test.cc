@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "kernels/cpu/attention/masks.h"
-#include "kernels/cuda/on_device.h"
+#include "kernels/cpu/testing/masks.h"
+#include "kernels/cuda/testing/on_device.h"
 
 namespace octet::cuda {
 namespace {
