@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that need no build: format, layers, documents, sizes of files. Usage: scripts/check.py all|format|layers|docs|sizes|map"""
+"""Checks that need no build: format, layers, documents, sizes of files, lines of rooms. Usage: scripts/check.py all|format|layers|docs|sizes|loc|map"""
 import pathlib
 import re
 import subprocess
@@ -96,6 +96,47 @@ def check_docs():
     return faults
 
 
+def code_lines(text):
+    """How many lines of C++ hold something beside white space and comments."""
+    text = re.sub(r"""/\*.*?\*/|//[^\n]*|("(?:\\.|[^"\\\n])*")""", lambda m: m[1] or "\n" * m[0].count("\n"), text,
+                  flags=re.S)
+    return sum(1 for line in text.splitlines() if line.strip())
+
+
+def count_lines():
+    """Room -> lines of the product: C++ and CUDA sources of src/, tools/ and include/, neither blank nor comment. Tests,
+    benchmarks, fuzz targets and what tests share (*_test.cc, *_bench.cc, *_fuzz.cc, testing/, *cases.*, tools/bench/)
+    do not count."""
+    order = list(rooms())
+    counts = dict.fromkeys(order + ["tools", "include"], 0)
+    for path in tracked(*(f"{top}/*.{suffix}" for top in ("src", "tools", "include")
+                          for suffix in ("cc", "h", "cu", "cuh", "def"))):
+        text = str(path)
+        if IS_TEST.search(text) or IS_SHARED_BY_TESTS.search(text) or text.startswith("tools/bench/"):
+            continue
+        room = room_of(text.removeprefix("src/"), order) if text.startswith("src/") else path.parts[0]
+        counts[room] += code_lines((ROOT / path).read_text())
+    return counts
+
+
+def check_loc():
+    """No room holds more lines (count_lines) than scripts/loc_budget.txt grants it."""
+    counts = count_lines()
+    budget = {}
+    for line in (ROOT / "scripts/loc_budget.txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            room, most = line.split()
+            budget[room] = int(most)
+    print(f"lines of code: {sum(counts.values())} of {sum(budget.values())}: "
+          + ", ".join(f"{room} {count}" for room, count in counts.items()))
+    faults = [f"scripts/loc_budget.txt: {room} is {'not there' if room in counts else 'no room'}"
+              for room in counts.keys() ^ budget.keys()]
+    faults += [f"{room}: {count} lines, {budget[room]} granted: delete what it no longer needs, or raise the number in "
+               "scripts/loc_budget.txt in a commit of its own that says what the lines buy"
+               for room, count in counts.items() if count > budget.get(room, count)]
+    return faults
+
+
 def check_sizes():
     faults = []
     for path in tracked("*"):
@@ -104,15 +145,17 @@ def check_sizes():
             faults.append(f"{path}: {size} bytes (tracked files stay under 1 MiB)")
         if path.suffix in {".cc", ".h", ".cu", ".cuh", ".py"}:
             lines = (ROOT / path).read_text().count("\n")
-            if lines > 600:
-                faults.append(f"{path}: {lines} lines (a file is one room: at most 600)")
+            most = 600 if IS_TEST.search(path.name) or path.parts[0] == "tests" else 450
+            if lines > most:
+                faults.append(f"{path}: {lines} lines (at most {most}: split what holds two things)")
     readme = ROOT / "README.md"
     if readme.exists() and readme.read_text().count("\n") > 150:
         faults.append("README.md: more than 150 lines")
     return faults
 
 
-CHECKS = {"format": check_format, "layers": check_layers, "docs": check_docs, "sizes": check_sizes}
+CHECKS = {"format": check_format, "layers": check_layers, "docs": check_docs, "sizes": check_sizes,
+          "loc": check_loc}
 
 
 def main():
