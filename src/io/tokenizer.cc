@@ -63,7 +63,8 @@ void Tokenizer::finish(const std::string& kind_facts) {
     const bool later = normalizes_ && token.normalized;
     std::string text = later ? normalize(token.text, {}) : token.text;
     if (text.empty()) continue;
-    (later ? normalized_ : raw_)[static_cast<uint8_t>(text[0])].push_back({std::move(text), &token});
+    std::vector<Spelling>& spellings = (later ? normalized_ : raw_)[static_cast<uint8_t>(text[0])];
+    spellings.push_back({std::move(text), &token});
   }
   for (SpellingTable* table : {&raw_, &normalized_}) {
     for (auto& list : *table) {

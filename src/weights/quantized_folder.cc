@@ -63,7 +63,7 @@ LinearLayout linear_layout(const ModelConfig& config) {
 
 QuantizedTensors::QuantizedTensors(const TensorSource& tensors, const ModelConfig& config,
                                    const FolderQuantization& scheme, const std::string& where)
-    : tensors_(tensors), config_(config), scheme_(scheme), where_(where), layout_(linear_layout(config)) {
+    : tensors_(tensors), scheme_(scheme), where_(where), layout_(linear_layout(config)) {
   const auto expect = [&](const std::string& name, const std::string& owner) -> const Shape& {
     const TensorType* type = tensors.find_type(name);
     check(type != nullptr, ErrorCode::kCorrupt, "{}: {} has no tensor {}", where, owner, name);

@@ -47,7 +47,6 @@ class QuantizedTensors {
   std::vector<float> floats(const std::string& name) const;
 
   const TensorSource& tensors_;
-  const ModelConfig& config_;
   FolderQuantization scheme_;
   std::string where_;
   LinearLayout layout_;
