@@ -1,12 +1,13 @@
 # The two commands: `make quickstart` (builds Octet and runs its main job) and `make test` (the CPU suite, label L0).
-# Others: build, cuda, check, format, bench, docs, long (label L3), sanitizers (asan, tsan), sanitize-gpu, fuzz, clean.
+# Others: build, cuda, check, tidy, format, bench, docs, long (label L3), sanitizers (asan, tsan), sanitize-gpu, fuzz, clean.
 JOBS ?= $(shell nproc)
 PROGRAM_BUILD ?= build/program$(if $(CUDA),_cuda)
 TEST_BUILD ?= build/test
 TEXT ?=
 SETTINGS ?=
+TIDY_SECONDS ?=
 
-.PHONY: quickstart build test test-build cuda check format bench docs long sanitizers asan tsan sanitize-gpu fuzz clean
+.PHONY: quickstart build test test-build cuda check tidy format bench docs long sanitizers asan tsan sanitize-gpu fuzz clean
 
 quickstart: started := $(shell date +%s)
 quickstart: build
@@ -33,6 +34,13 @@ cuda:
 check:
 	@bash scripts/setup.sh check
 	@python3 scripts/check.py all
+
+# clang-tidy over all files, or those first by the commit's hash: TIDY_SECONDS=600.
+tidy:
+	@bash scripts/setup.sh tidy
+	@cmake -S . -B $(TEST_BUILD) -G Ninja -DOCTET_TESTS=ON >/dev/null
+	@ninja -C $(TEST_BUILD) octet_build_commit >/dev/null
+	@python3 scripts/tidy.py $(TEST_BUILD) $(JOBS) $(TIDY_SECONDS)
 
 format:
 	@git ls-files '*.cc' '*.h' '*.cu' '*.cuh' | xargs clang-format -i

@@ -1,10 +1,32 @@
-# octet_room(NAME DEPS targets... [LIBS external targets...] [OPTIONS flags...] [EXCLUDE regex] [TEST_LABEL label])
+# octet_room([LIBS external targets...] [OPTIONS flags...] [EXCLUDE regex] [TEST_LABEL label] [TEST_DEPS rooms...])
 #
-# Makes the static library octet_<NAME> of the calling folder's sources: every *.cc in it and below (and *.cu where
-# OCTET_CUDA is on) whose path does not match EXCLUDE, except
-# *_test.cc (one GoogleTest program octet_<NAME>_test, label L0; files named *_long_test.cc make a second one, label
-# L3), *_bench.cc (Google Benchmark) and *_fuzz.cc (libFuzzer, octet_fuzz.cmake). DEPS are the rooms it may include: the
-# link graph is the layer rule.
+# Makes the static library of the calling folder, src/ROOM: octet_ROOM (kernels/cpu: octet_kernels_cpu) of every *.cc in
+# it and below (and *.cu where OCTET_CUDA is on) whose path does not match EXCLUDE, except
+#   *_test.cc   one GoogleTest program octet_ROOM_test, label L0; *_long_test.cc make a second one, label L3
+#   *_bench.cc  Google Benchmark, octet_ROOM_bench
+#   *_fuzz.cc   libFuzzer, octet_fuzz.cmake
+#   testing/, *cases.cc  what tests share: the library octet_ROOM_testing, built and linked for tests and benchmarks only
+# It links the rooms that cmake/rooms.txt lets it include: the link graph is the layer rule. TEST_DEPS are what its tests
+# need besides.
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/rooms.txt)
+file(STRINGS ${CMAKE_CURRENT_LIST_DIR}/rooms.txt _rooms REGEX "^[a-z]")
+foreach(_line ${_rooms})
+  string(REGEX MATCH "^([a-z/]+):(.*)$" _ "${_line}")
+  set(_room ${CMAKE_MATCH_1})
+  if(_room STREQUAL "kernels/cuda" AND NOT OCTET_CUDA)
+    continue()
+  endif()
+  string(STRIP "${CMAKE_MATCH_2}" _deps)
+  string(REPLACE " " ";" _deps "${_deps}")
+  if(NOT OCTET_CUDA)
+    list(REMOVE_ITEM _deps kernels/cuda)
+  endif()
+  string(REPLACE "/" "_" _deps "${_deps}")
+  list(TRANSFORM _deps PREPEND octet_)
+  set(OCTET_DEPS_${_room} ${_deps})
+  list(APPEND OCTET_ROOMS ${_room})
+endforeach()
+
 add_library(octet_flags INTERFACE)
 target_include_directories(octet_flags INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 set(_cxx "$<COMPILE_LANGUAGE:CXX>")
@@ -31,7 +53,7 @@ include(${CMAKE_CURRENT_LIST_DIR}/octet_fuzz.cmake)
 function(octet_test_program target label)
   cmake_parse_arguments(A "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${target} ${A_SOURCES})
-  target_link_libraries(${target} PRIVATE octet_flags ${A_DEPS} octet_source_dir GTest::gtest GTest::gtest_main)
+  target_link_libraries(${target} PRIVATE octet_flags ${A_DEPS} octet_base_testing GTest::gtest GTest::gtest_main)
   gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST 
                        PROPERTIES LABELS ${label} TIMEOUT 600 ENVIRONMENT "OMP_WAIT_POLICY=PASSIVE")
   add_test(NAME ReadableCases.${target}
@@ -39,8 +61,11 @@ function(octet_test_program target label)
   set_tests_properties(ReadableCases.${target} PROPERTIES LABELS ${label})
 endfunction()
 
-function(octet_room name)
-  cmake_parse_arguments(A "" "EXCLUDE;TEST_LABEL" "DEPS;LIBS;OPTIONS;TEST_DEPS" ${ARGN})
+function(octet_room)
+  cmake_parse_arguments(A "" "EXCLUDE;TEST_LABEL" "LIBS;OPTIONS;TEST_DEPS" ${ARGN})
+  file(RELATIVE_PATH room ${PROJECT_SOURCE_DIR}/src ${CMAKE_CURRENT_SOURCE_DIR})
+  string(REPLACE "/" "_" name ${room})
+  set(deps ${OCTET_DEPS_${room}})
   file(GLOB_RECURSE all CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
   if(OCTET_CUDA)
     file(GLOB_RECURSE device CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cu)
@@ -54,6 +79,9 @@ function(octet_room name)
   endif()
   set(sources ${all})
   list(FILTER sources EXCLUDE REGEX "(_test|_bench|_fuzz)\\.cc$")
+  set(shared_by_tests ${sources})
+  list(FILTER shared_by_tests INCLUDE REGEX "/testing/|cases\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "/testing/|cases\\.cc$")
   set(tests ${all})
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
   set(long_tests ${tests})
@@ -61,8 +89,6 @@ function(octet_room name)
   list(FILTER tests EXCLUDE REGEX "_long_test\\.cc$")
   set(benches ${all})
   list(FILTER benches INCLUDE REGEX "_bench\\.cc$")
-  set(deps ${A_DEPS})
-  list(TRANSFORM deps PREPEND octet_)
   set(test_deps ${A_TEST_DEPS})
   list(TRANSFORM test_deps PREPEND octet_)
   if(sources)
@@ -72,6 +98,11 @@ function(octet_room name)
   else()
     add_library(octet_${name} INTERFACE)
     target_link_libraries(octet_${name} INTERFACE ${deps} fmt::fmt)
+  endif()
+  if(shared_by_tests)
+    add_library(octet_${name}_testing STATIC EXCLUDE_FROM_ALL ${shared_by_tests})
+    target_link_libraries(octet_${name}_testing PUBLIC octet_${name} ${test_deps} PRIVATE octet_flags)
+    list(APPEND test_deps octet_${name}_testing)
   endif()
   if(OCTET_TESTS AND tests)
     octet_test_program(octet_${name}_test ${A_TEST_LABEL} SOURCES ${tests} DEPS octet_${name} ${test_deps} ${A_LIBS})
@@ -86,7 +117,7 @@ function(octet_room name)
   endif()
   if(OCTET_BENCHMARKS AND benches)
     add_executable(octet_${name}_bench ${benches})
-    target_link_libraries(octet_${name}_bench PRIVATE octet_flags octet_${name} ${test_deps} octet_source_dir
+    target_link_libraries(octet_${name}_bench PRIVATE octet_flags octet_${name} ${test_deps} octet_base_testing
                                                       benchmark::benchmark
                                                       benchmark::benchmark_main)
   endif()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that need no build. Usage: scripts/check.py all|format|layers|docs|results|sizes"""
+"""Checks that need no build. Usage: scripts/check.py all|format|layers|docs|results|sizes|loc|map"""
 import pathlib
 import re
 import subprocess
@@ -9,24 +9,26 @@ import results
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# Room -> rooms whose headers it may include (besides its own). The arrows of docs/map.md. Tests and benchmarks may
-# reach further up (a pass is tested by running it).
-LAYERS = {
-    "base": [],
-    "ir": ["base"],
-    "model": ["ir", "base"],
-    "precision": ["ir", "base"],
-    "passes": ["precision", "ir", "base"],
-    "kernels": ["precision", "ir", "base"],
-    "exec": ["kernels", "passes", "precision", "ir", "base"],
-    "io": ["base"],
-    "infer": ["exec", "model", "passes", "precision", "io", "ir", "base"],
-    "train": ["infer", "exec", "model", "passes", "precision", "io", "ir", "base"],
-    "load": ["io", "base"],
-    "eval": ["infer", "exec", "model", "passes", "precision", "io", "ir", "base"],
-}
 IS_TEST = re.compile(r"_(test|bench|fuzz)\.cc$")
+IS_SHARED_BY_TESTS = re.compile(r"/testing/|cases\.(cc|h)$")
 MODEL_MAY_INCLUDE = {"ir/builder.h", "base/error.h", "base/json.h"}
+
+
+def rooms():
+    """cmake/rooms.txt: room -> rooms it may include, in its order."""
+    lines = (ROOT / "cmake/rooms.txt").read_text().splitlines()
+    return {room: arrows.split() for room, arrows in (line.split(":") for line in lines if re.match("[a-z]", line))}
+
+
+def print_map():
+    """The arrows as docs/map.md shows them."""
+    width = max(map(len, rooms()))
+    return [f"    {room:<{width}}  {' '.join(arrows)}".rstrip() for room, arrows in rooms().items()]
+
+
+def room_of(path, names):
+    """The room of a path below src/; none for a path of no room."""
+    return next((room for room in names if path.startswith(room + "/")), None)
 
 
 def tracked(*patterns):
@@ -41,39 +43,34 @@ def check_format():
     return [f"{name}: not formatted (make format)" for name in names]
 
 
-def test_headers(sources):
-    """Headers that only tests, benchmarks and fuzzers include, directly or through another such header."""
-    includers = {}
-    for path in sources:
-        for name in re.findall(r'#include "([^"]+\.h)"', (ROOT / path).read_text()):
-            includers.setdefault(name, []).append(path)
-    helpers = set()
-    while True:
-        found = {name for name, users in includers.items()
-                 if all(IS_TEST.search(user.name) or str(user.relative_to("src")) in helpers for user in users)}
-        if found == helpers:
-            return helpers
-        helpers = found
-
-
 def check_layers():
-    faults = []
-    sources = tracked("src/*.cc", "src/*.h", "src/*.cu", "src/*.cuh")
-    helpers = test_headers(sources)
-    for path in sources:
-        room = path.parts[1]
-        if IS_TEST.search(path.name) or str(path.relative_to("src")) in helpers:
+    """A room includes what cmake/rooms.txt lets it. What tests share (testing/, *cases.h) is not for the product, and
+    may include every room listed before its own; tests and benchmarks may include all."""
+    arrows = rooms()
+    order = list(arrows)
+    faults = [f"cmake/rooms.txt: {room} names {other}, which does not stand above it"
+              for room in order for other in arrows[room] if other not in order[:order.index(room)]]
+    for path in tracked("src/*.cc", "src/*.h", "src/*.cu", "src/*.cuh"):
+        if IS_TEST.search(path.name):
             continue
+        room = room_of(str(path.relative_to("src")), order)
+        shared = IS_SHARED_BY_TESTS.search(str(path))
         for number, line in enumerate((ROOT / path).read_text().splitlines(), 1):
-            match = re.match(r'#include "([a-z_]+)/(.+)"', line)
-            if not match or match[1] == room or match[1] == "octet":
+            match = re.match(r'#include "([a-z_/0-9]+\.c?u?h)"', line)
+            if not match or match[1].startswith("octet/"):
                 continue
-            if match[1] not in LAYERS:
-                faults.append(f"{path}:{number}: includes {match[1]}/{match[2]}, which is no room")
-            elif match[1] not in LAYERS[room]:
-                faults.append(f"{path}:{number}: {room} may not include {match[1]} (docs/map.md)")
-            elif room == "model" and f"{match[1]}/{match[2]}" not in MODEL_MAY_INCLUDE:
+            other = room_of(match[1], order)
+            allowed = order[:order.index(room)] if shared else arrows[room]
+            if other is None:
+                faults.append(f"{path}:{number}: includes {match[1]}, which is in no room")
+            elif IS_SHARED_BY_TESTS.search(match[1]) and not shared:
+                faults.append(f"{path}:{number}: includes {match[1]}, which is for tests")
+            elif other != room and other not in allowed:
+                faults.append(f"{path}:{number}: {room} may not include {other} (cmake/rooms.txt)")
+            elif room == "model" and other != room and match[1] not in MODEL_MAY_INCLUDE:
                 faults.append(f"{path}:{number}: model/ may include only {sorted(MODEL_MAY_INCLUDE)}")
+    if "\n".join(print_map()) not in (ROOT / "docs/map.md").read_text():
+        faults.append("docs/map.md: its arrows are not those of cmake/rooms.txt; scripts/check.py map prints them")
     return faults
 
 
@@ -119,6 +116,47 @@ def check_results():
     return [f"{path.relative_to(ROOT)}: not what its data gives (scripts/results.py writes it)" for path in found]
 
 
+def code_lines(text):
+    """How many lines of C++ hold something beside white space and comments."""
+    text = re.sub(r"""/\*.*?\*/|//[^\n]*|("(?:\\.|[^"\\\n])*")""", lambda m: m[1] or "\n" * m[0].count("\n"), text,
+                  flags=re.S)
+    return sum(1 for line in text.splitlines() if line.strip())
+
+
+def count_lines():
+    """Room -> lines of the product: C++ and CUDA sources of src/, tools/ and include/, neither blank nor comment. Tests,
+    benchmarks, fuzz targets and what tests share (*_test.cc, *_bench.cc, *_fuzz.cc, testing/, *cases.*, tools/bench/)
+    do not count."""
+    order = list(rooms())
+    counts = dict.fromkeys(order + ["tools", "include"], 0)
+    for path in tracked(*(f"{top}/*.{suffix}" for top in ("src", "tools", "include")
+                          for suffix in ("cc", "h", "cu", "cuh", "def"))):
+        text = str(path)
+        if IS_TEST.search(text) or IS_SHARED_BY_TESTS.search(text) or text.startswith("tools/bench/"):
+            continue
+        room = room_of(text.removeprefix("src/"), order) if text.startswith("src/") else path.parts[0]
+        counts[room] += code_lines((ROOT / path).read_text())
+    return counts
+
+
+def check_loc():
+    """No room holds more lines (count_lines) than scripts/loc_budget.txt grants it."""
+    counts = count_lines()
+    budget = {}
+    for line in (ROOT / "scripts/loc_budget.txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            room, most = line.split()
+            budget[room] = int(most)
+    print(f"lines of code: {sum(counts.values())} of {sum(budget.values())}: "
+          + ", ".join(f"{room} {count}" for room, count in counts.items()))
+    faults = [f"scripts/loc_budget.txt: {room} is {'not there' if room in counts else 'no room'}"
+              for room in counts.keys() ^ budget.keys()]
+    faults += [f"{room}: {count} lines, {budget[room]} granted: delete what it no longer needs, or raise the number in "
+               "scripts/loc_budget.txt in a commit of its own that says what the lines buy"
+               for room, count in counts.items() if count > budget.get(room, count)]
+    return faults
+
+
 def check_sizes():
     faults = []
     for path in tracked("*"):
@@ -127,8 +165,9 @@ def check_sizes():
             faults.append(f"{path}: {size} bytes (tracked files stay under 1 MiB)")
         if path.suffix in {".cc", ".h", ".cu", ".cuh", ".py"}:
             lines = (ROOT / path).read_text().count("\n")
-            if lines > 600:
-                faults.append(f"{path}: {lines} lines (a file is one room: at most 600)")
+            most = 600 if IS_TEST.search(path.name) or path.parts[0] == "tests" else 450
+            if lines > most:
+                faults.append(f"{path}: {lines} lines (at most {most}: split what holds two things)")
     readme = ROOT / "README.md"
     if readme.exists() and readme.read_text().count("\n") > 150:
         faults.append("README.md: more than 150 lines")
@@ -136,11 +175,14 @@ def check_sizes():
 
 
 CHECKS = {"format": check_format, "layers": check_layers, "docs": check_docs, "results": check_results,
-          "sizes": check_sizes}
+          "sizes": check_sizes, "loc": check_loc}
 
 
 def main():
     names = sys.argv[1:] or ["all"]
+    if names == ["map"]:
+        print("\n".join(print_map()))
+        return
     failed = False
     for name in list(CHECKS) if names == ["all"] else names:
         faults = CHECKS[name]()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the packages Octet needs, if any is missing. Usage: scripts/setup.sh program|test|check|fuzz|cuda
+# Installs the packages Octet needs, if any is missing. Usage: scripts/setup.sh program|test|check|tidy|fuzz|cuda
 # cuda: headers of the cuDNN frontend, and where there is no nvcc the toolkit too, from PyPI into build/cuda-python.
 set -euo pipefail
 program="g++ cmake ninja-build pkg-config libfmt-dev libspdlog-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
@@ -9,8 +9,9 @@ case "${1:-program}" in
   test) wanted="$program libgtest-dev libbenchmark-dev ccache" ;;
   fuzz) wanted="$program clang libclang-rt-dev" ;;
   check) wanted="clang-format python3 git" ;;
+  tidy) wanted="$program libgtest-dev libbenchmark-dev ccache clang-tidy python3 git" ;;
   cuda) wanted="python3 python3-pip" ;;
-  *) echo "usage: $0 program|test|check|fuzz|cuda" >&2; exit 2 ;;
+  *) echo "usage: $0 program|test|check|tidy|fuzz|cuda" >&2; exit 2 ;;
 esac
 missing=""
 for package in $wanted; do

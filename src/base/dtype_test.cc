@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "base/test_data.h"
+#include "base/testing/test_data.h"
 
 namespace octet {
 namespace {

@@ -132,8 +132,4 @@ MappedFile::~MappedFile() {
   if (data_) munmap(const_cast<std::byte*>(data_), static_cast<size_t>(size_));
 }
 
-void MappedFile::will_read_randomly() const {
-  if (data_) madvise(const_cast<std::byte*>(data_), static_cast<size_t>(size_), MADV_RANDOM);
-}
-
 }  // namespace octet

@@ -40,7 +40,6 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return {data_, static_cast<size_t>(size_)}; }
   int64_t size() const { return size_; }
   const std::string& path() const { return path_; }
-  void will_read_randomly() const;  // turns read-ahead off (shuffled token files)
 
  private:
   std::string path_;

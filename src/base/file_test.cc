@@ -12,7 +12,7 @@
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "base/rng.h"
-#include "base/test_data.h"
+#include "base/testing/test_data.h"
 
 namespace octet {
 namespace {
@@ -46,7 +46,6 @@ TEST_F(Files, WriteReadAndMap) {
   EXPECT_EQ(first.size(), 0);
   ASSERT_EQ(map.size(), static_cast<int64_t>(content.size()));
   EXPECT_EQ(std::memcmp(map.bytes().data(), content.data(), content.size()), 0);
-  map.will_read_randomly();
   write_file(path, "");
   EXPECT_EQ(MappedFile(path).size(), 0);
   EXPECT_EQ(map.bytes()[5], std::byte{'x'}) << "a rename must not disturb an open map";

@@ -196,12 +196,6 @@ std::string SettingsTable::get(const std::string& name) const {
   return print(row->target);
 }
 
-bool SettingsTable::is_default(const std::string& name) const {
-  const Row* row = find(name);
-  check(row != nullptr, ErrorCode::kInvalidArgument, "unknown setting '{}'", name);
-  return print(row->target) == row->default_text;
-}
-
 std::string SettingsTable::changed_line() const {
   std::vector<std::string> words;
   for (const Row& row : rows_)

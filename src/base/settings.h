@@ -40,11 +40,10 @@ class SettingsTable {
   void set_words(const std::vector<std::string>& words);  // "name=value" words of a command line
 
   std::string get(const std::string& name) const;  // printed value
-  bool is_default(const std::string& name) const;
-  std::string to_yaml() const;       // all values; load_yaml_text reads it back
-  std::string changed_line() const;  // "a=1 b=2": what differs from the defaults
-  std::string help() const;          // aligned text for --help
-  std::string markdown() const;      // table for docs/config.md
+  std::string to_yaml() const;                     // all values; load_yaml_text reads it back
+  std::string changed_line() const;                // "a=1 b=2": what differs from the defaults
+  std::string help() const;                        // aligned text for --help
+  std::string markdown() const;                    // table for docs/config.md
   std::vector<std::string> names() const;
 
  private:

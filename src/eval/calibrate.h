@@ -5,8 +5,8 @@
 #include <functional>
 #include <span>
 
-#include "infer/quantize_folder.h"
 #include "ir/target.h"
+#include "weights/quantize_folder.h"
 
 namespace octet {
 

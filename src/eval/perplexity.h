@@ -7,9 +7,9 @@
 #include <span>
 
 #include "exec/executor.h"
-#include "infer/weights.h"
 #include "io/tokenizer.h"
 #include "passes/pass.h"
+#include "weights/weights.h"
 
 namespace octet {
 

@@ -6,7 +6,7 @@
 
 #include "ir/builder.h"
 #include "ir/facts.h"
-#include "kernels/cpu/cases.h"
+#include "kernels/cpu/testing/cases.h"
 #include "passes/autodiff.h"
 
 namespace octet {

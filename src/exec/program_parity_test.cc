@@ -1,6 +1,6 @@
 // Every fast kernel row, fusions included, on the nodes and values of whole training programs under every recipe: one
 // step of a tiny model through the interpreter, and each node's rows against its results.
-#include "exec/program_parity.h"
+#include "exec/testing/program_parity.h"
 
 #include <gtest/gtest.h>
 

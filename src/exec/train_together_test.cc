@@ -1,9 +1,9 @@
 // Several executors of one process, each in its own thread: the bits that each gives alone.
-#include "exec/train_together.h"
+#include "exec/testing/train_together.h"
 
 #include <gtest/gtest.h>
 
-#include "exec/program_parity.h"
+#include "exec/testing/program_parity.h"
 
 namespace octet {
 namespace {

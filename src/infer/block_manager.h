@@ -5,7 +5,7 @@
 // where the query at position p sees keys p-N+1..p. A group has its own pool of blocks; a sequence has one block table
 // per group. Entry i of a table is the block of tokens i*block_size .. (i+1)*block_size-1, or -1 (kNoBlock) once the
 // block lies wholly behind the window. Tables grow, get -1s from the front, and change otherwise only where a copy was
-// ordered or after truncate(); take_changed() says from where on.
+// ordered; take_changed() says from where on.
 //
 // States of a block: free | used (references > 0) | cached (references 0, content known by its tokens) | deferred
 // (references 0, but a step in flight still reads or writes it). free + used + cached + deferred = blocks of the pool.
@@ -79,9 +79,6 @@ class BlockManager {
   bool allocate(TableId table, int64_t n, int64_t step, std::vector<BlockCopy>& copies);
   // Gives back blocks that no token from position length() on can see. Called by allocate().
   void slide(TableId table);
-  // The first `length` tokens stay. kInvalidArgument when a window group has already given back what position `length`
-  // could see, or length > length().
-  void truncate(TableId table, int64_t length);
   // Publishes every full block of the table whose tokens are known. tokens[0..) are the sequence's from position 0;
   // they may be fewer or more than length().
   void publish(TableId table, std::span<const int32_t> tokens);

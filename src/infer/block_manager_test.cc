@@ -198,30 +198,6 @@ TEST(BlockManager, WindowGroupGivesBlocksBackAndReusesOnlyWhatIsVisible) {
   few.verify();
 }
 
-TEST(BlockManager, TruncateKeepsThePrefixAndRefusesWhatTheWindowGaveBack) {
-  BlockManager m({.groups = {{.blocks = 16}, {.window = 6, .blocks = 16}}, .block_size = 4});
-  std::vector<BlockCopy> copies;
-  const TableId a = computed(m, iota(8));
-  const TableId b = m.create();
-  ASSERT_EQ(m.match(b, iota(8)), 4);
-  m.truncate(a, 2);  // into a published block that b holds too
-  EXPECT_EQ(m.blocks(a, 0).size(), 1u);
-  ASSERT_TRUE(m.allocate(a, 1, 1, copies));
-  EXPECT_EQ(copies.size(), 2u);
-  EXPECT_NE(m.blocks(a, 0)[0], m.blocks(b, 0)[0]);
-  m.truncate(b, 3);
-  copies.clear();
-  ASSERT_TRUE(m.allocate(b, 2, 2, copies));  // alone now: the block leaves the cache instead
-  EXPECT_TRUE(copies.empty());
-  const TableId c = m.create();
-  EXPECT_EQ(m.match(c, iota(8)), 0);
-  ASSERT_TRUE(m.allocate(a, 20, 3, copies));
-  m.slide(a);
-  EXPECT_THROW(m.truncate(a, 8), Error);
-  EXPECT_THROW(m.truncate(a, 100), Error);
-  m.verify();
-}
-
 TEST(BlockManager, ForgetsTheCache) {
   BlockManager m(one_group(8));
   m.free(computed(m, iota(9)));
@@ -274,8 +250,6 @@ class Trace {
         fork(pick());
       else if (what < 86)
         finish(pick());
-      else if (what < 89)
-        truncate(pick());
       else if (what < 97)
         next_step();
       else
@@ -422,19 +396,6 @@ class Trace {
     for (auto& mirror : copy.mirror) mirror.clear();
     follow(copy, {}, false);
     sequences_.push_back(std::move(copy));
-  }
-
-  void truncate(size_t which) {
-    Sequence& s = sequences_[which];
-    const auto length = static_cast<int64_t>(random_.below(static_cast<uint64_t>(m_.length(s.table)) + 1));
-    try {
-      m_.truncate(s.table, length);
-    } catch (const Error&) {
-      return;
-    }
-    follow(s, {}, false);
-    s.tokens.resize(static_cast<size_t>(std::max<int64_t>(length, 1)));
-    s.prefix.resize(std::min(s.prefix.size(), s.tokens.size()));
   }
 
   void finish(size_t which) {

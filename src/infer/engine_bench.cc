@@ -4,7 +4,7 @@
 #include <ctime>
 
 #include "infer/engine_loop.h"
-#include "infer/fake_runner.h"
+#include "infer/testing/fake_runner.h"
 
 namespace octet {
 namespace {

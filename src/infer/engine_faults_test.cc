@@ -3,7 +3,7 @@
 #include <set>
 #include <thread>
 
-#include "infer/engine_test.h"
+#include "infer/testing/engine_test.h"
 
 namespace octet {
 namespace {

@@ -10,16 +10,6 @@ namespace {
 
 constexpr double kIdleSeconds = 3600, kStalledSeconds = 0.001;
 
-SchedulePolicy schedule_policy(SchedulingPolicy policy) {
-  switch (policy) {
-    case SchedulingPolicy::kNeverEvict: return SchedulePolicy::kNeverEvict;
-    case SchedulingPolicy::kMaxUtilization: return SchedulePolicy::kMaxUtilization;
-    case SchedulingPolicy::kPackedLockstep: return SchedulePolicy::kPackedLockstep;
-    case SchedulingPolicy::kPaddedStatic: return SchedulePolicy::kPaddedStatic;
-  }
-  return SchedulePolicy::kMaxUtilization;
-}
-
 ServedModel served_model(const EngineParts& parts, const EngineOptions& options) {
   const RunnerLimits& limits = parts.runner->limits();
   return {.tokenizer = parts.tokenizer.get(),
@@ -30,7 +20,7 @@ ServedModel served_model(const EngineParts& parts, const EngineOptions& options)
 }
 
 SchedulerOptions scheduler_options(const RunnerLimits& limits, const EngineOptions& options) {
-  return {.policy = schedule_policy(options.policy),
+  return {.policy = options.policy,
           .context_length = limits.context,
           .max_sequences = std::min(options.max_sequences, limits.sequences),
           .token_budget = std::min(options.max_step_tokens, limits.tokens),
@@ -45,9 +35,9 @@ std::string timeout_text(const Request& request, double now, size_t generated) {
 }
 
 // Why the scheduler ended a text, where its reader is told.
-std::string end_text(EndReason reason, const Sequence& sequence, double now) {
-  if (reason == EndReason::kDeadline) return timeout_text(*sequence.request, now, sequence.generated.size());
-  return reason == EndReason::kFailed ? "the step of this text was lost" : "";
+std::string end_text(FinishReason reason, const Sequence& sequence, double now) {
+  if (reason == FinishReason::kTimeout) return timeout_text(*sequence.request, now, sequence.generated.size());
+  return reason == FinishReason::kError ? "the step of this text was lost" : "";
 }
 
 }  // namespace
@@ -231,7 +221,7 @@ void EngineLoop::hear_ends() {
     auto found = sequences_.find(finished.id);
     if (found == sequences_.end()) continue;
     Sequence& sequence = *found->second;
-    postprocess_.end(sequence, finish_reason(finished.reason), end_text(finished.reason, sequence, now()));
+    postprocess_.end(sequence, finished.reason, end_text(finished.reason, sequence, now()));
     --sequence.request->unreported;
     sequences_.erase(found);
   }
@@ -257,7 +247,7 @@ void EngineLoop::collect() {
   sampled_.clear();
   for (size_t row = 0; row < flight_.rows.size(); ++row) {
     Sequence& sequence = *flight_.rows[row].sequence;
-    EndReason end = postprocess_.note(sequence, output, row);
+    FinishReason end = postprocess_.note(sequence, output, row);
     const int64_t adjusted = sequence.counts ? sequence.counts->entries() : 0;
     sampled_.push_back({.id = sequence.id, .token = std::max(output.ids[row], 0), .end = end, .adjusted = adjusted});
   }

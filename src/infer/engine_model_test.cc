@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
-#include "base/test_data.h"
-#include "infer/engine_test.h"
+#include "base/testing/test_data.h"
 #include "infer/plan_runner.h"
+#include "infer/testing/engine_test.h"
 
 namespace octet {
 namespace {

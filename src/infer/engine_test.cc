@@ -1,4 +1,4 @@
-#include "infer/engine_test.h"
+#include "infer/testing/engine_test.h"
 
 #include <thread>
 

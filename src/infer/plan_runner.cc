@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "infer/random_weights.h"
 #include "passes/kv_cache.h"
+#include "weights/random_weights.h"
 
 namespace octet {
 

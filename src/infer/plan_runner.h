@@ -6,7 +6,7 @@
 
 #include "exec/executor.h"
 #include "infer/serving_program.h"
-#include "infer/weights.h"
+#include "weights/weights.h"
 
 namespace octet {
 
@@ -51,7 +51,7 @@ class PlanRunner final : public Runner {
 // A runner with the source's weights.
 std::unique_ptr<PlanRunner> make_runner(const WeightSource& weights, const ServingOptions& options,
                                         const CudaOptions& cuda = {});
-// A runner with random weights (infer/random_weights.h): for benchmarks and tests.
+// A runner with random weights (weights/random_weights.h): for benchmarks and tests.
 std::unique_ptr<PlanRunner> make_random_runner(const ModelConfig& model, const ServingOptions& options,
                                                const CudaOptions& cuda = {}, uint64_t seed = 1337);
 

@@ -6,9 +6,9 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "base/test_data.h"
-#include "infer/decoder.h"
-#include "infer/serving_test_driver.h"
+#include "base/testing/test_data.h"
+#include "eval/decoder.h"
+#include "infer/testing/serving_test_driver.h"
 
 namespace octet {
 namespace {

@@ -19,19 +19,6 @@ const char* finish_reason_name(FinishReason reason) {
   return "";
 }
 
-FinishReason finish_reason(EndReason reason) {
-  switch (reason) {
-    case EndReason::kNone: return FinishReason::kNone;
-    case EndReason::kStop: return FinishReason::kStop;
-    case EndReason::kLength: return FinishReason::kLength;
-    case EndReason::kContext: return FinishReason::kContext;
-    case EndReason::kCancelled: return FinishReason::kCancelled;
-    case EndReason::kDeadline: return FinishReason::kTimeout;
-    case EndReason::kFailed: return FinishReason::kError;
-  }
-  return FinishReason::kError;
-}
-
 void Postprocess::touch(Sequence& sequence) {
   if (sequence.touched) return;
   sequence.touched = true;
@@ -48,26 +35,26 @@ void Postprocess::add_logprobs(Sequence& sequence, const SampleOutput& output, s
     top.push_back({output.top_ids[first + k], output.top_logprobs[first + k]});
 }
 
-EndReason Postprocess::note(Sequence& sequence, const SampleOutput& output, size_t row) {
-  if (sequence.over()) return EndReason::kNone;
+FinishReason Postprocess::note(Sequence& sequence, const SampleOutput& output, size_t row) {
+  if (sequence.over()) return FinishReason::kNone;
   const Request& request = *sequence.request;
   int32_t id = output.ids[row];
   touch(sequence);
   if (id < 0) {
     end(sequence, FinishReason::kError,
         "no token can be drawn: mask and biases forbid all of them, or the model's logits are not finite");
-    return EndReason::kFailed;
+    return FinishReason::kError;
   }
   if (std::find(request.end_ids.begin(), request.end_ids.end(), id) != request.end_ids.end()) {
     sequence.news.finished = FinishReason::kStop;
-    return EndReason::kStop;
+    return FinishReason::kStop;
   }
   sequence.generated.push_back(id);
   if (sequence.counts) sequence.counts->add_output(id);
   sequence.news.ids.push_back(id);
   if (request.asked.logprobs >= 0) add_logprobs(sequence, output, row);
   ++generated_tokens_;
-  return EndReason::kNone;
+  return FinishReason::kNone;
 }
 
 void Postprocess::end(Sequence& sequence, FinishReason reason, const std::string& error) {

@@ -19,8 +19,8 @@ class Postprocess {
  public:
   explicit Postprocess(int64_t tokenizer_vocab) : tokenizer_vocab_(tokenizer_vocab) {}
 
-  // The token of row `row`. Returns what the scheduler is to be told: kNone, kStop or kFailed.
-  EndReason note(Sequence& sequence, const SampleOutput& output, size_t row);
+  // The token of row `row`. Returns what the scheduler is to be told: kNone, kStop or kError.
+  FinishReason note(Sequence& sequence, const SampleOutput& output, size_t row);
   // The text ends for a reason that did not come with a token; its first end stands.
   void end(Sequence& sequence, FinishReason reason, const std::string& error = {});
   // Publishes what was noted. Texts that a stop string ended are added to `stopped`.
@@ -40,7 +40,5 @@ class Postprocess {
   std::vector<Sequence*> touched_;
   std::vector<Request*> completed_;
 };
-
-FinishReason finish_reason(EndReason reason);
 
 }  // namespace octet

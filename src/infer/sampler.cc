@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <memory>
 
 #include "base/error.h"
 
@@ -98,18 +97,6 @@ void TokenCounts::adjust(std::span<float> logits) const {
     const float biased = logit + v.bias;
     logit = (biased > 0 ? biased / v.repetition : biased * v.repetition) - v.penalty;
   }
-}
-
-int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, int64_t sequence,
-                     int64_t position) {
-  std::vector<int32_t> tokens(logits.size());
-  const auto scratch = std::make_unique_for_overwrite<SampleScratch>();
-  scratch->tokens = tokens;
-  const int32_t token = sample_from(logits, sample_row(options, sequence, position), *scratch);
-  check(token >= 0, ErrorCode::kCorrupt,
-        "sampling: none of {} logits is finite: are the weights, and the numbers of config.json, the model's own?",
-        logits.size());
-  return token;
 }
 
 }  // namespace octet

@@ -1,7 +1,8 @@
 // Sampling as a request states it, and what it means for the ops: rows of `sample`, entries of `adjust_logits`.
 //
-// The same choice everywhere: sample_token() on the host and op `sample` on any device give one token for the same
-// logits, options, sequence and position (base/sampling.h). Nothing here knows of engines, batches or tensors.
+// The same choice everywhere: op `sample` gives one token for the same logits, options, sequence and position on any
+// device (kernels/common/sampling.h). Nothing here knows of engines, batches or
+// tensors.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/sampling.h"
+#include "kernels/common/sampling.h"
 #include "octet/sampling.h"
 
 namespace octet {
@@ -58,9 +59,5 @@ class TokenCounts {
   std::vector<Token> tokens_;  // in order of appearance
   std::unordered_map<int32_t, size_t> index_;
 };
-
-// The token for `position` of sequence `sequence`, by the definition of op `sample`. Throws kInternal when the logits
-// hold no finite value.
-int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, int64_t sequence, int64_t position);
 
 }  // namespace octet

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "infer/testing/sample_token.h"
 
 namespace octet {
 namespace {

@@ -8,41 +8,6 @@
 
 namespace octet {
 
-const char* schedule_policy_name(SchedulePolicy policy) {
-  switch (policy) {
-    case SchedulePolicy::kNeverEvict: return "never_evict";
-    case SchedulePolicy::kMaxUtilization: return "max_utilization";
-    case SchedulePolicy::kPackedLockstep: return "packed_lockstep";
-    case SchedulePolicy::kPaddedStatic: return "padded_static";
-  }
-  return "?";
-}
-
-const char* end_reason_name(EndReason reason) {
-  switch (reason) {
-    case EndReason::kNone: return "none";
-    case EndReason::kStop: return "stop";
-    case EndReason::kLength: return "length";
-    case EndReason::kContext: return "context";
-    case EndReason::kCancelled: return "cancelled";
-    case EndReason::kDeadline: return "deadline";
-    case EndReason::kFailed: return "failed";
-  }
-  return "?";
-}
-
-const char* refusal_name(Refusal refusal) {
-  switch (refusal) {
-    case Refusal::kNone: return "none";
-    case Refusal::kInvalid: return "invalid";
-    case Refusal::kTooLong: return "too_long";
-    case Refusal::kNeverFits: return "never_fits";
-    case Refusal::kQueueFull: return "queue_full";
-    case Refusal::kLate: return "late";
-  }
-  return "?";
-}
-
 Scheduler::Scheduler(SchedulerOptions options, BlockManager& blocks) : options_(options), blocks_(blocks) {
   if (options_.max_logit_rows == 0) options_.max_logit_rows = options_.max_sequences;
   check(options_.context_length >= 2, ErrorCode::kInvalidArgument, "scheduler: context_length is {} (want >= 2)",
@@ -61,7 +26,7 @@ Scheduler::Scheduler(SchedulerOptions options, BlockManager& blocks) : options_(
 }
 
 bool Scheduler::is_static() const {
-  return options_.policy == SchedulePolicy::kPackedLockstep || options_.policy == SchedulePolicy::kPaddedStatic;
+  return options_.policy == SchedulingPolicy::kPackedLockstep || options_.policy == SchedulingPolicy::kPaddedStatic;
 }
 
 const Scheduler::Sequence& Scheduler::find(SequenceId id) const {
@@ -86,7 +51,7 @@ void Scheduler::request_blocks(int64_t prompt_length, int64_t limit, int64_t n, 
   for (int g = 0; g < blocks_.groups(); ++g) {
     const auto i = static_cast<size_t>(g);
     const bool shares =
-        n > 1 && blocks_.options().groups[i].window == 0 && options_.policy != SchedulePolicy::kPaddedStatic;
+        n > 1 && blocks_.options().groups[i].window == 0 && options_.policy != SchedulingPolicy::kPaddedStatic;
     shared[i] = shares ? (prompt_length - 1) / size : 0;
     own[i] = blocks_.peak_blocks(g, prompt_length + limit - 1, size) - shared[i];
   }
@@ -100,7 +65,7 @@ Refusal Scheduler::refuse_size(const SequenceParams& params, std::string& messag
     return Refusal::kTooLong;
   }
   // Sequences that can be preempted need to fit one by one only.
-  const int64_t n = options_.policy == SchedulePolicy::kMaxUtilization ? 1 : params.n;
+  const int64_t n = options_.policy == SchedulingPolicy::kMaxUtilization ? 1 : params.n;
   const int64_t limit = output_limit(params, prompt);
   Blocks own, shared;
   request_blocks(prompt, limit, n, own, shared);
@@ -238,7 +203,7 @@ void Scheduler::erase_running(int32_t record) {
 
 // The reserve for blocks that a family shares goes to another of its running members, or back.
 void Scheduler::release_reserve(Sequence& s) {
-  if (options_.policy != SchedulePolicy::kNeverEvict) return;
+  if (options_.policy != SchedulingPolicy::kNeverEvict) return;
   Sequence* heir = nullptr;
   for (SequenceId id = s.family; id < s.family + s.params.n && heir == nullptr; ++id) {
     const auto found = by_id_.find(id);
@@ -293,7 +258,7 @@ void Scheduler::hand_over(int32_t record) {
   insert_running(next);
 }
 
-void Scheduler::end(int32_t record, EndReason reason) {
+void Scheduler::end(int32_t record, FinishReason reason) {
   Sequence& s = at(record);
   if (!s.siblings.empty()) {
     hand_over(record);
@@ -320,13 +285,13 @@ void Scheduler::end(int32_t record, EndReason reason) {
 bool Scheduler::cancel(SequenceId id) {
   const auto found = by_id_.find(id);
   if (found == by_id_.end() || at(found->second).state == State::kEnded) return false;
-  end(found->second, EndReason::kCancelled);
+  end(found->second, FinishReason::kCancelled);
   return true;
 }
 
 void Scheduler::expire(double now) {
   while (!deadlines_.empty() && deadlines_.begin()->first <= now)
-    end(by_id_.at(deadlines_.begin()->second), EndReason::kDeadline);
+    end(by_id_.at(deadlines_.begin()->second), FinishReason::kTimeout);
 }
 
 void Scheduler::commit(int64_t step, std::span<const SampledToken> results) {
@@ -349,17 +314,17 @@ void Scheduler::commit(int64_t step, std::span<const SampledToken> results) {
       ++stats_.overrun_tokens;
       continue;
     }
-    if (result.end == EndReason::kFailed) {
-      end(record, EndReason::kFailed);
+    if (result.end == FinishReason::kError) {
+      end(record, FinishReason::kError);
       continue;
     }
     s.tokens.push_back(result.token);
     s.adjusted = std::min(result.adjusted >= 0 ? result.adjusted : s.adjusted + 1, s.params.most_adjusted);
     ++stats_.sampled_tokens;
-    if (result.end != EndReason::kNone)
+    if (result.end != FinishReason::kNone)
       end(record, result.end);
     else if (s.delivered() == s.limit)
-      end(record, s.limit < s.params.max_tokens ? EndReason::kContext : EndReason::kLength);
+      end(record, s.limit < s.params.max_tokens ? FinishReason::kContext : FinishReason::kLength);
     else if (s.table >= 0 && static_cast<int64_t>(s.tokens.size()) % block_size == 0)
       blocks_.publish(s.table, s.tokens);
   }
@@ -373,8 +338,8 @@ void Scheduler::fail_running() {
   blocks_.step_done(planned_step_);
   while (!running_.empty()) {
     const int32_t record = running_.back();
-    while (!at(record).siblings.empty()) end(at(record).siblings.back(), EndReason::kFailed);
-    end(record, EndReason::kFailed);
+    while (!at(record).siblings.empty()) end(at(record).siblings.back(), FinishReason::kError);
+    end(record, FinishReason::kError);
   }
   for (const Order& order : waiting_) {  // what was sampled for them and not delivered is lost
     Sequence& s = at(by_id_.at(order.second));

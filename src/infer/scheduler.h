@@ -37,21 +37,14 @@
 #include <vector>
 
 #include "infer/block_manager.h"
+#include "octet/engine.h"
 
 namespace octet {
 
 using SequenceId = int64_t;
 
-enum class SchedulePolicy {
-  kNeverEvict,      // in-flight batching; admits only what fits to its longest possible end
-  kMaxUtilization,  // in-flight batching; admits what fits now, preempts by recomputation when blocks run out
-  kPackedLockstep,  // static: a batch is prefilled, then decodes until all of it is complete; no padding
-  kPaddedStatic,    // static, and all are padded to the longest prompt and longest output of the batch
-};
-const char* schedule_policy_name(SchedulePolicy policy);
-
 struct SchedulerOptions {
-  SchedulePolicy policy = SchedulePolicy::kMaxUtilization;
+  SchedulingPolicy policy = SchedulingPolicy::kMaxUtilization;
   int64_t context_length = 0;   // tokens of a sequence, prompt and output
   int64_t max_sequences = 256;  // running at once (the batch size of the static policies)
   int64_t token_budget = 2048;  // of one step; at least block_size
@@ -62,17 +55,6 @@ struct SchedulerOptions {
   double ageing_seconds = 10;  // see above; 0 = first come, first served whatever the priority
 };
 
-enum class EndReason {
-  kNone,       // not ended
-  kStop,       // the engine said so at commit: end token, stop string
-  kLength,     // max_tokens
-  kContext,    // the context is full before max_tokens
-  kCancelled,  // cancel()
-  kDeadline,   // its deadline passed
-  kFailed,     // fail_running(), or the engine said so at commit (e.g. logits not finite)
-};
-const char* end_reason_name(EndReason reason);
-
 enum class Refusal {
   kNone,
   kInvalid,    // empty prompt, max_tokens < 1, n < 1, n > max_sequences
@@ -81,7 +63,6 @@ enum class Refusal {
   kQueueFull,  // come back later
   kLate,       // the deadline has passed already
 };
-const char* refusal_name(Refusal refusal);
 
 struct SequenceParams {
   std::vector<int32_t> prompt = {};
@@ -129,13 +110,13 @@ struct StepPlan {
 struct SampledToken {
   SequenceId id = 0;
   int32_t token = 0;
-  EndReason end = EndReason::kNone;  // kStop or kFailed ends the sequence with this token (kFailed: without it)
-  int64_t adjusted = -1;             // logits adjusted from now on, where known; -1: one more, up to the most
+  FinishReason end = FinishReason::kNone;  // kStop or kError ends the sequence with this token (kError: without it)
+  int64_t adjusted = -1;                   // logits adjusted from now on, where known; -1: one more, up to the most
 };
 
 struct FinishedSequence {
   SequenceId id = 0;
-  EndReason reason = EndReason::kNone;
+  FinishReason reason = FinishReason::kNone;
 };
 
 struct SchedulerStats {
@@ -162,7 +143,7 @@ class Scheduler {
   const StepPlan& schedule(double now);
   // Results of a step, in order of steps: one entry per sampling sequence of its plan, in the plan's order.
   void commit(int64_t step, std::span<const SampledToken> results);
-  // The device failed: all steps in flight are lost, every running sequence ends as kFailed, cached content is dropped;
+  // The device failed: all steps in flight are lost, every running sequence ends as kError, cached content is dropped;
   // waiting sequences (preempted ones too) stay and can run again.
   void fail_running();
   // Sequences that ended since the last call; valid, as are their tokens(), until the next call.
@@ -231,7 +212,7 @@ class Scheduler {
   void leave(int32_t record);
   void release_reserve(Sequence& s);
   void hand_over(int32_t record);
-  void end(int32_t record, EndReason reason);
+  void end(int32_t record, FinishReason reason);
 
   int64_t remaining(const Sequence& s) const;
   int64_t adjusted_logits(const Sequence& s) const;

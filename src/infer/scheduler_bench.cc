@@ -12,7 +12,7 @@ class Loop {
  public:
   Loop(int64_t sequences, int64_t groups, int64_t output)
       : blocks_({.groups = cache_groups(groups), .block_size = 16}),
-        scheduler_({.policy = SchedulePolicy::kMaxUtilization,
+        scheduler_({.policy = SchedulingPolicy::kMaxUtilization,
                     .context_length = 1 << 20,
                     .max_sequences = sequences,
                     .token_budget = 8192,

@@ -76,7 +76,7 @@ int64_t Scheduler::plan_running(Flight& flight) {
     if (remaining(at(record)) == 1 && !held_back(at(record))) ++flight.decodes_ahead;
   }
   const int64_t decodes = flight.decodes_ahead;
-  may_preempt_ = options_.policy == SchedulePolicy::kMaxUtilization;
+  may_preempt_ = options_.policy == SchedulingPolicy::kMaxUtilization;
   for (size_t i = 0; i < running_.size(); ++i) {
     const Sequence& s = at(running_[i]);
     if (held_back(s)) continue;
@@ -194,7 +194,7 @@ void Scheduler::admit(Flight& flight) {
 bool Scheduler::try_admit(int32_t record, Flight& flight) {
   Sequence& s = at(record);
   if (s.sampled > s.delivered() || s.siblings.size() + 1 > free_slots_.size()) return false;
-  if (options_.policy == SchedulePolicy::kNeverEvict) {
+  if (options_.policy == SchedulingPolicy::kNeverEvict) {
     if (!reserve(s)) return false;
     open_table(s);
   } else {
@@ -300,7 +300,7 @@ void Scheduler::admit_batch(Flight& flight) {
     const int64_t prompt = std::max(longest_prompt, s.prompt_length), output = std::max(longest_output, s.limit);
     Blocks own = {}, shared = {}, want = taken;
     bool fits = true;
-    if (options_.policy == SchedulePolicy::kPaddedStatic) {  // every sequence of the batch as long as the longest
+    if (options_.policy == SchedulingPolicy::kPaddedStatic) {  // every sequence of the batch as long as the longest
       request_blocks(prompt, output, 1, own, shared);
       for (size_t g = 0; g < groups.size(); ++g) want[g] = (batch_size_ + n) * own[g];
     } else {
@@ -316,13 +316,13 @@ void Scheduler::admit_batch(Flight& flight) {
     start(record);
     batch_size_ += n;
   }
-  if (options_.policy == SchedulePolicy::kPaddedStatic)
+  if (options_.policy == SchedulingPolicy::kPaddedStatic)
     for (int32_t record : running_) at(record).padding = longest_prompt - at(record).prompt_length;
 }
 
 void Scheduler::plan_padding(int64_t decodes, Flight& flight) {
   StepPlan& plan = flight.plan;
-  const bool padded = options_.policy == SchedulePolicy::kPaddedStatic;
+  const bool padded = options_.policy == SchedulingPolicy::kPaddedStatic;
   if (!batch_prefilled_) {
     for (int32_t record : running_) {
       Sequence& s = at(record);
@@ -380,7 +380,7 @@ void Scheduler::verify() const {
   for (size_t g = 0; g < static_cast<size_t>(blocks_.groups()); ++g)
     check(reserved_[g] <= blocks_.options().groups[g].blocks, ErrorCode::kInternal,
           "verify: {} blocks of group {} reserved", reserved_[g], g);
-  if (options_.policy == SchedulePolicy::kNeverEvict)
+  if (options_.policy == SchedulingPolicy::kNeverEvict)
     for (int g = 0; g < blocks_.groups(); ++g)
       check(blocks_.options().groups[static_cast<size_t>(g)].window > 0 ||
                 blocks_.stats(g).used <= reserved_[static_cast<size_t>(g)],

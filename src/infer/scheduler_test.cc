@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "infer/scheduler_fake_engine.h"
+#include "infer/testing/scheduler_fake_engine.h"
 
 namespace octet {
 namespace {
@@ -22,7 +22,7 @@ FakeRequest request(uint64_t seed, int64_t prompt, int64_t output, bool stops = 
   return {.params = {.prompt = random_prompt(random, prompt), .max_tokens = output}, .stops = stops};
 }
 
-SchedulerOptions options(SchedulePolicy policy = SchedulePolicy::kMaxUtilization) {
+SchedulerOptions options(SchedulingPolicy policy = SchedulingPolicy::kMaxUtilization) {
   return {.policy = policy, .context_length = 256, .max_sequences = 8, .token_budget = 64};
 }
 
@@ -39,10 +39,11 @@ void expect_right_outputs(const FakeEngine& engine) {
   for (const auto& [id, reason] : engine.ended) {
     const auto want = engine.expected(id);
     const auto& got = engine.outputs.at(id);
-    const bool complete = reason == EndReason::kStop || reason == EndReason::kLength || reason == EndReason::kContext;
+    const bool complete =
+        reason == FinishReason::kStop || reason == FinishReason::kLength || reason == FinishReason::kContext;
     ASSERT_LE(got.size(), want.size()) << "sequence " << id;
     ASSERT_TRUE(std::equal(got.begin(), got.end(), want.begin())) << "sequence " << id;
-    ASSERT_TRUE(!complete || got.size() == want.size()) << "sequence " << id << " " << end_reason_name(reason);
+    ASSERT_TRUE(!complete || got.size() == want.size()) << "sequence " << id << " " << finish_reason_name(reason);
   }
 }
 
@@ -64,9 +65,9 @@ void expect_clean_end(FakeEngine& engine) {
   EXPECT_EQ(static_cast<int64_t>(engine.ended.size()), engine.scheduler().stats().submitted);
 }
 
-class EveryPolicy : public testing::TestWithParam<std::tuple<SchedulePolicy, int64_t>> {
+class EveryPolicy : public testing::TestWithParam<std::tuple<SchedulingPolicy, int64_t>> {
  protected:
-  SchedulePolicy policy() const { return std::get<0>(GetParam()); }
+  SchedulingPolicy policy() const { return std::get<0>(GetParam()); }
   int64_t lag() const { return std::get<1>(GetParam()); }
 };
 
@@ -81,7 +82,7 @@ TEST_P(EveryPolicy, ServesMixedLengths) {
               0);
   expect_clean_end(engine);
   for (const auto& [id, reason] : engine.ended)
-    EXPECT_TRUE(reason == EndReason::kLength || reason == EndReason::kStop) << end_reason_name(reason);
+    EXPECT_TRUE(reason == FinishReason::kLength || reason == FinishReason::kStop) << finish_reason_name(reason);
 }
 
 // A pool for one and a half of the longest sequences under 64 of them.
@@ -91,7 +92,7 @@ TEST_P(EveryPolicy, FinishesEverythingWhenBlocksRunOut) {
     for (uint64_t i = 0; i < 64; ++i) ASSERT_GT(engine.submit(request(i, 1 + static_cast<int64_t>(i) % 40, 40)).id, 0);
     expect_clean_end(engine);
     const SchedulerStats& stats = engine.scheduler().stats();
-    EXPECT_EQ(stats.preemptions > 0, policy() == SchedulePolicy::kMaxUtilization);
+    EXPECT_EQ(stats.preemptions > 0, policy() == SchedulingPolicy::kMaxUtilization);
     EXPECT_LT(stats.preemptions, 64 * 8);  // bounded, or the engine lives on recomputation
   }
 }
@@ -108,7 +109,7 @@ TEST_P(EveryPolicy, AdjustedLogitsOfAStepAreShared) {
     ASSERT_GT(engine.submit(r).id, 0);
   }
   expect_clean_end(engine);
-  for (const auto& [id, reason] : engine.ended) EXPECT_EQ(reason, EndReason::kLength);
+  for (const auto& [id, reason] : engine.ended) EXPECT_EQ(reason, FinishReason::kLength);
 }
 
 TEST_P(EveryPolicy, SharesThePromptOfSeveralSequences) {
@@ -142,7 +143,7 @@ TEST_P(EveryPolicy, CancelsAtAnyMoment) {
       EXPECT_FALSE(engine.scheduler().cancel(victim));
       engine.scheduler().verify();
       expect_clean_end(engine);
-      EXPECT_EQ(engine.ended.at(victim) == EndReason::kCancelled, alive);
+      EXPECT_EQ(engine.ended.at(victim) == FinishReason::kCancelled, alive);
     }
 }
 
@@ -150,7 +151,7 @@ TEST_P(EveryPolicy, EndsAtTheContext) {
   FakeEngine engine(options(policy()), full(128), lag());
   engine.submit(request(1, 250, 100));
   expect_clean_end(engine);
-  EXPECT_EQ(engine.ended.at(1), EndReason::kContext);
+  EXPECT_EQ(engine.ended.at(1), FinishReason::kContext);
   EXPECT_EQ(engine.outputs.at(1).size(), 256u);
 }
 
@@ -166,18 +167,17 @@ TEST_P(EveryPolicy, FailsExactlyTheRunning) {
   EXPECT_EQ(engine.scheduler().stats().waiting, waiting);
   EXPECT_EQ(engine.blocks().stats(0).free, 60);
   expect_clean_end(engine);
-  EXPECT_EQ(std::ranges::count(engine.ended, EndReason::kFailed, [](const auto& e) { return e.second; }), running);
+  EXPECT_EQ(std::ranges::count(engine.ended, FinishReason::kError, [](const auto& e) { return e.second; }), running);
 }
 
-INSTANTIATE_TEST_SUITE_P(, EveryPolicy,
-                         testing::Combine(testing::Values(SchedulePolicy::kNeverEvict, SchedulePolicy::kMaxUtilization,
-                                                          SchedulePolicy::kPackedLockstep,
-                                                          SchedulePolicy::kPaddedStatic),
-                                          testing::Values(0, 1, 2)),
-                         [](const auto& info) {
-                           return std::string(schedule_policy_name(std::get<0>(info.param))) + "_lag" +
-                                  std::to_string(std::get<1>(info.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    , EveryPolicy,
+    testing::Combine(testing::Values(SchedulingPolicy::kNeverEvict, SchedulingPolicy::kMaxUtilization,
+                                     SchedulingPolicy::kPackedLockstep, SchedulingPolicy::kPaddedStatic),
+                     testing::Values(0, 1, 2)),
+    [](const auto& info) {
+      return std::string(policy_name(std::get<0>(info.param))) + "_lag" + std::to_string(std::get<1>(info.param));
+    });
 
 TEST(Scheduler, PreemptionChangesNoToken) {
   for (const bool reuse : {false, true}) {
@@ -211,14 +211,14 @@ TEST(Scheduler, DeviceErrorLosesNoPreemptedSequence) {
     for (uint64_t i = 0; i < 12; ++i) engine.submit(request(i, 12, 50));
     while (engine.scheduler().has_work() && engine.preempted < k) engine.turn();
     engine.device_error();
-    for (const auto& [id, reason] : engine.ended) errors += reason == EndReason::kFailed;
+    for (const auto& [id, reason] : engine.ended) errors += reason == FinishReason::kError;
     expect_clean_end(engine);
   }
   EXPECT_GT(errors, 10);
 }
 
 TEST(Scheduler, SharedBlocksStayReservedWhileOneOfTheFamilyRuns) {
-  FakeEngine engine(options(SchedulePolicy::kNeverEvict), full(13));
+  FakeEngine engine(options(SchedulingPolicy::kNeverEvict), full(13));
   FakeRequest two = request(1, 33, 8);  // 8 blocks together and 2 each
   two.params.n = 2;
   engine.submit(two);
@@ -264,7 +264,7 @@ TEST(Scheduler, OverrunIsDiscarded) {
   for (uint64_t i = 0; i < 40; ++i) engine.submit(request(i, 5, 200, true));
   expect_clean_end(engine);
   int64_t stops = 0;
-  for (const auto& [id, reason] : engine.ended) stops += reason == EndReason::kStop;
+  for (const auto& [id, reason] : engine.ended) stops += reason == FinishReason::kStop;
   EXPECT_GT(stops, 15);
   EXPECT_EQ(engine.scheduler().stats().overrun_tokens, stops);
   FakeEngine lengths(options(), full(64), 1);
@@ -352,8 +352,8 @@ TEST(Scheduler, DeadlinesEndWaitingAndRunning) {
     engine.submit(r);
   }
   expect_clean_end(engine);
-  EXPECT_EQ(engine.ended.at(1), EndReason::kLength);
-  for (SequenceId id = 2; id <= 4; ++id) EXPECT_EQ(engine.ended.at(id), EndReason::kDeadline);
+  EXPECT_EQ(engine.ended.at(1), FinishReason::kLength);
+  for (SequenceId id = 2; id <= 4; ++id) EXPECT_EQ(engine.ended.at(id), FinishReason::kTimeout);
   EXPECT_GT(engine.outputs.at(2).size(), 8u);
   EXPECT_EQ(engine.outputs.at(3).size(), 8u);
 }
@@ -364,7 +364,7 @@ TEST(Scheduler, RefusesWithNumbers) {
   o.max_queued_tokens = 100;
   BlockManagerOptions blocks = full(40);
   blocks.groups[0].block_bytes = 1000;
-  const auto refusal = [&](SchedulePolicy policy, const FakeRequest& r, const char* says) {
+  const auto refusal = [&](SchedulingPolicy policy, const FakeRequest& r, const char* says) {
     o.policy = policy;
     FakeEngine engine(o, blocks);
     engine.now = 5;
@@ -374,7 +374,7 @@ TEST(Scheduler, RefusesWithNumbers) {
     EXPECT_EQ(engine.scheduler().stats().refused, 1);
     return s.refusal;
   };
-  constexpr auto kEvict = SchedulePolicy::kMaxUtilization, kNever = SchedulePolicy::kNeverEvict;
+  constexpr auto kEvict = SchedulingPolicy::kMaxUtilization, kNever = SchedulingPolicy::kNeverEvict;
   EXPECT_EQ(refusal(kEvict, request(1, 0, 5), "prompt of 0 tokens"), Refusal::kInvalid);
   EXPECT_EQ(refusal(kEvict, request(1, 5, 0), "max_tokens 0"), Refusal::kInvalid);
   EXPECT_EQ(refusal(kEvict, request(1, 256, 5), "at most 255 tokens"), Refusal::kTooLong);
@@ -434,7 +434,7 @@ TEST(Scheduler, QueueIsBoundedAndOpensAgain) {
 }
 
 TEST(Scheduler, StaticPoliciesWaitForTheWholeBatchAndCountEmptySlots) {
-  for (const SchedulePolicy policy : {SchedulePolicy::kPackedLockstep, SchedulePolicy::kPaddedStatic}) {
+  for (const SchedulingPolicy policy : {SchedulingPolicy::kPackedLockstep, SchedulingPolicy::kPaddedStatic}) {
     SchedulerOptions o = options(policy);
     o.max_sequences = 4;
     FakeEngine engine(o, full(200));
@@ -453,7 +453,7 @@ TEST(Scheduler, StaticPoliciesWaitForTheWholeBatchAndCountEmptySlots) {
     EXPECT_GT(first_of_second, last_of_first);
     const SchedulerStats& stats = engine.scheduler().stats();
     EXPECT_EQ(stats.empty_slots, 2 * (3 + 2 + 1));  // outputs of 5..8 and 9..12 tokens
-    const bool padded = policy == SchedulePolicy::kPaddedStatic;
+    const bool padded = policy == SchedulingPolicy::kPaddedStatic;
     EXPECT_EQ(stats.padding_tokens, padded ? 2 * (15 + 10 + 5) : 0);
     EXPECT_EQ(padding, padded ? 60 + 12 : 0);
   }
@@ -473,9 +473,9 @@ TEST(Scheduler, RefusesMisuse) {
   scheduler.schedule(1);
   scheduler.schedule(2);
   EXPECT_THROW(scheduler.schedule(3), Error);
-  scheduler.commit(1, std::vector<SampledToken>{{id, 7, EndReason::kFailed}});
+  scheduler.commit(1, std::vector<SampledToken>{{id, 7, FinishReason::kError}});
   EXPECT_EQ(scheduler.tokens(id).size(), 4u);
-  EXPECT_EQ(scheduler.take_finished().front().reason, EndReason::kFailed);
+  EXPECT_EQ(scheduler.take_finished().front().reason, FinishReason::kError);
 }
 
 // Thousands of requests with everything at once; scheduler and blocks are verified before and after every step.
@@ -483,7 +483,7 @@ TEST(SchedulerSoak, EverythingAtOnce) {
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     SCOPED_TRACE(seed);
     Philox random(seed);
-    SchedulerOptions o = options(seed % 4 == 0 ? SchedulePolicy::kNeverEvict : SchedulePolicy::kMaxUtilization);
+    SchedulerOptions o = options(seed % 4 == 0 ? SchedulingPolicy::kNeverEvict : SchedulingPolicy::kMaxUtilization);
     o.token_budget = 24 + static_cast<int64_t>(random.below(60));
     o.max_logit_rows = seed % 3 == 0 ? 5 : 0;
     o.max_adjusted = seed % 2 == 0 ? 100 : 400;
@@ -517,11 +517,12 @@ TEST(SchedulerSoak, EverythingAtOnce) {
     }
     expect_clean_end(engine);
     EXPECT_GT(refused, 0);
-    std::map<EndReason, int64_t> reasons;
+    std::map<FinishReason, int64_t> reasons;
     for (const auto& [id, reason] : engine.ended) ++reasons[reason];
-    for (const EndReason reason : {EndReason::kStop, EndReason::kLength, EndReason::kCancelled, EndReason::kDeadline})
-      EXPECT_GT(reasons[reason], 10) << end_reason_name(reason);
-    EXPECT_EQ(engine.preempted > 0, o.policy == SchedulePolicy::kMaxUtilization);
+    for (const FinishReason reason :
+         {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled, FinishReason::kTimeout})
+      EXPECT_GT(reasons[reason], 10) << finish_reason_name(reason);
+    EXPECT_EQ(engine.preempted > 0, o.policy == SchedulingPolicy::kMaxUtilization);
     EXPECT_GT(engine.blocks().stats(0).hits, 100);
   }
 }

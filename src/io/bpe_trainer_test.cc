@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "base/test_data.h"
+#include "base/testing/test_data.h"
 #include "io/corpus.h"
 #include "io/tokenizer_files.h"
 

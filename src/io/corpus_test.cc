@@ -12,8 +12,8 @@
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "base/test_data.h"
-#include "base/test_error.h"
+#include "base/testing/test_data.h"
+#include "base/testing/test_error.h"
 #include "io/bpe_trainer.h"
 #include "io/dataset.h"
 #include "io/tokenizer_files.h"

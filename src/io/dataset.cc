@@ -161,19 +161,6 @@ std::shared_ptr<const TokenDataset> TokenDataset::open(const std::string& prefix
   return set;
 }
 
-std::shared_ptr<const TokenDataset> TokenDataset::open_raw_u16(const std::string& path, int64_t vocab_size) {
-  std::shared_ptr<TokenDataset> set(new TokenDataset);
-  set->prefix_ = path;
-  set->bin_ = std::make_unique<Mapping>(path);
-  check(set->bin_->size > 0 && set->bin_->size % 2 == 0, ErrorCode::kCorrupt,
-        "{}: {} bytes are not a row of u16 tokens", path, set->bin_->size);
-  set->index_.documents = set->index_.sequences = 1;
-  set->index_.tokens = static_cast<int64_t>(set->bin_->size / 2);
-  set->tokens_ = set->bin_->data;
-  set->vocab_size_ = vocab_size;
-  return set;
-}
-
 int64_t TokenDataset::document_at(int64_t token) const {
   check(token >= 0 && token < tokens(), ErrorCode::kInvalidArgument, "{}: token {} of {}", prefix_, token, tokens());
   int64_t low = 0, high = documents();  // the last document that begins at or before `token`

@@ -37,8 +37,6 @@ class TokenDataset {
  public:
   // `vocab_size` > 0: read() refuses ids outside [0, vocab_size). PREFIX may be given with .bin or .idx at its end.
   static std::shared_ptr<const TokenDataset> open(const std::string& prefix, int64_t vocab_size = 0);
-  // One file of raw u16 tokens without .idx, as nanoGPT writes: a single document.
-  static std::shared_ptr<const TokenDataset> open_raw_u16(const std::string& path, int64_t vocab_size = 0);
   ~TokenDataset();
   TokenDataset(const TokenDataset&) = delete;
   TokenDataset& operator=(const TokenDataset&) = delete;

@@ -10,8 +10,8 @@
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "base/test_data.h"
-#include "base/test_error.h"
+#include "base/testing/test_data.h"
+#include "base/testing/test_error.h"
 #include "io/dataset_writer.h"
 #include "io/tokenizer_files.h"
 

@@ -9,7 +9,7 @@
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "base/json.h"
-#include "base/test_data.h"
+#include "base/testing/test_data.h"
 
 namespace octet {
 namespace {

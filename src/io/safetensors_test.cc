@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "base/test_data.h"
+#include "base/testing/test_data.h"
 #include "io/safetensors_writer.h"
 
 namespace octet {
@@ -221,7 +221,6 @@ TEST(SafetensorsWriter, RoundTrip) {
   write_in_parts(writer);
   expect_contents(SafetensorsFile(folder.file("m.safetensors")));
   expect_contents(*open_safetensors(folder.file("m.safetensors")));
-  EXPECT_EQ(writer.file_bytes(), file_size(folder.file("m.safetensors")));
 }
 
 TEST(SafetensorsWriter, MisuseIsRefusedAndLeavesNoFile) {

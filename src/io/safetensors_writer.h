@@ -28,7 +28,6 @@ class SafetensorsWriter {
   const std::vector<NamedType>& tensors() const { return tensors_; }  // the order write() wants
   void write(const std::string& name, std::span<const std::byte> part);
   void finish();
-  int64_t file_bytes() const { return file_.position(); }
   uint32_t checksum() const { return file_.checksum(); }  // crc32c of the file so far
 
  private:

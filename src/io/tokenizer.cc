@@ -63,7 +63,8 @@ void Tokenizer::finish(const std::string& kind_facts) {
     const bool later = normalizes_ && token.normalized;
     std::string text = later ? normalize(token.text, {}) : token.text;
     if (text.empty()) continue;
-    (later ? normalized_ : raw_)[static_cast<uint8_t>(text[0])].push_back({std::move(text), &token});
+    std::vector<Spelling>& spellings = (later ? normalized_ : raw_)[static_cast<uint8_t>(text[0])];
+    spellings.push_back({std::move(text), &token});
   }
   for (SpellingTable* table : {&raw_, &normalized_}) {
     for (auto& list : *table) {
@@ -155,13 +156,6 @@ std::string_view Tokenizer::token_bytes(int32_t id) const {
 
 bool Tokenizer::is_special(int32_t id) const {
   return id >= 0 && id < vocab_size() && special_[static_cast<size_t>(id)] != 0;
-}
-
-int32_t Tokenizer::find_special(std::string_view text) const {
-  for (const AddedToken& token : added_) {
-    if (token.text == text) return token.id;
-  }
-  return -1;
 }
 
 std::string_view Tokenizer::shown_bytes(int32_t id, bool skip_special, bool& at_start) const {

@@ -93,7 +93,6 @@ class Tokenizer {
   bool adds_bos() const { return adds_bos_; }      // the model was trained with bos in front of its text
   bool byte_level() const { return byte_level_; }  // any byte string can be encoded and comes back unchanged
   const std::vector<AddedToken>& added_tokens() const { return added_; }
-  int32_t find_special(std::string_view text) const;  // id of an added token, -1 if absent
 
   virtual std::string kind() const = 0;  // "bpe", "sentencepiece", "unigram", "wordpiece", "characters"
   // Writes a file into `dir` (made if absent) that load_tokenizer(dir) reads back to an equal tokenizer.

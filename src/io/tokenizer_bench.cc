@@ -2,7 +2,7 @@
 //   octet_io_bench (needs the test material: GPT-2's vocabulary and wikitext-2)
 #include <benchmark/benchmark.h>
 
-#include "base/test_data.h"
+#include "base/testing/test_data.h"
 #include "io/bpe.h"
 #include "io/bpe_tokenizer.h"
 #include "io/tokenizer_files.h"

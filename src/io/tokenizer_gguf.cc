@@ -96,8 +96,11 @@ void read_pair(GgufReader& reader, GgufFacts& facts) {
             reader.where(), key, count);
       std::vector<std::string_view> list(count);
       for (auto& value : list) value = reader.string();
-      if (key == "tokenizer.ggml.tokens") facts.tokens = std::move(list);
-      if (key == "tokenizer.ggml.merges") facts.merges = std::move(list);
+      if (key == "tokenizer.ggml.tokens") {
+        facts.tokens = std::move(list);
+      } else if (key == "tokenizer.ggml.merges") {
+        facts.merges = std::move(list);
+      }
     } else if (key == "tokenizer.ggml.token_type" && element == kInt32) {
       read_numbers(reader, key, count, facts.token_types);
     } else if (key == "tokenizer.ggml.scores" && element == kFloat32) {

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "base/test_data.h"
+#include "base/testing/test_data.h"
 #include "io/tokenizer.h"
 #include "io/tokenizer_files.h"
 #include "io/tokenizer_utf8.h"

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "base/test_error.h"
+#include "base/testing/test_error.h"
 #include "io/tokenizer.h"
 #include "io/tokenizer_split.h"
 

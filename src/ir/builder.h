@@ -48,7 +48,8 @@ struct AttentionOptions {
   int64_t max_length = 0;    // longest segment (static)
   int64_t equal_length = 0;  // > 0: every segment has exactly this length
   double dropout = 0;
-  double alibi = 0;        // > 0: linear biases whose slopes end at 2^-alibi (published models: 8), see base/alibi.h
+  double alibi =
+      0;  // > 0: linear biases whose slopes end at 2^-alibi (published models: 8), see kernels/common/alibi.h
   double alibi_scale = 1;  // times the biases, which join the scaled scores
 };
 

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "base/file.h"
-#include "base/test_data.h"
+#include "base/testing/test_data.h"
 #include "ir/facts.h"
 #include "ir/text.h"
 #include "ir/verify.h"

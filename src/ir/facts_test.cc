@@ -7,7 +7,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "ir/random_graph.h"
+#include "ir/testing/random_graph.h"
 #include "ir/text.h"
 
 namespace octet {

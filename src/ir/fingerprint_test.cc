@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "ir/random_graph.h"
+#include "ir/testing/random_graph.h"
 #include "ir/text.h"
 
 namespace octet {

@@ -1,8 +1,8 @@
 // Speed of the mechanisms passes are made of, on a 96-layer decoder.
 #include <benchmark/benchmark.h>
 
-#include "ir/random_graph.h"
 #include "ir/rewrite.h"
+#include "ir/testing/random_graph.h"
 #include "ir/text.h"
 #include "ir/verify.h"
 

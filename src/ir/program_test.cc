@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/test_error.h"
+#include "base/testing/test_error.h"
 #include "ir/builder.h"
 
 namespace octet {

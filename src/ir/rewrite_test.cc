@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "ir/random_graph.h"
+#include "ir/testing/random_graph.h"
 #include "ir/text.h"
 #include "ir/verify.h"
 

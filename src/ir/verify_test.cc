@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "base/error.h"
-#include "ir/random_graph.h"
+#include "ir/testing/random_graph.h"
 #include "ir/text.h"
 
 namespace octet {

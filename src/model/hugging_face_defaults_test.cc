@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "base/test_data.h"
+#include "base/testing/test_data.h"
 #include "model/hugging_face.h"
 
 namespace octet {

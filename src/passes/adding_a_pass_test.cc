@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "base/file.h"
-#include "base/test_data.h"
+#include "base/testing/test_data.h"
 #include "ir/text.h"
 #include "ir/verify.h"
 

@@ -9,9 +9,9 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "exec/executor.h"
+#include "exec/testing/tiny_program.h"
 #include "ir/verify.h"
 #include "model/model.h"
-#include "passes/tiny_program.h"
 
 namespace octet {
 namespace {

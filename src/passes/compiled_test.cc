@@ -2,7 +2,7 @@
 // its losses stay with the interpreter's.
 #include <gtest/gtest.h>
 
-#include "passes/tiny_program.h"
+#include "exec/testing/tiny_program.h"
 
 namespace octet {
 namespace {

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <map>
 
+#include "exec/testing/tiny_program.h"
 #include "ir/facts.h"
 #include "ir/text.h"
 #include "ir/verify.h"
 #include "passes/fuse_patterns.h"
 #include "passes/precision.h"
-#include "passes/tiny_program.h"
 
 namespace octet {
 namespace {

@@ -5,10 +5,10 @@
 #include <map>
 
 #include "exec/executor.h"
+#include "exec/testing/tiny_program.h"
 #include "ir/verify.h"
 #include "passes/fuse.h"
 #include "passes/precision.h"
-#include "passes/tiny_program.h"
 
 namespace octet {
 namespace {

@@ -3,11 +3,11 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "exec/testing/tiny_program.h"
 #include "ir/facts.h"
 #include "ir/verify.h"
 #include "passes/plan_check.h"
 #include "passes/serving_graphs.h"
-#include "passes/tiny_program.h"
 
 namespace octet {
 namespace {

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
+#include "exec/testing/tiny_program.h"
 #include "ir/text.h"
 #include "ir/verify.h"
 #include "passes/precision.h"
-#include "passes/tiny_program.h"
 
 namespace octet {
 namespace {

@@ -2,9 +2,9 @@
 #include <benchmark/benchmark.h>
 
 #include "exec/executor.h"
+#include "exec/testing/tiny_program.h"
 #include "model/model.h"
 #include "passes/pass.h"
-#include "passes/tiny_program.h"
 
 namespace octet {
 namespace {

@@ -4,10 +4,10 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "exec/testing/tiny_program.h"
 #include "ir/text.h"
 #include "passes/pass.h"
 #include "passes/text_passes.h"
-#include "passes/tiny_program.h"
 
 namespace octet {
 namespace {

@@ -7,12 +7,12 @@
 
 #include "base/error.h"
 #include "exec/executor.h"
+#include "exec/testing/tiny_program.h"
 #include "ir/builder.h"
 #include "ir/text.h"
 #include "passes/autodiff.h"
 #include "passes/plan_check.h"
 #include "passes/storage.h"
-#include "passes/tiny_program.h"
 
 namespace octet {
 namespace {

@@ -6,9 +6,9 @@
 #include <cmath>
 #include <limits>
 
+#include "exec/testing/tiny_program.h"
 #include "passes/plan_check.h"
 #include "passes/plan_memory.h"
-#include "passes/tiny_program.h"
 
 namespace octet {
 namespace {

@@ -3,7 +3,7 @@
 namespace octet {
 
 TensorType DelayedScales::declare(const std::string& name, StateKind kind, int64_t size, double initial) {
-  const TensorType type{DType::kF32, {size}};
+  TensorType type{DType::kF32, {size}};
   program_.add_state({.name = name, .type = type, .kind = kind, .initial = initial});
   return type;
 }

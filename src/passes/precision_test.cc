@@ -5,10 +5,10 @@
 #include <set>
 
 #include "base/error.h"
+#include "exec/testing/tiny_program.h"
 #include "ir/tensor_stats.h"
 #include "ir/text.h"
 #include "ir/verify.h"
-#include "passes/tiny_program.h"
 
 namespace octet {
 namespace {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "exec/testing/tiny_program.h"
 #include "ir/facts.h"
 #include "ir/rewrite.h"
 #include "ir/text.h"
@@ -13,7 +14,6 @@
 #include "passes/plan_check.h"
 #include "passes/plan_memory.h"
 #include "passes/precision.h"
-#include "passes/tiny_program.h"
 
 namespace octet {
 namespace {

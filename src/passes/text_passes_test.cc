@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/test_data.h"
+#include "base/testing/test_data.h"
 
 namespace octet {
 namespace {

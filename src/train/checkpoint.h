@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "exec/executor.h"
-#include "infer/weights.h"
 #include "model/hugging_face.h"
 #include "train/run_config.h"
+#include "weights/weights.h"
 
 namespace octet {
 

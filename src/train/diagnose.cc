@@ -32,7 +32,7 @@ std::vector<Probe> observe_all(Graph& graph) {
   std::vector<Probe> probes;
   Builder builder(graph);
   for (int32_t i = 0, count = graph.size(); i < count; ++i) {
-    const Node node = graph.node(NodeId{i});
+    const Node node = graph.node(NodeId{i});  // NOLINT(performance-unnecessary-copy-initialization): emit() moves nodes
     const bool leaf =
         node.op == Op::kInput || node.op == Op::kParam || node.op == Op::kState || node.op == Op::kConstant;
     if (leaf || !is_float(node.results[0].dtype)) continue;

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "infer/weights.h"
+#include "weights/weights.h"
 
 namespace octet {
 

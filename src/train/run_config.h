@@ -33,7 +33,7 @@ struct RunConfig {
   // data
   std::string train_data, validation_data;  // PREFIX of PREFIX.bin/.idx
   int64_t sequence_length = 1024;
-  std::string sampling = "shuffle";  // shuffle | random | documents
+  std::string sampling = "shuffle";  // shuffle | random
   bool separate_documents = false;   // packed: no attention across documents
 
   // training
@@ -72,7 +72,6 @@ struct RunConfig {
   std::string resume = "auto";  // auto | never | a checkpoint folder
 
   int64_t accumulation() const { return (global_batch > 0 ? global_batch : micro_batch) / micro_batch; }
-  int64_t tokens_per_step() const { return accumulation() * micro_batch * sequence_length; }
 };
 
 // Registers every field; the table keeps pointers into `config`, which must outlive it.

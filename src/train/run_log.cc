@@ -64,7 +64,7 @@ void RunLog::statistics(int64_t step, const StatsTable& stats) {
     const std::pair<const char*, int> scalings[] = {
         {"", kStatTensor}, {"block_", kStatBlock}, {"block_t_", kStatBlockT}};
     for (const auto& [prefix, scaling] : scalings) {
-      auto share = [&, at = scaling](int what) {
+      auto share = [&, &s = s, at = scaling](int what) {
         return rounded(static_cast<double>(s[static_cast<size_t>(at + what)]));
       };
       fields.emplace_back(std::string(prefix) + "underflow", share(kUnderflow));

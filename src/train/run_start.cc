@@ -7,7 +7,6 @@
 #include "base/log.h"
 #include "base/threads.h"
 #include "exec/cpu/tiles.h"
-#include "infer/weights.h"
 #include "io/corpus.h"
 #include "io/manifest.h"
 #include "train/diagnose.h"
@@ -17,6 +16,7 @@
 #include "train/resume_checks.h"
 #include "train/run.h"
 #include "train/slow_recipe.h"
+#include "weights/weights.h"
 
 namespace octet {
 namespace {

@@ -7,9 +7,9 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "exec/logical_states.h"
-#include "infer/weights.h"
 #include "train/stepper.h"
 #include "train/training_program.h"
+#include "weights/weights.h"
 
 namespace octet {
 namespace {

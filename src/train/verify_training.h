@@ -23,7 +23,7 @@ struct TrainingReport {
   bool has_gradients = false;
   double max_gradient_error = 0;  // largest over tensors of |ours - theirs| / |theirs| (2-norms)
   std::string worst_gradient;
-  bool eager_reference = false;  // as in VerifyReport (infer/verify.h)
+  bool eager_reference = false;  // as in VerifyReport (eval/verify.h)
   bool passed(const TrainingTolerance& tolerance) const {
     return max_loss_error <= tolerance.losses && max_grad_norm_error <= tolerance.gradients &&
            max_gradient_error <= tolerance.gradients;

@@ -7,8 +7,8 @@
 #include <set>
 
 #include "base/error.h"
-#include "infer/weights.h"
 #include "train/stepper.h"
+#include "weights/weights.h"
 
 namespace octet {
 namespace {

@@ -5,9 +5,9 @@
 #include <map>
 
 #include "base/file.h"
-#include "base/test_data.h"
-#include "exec/program_parity.h"
-#include "infer/verify.h"
+#include "base/testing/test_data.h"
+#include "eval/verify.h"
+#include "exec/testing/program_parity.h"
 #include "train/verify_training.h"
 
 namespace octet {

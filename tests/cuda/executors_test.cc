@@ -3,8 +3,8 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include "exec/program_parity.h"
-#include "exec/train_together.h"
+#include "exec/testing/program_parity.h"
+#include "exec/testing/train_together.h"
 #include "kernels/cuda/context.h"
 
 namespace octet {

@@ -1,11 +1,11 @@
 // CUDA rows on the nodes and values of whole training programs under every recipe, as exec/program_parity_test.cc has
 // it for the CPU.
-#include "exec/program_parity.h"
+#include "exec/testing/program_parity.h"
 
 #include <gtest/gtest.h>
 
 #include "exec/graph_binding.h"
-#include "kernels/cuda/on_device.h"
+#include "kernels/cuda/testing/on_device.h"
 
 namespace octet {
 namespace {

@@ -4,9 +4,9 @@
 
 #include <cmath>
 
-#include "base/test_data.h"
+#include "base/testing/test_data.h"
 #include "infer/plan_runner.h"
-#include "infer/serving_test_driver.h"
+#include "infer/testing/serving_test_driver.h"
 
 namespace octet {
 namespace {

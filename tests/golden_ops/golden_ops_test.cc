@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "base/test_data.h"
+#include "base/testing/test_data.h"
 #include "golden_ops/golden_run.h"
 
 namespace octet {

@@ -14,7 +14,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/test_data.h"
+#include "base/testing/test_data.h"
 #include "exec/executor.h"
 #include "infer/serving_program.h"
 #include "plans/plan_digest.h"

@@ -5,10 +5,10 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "infer/weights.h"
 #include "system/tiny.h"
 #include "train/disk_space.h"
 #include "train/trainer.h"
+#include "weights/weights.h"
 
 namespace octet {
 namespace {

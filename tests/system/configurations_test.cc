@@ -10,10 +10,10 @@
 #include <map>
 
 #include "exec/logical_states.h"
-#include "infer/weights.h"
 #include "ir/fingerprint.h"
 #include "train/batches.h"
 #include "train/stepper.h"
+#include "weights/weights.h"
 
 namespace octet {
 namespace {

@@ -10,10 +10,10 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "infer/weights.h"
 #include "system/tiny.h"
 #include "train/checkpoint.h"
 #include "train/trainer.h"
+#include "weights/weights.h"
 
 namespace octet {
 namespace {

@@ -2,13 +2,13 @@
 #include <gtest/gtest.h>
 
 #include "base/file.h"
-#include "base/test_data.h"
+#include "base/testing/test_data.h"
+#include "eval/decoder.h"
+#include "eval/verify.h"
 #include "exec/executor.h"
-#include "infer/decoder.h"
-#include "infer/verify.h"
-#include "infer/weights.h"
 #include "octet/engine.h"
 #include "train/verify_training.h"
+#include "weights/weights.h"
 
 namespace octet {
 namespace {

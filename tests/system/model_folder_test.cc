@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/test_error.h"
+#include "base/testing/test_error.h"
 #include "io/corpus.h"
 #include "io/tokenizer.h"
 #include "system/tiny.h"

@@ -5,12 +5,12 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/test_error.h"
-#include "infer/quantize_folder.h"
-#include "infer/weights.h"
 #include "io/safetensors_writer.h"
 #include "system/tiny.h"
 #include "train/checkpoint.h"
 #include "train/trainer.h"
+#include "weights/quantize_folder.h"
+#include "weights/weights.h"
 
 namespace octet {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/file.h"
-#include "base/test_data.h"
+#include "base/testing/test_data.h"
 #include "io/dataset_writer.h"
 #include "train/run_config.h"
 

@@ -6,11 +6,11 @@
 
 #include "base/file.h"
 #include "base/log.h"
-#include "infer/weights.h"
 #include "passes/autodiff.h"
 #include "system/tiny.h"
 #include "train/slow_recipe.h"
 #include "train/trainer.h"
+#include "weights/weights.h"
 
 namespace octet {
 namespace {

@@ -10,10 +10,10 @@
 #include "bench/step_report.h"
 #include "exec/timeline_report.h"
 #include "infer/plan_runner.h"
-#include "infer/random_weights.h"
 #include "ir/facts.h"
 #include "ir/text.h"
 #include "numbers.h"
+#include "weights/random_weights.h"
 
 namespace octet {
 namespace {

@@ -11,10 +11,10 @@
 #include "bench/step_report.h"
 #include "exec/logical_states.h"
 #include "exec/timeline_report.h"
-#include "infer/weights.h"
 #include "numbers.h"
 #include "train/auto_precision.h"
 #include "train/stepper.h"
+#include "weights/weights.h"
 
 namespace octet {
 namespace {

@@ -14,12 +14,12 @@
 #include "base/threads.h"
 #include "infer/sampler.h"
 #include "infer/stop_matcher.h"
-#include "infer/weights.h"
 #include "io/tokenizer.h"
 #include "numbers.h"
 #include "octet/commands.h"
 #include "octet/engine.h"
 #include "octet/model_path.h"
+#include "weights/weights.h"
 
 namespace octet {
 namespace {

@@ -4,12 +4,12 @@
 #include <optional>
 
 #include "base/error.h"
+#include "eval/verify.h"
 #include "exec/executor.h"
-#include "infer/verify.h"
-#include "infer/weights.h"
 #include "octet/commands.h"
 #include "octet/model_path.h"
 #include "train/verify_training.h"
+#include "weights/weights.h"
 
 namespace octet {
 namespace {

@@ -23,7 +23,7 @@ inline std::string human_count(int64_t count) { return human_number(static_cast<
 
 inline std::string human_seconds(double seconds) {
   if (seconds < 10) return fmt::format("{:.1f}s", seconds);
-  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  const int64_t whole = std::llround(seconds);
   if (whole < 60) return fmt::format("{}s", whole);
   if (whole < 3600) return fmt::format("{}m {:02}s", whole / 60, whole % 60);
   return fmt::format("{}h {:02}m", whole / 3600, whole / 60 % 60);

@@ -1,6 +1,6 @@
 // The one source that knows where the source tree lies, so that a compiler cache serves every other test from any
 // checkout.
-#include "base/test_data.h"
+#include "base/testing/test_data.h"
 
 namespace octet {
 

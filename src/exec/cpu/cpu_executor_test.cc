@@ -9,9 +9,9 @@
 
 #include "base/error.h"
 #include "exec/executor.h"
+#include "exec/testing/tiny_program.h"
 #include "passes/plan_memory.h"
 #include "passes/precision.h"
-#include "passes/tiny_program.h"
 
 namespace {
 std::atomic<int64_t> allocations{0};

@@ -8,9 +8,9 @@
 
 #include "base/rng.h"
 #include "exec/executor.h"
+#include "exec/testing/tiny_program.h"
 #include "model/model.h"
 #include "passes/pass.h"
-#include "passes/tiny_program.h"
 
 namespace octet {
 namespace {

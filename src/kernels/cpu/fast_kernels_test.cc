@@ -8,9 +8,10 @@
 #include "base/codec.h"
 #include "base/threads.h"
 #include "ir/builder.h"
-#include "kernels/cpu/parity.h"
+#include "kernels/common/keep_threshold.h"
 #include "kernels/cpu/random_words.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/testing/parity.h"
 
 namespace octet::cpu {
 namespace {

@@ -1,5 +1,5 @@
 // Every kernel row against the reference, over the whole case list (parity.h says how).
-#include "kernels/cpu/parity.h"
+#include "kernels/cpu/testing/parity.h"
 
 #include <gtest/gtest.h>
 

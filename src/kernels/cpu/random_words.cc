@@ -1,6 +1,5 @@
 #include "kernels/cpu/random_words.h"
 
-#include <cmath>
 #include <cstring>
 
 #include "base/rng.h"
@@ -63,7 +62,5 @@ const uint32_t* random_words(const RandomStream& stream, uint64_t first, int64_t
   }
   return buffer + skip;
 }
-
-uint32_t keep_threshold(double p) { return static_cast<uint32_t>(std::ceil(p * 0x1p24)); }
 
 }  // namespace octet::cpu

@@ -21,7 +21,4 @@ inline int64_t random_buffer_words(int64_t count) {
 // The words of elements [first, first + count): element first + i at result[i]; result points into `buffer`.
 const uint32_t* random_words(const RandomStream& stream, uint64_t first, int64_t count, uint32_t* buffer);
 
-// keep = uniform_from_bits(word) >= p, as (word >> 8) >= threshold: exact, both sides are multiples of 2^-24.
-uint32_t keep_threshold(double p);
-
 }  // namespace octet::cpu

@@ -1,8 +1,8 @@
 // The families' makers of row kernels: each returns none for nodes of ops or types it does not know.
 #pragma once
 
+#include "kernels/common/dtype_sets.h"
 #include "kernels/cpu/row_program.h"
-#include "kernels/dtype_sets.h"
 
 namespace octet::cpu {
 

@@ -3,7 +3,7 @@
 #include <benchmark/benchmark.h>
 
 #include "ir/facts.h"
-#include "kernels/cpu/cases.h"
+#include "kernels/cpu/testing/cases.h"
 
 namespace octet::cpu {
 namespace {

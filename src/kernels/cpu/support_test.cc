@@ -1,12 +1,12 @@
 // docs/support.md is what the case list and the kernel rows say.
-#include "kernels/cpu/support.h"
+#include "kernels/cpu/testing/support.h"
 
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <sstream>
 
-#include "base/test_data.h"
+#include "base/testing/test_data.h"
 #include "kernels/cpu/matmul/onednn_gemm.h"
 
 namespace octet::cpu {

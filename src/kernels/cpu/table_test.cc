@@ -4,7 +4,7 @@
 #include <set>
 
 #include "ir/facts.h"
-#include "kernels/cpu/cases.h"
+#include "kernels/cpu/testing/cases.h"
 
 namespace octet::cpu {
 namespace {

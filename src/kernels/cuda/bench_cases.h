@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "kernels/cpu/cases.h"
+#include "kernels/cpu/testing/cases.h"
 
 namespace octet::cuda {
 

@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "kernels/common/dtype_sets.h"
 #include "kernels/cuda/kernel.h"
-#include "kernels/dtype_sets.h"
 
 namespace octet::cuda {
 

@@ -6,8 +6,8 @@
 
 #include <limits>
 
-#include "kernels/cpu/parity.h"
-#include "kernels/cuda/on_device.h"
+#include "kernels/cpu/testing/parity.h"
+#include "kernels/cuda/testing/on_device.h"
 
 namespace octet::cuda {
 namespace {

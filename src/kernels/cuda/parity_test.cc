@@ -1,12 +1,12 @@
 // Every CUDA kernel row against the reference, over the whole case list; fusions against their members, bit for bit.
-#include "kernels/cpu/parity.h"
+#include "kernels/cpu/testing/parity.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <map>
 
-#include "kernels/cuda/on_device.h"
+#include "kernels/cuda/testing/on_device.h"
 
 namespace octet::cuda {
 namespace {

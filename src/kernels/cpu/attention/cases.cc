@@ -1,5 +1,5 @@
 // Cases of attention: packed segments of several lengths, padding at the end, grouped heads, windows, dropout.
-#include "kernels/cpu/cases.h"
+#include "kernels/cpu/testing/cases.h"
 
 namespace octet::cpu {
 namespace {

@@ -1,9 +1,9 @@
 // The masks of the IR: elements of attention's dropout are independent, and the fast kernels drop by them.
-#include "kernels/cpu/attention/masks.h"
+#include "kernels/cpu/testing/masks.h"
 
 #include <gtest/gtest.h>
 
-#include "kernels/cpu/parity.h"
+#include "kernels/cpu/testing/parity.h"
 
 namespace octet::cpu {
 namespace {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "kernels/common/keep_threshold.h"
 #include "kernels/cpu/attention/query_block.h"
 #include "kernels/cpu/attention/score_bias.h"
 #include "kernels/cpu/random_words.h"

@@ -1,8 +1,8 @@
 // The linear bias of a node's attention scores.
 #pragma once
 
-#include "base/alibi.h"
 #include "ir/graph.h"
+#include "kernels/common/alibi.h"
 
 namespace octet::cpu {
 

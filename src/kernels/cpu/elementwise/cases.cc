@@ -1,5 +1,5 @@
 // Cases of the elementwise ops: odd sizes around vector widths, broadcasts, special values.
-#include "kernels/cpu/cases.h"
+#include "kernels/cpu/testing/cases.h"
 
 namespace octet::cpu {
 

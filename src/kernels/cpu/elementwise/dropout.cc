@@ -1,4 +1,5 @@
 // dropout: kept elements divided by 1 - p, decided by the element's own random word, so that any split gives the same.
+#include "kernels/common/keep_threshold.h"
 #include "kernels/cpu/random_words.h"
 #include "kernels/cpu/row_kernels.h"
 #include "kernels/cpu/simd.h"

@@ -1,5 +1,5 @@
 // Cases of the table lookup and its scatter gradient, with repeated ids.
-#include "kernels/cpu/cases.h"
+#include "kernels/cpu/testing/cases.h"
 
 namespace octet::cpu {
 

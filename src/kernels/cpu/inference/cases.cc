@@ -1,5 +1,5 @@
 // Cases of the KV cache: slots that go nowhere, prefill, decode and mixed steps over shuffled block tables.
-#include "kernels/cpu/cases.h"
+#include "kernels/cpu/testing/cases.h"
 
 namespace octet::cpu {
 namespace {

@@ -1,5 +1,5 @@
 // Cases of softmax cross-entropy: ignored targets, one class, logits that overflow exp.
-#include "kernels/cpu/cases.h"
+#include "kernels/cpu/testing/cases.h"
 
 namespace octet::cpu {
 namespace {

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "ir/builder.h"
-#include "kernels/cpu/cases.h"
+#include "kernels/cpu/testing/cases.h"
 
 namespace octet::cpu {
 namespace {

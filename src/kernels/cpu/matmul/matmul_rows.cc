@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/threads.h"
+#include "kernels/common/dtype_sets.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/matmul/gemm.h"
 #include "kernels/cpu/matmul/gemv.h"
@@ -32,8 +33,6 @@ Product product_of(const Graph& graph, const Node& node, size_t a, size_t b) {
           .trans_a = trans_a,
           .trans_b = trans_b};
 }
-
-bool is_wide_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
 
 enum class Addend : uint8_t { kNone, kFull, kRow, kOther };
 Addend addend_of(const Graph& graph, const Node& node, size_t input, const Product& product) {

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "base/shape.h"
-#include "kernels/cpu/precision/scale_index.h"
+#include "kernels/common/scale_index.h"
 
 namespace octet::cpu {
 

@@ -2,7 +2,7 @@
 // over contiguous memory. Rows are independent, so threads do not change results.
 #include "kernels/cpu/reference.h"
 #include "base/threads.h"
-#include "kernels/cpu/precision/scale_index.h"
+#include "kernels/common/scale_index.h"
 
 namespace octet::cpu::reference {
 namespace {

@@ -1,5 +1,5 @@
 // Cases of the norms and their gradients; the statistics the gradients read come from the reference forward.
-#include "kernels/cpu/cases.h"
+#include "kernels/cpu/testing/cases.h"
 
 namespace octet::cpu {
 namespace {

@@ -1,5 +1,5 @@
 // Cases of AdamW, the sum of squares and the clip factor.
-#include "kernels/cpu/cases.h"
+#include "kernels/cpu/testing/cases.h"
 
 namespace octet::cpu {
 

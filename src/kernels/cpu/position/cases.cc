@@ -1,5 +1,5 @@
 // Cases of rope: both pairings, partial rotation, the context-extension formulas, and the way back.
-#include "kernels/cpu/cases.h"
+#include "kernels/cpu/testing/cases.h"
 
 namespace octet::cpu {
 

@@ -1,7 +1,7 @@
 // Rotary embedding: each pair of the first rotary_dim elements of every head turns by position * frequency; the rest
 // passes through. inverse turns back, which is the gradient.
 #include "kernels/cpu/reference.h"
-#include "kernels/cpu/position/rope_frequencies.h"
+#include "kernels/common/rope_frequencies.h"
 
 namespace octet::cpu::reference {
 

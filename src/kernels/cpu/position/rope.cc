@@ -1,6 +1,6 @@
 // rope: cosines and sines once per token, then all heads. Angles are reduced in float64 (positions may be large), the
 // functions of the rest are float32 polynomials (fitted on [-pi/4, pi/4], error 2e-11 and 8e-10).
-#include "kernels/cpu/position/rope_frequencies.h"
+#include "kernels/common/rope_frequencies.h"
 #include "kernels/cpu/row_kernels.h"
 #include "kernels/cpu/simd.h"
 

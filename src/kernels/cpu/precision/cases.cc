@@ -1,6 +1,6 @@
 // Cases of quantization: every format and scaling, edge blocks, zeros, values that saturate, NaN and infinity.
 // Codes, scales and amaxes must be equal everywhere.
-#include "kernels/cpu/cases.h"
+#include "kernels/cpu/testing/cases.h"
 
 namespace octet::cpu {
 namespace {

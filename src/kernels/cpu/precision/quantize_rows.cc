@@ -154,8 +154,7 @@ void with_code_type(DType format, const Visit& visit) {
 }
 
 bool accepts_quantize(const Graph& graph, const Node& node) {
-  const DType from = graph.dtype(node.inputs[0]);
-  return (from == DType::kF32 || from == DType::kBF16 || from == DType::kF16) && is_code(node.results[0].dtype);
+  return is_wide_float(graph.dtype(node.inputs[0])) && is_code(node.results[0].dtype);
 }
 
 template <typename Code>

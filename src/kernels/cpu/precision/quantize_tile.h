@@ -9,8 +9,8 @@
 #include <cstring>
 
 #include "base/shape.h"
+#include "kernels/common/scale_index.h"
 #include "kernels/cpu/precision/scale_formula.h"
-#include "kernels/cpu/precision/scale_index.h"
 
 namespace octet::cpu {
 

@@ -3,7 +3,7 @@
 #include "kernels/cpu/reference.h"
 #include "base/dtype.h"
 #include "ir/tensor_stats.h"
-#include "kernels/cpu/precision/scale_index.h"
+#include "kernels/common/scale_index.h"
 #include "precision/recipe.h"
 
 namespace octet::cpu::reference {

@@ -1,5 +1,5 @@
 // Cases of sampling: greedy and drawn rows side by side, every filter alone and together, masked and padded rows.
-#include "kernels/cpu/cases.h"
+#include "kernels/cpu/testing/cases.h"
 
 namespace octet::cpu {
 namespace {

@@ -1,5 +1,5 @@
 // The rows of sampling. Rows of logits are shared out over threads; a bf16 row is widened into scratch once. The choice
-// itself is base/sampling.h's, which the host's sampler calls too.
+// itself is kernels/common/sampling.h's, which the host's sampler calls too.
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "base/sampling.h"
 #include "base/threads.h"
+#include "kernels/common/sampling.h"
 #include "kernels/cpu/row_kernels.h"
 #include "kernels/cpu/simd.h"
 

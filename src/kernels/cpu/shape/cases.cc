@@ -1,5 +1,5 @@
 // Cases of the ops that move elements, and of reductions.
-#include "kernels/cpu/cases.h"
+#include "kernels/cpu/testing/cases.h"
 
 namespace octet::cpu {
 

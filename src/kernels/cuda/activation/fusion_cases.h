@@ -1,7 +1,7 @@
 // Cases of the activation fusions: for the test that compares them with their members, and for speed.
 #pragma once
 
-#include "kernels/cpu/cases.h"
+#include "kernels/cpu/testing/cases.h"
 
 namespace octet::cuda {
 

@@ -2,9 +2,9 @@
 // of operands wherever the plan may put them.
 #include <gtest/gtest.h>
 
-#include "kernels/cpu/parity.h"
+#include "kernels/cpu/testing/parity.h"
 #include "kernels/cuda/activation/fusion_cases.h"
-#include "kernels/cuda/on_device.h"
+#include "kernels/cuda/testing/on_device.h"
 
 namespace octet::cuda {
 namespace {

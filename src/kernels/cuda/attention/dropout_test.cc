@@ -5,9 +5,9 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "kernels/cpu/attention/masks.h"
+#include "kernels/cpu/testing/masks.h"
 #include "kernels/cuda/attention/cudnn.h"
-#include "kernels/cuda/on_device.h"
+#include "kernels/cuda/testing/on_device.h"
 
 namespace octet::cuda {
 namespace {

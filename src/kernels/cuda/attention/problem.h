@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "base/alibi.h"
+#include "kernels/common/alibi.h"
 #include "kernels/cuda/common/operand.h"
 
 namespace octet::cuda {

@@ -1,6 +1,6 @@
 // attention, attention_grad. Of bf16 through cuDNN, or by our own tensor-core kernels where cuDNN is not there, refuses
 // the shape, has no ALiBi, or would draw other dropout bits; the tiled float32 kernels take every type and head dim.
-#include "kernels/cpu/random_words.h"
+#include "kernels/common/keep_threshold.h"
 #include "kernels/cuda/attention/cudnn_rows.h"
 #include "kernels/cuda/attention/mma.h"
 #include "kernels/cuda/attention/problem_of_node.h"
@@ -13,8 +13,6 @@ namespace {
 
 constexpr int64_t kLargestDim = 4096;  // sums of a warp's row stand in shared memory
 
-bool is_operand(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
-
 // All float operands (q, k, v; out and dout of the gradient) pass the test.
 template <typename Test>
 bool operands_are(const Graph& graph, const Node& node, Test test) {
@@ -26,7 +24,7 @@ bool operands_are(const Graph& graph, const Node& node, Test test) {
 }
 
 bool accepts_tiled(const Graph& graph, const Node& node) {
-  return operands_are(graph, node, is_operand) && node.attrs.get<int64_t>("head_dim") <= kLargestDim;
+  return operands_are(graph, node, is_wide_float) && node.attrs.get<int64_t>("head_dim") <= kLargestDim;
 }
 
 bool accepts_mma(const Graph& graph, const Node& node) {
@@ -91,7 +89,7 @@ AttentionProblem attention_problem(const Graph& graph, const Node& node) {
     p.dropout = true;
     p.max_length = node.attrs.get<int64_t>("max_length");
     p.key = static_cast<uint32_t>(node.attrs.get<int64_t>("key"));
-    p.threshold = cpu::keep_threshold(dropout);
+    p.threshold = keep_threshold(dropout);
     p.kept_factor = static_cast<float>(1 / (1 - dropout));
   }
   return p;

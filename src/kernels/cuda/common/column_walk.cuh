@@ -14,7 +14,6 @@ namespace octet::cuda {
 inline constexpr int kWalkGroups = 8, kWalkThreads = 256, kWalkLanes = 16, kWalkWorkers = kWalkThreads / kWalkLanes,
                      kHalfRows = kTile / 2;
 inline constexpr int64_t kMostSlabs = 8192;
-inline int64_t column_walk_scratch(int64_t cols) { return kWalkGroups * cols * static_cast<int64_t>(sizeof(float)); }
 
 struct ColumnWalk {
   const void* x;  // [rows, cols]

@@ -1,5 +1,5 @@
 // Rows of the elementwise ops.
-#include "kernels/cpu/random_words.h"
+#include "kernels/common/keep_threshold.h"
 #include "kernels/cuda/elementwise/activation_of_node.h"
 #include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/families.h"
@@ -72,7 +72,7 @@ bool accepts_dropout(const Graph& graph, const Node& node) { return is_f32_or_bf
 
 BoundKernel bind_dropout(DeviceContext&, const Graph&, const Node& node) {
   const double p = node.attrs.get<double>("p");
-  const DropoutSite site{static_cast<uint32_t>(node.attrs.get<int64_t>("key")), cpu::keep_threshold(p),
+  const DropoutSite site{static_cast<uint32_t>(node.attrs.get<int64_t>("key")), keep_threshold(p),
                          static_cast<float>(1 / (1 - p))};
   return [site](const KernelArgs& args) {
     launch_dropout(site, args.out[0].dtype(), args.in[0].data, args.in[1].as<int64_t>(), args.out[0].data,

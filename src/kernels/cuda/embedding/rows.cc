@@ -5,8 +5,6 @@
 namespace octet::cuda {
 namespace {
 
-bool is_wide_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
-
 bool accepts_lookup(const Graph& graph, const Node& node) {
   return is_wide_float(graph.dtype(node.inputs[1])) && is_wide_float(node.results[0].dtype);
 }

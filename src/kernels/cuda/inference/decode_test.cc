@@ -1,8 +1,8 @@
 // Items that several blocks share: whoever comes last joins the pieces, to the same bits, and leaves the counts at 0.
 #include <gtest/gtest.h>
 
-#include "kernels/cpu/parity.h"
-#include "kernels/cuda/on_device.h"
+#include "kernels/cpu/testing/parity.h"
+#include "kernels/cuda/testing/on_device.h"
 
 namespace octet::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // Cases of the fusions of rope and kv_append: for the test that compares them with their members.
 #pragma once
 
-#include "kernels/cpu/cases.h"
+#include "kernels/cpu/testing/cases.h"
 
 namespace octet::cuda {
 

@@ -2,9 +2,9 @@
 // and copied, each result alone.
 #include <gtest/gtest.h>
 
-#include "kernels/cpu/parity.h"
+#include "kernels/cpu/testing/parity.h"
 #include "kernels/cuda/inference/fusion_cases.h"
-#include "kernels/cuda/on_device.h"
+#include "kernels/cuda/testing/on_device.h"
 
 namespace octet::cuda {
 namespace {

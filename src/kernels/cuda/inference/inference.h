@@ -24,7 +24,7 @@ struct PagedProblem {
   int most_queries = 0;                                   // of a sequence; 0: any number
   bool inputs_ready = false;  // segments, lengths and table are inputs of the graph: no kernel of a step writes them
   float scale = 1;
-  double alibi = 0, alibi_scale = 1;  // as base/alibi.h; 0: none
+  double alibi = 0, alibi_scale = 1;  // as kernels/common/alibi.h; 0: none
 };
 
 // q, out [tokens, heads D]; k, v [slots, kv_heads D]; segments i32[S+1]; lengths i32[S]; table i32[S, blocks].

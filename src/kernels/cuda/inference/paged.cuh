@@ -1,7 +1,7 @@
 // Sequences of a paged cache as kernels see them.
 #pragma once
 
-#include "base/alibi.h"
+#include "kernels/common/alibi.h"
 #include "kernels/cuda/attention/tiles.cuh"
 #include "kernels/cuda/inference/inference.h"
 

@@ -2,14 +2,13 @@
 
 #include <algorithm>
 
+#include "kernels/common/dtype_sets.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/matmul/gemv.h"
 #include "kernels/cuda/matmul/product.h"
 
 namespace octet::cuda {
 namespace {
-
-bool is_wide_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
 
 bool has_scaling(const Product& p) {
   const auto outside = [](ProductScaling s) { return s == ProductScaling::kTensor || s == ProductScaling::kRow; };

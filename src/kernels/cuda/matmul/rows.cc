@@ -22,8 +22,6 @@ constexpr int64_t kFp8Multiple = 16, kBlockMultiple = 4;
 constexpr int64_t kFewSplitRows = 256;
 constexpr double kWorthAWord = 1e9;  // FLOPs of a product whose stand-in is warned of
 
-bool is_wide_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
-
 // --- our own product
 
 BoundKernel bind_tiled(DeviceContext&, const Graph& graph, const Node& node) {

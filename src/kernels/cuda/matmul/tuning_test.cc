@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/rng.h"
-#include "kernels/cuda/on_device.h"
+#include "kernels/cuda/testing/on_device.h"
 
 namespace octet::cuda {
 namespace {

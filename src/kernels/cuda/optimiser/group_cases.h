@@ -1,7 +1,7 @@
 // Cases of adamw_group, for its test and its speed.
 #pragma once
 
-#include "kernels/cpu/cases.h"
+#include "kernels/cpu/testing/cases.h"
 
 namespace octet::cuda {
 

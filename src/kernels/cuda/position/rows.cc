@@ -1,5 +1,5 @@
 // rope: frequencies are computed when the node is bound and live on the device as long as its kernel.
-#include "kernels/cpu/position/rope_frequencies.h"
+#include "kernels/common/rope_frequencies.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/fusion_body.h"
@@ -58,7 +58,7 @@ int64_t amax_workspace(DeviceContext&, const Graph&, const Node& node) {
 }  // namespace
 
 BoundRope rope_of_node(const Node& node) {
-  const std::vector<double> values = cpu::rope_frequencies(node.attrs);
+  const std::vector<double> values = rope_frequencies(node.attrs);
   BoundRope rope{.plan = {}, .frequencies = upload(values)};
   rope.plan.tokens = static_cast<int>(node.results[0].shape.rows());
   rope.plan.heads = static_cast<int>(node.attrs.get<int64_t>("heads"));

@@ -1,7 +1,7 @@
 // Cases of update_scales_group and maximum_group, for their test and their speed.
 #pragma once
 
-#include "kernels/cpu/cases.h"
+#include "kernels/cpu/testing/cases.h"
 
 namespace octet::cuda {
 

@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/on_device.h"
 #include "kernels/cuda/precision/scales.h"
+#include "kernels/cuda/testing/on_device.h"
 
 namespace octet::cuda {
 namespace {

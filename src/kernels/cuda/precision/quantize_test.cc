@@ -4,8 +4,8 @@
 
 #include <bit>
 
-#include "kernels/cpu/parity.h"
-#include "kernels/cuda/on_device.h"
+#include "kernels/cpu/testing/parity.h"
+#include "kernels/cuda/testing/on_device.h"
 
 namespace octet::cuda {
 namespace {

@@ -3,7 +3,7 @@
 #include <array>
 
 #include "base/error.h"
-#include "kernels/cpu/precision/scale_index.h"
+#include "kernels/common/scale_index.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/fusion_body.h"
 #include "kernels/cuda/precision/quantize.h"
@@ -184,10 +184,10 @@ bool accepts_dequantize(const Graph& graph, const Node& node) {
          graph.shape(node.inputs[0]).elements() < int64_t{1} << 31;
 }
 
-int32_t shift_of(int64_t divisor) { return divisor == 1 ? 0 : divisor == cpu::kScaleBlock ? 7 : 31; }
+int32_t shift_of(int64_t divisor) { return divisor == 1 ? 0 : divisor == kScaleBlock ? 7 : 31; }
 
 BoundKernel bind_dequantize(DeviceContext&, const Graph& graph, const Node& node) {
-  const cpu::ScaleIndex at(graph.shape(node.inputs[0]), graph.shape(node.inputs[1]));
+  const ScaleIndex at(graph.shape(node.inputs[0]), graph.shape(node.inputs[1]));
   return [at](const KernelArgs& args) {
     const Tensor& codes = args.in[0];
     if (codes.elements() == 0) return;

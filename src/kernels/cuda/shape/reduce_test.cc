@@ -7,8 +7,8 @@
 
 #include "kernels/cuda/activation/activation.h"
 #include "kernels/cuda/common/fill_random.h"
-#include "kernels/cuda/on_device.h"
 #include "kernels/cuda/shape/shape.h"
+#include "kernels/cuda/testing/on_device.h"
 
 namespace octet::cuda {
 namespace {

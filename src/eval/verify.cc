@@ -1,0 +1,144 @@
+#include "eval/verify.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "eval/decoder.h"
+#include "kernels/common/sampling.h"
+#include "weights/weights.h"
+
+namespace octet {
+namespace {
+
+std::vector<float> float_tensor(const TensorSource& source, const std::string& name) {
+  TensorView view = source.read(name);
+  std::vector<float> values(static_cast<size_t>(view.type.shape.elements()));
+  convert(view.type.dtype, view.bytes.data(), DType::kF32, values.data(), view.type.shape.elements());
+  return values;
+}
+
+std::vector<int32_t> id_tensor(const TensorSource& source, const std::string& name, int64_t vocab_size) {
+  TensorView view = source.read(name);
+  std::vector<int32_t> ids(static_cast<size_t>(view.type.shape.elements()));
+  for (size_t i = 0; i < ids.size(); ++i) {
+    double value = load_element(view.type.dtype, view.bytes.data(), static_cast<int64_t>(i));
+    check(value >= 0 && value < static_cast<double>(vocab_size), ErrorCode::kCorrupt,
+          "{}: id {} at {} is outside the vocabulary of {}", name, value, i, vocab_size);
+    ids[i] = static_cast<int32_t>(value);
+  }
+  return ids;
+}
+
+// All logits of B sequences of S tokens, packed into one run.
+std::vector<float> packed_logits(const WeightSource& weights, const ModelConfig& model, const std::vector<int32_t>& ids,
+                                 int64_t sequences, const CompileOptions& options) {
+  auto tokens = static_cast<int64_t>(ids.size());
+  int64_t length = tokens / sequences;
+  Graph graph("logits");
+  Builder builder(graph);
+  BatchShape shape{.tokens = tokens, .max_segments = sequences, .max_length = length, .equal_length = length};
+  builder.output("logits", build_logits(builder, model, shape));
+  Program program;
+  program.add_graph(std::move(graph));
+  auto executor = make_executor(compile(std::move(program), options));
+  load_weights(weights, *executor);
+  std::copy(ids.begin(), ids.end(), input_as<int32_t>(*executor, "logits", "ids").begin());
+  auto positions = input_as<int32_t>(*executor, "logits", "positions");
+  auto segments = input_as<int32_t>(*executor, "logits", "segments");
+  for (int64_t t = 0; t < tokens; ++t) positions[static_cast<size_t>(t)] = static_cast<int32_t>(t % length);
+  for (int64_t s = 0; s <= sequences; ++s) segments[static_cast<size_t>(s)] = static_cast<int32_t>(s * length);
+  executor->run("logits");
+  const Graph& planned = executor->program().graph("logits");
+  std::vector<float> logits(static_cast<size_t>(tokens * model.vocab_size));
+  convert(planned.dtype(planned.output("logits")), executor->output("logits", "logits").data(), DType::kF32,
+          logits.data(), tokens * model.vocab_size);
+  return logits;
+}
+
+void compare_greedy(const WeightSource& weights, const ModelConfig& model, const std::vector<int32_t>& ids,
+                    int64_t prompt_tokens, const CompileOptions& options, VerifyReport& report) {
+  Decoder decoder(model,
+                  {.recipe = options.recipe, .target = options.target, .max_length = static_cast<int64_t>(ids.size())});
+  load_weights(weights, decoder.executor());
+  auto prompt = std::span<const int32_t>(ids).first(static_cast<size_t>(prompt_tokens));
+  std::span<const float> logits = decoder.append(prompt);
+  for (auto i = static_cast<size_t>(prompt_tokens); i < ids.size(); ++i) {
+    const int32_t id = largest_logit(logits);
+    check(id >= 0, ErrorCode::kCorrupt,
+          "verify: none of {} logits is finite: are the weights, and the numbers of config.json, the model's own?",
+          logits.size());
+    report.greedy_tokens += 1;
+    report.greedy_equal += id == ids[i];
+    const double gap = logits[static_cast<size_t>(id)] - logits[static_cast<size_t>(ids[i])];
+    report.greedy_gap = std::max(report.greedy_gap, std::isnan(gap) ? INFINITY : gap);
+    if (i + 1 < ids.size()) logits = decoder.append({&ids[i], 1});
+  }
+}
+
+VerifyReport compare_logits(const std::vector<float>& logits, const std::vector<float>& wanted) {
+  VerifyReport report;
+  report.logits = static_cast<int64_t>(logits.size());
+  double difference = 0, size = 0;  // squares
+  for (size_t i = 0; i < logits.size(); ++i) {
+    double error = std::abs(static_cast<double>(logits[i]) - static_cast<double>(wanted[i]));
+    if (std::isnan(error)) error = INFINITY;
+    report.max_logit_error = std::max(report.max_logit_error, error);
+    report.mean_logit_error += error / static_cast<double>(logits.size());
+    difference += error * error;
+    size += static_cast<double>(wanted[i]) * static_cast<double>(wanted[i]);
+  }
+  report.relative_error = difference > 0 ? std::sqrt(difference / size) : 0;
+  return report;
+}
+
+}  // namespace
+
+LogitTolerance logit_tolerance(const Recipe& recipe) {
+  if (recipe.name == "fp32") return {};
+  // An operand is rounded by at most 2^-11 of itself in TF32, 2^-9 in bf16, 1/254 of its row's largest in int8, 1/16 in
+  // E4M3.
+  const double largest = recipe.tf32 ? 0.01 : recipe.name == "bf16" ? 0.05 : recipe.name == "int8" ? 0.1 : 0.25;
+  return {.largest = largest, .relative = true};
+}
+
+bool VerifyReport::passed(const LogitTolerance& tolerance) const {
+  // Where the expected logits say "largest", ours, off by an error each at most, fall short of it by two.
+  if (tolerance.relative) return relative_error <= tolerance.largest && greedy_gap <= 2 * max_logit_error;
+  return max_logit_error <= tolerance.largest && greedy_equal == greedy_tokens;
+}
+
+VerifyReport verify_inference(const std::string& folder, const Recipe& recipe, const Target& target,
+                              int64_t prompt_tokens) {
+  auto weights = open_weights(folder);
+  auto expected = open_safetensors(folder + "/expected.safetensors");
+  int64_t vocab = weights->config().vocab_size;
+  const TensorType* id_type = expected->find_type("input_ids");
+  check(id_type != nullptr && id_type->shape.rank() == 2, ErrorCode::kCorrupt,
+        "{}/expected.safetensors: wants input_ids [sequences, tokens]", folder);
+  CompileOptions options{.target = target, .recipe = recipe};
+  std::vector<int32_t> ids = id_tensor(*expected, "input_ids", vocab);
+  std::vector<float> wanted = float_tensor(*expected, "logits");
+  check(static_cast<int64_t>(wanted.size()) == static_cast<int64_t>(ids.size()) * vocab, ErrorCode::kCorrupt,
+        "{}/expected.safetensors: {} logits for {} ids and a vocabulary of {}", folder, wanted.size(), ids.size(),
+        vocab);
+  ModelConfig model = weights->config();
+  auto compare = [&](const ModelConfig& config) {
+    return compare_logits(packed_logits(*weights, config, ids, id_type->shape[0], options), wanted);
+  };
+  VerifyReport report = compare(model);
+  if (const auto eager = eager_reference(model)) {
+    VerifyReport other = compare(*eager);
+    other.eager_reference = true;
+    if (other.max_logit_error < report.max_logit_error) report = other, model = *eager;
+  }
+  if (expected->find_type("greedy_ids") != nullptr) {
+    std::vector<int32_t> greedy = id_tensor(*expected, "greedy_ids", vocab);
+    check(static_cast<int64_t>(greedy.size()) > prompt_tokens && prompt_tokens > 0, ErrorCode::kInvalidArgument,
+          "greedy_ids holds {} tokens, {} of them prompt", greedy.size(), prompt_tokens);
+    compare_greedy(*weights, model, greedy, prompt_tokens, options, report);
+  }
+  return report;
+}
+
+}  // namespace octet

@@ -1,0 +1,118 @@
+// For tests of the engine: one over the fake runner, readers, and what a request gives when nothing runs beside it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "infer/engine_loop.h"
+#include "infer/testing/fake_runner.h"
+#include "infer/testing/sample_token.h"
+
+namespace octet {
+
+inline void PrintTo(SchedulingPolicy policy, std::ostream* out) {
+  constexpr const char* kNames[] = {"never evict", "max utilization", "packed lockstep", "padded static"};
+  *out << kNames[static_cast<size_t>(policy)];
+}
+
+inline constexpr int32_t kEos = 60;
+
+// Ids 0 .. 59 are characters "a" .. ; 60 has no text.
+inline std::unique_ptr<Tokenizer> test_tokenizer() {
+  std::vector<std::string> characters;
+  for (char c = 'A'; characters.size() < 60; ++c) characters.emplace_back(1, c);
+  return make_character_tokenizer(characters);
+}
+
+inline std::unique_ptr<EngineLoop> test_engine(FakeOptions fake, const EngineOptions& options = {}) {
+  return std::make_unique<EngineLoop>(
+      EngineParts{
+          .runner = std::make_unique<FakeRunner>(std::move(fake)), .tokenizer = test_tokenizer(), .eos_ids = {kEos}},
+      options);
+}
+
+// All events of a text, joined.
+struct Collected {
+  std::string text, error;
+  std::vector<int32_t> ids;
+  std::vector<TokenLogprob> logprobs;
+  std::vector<std::vector<TokenLogprob>> top;
+  FinishReason finished = FinishReason::kNone;
+  int64_t events = 0;
+};
+
+inline std::vector<Collected> collect(GenerationStream& stream, int64_t n = 1) {
+  std::vector<Collected> texts(static_cast<size_t>(n));
+  for (GenerationEvent event; stream.next(event);) {
+    Collected& text = texts.at(static_cast<size_t>(event.sample));
+    EXPECT_EQ(text.finished, FinishReason::kNone) << "an event after the end";
+    text.text += event.text;
+    text.ids.insert(text.ids.end(), event.ids.begin(), event.ids.end());
+    text.logprobs.insert(text.logprobs.end(), event.logprobs.begin(), event.logprobs.end());
+    text.top.insert(text.top.end(), event.top.begin(), event.top.end());
+    text.finished = event.finished;
+    text.error = event.error;
+    ++text.events;
+  }
+  return texts;
+}
+
+inline Collected collect_one(GenerationStream stream) { return collect(stream)[0]; }
+
+// What the fake model gives for text `sample` of the request, whatever runs beside it.
+inline Collected alone(const GenerationRequest& request, int64_t sample, const RunnerLimits& limits) {
+  Collected result;
+  std::vector<int32_t> ends = request.stop_ids;
+  if (!request.ignore_eos) ends.push_back(kEos);
+  TokenCounts counts(request.sampling, request.min_tokens, ends);
+  counts.add_prompt(request.prompt_ids);
+  uint64_t hash = 0;
+  for (int32_t id : request.prompt_ids) hash = fake_hash(hash, id);
+  auto prompt = static_cast<int64_t>(request.prompt_ids.size());
+  while (result.finished == FinishReason::kNone) {
+    std::vector<float> logits = fake_logits(hash, limits.vocab);
+    counts.adjust(logits);
+    int32_t id = sample_token(logits, request.sampling, sample, static_cast<int64_t>(result.ids.size()));
+    if (std::find(ends.begin(), ends.end(), id) != ends.end()) {
+      result.finished = FinishReason::kStop;
+      break;
+    }
+    result.ids.push_back(id);
+    if (id < 60) result.text += static_cast<char>('A' + id);
+    counts.add_output(id);
+    hash = fake_hash(hash, id);
+    auto generated = static_cast<int64_t>(result.ids.size());
+    if (generated == request.max_tokens)
+      result.finished = FinishReason::kLength;
+    else if (prompt + generated == limits.context)
+      result.finished = FinishReason::kContext;
+  }
+  return result;
+}
+
+inline std::vector<int32_t> some_ids(int64_t count, uint64_t seed) {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < count; ++i)
+    ids.push_back(static_cast<int32_t>(mix64(seed * 1000 + static_cast<uint64_t>(i) + 1) % 60));
+  return ids;
+}
+
+// A request of many kinds, from a number.
+inline GenerationRequest some_request(uint64_t i) {
+  GenerationRequest request{.prompt_ids = some_ids(1 + static_cast<int64_t>(i * 7 % 37), i / 3)};
+  request.max_tokens = 1 + static_cast<int64_t>(i * 5 % 29);
+  request.sampling = {.temperature = i % 3 == 0 ? 0.0 : 0.9, .seed = i};
+  if (i % 4 == 1) request.sampling.top_k = 5, request.sampling.top_p = 0.9;
+  if (i % 4 == 2) request.sampling.repetition_penalty = 1.3, request.sampling.frequency_penalty = 0.4;
+  if (i % 5 == 3) request.min_tokens = std::min<int64_t>(4, request.max_tokens);
+  if (i % 6 == 5) request.n = 1 + static_cast<int64_t>(i % 3);
+  if (i % 7 == 2) request.priority = 1;
+  request.ignore_eos = i % 2 == 0;
+  return request;
+}
+
+}  // namespace octet

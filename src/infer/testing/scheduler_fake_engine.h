@@ -1,0 +1,263 @@
+// An engine without a model for the scheduler's tests and benchmark: it runs plans on an imitated device.
+//
+// The device holds a KV slot per token and group. A token's KV is the hash of its id and the KV before it; a sampled
+// token is a hash of all KV its position can see. It knows block tables only through the changes the plan names, reads
+// fed-back tokens from its own memory and runs a step as late as the engine allows. So a wrong block, copy, position or
+// token anywhere changes the output, which expected() gives without scheduler or blocks.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <numeric>
+#include <stdexcept>
+#include <vector>
+
+#include "base/rng.h"
+#include "infer/scheduler.h"
+
+namespace octet {
+
+inline const char* policy_name(SchedulingPolicy policy) {
+  constexpr const char* kNames[] = {"never_evict", "max_utilization", "packed_lockstep", "padded_static"};
+  return kNames[static_cast<size_t>(policy)];
+}
+inline void PrintTo(SchedulingPolicy policy, std::ostream* out) { *out << policy_name(policy); }
+
+}  // namespace octet
+
+namespace octet::test {
+
+inline constexpr int32_t kVocabulary = 97;
+inline constexpr int32_t kStopToken = 13;
+
+struct FakeRequest {
+  SequenceParams params;
+  bool stops = true;  // ends at kStopToken
+};
+
+class FakeEngine {
+ public:
+  // `lag`: steps launched before the results of the first are committed.
+  FakeEngine(SchedulerOptions options, BlockManagerOptions blocks, int64_t lag = 1)
+      : blocks_(blocks), scheduler_(options, blocks_), lag_(lag), groups_(blocks.groups.size()) {
+    for (size_t g = 0; g < groups_; ++g) {
+      kv_.emplace_back(static_cast<size_t>(blocks.groups[g].blocks) * static_cast<size_t>(blocks.block_size));
+      tables_.emplace_back(static_cast<size_t>(options.max_sequences));
+    }
+    last_token_.resize(static_cast<size_t>(options.max_sequences), -1);
+  }
+
+  Submitted submit(const FakeRequest& request) {
+    const Submitted submitted = scheduler_.submit(request.params, now);
+    for (int64_t i = 0; submitted.id >= 0 && i < request.params.n; ++i)
+      requests_[submitted.id + i] = {request, submitted.id};
+    return submitted;
+  }
+
+  // One turn of the engine's loop; false when there was nothing to launch.
+  bool turn() {
+    const StepPlan& plan = scheduler_.schedule(now);
+    check_plan(plan);
+    const bool launched = !plan.empty();
+    preempted += static_cast<int64_t>(plan.preempted.size());
+    most_preempted = std::max(most_preempted, static_cast<int64_t>(plan.preempted.size()));
+    if (launched) launch(plan);
+    while (!launched_.empty() && (!launched || static_cast<int64_t>(launched_.size()) > lag_)) run_and_commit();
+    collect();
+    now += 1;
+    return launched;
+  }
+
+  // Until nothing is left to do. Throws when that takes more than `turns`.
+  void drain(int64_t turns = 100'000) {
+    while (scheduler_.has_work() || scheduler_.in_flight() > 0) {
+      turn();
+      if (--turns < 0) throw std::runtime_error("the scheduler does not come to an end");
+    }
+    collect();
+  }
+
+  void device_error() {
+    launched_.clear();
+    scheduler_.fail_running();
+    collect();
+  }
+
+  // What the sequence would generate alone: to its limit, its stop token or the end of the context.
+  std::vector<int32_t> expected(SequenceId id) const {
+    const auto& [request, first] = requests_.at(id);
+    std::vector<int32_t> tokens = request.params.prompt;
+    const auto prompt = static_cast<int64_t>(tokens.size());
+    const int64_t limit = std::min(request.params.max_tokens, scheduler_.options().context_length - prompt);
+    std::vector<uint64_t> kv;
+    std::vector<uint64_t> sums(groups_, 0);
+    for (int64_t p = 0; static_cast<int64_t>(tokens.size()) - prompt < limit; ++p) {
+      const uint64_t before = p == 0 ? root(request.params.adapter, request.params.salt) : kv.back();
+      kv.push_back(next_kv(before, tokens[static_cast<size_t>(p)]));
+      for (size_t g = 0; g < groups_; ++g) {
+        const int64_t window = blocks_.options().groups[g].window;
+        sums[g] += kv.back() * (g + 1);
+        if (window > 0 && p >= window) sums[g] -= kv[static_cast<size_t>(p - window)] * (g + 1);
+      }
+      if (p + 1 < static_cast<int64_t>(tokens.size())) continue;
+      uint64_t sum = 0;
+      for (uint64_t s : sums) sum += s;
+      tokens.push_back(sample(sum, id - first));
+      if (request.stops && tokens.back() == kStopToken) break;
+    }
+    return tokens;
+  }
+
+  Scheduler& scheduler() { return scheduler_; }
+  const BlockManager& blocks() const { return blocks_; }
+
+  double now = 0;
+  bool verify_each_step = true;
+  int64_t preempted = 0, most_preempted = 0;  // ever, and in one step
+  std::map<SequenceId, FinishReason> ended;
+  std::map<SequenceId, std::vector<int32_t>> outputs;  // tokens of ended sequences
+  std::vector<StepPlan> history;                       // plans launched, when keep_history
+  bool keep_history = false;
+
+ private:
+  struct Launched {
+    StepPlan plan;
+    std::vector<std::vector<int32_t>> ids;                   // of each entry's tokens; empty: from the device
+    std::vector<std::vector<std::vector<int32_t>>> changes;  // [entry][group]: table entries from `changed` on
+    std::vector<std::pair<uint64_t, uint64_t>> name_spaces;  // adapter, salt
+    std::vector<std::pair<int64_t, bool>> sampling;          // index in its request, stops
+  };
+
+  static uint64_t root(uint64_t adapter, uint64_t salt) { return mix64(adapter * 31 + salt + 7); }
+  static uint64_t next_kv(uint64_t before, int32_t token) {
+    return mix64(before * 3 + static_cast<uint64_t>(token) + 1);
+  }
+  static int32_t sample(uint64_t sum, int64_t index) {
+    return static_cast<int32_t>(mix64(sum + static_cast<uint64_t>(index) * 1000003) % kVocabulary);
+  }
+  static void require(bool condition, const char* what) {
+    if (!condition) throw std::runtime_error(what);
+  }
+
+  void check_plan(const StepPlan& plan) {
+    if (verify_each_step) scheduler_.verify();
+    const SchedulerOptions& o = scheduler_.options();
+    int64_t tokens = 0, rows = 0, singles = 0, adjusted = 0;
+    for (const ScheduledSequence& s : plan.sequences) {
+      tokens += s.count, rows += s.samples, singles += s.count == 1;
+      const SequenceParams& params = requests_.at(s.id).first.params;
+      const int64_t sampled = s.first_position + s.count - static_cast<int64_t>(params.prompt.size());
+      if (s.samples) adjusted += std::min(params.adjusted + sampled, params.most_adjusted);
+      require(std::ranges::count(plan.preempted, s.id) == 0, "preempted and planned in one step");
+      require(s.count >= 1 && s.slot >= 0 && s.slot < o.max_sequences, "count or slot out of range");
+      require(s.samples || s.count == 1 || (s.first_position + s.count) % blocks_.options().block_size == 0 ||
+                  requests_.at(s.id).first.params.n > 1,
+              "a chunk that is not the last is not whole blocks");
+    }
+    require(tokens == plan.tokens && rows == plan.logit_rows && singles == plan.decodes, "sums of the plan");
+    require(tokens + plan.padding_tokens <= std::max(o.token_budget, o.max_sequences), "token budget");
+    require(adjusted <= o.max_adjusted, "adjusted logits");
+    require(rows <= o.max_logit_rows && static_cast<int64_t>(plan.sequences.size()) <= o.max_sequences, "limits");
+  }
+
+  void launch(const StepPlan& plan) {
+    Launched& l = launched_.emplace_back();
+    l.plan = plan;
+    if (keep_history) history.push_back(plan);
+    for (const ScheduledSequence& s : plan.sequences) {
+      const auto& [request, first] = requests_.at(s.id);
+      const auto tokens = scheduler_.tokens(s.id);
+      auto& ids = l.ids.emplace_back();
+      require(s.from_device == (s.first_position + s.count > static_cast<int64_t>(tokens.size())), "from_device");
+      if (!s.from_device) {
+        const auto chunk = tokens.subspan(static_cast<size_t>(s.first_position), static_cast<size_t>(s.count));
+        ids.assign(chunk.begin(), chunk.end());
+      }
+      auto& changes = l.changes.emplace_back(groups_);
+      for (size_t g = 0; g < groups_; ++g) {
+        const auto table = blocks_.blocks(s.table, static_cast<int>(g)).subspan(static_cast<size_t>(s.changed[g]));
+        changes[g].assign(table.begin(), table.end());
+      }
+      l.name_spaces.emplace_back(request.params.adapter, request.params.salt);
+      l.sampling.emplace_back(s.id - first, request.stops);
+    }
+  }
+
+  uint64_t& slot_of(size_t group, int32_t row, int64_t position) {
+    const auto size = static_cast<size_t>(blocks_.options().block_size);
+    const auto& table = tables_[group][static_cast<size_t>(row)];
+    const int32_t block = table.at(static_cast<size_t>(position) / size);
+    require(block >= 0, "the device reads a block that was given back");
+    return kv_[group][static_cast<size_t>(block) * size + static_cast<size_t>(position) % size];
+  }
+
+  void run_and_commit() {
+    const Launched l = std::move(launched_.front());
+    launched_.pop_front();
+    const auto size = static_cast<int64_t>(blocks_.options().block_size);
+    for (size_t i = 0; i < l.plan.sequences.size(); ++i)
+      for (size_t g = 0; g < groups_; ++g) {
+        auto& table = tables_[g][static_cast<size_t>(l.plan.sequences[i].slot)];
+        table.resize(static_cast<size_t>(l.plan.sequences[i].changed[g]), kNoBlock);
+        table.insert(table.end(), l.changes[i][g].begin(), l.changes[i][g].end());
+      }
+    for (const BlockCopy& c : l.plan.copies) {
+      auto& kv = kv_[static_cast<size_t>(c.group)];
+      std::copy_n(kv.begin() + c.from * size, size, kv.begin() + c.to * size);
+    }
+    // All KV of a step is written before any is read, as in a layer of a model; one sequence may read what another
+    // computes in the same step. By first position, so that what comes earlier in a prefix is there.
+    std::vector<size_t> order(l.plan.sequences.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::ranges::stable_sort(order, {}, [&](size_t i) { return l.plan.sequences[i].first_position; });
+    for (size_t i : order) {
+      const ScheduledSequence& s = l.plan.sequences[i];
+      for (int64_t p = s.first_position; p < s.first_position + s.count; ++p) {
+        const int32_t id = s.from_device ? last_token_[static_cast<size_t>(s.slot)]
+                                         : l.ids[i][static_cast<size_t>(p - s.first_position)];
+        const uint64_t before =
+            p == 0 ? root(l.name_spaces[i].first, l.name_spaces[i].second) : slot_of(0, s.slot, p - 1);
+        for (size_t g = 0; g < groups_; ++g) slot_of(g, s.slot, p) = next_kv(before, id);
+      }
+    }
+    std::vector<SampledToken> results;
+    for (size_t i = 0; i < l.plan.sequences.size(); ++i) {
+      const ScheduledSequence& s = l.plan.sequences[i];
+      if (!s.samples) continue;
+      uint64_t sum = 0;
+      const int64_t last = s.first_position + s.count - 1;
+      for (size_t g = 0; g < groups_; ++g) {
+        const int64_t window = blocks_.options().groups[g].window;
+        for (int64_t p = window == 0 ? 0 : std::max<int64_t>(0, last - window + 1); p <= last; ++p)
+          sum += slot_of(g, s.slot, p) * (g + 1);
+      }
+      const int32_t token = sample(sum, l.sampling[i].first);
+      last_token_[static_cast<size_t>(s.slot)] = token;
+      const bool stop = l.sampling[i].second && token == kStopToken;
+      results.push_back({s.id, token, stop ? FinishReason::kStop : FinishReason::kNone});
+    }
+    scheduler_.commit(l.plan.step, results);
+    if (verify_each_step) scheduler_.verify();
+  }
+
+  void collect() {
+    for (const FinishedSequence& f : scheduler_.take_finished()) {
+      require(ended.emplace(f.id, f.reason).second, "a sequence was reported twice");
+      const auto tokens = scheduler_.tokens(f.id);
+      outputs[f.id].assign(tokens.begin(), tokens.end());
+    }
+  }
+
+  BlockManager blocks_;
+  Scheduler scheduler_;
+  int64_t lag_;
+  size_t groups_;
+  std::map<SequenceId, std::pair<FakeRequest, SequenceId>> requests_;
+  std::deque<Launched> launched_;
+  std::vector<std::vector<uint64_t>> kv_;                  // [group][block * block_size + offset]
+  std::vector<std::vector<std::vector<int32_t>>> tables_;  // [group][slot]
+  std::vector<int32_t> last_token_;                        // [slot]
+};
+
+}  // namespace octet::test

@@ -1,0 +1,29 @@
+// Running one CUDA kernel row on host buffers: uploads between guard bands, runs, downloads. For tests and benchmarks.
+#pragma once
+
+#include "kernels/cpu/testing/parity.h"
+#include "kernels/cuda/context.h"
+#include "kernels/cuda/kernel.h"
+
+namespace octet::cuda {
+
+// The one context of a test program; null where there is no GPU, with the reason in `why`.
+DeviceContext* test_context(std::string* why);
+
+// The row as a kernel on host memory. Results are poisoned before, guard bands around every device buffer are checked
+// after (throws kInternal naming the buffer), a result in the place of an input shares its device buffer.
+// `ran`, where given, becomes the name of the row whose kernel does the work: another's where one stands in.
+cpu::BoundKernel on_device(DeviceContext& context, const KernelRow& row, const Graph& graph, const Node& node,
+                           std::string* ran = nullptr);
+
+// The bytes of the node's results by this row, and by the row that select_kernel takes.
+std::vector<std::vector<std::byte>> run_row(DeviceContext& context, const KernelRow& row, const Graph& graph,
+                                            const Node& node, const std::vector<cpu::RefTensor>& inputs);
+std::vector<std::vector<std::byte>> run_node(DeviceContext& context, const Graph& graph, const Node& node,
+                                             const std::vector<cpu::RefTensor>& inputs);
+
+// What of a fusion differs from its members run one by one on the device: results bit for bit, each result alone, and
+// results in the place of operands wherever the plan may put them. Empty: nothing.
+std::vector<std::string> fusion_failures(DeviceContext& context, const cpu::BuiltCase& fusion);
+
+}  // namespace octet::cuda

@@ -1,0 +1,156 @@
+// Filling the states of an executor: from a source of weights, or with fresh values.
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "base/threads.h"
+#include "exec/quantized_states.h"
+#include "weights/weights.h"
+
+namespace octet {
+namespace {
+
+// Names scales of the cache that the source does not have in `absent`: 1 stands in for them.
+void load_scale(const WeightSource& source, const LogicalState& entry, Executor& executor,
+                std::vector<std::string>& absent) {
+  std::optional<float> value = source.scale(entry.name);
+  if (!value && entry.name.starts_with("kv.")) {
+    if (!entry.name.ends_with("_inv")) absent.push_back(entry.name);
+    value = 1.0f;
+  }
+  check(value.has_value(), ErrorCode::kInvalidArgument,
+        "the recipe needs {} ({}), a static scale kept from training in fp8-delayed or made by octet quantize; this "
+        "folder has none: choose fp8-current",
+        entry.name, to_string(entry.type));
+  check(std::isfinite(*value) && *value > 0, ErrorCode::kCorrupt, "{} is {}: a scale is positive and finite",
+        entry.name, *value);
+  write_logical(executor, entry, std::as_bytes(std::span(&*value, 1)));
+}
+
+// Makes the rows of a tensor's state in pieces of whole `grain`s: make(first row, rows, to).
+template <typename Make>
+void fill_rows(Executor& executor, const LogicalState& tensor, int64_t rows, int64_t grain, const Make& make) {
+  const int64_t row_bytes = tensor.type.bytes() / std::max<int64_t>(rows, 1);
+  executor.fill_state_part(tensor.state, tensor.offset, tensor.type.bytes(), grain * row_bytes,
+                           [&](int64_t at, std::span<std::byte> to) {
+                             make(at / row_bytes, static_cast<int64_t>(to.size()) / row_bytes, to.data());
+                           });
+}
+
+void fill_values(Executor& executor, const LogicalState& tensor, const ParamView& view) {
+  const DType dtype = tensor.type.dtype;
+  const int64_t row_bytes = view.cols * dtype_bytes(dtype);
+  fill_rows(executor, tensor, view.rows, 1, [&](int64_t first, int64_t rows, std::byte* to) {
+    parallel_for(rows, row_grain(view), [&](int64_t begin, int64_t end) {
+      read_rows(view, first + begin, end - begin, dtype, to + begin * row_bytes);
+    });
+  });
+}
+
+// Codes as they are stored where they are what is wanted, else quantized on the way.
+void fill_quantized(Executor& executor, const QuantizedParam& param, const ParamView& view) {
+  const QuantizeRule& rule = param.rule;
+  if (view.dtype == rule.format && !view.scale_inv.empty() && view.layout == rule.layout) {
+    fill_values(executor, param.codes, view);
+    return write_scales(executor, param, view.scale_inv);
+  }
+  std::optional<float> amax;
+  if (rule.layout == ScaleLayout::kTensor) amax = largest_magnitude(view);
+  MatrixQuantizer quantizer(
+      view.rows, view.cols, rule, row_grain(view),
+      [&](int64_t first, int64_t rows, float* to) { read_rows(view, first, rows, DType::kF32, to); }, amax);
+  fill_rows(executor, param.codes, view.rows, quantizer.row_grain(),
+            [&](int64_t first, int64_t rows, std::byte* to) { quantizer.make_codes(first, rows, to); });
+  write_scales(executor, param, quantizer.scale_inv());
+}
+
+void prepare(Executor& executor) {
+  if (executor.program().find_graph("prepare") != nullptr) executor.run("prepare");
+}
+
+// Initial values: node attrs of the param leaf, wherever it appears.
+const Node* find_param_node(const Program& program, const std::string& name) {
+  for (const Graph& graph : program.graphs()) {
+    Value leaf = graph.find_leaf(Op::kParam, name);
+    if (leaf.exists()) return &graph.node(leaf);
+  }
+  return nullptr;
+}
+
+std::vector<float> initial_values(const Node& node, int64_t count, uint64_t seed, uint64_t stream) {
+  const std::string& init = node.attrs.get<std::string>("init");
+  std::vector<float> values(static_cast<size_t>(count), init == "ones" ? 1.0f : 0.0f);
+  if (init == "normal") {
+    double std = node.attrs.get_or<double>("std", 0.02);
+    Philox rng(seed, stream);
+    for (float& value : values) value = static_cast<float>(std * rng.normal());
+  }
+  return values;
+}
+
+}  // namespace
+
+void load_weights(const WeightSource& source, Executor& executor, const BytesLoaded& loaded) {
+  // A training program makes its own scales as it goes (and a checkpoint restores them itself).
+  const LoggedTime time("weights");
+  std::vector<std::string> absent;
+  bool needs_scales = executor.program().find_graph("apply") == nullptr;
+  for (const LogicalState& tensor : logical_states(executor.program())) {
+    if (tensor.kind == StateKind::kParam) {
+      fill_values(executor, tensor, source.view(tensor.name, tensor.type.shape));
+      if (loaded) loaded(tensor.type.bytes());
+    }
+    if (tensor.kind == StateKind::kScale && needs_scales) load_scale(source, tensor, executor, absent);
+  }
+  if (!absent.empty())
+    log_warning("the folder has no scale for {} of the cache's tensors, {} the first: 1 stands in", absent.size(),
+                absent[0]);
+  for (const QuantizedParam& param : quantized_params(executor.program())) {
+    fill_quantized(executor, param, source.view(param.param, param.codes.type.shape));
+    if (loaded) loaded(param.codes.type.bytes());
+  }
+  prepare(executor);
+}
+
+void initialize_weights(Executor& executor, uint64_t seed) {
+  const LoggedTime time("weights");
+  struct Parameter {
+    LogicalState tensor;
+    const Node* node;
+    uint64_t stream;
+    std::vector<float> values = {};
+  };
+  constexpr int64_t kTogether = int64_t{1} << 28;  // elements in host memory at once
+  std::vector<Parameter> group;
+  int64_t elements = 0;
+  auto write_group = [&] {  // each parameter has a random stream of its own: made in parallel, the same values
+    parallel_for(static_cast<int64_t>(group.size()), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        Parameter& p = group[static_cast<size_t>(i)];
+        p.values = initial_values(*p.node, p.tensor.type.shape.elements(), seed, p.stream);
+      }
+    });
+    for (const Parameter& p : group)
+      fill_values(executor, p.tensor, view_of(DType::kF32, p.values.data(), std::ssize(p.values), 1));
+    group.clear();
+    elements = 0;
+  };
+  uint64_t stream = 0;
+  for (LogicalState& tensor : logical_states(executor.program())) {
+    if (tensor.kind != StateKind::kParam) continue;
+    const Node* node = find_param_node(executor.program(), tensor.state);
+    check(node != nullptr, ErrorCode::kInternal, "state {} has no param leaf to take its initial values from",
+          tensor.state);
+    elements += tensor.type.shape.elements();
+    group.push_back({std::move(tensor), node, ++stream});
+    if (elements >= kTogether) write_group();
+  }
+  write_group();
+  for (const QuantizedParam& param : quantized_params(executor.program()))
+    write_quantized(executor, param, initial_values(*param.leaf, param.codes.type.shape.elements(), seed, ++stream));
+  prepare(executor);
+}
+
+}  // namespace octet

@@ -1,0 +1,221 @@
+#include "weights/param_view.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <memory>
+
+#include "base/error.h"
+#include "base/threads.h"
+
+namespace octet {
+namespace {
+
+constexpr int64_t kBlockElements = 1 << 15;  // values that stay in a core's cache from their check to their conversion
+constexpr int64_t kTile = 64;                // of rows and columns exchanged at once
+
+// Bits from which on a value is not finite as a float32.
+template <typename Bits>
+bool all_below(const std::byte* values, int64_t count, Bits limit) {
+  constexpr Bits kMagnitude = static_cast<Bits>(~Bits{0}) >> 1;
+  const auto* bits = reinterpret_cast<const Bits*>(values);
+  Bits most = 0;
+  for (int64_t i = 0; i < count; ++i) most = std::max<Bits>(most, bits[i] & kMagnitude);
+  return most < limit;
+}
+
+bool all_finite(DType dtype, const std::byte* values, int64_t count) {
+  switch (dtype) {
+    case DType::kF64: return all_below<uint64_t>(values, count, 0x47efffff'f0000000u);  // rounds to infinity
+    case DType::kF32: return all_below<uint32_t>(values, count, 0x7f800000u);
+    case DType::kBF16: return all_below<uint16_t>(values, count, 0x7f80u);
+    case DType::kF16: return all_below<uint16_t>(values, count, 0x7c00u);
+    case DType::kE4M3: return all_below<uint8_t>(values, count, 0x7fu);
+    default: return true;
+  }
+}
+
+void check_finite(const ParamView& view, const std::byte* values, int64_t first, int64_t count) {
+  if (all_finite(view.dtype, values, count)) return;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto value = static_cast<float>(load_element(view.dtype, values, i));
+    check(std::isfinite(value), ErrorCode::kCorrupt, "{}: element {} is {}: weights must be finite", view.name,
+          first + i, value);
+  }
+}
+
+// fn(first element, row of the view, rows) for the runs that rows [first, first + count) lie in.
+template <typename Fn>
+void for_runs(const ParamView& view, int64_t first, int64_t count, const Fn& fn) {
+  for (int64_t row = first; row < first + count;) {
+    const int64_t run = row / view.run_rows, within = row - run * view.run_rows;
+    const int64_t length = std::min(view.run_rows - within, first + count - row);
+    fn(view.data + (run * view.run_stride + within * view.row_stride) * dtype_bytes(view.dtype), row, length);
+    row += length;
+  }
+}
+
+// Rows stored as columns, `stride` elements apart, one after the other: tile by tile, so that a line of the source is
+// read once however far apart lines are.
+template <typename T>
+void gather_columns(const std::byte* from, int64_t rows, int64_t cols, int64_t stride, std::byte* to) {
+  const auto* source = reinterpret_cast<const T*>(from);
+  auto* target = reinterpret_cast<T*>(to);
+  T tile[kTile * kTile];
+  for (int64_t row = 0; row < rows; row += kTile) {
+    const int64_t height = std::min(kTile, rows - row);
+    for (int64_t col = 0; col < cols; col += kTile) {
+      const int64_t width = std::min(kTile, cols - col);
+      for (int64_t c = 0; c < width; ++c) std::copy_n(source + (col + c) * stride + row, height, tile + c * kTile);
+      for (int64_t r = 0; r < height; ++r)
+        for (int64_t c = 0; c < width; ++c) target[(row + r) * cols + col + c] = tile[c * kTile + r];
+    }
+  }
+}
+
+void gather(const ParamView& view, const std::byte* from, int64_t rows, std::byte* to) {
+  const int64_t width = dtype_bytes(view.dtype), row_bytes = view.cols * width;
+  if (view.col_stride == 1) {
+    for (int64_t row = 0; row < rows; ++row)
+      std::memcpy(to + row * row_bytes, from + row * view.row_stride * width, static_cast<size_t>(row_bytes));
+    return;
+  }
+  const auto as = [&]<typename T>(T) { gather_columns<T>(from, rows, view.cols, view.col_stride, to); };
+  if (width == 1) as(uint8_t{});
+  if (width == 2) as(uint16_t{});
+  if (width == 4) as(uint32_t{});
+  if (width == 8) as(uint64_t{});
+}
+
+bool is_contiguous(const ParamView& view) { return view.col_stride == 1 && view.row_stride == view.cols; }
+
+// fn(values, row, rows): all rows asked for, in their type, one after the other, in blocks that a cache holds.
+template <typename Fn>
+void for_blocks(const ParamView& view, int64_t first, int64_t count, const Fn& fn) {
+  const int64_t block = row_grain(view), row_bytes = view.cols * dtype_bytes(view.dtype);
+  const bool direct = is_contiguous(view);
+  const auto buffer =
+      std::make_unique_for_overwrite<std::byte[]>(direct ? 0 : static_cast<size_t>(std::min(block, count) * row_bytes));
+  for (int64_t at = first; at < first + count; at += block) {
+    const int64_t length = std::min(block, first + count - at);
+    for_runs(view, at, length, [&](const std::byte* values, int64_t row, int64_t rows) {
+      if (direct) return fn(values, row, rows);
+      gather(view, values, rows, buffer.get());
+      fn(buffer.get(), row, rows);
+    });
+  }
+}
+
+// Values of a block of rows as float32, by their scales where they have some.
+void to_floats(const ParamView& view, const std::byte* block, int64_t row, int64_t rows, std::vector<float>& values) {
+  values.resize(static_cast<size_t>(rows * view.cols));
+  convert(view.dtype, block, DType::kF32, values.data(), rows * view.cols);
+  if (!view.scale_inv.empty()) apply_scales(values, view.scale_inv, row, rows, view.rows, view.cols, view.layout);
+}
+
+}  // namespace
+
+ParamView view_of(const CheckpointTensor& tensor, size_t i, const TensorView& stored, const std::string& name) {
+  const Shape& shape = stored.type.shape;
+  const bool matrix = shape.rank() == 2;
+  const int64_t outputs = matrix && tensor.transposed ? shape[1] : shape.rank() > 0 ? shape[0] : 1;
+  ParamView view{.name = name, .dtype = stored.type.dtype, .data = stored.bytes.data()};
+  view.cols = shape.elements() / std::max<int64_t>(outputs, 1);
+  view.row_stride = tensor.transposed ? 1 : view.cols;
+  view.col_stride = tensor.transposed ? outputs : 1;
+  int64_t group_rows = outputs, before = 0;
+  view.run_rows = outputs;
+  if (tensor.params.size() > 1) {
+    group_rows = 0;
+    for (size_t p = 0; p < tensor.rows.size(); ++p) {
+      if (p == i) before = group_rows;
+      group_rows += tensor.rows[p];
+    }
+    view.run_rows = tensor.rows[i];
+  }
+  const int64_t groups = tensor.params.size() > 1 ? tensor.groups : 1;
+  check(group_rows * groups == outputs, ErrorCode::kCorrupt, "{}: {} rows do not hold {} groups of {}", name, outputs,
+        groups, group_rows);
+  view.rows = view.run_rows * groups;
+  view.run_stride = group_rows * view.row_stride;
+  view.data += before * view.row_stride * dtype_bytes(view.dtype);
+  return view;
+}
+
+ParamView view_of(DType dtype, const void* data, int64_t rows, int64_t cols, const std::string& name) {
+  return {.name = name,
+          .dtype = dtype,
+          .data = static_cast<const std::byte*>(data),
+          .rows = rows,
+          .cols = cols,
+          .row_stride = cols,
+          .run_rows = rows,
+          .run_stride = rows * cols};
+}
+
+ParamView transposed(const ParamView& view) {
+  check(view.run_rows == view.rows && view.scale_inv.empty(), ErrorCode::kInternal, "{} is no plain matrix", view.name);
+  ParamView result = view;
+  std::swap(result.rows, result.cols);
+  std::swap(result.row_stride, result.col_stride);
+  result.run_rows = result.rows;
+  return result;
+}
+
+int64_t row_grain(const ParamView& view) {
+  const int64_t rows = std::max<int64_t>(kBlockElements / std::max<int64_t>(view.cols, 1), 1);
+  return view.col_stride == 1 ? rows : std::max(rows, kTile);
+}
+
+void read_rows(const ParamView& view, int64_t first, int64_t count, DType to_dtype, void* to) {
+  const int64_t row_bytes = view.cols * dtype_bytes(to_dtype);
+  auto* out = static_cast<std::byte*>(to);
+  const bool scaled = !view.scale_inv.empty() && to_dtype != view.dtype;
+  std::vector<float> values;
+  for_blocks(view, first, count, [&](const std::byte* block, int64_t row, int64_t rows) {
+    const int64_t elements = rows * view.cols;
+    std::byte* at = out + (row - first) * row_bytes;
+    check_finite(view, block, row * view.cols, elements);
+    if (!scaled) return convert(view.dtype, block, to_dtype, at, elements);
+    to_floats(view, block, row, rows, values);
+    convert(DType::kF32, values.data(), to_dtype, at, elements);
+  });
+}
+
+void read_all(const ParamView& view, DType to_dtype, void* to) {
+  const int64_t row_bytes = view.cols * dtype_bytes(to_dtype);
+  parallel_for(view.rows, row_grain(view), [&](int64_t begin, int64_t end) {
+    read_rows(view, begin, end - begin, to_dtype, static_cast<std::byte*>(to) + begin * row_bytes);
+  });
+}
+
+std::vector<float> read_floats(const ParamView& view) {
+  std::vector<float> values(static_cast<size_t>(view.elements()));
+  read_all(view, DType::kF32, values.data());
+  return values;
+}
+
+float largest_magnitude(const ParamView& view) {
+  // What is stored by columns is read by columns.
+  const bool by_columns = view.col_stride != 1 && view.run_rows == view.rows && view.scale_inv.empty();
+  const ParamView stored = by_columns ? transposed(view) : view;
+  std::atomic<uint32_t> most = 0;
+  parallel_for(stored.rows, row_grain(stored), [&](int64_t begin, int64_t end) {
+    std::vector<float> values;
+    uint32_t largest = 0;
+    for_blocks(stored, begin, end - begin, [&](const std::byte* block, int64_t row, int64_t rows) {
+      to_floats(stored, block, row, rows, values);
+      for (const float value : values) largest = std::max(largest, std::bit_cast<uint32_t>(value) & 0x7fffffffu);
+    });
+    uint32_t seen = most.load();
+    while (seen < largest && !most.compare_exchange_weak(seen, largest)) {
+    }
+  });
+  const auto amax = std::bit_cast<float>(most.load());
+  if (!std::isfinite(amax)) read_floats(view);  // throws, naming the first
+  return amax;
+}
+
+}  // namespace octet

@@ -1,0 +1,168 @@
+#include "weights/quantized_folder.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace octet {
+namespace {
+
+constexpr std::string_view kWeight = ".weight";
+
+std::string module_of(const std::string& tensor) { return tensor.substr(0, tensor.size() - kWeight.size()); }
+
+Shape tiles(const Shape& codes) { return Shape{(codes[0] + 127) / 128, (codes[1] + 127) / 128}; }
+
+// Whether scales of this shape belong to codes [N, K] (as stored; transposed: [K, N]).
+bool fits(const Shape& scale, const Shape& codes, bool transposed, ScaleLayout layout) {
+  const int64_t outputs = codes[transposed ? 1 : 0];
+  switch (layout) {
+    case ScaleLayout::kTensor: return scale.elements() == 1;
+    case ScaleLayout::kRow: return scale == Shape{outputs, 1} || scale == Shape{outputs};
+    default: return !transposed && scale == tiles(codes);
+  }
+}
+
+// The `count` values of one parameter of a tensor.
+template <typename T>
+void take_part(const CheckpointTensor& tensor, const std::string& param, const std::vector<T>& all, int64_t count,
+               std::vector<T>& part) {
+  const auto i = std::find(tensor.params.begin(), tensor.params.end(), param) - tensor.params.begin();
+  part.resize(static_cast<size_t>(count));
+  for_each_piece(tensor, static_cast<int64_t>(all.size()), static_cast<size_t>(i),
+                 [&](int64_t at, int64_t of_param, int64_t elements) {
+                   check(of_param + elements <= count, ErrorCode::kCorrupt, "{}: {} values do not hold {} of {}",
+                         tensor.name, all.size(), count, param);
+                   std::copy_n(all.begin() + at, elements, part.begin() + of_param);
+                 });
+}
+
+}  // namespace
+
+bool has_blocks(const CheckpointTensor& tensor) {
+  const auto whole = [](int64_t rows) { return rows % 128 == 0; };
+  return !tensor.transposed && std::all_of(tensor.rows.begin(), tensor.rows.end(), whole);
+}
+
+LinearLayout linear_layout(const ModelConfig& config) {
+  Graph graph;
+  Builder builder(graph);
+  build_logits(builder, config, {.tokens = 1, .max_segments = 1, .max_length = 1});
+  LinearLayout layout;
+  std::map<std::pair<int32_t, int32_t>, std::string> first;
+  for (const Node& node : graph.nodes()) {
+    if (node.op == Op::kAttention) layout.attention.insert(node.name);
+    if (node.op != Op::kMatmul || node.attrs.get_or<std::string>("kind", "linear") != "linear") continue;
+    const std::string& gemm = node.attrs.get<std::string>("gemm");
+    const auto key = std::pair(index(node.inputs[0].node), node.inputs[0].result);
+    layout.x_of[gemm] = first.try_emplace(key, gemm).first->second;
+  }
+  return layout;
+}
+
+QuantizedTensors::QuantizedTensors(const TensorSource& tensors, const ModelConfig& config,
+                                   const FolderQuantization& scheme, const std::string& where)
+    : tensors_(tensors), scheme_(scheme), where_(where), layout_(linear_layout(config)) {
+  const auto expect = [&](const std::string& name, const std::string& owner) -> const Shape& {
+    const TensorType* type = tensors.find_type(name);
+    check(type != nullptr, ErrorCode::kCorrupt, "{}: {} has no tensor {}", where, owner, name);
+    check(type->dtype == DType::kF32 || type->dtype == DType::kBF16 || type->dtype == DType::kF16, ErrorCode::kCorrupt,
+          "{}: the scale {} is {}", where, name, dtype_name(type->dtype));
+    scales_.insert(name);
+    return type->shape;
+  };
+  for (CheckpointTensor tensor : checkpoint_tensors(config)) {
+    const TensorType* type = tensors.find_type(tensor.name);
+    for (const std::string& param : tensor.params) holder_[param] = tensor;
+    if (type == nullptr || type->dtype != DType::kE4M3) continue;
+    check(tensor.name.ends_with(kWeight) && type->shape.rank() == 2, ErrorCode::kUnsupported,
+          "{}: tensor {} is e4m3; only weights of linears may be", where, tensor.name);
+    std::string scale = tensor.name + "_scale";
+    if (tensors.find_type(scale + "_inv") != nullptr) scale += "_inv";
+    const Shape& shape = expect(scale, tensor.name);
+    check(scheme.weights != ScaleLayout::kTile128 || has_blocks(tensor), ErrorCode::kUnsupported,
+          "{}: {} holds several linears, not in whole blocks of 128 rows", where, tensor.name);
+    check(fits(shape, type->shape, tensor.transposed, scheme.weights), ErrorCode::kCorrupt,
+          "{}: {} has shape {} beside codes {}, which does not fit the scheme \"{}\" of quantization_config", where,
+          scale, to_string(shape), to_string(type->shape), scale_layout_name(scheme.weights));
+    scale_names_[tensor.name] = scale;
+    if (scheme.activations == ActivationScales::kStatic)
+      check(expect(module_of(tensor.name) + ".input_scale", tensor.name).elements() == 1, ErrorCode::kCorrupt,
+            "{}: {}.input_scale must be one value", where, module_of(tensor.name));
+  }
+  for (const std::string& name : tensors.names()) {  // scales that need not be there
+    if (!name.ends_with(".k_scale") && !name.ends_with(".v_scale") && !name.ends_with(".input_scale")) continue;
+    check(expect(name, "the folder").elements() == 1, ErrorCode::kCorrupt, "{}: {} has shape {}, it must be one value",
+          where, name, to_string(tensors.find_type(name)->shape));
+  }
+}
+
+std::vector<float> QuantizedTensors::floats(const std::string& name) const {
+  const TensorView view = tensors_.read(name);
+  std::vector<float> values(static_cast<size_t>(view.type.shape.elements()));
+  convert(view.type.dtype, view.bytes.data(), DType::kF32, values.data(), static_cast<int64_t>(values.size()));
+  for (float value : values)
+    check(std::isfinite(value) && value > 0, ErrorCode::kCorrupt, "{}: {} holds {}: a scale is positive and finite",
+          where_, name, value);
+  return values;
+}
+
+void QuantizedTensors::add_scales(const std::string& param, ParamView& view) const {
+  const auto holder = holder_.find(param);
+  if (holder == holder_.end()) return;
+  const CheckpointTensor& tensor = holder->second;
+  const auto scale = scale_names_.find(tensor.name);
+  if (scale == scale_names_.end()) return;
+  std::vector<float> scales = floats(scale->second);
+  view.layout = scheme_.weights;
+  if (scheme_.weights == ScaleLayout::kTensor) {
+    view.scale_inv = std::move(scales);
+  } else {  // rows have scales as they have codes; so have blocks, of which a part has whole ones
+    take_part(tensor, param, scales, scale_count(scheme_.weights, view.rows, view.cols), view.scale_inv);
+  }
+}
+
+std::optional<float> QuantizedTensors::scale(const std::string& state) const {
+  if (state.starts_with("scale.") && state.ends_with(".x")) {
+    const std::string key = state.substr(6, state.size() - 8);
+    float most = 0;  // of the linears that read this x: codes of all of them must fit
+    for (const auto& [gemm, first] : layout_.x_of) {
+      const auto holder = holder_.find(gemm + std::string(kWeight));
+      if (first != key || holder == holder_.end()) continue;
+      const std::string name = module_of(holder->second.name) + ".input_scale";
+      if (tensors_.find_type(name) != nullptr) most = std::max(most, floats(name)[0]);
+    }
+    if (most > 0) return 1 / most;
+    return std::nullopt;
+  }
+  if (!state.starts_with("kv.")) return std::nullopt;
+  const bool inverse = state.ends_with("_scale_inv");
+  const size_t side = state.rfind(inverse ? "_scale_inv" : "_scale");
+  if (side == std::string::npos || side < 2) return std::nullopt;
+  const std::string attention = state.substr(3, side - 1 - 4);  // without "kv." and ".k"
+  const std::string block = attention.substr(0, attention.rfind('.'));
+  for (const char* projection : {".q", ".o"}) {
+    const auto holder = holder_.find(block + projection + std::string(kWeight));
+    if (holder == holder_.end()) continue;
+    const std::string module = module_of(holder->second.name);
+    const std::string name = module.substr(0, module.rfind('.') + 1) + state[side - 1] + "_scale";
+    if (tensors_.find_type(name) != nullptr) return inverse ? floats(name)[0] : 1 / floats(name)[0];
+  }
+  return std::nullopt;
+}
+
+Recipe QuantizedTensors::recipe() const {
+  Recipe recipe = parse_recipe(scheme_.activations == ActivationScales::kToken    ? "fp8-current"
+                               : scheme_.activations == ActivationScales::kStatic ? "fp8-delayed"
+                                                                                  : "fp8-block");
+  recipe.weight_rows = scheme_.weights == ScaleLayout::kRow;
+  for (const auto& [gemm, first] : layout_.x_of) {
+    const auto holder = holder_.find(gemm + std::string(kWeight));
+    const bool stored = holder != holder_.end() && scale_names_.contains(holder->second.name);
+    if (!stored) recipe.decisions[gemm + "/fprop"] = {};
+  }
+  return recipe;
+}
+
+}  // namespace octet

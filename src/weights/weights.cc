@@ -1,0 +1,281 @@
+#include "weights/weights.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/threads.h"
+#include "exec/logical_states.h"
+#include "io/safetensors_writer.h"
+#include "weights/llama2c.h"
+#include "weights/quantized_folder.h"
+
+namespace octet {
+namespace {
+
+constexpr int64_t kMaxConfigBytes = 1 << 24;
+constexpr int64_t kPieceElements = int64_t{1} << 22, kThreadElements = int64_t{1} << 16;
+
+struct ParamShapes {
+  std::map<std::string, Shape> shapes;  // of every param of the model
+};
+
+ParamShapes param_shapes(const ModelConfig& config) {
+  Graph graph;
+  Builder builder(graph);
+  build_logits(builder, config, {.tokens = 1, .max_segments = 1, .max_length = 1});
+  ParamShapes result;
+  for (const Node& node : graph.nodes())
+    if (node.op == Op::kParam) result.shapes[node.name] = node.results[0].shape;
+  return result;
+}
+
+// The shape a checkpoint tensor must have, from its parameters'.
+Shape tensor_shape(const CheckpointTensor& tensor, const ParamShapes& params) {
+  Shape shape = params.shapes.at(tensor.params.front());
+  for (size_t i = 1; i < tensor.params.size(); ++i) shape[0] += params.shapes.at(tensor.params[i])[0];
+  if (tensor.transposed) std::swap(shape[0], shape[1]);
+  return shape;
+}
+
+std::string find_tensor(const TensorSource& tensors, const ModelConfig& config, const std::string& name) {
+  if (tensors.find_type(name) != nullptr) return name;
+  size_t dot = name.find('.');  // folders written without the "transformer." / "model." prefix
+  std::string bare = dot == std::string::npos ? name : name.substr(dot + 1);
+  if (tensors.find_type(bare) != nullptr && canonical_tensor_name(config, bare) == name) return bare;
+  return {};
+}
+
+bool same_values(const TensorView& a, const TensorView& b) {
+  if (a.type.shape != b.type.shape) return false;
+  if (a.type.dtype == b.type.dtype) return std::equal(a.bytes.begin(), a.bytes.end(), b.bytes.begin(), b.bytes.end());
+  const auto wide = [](DType dtype) {
+    return dtype == DType::kF64 || dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
+  };
+  if (!wide(a.type.dtype) || !wide(b.type.dtype)) return false;
+  std::vector<float> left(kPieceElements), right(kPieceElements);
+  const int64_t count = a.type.shape.elements();
+  for (int64_t first = 0; first < count; first += kPieceElements) {
+    const int64_t elements = std::min(kPieceElements, count - first);
+    const auto read = [&](const TensorView& view, std::vector<float>& to) {
+      convert(view.type.dtype, view.bytes.data() + first * dtype_bytes(view.type.dtype), DType::kF32, to.data(),
+              elements);
+    };
+    read(a, left), read(b, right);
+    if (!std::equal(left.begin(), left.begin() + elements, right.begin())) return false;
+  }
+  return true;
+}
+
+// A head of its own in a folder that says it is tied: see read_model_config.
+void settle_head(ModelConfig& config, const TensorSource& tensors, const std::string& folder) {
+  if (!config.tie_embeddings) return;
+  const std::string head = find_tensor(tensors, config, head_tensor(config));
+  const std::string embedding = find_tensor(tensors, config, embedding_tensor(config));
+  if (head.empty() || embedding.empty() || same_values(tensors.read(head), tensors.read(embedding))) return;
+  config.tie_embeddings = false;
+  log_warning(
+      "{}: config.json says \"tie_word_embeddings\": true, but {} and {} differ: they are used as two; set it to false",
+      folder, head, embedding);
+}
+
+class HuggingFaceWeights : public WeightSource {
+ public:
+  explicit HuggingFaceWeights(const std::string& folder) : folder_(folder) {
+    std::string config_path = folder + "/config.json", text = read_file(config_path, kMaxConfigBytes);
+    config_ = parse_hugging_face_config(text, config_path);
+    special_ = read_special_tokens(folder);
+    const std::optional<FolderQuantization> scheme = parse_quantization(text, config_path);
+    tensors_ = open_safetensors(folder);
+    settle_head(config_, *tensors_, folder);
+    if (scheme) quantized_ = std::make_unique<QuantizedTensors>(*tensors_, config_, *scheme, folder);
+    check_tensors();
+    if (path_exists(folder + "/scales.safetensors"))
+      scales_ = std::make_unique<SafetensorsFile>(folder + "/scales.safetensors");
+  }
+
+  ParamView view(const std::string& param, const Shape& shape) const override {
+    const auto found = places_.find(param);
+    check(found != places_.end(), ErrorCode::kInternal, "no checkpoint tensor holds parameter {}", param);
+    const auto& [tensor, i] = found->second;
+    ParamView view = view_of(tensor, i, tensors_->read(tensor.name), folder_ + ": " + param);
+    check(view.elements() == shape.elements(), ErrorCode::kCorrupt, "{}: {} elements do not hold {} of parameter {}",
+          folder_, view.elements(), shape.elements(), param);
+    if (quantized_ != nullptr) quantized_->add_scales(param, view);
+    return view;
+  }
+
+  std::optional<Recipe> recipe() const override {
+    if (quantized_ == nullptr) return std::nullopt;
+    return quantized_->recipe();
+  }
+  bool has_kv_scales() const override { return quantized_ != nullptr && quantized_->kv_cache(); }
+
+  std::optional<float> scale(const std::string& state) const override {
+    if (quantized_ != nullptr) return quantized_->scale(state);
+    const TensorType* type = scales_ != nullptr ? scales_->find_type(state) : nullptr;
+    if (type == nullptr || *type != TensorType{DType::kF32, {1}}) return std::nullopt;
+    float value = 0;
+    std::memcpy(&value, scales_->read(state).bytes.data(), sizeof value);
+    return value;
+  }
+
+ private:
+  void check_tensors() {
+    ParamShapes params = param_shapes(config_);
+    std::map<std::string, bool> known;
+    for (const CheckpointTensor& tensor : checkpoint_tensors(config_)) {
+      std::string name = find_tensor(*tensors_, config_, tensor.name);
+      check(!name.empty(), ErrorCode::kCorrupt, "{}: tensor {} is missing", folder_, tensor.name);
+      const TensorType& type = *tensors_->find_type(name);
+      Shape wanted = tensor_shape(tensor, params);
+      check(type.shape == wanted, ErrorCode::kCorrupt, "{}: tensor {} has shape {}, config.json says {}", folder_, name,
+            to_string(type.shape), to_string(wanted));
+      const bool codes = type.dtype == DType::kE4M3 && quantized_ != nullptr && name == tensor.name;
+      check(codes || type.dtype == DType::kF32 || type.dtype == DType::kBF16 || type.dtype == DType::kF16 ||
+                type.dtype == DType::kF64,
+            ErrorCode::kUnsupported, "{}: tensor {} is {} (supported: f64 f32 bf16 f16)", folder_, name,
+            dtype_name(type.dtype));
+      known[name] = true;
+      for (size_t i = 0; i < tensor.params.size(); ++i) {
+        Place& place = places_[tensor.params[i]] = {tensor, i};
+        place.tensor.name = name;
+      }
+    }
+    for (const std::string& name : tensors_->names())
+      check(known.count(name) || is_ignored_tensor(config_, name) ||
+                (quantized_ != nullptr && quantized_->is_scale(name)),
+            ErrorCode::kUnsupported, "{}: tensor {} is not part of a {} model of this config.json", folder_, name,
+            config_.architecture);
+  }
+
+  std::string folder_;
+  std::unique_ptr<TensorSource> tensors_;
+  std::unique_ptr<QuantizedTensors> quantized_;  // null: nothing in FP8
+  std::unique_ptr<SafetensorsFile> scales_;
+  struct Place {
+    CheckpointTensor tensor;  // under the name the folder has
+    size_t i;
+  };
+  std::map<std::string, Place> places_;  // of each parameter
+};
+
+}  // namespace
+
+ModelConfig read_model_config(const std::string& folder) {
+  const std::string path = folder + "/config.json";
+  ModelConfig config = parse_hugging_face_config(read_file(path, kMaxConfigBytes), path);
+  if (path_exists(folder + "/model.safetensors") || path_exists(folder + "/model.safetensors.index.json"))
+    settle_head(config, *open_safetensors(folder), folder);
+  return config;
+}
+
+SpecialTokens read_special_tokens(const std::string& folder) {
+  const std::string config = folder + "/config.json", generation = folder + "/generation_config.json";
+  SpecialTokens special = parse_special_tokens(read_file(config, kMaxConfigBytes), config);
+  if (path_exists(generation))
+    special.add_ends(parse_special_tokens(read_file(generation, kMaxConfigBytes), generation).eos);
+  return special;
+}
+
+std::unique_ptr<WeightSource> open_weights(const std::string& path) {
+  if (is_folder(path)) return std::make_unique<HuggingFaceWeights>(path);
+  return open_llama2c(path);
+}
+
+Recipe serving_recipe(const WeightSource& source, const std::string& name, const std::string& otherwise) {
+  if (!name.empty()) return parse_recipe(name);
+  const std::optional<Recipe> stored = source.recipe();
+  return stored ? *stored : parse_recipe(otherwise);
+}
+
+std::vector<float> read_parameter(const TensorSource& tensors, const ModelConfig& config, const std::string& param,
+                                  const std::string& name_prefix) {
+  for (const CheckpointTensor& tensor : checkpoint_tensors(config)) {
+    const auto i = std::find(tensor.params.begin(), tensor.params.end(), param) - tensor.params.begin();
+    if (i == std::ssize(tensor.params)) continue;
+    const std::string name = name_prefix + tensor.name;
+    return read_floats(view_of(tensor, static_cast<size_t>(i), tensors.read(name), name));
+  }
+  fail(ErrorCode::kInternal, "no checkpoint tensor holds parameter {}", param);
+}
+
+namespace {
+
+// One parameter as `dtype`, piece by piece: no second copy of a tensor is held.
+void write_in_pieces(Executor& executor, const LogicalState& state, DType dtype, const std::string& tensor,
+                     SafetensorsFolderWriter& writer) {
+  int64_t count = state.type.shape.elements(), width = dtype_bytes(state.type.dtype);
+  std::vector<std::byte> piece, out;
+  for (int64_t first = 0; first < count; first += kPieceElements) {
+    int64_t elements = std::min(kPieceElements, count - first);
+    piece.resize(static_cast<size_t>(elements * width));
+    out.resize(static_cast<size_t>(elements * dtype_bytes(dtype)));
+    read_logical(executor, state, piece, first * width);
+    parallel_for(elements, kThreadElements, [&](int64_t begin, int64_t end) {
+      convert(state.type.dtype, piece.data() + begin * width, dtype, out.data() + begin * dtype_bytes(dtype),
+              end - begin);
+    });
+    writer.write(tensor, out);
+  }
+}
+
+std::vector<float> read_param(Executor& executor, const LogicalState& state) {
+  std::vector<std::byte> bytes(static_cast<size_t>(state.type.bytes()));
+  std::vector<float> values(static_cast<size_t>(state.type.shape.elements()));
+  read_logical(executor, state, bytes);
+  convert(state.type.dtype, bytes.data(), DType::kF32, values.data(), state.type.shape.elements());
+  return values;
+}
+
+}  // namespace
+
+void save_weights(Executor& executor, const ModelConfig& config, const SpecialTokens& special,
+                  const std::string& folder, DType dtype, int64_t max_shard_bytes) {
+  ParamShapes params = param_shapes(config);
+  std::map<std::string, CheckpointTensor> tensors;
+  std::vector<NamedType> types;
+  for (const CheckpointTensor& tensor : checkpoint_tensors(config)) {
+    tensors[tensor.name] = tensor;
+    types.push_back({tensor.name, {dtype, tensor_shape(tensor, params)}});
+  }
+  SafetensorsFolderWriter writer(folder, types, {{"format", "pt"}}, max_shard_bytes);
+  for (const NamedType& entry : writer.tensors()) {
+    const CheckpointTensor& tensor = tensors.at(entry.name);
+    const bool in_order = !tensor.transposed && tensor.groups == 1;
+    int64_t count = entry.type.shape.elements();
+    std::vector<float> whole(in_order ? 0 : static_cast<size_t>(count));
+    for (size_t i = 0; i < tensor.params.size(); ++i) {
+      const LogicalState state = find_logical_state(executor.program(), tensor.params[i]);
+      if (in_order) {
+        write_in_pieces(executor, state, dtype, entry.name, writer);
+        continue;
+      }
+      std::vector<float> values = read_param(executor, state);
+      if (tensor.params.size() == 1) {
+        whole = std::move(values);
+        continue;
+      }
+      for_each_piece(tensor, count, i, [&](int64_t at, int64_t of_param, int64_t elements) {
+        std::copy_n(values.begin() + of_param, elements, whole.begin() + at);
+      });
+    }
+    if (in_order) continue;
+    const Shape& stored = entry.type.shape;
+    std::vector<std::byte> out(static_cast<size_t>(entry.type.bytes()));
+    if (tensor.transposed) {
+      read_all(transposed(view_of(DType::kF32, whole.data(), stored[1], stored[0])), dtype, out.data());
+    } else {
+      convert(DType::kF32, whole.data(), dtype, out.data(), count);
+    }
+    writer.write(entry.name, out);
+  }
+  writer.finish();
+  write_file(folder + "/config.json",
+             to_hugging_face_config(config, special, dtype == DType::kF32 ? "float32" : "bfloat16"));
+}
+
+}  // namespace octet
