@@ -4,7 +4,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
-#include "base/test_error.h"
+#include "base/testing/test_error.h"
 #include "io/safetensors_writer.h"
 #include "system/tiny.h"
 #include "train/checkpoint.h"
