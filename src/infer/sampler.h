@@ -1,8 +1,7 @@
 // Sampling as a request states it, and what it means for the ops: rows of `sample`, entries of `adjust_logits`.
 //
 // The same choice everywhere: op `sample` gives one token for the same logits, options, sequence and position on any
-// device (kernels/common/sampling.h). Nothing here knows of engines, batches or
-// tensors.
+// device (kernels/common/sampling.h). Nothing here knows of engines, batches or tensors.
 #pragma once
 
 #include <cstdint>

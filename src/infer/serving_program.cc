@@ -211,8 +211,7 @@ class ProgramBuilder {
     const int64_t weights = out_.plan.state_bytes, activations = out_.plan.arena_bytes + out_.plan.input_bytes;
     fail(ErrorCode::kOutOfMemory,
          "{} for weights, {} for activations and {} of KV cache for one sequence of context {} are needed, {} of {} "
-         "free "
-         "may be used: {} bytes are missing; {}",
+         "free may be used: {} bytes are missing; {}",
          gigabytes(weights), gigabytes(activations), gigabytes(least), context,
          gigabytes(budget + weights + activations), gigabytes(free_memory(options_.target.device, cuda_)),
          least - budget, ways);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <vector>
 
 namespace octet {
@@ -16,19 +15,17 @@ constexpr const char* kPartNames[kFusionParts] = {"core",       "bias",   "resid
                                                   "column_sum", "scale",  "rope",     "columns",       "accumulate",
                                                   "siblings",   "slices", "adamw",    "update_scales", "maximum"};
 
-bool is_norm(Op op) { return op == Op::kLayerNorm || op == Op::kRmsNorm; }
-bool is_norm_grad(Op op) { return op == Op::kLayerNormGrad || op == Op::kRmsNormGrad; }
 bool is_reduce(const Node& node, const char* kind, const char* axis) {
   return node.op == Op::kReduce && node.attrs.get<std::string>("kind") == kind &&
          node.attrs.get<std::string>("axis") == axis;
 }
 
-// The body's members but for slices of its inputs, which count as inputs.
 int32_t input_count(const Graph& body) {
   return static_cast<int32_t>(
       std::count_if(body.nodes().begin(), body.nodes().end(), [](const Node& node) { return node.op == Op::kInput; }));
 }
 
+// The body's members but for slices of its inputs, which count as inputs.
 class Members {
  public:
   explicit Members(const Graph& body) : body_(body) {
@@ -43,6 +40,7 @@ class Members {
   bool reads(const Node& reader, size_t slot, const Node* maker) const {
     return maker != nullptr && slot < reader.inputs.size() && reader.inputs[slot] == result(*maker);
   }
+  bool adds_bias(const Node& node) const { return is_bias(body_, node); }
   bool same_shapes(const Node& sum) const { return body_.shape(sum.inputs[0]) == body_.shape(sum.inputs[1]); }
   template <typename Like>
   std::vector<const Node*> all(const Like& like) const {
@@ -66,7 +64,7 @@ bool read_forward_activation(const Members& m, Chain& chain, size_t& used) {
   if (acts.size() != 1) return false;
   chain.core = acts[0], chain.producer = Producer::kActivation, chain.result = m.result(*chain.core), used = 1;
   for (const Node* add : m.all(Op::kAdd)) {
-    if (!m.reads(*chain.core, 0, add) || m.same_shapes(*add)) return false;
+    if (!m.reads(*chain.core, 0, add) || !m.adds_bias(*add)) return false;
     chain.bias = add, ++used;
   }
   for (const Node* mul : m.all(Op::kMul)) {
@@ -97,6 +95,10 @@ bool read_activation_gradient(const Members& m, Chain& chain, size_t& used) {
   if (products.size() != 2 || !sums.empty()) return false;
   for (const Node* product : products) (m.reads(*chain.core, 1, product) ? chain.dact : chain.product) = product;
   if (chain.dact == nullptr || chain.product == nullptr) return false;
+  const bool share_dy = std::any_of(chain.dact->inputs.begin(), chain.dact->inputs.end(), [&](Value factor) {
+    return factor == chain.product->inputs[0] || factor == chain.product->inputs[1];
+  });
+  if (!share_dy) return false;
   chain.producer = Producer::kGatedGrad, chain.result_up = m.result(*chain.product), used += 2;
   return true;
 }
@@ -145,12 +147,12 @@ bool read_producer(const Members& m, Chain& chain, size_t& used) {
   return read_plain(m, chain, used);
 }
 
-// The sink that the member is of `value`, or null when it is none or there is one of its kind.
+// Whether the member is a sink, the first of its kind.
 bool add_sink(Sinks& sinks, const Node& node) {
-  const Node** place = node.op == Op::kQuantize         ? &sinks.quantize
-                       : is_reduce(node, "amax", "all") ? &sinks.amax
-                       : is_reduce(node, "sum", "rows") ? &sinks.column_sum
-                                                        : nullptr;
+  const Node** place = node.op == Op::kQuantize ? &sinks.quantize
+                       : is_amax(node)          ? &sinks.amax
+                       : is_column_sum(node)    ? &sinks.column_sum
+                                                : nullptr;
   if (place == nullptr || *place != nullptr) return false;
   *place = &node;
   return true;
@@ -166,6 +168,14 @@ const char* part_name(FusionPart part) {
   return kPartNames[bit];
 }
 
+bool is_norm(Op op) { return op == Op::kLayerNorm || op == Op::kRmsNorm; }
+bool is_norm_grad(Op op) { return op == Op::kLayerNormGrad || op == Op::kRmsNormGrad; }
+bool is_amax(const Node& node) { return is_reduce(node, "amax", "all"); }
+bool is_column_sum(const Node& node) { return is_reduce(node, "sum", "rows"); }
+bool is_bias(const Graph& graph, const Node& node) {
+  return node.op == Op::kAdd && graph.shape(node.inputs[0]).rank() == 2 && graph.shape(node.inputs[1]).rank() == 1 &&
+         graph.shape(node.inputs[1])[0] > 1;
+}
 bool is_activation(Op op) { return op == Op::kGelu || op == Op::kSilu || op == Op::kRelu; }
 bool is_activation_grad(Op op) { return op == Op::kGeluGrad || op == Op::kSiluGrad || op == Op::kReluGrad; }
 Op activation_of(Op gradient) {
@@ -234,7 +244,11 @@ std::string fusion_label(const Node& fusion) {
   for (const Node* node : members.nodes()) {
     const std::string name = node->op == Op::kReduce ? node->attrs.get<std::string>("kind") : op_name(node->op);
     const auto known = std::find_if(ops.begin(), ops.end(), [&](const auto& entry) { return entry.first == name; });
-    known == ops.end() ? ops.emplace_back(name, 1) : (++known->second, *known);
+    if (known == ops.end()) {
+      ops.emplace_back(name, 1);
+    } else {
+      ++known->second;
+    }
   }
   std::string label;
   for (const auto& [name, count] : ops) {

@@ -57,7 +57,6 @@ const char* part_name(FusionPart part);        // "column_sum"
 
 struct Sinks {
   const Node *amax = nullptr, *quantize = nullptr, *column_sum = nullptr;
-  bool empty() const { return amax == nullptr && quantize == nullptr && column_sum == nullptr; }
 };
 
 // The members of a chain; null: absent. Nodes are those of the body.
@@ -91,8 +90,13 @@ std::string fusion_label(const Node& fusion);
 // What a node is called in profiles: its op, or its fusion's label.
 std::string node_label(const Node& node);
 
+bool is_norm(Op op);             // layer_norm, rms_norm
+bool is_norm_grad(Op op);        // theirs
 bool is_activation(Op op);       // gelu, silu, relu
 bool is_activation_grad(Op op);  // theirs
 Op activation_of(Op gradient);
+bool is_amax(const Node& node);                      // reduce amax over all
+bool is_column_sum(const Node& node);                // reduce sum over rows
+bool is_bias(const Graph& graph, const Node& node);  // add of a [C], C > 1, to a matrix
 
 }  // namespace octet

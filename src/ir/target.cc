@@ -159,9 +159,6 @@ const char* device_name(Device device) { return device == Device::kCuda ? "cuda"
 void Target::allow(Producer producer, std::initializer_list<FusionPart> parts) {
   for (FusionPart part : parts) fusions[static_cast<size_t>(producer)] |= static_cast<uint32_t>(part);
 }
-void Target::forbid(Producer producer, FusionPart part) {
-  fusions[static_cast<size_t>(producer)] &= ~static_cast<uint32_t>(part);
-}
 
 namespace {
 

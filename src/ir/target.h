@@ -47,7 +47,6 @@ struct Target {
     return (fusions[static_cast<size_t>(producer)] & static_cast<uint32_t>(part)) != 0;
   }
   void allow(Producer producer, std::initializer_list<FusionPart> parts);
-  void forbid(Producer producer, FusionPart part);
 };
 
 Target interpreter_target();  // no fusions

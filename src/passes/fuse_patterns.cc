@@ -8,26 +8,12 @@ namespace {
 using Candidates = std::vector<FusionMembers>;
 using Accepts = bool (*)(const Graph& graph, const Node& node);
 
-bool is_norm(const Graph&, const Node& node) { return node.op == Op::kLayerNorm || node.op == Op::kRmsNorm; }
-bool is_norm_grad(const Graph&, const Node& node) {
-  return node.op == Op::kLayerNormGrad || node.op == Op::kRmsNormGrad;
-}
 bool is_quantize(const Graph&, const Node& node) { return node.op == Op::kQuantize; }
-bool is_reduce(const Node& node, const char* kind, const char* axis) {
-  return node.op == Op::kReduce && node.attrs.get<std::string>("kind") == kind &&
-         node.attrs.get<std::string>("axis") == axis;
-}
-bool is_amax(const Graph&, const Node& node) { return is_reduce(node, "amax", "all"); }
-bool is_column_sum(const Graph&, const Node& node) { return is_reduce(node, "sum", "rows"); }
 bool same_shapes(const Graph& graph, const Node& node) {
   return graph.shape(node.inputs[0]) == graph.shape(node.inputs[1]);
 }
 bool is_mul(const Graph& graph, const Node& node) { return node.op == Op::kMul && same_shapes(graph, node); }
 bool is_residual(const Graph& graph, const Node& node) { return node.op == Op::kAdd && same_shapes(graph, node); }
-bool is_bias(const Graph& graph, const Node& node) {
-  return node.op == Op::kAdd && graph.shape(node.inputs[0]).rank() == 2 && graph.shape(node.inputs[1]).rank() == 1 &&
-         graph.shape(node.inputs[1])[0] > 1;
-}
 
 // The first user of `value` that this accepts, in the phase of the fusion.
 NodeId find_user(const UseGraph& uses, Value value, Accepts accepts, Phase phase) {
@@ -60,9 +46,11 @@ std::vector<FusionMembers> sinks_of(const UseGraph& uses, Value value, Producer 
     const NodeId user = target.fuses(producer, part) ? find_user(uses, value, accepts, phase) : NodeId::kNone;
     return user == NodeId::kNone ? FusionMembers{} : FusionMembers{{user, name + suffix}};
   };
-  const FusionMembers sum = find(FusionPart::kColumnSum, "bias_grad", is_column_sum),
+  const FusionMembers sum = find(FusionPart::kColumnSum, "bias_grad",
+                                 [](const Graph&, const Node&node) { return is_column_sum(node); }),
                       codes = find(FusionPart::kQuantize, "quantize", is_quantize),
-                      amax = find(FusionPart::kAmax, "amax", is_amax);
+                      amax =
+                          find(FusionPart::kAmax, "amax", [](const Graph&, const Node&node) { return is_amax(node); });
   std::vector<FusionMembers> sets;
   for (const FusionMembers* first : {&sum, static_cast<const FusionMembers*>(nullptr)}) {
     if (first != nullptr && first->empty()) continue;
@@ -89,7 +77,7 @@ Candidates with_sinks(const std::vector<FusionMembers>& cores, const std::vector
 // (add,) norm
 Candidates norm(const UseGraph& uses, NodeId first, const Target& target) {
   const Node& node = uses.node(first);
-  if (!is_norm(uses.graph(), node)) return {};
+  if (!is_norm(node.op)) return {};
   std::vector<FusionMembers> cores = {{{first, "norm"}}};
   const NodeId add = find_maker(uses, node.inputs[0], is_residual, node.phase);
   if (add != NodeId::kNone && target.fuses(Producer::kNorm, FusionPart::kResidual))
@@ -100,7 +88,7 @@ Candidates norm(const UseGraph& uses, NodeId first, const Target& target) {
 // norm_grad, add. Sums over rows stay for the quantize of the same gradient, which kPlain makes with them.
 Candidates norm_grad(const UseGraph& uses, NodeId first, const Target& target) {
   const Node& node = uses.node(first);
-  if (!is_norm_grad(uses.graph(), node)) return {};
+  if (!is_norm_grad(node.op)) return {};
   const NodeId add = find_user(uses, {first, 0}, is_residual, node.phase);
   if (add == NodeId::kNone || !target.fuses(Producer::kNormGrad, FusionPart::kResidual)) return {};
   Candidates candidates =
@@ -211,7 +199,7 @@ Candidates gated_grad(const UseGraph& uses, NodeId first, const Target& target) 
 // A gradient's sums over its rows, with its codes or amax: x is read once.
 Candidates plain(const UseGraph& uses, NodeId first, const Target& target) {
   const Node& node = uses.node(first);
-  if (!is_column_sum(uses.graph(), node) || !target.fuses(Producer::kPlain, FusionPart::kColumnSum)) return {};
+  if (!is_column_sum(node) || !target.fuses(Producer::kPlain, FusionPart::kColumnSum)) return {};
   Candidates candidates;
   for (FusionMembers& sinks : sinks_of(uses, node.inputs[0], Producer::kPlain, target)) {
     const bool has = std::any_of(sinks.begin(), sinks.end(), [&](const FusionMember& m) { return m.node == first; });

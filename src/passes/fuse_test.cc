@@ -27,7 +27,8 @@ Target allowing(Producer producer, std::initializer_list<FusionPart> parts) {
 Target allowing_all() {
   Target target = interpreter_target();
   target.fusions.fill((1u << kFusionParts) - 1);
-  for (FusionPart part : {kResidual, kAccumulate}) target.forbid(Producer::kProduct, part);
+  for (FusionPart part : {kResidual, kAccumulate})
+    target.fusions[static_cast<size_t>(Producer::kProduct)] &= ~static_cast<uint32_t>(part);
   return target;
 }
 

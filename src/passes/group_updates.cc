@@ -24,9 +24,7 @@ bool same_step(const Node& a, const Node& b) {
 
 const char* reader_name(const Node& reader) {
   if (reader.op == Op::kCast && reader.results[0].dtype == DType::kBF16) return "cast";
-  const bool amax = reader.op == Op::kReduce && reader.attrs.get<std::string>("kind") == "amax" &&
-                    reader.attrs.get<std::string>("axis") == "all";
-  return amax ? "amax" : nullptr;
+  return is_amax(reader) ? "amax" : nullptr;
 }
 
 FusionMembers group_from(const UseGraph& uses, NodeId first) {

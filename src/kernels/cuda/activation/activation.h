@@ -40,7 +40,7 @@ struct ActivationForward {
   uint32_t* counters;  // [kAmaxWords] of DeviceContext::counters; pointwise only
   int sm_count;
 };
-// cols is a multiple of 16 bytes where there is a bias; an amax in bf16 only, and of a kPlain without a bias always.
+// cols is a multiple of 16 bytes where there is a bias; an amax in bf16 only, and so a kPlain without a bias.
 void launch_activation_pointwise(const ActivationForward& job, cudaStream_t stream);
 
 // kPlain: dx = dy fn'(x). kSquared: with da = 2 (dy a): dx = da fn'(x). kGated: with da = dy up: dx = da fn'(x) and
@@ -56,7 +56,7 @@ struct ActivationGradient {
   uint32_t* counters;  // [2 kAmaxWords], as above
   int sm_count;
 };
-// kPlain: bf16 with an amax only. amaxes in bf16 only.
+// kPlain and whatever has an amax: bf16 only.
 void launch_activation_grad_pointwise(const ActivationGradient& job, cudaStream_t stream);
 
 // --- rows: y in bf16 to e4m3 codes with a scale a row, in one pass (common/quantize_rows.cuh); cols, the strides and

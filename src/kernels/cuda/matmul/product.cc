@@ -1,6 +1,7 @@
 #include "kernels/cuda/matmul/product.h"
 
 #include "base/error.h"
+#include "ir/fusion.h"
 
 namespace octet::cuda {
 namespace {
@@ -39,7 +40,7 @@ ProductForm product_form(const Node& node) {
     const bool reads = member.inputs[0].result == 0 && &body.node(member.inputs[0]) == product;
     const ProductForm as = member.op == Op::kSlice ? ProductForm::kSlices : ProductForm::kBias;
     const bool first = form == ProductForm::kNone;
-    if (!reads || (member.op != Op::kSlice && member.op != Op::kAdd) || (!first && as != ProductForm::kSlices) ||
+    if (!reads || (member.op != Op::kSlice && !is_bias(body, member)) || (!first && as != ProductForm::kSlices) ||
         (!first && form != as))
       return ProductForm::kNone;
     form = as;

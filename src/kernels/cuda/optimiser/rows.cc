@@ -46,9 +46,7 @@ struct GroupMember {
 
 bool reads_new_param(const Graph& body, const Node& reader) {
   const bool copy = reader.op == Op::kCast && reader.results[0].dtype == DType::kBF16;
-  const bool amax = reader.op == Op::kReduce && reader.attrs.get<std::string>("kind") == "amax" &&
-                    reader.attrs.get<std::string>("axis") == "all";
-  return (copy || amax) && reader.inputs[0].result == 0 && body.node(reader.inputs[0]).op == Op::kAdamw;
+  return (copy || is_amax(reader)) && reader.inputs[0].result == 0 && body.node(reader.inputs[0]).op == Op::kAdamw;
 }
 
 bool accepts_group(const Graph&, const Node& node) {
