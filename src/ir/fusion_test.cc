@@ -9,10 +9,11 @@ namespace octet {
 namespace {
 
 std::optional<Chain> chain_of(const std::string& members) {
-  return read_chain(parse_graph("graph @body stage fused %x = input : bf16[4,8] @x %y = input : bf16[4,8] @y "
-                                "%z = input : bf16[4,8] @z %w = input : bf16[4,8] @w %c = input : f32[8] @c "
-                                "%one = input : f32[1] @one " +
-                                members + " end"));
+  return read_chain(
+      parse_graph("graph @body stage fused %x = input : bf16[4,8] @x %y = input : bf16[4,8] @y "
+                  "%z = input : bf16[4,8] @z %w = input : bf16[4,8] @w %c = input : f32[8] @c "
+                  "%one = input : f32[1] @one " +
+                  members + " end"));
 }
 
 TEST(Fusion, AMemberThatTheChainDoesNotNameMakesItNone) {
