@@ -16,8 +16,8 @@ double PerplexityResult::bits_per_byte() const {
 }
 
 int64_t tokens_needed(const PerplexityOptions& options) {
-  constexpr int64_t kMost = int64_t{1} << 40;
-  if (options.max_tokens == 0 || options.max_tokens > kMost || options.length > kMost) return 0;
+  constexpr int64_t kMax = int64_t{1} << 40;
+  if (options.max_tokens == 0 || options.max_tokens > kMax || options.length > kMax) return 0;
   const int64_t windows = std::min(options.windows, options.max_tokens / options.length + 1);
   return options.max_tokens + (windows + 1) * options.length + 1;
 }

@@ -6,7 +6,7 @@
 
 namespace octet {
 
-std::string cupti_objection(uint32_t found, uint32_t known) {
+std::string cupti_mismatch(uint32_t found, uint32_t known) {
   constexpr uint32_t kMajor = 10000, kMinor = 100;
   if (found / kMajor != known / kMajor) return fmt::format("is version {}, not {}xxxx", found, known / kMajor);
   return found / kMinor < known / kMinor ? fmt::format("is version {}, older than {}", found, known) : "";

@@ -27,7 +27,7 @@ class DeviceTimeline {
 
 // Why records of a CUPTI of version `found` cannot be read by structs of version `known` (CUPTI_API_VERSION: 130001 is
 // patch 1 of CUDA 13.0); "" when they can: later minor versions append fields, patches change none.
-std::string cupti_objection(uint32_t found, uint32_t known);
+std::string cupti_mismatch(uint32_t found, uint32_t known);
 
 // Of one of the usable devices. Opens the library: throws kUnsupported where it is not found or this build cannot use
 // it, with the way out.

@@ -45,12 +45,12 @@ TEST(DeviceTimeline, ARunsIdleTimeIsToldByWhereItLies) {
 }
 
 TEST(DeviceTimeline, RecordsOfAnotherLibraryAreNotRead) {
-  EXPECT_EQ(cupti_objection(130001, 130001), "");
-  EXPECT_EQ(cupti_objection(130100, 130001), "");
-  EXPECT_EQ(cupti_objection(130000, 130001), "");
-  EXPECT_EQ(cupti_objection(130001, 130100), "is version 130001, older than 130100");
-  EXPECT_EQ(cupti_objection(140000, 130001), "is version 140000, not 13xxxx");
-  EXPECT_EQ(cupti_objection(28, 130001), "is version 28, not 13xxxx");  // of CUDA 12.8
+  EXPECT_EQ(cupti_mismatch(130001, 130001), "");
+  EXPECT_EQ(cupti_mismatch(130100, 130001), "");
+  EXPECT_EQ(cupti_mismatch(130000, 130001), "");
+  EXPECT_EQ(cupti_mismatch(130001, 130100), "is version 130001, older than 130100");
+  EXPECT_EQ(cupti_mismatch(140000, 130001), "is version 140000, not 13xxxx");
+  EXPECT_EQ(cupti_mismatch(28, 130001), "is version 28, not 13xxxx");  // of CUDA 12.8
 }
 
 TEST(DeviceTimeline, TheTraceIsJson) {

@@ -3,13 +3,13 @@
 
 #include <gtest/gtest.h>
 
-#include "exec/testing/program_parity.h"
+#include "exec/testing/program_conformance.h"
 
 namespace octet {
 namespace {
 
 tiny::MakeExecutor cpu_executor(const char* architecture, const char* recipe) {
-  return [plan = parity::compiled_plan({architecture, recipe}, cpu_target())] { return make_cpu_executor(plan); };
+  return [plan = conformance::compiled_plan({architecture, recipe}, cpu_target())] { return make_cpu_executor(plan); };
 }
 
 TEST(TrainTogether, EachExecutorGivesTheBitsItGivesAlone) {

@@ -128,7 +128,7 @@ void EngineLoop::admit(std::unique_ptr<Request>& request) {
                         .priority = asked.priority,
                         .salt = salts_.number_of(asked.cache_salt),
                         .adjusted = request->adjusted,
-                        .most_adjusted = request->most_adjusted};
+                        .max_adjusted = request->max_adjusted};
   if (asked.timeout_seconds > 0) params.deadline = request->submitted + asked.timeout_seconds;
   Submitted submitted = scheduler_.submit(std::move(params), now());
   if (submitted.refusal != Refusal::kNone) {
@@ -163,7 +163,7 @@ void EngineLoop::step() {
   const StepPlan& plan = scheduler_.schedule(begin);
   bool runs = !plan.empty();
   if (runs) launch(plan, begin);
-  hear_ends();
+  handle_finished();
   deliver();
   stalled_ = !runs && flight_.step == 0;
   if (flight_.step > 0) collect();
@@ -216,7 +216,7 @@ void EngineLoop::first_step(Sequence& sequence, const ScheduledSequence& entry, 
 }
 
 // What the scheduler says of sequences that ended: at their length, by a deadline, or as it was told.
-void EngineLoop::hear_ends() {
+void EngineLoop::handle_finished() {
   for (const FinishedSequence& finished : scheduler_.take_finished()) {
     auto found = sequences_.find(finished.id);
     if (found == sequences_.end()) continue;
@@ -247,7 +247,7 @@ void EngineLoop::collect() {
   sampled_.clear();
   for (size_t row = 0; row < flight_.rows.size(); ++row) {
     Sequence& sequence = *flight_.rows[row].sequence;
-    FinishReason end = postprocess_.note(sequence, output, row);
+    FinishReason end = postprocess_.append_token(sequence, output, row);
     const int64_t adjusted = sequence.counts ? sequence.counts->entries() : 0;
     sampled_.push_back({.id = sequence.id, .token = std::max(output.ids[row], 0), .end = end, .adjusted = adjusted});
   }

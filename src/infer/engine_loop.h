@@ -49,7 +49,7 @@ class EngineLoop : public Engine {
   int64_t vocab_size() const override { return model_.vocab; }
 
  private:
-  struct Flight {
+  struct InFlightStep {
     int64_t step = 0;  // 0: none
     std::vector<StepBuilder::Row> rows;
   };
@@ -67,7 +67,7 @@ class EngineLoop : public Engine {
   void launch(const StepPlan& plan, double time);
   Sequence& sequence_of(const ScheduledSequence& entry);
   void first_step(Sequence& sequence, const ScheduledSequence& entry, double time);
-  void hear_ends();
+  void handle_finished();
   void deliver();
   void collect();
   void sample();
@@ -94,7 +94,7 @@ class EngineLoop : public Engine {
   std::vector<SlotUser> slots_;
   TenantSalts salts_;
   std::vector<Request*> retiring_;  // told to their readers, perhaps still part of a step
-  Flight planned_, flight_;         // forward launched; sampling launched too
+  InFlightStep planned_, flight_;   // forward launched; sampling launched too
   std::vector<Sequence*> members_, stopped_;
   std::vector<StepBuilder::Failure> failed_;
   std::vector<SampledToken> sampled_;

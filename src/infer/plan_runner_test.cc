@@ -149,7 +149,7 @@ TEST_P(PlanRunnerGoldens, NeitherPaddingNorNeighboursChangeALogprob) {
 // The appends of a layer as one node: in the caches' place, whatever blocks there are in the end.
 TEST_P(PlanRunnerGoldens, FusedAppendsGiveTheGreedyText) {
   ServingOptions options = small_options();
-  options.target.allow(Producer::kKvAppend, {FusionPart::kCore, FusionPart::kRope});
+  options.target.allow(Producer::kScatterRows, {FusionPart::kCore, FusionPart::kRope});
   runner_ = make_runner(*weights_, options);
   Text text = prompt(kPrompt, 1, 3);
   Driver driver(*runner_);
@@ -167,10 +167,10 @@ TEST_P(PlanRunnerGoldens, PartsReadInPlaceChangeNoBit) {
     ServingOptions options = small_options();
     options.recipe = parse_recipe("fp8-current");
     using enum FusionPart;
-    options.target.allow(Producer::kKvAppend, {kCore, kRope});
+    options.target.allow(Producer::kScatterRows, {kCore, kRope});
     options.target.allow(Producer::kGated, {kCore, kQuantize});
     options.target.allow(Producer::kProduct, {kSiblings, kSlices});
-    for (Producer reader : {Producer::kKvAppend, Producer::kGated})
+    for (Producer reader : {Producer::kScatterRows, Producer::kGated})
       if (columns) options.target.allow(reader, {kColumns});
     runner_ = make_runner(*weights_, options);
     Text text = prompt(kPrompt, 1, 3);

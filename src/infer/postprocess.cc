@@ -35,7 +35,7 @@ void Postprocess::add_logprobs(Sequence& sequence, const SampleOutput& output, s
     top.push_back({output.top_ids[first + k], output.top_logprobs[first + k]});
 }
 
-FinishReason Postprocess::note(Sequence& sequence, const SampleOutput& output, size_t row) {
+FinishReason Postprocess::append_token(Sequence& sequence, const SampleOutput& output, size_t row) {
   if (sequence.over()) return FinishReason::kNone;
   const Request& request = *sequence.request;
   int32_t id = output.ids[row];

@@ -1,9 +1,9 @@
 // The third part of a step: sampled ids become text, logprobs and ends of texts, and go to the readers. Knows requests
 // and streams, neither blocks nor tensors.
 //
-// note() takes a token when the step's results are known and says whether it ends the text; that much the scheduler
-// must hear at once. Everything slow (detokenization, stop strings, readers) waits for deliver(), which the engine
-// calls while the device computes the next step.
+// append_token() takes a token when the step's results are known and says whether it ends the text; that much the
+// scheduler must hear at once. Everything slow (detokenization, stop strings, readers) waits for deliver(), which the
+// engine calls while the device computes the next step.
 #pragma once
 
 #include <span>
@@ -20,7 +20,7 @@ class Postprocess {
   explicit Postprocess(int64_t tokenizer_vocab) : tokenizer_vocab_(tokenizer_vocab) {}
 
   // The token of row `row`. Returns what the scheduler is to be told: kNone, kStop or kError.
-  FinishReason note(Sequence& sequence, const SampleOutput& output, size_t row);
+  FinishReason append_token(Sequence& sequence, const SampleOutput& output, size_t row);
   // The text ends for a reason that did not come with a token; its first end stands.
   void end(Sequence& sequence, FinishReason reason, const std::string& error = {});
   // Publishes what was noted. Texts that a stop string ended are added to `stopped`.

@@ -74,7 +74,7 @@ std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& mod
     TokenCounts counts(sampling, asked.min_tokens, request->end_ids);
     counts.add_prompt(request->prompt);
     request->adjusted = counts.entries();
-    request->most_adjusted = counts.grows() ? model.vocab : counts.entries();
+    request->max_adjusted = counts.grows() ? model.vocab : counts.entries();
   }
   request->sequences.resize(static_cast<size_t>(asked.n));
   for (size_t i = 0; i < request->sequences.size(); ++i) {

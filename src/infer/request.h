@@ -54,7 +54,7 @@ struct Request {
   std::vector<int32_t> end_ids = {};  // end tokens and stop ids: they end the text and are not part of it
   bool adjusts = false;               // its logits: bias, penalties, min_tokens
   int64_t adjusted = 0;               // how many of them for a text's first token,
-  int64_t most_adjusted = 0;          // and for any of its tokens at most
+  int64_t max_adjusted = 0;           // and for any of its tokens at most
   bool text_start = true;             // nothing but special tokens stands before the output
   std::shared_ptr<StreamState> stream = {};
   std::vector<Sequence> sequences = {};  // n

@@ -85,7 +85,7 @@ Refusal Scheduler::refuse_size(const SequenceParams& params, std::string& messag
 // Sequences take turns: they need to fit one by one only.
 Refusal Scheduler::refuse_adjusted(const SequenceParams& params, std::string& message) const {
   const int64_t limit = output_limit(params, static_cast<int64_t>(params.prompt.size()));
-  const int64_t most = std::min(params.adjusted + limit - 1, params.most_adjusted);
+  const int64_t most = std::min(params.adjusted + limit - 1, params.max_adjusted);
   if (most <= options_.max_adjusted) return Refusal::kNone;
   message = fmt::format(
       "penalties and biases adjust {} logits of the first token and up to {} of the last of {}; a step has room for "
@@ -319,7 +319,7 @@ void Scheduler::commit(int64_t step, std::span<const SampledToken> results) {
       continue;
     }
     s.tokens.push_back(result.token);
-    s.adjusted = std::min(result.adjusted >= 0 ? result.adjusted : s.adjusted + 1, s.params.most_adjusted);
+    s.adjusted = std::min(result.adjusted >= 0 ? result.adjusted : s.adjusted + 1, s.params.max_adjusted);
     ++stats_.sampled_tokens;
     if (result.end != FinishReason::kNone)
       end(record, result.end);

@@ -72,7 +72,7 @@ struct SequenceParams {
   double deadline = std::numeric_limits<double>::infinity();  // in the time given to schedule()
   uint64_t adapter = 0, salt = 0;                             // KV is shared only where both are equal
   // Logits adjusted for a sequence's first token; at most one more with every token (see SampledToken), up to the most.
-  int64_t adjusted = 0, most_adjusted = 0;
+  int64_t adjusted = 0, max_adjusted = 0;
   bool reuse_prefix = true;  // false: compute every token of the prompt (its blocks are still offered to others)
 };
 

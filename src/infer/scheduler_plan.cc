@@ -15,7 +15,7 @@ int64_t Scheduler::remaining(const Sequence& s) const {
 
 // Of its next sample, at most: each of the samples planned and not delivered may add one.
 int64_t Scheduler::adjusted_logits(const Sequence& s) const {
-  return std::min(s.adjusted + s.sampled - s.delivered(), s.params.most_adjusted);
+  return std::min(s.adjusted + s.sampled - s.delivered(), s.params.max_adjusted);
 }
 
 bool Scheduler::may_sample(const Sequence& s, const Flight& flight) const {

@@ -105,7 +105,7 @@ TEST_P(EveryPolicy, AdjustedLogitsOfAStepAreShared) {
   for (uint64_t i = 0; i < 24; ++i) {
     FakeRequest r = request(i, 5 + static_cast<int64_t>(i % 9), 20);
     r.params.n = i % 4 == 1 ? 3 : 1;
-    if (i % 3 != 2) r.params.adjusted = 10 + static_cast<int64_t>(i), r.params.most_adjusted = test::kVocabulary;
+    if (i % 3 != 2) r.params.adjusted = 10 + static_cast<int64_t>(i), r.params.max_adjusted = test::kVocabulary;
     ASSERT_GT(engine.submit(r).id, 0);
   }
   expect_clean_end(engine);
@@ -201,7 +201,7 @@ TEST(Scheduler, PreemptsNoMoreThanIsNeeded) {
   for (uint64_t i = 0; i < 4; ++i) engine.submit(request(i, 8, 30));
   expect_clean_end(engine);
   EXPECT_GT(engine.preempted, 1);
-  EXPECT_EQ(engine.most_preempted, 1);  // in one step
+  EXPECT_EQ(engine.max_preempted, 1);  // in one step
 }
 
 TEST(Scheduler, DeviceErrorLosesNoPreemptedSequence) {
@@ -382,7 +382,7 @@ TEST(Scheduler, RefusesWithNumbers) {
             Refusal::kNeverFits);
   o.max_adjusted = 29;
   FakeRequest penalised = request(1, 20, 11);
-  penalised.params.adjusted = 20, penalised.params.most_adjusted = 40;
+  penalised.params.adjusted = 20, penalised.params.max_adjusted = 40;
   EXPECT_EQ(refusal(kEvict, penalised, "20 logits of the first token and up to 30 of the last of 11"),
             Refusal::kNeverFits);
   FakeRequest several = request(1, 100, 20);
@@ -405,7 +405,7 @@ TEST(Scheduler, AdjustedLogitsAreCountedAsTold) {
     BlockManager blocks(full(64));
     Scheduler scheduler(o, blocks);
     for (int i = 0; i < 2; ++i)
-      ASSERT_GT(scheduler.submit({.prompt = {1, 2, 3}, .max_tokens = 10, .adjusted = 9, .most_adjusted = 20}, 0).id, 0);
+      ASSERT_GT(scheduler.submit({.prompt = {1, 2, 3}, .max_tokens = 10, .adjusted = 9, .max_adjusted = 20}, 0).id, 0);
     int64_t steps = 0;
     for (; scheduler.has_work(); ++steps) {
       const StepPlan& plan = scheduler.schedule(0);
@@ -504,7 +504,7 @@ TEST(SchedulerSoak, EverythingAtOnce) {
         r.params.n = random.below(6) ? 1 : 1 + static_cast<int64_t>(random.below(4));
         r.params.priority = static_cast<int32_t>(random.below(4)) - 1;
         r.params.adapter = random.below(5) == 0;
-        if (random.below(3) == 0) r.params.adjusted = 30, r.params.most_adjusted = 60;
+        if (random.below(3) == 0) r.params.adjusted = 30, r.params.max_adjusted = 60;
         if (random.below(8) == 0) r.params.deadline = engine.now + 1 + static_cast<double>(random.below(60));
         refused += engine.submit(r).id < 0;
       }

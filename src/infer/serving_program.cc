@@ -112,13 +112,13 @@ class ProgramBuilder {
   }
 
   void add_forward(Program& program, std::vector<ForwardBucket>& buckets, const std::string& name, int64_t tokens,
-                   int64_t sequences, int64_t most_queries) const {
+                   int64_t sequences, int64_t max_query_len) const {
     KvCacheOptions cache{.blocks = std::vector<int64_t>(groups_.size(), 1),
                          .block_size = block_size_,
                          .sequences = sequences,
                          .blocks_per_sequence = table_columns_,
                          .cache_dtype = options_.cache_dtype,
-                         .most_queries = most_queries,
+                         .max_query_len = max_query_len,
                          .scales = options_.cache_scales};
     program.add_graph(forward_graph(name, logits_graph(tokens, sequences), cache, states_));
     buckets.push_back({tokens, sequences, name});
@@ -130,7 +130,7 @@ class ProgramBuilder {
     const bool blocks = options_.recipe.scaling == Scaling::kBlock;
     const int64_t multiple = blocks ? std::min<int64_t>(options_.target.fp8_alignment, 4) : 1;
     for (int64_t n : bucket_sizes(1, out_.limits.sequences, multiple))
-      add_forward(program, out_.decode, fmt::format("decode.{}", n), n, n, /*most_queries=*/1);
+      add_forward(program, out_.decode, fmt::format("decode.{}", n), n, n, /*max_query_len=*/1);
     for (int64_t tokens : bucket_sizes(std::min(kSmallestMixed, out_.limits.tokens), out_.limits.tokens, multiple))
       add_forward(program, out_.mixed, fmt::format("mixed.{}", tokens), tokens, out_.limits.sequences, 0);
   }

@@ -11,14 +11,14 @@ namespace octet {
 
 class TenantSalts {
  public:
-  explicit TenantSalts(size_t most_bytes = size_t{16} << 20) : most_bytes_(most_bytes) {}
+  explicit TenantSalts(size_t max_bytes = size_t{16} << 20) : max_bytes_(max_bytes) {}
 
   // 0 for no text, else a number that no other text ever has.
   uint64_t number_of(const std::string& text) {
     if (text.empty()) return 0;
     if (const auto found = numbers_.find(text); found != numbers_.end()) return found->second;
     const size_t cost = text.size() + kEntryBytes;
-    if (bytes_ + cost > most_bytes_) {
+    if (bytes_ + cost > max_bytes_) {
       numbers_.clear();
       bytes_ = 0;
     }
@@ -29,7 +29,7 @@ class TenantSalts {
 
  private:
   static constexpr size_t kEntryBytes = 96;  // beside the text, about
-  size_t most_bytes_, bytes_ = 0;
+  size_t max_bytes_, bytes_ = 0;
   uint64_t last_ = 0;
   std::unordered_map<std::string, uint64_t> numbers_;
 };

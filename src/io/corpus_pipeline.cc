@@ -27,7 +27,7 @@ struct Pipeline {
   bool reading = true, stop = false;
 };
 
-void read_batches(CorpusReader& reader, Pipeline& shared, int64_t most_in_flight) {
+void read_batches(CorpusReader& reader, Pipeline& shared, int64_t max_in_flight) {
   for (;;) {
     auto batch = std::make_unique<CorpusBatch>();
     std::exception_ptr error;
@@ -38,7 +38,7 @@ void read_batches(CorpusReader& reader, Pipeline& shared, int64_t most_in_flight
       error = std::current_exception();
     }
     std::unique_lock lock(shared.mutex);
-    shared.changed.wait(lock, [&] { return shared.stop || shared.in_flight < most_in_flight; });
+    shared.changed.wait(lock, [&] { return shared.stop || shared.in_flight < max_in_flight; });
     if (error) shared.finished[shared.read++] = {nullptr, error};
     if (error || !more || shared.stop) break;
     ++shared.read;

@@ -29,12 +29,12 @@ class CharacterMap {
 
   // The longest entry at the beginning of `text`: its length (0: none) and what it becomes.
   size_t longest(std::string_view text, std::string_view& becomes) const {
-    constexpr size_t kMostMatches = 32;  // as in the library, which looks no further
+    constexpr size_t kMaxMatches = 32;  // as in the library, which looks no further
     size_t best = 0, matches = 0;
     uint32_t at = 0;
     if (units_.empty()) return 0;
     at ^= offset_of(units_[0]);
-    for (size_t i = 0; i < text.size() && matches < kMostMatches; ++i) {
+    for (size_t i = 0; i < text.size() && matches < kMaxMatches; ++i) {
       const auto byte = static_cast<uint8_t>(text[i]);
       at ^= byte;
       if (at >= units_.size() || (units_[at] & 0x800000FFu) != byte) break;

@@ -48,7 +48,7 @@ int aliased_leaf(const Graph& body, Value value, bool overwrites = false) {
 bool fusion_may_take_over(const Graph& body, int result, int input) {
   const Value made = body.outputs().at(static_cast<size_t>(result)).value;
   const Node& maker = body.node(made);
-  const bool own_only = op_facts(maker.op).takes_its_own;
+  const bool own_only = op_facts(maker.op).members_independent;
   if (!own_only && (made.result != 0 || !goes_by_rows(maker))) return false;
   int leaves = 0;
   NodeId leaf = NodeId::kNone;

@@ -22,9 +22,9 @@ struct Cost {
 
 // What the precision pass does with a result.
 enum class ResultPrecision : uint8_t {
-  kFollow,  // takes the compute type of the recipe (bf16, or stays f32)
-  kHigh,    // stays f32: statistics, losses, optimiser state, weight gradients
-  kKeep,    // integers, codes: never retyped
+  kComputeType,  // takes the compute type of the recipe (bf16, or stays f32)
+  kFloat32,      // stays f32: statistics, losses, optimiser state, weight gradients
+  kUnchanged,    // integers, codes: never retyped
 };
 
 // The gradient rule's view of one forward node: emit nodes through `builder`, hand results to `add_gradient`.
@@ -48,13 +48,13 @@ struct OpFacts {
   void (*gradient)(GradientContext& context) = nullptr;
   const char* no_gradient = nullptr;
   Cost (*cost)(const Graph& graph, const Node& node) = nullptr;
-  std::vector<ResultPrecision> precision = {ResultPrecision::kFollow};  // per result; the last one repeats
+  std::vector<ResultPrecision> precision = {ResultPrecision::kComputeType};  // per result; the last one repeats
   std::vector<int> in_place = {};  // inputs whose buffer result 0 may take over when that input dies here
   std::vector<std::pair<int, int>> in_place_others = {};  // the same for later results: (result, input) (adamw)
   // As a member of a fusion it takes over inputs of its own only, which no other member reads: such members may run in
   // any order, or all at once.
-  bool takes_its_own = false;
-  int must_alias = -1;              // input that result 0 must share storage with (kv_append: 0)
+  bool members_independent = false;
+  int must_alias = -1;              // input that result 0 must share storage with (scatter_rows: 0)
   bool row_wise = false;            // a row of result 0 depends on the same row of the in_place inputs only
   bool elementwise = false;         // result 0 depends on the same element of its inputs only (after broadcast)
   bool view = false;                // result 0 is the input's bytes under another shape (reshape)
@@ -68,7 +68,7 @@ const OpFacts& op_facts(Op op);
 // same shape and bytes per element? For an op its facts say so, and every kernel keeps the promise. A fusion's kernel
 // runs its members in the body's order on some rows at a time and reads an element or row before it writes the same
 // one, so the answer follows from the members: the one that makes the result and all that read the input work in place
-// on it, and none reads the input afterwards; or takes_its_own holds of it.
+// on it, and none reads the input afterwards; or members_independent holds of it.
 bool may_take_over(const Node& node, int result, int input);
 
 // The input whose storage result `result` of the node must share; -1: none. For an op its facts say so (result 0); a

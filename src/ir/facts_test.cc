@@ -157,14 +157,14 @@ const std::vector<Case>& cases() {
       {"%y = adamw %x, %h, %x, %x, %one, %one, %one, %one {beta1=0.9, beta2=0.95, eps=1e-08, weight_decay=0.1}",
        "f32[4,8] f32[4,8] f32[4,8]"},
       {"%y = adamw %h, %h, %x, %x, %one, %one, %one, %one", "adamw: input 0 is bf16[4,8] (want f32[4,8]) in node "},
-      {"%y = kv_append %cache, %h, %ids", "e4m3[12,8]"},
-      {"%y = kv_append %cache, %t, %ids", "kv_append: the cache holds rows of 8, given 4 in node "},
-      {"%y = kv_append %cache, %h, %ids, %one", "e4m3[12,8]"},
+      {"%y = scatter_rows %cache, %h, %ids", "e4m3[12,8]"},
+      {"%y = scatter_rows %cache, %t, %ids", "scatter_rows: the cache holds rows of 8, given 4 in node "},
+      {"%y = scatter_rows %cache, %h, %ids, %one", "e4m3[12,8]"},
       {"%y = copy_blocks %cache, %pairs {block_size=3}", "e4m3[12,8]"},
       {"%y = copy_blocks %cache, %blocks {block_size=3}",
        "copy_blocks: pairs is [2,5] (want [P,2]: from, to) in node "},
-      {"%y = feed_tokens %ids, %sampled, %ids", "i32[4]"},
-      {"%y = feed_tokens %ids, %pairs, %ids", "feed_tokens: sampled is [3,2] (want [S,1]) in node "},
+      {"%y = select_token_ids %ids, %sampled, %ids", "i32[4]"},
+      {"%y = select_token_ids %ids, %pairs, %ids", "select_token_ids: sampled is [3,2] (want [S,1]) in node "},
       {"%y = adjust_logits %h, %pairs, %penalties", "bf16[4,8]"},
       {"%y = adjust_logits %h, %pairs, %penalties, %sampled, %ids", "bf16[4,8]"},
       {"%y = adjust_logits %h, %pairs, %penalties, %pairs, %ids",
@@ -289,21 +289,24 @@ std::string aliases(const std::string& body) {
 
 TEST(Facts, FusionsMustAliasWhatTheirMembersMust) {
   EXPECT_EQ(aliases("%1 = silu %x output @a %1"), "-1 over");
-  EXPECT_EQ(aliases("%1 = kv_append %c, %x, %s output @a %1"), "1 over 1");
-  EXPECT_EQ(aliases("%1 = silu %x %2 = kv_append %d, %1, %s %3 = kv_append %c, %x, %s output @a %1 output @b %3 output "
-                    "@c %2"),
-            "-1 1 2 over 2 1");
+  EXPECT_EQ(aliases("%1 = scatter_rows %c, %x, %s output @a %1"), "1 over 1");
+  EXPECT_EQ(
+      aliases("%1 = silu %x %2 = scatter_rows %d, %1, %s %3 = scatter_rows %c, %x, %s output @a %1 output @b %3 output "
+              "@c %2"),
+      "-1 1 2 over 2 1");
   // through views and one member after the other
-  EXPECT_EQ(aliases("%1 = kv_append %c, %x, %s %2 = kv_append %1, %x, %s %3 = reshape %2 {shape=[2,16]} output @a %3"),
-            "1 over 1");
-  EXPECT_EQ(aliases("%1 = reshape %c {shape=[8,4]} %2 = reshape %1 {shape=[4,8]} %3 = kv_append %2, %x, %s output @a "
-                    "%3"),
-            "1 over 1");
+  EXPECT_EQ(
+      aliases("%1 = scatter_rows %c, %x, %s %2 = scatter_rows %1, %x, %s %3 = reshape %2 {shape=[2,16]} output @a %3"),
+      "1 over 1");
+  EXPECT_EQ(
+      aliases("%1 = reshape %c {shape=[8,4]} %2 = reshape %1 {shape=[4,8]} %3 = scatter_rows %2, %x, %s output @a "
+              "%3"),
+      "1 over 1");
   // a view alone may be a copy; what a member makes is no input
   EXPECT_EQ(aliases("%1 = reshape %c {shape=[8,4]} output @a %1"), "-1 over");
-  EXPECT_EQ(aliases("%1 = silu %c %2 = kv_append %1, %x, %s output @a %2"), "-1 over");
+  EXPECT_EQ(aliases("%1 = silu %c %2 = scatter_rows %1, %x, %s output @a %2"), "-1 over");
   // overwritten, not given out: the verifier refuses it
-  EXPECT_EQ(aliases("%1 = kv_append %c, %x, %s %2 = silu %1 output @a %2"), "-1 over 1");
+  EXPECT_EQ(aliases("%1 = scatter_rows %c, %x, %s %2 = silu %1 output @a %2"), "-1 over 1");
 }
 
 TEST(Facts, FusionsMoveOnlyTheRowsTheyWriteInPlace) {
@@ -312,7 +315,7 @@ TEST(Facts, FusionsMoveOnlyTheRowsTheyWriteInPlace) {
       "%s, "
       "%c, %x {kind=\"k\"} body graph @b %s = input : i32[2] @s %c = input : bf16[64,8] @c %x = input : bf16[2,8] @x "
       "%1 "
-      "= silu %x %2 = kv_append %c, %1, %s output @a %2 end output @y %y end");
+      "= silu %x %2 = scatter_rows %c, %1, %s output @a %2 end output @y %y end");
   // slots and x are read, two rows of 8 written
   EXPECT_EQ(node_cost(graph, graph.output("y").node).bytes, 2.0 * 4 + 2 * 8 * 2 + 2 * 8 * 2);
 }

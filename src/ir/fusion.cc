@@ -8,9 +8,9 @@
 namespace octet {
 namespace {
 
-constexpr const char* kProducerNames[kProducers] = {"norm",    "norm_grad",  "activation", "activation_grad",
-                                                    "gated",   "gated_grad", "rope",       "plain",
-                                                    "product", "kv_append",  "update"};
+constexpr const char* kProducerNames[kProducers] = {"norm",    "norm_grad",    "activation", "activation_grad",
+                                                    "gated",   "gated_grad",   "rope",       "plain",
+                                                    "product", "scatter_rows", "update"};
 constexpr const char* kPartNames[kFusionParts] = {"core",       "bias",   "residual", "amax",          "quantize",
                                                   "column_sum", "scale",  "rope",     "columns",       "accumulate",
                                                   "siblings",   "slices", "adamw",    "update_scales", "maximum"};
@@ -202,7 +202,7 @@ std::optional<Producer> fusion_producer(const Graph& body) {
     return node.op == Op::kAdamw || node.op == Op::kUpdateScales || node.op == Op::kMaximum;
   };
   if (!members.all(Op::kMatmul).empty() || !members.all(Op::kScaledMatmul).empty()) return Producer::kProduct;
-  if (!members.all(Op::kKvAppend).empty()) return Producer::kKvAppend;
+  if (!members.all(Op::kScatterRows).empty()) return Producer::kScatterRows;
   if (!members.all(is_update).empty()) return Producer::kUpdate;
   const auto chain = read_chain(body);
   return chain ? std::optional(chain->producer) : std::nullopt;
@@ -228,7 +228,7 @@ uint32_t fusion_parts(const Graph& body) {
     return parts;
   }
   const std::optional<Producer> producer = fusion_producer(body);
-  has(FusionPart::kCore, producer == Producer::kKvAppend);
+  has(FusionPart::kCore, producer == Producer::kScatterRows);
   has(FusionPart::kBias, producer == Producer::kProduct && !members.all(Op::kAdd).empty());
   has(FusionPart::kSlices, producer == Producer::kProduct && !members.all(Op::kSlice).empty());
   has(FusionPart::kRope, !members.all(Op::kRope).empty());

@@ -25,10 +25,10 @@ enum class Producer : uint8_t {
   kGated,           // mul(act(gate), up)
   kGatedGrad,       // dgate = act_grad(gate, dy up), dup = dy act(gate)
   kRope,
-  kPlain,     // no producer: sinks of one input; or compute_scale and the quantize that reads it
-  kProduct,   // matmul or scaled_matmul with its bias, or with slices of its columns
-  kKvAppend,  // the kv_appends of a layer's keys and values, and the ropes before them
-  kUpdate,    // updates of states side by side
+  kPlain,        // no producer: sinks of one input; or compute_scale and the quantize that reads it
+  kProduct,      // matmul or scaled_matmul with its bias, or with slices of its columns
+  kScatterRows,  // the scatter_rowss of a layer's keys and values, and the ropes before them
+  kUpdate,       // updates of states side by side
 };
 inline constexpr int kProducers = 11;
 
@@ -41,7 +41,7 @@ enum class FusionPart : uint32_t {
   kQuantize = 1 << 4,    // codes and scales of the result
   kColumnSum = 1 << 5,   // sums over its rows
   kScale = 1 << 6,       // compute_scale
-  kRope = 1 << 7,        // the ropes before kv_appends
+  kRope = 1 << 7,        // the ropes before scatter_rowss
   kColumns = 1 << 8,     // operands that are columns of a wider matrix
   kAccumulate = 1 << 9,  // products that start from a float32 sum
   kSiblings = 1 << 10,   // products of one x as one product

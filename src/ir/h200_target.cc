@@ -62,7 +62,7 @@ Target h200_target() {
   Target target{.name = "h200",
                 .device = Device::kCuda,
                 .fp8_tn_only = true,
-                .cheap_activations = true,
+                .prefer_recompute = true,
                 .vocab_multiple = 128,
                 .fp8_alignment = 16,
                 .buffer_alignment = 256,
@@ -81,7 +81,7 @@ Target h200_target() {
   target.allow(Producer::kRope, {kAmax});
   target.allow(Producer::kPlain, {kAmax, kQuantize, kColumnSum, kScale});
   target.allow(Producer::kProduct, {kBias, kResidual, kAccumulate, kSiblings, kSlices});
-  target.allow(Producer::kKvAppend, {kCore, kRope, kColumns});
+  target.allow(Producer::kScatterRows, {kCore, kRope, kColumns});
   target.allow(Producer::kUpdate, {kAdamw, kUpdateScales, kMaximum});
   for (const auto& [tokens, out, in, linears, microseconds] : kMeasured) {
     constexpr std::array<const char*, 3> kPrecisions = {"bf16", "fp8-tensor", "fp8-block"};

@@ -59,8 +59,8 @@ class Program {
 };
 
 // Gives every param and state leaf and every update of the graphs a StateEntry where none exists yet: kParam for
-// params, kKvCache for what kv_append appends to, kScale for the rest (their makers declare what is something else; the
-// leaf's attr initial is their fill value).
+// params, kKvCache for what scatter_rows appends to, kScale for the rest (their makers declare what is something else;
+// the leaf's attr initial is their fill value).
 void collect_state(Program& program);
 
 }  // namespace octet

@@ -28,7 +28,7 @@ struct BoolField {
 };
 constexpr BoolField kBools[] = {{"fp8_tn_only", &Target::fp8_tn_only},
                                 {"int8_products", &Target::int8_products},
-                                {"cheap_activations", &Target::cheap_activations}};
+                                {"prefer_recompute", &Target::prefer_recompute}};
 constexpr IntField kInts[] = {{"vocab_multiple", &Target::vocab_multiple},
                               {"fp8_alignment", &Target::fp8_alignment},
                               {"buffer_alignment", &Target::buffer_alignment},

@@ -30,15 +30,15 @@ struct Target {
   std::string name = "cpu";
   Device device = Device::kCpu;                   // whose executor runs the plan
   std::array<uint32_t, kProducers> fusions = {};  // by Producer: the FusionParts its kernels take; 0: none fuses
-  bool fp8_tn_only = false;        // FP8 products need both operands K-contiguous: transposed codes are stored
-  bool int8_products = false;      // products of int8 codes have kernels: recipe int8 runs
-  bool cheap_activations = false;  // made again faster than stored and read: recompute=auto means light
-  int64_t vocab_multiple = 1;      // the vocabulary dim of tables is padded physically to a multiple of this
-  int64_t fp8_alignment = 1;       // GEMM dims must be multiples of this for FP8, else that GEMM stays bf16
-  int64_t buffer_alignment = 64;   // bytes
-  int64_t workspace_bytes = 0;     // one scratch buffer shared by all kernels, part of the arena
-  int64_t memory_bytes = 0;        // 0 = unknown
-  double bytes_per_second = 0;     // measured copy, read + write
+  bool fp8_tn_only = false;       // FP8 products need both operands K-contiguous: transposed codes are stored
+  bool int8_products = false;     // products of int8 codes have kernels: recipe int8 runs
+  bool prefer_recompute = false;  // made again faster than stored and read: recompute=auto means light
+  int64_t vocab_multiple = 1;     // the vocabulary dim of tables is padded physically to a multiple of this
+  int64_t fp8_alignment = 1;      // GEMM dims must be multiples of this for FP8, else that GEMM stays bf16
+  int64_t buffer_alignment = 64;  // bytes
+  int64_t workspace_bytes = 0;    // one scratch buffer shared by all kernels, part of the arena
+  int64_t memory_bytes = 0;       // 0 = unknown
+  double bytes_per_second = 0;    // measured copy, read + write
   double f32_flops = 0, bf16_flops = 0, fp8_flops = 0;  // measured GEMM rates, FLOP/s
   std::vector<LinearTiming> timings = {};
 

@@ -28,7 +28,7 @@ Graph small_graph() {
   Value y = b.relu(b.rms_norm(x, w, 1e-5).y);
   b.output("y", y);
   Value slots = b.input("slots", {DType::kI32, {4}});
-  b.update("cache", {b.emit(Op::kKvAppend, {cache, y, slots}), 0});
+  b.update("cache", {b.emit(Op::kScatterRows, {cache, y, slots}), 0});
   return graph;
 }
 
@@ -111,13 +111,13 @@ std::string fused_appends(const std::string& operands, const std::string& output
   %k = state : bf16[4,8] @k
   %v = state : bf16[4,8] @v
   %f = fusion )" + operands + R"( body
-    graph @kv_append_pair stage fused
+    graph @scatter_rows_pair stage fused
       %0 = input : bf16[4,8] @append_k.0
       %1 = input : bf16[2,8] @append_k.1
       %2 = input : i32[2] @append_k.2
       %3 = input : bf16[4,8] @append_v.0
-      %4 = kv_append %0, %1, %2 @append_k
-      %5 = kv_append %3, %1, %2 @append_v
+      %4 = scatter_rows %0, %1, %2 @append_k
+      %5 = scatter_rows %3, %1, %2 @append_v
 )" + outputs + " end\n" + after + "\nend\n"));
 }
 
@@ -126,7 +126,7 @@ TEST(Verify, FusionsOverwriteWhatTheirMembersDo) {
   const std::string updates = "update @k %f update @v %f.1";
   EXPECT_EQ(fused_appends("%k, %x, %s, %v", both, updates), "");
   // of two results one may be overwritten again while the other is read
-  EXPECT_EQ(fused_appends("%k, %x, %s, %v", both, "%6 = kv_append %f, %x, %s update @k %6 update @v %f.1"), "");
+  EXPECT_EQ(fused_appends("%k, %x, %s, %v", both, "%6 = scatter_rows %f, %x, %s update @k %6 update @v %f.1"), "");
   EXPECT_NE(fused_appends("%k, %x, %s, %v", both, updates + " output @old %v").find("has overwritten"),
             std::string::npos);
   EXPECT_NE(fused_appends("%k, %x, %s, %v", both, updates + " %6 = silu %k output @y %6").find("has overwritten"),
@@ -146,7 +146,7 @@ TEST(Verify, FusionsOverwriteWhatTheirMembersDo) {
 // A kernel may not read rows of what it writes.
 TEST(Verify, AppendsReadTheirCacheOnce) {
   Graph graph = small_graph();
-  Node& append = node_of(graph, Op::kKvAppend);
+  Node& append = node_of(graph, Op::kScatterRows);
   append.inputs[1] = append.inputs[0];
   graph.mutable_node(append.inputs[2].node).results[0].shape = {6};
   EXPECT_NE(verify_message(graph).find("reads input 0, which it overwrites, 2 times"), std::string::npos);

@@ -32,7 +32,7 @@ void check_constant(const char* field, double value, double most) {
         kLeast, most);
 }
 
-constexpr double kMostScale = 1e6;  // of factors; a score times it stays far from float32's largest
+constexpr double kMaxScale = 1e6;  // of factors; a score times it stays far from float32's largest
 
 // Angles of any other values are not finite, or turn the wrong way.
 void validate_rope(const ModelConfig& c) {
@@ -42,10 +42,10 @@ void validate_rope(const ModelConfig& c) {
         "model.head_dim: rotary positions turn {} of {} (want an even number of them)", turned, c.head_size());
   check_constant("rope.theta", rope.theta, 1e30);
   if (rope.scaling == "none") return;
-  check_constant("rope.factor", rope.factor, kMostScale);
+  check_constant("rope.factor", rope.factor, kMaxScale);
   if (rope.scaling != "llama3") return;
-  check_constant("rope.low_freq_factor", rope.low_freq_factor, kMostScale);
-  check_constant("rope.high_freq_factor", rope.high_freq_factor, kMostScale);
+  check_constant("rope.low_freq_factor", rope.low_freq_factor, kMaxScale);
+  check_constant("rope.high_freq_factor", rope.high_freq_factor, kMaxScale);
   check(rope.original_max_positions > 0 && rope.original_max_positions <= kMaxPositions, ErrorCode::kInvalidArgument,
         "model.rope.original_max_positions: {} (want 1 to {})", rope.original_max_positions, kMaxPositions);
   check(rope.high_freq_factor >= rope.low_freq_factor, ErrorCode::kInvalidArgument,
@@ -77,13 +77,13 @@ void validate(const ModelConfig& c) {
         "model.kv_heads: {} does not divide model.heads {}", c.kv_heads, c.heads);
   if (c.positions == Positions::kRotary) validate_rope(c);
   check_constant("alibi", c.alibi, 1000);
-  check_constant("alibi_scale", c.alibi_scale, kMostScale);
-  if (c.attention_scale != 0) check_constant("attention_scale", c.attention_scale, kMostScale);
+  check_constant("alibi_scale", c.alibi_scale, kMaxScale);
+  if (c.attention_scale != 0) check_constant("attention_scale", c.attention_scale, kMaxScale);
   check(c.window >= 0, ErrorCode::kInvalidArgument, "model.window: {} (want >= 0; 0 = unlimited)", c.window);
   check(c.dropout >= 0 && c.dropout < 1, ErrorCode::kInvalidArgument, "model.dropout: {} (want 0 <= p < 1)", c.dropout);
   check_constant("norm_eps", c.norm_eps, 1);
-  check(c.init_std >= 0 && c.init_std <= kMostScale, ErrorCode::kInvalidArgument, "model.init_std: {} (want 0 to {})",
-        c.init_std, kMostScale);
+  check(c.init_std >= 0 && c.init_std <= kMaxScale, ErrorCode::kInvalidArgument, "model.init_std: {} (want 0 to {})",
+        c.init_std, kMaxScale);
 }
 
 Value build_logits(Builder& b, const ModelConfig& config, const BatchShape& shape) {

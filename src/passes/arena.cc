@@ -98,7 +98,7 @@ class Occupancy {
   std::vector<Range> taken_;
 };
 
-ArenaSize most_live(std::span<const ArenaItem> items, int32_t times) {
+ArenaSize max_live(std::span<const ArenaItem> items, int32_t times) {
   std::vector<int64_t> change(static_cast<size_t>(times) + 1, 0);
   for (const ArenaItem& item : items) {
     change[static_cast<size_t>(item.first)] += item.bytes;
@@ -116,7 +116,7 @@ ArenaSize most_live(std::span<const ArenaItem> items, int32_t times) {
 }  // namespace
 
 ArenaSize place_in_arena(std::span<ArenaItem> items, int32_t times) {
-  ArenaSize size = most_live(items, times);
+  ArenaSize size = max_live(items, times);
   auto life = [](const ArenaItem& item) { return item.last - item.first; };
   auto at_peak = [&](const ArenaItem& item) { return item.first <= size.peak && size.peak <= item.last; };
   auto longest = [&](const ArenaItem& a, const ArenaItem& b) {

@@ -16,7 +16,7 @@ bool reads_columns(const Node& node, const Target& target) {
   if (node.op != Op::kFusion) return false;
   const std::optional<Producer> producer = fusion_producer(*node.body);
   if (!producer || !target.fuses(*producer, FusionPart::kColumns)) return false;
-  if (*producer == Producer::kKvAppend) {
+  if (*producer == Producer::kScatterRows) {
     const auto& members = node.body->nodes();
     return std::any_of(members.begin(), members.end(), [](const Node& member) { return member.op == Op::kRope; });
   }

@@ -249,13 +249,13 @@ NodeId attention_of(const UseGraph& uses, NodeId append) {
 
 // The two appends of a layer, to the same slots, found from that of the keys; with the ropes of queries and keys, by
 // the same angles, where turned keys go to the cache alone.
-Candidates kv_append(const UseGraph& uses, NodeId first, const Target& target) {
-  if (uses.node(first).op != Op::kKvAppend || !target.fuses(Producer::kKvAppend)) return {};
+Candidates scatter_rows(const UseGraph& uses, NodeId first, const Target& target) {
+  if (uses.node(first).op != Op::kScatterRows || !target.fuses(Producer::kScatterRows)) return {};
   const NodeId attention = attention_of(uses, first);
   if (attention == NodeId::kNone) return {};
   const NodeId second = uses.node(attention).inputs[2].node;
   const Node& values = uses.node(second);
-  if (values.op != Op::kKvAppend || second == first || values.inputs[2] != uses.node(first).inputs[2]) return {};
+  if (values.op != Op::kScatterRows || second == first || values.inputs[2] != uses.node(first).inputs[2]) return {};
   const FusionMembers appends = {{first, "append_k"}, {second, "append_v"}};
   Candidates candidates = {appends};
   const Value key = uses.node(first).inputs[1], query = uses.node(attention).inputs[0];
@@ -265,7 +265,7 @@ Candidates kv_append(const UseGraph& uses, NodeId first, const Target& target) {
   Attrs attrs = key_rope.attrs;
   attrs.set("heads", query_rope.attrs.get<int64_t>("heads"));
   const bool alike = attrs == query_rope.attrs && uses.users(key).size() == 1 && !uses.is_output(key);
-  if (alike && target.fuses(Producer::kKvAppend, FusionPart::kRope)) {
+  if (alike && target.fuses(Producer::kScatterRows, FusionPart::kRope)) {
     FusionMembers with_ropes = {{query.node, "rope_q"}, {key.node, "rope_k"}};
     with_ropes.insert(with_ropes.end(), appends.begin(), appends.end());
     candidates.insert(candidates.begin(), std::move(with_ropes));
@@ -285,7 +285,7 @@ std::span<const FusionPattern> fusion_patterns() {
       {Producer::kNormGrad, norm_grad},
       {Producer::kPlain, plain},
       {Producer::kProduct, product_bias},  // after those that take the bias
-      {Producer::kKvAppend, kv_append},
+      {Producer::kScatterRows, scatter_rows},
       {Producer::kRope, rope},
       {Producer::kPlain, scale_quantize},  // after those that make what is quantized
   };

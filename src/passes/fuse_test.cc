@@ -229,9 +229,9 @@ std::string decoding(const std::string& key, const std::string& rows, const std:
   return kDecoding + R"(  %11 = rope %0, %3 {head_dim=8, heads=4, rotary_dim=4, theta=10000.0} @rope.q layer 1
   %12 = )" +
          key + R"( @rope.k layer 1
-  %13 = kv_append %8, )" +
+  %13 = scatter_rows %8, )" +
          rows + R"(, %4, %10 @append.k layer 1
-  %14 = kv_append %9, %2, %4 @append.v layer 1
+  %14 = scatter_rows %9, %2, %4 @append.v layer 1
   %15 = paged_attention %11, %13, %14, %5, %6, %7 )" +
          attention + R"( @attention layer 1
 )" + after +
@@ -245,7 +245,7 @@ const std::string kRopeK = "rope %1, %3 {head_dim=8, heads=2, rotary_dim=4, thet
 
 TEST(Fuse, RopeAndAppendTextInTextOut) {
   Graph graph = parse_graph(decoding(kRopeK, "%12"));
-  EXPECT_TRUE(fuse_graph(graph, allowing(Producer::kKvAppend, {kCore, kRope})));
+  EXPECT_TRUE(fuse_graph(graph, allowing(Producer::kScatterRows, {kCore, kRope})));
   verify(graph);
   const std::string text = print(graph);
   EXPECT_EQ(
@@ -263,8 +263,8 @@ TEST(Fuse, RopeAndAppendTextInTextOut) {
       %7 = input : bf16[2,16] @append_v.1
       %8 = rope %0, %1 {head_dim=8, heads=4, rotary_dim=4, theta=10000.0} : bf16[2,32] @rope_q layer 1
       %9 = rope %2, %1 {head_dim=8, heads=2, rotary_dim=4, theta=10000.0} : bf16[2,16] @rope_k layer 1
-      %10 = kv_append %3, %9, %4, %5 : e4m3[16,16] @append_k layer 1
-      %11 = kv_append %6, %7, %4 : e4m3[16,16] @append_v layer 1
+      %10 = scatter_rows %3, %9, %4, %5 : e4m3[16,16] @append_k layer 1
+      %11 = scatter_rows %6, %7, %4 : e4m3[16,16] @append_v layer 1
       output @rope_q.0 %8
       output @append_k.0 %10
       output @append_v.0 %11
@@ -283,19 +283,19 @@ end
 TEST(Fuse, AppendsWithoutCommonRopesFuseAlone) {
   const auto kinds = [](const std::string& text) {
     Graph graph = parse_graph(text);
-    fuse_graph(graph, allowing(Producer::kKvAppend, {kCore, kRope}));
+    fuse_graph(graph, allowing(Producer::kScatterRows, {kCore, kRope}));
     verify(graph);
     return labels_of(graph);
   };
   using Kinds = std::map<std::string, int>;
-  EXPECT_EQ(kinds(decoding(kRopeK, "%12")), (Kinds{{"rope x2+kv_append x2", 1}}));
-  EXPECT_EQ(kinds(decoding(kRopeK, "%1", "  output @turned %12\n")), (Kinds{{"kv_append x2", 1}}));
+  EXPECT_EQ(kinds(decoding(kRopeK, "%12")), (Kinds{{"rope x2+scatter_rows x2", 1}}));
+  EXPECT_EQ(kinds(decoding(kRopeK, "%1", "  output @turned %12\n")), (Kinds{{"scatter_rows x2", 1}}));
   // other angles, other positions, turned keys that someone else reads
   const std::string theta = "rope %1, %3 {head_dim=8, heads=2, rotary_dim=4, theta=5000.0}";
-  EXPECT_EQ(kinds(decoding(theta, "%12")), (Kinds{{"kv_append x2", 1}}));
+  EXPECT_EQ(kinds(decoding(theta, "%12")), (Kinds{{"scatter_rows x2", 1}}));
   const std::string positions = "rope %1, %4 {head_dim=8, heads=2, rotary_dim=4, theta=10000.0}";
-  EXPECT_EQ(kinds(decoding(positions, "%12")), (Kinds{{"kv_append x2", 1}}));
-  EXPECT_EQ(kinds(decoding(kRopeK, "%12", "  output @turned %12\n")), (Kinds{{"kv_append x2", 1}}));
+  EXPECT_EQ(kinds(decoding(positions, "%12")), (Kinds{{"scatter_rows x2", 1}}));
+  EXPECT_EQ(kinds(decoding(kRopeK, "%12", "  output @turned %12\n")), (Kinds{{"scatter_rows x2", 1}}));
 }
 
 // A reader between the members feeds one of them: fusing would need its own result.

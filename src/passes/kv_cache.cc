@@ -41,7 +41,7 @@ Value append(Builder& b, const std::string& state, Value rows, const CacheGroupI
   Value cache = b.state(state, {o.cache_dtype, {group.blocks * o.block_size, b.shape(rows).cols()}});
   std::vector<Value> inputs = {cache, rows, group.slots};
   if (o.scales) inputs.push_back(scale_state(b, state + "_scale"));
-  Value appended{b.emit(Op::kKvAppend, std::move(inputs), {}, state), 0};
+  Value appended{b.emit(Op::kScatterRows, std::move(inputs), {}, state), 0};
   b.update(state, appended);
   return appended;
 }
@@ -63,7 +63,7 @@ void rewrite_attention(Rewriter& rewriter, NodeId id, const CacheInputs& inputs,
                  {"scale", node.attrs.get<double>("scale")},
                  {"window", window},
                  {"block_size", o.block_size}};
-  if (o.most_queries > 0) attrs.set("most_queries", o.most_queries);
+  if (o.max_query_len > 0) attrs.set("max_query_len", o.max_query_len);
   for (const char* bias : {"alibi", "alibi_scale"})
     if (node.attrs.has(bias)) attrs.set(bias, node.attrs.get<double>(bias));
   std::vector<Value> operands = {

@@ -14,8 +14,8 @@ struct KvCacheOptions {
   int64_t blocks_per_sequence = 0;   // B: columns of a block table
   int64_t logit_rows = 1;            // R: rows of the hidden states that reach the head
   DType cache_dtype = DType::kF32;
-  int64_t most_queries = 0;  // of a sequence in one run; 0 = any number. Kernels rely on it
-  bool scales = false;       // of an FP8 cache: one of keys and one of values in every layer, found by calibration
+  int64_t max_query_len = 0;  // of a sequence in one run; 0 = any number. Kernels rely on it
+  bool scales = false;        // of an FP8 cache: one of keys and one of values in every layer, found by calibration
 };
 
 // The distinct windows of a graph's attention, ascending (0 = all tokens are seen comes first). Layers of one window

@@ -37,7 +37,7 @@ TEST(KvCache, ScalesAreStatesThatStartAtOne) {
   EXPECT_EQ(scales, 2 * 2 * 2) << "k and v, scale and scale_inv, of two layers";
   ASSERT_NE(program.find_state("kv.layers.1.attn.attention.v_scale_inv"), nullptr);
   for (const Node& node : program.graph("decode").nodes()) {
-    if (node.op == Op::kKvAppend) {
+    if (node.op == Op::kScatterRows) {
       EXPECT_EQ(node.inputs.size(), 4u);
     }
     if (node.op == Op::kPagedAttention) {
@@ -78,14 +78,15 @@ Plan planned(const Model& m, const KvCacheOptions& options, const std::set<std::
   Program program;
   program.add_graph(add_kv_cache(graph, options));
   Target target = interpreter_target();
-  target.allow(Producer::kKvAppend, {FusionPart::kCore, FusionPart::kRope});
+  target.allow(Producer::kScatterRows, {FusionPart::kCore, FusionPart::kRope});
   return compile(std::move(program), {.target = target, .recipe = parse_recipe("bf16"), .disabled = disabled});
 }
 
 // GQA, turning interleaved parts of heads, no rope; caches of the compute type, and codes with scales.
 TEST(KvCache, FusedAppendsEqualTheirMembersBitForBit) {
-  for (const Model& m :
-       {Model{"llama", 0, "rope x2+kv_append x2"}, {"gptj", 4, "rope x2+kv_append x2"}, {"gpt2", 0, "kv_append x2"}}) {
+  for (const Model& m : {Model{"llama", 0, "rope x2+scatter_rows x2"},
+                         {"gptj", 4, "rope x2+scatter_rows x2"},
+                         {"gpt2", 0, "scatter_rows x2"}}) {
     for (DType dtype : {DType::kBF16, DType::kE4M3}) {
       SCOPED_TRACE(fmt::format("{} {}", m.architecture, dtype_name(dtype)));
       const KvCacheOptions options{.blocks = {4},

@@ -7,7 +7,7 @@
 
 namespace octet {
 
-const Graph& fullest_graph(const Plan& plan) {
+const Graph& peak_graph(const Plan& plan) {
   const auto& graphs = plan.program.graphs();
   return *std::max_element(graphs.begin(), graphs.end(), [&](const Graph& a, const Graph& b) {
     return plan.graphs.at(a.name()).arena_bytes < plan.graphs.at(b.name()).arena_bytes;

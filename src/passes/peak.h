@@ -19,7 +19,7 @@ struct LivePiece {
 };
 
 // The graph with the largest arena.
-const Graph& fullest_graph(const Plan& plan);
+const Graph& peak_graph(const Plan& plan);
 // Largest first; their bytes add up to the graph's live_bytes.
 std::vector<LivePiece> live_at_peak(const Plan& plan, const Graph& graph);
 

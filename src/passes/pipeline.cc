@@ -41,7 +41,7 @@ int64_t node_count(const Program& program) {
 
 // Runs `work`; an error names who did it.
 template <typename Work>
-void blame(const std::string& who, const Work& work) {
+void with_pass_context(const std::string& who, const Work& work) {
   try {
     work();
   } catch (const Error& error) {
@@ -56,7 +56,7 @@ Recompute parse_recompute(const std::string& name, const Target& target) {
   auto found = std::find(names.begin(), names.end(), name);
   check(found != names.end(), ErrorCode::kInvalidArgument, "recompute: '{}' is not one of {}{}", name,
         fmt::join(names, ", "), if_near(name, names, " (nearest: {})"));
-  if (*found == "auto") return target.cheap_activations ? Recompute::kLight : Recompute::kNone;
+  if (*found == "auto") return target.prefer_recompute ? Recompute::kLight : Recompute::kNone;
   return static_cast<Recompute>(found - names.begin());
 }
 
@@ -93,14 +93,14 @@ bool run_steps(std::span<const Step> steps, Program& program, const CompileOptio
   bool changed = false;
   for (const Step& step : steps) {
     if (options.disabled.contains(step.name)) continue;
-    blame(step.name, [&] { changed |= step.run(program, options); });
+    with_pass_context(step.name, [&] { changed |= step.run(program, options); });
   }
   return changed;
 }
 
 bool run_pass(const Pass& pass, Program& program, const CompileOptions& options) {
   bool changed = false;
-  blame("pass " + pass.name, [&] {
+  with_pass_context("pass " + pass.name, [&] {
     if (!options.disabled.contains(pass.name)) {
       const uint64_t before = options.verify ? fingerprint(program) : 0;
       changed = pass.run(program, options);
@@ -128,7 +128,7 @@ Plan compile(Program program, const CompileOptions& options, std::vector<PassRep
     if (reports != nullptr) reports->push_back({name, changed, seconds, node_count(after)});
   };
   auto begin = Clock::now();
-  blame("pass build", [&] {
+  with_pass_context("pass build", [&] {
     collect_state(program);
     if (options.verify) verify(program);
   });
@@ -142,7 +142,7 @@ Plan compile(Program program, const CompileOptions& options, std::vector<PassRep
   }
   begin = Clock::now();
   Plan plan;
-  blame("pass plan_memory", [&] {
+  with_pass_context("pass plan_memory", [&] {
     plan = plan_memory(std::move(program), options.target);
     if (options.verify) check_plan(plan);
   });

@@ -14,7 +14,7 @@ int64_t alignment_of(const Target& target) { return std::max<int64_t>(target.buf
 int64_t align_up(int64_t bytes, int64_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
 
 // The most that is kept for backward at one node.
-int64_t most_saved(const GraphStorage& storage, int32_t times, int64_t alignment) {
+int64_t max_saved(const GraphStorage& storage, int32_t times, int64_t alignment) {
   std::vector<int64_t> change(static_cast<size_t>(times) + 1, 0);
   for (const Storage& s : storage.storages) {
     if (s.saved_last < 0) continue;
@@ -43,7 +43,7 @@ GraphPlan plan_graph(const Program& program, const Graph& graph, const Target& t
   GraphPlan plan{.inputs = std::move(storage.inputs),
                  .arena_bytes = size.bytes,
                  .live_bytes = size.live_bytes,
-                 .saved_bytes = most_saved(storage, times, alignment_of(target)),
+                 .saved_bytes = max_saved(storage, times, alignment_of(target)),
                  .peak_node = size.peak >= 0 ? NodeId{std::min(size.peak, graph.size() - 1)} : NodeId::kNone};
   for (const auto& results : storage.of) {
     std::vector<BufferRef>& refs = plan.buffers.emplace_back();

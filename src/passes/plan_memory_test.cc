@@ -151,8 +151,8 @@ Graph cache_graph(bool read_old) {
   Builder b(graph);
   Value cache = b.state("kv", {DType::kF32, {16, 8}});
   Value rows = b.input("rows", {DType::kF32, {4, 8}}), slots = b.input("slots", {DType::kI32, {4}});
-  Value once{b.emit(Op::kKvAppend, {cache, rows, slots}), 0};
-  Value twice{b.emit(Op::kKvAppend, {once, b.scale(rows, 2), slots}), 0};
+  Value once{b.emit(Op::kScatterRows, {cache, rows, slots}), 0};
+  Value twice{b.emit(Op::kScatterRows, {once, b.scale(rows, 2), slots}), 0};
   b.output("y", b.reduce(read_old ? cache : twice, "sum", "rows"));
   b.update("kv", twice);
   return graph;
@@ -163,7 +163,7 @@ TEST(PlanMemory, CachesAreAppendedInPlace) {
   check_plan(plan);
   const Graph& graph = plan.program.graph("main");
   for (int32_t i = 0; i < graph.size(); ++i) {
-    if (graph.node(NodeId{i}).op != Op::kKvAppend) continue;
+    if (graph.node(NodeId{i}).op != Op::kScatterRows) continue;
     EXPECT_EQ(ref(plan, "main", {NodeId{i}, 0}).kind, Kind::kState);
   }
   // The old cache read after the append: there is no second cache to keep it in.

@@ -14,7 +14,7 @@ bool is_planned_gemm(const Node& node, bool with_head) {
 
 // Why this shape cannot run in FP8 on the target, or "". Any number of tokens can: only weight gradients contract over
 // them, and a weight has one form in all graphs of a serving program.
-std::string shape_objection(const GemmPlan& gemm, const Target& target, bool serving) {
+std::string unsupported_shape(const GemmPlan& gemm, const Target& target, bool serving) {
   int64_t align = target.fp8_alignment;
   bool m_fits = serving || gemm.m % align == 0;
   if (align <= 1 || (m_fits && gemm.n % align == 0 && gemm.k % align == 0)) return "";
@@ -44,7 +44,7 @@ PrecisionPlan plan_precision(const Graph& graph, const CompileOptions& options, 
     gemm.m = node.results[0].shape.rows();
     gemm.n = node.results[0].shape.cols();
     gemm.k = node.attrs.get_or("trans_a", false) ? a.rows() : a.cols();
-    if (gemm.wanted.codes) gemm.reason = shape_objection(gemm, options.target, serving);
+    if (gemm.wanted.codes) gemm.reason = unsupported_shape(gemm, options.target, serving);
     if (!gemm.reason.empty()) gemm.used = {};
     if (gemm.role == GemmRole::kFprop) activations.emplace(gemm.gemm, node.inputs[0]);
     for (int side = 0; side < 2; ++side) {

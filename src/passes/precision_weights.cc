@@ -58,9 +58,9 @@ Value WeightCopies::compute(Builder& builder, const Node& param) {
 QuantizedValue WeightCopies::stored_codes(Builder& builder, const Node& param, Scaling scaling, bool transposed) {
   check(!transposed, ErrorCode::kUnsupported, "{}: an inference program holds FP8 weights as [out, in] only",
         param.name);
-  ScaleLayout layout = scaling == Scaling::kBlock ? ScaleLayout::kTile128
-                       : recipe_.weight_rows      ? ScaleLayout::kRow
-                                                  : ScaleLayout::kTensor;
+  ScaleLayout layout = scaling == Scaling::kBlock    ? ScaleLayout::kTile128
+                       : recipe_.per_channel_weights ? ScaleLayout::kRow
+                                                     : ScaleLayout::kTensor;
   bool pow2 = layout == ScaleLayout::kTile128 || recipe_.power_of_two;
   Graph scratch;
   Builder trial(scratch);

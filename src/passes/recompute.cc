@@ -266,7 +266,7 @@ bool recompute_backward(Graph& graph, Recompute kind, const Target& target) {
 // Current scaling reads its tensor twice, for the amax and for the codes. An activation that nothing else reads is
 // computed in both passes instead of being stored between them, where that is faster.
 bool is_stored_for_codes(const UseGraph& uses, const Node& node, const Target& target) {
-  if (!target.cheap_activations || node.op != Op::kQuantize || node.phase != Phase::kForward) return false;
+  if (!target.prefer_recompute || node.op != Op::kQuantize || node.phase != Phase::kForward) return false;
   const Graph& graph = uses.graph();
   const Value x = node.inputs[0];
   const std::vector<NodeId>& users = uses.users(x);

@@ -93,12 +93,12 @@ Graph forward_graph(const std::string& name, const Graph& logits, const KvCacheO
     rewriter.copy(NodeId{i});
     if (NodeId{i} != ids.node) continue;
     std::vector<Value> inputs = {rewriter.map(ids), sampled_state(b, states), b.input("from", per_token)};
-    rewriter.set(ids, {b.emit(Op::kFeedTokens, std::move(inputs), {}, "feed_tokens"), 0});
+    rewriter.set(ids, {b.emit(Op::kSelectTokenIds, std::move(inputs), {}, "select_token_ids"), 0});
   }
   b.set_layer(-1);
   Value rows = rewriter.map(logits.node(head).inputs[0]);
   std::vector<Value> inputs = {hidden_state(b, b.shape(rows).cols(), states), rows, b.input("hidden_rows", per_token)};
-  b.update(kHiddenState, {b.emit(Op::kKvAppend, std::move(inputs), {}, kHiddenState), 0});
+  b.update(kHiddenState, {b.emit(Op::kScatterRows, std::move(inputs), {}, kHiddenState), 0});
   Graph body = std::move(rewriter.graph());
   remove_dead_nodes(body);
   body.set_name(name);
@@ -120,7 +120,7 @@ Graph sample_graph(const std::string& name, const Graph& logits, const SampleGra
   b.output("ids", {sample, 0});
   b.output("logprobs", {sample, 1});
   inputs = {sampled_state(b, states), b.reshape({sample, 0}, {o.rows, 1}), b.input("store", {DType::kI32, {o.rows}})};
-  b.update(kSampledState, {b.emit(Op::kKvAppend, std::move(inputs), {}, kSampledState), 0});
+  b.update(kSampledState, {b.emit(Op::kScatterRows, std::move(inputs), {}, kSampledState), 0});
   if (o.top_logprobs > 0) {
     NodeId top = b.emit(Op::kTopLogprobs, {raw}, {{"k", o.top_logprobs}}, "top_logprobs");
     b.output("top_logprobs", {top, 0});
@@ -157,7 +157,7 @@ std::map<std::string, size_t> cache_groups(const Graph& forward) {
     slots[index(input.node)] = g;
   }
   for (const Node& node : forward.nodes()) {
-    if (node.op != Op::kKvAppend) continue;
+    if (node.op != Op::kScatterRows) continue;
     auto group = slots.find(index(node.inputs[2].node));
     if (group != slots.end()) groups[forward.node(node.inputs[0]).name] = group->second;
   }

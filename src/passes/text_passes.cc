@@ -117,7 +117,7 @@ ServingSizes parse_serving_sizes(const std::vector<std::string>& words) {
   table.add("blocks_per_sequence", &sizes.cache.blocks_per_sequence, {.meaning = "columns of a block table", .min = 1});
   table.add("sequences", &sizes.cache.sequences, {.meaning = "of a step", .min = 1});
   table.add("logit_rows", &sizes.cache.logit_rows, {.meaning = "rows that reach the head", .min = 1});
-  table.add("most_queries", &sizes.cache.most_queries, {.meaning = "of a sequence; 0 = any number", .min = 0});
+  table.add("max_query_len", &sizes.cache.max_query_len, {.meaning = "of a sequence; 0 = any number", .min = 0});
   table.add("cache_dtype", &cache_dtype, {.meaning = "of the cache"});
   table.add("scales", &sizes.cache.scales, {.meaning = "of an FP8 cache"});
   table.add("hidden_dtype", &hidden_dtype, {.meaning = "of state hidden"});

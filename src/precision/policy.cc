@@ -12,17 +12,17 @@
 namespace octet {
 namespace {
 
-constexpr Rung kRungs[] = {Rung::kTensor, Rung::kBlock, Rung::kHigh};
+constexpr PrecisionLevel kPrecisionLevels[] = {PrecisionLevel::kTensor, PrecisionLevel::kBlock, PrecisionLevel::kHigh};
 constexpr double kNoNoise = 99;
 constexpr double kSlower = 1.02;        // FP8 is refused where timings show more loss: they differ from run to run
 constexpr double kSameDistance = 1e-6;  // octaves
 
-int64_t at(Rung rung) { return static_cast<int64_t>(rung); }
+int64_t at(PrecisionLevel level) { return static_cast<int64_t>(level); }
 
-// The results of tensor_stats a GEMM's operands are judged by on a rung: wgrad contracts over tokens and reads the
+// The results of tensor_stats a GEMM's operands are judged by on a level: wgrad contracts over tokens and reads the
 // codes of the transposes.
-int scaling_of(Rung rung, GemmRole role) {
-  if (rung == Rung::kTensor) return kStatTensor;
+int scaling_of(PrecisionLevel level, GemmRole role) {
+  if (level == PrecisionLevel::kTensor) return kStatTensor;
   return role == GemmRole::kWgrad ? kStatBlockT : kStatBlock;
 }
 
@@ -30,7 +30,7 @@ std::string milliseconds(double seconds) { return fmt::format("{:.4g} ms", secon
 
 // Why timings say that this precision is not worth taking, or "": decided at the nearest shape measured in both, or by
 // the sum over shapes equally near.
-std::string timing_objection(const Target& target, const std::string& precision, const LinearGroup& group) {
+std::string slower_reason(const Target& target, const std::string& precision, const LinearGroup& group) {
   const auto linears = static_cast<double>(group.linears.size());
   auto octaves = [](int64_t a, double b) { return std::fabs(std::log2(static_cast<double>(a)) - std::log2(b)); };
   auto shape = [](int64_t linears, int64_t out, int64_t in, int64_t tokens) {
@@ -67,18 +67,18 @@ std::string timing_objection(const Target& target, const std::string& precision,
 
 }  // namespace
 
-const char* rung_name(Rung rung) {
-  switch (rung) {
-    case Rung::kTensor: return "fp8-tensor";
-    case Rung::kBlock: return "fp8-block";
-    case Rung::kHigh: return "bf16";
+const char* precision_level_name(PrecisionLevel level) {
+  switch (level) {
+    case PrecisionLevel::kTensor: return "fp8-tensor";
+    case PrecisionLevel::kBlock: return "fp8-block";
+    case PrecisionLevel::kHigh: return "bf16";
   }
-  fail(ErrorCode::kInternal, "rung {} does not exist", static_cast<int>(rung));
+  fail(ErrorCode::kInternal, "rung {} does not exist", static_cast<int>(level));
 }
 
-GemmPrecision rung_precision(Rung rung) {
-  if (rung == Rung::kHigh) return {};
-  return {.codes = true, .scaling = rung == Rung::kTensor ? Scaling::kCurrent : Scaling::kBlock};
+GemmPrecision level_precision(PrecisionLevel level) {
+  if (level == PrecisionLevel::kHigh) return {};
+  return {.codes = true, .scaling = level == PrecisionLevel::kTensor ? Scaling::kCurrent : Scaling::kBlock};
 }
 
 double snr_db(const TensorStats& stats, int scaling) {
@@ -110,16 +110,16 @@ std::vector<LinearGroup> linear_groups(const std::vector<PolicyGemm>& gemms) {
 }
 
 PrecisionPolicy::PrecisionPolicy(std::vector<PolicyGemm> gemms, const PolicySettings& settings, const Target& target)
-    : gemms_(std::move(gemms)), standings_(gemms_.size()), settings_(settings) {
+    : gemms_(std::move(gemms)), states_(gemms_.size()), settings_(settings) {
   refuse(target);
   for (size_t i = 0; i < gemms_.size(); ++i) {
-    Standing& standing = standings_[i];
-    auto allowed = std::find_if(standing.refusals.begin(), standing.refusals.end(),
+    GemmState& state = states_[i];
+    auto allowed = std::find_if(state.refusals.begin(), state.refusals.end(),
                                 [](const std::string& refusal) { return refusal.empty(); });
-    Rung first = kRungs[allowed - standing.refusals.begin()];
-    if (first == Rung::kTensor) continue;
-    switches_.push_back({0, gemms_[i].key(), Rung::kTensor, first, standing.refusals[0]});
-    standing.rung = standing.candidate = first;
+    PrecisionLevel first = kPrecisionLevels[allowed - state.refusals.begin()];
+    if (first == PrecisionLevel::kTensor) continue;
+    switches_.push_back({0, gemms_[i].key(), PrecisionLevel::kTensor, first, state.refusals[0]});
+    state.level = state.candidate = first;
   }
 }
 
@@ -128,133 +128,135 @@ PrecisionPolicy::PrecisionPolicy(std::vector<PolicyGemm> gemms, const PolicySett
 void PrecisionPolicy::refuse(const Target& target) {
   std::map<std::string, std::array<std::string, 2>> slower;  // by linear
   for (const LinearGroup& group : linear_groups(gemms_)) {
-    const std::array<std::string, 2> objections = {timing_objection(target, rung_name(Rung::kTensor), group),
-                                                   timing_objection(target, rung_name(Rung::kBlock), group)};
-    for (const std::string& linear : group.linears) slower[linear] = objections;
+    const std::array<std::string, 2> unsupported_reasons = {
+        slower_reason(target, precision_level_name(PrecisionLevel::kTensor), group),
+        slower_reason(target, precision_level_name(PrecisionLevel::kBlock), group)};
+    for (const std::string& linear : group.linears) slower[linear] = unsupported_reasons;
   }
   for (size_t i = 0; i < gemms_.size(); ++i) {
-    const std::string& impossible = gemms_[i].objection;
-    standings_[i].refusals = impossible.empty() ? slower.at(gemms_[i].gemm) : std::array{impossible, impossible};
+    const std::string& impossible = gemms_[i].unsupported_reason;
+    states_[i].refusals = impossible.empty() ? slower.at(gemms_[i].gemm) : std::array{impossible, impossible};
   }
 }
 
-// Why the operands do not fit this rung, or "".
-std::string PrecisionPolicy::objection(const PolicyGemm& gemm, Rung rung, const StatsTable& stats,
-                                       bool to_return) const {
-  if (rung == Rung::kHigh) return "";
+// Why the operands do not fit this level, or "".
+std::string PrecisionPolicy::unsupported_reason(const PolicyGemm& gemm, PrecisionLevel level, const StatsTable& stats,
+                                                bool to_return) const {
+  if (level == PrecisionLevel::kHigh) return "";
   const double least_db = to_return ? settings_.return_db : settings_.leave_db;
-  const double most_underflow = to_return ? settings_.return_underflow : settings_.leave_underflow;
+  const double max_underflow = to_return ? settings_.return_underflow : settings_.leave_underflow;
   for (const std::string& operand : gemm.operands) {
     auto found = stats.find(operand);
     check(found != stats.end(), ErrorCode::kInternal, "policy: no statistics of {}, an operand of {}", operand,
           gemm.key());
     const TensorStats& tensor = found->second;
-    const int scaling = scaling_of(rung, gemm.role);
+    const int scaling = scaling_of(level, gemm.role);
     const auto lost = static_cast<double>(tensor[static_cast<size_t>(scaling + kUnderflow)]);
     const double snr = snr_db(tensor, scaling);
-    const char* how = rung == Rung::kTensor ? "under one scale" : "in 128-blocks";
+    const char* how = level == PrecisionLevel::kTensor ? "under one scale" : "in 128-blocks";
     if (tensor[kStatNotFinite] > 0)
       return fmt::format("{}: {:.3g} % of its values are not finite", operand, 100 * tensor[kStatNotFinite]);
-    if (snr < least_db || lost > most_underflow)
+    if (snr < least_db || lost > max_underflow)
       return fmt::format(
           "{} {}: SNR {:.1f} dB (at least {:g}), underflow {:.2f} % (at most {:g}); amax {:.4g}, "
           "{:.0f} binades, {:.1f} in a block",
-          operand, how, snr, least_db, 100 * lost, 100 * most_underflow, tensor[kStatAmax], tensor[kStatBinades],
+          operand, how, snr, least_db, 100 * lost, 100 * max_underflow, tensor[kStatAmax], tensor[kStatBinades],
           tensor[kStatBlockBinades]);
   }
   return "";
 }
 
-void PrecisionPolicy::move(int64_t step, size_t i, Rung to, std::string reason) {
-  Standing& standing = standings_[i];
-  switches_.push_back({step, gemms_[i].key(), standing.rung, to, std::move(reason)});
-  if (to > standing.rung) ++standing.falls;
-  standing.rung = standing.candidate = to;
-  standing.calm = 0;
+void PrecisionPolicy::move(int64_t step, size_t i, PrecisionLevel to, std::string reason) {
+  GemmState& state = states_[i];
+  switches_.push_back({step, gemms_[i].key(), state.level, to, std::move(reason)});
+  if (to > state.level) ++state.demotions;
+  state.level = state.candidate = to;
+  state.stable_rounds = 0;
 }
 
 std::vector<Switch> PrecisionPolicy::observe(int64_t step, const StatsTable& stats) {
   const size_t before = switches_.size();
   for (size_t i = 0; i < gemms_.size(); ++i) {
     const PolicyGemm& gemm = gemms_[i];
-    Standing& standing = standings_[i];
+    GemmState& state = states_[i];
     auto first_that_holds = [&](int64_t from, int64_t to, bool to_return) {
-      while (from < to && (!standing.refusals[static_cast<size_t>(from)].empty() ||
-                           !objection(gemm, kRungs[from], stats, to_return).empty()))
+      while (from < to && (!state.refusals[static_cast<size_t>(from)].empty() ||
+                           !unsupported_reason(gemm, kPrecisionLevels[from], stats, to_return).empty()))
         ++from;
-      return kRungs[from];
+      return kPrecisionLevels[from];
     };
-    std::string misfit = objection(gemm, standing.rung, stats, /*to_return=*/false);
+    std::string misfit = unsupported_reason(gemm, state.level, stats, /*to_return=*/false);
     if (!misfit.empty()) {
-      Rung to = first_that_holds(at(standing.rung) + 1, at(Rung::kHigh), /*to_return=*/false);
-      if (standing.rung == Rung::kTensor && to == Rung::kHigh) {  // say what became of the rung between
-        const std::string& refusal = standing.refusals[static_cast<size_t>(Rung::kBlock)];
-        misfit += "; " + (refusal.empty() ? objection(gemm, Rung::kBlock, stats, false) : refusal);
+      PrecisionLevel to = first_that_holds(at(state.level) + 1, at(PrecisionLevel::kHigh), /*to_return=*/false);
+      if (state.level == PrecisionLevel::kTensor &&
+          to == PrecisionLevel::kHigh) {  // say what became of the level between
+        const std::string& refusal = state.refusals[static_cast<size_t>(PrecisionLevel::kBlock)];
+        misfit += "; " + (refusal.empty() ? unsupported_reason(gemm, PrecisionLevel::kBlock, stats, false) : refusal);
       }
       move(step, i, to, std::move(misfit));
       continue;
     }
-    Rung cheaper = first_that_holds(0, at(standing.rung), /*to_return=*/true);
-    if (cheaper == standing.rung) {
-      standing.calm = 0;
-      standing.candidate = standing.rung;
+    PrecisionLevel cheaper = first_that_holds(0, at(state.level), /*to_return=*/true);
+    if (cheaper == state.level) {
+      state.stable_rounds = 0;
+      state.candidate = state.level;
       continue;
     }
-    standing.candidate = standing.calm == 0 ? cheaper : std::max(standing.candidate, cheaper);
-    const int64_t needed = settings_.dwell << std::clamp<int64_t>(standing.falls - 1, 0, 6);
-    if (++standing.calm < needed) continue;
-    move(step, i, standing.candidate,
+    state.candidate = state.stable_rounds == 0 ? cheaper : std::max(state.candidate, cheaper);
+    const int64_t needed = settings_.dwell << std::clamp<int64_t>(state.demotions - 1, 0, 6);
+    if (++state.stable_rounds < needed) continue;
+    move(step, i, state.candidate,
          fmt::format("{} has held for {} rounds of statistics (SNR at least {:g} dB, underflow at most {:g} %)",
-                     rung_name(standing.candidate), standing.calm, settings_.return_db,
+                     precision_level_name(state.candidate), state.stable_rounds, settings_.return_db,
                      100 * settings_.return_underflow));
   }
   return {switches_.begin() + static_cast<ptrdiff_t>(before), switches_.end()};
 }
 
-Rung PrecisionPolicy::rung(const std::string& key) const {
+PrecisionLevel PrecisionPolicy::level(const std::string& key) const {
   for (size_t i = 0; i < gemms_.size(); ++i) {
-    if (gemms_[i].key() == key) return standings_[i].rung;
+    if (gemms_[i].key() == key) return states_[i].level;
   }
   fail(ErrorCode::kNotFound, "policy: no GEMM is called {}", key);
 }
 
 std::map<std::string, GemmPrecision> PrecisionPolicy::decisions() const {
   std::map<std::string, GemmPrecision> result;
-  for (size_t i = 0; i < gemms_.size(); ++i) result[gemms_[i].key()] = rung_precision(standings_[i].rung);
+  for (size_t i = 0; i < gemms_.size(); ++i) result[gemms_[i].key()] = level_precision(states_[i].level);
   return result;
 }
 
 std::string PrecisionPolicy::state() const {
-  nlohmann::json standings = nlohmann::json::object(), switches = nlohmann::json::array();
+  nlohmann::json states = nlohmann::json::object(), switches = nlohmann::json::array();
   for (size_t i = 0; i < gemms_.size(); ++i) {
-    const Standing& s = standings_[i];
-    standings[gemms_[i].key()] = {at(s.rung), at(s.candidate), s.calm, s.falls};
+    const GemmState& s = states_[i];
+    states[gemms_[i].key()] = {at(s.level), at(s.candidate), s.stable_rounds, s.demotions};
   }
   for (const Switch& s : switches_) switches.push_back({s.step, s.gemm, at(s.from), at(s.to), s.reason});
-  return nlohmann::json{{"standings", std::move(standings)}, {"switches", std::move(switches)}}.dump();
+  return nlohmann::json{{"standings", std::move(states)}, {"switches", std::move(switches)}}.dump();
 }
 
 std::vector<Switch> PrecisionPolicy::restore(const std::string& json, const std::string& where, int64_t step) {
   nlohmann::json state = parse_json(json, where);
-  auto rung = [](const nlohmann::json& value) {
-    return kRungs[std::clamp<int64_t>(value.get<int64_t>(), 0, at(Rung::kHigh))];
+  auto level = [](const nlohmann::json& value) {
+    return kPrecisionLevels[std::clamp<int64_t>(value.get<int64_t>(), 0, at(PrecisionLevel::kHigh))];
   };
   try {
-    const nlohmann::json& standings = state.at("standings");
-    check(standings.size() == gemms_.size(), ErrorCode::kInvalidArgument,
-          "{}: decisions on {} GEMMs, this model has {}: set resume=never to start afresh", where, standings.size(),
+    const nlohmann::json& states = state.at("standings");
+    check(states.size() == gemms_.size(), ErrorCode::kInvalidArgument,
+          "{}: decisions on {} GEMMs, this model has {}: set resume=never to start afresh", where, states.size(),
           gemms_.size());
     for (size_t i = 0; i < gemms_.size(); ++i) {
-      const nlohmann::json& kept = standings.at(gemms_[i].key());
-      Standing& s = standings_[i];
-      s.rung = rung(kept.at(0));
-      s.candidate = rung(kept.at(1));
-      s.calm = kept.at(2).get<int64_t>();
-      s.falls = kept.at(3).get<int64_t>();
+      const nlohmann::json& kept = states.at(gemms_[i].key());
+      GemmState& s = states_[i];
+      s.level = level(kept.at(0));
+      s.candidate = level(kept.at(1));
+      s.stable_rounds = kept.at(2).get<int64_t>();
+      s.demotions = kept.at(3).get<int64_t>();
     }
     switches_.clear();
     for (const nlohmann::json& s : state.at("switches"))
-      switches_.push_back({s.at(0).get<int64_t>(), s.at(1).get<std::string>(), rung(s.at(2)), rung(s.at(3)),
+      switches_.push_back({s.at(0).get<int64_t>(), s.at(1).get<std::string>(), level(s.at(2)), level(s.at(3)),
                            s.at(4).get<std::string>()});
   } catch (const nlohmann::json::exception& error) {
     fail(ErrorCode::kInvalidArgument, "{}: not the state of this model's decisions ({}): set resume=never", where,
@@ -262,10 +264,11 @@ std::vector<Switch> PrecisionPolicy::restore(const std::string& json, const std:
   }
   const size_t kept = switches_.size();
   for (size_t i = 0; i < gemms_.size(); ++i) {
-    const Standing& s = standings_[i];
-    int64_t allowed = at(s.rung);
-    while (allowed < at(Rung::kHigh) && !s.refusals[static_cast<size_t>(allowed)].empty()) ++allowed;
-    if (kRungs[allowed] != s.rung) move(step, i, kRungs[allowed], s.refusals[static_cast<size_t>(s.rung)]);
+    const GemmState& s = states_[i];
+    int64_t allowed = at(s.level);
+    while (allowed < at(PrecisionLevel::kHigh) && !s.refusals[static_cast<size_t>(allowed)].empty()) ++allowed;
+    if (kPrecisionLevels[allowed] != s.level)
+      move(step, i, kPrecisionLevels[allowed], s.refusals[static_cast<size_t>(s.level)]);
   }
   return {switches_.begin() + static_cast<ptrdiff_t>(kept), switches_.end()};
 }
@@ -284,7 +287,7 @@ std::string precision_map(const PrecisionPolicy& policy) {
     remember(columns, column);
     static constexpr const char* kLetters[] = {"T", "B", "16"};
     std::string& cell = cells[row][column];
-    cell += (cell.empty() ? "" : "/") + std::string(kLetters[at(policy.rung(gemm.key()))]);
+    cell += (cell.empty() ? "" : "/") + std::string(kLetters[at(policy.level(gemm.key()))]);
   }
   std::sort(columns.begin(), columns.end());
   std::string text = fmt::format("{:<10}", "layer");

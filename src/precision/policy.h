@@ -1,6 +1,6 @@
-// recipe=auto: which rung of a ladder every GEMM of a linear stands on, from statistics of its operands.
+// recipe=auto: which level of a ladder every GEMM of a linear stands on, from statistics of its operands.
 //
-// The ladder: FP8 with one scale a tensor, FP8 with a scale a 128-block, BF16. A GEMM leaves a rung at once when an
+// The ladder: FP8 with one scale a tensor, FP8 with a scale a 128-block, BF16. A GEMM leaves a level at once when an
 // operand does not fit it, and goes back to a cheaper one only after that one has held, with a margin, for `dwell`
 // rounds in a row: twice as many after every further fall. FP8 that the Target's timings show to be slower for the
 // linears that read one x is never taken by any of them. Pure host code: no graph, no device. docs/numerics.md gives
@@ -18,9 +18,9 @@
 
 namespace octet {
 
-enum class Rung : uint8_t { kTensor, kBlock, kHigh };
-const char* rung_name(Rung rung);  // as LinearTiming spells it: fp8-tensor, fp8-block, bf16
-GemmPrecision rung_precision(Rung rung);
+enum class PrecisionLevel : uint8_t { kTensor, kBlock, kHigh };
+const char* precision_level_name(PrecisionLevel level);  // as LinearTiming spells it: fp8-tensor, fp8-block, bf16
+GemmPrecision level_precision(PrecisionLevel level);
 
 using TensorStats = std::array<float, kTensorStatCount>;  // by TensorStat
 using StatsTable = std::map<std::string, TensorStats>;    // by tensor: "layers.3.mlp.up.x", ".dy", ".weight"
@@ -29,8 +29,8 @@ using StatsTable = std::map<std::string, TensorStats>;    // by tensor: "layers.
 double snr_db(const TensorStats& stats, int scaling);
 
 struct PolicySettings {
-  int64_t dwell = 4;                     // rounds of statistics before a cheaper rung
-  double leave_db = 18, return_db = 22;  // a rung is left below the first, taken again above the second
+  int64_t dwell = 4;                     // rounds of statistics before a cheaper level
+  double leave_db = 18, return_db = 22;  // a level is left below the first, taken again above the second
   double leave_underflow = 0.25, return_underflow = 0.10;  // shares of non-zero values lost
   bool operator==(const PolicySettings&) const = default;
 };
@@ -41,7 +41,7 @@ struct PolicyGemm {
   GemmRole role = GemmRole::kFprop;
   int64_t m = 0, n = 0, k = 0;
   std::array<std::string, 2> operands;
-  std::string objection = {};  // why FP8 is impossible here, or ""
+  std::string unsupported_reason = {};  // why FP8 is impossible here, or ""
   std::string key() const { return gemm + "/" + gemm_role_name(role); }
 };
 
@@ -56,21 +56,21 @@ std::vector<LinearGroup> linear_groups(const std::vector<PolicyGemm>& gemms);
 struct Switch {
   int64_t step = 0;
   std::string gemm;  // PolicyGemm::key()
-  Rung from = Rung::kTensor, to = Rung::kTensor;
+  PrecisionLevel from = PrecisionLevel::kTensor, to = PrecisionLevel::kTensor;
   std::string reason;  // in words, with the numbers
   bool operator==(const Switch&) const = default;
 };
 
 class PrecisionPolicy {
  public:
-  // All GEMMs start on the cheapest rung they may take. switches() then tells which of them start higher, at step 0.
+  // All GEMMs start on the cheapest level they may take. switches() then tells which of them start higher, at step 0.
   PrecisionPolicy(std::vector<PolicyGemm> gemms, const PolicySettings& settings, const Target& target);
 
   // One round: returns the switches to make before the next step. Throws kInternal naming an operand without
   // statistics.
   std::vector<Switch> observe(int64_t step, const StatsTable& stats);
 
-  Rung rung(const std::string& key) const;  // throws kNotFound
+  PrecisionLevel level(const std::string& key) const;  // throws kNotFound
   const std::vector<PolicyGemm>& gemms() const { return gemms_; }
   std::map<std::string, GemmPrecision> decisions() const;            // Recipe::decisions
   const std::vector<Switch>& switches() const { return switches_; }  // all so far, in order
@@ -81,25 +81,26 @@ class PrecisionPolicy {
   std::vector<Switch> restore(const std::string& json, const std::string& where, int64_t step);
 
  private:
-  struct Standing {
-    Rung rung = Rung::kTensor;
-    Rung candidate = Rung::kTensor;       // the cheapest that has held in all calm rounds
-    int64_t calm = 0;                     // rounds in a row in which a cheaper rung held
-    int64_t falls = 0;                    // times it was moved up the ladder
-    std::array<std::string, 2> refusals;  // why kTensor and kBlock may not be taken, or ""
+  struct GemmState {
+    PrecisionLevel level = PrecisionLevel::kTensor;
+    PrecisionLevel candidate = PrecisionLevel::kTensor;  // the cheapest that has held in all calm rounds
+    int64_t stable_rounds = 0;                           // rounds in a row in which a cheaper level held
+    int64_t demotions = 0;                               // times it was moved up the ladder
+    std::array<std::string, 2> refusals;                 // why kTensor and kBlock may not be taken, or ""
   };
   void refuse(const Target& target);
-  std::string objection(const PolicyGemm& gemm, Rung rung, const StatsTable& stats, bool to_return) const;
-  void move(int64_t step, size_t i, Rung to, std::string reason);
+  std::string unsupported_reason(const PolicyGemm& gemm, PrecisionLevel level, const StatsTable& stats,
+                                 bool to_return) const;
+  void move(int64_t step, size_t i, PrecisionLevel to, std::string reason);
 
   std::vector<PolicyGemm> gemms_;
-  std::vector<Standing> standings_;
+  std::vector<GemmState> states_;
   PolicySettings settings_;
   std::vector<Switch> switches_;
 };
 
-// Rungs of all GEMMs for people: a row for each run of equal layers, a column for each linear, its fprop/dgrad/wgrad as
-// T (one scale), B (128-blocks) or 16 (BF16).
+// Levels of all GEMMs for people: a row for each run of equal layers, a column for each linear, its fprop/dgrad/wgrad
+// as T (one scale), B (128-blocks) or 16 (BF16).
 std::string precision_map(const PrecisionPolicy& policy);
 
 }  // namespace octet

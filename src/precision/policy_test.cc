@@ -39,23 +39,23 @@ StatsTable table(const TensorStats& x, const TensorStats& dy = kHealthy, const T
 TEST(Policy, HealthyTensorsStayUnderOneScale) {
   PrecisionPolicy policy(linear("up"), {}, {});
   for (int step = 1; step < 50; ++step) EXPECT_TRUE(policy.observe(step, table(kHealthy)).empty());
-  EXPECT_EQ(policy.rung("up/wgrad"), Rung::kTensor);
-  EXPECT_THROW(policy.rung("down/wgrad"), Error);
+  EXPECT_EQ(policy.level("up/wgrad"), PrecisionLevel::kTensor);
+  EXPECT_THROW(policy.level("down/wgrad"), Error);
 }
 
-TEST(Policy, FallsAtOnceToTheFirstRungThatHolds) {
+TEST(Policy, FallsAtOnceToTheFirstLevelThatHolds) {
   PrecisionPolicy policy(linear("up"), {}, {});
   // x holds in blocks along rows, not along columns: fprop may use blocks, wgrad may not, dgrad does not read it.
   std::vector<Switch> made = policy.observe(7, table(stats(6, 27, 12)));
   ASSERT_EQ(made.size(), 2u);
   EXPECT_EQ(made[0].gemm, "up/fprop");
-  EXPECT_EQ(made[0].to, Rung::kBlock);
+  EXPECT_EQ(made[0].to, PrecisionLevel::kBlock);
   EXPECT_EQ(made[0].step, 7);
   EXPECT_NE(made[0].reason.find("up.x under one scale: SNR 6.0 dB (at least 18)"), std::string::npos) << made[0].reason;
   EXPECT_EQ(made[1].gemm, "up/wgrad");
-  EXPECT_EQ(made[1].to, Rung::kHigh);
+  EXPECT_EQ(made[1].to, PrecisionLevel::kHigh);
   EXPECT_NE(made[1].reason.find("in 128-blocks: SNR 12.0 dB"), std::string::npos) << made[1].reason;
-  EXPECT_EQ(policy.rung("up/dgrad"), Rung::kTensor);
+  EXPECT_EQ(policy.level("up/dgrad"), PrecisionLevel::kTensor);
   EXPECT_EQ(policy.decisions().at("up/fprop"), (GemmPrecision{true, Scaling::kBlock}));
   EXPECT_EQ(policy.decisions().at("up/wgrad"), GemmPrecision{});
 }
@@ -65,11 +65,11 @@ TEST(Policy, UnderflowAndValuesThatAreNotFiniteCountToo) {
   TensorStats lost = kHealthy, broken = kHealthy;
   lost[kStatTensor + kUnderflow] = 0.3f;
   EXPECT_EQ(policy.observe(1, table(lost)).size(), 2u);
-  EXPECT_EQ(policy.rung("up/fprop"), Rung::kBlock);
+  EXPECT_EQ(policy.level("up/fprop"), PrecisionLevel::kBlock);
   broken[kStatNotFinite] = 0.01f;
   std::vector<Switch> made = policy.observe(2, table(broken));
   ASSERT_EQ(made.size(), 2u);
-  EXPECT_EQ(made[0].to, Rung::kHigh);
+  EXPECT_EQ(made[0].to, PrecisionLevel::kHigh);
   EXPECT_NE(made[0].reason.find("1 % of its values are not finite"), std::string::npos) << made[0].reason;
 }
 
@@ -84,9 +84,9 @@ TEST(Policy, ReturnsAfterTheDwellAndLaterAfterEachFall) {
   };
   for (int64_t rounds : {3, 6, 12}) {
     policy.observe(++step, bad);
-    EXPECT_EQ(policy.rung("up/fprop"), Rung::kHigh);
+    EXPECT_EQ(policy.level("up/fprop"), PrecisionLevel::kHigh);
     EXPECT_EQ(rounds_until_return(), rounds);
-    EXPECT_EQ(policy.rung("up/fprop"), Rung::kTensor);
+    EXPECT_EQ(policy.level("up/fprop"), PrecisionLevel::kTensor);
   }
 }
 
@@ -95,7 +95,7 @@ TEST(Policy, BetweenTheThresholdsNothingMoves) {
   for (int step = 1; step < 20; ++step) EXPECT_TRUE(policy.observe(step, table(stats(20, 31, 31))).empty());
   policy.observe(20, table(stats(10, 31, 31)));
   for (int step = 21; step < 60; ++step) EXPECT_TRUE(policy.observe(step, table(stats(20, 31, 31))).empty());
-  EXPECT_EQ(policy.rung("up/fprop"), Rung::kBlock);
+  EXPECT_EQ(policy.level("up/fprop"), PrecisionLevel::kBlock);
 }
 
 // SNRs that wander by a standard deviation of 1 dB around any level: few switches in 400 rounds, whatever the level.
@@ -127,13 +127,14 @@ TEST(Policy, RefusesWhatTimingsShowToBeSlower) {
             "fp8-tensor is slower here: 0.00205 ms beside 0.002 ms in bf16 for 1 of 256 x 128 at 512 tokens, measured "
             "nearest to 1 of 256 x 128 at 512 tokens on gpu");
   for (int step = 1; step < 40; ++step) slower.observe(step, table(kHealthy));
-  for (const char* role : {"fprop", "dgrad", "wgrad"}) EXPECT_EQ(slower.rung(std::string("up/") + role), Rung::kHigh);
+  for (const char* role : {"fprop", "dgrad", "wgrad"})
+    EXPECT_EQ(slower.level(std::string("up/") + role), PrecisionLevel::kHigh);
 
   PrecisionPolicy close(linear("up"), {}, timed(2e-6, 2.03e-6, 3e-6));  // 2 % is within what timings differ by
   EXPECT_TRUE(close.switches().empty());
   close.observe(1, table(kHealthy, stats(5, 30, 30)));
-  EXPECT_EQ(close.rung("up/dgrad"), Rung::kHigh) << "dy holds in blocks, which are slower";
-  EXPECT_EQ(close.rung("up/fprop"), Rung::kTensor);
+  EXPECT_EQ(close.level("up/dgrad"), PrecisionLevel::kHigh) << "dy holds in blocks, which are slower";
+  EXPECT_EQ(close.level("up/fprop"), PrecisionLevel::kTensor);
 }
 
 // Their x is quantized once: timings of as many linears count, for all products of each.
@@ -159,7 +160,8 @@ TEST(Policy, LinearsThatReadOneXAreJudgedTogether) {
     target.timings.insert(target.timings.end(), one.timings.begin(), one.timings.end());
     const PrecisionPolicy policy(gemms, {}, target);
     for (const PolicyGemm& gemm : gemms)
-      EXPECT_EQ(policy.rung(gemm.key()), together_pays == (gemm.gemm != "up") ? Rung::kTensor : Rung::kHigh)
+      EXPECT_EQ(policy.level(gemm.key()),
+                together_pays == (gemm.gemm != "up") ? PrecisionLevel::kTensor : PrecisionLevel::kHigh)
           << gemm.key();
   }
 }
@@ -182,12 +184,12 @@ TEST(Policy, ShapesEquallyNearDecideTogether) {
     Target target{.name = "gpu", .timings = few_first ? few : many};
     const std::vector<LinearTiming>& rest = few_first ? many : few;
     target.timings.insert(target.timings.end(), rest.begin(), rest.end());
-    EXPECT_EQ(PrecisionPolicy({linear("up")[0]}, {}, target).rung("up/fprop"), Rung::kTensor);
+    EXPECT_EQ(PrecisionPolicy({linear("up")[0]}, {}, target).level("up/fprop"), PrecisionLevel::kTensor);
     for (LinearTiming& timing : target.timings) {
       if (timing.precision == "fp8-tensor") timing.seconds += 2e-6;
     }
     const PrecisionPolicy slower({linear("up")[0]}, {}, target);
-    ASSERT_EQ(slower.rung("up/fprop"), Rung::kBlock) << "nothing is known of blocks";
+    ASSERT_EQ(slower.level("up/fprop"), PrecisionLevel::kBlock) << "nothing is known of blocks";
     const std::string &reason = slower.switches()[0].reason, sum = "0.009 ms beside 0.007 ms";
     EXPECT_NE(reason.find(sum), std::string::npos) << reason;
   }
@@ -195,7 +197,7 @@ TEST(Policy, ShapesEquallyNearDecideTogether) {
 
 // The H200's own figures, as train-step measures whole steps: what is small or has few tokens stays in bf16.
 TEST(Policy, TheH200sTimingsDecideBySizeAndTokens) {
-  const auto rungs = [](int64_t tokens, int64_t out, int64_t in, int64_t linears = 1) {
+  const auto levels = [](int64_t tokens, int64_t out, int64_t in, int64_t linears = 1) {
     std::vector<PolicyGemm> gemms;
     for (int64_t i = 0; i < linears; ++i) {  // of one x
       const std::string name = "linear" + std::to_string(i), weight = name + ".weight", dy = name + ".dy";
@@ -204,36 +206,36 @@ TEST(Policy, TheH200sTimingsDecideBySizeAndTokens) {
       gemms.push_back({name, GemmRole::kWgrad, out, in, tokens, {dy, "x"}});
     }
     const PrecisionPolicy policy(gemms, {}, h200_target());
-    std::set<Rung> found;
-    for (const PolicyGemm& gemm : gemms) found.insert(policy.rung(gemm.key()));
+    std::set<PrecisionLevel> found;
+    for (const PolicyGemm& gemm : gemms) found.insert(policy.level(gemm.key()));
     return found;
   };
-  const std::set<Rung> tensor = {Rung::kTensor}, high = {Rung::kHigh};
-  EXPECT_EQ(rungs(16384, 768, 768, 3), tensor);  // GPT-2 124M: q, k and v share what quantizing x takes, o does not
-  EXPECT_EQ(rungs(16384, 768, 768), high);
-  EXPECT_EQ(rungs(16384, 3072, 768), tensor);
-  EXPECT_EQ(rungs(16384, 768, 3072), tensor);
-  EXPECT_EQ(rungs(2048, 768, 768), high);
-  EXPECT_EQ(rungs(16384, 1600, 1600, 3), tensor);  // GPT-2 1558M
-  EXPECT_EQ(rungs(16384, 1600, 1600), tensor);
-  EXPECT_EQ(rungs(16384, 6400, 1600), tensor);
-  EXPECT_EQ(rungs(8192, 4096, 4096), tensor);  // GPT3-5B, Llama-2-7B
-  EXPECT_EQ(rungs(4096, 11008, 4096, 2), tensor);
-  EXPECT_EQ(rungs(4096, 4096, 11008), tensor);
-  EXPECT_EQ(rungs(4096, 16384, 16384, 3), tensor);                                  // wider than what was measured
-  for (int64_t linears : {1, 3}) EXPECT_EQ(rungs(16384, 384, 384, linears), high);  // nanoGPT
-  EXPECT_EQ(rungs(16384, 1536, 384), high);
-  EXPECT_EQ(rungs(256, 32, 64), high);
+  const std::set<PrecisionLevel> tensor = {PrecisionLevel::kTensor}, high = {PrecisionLevel::kHigh};
+  EXPECT_EQ(levels(16384, 768, 768, 3), tensor);  // GPT-2 124M: q, k and v share what quantizing x takes, o does not
+  EXPECT_EQ(levels(16384, 768, 768), high);
+  EXPECT_EQ(levels(16384, 3072, 768), tensor);
+  EXPECT_EQ(levels(16384, 768, 3072), tensor);
+  EXPECT_EQ(levels(2048, 768, 768), high);
+  EXPECT_EQ(levels(16384, 1600, 1600, 3), tensor);  // GPT-2 1558M
+  EXPECT_EQ(levels(16384, 1600, 1600), tensor);
+  EXPECT_EQ(levels(16384, 6400, 1600), tensor);
+  EXPECT_EQ(levels(8192, 4096, 4096), tensor);  // GPT3-5B, Llama-2-7B
+  EXPECT_EQ(levels(4096, 11008, 4096, 2), tensor);
+  EXPECT_EQ(levels(4096, 4096, 11008), tensor);
+  EXPECT_EQ(levels(4096, 16384, 16384, 3), tensor);                                  // wider than what was measured
+  for (int64_t linears : {1, 3}) EXPECT_EQ(levels(16384, 384, 384, linears), high);  // nanoGPT
+  EXPECT_EQ(levels(16384, 1536, 384), high);
+  EXPECT_EQ(levels(256, 32, 64), high);
 }
 
 TEST(Policy, ImpossibleShapesStayHigh) {
   std::vector<PolicyGemm> gemms = linear("up");
-  gemms[0].objection = "512x256x129 is not a multiple of 16";
+  gemms[0].unsupported_reason = "512x256x129 is not a multiple of 16";
   PrecisionPolicy policy(gemms, {}, {});
   for (int step = 1; step < 40; ++step) policy.observe(step, table(kHealthy));
-  EXPECT_EQ(policy.rung("up/fprop"), Rung::kHigh);
+  EXPECT_EQ(policy.level("up/fprop"), PrecisionLevel::kHigh);
   ASSERT_EQ(policy.switches().size(), 1u);
-  EXPECT_EQ(policy.switches()[0].reason, gemms[0].objection);
+  EXPECT_EQ(policy.switches()[0].reason, gemms[0].unsupported_reason);
 }
 
 TEST(Policy, AResumedOneGoesOnAlike) {
@@ -268,8 +270,8 @@ TEST(Policy, AResumeOnADeviceWithOtherTimingsObeysThem) {
   std::vector<Switch> made = after.restore(before.state(), "state", 40);
   ASSERT_EQ(made.size(), 3u);
   EXPECT_EQ(made[0].step, 40);
-  EXPECT_EQ(made[0].to, Rung::kBlock) << "nothing is known of blocks";
-  EXPECT_EQ(after.rung("up/fprop"), Rung::kBlock);
+  EXPECT_EQ(made[0].to, PrecisionLevel::kBlock) << "nothing is known of blocks";
+  EXPECT_EQ(after.level("up/fprop"), PrecisionLevel::kBlock);
 }
 
 TEST(Policy, TheMapJoinsEqualLayers) {

@@ -61,7 +61,7 @@ Recipe parse_recipe(const std::string& name) {
     recipe.scaling = Scaling::kCurrent;
   } else if (name == "fp8-delayed") {
     recipe.scaling = Scaling::kDelayed;
-    recipe.weight_rows = false;  // as trained
+    recipe.per_channel_weights = false;  // as trained
   } else if (name == "fp8-block") {
     recipe.scaling = Scaling::kBlock;
     recipe.gradient_format = DType::kE4M3;

@@ -42,7 +42,7 @@ struct Recipe {
   bool history_max = true;    // max of the history | most recent
   bool power_of_two = false;  // of scales
   // How weights of inference programs are scaled, where not in blocks: one scale an output channel, or one a tensor.
-  bool weight_rows = true;
+  bool per_channel_weights = true;
   // Training: the transposed codes of weights, which dgrad reads on targets with fp8_tn_only, are kept beside the plain
   // ones; false: made again for every product, a byte a weight less.
   bool keep_transposes = true;

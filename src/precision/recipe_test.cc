@@ -23,7 +23,7 @@ TEST(Recipe, NamesAndFormats) {
   const Recipe int8 = parse_recipe("int8");
   EXPECT_EQ(int8.format(false), DType::kI8);
   EXPECT_EQ(int8.compute, DType::kBF16);
-  EXPECT_TRUE(int8.weight_rows);
+  EXPECT_TRUE(int8.per_channel_weights);
   const Recipe block = parse_recipe("fp8-block");
   EXPECT_EQ(block.format(true), DType::kE4M3);
   EXPECT_TRUE(block.power_of_two);

@@ -17,7 +17,7 @@ std::vector<PolicyGemm> policy_gemms(const ModelConfig& model, const StepperOpti
                      .n = gemm.n,
                      .k = gemm.k,
                      .operands = {gemm.operands[0], gemm.operands[1]},
-                     .objection = gemm.reason});
+                     .unsupported_reason = gemm.reason});
   }
   return gemms;
 }
@@ -31,7 +31,7 @@ AutoPrecision::AutoPrecision(const ModelConfig& model, const StepperOptions& opt
 
 const Plan& AutoPrecision::plan(bool* cached) {
   std::string key;
-  for (const PolicyGemm& gemm : policy_.gemms()) key += std::to_string(static_cast<int>(policy_.rung(gemm.key())));
+  for (const PolicyGemm& gemm : policy_.gemms()) key += std::to_string(static_cast<int>(policy_.level(gemm.key())));
   auto found = plans_.find(key);
   if (cached != nullptr) *cached = found != plans_.end();
   if (found != plans_.end()) return found->second;

@@ -95,7 +95,7 @@ PlanReport report_plan(const Plan& plan, double compile_seconds) {
   r.total_bytes = plan.total_bytes();
   r.padding_bytes = plan.state_bytes;
   for (const StateEntry& entry : program.states()) r.padding_bytes -= entry.type.bytes();
-  const Graph& fullest = fullest_graph(plan);
+  const Graph& fullest = peak_graph(plan);
   const GraphPlan& fullest_plan = plan.graphs.at(fullest.name());
   if (fullest_plan.peak_node != NodeId::kNone) {
     r.peak_at = fmt::format("{} of graph {}", describe(fullest, fullest_plan.peak_node), fullest.name());
@@ -118,7 +118,8 @@ PlanReport plan_training(const ModelConfig& model, const RunConfig& config, cons
   if (decided) {
     const PrecisionPolicy& policy = decided->policy();
     report.precision = precision_map(policy);
-    for (const PolicyGemm& gemm : policy.gemms()) report.rungs[gemm.key()] = rung_name(policy.rung(gemm.key()));
+    for (const PolicyGemm& gemm : policy.gemms())
+      report.levels[gemm.key()] = precision_level_name(policy.level(gemm.key()));
   }
   return report;
 }
@@ -181,7 +182,7 @@ std::string to_json(const PlanReport& r) {
       "\"total_bytes\": {}, \"nodes\": {}, \"compile_seconds\": {:.4f}, \"precision\": {}}}\n",
       r.parameters, r.tokens, r.forward_flops, r.backward_flops, r.recompute_flops, r.weight_bytes, r.compute_bytes,
       r.moment_bytes, r.gradient_bytes, r.scale_bytes, r.activation_bytes, r.transient_bytes, r.workspace_bytes,
-      r.input_bytes, r.padding_bytes, r.total_bytes, r.nodes, r.compile_seconds, nlohmann::json(r.rungs).dump());
+      r.input_bytes, r.padding_bytes, r.total_bytes, r.nodes, r.compile_seconds, nlohmann::json(r.levels).dump());
 }
 
 }  // namespace octet

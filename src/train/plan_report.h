@@ -36,10 +36,10 @@ struct PlanReport {
   int64_t live_bytes = 0;  // there
   int64_t nodes = 0;
   double compile_seconds = 0;
-  std::string precision;                     // recipe auto: the rungs that GEMMs start on, as precision_map() has them,
-  std::map<std::string, std::string> rungs;  // and by key of each: rung_name()
-  std::vector<SavedValue> saved;             // of graph "train"
-  std::vector<PeakRow> peak;                 // largest first; adds up to live_bytes
+  std::string precision;  // recipe auto: the levels that GEMMs start on, as precision_map() has them,
+  std::map<std::string, std::string> levels;  // and by key of each: rung_name()
+  std::vector<SavedValue> saved;              // of graph "train"
+  std::vector<PeakRow> peak;                  // largest first; adds up to live_bytes
 };
 
 PlanReport report_plan(const Plan& plan, double compile_seconds);

@@ -74,8 +74,8 @@ TEST(PlanReport, BytesAddUp) {
   EXPECT_LT(r.padding_bytes, 64 * 2000);  // under an alignment for each of its states
 }
 
-// Recipe auto: programs read the same rungs that people see.
-TEST(PlanReport, TheRungsOfGemmsAreInTheJson) {
+// Recipe auto: programs read the same levels that people see.
+TEST(PlanReport, TheLevelsOfGemmsAreInTheJson) {
   RunConfig config;
   config.micro_batch = 1, config.sequence_length = 128;
   const auto precision = [&](const char* recipe, const Target& target) {

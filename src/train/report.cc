@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMostPoints = 1500, kMostRounds = 250;  // of a curve; of a tensor's statistics and of the map
+constexpr size_t kMaxPoints = 1500, kMaxRounds = 250;  // of a curve; of a tensor's statistics and of the map
 
 // Entries of one kind in the order of steps; a resumed run takes back what came after its checkpoint.
 struct Series {
@@ -42,24 +42,24 @@ class Report {
     } else if (kind == "switch") {
       switches_.entries.push_back({step, {step, line.at("gemm"), line.at("from"), line.at("to"), line.at("reason")}});
     } else if (kind == "rungs") {
-      read_rungs(step, json_get<std::string>(line, "text", where));
+      read_levels(step, json_get<std::string>(line, "text", where));
     } else if (kind == "statistics") {
       json values = {step};
       for (const char* name : kNames) values.push_back(line.value(name, json()));
       tensors_[json_get<std::string>(line, "tensor", where)].entries.push_back({step, std::move(values)});
     } else if (kind == "resume") {
-      for (Series* series : {&loss_, &evaluation_, &switches_, &rungs_}) series->take_back(step);
+      for (Series* series : {&loss_, &evaluation_, &switches_, &levels_}) series->take_back(step);
       for (auto& [name, series] : tensors_) series.take_back(step);
     }
   }
 
   std::string text() const {
     json tensors = json::object();
-    for (const auto& [name, series] : tensors_) tensors[name] = series.thinned(kMostRounds);
-    json data = {{"loss", loss_.thinned(kMostPoints)},
-                 {"eval", evaluation_.thinned(kMostPoints)},
+    for (const auto& [name, series] : tensors_) tensors[name] = series.thinned(kMaxRounds);
+    json data = {{"loss", loss_.thinned(kMaxPoints)},
+                 {"eval", evaluation_.thinned(kMaxPoints)},
                  {"gemms", gemms_},
-                 {"rungs", rungs_.thinned(kMostRounds)},
+                 {"rungs", levels_.thinned(kMaxRounds)},
                  {"switches", switches_.thinned(switches_.entries.size() + 1)},
                  {"names", kNames},
                  {"tensors", std::move(tensors)}};
@@ -76,7 +76,7 @@ class Report {
                                            "block_t_snr_db"};
 
   // "layers.0.attn.q/fprop=0 ...": the GEMMs are the same in every line of a run.
-  void read_rungs(int64_t step, const std::string& text) {
+  void read_levels(int64_t step, const std::string& text) {
     std::string digits;
     gemms_.clear();
     for (size_t begin = 0; begin < text.size();) {
@@ -86,10 +86,10 @@ class Report {
       digits += text[equals + 1];
       begin = end + 1;
     }
-    rungs_.entries.push_back({step, {step, digits}});
+    levels_.entries.push_back({step, {step, digits}});
   }
 
-  Series loss_, evaluation_, switches_, rungs_;
+  Series loss_, evaluation_, switches_, levels_;
   std::vector<std::string> gemms_;
   std::map<std::string, Series> tensors_;
 };

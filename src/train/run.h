@@ -43,12 +43,12 @@ class Run {
     double waited = 0;  // seconds for data
   };
   std::unique_ptr<Step> begin(Prefetcher& prefetcher, int64_t step);
-  bool leads_on(const StepWork& work) const;
+  bool can_overlap_next_step(const StepWork& work) const;
   bool conclude(const Step& done, bool next_has_begun = false);
   void step_begins(int64_t step);
   void warn_of_gemms_in_high_precision();
   void watch_finite(const StepResult& result, std::span<const HostBatch> micro_batches, int64_t step);
-  std::string guilty(std::span<const HostBatch> micro_batches);
+  std::string locate_non_finite(std::span<const HostBatch> micro_batches);
   void decide_precision(const StepResult& result, int64_t step);
   void plan_again(const std::vector<Switch>& made, int64_t step);
   void report_now(bool last);
@@ -75,7 +75,7 @@ class Run {
   std::chrono::steady_clock::time_point reported_ = {};
   double report_seconds_ = 0;
   std::optional<Progress> progress_;
-  std::unique_ptr<Step> under_way_;  // enqueued whole, its results not yet read
+  std::unique_ptr<Step> in_flight_step_;  // enqueued whole, its results not yet read
   std::chrono::steady_clock::time_point step_began_ = {};
   std::vector<double> speeds_;  // tokens a second, of every step
   int64_t skipped_in_a_row_ = 0, last_saved_ = -1, last_evaluated_ = -1;

@@ -80,26 +80,26 @@ void RunLog::switches(const std::vector<Switch>& made) {
     files_->jsonl.write({{"kind", "switch"},
                          {"step", s.step},
                          {"gemm", s.gemm},
-                         {"from", rung_name(s.from)},
-                         {"to", rung_name(s.to)},
+                         {"from", precision_level_name(s.from)},
+                         {"to", precision_level_name(s.to)},
                          {"reason", s.reason}});
 }
 
-void RunLog::rungs(int64_t step, const PrecisionPolicy& policy) {
+void RunLog::levels(int64_t step, const PrecisionPolicy& policy) {
   std::string text;
   double counts[3] = {};
   for (const PolicyGemm& gemm : policy.gemms()) {
-    Rung rung = policy.rung(gemm.key());
-    ++counts[static_cast<size_t>(rung)];
-    text += fmt::format("{}{}={}", text.empty() ? "" : " ", gemm.key(), static_cast<int>(rung));
+    PrecisionLevel level = policy.level(gemm.key());
+    ++counts[static_cast<size_t>(level)];
+    text += fmt::format("{}{}={}", text.empty() ? "" : " ", gemm.key(), static_cast<int>(level));
   }
   files_->jsonl.write({{"kind", "rungs"}, {"step", step}, {"text", text}});
-  auto share = [&](Rung rung) {
-    return counts[static_cast<size_t>(rung)] / static_cast<double>(std::max<size_t>(1, policy.gemms().size()));
+  auto share = [&](PrecisionLevel level) {
+    return counts[static_cast<size_t>(level)] / static_cast<double>(std::max<size_t>(1, policy.gemms().size()));
   };
-  files_->events.scalars(step, {{"precision/fp8_tensor", share(Rung::kTensor)},
-                                {"precision/fp8_block", share(Rung::kBlock)},
-                                {"precision/bf16", share(Rung::kHigh)}});
+  files_->events.scalars(step, {{"precision/fp8_tensor", share(PrecisionLevel::kTensor)},
+                                {"precision/fp8_block", share(PrecisionLevel::kBlock)},
+                                {"precision/bf16", share(PrecisionLevel::kHigh)}});
 }
 
 void RunLog::event(int64_t step, const std::string& kind, const std::string& text) {

@@ -22,10 +22,10 @@ class RunLog {
   ~RunLog();
   void step(const StepLog& entry);
   void evaluation(int64_t step, double loss, int64_t tokens, double seconds);
-  // Recipe auto: a line for every tensor; a line for every switch, then the rungs of all GEMMs; shares of the rungs.
+  // Recipe auto: a line for every tensor; a line for every switch, then the levels of all GEMMs; shares of the levels.
   void statistics(int64_t step, const StatsTable& stats);
   void switches(const std::vector<Switch>& made);
-  void rungs(int64_t step, const PrecisionPolicy& policy);
+  void levels(int64_t step, const PrecisionPolicy& policy);
   void event(int64_t step, const std::string& kind, const std::string& text);  // checkpoint, resume, skip, replan
 
  private:

@@ -25,7 +25,7 @@ void Run::decide_precision(const StepResult& result, int64_t step) {
       log_warning("step {}: {} switches of precision taken back: {}", step, made.size(), error.message());
     }
   }
-  log_->rungs(step, auto_->policy());
+  log_->levels(step, auto_->policy());
   result_.run.precision = auto_->policy().state();
   report_now(/*last=*/false);
 }
@@ -61,8 +61,8 @@ void Run::plan_again(const std::vector<Switch>& made, int64_t step) {
   log_->event(step, "replan", cost);
   constexpr size_t kShown = 6;
   for (size_t i = 0; i < std::min(kShown, made.size()); ++i)
-    log_info("step {}: {} from {} to {}: {}", step, made[i].gemm, rung_name(made[i].from), rung_name(made[i].to),
-             made[i].reason);
+    log_info("step {}: {} from {} to {}: {}", step, made[i].gemm, precision_level_name(made[i].from),
+             precision_level_name(made[i].to), made[i].reason);
   if (made.size() > kShown) log_info("and {} more: {}/log.jsonl", made.size() - kShown, config_.out);
   log_info("step {}: {}\n{}", step, cost, precision_map(auto_->policy()));
 }

@@ -205,7 +205,7 @@ void Run::resume_or_start() {
   write_file(config_.out + "/config.yaml", result_.run.settings);
   if (!auto_) return warn_of_gemms_in_high_precision();
   log_->switches(first_switches_);
-  log_->rungs(result_.run.step, auto_->policy());
+  log_->levels(result_.run.step, auto_->policy());
   log_info("precision of every GEMM\n{}", precision_map(auto_->policy()));
 }
 
@@ -214,7 +214,7 @@ void Run::warn_of_gemms_in_high_precision() {
   if (options_.compile.recipe.scaling == Scaling::kNone) return;
   std::map<std::string, std::vector<std::string>> by_reason;
   for (const PolicyGemm& gemm : policy_gemms(model_, options_))
-    if (!gemm.objection.empty()) by_reason[gemm.objection].push_back(gemm.key());
+    if (!gemm.unsupported_reason.empty()) by_reason[gemm.unsupported_reason].push_back(gemm.key());
   for (const auto& [reason, gemms] : by_reason) {
     const std::string text = fmt::format("{} of the products stay in {}: {}{}: {}", gemms.size(),
                                          dtype_name(options_.compile.recipe.compute), gemms[0],

@@ -67,7 +67,7 @@ bool Stepper::has_input(const std::string& graph, const std::string& name) const
   return plan_.program.graph(graph).find_leaf(Op::kInput, name).exists();
 }
 
-void Stepper::feed(const std::string& graph, const HostBatch& batch) {
+void Stepper::copy_inputs(const std::string& graph, const HostBatch& batch) {
   auto copy = [&](const char* name, const std::vector<int32_t>& from) {
     if (!has_input(graph, name)) return;
     auto to = input_as<int32_t>(*executor_, graph, name);
@@ -89,7 +89,7 @@ int64_t StepWork::tokens() const {
 
 StepResult Stepper::step(const StepWork& work) {
   begin(work);
-  go_on(work);
+  run_remaining_micro_batches(work);
   apply(work);
   return wait(work);
 }
@@ -107,7 +107,7 @@ StatsTable Stepper::read_statistics() const {
 
 void Stepper::enqueue(const StepWork& work, size_t micro_batch) {
   const std::string graph = micro_batch > 0 ? "accumulate" : work.statistics ? "train_stats" : "train";
-  feed(graph, work.micro_batches[micro_batch]);
+  copy_inputs(graph, work.micro_batches[micro_batch]);
   const int64_t tokens = work.tokens();
   input_as<float>(*executor_, graph, "loss_scale")[0] = tokens > 0 ? 1.0f / static_cast<float>(tokens) : 0.0f;
   if (has_input(graph, "rng")) {
@@ -124,7 +124,7 @@ void Stepper::begin(const StepWork& work) {
   if (work.statistics) statistics_ = read_statistics();  // outputs last until the next run
 }
 
-bool Stepper::go_on(const StepWork& work, const Stop& stop) {
+bool Stepper::run_remaining_micro_batches(const StepWork& work, const Stop& stop) {
   for (size_t i = 1; i < work.micro_batches.size(); ++i) {
     if (stop && stop()) return false;
     enqueue(work, i);
@@ -149,7 +149,7 @@ StepResult Stepper::wait(const StepWork& work) {
 }
 
 LossSum Stepper::evaluate(const HostBatch& batch) {
-  feed("eval", batch);
+  copy_inputs("eval", batch);
   executor_->run("eval");
   return {.sum = scalar_output(*executor_, "eval", "loss"), .tokens = batch.valid_tokens};
 }

@@ -74,7 +74,7 @@ class Stepper {
   // one may begin() before this one's wait(), which neither changes parameters nor what is saved.
   using Stop = std::function<bool()>;
   void begin(const StepWork& work);
-  bool go_on(const StepWork& work, const Stop& stop = {});
+  bool run_remaining_micro_batches(const StepWork& work, const Stop& stop = {});
   void apply(const StepWork& work);
   StepResult wait(const StepWork& work);
   LossSum evaluate(const HostBatch& batch);
@@ -84,7 +84,7 @@ class Stepper {
   const BatchShape& eval_shape() const { return options_.eval; }
 
  private:
-  void feed(const std::string& graph, const HostBatch& batch);
+  void copy_inputs(const std::string& graph, const HostBatch& batch);
   void enqueue(const StepWork& work, size_t micro_batch);
   StatsTable read_statistics() const;
   bool has_input(const std::string& graph, const std::string& name) const;

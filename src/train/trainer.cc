@@ -65,7 +65,7 @@ std::unique_ptr<Run::Step> Run::begin(Prefetcher& prefetcher, int64_t step) {
   try {
     next->micro_batches = prefetcher.take(step, [&] { return stop_wanted(); });
   } catch (const Error&) {
-    if (under_way_) conclude(*std::exchange(under_way_, nullptr));
+    if (in_flight_step_) conclude(*std::exchange(in_flight_step_, nullptr));
     if (result_.run.step > 0) save(result_.run.step);
     throw;
   }
@@ -82,7 +82,7 @@ std::unique_ptr<Run::Step> Run::begin(Prefetcher& prefetcher, int64_t step) {
 
 // Whether the next step may begin before the results of this one are known: nothing comes between but the log, and a
 // device goes on while the host writes it.
-bool Run::leads_on(const StepWork& work) const {
+bool Run::can_overlap_next_step(const StepWork& work) const {
   const auto due = [&](int64_t interval) { return interval > 0 && work.step % interval == 0; };
   const bool waits = config_.eager || config_.check_nodes || (auto_ && auto_->due(work.step + 1));  // in begin()
   return stepper_->plan().target.device == Device::kCuda && !waits && !work.statistics && !due(config_.eval_interval) &&
@@ -91,7 +91,7 @@ bool Run::leads_on(const StepWork& work) const {
 }
 
 // Where the numbers that are not finite came from, as far as can be told.
-std::string Run::guilty(std::span<const HostBatch> micro_batches) {
+std::string Run::locate_non_finite(std::span<const HostBatch> micro_batches) {
   try {
     for (const HostBatch& batch : micro_batches) {
       const std::string value = first_non_finite_value(model_, options_, stepper_->executor(), batch);
@@ -115,7 +115,7 @@ void Run::watch_finite(const StepResult& result, std::span<const HostBatch> micr
   log_warning("step {}: gradients are not finite (norm {}), step skipped ({} in a row)", step, result.grad_norm,
               skipped_in_a_row_);
   if (skipped_in_a_row_ < config_.max_skipped_steps) return;
-  const std::string where = guilty(micro_batches);
+  const std::string where = locate_non_finite(micro_batches);
   log_->event(step, "stop", "numbers that are not finite, first " + where);
   const std::string before = result_.checkpoint.empty() ? resume_from_.value_or("") : result_.checkpoint;
   save(step);  // the weights are those of the last step that was taken
@@ -179,21 +179,21 @@ TrainResult Run::loop() {
   if (result_.run.step == 0 && config_.eval_interval > 0) evaluate_now(0);
   for (int64_t step = result_.run.step + 1; step <= config_.steps; ++step) {
     std::unique_ptr<Step> next;
-    if (under_way_ && leads_on(under_way_->work)) next = begin(prefetcher, step);
-    if (under_way_ && !conclude(*std::exchange(under_way_, nullptr), next != nullptr)) break;
+    if (in_flight_step_ && can_overlap_next_step(in_flight_step_->work)) next = begin(prefetcher, step);
+    if (in_flight_step_ && !conclude(*std::exchange(in_flight_step_, nullptr), next != nullptr)) break;
     if (!next) {
       step_begins(step);
       next = begin(prefetcher, step);
     }
-    if (!next || !stepper_->go_on(next->work, [&] { return stop_wanted(); })) {
+    if (!next || !stepper_->run_remaining_micro_batches(next->work, [&] { return stop_wanted(); })) {
       log_info("step {} was left unfinished", step);
       result_.interrupted = true;
       break;
     }
     stepper_->apply(next->work);
-    under_way_ = std::move(next);
+    in_flight_step_ = std::move(next);
   }
-  if (under_way_) conclude(*std::exchange(under_way_, nullptr));
+  if (in_flight_step_) conclude(*std::exchange(in_flight_step_, nullptr));
   if (result_.interrupted && result_.run.step > 0) save(result_.run.step);
   if (timeline_) timeline_->finish();
   progress_->finish();

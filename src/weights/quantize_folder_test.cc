@@ -73,7 +73,7 @@ TEST(QuantizeFolder, WhatIsWrittenIsWhatQuantizingWhileLoadingMakes) {
       const auto stored = open_weights(out.path());
       ASSERT_TRUE(stored->recipe().has_value());
       Recipe recipe = parse_recipe(blocks ? "fp8-block" : "fp8-current");
-      recipe.weight_rows = weights == ScaleLayout::kRow;
+      recipe.per_channel_weights = weights == ScaleLayout::kRow;
       const auto from_folder = logits(*stored, *stored->recipe(), kPrompt);
       // GPT-2 folders stack q, k and v in one tensor, which then has one scale; loading gives each its own.
       const bool stacked = source->config().architecture == "gpt2" && weights == ScaleLayout::kTensor;
@@ -118,7 +118,7 @@ TEST(QuantizeFolder, FusedLinearsStayWhereTheyWere) {
     EXPECT_GT(compared, 0) << name;
     const auto stored = open_weights(out.path());
     Recipe recipe = parse_recipe("fp8-current");
-    recipe.weight_rows = true;
+    recipe.per_channel_weights = true;
     EXPECT_EQ(logits(*stored, *stored->recipe(), kPrompt), logits(*source, recipe, kPrompt)) << name;
   }
 }
@@ -151,7 +151,7 @@ TEST(QuantizeFolder, StaticScalesOfActivationsAndCacheAreRead) {
     const auto stored = open_weights(out.path());
     EXPECT_TRUE(stored->has_kv_scales());
     EXPECT_EQ(stored->recipe()->scaling, Scaling::kDelayed);
-    EXPECT_TRUE(stored->recipe()->weight_rows);
+    EXPECT_TRUE(stored->recipe()->per_channel_weights);
     EXPECT_FLOAT_EQ(stored->scale("kv.layers.0.attn.attention.k_scale").value(), 448.0f / 5);
     EXPECT_FLOAT_EQ(stored->scale("kv.layers.1.attn.attention.v_scale_inv").value(), 7 / 448.0f);
     EXPECT_FLOAT_EQ(stored->scale("scale.layers.0.attn.q.x").value(), 448.0f / (3 + 15));

@@ -156,7 +156,7 @@ Recipe QuantizedTensors::recipe() const {
   Recipe recipe = parse_recipe(scheme_.activations == ActivationScales::kToken    ? "fp8-current"
                                : scheme_.activations == ActivationScales::kStatic ? "fp8-delayed"
                                                                                   : "fp8-block");
-  recipe.weight_rows = scheme_.weights == ScaleLayout::kRow;
+  recipe.per_channel_weights = scheme_.weights == ScaleLayout::kRow;
   for (const auto& [gemm, first] : layout_.x_of) {
     const auto holder = holder_.find(gemm + std::string(kWeight));
     const bool stored = holder != holder_.end() && scale_names_.contains(holder->second.name);

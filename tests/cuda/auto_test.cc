@@ -74,8 +74,8 @@ TEST_F(CudaAuto, TheDevicesOwnTimingsDecideFromTheStart) {
     ASSERT_EQ(logged.rungs.size(), policy.gemms().size());
     for (const PolicyGemm& gemm : policy.gemms()) {
       const bool fp8 = hidden == 1024 && gemm.gemm.starts_with("layers.0.mlp.");
-      EXPECT_EQ(policy.rung(gemm.key()), fp8 ? Rung::kTensor : Rung::kHigh) << gemm.key();
-      EXPECT_EQ(logged.rungs.at(gemm.key()), static_cast<char>('0' + static_cast<int>(policy.rung(gemm.key()))))
+      EXPECT_EQ(policy.level(gemm.key()), fp8 ? PrecisionLevel::kTensor : PrecisionLevel::kHigh) << gemm.key();
+      EXPECT_EQ(logged.rungs.at(gemm.key()), static_cast<char>('0' + static_cast<int>(policy.level(gemm.key()))))
           << gemm.key();
     }
     EXPECT_EQ(logged.switches.size(), policy.switches().size());

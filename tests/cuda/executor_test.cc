@@ -7,13 +7,13 @@
 #include "base/file.h"
 #include "base/testing/test_data.h"
 #include "eval/verify.h"
-#include "exec/testing/program_parity.h"
+#include "exec/testing/program_conformance.h"
 #include "train/verify_training.h"
 
 namespace octet {
 namespace {
 
-using parity::Setting;
+using conformance::Setting;
 constexpr int kSteps = 3;
 
 class OnGpu : public testing::Test {
@@ -47,7 +47,7 @@ Trained run_of(Executor& executor) {
 }
 
 Trained cuda_run(const Setting& setting, const CudaOptions& options) {
-  return run_of(*make_cuda_executor(parity::compiled_plan(setting, cuda_target()), options));
+  return run_of(*make_cuda_executor(conformance::compiled_plan(setting, cuda_target()), options));
 }
 
 // |a - b| and |b|, squared, of two tensors' 2-norms.
@@ -77,7 +77,7 @@ Bounds bounds_of(const Setting& setting, const Trained& expected) {
   if (std::string(setting.recipe) == "tf32") return {2.5e-3, 1.25e-2};
   Setting exact_setting = setting;
   exact_setting.recipe = "fp32", exact_setting.switched = false;
-  const Plan plan = parity::compiled_plan(exact_setting, cuda_target());
+  const Plan plan = conformance::compiled_plan(exact_setting, cuda_target());
   const Trained exact = run_of(*make_interpreter(plan.program));
   Distance gradients;
   for (const auto& [name, bytes] : exact.gradients)
@@ -88,7 +88,7 @@ Bounds bounds_of(const Setting& setting, const Trained& expected) {
 class CudaTraining : public OnGpu, public testing::WithParamInterface<Setting> {};
 
 TEST_P(CudaTraining, FollowsTheInterpreter) {
-  const Plan plan = parity::compiled_plan(GetParam(), cuda_target());
+  const Plan plan = conformance::compiled_plan(GetParam(), cuda_target());
   const Trained expected = run_of(*make_interpreter(plan.program)), actual = cuda_run(GetParam(), {});
   const Bounds bounds = bounds_of(GetParam(), expected);
   double worst_loss = 0;
@@ -128,11 +128,11 @@ using CudaStatistics = OnGpu;
 
 // A step with statistics is the step without them.
 TEST_F(CudaStatistics, LeaveLossAndGradientsTheirBits) {
-  for (const Setting& setting : parity::settings()) {
+  for (const Setting& setting : conformance::settings()) {
     if (std::string(setting.recipe) != "auto") continue;
-    SCOPED_TRACE(parity::setting_name(setting));
+    SCOPED_TRACE(conformance::setting_name(setting));
     const auto executor =
-        make_cuda_executor(parity::compiled_plan(setting, cuda_target()), CudaOptions{.deterministic = true});
+        make_cuda_executor(conformance::compiled_plan(setting, cuda_target()), CudaOptions{.deterministic = true});
     tiny::initialize(*executor);
     for (int batch = 0; batch < 3; ++batch) {  // the first launched, the others replayed
       std::map<std::string, double> losses;
@@ -164,8 +164,8 @@ TEST_F(CudaRecompute, LightGivesTheBitsOfNone) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, CudaTraining, testing::ValuesIn(parity::settings()),
-                         [](const auto& info) { return parity::setting_name(info.param); });
+INSTANTIATE_TEST_SUITE_P(Recipes, CudaTraining, testing::ValuesIn(conformance::settings()),
+                         [](const auto& info) { return conformance::setting_name(info.param); });
 
 class CudaGoldens : public OnGpu, public testing::WithParamInterface<const char*> {};
 

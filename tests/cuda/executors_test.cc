@@ -3,7 +3,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include "exec/testing/program_parity.h"
+#include "exec/testing/program_conformance.h"
 #include "exec/testing/train_together.h"
 #include "kernels/cuda/context.h"
 
@@ -21,7 +21,7 @@ class CudaExecutors : public testing::Test {
 // Products are not timed: two timings may choose two algorithms.
 tiny::MakeExecutor on_device(const char* architecture, const char* recipe, int device = 0, bool eager = false) {
   const CudaOptions options{.device = device, .eager = eager, .deterministic = true};
-  return [options, plan = parity::compiled_plan({architecture, recipe}, cuda_target(options))] {
+  return [options, plan = conformance::compiled_plan({architecture, recipe}, cuda_target(options))] {
     return make_cuda_executor(plan, options);
   };
 }

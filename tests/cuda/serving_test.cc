@@ -136,7 +136,7 @@ TEST_P(ServingOnGpu, RecipesAndCachesAgreeWithTheCpu) {
 TEST_P(ServingOnGpu, FusedAppendsChangeNoBit) {
   for (DType cache : {DType::kBF16, DType::kE4M3}) {
     Target unfused = cuda_target();
-    unfused.fusions[static_cast<size_t>(Producer::kKvAppend)] = 0;
+    unfused.fusions[static_cast<size_t>(Producer::kScatterRows)] = 0;
     const CudaOptions cuda{.deterministic = true};  // else products may be timed, and chosen, twice
     auto one = make_runner(*weights_, options_of(cuda_target(), "bf16", cache), cuda);
     auto other = make_runner(*weights_, options_of(unfused, "bf16", cache), cuda);

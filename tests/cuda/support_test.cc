@@ -141,8 +141,9 @@ TEST(CudaServing, LayersAppendInOneKernel) {
           const Graph& graph = serving.plan.program.graph(bucket.graph);
           int fused = 0, apart = 0, split = 0;
           for (const Node& node : graph.nodes()) {
-            if (node.op == Op::kFusion) fused += std::string(cuda::select_kernel(graph, node).name) == "rope_kv_append";
-            apart += node.op == Op::kRope || node.op == Op::kKvAppend;
+            if (node.op == Op::kFusion)
+              fused += std::string(cuda::select_kernel(graph, node).name) == "rope_scatter_rows";
+            apart += node.op == Op::kRope || node.op == Op::kScatterRows;
             split += node.op == Op::kFusion && fusion_producer(*node.body) == Producer::kProduct &&
                      (fusion_parts(*node.body) & static_cast<uint32_t>(FusionPart::kSlices)) != 0;
           }

@@ -42,7 +42,7 @@ std::string check_rows(const OnnxCase& c) {
     const std::string message = compare(run_op(Op::kEmbedding, {ids, table})[0].values, y, 0, 0);
     return message.empty() ? compare(run_op(Op::kSelectRows, {table, ids})[0].values, y, 0, 0) : message;
   }
-  // TensorScatter: a batch's rows are written from its index on, around the end when circular: slots of kv_append.
+  // TensorScatter: a batch's rows are written from its index on, around the end when circular: slots of scatter_rows.
   const size_t rank = x.dims.size();
   if (static_cast<int64_t>(c.number("axis", -2)) != -2) return "skip: scatter along another axis";
   const int64_t heads = x.product(1, rank - 2), slots = x.dims[rank - 2], width = x.dims[rank - 1];
@@ -56,9 +56,9 @@ std::string check_rows(const OnnxCase& c) {
     }
   }
   const auto count = static_cast<int64_t>(targets.size());
-  return compare(run_op(Op::kKvAppend, {golden(DType::kF32, {x.elements() / width, width}, x.values),
-                                        golden(DType::kF32, {count, width}, c.inputs[1]->values),
-                                        golden(DType::kI32, {count}, targets)})[0]
+  return compare(run_op(Op::kScatterRows, {golden(DType::kF32, {x.elements() / width, width}, x.values),
+                                           golden(DType::kF32, {count, width}, c.inputs[1]->values),
+                                           golden(DType::kI32, {count}, targets)})[0]
                      .values,
                  y, 0, 0);
 }

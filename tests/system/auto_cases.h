@@ -167,7 +167,7 @@ inline void switches_that_do_not_fit_are_taken_back(const Target& target) {
   // byte less than the plan of these switches needs.
   StepperOptions options = stepper_options(config, target);
   for (const auto& [gemm, rung] : read_log(config.out).rungs)
-    options.compile.recipe.decisions[gemm] = rung_precision(static_cast<Rung>(rung - '0'));
+    options.compile.recipe.decisions[gemm] = level_precision(static_cast<PrecisionLevel>(rung - '0'));
   Target narrow_target = target;
   narrow_target.memory_bytes = compile_training(resolve_model(config, config.vocab_size), options).total_bytes() - 1;
   config.out = folder.file("narrow");

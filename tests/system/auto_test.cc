@@ -45,7 +45,7 @@ TEST(Auto, APlanOfOneGroupInFp8QuantizesItsInputOnce) {
     const std::set<std::string> linears(group.linears.begin(), group.linears.end());
     for (const PolicyGemm& gemm : gemms)
       options.compile.recipe.decisions[gemm.key()] =
-          rung_precision(linears.contains(gemm.gemm) ? Rung::kTensor : Rung::kHigh);
+          level_precision(linears.contains(gemm.gemm) ? PrecisionLevel::kTensor : PrecisionLevel::kHigh);
     const Plan plan = compile_training(model, options);
     int products = 0, inputs = 0;
     for (const Node& node : plan.program.graph("train").nodes()) {

@@ -82,7 +82,7 @@ StepBytes gradients_of(const ModelConfig& model, const BatchShape& shape, const 
   const StepWork work{.micro_batches = batches, .seed = 3};
   const int64_t tokens = work.tokens();
   stepper.begin(work);
-  stepper.go_on(work);
+  stepper.run_remaining_micro_batches(work);
   float loss = 0;
   stepper.executor().read_state(kLossSum, std::as_writable_bytes(std::span(&loss, 1)));
   result.loss = static_cast<double>(loss) / static_cast<double>(tokens);

@@ -94,7 +94,7 @@ StepReport measure_step(const Options& options) {
     ++next.step;
     stepper.begin(next);
     if (ahead) wait();
-    stepper.go_on(next);
+    stepper.run_remaining_micro_batches(next);
     stepper.apply(next);
     under_way = next;
     if (!ahead) wait();

@@ -75,7 +75,7 @@ void fill_weights(Executor& executor) {
 class TimedStep {
  public:
   TimedStep(const LayerShape& layer, const StepperOptions& options, const std::vector<PolicyGemm>& gemms,
-            const std::set<std::string>& fp8, Rung rung)
+            const std::set<std::string>& fp8, PrecisionLevel rung)
       : stepper_(plan_of(layer, options, gemms, fp8, rung), options) {
     fill_weights(stepper_.executor());
     const auto batches =
@@ -122,9 +122,10 @@ class TimedStep {
   }
 
   static Plan plan_of(const LayerShape& layer, StepperOptions options, const std::vector<PolicyGemm>& gemms,
-                      const std::set<std::string>& fp8, Rung rung) {
+                      const std::set<std::string>& fp8, PrecisionLevel rung) {
     for (const PolicyGemm& gemm : gemms)
-      options.compile.recipe.decisions[gemm.key()] = rung_precision(fp8.contains(gemm.gemm) ? rung : Rung::kHigh);
+      options.compile.recipe.decisions[gemm.key()] =
+          level_precision(fp8.contains(gemm.gemm) ? rung : PrecisionLevel::kHigh);
     Plan plan = compile_training(model_of(layer), options);
     for (const char* graph : {"accumulate", "eval"}) plan.graphs.erase(graph);  // not run: nothing to bind and tune
     return plan;
@@ -162,20 +163,20 @@ std::vector<LinearTiming> time_layer(const LayerShape& layer, const Target& targ
   const StepperOptions options = options_of(layer, target);
   const std::vector<PolicyGemm> gemms = policy_gemms(model_of(layer), options);
   const std::vector<LayersGroup> groups = groups_of(gemms, known);
-  TimedStep high(layer, options, gemms, {}, Rung::kHigh);
+  TimedStep high(layer, options, gemms, {}, PrecisionLevel::kHigh);
   double before = high.seconds();
   std::vector<LinearTiming> timings;
   for (const LayersGroup& group : groups) {
     const double products = high.product_seconds(group.linears);
-    for (Rung rung : {Rung::kHigh, Rung::kTensor, Rung::kBlock}) {
+    for (PrecisionLevel rung : {PrecisionLevel::kHigh, PrecisionLevel::kTensor, PrecisionLevel::kBlock}) {
       double seconds = products;
-      if (rung != Rung::kHigh) {  // clocks wander: beside what stands around it
+      if (rung != PrecisionLevel::kHigh) {  // clocks wander: beside what stands around it
         const double fp8 = TimedStep(layer, options, gemms, group.linears, rung).seconds(), after = high.seconds();
         seconds += fp8 - (before + after) / 2;
         before = after;
       }
       timings.push_back(group.shape);
-      timings.back().precision = rung_name(rung);
+      timings.back().precision = precision_level_name(rung);
       timings.back().seconds = std::max(0.0, seconds) / static_cast<double>(layer.layers);
     }
   }

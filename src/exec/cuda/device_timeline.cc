@@ -92,7 +92,7 @@ void* open_library() {
     const auto version = reinterpret_cast<decltype(&cuptiGetVersion)>(dlsym(library, "cuptiGetVersion"));
     uint32_t found = 0;
     if (version != nullptr) version(&found);
-    const std::string objection = cupti_objection(found, CUPTI_API_VERSION);
+    const std::string objection = cupti_mismatch(found, CUPTI_API_VERSION);
     if (objection.empty()) return library;
     refused += fmt::format("{}{} {}", refused.empty() ? " (" : ", ", path, objection);
   }

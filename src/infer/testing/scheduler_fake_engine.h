@@ -61,7 +61,7 @@ class FakeEngine {
     check_plan(plan);
     const bool launched = !plan.empty();
     preempted += static_cast<int64_t>(plan.preempted.size());
-    most_preempted = std::max(most_preempted, static_cast<int64_t>(plan.preempted.size()));
+    max_preempted = std::max(max_preempted, static_cast<int64_t>(plan.preempted.size()));
     if (launched) launch(plan);
     while (!launched_.empty() && (!launched || static_cast<int64_t>(launched_.size()) > lag_)) run_and_commit();
     collect();
@@ -114,7 +114,7 @@ class FakeEngine {
 
   double now = 0;
   bool verify_each_step = true;
-  int64_t preempted = 0, most_preempted = 0;  // ever, and in one step
+  int64_t preempted = 0, max_preempted = 0;  // ever, and in one step
   std::map<SequenceId, FinishReason> ended;
   std::map<SequenceId, std::vector<int32_t>> outputs;  // tokens of ended sequences
   std::vector<StepPlan> history;                       // plans launched, when keep_history
@@ -148,7 +148,7 @@ class FakeEngine {
       tokens += s.count, rows += s.samples, singles += s.count == 1;
       const SequenceParams& params = requests_.at(s.id).first.params;
       const int64_t sampled = s.first_position + s.count - static_cast<int64_t>(params.prompt.size());
-      if (s.samples) adjusted += std::min(params.adjusted + sampled, params.most_adjusted);
+      if (s.samples) adjusted += std::min(params.adjusted + sampled, params.max_adjusted);
       require(std::ranges::count(plan.preempted, s.id) == 0, "preempted and planned in one step");
       require(s.count >= 1 && s.slot >= 0 && s.slot < o.max_sequences, "count or slot out of range");
       require(s.samples || s.count == 1 || (s.first_position + s.count) % blocks_.options().block_size == 0 ||

@@ -116,7 +116,7 @@ const OpFacts attention = {
     .infer = attention_type,
     .gradient = attention_gradient,
     .cost = attention_cost<2>,
-    .precision = {ResultPrecision::kFollow, ResultPrecision::kHigh},
+    .precision = {ResultPrecision::kComputeType, ResultPrecision::kFloat32},
     .meaning =
         "softmax(scale q k^T) v per head, causal within segments; attrs heads, kv_heads, head_dim, scale, window, "
         "max_length, equal_length, dropout, key, library_mask; tokens past the last segment give 0; lse before "

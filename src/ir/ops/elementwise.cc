@@ -119,7 +119,7 @@ OpFacts slope(const char* meaning, Types (*infer)(const Graph&, const Node&), Co
 const OpFacts cast = pointwise({.infer = cast_type,
                                 .gradient = cast_gradient,
                                 .cost = per_result_element<1>,
-                                .precision = {ResultPrecision::kKeep},
+                                .precision = {ResultPrecision::kUnchanged},
                                 .meaning = "x in the type of attr to: nearest even, FP8 saturating"});
 const OpFacts scale = pointwise(
     {.infer = scale_type, .gradient = scale_gradient, .cost = per_result_element<1>, .meaning = "x times attr value"});
@@ -152,7 +152,7 @@ const OpFacts maximum = pointwise({.infer = binary,
                                    .no_gradient = "used on statistics only",
                                    .cost = per_result_element<1>,
                                    .in_place = {0, 1},
-                                   .takes_its_own = true,
+                                   .members_independent = true,
                                    .meaning = "the larger of a and b; a NaN in either goes through"});
 const OpFacts dropout = pointwise({.infer = dropout_type,
                                    .gradient = dropout_gradient,

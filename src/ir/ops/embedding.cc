@@ -57,7 +57,7 @@ const OpFacts embedding_grad = {
     .cost = [](const Graph& graph, const Node& node) -> Cost {
       return {static_cast<double>(input_shape(graph, node, 1).elements()), moved_bytes(graph, node)};
     },
-    .precision = {ResultPrecision::kHigh},
+    .precision = {ResultPrecision::kFloat32},
     .in_place = {2},
     .meaning = "c (or 0) plus dy[t] added to row ids[t]; attr rows = V"};
 

@@ -57,7 +57,7 @@ Cost fusion_cost(const Graph& graph, const Node& node) {
 const OpFacts fusion = {.infer = fusion_type,
                         .no_gradient = "made after autodiff",
                         .cost = fusion_cost,
-                        .precision = {ResultPrecision::kKeep},
+                        .precision = {ResultPrecision::kUnchanged},
                         .meaning =
                             "a body graph as one node, made by the fuse pass; results are the body's "
                             "outputs in order, each value rounded where the body defines it"};

@@ -8,7 +8,7 @@ namespace {
 
 using namespace ops;
 
-Types kv_append_type(const Graph& graph, const Node& node) {
+Types scatter_rows_type(const Graph& graph, const Node& node) {
   require_rank(graph, node, 0, 2);
   require_rank(graph, node, 1, 2);
   const TensorType &cache = input_type(graph, node, 0), &rows = input_type(graph, node, 1);
@@ -45,8 +45,8 @@ Types paged_attention_type(const Graph& graph, const Node& node) {
   for (size_t i = 6; i <= 7; ++i) {
     if (has_input(node, i)) require_type(graph, node, i, f32({1}));
   }
-  require(node.attrs.get_or<int64_t>("most_queries", 0) >= 0, node, "most_queries is {} (want 0, any number, or more)",
-          node.attrs.get_or<int64_t>("most_queries", 0));
+  require(node.attrs.get_or<int64_t>("max_query_len", 0) >= 0, node,
+          "max_query_len is {} (want 0, any number, or more)", node.attrs.get_or<int64_t>("max_query_len", 0));
   return {input_type(graph, node, 0)};
 }
 
@@ -68,7 +68,7 @@ Cost copy_blocks_cost(const Graph& graph, const Node& node) {
 }
 
 // Only the appended rows move.
-Cost kv_append_cost(const Graph& graph, const Node& node) {
+Cost scatter_rows_cost(const Graph& graph, const Node& node) {
   return {0, 2.0 * static_cast<double>(input_type(graph, node, 1).bytes()) +
                  static_cast<double>(input_type(graph, node, 2).bytes())};
 }
@@ -88,11 +88,11 @@ Cost paged_attention_cost(const Graph& graph, const Node& node) {
 
 }  // namespace
 
-const OpFacts kv_append = {
-    .infer = kv_append_type,
+const OpFacts scatter_rows = {
+    .infer = scatter_rows_type,
     .no_gradient = "inference only",
-    .cost = kv_append_cost,
-    .precision = {ResultPrecision::kKeep},
+    .cost = scatter_rows_cost,
+    .precision = {ResultPrecision::kUnchanged},
     .in_place = {0},
     .must_alias = 0,
     .meaning =
@@ -102,7 +102,7 @@ const OpFacts copy_blocks = {
     .infer = copy_blocks_type,
     .no_gradient = "inference only",
     .cost = copy_blocks_cost,
-    .precision = {ResultPrecision::kKeep},
+    .precision = {ResultPrecision::kUnchanged},
     .in_place = {0},
     .must_alias = 0,
     .meaning =
@@ -116,6 +116,6 @@ const OpFacts paged_attention = {
         "attention of queries segments[s]..segments[s+1] over the kv_lengths[s] tokens of block_table[s]; query i of "
         "n stands at position kv_lengths[s] - n + i; keys and values are multiplied by k_scale_inv and v_scale_inv, "
         "where they are given; attrs heads, kv_heads, head_dim, scale, window, block_size, alibi and "
-        "alibi_scale as of attention, most_queries (of a sequence: a promise kernels rely on; 0 = any number)"};
+        "alibi_scale as of attention, max_query_len (of a sequence: a promise kernels rely on; 0 = any number)"};
 
 }  // namespace octet::facts

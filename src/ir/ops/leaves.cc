@@ -22,7 +22,7 @@ Cost filled(const Graph& graph, const Node& node) { return {0, ops::moved_bytes(
 const OpFacts input = {.infer = given_type,
                        .no_gradient = "a leaf",
                        .cost = no_cost,
-                       .precision = {ResultPrecision::kKeep},
+                       .precision = {ResultPrecision::kUnchanged},
                        .meaning = "a tensor the caller writes before each run"};
 const OpFacts param = {.infer = given_type,
                        .no_gradient = "a leaf",
@@ -31,12 +31,12 @@ const OpFacts param = {.infer = given_type,
 const OpFacts state = {.infer = given_type,
                        .no_gradient = "a leaf",
                        .cost = no_cost,
-                       .precision = {ResultPrecision::kKeep},
+                       .precision = {ResultPrecision::kUnchanged},
                        .meaning = "an entry of the state table, as it is before the graph's updates"};
 const OpFacts constant = {.infer = constant_type,
                           .no_gradient = "a leaf",
                           .cost = filled,
-                          .precision = {ResultPrecision::kHigh},
+                          .precision = {ResultPrecision::kFloat32},
                           .cheap_to_recompute = true,
                           .meaning = "every element is attr value"};
 

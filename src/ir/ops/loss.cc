@@ -46,7 +46,7 @@ const OpFacts cross_entropy = {
     .infer = cross_entropy_type,
     .gradient = cross_entropy_gradient,
     .cost = per_input_element<4>,
-    .precision = {ResultPrecision::kHigh},
+    .precision = {ResultPrecision::kFloat32},
     .meaning =
         "lse = log sum exp(logits), or the given one (of rows that these logits are a part of); loss = lse - "
         "logits[target], 0 where the target is -1; other targets outside [0, V) are the caller's error; V = attr "

@@ -79,7 +79,7 @@ void rms_norm_gradient(GradientContext& context) {
 const OpFacts layer_norm = {.infer = layer_norm_type,
                             .gradient = layer_norm_gradient,
                             .cost = per_input_element<8>,
-                            .precision = {ResultPrecision::kFollow, ResultPrecision::kHigh},
+                            .precision = {ResultPrecision::kComputeType, ResultPrecision::kFloat32},
                             .in_place = {0},
                             .row_wise = true,
                             .cheap_to_recompute = true,
@@ -87,14 +87,14 @@ const OpFacts layer_norm = {.infer = layer_norm_type,
 const OpFacts layer_norm_grad = {.infer = layer_norm_grad_type,
                                  .no_gradient = "is a gradient",
                                  .cost = per_input_element<14>,
-                                 .precision = {ResultPrecision::kFollow, ResultPrecision::kHigh},
+                                 .precision = {ResultPrecision::kComputeType, ResultPrecision::kFloat32},
                                  .meaning =
                                      "with h = (x - mean) rstd, g = dy weight: dx = rstd (g - mean(g) - h mean(g h)), "
                                      "dweight = sum dy h, dbias = sum dy"};
 const OpFacts rms_norm = {.infer = rms_norm_type,
                           .gradient = rms_norm_gradient,
                           .cost = per_input_element<5>,
-                          .precision = {ResultPrecision::kFollow, ResultPrecision::kHigh},
+                          .precision = {ResultPrecision::kComputeType, ResultPrecision::kFloat32},
                           .in_place = {0},
                           .row_wise = true,
                           .cheap_to_recompute = true,
@@ -103,7 +103,7 @@ const OpFacts rms_norm_grad = {
     .infer = rms_norm_grad_type,
     .no_gradient = "is a gradient",
     .cost = per_input_element<10>,
-    .precision = {ResultPrecision::kFollow, ResultPrecision::kHigh},
+    .precision = {ResultPrecision::kComputeType, ResultPrecision::kFloat32},
     .meaning = "with h = x rstd, g = dy weight: dx = rstd (g - h mean(g h)), dweight = sum dy h"};
 
 }  // namespace octet::facts

@@ -44,7 +44,7 @@ Types adamw_type(const Graph& graph, const Node& node) {
 const OpFacts square_sum = {.infer = square_sum_type,
                             .no_gradient = "optimiser",
                             .cost = square_sum_cost,
-                            .precision = {ResultPrecision::kKeep},
+                            .precision = {ResultPrecision::kUnchanged},
                             .meaning =
                                 "the sum of the squares of all elements of all inputs; not finite when an element is "
                                 "not"};
@@ -52,7 +52,7 @@ const OpFacts clip_factor = {
     .infer = clip_factor_type,
     .no_gradient = "optimiser",
     .cost = per_result_element<4>,
-    .precision = {ResultPrecision::kHigh},
+    .precision = {ResultPrecision::kFloat32},
     .meaning =
         "norm = sqrt(square_sum); clip = min(1, max_norm / (norm + 1e-6)), 1 when attr max_norm is 0 or norm is NaN; "
         "finite = 1 when square_sum is finite, else 0"};
@@ -60,10 +60,10 @@ const OpFacts adamw = {
     .infer = adamw_type,
     .no_gradient = "optimiser",
     .cost = per_input_element<16>,
-    .precision = {ResultPrecision::kHigh},
+    .precision = {ResultPrecision::kFloat32},
     .in_place = {0},
     .in_place_others = {{1, 2}, {2, 3}},
-    .takes_its_own = true,
+    .members_independent = true,
     .meaning =
         "g = grad clip; p *= 1 - lr weight_decay; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; p -= "
         "lr / (1 - beta1^step) m / (sqrt(v / (1 - beta2^step)) + eps); nothing changes when finite is 0"};

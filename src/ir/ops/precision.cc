@@ -102,7 +102,7 @@ Types tensor_stats_type(const Graph& graph, const Node& node) {
 const OpFacts compute_scale = {.infer = compute_scale_type,
                                .no_gradient = "made after autodiff",
                                .cost = per_result_element<4>,
-                               .precision = {ResultPrecision::kHigh},
+                               .precision = {ResultPrecision::kFloat32},
                                .meaning =
                                    "scale = max(format) / amax / 2^margin (1 where amax is 0 or not finite), pow2: "
                                    "rounded down to a power of two; scale_inv = 1 / scale"};
@@ -110,7 +110,7 @@ const OpFacts quantize = {
     .infer = quantize_type,
     .no_gradient = "made after autodiff",
     .cost = per_input_element<3>,
-    .precision = {ResultPrecision::kKeep},
+    .precision = {ResultPrecision::kUnchanged},
     .cheap_to_recompute = true,
     .meaning =
         "codes = round(x scale) saturating; attrs format, scaling (tensor with a scale input; row, 1x128, 128x128 "
@@ -123,16 +123,16 @@ const OpFacts dequantize = {.infer = dequantize_type,
 const OpFacts update_scales = {.infer = update_scales_type,
                                .no_gradient = "made after autodiff",
                                .cost = per_input_element<1>,
-                               .precision = {ResultPrecision::kHigh},
+                               .precision = {ResultPrecision::kFloat32},
                                .in_place = {0},
-                               .takes_its_own = true,
+                               .members_independent = true,
                                .meaning =
                                    "history' = [amax, history[0..L-2]]; scale by the formula of compute_scale from "
                                    "its maximum (attr algo max) or its newest entry (most_recent)"};
 const OpFacts tensor_stats = {.infer = tensor_stats_type,
                               .no_gradient = "made after autodiff",
                               .cost = per_input_element<40>,
-                              .precision = {ResultPrecision::kHigh},
+                              .precision = {ResultPrecision::kFloat32},
                               .meaning =
                                   "amax, share of non-finite values, binades of the tensor and of its 128-blocks; then "
                                   "underflow, saturation and noise / signal under one scale (attr format), in blocks, "

@@ -16,7 +16,7 @@ const Shape& require_logits(const Graph& graph, const Node& node, size_t i) {
   return input_shape(graph, node, i);
 }
 
-Types feed_tokens_type(const Graph& graph, const Node& node) {
+Types select_token_ids_type(const Graph& graph, const Node& node) {
   require_ints(graph, node, 0, 1, "ids");
   require_ints(graph, node, 1, 2, "sampled");
   require(input_shape(graph, node, 1)[1] == 1, node, "sampled is {} (want [S,1])", input_shape(graph, node, 1));
@@ -63,14 +63,14 @@ Types top_logprobs_type(const Graph& graph, const Node& node) {
 
 }  // namespace
 
-const OpFacts feed_tokens = {.infer = feed_tokens_type,
-                             .no_gradient = "inference only",
-                             .cost = per_result_element<0>,
-                             .precision = {ResultPrecision::kKeep},
-                             .in_place = {0},
-                             .meaning =
-                                 "max(sampled[from[t]], 0) where from[t] >= 0, else ids[t]: a sequence that could "
-                                 "draw no token (-1) goes on with any until the host has seen it"};
+const OpFacts select_token_ids = {.infer = select_token_ids_type,
+                                  .no_gradient = "inference only",
+                                  .cost = per_result_element<0>,
+                                  .precision = {ResultPrecision::kUnchanged},
+                                  .in_place = {0},
+                                  .meaning =
+                                      "max(sampled[from[t]], 0) where from[t] >= 0, else ids[t]: a sequence that could "
+                                      "draw no token (-1) goes on with any until the host has seen it"};
 const OpFacts adjust_logits = {
     .infer = adjust_logits_type,
     .no_gradient = "inference only",
@@ -84,7 +84,7 @@ const OpFacts sample = {
     .infer = sample_type,
     .no_gradient = "inference only",
     .cost = per_input_element<8>,
-    .precision = {ResultPrecision::kKeep, ResultPrecision::kHigh},
+    .precision = {ResultPrecision::kUnchanged, ResultPrecision::kFloat32},
     .meaning =
         "the token with the largest logit / temperature + g, g = -log(-log u), u = (24 random bits + 1/2) / 2^24, "
         "among "
@@ -94,7 +94,7 @@ const OpFacts sample = {
 const OpFacts top_logprobs = {.infer = top_logprobs_type,
                               .no_gradient = "inference only",
                               .cost = per_input_element<4>,
-                              .precision = {ResultPrecision::kHigh, ResultPrecision::kKeep},
+                              .precision = {ResultPrecision::kFloat32, ResultPrecision::kUnchanged},
                               .meaning = "log-softmax of the k likeliest tokens, likeliest first, ties by id; attr k"};
 
 }  // namespace octet::facts

@@ -159,7 +159,7 @@ const OpFacts transpose = {.infer = transpose_type,
 const OpFacts reduce = {.infer = reduce_type,
                         .gradient = reduce_gradient,
                         .cost = per_input_element<1>,
-                        .precision = {ResultPrecision::kHigh},
+                        .precision = {ResultPrecision::kFloat32},
                         .cheap_to_recompute = true,
                         .meaning =
                             "sum, max or amax (of |x|) in float32 over all but the last dim (attr axis "

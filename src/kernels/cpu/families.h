@@ -23,16 +23,16 @@ std::span<const KernelRow> loss_rows();
 std::span<const KernelRow> shape_rows();
 std::span<const KernelRow> adamw_rows();
 std::span<const KernelRow> gradient_norm_rows();
-std::span<const KernelRow> kv_append_rows();
+std::span<const KernelRow> scatter_rows_rows();
 std::span<const KernelRow> paged_attention_rows();
 std::span<const KernelRow> copy_blocks_rows();
 std::span<const KernelRow> sampling_rows();
 std::span<const KernelRow> fusion_rows();
 
 inline std::vector<std::span<const KernelRow>> fast_families() {
-  return {matmul_rows(),    quantize_rows(), scale_rows(),         elementwise_rows(), norm_rows(),
-          attention_rows(), position_rows(), embedding_rows(),     loss_rows(),        attention_grad_rows(),
-          shape_rows(),     adamw_rows(),    gradient_norm_rows(), kv_append_rows(),   paged_attention_rows(),
+  return {matmul_rows(),    quantize_rows(), scale_rows(),         elementwise_rows(),  norm_rows(),
+          attention_rows(), position_rows(), embedding_rows(),     loss_rows(),         attention_grad_rows(),
+          shape_rows(),     adamw_rows(),    gradient_norm_rows(), scatter_rows_rows(), paged_attention_rows(),
           fusion_rows(),    stats_rows(),    copy_blocks_rows(),   sampling_rows()};
 }
 

@@ -11,7 +11,7 @@
 #include "kernels/common/keep_threshold.h"
 #include "kernels/cpu/random_words.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/cpu/testing/parity.h"
+#include "kernels/cpu/testing/conformance.h"
 
 namespace octet::cpu {
 namespace {

@@ -38,7 +38,7 @@ struct Evaluated {
   std::vector<RefTensor> outputs, updates;
 };
 using LeafFn = std::function<const RefTensor&(const Node&)>;
-// Sees every evaluated node with its inputs and rounded results: what parity tests of whole programs read.
+// Sees every evaluated node with its inputs and rounded results: what conformance tests of whole programs read.
 using NodeObserver = std::function<void(const Node&, RefInputs in, const std::vector<RefTensor>& results)>;
 Evaluated evaluate(const Graph& graph, const LeafFn& leaf, bool round_f32, const NodeObserver& observe = {});
 

@@ -1,5 +1,5 @@
 // The table of reference kernels (from ops.def) and the evaluation of whole graphs with them: shared by the
-// interpreter, by fusion bodies and by the parity tests.
+// interpreter, by fusion bodies and by the conformance tests.
 #include <unordered_map>
 
 #include "kernels/cpu/reference.h"

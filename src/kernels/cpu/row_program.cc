@@ -19,9 +19,13 @@ constexpr size_t kMaxOperands = 16;
 
 int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
-bool is_partial(Follow follow) { return follow == Follow::kSum || follow == Follow::kMax || follow == Follow::kAmax; }
+bool is_partial(OperandMapping follow) {
+  return follow == OperandMapping::kSum || follow == OperandMapping::kMax || follow == OperandMapping::kAmax;
+}
 
-float identity(Follow follow) { return follow == Follow::kMax ? -std::numeric_limits<float>::infinity() : 0.0f; }
+float identity(OperandMapping follow) {
+  return follow == OperandMapping::kMax ? -std::numeric_limits<float>::infinity() : 0.0f;
+}
 
 }  // namespace
 
@@ -45,7 +49,7 @@ bool RowProgram::add_step(const Graph& graph, const Node& node, NodeId id, RowUs
       const TensorType& type = graph.type(node.inputs[i]);
       if (source.place != Operand::Place::kInput) {
         // made by an earlier node of the body: only rows can be handed on
-        if (source.follow != Follow::kRows || step.kernel.in[i] != Follow::kRows) return false;
+        if (source.follow != OperandMapping::kRows || step.kernel.in[i] != OperandMapping::kRows) return false;
         if (source.row_bytes != row_bytes(type)) return false;
         if (source.tile < 0) {  // read again: needs a tile in case it has no memory
           source.tile = static_cast<int32_t>(tiles_.size());
@@ -59,7 +63,7 @@ bool RowProgram::add_step(const Graph& graph, const Node& node, NodeId id, RowUs
       }
       operand = source;
       operand.follow = step.kernel.in[i];
-      if (operand.follow == Follow::kRows) {
+      if (operand.follow == OperandMapping::kRows) {
         operand.row_bytes = row_bytes(type);
         row_bytes_ += operand.row_bytes;
         row_elements_ = std::max(row_elements_, type.shape.elements() / rows_);
@@ -74,7 +78,7 @@ bool RowProgram::add_step(const Graph& graph, const Node& node, NodeId id, RowUs
     if (auto found = results.find(value); found != results.end()) {
       operand.place = Operand::Place::kResult, operand.index = found->second;
     }
-    if (operand.follow == Follow::kRows && uses[i] > 0) {
+    if (operand.follow == OperandMapping::kRows && uses[i] > 0) {
       operand.row_bytes = row_bytes(type);
       row_bytes_ += operand.row_bytes;
       if (operand.place == Operand::Place::kNone) {
@@ -167,7 +171,7 @@ void RowProgram::run_chunk(const KernelArgs& args, int64_t chunk, std::byte* til
       if (operand.place == Operand::Place::kResult) base = args.out[static_cast<size_t>(operand.index)].data;
       if (base != nullptr && operand.partial >= 0) return partials + operand.partial;
       if (base != nullptr) {
-        return static_cast<std::byte*>(base) + (operand.follow == Follow::kRows ? row * operand.row_bytes : 0);
+        return static_cast<std::byte*>(base) + (operand.follow == OperandMapping::kRows ? row * operand.row_bytes : 0);
       }
       return operand.tile >= 0 ? tiles + tiles_[static_cast<size_t>(operand.tile)].offset : nullptr;
     };
@@ -192,7 +196,7 @@ void RowProgram::finish_partials(const KernelArgs& args, float* partials) const 
         const float* other = total + chunk * partial_floats_;
         simd::for_lanes(end - begin, [&](int64_t i, auto lanes) {
           const simd::Floats a = simd::load(total + begin + i, lanes), b = simd::load(other + begin + i, lanes);
-          simd::store(total + begin + i, partial.follow == Follow::kSum ? a + b : simd::maximum(a, b), lanes);
+          simd::store(total + begin + i, partial.follow == OperandMapping::kSum ? a + b : simd::maximum(a, b), lanes);
         });
       }
     });

@@ -18,7 +18,7 @@
 namespace octet::cpu {
 
 // How an operand relates to the rows of a call.
-enum class Follow : uint8_t {
+enum class OperandMapping : uint8_t {
   kRows,   // the call's rows of it: the pointer is at the call's first row
   kWhole,  // all of it at every call: weights, scales; as a result: written in places that depend on the rows
   kSum,    // result: float32 sums over rows, added to by every call
@@ -35,7 +35,7 @@ struct RowCall {
 
 struct RowKernel {
   int64_t rows = 0;  // the row space; all kernels of a program share it
-  std::vector<Follow> in, out;
+  std::vector<OperandMapping> in, out;
   std::function<void(const RowCall&)> run;
   int64_t scratch_floats = 0;
   int64_t row_alignment = 1;  // calls start at multiples of this
@@ -60,7 +60,7 @@ class RowProgram {
   struct Operand {
     enum class Place : uint8_t { kNone, kInput, kResult, kTile };
     Place place = Place::kNone;
-    Follow follow = Follow::kRows;
+    OperandMapping follow = OperandMapping::kRows;
     int32_t index = -1;     // of the input or result
     int64_t row_bytes = 0;  // kRows
     int32_t tile = -1;      // scratch slot, also for a result that is read again but has no memory
@@ -72,7 +72,7 @@ class RowProgram {
   };
   struct Partial {
     int32_t result;
-    Follow follow;
+    OperandMapping follow;
     DType dtype;
     int64_t offset, count;
   };

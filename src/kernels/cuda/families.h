@@ -20,15 +20,15 @@ std::span<const KernelRow> embedding_rows();
 std::span<const KernelRow> loss_rows();
 std::span<const KernelRow> shape_rows();
 std::span<const KernelRow> optimiser_rows();
-std::span<const KernelRow> inference_rows();       // kv_append, paged_attention
-std::span<const KernelRow> rope_kv_append_rows();  // rope and kv_append of a layer as one
-std::span<const KernelRow> sampling_rows();        // feed_tokens, adjust_logits, sample, top_logprobs
-std::span<const KernelRow> fusion_member_rows();   // any fusion, its members one by one
+std::span<const KernelRow> inference_rows();          // scatter_rows, paged_attention
+std::span<const KernelRow> rope_scatter_rows_rows();  // rope and scatter_rows of a layer as one
+std::span<const KernelRow> sampling_rows();           // select_token_ids, adjust_logits, sample, top_logprobs
+std::span<const KernelRow> fusion_member_rows();      // any fusion, its members one by one
 
 inline std::vector<std::span<const KernelRow>> families() {
-  return {matmul_rows(),    norm_rows(),      elementwise_rows(),    activation_rows(), precision_rows(),
-          attention_rows(), position_rows(),  embedding_rows(),      loss_rows(),       shape_rows(),
-          optimiser_rows(), inference_rows(), rope_kv_append_rows(), sampling_rows(),   fusion_member_rows()};
+  return {matmul_rows(),    norm_rows(),      elementwise_rows(),       activation_rows(), precision_rows(),
+          attention_rows(), position_rows(),  embedding_rows(),         loss_rows(),       shape_rows(),
+          optimiser_rows(), inference_rows(), rope_scatter_rows_rows(), sampling_rows(),   fusion_member_rows()};
 }
 
 }  // namespace octet::cuda

@@ -42,11 +42,11 @@ struct KernelArgs {
   cudaStream_t stream = nullptr;
 };
 
-// A row bound to one node. `stand_in` names the row whose kernel does the work where a library turned out to have none
-// for this node; null: the row's own.
+// A row bound to one node. `fallback_kernel` names the row whose kernel does the work where a library turned out to
+// have none for this node; null: the row's own.
 struct BoundKernel {
   std::function<void(const KernelArgs&)> run;
-  const char* stand_in = nullptr;
+  const char* fallback_kernel = nullptr;
 
   BoundKernel() = default;
   template <std::invocable<const KernelArgs&> Run>

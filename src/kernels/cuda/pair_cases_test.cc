@@ -6,7 +6,7 @@
 
 #include <limits>
 
-#include "kernels/cpu/testing/parity.h"
+#include "kernels/cpu/testing/conformance.h"
 #include "kernels/cuda/testing/on_device.h"
 
 namespace octet::cuda {

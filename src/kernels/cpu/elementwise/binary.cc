@@ -58,8 +58,8 @@ std::optional<RowKernel> combine(const Graph& graph, const Node& node, RowUse us
     if (broadcast == Broadcast::kRow && other.elements() != shape.cols()) return std::nullopt;
   }
   const ElementRows at(shape, use, broadcast == Broadcast::kRow);
-  const Follow follow = broadcast == Broadcast::kNone ? Follow::kRows : Follow::kWhole;
-  RowKernel kernel{at.rows, {Follow::kRows, follow}, {Follow::kRows}, {}, 0, at.alignment};
+  const OperandMapping follow = broadcast == Broadcast::kNone ? OperandMapping::kRows : OperandMapping::kWhole;
+  RowKernel kernel{at.rows, {OperandMapping::kRows, follow}, {OperandMapping::kRows}, {}, 0, at.alignment};
   with_float_type(a, [&]<typename A>(A) {
     with_float_type(b, [&]<typename B>(B) {
       with_float_type(y, [&]<typename Y>(Y) { kernel.run = loop<A, B, Y>(broadcast, at.cols, fn); });

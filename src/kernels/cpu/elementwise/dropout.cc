@@ -35,7 +35,8 @@ std::optional<RowKernel> dropout_row_kernel(const Graph& graph, const Node& node
   const double p = node.attrs.get<double>("p");
   if (graph.dtype(node.inputs[0]) != dtype || !is_f32_or_bf16(dtype) || !(p >= 0 && p < 1)) return std::nullopt;
   const ElementRows at(node.results[0].shape, use, false);
-  RowKernel kernel{at.rows, {Follow::kRows, Follow::kWhole}, {Follow::kRows}, {}, 0, at.alignment};
+  RowKernel kernel{at.rows,     {OperandMapping::kRows, OperandMapping::kWhole}, {OperandMapping::kRows}, {}, 0,
+                   at.alignment};
   const auto key = static_cast<uint32_t>(node.attrs.get<int64_t>("key"));
   const uint32_t threshold = keep_threshold(p);
   const auto factor = static_cast<float>(1 / (1 - p));

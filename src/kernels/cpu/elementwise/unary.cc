@@ -47,7 +47,7 @@ std::optional<RowKernel> map(const Graph& graph, const Node& node, RowUse use, F
   const DType dtype = node.results[0].dtype;
   if (graph.dtype(node.inputs[0]) != dtype || !is_f32_or_bf16(dtype)) return std::nullopt;
   const ElementRows at(node.results[0].shape, use, false);
-  RowKernel kernel{at.rows, {Follow::kRows}, {Follow::kRows}, {}, 0, at.alignment};
+  RowKernel kernel{at.rows, {OperandMapping::kRows}, {OperandMapping::kRows}, {}, 0, at.alignment};
   with_float_type(dtype, [&]<typename T>(T) {
     kernel.run = [fn, cols = at.cols](const RowCall& call) {
       const T* x = static_cast<const T*>(call.in[0]);
@@ -67,7 +67,8 @@ std::optional<RowKernel> map_gradient(const Graph& graph, const Node& node, RowU
     return std::nullopt;
   }
   const ElementRows at(node.results[0].shape, use, false);
-  RowKernel kernel{at.rows, {Follow::kRows, Follow::kRows}, {Follow::kRows}, {}, 0, at.alignment};
+  RowKernel kernel{at.rows,     {OperandMapping::kRows, OperandMapping::kRows}, {OperandMapping::kRows}, {}, 0,
+                   at.alignment};
   with_float_type(dtype, [&]<typename T>(T) {
     kernel.run = [slope, cols = at.cols](const RowCall& call) {
       const T *x = static_cast<const T*>(call.in[0]), *dy = static_cast<const T*>(call.in[1]);
@@ -87,7 +88,7 @@ std::optional<RowKernel> cast(const Graph& graph, const Node& node, RowUse use) 
   const auto run = [=, cols = at.cols](const RowCall& call) {
     convert(from, call.in[0], to, call.out[0], call.rows * cols);
   };
-  return RowKernel{at.rows, {Follow::kRows}, {Follow::kRows}, run, 0, at.alignment};
+  return RowKernel{at.rows, {OperandMapping::kRows}, {OperandMapping::kRows}, run, 0, at.alignment};
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ std::vector<Case> inference_cases() {
   std::vector<Case> cases;
   const auto append = [&](const std::string& name, CaseInput cache, CaseInput rows, std::vector<double> slots) {
     const auto count = static_cast<int64_t>(slots.size());
-    cases.push_back({.op = Op::kKvAppend,
+    cases.push_back({.op = Op::kScatterRows,
                      .name = name,
                      .inputs = {std::move(cache), std::move(rows), given(DType::kI32, {count}, std::move(slots))},
                      .gradient = false});
@@ -72,12 +72,12 @@ std::vector<Case> inference_cases() {
   append("scattered", x({12, 5}), x({4, 5}), {7, -1, 0, 11});
   append("nowhere", x({3, 8}), x({2, 8}), {-1, -1});
   append("to_e4m3", codes(DType::kE4M3, {8, 6}), x({3, 6}, 100.0), {5, 2, -1});
-  cases.push_back({.op = Op::kKvAppend,
+  cases.push_back({.op = Op::kScatterRows,
                    .name = "scaled",
                    .inputs = {codes(DType::kE4M3, {8, 6}), x({3, 6}, 100.0), given(DType::kI32, {3}, {5, 2, -1}),
                               given(DType::kF32, {1}, {0.25})},
                    .gradient = false});
-  cases.push_back({.op = Op::kKvAppend,
+  cases.push_back({.op = Op::kScatterRows,
                    .name = "token_ids",
                    .inputs = {integers(DType::kI32, {6, 1}, 0, 99), integers(DType::kI32, {3, 1}, 0, 99),
                               given(DType::kI32, {3}, {4, -1, 0})},

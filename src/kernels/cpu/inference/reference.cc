@@ -6,13 +6,13 @@
 
 namespace octet::cpu::reference {
 
-void kv_append(const Node& node, RefInputs in, RefResults out) {
+void scatter_rows(const Node& node, RefInputs in, RefResults out) {
   const int64_t slots = in[0]->type.shape.rows(), width = in[0]->type.shape.cols();
   out[0].values = in[0]->values;
   for (size_t t = 0; t < in[2]->values.size(); ++t) {
     const int64_t slot = integer(in[2]->values[t]);
     if (slot == -1) continue;
-    check(slot >= 0 && slot < slots, ErrorCode::kInvalidArgument, "kv_append \"{}\": slot {} of a cache of {}",
+    check(slot >= 0 && slot < slots, ErrorCode::kInvalidArgument, "scatter_rows \"{}\": slot {} of a cache of {}",
           node.name, slot, slots);
     const double* row = in[1]->values.data() + static_cast<int64_t>(t) * width;
     const double scale = present(in, 3) ? in[3]->values[0] : 1;

@@ -105,8 +105,8 @@ std::optional<RowKernel> cross_entropy_row_kernel(const Graph& graph, const Node
     if (result.dtype != (forward ? DType::kF32 : dtype)) return std::nullopt;
   }
   RowKernel kernel{shape.rows()};
-  kernel.in.assign(node.inputs.size(), Follow::kRows);
-  kernel.out.assign(node.results.size(), Follow::kRows);
+  kernel.in.assign(node.inputs.size(), OperandMapping::kRows);
+  kernel.out.assign(node.results.size(), OperandMapping::kRows);
   with_float_type(dtype, [&]<typename T>(T) {
     if (forward) {
       kernel.run = [=](const RowCall& call) { cross_entropy<T>(call, cols, classes, has_lse); };

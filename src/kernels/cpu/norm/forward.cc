@@ -77,9 +77,9 @@ std::optional<RowKernel> norm_row_kernel(const Graph& graph, const Node& node) {
   const int64_t cols = node.results[0].shape.cols();
   const double eps = node.attrs.get<double>("eps");
   RowKernel kernel{node.results[0].shape.rows()};
-  kernel.in.assign(node.inputs.size(), Follow::kWhole);
-  kernel.in[0] = Follow::kRows;
-  kernel.out.assign(node.results.size(), Follow::kRows);
+  kernel.in.assign(node.inputs.size(), OperandMapping::kWhole);
+  kernel.in[0] = OperandMapping::kRows;
+  kernel.out.assign(node.results.size(), OperandMapping::kRows);
   with_float_type(dtype, [&]<typename T>(T) {
     with_float_type(weight, [&]<typename W>(W) {
       if (layer) {

@@ -60,10 +60,10 @@ std::optional<RowKernel> norm_grad_row_kernel(const Graph& graph, const Node& no
   if (!known) return std::nullopt;
   const int64_t cols = node.results[0].shape.cols();
   RowKernel kernel{node.results[0].shape.rows()};
-  kernel.in.assign(node.inputs.size(), Follow::kRows);
-  kernel.in[1] = Follow::kWhole;
-  kernel.out.assign(node.results.size(), Follow::kSum);
-  kernel.out[0] = Follow::kRows;
+  kernel.in.assign(node.inputs.size(), OperandMapping::kRows);
+  kernel.in[1] = OperandMapping::kWhole;
+  kernel.out.assign(node.results.size(), OperandMapping::kSum);
+  kernel.out[0] = OperandMapping::kRows;
   with_float_type(dtype, [&]<typename T>(T) {
     with_float_type(weight, [&]<typename W>(W) {
       if (layer) {

@@ -115,7 +115,8 @@ std::optional<RowKernel> rope_row_kernel(const Graph& graph, const Node& node) {
     plan.frequencies.insert(plan.frequencies.end(), plan.interleaved ? 2 : 1, frequency);
   }
   while (plan.frequencies.size() % simd::kLanes != 0) plan.frequencies.push_back(0);
-  RowKernel kernel{node.results[0].shape.rows(), {Follow::kRows, Follow::kRows}, {Follow::kRows}};
+  RowKernel kernel{
+      node.results[0].shape.rows(), {OperandMapping::kRows, OperandMapping::kRows}, {OperandMapping::kRows}};
   kernel.scratch_floats = 2 * static_cast<int64_t>(plan.frequencies.size());
   with_float_type(dtype, [&]<typename T>(T) { kernel.run = [plan](const RowCall& call) { rope<T>(call, plan); }; });
   return kernel;

@@ -85,13 +85,13 @@ void add_extremes(std::vector<Case>& cases) {
 
 std::vector<Case> sampling_cases() {
   std::vector<Case> cases;
-  cases.push_back({.op = Op::kFeedTokens,
+  cases.push_back({.op = Op::kSelectTokenIds,
                    .name = "mixed",
                    .inputs = {integers(DType::kI32, {5}, 0, 99), integers(DType::kI32, {3, 1}, 100, 199),
                               given(DType::kI32, {5}, {-1, 2, 0, -1, 2})},
                    .dtypes = {DType::kF32},
                    .gradient = false});
-  cases.push_back({.op = Op::kFeedTokens,
+  cases.push_back({.op = Op::kSelectTokenIds,
                    .name = "nothing_drawn",
                    .inputs = {integers(DType::kI32, {4}, 1, 99), given(DType::kI32, {3, 1}, {7, -1, 9}),
                               given(DType::kI32, {4}, {1, 0, -1, 2})},

@@ -83,12 +83,12 @@ int64_t draw(const Row& row, const double* params, int64_t top_k, const double* 
 
 }  // namespace
 
-void feed_tokens(const Node& node, RefInputs in, RefResults out) {
+void select_token_ids(const Node& node, RefInputs in, RefResults out) {
   const auto sampled = static_cast<int64_t>(in[1]->values.size());
   for (size_t t = 0; t < in[0]->values.size(); ++t) {
     const int64_t from = integer(in[2]->values[t]);
-    check(from < sampled, ErrorCode::kInvalidArgument, "feed_tokens \"{}\": token {} is fed from {} of {}", node.name,
-          t, from, sampled);
+    check(from < sampled, ErrorCode::kInvalidArgument, "select_token_ids \"{}\": token {} is fed from {} of {}",
+          node.name, t, from, sampled);
     out[0].values[t] = from >= 0 ? std::max(in[1]->values[static_cast<size_t>(from)], 0.0) : in[0]->values[t];
   }
 }

@@ -85,8 +85,8 @@ BoundKernel bind_feed(const Graph&, const Node&) {
     const int32_t *ids = args.in[0].as<int32_t>(), *sampled = args.in[1].as<int32_t>(),
                   *from = args.in[2].as<int32_t>();
     for (int64_t t = 0; t < args.out[0].elements(); ++t) {
-      check(from[t] < args.in[1].elements(), ErrorCode::kInvalidArgument, "feed_tokens: token {} is fed from {} of {}",
-            t, from[t], args.in[1].elements());
+      check(from[t] < args.in[1].elements(), ErrorCode::kInvalidArgument,
+            "select_token_ids: token {} is fed from {} of {}", t, from[t], args.in[1].elements());
       args.out[0].as<int32_t>()[t] = from[t] >= 0 ? std::max(sampled[from[t]], 0) : ids[t];
     }
   };
@@ -226,7 +226,7 @@ BoundKernel bind_top(const Graph& graph, const Node& node) {
 }  // namespace
 
 std::span<const KernelRow> sampling_rows() {
-  static const KernelRow rows[] = {{Op::kFeedTokens, "feed_tokens_copy", accepts_feed, bind_feed},
+  static const KernelRow rows[] = {{Op::kSelectTokenIds, "select_token_ids_copy", accepts_feed, bind_feed},
                                    {Op::kAdjustLogits, "adjust_logits_scatter", accepts_adjust, bind_adjust},
                                    {Op::kSample, "sample_bins", accepts_sample, bind_sample},
                                    {Op::kTopLogprobs, "top_logprobs_heap", accepts_top, bind_top}};

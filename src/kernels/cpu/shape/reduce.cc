@@ -7,18 +7,18 @@ namespace {
 
 using simd::Floats;
 
-template <typename T, Follow kKind>
+template <typename T, OperandMapping kKind>
 OCTET_SIMD Floats term(const T* x, auto lanes) {
   const Floats v = simd::load(x, lanes);
-  return kKind == Follow::kAmax ? simd::abs(v) : v;
+  return kKind == OperandMapping::kAmax ? simd::abs(v) : v;
 }
 
-template <Follow kKind>
+template <OperandMapping kKind>
 OCTET_SIMD Floats join(Floats a, Floats b) {
-  return kKind == Follow::kSum ? a + b : simd::maximum(a, b);
+  return kKind == OperandMapping::kSum ? a + b : simd::maximum(a, b);
 }
 
-template <typename T, Follow kKind>
+template <typename T, OperandMapping kKind>
 void reduce_rows(const RowCall& call, int64_t cols) {
   float* total = static_cast<float*>(call.out[0]);
   for (int64_t row = 0; row < call.rows; ++row) {
@@ -29,11 +29,11 @@ void reduce_rows(const RowCall& call, int64_t cols) {
   }
 }
 
-template <typename T, Follow kKind>
+template <typename T, OperandMapping kKind>
 void reduce_all(const RowCall& call, int64_t cols) {
   constexpr int kChains = 4;
   float* total = static_cast<float*>(call.out[0]);
-  const Floats start = kKind == Follow::kMax ? simd::broadcast(-__builtin_inff()) : Floats{};
+  const Floats start = kKind == OperandMapping::kMax ? simd::broadcast(-__builtin_inff()) : Floats{};
   for (int64_t row = 0; row < call.rows; ++row) {  // row by row: a tile's height does not change a sum
     const T* x = static_cast<const T*>(call.in[0]) + row * cols;
     Floats chain[kChains] = {start, start, start, start};
@@ -47,7 +47,7 @@ void reduce_all(const RowCall& call, int64_t cols) {
       chain[0] = join<kKind>(chain[0], simd::keep(term<T, kKind>(x + i + j, lanes), lanes, start));
     });
     const Floats joined = join<kKind>(join<kKind>(chain[0], chain[1]), join<kKind>(chain[2], chain[3]));
-    const float value = kKind == Follow::kSum ? simd::sum(joined) : simd::largest(joined);
+    const float value = kKind == OperandMapping::kSum ? simd::sum(joined) : simd::largest(joined);
     *total = join<kKind>(simd::broadcast(*total), simd::broadcast(value))[0];
   }
 }
@@ -62,9 +62,11 @@ std::optional<RowKernel> reduce_row_kernel(const Graph& graph, const Node& node)
   const int64_t cols = shape.cols();
   const bool by_column = axis == "rows";
   if (node.results[0].shape.elements() != (by_column ? cols : 1)) return std::nullopt;
-  const Follow follow = kind == "sum" ? Follow::kSum : kind == "max" ? Follow::kMax : Follow::kAmax;
-  RowKernel kernel{shape.rows(), {Follow::kRows}, {follow}};
-  const auto choose = [&]<typename T, Follow kKind>() {
+  const OperandMapping follow = kind == "sum"   ? OperandMapping::kSum
+                                : kind == "max" ? OperandMapping::kMax
+                                                : OperandMapping::kAmax;
+  RowKernel kernel{shape.rows(), {OperandMapping::kRows}, {follow}};
+  const auto choose = [&]<typename T, OperandMapping kKind>() {
     if (by_column) {
       kernel.run = [=](const RowCall& call) { reduce_rows<T, kKind>(call, cols); };
     } else {
@@ -72,9 +74,9 @@ std::optional<RowKernel> reduce_row_kernel(const Graph& graph, const Node& node)
     }
   };
   with_float_type(dtype, [&]<typename T>(T) {
-    if (follow == Follow::kSum) choose.template operator()<T, Follow::kSum>();
-    if (follow == Follow::kMax) choose.template operator()<T, Follow::kMax>();
-    if (follow == Follow::kAmax) choose.template operator()<T, Follow::kAmax>();
+    if (follow == OperandMapping::kSum) choose.template operator()<T, OperandMapping::kSum>();
+    if (follow == OperandMapping::kMax) choose.template operator()<T, OperandMapping::kMax>();
+    if (follow == OperandMapping::kAmax) choose.template operator()<T, OperandMapping::kAmax>();
   });
   return kernel;
 }

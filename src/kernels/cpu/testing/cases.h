@@ -1,5 +1,5 @@
-// The case list: small (and a few large) instances of every op, used four ways: parity of every kernel row with the
-// reference, gradient rules against finite differences, speed, and the support table (docs/support.md).
+// The case list: small (and a few large) instances of every op, used four ways: conformance of every kernel row with
+// the reference, gradient rules against finite differences, speed, and the support table (docs/support.md).
 //
 // Adding a case is one entry in <family>/cases.cc:
 //   {.op = Op::kMatmul, .name = "3x5x7", .inputs = {x({3, 5}), x({5, 7})}, .tolerance = accumulated(5)}

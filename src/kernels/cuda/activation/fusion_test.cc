@@ -2,7 +2,7 @@
 // of operands wherever the plan may put them.
 #include <gtest/gtest.h>
 
-#include "kernels/cpu/testing/parity.h"
+#include "kernels/cpu/testing/conformance.h"
 #include "kernels/cuda/activation/fusion_cases.h"
 #include "kernels/cuda/testing/on_device.h"
 

@@ -32,8 +32,8 @@ __global__ void __launch_bounds__(kPointwiseThreads, kBiasBlocks)
     biased_activation_kernel(const __grid_constant__ BiasedJob<T, B> job) {
   __shared__ uint32_t scratch[32];
   constexpr int kVec = kVecOf<T>;
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   const int chunk = static_cast<int>(blockIdx.x) % job.chunks;
   const int column = (chunk * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kVec;
   Amax<T> amax{job.amax};

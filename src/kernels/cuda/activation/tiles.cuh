@@ -93,8 +93,8 @@ __global__ void __launch_bounds__(kTileThreads, Producer::kBlocks)
     tiles_kernel(const __grid_constant__ Producer producer, const __grid_constant__ EndJob first,
                  const __grid_constant__ EndJob second) {
   __shared__ TileScratch scratch;
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   const int which = Producer::kMatrices == 2 ? static_cast<int>(blockIdx.x % 2) : 0;
   const EndJob& end = which == 0 ? first : second;
   const int64_t rows = first.job.rows, cols = first.job.cols;

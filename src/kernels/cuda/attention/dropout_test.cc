@@ -25,7 +25,7 @@ class CudaAttentionDropout : public testing::Test {
   }
 
   Results run(const cpu::BuiltCase& c, const KernelRow& row) {
-    EXPECT_EQ(row.bind(*context_, c.graph, c.node()).stand_in, nullptr) << "in the place of " << row.name;
+    EXPECT_EQ(row.bind(*context_, c.graph, c.node()).fallback_kernel, nullptr) << "in the place of " << row.name;
     const auto bytes = run_row(*context_, row, c.graph, c.node(), c.inputs);
     Results results;
     for (size_t r = 0; r < bytes.size(); ++r)
@@ -161,7 +161,7 @@ TEST_F(CudnnDropout, BothPassesDropByOneMask) {
     const Mask mask = mask_of(p);
     const cpu::BuiltCase forward = cpu::build_dropout(p, Op::kAttention);
     const auto results = run(forward), expected = exact(p, mask, forward);
-    // Results as tensor cores make them: 2^-8 (kTensorCoreError of parity_test.cc).
+    // Results as tensor cores make them: 2^-8 (kTensorCoreError of conformance_test.cc).
     EXPECT_LE(relative_error(results[0], expected[0]), 0x1p-8) << "out";
     const double chance = cpu::chance_equal(p.dropout);
     EXPECT_LT(cpu::equal_share(p, mask, cpu::defined_mask(p)).share(), (1 + chance) / 2) << "our own kernels ran";

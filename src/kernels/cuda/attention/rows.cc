@@ -98,8 +98,8 @@ AttentionProblem attention_problem(const Graph& graph, const Node& node) {
 BoundKernel bind_attention_own(DeviceContext&, const Graph& graph, const Node& node) {
   const bool tensor_cores = accepts_mma(graph, node), forward = node.op == Op::kAttention;
   BoundKernel kernel = bind(graph, node, tensor_cores);
-  kernel.stand_in = tensor_cores ? (forward ? "attention_mma" : "attention_grad_mma")
-                                 : (forward ? "attention_tiled" : "attention_grad_tiled");
+  kernel.fallback_kernel = tensor_cores ? (forward ? "attention_mma" : "attention_grad_mma")
+                                        : (forward ? "attention_tiled" : "attention_grad_tiled");
   return kernel;
 }
 

@@ -20,7 +20,7 @@ struct BulkBarrier {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&state)), "r"(bytes)
                  : "memory");
   }
-  __device__ __forceinline__ void wait(uint32_t parity) {
+  __device__ __forceinline__ void wait(uint32_t phase) {
     asm volatile(
         "{\n"
         ".reg .pred done;\n"
@@ -28,7 +28,7 @@ struct BulkBarrier {
         "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
         "@!done bra again;\n"
         "}\n" ::"r"(shared_address(&state)),
-        "r"(parity)
+        "r"(phase)
         : "memory");
   }
 };

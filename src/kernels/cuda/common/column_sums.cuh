@@ -67,8 +67,8 @@ template <typename Kind>
 __global__ void __launch_bounds__(256)
     finish_rows_kernel(const float* partial, float* y, int64_t count, int64_t cols, TileAmaxes amaxes) {
   __shared__ float scratch[8][33];
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   const int lane = static_cast<int>(threadIdx.x) & 31, group = static_cast<int>(threadIdx.x) >> 5;
   const int64_t col = static_cast<int64_t>(blockIdx.x) * 32 + lane;
   if (blockIdx.x * int64_t{32} >= cols) {

@@ -13,13 +13,13 @@ namespace octet::cuda {
 
 inline constexpr int kWalkGroups = 8, kWalkThreads = 256, kWalkLanes = 16, kWalkWorkers = kWalkThreads / kWalkLanes,
                      kHalfRows = kTile / 2;
-inline constexpr int64_t kMostSlabs = 8192;
+inline constexpr int64_t kMaxSlabs = 8192;
 
 struct ColumnWalk {
   const void* x;  // [rows, cols]
   int64_t rows, cols;
   float *partial, *y;  // [8, cols], [cols]; y may be null
-  uint32_t* arrivals;  // [kMostSlabs] of DeviceContext::counters
+  uint32_t* arrivals;  // [kMaxSlabs] of DeviceContext::counters
   GridAmax amax;
 };
 
@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(kWalkThreads, 4) column_walk_kernel(const __gr
   __shared__ alignas(16) float sums[kWalkWorkers][kWidth];
   __shared__ uint32_t amaxes[kWalkThreads / 32];
   __shared__ bool last;
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   const unsigned slabs = gridDim.x / kWalkGroups, slab = blockIdx.x % slabs;
   const int group = static_cast<int>(blockIdx.x / slabs), thread = static_cast<int>(threadIdx.x);
   const int worker = thread / kWalkLanes, lane = thread % kWalkLanes;
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kWalkThreads, 4) column_walk_kernel(const __gr
 template <typename T>
 bool walks_columns(int64_t rows, int64_t cols) {
   const int64_t slabs = (cols + kWalkLanes * kVecOf<T> - 1) / (kWalkLanes * kVecOf<T>);
-  return rows >= kWalkGroups * kWalkWorkers * kHalfRows && kWalkGroups * slabs >= 256 && slabs <= kMostSlabs;
+  return rows >= kWalkGroups * kWalkWorkers * kHalfRows && kWalkGroups * slabs >= 256 && slabs <= kMaxSlabs;
 }
 
 template <typename Kind, typename T, bool kAmax = false>

@@ -2,17 +2,18 @@
 // places while this one still runs, and start the moment it has ended.
 //
 // What a kernel launched by launch_overlapped owes the others:
-//   - Every thread that touches memory calls wait_for_previous() first, on every path: before it, the kernel in front
+//   - Every thread that touches memory calls griddep_wait() first, on every path: before it, the kernel in front
 //     may be running, may not have written what is read here, and may still read what is written here (buffers of the
 //     arena and the workspace are shared by many values). Only what no kernel of a step writes, the weights and the
 //     graph's inputs, may be read ahead.
 //   - It returns when everything before it has ended, because each of its threads waited. So waiting for one kernel
 //     waits for all, however many have begun ahead of their time.
-//   - allow_next() is called right after the wait, so that at most one kernel waits behind a running one: each that
+//   - griddep_launch_dependents() is called right after the wait, so that at most one kernel waits behind a running
+//   one: each that
 //     waits holds places on the multiprocessors, and a row of them would starve the one that works. gemv alone calls
 //     it first, because what follows it is small. A gemv itself must not begin beside a working kernel: its blocks
-//     would take what places are left, unevenly, and the fullest multiprocessor sets its time. Without allow_next()
-//     the next kernel begins when this one's blocks have returned.
+//     would take what places are left, unevenly, and the fullest multiprocessor sets its time. Without
+//     griddep_launch_dependents() the next kernel begins when this one's blocks have returned.
 //   - What is read after the wait must not be declared constant (const __restrict__, __ldg, ld.global.nc): the compiler
 //     may move such loads up.
 // What goes wrong with a launch is found where that of any launch is: the runtime keeps the error, and the executor
@@ -28,8 +29,10 @@
 
 namespace octet::cuda {
 
-__device__ __forceinline__ void allow_next() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-__device__ __forceinline__ void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void griddep_launch_dependents() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+__device__ __forceinline__ void griddep_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 // Brings the line of `address` into level 2, whatever is written there meanwhile.
 __device__ __forceinline__ void prefetch_line(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));

@@ -61,8 +61,8 @@ __device__ __forceinline__ Vec<T, kVec> narrow(const float (&x)[kVec]) {
 
 template <int kVec, int kUnroll, typename Body>
 __global__ void __launch_bounds__(kPointwiseThreads) pointwise_kernel(int64_t count, Body body) {
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   if constexpr (requires { body.begin(); }) body.begin();
   constexpr int64_t kLine = static_cast<int64_t>(kPointwiseThreads) * kVec, kStep = kUnroll * kLine;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kStep + static_cast<int64_t>(threadIdx.x) * kVec;
@@ -97,8 +97,8 @@ void launch_pointwise(int64_t count, const Body& body, cudaStream_t stream) {
 // gridDim-th run of kUnroll lines, and a thread has its next vectors under way while it works on what it holds.
 template <int kVec, int kUnroll, int kBlocks, typename Body>
 __global__ void __launch_bounds__(kPointwiseThreads, kBlocks) pointwise_stay_kernel(int64_t count, Body body) {
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   if constexpr (requires { body.begin(); }) body.begin();
   constexpr int64_t kLine = static_cast<int64_t>(kPointwiseThreads) * kVec, kRun = kUnroll * kLine;
   const int64_t step = gridDim.x * kRun, whole = count / kVec * kVec;

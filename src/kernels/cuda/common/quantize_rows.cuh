@@ -23,8 +23,8 @@
 
 namespace octet::cuda {
 
-inline constexpr int kRowGroup = 8;       // neighbours a thread takes at once
-inline constexpr int kMostRowBlocks = 8;  // of a row
+inline constexpr int kRowGroup = 8;      // neighbours a thread takes at once
+inline constexpr int kMaxRowBlocks = 8;  // of a row
 
 // x[0 .. left) as it is stored, zeros after it. Read once: the level 1 cache is left to what every row reads, a bias.
 template <bool kVector, typename T>
@@ -86,12 +86,12 @@ __global__ void __launch_bounds__(1024, 1)
     quantize_rows_kernel(const __grid_constant__ Producer producer, const __grid_constant__ QuantizeJob job) {
   using T = typename Producer::Element;
   using M = Magnitudes<T>;
-  __shared__ uint32_t scratch[32], of_blocks[kMostRowBlocks];
+  __shared__ uint32_t scratch[32], of_blocks[kMaxRowBlocks];
   const auto cluster = cooperative_groups::this_cluster();
   const auto blocks = static_cast<int>(cluster.num_blocks()), rank = static_cast<int>(cluster.block_rank());
   if (blocks > 1) cluster.barrier_arrive();  // nobody writes into a block that has not begun
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   const int64_t row = blockIdx.x / static_cast<unsigned>(blocks), begin = row * job.cols;
   const int threads = static_cast<int>(blockDim.x), stride = blocks * threads * kRowGroup;
   const int first = (rank * threads + static_cast<int>(threadIdx.x)) * kRowGroup;
@@ -173,8 +173,8 @@ void launch_quantize_rows(const Producer& producer, const QuantizeJob& job, cuda
   };
   if (!job.vector) {
     if constexpr (Producer::kAnyColumns) launch.template operator()<4, false>();
-  } else if (groups > 1024 && groups <= 1024 * kMostRowBlocks && job.rows * kMostRowBlocks <= kFewRows) {
-    launch.template operator()<1, true>(kMostRowBlocks);
+  } else if (groups > 1024 && groups <= 1024 * kMaxRowBlocks && job.rows * kMaxRowBlocks <= kFewRows) {
+    launch.template operator()<1, true>(kMaxRowBlocks);
   } else if (groups > 2048 || job.rows > kFewRows) {
     launch.template operator()<4, true>();
   } else if (groups > 1024) {

@@ -12,8 +12,8 @@ constexpr int kThreads = 256, kPieces = 4;  // pieces of a row a thread holds at
 template <typename From, typename To, int kVec>
 __global__ void __launch_bounds__(kThreads) embedding_kernel(const int32_t* ids, const From* table, To* out,
                                                              int64_t pieces, uint32_t row_pieces, int64_t rows) {
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads * kPieces + threadIdx.x;
   float held[kPieces][kVec];
 #pragma unroll

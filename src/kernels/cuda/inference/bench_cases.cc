@@ -66,7 +66,7 @@ std::vector<cpu::Case> inference_bench_cases() {
   for (int i = 0; i < 8192; ++i) slots.push_back(i * 5 % 16384);
   for (const DType cache : {DType::kBF16, DType::kE4M3}) {
     cases.push_back(
-        {.op = Op::kKvAppend,
+        {.op = Op::kScatterRows,
          .name = std::string("8192x1024_") + dtype_name(cache),
          .inputs = {cpu::normal(cache, {16384, 1024}), cpu::x({8192, 1024}), cpu::given(DType::kI32, {8192}, slots)},
          .dtypes = {DType::kBF16}});

@@ -22,11 +22,11 @@ __global__ void copy_blocks_kernel(std::byte* cache, int64_t block_bytes, int64_
 
 void launch_copy_blocks(void* cache, int64_t block_bytes, int64_t blocks, const int32_t* pairs, int count,
                         cudaStream_t stream) {
-  constexpr int kThreads = 256, kMostPairs = 65535;
+  constexpr int kThreads = 256, kMaxPairs = 65535;
   const auto launch = [&](auto kernel, int64_t pieces) {
     const auto width = static_cast<unsigned>(std::min<int64_t>((pieces + 4 * kThreads - 1) / (4 * kThreads), 64));
-    for (int first = 0; first < count; first += kMostPairs) {
-      kernel<<<dim3(width, static_cast<unsigned>(std::min(count - first, kMostPairs))), kThreads, 0, stream>>>(
+    for (int first = 0; first < count; first += kMaxPairs) {
+      kernel<<<dim3(width, static_cast<unsigned>(std::min(count - first, kMaxPairs))), kThreads, 0, stream>>>(
           static_cast<std::byte*>(cache), block_bytes, blocks, pairs + 2 * first);
     }
   };

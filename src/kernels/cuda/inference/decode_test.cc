@@ -1,7 +1,7 @@
 // Items that several blocks share: whoever comes last joins the pieces, to the same bits, and leaves the counts at 0.
 #include <gtest/gtest.h>
 
-#include "kernels/cpu/testing/parity.h"
+#include "kernels/cpu/testing/conformance.h"
 #include "kernels/cuda/testing/on_device.h"
 
 namespace octet::cuda {

@@ -31,7 +31,7 @@ std::vector<cpu::CaseInput> operands(const RopeAppend& f) {
 }
 
 Graph make_body(const RopeAppend& f, const std::vector<TensorType>& types) {
-  Graph body(f.turns ? "rope_kv_append" : "kv_append_pair");
+  Graph body(f.turns ? "rope_scatter_rows" : "scatter_rows_pair");
   std::vector<Value> leaves;
   for (const TensorType& type : types) {
     const std::string name = fmt::format("leaf.{}", leaves.size());
@@ -69,11 +69,11 @@ Graph make_body(const RopeAppend& f, const std::vector<TensorType>& types) {
   const Value slots = leaf();
   std::vector<Value> append = {k_cache, keys, slots};
   if (f.scaled) append.push_back(leaf());
-  keys = member("append_k", Op::kKvAppend, append);
+  keys = member("append_k", Op::kScatterRows, append);
   const Value v_cache = leaf();
   append = {v_cache, f.sliced ? v : leaf(), slots};
   if (f.scaled) append.push_back(leaf());
-  const Value values = member("append_v", Op::kKvAppend, append);
+  const Value values = member("append_v", Op::kScatterRows, append);
   if (f.turns) body.outputs().push_back({"rope_q.0", q});
   body.outputs().push_back({"append_k.0", keys});
   body.outputs().push_back({"append_v.0", values});
@@ -83,7 +83,7 @@ Graph make_body(const RopeAppend& f, const std::vector<TensorType>& types) {
 }  // namespace
 
 cpu::Case rope_append_case(const RopeAppend& f) {
-  const std::string kind = f.turns ? "rope_kv_append" : "kv_append_pair";
+  const std::string kind = f.turns ? "rope_scatter_rows" : "scatter_rows_pair";
   cpu::Case c{.op = Op::kFusion,
               .name = fmt::format("{}_{}x{}+{}x{}_{}", kind, f.tokens, f.heads, f.kv_heads, f.dim, dtype_name(f.cache)),
               .inputs = operands(f),

@@ -1,4 +1,4 @@
-// Cases of the fusions of rope and kv_append: for the test that compares them with their members.
+// Cases of the fusions of rope and scatter_rows: for the test that compares them with their members.
 #pragma once
 
 #include "kernels/cpu/testing/cases.h"
@@ -9,7 +9,7 @@ struct RopeAppend {
   int64_t tokens = 0, heads = 0, kv_heads = 0, dim = 0;
   int64_t rotary_dim = 0;  // 0: dim
   DType cache = DType::kBF16;
-  bool turns = true;  // else kind "kv_append_pair": no rope
+  bool turns = true;  // else kind "scatter_rows_pair": no rope
   bool interleaved = false;
   bool scaled = false;  // both caches have scales
   bool sliced = false;  // q, k and v are columns of one matrix; turns

@@ -1,8 +1,8 @@
-// Rope and kv_append of a layer as one: equal to the members run one by one on the device, bit for bit; caches in place
-// and copied, each result alone.
+// Rope and scatter_rows of a layer as one: equal to the members run one by one on the device, bit for bit; caches in
+// place and copied, each result alone.
 #include <gtest/gtest.h>
 
-#include "kernels/cpu/testing/parity.h"
+#include "kernels/cpu/testing/conformance.h"
 #include "kernels/cuda/inference/fusion_cases.h"
 #include "kernels/cuda/testing/on_device.h"
 
@@ -81,9 +81,10 @@ TEST(RopeAppendRows, TakeTheirFusionsWhole) {
   };
   const RopeAppend llama{.tokens = 7, .heads = 8, .kv_heads = 2, .dim = 128, .cache = DType::kE4M3};
   const RopeAppend pair{.tokens = 7, .kv_heads = 2, .dim = 64, .turns = false};
-  EXPECT_EQ(row(llama, DType::kBF16), "rope_kv_append");
-  EXPECT_EQ(row({.tokens = 7, .heads = 8, .kv_heads = 2, .dim = 128, .sliced = true}, DType::kBF16), "rope_kv_append");
-  EXPECT_EQ(row(pair, DType::kBF16), "rope_kv_append");
+  EXPECT_EQ(row(llama, DType::kBF16), "rope_scatter_rows");
+  EXPECT_EQ(row({.tokens = 7, .heads = 8, .kv_heads = 2, .dim = 128, .sliced = true}, DType::kBF16),
+            "rope_scatter_rows");
+  EXPECT_EQ(row(pair, DType::kBF16), "rope_scatter_rows");
   EXPECT_EQ(row(llama, DType::kF32), "fusion_members");
 }
 

@@ -11,8 +11,8 @@ namespace octet::cuda {
 
 // cache[slots[t]] = rows[t], times *scale unless that is null; slots outside [0, cache_rows) write nowhere. Two tokens
 // of one slot: either may win.
-void launch_kv_append(const Operand& cache, int64_t cache_rows, const Operand& rows, const int32_t* slots,
-                      const float* scale, int tokens, int width, cudaStream_t stream);
+void launch_scatter_rows(const Operand& cache, int64_t cache_rows, const Operand& rows, const int32_t* slots,
+                         const float* scale, int tokens, int width, cudaStream_t stream);
 // Block pairs[p][1] of the cache becomes block pairs[p][0], for `count` pairs; pairs outside the cache copy nothing.
 void launch_copy_blocks(void* cache, int64_t block_bytes, int64_t blocks, const int32_t* pairs, int count,
                         cudaStream_t stream);
@@ -21,7 +21,7 @@ struct PagedProblem {
   int tokens = 0, sequences = 0, heads = 0, kv_heads = 0, dim = 0;
   int window = 0, block_size = 0, blocks = 0, slots = 0;  // blocks: of the table, a sequence; slots: of the cache
   int group = 1;                                          // heads / kv_heads
-  int most_queries = 0;                                   // of a sequence; 0: any number
+  int max_query_len = 0;                                  // of a sequence; 0: any number
   bool inputs_ready = false;  // segments, lengths and table are inputs of the graph: no kernel of a step writes them
   float scale = 1;
   double alibi = 0, alibi_scale = 1;  // as kernels/common/alibi.h; 0: none
@@ -39,7 +39,7 @@ struct PagedOperands {
 inline constexpr int kDecodeQueries = 4;
 inline constexpr int kLargestPagedDim = 256;
 inline bool may_prefill(const PagedProblem& p) {
-  return p.tokens > kDecodeQueries && (p.most_queries == 0 || p.most_queries > kDecodeQueries);
+  return p.tokens > kDecodeQueries && (p.max_query_len == 0 || p.max_query_len > kDecodeQueries);
 }
 
 // How many pieces decode cuts the context into, and its scratch: sums, maxima and denominators of every piece.

@@ -9,7 +9,7 @@
 namespace octet::cuda {
 namespace {
 
-constexpr int kKeys = 32, kEach = 8, kRows = 4, kMostSplits = 128;
+constexpr int kKeys = 32, kEach = 8, kRows = 4, kMaxSplits = 128;
 
 // 8 elements from d on of the row that starts at element `row`; zeros beyond dim.
 __device__ __forceinline__ void read_piece(const Operand& x, int64_t row, int d, int dim, float (&to)[kEach]) {
@@ -36,8 +36,8 @@ __global__ void __launch_bounds__(32 * kDecodeWarps)
   constexpr int kDim = kLanes * kEach;
   __shared__ float warp_sums[kDecodeWarps][kRows][kDim];
   __shared__ Partial warp_parts[kDecodeWarps][kRows];
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   clear_padding(p, x);
   const DecodeRows rows = DecodeRows::of(p, x, kRows);
   if (!rows.exists(0)) return;
@@ -134,9 +134,9 @@ __global__ void __launch_bounds__(32 * kDecodeWarps)
 // A block joins the pieces of one row of a sequence.
 __global__ void join_pieces_kernel(PagedProblem p, PagedOperands x, int splits, const float* piece_sums,
                                    const Partial* pieces) {
-  __shared__ float weights[kMostSplits], scratch[32];
-  wait_for_previous();
-  allow_next();
+  __shared__ float weights[kMaxSplits], scratch[32];
+  griddep_wait();
+  griddep_launch_dependents();
   const PagedSequence sequence = PagedSequence::of(p, x, static_cast<int>(blockIdx.x));
   if (sequence.queries > kDecodeQueries || static_cast<int>(blockIdx.y) >= sequence.queries * p.heads) return;
   const int64_t row = static_cast<int64_t>(sequence.begin) * p.heads + static_cast<int>(blockIdx.y);
@@ -162,7 +162,7 @@ int decode_splits(const PagedProblem& p, int sm_count) {
   const int wanted = (4 * sm_count + blocks - 1) / blocks;  // some blocks an SM
   const int useful =
       (context + kKeys * kDecodeWarps - 1) / (kKeys * kDecodeWarps);  // one block of keys a warp at least
-  return max(1, min(min(wanted, useful), kMostSplits));
+  return max(1, min(min(wanted, useful), kMaxSplits));
 }
 
 int64_t decode_scratch_bytes(const PagedProblem& p, int splits) {
@@ -174,7 +174,7 @@ int64_t decode_scratch_bytes(const PagedProblem& p, int splits) {
 void launch_join_pieces(const PagedProblem& p, const PagedOperands& x, int splits, const float* piece_sums,
                         const Partial* pieces, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(p.sequences), static_cast<unsigned>(min(kDecodeQueries, p.tokens) * p.heads));
-  launch_overlapped(join_pieces_kernel, {grid, kMostSplits}, stream, p, x, splits, piece_sums, pieces);
+  launch_overlapped(join_pieces_kernel, {grid, kMaxSplits}, stream, p, x, splits, piece_sums, pieces);
 }
 
 void launch_paged_decode(const PagedProblem& p, const PagedOperands& x, int splits, void* scratch,

@@ -49,7 +49,7 @@ DecodePlan plan_paged_decode_mma(const PagedProblem& p, DType cache, int sm_coun
     allow_shared(instance.kernel, shared);
     int blocks = 0;
     cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, instance.kernel, kThreads, shared);
-    plan = {.head_shift = head_shift, .blocks = min(max(blocks, 1) * sm_count, kMostBlocks)};
+    plan = {.head_shift = head_shift, .blocks = min(max(blocks, 1) * sm_count, kMaxBlocks)};
     const int64_t rows = piece_rows(cut, plan.blocks);
     plan.scratch_bytes =
         aligned(rows * static_cast<int64_t>(sizeof(Partial))) + rows * p.dim * static_cast<int64_t>(sizeof(float));

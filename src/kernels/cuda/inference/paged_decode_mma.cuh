@@ -35,13 +35,13 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const bool wide = cut.key_warps() > 1;  // warps share heads
   const Team team{.wide = wide, .head = wide ? 0 : head_lane, .heads = wide ? cut.head_warps() : 1};
 
-  if (!p.inputs_ready) wait_for_previous();
+  if (!p.inputs_ready) griddep_wait();
   Run run;
   const bool works = find_run(p, x, cut, run_scratch, run);
   Copier<T, S> copier;
   if (works) copier.start(run, cut, block_shift);
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   clear_padding(p, x);
   if (!works) return;
 

@@ -8,8 +8,8 @@ namespace octet::cuda::decode {
 inline constexpr int kUnitShift = 4, kUnitKeys = 1 << kUnitShift;
 inline constexpr int kWarpShift = 2, kWarps = 1 << kWarpShift, kThreads = 32 * kWarps;
 inline constexpr int kFanShift = 5, kFan = 1 << kFanShift;  // pieces joined at once
-inline constexpr int kMostBlocks = kFan * kFan;             // joined in two steps at most
-static_assert(2 * kMostBlocks * kWarps * 2 <= kDecodeCounters);
+inline constexpr int kMaxBlocks = kFan * kFan;              // joined in two steps at most
+static_assert(2 * kMaxBlocks * kWarps * 2 <= kDecodeCounters);
 
 // What a kernel knows of the cut beside the problem.
 static_assert(kDecodeQueries == 4);

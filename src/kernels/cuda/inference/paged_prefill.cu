@@ -13,8 +13,8 @@ __global__ void __launch_bounds__(kTileThreads, 2) paged_prefill_kernel(PagedPro
   float* shared = reinterpret_cast<float*>(shared_vectors);
   __shared__ VisibleRows visible;
   __shared__ PagedTile tile;
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   if (!tile.find(p, x, visible)) return;
   const PagedSequence sequence = tile.sequence;
   const int first_query = tile.first_query, head = static_cast<int>(blockIdx.y), kv_head = head / p.group;

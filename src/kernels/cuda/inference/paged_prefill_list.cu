@@ -12,8 +12,8 @@ constexpr int kListThreads = 1024;
 __global__ void __launch_bounds__(kListThreads)
     list_prefill_tiles_kernel(PagedProblem p, PagedOperands x, PrefillWork* list) {
   __shared__ int warp_sums[32];
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   const int i = static_cast<int>(threadIdx.x), lane = i % 32, warp = i / 32;
   int listed = 0;
   for (int base = 0; base < p.sequences; base += kListThreads) {
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kListThreads)
 
 int64_t prefill_scratch_bytes(const PagedProblem& p) {
   return static_cast<int64_t>(sizeof(prefill::PrefillWork)) +
-         prefill::most_prefill_tiles(p) * static_cast<int64_t>(sizeof(prefill::QueryTile));
+         prefill::max_prefill_tiles(p) * static_cast<int64_t>(sizeof(prefill::QueryTile));
 }
 
 void launch_paged_prefill_wgmma(const PagedProblem& p, const PagedOperands& x, void* scratch, int sm_count,

@@ -40,7 +40,7 @@ struct Barrier {
   __device__ __forceinline__ void arrive_after_copies() {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address()) : "memory");
   }
-  __device__ __forceinline__ void wait(int parity) {
+  __device__ __forceinline__ void wait(int phase) {
     asm volatile(
         "{\n"
         ".reg .pred done;\n"
@@ -48,7 +48,7 @@ struct Barrier {
         "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
         "@!done bra again;\n"
         "}\n" ::"r"(address()),
-        "r"(parity)
+        "r"(phase)
         : "memory");
   }
 };
@@ -99,9 +99,9 @@ __device__ __forceinline__ void copy_tiles(const PagedProblem& p, const PagedOpe
     return lane < kRows && tile < work.tiles && key >= work.oldest && key < work.newest ? work.sequence.slot(p, key)
                                                                                         : -1;
   };
-  const auto copy = [&](uint32_t to, const Operand& from, int slots, Barrier& full, Barrier& empty, int parity) {
+  const auto copy = [&](uint32_t to, const Operand& from, int slots, Barrier& full, Barrier& empty, int phase) {
     if constexpr (sizeof(T) == 2) {
-      empty.wait(parity);
+      empty.wait(phase);
 #pragma unroll
       for (int n = 0; n < kSteps; ++n) {
         const int row = n * kAtOnce + sub, slot = __shfl_sync(kWholeWarp, slots, row);
@@ -122,7 +122,7 @@ __device__ __forceinline__ void copy_tiles(const PagedProblem& p, const PagedOpe
               *reinterpret_cast<const uint4*>(static_cast<const char*>(from.data) + slot * row_bytes + head_bytes);
         }
       }
-      empty.wait(parity);
+      empty.wait(phase);
 #pragma unroll
       for (int n = 0; n < kSteps; ++n) {
         const int row = warp * kRows + n * kAtOnce + sub;
@@ -146,9 +146,9 @@ __device__ __forceinline__ void copy_tiles(const PagedProblem& p, const PagedOpe
 #pragma unroll 1
   for (int tile = 0; tile < work.tiles; ++tile) {
     const uint32_t turn = before + static_cast<uint32_t>(tile), stage = turn % kStages;
-    const int next = look_up(tile + 1), parity = static_cast<int>(turn / kStages % 2 ^ 1);
-    copy(keys + stage * S::kTileBytes, x.k, slots, barriers.full_keys[stage], barriers.empty_keys[stage], parity);
-    copy(values + stage * S::kTileBytes, x.v, slots, barriers.full_values[stage], barriers.empty_values[stage], parity);
+    const int next = look_up(tile + 1), phase = static_cast<int>(turn / kStages % 2 ^ 1);
+    copy(keys + stage * S::kTileBytes, x.k, slots, barriers.full_keys[stage], barriers.empty_keys[stage], phase);
+    copy(values + stage * S::kTileBytes, x.v, slots, barriers.full_values[stage], barriers.empty_values[stage], phase);
     slots = next;
   }
   if constexpr (sizeof(T) == 2) mma::wait_copies<0>();
@@ -341,8 +341,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const uint32_t queries = shared_address(shared_tiles), keys = queries + kGroups * S::kGroupBytes;
   const uint32_t values = keys + kStages * S::kTileBytes;
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   // Copying and multiplying threads meet at one barrier from two places of the code, which __syncthreads does not
   // allow.
   const auto meet = [] { asm volatile("bar.sync 8, %0;\n" ::"n"(kThreads) : "memory"); };
@@ -383,7 +383,7 @@ template <typename T, int kDim>
 void launch(const PagedProblem& p, const PagedOperands& x, PrefillWork* list, int sm_count, cudaStream_t stream) {
   constexpr size_t kBytes = Shape<kDim>::kBytes;
   allow_shared(paged_prefill_wgmma_kernel<T, kDim>, kBytes);
-  const int grid = min(sm_count, most_prefill_tiles(p) * p.heads);
+  const int grid = min(sm_count, max_prefill_tiles(p) * p.heads);
   launch_overlapped(paged_prefill_wgmma_kernel<T, kDim>, {static_cast<unsigned>(grid), kThreads, kBytes}, stream, p, x,
                     list);
 }

@@ -21,7 +21,7 @@ struct PrefillWork {
   QueryTile tile[1];
 };
 
-inline int most_prefill_tiles(const PagedProblem& p) {
+inline int max_prefill_tiles(const PagedProblem& p) {
   const int full = (p.tokens + kTileQueries - 1) / kTileQueries;
   return full + (p.sequences < p.tokens / (kDecodeQueries + 1) ? p.sequences : p.tokens / (kDecodeQueries + 1));
 }

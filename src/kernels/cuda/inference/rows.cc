@@ -1,5 +1,5 @@
-// kv_append, copy_blocks and paged_attention. One call of attention may hold sequences to decode and sequences to
-// prefill: both kernels run, each over its own sequences, unless the number of tokens or the attribute most_queries
+// scatter_rows, copy_blocks and paged_attention. One call of attention may hold sequences to decode and sequences to
+// prefill: both kernels run, each over its own sequences, unless the number of tokens or the attribute max_query_len
 // says that there is nothing to prefill.
 #include <bit>
 
@@ -34,8 +34,8 @@ BoundKernel bind_append(DeviceContext&, const Graph& graph, const Node& node) {
   const int tokens = static_cast<int>(graph.shape(node.inputs[2]).elements());
   return [=](const KernelArgs& args) {
     copy_cache(args);
-    launch_kv_append(operand(args.out[0]), slots, operand(args.in[1]), args.in[2].as<const int32_t>(),
-                     optional_factor(args, 3), tokens, width, args.stream);
+    launch_scatter_rows(operand(args.out[0]), slots, operand(args.in[1]), args.in[2].as<const int32_t>(),
+                        optional_factor(args, 3), tokens, width, args.stream);
   };
 }
 
@@ -80,7 +80,7 @@ PagedProblem problem_of(const Graph& graph, const Node& node) {
   p.slots = static_cast<int>(graph.shape(node.inputs[1]).rows());
   p.window = static_cast<int>(
       std::min<int64_t>(node.attrs.get_or<int64_t>("window", 0), int64_t{p.blocks} * p.block_size + 1));
-  p.most_queries = static_cast<int>(node.attrs.get_or<int64_t>("most_queries", 0));
+  p.max_query_len = static_cast<int>(node.attrs.get_or<int64_t>("max_query_len", 0));
   p.inputs_ready = true;  // no fusion has this op, whose leaves would be anything
   for (size_t i = 3; i < 6; ++i) {
     p.inputs_ready = p.inputs_ready && graph.node(node.inputs[i].node).op == Op::kInput;
@@ -138,7 +138,7 @@ int64_t paged_mma_workspace(DeviceContext& context, const Graph& graph, const No
 
 std::span<const KernelRow> inference_rows() {
   static const KernelRow rows[] = {
-      {Op::kKvAppend, "kv_append_copy", accepts_append, bind_append},
+      {Op::kScatterRows, "scatter_rows_copy", accepts_append, bind_append},
       {Op::kCopyBlocks, "copy_blocks", accepts_copy, bind_copy},
       {Op::kPagedAttention, "paged_attention_mma", accepts_paged_mma, bind_paged_mma, paged_mma_workspace},
       {Op::kPagedAttention, "paged_attention", accepts_paged, bind_paged, paged_workspace},

@@ -14,7 +14,7 @@
 namespace octet::cuda {
 namespace {
 
-constexpr int kTileRows = 16, kChunkBytes = 128, kFewestWarps = 4, kMostWarps = 16;
+constexpr int kTileRows = 16, kChunkBytes = 128, kFewestWarps = 4, kMaxWarps = 16;
 
 __device__ __forceinline__ uint4 load_once(const std::byte* from) {
   uint4 v;
@@ -114,11 +114,11 @@ struct Weights {
 
 // Grid: blocks of kTiles * 16 weight rows, by splits (a cluster).
 template <typename T, int kTiles, bool kBlocks>
-__global__ __launch_bounds__(32 * kMostWarps) void gemv_kernel(const __grid_constant__ Gemv g) {
+__global__ __launch_bounds__(32 * kMaxWarps) void gemv_kernel(const __grid_constant__ Gemv g) {
   constexpr int kRows = kTiles * kTileRows, kResults = kRows * static_cast<int>(kGemvRows);
   constexpr int kAhead = kTiles == 1 ? 4 : 2;  // chunks in flight
   constexpr int kPerThread = kResults / (32 * kFewestWarps);
-  __shared__ float partial[kMostWarps][kResults];
+  __shared__ float partial[kMaxWarps][kResults];
   __shared__ float total[kResults];
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
   const int warps = static_cast<int>(blockDim.x) >> 5, group = lane >> 2, piece = lane & 3;
@@ -143,12 +143,12 @@ __global__ __launch_bounds__(32 * kMostWarps) void gemv_kernel(const __grid_cons
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) w[i].read(g, weights, row_bytes, at + i * stride + piece * 16, first + group);
   };
-  allow_next();
+  griddep_launch_dependents();
   if (g.weights_ready) {
     read_weights();
     for_results([&](int n, int, int64_t, int64_t col) { epilogue[n].read_weights(g, col); });
   }
-  wait_for_previous();
+  griddep_wait();
   if (!g.weights_ready) {
     read_weights();
     for_results([&](int n, int, int64_t, int64_t col) { epilogue[n].read_weights(g, col); });

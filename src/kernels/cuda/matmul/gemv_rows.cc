@@ -29,7 +29,7 @@ bool is_constant_state(const Graph& graph, Value value) {
 
 // Rows up to which our kernel is the faster one, by measurement on an H200 (docs/kernels.md). The library has no fast
 // kernel for blocks, nor one that writes parts; where each row has a scale, it needs a second pass.
-int64_t most_rows(const Product& p) {
+int64_t max_rows(const Product& p) {
   if (!p.parts.empty() || p.a.scaling == ProductScaling::k1x128) return kGemvRows;
   if (!p.fp8()) return 2;
   return p.a.scaling == ProductScaling::kRow || p.b.scaling == ProductScaling::kRow ? 4 : 0;
@@ -41,7 +41,7 @@ bool accepts_gemv(const Graph& graph, const Node& node) {
   if (product_form(node) == ProductForm::kNone) return false;
   const Product p = product_of(graph, node);
   const bool types = p.a.dtype == p.b.dtype && p.a.dtype == (p.fp8() ? DType::kE4M3 : DType::kBF16);
-  return types && p.m <= most_rows(p) && p.a.k_inner && p.b.k_inner && p.k * dtype_bytes(p.a.dtype) % 16 == 0 &&
+  return types && p.m <= max_rows(p) && p.a.k_inner && p.b.k_inner && p.k * dtype_bytes(p.a.dtype) % 16 == 0 &&
          has_scaling(p) && is_wide_float(p.out) && (p.bias < 0 || is_wide_float(p.bias_dtype)) &&
          p.parts.size() <= static_cast<size_t>(kGemvParts);
 }

@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kAlignment = 256;  // of pieces of the workspace
 constexpr int64_t kFp8Multiple = 16, kBlockMultiple = 4;
 constexpr int64_t kFewSplitRows = 256;
-constexpr double kWorthAWord = 1e9;  // FLOPs of a product whose stand-in is warned of
+constexpr double kWarnAboveFlops = 1e9;  // FLOPs of a product whose stand-in is warned of
 
 // --- our own product
 
@@ -113,7 +113,7 @@ bool runs_on_cublaslt(const Product& p) {
 
 // Few rows with a scale each, as in decoding: float32 sums without the rows' scales, which a kernel of ours applies.
 // The library's kernels for outer vectors do not split K (16 x 4096 x 16384 on an H200: 44 us, per tensor 22 us).
-bool scales_after(const Product& p) {
+bool scale_in_separate_kernel(const Product& p) {
   const ScalingPair* pair = scaling_pair(p);
   const bool few = p.m <= 64 || (p.m <= 256 && p.k > p.n);
   return pair->library_a == GemmScaling::kOuter && few && 4 * p.m * p.n <= kGemmWorkspace;
@@ -171,7 +171,7 @@ Layout layout_of(const Product& p) {
 
 int64_t workspace(DeviceContext&, const Graph& graph, const Node& node) {
   const Product p = product_of(graph, node);
-  return scales_after(p) ? kGemmWorkspace + 4 * p.m * p.n : layout_of(p).bytes;
+  return scale_in_separate_kernel(p) ? kGemmWorkspace + 4 * p.m * p.n : layout_of(p).bytes;
 }
 
 // The product with the library's choice made; null when it has no kernel.
@@ -184,18 +184,18 @@ std::shared_ptr<Gemm> make_gemm(DeviceContext& context, const GemmSpec& spec) {
 }
 
 // What stands in where the library has no kernel: correct, and slow for large products.
-BoundKernel bind_stand_in(DeviceContext& context, const Graph& graph, const Node& node, const GemmSpec& spec) {
-  if (2.0 * static_cast<double>(spec.m) * static_cast<double>(spec.n) * static_cast<double>(spec.k) > kWorthAWord)
+BoundKernel bind_fallback(DeviceContext& context, const Graph& graph, const Node& node, const GemmSpec& spec) {
+  if (2.0 * static_cast<double>(spec.m) * static_cast<double>(spec.n) * static_cast<double>(spec.k) > kWarnAboveFlops)
     log_warning("cuBLASLt has no kernel for the product {}: a slow one of ours stands in", spec.key());
   BoundKernel kernel = bind_tiled(context, graph, node);
-  kernel.stand_in = node.op == Op::kMatmul         ? "matmul_tiled"
-                    : node.op == Op::kScaledMatmul ? "scaled_matmul_tiled"
-                                                   : "matmul_bias_tiled";
+  kernel.fallback_kernel = node.op == Op::kMatmul         ? "matmul_tiled"
+                           : node.op == Op::kScaledMatmul ? "scaled_matmul_tiled"
+                                                          : "matmul_bias_tiled";
   return kernel;
 }
 
 // One product of float32 sums, which a kernel of ours scales, rounds and hands out to the parts.
-BoundKernel bind_scales_after(DeviceContext& context, const Graph& graph, const Node& node) {
+BoundKernel bind_separate_scale(DeviceContext& context, const Graph& graph, const Node& node) {
   const Product p = product_of(graph, node);
   const GemmScaling scaling = p.fp8() ? GemmScaling::kTensor : GemmScaling::kNone;
   const GemmSpec gemm_spec{.m = p.m,
@@ -210,10 +210,10 @@ BoundKernel bind_scales_after(DeviceContext& context, const Graph& graph, const 
   const auto gemm = make_gemm(context, gemm_spec);
   if (gemm == nullptr && !p.parts.empty()) {
     BoundKernel kernel = bind_split(context, graph, node);
-    if (kernel.stand_in == nullptr) kernel.stand_in = "matmul_split";
+    if (kernel.fallback_kernel == nullptr) kernel.fallback_kernel = "matmul_split";
     return kernel;
   }
-  if (gemm == nullptr) return bind_stand_in(context, graph, node, gemm_spec);
+  if (gemm == nullptr) return bind_fallback(context, graph, node, gemm_spec);
   return [p, gemm](const KernelArgs& args) {
     const auto data = [&](int input) { return input >= 0 ? args.in[static_cast<size_t>(input)].data : nullptr; };
     const auto scale = [&](const ProductOperand& x, ProductScaling scaling) {
@@ -249,7 +249,7 @@ BoundKernel bind_scales_after(DeviceContext& context, const Graph& graph, const 
 
 BoundKernel bind_cublaslt(DeviceContext& context, const Graph& graph, const Node& node) {
   const Product p = product_of(graph, node);
-  if (scales_after(p)) return bind_scales_after(context, graph, node);
+  if (scale_in_separate_kernel(p)) return bind_separate_scale(context, graph, node);
   const ScalingPair& pair = *scaling_pair(p);
   BiasPlan bias = bias_plan(p);
   GemmSpec spec{.m = p.m,
@@ -280,7 +280,7 @@ BoundKernel bind_cublaslt(DeviceContext& context, const Graph& graph, const Node
     spec.fast_accumulation = false;
     gemm = make_gemm(context, spec);
   }
-  if (gemm == nullptr) return bind_stand_in(context, graph, node, spec);
+  if (gemm == nullptr) return bind_fallback(context, graph, node, spec);
   return [p, bias, gemm, layout = layout_of(p)](const KernelArgs& args) {
     GemmOperands operands{.a = args.in[p.a.input].data,
                           .b = args.in[p.b.input].data,
@@ -359,7 +359,7 @@ constexpr KernelRow kRows[] = {
     {Op::kScaledMatmul, "scaled_matmul_cublaslt", accepts_cublaslt, bind_cublaslt, workspace},
     {Op::kScaledMatmul, "scaled_matmul_tiled", accepts_tiled, bind_tiled},
     {Op::kFusion, "matmul_gemv", accepts_gemv, bind_gemv},
-    {Op::kFusion, "matmul_split_few", accepts_few_split, bind_scales_after, few_split_workspace},
+    {Op::kFusion, "matmul_split_few", accepts_few_split, bind_separate_scale, few_split_workspace},
     {Op::kFusion, "matmul_split", accepts_split, bind_split, split_workspace},
     {Op::kFusion, "matmul_bias_cublaslt", accepts_fused_cublaslt, bind_cublaslt, workspace},
     {Op::kFusion, "matmul_bias_tiled", accepts_fused_tiled, bind_tiled},

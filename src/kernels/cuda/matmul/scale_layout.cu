@@ -29,8 +29,8 @@ __global__ void spread_bias_kernel(const From* __restrict__ from, To* __restrict
 template <typename T, typename Bias>
 __global__ void scale_result_kernel(const __grid_constant__ ScaledResult r) {
   constexpr int kCount = 4;
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   const int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kCount;
   if (at >= r.m * r.n) return;
   const int64_t row = at / r.n, col = at % r.n;

@@ -81,7 +81,7 @@ BoundKernel bind_split(DeviceContext& context, const Graph& graph, const Node& n
     }
   };
   for (const BoundKernel& kernel : kernels) {  // one is enough to be told of
-    if (kernel.stand_in != nullptr) all.stand_in = kernel.stand_in;
+    if (kernel.fallback_kernel != nullptr) all.fallback_kernel = kernel.fallback_kernel;
   }
   return all;
 }

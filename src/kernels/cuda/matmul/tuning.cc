@@ -17,10 +17,10 @@ namespace {
 
 constexpr std::string_view kHeader = "octet gemm choices, format 1";
 constexpr int kCandidates = 16, kRounds = 5;
-constexpr int kList = 2;           // of candidates: choices made among others are measured again
-constexpr double kHopeless = 1.5;  // candidates this many times slower than the best in the first round are dropped
-constexpr float kRoundMs = 0.2f;   // short products are repeated until a measurement lasts this long
-constexpr int kMostRepeats = 32;   // of them
+constexpr int kList = 2;             // of candidates: choices made among others are measured again
+constexpr double kPruneRatio = 1.5;  // candidates this many times slower than the best in the first round are dropped
+constexpr float kRoundMs = 0.2f;     // short products are repeated until a measurement lasts this long
+constexpr int kMaxRepeats = 32;      // of them
 constexpr int64_t kFileLimit = int64_t{16} << 20;
 
 std::string cache_file(const std::string& setting) {
@@ -119,7 +119,7 @@ class Bench {
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
-struct Contender {
+struct Candidate {
   size_t index;
   int repeats;
   std::vector<float> times;
@@ -237,28 +237,28 @@ std::optional<cublasLtMatmulAlgo_t> GemmTuning::choose(Gemm& gemm) {
   return best;
 }
 
-// Rounds over all contenders, so that a drift of the clock meets them alike.
+// Rounds over all candidates, so that a drift of the clock meets them alike.
 std::optional<cublasLtMatmulAlgo_t> GemmTuning::fastest(Gemm& gemm,
                                                         const std::vector<cublasLtMatmulAlgo_t>& candidates) {
   Bench bench(gemm, context_.stream());
   if (!bench.ready()) return std::nullopt;
-  std::vector<Contender> contenders;
+  std::vector<Candidate> candidates;
   float best = 0;
   for (size_t i = 0; i < candidates.size(); ++i) {
     bench.time(candidates[i], 1);  // loads the kernel
     const float once = bench.time(candidates[i], 1);
     const int repeats = static_cast<int>(kRoundMs / std::max(once, 1e-3f)) + 1;
-    contenders.push_back({i, std::min(repeats, kMostRepeats), {once}});
-    best = contenders.size() == 1 ? once : std::min(best, once);
+    candidates.push_back({i, std::min(repeats, kMaxRepeats), {once}});
+    best = candidates.size() == 1 ? once : std::min(best, once);
   }
-  std::erase_if(contenders, [&](const Contender& c) { return c.times[0] > kHopeless * best; });
-  for (Contender& contender : contenders) contender.times.clear();
+  std::erase_if(candidates, [&](const Candidate& c) { return c.times[0] > kPruneRatio * best; });
+  for (Candidate& contender : candidates) contender.times.clear();
   for (int round = 0; round < kRounds; ++round) {
-    for (Contender& contender : contenders)
+    for (Candidate& contender : candidates)
       contender.times.push_back(bench.time(candidates[contender.index], contender.repeats));
   }
-  const auto winner = std::min_element(contenders.begin(), contenders.end(),
-                                       [](const Contender& x, const Contender& y) { return x.median() < y.median(); });
+  const auto winner = std::min_element(candidates.begin(), candidates.end(),
+                                       [](const Candidate& x, const Candidate& y) { return x.median() < y.median(); });
   return candidates[winner->index];
 }
 

@@ -17,9 +17,9 @@ namespace {
 template <typename T>
 __global__ void norm_any_kernel(const NormForward p) {
   __shared__ float scratch[kTeamScratch];
-  RowTeam<false> team{scratch};
-  wait_for_previous();
-  allow_next();
+  BlockReduce<false> team{scratch};
+  griddep_wait();
+  griddep_launch_dependents();
   const int64_t row = blockIdx.x;
   const T* x = static_cast<const T*>(p.x) + row * p.cols;
   const float scale = 1.0f / static_cast<float>(p.cols);

@@ -205,12 +205,12 @@ struct NormRow {
 // A warp a row.
 template <typename T, bool kLayer, int kGroups, Made kMade>
 __global__ void __launch_bounds__(512) norm_row_kernel(const NormForward p) {
-  RowTeam<true> team{};
-  wait_for_previous();
-  allow_next();
+  BlockReduce<true> team{};
+  griddep_wait();
+  griddep_launch_dependents();
   const int64_t row = int64_t{blockIdx.x} * (blockDim.x >> 5) + (threadIdx.x >> 5);
   if (row >= p.rows) return;
-  using Row = NormRow<T, kLayer, kGroups, RowTeam<true>, kMade>;
+  using Row = NormRow<T, kLayer, kGroups, BlockReduce<true>, kMade>;
   Row part{p, team, {}};
   part.begin();
 #pragma unroll
@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(512) norm_row_kernel(const NormForward p) {
 }
 
 // Rows a block must get to stay: what it fetches once and the ring it fills must pay.
-inline constexpr int64_t kRowsToStay = 8;
+inline constexpr int64_t kMinRowsPerPersistentBlock = 8;
 inline constexpr int kRingThreads = 512;  // on a multiprocessor, with the registers of norm_stream_kernel
 
 // Blocks stay: rows come through a ring in shared memory, copied ahead by the bulk copy engine, and weights stay in
@@ -245,9 +245,9 @@ __global__ void __launch_bounds__(kRingThreads) norm_stream_kernel(const NormFor
   __shared__ float scratch[kTeamScratch];
   __shared__ uint32_t amaxes[32];
   __shared__ BulkBarrier full[kMaxStages];
-  wait_for_previous();
-  allow_next();
-  RowTeam<false> team{scratch};
+  griddep_wait();
+  griddep_launch_dependents();
+  BlockReduce<false> team{scratch};
   const int operands = p.addend != nullptr ? 2 : 1;
   const auto row_bytes = static_cast<uint32_t>(p.cols * static_cast<int64_t>(sizeof(T)));
   const auto row_of = [&](int64_t turn) { return blockIdx.x + turn * gridDim.x; };
@@ -267,7 +267,7 @@ __global__ void __launch_bounds__(kRingThreads) norm_stream_kernel(const NormFor
     for (int s = 0; s < stages; ++s) request(s, s);
   }
   __syncthreads();
-  using Row = NormRow<T, kLayer, kGroups, RowTeam<false>, kMade>;
+  using Row = NormRow<T, kLayer, kGroups, BlockReduce<false>, kMade>;
   Row part{p, team, {}};
   part.begin();
   HeldChannels<kLayer, kGroups> channels;
@@ -275,11 +275,11 @@ __global__ void __launch_bounds__(kRingThreads) norm_stream_kernel(const NormFor
   for (int g = 0; g < kGroups; ++g) {
     if (part.has(g)) channels.fetch(p, g, part.column(g));
   }
-  uint32_t largest = 0, parity = 0;
+  uint32_t largest = 0, phase = 0;
   int stage = 0;
   for (int64_t turn = 0; row_of(turn) < p.rows; ++turn) {
     const int64_t row = row_of(turn);
-    full[stage].wait(parity);
+    full[stage].wait(phase);
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       if (part.has(g)) {
@@ -299,7 +299,7 @@ __global__ void __launch_bounds__(kRingThreads) norm_stream_kernel(const NormFor
       if (threadIdx.x == 0) request(turn + stages, stage);
     });
     largest = max(largest, part.finish(row, rstd, channels));
-    if (++stage == stages) stage = 0, parity ^= 1;
+    if (++stage == stages) stage = 0, phase ^= 1;
   }
   if constexpr (Row::kAmax) join_amax({p.amax, p.counters}, largest, amaxes);
 }
@@ -309,13 +309,13 @@ template <typename T, bool kLayer, int kGroups, Made kMade>
 __global__ void __launch_bounds__(1024) norm_block_kernel(const NormForward p) {
   __shared__ float scratch[kTeamScratch];
   __shared__ uint32_t amaxes[32];
-  RowTeam<false> team{scratch};
-  using Row = NormRow<T, kLayer, kGroups, RowTeam<false>, kMade>;
+  BlockReduce<false> team{scratch};
+  using Row = NormRow<T, kLayer, kGroups, BlockReduce<false>, kMade>;
   Row part{p, team, {}};
   std::conditional_t<kGroups == 1, HeldChannels<kLayer, 1>, CachedChannels<kLayer>> channels;
   if (blockIdx.x == 0 && part.has(0)) prefetch_channels<kLayer>(p, part.column(0));
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   part.begin();
   const int64_t row = blockIdx.x;
   Packed<T, kGroup> x[kGroups], addend[kGroups];
@@ -360,7 +360,8 @@ void launch_norm_block(const NormForward& call, cudaStream_t stream) {
 template <typename T, bool kLayer, int kGroups, Made kMade>
 void launch_norm_blocks(const NormForward& call, int threads, cudaStream_t stream) {
   const int64_t blocks = kRingThreads / threads;  // on a multiprocessor
-  if (call.rows < kRowsToStay * blocks * call.sm_count) return launch_norm_block<T, kLayer, kMade>(call, stream);
+  if (call.rows < kMinRowsPerPersistentBlock * blocks * call.sm_count)
+    return launch_norm_block<T, kLayer, kMade>(call, stream);
   const int64_t stage = (call.addend != nullptr ? 2 : 1) * call.cols * static_cast<int64_t>(sizeof(T));
   const auto stages = static_cast<int>(std::clamp<int64_t>((int64_t{200} << 10) / (blocks * stage), 1, kMaxStages));
   const auto shared = static_cast<int>(stages * stage);

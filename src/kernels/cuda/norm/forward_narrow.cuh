@@ -22,11 +22,11 @@ __global__ void __launch_bounds__(512, 2)
   __shared__ uint32_t amaxes[32];
   __shared__ BulkBarrier full[kMaxStages];
   __shared__ unsigned unit_at[kMaxStages];
-  wait_for_previous();
-  allow_next();
-  RowTeam<false> team{maxima};
-  RowsTeam<kTurnRows> sums{scratch};
-  using Row = NormRow<T, kLayer, 1, RowTeam<false>, kMade>;
+  griddep_wait();
+  griddep_launch_dependents();
+  BlockReduce<false> team{maxima};
+  MultiRowBlockReduce<kTurnRows> sums{scratch};
+  using Row = NormRow<T, kLayer, 1, BlockReduce<false>, kMade>;
   Row part{p, team, {}};
   part.begin();
   const bool has = part.has(0);
@@ -63,16 +63,16 @@ __global__ void __launch_bounds__(512, 2)
   __syncthreads();
   const float scale = 1.0f / static_cast<float>(cols);
   const uint32_t mine = shared_address(ring) + threadIdx.x * kGroup * static_cast<uint32_t>(sizeof(T));
-  constexpr unsigned kLanes = RowsTeam<kTurnRows>::kLanes;  // that get the sums of a row
+  constexpr unsigned kLanes = MultiRowBlockReduce<kTurnRows>::kLanes;  // that get the sums of a row
   const unsigned own = (threadIdx.x & 31) / kLanes;
   const bool tells = threadIdx.x < 32 && threadIdx.x % kLanes == 0;
-  uint32_t largest = 0, parity = 0;
+  uint32_t largest = 0, phase = 0;
   int stage = 0;
   for (unsigned unit; (unit = unit_at[stage]) < units;) {
     unsigned first = unit * unit_rows;
     uint32_t from = mine + static_cast<uint32_t>(stage * kOperands) * part_bytes;
     const unsigned end = first + std::min(rows - first, unit_rows);
-    full[stage].wait(parity);
+    full[stage].wait(phase);
 #pragma unroll 1
     for (; first < end; first += kTurnRows) {
       float v[kTurnRows][kGroup], sum[kTurnRows], mean[kTurnRows] = {}, own_mean = 0;
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(512, 2)
         largest = max(largest, part.finish(first + r, rstd, channels));
       }
     }
-    if (++stage == stages) stage = 0, parity ^= 1;
+    if (++stage == stages) stage = 0, phase ^= 1;
   }
   if constexpr (Row::kAmax) join_amax({p.amax, p.counters}, largest, amaxes);
 }
@@ -143,8 +143,8 @@ __global__ void __launch_bounds__(32 * kLoneWarps, kLoneBlocks) norm_warps_kerne
   extern __shared__ __align__(128) unsigned char rings[];  // [warps][stages][x row, addend row]
   __shared__ uint32_t amaxes[32];
   __shared__ BulkBarrier barriers[kLoneWarps][kMaxStages];
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   const int warp = static_cast<int>(threadIdx.x) >> 5, operands = !kWhole && p.addend != nullptr ? 2 : 1;
   const auto cols = static_cast<unsigned>(p.cols);
   const uint32_t row_bytes = cols * static_cast<uint32_t>(sizeof(T));
@@ -162,14 +162,14 @@ __global__ void __launch_bounds__(32 * kLoneWarps, kLoneBlocks) norm_warps_kerne
       bulk_load(place(stage, 1), static_cast<const T*>(p.addend) + row * cols, row_bytes, full[stage]);
     }
   };
-  LoneWarp<kWhole> team{};
+  WarpReduce<kWhole> team{};
   if (team.thread() == 0) {
     for (int s = 0; s < stages; ++s) full[s].init();
     publish_barriers();
     for (int s = 0; s < stages; ++s) request(first + s * step, s);
   }
   __syncwarp();
-  using Row = NormRow<T, kLayer, kGroups, LoneWarp<kWhole>, kMade>;
+  using Row = NormRow<T, kLayer, kGroups, WarpReduce<kWhole>, kMade>;
   Row part{p, team, {}};
   part.begin();
   HeldChannels<kLayer, kGroups> channels;
@@ -177,10 +177,10 @@ __global__ void __launch_bounds__(32 * kLoneWarps, kLoneBlocks) norm_warps_kerne
   for (int g = 0; g < kGroups; ++g) {
     if (part.has(g)) channels.fetch(p, g, part.column(g));
   }
-  uint32_t largest = 0, parity = 0;
+  uint32_t largest = 0, phase = 0;
   int stage = 0;
   for (int64_t row = first; row < p.rows; row += step) {
-    full[stage].wait(parity);
+    full[stage].wait(phase);
     const auto *x = reinterpret_cast<const T*>(place(stage, 0)), *addend = reinterpret_cast<const T*>(place(stage, 1));
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(32 * kLoneWarps, kLoneBlocks) norm_warps_kerne
       if (team.thread() == 0) request(row + stages * step, stage);
     });
     largest = max(largest, part.finish(row, rstd, channels));
-    if (++stage == stages) stage = 0, parity ^= 1;
+    if (++stage == stages) stage = 0, phase ^= 1;
   }
   if constexpr (Row::kAmax) join_amax({p.amax, p.counters}, largest, amaxes);
 }
@@ -208,7 +208,8 @@ template <typename T, bool kLayer, Made kMade>
 void launch_norm_warps(const NormForward& call, cudaStream_t stream) {
   constexpr int kGroups = 3;
   constexpr int64_t kTeams = kLoneWarps * kLoneBlocks;
-  if (call.rows < kRowsToStay * kTeams * call.sm_count) return launch_norm_block<T, kLayer, kMade>(call, stream);
+  if (call.rows < kMinRowsPerPersistentBlock * kTeams * call.sm_count)
+    return launch_norm_block<T, kLayer, kMade>(call, stream);
   const int64_t stage = (call.addend != nullptr ? 2 : 1) * call.cols * static_cast<int64_t>(sizeof(T));
   const auto stages = static_cast<int>(std::clamp<int64_t>((int64_t{200} << 10) / (kTeams * stage), 1, kMaxStages));
   const auto shared = static_cast<size_t>(kLoneWarps * stages * stage);
@@ -229,15 +230,15 @@ void launch_norm_units(const NormForward& call, cudaStream_t stream) {
   const int64_t threads = (call.cols + 32 * kGroup - 1) / (32 * kGroup) * 32;
   const int64_t row = (call.addend != nullptr ? 2 : 1) * call.cols * static_cast<int64_t>(sizeof(T));
   // Some 128 KiB under way on a multiprocessor; draws beyond some 8000 would wait for each other.
-  const int64_t room = int64_t{128} << 10, most_blocks = 1024 / threads;
+  const int64_t room = int64_t{128} << 10, max_blocks = 1024 / threads;
   int64_t unit = kTurnRows;
-  while (call.rows / unit > 8192 && 2 * unit * row * 2 * most_blocks <= room) unit *= 2;
-  const int64_t blocks = std::clamp<int64_t>((int64_t{200} << 10) / (2 * unit * row), 1, most_blocks);
-  const int64_t most_stages = (int64_t{200} << 10) / (blocks * unit * row);
+  while (call.rows / unit > 8192 && 2 * unit * row * 2 * max_blocks <= room) unit *= 2;
+  const int64_t blocks = std::clamp<int64_t>((int64_t{200} << 10) / (2 * unit * row), 1, max_blocks);
+  const int64_t max_stages = (int64_t{200} << 10) / (blocks * unit * row);
   const auto stages = static_cast<int>(
-      std::clamp<int64_t>(std::max(room / (blocks * unit * row), std::min<int64_t>(most_stages, 3)), 2, kMaxStages));
+      std::clamp<int64_t>(std::max(room / (blocks * unit * row), std::min<int64_t>(max_stages, 3)), 2, kMaxStages));
   const int64_t grid = blocks * call.sm_count;
-  if (call.rows < kRowsToStay * grid || call.rows < (stages + 1) * grid * unit) {
+  if (call.rows < kMinRowsPerPersistentBlock * grid || call.rows < (stages + 1) * grid * unit) {
     return launch_norm_block<T, kLayer, kMade>(call, stream);
   }
   // Room for no block more: one of the next launch would begin beside these, and its own would lie unevenly.

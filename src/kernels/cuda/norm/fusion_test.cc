@@ -1,7 +1,7 @@
 // Norm fusions on the device against their members, bit for bit: norms alone on the device, the rest as the CPU has it.
 #include <gtest/gtest.h>
 
-#include "kernels/cpu/testing/parity.h"
+#include "kernels/cpu/testing/conformance.h"
 #include "kernels/cuda/norm/fusion_cases.h"
 #include "kernels/cuda/testing/on_device.h"
 

@@ -24,8 +24,8 @@ struct GradientSums {
 __global__ void __launch_bounds__(kAddCols* kAddRows)
     add_partials_kernel(const float* partials, int blocks, int64_t cols, const __grid_constant__ GradientSums to) {
   __shared__ float part[kAddRows][kAddCols];
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   if (blockIdx.x * int64_t{kAddCols} >= cols) {
     if (blockIdx.y != 0) return;
     const auto thread = static_cast<int>(threadIdx.y * kAddCols + threadIdx.x);
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kAddCols* kAddRows)
 template <typename T>
 __global__ void norm_gradient_any_dx_kernel(const NormGradient p) {
   __shared__ float scratch[kTeamScratch];
-  RowTeam<false> team{scratch};
+  BlockReduce<false> team{scratch};
   const int64_t row = blockIdx.x;
   const T *x = static_cast<const T*>(p.x) + row * p.cols, *dy = static_cast<const T*>(p.dy) + row * p.cols;
   T* dx = static_cast<T*>(p.dx) + row * p.cols;

@@ -26,9 +26,9 @@ __global__ void __launch_bounds__(kGroups == 4 ? 512 : 768)
   __shared__ float2 scratch[64];
   __shared__ BulkBarrier full[kMaxStages];
   __shared__ uint32_t amaxes[32];
-  wait_for_previous();
-  allow_next();
-  PairTeam team{scratch};
+  griddep_wait();
+  griddep_launch_dependents();
+  PairedBlockReduce team{scratch};
   const int thread = threadIdx.x, threads = blockDim.x, operands = p.addend != nullptr ? 3 : 2;
   const auto row_bytes = static_cast<uint32_t>(p.cols * static_cast<int64_t>(sizeof(T)));
   unsigned char* ring = kept + (keeps_weights ? p.cols * static_cast<int64_t>(sizeof(float)) : 0);
@@ -72,14 +72,14 @@ __global__ void __launch_bounds__(kGroups == 4 ? 512 : 768)
   constexpr int kSums = 1 + kLayer + kColumnSum;
   float sums[kSums][kGroups][kGroup] = {};
   const float scale = 1.0f / static_cast<float>(p.cols);
-  uint32_t largest = 0, parity = 0;
+  uint32_t largest = 0, phase = 0;
   int stage = 0;
   float next_mean = kLayer ? p.mean[blockIdx.x] : 0.0f, next_rstd = p.rstd[blockIdx.x];
   for (int64_t turn = 0; row_of(turn) < p.rows; ++turn) {
     const int64_t row = row_of(turn), after = row_of(turn + 1);
     const float mean = next_mean, rstd = next_rstd;
     if (after < p.rows) next_mean = kLayer ? p.mean[after] : 0.0f, next_rstd = p.rstd[after];
-    full[stage].wait(parity);
+    full[stage].wait(phase);
     const T *x = place(stage, 0), *dy = place(stage, 1), *addend = place(stage, 2);
     float2 dots = {0, 0};  // sums of g h and g
     Packed<T, kGroup> xs[kGroups], dys[kGroups];
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kGroups == 4 ? 512 : 768)
       __syncthreads();
       if (thread == 0) request(turn + stages, stage);
     }
-    if (++stage == stages) stage = 0, parity ^= 1;
+    if (++stage == stages) stage = 0, phase ^= 1;
   }
   if (p.amax != nullptr) {
     largest = block_max(M::bits(largest), amaxes);

@@ -18,7 +18,7 @@ __device__ __forceinline__ void wait_for_team(int team, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "r"(threads) : "memory");
 }
 
-inline constexpr int kMostTeams = 8, kTeamWarps = 8;
+inline constexpr int kMaxTeams = 8, kTeamWarps = 8;
 
 // p.blocks blocks of `teams` teams. Team t of block b has rows t blocks + b, then every (teams blocks)-th.
 template <typename T, bool kLayer, bool kColumnSum, bool kAdds, int kChunks>
@@ -27,11 +27,11 @@ __global__ void __launch_bounds__(512, 1)
   extern __shared__ __align__(128) unsigned char ring[];  // [teams][stages][kRows][x, dy, addend]; at the end sums
   constexpr int kRows = 2 / kChunks, kOperands = kAdds ? 3 : 2, kDots = 1 + kLayer, kValues = kRows * kDots,
                 kSums = 1 + kLayer + kColumnSum, kStep = 32 / (kValues == 3 ? 4 : kValues);
-  __shared__ float shares[kMostTeams][2][32];  // by turn; sum v of warp w at v kTeamWarps + w
-  __shared__ BulkBarrier barriers[kMostTeams][kMaxStages];
+  __shared__ float shares[kMaxTeams][2][32];  // by turn; sum v of warp w at v kTeamWarps + w
+  __shared__ BulkBarrier barriers[kMaxTeams][kMaxStages];
   __shared__ uint32_t amaxes[32];
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   const int threads = static_cast<int>(blockDim.x) / teams, team = static_cast<int>(threadIdx.x) / threads,
             thread = static_cast<int>(threadIdx.x) % threads, lane = thread & 31, warp = thread >> 5;
   const auto cols = static_cast<unsigned>(p.cols), rows = static_cast<unsigned>(p.rows);
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(512, 1)
   using M = Magnitudes<T>;
   float sums[kSums][kChunks][kGroup] = {};
   const float scale = 1.0f / static_cast<float>(cols);
-  uint32_t largest = 0, parity = 0;
+  uint32_t largest = 0, phase = 0;
   int stage = 0, turn = 0;
   const uint32_t places = shared_address(own_ring) + static_cast<uint32_t>(thread) * 16u * (sizeof(T) / 2);
   uint32_t place = places;
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(512, 1)
   for (unsigned row = first; row < rows; row += kRows * step, turn ^= 1) {
     const bool both = kRows == 1 || row + step < rows;
     float h[kRows][kChunks][kGroup], g[kRows][kChunks][kGroup], dots[kValues] = {}, by[kRows];
-    full[stage].wait(parity);
+    full[stage].wait(phase);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       by[r] = rstd[r];
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(512, 1)
       }
     }
     place += stage_bytes;
-    if (++stage == stages) stage = 0, parity ^= 1, place = places;
+    if (++stage == stages) stage = 0, phase ^= 1, place = places;
   }
   // Team 0 has as many turns as any; the others meet at their barriers as often: compute-sanitizer counts barriers, and
   // would else take what the block's barrier below divides for a race.
@@ -214,7 +214,7 @@ void launch_norm_gradient_teams(const NormGradient& call, cudaStream_t stream) {
   const int64_t rows = 2 / kChunks;
   const int64_t stage = rows * (call.addend != nullptr ? 3 : 2) * call.cols * static_cast<int64_t>(sizeof(T));
   const auto threads = static_cast<int>((call.cols + 32 * kChunks * kGroup - 1) / (32 * kChunks * kGroup) * 32);
-  const int teams = std::min(512 / threads, kMostTeams);
+  const int teams = std::min(512 / threads, kMaxTeams);
   const auto stages = static_cast<int>(std::clamp<int64_t>((int64_t{200} << 10) / (teams * stage), 2, kMaxStages));
   const auto shared = static_cast<size_t>(teams * stages * stage);
   const auto run = [&](auto kernel) {

@@ -87,7 +87,7 @@ __device__ __forceinline__ float warp_sums(const float (&x)[kCount], int& which)
 // one barrier a sum.
 inline constexpr int kTeamScratch = 128;
 template <bool kWarp>
-struct RowTeam {
+struct BlockReduce {
   static constexpr bool kWhole = false;  // whether no thread has groups past the end
   float* scratch;
   int turn = 0;
@@ -138,7 +138,7 @@ struct RowTeam {
 
 // A warp that sums up as a block does: shares of 32 neighbouring groups as trees of lanes, then the tree of the shares.
 template <bool kAll>
-struct LoneWarp : RowTeam<true> {
+struct WarpReduce : BlockReduce<true> {
   static constexpr bool kWhole = kAll;
   template <int kGroups>
   __device__ __forceinline__ float group_sums(const float (&x)[kGroups]) {
@@ -154,7 +154,7 @@ struct LoneWarp : RowTeam<true> {
 // Sums of kRows rows at once over a block of up to 16 warps with a group a thread and row, each in the order of
 // group_sums. `scratch` [2][64] holds zeros before the first.
 template <int kRows>
-struct RowsTeam {
+struct MultiRowBlockReduce {
   static constexpr int kLanes = 32 / kRows;  // of a warp, that add up the shares of a row
   float* scratch;
   int turn = 0;
@@ -178,7 +178,7 @@ struct RowsTeam {
 };
 
 // One or two sums at once over a block.
-struct PairTeam {
+struct PairedBlockReduce {
   float2* scratch;  // [2][32]
   int turn = 0;
   template <bool kBoth>

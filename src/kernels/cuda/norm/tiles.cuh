@@ -35,8 +35,8 @@ template <typename T, typename Code, Grouping kGrouping, bool kVector>
 __global__ void __launch_bounds__(kTileThreads)
     norm_tiles_kernel(const NormForward p, const QuantizeJob job, unsigned across) {
   __shared__ TileScratch scratch;
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   const int64_t r0 = int64_t{gridDim.x / across - 1 - blockIdx.x / across} * kTile;
   const int64_t c0 = int64_t{blockIdx.x % across} * kTile;
   TilePart<T> part = {};

@@ -1,7 +1,7 @@
 // adamw_group on the device against its members, bit for bit: adamw alone on the device, casts and amaxes by the CPU.
 #include <gtest/gtest.h>
 
-#include "kernels/cpu/testing/parity.h"
+#include "kernels/cpu/testing/conformance.h"
 #include "kernels/cuda/optimiser/group_cases.h"
 #include "kernels/cuda/testing/on_device.h"
 

@@ -73,8 +73,8 @@ __global__ void __launch_bounds__(kThreads, 4) rope_kernel(const __grid_constant
                                                            const int32_t* positions, T* y, uint32_t* amaxes) {
   extern __shared__ __align__(16) float2 turns[];  // [tokens of the block, pairs]
   __shared__ uint32_t scratch[32];
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   using Held = Pairs<T, kVec, kInterleaved>;
   const int thread = static_cast<int>(threadIdx.x), tokens = kThreads / lanes, lane = thread % lanes;
   const int work = p.pairs / kVec, width = min(work, lanes), slots = lanes / width, slot = lane / width;

@@ -11,8 +11,8 @@ template <Grouping kGrouping, typename Code, bool kVector, typename T>
 __global__ void __launch_bounds__(kTileThreads, kVector ? 8 / static_cast<int>(sizeof(T)) : 1)
     quantize_tiles_kernel(const T* x, const __grid_constant__ QuantizeJob job, unsigned across) {  // x [rows, cols]
   __shared__ TileScratch scratch;
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   const int64_t r0 = int64_t{blockIdx.x / across} * kTile, c0 = int64_t{blockIdx.x % across} * kTile;
   TilePart<T> part;
   part.template load<kVector>(x, job.rows, job.cols, r0, c0);
@@ -69,8 +69,8 @@ inline constexpr int kStreamThreads = 256, kStreamRuns = 2;
 template <typename Code, typename T>
 __global__ void __launch_bounds__(kStreamThreads)
     quantize_stream_kernel(const T* x, const __grid_constant__ QuantizeJob job) {
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   const int64_t count = job.rows * job.cols;
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * kStreamRuns * kStreamThreads + threadIdx.x) * 16;
   float values[kStreamRuns][16];

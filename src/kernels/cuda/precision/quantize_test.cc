@@ -4,7 +4,7 @@
 
 #include <bit>
 
-#include "kernels/cpu/testing/parity.h"
+#include "kernels/cpu/testing/conformance.h"
 #include "kernels/cuda/testing/on_device.h"
 
 namespace octet::cuda {

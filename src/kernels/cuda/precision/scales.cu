@@ -17,16 +17,16 @@ __device__ void store_scale(const ScaleAttrs& attrs, uint32_t amax, float* scale
 }
 
 __global__ void compute_scale_kernel(ScaleAttrs attrs, const float* amax, float* scale, float* scale_inv) {
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   store_scale(attrs, __float_as_uint(*amax), scale, scale_inv);
 }
 
 // A block a tensor. The history moves up by one, from its end: old and new may be the same memory.
 __global__ void __launch_bounds__(kThreads) update_scales_kernel(const __grid_constant__ ScaleTable table) {
   __shared__ uint32_t scratch[32];
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   const ScaleEntry& entry = table.entries[blockIdx.x];
   const float newest = *entry.amax;
   uint32_t most = magnitude_bits(newest);
@@ -44,8 +44,8 @@ __global__ void __launch_bounds__(kThreads) update_scales_kernel(const __grid_co
 }
 
 __global__ void __launch_bounds__(kMaximumEntries) maxima_kernel(const __grid_constant__ MaximumTable table) {
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   if (static_cast<int>(threadIdx.x) >= table.count) return;
   const MaximumEntry& entry = table.entries[threadIdx.x];
   if (entry.to != nullptr) *entry.to = max_or_nan(*entry.a, *entry.b);

@@ -10,8 +10,8 @@ template <bool kVector>
 __global__ void __launch_bounds__(kTileThreads)
     transpose_codes_kernel(const uint8_t* codes, uint8_t* codes_t, int64_t rows, int64_t cols, unsigned across) {
   __shared__ TileScratch scratch;
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t r0 = int64_t{blockIdx.x / across} * kTile, c0 = int64_t{blockIdx.x % across} * kTile;
   const int64_t r = r0 + (thread >> 3) * kPartRows, c = c0 + (thread & 7) * kPartCols;

@@ -10,10 +10,10 @@ constexpr int kThreads = 256;
 
 unsigned blocks_for(int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
 
-__global__ void feed_tokens_kernel(const int32_t* ids, const int32_t* sampled, const int32_t* from, int tokens,
-                                   int sequences, int32_t* out) {
-  wait_for_previous();
-  allow_next();
+__global__ void select_token_ids_kernel(const int32_t* ids, const int32_t* sampled, const int32_t* from, int tokens,
+                                        int sequences, int32_t* out) {
+  griddep_wait();
+  griddep_launch_dependents();
   const int t = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   if (t >= tokens) return;
   const int32_t source = from[t];
@@ -21,8 +21,8 @@ __global__ void feed_tokens_kernel(const int32_t* ids, const int32_t* sampled, c
 }
 
 __global__ void adjust_entries_kernel(LogitChanges c) {
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   const int e = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   if (e >= c.count) return;
   const int row = c.entries[2 * e], token = c.entries[2 * e + 1];
@@ -35,8 +35,8 @@ __global__ void adjust_entries_kernel(LogitChanges c) {
 
 // A thread has a word of the mask, 32 tokens; words of ones are left alone.
 __global__ void adjust_masks_kernel(LogitChanges c) {
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   const int row = static_cast<int>(blockIdx.y), mask = c.mask_rows[row];
   if (mask < 0 || mask >= c.mask_count) return;
   const int words = (c.vocab + 31) / 32;
@@ -55,11 +55,11 @@ __global__ void adjust_masks_kernel(LogitChanges c) {
 
 }  // namespace
 
-void launch_feed_tokens(const int32_t* ids, const int32_t* sampled, const int32_t* from, int tokens, int sequences,
-                        int32_t* out, cudaStream_t stream) {
+void launch_select_token_ids(const int32_t* ids, const int32_t* sampled, const int32_t* from, int tokens, int sequences,
+                             int32_t* out, cudaStream_t stream) {
   if (tokens == 0) return;
-  launch_overlapped(feed_tokens_kernel, {blocks_for(tokens), kThreads}, stream, ids, sampled, from, tokens, sequences,
-                    out);
+  launch_overlapped(select_token_ids_kernel, {blocks_for(tokens), kThreads}, stream, ids, sampled, from, tokens,
+                    sequences, out);
 }
 
 void launch_adjust_logits(const LogitChanges& changes, cudaStream_t stream) {

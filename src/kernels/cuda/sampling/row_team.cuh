@@ -17,7 +17,7 @@ inline constexpr int kTeamThreads = 512;
 inline constexpr int kTeamWarps = kTeamThreads / 32;
 inline constexpr int kStrip = 1024;
 inline constexpr int kStripSteps = 4;  // a lane has 8 neighbouring tokens in each
-inline constexpr int kMostBlocks = 8;
+inline constexpr int kMaxBlocks = 8;
 inline constexpr float kLog2E = 1.44269504088896f;
 
 __device__ __forceinline__ float never() { return __uint_as_float(0xff800000u); }

@@ -22,8 +22,8 @@ BoundKernel bind_feed(DeviceContext&, const Graph& graph, const Node& node) {
   const auto tokens = static_cast<int>(graph.shape(node.inputs[0]).elements());
   const auto sequences = static_cast<int>(graph.shape(node.inputs[1]).elements());
   return [=](const KernelArgs& args) {
-    launch_feed_tokens(args.in[0].as<int32_t>(), args.in[1].as<int32_t>(), args.in[2].as<int32_t>(), tokens, sequences,
-                       args.out[0].as<int32_t>(), args.stream);
+    launch_select_token_ids(args.in[0].as<int32_t>(), args.in[1].as<int32_t>(), args.in[2].as<int32_t>(), tokens,
+                            sequences, args.out[0].as<int32_t>(), args.stream);
   };
 }
 
@@ -89,7 +89,7 @@ BoundKernel bind_top(DeviceContext& context, const Graph& graph, const Node& nod
   };
 }
 
-constexpr KernelRow kRows[] = {{Op::kFeedTokens, "feed_tokens", accepts_feed, bind_feed},
+constexpr KernelRow kRows[] = {{Op::kSelectTokenIds, "select_token_ids", accepts_feed, bind_feed},
                                {Op::kAdjustLogits, "adjust_logits_scatter", accepts_adjust, bind_adjust},
                                {Op::kSample, "sample_team", accepts_sample, bind_sample},
                                {Op::kTopLogprobs, "top_logprobs_team", accepts_top, bind_top}};

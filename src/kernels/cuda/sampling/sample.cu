@@ -76,15 +76,15 @@ struct Draw {
 struct SampleShared {
   SelectScratch select;
   RowSums raw_sums, sums;
-  Pick picks[kMostBlocks * kTeamWarps];
+  Pick picks[kMaxBlocks * kTeamWarps];
   // the strips' sums follow
 };
 
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kTeamThreads, 2) sample_kernel(SampleCall call) {
   extern __shared__ __align__(16) unsigned char shared_bytes[];
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   auto& shared = *reinterpret_cast<SampleShared*>(shared_bytes);
   const int vocab = call.vocab, count = strips_of(vocab);
   auto* const floats = reinterpret_cast<float*>(shared_bytes + sizeof(SampleShared));

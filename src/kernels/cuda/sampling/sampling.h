@@ -11,8 +11,8 @@
 namespace octet::cuda {
 
 // out[t] = from[t] >= 0 ? sampled[from[t]] : ids[t]; out may be ids. A `from` beyond `sequences` leaves the id.
-void launch_feed_tokens(const int32_t* ids, const int32_t* sampled, const int32_t* from, int tokens, int sequences,
-                        int32_t* out, cudaStream_t stream);
+void launch_select_token_ids(const int32_t* ids, const int32_t* sampled, const int32_t* from, int tokens, int sequences,
+                             int32_t* out, cudaStream_t stream);
 
 // In place on logits [R, V], f32 or bf16. Entries of rows or tokens out of range are left out, as are such masks.
 struct LogitChanges {

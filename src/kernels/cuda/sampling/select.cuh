@@ -114,7 +114,7 @@ struct Contenders {
   __device__ __forceinline__ bool has(Place place) const { return place >= floor && place <= ceiling; }
 };
 
-// Puts the contenders' places that `wanted` picks into s.list of each block; returns how many the team found, all of
+// Puts the candidates' places that `wanted` picks into s.list of each block; returns how many the team found, all of
 // them in s.gathered of every block if they fit, in no order. s.low and s.high: the smallest and largest place.
 template <typename T, bool kAligned, typename Wanted>
 __device__ uint32_t list_places(const Team& team, const T* row, int vocab, const Places& places, SelectScratch& s,
@@ -152,13 +152,13 @@ __device__ uint32_t list_places(const Team& team, const T* row, int vocab, const
 }
 
 // The place of the last contender needed for the masses of it and all likelier ones to reach target(their total);
-// contenders.floor where they do not.
+// candidates.floor where they do not.
 template <typename T, bool kAligned, typename Target>
 __device__ Place select_place(const Team& team, const T* row, int vocab, const Places& places, float largest,
-                              const Mass& mass, const Contenders& contenders, SelectScratch& s, const Target& target) {
+                              const Mass& mass, const Contenders& candidates, SelectScratch& s, const Target& target) {
   const auto contends = [&](float logit, int token) {
-    return token < vocab && !(contenders.finite && logit == never()) &&
-           (!contenders.bounded() || contenders.has(places.of(logit, token)));
+    return token < vocab && !(candidates.finite && logit == never()) &&
+           (!candidates.bounded() || candidates.has(places.of(logit, token)));
   };
   clear_bins(s);
   for_eights<T, kAligned>(team, row, vocab, [&](int first, const float(&x)[8]) {
@@ -173,7 +173,7 @@ __device__ Place select_place(const Team& team, const T* row, int vocab, const P
   uint32_t wanted = 0;
   const FoundBin outer = find_bin(team, s, true, [&](uint32_t total) { return wanted = target(total); });
   team.sync();
-  if (outer.bin == kSelectBins) return contenders.floor;
+  if (outer.bin == kSelectBins) return candidates.floor;
   const uint32_t count = list_places<T, kAligned>(team, row, vocab, places, s, [&](float logit, int token) {
     return distance_bin(logit, largest) == static_cast<int>(outer.bin) && contends(logit, token);
   });

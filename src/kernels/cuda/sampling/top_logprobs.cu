@@ -17,8 +17,8 @@ struct TopShared {
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kTeamThreads, 2) top_logprobs_kernel(TopLogprobsCall call) {
   extern __shared__ __align__(16) unsigned char shared_bytes[];
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   auto& shared = *reinterpret_cast<TopShared*>(shared_bytes);
   const int vocab = call.vocab, count = strips_of(vocab);
   auto* const floats = reinterpret_cast<float*>(shared_bytes + sizeof(TopShared));

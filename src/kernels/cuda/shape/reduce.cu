@@ -15,8 +15,8 @@ template <typename Kind, typename T, bool kWhole>
 __global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 ? 4 : 2)
     reduce_rows_kernel(const T* x, float* partial, int64_t rows, int64_t cols, unsigned col_tiles) {
   __shared__ alignas(16) float scratch[kTile / kPartRows * kTile];
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   const int64_t row_tile = blockIdx.x / col_tiles, c0 = static_cast<int64_t>(blockIdx.x % col_tiles) * kTile;
   const int64_t row = row_tile * kTile + TilePart<T>::row();
   TilePart<T> part;
@@ -35,11 +35,11 @@ __global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 ? 4 : 2)
   join_columns<Kind>(held, scratch, partial + 2 * row_tile * cols + c0, cols, cols - c0);
 }
 
-constexpr int64_t kMostBlocks = 1056;    // 8 blocks on each of 132 processors
+constexpr int64_t kMaxBlocks = 1056;     // 8 blocks on each of 132 processors
 constexpr int kRun = 8, kAllUnroll = 4;  // elements of an access, accesses in flight
 
 int64_t blocks_of(int64_t count) {
-  return std::clamp<int64_t>(count / (kPointwiseThreads * kRun * kAllUnroll), 1, kMostBlocks);
+  return std::clamp<int64_t>(count / (kPointwiseThreads * kRun * kAllUnroll), 1, kMaxBlocks);
 }
 
 template <typename Kind>
@@ -61,8 +61,8 @@ template <typename Kind, typename T>
 __global__ void __launch_bounds__(kPointwiseThreads)
     reduce_all_kernel(const T* x, float* partial, uint32_t* arrivals, float* y, int64_t count) {
   __shared__ bool last;
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   constexpr int64_t kLine = static_cast<int64_t>(kPointwiseThreads) * kRun, kStep = kLine * kAllUnroll;
   float held[kRun];
 #pragma unroll

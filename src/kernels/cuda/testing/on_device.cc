@@ -52,7 +52,7 @@ DeviceContext* test_context(std::string* why) {
 cpu::BoundKernel on_device(DeviceContext& context, const KernelRow& row, const Graph& graph, const Node& node,
                            std::string* ran) {
   const BoundKernel kernel = row.bind(context, graph, node);
-  if (ran != nullptr) *ran = kernel.stand_in != nullptr ? kernel.stand_in : row.name;
+  if (ran != nullptr) *ran = kernel.fallback_kernel != nullptr ? kernel.fallback_kernel : row.name;
   const int64_t scratch = row.workspace != nullptr ? row.workspace(context, graph, node) : 0;
   return [&context, kernel, scratch](const cpu::KernelArgs& args) {
     std::vector<GuardedDeviceBuffer> in_buffers, out_buffers;

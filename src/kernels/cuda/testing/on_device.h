@@ -1,7 +1,7 @@
 // Running one CUDA kernel row on host buffers: uploads between guard bands, runs, downloads. For tests and benchmarks.
 #pragma once
 
-#include "kernels/cpu/testing/parity.h"
+#include "kernels/cpu/testing/conformance.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/kernel.h"
 

@@ -1,6 +1,6 @@
 // Every fast kernel row, fusions included, on the nodes and values of whole training programs under every recipe: one
 // step of a tiny model through the interpreter, and each node's rows against its results.
-#include "exec/testing/program_parity.h"
+#include "exec/testing/program_conformance.h"
 
 #include <gtest/gtest.h>
 
@@ -12,36 +12,37 @@
 namespace octet {
 namespace {
 
-using parity::Setting;
+using conformance::Setting;
 
-class ProgramParityOf : public testing::TestWithParam<Setting> {};
+class ProgramConformanceOf : public testing::TestWithParam<Setting> {};
 
-TEST_P(ProgramParityOf, EveryRowAgreesOnEveryNode) {
+TEST_P(ProgramConformanceOf, EveryRowAgreesOnEveryNode) {
   std::map<std::string, int> checked;  // by row
-  parity::visit_step(parity::compiled_plan(GetParam(), cpu_target()).program, [&](const parity::Visit& v) {
-    SCOPED_TRACE(v.where);
-    for (const cpu::KernelRow& row : cpu::kernel_rows(v.node.op)) {
-      if (std::string(row.name) == "reference" || !row.accepts(v.graph, v.node)) continue;
-      const auto failures = cpu::check_row(row, v.graph, v.node, v.inputs, v.results, v.tolerance, v.neighbours);
-      for (const std::string& failure : failures) ADD_FAILURE() << failure;
-      ++checked[row.name];
-    }
-    if (v.node.op != Op::kFusion) return;
-    EXPECT_STREQ(cpu::select_kernel(v.graph, v.node).name, "fusion_rows");
-    for (const std::string& failure : cpu::check_fusion(v.graph, v.node, v.inputs)) ADD_FAILURE() << failure;
-  });
+  conformance::visit_step(
+      conformance::compiled_plan(GetParam(), cpu_target()).program, [&](const conformance::Visit& v) {
+        SCOPED_TRACE(v.where);
+        for (const cpu::KernelRow& row : cpu::kernel_rows(v.node.op)) {
+          if (std::string(row.name) == "reference" || !row.accepts(v.graph, v.node)) continue;
+          const auto failures = cpu::check_row(row, v.graph, v.node, v.inputs, v.results, v.tolerance, v.neighbours);
+          for (const std::string& failure : failures) ADD_FAILURE() << failure;
+          ++checked[row.name];
+        }
+        if (v.node.op != Op::kFusion) return;
+        EXPECT_STREQ(cpu::select_kernel(v.graph, v.node).name, "fusion_rows");
+        for (const std::string& failure : cpu::check_fusion(v.graph, v.node, v.inputs)) ADD_FAILURE() << failure;
+      });
   for (const auto& [row, count] : checked) RecordProperty(row, count);
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, ProgramParityOf, testing::ValuesIn(parity::settings()),
-                         [](const auto& info) { return parity::setting_name(info.param); });
+INSTANTIATE_TEST_SUITE_P(Recipes, ProgramConformanceOf, testing::ValuesIn(conformance::settings()),
+                         [](const auto& info) { return conformance::setting_name(info.param); });
 
 // A part that no program here has is one that nothing makes, or that nothing tests.
-TEST(ProgramParity, MeetsEveryPartOfEveryProducer) {
+TEST(ProgramConformance, MeetsEveryPartOfEveryProducer) {
   const Target target = cpu_target();
   std::array<uint32_t, kProducers> met = {};
-  for (const Setting& setting : parity::settings()) {
-    const Program program = parity::compiled_plan(setting, target).program;
+  for (const Setting& setting : conformance::settings()) {
+    const Program program = conformance::compiled_plan(setting, target).program;
     for (const Graph& graph : program.graphs()) {
       for (const Node& node : graph.nodes()) {
         if (node.op == Op::kFusion)
@@ -57,7 +58,7 @@ TEST(ProgramParity, MeetsEveryPartOfEveryProducer) {
 }
 
 // The square of an activation is a composition: mul(relu(x), relu(x)), and what autodiff makes of it.
-TEST(ProgramParity, SquaredActivationsFuseForwardAndBackward) {
+TEST(ProgramConformance, SquaredActivationsFuseForwardAndBackward) {
   Graph graph = parse_graph(R"(graph @train stage precise
   %0 = input : bf16[6,32] @x
   %1 = input : bf16[6,32] @dy

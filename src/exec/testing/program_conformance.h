@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "exec/testing/tiny_program.h"
-#include "kernels/cpu/testing/parity.h"
+#include "kernels/cpu/testing/conformance.h"
 #include "passes/precision.h"
 #include "precision/policy.h"
 
-namespace octet::parity {
+namespace octet::conformance {
 
 // Errors relative to the largest result. Fusions round a value of a few ulp difference inside (bf16, then codes), which
 // moves some results to a neighbour.
@@ -145,10 +145,10 @@ inline Plan compiled_plan(const Setting& setting, const Target& target) {
     for (const GemmReport& gemm : precision_report(program, options)) {
       if (gemm.graph == "train")
         options.recipe.decisions[gemm.gemm + "/" + gemm_role_name(gemm.role)] =
-            rung_precision(static_cast<Rung>(next++ % 3));
+            level_precision(static_cast<PrecisionLevel>(next++ % 3));
     }
   }
   return compile(std::move(program), options);
 }
 
-}  // namespace octet::parity
+}  // namespace octet::conformance

@@ -1,15 +1,16 @@
-// The kv_appends of a layer's keys and values as one kernel, with the ropes of queries and keys before them or without.
+// The scatter_rowss of a layer's keys and values as one kernel, with the ropes of queries and keys before them or
+// without.
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/fusion_body.h"
-#include "kernels/cuda/inference/rope_kv_append.h"
+#include "kernels/cuda/inference/rope_scatter_rows.h"
 #include "kernels/cuda/position/rope_of_node.h"
 
 namespace octet::cuda {
 namespace {
 
-// The members: of two kv_appends the first is that of the keys, which a rope may make; of two ropes the other is that
-// of the queries.
+// The members: of two scatter_rowss the first is that of the keys, which a rope may make; of two ropes the other is
+// that of the queries.
 struct Members {
   const Node *rope_q = nullptr, *rope_k = nullptr, *append_k = nullptr, *append_v = nullptr;
   bool known = true;  // there are no others
@@ -19,7 +20,7 @@ struct Members {
     for (const Node& node : body.graph().nodes()) {
       if (node.op == Op::kRope) {
         ropes.push_back(&node);
-      } else if (node.op == Op::kKvAppend) {
+      } else if (node.op == Op::kScatterRows) {
         known &= append_v == nullptr;
         (append_k == nullptr ? append_k : append_v) = &node;
       } else if (node.op != Op::kInput && node.op != Op::kSlice) {
@@ -72,10 +73,10 @@ bool accepts(const Graph&, const Node& node) {
   const auto is_bf16 = [&](Value rows) { return body.graph().dtype(rows) == DType::kBF16; };
   bool fits = append_v.results[0] == cache && (cache.dtype == DType::kBF16 || is_fp8(cache.dtype)) &&
               is_bf16(append_k.inputs[1]) && is_bf16(append_v.inputs[1]);
-  if (k == nullptr) return fits && rope_kv_append_fits(0, static_cast<int>(cache.shape.cols()));
+  if (k == nullptr) return fits && rope_scatter_rows_fits(0, static_cast<int>(cache.shape.cols()));
   const int64_t dim = k->attrs.get<int64_t>("head_dim"), rotary = k->attrs.get_or<int64_t>("rotary_dim", dim);
   return fits && is_bf16(q->inputs[0]) && is_bf16(k->inputs[0]) && body.result(*k, 0) < 0 &&
-         rope_kv_append_fits(static_cast<int>(rotary / 2), static_cast<int>(dim));
+         rope_scatter_rows_fits(static_cast<int>(rotary / 2), static_cast<int>(dim));
 }
 
 BoundKernel bind(DeviceContext& context, const Graph&, const Node& node) {
@@ -110,14 +111,14 @@ BoundKernel bind(DeviceContext& context, const Graph&, const Node& node) {
                                       .slots = static_cast<const int32_t*>(at(args.in, k.slots)),
                                       .k_scale = k.factor(args),
                                       .v_scale = v.factor(args)};
-    launch_rope_kv_append(plan, operands, sm_count, args.stream);
+    launch_rope_scatter_rows(plan, operands, sm_count, args.stream);
   };
 }
 
-constexpr KernelRow kRows[] = {{Op::kFusion, "rope_kv_append", accepts, bind}};
+constexpr KernelRow kRows[] = {{Op::kFusion, "rope_scatter_rows", accepts, bind}};
 
 }  // namespace
 
-std::span<const KernelRow> rope_kv_append_rows() { return kRows; }
+std::span<const KernelRow> rope_scatter_rows_rows() { return kRows; }
 
 }  // namespace octet::cuda

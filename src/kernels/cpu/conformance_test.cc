@@ -1,14 +1,14 @@
-// Every kernel row against the reference, over the whole case list (parity.h says how).
-#include "kernels/cpu/testing/parity.h"
+// Every kernel row against the reference, over the whole case list (conformance.h says how).
+#include "kernels/cpu/testing/conformance.h"
 
 #include <gtest/gtest.h>
 
 namespace octet::cpu {
 namespace {
 
-class Parity : public testing::TestWithParam<int> {};
+class Conformance : public testing::TestWithParam<int> {};
 
-TEST_P(Parity, EveryRowAgreesWithTheReference) {
+TEST_P(Conformance, EveryRowAgreesWithTheReference) {
   const auto op = static_cast<Op>(GetParam());
   for (const Case& c : all_cases()) {
     if (c.op != op || c.large) continue;
@@ -25,7 +25,7 @@ TEST_P(Parity, EveryRowAgreesWithTheReference) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ops, Parity, testing::Range(0, static_cast<int>(all_ops().size())),
+INSTANTIATE_TEST_SUITE_P(Ops, Conformance, testing::Range(0, static_cast<int>(all_ops().size())),
                          [](const auto& info) { return std::string(op_name(static_cast<Op>(info.param))); });
 
 }  // namespace

@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/common/numbers.cuh"
 #include "kernels/cuda/common/overlap.cuh"
-#include "kernels/cuda/inference/rope_kv_append.h"
+#include "kernels/cuda/inference/rope_scatter_rows.h"
 #include "kernels/cuda/position/turn.cuh"
 
 namespace octet::cuda {
@@ -18,7 +18,7 @@ __host__ __device__ constexpr int turn_index(int pair) {
   return pair / kVec * (kVec + 2) + pair % kVec;
 }
 
-// Rounds as rope does, then as kv_append does.
+// Rounds as rope does, then as scatter_rows does.
 template <typename C, int kVec>
 __device__ __forceinline__ void append(C* to, bool scaled, float scale, float (&values)[kVec]) {
 #pragma unroll
@@ -59,10 +59,10 @@ struct Pairs {
 
 // Work of a token, kVec elements or pairs each: what passes through of queries and keys, values, what turns.
 template <typename C, int kVec>
-__global__ void __launch_bounds__(kThreads) rope_kv_append_kernel(RopeAppendPlan p, RopeAppendOperands x) {
+__global__ void __launch_bounds__(kThreads) rope_scatter_rows_kernel(RopeAppendPlan p, RopeAppendOperands x) {
   extern __shared__ __align__(16) float2 turns[];  // [turn_index(pairs)]
-  wait_for_previous();
-  allow_next();
+  griddep_wait();
+  griddep_launch_dependents();
   const RopePlan& rope = p.rope;
   const auto token = static_cast<int64_t>(blockIdx.x);
   const int64_t slot = x.slots[token];
@@ -139,10 +139,10 @@ bool fits(int vec, int pairs, int dim) { return pairs % vec == 0 && dim % vec ==
 
 }  // namespace
 
-bool rope_kv_append_fits(int pairs, int dim) { return fits(kNarrow, pairs, dim); }
+bool rope_scatter_rows_fits(int pairs, int dim) { return fits(kNarrow, pairs, dim); }
 
-void launch_rope_kv_append(const RopeAppendPlan& plan, const RopeAppendOperands& operands, int sm_count,
-                           cudaStream_t stream) {
+void launch_rope_scatter_rows(const RopeAppendPlan& plan, const RopeAppendOperands& operands, int sm_count,
+                              cudaStream_t stream) {
   RopeAppendPlan p = plan;
   if (operands.q_out == nullptr) p.rope.heads = 0;
   const auto launch = [&](auto kernel, int vec) {
@@ -155,9 +155,9 @@ void launch_rope_kv_append(const RopeAppendPlan& plan, const RopeAppendOperands&
   };
   const auto launch_for = [&]<typename C>(C) {
     if (fits(kWide, p.rope.pairs, p.rope.dim)) {
-      launch(rope_kv_append_kernel<C, kWide>, kWide);
+      launch(rope_scatter_rows_kernel<C, kWide>, kWide);
     } else {
-      launch(rope_kv_append_kernel<C, kNarrow>, kNarrow);
+      launch(rope_scatter_rows_kernel<C, kNarrow>, kNarrow);
     }
   };
   if (!with_fp8_type(p.cache, launch_for)) launch_for(bf16{});

@@ -7,10 +7,10 @@ namespace {
 
 // A thread moves kEach neighbouring elements.
 template <int kEach>
-__global__ void kv_append_kernel(Operand cache, int64_t cache_rows, Operand rows, const int32_t* slots,
-                                 const float* scale, int tokens, int width) {
-  wait_for_previous();
-  allow_next();
+__global__ void scatter_rows_kernel(Operand cache, int64_t cache_rows, Operand rows, const int32_t* slots,
+                                    const float* scale, int tokens, int width) {
+  griddep_wait();
+  griddep_launch_dependents();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const int pieces = width / kEach;
   const int64_t token = i / pieces;
@@ -28,17 +28,17 @@ __global__ void kv_append_kernel(Operand cache, int64_t cache_rows, Operand rows
 
 }  // namespace
 
-void launch_kv_append(const Operand& cache, int64_t cache_rows, const Operand& rows, const int32_t* slots,
-                      const float* scale, int tokens, int width, cudaStream_t stream) {
+void launch_scatter_rows(const Operand& cache, int64_t cache_rows, const Operand& rows, const int32_t* slots,
+                         const float* scale, int tokens, int width, cudaStream_t stream) {
   const auto launch = [&](auto kernel, int each) {
     const int64_t threads = static_cast<int64_t>(tokens) * (width / each);
     launch_overlapped(kernel, {static_cast<unsigned>((threads + 255) / 256), 256}, stream, cache, cache_rows, rows,
                       slots, scale, tokens, width);
   };
   if (width % 8 == 0) {
-    launch(kv_append_kernel<8>, 8);
+    launch(scatter_rows_kernel<8>, 8);
   } else {
-    launch(kv_append_kernel<1>, 1);
+    launch(scatter_rows_kernel<1>, 1);
   }
 }
 

@@ -1,5 +1,5 @@
 // Every CUDA kernel row against the reference, over the whole case list; fusions against their members, bit for bit.
-#include "kernels/cpu/testing/parity.h"
+#include "kernels/cpu/testing/conformance.h"
 
 #include <gtest/gtest.h>
 
@@ -72,7 +72,7 @@ std::vector<Part> parts() {
   return all;
 }
 
-class CudaParity : public testing::TestWithParam<Part> {
+class CudaConformance : public testing::TestWithParam<Part> {
  protected:
   void SetUp() override {
     std::string why;
@@ -82,7 +82,7 @@ class CudaParity : public testing::TestWithParam<Part> {
   DeviceContext* context_ = nullptr;
 };
 
-TEST_P(CudaParity, EveryRowAgreesWithTheReference) {
+TEST_P(CudaConformance, EveryRowAgreesWithTheReference) {
   for (const cpu::Case* entry : GetParam().cases) {
     const cpu::Case& c = *entry;
     for (DType dtype : c.dtypes) {
@@ -114,12 +114,12 @@ TEST(CudaParityRows, EveryRowRunsItsOwnKernelInSomeCase) {
       for (const KernelRow& row : kernel_rows(c.op)) {
         if (!row.accepts(built.graph, built.node())) continue;
         const BoundKernel kernel = row.bind(*context, built.graph, built.node());
-        ++(kernel.stand_in == nullptr ? own : stood_in)[row.name];
+        ++(kernel.fallback_kernel == nullptr ? own : stood_in)[row.name];
       }
     }
   }
   for (const auto& [row, cases] : stood_in) {
-    RecordProperty("stand_ins_of_" + row, cases);
+    RecordProperty("fallbacks_of_" + row, cases);
     EXPECT_GT(own[row], 0) << row << " was never checked: others stood in for it in all " << cases << " cases";
   }
 }
@@ -150,7 +150,7 @@ TEST(CudaAttention, TensorCoresAreAsExactAsTheirTypes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ops, CudaParity, testing::ValuesIn(parts()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Ops, CudaConformance, testing::ValuesIn(parts()), [](const auto& info) {
   const Part& part = info.param;
   return part.of == 1 ? std::string(op_name(part.op)) : fmt::format("{}_{}", op_name(part.op), part.number + 1);
 });

@@ -1,5 +1,5 @@
-// kv_append: new rows copied into their slots of the cache, in place; slot -1 writes nowhere. copy_blocks: whole blocks
-// of the cache copied to others.
+// scatter_rows: new rows copied into their slots of the cache, in place; slot -1 writes nowhere. copy_blocks: whole
+// blocks of the cache copied to others.
 #include <algorithm>
 #include <cstring>
 
@@ -42,7 +42,7 @@ BoundKernel bind(const Graph& graph, const Node& node) {
   return [=](const KernelArgs& args) {
     const int32_t* slot = args.in[2].as<const int32_t>();
     for (int64_t t = 0; t < tokens; ++t) {
-      check(slot[t] >= -1 && slot[t] < slots, ErrorCode::kInvalidArgument, "kv_append: slot {} of a cache of {}",
+      check(slot[t] >= -1 && slot[t] < slots, ErrorCode::kInvalidArgument, "scatter_rows: slot {} of a cache of {}",
             slot[t], slots);
     }
     auto* cache = args.out[0].as<std::byte>();
@@ -96,8 +96,8 @@ std::span<const KernelRow> copy_blocks_rows() {
   return rows;
 }
 
-std::span<const KernelRow> kv_append_rows() {
-  static const KernelRow rows[] = {{Op::kKvAppend, "kv_append_copy", accepts, bind}};
+std::span<const KernelRow> scatter_rows_rows() {
+  static const KernelRow rows[] = {{Op::kScatterRows, "scatter_rows_copy", accepts, bind}};
   return rows;
 }
 

@@ -1,5 +1,5 @@
 // The runs of check_row: every way the plan may call a kernel on one node.
-#include "kernels/cpu/testing/parity.h"
+#include "kernels/cpu/testing/conformance.h"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
-// CUDA rows on the nodes and values of whole training programs under every recipe, as exec/program_parity_test.cc has
-// it for the CPU.
-#include "exec/testing/program_parity.h"
+// CUDA rows on the nodes and values of whole training programs under every recipe, as exec/program_conformance_test.cc
+// has it for the CPU.
+#include "exec/testing/program_conformance.h"
 
 #include <gtest/gtest.h>
 
@@ -10,11 +10,11 @@
 namespace octet {
 namespace {
 
-using parity::Setting;
+using conformance::Setting;
 
 // A product under tf32, alone or in a fusion: the largest sum of |a| |b| over the contraction that the 2-norms of its
 // rows and columns allow, which is what relative errors of the operands count from. 0: not such a product.
-double tf32_terms(const parity::Visit& v) {
+double tf32_terms(const conformance::Visit& v) {
   const Graph& g = v.node.op == Op::kFusion ? *v.node.body : v.graph;
   const Node* product = v.node.op == Op::kMatmul ? &v.node : nullptr;
   std::vector<int32_t> leaves;  // of the body, in the order of the fusion's inputs
@@ -42,7 +42,7 @@ bool is_fused_product(const Node& node) {
   return node.op == Op::kFusion && fusion_producer(*node.body) == Producer::kProduct;
 }
 
-cpu::Tolerance device_tolerance(const parity::Visit& v) {
+cpu::Tolerance device_tolerance(const conformance::Visit& v) {
   if (const double terms = tf32_terms(v); terms > 0) {
     return {.relative = v.tolerance.relative,
             .absolute = v.tolerance.absolute + 0x1p-9 * terms,
@@ -58,7 +58,7 @@ cpu::Tolerance device_tolerance(const parity::Visit& v) {
   const bool product = v.node.op == Op::kMatmul || v.node.op == Op::kScaledMatmul;
   const size_t addend = v.node.op == Op::kMatmul ? 2 : 4;
   if (product && v.node.inputs.size() > addend && v.inputs[addend].type.dtype == DType::kBF16) {
-    rounding = 0x1p-9 * (parity::largest(v.results) + parity::largest({v.inputs[addend]}));
+    rounding = 0x1p-9 * (conformance::largest(v.results) + conformance::largest({v.inputs[addend]}));
   }
   if (fp8_product) {
     return {.relative = 0x1p-11,
@@ -70,7 +70,7 @@ cpu::Tolerance device_tolerance(const parity::Visit& v) {
             .absolute = v.tolerance.absolute + rounding,
             .reason = "a product rounded to bf16 before its addend in place"};
   }
-  if (is_fused_product(v.node) && parity::has_16_bits(*v.node.body)) {
+  if (is_fused_product(v.node) && conformance::has_16_bits(*v.node.body)) {
     return {.relative = 0x1p-8, .absolute = 0x1p-8 * v.scale, .reason = "the product is not rounded before its bias"};
   }
   const bool attention = v.node.op == Op::kAttention || v.node.op == Op::kAttentionGrad;
@@ -80,9 +80,9 @@ cpu::Tolerance device_tolerance(const parity::Visit& v) {
   return v.tolerance;
 }
 
-class CudaProgramParityOf : public testing::TestWithParam<Setting> {};
+class CudaProgramConformanceOf : public testing::TestWithParam<Setting> {};
 
-TEST_P(CudaProgramParityOf, EveryRowAgreesOnEveryNode) {
+TEST_P(CudaProgramConformanceOf, EveryRowAgreesOnEveryNode) {
   std::string why;
   cuda::DeviceContext* context = cuda::test_context(&why);
   if (context == nullptr) GTEST_SKIP() << why;
@@ -90,34 +90,37 @@ TEST_P(CudaProgramParityOf, EveryRowAgreesOnEveryNode) {
     return cuda::run_node(*context, graph, node, inputs);
   };
   std::map<std::string, int> checked;  // by row, and by "row_for_row" where another stood in
-  parity::visit_step(parity::compiled_plan(GetParam(), cuda_target()).program, [&](const parity::Visit& v) {
-    if (is_buffer_leaf(v.node.op)) return;
-    SCOPED_TRACE(v.where);
-    int rows = 0;
-    for (const cuda::KernelRow& row : cuda::kernel_rows(v.node.op)) {
-      if (!row.accepts(v.graph, v.node)) continue;
-      std::string ran;
-      const auto kernel = cuda::on_device(*context, row, v.graph, v.node, &ran);
-      const auto failures =
-          cpu::check_kernel(row.name, kernel, v.graph, v.node, v.inputs, v.results, device_tolerance(v), v.neighbours);
-      for (const std::string& failure : failures) ADD_FAILURE() << failure;
-      ++checked[ran == row.name ? ran : fmt::format("{}_for_{}", ran, row.name)];
-      ++rows;
-    }
-    EXPECT_GT(rows, 0) << "no row accepts this node";
-    if (v.node.op != Op::kFusion || is_fused_product(v.node)) return;  // not bit for bit, by its rule
-    // A bias gradient summed beside a norm's gradient has an order of its own (docs/numerics.md).
-    const auto chain = read_chain(*v.node.body);
-    const bool own_order = chain && chain->producer == Producer::kNormGrad;
-    for (const std::string& failure : cpu::check_fusion(v.graph, v.node, v.inputs, run)) {
-      if (!own_order || !failure.starts_with("bias_grad.0")) ADD_FAILURE() << failure;
-    }
-  });
+  conformance::visit_step(conformance::compiled_plan(GetParam(), cuda_target()).program,
+                          [&](const conformance::Visit& v) {
+                            if (is_buffer_leaf(v.node.op)) return;
+                            SCOPED_TRACE(v.where);
+                            int rows = 0;
+                            for (const cuda::KernelRow& row : cuda::kernel_rows(v.node.op)) {
+                              if (!row.accepts(v.graph, v.node)) continue;
+                              std::string ran;
+                              const auto kernel = cuda::on_device(*context, row, v.graph, v.node, &ran);
+                              const auto failures = cpu::check_kernel(row.name, kernel, v.graph, v.node, v.inputs,
+                                                                      v.results, device_tolerance(v), v.neighbours);
+                              for (const std::string& failure : failures) ADD_FAILURE() << failure;
+                              ++checked[ran == row.name ? ran : fmt::format("{}_for_{}", ran, row.name)];
+                              ++rows;
+                            }
+                            EXPECT_GT(rows, 0) << "no row accepts this node";
+                            if (v.node.op != Op::kFusion || is_fused_product(v.node))
+                              return;  // not bit for bit, by its rule
+                            // A bias gradient summed beside a norm's gradient has an order of its own
+                            // (docs/numerics.md).
+                            const auto chain = read_chain(*v.node.body);
+                            const bool own_order = chain && chain->producer == Producer::kNormGrad;
+                            for (const std::string& failure : cpu::check_fusion(v.graph, v.node, v.inputs, run)) {
+                              if (!own_order || !failure.starts_with("bias_grad.0")) ADD_FAILURE() << failure;
+                            }
+                          });
   for (const auto& [row, count] : checked) RecordProperty(row, count);
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, CudaProgramParityOf, testing::ValuesIn(parity::settings()),
-                         [](const auto& info) { return parity::setting_name(info.param); });
+INSTANTIATE_TEST_SUITE_P(Recipes, CudaProgramConformanceOf, testing::ValuesIn(conformance::settings()),
+                         [](const auto& info) { return conformance::setting_name(info.param); });
 
 }  // namespace
 }  // namespace octet

@@ -1,5 +1,5 @@
 // Queries and keys turned, keys and values written to their slots of the paged cache, in one kernel. Each value rounds
-// as rope and kv_append one after the other round it.
+// as rope and scatter_rows one after the other round it.
 #pragma once
 
 #include "kernels/cuda/position/rope.h"
@@ -25,8 +25,8 @@ struct RopeAppendOperands {
 };
 
 // What its accesses need: pairs and dim are multiples of four.
-bool rope_kv_append_fits(int pairs, int dim);
-void launch_rope_kv_append(const RopeAppendPlan& plan, const RopeAppendOperands& operands, int sm_count,
-                           cudaStream_t stream);
+bool rope_scatter_rows_fits(int pairs, int dim);
+void launch_rope_scatter_rows(const RopeAppendPlan& plan, const RopeAppendOperands& operands, int sm_count,
+                              cudaStream_t stream);
 
 }  // namespace octet::cuda
