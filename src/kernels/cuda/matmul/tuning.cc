@@ -239,27 +239,27 @@ std::optional<cublasLtMatmulAlgo_t> GemmTuning::choose(Gemm& gemm) {
 
 // Rounds over all candidates, so that a drift of the clock meets them alike.
 std::optional<cublasLtMatmulAlgo_t> GemmTuning::fastest(Gemm& gemm,
-                                                        const std::vector<cublasLtMatmulAlgo_t>& candidates) {
+                                                        const std::vector<cublasLtMatmulAlgo_t>& algorithms) {
   Bench bench(gemm, context_.stream());
   if (!bench.ready()) return std::nullopt;
   std::vector<Candidate> candidates;
   float best = 0;
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    bench.time(candidates[i], 1);  // loads the kernel
-    const float once = bench.time(candidates[i], 1);
+  for (size_t i = 0; i < algorithms.size(); ++i) {
+    bench.time(algorithms[i], 1);  // loads the kernel
+    const float once = bench.time(algorithms[i], 1);
     const int repeats = static_cast<int>(kRoundMs / std::max(once, 1e-3f)) + 1;
     candidates.push_back({i, std::min(repeats, kMaxRepeats), {once}});
     best = candidates.size() == 1 ? once : std::min(best, once);
   }
   std::erase_if(candidates, [&](const Candidate& c) { return c.times[0] > kPruneRatio * best; });
-  for (Candidate& contender : candidates) contender.times.clear();
+  for (Candidate& candidate : candidates) candidate.times.clear();
   for (int round = 0; round < kRounds; ++round) {
-    for (Candidate& contender : candidates)
-      contender.times.push_back(bench.time(candidates[contender.index], contender.repeats));
+    for (Candidate& candidate : candidates)
+      candidate.times.push_back(bench.time(algorithms[candidate.index], candidate.repeats));
   }
   const auto winner = std::min_element(candidates.begin(), candidates.end(),
                                        [](const Candidate& x, const Candidate& y) { return x.median() < y.median(); });
-  return candidates[winner->index];
+  return algorithms[winner->index];
 }
 
 }  // namespace octet::cuda

@@ -28,7 +28,7 @@ class GemmTuning final : public DeviceLibrary {
   void save() override;
 
  private:
-  std::optional<cublasLtMatmulAlgo_t> fastest(Gemm& gemm, const std::vector<cublasLtMatmulAlgo_t>& candidates);
+  std::optional<cublasLtMatmulAlgo_t> fastest(Gemm& gemm, const std::vector<cublasLtMatmulAlgo_t>& algorithms);
   void load();
 
   DeviceContext& context_;
