@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "kernels/cuda/device_facts.h"
 
 namespace octet::cuda {
 
@@ -37,16 +38,6 @@ struct ContextOptions {
   std::string gemm_cache = "auto";  // file of algorithm choices; "auto": octet/ in the user's cache folder, "": none
 };
 
-// What is read without a context on the device.
-struct DeviceFacts {
-  std::string name;
-  int major = 0, minor = 0;  // compute capability
-  int index = 0;             // CUDA's
-  int sm_count = 0;
-  int64_t memory_bytes = 0;
-  std::string pci_bus_id = "";  // what NVML knows it by
-};
-
 // A library's handle, or what was learnt of it, on one device. The first kernel that asks makes it.
 class DeviceLibrary {
  public:
@@ -67,6 +58,7 @@ class DeviceContext {
   DeviceContext(const DeviceContext&) = delete;
 
   const ContextOptions& options() const { return options_; }
+  const DeviceFacts& facts() const { return facts_; }
   int device() const { return facts_.index; }  // CUDA's index
   int sm_count() const { return facts_.sm_count; }
   const std::string& device_name() const { return facts_.name; }

@@ -42,11 +42,11 @@ struct KernelArgs {
   cudaStream_t stream = nullptr;
 };
 
-// A row bound to one node. `fallback_kernel` names the row whose kernel does the work where a library turned out to
-// have none for this node; null: the row's own.
+// A row bound to one node.
 struct BoundKernel {
   std::function<void(const KernelArgs&)> run;
-  const char* fallback_kernel = nullptr;
+  const char* fallback_kernel = nullptr;  // the row whose kernel runs instead, where a library has none for this node
+  std::string variant;                    // what was chosen among the row's kernels, for profiles; empty: it has one
 
   BoundKernel() = default;
   template <std::invocable<const KernelArgs&> Run>

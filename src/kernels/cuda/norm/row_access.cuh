@@ -8,10 +8,9 @@
 
 #include "kernels/cuda/common/numbers.cuh"
 #include "kernels/cuda/common/reduce.cuh"
+#include "kernels/cuda/norm/choose.h"
 
 namespace octet::cuda {
-
-inline constexpr int kGroup = 8;
 
 // Weights and biases keep their own type beside the activations'.
 __device__ __forceinline__ void load_channels(const void* channels, DType dtype, int64_t column, float (&to)[kGroup]) {
@@ -196,8 +195,6 @@ struct PairedBlockReduce {
     return value;
   }
 };
-
-inline constexpr int kMaxStages = 8;  // of a ring of rows
 
 // Raises an amax; most rows find it high enough already.
 __device__ __forceinline__ void raise_amax(float* amax, uint32_t bits) {

@@ -28,40 +28,52 @@ NormForward describe_norm(DeviceContext& context, const Graph& graph, const Node
                    .rows = norm.results[0].shape.rows(),
                    .cols = norm.results[0].shape.cols(),
                    .eps = static_cast<float>(norm.attrs.get<double>("eps")),
-                   .counters = context.counters(),
-                   .sm_count = context.sm_count()};
+                   .counters = context.counters()};
   if (call.layer) call.bias_dtype = graph.dtype(norm.inputs[2]);
   return call;
 }
 
+NormPlan plan_of(const DeviceContext& context, const NormForward& call, bool adds) {
+  return choose_norm({.rows = call.rows, .cols = call.cols, .dtype = call.dtype, .adds = adds}, context.facts());
+}
+
 BoundKernel bind_norm(DeviceContext& context, const Graph& graph, const Node& node) {
-  return [call = describe_norm(context, graph, node)](const KernelArgs& args) mutable {
+  const NormForward fixed = describe_norm(context, graph, node);
+  const NormPlan plan = plan_of(context, fixed, false);
+  BoundKernel kernel = [call = fixed, plan](const KernelArgs& args) mutable {
     call.x = args.in[0].data, call.weight = args.in[1].data;
     if (call.layer) call.bias = args.in[2].data;
     call.y = args.out[0].data;
     call.mean = call.layer ? args.out[1].as<float>() : nullptr;
     call.rstd = args.out[call.layer ? 2 : 1].as<float>();
-    norm_takes(call.cols) ? launch_norm(call, args.stream) : launch_norm_any(call, args.stream);
+    launch_norm(call, plan, args.stream);
   };
+  kernel.variant = to_string(plan);
+  return kernel;
 }
 
-NormGradient describe_gradient(const DeviceContext& context, const Graph& graph, const Node& node) {
-  NormGradient call{.dtype = node.results[0].dtype,
-                    .weight_dtype = graph.dtype(node.inputs[1]),
-                    .layer = is_layer(node),
-                    .rows = node.results[0].shape.rows(),
-                    .cols = node.results[0].shape.cols()};
-  call.blocks = norm_gradient_blocks(call.rows, call.cols, context.sm_count());
-  return call;
+NormGradient describe_gradient(const Graph& graph, const Node& node) {
+  return {.dtype = node.results[0].dtype,
+          .weight_dtype = graph.dtype(node.inputs[1]),
+          .layer = is_layer(node),
+          .rows = node.results[0].shape.rows(),
+          .cols = node.results[0].shape.cols()};
 }
 
-int64_t gradient_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
-  const Shape& shape = node.results[0].shape;
-  return norm_gradient_scratch(shape.rows(), shape.cols(), context.sm_count(), is_layer(node) ? 2 : 1);
+NormGradientPlan gradient_plan(const DeviceContext& context, const Node& grad, bool adds) {
+  const TensorType& dx = grad.results[0];
+  return choose_norm_gradient({.rows = dx.shape.rows(), .cols = dx.shape.cols(), .dtype = dx.dtype, .adds = adds},
+                              context.facts());
+}
+
+int64_t gradient_workspace(DeviceContext& context, const Graph&, const Node& node) {
+  return norm_gradient_scratch(gradient_plan(context, node, false), node.results[0].shape.cols(),
+                               is_layer(node) ? 2 : 1);
 }
 
 BoundKernel bind_gradient(DeviceContext& context, const Graph& graph, const Node& node) {
-  return [call = describe_gradient(context, graph, node)](const KernelArgs& args) mutable {
+  const NormGradientPlan plan = gradient_plan(context, node, false);
+  BoundKernel kernel = [call = describe_gradient(graph, node), plan](const KernelArgs& args) mutable {
     call.x = args.in[0].data, call.weight = args.in[1].data;
     call.mean = call.layer ? args.in[2].as<float>() : nullptr;
     call.rstd = args.in[call.layer ? 3 : 2].as<float>();
@@ -70,8 +82,10 @@ BoundKernel bind_gradient(DeviceContext& context, const Graph& graph, const Node
     call.dweight = args.out[1].as<float>();
     call.dbias = call.layer ? args.out[2].as<float>() : nullptr;
     call.partials = reinterpret_cast<float*>(args.workspace.data());
-    launch_norm_gradient(call, args.stream);
+    launch_norm_gradient(call, plan, args.stream);
   };
+  kernel.variant = to_string(plan);
+  return kernel;
 }
 
 // --- fusions
@@ -93,7 +107,8 @@ bool accepts_norm_fusion(const Graph&, const Node& node) {
   const std::optional<Chain> chain = chain_of(node, Producer::kNorm);
   if (!chain || chain->sinks[0].column_sum != nullptr) return false;
   const FusionBody body(node);
-  if (!accepts_norm(body.graph(), *chain->core) || !norm_takes(chain->core->results[0].shape.cols())) return false;
+  if (!accepts_norm(body.graph(), *chain->core) || !norm_fits_registers(chain->core->results[0].shape.cols()))
+    return false;
   if (chain->residual != nullptr && !same_types(body.graph(), *chain->residual)) return false;
   const Node* quantize = chain->sinks[0].quantize;
   if (quantize == nullptr) return true;
@@ -135,7 +150,9 @@ BoundKernel bind_norm_fusion(DeviceContext& context, const Graph&, const Node& n
     fixed.quantize.margin = static_cast<int>(quantize->attrs.get_or<int64_t>("margin", 0));
     fixed.quantize.pow2 = quantize->attrs.get_or<bool>("pow2", false);
   }
-  return [fixed, where = NormPlaces(body, chain)](const KernelArgs& args) {
+  const NormPlaces where(body, chain);
+  const NormPlan plan = plan_of(context, fixed, where.addend >= 0);
+  BoundKernel kernel = [fixed, where, plan](const KernelArgs& args) {
     NormForward call = fixed;
     call.x = at(args.in, where.x), call.addend = at(args.in, where.addend);
     call.weight = at(args.in, where.weight), call.bias = at(args.in, where.bias);
@@ -147,8 +164,10 @@ BoundKernel bind_norm_fusion(DeviceContext& context, const Graph&, const Node& n
     call.quantize.scale_inv = at<float>(args.out, where.scale_inv);
     call.quantize.scale_inv_t = at<float>(args.out, where.scale_inv_t);
     call.statistics = reinterpret_cast<float*>(args.workspace.data());
-    launch_norm(call, args.stream);
+    launch_norm(call, plan, args.stream);
   };
+  kernel.variant = to_string(plan);
+  return kernel;
 }
 
 // norm_grad, add (, bias_grad) (, amax): one operand of the sum is dx, the other comes from outside.
@@ -156,14 +175,14 @@ bool accepts_gradient_fusion(const Graph&, const Node& node) {
   const std::optional<Chain> chain = chain_of(node, Producer::kNormGrad);
   return chain && chain->residual != nullptr && chain->sinks[0].quantize == nullptr &&
          accepts_norm(*node.body, *chain->core) && same_types(*node.body, *chain->residual) &&
-         norm_gradient_takes(chain->core->results[0].shape.cols());
+         norm_fits_registers(chain->core->results[0].shape.cols());
 }
 
 int64_t gradient_fusion_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
   const Chain chain = chain_of(node, Producer::kNormGrad).value();
   const Shape& shape = chain.core->results[0].shape;
   const int sums = (is_layer(*chain.core) ? 2 : 1) + (chain.sinks[0].column_sum != nullptr ? 1 : 0);
-  return norm_gradient_scratch(shape.rows(), shape.cols(), context.sm_count(), sums);
+  return norm_gradient_scratch(gradient_plan(context, *chain.core, true), shape.cols(), sums);
 }
 
 BoundKernel bind_gradient_fusion(DeviceContext& context, const Graph&, const Node& node) {
@@ -186,7 +205,8 @@ BoundKernel bind_gradient_fusion(DeviceContext& context, const Graph&, const Nod
                        .sum = body.result(add, 0),
                        .amax = body.result(chain.sinks[0].amax),
                        .column_sum = body.result(chain.sinks[0].column_sum)};
-  return [fixed = describe_gradient(context, body.graph(), grad), where](const KernelArgs& args) {
+  const NormGradientPlan plan = gradient_plan(context, grad, true);
+  BoundKernel kernel = [fixed = describe_gradient(body.graph(), grad), where, plan](const KernelArgs& args) {
     NormGradient call = fixed;
     call.x = at(args.in, where.x), call.weight = at(args.in, where.weight), call.dy = at(args.in, where.dy);
     call.mean = at<const float>(args.in, where.mean), call.rstd = at<const float>(args.in, where.rstd);
@@ -195,8 +215,10 @@ BoundKernel bind_gradient_fusion(DeviceContext& context, const Graph&, const Nod
     call.dweight = at<float>(args.out, where.dweight), call.dbias = at<float>(args.out, where.dbias);
     call.amax = at<float>(args.out, where.amax), call.column_sum = at<float>(args.out, where.column_sum);
     call.partials = reinterpret_cast<float*>(args.workspace.data());
-    launch_norm_gradient(call, args.stream);
+    launch_norm_gradient(call, plan, args.stream);
   };
+  kernel.variant = to_string(plan);
+  return kernel;
 }
 
 constexpr KernelRow kRows[] = {
