@@ -10,21 +10,11 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "kernels/common/tensor.h"
 
 namespace octet::cpu {
 
-// A contiguous tensor in memory; data is null for results nobody uses and for absent inputs.
-struct Tensor {
-  void* data = nullptr;
-  const TensorType* type = nullptr;
-  template <typename T>
-  T* as() const {
-    return static_cast<T*>(data);
-  }
-  const Shape& shape() const { return type->shape; }
-  DType dtype() const { return type->dtype; }
-  int64_t elements() const { return type->shape.elements(); }
-};
+using octet::Tensor;
 
 struct KernelArgs {
   std::span<const Tensor> in;

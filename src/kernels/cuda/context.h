@@ -19,8 +19,8 @@ namespace octet::cuda {
 // Throws kInternal with CUDA's name and text of the error; `what` says what was being done.
 void check_cuda(cudaError_t status, const char* what);
 
-// Makes a device (CUDA's index) the calling thread's for a scope. The one before comes back if it has a context: giving
-// a device that nobody uses its context would cost hundreds of MiB there.
+// Makes a device (CUDA's index) current for the calling thread in a scope. The previous one is restored if it has a
+// context: creating one on an unused device would cost hundreds of MiB there.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) noexcept;  // where it fails, so does what is done next

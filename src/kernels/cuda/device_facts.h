@@ -1,4 +1,4 @@
-// What is known of a device without a context on it: what the choice of a kernel may depend on beside shapes.
+// What is known of a device without a context on it: what the choice of a kernel may depend on besides shapes.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,10 @@
 // Kernel rows on CUDA: which kernels exist for an op, what they accept, how they bind to one node of a plan.
 //
 // Each op family has a folder: kernels and launchers in *.cu behind a small header (no IR types), rows in rows.cc. For
-// a node the executor takes the first row that accepts it; there is no reference row: a node nobody accepts is an error
-// at construction. Everything a bound kernel does is work on args.stream: it may be captured into a CUDA graph, so it
-// must not allocate, synchronise, read device memory on the host, or keep host pointers that change between calls.
+// a node the executor takes the first row that accepts it; there is no reference row: a node that no row accepts is an
+// error at construction. Everything a bound kernel does is work on args.stream: it may be captured into a CUDA graph,
+// so it must not allocate, synchronise, read device memory on the host, or keep host pointers that change between
+// calls.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,23 +18,13 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "kernels/common/tensor.h"
 
 namespace octet::cuda {
 
 class DeviceContext;
 
-// A contiguous tensor in device memory; data is null for results nobody uses and for absent inputs.
-struct Tensor {
-  void* data = nullptr;
-  const TensorType* type = nullptr;
-  template <typename T>
-  T* as() const {
-    return static_cast<T*>(data);
-  }
-  const Shape& shape() const { return type->shape; }
-  DType dtype() const { return type->dtype; }
-  int64_t elements() const { return type->shape.elements(); }
-};
+using octet::Tensor;
 
 struct KernelArgs {
   std::span<const Tensor> in;
@@ -46,12 +37,18 @@ struct KernelArgs {
 struct BoundKernel {
   std::function<void(const KernelArgs&)> run;
   const char* fallback_kernel = nullptr;  // the row whose kernel runs instead, where a library has none for this node
-  std::string variant;                    // what was chosen among the row's kernels, for profiles; empty: it has one
+  // What was chosen among the row's kernels, for profiles: "persistent, 2 rows, 3 stages". Null: there is no choice.
+  std::function<std::string(const KernelArgs&)> variant;
 
   BoundKernel() = default;
   template <std::invocable<const KernelArgs&> Run>
   BoundKernel(Run kernel) : run(std::move(kernel)) {}
   void operator()(const KernelArgs& args) const { run(args); }
+  // "norm_fusion[persistent, 2 rows, 3 stages]"
+  std::string label(const char* row, const KernelArgs& args) const {
+    const std::string name = fallback_kernel != nullptr ? fallback_kernel : row;
+    return variant ? name + "[" + variant(args) + "]" : name;
+  }
 };
 
 struct KernelRow {

@@ -88,6 +88,7 @@ void run(benchmark::State& state, const cpu::Case& c, DType dtype, const KernelR
                   .out = out,
                   .workspace = {static_cast<std::byte*>(buffers.back().data()), static_cast<size_t>(scratch)},
                   .stream = stream};
+  state.SetLabel(kernel.label(row.name, args));
   std::vector<std::vector<Tensor>> inputs = {in};
   for (int64_t copy = 1; copy < copies; ++copy) {
     inputs.push_back(in);

@@ -61,7 +61,7 @@ std::string support_table() {
     }
     text += "\n";
   }
-  return text;
+  return text + "\n";
 }
 
 }  // namespace octet::cpu

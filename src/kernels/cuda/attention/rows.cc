@@ -11,7 +11,7 @@
 namespace octet::cuda {
 namespace {
 
-constexpr int64_t kLargestDim = 4096;  // sums of a warp's row stand in shared memory
+constexpr int64_t kLargestDim = 4096;  // sums of a warp's row are in shared memory
 
 // All float operands (q, k, v; out and dout of the gradient) pass the test.
 template <typename Test>

@@ -50,7 +50,7 @@ struct Append {
   const float* factor(const KernelArgs& args) const {
     return scale < 0 ? nullptr : args.in[static_cast<size_t>(scale)].as<const float>();
   }
-  // The cache that is written, null when nobody wants it; a copy of the old one unless it stands in its place.
+  // The cache that is written, null when unused; first a copy of the old one unless it aliases it.
   void* made(const KernelArgs& args) const {
     const Tensor from = args.in[static_cast<size_t>(cache)];
     const Tensor to = result < 0 ? Tensor{} : args.out[static_cast<size_t>(result)];

@@ -11,12 +11,12 @@ namespace octet::cuda {
 namespace {
 
 Operand operand(const Tensor& tensor) { return {tensor.data, tensor.dtype()}; }
-bool is_plain(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
 
 // Ids travel as the bits of float32.
 bool accepts_append(const Graph& graph, const Node& node) {
   const DType cache = node.results[0].dtype;
-  return cache == DType::kI32 || (is_plain(graph.dtype(node.inputs[1])) && (is_plain(cache) || is_fp8(cache)));
+  return cache == DType::kI32 ||
+         (is_wide_float(graph.dtype(node.inputs[1])) && (is_wide_float(cache) || is_fp8(cache)));
 }
 const float* optional_factor(const KernelArgs& args, size_t index) {
   return index < args.in.size() ? args.in[index].as<const float>() : nullptr;
@@ -54,7 +54,7 @@ BoundKernel bind_copy(DeviceContext&, const Graph& graph, const Node& node) {
 
 bool accepts_paged(const Graph& graph, const Node& node) {
   const DType cache = graph.dtype(node.inputs[1]);
-  return is_plain(graph.dtype(node.inputs[0])) && (is_plain(cache) || is_fp8(cache)) &&
+  return is_wide_float(graph.dtype(node.inputs[0])) && (is_wide_float(cache) || is_fp8(cache)) &&
          graph.dtype(node.inputs[2]) == cache && node.attrs.get<int64_t>("head_dim") <= kLargestPagedDim;
 }
 
@@ -104,33 +104,36 @@ PagedOperands operands_of(const KernelArgs& args) {
 
 BoundKernel bind_paged(DeviceContext& context, const Graph& graph, const Node& node) {
   const PagedProblem p = problem_of(graph, node);
-  const int splits = decode_splits(p, context.sm_count());
-  return [p, splits](const KernelArgs& args) {
+  const SplitDecodePlan plan = choose_decode(p, context.facts());
+  BoundKernel kernel = [p, plan](const KernelArgs& args) {
     const PagedOperands x = operands_of(args);
     if (may_prefill(p)) launch_paged_prefill(p, x, args.stream);
-    launch_paged_decode(p, x, splits, args.workspace.data(), args.stream);
+    launch_paged_decode(p, x, plan, args.workspace.data(), args.stream);
   };
+  kernel.variant = [p, plan](const KernelArgs&) { return to_string(plan) + (may_prefill(p) ? "; prefill" : ""); };
+  return kernel;
 }
 int64_t paged_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
-  const PagedProblem p = problem_of(graph, node);
-  return decode_scratch_bytes(p, decode_splits(p, context.sm_count()));
+  return choose_decode(problem_of(graph, node), context.facts()).scratch_bytes;
 }
 
 BoundKernel bind_paged_mma(DeviceContext& context, const Graph& graph, const Node& node) {
   const PagedProblem p = problem_of(graph, node);
-  DecodePlan plan = plan_paged_decode_mma(p, graph.dtype(node.inputs[1]), context.sm_count());
+  DecodePlan plan = plan_paged_decode_mma(p, graph.dtype(node.inputs[1]), context.facts());
   static_assert(kDecodeCounters <= DeviceContext::kCounters);
   plan.counters = context.counters();
-  return [p, plan, sm_count = context.sm_count()](const KernelArgs& args) {
+  BoundKernel kernel = [p, plan, sm_count = context.sm_count()](const KernelArgs& args) {
     const PagedOperands x = operands_of(args);
     if (may_prefill(p))
       launch_paged_prefill_wgmma(p, x, args.workspace.data() + plan.scratch_bytes, sm_count, args.stream);
     launch_paged_decode_mma(p, x, plan, args.workspace.data(), args.stream);
   };
+  kernel.variant = [p, plan](const KernelArgs&) { return to_string(plan) + (may_prefill(p) ? "; prefill" : ""); };
+  return kernel;
 }
 int64_t paged_mma_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
   const PagedProblem p = problem_of(graph, node);
-  return plan_paged_decode_mma(p, graph.dtype(node.inputs[1]), context.sm_count()).scratch_bytes +
+  return plan_paged_decode_mma(p, graph.dtype(node.inputs[1]), context.facts()).scratch_bytes +
          (may_prefill(p) ? prefill_scratch_bytes(p) : 0);
 }
 

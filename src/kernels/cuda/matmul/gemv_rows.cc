@@ -66,7 +66,9 @@ BoundKernel bind_gemv(DeviceContext& context, const Graph& graph, const Node& no
     gemv.parts[i].begin = i == 0 ? 0 : gemv.parts[i - 1].end;
     gemv.parts[i].end = gemv.parts[i].begin + p.parts[i];
   }
-  return [p, gemv, shape = gemv_shape(gemv, context.sm_count())](const KernelArgs& args) mutable {
+  const GemvPlan plan =
+      choose_gemv({.n = gemv.n, .k = gemv.k, .dtype = gemv.dtype, .blocks = gemv.blocks}, context.facts());
+  BoundKernel kernel = [p, gemv, plan](const KernelArgs& args) mutable {
     const auto data = [&](int input) { return input >= 0 ? args.in[static_cast<size_t>(input)].data : nullptr; };
     gemv.x = args.in[p.a.input].data, gemv.weights = args.in[p.b.input].data;
     if (p.fp8()) {
@@ -75,8 +77,10 @@ BoundKernel bind_gemv(DeviceContext& context, const Graph& graph, const Node& no
     }
     gemv.c = data(p.c), gemv.bias = data(p.bias);
     for (int i = 0; i < gemv.part_count; ++i) gemv.parts[i].out = args.out[static_cast<size_t>(i)].data;
-    launch_gemv(gemv, shape, args.stream);
+    launch_gemv(gemv, plan, args.stream);
   };
+  kernel.variant = [plan](const KernelArgs&) { return to_string(plan); };
+  return kernel;
 }
 
 }  // namespace octet::cuda

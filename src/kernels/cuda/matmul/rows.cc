@@ -183,10 +183,10 @@ std::shared_ptr<Gemm> make_gemm(DeviceContext& context, const GemmSpec& spec) {
   return gemm;
 }
 
-// What stands in where the library has no kernel: correct, and slow for large products.
+// The fallback where the library has no kernel: correct, and slow for large products.
 BoundKernel bind_fallback(DeviceContext& context, const Graph& graph, const Node& node, const GemmSpec& spec) {
   if (2.0 * static_cast<double>(spec.m) * static_cast<double>(spec.n) * static_cast<double>(spec.k) > kWarnAboveFlops)
-    log_warning("cuBLASLt has no kernel for the product {}: a slow one of ours stands in", spec.key());
+    log_warning("cuBLASLt has no kernel for the product {}: a slow one of ours runs instead", spec.key());
   BoundKernel kernel = bind_tiled(context, graph, node);
   kernel.fallback_kernel = node.op == Op::kMatmul         ? "matmul_tiled"
                            : node.op == Op::kScaledMatmul ? "scaled_matmul_tiled"
@@ -194,7 +194,7 @@ BoundKernel bind_fallback(DeviceContext& context, const Graph& graph, const Node
   return kernel;
 }
 
-// One product of float32 sums, which a kernel of ours scales, rounds and hands out to the parts.
+// One product with float32 results; a kernel of ours scales and rounds them and writes the parts.
 BoundKernel bind_separate_scale(DeviceContext& context, const Graph& graph, const Node& node) {
   const Product p = product_of(graph, node);
   const GemmScaling scaling = p.fp8() ? GemmScaling::kTensor : GemmScaling::kNone;

@@ -9,7 +9,7 @@ namespace {
 
 // Rows a persistent block must get: what it loads once and the ring it fills must pay.
 constexpr int64_t kMinRowsPerBlock = 8;
-// Shared memory of an SM for rings: beside it lie static shared memory, 1 KiB of each block, and the L1 cache.
+// Shared memory of an SM for rings: the rest is for static shared memory, 1 KiB of each block, and the L1 cache.
 constexpr int64_t kRingBytes = 200 << 10;
 constexpr int64_t kGradientBytes = 216 << 10;  // of few and large blocks, for rings and weights
 // In flight on an SM: what covers the latency of memory at its bandwidth.
@@ -66,8 +66,8 @@ NormPlan multi_row_persistent(const NormDesc& desc, const DeviceFacts& device) {
       std::max(kBytesInFlight / (blocks * unit * row), std::min<int64_t>(max_stages, 3)), 2, kMaxStages);
   const int64_t grid = blocks * device.sm_count;
   if (desc.rows < kMinRowsPerBlock * grid || desc.rows < (stages + 1) * grid * unit) return block_per_row(desc, device);
-  // Shared memory that no further block of the SM has: one of the next kernel would begin beside these (PDL), and its
-  // grid would be spread unevenly.
+  // Shared memory that no further block of the SM has: one of the next kernel (PDL) would become resident next to
+  // these, and its grid would be spread unevenly.
   const int64_t no_further_block = kSharedBytesPerSm / (blocks + 1) / kGroup * kGroup;
   return {.kernel = NormKernel::kMultiRowPersistent,
           .grid = grid,
@@ -112,7 +112,7 @@ NormGradientPlan gradient_by_teams(const NormDesc& desc, int blocks) {
 NormGradientPlan gradient_row_persistent(const NormDesc& desc, int blocks, int64_t blocks_per_sm) {
   const int64_t groups = desc.cols / kGroup, stage = row_bytes(desc, desc.adds ? 3 : 2);
   const int held = groups <= 1536 ? 2 : 4;
-  // Weights lie in shared memory where two stages fit beside them: the L1 cache has no room for many.
+  // Weights lie in shared memory where two stages fit as well: L1 has no room for many.
   const int64_t room = kGradientBytes / blocks_per_sm, weights = desc.cols * int64_t{sizeof(float)};
   const bool shared_weights = weights + 2 * stage <= room;
   const int64_t kept = shared_weights ? weights : 0;

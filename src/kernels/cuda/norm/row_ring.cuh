@@ -1,6 +1,6 @@
 // A ring of stages in shared memory: one thread fills it with rows by bulk copies (TMA), a team of threads reads them.
-// The ring has no barrier for an empty stage: the producer requests the next rows of a stage after a barrier of the
-// team behind which nobody reads that stage any more.
+// The ring has no mbarrier for empty stages: the producer requests the next rows of a stage after a barrier of the team
+// behind which no thread reads that stage.
 #pragma once
 
 #include "kernels/cuda/common/mbarrier.cuh"

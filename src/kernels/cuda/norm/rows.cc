@@ -48,7 +48,7 @@ BoundKernel bind_norm(DeviceContext& context, const Graph& graph, const Node& no
     call.rstd = args.out[call.layer ? 2 : 1].as<float>();
     launch_norm(call, plan, args.stream);
   };
-  kernel.variant = to_string(plan);
+  kernel.variant = [plan](const KernelArgs&) { return to_string(plan); };
   return kernel;
 }
 
@@ -84,7 +84,7 @@ BoundKernel bind_gradient(DeviceContext& context, const Graph& graph, const Node
     call.partials = reinterpret_cast<float*>(args.workspace.data());
     launch_norm_gradient(call, plan, args.stream);
   };
-  kernel.variant = to_string(plan);
+  kernel.variant = [plan](const KernelArgs&) { return to_string(plan); };
   return kernel;
 }
 
@@ -152,7 +152,7 @@ BoundKernel bind_norm_fusion(DeviceContext& context, const Graph&, const Node& n
   }
   const NormPlaces where(body, chain);
   const NormPlan plan = plan_of(context, fixed, where.addend >= 0);
-  BoundKernel kernel = [fixed, where, plan](const KernelArgs& args) {
+  const auto call_of = [fixed, where](const KernelArgs& args) {
     NormForward call = fixed;
     call.x = at(args.in, where.x), call.addend = at(args.in, where.addend);
     call.weight = at(args.in, where.weight), call.bias = at(args.in, where.bias);
@@ -164,9 +164,13 @@ BoundKernel bind_norm_fusion(DeviceContext& context, const Graph&, const Node& n
     call.quantize.scale_inv = at<float>(args.out, where.scale_inv);
     call.quantize.scale_inv_t = at<float>(args.out, where.scale_inv_t);
     call.statistics = reinterpret_cast<float*>(args.workspace.data());
-    launch_norm(call, plan, args.stream);
+    return call;
   };
-  kernel.variant = to_string(plan);
+  BoundKernel kernel = [call_of, plan](const KernelArgs& args) { launch_norm(call_of(args), plan, args.stream); };
+  kernel.variant = [call_of, plan](const KernelArgs& args) {
+    constexpr const char* kAfter[] = {"", "; transposed codes", "; tiles"};  // by NormPasses
+    return to_string(plan) + kAfter[static_cast<size_t>(norm_passes(call_of(args)))];
+  };
   return kernel;
 }
 
@@ -217,7 +221,7 @@ BoundKernel bind_gradient_fusion(DeviceContext& context, const Graph&, const Nod
     call.partials = reinterpret_cast<float*>(args.workspace.data());
     launch_norm_gradient(call, plan, args.stream);
   };
-  kernel.variant = to_string(plan);
+  kernel.variant = [plan](const KernelArgs&) { return to_string(plan); };
   return kernel;
 }
 

@@ -8,10 +8,7 @@
 namespace octet::cuda {
 namespace {
 
-bool accepts(const Graph& graph, const Node& node) {
-  const DType dtype = node.results[0].dtype;
-  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
-}
+bool accepts(const Graph& graph, const Node& node) { return is_wide_float(node.results[0].dtype); }
 
 std::shared_ptr<const double> upload(const std::vector<double>& values) {
   void* data = nullptr;

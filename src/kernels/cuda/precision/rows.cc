@@ -31,23 +31,30 @@ int64_t quantize_workspace(DeviceContext&, const Graph& graph, const Node& node)
 
 BoundKernel bind_quantize(DeviceContext&, const Graph&, const Node& node) {
   const Grouping grouping = quantize_grouping(node.attrs.get<std::string>("scaling"));
-  return [grouping, attrs = scale_attrs(node)](const KernelArgs& args) {
+  const auto job_of = [grouping, attrs = scale_attrs(node)](const KernelArgs& args) {
+    return QuantizeJob{.rows = args.in[0].shape().rows(),
+                       .cols = args.in[0].shape().cols(),
+                       .scale = grouping == Grouping::kTensor ? args.in[1].as<const float>() : nullptr,
+                       .max = attrs.max,
+                       .margin = attrs.margin,
+                       .pow2 = attrs.pow2,
+                       .codes = args.out[0].as<uint8_t>(),
+                       .codes_t = args.out[2].as<uint8_t>(),
+                       .scale_inv = args.out[1].as<float>(),
+                       .scale_inv_t = args.out[3].as<float>(),
+                       .amax = args.out[4].as<float>()};
+  };
+  BoundKernel kernel = [grouping, job_of](const KernelArgs& args) {
     const Tensor& x = args.in[0];
     if (x.elements() == 0) return;
-    QuantizeJob job{.rows = x.shape().rows(),
-                    .cols = x.shape().cols(),
-                    .scale = grouping == Grouping::kTensor ? args.in[1].as<const float>() : nullptr,
-                    .max = attrs.max,
-                    .margin = attrs.margin,
-                    .pow2 = attrs.pow2,
-                    .codes = args.out[0].as<uint8_t>(),
-                    .codes_t = args.out[2].as<uint8_t>(),
-                    .scale_inv = args.out[1].as<float>(),
-                    .scale_inv_t = args.out[3].as<float>(),
-                    .amax = args.out[4].as<float>()};
-    launch_quantize(job, grouping, args.out[0].dtype(), x.data, x.dtype(),
+    launch_quantize(job_of(args), grouping, args.out[0].dtype(), x.data, x.dtype(),
                     reinterpret_cast<uint32_t*>(args.workspace.data()), args.stream);
   };
+  kernel.variant = [grouping, job_of](const KernelArgs& args) {
+    const QuantizeDesc desc = describe_quantize(job_of(args), grouping, args.in[0].data);
+    return to_string(desc, choose_quantize(desc));
+  };
+  return kernel;
 }
 
 // A tensor's scale made from its amax on the way: every block makes it, the first one stores it.
@@ -245,6 +252,18 @@ Grouping quantize_grouping(std::string_view scaling) {
   if (scaling == "tensor") return Grouping::kTensor;
   if (scaling == "row") return Grouping::kRow;
   return scaling == "1x128" ? Grouping::kRow128 : Grouping::kTile128;
+}
+
+QuantizeDesc describe_quantize(const QuantizeJob& job, Grouping grouping, const void* x) {
+  const auto begins_at = [](const void* data, uintptr_t bytes) {
+    return reinterpret_cast<uintptr_t>(data) % bytes == 0;
+  };
+  return {.rows = job.rows,
+          .cols = job.cols,
+          .grouping = grouping,
+          .plain = job.codes != nullptr || job.scale_inv != nullptr || job.amax != nullptr,
+          .transposed = job.codes_t != nullptr || (grouping != Grouping::kTensor && job.scale_inv_t != nullptr),
+          .row_vector = job.cols % kRowGroup == 0 && begins_at(x, 16) && begins_at(job.codes, kRowGroup)};
 }
 
 void launch_quantize(QuantizeJob job, Grouping grouping, DType format, const void* x, DType type, uint32_t* col_amax,

@@ -1,5 +1,5 @@
-// Codes of a matrix with a scale a row (a token), in one pass: a block a row, what a producer makes of the row stays in
-// registers while its amax is found. Rows wider than that are made a second time.
+// FP8 codes of a matrix with one scale per row (token), in one pass: a block per row, whose values stay in registers
+// while the amax is reduced. What does not fit the registers is computed a second time.
 //
 //   struct Producer {
 //     static constexpr bool kAnyColumns = true;      // else kVector only
@@ -16,17 +16,12 @@
 
 #include <cooperative_groups.h>
 
-#include <algorithm>
-
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/quantize_tile.cuh"
 
 namespace octet::cuda {
 
-inline constexpr int kRowGroup = 8;      // neighbours a thread takes at once
-inline constexpr int kMaxRowBlocks = 8;  // of a row
-
-// x[0 .. left) as it is stored, zeros after it. Read once: the level 1 cache is left to what every row reads, a bias.
+// x[0 .. left) as it is stored, zeros after it. Read once: L1 is left to what every row reads, a bias.
 template <bool kVector, typename T>
 __device__ __forceinline__ Packed<T, kRowGroup> load_group(const T* x, int64_t left) {
   if constexpr (kVector) {
@@ -78,18 +73,18 @@ struct PlainRows {
   }
 };
 
-// A thread holds kHeld groups of the row: t, t + threads, ... of the blocks of a cluster, which share a row where rows
-// are few and wide. One block a multiprocessor is asked for, since ptxas saves registers otherwise: it then loads one
+// A thread holds kHeld groups of the row: t, t + threads, ... of the blocks of a cluster, which share a row through
+// DSMEM where rows are few and wide. Launch bounds of one block per SM: otherwise ptxas saves registers by loading one
 // group after the other.
 template <typename Code, bool kVector, int kHeld, typename Producer>
 __global__ void __launch_bounds__(1024, 1)
-    quantize_rows_kernel(const __grid_constant__ Producer producer, const __grid_constant__ QuantizeJob job) {
+    quantize_per_row_kernel(const __grid_constant__ Producer producer, const __grid_constant__ QuantizeJob job) {
   using T = typename Producer::Element;
   using M = Magnitudes<T>;
   __shared__ uint32_t scratch[32], of_blocks[kMaxRowBlocks];
   const auto cluster = cooperative_groups::this_cluster();
   const auto blocks = static_cast<int>(cluster.num_blocks()), rank = static_cast<int>(cluster.block_rank());
-  if (blocks > 1) cluster.barrier_arrive();  // nobody writes into a block that has not begun
+  if (blocks > 1) cluster.barrier_arrive();  // no block writes into the DSMEM of one that has not begun
   griddep_wait();
   griddep_launch_dependents();
   const int64_t row = blockIdx.x / static_cast<unsigned>(blocks), begin = row * job.cols;
@@ -148,36 +143,20 @@ __global__ void __launch_bounds__(1024, 1)
   }
 }
 
-// Whether every group of x [rows, cols] and of its codes is one access.
-template <typename T>
-bool fits_groups(const QuantizeJob& job, const T* x) {
-  return job.cols % kRowGroup == 0 && reinterpret_cast<uintptr_t>(x) % 16 == 0 &&
-         reinterpret_cast<uintptr_t>(job.codes) % kRowGroup == 0;
-}
-
-// Rows that leave multiprocessors idle get as many threads as they can use, for the shortest time; others as few as
-// keep enough bytes in flight. The result does not depend on it.
-inline constexpr int64_t kFewRows = 264;  // two blocks a multiprocessor
-
-// job.vector: whether rows fit kVector. Codes, scale_inv and amax only; amax has been cleared.
+// Codes, scale_inv and amax only; amax has been cleared.
 template <typename Code, typename Producer>
-void launch_quantize_rows(const Producer& producer, const QuantizeJob& job, cudaStream_t stream) {
-  const int64_t groups = (job.cols + kRowGroup - 1) / kRowGroup;
-  const auto threads_for = [&](int64_t held) {
-    return std::min<int64_t>(((groups + held - 1) / held + 31) / 32 * 32, 1024);
+void launch_quantize_per_row(const Producer& producer, const QuantizeJob& job, const PerRowPlan& plan,
+                             cudaStream_t stream) {
+  const auto launch = [&]<int kHeld, bool kVector>() {
+    const Grid grid{static_cast<unsigned>(plan.grid), static_cast<unsigned>(plan.threads), 0,
+                    static_cast<unsigned>(plan.cluster)};
+    launch_overlapped(quantize_per_row_kernel<Code, kVector, kHeld, Producer>, grid, stream, producer, job);
   };
-  const auto launch = [&]<int kHeld, bool kVector>(unsigned blocks = 1) {
-    const Grid grid{static_cast<unsigned>(job.rows) * blocks, static_cast<unsigned>(threads_for(kHeld * blocks)), 0,
-                    blocks};
-    launch_overlapped(quantize_rows_kernel<Code, kVector, kHeld, Producer>, grid, stream, producer, job);
-  };
-  if (!job.vector) {
+  if (!plan.vector) {
     if constexpr (Producer::kAnyColumns) launch.template operator()<4, false>();
-  } else if (groups > 1024 && groups <= 1024 * kMaxRowBlocks && job.rows * kMaxRowBlocks <= kFewRows) {
-    launch.template operator()<1, true>(kMaxRowBlocks);
-  } else if (groups > 2048 || job.rows > kFewRows) {
+  } else if (plan.held == 4) {
     launch.template operator()<4, true>();
-  } else if (groups > 1024) {
+  } else if (plan.held == 2) {
     launch.template operator()<2, true>();
   } else {
     launch.template operator()<1, true>();
