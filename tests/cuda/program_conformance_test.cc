@@ -95,7 +95,7 @@ TEST_P(CudaProgramConformanceOf, EveryRowAgreesOnEveryNode) {
                             if (is_buffer_leaf(v.node.op)) return;
                             SCOPED_TRACE(v.where);
                             int rows = 0;
-                            for (const cuda::KernelRow& row : cuda::kernel_rows(v.node.op)) {
+                            for (const cuda::KernelEntry& row : cuda::kernel_entries(v.node.op)) {
                               if (!row.accepts(v.graph, v.node)) continue;
                               std::string ran;
                               const auto kernel = cuda::on_device(*context, row, v.graph, v.node, &ran);

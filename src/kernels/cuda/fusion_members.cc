@@ -88,15 +88,16 @@ bool accepts(const Graph& graph, const Node& node) {
   if (reads_in_place(node)) return false;
   return std::all_of(node.body->nodes().begin(), node.body->nodes().end(), [&](const Node& member) {
     if (member.op == Op::kInput) return true;
-    const auto rows = kernel_rows(member.op);
-    return member.op != Op::kFusion &&
-           std::any_of(rows.begin(), rows.end(), [&](const KernelRow& row) { return row.accepts(*node.body, member); });
+    const auto entries = kernel_entries(member.op);
+    return member.op != Op::kFusion && std::any_of(entries.begin(), entries.end(), [&](const KernelEntry& entry) {
+             return entry.accepts(*node.body, member);
+           });
   });
 }
 
 int64_t member_scratch(DeviceContext& context, const Graph& body, const Node& member) {
-  const KernelRow& row = select_kernel(body, member);
-  return row.workspace != nullptr ? row.workspace(context, body, member) : 0;
+  const KernelEntry& entry = select_kernel(body, member);
+  return entry.workspace != nullptr ? entry.workspace(context, body, member) : 0;
 }
 
 int64_t workspace(DeviceContext& context, const Graph& graph, const Node& node) {
@@ -141,10 +142,10 @@ BoundKernel bind(DeviceContext& context, const Graph& graph, const Node& node) {
   };
 }
 
-constexpr KernelRow kRows[] = {{Op::kFusion, "fusion_members", accepts, bind, workspace}};
+constexpr KernelEntry kKernels[] = {{Op::kFusion, "fusion_members", accepts, bind, workspace}};
 
 }  // namespace
 
-std::span<const KernelRow> fusion_member_rows() { return kRows; }
+std::span<const KernelEntry> fusion_member_kernels() { return kKernels; }
 
 }  // namespace octet::cuda

@@ -1,4 +1,4 @@
-// Launchers of quantize: plain types, shared by the rows (rows.cc), the kernels and fusions that end in a quantize.
+// Launchers of quantize: plain types, shared by the rows (kernels.cc), the kernels and fusions that end in a quantize.
 #pragma once
 
 #include <cuda_runtime_api.h>

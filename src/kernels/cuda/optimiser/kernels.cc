@@ -149,7 +149,7 @@ BoundKernel bind_clip(DeviceContext&, const Graph&, const Node& node) {
   };
 }
 
-constexpr KernelRow kRows[] = {
+constexpr KernelEntry kKernels[] = {
     {Op::kAdamw, "adamw", accepts_adamw, bind_adamw},
     {Op::kFusion, "adamw_group", accepts_group, bind_group},
     {Op::kSquareSum, "square_sum_pieces", accepts_squares, bind_squares, square_workspace},
@@ -158,6 +158,6 @@ constexpr KernelRow kRows[] = {
 
 }  // namespace
 
-std::span<const KernelRow> optimiser_rows() { return kRows; }
+std::span<const KernelEntry> optimiser_kernels() { return kKernels; }
 
 }  // namespace octet::cuda

@@ -98,7 +98,7 @@ int64_t reduce_workspace(DeviceContext&, const Graph& graph, const Node& node) {
                                                       : reduce_rows_scratch(shape.rows(), shape.cols());
 }
 
-constexpr KernelRow kRows[] = {
+constexpr KernelEntry kKernels[] = {
     {Op::kReshape, "reshape", always, bind_reshape},
     {Op::kSlice, "slice", always, bind_slice},
     {Op::kConcat, "concat", always, bind_concat},
@@ -109,6 +109,6 @@ constexpr KernelRow kRows[] = {
 
 }  // namespace
 
-std::span<const KernelRow> shape_rows() { return kRows; }
+std::span<const KernelEntry> shape_kernels() { return kKernels; }
 
 }  // namespace octet::cuda

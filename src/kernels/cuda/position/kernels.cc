@@ -67,10 +67,10 @@ BoundRope rope_of_node(const Node& node) {
   return rope;
 }
 
-std::span<const KernelRow> position_rows() {
-  static const KernelRow rows[] = {{Op::kRope, "rope_rows", accepts, bind},
-                                   {Op::kFusion, "rope_amax", accepts_amax, bind_amax, amax_workspace}};
-  return rows;
+std::span<const KernelEntry> position_kernels() {
+  static const KernelEntry kernels[] = {{Op::kRope, "rope_rows", accepts, bind},
+                                        {Op::kFusion, "rope_amax", accepts_amax, bind_amax, amax_workspace}};
+  return kernels;
 }
 
 }  // namespace octet::cuda

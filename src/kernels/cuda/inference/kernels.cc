@@ -139,14 +139,14 @@ int64_t paged_mma_workspace(DeviceContext& context, const Graph& graph, const No
 
 }  // namespace
 
-std::span<const KernelRow> inference_rows() {
-  static const KernelRow rows[] = {
+std::span<const KernelEntry> inference_kernels() {
+  static const KernelEntry kernels[] = {
       {Op::kScatterRows, "scatter_rows_copy", accepts_append, bind_append},
       {Op::kCopyBlocks, "copy_blocks", accepts_copy, bind_copy},
       {Op::kPagedAttention, "paged_attention_mma", accepts_paged_mma, bind_paged_mma, paged_mma_workspace},
       {Op::kPagedAttention, "paged_attention", accepts_paged, bind_paged, paged_workspace},
   };
-  return rows;
+  return kernels;
 }
 
 }  // namespace octet::cuda

@@ -53,12 +53,12 @@ int64_t gradient_workspace(DeviceContext& context, const Graph& graph, const Nod
 
 }  // namespace
 
-std::span<const KernelRow> embedding_rows() {
-  static const KernelRow rows[] = {
+std::span<const KernelEntry> embedding_kernels() {
+  static const KernelEntry kernels[] = {
       {Op::kEmbedding, "embedding_vector_copy", accepts_lookup, bind_lookup},
       {Op::kEmbeddingGrad, "embedding_grad_gather", accepts_gradient, bind_gradient, gradient_workspace},
   };
-  return rows;
+  return kernels;
 }
 
 }  // namespace octet::cuda

@@ -225,7 +225,7 @@ BoundKernel bind_gradient_fusion(DeviceContext& context, const Graph&, const Nod
   return kernel;
 }
 
-constexpr KernelRow kRows[] = {
+constexpr KernelEntry kKernels[] = {
     {Op::kLayerNorm, "layer_norm_rows", accepts_norm, bind_norm},
     {Op::kRmsNorm, "rms_norm_rows", accepts_norm, bind_norm},
     {Op::kLayerNormGrad, "layer_norm_grad_rows", accepts_norm, bind_gradient, gradient_workspace},
@@ -236,6 +236,6 @@ constexpr KernelRow kRows[] = {
 
 }  // namespace
 
-std::span<const KernelRow> norm_rows() { return kRows; }
+std::span<const KernelEntry> norm_kernels() { return kKernels; }
 
 }  // namespace octet::cuda

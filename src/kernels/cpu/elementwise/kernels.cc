@@ -3,8 +3,8 @@
 
 namespace octet::cpu {
 
-std::span<const KernelRow> elementwise_rows() {
-  static const KernelRow rows[] = {
+std::span<const KernelEntry> elementwise_kernels() {
+  static const KernelEntry kernels[] = {
       {Op::kCast, "cast_rows", has_row_kernel, bind_row_kernel},
       {Op::kScale, "scale_rows", has_row_kernel, bind_row_kernel},
       {Op::kGelu, "gelu_rows", has_row_kernel, bind_row_kernel},
@@ -19,7 +19,7 @@ std::span<const KernelRow> elementwise_rows() {
       {Op::kMaximum, "maximum_rows", has_row_kernel, bind_row_kernel},
       {Op::kDropout, "dropout_philox", has_row_kernel, bind_row_kernel},
   };
-  return rows;
+  return kernels;
 }
 
 }  // namespace octet::cpu

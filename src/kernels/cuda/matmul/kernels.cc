@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "kernels/cuda/families.h"
-#include "kernels/cuda/matmul/gemv_rows.h"
+#include "kernels/cuda/matmul/gemv_kernels.h"
 #include "kernels/cuda/matmul/product.h"
 #include "kernels/cuda/matmul/scale_layout.h"
 #include "kernels/cuda/matmul/tuning.h"
@@ -351,7 +351,7 @@ int64_t few_split_workspace(DeviceContext& context, const Graph& graph, const No
   return std::max(kGemmWorkspace + 4 * p.m * p.n, split_workspace(context, graph, node));
 }
 
-constexpr KernelRow kRows[] = {
+constexpr KernelEntry kKernels[] = {
     {Op::kMatmul, "matmul_gemv", accepts_gemv, bind_gemv},
     {Op::kMatmul, "matmul_cublaslt", accepts_cublaslt, bind_cublaslt, workspace},
     {Op::kMatmul, "matmul_tiled", accepts_tiled, bind_tiled},
@@ -367,6 +367,6 @@ constexpr KernelRow kRows[] = {
 
 }  // namespace
 
-std::span<const KernelRow> matmul_rows() { return kRows; }
+std::span<const KernelEntry> matmul_kernels() { return kKernels; }
 
 }  // namespace octet::cuda

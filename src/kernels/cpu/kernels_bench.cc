@@ -1,5 +1,5 @@
-// Speed of every kernel row that accepts a large case: time, FLOP/s and bytes/s from the op's cost. The reference row
-// is left out: it is not meant to be fast.
+// Speed of every kernel entry that accepts a large case: time, FLOP/s and bytes/s from the op's cost. The reference
+// entry is left out: it is not meant to be fast.
 #include <benchmark/benchmark.h>
 
 #include "ir/facts.h"
@@ -17,7 +17,7 @@ struct AlignedBytes {
   }
 };
 
-void run(benchmark::State& state, const Case& c, DType dtype, const KernelRow& row) {
+void run(benchmark::State& state, const Case& c, DType dtype, const KernelEntry& entry) {
   const BuiltCase built = build_case(c, dtype);
   const Node& node = built.node();
   std::vector<AlignedBytes> buffers;
@@ -35,7 +35,7 @@ void run(benchmark::State& state, const Case& c, DType dtype, const KernelRow& r
   const int alias = op_facts(node.op).must_alias;
   if (alias >= 0) out[0].data = in[static_cast<size_t>(alias)].data;
   AlignedBytes workspace(workspace_bytes());
-  const BoundKernel kernel = row.bind(built.graph, node);
+  const BoundKernel kernel = entry.bind(built.graph, node);
   for (auto _ : state) kernel({in, out, {workspace.data(), static_cast<size_t>(workspace_bytes())}});
   const Cost cost = node_cost(built.graph, built.id);
   const auto rate = benchmark::Counter::kIsIterationInvariantRate;
@@ -47,13 +47,13 @@ void run(benchmark::State& state, const Case& c, DType dtype, const KernelRow& r
   for (const Case& c : all_cases()) {
     if (!c.large) continue;
     for (DType dtype : c.dtypes) {
-      for (const KernelRow& row : kernel_rows(c.op)) {
-        if (std::string(row.name) == "reference") continue;
-        const std::string name = case_name(c, dtype) + "/" + row.name;
-        benchmark::RegisterBenchmark(name.c_str(), [&c, dtype, &row](benchmark::State& state) {
+      for (const KernelEntry& entry : kernel_entries(c.op)) {
+        if (std::string(entry.name) == "reference") continue;
+        const std::string name = case_name(c, dtype) + "/" + entry.name;
+        benchmark::RegisterBenchmark(name.c_str(), [&c, dtype, &entry](benchmark::State& state) {
           const BuiltCase probe = build_case(c, dtype, false);
-          if (!row.accepts(probe.graph, probe.node())) return state.SkipWithError("not accepted");
-          run(state, c, dtype, row);
+          if (!entry.accepts(probe.graph, probe.node())) return state.SkipWithError("not accepted");
+          run(state, c, dtype, entry);
         })->UseRealTime();
       }
     }

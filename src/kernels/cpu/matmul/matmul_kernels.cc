@@ -220,7 +220,7 @@ BoundKernel bind_scaled(const Graph& graph, const Node& node) {
   };
 }
 
-constexpr KernelRow kRows[] = {
+constexpr KernelEntry kKernels[] = {
     {Op::kMatmul, "matmul_gemv", accepts_gemv, bind_gemv},
     {Op::kMatmul, "matmul_onednn", accepts_onednn, bind_onednn},
     {Op::kMatmul, "matmul_blocked", accepts_own, bind_own},
@@ -230,6 +230,6 @@ constexpr KernelRow kRows[] = {
 
 }  // namespace
 
-std::span<const KernelRow> matmul_rows() { return kRows; }
+std::span<const KernelEntry> matmul_kernels() { return kKernels; }
 
 }  // namespace octet::cpu

@@ -87,7 +87,7 @@ BoundKernel bind_dequantize(const Graph&, const Node&) {
   };
 }
 
-constexpr KernelRow kRows[] = {
+constexpr KernelEntry kKernels[] = {
     {Op::kComputeScale, "compute_scale", accepts_f32, bind_compute_scale},
     {Op::kUpdateScales, "update_scales", accepts_f32, bind_update_scales},
     {Op::kDequantize, "dequantize_runs", accepts_dequantize, bind_dequantize},
@@ -95,6 +95,6 @@ constexpr KernelRow kRows[] = {
 
 }  // namespace
 
-std::span<const KernelRow> scale_rows() { return kRows; }
+std::span<const KernelEntry> scale_kernels() { return kKernels; }
 
 }  // namespace octet::cpu

@@ -315,7 +315,7 @@ BoundKernel bind_plain_tiles(DeviceContext& context, const Graph&, const Node& n
   };
 }
 
-constexpr KernelRow kRows[] = {
+constexpr KernelEntry kKernels[] = {
     {Op::kFusion, "activation_pointwise", accepts_forward_pointwise, bind_forward_pointwise},
     {Op::kFusion, "activation_tiles", accepts_forward_tiles, bind_forward_tiles},
     {Op::kFusion, "activation_rows", accepts_forward_rows, bind_forward_rows},
@@ -326,6 +326,6 @@ constexpr KernelRow kRows[] = {
 
 }  // namespace
 
-std::span<const KernelRow> activation_rows() { return kRows; }
+std::span<const KernelEntry> activation_kernels() { return kKernels; }
 
 }  // namespace octet::cuda

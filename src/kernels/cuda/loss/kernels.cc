@@ -33,11 +33,11 @@ BoundKernel bind_grad(DeviceContext&, const Graph& graph, const Node& node) {
   };
 }
 
-constexpr KernelRow kRows[] = {{Op::kCrossEntropy, "cross_entropy_rows", accepts, bind},
-                               {Op::kCrossEntropyGrad, "cross_entropy_grad_rows", accepts, bind_grad}};
+constexpr KernelEntry kKernels[] = {{Op::kCrossEntropy, "cross_entropy_rows", accepts, bind},
+                                    {Op::kCrossEntropyGrad, "cross_entropy_grad_rows", accepts, bind_grad}};
 
 }  // namespace
 
-std::span<const KernelRow> loss_rows() { return kRows; }
+std::span<const KernelEntry> loss_kernels() { return kKernels; }
 
 }  // namespace octet::cuda

@@ -235,7 +235,7 @@ BoundKernel bind_stats(DeviceContext&, const Graph&, const Node& node) {
   };
 }
 
-constexpr KernelRow kRows[] = {
+constexpr KernelEntry kKernels[] = {
     {Op::kQuantize, "quantize_tiles", accepts_quantize, bind_quantize, quantize_workspace},
     {Op::kFusion, "scale_quantize_tiles", accepts_scale_quantize, bind_scale_quantize},
     {Op::kDequantize, "dequantize_runs", accepts_dequantize, bind_dequantize},
@@ -276,6 +276,6 @@ void launch_quantize(QuantizeJob job, Grouping grouping, DType format, const voi
   }
 }
 
-std::span<const KernelRow> precision_rows() { return kRows; }
+std::span<const KernelEntry> precision_kernels() { return kKernels; }
 
 }  // namespace octet::cuda

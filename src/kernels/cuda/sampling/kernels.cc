@@ -89,13 +89,13 @@ BoundKernel bind_top(DeviceContext& context, const Graph& graph, const Node& nod
   };
 }
 
-constexpr KernelRow kRows[] = {{Op::kSelectTokenIds, "select_token_ids", accepts_feed, bind_feed},
-                               {Op::kAdjustLogits, "adjust_logits_scatter", accepts_adjust, bind_adjust},
-                               {Op::kSample, "sample_team", accepts_sample, bind_sample},
-                               {Op::kTopLogprobs, "top_logprobs_team", accepts_top, bind_top}};
+constexpr KernelEntry kKernels[] = {{Op::kSelectTokenIds, "select_token_ids", accepts_feed, bind_feed},
+                                    {Op::kAdjustLogits, "adjust_logits_scatter", accepts_adjust, bind_adjust},
+                                    {Op::kSample, "sample_team", accepts_sample, bind_sample},
+                                    {Op::kTopLogprobs, "top_logprobs_team", accepts_top, bind_top}};
 
 }  // namespace
 
-std::span<const KernelRow> sampling_rows() { return kRows; }
+std::span<const KernelEntry> sampling_kernels() { return kKernels; }
 
 }  // namespace octet::cuda

@@ -1,5 +1,5 @@
-// Speed of every CUDA row that accepts a bench case: time on the device (CUDA graph of several calls, so that launches
-// do not count), FLOP/s and bytes/s from the op's cost, and the fraction of the copy bandwidth of the device.
+// Speed of every CUDA entry that accepts a bench case: time on the device (CUDA graph of several calls, so that
+// launches do not count), FLOP/s and bytes/s from the op's cost, and the fraction of the copy bandwidth of the device.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -45,7 +45,7 @@ double bytes_of(std::span<const Tensor> in, std::span<const Tensor> out) {
 // Inputs that are together larger than any cache: calls in a row take turns, as layers of a model do.
 constexpr int64_t kInputBytes = int64_t{256} << 20;
 
-void run(benchmark::State& state, const cpu::Case& c, DType dtype, const KernelRow& row) {
+void run(benchmark::State& state, const cpu::Case& c, DType dtype, const KernelEntry& entry) {
   const cpu::BuiltCase built = cpu::build_case(c, dtype, false);
   const Node& node = built.node();
   int64_t input_bytes = 0;
@@ -80,15 +80,15 @@ void run(benchmark::State& state, const cpu::Case& c, DType dtype, const KernelR
   }
   const int alias = op_facts(node.op).must_alias;
   if (alias >= 0) out[0].data = in[static_cast<size_t>(alias)].data;
-  const int64_t scratch = row.workspace != nullptr ? row.workspace(*context(), built.graph, node) : 0;
+  const int64_t scratch = entry.workspace != nullptr ? entry.workspace(*context(), built.graph, node) : 0;
   buffers.emplace_back(scratch);
-  const BoundKernel kernel = row.bind(*context(), built.graph, node);
+  const BoundKernel kernel = entry.bind(*context(), built.graph, node);
   cudaStream_t stream = context()->stream();
   KernelArgs args{.in = in,
                   .out = out,
                   .workspace = {static_cast<std::byte*>(buffers.back().data()), static_cast<size_t>(scratch)},
                   .stream = stream};
-  state.SetLabel(kernel.label(row.name, args));
+  state.SetLabel(kernel.label(entry.name, args));
   std::vector<std::vector<Tensor>> inputs = {in};
   for (int64_t copy = 1; copy < copies; ++copy) {
     inputs.push_back(in);
@@ -142,11 +142,11 @@ void register_cases() {
   for (const cpu::Case& c : cases) {
     for (DType dtype : c.dtypes) {
       const cpu::BuiltCase probe = cpu::build_case(c, dtype, false);
-      for (const KernelRow& row : kernel_rows(c.op)) {
-        if (!row.accepts(probe.graph, probe.node())) continue;
-        const std::string name = cpu::case_name(c, dtype) + "/" + row.name;
+      for (const KernelEntry& entry : kernel_entries(c.op)) {
+        if (!entry.accepts(probe.graph, probe.node())) continue;
+        const std::string name = cpu::case_name(c, dtype) + "/" + entry.name;
         benchmark::RegisterBenchmark(name.c_str(),
-                                     [&c, dtype, &row](benchmark::State& state) { run(state, c, dtype, row); })
+                                     [&c, dtype, &entry](benchmark::State& state) { run(state, c, dtype, entry); })
             ->UseManualTime()
             ->Iterations(20);
       }

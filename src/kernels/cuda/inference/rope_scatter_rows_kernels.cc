@@ -115,10 +115,10 @@ BoundKernel bind(DeviceContext& context, const Graph&, const Node& node) {
   };
 }
 
-constexpr KernelRow kRows[] = {{Op::kFusion, "rope_scatter_rows", accepts, bind}};
+constexpr KernelEntry kKernels[] = {{Op::kFusion, "rope_scatter_rows", accepts, bind}};
 
 }  // namespace
 
-std::span<const KernelRow> rope_scatter_rows_rows() { return kRows; }
+std::span<const KernelEntry> rope_scatter_rows_kernels() { return kKernels; }
 
 }  // namespace octet::cuda

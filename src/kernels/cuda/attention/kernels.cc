@@ -1,7 +1,7 @@
 // attention, attention_grad. Of bf16 through cuDNN, or by our own tensor-core kernels where cuDNN is not there, refuses
 // the shape, has no ALiBi, or would draw other dropout bits; the tiled float32 kernels take every type and head dim.
 #include "kernels/common/keep_threshold.h"
-#include "kernels/cuda/attention/cudnn_rows.h"
+#include "kernels/cuda/attention/cudnn_kernels.h"
 #include "kernels/cuda/attention/mma.h"
 #include "kernels/cuda/attention/problem_of_node.h"
 #include "kernels/cuda/attention/tiled.h"
@@ -108,8 +108,8 @@ int64_t attention_own_workspace(DeviceContext&, const Graph& graph, const Node& 
   return graph.shape(node.inputs[5]).elements() * static_cast<int64_t>(sizeof(float));
 }
 
-std::span<const KernelRow> attention_rows() {
-  static const KernelRow rows[] = {
+std::span<const KernelEntry> attention_kernels() {
+  static const KernelEntry kernels[] = {
       {Op::kAttention, "attention_cudnn", accepts_cudnn, bind_cudnn, cudnn_workspace},
       {Op::kAttention, "attention_mma", accepts_mma, bind_mma},
       {Op::kAttention, "attention_tiled", accepts_tiled, bind_tiled},
@@ -117,7 +117,7 @@ std::span<const KernelRow> attention_rows() {
       {Op::kAttentionGrad, "attention_grad_mma", accepts_mma, bind_mma, attention_own_workspace},
       {Op::kAttentionGrad, "attention_grad_tiled", accepts_tiled, bind_tiled, attention_own_workspace},
   };
-  return rows;
+  return kernels;
 }
 
 }  // namespace octet::cuda

@@ -225,12 +225,12 @@ BoundKernel bind_top(const Graph& graph, const Node& node) {
 
 }  // namespace
 
-std::span<const KernelRow> sampling_rows() {
-  static const KernelRow rows[] = {{Op::kSelectTokenIds, "select_token_ids_copy", accepts_feed, bind_feed},
-                                   {Op::kAdjustLogits, "adjust_logits_scatter", accepts_adjust, bind_adjust},
-                                   {Op::kSample, "sample_bins", accepts_sample, bind_sample},
-                                   {Op::kTopLogprobs, "top_logprobs_heap", accepts_top, bind_top}};
-  return rows;
+std::span<const KernelEntry> sampling_kernels() {
+  static const KernelEntry kernels[] = {{Op::kSelectTokenIds, "select_token_ids_copy", accepts_feed, bind_feed},
+                                        {Op::kAdjustLogits, "adjust_logits_scatter", accepts_adjust, bind_adjust},
+                                        {Op::kSample, "sample_bins", accepts_sample, bind_sample},
+                                        {Op::kTopLogprobs, "top_logprobs_heap", accepts_top, bind_top}};
+  return kernels;
 }
 
 }  // namespace octet::cpu

@@ -1,4 +1,4 @@
-#include "kernels/cuda/attention/cudnn_rows.h"
+#include "kernels/cuda/attention/cudnn_kernels.h"
 
 #include <array>
 #include <limits>

@@ -261,10 +261,10 @@ BoundKernel bind_tensor_stats(const Graph& graph, const Node& node) {
   return job.tensor.format == DType::kE4M3 ? choose(E4M3{}) : choose(E5M2{});
 }
 
-constexpr KernelRow kRows[] = {{Op::kTensorStats, "tensor_stats_bands", accepts_tensor_stats, bind_tensor_stats}};
+constexpr KernelEntry kKernels[] = {{Op::kTensorStats, "tensor_stats_bands", accepts_tensor_stats, bind_tensor_stats}};
 
 }  // namespace
 
-std::span<const KernelRow> stats_rows() { return kRows; }
+std::span<const KernelEntry> stats_kernels() { return kKernels; }
 
 }  // namespace octet::cpu

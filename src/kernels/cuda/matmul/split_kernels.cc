@@ -2,7 +2,7 @@
 // is copied.
 #include <algorithm>
 
-#include "kernels/cuda/matmul/gemv_rows.h"
+#include "kernels/cuda/matmul/gemv_kernels.h"
 #include "kernels/cuda/matmul/product.h"
 
 namespace octet::cuda {
@@ -56,7 +56,7 @@ int64_t split_workspace(DeviceContext& context, const Graph& graph, const Node& 
   int64_t bytes = 0;
   for (const Part& part : parts_of(graph, node)) {
     const Node& product = part.graph->node(part.product);
-    const KernelRow& row = select_kernel(*part.graph, product);
+    const KernelEntry& row = select_kernel(*part.graph, product);
     if (row.workspace != nullptr) bytes = std::max(bytes, row.workspace(context, *part.graph, product));
   }
   return bytes;

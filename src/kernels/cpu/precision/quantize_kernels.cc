@@ -200,7 +200,7 @@ BoundKernel bind_quantize(const Graph& graph, const Node& node) {
   return kernel;
 }
 
-constexpr KernelRow kRows[] = {{Op::kQuantize, "quantize_tiles", accepts_quantize, bind_quantize}};
+constexpr KernelEntry kKernels[] = {{Op::kQuantize, "quantize_tiles", accepts_quantize, bind_quantize}};
 
 }  // namespace
 
@@ -214,11 +214,12 @@ std::optional<RowKernel> quantize_row_kernel(const Graph& graph, const Node& nod
   const auto self = static_cast<size_t>(&node - graph.nodes().data());
   const std::vector<int32_t> uses = graph.count_uses()[self];
   if (per_row && (uses[2] > 0 || uses[3] > 0)) return std::nullopt;  // scales of columns want the whole tensor
-  const OperandMapping scales = per_row ? OperandMapping::kRows : OperandMapping::kWhole;
+  const OperandMapping scales = per_row ? OperandMapping::kKernels : OperandMapping::kWhole;
   RowKernel kernel{x.shape.rows()};
   kernel.in.assign(node.inputs.size(), OperandMapping::kWhole);
-  kernel.in[0] = OperandMapping::kRows;
-  kernel.out = {OperandMapping::kRows, scales, OperandMapping::kWhole, OperandMapping::kWhole, OperandMapping::kAmax};
+  kernel.in[0] = OperandMapping::kKernels;
+  kernel.out = {OperandMapping::kKernels, scales, OperandMapping::kWhole, OperandMapping::kWhole,
+                OperandMapping::kAmax};
   if (!per_row && (grouping != Grouping::kTensor || uses[2] > 0)) kernel.row_alignment = kScaleBlock;
   with_code_type(format, [&]<typename Code>(Code) {
     with_float_type(x.dtype, [&]<typename T>(T) {
@@ -243,6 +244,6 @@ std::optional<RowKernel> quantize_row_kernel(const Graph& graph, const Node& nod
   return kernel;
 }
 
-std::span<const KernelRow> quantize_rows() { return kRows; }
+std::span<const KernelEntry> quantize_kernels() { return kKernels; }
 
 }  // namespace octet::cpu

@@ -1,4 +1,4 @@
-#include "kernels/cuda/matmul/gemv_rows.h"
+#include "kernels/cuda/matmul/gemv_kernels.h"
 
 #include <algorithm>
 

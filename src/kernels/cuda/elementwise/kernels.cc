@@ -92,7 +92,7 @@ BoundKernel bind_constant(DeviceContext&, const Graph&, const Node& node) {
   };
 }
 
-constexpr KernelRow kRows[] = {
+constexpr KernelEntry kKernels[] = {
     {Op::kCast, "cast", accepts_cast, bind_cast},
     {Op::kScale, "scale", accepts_one_type, bind_scale},
     {Op::kGelu, "gelu", accepts_one_type, bind_activation},
@@ -121,6 +121,6 @@ Activation activation_of_node(const Node& node) {
   }
 }
 
-std::span<const KernelRow> elementwise_rows() { return kRows; }
+std::span<const KernelEntry> elementwise_kernels() { return kKernels; }
 
 }  // namespace octet::cuda
