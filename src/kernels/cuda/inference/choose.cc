@@ -34,7 +34,7 @@ SplitDecodePlan choose_decode(const PagedProblem& p, const DeviceFacts& device) 
   return plan;
 }
 
-std::string to_string(const SplitDecodePlan& plan) { return fmt::format("decode float32, {} splits", plan.splits); }
+std::string to_string(const SplitDecodePlan& plan) { return fmt::format("decode float32, split-K {}", plan.splits); }
 
 DecodePlan choose_decode_mma(const PagedProblem& p, const DecodeKernelFacts& kernel, const DeviceFacts& device,
                              const std::function<int(int64_t shared)>& blocks_per_sm) {
@@ -64,7 +64,7 @@ DecodePlan choose_decode_mma(const PagedProblem& p, const DecodeKernelFacts& ker
 }
 
 std::string to_string(const DecodePlan& plan) {
-  return fmt::format("decode on tensor cores, {} blocks of {} heads, {} rows", plan.blocks, 1 << plan.head_shift,
+  return fmt::format("decode on tensor cores, {} blocks, heads {}, rows {}", plan.blocks, 1 << plan.head_shift,
                      plan.rows);
 }
 

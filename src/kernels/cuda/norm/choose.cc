@@ -143,8 +143,10 @@ std::string to_string(const NormPlan& plan) {
     case NormKernel::kWarpPerRow: return "warp per row";
     case NormKernel::kWarpPersistent: return fmt::format("persistent warps, {} stages", plan.stages);
     case NormKernel::kBlockPerRow: return fmt::format("block per row, {} threads", plan.threads);
-    default: return fmt::format("persistent, {} rows, {} stages", plan.unit_rows, plan.stages);
+    case NormKernel::kRowPersistent: return fmt::format("persistent, 1 row, {} stages", plan.stages);
+    case NormKernel::kMultiRowPersistent: break;
   }
+  return fmt::format("persistent, {} rows, {} stages", plan.unit_rows, plan.stages);
 }
 
 NormGradientPlan choose_norm_gradient(const NormDesc& desc, const DeviceFacts& device) {
