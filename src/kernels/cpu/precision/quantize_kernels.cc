@@ -214,12 +214,11 @@ std::optional<RowKernel> quantize_row_kernel(const Graph& graph, const Node& nod
   const auto self = static_cast<size_t>(&node - graph.nodes().data());
   const std::vector<int32_t> uses = graph.count_uses()[self];
   if (per_row && (uses[2] > 0 || uses[3] > 0)) return std::nullopt;  // scales of columns want the whole tensor
-  const OperandMapping scales = per_row ? OperandMapping::kKernels : OperandMapping::kWhole;
+  const OperandMapping scales = per_row ? OperandMapping::kRows : OperandMapping::kWhole;
   RowKernel kernel{x.shape.rows()};
   kernel.in.assign(node.inputs.size(), OperandMapping::kWhole);
-  kernel.in[0] = OperandMapping::kKernels;
-  kernel.out = {OperandMapping::kKernels, scales, OperandMapping::kWhole, OperandMapping::kWhole,
-                OperandMapping::kAmax};
+  kernel.in[0] = OperandMapping::kRows;
+  kernel.out = {OperandMapping::kRows, scales, OperandMapping::kWhole, OperandMapping::kWhole, OperandMapping::kAmax};
   if (!per_row && (grouping != Grouping::kTensor || uses[2] > 0)) kernel.row_alignment = kScaleBlock;
   with_code_type(format, [&]<typename Code>(Code) {
     with_float_type(x.dtype, [&]<typename T>(T) {
