@@ -10,6 +10,7 @@
 #include "kernels/cuda/inference/choose.h"
 #include "kernels/cuda/inference/inference.h"
 #include "kernels/cuda/inference/paged_decode_mma.h"
+#include "kernels/cuda/kernel.h"
 #include "kernels/cuda/matmul/choose.h"
 #include "kernels/cuda/norm/choose.h"
 #include "kernels/cuda/precision/choose.h"
@@ -223,6 +224,16 @@ TEST(ChooseQuantize, EveryPlanCoversEveryRowAndColumn) {
       }
     }
   }
+}
+
+TEST(BoundKernel, LabelsSayWhichKernelRunsAndWhatWasChosen) {
+  BoundKernel kernel = [](const KernelArgs&) {};
+  EXPECT_EQ(kernel.label("norm_fusion", {}), "norm_fusion");
+  const NormPlan plan = choose_norm({.rows = 8192, .cols = 4096, .adds = true}, h200());
+  kernel.variant = [plan](const KernelArgs&) { return to_string(plan); };
+  EXPECT_EQ(kernel.label("norm_fusion", {}), "norm_fusion[persistent, 2 rows, 3 stages]");
+  kernel.fallback_kernel = "fusion_members";
+  EXPECT_EQ(kernel.label("norm_fusion", {}), "fusion_members[persistent, 2 rows, 3 stages]");
 }
 
 // --- what is chosen for the shapes of models

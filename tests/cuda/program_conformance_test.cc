@@ -89,7 +89,7 @@ TEST_P(CudaProgramConformanceOf, EveryRowAgreesOnEveryNode) {
   const cpu::NodeRunner run = [&](const Graph& graph, const Node& node, const std::vector<cpu::RefTensor>& inputs) {
     return cuda::run_node(*context, graph, node, inputs);
   };
-  std::map<std::string, int> checked;  // by row, and by "row_for_row" where another stood in
+  std::map<std::string, int> checked;  // by row, and by "fallback_for_row" where that ran
   conformance::visit_step(conformance::compiled_plan(GetParam(), cuda_target()).program,
                           [&](const conformance::Visit& v) {
                             if (is_buffer_leaf(v.node.op)) return;

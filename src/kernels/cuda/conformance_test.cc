@@ -22,7 +22,7 @@ const cpu::Tolerance kTensorCoreAttentionGrad{
     .absolute = 0x1p-6,
     .reason = "P and dS in bf16: 2^-9 of sums |dS k|, |dS q|, |P dout| over queries and grouped heads, up to 8"};
 // Root of the squared error over the squared values of a result: P or dS, and the result, rounded to bf16 have errors
-// evenly spread up to 2^-9, a root mean square of 2^-9 / sqrt(3) each; dS beside delta twice that.
+// evenly spread up to 2^-9, a root mean square of 2^-9 / sqrt(3) each; dS next to delta twice that.
 constexpr double kTensorCoreError = 0x1p-8;
 
 bool on_tensor_cores(const KernelEntry& entry) {

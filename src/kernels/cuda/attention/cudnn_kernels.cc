@@ -32,7 +32,7 @@ class Pieces {
   int64_t used_ = 0;
 };
 
-// Bytes of each result of a node that nobody uses, 0 of the others.
+// Bytes of each unused result of a node, 0 of the others.
 using Unused = std::array<int64_t, 3>;
 
 // Where the mask is cuDNN's, it must make the gradient even if only some of its results are used: the others go to the
@@ -52,7 +52,7 @@ struct Scratch {
   RaggedLayout layout;
   int64_t* draw = nullptr;  // dropout's seed and offset
   std::array<std::byte*, 3> results{};
-  float* stats = nullptr;  // forward: nobody wants the log-sum-exp; backward: it by heads
+  float* stats = nullptr;  // forward: an unused log-sum-exp; backward: the log-sum-exp by heads
   void* own = nullptr;
   int64_t bytes = 0;
 

@@ -13,7 +13,7 @@ DeviceContext* test_context(std::string* why);
 
 // The entry as a kernel on host memory. Results are poisoned before, guard bands around every device buffer are checked
 // after (throws kInternal naming the buffer), a result in the place of an input shares its device buffer.
-// `ran`, where given, becomes the name of the entry whose kernel does the work: another's where one stands in.
+// `ran`, where given, becomes the name of the entry whose kernel runs: the fallback's where there is one.
 cpu::BoundKernel on_device(DeviceContext& context, const KernelEntry& entry, const Graph& graph, const Node& node,
                            std::string* ran = nullptr);
 
