@@ -38,7 +38,10 @@ if(OCTET_WERROR)
 endif()
 # float32 arithmetic of the kernels rounds as on the CPU: no contraction, IEEE division and square root.
 target_compile_options(octet_flags INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:-fmad=false;--expt-relaxed-constexpr>"
-                                             "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall;-lineinfo>")
+                                             "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall>")
+if(OCTET_CUDA_LINEINFO)
+  target_compile_options(octet_flags INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:-lineinfo>")
+endif()
 if(OCTET_SANITIZE)
   string(REPLACE ";" "," _san "${OCTET_SANITIZE}")
   # gcc's flow warnings take the checks themselves for paths of the program

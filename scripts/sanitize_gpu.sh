@@ -4,7 +4,7 @@
 #     scripts/sanitize_gpu.sh PROGRAM [OUT]       PROGRAM: octet_kernels_cuda_test; logs go to OUT
 #
 # The tests are split into SHARDS processes for each of TOOLS, JOBS of them at a time on the one GPU; FILTER is GoogleTest's.
-# Prints a row a tool; 1 unless every process ended with all tests passed and a summary of the tool that names no error.
+# A program built with -DOCTET_CUDA_LINEINFO=ON gets source lines in its reports. Prints a row a tool; 1 unless every process ended with all tests passed and a summary of the tool that names no error.
 #
 # Left out: kernels of cuBLASLt and cuDNN under racecheck and synccheck (these tools stop at them with an error of their own),
 # with the tests that cannot do without them (fusions of products; the other fusions have tests of their own); paged
@@ -28,7 +28,7 @@ run_shard() { # TOOL SHARD
     own=(--kernel-name kns=octet)
     export OCTET_TEST_OWN_KERNELS=1
     [[ $filter == *-* ]] && filter+=: || filter+=-
-    filter+="GemmTuning*:CudaParityRows*:CudnnDropout*:*EveryRowAgrees*/fusion*"
+    filter+="GemmTuning*:CudaConformanceRows*:CudnnDropout*:*EveryRowAgrees*/fusion*"
     [ "$1" = racecheck ] || filter+=":*EveryRowAgrees*/paged*:Decode.*"
   fi
   GTEST_TOTAL_SHARDS=$SHARDS GTEST_SHARD_INDEX=$2 timeout -k 5 "$LIMIT" "$sanitizer" --tool "$1" "${own[@]}" \

@@ -20,7 +20,7 @@ class BoundGraph {
     BoundKernel kernel;
     KernelArgs args;
     NodeId node;
-    const char* row = nullptr;  // whose kernel it is
+    std::string row;  // whose kernel it is, with the variant chosen
   };
   struct StepTime {
     int64_t calls = 0;
@@ -88,7 +88,7 @@ class BoundGraph {
     try {
       bind(node, step);
     } catch (const Error& error) {
-      if (step.row == nullptr) throw;
+      if (step.row.empty()) throw;
       throw Error(error.code(), fmt::format("{}: {}: {}", describe(graph_, id), step.row, error.message()));
     }
     tensors_.push_back(std::move(tensors));

@@ -55,7 +55,7 @@ size_t find_input(const Graph& graph, const GraphPlan& plan, const std::string& 
   fail(ErrorCode::kNotFound, "graph '{}' has no input '{}'; it has: {}", graph.name(), name, fmt::join(names, ", "));
 }
 
-NodeTime node_time(const Graph& graph, NodeId id, const char* kernel, int64_t calls, double seconds) {
+NodeTime node_time(const Graph& graph, NodeId id, const std::string& kernel, int64_t calls, double seconds) {
   const Node& node = graph.node(id);
   const Cost cost = node_cost(graph, id);
   return {.graph = graph.name(),

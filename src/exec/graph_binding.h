@@ -64,7 +64,7 @@ std::vector<StateCopy> state_copies(const Program& program, const Graph& graph, 
 size_t find_input(const Graph& graph, const GraphPlan& plan, const std::string& name);
 
 // The profile's line of a node whose kernel took so long in so many calls.
-NodeTime node_time(const Graph& graph, NodeId id, const char* kernel, int64_t calls, double seconds);
+NodeTime node_time(const Graph& graph, NodeId id, const std::string& kernel, int64_t calls, double seconds);
 
 // Offsets of states and of a graph's inputs in one block each, every one aligned; `bytes` gets the block's size.
 std::vector<int64_t> state_offsets(const Program& program, int64_t alignment, int64_t& bytes);

@@ -21,7 +21,7 @@ TEST_P(ProgramConformanceOf, EveryRowAgreesOnEveryNode) {
   conformance::visit_step(
       conformance::compiled_plan(GetParam(), cpu_target()).program, [&](const conformance::Visit& v) {
         SCOPED_TRACE(v.where);
-        for (const cpu::KernelRow& row : cpu::kernel_rows(v.node.op)) {
+        for (const cpu::KernelEntry& row : cpu::kernel_entries(v.node.op)) {
           if (std::string(row.name) == "reference" || !row.accepts(v.graph, v.node)) continue;
           const auto failures = cpu::check_row(row, v.graph, v.node, v.inputs, v.results, v.tolerance, v.neighbours);
           for (const std::string& failure : failures) ADD_FAILURE() << failure;

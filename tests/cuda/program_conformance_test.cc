@@ -89,13 +89,13 @@ TEST_P(CudaProgramConformanceOf, EveryRowAgreesOnEveryNode) {
   const cpu::NodeRunner run = [&](const Graph& graph, const Node& node, const std::vector<cpu::RefTensor>& inputs) {
     return cuda::run_node(*context, graph, node, inputs);
   };
-  std::map<std::string, int> checked;  // by row, and by "row_for_row" where another stood in
+  std::map<std::string, int> checked;  // by row, and by "fallback_for_row" where that ran
   conformance::visit_step(conformance::compiled_plan(GetParam(), cuda_target()).program,
                           [&](const conformance::Visit& v) {
                             if (is_buffer_leaf(v.node.op)) return;
                             SCOPED_TRACE(v.where);
                             int rows = 0;
-                            for (const cuda::KernelRow& row : cuda::kernel_rows(v.node.op)) {
+                            for (const cuda::KernelEntry& row : cuda::kernel_entries(v.node.op)) {
                               if (!row.accepts(v.graph, v.node)) continue;
                               std::string ran;
                               const auto kernel = cuda::on_device(*context, row, v.graph, v.node, &ran);

@@ -19,7 +19,7 @@ GraphRunner::GraphRunner(const Program& program, const Graph& graph, const Graph
                          std::span<std::byte> workspace)
     : BoundGraph(program, graph, plan, std::move(memory)) {
   bind_nodes([&](const Node& node, Step& step) {
-    const KernelRow& row = select_kernel(graph, node);
+    const KernelEntry& row = select_kernel(graph, node);
     step.row = row.name;
     step.kernel = row.bind(graph, node);
     step.args.workspace = workspace;

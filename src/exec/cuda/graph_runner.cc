@@ -9,11 +9,11 @@ GraphRunner::GraphRunner(DeviceContext& context, const Program& program, const G
                          PlanMemory memory, Staging staging, const CudaOptions& options)
     : BoundGraph(program, graph, plan, std::move(memory)), context_(context), staging_(staging), options_(options) {
   bind_nodes([&](const Node& node, Step& step) {
-    const KernelRow& row = select_kernel(graph, node);
+    const KernelEntry& row = select_kernel(graph, node);
     step.row = row.name;
     if (row.workspace != nullptr) workspace_needed_ = std::max(workspace_needed_, row.workspace(context, graph, node));
     step.kernel = row.bind(context, graph, node);
-    if (step.kernel.fallback_kernel != nullptr) step.row = step.kernel.fallback_kernel;
+    step.row = step.kernel.label(row.name, step.args);
     step.args.stream = context.stream();
   });
   check_cuda(cudaEventCreateWithFlags(&inputs_read_, cudaEventDisableTiming), "making an event");

@@ -16,7 +16,7 @@ TEST_P(Conformance, EveryRowAgreesWithTheReference) {
       SCOPED_TRACE(case_name(c, dtype));
       const BuiltCase built = build_case(c, dtype);
       const std::vector<RefTensor> expected = evaluate_node(built.graph, built.node(), built.in(), true);
-      for (const KernelRow& row : kernel_rows(op)) {
+      for (const KernelEntry& row : kernel_entries(op)) {
         if (!row.accepts(built.graph, built.node())) continue;
         const auto failures = check_row(row, built.graph, built.node(), built.inputs, expected, c.tolerance);
         for (const std::string& failure : failures) ADD_FAILURE() << failure;

@@ -1,5 +1,5 @@
-// The op families' lists of fast rows, best first. kernel_table.cc joins them and adds the reference rows.
-// A family that gets fast rows is declared and listed here, once.
+// The op families' lists of fast entries, best first. kernel_table.cc joins them and adds the reference entries.
+// A family that gets fast entries is declared and listed here, once.
 #pragma once
 
 #include <span>
@@ -9,31 +9,32 @@
 
 namespace octet::cpu {
 
-std::span<const KernelRow> matmul_rows();
-std::span<const KernelRow> quantize_rows();
-std::span<const KernelRow> scale_rows();
-std::span<const KernelRow> stats_rows();
-std::span<const KernelRow> elementwise_rows();
-std::span<const KernelRow> norm_rows();
-std::span<const KernelRow> attention_rows();
-std::span<const KernelRow> attention_grad_rows();
-std::span<const KernelRow> position_rows();
-std::span<const KernelRow> embedding_rows();
-std::span<const KernelRow> loss_rows();
-std::span<const KernelRow> shape_rows();
-std::span<const KernelRow> adamw_rows();
-std::span<const KernelRow> gradient_norm_rows();
-std::span<const KernelRow> scatter_rows_rows();
-std::span<const KernelRow> paged_attention_rows();
-std::span<const KernelRow> copy_blocks_rows();
-std::span<const KernelRow> sampling_rows();
-std::span<const KernelRow> fusion_rows();
+std::span<const KernelEntry> matmul_kernels();
+std::span<const KernelEntry> quantize_kernels();
+std::span<const KernelEntry> scale_kernels();
+std::span<const KernelEntry> stats_kernels();
+std::span<const KernelEntry> elementwise_kernels();
+std::span<const KernelEntry> norm_kernels();
+std::span<const KernelEntry> attention_kernels();
+std::span<const KernelEntry> attention_grad_kernels();
+std::span<const KernelEntry> position_kernels();
+std::span<const KernelEntry> embedding_kernels();
+std::span<const KernelEntry> loss_kernels();
+std::span<const KernelEntry> shape_kernels();
+std::span<const KernelEntry> adamw_kernels();
+std::span<const KernelEntry> gradient_norm_kernels();
+std::span<const KernelEntry> scatter_rows_kernels();
+std::span<const KernelEntry> paged_attention_kernels();
+std::span<const KernelEntry> copy_blocks_kernels();
+std::span<const KernelEntry> sampling_kernels();
+std::span<const KernelEntry> fusion_kernels();
 
-inline std::vector<std::span<const KernelRow>> fast_families() {
-  return {matmul_rows(),    quantize_rows(), scale_rows(),         elementwise_rows(),  norm_rows(),
-          attention_rows(), position_rows(), embedding_rows(),     loss_rows(),         attention_grad_rows(),
-          shape_rows(),     adamw_rows(),    gradient_norm_rows(), scatter_rows_rows(), paged_attention_rows(),
-          fusion_rows(),    stats_rows(),    copy_blocks_rows(),   sampling_rows()};
+inline std::vector<std::span<const KernelEntry>> fast_families() {
+  return {matmul_kernels(),        quantize_kernels(),       scale_kernels(),           elementwise_kernels(),
+          norm_kernels(),          attention_kernels(),      position_kernels(),        embedding_kernels(),
+          loss_kernels(),          attention_grad_kernels(), shape_kernels(),           adamw_kernels(),
+          gradient_norm_kernels(), scatter_rows_kernels(),   paged_attention_kernels(), fusion_kernels(),
+          stats_kernels(),         copy_blocks_kernels(),    sampling_kernels()};
 }
 
 }  // namespace octet::cpu

@@ -1,7 +1,8 @@
-// Kernel rows: which kernels exist for an op on the CPU, what they accept, how they bind to one node of a plan.
+// Kernel entries: which kernels exist for an op on the CPU, what they accept, how they bind to one node of a plan.
 //
-// Each op family has a folder: reference.cc (plain double loops: what interpret runs, the definition) and fast rows.
-// For a node the executor takes the first row that accepts it; the reference row, which accepts everything, is last.
+// Each op family has a folder: reference.cc (plain double loops: what interpret runs, the definition) and fast entries.
+// For a node the executor takes the first entry that accepts it; the reference entry, which accepts everything, is
+// last.
 #pragma once
 
 #include <cstddef>
@@ -10,21 +11,11 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "kernels/common/tensor.h"
 
 namespace octet::cpu {
 
-// A contiguous tensor in memory; data is null for results nobody uses and for absent inputs.
-struct Tensor {
-  void* data = nullptr;
-  const TensorType* type = nullptr;
-  template <typename T>
-  T* as() const {
-    return static_cast<T*>(data);
-  }
-  const Shape& shape() const { return type->shape; }
-  DType dtype() const { return type->dtype; }
-  int64_t elements() const { return type->shape.elements(); }
-};
+using octet::Tensor;
 
 struct KernelArgs {
   std::span<const Tensor> in;
@@ -34,17 +25,17 @@ struct KernelArgs {
 
 using BoundKernel = std::function<void(const KernelArgs&)>;
 
-struct KernelRow {
+struct KernelEntry {
   Op op;
   const char* name;  // "matmul_onednn_bf16"
   bool (*accepts)(const Graph& graph, const Node& node);
   BoundKernel (*bind)(const Graph& graph, const Node& node);  // reads attrs, builds primitives and tables, once
 };
 
-// All rows of an op, best first (static table, assembled from the families' lists).
-std::span<const KernelRow> kernel_rows(Op op);
-// The row that runs this node.
-const KernelRow& select_kernel(const Graph& graph, const Node& node);
+// All entries of an op, best first (static table, assembled from the families' lists).
+std::span<const KernelEntry> kernel_entries(Op op);
+// The entry that runs this node.
+const KernelEntry& select_kernel(const Graph& graph, const Node& node);
 
 // The scratch every kernel may use; kernels that want more work in pieces.
 int64_t workspace_bytes();

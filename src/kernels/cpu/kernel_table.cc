@@ -1,5 +1,6 @@
-// The table of kernel rows: for every op its families' fast rows, best first, then a row that runs any node through its
-// reference kernel: doubles in, declared types out, serial, and the only row that allocates while running.
+// The table of kernel entries: for every op its families' fast entries, best first, then an entry that runs any node
+// through its reference kernel: doubles in, declared types out, serial, and the only entry that allocates while
+// running.
 #include "base/error.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/reference.h"
@@ -7,7 +8,7 @@
 namespace octet::cpu {
 namespace {
 
-using Table = std::vector<std::vector<KernelRow>>;  // by op
+using Table = std::vector<std::vector<KernelEntry>>;  // by op
 
 bool accepts_everything(const Graph&, const Node&) { return true; }
 
@@ -29,8 +30,8 @@ BoundKernel bind_reference(const Graph& graph, const Node& node) {
 
 Table make_table() {
   Table table(all_ops().size());
-  for (std::span<const KernelRow> family : fast_families()) {
-    for (const KernelRow& row : family) table[static_cast<size_t>(row.op)].push_back(row);
+  for (std::span<const KernelEntry> family : fast_families()) {
+    for (const KernelEntry& entry : family) table[static_cast<size_t>(entry.op)].push_back(entry);
   }
   for (const OpInfo& info : all_ops()) {
     table[static_cast<size_t>(info.op)].push_back({info.op, "reference", accepts_everything, bind_reference});
@@ -40,16 +41,16 @@ Table make_table() {
 
 }  // namespace
 
-std::span<const KernelRow> kernel_rows(Op op) {
+std::span<const KernelEntry> kernel_entries(Op op) {
   static const Table table = make_table();
   return table[static_cast<size_t>(op)];
 }
 
-const KernelRow& select_kernel(const Graph& graph, const Node& node) {
-  for (const KernelRow& row : kernel_rows(node.op)) {
-    if (row.accepts(graph, node)) return row;
+const KernelEntry& select_kernel(const Graph& graph, const Node& node) {
+  for (const KernelEntry& entry : kernel_entries(node.op)) {
+    if (entry.accepts(graph, node)) return entry;
   }
-  fail(ErrorCode::kInternal, "op {} has no kernel row", op_name(node.op));
+  fail(ErrorCode::kInternal, "op {} has no kernel entry", op_name(node.op));
 }
 
 int64_t workspace_bytes() { return int64_t{32} << 20; }

@@ -38,12 +38,12 @@ TEST(OpTable, CaseNamesAreUnique) {
 
 TEST(OpTable, LastRowOfEveryOpIsTheReference) {
   for (const OpInfo& info : all_ops()) {
-    ASSERT_FALSE(kernel_rows(info.op).empty()) << info.name;
-    EXPECT_STREQ(kernel_rows(info.op).back().name, "reference") << info.name;
+    ASSERT_FALSE(kernel_entries(info.op).empty()) << info.name;
+    EXPECT_STREQ(kernel_entries(info.op).back().name, "reference") << info.name;
     std::set<std::string> names;
-    for (const KernelRow& row : kernel_rows(info.op)) {
-      EXPECT_EQ(row.op, info.op) << row.name;
-      EXPECT_TRUE(names.insert(row.name).second) << "two rows of " << info.name << " are called " << row.name;
+    for (const KernelEntry& entry : kernel_entries(info.op)) {
+      EXPECT_EQ(entry.op, info.op) << entry.name;
+      EXPECT_TRUE(names.insert(entry.name).second) << "two rows of " << info.name << " are called " << entry.name;
     }
   }
 }

@@ -12,14 +12,15 @@
 #include <vector>
 
 #include "base/error.h"
+#include "kernels/cuda/device_facts.h"
 
 namespace octet::cuda {
 
 // Throws kInternal with CUDA's name and text of the error; `what` says what was being done.
 void check_cuda(cudaError_t status, const char* what);
 
-// Makes a device (CUDA's index) the calling thread's for a scope. The one before comes back if it has a context: giving
-// a device that nobody uses its context would cost hundreds of MiB there.
+// Makes a device (CUDA's index) current for the calling thread in a scope. The previous one is restored if it has a
+// context: creating one on an unused device would cost hundreds of MiB there.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) noexcept;  // where it fails, so does what is done next
@@ -35,16 +36,6 @@ struct ContextOptions {
   bool deterministic = false;       // the same bits every run: no atomics on floats, no timing-dependent choices
   bool tune_gemms = true;           // time candidate algorithms of new shapes when binding
   std::string gemm_cache = "auto";  // file of algorithm choices; "auto": octet/ in the user's cache folder, "": none
-};
-
-// What is read without a context on the device.
-struct DeviceFacts {
-  std::string name;
-  int major = 0, minor = 0;  // compute capability
-  int index = 0;             // CUDA's
-  int sm_count = 0;
-  int64_t memory_bytes = 0;
-  std::string pci_bus_id = "";  // what NVML knows it by
 };
 
 // A library's handle, or what was learnt of it, on one device. The first kernel that asks makes it.
@@ -67,6 +58,7 @@ class DeviceContext {
   DeviceContext(const DeviceContext&) = delete;
 
   const ContextOptions& options() const { return options_; }
+  const DeviceFacts& facts() const { return facts_; }
   int device() const { return facts_.index; }  // CUDA's index
   int sm_count() const { return facts_.sm_count; }
   const std::string& device_name() const { return facts_.name; }

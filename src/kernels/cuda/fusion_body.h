@@ -28,7 +28,7 @@ class FusionBody {
     }
   };
   Columns columns(const Node& member, size_t slot) const;
-  // Which of the fusion's results is this member's result; -1: nobody outside reads it, or no such member.
+  // Which of the fusion's results is this member's result; -1: unused outside, or no such member.
   int result(const Node& member, int32_t result) const;
   int result(const Node* member, int32_t result = 0) const {
     return member != nullptr ? this->result(*member, result) : -1;

@@ -1,5 +1,5 @@
-// Fusions that no kernel takes whole (columns that are no multiple of eight, scalings nobody fuses): their members one
-// after the other, each by its own row, values that stay inside in the workspace.
+// The fallback for fusions without a kernel of their own (columns that are no multiple of eight, scalings that are not
+// fused): their members one after the other, each by its own kernel, intermediate values in the workspace.
 #include <algorithm>
 
 #include "ir/facts.h"
@@ -16,7 +16,7 @@ struct Operand {
   enum class From : uint8_t { kAbsent, kInput, kResult, kWorkspace } from = From::kAbsent;
   size_t index = 0;       // of kInput and kResult
   int64_t offset = 0;     // of kWorkspace
-  bool in_place = false;  // a result in the place of an input
+  bool in_place = false;  // a result that aliases an input
   const TensorType* type = nullptr;
 
   Tensor of(const KernelArgs& args) const {
@@ -35,9 +35,9 @@ struct Step {
   std::vector<Operand> in, out;
 };
 
-// Where every value of the body lives. A result of the fusion that nobody uses (null) is still made when a member reads
-// it: it then has a place in the workspace as well. Not so one that stands in the place of an input (a cache): no
-// member reads it, and who does not want it leaves the input as it is.
+// Where every value of the body is stored. An unused result of the fusion (null) that a member reads has a place in the
+// workspace as well. A result that aliases an input (a cache) has none: no member reads it, and where it is unused the
+// input stays unchanged.
 struct Layout {
   std::vector<std::vector<Operand>> values;  // by node of the body and result
   int64_t bytes = 0;                         // of the values; scratch of the members follows
@@ -73,7 +73,7 @@ struct Layout {
   }
 };
 
-// Whether a member reads what stands in the place of an input.
+// Whether a member reads a result that aliases an input.
 bool reads_in_place(const Node& fusion) {
   const Layout layout(fusion);
   const auto& nodes = fusion.body->nodes();
@@ -88,15 +88,16 @@ bool accepts(const Graph& graph, const Node& node) {
   if (reads_in_place(node)) return false;
   return std::all_of(node.body->nodes().begin(), node.body->nodes().end(), [&](const Node& member) {
     if (member.op == Op::kInput) return true;
-    const auto rows = kernel_rows(member.op);
-    return member.op != Op::kFusion &&
-           std::any_of(rows.begin(), rows.end(), [&](const KernelRow& row) { return row.accepts(*node.body, member); });
+    const auto entries = kernel_entries(member.op);
+    return member.op != Op::kFusion && std::any_of(entries.begin(), entries.end(), [&](const KernelEntry& entry) {
+             return entry.accepts(*node.body, member);
+           });
   });
 }
 
 int64_t member_scratch(DeviceContext& context, const Graph& body, const Node& member) {
-  const KernelRow& row = select_kernel(body, member);
-  return row.workspace != nullptr ? row.workspace(context, body, member) : 0;
+  const KernelEntry& entry = select_kernel(body, member);
+  return entry.workspace != nullptr ? entry.workspace(context, body, member) : 0;
 }
 
 int64_t workspace(DeviceContext& context, const Graph& graph, const Node& node) {
@@ -141,10 +142,10 @@ BoundKernel bind(DeviceContext& context, const Graph& graph, const Node& node) {
   };
 }
 
-constexpr KernelRow kRows[] = {{Op::kFusion, "fusion_members", accepts, bind, workspace}};
+constexpr KernelEntry kKernels[] = {{Op::kFusion, "fusion_members", accepts, bind, workspace}};
 
 }  // namespace
 
-std::span<const KernelRow> fusion_member_rows() { return kRows; }
+std::span<const KernelEntry> fusion_member_kernels() { return kKernels; }
 
 }  // namespace octet::cuda

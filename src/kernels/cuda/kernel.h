@@ -1,9 +1,10 @@
-// Kernel rows on CUDA: which kernels exist for an op, what they accept, how they bind to one node of a plan.
+// Kernel entries on CUDA: which kernels exist for an op, what they accept, how they bind to one node of a plan.
 //
-// Each op family has a folder: kernels and launchers in *.cu behind a small header (no IR types), rows in rows.cc. For
-// a node the executor takes the first row that accepts it; there is no reference row: a node nobody accepts is an error
-// at construction. Everything a bound kernel does is work on args.stream: it may be captured into a CUDA graph, so it
-// must not allocate, synchronise, read device memory on the host, or keep host pointers that change between calls.
+// Each op family has a folder: kernels and launchers in *.cu behind a small header (no IR types), entries in
+// kernels.cc. For a node the executor takes the first entry that accepts it; there is no reference entry: a node that
+// no entry accepts is an error at construction. Everything a bound kernel does is work on args.stream: it may be
+// captured into a CUDA graph, so it must not allocate, synchronise, read device memory on the host, or keep host
+// pointers that change between calls.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,44 +18,40 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "kernels/common/tensor.h"
 
 namespace octet::cuda {
 
 class DeviceContext;
 
-// A contiguous tensor in device memory; data is null for results nobody uses and for absent inputs.
-struct Tensor {
-  void* data = nullptr;
-  const TensorType* type = nullptr;
-  template <typename T>
-  T* as() const {
-    return static_cast<T*>(data);
-  }
-  const Shape& shape() const { return type->shape; }
-  DType dtype() const { return type->dtype; }
-  int64_t elements() const { return type->shape.elements(); }
-};
+using octet::Tensor;
 
 struct KernelArgs {
   std::span<const Tensor> in;
   std::span<const Tensor> out;
-  std::span<std::byte> workspace;  // device scratch, 256-byte aligned, at least the row's workspace bytes; dirty
+  std::span<std::byte> workspace;  // device scratch, 256-byte aligned, at least the entry's workspace bytes; dirty
   cudaStream_t stream = nullptr;
 };
 
-// A row bound to one node. `fallback_kernel` names the row whose kernel does the work where a library turned out to
-// have none for this node; null: the row's own.
+// An entry bound to one node.
 struct BoundKernel {
   std::function<void(const KernelArgs&)> run;
-  const char* fallback_kernel = nullptr;
+  const char* fallback_kernel = nullptr;  // the entry whose kernel runs instead, where a library has none for this node
+  // What was chosen among the entry's kernels, for profiles: "persistent, 2 rows, 3 stages". Null: there is no choice.
+  std::function<std::string(const KernelArgs&)> variant;
 
   BoundKernel() = default;
   template <std::invocable<const KernelArgs&> Run>
   BoundKernel(Run kernel) : run(std::move(kernel)) {}
   void operator()(const KernelArgs& args) const { run(args); }
+  // "norm_fusion[persistent, 2 rows, 3 stages]"
+  std::string label(const char* row, const KernelArgs& args) const {
+    const std::string name = fallback_kernel != nullptr ? fallback_kernel : row;
+    return variant ? name + "[" + variant(args) + "]" : name;
+  }
 };
 
-struct KernelRow {
+struct KernelEntry {
   Op op;
   const char* name;  // "matmul_cublaslt"
   bool (*accepts)(const Graph& graph, const Node& node);
@@ -64,9 +61,9 @@ struct KernelRow {
   int64_t (*workspace)(DeviceContext& context, const Graph& graph, const Node& node) = nullptr;
 };
 
-// All rows of an op, best first (static table, assembled from the families' lists).
-std::span<const KernelRow> kernel_rows(Op op);
-// The row that runs this node; throws kUnsupported naming the node and its types when there is none.
-const KernelRow& select_kernel(const Graph& graph, const Node& node);
+// All entries of an op, best first (static table, assembled from the families' lists).
+std::span<const KernelEntry> kernel_entries(Op op);
+// The entry that runs this node; throws kUnsupported naming the node and its types when there is none.
+const KernelEntry& select_kernel(const Graph& graph, const Node& node);
 
 }  // namespace octet::cuda

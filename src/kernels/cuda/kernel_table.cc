@@ -1,4 +1,4 @@
-// The table of CUDA kernel rows: for every op its families' rows, best first.
+// The table of CUDA kernel entries: for every op its families' entries, best first.
 #include "base/error.h"
 #include "ir/fusion.h"
 #include "ir/text.h"
@@ -7,10 +7,10 @@
 namespace octet::cuda {
 namespace {
 
-std::vector<std::vector<KernelRow>> make_table() {
-  std::vector<std::vector<KernelRow>> table(all_ops().size());
-  for (std::span<const KernelRow> family : families()) {
-    for (const KernelRow& row : family) table[static_cast<size_t>(row.op)].push_back(row);
+std::vector<std::vector<KernelEntry>> make_table() {
+  std::vector<std::vector<KernelEntry>> table(all_ops().size());
+  for (std::span<const KernelEntry> family : families()) {
+    for (const KernelEntry& entry : family) table[static_cast<size_t>(entry.op)].push_back(entry);
   }
   return table;
 }
@@ -23,14 +23,14 @@ std::string types_of(const Graph& graph, const Node& node) {
 
 }  // namespace
 
-std::span<const KernelRow> kernel_rows(Op op) {
-  static const std::vector<std::vector<KernelRow>> table = make_table();
+std::span<const KernelEntry> kernel_entries(Op op) {
+  static const std::vector<std::vector<KernelEntry>> table = make_table();
   return table[static_cast<size_t>(op)];
 }
 
-const KernelRow& select_kernel(const Graph& graph, const Node& node) {
-  for (const KernelRow& row : kernel_rows(node.op)) {
-    if (row.accepts(graph, node)) return row;
+const KernelEntry& select_kernel(const Graph& graph, const Node& node) {
+  for (const KernelEntry& entry : kernel_entries(node.op)) {
+    if (entry.accepts(graph, node)) return entry;
   }
   const std::string label = node.op == Op::kFusion ? " of " + fusion_label(node) : "";
   fail(ErrorCode::kUnsupported, "{} {}{}: no CUDA kernel for inputs {}; run with --device=cpu", op_name(node.op),

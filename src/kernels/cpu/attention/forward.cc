@@ -233,13 +233,13 @@ BoundKernel bind_amx(const Graph& graph, const Node& node) {
 
 }  // namespace
 
-std::span<const KernelRow> attention_rows() {
-  static const KernelRow rows[] = {
+std::span<const KernelEntry> attention_kernels() {
+  static const KernelEntry kernels[] = {
 #ifdef OCTET_AMX_ATTENTION
       {Op::kAttention, "attention_amx", accepts_amx, bind_amx},
 #endif
       {Op::kAttention, "attention_tiled", accepts, bind}};
-  return rows;
+  return kernels;
 }
 
 }  // namespace octet::cpu

@@ -269,13 +269,13 @@ BoundKernel bind_amx(const Graph& graph, const Node& node) {
 
 }  // namespace
 
-std::span<const KernelRow> attention_grad_rows() {
-  static const KernelRow rows[] = {
+std::span<const KernelEntry> attention_grad_kernels() {
+  static const KernelEntry kernels[] = {
 #ifdef OCTET_AMX_ATTENTION
       {Op::kAttentionGrad, "attention_grad_amx", accepts_amx, bind_amx},
 #endif
       {Op::kAttentionGrad, "attention_grad_tiled", accepts, bind}};
-  return rows;
+  return kernels;
 }
 
 }  // namespace octet::cpu

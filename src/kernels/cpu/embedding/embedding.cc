@@ -82,12 +82,12 @@ BoundKernel bind_gradient(const Graph& graph, const Node& node) {
 
 }  // namespace
 
-std::span<const KernelRow> embedding_rows() {
-  static const KernelRow rows[] = {
+std::span<const KernelEntry> embedding_kernels() {
+  static const KernelEntry kernels[] = {
       {Op::kEmbedding, "embedding_lookup", accepts_lookup, bind_lookup},
       {Op::kEmbeddingGrad, "embedding_grad_owned_rows", accepts_gradient, bind_gradient},
   };
-  return rows;
+  return kernels;
 }
 
 }  // namespace octet::cpu

@@ -13,9 +13,9 @@ BoundKernel bind(const Graph& graph, const Node& node) {
 
 }  // namespace
 
-std::span<const KernelRow> fusion_rows() {
-  static const KernelRow rows[] = {{Op::kFusion, "fusion_rows", accepts, bind}};
-  return rows;
+std::span<const KernelEntry> fusion_kernels() {
+  static const KernelEntry kernels[] = {{Op::kFusion, "fusion_rows", accepts, bind}};
+  return kernels;
 }
 
 }  // namespace octet::cpu

@@ -285,9 +285,9 @@ BoundKernel bind(const Graph& graph, const Node& node) {
 
 }  // namespace
 
-std::span<const KernelRow> paged_attention_rows() {
-  static const KernelRow rows[] = {{Op::kPagedAttention, "paged_attention_tiled", accepts, bind}};
-  return rows;
+std::span<const KernelEntry> paged_attention_kernels() {
+  static const KernelEntry kernels[] = {{Op::kPagedAttention, "paged_attention_tiled", accepts, bind}};
+  return kernels;
 }
 
 }  // namespace octet::cpu

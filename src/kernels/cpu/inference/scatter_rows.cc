@@ -91,14 +91,14 @@ BoundKernel bind_copy(const Graph& graph, const Node& node) {
 
 }  // namespace
 
-std::span<const KernelRow> copy_blocks_rows() {
-  static const KernelRow rows[] = {{Op::kCopyBlocks, "copy_blocks_threads", accepts_copy, bind_copy}};
-  return rows;
+std::span<const KernelEntry> copy_blocks_kernels() {
+  static const KernelEntry kernels[] = {{Op::kCopyBlocks, "copy_blocks_threads", accepts_copy, bind_copy}};
+  return kernels;
 }
 
-std::span<const KernelRow> scatter_rows_rows() {
-  static const KernelRow rows[] = {{Op::kScatterRows, "scatter_rows_copy", accepts, bind}};
-  return rows;
+std::span<const KernelEntry> scatter_rows_kernels() {
+  static const KernelEntry kernels[] = {{Op::kScatterRows, "scatter_rows_copy", accepts, bind}};
+  return kernels;
 }
 
 }  // namespace octet::cpu

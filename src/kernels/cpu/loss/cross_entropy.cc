@@ -117,12 +117,12 @@ std::optional<RowKernel> cross_entropy_row_kernel(const Graph& graph, const Node
   return kernel;
 }
 
-std::span<const KernelRow> loss_rows() {
-  static const KernelRow rows[] = {
+std::span<const KernelEntry> loss_kernels() {
+  static const KernelEntry kernels[] = {
       {Op::kCrossEntropy, "cross_entropy_rows", has_row_kernel, bind_row_kernel},
       {Op::kCrossEntropyGrad, "cross_entropy_grad_rows", has_row_kernel, bind_row_kernel},
   };
-  return rows;
+  return kernels;
 }
 
 }  // namespace octet::cpu

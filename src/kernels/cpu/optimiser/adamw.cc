@@ -86,9 +86,9 @@ BoundKernel bind(const Graph& graph, const Node& node) {
 
 }  // namespace
 
-std::span<const KernelRow> adamw_rows() {
-  static const KernelRow rows[] = {{Op::kAdamw, "adamw_f32", accepts, bind}};
-  return rows;
+std::span<const KernelEntry> adamw_kernels() {
+  static const KernelEntry kernels[] = {{Op::kAdamw, "adamw_f32", accepts, bind}};
+  return kernels;
 }
 
 }  // namespace octet::cpu

@@ -92,10 +92,10 @@ BoundKernel bind_clip(const Graph&, const Node& node) {
 
 }  // namespace
 
-std::span<const KernelRow> gradient_norm_rows() {
-  static const KernelRow rows[] = {{Op::kSquareSum, "square_sum_pieces", accepts_sum, bind_sum},
-                                   {Op::kClipFactor, "clip_factor", accepts_clip, bind_clip}};
-  return rows;
+std::span<const KernelEntry> gradient_norm_kernels() {
+  static const KernelEntry kernels[] = {{Op::kSquareSum, "square_sum_pieces", accepts_sum, bind_sum},
+                                        {Op::kClipFactor, "clip_factor", accepts_clip, bind_clip}};
+  return kernels;
 }
 
 }  // namespace octet::cpu

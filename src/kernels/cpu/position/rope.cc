@@ -122,9 +122,9 @@ std::optional<RowKernel> rope_row_kernel(const Graph& graph, const Node& node) {
   return kernel;
 }
 
-std::span<const KernelRow> position_rows() {
-  static const KernelRow rows[] = {{Op::kRope, "rope_rows", has_row_kernel, bind_row_kernel}};
-  return rows;
+std::span<const KernelEntry> position_kernels() {
+  static const KernelEntry kernels[] = {{Op::kRope, "rope_rows", has_row_kernel, bind_row_kernel}};
+  return kernels;
 }
 
 }  // namespace octet::cpu

@@ -132,8 +132,8 @@ BoundKernel bind_select_rows(const Graph& graph, const Node& node) {
 
 }  // namespace
 
-std::span<const KernelRow> shape_rows() {
-  static const KernelRow rows[] = {
+std::span<const KernelEntry> shape_kernels() {
+  static const KernelEntry kernels[] = {
       {Op::kReshape, "reshape_copy", always, bind_reshape},
       {Op::kSlice, "slice_copy", always, bind_slice},
       {Op::kConcat, "concat_copy", always, bind_concat},
@@ -141,7 +141,7 @@ std::span<const KernelRow> shape_rows() {
       {Op::kReduce, "reduce_rows", has_row_kernel, bind_row_kernel},
       {Op::kSelectRows, "select_rows_copy", always, bind_select_rows},
   };
-  return rows;
+  return kernels;
 }
 
 }  // namespace octet::cpu

@@ -172,7 +172,7 @@ std::vector<std::string> check_kernel(const char* name, const BoundKernel& kerne
   return failures;
 }
 
-std::vector<std::string> check_row(const KernelRow& row, const Graph& graph, const Node& node,
+std::vector<std::string> check_row(const KernelEntry& row, const Graph& graph, const Node& node,
                                    const std::vector<RefTensor>& inputs, const std::vector<RefTensor>& expected,
                                    const Tolerance& tolerance, Neighbours neighbours) {
   return check_kernel(row.name, row.bind(graph, node), graph, node, inputs, expected, tolerance, neighbours);

@@ -21,7 +21,7 @@ struct Neighbours {
 std::vector<std::string> check_kernel(const char* name, const BoundKernel& kernel, const Graph& graph, const Node& node,
                                       const std::vector<RefTensor>& inputs, const std::vector<RefTensor>& expected,
                                       const Tolerance& tolerance, Neighbours neighbours = {});
-std::vector<std::string> check_row(const KernelRow& row, const Graph& graph, const Node& node,
+std::vector<std::string> check_row(const KernelEntry& row, const Graph& graph, const Node& node,
                                    const std::vector<RefTensor>& inputs, const std::vector<RefTensor>& expected,
                                    const Tolerance& tolerance, Neighbours neighbours = {});
 

@@ -21,7 +21,7 @@ void add_once(std::vector<std::string>& names, const std::string& name) {
 
 // The row that runs the node on any processor: those for tiles (AMX) are there on some only.
 const char* common_row(const Graph& graph, const Node& node) {
-  for (const KernelRow& row : kernel_rows(node.op)) {
+  for (const KernelEntry& row : kernel_entries(node.op)) {
     if (!std::string_view(row.name).ends_with("_amx") && row.accepts(graph, node)) return row.name;
   }
   return "reference";
@@ -61,7 +61,7 @@ std::string support_table() {
     }
     text += "\n";
   }
-  return text;
+  return text + "\n";
 }
 
 }  // namespace octet::cpu

@@ -34,8 +34,8 @@ struct ActivationForward {
   DType dtype, bias_type;       // f32 or bf16; of x, up and results; of bias: dtype or f32
   const void *x, *up, *bias;    // [rows, cols], the same (kGated), [cols]; up and bias may be null
   int64_t x_stride, up_stride;  // elements between rows: cols, but for the schedule of rows
-  void *biased, *a, *y;
-  float* amax;
+  void *biased, *a, *y;         // [rows, cols], may be null
+  float* amax;                  // [1], may be null
   int64_t rows, cols;
   uint32_t* counters;  // [kAmaxWords] of DeviceContext::counters; pointwise only
   int sm_count;
@@ -44,14 +44,14 @@ struct ActivationForward {
 void launch_activation_pointwise(const ActivationForward& job, cudaStream_t stream);
 
 // kPlain: dx = dy fn'(x). kSquared: with da = 2 (dy a): dx = da fn'(x). kGated: with da = dy up: dx = da fn'(x) and
-// dup = dy a. a is read where it was kept, else made again (and written to a_out where wanted).
+// dup = dy a. a is read where it was kept, else recomputed (and written to a_out where that is not null).
 struct ActivationGradient {
   Activation fn;
   ActivationForm form;
   DType dtype;
-  const void *x, *up, *dy, *a;
-  void *da, *dx, *dup, *a_out;  // da and a_out of kGated only
-  float *amax, *amax_up;        // of dx, of dup
+  const void *x, *up, *dy, *a;  // [rows, cols]; up and dup of kGated only
+  void *da, *dx, *dup, *a_out;  // [rows, cols], may be null; da and a_out of kGated only
+  float *amax, *amax_up;        // [1], may be null: of dx, of dup
   int64_t rows, cols;
   uint32_t* counters;  // [2 kAmaxWords], as above
   int sm_count;
@@ -59,13 +59,13 @@ struct ActivationGradient {
 // kPlain and whatever has an amax: bf16 only.
 void launch_activation_grad_pointwise(const ActivationGradient& job, cudaStream_t stream);
 
-// --- rows: y in bf16 to e4m3 codes with a scale a row, in one pass (common/quantize_rows.cuh); cols, the strides and
-// where columns begin are multiples of 8. quantize: codes, scale_inv and amax; of job only what y is made of.
+// --- rows: y in bf16 to e4m3 codes with a scale a row, in one pass (common/quantize_per_row.cuh); cols, the strides
+// and where columns begin are multiples of 8. quantize: codes, scale_inv and amax; of job only what y is made of.
 void launch_activation_rows(const ActivationForward& job, QuantizeJob quantize, cudaStream_t stream);
 
 // --- tiles, bf16; cols and, where there are transposed codes, rows are multiples of 16.
 
-// What is made of a matrix [rows, cols] while its tiles are in registers. Codes: those of the formats in takes_codes.
+// Epilogue of a matrix [rows, cols] whose tiles are in registers. Codes: those of the formats in takes_codes.
 struct TileEnd {
   bool quantizes = false;  // else job.amax alone
   Grouping grouping = Grouping::kTensor;

@@ -18,12 +18,12 @@ __device__ __forceinline__ void write_wanted(T* to, int64_t i, const Vec<T, kVec
 // group + groups, ...; two rows are in flight while it works on two.
 template <typename T, typename B>
 struct BiasedJob {
-  const T* x;
-  const B* bias;
-  T *biased, *a, *y;
+  const T* x;         // [rows, cols]
+  const B* bias;      // [cols]
+  T *biased, *a, *y;  // [rows, cols], may be null
   GridAmax amax;
   int64_t rows;
-  int cols, chunks;  // CTAs side by side
+  int cols, chunks;  // chunks: CTAs per row
 };
 constexpr int kRowsAhead = 2, kBiasBlocks = 5;  // an SM, of 256 threads
 
@@ -75,8 +75,8 @@ __global__ void __launch_bounds__(kPointwiseThreads, kBiasBlocks)
 
 template <typename T, typename Fn, Form kForm>
 struct ForwardBody {
-  const T *x, *up;
-  T *a, *y;
+  const T *x, *up;  // [rows, cols]; up: kGated
+  T *a, *y;         // [rows, cols], may be null
   Amax<T> amax;
   template <int kVec>
   struct Held {
@@ -104,8 +104,8 @@ struct ForwardBody {
 
 template <typename T, typename Fn, Form kForm>
 struct GradientBody {
-  const T *x, *up, *dy, *a;
-  T *da, *dx, *dup, *a_out;
+  const T *x, *up, *dy, *a;  // [rows, cols]; up: kGated; a may be null
+  T *da, *dx, *dup, *a_out;  // [rows, cols], may be null
   Amax<T> amax, amax_up;
   template <int kVec>
   struct Held {
@@ -145,13 +145,13 @@ struct GradientBody {
   }
 };
 
-// Alone, one access in flight a thread: occupancy covers the rest, and more of several streams are slower. With an amax
-// CTAs are persistent, kBlocks an SM: their ends cost a barrier and two atomics. make(T{}) is the body of a type; of
-// the types there are plain activations only beside an amax, wanted or not, and amaxes only of bf16.
+// Without an amax one access in flight per thread: occupancy covers the rest, and more of several streams are slower.
+// With an amax CTAs are persistent, kBlocks per SM: their ends cost a barrier and two atomics. make(T{}) is the body of
+// a type; kPlain has instances with an amax only, and amaxes are of bf16 only.
 template <Form kForm, int kBlocks, typename MakeBody>
 void launch_body(DType dtype, int64_t count, bool amax, int sm_count, cudaStream_t stream, const MakeBody& make) {
   if (amax || kForm == Form::kPlain)
-    return launch_pointwise_stay<kVecOf<bf16>, 1, kBlocks>(count, make(bf16{}), sm_count, stream);
+    return launch_pointwise_persistent<kVecOf<bf16>, 1, kBlocks>(count, make(bf16{}), sm_count, stream);
   if constexpr (kForm != Form::kPlain) {
     dtype == DType::kF32 ? launch_pointwise<kVecOf<float>, 1>(count, make(float{}), stream)
                          : launch_pointwise<kVecOf<bf16>, 1>(count, make(bf16{}), stream);

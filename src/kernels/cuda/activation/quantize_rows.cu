@@ -1,6 +1,6 @@
 // (bias,) activation (, gate), quantize with a scale a row.
 #include "kernels/cuda/activation/groups.cuh"
-#include "kernels/cuda/common/quantize_rows.cuh"
+#include "kernels/cuda/common/quantize_per_row.cuh"
 
 namespace octet::cuda {
 namespace {
@@ -43,13 +43,12 @@ struct ActivatedRows {
 }  // namespace
 
 void launch_activation_rows(const ActivationForward& job, QuantizeJob quantize, cudaStream_t stream) {
-  quantize.vector = true;
   if (quantize.amax != nullptr) cudaMemsetAsync(quantize.amax, 0, sizeof(float), stream);
   with_activation_form<true>(job.fn, job.form, [&]<typename Fn, Form kForm>(Fn, std::integral_constant<Form, kForm>) {
-    launch_quantize_rows<e4m3>(
+    launch_quantize_per_row<e4m3>(
         ActivatedRows<Fn, kForm>{static_cast<const bf16*>(job.x), static_cast<const bf16*>(job.up), job.x_stride,
                                  job.up_stride, job.bias, job.bias_type == DType::kF32},
-        quantize, stream);
+        quantize, choose_quantize_per_row(quantize.rows, quantize.cols, true), stream);
   });
 }
 

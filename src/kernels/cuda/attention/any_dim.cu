@@ -36,7 +36,7 @@ __device__ bool own_row(int tokens, int heads, int& token, int& head) {
   return token < tokens;
 }
 
-// Sums of the row stand in shared memory, [dim] floats a warp.
+// Sums of the row are in shared memory, [dim] floats a warp.
 __global__ void attention_rows_kernel(AttentionProblem p, AttentionOperands x) {
   extern __shared__ float shared_sums[];
   float* sums = shared_sums + static_cast<int>(threadIdx.x) / 32 * p.dim;

@@ -45,7 +45,7 @@ std::vector<cpu::Case> attention_bench_cases() {
     for (cpu::Case* c : {&forward, &backward}) {
       if (s.dropout == 0) continue;
       c->attrs.set("key", int64_t{9});
-      c->attrs.set("library_mask", true);  // so that cuDNN's row runs beside our own
+      c->attrs.set("library_mask", true);  // so that cuDNN's kernel runs as well as our own
       c->inputs.push_back(cpu::rng_state());
     }
     cases.push_back(forward);

@@ -24,7 +24,7 @@ class CudaAttentionDropout : public testing::Test {
     if (context_ == nullptr) GTEST_SKIP() << why;
   }
 
-  Results run(const cpu::BuiltCase& c, const KernelRow& row) {
+  Results run(const cpu::BuiltCase& c, const KernelEntry& row) {
     EXPECT_EQ(row.bind(*context_, c.graph, c.node()).fallback_kernel, nullptr) << "in the place of " << row.name;
     const auto bytes = run_row(*context_, row, c.graph, c.node(), c.inputs);
     Results results;
@@ -50,7 +50,7 @@ class CudnnDropout : public CudaAttentionDropout {
 
   // By the node's first row, which must be cuDNN's.
   Results run(const cpu::BuiltCase& c) {
-    const KernelRow& row = select_kernel(c.graph, c.node());
+    const KernelEntry& row = select_kernel(c.graph, c.node());
     EXPECT_TRUE(std::string_view(row.name).ends_with("_cudnn")) << row.name;
     return CudaAttentionDropout::run(c, row);
   }
@@ -94,7 +94,7 @@ TEST_F(CudaAttentionDropout, OurOwnKernelsDropByTheMasksOfTheIr) {
   for (const DropoutProblem& p : all) {
     const Mask expected = cpu::defined_mask(p);
     const cpu::BuiltCase c = cpu::build_dropout(p, Op::kAttention);
-    for (const KernelRow& row : kernel_rows(Op::kAttention)) {
+    for (const KernelEntry& row : kernel_entries(Op::kAttention)) {
       if (!row.accepts(c.graph, c.node())) continue;
       const Mask mask = cpu::read_mask(p, [&](const cpu::BuiltCase& read) { return run(read, row)[0]; });
       EXPECT_TRUE(mask == expected) << row.name << " of " << p.name << ": "

@@ -1,5 +1,5 @@
-// The last block of a grid joins what all blocks have left: one kernel where there were two, or a kernel and the
-// clearing of its result. Arrivals are counted in words of the device context that are 0 between kernels
+// The last block of a grid to arrive reduces the partial results of all: one kernel in place of two, or of a kernel and
+// the clearing of its result. Arrivals are counted in words of the device context that are 0 between kernels
 // (DeviceContext::counters) and are 0 again when the last block is through, so that a replayed graph finds them so.
 #pragma once
 
@@ -26,7 +26,7 @@ __device__ __forceinline__ bool arrives_last(uint32_t* count, uint32_t expected)
 }
 
 // Every block of a one-dimensional grid calls it once, with the magnitude bits of each of its threads. `scratch` holds
-// 32 words of shared memory that nobody else uses from here on.
+// 32 words of shared memory that nothing else uses from here on.
 __device__ __forceinline__ void join_amax(const GridAmax& amax, uint32_t bits, uint32_t* scratch) {
   if (amax.to == nullptr) return;
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
@@ -41,7 +41,7 @@ __device__ __forceinline__ void join_amax(const GridAmax& amax, uint32_t bits, u
   if (arrives_last(amax.words + 1, gridDim.x)) *amax.to = __uint_as_float(atomicExch(amax.words, 0u));
 }
 
-// The largest magnitude a thread meets of what is stored as T, and who wants it. bf16 goes in pairs.
+// The largest magnitude among the values of type T that a thread sees, and where it goes. bf16 values go in pairs.
 template <typename T>
 struct Amax {
   static constexpr bool kPairs = std::is_same_v<T, bf16>;

@@ -1,6 +1,6 @@
 // Sums and maxima over the rows of a matrix, and its amax where wanted, in one kernel: the order of column_sums.cuh,
 // whose half tiles t, t + 8, ... are one group here. A block has a slab of columns and one group; a worker, 16
-// threads side by side, walks the 64 rows of a half tile in registers with the next rows under way. The last block of a
+// threads side by side, walks the 64 rows of a half tile in registers with the next rows in flight. The last block of a
 // slab to arrive joins the groups.
 #pragma once
 
@@ -23,7 +23,7 @@ struct ColumnWalk {
   GridAmax amax;
 };
 
-// What joins with anything to that.
+// The neutral element of Kind::join.
 template <typename Kind>
 __device__ __forceinline__ float nothing() {
   return std::is_same_v<Kind, SumOf> ? -0.0f : Kind::kIdentity;
@@ -139,8 +139,8 @@ __global__ void __launch_bounds__(kWalkThreads, 4) column_walk_kernel(const __gr
   p.y[mine] = of[0];
 }
 
-// Whether there are rows enough for all workers and columns for two blocks a multiprocessor; else tiles do it, which
-// need less.
+// Whether there are enough rows for all workers and enough columns for two blocks per SM; otherwise tiles are used,
+// which need less.
 template <typename T>
 bool walks_columns(int64_t rows, int64_t cols) {
   const int64_t slabs = (cols + kWalkLanes * kVecOf<T> - 1) / (kWalkLanes * kVecOf<T>);

@@ -1,25 +1,23 @@
-// Launches that overlap with the kernel before (programmatic dependent launch): the next kernel's blocks take their
-// places while this one still runs, and start the moment it has ended.
+// Programmatic dependent launches (PDL): the next kernel's blocks become resident while this one still runs, and go on
+// the moment it has ended.
 //
-// What a kernel launched by launch_overlapped owes the others:
-//   - Every thread that touches memory calls griddep_wait() first, on every path: before it, the kernel in front
-//     may be running, may not have written what is read here, and may still read what is written here (buffers of the
+// Rules for a kernel launched by launch_overlapped:
+//   - Every thread that touches memory calls griddep_wait() first, on every path: before it, the previous kernel may
+//     still run, may not have written what is read here, and may still read what is written here (buffers of the
 //     arena and the workspace are shared by many values). Only what no kernel of a step writes, the weights and the
 //     graph's inputs, may be read ahead.
 //   - It returns when everything before it has ended, because each of its threads waited. So waiting for one kernel
-//     waits for all, however many have begun ahead of their time.
+//     waits for all, however many have started early.
 //   - griddep_launch_dependents() is called right after the wait, so that at most one kernel waits behind a running
-//   one: each that
-//     waits holds places on the multiprocessors, and a row of them would starve the one that works. gemv alone calls
-//     it first, because what follows it is small. A gemv itself must not begin beside a working kernel: its blocks
-//     would take what places are left, unevenly, and the fullest multiprocessor sets its time. Without
+//     one: a waiting kernel occupies SMs, and several would starve the running one. Only gemv calls it first, because
+//     what follows it is small. A gemv itself must not become resident next to a running kernel: its blocks would be
+//     spread over the SMs unevenly, and the SM with the most blocks sets its time. Without
 //     griddep_launch_dependents() the next kernel begins when this one's blocks have returned.
 //   - What is read after the wait must not be declared constant (const __restrict__, __ldg, ld.global.nc): the compiler
 //     may move such loads up.
-// What goes wrong with a launch is found where that of any launch is: the runtime keeps the error, and the executor
-// asks for it (cudaGetLastError) after each node and names the node. Kernels launched otherwise, copies and memsets
-// depend on everything before them and everything waits for them, as ever. Launches captured into a graph keep these
-// dependencies among its kernels; between graphs there is no overlap.
+// A failed launch is found as any other: the executor calls cudaGetLastError after each node and names the node.
+// Kernels launched otherwise, copies and memsets keep the full order of the stream. Launches captured into a graph keep
+// these dependencies among its kernels; between graphs there is no overlap.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -33,7 +31,7 @@ __device__ __forceinline__ void griddep_launch_dependents() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 __device__ __forceinline__ void griddep_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-// Brings the line of `address` into level 2, whatever is written there meanwhile.
+// Prefetches the line of `address` into L2, where later writes keep it coherent.
 __device__ __forceinline__ void prefetch_line(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
@@ -47,7 +45,7 @@ struct Grid {
 // Beyond 48 KiB, with what the kernel declares itself, shared memory must be asked for.
 template <typename Kernel>
 void allow_shared(Kernel kernel, size_t bytes) {
-  // Plans of one kernel need different sizes, threads at once: never take back what another was given.
+  // Plans of one kernel need different sizes, from several threads: the limit is only raised.
   static std::mutex asking;
   const std::lock_guard lock(asking);
   cudaFuncAttributes allowed;

@@ -9,7 +9,7 @@
 //     __device__ void end();                                                 // once a thread, by whole blocks
 //   };
 //
-// Results may stand in the place of inputs: a thread reads all it needs of an element before it writes that element.
+// Results may alias inputs: a thread reads all it needs of an element before it writes that element.
 // Buffers begin at 16-byte boundaries.
 #pragma once
 
@@ -93,10 +93,10 @@ void launch_pointwise(int64_t count, const Body& body, cudaStream_t stream) {
                     {static_cast<unsigned>((count + kBlock - 1) / kBlock), kPointwiseThreads}, stream, count, body);
 }
 
-// Blocks that stay, kBlocks on a multiprocessor, for bodies whose begin or end costs something: each takes every
-// gridDim-th run of kUnroll lines, and a thread has its next vectors under way while it works on what it holds.
+// Persistent CTAs, kBlocks per SM, for bodies whose begin or end is expensive: each takes every gridDim-th run of
+// kUnroll lines, and a thread has its next vectors in flight while it works on those it holds.
 template <int kVec, int kUnroll, int kBlocks, typename Body>
-__global__ void __launch_bounds__(kPointwiseThreads, kBlocks) pointwise_stay_kernel(int64_t count, Body body) {
+__global__ void __launch_bounds__(kPointwiseThreads, kBlocks) pointwise_persistent_kernel(int64_t count, Body body) {
   griddep_wait();
   griddep_launch_dependents();
   if constexpr (requires { body.begin(); }) body.begin();
@@ -129,12 +129,12 @@ __global__ void __launch_bounds__(kPointwiseThreads, kBlocks) pointwise_stay_ker
   body.end();
 }
 template <int kVec, int kUnroll, int kBlocks, typename Body>
-void launch_pointwise_stay(int64_t count, const Body& body, int sm_count, cudaStream_t stream) {
+void launch_pointwise_persistent(int64_t count, const Body& body, int sm_count, cudaStream_t stream) {
   constexpr int64_t kRun = static_cast<int64_t>(kPointwiseThreads) * kVec * kUnroll;
   const auto blocks =
       static_cast<unsigned>(std::clamp<int64_t>((count + kRun - 1) / kRun, 1, int64_t{kBlocks} * sm_count));
-  launch_overlapped(pointwise_stay_kernel<kVec, kUnroll, kBlocks, Body>, {blocks, kPointwiseThreads}, stream, count,
-                    body);
+  launch_overlapped(pointwise_persistent_kernel<kVec, kUnroll, kBlocks, Body>, {blocks, kPointwiseThreads}, stream,
+                    count, body);
 }
 
 // i / divisor and i mod divisor for 0 <= i: a multiplication where i < 2^31 (division takes some dozen instructions, in

@@ -5,7 +5,7 @@
 namespace octet::cuda {
 namespace {
 
-// The operation is the same for the whole grid: its branch costs nothing beside the memory, and saves instances.
+// The operation is the same for the whole grid: its branch is free where memory is the bound, and saves instances.
 __device__ __forceinline__ float combine(Binary op, float a, float b) {
   switch (op) {
     case Binary::kAdd: return a + b;

@@ -2,7 +2,7 @@
 // segment of a list each row, filled in, and put in token order; then a row's tokens are summed in that order on top of
 // c, so the bits do not depend on the order in which threads ran.
 //
-// Integer atomics hand out places in the list; the places do not reach the result. Rows without tokens are written by a
+// Integer atomics assign positions in the list; they do not affect the result. Rows without tokens are written by a
 // kernel of their own, and cost nothing where the result is c itself.
 #include "kernels/cuda/common/numbers.cuh"
 #include "kernels/cuda/common/reduce.cuh"

@@ -1,11 +1,11 @@
-// The arithmetic of tensor-core decoding: what a warp keeps of the rows it works for, and its products with a tile of
-// 16 keys and their values.
+// The arithmetic of tensor-core decoding: a warp's rows in registers, and their products with a tile of 16 keys and
+// values.
 //
 // Keys are the rows of the products and (query, head of the group) pairs their columns, 8 kTiles of them:
-// scores^T = K q^T and sums^T = V^T p^T, p turned over by movmatrix. The largest score of a column is brought up to
+// scores^T = K q^T and sums^T = V^T p^T, p transposed by movmatrix. The largest score of a column is brought up to
 // date only when a new one exceeds it by 2^8: until then weights are above 1, which the sums and denominators carry.
 //
-// FP8 codes become f16, exactly, between shared memory and the fragments. Elements of the contraction may stand in any
+// FP8 codes become f16, exactly, between shared memory and the fragments. Elements of the contraction may be in any
 // order as long as both operands agree: lane (g, c) of 8 x 4 takes elements 16 c .. 16 c + 15 of every 64 of keys g and
 // g + 8, which are its share of four products. Of values it takes elements 16 g .. 16 g + 15 of every 128 (8 g of 64)
 // of keys 2 c, 2 c + 1, 2 c + 8 and 2 c + 9: row g of product n is element 2 n of them, row g + 8 the next.
@@ -32,15 +32,15 @@ __device__ __forceinline__ uint32_t transposed(uint32_t x) {
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(y) : "r"(x));
   return y;
 }
-// Where element d of row r lies in its row in shared memory: eights stay whole.
+// Swizzle: where element d of row r lies in its row in shared memory; groups of eight stay contiguous.
 __device__ __forceinline__ int shared_place(int r, int d) { return d ^ (r & 6) << 2; }
 
 // The chunk of rows of one key head that a warp works for: what is common to an item's units.
 template <typename T, int kDim, int kTiles>
 struct Columns {
   using Number = std::conditional_t<sizeof(T) == 2, bf16, f16>;  // of the products
-  uint32_t q[kDim / 16][kTiles][2];                              // the right operands of the products with keys
-  float sums[kDim / 16][kTiles][4];
+  uint32_t q[kDim / 16][kTiles][2];                              // q^T [kDim, 8 kTiles]: B fragments
+  float sums[kDim / 16][kTiles][4];                              // sums^T [kDim, 8 kTiles]: accumulators
   float largest[kTiles][2], denominator[kTiles][2];  // of columns 8 j + 2 c and the next; denominators: of own keys
   int first_row, count;                              // of the chunk: rows of the sequence
   int first_high, last_low;                          // keys [last_low, first_high) are seen by all queries

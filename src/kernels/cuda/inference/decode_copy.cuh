@@ -1,5 +1,5 @@
 // The copying side of tensor-core decoding: a warp's tiles of keys and values, from the paged cache into its own ring
-// of stages in shared memory, ahead of the arithmetic and across the ends of items.
+// of stages in shared memory, ahead of the arithmetic and across the ends of items. k, v: [slots, kv_heads, dim] T.
 #pragma once
 
 #include "kernels/cuda/attention/mma.cuh"
@@ -27,7 +27,7 @@ struct Shape {
   }
 };
 
-// As mma::copy16_async; what is read once goes out of level 2 first.
+// As mma::copy16_async; L2 evicts first what is read once.
 __device__ __forceinline__ void copy16_once_async(uint32_t to, const void* from, bool exists) {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -96,7 +96,7 @@ struct Copier {
     const int key = first_key(cut);
     block = key < place.sequence.length ? place.sequence.table[key >> block_shift] : -1;
   }
-  // Also asks for the rows of q of an item, which this warp reads when it gets there: one query's lie together.
+  // Also prefetches the item's rows of q [heads, dim] bf16: those of one query are contiguous.
   __device__ __forceinline__ void point(const PagedProblem& p, const PagedOperands& x, const Cut& cut, const Item& item,
                                         int own_piece, int own_row, int row_bytes) {
     const int head_bytes = p.dim * static_cast<int>(sizeof(T));

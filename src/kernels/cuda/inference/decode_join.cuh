@@ -1,8 +1,8 @@
-// Joining what the warps of a block, then what several blocks have seen of one item.
+// The join of an item: over the warps of a block, then over the blocks that share it (split-K over the context).
 //
-// A team (the block where its warps share heads, else the warp of a head) leaves its piece of a shared item in memory
-// and counts its arrival; the last to arrive joins the pieces in the order of the blocks, so that the sums do not
-// depend on who it is. More than kFan pieces are joined kFan neighbours at a time first. Counts wrap to 0 with the last
+// A team (the block where its warps share heads, else the warp of a head) stores its piece of a shared item and counts
+// its arrival; the last to arrive joins the pieces in the order of the blocks, so that the result does not depend on
+// which one it is. More than kFan pieces are joined kFan neighbours at a time first. Counts wrap to 0 with the last
 // arrival: they are cleared once, when they are allocated.
 #pragma once
 
@@ -46,7 +46,7 @@ __device__ __forceinline__ bool arrives_last(const Team& team, uint32_t* count, 
   return last;
 }
 
-// Of a part in a whole whose largest score is `top`; parts that have seen nothing weigh nothing.
+// Weight of a part in a whole whose largest score is `top`; 0 for parts without keys.
 __device__ __forceinline__ float part_weight(float anchor, float top) {
   return anchor == -INFINITY ? 0.0f : mma::power_of_two(anchor - top);
 }

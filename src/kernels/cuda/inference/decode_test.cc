@@ -1,4 +1,4 @@
-// Items that several blocks share: whoever comes last joins the pieces, to the same bits, and leaves the counts at 0.
+// Items that several blocks share: the last to arrive joins the pieces, to the same bits, and leaves the counts at 0.
 #include <gtest/gtest.h>
 
 #include "kernels/cpu/testing/conformance.h"

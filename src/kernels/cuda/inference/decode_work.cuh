@@ -1,9 +1,9 @@
-// The work of tensor-core decoding as one line of units that the blocks of a fixed grid cut into equal runs.
+// The work of tensor-core decoding as one sequence of units, split into equal runs by persistent CTAs.
 //
-// Lengths are known on the device only, so the grid cannot follow them. An item is (sequence, chunk of rows, group of
+// Lengths are known on the device only, so the grid is fixed. An item is (sequence, chunk of rows, group of
 // key heads); its units are steps over its keys, in which each warp of a block takes one tile of kUnitKeys keys:
 // head_warps neighbouring key heads by key_warps neighbouring tiles. Items lie one after the other; a block finds the
-// start of its run by summing the units of all sequences. What two or more blocks share, decode_join.cuh joins.
+// start of its run by a prefix sum over the units of all sequences. Items of two or more blocks: decode_join.cuh.
 #pragma once
 
 #include "kernels/cuda/common/overlap.cuh"
@@ -28,7 +28,7 @@ struct Rows {
   }
 };
 
-// What the arithmetic has to know of an item.
+// An item, as the arithmetic gets it.
 struct alignas(16) Item {
   Rows rows;
   int kv_head;            // the first of the group
@@ -42,7 +42,7 @@ struct alignas(16) Item {
   }
 };
 
-// A place in the line of units.
+// A position among the units.
 struct Place {
   PagedSequence sequence;
   int index;               // of the sequence
@@ -145,7 +145,7 @@ __device__ __forceinline__ bool find_run(const PagedProblem& p, const PagedOpera
   return true;
 }
 
-// Rows of out beyond the last sequence become 0: shared out among all blocks.
+// Rows of out [tokens, heads, dim] bf16 beyond the last sequence become 0: spread over all blocks.
 __device__ __forceinline__ void clear_padding(const PagedProblem& p, const PagedOperands& x) {
   const int pieces = p.heads * p.dim / 8;  // of 16 bytes
   for (int token = x.segments[p.sequences] + static_cast<int>(blockIdx.x); token < p.tokens;

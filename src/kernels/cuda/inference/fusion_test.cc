@@ -29,7 +29,7 @@ class RopeAppends : public testing::Test {
     const auto results = run(built.graph, node, built.inputs);
     for (size_t r = 0; r < results.size(); ++r)
       expected.push_back(cpu::load_tensor(node.results[r], results[r].data()));
-    for (const KernelRow& row : kernel_rows(Op::kFusion)) {  // the kernel, and the members in the caches' place
+    for (const KernelEntry& row : kernel_entries(Op::kFusion)) {  // the kernel, and the members in the caches' place
       if (!row.accepts(built.graph, node)) continue;
       const auto kernel = on_device(*context_, row, built.graph, node);
       for (const std::string& failure :

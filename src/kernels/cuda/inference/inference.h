@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/common/operand.h"
+#include "kernels/cuda/inference/choose.h"
 
 namespace octet::cuda {
 
@@ -17,16 +18,6 @@ void launch_scatter_rows(const Operand& cache, int64_t cache_rows, const Operand
 void launch_copy_blocks(void* cache, int64_t block_bytes, int64_t blocks, const int32_t* pairs, int count,
                         cudaStream_t stream);
 
-struct PagedProblem {
-  int tokens = 0, sequences = 0, heads = 0, kv_heads = 0, dim = 0;
-  int window = 0, block_size = 0, blocks = 0, slots = 0;  // blocks: of the table, a sequence; slots: of the cache
-  int group = 1;                                          // heads / kv_heads
-  int max_query_len = 0;                                  // of a sequence; 0: any number
-  bool inputs_ready = false;  // segments, lengths and table are inputs of the graph: no kernel of a step writes them
-  float scale = 1;
-  double alibi = 0, alibi_scale = 1;  // as kernels/common/alibi.h; 0: none
-};
-
 // q, out [tokens, heads D]; k, v [slots, kv_heads D]; segments i32[S+1]; lengths i32[S]; table i32[S, blocks].
 struct PagedOperands {
   Operand q, k, v, out;
@@ -34,32 +25,17 @@ struct PagedOperands {
   const float *k_scale = nullptr, *v_scale = nullptr;  // f32[1] each or null: what keys and values are multiplied by
 };
 
-// Sequences of up to this many queries are decoded (memory-bound: all heads of a key head share one walk over its
-// keys, cut over the context); longer ones are prefilled (tiles of 64 queries).
-inline constexpr int kDecodeQueries = 4;
 inline constexpr int kLargestPagedDim = 256;
-inline bool may_prefill(const PagedProblem& p) {
-  return p.tokens > kDecodeQueries && (p.max_query_len == 0 || p.max_query_len > kDecodeQueries);
-}
-
-// How many pieces decode cuts the context into, and its scratch: sums, maxima and denominators of every piece.
-int decode_splits(const PagedProblem& problem, int sm_count);
-int64_t decode_scratch_bytes(const PagedProblem& problem, int splits);
 
 // Also clears the rows of out beyond the last sequence.
-void launch_paged_decode(const PagedProblem& problem, const PagedOperands& operands, int splits, void* scratch,
-                         cudaStream_t stream);
+void launch_paged_decode(const PagedProblem& problem, const PagedOperands& operands, const SplitDecodePlan& plan,
+                         void* scratch, cudaStream_t stream);
 void launch_paged_prefill(const PagedProblem& problem, const PagedOperands& operands, cudaStream_t stream);
 // On tensor cores: q bf16, the cache bf16 or FP8 in blocks of a power of two >= 16, dim up to 256 with heads of whole
 // 16 bytes, scale > 0.
-struct DecodePlan {
-  int head_shift = 0, blocks = 0;  // log2 of the key heads a block takes at once; of the grid
-  int64_t scratch_bytes = 0;
-  uint32_t* counters = nullptr;  // kDecodeCounters of them, 0 before and after: the caller sets it
-};
 inline constexpr int kDecodeCounters = 1 << 14;
-// For all lengths: they are known on the device only.
-DecodePlan plan_paged_decode_mma(const PagedProblem& problem, DType cache, int sm_count);
+// choose_decode_mma with the facts and the occupancy of the kernel for this problem.
+DecodePlan plan_paged_decode_mma(const PagedProblem& problem, DType cache, const DeviceFacts& device);
 // Also clears the rows of out beyond the last sequence.
 void launch_paged_decode_mma(const PagedProblem& problem, const PagedOperands& operands, const DecodePlan& plan,
                              void* scratch, cudaStream_t stream);

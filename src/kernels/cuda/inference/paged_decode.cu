@@ -9,7 +9,7 @@
 namespace octet::cuda {
 namespace {
 
-constexpr int kKeys = 32, kEach = 8, kRows = 4, kMaxSplits = 128;
+constexpr int kKeys = kDecodeKeys, kEach = 8, kRows = kDecodeRows;
 
 // 8 elements from d on of the row that starts at element `row`; zeros beyond dim.
 __device__ __forceinline__ void read_piece(const Operand& x, int64_t row, int d, int dim, float (&to)[kEach]) {
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(32 * kDecodeWarps)
 // A block joins the pieces of one row of a sequence.
 __global__ void join_pieces_kernel(PagedProblem p, PagedOperands x, int splits, const float* piece_sums,
                                    const Partial* pieces) {
-  __shared__ float weights[kMaxSplits], scratch[32];
+  __shared__ float weights[kMaxDecodeSplits], scratch[32];
   griddep_wait();
   griddep_launch_dependents();
   const PagedSequence sequence = PagedSequence::of(p, x, static_cast<int>(blockIdx.x));
@@ -157,35 +157,19 @@ __global__ void join_pieces_kernel(PagedProblem p, PagedOperands x, int splits, 
 
 }  // namespace
 
-int decode_splits(const PagedProblem& p, int sm_count) {
-  const int blocks = p.sequences * p.kv_heads, context = p.blocks * p.block_size;
-  const int wanted = (4 * sm_count + blocks - 1) / blocks;  // some blocks an SM
-  const int useful =
-      (context + kKeys * kDecodeWarps - 1) / (kKeys * kDecodeWarps);  // one block of keys a warp at least
-  return max(1, min(min(wanted, useful), kMaxSplits));
-}
-
-int64_t decode_scratch_bytes(const PagedProblem& p, int splits) {
-  if (splits == 1) return 0;
-  const int64_t rows = static_cast<int64_t>(p.tokens) * p.heads * splits;
-  return rows * (static_cast<int64_t>(sizeof(Partial)) + p.dim * static_cast<int64_t>(sizeof(float)));
-}
-
-void launch_join_pieces(const PagedProblem& p, const PagedOperands& x, int splits, const float* piece_sums,
-                        const Partial* pieces, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(p.sequences), static_cast<unsigned>(min(kDecodeQueries, p.tokens) * p.heads));
-  launch_overlapped(join_pieces_kernel, {grid, kMaxSplits}, stream, p, x, splits, piece_sums, pieces);
-}
-
-void launch_paged_decode(const PagedProblem& p, const PagedOperands& x, int splits, void* scratch,
+void launch_paged_decode(const PagedProblem& p, const PagedOperands& x, const SplitDecodePlan& plan, void* scratch,
                          cudaStream_t stream) {
+  static_assert(sizeof(Partial) == kDecodePartialBytes);
   auto* pieces = static_cast<Partial*>(scratch);
-  auto* sums = reinterpret_cast<float*>(pieces + static_cast<int64_t>(p.tokens) * p.heads * splits);
-  const auto kernel = p.dim <= 64    ? paged_decode_kernel<8>
-                      : p.dim <= 128 ? paged_decode_kernel<16>
-                                     : paged_decode_kernel<32>;
-  launch_overlapped(kernel, {decode_grid(p, kRows, splits), 32 * kDecodeWarps}, stream, p, x, splits, sums, pieces);
-  if (splits > 1) launch_join_pieces(p, x, splits, sums, pieces, stream);
+  auto* sums = reinterpret_cast<float*>(pieces + static_cast<int64_t>(p.tokens) * p.heads * plan.splits);
+  const auto kernel = plan.lanes == 8    ? paged_decode_kernel<8>
+                      : plan.lanes == 16 ? paged_decode_kernel<16>
+                                         : paged_decode_kernel<32>;
+  const auto dim = [&](size_t i) { return static_cast<unsigned>(plan.grid[i]); };
+  launch_overlapped(kernel, {{dim(0), dim(1), dim(2)}, 32 * kDecodeWarps}, stream, p, x, plan.splits, sums, pieces);
+  if (plan.splits == 1) return;
+  const dim3 rows(dim(0), static_cast<unsigned>(min(kDecodeQueries, p.tokens) * p.heads));
+  launch_overlapped(join_pieces_kernel, {rows, kMaxDecodeSplits}, stream, p, x, plan.splits, sums, pieces);
 }
 
 }  // namespace octet::cuda

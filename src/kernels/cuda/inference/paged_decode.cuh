@@ -1,4 +1,4 @@
-// Joining parts of a context: the warps of a decode block, then the blocks that share a row, both in order.
+// Split-K over a context: joins the warps of a decode block, then the blocks that share a row, both in order.
 #pragma once
 
 #include "kernels/cuda/common/operand.cuh"
@@ -6,8 +6,6 @@
 #include "kernels/cuda/inference/paged.cuh"
 
 namespace octet::cuda {
-
-inline constexpr int kDecodeWarps = 4;
 
 // The largest score and the denominator over some keys, of one row; a weighted sum of values goes with it.
 struct Partial {
@@ -41,7 +39,7 @@ struct DecodeRows {
   }
 };
 
-// Rows of out beyond the last sequence become 0: shared out among the first blocks of the sequences.
+// Rows of out [tokens, heads, dim] beyond the last sequence become 0: spread over the first blocks of the sequences.
 __device__ __forceinline__ void clear_padding(const PagedProblem& p, const PagedOperands& x) {
   if (blockIdx.y != 0 || blockIdx.z != 0) return;
   const int64_t width = static_cast<int64_t>(p.heads) * p.dim;
@@ -78,16 +76,5 @@ __device__ __forceinline__ void write_rows(const PagedProblem& p, const PagedOpe
     }
   }
 }
-
-// Grid of a decode kernel that takes `rows` rows a block.
-inline dim3 decode_grid(const PagedProblem& p, int rows, int splits) {
-  const int chunks = (min(kDecodeQueries, p.tokens) * p.group + rows - 1) / rows;
-  return {static_cast<unsigned>(p.sequences), static_cast<unsigned>(p.kv_heads * chunks),
-          static_cast<unsigned>(splits)};
-}
-
-// After a decode kernel over more than one piece.
-void launch_join_pieces(const PagedProblem& problem, const PagedOperands& operands, int splits, const float* piece_sums,
-                        const Partial* pieces, cudaStream_t stream);
 
 }  // namespace octet::cuda

@@ -4,8 +4,8 @@
 // A warp walks over tiles of 16 keys of one key head through its own ring of stages in shared memory (decode_copy.cuh),
 // which runs ahead across the ends of items (decode_work.cuh), so that short contexts keep the memory as busy as long
 // ones. What it makes of a tile is in decode_columns.cuh, how parts of an item become one result in decode_join.cuh.
-// Loops are kept whole instead of having their first steps beside them: one call walks through most of the code just
-// once, and cold code costs more than the steps.
+// Loops are not peeled: one call runs through most of the code only once, and instruction cache misses of cold code
+// cost more than the steps.
 #pragma once
 
 #include "kernels/cuda/inference/decode_columns.cuh"
@@ -15,8 +15,8 @@
 
 namespace octet::cuda::decode {
 
-// Where warps that share heads leave their sums for each other: in the stage they have just read, if that has room for
-// the most rows, else in shared memory of their own.
+// Where warps that share heads store their sums for each other: in the stage they have just read, if the maximum rows
+// fit, else in shared memory of their own.
 template <typename S, int kDim, int kTiles>
 inline constexpr bool kSumsInStage = 8 * kTiles* kDim* static_cast<int>(sizeof(float)) <= S::kStageBytes;
 
@@ -121,9 +121,9 @@ template <typename T, int kDim, int kTiles, int kStages, int kBlocks>
 Instance instance() {
   using S = Shape<T, kDim, kStages>;
   return {.kernel = paged_decode_mma_kernel<T, kDim, kTiles, kStages, kBlocks>,
-          .rows = 8 * kTiles,
-          .ring_bytes = S::kRingBytes,
-          .sums_bytes = kSumsInStage<S, kDim, kTiles> ? 0 : kDim * static_cast<int>(sizeof(float))};
+          .facts = {.rows = 8 * kTiles,
+                    .ring_bytes = S::kRingBytes,
+                    .sums_bytes = kSumsInStage<S, kDim, kTiles> ? 0 : kDim * static_cast<int>(sizeof(float))}};
 }
 
 }  // namespace octet::cuda::decode

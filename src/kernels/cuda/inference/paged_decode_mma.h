@@ -1,4 +1,4 @@
-// What tensor-core decoding's kernels and their launcher share: how work is cut, and the pieces of shared items.
+// What tensor-core decoding's kernels and their launcher share: how the work is split, and the pieces of shared items.
 #pragma once
 
 #include "kernels/cuda/inference/inference.h"
@@ -6,12 +6,9 @@
 namespace octet::cuda::decode {
 
 inline constexpr int kUnitShift = 4, kUnitKeys = 1 << kUnitShift;
-inline constexpr int kWarpShift = 2, kWarps = 1 << kWarpShift, kThreads = 32 * kWarps;
-inline constexpr int kFanShift = 5, kFan = 1 << kFanShift;  // pieces joined at once
-inline constexpr int kMaxBlocks = kFan * kFan;              // joined in two steps at most
 static_assert(2 * kMaxBlocks * kWarps * 2 <= kDecodeCounters);
 
-// What a kernel knows of the cut beside the problem.
+// How the work is split, as the kernel gets it besides the problem (choose_decode_mma).
 static_assert(kDecodeQueries == 4);
 struct Cut {
   int head_shift = 0;   // log2 of head_warps, which divides the key heads; the other factor of kWarps are tiles of keys
@@ -29,12 +26,12 @@ struct Cut {
   }
 };
 
-// What one warp or block has seen of a row's keys: the largest score as a power of two, and the denominator over it.
+// Softmax state of a row over the keys of one warp or block: the largest score as a power of two, and the denominator.
 struct Partial {
   float anchor, sum;
 };
 
-// What blocks leave of items that they share with others: piece 2 b of an item begun before the run of block b, piece
+// Partial results of items that several blocks share: piece 2 b of an item begun before the run of block b, piece
 // 2 b + 1 of one begun in it.
 struct Pieces {
   Partial* parts;      // [2 blocks, head_warps, rows]
@@ -47,7 +44,7 @@ using Kernel = void (*)(PagedProblem p, PagedOperands x, Cut cut, int block_shif
 
 struct Instance {
   Kernel kernel;
-  int rows, ring_bytes, sums_bytes;  // the most rows of a chunk; of shared memory, the latter for each row and warp
+  DecodeKernelFacts facts;
 };
 // For a head of `dim` elements; `wide`: for more than 8 rows.
 Instance instance_bf16(int dim, bool wide);

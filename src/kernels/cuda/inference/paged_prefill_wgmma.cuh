@@ -2,10 +2,11 @@
 //
 // An item of work is 128 queries of one head: two warp groups multiply, 64 queries each, and a third copies tiles of
 // keys and values through the block table into two stages of each. While a group waits for the scores of one tile, the
-// values of the tile before are multiplied; the other group's softmax runs beside both. Blocks fill the device once and
-// take items until there are no more: how many there are is known on the device only (paged_prefill_work.h).
+// values of the tile before are multiplied; the other group's softmax overlaps with both. Persistent CTAs, one per SM,
+// with a dynamic tile scheduler: how many items there are is known on the device only (paged_prefill_work.h).
 #pragma once
 
+#include "kernels/cuda/common/mbarrier.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/inference/halves.cuh"
 #include "kernels/cuda/inference/paged.cuh"
@@ -25,35 +26,8 @@ struct Shape {
   static constexpr int kBytes = kGroups * kGroupBytes + 2 * kStages * kTileBytes;
 };
 
-// A phase completes when `count` threads have arrived.
-struct Barrier {
-  uint64_t state;
-
-  __device__ __forceinline__ uint32_t address() const { return shared_address(&state); }
-  __device__ __forceinline__ void init(int count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(count) : "memory");
-  }
-  __device__ __forceinline__ void arrive() {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory");
-  }
-  // When this thread's copies so far have landed.
-  __device__ __forceinline__ void arrive_after_copies() {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address()) : "memory");
-  }
-  __device__ __forceinline__ void wait(int phase) {
-    asm volatile(
-        "{\n"
-        ".reg .pred done;\n"
-        "again:\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-        "@!done bra again;\n"
-        "}\n" ::"r"(address()),
-        "r"(phase)
-        : "memory");
-  }
-};
 struct Barriers {
-  Barrier full_keys[kStages], full_values[kStages], empty_keys[kStages], empty_values[kStages];
+  Mbarrier full_keys[kStages], full_values[kStages], empty_keys[kStages], empty_values[kStages];
 
   __device__ void init() {
 #pragma unroll
@@ -61,7 +35,7 @@ struct Barriers {
       full_keys[stage].init(kGroupThreads), full_values[stage].init(kGroupThreads);
       empty_keys[stage].init(4 * kGroups), empty_values[stage].init(4 * kGroups);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+    publish_barriers();
   }
 };
 
@@ -99,7 +73,7 @@ __device__ __forceinline__ void copy_tiles(const PagedProblem& p, const PagedOpe
     return lane < kRows && tile < work.tiles && key >= work.oldest && key < work.newest ? work.sequence.slot(p, key)
                                                                                         : -1;
   };
-  const auto copy = [&](uint32_t to, const Operand& from, int slots, Barrier& full, Barrier& empty, int phase) {
+  const auto copy = [&](uint32_t to, const Operand& from, int slots, Mbarrier& full, Mbarrier& empty, int phase) {
     if constexpr (sizeof(T) == 2) {
       empty.wait(phase);
 #pragma unroll
@@ -230,7 +204,7 @@ __device__ __forceinline__ void attend(const PagedProblem& p, const PagedOperand
     }
     wgmma::commit();
   };
-  const auto release = [&](Barrier& empty) {
+  const auto release = [&](Mbarrier& empty) {
     __syncwarp();
     if (lane == 0) empty.arrive();
   };

@@ -17,7 +17,7 @@ struct QueryTile {
 
 struct PrefillWork {
   int tiles;  // in the list
-  int taken;  // items the blocks of the grid have asked for, beyond the first of each
+  int taken;  // the tile scheduler's atomic counter: items taken beyond the first of each block
   QueryTile tile[1];
 };
 

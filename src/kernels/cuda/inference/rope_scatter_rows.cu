@@ -1,5 +1,5 @@
 // Blocks of one token, several where tokens are few. Cosines and sines go through shared memory, once a block, while
-// the first pairs and what does not turn (values, the rest of partly turned heads) are already under way.
+// the first pairs and what does not turn (values, the rest of partly turned heads) are already in flight.
 #include <algorithm>
 
 #include "kernels/cuda/common/numbers.cuh"

@@ -1,8 +1,8 @@
 // Weights go from memory straight into tensor core fragments: 16 weight rows by 8 rows of x a product of mma.m16n8k16.
 // A thread's 16 bytes of a row are two (bf16) or four (codes) steps of k; x is read alike, so that the order of k
 // inside a chunk does not matter. Codes become f16, which holds them exactly; sums are float32. Partial sums of warps,
-// then of a cluster's blocks, are added in a fixed order. Weights are read while the kernel before still runs
-// (programmatic dependent launch), where nothing writes them.
+// then of a cluster's blocks (split-K through DSMEM), are added in a fixed order. Weights are read while the previous
+// kernel still runs (PDL), where nothing writes them.
 #include <cooperative_groups.h>
 
 #include <type_traits>
@@ -14,7 +14,7 @@
 namespace octet::cuda {
 namespace {
 
-constexpr int kTileRows = 16, kChunkBytes = 128, kFewestWarps = 4, kMaxWarps = 16;
+constexpr int kTileRows = kGemvTileRows, kChunkBytes = kGemvChunkBytes;
 
 __device__ __forceinline__ uint4 load_once(const std::byte* from) {
   uint4 v;
@@ -114,11 +114,11 @@ struct Weights {
 
 // Grid: blocks of kTiles * 16 weight rows, by splits (a cluster).
 template <typename T, int kTiles, bool kBlocks>
-__global__ __launch_bounds__(32 * kMaxWarps) void gemv_kernel(const __grid_constant__ Gemv g) {
+__global__ __launch_bounds__(32 * kMaxGemvWarps) void gemv_kernel(const __grid_constant__ Gemv g) {
   constexpr int kRows = kTiles * kTileRows, kResults = kRows * static_cast<int>(kGemvRows);
   constexpr int kAhead = kTiles == 1 ? 4 : 2;  // chunks in flight
-  constexpr int kPerThread = kResults / (32 * kFewestWarps);
-  __shared__ float partial[kMaxWarps][kResults];
+  constexpr int kPerThread = kResults / (32 * kMinGemvWarps);
+  __shared__ float partial[kMaxGemvWarps][kResults];
   __shared__ float total[kResults];
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
   const int warps = static_cast<int>(blockDim.x) >> 5, group = lane >> 2, piece = lane & 3;
@@ -227,39 +227,21 @@ __global__ __launch_bounds__(32 * kMaxWarps) void gemv_kernel(const __grid_const
       store_result(g, row, col, epilogue[n](value));
     });
   }
-  cluster.sync();  // the others' memory stays until it has been read
+  cluster.sync();  // DSMEM of a block is read until here
 }
 
 template <typename T, int kTiles, bool kBlocks>
-void launch(const Gemv& gemv, const GemvShape& shape, cudaStream_t stream) {
-  constexpr int kRows = kTiles * kTileRows;
-  const auto splits = static_cast<unsigned>(shape.splits);
-  const Grid grid{{static_cast<unsigned>((gemv.n + kRows - 1) / kRows), splits},
-                  static_cast<unsigned>(32 * shape.warps),
-                  0,
-                  {1, splits}};
+void launch(const Gemv& gemv, const GemvPlan& plan, cudaStream_t stream) {
+  const auto splits = static_cast<unsigned>(plan.splits);
+  const Grid grid{{static_cast<unsigned>(plan.grid), splits}, static_cast<unsigned>(32 * plan.warps), 0, {1, splits}};
   launch_overlapped(gemv_kernel<T, kTiles, kBlocks>, grid, stream, gemv);
 }
 
 }  // namespace
 
-// Measured on an H200, back to back: 4 warps a block where there are blocks enough, else more warps a row; four chunks
-// for every warp at least, or their loads are empty.
-GemvShape gemv_shape(const Gemv& gemv, int sm_count) {
-  const int64_t tiles = (gemv.n + kTileRows - 1) / kTileRows;
-  const int64_t chunks = (gemv.k * dtype_bytes(gemv.dtype) + kChunkBytes - 1) / kChunkBytes;
-  GemvShape shape;
-  shape.warps = 2 * tiles <= sm_count ? 16 : tiles <= 2 * sm_count ? 8 : 4;
-  while (shape.warps > kFewestWarps && chunks < 4 * shape.warps) shape.warps /= 2;
-  while (shape.splits < 4 && 4 * tiles * shape.splits <= sm_count && chunks >= 8 * shape.splits * shape.warps)
-    shape.splits *= 2;
-  shape.tiles = gemv.dtype == DType::kE4M3 && !gemv.blocks && tiles > 6 * sm_count ? 2 : 1;
-  return shape;
-}
-
-void launch_gemv(const Gemv& gemv, const GemvShape& shape, cudaStream_t stream) {
+void launch_gemv(const Gemv& gemv, const GemvPlan& plan, cudaStream_t stream) {
   const auto with_tiles = [&]<typename T, bool kBlocks>(T, std::bool_constant<kBlocks>) {
-    shape.tiles == 2 ? launch<T, 2, kBlocks>(gemv, shape, stream) : launch<T, 1, kBlocks>(gemv, shape, stream);
+    plan.tiles == 2 ? launch<T, 2, kBlocks>(gemv, plan, stream) : launch<T, 1, kBlocks>(gemv, plan, stream);
   };
   if (gemv.dtype == DType::kBF16) return with_tiles(bf16{}, std::false_type{});
   gemv.blocks ? with_tiles(e4m3{}, std::true_type{}) : with_tiles(e4m3{}, std::false_type{});

@@ -7,10 +7,10 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "kernels/cuda/matmul/choose.h"
 
 namespace octet::cuda {
 
-inline constexpr int64_t kGemvRows = 8;  // M at most
 inline constexpr int kGemvParts = 4;
 
 // Columns [begin, end) of the product, as a matrix of its own.
@@ -37,14 +37,6 @@ struct Gemv {
   int part_count = 1;
 };
 
-// How a product is divided among blocks.
-struct GemvShape {
-  int tiles = 1;   // of 16 weight rows a block
-  int warps = 8;   // that share a row's K inside a block
-  int splits = 1;  // blocks (of one cluster) that share a row's K: 1, 2, 4 or 8
-};
-GemvShape gemv_shape(const Gemv& gemv, int sm_count);
-
-void launch_gemv(const Gemv& gemv, const GemvShape& shape, cudaStream_t stream);
+void launch_gemv(const Gemv& gemv, const GemvPlan& plan, cudaStream_t stream);
 
 }  // namespace octet::cuda

@@ -57,7 +57,8 @@ class GemmTuningOnDevice : public testing::Test {
     std::string why;
     if (device_count(&why) == 0) GTEST_SKIP() << why;
     check_cuda(cudaSetDevice(device_facts(0).index), "choosing the device");
-    const std::string test = testing::UnitTest::GetInstance()->current_test_info()->name();  // others run beside it
+    const std::string test =
+        testing::UnitTest::GetInstance()->current_test_info()->name();  // others run at the same time
     file_ = testing::TempDir() + "octet_gemm_choices_" + test + ".txt";
     remove_path(file_);
   }

@@ -1,4 +1,4 @@
-// Norms of any number of columns, and the choice between the kernels.
+// Norms of any number of columns, and what follows the rows: transposed codes, tiles.
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/norm/norm.h"
 #include "kernels/cuda/norm/row_access.cuh"
@@ -6,8 +6,8 @@
 
 namespace octet::cuda {
 
-void launch_norm_bf16(const NormForward& call, cudaStream_t stream);
-void launch_norm_f32(const NormForward& call, cudaStream_t stream);
+void launch_norm_bf16(const NormForward& call, const NormPlan& plan, cudaStream_t stream);
+void launch_norm_f32(const NormForward& call, const NormPlan& plan, cudaStream_t stream);
 void launch_norm_tiles_bf16(const NormForward& call, cudaStream_t stream);
 void launch_norm_tiles_f32(const NormForward& call, cudaStream_t stream);
 
@@ -15,7 +15,7 @@ namespace {
 
 // A block a row, element by element; x is read again for every pass.
 template <typename T>
-__global__ void norm_any_kernel(const NormForward p) {
+__global__ void norm_elementwise_kernel(const NormForward p) {
   __shared__ float scratch[kTeamScratch];
   BlockReduce<false> team{scratch};
   griddep_wait();
@@ -48,37 +48,35 @@ __global__ void norm_any_kernel(const NormForward p) {
 
 }  // namespace
 
-bool norm_takes(int64_t cols) { return cols % kGroup == 0 && cols <= 512 * 4 * kGroup; }
-
-// With transposed codes wanted beside codes under one scale for the tensor, rows give everything else, and their codes
-// are transposed. Transposed codes alone, and blocks, whose scales are others in each direction: rows give sum, y and
-// statistics, and tiles make everything else of y, codes of both directions from one reading.
-void launch_norm(const NormForward& call, cudaStream_t stream) {
+NormPasses norm_passes(const NormForward& call) {
   const NormQuantize& q = call.quantize;
+  if (q.codes_t != nullptr && q.codes != nullptr && q.scaling == CodeScaling::kTensor)
+    return NormPasses::kTransposeCodes;
+  return q.codes_t != nullptr || (q.scale_inv_t != nullptr && q.scaling == CodeScaling::kRow128) ? NormPasses::kTiles
+                                                                                                 : NormPasses::kRows;
+}
+
+void launch_norm(const NormForward& call, const NormPlan& plan, cudaStream_t stream) {
   const bool is_bf16 = call.dtype == DType::kBF16;
-  const bool turn = q.codes_t != nullptr && q.codes != nullptr && q.scaling == CodeScaling::kTensor;
-  const bool tiles = !turn && (q.codes_t != nullptr || (q.scale_inv_t != nullptr && q.scaling == CodeScaling::kRow128));
+  if (plan.kernel == NormKernel::kElementwise) {
+    launch_overlapped(is_bf16 ? norm_elementwise_kernel<bf16> : norm_elementwise_kernel<float>,
+                      {static_cast<unsigned>(plan.grid), static_cast<unsigned>(plan.threads)}, stream, call);
+    return;
+  }
+  const NormPasses passes = norm_passes(call);
   NormForward rows = call;
-  if (tiles) {
+  if (passes == NormPasses::kTiles) {
     if (call.amax != nullptr) cudaMemsetAsync(call.amax, 0, sizeof(float), stream);
     if (rows.mean == nullptr) rows.mean = call.statistics;
     if (rows.rstd == nullptr) rows.rstd = call.statistics + call.rows;
     rows.quantize = {}, rows.amax = nullptr;
   }
-  is_bf16 ? launch_norm_bf16(rows, stream) : launch_norm_f32(rows, stream);
-  if (turn) launch_transpose_codes(q.codes, q.codes_t, call.rows, call.cols, stream);
-  if (!tiles) return;
-  rows.quantize = q, rows.amax = call.amax;
+  is_bf16 ? launch_norm_bf16(rows, plan, stream) : launch_norm_f32(rows, plan, stream);
+  if (passes == NormPasses::kTransposeCodes)
+    launch_transpose_codes(call.quantize.codes, call.quantize.codes_t, call.rows, call.cols, stream);
+  if (passes != NormPasses::kTiles) return;
+  rows.quantize = call.quantize, rows.amax = call.amax;
   is_bf16 ? launch_norm_tiles_bf16(rows, stream) : launch_norm_tiles_f32(rows, stream);
-}
-
-void launch_norm_any(const NormForward& call, cudaStream_t stream) {
-  const auto grid = static_cast<unsigned>(call.rows);
-  if (call.dtype == DType::kBF16) {
-    launch_overlapped(norm_any_kernel<bf16>, {grid, 256}, stream, call);
-  } else {
-    launch_overlapped(norm_any_kernel<float>, {grid, 256}, stream, call);
-  }
 }
 
 }  // namespace octet::cuda

@@ -1,20 +1,19 @@
-// layer_norm and rms_norm with a row in registers: read once, statistics in two passes over the registers, and
-// whatever is fused (residual, amax, codes) made on the way. Here: what is made of a row, few rows, and many of more
-// than 4096 columns; forward_narrow.cuh has the others and the choice.
+// layer_norm and rms_norm with a row in registers: read once, statistics in two passes over the registers, then the
+// epilogue (residual sum, amax, codes). Here: the epilogue, the kernels of few rows, and that of more than 4096
+// columns; the others are in forward_narrow.cuh, the choice between them in choose.h.
 //
-// Bound by memory: x (and the addend) read, y, sum or codes written; weights stay in registers or come from the level 1
-// cache.
+// Bound by memory: x (and the addend) read, y, sum or codes written; weights are held in registers or hit in L1.
 #pragma once
 
 #include <algorithm>
 #include <type_traits>
 
 #include "kernels/cuda/common/arrivals.cuh"
-#include "kernels/cuda/common/bulk_copy.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/quantize_tile.cuh"
 #include "kernels/cuda/norm/norm.h"
 #include "kernels/cuda/norm/row_access.cuh"
+#include "kernels/cuda/norm/row_ring.cuh"
 
 namespace octet::cuda {
 
@@ -29,8 +28,8 @@ __device__ __forceinline__ void store_codes(DType format, void* codes, int64_t a
   *reinterpret_cast<uint2*>(static_cast<uint8_t*>(codes) + at) = words;
 }
 
-// Weights and biases of a thread's groups, applied to x less the mean: from the level 1 cache for every row, or held in
-// registers over many rows.
+// Weights and biases of a thread's groups, applied to x - mean: loaded for every row (L1 hits), or held in registers
+// over many rows.
 template <bool kLayer>
 struct CachedChannels {
   __device__ __forceinline__ void fetch(const NormForward&, int, int64_t) {}
@@ -77,22 +76,23 @@ __device__ __forceinline__ void prefetch_channels(const NormForward& p, int64_t 
   if constexpr (kLayer) at(p.bias, p.bias_dtype);
 }
 
-// What is made beside y: nothing; its amax; e4m3 codes with a scale a row and no more; codes of any scaling, and the
+// What follows y: nothing; its amax; e4m3 codes with one scale per row, without an amax; codes of any scaling, with an
 // amax.
-enum class Made : uint8_t { kPlain, kAmax, kRowCodes, kCodes };
+enum class Epilogue : uint8_t { kPlain, kAmax, kRowCodes, kCodes };
 
 // A thread's groups of one row, x (+ addend) in registers: statistics, then y, row codes and amax.
-template <typename T, bool kLayer, int kGroups, typename Team, Made kMade>
+template <typename T, bool kLayer, int kGroups, typename Team, Epilogue kEpilogue>
 struct NormRow {
-  static constexpr bool kCoded = kMade == Made::kRowCodes || kMade == Made::kCodes, kSeen = kMade != Made::kPlain,
-                        kAmax = kMade == Made::kAmax || kMade == Made::kCodes;
+  static constexpr bool kCoded = kEpilogue == Epilogue::kRowCodes || kEpilogue == Epilogue::kCodes,
+                        kSeen = kEpilogue != Epilogue::kPlain,
+                        kAmax = kEpilogue == Epilogue::kAmax || kEpilogue == Epilogue::kCodes;
   const NormForward& p;
   Team& team;
   float v[kGroups][kGroup];
-  float given = 1.0f;  // scale of the tensor's codes: once a thread, after its wait
+  float given = 1.0f;  // scale of the tensor's codes: loaded once per thread, after griddep_wait
 
   __device__ __forceinline__ void begin() {
-    if (kMade == Made::kCodes && p.quantize.scaling == CodeScaling::kTensor) given = *p.quantize.scale;
+    if (kEpilogue == Epilogue::kCodes && p.quantize.scaling == CodeScaling::kTensor) given = *p.quantize.scale;
   }
 
   __device__ __forceinline__ int column(int g) const { return (g * team.threads() + team.thread()) * kGroup; }
@@ -106,8 +106,25 @@ struct NormRow {
     if (p.sum != nullptr) store_packed(static_cast<T*>(p.sum) + row * p.cols + column(g), sum);
   }
 
-  // Groups past the end hold zeros, the others the values less their mean from here on. `loaded` runs after the first
-  // sum: everybody has its values then.
+  // A row, and its addend, in the stage that the ring's readers are at.
+  __device__ __forceinline__ void take_stage(int64_t row, const RowRing& ring) {
+    const auto *x = reinterpret_cast<const T*>(ring.at(ring.stage, 0)),
+               *addend = reinterpret_cast<const T*>(ring.at(ring.stage, 1));
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      if (!has(g)) {
+#pragma unroll
+        for (float& value : v[g]) value = 0;
+      } else if (ring.operands == 2) {
+        take(row, g, load_packed<kGroup>(x + column(g)), load_packed<kGroup>(addend + column(g)));
+      } else {
+        take(g, load_packed<kGroup>(x + column(g)));
+      }
+    }
+  }
+
+  // v becomes v - mean; groups past the end hold zeros. `loaded` runs after the first reduction: every thread has
+  // loaded its values by then.
   template <typename Loaded>
   __device__ __forceinline__ void statistics(int64_t row, float& mean, float& rstd, const Loaded& loaded) {
     const float scale = 1.0f / static_cast<float>(p.cols);
@@ -149,8 +166,8 @@ struct NormRow {
     }
     using M = Magnitudes<T>;
     const NormQuantize& q = p.quantize;
-    const CodeScaling scaling = kMade == Made::kRowCodes ? CodeScaling::kRow : q.scaling;
-    const DType format = kMade == Made::kRowCodes ? DType::kE4M3 : q.format;
+    const CodeScaling scaling = kEpilogue == Epilogue::kRowCodes ? CodeScaling::kRow : q.scaling;
+    const DType format = kEpilogue == Epilogue::kRowCodes ? DType::kE4M3 : q.format;
     const ScaleFormula formula{q.format_max, q.margin, q.pow2};
     uint32_t largest = 0;  // packed as T is
 #pragma unroll
@@ -202,15 +219,15 @@ struct NormRow {
   }
 };
 
-// A warp a row.
-template <typename T, bool kLayer, int kGroups, Made kMade>
-__global__ void __launch_bounds__(512) norm_row_kernel(const NormForward p) {
+// A warp per row, straight from memory.
+template <typename T, bool kLayer, int kGroups, Epilogue kEpilogue>
+__global__ void __launch_bounds__(512) norm_warp_per_row_kernel(const NormForward p) {
   BlockReduce<true> team{};
   griddep_wait();
   griddep_launch_dependents();
   const int64_t row = int64_t{blockIdx.x} * (blockDim.x >> 5) + (threadIdx.x >> 5);
   if (row >= p.rows) return;
-  using Row = NormRow<T, kLayer, kGroups, BlockReduce<true>, kMade>;
+  using Row = NormRow<T, kLayer, kGroups, BlockReduce<true>, kEpilogue>;
   Row part{p, team, {}};
   part.begin();
 #pragma unroll
@@ -233,41 +250,26 @@ __global__ void __launch_bounds__(512) norm_row_kernel(const NormForward p) {
   }
 }
 
-// Rows a block must get to stay: what it fetches once and the ring it fills must pay.
-inline constexpr int64_t kMinRowsPerPersistentBlock = 8;
-inline constexpr int kRingThreads = 512;  // on a multiprocessor, with the registers of norm_stream_kernel
-
-// Blocks stay: rows come through a ring in shared memory, copied ahead by the bulk copy engine, and weights stay in
-// registers.
-template <typename T, bool kLayer, int kGroups, Made kMade>
-__global__ void __launch_bounds__(kRingThreads) norm_stream_kernel(const NormForward p, int stages) {
-  extern __shared__ __align__(128) unsigned char ring[];  // [stages][x row, addend row]
+// Persistent blocks, a row at a time: rows come through a ring ahead of their use, weights stay in registers.
+template <typename T, bool kLayer, int kGroups, Epilogue kEpilogue>
+__global__ void __launch_bounds__(kRingThreads) norm_row_persistent_kernel(const NormForward p, int stages) {
+  extern __shared__ __align__(128) unsigned char ring_memory[];  // [stages][x, addend][C]
   __shared__ float scratch[kTeamScratch];
   __shared__ uint32_t amaxes[32];
-  __shared__ BulkBarrier full[kMaxStages];
+  __shared__ Mbarrier full[kMaxStages];
   griddep_wait();
   griddep_launch_dependents();
   BlockReduce<false> team{scratch};
-  const int operands = p.addend != nullptr ? 2 : 1;
   const auto row_bytes = static_cast<uint32_t>(p.cols * static_cast<int64_t>(sizeof(T)));
+  RowRing ring{ring_memory, full, stages, p.addend != nullptr ? 2 : 1, row_bytes};
   const auto row_of = [&](int64_t turn) { return blockIdx.x + turn * gridDim.x; };
-  const auto place = [&](int stage, int operand) { return ring + (stage * operands + operand) * row_bytes; };
   const auto request = [&](int64_t turn, int stage) {
     const int64_t row = row_of(turn);
-    if (row >= p.rows) return;
-    full[stage].expect(row_bytes * operands);
-    bulk_load(place(stage, 0), static_cast<const T*>(p.x) + row * p.cols, row_bytes, full[stage]);
-    if (operands == 2) {
-      bulk_load(place(stage, 1), static_cast<const T*>(p.addend) + row * p.cols, row_bytes, full[stage]);
-    }
+    if (row < p.rows) ring.request<T>(stage, row * p.cols, row_bytes, p.x, p.addend);
   };
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < stages; ++s) full[s].init();
-    publish_barriers();
-    for (int s = 0; s < stages; ++s) request(s, s);
-  }
+  if (threadIdx.x == 0) ring.begin([&](int s) { request(s, s); });
   __syncthreads();
-  using Row = NormRow<T, kLayer, kGroups, BlockReduce<false>, kMade>;
+  using Row = NormRow<T, kLayer, kGroups, BlockReduce<false>, kEpilogue>;
   Row part{p, team, {}};
   part.begin();
   HeldChannels<kLayer, kGroups> channels;
@@ -275,42 +277,28 @@ __global__ void __launch_bounds__(kRingThreads) norm_stream_kernel(const NormFor
   for (int g = 0; g < kGroups; ++g) {
     if (part.has(g)) channels.fetch(p, g, part.column(g));
   }
-  uint32_t largest = 0, phase = 0;
-  int stage = 0;
+  uint32_t largest = 0;
   for (int64_t turn = 0; row_of(turn) < p.rows; ++turn) {
     const int64_t row = row_of(turn);
-    full[stage].wait(phase);
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-      if (part.has(g)) {
-        const auto x = load_packed<kGroup>(reinterpret_cast<const T*>(place(stage, 0)) + part.column(g));
-        if (operands == 2) {
-          part.take(row, g, x, load_packed<kGroup>(reinterpret_cast<const T*>(place(stage, 1)) + part.column(g)));
-        } else {
-          part.take(g, x);
-        }
-      } else {
-#pragma unroll
-        for (float& value : part.v[g]) value = 0;
-      }
-    }
+    ring.wait();
+    part.take_stage(row, ring);
     float mean, rstd;
     part.statistics(row, mean, rstd, [&] {
-      if (threadIdx.x == 0) request(turn + stages, stage);
+      if (threadIdx.x == 0) request(turn + stages, ring.stage);
     });
     largest = max(largest, part.finish(row, rstd, channels));
-    if (++stage == stages) stage = 0, phase ^= 1;
+    ring.advance();
   }
   if constexpr (Row::kAmax) join_amax({p.amax, p.counters}, largest, amaxes);
 }
 
-// A block a row, straight from memory: where rows are too few for blocks that stay.
-template <typename T, bool kLayer, int kGroups, Made kMade>
-__global__ void __launch_bounds__(1024) norm_block_kernel(const NormForward p) {
+// A block per row, straight from memory: where rows are too few for a persistent kernel.
+template <typename T, bool kLayer, int kGroups, Epilogue kEpilogue>
+__global__ void __launch_bounds__(1024) norm_block_per_row_kernel(const NormForward p) {
   __shared__ float scratch[kTeamScratch];
   __shared__ uint32_t amaxes[32];
   BlockReduce<false> team{scratch};
-  using Row = NormRow<T, kLayer, kGroups, BlockReduce<false>, kMade>;
+  using Row = NormRow<T, kLayer, kGroups, BlockReduce<false>, kEpilogue>;
   Row part{p, team, {}};
   std::conditional_t<kGroups == 1, HeldChannels<kLayer, 1>, CachedChannels<kLayer>> channels;
   if (blockIdx.x == 0 && part.has(0)) prefetch_channels<kLayer>(p, part.column(0));
@@ -340,35 +328,6 @@ __global__ void __launch_bounds__(1024) norm_block_kernel(const NormForward p) {
   part.statistics(row, mean, rstd, [] {});
   const uint32_t largest = part.finish(row, rstd, channels);
   if constexpr (Row::kAmax) join_amax({p.amax, p.counters}, largest, amaxes);
-}
-
-// As many threads as a row has groups where rows are few, for the shortest time; else two groups a thread.
-template <typename T, bool kLayer, Made kMade>
-void launch_norm_block(const NormForward& call, cudaStream_t stream) {
-  const int64_t groups = call.cols / kGroup, few = 2 * call.sm_count;
-  const auto grid = static_cast<unsigned>(call.rows);
-  const auto threads = [&](int64_t of_thread) {
-    return static_cast<unsigned>(((groups + of_thread - 1) / of_thread + 31) / 32 * 32);
-  };
-  if (groups <= 1024 && (call.rows <= few || groups <= 128)) {
-    launch_overlapped(norm_block_kernel<T, kLayer, 1, kMade>, {grid, threads(1)}, stream, call);
-  } else {
-    launch_overlapped(norm_block_kernel<T, kLayer, 2, kMade>, {grid, threads(2)}, stream, call);
-  }
-}
-
-template <typename T, bool kLayer, int kGroups, Made kMade>
-void launch_norm_blocks(const NormForward& call, int threads, cudaStream_t stream) {
-  const int64_t blocks = kRingThreads / threads;  // on a multiprocessor
-  if (call.rows < kMinRowsPerPersistentBlock * blocks * call.sm_count)
-    return launch_norm_block<T, kLayer, kMade>(call, stream);
-  const int64_t stage = (call.addend != nullptr ? 2 : 1) * call.cols * static_cast<int64_t>(sizeof(T));
-  const auto stages = static_cast<int>(std::clamp<int64_t>((int64_t{200} << 10) / (blocks * stage), 1, kMaxStages));
-  const auto shared = static_cast<int>(stages * stage);
-  const auto kernel = norm_stream_kernel<T, kLayer, kGroups, kMade>;
-  allow_shared(kernel, static_cast<size_t>(shared));
-  const auto grid = static_cast<unsigned>(std::min(call.rows, blocks * call.sm_count));
-  launch_overlapped(kernel, {grid, static_cast<unsigned>(threads), static_cast<size_t>(shared)}, stream, call, stages);
 }
 
 }  // namespace octet::cuda

@@ -3,6 +3,8 @@
 
 namespace octet::cuda {
 
-void launch_norm_bf16(const NormForward& call, cudaStream_t stream) { launch_norm_of<bf16>(call, stream); }
+void launch_norm_bf16(const NormForward& call, const NormPlan& plan, cudaStream_t stream) {
+  launch_norm_of<bf16>(call, plan, stream);
+}
 
 }  // namespace octet::cuda

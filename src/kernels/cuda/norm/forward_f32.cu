@@ -3,6 +3,8 @@
 
 namespace octet::cuda {
 
-void launch_norm_f32(const NormForward& call, cudaStream_t stream) { launch_norm_of<float>(call, stream); }
+void launch_norm_f32(const NormForward& call, const NormPlan& plan, cudaStream_t stream) {
+  launch_norm_of<float>(call, plan, stream);
+}
 
 }  // namespace octet::cuda

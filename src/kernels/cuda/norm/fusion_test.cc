@@ -186,7 +186,7 @@ TEST_F(NormFusions, BiasGradients) {
       SCOPED_TRACE(c.name);
       const cpu::BuiltCase built = cpu::build_case(c, DType::kF32);
       const auto expected = cpu::evaluate_node(built.graph, built.node(), built.in(), true);
-      const KernelRow& row = select_kernel(built.graph, built.node());
+      const KernelEntry& row = select_kernel(built.graph, built.node());
       for (const std::string& failure :
            cpu::check_kernel(row.name, on_device(*context_, row, built.graph, built.node()), built.graph, built.node(),
                              built.inputs, expected, sums)) {

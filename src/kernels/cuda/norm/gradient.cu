@@ -1,14 +1,12 @@
-// Gradients of norms of any number of columns, the sum over the blocks' partial sums, and the choice between kernels.
-#include <algorithm>
-
+// Gradients of norms of any number of columns, and the sum over the blocks' partial sums.
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/norm/norm.h"
 #include "kernels/cuda/norm/row_access.cuh"
 
 namespace octet::cuda {
 
-void launch_norm_gradient_bf16(const NormGradient& call, cudaStream_t stream);
-void launch_norm_gradient_f32(const NormGradient& call, cudaStream_t stream);
+void launch_norm_gradient_bf16(const NormGradient& call, const NormGradientPlan& plan, cudaStream_t stream);
+void launch_norm_gradient_f32(const NormGradient& call, const NormGradientPlan& plan, cudaStream_t stream);
 
 namespace {
 
@@ -57,7 +55,7 @@ __global__ void __launch_bounds__(kAddCols* kAddRows)
 
 // A block a row; element by element.
 template <typename T>
-__global__ void norm_gradient_any_dx_kernel(const NormGradient p) {
+__global__ void norm_gradient_elementwise_dx_kernel(const NormGradient p) {
   __shared__ float scratch[kTeamScratch];
   BlockReduce<false> team{scratch};
   const int64_t row = blockIdx.x;
@@ -79,7 +77,7 @@ __global__ void norm_gradient_any_dx_kernel(const NormGradient p) {
 
 // A thread a column; block b walks rows b, b + blocks, ...: partials [2, blocks, C] of dweight and dbias.
 template <typename T>
-__global__ void norm_gradient_any_sums_kernel(const NormGradient p) {
+__global__ void norm_gradient_elementwise_sums_kernel(const NormGradient p) {
   const int64_t column = int64_t{blockIdx.y} * blockDim.x + threadIdx.x;
   if (column >= p.cols) return;
   float dweight = 0, dbias = 0;
@@ -94,47 +92,35 @@ __global__ void norm_gradient_any_sums_kernel(const NormGradient p) {
 }
 
 template <typename T>
-void launch_any(const NormGradient& call, cudaStream_t stream) {
+void launch_elementwise(const NormGradient& call, const NormGradientPlan& plan, cudaStream_t stream) {
   if (call.dx != nullptr) {
-    norm_gradient_any_dx_kernel<T><<<static_cast<unsigned>(call.rows), 256, 0, stream>>>(call);
+    norm_gradient_elementwise_dx_kernel<T><<<static_cast<unsigned>(call.rows), plan.threads, 0, stream>>>(call);
   }
-  const dim3 grid(static_cast<unsigned>(call.blocks), static_cast<unsigned>((call.cols + 127) / 128));
-  norm_gradient_any_sums_kernel<T><<<grid, 128, 0, stream>>>(call);
+  const dim3 grid(static_cast<unsigned>(plan.blocks), static_cast<unsigned>((call.cols + 127) / 128));
+  norm_gradient_elementwise_sums_kernel<T><<<grid, 128, 0, stream>>>(call);
 }
 
 }  // namespace
 
-bool norm_gradient_takes(int64_t cols) { return cols % kGroup == 0 && cols <= 512 * 4 * kGroup; }
-
-// Narrow rows: one block of 512 threads; wide ones: 768 threads of 16 columns.
-int norm_gradient_blocks_per_sm(int64_t cols) {
-  if (cols <= kNarrowCols) return 1;
-  return static_cast<int>(std::max<int64_t>(12288 / cols, 1));
+int64_t norm_gradient_scratch(const NormGradientPlan& plan, int64_t cols, int sums) {
+  return plan.blocks * (int64_t{sums} * cols + 1) * int64_t{sizeof(float)};
 }
 
-int norm_gradient_blocks(int64_t rows, int64_t cols, int sm_count) {
-  return static_cast<int>(std::min<int64_t>(rows, int64_t{norm_gradient_blocks_per_sm(cols)} * sm_count));
-}
-
-int64_t norm_gradient_scratch(int64_t rows, int64_t cols, int sm_count, int sums) {
-  return norm_gradient_blocks(rows, cols, sm_count) * (int64_t{sums} * cols + 1) * int64_t{sizeof(float)};
-}
-
-void launch_norm_gradient(const NormGradient& given, cudaStream_t stream) {
+void launch_norm_gradient(const NormGradient& given, const NormGradientPlan& plan, cudaStream_t stream) {
   NormGradient call = given;
   const int sums = 1 + call.layer + (call.column_sum != nullptr ? 1 : 0);
-  call.block_amaxes = reinterpret_cast<uint32_t*>(call.partials + int64_t{sums} * call.blocks * call.cols);
+  call.block_amaxes = reinterpret_cast<uint32_t*>(call.partials + int64_t{sums} * plan.blocks * call.cols);
   const bool is_bf16 = call.dtype == DType::kBF16;
-  if (!norm_gradient_takes(call.cols)) {
-    is_bf16 ? launch_any<bf16>(call, stream) : launch_any<float>(call, stream);
+  if (plan.kernel == NormGradientKernel::kElementwise) {
+    is_bf16 ? launch_elementwise<bf16>(call, plan, stream) : launch_elementwise<float>(call, plan, stream);
   } else {
-    is_bf16 ? launch_norm_gradient_bf16(call, stream) : launch_norm_gradient_f32(call, stream);
+    is_bf16 ? launch_norm_gradient_bf16(call, plan, stream) : launch_norm_gradient_f32(call, plan, stream);
   }
   GradientSums to{
       {call.dweight, call.layer ? call.dbias : call.column_sum, call.column_sum}, call.amax, call.block_amaxes};
   const auto tiles = static_cast<unsigned>((call.cols + kAddCols - 1) / kAddCols);
   const dim3 grid(tiles + (call.amax != nullptr ? 1 : 0), static_cast<unsigned>(sums));
-  launch_overlapped(add_partials_kernel, {grid, dim3(kAddCols, kAddRows)}, stream, call.partials, call.blocks,
+  launch_overlapped(add_partials_kernel, {grid, dim3(kAddCols, kAddRows)}, stream, call.partials, plan.blocks,
                     call.cols, to);
 }
 

@@ -1,58 +1,45 @@
-// Gradients of the norms. Blocks stay: each walks rows block, block + blocks, ..., which come through a ring in shared
-// memory, copied ahead by the bulk copy engine; sums over rows (dweight, dbias, column sums) stay in registers and are
-// written once; a second kernel adds them up in block order: the same bits every run.
+// Gradients of the norms: persistent blocks. Block b walks over rows b, b + blocks, ..., which come through a ring in
+// shared memory ahead of their use; sums over rows (dweight, dbias, column sums) stay in registers and are written
+// once; a second kernel adds them up in block order: the same bits every run.
 //
 // With h = (x - mean) rstd (rms_norm: mean 0) and g = dy weight:
 //   dx = rstd (g - mean(g) - h mean(g h)), without mean(g) for rms_norm;  dweight = sum dy h;  dbias = sum dy.
-// Bound by memory: x, dy (and the addend) read, dx written. Up to kNarrowCols columns: gradient_narrow.cuh.
+// Bound by memory: x, dy (and the addend) read, dx written. Up to kMaxTeamCols columns: gradient_narrow.cuh.
 #pragma once
 
-#include <algorithm>
-
-#include "kernels/cuda/common/bulk_copy.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/quantize_tile.cuh"
 #include "kernels/cuda/norm/gradient_narrow.cuh"
 #include "kernels/cuda/norm/norm.h"
 #include "kernels/cuda/norm/row_access.cuh"
+#include "kernels/cuda/norm/row_ring.cuh"
 
 namespace octet::cuda {
 
 template <typename T, bool kLayer, bool kColumnSum, int kGroups>
 __global__ void __launch_bounds__(kGroups == 4 ? 512 : 768)
-    norm_gradient_kernel(const __grid_constant__ NormGradient p, int stages, bool keeps_weights) {
-  // f32 weights [C] where kept, then the ring [stages][x, dy, addend]
+    norm_gradient_row_persistent_kernel(const __grid_constant__ NormGradient p, int stages, bool shared_weights) {
+  // weights [C] f32 where they lie in shared memory, then the ring [stages][x, dy, addend][C]
   extern __shared__ __align__(128) unsigned char kept[];
   __shared__ float2 scratch[64];
-  __shared__ BulkBarrier full[kMaxStages];
+  __shared__ Mbarrier full[kMaxStages];
   __shared__ uint32_t amaxes[32];
   griddep_wait();
   griddep_launch_dependents();
   PairedBlockReduce team{scratch};
   const int thread = threadIdx.x, threads = blockDim.x, operands = p.addend != nullptr ? 3 : 2;
   const auto row_bytes = static_cast<uint32_t>(p.cols * static_cast<int64_t>(sizeof(T)));
-  unsigned char* ring = kept + (keeps_weights ? p.cols * static_cast<int64_t>(sizeof(float)) : 0);
+  RowRing ring{kept + (shared_weights ? p.cols * static_cast<int64_t>(sizeof(float)) : 0), full, stages, operands,
+               row_bytes};
   const auto row_of = [&](int64_t turn) { return blockIdx.x + turn * gridDim.x; };
-  const auto place = [&](int stage, int operand) {
-    return reinterpret_cast<T*>(ring + int64_t{stage * operands + operand} * row_bytes);
-  };
   const auto request = [&](int64_t turn, int stage) {
     const int64_t row = row_of(turn);
-    if (row >= p.rows) return;
-    full[stage].expect(row_bytes * operands);
-    const void* from[3] = {p.x, p.dy, p.addend};
-    for (int i = 0; i < operands; ++i) {
-      bulk_load(place(stage, i), static_cast<const T*>(from[i]) + row * p.cols, row_bytes, full[stage]);
-    }
+    if (row < p.rows) ring.request<T>(stage, row * p.cols, row_bytes, p.x, p.dy, p.addend);
   };
-  if (thread == 0) {
-    for (int s = 0; s < stages; ++s) full[s].init();
-    publish_barriers();
-    for (int s = 0; s < stages; ++s) request(s, s);
-  }
+  if (thread == 0) ring.begin([&](int s) { request(s, s); });
   const auto column_of = [&](int g) { return (g * threads + thread) * kGroup; };
   const auto cols = static_cast<int>(p.cols);
-  if (keeps_weights) {
+  if (shared_weights) {
     for (int g = 0; g < kGroups && column_of(g) < cols; ++g) {
       float weight[kGroup];
       load_channels(p.weight, p.weight_dtype, column_of(g), weight);
@@ -60,7 +47,7 @@ __global__ void __launch_bounds__(kGroups == 4 ? 512 : 768)
     }
   }
   const auto load_weight = [&](int g, float(&weight)[kGroup]) {
-    if (keeps_weights) {
+    if (shared_weights) {
       load(reinterpret_cast<const float*>(kept) + column_of(g), weight);
     } else {
       load_channels(p.weight, p.weight_dtype, column_of(g), weight);
@@ -72,15 +59,15 @@ __global__ void __launch_bounds__(kGroups == 4 ? 512 : 768)
   constexpr int kSums = 1 + kLayer + kColumnSum;
   float sums[kSums][kGroups][kGroup] = {};
   const float scale = 1.0f / static_cast<float>(p.cols);
-  uint32_t largest = 0, phase = 0;
-  int stage = 0;
+  uint32_t largest = 0;
   float next_mean = kLayer ? p.mean[blockIdx.x] : 0.0f, next_rstd = p.rstd[blockIdx.x];
   for (int64_t turn = 0; row_of(turn) < p.rows; ++turn) {
     const int64_t row = row_of(turn), after = row_of(turn + 1);
     const float mean = next_mean, rstd = next_rstd;
     if (after < p.rows) next_mean = kLayer ? p.mean[after] : 0.0f, next_rstd = p.rstd[after];
-    full[stage].wait(phase);
-    const T *x = place(stage, 0), *dy = place(stage, 1), *addend = place(stage, 2);
+    ring.wait();
+    const auto stage = [&](int operand) { return reinterpret_cast<const T*>(ring.at(ring.stage, operand)); };
+    const T *x = stage(0), *dy = stage(1), *addend = stage(2);
     float2 dots = {0, 0};  // sums of g h and g
     Packed<T, kGroup> xs[kGroups], dys[kGroups];
 #pragma unroll
@@ -102,8 +89,8 @@ __global__ void __launch_bounds__(kGroups == 4 ? 512 : 768)
     }
     dots = team.template sum<kLayer>(dots);
     const float mean_gh = dots.x * scale, mean_g = dots.y * scale;
-    // x and dy are in registers now; the addend is read from its place only below.
-    if (thread == 0 && operands == 2) request(turn + stages, stage);
+    // x and dy are in registers now; the addend is read from its stage only below.
+    if (thread == 0 && operands == 2) request(turn + stages, ring.stage);
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       if (column_of(g) >= cols) continue;
@@ -131,9 +118,9 @@ __global__ void __launch_bounds__(kGroups == 4 ? 512 : 768)
     }
     if (operands == 3) {
       __syncthreads();
-      if (thread == 0) request(turn + stages, stage);
+      if (thread == 0) request(turn + stages, ring.stage);
     }
-    if (++stage == stages) stage = 0, phase ^= 1;
+    ring.advance();
   }
   if (p.amax != nullptr) {
     largest = block_max(M::bits(largest), amaxes);
@@ -151,26 +138,37 @@ __global__ void __launch_bounds__(kGroups == 4 ? 512 : 768)
 }
 
 template <typename T, bool kLayer, bool kColumnSum>
-void launch_norm_gradient_rows(const NormGradient& call, cudaStream_t stream) {
-  if (call.cols <= kNarrowCols) return launch_norm_gradient_narrow<T, kLayer, kColumnSum>(call, stream);
-  const int groups = static_cast<int>(call.cols / kGroup);
-  const int64_t stage = (call.addend != nullptr ? 3 : 2) * call.cols * static_cast<int64_t>(sizeof(T));
-  // Weights stay in shared memory where two stages fit beside them: the level 1 cache has no room for many.
-  const int64_t room = (int64_t{216} << 10) / norm_gradient_blocks_per_sm(call.cols), weights = call.cols * 4;
-  const bool keeps_weights = weights + 2 * stage <= room;
-  const auto stages =
-      static_cast<int>(std::clamp<int64_t>((room - (keeps_weights ? weights : 0)) / stage, 1, kMaxStages));
-  const auto run = [&](auto kernel, int each) {
-    const auto shared = static_cast<size_t>(stages * stage + (keeps_weights ? weights : 0));
+void launch_norm_gradient_plan(const NormGradient& call, const NormGradientPlan& plan, cudaStream_t stream) {
+  const auto run = [&](auto kernel, auto... arguments) {
+    const auto shared = static_cast<size_t>(plan.shared);
     allow_shared(kernel, shared);
-    const auto threads = static_cast<unsigned>(((groups + each - 1) / each + 31) / 32 * 32);
-    launch_overlapped(kernel, {static_cast<unsigned>(call.blocks), threads, shared}, stream, call, stages,
-                      keeps_weights);
+    launch_overlapped(kernel, {static_cast<unsigned>(plan.blocks), static_cast<unsigned>(plan.threads), shared}, stream,
+                      call, arguments...);
   };
-  if (groups <= 1536) {
-    run(norm_gradient_kernel<T, kLayer, kColumnSum, 2>, 2);
+  if (plan.kernel == NormGradientKernel::kRowPersistent) {
+    return run(plan.groups == 2 ? norm_gradient_row_persistent_kernel<T, kLayer, kColumnSum, 2>
+                                : norm_gradient_row_persistent_kernel<T, kLayer, kColumnSum, 4>,
+               plan.stages, plan.shared_weights);
+  }
+  const auto run_teams = [&]<bool kAdds>() {
+    run(plan.groups == 1 ? norm_gradient_teams_kernel<T, kLayer, kColumnSum, kAdds, 1>
+                         : norm_gradient_teams_kernel<T, kLayer, kColumnSum, kAdds, 2>,
+        plan.teams, plan.stages);
+  };
+  if constexpr (!kColumnSum) {  // which are those of dx + addend
+    if (call.addend == nullptr) return run_teams.template operator()<false>();
+  }
+  run_teams.template operator()<true>();
+}
+
+template <typename T>
+void launch_norm_gradient_of(const NormGradient& call, const NormGradientPlan& plan, cudaStream_t stream) {
+  if (call.column_sum != nullptr) {
+    call.layer ? launch_norm_gradient_plan<T, true, true>(call, plan, stream)
+               : launch_norm_gradient_plan<T, false, true>(call, plan, stream);
   } else {
-    run(norm_gradient_kernel<T, kLayer, kColumnSum, 4>, 4);
+    call.layer ? launch_norm_gradient_plan<T, true, false>(call, plan, stream)
+               : launch_norm_gradient_plan<T, false, false>(call, plan, stream);
   }
 }
 

@@ -1,16 +1,14 @@
-// Gradients of norms of up to kNarrowCols columns: as gradient.cuh, but a multiprocessor's up to 512 threads are one
-// block of several teams, each with rows, a ring and a barrier of its own: while one waits for its sums another
-// computes. A thread has 8 columns and two rows a turn, or 16 columns and one, whose weights stay in registers; a turn
-// has one barrier and one tree for all its sums. What teams have summed over rows is joined in their order at the end.
+// Gradients of norms of up to kMaxTeamCols columns: as gradient.cuh, but an SM has one block of several teams, each
+// with rows, a ring and a barrier of its own: while one waits for its sums another computes. A thread has 8 columns and
+// two rows per turn, or 16 columns and one row, and keeps their weights in registers; a turn has one barrier and one
+// reduction for all its sums. The teams' sums over rows are joined in the order of the teams at the end.
 #pragma once
 
-#include <algorithm>
-
-#include "kernels/cuda/common/bulk_copy.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/quantize_tile.cuh"
 #include "kernels/cuda/norm/norm.h"
 #include "kernels/cuda/norm/row_access.cuh"
+#include "kernels/cuda/norm/row_ring.cuh"
 
 namespace octet::cuda {
 
@@ -18,17 +16,15 @@ __device__ __forceinline__ void wait_for_team(int team, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "r"(threads) : "memory");
 }
 
-inline constexpr int kMaxTeams = 8, kTeamWarps = 8;
-
 // p.blocks blocks of `teams` teams. Team t of block b has rows t blocks + b, then every (teams blocks)-th.
 template <typename T, bool kLayer, bool kColumnSum, bool kAdds, int kChunks>
 __global__ void __launch_bounds__(512, 1)
-    norm_gradient_narrow_kernel(const __grid_constant__ NormGradient p, int teams, int stages) {
-  extern __shared__ __align__(128) unsigned char ring[];  // [teams][stages][kRows][x, dy, addend]; at the end sums
+    norm_gradient_teams_kernel(const __grid_constant__ NormGradient p, int teams, int stages) {
+  extern __shared__ __align__(128) unsigned char rings[];  // [teams][stages][kRows][x, dy, addend][C]; at the end sums
   constexpr int kRows = 2 / kChunks, kOperands = kAdds ? 3 : 2, kDots = 1 + kLayer, kValues = kRows * kDots,
                 kSums = 1 + kLayer + kColumnSum, kStep = 32 / (kValues == 3 ? 4 : kValues);
   __shared__ float shares[kMaxTeams][2][32];  // by turn; sum v of warp w at v kTeamWarps + w
-  __shared__ BulkBarrier barriers[kMaxTeams][kMaxStages];
+  __shared__ Mbarrier barriers[kMaxTeams][kMaxStages];
   __shared__ uint32_t amaxes[32];
   griddep_wait();
   griddep_launch_dependents();
@@ -39,30 +35,24 @@ __global__ void __launch_bounds__(512, 1)
   const uint32_t row_bytes = cols * static_cast<uint32_t>(sizeof(T)), operand_bytes = kOperands * row_bytes,
                  stage_bytes = kRows * operand_bytes;
   const unsigned step = gridDim.x * static_cast<unsigned>(teams), first = team * gridDim.x + blockIdx.x;
-  BulkBarrier* full = barriers[team];
-  unsigned char* own_ring = ring + static_cast<uint32_t>(team * stages) * stage_bytes;
+  RowRing ring{rings + static_cast<uint32_t>(team * stages) * stage_bytes, barriers[team], stages, kRows * kOperands,
+               row_bytes};
   // `row` is the first of a turn's; the next is `step` further.
   const auto request = [&](unsigned row, int stage) {
     if (row >= rows) return;
     const int count = kRows == 2 && row + step < rows ? 2 : 1;
-    full[stage].expect(operand_bytes * static_cast<uint32_t>(count));
+    Mbarrier& full = ring.full[stage];
+    full.arrive_expect(operand_bytes * static_cast<uint32_t>(count));
 #pragma unroll 1
     for (int r = 0; r < count; ++r, row += step) {
       const int64_t at = int64_t{row} * cols;
-      unsigned char* to =
-          own_ring + static_cast<uint32_t>(stage) * stage_bytes + static_cast<uint32_t>(r) * operand_bytes;
-      bulk_load(to, static_cast<const T*>(p.x) + at, row_bytes, full[stage]);
-      bulk_load(to + row_bytes, static_cast<const T*>(p.dy) + at, row_bytes, full[stage]);
-      if (kAdds) bulk_load(to + 2 * row_bytes, static_cast<const T*>(p.addend) + at, row_bytes, full[stage]);
+      unsigned char* to = ring.at(stage, r * kOperands);
+      bulk_load(to, static_cast<const T*>(p.x) + at, row_bytes, full);
+      bulk_load(to + row_bytes, static_cast<const T*>(p.dy) + at, row_bytes, full);
+      if (kAdds) bulk_load(to + 2 * row_bytes, static_cast<const T*>(p.addend) + at, row_bytes, full);
     }
   };
-  if (thread == 0) {
-#pragma unroll 1
-    for (int s = 0; s < stages; ++s) full[s].init();
-    publish_barriers();
-#pragma unroll 1
-    for (int s = 0; s < stages; ++s) request(first + static_cast<unsigned>(s) * kRows * step, s);
-  }
+  if (thread == 0) ring.begin([&](int s) { request(first + static_cast<unsigned>(s) * kRows * step, s); });
   bool has[kChunks];
   float weight[kChunks][kGroup] = {};
 #pragma unroll
@@ -87,9 +77,9 @@ __global__ void __launch_bounds__(512, 1)
   using M = Magnitudes<T>;
   float sums[kSums][kChunks][kGroup] = {};
   const float scale = 1.0f / static_cast<float>(cols);
-  uint32_t largest = 0, phase = 0;
-  int stage = 0, turn = 0;
-  const uint32_t places = shared_address(own_ring) + static_cast<uint32_t>(thread) * 16u * (sizeof(T) / 2);
+  uint32_t largest = 0;
+  int turn = 0;
+  const uint32_t places = shared_address(ring.memory) + static_cast<uint32_t>(thread) * 16u * (sizeof(T) / 2);
   uint32_t place = places;
   const uint32_t chunk_bytes = static_cast<uint32_t>(threads * kGroup) * static_cast<uint32_t>(sizeof(T));
   T *dx_at = static_cast<T*>(p.dx), *sum_at = static_cast<T*>(p.sum);
@@ -97,7 +87,7 @@ __global__ void __launch_bounds__(512, 1)
   for (unsigned row = first; row < rows; row += kRows * step, turn ^= 1) {
     const bool both = kRows == 1 || row + step < rows;
     float h[kRows][kChunks][kGroup], g[kRows][kChunks][kGroup], dots[kValues] = {}, by[kRows];
-    full[stage].wait(phase);
+    ring.wait();
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       by[r] = rstd[r];
@@ -129,9 +119,9 @@ __global__ void __launch_bounds__(512, 1)
     const float share = warp_sums(dots, which);
     if (lane % kStep == 0) shares[team][turn][which * kTeamWarps + warp] = share;
     wait_for_team(team, threads);
-    // The whole team has done with the turn before.
+    // Behind this barrier the whole team has finished the turn before: its stage may be filled again.
     if (thread == 0 && row != first)
-      request(row + static_cast<unsigned>(stages - 1) * kRows * step, stage == 0 ? stages - 1 : stage - 1);
+      request(row + static_cast<unsigned>(stages - 1) * kRows * step, ring.stage == 0 ? stages - 1 : ring.stage - 1);
     float sum = shares[team][turn][lane];
 #pragma unroll
     for (int lanes = kTeamWarps / 2; lanes > 0; lanes >>= 1) sum += __shfl_xor_sync(kWholeWarp, sum, lanes);
@@ -166,11 +156,11 @@ __global__ void __launch_bounds__(512, 1)
         }
       }
     }
-    place += stage_bytes;
-    if (++stage == stages) stage = 0, phase ^= 1, place = places;
+    ring.advance();
+    place = ring.stage == 0 ? places : place + stage_bytes;
   }
-  // Team 0 has as many turns as any; the others meet at their barriers as often: compute-sanitizer counts barriers, and
-  // would else take what the block's barrier below divides for a race.
+  // Team 0 has the most turns; the others wait at their barriers as often: compute-sanitizer counts barriers, and would
+  // otherwise report a race across the block's barrier below.
   for (unsigned row = blockIdx.x; row < rows; row += kRows * step) {
     if (row + (first - blockIdx.x) >= rows) wait_for_team(team, threads);
   }
@@ -178,9 +168,9 @@ __global__ void __launch_bounds__(512, 1)
     largest = block_max(M::bits(largest), amaxes);
     if (threadIdx.x == 0) p.block_amaxes[blockIdx.x] = largest;
   }
-  // The teams' sums [teams - 1, kSums, C] go through the ring; partials [kSums, blocks, C].
+  // The teams' sums [teams - 1, kSums, C] are joined in the rings' memory; partials [kSums, blocks, C].
   __syncthreads();
-  auto* joined = reinterpret_cast<float*>(ring);
+  auto* joined = reinterpret_cast<float*>(rings);
   const auto each = [&](auto&& body) {
 #pragma unroll
     for (int s = 0; s < kSums; ++s) {
@@ -207,36 +197,6 @@ __global__ void __launch_bounds__(512, 1)
     }
     store(p.partials + (int64_t{s} * gridDim.x + blockIdx.x) * p.cols + column_of(c), sums[s][c]);
   });
-}
-
-template <typename T, bool kLayer, bool kColumnSum, int kChunks>
-void launch_norm_gradient_teams(const NormGradient& call, cudaStream_t stream) {
-  const int64_t rows = 2 / kChunks;
-  const int64_t stage = rows * (call.addend != nullptr ? 3 : 2) * call.cols * static_cast<int64_t>(sizeof(T));
-  const auto threads = static_cast<int>((call.cols + 32 * kChunks * kGroup - 1) / (32 * kChunks * kGroup) * 32);
-  const int teams = std::min(512 / threads, kMaxTeams);
-  const auto stages = static_cast<int>(std::clamp<int64_t>((int64_t{200} << 10) / (teams * stage), 2, kMaxStages));
-  const auto shared = static_cast<size_t>(teams * stages * stage);
-  const auto run = [&](auto kernel) {
-    allow_shared(kernel, shared);
-    launch_overlapped(kernel, {static_cast<unsigned>(call.blocks), static_cast<unsigned>(threads * teams), shared},
-                      stream, call, teams, stages);
-  };
-  if constexpr (kColumnSum) {
-    run(norm_gradient_narrow_kernel<T, kLayer, true, true, kChunks>);
-  } else {
-    run(call.addend != nullptr ? norm_gradient_narrow_kernel<T, kLayer, false, true, kChunks>
-                               : norm_gradient_narrow_kernel<T, kLayer, false, false, kChunks>);
-  }
-}
-
-template <typename T, bool kLayer, bool kColumnSum>
-void launch_norm_gradient_narrow(const NormGradient& call, cudaStream_t stream) {
-  if (call.cols <= kTeamWarps * 32 * kGroup) {
-    launch_norm_gradient_teams<T, kLayer, kColumnSum, 1>(call, stream);
-  } else {
-    launch_norm_gradient_teams<T, kLayer, kColumnSum, 2>(call, stream);
-  }
 }
 
 }  // namespace octet::cuda

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "kernels/cuda/norm/choose.h"
 
 namespace octet::cuda {
 
@@ -41,13 +42,14 @@ struct NormForward {
   float* amax = nullptr;                   // [1], may be null
   NormQuantize quantize;
   float* statistics = nullptr;   // scratch [2, R] when tiles make codes_t or scale_inv_t
-  uint32_t* counters = nullptr;  // [kAmaxWords + 1] of DeviceContext::counters: of the amax; units drawn
-  int sm_count = 1;
+  uint32_t* counters = nullptr;  // [kAmaxWords + 1] of DeviceContext::counters: of the amax; of the tile scheduler
 };
-// Whether launch_norm takes these columns; all others go to launch_norm_any, which knows no fusions.
-bool norm_takes(int64_t cols);
-void launch_norm(const NormForward& call, cudaStream_t stream);
-void launch_norm_any(const NormForward& call, cudaStream_t stream);
+// What runs. Codes of both directions under one scale for the tensor: rows make everything else, then their codes are
+// transposed. Transposed codes alone, and blocks, whose scales differ by direction: rows make sum, y and statistics,
+// then tiles make everything else of y, codes of both directions from one read.
+enum class NormPasses : uint8_t { kRows, kTransposeCodes, kTiles };
+NormPasses norm_passes(const NormForward& call);
+void launch_norm(const NormForward& call, const NormPlan& plan, cudaStream_t stream);
 
 // dx from dy and the saved statistics; sum = dx (+ addend), rounded once more; amax and column sums of `sum`.
 struct NormGradient {
@@ -61,16 +63,10 @@ struct NormGradient {
   float *dweight = nullptr, *dbias = nullptr;                 // [C], may be null
   float *amax = nullptr, *column_sum = nullptr;               // [1], [C], may be null
   float* partials = nullptr;                                  // scratch, norm_gradient_scratch() bytes
-  uint32_t* block_amaxes = nullptr;                           // [blocks], of it
-  int blocks = 0;                                             // norm_gradient_blocks()
+  uint32_t* block_amaxes = nullptr;                           // [blocks], set by the launcher
 };
-// Whether the fusions run at these columns; dx, dweight and dbias alone are made for all.
-bool norm_gradient_takes(int64_t cols);
-inline constexpr int64_t kNarrowCols = 4096;  // up to these, rows take norm_gradient_narrow_kernel
-int norm_gradient_blocks_per_sm(int64_t cols);
-int norm_gradient_blocks(int64_t rows, int64_t cols, int sm_count);
 // Bytes for `sums` of dweight, dbias, column_sum, and for the blocks' amaxes.
-int64_t norm_gradient_scratch(int64_t rows, int64_t cols, int sm_count, int sums);
-void launch_norm_gradient(const NormGradient& call, cudaStream_t stream);
+int64_t norm_gradient_scratch(const NormGradientPlan& plan, int64_t cols, int sums);
+void launch_norm_gradient(const NormGradient& call, const NormGradientPlan& plan, cudaStream_t stream);
 
 }  // namespace octet::cuda

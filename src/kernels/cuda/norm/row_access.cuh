@@ -1,4 +1,4 @@
-// What the norm kernels share: groups of eight neighbouring elements of a row, and sums over a team of threads.
+// What the norm kernels share: groups of eight neighbouring elements of a row, and reductions over a team of threads.
 //
 // A row belongs to a warp or a block. Thread t of n holds groups t, t + n, ...: group g is columns 8 g .. 8 g + 7.
 // Sums run in one order per number of columns, so that every kernel gives the same statistics. A block's sum over
@@ -8,12 +8,11 @@
 
 #include "kernels/cuda/common/numbers.cuh"
 #include "kernels/cuda/common/reduce.cuh"
+#include "kernels/cuda/norm/choose.h"
 
 namespace octet::cuda {
 
-inline constexpr int kGroup = 8;
-
-// Weights and biases keep their own type beside the activations'.
+// Weights and biases have a type of their own.
 __device__ __forceinline__ void load_channels(const void* channels, DType dtype, int64_t column, float (&to)[kGroup]) {
   if (dtype == DType::kF32) {
     load(static_cast<const float*>(channels) + column, to);
@@ -197,9 +196,7 @@ struct PairedBlockReduce {
   }
 };
 
-inline constexpr int kMaxStages = 8;  // of a ring of rows
-
-// Raises an amax; most rows find it high enough already.
+// Raises an amax; for most rows it is high enough already.
 __device__ __forceinline__ void raise_amax(float* amax, uint32_t bits) {
   auto* at = reinterpret_cast<uint32_t*>(amax);
   if (bits > *reinterpret_cast<volatile uint32_t*>(at)) atomicMax(at, bits);

@@ -1,6 +1,6 @@
-// Codes of a norm's result in both directions: tiles of 128 x 128 of y, made again from x and the statistics
+// FP8 codes of a norm's result in both directions: tiles of 128 x 128 of y, recomputed from x and the statistics
 // (or read where y was stored), end in quantize_tile. Panels of rows run from the last to the first: what the row
-// kernel has read last is still in the level 2 cache.
+// kernel has read last is still in L2.
 #pragma once
 
 #include "kernels/cuda/common/overlap.cuh"
@@ -12,9 +12,9 @@ namespace octet::cuda {
 
 // y of eight columns of a row, rounded, into a tile's part.
 template <typename T>
-__device__ __forceinline__ void make_again(const NormForward& p, int64_t row, int64_t column, float mean, float rstd,
-                                           const float (&weight)[kGroup], const float (&bias)[kGroup],
-                                           float (&x)[kGroup]) {
+__device__ __forceinline__ void recompute(const NormForward& p, int64_t row, int64_t column, float mean, float rstd,
+                                          const float (&weight)[kGroup], const float (&bias)[kGroup],
+                                          float (&x)[kGroup]) {
   const int64_t at = row * p.cols + column;
   if (p.y != nullptr) {
     load_packed<kGroup>(static_cast<const T*>(p.y) + at).unpack(x);
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kTileThreads)
     for (int i = 0; i < kPartRows; ++i) {
       if (row + i >= p.rows) break;
       float x[kGroup];
-      make_again<T>(p, row + i, column + half, p.mean[row + i], p.rstd[row + i], weight, bias, x);
+      recompute<T>(p, row + i, column + half, p.mean[row + i], p.rstd[row + i], weight, bias, x);
 #pragma unroll
       for (int j = 0; j < kGroup; j += 2) part.set(i, half + j, x[j], x[j + 1]);
     }

@@ -32,7 +32,7 @@ struct Sums {
   }
 };
 
-// The same elements a thread whatever Acc is. kVec elements a load, several loads under way.
+// The same elements a thread whatever Acc is. kVec elements a load, several loads in flight.
 template <typename Acc, int kVec, typename T>
 __device__ __forceinline__ Sums<Acc> sum_runs(const T* x, int64_t count) {
   constexpr int kLoads = 4;

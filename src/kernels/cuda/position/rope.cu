@@ -1,5 +1,5 @@
 // A block turns the heads of a few tokens: cosines and sines go through shared memory, once a token, while a thread's
-// first elements are under way; it keeps those of its pairs for all heads it takes. Angles are reduced in float64
+// first elements are in flight; it keeps those of its pairs for all heads it takes. Angles are reduced in float64
 // (positions may be large), the functions of the rest are float32.
 #include <algorithm>
 #include <bit>

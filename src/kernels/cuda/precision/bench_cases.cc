@@ -4,7 +4,7 @@
 namespace octet::cuda {
 namespace {
 
-// As a fusion of one member, whose other results nobody wants.
+// As a fusion of one member, whose other results are unused.
 cpu::Case quantize_alone(const std::string& scaling, int64_t rows, int64_t cols, const std::vector<int32_t>& results) {
   cpu::Case c{.op = Op::kFusion,
               .name = fmt::format("quantize_{}_e4m3_{}x{}", scaling, rows, cols),

@@ -5,7 +5,7 @@
 namespace octet::cuda {
 namespace {
 
-// A body of nodes with two inputs of their own each; `dropped` says which results nobody reads.
+// A body of nodes with two inputs of their own each; `dropped` says which results are unused.
 template <typename Dropped>
 Graph pairs_body(const std::string& kind, const char* member, Op op, const std::vector<TensorType>& types,
                  const std::function<Attrs(size_t)>& attrs, const Dropped& dropped) {

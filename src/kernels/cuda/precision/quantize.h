@@ -1,4 +1,4 @@
-// Launchers of quantize: plain types, shared by the rows (rows.cc), the kernels and fusions that end in a quantize.
+// Launchers of quantize: plain types, shared by the rows (kernels.cc), the kernels and fusions that end in a quantize.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,17 +7,16 @@
 #include <string_view>
 
 #include "base/dtype.h"
+#include "kernels/cuda/precision/choose.h"
 
 namespace octet::cuda {
 
-// Which elements of a matrix share a scale: all; a row; 128 neighbours of a row; a tile of 128 x 128.
-enum class Grouping : uint8_t { kTensor, kRow, kRow128, kTile128 };
 Grouping quantize_grouping(std::string_view scaling);  // "tensor", "row", "1x128", "128x128"
 
 // Where a scale of kRow128 lies: of row `row` and columns 128 `group` .. of a matrix of `rows`.
 constexpr int64_t row128_scale_index(int64_t row, int64_t group, int64_t rows) { return group * rows + row; }
 
-// Results that nobody wants are null. Offsets are int64: a tensor may have more than 2^31 elements.
+// Results that are not used are null. Offsets are int64: a tensor may have more than 2^31 elements.
 struct QuantizeJob {
   int64_t rows = 0, cols = 0;
   const float* scale = nullptr;  // [1], kTensor only; a positive number
@@ -43,6 +42,8 @@ struct QuantizeJob {
   }
 };
 
+// What choose_quantize is told of a job.
+QuantizeDesc describe_quantize(const QuantizeJob& job, Grouping grouping, const void* x);
 // x [rows, cols], f32 or bf16, to codes of `format`. Clears amax, and col_amax (scratch of [cols] u32: kRow only).
 void launch_quantize(QuantizeJob job, Grouping grouping, DType format, const void* x, DType type, uint32_t* col_amax,
                      cudaStream_t stream);

@@ -1,9 +1,9 @@
 // Kernels of quantize for one type of x: tiles (common/quantize_tile.cuh), a stream where nothing needs tiles, rows
-// (common/quantize_rows.cuh).
+// (common/quantize_per_row.cuh).
 #pragma once
 
 #include "kernels/cuda/common/overlap.cuh"
-#include "kernels/cuda/common/quantize_rows.cuh"
+#include "kernels/cuda/common/quantize_per_row.cuh"
 
 namespace octet::cuda {
 
@@ -20,12 +20,12 @@ __global__ void __launch_bounds__(kTileThreads, kVector ? 8 / static_cast<int>(s
 }
 
 template <Grouping kGrouping, typename Code, typename T>
-void launch_quantize_tiles(const QuantizeJob& job, const T* x, cudaStream_t stream) {
-  const int64_t down = (job.rows + kTile - 1) / kTile, across = (job.cols + kTile - 1) / kTile;
+void launch_quantize_tiles(const QuantizeJob& job, const QuantizePlan& plan, const T* x, cudaStream_t stream) {
+  static_assert(kTile == kQuantizeTile);
   const auto kernel =
       job.vector ? quantize_tiles_kernel<kGrouping, Code, true, T> : quantize_tiles_kernel<kGrouping, Code, false, T>;
-  launch_overlapped(kernel, {static_cast<unsigned>(down * across), kTileThreads}, stream, x, job,
-                    static_cast<unsigned>(across));
+  launch_overlapped(kernel, {static_cast<unsigned>(plan.grid), kTileThreads}, stream, x, job,
+                    static_cast<unsigned>(plan.across));
 }
 
 // 16 neighbours as float32 and their packed maximum; 0 beyond `count`.
@@ -65,7 +65,6 @@ __device__ __forceinline__ uint32_t amax16(const float (&x)[16]) {
 }
 
 // Per tensor without a transpose: x [count], 32 elements a thread.
-inline constexpr int kStreamThreads = 256, kStreamRuns = 2;
 template <typename Code, typename T>
 __global__ void __launch_bounds__(kStreamThreads)
     quantize_stream_kernel(const T* x, const __grid_constant__ QuantizeJob job) {
@@ -103,11 +102,10 @@ __global__ void column_amax_kernel(const T* __restrict__ x, int64_t rows, int64_
 }
 
 template <typename Code, typename T>
-void launch_quantize_by_row(QuantizeJob job, const T* x, uint32_t* col_amax, cudaStream_t stream) {
+void launch_quantize_by_row(QuantizeJob job, const QuantizePlan& plan, const T* x, uint32_t* col_amax,
+                            cudaStream_t stream) {
   if (job.codes != nullptr || job.scale_inv != nullptr || job.amax != nullptr) {
-    QuantizeJob rows = job;
-    rows.vector = fits_groups(job, x);
-    launch_quantize_rows<Code>(PlainRows<T>{x, rows.cols}, rows, stream);
+    launch_quantize_per_row<Code>(PlainRows<T>{x, job.cols}, job, plan.per_row, stream);
   }
   if (job.codes_t == nullptr && job.scale_inv_t == nullptr) return;
   cudaMemsetAsync(col_amax, 0, static_cast<size_t>(job.cols) * sizeof(uint32_t), stream);
@@ -115,27 +113,24 @@ void launch_quantize_by_row(QuantizeJob job, const T* x, uint32_t* col_amax, cud
   column_amax_kernel<<<grid, 256, 0, stream>>>(x, job.rows, job.cols, col_amax);
   job.col_amax = col_amax;
   job.codes = nullptr, job.scale_inv = nullptr, job.amax = nullptr;
-  launch_quantize_tiles<Grouping::kRow, Code>(job, x, stream);
+  launch_quantize_tiles<Grouping::kRow, Code>(job, plan, x, stream);
 }
 
 template <typename Code, typename T>
 void launch_quantize_as(const QuantizeJob& job, Grouping grouping, const T* x, uint32_t* col_amax,
                         cudaStream_t stream) {
   if (job.amax != nullptr) cudaMemsetAsync(job.amax, 0, sizeof(float), stream);
+  const QuantizePlan plan = choose_quantize(describe_quantize(job, grouping, x));
+  if (plan.kernel == QuantizeKernel::kStream) {
+    launch_overlapped(quantize_stream_kernel<Code, T>, {static_cast<unsigned>(plan.grid), kStreamThreads}, stream, x,
+                      job);
+    return;
+  }
   switch (grouping) {
-    case Grouping::kTensor:
-      if (job.codes_t == nullptr) {
-        const int64_t of_block = int64_t{kStreamThreads} * kStreamRuns * 16;
-        const int64_t blocks = (job.rows * job.cols + of_block - 1) / of_block;
-        launch_overlapped(quantize_stream_kernel<Code, T>, {static_cast<unsigned>(blocks), kStreamThreads}, stream, x,
-                          job);
-      } else {
-        launch_quantize_tiles<Grouping::kTensor, Code>(job, x, stream);
-      }
-      break;
-    case Grouping::kRow: launch_quantize_by_row<Code>(job, x, col_amax, stream); break;
-    case Grouping::kRow128: launch_quantize_tiles<Grouping::kRow128, Code>(job, x, stream); break;
-    case Grouping::kTile128: launch_quantize_tiles<Grouping::kTile128, Code>(job, x, stream); break;
+    case Grouping::kTensor: return launch_quantize_tiles<Grouping::kTensor, Code>(job, plan, x, stream);
+    case Grouping::kRow: return launch_quantize_by_row<Code>(job, plan, x, col_amax, stream);
+    case Grouping::kRow128: return launch_quantize_tiles<Grouping::kRow128, Code>(job, plan, x, stream);
+    case Grouping::kTile128: return launch_quantize_tiles<Grouping::kTile128, Code>(job, plan, x, stream);
   }
 }
 

@@ -27,7 +27,7 @@ class QuantizeTiles : public testing::Test {
       SCOPED_TRACE(cpu::case_name(c, dtype));
       const cpu::BuiltCase built = cpu::build_case(c, dtype);
       const auto expected = cpu::evaluate_node(built.graph, built.node(), built.in(), true);
-      const KernelRow& row = select_kernel(built.graph, built.node());
+      const KernelEntry& row = select_kernel(built.graph, built.node());
       for (const std::string& failure :
            cpu::check_kernel(row.name, on_device(*context_, row, built.graph, built.node()), built.graph, built.node(),
                              built.inputs, expected, cpu::exact()))

@@ -1,4 +1,4 @@
-// tensor_stats: amax in one pass, then tiles of 128 x 128 that stay in registers while they are encoded and decoded
+// tensor_stats: amax in one pass, then tiles of 128 x 128 held in registers while they are encoded and decoded
 // under each scaling. Sums are float64; each tile leaves its own, one block joins them in order: the same bits always.
 #include "kernels/cuda/precision/tensor_stats.h"
 

@@ -103,7 +103,7 @@ struct Eight {
 
 inline __host__ __device__ int strips_of(int vocab) { return (vocab + kStrip - 1) / kStrip; }
 
-// body(strip, pieces): the lane's four pieces of each strip of this warp, all loads under way before the first is used.
+// body(strip, pieces): the lane's four pieces of each strip of this warp, all loads in flight before the first is used.
 template <typename T, bool kAligned, typename Body>
 __device__ __forceinline__ void for_strips(const Team& team, const T* row, int vocab, const Body& body) {
   const int warps = team.blocks * kTeamWarps;

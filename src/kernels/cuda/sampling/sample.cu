@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kTeamThreads, 2) sample_kernel(SampleCall call
   const bool cut_k = top_k > 0 && top_k < vocab, cut_p = top_p < 1;
   const bool filters = !greedy && (cut_k || cut_p || min_p > 0);
   const float inverse = greedy ? 0.0f : 1.0f / temperature, summed = cut_p ? inverse : 0.0f;
-  team.sync();  // nobody writes into a block that has not begun
+  team.sync();  // no block writes into the DSMEM of one that has not begun
 
   const bool apart = call.raw.data != nullptr && call.logprobs != nullptr;
   if (apart) {

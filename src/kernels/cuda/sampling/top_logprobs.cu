@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kTeamThreads, 2) top_logprobs_kernel(TopLogpro
   const Team team;
   const int64_t at = blockIdx.x / static_cast<unsigned>(team.blocks);
   const T* const row = static_cast<const T*>(call.logits.data) + at * vocab;
-  team.sync();  // nobody writes into a block that has not begun
+  team.sync();  // no block writes into the DSMEM of one that has not begun
   for_strips<T, kAligned>(team, row, vocab, [&](int strip, const Eight<T, kAligned>(&pieces)[kStripSteps]) {
     sum_strip(team, strip, pieces, 0.0f, strips);
   });

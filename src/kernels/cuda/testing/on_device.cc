@@ -49,11 +49,11 @@ DeviceContext* test_context(std::string* why) {
   return &context;
 }
 
-cpu::BoundKernel on_device(DeviceContext& context, const KernelRow& row, const Graph& graph, const Node& node,
+cpu::BoundKernel on_device(DeviceContext& context, const KernelEntry& entry, const Graph& graph, const Node& node,
                            std::string* ran) {
-  const BoundKernel kernel = row.bind(context, graph, node);
-  if (ran != nullptr) *ran = kernel.fallback_kernel != nullptr ? kernel.fallback_kernel : row.name;
-  const int64_t scratch = row.workspace != nullptr ? row.workspace(context, graph, node) : 0;
+  const BoundKernel kernel = entry.bind(context, graph, node);
+  if (ran != nullptr) *ran = kernel.fallback_kernel != nullptr ? kernel.fallback_kernel : entry.name;
+  const int64_t scratch = entry.workspace != nullptr ? entry.workspace(context, graph, node) : 0;
   return [&context, kernel, scratch](const cpu::KernelArgs& args) {
     std::vector<GuardedDeviceBuffer> in_buffers, out_buffers;
     std::vector<Tensor> in, out;
@@ -88,7 +88,7 @@ cpu::BoundKernel on_device(DeviceContext& context, const KernelRow& row, const G
   };
 }
 
-std::vector<std::vector<std::byte>> run_row(DeviceContext& context, const KernelRow& row, const Graph& graph,
+std::vector<std::vector<std::byte>> run_row(DeviceContext& context, const KernelEntry& entry, const Graph& graph,
                                             const Node& node, const std::vector<cpu::RefTensor>& inputs) {
   std::vector<std::vector<std::byte>> in_bytes, out_bytes;
   std::vector<cpu::Tensor> in, out;
@@ -102,7 +102,7 @@ std::vector<std::vector<std::byte>> run_row(DeviceContext& context, const Kernel
     out_bytes.emplace_back(static_cast<size_t>(type.bytes()));
     out.push_back({out_bytes.back().data(), &type});
   }
-  on_device(context, row, graph, node)({in, out, {}});
+  on_device(context, entry, graph, node)({in, out, {}});
   return out_bytes;
 }
 
@@ -120,10 +120,10 @@ std::vector<std::string> fusion_failures(DeviceContext& context, const cpu::Buil
   std::vector<cpu::RefTensor> expected;
   const auto results = run(fusion.graph, node, fusion.inputs);
   for (size_t r = 0; r < results.size(); ++r) expected.push_back(cpu::load_tensor(node.results[r], results[r].data()));
-  const KernelRow& row = select_kernel(fusion.graph, node);
-  const auto kernel = on_device(context, row, fusion.graph, node);
+  const KernelEntry& entry = select_kernel(fusion.graph, node);
+  const auto kernel = on_device(context, entry, fusion.graph, node);
   for (std::string& failure :
-       cpu::check_kernel(row.name, kernel, fusion.graph, node, fusion.inputs, expected, cpu::exact()))
+       cpu::check_kernel(entry.name, kernel, fusion.graph, node, fusion.inputs, expected, cpu::exact()))
     failures.push_back(std::move(failure));
   return failures;
 }

@@ -1,4 +1,5 @@
-// Running one CUDA kernel row on host buffers: uploads between guard bands, runs, downloads. For tests and benchmarks.
+// Running one CUDA kernel entry on host buffers: uploads between guard bands, runs, downloads. For tests and
+// benchmarks.
 #pragma once
 
 #include "kernels/cpu/testing/conformance.h"
@@ -10,14 +11,14 @@ namespace octet::cuda {
 // The one context of a test program; null where there is no GPU, with the reason in `why`.
 DeviceContext* test_context(std::string* why);
 
-// The row as a kernel on host memory. Results are poisoned before, guard bands around every device buffer are checked
+// The entry as a kernel on host memory. Results are poisoned before, guard bands around every device buffer are checked
 // after (throws kInternal naming the buffer), a result in the place of an input shares its device buffer.
-// `ran`, where given, becomes the name of the row whose kernel does the work: another's where one stands in.
-cpu::BoundKernel on_device(DeviceContext& context, const KernelRow& row, const Graph& graph, const Node& node,
+// `ran`, where given, becomes the name of the entry whose kernel runs: the fallback's where there is one.
+cpu::BoundKernel on_device(DeviceContext& context, const KernelEntry& entry, const Graph& graph, const Node& node,
                            std::string* ran = nullptr);
 
-// The bytes of the node's results by this row, and by the row that select_kernel takes.
-std::vector<std::vector<std::byte>> run_row(DeviceContext& context, const KernelRow& row, const Graph& graph,
+// The bytes of the node's results by this entry, and by the entry that select_kernel takes.
+std::vector<std::vector<std::byte>> run_row(DeviceContext& context, const KernelEntry& entry, const Graph& graph,
                                             const Node& node, const std::vector<cpu::RefTensor>& inputs);
 std::vector<std::vector<std::byte>> run_node(DeviceContext& context, const Graph& graph, const Node& node,
                                              const std::vector<cpu::RefTensor>& inputs);

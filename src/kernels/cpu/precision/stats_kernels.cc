@@ -1,0 +1,270 @@
+// Fast row of tensor_stats: amax in one pass, then bands of 128 rows in tiles of 128 columns. A tile is read once as
+// float32 and encoded and decoded in cache under each of the scalings. Each band leaves its sums in the workspace; they
+// are joined in order, so that results do not depend on the number of threads.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/threads.h"
+#include "ir/tensor_stats.h"
+#include "kernels/cpu/families.h"
+#include "kernels/cpu/precision/quantize_tile.h"
+#include "kernels/cpu/row_kernels.h"
+
+namespace octet::cpu {
+namespace {
+
+constexpr int kScalings = 3;  // one scale, blocks, blocks of the transpose
+constexpr int64_t kTile = kScaleBlock;
+constexpr uint32_t kInfinity = 0x7f800000u;
+
+struct Band {
+  double row_noise[kScalings], col_noise[kScalings];
+  int64_t rows, cols;  // runs of 128 that are not all zeros
+  int64_t not_finite, non_zero, blocks, block_binades;
+  int64_t underflow[kScalings], saturated[kScalings];
+  uint32_t low;  // bits of the smallest non-zero magnitude
+};
+
+int64_t binades(uint32_t low, uint32_t high) {
+  return std::ilogb(std::bit_cast<float>(high)) - std::ilogb(std::bit_cast<float>(low)) + 1;
+}
+
+struct Smallest {
+  uint32_t operator()(const float* x, int64_t count) const {
+    uint32_t low = kInfinity;
+    for (int64_t i = 0; i < count; ++i) {
+      const uint32_t bits = std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu;
+      low = std::min(low, bits == 0 ? kInfinity : bits);
+    }
+    return low;
+  }
+};
+
+double sum_of(const double* x) {
+  double lanes[8] = {};
+  for (int64_t i = 0; i < kTile; i += 8) {
+    for (int64_t j = 0; j < 8; ++j) lanes[j] += x[i + j];
+  }
+  for (int64_t j = 1; j < 8; ++j) lanes[0] += lanes[j];
+  return lanes[0];
+}
+
+// Rows and columns beyond the tensor are zeros, which count nowhere.
+struct Tile {
+  alignas(64) float x[kTile][kTile];
+  double row_signal[kTile], col_signal[kTile];
+  float row_scale[kTile], col_scale[kTile], tile_scale;
+};
+
+struct StatsJob {
+  const void* x;
+  int64_t rows, cols;
+  bool tiles;  // blocks of 128x128
+  ScaleFormula tensor, block;
+  float scale = 1;  // of the tensor
+};
+
+template <typename T>
+void load_tile(const StatsJob& job, int64_t r0, int64_t c0, Tile& tile, Band& band) {
+  const int64_t rows = std::min(kTile, job.rows - r0), cols = std::min(kTile, job.cols - c0);
+  uint32_t col_amax[kTile] = {}, tile_amax = 0, tile_low = kInfinity;
+  std::fill_n(tile.col_signal, kTile, 0.0);
+  for (int64_t r = 0; r < kTile; ++r) {
+    float* row = tile.x[r];
+    std::fill_n(row, kTile, 0.0f);
+    if (r >= rows) {
+      tile.row_signal[r] = 0;
+      tile.row_scale[r] = 1;
+      continue;
+    }
+    const T* from = static_cast<const T*>(job.x) + (r0 + r) * job.cols + c0;
+    double squares[kTile] = {};
+    int64_t finite = 0, non_zero = 0;
+    for (int64_t c = 0; c < cols; ++c) {
+      const float value = codec::decode(from[c]);
+      const bool keep = (std::bit_cast<uint32_t>(value) & kInfinity) != kInfinity;
+      row[c] = std::bit_cast<float>(codec::select(keep, std::bit_cast<uint32_t>(value), 0));
+      finite += keep;
+      non_zero += (std::bit_cast<uint32_t>(row[c]) & 0x7fffffffu) != 0;
+      squares[c] = static_cast<double>(row[c]) * static_cast<double>(row[c]);
+      tile.col_signal[c] += squares[c];
+    }
+    band.not_finite += cols - finite;
+    band.non_zero += non_zero;
+    tile.row_signal[r] = sum_of(squares);
+    const uint32_t amax = amax_run(row, kTile), low = Smallest{}(row, kTile);
+    amax_columns(row, kTile, col_amax);
+    tile.row_scale[r] = job.block(amax);
+    tile_amax = std::max(tile_amax, amax);
+    tile_low = std::min(tile_low, low);
+    if (!job.tiles && amax > 0) ++band.blocks, band.block_binades += binades(low, amax);
+  }
+  for (int64_t c = 0; c < kTile; ++c) tile.col_scale[c] = job.block(col_amax[c]);
+  tile.tile_scale = job.block(tile_amax);
+  if (job.tiles && tile_amax > 0) ++band.blocks, band.block_binades += binades(tile_low, tile_amax);
+  band.low = std::min(band.low, tile_low);
+}
+
+// Scales of the columns of a row, and what a code is worth under each.
+struct Scales {
+  alignas(64) float scale[kTile], inverse[kTile];
+  void fill(float value) {
+    std::fill_n(scale, kTile, value);
+    std::fill_n(inverse, kTile, 1.0f / value);
+  }
+  void copy(const float* values) {
+    for (int64_t c = 0; c < kTile; ++c) scale[c] = values[c], inverse[c] = 1.0f / values[c];
+  }
+};
+
+// Adds the tile's noise and counts; `set_scales(r, scales)` makes the scales of row r, called in order from row 0.
+template <typename Code, typename SetScales>
+void round_tile(const Tile& tile, int scaling, uint32_t largest, const SetScales& set_scales, Band& band) {
+  double col_noise[kTile] = {};
+  Scales scales;
+  for (int64_t r = 0; r < kTile; ++r) {
+    set_scales(r, scales);
+    if (tile.row_signal[r] == 0) continue;
+    const float* row = tile.x[r];
+    alignas(64) float rounded[kTile];
+    alignas(64) double squares[kTile];
+    uint32_t underflow = 0, saturated = 0;
+    for (int64_t c = 0; c < kTile; ++c) {  // plain loops over one kind of number each: they vectorise
+      const Code code = codec::encode<Code>(row[c] * scales.scale[c]);
+      const uint32_t magnitude = code.bits & 0x7fu, bits = std::bit_cast<uint32_t>(row[c]) & 0x7fffffffu;
+      underflow += static_cast<uint32_t>(bits != 0) & static_cast<uint32_t>(magnitude == 0);
+      saturated += static_cast<uint32_t>(magnitude == largest);
+      rounded[c] = codec::decode(code) * scales.inverse[c];
+    }
+    for (int64_t c = 0; c < kTile; ++c) {
+      const double error = static_cast<double>(row[c]) - static_cast<double>(rounded[c]);
+      squares[c] = error * error;
+      col_noise[c] += squares[c];
+    }
+    band.underflow[scaling] += underflow;
+    band.saturated[scaling] += saturated;
+    band.row_noise[scaling] += sum_of(squares) / tile.row_signal[r];
+  }
+  for (int64_t c = 0; c < kTile; ++c) {
+    if (tile.col_signal[c] > 0) band.col_noise[scaling] += col_noise[c] / tile.col_signal[c];
+  }
+}
+
+template <typename Code, typename T>
+void measure_band(const StatsJob& job, int64_t r0, Band& band) {
+  band = {};
+  band.low = kInfinity;
+  Tile tile;
+  const uint32_t largest = codec::encode<Code>(job.tensor.max).bits, block_largest = codec::encode<E4M3>(448.0f).bits;
+  const auto once = [](const auto& set) {
+    return [set](int64_t r, Scales& scales) {
+      if (r == 0) set(scales);
+    };
+  };
+  for (int64_t c0 = 0; c0 < job.cols; c0 += kTile) {
+    load_tile<T>(job, r0, c0, tile, band);
+    for (int64_t i = 0; i < kTile; ++i) band.rows += tile.row_signal[i] > 0, band.cols += tile.col_signal[i] > 0;
+    round_tile<Code>(tile, 0, largest, once([&](Scales& scales) { scales.fill(job.scale); }), band);
+    if (job.tiles) {
+      round_tile<E4M3>(tile, 1, block_largest, once([&](Scales& scales) { scales.fill(tile.tile_scale); }), band);
+    } else {
+      const auto of_row = [&](int64_t r, Scales& scales) { scales.fill(tile.row_scale[r]); };
+      round_tile<E4M3>(tile, 1, block_largest, of_row, band);
+      round_tile<E4M3>(tile, 2, block_largest, once([&](Scales& scales) { scales.copy(tile.col_scale); }), band);
+    }
+  }
+}
+
+void join_bands(const StatsJob& job, uint32_t amax, std::span<const Band> bands, float* results) {
+  Band sum{};
+  sum.low = kInfinity;
+  for (const Band& band : bands) {
+    for (int s = 0; s < kScalings; ++s) {
+      sum.row_noise[s] += band.row_noise[s];
+      sum.col_noise[s] += band.col_noise[s];
+      sum.underflow[s] += band.underflow[s];
+      sum.saturated[s] += band.saturated[s];
+    }
+    sum.rows += band.rows;
+    sum.cols += band.cols;
+    sum.not_finite += band.not_finite;
+    sum.non_zero += band.non_zero;
+    sum.blocks += band.blocks;
+    sum.block_binades += band.block_binades;
+    sum.low = std::min(sum.low, band.low);
+  }
+  const auto ratio = [](auto part, int64_t whole) {
+    return whole > 0 ? static_cast<float>(static_cast<double>(part) / static_cast<double>(whole)) : 0.0f;
+  };
+  results[kStatAmax] = std::bit_cast<float>(amax);
+  results[kStatNotFinite] = ratio(sum.not_finite, job.rows * job.cols);
+  results[kStatBinades] = amax > 0 ? static_cast<float>(binades(sum.low, amax)) : 0.0f;
+  results[kStatBlockBinades] = ratio(sum.block_binades, sum.blocks);
+  for (int i = 0; i < kScalings; ++i) {
+    const int s = i == 2 && job.tiles ? 1 : i;  // the transpose of a tile is a tile
+    float* to = results + kStatTensor + 3 * i;
+    to[kUnderflow] = ratio(sum.underflow[s], sum.non_zero);
+    to[kSaturation] = ratio(sum.saturated[s], sum.non_zero);
+    to[kNoise] = std::max(ratio(sum.row_noise[s], sum.rows), ratio(sum.col_noise[s], sum.cols));
+  }
+}
+
+template <typename Code, typename T>
+void run_tensor_stats(StatsJob job, const KernelArgs& args) {
+  job.x = args.in[0].data;
+  std::atomic<uint32_t> amax{0};
+  parallel_for(job.rows * job.cols, 1 << 14, [&](int64_t begin, int64_t end) {
+    uint32_t seen = 0;
+    const T* x = static_cast<const T*>(job.x);
+    for (int64_t i = begin; i < end; ++i) {
+      const uint32_t bits = magnitude_bits(x[i]);
+      seen = std::max(seen, bits < kInfinity ? bits : 0);
+    }
+    uint32_t known = amax.load(std::memory_order_relaxed);
+    while (known < seen && !amax.compare_exchange_weak(known, seen, std::memory_order_relaxed)) {
+    }
+  });
+  job.scale = job.tensor(amax);
+  const int64_t count = (job.rows + kTile - 1) / kTile;
+  Band* bands = reinterpret_cast<Band*>(args.workspace.data());
+  parallel_for(count, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) measure_band<Code, T>(job, i * kTile, bands[i]);
+  });
+  join_bands(job, amax, {bands, static_cast<size_t>(count)}, args.out[0].as<float>());
+}
+
+bool accepts_tensor_stats(const Graph& graph, const Node& node) {
+  const TensorType& x = graph.type(node.inputs[0]);
+  const int64_t bands = (x.shape.rows() + kTile - 1) / kTile;
+  return is_f32_or_bf16(x.dtype) && bands * static_cast<int64_t>(sizeof(Band)) <= workspace_bytes();
+}
+
+BoundKernel bind_tensor_stats(const Graph& graph, const Node& node) {
+  const TensorType& x = graph.type(node.inputs[0]);
+  Node block = node;
+  block.attrs.set("format", std::string("e4m3"));
+  block.attrs.set("pow2", true);
+  const StatsJob job{.x = nullptr,
+                     .rows = x.shape.rows(),
+                     .cols = x.shape.cols(),
+                     .tiles = node.attrs.get<std::string>("blocks") == "128x128",
+                     .tensor = ScaleFormula(node),
+                     .block = ScaleFormula(block)};
+  const auto choose = [&]<typename Code>(Code) -> BoundKernel {
+    if (x.dtype == DType::kF32) {
+      return [job](const KernelArgs& args) { run_tensor_stats<Code, float>(job, args); };
+    }
+    return [job](const KernelArgs& args) { run_tensor_stats<Code, BF16>(job, args); };
+  };
+  return job.tensor.format == DType::kE4M3 ? choose(E4M3{}) : choose(E5M2{});
+}
+
+constexpr KernelEntry kKernels[] = {{Op::kTensorStats, "tensor_stats_bands", accepts_tensor_stats, bind_tensor_stats}};
+
+}  // namespace
+
+std::span<const KernelEntry> stats_kernels() { return kKernels; }
+
+}  // namespace octet::cpu

@@ -1,0 +1,215 @@
+#include "kernels/cuda/attention/cudnn_kernels.h"
+
+#include <array>
+#include <limits>
+
+#include "base/log.h"
+#include "kernels/cuda/attention/cudnn.h"
+#include "kernels/cuda/attention/cudnn_layout.h"
+#include "kernels/cuda/attention/mma.h"
+#include "kernels/cuda/attention/problem_of_node.h"
+#include "kernels/cuda/context.h"
+
+namespace octet::cuda {
+namespace {
+
+constexpr int64_t kLargestOversize = 4;  // rows cuDNN sees over rows there are
+
+// Hands out pieces of the workspace; without one it only counts.
+class Pieces {
+ public:
+  explicit Pieces(std::byte* base) : base_(base) {}
+  template <typename T>
+  T* take(int64_t count) {
+    const int64_t at = used_;
+    used_ += (count * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
+    return base_ != nullptr ? reinterpret_cast<T*>(base_ + at) : nullptr;
+  }
+  int64_t used() const { return used_; }
+
+ private:
+  std::byte* base_;
+  int64_t used_ = 0;
+};
+
+// Bytes of each unused result of a node, 0 of the others.
+using Unused = std::array<int64_t, 3>;
+
+// Where the mask is cuDNN's, it must make the gradient even if only some of its results are used: the others go to the
+// workspace. Elsewhere our own kernels make such a gradient.
+Unused unused_results(const CudnnProblem& problem, const Graph& graph, const Node& node) {
+  Unused unused{};
+  if (problem.dropout == 0 || !problem.backward) return unused;
+  const auto uses = graph.count_uses();
+  for (size_t i = 0; i < unused.size(); ++i) {
+    if (uses[static_cast<size_t>(&node - graph.nodes().data())][i] == 0) unused[i] = node.results[i].bytes();
+  }
+  return unused;
+}
+
+// The workspace of a call: what the layout kernels write, unused results, then cuDNN's own.
+struct Scratch {
+  RaggedLayout layout;
+  int64_t* draw = nullptr;  // dropout's seed and offset
+  std::array<std::byte*, 3> results{};
+  float* stats = nullptr;  // forward: an unused log-sum-exp; backward: the log-sum-exp by heads
+  void* own = nullptr;
+  int64_t bytes = 0;
+
+  Scratch(const CudnnProblem& problem, const CudnnPlan& plan, const Unused& unused, std::byte* base) {
+    Pieces pieces(base);
+    if (problem.ragged) {
+      layout.lengths = pieces.take<int32_t>(problem.batch);
+      layout.q_starts = pieces.take<int32_t>(problem.batch + 1);
+      layout.kv_starts = pieces.take<int32_t>(problem.batch + 1);
+      layout.stats_starts = pieces.take<int32_t>(problem.batch + 1);
+    }
+    if (problem.dropout > 0) draw = pieces.take<int64_t>(2);
+    for (size_t i = 0; i < unused.size(); ++i) {
+      if (unused[i] > 0) results[i] = pieces.take<std::byte>(unused[i]);
+    }
+    stats = pieces.take<float>(problem.tokens * problem.heads);
+    own = pieces.take<std::byte>(plan.workspace_bytes());
+    bytes = pieces.used();
+  }
+};
+
+// At most.
+int64_t longest_segment(const Node& node, int64_t tokens) {
+  const int64_t given = node.attrs.get_or<int64_t>("max_length", 0);
+  return given > 0 ? std::min(given, tokens) : tokens;
+}
+
+CudnnProblem cudnn_problem(const DeviceContext& context, const Graph& graph, const Node& node) {
+  const AttentionProblem p = attention_problem(graph, node);
+  CudnnProblem c;
+  c.backward = node.op == Op::kAttentionGrad;
+  c.batch = p.segments;
+  c.tokens = p.tokens;
+  const int64_t equal = node.attrs.get_or<int64_t>("equal_length", 0);
+  c.ragged = equal <= 0 || equal * p.segments != p.tokens;
+  c.length = c.ragged ? longest_segment(node, p.tokens) : equal;
+  c.heads = p.heads, c.kv_heads = p.kv_heads, c.dim = p.dim;
+  c.window = p.window < c.length ? p.window : 0;
+  c.scale = p.scale;
+  c.dropout = static_cast<float>(node.attrs.get_or<double>("dropout", 0.0));
+  c.deterministic = c.backward && context.options().deterministic;
+  return c;
+}
+
+// cuDNN where it is installed; says why it is not.
+struct InstalledCudnn final : DeviceLibrary {
+  explicit InstalledCudnn(DeviceContext& context) {
+    try {
+      handle = &context.library<CudnnHandle>();
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kUnsupported) throw;
+      log_warning("attention runs on our own kernels, slower than cuDNN: {}", error.what());
+    }
+  }
+  CudnnHandle* handle = nullptr;
+};
+
+// The plan, or null where our own kernels must do.
+CudnnPlan* find_plan(DeviceContext& context, const CudnnProblem& problem) {
+  CudnnHandle* cudnn = context.library<InstalledCudnn>().handle;
+  if (cudnn == nullptr) return nullptr;
+  if (problem.dropout > 0) {
+    CudnnProblem other = problem;
+    other.backward = !problem.backward;
+    other.deterministic = other.backward && context.options().deterministic;
+    if (cudnn->attention(other) == nullptr) return nullptr;
+  }
+  return cudnn->attention(problem);
+}
+
+void forward(const CudnnProblem& c, const AttentionProblem& p, CudnnPlan& plan, const Scratch& scratch,
+             const KernelArgs& args) {
+  const int32_t* segments = args.in[3].as<const int32_t>();
+  CudnnBuffers b{args.in[0].data, args.in[1].data, args.in[2].data, args.out[0].data, args.out[1].as<float>()};
+  if (b.stats == nullptr) b.stats = scratch.stats;
+  b.draw = scratch.draw;
+  if (p.dropout) launch_mask_seed(args.in[4].as<const int64_t>(), p.key, scratch.draw, args.stream);
+  if (c.ragged) {
+    launch_ragged_layout(p, segments, scratch.layout, args.stream);
+    b.lengths = scratch.layout.lengths, b.q_starts = scratch.layout.q_starts, b.kv_starts = scratch.layout.kv_starts;
+    b.stats_starts = scratch.layout.stats_starts;
+  }
+  plan.run(b, scratch.own, args.stream);
+  if (c.ragged) {
+    launch_clear_outside(p, segments, b.out, p.heads * p.dim, 2, args.stream);
+    launch_clear_outside(p, segments, b.stats, p.heads, 4, args.stream);
+  }
+}
+
+void backward(const CudnnProblem& c, const AttentionProblem& p, CudnnPlan& plan, const Scratch& scratch,
+              const KernelArgs& args) {
+  const int32_t* segments = args.in[3].as<const int32_t>();
+  CudnnBuffers b{args.in[0].data, args.in[1].data, args.in[2].data, args.in[4].data, args.in[5].as<float>()};
+  b.dout = args.in[6].data;
+  const auto result = [&](size_t i) { return args.out[i].data != nullptr ? args.out[i].data : scratch.results[i]; };
+  b.dq = result(0), b.dk = result(1), b.dv = result(2);
+  b.draw = scratch.draw;
+  if (p.dropout) launch_mask_seed(args.in[7].as<const int64_t>(), p.key, scratch.draw, args.stream);
+  if (c.ragged) {
+    launch_ragged_layout(p, segments, scratch.layout, args.stream);
+    b.lengths = scratch.layout.lengths, b.q_starts = scratch.layout.q_starts, b.kv_starts = scratch.layout.kv_starts;
+    b.stats_starts = scratch.layout.stats_starts;
+  } else {
+    launch_lse_by_head(b.stats, scratch.stats, p.segments, static_cast<int>(c.length), p.heads, args.stream);
+    b.stats = scratch.stats;
+  }
+  plan.run(b, scratch.own, args.stream);
+  if (c.ragged) {
+    launch_clear_outside(p, segments, b.dq, p.heads * p.dim, 2, args.stream);
+    launch_clear_outside(p, segments, b.dk, p.kv_heads * p.dim, 2, args.stream);
+    launch_clear_outside(p, segments, b.dv, p.kv_heads * p.dim, 2, args.stream);
+  }
+}
+
+}  // namespace
+
+bool accepts_cudnn(const Graph& graph, const Node& node) {
+  const bool backward = node.op == Op::kAttentionGrad;
+  for (size_t i = 0; i < (backward ? 7u : 3u); ++i) {
+    if (i == 3 || i == 5) continue;
+    if (graph.dtype(node.inputs[i]) != DType::kBF16) return false;
+  }
+  const int64_t dim = node.attrs.get<int64_t>("head_dim");
+  const Shape& q = graph.shape(node.inputs[0]);
+  // cuDNN starts blocks for the longest segment as often as segments are allowed for, there or not.
+  const int64_t segments = graph.shape(node.inputs[3]).elements() - 1;
+  if (dim <= kLargestMmaDim && segments * longest_segment(node, q.rows()) > kLargestOversize * q.rows()) return false;
+  if (node.attrs.get_or<double>("alibi", 0.0) > 0) return false;
+  if (node.attrs.get_or<double>("dropout", 0.0) > 0 && !node.attrs.get_or<bool>("library_mask", false)) return false;
+  return dim % 8 == 0 && dim <= 256 && node.attrs.get<double>("scale") > 0 &&
+         q.elements() < std::numeric_limits<int32_t>::max();
+}
+
+int64_t cudnn_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
+  const CudnnProblem c = cudnn_problem(context, graph, node);
+  const CudnnPlan* plan = find_plan(context, c);
+  const int64_t own = attention_own_workspace(context, graph, node);
+  return plan == nullptr ? own : std::max(own, Scratch(c, *plan, unused_results(c, graph, node), nullptr).bytes);
+}
+
+BoundKernel bind_cudnn(DeviceContext& context, const Graph& graph, const Node& node) {
+  const CudnnProblem c = cudnn_problem(context, graph, node);
+  const BoundKernel own = bind_attention_own(context, graph, node);
+  CudnnPlan* plan = find_plan(context, c);
+  if (plan == nullptr) return own;
+  const AttentionProblem p = attention_problem(graph, node);
+  // cuDNN writes all of its results: a node that uses only some of them is left to our own kernels, but for gradients
+  // under cuDNN's mask. (Our own log-sum-exp is as good: no mask is in it.)
+  const Unused unused = unused_results(c, graph, node);
+  return [=](const KernelArgs& args) {
+    const Scratch scratch(c, *plan, unused, args.workspace.data());
+    const size_t results = c.backward ? 3 : 1;
+    for (size_t i = 0; i < results; ++i) {
+      if (args.out[i].data == nullptr && scratch.results[i] == nullptr) return own(args);
+    }
+    (c.backward ? backward : forward)(c, p, *plan, scratch, args);
+  };
+}
+
+}  // namespace octet::cuda

@@ -1,0 +1,55 @@
+// Hopper's barriers in shared memory (mbarrier), and bulk copies from global to shared memory (TMA without a tensor
+// map) that arrive on them.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/common/shared_address.cuh"
+
+namespace octet::cuda {
+
+// A phase completes when `arrivals` threads have arrived and all announced bytes have been copied.
+struct Mbarrier {
+  uint64_t state;
+
+  __device__ __forceinline__ uint32_t address() const { return shared_address(&state); }
+  __device__ __forceinline__ void init(int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(arrivals) : "memory");
+  }
+  __device__ __forceinline__ void arrive() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory");
+  }
+  // An arrival that announces bytes of bulk copies.
+  __device__ __forceinline__ void arrive_expect(uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
+  }
+  // An arrival when this thread's cp.async copies so far have completed.
+  __device__ __forceinline__ void arrive_after_copies() {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address()) : "memory");
+  }
+  __device__ __forceinline__ void wait(uint32_t phase) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again;\n"
+        "}\n" ::"r"(address()),
+        "r"(phase)
+        : "memory");
+  }
+};
+// After init, before any copy arrives on the barriers.
+__device__ __forceinline__ void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// `bytes` is a multiple of 16; both addresses are 16-byte aligned.
+__device__ __forceinline__ void bulk_load(void* shared, const void* global, uint32_t bytes, Mbarrier& barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(shared)),
+               "l"(global), "r"(bytes), "r"(barrier.address())
+               : "memory");
+}
+
+}  // namespace octet::cuda

@@ -1,0 +1,152 @@
+// scatter_rows, copy_blocks and paged_attention. One call of attention may hold sequences to decode and sequences to
+// prefill: both kernels run, each over its own sequences, unless the number of tokens or the attribute max_query_len
+// says that there is nothing to prefill.
+#include <bit>
+
+#include "kernels/cuda/context.h"
+#include "kernels/cuda/families.h"
+#include "kernels/cuda/inference/inference.h"
+
+namespace octet::cuda {
+namespace {
+
+Operand operand(const Tensor& tensor) { return {tensor.data, tensor.dtype()}; }
+
+// Ids travel as the bits of float32.
+bool accepts_append(const Graph& graph, const Node& node) {
+  const DType cache = node.results[0].dtype;
+  return cache == DType::kI32 ||
+         (is_wide_float(graph.dtype(node.inputs[1])) && (is_wide_float(cache) || is_fp8(cache)));
+}
+const float* optional_factor(const KernelArgs& args, size_t index) {
+  return index < args.in.size() ? args.in[index].as<const float>() : nullptr;
+}
+void copy_cache(const KernelArgs& args) {
+  if (args.in[0].data == args.out[0].data) return;
+  check_cuda(cudaMemcpyAsync(args.out[0].data, args.in[0].data, static_cast<size_t>(args.out[0].type->bytes()),
+                             cudaMemcpyDeviceToDevice, args.stream),
+             "copying a cache");
+}
+
+BoundKernel bind_append(DeviceContext&, const Graph& graph, const Node& node) {
+  const int64_t slots = node.results[0].shape.rows();
+  const int width = static_cast<int>(node.results[0].shape.cols());
+  const int tokens = static_cast<int>(graph.shape(node.inputs[2]).elements());
+  return [=](const KernelArgs& args) {
+    copy_cache(args);
+    launch_scatter_rows(operand(args.out[0]), slots, operand(args.in[1]), args.in[2].as<const int32_t>(),
+                        optional_factor(args, 3), tokens, width, args.stream);
+  };
+}
+
+bool accepts_copy(const Graph&, const Node&) { return true; }
+
+BoundKernel bind_copy(DeviceContext&, const Graph& graph, const Node& node) {
+  const TensorType& cache = node.results[0];
+  const int64_t block_size = node.attrs.get<int64_t>("block_size"), blocks = cache.shape.rows() / block_size;
+  const int64_t block_bytes = block_size * cache.shape.cols() * dtype_bytes(cache.dtype);
+  const int count = static_cast<int>(graph.shape(node.inputs[1]).rows());
+  return [=](const KernelArgs& args) {
+    copy_cache(args);
+    launch_copy_blocks(args.out[0].data, block_bytes, blocks, args.in[1].as<const int32_t>(), count, args.stream);
+  };
+}
+
+bool accepts_paged(const Graph& graph, const Node& node) {
+  const DType cache = graph.dtype(node.inputs[1]);
+  return is_wide_float(graph.dtype(node.inputs[0])) && (is_wide_float(cache) || is_fp8(cache)) &&
+         graph.dtype(node.inputs[2]) == cache && node.attrs.get<int64_t>("head_dim") <= kLargestPagedDim;
+}
+
+bool accepts_paged_mma(const Graph& graph, const Node& node) {
+  const DType cache = graph.dtype(node.inputs[1]);
+  const int64_t block_size = node.attrs.get<int64_t>("block_size");
+  return accepts_paged(graph, node) && graph.dtype(node.inputs[0]) == DType::kBF16 &&
+         (cache == DType::kBF16 || is_fp8(cache)) &&
+         node.attrs.get<int64_t>("head_dim") % (is_fp8(cache) ? 16 : 8) == 0 && block_size >= 16 &&
+         std::has_single_bit(static_cast<uint64_t>(block_size)) && node.attrs.get<double>("scale") > 0;
+}
+
+PagedProblem problem_of(const Graph& graph, const Node& node) {
+  PagedProblem p;
+  p.tokens = static_cast<int>(graph.shape(node.inputs[0]).rows());
+  p.sequences = static_cast<int>(graph.shape(node.inputs[4]).elements());
+  p.heads = static_cast<int>(node.attrs.get<int64_t>("heads"));
+  p.kv_heads = static_cast<int>(node.attrs.get<int64_t>("kv_heads"));
+  p.group = p.heads / p.kv_heads;
+  p.dim = static_cast<int>(node.attrs.get<int64_t>("head_dim"));
+  p.block_size = static_cast<int>(node.attrs.get<int64_t>("block_size"));
+  p.blocks = static_cast<int>(graph.shape(node.inputs[5]).cols());
+  p.slots = static_cast<int>(graph.shape(node.inputs[1]).rows());
+  p.window = static_cast<int>(
+      std::min<int64_t>(node.attrs.get_or<int64_t>("window", 0), int64_t{p.blocks} * p.block_size + 1));
+  p.max_query_len = static_cast<int>(node.attrs.get_or<int64_t>("max_query_len", 0));
+  p.inputs_ready = true;  // no fusion has this op, whose leaves would be anything
+  for (size_t i = 3; i < 6; ++i) {
+    p.inputs_ready = p.inputs_ready && graph.node(node.inputs[i].node).op == Op::kInput;
+  }
+  p.scale = static_cast<float>(node.attrs.get<double>("scale"));
+  p.alibi = node.attrs.get_or<double>("alibi", 0.0), p.alibi_scale = node.attrs.get_or<double>("alibi_scale", 1.0);
+  return p;
+}
+
+PagedOperands operands_of(const KernelArgs& args) {
+  return {.q = operand(args.in[0]),
+          .k = operand(args.in[1]),
+          .v = operand(args.in[2]),
+          .out = operand(args.out[0]),
+          .segments = args.in[3].as<const int32_t>(),
+          .lengths = args.in[4].as<const int32_t>(),
+          .table = args.in[5].as<const int32_t>(),
+          .k_scale = optional_factor(args, 6),
+          .v_scale = optional_factor(args, 7)};
+}
+
+BoundKernel bind_paged(DeviceContext& context, const Graph& graph, const Node& node) {
+  const PagedProblem p = problem_of(graph, node);
+  const SplitDecodePlan plan = choose_decode(p, context.facts());
+  BoundKernel kernel = [p, plan](const KernelArgs& args) {
+    const PagedOperands x = operands_of(args);
+    if (may_prefill(p)) launch_paged_prefill(p, x, args.stream);
+    launch_paged_decode(p, x, plan, args.workspace.data(), args.stream);
+  };
+  kernel.variant = [p, plan](const KernelArgs&) { return to_string(plan) + (may_prefill(p) ? "; prefill" : ""); };
+  return kernel;
+}
+int64_t paged_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
+  return choose_decode(problem_of(graph, node), context.facts()).scratch_bytes;
+}
+
+BoundKernel bind_paged_mma(DeviceContext& context, const Graph& graph, const Node& node) {
+  const PagedProblem p = problem_of(graph, node);
+  DecodePlan plan = plan_paged_decode_mma(p, graph.dtype(node.inputs[1]), context.facts());
+  static_assert(kDecodeCounters <= DeviceContext::kCounters);
+  plan.counters = context.counters();
+  BoundKernel kernel = [p, plan, sm_count = context.sm_count()](const KernelArgs& args) {
+    const PagedOperands x = operands_of(args);
+    if (may_prefill(p))
+      launch_paged_prefill_wgmma(p, x, args.workspace.data() + plan.scratch_bytes, sm_count, args.stream);
+    launch_paged_decode_mma(p, x, plan, args.workspace.data(), args.stream);
+  };
+  kernel.variant = [p, plan](const KernelArgs&) { return to_string(plan) + (may_prefill(p) ? "; prefill" : ""); };
+  return kernel;
+}
+int64_t paged_mma_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
+  const PagedProblem p = problem_of(graph, node);
+  return plan_paged_decode_mma(p, graph.dtype(node.inputs[1]), context.facts()).scratch_bytes +
+         (may_prefill(p) ? prefill_scratch_bytes(p) : 0);
+}
+
+}  // namespace
+
+std::span<const KernelEntry> inference_kernels() {
+  static const KernelEntry kernels[] = {
+      {Op::kScatterRows, "scatter_rows_copy", accepts_append, bind_append},
+      {Op::kCopyBlocks, "copy_blocks", accepts_copy, bind_copy},
+      {Op::kPagedAttention, "paged_attention_mma", accepts_paged_mma, bind_paged_mma, paged_mma_workspace},
+      {Op::kPagedAttention, "paged_attention", accepts_paged, bind_paged, paged_workspace},
+  };
+  return kernels;
+}
+
+}  // namespace octet::cuda

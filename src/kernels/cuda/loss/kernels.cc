@@ -1,0 +1,43 @@
+// The rows of cross_entropy and its gradient.
+#include "kernels/cuda/families.h"
+#include "kernels/cuda/loss/cross_entropy.h"
+
+namespace octet::cuda {
+namespace {
+
+bool accepts(const Graph& graph, const Node& node) {
+  const DType dtype = graph.dtype(node.inputs[0]);
+  return dtype == DType::kF32 || dtype == DType::kBF16;
+}
+
+CrossEntropy describe(const Graph& graph, const Node& node) {
+  const Shape& shape = graph.shape(node.inputs[0]);
+  return {.dtype = graph.dtype(node.inputs[0]),
+          .tokens = shape[0],
+          .cols = shape[1],
+          .classes = node.attrs.get_or<int64_t>("classes", shape[1])};
+}
+
+BoundKernel bind(DeviceContext&, const Graph& graph, const Node& node) {
+  return [call = describe(graph, node)](const KernelArgs& args) mutable {
+    call.logits = args.in[0].data, call.targets = args.in[1].as<int32_t>();
+    const float* given = args.in.size() > 2 ? args.in[2].as<const float>() : nullptr;
+    launch_cross_entropy(call, given, args.out[0].as<float>(), args.out[1].as<float>(), args.stream);
+  };
+}
+
+BoundKernel bind_grad(DeviceContext&, const Graph& graph, const Node& node) {
+  return [call = describe(graph, node)](const KernelArgs& args) mutable {
+    call.logits = args.in[0].data, call.targets = args.in[1].as<int32_t>();
+    launch_cross_entropy_grad(call, args.in[2].as<float>(), args.in[3].as<float>(), args.out[0].data, args.stream);
+  };
+}
+
+constexpr KernelEntry kKernels[] = {{Op::kCrossEntropy, "cross_entropy_rows", accepts, bind},
+                                    {Op::kCrossEntropyGrad, "cross_entropy_grad_rows", accepts, bind_grad}};
+
+}  // namespace
+
+std::span<const KernelEntry> loss_kernels() { return kKernels; }
+
+}  // namespace octet::cuda

@@ -1,0 +1,372 @@
+// Rows of matmul, scaled_matmul and their fusions: our own kernel for few rows, cuBLASLt, and our own tiled product for
+// what the library refuses.
+//
+// The library's pairs of scale layouts are checked here before it sees them: some mixtures end the process inside it.
+#include <algorithm>
+#include <array>
+#include <memory>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "kernels/cuda/families.h"
+#include "kernels/cuda/matmul/gemv_kernels.h"
+#include "kernels/cuda/matmul/product.h"
+#include "kernels/cuda/matmul/scale_layout.h"
+#include "kernels/cuda/matmul/tuning.h"
+
+namespace octet::cuda {
+namespace {
+
+constexpr int64_t kAlignment = 256;  // of pieces of the workspace
+constexpr int64_t kFp8Multiple = 16, kBlockMultiple = 4;
+constexpr int64_t kFewSplitRows = 256;
+constexpr double kWarnAboveFlops = 1e9;  // FLOPs of a product whose stand-in is warned of
+
+// --- our own product
+
+BoundKernel bind_tiled(DeviceContext&, const Graph& graph, const Node& node) {
+  const Product p = product_of(graph, node);
+  const auto operand = [k = p.k, blocks = p.k_blocks()](const KernelArgs& args, const ProductOperand& x) {
+    TiledOperand t{.data = args.in[x.input].data,
+                   .dtype = x.dtype,
+                   .outer_stride = x.k_inner ? k : 1,
+                   .k_stride = x.k_inner ? 1 : x.outer};
+    if (x.scaling == ProductScaling::kNone) return t;
+    t.scale = args.in[x.scale_input].as<float>();
+    switch (x.scaling) {
+      case ProductScaling::kRow: t.scale_outer = 1; break;  // K is contiguous, also of 1x128: the facts
+      case ProductScaling::k1x128: t.k_group = 128, t.scale_outer = 1, t.scale_k = x.outer; break;
+      case ProductScaling::k128x128:
+        t.outer_group = t.k_group = 128;
+        t.scale_outer = x.k_inner ? blocks : 1, t.scale_k = x.k_inner ? 1 : (x.outer + 127) / 128;
+        break;
+      default: break;
+    }
+    return t;
+  };
+  return [p, operand](const KernelArgs& args) {
+    TiledGemm gemm{.m = p.m,
+                   .n = p.n,
+                   .k = p.k,
+                   .a = operand(args, p.a),
+                   .b = operand(args, p.b),
+                   .out = args.out[0].data,
+                   .out_dtype = p.out};
+    if (p.c >= 0) gemm.c = args.in[static_cast<size_t>(p.c)].data, gemm.c_dtype = p.out;
+    if (p.bias >= 0)
+      gemm.c = args.in[static_cast<size_t>(p.bias)].data, gemm.c_dtype = p.bias_dtype, gemm.c_is_row = true;
+    launch_tiled_gemm(gemm, args.stream);
+  };
+}
+
+// --- cuBLASLt
+
+// How a bias gets into the product.
+enum class BiasPlan : uint8_t {
+  kNone,
+  kEpilogue,
+  kConverted,  // to the result's type first, then the epilogue: the fusion's exception
+  kSpread,     // over the rows of the result, which the product then starts from
+  kRefused,
+};
+
+BiasPlan bias_plan(const Product& p) {
+  if (p.bias < 0) return BiasPlan::kNone;
+  const bool native = p.bias_dtype == p.out && !(p.fp8() && p.out == DType::kF32);
+  if (native) return BiasPlan::kEpilogue;
+  if (p.out == DType::kF32) return p.c < 0 ? BiasPlan::kSpread : BiasPlan::kRefused;
+  return p.bias_fused ? BiasPlan::kConverted : BiasPlan::kRefused;
+}
+
+struct ScalingPair {
+  ProductScaling a, b;
+  GemmScaling library_a, library_b;
+};
+constexpr ScalingPair kPairs[] = {
+    {ProductScaling::kNone, ProductScaling::kNone, GemmScaling::kNone, GemmScaling::kNone},
+    {ProductScaling::kTensor, ProductScaling::kTensor, GemmScaling::kTensor, GemmScaling::kTensor},
+    {ProductScaling::kRow, ProductScaling::kRow, GemmScaling::kOuter, GemmScaling::kOuter},
+    {ProductScaling::kRow, ProductScaling::kTensor, GemmScaling::kOuter, GemmScaling::kOuter},
+    {ProductScaling::kTensor, ProductScaling::kRow, GemmScaling::kOuter, GemmScaling::kOuter},
+    {ProductScaling::k1x128, ProductScaling::k1x128, GemmScaling::k1x128, GemmScaling::k1x128},
+    {ProductScaling::k1x128, ProductScaling::k128x128, GemmScaling::k1x128, GemmScaling::k128x128},
+    {ProductScaling::k128x128, ProductScaling::k1x128, GemmScaling::k128x128, GemmScaling::k1x128},
+};
+
+const ScalingPair* scaling_pair(const Product& p) {
+  for (const ScalingPair& pair : kPairs) {
+    if (pair.a == p.a.scaling && pair.b == p.b.scaling) return &pair;
+  }
+  return nullptr;
+}
+
+bool runs_on_cublaslt(const Product& p) {
+  const ScalingPair* pair = scaling_pair(p);
+  if (pair == nullptr || bias_plan(p) == BiasPlan::kRefused || !is_wide_float(p.out)) return false;
+  if (!p.fp8()) return p.a.dtype == p.b.dtype && (p.out == p.a.dtype || p.out == DType::kF32);
+  const bool k_inner = p.a.k_inner && p.b.k_inner;
+  const bool formats = p.a.dtype == DType::kE4M3 || p.b.dtype == DType::kE4M3;
+  const bool blocks = pair->library_a == GemmScaling::k1x128 || pair->library_a == GemmScaling::k128x128;
+  return k_inner && formats && p.k % kFp8Multiple == 0 && p.n % kFp8Multiple == 0 &&
+         (!blocks || p.m % kBlockMultiple == 0);
+}
+
+// Few rows with a scale each, as in decoding: float32 sums without the rows' scales, which a kernel of ours applies.
+// The library's kernels for outer vectors do not split K (16 x 4096 x 16384 on an H200: 44 us, per tensor 22 us).
+bool scale_in_separate_kernel(const Product& p) {
+  const ScalingPair* pair = scaling_pair(p);
+  const bool few = p.m <= 64 || (p.m <= 256 && p.k > p.n);
+  return pair->library_a == GemmScaling::kOuter && few && 4 * p.m * p.n <= kGemmWorkspace;
+}
+
+// The scales of one side as the library reads them: as they are, or rearranged in the workspace.
+enum class ScalePlan : uint8_t { kDirect, kPad, kRepeat };
+
+ScalePlan scale_plan(const ProductOperand& x, GemmScaling library, int64_t k_blocks) {
+  switch (library) {
+    case GemmScaling::kOuter: return x.scaling == ProductScaling::kTensor ? ScalePlan::kRepeat : ScalePlan::kDirect;
+    case GemmScaling::k128x128: return k_blocks % 4 != 0 ? ScalePlan::kPad : ScalePlan::kDirect;
+    default: return ScalePlan::kDirect;
+  }
+}
+
+int64_t padded(int64_t k_blocks) { return (k_blocks + 3) / 4 * 4; }
+
+int64_t scale_bytes(const ProductOperand& x, ScalePlan plan, int64_t k_blocks) {
+  int64_t count = 0;
+  switch (plan) {
+    case ScalePlan::kDirect: break;
+    case ScalePlan::kPad: count = (x.outer + 127) / 128 * padded(k_blocks); break;
+    case ScalePlan::kRepeat: count = x.outer; break;
+  }
+  return (4 * count + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+const float* arrange_scales(const float* from, float* to, const ProductOperand& x, ScalePlan plan, int64_t k_blocks,
+                            cudaStream_t stream) {
+  switch (plan) {
+    case ScalePlan::kDirect: return from;
+    case ScalePlan::kPad: launch_pad_scales(from, to, (x.outer + 127) / 128, k_blocks, padded(k_blocks), stream); break;
+    case ScalePlan::kRepeat: launch_repeat_scale(from, to, x.outer, stream); break;
+  }
+  return to;
+}
+
+// What the workspace holds: the library's part, then each side's scales and the bias.
+struct Layout {
+  ScalePlan plan_a, plan_b;
+  int64_t scale_a, scale_b, bias, bytes;  // offsets, size
+};
+
+Layout layout_of(const Product& p) {
+  const ScalingPair& pair = *scaling_pair(p);
+  Layout l{.plan_a = scale_plan(p.a, pair.library_a, p.k_blocks()),
+           .plan_b = scale_plan(p.b, pair.library_b, p.k_blocks()),
+           .scale_a = kGemmWorkspace};
+  l.scale_b = l.scale_a + scale_bytes(p.a, l.plan_a, p.k_blocks());
+  l.bias = l.scale_b + scale_bytes(p.b, l.plan_b, p.k_blocks());
+  l.bytes = l.bias + (bias_plan(p) == BiasPlan::kConverted ? p.n * dtype_bytes(p.out) : 0);
+  return l;
+}
+
+int64_t workspace(DeviceContext&, const Graph& graph, const Node& node) {
+  const Product p = product_of(graph, node);
+  return scale_in_separate_kernel(p) ? kGemmWorkspace + 4 * p.m * p.n : layout_of(p).bytes;
+}
+
+// The product with the library's choice made; null when it has no kernel.
+std::shared_ptr<Gemm> make_gemm(DeviceContext& context, const GemmSpec& spec) {
+  auto gemm = std::make_shared<Gemm>(context, spec);
+  const auto algorithm = context.library<GemmTuning>().choose(*gemm);
+  if (!algorithm) return nullptr;
+  gemm->use(*algorithm);
+  return gemm;
+}
+
+// The fallback where the library has no kernel: correct, and slow for large products.
+BoundKernel bind_fallback(DeviceContext& context, const Graph& graph, const Node& node, const GemmSpec& spec) {
+  if (2.0 * static_cast<double>(spec.m) * static_cast<double>(spec.n) * static_cast<double>(spec.k) > kWarnAboveFlops)
+    log_warning("cuBLASLt has no kernel for the product {}: a slow one of ours runs instead", spec.key());
+  BoundKernel kernel = bind_tiled(context, graph, node);
+  kernel.fallback_kernel = node.op == Op::kMatmul         ? "matmul_tiled"
+                           : node.op == Op::kScaledMatmul ? "scaled_matmul_tiled"
+                                                          : "matmul_bias_tiled";
+  return kernel;
+}
+
+// One product with float32 results; a kernel of ours scales and rounds them and writes the parts.
+BoundKernel bind_separate_scale(DeviceContext& context, const Graph& graph, const Node& node) {
+  const Product p = product_of(graph, node);
+  const GemmScaling scaling = p.fp8() ? GemmScaling::kTensor : GemmScaling::kNone;
+  const GemmSpec gemm_spec{.m = p.m,
+                           .n = p.n,
+                           .k = p.k,
+                           .a = p.a.dtype,
+                           .b = p.b.dtype,
+                           .out = DType::kF32,
+                           .trans_b = true,
+                           .scaling_a = scaling,
+                           .scaling_b = scaling};
+  const auto gemm = make_gemm(context, gemm_spec);
+  if (gemm == nullptr && !p.parts.empty()) {
+    BoundKernel kernel = bind_split(context, graph, node);
+    if (kernel.fallback_kernel == nullptr) kernel.fallback_kernel = "matmul_split";
+    return kernel;
+  }
+  if (gemm == nullptr) return bind_fallback(context, graph, node, gemm_spec);
+  return [p, gemm](const KernelArgs& args) {
+    const auto data = [&](int input) { return input >= 0 ? args.in[static_cast<size_t>(input)].data : nullptr; };
+    const auto scale = [&](const ProductOperand& x, ProductScaling scaling) {
+      return x.scaling == scaling ? args.in[x.scale_input].as<float>() : nullptr;
+    };
+    float* sums = reinterpret_cast<float*>(args.workspace.data() + kGemmWorkspace);
+    gemm->run({.a = args.in[p.a.input].data,
+               .b = args.in[p.b.input].data,
+               .scale_a = scale(p.a, ProductScaling::kTensor),
+               .scale_b = scale(p.b, ProductScaling::kTensor),
+               .out = sums,
+               .workspace = args.workspace.data()},
+              args.stream);
+    ScaledResult result{.m = p.m,
+                        .n = p.n,
+                        .sums = sums,
+                        .row_scale = scale(p.a, ProductScaling::kRow),
+                        .col_scale = scale(p.b, ProductScaling::kRow),
+                        .c = data(p.c),
+                        .bias = data(p.bias),
+                        .bias_dtype = p.bias_dtype,
+                        .out_dtype = p.out,
+                        .part_count = static_cast<int>(std::max<size_t>(p.parts.size(), 1))};
+    int64_t begin = 0;
+    for (int i = 0; i < result.part_count; ++i) {
+      const int64_t end = p.parts.empty() ? p.n : begin + p.parts[static_cast<size_t>(i)];
+      result.parts[i] = {begin, end, args.out[static_cast<size_t>(i)].data};
+      begin = end;
+    }
+    launch_scale_result(result, args.stream);
+  };
+}
+
+BoundKernel bind_cublaslt(DeviceContext& context, const Graph& graph, const Node& node) {
+  const Product p = product_of(graph, node);
+  if (scale_in_separate_kernel(p)) return bind_separate_scale(context, graph, node);
+  const ScalingPair& pair = *scaling_pair(p);
+  BiasPlan bias = bias_plan(p);
+  GemmSpec spec{.m = p.m,
+                .n = p.n,
+                .k = p.k,
+                .a = p.a.dtype,
+                .b = p.b.dtype,
+                .out = p.out,
+                .trans_a = !p.a.k_inner,
+                .trans_b = p.b.k_inner,
+                .addend = p.c >= 0 || bias == BiasPlan::kSpread,
+                .scaling_a = pair.library_a,
+                .scaling_b = pair.library_b,
+                .fast_accumulation =
+                    p.forward && (pair.library_a == GemmScaling::kTensor || pair.library_a == GemmScaling::kOuter),
+                .tf32 = p.tf32};
+  if (bias == BiasPlan::kEpilogue || bias == BiasPlan::kConverted) spec.bias = p.out;
+  auto gemm = make_gemm(context, spec);
+  if (gemm == nullptr && spec.bias && !spec.addend) {
+    // No such epilogue: 13.1 has none for 768 rows and less of K 16384 with row scales. The product starts from the
+    // bias.
+    spec.bias.reset();
+    spec.addend = true;
+    bias = BiasPlan::kSpread;
+    gemm = make_gemm(context, spec);
+  }
+  if (gemm == nullptr && spec.fast_accumulation) {
+    spec.fast_accumulation = false;
+    gemm = make_gemm(context, spec);
+  }
+  if (gemm == nullptr) return bind_fallback(context, graph, node, spec);
+  return [p, bias, gemm, layout = layout_of(p)](const KernelArgs& args) {
+    GemmOperands operands{.a = args.in[p.a.input].data,
+                          .b = args.in[p.b.input].data,
+                          .c = p.c >= 0 ? args.in[static_cast<size_t>(p.c)].data : args.out[0].data,
+                          .out = args.out[0].data,
+                          .workspace = args.workspace.data()};
+    const auto at = [&](int64_t offset) { return args.workspace.data() + offset; };
+    if (p.fp8()) {
+      operands.scale_a =
+          arrange_scales(args.in[p.a.scale_input].as<float>(), reinterpret_cast<float*>(at(layout.scale_a)), p.a,
+                         layout.plan_a, p.k_blocks(), args.stream);
+      operands.scale_b =
+          arrange_scales(args.in[p.b.scale_input].as<float>(), reinterpret_cast<float*>(at(layout.scale_b)), p.b,
+                         layout.plan_b, p.k_blocks(), args.stream);
+    }
+    if (bias != BiasPlan::kNone) {
+      operands.bias = args.in[static_cast<size_t>(p.bias)].data;
+      if (bias == BiasPlan::kConverted) {
+        launch_spread_bias(operands.bias, p.bias_dtype, at(layout.bias), p.out, 1, p.n, args.stream);
+        operands.bias = at(layout.bias);
+      }
+      if (bias == BiasPlan::kSpread)
+        launch_spread_bias(operands.bias, p.bias_dtype, operands.out, p.out, p.m, p.n, args.stream);
+    }
+    gemm->run(operands, args.stream);
+  };
+}
+
+// --- rows
+
+bool has_known_types(const Product& p) {
+  const auto operand = [](DType dtype) { return is_wide_float(dtype) || is_fp8(dtype); };
+  return operand(p.a.dtype) && operand(p.b.dtype) && is_wide_float(p.out) &&
+         (p.bias < 0 || is_wide_float(p.bias_dtype)) && (p.c < 0 || p.bias < 0);
+}
+
+bool accepts_cublaslt(const Graph& graph, const Node& node) {
+  const Product p = product_of(graph, node);
+  return has_known_types(p) && runs_on_cublaslt(p);
+}
+// The rest. What the library has no kernel for after all is known when binding.
+bool accepts_tiled(const Graph& graph, const Node& node) {
+  const Product p = product_of(graph, node);
+  return has_known_types(p) && !runs_on_cublaslt(p);
+}
+
+bool accepts_fused_tiled(const Graph& graph, const Node& node) {
+  return product_form(node) == ProductForm::kBias && accepts_tiled(graph, node);
+}
+bool accepts_fused_cublaslt(const Graph& graph, const Node& node) {
+  return product_form(node) == ProductForm::kBias && accepts_cublaslt(graph, node);
+}
+
+// The parts of a split with few rows come from one product: one by one they are too small to fill the device.
+bool accepts_few_split(const Graph& graph, const Node& node) {
+  if (!accepts_split(graph, node)) return false;
+  const Product p = product_of(graph, node);
+  const ScalingPair* pair = scaling_pair(p);
+  const bool scaled =
+      pair != nullptr && (pair->library_a == GemmScaling::kOuter || pair->library_a == GemmScaling::kTensor ||
+                          pair->library_a == GemmScaling::kNone);
+  return scaled && p.a.k_inner && p.m <= kFewSplitRows && 4 * p.m * p.n <= kGemmWorkspace &&
+         p.parts.size() <= kGemvParts && has_known_types(p) && runs_on_cublaslt(p) &&
+         std::all_of(p.parts.begin(), p.parts.end(), [](int64_t columns) { return columns % 4 == 0; });
+}
+int64_t few_split_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
+  const Product p = product_of(graph, node);
+  return std::max(kGemmWorkspace + 4 * p.m * p.n, split_workspace(context, graph, node));
+}
+
+constexpr KernelEntry kKernels[] = {
+    {Op::kMatmul, "matmul_gemv", accepts_gemv, bind_gemv},
+    {Op::kMatmul, "matmul_cublaslt", accepts_cublaslt, bind_cublaslt, workspace},
+    {Op::kMatmul, "matmul_tiled", accepts_tiled, bind_tiled},
+    {Op::kScaledMatmul, "scaled_matmul_gemv", accepts_gemv, bind_gemv},
+    {Op::kScaledMatmul, "scaled_matmul_cublaslt", accepts_cublaslt, bind_cublaslt, workspace},
+    {Op::kScaledMatmul, "scaled_matmul_tiled", accepts_tiled, bind_tiled},
+    {Op::kFusion, "matmul_gemv", accepts_gemv, bind_gemv},
+    {Op::kFusion, "matmul_split_few", accepts_few_split, bind_separate_scale, few_split_workspace},
+    {Op::kFusion, "matmul_split", accepts_split, bind_split, split_workspace},
+    {Op::kFusion, "matmul_bias_cublaslt", accepts_fused_cublaslt, bind_cublaslt, workspace},
+    {Op::kFusion, "matmul_bias_tiled", accepts_fused_tiled, bind_tiled},
+};
+
+}  // namespace
+
+std::span<const KernelEntry> matmul_kernels() { return kKernels; }
+
+}  // namespace octet::cuda
