@@ -161,7 +161,7 @@ TEST_F(Cli, TextBecomesAModelThatIsEvaluatedAndContinued) {
   Outcome longer = shell("$OCTET generate run --prompt-file text.txt");
   EXPECT_EQ(longer.code, 1);
   EXPECT_EQ(longer.out, "") << "a prompt that cannot be used is not printed";
-  EXPECT_NE(longer.err.find("the longest text 64"), std::string::npos) << longer.err;
+  EXPECT_NE(longer.err.find("the context is 64"), std::string::npos) << longer.err;
   expect(2, "generate run --prompt a -n -1", "--max-tokens: -1 (want >= 0)");
   // The model may stand after a list of prompts; a prompt that cannot be used keeps no other from being printed.
   EXPECT_EQ(shell("$OCTET generate --prompt line -n 0 --stop x run").out, "line\n");
@@ -170,7 +170,7 @@ TEST_F(Cli, TextBecomesAModelThatIsEvaluatedAndContinued) {
   EXPECT_EQ(std::count(some.out.begin(), some.out.end(), '\n'), 3) << some.out;
   EXPECT_NE(some.out.find("\"finish_reason\":\"error\""), std::string::npos) << some.out;
   EXPECT_NE(some.err.find("prompt 3 of 3: the prompt has"), std::string::npos) << some.err;
-  EXPECT_NE(some.err.find("1 of 3 texts could not be made"), std::string::npos) << some.err;
+  EXPECT_NE(some.err.find("1 of 3 texts failed"), std::string::npos) << some.err;
   EXPECT_EQ(shell("echo line | $OCTET generate run --prompts-file /dev/stdin -n 0").out, "line\n");
   expect(1, "generate run --prompt a --top-p 1.5", "top_p: 1.5 (want 0 to 1; 0 is greedy");
   EXPECT_EQ(shell("$OCTET generate run -p line -n 6 --top-p 0 --seed 5").out,
@@ -258,7 +258,7 @@ TEST_F(Cli, BenchSaysWhatRan) {
   for (const char* fact : {"device: cpu\n", "recipe: bf16\n", "KV cache: bf16\n", "3 of 3 requests finished"})
     EXPECT_NE(outcome.out.find(fact), std::string::npos) << fact << outcome.out;
   EXPECT_NE(outcome.err.find("of KV cache"), std::string::npos) << outcome.err;
-  EXPECT_NE(outcome.err.find(" for a token of each of 3 texts"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find(" ms per decode step of 3 sequences"), std::string::npos) << outcome.err;
   expect(1, "bench throughput run --context 6 -i 4 -o 4 -n 3", "no request fits the context of 6 tokens");
   expect(1, "bench latency gpt3-175b --random-weights --device cpu", " free may be used: ");
   expect(1, "bench throughput run --temperature -2", "temperature: -2");

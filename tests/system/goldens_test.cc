@@ -3,7 +3,7 @@
 
 #include "base/file.h"
 #include "base/testing/test_data.h"
-#include "eval/decoder.h"
+#include "eval/incremental_model.h"
 #include "eval/verify.h"
 #include "exec/executor.h"
 #include "octet/engine.h"
@@ -128,7 +128,7 @@ TEST_P(Goldens, SavedFoldersLoadBackEqual) {
   std::string folder = golden_folder(GetParam());
   if (folder.empty()) GTEST_SKIP() << missing_test_data(GetParam());
   auto weights = open_weights(folder);
-  Decoder decoder(weights->config(), {.recipe = parse_recipe("fp32"), .target = padding_target()});
+  IncrementalModel decoder(weights->config(), {.recipe = parse_recipe("fp32"), .target = padding_target()});
   load_weights(*weights, decoder.executor());
   TempFolder copy;
   save_weights(decoder.executor(), weights->config(), weights->special(), copy.path(), DType::kF32, 100'000);  // shards
