@@ -105,7 +105,7 @@ class UnigramModel : public SubwordModel {
   explicit UnigramModel(Unigram parts) : parts_(std::move(parts)) {}
 
   // nodes[i] is the best way to have covered the first i bytes. Pieces are tried shortest first and the first of equal
-  // scores stays, as in SentencePiece.
+  // scores is kept, as in SentencePiece.
   void encode(std::string_view word, SubwordScratch& scratch, UnknownText& unknown,
               std::vector<int32_t>& out) const override {
     auto& nodes = scratch.nodes;

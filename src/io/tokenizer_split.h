@@ -20,8 +20,8 @@ extern const char* const kLlama3Pattern;
 extern const char* const kPunctuationPattern;
 
 struct SplitRule {
-  // What becomes of a match: a piece of its own, nothing, one piece with its neighbours of the same sort (match or
-  // not), a part of the piece before it, of the piece behind it.
+  // What a match becomes: a separate piece, nothing, one piece with adjacent ones of its kind (match or not), a part of
+  // the previous piece, a part of the next piece.
   enum class Behavior { kIsolated, kRemoved, kContiguous, kMergedWithPrevious, kMergedWithNext };
   std::string pattern;
   bool literal = false;  // a plain string, not a regular expression

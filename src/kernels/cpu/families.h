@@ -1,5 +1,5 @@
 // The op families' lists of fast rows, best first. kernel_table.cc joins them and adds the reference rows.
-// A family that gets fast rows is declared and listed here, once.
+// A family with fast rows is declared and listed here.
 #pragma once
 
 #include <span>

@@ -1,7 +1,7 @@
-// Kernel rows: which kernels exist for an op on the CPU, what they accept, how they bind to one node of a plan.
+// Kernel rows: the CPU kernels of each op, the nodes they accept, and how they bind to a node of a plan.
 //
-// Each op family has a folder: reference.cc (plain double loops: what interpret runs, the definition) and fast rows.
-// For a node the executor takes the first row that accepts it; the reference row, which accepts everything, is last.
+// Each op family has a folder: reference.cc (plain double loops, the definition, run by the interpreter) and fast rows.
+// The executor takes the first row that accepts a node; the reference row, which accepts all, is last.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace octet::cpu {
 
-// A contiguous tensor in memory; data is null for results nobody uses and for absent inputs.
+// A contiguous tensor in memory; data is null for unused results and absent inputs.
 struct Tensor {
   void* data = nullptr;
   const TensorType* type = nullptr;
@@ -43,10 +43,10 @@ struct KernelRow {
 
 // All rows of an op, best first (static table, assembled from the families' lists).
 std::span<const KernelRow> kernel_rows(Op op);
-// The row that runs this node.
+// The first row that accepts this node.
 const KernelRow& select_kernel(const Graph& graph, const Node& node);
 
-// The scratch every kernel may use; kernels that want more work in pieces.
+// Scratch available to every kernel; kernels that need more work in pieces.
 int64_t workspace_bytes();
 
 // Reference kernels work on doubles, whatever the declared types; the caller rounds results to their declared types.

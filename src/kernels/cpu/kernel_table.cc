@@ -1,5 +1,5 @@
-// The table of kernel rows: for every op its families' fast rows, best first, then a row that runs any node through its
-// reference kernel: doubles in, declared types out, serial, and the only row that allocates while running.
+// The table of kernel rows: for every op its families' fast rows, best first, then a row that runs any node with its
+// reference kernel: doubles in, declared types out, serial, and the only row that allocates when it runs.
 #include "base/error.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/reference.h"

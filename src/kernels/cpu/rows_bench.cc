@@ -1,5 +1,5 @@
-// Speed of every kernel row that accepts a large case: time, FLOP/s and bytes/s from the op's cost. The reference row
-// is left out: it is not meant to be fast.
+// Speed of every kernel row that accepts a large case: time, FLOP/s and bytes/s from the op's cost. Without the
+// reference row.
 #include <benchmark/benchmark.h>
 
 #include "ir/facts.h"
