@@ -35,7 +35,7 @@ check:
 	@bash scripts/setup.sh check
 	@python3 scripts/check.py all
 
-# clang-tidy over all files, or those first by the commit's hash: TIDY_SECONDS=600.
+# clang-tidy over all files, or for TIDY_SECONDS in an order given by the commit's hash.
 tidy:
 	@bash scripts/setup.sh tidy
 	@cmake -S . -B $(TEST_BUILD) -G Ninja -DOCTET_TESTS=ON >/dev/null

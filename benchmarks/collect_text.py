@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Gathers real text that a machine has anyway, source code and documents, into OUT/train.jsonl and OUT/validation.jsonl.
+"""Collects text present on most machines, source code and documents, into OUT/train.jsonl and OUT/validation.jsonl.
 
 Files of the given folders by extension, each content once (by SHA-1), UTF-8 only, in the order of their hashes: the same
 files give the same corpus. One file in 100 (by hash) is held out. Prints files and bytes by extension.
@@ -13,7 +13,7 @@ import pathlib
 import sys
 
 EXTENSIONS = ".py .pyi .h .hpp .hh .cuh .cu .c .cc .cpp .inl .md .rst .txt .html .json .yaml .toml .js .ts .css .sh .cmake .pl .pm .tcl .xml .tex .lua .rb .go .rs .java".split()
-LARGEST = 1 << 20  # bytes of a file: larger ones are mostly generated tables
+LARGEST = 1 << 20  # bytes per file: larger ones are mostly generated tables
 
 
 def contents(roots):

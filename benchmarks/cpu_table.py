@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The table of run_cpu.sh from the files it left in OUT."""
+"""Prints the table of run_cpu.sh from its files in OUT."""
 
 import json
 import pathlib

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """GPT-2 124M from scratch on real text: FP8 recipes against bf16, held-out loss, paired data order.
 
-Gathers text that the machine has anyway (collect_text.py: source code and documents), tokenizes it with GPT-2's own
-vocabulary, trains configs/gpt2_124m.yaml under every recipe from the same weights over the same batches, and prints the
+Collects text of the machine (collect_text.py: source code and documents), tokenizes it with GPT-2's vocabulary, trains configs/gpt2_124m.yaml under every recipe from the same weights over the same batches, and prints the
 held-out losses. The defaults are 1,500 steps of 131,072 tokens. The models stay in OUT/RECIPE-SEED/.
 """
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The table of run_gpu.sh from the files it left in OUT.
+"""Prints the table of run_gpu.sh from its files in OUT.
 
-TFLOP/s are of the model: 6 FLOPs a weight and token in products, half of the square in attention, nothing for
-recomputation; over the whole step, optimizer included. Ratios compare with Transformer Engine under the same recipe, with
-the PyTorch of the same kind of precision, with its bf16, and with llm.c, which has bf16 alone. Memory is what PyTorch,
+TFLOP/s are model FLOPs: 6 per weight and token in GEMMs, the causal half of attention, no recomputation; over the whole
+step including the optimizer. Ratios compare with Transformer Engine under the same recipe, with
+PyTorch in the same precision, PyTorch in bf16, and llm.c, which has only bf16. Memory is what PyTorch,
 Transformer Engine and Octet allocated; for llm.c, what the device had in use.
 """
 
@@ -21,7 +21,7 @@ def versions(results):
 
 
 def ratios(program, precision, ms, peers, engine, llmc):
-    """How many times as fast as the peers, those left out that did not run."""
+    """Speedups over the peers that ran."""
     found = []
     if program == "Octet" and engine:
         found.append(f"{engine['median_ms'] / ms:.2f}x of Transformer Engine")

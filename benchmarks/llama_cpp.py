@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Batch-1 decoding of a 1B Llama on CPUs: llama.cpp beside octet-bench serve-step, random weights of the same sizes.
+"""Batch-1 decoding of a 1B Llama on CPUs: llama.cpp compared with octet-bench serve-step, random weights of equal sizes.
 
     python3 -m venv llama && llama/bin/pip install numpy gguf
     pip download --no-deps --no-binary :all: llama-cpp-python && tar xzf llama_cpp_python-*.tar.gz
@@ -8,8 +8,8 @@
     llama/bin/python benchmarks/llama_cpp.py --llama-bench llama/build/bin/llama-bench \\
         --octet-bench build/release/tools/octet-bench --folder llama
 
-Writes FOLDER/llama-1b-{bf16,q8_0}.gguf once (the sizes of octet's model llama-1b), then runs both programs in turn,
-ROUNDS times, so that whatever else the machine does falls on both; prints medians. llama.cpp decodes from an empty
+Writes FOLDER/llama-1b-{bf16,q8_0}.gguf once (the sizes of octet's model llama-1b), then alternates both programs,
+ROUNDS times, so that other load affects both equally; prints medians. llama.cpp decodes from an empty
 cache of 128 tokens' depth, Octet at a context of 128.
 """
 import argparse

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Times llm.c's GPT-2 training step on the GPU: a peer of `octet-bench train-step --device cuda`.
 
-LLMC is a checkout of https://github.com/karpathy/llm.c. Its train_gpt2cu is built there unless it is there already: its
-Makefile for sm_90, with cuDNN's attention where cuDNN and its frontend's headers are found. Libraries are those of
-PyTorch's wheels where this Python has them, so that both peers multiply with the same cuBLAS. The program draws the
-weights, tokens are random; bf16 with float32 masters and moments, clipping at 1.0 and AdamW, as ours. Step times are
-those it prints (CUDA events around a whole step); the words for a model are those of llm.c's own scripts.
+LLMC is a checkout of https://github.com/karpathy/llm.c. Builds its train_gpt2cu there if it is missing: its Makefile
+for sm_90, with cuDNN's attention where cuDNN and its frontend's headers are found. Libraries are those of
+PyTorch's wheels where this Python has them, so that both peers multiply with the same cuBLAS. The program initialises
+the weights, tokens are random; bf16 with float32 masters and moments, clipping at 1.0 and AdamW, as ours. Step times are
+those it prints (CUDA events around a whole step); the options for a model are those of llm.c's scripts.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def frontend_headers(llmc):
 
 
 def build(llmc):
-    """train_gpt2cu, in a copy of the sources: CUDA 13 wants one call in another form."""
+    """train_gpt2cu, in a copy of the sources: CUDA 13 requires one changed call."""
     if not (llmc / "train_gpt2.cu").exists():
         sys.exit(f"{llmc} is no checkout of llm.c")
     root = nvcc_root()
@@ -96,12 +96,12 @@ def build(llmc):
 def commit(llmc):
     if (llmc / ".git").exists():
         return subprocess.check_output(["git", "-C", llmc, "rev-parse", "--short", "HEAD"], text=True).strip()
-    note = llmc / "COMMIT"  # of a checkout that came without its history
+    note = llmc / "COMMIT"  # for a checkout without history
     return note.read_text().strip()[:7] if note.exists() else "of an unknown commit"
 
 
 def cudnn_version(env):
-    """Asked of the library that the program will open."""
+    """The version of the library that the program will load."""
     code = "import ctypes; print(ctypes.CDLL('libcudnn.so.9').cudnnGetVersion())"
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     return int(done.stdout) if done.returncode == 0 else None
@@ -176,7 +176,7 @@ def figures(text, args, program, words, env):
         "tokens_per_second": tokens / median * 1e3,
         "model_gflops_per_step": flops / 1e9,
         "tflops": flops / median / 1e9,
-        "peak_bytes": number(text, r"^device memory usage: (\d+) MiB") << 20,  # the device's, CUDA's own included
+        "peak_bytes": number(text, r"^device memory usage: (\d+) MiB") << 20,  # used on the device, CUDA's own included
         "first_loss": losses[0],
         "last_loss": losses[-1],
     }

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Exact losses of short runs under every recipe, in one text file: those of two builds are compared with `diff`.
+"""Exact losses of short runs with every recipe in one text file, to compare two builds with `diff`.
 
 Trains configs/shakespeare_char.yaml for some steps under each recipe, one run after another, and writes a line per step:
-recipe, step, loss and norm of the gradient as hexadecimal floats, so that every bit shows; and the loss over the
-validation set at the end. Needs the text and the program and nothing else; where the program finds a GPU it runs there,
-with deterministic kernels. Bits depend on the machine and on OMP_NUM_THREADS: compare two builds on one machine.
+recipe, step, loss and norm of the gradient as hexadecimal floats, so that all bits are compared; and the loss over
+the validation set at the end. Needs only the text and the program; runs on a GPU if there is one, with deterministic
+kernels. Bits depend on the machine and on OMP_NUM_THREADS: compare two builds on one machine.
 """
 
 import argparse

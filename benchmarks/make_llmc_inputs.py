@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Makes random inputs for llm.c's CPU program, so that its speed can be measured without downloads.
 
-Writes into DIR what its train_gpt2 opens: gpt2_124M.bin (version 3: a 256-int header, then float32 parameters, all
+Writes the inputs of its train_gpt2 into DIR: gpt2_124M.bin (version 3: a 256-int header, then float32 parameters, all
 layers of one kind together) and the two tiny_shakespeare token files (a 256-int header, then uint16 tokens). Weights
-are drawn as GPT-2 initialises them, tokens uniformly: the speed is that of real data, the losses mean nothing.
-llmc_gpu_step.py takes its tokens from here; the GPU program draws its own weights.
+have GPT-2's initialisation, tokens are uniform: speed is that of real data, losses are meaningless. llmc_gpu_step.py
+uses these tokens; the GPU program initialises its own weights.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""Runs of one configuration under several recipes and seeds, with paired data order, and the table that compares them.
+"""Runs one configuration with several recipes and seeds in paired data order, and prints a table that compares them.
 
-train.seed sets weights and data order: the runs of one seed see the same batches in the same order from the same
-weights, whatever the recipe. Runs that are complete in OUT are not repeated.
+train.seed sets weights and data order: the runs of one seed use the same batches in the same order and the same
+initial weights with every recipe. Complete runs in OUT are not repeated.
 """
 
 import concurrent.futures

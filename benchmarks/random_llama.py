@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes a Hugging Face folder of Llama-2-7B's shape with random bf16 weights: for timing how long a model takes to load.
+"""Writes a Hugging Face folder of Llama-2-7B's shape with random bf16 weights: to time the loading of a model.
 
-The vocabulary is that of the given tokenizer folder, whose files are copied. Needs torch; files are written by a thread
-each.
+The vocabulary is that of the given tokenizer folder, whose files are copied. Needs torch; each file is written
+by a thread.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def main():
     device = "cuda" if torch.cuda.is_available() else "cpu"
     count = 1 + (args.layers + args.shard_layers - 1) // args.shard_layers
 
-    def write_shard(index):  # the first: what is not in a layer
+    def write_shard(index):  # the first: tensors outside layers
         generator = torch.Generator(device).manual_seed(1337 + index)
 
         def matrix(rows, cols):

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# GPT-2 124M training steps on this machine's CPUs: ours beside PyTorch and llm.c, one table at the end.
+# GPT-2 124M training steps on this machine's CPUs: Octet, PyTorch and llm.c, one table at the end.
 #
 #   benchmarks/run_cpu.sh OUT [PEERS]
 #
-# OUT keeps one JSON file a measurement. PEERS holds venv/ (Python with torch and numpy) and llm.c/ (a checkout of
-# https://github.com/karpathy/llm.c); what is missing is left out of the table. Settings by environment:
-#   OCTET_BENCH  the program                    (build/tools/octet-bench beside this folder)
+# OUT has one JSON file per measurement. PEERS holds venv/ (Python with torch and numpy) and llm.c/ (a checkout of
+# https://github.com/karpathy/llm.c); missing ones are left out of the table. Environment variables:
+#   OCTET_BENCH  the program                    (build/tools/octet-bench of this checkout)
 #   PREFIX       command before each one        (such as "taskset -c 0,1")
 #   STEPS        timed steps of a measurement   (5)
 set -euo pipefail
@@ -42,7 +42,7 @@ if [ -n "$peers" ] && [ -x "$python" ]; then
   done
 fi
 
-# llm.c fixes batch and length in main(): one program a shape. Its flags are its Makefile's, with gcc and OpenMP.
+# llm.c fixes batch and length in main(): one program per shape. Its flags are its Makefile's, with gcc and OpenMP.
 if [ -n "$peers" ] && [ -f "$peers/llm.c/train_gpt2.c" ] && [ -x "$python" ]; then
   cd "$peers/llm.c"
   [ -f gpt2_124M.bin ] || "$python" "$here/make_llmc_inputs.py" .
@@ -50,7 +50,7 @@ if [ -n "$peers" ] && [ -f "$peers/llm.c/train_gpt2.c" ] && [ -x "$python" ]; th
     read -r batch length <<<"$shape"
     sed -e "s/int B = 4;/int B = $batch;/" -e "s/int T = 64;/int T = $length;/" train_gpt2.c >"train_gpt2_$length.c"
     gcc -O3 -Ofast -march=native -fopenmp -DOMP -Wno-unused-result "train_gpt2_$length.c" -lm -o "train_gpt2_$length"
-    # The first steps are enough; head's leaving ends the program.
+    # The first steps are enough; closing the pipe ends the program.
     { $prefix stdbuf -oL "./train_gpt2_$length" || true; } | grep --line-buffered '^step' |
       head -n "$((steps + 1))" >"$out/llmc_$length.txt" || true
   done

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Training steps on one GPU: every recipe beside Transformer Engine under the same recipe, PyTorch in bf16 and FP8, and
-# GPT-2 beside llm.c, in one run, one table at the end.
+# Training steps on one GPU: every recipe compared with Transformer Engine in the same recipe, PyTorch in bf16 and FP8, and
+# llm.c for GPT-2, in one run with one table at the end.
 #
 #   benchmarks/run_gpu.sh OUT
 #
-# OUT keeps one JSON file a measurement; what did not run is named and left out of the table. Settings by environment:
-#   OCTET_BENCH  the program, built with -DOCTET_CUDA=ON   (build/tools/octet-bench beside this folder)
+# OUT has one JSON file per measurement; failed ones are named and left out of the table. Environment variables:
+#   OCTET_BENCH  the program, built with -DOCTET_CUDA=ON   (build/tools/octet-bench of this checkout)
 #   PYTHON       Python with torch; "" leaves PyTorch out   (python3)
 #   TE           Python with transformer_engine             ($PYTHON; "" leaves it out)
-#   LLMC         a checkout of https://github.com/karpathy/llm.c, built there if it is not; absent leaves it out
-#   PEER         more words of torch_gpu_step.py            ("", or "--attention cudnn --optimizer compiled")
-#   MODELS       which of the shapes below                  (all)
-#   RECIPES      which of ours                              (bf16 fp8-current fp8-delayed fp8-block)
+#   LLMC         a checkout of https://github.com/karpathy/llm.c, built there if needed; unset leaves it out
+#   PEER         more options of torch_gpu_step.py          ("", or "--attention cudnn --optimizer compiled")
+#   MODELS       subset of the shapes below                 (all)
+#   RECIPES      subset of recipes                          (bf16 fp8-current fp8-delayed fp8-block)
 #   STEPS        timed steps of a measurement               (15)
 #   LIMIT        seconds a measurement may take             (300)
 set -uo pipefail

@@ -5,8 +5,8 @@
                               [--vllm python3]
 
 Random weights of the named models, FP8 weights and an FP8 cache unless a row says otherwise. Each row is printed when it
-is done and kept as OUT/ROW.json; a row that fails or takes too long is named, with the end of its output in OUT/ROW.err.
-With --vllm, a Python that has it, vLLM runs the same rows first, a model at a time (vllm_serving.py). Rows start_* need
+is done and kept as OUT/ROW.json; a row that fails or times out is named, with the end of its output in OUT/ROW.err.
+With --vllm PYTHON, vLLM runs the same rows first, one model at a time (vllm_serving.py). Rows start_* need
 --folder, a model folder on a local disk (benchmarks/random_llama.py makes one of 7B).
 """
 
@@ -38,7 +38,7 @@ class Row:
     policy: str = ""
 
     def words(self, requests, trace):
-        """Of octet bench."""
+        """Arguments of octet bench."""
         if self.policy:
             words = f"trace {self.model} --at-once -n {requests} --policy {self.policy} --context 8192 --max-sequences 256"
             return words.split() + ["--warmup", "16", "--trace", trace]
@@ -49,7 +49,7 @@ class Row:
         return f"latency {words} --context 4096".split()
 
     def vllm(self, requests, trace):
-        """Options of vllm_serving.py, and where its result has the figure; none where vLLM has no such row."""
+        """Options of vllm_serving.py and the path of the figure in its result; none if vLLM has no such row."""
         pair = f"{self.prompt}/{self.output}"
         if self.figure == WHOLE or self.policy not in ("", "max-utilization"):
             return {}, None
@@ -101,7 +101,7 @@ def command_of(args, name, row):
 
 
 def call(args, command, name, limit):
-    """Seconds, and why it did not run."""
+    """Runs a command; returns seconds and the reason if it failed."""
     started = time.monotonic()
     with open(args.out / f"{name}.txt", "w") as out, open(args.out / f"{name}.err", "w") as errors:
         try:
@@ -115,7 +115,7 @@ def call(args, command, name, limit):
 
 
 def vllm_figures(args, names):
-    """vLLM's figure by row, a process for each model and precision. What did not run is named and left out."""
+    """vLLM's figures by row, one process per model and precision. Failed ones are named and left out."""
     groups = {}
     for name in names:
         options, place = ROWS[name].vllm(args.requests or ROWS[name].requests, args.trace)

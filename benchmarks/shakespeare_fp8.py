@@ -40,7 +40,7 @@ def main():
     args.octet = str(pathlib.Path(args.octet).resolve())
     args.out = args.out.resolve()
     prefix = prepare(args)
-    # fp32 has one seed: the bound it is held to is a published figure
+    # fp32 has one seed: it is compared with a published figure
     wanted = [(recipe, seed) for seed in args.seeds for recipe in args.recipes if recipe != "fp32" or seed == args.seeds[0]]
     paired_runs.run_all(args, prefix, wanted)
 

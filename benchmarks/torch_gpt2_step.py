@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times one training step of GPT-2 124M in PyTorch on the CPU: the peer of `octet-bench train-step`.
 
-Random tokens, batch made before the clock starts; a step is forward, backward, clipping at 1.0 and AdamW. bf16 is
+Random tokens, batch created before timing; a step is forward, backward, clipping at 1.0 and AdamW. bf16 is
 autocast over float32 weights, as nanoGPT trains. Prints one line, and with --json FILE writes the same figures.
 """
 

@@ -1,9 +1,9 @@
 """PyTorch's scaled_dot_product_attention on one GPU, causal bf16, forward and backward: the peer of attention_cudnn.
 
 Usage: python3 benchmarks/torch_gpu_attention.py [backend ...]     backends: cudnn flash (default: both)
-Rows with a dropout above 0 draw its masks in the backend.
+Rows with dropout generate its masks in the backend.
 The sizes are those of src/kernels/cuda/attention/bench_cases.cc. FLOPs count the causal half: 2 products of T^2 / 2 by D
-a head forward, 5 backward.
+per head forward, 5 backward.
 """
 import statistics
 import sys

@@ -13,7 +13,7 @@ import torch
 
 LINEARS = {"qkv": (12288, 4096), "proj": (4096, 4096), "up": (16384, 4096), "down": (4096, 16384)}
 CALLS, REPLAYS = 8, 20
-WARM_UP = 0.15  # seconds: a cool GPU is faster than one at work
+WARM_UP = 0.15  # seconds: a cool GPU is faster than a loaded one
 
 
 def median_seconds(work):

@@ -24,7 +24,7 @@ class Shape:
     length: int
 
     def matrix_parameters(self):
-        """Weights that take part in products: each costs 6 FLOPs a token, forward and backward."""
+        """Weights used in GEMMs: each costs 6 FLOPs per token, forward and backward."""
         mlp = (3 if self.family == "llama" else 2) * self.hidden * self.intermediate
         return self.layers * (4 * self.hidden**2 + mlp) + self.vocab * self.hidden
 
@@ -43,14 +43,14 @@ SHAPES = {
 
 
 def quantize(x, dtype):
-    """FP8 codes and the factor that gives the values back."""
+    """FP8 codes and the factor that restores the values."""
     scale = torch.finfo(dtype).max / x.abs().amax().float().clamp(min=1e-12)
     limit = torch.finfo(dtype).max
     return (x.float() * scale).clamp(-limit, limit).to(dtype), scale.reciprocal()
 
 
 def product(a, b, a_scale, b_scale, fast):
-    """a [M, K] row-major times b [K, N], which must lie column-major."""
+    """a [M, K] row-major times b [K, N], which must be column-major."""
     return torch._scaled_mm(a, b, scale_a=a_scale, scale_b=b_scale, out_dtype=torch.bfloat16, use_fast_accum=fast)
 
 

@@ -24,7 +24,7 @@ BETAS, EPS, DECAY = (0.9, 0.95), 1e-8, 0.1
 
 
 class FusedAdamW:
-    """PyTorch's fused AdamW over float32 masters; gradients and weights are cast beside it."""
+    """PyTorch's fused AdamW over float32 masters; gradients and weights are cast separately."""
 
     def __init__(self, parameters):
         self.weights = list(parameters)
@@ -59,7 +59,7 @@ def update(weights, grads, masters, m, v, lr, step):
 
 
 class CompiledAdamW:
-    """The same through torch.compile: a kernel a tensor reads the gradient and writes masters, moments and weights."""
+    """The same through torch.compile: one kernel per tensor reads the gradient and writes masters, moments and weights."""
 
     def __init__(self, parameters):
         self.weights = list(parameters)

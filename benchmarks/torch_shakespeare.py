@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""nanoGPT's small character-level setting in PyTorch: what configs/shakespeare_char.yaml is checked against.
+"""nanoGPT's small character-level setting in PyTorch: the reference for configs/shakespeare_char.yaml.
 
 4 layers, 4 heads, 128 wide, context 64, batch 12, 2,000 steps, no dropout, no biases, AdamW with decay 0.1 on all
 matrices. Every 250 steps it prints the loss over the whole validation set in windows of 64, and the estimate over 20

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Times vLLM's offline engine on the GPU: the peer of `octet bench throughput`, `latency` and `trace --at-once`.
 
-Random weights of a named shape and random token ids, no tokenizer, greedy, every text to its full length. Measured, in
+Random weights of a named shape and random token ids, no tokenizer, greedy, every sequence to its full length. Measures in
 one process: requests all at once (--throughput PROMPT/OUTPUTxREQUESTS), one request alone (--one-request PROMPT/OUTPUT:
 tokens a second after the first), the first token of one request (--first-token PROMPT), and requests of the lengths of a
-trace, all at once (--trace FILE). run_serving.py asks for what its rows need. Written for vLLM 0.24 with PyTorch 2.11.
+trace, all at once (--trace FILE). run_serving.py passes the options of its rows. Written for vLLM 0.24 with PyTorch 2.11.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import statistics
 import tempfile
 import time
 
-# One process, so that times are those of the engine; nothing is fetched or reported.
+# One process, so that times are those of the engine; no downloads or reports.
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -65,7 +65,7 @@ MODELS = {
         "eos_token_id": 50256,
     },
 }
-REPEATS = {"one_request": 3, "first_token": 5}  # runs behind a median
+REPEATS = {"one_request": 3, "first_token": 5}  # runs per median
 
 
 def lengths(text):

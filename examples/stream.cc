@@ -1,4 +1,4 @@
-// The engine in a program of one's own: several requests at once, each streamed by a thread of its own.
+// Uses the engine as a library: several requests at once, each streamed by its own thread.
 //
 //   stream MODEL [PROMPT...]        MODEL: a Hugging Face folder, a checkpoint or a llama2.c file
 #include <octet/engine.h>
@@ -12,7 +12,7 @@ namespace {
 
 std::mutex output;
 
-// What a server does for each of its clients.
+// What a server does for each client.
 void serve(octet::Engine& engine, const std::string& prompt) {
   octet::GenerationRequest request;
   request.prompt = prompt;
@@ -22,7 +22,7 @@ void serve(octet::Engine& engine, const std::string& prompt) {
   octet::GenerationStream stream = engine.submit(std::move(request));  // destroying it cancels the request
   std::string text, reason;
   for (octet::GenerationEvent event; stream.next(event);) {
-    text += event.text;  // whole characters: could be sent on at once
+    text += event.text;  // whole characters: can be sent at once
     reason = event.error.empty() ? octet::finish_reason_name(event.finished) : event.error;
   }
   octet::RequestTimes times = stream.times();

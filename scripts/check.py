@@ -27,7 +27,7 @@ def print_map():
 
 
 def room_of(path, names):
-    """The room of a path below src/; none for a path of no room."""
+    """The room of a path below src/; none for other paths."""
     return next((room for room in names if path.startswith(room + "/")), None)
 
 
@@ -75,7 +75,7 @@ def check_layers():
 
 
 def anchors(text):
-    """The names that GitHub gives the headings of a document."""
+    """GitHub's anchors of the headings of a document."""
     headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.S), re.M)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -108,7 +108,7 @@ def check_docs():
 
 
 def check_results():
-    """Tables of figures and the chart are those that scripts/results.py makes of the data files."""
+    """Tables of figures and the chart match the data files (scripts/results.py)."""
     try:
         found = results.differing()
     except SystemExit as error:
@@ -117,7 +117,7 @@ def check_results():
 
 
 def code_lines(text):
-    """How many lines of C++ hold something beside white space and comments."""
+    """Number of C++ lines that are neither blank nor comment."""
     text = re.sub(r"""/\*.*?\*/|//[^\n]*|("(?:\\.|[^"\\\n])*")""", lambda m: m[1] or "\n" * m[0].count("\n"), text,
                   flags=re.S)
     return sum(1 for line in text.splitlines() if line.strip())
@@ -140,7 +140,7 @@ def count_lines():
 
 
 def check_loc():
-    """No room holds more lines (count_lines) than scripts/loc_budget.txt grants it."""
+    """No room has more lines (count_lines) than scripts/loc_budget.txt allows."""
     counts = count_lines()
     budget = {}
     for line in (ROOT / "scripts/loc_budget.txt").read_text().splitlines():

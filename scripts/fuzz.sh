@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the libFuzzer targets (clang) and runs each for some seconds, from the corpus of earlier runs and, where test
-# material is at hand, from real files. A finding stops the run, and its input stays beside the corpus.
+# Builds the libFuzzer targets (clang) and runs each for some seconds, from the corpus of earlier runs and, if test
+# data is available, from real files. A finding stops the run, and its input is kept with the corpus.
 # Usage: scripts/fuzz.sh [SECONDS] [TARGET...]      TARGET: safetensors, dataset, tokenizer_json, sentencepiece, text, settings ...
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Octet's main job end to end: text -> tokenizer -> tokens -> training (FP8) -> evaluation -> generated text.
+# Octet's main workflow end to end: text -> tokenizer -> tokens -> training (FP8) -> evaluation -> generated text.
 # Usage: scripts/quickstart.sh OCTET [TEXT [SETTINGS...]]   (TEXT: a file or folder; "": the C++ library's headers;
-# SETTINGS: key=value words over configs/quickstart.yaml)
-# Results go to out/quickstart, which is made anew; OUT=folder puts them elsewhere. The number of training steps fits
-# the machine: SECONDS_TO_TRAIN, evaluations included, at the speed of a few trial steps, at most the 2400 of
-# configs/quickstart.yaml. Left out, these are what the build and the steps before left of 500 seconds since STARTED
-# (seconds since 1970; default: now), from 120 to 240: with the text at the end all stays under 9 minutes.
+# SETTINGS: key=value words that override configs/quickstart.yaml)
+# Writes out/quickstart, which is emptied first, or OUT. The number of training steps is chosen for the machine: as many as
+# fit SECONDS_TO_TRAIN with evaluations, at the speed of a few trial steps, at most the 2400 of configs/quickstart.yaml.
+# By default SECONDS_TO_TRAIN is what the build and earlier steps left of 500 seconds since STARTED (seconds since 1970;
+# default: now), between 120 and 240, so that everything takes less than 9 minutes.
 set -euo pipefail
 octet=$1
 text=${2:-}

@@ -10,9 +10,9 @@ A data file holds claims, one table each:
      "columns": [{"name": "model"}, {"name": "Octet", "unit": "ms"}, {"name": "PyTorch", "unit": "ms", "peer": true}],
      "rows": [["GPT-2 124M", 29.8, 42.8]], "notes": ["..."]}
 
-A column without a unit is part of the setting, a column with one holds values; "peer" marks another program's. What
-stands at the top of the file beside "claims" holds for each claim that does not say otherwise. A document has a table
-between two comment lines, <!-- claim: gpu_step --> and <!-- end -->; every claim stands in one document at least.
+A column without a unit is part of the setting, one with a unit has values; "peer" marks another program's. Members of the
+file other than "claims" are defaults for its claims. A document has a table between two comment lines,
+<!-- claim: gpu_step --> and <!-- end -->; every claim is in at least one document.
 """
 
 import html
@@ -30,7 +30,7 @@ BLOCK = re.compile(r"(<!-- claim: (\w+) -->\n).*?(<!-- end -->)", re.S)
 
 
 def read_claims():
-    """Claims by name. Numbers stay as they are written: 117.0 is not 117."""
+    """Claims by name. Numbers are kept as written: 117.0 is not 117."""
     claims = {}
     for path in sorted(DATA.glob("*.json")):
         data = json.loads(path.read_text(), parse_float=str, parse_int=str)
@@ -58,7 +58,7 @@ def heading(column):
 def table(claim):
     columns = claim["columns"]
     lines = ["| " + " | ".join(heading(c) for c in columns) + " |"]
-    cells = zip(*claim["rows"])  # a column of numbers, or of empty cells, stands to the right
+    cells = zip(*claim["rows"])  # columns of numbers or empty cells are right-aligned
     right = ["unit" in c and all(re.match(r"([-+\d]\S*)?$", text) for text in t) for c, t in zip(columns, cells)]
     lines.append("|" + "|".join("---:" if r else "---" for r in right) + "|")
     lines += ["| " + " | ".join(cell(value) for value in row) + " |" for row in claim["rows"]]
@@ -71,7 +71,7 @@ def table(claim):
 
 
 def documents(claims):
-    """Every document with tables: its path and what it ought to hold."""
+    """Every document with tables: its path and expected content."""
     listed = subprocess.run(["git", "ls-files", "-z", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True)
     shown = set()
 
@@ -90,7 +90,7 @@ def documents(claims):
     return written
 
 
-# The chart: a bar a row, how many times as fast as the peer. Colours are mid-tones that light and dark pages both show.
+# The chart: one bar per row, the speedup over the peer. Mid-tone colours are visible on light and dark pages.
 TEXT, OURS, THEIRS = "#748089", "#2f81f7", "#8c959f"
 LABELS, BARS, ROW, TOP = 325, 330, 22, 24
 
@@ -101,7 +101,7 @@ def bar_text(x, y, text, size=12, anchor="start", weight="normal", colour=TEXT):
 
 
 def rows_of(claim):
-    """(setting, figures in words, how many times as fast) of each row; of times, less is faster."""
+    """(setting, figures as text, speedup) of each row; for times, less is faster."""
     names = [c["name"] for c in claim["columns"]]
     ours, theirs = names.index("Octet"), next(i for i, c in enumerate(claim["columns"]) if c.get("peer"))
     unit = claim["columns"][ours]["unit"]
@@ -143,7 +143,7 @@ def chart(claims):
 
 
 def differing():
-    """Files whose tables or chart are not what the data gives, and what they ought to hold."""
+    """Files whose tables or chart differ from the data, and their expected content."""
     claims = read_claims()
     wanted = {**documents(claims), CHART: chart(claims)}
     return {path: text for path, text in wanted.items() if not path.exists() or path.read_text() != text}

@@ -4,10 +4,11 @@
 #     scripts/sanitize_gpu.sh PROGRAM [OUT]       PROGRAM: octet_kernels_cuda_test; logs go to OUT
 #
 # The tests are split into SHARDS processes for each of TOOLS, JOBS of them at a time on the one GPU; FILTER is GoogleTest's.
-# A program built with -DOCTET_CUDA_LINEINFO=ON gets source lines in its reports. Prints a row a tool; 1 unless every process ended with all tests passed and a summary of the tool that names no error.
+# Source lines in reports: build with -DOCTET_CUDA_LINEINFO=ON.
+# Prints a row per tool; exit status 1 unless all tests of all processes passed and the tool's summaries have no error.
 #
-# Left out: kernels of cuBLASLt and cuDNN under racecheck and synccheck (these tools stop at them with an error of their own),
-# with the tests that cannot do without them (fusions of products; the other fusions have tests of their own); paged
+# Excluded: kernels of cuBLASLt and cuDNN under racecheck and synccheck (these tools fail on them), with the tests that need
+# them (fusions of products; the other fusions have tests of their own); paged
 # prefill under synccheck, whose copying and multiplying threads meet at one barrier from two places, as PTX allows;
 # allocations that libraries never free, and initcheck (the tests fill every buffer before a kernel sees it: results and
 # scratch with NaNs, so that a value read before it is written fails its test).
@@ -51,7 +52,7 @@ for tool in $TOOLS; do
     tests=$((tests + $(count '\[  PASSED  \] [0-9]+ test' "$log")))
     skipped=$((skipped + $(count '\[  SKIPPED \] [0-9]+ test' "$log")))
     failed=$((failed + $(count '\[  FAILED  \] [0-9]+ test' "$log")))
-    # A process that says nothing of its end, or not that all went well, has not shown anything.
+    # A process without a final summary of success counts as failed.
     grep -q 'SUMMARY: ' "$log" && grep -q '\[==========\].* ran\.' "$log" || unfinished=$((unfinished + 1))
     if ! grep -q '^exit 0 ' "$log" || [ "$found" != 0 ]; then
       bad=1

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """clang-tidy (.clang-tidy) over the sources that a build folder compiles. Usage: scripts/tidy.py BUILD JOBS [SECONDS]
 
-With SECONDS it begins with the files that the commit's hash puts first and stops when the time is up: a different part of
+With SECONDS it checks files in an order given by the commit's hash and starts none after that time: a different part of
 the tree for every commit."""
 import concurrent.futures
 import hashlib
@@ -13,7 +13,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-UNREADABLE = "src/kernels/cpu/"  # gcc's vector extensions (kernels/cpu/simd.h), which clang does not parse
+UNREADABLE = "src/kernels/cpu/"  # uses gcc's vector extensions (kernels/cpu/simd.h), which clang does not parse
 
 
 def main():
@@ -34,7 +34,7 @@ def main():
 
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         results = [result for result in pool.map(tidy, files) if result is not None]
-    found = set()  # a header's faults are found from many sources
+    found = set()  # a header's faults are reported by many sources
     for result in results:
         for fault in result.stdout.split("\n/"):
             if "error:" in fault or "warning:" in fault:

@@ -1,4 +1,4 @@
-// The one source that knows the commit: it alone is compiled again when HEAD has moved (cmake/build_commit.cmake).
+// The only source that depends on the commit: it alone is recompiled when HEAD moves (cmake/build_commit.cmake).
 #include "build_info.h"
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 namespace octet {
 namespace {
 
-// The instruction sets that -march, which may say "native", came to.
+// The instruction sets that -march (possibly "native") enabled.
 std::vector<std::string> instruction_sets() {
   std::vector<std::string> sets;
 #ifdef __AVX2__

@@ -1,6 +1,6 @@
-// Ranges of numbers on the command line, said as elsewhere: "--max-tokens: -5 (want >= 0)". CLI11's own PositiveNumber
-// answers with the largest double in full, and lets nan through; its integers beyond 64 bits become the largest there
-// is, and negative ones wrap around where the option is unsigned.
+// Range checks for numbers on the command line: "--max-tokens: -5 (want >= 0)". CLI11's PositiveNumber prints the
+// largest double in full and accepts nan; its integers beyond 64 bits saturate, and negative ones wrap around if the
+// option is unsigned.
 #pragma once
 
 #include <fmt/format.h>
@@ -30,7 +30,7 @@ inline CLI::Validator positive() {
   return number_range("POSITIVE", "> 0", [](double value) { return value > 0 && std::isfinite(value); });
 }
 
-// A word that an integer of 64 bits does not hold as it stands.
+// Whether a word does not fit a 64-bit integer.
 inline CLI::Validator whole_number(bool is_signed) {
   const auto judge = [is_signed](std::string& word) -> std::string {
     char* end = nullptr;
@@ -45,7 +45,7 @@ inline CLI::Validator whole_number(bool is_signed) {
   return {judge, ""};
 }
 
-// Gives every integer option of the command and of those below it this check. Called when all options are there.
+// Adds this check to every integer option of the command and its subcommands. Call after all options are added.
 inline void check_whole_numbers(CLI::App& command) {
   for (CLI::Option* option : command.get_options()) {
     const std::string type = option->get_type_name();  // "INT:NONNEGATIVE"

@@ -1,5 +1,5 @@
-// octet-opt: runs named passes on a graph or program in text form and prints the result. For looking at one pass at
-// work and for reducing faults; the whole pipeline with its dumps is --dump-ir of the octet program.
+// octet-opt: runs named passes on a graph or program in text form and prints the result. For debugging single passes
+// and reducing failures; --dump-ir of the octet program dumps the whole pipeline.
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
@@ -45,7 +45,7 @@ int main(int argc, char** argv) {
   app.add_option("--target", target, "interpreter, h200, or a target file")->capture_default_str();
   app.add_option("--recipe", recipe, "fp32, tf32, bf16, fp8-current, fp8-delayed, fp8-block")->capture_default_str();
   app.add_option("--recompute", recompute, "none, light, selective, full")->capture_default_str();
-  app.add_option("--disable", disabled, "leave out a pass or a step of one, by name")
+  app.add_option("--disable", disabled, "disable a pass or a step of one, by name")
       ->delimiter(',')
       ->allow_extra_args(false);
   app.add_option("--serving", serving, "a size of serving graphs, name=value")->allow_extra_args(false);

@@ -4,8 +4,8 @@
 //   auto stream = engine->submit({.prompt = "Once upon a time", .max_tokens = 64});
 //   for (octet::GenerationEvent event; stream.next(event);) std::cout << event.text << std::flush;
 //
-// Requests join and leave the running batch between steps. A request is a value with a status: whatever is wrong with
-// it ends that request with an error event; open() throws for a folder or options that cannot run.
+// Requests join and leave the running batch between steps. An invalid or failing request ends with an error event and
+// does not affect others; open() throws for a folder or options that cannot run.
 #pragma once
 
 #include <cstdint>
@@ -20,39 +20,37 @@
 namespace octet {
 
 enum class SchedulingPolicy : uint8_t {
-  kNeverEvict,      // a request is admitted when its longest possible text fits the cache
+  kNeverEvict,      // a request is admitted when the cache has room for its maximum length
   kMaxUtilization,  // admitted when its prompt fits; when the cache is full the youngest is preempted and recomputed
-  kPackedLockstep,  // a batch runs until its last request is done, then the next (for comparison)
-  kPaddedStatic,    // the same with every request padded to the longest of the batch (for comparison)
 };
 
-// What an engine is about to hold: known before weights are read or made, which may take minutes.
+// Memory plan of an engine, known before weights are loaded, which may take minutes.
 struct EnginePlan {
-  int64_t matrix_elements = 0;  // of weight matrices and tables
+  int64_t matrix_elements = 0;  // elements of weight matrices and embedding tables
   int64_t weight_bytes = 0, activation_bytes = 0, kv_bytes = 0;
-  int64_t kv_tokens = 0;   // that the cache has room for
-  int64_t context = 0;     // tokens a sequence may reach
-  int64_t free_bytes = 0;  // of the device's memory; 0 = not known
+  int64_t kv_tokens = 0;   // capacity of the KV cache
+  int64_t context = 0;     // maximum tokens of a sequence
+  int64_t free_bytes = 0;  // free device memory; 0 = not known
   std::string device = {}, recipe = {};
 };
 
 struct EngineOptions {
   std::string device = "auto";     // auto | cpu | cuda
-  std::string recipe = {};         // fp32 | bf16 | fp8-current | int8 | ...; empty: as the folder says, else bf16
-  std::string kv_cache = {};       // f32 | bf16 | e4m3; empty: as the folder says, else the recipe's compute type
+  std::string recipe = {};         // fp32 | bf16 | fp8-current | int8 | ...; empty: the folder's, else bf16
+  std::string kv_cache = {};       // f32 | bf16 | e4m3; empty: the folder's, else the recipe's compute type
   std::string tokenizer = {};      // file or folder; empty: the model's own
-  bool needs_tokenizer = true;     // false: a model without one is served too, ids in and ids out
-  int64_t context = 0;             // tokens a sequence may reach; 0 = the model's
-  int64_t max_sequences = 256;     // running at once
-  int64_t max_step_tokens = 2048;  // tokens of one step, prompts and decoding together
-  int64_t block_size = 0;          // tokens of a cache block; 0 = chosen for the device
-  int64_t kv_cache_bytes = 0;      // 0: what is left of memory_fraction
+  bool needs_tokenizer = true;     // false: a model without a tokenizer is served with token ids only
+  int64_t context = 0;             // maximum tokens of a sequence; 0 = the model's
+  int64_t max_sequences = 256;     // maximum number of running sequences
+  int64_t max_step_tokens = 2048;  // token budget of a step: prefill and decode together
+  int64_t block_size = 0;          // tokens per KV cache block; 0 = the device's default
+  int64_t kv_cache_bytes = 0;      // 0: what memory_fraction leaves
   double memory_fraction = 0.9;    // of the device's free memory (on CPUs 0.5 at most)
-  int64_t max_waiting = 100'000;   // requests; more are refused
+  int64_t max_waiting = 100'000;   // queued sequences; more are refused
   SchedulingPolicy policy = SchedulingPolicy::kMaxUtilization;
   bool prefix_cache = true;
-  bool random_weights = false;  // the path is a named model or a folder without weights: for benchmarks
-  std::function<void(const EnginePlan&)> planned = {};  // called by open() when memory is there, before weights are
+  bool random_weights = false;  // for benchmarks: the path is a named model or a folder without weights
+  std::function<void(const EnginePlan&)> planned = {};  // called by open() before weights are loaded
 };
 
 struct GenerationRequest {
@@ -60,19 +58,19 @@ struct GenerationRequest {
   std::vector<int32_t> prompt_ids = {};  // instead of prompt
   SamplingOptions sampling = {};
   int64_t max_tokens = 256;
-  int64_t min_tokens = 0;              // no end token or stop id before so many
-  int64_t n = 1;                       // texts from one prompt
-  int64_t logprobs = -1;               // -1: none; k: of the chosen token and the k likeliest (at most 20)
-  std::vector<std::string> stop = {};  // the text ends before the first of these
-  std::vector<int32_t> stop_ids = {};  // the text ends before these ids
+  int64_t min_tokens = 0;              // end tokens and stop ids are forbidden before this many
+  int64_t n = 1;                       // sequences sampled from the prompt
+  int64_t logprobs = -1;               // -1: none; k: of the sampled token and the k most likely (at most 20)
+  std::vector<std::string> stop = {};  // stop strings; not part of the output
+  std::vector<int32_t> stop_ids = {};  // stop tokens; not part of the output
   bool ignore_eos = false;
   bool parse_special = false;   // recognise special tokens written in the prompt
-  bool add_bos = true;          // where the model was trained with one
-  int32_t priority = 0;         // higher first
+  bool add_bos = true;          // if the model was trained with one
+  int32_t priority = 0;         // higher runs first
   double timeout_seconds = 0;   // from submission; 0 = none
-  std::string cache_salt = {};  // prefixes are shared only between requests of one salt
-  // Called before each token is drawn, while the device works: clears bits of tokens that must not come next (bit v
-  // mod 32 of word v / 32). Empty: every token may.
+  std::string cache_salt = {};  // prefix blocks are shared only between requests of equal salt
+  // Called before each token is sampled, while the device computes: clears the bits of forbidden tokens (bit v mod 32
+  // of word v / 32). Empty: all tokens are allowed.
   std::function<void(int64_t sample, std::span<const int32_t> generated, std::span<uint32_t> allowed)> mask = {};
 };
 
@@ -84,35 +82,35 @@ struct TokenLogprob {
   float logprob = 0;
 };
 
-// What became known of one text of a request.
+// New output of one sequence of a request.
 struct GenerationEvent {
   int64_t sample = 0;                          // 0 .. n-1
-  std::string text;                            // certain text: whole characters, no part of a stop string
+  std::string text;                            // final text: whole characters, no part of a stop string
   std::vector<int32_t> ids;                    // tokens since the last event
-  std::vector<TokenLogprob> logprobs;          // of ids, if asked for
-  std::vector<std::vector<TokenLogprob>> top;  // of ids, likeliest first, if asked for
+  std::vector<TokenLogprob> logprobs;          // of ids, if requested
+  std::vector<std::vector<TokenLogprob>> top;  // of ids, most likely first, if requested
   FinishReason finished = FinishReason::kNone;
-  std::string error;  // of kError and kTimeout
+  std::string error;  // for kError and kTimeout
 };
 
-struct RequestTimes {  // seconds since the request was submitted; 0 = not yet
+struct RequestTimes {  // seconds since submission; 0 = not yet
   double scheduled = 0, first_token = 0, last_token = 0;
   int64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, preemptions = 0;
 };
 
-class StreamState;  // of the engine's side
+class StreamState;
 
 // The receiving end of a request. Destroying it cancels the request. Movable, one thread at a time; it may outlive the
-// engine. A slow reader holds nobody up: what it has not taken yet is one growing event a text.
+// engine. A slow reader does not block the engine: pending output is merged into one event per sequence.
 class GenerationStream {
  public:
-  // Waits for the next event; false when all texts are finished and every event was taken.
+  // Waits for the next event; false when all sequences are finished and every event was returned.
   bool next(GenerationEvent& event);
   bool try_next(GenerationEvent& event);  // without waiting
-  void cancel();                          // ends all texts with kCancelled
+  void cancel();                          // ends all sequences with kCancelled
   RequestTimes times() const;
 
-  explicit GenerationStream(std::shared_ptr<StreamState> state);  // engines make them
+  explicit GenerationStream(std::shared_ptr<StreamState> state);  // created by engines
   GenerationStream(GenerationStream&&) noexcept;
   GenerationStream& operator=(GenerationStream&&) noexcept;
   ~GenerationStream();
@@ -125,22 +123,22 @@ struct EngineStats {
   int64_t waiting = 0, running = 0, finished = 0, failed = 0, cancelled = 0, preemptions = 0;
   int64_t steps = 0, prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, padded_tokens = 0;
   int64_t kv_blocks = 0, kv_blocks_used = 0, kv_blocks_cached = 0, kv_bytes = 0;
-  double seconds = 0, host_seconds = 0, wait_seconds = 0;  // of steps: in all, host work, waiting for the device
+  double seconds = 0, host_seconds = 0, wait_seconds = 0;  // of all steps: total, host work, waiting for the device
 };
 
 class Engine {
  public:
-  // `model`: a Hugging Face folder, a checkpoint or a llama2.c file. Throws an exception whose what() says the value at
-  // fault and the way out.
+  // `model`: a Hugging Face folder, a checkpoint or a llama2.c file. Throws an exception whose what() gives the invalid
+  // value and the remedy.
   static std::unique_ptr<Engine> open(const std::string& model, const EngineOptions& options = {});
-  virtual ~Engine();  // cancels what still runs
+  virtual ~Engine();  // cancels all requests
 
-  // From any thread. A request that cannot run gives one event: kError, with the value at fault and the way out.
+  // From any thread. A request that cannot run gets one event: kError, with the invalid value and the remedy.
   virtual GenerationStream submit(GenerationRequest request) = 0;
   virtual EngineStats stats() const = 0;
   virtual const EngineOptions& options()
       const = 0;             // as given to open(), with the device, recipe and cache type chosen
-  virtual void drain() = 0;  // waits until nothing waits or runs
+  virtual void drain() = 0;  // waits until no request is queued or running
   virtual int64_t context() const = 0;
   virtual int64_t vocab_size() const = 0;
 };

@@ -1,5 +1,5 @@
-// The terminal shared by log lines and the progress bar: lines scroll, one status line stays below them. Thread safe.
-// Everything goes to stderr; stdout belongs to results.
+// The terminal shared by log lines and the progress bar: lines scroll above one status line. Thread safe. Everything is
+// written to stderr; stdout is for results.
 #pragma once
 
 #include <string>

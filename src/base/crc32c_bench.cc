@@ -1,4 +1,4 @@
-// Checksum speed, one core: what verifying a checkpoint costs. 1 MiB stays in the L2 cache; 256 MiB come from memory.
+// CRC-32C rate of one core, which bounds checkpoint verification. 1 MiB fits the L2 cache; 256 MiB is read from memory.
 #include <benchmark/benchmark.h>
 
 #include <string>

@@ -21,7 +21,7 @@ const char* dtype_name(DType dtype);  // "f64" "f32" "bf16" "f16" "e4m3" "e5m2" 
 DType parse_dtype(std::string_view name);
 bool is_float(DType dtype);
 inline bool is_fp8(DType dtype) { return dtype == DType::kE4M3 || dtype == DType::kE5M2; }
-// What quantize makes and scaled_matmul reads: a value is code times scale_inv.
+// Types of quantized codes, written by quantize and read by scaled_matmul: value = code * scale_inv.
 inline bool is_code(DType dtype) { return is_fp8(dtype) || dtype == DType::kI8; }
 double dtype_max(DType dtype);  // the largest finite value: 448 for e4m3, 57344 for e5m2, ...
 

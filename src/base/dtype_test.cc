@@ -20,7 +20,7 @@ namespace {
 
 constexpr DType kSmallFloats[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kE4M3, DType::kE5M2};
 
-// The named tensor's bytes out of the torch tables; a reader of its own because io/ is a room above.
+// Bytes of a tensor of the torch tables; its own reader because base/ cannot include io/.
 struct Tables {
   nlohmann::json header;
   std::string data;
@@ -52,7 +52,7 @@ struct Tables {
 
 bool same_bits(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); }
 
-// What torch's E4M3FN code means for us: it overflows to NaN where we saturate, so its NaN from a number is our 0x7e.
+// Converts torch's E4M3FN codes to ours: it overflows to NaN where we saturate, so its NaN from a number is our 0x7e.
 uint8_t expected_e4m3(float input, uint8_t torch_code) {
   uint8_t sign = std::signbit(input) ? 0x80 : 0;
   if (std::isnan(input)) return sign | 0x7f;

@@ -1,7 +1,7 @@
 // The one exception type and the checks that throw it.
 //
 // Anything a user can cause (settings, files, shapes, memory) is reported by throwing octet::Error with a message that
-// prints the values involved and what to do about it. Nothing below tools/ calls exit or abort.
+// prints the values involved and the remedy. Nothing below tools/ calls exit or abort.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,9 +16,9 @@ enum class ErrorCode {
   kInvalidArgument,  // a value given by the caller or user cannot be used
   kNotFound,         // a file, name or key does not exist
   kIo,               // the operating system refused a read or write (disk full, permission)
-  kCorrupt,          // data exists but is damaged or lies about itself
-  kOutOfMemory,      // the plan or the machine has too few bytes
-  kUnsupported,      // meaningful, but not something this build or device does
+  kCorrupt,          // data is damaged or inconsistent
+  kOutOfMemory,      // not enough memory on the machine or in the plan
+  kUnsupported,      // valid, but not supported by this build or device
   kInternal,         // a broken invariant of Octet itself
 };
 
@@ -51,10 +51,10 @@ void check(bool condition, ErrorCode code, fmt::format_string<Args...> format, A
     throw_error(code, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// The candidate nearest to `word` by edit distance, or "" when none is close: for "did you mean".
+// The candidate nearest to `word` by edit distance, or "" if none is close: for "did you mean".
 template <typename Range>
 std::string nearest_name(const std::string& word, const Range& candidates);
-// `text`, " (nearest: {})" for example, with that candidate; "" when none is close.
+// `text`, such as " (nearest: {})", formatted with that candidate; "" if none is close.
 template <typename Range>
 std::string if_near(const std::string& word, const Range& candidates, fmt::format_string<const std::string&> text);
 

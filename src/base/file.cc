@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
   fail(code, "{}: cannot {}: {}", path, action, std::strerror(error_number));
 }
 
-// Closes on every way out.
+// Closes the descriptor on scope exit.
 struct Descriptor {
   explicit Descriptor(const std::string& path) : value(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
     if (value < 0) fail_errno("open", path, errno);
@@ -83,7 +83,7 @@ void rename_path(const std::string& from, const std::string& to) {
 
 void sync_path(const std::string& path) {
   Descriptor descriptor(path);
-  // EINVAL: the file system has no such operation (some network and FUSE mounts); then there is nothing more to do.
+  // EINVAL: the file system does not support fsync (some network and FUSE mounts).
   if (fsync(descriptor.value) != 0 && errno != EINVAL) fail_errno("sync to disk", path, errno);
 }
 

@@ -1,5 +1,5 @@
-// Files, with errors that name the path, the reason and the way out. Readers map; writers write beside the final name
-// and rename, so that a file either has its old content or all of the new one. No format knowledge here (io/ has that).
+// Files, with errors that name the path, the reason and the remedy. Readers map; writers write a temporary file and
+// rename it, so that a file has either its old or its complete new content. File formats are in io/.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +14,9 @@ namespace octet {
 bool path_exists(const std::string& path);
 bool is_folder(const std::string& path);
 int64_t file_size(const std::string& path);                     // kNotFound when there is no such regular file
-void make_folders(const std::string& path);                     // with parents; fine when it exists
+void make_folders(const std::string& path);                     // with parents; no error if it exists
 std::vector<std::string> list_folder(const std::string& path);  // sorted names, not paths
-void remove_path(const std::string& path);                      // a file or a whole folder; fine when absent
+void remove_path(const std::string& path);                      // a file or a whole folder; no error if absent
 void rename_path(const std::string& from, const std::string& to);
 void sync_path(const std::string& path);             // fsync of a file or a folder (its names)
 std::string parent_folder(const std::string& path);  // "." for a bare name
@@ -27,7 +27,7 @@ std::string read_file(const std::string& path, int64_t limit = int64_t{1} << 30)
 // Replaces `path` with `content`, durably.
 void write_file(const std::string& path, std::string_view content);
 
-// A read-only memory map. The bytes stay valid while the object lives (moves keep them). Someone truncating the file
+// A read-only memory map. The bytes are valid during the object's lifetime (also after a move). Truncating the file
 // meanwhile raises SIGBUS: files of Octet are replaced by rename, never rewritten in place.
 class MappedFile {
  public:
@@ -72,8 +72,8 @@ class FileWriter {
   uint32_t checksum_ = 0;
 };
 
-// Appends whole records to a log-like file; each append is handed to the operating system at once. A record that does
-// not fit is cut off again, so that the file stays readable up to the last whole record.
+// Appends whole records to a log-like file; each append is one write to the operating system. A partial
+// record is truncated, so that the file always ends with a whole record.
 class AppendFile {
  public:
   explicit AppendFile(std::string path);
@@ -90,8 +90,8 @@ class AppendFile {
   int file_ = -1;
 };
 
-// Holds `folder` for this process: a second holder, in whatever process, gets kInvalidArgument naming the first. The
-// kernel lets go when the process ends, however it ends; the file `folder`/lock stays.
+// Locks `folder` for this object: a second lock in any process throws kInvalidArgument naming the first process. The
+// kernel releases the lock when the process ends; the file `folder`/lock remains.
 class FolderLock {
  public:
   explicit FolderLock(const std::string& folder);

@@ -1,5 +1,5 @@
-// Writers: FileWriter (beside, then rename), AppendFile, and the lock of a folder. Every byte goes through
-// write_some(), where a test can make the disk full.
+// Writers: FileWriter (temporary file, then rename), AppendFile, and folder locks. All writes go through write_some(),
+// where tests inject faults.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/statvfs.h>
@@ -108,7 +108,7 @@ void FileWriter::commit() {
   check(file_ >= 0, ErrorCode::kInternal, "{}: committed twice", path_);
   flush();
   if (fsync(file_) != 0 && errno != EINVAL) fail_write(path_, errno, kOldContentKept);
-  // Network file systems report a full disk only here. The descriptor is gone whatever close says.
+  // Network file systems report a full disk only here. The descriptor is closed even on error.
   if (close(std::exchange(file_, -1)) != 0) {
     int error_number = errno;
     unlink(temporary_.c_str());
@@ -145,7 +145,7 @@ FolderLock::FolderLock(const std::string& folder) {
   const std::string path = folder + "/lock";
   file_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (file_ < 0) fail_write(path, errno, "nothing was changed");
-  if (flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {  // other errors: a file system without locks
+  if (flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {  // other errors: the file system has no locks
     char holder[24] = {};
     ssize_t length = pread(file_, holder, sizeof(holder) - 1, 0);
     close(file_);
@@ -154,7 +154,7 @@ FolderLock::FolderLock(const std::string& folder) {
   }
   const std::string self = std::to_string(getpid());
   if (ftruncate(file_, 0) != 0 || write_all(file_, self.data(), static_cast<int64_t>(self.size())) != 0) {
-    // The number only helps whoever is refused; the lock holds without it.
+    // The process id is only for the error message; the lock does not depend on it.
   }
 }
 

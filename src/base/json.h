@@ -1,5 +1,4 @@
-// The JSON library behind one door. nlohmann's header costs seconds of compile time: include this in .cc files only,
-// never in a header (headers pass strings, numbers and own structs).
+// Wrapper of the JSON library. nlohmann's header costs seconds of compile time: include this only in .cc files.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
-// The only file that includes spdlog: it formats the time and level and filters; console.h does the writing, so that a
-// progress bar and log lines do not tear each other.
+// The only file that includes spdlog: it formats the time and level and filters; console.h writes, so that log lines do
+// not break the progress bar.
 #include "base/log.h"
 
 #include <spdlog/details/null_mutex.h>

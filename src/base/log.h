@@ -1,4 +1,4 @@
-// Log lines to stderr, off the hot path. spdlog sits behind this so that no other file includes it.
+// Log lines to stderr, not for hot paths. Only log.cc includes spdlog.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@ namespace octet {
 enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 
 void set_log_level(LogLevel level);
-void log_line(LogLevel level, const std::string& line);  // plays well with an active progress bar (log to a new line)
+void log_line(LogLevel level, const std::string& line);  // written above an active progress bar
 
 template <typename... Args>
 void log_info(fmt::format_string<Args...> format, Args&&... args) {
@@ -27,8 +27,8 @@ void log_debug(fmt::format_string<Args...> format, Args&&... args) {
   log_line(LogLevel::kDebug, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// Logs at debug level how long something took, from here to the end of its life: "weights: 1.42 s". For the parts of a
-// start (octet generate -v), not for what is done often.
+// Logs its lifetime at debug level: "weights: 1.42 s". For the parts of a start (octet generate -v), not for frequent
+// operations.
 class LoggedTime {
  public:
   explicit LoggedTime(std::string what) : what_(std::move(what)), begin_(Clock::now()) {}

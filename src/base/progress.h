@@ -1,5 +1,5 @@
 // A progress bar: count/total, rate, time left and a free-text field such as "loss 2.31". On a terminal one line is
-// redrawn at most ten times a second below the log lines; otherwise a plain line comes out every `plain_seconds`.
+// redrawn at most ten times a second below the log lines; otherwise a plain line is printed every `plain_seconds`.
 #pragma once
 
 #include <chrono>
@@ -24,7 +24,7 @@ class Progress {
   ~Progress();  // finish()
 
   void update(int64_t done, const std::string& text = "");  // cheap: call it every step; one thread at a time
-  void finish();                                            // leaves a last line; later calls do nothing
+  void finish();                                            // prints a last line; later calls do nothing
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -1,5 +1,5 @@
-// YAML in and out of the settings table; the only file that includes yaml-cpp. Nested maps become dotted names. What a
-// person can get wrong in a file is reported as file:line.
+// YAML in and out of the settings table; the only file that includes yaml-cpp. Nested maps become dotted names. Errors
+// in a file are reported as file:line.
 #include <yaml-cpp/yaml.h>
 
 #include <fstream>

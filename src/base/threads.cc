@@ -30,7 +30,7 @@ constexpr bool kSerial = false;
 
 std::atomic<int> configured_threads{0};
 
-// Keeps the exception of the lowest part, so that which one is rethrown does not depend on timing.
+// Rethrows the exception of the lowest part, independent of timing.
 class FirstException {
  public:
   template <typename Call>

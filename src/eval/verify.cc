@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "eval/decoder.h"
+#include "eval/incremental_model.h"
 #include "kernels/common/sampling.h"
 #include "weights/weights.h"
 
@@ -58,8 +58,8 @@ std::vector<float> packed_logits(const WeightSource& weights, const ModelConfig&
 
 void compare_greedy(const WeightSource& weights, const ModelConfig& model, const std::vector<int32_t>& ids,
                     int64_t prompt_tokens, const CompileOptions& options, VerifyReport& report) {
-  Decoder decoder(model,
-                  {.recipe = options.recipe, .target = options.target, .max_length = static_cast<int64_t>(ids.size())});
+  IncrementalModel decoder(
+      model, {.recipe = options.recipe, .target = options.target, .max_length = static_cast<int64_t>(ids.size())});
   load_weights(weights, decoder.executor());
   auto prompt = std::span<const int32_t>(ids).first(static_cast<size_t>(prompt_tokens));
   std::span<const float> logits = decoder.append(prompt);

@@ -8,7 +8,7 @@
 namespace octet {
 namespace {
 
-constexpr int64_t kMaxBlocks = 1 << 28;  // of a group: nodes of all groups are counted in 32 bits
+constexpr int64_t kMaxBlocks = 1 << 28;  // per group: node ids of all groups are 32-bit
 
 int64_t blocks_of(int64_t tokens, int64_t block_size) { return (tokens + block_size - 1) / block_size; }
 
@@ -103,7 +103,7 @@ void BlockManager::use(int group, int32_t block) {
   Block& b = pool.blocks[static_cast<size_t>(block)];
   if (b.references++ > 0) return;
   if (b.deferred)
-    --pool.stats.deferred;  // its entry in the list is dropped by step_done
+    --pool.stats.deferred;  // step_done() removes its list entry
   else
     unlink(pool, block);
   ++pool.stats.used;
@@ -273,7 +273,7 @@ int64_t BlockManager::take_changed(TableId id, int group) {
 int64_t BlockManager::peak_blocks(int group, int64_t tokens, int64_t chunk) const {
   const int64_t window = options_.groups[static_cast<size_t>(group)].window, size = options_.block_size;
   const int64_t all = blocks_of(tokens, size);
-  // window + chunk - 1 tokens in a row, at the worst alignment
+  // window + chunk - 1 consecutive tokens at the worst alignment
   return window == 0 ? all : std::min(all, (window + chunk - 1 + size - 2) / size + 1);
 }
 

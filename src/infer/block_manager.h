@@ -4,25 +4,26 @@
 // Cache groups. Layers with the same reach share a group: full attention (window 0) or a sliding window of N tokens,
 // where the query at position p sees keys p-N+1..p. A group has its own pool of blocks; a sequence has one block table
 // per group. Entry i of a table is the block of tokens i*block_size .. (i+1)*block_size-1, or -1 (kNoBlock) once the
-// block lies wholly behind the window. Tables grow, get -1s from the front, and change otherwise only where a copy was
-// ordered; take_changed() says from where on.
+// block is entirely outside the window. Tables grow at the end, get -1 at the front, and change elsewhere only by
+// copy-on-write; take_changed() returns the first changed entry.
 //
 // States of a block: free | used (references > 0) | cached (references 0, content known by its tokens) | deferred
 // (references 0, but a step in flight still reads or writes it). free + used + cached + deferred = blocks of the pool.
-//   - A used block may be shared. Nobody writes a shared block: allocate() orders a copy first (copy-on-write).
+//   - A used block may be shared. A shared block is never written: allocate() orders a copy first (copy-on-write).
 //   - Only full blocks are published. A published block is never written while it is published.
-//   - A block whose last reference goes is deferred until step_done() of the last step that used it, then cached if it
-//     is published, else free. Cached blocks are taken, least recently used first, when no free block is left. A
-//     sequence gives back its last block first, so leaves go before their parents.
+//   - A block whose last reference is dropped is deferred until step_done() of the last step that used it, then cached
+//     if it is published, else free. Cached blocks are evicted, least recently used first, when no free block is left.
+//     A sequence frees its last block first, so leaves are evicted before their parents.
 //
-// Prefix reuse. Published blocks hang in a tree: a node is the content "these block_size tokens after that parent
+// Prefix reuse. Published blocks form a tree: a node is the content "these block_size tokens after that parent
 // node", under one adapter and tenant salt, and holds at most one block per group. Nodes are found by the chain hash
 // (parent's hash, tokens; adapter and salt at the root) and taken only if parent, adapter, salt and tokens are equal,
-// so a collision of hashes costs time, never correctness. A prefix of h blocks is reusable if every full group has all
+// so a hash collision costs time, never correctness. A prefix of h blocks is reusable if every full group has all
 // h blocks and every window group those that position h*block_size can still see.
 //
 // Errors: kInvalidArgument for options that cannot work; kInternal for a misuse of the interface (unknown table).
-// Everything is O(1) per block except where said; nothing allocates once tables have grown to their usual lengths.
+// Operations are O(1) per block unless stated otherwise and allocate no memory once tables have grown to their usual
+// lengths.
 #pragma once
 
 #include <array>
@@ -45,9 +46,9 @@ struct BlockManagerOptions {
 
 struct BlockStats {  // blocks of one group
   int64_t used = 0, cached = 0, free = 0, deferred = 0;
-  int64_t hits = 0;       // blocks taken over from the cache, ever
-  int64_t evictions = 0;  // cached blocks given to somebody else, ever
-  int64_t copies = 0;     // copy-on-write, ever
+  int64_t hits = 0;       // total blocks reused from the cache
+  int64_t evictions = 0;  // total cached blocks evicted
+  int64_t copies = 0;     // total copy-on-write copies
 };
 
 // The chain hash of a block: of its tokens after content of hash `parent`, or, for the first block, after root_hash.
@@ -60,31 +61,31 @@ class BlockManager {
  public:
   explicit BlockManager(BlockManagerOptions options);
 
-  // A sequence's tables, empty. Content is shared only between tables of equal adapter and salt.
+  // Creates the empty tables of a sequence. Content is shared only between tables of equal adapter and salt.
   TableId create(uint64_t adapter = 0, uint64_t salt = 0);
   // A second owner of everything `table` has; published and unpublished blocks are shared until one of them writes.
   // Legal only when the tokens of the table were computed by an earlier step than the one being planned.
   TableId fork(TableId table);
-  // Gives all blocks back and forgets the table.
+  // Frees all blocks and the table.
   void free(TableId table);
-  // Takes over the longest reusable prefix of `tokens`, at most tokens.size()-1 of them, so that the last one is always
+  // Adds the longest reusable prefix of `tokens`, at most tokens.size()-1 of them, so that the last one is always
   // computed. For an empty table. Returns the tokens reused, a multiple of block_size.
   int64_t match(TableId table, std::span<const int32_t> tokens);
 
   // Tokens that can be appended now in all groups at once, given free and cached blocks; with_deferred: and given
-  // those that come back when the steps in flight are done. At most `most`.
+  // those freed when the steps in flight are done. At most `most`.
   int64_t room(TableId table, int64_t most, bool with_deferred = false) const;
   // Makes length() + n slots in all groups or, returning false, in none. The slots are written by `step`, which must
   // not be less than any step named before. A shared last block is replaced; the copies are appended to `copies`.
   bool allocate(TableId table, int64_t n, int64_t step, std::vector<BlockCopy>& copies);
-  // Gives back blocks that no token from position length() on can see. Called by allocate().
+  // Frees blocks outside the window of every token from position length() on. Called by allocate().
   void slide(TableId table);
   // Publishes every full block of the table whose tokens are known. tokens[0..) are the sequence's from position 0;
   // they may be fewer or more than length().
   void publish(TableId table, std::span<const int32_t> tokens);
-  // Steps up to and including `step` have finished on the device: what they held back returns. O(blocks held back).
+  // Steps up to and including `step` have finished on the device: frees the blocks they deferred. O(deferred blocks).
   void step_done(int64_t step);
-  // Forgets all published content: after a device error nothing in the cache can be trusted. Used blocks stay used.
+  // Unpublishes all content: after a device error nothing in the cache can be trusted. Used blocks stay used.
   void forget_cache();
 
   int64_t length(TableId table) const { return at(table).length; }
@@ -103,8 +104,8 @@ class BlockManager {
   int groups() const { return static_cast<int>(options_.groups.size()); }
   const BlockManagerOptions& options() const { return options_; }
   const BlockStats& stats(int group) const { return pools_[static_cast<size_t>(group)].stats; }
-  // The most blocks a sequence of `tokens` tokens holds in a group at any one time when it is computed in chunks of at
-  // most `chunk` tokens.
+  // Maximum number of blocks that a sequence of `tokens` tokens holds in a group at a time when it is computed in
+  // chunks of at most `chunk` tokens.
   int64_t peak_blocks(int group, int64_t tokens, int64_t chunk) const;
   // Recounts everything from the tables and throws kInternal where a count or link is wrong. O(all blocks); for tests.
   void verify() const;
@@ -115,15 +116,15 @@ class BlockManager {
   struct Block {
     int32_t references = 0;
     int32_t node = kNone;      // the content it is published under
-    int64_t busy_until = -1;   // the last step that uses it, as far as given-back references know
+    int64_t busy_until = -1;   // the last step that uses it, by the references dropped so far
     int32_t previous = kNone;  // neighbours in the LRU list while cached
     int32_t next = kNone;
-    bool deferred = false;  // stands in the deferred list
+    bool deferred = false;  // is in the deferred list
   };
   struct Pool {
     std::vector<Block> blocks;
     std::vector<int32_t> free;      // a stack
-    std::vector<int32_t> deferred;  // in the order they were given back; may hold blocks that are used again
+    std::vector<int32_t> deferred;  // in the order they were freed; may hold blocks that are used again
     int32_t oldest = kNone, newest = kNone;
     BlockStats stats;
   };
@@ -166,7 +167,7 @@ class BlockManager {
   std::vector<Pool> pools_;
   std::vector<Table> tables_;
   std::vector<TableId> free_tables_;
-  std::vector<Node> nodes_;           // as many as blocks of all groups together, twice
+  std::vector<Node> nodes_;           // twice the blocks of all groups
   std::vector<int32_t> node_tokens_;  // [nodes, block_size]
   std::vector<int32_t> buckets_;      // heads of the hash lists, a power of two of them
   int32_t unused_node_ = kNone;

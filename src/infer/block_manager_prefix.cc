@@ -1,5 +1,5 @@
-// Published content of the block manager: the tree of nodes by which full blocks are found again, matching and
-// forgetting. Blocks, tables and references are block_manager.cc's.
+// Published content of the block manager: the prefix tree that finds full blocks, matching and unpublishing. Blocks,
+// tables and references are in block_manager.cc.
 #include <algorithm>
 
 #include "base/error.h"
@@ -84,7 +84,7 @@ void BlockManager::publish(TableId id, std::span<const int32_t> tokens) {
     const uint64_t hash = chain_hash(table.chain, table, content);
     int32_t node = find_node(hash, table.chain, table, content);
     if (node == kNone) node = make_node(hash, table.chain, table, content);
-    if (node == kNone) {  // no node left: what follows in this table stays private
+    if (node == kNone) {  // no node left: later blocks of this table stay private
       table.chained = false;
       return;
     }
@@ -112,7 +112,7 @@ int64_t BlockManager::match(TableId id, std::span<const int32_t> tokens) {
   if (!table.chained || tokens.empty()) return 0;
   const auto size = static_cast<size_t>(options_.block_size);
   const int64_t most = static_cast<int64_t>((tokens.size() - 1) / size);
-  std::array<int64_t, kMaxCacheGroups> run = {};  // blocks in a row that a group has, ending at the present node
+  std::array<int64_t, kMaxCacheGroups> run = {};  // consecutive blocks that a group has, ending at this node
   int64_t best = 0;
   int32_t best_node = kNone, node = kNone;
   for (int64_t h = 1; h <= most; ++h) {

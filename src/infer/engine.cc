@@ -1,5 +1,5 @@
-// Engine::open: from a folder, or the name of a model, to a running engine. Everything that can be wrong with the
-// options or the folder is said before weights are read.
+// Engine::open: starts an engine for a folder or a named model. Every error of the options or the folder is reported
+// before weights are read.
 #include <algorithm>
 #include <cmath>
 
@@ -33,11 +33,11 @@ void check_options(const EngineOptions& o) {
   check(o.memory_fraction > 0 && o.memory_fraction <= 1, ErrorCode::kInvalidArgument,
         "memory_fraction: {} (want 0 < fraction <= 1)", o.memory_fraction);
   check(o.max_step_tokens >= o.max_sequences, ErrorCode::kInvalidArgument,
-        "max_step_tokens: {} is less than max_sequences {}: a step has a token of each", o.max_step_tokens,
-        o.max_sequences);
+        "max_step_tokens: {} is less than max_sequences {}: a step computes a token of each running sequence",
+        o.max_step_tokens, o.max_sequences);
 }
 
-// `weights`: what the folder says where the options say nothing; null with random weights.
+// `weights`: source of defaults for options left unset; null with random weights.
 ServingOptions serving_options(const EngineOptions& o, const ModelConfig& model, const WeightSource* weights) {
   const LoggedTime time("device and recipe");
   Recipe recipe = weights != nullptr ? serving_recipe(*weights, o.recipe, "bf16")
@@ -53,15 +53,16 @@ ServingOptions serving_options(const EngineOptions& o, const ModelConfig& model,
       .kv_cache_bytes = o.kv_cache_bytes,
       .memory_fraction = o.memory_fraction,
       .planned = o.planned};
-  const int64_t block = o.block_size > 0 ? o.block_size : default_block_size(serving.target);  // a step can fill one
+  const int64_t block =
+      o.block_size > 0 ? o.block_size : default_block_size(serving.target);  // a step must be able to fill one
   check(o.max_step_tokens >= block, ErrorCode::kInvalidArgument,
-        "max_step_tokens: {} (want a cache block, {}, at least)", o.max_step_tokens, block);
+        "max_step_tokens: {} (want >= {}, the size of a cache block)", o.max_step_tokens, block);
   serving.cache_scales = stored_scales && is_fp8(serving.cache_dtype);
   serving.max_step_tokens = std::clamp(o.max_sequences * serving.context, block, o.max_step_tokens);
   return serving;
 }
 
-// Null where the options allow a model without one.
+// Null if there is none and the options allow that.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& model, const EngineOptions& options) try {
   return load_tokenizer(options.tokenizer.empty() ? model : options.tokenizer);
 } catch (const Error& error) {
@@ -84,7 +85,7 @@ EngineOptions chosen(EngineOptions options, const ServingOptions& serving) {
   options.recipe = serving.recipe.name;
   options.kv_cache = dtype_name(serving.cache_dtype);
   options.context = serving.context;
-  options.planned = nullptr;  // of open() alone
+  options.planned = nullptr;  // used by open() only
   return options;
 }
 
@@ -113,7 +114,7 @@ std::unique_ptr<Engine> Engine::open(const std::string& model, const EngineOptio
   }
   const int64_t vocab = weights->config().vocab_size, known = parts.tokenizer ? parts.tokenizer->vocab_size() : 0;
   check(known <= vocab, ErrorCode::kInvalidArgument,
-        "the tokenizer has {} tokens, the model {}: is it the model's own?", known, vocab);
+        "the tokenizer has {} tokens, the model only {}: does it belong to this model?", known, vocab);
   parts.eos_ids = end_ids(parts.tokenizer.get(), weights->special(), vocab);
   const ServingOptions serving = serving_options(options, weights->config(), weights.get());
   parts.runner = make_runner(*weights, serving);

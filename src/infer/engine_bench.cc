@@ -1,4 +1,4 @@
-// Host work of the engine per step: a full batch decoding over a fake runner that costs nothing.
+// Host time of the engine per step: a full batch decodes on a fake runner that costs nothing.
 #include <benchmark/benchmark.h>
 
 #include <ctime>
@@ -27,7 +27,7 @@ std::unique_ptr<EngineLoop> bench_engine(int64_t sequences) {
       EngineOptions{.max_sequences = sequences, .max_step_tokens = 8192});
 }
 
-// Every sequence of the batch decodes 1000 tokens after a prompt of 128; nobody reads meanwhile.
+// Every sequence of the batch decodes 1000 tokens after a prompt of 128; no stream is read meanwhile.
 void run_batches(benchmark::State& state, const GenerationRequest& request) {
   int64_t sequences = state.range(0);
   auto engine = bench_engine(sequences);
@@ -46,7 +46,7 @@ void run_batches(benchmark::State& state, const GenerationRequest& request) {
   EngineStats after = engine->stats();
   auto steps = static_cast<double>(after.steps - before.steps);
   state.counters["host_us_per_step"] = 1e6 * (after.host_seconds - before.host_seconds) / steps;
-  // Of the process, without the time other programs took: the fake runner and this function are part of it.
+  // CPU time of the process, which includes the fake runner and this function.
   state.counters["cpu_us_per_step"] = 1e6 * static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC / steps;
   state.counters["steps"] = steps;
 }

@@ -1,4 +1,4 @@
-// Whatever can go wrong with one request, with readers, or with the device, and what everybody else notices of it.
+// Faults of one request, of readers and of the device, and their effect on other requests.
 #include <atomic>
 #include <set>
 #include <thread>
@@ -34,7 +34,7 @@ TEST(EngineFaults, RequestsThatCannotRunAreRefusedWithTheValue) {
   expect_refused(*engine, with([](auto& r) { r.prompt_ids = {1, 61}; }), "id 61 is outside the vocabulary of 61");
   expect_refused(*engine, with([](auto& r) { r.prompt_ids = {-1}; }), "id -1");
   expect_refused(*engine, with([](auto& r) { r.prompt_ids.clear(), r.prompt = "A\x01"; }), "not among the vocabulary");
-  expect_refused(*engine, with([](auto& r) { r.prompt_ids = some_ids(64, 1); }), "64 tokens, the longest text 64");
+  expect_refused(*engine, with([](auto& r) { r.prompt_ids = some_ids(64, 1); }), "64 tokens and the context is 64");
   expect_refused(*engine, with([](auto& r) { r.prompt_ids = some_ids(60, 1); }), "block");  // beyond the cache
   expect_refused(*engine, with([](auto& r) { r.prompt_ids = some_ids(20, 1), r.n = 8, r.max_tokens = 40; }),
                  "need 15 KV cache blocks");
@@ -170,8 +170,8 @@ TEST(EngineFaults, DeadlinesEndWaitingAndRunningRequests) {
   Collected late = collect(waiting)[0];
   EXPECT_EQ(late.finished, FinishReason::kTimeout);
   for (const Collected& ended : {text, late}) {
-    const std::string made = fmt::format(" s, {} of {} tokens made", ended.ids.size(), hurried.max_tokens);
-    EXPECT_TRUE(ended.error.starts_with("the deadline of 0.05 s passed after ")) << ended.error;
+    const std::string made = fmt::format(" s with {} of {} tokens generated", ended.ids.size(), hurried.max_tokens);
+    EXPECT_TRUE(ended.error.starts_with("timeout_seconds of 0.05 exceeded after ")) << ended.error;
     EXPECT_NE(ended.error.find(made), std::string::npos) << ended.error;
   }
   EXPECT_EQ(collect(patient)[0].ids.size(), 5u);

@@ -26,18 +26,19 @@ SchedulerOptions scheduler_options(const RunnerLimits& limits, const EngineOptio
           .token_budget = std::min(options.max_step_tokens, limits.tokens),
           .max_logit_rows = limits.rows,
           .max_adjusted = limits.entries,
-          .max_queue = std::numeric_limits<int64_t>::max()};  // the mailbox counts
+          .max_queue = std::numeric_limits<int64_t>::max()};  // the mailbox limits the queue
 }
 
-std::string timeout_text(const Request& request, double now, size_t generated) {
-  return fmt::format("the deadline of {} s passed after {:.3f} s, {} of {} tokens made; raise timeout_seconds",
-                     request.asked.timeout_seconds, now - request.submitted, generated, request.asked.max_tokens);
+std::string timeout_text(const Request& request, double now, int64_t generated) {
+  return fmt::format(
+      "timeout_seconds of {} exceeded after {:.3f} s with {} of {} tokens generated; raise timeout_seconds",
+      request.asked.timeout_seconds, now - request.submitted, generated, request.asked.max_tokens);
 }
 
-// Why the scheduler ended a text, where its reader is told.
-std::string end_text(FinishReason reason, const Sequence& sequence, double now) {
-  if (reason == FinishReason::kTimeout) return timeout_text(*sequence.request, now, sequence.generated.size());
-  return reason == FinishReason::kError ? "the step of this text was lost" : "";
+// Error text of a sequence that the scheduler ended; "" for other reasons.
+std::string end_text(FinishReason reason, const RequestText& sequence, double now) {
+  if (reason == FinishReason::kTimeout) return timeout_text(*sequence.request, now, sequence.generated);
+  return reason == FinishReason::kError ? "the device failed during a step of this sequence" : "";
 }
 
 }  // namespace
@@ -53,7 +54,7 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options)
                .block_size = static_cast<int32_t>(parts_.runner->limits().block_size),
                .prefix_cache = options.prefix_cache}),
       scheduler_(scheduler_options(parts_.runner->limits(), options), blocks_),
-      builder_(parts_.runner->limits(), blocks_),
+      builder_(parts_.runner->limits(), blocks_, scheduler_),
       postprocess_(parts_.tokenizer ? parts_.tokenizer->vocab_size() : 0),
       slots_(static_cast<size_t>(model_.max_sequences)) {
   publish_stats(0);
@@ -110,19 +111,19 @@ void EngineLoop::run() {
   }
 }
 
-// New requests and cancellations. Sleeps while there is nothing to do; false when the engine is to end.
+// Takes new requests and cancellations. Sleeps while there is nothing to do; false when the engine is shut down.
 bool EngineLoop::intake() {
   double patience = requests_.empty() ? kIdleSeconds : stalled_ ? kStalledSeconds : 0;
-  bool go_on = mailbox_->take(incoming_, cancelled_, patience);
+  bool running = mailbox_->take(incoming_, cancelled_, patience);
   for (std::unique_ptr<Request>& request : incoming_) admit(request);
   for (int64_t ticket : cancelled_) cancel(ticket);
-  return go_on;
+  return running;
 }
 
-// Takes the request, or leaves it where it is when it throws: end_all() then ends it.
+// Takes the request over. If this throws, the request stays in incoming_ and end_all() ends it.
 void EngineLoop::admit(std::unique_ptr<Request>& request) {
   const GenerationRequest& asked = request->asked;
-  SequenceParams params{.prompt = request->prompt,
+  SequenceParams params{.prompt = std::move(request->prompt),
                         .max_tokens = asked.max_tokens,
                         .n = asked.n,
                         .priority = asked.priority,
@@ -140,7 +141,7 @@ void EngineLoop::admit(std::unique_ptr<Request>& request) {
     request.reset();
     return mailbox_->ended();
   }
-  for (Sequence& sequence : request->sequences) {
+  for (RequestText& sequence : request->sequences) {
     sequence.id = submitted.id + sequence.sample;
     sequences_.emplace(sequence.id, &sequence);
   }
@@ -151,7 +152,7 @@ void EngineLoop::admit(std::unique_ptr<Request>& request) {
 void EngineLoop::cancel(int64_t ticket) {
   auto found = requests_.find(ticket);
   if (found == requests_.end()) return;
-  for (Sequence& sequence : found->second->sequences) {
+  for (RequestText& sequence : found->second->sequences) {
     postprocess_.end(sequence, FinishReason::kCancelled);
     scheduler_.cancel(sequence.id);
   }
@@ -165,34 +166,32 @@ void EngineLoop::step() {
   if (runs) launch(plan, begin);
   handle_finished();
   deliver();
-  stalled_ = !runs && flight_.step == 0;
-  if (flight_.step > 0) collect();
+  stalled_ = !runs && in_flight_.step == 0;
+  if (in_flight_.step > 0) collect();
   if (runs) sample();
   publish_stats(now() - begin);
-  retire();  // after it: who waited for the end finds it counted
+  retire();  // after publish_stats(): a caller that waited for a request's end finds it counted
 }
 
-// Everything up to the forward of the plan's step.
+// Starts the plan's step, up to and including its forward.
 void EngineLoop::launch(const StepPlan& plan, double time) {
   for (SequenceId id : plan.preempted) {
     ++counts_.preemptions;
     if (auto found = sequences_.find(id); found != sequences_.end()) found->second->request->stream->preempted();
   }
-  members_.clear();
   planned_.step = plan.step;
   planned_.rows.clear();
   int64_t started = 0;
   for (const ScheduledSequence& entry : plan.sequences) {
-    Sequence& sequence = sequence_of(entry);
+    RequestText& sequence = sequence_of(entry);
     if (!sequence.started) first_step(sequence, entry, time), ++started;
     sequence.last_step = plan.step;
-    members_.push_back(&sequence);
     if (entry.samples) planned_.rows.push_back({&sequence, entry.slot});
-    auto prompt = static_cast<int64_t>(sequence.request->prompt.size());
+    const int64_t prompt = sequence.request->prompt_tokens;
     counts_.prompt_tokens += std::clamp<int64_t>(prompt - entry.first_position, 0, entry.count);
   }
   if (started > 0) mailbox_->admitted(started);
-  const StepInput& input = builder_.forward(plan, members_);
+  const StepInput& input = builder_.forward(plan);
   double before = now();
   if (!plan.copies.empty()) parts_.runner->copy_blocks(plan.copies);
   parts_.runner->forward(input);
@@ -201,26 +200,26 @@ void EngineLoop::launch(const StepPlan& plan, double time) {
   counts_.padded_tokens += parts_.runner->padded_tokens(input) - plan.tokens;
 }
 
-Sequence& EngineLoop::sequence_of(const ScheduledSequence& entry) {
+RequestText& EngineLoop::sequence_of(const ScheduledSequence& entry) {
   SlotUser& user = slots_[static_cast<size_t>(entry.slot)];
   if (user.id != entry.id) user = {entry.id, sequences_.at(entry.id)};
   return *user.sequence;
 }
 
-void EngineLoop::first_step(Sequence& sequence, const ScheduledSequence& entry, double time) {
+void EngineLoop::first_step(RequestText& sequence, const ScheduledSequence& entry, double time) {
   Request& request = *sequence.request;
   sequence.started = true;
   if (request.waiting-- != request.asked.n) return;
   counts_.cached_tokens += entry.first_position;
-  request.stream->started(time - request.submitted, static_cast<int64_t>(request.prompt.size()), entry.first_position);
+  request.stream->started(time - request.submitted, request.prompt_tokens, entry.first_position);
 }
 
-// What the scheduler says of sequences that ended: at their length, by a deadline, or as it was told.
+// Sequences that the scheduler reports as ended: by length, deadline or cancellation.
 void EngineLoop::handle_finished() {
   for (const FinishedSequence& finished : scheduler_.take_finished()) {
     auto found = sequences_.find(finished.id);
     if (found == sequences_.end()) continue;
-    Sequence& sequence = *found->second;
+    RequestText& sequence = *found->second;
     postprocess_.end(sequence, finished.reason, end_text(finished.reason, sequence, now()));
     --sequence.request->unreported;
     sequences_.erase(found);
@@ -230,55 +229,55 @@ void EngineLoop::handle_finished() {
 void EngineLoop::deliver() {
   stopped_.clear();
   postprocess_.deliver(now(), stopped_);
-  for (Sequence* sequence : stopped_) scheduler_.cancel(sequence->id);
+  for (RequestText* sequence : stopped_) scheduler_.cancel(sequence->id);
   std::vector<Request*>& completed = postprocess_.completed();
   for (Request* request : completed) count_outcome(request->outcome);
   retiring_.insert(retiring_.end(), completed.begin(), completed.end());
   completed.clear();
 }
 
-// Results of the step in flight.
+// Waits for the results of the step in flight and commits them.
 void EngineLoop::collect() {
   double before = now();
   SampleOutput output = parts_.runner->wait();
   wait_seconds_ = now() - before;
-  check(output.ids.size() == flight_.rows.size(), ErrorCode::kInternal, "step {}: {} tokens for {} rows", flight_.step,
-        output.ids.size(), flight_.rows.size());
+  check(output.ids.size() == in_flight_.rows.size(), ErrorCode::kInternal, "step {}: {} tokens for {} rows",
+        in_flight_.step, output.ids.size(), in_flight_.rows.size());
   sampled_.clear();
-  for (size_t row = 0; row < flight_.rows.size(); ++row) {
-    Sequence& sequence = *flight_.rows[row].sequence;
+  for (size_t row = 0; row < in_flight_.rows.size(); ++row) {
+    RequestText& sequence = *in_flight_.rows[row].sequence;
     FinishReason end = postprocess_.append_token(sequence, output, row);
     const int64_t adjusted = sequence.counts ? sequence.counts->entries() : 0;
     sampled_.push_back({.id = sequence.id, .token = std::max(output.ids[row], 0), .end = end, .adjusted = adjusted});
   }
-  scheduler_.commit(flight_.step, sampled_);
-  committed_step_ = flight_.step;
-  flight_.step = 0;
+  scheduler_.commit(in_flight_.step, sampled_);
+  committed_step_ = in_flight_.step;
+  in_flight_.step = 0;
 }
 
-// Sampling of the planned step, with the tokens of all steps before it known.
+// Starts the sampling of the planned step; the tokens of all earlier steps are known by now.
 void EngineLoop::sample() {
   failed_.clear();
   const SampleInput& input = builder_.sample(planned_.rows, failed_);
   double before = now();
   parts_.runner->sample(input);
   runner_seconds_ += now() - before;
-  std::swap(planned_, flight_);
+  std::swap(planned_, in_flight_);
   for (const StepBuilder::Failure& failure : failed_) fail_request(*failure.sequence->request, failure.reason);
 }
 
 void EngineLoop::fail_request(Request& request, const std::string& reason) {
-  for (Sequence& sequence : request.sequences) {
+  for (RequestText& sequence : request.sequences) {
     postprocess_.end(sequence, FinishReason::kError, reason);
     scheduler_.cancel(sequence.id);
   }
 }
 
-// Forgets requests that nobody names any more.
+// Deletes completed requests that neither the scheduler nor a step in flight refers to.
 void EngineLoop::retire() {
   std::erase_if(retiring_, [this](Request* request) {
     bool in_flight = std::any_of(request->sequences.begin(), request->sequences.end(),
-                                 [this](const Sequence& sequence) { return sequence.last_step > committed_step_; });
+                                 [this](const RequestText& sequence) { return sequence.last_step > committed_step_; });
     if (in_flight || request->unreported > 0) return false;
     if (request->waiting > 0) mailbox_->admitted(request->waiting);
     requests_.erase(request->ticket);
@@ -315,7 +314,7 @@ void EngineLoop::publish_stats(double seconds) {
   stats_ = counts_;
 }
 
-// The last act of the thread: every request ends, and later ones are refused.
+// Last call of the thread: ends every request and refuses later ones.
 void EngineLoop::end_all(FinishReason reason, const std::string& message) {
   mailbox_->close(message);
   const auto keep_incoming = [this] {
@@ -325,11 +324,11 @@ void EngineLoop::end_all(FinishReason reason, const std::string& message) {
       requests_.try_emplace(ticket, std::move(request));
     }
   };
-  keep_incoming();  // what intake() could not admit
+  keep_incoming();  // requests that intake() did not admit
   mailbox_->take(incoming_, cancelled_, 0);
   keep_incoming();
   for (auto& [ticket, request] : requests_)
-    for (Sequence& sequence : request->sequences) postprocess_.end(sequence, reason, message);
+    for (RequestText& sequence : request->sequences) postprocess_.end(sequence, reason, message);
   stopped_.clear();
   postprocess_.deliver(now(), stopped_);
   for (Request* request : postprocess_.completed()) count_outcome(request->outcome);

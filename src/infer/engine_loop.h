@@ -1,12 +1,12 @@
-// The engine behind octet/engine.h: one thread that joins scheduler, runner and postprocess, which do not know each
-// other. A step is: schedule, launch; deliver the text of the step before; wait for the step in flight, commit; sample
-// the new one. So the device has the next forward queued whenever results come back, and everything slow on the host
-// (detokenization, readers) happens while it runs.
+// The implementation of octet/engine.h: one thread that drives scheduler, runner and postprocess, which are independent
+// of each other. A step is: schedule, launch; deliver the text of the previous step; wait for the step in flight,
+// commit; sample the new one. So the device always has the next forward queued when results arrive, and slow host work
+// (detokenization, waking readers) overlaps with it.
 //
-// Threads: submit(), stats(), drain() and streams may be used from any. They meet the engine's thread in Mailbox and
-// StreamState only; apart from those everything here belongs to the engine's thread.
-// Errors: what concerns one request ends that request. When the runner throws, every request ends with its message,
-// later ones are refused with it, and the thread is done.
+// Threads: submit(), stats(), drain() and streams may be used from any thread. They share only Mailbox, StreamState and
+// the statistics with the engine's thread; everything else here is used by that thread alone.
+// Errors: an error of one request ends that request. When the runner throws, every request ends with its message, later
+// ones are refused with it, and the thread exits.
 #pragma once
 
 #include <atomic>
@@ -31,13 +31,13 @@ namespace octet {
 
 struct EngineParts {
   std::unique_ptr<Runner> runner;
-  std::unique_ptr<Tokenizer> tokenizer = {};  // null: requests of ids only
+  std::unique_ptr<Tokenizer> tokenizer = {};  // null: requests must give ids
   std::vector<int32_t> eos_ids = {};
 };
 
 class EngineLoop : public Engine {
  public:
-  // Throws kInvalidArgument for options the runner's limits cannot hold.
+  // Throws kInvalidArgument for options beyond the runner's limits.
   EngineLoop(EngineParts parts, const EngineOptions& options);
   ~EngineLoop() override;
 
@@ -55,7 +55,7 @@ class EngineLoop : public Engine {
   };
   struct SlotUser {
     SequenceId id = -1;
-    Sequence* sequence = nullptr;
+    RequestText* sequence = nullptr;
   };
 
   double now() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
@@ -65,8 +65,8 @@ class EngineLoop : public Engine {
   void cancel(int64_t ticket);
   void step();
   void launch(const StepPlan& plan, double time);
-  Sequence& sequence_of(const ScheduledSequence& entry);
-  void first_step(Sequence& sequence, const ScheduledSequence& entry, double time);
+  RequestText& sequence_of(const ScheduledSequence& entry);
+  void first_step(RequestText& sequence, const ScheduledSequence& entry, double time);
   void handle_finished();
   void deliver();
   void collect();
@@ -84,18 +84,18 @@ class EngineLoop : public Engine {
   std::shared_ptr<Mailbox> mailbox_;
   std::atomic<int64_t> next_ticket_ = 1, refused_ = 0;
 
-  // Of the engine's thread:
+  // Used by the engine's thread only:
   BlockManager blocks_;
   Scheduler scheduler_;
   StepBuilder builder_;
   Postprocess postprocess_;
   std::unordered_map<int64_t, std::unique_ptr<Request>> requests_;  // by ticket
-  std::unordered_map<SequenceId, Sequence*> sequences_;             // that the scheduler has not reported as ended
+  std::unordered_map<SequenceId, RequestText*> sequences_;          // not yet reported as ended by the scheduler
   std::vector<SlotUser> slots_;
   TenantSalts salts_;
-  std::vector<Request*> retiring_;  // told to their readers, perhaps still part of a step
-  InFlightStep planned_, flight_;   // forward launched; sampling launched too
-  std::vector<Sequence*> members_, stopped_;
+  std::vector<Request*> retiring_;    // completed, perhaps still part of a step in flight
+  InFlightStep planned_, in_flight_;  // forward launched; forward and sampling launched
+  std::vector<RequestText*> stopped_;
   std::vector<StepBuilder::Failure> failed_;
   std::vector<SampledToken> sampled_;
   std::vector<std::unique_ptr<Request>> incoming_;

@@ -1,4 +1,4 @@
-// The engine over the real runner on the CPU: a request's tokens do not depend on what runs beside it.
+// The engine with the real runner on the CPU: a request's tokens do not depend on the batch.
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -71,11 +71,8 @@ INSTANTIATE_TEST_SUITE_P(Policies, EngineModel,
                          testing::Values(std::tuple(SchedulingPolicy::kMaxUtilization, 128, "fp32", 0),
                                          std::tuple(SchedulingPolicy::kMaxUtilization, 27, "fp32", 0),
                                          std::tuple(SchedulingPolicy::kNeverEvict, 64, "fp32", 0),
-                                         std::tuple(SchedulingPolicy::kPackedLockstep, 128, "fp32", 0),
-                                         std::tuple(SchedulingPolicy::kPaddedStatic, 160, "fp32", 0),
                                          std::tuple(SchedulingPolicy::kMaxUtilization, 128, "fp32", 61),
-                                         std::tuple(SchedulingPolicy::kMaxUtilization, 27, "int8", 0),
-                                         std::tuple(SchedulingPolicy::kPaddedStatic, 160, "int8", 0)));
+                                         std::tuple(SchedulingPolicy::kMaxUtilization, 27, "int8", 0)));
 
 TEST(EngineOpen, RefusesOptionsAndFoldersBeforeAnythingIsAllocated) {
   auto message = [](const std::string& model, const EngineOptions& options) -> std::string {
@@ -118,7 +115,7 @@ TEST(EngineOpen, NamedModelsRunWithRandomWeights) {
   EXPECT_LE(text.logprobs[0].logprob, text.top[0][0].logprob);
 }
 
-// Who asked hears what the engine will hold, and can still say no, before weights are made.
+// `planned` gets the memory plan before weights are made and can refuse it.
 TEST(EngineOpen, ThePlanIsToldBeforeWeights) {
   EngineOptions options{.device = "cpu",
                         .recipe = "bf16",
@@ -150,7 +147,7 @@ TEST(EngineOpen, ThePlanIsToldBeforeWeights) {
   EXPECT_EQ(told.recipe, "bf16");
 }
 
-// A folder whose config.json or generation_config.json names several ends: each of them ends a text.
+// A folder whose config.json or generation_config.json has several end tokens: each of them ends a sequence.
 TEST(EngineOpen, EveryEndOfAListEndsAText) {
   const std::string golden = test_data_path("hf_goldens/llama_gqa_rope3");
   if (golden.empty()) GTEST_SKIP() << missing_test_data("hf_goldens/llama_gqa_rope3");
@@ -174,7 +171,7 @@ TEST(EngineOpen, EveryEndOfAListEndsAText) {
   ASSERT_EQ(whole.size(), 12u);
   const int32_t end = whole[6];
   const auto at = std::find(whole.begin(), whole.end(), end);
-  int32_t other = 1;  // one that is not drawn
+  int32_t other = 1;  // one that is not sampled
   while (std::find(whole.begin(), whole.end(), other) != whole.end()) ++other;
   const nlohmann::json none, one = other, list = {other, end}, far = {end, config["vocab_size"].get<int64_t>() + 7};
   for (const auto& [ends, more] : {std::pair(list, none), std::pair(one, list), std::pair(none, far)}) {
@@ -184,7 +181,7 @@ TEST(EngineOpen, EveryEndOfAListEndsAText) {
   }
 }
 
-// Fewer tokens than a step lists: letters of DNA, sorted digits.
+// Vocabularies smaller than the number of top logprobs: letters of DNA, sorted digits.
 TEST(EngineOpen, ASmallVocabularyHasLogprobsToo) {
   ModelConfig model = tiny_llama();
   model.vocab_size = 4;
@@ -207,7 +204,7 @@ TEST(EngineOpen, ASmallVocabularyHasLogprobsToo) {
   EXPECT_NE(collect_one(engine.submit(request)).error.find("logprobs: 5 (want -1 .. 4)"), std::string::npos);
 }
 
-// The step after the one that found no token is already under way: it must not take the others with it.
+// The step after the failing one is already in flight: the other requests must not fail with it.
 TEST(EngineOpen, ATextThatCanDrawNothingFailsAlone) {
   for (const char* recipe : {"fp32", "int8"}) {
     auto engine = tiny_engine(SchedulingPolicy::kMaxUtilization, 64, recipe, 0);
@@ -223,7 +220,7 @@ TEST(EngineOpen, ATextThatCanDrawNothingFailsAlone) {
     for (const GenerationRequest& request : {barren, later_barren}) {
       const Collected text = collect_one(engine->submit(request));
       EXPECT_EQ(text.finished, FinishReason::kError) << recipe;
-      EXPECT_NE(text.error.find("no token can be drawn"), std::string::npos) << text.error;
+      EXPECT_NE(text.error.find("no token can be sampled"), std::string::npos) << text.error;
     }
     EXPECT_EQ(collect(beside)[0].ids, wanted) << recipe;
     EXPECT_EQ(collect_one(engine->submit(sound)).ids, wanted) << recipe;

@@ -21,7 +21,7 @@ void PrintTo(const Setting& s, std::ostream* out) {
 
 class EngineTokens : public testing::TestWithParam<Setting> {};
 
-// 40 requests of all kinds at once give what each gives alone, with caches from roomy to hardly enough for one.
+// 40 concurrent requests of all kinds give what each gives alone, with caches from ample to barely enough for one.
 TEST_P(EngineTokens, AreThoseOfEachRequestAlone) {
   const Setting& setting = GetParam();
   FakeOptions fake{.limits = fake_limits(setting.blocks, 4, 64, setting.window)};
@@ -60,11 +60,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Setting{"max_utilization_full_no_prefix", SchedulingPolicy::kMaxUtilization, 20, 0, false},
                     Setting{"max_utilization_window", SchedulingPolicy::kMaxUtilization, 22, 9, true},
                     Setting{"never_evict", SchedulingPolicy::kNeverEvict, 32, 0, true},
-                    Setting{"packed_lockstep", SchedulingPolicy::kPackedLockstep, 128, 0, true},
-                    Setting{"padded_static", SchedulingPolicy::kPaddedStatic, 160, 0, true},
                     Setting{"adjusted_logits_of_one", SchedulingPolicy::kMaxUtilization, 128, 0, true, 61},
-                    Setting{"adjusted_logits_of_one_full", SchedulingPolicy::kMaxUtilization, 20, 0, true, 61},
-                    Setting{"adjusted_logits_of_one_static", SchedulingPolicy::kPaddedStatic, 160, 0, true, 61}),
+                    Setting{"adjusted_logits_of_one_full", SchedulingPolicy::kMaxUtilization, 20, 0, true, 61}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Engine, TextEndsBeforeStopStringsAndIds) {
@@ -88,7 +85,7 @@ TEST(Engine, TextEndsBeforeStopStringsAndIds) {
   EXPECT_EQ(text.text, full.substr(0, full.find(full[10])));
   EXPECT_EQ(text.finished, FinishReason::kStop);
 
-  request.min_tokens = 30;  // the id may not be drawn before
+  request.min_tokens = 30;  // the id must not be sampled earlier
   text = collect_one(engine->submit(request));
   EXPECT_GE(text.ids.size(), 30u);
   EXPECT_EQ(text.ids, alone(request, 0, fake.limits).ids);
@@ -216,7 +213,7 @@ TEST(Engine, ASteadyBatchKeepsNothingPerToken) {
   for (int round = 0; round < 3; ++round) {
     std::vector<GenerationStream> streams;
     for (int i = 0; i < 100; ++i) streams.push_back(engine->submit(some_request(static_cast<uint64_t>(i))));
-    engine->drain();  // nobody reads meanwhile: readers hold nobody up
+    engine->drain();  // no stream is read meanwhile: readers do not block the engine
     for (GenerationStream& stream : streams) {
       std::vector<Collected> texts = collect(stream, 3);
       EXPECT_EQ(texts[0].events, 1) << "what was not taken is one event";

@@ -1,6 +1,6 @@
-// How other threads reach the engine's: requests and cancellations go in, the engine's thread takes them between steps.
+// Queue from other threads to the engine's: they post requests and cancellations, the engine takes them between steps.
 //
-// Streams share it, so it may outlive the engine: once closed it refuses requests and drops cancellations.
+// Shared with streams, so it may outlive the engine: once closed it refuses requests and drops cancellations.
 #pragma once
 
 #include <condition_variable>
@@ -19,17 +19,17 @@ class Mailbox {
   explicit Mailbox(int64_t max_waiting);
   ~Mailbox();
 
-  // Of any thread. post() leaves the request with the caller and says why when it is refused.
+  // From any thread. A refused post() leaves the request with the caller and sets the reason.
   bool post(std::unique_ptr<Request>& request, std::string& refusal);
   void cancel(int64_t ticket);
-  void stop();   // the engine is to end
+  void stop();   // asks the engine to shut down
   void drain();  // waits until every request posted has ended
 
-  // Of the engine's thread. take() waits for something to do, at most `seconds`, and returns false when told to stop.
+  // From the engine's thread. take() waits for input, at most `seconds`, and returns false after stop().
   bool take(std::vector<std::unique_ptr<Request>>& requests, std::vector<int64_t>& cancelled, double seconds);
-  void admitted(int64_t texts);           // so many no longer wait
-  void ended();                           // a request
-  void close(const std::string& reason);  // from now on every request is refused with it
+  void admitted(int64_t texts);           // this many sequences left the queue
+  void ended();                           // a request has ended
+  void close(const std::string& reason);  // refuses every later request with `reason`
   int64_t waiting() const;
 
  private:
@@ -39,7 +39,7 @@ class Mailbox {
   // Under the mutex:
   std::vector<std::unique_ptr<Request>> requests_;
   std::vector<int64_t> cancelled_;
-  int64_t waiting_ = 0;  // texts posted and not admitted
+  int64_t waiting_ = 0;  // sequences posted and not admitted
   int64_t live_ = 0;     // requests posted and not ended
   bool stop_ = false;
   std::string closed_;

@@ -42,7 +42,7 @@ const SampleBucket& PlanRunner::sample_bucket(const SampleInput& input) const {
   return *found;
 }
 
-// Everything the device would read out of bounds for.
+// Checks every value by which the device indexes.
 void PlanRunner::check_step(const StepInput& input) const {
   const int64_t tokens = input.tokens(), sequences = input.sequences();
   auto has = [](const auto& list, int64_t count) { return static_cast<int64_t>(list.size()) == count; };
@@ -71,7 +71,7 @@ void PlanRunner::check_step(const StepInput& input) const {
   }
 }
 
-// Values, then padding to the input's end.
+// Copies the values and fills the rest of the input with padding.
 template <typename T>
 void PlanRunner::fill(const std::string& graph, const char* name, const std::vector<T>& values, T padding) {
   auto to = input_as<T>(*executor_, graph, name);
@@ -95,7 +95,7 @@ void PlanRunner::forward(const StepInput& input) {
   for (size_t g = 0; g < input.groups.size(); ++g) {
     fill(graph, group_input("slots", g).c_str(), input.groups[g].slots, -1);
     auto table = input_as<int32_t>(*executor_, graph, group_input("block_table", g));
-    std::copy(input.groups[g].table.begin(), input.groups[g].table.end(), table.begin());  // nobody reads what follows
+    std::copy(input.groups[g].table.begin(), input.groups[g].table.end(), table.begin());  // the rest is never read
   }
   executor_->run(graph);
 }
@@ -175,7 +175,7 @@ void PlanRunner::warm_up() {
   double first = 0, second = 0;
   for (const std::string& graph : graphs) {
     const Graph& planned = executor_->program().graph(graph);
-    for (const Node& node : planned.nodes()) {  // -1 where an index says "nothing"; lengths and segments stay 0
+    for (const Node& node : planned.nodes()) {  // -1 for indices that mean "none"; lengths and segments stay 0
       if (node.op != Op::kInput) continue;
       const std::string& name = node.name;
       bool index = name == "from" || name == "hidden_rows" || name == "store" || name == "entries" ||
@@ -184,7 +184,7 @@ void PlanRunner::warm_up() {
       auto values = input_as<int32_t>(*executor_, graph, name);
       std::fill(values.begin(), values.end(), -1);
     }
-    // Launched one by one, which loads kernels, and waited for when the next run begins; then captured.
+    // The first run launches node by node, which loads kernels; the second is captured.
     for (double* seconds : {&first, &second}) {
       const auto begin = std::chrono::steady_clock::now();
       executor_->run(graph);
@@ -220,7 +220,7 @@ std::unique_ptr<PlanRunner> build(const ModelConfig& model, const ServingOptions
     return build_serving_program(model, options, cuda);
   }();
   EnginePlan plan;
-  if (options.planned) plan = engine_plan(program, options, cuda);  // the free memory before it is taken
+  if (options.planned) plan = engine_plan(program, options, cuda);  // the free memory before allocation
   auto runner = [&] {
     const LoggedTime time("executor");
     return std::make_unique<PlanRunner>(std::move(program), cuda);

@@ -1,4 +1,4 @@
-// The runner over a serving program and an executor: steps become inputs of the smallest graphs that hold them.
+// The runner on a serving program and an executor: pads each step to the smallest graph that holds it.
 #pragma once
 
 #include <map>
@@ -12,11 +12,12 @@ namespace octet {
 
 class PlanRunner final : public Runner {
  public:
-  // Weights are not there yet: load_weights(), fill_random_weights() or write_state() on executor(), then warm_up().
+  // Weights are not loaded yet: call load_weights(), fill_random_weights() or write_state() on executor(), then
+  // warm_up().
   PlanRunner(ServingProgram program, const CudaOptions& options = {});
 
   Executor& executor() { return *executor_; }
-  // Runs every graph twice on nothing, so that no later step loads modules or captures. Changes no cache.
+  // Runs every graph twice on empty inputs, so that no later step loads modules or captures graphs. Writes no cache.
   void warm_up();
 
   const RunnerLimits& limits() const override { return limits_; }
@@ -38,10 +39,10 @@ class PlanRunner final : public Runner {
   std::vector<ForwardBucket> decode_, mixed_;
   std::vector<SampleBucket> samples_;
   std::vector<std::string> copies_;
-  bool at_once_ = true;  // run() returns when the results are there, and the next run() overwrites them
+  bool at_once_ = true;  // run() is synchronous and the next run() overwrites its results
   std::unique_ptr<Executor> executor_;
 
-  const SampleBucket* sampling_ = nullptr;  // of the last sample(), until its results were taken
+  const SampleBucket* sampling_ = nullptr;  // of the last sample(), until its results are taken
   int64_t sampled_rows_ = 0;
   std::vector<int32_t> hidden_rows_;
   std::vector<int32_t> ids_, top_ids_;

@@ -1,4 +1,4 @@
-// The runner driven by hand: block tables of fixed blocks, golden models, greedy texts that are known.
+// The runner without an engine: fixed blocks, golden models, known greedy outputs.
 #include "infer/plan_runner.h"
 
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/testing/test_data.h"
-#include "eval/decoder.h"
+#include "eval/incremental_model.h"
 #include "infer/testing/serving_test_driver.h"
 
 namespace octet {
@@ -111,7 +111,7 @@ TEST_P(PlanRunnerGoldens, IdsFedOnTheDeviceEqualThoseFedByTheHost) {
 }
 
 TEST_P(PlanRunnerGoldens, LogprobsAreThoseOfTheDecoder) {
-  Decoder decoder(weights_->config(), {.recipe = parse_recipe("fp32"), .target = cpu_target()});
+  IncrementalModel decoder(weights_->config(), {.recipe = parse_recipe("fp32"), .target = cpu_target()});
   load_weights(*weights_, decoder.executor());
   Text text = prompt(kPrompt, 0, 0);
   std::span<const float> logits = decoder.append(text.tokens);
@@ -146,7 +146,7 @@ TEST_P(PlanRunnerGoldens, NeitherPaddingNorNeighboursChangeALogprob) {
   EXPECT_EQ(driver.run().logprobs[0], expected);
 }
 
-// The appends of a layer as one node: in the caches' place, whatever blocks there are in the end.
+// The appends of a layer are one in-place node, whatever the final number of blocks.
 TEST_P(PlanRunnerGoldens, FusedAppendsGiveTheGreedyText) {
   ServingOptions options = small_options();
   options.target.allow(Producer::kScatterRows, {FusionPart::kCore, FusionPart::kRope});

@@ -19,13 +19,13 @@ const char* finish_reason_name(FinishReason reason) {
   return "";
 }
 
-void Postprocess::touch(Sequence& sequence) {
+void Postprocess::touch(RequestText& sequence) {
   if (sequence.touched) return;
   sequence.touched = true;
   touched_.push_back(&sequence);
 }
 
-void Postprocess::add_logprobs(Sequence& sequence, const SampleOutput& output, size_t row) {
+void Postprocess::add_logprobs(RequestText& sequence, const SampleOutput& output, size_t row) {
   int64_t wanted = sequence.request->asked.logprobs;
   sequence.news.logprobs.push_back({output.ids[row], output.logprobs[row]});
   std::vector<TokenLogprob>& top = sequence.news.top.emplace_back();
@@ -35,21 +35,21 @@ void Postprocess::add_logprobs(Sequence& sequence, const SampleOutput& output, s
     top.push_back({output.top_ids[first + k], output.top_logprobs[first + k]});
 }
 
-FinishReason Postprocess::append_token(Sequence& sequence, const SampleOutput& output, size_t row) {
+FinishReason Postprocess::append_token(RequestText& sequence, const SampleOutput& output, size_t row) {
   if (sequence.over()) return FinishReason::kNone;
   const Request& request = *sequence.request;
   int32_t id = output.ids[row];
   touch(sequence);
   if (id < 0) {
     end(sequence, FinishReason::kError,
-        "no token can be drawn: mask and biases forbid all of them, or the model's logits are not finite");
+        "no token can be sampled: the mask and biases forbid all tokens, or the model's logits are not finite");
     return FinishReason::kError;
   }
   if (std::find(request.end_ids.begin(), request.end_ids.end(), id) != request.end_ids.end()) {
     sequence.news.finished = FinishReason::kStop;
     return FinishReason::kStop;
   }
-  sequence.generated.push_back(id);
+  ++sequence.generated;
   if (sequence.counts) sequence.counts->add_output(id);
   sequence.news.ids.push_back(id);
   if (request.asked.logprobs >= 0) add_logprobs(sequence, output, row);
@@ -57,15 +57,15 @@ FinishReason Postprocess::append_token(Sequence& sequence, const SampleOutput& o
   return FinishReason::kNone;
 }
 
-void Postprocess::end(Sequence& sequence, FinishReason reason, const std::string& error) {
+void Postprocess::end(RequestText& sequence, FinishReason reason, const std::string& error) {
   if (sequence.over()) return;
   touch(sequence);
   sequence.news.finished = reason;
   sequence.news.error = error;
 }
 
-// Text of the new ids; true when a stop string ended it.
-bool Postprocess::add_text(Sequence& sequence) {
+// Appends the text of the new ids; true when a stop string ended it.
+bool Postprocess::add_text(RequestText& sequence) {
   GenerationEvent& news = sequence.news;
   for (size_t i = 0; i < news.ids.size(); ++i) {
     if (news.ids[i] >= tokenizer_vocab_) continue;
@@ -79,15 +79,15 @@ bool Postprocess::add_text(Sequence& sequence) {
   return false;
 }
 
-// What was held back: it can become neither a character nor a stop string any more.
-void Postprocess::finish_text(Sequence& sequence) {
+// Appends text held back as a possible part of a character or stop string.
+void Postprocess::finish_text(RequestText& sequence) {
   std::string text = sequence.decoder->finish();
   sequence.news.text += sequence.stops.push(text);
   if (!sequence.stops.stopped()) sequence.news.text += sequence.stops.finish();
 }
 
-void Postprocess::deliver(double now, std::vector<Sequence*>& stopped) {
-  for (Sequence* sequence : touched_) {
+void Postprocess::deliver(double now, std::vector<RequestText*>& stopped) {
+  for (RequestText* sequence : touched_) {
     GenerationEvent& news = sequence->news;
     sequence->touched = false;
     if (sequence->decoder) {

@@ -1,9 +1,9 @@
-// The third part of a step: sampled ids become text, logprobs and ends of texts, and go to the readers. Knows requests
-// and streams, neither blocks nor tensors.
+// The last part of a step: turns sampled ids into text, logprobs and finish reasons and publishes them to the streams.
+// Knows requests and streams, neither blocks nor tensors.
 //
-// append_token() takes a token when the step's results are known and says whether it ends the text; that much the
-// scheduler must hear at once. Everything slow (detokenization, stop strings, readers) waits for deliver(), which the
-// engine calls while the device computes the next step.
+// append_token() records a token when the step's results arrive and returns whether it ends the sequence, which the
+// scheduler needs for its commit. Slow work (detokenization, stop strings, waking readers) is left to deliver(), which
+// the engine calls while the device computes the next step.
 #pragma once
 
 #include <span>
@@ -19,25 +19,25 @@ class Postprocess {
  public:
   explicit Postprocess(int64_t tokenizer_vocab) : tokenizer_vocab_(tokenizer_vocab) {}
 
-  // The token of row `row`. Returns what the scheduler is to be told: kNone, kStop or kError.
-  FinishReason append_token(Sequence& sequence, const SampleOutput& output, size_t row);
-  // The text ends for a reason that did not come with a token; its first end stands.
-  void end(Sequence& sequence, FinishReason reason, const std::string& error = {});
-  // Publishes what was noted. Texts that a stop string ended are added to `stopped`.
-  void deliver(double now, std::vector<Sequence*>& stopped);
-  // Of deliver(): the requests whose last text was closed.
+  // Appends the token of row `row`. Returns the finish reason for the scheduler: kNone, kStop or kError.
+  FinishReason append_token(RequestText& sequence, const SampleOutput& output, size_t row);
+  // Ends the sequence for a reason other than a token. The first reason is kept.
+  void end(RequestText& sequence, FinishReason reason, const std::string& error = {});
+  // Publishes the events recorded since the last call. Sequences ended by a stop string are added to `stopped`.
+  void deliver(double now, std::vector<RequestText*>& stopped);
+  // Requests whose last sequence deliver() has closed.
   std::vector<Request*>& completed() { return completed_; }
   int64_t generated_tokens() const { return generated_tokens_; }
 
  private:
-  void touch(Sequence& sequence);
-  void add_logprobs(Sequence& sequence, const SampleOutput& output, size_t row);
-  bool add_text(Sequence& sequence);
-  void finish_text(Sequence& sequence);
+  void touch(RequestText& sequence);
+  void add_logprobs(RequestText& sequence, const SampleOutput& output, size_t row);
+  bool add_text(RequestText& sequence);
+  void finish_text(RequestText& sequence);
 
-  int64_t tokenizer_vocab_;  // ids from here on have no text
+  int64_t tokenizer_vocab_;  // ids from this value on have no text
   int64_t generated_tokens_ = 0;
-  std::vector<Sequence*> touched_;
+  std::vector<RequestText*> touched_;
   std::vector<Request*> completed_;
 };
 

@@ -32,14 +32,14 @@ void check_numbers(const GenerationRequest& asked, const ServedModel& model) {
 
 std::vector<int32_t> prompt_of(GenerationRequest& asked, const ServedModel& model) {
   check(asked.prompt.empty() || asked.prompt_ids.empty(), ErrorCode::kInvalidArgument,
-        "both prompt and prompt_ids are given: want one of them");
+        "both prompt and prompt_ids are given (want one of them)");
   if (!asked.prompt_ids.empty()) {
     check_ids("prompt_ids", asked.prompt_ids, model.vocab);
     return std::move(asked.prompt_ids);
   }
   const Tokenizer* tokenizer = model.tokenizer;
   check(tokenizer != nullptr, ErrorCode::kInvalidArgument,
-        "prompt_ids is empty, and this engine has no tokenizer to make ids of a prompt");
+        "prompt_ids is empty and this engine has no tokenizer to encode a prompt");
   std::vector<int32_t> ids = tokenizer->encode(
       asked.prompt, {.parse_special = asked.parse_special, .add_bos = tokenizer->adds_bos() && asked.add_bos});
   int32_t start = tokenizer->bos_id() >= 0 ? tokenizer->bos_id() : tokenizer->eos_id();
@@ -55,12 +55,12 @@ std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& mod
   check_numbers(asked, model);
   StopMatcher stops(asked.stop);
   check(stops.empty() || model.tokenizer != nullptr, ErrorCode::kInvalidArgument,
-        "stop strings need a tokenizer, which this engine has not: give stop_ids");
+        "stop strings need a tokenizer and this engine has none: give stop_ids");
   auto request = std::make_unique<Request>();
   request->prompt = prompt_of(asked, model);
-  auto tokens = static_cast<int64_t>(request->prompt.size());
+  const int64_t tokens = request->prompt_tokens = static_cast<int64_t>(request->prompt.size());
   check(tokens < model.context || (asked.max_tokens == 0 && tokens == model.context), ErrorCode::kInvalidArgument,
-        "the prompt has {} tokens, the longest text {}: shorten it, or choose a model of more positions", tokens,
+        "the prompt has {} tokens and the context is {}: shorten it, or use a model with a longer context", tokens,
         model.context);
   if (const Tokenizer* tokenizer = model.tokenizer)
     request->text_start = std::all_of(request->prompt.begin(), request->prompt.end(),
@@ -78,7 +78,7 @@ std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& mod
   }
   request->sequences.resize(static_cast<size_t>(asked.n));
   for (size_t i = 0; i < request->sequences.size(); ++i) {
-    Sequence& sequence = request->sequences[i];
+    RequestText& sequence = request->sequences[i];
     sequence.request = request.get();
     sequence.sample = sequence.news.sample = static_cast<int64_t>(i);
     sequence.stops = stops;

@@ -1,7 +1,7 @@
-// A request inside the engine: what was asked, checked and in token ids, and the state of each of its texts.
+// A request inside the engine: the checked request, its prompt as token ids, and the output state of each sequence.
 //
-// Made by prepare() on the submitting thread, then owned by the engine's thread alone. It lives until the last step
-// that names one of its texts is over, which may be after the reader was told the end.
+// Made by prepare() on the submitting thread, then owned by the engine's thread. It lives until the last step that
+// computes one of its sequences has finished, which may be after its stream has ended.
 #pragma once
 
 #include <limits>
@@ -19,59 +19,55 @@
 
 namespace octet {
 
-// What requests are checked against.
+// Properties of the model that requests are checked against.
 struct ServedModel {
-  const Tokenizer* tokenizer = nullptr;  // null: ids in, ids out
+  const Tokenizer* tokenizer = nullptr;  // null: requests and results are ids only
   std::vector<int32_t> eos_ids = {};
   int64_t context = 0, vocab = 0, max_sequences = 0;
 };
 
 struct Request;
 
-struct Sequence {
+// The output of one sequence of a request.
+struct RequestText {
   Request* request = nullptr;
-  SequenceId id = -1;     // the scheduler's
-  int64_t sample = 0;     // 0 .. n-1
-  bool started = false;   // was part of a step
-  bool closed = false;    // the reader was told the end; what still comes is dropped
-  int64_t last_step = 0;  // the last one that names this text
-  std::vector<int32_t> generated = {};
-  std::optional<TokenCounts> counts = {};  // from the first step on, where the options adjust logits
+  SequenceId id = -1;                      // the scheduler's
+  int64_t sample = 0;                      // 0 .. n-1
+  bool started = false;                    // has been part of a step
+  bool closed = false;                     // its end is published; later tokens are dropped
+  int64_t last_step = 0;                   // the last step that computes it
+  int64_t generated = 0;                   // number of tokens; Scheduler::tokens() has them
+  std::optional<TokenCounts> counts = {};  // set at its first sample if the request adjusts logits
 
-  // Since the last publication, and what makes text of it.
+  // Output since the last publication, and the state of detokenization.
   GenerationEvent news = {};
-  bool touched = false;  // stands in the list of texts with news
+  bool touched = false;  // is in Postprocess's list of sequences to publish
   std::optional<StreamDecoder> decoder = {};
   StopMatcher stops = StopMatcher();
 
   bool over() const { return closed || news.finished != FinishReason::kNone; }
-  int32_t token(int64_t position) const;  // of prompt and output
 };
 
 struct Request {
   GenerationRequest asked;
-  std::vector<int32_t> prompt = {};
-  std::vector<int32_t> end_ids = {};  // end tokens and stop ids: they end the text and are not part of it
-  bool adjusts = false;               // its logits: bias, penalties, min_tokens
-  int64_t adjusted = 0;               // how many of them for a text's first token,
-  int64_t max_adjusted = 0;           // and for any of its tokens at most
-  bool text_start = true;             // nothing but special tokens stands before the output
+  std::vector<int32_t> prompt = {};  // moved to the scheduler when it admits the request
+  int64_t prompt_tokens = 0;
+  std::vector<int32_t> end_ids = {};  // end tokens and stop ids: they end the sequence and are not part of it
+  bool adjusts = false;               // has biases, penalties or min_tokens
+  int64_t adjusted = 0;               // number of logits adjusted for a sequence's first token,
+  int64_t max_adjusted = 0;           // and the maximum for any of its tokens
+  bool text_start = true;             // the prompt has special tokens only
   std::shared_ptr<StreamState> stream = {};
-  std::vector<Sequence> sequences = {};  // n
+  std::vector<RequestText> sequences = {};  // n
   int64_t ticket = 0;
-  int64_t open = 0;                            // texts whose end the reader was not told
-  int64_t waiting = 0;                         // texts that were not part of a step yet
-  double submitted = 0;                        // the engine's clock, seconds
-  int64_t unreported = 0;                      // texts whose end the scheduler has not reported
-  FinishReason outcome = FinishReason::kNone;  // the gravest end of its texts
+  int64_t open = 0;                            // sequences whose end is not published
+  int64_t waiting = 0;                         // sequences that have not been part of a step
+  double submitted = 0;                        // seconds on the engine's clock
+  int64_t unreported = 0;                      // sequences whose end the scheduler has not reported
+  FinishReason outcome = FinishReason::kNone;  // worst finish reason of its sequences
 };
 
-inline int32_t Sequence::token(int64_t position) const {
-  auto at = static_cast<size_t>(position), prompt = request->prompt.size();
-  return at < prompt ? request->prompt[at] : generated[at - prompt];
-}
-
-// Throws kInvalidArgument with the value at fault and the range or way out.
+// Throws kInvalidArgument with the invalid value and its range or the remedy.
 std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& model);
 
 }  // namespace octet

@@ -30,7 +30,7 @@ void validate(const SamplingOptions& o, int64_t vocab) {
 }
 
 SampleRow sample_row(const SamplingOptions& o, int64_t sequence, int64_t position) {
-  // A temperature too small for the op's float32 would become 0 and silently greedy, a top_p 0: both stay above it.
+  // A temperature or top_p too small for the op's float32 would become 0, which means greedy: both are kept above it.
   constexpr double kSmallest = std::numeric_limits<float>::min();
   const bool greedy = o.temperature == 0 || o.top_p == 0;
   return {.temperature = static_cast<float>(greedy ? 0 : std::max(o.temperature, 1e-4)),

@@ -22,11 +22,11 @@ std::map<int32_t, int> draw(const std::vector<float>& logits, const SamplingOpti
 TEST(Sampler, GreedyTakesTheLowestOfEqualMaxima) {
   const std::vector<float> logits = {1, 3, 3, 2};
   EXPECT_EQ(sample_token(logits, {.temperature = 0}, 0, 0), 1);
-  // Nothing of the likeliest is asked for: greedy, whatever the temperature, as in TensorRT-LLM and llama.cpp.
+  // top_p 0 is greedy at any temperature, as in TensorRT-LLM and llama.cpp.
   EXPECT_EQ(draw(logits, {.temperature = 100, .top_p = 0, .seed = 3}, 50), (std::map<int32_t, int>{{1, 50}}));
 }
 
-// Pearson's statistic of 100,000 draws against the probabilities; tokens of probability 0 must not be drawn.
+// Pearson's statistic of 100,000 draws against the probabilities; tokens of probability 0 must not be sampled.
 double chi_square(const SamplingOptions& options, const std::vector<double>& probabilities) {
   constexpr int kDraws = 100000;
   const std::vector<float> logits = {0.5f, 2.0f, -1.0f, 1.0f, 0.5f, -3.0f};

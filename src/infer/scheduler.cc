@@ -1,4 +1,4 @@
-// Submission, commit and the ends of sequences; what a step contains is decided in scheduler_plan.cc.
+// Submission, commit and the end of sequences; scheduler_plan.cc plans the contents of a step.
 #include "infer/scheduler.h"
 
 #include <algorithm>
@@ -25,11 +25,7 @@ Scheduler::Scheduler(SchedulerOptions options, BlockManager& blocks) : options_(
   for (int64_t slot = options_.max_sequences - 1; slot >= 0; --slot) free_slots_.push_back(static_cast<int32_t>(slot));
 }
 
-bool Scheduler::is_static() const {
-  return options_.policy == SchedulingPolicy::kPackedLockstep || options_.policy == SchedulingPolicy::kPaddedStatic;
-}
-
-const Scheduler::Sequence& Scheduler::find(SequenceId id) const {
+const Scheduler::SequenceRecord& Scheduler::find(SequenceId id) const {
   const auto found = by_id_.find(id);
   check(found != by_id_.end(), ErrorCode::kNotFound, "scheduler: no sequence {}", id);
   return at(found->second);
@@ -45,14 +41,12 @@ int64_t Scheduler::output_limit(const SequenceParams& params, int64_t prompt_len
   return std::min(params.max_tokens, options_.context_length - prompt_length);
 }
 
-// What a request reserves to reach its longest end: `own` for each of its n sequences, `shared` once.
+// Blocks a request needs at its maximum length: `own` for each of its n sequences, `shared` once.
 void Scheduler::request_blocks(int64_t prompt_length, int64_t limit, int64_t n, Blocks& own, Blocks& shared) const {
   const int64_t size = blocks_.options().block_size;
   for (int g = 0; g < blocks_.groups(); ++g) {
     const auto i = static_cast<size_t>(g);
-    const bool shares =
-        n > 1 && blocks_.options().groups[i].window == 0 && options_.policy != SchedulingPolicy::kPaddedStatic;
-    shared[i] = shares ? (prompt_length - 1) / size : 0;
+    shared[i] = n > 1 && blocks_.options().groups[i].window == 0 ? (prompt_length - 1) / size : 0;
     own[i] = blocks_.peak_blocks(g, prompt_length + limit - 1, size) - shared[i];
   }
 }
@@ -64,7 +58,7 @@ Refusal Scheduler::refuse_size(const SequenceParams& params, std::string& messag
                           prompt, options_.context_length, options_.context_length - 1);
     return Refusal::kTooLong;
   }
-  // Sequences that can be preempted need to fit one by one only.
+  // Sequences that can be preempted only need to fit one at a time.
   const int64_t n = options_.policy == SchedulingPolicy::kMaxUtilization ? 1 : params.n;
   const int64_t limit = output_limit(params, prompt);
   Blocks own, shared;
@@ -82,7 +76,7 @@ Refusal Scheduler::refuse_size(const SequenceParams& params, std::string& messag
   return Refusal::kNone;
 }
 
-// Sequences take turns: they need to fit one by one only.
+// Sequences take turns: each only needs to fit alone.
 Refusal Scheduler::refuse_adjusted(const SequenceParams& params, std::string& message) const {
   const int64_t limit = output_limit(params, static_cast<int64_t>(params.prompt.size()));
   const int64_t most = std::min(params.adjusted + limit - 1, params.max_adjusted);
@@ -139,10 +133,10 @@ Submitted Scheduler::submit(SequenceParams params, double now) {
   int32_t leader = -1;
   for (int64_t i = 0; i < params.n; ++i) {
     const int32_t record = new_record();
-    Sequence& s = at(record);
-    std::vector<int32_t> tokens = std::move(s.tokens), siblings = std::move(s.siblings);  // their memory
+    SequenceRecord& s = at(record);
+    std::vector<int32_t> tokens = std::move(s.tokens), siblings = std::move(s.siblings);  // keeps their capacity
     siblings.clear();
-    s = Sequence{.params = params, .id = next_id_++, .family = submitted.id, .state = State::kSibling};
+    s = SequenceRecord{.params = params, .id = next_id_++, .family = submitted.id, .state = State::kSibling};
     s.prompt_length = static_cast<int64_t>(prompt.size());
     s.limit = output_limit(params, s.prompt_length);
     s.adjusted = params.adjusted;
@@ -168,7 +162,7 @@ Submitted Scheduler::submit(SequenceParams params, double now) {
 // -------------------------------------------------------------------------------------------
 
 void Scheduler::enqueue(int32_t record) {
-  Sequence& s = at(record);
+  SequenceRecord& s = at(record);
   s.state = State::kWaiting;
   waiting_.emplace(s.order, s.id);
   stats_.waiting += 1 + static_cast<int64_t>(s.siblings.size());
@@ -176,13 +170,13 @@ void Scheduler::enqueue(int32_t record) {
 }
 
 void Scheduler::dequeue(int32_t record) {
-  const Sequence& s = at(record);
+  const SequenceRecord& s = at(record);
   waiting_.erase({s.order, s.id});
   stats_.waiting -= 1 + static_cast<int64_t>(s.siblings.size());
   stats_.queued_tokens -= s.prompt_length;
 }
 
-// Where it stands in running_, or belongs.
+// Its index in running_, or the index to insert it at.
 size_t Scheduler::position_of(int32_t record) const {
   const Order order(at(record).order, at(record).id);
   const auto before = [this](int32_t other, const Order& o) { return Order(at(other).order, at(other).id) < o; };
@@ -201,14 +195,14 @@ void Scheduler::erase_running(int32_t record) {
 // --- ends
 // -------------------------------------------------------------------------------------------------------------
 
-// The reserve for blocks that a family shares goes to another of its running members, or back.
-void Scheduler::release_reserve(Sequence& s) {
+// Releases its reservation. That for blocks shared with its family moves to another running member, if there is one.
+void Scheduler::release_reserve(SequenceRecord& s) {
   if (options_.policy != SchedulingPolicy::kNeverEvict) return;
-  Sequence* heir = nullptr;
+  SequenceRecord* heir = nullptr;
   for (SequenceId id = s.family; id < s.family + s.params.n && heir == nullptr; ++id) {
     const auto found = by_id_.find(id);
     if (id == s.id || found == by_id_.end()) continue;
-    Sequence& other = at(found->second);
+    SequenceRecord& other = at(found->second);
     if (other.state == State::kRunning || (other.state == State::kSibling && other.slot >= 0)) heir = &other;
   }
   for (size_t g = 0; g < s.own.size(); ++g) {
@@ -218,9 +212,9 @@ void Scheduler::release_reserve(Sequence& s) {
   }
 }
 
-// From running to nowhere: its blocks, slot and reserve, and those of the siblings that wait for it.
+// Takes a sequence out of running_ and frees its blocks, slot and reservation, and those of siblings that wait for it.
 void Scheduler::leave(int32_t record) {
-  Sequence& s = at(record);
+  SequenceRecord& s = at(record);
   blocks_.free(s.table);
   s.table = -1;
   erase_running(record);
@@ -234,11 +228,11 @@ void Scheduler::leave(int32_t record) {
   release_reserve(s);
 }
 
-// The first sibling takes the place of its leader, which then holds nothing and is in no list.
+// The first sibling replaces its leader, which then holds nothing and is in no list.
 void Scheduler::hand_over(int32_t record) {
-  Sequence& s = at(record);
+  SequenceRecord& s = at(record);
   const int32_t next = s.siblings.front();
-  Sequence& heir = at(next);
+  SequenceRecord& heir = at(next);
   const bool waits = s.state == State::kWaiting;
   if (waits)
     dequeue(record);
@@ -254,24 +248,23 @@ void Scheduler::hand_over(int32_t record) {
   std::swap(heir.slot, s.slot);
   heir.computed = s.computed;
   heir.furthest = s.furthest;
-  heir.padding = s.padding;
   insert_running(next);
 }
 
 void Scheduler::end(int32_t record, FinishReason reason) {
-  Sequence& s = at(record);
+  SequenceRecord& s = at(record);
   if (!s.siblings.empty()) {
     hand_over(record);
   } else if (s.state == State::kWaiting) {
     dequeue(record);
   } else if (s.state == State::kSibling) {
-    Sequence& leader = at(s.leader);
+    SequenceRecord& leader = at(s.leader);
     std::erase(leader.siblings, record);
     if (leader.state == State::kWaiting) --stats_.waiting;
   } else {
     leave(record);
   }
-  if (s.slot >= 0) {  // of a sibling, or of a leader that handed over
+  if (s.slot >= 0) {  // of a sibling, or of a leader that was replaced
     free_slots_.push_back(s.slot);
     s.slot = -1;
     release_reserve(s);
@@ -297,19 +290,19 @@ void Scheduler::expire(double now) {
 void Scheduler::commit(int64_t step, std::span<const SampledToken> results) {
   check(step == committed_step_ + 1 && step <= planned_step_, ErrorCode::kInternal,
         "scheduler: commit of step {} after {} ({} planned)", step, committed_step_, planned_step_);
-  const Flight& flight = flights_[static_cast<size_t>(step) % flights_.size()];
-  check(static_cast<int64_t>(results.size()) == flight.plan.logit_rows, ErrorCode::kInternal,
-        "scheduler: {} results for {} logit rows of step {}", results.size(), flight.plan.logit_rows, step);
+  const PlannedStep& planned = planned_steps_[static_cast<size_t>(step) % planned_steps_.size()];
+  check(static_cast<int64_t>(results.size()) == planned.plan.logit_rows, ErrorCode::kInternal,
+        "scheduler: {} results for {} logit rows of step {}", results.size(), planned.plan.logit_rows, step);
   const int64_t block_size = blocks_.options().block_size;
   size_t row = 0;
-  for (size_t i = 0; i < flight.plan.sequences.size(); ++i) {
-    if (!flight.plan.sequences[i].samples) continue;
+  for (size_t i = 0; i < planned.plan.sequences.size(); ++i) {
+    if (!planned.plan.sequences[i].samples) continue;
     const SampledToken& result = results[row++];
-    check(result.id == flight.plan.sequences[i].id, ErrorCode::kInternal,
+    check(result.id == planned.plan.sequences[i].id, ErrorCode::kInternal,
           "scheduler: result {} of step {} is of sequence {}, the plan has {}", row - 1, step, result.id,
-          flight.plan.sequences[i].id);
-    const int32_t record = flight.records[i];
-    Sequence& s = at(record);
+          planned.plan.sequences[i].id);
+    const int32_t record = planned.records[i];
+    SequenceRecord& s = at(record);
     if (s.id != result.id || s.state == State::kEnded) {
       ++stats_.overrun_tokens;
       continue;
@@ -341,8 +334,8 @@ void Scheduler::fail_running() {
     while (!at(record).siblings.empty()) end(at(record).siblings.back(), FinishReason::kError);
     end(record, FinishReason::kError);
   }
-  for (const Order& order : waiting_) {  // what was sampled for them and not delivered is lost
-    Sequence& s = at(by_id_.at(order.second));
+  for (const Order& order : waiting_) {  // their undelivered samples are lost
+    SequenceRecord& s = at(by_id_.at(order.second));
     s.sampled = s.delivered();
   }
   blocks_.forget_cache();
@@ -353,7 +346,7 @@ std::span<const FinishedSequence> Scheduler::take_finished() {
   for (const FinishedSequence& finished : reported_) {
     const auto found = by_id_.find(finished.id);
     at(found->second).state = State::kUnused;
-    at(found->second).id = -1;  // a step in flight may still name it
+    at(found->second).id = -1;  // a step in flight may still refer to it
     free_records_.push_back(found->second);
     by_id_.erase(found);
   }

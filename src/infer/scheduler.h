@@ -1,28 +1,29 @@
-// Decides each step of the engine: which sequences run, with how many tokens. Pure policy: no tensors, no threads, no
-// clock (time is a parameter, in seconds, never going backwards). Called from one thread.
+// Plans each step of the engine: which sequences run, with how many tokens. Pure policy: no tensors, no threads, no
+// clock (time is a parameter, in seconds, monotonic). Called from one thread.
 //
 // The engine's loop, one step ahead of the device:
-//   plan = schedule(now); launch it; commit(the step before, what it sampled); for each of take_finished(): tell the
-//   client. schedule(N+1) may be called before commit(N): a decode then reads its token on the device (from_device).
+//   plan = schedule(now); launch it; commit(previous step, its sampled tokens); for each of take_finished(): notify the
+//   client. schedule(N+1) may be called before commit(N): a decode then reads its token on the device (ids is empty).
 //
 // States of a sequence:
 //   waiting --admitted--> running --ended--> ended --reported by take_finished(), then once more--> forgotten
 //      ^---- preempted ------'                ^--- from any state: cancel, deadline, failure
-//   sibling (n > 1): waits for the first sequence of its request to compute the prompt but its last token, then gets a
-//      fork of its blocks and runs; if that first one ends before, the next living sibling takes its place.
+//   sibling (n > 1): waits until the first sequence of its request has computed all but the last prompt token, then
+//   gets
+//      a fork of its blocks and runs; if the first one ends earlier, the next live sibling replaces it.
 // Invariants:
 //   - tokens(id) = prompt + tokens delivered by commit. `computed` tokens have KV slots in steps planned so far;
 //     `sampled` >= delivered counts samples planned. A running sequence computes up to prompt + sampled tokens; the
-//     step that reaches there samples one more. Preemption sets computed to 0; a preempted sequence is admitted again
-//     only when all it sampled is delivered, so its generated tokens are simply more prompt.
+//     step that reaches that count samples one more. Preemption sets computed to 0; a preempted sequence is admitted
+//     again only when all its samples are delivered, so its generated tokens are prefilled like a prompt.
 //   - A sequence never computes more than prompt + limit - 1 tokens, limit = min(max_tokens, context_length - prompt):
-//     reaching the length is known when planning and wastes nothing. A stop is known only at commit: the token that the
-//     step in flight computes for it (an overrun) is discarded, its blocks return after that step.
-//   - Order everywhere is the virtual arrival: submission time - priority * ageing_seconds, then id. Higher priority
-//     goes first, FIFO inside; a level of priority is worth ageing_seconds of waiting, so nothing starves. Running
-//     sequences are preempted from the back of that order and only for sequences before them: the first always
-//     proceeds. The first waiting sequence is never overtaken because it is large.
-//   - The adjusted logits of a step go to running sequences in that order; whose own do not fit waits for a later step.
+//     the end by length is known when planning and wastes nothing. A stop is known only at commit: the token that the
+//     step in flight computes for it (an overrun) is discarded, and its blocks are freed after that step.
+//   - Scheduling order is the virtual arrival: submission time - priority * ageing_seconds, then id. Higher priority
+//     first, FIFO within one; a level of priority equals ageing_seconds of waiting, so nothing starves. Running
+//     sequences are preempted from the end of that order and only for earlier ones: the first always proceeds. The
+//     first waiting sequence is never overtaken because it is large.
+//   - The adjusted logits of a step are assigned in that order; a sequence whose own do not fit waits for a later step.
 //   - Every sequence is reported exactly once by take_finished(), with the reason.
 #pragma once
 
@@ -45,73 +46,73 @@ using SequenceId = int64_t;
 
 struct SchedulerOptions {
   SchedulingPolicy policy = SchedulingPolicy::kMaxUtilization;
-  int64_t context_length = 0;   // tokens of a sequence, prompt and output
-  int64_t max_sequences = 256;  // running at once (the batch size of the static policies)
-  int64_t token_budget = 2048;  // of one step; at least block_size
-  int64_t max_logit_rows = 0;   // of one step; 0 = max_sequences
+  int64_t context_length = 0;                                  // tokens of a sequence, prompt and output
+  int64_t max_sequences = 256;                                 // running at once
+  int64_t token_budget = 2048;                                 // per step; at least block_size
+  int64_t max_logit_rows = 0;                                  // per step; 0 = max_sequences
   int64_t max_adjusted = std::numeric_limits<int64_t>::max();  // logits that penalties and biases change in one step
   int64_t max_queue = 4096;                                    // waiting sequences
   int64_t max_queued_tokens = std::numeric_limits<int64_t>::max();  // prompt tokens of the waiting sequences
-  double ageing_seconds = 10;  // see above; 0 = first come, first served whatever the priority
+  double ageing_seconds = 10;                                       // see above; 0 = FIFO, priorities ignored
 };
 
 enum class Refusal {
   kNone,
   kInvalid,    // empty prompt, max_tokens < 1, n < 1, n > max_sequences
   kTooLong,    // the prompt leaves no room in the context for a token
-  kNeverFits,  // more blocks than the cache has, or adjusted logits than a step, even alone
-  kQueueFull,  // come back later
-  kLate,       // the deadline has passed already
+  kNeverFits,  // even alone it needs more blocks than the cache or more adjusted logits than a step has
+  kQueueFull,  // retry later
+  kLate,       // the deadline has already passed
 };
 
 struct SequenceParams {
   std::vector<int32_t> prompt = {};
   int64_t max_tokens = 16;
-  int64_t n = 1;                                              // sequences from one prompt; they get consecutive ids
+  int64_t n = 1;                                              // sequences sampled from one prompt, with consecutive ids
   int32_t priority = 0;                                       // higher goes first
-  double deadline = std::numeric_limits<double>::infinity();  // in the time given to schedule()
-  uint64_t adapter = 0, salt = 0;                             // KV is shared only where both are equal
-  // Logits adjusted for a sequence's first token; at most one more with every token (see SampledToken), up to the most.
+  double deadline = std::numeric_limits<double>::infinity();  // on the clock passed to schedule()
+  uint64_t adapter = 0, salt = 0;                             // KV blocks are shared only where both are equal
+  // Logits adjusted for a sequence's first token; every token adds at most one (see SampledToken), up to max_adjusted.
   int64_t adjusted = 0, max_adjusted = 0;
-  bool reuse_prefix = true;  // false: compute every token of the prompt (its blocks are still offered to others)
+  bool reuse_prefix = true;  // false: compute the whole prompt (its blocks are still published for reuse)
 };
 
 struct Submitted {
   SequenceId id = -1;  // of the first sequence; id .. id+n-1 are the request's. -1: refused
   Refusal refusal = Refusal::kNone;
-  std::string message;  // of a refusal: the values and the way out
+  std::string message;  // of a refusal: the values and the remedy
 };
 
 struct ScheduledSequence {
   SequenceId id = 0;
-  int32_t slot = 0;            // 0..max_sequences-1, fixed while it runs: its row in per-sequence device arrays
+  int32_t slot = 0;            // 0..max_sequences-1, fixed while running: row of per-sequence device arrays
   TableId table = 0;           // BlockManager::blocks(table, group)
-  int64_t first_position = 0;  // of the tokens computed; the KV length after the step is first_position + count
+  int64_t first_position = 0;  // of the computed tokens; the KV length after the step is first_position + count
   int32_t count = 0;
-  bool samples = false;      // the row of its last token gives logits, and commit gets its token
-  bool from_device = false;  // count is 1 and its id is the one that the last step with this slot sampled
-  std::array<int64_t, kMaxCacheGroups> changed = {};  // table entries from here on differ from this slot's last plan
+  bool samples = false;  // the row of its last token gives logits; commit() gets the token
+  std::span<const int32_t> ids =
+      {};  // [count]; empty: the one id is on the device, sampled by the last step of this slot
+  std::array<int64_t, kMaxCacheGroups> changed = {};  // first table entry that differs from this slot's last plan
 };
 
-// What it names (tables, tokens) is to be read before the next call that may end a sequence: cancel(), commit(),
-// schedule(), fail_running().
+// Read the tables and ids it refers to before the next call that may end a sequence: cancel(), commit(), schedule(),
+// fail_running().
 struct StepPlan {
   int64_t step = 0;                          // 1, 2, ...
   std::vector<ScheduledSequence> sequences;  // single tokens (decodes) first, then longer chunks
-  int64_t decodes = 0;                       // how many of them compute one token
+  int64_t decodes = 0;                       // number of single tokens
   int64_t tokens = 0;                        // sum of counts
-  int64_t logit_rows = 0;                    // how many sample
-  int64_t padding_tokens = 0;                // kPaddedStatic: rows to compute for nothing beside `tokens`
-  std::vector<BlockCopy> copies;             // before the first kernel
-  std::vector<SequenceId> preempted;         // running before, waiting now; their slots are free
-  bool empty() const { return sequences.empty() && padding_tokens == 0; }
+  int64_t logit_rows = 0;                    // number of sampling sequences
+  std::vector<BlockCopy> copies;             // to run before the first kernel
+  std::vector<SequenceId> preempted;         // now waiting; their slots are free
+  bool empty() const { return sequences.empty(); }
 };
 
 struct SampledToken {
   SequenceId id = 0;
   int32_t token = 0;
   FinishReason end = FinishReason::kNone;  // kStop or kError ends the sequence with this token (kError: without it)
-  int64_t adjusted = -1;                   // logits adjusted from now on, where known; -1: one more, up to the most
+  int64_t adjusted = -1;                   // logits adjusted from now on; -1: unknown, one more up to max_adjusted
 };
 
 struct FinishedSequence {
@@ -121,30 +122,28 @@ struct FinishedSequence {
 
 struct SchedulerStats {
   int64_t waiting = 0, running = 0, queued_tokens = 0;  // now
-  // ever:
+  // totals:
   int64_t submitted = 0, refused = 0, finished = 0, steps = 0, preemptions = 0;
   int64_t computed_tokens = 0, recomputed_tokens = 0, reused_tokens = 0, sampled_tokens = 0, overrun_tokens = 0;
-  int64_t padding_tokens = 0;  // kPaddedStatic: prompt padding
-  int64_t empty_slots = 0;     // static policies: decode rows of sequences that were complete (or not yet prefilled)
 };
 
 class Scheduler {
  public:
-  static constexpr int64_t kMaxInFlight = 3;  // steps planned and not committed
+  static constexpr int64_t kMaxInFlight = 3;  // steps planned and not yet committed
 
-  // `blocks` outlives the scheduler and is changed by nobody else.
+  // `blocks` outlives the scheduler, which alone changes it.
   Scheduler(SchedulerOptions options, BlockManager& blocks);
 
   Submitted submit(SequenceParams params, double now);
-  // False if the sequence is unknown or has ended. Its blocks return when the steps in flight are done.
+  // False if the sequence is unknown or has ended. Its blocks are freed when the steps in flight are done.
   bool cancel(SequenceId id);
   // The next step. An empty plan needs no run and no commit: commit what is in flight, or wait for submissions. Valid
   // until its commit, an empty one until the next call. kInternal with more than kMaxInFlight steps in flight.
   const StepPlan& schedule(double now);
-  // Results of a step, in order of steps: one entry per sampling sequence of its plan, in the plan's order.
+  // Results of a step, called in step order: one entry per sampling sequence of the plan, in the plan's order.
   void commit(int64_t step, std::span<const SampledToken> results);
   // The device failed: all steps in flight are lost, every running sequence ends as kError, cached content is dropped;
-  // waiting sequences (preempted ones too) stay and can run again.
+  // waiting sequences (also preempted ones) stay and can run again.
   void fail_running();
   // Sequences that ended since the last call; valid, as are their tokens(), until the next call.
   std::span<const FinishedSequence> take_finished();
@@ -161,41 +160,39 @@ class Scheduler {
 
  private:
   enum class State : uint8_t { kUnused, kWaiting, kSibling, kRunning, kEnded };
-  using Blocks = std::array<int64_t, kMaxCacheGroups>;  // a number of blocks per group
+  using Blocks = std::array<int64_t, kMaxCacheGroups>;  // blocks per group
 
-  struct Sequence {
-    SequenceParams params;            // its prompt moved to tokens
+  struct SequenceRecord {
+    SequenceParams params;            // the prompt is moved to `tokens`
     SequenceId id = -1, family = -1;  // family: id of the request's first sequence
     State state = State::kUnused;
     std::vector<int32_t> tokens;
     int64_t prompt_length = 0, limit = 0;
     int64_t computed = 0, sampled = 0;  // see the invariants
-    int64_t furthest = 0;               // the largest `computed` ever: what lies before it is recomputed
-    int64_t adjusted = 0;               // logits, after what was delivered
+    int64_t furthest = 0;               // the largest `computed` so far: tokens below it are recomputed
+    int64_t adjusted = 0;               // logits, for the next token after those delivered
     double order = 0;                   // virtual arrival
     TableId table = -1;
     int32_t slot = -1;
-    std::vector<int32_t> siblings;  // records that wait for this one's prompt
+    std::vector<int32_t> siblings;  // records waiting for this one's prompt
     int32_t leader = -1;            // kSibling: the record it waits for
-    Blocks own = {}, shared = {};   // kNeverEvict: reserved for itself, and for the blocks its family shares
-    int64_t padding = 0;            // kPaddedStatic: prompt padding still to compute
+    Blocks own = {}, shared = {};   // kNeverEvict: reserved for itself, and for blocks its family shares
     int64_t delivered() const { return static_cast<int64_t>(tokens.size()) - prompt_length; }
   };
-  struct Flight {  // a planned step
+  struct PlannedStep {
     StepPlan plan;
     std::vector<int32_t> records;  // of plan.sequences
     std::vector<ScheduledSequence> chunks;
     std::vector<int32_t> chunk_records;
     int64_t tokens_left = 0, rows_left = 0, adjusted_left = 0;
-    int64_t decodes_ahead = 0;  // running sequences still to be planned with one token each
-    Blocks promised = {};       // blocks that admitted prompts have yet to take
+    int64_t decodes_ahead = 0;  // decodes still to be planned
+    Blocks promised = {};       // blocks that admitted prompts have yet to allocate
   };
   using Order = std::pair<double, SequenceId>;
 
-  Sequence& at(int32_t record) { return records_[static_cast<size_t>(record)]; }
-  const Sequence& at(int32_t record) const { return records_[static_cast<size_t>(record)]; }
-  const Sequence& find(SequenceId id) const;
-  bool is_static() const;
+  SequenceRecord& at(int32_t record) { return records_[static_cast<size_t>(record)]; }
+  const SequenceRecord& at(int32_t record) const { return records_[static_cast<size_t>(record)]; }
+  const SequenceRecord& find(SequenceId id) const;
 
   Refusal refuse(const SequenceParams& params, double now, std::string& message) const;
   Refusal refuse_size(const SequenceParams& params, std::string& message) const;
@@ -210,51 +207,46 @@ class Scheduler {
   void erase_running(int32_t record);
   size_t position_of(int32_t record) const;
   void leave(int32_t record);
-  void release_reserve(Sequence& s);
+  void release_reserve(SequenceRecord& s);
   void hand_over(int32_t record);
   void end(int32_t record, FinishReason reason);
 
-  int64_t remaining(const Sequence& s) const;
-  int64_t adjusted_logits(const Sequence& s) const;
-  bool may_sample(const Sequence& s, const Flight& flight) const;
+  int64_t remaining(const SequenceRecord& s) const;
+  int64_t adjusted_logits(const SequenceRecord& s) const;
+  bool may_sample(const SequenceRecord& s, const PlannedStep& planned) const;
   void expire(double now);
-  int64_t plan_running(Flight& flight);
-  bool held_back(const Sequence& s) const;
-  void admit(Flight& flight);
-  void admit_batch(Flight& flight);
-  bool try_admit(int32_t record, Flight& flight);
-  bool reserve(Sequence& s);
-  Blocks free_for_prompts(const Flight& flight) const;
-  bool fits_now(const Sequence& s, const Flight& flight) const;
-  void promise(const Sequence& s, Flight& flight) const;
-  void open_table(Sequence& s);
+  void plan_running(PlannedStep& planned);
+  void admit(PlannedStep& planned);
+  bool try_admit(int32_t record, PlannedStep& planned);
+  bool reserve(SequenceRecord& s);
+  Blocks free_for_prompts(const PlannedStep& planned) const;
+  bool fits_now(const SequenceRecord& s, const PlannedStep& planned) const;
+  void promise(const SequenceRecord& s, PlannedStep& planned) const;
+  void open_table(SequenceRecord& s);
   void start(int32_t record);
   bool fork_if_ready(int32_t record);
-  bool make_room(size_t position, int64_t tokens, Flight& flight);
-  void plan_one(size_t position, Flight& flight);
-  void plan_chunk(size_t position, Flight& flight);
-  void plan_tokens(int32_t record, int64_t count, Flight& flight);
-  void plan_padding(int64_t decodes, Flight& flight);
-  void preempt(int32_t record, Flight& flight);
+  bool make_room(size_t position, int64_t tokens, PlannedStep& planned);
+  void plan_one(size_t position, PlannedStep& planned);
+  void plan_chunk(size_t position, PlannedStep& planned);
+  void plan_tokens(int32_t record, int64_t count, PlannedStep& planned);
+  void preempt(int32_t record, PlannedStep& planned);
 
   SchedulerOptions options_;
   BlockManager& blocks_;
   SchedulerStats stats_;
-  std::vector<Sequence> records_;
+  std::vector<SequenceRecord> records_;
   std::vector<int32_t> free_records_;
   std::unordered_map<SequenceId, int32_t> by_id_;
   std::set<Order> waiting_;
   std::set<Order> deadlines_;     // of sequences that have one and have not ended
   std::vector<int32_t> running_;  // records, in order
   std::vector<int32_t> free_slots_;
-  Blocks reserved_ = {};          // kNeverEvict: sum over running sequences
-  int64_t batch_size_ = 0;        // static policies: sequences the present batch began with
-  bool batch_prefilled_ = false;  // static policies
+  Blocks reserved_ = {};  // kNeverEvict: sum over running sequences
   bool may_preempt_ = false;
-  SequenceId blocked_ = -1;   // kMaxUtilization: the first waiting sequence, when it did not fit,
-  Blocks blocked_free_ = {};  // and what was free then
+  SequenceId blocked_ = -1;   // kMaxUtilization: the first waiting sequence if it did not fit,
+  Blocks blocked_free_ = {};  // and the free blocks at that time
   std::vector<FinishedSequence> finished_, reported_;
-  std::array<Flight, kMaxInFlight + 1> flights_;
+  std::array<PlannedStep, kMaxInFlight + 1> planned_steps_;
   int64_t planned_step_ = 0, committed_step_ = 0;
   SequenceId next_id_ = 1;
 };

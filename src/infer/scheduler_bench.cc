@@ -1,5 +1,5 @@
-// Host time of one engine step in the scheduler: schedule() plus commit(), one step ahead of an imitated device that
-// costs nothing. Arguments: sequences running, cache groups.
+// Host time of one engine step in the scheduler: schedule() plus commit(), one step ahead of a fake device that
+// costs nothing. Arguments: running sequences, cache groups.
 #include <benchmark/benchmark.h>
 
 #include "base/rng.h"
@@ -47,7 +47,7 @@ class Loop {
     return groups;
   }
 
-  // A shared beginning of 256 tokens, then 256 of its own; outputs differ in length so that they do not end together.
+  // A shared prefix of 256 tokens, then 256 of its own; outputs differ in length so that they do not end together.
   void submit(int64_t seed) {
     SequenceParams params{.prompt = std::vector<int32_t>(512, 7)};
     Philox random(static_cast<uint64_t>(seed));
@@ -64,7 +64,7 @@ class Loop {
   std::vector<SampledToken> results_;
 };
 
-// Nothing but decodes.
+// Decodes only.
 void BM_decode_step(benchmark::State& state) {
   Loop loop(state.range(0), state.range(1), 1 << 18);
   for (auto _ : state) loop.step();
@@ -72,8 +72,8 @@ void BM_decode_step(benchmark::State& state) {
 }
 BENCHMARK(BM_decode_step)->ArgsProduct({{1, 64, 512, 2048}, {1, 2}})->Unit(benchmark::kMicrosecond)->Iterations(2000);
 
-// Sequences of 128 to 255 output tokens leave and others come, with a prefix hit of half their prompt: submission is
-// part of the time.
+// Sequences end after 128 to 255 output tokens and new ones arrive with a prefix hit of half their prompt; submission
+// is timed too.
 void BM_in_flight_step(benchmark::State& state) {
   Loop loop(state.range(0), state.range(1), 128);
   for (auto _ : state) loop.step();

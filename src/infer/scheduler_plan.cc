@@ -1,4 +1,4 @@
-// What a step contains: single tokens of running sequences, chunks of prompts, admissions, preemptions.
+// Contents of a step: decodes of running sequences, prefill chunks, admissions, preemptions.
 #include <algorithm>
 
 #include "base/error.h"
@@ -6,53 +6,45 @@
 
 namespace octet {
 
-// Tokens it can compute without a further sample being planned.
-int64_t Scheduler::remaining(const Sequence& s) const {
+// Tokens the sequence can compute before another sample must be planned.
+int64_t Scheduler::remaining(const SequenceRecord& s) const {
   if (!s.siblings.empty()) return s.prompt_length - 1 - s.computed;
   if (s.sampled == s.limit) return 0;
   return s.prompt_length + s.sampled - s.computed;
 }
 
-// Of its next sample, at most: each of the samples planned and not delivered may add one.
-int64_t Scheduler::adjusted_logits(const Sequence& s) const {
+// Upper bound for its next sample: each sample planned and not yet delivered may add one.
+int64_t Scheduler::adjusted_logits(const SequenceRecord& s) const {
   return std::min(s.adjusted + s.sampled - s.delivered(), s.params.max_adjusted);
 }
 
-bool Scheduler::may_sample(const Sequence& s, const Flight& flight) const {
-  return flight.rows_left > 0 && adjusted_logits(s) <= flight.adjusted_left;
+bool Scheduler::may_sample(const SequenceRecord& s, const PlannedStep& planned) const {
+  return planned.rows_left > 0 && adjusted_logits(s) <= planned.adjusted_left;
 }
-
-// Static policies: nobody decodes before the whole batch is prefilled.
-bool Scheduler::held_back(const Sequence& s) const { return is_static() && !batch_prefilled_ && s.sampled > 0; }
 
 const StepPlan& Scheduler::schedule(double now) {
   check(in_flight() < kMaxInFlight, ErrorCode::kInternal, "scheduler: {} steps in flight (at most {}): commit first",
         in_flight(), kMaxInFlight);
   expire(now);
-  Flight& flight = flights_[static_cast<size_t>(planned_step_ + 1) % flights_.size()];
-  StepPlan& plan = flight.plan;
+  PlannedStep& planned = planned_steps_[static_cast<size_t>(planned_step_ + 1) % planned_steps_.size()];
+  StepPlan& plan = planned.plan;
   plan.step = planned_step_ + 1;
-  plan.decodes = plan.tokens = plan.logit_rows = plan.padding_tokens = 0;
+  plan.decodes = plan.tokens = plan.logit_rows = 0;
   plan.sequences.clear();
   plan.copies.clear();
   plan.preempted.clear();
-  flight.records.clear();
-  flight.chunks.clear();
-  flight.chunk_records.clear();
-  flight.tokens_left = options_.token_budget;
-  flight.rows_left = options_.max_logit_rows;
-  flight.adjusted_left = options_.max_adjusted;
-  flight.promised = {};
-  if (is_static()) {
-    if (running_.empty()) admit_batch(flight);
-    plan_padding(plan_running(flight), flight);
-  } else {
-    plan_running(flight);
-    admit(flight);
-  }
+  planned.records.clear();
+  planned.chunks.clear();
+  planned.chunk_records.clear();
+  planned.tokens_left = options_.token_budget;
+  planned.rows_left = options_.max_logit_rows;
+  planned.adjusted_left = options_.max_adjusted;
+  planned.promised = {};
+  plan_running(planned);
+  admit(planned);
   plan.decodes = static_cast<int64_t>(plan.sequences.size());
-  plan.sequences.insert(plan.sequences.end(), flight.chunks.begin(), flight.chunks.end());
-  flight.records.insert(flight.records.end(), flight.chunk_records.begin(), flight.chunk_records.end());
+  plan.sequences.insert(plan.sequences.end(), planned.chunks.begin(), planned.chunks.end());
+  planned.records.insert(planned.records.end(), planned.chunk_records.begin(), planned.chunk_records.end());
   if (!plan.empty()) {
     planned_step_ = plan.step;
     ++stats_.steps;
@@ -62,88 +54,82 @@ const StepPlan& Scheduler::schedule(double now) {
   return plan;
 }
 
-// In order of preference, so that nobody takes a block that a sequence before it needs; single tokens have their share
-// of the budget before any chunk. Returns how many sequences wanted to decode.
-int64_t Scheduler::plan_running(Flight& flight) {
+// In scheduling order, so that no sequence takes a block that an earlier one needs; decodes reserve their share of the
+// token budget before any prefill chunk.
+void Scheduler::plan_running(PlannedStep& planned) {
   for (size_t i = 0; i < running_.size(); ++i) fork_if_ready(running_[i]);
-  if (is_static() && !batch_prefilled_)
-    batch_prefilled_ = std::ranges::all_of(running_, [this](int32_t record) {
-      return at(record).sampled > 0 && at(record).padding == 0 && at(record).siblings.empty();
-    });
-  flight.decodes_ahead = 0;
+  planned.decodes_ahead = 0;
   for (int32_t record : running_) {
     blocks_.slide(at(record).table);
-    if (remaining(at(record)) == 1 && !held_back(at(record))) ++flight.decodes_ahead;
+    if (remaining(at(record)) == 1) ++planned.decodes_ahead;
   }
-  const int64_t decodes = flight.decodes_ahead;
   may_preempt_ = options_.policy == SchedulingPolicy::kMaxUtilization;
   for (size_t i = 0; i < running_.size(); ++i) {
-    const Sequence& s = at(running_[i]);
-    if (held_back(s)) continue;
-    if (remaining(s) == 1) --flight.decodes_ahead;
-    plan_one(i, flight);
-    if (remaining(s) > 1) promise(s, flight);
+    const SequenceRecord& s = at(running_[i]);
+    if (remaining(s) == 1) --planned.decodes_ahead;
+    plan_one(i, planned);
+    if (remaining(s) > 1) promise(s, planned);
   }
   may_preempt_ = false;
-  return decodes;
 }
 
-void Scheduler::plan_one(size_t position, Flight& flight) {
+void Scheduler::plan_one(size_t position, PlannedStep& planned) {
   const int32_t record = running_[position];
   const int64_t count = remaining(at(record));
   if (count <= 0) return;
-  if (count > 1) return plan_chunk(position, flight);
+  if (count > 1) return plan_chunk(position, planned);
   const bool samples = at(record).siblings.empty();
-  if (flight.tokens_left < 1 || (samples && !may_sample(at(record), flight))) return;
-  if (make_room(position, 1, flight)) plan_tokens(record, 1, flight);
+  if (planned.tokens_left < 1 || (samples && !may_sample(at(record), planned))) return;
+  if (make_room(position, 1, planned)) plan_tokens(record, 1, planned);
 }
 
-void Scheduler::plan_chunk(size_t position, Flight& flight) {
+void Scheduler::plan_chunk(size_t position, PlannedStep& planned) {
   const int32_t record = running_[position];
-  const Sequence& s = at(record);
+  const SequenceRecord& s = at(record);
   const int64_t block_size = blocks_.options().block_size, left = remaining(s);
   const auto whole_blocks = [&](int64_t count) { return (s.computed + count) / block_size * block_size - s.computed; };
-  int64_t count = std::min(left, flight.tokens_left - flight.decodes_ahead);
-  if (count == left && s.siblings.empty() && !may_sample(s, flight)) --count;
+  int64_t count = std::min(left, planned.tokens_left - planned.decodes_ahead);
+  if (count == left && s.siblings.empty() && !may_sample(s, planned)) --count;
   if (count < left) count = whole_blocks(count);
-  if (count <= 0 || !make_room(position, std::min(left, block_size), flight)) return;
+  if (count <= 0 || !make_room(position, std::min(left, block_size), planned)) return;
   if (const int64_t room = blocks_.room(s.table, count); room < count) count = whole_blocks(room);
-  if (count > 0) plan_tokens(record, count, flight);
+  if (count > 0) plan_tokens(record, count, planned);
 }
 
-// True when `tokens` more fit now. Otherwise sequences behind it are preempted until they will fit when the steps in
-// flight are done: their blocks are free only then.
-bool Scheduler::make_room(size_t position, int64_t tokens, Flight& flight) {
+// True when `tokens` more fit now. Otherwise later sequences are preempted until they will fit once the steps in flight
+// are done: blocks used by those steps are free only then.
+bool Scheduler::make_room(size_t position, int64_t tokens, PlannedStep& planned) {
   const TableId table = at(running_[position]).table;
   while (blocks_.room(table, tokens) < tokens) {
     if (!may_preempt_ || blocks_.room(table, tokens, true) >= tokens || position + 1 == running_.size()) return false;
-    preempt(running_.back(), flight);
+    preempt(running_.back(), planned);
   }
   return true;
 }
 
-void Scheduler::preempt(int32_t record, Flight& flight) {
-  Sequence& s = at(record);
-  if (remaining(s) == 1) --flight.decodes_ahead;
+void Scheduler::preempt(int32_t record, PlannedStep& planned) {
+  SequenceRecord& s = at(record);
+  if (remaining(s) == 1) --planned.decodes_ahead;
   leave(record);
   s.computed = 0;
   enqueue(record);
-  flight.plan.preempted.push_back(s.id);
+  planned.plan.preempted.push_back(s.id);
   ++stats_.preemptions;
 }
 
-void Scheduler::plan_tokens(int32_t record, int64_t count, Flight& flight) {
-  Sequence& s = at(record);
-  StepPlan& plan = flight.plan;
+void Scheduler::plan_tokens(int32_t record, int64_t count, PlannedStep& planned) {
+  SequenceRecord& s = at(record);
+  StepPlan& plan = planned.plan;
   check(blocks_.allocate(s.table, count, plan.step, plan.copies), ErrorCode::kInternal,
         "scheduler: no room for {} tokens of sequence {}", count, s.id);
   ScheduledSequence entry{.id = s.id, .slot = s.slot, .table = s.table, .first_position = s.computed};
   entry.count = static_cast<int32_t>(count);
   entry.samples = s.siblings.empty() && count == remaining(s);
-  entry.from_device = s.computed >= static_cast<int64_t>(s.tokens.size());
+  if (s.computed < static_cast<int64_t>(s.tokens.size()))
+    entry.ids = std::span(s.tokens).subspan(static_cast<size_t>(s.computed), static_cast<size_t>(count));
   for (int g = 0; g < blocks_.groups(); ++g) entry.changed[static_cast<size_t>(g)] = blocks_.take_changed(s.table, g);
-  (count == 1 ? plan.sequences : flight.chunks).push_back(entry);
-  (count == 1 ? flight.records : flight.chunk_records).push_back(record);
+  (count == 1 ? plan.sequences : planned.chunks).push_back(entry);
+  (count == 1 ? planned.records : planned.chunk_records).push_back(record);
   const int64_t block_size = blocks_.options().block_size;
   const bool fills_block = s.computed / block_size != (s.computed + count) / block_size;
   stats_.recomputed_tokens += std::max<int64_t>(0, std::min(s.furthest, s.computed + count) - s.computed);
@@ -151,20 +137,20 @@ void Scheduler::plan_tokens(int32_t record, int64_t count, Flight& flight) {
   s.furthest = std::max(s.furthest, s.computed);
   if (fills_block) blocks_.publish(s.table, s.tokens);
   plan.tokens += count;
-  flight.tokens_left -= count;
+  planned.tokens_left -= count;
   if (!entry.samples) return;
-  flight.adjusted_left -= adjusted_logits(s);
+  planned.adjusted_left -= adjusted_logits(s);
   ++s.sampled;
   ++plan.logit_rows;
-  --flight.rows_left;
+  --planned.rows_left;
 }
 
-// The prompt but its last token is computed: each of the n sequences computes that one itself.
+// Forks when all of the prompt but its last token is computed; each of the n sequences computes that token itself.
 bool Scheduler::fork_if_ready(int32_t record) {
-  Sequence& s = at(record);
+  SequenceRecord& s = at(record);
   if (s.siblings.empty() || s.computed < s.prompt_length - 1) return false;
   for (int32_t sibling : s.siblings) {
-    Sequence& fork = at(sibling);
+    SequenceRecord& fork = at(sibling);
     fork.table = blocks_.fork(s.table);
     fork.computed = s.computed;
     fork.furthest = s.furthest;
@@ -178,27 +164,27 @@ bool Scheduler::fork_if_ready(int32_t record) {
 // --- admission
 // --------------------------------------------------------------------------------------------------------
 
-void Scheduler::admit(Flight& flight) {
-  if (!flight.plan.preempted.empty()) return;
-  flight.decodes_ahead = 0;
-  while (!waiting_.empty() && flight.tokens_left > 0) {
+void Scheduler::admit(PlannedStep& planned) {
+  if (!planned.plan.preempted.empty()) return;
+  planned.decodes_ahead = 0;
+  while (!waiting_.empty() && planned.tokens_left > 0) {
     const int32_t record = by_id_.at(waiting_.begin()->second);
-    if (!try_admit(record, flight)) return;
+    if (!try_admit(record, planned)) return;
     const auto family = at(record).siblings.size();
-    const size_t planned = fork_if_ready(record) ? family + 1 : 1;
-    for (size_t i = 0, first = position_of(record); i < planned; ++i) plan_one(first + i, flight);
-    if (remaining(at(record)) > 1) promise(at(record), flight);
+    const size_t count = fork_if_ready(record) ? family + 1 : 1;
+    for (size_t i = 0, first = position_of(record); i < count; ++i) plan_one(first + i, planned);
+    if (remaining(at(record)) > 1) promise(at(record), planned);
   }
 }
 
-bool Scheduler::try_admit(int32_t record, Flight& flight) {
-  Sequence& s = at(record);
+bool Scheduler::try_admit(int32_t record, PlannedStep& planned) {
+  SequenceRecord& s = at(record);
   if (s.sampled > s.delivered() || s.siblings.size() + 1 > free_slots_.size()) return false;
   if (options_.policy == SchedulingPolicy::kNeverEvict) {
     if (!reserve(s)) return false;
     open_table(s);
   } else {
-    const Blocks free = free_for_prompts(flight);
+    const Blocks free = free_for_prompts(planned);
     const auto nothing_came_free = [&] {
       for (size_t g = 0; g < free.size(); ++g)
         if (free[g] > blocked_free_[g]) return false;
@@ -208,7 +194,7 @@ bool Scheduler::try_admit(int32_t record, Flight& flight) {
     if (s.id == blocked_ && nothing_came_free()) return false;
     blocked_ = -1;
     open_table(s);
-    if (!fits_now(s, flight)) {
+    if (!fits_now(s, planned)) {
       blocked_ = s.id;
       blocked_free_ = free;
       blocks_.free(s.table);
@@ -221,8 +207,8 @@ bool Scheduler::try_admit(int32_t record, Flight& flight) {
   return true;
 }
 
-// kNeverEvict: blocks for the longest end of all its sequences, or nothing.
-bool Scheduler::reserve(Sequence& s) {
+// kNeverEvict: reserves the blocks of all its sequences at their maximum length, or none.
+bool Scheduler::reserve(SequenceRecord& s) {
   const auto n = static_cast<int64_t>(s.siblings.size()) + 1;
   Blocks own = {}, shared = {};
   request_blocks(s.prompt_length, s.limit, n, own, shared);
@@ -236,28 +222,28 @@ bool Scheduler::reserve(Sequence& s) {
   return true;
 }
 
-void Scheduler::promise(const Sequence& s, Flight& flight) const {
+void Scheduler::promise(const SequenceRecord& s, PlannedStep& planned) const {
   for (int g = 0; g < blocks_.groups(); ++g) {
     const int64_t want = blocks_.peak_blocks(g, s.computed + remaining(s), blocks_.options().block_size);
-    flight.promised[static_cast<size_t>(g)] += std::max<int64_t>(0, want - blocks_.held(s.table, g));
+    planned.promised[static_cast<size_t>(g)] += std::max<int64_t>(0, want - blocks_.held(s.table, g));
   }
 }
 
-// What is not promised to other prompts, less a block for every running sequence, so that what is admitted is not
+// Blocks not promised to other prompts, minus one for every running sequence, so that an admitted prompt is not
 // preempted at once.
-Scheduler::Blocks Scheduler::free_for_prompts(const Flight& flight) const {
+Scheduler::Blocks Scheduler::free_for_prompts(const PlannedStep& planned) const {
   Blocks free = {};
   for (int g = 0; g < blocks_.groups(); ++g) {
     const BlockStats& stats = blocks_.stats(g);
     free[static_cast<size_t>(g)] = stats.free + stats.cached + stats.deferred -
-                                   flight.promised[static_cast<size_t>(g)] - static_cast<int64_t>(running_.size());
+                                   planned.promised[static_cast<size_t>(g)] - static_cast<int64_t>(running_.size());
   }
   return free;
 }
 
-// kMaxUtilization: the whole prompt.
-bool Scheduler::fits_now(const Sequence& s, const Flight& flight) const {
-  const Blocks free = free_for_prompts(flight);
+// kMaxUtilization: whether the whole prompt fits.
+bool Scheduler::fits_now(const SequenceRecord& s, const PlannedStep& planned) const {
+  const Blocks free = free_for_prompts(planned);
   for (int g = 0; g < blocks_.groups(); ++g) {
     const int64_t want = blocks_.peak_blocks(g, s.computed + remaining(s), blocks_.options().block_size);
     if (want - blocks_.held(s.table, g) > free[static_cast<size_t>(g)]) return false;
@@ -265,14 +251,14 @@ bool Scheduler::fits_now(const Sequence& s, const Flight& flight) const {
   return true;
 }
 
-void Scheduler::open_table(Sequence& s) {
+void Scheduler::open_table(SequenceRecord& s) {
   s.table = blocks_.create(s.params.adapter, s.params.salt);
   s.computed = s.params.reuse_prefix ? blocks_.match(s.table, s.tokens) : 0;
 }
 
 void Scheduler::start(int32_t record) {
   dequeue(record);
-  Sequence& s = at(record);
+  SequenceRecord& s = at(record);
   stats_.reused_tokens += s.computed;
   s.slot = free_slots_.back();
   free_slots_.pop_back();
@@ -281,61 +267,6 @@ void Scheduler::start(int32_t record) {
     free_slots_.pop_back();
   }
   insert_running(record);
-}
-
-// --- static policies
-// --------------------------------------------------------------------------------------------------
-
-void Scheduler::admit_batch(Flight& flight) {
-  batch_size_ = 0;
-  batch_prefilled_ = false;
-  Blocks taken = {};
-  int64_t longest_prompt = 0, longest_output = 0;
-  const auto& groups = blocks_.options().groups;
-  while (!waiting_.empty()) {
-    const int32_t record = by_id_.at(waiting_.begin()->second);
-    Sequence& s = at(record);
-    const auto n = static_cast<int64_t>(s.siblings.size()) + 1;
-    if (s.sampled > s.delivered() || n > static_cast<int64_t>(free_slots_.size())) break;
-    const int64_t prompt = std::max(longest_prompt, s.prompt_length), output = std::max(longest_output, s.limit);
-    Blocks own = {}, shared = {}, want = taken;
-    bool fits = true;
-    if (options_.policy == SchedulingPolicy::kPaddedStatic) {  // every sequence of the batch as long as the longest
-      request_blocks(prompt, output, 1, own, shared);
-      for (size_t g = 0; g < groups.size(); ++g) want[g] = (batch_size_ + n) * own[g];
-    } else {
-      request_blocks(s.prompt_length, s.limit, n, own, shared);
-      for (size_t g = 0; g < groups.size(); ++g) want[g] += n * own[g] + shared[g];
-    }
-    for (size_t g = 0; g < groups.size(); ++g) fits &= want[g] <= groups[g].blocks;
-    if (!fits && batch_size_ > 0) break;
-    taken = want;
-    longest_prompt = prompt;
-    longest_output = output;
-    open_table(s);
-    start(record);
-    batch_size_ += n;
-  }
-  if (options_.policy == SchedulingPolicy::kPaddedStatic)
-    for (int32_t record : running_) at(record).padding = longest_prompt - at(record).prompt_length;
-}
-
-void Scheduler::plan_padding(int64_t decodes, Flight& flight) {
-  StepPlan& plan = flight.plan;
-  const bool padded = options_.policy == SchedulingPolicy::kPaddedStatic;
-  if (!batch_prefilled_) {
-    for (int32_t record : running_) {
-      Sequence& s = at(record);
-      const int64_t count = s.sampled > 0 ? std::min(s.padding, flight.tokens_left) : 0;
-      s.padding -= count;
-      flight.tokens_left -= count;
-      plan.padding_tokens += count;
-    }
-    stats_.padding_tokens += plan.padding_tokens;
-  } else if (decodes > 0) {
-    stats_.empty_slots += batch_size_ - decodes;
-    if (padded) plan.padding_tokens = batch_size_ - decodes;
-  }
 }
 
 // --- verification
@@ -347,7 +278,7 @@ void Scheduler::verify() const {
   Blocks reserved = {};
   std::vector<bool> slot_used(static_cast<size_t>(options_.max_sequences), false);
   for (size_t i = 0; i < records_.size(); ++i) {
-    const Sequence& s = records_[i];
+    const SequenceRecord& s = records_[i];
     const auto record = static_cast<int32_t>(i);
     const bool holds = s.state == State::kRunning;
     waiting += s.state == State::kWaiting ? 1 + static_cast<int64_t>(s.siblings.size()) : 0;

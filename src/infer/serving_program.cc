@@ -10,9 +10,9 @@ namespace octet {
 namespace {
 
 constexpr int64_t kSmallestMixed = 16;          // tokens
-constexpr int64_t kFewEntries = 1024;           // of adjust_logits: a step that biases or penalises little
-constexpr int64_t kManyEntries = 65536;         // and much
-constexpr int64_t kReserve = int64_t{1} << 28;  // bytes a GPU's driver and libraries take later: graphs, work spaces
+constexpr int64_t kFewEntries = 1024;           // of adjust_logits: buckets for steps with few
+constexpr int64_t kManyEntries = 65536;         // and many adjusted logits
+constexpr int64_t kReserve = int64_t{1} << 28;  // bytes left for a GPU's driver and libraries: graphs, workspaces
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -21,11 +21,11 @@ std::string gigabytes(int64_t bytes) {
                              : fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9);
 }
 
-// A cache group and what one sequence takes of it.
+// A cache group and the blocks one sequence needs of it.
 struct Group {
   int64_t window = 0, block_bytes = 0;
-  int64_t sequence_blocks = 0;  // of a sequence of full length
-  int64_t least_blocks = 0;     // to run one at all: a window and a step's tokens
+  int64_t sequence_blocks = 0;  // for a sequence of maximum length
+  int64_t least_blocks = 0;     // minimum to run one sequence: a window and a step's tokens
 };
 
 class ProgramBuilder {
@@ -42,7 +42,7 @@ class ProgramBuilder {
     program.name = "serving";
     program.add_state({.name = kSampledState,
                        .type = {DType::kI32, {states_.sequences, 1}},
-                       .kind = StateKind::kKvCache});  // whose forward graphs only read it
+                       .kind = StateKind::kKvCache});  // forward graphs only read it
     add_forward_graphs(program);
     add_sample_graphs(program);
     const auto members = cache_groups(program.graph(out_.mixed.back().graph));
@@ -80,7 +80,7 @@ class ProgramBuilder {
     limits.tokens = o.max_step_tokens;
     limits.sequences = limits.rows = limits.masks = std::min(o.max_sequences, o.max_step_tokens);
     limits.vocab = model_.vocab_size;
-    // A text adjusts the logits of tokens that stand in it, and of some that are biased.
+    // A sequence adjusts the logits of its own tokens and of biased tokens.
     const int64_t text_entries = std::min(limits.vocab, limits.context + kFewEntries);
     limits.entries = o.max_entries > 0 ? o.max_entries : std::max(kManyEntries, text_entries);
     limits.block_size = block_size_ = o.block_size > 0 ? o.block_size : default_block_size(o.target);
@@ -125,8 +125,8 @@ class ProgramBuilder {
   }
 
   void add_forward_graphs(Program& program) {
-    // Products with scales in blocks are fast for whole fours of tokens only, where there are alignments at all; other
-    // products take any number.
+    // Block-scaled GEMMs are fast only for multiples of four tokens on targets with alignments; other GEMMs have no
+    // such restriction.
     const bool blocks = options_.recipe.scaling == Scaling::kBlock;
     const int64_t multiple = blocks ? std::min<int64_t>(options_.target.fp8_alignment, 4) : 1;
     for (int64_t n : bucket_sizes(1, out_.limits.sequences, multiple))
@@ -135,7 +135,7 @@ class ProgramBuilder {
       add_forward(program, out_.mixed, fmt::format("mixed.{}", tokens), tokens, out_.limits.sequences, 0);
   }
 
-  // By rows in powers of two, of each: plain, few entries, many, the most, the most with masks; the first and last with
+  // For rows in powers of two: no entries, few, many, the maximum, the maximum with masks; the first and last with
   // top_logprobs.
   void add_sample_graphs(Program& program) {
     const int64_t many = out_.limits.entries;
@@ -159,14 +159,14 @@ class ProgramBuilder {
     }
   }
 
-  // Bytes of cache that so many blocks of each group's share take, a share being what one sequence needs.
+  // Cache bytes for the given number of sequences' blocks in every group.
   int64_t sequence_bytes() const {
     int64_t bytes = 0;
     for (const Group& group : groups_) bytes += group.sequence_blocks * group.block_bytes;
     return bytes;
   }
 
-  // Every group gets its part for the same number of sequences, and no more than all sequences can use.
+  // Every group gets blocks for the same number of sequences, at most what max_sequences can use.
   std::vector<int64_t> choose_blocks() const {
     const int64_t budget = options_.kv_cache_bytes > 0 ? options_.kv_cache_bytes : bytes_left();
     int64_t least = 0;
@@ -183,11 +183,11 @@ class ProgramBuilder {
     return blocks;
   }
 
-  // Of the device's free memory, after all but the caches.
+  // Bytes of the device's free memory that remain for caches.
   int64_t bytes_left() const {
     const bool cuda = options_.target.device == Device::kCuda;
     const int64_t free = free_memory(options_.target.device, cuda_);
-    if (free == 0) return sequence_bytes() * out_.limits.sequences;  // nobody knows: as much as can be used
+    if (free == 0) return sequence_bytes() * out_.limits.sequences;  // not known: as much as can be used
     const double fraction = cuda ? options_.memory_fraction : std::min(options_.memory_fraction, 0.5);
     return static_cast<int64_t>(static_cast<double>(free) * fraction) - out_.plan.total_bytes() - (cuda ? kReserve : 0);
   }
@@ -205,7 +205,7 @@ class ProgramBuilder {
           "context {} needs {} bytes of KV cache for one sequence, kv_cache_bytes gives {}: {} bytes are missing; give "
           "them{}",
           context, least, budget, least - budget, ways.empty() ? "" : ", or " + ways);
-    // Nothing about the cache helps where weights and activations alone do not fit.
+    // If weights and activations alone do not fit, no cache size helps.
     if (budget <= 0 || ways.empty())
       ways = "use a smaller model, a recipe of smaller weights (fp8-current; int8 on CPUs) or fewer step tokens";
     const int64_t weights = out_.plan.state_bytes, activations = out_.plan.arena_bytes + out_.plan.input_bytes;
@@ -223,7 +223,7 @@ class ProgramBuilder {
   ServingProgram out_;
   int64_t block_size_ = 16, table_columns_ = 0;
   ServingStates states_;
-  Graph base_;  // logits of one token
+  Graph base_;  // computes the logits of one token
   std::vector<Group> groups_;
 };
 

@@ -1,8 +1,8 @@
 // The Program of a serving runner: forward graphs for buckets of tokens, sampling graphs for buckets of rows, block
 // copies; and how many cache blocks the memory allows.
 //
-// A step runs the smallest bucket that holds it, padded: tokens of no sequence, written nowhere. Decode buckets have as
-// many sequences as tokens; mixed ones all sequences there may be.
+// A step runs the smallest bucket that holds it, padded with tokens that belong to no sequence and are not stored.
+// Decode buckets have as many sequences as tokens; mixed buckets have max_sequences.
 #pragma once
 
 #include <functional>
@@ -21,19 +21,19 @@ struct ServingOptions {
   Target target = {};
   Recipe recipe = {};
   DType cache_dtype = DType::kF32;
-  bool cache_scales = false;       // of an FP8 cache: its scales are loaded with the weights
+  bool cache_scales = false;       // FP8 cache: scales are loaded with the weights
   int64_t context = 0;             // tokens a sequence may reach; 0 = the model's
   int64_t max_sequences = 256;     // in a step
   int64_t max_step_tokens = 2048;  // in a step
   int64_t block_size = 0;          // 0 = 64 on GPUs, 16 on CPUs
   int64_t kv_cache_bytes = 0;      // 0 = what memory_fraction leaves
   double memory_fraction = 0.9;    // of the device's free memory
-  int64_t max_entries = 0;         // of adjust_logits in a step; 0 = 65536, or what one text may need
-  bool warm_up = true;             // run every graph before the first request (GPUs only)
-  std::function<void(const EnginePlan&)> planned = {};  // called when memory is there, before weights are
+  int64_t max_entries = 0;  // of adjust_logits in a step; 0 = 65536, or what one sequence may need if that is more
+  bool warm_up = true;      // run every graph before the first request (GPUs only)
+  std::function<void(const EnginePlan&)> planned = {};  // called when memory is planned, before weights are read
 };
 
-// Tokens of a cache block where nobody asks for another number.
+// Default number of tokens of a cache block.
 inline int64_t default_block_size(const Target& target) { return target.device == Device::kCuda ? 64 : 16; }
 
 struct ForwardBucket {
@@ -54,14 +54,14 @@ struct ServingProgram {
   std::vector<SampleBucket> samples;         // cheapest first
   std::vector<std::string> copies;           // graph of each group
 };
-inline constexpr int64_t kCopyPairs = 64;  // pairs of one run of a copy graph
+inline constexpr int64_t kCopyPairs = 64;  // (from, to) pairs per run of a copy graph
 
-// Bucket sizes up to `most`: two for every power of two, so that padding costs a third at most, each a multiple of
+// Bucket sizes up to `most`: two for every power of two, which limits padding to a third, each a multiple of
 // `multiple`.
 std::vector<int64_t> bucket_sizes(int64_t smallest, int64_t most, int64_t multiple = 1);
 
-// Throws kInvalidArgument for options that contradict the model or each other, kOutOfMemory with what is missing and
-// what would fit.
+// Throws kInvalidArgument for options that contradict the model or each other, kOutOfMemory with the missing bytes
+// and a context that would fit.
 ServingProgram build_serving_program(const ModelConfig& model, const ServingOptions& options,
                                      const CudaOptions& cuda = {});
 

@@ -61,7 +61,7 @@ TEST(ServingProgram, SaysWhatIsMissingAndWhatWouldFit) {
     EXPECT_NE(error.message().find("kv_cache_bytes gives 65536: 65536 bytes are missing"), std::string::npos);
     EXPECT_NE(error.message().find("use a context of 128 or a KV cache of e4m3"), std::string::npos) << error.message();
   }
-  // Another cache does not help weights that do not fit.
+  // No cache size helps if the weights do not fit.
   try {
     ServingOptions nothing = options(0);
     nothing.memory_fraction = 1e-12;

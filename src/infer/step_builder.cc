@@ -6,16 +6,17 @@
 
 namespace octet {
 
-StepBuilder::StepBuilder(const RunnerLimits& limits, const BlockManager& blocks)
+StepBuilder::StepBuilder(const RunnerLimits& limits, const BlockManager& blocks, const Scheduler& scheduler)
     : limits_(limits),
       blocks_(blocks),
+      scheduler_(scheduler),
       mask_words_(static_cast<size_t>((limits.vocab + 31) / 32)),
       slot_of_row_(static_cast<size_t>(limits.sequences), -1),
       row_of_slot_(static_cast<size_t>(limits.sequences), -1) {
   step_.groups.resize(limits.groups.size());
 }
 
-const StepInput& StepBuilder::forward(const StepPlan& plan, std::span<Sequence* const> sequences) {
+const StepInput& StepBuilder::forward(const StepPlan& plan) {
   step_.ids.clear();
   step_.positions.clear();
   step_.from.clear();
@@ -27,10 +28,10 @@ const StepInput& StepBuilder::forward(const StepPlan& plan, std::span<Sequence* 
     step_.groups[g].slots.clear();
     step_.groups[g].table.resize(rows * static_cast<size_t>(limits_.groups[g].blocks_per_sequence), kNoBlock);
   }
-  std::fill(slot_of_row_.begin() + static_cast<ptrdiff_t>(rows), slot_of_row_.end(), -1);  // cut off by resize
+  std::fill(slot_of_row_.begin() + static_cast<ptrdiff_t>(rows), slot_of_row_.end(), -1);  // dropped by the resize
   for (size_t row = 0; row < rows; ++row) {
     const ScheduledSequence& entry = plan.sequences[row];
-    add_tokens(entry, *sequences[row]);
+    add_tokens(entry);
     add_slots(entry);
     add_tables(entry, row);
     auto tokens = static_cast<int32_t>(step_.ids.size());
@@ -38,22 +39,16 @@ const StepInput& StepBuilder::forward(const StepPlan& plan, std::span<Sequence* 
     step_.kv_lengths.push_back(static_cast<int32_t>(entry.first_position) + entry.count);
     if (entry.samples) step_.logit_rows.push_back(tokens - 1);
   }
-  step_.decode_only = plan.decodes == static_cast<int64_t>(rows) && plan.padding_tokens == 0;
-  // Padding belongs to no sequence and writes nowhere.
-  size_t padded = step_.ids.size() + static_cast<size_t>(plan.padding_tokens);
-  step_.ids.resize(padded, 0);
-  step_.positions.resize(padded, 0);
-  step_.from.resize(padded, -1);
-  for (StepInput::Group& group : step_.groups) group.slots.resize(padded, -1);
+  step_.decode_only = plan.decodes == static_cast<int64_t>(rows);
   return step_;
 }
 
-void StepBuilder::add_tokens(const ScheduledSequence& entry, const Sequence& sequence) {
+void StepBuilder::add_tokens(const ScheduledSequence& entry) {
+  const bool from_device = entry.ids.empty();
   for (int32_t i = 0; i < entry.count; ++i) {
-    int64_t position = entry.first_position + i;
-    step_.positions.push_back(static_cast<int32_t>(position));
-    step_.ids.push_back(entry.from_device ? 0 : sequence.token(position));
-    step_.from.push_back(entry.from_device ? entry.slot : -1);
+    step_.positions.push_back(static_cast<int32_t>(entry.first_position) + i);
+    step_.ids.push_back(from_device ? 0 : entry.ids[static_cast<size_t>(i)]);
+    step_.from.push_back(from_device ? entry.slot : -1);
   }
 }
 
@@ -81,7 +76,7 @@ void StepBuilder::add_tables(const ScheduledSequence& entry, size_t row) {
     size_t used = std::min(table.size(), columns);
     size_t first = kept ? std::min(static_cast<size_t>(entry.changed[g]), used) : 0;
     std::copy(table.begin() + static_cast<ptrdiff_t>(first), table.begin() + static_cast<ptrdiff_t>(used), out + first);
-    if (first == 0) std::fill(out + used, out + columns, kNoBlock);  // of another sequence
+    if (first == 0) std::fill(out + used, out + columns, kNoBlock);  // entries of another sequence
   }
 }
 
@@ -98,12 +93,12 @@ const SampleInput& StepBuilder::sample(std::span<const Row> rows, std::vector<Fa
   sample_.top_logprobs = false;
   std::string reason;
   for (size_t r = 0; r < count; ++r) {
-    Sequence& sequence = *rows[r].sequence;
+    RequestText& sequence = *rows[r].sequence;
     const Request& request = *sequence.request;
     SampleRow row = {.temperature = 0};
     sample_.store[r] = rows[r].slot;
     if (!sequence.over()) {
-      row = sample_row(request.asked.sampling, sequence.sample, static_cast<int64_t>(sequence.generated.size()));
+      row = sample_row(request.asked.sampling, sequence.sample, sequence.generated);
       sample_.top_logprobs |= request.asked.logprobs > 0;
       if (request.adjusts) add_entries(sequence, r);
       if (request.asked.mask) {
@@ -126,26 +121,28 @@ const SampleInput& StepBuilder::sample(std::span<const Row> rows, std::vector<Fa
   return sample_;
 }
 
-// The scheduler planned no more of them than a step has room for.
-void StepBuilder::add_entries(Sequence& sequence, size_t row) {
+// The scheduler limits the total to SchedulerOptions::max_adjusted.
+void StepBuilder::add_entries(RequestText& sequence, size_t row) {
   if (!sequence.counts) {
     const Request& request = *sequence.request;
     sequence.counts.emplace(request.asked.sampling, request.asked.min_tokens, request.end_ids);
-    sequence.counts->add_prompt(request.prompt);
-    for (int32_t id : sequence.generated) sequence.counts->add_output(id);
+    sequence.counts->add_prompt(scheduler_.tokens(sequence.id));  // its first sample: nothing is generated yet
   }
   sequence.counts->append_entries(static_cast<int32_t>(row), sample_.entries, sample_.values);
 }
 
-bool StepBuilder::add_mask(const Sequence& sequence, std::string& reason) {
+bool StepBuilder::add_mask(const RequestText& sequence, std::string& reason) {
   size_t words = sample_.masks.size();
   if (static_cast<int64_t>(words / mask_words_) >= limits_.masks) {
-    reason = fmt::format("more than {} texts of one step have masks: send fewer such requests at once", limits_.masks);
+    reason = fmt::format("more than {} sequences of one step have mask callbacks: send fewer such requests at once",
+                         limits_.masks);
     return false;
   }
   sample_.masks.resize(words + mask_words_, ~uint32_t{0});
   try {
-    sequence.request->asked.mask(sequence.sample, sequence.generated, std::span(sample_.masks).subspan(words));
+    const Request& request = *sequence.request;
+    const std::span generated = scheduler_.tokens(sequence.id).subspan(static_cast<size_t>(request.prompt_tokens));
+    request.asked.mask(sequence.sample, generated, std::span(sample_.masks).subspan(words));
     return true;
   } catch (const std::exception& error) {
     reason = fmt::format("the mask callback failed: {}", error.what());

@@ -1,5 +1,5 @@
-// From a scheduler's plan to what the runner reads: ids, positions, slots and block tables of a forward, rows of
-// sampling parameters after it. Buffers are kept, so that a steady batch allocates nothing.
+// Converts a scheduler's plan to the runner's inputs: ids, positions, slots and block tables of a forward, then rows of
+// sampling parameters. Buffers are reused: a steady batch allocates nothing.
 #pragma once
 
 #include <span>
@@ -14,35 +14,35 @@ namespace octet {
 
 class StepBuilder {
  public:
-  StepBuilder(const RunnerLimits& limits, const BlockManager& blocks);
+  StepBuilder(const RunnerLimits& limits, const BlockManager& blocks, const Scheduler& scheduler);
 
-  // `sequences`: of the plan's entries, in their order. Valid until the next call.
-  const StepInput& forward(const StepPlan& plan, std::span<Sequence* const> sequences);
-  // Parameters of the rows to be sampled, in the order of the forward's logit_rows; closed texts get any token. Calls
-  // masks. Texts that cannot be sampled as asked are added to `failed` with the reason.
+  const StepInput& forward(const StepPlan& plan);  // valid until the next call
+  // Parameters of the rows to sample, in the order of the forward's logit_rows; rows of ended sequences are sampled
+  // greedily. Calls mask callbacks. Sequences that cannot be sampled are added to `failed` with the reason.
   struct Failure {
-    Sequence* sequence;
+    RequestText* sequence;
     std::string reason;
   };
   struct Row {
-    Sequence* sequence;
+    RequestText* sequence;
     int32_t slot;
   };
   const SampleInput& sample(std::span<const Row> rows, std::vector<Failure>& failed);
 
  private:
   void add_tables(const ScheduledSequence& entry, size_t row);
-  void add_tokens(const ScheduledSequence& entry, const Sequence& sequence);
+  void add_tokens(const ScheduledSequence& entry);
   void add_slots(const ScheduledSequence& entry);
-  bool add_mask(const Sequence& sequence, std::string& reason);
-  void add_entries(Sequence& sequence, size_t row);
+  bool add_mask(const RequestText& sequence, std::string& reason);
+  void add_entries(RequestText& sequence, size_t row);
 
   const RunnerLimits& limits_;
   const BlockManager& blocks_;
+  const Scheduler& scheduler_;
   StepInput step_;
   SampleInput sample_;
   size_t mask_words_;
-  // Rows of the block tables keep their contents from step to step: a sequence that keeps its row gets what changed.
+  // Rows of the block tables persist between steps: for a sequence that keeps its row only changed entries are copied.
   std::vector<int32_t> slot_of_row_, row_of_slot_;
 };
 

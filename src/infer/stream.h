@@ -1,8 +1,7 @@
-// What stands between the engine's thread and the reader of a request: one growing event a text.
+// State shared by the engine's thread and the reader of a request: one pending event per sequence.
 //
-// The engine publishes, the reader takes; publishing merges into what was not taken yet, so it never waits and memory
-// is bounded by the request's own output. Of the engine's mutexes (here, the mailbox's, the statistics') no thread ever
-// holds two.
+// Publishing merges into the pending event, so it never blocks and memory is bounded by the request's own output. No
+// thread holds two of the engine's mutexes (stream, mailbox, statistics) at once.
 #pragma once
 
 #include <atomic>
@@ -22,14 +21,14 @@ class StreamState {
  public:
   StreamState(int64_t texts, int64_t ticket, std::shared_ptr<Mailbox> mailbox);
 
-  // The reader's end.
+  // Called by the reader.
   bool take(GenerationEvent& event, bool wait);
   void cancel();
   RequestTimes times() const;
 
-  // The engine's end; `seconds` since the request was submitted.
+  // Called by the engine; `seconds` since the request was submitted.
   void publish(const GenerationEvent& news, double seconds);
-  void refuse(FinishReason reason, const std::string& error);  // one event, of text 0, ends them all
+  void refuse(FinishReason reason, const std::string& error);  // ends all sequences by one event of sample 0
   void started(double seconds, int64_t prompt_tokens, int64_t cached_tokens);
   void preempted();
 
@@ -46,8 +45,8 @@ class StreamState {
   std::condition_variable changed_;
   // Under the mutex:
   std::vector<Text> texts_;
-  std::vector<size_t> ready_;  // texts with something pending, in the order it came
-  int64_t open_ = 0;           // texts not finished
+  std::vector<size_t> ready_;  // sequences with a pending event, in order of arrival
+  int64_t open_ = 0;           // sequences not finished
   bool reader_waits_ = false;
   RequestTimes times_;
 };

@@ -1,6 +1,6 @@
-// A number for the text of GenerationRequest::cache_salt, under which cached blocks are found again: its own for every
-// text, not a hash of it, for tenants whose hashes collide would share cached content. What is remembered is bounded: a
-// text forgotten meanwhile gets a new number, and no longer finds what it left in the cache.
+// Maps the text of GenerationRequest::cache_salt to the number that keys cached blocks. Numbers are unique, not hashes:
+// tenants whose hashes collide would share cached content. The table is bounded: an evicted salt gets a new number and
+// no longer finds its blocks in the cache.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ class TenantSalts {
  public:
   explicit TenantSalts(size_t max_bytes = size_t{16} << 20) : max_bytes_(max_bytes) {}
 
-  // 0 for no text, else a number that no other text ever has.
+  // 0 for an empty salt, else a number that is never reused for another salt.
   uint64_t number_of(const std::string& text) {
     if (text.empty()) return 0;
     if (const auto found = numbers_.find(text); found != numbers_.end()) return found->second;
@@ -28,7 +28,7 @@ class TenantSalts {
   size_t remembered() const { return numbers_.size(); }
 
  private:
-  static constexpr size_t kEntryBytes = 96;  // beside the text, about
+  static constexpr size_t kEntryBytes = 96;  // without the text, about
   size_t max_bytes_, bytes_ = 0;
   uint64_t last_ = 0;
   std::unordered_map<std::string, uint64_t> numbers_;

@@ -1,5 +1,5 @@
-// See bpe.h. Words of text are short, so a linear scan for the best pair wins there; a heap over a linked list takes
-// over for long runs (base64, SentencePiece without pre-tokenisation), where the scan would be quadratic.
+// See bpe.h. Words of text are short, so a linear scan for the best pair is fastest; a heap over a linked list is used
+// for long runs (base64, SentencePiece without pre-tokenisation), where the scan would be quadratic.
 #include "io/bpe.h"
 
 #include <algorithm>

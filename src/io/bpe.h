@@ -1,6 +1,6 @@
-// The merging machine shared by byte-level BPE (priority = rank in the merge list) and SentencePiece-like vocabularies
+// The merge algorithm shared by byte-level BPE (priority = rank in the merge list) and SentencePiece-like vocabularies
 // (priority = rank of the merged piece's score): repeatedly joins the best adjacent pair, leftmost among equals.
-// It knows symbols and priorities only, no text.
+// It works on symbols and priorities, not on text.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ class MergeTable {
   };
 
   explicit MergeTable(size_t expected = 0);
-  // The last one given counts, as in Hugging Face's loader.
+  // The last definition of a pair counts, as in Hugging Face's loader.
   void insert(int32_t left, int32_t right, Merge merge);
   Merge find(int32_t left, int32_t right) const {
     const uint64_t key = make_key(left, right);

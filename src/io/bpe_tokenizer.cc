@@ -1,4 +1,5 @@
-// See bpe_tokenizer.h. Each caller borrows a scratch with a cache of words, so that no lock is on the way of a word.
+// See bpe_tokenizer.h. Each caller borrows a scratch with its own word cache, so that words are looked up without
+// locks.
 #include "io/bpe_tokenizer.h"
 
 #include "base/error.h"

@@ -1,6 +1,6 @@
 // Byte-level BPE as GPT-2, Llama 3 and most open models use it: pieces by regular expressions, bytes as first symbols,
 // merges by rank. The vocabulary is kept in the file's own spelling (bytes written as printable characters), so saving
-// gives back what was read.
+// reproduces the file's tokens.
 #pragma once
 
 #include <array>
@@ -22,16 +22,16 @@ struct BpeVocabulary {
   std::vector<std::pair<std::string, std::string>> merges;  // best first, same spelling
   std::vector<AddedToken> added;
   TextNormalizer normalizer;
-  bool add_prefix_space = false;                // in front of each piece that splits_before_prefix make
-  std::vector<SplitRule> splits_before_prefix;  // empty but for unusual orders of steps
+  bool add_prefix_space = false;                // before each piece produced by splits_before_prefix
+  std::vector<SplitRule> splits_before_prefix;  // only for unusual orders of steps
   std::vector<SplitRule> splits;
-  bool ignore_merges = false;  // a piece that is itself a token is not built by merging
+  bool ignore_merges = false;  // a piece that is a token is not built by merging
   std::string bos, eos;        // texts of added tokens; "" = none
   bool adds_bos = false;
   std::string source;  // the tokenizer.json it was read from, which save() writes; "": save() writes its own
 };
 
-// GPT-2's spelling of bytes: 0x21..0x7E, 0xA1..0xAC, 0xAE..0xFF stand for themselves, the others for U+0100 onwards.
+// GPT-2's spelling of bytes: 0x21..0x7E, 0xA1..0xAC, 0xAE..0xFF map to themselves, the others to U+0100 onwards.
 const std::array<std::string, 256>& byte_spellings();
 std::string spell_bytes(std::string_view bytes);
 // False when a character of `text` is not the spelling of a byte.
@@ -64,7 +64,7 @@ class BpeTokenizer : public Tokenizer {
 };
 
 // The text of a tokenizer.json that Hugging Face's tokenizers library reads to the same encoder; for vocabularies
-// without a normalizer and without splits_before_prefix, as training, GGUF and GPT-2's files give them.
+// without a normalizer and without splits_before_prefix, as produced by training, GGUF and GPT-2's files.
 std::string to_tokenizer_json(const BpeVocabulary& vocabulary);
 
 }  // namespace octet

@@ -1,5 +1,5 @@
-// See bpe_trainer.h. Each pair remembers the words it was seen in, so that a merge touches only those; counts in the
-// heap may be out of date and are checked when they come up.
+// See bpe_trainer.h. Each pair lists the words that contain it, so that a merge visits only those; counts in the heap
+// may be stale and are checked when popped.
 #include "io/bpe_trainer.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct Word {
 
 struct PairState {
   int64_t count = 0;
-  std::vector<uint32_t> words;  // may name words that no longer hold the pair
+  std::vector<uint32_t> words;  // may include words that no longer contain the pair
 };
 
 struct Candidate {
@@ -174,7 +174,7 @@ BpeVocabulary train_bpe(const WordCounts& words, const BpeTrainOptions& options,
     if (best.count < std::max<int64_t>(1, options.min_frequency)) break;
     const auto left = static_cast<int32_t>(best.pair >> 32), right = static_cast<int32_t>(best.pair);
     const std::string left_text = vocabulary.tokens[left], right_text = vocabulary.tokens[right];
-    // Two ways of building the same token share its id; the pair is listed once, whenever it comes up.
+    // Two merges that produce the same token share its id; each pair is listed once.
     const int32_t merged = add(left_text + right_text);
     if (known.find(left, right).id < 0) {
       known.insert(left, right, {0, merged});

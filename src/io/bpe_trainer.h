@@ -1,7 +1,7 @@
-// Trains a byte-level BPE vocabulary: words are counted by pre-tokenisation, then the most frequent pair of neighbours
-// is joined again and again; ties go to the lowest pair of ids, as in Hugging Face's trainer, so the result is a pure
-// function of the text. Special tokens take the first ids, then the 256 bytes in the order of their spellings, then
-// merges.
+// Trains a byte-level BPE vocabulary: counts the words of the pre-tokenised text, then repeatedly merges the most
+// frequent adjacent pair; ties are resolved by the lowest pair of ids, as in Hugging Face's trainer, so the result is a
+// pure function of the text. Special tokens take the first ids, then the 256 bytes in the order of their spellings,
+// then merges.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,12 @@ using WordCounts = std::unordered_map<std::string, int64_t, StringHash, std::equ
 
 struct BpeTrainOptions {
   int64_t vocab_size = 4096;                                    // special tokens and the 256 bytes included
-  int64_t min_frequency = 2;                                    // pairs seen less often are not joined
-  std::vector<std::string> special_tokens = {"<|endoftext|>"};  // the first ends documents
+  int64_t min_frequency = 2;                                    // less frequent pairs are not merged
+  std::vector<std::string> special_tokens = {"<|endoftext|>"};  // the first is the end-of-document token
   std::vector<SplitRule> splits = {{.pattern = kGpt2Pattern}};
 };
 
-// `progress(done, total)` in merges. Fewer tokens than asked for come back when no pair is frequent enough.
+// `progress(done, total)` in merges. Returns fewer tokens than requested when no pair is frequent enough.
 BpeVocabulary train_bpe(const WordCounts& words, const BpeTrainOptions& options,
                         const std::function<void(int64_t done, int64_t total)>& progress = {});
 

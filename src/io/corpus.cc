@@ -49,8 +49,8 @@ std::vector<SplitInfo> name_splits(const PrepareOptions& options) {
   return splits;
 }
 
-// Deals documents out to the splits: each goes to the one furthest behind its fraction, the later one on a tie. Parts
-// are then as exact as whole documents allow and spread evenly over the corpus.
+// Assigns documents to splits: each goes to the split furthest below its fraction, the later one on a tie. Splits are
+// then as exact as whole documents allow and spread evenly over the corpus.
 class Dealer {
  public:
   explicit Dealer(std::vector<double> fractions) : fractions_(std::move(fractions)), given_(fractions_.size()) {}
@@ -94,7 +94,7 @@ std::string record_json(const Tokenizer& tokenizer, const PrepareOptions& option
   return json + "]\n}\n";
 }
 
-// The token stream, written whole under a temporary name, becomes contiguous parts.
+// Cuts the token stream, written under a temporary name, into contiguous parts.
 void cut_by_tokens(const Tokenizer& tokenizer, const std::string& whole, const PrepareOptions& options,
                    std::vector<SplitInfo>& splits, int64_t tokens) {
   std::vector<std::string> prefixes;
@@ -126,7 +126,7 @@ void cut_by_tokens(const Tokenizer& tokenizer, const std::string& whole, const P
   }
 }
 
-// Removes the uncut stream on every way out.
+// Removes the uncut stream on scope exit.
 struct ScratchPair {
   std::string prefix;
   ~ScratchPair() {

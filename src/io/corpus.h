@@ -13,7 +13,7 @@
 namespace octet {
 
 struct CorpusProgress {
-  int64_t disk_bytes = 0, total_disk_bytes = 0;  // input read, of all
+  int64_t disk_bytes = 0, total_disk_bytes = 0;  // input bytes read, and total
   int64_t text_bytes = 0, documents = 0, tokens = 0;
 };
 
@@ -27,8 +27,8 @@ struct PrepareOptions {
   std::string output;          // PREFIX
   std::string tokenizer_path;  // recorded; the tokenizer is also copied to PREFIX_tokenizer/
   TextOptions text;
-  UnknownText::Policy unknown = UnknownText::Policy::kToken;  // of what the vocabulary has no token for
-  bool append_eod = true;        // the tokenizer's eos after each document, where it has one
+  UnknownText::Policy unknown = UnknownText::Policy::kToken;  // for text without a token
+  bool append_eod = true;        // append the tokenizer's eos, if it has one, to each document
   std::vector<double> split;     // fractions of train, validation [, test]; empty = one set named PREFIX
   bool split_by_tokens = false;  // contiguous parts of the token stream instead of whole documents
   int threads = 0;               // 0 = all cores
@@ -52,7 +52,7 @@ struct PrepareResult {
 // Writes PREFIX.bin/.idx (or PREFIX_train.., PREFIX_val.., PREFIX_test..), PREFIX_tokenizer/ and PREFIX.json.
 PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& options);
 
-// What PREFIX.json says; `prefix` may name a split (PREFIX_train).
+// Contents of PREFIX.json; `prefix` may be that of a split (PREFIX_train).
 struct DatasetInfo {
   std::string tokenizer_path, tokenizer_fingerprint;
   int64_t vocab_size = 0;

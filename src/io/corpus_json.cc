@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Keeps the string under one key of the outermost object; everything else is checked and dropped.
+// Extracts the string of one key of the outermost object; everything else is validated and dropped.
 class KeyFinder : public nlohmann::json_sax<Json> {
  public:
   explicit KeyFinder(const std::string& key) : key_(key) {}

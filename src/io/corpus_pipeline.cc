@@ -16,7 +16,7 @@ struct Finished {
   std::exception_ptr error;
 };
 
-// All shared state of one run, under one mutex: a batch is about a megabyte of work, so contention does not matter.
+// Shared state of one run under one mutex: a batch is about a megabyte of work, so contention is negligible.
 struct Pipeline {
   std::mutex mutex;
   std::condition_variable changed;

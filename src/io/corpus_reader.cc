@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr size_t kReadBytes = 256 << 10;
-constexpr size_t kLongestUncut = 16 << 20;   // of text without a good place to cut
+constexpr size_t kLongestUncut = 16 << 20;   // of text without a position to cut
 constexpr size_t kLongestLine = 1ull << 30;  // of JSON
 constexpr size_t kBinaryProbe = 8 << 10;     // a NUL this early means the file is not text
 
@@ -149,7 +149,7 @@ void CorpusReader::take_from_file(CorpusBatch& batch) {
       cut = pending_.size();
       break;
     }
-    // Not the end of the file: hand out what ends at a good place, or read on until there is one.
+    // Not the end of the file: return the text up to a position to cut, or read on until there is one.
     if (json) {
       const size_t line = pending_.rfind('\n');
       cut = line == std::string::npos ? 0 : line + 1;

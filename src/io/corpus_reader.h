@@ -1,5 +1,5 @@
 // Reads a corpus of many files as a stream of batches of about a megabyte: text files (one document each), JSON lines
-// (one document a line), both plain, .gz or .zst. Only one batch is in memory here, however large a file is.
+// (one document a line), both plain, .gz or .zst. Only one batch is in memory, whatever the file size.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct CorpusFile {
 };
 
 // Files, folders (walked in name order; hidden entries left out) and globs. By name: .jsonl and .ndjson hold JSON
-// lines, anything else text; .gz and .zst after it are unpacked. Nothing found, a missing path, or a device, is an
+// lines, anything else text; .gz and .zst after it are unpacked. No match, a missing path or a device is an
 // error.
 std::vector<CorpusFile> list_corpus(const std::vector<std::string>& inputs);
 
@@ -62,16 +62,15 @@ class CorpusReader {
   size_t batch_bytes_;
   size_t current_ = 0, opened_ = 0;
   std::unique_ptr<ByteSource> source_;
-  std::string pending_;   // unpacked bytes not yet handed out
+  std::string pending_;   // unpacked bytes not yet returned
   int64_t position_ = 0;  // of pending_[0]: byte offset or line number
   bool at_document_start_ = true;
   bool file_ended_ = false;
   int64_t batches_ = 0, done_bytes_ = 0, total_ = 0, binary_skipped_ = 0;
 };
 
-// Where a long text may be cut so that each side is pre-tokenised as it would be together: between a letter and a space
-// that a letter follows; failing that after a newline; failing that between characters. 0 when there is no good place
-// and `must` is false.
+// Position to cut a long text so that pre-tokenisation is unchanged: between a letter and a space followed by a letter,
+// else after a newline, else between characters. 0 if there is no such position and `must` is false.
 size_t find_text_cut(std::string_view text, bool must);
 
 }  // namespace octet

@@ -1,4 +1,4 @@
-// From batches to the texts of documents: JSON lines are parsed, invalid UTF-8 is handled by the chosen policy.
+// Converts batches to the texts of documents: JSON lines are parsed, invalid UTF-8 is handled by the chosen policy.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,20 @@
 namespace octet {
 
 enum class Utf8Policy {
-  kKeep,     // bytes go to the tokenizer as they are (JSON text cannot hold them: there they are replaced), counted
-  kReplace,  // each fault becomes U+FFFD, counted
+  kKeep,     // bytes are passed to the tokenizer unchanged (in JSON text they are replaced), counted
+  kReplace,  // each invalid sequence becomes U+FFFD, counted
   kError,    // an error with file and byte or line
 };
 
 struct TextOptions {
   std::string json_key = "text";
   Utf8Policy utf8 = Utf8Policy::kKeep;
-  bool skip_bad_lines = false;  // count lines of damaged JSON or without the key instead of stopping
+  bool skip_bad_lines = false;  // skip and count lines of damaged JSON or without the key
 };
 
 struct TextCounts {
-  int64_t bytes = 0;           // of text handed on
-  int64_t invalid_places = 0;  // pieces of text with bytes that were not UTF-8
+  int64_t bytes = 0;           // of text returned
+  int64_t invalid_places = 0;  // pieces of text with invalid UTF-8
   int64_t skipped_lines = 0;
   std::string first_invalid, first_skipped;  // where and why
   void add(const TextCounts& other);

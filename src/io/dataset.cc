@@ -36,8 +36,7 @@ void widen(const char* from, std::span<int32_t> out) {
   }
 }
 
-// Calls fn(first, count) for [0, total) in blocks: all of it, or `most` blocks spread evenly from its beginning to its
-// end.
+// Calls fn(first, count) for blocks of [0, total): all, or `most` evenly spaced ones including both ends.
 template <typename Fn>
 void for_spread(int64_t total, int64_t block, int64_t most, Fn fn) {
   const int64_t blocks = std::min(most, (total + block - 1) / block), last = std::max<int64_t>(0, total - block);

@@ -3,7 +3,7 @@
 //
 // .idx, little endian: "MMIDIDX\0\0", u64 version 1, u8 dtype (1 u8, 4 i32, 5 i64, 8 u16, ...), u64 sequences,
 // u64 documents + 1, i32 lengths[sequences], i64 byte offsets[sequences], i64 first sequence of each document.
-// Opening checks everything the file claims; nothing in it is trusted later. Readers may share one object across
+// Opening validates the whole index. Readers may share one object across
 // threads.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace octet {
 
 enum class TokenType : uint8_t { kU8 = 1, kI8 = 2, kI16 = 3, kI32 = 4, kI64 = 5, kU16 = 8 };
 int64_t token_bytes(TokenType type);
-// u16 where every id fits with room to spare, else i32.
+// u16 if every id fits, else i32.
 inline TokenType token_type_for(int64_t vocab_size) { return vocab_size < 65500 ? TokenType::kU16 : TokenType::kI32; }
 
 // The checked contents of an .idx, as views into its bytes (which must outlive it). `bin_bytes`: the .bin's size.
@@ -68,11 +68,11 @@ class TokenDataset {
   int64_t vocab_size_ = 0;
 };
 
-// How a sampler walks the set.
+// Sampling order.
 enum class SampleOrder {
   kShuffled,    // Megatron: documents in shuffled order, concatenated, cut every L tokens, the cuts shuffled; by epoch
   kSequential,  // the set from its beginning, cut every L tokens; the last sample of an epoch may be shorter
-  kRandomOffset,  // nanoGPT: each sample begins anywhere
+  kRandomOffset,  // nanoGPT: each sample begins at a random offset
 };
 
 struct SampleOptions {
@@ -88,8 +88,8 @@ struct TokenSample {
   std::vector<int32_t> segments;
 };
 
-// Samples by global index, so that a resume continues at any index without replaying. Same (set, options, index), same
-// sample, on every machine. Thread safe.
+// Samples by global index, so that a resumed run continues at any index without replaying. A sample is a function of
+// (set, options, index) on every machine. Thread safe.
 class TokenSampler {
  public:
   // An error when the set has fewer than L + 1 tokens (two for kSequential).
@@ -113,7 +113,7 @@ class TokenSampler {
   std::unique_ptr<Cache> cache_;
 };
 
-// A keyed permutation of [0, count) in O(1) memory: shuffling without an array.
+// A keyed permutation of [0, count) in O(1) memory, for shuffling without an array.
 class IndexPermutation {
  public:
   IndexPermutation(int64_t count, uint64_t seed, uint64_t stream);

@@ -1,5 +1,5 @@
-// Writes a PREFIX.bin/.idx pair document by document. Everything goes to PREFIX.*.partial and is renamed by commit():
-// a run that dies leaves no half file under the final name. Memory does not grow with the number of documents.
+// Writes a PREFIX.bin/.idx pair document by document, as PREFIX.*.partial until commit() renames them: an aborted run
+// leaves no incomplete file under the final name. Memory does not grow with the number of documents.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace octet {
 class OutputFile {
  public:
   explicit OutputFile(std::string path);
-  ~OutputFile();  // closes without a check: call finish() first
+  ~OutputFile();  // closes without error checks: call finish() first
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
   void append(const void* data, size_t bytes);

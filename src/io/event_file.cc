@@ -73,7 +73,7 @@ std::string tfrecord(std::string_view data) {
 
 EventFile::EventFile(const std::string& folder) : file_(new_path(folder)) {
   std::string event = event_head(now_seconds());
-  put_bytes(&event, 3, "brain.Event:2");  // Event.file_version: readers want it first
+  put_bytes(&event, 3, "brain.Event:2");  // Event.file_version: must be the first event
   file_.append(tfrecord(event));
 }
 

@@ -1,5 +1,5 @@
 // Scalars for TensorBoard: an event file is a run of TFRecords, each one Event message. Only what scalars need is
-// encoded, by hand, so that no protobuf library is linked. Sources: tensorflow/core/lib/io/record_writer.h (framing),
+// encoded, without a protobuf library. Sources: tensorflow/core/lib/io/record_writer.h (framing),
 // tensorflow/core/util/event.proto and framework/summary.proto (field numbers).
 #pragma once
 
@@ -18,11 +18,11 @@ std::string tfrecord(std::string_view data);
 
 class EventFile {
  public:
-  // Makes `folder` if needed and starts a new file events.out.tfevents.<seconds>.<host>.<pid>.<n> in it: a resumed run
-  // writes beside the old files and TensorBoard joins them.
+  // Creates `folder` if needed and starts a new file events.out.tfevents.<seconds>.<host>.<pid>.<n> in it: a resumed
+  // run adds a file and TensorBoard merges them.
   explicit EventFile(const std::string& folder);
 
-  // One event with all values of a step; handed to the operating system at once. `wall_seconds` 0 means now.
+  // One event with all values of a step; written to the operating system at once. `wall_seconds` 0 means now.
   void scalars(int64_t step, const std::vector<std::pair<std::string, double>>& values, double wall_seconds = 0);
   const std::string& path() const { return file_.path(); }
 

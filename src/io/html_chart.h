@@ -1,11 +1,11 @@
-// Style and script of the pages Octet writes: plain HTML that draws its curves as SVG, without external resources.
+// Style and script of Octet's HTML pages: curves as SVG, without external resources.
 #pragma once
 
 namespace octet {
 
 // For a <style> element.
 const char* chart_style();
-// For a <script> element: chart(parent, title, [{name, points: [[x, y], ...]}], height, axis) and what it needs
+// For a <script> element: chart(parent, title, [{name, points: [[x, y], ...]}], height, axis) and its helpers
 // (element, html, isNumber, brief).
 const char* chart_script();
 

@@ -26,7 +26,7 @@ std::string json_text(const LogValue& value) {
   return std::visit(Printer{}, value);
 }
 
-// Removes what follows the last newline.
+// Removes an incomplete last line.
 std::string without_partial_line(const std::string& path) {
   make_folders(parent_folder(path));
   if (!path_exists(path)) return path;

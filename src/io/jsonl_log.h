@@ -1,5 +1,5 @@
-// A log of one JSON object per line: metrics for people and programs. Each line is handed to the operating system at
-// once, so a killed run loses none; a line cut by a crash is removed when the log is opened again.
+// A log of one JSON object per line. Each line is written to the operating system at once, so a killed run loses none;
+// a line cut by a crash is removed when the log is reopened.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ std::string json_line(const LogFields& fields);
 
 class JsonlLog {
  public:
-  explicit JsonlLog(const std::string& path);  // appends; makes the folder if needed
+  explicit JsonlLog(const std::string& path);  // appends; creates the folder if needed
   void write(const LogFields& fields) { file_.append(json_line(fields) + "\n"); }
   void sync() { file_.sync(); }
 

@@ -24,7 +24,7 @@ constexpr const char* kFormat = "octet-folder";
 constexpr int64_t kMaxManifestBytes = 256 << 20;
 constexpr size_t kMaxReportedFiles = 8;
 
-// Read piece by piece: a map would count as this process's memory, the size of the checkpoint.
+// Read in pieces: a memory map of a checkpoint would count as this process's memory.
 uint32_t file_checksum(const std::string& path) {
   const int64_t size = file_size(path);
   std::ifstream file(path, std::ios::binary);
@@ -62,7 +62,7 @@ bool is_inside(const std::string& name) {
   return true;
 }
 
-// Guards the manifest against its own damage: the checksum of everything else in it.
+// Checksum of the manifest's other fields, against damage of the manifest itself.
 uint32_t own_checksum(nlohmann::ordered_json root) {
   root.erase("manifest_crc32c");
   std::string text = root.dump();
@@ -103,7 +103,7 @@ Manifest read_manifest(const std::string& folder) {
   check(path_exists(path), ErrorCode::kNotFound, "{}: has no {}: it was never finished, or is not such a folder",
         folder, kManifestName);
   const std::string text = read_file(path, kMaxManifestBytes);
-  parse_json(text, path, true);  // for its errors; the order of members counts below
+  parse_json(text, path, true);  // for its errors; the checksum below depends on the order of members
   const auto root = nlohmann::ordered_json::parse(text);
   auto require = [&](bool condition, const char* what) { check(condition, ErrorCode::kCorrupt, "{}: {}", path, what); };
   require(root.is_object() && root.value("format", nlohmann::ordered_json()) == kFormat, "is not a folder manifest");
@@ -182,7 +182,7 @@ void FolderWriter::commit(const std::string& info_json) {
   if (!path_exists(path_)) {
     rename_path(temporary_, path_);
   } else if (renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) == 0) {
-    // The old folder now has the temporary name. Failing to remove it must not fail a commit that has happened.
+    // The old folder now has the temporary name. An error removing it does not fail the completed commit.
     std::error_code ignored;
     fs::remove_all(temporary_, ignored);
   } else {

@@ -1,6 +1,5 @@
-// Folders that are whole or visibly not: a checkpoint is written into X.tmp, closed with a manifest.json of every
-// file's size and CRC-32C, synced and renamed to X. A reader verifies before it trusts. No knowledge of what the files
-// hold.
+// Atomic folders: a checkpoint is written into X.tmp, completed with a manifest.json of every file's size and CRC-32C,
+// synced and renamed to X. Readers verify the manifest first. Independent of the files' contents.
 #pragma once
 
 #include <set>
@@ -19,15 +18,15 @@ struct ManifestFile {
 };
 
 struct Manifest {
-  std::string info = "{}";          // a JSON object the writer wants to keep: step, settings, ranks
+  std::string info = "{}";          // a JSON object of the writer: step, settings, ranks
   std::vector<ManifestFile> files;  // sorted by name
 };
 
 // Checksums every file below `folder` and writes manifest.json, last and durably. Several GB/s per core.
 void write_manifest(const std::string& folder, const std::string& info_json);
 
-// Parses and checks the manifest itself; the listed files are not opened. kNotFound: the folder has none (not finished,
-// or not ours); kCorrupt: damaged.
+// Parses and checks the manifest itself; the listed files are not opened. kNotFound: the folder has none (incomplete
+// or of another program); kCorrupt: damaged.
 Manifest read_manifest(const std::string& folder);
 
 enum class Verify { kSizes, kChecksums };
@@ -37,11 +36,11 @@ enum class Verify { kSizes, kChecksums };
 Manifest verify_folder(const std::string& folder, Verify depth = Verify::kChecksums,
                        const std::set<std::string>& unread = {});
 
-// Whether there is a manifest of this kind, sound or damaged; a manifest.json that other programs write is none.
+// Whether there is a manifest of this format, valid or damaged; other programs' manifest.json do not count.
 bool has_manifest(const std::string& folder);
 
-// Fills path + ".tmp" (emptied first); commit() makes it appear as `path`, replacing an older folder in one step.
-// Without commit() the temporary folder is removed and `path` keeps what it was.
+// Writes path + ".tmp" (emptied first); commit() renames it to `path`, replacing an older folder atomically. Without
+// commit() the temporary folder is removed and `path` is unchanged.
 class FolderWriter {
  public:
   explicit FolderWriter(std::string path);

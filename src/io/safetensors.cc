@@ -1,5 +1,5 @@
-// The safetensors header and the one-file reader. A header is untrusted: each claim is compared with the file's size
-// and with the other claims before use.
+// The safetensors header and the one-file reader. A header is untrusted: all fields are checked against the file's
+// size and each other before use.
 #include "io/safetensors.h"
 
 #include <algorithm>
@@ -62,7 +62,7 @@ SafetensorsEntry parse_entry(const std::string& name, const nlohmann::json& clai
     else
       overflow |= __builtin_mul_overflow(bytes, dim, &bytes);
   }
-  // Also with a zero among the dims: Shape::elements() multiplies from the left and must not overflow later.
+  // Also with a zero dim: Shape::elements() multiplies from the left and must not overflow.
   check_file(!overflow, where, "shape {} has more than 2^63 bytes", to_string(entry.type.shape));
   if (empty) bytes = 0;
 

@@ -1,6 +1,6 @@
 // Reading safetensors: u64 header length, JSON header (name -> dtype, shape, data_offsets; "__metadata__" -> text), raw
-// little-endian data without gaps. A file is memory-mapped and everything its header claims is checked before a byte
-// of data is handed out. Source: github.com/huggingface/safetensors, README "Format".
+// little-endian data without gaps. A file is memory-mapped and its header fully validated before data is
+// read. Source: github.com/huggingface/safetensors, README "Format".
 #pragma once
 
 #include <map>
@@ -17,7 +17,7 @@ namespace octet {
 
 using TextMap = std::map<std::string, std::string>;
 
-// What a header says about one tensor; `offset` counts from the start of the file.
+// Header entry of one tensor; `offset` counts from the start of the file.
 struct SafetensorsEntry {
   std::string name;
   TensorType type;
@@ -34,16 +34,16 @@ struct SafetensorsHeader {
 DType parse_safetensors_dtype(std::string_view name, const std::string& where);
 const char* safetensors_dtype_name(DType dtype);
 
-// Checks a whole file's bytes and returns its header; `where` names the file in errors. Pure: also what the fuzzer
-// runs.
+// Checks a whole file's bytes and returns its header; `where` names the file in errors. Pure; also run by
+// the fuzzer.
 SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::string& where);
 
 struct TensorView {
   TensorType type;
-  std::span<const std::byte> bytes;  // aligned for its type; valid while the file object lives
+  std::span<const std::byte> bytes;  // aligned for its type; valid during the file object's lifetime
 };
 
-// Where named tensors come from: one file, or a folder of shards.
+// A source of named tensors: one file or a folder of shards.
 class TensorSource {
  public:
   virtual ~TensorSource() = default;

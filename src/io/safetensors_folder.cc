@@ -21,7 +21,7 @@ class SafetensorsShards : public TensorSource {
     std::map<std::string, size_t> opened;
     for (const auto& item : weight_map.items()) {
       const std::string file = json_get<std::string>(weight_map, item.key().c_str(), index_path);
-      // Only names inside the folder: an index must not be able to point the reader elsewhere.
+      // Only names inside the folder: an index must not refer to other paths.
       check(!file.empty() && file.find('/') == std::string::npos && file != "..", ErrorCode::kCorrupt,
             "{}: shard '{}' of tensor '{}' is not a plain file name", index_path, file, item.key());
       auto [shard, is_new] = opened.try_emplace(file, shards_.size());

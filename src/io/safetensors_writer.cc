@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kDataAlignment = 64;
 
-// Wider types first keeps each tensor aligned; otherwise the caller's order stays.
+// Wider types first keeps each tensor aligned; otherwise in the caller's order.
 std::vector<NamedType> aligned_order(std::vector<NamedType> tensors) {
   std::stable_sort(tensors.begin(), tensors.end(), [](const NamedType& a, const NamedType& b) {
     return dtype_bytes(a.type.dtype) > dtype_bytes(b.type.dtype);
@@ -62,7 +62,7 @@ void SafetensorsWriter::skip_finished() {
 
 void SafetensorsWriter::write(const std::string& name, std::span<const std::byte> part) {
   const auto bytes = static_cast<int64_t>(part.size());
-  // An empty tensor has been passed over already; writing its nothing is fine.
+  // Empty tensors are skipped; writing zero bytes of one is allowed.
   if (bytes == 0) return;
   check(next_ < tensors_.size(), ErrorCode::kInternal, "{}: '{}' written after the last tensor", path_, name);
   const NamedType& tensor = tensors_[next_];

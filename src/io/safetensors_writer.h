@@ -1,5 +1,5 @@
-// Writing safetensors tensor by tensor, so that a model never has to be in memory twice. Files appear complete or not
-// at all (base/file.h).
+// Writing safetensors tensor by tensor, so that a model is never in memory twice. Files appear complete or not at
+// all (base/file.h).
 #pragma once
 
 #include <memory>
@@ -19,13 +19,13 @@ struct NamedType {
 };
 
 // One file. The header is fixed at construction; then every tensor's bytes follow in the order of tensors(), in one or
-// more parts; finish() makes the file appear. Data begins at a multiple of 64 bytes and wider types come first, so that
-// each tensor is aligned for its type (the format knows no padding between tensors).
+// more parts; finish() renames it to its final name. Data begins at a multiple of 64 bytes and wider types come first,
+// so that each tensor is aligned for its type (the format knows no padding between tensors).
 class SafetensorsWriter {
  public:
   SafetensorsWriter(const std::string& path, std::vector<NamedType> tensors, const TextMap& metadata = {});
 
-  const std::vector<NamedType>& tensors() const { return tensors_; }  // the order write() wants
+  const std::vector<NamedType>& tensors() const { return tensors_; }  // in the order of write() calls
   void write(const std::string& name, std::span<const std::byte> part);
   void finish();
   uint32_t checksum() const { return file_.checksum(); }  // crc32c of the file so far
@@ -41,13 +41,14 @@ class SafetensorsWriter {
 };
 
 // A folder: `model.safetensors` when everything fits one shard, else `model-00001-of-0000N.safetensors` and the index.
-// Same use as above. Nothing in the folder changes before finish(), which also removes the other layout's entry file.
+// Used like SafetensorsWriter. The folder is unchanged before finish(), which also removes the other layout's entry
+// file.
 class SafetensorsFolderWriter {
  public:
   SafetensorsFolderWriter(std::string folder, std::vector<NamedType> tensors, const TextMap& metadata = {},
                           int64_t max_shard_bytes = int64_t{5} << 30);
 
-  const std::vector<NamedType>& tensors() const { return tensors_; }  // the order write() wants
+  const std::vector<NamedType>& tensors() const { return tensors_; }  // in the order of write() calls
   void write(const std::string& name, std::span<const std::byte> part);
   void finish();
 

@@ -1,4 +1,4 @@
-// Buffers that callers on many threads borrow one of: as many are made as were ever in use at once.
+// A pool of buffers that threads borrow; it grows to the maximum number in use at once.
 #pragma once
 
 #include <memory>

@@ -20,7 +20,7 @@ std::string unmark(std::string_view piece) {
   return unmark_step(piece, {});
 }
 
-// Ids of all pieces but padding; each text may stand once.
+// Ids of all pieces except padding; texts must be unique.
 PieceIds check_pieces(const SentencePieceVocabulary& vocabulary, const std::string& where) {
   check(!vocabulary.pieces.empty(), ErrorCode::kCorrupt, "{}: no pieces", where);
   PieceIds ids;
@@ -78,7 +78,7 @@ std::unique_ptr<SubwordModel> score_bpe(const SentencePieceVocabulary& vocabular
   CharacterBpe bpe;
   bpe.unknown = unknown_rule(vocabulary, where);
   bpe.vocab_size = static_cast<int32_t>(vocabulary.pieces.size());
-  PieceIds ids;  // of what merging may make or start from
+  PieceIds ids;  // of pieces that merging may start from or produce
   std::vector<float> order;
   for (int32_t id = 0; id < bpe.vocab_size; ++id) {
     const auto& piece = vocabulary.pieces[static_cast<size_t>(id)];
@@ -140,7 +140,7 @@ std::unique_ptr<SubwordModel> unigram(const SentencePieceVocabulary& vocabulary,
     const auto& piece = vocabulary.pieces[id];
     if (piece.type != Type::kNormal && piece.type != Type::kUserDefined) continue;
     model.trie.insert(piece.text, static_cast<int32_t>(id));
-    // A user-defined piece wins over whatever else covers its bytes.
+    // A user-defined piece takes precedence over all others that cover its bytes.
     model.scores[id] = piece.type == Type::kNormal ? static_cast<double>(piece.score)
                                                    : static_cast<double>(piece.text.size()) * most - 0.1;
   }
@@ -160,7 +160,7 @@ std::unique_ptr<Tokenizer> make_sentencepiece(SentencePieceVocabulary vocabulary
   parts.kind = bpe ? "sentencepiece" : "unigram";
   parts.model = bpe ? score_bpe(vocabulary, where) : unigram(vocabulary, where);
   parts.normalizer.add("sentencepiece", sentencepiece_normalizer(vocabulary, where));
-  // Unigram's sums of float32 depend on where they began: only a whole text gives the library's choice among equals.
+  // Unigram's float32 sums depend on their start: only a whole text gives the library's choice between equal scores.
   if (bpe) parts.cut_before = kSpaceMark;
   parts.facts = fmt::format("{} {} {} {} {} {}", vocabulary.byte_fallback, vocabulary.add_dummy_prefix,
                             vocabulary.remove_extra_whitespaces, vocabulary.keep_invalid, vocabulary.charsmap.size(),

@@ -1,6 +1,6 @@
-// SentencePiece vocabularies, whatever file holds them (tokenizer.model, GGUF, llama2.c): pieces with scores, the rules
-// of normalisation, BPE by best score or unigram. Follows the sentencepiece library to the id; what it cannot do like
-// the library it refuses.
+// SentencePiece vocabularies of any file format (tokenizer.model, GGUF, llama2.c): pieces with scores, normalisation
+// rules, BPE by best score or unigram. Produces the same ids as the sentencepiece library; unsupported settings are
+// refused.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace octet {
 
 struct SentencePieceVocabulary {
   enum class Model { kUnigram = 1, kBpe = 2, kWord = 3, kCharacter = 4 };
-  // kPadding, in no file, fills ids up: no text becomes it, and it may stand under the text of another piece.
+  // kPadding is in no file and fills unused ids: no text encodes to it, and its text may equal another piece's.
   enum class Type { kPadding = 0, kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
   struct Piece {
     std::string text;  // spaces as U+2581
@@ -27,11 +27,11 @@ struct SentencePieceVocabulary {
   std::vector<Piece> pieces;  // by id
   Model model = Model::kUnigram;
   bool byte_fallback = false;
-  std::string charsmap;  // precompiled; "": characters stay as they are
+  std::string charsmap;  // precompiled; "": no normalisation of characters
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = true;
-  bool keep_invalid = false;  // bytes that are not UTF-8 become byte tokens; else U+FFFD, as the library does
-  std::string unk_surface = " \xE2\x81\x87 ";  // what decoding writes for the unknown token
+  bool keep_invalid = false;                   // invalid UTF-8 becomes byte tokens; else U+FFFD, as in the library
+  std::string unk_surface = " \xE2\x81\x87 ";  // text of the unknown token in decoding
   std::string bos = "<s>", eos = "</s>";       // pieces of these names, where they are control pieces
   bool adds_bos = true;
   std::vector<std::pair<std::string, std::string>> files;  // (name, contents) that save() writes
@@ -39,7 +39,7 @@ struct SentencePieceVocabulary {
 
 std::unique_ptr<Tokenizer> make_sentencepiece(SentencePieceVocabulary vocabulary, const std::string& where);
 
-// SentencePiece's normaliser: the character map, then white space. User-defined pieces stay as they are.
+// SentencePiece's normaliser: the character map, then white space. User-defined pieces are not changed.
 TextNormalizer::Step sentencepiece_normalizer(const SentencePieceVocabulary& vocabulary, const std::string& where);
 
 }  // namespace octet

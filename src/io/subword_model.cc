@@ -10,10 +10,10 @@ namespace octet {
 namespace {
 
 size_t character_length(std::string_view text, size_t at) {
-  return static_cast<size_t>(std::max(1, utf8_at(text, at).length));  // a byte that is no character stands alone
+  return static_cast<size_t>(std::max(1, utf8_at(text, at).length));  // an invalid byte is a symbol of its own
 }
 
-// The token that stands for text without one, -1: it is left out.
+// The token for uncovered text; -1: the text is dropped.
 int32_t token_for_unknown(std::string_view text, int32_t unk_id, UnknownText& unknown) {
   if (unknown.refuse(unk_id)) {
     fail(ErrorCode::kInvalidArgument, "the vocabulary has no token for {}{}: text holding it cannot be encoded",
@@ -105,7 +105,7 @@ class UnigramModel : public SubwordModel {
   explicit UnigramModel(Unigram parts) : parts_(std::move(parts)) {}
 
   // nodes[i] is the best way to have covered the first i bytes. Pieces are tried shortest first and the first of equal
-  // scores stays, as in SentencePiece.
+  // scores is kept, as in SentencePiece.
   void encode(std::string_view word, SubwordScratch& scratch, UnknownText& unknown,
               std::vector<int32_t>& out) const override {
     auto& nodes = scratch.nodes;

@@ -1,6 +1,6 @@
-// The models behind vocabularies that are not byte-level: what turns one word (or a whole text, where nothing cuts it)
-// into ids. BPE over characters merges by rank, unigram takes the most probable path (Viterbi), WordPiece the longest
-// pieces from the left. All are near linear in the length of the word.
+// The models of vocabularies that are not byte-level: they encode one word, or a whole text if it is not split, to ids.
+// BPE over characters merges by rank, unigram takes the most probable path (Viterbi), WordPiece the longest pieces from
+// the left. All are near linear in the length of the word.
 #pragma once
 
 #include <array>
@@ -27,10 +27,10 @@ struct SubwordScratch {
   std::vector<Node> nodes;
 };
 
-// What becomes of text that no piece covers.
+// Encoding of text that no piece covers.
 struct UnknownRule {
   int32_t unk_id = -1;                             // -1: none
-  bool fuse = false;                               // neighbouring unknowns are one token
+  bool fuse = false;                               // adjacent unknowns become one token
   std::array<int32_t, 256> byte_ids = no_bytes();  // tokens of raw bytes, before unk_id; -1: none
   static constexpr std::array<int32_t, 256> no_bytes() {
     std::array<int32_t, 256> none{};
@@ -87,7 +87,7 @@ struct CharacterBpe {
   int32_t vocab_size = 0;
   MergeTable merges;
   PieceTrie frozen;                                      // user-defined pieces: first symbols of any length
-  std::unordered_map<std::string, int32_t> whole_words;  // ignore_merges: words that are not built by merging
+  std::unordered_map<std::string, int32_t> whole_words;  // ignore_merges: tokens that are not built by merging
   UnknownRule unknown;
 };
 std::unique_ptr<SubwordModel> make_character_bpe(CharacterBpe parts);
@@ -103,7 +103,7 @@ std::unique_ptr<SubwordModel> make_unigram(Unigram parts);
 
 struct WordPiece {
   PieceTrie first, following;  // pieces that begin a word, and (without "##") go on with it
-  int32_t unk_id = -1;         // stands for a whole word that pieces do not cover
+  int32_t unk_id = -1;         // replaces a whole word that pieces do not cover
   int64_t max_characters = 100;
 };
 std::unique_ptr<SubwordModel> make_word_piece(WordPiece parts);

@@ -71,7 +71,7 @@ class SubwordTokenizer : public Tokenizer {
     if (unknown.places == unknown_before) scratch.cache.store(place, scratch.ids);  // else it depends on the policy
   }
 
-  // Cuts before each mark; with `keep_runs` only where something else stands before it.
+  // Splits before each mark; with `keep_runs` only before the first mark of a run.
   void encode_cut(std::string_view text, std::string_view mark, bool keep_runs, size_t enough, Scratch& scratch,
                   UnknownText& unknown, std::vector<int32_t>& out) const {
     size_t begin = 0, searched = 0;

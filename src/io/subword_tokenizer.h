@@ -16,10 +16,10 @@
 
 namespace octet {
 
-// U+2581, how SentencePiece writes a space.
+// U+2581, SentencePiece's symbol for a space.
 inline constexpr const char* kSpaceMark = "\xE2\x96\x81";
 
-// The pre-tokenizer of that name: spaces become `mark`, one goes in front, pieces begin at marks.
+// Hugging Face's Metaspace: replaces spaces by `mark`, prepends one, and splits before marks.
 struct Metaspace {
   enum class Prepend { kAlways, kFirst, kNever };  // kFirst: only where the text begins
   std::string mark = kSpaceMark;
@@ -28,7 +28,7 @@ struct Metaspace {
 };
 
 struct SubwordParts {
-  std::string kind;                      // what Tokenizer::kind() says
+  std::string kind;                      // returned by Tokenizer::kind()
   std::vector<std::string> token_bytes;  // [vocab] as decoding writes them
   std::vector<AddedToken> added;
   int32_t bos_id = -1, eos_id = -1, unk_id = -1;
@@ -36,16 +36,17 @@ struct SubwordParts {
   TextNormalizer normalizer;
   std::vector<SplitRule> splits;
   std::optional<Metaspace> metaspace;
-  std::string cut_before;  // no token holds this behind anything else, so text may be cut there; "": nowhere
+  std::string
+      cut_before;  // no token has this string after another character, so text may be cut before it; "": no cuts
   std::unique_ptr<SubwordModel> model;
   FirstSpace first_space = FirstSpace::kKept;
-  std::string facts;                                       // what else decides ids, for the fingerprint
+  std::string facts;                                       // other properties that affect ids, for the fingerprint
   std::vector<std::pair<std::string, std::string>> files;  // (name, contents) that save() writes
 };
 
 std::unique_ptr<Tokenizer> make_subword_tokenizer(SubwordParts parts, const std::string& where);
 
-// Whether `piece` holds `mark` behind anything but `mark`.
+// Whether `piece` has `mark` after another character.
 bool holds_mark_inside(std::string_view piece, std::string_view mark);
 
 // "<0x0A>" as tokens of raw bytes are written; -1: not of this form.

@@ -11,7 +11,7 @@ namespace {
 
 bool is_word(const Utf8Char& character) { return character.length > 0 && unicode_is_word(character.code); }
 
-// Where the white space around [.., at) or [at, ..) ends, not going below `least`.
+// End of the white space before or after `at`, at least `least`.
 size_t skip_spaces_before(std::string_view text, size_t at, size_t least) {
   for (;;) {
     const Utf8Char character = utf8_before(text, at);

@@ -1,9 +1,8 @@
-// Tokenizers: text to token ids and back, whatever file the vocabulary came from.
+// Tokenizers: text to token ids and back, for every vocabulary format.
 //
-// One class serves every reader; the kinds (byte-level BPE, SentencePiece-like, WordPiece, characters) differ only in
-// how a piece of plain text becomes ids. Special tokens are never recognised inside text unless the caller asks: text
-// of a corpus or a user cannot forge an end-of-document. Byte-level kinds are lossless on any bytes, valid UTF-8 or
-// not. All const members may be called from many threads at once.
+// The kinds (byte-level BPE, SentencePiece-like, WordPiece, characters) differ only in how they encode a piece of plain
+// text. Special tokens in text are recognised only if the caller asks: text of a corpus or a user cannot inject an
+// end-of-document. Byte-level kinds are lossless on any bytes, valid UTF-8 or not. All const members are thread safe.
 #pragma once
 
 #include <array>
@@ -18,33 +17,33 @@
 
 namespace octet {
 
-// What becomes of text that the vocabulary has no token for, and how often it was met.
+// Policy for text without a token, and its count.
 struct UnknownText {
   enum class Policy {
-    kToken,  // its unknown token; an error where it has none
+    kToken,  // the unknown token; an error if there is none
     kDrop,
     kError,
   };
   Policy policy = Policy::kToken;
   int64_t places = 0;
-  std::string first;     // the first of them, for people
-  bool refused = false;  // the error that ended encoding was this
+  std::string first;     // the first of them, for messages
+  bool refused = false;  // encoding ended with this error
 
   // Whether it is an error for a vocabulary whose unknown token is `unk_id` (-1: none).
   bool refuse(int32_t unk_id) { return refused = policy == Policy::kError || (policy == Policy::kToken && unk_id < 0); }
-  // Counts `text`; the token that stands for it, -1: it is left out.
+  // Counts `text`; returns the token for it, -1: it is dropped.
   int32_t meet(std::string_view text, int32_t unk_id);
 };
 // "\"text\" (bytes 74 65 78 74)", with U+FFFD for what is not UTF-8.
 std::string shown_with_bytes(std::string_view text);
 
 struct EncodeOptions {
-  bool parse_special = false;  // recognise special tokens written in the text
-  bool add_bos = false;        // put the begin token first; an error when the vocabulary has none
-  bool add_eos = false;        // put the end token last; an error when the vocabulary has none
-  bool text_start = true;      // false: the text goes on from an earlier call (SentencePiece puts no space in front)
-  int64_t enough = 0;          // > 0: stop soon after so many ids; they are the first of the whole text's
-  UnknownText* unknown = nullptr;  // its policy is followed, and it counts; nullptr: Policy::kToken
+  bool parse_special = false;      // recognise special tokens written in the text
+  bool add_bos = false;            // prepend the begin token; an error if there is none
+  bool add_eos = false;            // append the end token; an error if there is none
+  bool text_start = true;          // false: the text continues an earlier call (SentencePiece prepends no space)
+  int64_t enough = 0;              // > 0: stop soon after this many ids, a prefix of the whole text's
+  UnknownText* unknown = nullptr;  // policy and counters; nullptr: Policy::kToken
 };
 
 // A token matched in the text before anything else. Ordinary added tokens (special = false) are always matched, as the
@@ -53,24 +52,24 @@ struct AddedToken {
   int32_t id = 0;
   std::string text;
   bool special = true;
-  bool lstrip = false, rstrip = false;  // also swallow the white space to the left, right
+  bool lstrip = false, rstrip = false;  // also match white space to the left, right
   bool single_word = false;             // only between characters that are not letters, digits or '_'
   bool normalized = false;              // matched after normalisation, in its normalised spelling
 };
 
-// Where a stretch of text free of added tokens lies in the text given to encode.
+// Position of a stretch of text without added tokens in the text given to encode.
 struct TextPlace {
-  bool first = true;       // nothing lies before it
-  bool last = true;        // nothing lies behind it
-  bool continues = false;  // EncodeOptions::text_start was false and it is the first: no space goes in front
+  bool first = true;       // no text precedes it
+  bool last = true;        // no text follows it
+  bool continues = false;  // first, and EncodeOptions::text_start is false: no space is prepended
 };
 
-// What decoding does to the space that encoding put in front of the text.
+// How decoding removes the space that encoding prepended.
 enum class FirstSpace {
   kKept,
-  kOne,         // one space of the first token goes
-  kWholeToken,  // all leading spaces of the first token go
-  kAll,         // one space of each token goes until something has been written
+  kOne,         // removes one space of the first token
+  kWholeToken,  // removes all leading spaces of the first token
+  kAll,         // removes one space of each token until text has been written
 };
 
 class Tokenizer {
@@ -90,8 +89,8 @@ class Tokenizer {
   int64_t vocab_size() const { return static_cast<int64_t>(token_bytes_.size()); }  // largest id + 1
   int32_t bos_id() const { return bos_id_; }                                        // -1: none
   int32_t eos_id() const { return eos_id_; }       // -1: none; ends documents in prepared corpora
-  bool adds_bos() const { return adds_bos_; }      // the model was trained with bos in front of its text
-  bool byte_level() const { return byte_level_; }  // any byte string can be encoded and comes back unchanged
+  bool adds_bos() const { return adds_bos_; }      // the model was trained with bos before each text
+  bool byte_level() const { return byte_level_; }  // encoding any byte string is lossless
   const std::vector<AddedToken>& added_tokens() const { return added_; }
 
   virtual std::string kind() const = 0;  // "bpe", "sentencepiece", "unigram", "wordpiece", "characters"
@@ -107,7 +106,7 @@ class Tokenizer {
                             std::vector<int32_t>& out) const = 0;
   // Called for each piece between raw added tokens where normalizes_ is set.
   virtual std::string normalize(std::string_view piece, const TextPlace& place) const { return std::string(piece); }
-  // To be called once by the constructors of kinds, after the fields below are set and normalize() works.
+  // Call once in the constructors of kinds, after the fields below are set and normalize() works.
   void finish(const std::string& kind_facts);
 
   std::vector<std::string> token_bytes_;
@@ -117,12 +116,12 @@ class Tokenizer {
   bool byte_level_ = false;
   bool normalizes_ = false;
   FirstSpace first_space_ = FirstSpace::kKept;
-  int32_t unk_id_ = -1;  // decodes to its bytes, wherever it stands
+  int32_t unk_id_ = -1;  // decodes to its bytes at any position
 
  private:
   friend class StreamDecoder;
   struct Spelling {
-    std::string text;  // as looked for: AddedToken::text, or what normalize() makes of it
+    std::string text;  // the text to match: AddedToken::text, possibly normalised
     const AddedToken* token;
   };
   using SpellingTable = std::array<std::vector<Spelling>, 256>;  // by first byte, longest first
@@ -131,7 +130,7 @@ class Tokenizer {
   void split_added(std::string_view text, const TextPlace& place, const SpellingTable& table, bool parse_special,
                    size_t enough, const OnPiece& on_piece, std::vector<int32_t>& out) const;
   const Spelling* match_added(const SpellingTable& table, std::string_view text, size_t at, bool parse_special) const;
-  // What `id` adds to a text; `at_start` tells whether a first space is still to be taken away, and is updated.
+  // The text of `id`; `at_start`: whether a leading space is still to be removed; updated.
   std::string_view shown_bytes(int32_t id, bool skip_special, bool& at_start) const;
 
   std::string fingerprint_;
@@ -139,14 +138,14 @@ class Tokenizer {
   SpellingTable raw_, normalized_;
 };
 
-// Turns ids into text as they are generated, holding back bytes until they complete a UTF-8 character.
+// Decodes ids as they are generated; bytes are held back until they complete a UTF-8 character.
 class StreamDecoder {
  public:
-  // `text_start` false: the ids continue a text already shown (a SentencePiece first space is then kept).
+  // `text_start` false: the ids continue earlier text (SentencePiece's leading space is kept).
   explicit StreamDecoder(const Tokenizer& tokenizer, bool text_start = true, bool skip_special = true)
       : tokenizer_(&tokenizer), at_start_(text_start), skip_special_(skip_special) {}
-  std::string push(int32_t id);  // text that became complete; bytes that can never be UTF-8 come out as U+FFFD
-  std::string finish();          // what is left, an incomplete character as U+FFFD
+  std::string push(int32_t id);  // the completed text; invalid UTF-8 becomes U+FFFD
+  std::string finish();          // the remaining text, an incomplete character as U+FFFD
 
  private:
   const Tokenizer* tokenizer_;

@@ -1,5 +1,5 @@
-// File helpers, tokenizer.json writing and the choice of reader by file name: everything of the tokenizers that touches
-// the file system.
+// File helpers, tokenizer.json writing and the choice of reader by file name: all file system access of the
+// tokenizers.
 #include "io/tokenizer_files.h"
 
 #include <filesystem>

@@ -9,10 +9,10 @@
 
 namespace octet {
 
-void make_folder(const std::string& path);  // and its parents; "" and existing folders are fine
+void make_folder(const std::string& path);  // with parents; "" and existing folders are allowed
 // "text" with JSON escapes; bytes that are not UTF-8 become U+FFFD.
 std::string json_quote(std::string_view text);
-// Whatever makes a tokenizer in the folder `from`, and its generation_config.json, into the folder `to`; nothing else.
+// Copies the tokenizer files and generation_config.json of folder `from` to `to`.
 void copy_tokenizer_files(const std::string& from, const std::string& to);
 
 }  // namespace octet

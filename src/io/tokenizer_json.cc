@@ -1,5 +1,5 @@
-// Reads Hugging Face tokenizer.json and GPT-2's pair of files. What changes the ids and is not understood is refused by
-// name; nothing is skipped in silence.
+// Reads Hugging Face tokenizer.json and GPT-2's pair of files. Unsupported settings that affect ids are errors that
+// name them; none is ignored silently.
 #include "io/tokenizer_json.h"
 
 #include "base/error.h"
@@ -48,8 +48,8 @@ std::string named_token(const Json& config, const char* key) {
   return value.is_object() ? value.value("content", std::string()) : "";
 }
 
-// The config's tokens win over the post-processor's where the vocabulary has them; else the usual names decide. Whether
-// bos is put in front is the post-processor's to say, whatever add_bos_token of the config is.
+// The config's tokens win over the post-processor's where the vocabulary has them; else the usual names decide. The
+// post-processor alone decides whether bos is prepended; add_bos_token of the config is ignored.
 template <typename Known>
 void settle_begin_and_end(TokenizerFile& file, const TokenizerConfig& config, Known known) {
   TokenizerConfig& special = file.special;

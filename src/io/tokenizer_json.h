@@ -1,6 +1,6 @@
-// What the parts of the tokenizer.json reader tell each other: the entry (tokenizer_json.cc), the steps around the
-// model (tokenizer_json_steps.cc) and the models that are not byte-level (tokenizer_json_models.cc). What changes the
-// ids and is not understood is refused by name; nothing is skipped in silence.
+// Interface between the parts of the tokenizer.json reader: the entry (tokenizer_json.cc), the steps around the
+// model (tokenizer_json_steps.cc) and the models that are not byte-level (tokenizer_json_models.cc). Unsupported
+// settings that affect ids are errors that name them; none is ignored silently.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -31,7 +31,7 @@ struct PreTokenizerSteps {
 
 struct DecoderSteps {
   std::vector<std::string> names;                                   // of all steps, outermost first
-  std::vector<std::function<std::string(std::string)>> for_tokens;  // what each token goes through
+  std::vector<std::function<std::string(std::string)>> for_tokens;  // applied to each token
   FirstSpace first_space = FirstSpace::kKept;
 };
 
@@ -57,7 +57,7 @@ bool json_present(const nlohmann::json& object, const char* key);
 
 // {"token": id}, into a list by id; ids no token has stay "".
 void read_vocabulary(const nlohmann::json& vocab, std::vector<std::string>& tokens, const std::string& where);
-// Ids are bounded: a lying one must not make us allocate the machine's memory.
+// Ids are bounded: an invalid one must not allocate the machine's memory.
 int32_t checked_id(const nlohmann::json& value, const std::string& token, const std::string& where);
 void read_merges(const nlohmann::json& merges, std::vector<std::pair<std::string, std::string>>& out,
                  const std::string& where);

@@ -1,5 +1,5 @@
 // The steps around the model of a tokenizer.json: normalizer, pre-tokenizer, decoder, post-processor. Each step is one
-// branch by its type's name; a type or a setting without a branch is refused by name.
+// branch by its type's name; a type or setting without a branch is an error that names it.
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -50,7 +50,7 @@ std::string replace_all(const std::string& text, const std::string& from, const 
   return replace_step(from, true, to, "decoder")(text, {});
 }
 
-// WordPiece's way of putting punctuation back to the word before it.
+// WordPiece's removal of spaces before punctuation.
 std::string clean_up(std::string text) {
   static constexpr std::pair<const char*, const char*> kRules[] = {
       {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},

@@ -15,7 +15,7 @@ namespace {
 
 utf8proc_category_t category(uint32_t code) { return utf8proc_category(static_cast<utf8proc_int32_t>(code)); }
 
-// Calls `valid` with each longest stretch of valid UTF-8; other bytes go to `out` as they are.
+// Calls `valid` with each maximal stretch of valid UTF-8; other bytes are copied to `out`.
 template <typename Valid>
 void for_valid(std::string_view text, std::string& out, Valid valid) {
   while (!text.empty()) {
@@ -29,7 +29,7 @@ void for_valid(std::string_view text, std::string& out, Valid valid) {
   }
 }
 
-// A text made character by character: `each` appends to the result what a character becomes.
+// Maps a text character by character: `each` appends the replacement of a character.
 template <typename Each>
 std::string map_characters(std::string_view text, Each each) {
   std::string out;

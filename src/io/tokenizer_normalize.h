@@ -33,11 +33,11 @@ enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 std::string normal_form(NormalForm form, std::string_view text);
 
 std::string lowercase(std::string_view text);
-std::string strip_accents(std::string_view text);                        // marks (Mn, Mc, Me) go
-std::string strip_spaces(std::string_view text, bool left, bool right);  // white space at the ends goes
+std::string strip_accents(std::string_view text);                        // removes marks (Mn, Mc, Me)
+std::string strip_spaces(std::string_view text, bool left, bool right);  // removes white space at the ends
 
 struct BertCleaning {
-  bool clean_text = true;            // control characters go, white space becomes ' '
+  bool clean_text = true;            // removes control characters; white space becomes ' '
   bool handle_chinese_chars = true;  // spaces around ideographs
   bool strip_accents = true;         // after NFD
   bool lowercase = true;
@@ -47,7 +47,7 @@ std::string bert_clean(const BertCleaning& what, std::string_view text);
 // Replaces every match; throws like Regex.
 TextNormalizer::Step replace_step(const std::string& pattern, bool literal, const std::string& content,
                                   const std::string& where);
-// Puts `text` in front of every piece that is not empty and does not continue an earlier text.
+// Prepends `text` to every non-empty piece that does not continue an earlier text.
 TextNormalizer::Step prepend_step(const std::string& text);
 
 }  // namespace octet

@@ -11,7 +11,7 @@
 namespace octet {
 namespace {
 
-// A step count no sane text reaches; a pattern that backtracks without end becomes an error instead of a hang.
+// Step limit far above that of real text: unbounded backtracking becomes an error instead of a hang.
 constexpr uint32_t kMatchLimit = 50'000'000;
 constexpr size_t kJitStackBytes = 8 << 20;
 constexpr const char* kWordClass = "\\p{L}\\p{M}\\p{N}\\p{Pc}";  // Oniguruma's \w

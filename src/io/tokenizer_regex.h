@@ -1,6 +1,6 @@
 // Regular expressions of vocabulary files, matched by PCRE2 (JIT, UTF, Unicode properties); its header stays in the
-// .cc. The files are written for Oniguruma or Rust's regex, so what PCRE2 reads differently is translated, and what has
-// no translation is refused by name. A pattern that backtracks without end is an error, not a hang.
+// .cc. The files are written for Oniguruma or Rust's regex: syntax that PCRE2 reads differently is translated, and
+// untranslatable syntax is an error that names it. Unbounded backtracking is an error, not a hang.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// Pre-tokenisation: cuts text into the pieces inside which a model may merge, by the regular expressions a vocabulary
-// brings. Bytes that are not valid UTF-8 form pieces of their own, so no byte is ever lost.
+// Pre-tokenisation: splits text into pieces that a model encodes separately, by the vocabulary's regular expressions.
+// Bytes that are not valid UTF-8 form pieces of their own, so no byte is ever lost.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ extern const char* const kLlama3Pattern;
 extern const char* const kPunctuationPattern;
 
 struct SplitRule {
-  // What becomes of a match: a piece of its own, nothing, one piece with its neighbours of the same sort (match or
-  // not), a part of the piece before it, of the piece behind it.
+  // What a match becomes: a separate piece, nothing, one piece with adjacent ones of its kind (match or not), a part of
+  // the previous piece, a part of the next piece.
   enum class Behavior { kIsolated, kRemoved, kContiguous, kMergedWithPrevious, kMergedWithNext };
   std::string pattern;
   bool literal = false;  // a plain string, not a regular expression
   Behavior behavior = Behavior::kIsolated;
-  bool invert = false;   // the pattern describes what lies between
+  bool invert = false;   // the pattern describes the text between matches
   bool spelled = false;  // the pattern sees each byte in GPT-2's spelling (a step behind ByteLevel)
   bool operator==(const SplitRule&) const = default;
 };
@@ -51,7 +51,7 @@ class Splitter {
   Splitter& operator=(const Splitter&) = delete;
 
   // Calls `body` with the pieces of `text`, in order, as views into it, until it returns false; then that is returned.
-  // A piece is given out as soon as it is found: nothing grows with the text.
+  // Pieces are passed on as they are found: memory does not grow with the text.
   using OnPiece = std::function<bool(std::string_view)>;
   bool each_piece(std::string_view text, SplitScratch& scratch, const OnPiece& body) const;
   const std::vector<SplitRule>& rules() const { return rules_; }

@@ -86,7 +86,7 @@ size_t utf8_incomplete_suffix(std::string_view text) {
     if ((byte & 0xC0) == 0x80) continue;
     const size_t needs = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC0 ? 2 : 1;
     if (needs <= back || byte > 0xF4 || byte < 0xC2) return 0;
-    // Completing the sequence with the least and the greatest tail tells whether any completion is valid.
+    // Some completion is valid if the one with the smallest or the largest tail is.
     std::string low(text.substr(text.size() - back)), high = low;
     low.resize(needs, '\x80');
     high.resize(needs, '\xBF');
@@ -105,7 +105,7 @@ std::string utf8_replace_invalid(std::string_view text, int64_t* replaced) {
     if (text.empty()) break;
     out.append("\xEF\xBF\xBD");
     ++*replaced;
-    // A truncated sequence counts as one fault: skip the longest part of it that could have been a beginning.
+    // A truncated sequence counts as one error: skip its longest prefix that could begin a character.
     size_t skip = 1;
     for (size_t length = 2; length <= 3 && length <= text.size(); ++length) {
       if (utf8_incomplete_suffix(text.substr(0, length)) == length) skip = length;

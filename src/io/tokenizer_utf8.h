@@ -27,7 +27,7 @@ size_t utf8_valid_prefix(std::string_view text);
 // How many bytes at the end could be the start of a character that needs more bytes: 0 to 3.
 size_t utf8_incomplete_suffix(std::string_view text);
 
-// Every maximal invalid run's bytes become U+FFFD, one for each byte or truncated sequence; counts them.
+// Replaces each invalid byte or truncated sequence by U+FFFD and counts them.
 std::string utf8_replace_invalid(std::string_view text, int64_t* replaced);
 
 void utf8_append(std::string& out, uint32_t code);

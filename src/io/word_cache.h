@@ -1,5 +1,5 @@
 // The ids of words seen before: a direct-mapped table of 64-byte lines. No clearing, no growth, no locks; one per
-// thread. Most words of a text have been seen, so most words cost one look here.
+// thread. Most words of a text have been seen before and cost one lookup.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace octet {
 
 class WordCache {
  public:
-  static constexpr size_t kBytes = 23;  // longer words and longer lists of ids are not kept
+  static constexpr size_t kBytes = 23;  // longer words and id lists are not cached
   static constexpr size_t kTokens = 9;
 
   struct alignas(64) Line {

@@ -1,4 +1,4 @@
-// One thread submits, by time or by free places, and takes events of all open streams in turn.
+// One thread submits requests, by arrival time or concurrency, and polls the open streams in turn.
 #include "load/driver.h"
 
 #include <chrono>
@@ -12,12 +12,17 @@ namespace octet {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kPause = std::chrono::microseconds(200);  // between rounds that found nothing: the resolution of times
+constexpr auto kPause = std::chrono::microseconds(200);  // between polls without events: the resolution of times
 constexpr double kProgressSeconds = 0.1;
 
 struct Open {
   size_t index;
   GenerationStream stream;
+};
+
+struct Batch {
+  size_t begin = 0, end = 0;                     // requests of the workload
+  int64_t prompt_tokens = 0, output_tokens = 0;  // the longest prompt and the longest output
 };
 
 class Drive {
@@ -54,10 +59,36 @@ class Drive {
  private:
   double now() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
-  bool due() const {
+  bool arrived(size_t i) const { return options_.concurrency > 0 || workload_.requests[i].arrival <= now(); }
+
+  bool due() {
     if (next_ >= prompts_.size()) return false;
+    if (options_.batching != Batching::kInFlight) {
+      if (open_.empty() && next_ == batch_.end) batch_ = next_batch();
+      return next_ < batch_.end;
+    }
     if (options_.concurrency > 0) return static_cast<int64_t>(open_.size()) < options_.concurrency;
-    return workload_.requests[next_].arrival <= now();
+    return arrived(next_);
+  }
+
+  // The next batch: as many requests that have arrived as fit max_sequences and the cache together, at least one.
+  Batch next_batch() const {
+    Batch batch{.begin = next_, .end = next_};
+    int64_t most = engine_.options().max_sequences, tokens = 0;
+    if (options_.concurrency > 0) most = std::min(most, options_.concurrency);
+    const bool padded = options_.batching == Batching::kPaddedStatic;
+    for (size_t i = next_; i < prompts_.size() && arrived(i); ++i) {
+      const LoadRequest& request = workload_.requests[i];
+      const int64_t count = static_cast<int64_t>(i - next_) + 1;
+      const int64_t prompt = std::max(batch.prompt_tokens, request.prompt_tokens);
+      const int64_t output = std::max(batch.output_tokens, request.output_tokens);
+      tokens = padded ? count * (prompt + output) : tokens + request.prompt_tokens + request.output_tokens;
+      const bool fits = (options_.kv_tokens == 0 || tokens <= options_.kv_tokens) &&
+                        (!padded || prompt + output <= engine_.context());
+      if (count > most || (count > 1 && !fits)) break;
+      batch = {.begin = next_, .end = i + 1, .prompt_tokens = prompt, .output_tokens = output};
+    }
+    return batch;
   }
 
   bool submit_due() {
@@ -69,6 +100,10 @@ class Drive {
       request.sampling = options_.sampling;
       request.sampling.seed = options_.seed + i;
       request.max_tokens = workload_.requests[i].output_tokens;
+      if (options_.batching == Batching::kPaddedStatic) {
+        request.prompt_ids.resize(static_cast<size_t>(batch_.prompt_tokens), request.prompt_ids.back());
+        request.max_tokens = batch_.output_tokens;
+      }
       request.ignore_eos = true;
       request.timeout_seconds = options_.timeout_seconds;
       result_.records[i].submitted = now();
@@ -92,7 +127,8 @@ class Drive {
       }
       const RequestTimes times = open_[i].stream.times();
       RequestRecord& entry = result_.records[open_[i].index];
-      entry.prompt_tokens = times.prompt_tokens;
+      entry.prompt_tokens = std::min(times.prompt_tokens, workload_.requests[open_[i].index].prompt_tokens);
+      result_.padded_tokens += times.prompt_tokens - entry.prompt_tokens + times.generated_tokens - entry.output_tokens;
       entry.cached_tokens = times.cached_tokens;
       entry.preemptions = times.preemptions;
       std::swap(open_[i], open_.back());
@@ -102,10 +138,11 @@ class Drive {
     return taken;
   }
 
-  // Whether the request's only text is finished.
+  // Returns whether the request's only sequence has finished. Tokens that pad a batch are not recorded.
   bool record(size_t index, const GenerationEvent& event) {
     RequestRecord& entry = result_.records[index];
-    const auto count = static_cast<int64_t>(event.ids.size());
+    const int64_t count =
+        std::min(static_cast<int64_t>(event.ids.size()), workload_.requests[index].output_tokens - entry.output_tokens);
     if (count > 0) {
       const double time = now();
       const bool first = entry.first_token < 0;
@@ -130,6 +167,7 @@ class Drive {
   DriveResult result_;
   std::vector<std::vector<int32_t>> prompts_;
   std::vector<Open> open_;
+  Batch batch_;
   size_t next_ = 0;
   int64_t done_ = 0, tokens_ = 0;
 };

@@ -1,4 +1,4 @@
-// Puts a workload on an engine and records what every request got, as a client would see it.
+// Runs a workload on an engine and records the latencies of every request as a client sees them.
 #pragma once
 
 #include <functional>
@@ -10,30 +10,42 @@
 
 namespace octet {
 
-struct DriveOptions {
-  int64_t concurrency = 0;  // > 0: so many requests at a time, the next when one ends; else by arrival times
-  uint64_t seed = 1;        // of prompts and sampling
-  SamplingOptions sampling = {.temperature = 0};
-  double timeout_seconds = 0;   // of a request; 0 = none
-  std::string pci_bus_id = "";  // of the GPU whose energy is measured; "" = none
+// Static batching, for comparison: a batch is formed of the requests that have arrived, up to the engine's
+// max_sequences and `kv_tokens`, and the next one is submitted when the last request of this one has ended.
+enum class Batching : uint8_t {
+  kInFlight,      // requests join and leave the running batch between steps
+  kStatic,        // requests keep their own lengths
+  kPaddedStatic,  // prompts and outputs are padded to the longest of the batch
 };
 
-struct RequestRecord {  // times in seconds after the start of the drive; negative: did not happen
+struct DriveOptions {
+  Batching batching = Batching::kInFlight;
+  int64_t kv_tokens = 0;  // static batching: capacity of the KV cache (EnginePlan::kv_tokens); 0 = no limit
+  int64_t concurrency =
+      0;              // > 0: number of requests in flight, the next is submitted when one ends; 0: by arrival time
+  uint64_t seed = 1;  // of prompt tokens and sampling
+  SamplingOptions sampling = {.temperature = 0};
+  double timeout_seconds = 0;   // per request; 0 = none
+  std::string pci_bus_id = "";  // GPU whose energy is measured; "" = none
+};
+
+struct RequestRecord {  // times in seconds since the start; negative: did not happen
   double submitted = -1, first_token = -1, last_token = -1;
   int64_t prompt_tokens = 0, cached_tokens = 0, output_tokens = 0, preemptions = 0;
   FinishReason finished = FinishReason::kNone;
   std::string error;
-  std::vector<float> gaps;  // between tokens, the first excepted; tokens that came together share their gap
+  std::vector<float> gaps;  // inter-token times; tokens of one event share its gap equally
 };
 
 struct DriveResult {
   std::vector<RequestRecord> records;
-  double seconds = 0;  // from the first submission to the last token
-  double joules = -1;  // of the GPU meanwhile; negative: not known
+  double seconds = 0;         // from the first submission to the last token
+  double joules = -1;         // GPU energy; negative: not known
+  int64_t padded_tokens = 0;  // Batching::kPaddedStatic: prompt and output tokens that pad a batch
   EngineStats before, after;
 };
 
-// Called about ten times a second with requests done and tokens made so far.
+// Called about ten times a second with the requests finished and tokens generated so far.
 using DriveProgress = std::function<void(int64_t done, int64_t tokens)>;
 
 DriveResult drive(Engine& engine, const Workload& workload, const DriveOptions& options,

@@ -4,7 +4,7 @@
 
 namespace octet {
 
-// The three functions of NVML that are needed are declared here, because its header belongs to the CUDA toolkit.
+// The NVML functions used, declared here because nvml.h is part of the CUDA toolkit.
 EnergyMeter::EnergyMeter(const std::string& pci_bus_id) {
   void* library = pci_bus_id.empty() ? nullptr : dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return;

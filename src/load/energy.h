@@ -1,4 +1,4 @@
-// Energy a GPU used, through NVML (libnvidia-ml.so.1, opened at run time).
+// Energy consumed by a GPU, read through NVML (libnvidia-ml.so.1, loaded at run time).
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@ namespace octet {
 
 class EnergyMeter {
  public:
-  explicit EnergyMeter(const std::string& pci_bus_id);  // "": of none
-  double joules() const;                                // since construction; negative where the driver does not say
+  explicit EnergyMeter(const std::string& pci_bus_id);  // "": no GPU
+  double joules() const;                                // since construction; negative: not supported
 
  private:
-  double millijoules() const;  // of the GPU since the driver was loaded; negative: not known
+  double millijoules() const;  // since the driver was loaded; negative: not known
 
   int (*total_energy_)(void* device, unsigned long long* millijoules) = nullptr;
   void* device_ = nullptr;

@@ -1,5 +1,5 @@
-// How long a workload takes on an engine that is only planned: from bytes read and products made, before any weight is.
-// At least so long: attention, sampling and the caches are not counted.
+// Estimates how long a workload takes from an engine's plan (bytes read, GEMM FLOPs), before weights are loaded. A
+// lower bound: attention, sampling and cache traffic are not counted.
 #pragma once
 
 #include "load/workload.h"
@@ -8,19 +8,19 @@
 namespace octet {
 
 struct DeviceRates {
-  double bytes_per_second = 0;  // of reading
-  double flops_per_second = 0;  // of the recipe's products
+  double bytes_per_second = 0;  // memory read bandwidth
+  double flops_per_second = 0;  // GEMMs in the recipe's precision
 };
 
 struct LoadEstimate {
-  int64_t texts = 0;        // decoded together
-  double step_seconds = 0;  // of a token of each of them
-  double seconds = 0;       // of the workload
+  int64_t texts = 0;        // sequences decoded per step
+  double step_seconds = 0;  // of one decode step
+  double seconds = 0;       // for the whole workload
 };
 
-// A step reads every weight once and multiplies every text's token with it, whichever is slower; prompts are products
-// alone. `texts`: running at once at most, for which the cache must have room. The last request does not end before it
-// arrives.
+// A decode step takes the longer of reading every weight once and computing its GEMMs; prefill is compute bound.
+// `texts`: maximum number of running sequences, reduced to what the cache holds. The estimate is at least the last
+// arrival time.
 LoadEstimate estimate_load(const EnginePlan& plan, const DeviceRates& rates, const Workload& workload, int64_t texts);
 
 }  // namespace octet

@@ -1,10 +1,11 @@
-// Workloads, traces and the figures of a drive.
+// Workloads, traces, static batching and the figures of a drive.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <fstream>
 
 #include "base/error.h"
+#include "infer/testing/engine_test.h"
 #include "load/estimate.h"
 #include "load/summary.h"
 #include "load/workload.h"
@@ -79,6 +80,59 @@ TEST(Summary, PercentilesInterpolate) {
   EXPECT_NEAR(spread.p90, 4.6, 1e-12);
   EXPECT_EQ(spread.max, 5);
   EXPECT_EQ(spread_of({}).p99, 0);
+}
+
+// Seven requests of growing lengths on an engine of three sequences.
+DriveResult drive_seven(Batching batching, int64_t kv_tokens = 0, int64_t concurrency = 0) {
+  DriveOptions options;
+  options.batching = batching;
+  options.kv_tokens = kv_tokens;
+  options.concurrency = concurrency;
+  Workload workload{.name = "seven", .requests = {}};
+  for (int64_t i = 0; i < 7; ++i) workload.requests.push_back({.prompt_tokens = 2 + i, .output_tokens = 3 + 2 * i});
+  auto engine = test_engine({.limits = fake_limits()}, {.max_sequences = 3, .policy = SchedulingPolicy::kNeverEvict});
+  DriveResult result = drive(*engine, workload, options);
+  for (size_t i = 0; i < result.records.size(); ++i) {
+    const RequestRecord& record = result.records[i];
+    EXPECT_EQ(record.finished, FinishReason::kLength) << record.error;
+    EXPECT_EQ(record.prompt_tokens, workload.requests[i].prompt_tokens);
+    EXPECT_EQ(record.output_tokens, workload.requests[i].output_tokens);
+    EXPECT_EQ(static_cast<int64_t>(record.gaps.size()), record.output_tokens - 1);
+  }
+  return result;
+}
+
+// The first request of every batch, from the times of submission: a batch begins when every earlier request has ended.
+std::vector<size_t> batches_of(const DriveResult& result) {
+  std::vector<size_t> begins;
+  double ended = 0;
+  for (size_t i = 0; i < result.records.size(); ++i) {
+    if (i == 0 || result.records[i].submitted >= ended) begins.push_back(i);
+    ended = std::max(ended, result.records[i].last_token);
+  }
+  return begins;
+}
+
+TEST(Drive, StaticBatchingSubmitsABatchWhenTheOneBeforeHasEnded) {
+  using Begins = std::vector<size_t>;
+  EXPECT_EQ(batches_of(drive_seven(Batching::kInFlight)), Begins{0}) << "in-flight batching waits for no batch";
+  const DriveResult packed = drive_seven(Batching::kStatic);
+  EXPECT_EQ(batches_of(packed), (Begins{0, 3, 6}));
+  EXPECT_EQ(packed.padded_tokens, 0);
+  EXPECT_EQ(batches_of(drive_seven(Batching::kStatic, 0, 2)), (Begins{0, 2, 4, 6}));
+  // Requests of 5, 8, 11, 14, 17, 20 and 23 tokens, prompt and output.
+  EXPECT_EQ(batches_of(drive_seven(Batching::kStatic, 25)), (Begins{0, 3, 4, 5, 6}));
+}
+
+TEST(Drive, PaddedStaticBatchingPadsToTheLongestOfTheBatch) {
+  const DriveResult padded = drive_seven(Batching::kPaddedStatic);
+  EXPECT_EQ(batches_of(padded), (std::vector<size_t>{0, 3, 6}));
+  EXPECT_EQ(padded.padded_tokens, 2 * ((2 + 1) + (4 + 2)));  // prompts and outputs of two batches of three
+  const int64_t computed = padded.after.prompt_tokens + padded.after.generated_tokens;
+  EXPECT_EQ(computed, 35 + 63 + padded.padded_tokens);
+  EXPECT_GT(summarize(padded, {}, 0).padding, 0.15);
+  // Padded, two of the first three fill 2 x (3 + 5) of 20 tokens; later ones run alone.
+  EXPECT_EQ(batches_of(drive_seven(Batching::kPaddedStatic, 20)), (std::vector<size_t>{0, 2, 3, 4, 5, 6}));
 }
 
 DriveResult two_requests() {

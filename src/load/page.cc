@@ -1,4 +1,4 @@
-// The page of a drive: one file without external resources, its plots drawn by the chart script of io/html_chart.h.
+// The HTML page of a benchmark: one file without external resources; io/html_chart.h has the chart script.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 namespace octet {
 namespace {
 
-constexpr size_t kPoints = 200;  // of a curve
+constexpr size_t kPoints = 200;  // per curve
 
-// The distribution of a list: [percent, milliseconds].
+// Points [percentile, milliseconds] of a distribution.
 nlohmann::json distribution(std::vector<double> seconds) {
   std::sort(seconds.begin(), seconds.end());
   nlohmann::json points = nlohmann::json::array();
@@ -25,7 +25,7 @@ nlohmann::json distribution(std::vector<double> seconds) {
   return points;
 }
 
-// Output tokens a second and requests running, over time.
+// Output tokens per second and running requests over time.
 void add_timeline(nlohmann::json& data, const DriveResult& result) {
   const double width = std::max(result.seconds, 1e-6) / kPoints;
   std::vector<double> tokens(kPoints + 1), running(kPoints + 1);

@@ -88,7 +88,7 @@ LoadSummary summarize(const DriveResult& result, const Objectives& objectives, d
     s.host_seconds_per_step = (result.after.host_seconds - result.before.host_seconds) / steps;
     s.step_seconds = (result.after.seconds - result.before.seconds) / steps;
   }
-  const int64_t padded = result.after.padded_tokens - result.before.padded_tokens;
+  const int64_t padded = result.after.padded_tokens - result.before.padded_tokens + result.padded_tokens;
   const int64_t real = s.prompt_tokens - s.cached_tokens + s.output_tokens;
   if (padded + real > 0) s.padding = static_cast<double>(padded) / static_cast<double>(padded + real);
   return s;

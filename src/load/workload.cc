@@ -15,7 +15,7 @@ namespace octet {
 namespace {
 
 constexpr int64_t kLargestTrace = int64_t{1} << 30;  // bytes
-constexpr int32_t kFirstToken = 3;                   // below are padding and marks in many vocabularies
+constexpr int32_t kFirstToken = 3;                   // lower ids are special tokens in many vocabularies
 
 int64_t parse_count(std::string_view text, const std::string& where) {
   int64_t value = -1;
@@ -24,7 +24,7 @@ int64_t parse_count(std::string_view text, const std::string& where) {
   return value;
 }
 
-// Seconds of "2023-11-16 18:15:46.6805900" since the midnight before; traces are shorter than a month.
+// Seconds of "2023-11-16 18:15:46.6805900" since the start of the month; traces do not span months.
 double parse_time(const std::string& text, const std::string& where) {
   int year = 0, month = 0, day = 0, hour = 0, minute = 0;
   double second = 0;
@@ -123,7 +123,7 @@ std::vector<int32_t> prompt_of(const Workload& workload, size_t index, int64_t v
   const LoadRequest& request = workload.requests[index];
   std::vector<int32_t> ids;
   ids.reserve(static_cast<size_t>(request.prompt_tokens));
-  for (int64_t block : request.prefix_blocks) {  // the stream of a block depends on its id only
+  for (int64_t block : request.prefix_blocks) {  // random stream keyed by the block id only
     Philox random(seed ^ 0x9E3779B97F4A7C15ull, static_cast<uint64_t>(block));
     for (int64_t i = 0; i < kPrefixBlock && static_cast<int64_t>(ids.size()) < request.prompt_tokens; ++i)
       ids.push_back(token_from(random.next_u32(), vocab));

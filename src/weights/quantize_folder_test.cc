@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/testing/test_data.h"
-#include "eval/decoder.h"
+#include "eval/incremental_model.h"
 #include "exec/quantized_states.h"
 #include "io/safetensors_writer.h"
 #include "weights/quantized_folder.h"
@@ -35,11 +35,11 @@ CalibratedAmax some_amax(const ModelConfig& config) {
 
 std::vector<float> logits(const WeightSource& weights, const Recipe& recipe, std::span<const int32_t> ids,
                           int64_t chunk = 64) {
-  Decoder decoder(weights.config(), {.recipe = recipe,
-                                     .target = cpu_target(),
-                                     .prefill_chunk = chunk,
-                                     .cache_dtype = weights.has_kv_scales() ? DType::kE4M3 : DType::kF32,
-                                     .cache_scales = weights.has_kv_scales()});
+  IncrementalModel decoder(weights.config(), {.recipe = recipe,
+                                              .target = cpu_target(),
+                                              .prefill_chunk = chunk,
+                                              .cache_dtype = weights.has_kv_scales() ? DType::kE4M3 : DType::kF32,
+                                              .cache_scales = weights.has_kv_scales()});
   load_weights(weights, decoder.executor());
   const auto result = decoder.append(ids);
   return {result.begin(), result.end()};

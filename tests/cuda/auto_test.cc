@@ -1,5 +1,5 @@
-// Recipe auto on a GPU: what tests/system/auto_test.cc asks of the CPU; plans, captured graphs and copies after a
-// switch; what the device's own timings decide.
+// Recipe auto on a GPU: the cases of tests/system/auto_test.cc; plans, captured graphs and weight copies after a
+// switch; decisions by the device's own timings.
 #include "exec/executor.h"
 #include "system/auto_cases.h"
 #include "train/auto_precision.h"
@@ -40,7 +40,7 @@ TEST_F(CudaAuto, TheSameSeedAndAResumeGiveTheSameSwitchesAndBits) {
   auto_cases::the_same_seed_and_a_resume_give_the_same_switches_and_bits(target_);
 }
 
-// Graphs captured before a switch are gone with their executor: replayed steps have the bits of launched ones.
+// Graphs captured before a switch are destroyed with their executor: replayed steps have the bits of eager ones.
 TEST_F(CudaAuto, ReplayedGraphsFollowTheSwitchesBitForBit) {
   set_log_level(LogLevel::kWarning);
   TempFolder folder;
@@ -54,8 +54,8 @@ TEST_F(CudaAuto, ReplayedGraphsFollowTheSwitchesBitForBit) {
   EXPECT_GE(switches.size(), 3u) << "too few switches to show something";
 }
 
-// The device's own timings, under its own name, refuse what they show to be slower, from the start: all of a narrow
-// model, of a wider one the attention's products.
+// The device's own timings exclude FP8 where it is slower, from the start: in all linears of a narrow model, in the
+// attention linears of a wider one.
 TEST_F(CudaAuto, TheDevicesOwnTimingsDecideFromTheStart) {
   set_log_level(LogLevel::kWarning);
   const Target timed = cuda_target();

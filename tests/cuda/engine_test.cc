@@ -1,4 +1,4 @@
-// The engine on a GPU: its steps overlap with the device there, and its texts must be those of the CPU.
+// The engine on a GPU: its steps overlap with the device, and its output must equal the CPU's.
 #include <gtest/gtest.h>
 
 #include "base/file.h"

@@ -65,9 +65,9 @@ struct Distance {
 
 // Relative; gradients all together, since some are noise by themselves (key biases). Float32 sums differ in order only.
 // Under bf16 and FP8, values near a rounding boundary fall to either side, FP8 tensor cores keep 13 bits of a product,
-// and an amax one unit off moves every code of a tensor: two sound runs part as two independent errors of the size by
-// which the recipe's definition (the interpreter) stands away from float32, sqrt(2) of it for a whole gradient. A loss
-// is one number: it has a bound of its own.
+// and an amax one unit off moves every code of a tensor: two correct runs differ like two independent errors of the
+// size of the recipe's (the interpreter's) distance from float32, sqrt(2) of it for a whole gradient. A loss is one
+// number: it has a bound of its own.
 struct Bounds {
   double loss, gradient;
 };

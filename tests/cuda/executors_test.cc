@@ -1,5 +1,5 @@
-// Several executors of one process on GPUs: on one device in threads of their own, on several devices, used by another
-// thread than made them. Each gives the bits that it gives alone.
+// Several executors of one process on GPUs: on one device in separate threads, on several devices, used by a thread
+// that did not create them. Each gives the bits that it gives alone.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ class CudaExecutors : public testing::Test {
   }
 };
 
-// Products are not timed: two timings may choose two algorithms.
+// GEMMs are not tuned: two timings could choose different algorithms.
 tiny::MakeExecutor on_device(const char* architecture, const char* recipe, int device = 0, bool eager = false) {
   const CudaOptions options{.device = device, .eager = eager, .deterministic = true};
   return [options, plan = conformance::compiled_plan({architecture, recipe}, cuda_target(options))] {
@@ -36,7 +36,7 @@ void expect_the_bits_of_each_alone(const std::vector<tiny::MakeExecutor>& makes)
   }
 }
 
-// Captures, replays and launches of one beside those of the others.
+// Captures, replays and launches of executors interleave.
 TEST_F(CudaExecutors, OnOneDeviceInThreadsGiveTheBitsOfEachAlone) {
   const std::vector<tiny::MakeExecutor> makes = {on_device("gpt2", "bf16"), on_device("llama", "fp8-current"),
                                                  on_device("gpt2", "fp8-delayed", 0, true)};
@@ -50,7 +50,7 @@ TEST_F(CudaExecutors, WorkInAnotherThreadThanMadeThem) {
   EXPECT_EQ(moved, tiny::train_alone(make, 0));
 }
 
-// One thread goes from one to the other between any two calls.
+// One thread alternates between executors at every call.
 TEST_F(CudaExecutors, TakeTurnsInOneThread) {
   const tiny::MakeExecutor make = on_device("gpt2", "bf16"), other = on_device("llama", "fp8-block");
   const std::unique_ptr<Executor> between = other();
@@ -84,7 +84,7 @@ TEST_F(CudaDevices, AnExecutorLeavesTheThreadItsDevice) {
   EXPECT_EQ(device, cuda::device_facts(0).index);
 }
 
-// Free memory is asked of the device that is meant.
+// Free memory is that of the given device.
 TEST_F(CudaDevices, FactsAreThoseOfTheDeviceAskedFor) {
   EXPECT_NE(cuda_bus_id({.device = 0}), cuda_bus_id({.device = 1}));
   const int64_t before[2] = {free_cuda_memory({.device = 0}), free_cuda_memory({.device = 1})};

@@ -108,7 +108,7 @@ TEST_P(CudaProgramConformanceOf, EveryRowAgreesOnEveryNode) {
                             EXPECT_GT(rows, 0) << "no row accepts this node";
                             if (v.node.op != Op::kFusion || is_fused_product(v.node))
                               return;  // not bit for bit, by its rule
-                            // A bias gradient summed beside a norm's gradient has an order of its own
+                            // A bias gradient fused with a norm's gradient has another summation order
                             // (docs/numerics.md).
                             const auto chain = read_chain(*v.node.body);
                             const bool own_order = chain && chain->producer == Producer::kNormGrad;

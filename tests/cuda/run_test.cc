@@ -1,4 +1,4 @@
-// Whole runs on a GPU: a step that begins before the results of the last are read has the bits of one that waits.
+// Whole runs on a GPU: a step enqueued before the previous results are read has the bits of one that waits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -45,7 +45,7 @@ TEST_P(CudaRun, LeadsOnWithTheSameBits) {
   EXPECT_TRUE(checkpoint_bytes(leads.checkpoint) == checkpoint_bytes(waits.checkpoint));
 }
 
-// What has begun of the next step is nowhere in the checkpoint of a run that is stopped, nor in what resumes from it.
+// A started next step affects neither the checkpoint of a stopped run nor a run resumed from it.
 TEST_P(CudaRun, StopsAndGoesOnBetweenSteps) {
   const TrainResult waits = run("waits", 1);
   const std::vector<double> expected = losses_;

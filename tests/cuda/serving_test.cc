@@ -106,9 +106,9 @@ std::vector<double> logprobs(Runner& runner, Text text) {
   return result;
 }
 
-// bf16: activations rounded after sums in another order. FP8: a sum that is off by one bf16 step may fall to the other
-// of two codes, a whole code's width apart, so two devices are two draws of the recipe's rounding noise: within sqrt(2)
-// of what the CPU's is, its distance from float32 (docs/numerics.md).
+// bf16: activations rounded after sums in another order. FP8: a sum that is off by one bf16 step may round to the
+// adjacent code, so two devices are two samples of the recipe's rounding noise: within sqrt(2) of the CPU's distance
+// from float32 (docs/numerics.md).
 TEST_P(ServingOnGpu, RecipesAndCachesAgreeWithTheCpu) {
   struct Case {
     const char* recipe;
@@ -132,7 +132,7 @@ TEST_P(ServingOnGpu, RecipesAndCachesAgreeWithTheCpu) {
   }
 }
 
-// Rope and the appends of a layer in one kernel or one after the other: the same bits.
+// Rope and cache appends of a layer fused or unfused: the same bits.
 TEST_P(ServingOnGpu, FusedAppendsChangeNoBit) {
   for (DType cache : {DType::kBF16, DType::kE4M3}) {
     Target unfused = cuda_target();

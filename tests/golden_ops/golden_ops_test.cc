@@ -1,5 +1,5 @@
-// The ONNX project's node cases against the interpreter, where they speak of ops we have; prints what was used and why
-// the others were not.
+// The ONNX project's node cases against the interpreter, for supported ops; prints which cases ran and why others did
+// not.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

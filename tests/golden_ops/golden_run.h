@@ -21,8 +21,7 @@ std::vector<GoldenTensor> run_op(Op op, std::vector<GoldenTensor> inputs, Attrs 
 std::string compare(const std::vector<double>& actual, const OnnxTensor& expected, double relative = 1e-5,
                     double absolute = 1e-6);
 
-// How one case maps to Octet's ops: "" when it was run and agreed, "skip: why" when it says something else than any of
-// our ops, otherwise what differs.
+// Runs one case on Octet's ops: "" if it agrees, "skip: why" if no op has its semantics, otherwise the difference.
 std::string check_case(const OnnxCase& c);
 bool has_check(const std::string& op);  // else the case is skipped
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Folders of every family, both ways between Octet and transformers. Usage: transformers_test.py OCTET_PROGRAM
+"""Folders of every family, exchanged with transformers in both directions. Usage: transformers_test.py OCTET_PROGRAM
 
 What `octet train` writes, from scratch and from a folder (model.from), is loaded by transformers without missing or
 unexpected tensors; `octet verify` compares its logits with theirs. And folders by transformers whose config.json leaves

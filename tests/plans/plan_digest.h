@@ -1,4 +1,4 @@
-// What is kept of a compiled plan: hashes that say of which kind a change is, and counts to read.
+// Digest of a compiled plan: hashes that distinguish kinds of changes, and counts.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct PlanDigest {
   // the names and the phases of nodes.
   uint64_t computes = 0;
   uint64_t text = 0;    // of the printed program: order, names, layers and phases too
-  uint64_t memory = 0;  // of the printed memory plan: where every value lies
+  uint64_t memory = 0;  // of the printed memory plan: the offset of every value
   std::string kinds;    // "silu+mul+quantize x4, ...": the fusions of all graphs, then the other nodes
 };
 PlanDigest digest(const Plan& plan);

@@ -3,7 +3,7 @@
 // OCTET_UPDATE_GOLDENS=1 and read the difference. The plans themselves are written to a new folder then, and on a
 // mismatch: the folders of two builds are compared with `diff -r`.
 //
-// Targets are data and no device is asked, so that the hashes are the same on every machine.
+// Targets are data and no device is queried, so the hashes are equal on every machine.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 namespace octet {
 namespace {
 
-// Two layers that show what is particular to the family: fewer kv heads, rotary dims, windows, dropout; a vocabulary
+// Two layers with the features of the family: fewer kv heads, rotary dims, windows, dropout; a vocabulary
 // that is no multiple of the GPU's, and widths its FP8 products and blocks of 128 take.
 ModelConfig tiny_model(const std::string& family) {
   ModelConfig c = model_family(family);

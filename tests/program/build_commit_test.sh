@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The header that names the commit follows HEAD, is left alone while HEAD stays, and says "unknown" of an archive, also of
-# one inside another repository. Usage: build_commit_test.sh CMAKE SCRIPT
+# The header with the commit follows HEAD, is not rewritten while HEAD is unchanged, and says "unknown" for an archive, also
+# for one inside another repository. Usage: build_commit_test.sh CMAKE SCRIPT
 set -euo pipefail
 cmake=$1 script=$2
 command -v git >/dev/null || { echo "no git here"; exit 77; }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What bash completes after some beginnings of a command line. Usage: completion_test.sh OCTET
+# Bash completion of some partial command lines. Usage: completion_test.sh OCTET
 set -uo pipefail
 octet=$1
 complete() { :; }  # the builtin wants a line editor

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# How long the quickstart trains after builds of several lengths, and what it says, with a program that only answers.
+# Training time and output of the quickstart after builds of several lengths, with a stub program.
 # Usage: quickstart_test.sh SCRIPT
 set -euo pipefail
 script=$1

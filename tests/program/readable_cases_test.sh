@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The list of a test program's cases says what each is made of, not the bytes of its parameters (give the type a PrintTo).
+# The list of a test program's cases prints their parameters, not raw bytes (give the type a PrintTo).
 # Usage: readable_cases_test.sh TEST_PROGRAM
 set -euo pipefail
 list=$("$1" --gtest_list_tests)

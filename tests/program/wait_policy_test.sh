@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# OpenMP threads of the program look for work a thousand times and then sleep, unless the user chose otherwise; arguments
-# and exit code are passed on.
+# OpenMP threads of the program spin a thousand times and then sleep, unless the user chose otherwise; arguments and exit
+# code are preserved.
 # Usage: wait_policy_test.sh OCTET
 set -euo pipefail
 unset OMP_WAIT_POLICY GOMP_SPINCOUNT

@@ -85,8 +85,8 @@ struct Configuration {
   void (*change)(CompileOptions&);
 };
 
-// Tolerance 0: the same bits. Otherwise of losses and gradients: a first step of Adam is as long for a gradient of
-// noise.
+// Tolerance 0: the same bits. Otherwise compares losses and gradients: Adam's first step has full length even for a
+// gradient that is noise.
 void expect_equal(const Outcome& found, const Outcome& base, double tolerance) {
   EXPECT_NE(found.program, base.program) << "the same program twice: nothing was compared";
   ASSERT_EQ(found.losses.size(), base.losses.size());

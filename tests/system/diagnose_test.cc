@@ -1,4 +1,4 @@
-// What a person is told when a run cannot go on: where numbers stopped being finite, and what would fit.
+// Messages of a run that cannot continue: the first non-finite values, and settings that fit the memory.
 #include "train/diagnose.h"
 
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 
 #include "base/file.h"
 #include "base/testing/test_data.h"
-#include "eval/decoder.h"
+#include "eval/incremental_model.h"
 #include "eval/verify.h"
 #include "exec/executor.h"
 #include "octet/engine.h"
@@ -21,7 +21,7 @@ std::string golden_folder(const std::string& name) { return test_data_path("hf_g
 // side of the kink the gradient is taken on depends on the order of those sums. The interpreter sums in double.
 bool needs_exact_sums(const std::string& name) { return name == "opt"; }
 
-// A device whose tables of 320 tokens are stored with 384 rows: nobody outside may notice.
+// A device that pads vocabularies of 320 tokens to 384 rows: not visible outside.
 Target padding_target() {
   Target target = cpu_target();
   target.vocab_multiple = 128;
@@ -49,7 +49,7 @@ TEST_P(Goldens, TenTrainingStepsAndFirstGradients) {
   EXPECT_EQ(report.has_gradients, path_exists(folder + "/expected_grads_step0.safetensors"));
 }
 
-// Where the fast kernels' sums are out of tolerance, the ReLU inputs that they turn are named; where not, there are
+// If the fast kernels' sums are out of tolerance, the ReLU inputs whose sign they flip are named; otherwise there are
 // none.
 TEST(Goldens, ReluInputsOnOtherSidesExplainWhatIsOutOfTolerance) {
   const CompileOptions options{.target = cpu_target(), .recipe = parse_recipe("fp32")};
@@ -128,7 +128,7 @@ TEST_P(Goldens, SavedFoldersLoadBackEqual) {
   std::string folder = golden_folder(GetParam());
   if (folder.empty()) GTEST_SKIP() << missing_test_data(GetParam());
   auto weights = open_weights(folder);
-  Decoder decoder(weights->config(), {.recipe = parse_recipe("fp32"), .target = padding_target()});
+  IncrementalModel decoder(weights->config(), {.recipe = parse_recipe("fp32"), .target = padding_target()});
   load_weights(*weights, decoder.executor());
   TempFolder copy;
   save_weights(decoder.executor(), weights->config(), weights->special(), copy.path(), DType::kF32, 100'000);  // shards

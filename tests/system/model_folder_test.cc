@@ -69,7 +69,7 @@ TEST_F(ModelFolder, ItsVocabularyIsTheDatas) {
 }
 
 TEST_F(ModelFolder, DamageIsFoundBeforeARunBeginsWithIt) {
-  remove_path(model_ + "/optimizer.safetensors");  // which nobody reads
+  remove_path(model_ + "/optimizer.safetensors");  // not read
   EXPECT_EQ(error_of([&] { train(tuned("abcd", "whole")); }), "(no error)");
   const std::string file = model_ + "/model.safetensors";
   std::string content = read_file(file);

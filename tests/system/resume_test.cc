@@ -152,7 +152,7 @@ TEST(Resume, RefusesWhenNoCheckpointIsSound) {
   EXPECT_EQ(list_folder(config.out + "/set_aside_1"), (std::vector<std::string>{"step_00000010", "step_00000020"}));
 }
 
-// A damaged checkpoint that is passed over is kept, and takes no place of the new ones.
+// A damaged checkpoint that is skipped is kept and not counted against the limit of checkpoints.
 TEST(Resume, CheckpointsPassedOverAreMovedAside) {
   set_log_level(LogLevel::kOff);
   TempFolder folder;
@@ -254,7 +254,7 @@ TEST(Resume, ChangedSettingsAreLogged) {
   expect_holds(read_file(config.out + "/log.jsonl"),
                "{\"kind\":\"settings\",\"step\":20,\"text\":\"" + changes + "\"}");
   set_log_level(LogLevel::kOff);
-  config.recipe = "fp8-delayed";  // whose histories the checkpoint has not
+  config.recipe = "fp8-delayed";  // whose histories the checkpoint lacks
   const std::string message = refusal(config);
   expect_holds(message, "precision.recipe bf16 -> fp8-delayed");
   expect_holds(message, "model.from=" + checkpoint_folder(config.out, 25));

@@ -213,7 +213,8 @@ TEST(Training, RejectsBeforeTheFirstStep) {
             std::string::npos);
 }
 
-// Asked for with every attention of a step, forward and backward, and nowhere else; runs that must repeat do not ask.
+// Library masks are used in every attention of a step, forward and backward, and nowhere else; deterministic runs use
+// none.
 TEST(Training, LibraryMasksAreThoseOfAttentionWithDropoutAlone) {
   TempFolder folder;
   RunConfig config = tiny_config(folder, "bf16");

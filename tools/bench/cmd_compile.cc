@@ -1,4 +1,4 @@
-// octet-bench compile: how long the pipeline takes to plan a training run of any size, pass by pass. Nothing is run.
+// octet-bench compile: time of each pass when compiling a training run of any size. The run is not executed.
 #include <chrono>
 
 #include "base/error.h"
@@ -94,17 +94,18 @@ void run_compile(const Options& options) {
 
 void add_compile_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  auto* command = app.add_subcommand("compile", "Time to plan a training run, pass by pass");
+  auto* command = app.add_subcommand("compile", "Time to compile a training run, by pass");
   command->add_option("--model", options->model, "a named size")->capture_default_str();
   command->add_option("--recipe", options->recipe)->capture_default_str();
   command->add_option("--recompute", options->recompute, "auto | none | light | selective | full")
       ->capture_default_str();
   command->add_option("--target", options->target)->check(CLI::IsMember({"cpu", "h200"}))->capture_default_str();
   command->add_option("--batch", options->batch, "sequences")->check(positive())->capture_default_str();
-  command->add_option("--length", options->length, "tokens a sequence; 0: the model's longest")->check(not_negative());
+  command->add_option("--length", options->length, "tokens per sequence; 0: the model's context")
+      ->check(not_negative());
   command->add_option("--repeats", options->repeats)->check(positive())->capture_default_str();
-  command->add_flag("--no-verify", options->no_verify, "leave the verifier out");
-  command->add_option("--json", options->json, "file for the figures");
+  command->add_flag("--no-verify", options->no_verify, "disable the verifier");
+  command->add_option("--json", options->json, "write the results to this JSON file");
   command->callback([options] { run_compile(*options); });
 }
 

@@ -1,5 +1,5 @@
-// octet-bench linear: forward and backward of one linear layer at sizes where the host counts, its time included; the
-// counterpart of benchmarks/torch_gpu_linear.py. Operands and results stay on the device, as they do inside a step.
+// octet-bench linear: forward and backward of one linear layer at sizes where host overhead matters, which is included;
+// the counterpart of benchmarks/torch_gpu_linear.py. Operands and results stay on the device, as inside a step.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -26,8 +26,8 @@ struct Options {
   std::string device = "auto", json;
 };
 
-// y = x W^T, dx = dy W and dW = dy^T x of given x and dy [tokens, width], as autodiff marks them: what
-// linear(x).backward(dy) computes, and no loss.
+// y = x W^T, dx = dy W and dW = dy^T x of given x and dy [tokens, width], as autodiff marks them: the
+// computation of linear(x).backward(dy), without a loss.
 Program linear_program(const Options& options) {
   Graph graph("train");
   Builder b(graph);
@@ -43,7 +43,7 @@ Program linear_program(const Options& options) {
   wgrad.set("to", std::string("f32"));
   const Value dw = b.matmul(dy, x, true, false, Value::none(), wgrad);
   b.update("y", y), b.update("dx", dx), b.update("grad.linear.weight", dw);
-  b.output("done", b.state("one", {DType::kF32, {1}}));  // what is waited for: 4 bytes, as a loss would be
+  b.output("done", b.state("one", {DType::kF32, {1}}));  // read back to synchronize: 4 bytes, like a loss
   Program program;
   for (const char* name : {"y", "dx"}) program.add_state({.name = name, .type = type, .kind = StateKind::kGradient});
   const TensorType weight = graph.type(w);
@@ -55,7 +55,7 @@ Program linear_program(const Options& options) {
 
 struct LinearTime {
   std::string recipe;
-  double each_us = 0, stream_us = 0;  // waiting after every iteration; only after the last
+  double each_us = 0, stream_us = 0;  // synchronizing after every iteration; only after the last
   int64_t kernels = 0;
 };
 
@@ -75,7 +75,7 @@ LinearTime measure_linear(const Options& options, const Target& target, const st
     executor->write_state(entry.name, bytes);
   }
   const bool prepares = executor->program().find_graph("prepare") != nullptr;
-  auto iteration = [&] {  // codes of the weights included
+  auto iteration = [&] {  // including quantization of the weights
     if (prepares) executor->run("prepare");
     executor->run("train");
   };
@@ -116,14 +116,14 @@ void run_linear(const Options& options) {
 
 void add_linear_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  auto* command = app.add_subcommand("linear", "Time of one linear layer, forward and backward, the host's included");
-  command->add_option("--recipe", options->recipes, "which ones")->capture_default_str();
+  auto* command = app.add_subcommand("linear", "Time of one linear layer, forward and backward, including the host");
+  command->add_option("--recipe", options->recipes, "which to run")->capture_default_str();
   command->add_option("--device", options->device, "auto | cpu | cuda")->capture_default_str();
   for (auto [name, field] : {std::pair{"--tokens", &options->tokens}, std::pair{"--width", &options->width},
                              std::pair{"--repeats", &options->repeats}})
     command->add_option(name, *field)->check(positive())->capture_default_str();
   command->add_option("--threads", options->threads, "0: all cores")->check(CLI::Range(0, 4096));
-  command->add_option("--json", options->json, "file for the figures");
+  command->add_option("--json", options->json, "write the results to this JSON file");
   command->callback([options] { run_linear(*options); });
 }
 

@@ -1,4 +1,4 @@
-// octet-bench gemm, octet-bench copy: the rates of this machine everything else is a fraction of.
+// octet-bench gemm, octet-bench copy: GEMM and copy rates of this machine, the reference for all other figures.
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -58,7 +58,7 @@ void run_copy(const CopyOptions& options) {
   MemoryReader reader(options.mib << 20);
   double read = reader.run();
   for (int64_t i = 0; i < options.repeats; ++i) read = std::max(read, reader.run());
-  fmt::print("reading alone {:.1f} GB/s\n", read / 1e9);
+  fmt::print("read only {:.1f} GB/s\n", read / 1e9);
   if (!options.json.empty()) {
     nlohmann::json all = {{"cpu", cpu_model()},
                           {"threads", thread_count()},
@@ -73,7 +73,7 @@ void run_copy(const CopyOptions& options) {
 void add_gemm_command(CLI::App& app) {
   auto options = std::make_shared<GemmOptions>();
   auto* command = app.add_subcommand("gemm", "Rate of one matrix product in each precision");
-  command->add_option("--precision", options->precisions, "which ones")
+  command->add_option("--precision", options->precisions, "which to run")
       ->check(CLI::IsMember(gemm_precisions()))
       ->capture_default_str();
   command->add_option("--device", options->device, "auto | cpu | cuda")->capture_default_str();
@@ -81,17 +81,17 @@ void add_gemm_command(CLI::App& app) {
                              std::pair{"--repeats", &options->repeats}})
     command->add_option(name, *field)->check(positive())->capture_default_str();
   command->add_option("--threads", options->threads, "0: all cores")->check(CLI::Range(0, 4096));
-  command->add_option("--json", options->json, "file for the figures");
+  command->add_option("--json", options->json, "write the results to this JSON file");
   command->callback([options] { run_gemm(*options); });
 }
 
 void add_copy_command(CLI::App& app) {
   auto options = std::make_shared<CopyOptions>();
-  auto* command = app.add_subcommand("copy", "Memory bandwidth of a plain copy, and of reading");
-  command->add_option("--mib", options->mib, "size of the copy")->check(positive())->capture_default_str();
+  auto* command = app.add_subcommand("copy", "Memory bandwidth of a copy and of reading");
+  command->add_option("--mib", options->mib, "size of the copy in MiB")->check(positive())->capture_default_str();
   command->add_option("--repeats", options->repeats)->check(positive())->capture_default_str();
   command->add_option("--threads", options->threads, "0: all cores")->check(CLI::Range(0, 4096));
-  command->add_option("--json", options->json, "file for the figures");
+  command->add_option("--json", options->json, "write the results to this JSON file");
   command->callback([options] { run_copy(*options); });
 }
 

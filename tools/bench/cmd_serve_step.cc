@@ -1,5 +1,5 @@
-// octet-bench serve-step: a decoding step of a serving runner at a fixed batch and context, beside what its bytes and
-// FLOPs allow; and the time of a forward over a prompt. Random weights, random tokens; the loop is the engine's.
+// octet-bench serve-step: a decode step of a serving runner at a fixed batch and context, compared with the roofline of
+// its bytes and FLOPs; and the time of a prefill. Random weights and tokens; the loop is the engine's.
 #include <algorithm>
 #include <chrono>
 
@@ -30,8 +30,8 @@ struct Options {
   bool profile = false, plan_only = false, no_warm_up = false;
 };
 
-// Seconds this graph cannot go below at `context` keys a sequence: every product the slower of its FLOPs and its
-// bytes, and the keys and values read once.
+// Roofline seconds of this graph at `context` keys per sequence: each GEMM the longer of its FLOPs and bytes, plus one
+// read of keys and values.
 struct Floor {
   double gemm = 0, cache = 0;
   double total() const { return gemm + cache; }
@@ -49,7 +49,7 @@ Floor floor_of(const Graph& graph, const Target& target, double bytes_per_second
     const Node& node = graph.node(id);
     if (is_product(node.op)) {
       add_product(graph, id, node_cost(graph, id).bytes);
-    } else if (node.op == Op::kFusion) {  // the bytes of the whole fusion
+    } else if (node.op == Op::kFusion) {  // bytes of the whole fusion
       const auto& members = node.body->nodes();
       const auto product =
           std::find_if(members.begin(), members.end(), [](const Node& member) { return is_product(member.op); });
@@ -111,7 +111,7 @@ class StepBench {
                seconds_since(begin));
   }
 
-  // The planned graphs of the asked steps, as text.
+  // The planned graphs of the requested steps, as text.
   void print_graphs(const ServingProgram& program) const {
     auto print_first = [&](const std::vector<ForwardBucket>& buckets, int64_t tokens) {
       for (const ForwardBucket& bucket : buckets) {
@@ -152,7 +152,7 @@ class StepBench {
       step.segments.push_back(static_cast<int32_t>(step.ids.size()));
       step.kv_lengths.push_back(static_cast<int32_t>(context));
       step.logit_rows.push_back(static_cast<int32_t>(step.ids.size()) - 1);
-      for (size_t g = 0; g < step.groups.size(); ++g) {  // blocks spread as after hours of serving
+      for (size_t g = 0; g < step.groups.size(); ++g) {  // scattered blocks, as after long serving
         const CacheGroup& group = limits.groups[g];
         const int64_t pool = group.blocks % 7 == 0 ? group.blocks - 1 : group.blocks;
         auto block = [&](int64_t i) { return static_cast<int32_t>((s * blocks_of(context) + i) * 7 % pool); };
@@ -181,7 +181,7 @@ class StepBench {
     std::vector<double> step, fill, sample, wait;
   };
 
-  // The engine's order: the next forward is enqueued before the last step's ids are waited for.
+  // The engine's order: the next forward is enqueued before waiting for the last step's ids.
   Times loop(const StepInput& step, const SampleInput& sampling, int64_t steps) {
     Times times;
     runner_->forward(step);
@@ -204,8 +204,8 @@ class StepBench {
     return times;
   }
 
-  // Where nobody knows the bytes a second of the floor, reading is measured in turn with the steps, as other work on
-  // the machine comes and goes: medians of both.
+  // If the target has no memory bandwidth, it is measured in alternation with the steps, since other load on the
+  // machine varies; medians of both.
   Times timed_loop(const StepInput& step, const SampleInput& sampling) {
     if (!measured_) return loop(step, sampling, options_.steps);
     constexpr int64_t kTurn = 3;
@@ -235,7 +235,8 @@ class StepBench {
         floor.total() * 1e6, floor.gemm * 1e6, floor.cache * 1e6, 100 * floor.total() / middle,
         static_cast<double>(tokens) / middle, median(times.fill) * 1e6, median(times.sample) * 1e6,
         median(times.wait) * 1e6);
-    if (measured_) fmt::print("    the floor is at {:.1f} GB/s: reading, measured beside it\n", rate_ * 1e-9);
+    if (measured_)
+      fmt::print("    roofline at {:.1f} GB/s, the read bandwidth measured between the steps\n", rate_ * 1e-9);
   }
 
   void decode(int64_t batch) {
@@ -275,7 +276,7 @@ class StepBench {
     write_file(fmt::format("{}.{}.json", options_.timeline, graph), timeline_json(activities));
   }
 
-  // Per kernel, of a few further steps that are launched node by node.
+  // Profile per kernel, of a few more steps launched node by node.
   void print_profile(const std::vector<std::string>& graphs, const StepInput& step, const SampleInput& sampling) {
     constexpr int64_t kSteps = 5;
     Executor& executor = runner_->executor();
@@ -300,9 +301,9 @@ class StepBench {
 
   const Options& options_;
   const Target& target_;
-  double rate_ = 0;  // bytes a second
+  double rate_ = 0;  // bytes per second
   bool measured_ = false;
-  std::unique_ptr<DeviceTimeline> timeline_;  // before the runner, whose graphs it is to see
+  std::unique_ptr<DeviceTimeline> timeline_;  // constructed before the runner, whose graphs it records
   std::unique_ptr<PlanRunner> runner_;
 };
 
@@ -316,27 +317,29 @@ void run_serve_step(const Options& options) {
 
 void add_serve_step_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  auto* command = app.add_subcommand("serve-step", "A decoding step of a serving runner beside its floor");
+  auto* command = app.add_subcommand("serve-step", "A decode step of a serving runner compared with its roofline");
   command->add_option("--model", options->model, "a named size")->capture_default_str();
   command->add_option("--recipe", options->recipe)->capture_default_str();
   command->add_option("--kv-cache", options->kv_cache, "f32 | bf16 | e4m3")->capture_default_str();
   command->add_option("--device", options->device, "auto | cpu | cuda; with --plan-only also h200")
       ->capture_default_str();
-  command->add_option("--batch", options->batches, "sequences, several at will")
+  command->add_option("--batch", options->batches, "sequences (several values allowed)")
       ->capture_default_str()
       ->check(positive());
-  command->add_option("--prompt", options->prompts, "also forwards of one prompt of so many tokens");
-  command->add_option("--context", options->context, "tokens a sequence has")->capture_default_str()->check(positive());
-  command->add_option("--steps", options->steps, "timed")->capture_default_str()->check(positive());
-  command->add_option("--layers", options->layers, "instead of the size's")->check(not_negative());
-  command->add_option("--block-size", options->block_size, "of the cache");
+  command->add_option("--prompt", options->prompts, "also time the prefill of one prompt of this many tokens");
+  command->add_option("--context", options->context, "cached tokens per sequence")
+      ->capture_default_str()
+      ->check(positive());
+  command->add_option("--steps", options->steps, "timed steps")->capture_default_str()->check(positive());
+  command->add_option("--layers", options->layers, "override the size's")->check(not_negative());
+  command->add_option("--block-size", options->block_size, "tokens per cache block");
   command->add_option("--max-step-tokens", options->max_step_tokens)->capture_default_str();
-  command->add_option("--bandwidth", options->bytes_per_second, "of the floor, bytes a second");
-  command->add_option("--top", options->top, "kernels listed")->capture_default_str();
-  command->add_flag("--profile", options->profile, "kernel by kernel");
+  command->add_option("--bandwidth", options->bytes_per_second, "memory bandwidth of the roofline, bytes per second");
+  command->add_option("--top", options->top, "number of kernels to list")->capture_default_str();
+  command->add_flag("--profile", options->profile, "profile kernel by kernel");
   command->add_option("--timeline", options->timeline,
-                      "trace files PREFIX.GRAPH.json of 10 further steps, and how long the GPU was idle (needs CUPTI)");
-  command->add_flag("--plan-only", options->plan_only, "plan, print the graphs of the asked steps, run nothing");
+                      "trace files PREFIX.GRAPH.json of 10 more steps, and the GPU's idle time (needs CUPTI)");
+  command->add_flag("--plan-only", options->plan_only, "only plan, and print the graphs of the requested steps");
   command->add_flag("--no-warm-up", options->no_warm_up);
   command->callback([options] { run_serve_step(*options); });
 }

@@ -1,4 +1,4 @@
-// octet-bench timings: the rows of a Target by which recipe auto decides whether FP8 pays (docs/numerics.md).
+// octet-bench timings: the timings of a Target by which recipe auto decides whether FP8 is faster (docs/numerics.md).
 #include <fmt/format.h>
 
 #include <fstream>
@@ -27,7 +27,7 @@ void run_timings(const Options& options) {
     rows.open(options.out);
     check(rows.good(), ErrorCode::kIo, "{}: cannot be written", options.out);
   }
-  fmt::print("{}: tokens, out, in, linears that read one x, microseconds in bf16, fp8-tensor and fp8-block\n",
+  fmt::print("{}: tokens, out, in, linears with one input, microseconds in bf16, fp8-tensor and fp8-block\n",
              target.name);
   std::vector<LinearTiming> timings;
   for (int64_t tokens : options.tokens) {
@@ -53,9 +53,9 @@ void run_timings(const Options& options) {
 
 void add_timings_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  auto* command = app.add_subcommand("timings", "What FP8 saves a training step, by shape of linears");
-  command->add_option("--tokens", options->tokens, "of a micro-batch")->check(positive())->capture_default_str();
-  command->add_option("--widths", options->widths, "of layers, multiples of 64")
+  auto* command = app.add_subcommand("timings", "Time that FP8 saves in a training step, by shape of linears");
+  command->add_option("--tokens", options->tokens, "tokens per micro-batch")->check(positive())->capture_default_str();
+  command->add_option("--widths", options->widths, "hidden sizes, multiples of 64")
       ->check(positive())
       ->capture_default_str();
   for (auto [name, field, meaning] :
@@ -65,7 +65,7 @@ void add_timings_command(CLI::App& app) {
     command->add_option(name, *field, meaning)->check(positive())->capture_default_str();
   command->add_option("--device", options->device, "auto | cpu | cuda")->capture_default_str();
   command->add_option("--threads", options->threads, "0: all cores")->check(CLI::Range(0, 4096));
-  command->add_option("--out", options->out, "file for the rows, as a target file has them");
+  command->add_option("--out", options->out, "write the rows to this file, in the format of target files");
   command->callback([options] { run_timings(*options); });
 }
 

@@ -58,7 +58,7 @@ StepReport measure_step(const Options& options) {
                     .length = options.length,
                     .micro_batches = options.micro_batches,
                     .steps = options.steps};
-  // The same tokens every step: the loss must fall, which shows that the measured step does learn.
+  // The same tokens every step: the loss must fall, which shows that the measured step trains.
   const std::vector<HostBatch> batches =
       random_batches(options.micro_batches, options.batch, options.length, model.vocab_size);
   report.resident_before = process_memory().resident;
@@ -71,24 +71,23 @@ StepReport measure_step(const Options& options) {
       .optimizer = {.lr = 1e-4},
       .compile = {.target = target, .recipe = recipe, .recompute = parse_recompute(options.recompute, target)}};
   auto begin = Clock::now();
-  Stepper stepper(recipe.statistics
-                      ? AutoPrecision(model, stepper_options, {}, 1).plan()  // as the Target's timings say
-                      : compile_training(model, stepper_options),
+  Stepper stepper(recipe.statistics ? AutoPrecision(model, stepper_options, {}, 1).plan()  // by the Target's timings
+                                    : compile_training(model, stepper_options),
                   stepper_options);
   report.plan_seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   initialize_weights(stepper.executor(), 1337);
 
-  // As in a run: on a GPU the next step begins before the results of one are read.
+  // As in a run: on a GPU the next step starts before the results of the previous one are read.
   const bool ahead = target.device == Device::kCuda;
   StepWork next{.micro_batches = batches, .lr = 1e-4, .step = 0, .seed = 1337};
-  std::optional<StepWork> under_way;
+  std::optional<StepWork> in_flight;
   StepResult result;
   auto wait = [&] {
-    if (!under_way) return;
-    result = stepper.wait(*under_way);
-    if (under_way->step == 1) report.first_loss = result.loss;
-    check(result.finite, ErrorCode::kInternal, "step {}: gradients are not finite", under_way->step);
-    under_way.reset();
+    if (!in_flight) return;
+    result = stepper.wait(*in_flight);
+    if (in_flight->step == 1) report.first_loss = result.loss;
+    check(result.finite, ErrorCode::kInternal, "step {}: gradients are not finite", in_flight->step);
+    in_flight.reset();
   };
   auto run = [&] {
     ++next.step;
@@ -96,7 +95,7 @@ StepReport measure_step(const Options& options) {
     if (ahead) wait();
     stepper.run_remaining_micro_batches(next);
     stepper.apply(next);
-    under_way = next;
+    in_flight = next;
     if (!ahead) wait();
   };
   report.seconds = time_runs(ahead ? std::max<int64_t>(1, options.warmup) : options.warmup, options.steps, run);
@@ -156,19 +155,19 @@ void add_train_step_command(CLI::App& app) {
                                       std::tuple{"--micro-batches", &options->micro_batches, "of a step"},
                                       std::tuple{"--steps", &options->steps, "timed steps"},
                                       std::tuple{"--gemm", &options->gemm, "M = N = K of the reference product"},
-                                      std::tuple{"--top", &options->top, "kernels listed"}})
+                                      std::tuple{"--top", &options->top, "number of kernels to list"}})
     command->add_option(name, *field, meaning)->check(positive())->capture_default_str();
   command->add_option("--warmup", options->warmup, "steps before the timed ones; a GPU has at least 1")
       ->capture_default_str()
       ->check(not_negative());
-  command->add_option("--layers", options->layers, "instead of the size's")->check(not_negative());
-  command->add_option("--hidden", options->hidden, "instead of the size's; heads of 64, the MLP 4 times as wide")
+  command->add_option("--layers", options->layers, "override the size's")->check(not_negative());
+  command->add_option("--hidden", options->hidden, "override the size's; heads of 64, an MLP 4 times as wide")
       ->check(not_negative());
   command->add_option("--threads", options->threads, "0: all cores")->check(CLI::Range(0, 4096));
-  command->add_flag("--profile", options->profile, "as many further steps, timed kernel by kernel");
-  command->add_option("--json", options->json, "file for the figures");
+  command->add_flag("--profile", options->profile, "time the same number of further steps kernel by kernel");
+  command->add_option("--json", options->json, "write the results to this JSON file");
   command->add_option("--timeline", options->timeline,
-                      "as many further steps in a trace file, and how long the GPU was idle (needs CUPTI)");
+                      "trace file of the same number of further steps, and the GPU's idle time (needs CUPTI)");
   command->callback([options] { run_train_step(*options); });
 }
 

@@ -18,10 +18,10 @@ namespace octet {
 namespace {
 
 constexpr int64_t kLength = 1024, kHead = 64, kVocab = 1024;
-// A measurement: steps one behind the other until power and clocks of a GPU are what they are in a long run, then those
-// that count. bf16 draws more power than FP8: short measurements flatter it.
+// A measurement: back-to-back steps until power and clocks of a GPU are those of a long run, then the timed ones. bf16
+// draws more power than FP8, so short measurements favour it.
 constexpr double kSettleSeconds = 0.06, kSampleSeconds = 0.01;
-constexpr int kSamples = 5;  // their median counts
+constexpr int kSamples = 5;  // the median is used
 
 ModelConfig model_of(const LayerShape& layer) {
   ModelConfig model = model_family(layer.gated ? "llama" : "gpt2");
@@ -45,7 +45,7 @@ StepperOptions options_of(const LayerShape& layer, const Target& target) {
       .compile = {.target = target, .recipe = recipe, .recompute = parse_recompute("auto", target), .verify = false}};
 }
 
-// Matrices of normal values, a million of them over and over; norms' weights are 1.
+// Normal values, repeated after a million; norm weights are 1.
 void fill_weights(Executor& executor) {
   constexpr int64_t kTile = 1'048'573;
   static const std::vector<float> normals = [] {
@@ -71,7 +71,7 @@ void fill_weights(Executor& executor) {
   executor.run("prepare");
 }
 
-// A training step of the model with `fp8` linears on a rung and all others in bf16, its graphs captured.
+// A training step with the `fp8` linears at a precision level and all others in bf16, as captured graphs.
 class TimedStep {
  public:
   TimedStep(const LayerShape& layer, const StepperOptions& options, const std::vector<PolicyGemm>& gemms,
@@ -94,7 +94,7 @@ class TimedStep {
     return median(samples);
   }
 
-  // Of the products of these linears alone.
+  // GEMM seconds of these linears alone.
   double product_seconds(const std::set<std::string>& linears) {
     Executor& executor = stepper_.executor();
     std::vector<double> runs;
@@ -127,14 +127,14 @@ class TimedStep {
       options.compile.recipe.decisions[gemm.key()] =
           level_precision(fp8.contains(gemm.gemm) ? rung : PrecisionLevel::kHigh);
     Plan plan = compile_training(model_of(layer), options);
-    for (const char* graph : {"accumulate", "eval"}) plan.graphs.erase(graph);  // not run: nothing to bind and tune
+    for (const char* graph : {"accumulate", "eval"}) plan.graphs.erase(graph);  // not run: no kernels to bind and tune
     return plan;
   }
 
   Stepper stepper_;
 };
 
-// A group of every layer.
+// The group in every layer.
 struct LayersGroup {
   LinearTiming shape;
   std::set<std::string> linears;
@@ -170,7 +170,7 @@ std::vector<LinearTiming> time_layer(const LayerShape& layer, const Target& targ
     const double products = high.product_seconds(group.linears);
     for (PrecisionLevel rung : {PrecisionLevel::kHigh, PrecisionLevel::kTensor, PrecisionLevel::kBlock}) {
       double seconds = products;
-      if (rung != PrecisionLevel::kHigh) {  // clocks wander: beside what stands around it
+      if (rung != PrecisionLevel::kHigh) {  // clocks drift: compare with neighbouring bf16 measurements
         const double fp8 = TimedStep(layer, options, gemms, group.linears, rung).seconds(), after = high.seconds();
         seconds += fp8 - (before + after) / 2;
         before = after;

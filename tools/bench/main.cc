@@ -1,5 +1,5 @@
-// The program `octet-bench`: speeds of training steps, plans, matrix products and copies on this machine. Numbers only;
-// what they are compared with is in benchmarks/ and docs/results.md.
+// The program `octet-bench`: measures training steps, compilation, GEMMs and copies on this machine. benchmarks/ and
+// docs/results.md have the comparisons.
 #include <CLI/CLI.hpp>
 #include <iostream>
 

@@ -51,7 +51,7 @@ Program gemm_program(const std::string& precision, int64_t m, int64_t n, int64_t
   return program;
 }
 
-// Finite values of one size, varied enough that nothing is skipped; scales are 1.
+// Finite values of one magnitude, varied so that no work is skipped; scales are 1.
 void fill_inputs(Executor& executor) {
   const Graph& graph = executor.program().graph("gemm");
   for (const Node& node : graph.nodes()) {
@@ -101,12 +101,12 @@ GemmRate measure_gemm(const Target& target, const std::string& precision, int64_
   auto executor = make_executor(plan_memory(gemm_program(precision, m, n, k), target));
   fill_inputs(*executor);
   auto seconds = time_runs(2, repeats, [&] { executor->run("gemm"); });
-  executor->set_profiling(true);  // names the kernel; its time is not used
+  executor->set_profiling(true);  // for the kernel's name; its time is not used
   executor->run("gemm");
   GemmRate rate{.precision = precision, .m = m, .n = n, .k = k};
   for (const NodeTime& time : executor->profile())
     if (time.flops > 0) rate.kernel = time.kernel;
-  if (target.device == Device::kCuda) {  // the product alone, without copies between host and device
+  if (target.device == Device::kCuda) {  // GEMM only, without copies between host and device
     seconds.clear();
     for (int64_t i = 0; i < repeats; ++i) {
       executor->set_profiling(true);
@@ -123,7 +123,7 @@ GemmRate measure_gemm(const Target& target, const std::string& precision, int64_
 }
 
 double measure_copy(int64_t bytes, int64_t repeats) {
-  auto from = std::make_unique<std::byte[]>(static_cast<size_t>(bytes));  // zero-filled: pages are there
+  auto from = std::make_unique<std::byte[]>(static_cast<size_t>(bytes));  // zero-filled: pages are mapped
   auto to = std::make_unique<std::byte[]>(static_cast<size_t>(bytes));
   auto copy = [&] {
     parallel_for(bytes, 1 << 20, [&](int64_t begin, int64_t end) {
@@ -138,7 +138,7 @@ MemoryReader::MemoryReader(int64_t bytes) : bytes_(bytes), memory_(nullptr, &std
   constexpr int64_t kHugePage = int64_t{2} << 20;
   const auto size = static_cast<size_t>((bytes + kHugePage - 1) / kHugePage * kHugePage);
   memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kHugePage, size)));
-  check(memory_ != nullptr, ErrorCode::kOutOfMemory, "no {} bytes to read", bytes);
+  check(memory_ != nullptr, ErrorCode::kOutOfMemory, "cannot allocate {} bytes to read", bytes);
   madvise(memory_.get(), size, MADV_HUGEPAGE);
   std::memset(memory_.get(), 1, size);
 }
@@ -149,7 +149,7 @@ double MemoryReader::run() {
     Words words[4];
   };
   const auto* runs = reinterpret_cast<const Run*>(memory_.get());
-  std::atomic<uint64_t> seen{0};  // keeps the loads
+  std::atomic<uint64_t> seen{0};  // keeps the compiler from removing the loads
   const auto seconds = time_runs(0, 1, [&] {
     parallel_for(bytes_ / static_cast<int64_t>(sizeof(Run)), 4096, [&](int64_t begin, int64_t end) {
       Run all = {};

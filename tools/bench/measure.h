@@ -1,6 +1,6 @@
-// What is measured beside the thing measured: GEMM and copy rates of this machine, memory of this process, medians.
+// Reference measurements: GEMM and copy rates of this machine, memory of this process, medians.
 //
-// GEMMs run through the executor, so through the kernel rows training uses; nothing here knows a kernel.
+// GEMMs run through the executor, with the kernels that training uses.
 #pragma once
 
 #include <cstddef>
@@ -16,11 +16,11 @@ namespace octet {
 
 double median(std::vector<double> values);
 
-// Seconds of each of `repeats` runs of `work`, after `warmup` runs that do not count.
+// Seconds of each of `repeats` runs of `work`, after `warmup` untimed runs.
 std::vector<double> time_runs(int64_t warmup, int64_t repeats, const std::function<void()>& work);
 
 struct GemmRate {
-  std::string precision, kernel;  // kernel: the row that ran
+  std::string precision, kernel;  // kernel: name of the kernel that ran
   int64_t m = 0, n = 0, k = 0;
   double median_seconds = 0, best_seconds = 0;
   double flops_per_second = 0;  // 2 m n k / best_seconds
@@ -32,14 +32,14 @@ GemmRate measure_gemm(const Target& target, const std::string& precision, int64_
                       int64_t repeats);
 std::vector<std::string> gemm_precisions();
 
-// Bytes a second (read + written) of all threads copying `bytes`.
+// Bytes per second (read + written) of all threads copying `bytes`.
 double measure_copy(int64_t bytes, int64_t repeats);
-// All threads reading `bytes` and writing nothing: what bounds a decoding step on a CPU. The memory is in huge pages,
-// as an executor's arena.
+// Memory read bandwidth of all threads over `bytes`, which bounds decoding on a CPU. The memory is in huge pages, like
+// an executor's arena.
 class MemoryReader {
  public:
   explicit MemoryReader(int64_t bytes);
-  double run();  // bytes a second of one reading
+  double run();  // bytes per second of one pass
 
  private:
   int64_t bytes_;
@@ -51,6 +51,6 @@ struct MemoryUse {
 };
 MemoryUse process_memory();
 
-std::string cpu_model();  // as the operating system names it
+std::string cpu_model();  // name given by the operating system
 
 }  // namespace octet

@@ -1,4 +1,4 @@
-// Micro-batches of random tokens, the same in every run.
+// Micro-batches of random tokens, equal in every run.
 #pragma once
 
 #include <cstdint>

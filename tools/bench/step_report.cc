@@ -85,7 +85,7 @@ double model_flops(const Graph& train) {
     if (node.phase == Phase::kRecompute) continue;
     double cost = node_cost(train, NodeId{i}).flops;
     if (node.op == Op::kMatmul || node.op == Op::kScaledMatmul || node.op == Op::kAttention) flops += cost;
-    // Its five products include making the scores again; by convention four count.
+    // Its five GEMMs include recomputing the scores; by convention four count.
     if (node.op == Op::kAttentionGrad) flops += cost * 4 / 5;
   }
   return flops;

@@ -1,7 +1,7 @@
-// What one measured training step says, as a struct, as text and as JSON.
+// Report of a measured training step: struct, text and JSON.
 //
 // FLOP convention: a multiply-add is two; model FLOPs are the matrix products and attention of the train graph's
-// forward and backward, attention over the causal half, its backward twice its forward, nothing recomputed counted.
+// forward and backward, attention over the causal half, its backward twice its forward; recomputation is not counted.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,16 @@
 
 namespace octet {
 
-// FLOPs of one run of graph "train" (one micro-batch) in the convention above.
+// FLOPs of one run of graph "train" (one micro-batch) in this convention.
 double model_flops(const Graph& train);
 
-// Calls of one kernel for one op, summed; `flops` and `bytes` of all of them.
+// Totals over the calls of one kernel for one op.
 struct KernelSum {
   std::string op, kernel;
   int64_t calls = 0;
   double seconds = 0, flops = 0, bytes = 0;
 };
-// The slowest first; what executors spend outside kernels left out.
+// Sorted by time; without the executor's time outside kernels.
 std::vector<KernelSum> by_kernel(const std::vector<NodeTime>& profile);
 
 struct StepReport {

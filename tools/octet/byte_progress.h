@@ -1,4 +1,4 @@
-// The progress bar of commands that read a corpus: counts input in a unit that fits its size.
+// Progress bar of commands that read a corpus, with a unit that fits its size.
 #pragma once
 
 #include <optional>

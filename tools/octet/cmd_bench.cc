@@ -1,4 +1,4 @@
-// octet bench: the engine under load. throughput: everything at once; latency: few requests at a time; trace: recorded
+// octet bench: the engine under load. throughput: all requests at once; latency: few at a time; trace: recorded
 // arrivals and lengths.
 #include <CLI/CLI.hpp>
 #include <map>
@@ -25,7 +25,7 @@ struct Options {
   std::string model, trace, json, html;
   EngineOptions engine;
   DriveOptions drive;
-  Objectives objectives;  // milliseconds until run
+  Objectives objectives;  // in milliseconds
   int64_t requests = 0, prompt_tokens = 128, output_tokens = 128, warmup = 2;
   double rate = 0, scale = 1, price = 0;
   bool at_once = false;
@@ -47,12 +47,12 @@ Workload make_workload(Kind kind, const Options& o) {
 void drop_long_requests(Workload& workload, int64_t context) {
   const int64_t dropped = drop_longer_than(workload, context);
   if (dropped == 0) return;
-  fmt::print(stderr, "{} requests are longer than the context of {} tokens and were left out\n", dropped, context);
+  fmt::print(stderr, "{} requests exceed the context of {} tokens and were left out\n", dropped, context);
   check(!workload.requests.empty(), ErrorCode::kInvalidArgument,
         "no request fits the context of {} tokens: give --context or shorter lengths", context);
 }
 
-// What runs before the measured requests: the first of them, with other words.
+// Warm-up: the first requests, with other prompts.
 Workload warm_up_of(const Workload& workload, int64_t requests) {
   Workload warm{.name = "warm-up", .requests = workload.requests};
   warm.requests.resize(std::min(warm.requests.size(), static_cast<size_t>(requests)));
@@ -60,7 +60,7 @@ Workload warm_up_of(const Workload& workload, int64_t requests) {
   return warm;
 }
 
-// A GPU's are those of its target, 0 where nobody has measured them; a CPU's are measured now, in half a second.
+// A GPU's rates are its target's (0 if not measured); a CPU's are measured here, in half a second.
 DeviceRates rates_of(const EnginePlan& plan) {
   const Target target = target_of(resolve_device(plan.device));
   const bool fp8 = plan.recipe.starts_with("fp8"), f32 = plan.recipe == "fp32" || plan.recipe == "tf32";
@@ -73,8 +73,8 @@ DeviceRates rates_of(const EnginePlan& plan) {
   return {bytes, measure_gemm(target, products, kSize, kSize, kSize, 3).flops_per_second};
 }
 
-// Before weights are read or made, which alone may take minutes.
-void say_what_will_run(const EnginePlan& plan, const Options& o, const Workload& workload) {
+// Printed before weights are loaded, which may take minutes.
+void print_plan(const EnginePlan& plan, const Options& o, const Workload& workload) {
   fmt::print(stderr, "{}: {} in {} on {}: {} of weights, {} of activations, {} of KV cache{}\n", workload.name, o.model,
              plan.recipe, plan.device, human_bytes(plan.weight_bytes), human_bytes(plan.activation_bytes),
              human_bytes(plan.kv_bytes),
@@ -86,29 +86,32 @@ void say_what_will_run(const EnginePlan& plan, const Options& o, const Workload&
   const LoadEstimate load = estimate_load(plan, rates, workload, texts);
   const LoadEstimate warm = estimate_load(plan, rates, warm_up_of(workload, o.warmup), texts);
   const double seconds = load.seconds + warm.seconds;
-  fmt::print(stderr,
-             "about {} at least, {} of it warm-up: {:.3g} ms for a token of each of {} texts, at {}/s read and {}/s\n",
-             human_seconds(seconds), human_seconds(warm.seconds), 1e3 * load.step_seconds, load.texts,
-             human_number(rates.bytes_per_second, "B"), human_number(rates.flops_per_second, "FLOP"));
+  fmt::print(
+      stderr,
+      "at least {}, {} of it warm-up: {:.3g} ms per decode step of {} sequences, at {}/s of memory reads and {}/s\n",
+      human_seconds(seconds), human_seconds(warm.seconds), 1e3 * load.step_seconds, load.texts,
+      human_number(rates.bytes_per_second, "B"), human_number(rates.flops_per_second, "FLOP"));
   constexpr double kLong = 600;
-  if (seconds > kLong) fmt::print(stderr, "fewer requests (-n) or a smaller model take less; Ctrl-C ends it\n");
+  if (seconds > kLong)
+    fmt::print(stderr, "use fewer requests (-n) or a smaller model for a shorter run; Ctrl-C stops it\n");
 }
 
 void run(Kind kind, Options& o) {
-  validate(o.drive.sampling);  // what is wrong with words or trace is said before a model is loaded
+  validate(o.drive.sampling);  // errors of options or trace are reported before a model is loaded
   Workload workload = make_workload(kind, o);
   if (!o.engine.random_weights) o.model = model_folder(o.model);
-  o.engine.needs_tokenizer = false;  // requests are ids
+  o.engine.needs_tokenizer = false;  // requests give ids
   o.engine.planned = [&](const EnginePlan& plan) {
     drop_long_requests(workload, plan.context);
-    say_what_will_run(plan, o, workload);
+    o.drive.kv_tokens = plan.kv_tokens;
+    print_plan(plan, o, workload);
   };
   auto engine = Engine::open(o.model, o.engine);
   if (resolve_device(o.engine.device) == Device::kCuda) o.drive.pci_bus_id = cuda_bus_id();
   if (o.warmup > 0) {
     const Workload warm = warm_up_of(workload, o.warmup);
     DriveOptions drive_options = o.drive;
-    drive_options.seed += 0x5eed;  // other prompts: nothing of them is in the prefix cache afterwards
+    drive_options.seed += 0x5eed;  // other prompts, so that the prefix cache has none of the measured ones
     drive(*engine, warm, drive_options);
   }
   const auto total = static_cast<int64_t>(workload.requests.size());
@@ -130,8 +133,8 @@ void run(Kind kind, Options& o) {
                        {"recipe", engine->options().recipe},
                        {"KV cache", engine->options().kv_cache},
                        {"KV cache bytes", std::to_string(stats.kv_bytes)},
-                       {"sequences at most", std::to_string(o.engine.max_sequences)},
-                       {"tokens of a step at most", std::to_string(o.engine.max_step_tokens)}};
+                       {"max sequences", std::to_string(o.engine.max_sequences)},
+                       {"max tokens per step", std::to_string(o.engine.max_step_tokens)}};
   for (const auto& [name, value] : facts) fmt::print("{}: {}\n", name, value);
   fmt::print("{}", to_text(summary));
   if (!o.json.empty()) write_file(o.json, to_json(summary, facts));
@@ -140,17 +143,18 @@ void run(Kind kind, Options& o) {
 }
 
 void add_policy(CLI::App& command, Options& o) {
-  static const std::map<std::string, SchedulingPolicy> kPolicies = {
-      {"max-utilization", SchedulingPolicy::kMaxUtilization},
-      {"never-evict", SchedulingPolicy::kNeverEvict},
-      {"packed-lockstep", SchedulingPolicy::kPackedLockstep},
-      {"padded-static", SchedulingPolicy::kPaddedStatic}};
+  static const std::map<std::string, std::pair<SchedulingPolicy, Batching>> kPolicies = {
+      {"max-utilization", {SchedulingPolicy::kMaxUtilization, Batching::kInFlight}},
+      {"never-evict", {SchedulingPolicy::kNeverEvict, Batching::kInFlight}},
+      {"packed-lockstep", {SchedulingPolicy::kNeverEvict, Batching::kStatic}},
+      {"padded-static", {SchedulingPolicy::kNeverEvict, Batching::kPaddedStatic}}};
   std::set<std::string> names;
   for (const auto& [name, policy] : kPolicies) names.insert(name);
   command
       .add_option_function<std::string>(
-          "--policy", [&o](const std::string& name) { o.engine.policy = kPolicies.at(name); },
-          "how requests share the device")
+          "--policy",
+          [&o](const std::string& name) { std::tie(o.engine.policy, o.drive.batching) = kPolicies.at(name); },
+          "in-flight batching with preemption or without, or static batching for comparison")
       ->check(CLI::IsMember(names))
       ->default_str("max-utilization");
 }
@@ -158,7 +162,7 @@ void add_policy(CLI::App& command, Options& o) {
 void add_shared(CLI::App& command, Options& o) {
   command.add_option("model", o.model, "model folder, run or checkpoint; with --random-weights a named model")
       ->required();
-  command.add_flag("--random-weights", o.engine.random_weights, "do not read weights: for speed alone");
+  command.add_flag("--random-weights", o.engine.random_weights, "use random weights, to measure speed only");
   command.add_option("--tokenizer", o.engine.tokenizer, "tokenizer file or folder (default: the model's own, if any)");
   add_device_option(command, o.engine.device);
   add_verbose_option(command);
@@ -167,35 +171,37 @@ void add_shared(CLI::App& command, Options& o) {
   command.add_option("--kv-cache", o.engine.kv_cache, "f32, bf16 or e4m3 (default: the folder's, or the recipe's)");
   add_policy(command, o);
   command.add_option("--context", o.engine.context, "longest sequence (default: the model's)")->check(not_negative());
-  command.add_option("--max-sequences", o.engine.max_sequences, "running at once")->capture_default_str();
-  command.add_option("--max-step-tokens", o.engine.max_step_tokens, "of prompts and decoding together")
+  command.add_option("--max-sequences", o.engine.max_sequences, "maximum number of running sequences")
       ->capture_default_str();
-  command.add_option("--kv-cache-bytes", o.engine.kv_cache_bytes, "0: what is left of the memory")
+  command
+      .add_option("--max-step-tokens", o.engine.max_step_tokens, "token budget of a step: prefill and decode together")
       ->capture_default_str();
-  command.add_flag("--prefix-cache,!--no-prefix-cache", o.engine.prefix_cache, "reuse equal beginnings (default)");
+  command.add_option("--kv-cache-bytes", o.engine.kv_cache_bytes, "0: the memory left")->capture_default_str();
+  command.add_flag("--prefix-cache,!--no-prefix-cache", o.engine.prefix_cache,
+                   "reuse KV blocks of shared prefixes (default)");
   command.add_option("--temperature", o.drive.sampling.temperature, "0 is greedy")->capture_default_str();
   command
       .add_option("--top-p", o.drive.sampling.top_p,
-                  "sample among the likeliest of this total probability; 0 is greedy")
+                  "sample from the most likely tokens with this total probability; 0 is greedy")
       ->capture_default_str();
-  command.add_option("--seed", o.drive.seed, "of prompts and sampling")->capture_default_str();
-  command.add_option("--warmup", o.warmup, "requests before the measured ones")
+  command.add_option("--seed", o.drive.seed, "seed of prompts and sampling")->capture_default_str();
+  command.add_option("--warmup", o.warmup, "warm-up requests before the measured ones")
       ->capture_default_str()
       ->check(not_negative());
-  command.add_option("--slo-ttft", o.objectives.first_token, "goodput: first token within so many ms")
-      ->check(positive());
-  command.add_option("--slo-itl", o.objectives.inter_token, "goodput: mean time between tokens within so many ms")
-      ->check(positive());
-  command.add_option("--price", o.price, "of the machine an hour, for the cost of a million tokens")
+  command.add_option("--slo-ttft", o.objectives.first_token, "goodput: limit of TTFT in ms")->check(positive());
+  command.add_option("--slo-itl", o.objectives.inter_token, "goodput: limit of the mean ITL in ms")->check(positive());
+  command.add_option("--price", o.price, "price of the machine per hour, for the cost of a million tokens")
       ->check(not_negative());
-  command.add_option("--json", o.json, "file for the figures");
-  command.add_option("--html", o.html, "file for a page with plots");
+  command.add_option("--json", o.json, "write the results to this JSON file");
+  command.add_option("--html", o.html, "write an HTML page with plots to this file");
 }
 
 void add_lengths(CLI::App& command, Options& o) {
-  command.add_option("-i,--input", o.prompt_tokens, "tokens of a prompt")->capture_default_str()->check(positive());
-  command.add_option("-o,--output", o.output_tokens, "tokens to generate")->capture_default_str()->check(positive());
-  command.add_option("-n,--requests", o.requests, "how many")->capture_default_str()->check(positive());
+  command.add_option("-i,--input", o.prompt_tokens, "tokens per prompt")->capture_default_str()->check(positive());
+  command.add_option("-o,--output", o.output_tokens, "tokens to generate per request")
+      ->capture_default_str()
+      ->check(positive());
+  command.add_option("-n,--requests", o.requests, "number of requests")->capture_default_str()->check(positive());
 }
 
 }  // namespace
@@ -221,7 +227,7 @@ void add_bench_command(CLI::App& app) {
   auto* few = command->add_subcommand("latency", "A few requests at a time: first token and time between tokens");
   add_shared(*few, *latency);
   add_lengths(*few, *latency);
-  few->add_option("--concurrency", latency->drive.concurrency, "requests at a time")
+  few->add_option("--concurrency", latency->drive.concurrency, "requests in flight")
       ->capture_default_str()
       ->check(positive());
   few->callback([latency] { run(Kind::kLatency, *latency); });
@@ -229,12 +235,16 @@ void add_bench_command(CLI::App& app) {
   auto traced = std::make_shared<Options>();
   auto* trace = command->add_subcommand("trace", "Arrivals and lengths of an Azure or Mooncake trace");
   add_shared(*trace, *traced);
-  trace->add_option("--trace", traced->trace, "the file")->required()->check(CLI::ExistingFile);
-  trace->add_option("-n,--requests", traced->requests, "the first so many; 0 = all")
+  trace->add_option("--trace", traced->trace, "trace file")->required()->check(CLI::ExistingFile);
+  trace->add_option("-n,--requests", traced->requests, "use the first n requests; 0 = all")
       ->capture_default_str()
       ->check(not_negative());
-  trace->add_option("--scale", traced->scale, "multiplies the trace's rate")->capture_default_str()->check(positive());
-  trace->add_option("--rate", traced->rate, "requests a second, Poisson, instead of the trace's times")
+  trace->add_option("--scale", traced->scale, "multiply the trace's request rate")
+      ->capture_default_str()
+      ->check(positive());
+  trace
+      ->add_option("--rate", traced->rate,
+                   "Poisson arrivals at this many requests per second instead of the trace's times")
       ->check(positive());
   trace->add_flag("--at-once", traced->at_once, "all requests at the start")->excludes("--rate", "--scale");
   trace->callback([traced] { run(Kind::kTrace, *traced); });

@@ -1,5 +1,5 @@
-// octet completion: what a shell needs to complete octet's words, made from the table of commands and options itself
-// and from the settings table. Where nothing of these fits, shells offer files.
+// octet completion: completion scripts for shells, generated from the commands, options and settings. Elsewhere shells
+// complete file names.
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
@@ -32,7 +32,7 @@ void collect(const CLI::App& app, const std::string& path, std::vector<Level>& l
   for (const CLI::App* command : commands) collect(*command, path + " " + command->get_name(), levels);
 }
 
-// Settings (train.steps=) follow these commands.
+// Commands that take settings (train.steps=).
 bool takes_settings(const Level& level) { return level.path == " train" || level.path == " plan"; }
 
 std::vector<std::string> setting_words() {
@@ -52,7 +52,7 @@ std::string words_of(const Level& level) {
   return fmt::format("{}", fmt::join(words, " "));
 }
 
-// The case patterns of bash and zsh that follow the words typed so far down the tree of commands.
+// Case patterns for bash and zsh that match the words typed so far to a command.
 std::string known_paths(const std::vector<Level>& levels) {
   std::string patterns;
   for (const Level& level : levels) {
@@ -133,7 +133,7 @@ std::string fish_script(const std::vector<Level>& levels) {
 
 void add_completion_command(CLI::App& app) {
   auto shell = std::make_shared<std::string>();
-  auto* command = app.add_subcommand("completion", "Print the completion of octet's words for a shell");
+  auto* command = app.add_subcommand("completion", "Print the completion script for a shell");
   command->add_option("shell", *shell, "bash, zsh or fish")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
   command->footer(
       "Examples:\n"

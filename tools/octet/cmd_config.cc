@@ -10,7 +10,7 @@ namespace octet {
 void add_config_command(CLI::App& app) {
   auto markdown = std::make_shared<bool>(false);
   auto* command = app.add_subcommand("config", "Every setting of octet train and octet plan: meaning, range, default");
-  command->add_flag("--markdown", *markdown, "as the table of docs/config.md");
+  command->add_flag("--markdown", *markdown, "print the table of docs/config.md");
   command->footer("Example: octet config | grep optimizer");
   command->callback([markdown] {
     RunConfig config;

@@ -1,4 +1,4 @@
-// octet data: text to memory-mapped tokens.
+// octet data: converts text to memory-mapped token files.
 #include <CLI/CLI.hpp>
 #include <chrono>
 
@@ -52,7 +52,7 @@ void prepare(DataArguments& arguments) {
   }
   if (result.binary_files_skipped > 0) log_info("{} binary files skipped", result.binary_files_skipped);
   for (const SplitInfo& split : result.splits) {
-    fmt::print("{}.bin: {} tokens ({}), {} documents, {} of text, {:.3f} bytes a token\n", split.prefix, split.tokens,
+    fmt::print("{}.bin: {} tokens ({}), {} documents, {} of text, {:.3f} bytes per token\n", split.prefix, split.tokens,
                result.dtype, split.documents, human_bytes(split.bytes),
                static_cast<double>(split.bytes) / static_cast<double>(split.tokens));
   }
@@ -63,13 +63,14 @@ void prepare(DataArguments& arguments) {
 }  // namespace
 
 void add_data_command(CLI::App& app) {
-  auto* command = app.add_subcommand("data", "Turn text into tokens for training (Megatron .bin/.idx)");
+  auto* command = app.add_subcommand("data", "Tokenize text for training (Megatron .bin/.idx)");
   auto arguments = std::make_shared<DataArguments>();
   PrepareOptions& options = arguments->options;
-  command->add_option("inputs", options.inputs, "text, .jsonl, .gz, .zst files, folders (one document a file) or globs")
+  command
+      ->add_option("inputs", options.inputs, "text, .jsonl, .gz, .zst files, folders (one document per file) or globs")
       ->required();
   command->add_option("--tokenizer", options.tokenizer_path, "vocabulary folder or file")->required();
-  command->add_option("--out", options.output, "PREFIX of the files written")->required();
+  command->add_option("--out", options.output, "PREFIX of the output files")->required();
   command->add_option("--split", options.split, "fractions for PREFIX_train, PREFIX_val [, PREFIX_test]: 0.99,0.01")
       ->delimiter(',')
       ->allow_extra_args(false);
@@ -82,12 +83,13 @@ void add_data_command(CLI::App& app) {
       ->capture_default_str();
   command
       ->add_option("--on-unknown-byte", arguments->unknown,
-                   "what the vocabulary has no token for: put its unknown token (an error where it has none), leave it "
-                   "out, or stop with an error")
+                   "text without a token: use the unknown token (an error if there is none), drop it, or stop with an "
+                   "error")
       ->check(CLI::IsMember({"unk", "drop", "error"}))
       ->capture_default_str();
-  command->add_flag("--skip-bad-lines", options.text.skip_bad_lines, "count damaged JSON lines instead of stopping");
-  command->add_flag("--no-eod", arguments->no_eod, "no end token after documents");
+  command->add_flag("--skip-bad-lines", options.text.skip_bad_lines,
+                    "skip and count damaged JSON lines instead of stopping");
+  command->add_flag("--no-eod", arguments->no_eod, "do not append the end token to documents");
   command->add_option("--threads", options.threads, "tokenizing workers; 0 = all cores")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

@@ -1,4 +1,4 @@
-// octet eval: loss, perplexity and bits per byte of a model on text or a prepared set.
+// octet eval: loss, perplexity and bits per byte of a model on text or prepared tokens.
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
@@ -24,7 +24,7 @@ struct Options {
   bool json = false;
 };
 
-// At least the first `most` tokens (0 = all).
+// Encodes at least the first `most` tokens (0 = all).
 std::vector<int32_t> read_texts(const Options& options, const Tokenizer& tokenizer, int64_t most) {
   std::vector<int32_t> ids;
   for (const std::string& path : options.texts) {
@@ -33,7 +33,7 @@ std::vector<int32_t> read_texts(const Options& options, const Tokenizer& tokeniz
     std::string text = read_file(path);
     tokenizer.encode_to(text, {.add_bos = tokenizer.adds_bos(), .enough = most > 0 ? most - there : 0}, ids);
   }
-  check(ids.size() >= 2, ErrorCode::kInvalidArgument, "the text makes {} tokens: at least 2 are needed", ids.size());
+  check(ids.size() >= 2, ErrorCode::kInvalidArgument, "the text has {} tokens: at least 2 are needed", ids.size());
   return ids;
 }
 
@@ -48,7 +48,7 @@ void run_eval(const Options& options) {
   if (!options.texts.empty() || !options.tokenizer.empty()) tokenizer = load_tokenizer(tokenizer_path);
   if (!tokenizer) try {
       tokenizer = load_tokenizer(tokenizer_path);
-    } catch (const Error&) {  // a prepared set needs it for bits per byte only
+    } catch (const Error&) {  // prepared tokens need it for bits per byte only
     }
   const int64_t length = options.length > 0 ? options.length : weights->config().max_positions;
   std::vector<int32_t> ids;
@@ -94,25 +94,25 @@ void run_eval(const Options& options) {
 
 void add_eval_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  auto* command = app.add_subcommand("eval", "Loss, perplexity and bits per byte on text or a prepared set");
+  auto* command = app.add_subcommand("eval", "Loss, perplexity and bits per byte on text or prepared tokens");
   command->footer(R"(Examples:
   octet eval out/run wikitext.txt
   octet eval out/run --data data/corpus_val --stride 512 --json)");
   command->add_option("model", options->model, "Hugging Face folder, run folder, checkpoint or llama2.c .bin")
       ->required();
   command->add_option("texts", options->texts, "text files");
-  command->add_option("--data", options->data, "PREFIX of a prepared PREFIX.bin/.idx");
+  command->add_option("--data", options->data, "PREFIX of prepared tokens, PREFIX.bin/.idx");
   command->add_option("--tokenizer", options->tokenizer, "tokenizer file or folder (default: in the model folder)");
-  command->add_option("--length", options->length, "tokens of a window (default: the model's)")->check(not_negative());
+  command->add_option("--length", options->length, "tokens per window (default: the model's context)")
+      ->check(not_negative());
   command->add_option("--stride", options->stride, "tokens between windows (default: the length)")
       ->check(not_negative());
-  command->add_option("--windows", options->windows, "windows run at once")->capture_default_str()->check(positive());
+  command->add_option("--windows", options->windows, "windows per batch")->capture_default_str()->check(positive());
   command->add_option("--max-tokens", options->max_tokens, "stop after this many tokens; 0 = all")
       ->capture_default_str()
       ->check(not_negative());
-  command->add_option(
-      "--recipe", options->recipe,
-      "fp32, tf32, bf16, fp8-current, fp8-delayed, fp8-block, int8 (default: as the folder is stored, else fp32)");
+  command->add_option("--recipe", options->recipe,
+                      "fp32, tf32, bf16, fp8-current, fp8-delayed, fp8-block, int8 (default: the folder's, else fp32)");
   add_device_option(*command, options->device);
   add_threads_option(*command, options->threads);
   command->add_flag("--json", options->json, "print one JSON object");

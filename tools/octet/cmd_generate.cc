@@ -1,5 +1,5 @@
-// octet generate: texts from a model folder, a checkpoint or a llama2.c file, streamed to the terminal. All prompts run
-// in flight together; what is printed stands in their order.
+// octet generate: streams text from a model folder, a checkpoint or a llama2.c file to the terminal. All prompts are in
+// flight together; output is printed in prompt order.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <deque>
@@ -31,14 +31,14 @@ struct Options {
   GenerationRequest request;
   int64_t count = 1;
   int threads = 0;
-  int64_t failed = 0;  // texts that ended by an error
+  int64_t failed = 0;  // texts that ended with an error
   const LoggedTime* since_start = nullptr;
   bool interactive = false, stats = false, echo = true, json = false;
 };
 
 struct Text {
-  size_t prompt = 0;  // of which prompt, and the how manieth of it
-  int64_t sample = 0;
+  size_t prompt = 0;   // index of its prompt
+  int64_t sample = 0;  // index of the sample within its prompt
   std::string words;
   std::vector<TokenLogprob> logprobs;
   std::vector<std::vector<TokenLogprob>> top;
@@ -52,7 +52,7 @@ bool write_text(const std::string& text) {
   return std::ferror(stdout) == 0;
 }
 
-// A file, or what a pipe brings: /dev/stdin, <(command).
+// Reads a file or a pipe: /dev/stdin, <(command).
 std::string read_input(const std::string& path) {
   std::error_code error;
   const auto type = std::filesystem::status(path, error).type();
@@ -62,7 +62,7 @@ std::string read_input(const std::string& path) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-// JSON lines with a "prompt" each, or a prompt a line.
+// JSON lines with a "prompt" each, or one prompt per line.
 void read_prompts(const std::string& path, std::vector<std::string>& prompts) {
   std::string content = read_input(path);
   bool json = path.ends_with(".jsonl");
@@ -74,7 +74,7 @@ void read_prompts(const std::string& path, std::vector<std::string>& prompts) {
     if (!text.empty()) prompts.push_back(json ? json_get<std::string>(parse_json(text, where), "prompt", where) : text);
     begin = end + 1;
   }
-  check(!prompts.empty(), ErrorCode::kInvalidArgument, "{}: no prompt in it", path);
+  check(!prompts.empty(), ErrorCode::kInvalidArgument, "{}: has no prompt", path);
 }
 
 // "15:-2.5", "0:-inf"
@@ -117,7 +117,7 @@ void print_json(const std::string& prompt, const Text& text) {
   write_text(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
-// A text that cannot be made does not keep the others from being printed; the exit code tells of it.
+// A failed text does not stop the others from being printed; it is counted for the exit code.
 void print_failure(const Text& text, const std::string& error, Options& options) {
   const std::string& prompt = options.prompts[text.prompt];
   check(options.prompts.size() * static_cast<size_t>(options.count) > 1, ErrorCode::kInvalidArgument, "{}", error);
@@ -140,7 +140,7 @@ void print_logprobs(const Text& text) {
   }
 }
 
-// Prints a text as it comes. False when nobody reads the output any more.
+// Streams a text to stdout. False when stdout is closed.
 bool print_text(GenerationStream& stream, Text text, Options& options) {
   const std::string& prompt = options.prompts[text.prompt];
   bool opened = false;
@@ -160,7 +160,7 @@ bool print_text(GenerationStream& stream, Text text, Options& options) {
       text.words += event.text;
       continue;
     }
-    if (!std::exchange(opened, true)) {  // not before: a prompt that cannot be used is not printed
+    if (!std::exchange(opened, true)) {  // not earlier: a refused prompt is not printed
       int64_t number = static_cast<int64_t>(text.prompt) * options.count + text.sample + 1;
       if (options.count > 1 || options.prompts.size() > 1) write_text(fmt::format("--- {}\n", number));
       if (options.echo) write_text(prompt);
@@ -178,7 +178,7 @@ bool print_text(GenerationStream& stream, Text text, Options& options) {
 }
 
 void generate_all(Engine& engine, Options& options) {
-  // Submitted a little ahead of what is printed: the engine is kept busy, the queue short.
+  // Submits a few batches ahead of printing, which keeps the engine busy and the queue short.
   const auto ahead = static_cast<size_t>(4 * options.engine.max_sequences);
   std::deque<std::pair<Text, GenerationStream>> texts;
   auto print_first = [&] {
@@ -197,11 +197,11 @@ void generate_all(Engine& engine, Options& options) {
   }
   while (!texts.empty())
     if (!print_first()) return;
-  check(options.failed == 0, ErrorCode::kInvalidArgument, "{} of {} texts could not be made", options.failed,
+  check(options.failed == 0, ErrorCode::kInvalidArgument, "{} of {} texts failed", options.failed,
         options.prompts.size() * static_cast<size_t>(options.count));
 }
 
-// Each line continues the conversation so far, whose keys and values are in the prefix cache; an empty line ends it.
+// Each line continues the conversation, which is in the prefix cache; an empty line ends it.
 void interact(Engine& engine, const Tokenizer& tokenizer, const Options& options) {
   fmt::print(stderr, "Type text to continue, an empty line or Ctrl-D to leave, /reset to forget.\n");
   std::vector<int32_t> said;
@@ -240,7 +240,7 @@ void run_generate(Options& options) {
   set_thread_count(options.threads);
   parse_biases(options.logit_bias, options.request.sampling);
   validate(options.request.sampling);
-  StopMatcher{options.request.stop};  // refuses what cannot be a stop string before a model is read
+  StopMatcher{options.request.stop};  // throws for an invalid stop string before a model is read
   if (!options.prompt_file.empty()) options.prompts.push_back(read_input(options.prompt_file));
   if (!options.prompts_file.empty()) read_prompts(options.prompts_file, options.prompts);
   if (options.prompts.empty()) options.prompts.emplace_back();
@@ -258,20 +258,24 @@ void run_generate(Options& options) {
 void add_sampling_options(CLI::App& command, GenerationRequest& request, std::vector<std::string>& logit_bias) {
   SamplingOptions& sampling = request.sampling;
   command.add_option("-t,--temperature", sampling.temperature, "0 is greedy")->capture_default_str();
-  command.add_option("--top-k", sampling.top_k, "sample among the k likeliest; 0 is off")->capture_default_str();
-  command.add_option("--top-p", sampling.top_p, "sample among the likeliest of this total probability; 0 is greedy")
+  command.add_option("--top-k", sampling.top_k, "sample from the k most likely tokens; 0 is off")
       ->capture_default_str();
-  command.add_option("--min-p", sampling.min_p, "of these those with this part of the likeliest's probability")
+  command
+      .add_option("--top-p", sampling.top_p,
+                  "sample from the most likely tokens with this total probability; 0 is greedy")
       ->capture_default_str();
-  command.add_option("--repetition-penalty", sampling.repetition_penalty, "divides logits of tokens that were there")
+  command.add_option("--min-p", sampling.min_p, "drop tokens below this fraction of the largest probability")
       ->capture_default_str();
-  command.add_option("--presence-penalty", sampling.presence_penalty, "taken off tokens that were generated")
+  command
+      .add_option("--repetition-penalty", sampling.repetition_penalty, "divides the logits of prompt and output tokens")
       ->capture_default_str();
-  command.add_option("--frequency-penalty", sampling.frequency_penalty, "taken off for each time they were generated")
+  command.add_option("--presence-penalty", sampling.presence_penalty, "subtracted from the logits of generated tokens")
+      ->capture_default_str();
+  command.add_option("--frequency-penalty", sampling.frequency_penalty, "subtracted for each occurrence in the output")
       ->capture_default_str();
   command.add_option("--logit-bias", logit_bias, "TOKEN:VALUE added to a token's logit (may be given several times)")
       ->allow_extra_args(false);
-  command.add_option("--seed", sampling.seed, "same seed, same text; the texts of --count take the seeds after it")
+  command.add_option("--seed", sampling.seed, "same seed, same text; text i of --count uses seed + i")
       ->capture_default_str();
 }
 
@@ -291,39 +295,38 @@ void add_generate_command(CLI::App& app) {
       ->required();
   command->add_option("--tokenizer", engine.tokenizer, "tokenizer file or folder (default: in the model folder)");
   command->add_option("-p,--prompt", options->prompts, "text to continue (may be given several times)")
-      ->allow_extra_args(false);  // the word after it may be the model
+      ->allow_extra_args(false);  // the next word may be the model
   command->add_option("--prompt-file", options->prompt_file, "read the prompt from a file");
-  command->add_option("--prompts-file", options->prompts_file, "read prompts: a line each, or .jsonl with \"prompt\"");
-  command->add_option("-n,--max-tokens", request.max_tokens, "tokens to generate at most")
+  command->add_option("--prompts-file", options->prompts_file, "read prompts, one per line, or .jsonl with \"prompt\"");
+  command->add_option("-n,--max-tokens", request.max_tokens, "maximum number of tokens to generate")
       ->capture_default_str()
       ->check(not_negative());
-  command->add_option("--min-tokens", request.min_tokens, "no end before so many tokens")
+  command->add_option("--min-tokens", request.min_tokens, "minimum number of tokens to generate")
       ->capture_default_str()
       ->check(not_negative());
   add_sampling_options(*command, request, options->logit_bias);
   command->add_option("--logprobs", request.logprobs,
-                      "print log-probabilities: of each token and the k likeliest (k at most 20)");
-  command->add_option("--stop", request.stop, "end before this text (may be given several times)")
+                      "print log-probabilities of each token and the k most likely ones (k at most 20)");
+  command->add_option("--stop", request.stop, "stop before this text (may be given several times)")
       ->allow_extra_args(false);
-  command->add_flag("--ignore-eos", request.ignore_eos, "do not end at the end token");
-  command->add_option("--count", options->count, "how many texts of each prompt")
+  command->add_flag("--ignore-eos", request.ignore_eos, "do not stop at the end token");
+  command->add_option("--count", options->count, "number of samples per prompt")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000000));
-  command->add_option("--context", engine.context, "longest text in tokens (default: the model's)")
+  command->add_option("--context", engine.context, "maximum tokens of a sequence (default: the model's)")
       ->check(not_negative());
-  command->add_option(
-      "--recipe", engine.recipe,
-      "fp32, tf32, bf16, fp8-current, fp8-delayed, fp8-block, int8 (default: as the folder is stored, else fp32)");
+  command->add_option("--recipe", engine.recipe,
+                      "fp32, tf32, bf16, fp8-current, fp8-delayed, fp8-block, int8 (default: the folder's, else fp32)");
   command->add_option("--kv-cache", engine.kv_cache, "type of the KV cache: f32, bf16, e4m3 (default: the recipe's)");
-  command->add_option("--max-sequences", engine.max_sequences, "texts in flight (default: all, at most 64)")
+  command->add_option("--max-sequences", engine.max_sequences, "sequences in flight (default: all, at most 64)")
       ->check(positive());
   add_device_option(*command, engine.device);
   add_verbose_option(*command);
   add_threads_option(*command, options->threads);
   command->add_flag("-i,--interactive", options->interactive, "read prompts from the terminal");
-  command->add_flag("--json", options->json, "print a JSON object a text");
+  command->add_flag("--json", options->json, "print a JSON object per text");
   command->add_flag("--stats", options->stats, "print tokens per second");
-  command->add_flag("!--no-bos", request.add_bos, "do not put the begin token in front");
+  command->add_flag("!--no-bos", request.add_bos, "do not prepend the begin token");
   command->add_flag("--echo,!--no-echo", options->echo, "print the prompt too (default)");
   command->callback([options] { run_generate(*options); });
 }

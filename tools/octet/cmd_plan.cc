@@ -1,4 +1,4 @@
-// octet plan: what a training run would need, compiled and planned without running anything.
+// octet plan: memory and FLOPs of a training run, compiled and planned without running it.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
@@ -21,7 +21,7 @@ struct Options {
 Target find_target(const std::string& name) {
   if (name == "cpu") return cpu_target();
   if (name == "h200") return h200_target();
-  check(path_exists(name), ErrorCode::kNotFound, "target {}: neither cpu nor h200 nor a file", name);
+  check(path_exists(name), ErrorCode::kNotFound, "target {}: not cpu, h200 or an existing file", name);
   return read_target(name);
 }
 
@@ -65,15 +65,16 @@ void add_plan_command(CLI::App& app) {
   octet plan configs/gpt2_124m.yaml
   octet plan model.size=gpt3-175b data.sequence_length=2048 train.micro_batch=1 --target h200
   octet plan model.size=gpt3-5b precision.recipe=bf16 --target h200 --peak
-  octet plan --activations --saved             activation bytes a layer beside arXiv 2205.05198
+  octet plan --activations --saved             activation bytes per layer compared with arXiv 2205.05198
   octet plan --list-models)");
   add_run_options(*command, options->run);
   command->add_option("--target", options->target, "cpu, h200 or a target file")->capture_default_str();
-  command->add_flag("--peak", options->peak, "list what fills the memory of values when it is fullest");
+  command->add_flag("--peak", options->peak, "list the values in memory at the peak");
   command->add_flag("--saved", options->saved, "list every value kept for the backward pass");
-  command->add_flag("--activations", options->activations, "activation bytes a layer beside the published formulas");
+  command->add_flag("--activations", options->activations,
+                    "activation bytes per layer compared with the published formulas");
   command->add_flag("--json", options->json, "print one JSON object");
-  command->add_flag("--list-models", options->list_models, "sizes that have a name");
+  command->add_flag("--list-models", options->list_models, "list the named sizes");
   command->callback([options] { run_plan(*options); });
 }
 

@@ -1,4 +1,4 @@
-// octet quantize: an FP8 folder other programs read too, with the perplexity before and after.
+// octet quantize: writes an FP8 folder that other programs read too; perplexity before and after.
 #include <CLI/CLI.hpp>
 
 #include "base/error.h"
@@ -32,12 +32,12 @@ FolderQuantization scheme_of(const Options& options) {
   return scheme;
 }
 
-// What max_tokens needs of a text.
+// The part of a text that max_tokens needs.
 std::vector<int32_t> encode(const std::string& path, const Tokenizer& tokenizer, const Options& options) {
   const int64_t enough = tokens_needed({.length = options.length, .windows = 1, .max_tokens = options.max_tokens});
   std::vector<int32_t> ids;
   tokenizer.encode_to(read_file(path), {.add_bos = tokenizer.adds_bos(), .enough = enough}, ids);
-  check(ids.size() >= 2, ErrorCode::kInvalidArgument, "{} makes {} tokens: at least 2 are needed", path, ids.size());
+  check(ids.size() >= 2, ErrorCode::kInvalidArgument, "{} has {} tokens: at least 2 are needed", path, ids.size());
   return ids;
 }
 
@@ -76,7 +76,7 @@ void run_quantize(const Options& options) {
         "static activations and --kv fp8 take their scales from a text: give one with --calibrate FILE");
   const Target target = target_of(resolve_device(options.device));
   std::unique_ptr<Tokenizer> tokenizer;
-  const bool named = !options.tokenizer.empty();  // goes into the folder, whatever kind of file it is
+  const bool named = !options.tokenizer.empty();  // copied into the folder, whatever its format
   if (calibrates || named || !options.text.empty())
     tokenizer = load_tokenizer(options.tokenizer.empty() ? folder : options.tokenizer);
 
@@ -103,7 +103,7 @@ void run_quantize(const Options& options) {
   if (named) tokenizer->save(options.out);
   progress.finish();
   if (!before) {
-    fmt::print("{}: written; give --text FILE to see its perplexity\n", options.out);
+    fmt::print("{}: written; pass --text FILE to measure its perplexity\n", options.out);
     return;
   }
   after = measure("after", *open_weights(options.out), options, target, ids, *tokenizer);
@@ -125,22 +125,22 @@ void add_quantize_command(CLI::App& app) {
       ->required();
   command->add_option("--out", options->out, "the folder to write")->required();
   command->add_option("--to", options->to, "the format")->check(CLI::IsMember({"fp8"}))->capture_default_str();
-  command->add_option("--weights", options->weights, "one scale an output channel (row), a tensor, or a 128x128 block")
+  command->add_option("--weights", options->weights, "one scale per output channel (row), tensor or 128x128 block")
       ->check(CLI::IsMember({"row", "tensor", "block"}))
       ->capture_default_str();
   command
       ->add_option("--activations", options->activations,
-                   "scales of activations: one a token as it comes (token, the default), or static from the text")
+                   "activation scales: dynamic per token (token, the default), or static from --calibrate")
       ->check(CLI::IsMember({"token", "static"}));
-  command->add_option("--kv", options->kv, "fp8: scales for a KV cache in FP8, from the text")
+  command->add_option("--kv", options->kv, "fp8: scales for an FP8 KV cache, from --calibrate")
       ->check(CLI::IsMember({"fp8"}));
-  command->add_option("--calibrate", options->calibration, "text file that static scales are taken from");
+  command->add_option("--calibrate", options->calibration, "text file to calibrate static scales on");
   command->add_option("--text", options->text, "text file to measure perplexity on, before and after");
   command->add_option("--tokenizer", options->tokenizer, "tokenizer file or folder (default: in the model folder)");
-  command->add_option("--max-tokens", options->max_tokens, "of each text; 0 = all")
+  command->add_option("--max-tokens", options->max_tokens, "tokens used of each text; 0 = all")
       ->capture_default_str()
       ->check(not_negative());
-  command->add_option("--length", options->length, "tokens of a window")->capture_default_str()->check(positive());
+  command->add_option("--length", options->length, "tokens per window")->capture_default_str()->check(positive());
   add_device_option(*command, options->device);
   add_threads_option(*command, options->threads);
   command->callback([options] { run_quantize(*options); });

@@ -1,4 +1,4 @@
-// octet report: the HTML page of a run, made from its log.
+// octet report: an HTML page of a run, from its log.
 #include <CLI/CLI.hpp>
 
 #include "base/error.h"

@@ -76,15 +76,15 @@ void add_train(CLI::App& parent) {
   command->add_option("--kind", arguments->kind, "bpe or char")
       ->check(CLI::IsMember({"bpe", "char"}))
       ->capture_default_str();
-  command->add_option("--vocab-size", arguments->vocab_size, "tokens in all, specials and 256 bytes included")
+  command->add_option("--vocab-size", arguments->vocab_size, "number of tokens, with special tokens and 256 bytes")
       ->check(CLI::Range(257, 1 << 24))
       ->capture_default_str();
-  command->add_option("--pattern", arguments->pattern, "how text is cut into words: gpt2 or llama3")
+  command->add_option("--pattern", arguments->pattern, "pre-tokenization pattern: gpt2 or llama3")
       ->check(CLI::IsMember({"gpt2", "llama3"}))
       ->capture_default_str();
-  command->add_option("--special", arguments->special, "special tokens; the first ends documents")
+  command->add_option("--special", arguments->special, "special tokens; the first is the end-of-document token")
       ->capture_default_str();
-  command->add_option("--min-frequency", arguments->min_frequency, "join pairs seen at least this often")
+  command->add_option("--min-frequency", arguments->min_frequency, "merge pairs seen at least this often")
       ->check(positive())
       ->capture_default_str();
   command->add_option("--key", arguments->key, "key of the text in JSON lines")->capture_default_str();
@@ -106,10 +106,10 @@ void add_encode(CLI::App& parent) {
   auto* command = parent.add_subcommand("encode", "Print the token ids of a text");
   auto arguments = std::make_shared<Arguments>();
   command->add_option("tokenizer", arguments->path, "vocabulary folder or file")->required();
-  auto* text = command->add_option("text", arguments->text, "the text; standard input when left out");
+  auto* text = command->add_option("text", arguments->text, "the text (default: standard input)");
   command->add_flag("--special", arguments->options.parse_special, "recognise special tokens in the text");
-  command->add_flag("--bos", arguments->options.add_bos, "begin with the begin token");
-  command->add_flag("--eos", arguments->options.add_eos, "end with the end token");
+  command->add_flag("--bos", arguments->options.add_bos, "prepend the begin token");
+  command->add_flag("--eos", arguments->options.add_eos, "append the end token");
   command->footer("Example: octet tokenizer encode tok \"Hello world\"");
   command->callback([arguments, text] {
     const auto tokenizer = load_tokenizer(arguments->path);
@@ -127,7 +127,7 @@ void add_decode(CLI::App& parent) {
   auto* command = parent.add_subcommand("decode", "Print the text of token ids");
   auto arguments = std::make_shared<Arguments>();
   command->add_option("tokenizer", arguments->path, "vocabulary folder or file")->required();
-  command->add_option("ids", arguments->ids, "token ids; standard input when left out")
+  command->add_option("ids", arguments->ids, "token ids (default: standard input)")
       ->check(CLI::Range(0, std::numeric_limits<int32_t>::max()));
   command->add_flag("--skip-special", arguments->skip_special, "leave special tokens out");
   command->footer("Example: octet tokenizer encode tok < a.txt | octet tokenizer decode tok");
@@ -169,7 +169,7 @@ void add_info(CLI::App& parent) {
 }  // namespace
 
 void add_tokenizer_command(CLI::App& app) {
-  auto* command = app.add_subcommand("tokenizer", "Train and try vocabularies");
+  auto* command = app.add_subcommand("tokenizer", "Train, apply and inspect vocabularies");
   command->require_subcommand(1);
   command->footer(
       "Examples:\n"

@@ -14,7 +14,7 @@ constexpr const char* kExamples = R"(Examples:
   octet train configs/gpt2_124m.yaml precision.recipe=fp8-delayed train.micro_batch=8 out=out/gpt2-fp8
   octet train configs/gpt2_124m.yaml --disable=fuse --dump-ir=ir
 `octet config` lists every setting, its meaning, range and default.
-A run whose `out` folder holds checkpoints continues from the newest sound one (resume=never starts afresh).
+A run whose `out` folder holds checkpoints continues from the newest sound one (resume=never starts anew).
 Ctrl-C, SIGTERM or a closed terminal (unless under nohup) ends it with a checkpoint of the last whole step.)";
 
 void run_training(const RunOptions& options) {
@@ -23,7 +23,7 @@ void run_training(const RunOptions& options) {
   read_run_options(options, config, settings);
   fmt::print(stderr, "settings: {}\n", settings.changed_line());
   TrainResult result = train(config, {.handle_signals = true});
-  if (result.tokens_per_second == 0) {  // not a step was made
+  if (result.tokens_per_second == 0) {  // no step was run
     if (result.interrupted)
       fmt::print("stopped at step {}, before the end of the next\n", result.run.step);
     else

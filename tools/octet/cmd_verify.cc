@@ -1,4 +1,4 @@
-// octet verify: a folder's expected outputs against Octet's own run; exits 1 out of tolerance.
+// octet verify: compares a folder's expected outputs with Octet's; exit code 1 if out of tolerance.
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <optional>
@@ -14,7 +14,7 @@
 namespace octet {
 namespace {
 
-// What was compared is not what a model in use computes.
+// A warning if the compared computation is not the one that inference runs.
 void print_reference(bool eager) {
   if (!eager) return;
   fmt::print(
@@ -54,9 +54,8 @@ void report_training(const std::string& folder, const CompileOptions& options, c
   fmt::print("{}: {}\n", folder, report.passed(tolerance) ? "passed" : "FAILED");
   if (report.passed(tolerance)) return;
   const std::string sides = interpret ? "" : relu_inputs_on_other_sides(folder, options);
-  if (!sides.empty())
-    fmt::print("rounding puts inputs of ReLUs on the other side of 0, where their gradients differ: {}\n", sides);
-  if (!interpret) fmt::print("(--interpret sums exactly: what passes there is rounding here, not a fault)\n");
+  if (!sides.empty()) fmt::print("rounding flips the sign of ReLU inputs near 0, where gradients differ: {}\n", sides);
+  if (!interpret) fmt::print("(--interpret sums in float64: if it passes, the difference is rounding)\n");
   throw CLI::RuntimeError(1);
 }
 
@@ -69,20 +68,19 @@ void add_verify_command(CLI::App& app) {
     std::optional<double> tolerance;
   };
   auto options = std::make_shared<Options>();
-  auto* command = app.add_subcommand("verify", "Compare a model folder's expected outputs with Octet's own run");
+  auto* command = app.add_subcommand("verify", "Compare a model folder's expected outputs with Octet's");
   command->footer(R"(Examples:
   octet verify hf_goldens/gpt2                 logits and greedy tokens of expected.safetensors
   octet verify --training hf_goldens/gpt2      losses, gradient norms and gradients of expected_training.json)");
   command->add_option("folder", options->folder, "Hugging Face folder with expected.safetensors")->required();
   command->add_flag("--training", options->training, "replay expected_training.json");
   command->add_flag("--interpret", options->interpret,
-                    "with --training: by the interpreter, whose sums are exact; slow");
+                    "with --training: run the interpreter, which sums in float64; slow");
   command->add_option("--recipe", options->recipe,
-                      "fp32, tf32, bf16, fp8-current, fp8-delayed, fp8-block, int8 (default: as the folder is stored, "
-                      "else fp32)");
+                      "fp32, tf32, bf16, fp8-current, fp8-delayed, fp8-block, int8 (default: the folder's, else fp32)");
   add_device_option(*command, options->device);
   command->add_option("--tolerance", options->tolerance,
-                      "largest error allowed (default: by recipe; logits: absolute 2e-4 in fp32, else relative; "
+                      "maximum error (default: by recipe; logits: absolute 2e-4 in fp32, else relative; "
                       "training: relative)");
   command->callback([options] {
     const std::string folder = model_folder(options->folder);

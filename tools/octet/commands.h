@@ -11,9 +11,9 @@ namespace octet {
 
 // --device auto|cpu|cuda.
 void add_device_option(CLI::App& command, std::string& device);
-// --threads, as set_thread_count has them.
+// --threads, for set_thread_count().
 void add_threads_option(CLI::App& command, int& threads);
-// -v, --verbose: log lines of level debug, which say how long the parts of a start take.
+// -v, --verbose: log level debug, which logs the time of each part of the start.
 void add_verbose_option(CLI::App& command);
 
 void add_tokenizer_command(CLI::App& app);

@@ -1,4 +1,4 @@
-// Numbers as people read them, for the lines commands print: "12.3 MB", "4.56 M", "1m 05s".
+// Human-readable numbers for the commands' output: "12.3 MB", "4.56 M", "1m 05s".
 #pragma once
 
 #include <fmt/format.h>

@@ -1,5 +1,4 @@
-// The program `octet`: the list of its commands, and errors as one clear line. Exit codes: 0 good, 1 an error of the
-// work, 2 a mistake on the command line.
+// The program `octet`: its commands, and errors as one line. Exit codes: 0 success, 1 an error, 2 a command line error.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -19,14 +18,14 @@
 
 namespace {
 
-// Without these a file opened later would take the number of a closed stream, and messages would land inside it.
-// Writing to such a standard output fails, as it should.
+// Opens closed standard streams: otherwise a file opened later would get their descriptor and messages be written to
+// it. Writing to such a standard output still fails.
 void open_standard_streams() {
   for (int stream = 0; stream <= 2; ++stream)
     if (fcntl(stream, F_GETFD) < 0 && errno == EBADF) (void)!open("/dev/null", stream == 2 ? O_WRONLY : O_RDONLY);
 }
 
-// CLI11 writes a flag that switches something off as "--no-echo{false}".
+// CLI11 prints a negative flag as "--no-echo{false}".
 class HelpFormatter : public CLI::Formatter {
  public:
   std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
@@ -36,7 +35,7 @@ class HelpFormatter : public CLI::Formatter {
   }
 };
 
-// Output that could not be written is an error (a full disk); a reader that left needs no message.
+// Output that could not be written is an error (a full disk); a closed pipe needs no message.
 int finish_output() {
   std::cout.flush();
   bool good = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
@@ -45,7 +44,7 @@ int finish_output() {
   return good ? 0 : 1;
 }
 
-// The first word that no command or option has, with the nearest that exists; "" when every word is known.
+// A message for the first unknown command or option, with the nearest known one; "" when every word is known.
 std::string unknown_word(const CLI::App& app, int argc, char** argv) {
   const CLI::App* level = &app;
   const auto suggest = [](const std::string& text, const std::string& word, const std::vector<std::string>& names) {
@@ -75,7 +74,7 @@ std::string unknown_word(const CLI::App& app, int argc, char** argv) {
 int run(int argc, char** argv) {
   CLI::App app{"Octet trains, evaluates and generates with transformer language models in FP8."};
   app.name("octet");
-  app.formatter(std::make_shared<HelpFormatter>());  // of the commands too: they inherit it
+  app.formatter(std::make_shared<HelpFormatter>());  // inherited by the commands
   app.set_version_flag("--version", octet::version_text("octet"));
   app.require_subcommand(0, 1);
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
@@ -103,7 +102,7 @@ int run(int argc, char** argv) {
 
   try {
     app.parse(argc, argv);
-  } catch (const CLI::RuntimeError& error) {  // a command that did its work and found a fault (verify)
+  } catch (const CLI::RuntimeError& error) {  // a command that ran and found a mismatch (verify)
     return error.get_exit_code();
   } catch (const CLI::ParseError& error) {
     const std::string unknown = error.get_exit_code() == 0 ? "" : unknown_word(app, argc, argv);
@@ -120,7 +119,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   open_standard_streams();
   octet::settle_wait_policy(argv);
-  std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves (octet ... | head) ends us through the stream's error
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe (octet ... | head) is reported by the stream's error instead
   try {
     return run(argc, argv);
   } catch (const octet::Error& error) {

@@ -1,11 +1,11 @@
-// What users may name as a model.
+// Resolves the model argument of the commands.
 #pragma once
 
 #include <string>
 
 namespace octet {
 
-// A run folder stands for its newest sound checkpoint; anything else for itself.
+// The newest sound checkpoint of a run folder; any other path unchanged.
 std::string model_folder(const std::string& path);
 
 }  // namespace octet

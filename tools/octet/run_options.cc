@@ -9,7 +9,7 @@
 namespace octet {
 
 void add_device_option(CLI::App& command, std::string& device) {
-  command.add_option("--device", device, "where to run: auto (a GPU where one can be used), cpu or cuda")
+  command.add_option("--device", device, "device: auto (a GPU if one is usable), cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
 }
 
@@ -21,15 +21,15 @@ void add_threads_option(CLI::App& command, int& threads) {
 
 void add_verbose_option(CLI::App& command) {
   command.add_flag_callback(
-      "-v,--verbose", [] { set_log_level(LogLevel::kDebug); }, "say how long the parts of a start take");
+      "-v,--verbose", [] { set_log_level(LogLevel::kDebug); }, "log the time of each part of the start");
 }
 
 void add_run_options(CLI::App& command, RunOptions& options) {
   command.add_option("config", options.file, "settings file (YAML), or the first key=value word");
-  command.add_option("settings", options.words, "key=value words, over the file (octet config lists them)");
+  command.add_option("settings", options.words, "key=value settings that override the file (octet config lists them)");
   command
       .add_option("--disable", options.disable,
-                  "leave out a pass or a step of one, by name (may be given several times)")
+                  "disable a pass or a step of one, by name (may be given several times)")
       ->allow_extra_args(false);  // settings may follow
   add_device_option(command, options.device);
   command.add_option("--dump-ir", options.dump_ir, "write the graphs after every pass into this folder");

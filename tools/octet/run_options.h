@@ -1,4 +1,4 @@
-// What `octet train` and `octet plan` share: a settings file, key=value words, and flags for passes.
+// Options shared by `octet train` and `octet plan`: a settings file, key=value words, and flags for passes.
 #pragma once
 
 #include <string>
@@ -21,7 +21,7 @@ struct RunOptions {
 
 void add_run_options(CLI::App& command, RunOptions& options);
 
-// File, then words, then flags, into the struct the table points at. Throws when nothing at all was given.
+// Applies the file, then words, then flags to the struct of the table. Throws when none is given.
 void read_run_options(const RunOptions& options, RunConfig& config, SettingsTable& settings);
 
 }  // namespace octet

@@ -1,5 +1,5 @@
-// The one source that knows where the source tree lies, so that a compiler cache serves every other test from any
-// checkout.
+// The only source that depends on the path of the source tree, so that a compiler cache works for all other tests in
+// any checkout.
 #include "base/testing/test_data.h"
 
 namespace octet {

@@ -1,4 +1,4 @@
-// For tests only: where the test material lies, and a scratch folder that cleans up after itself.
+// For tests: the path of test data, and a temporary folder that is removed on destruction.
 //
 //   std::string path = test_data_path("hf_goldens/gpt2");
 //   if (path.empty()) GTEST_SKIP() << missing_test_data("hf_goldens/gpt2");

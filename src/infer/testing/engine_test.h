@@ -1,4 +1,4 @@
-// For tests of the engine: one over the fake runner, readers, and what a request gives when nothing runs beside it.
+// For tests of the engine: an engine on the fake runner, readers, and the expected output of a request.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace octet {
 
 inline void PrintTo(SchedulingPolicy policy, std::ostream* out) {
-  constexpr const char* kNames[] = {"never evict", "max utilization", "packed lockstep", "padded static"};
+  constexpr const char* kNames[] = {"never evict", "max utilization"};
   *out << kNames[static_cast<size_t>(policy)];
 }
 
@@ -63,7 +63,7 @@ inline std::vector<Collected> collect(GenerationStream& stream, int64_t n = 1) {
 
 inline Collected collect_one(GenerationStream stream) { return collect(stream)[0]; }
 
-// What the fake model gives for text `sample` of the request, whatever runs beside it.
+// The expected output of sequence `sample` of the request.
 inline Collected alone(const GenerationRequest& request, int64_t sample, const RunnerLimits& limits) {
   Collected result;
   std::vector<int32_t> ends = request.stop_ids;
@@ -101,7 +101,7 @@ inline std::vector<int32_t> some_ids(int64_t count, uint64_t seed) {
   return ids;
 }
 
-// A request of many kinds, from a number.
+// A request whose options vary with `i`.
 inline GenerationRequest some_request(uint64_t i) {
   GenerationRequest request{.prompt_ids = some_ids(1 + static_cast<int64_t>(i * 7 % 37), i / 3)};
   request.max_tokens = 1 + static_cast<int64_t>(i * 5 % 29);

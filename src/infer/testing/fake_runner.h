@@ -1,8 +1,8 @@
-// For tests and benchmarks of the engine: a Runner whose model is a hash of the tokens it finds in its KV cache.
+// For tests and benchmarks of the engine: a Runner whose model is a hash of the tokens in its KV cache.
 //
-// It reads what a device would read: ids (some from the table of sampled ones), slots, block tables, lengths. The cache
-// holds (token, position) pairs, and every key a query can see is checked, so any slip in blocks, copies, slots or
-// order of steps ends the step with an error.
+// It reads the inputs of a device: ids (some from the table `sampled`), slots, block tables, lengths. The cache holds
+// (token, position) pairs and every key a query can see is checked, so any error in blocks, copies, slots or step order
+// throws.
 #pragma once
 
 #include <atomic>
@@ -31,9 +31,9 @@ struct FakeOptions {
   RunnerLimits limits = {};
   int64_t fail_step = 0;    // forward number that throws; 0 = none
   int64_t fail_wait = 0;    // wait number that throws
-  int32_t poison = -1;      // after this token no logit is finite
+  int32_t poison = -1;      // after this token all logits are non-finite
   double step_seconds = 0;  // how long wait() takes
-  bool checks = true;       // false: for timing; tokens are then made from positions
+  bool checks = true;       // false: for timing; tokens are then a function of the row
 };
 
 inline RunnerLimits fake_limits(int64_t blocks = 64, int64_t block_size = 4, int64_t context = 64, int64_t window = 0) {
@@ -129,7 +129,7 @@ class FakeRunner : public Runner {
     return cache_[group].at(static_cast<size_t>(block * limits.block_size + position % limits.block_size));
   }
 
-  // What the queries of sequence s see; the hash of its tokens if its last one is sampled.
+  // Checks the keys that the queries of sequence s see; hashes its tokens if its last one is sampled.
   void read(const StepInput& input, size_t s) {
     int32_t begin = input.segments[s], end = input.segments[s + 1], length = input.kv_lengths[s];
     require(end > begin && input.positions[static_cast<size_t>(end - 1)] == length - 1, "lengths");

@@ -1,4 +1,4 @@
-// For tests: the token that a request's options choose from a row of logits, by the definition of op `sample`.
+// For tests: the token chosen by a request's options from a row of logits, by the definition of op `sample`.
 #pragma once
 
 #include <memory>

@@ -1,9 +1,9 @@
-// An engine without a model for the scheduler's tests and benchmark: it runs plans on an imitated device.
+// An engine without a model for the scheduler's tests and benchmark: it runs plans on a fake device.
 //
 // The device holds a KV slot per token and group. A token's KV is the hash of its id and the KV before it; a sampled
-// token is a hash of all KV its position can see. It knows block tables only through the changes the plan names, reads
-// fed-back tokens from its own memory and runs a step as late as the engine allows. So a wrong block, copy, position or
-// token anywhere changes the output, which expected() gives without scheduler or blocks.
+// token is a hash of all KV its position can see. It updates block tables only by the changes of the plan, reads
+// sampled tokens from its own memory and runs a step as late as the engine allows. So a wrong block, copy, position or
+// token changes the output, which expected() computes without scheduler or blocks.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 namespace octet {
 
 inline const char* policy_name(SchedulingPolicy policy) {
-  constexpr const char* kNames[] = {"never_evict", "max_utilization", "packed_lockstep", "padded_static"};
+  constexpr const char* kNames[] = {"never_evict", "max_utilization"};
   return kNames[static_cast<size_t>(policy)];
 }
 inline void PrintTo(SchedulingPolicy policy, std::ostream* out) { *out << policy_name(policy); }
@@ -69,7 +69,7 @@ class FakeEngine {
     return launched;
   }
 
-  // Until nothing is left to do. Throws when that takes more than `turns`.
+  // Runs until no work is left. Throws after `turns` turns.
   void drain(int64_t turns = 100'000) {
     while (scheduler_.has_work() || scheduler_.in_flight() > 0) {
       turn();
@@ -84,7 +84,7 @@ class FakeEngine {
     collect();
   }
 
-  // What the sequence would generate alone: to its limit, its stop token or the end of the context.
+  // The tokens the sequence generates alone: to its limit, its stop token or the end of the context.
   std::vector<int32_t> expected(SequenceId id) const {
     const auto& [request, first] = requests_.at(id);
     std::vector<int32_t> tokens = request.params.prompt;
@@ -156,7 +156,7 @@ class FakeEngine {
               "a chunk that is not the last is not whole blocks");
     }
     require(tokens == plan.tokens && rows == plan.logit_rows && singles == plan.decodes, "sums of the plan");
-    require(tokens + plan.padding_tokens <= std::max(o.token_budget, o.max_sequences), "token budget");
+    require(tokens <= std::max(o.token_budget, o.max_sequences), "token budget");
     require(adjusted <= o.max_adjusted, "adjusted logits");
     require(rows <= o.max_logit_rows && static_cast<int64_t>(plan.sequences.size()) <= o.max_sequences, "limits");
   }
@@ -169,9 +169,10 @@ class FakeEngine {
       const auto& [request, first] = requests_.at(s.id);
       const auto tokens = scheduler_.tokens(s.id);
       auto& ids = l.ids.emplace_back();
-      require(s.from_device == (s.first_position + s.count > static_cast<int64_t>(tokens.size())), "from_device");
-      if (!s.from_device) {
+      require(s.ids.empty() == (s.first_position + s.count > static_cast<int64_t>(tokens.size())), "from_device");
+      if (!s.ids.empty()) {
         const auto chunk = tokens.subspan(static_cast<size_t>(s.first_position), static_cast<size_t>(s.count));
+        require(std::ranges::equal(s.ids, chunk), "ids");
         ids.assign(chunk.begin(), chunk.end());
       }
       auto& changes = l.changes.emplace_back(groups_);
@@ -214,8 +215,8 @@ class FakeEngine {
     for (size_t i : order) {
       const ScheduledSequence& s = l.plan.sequences[i];
       for (int64_t p = s.first_position; p < s.first_position + s.count; ++p) {
-        const int32_t id = s.from_device ? last_token_[static_cast<size_t>(s.slot)]
-                                         : l.ids[i][static_cast<size_t>(p - s.first_position)];
+        const int32_t id = l.ids[i].empty() ? last_token_[static_cast<size_t>(s.slot)]
+                                            : l.ids[i][static_cast<size_t>(p - s.first_position)];
         const uint64_t before =
             p == 0 ? root(l.name_spaces[i].first, l.name_spaces[i].second) : slot_of(0, s.slot, p - 1);
         for (size_t g = 0; g < groups_; ++g) slot_of(g, s.slot, p) = next_kv(before, id);

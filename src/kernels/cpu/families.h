@@ -1,5 +1,5 @@
 // The op families' lists of fast entries, best first. kernel_table.cc joins them and adds the reference entries.
-// A family that gets fast entries is declared and listed here, once.
+// A family with fast entries is declared and listed here.
 #pragma once
 
 #include <span>

@@ -1,8 +1,7 @@
-// Kernel entries: which kernels exist for an op on the CPU, what they accept, how they bind to one node of a plan.
+// Kernel entries: the CPU kernels of each op, the nodes they accept, and how they bind to a node of a plan.
 //
-// Each op family has a folder: reference.cc (plain double loops: what interpret runs, the definition) and fast entries.
-// For a node the executor takes the first entry that accepts it; the reference entry, which accepts everything, is
-// last.
+// Each op family has a folder: reference.cc (plain double loops, the definition, run by the interpreter) and fast entries.
+// The executor takes the first entry that accepts a node; the reference entry, which accepts all, is last.
 #pragma once
 
 #include <cstddef>
@@ -34,10 +33,10 @@ struct KernelEntry {
 
 // All entries of an op, best first (static table, assembled from the families' lists).
 std::span<const KernelEntry> kernel_entries(Op op);
-// The entry that runs this node.
+// The first entry that accepts this node.
 const KernelEntry& select_kernel(const Graph& graph, const Node& node);
 
-// The scratch every kernel may use; kernels that want more work in pieces.
+// Scratch available to every kernel; kernels that need more work in pieces.
 int64_t workspace_bytes();
 
 // Reference kernels work on doubles, whatever the declared types; the caller rounds results to their declared types.

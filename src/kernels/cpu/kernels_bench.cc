@@ -1,5 +1,5 @@
-// Speed of every kernel entry that accepts a large case: time, FLOP/s and bytes/s from the op's cost. The reference
-// entry is left out: it is not meant to be fast.
+// Speed of every kernel entry that accepts a large case: time, FLOP/s and bytes/s from the op's cost. Without the
+// reference entry.
 #include <benchmark/benchmark.h>
 
 #include "ir/facts.h"

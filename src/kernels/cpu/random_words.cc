@@ -20,7 +20,7 @@ OCTET_SIMD void multiply(const Lanes& a, uint32_t b, Lanes& product) {
 #endif
 }
 
-// Ten rounds as in base/rng.cc; the upper halves of the lanes carry rubbish until the end.
+// Ten rounds as in base/rng.cc; the upper halves of the lanes are undefined until the end.
 void philox_blocks(const RandomStream& stream, uint64_t first_block, uint32_t* words) {
   Lanes block{};
   for (int i = 0; i < kBlocks; ++i) block[i] = first_block + static_cast<uint64_t>(i);

@@ -1,4 +1,4 @@
-// The words of graph_random (base/rng.h) for runs of neighbouring elements, several Philox blocks at a time.
+// The words of graph_random (base/rng.h) for consecutive elements, several Philox blocks at a time.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ struct RandomStream {
   static RandomStream of(const int64_t* seed_step_micro, uint32_t node_key);
 };
 
-// Elements are drawn in groups of this many; a buffer for n elements has random_buffer_words(n) words.
+// Words are generated in groups of this many elements; a buffer for n elements has random_buffer_words(n) words.
 inline constexpr int64_t kRandomGroup = 32;
 inline int64_t random_buffer_words(int64_t count) {
   return (count + 3 + kRandomGroup - 1) / kRandomGroup * kRandomGroup;

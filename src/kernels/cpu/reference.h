@@ -1,8 +1,8 @@
-// The reference kernels: one plain function per op of ops.def, on doubles, written to be obviously right.
+// The reference kernels: one plain function per op of ops.def, on doubles, simple enough to be verified by reading.
 //
-// They are the definition of the ops; fast kernels and the interpreter's results follow them. A reference kernel gets
+// They define the ops; fast kernels are tested against them and the interpreter runs them. A reference kernel gets
 // node attrs, inputs (null = absent) and results whose type is set and whose values are sized and zero; it must not
-// round to the declared types (the caller does), must not read state, and checks the indices it follows.
+// round to the declared types (the caller does), must not read state, and checks indices before use.
 // A missing definition is a link error.
 #pragma once
 
@@ -23,7 +23,7 @@ namespace reference {
 #include "ir/ops.def"
 #undef OCTET_OP
 
-// Whether optional input `index` is there.
+// Whether optional input `index` is present.
 inline bool present(RefInputs in, size_t index) { return index < in.size() && in[index] != nullptr; }
 
 // An element of an integer tensor.
@@ -38,7 +38,7 @@ struct Evaluated {
   std::vector<RefTensor> outputs, updates;
 };
 using LeafFn = std::function<const RefTensor&(const Node&)>;
-// Sees every evaluated node with its inputs and rounded results: what conformance tests of whole programs read.
+// Called for every evaluated node with its inputs and rounded results, for conformance tests of whole programs.
 using NodeObserver = std::function<void(const Node&, RefInputs in, const std::vector<RefTensor>& results)>;
 Evaluated evaluate(const Graph& graph, const LeafFn& leaf, bool round_f32, const NodeObserver& observe = {});
 

@@ -71,7 +71,7 @@ void store_tensor(const RefTensor& tensor, void* data) {
 std::vector<RefTensor> evaluate_node(const Graph& graph, const Node& node, RefInputs in, bool round_f32) {
   if (node.op == Op::kFusion) {
     check(node.body != nullptr, ErrorCode::kInternal, "fusion \"{}\" of graph {} has no body", node.name, graph.name());
-    // The body's input nodes stand for this node's inputs, in order.
+    // The body's input nodes are this node's inputs, in order.
     std::unordered_map<std::string, const RefTensor*> by_name;
     size_t next = 0;
     for (const Node& inner : node.body->nodes()) {
@@ -97,7 +97,7 @@ std::vector<RefTensor> evaluate_node(const Graph& graph, const Node& node, RefIn
 
 Evaluated evaluate(const Graph& graph, const LeafFn& leaf, bool round_f32, const NodeObserver& observe) {
   const auto uses = graph.count_uses();
-  std::vector<int64_t> remaining(uses.size(), 0);  // per node: uses of any result not yet made
+  std::vector<int64_t> remaining(uses.size(), 0);  // per node: uses of its results not yet evaluated
   for (size_t i = 0; i < uses.size(); ++i) {
     for (int32_t count : uses[i]) remaining[i] += count;
   }

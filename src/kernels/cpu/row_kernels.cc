@@ -1,4 +1,4 @@
-// Which family makes the row kernel of an op.
+// Maps each op to the family that makes its row kernel.
 #include "kernels/cpu/row_kernels.h"
 
 namespace octet::cpu {

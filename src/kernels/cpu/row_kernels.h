@@ -1,4 +1,4 @@
-// The families' makers of row kernels: each returns none for nodes of ops or types it does not know.
+// The families' factories of row kernels; each returns none for ops or types it does not support.
 #pragma once
 
 #include "kernels/common/dtype_sets.h"
@@ -22,8 +22,8 @@ auto with_float_type(DType dtype, const Visit& visit) {
   return dtype == DType::kBF16 ? visit(BF16{}) : visit(float{});
 }
 
-// The rows an elementwise kernel sees: those of the shape, or, alone and with nothing broadcast along rows, every
-// element its own row, so that [1, N] is cut as well as [N, 1].
+// The rows of an elementwise kernel: those of the shape or, if it runs alone without broadcasts along rows, every
+// element is a row, so that [1, N] is split as well as [N, 1].
 struct ElementRows {
   int64_t rows, cols, alignment;
   ElementRows(const Shape& shape, RowUse use, bool row_broadcast) {

@@ -12,9 +12,9 @@ namespace octet::cpu {
 namespace {
 
 constexpr int64_t kAlignment = 64;
-constexpr int64_t kChunkElements = 8 * 1024;  // of the widest operand: enough work to hand to a thread
+constexpr int64_t kChunkElements = 8 * 1024;  // of the widest operand: enough work for a thread
 constexpr int64_t kMaxChunks = 64;            // each has its own partial results
-constexpr int64_t kTileBytes = 128 * 1024;    // all operands of a tile, in the level 2 cache
+constexpr int64_t kTileBytes = 128 * 1024;    // all operands of a tile, to fit the L2 cache
 constexpr size_t kMaxOperands = 16;
 
 int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
@@ -29,8 +29,8 @@ float identity(OperandMapping follow) {
 
 }  // namespace
 
-// Places the node's operands. `values`: where the values it may read lie; `results`: its results that have memory;
-// `uses`: how many read each of its results.
+// Assigns places to the node's operands. `values`: places of values it may read; `results`: its results with memory;
+// `uses`: number of readers of each result.
 bool RowProgram::add_step(const Graph& graph, const Node& node, NodeId id, RowUse use, Located& values,
                           const std::unordered_map<Value, int32_t, ValueHash>& results,
                           const std::vector<int32_t>& uses) {
@@ -48,10 +48,10 @@ bool RowProgram::add_step(const Graph& graph, const Node& node, NodeId id, RowUs
       Operand& source = values.at(node.inputs[i]);
       const TensorType& type = graph.type(node.inputs[i]);
       if (source.place != Operand::Place::kInput) {
-        // made by an earlier node of the body: only rows can be handed on
+        // result of an earlier node of the body: must be of kind kRows
         if (source.follow != OperandMapping::kRows || step.kernel.in[i] != OperandMapping::kRows) return false;
         if (source.row_bytes != row_bytes(type)) return false;
-        if (source.tile < 0) {  // read again: needs a tile in case it has no memory
+        if (source.tile < 0) {  // read again: needs a tile if it has no memory
           source.tile = static_cast<int32_t>(tiles_.size());
           tiles_.push_back({source.row_bytes});
           for (Step& made : steps_) {
@@ -120,7 +120,7 @@ std::optional<RowProgram> RowProgram::of_body(const Graph&, const Node& fusion) 
   Located values;
   std::unordered_map<Value, int32_t, ValueHash> results;
   for (size_t i = 0; i < body.outputs().size(); ++i) {
-    // one value twice among the results, or an input handed through, is nothing this runs
+    // duplicate results and inputs returned unchanged are not supported
     if (!results.emplace(body.outputs()[i].value, static_cast<int32_t>(i)).second) return std::nullopt;
     if (body.node(body.outputs()[i].value).op == Op::kInput) return std::nullopt;
   }
@@ -141,7 +141,7 @@ std::optional<RowProgram> RowProgram::of_body(const Graph&, const Node& fusion) 
 }
 
 void RowProgram::lay_out() {
-  // By rows and columns alone, so that a sum over rows is cut alike in a fusion and on its own.
+  // By rows and columns only, so that sums over rows are split equally in a fusion and alone.
   const int64_t chunks = std::clamp<int64_t>(rows_ * row_elements_ / kChunkElements, 1, kMaxChunks);
   chunk_rows_ = round_up((rows_ + chunks - 1) / chunks, alignment_);
   chunks_ = (rows_ + chunk_rows_ - 1) / chunk_rows_;
@@ -178,14 +178,14 @@ void RowProgram::run_chunk(const KernelArgs& args, int64_t chunk, std::byte* til
     for (const Step& step : steps_) {
       bool wanted = false;
       for (size_t i = 0; i < step.out.size(); ++i) wanted |= (out[i] = place(step.out[i])) != nullptr;
-      if (!wanted) continue;  // a result of the fusion that nobody uses
+      if (!wanted) continue;  // an unused result of the fusion
       for (size_t i = 0; i < step.in.size(); ++i) in[i] = place(step.in[i]);
       step.kernel.run({in.data(), out.data(), row, std::min(tile_rows_, end - row), reinterpret_cast<float*>(tiles)});
     }
   }
 }
 
-// Joins the chunks' partial results in order, into chunk 0's place, then into the results' memory.
+// Combines the chunks' partial results in order into chunk 0's, then into the results' memory.
 void RowProgram::finish_partials(const KernelArgs& args, float* partials) const {
   for (const Partial& partial : partials_) {
     const Tensor& result = args.out[static_cast<size_t>(partial.result)];

@@ -1,11 +1,11 @@
-// Ops that work row by row, and programs of them: the mechanism behind the elementwise, norm and reduction kernels and
-// behind every fusion.
+// Row-wise ops (row kernels) and programs of them: they run the elementwise, norm and reduction kernels, and every fusion
+// whose members are row-wise.
 //
 // A RowKernel computes some rows of one node from the same rows of its inputs. A RowProgram runs the kernels of one
-// node, or of all the nodes of a fusion's body, over the rows a tile at a time: values that live inside a fusion stay
-// in a tile of scratch in their declared type, so fused and unfused results are equal bit for bit. Rows are cut into
-// chunks by shape alone, never by thread count: sums over rows are made per chunk and then over chunks in order, and do
-// not depend on how many threads ran. Nothing here knows an op; row_kernels.h lists them.
+// node, or of all the nodes of a fusion's body, over the rows one tile at a time: values internal to a fusion are
+// kept in a tile of scratch in their declared type, so fused and unfused results are equal bit for bit. Rows are split
+// into chunks by shape, not by thread count: sums over rows are computed per chunk and combined in order, independent
+// of the number of threads. No op is known here; row_kernels.h lists them.
 #pragma once
 
 #include <functional>
@@ -17,53 +17,53 @@
 
 namespace octet::cpu {
 
-// How an operand relates to the rows of a call.
+// Relation of an operand to the rows of a call.
 enum class OperandMapping : uint8_t {
-  kRows,   // the call's rows of it: the pointer is at the call's first row
-  kWhole,  // all of it at every call: weights, scales; as a result: written in places that depend on the rows
-  kSum,    // result: float32 sums over rows, added to by every call
+  kRows,   // the call's rows; the pointer is at the call's first row
+  kWhole,  // the whole operand at every call: weights, scales; as a result: written at row-dependent positions
+  kSum,    // result: float32 sums over rows, accumulated by every call
   kMax,    // result: float32 maxima over rows, raised by every call; starts at -infinity
-  kAmax,   // result: the same of magnitudes; starts at 0
+  kAmax,   // result: maxima of magnitudes; starts at 0
 };
 
 struct RowCall {
   const void* const* in;  // null for absent inputs
-  void* const* out;       // null for results nobody uses; one of them is wanted
+  void* const* out;       // null for unused results; at least one is used
   int64_t first_row, rows;
   float* scratch;  // of RowKernel::scratch_floats
 };
 
 struct RowKernel {
-  int64_t rows = 0;  // the row space; all kernels of a program share it
+  int64_t rows = 0;  // number of rows, equal for all kernels of a program
   std::vector<OperandMapping> in, out;
   std::function<void(const RowCall&)> run;
   int64_t scratch_floats = 0;
-  int64_t row_alignment = 1;  // calls start at multiples of this
+  int64_t row_alignment = 1;  // first rows of calls are multiples of this
 };
 
-// Whether a kernel is to run alone (elementwise ones then see one long row of elements) or inside a fusion.
+// Whether a kernel runs alone (elementwise kernels then get each element as a row) or inside a fusion.
 enum class RowUse : uint8_t { kAlone, kFused };
 
-// The row kernel of a node, or none (row_kernels.cc asks the families).
+// The row kernel of a node, or none (from row_kernels.cc).
 std::optional<RowKernel> make_row_kernel(const Graph& graph, const Node& node, RowUse use);
 
 class RowProgram {
  public:
   static std::optional<RowProgram> of_node(const Graph& graph, const Node& node);
-  // None when a node of the body has no row kernel or the rows of the nodes differ.
+  // None if a node of the body has no row kernel or the nodes have different rows.
   static std::optional<RowProgram> of_body(const Graph& graph, const Node& fusion);
 
   void run(const KernelArgs& args) const;
 
  private:
-  // Where an operand lies: an input or result of the node, or a tile of scratch.
+  // Location of an operand: an input or result of the node, or a tile of scratch.
   struct Operand {
     enum class Place : uint8_t { kNone, kInput, kResult, kTile };
     Place place = Place::kNone;
     OperandMapping follow = OperandMapping::kRows;
     int32_t index = -1;     // of the input or result
     int64_t row_bytes = 0;  // kRows
-    int32_t tile = -1;      // scratch slot, also for a result that is read again but has no memory
+    int32_t tile = -1;      // scratch slot, also of a result without memory that is read again
     int64_t partial = -1;   // offset in floats into a chunk's partial results
   };
   struct Step {
@@ -95,7 +95,7 @@ class RowProgram {
   int64_t scratch_floats_ = 0, thread_bytes_ = 0, partial_floats_ = 0;
 };
 
-// What the families' rows for single nodes are made of.
+// accepts and bind of the families' rows for single nodes.
 bool has_row_kernel(const Graph& graph, const Node& node);
 BoundKernel bind_row_kernel(const Graph& graph, const Node& node);
 

@@ -1,8 +1,8 @@
 // Vectors of floats for the CPU kernels: 16 lanes with AVX-512, 8 otherwise, as GCC vector types, so that +, -, *, /
-// and comparisons are written plainly; intrinsics only where the compiler has no operator (fma, masks, roots).
+// and comparisons are operators; intrinsics only where the compiler has none (fma, masks, roots).
 //
-// Full and Part say how many lanes a load or store touches: for_lanes runs a body over an array with Full and, at its
-// end, with Part. Loads and stores of BF16 round to nearest even with the very bits of base/codec.h. Functions are
+// Full and Part give the number of lanes of a load or store: for_lanes runs a body over an array with Full and, at its
+// end, with Part. Loads and stores of BF16 round to nearest even with the bits of base/codec.h. Functions are
 // accurate to about 2 units in the last place unless said otherwise. No file here may depend on the lane count's value.
 #pragma once
 
@@ -140,16 +140,16 @@ OCTET_SIMD Floats sqrt(Floats v) {
 }
 
 OCTET_SIMD Floats abs(Floats v) { return as_floats(as_ints(v) & 0x7fffffff); }
-// The larger; a NaN of either side stays.
+// The larger; a NaN on either side propagates.
 OCTET_SIMD Floats maximum(Floats a, Floats b) { return (a > b) | (a != a) ? a : b; }
-// Lanes {kIndex(0), kIndex(1), ...}: a constant, which a loop over lanes often does not become.
+// Lanes {kIndex(0), kIndex(1), ...}: as a constant, which compilers often do not make of a loop.
 template <auto kIndex>
 OCTET_SIMD Ints constant_lanes() {
   return []<int... kLane>(std::integer_sequence<int, kLane...>) { return Ints{kIndex(kLane)...}; }
   (std::make_integer_sequence<int, kLanes>{});
 }
 
-// Lanes with index >= part.count take `other`.
+// Lanes with index >= part.count are `other`.
 OCTET_SIMD Floats keep(Floats v, Part part, Floats other) {
   const Ints lane = constant_lanes<[](int i) { return i; }>();
   return lane < static_cast<int32_t>(part.count) ? v : other;
@@ -192,12 +192,12 @@ OCTET_SIMD float sum(Floats v) {
 OCTET_SIMD int32_t sum(Ints v) {  // exact in any order
   return across(v, [](Ints a, Ints b) { return a + b; });
 }
-OCTET_SIMD float largest(Floats v) {  // NaN stays
+OCTET_SIMD float largest(Floats v) {  // NaN propagates
   return across(v, [](Floats a, Floats b) { return maximum(a, b); });
 }
 
 // e^x: x = n ln2 + r, a polynomial in r (fitted, relative error 9e-9 before rounding), times 2^n. Overflows to
-// infinity, underflows gradually, NaN stays.
+// infinity, underflows gradually, NaN propagates.
 OCTET_SIMD Floats exp(Floats x) {
   constexpr float kMagic = 0x1.8p23f;  // adding it rounds to an integer, kept in the low bits
   x = larger(broadcast(-104.0f), smaller(broadcast(89.0f), x));

@@ -1,6 +1,6 @@
-// The walk of attention's gradient on AMX tiles, for bf16. Scores and dP are exact products; probabilities and dS are
-// split in two bf16 parts. dq sums as rows; dk and dv sum transposed, [head dim][keys], so that both take P and dS as
-// the pairs of rows in which they are made.
+// The inner loop of attention's gradient on AMX tiles, for bf16. Scores and dP are exact products; probabilities and dS
+// are split into two bf16 parts. dq accumulates in rows; dk and dv accumulate transposed, [head dim][keys], so that
+// both read P and dS as the row pairs in which they are computed.
 #pragma once
 
 #include "kernels/cpu/attention/amx_tiles.h"
@@ -62,7 +62,7 @@ class AmxGradient {
           make_slopes(p, inputs, task, head, query, queries, key, keys);
           if (task.want_dq) {
             float* dq = dq_ + ((head - task.first_head) * dq_rows + query - task.first_query) * width_;
-            // Rows behind the last query are zero in dS: they add nothing to the head that follows.
+            // Rows after the last query are zero in dS: they do not contribute to the next head.
             amx::product(rows, width_, cols, {{ds_high_rows_, keys_}, {ds_low_rows_, keys_}}, kBlock, width_, dq,
                          width_, true);
           }
@@ -90,7 +90,7 @@ class AmxGradient {
  private:
   static constexpr int64_t kBlock = amx::kBlock;
 
-  // Probabilities and dS of a block from scores and dP, split, two queries at a time; zero where unseen.
+  // Probabilities and dS of a block from scores and dP, split, two queries at a time; zero where masked.
   void make_slopes(const AttentionProblem& p, const GradientInputs& inputs, const GradientTask& task, int64_t head,
                    int64_t query, int64_t queries, int64_t key, int64_t keys) const {
     const int64_t cols = amx::round_up_step(keys);

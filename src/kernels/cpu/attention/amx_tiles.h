@@ -1,8 +1,8 @@
 // Products of bf16 blocks on the AMX tile unit with float32 sums, and the packing of their operands.
 //
-// A left operand lies in rows, a right operand in pairs: one 32-bit word holds depth 2 p and 2 p + 1 of a column. All
-// extents are padded with zeros to multiples of kStep. Float32 operands (probabilities, slopes) are split in two bf16
-// parts, so that they keep 17 bits of their mantissa. Ask amx_engine() before the first use.
+// A left operand is stored in rows, a right operand in pairs: one 32-bit word holds depth 2 p and 2 p + 1 of a column.
+// All extents are padded with zeros to multiples of kStep. Float32 operands (probabilities, dS) are split into two bf16
+// parts, which keep 17 bits of the mantissa. Call amx_engine() before the first use.
 #pragma once
 
 #include "kernels/cpu/attention/tiles.h"
@@ -20,7 +20,7 @@ inline constexpr int64_t kBlock = 64;  // queries and keys of a block
 
 inline int64_t round_up_step(int64_t count) { return (count + kStep - 1) / kStep * kStep; }
 
-// The tile registers of this thread, while it lives.
+// Configures the tile registers of this thread during its lifetime.
 class Tiles {
  public:
   Tiles() {
@@ -46,7 +46,7 @@ struct Term {
 template <size_t kTerms>
 __attribute__((noinline)) void product(int64_t rows, int64_t cols, int64_t depth, const Term (&terms)[kTerms],
                                        int64_t a_row, int64_t b_row, float* c, int64_t c_row, bool accumulate) {
-  asm volatile("" ::: "memory");  // the tile instructions do not say which memory they read
+  asm volatile("" ::: "memory");  // the tile intrinsics do not declare the memory they read
   for (int64_t i = 0; i < rows; i += kStep) {
     for (int64_t j = 0; j < cols; j += kStep) {
       float* to = c + i * c_row + j;
@@ -145,7 +145,7 @@ inline void pack_transposed_rows(const Rows& from, int64_t width, uint16_t* to) 
   }
 }
 
-// value = high + low up to 2^-17 of it; both are bf16, as the upper halves of their words.
+// value = high + low to a relative 2^-17; both are bf16 in the upper half of their word.
 struct Split {
   Words high, low;
 };

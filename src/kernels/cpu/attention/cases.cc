@@ -95,7 +95,7 @@ std::vector<Case> attention_cases() {
       {.name = "dropout", .tokens = 9, .heads = 2, .kv_heads = 1, .dim = 4, .starts = {0, 5, 9}, .dropout = 0.3});
   add(cases, {.name = "long", .tokens = 64, .heads = 2, .kv_heads = 1, .dim = 64, .starts = {0, 64}});
   add(cases, {.name = "empty_first", .tokens = 6, .heads = 1, .kv_heads = 1, .dim = 4, .starts = {0, 0, 6}});
-  // Longer than the tiles of the fast kernels, with ends inside a tile.
+  // Longer than the fast kernels' tiles, ending inside a tile.
   add(cases, {.name = "tiles",
               .tokens = 215,
               .heads = 4,
@@ -119,7 +119,7 @@ std::vector<Case> attention_cases() {
               .starts = {0, 131},
               .dropout = 0.2,
               .gradient = false});
-  // Linear biases: few heads, counts that are no power of two, a scaled bias, and walks over tiles.
+  // Linear biases: few heads, counts that are not powers of two, a scaled bias, several tiles.
   add(cases, {.name = "alibi", .tokens = 11, .heads = 4, .kv_heads = 4, .dim = 4, .starts = {0, 4, 11}, .alibi = 8});
   add(cases, {.name = "alibi_scaled",
               .tokens = 9,
@@ -156,7 +156,7 @@ std::vector<Case> attention_cases() {
               .starts = {0, 33},
               .alibi = 8,
               .gradient = false});
-  // Head dims between and beyond the widths of tiles.
+  // Head dims between and above the tile widths.
   add(cases, {.name = "dim_136",
               .tokens = 70,
               .heads = 2,
@@ -173,7 +173,7 @@ std::vector<Case> attention_cases() {
               .window = 4,
               .dropout = 0.25,
               .gradient = false});
-  // Dropout where segments begin inside blocks of four random words, and grouped heads.
+  // Dropout with segments that begin inside a Philox block, and grouped heads.
   add(cases, {.name = "dropout_segments",
               .tokens = 150,
               .heads = 4,

@@ -1,6 +1,6 @@
-// Causal attention in tiles with an online softmax: for a block of queries of one head, keys are visited block by
-// block, scores live in a tile, and the running maximum, sum and output row are rescaled as the maximum grows. Tasks
-// are (segment, head, query block); no memory grows with the square of the length.
+// Causal attention in tiles with an online softmax: for a block of queries of one head, loops over key blocks,
+// keeps scores in a tile, and rescales the running maximum, sum and output row as the maximum grows. Tasks are
+// (segment, head, query block); memory does not grow with the square of the length.
 #include <atomic>
 
 #include "base/threads.h"
@@ -22,14 +22,14 @@ struct Inputs {
   float* lse;
 };
 
-// The sums of one block of queries of one head: rows of `out`, not yet divided by the sums in `state`.
+// Accumulators of one block of queries of one head: rows of `out`, not yet divided by the sums in `state`.
 struct BlockResult {
   const float* out;
   int64_t out_row;
   SoftmaxRow state[kBlock];
 };
 
-// The scratch of one thread, in float32 vectors.
+// Scratch of one thread, in float32 vectors.
 template <typename T>
 struct VectorBlock {
   float *q, *keys, *values, *scores, *out;  // [block][dim] [dim][block] [block][dim] [block][block] [block][dim]
@@ -70,7 +70,7 @@ struct VectorBlock {
 };
 
 #ifdef OCTET_AMX_ATTENTION
-// The same on AMX tiles: scores are exact products of bf16, probabilities are split in two bf16 parts.
+// The same on AMX tiles: scores are exact products of bf16, probabilities are split into two bf16 parts.
 struct AmxBlock {
   int64_t width;             // padded head dim
   uint16_t *q, *high, *low;  // [block][width], [block][block]
@@ -109,7 +109,7 @@ struct AmxBlock {
     result.out = out, result.out_row = width;
   }
 
-  // Rows [band, band + rows) of the scores of `count` keys become the parts of their probabilities.
+  // Converts rows [band, band + rows) of scores of `count` keys to the two parts of their probabilities.
   template <typename Drop>
   void softmax_band(const AttentionProblem& p, float bias, int64_t first, int64_t key, int64_t band, int64_t rows,
                     int64_t count, SoftmaxRow* state, const Drop& drop) const {
@@ -162,7 +162,7 @@ void run_block(const AttentionProblem& p, const KernelArgs& args, const Inputs& 
   }
 }
 
-// Tokens in front of the first and behind the last segment.
+// Tokens before the first and after the last segment.
 template <typename T>
 void clear_outside(const AttentionProblem& p, const KernelArgs& args, const Inputs& inputs) {
   const auto clear = [&](int64_t begin, int64_t end) {
@@ -186,7 +186,7 @@ void attention(const AttentionProblem& p, const KernelArgs& args) {
     inputs.stream = &stream;
   }
   clear_outside<T>(p, args, inputs);
-  // Tasks in order: segments; in each, query blocks from the longest rows down; heads.
+  // Task order: segments; in each, query blocks with the longest rows first; heads.
   int64_t tasks = 0;
   const auto blocks_of = [&](int64_t s) { return (inputs.starts[s + 1] - inputs.starts[s] + kBlock - 1) / kBlock; };
   for (int64_t s = 0; s < inputs.segments; ++s) tasks += blocks_of(s) * p.heads;

@@ -1,11 +1,11 @@
-// The gradient of attention in tiles. Probabilities are made again from the saved log-sum-exp; with P = exp(S - lse), K
+// The gradient of attention in tiles. Probabilities are recomputed from the saved log-sum-exp; with P = exp(S - lse), K
 // the dropout factors, dP = (dout v^T) K, delta = dout . out:
 //   dv += (P K)^T dout;  dS = scale P (dP - delta);  dq += dS k;  dk += dS^T q.
 //
-// A task walks key blocks, and for each the query blocks that see it. Where the sums for all queries of a segment fit
-// the scratch and there are tasks enough for the threads, one walk per (segment, kv head) makes all three gradients;
-// else one walk per query block makes dq and one per key block dk and dv, which costs two products more. Each sum runs
-// over the same blocks in the same order either way, so the result does not depend on the number of threads.
+// A task loops over key blocks and, for each, the query blocks that see it. If the accumulators of all queries of a
+// segment fit the scratch and there are enough tasks for the threads, one task per (segment, kv head) computes all
+// three gradients; else one per query block computes dq and one per key block dk and dv, which costs two more GEMMs.
+// Sums run over the same blocks in the same order either way, so the result does not depend on the number of threads.
 #include <atomic>
 
 #include "base/threads.h"
@@ -22,7 +22,7 @@ using tiles::Matrix;
 
 constexpr int64_t kBlock = kAttentionBlock;
 
-// The walk of one thread in float32 vectors.
+// The inner loop of one thread in float32 vectors.
 template <typename T>
 struct VectorGradient {
   float *q, *dout, *keys, *keys_t, *values_t, *probabilities, *ds, *dk, *dv, *dq;
@@ -47,7 +47,7 @@ struct VectorGradient {
   }
 };
 
-// Rows of `from` become probabilities times dropout in `probabilities` and dS in `ds`, which held scores and dP.
+// Replaces scores in `probabilities` by probabilities times dropout, and dP in `ds` by dS, for the rows of `from`.
 void grad_row(const AttentionProblem& p, const GradientInputs& inputs, int64_t head, int64_t query, int64_t offset,
               int64_t low, int64_t high, int64_t width, float* scores, float* dp, float* keep, uint32_t* words) {
   const float lse = inputs.lse[query * p.heads + head], delta = inputs.delta[query * p.heads + head];
@@ -114,7 +114,7 @@ void VectorGradient<T>::run(const AttentionProblem& p, const KernelArgs& args, c
         if (!task.want_dkv) continue;
         for (int64_t j = 0; j < keys; j += tiles::kRows) {
           const int64_t rows = std::min<int64_t>(tiles::kRows, keys - j);
-          // Queries before key j do not see it; bands before that one wrote no column j.
+          // Queries before key j do not see it; earlier bands wrote no column j.
           const int64_t from = std::clamp<int64_t>((key + j - query) / tiles::kRows * tiles::kRows, 0, queries);
           tiles::product(rows, p.padded_dim, queries - from, {b.probabilities + from * kBlock + j, 1, kBlock},
                          dout.data + from * dout.row, dout.row, b.dv + j * p.padded_dim, p.padded_dim, true);

@@ -1,4 +1,4 @@
-// What the walks of attention's gradient share: the task, its operands, and the arithmetic of one vector of scores.
+// Shared by the loops of attention's gradient: the task, its operands, and the arithmetic of one vector of scores.
 #pragma once
 
 #include "kernels/cpu/attention/problem.h"
@@ -14,7 +14,7 @@ struct GradientInputs {
   float* delta;  // [tokens, heads], in the workspace
 };
 
-// What one task covers: heads of one kv head, and ranges of tokens of one segment that start on the block grid.
+// Range of one task: heads of one kv head, and token ranges of one segment that start on the block grid.
 struct GradientTask {
   int64_t start, end;  // the segment
   int64_t kv_head, first_head, last_head;
@@ -22,7 +22,7 @@ struct GradientTask {
   bool want_dq, want_dkv;
 };
 
-// From a vector of scores and of dP: probabilities times dropout, and dS; keep: the dropout factors, if any.
+// Probabilities times dropout, and dS, from a vector of scores and dP; keep: dropout factors, if any.
 struct Slopes {
   simd::Floats kept, ds;
 };
@@ -40,7 +40,7 @@ OCTET_SIMD Slopes slopes_of(simd::Floats score, simd::Floats dp, simd::Ints seen
   return {kept, seen ? ds : Floats{}};
 }
 
-// Rows of `from`, from_row apart, as rows of a result.
+// Copies rows of `from`, from_row apart, to rows of a result.
 template <typename T>
 void store_rows(const float* from, int64_t from_row, int64_t rows, int64_t dim, T* to, int64_t to_row) {
   for (int64_t r = 0; r < rows; ++r) {

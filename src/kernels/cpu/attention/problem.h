@@ -1,4 +1,4 @@
-// What the attention kernels read from a node, and the checked view of its segments.
+// The attributes of an attention node, and the checked view of its segments.
 #pragma once
 
 #include <cmath>
@@ -41,10 +41,10 @@ struct AttentionProblem {
   float bias(int64_t head) const { return biases.empty() ? 0.0f : biases[static_cast<size_t>(head)]; }
   int64_t q_row() const { return heads * dim; }
   int64_t kv_row() const { return kv_heads * dim; }
-  // The first key that query t of a segment starting at `start` sees.
+  // First key visible to query t of a segment starting at `start`.
   int64_t first_key(int64_t t, int64_t start) const { return window > 0 ? std::max(start, t - window + 1) : start; }
 
-  // The checked segments, and where they end.
+  // The checked segment starts, and the end of the last segment.
   int64_t check_segments(const int32_t* starts, int64_t segments) const {
     for (int64_t s = 0; s < segments; ++s) {
       check(starts[s] >= 0 && starts[s] <= starts[s + 1] && starts[s + 1] <= tokens, ErrorCode::kInvalidArgument,
@@ -55,7 +55,7 @@ struct AttentionProblem {
   }
 };
 
-// Probabilities of keys [0, count) of one query row that are not kept become 0, the others are scaled.
+// Zeros the dropped probabilities of keys [0, count) of one query row and scales the others.
 inline void drop_probabilities(const AttentionProblem& p, const RandomStream& stream, int64_t head, int64_t query,
                                int64_t first_offset, int64_t count, float* probabilities, uint32_t* buffer) {
   const auto element = static_cast<uint64_t>((head * p.tokens + query) * p.max_length + first_offset);
@@ -79,7 +79,7 @@ inline bool accepts_attention(const Graph& graph, const Node& node, std::initial
          node.attrs.get<double>("scale") > 0;
 }
 
-// A bump allocator over a thread's share of the workspace; every piece starts on a cache line.
+// A bump allocator over a thread's share of the workspace, aligned to cache lines.
 class Scratch {
  public:
   Scratch(std::byte* begin, int64_t bytes) : next_(begin), left_(bytes) {}

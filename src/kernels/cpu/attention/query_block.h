@@ -1,6 +1,6 @@
-// One block of queries of one head against the keys it sees, block by block, with an online softmax: scores live in a
-// tile, and the running maximum, sum and output row are rescaled as the maximum grows. Shared by attention and
-// paged_attention, which differ in where keys and values lie.
+// One block of queries of one head against its visible keys, block by block, with an online softmax: scores are kept in
+// a tile, and the running maximum, sum and output row are rescaled as the maximum grows. Shared by attention and
+// paged_attention, which differ in the layout of keys and values.
 #pragma once
 
 #include <cmath>
@@ -21,10 +21,10 @@ struct SoftmaxRow {
   float lse() const { return maximum + std::log(sum); }
 };
 
-// Joins the lanes of each of `rows` vectors: lane r of the result is that of row r. The rows are used up.
+// Reduces the lanes of each of `rows` vectors: lane r of the result is that of row r. Overwrites the rows.
 template <typename Join>
 OCTET_SIMD simd::Floats join_lanes(simd::Floats (&row)[simd::kLanes], int64_t rows, const Join& join) {
-  if (rows <= 2) {  // the same order of joins either way
+  if (rows <= 2) {  // the same reduction order either way
     simd::Floats joined{};
     for (int64_t r = 0; r < rows; ++r) joined[r] = simd::across(row[r], join);
     return joined;
@@ -36,8 +36,8 @@ OCTET_SIMD simd::Floats join_lanes(simd::Floats (&row)[simd::kLanes], int64_t ro
   return row[0];
 }
 
-// Scores of up to kLanes rows, `stride` apart, become probabilities of keys [low[r], high[r]) relative to the running
-// maxima, zero in the rest of `width` (whole vectors). factors: for what each row summed before.
+// Converts scores of up to kLanes rows, `stride` apart, to probabilities of keys [low[r], high[r]) relative to the
+// running maxima, zero in the rest of `width` (whole vectors). factors: rescaling of each row's earlier sums.
 inline void softmax_rows(SoftmaxRow* state, int64_t rows, float* scores, int64_t stride, const int32_t* low,
                          const int32_t* high, int64_t width, float scale, float* factors) {
   using simd::Floats, simd::Full, simd::kLanes;
@@ -62,7 +62,7 @@ inline void softmax_rows(SoftmaxRow* state, int64_t rows, float* scores, int64_t
     }
     joined[r] = top;
   }
-  // A NaN is passed over here and comes back through the exponential. (scale > 0: it keeps the order)
+  // A NaN is skipped here and propagates through the exponential. (scale > 0 keeps the order.)
   const Floats tops = join_lanes(joined, rows, [](Floats a, Floats b) { return simd::larger(a, b); });
   const Floats before = simd::load(before_row, Full{}), now = simd::larger(tops * scale, before);
   Floats factor = simd::exp(before - now);
@@ -71,13 +71,13 @@ inline void softmax_rows(SoftmaxRow* state, int64_t rows, float* scores, int64_t
   for (int64_t r = 0; r < kLanes; ++r) {
     Floats total{};
     float* row = scores + r * stride;
-    if (r < rows && now_row[r] == -INFINITY) {  // nothing seen so far
+    if (r < rows && now_row[r] == -INFINITY) {  // no visible key so far
       std::fill_n(row, width, 0.0f);
     } else if (r < rows) {
       const Floats offset = simd::broadcast(-now_row[r]);
       for (int64_t c = 0; c < width; c += kLanes) {
         Floats probability = simd::exp(simd::fma(simd::load(row + c, Full{}), scale, offset));
-        probability = probability < 0x1p-126f ? Floats{} : probability;  // no denormals: they slow products down
+        probability = probability < 0x1p-126f ? Floats{} : probability;  // no denormals: they slow down multiplications
         total += probability;
         simd::store(row + c, probability, Full{});
       }
@@ -113,8 +113,8 @@ struct QueryBlock {
   int64_t first_key(int64_t position) const { return window > 0 ? std::max<int64_t>(0, position - window + 1) : 0; }
 };
 
-// load_keys(key, count) fills keys_t, load_values(key, count) gives the rows; drop(row, key, width, probabilities) acts
-// on a row of probabilities. out and state receive the unnormalised sums.
+// load_keys(key, count) fills keys_t, load_values(key, count) returns the rows; drop(row, key, width, probabilities)
+// applies dropout to a row. out and state receive the unnormalised sums.
 template <typename LoadKeys, typename LoadValues, typename Drop>
 void run_query_block(const QueryBlock& b, SoftmaxRow* state, const LoadKeys& load_keys, const LoadValues& load_values,
                      const Drop& drop) {

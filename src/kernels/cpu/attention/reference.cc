@@ -87,7 +87,7 @@ void attention(const Node& node, RefInputs in, RefResults out) {
     for (int64_t j = first; j <= t; ++j) {
       const double score = p.score(*in[0], *in[1], h, t, j);
       scores[static_cast<size_t>(j)] = score;
-      if (!(score <= largest)) largest = score;  // NaN goes through
+      if (!(score <= largest)) largest = score;  // NaN propagates
     }
     for (int64_t j = first; j <= t; ++j) sum += std::exp(scores[static_cast<size_t>(j)] - largest);
     const double lse = largest + std::log(sum);

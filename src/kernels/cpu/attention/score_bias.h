@@ -13,7 +13,7 @@ inline double score_bias(const Node& node, int64_t head) {
   return node.attrs.get_or<double>("alibi_scale", 1.0) * alibi_slope(head, node.attrs.get<int64_t>("heads"), exponent);
 }
 
-// The same for scores that are still to be scaled; empty without ALiBi.
+// The same for unscaled scores; empty without ALiBi.
 inline std::vector<float> biases_before_scale(const Node& node) {
   std::vector<float> biases;
   if (node.attrs.get_or<double>("alibi", 0.0) == 0) return biases;

@@ -1,6 +1,6 @@
-// Small matrix products and the packing of their operands: what the attention kernels are built from.
+// Small GEMMs and the packing of their operands, the building blocks of the attention kernels.
 //
-// Everything is float32 in scratch that fits the level 2 cache; tiles have rows padded to whole vectors with zeros.
+// All data is float32 in scratch that fits the L2 cache; tile rows are padded with zeros to whole vectors.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ inline constexpr int kRows = 4;
 #endif
 
 // c[kR x kV vectors] (+)= sum over depth of a(row, k) * b[k]. a is read element by element, so either of its dims may
-// be the contiguous one.
+// be contiguous.
 template <int kR, int kV, bool kDepthContiguous>
 OCTET_SIMD void product_block(int64_t depth, const float* a, int64_t a_row, int64_t a_depth, const float* b,
                               int64_t b_row, float* c, int64_t c_row, bool accumulate) {
@@ -46,7 +46,7 @@ OCTET_SIMD void product_block(int64_t depth, const float* a, int64_t a_row, int6
 
 struct Matrix {
   const float* data;
-  int64_t row, col;  // distances of neighbours
+  int64_t row, col;  // strides
 };
 
 // c[rows x cols] = or += a[rows x depth] b[depth x cols]; cols counts whole vectors' lanes.
@@ -109,7 +109,7 @@ void pack_transposed(const T* from, int64_t from_row, int64_t rows, int64_t cols
   }
 }
 
-// A float32 view of rows: the tensor itself where it can be used as it is, else a packed copy with padded rows.
+// A float32 view of rows: the tensor itself if possible, else a packed copy with padded rows.
 template <typename T>
 Matrix rows_of(const T* from, int64_t from_row, int64_t rows, int64_t cols, float* scratch) {
   if constexpr (std::is_same_v<T, float>) {

@@ -1,5 +1,5 @@
-// add, sub, mul, maximum of float32 and bf16 in any mixture: b has the shape of a, or is [C] against the last dim, or
-// [1].
+// add, sub, mul, maximum of float32 and bf16 in any combination: b has the shape of a, or is [C] against the last dim,
+// or [1].
 #include "kernels/cpu/row_kernels.h"
 #include "kernels/cpu/simd.h"
 

@@ -94,7 +94,7 @@ std::vector<Case> elementwise_cases() {
     cases.push_back({.op = op, .name = "4x9_one", .inputs = {x({4, 9}), x({1})}});
     cases.push_back({.op = op, .name = "300x257", .inputs = {x({300, 257}), x({300, 257})}, .gradient = false});
     cases.push_back({.op = op, .name = "300x257_row", .inputs = {x({300, 257}), x({257})}, .gradient = false});
-    // Float32 biases and scalars beside activations of 16 bits.
+    // Float32 biases and scalars with 16-bit activations.
     cases.push_back({.op = op,
                      .name = "6x21_row_f32",
                      .inputs = {x({6, 21}), normal(DType::kF32, {21})},

@@ -1,4 +1,4 @@
-// dropout: kept elements divided by 1 - p, decided by the element's own random word, so that any split gives the same.
+// dropout: divides kept elements by 1 - p; each element has its own random word, so results do not depend on the split.
 #include "kernels/common/keep_threshold.h"
 #include "kernels/cpu/random_words.h"
 #include "kernels/cpu/row_kernels.h"

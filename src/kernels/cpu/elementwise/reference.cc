@@ -74,7 +74,7 @@ void silu_grad(const Node&, RefInputs in, RefResults out) {
   map_gradient(in, out, [](double x) { return sigmoid(x) * (1 + x * (1 - sigmoid(x))); });
 }
 void relu(const Node&, RefInputs in, RefResults out) {
-  map(in, out, [](double x) { return x < 0 ? 0.0 : x; });  // NaN stays
+  map(in, out, [](double x) { return x < 0 ? 0.0 : x; });  // NaN propagates
 }
 void relu_grad(const Node&, RefInputs in, RefResults out) {
   map_gradient(in, out, [](double x) { return x > 0 ? 1.0 : 0.0; });
@@ -90,7 +90,7 @@ void mul(const Node&, RefInputs in, RefResults out) {
   binary(in, out, [](double a, double b) { return a * b; });
 }
 void maximum(const Node&, RefInputs in, RefResults out) {
-  binary(in, out, [](double a, double b) { return std::isnan(a) || a > b ? a : b; });  // NaN of either stays
+  binary(in, out, [](double a, double b) { return std::isnan(a) || a > b ? a : b; });  // a NaN of either propagates
 }
 
 // x * keep / (1 - p); keep = uniform(seed, step, micro-batch, key, element) >= p.

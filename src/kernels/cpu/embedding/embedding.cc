@@ -1,5 +1,5 @@
-// Table lookup, and its gradient: every row of the table is owned by one thread, which adds its tokens in token order,
-// so the sums do not depend on the number of threads. An id outside the table is an error before anything is written.
+// Table lookup, and its gradient: each row of the table is owned by one thread, which adds its tokens in order, so
+// sums do not depend on the number of threads. An id outside the table is an error before anything is written.
 #include <algorithm>
 #include <cstring>
 

@@ -1,4 +1,4 @@
-// Table lookup and its gradient. An id outside the table is the caller's error, never a wild read.
+// Table lookup and its gradient. An id outside the table is an error.
 #include "kernels/cpu/reference.h"
 
 namespace octet::cpu::reference {

@@ -1,5 +1,5 @@
-// Fusions whose body works row by row: any mixture of elementwise ops, norms, reductions and quantize, run tile by tile
-// with the very kernels that run the ops alone (row_program.h), so that fused and unfused results are equal.
+// Fusions whose body works row by row: any combination of elementwise ops, norms, reductions and quantize, run tile by
+// tile with the kernels of the single ops (row_program.h), so that fused and unfused results are equal.
 #include "kernels/cpu/row_program.h"
 
 namespace octet::cpu {

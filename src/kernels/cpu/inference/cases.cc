@@ -1,4 +1,4 @@
-// Cases of the KV cache: slots that go nowhere, prefill, decode and mixed steps over shuffled block tables.
+// Cases of the KV cache: slots that are not stored, prefill, decode and mixed steps over shuffled block tables.
 #include "kernels/cpu/testing/cases.h"
 
 namespace octet::cpu {
@@ -11,7 +11,7 @@ struct Problem {
   int64_t window = 0;
   std::optional<DType> cache = {};  // none: the type of q
   bool scales = false;
-  bool freed = false;  // blocks in front of the window have no entry in the table
+  bool freed = false;  // blocks outside the window have no table entry
   double alibi = 0, alibi_scale = 1;
   bool large = false;
 };
@@ -19,7 +19,7 @@ struct Problem {
 void add(std::vector<Case>& cases, const Problem& p) {
   const auto sequences = static_cast<int64_t>(p.lengths.size());
   const int64_t table = sequences * p.blocks_per_sequence, slots = (table + 1) * p.block_size;
-  std::vector<double> blocks;  // a permutation of 1 .. table: block 0 belongs to nobody
+  std::vector<double> blocks;  // a permutation of 1 .. table: block 0 is unused
   for (int64_t i = 0; i < table; ++i) blocks.push_back(static_cast<double>((i * 7 + 3) % table + 1));
   // 7 must not divide the table for a permutation; the sizes below keep to that.
   for (int64_t i = 0; p.freed && i < table; ++i) {
@@ -36,7 +36,7 @@ void add(std::vector<Case>& cases, const Problem& p) {
                                    given(DType::kI32, {sequences + 1}, p.starts),
                                    given(DType::kI32, {sequences}, p.lengths),
                                    given(DType::kI32, {sequences, p.blocks_per_sequence}, blocks)};
-  // Values become no larger: tolerances of kernels that round probabilities go by the sum of P |v|.
+  // Keeps values small: tolerances of kernels that round probabilities scale with the sum of P |v|.
   if (p.scales) inputs.insert(inputs.end(), {given(DType::kF32, {1}, {1.5}), given(DType::kF32, {1}, {0.75})});
   cases.push_back({.op = Op::kPagedAttention,
                    .name = p.name,
@@ -137,7 +137,7 @@ std::vector<Case> inference_cases() {
               .dim = 64,
               .block_size = 16,
               .blocks_per_sequence = 4});
-  // Longer than the tiles of the fast kernels: prefill after cached keys, a few queries, one query; and a window.
+  // Longer than the fast kernels' tiles: prefill after cached keys, a few queries, one query; and a window.
   add(cases, {.name = "tiles",
               .starts = {0, 70, 73, 74},
               .lengths = {150, 131, 200},
@@ -201,7 +201,7 @@ std::vector<Case> inference_cases() {
               .blocks_per_sequence = 10,
               .cache = DType::kE4M3,
               .scales = true});
-  // Heads of whole 16 bytes in every type of cache.
+  // Heads of multiples of 16 bytes in every cache type.
   for (DType cache : {DType::kBF16, DType::kE4M3, DType::kE5M2}) {
     for (int64_t dim : {48, 80}) {
       add(cases, {.name = fmt::format("cache_{}_{}", dtype_name(cache), dim),
@@ -216,7 +216,7 @@ std::vector<Case> inference_cases() {
                   .cache = cache});
     }
   }
-  // Heads, groups and blocks of the models: Llama, GPT-J, Phi, Falcon; one query and a few, chunks of prompts behind
+  // Heads, groups and blocks of the models: Llama, GPT-J, Phi, Falcon; one query and a few, prompt chunks after
   // cached ones, sequences without queries, rows beyond the last; a table with room for more than the lengths.
   struct Family {
     const char* name;
@@ -249,7 +249,7 @@ std::vector<Case> inference_cases() {
                   .alibi_scale = 0.5});
     }
   }
-  // Chunks of prompts over several tiles of queries and keys.
+  // Prompt chunks over several query and key tiles.
   for (DType cache : {DType::kBF16, DType::kE4M3}) {
     for (int64_t dim : {64, 128, 256}) {
       add(cases, {.name = fmt::format("chunks_{}_{}", dim, dtype_name(cache)),
@@ -279,7 +279,7 @@ std::vector<Case> inference_cases() {
                 .blocks_per_sequence = 32,
                 .cache = cache});
   }
-  // Contexts that are cut into more pieces than one step of joining takes.
+  // Contexts split into more pieces than one reduction step combines.
   for (DType cache : {DType::kBF16, DType::kE4M3}) {
     for (int64_t dim : {64, 256}) {
       add(cases, {.name = fmt::format("long_{}_{}", dim, dtype_name(cache)),

@@ -1,6 +1,5 @@
-// Attention of new queries over a paged cache. Blocks of queries (prefill) run the tiles of attention, with keys
-// gathered through the block table; a few queries (decode) are memory-bound: all heads of a kv head share one walk over
-// its keys.
+// Attention of new queries over a paged cache. Prefill runs the tiles of attention with keys gathered through the block
+// table; decode (few queries) is memory bound: all heads of a kv head share one pass over its keys.
 #include <atomic>
 
 #include "base/threads.h"
@@ -11,8 +10,7 @@ namespace {
 
 using simd::Floats;
 
-// Codes of an FP8 cache: keys and values times k_scale_inv and v_scale_inv, which join the scores' scale and the
-// result.
+// Codes of an FP8 cache: k_scale_inv is applied with the scores' scale, v_scale_inv to the result.
 template <DType kType>
 struct Code {
   uint8_t bits;
@@ -28,8 +26,8 @@ void widen_row(const C* from, float* to, int64_t dim, int64_t) {
 }
 
 constexpr int64_t kBlock = kAttentionBlock;
-constexpr int64_t kFewQueries = 4;  // up to here decode's walk is taken
-constexpr int64_t kMaxRows = 64;    // of decode: queries x heads of a kv head
+constexpr int64_t kFewQueries = 4;  // up to this many queries the decode path runs
+constexpr int64_t kMaxRows = 64;    // for decode: queries x heads of a kv head
 
 struct PagedProblem {
   int64_t heads, kv_heads, dim, padded_dim, window, block_size, slots, blocks, tokens, sequences;
@@ -55,15 +53,15 @@ struct Buffers {
         out(scratch.floats(kBlock * p.padded_dim)) {}
 };
 
-// Where the row of one position of a kv head starts.
+// Address of the row of one position of a kv head.
 template <typename C>
 const C* cached_row(const PagedProblem& p, const Sequence& s, const C* cache, int64_t kv_head, int64_t position) {
   const int64_t slot = s.table[position / p.block_size] * p.block_size + position % p.block_size;
   return cache + slot * p.kv_row() + kv_head * p.dim;
 }
 
-// Rows of keys or values [key, key + count) of a kv head as float32, padded to whole vectors. Neighbouring rows lie a
-// page or so apart, where no hardware looks ahead: the rows `distance` further on of `next` are asked for meanwhile.
+// Rows of keys or values [key, key + count) of a kv head as float32, padded to whole vectors. Adjacent rows are about
+// a page apart, beyond hardware prefetching: prefetches the rows of `next` at `distance`.
 template <typename C>
 tiles::Matrix gather(const PagedProblem& p, const Sequence& s, const C* cache, int64_t kv_head, int64_t key,
                      int64_t count, float* to, const C* next = nullptr, int64_t distance = 0) {
@@ -103,7 +101,7 @@ void prefill_block(const PagedProblem& p, const KernelArgs& args, const Sequence
                          b.scores,
                          b.out,
                          p.bias(head)};
-  // Keys in front of the window may be in freed blocks: read from the first one any query sees.
+  // Keys before the window may be in freed blocks: starts at the first key any query sees.
   const int64_t oldest = block.first_key(block.first);
   const auto load = [&](const C* cache, int64_t key, int64_t keys) {
     const int64_t skip = std::max<int64_t>(0, oldest - key);

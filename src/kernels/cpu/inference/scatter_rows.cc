@@ -1,4 +1,4 @@
-// scatter_rows: new rows copied into their slots of the cache, in place; slot -1 writes nowhere. copy_blocks: whole
+// scatter_rows: new rows copied into their slots of the cache, in place; slot -1 is not stored. copy_blocks: whole
 // blocks of the cache copied to others.
 #include <algorithm>
 #include <cstring>
@@ -47,7 +47,7 @@ BoundKernel bind(const Graph& graph, const Node& node) {
     }
     auto* cache = args.out[0].as<std::byte>();
     if (args.in[0].data != cache) std::memcpy(cache, args.in[0].data, static_cast<size_t>(args.out[0].type->bytes()));
-    // In token order on one thread: few bytes, and the last of two tokens of one slot wins.
+    // In token order on one thread: few bytes, and of two tokens with one slot the last is stored.
     for (int64_t t = 0; t < tokens; ++t) {
       if (slot[t] < 0) continue;
       const std::byte* row = args.in[1].as<const std::byte>() + t * width * dtype_bytes(from);

@@ -34,7 +34,7 @@ std::vector<Case> loss_cases() {
                      .tolerance = tolerance,
                      .large = s.large,
                      .gradient = s.std < 100 && s.classes < 1000});
-    // Its gradient counts what reaches the logits through the log-sum-exp: exec/gradient_test.cc.
+    // Its gradient includes the path through the log-sum-exp: exec/gradient_test.cc.
     cases.push_back({.op = Op::kCrossEntropy,
                      .name = name + "_given",
                      .inputs = {logits, targets, normal(DType::kF32, {s.tokens}, s.std)},

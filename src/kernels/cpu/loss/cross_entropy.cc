@@ -1,5 +1,5 @@
-// Softmax cross-entropy and its gradient, a row of logits at a time: one walk through memory each (the second walk of
-// the forward finds the row in cache; with a given log-sum-exp there is none). Target -1: loss 0, gradient 0. Columns
+// Softmax cross-entropy and its gradient, one row of logits at a time: one pass through memory each (the second pass of
+// the forward reads the row from cache; with a given log-sum-exp there is none). Target -1: loss 0, gradient 0. Columns
 // from attr classes on are padding.
 #include <cmath>
 
@@ -12,7 +12,7 @@ namespace {
 
 using simd::Floats;
 
-constexpr int64_t kPiece = 64 * simd::kLanes;  // elements summed in float32 before they join a double
+constexpr int64_t kPiece = 64 * simd::kLanes;  // elements summed in float32 before adding to a double
 
 int64_t checked_target(int32_t target, int64_t classes) {
   check(target >= -1 && target < classes, ErrorCode::kInvalidArgument, "cross_entropy: target {} is outside -1 .. {}",
@@ -20,7 +20,7 @@ int64_t checked_target(int32_t target, int64_t classes) {
   return target;
 }
 
-// A NaN is passed over by the maximum and comes back through the sum.
+// A NaN is skipped by the maximum and propagates through the sum.
 template <typename T>
 float log_sum_exp(const T* x, int64_t cols) {
   const Floats lowest = simd::broadcast(-INFINITY);
@@ -80,7 +80,7 @@ void cross_entropy_grad(const RowCall& call, int64_t cols, int64_t classes) {
       continue;
     }
     const float lse = lses[row], dloss = dlosses[row];
-    const float at_target = simd::load(x + target, simd::Part{1})[0];  // before dx, which may be x's memory
+    const float at_target = simd::load(x + target, simd::Part{1})[0];  // read before writing dx, which may alias x
     simd::for_lanes(classes, [&](int64_t i, auto lanes) {
       simd::store(dx + i, simd::exp(simd::load(x + i, lanes) - lse) * dloss, lanes);
     });

@@ -1,5 +1,5 @@
 // Softmax cross-entropy per token. Target -1: loss 0, gradient 0 (the row's lse is still given). Columns from attr
-// classes on are padding: they count for nothing and get gradient 0.
+// classes on are padding: they are ignored and get gradient 0.
 #include "kernels/cpu/reference.h"
 
 namespace octet::cpu::reference {

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kTileRows = 16, kTileDepth = 32, kPanel = 32;
 constexpr int64_t kTile = kTileRows * kTileDepth;  // elements, 1 KiB
-constexpr int64_t kMaxRun = 512;                   // the largest extent packed at once, see gemm.cc
+constexpr int64_t kMaxRun = 512;                   // maximum extent packed at once, see gemm.cc
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
@@ -46,7 +46,7 @@ void transpose_16x16(__m512i r[16]) {
   }
 }
 
-// Up to `kRuns` stored runs of bf16, each padded with zeros to a multiple of `unit`: in place where possible.
+// Up to `kRuns` stored runs of bf16, each padded with zeros to a multiple of `unit`: without a copy where possible.
 template <int64_t kRuns>
 struct Runs {
   alignas(64) uint16_t buffer[kRuns * kMaxRun];
@@ -69,7 +69,7 @@ struct Runs {
   }
 };
 
-// Depth 2 p and 2 p + 1 of 16 outer elements side by side.
+// Interleaves depth 2 p and 2 p + 1 of 16 outer elements.
 __m512i pair(const uint16_t* even, const uint16_t* odd) {
   const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(even)));
   const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd)));
@@ -170,7 +170,7 @@ void multiply(const void* a, int64_t rows, const void* b, int64_t cols, int64_t 
   _tile_release();
 }
 
-// Linux lets a process use the tile registers only after it has asked.
+// Linux requires a request before a process may use the tile registers.
 bool ask_for_tiles() {
   constexpr int kRequestPermission = 0x1023, kTileData = 18;
   return __builtin_cpu_supports("amx-bf16") && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

@@ -15,8 +15,8 @@ Case product(const std::string& name, int64_t m, int64_t n, int64_t k, bool tran
           .tolerance = accumulated(k)};
 }
 
-// The definition multiplies float32 operands as they are; tensor cores may round each to 10 bits of mantissa, to
-// nearest or towards zero.
+// The definition multiplies exact float32 operands; tensor cores may round each to 10 bits of mantissa, to nearest or
+// toward zero.
 Case rounded_product(const std::string& name, int64_t m, int64_t n, int64_t k, bool trans_a, bool trans_b) {
   Case c = product("tf32_" + name, m, n, k, trans_a, trans_b);
   c.attrs.set("tf32", true);
@@ -38,7 +38,7 @@ CaseInput powers_of_two(Shape shape) {
 
 int64_t blocks(int64_t n) { return (n + 127) / 128; }
 
-// Of the scale_inv of codes of this shape.
+// Shape of the scale_inv of codes of this shape.
 Shape scale_shape(const std::string& scaling, const Shape& codes) {
   if (scaling == "tensor") return Shape{1};
   if (scaling == "row") return Shape{codes[0]};
@@ -67,7 +67,7 @@ Case scaled(const std::string& name, int64_t m, int64_t n, int64_t k, bool trans
 }
 
 // Codes of small integers and scales of powers of two: every partial sum is exact, also in tensor cores' FP8
-// accumulators of 14 bits, so that any misplaced scale or code shows. K-contiguous operands, as they want them.
+// accumulators of 14 bits, so that any misplaced scale or code is detected. K-contiguous operands, as they require.
 Case whole(const std::string& name, int64_t m, int64_t n, int64_t k, const std::string& scaling_a,
            const std::string& scaling_b, DType format_a, DType format_b, const std::string& to) {
   Case c = scaled("whole_" + name, m, n, k, false, true, scaling_a, scaling_b, format_a, format_b, to);
@@ -103,7 +103,7 @@ Case with_bias(Case c, DType bias_dtype) {
   return c;
 }
 
-// The product's columns in parts, as one fusion.
+// Slices of the product's columns, as one fusion.
 Case split(Case c, std::vector<int64_t> widths) {
   c.body = [op = c.op, attrs = c.attrs, widths](const std::vector<TensorType>& inputs) {
     Graph body("body");
@@ -153,7 +153,7 @@ std::vector<Case> int8_cases() {
     sum.inputs.push_back(integers(DType::kF32, {80}, -8, 9));
     cases.push_back(sum);
   }
-  // Scales that cannot stay outside the sums, and one side in FP8: the product in float32.
+  // Scales that vary along K, and only one side in FP8: a float32 product.
   cases.push_back(whole("i8_blocks", 6, 140, 300, "1x128", "128x128", i8, i8, "f32"));
   cases.push_back(whole("i8_e4m3", 6, 40, 96, "row", "row", i8, DType::kE4M3, "f32"));
   return cases;
@@ -169,7 +169,7 @@ std::vector<Case> few_rows_cases() {
                              whole("row_tensor_2_rows", 2, 48, 32768, "row", "tensor", e4, e4, "f32"),
                              whole("block_3_rows", 3, 272, 400, "1x128", "128x128", e4, e4, "bf16"),
                              whole("block_8_rows", 8, 144, 8320, "1x128", "128x128", e4, e4, "f32")};
-  for (int64_t m : {1, 2, 3, 4, 5, 6, 7, 8}) {  // odd depths and widths: what is left of whole vectors
+  for (int64_t m : {1, 2, 3, 4, 5, 6, 7, 8}) {  // odd depths and widths: vector tails
     cases.push_back(product(fmt::format("{}x67x1001", m), m, 67, 1001, false, true));
     Case wide = product(fmt::format("{}x67x200_f32_bf16", m), m, 67, 200, false, true);
     wide.inputs[1] = normal(DType::kBF16, {67, 200});
@@ -235,7 +235,7 @@ std::vector<Case> tensor_core_cases() {
   return cases;
 }
 
-// One more rounding to bf16, of products of up to 5 sqrt(k).
+// One more rounding to bf16 of products up to 5 sqrt(k).
 Case rounding_twice(Case c, int64_t k, const char* reason) {
   c.tolerance.absolute += 0x1p-8 * 5 * std::sqrt(static_cast<double>(k));
   c.tolerance.reason = reason;
@@ -285,7 +285,7 @@ std::vector<Case> matmul_cases() {
   cases.push_back(mixed);
   Case narrow = product("9x20x12_to_bf16", 9, 20, 12, false, true);
   narrow.attrs.set("to", std::string("bf16"));
-  narrow.gradient = false;  // steps as small as finite differences take vanish in bf16
+  narrow.gradient = false;  // finite-difference steps vanish in bf16
   narrow.inputs.push_back(normal(DType::kF32, {20}));
   cases.push_back(narrow);
   Case half = product("40x24x56_f16", 40, 24, 56, false, true);

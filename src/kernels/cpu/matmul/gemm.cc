@@ -1,5 +1,5 @@
-// Blocking and threads of our own matrix product. Each task is one block of the output: it packs the
-// operands' blocks along K one after the other, sums into a float32 tile, and writes the tile once.
+// Blocking and threading of our own GEMM. A task is one block of the output: it packs the operands' blocks along K one
+// after the other, accumulates into a float32 tile, and writes the tile once.
 #include "kernels/cpu/matmul/gemm.h"
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 namespace octet::cpu {
 namespace {
 
-// A packed block of A [kBlockM, kBlockK], of B [kBlockK, kBlockN] and the sums [kBlockM, kBlockN] stay in L2 together.
+// A packed block of A [kBlockM, kBlockK], of B [kBlockK, kBlockN] and the sums [kBlockM, kBlockN] fit in L2 together.
 constexpr int64_t kBlockM = 192, kBlockN = 512, kBlockK = 512;
-constexpr int64_t kTilePadding = 16;  // floats between tile rows: keeps a column of the tile out of one cache set
+constexpr int64_t kTilePadding = 16;  // floats between tile rows: avoids cache set conflicts in columns
 constexpr int64_t kScratchPerThread = (kBlockM * kBlockK + kBlockK * kBlockN + kBlockM * (kBlockN + kTilePadding)) * 4;
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -22,7 +22,7 @@ struct Blocks {
   int64_t m = kBlockM, n = kBlockN;
 };
 
-// Smaller blocks when the output has too few of the largest for all threads.
+// Smaller blocks if the output has fewer maximum-size blocks than threads.
 Blocks choose_blocks(const GemmEngine& engine, int64_t rows, int64_t cols, int64_t threads) {
   Blocks blocks{std::min(kBlockM, round_up(rows, engine.mr)), std::min(kBlockN, round_up(cols, engine.nr))};
   auto tasks = [&] { return ((rows + blocks.m - 1) / blocks.m) * ((cols + blocks.n - 1) / blocks.n); };
@@ -66,7 +66,7 @@ void gemm(const GemmEngine& engine, const MatrixView& a, const MatrixView& b, co
       for (int64_t k0 = 0; k0 < depth; k0 += kBlockK) {
         const int64_t ks = std::min(kBlockK, depth - k0);
         engine.pack_a(a, m0, m, k0, ks, packed_a);
-        // The next block down the same columns finds B packed already when K is one block.
+        // If K is one block, the next block of the same columns reuses the packed B.
         if (depth > kBlockK || task % blocks_m == 0 || task == tasks * thread / workers) {
           engine.pack_b(b, n0, n, k0, ks, packed_b);
         }

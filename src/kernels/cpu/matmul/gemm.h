@@ -1,5 +1,5 @@
-// Matrix product from any float types with float32 sums, scale, addend and rounding in the epilogue. Our own: it reads
-// FP8 codes directly while packing, and it is there when no library is.
+// GEMM of any float types with float32 accumulation; scale, addend and rounding in the epilogue. Decodes FP8 codes
+// while packing, and needs no library.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace octet::cpu {
 
-// Scratch is split among threads; fewer threads run when it is small. Needs gemm_scratch_bytes() at least.
+// Scratch is divided among threads; fewer threads run if it is small. Needs at least gemm_scratch_bytes().
 void gemm(const GemmEngine& engine, const MatrixView& a, const MatrixView& b, const GemmOutput& out,
           std::span<std::byte> scratch);
 int64_t gemm_scratch_bytes();

@@ -1,4 +1,5 @@
-// What turns packed panels into float32 tiles: one engine per instruction set. gemm.cc owns blocking and threads.
+// Microkernels that multiply packed panels into float32 tiles: one engine per instruction set. gemm.cc does blocking
+// and threading.
 #pragma once
 
 #include "kernels/cpu/matmul/matrix_view.h"
@@ -6,7 +7,7 @@
 namespace octet::cpu {
 
 // Packed A: panels of `mr` logical rows, packed B: panels of `nr` logical columns, both `ks` deep (rounded up to `kr`),
-// zero-padded; the layout inside a panel is the engine's own.
+// zero-padded; the layout inside a panel is defined by the engine.
 struct GemmEngine {
   const char* name;
   int64_t mr, nr, kr;
@@ -23,10 +24,10 @@ struct GemmEngine {
 
 // Float32 in portable vector code: every type is converted while packing.
 const GemmEngine& vector_engine();
-// AMX bf16 products with float32 sums; null when the CPU, the kernel or the build lacks it. Operands must be exact in
+// AMX bf16 products with float32 sums; null if the CPU, the OS or the build lacks it. Operands must be exact in
 // bf16 (see load_run_bf16).
 const GemmEngine* amx_engine();
-// Int8 codes with int32 sums, which are exact while depth < kMaxIntegerDepth: every order of summing gives the same.
+// Int8 codes with int32 sums, exact for depth < kMaxIntegerDepth in any order of summation.
 const GemmEngine& int8_engine();
 inline constexpr int64_t kMaxIntegerDepth = int64_t{1} << 17;  // 128 * 128 * 2^17 = 2^31
 

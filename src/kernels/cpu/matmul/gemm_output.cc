@@ -1,4 +1,4 @@
-// The epilogue of our own products, one instance for each type of result and addend.
+// The epilogue of our own GEMMs, one instance per type of result and addend.
 #include "kernels/cpu/matmul/gemm_output.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 struct NoAddend {};
 
-// bf16 by the CPU's own conversion where it has one (results below 1.2e-38 become 0, as AMX's operands do).
+// bf16 by the CPU's conversion instruction if available (results below 1.2e-38 become 0, as AMX's operands do).
 template <typename Out>
 void round_run(const float* values, Out* out, int64_t count) {
   int64_t i = 0;
@@ -31,7 +31,7 @@ void round_run(const float* values, Out* out, int64_t count) {
   for (; i < count; ++i) out[i] = codec::encode<Out>(values[i]);
 }
 
-// One row of the epilogue in runs that stay in the first-level cache.
+// One row of the epilogue in runs that fit the L1 cache.
 template <bool kScaled, typename Add, typename Out>
 void store_row(const float* sums, float factor, const float* col_scale, const Add* c, Out* out, int64_t count) {
   constexpr int64_t kRun = 256;

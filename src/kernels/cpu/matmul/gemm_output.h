@@ -1,4 +1,4 @@
-// What becomes of the float32 sums of our own products: scales, addend and one rounding.
+// Epilogue of our own GEMMs: applies scales and addend to the float32 sums and rounds once.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct GemmOutput {
   float factor = 1;
   const float* row_scale = nullptr;
   const float* col_scale = nullptr;
-  const void* c = nullptr;  // [M, N], or [N] when broadcast; may be `data` itself
+  const void* c = nullptr;  // [M, N], or [N] when broadcast; may alias `data`
   DType c_dtype = DType::kF32;
   bool c_broadcast = false;
 };

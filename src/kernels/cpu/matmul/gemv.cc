@@ -1,7 +1,7 @@
-// Few-row products. A Dot says how two runs of elements are multiplied into a vector of sums on this CPU; everything
-// else is shared: tiles of several rows of a by several of b, so that each stored row of b is loaded once and there are
-// enough independent sums; the next rows of b prefetched into L2 while these are multiplied; runs of columns handed to
-// threads as they get free.
+// GEMV and few-row GEMMs. A Dot multiplies two runs of elements into a vector of sums with the instructions of this
+// CPU. The rest is shared: tiles of several rows of a by several of b, so that each row of b is loaded once and there
+// are enough independent accumulators; prefetching of the next rows of b into L2; dynamic scheduling of column runs
+// over threads.
 #include "kernels/cpu/matmul/gemv.h"
 
 #include <algorithm>
@@ -18,10 +18,10 @@
 namespace octet::cpu {
 namespace {
 
-constexpr int64_t kPieceCols = 64;  // of the result, between two looks for work
+constexpr int64_t kPieceCols = 64;  // columns of the result per unit of work
 constexpr int64_t kPrefetchBytes = 8192;
 
-// Rows of a, and rows of b, multiplied at a time: as many sums as leave registers for their factors, of 32 or 16.
+// Rows of a and of b in a tile: as many accumulators as leave registers for operands, of 32 or 16.
 #ifdef __AVX512F__
 constexpr int kMaxRows = 8, kMaxSums = 24;
 #else
@@ -29,9 +29,9 @@ constexpr int kMaxRows = 4, kMaxSums = 8;
 #endif
 constexpr int columns_of(int rows) { return std::min(4, kMaxSums / rows); }
 
-// --- Dots: kStep elements of a row at a time. Rows of a are packed first, as Packed, whole steps padded with zeros.
+// --- Dots: kStep elements of a row at a time. Rows of a are first packed to Packed, padded with zeros to whole steps.
 
-// One multiply-add a lane and step, in float32.
+// One float32 multiply-add per lane and step.
 struct FloatDot {
   using B = BF16;
   using Packed = float;
@@ -47,7 +47,7 @@ struct FloatDot {
 };
 
 #if defined(__AVX512BF16__) && defined(__AVX512BW__)
-// Two products a lane and step, rounded as the instruction does (denormals are zeros).
+// Two products per lane and step, rounded by the instruction (denormals are zeros).
 struct Bf16Dot {
   using B = BF16;
   using Packed = BF16;
@@ -66,8 +66,8 @@ using Bf16Dot = FloatDot;
 #endif
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__)
-// The instruction multiplies unsigned by signed bytes: b + 128 goes in, and 128 times the sum of a is taken off the
-// sums, which wrap around on the way.
+// The instruction multiplies unsigned by signed bytes: it gets b + 128, and 128 times the sum of a is subtracted from
+// the accumulators, which may wrap around in between.
 struct Int8Dot {
   using B = int8_t;
   using Packed = int8_t;
@@ -84,7 +84,7 @@ struct Int8Dot {
   static Sums add(Run a, Run b, Sums sums) { return (Sums)_mm512_dpbusd_epi32((__m512i)sums, b, a); }
 };
 #else
-// Bytes widened to pairs of int16.
+// Bytes widened to int16 pairs.
 struct Int8Dot {
   using B = int8_t;
   using Packed = int16_t;
@@ -110,19 +110,18 @@ struct Int8Dot {
 };
 #endif
 
-// Some rows of a, a step of each after the other: rows as they lie, a power of two apart, would fall on one another in
-// the first-level cache.
+// Rows of a, interleaved by step: rows a power of two apart would conflict in the L1 cache.
 template <typename Dot>
 struct Rows {
   const typename Dot::Packed* packed;  // [steps][kR][kStep]
-  const int32_t* correction;           // [kR], taken off integer sums
+  const int32_t* correction;           // [kR], subtracted from integer sums
 };
 
 template <typename Dot>
 struct Weights {
   const typename Dot::B* b;  // [N, depth]
   int64_t depth;
-  int64_t ahead;  // elements between what is multiplied and what is prefetched
+  int64_t ahead;  // prefetch distance in elements
 };
 
 // sums[r * ld + c] = dot(row r of a, row n + c of b).
@@ -193,7 +192,7 @@ Packed packed_element(A value) {
   }
 }
 
-// Rows of a, [rows, depth], into `to`; returns the end of what was written.
+// Packs rows of a, [rows, depth], into `to`; returns the end of the packed data.
 template <typename Dot, typename A>
 typename Dot::Packed* pack_rows(const A* a, int64_t rows, int64_t depth, typename Dot::Packed* to) {
   for (int64_t k = 0; k < depth; k += Dot::kStep) {
@@ -207,12 +206,12 @@ typename Dot::Packed* pack_rows(const A* a, int64_t rows, int64_t depth, typenam
   return to;
 }
 
-// Pieces for threads: long runs first, so that what is prefetched beyond a piece is mostly the same thread's next one,
-// and single pieces last, so that all end together.
+// Work units for threads: long runs first, so that prefetches beyond a unit mostly belong to the same thread's next
+// one, and single units last, for load balance.
 class PieceQueue {
  public:
   PieceQueue(int64_t pieces, int64_t threads) : pieces_(pieces), threads_(threads) {}
-  // [first, last) of a run; empty when none is left.
+  // [first, last) of a run; empty if none is left.
   std::pair<int64_t, int64_t> take() {
     int64_t first = next_.load(std::memory_order_relaxed), last = 0;
     do {
@@ -244,7 +243,7 @@ void run(const MatrixView& a_view, const MatrixView& b_view, const GemmOutput& o
       corrections[m] = sum * Dot::kOffset;
     }
   }
-  // Ahead are the rows that come next, or, where rows are short, some later ones.
+  // Prefetches the next rows or, if rows are short, later ones.
   const int64_t group = columns_of(static_cast<int>(std::min<int64_t>(count, kMaxRows))) * depth;
   const int64_t least = kPrefetchBytes / static_cast<int64_t>(sizeof(typename Dot::B));
   const Weights<Dot> weights{.b = static_cast<const typename Dot::B*>(b_view.data),

@@ -1,5 +1,5 @@
-// Speed of products of few rows at the sizes of a Llama of 1B parameters, over weights that are in no cache, beside
-// reading alone: B/s counts the weights' bytes.
+// Few-row GEMMs at the sizes of a 1B Llama with uncached weights, compared with a plain read: B/s counts the weights'
+// bytes.
 #include <benchmark/benchmark.h>
 #include <sys/mman.h>
 
@@ -17,8 +17,7 @@ namespace {
 
 constexpr int64_t kPoolBytes = int64_t{600} << 20;
 
-// Weights of every case, read one after the other, in huge pages as an arena's. All bytes 0x3c: small numbers in every
-// type.
+// Weights of all cases, read in turn, in huge pages like an arena. All bytes are 0x3c: small numbers in every type.
 const std::byte* pool() {
   static const std::byte* const bytes = [] {
     void* memory = std::aligned_alloc(size_t{2} << 20, static_cast<size_t>(kPoolBytes));

@@ -1,5 +1,5 @@
-// The int8 engine: panels of int16 pairs along the depth, int32 sums. The layout is that of the vector engine, with a
-// pair where it has a float; an odd depth is padded with a zero.
+// The int8 engine: panels of int16 pairs along the depth, int32 sums. The layout is that of the vector engine with
+// pairs instead of floats; an odd depth is padded with a zero.
 #include <algorithm>
 
 #include "base/error.h"

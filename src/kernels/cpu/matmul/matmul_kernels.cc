@@ -1,9 +1,8 @@
-// Fast rows of matmul and scaled_matmul: few rows on gemv, else oneDNN where it takes the case, else our own product.
+// Fast rows of matmul and scaled_matmul: gemv for few rows, else oneDNN if it supports the case, else our own GEMM.
 //
-// scaled_matmul always runs on our own: it decodes FP8 codes while packing, so that no decoded copy is written; int8
-// codes with one scale a row or tensor are summed as integers. Scales that are constant along the contraction are
-// applied to the float32 sums; others while packing: exact in bf16 (AMX) when they are powers of two in range, which is
-// looked up in each run, else in float32.
+// scaled_matmul always runs our own: it decodes FP8 codes while packing, without a decoded copy; int8 codes with scales
+// per row or tensor are summed as integers. Scales that are constant along K are applied to the float32 sums; others
+// while packing: in bf16 (AMX) if they are powers of two in range, checked at each run, else in float32.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -147,7 +146,7 @@ bool accepts_scaled(const Graph& graph, const Node& node) {
          is_wide_float(node.results[0].dtype) && addend_of(graph, node, 4, product) != Addend::kOther;
 }
 
-// Where the scales of one operand are applied.
+// Stage at which the scales of one operand are applied.
 enum class ScalePlace : uint8_t { kFactor, kOuter, kPacking };
 ScalePlace scale_place(const MatrixView& codes, bool contraction_is_cols, const Shape& scale) {
   if (scale.elements() == 1) return ScalePlace::kFactor;
@@ -156,7 +155,7 @@ ScalePlace scale_place(const MatrixView& codes, bool contraction_is_cols, const 
   return one_per_row && contraction_is_cols ? ScalePlace::kOuter : ScalePlace::kPacking;
 }
 
-// Code times scale is exact in bf16, with room for the smallest and largest codes of either format.
+// Whether code times scale is exact in bf16 for all codes of both formats.
 bool exact_in_bf16(const float* scales, int64_t count) {
   bool exact = true;
   for (int64_t i = 0; i < count; ++i) {
@@ -166,7 +165,7 @@ bool exact_in_bf16(const float* scales, int64_t count) {
   return exact;
 }
 
-// Int8 codes whose scales stay outside the sums.
+// Int8 codes whose scales are applied to the sums.
 bool accepts_int8(const Graph& graph, const Node& node) {
   const Product product = product_of(graph, node, 0, 2);
   const auto outside = [&](size_t input, bool contraction_is_cols) {

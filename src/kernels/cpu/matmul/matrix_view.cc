@@ -1,5 +1,5 @@
-// Runs of operand elements as float32 or bf16. FP8 codes become bf16 through tables of 128 magnitudes held in vector
-// registers where AVX-512 VBMI allows, else through the codecs.
+// Runs of operand elements as float32 or bf16. FP8 codes become bf16 through tables of 128 magnitudes in vector
+// registers with AVX-512 VBMI, else through the codecs.
 #include "kernels/cpu/matmul/matrix_view.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ const std::byte* element(const MatrixView& view, int64_t r, int64_t c) {
   return static_cast<const std::byte*>(view.data) + (r * view.cols + c) * dtype_bytes(view.dtype);
 }
 
-// Calls body(begin, end, scale) for the stretches of [c, c + count) that share a scale.
+// Calls body(begin, end, scale) for each part of [c, c + count) with one scale.
 template <typename Body>
 void for_each_scale(const MatrixView& view, int64_t r, int64_t c, int64_t count, const Body& body) {
   for (int64_t begin = c; begin < c + count;) {
@@ -55,7 +55,7 @@ void decode_bf16(const uint8_t* from, uint16_t* to, int64_t count) {
   const __m512i upper0 = _mm512_load_si512(bytes.upper), upper1 = _mm512_load_si512(bytes.upper + 64);
   const __m512i lower0 = _mm512_load_si512(bytes.lower), lower1 = _mm512_load_si512(bytes.lower + 64);
   const __m512i sign = _mm512_set1_epi8(static_cast<char>(0x80));
-  // Interleaving works within 128-bit lanes: quarters are arranged so that its two results are in order.
+  // Interleaving works within 128-bit lanes: quarters are permuted first so that both results are in order.
   const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
   for (int64_t i = 0; i < count; i += 64) {
     const int64_t left = count - i;

@@ -1,5 +1,5 @@
-// A matrix operand of a product as it lies in memory: any float type, possibly stored transposed, possibly FP8 codes
-// with block scales. Packing code reads it in runs of consecutive elements of one stored row.
+// A GEMM operand as stored: any float type, possibly transposed, possibly FP8 codes with block scales. Packing reads
+// runs of consecutive elements of one stored row.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct MatrixView {
   const void* data = nullptr;
   DType dtype = DType::kF32;
   int64_t rows = 0, cols = 0;  // as stored, row-major, without gaps
-  bool transposed = false;     // the operand is the transpose of what is stored
+  bool transposed = false;     // the operand is the transpose of the stored matrix
   // Element (r, c) is multiplied by scales[r / scale_rows * scale_row_stride + c / scale_cols * scale_col_stride]; null
   // = 1.
   const float* scales = nullptr;

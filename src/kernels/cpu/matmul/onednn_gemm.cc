@@ -1,4 +1,4 @@
-// The only file that sees oneDNN: dlopen of libdnnl.so.2, matmul primitives over plain row-major layouts.
+// The only file that uses oneDNN: dlopen of libdnnl.so.2, matmul primitives on row-major layouts.
 #include "kernels/cpu/matmul/onednn_gemm.h"
 
 #if __has_include(<oneapi/dnnl/dnnl.h>)
@@ -24,14 +24,14 @@ namespace {
   X(memory_set_data_handle)
 // clang-format on
 
-// Not under sanitizers: they cannot see into the library, and its threads look like races and leaks of ours.
+// Not under sanitizers, which report false races and leaks in the uninstrumented library.
 #ifdef OCTET_SANITIZED
 constexpr bool kSanitized = true;
 #else
 constexpr bool kSanitized = false;
 #endif
 
-// The library's functions by their names without the prefix, an engine and a stream; `loaded` is false without it.
+// The library's functions without their prefix, an engine and a stream; `loaded` is false if it is absent.
 struct Library {
 #define OCTET_MEMBER(name) decltype(&dnnl_##name) name = nullptr;
   OCTET_ONEDNN_FUNCTIONS(OCTET_MEMBER)
@@ -50,7 +50,7 @@ struct Library {
   complete = (name = reinterpret_cast<decltype(name)>(dlsym(handle, "dnnl_" #name))) != nullptr && complete;
     OCTET_ONEDNN_FUNCTIONS(OCTET_LOAD)
 #undef OCTET_LOAD
-    // Structures differ between major versions: only the one compiled against.
+    // Structs differ between major versions: only the version compiled against.
     if (!complete || version()->major != DNNL_VERSION_MAJOR) return;
     loaded = engine_create(&engine, dnnl_cpu, 0) == dnnl_success &&
              stream_create(&stream, engine, dnnl_stream_default_flags) == dnnl_success;
@@ -160,7 +160,7 @@ class Primitive final : public OnednnGemm {
   size_t scratch_bytes_ = 0;
 };
 
-// Scratch a primitive may want: what is left of the workspace beside converted operands.
+// Scratch limit of a primitive: the workspace without converted operands.
 constexpr size_t kMaxScratch = size_t{16} << 20;
 
 }  // namespace
@@ -168,7 +168,7 @@ constexpr size_t kMaxScratch = size_t{16} << 20;
 std::unique_ptr<OnednnGemm> OnednnGemm::make(const OnednnGemmSpec& spec) {
   if (!library().loaded) return nullptr;
 #ifndef __AVX512F__
-  // Below AVX-512 oneDNN emulates bf16 slowly, or refuses it.
+  // Without AVX-512 oneDNN emulates bf16 slowly or refuses it.
   if (spec.operands == DType::kBF16) return nullptr;
 #endif
   auto primitive = std::make_unique<Primitive>(spec);

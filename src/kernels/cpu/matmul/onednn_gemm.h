@@ -1,8 +1,7 @@
-// Matrix products by oneDNN, opened at run time: float32, and bf16 with float32 sums where the CPU has the
-// instructions.
+// GEMMs by oneDNN, loaded at run time: float32, and bf16 with float32 sums if the CPU has the instructions.
 //
-// Absent library, or one that refuses the case: make() returns null and our own product takes over. A OnednnGemm
-// belongs to one bound node; oneDNN itself shares the compiled code between equal shapes.
+// If the library is absent or refuses the case, make() returns null and the fallback is our own GEMM. A OnednnGemm
+// belongs to one bound node; oneDNN shares compiled code between equal shapes.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +28,7 @@ class OnednnGemm {
   virtual void run(const void* a, const void* b, const void* bias, void* out, std::span<std::byte> scratch) = 0;
 };
 
-// "2.6.3", or "" when the library is not there.
+// "2.6.3", or "" if the library is absent.
 const char* onednn_version();
 
 }  // namespace octet::cpu

@@ -1,5 +1,5 @@
-// Matrix products on doubles: operands are brought to [M, K] and [K, N], then row times row so that the inner loop runs
-// over contiguous memory. Rows are independent, so threads do not change results.
+// GEMMs on doubles: operands are transposed to [M, K] and [K, N] so that the inner loop runs over contiguous memory.
+// Rows are independent, so results do not depend on threads.
 #include "kernels/cpu/reference.h"
 #include "base/threads.h"
 #include "kernels/common/scale_index.h"
@@ -64,7 +64,7 @@ void scaled_matmul(const Node& node, RefInputs in, RefResults out) {
           present(in, 4) ? in[4] : nullptr, out[0]);
 }
 
-// Stands here because it shares the code-to-value rule with scaled_matmul.
+// Defined here because it shares the conversion of codes with scaled_matmul.
 void dequantize(const Node&, RefInputs in, RefResults out) { out[0].values = dequantized(*in[0], *in[1]); }
 
 }  // namespace octet::cpu::reference

@@ -15,7 +15,7 @@ constexpr int64_t kCols = kLanes * kVectors;
 constexpr int64_t kRun = 512;
 using Vector = float __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
 
-// Panels of `width` along the operand's outer dimension: to[panel][k][width]. `outer_is_row`: stored rows run along k.
+// Panels of `width` along the operand's outer dimension: to[panel][k][width]. `outer_is_row`: stored rows are along k.
 void pack(const MatrixView& view, bool outer_is_row, int64_t outer0, int64_t count, int64_t k0, int64_t ks,
           int64_t width, float* to) {
   for (int64_t panel = 0; panel < count; panel += width, to += ks * width) {

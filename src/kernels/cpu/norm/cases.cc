@@ -38,7 +38,7 @@ std::vector<Case> norm_cases() {
                         Size{6, 8192, false}, Size{3, 12296, false}, Size{2, 40000, false}, Size{512, 1024, true}}) {
     const std::string name = fmt::format("{}x{}", s.rows, s.cols);
     const Shape shape{s.rows, s.cols}, row{s.cols}, statistic{s.rows};
-    // Weights and biases stay f32 beside bf16 activations.
+    // Weights and biases are f32 with bf16 activations.
     const CaseInput weight = normal(DType::kF32, row), statistics_in = normal(DType::kF32, statistic);
     const bool smooth = s.cols > 1 && s.cols < 100;
     cases.push_back({.op = Op::kLayerNorm,

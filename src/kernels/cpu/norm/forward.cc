@@ -1,4 +1,4 @@
-// layer_norm and rms_norm: a row at a time, read from memory once (the second and third walk find it in cache).
+// layer_norm and rms_norm: one row at a time, read from memory once (the second and third pass hit the cache).
 #include <cmath>
 
 #include "kernels/cpu/norm/row_sums.h"

@@ -1,5 +1,5 @@
-// Gradients of the norms from the saved statistics. dweight and dbias are sums over rows: row programs make them the
-// same for every number of threads.
+// Gradients of the norms from the saved statistics. dweight and dbias are sums over rows, which row programs make
+// independent of the number of threads.
 //
 // With h = (x - mean) rstd (rms_norm: mean 0) and g = dy weight:
 //   dx = rstd (g - mean(g) - h mean(g h)), without mean(g) for rms_norm;  dweight = sum dy h;  dbias = sum dy.

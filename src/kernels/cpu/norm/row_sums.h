@@ -7,7 +7,7 @@
 
 namespace octet::cpu {
 
-// terms(i, lanes) gives kCount vectors; the last, partial one is cut to its lanes here.
+// terms(i, lanes) returns kCount vectors; the last, partial one is masked here.
 template <int kCount, typename Terms>
 OCTET_SIMD std::array<float, kCount> row_sums(int64_t cols, const Terms& terms) {
   using simd::Floats;

@@ -1,4 +1,4 @@
-// AdamW over float32 parameters, moments and gradients (or bf16 gradients): one walk through memory, in place. The
+// AdamW over float32 parameters, moments and gradients (or bf16 gradients): one in-place pass through memory. The
 // order of operations is torch.optim.AdamW's, in float32.
 #include <cmath>
 #include <cstring>

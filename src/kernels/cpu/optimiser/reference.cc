@@ -23,7 +23,7 @@ void clip_factor(const Node& node, RefInputs in, RefResults out) {
 }
 
 // g = grad clip; p *= 1 - lr wd; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
-// p -= lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps). finite == 0 leaves everything as it is.
+// p -= lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps). finite == 0 changes nothing.
 void adamw(const Node& node, RefInputs in, RefResults out) {
   const auto scalar = [&](size_t i) { return in[i]->values[0]; };
   const double lr = scalar(4), step = scalar(5), clip = scalar(6);

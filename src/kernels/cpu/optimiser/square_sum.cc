@@ -1,5 +1,5 @@
-// square_sum: squares are summed in float32 within runs of fixed length and in float64 over runs and pieces in order:
-// the same for any thread count. clip_factor: the norm and the factor that clips it, of that sum.
+// square_sum: squares are summed in float32 within runs of fixed length and in float64 over runs and pieces in order,
+// independent of the thread count. clip_factor: the norm and the factor that clips it, of that sum.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -60,7 +60,7 @@ BoundKernel bind_sum(const Graph& graph, const Node& node) {
     for (int64_t begin = 0; begin < count; begin += kPiece)
       pieces.push_back({i, begin, std::min(kPiece, count - begin)});
   }
-  // The sums of the pieces, made once here: nothing is allocated while running.
+  // Sums of the pieces, allocated once here and not while running.
   auto sums = std::make_shared<std::vector<double>>(pieces.size());
   return [pieces = std::move(pieces), bf16 = std::move(bf16), sums](const KernelArgs& args) {
     parallel_for(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end) {

@@ -1,4 +1,4 @@
-// Cases of rope: both pairings, partial rotation, the context-extension formulas, and the way back.
+// Cases of rope: both pairings, partial rotation, the context-extension formulas, and the inverse.
 #include "kernels/cpu/testing/cases.h"
 
 namespace octet::cpu {
@@ -31,7 +31,7 @@ std::vector<Case> position_cases() {
   rope("inverse", 5, 2, 8, {{"inverse", true}});
   rope("linear", 4, 1, 16, {{"scaling", std::string("linear")}, {"factor", 4.0}});
   rope("llama3", 9, 2, 64, {{"scaling", std::string("llama3")}, {"factor", 8.0}, {"theta", 500000.0}});
-  rope("wide", 3, 2, 40, {{"rotary_dim", int64_t{32}}});  // pairs and the rest in 16-byte pieces
+  rope("wide", 3, 2, 40, {{"rotary_dim", int64_t{32}}});  // pairs and remainder in 16-byte pieces
   rope("wide_interleaved", 3, 2, 40, {{"rotary_dim", int64_t{32}}, {"interleaved", true}});
   rope("1024_32x128", 1024, 32, 128, {}, true);
   return cases;

@@ -1,5 +1,5 @@
-// Rotary embedding: each pair of the first rotary_dim elements of every head turns by position * frequency; the rest
-// passes through. inverse turns back, which is the gradient.
+// Rotary embedding: each pair of the first rotary_dim elements of every head is rotated by position * frequency; the
+// rest is copied. `inverse` rotates back, which is the gradient.
 #include "kernels/cpu/reference.h"
 #include "kernels/common/rope_frequencies.h"
 

@@ -18,7 +18,7 @@ CaseInput rough(Shape shape) {  // magnitudes over 12 binades, some zero rows an
           }};
 }
 
-// NaNs of both signs, infinities and numbers of any size, whole rows of a tile without them.
+// NaNs of both signs, infinities and numbers of any size, and tile rows without them.
 CaseInput special(Shape shape) {
   const int64_t cols = shape.cols();
   return {.dtype = {}, .shape = std::move(shape), .fill = [cols](Philox& random, std::vector<double>& values) {
@@ -30,7 +30,7 @@ CaseInput special(Shape shape) {
           }};
 }
 
-// Every 50th column 2^14 times as large as the others: what one scale cannot hold.
+// Every 50th column is 2^14 times as large as the others, too wide a range for one scale.
 CaseInput outliers(Shape shape) {
   const int64_t cols = shape.cols();
   return {.dtype = {}, .shape = std::move(shape), .fill = [cols](Philox& random, std::vector<double>& values) {
@@ -100,7 +100,7 @@ std::vector<Case> precision_cases() {
         }
       }
     }
-    if (!is_fp8(format)) continue;  // what follows makes scales and statistics of training
+    if (!is_fp8(format)) continue;  // the cases below are scales and statistics of training
     for (double amax : {0.0, 3.7, 448.0, 1e-39, inf, nan}) {
       cases.push_back({.op = Op::kComputeScale,
                        .name = fmt::format("{}{}", amax, suffix),
@@ -161,7 +161,7 @@ std::vector<Case> precision_cases() {
       if (format == DType::kE4M3) add("1024x1024", x({1024, 1024}), true);
     }
   }
-  // dequantize names repeat per format: the variant's type tells them apart.
+  // dequantize names repeat per format; the variant's type distinguishes them.
   return cases;
 }
 

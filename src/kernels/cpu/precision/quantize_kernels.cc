@@ -1,4 +1,4 @@
-// Fast rows of quantize: a tensor in tiles of 128 x 128 (quantize_tile.h), or in one stream when nothing needs tiles;
+// Fast rows of quantize: a tensor in tiles of 128 x 128 (quantize_tile.h), or as one stream if no result needs tiles;
 // the same tiles inside fusions, some rows at a time.
 #include <atomic>
 
@@ -41,8 +41,7 @@ void scale_rows_and_columns(const QuantizeJob<Code>& job) {
   });
 }
 
-// Rows of x, each with its own scale: codes and scale_inv of these rows, null where nobody reads them. Returns the
-// amax.
+// Quantizes rows of x with a scale each: codes and scale_inv are null if unused. Returns the amax.
 template <typename Code, typename T>
 uint32_t quantize_rows(const QuantizeJob<Code>& job, const T* x, int64_t rows, Code* codes, float* scale_inv) {
   uint32_t all = 0;
@@ -108,11 +107,11 @@ void quantize_rows_call(const QuantizeJob<Code>& job, const RowCall& call) {
   }
 }
 
-// The rows of one call inside a fusion (row_program.h), in the tiles the whole tensor would be cut into.
+// The rows of one call inside a fusion (row_program.h), in the tiles of the whole tensor.
 template <typename Code, typename T>
 void quantize_call(QuantizeJob<Code> job, const RowCall& call) {
   const T* x = static_cast<const T*>(call.in[0]);
-  // Codes are given at the call's first row, tiles count from the tensor's.
+  // Code pointers are at the call's first row; tiles are counted from the tensor's.
   job.codes = static_cast<Code*>(call.out[0]);
   if (job.codes != nullptr) job.codes -= call.first_row * job.cols;
   job.scale_inv = static_cast<float*>(call.out[1]);
@@ -213,7 +212,7 @@ std::optional<RowKernel> quantize_row_kernel(const Graph& graph, const Node& nod
   const bool per_row = grouping == Grouping::kRow;
   const auto self = static_cast<size_t>(&node - graph.nodes().data());
   const std::vector<int32_t> uses = graph.count_uses()[self];
-  if (per_row && (uses[2] > 0 || uses[3] > 0)) return std::nullopt;  // scales of columns want the whole tensor
+  if (per_row && (uses[2] > 0 || uses[3] > 0)) return std::nullopt;  // column scales need the whole tensor
   const OperandMapping scales = per_row ? OperandMapping::kRows : OperandMapping::kWhole;
   RowKernel kernel{x.shape.rows()};
   kernel.in.assign(node.inputs.size(), OperandMapping::kWhole);

@@ -1,6 +1,6 @@
-// One tile of quantize: it is read once or twice from cache; its row codes, the codes of its transpose, its scales and
-// its amax come out of it. The arithmetic is the reference's, bit for bit: float32 scale, float32 product, one rounding
-// to FP8. Which tiles there are, and on which thread, is quantize_rows.cc.
+// Quantizes one tile, read once or twice from cache, to row codes, codes of the transpose, scales and amax. The
+// arithmetic is the reference's bit for bit: float32 scale, float32 product, one rounding to FP8. quantize_rows.cc
+// schedules tiles.
 #pragma once
 
 #include <immintrin.h>
@@ -86,11 +86,11 @@ struct QuantizeJob {
   Code *codes, *codes_t;
   float *scale_inv, *scale_inv_t;  // not of kTensor
   ScaleFormula formula;
-  float *row_scales, *col_scales;  // kRow, made before: [rows], [cols]
+  float *row_scales, *col_scales;  // kRow, computed before: [rows], [cols]
   bool wants_amax;
 };
 
-// One tile at (r0, c0), its elements at x. Returns its amax bits when wanted or known anyway.
+// One tile at (r0, c0), its elements at x. Returns its amax bits if requested or computed anyway.
 template <typename Code, typename T>
 uint32_t quantize_tile(const QuantizeJob<Code>& job, const T* x, int64_t r0, int64_t c0) {
   const int64_t rows = std::min(kScaleBlock, job.rows - r0), cols = std::min(kScaleBlock, job.cols - c0);

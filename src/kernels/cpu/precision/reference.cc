@@ -1,5 +1,5 @@
 // Quantization on doubles. Scales and products are float32 arithmetic, as on every device, so that codes and scales
-// are equal bit for bit on identical input. amax is max |x|; a NaN or infinity goes through to it, and makes scale 1.
+// are equal bit for bit on identical input. amax is max |x|; a NaN or infinity propagates to it and gives scale 1.
 #include "kernels/cpu/reference.h"
 #include "base/dtype.h"
 #include "ir/tensor_stats.h"
@@ -131,7 +131,7 @@ void quantize(const Node& node, RefInputs in, RefResults out) {
 }
 
 // history = [amax, history[0], ..., history[L-2]]; the scale is of its maximum or of the newest entry. A history that
-// holds a NaN or infinity keeps scale 1 until it has rolled out (algo max) or for one step (most_recent).
+// holds a NaN or infinity keeps scale 1 until it leaves the history (algo max) or for one step (most_recent).
 void update_scales(const Node& node, RefInputs in, RefResults out) {
   auto& history = out[0].values;
   history = in[0]->values;

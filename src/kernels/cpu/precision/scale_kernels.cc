@@ -1,5 +1,4 @@
-// Fast rows of what surrounds quantize: compute_scale and update_scales, a few values each, and dequantize in runs that
-// share a scale.
+// Fast rows of compute_scale and update_scales, a few values each, and of dequantize, in runs with one scale.
 #include <algorithm>
 #include <cstring>
 
@@ -36,7 +35,7 @@ BoundKernel bind_update_scales(const Graph&, const Node& node) {
     uint32_t amax = magnitude_bits(newest);
     for (int64_t i = 0; !newest_only && i + 1 < length; ++i) amax = std::max(amax, magnitude_bits(old[i]));
     if (float* history = args.out[0].as<float>(); history != nullptr) {
-      std::memmove(history + 1, old, static_cast<size_t>(length - 1) * sizeof(float));  // may be the same memory
+      std::memmove(history + 1, old, static_cast<size_t>(length - 1) * sizeof(float));  // may alias
       history[0] = newest;
     }
     store_scale(formula, amax, args.out[1], args.out[2]);
@@ -70,7 +69,7 @@ BoundKernel bind_dequantize(const Graph&, const Node&) {
     parallel_for(view.rows, grain, [&](int64_t begin, int64_t end) {
       float run[kScaleBlock];
       for (int64_t r = begin; r < end; ++r) {
-        for (int64_t c = 0; c < view.cols; c += kScaleBlock) {  // one scale per run, whatever the scaling
+        for (int64_t c = 0; c < view.cols; c += kScaleBlock) {  // one scale per run with every scaling
           const int64_t count = std::min(kScaleBlock, view.cols - c);
           const float scale = scales.scale(r, c);
           load_run(view, r, c, count, run);

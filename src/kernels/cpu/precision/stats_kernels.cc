@@ -1,6 +1,6 @@
 // Fast row of tensor_stats: amax in one pass, then bands of 128 rows in tiles of 128 columns. A tile is read once as
-// float32 and encoded and decoded in cache under each of the scalings. Each band leaves its sums in the workspace; they
-// are joined in order, so that results do not depend on the number of threads.
+// float32 and encoded and decoded in cache under each of the scalings. Each band writes its sums to the workspace; they
+// are combined in order, so results do not depend on the number of threads.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -51,7 +51,7 @@ double sum_of(const double* x) {
   return lanes[0];
 }
 
-// Rows and columns beyond the tensor are zeros, which count nowhere.
+// Rows and columns beyond the tensor are zeros, which are not counted.
 struct Tile {
   alignas(64) float x[kTile][kTile];
   double row_signal[kTile], col_signal[kTile];
@@ -107,7 +107,7 @@ void load_tile(const StatsJob& job, int64_t r0, int64_t c0, Tile& tile, Band& ba
   band.low = std::min(band.low, tile_low);
 }
 
-// Scales of the columns of a row, and what a code is worth under each.
+// Scales and scale_invs of the columns of a row.
 struct Scales {
   alignas(64) float scale[kTile], inverse[kTile];
   void fill(float value) {
@@ -131,7 +131,7 @@ void round_tile(const Tile& tile, int scaling, uint32_t largest, const SetScales
     alignas(64) float rounded[kTile];
     alignas(64) double squares[kTile];
     uint32_t underflow = 0, saturated = 0;
-    for (int64_t c = 0; c < kTile; ++c) {  // plain loops over one kind of number each: they vectorise
+    for (int64_t c = 0; c < kTile; ++c) {  // separate loops per type, which vectorise
       const Code code = codec::encode<Code>(row[c] * scales.scale[c]);
       const uint32_t magnitude = code.bits & 0x7fu, bits = std::bit_cast<uint32_t>(row[c]) & 0x7fffffffu;
       underflow += static_cast<uint32_t>(bits != 0) & static_cast<uint32_t>(magnitude == 0);

@@ -1,4 +1,4 @@
-// Cases of sampling: greedy and drawn rows side by side, every filter alone and together, masked and padded rows.
+// Cases of sampling: greedy and random rows in one tensor, each filter alone and combined, masked and padded rows.
 #include "kernels/cpu/testing/cases.h"
 
 namespace octet::cpu {
@@ -12,8 +12,8 @@ struct Parameters {
   int64_t top_k = 0;
 };
 
-// Seeds of rows are 42 + row. Where two scores, or the mass at a filter's edge and its target, lay within rounding of
-// each other, a backend might choose the other token; with these seeds they do not.
+// Seeds of rows are 42 + row. If two scores, or the mass at a filter's edge and its target, were equal up to rounding,
+// a backend might choose another token; with these seeds they are not.
 void add_sample(std::vector<Case>& cases, const std::string& name, int64_t vocab, const std::vector<Parameters>& rows,
                 bool raw = false, const Fill& fill = {}) {
   std::vector<double> params, top_k, seeds;
@@ -32,7 +32,7 @@ void add_sample(std::vector<Case>& cases, const std::string& name, int64_t vocab
       {.op = Op::kSample, .name = name, .inputs = std::move(inputs), .tolerance = kLogprob, .gradient = false});
 }
 
-// Every sort of row in one tensor: the parameters of a batch differ by request.
+// All kinds of rows in one tensor: parameters differ by request.
 std::vector<Parameters> mixed_rows() {
   return {{.temperature = 0}, {.temperature = 1}, {.temperature = 0.8, .top_p = 0.9},
           {.top_k = 40},      {.min_p = 0.1},     {.temperature = 1.2, .top_p = 0.8, .min_p = 0.05, .top_k = 200}};
@@ -56,7 +56,7 @@ void add_extremes(std::vector<Case>& cases) {
   add_sample(cases, "limits", 3000,
              {{.top_p = 1e-6}, {.top_k = 1}, {.top_k = 3000}, {.top_k = 2999}, {.min_p = 1}, {.top_p = 0.9999}});
   const Fill equal = [](Philox&, std::vector<double>& values) { std::fill(values.begin(), values.end(), 1.5); };
-  // Targets that are not whole numbers of equal masses.
+  // Targets that are not multiples of equal masses.
   add_sample(cases, "all_equal", 5003,
              {{.temperature = 0}, {}, {.top_k = 10}, {.top_p = 0.33331}, {.min_p = 0.5}, {.top_k = 3000}}, false,
              equal);

@@ -1,5 +1,5 @@
-// The rows of sampling. Rows of logits are shared out over threads; a bf16 row is widened into scratch once. The choice
-// itself is kernels/common/sampling.h's, which the host's sampler calls too.
+// The rows of sampling. Rows of logits are distributed over threads; a bf16 row is converted into scratch once. The
+// choice is made by kernels/common/sampling.h, which the host's sampler calls too.
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -17,7 +17,7 @@ namespace {
 
 using simd::Floats;
 
-constexpr int64_t kPiece = 64 * simd::kLanes;  // elements summed in float32 before they join a double
+constexpr int64_t kPiece = 64 * simd::kLanes;  // elements summed in float32 before adding to a double
 constexpr float kLargest = 3.402823466e38f;
 
 // Logits that are not finite count as -infinity.
@@ -36,7 +36,7 @@ double log_sum_exp(const float* x, int64_t vocab, float largest) {
   return std::log(sum);
 }
 
-// A thread's scratch: a row of logits as float32, an id a token, sums by bin.
+// A thread's scratch: a row of float32 logits, an id per token, sums by bin.
 struct RowScratch {
   float* row;
   SampleScratch* sample;
@@ -57,7 +57,7 @@ std::span<const float> row_of(const Tensor& logits, int64_t index, int64_t vocab
   return {scratch, size};
 }
 
-// body(row, scratch) for all rows, on as many threads as the workspace has scratch for.
+// body(row, scratch) for all rows, on as many threads as have scratch in the workspace.
 template <typename Body>
 void for_rows(const KernelArgs& args, int64_t rows, int64_t vocab, const Body& body) {
   const int64_t bytes = RowScratch::bytes(vocab), most = static_cast<int64_t>(args.workspace.size()) / bytes;
@@ -179,7 +179,7 @@ BoundKernel bind_sample(const Graph& graph, const Node& node) {
 
 bool accepts_top(const Graph& graph, const Node& node) { return is_f32_or_bf16(graph.dtype(node.inputs[0])); }
 
-// Writes the ids of the k likeliest, ties by id, to the front of `ids` (room for V).
+// Writes the ids of the k most likely tokens, ties by id, to the front of `ids` (size V).
 void likeliest_tokens(std::span<const float> logits, int64_t k, std::span<int32_t> ids) {
   const auto rank = [&](int32_t id) {
     const float logit = logits[static_cast<size_t>(id)];
@@ -189,12 +189,12 @@ void likeliest_tokens(std::span<const float> logits, int64_t k, std::span<int32_
     const float x = rank(a), y = rank(b);
     return x > y || (x == y && a < b);
   };
-  // A heap of the k likeliest so far, the least likely on top: most tokens cost one comparison with it.
+  // A heap of the k most likely so far, the least likely on top: most tokens need one comparison.
   const auto end = ids.begin() + k;
   for (int64_t i = 0; i < k; ++i) ids[static_cast<size_t>(i)] = static_cast<int32_t>(i);
   std::make_heap(ids.begin(), end, likelier);
   for (auto id = static_cast<int32_t>(k); id < static_cast<int32_t>(logits.size()); ++id) {
-    if (!(rank(id) > rank(ids[0]))) continue;  // of equal ones the earlier id stays
+    if (!(rank(id) > rank(ids[0]))) continue;  // ties keep the lower id
     std::pop_heap(ids.begin(), end, likelier);
     *(end - 1) = id;
     std::push_heap(ids.begin(), end, likelier);

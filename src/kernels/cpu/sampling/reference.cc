@@ -1,4 +1,4 @@
-// From logits to tokens, as ir/ops/sampling.cc says: on doubles, one row at a time.
+// Sampling as defined in ir/ops/sampling.cc, on doubles, one row at a time.
 #include <algorithm>
 #include <numeric>
 
@@ -8,7 +8,7 @@
 namespace octet::cpu::reference {
 namespace {
 
-// What ranks a logit: one that is not finite is never chosen.
+// Ranking key of a logit: non-finite logits are never chosen.
 double rank_of(double logit) { return std::isfinite(logit) ? logit : -INFINITY; }
 
 struct Row {
@@ -16,7 +16,7 @@ struct Row {
   int64_t vocab;
 
   double operator[](int64_t token) const { return rank_of(logits[token]); }
-  // Likeliest first, ties by id.
+  // Most likely first, ties by id.
   std::vector<int64_t> order() const {
     std::vector<int64_t> tokens(static_cast<size_t>(vocab));
     std::iota(tokens.begin(), tokens.end(), 0);
@@ -42,7 +42,7 @@ Row row_of(const RefTensor& logits, int64_t row) {
   return {logits.values.data() + row * vocab, vocab};
 }
 
-// The tokens that may be drawn, likeliest first.
+// The tokens that may be sampled, most likely first.
 std::vector<int64_t> kept_tokens(const Row& row, double temperature, int64_t top_k, double top_p, double min_p) {
   std::vector<int64_t> kept = row.order();
   if (top_k > 0 && top_k < row.vocab) kept.resize(static_cast<size_t>(top_k));

@@ -1,4 +1,4 @@
-// reshape, slice, concat, transpose, select_rows: bytes moved, whatever their type.
+// reshape, slice, concat, transpose, select_rows: copies of bytes of any type.
 #include <algorithm>
 #include <cstring>
 
@@ -81,7 +81,7 @@ BoundKernel bind_concat(const Graph& graph, const Node& node) {
   };
 }
 
-// In squares that fit the cache, so that both sides move whole lines.
+// In square tiles that fit the cache, so that both sides use whole cache lines.
 template <typename T>
 void transpose(const T* x, T* y, int64_t rows, int64_t cols) {
   constexpr int64_t kSquare = 64;

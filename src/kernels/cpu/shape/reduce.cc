@@ -34,7 +34,7 @@ void reduce_all(const RowCall& call, int64_t cols) {
   constexpr int kChains = 4;
   float* total = static_cast<float*>(call.out[0]);
   const Floats start = kKind == OperandMapping::kMax ? simd::broadcast(-__builtin_inff()) : Floats{};
-  for (int64_t row = 0; row < call.rows; ++row) {  // row by row: a tile's height does not change a sum
+  for (int64_t row = 0; row < call.rows; ++row) {  // row by row: sums do not depend on the tile height
     const T* x = static_cast<const T*>(call.in[0]) + row * cols;
     Floats chain[kChains] = {start, start, start, start};
     int64_t i = 0;

@@ -1,4 +1,4 @@
-// Ops that move elements, and reductions. Reductions let a NaN through: amax of a tensor with a NaN is NaN.
+// Ops that move elements, and reductions. Reductions propagate NaN: amax of a tensor with a NaN is NaN.
 #include "kernels/cpu/reference.h"
 
 namespace octet::cpu::reference {

@@ -1,10 +1,10 @@
-// The case list: small (and a few large) instances of every op, used four ways: conformance of every kernel row with
-// the reference, gradient rules against finite differences, speed, and the support table (docs/support.md).
+// The case list: small and a few large instances of every op, for four uses: conformance of every kernel row with the
+// reference, gradient rules against finite differences, benchmarks, and the support table (docs/support.md).
 //
 // Adding a case is one entry in <family>/cases.cc:
 //   {.op = Op::kMatmul, .name = "3x5x7", .inputs = {x({3, 5}), x({5, 7})}, .tolerance = accumulated(5)}
-// x(...) takes the variant's float type, so that one entry covers every type of `dtypes`. Tolerances stand here, with
-// their reason, and nowhere else; integer and FP8 results must always be equal.
+// x(...) takes the variant's float type, so that one entry covers every type of `dtypes`. Tolerances are defined only
+// here, with their reason; integer and FP8 results must always be equal.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,7 @@
 namespace octet::cpu {
 
 // |actual - expected| <= absolute + relative |expected|, plus one unit in the last place for results of 16 bits (a
-// float32 result next to a rounding boundary may fall to either side).
+// float32 result near a rounding boundary may round either way).
 struct Tolerance {
   double relative = 0, absolute = 0;
   const char* reason = "copies, or one float32 operation on float32 values: equal";
@@ -40,12 +40,12 @@ struct Case {
   Attrs attrs = {};
   Tolerance tolerance = {};
   std::vector<DType> dtypes = {DType::kF32, DType::kBF16};
-  // Makes inputs that depend on others (attention_grad's out and lse) after all were filled.
+  // Computes inputs that depend on others (attention_grad's out and lse), after all are filled.
   std::function<void(const Node& node, std::vector<RefTensor>& inputs)> prepare = {};
   // Fusion only: the body for these input types.
   std::function<Graph(const std::vector<TensorType>& inputs)> body = {};
   bool large = false;    // speed only: too slow for the reference
-  bool gradient = true;  // smooth at its inputs: checked against finite differences where the op has a rule
+  bool gradient = true;  // smooth at its inputs: checked against finite differences if the op has a gradient rule
 };
 
 const std::vector<Case>& all_cases();

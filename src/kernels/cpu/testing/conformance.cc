@@ -1,4 +1,4 @@
-// The runs of check_row: every way the plan may call a kernel on one node.
+// The runs of check_row: all ways in which a plan may call a kernel on one node.
 #include "kernels/cpu/testing/conformance.h"
 
 #include <algorithm>
@@ -65,7 +65,7 @@ std::string difference(const RefTensor& actual, const RefTensor& expected, const
     const double allowed = loosened + (loosened > 0 ? ulp(dtype, e) : 0);
     const double error = std::fabs(a - e);
     if (error <= allowed) continue;
-    // The neighbour above a power of two is two of the units below it away.
+    // Above a power of two the spacing is twice that below.
     const double unit = dtype == DType::kF32 ? neighbours.f32_unit : std::max(ulp(dtype, e), ulp(dtype, a));
     const bool neighbour = neighbours.share > 0 && error <= 2 * unit + loosened;
     if (neighbour &&
@@ -82,7 +82,7 @@ std::string difference(const RefTensor& actual, const RefTensor& expected, const
 
 struct Variant {
   std::vector<bool> wanted;  // per result
-  std::vector<int> taken;    // per result: the input whose buffer it takes over, or -1
+  std::vector<int> taken;    // per result: the input whose buffer it reuses, or -1
   std::string name;
 };
 
@@ -131,10 +131,10 @@ void run_variant(const char* name, const BoundKernel& kernel, const Node& node, 
 std::vector<Variant> runs_of(const Node& node, const std::vector<RefTensor>& inputs) {
   const size_t results = node.results.size();
   const std::vector<bool> all(results, true);
-  std::vector<int> apart;  // but for results that must stand in the place of an input
+  std::vector<int> apart;  // except results that must be in place
   for (size_t r = 0; r < results; ++r) apart.push_back(must_alias(node, static_cast<int>(r)));
   std::vector<Variant> runs = {{all, apart, "all results"}};
-  // Every (result, input) that may share a buffer, alone; and as many pairs as possible together.
+  // Each (result, input) pair that may share a buffer, alone; and as many pairs as possible at once.
   std::vector<int> together = apart;
   int pairs = 0;
   for (size_t r = 0; r < results; ++r) {

@@ -1,4 +1,4 @@
-// What attention drops, read back through any kernel of it, and whether it was drawn independently. For tests.
+// Attention's dropout masks, read back through any attention kernel, and tests of their independence. For tests.
 #pragma once
 
 #include <functional>
@@ -28,18 +28,18 @@ BuiltCase build_dropout(const DropoutProblem& problem, Op op);
 
 // mask[(h T + t) T + j] = 1 where key j is kept for query t of head h; 0 also where t does not see j.
 using Mask = std::vector<uint8_t>;
-// As the IR defines it.
+// The mask defined by the IR.
 Mask defined_mask(const DropoutProblem& problem);
-// As a kernel drops: with queries and keys of zeros every probability of a row is the same, and values that are unit
-// vectors put those of `dim` keys into the elements of the result, 0 where dropped. run(case) gives `out`.
+// The mask of a kernel: zero queries and keys make all probabilities of a row equal, and values that are unit vectors
+// return those of `dim` keys in the elements of the result, 0 if dropped. run(case) returns `out`.
 Mask read_mask(const DropoutProblem& problem, const std::function<std::vector<double>(const BuiltCase&)>& run);
 
-// How many of `count` pairs are equal.
+// Number of equal pairs of `count`.
 struct Share {
   double equal = 0, count = 0;
   void add(bool is_equal) { equal += is_equal, ++count; }
   double share() const { return equal / count; }
-  // Empty where the share is within so many standard deviations of `want`, else a line that says it is not.
+  // Empty if the share is within this many standard deviations of `want`, else a message.
   std::string unlike(const std::string& what, double want, double deviations) const;
 };
 
@@ -53,11 +53,11 @@ struct MaskShares {
   // element stands in two pairs.
   std::vector<std::string> unlike_independent(double dropout) const;
 };
-// first_of_8: counts only queries (each against all) that are among so many first of every 8 of their segment.
+// first_of_8: counts only queries among this many first of every 8 of their segment, each against all.
 MaskShares shares_of(const DropoutProblem& problem, const Mask& mask, int64_t first_of_8 = 8);
 // Elements equal in both masks.
 Share equal_share(const DropoutProblem& problem, const Mask& a, const Mask& b, int64_t first_of_8 = 8);
-// Of two elements that were drawn apart.
+// Expected share for two independent elements.
 inline double chance_equal(double dropout) { return (1 - dropout) * (1 - dropout) + dropout * dropout; }
 
 }  // namespace octet::cpu

@@ -19,7 +19,7 @@ void add_once(std::vector<std::string>& names, const std::string& name) {
   names.push_back(name);
 }
 
-// The row that runs the node on any processor: those for tiles (AMX) are there on some only.
+// The row that runs the node on any processor: AMX rows exist only on some.
 const char* common_row(const Graph& graph, const Node& node) {
   for (const KernelEntry& row : kernel_entries(node.op)) {
     if (!std::string_view(row.name).ends_with("_amx") && row.accepts(graph, node)) return row.name;

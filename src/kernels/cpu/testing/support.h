@@ -1,4 +1,4 @@
-// The support table of docs/support.md: which row runs each op in each type, as the case list sees it. Pure text.
+// The support table of docs/support.md: the row that runs each op in each type of the case list. Pure text.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
 // Incremental decoding of a few sequences: plans for a prompt chunk and for one token, sharing state and arena sizes.
 //
-// One sequence per row of the batch, its cache blocks fixed (row r owns blocks r*B .. r*B+B-1). The serving engine's
-// engine (octet/engine.h) has the block manager; this is what verify needs.
+// Incremental inference of one sequence on fixed cache blocks, for verification: no scheduler and no block manager,
+// which the serving engine has (octet/engine.h).
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace octet {
 
-struct DecoderOptions {
+struct IncrementalModelOptions {
   Recipe recipe = {};
   Target target = {};
   int64_t max_length = 0;      // tokens a sequence may reach; 0 = the model's max_positions
@@ -23,9 +23,9 @@ struct DecoderOptions {
   bool cache_scales = false;  // of an FP8 cache, from the folder
 };
 
-class Decoder {
+class IncrementalModel {
  public:
-  Decoder(const ModelConfig& model, const DecoderOptions& options);
+  IncrementalModel(const ModelConfig& model, const IncrementalModelOptions& options);
 
   Executor& executor() { return *executor_; }  // for loading weights
 

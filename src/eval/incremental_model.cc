@@ -1,4 +1,4 @@
-#include "eval/decoder.h"
+#include "eval/incremental_model.h"
 
 #include <algorithm>
 
@@ -22,7 +22,7 @@ Graph decoding_graph(const std::string& name, const ModelConfig& model, int64_t 
 
 }  // namespace
 
-Decoder::Decoder(const ModelConfig& model, const DecoderOptions& options) : model_(model) {
+IncrementalModel::IncrementalModel(const ModelConfig& model, const IncrementalModelOptions& options) : model_(model) {
   max_length_ = options.max_length > 0 ? options.max_length : model.max_positions;
   check(model.length_limit() == 0 || max_length_ <= model.length_limit(), ErrorCode::kInvalidArgument,
         "length {} exceeds the model's {} positions", max_length_, model.max_positions);
@@ -47,7 +47,7 @@ Decoder::Decoder(const ModelConfig& model, const DecoderOptions& options) : mode
   }
 }
 
-void Decoder::run(const std::string& graph, int64_t graph_tokens, std::span<const int32_t> ids) {
+void IncrementalModel::run(const std::string& graph, int64_t graph_tokens, std::span<const int32_t> ids) {
   auto id_in = input_as<int32_t>(*executor_, graph, "ids");
   auto positions = input_as<int32_t>(*executor_, graph, "positions");
   auto count = static_cast<int64_t>(ids.size());
@@ -71,7 +71,7 @@ void Decoder::run(const std::string& graph, int64_t graph_tokens, std::span<cons
   executor_->run(graph);
 }
 
-std::span<const float> Decoder::append(std::span<const int32_t> ids) {
+std::span<const float> IncrementalModel::append(std::span<const int32_t> ids) {
   check(!ids.empty(), ErrorCode::kInvalidArgument, "decoder: no tokens given");
   check(length_ + static_cast<int64_t>(ids.size()) <= max_length_, ErrorCode::kInvalidArgument,
         "decoder: {} tokens after {} exceed the length of {}", ids.size(), length_, max_length_);
