@@ -1,5 +1,5 @@
 // Quantizes one tile, read once or twice from cache, to row codes, codes of the transpose, scales and amax. The
-// arithmetic is the reference's bit for bit: float32 scale, float32 product, one rounding to FP8. quantize_rows.cc
+// arithmetic is the reference's bit for bit: float32 scale, float32 product, one rounding to FP8. quantize_kernels.cc
 // schedules tiles.
 #pragma once
 
