@@ -1,5 +1,5 @@
-// Row-wise ops (row kernels) and programs of them: they run the elementwise, norm and reduction kernels, and every fusion
-// whose members are row-wise.
+// Row-wise ops (row kernels) and programs of them: they run the elementwise, norm and reduction kernels, and every
+// fusion whose members are row-wise.
 //
 // A RowKernel computes some rows of one node from the same rows of its inputs. A RowProgram runs the kernels of one
 // node, or of all the nodes of a fusion's body, over the rows one tile at a time: values internal to a fusion are
