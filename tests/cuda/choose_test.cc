@@ -96,9 +96,8 @@ TEST(ChooseNorm, EveryGradientPlanFitsTheDeviceAndCoversEveryColumn) {
     EXPECT_GE(plan.stages, 1);
     EXPECT_LE(plan.stages, kMaxStages);
     // The teams' sums of dweight, dbias and columns are joined in the memory of the rings.
-    if (plan.kernel == NormGradientKernel::kTeams)
-      EXPECT_GE(plan.shared, (plan.teams - 1) * (desc.adds ? 3 : 2) * desc.cols * 4);
-    if (plan.shared_weights) EXPECT_GE(plan.shared, desc.cols * 4);
+    const int64_t sums = plan.kernel == NormGradientKernel::kTeams ? (plan.teams - 1) * (desc.adds ? 3 : 2) : 0;
+    EXPECT_GE(plan.shared, (sums + (plan.shared_weights ? 1 : 0)) * desc.cols * 4);
   });
 }
 
@@ -116,8 +115,9 @@ TEST(ChooseGemv, EveryPlanCoversEveryRowAndSplitsLessTheMoreRowsThereAre) {
           EXPECT_LT((plan.grid - 1) * plan.tiles * kGemvTileRows, n);
           EXPECT_GE(plan.warps, kMinGemvWarps);
           EXPECT_LE(plan.warps, kMaxGemvWarps);
-          if (plan.warps == kMinGemvWarps) EXPECT_LE(plan.splits, splits) << "more rows, more split-K";
-          splits = plan.warps == kMinGemvWarps ? plan.splits : splits;
+          if (plan.warps != kMinGemvWarps) continue;
+          EXPECT_LE(plan.splits, splits) << "more rows, more split-K";
+          splits = plan.splits;
         }
       }
     }
@@ -218,8 +218,8 @@ TEST(ChooseQuantize, EveryPlanCoversEveryRowAndColumn) {
           expect_fits(per_row.grid, per_row.threads, 0);
           EXPECT_EQ(per_row.grid, rows * per_row.cluster);
           EXPECT_LE(per_row.cluster, kMaxRowBlocks);
-          if (per_row.held < 4)  // kernels that keep less than four groups have no second pass
-            EXPECT_GE(int64_t{per_row.cluster} * per_row.threads * per_row.held * kRowGroup, cols);
+          if (per_row.held == 4) continue;  // the others have no second pass
+          EXPECT_GE(int64_t{per_row.cluster} * per_row.threads * per_row.held * kRowGroup, cols);
         }
       }
     }
