@@ -17,15 +17,10 @@ const std::vector<Family>& families() {
 
 }  // namespace
 
-const Family* find_family(const std::string& name) {
+const Family& family_of(const std::string& name, const std::string& field) {
   for (const Family& family : families())
-    if (name == family.name) return &family;
-  return nullptr;
-}
-
-const Family& family_of(const std::string& name) {
-  if (const Family* family = find_family(name)) return *family;
-  fail(ErrorCode::kUnsupported, "model.architecture: '{}' is not one of {}{}", name, fmt::join(architectures(), ", "),
+    if (name == family.name) return family;
+  fail(ErrorCode::kUnsupported, "{} \"{}\" is not one of {}{}", field, name, fmt::join(architectures(), ", "),
        if_near(name, architectures(), " (nearest: {})"));
 }
 

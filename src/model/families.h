@@ -34,9 +34,7 @@ Family gpt2_family(), gpt_bigcode_family(), gptj_family(), gpt_neox_family(), op
 Family falcon_family(), mpt_family(), phi_family(), llama_family(), mistral_family(), qwen2_family(), qwen3_family();
 Family gemma_family(), glm_family();
 
-// nullptr: no family has this name.
-const Family* find_family(const std::string& name);
-// Throws kUnsupported with the nearest name.
-const Family& family_of(const std::string& name);
+// Throws kUnsupported with the nearest name; `field` is what names it in the message.
+const Family& family_of(const std::string& name, const std::string& field = "model.architecture");
 
 }  // namespace octet

@@ -1,5 +1,3 @@
-#include <fmt/ranges.h>
-
 #include <algorithm>
 
 #include "base/error.h"
@@ -25,12 +23,9 @@ ModelConfig parse_hugging_face_config(const std::string& json_text, const std::s
   ConfigFields fields = ConfigFields::reader(json, where);
   std::string type;
   fields.optional({"model_type"}, type);
-  const Family* family = find_family(type);
-  if (family == nullptr)
-    fail(ErrorCode::kUnsupported, "{}: model_type \"{}\" (supported: {})", where, type,
-         fmt::join(architectures(), ", "));
+  const Family& family = family_of(type, where + ": model_type");
   ModelConfig config = model_family(type);
-  family->fields(fields, config);
+  family.fields(fields, config);
   try {
     validate(config);
   } catch (const Error& error) {

@@ -21,18 +21,16 @@ enum class Residual {
 struct NormSpec {
   NormKind kind = NormKind::kLayer;
   double eps = 1e-5;
-  bool bias = true;       // of layer norms
-  bool plus_one = false;  // weights are kept minus 1
+  bool bias = true, plus_one = false;  // of layer norms; weights are kept minus 1
 };
 
 struct AttentionSpec {
   int64_t heads = 1, kv_heads = 1, head_dim = 0;
-  double scale = 0;                      // 0 = 1 / sqrt(head_dim)
-  bool causal = true;                    // false: a token sees its whole sequence
-  int64_t window = 0;                    // as AttentionOptions::window
-  std::optional<RopeOptions> rope = {};  // rotary positions (heads and head_dim are filled in)
-  double alibi = 0, alibi_scale = 1;     // as in AttentionOptions
-  bool qk_norm = false;                  // norm of every head of q and k, before rotary positions
+  bool causal = true;                            // false: a token sees its whole sequence
+  int64_t window = 0;                            // as AttentionOptions::window
+  std::optional<RopeOptions> rope = {};          // rotary positions (heads and head_dim are filled in)
+  double scale = 0, alibi = 0, alibi_scale = 1;  // as in AttentionOptions
+  bool qk_norm = false;                          // norm of every head of q and k, before rotary positions
   bool qkv_bias = true, out_bias = true;
   bool cross = false;  // keys and values of another sequence: refused, no op computes it
 };
@@ -51,27 +49,23 @@ struct LayerSpec {
 
 struct EmbeddingSpec {
   int64_t vocab_size = 0;
-  bool learned_positions = false;  // a table of max_positions rows
-  int64_t position_offset = 0;     // rows of that table in front of position 0
-  bool norm = false;               // behind the embedding
-  bool scaled = false;             // times sqrt(hidden)
+  bool learned_positions = false;     // a table of max_positions rows
+  int64_t position_offset = 0;        // rows of that table in front of position 0
+  bool norm = false, scaled = false;  // a norm of its result; times sqrt(hidden)
 };
 
 struct HeadSpec {
-  bool tied = true;  // to the embedding table
-  bool bias = false;
+  bool tied = true, bias = false;  // tied to the embedding table
 };
 
 struct ModelSpec {
-  int64_t hidden = 0, layers = 0;
-  int64_t max_positions = 0;            // sequence length the model is made for
+  int64_t hidden = 0, layers = 0, max_positions = 0;  // of a sequence the model is made for
   std::vector<LayerSpec> pattern = {};  // of the layers in turn, repeated: one, or up to one for each layer
   EmbeddingSpec embedding = {};
   Residual residual = Residual::kSequential;
   NormSpec norm = {};
   HeadSpec head = {};
-  double dropout = 0;  // embedding, attention probabilities, residual branches
-  double init_std = 0.02;
+  double dropout = 0, init_std = 0.02;  // dropout of embedding, attention probabilities and residual branches
 
   ModelSpec() = default;
   ModelSpec(const ModelConfig& config);  // validates it

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/log.h"
+#include "base/testing/test_error.h"
 #include "eval/decoder.h"
 #include "octet/engine.h"
 #include "system/tiny.h"
@@ -27,6 +28,7 @@ RunConfig alternating(const TempFolder& folder) {
   RunConfig config = tiny_config(folder, "fp32");
   config.architecture = "qwen3";
   config.layers = 3, config.kv_heads = 2;
+  config.steps = 6;
   config.window = {"5", "0"};
   return config;
 }
@@ -46,7 +48,8 @@ std::vector<float> whole_logits(const WeightSource& weights, const ModelSpec& mo
   builder.output("logits", build_logits(builder, model, {.tokens = tokens, .max_segments = 1, .max_length = tokens}));
   Program program;
   program.add_graph(std::move(graph));
-  Plan plan = compile(std::move(program), {.target = interpret ? interpreter_target() : cpu_target()});
+  Plan plan = compile(std::move(program),
+                      {.target = interpret ? interpreter_target() : cpu_target(), .recipe = parse_recipe("fp32")});
   auto executor = interpret ? make_interpreter(plan.program) : make_executor(std::move(plan));
   load_weights(weights, *executor);
   std::copy(ids.begin(), ids.end(), input_as<int32_t>(*executor, "logits", "ids").begin());
@@ -79,10 +82,11 @@ TEST_F(WindowPattern, TrainsOnTheCpuAsOnTheInterpreter) {
   const ModelConfig model = resolve_model(config, 0);
   EXPECT_EQ(model.layer_windows(), (std::vector<int64_t>{5, 0, 5}));
   const auto losses = [&](const ModelSpec& spec, bool interpret) {
-    Stepper stepper(spec, {.train = batch_shape(2, kTokens, false, true),
-                           .eval = batch_shape(2, kTokens, false, false),
-                           .compile = {.target = interpret ? interpreter_target() : cpu_target()},
-                           .interpret = interpret});
+    Stepper stepper(
+        spec, {.train = batch_shape(2, kTokens, false, true),
+               .eval = batch_shape(2, kTokens, false, false),
+               .compile = {.target = interpret ? interpreter_target() : cpu_target(), .recipe = parse_recipe("fp32")},
+               .interpret = interpret});
     initialize_weights(stepper.executor(), 5);
     std::vector<float> losses;
     for (int step = 1; step <= 3; ++step) {
@@ -123,7 +127,8 @@ TEST_F(WindowPattern, ASavedFolderDecodesThroughThePagedCacheAsTheWholeSequenceD
   full.window.clear();
   EXPECT_GT(largest_difference(whole_logits(*weights, full, ids, true), wanted), 100 * kTolerance);
 
-  Decoder decoder(model, {.target = cpu_target(), .max_length = kTokens, .prefill_chunk = 7});
+  Decoder decoder(model,
+                  {.recipe = parse_recipe("fp32"), .target = cpu_target(), .max_length = kTokens, .prefill_chunk = 7});
   load_weights(*weights, decoder.executor());
   const auto vocab = static_cast<size_t>(model.vocab_size);
   std::span<const float> logits = decoder.append(std::span(ids).first(11));  // chunks of 7 and 4, then one by one
@@ -145,12 +150,37 @@ TEST_F(WindowPattern, ASavedFolderDecodesThroughThePagedCacheAsTheWholeSequenceD
   for (GenerationEvent event; stream.next(event);)
     generated.insert(generated.end(), event.ids.begin(), event.ids.end());
   ASSERT_EQ(generated.size(), 20u);
-  for (int32_t id : generated) {
-    const std::vector<float> all = whole_logits(*weights, model, text, true);
-    const auto last = std::span(all).last(vocab);
-    EXPECT_GE(last[static_cast<size_t>(id)], *std::max_element(last.begin(), last.end()) - kTolerance) << text.size();
-    text.push_back(id);
+  text.insert(text.end(), generated.begin(), generated.end());
+  const std::vector<float> all = whole_logits(*weights, model, text, true);
+  for (size_t t = 5; t + 1 < text.size(); ++t) {
+    const auto row = std::span(all).subspan(t * vocab, vocab);
+    const float largest = *std::max_element(row.begin(), row.end());
+    EXPECT_GE(row[static_cast<size_t>(text[t + 1])], largest - kTolerance * (1 + largest)) << "token " << t + 1;
   }
+}
+
+TEST_F(WindowPattern, IsRefusedWhereACheckpointCannotHoldItOrHasAnother) {
+  const auto refusal = [&](const char* family, std::vector<std::string> window) {
+    RunConfig config = alternating(folder_);
+    config.architecture = family, config.window = std::move(window);
+    return error_of([&] { resolve_model(config, 0); });
+  };
+  const auto expect = [](const std::string& message, const std::string& part) {
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  };
+  expect(refusal("llama", {"5", "0"}), "model.window: checkpoints of family llama cannot hold 5,0,5, only 0,0,0");
+  expect(refusal("mistral", {"5", "0"}), "\"model.window\": 5,0 is not supported (supported: one; qwen2 and qwen3");
+  expect(refusal("qwen2", {"5", "6"}), "\"model.window\": 6 is not supported (supported: 0 and 5");
+  expect(refusal("qwen2", {"5", "0", "5", "0"}), "model.window: 4 windows are listed for 3 layers");
+  expect(refusal("qwen2", {"-5"}), "model.window: -5 (want >= 0");
+  expect(refusal("qwen2", {"5x"}), "model.window: '5x' (want whole numbers");
+  EXPECT_EQ(refusal("mistral", {"5"}), "(no error)");
+
+  RunConfig config = alternating(folder_);
+  config.steps = 2;
+  train(config);
+  config.steps = 4, config.window = {"5"};
+  expect(error_of([&] { train(config); }), "model.window");
 }
 
 }  // namespace

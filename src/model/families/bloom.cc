@@ -11,10 +11,8 @@ Family bloom_family() {
     f.required({"n_head", "num_attention_heads"}, c.heads);
     if (f.reading()) c.max_positions = 2048;
     f.optional({"seq_length"}, c.max_positions);
-    f.optional({"layer_norm_epsilon"}, c.norm_eps);
-    f.optional({"initializer_range"}, c.init_std);
+    layer_norm_fields(f, c);
     f.dropout({"hidden_dropout", "attention_dropout"}, c.dropout);
-    f.optional({"tie_word_embeddings"}, c.tie_embeddings);
     f.only("apply_residual_connection_post_layernorm", false);
     if (c.intermediate != 0 && c.intermediate != 4 * c.hidden)
       f.refuse("model.intermediate", std::to_string(c.intermediate), "4 x hidden_size, the one width of a BLOOM MLP");

@@ -15,10 +15,8 @@ void fields(ConfigFields& f, ModelConfig& c) {
   f.nullable({"ffn_hidden_size"}, c.intermediate);
   if (f.reading()) c.max_positions = 2048;
   f.optional({"max_position_embeddings"}, c.max_positions);
-  f.optional({"layer_norm_epsilon"}, c.norm_eps);
-  f.optional({"initializer_range"}, c.init_std);
+  layer_norm_fields(f, c);
   f.dropout({"hidden_dropout", "attention_dropout"}, c.dropout);
-  f.optional({"tie_word_embeddings"}, c.tie_embeddings);
   f.activation({"activation"}, c.activation);
   f.optional({"bias"}, c.bias.qkv);
   c.bias.out = c.bias.mlp = c.bias.qkv;

@@ -47,10 +47,8 @@ void fields(ConfigFields& f, ModelConfig& c) {
   f.required({"n_heads"}, c.heads);
   f.required({"max_seq_len"}, c.max_positions);
   expansion_field(f, c);
-  f.optional({"layer_norm_epsilon"}, c.norm_eps);
-  f.optional({"initializer_range"}, c.init_std);
+  layer_norm_fields(f, c);
   f.dropout({"resid_pdrop", "emb_pdrop"}, c.dropout);
-  f.optional({"tie_word_embeddings"}, c.tie_embeddings);
   f.only("no_bias", true);
   f.only("learned_pos_emb", true);
   f.only("embedding_fraction", 1.0);

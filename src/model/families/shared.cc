@@ -29,6 +29,12 @@ void hidden_fields(ConfigFields& f, ModelConfig& c, int64_t max_positions) {
   f.optional({"tie_word_embeddings"}, c.tie_embeddings);
 }
 
+void layer_norm_fields(ConfigFields& f, ModelConfig& c) {
+  f.optional({"layer_norm_epsilon"}, c.norm_eps);
+  f.optional({"initializer_range"}, c.init_std);
+  f.optional({"tie_word_embeddings"}, c.tie_embeddings);
+}
+
 void gpt_fields(ConfigFields& f, ModelConfig& c, double dropout) {
   if (f.reading()) c.dropout = dropout;  // where the file says nothing
   f.required({"vocab_size"}, c.vocab_size);
@@ -37,10 +43,8 @@ void gpt_fields(ConfigFields& f, ModelConfig& c, double dropout) {
   f.required({"n_layer"}, c.layers);
   f.required({"n_head"}, c.heads);
   f.nullable({"n_inner"}, c.intermediate);
-  f.optional({"layer_norm_epsilon"}, c.norm_eps);
-  f.optional({"initializer_range"}, c.init_std);
+  layer_norm_fields(f, c);
   f.dropout({"resid_pdrop", "attn_pdrop", "embd_pdrop"}, c.dropout);
-  f.optional({"tie_word_embeddings"}, c.tie_embeddings);
   f.activation({"activation_function"}, c.activation);
 }
 

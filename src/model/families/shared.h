@@ -12,6 +12,8 @@ ModelConfig llama_facts(Biases bias = Biases::all(false));
 
 // hidden_size and what most families name as they name it; max_positions where the file says nothing.
 void hidden_fields(ConfigFields& f, ModelConfig& c, int64_t max_positions);
+// What older families with layer norms name alike.
+void layer_norm_fields(ConfigFields& f, ModelConfig& c);
 // GPT-2's names, kept by GPT-J and GPT-BigCode.
 void gpt_fields(ConfigFields& f, ModelConfig& c, double dropout);
 // Llama's names, and what transformers takes where the file says nothing; 0 = heads, hidden / heads.
