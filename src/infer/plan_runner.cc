@@ -214,7 +214,7 @@ EnginePlan engine_plan(const ServingProgram& program, const ServingOptions& opti
   return plan;
 }
 
-std::unique_ptr<PlanRunner> build(const ModelConfig& model, const ServingOptions& options, const CudaOptions& cuda) {
+std::unique_ptr<PlanRunner> build(const ModelSpec& model, const ServingOptions& options, const CudaOptions& cuda) {
   ServingProgram program = [&] {
     const LoggedTime time("plan");
     return build_serving_program(model, options, cuda);
@@ -245,7 +245,7 @@ std::unique_ptr<PlanRunner> make_runner(const WeightSource& weights, const Servi
   return runner;
 }
 
-std::unique_ptr<PlanRunner> make_random_runner(const ModelConfig& model, const ServingOptions& options,
+std::unique_ptr<PlanRunner> make_random_runner(const ModelSpec& model, const ServingOptions& options,
                                                const CudaOptions& cuda, uint64_t seed) {
   auto runner = build(model, options, cuda);
   fill_random_weights(runner->executor(), seed);

@@ -53,7 +53,7 @@ class PlanRunner final : public Runner {
 std::unique_ptr<PlanRunner> make_runner(const WeightSource& weights, const ServingOptions& options,
                                         const CudaOptions& cuda = {});
 // A runner with random weights (weights/random_weights.h): for benchmarks and tests.
-std::unique_ptr<PlanRunner> make_random_runner(const ModelConfig& model, const ServingOptions& options,
+std::unique_ptr<PlanRunner> make_random_runner(const ModelSpec& model, const ServingOptions& options,
                                                const CudaOptions& cuda = {}, uint64_t seed = 1337);
 
 }  // namespace octet

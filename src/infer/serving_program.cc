@@ -30,7 +30,7 @@ struct Group {
 
 class ProgramBuilder {
  public:
-  ProgramBuilder(const ModelConfig& model, const ServingOptions& options, const CudaOptions& cuda)
+  ProgramBuilder(const ModelSpec& model, const ServingOptions& options, const CudaOptions& cuda)
       : model_(model), options_(options), cuda_(cuda) {
     set_limits();
     base_ = logits_graph(1, 1);
@@ -79,7 +79,7 @@ class ProgramBuilder {
           o.max_sequences, o.max_step_tokens, o.context, o.block_size, o.max_entries);
     limits.tokens = o.max_step_tokens;
     limits.sequences = limits.rows = limits.masks = std::min(o.max_sequences, o.max_step_tokens);
-    limits.vocab = model_.vocab_size;
+    limits.vocab = model_.embedding.vocab_size;
     // A sequence adjusts the logits of its own tokens and of biased tokens.
     const int64_t text_entries = std::min(limits.vocab, limits.context + kFewEntries);
     limits.entries = o.max_entries > 0 ? o.max_entries : std::max(kManyEntries, text_entries);
@@ -217,7 +217,7 @@ class ProgramBuilder {
          least - budget, ways);
   }
 
-  const ModelConfig& model_;
+  const ModelSpec& model_;
   const ServingOptions& options_;
   const CudaOptions& cuda_;
   ServingProgram out_;
@@ -244,7 +244,7 @@ std::vector<int64_t> bucket_sizes(int64_t smallest, int64_t most, int64_t multip
   return sizes;
 }
 
-ServingProgram build_serving_program(const ModelConfig& model, const ServingOptions& options, const CudaOptions& cuda) {
+ServingProgram build_serving_program(const ModelSpec& model, const ServingOptions& options, const CudaOptions& cuda) {
   return ProgramBuilder(model, options, cuda).run();
 }
 

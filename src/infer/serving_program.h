@@ -62,7 +62,7 @@ std::vector<int64_t> bucket_sizes(int64_t smallest, int64_t most, int64_t multip
 
 // Throws kInvalidArgument for options that contradict the model or each other, kOutOfMemory with the missing bytes
 // and a context that would fit.
-ServingProgram build_serving_program(const ModelConfig& model, const ServingOptions& options,
+ServingProgram build_serving_program(const ModelSpec& model, const ServingOptions& options,
                                      const CudaOptions& cuda = {});
 
 }  // namespace octet

@@ -144,6 +144,7 @@ Builder::AttentionResult Builder::attention(Value q, Value k, Value v, Value seg
                  {"window", options.window},
                  {"max_length", options.max_length},
                  {"equal_length", options.equal_length}};
+  if (!options.causal) attrs.set("causal", false);
   if (options.alibi > 0) {
     attrs.set("alibi", options.alibi);
     attrs.set("alibi_scale", options.alibi_scale);

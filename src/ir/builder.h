@@ -44,7 +44,8 @@ struct RopeOptions {
 struct AttentionOptions {
   int64_t heads = 1, kv_heads = 1, head_dim = 0;
   double scale = 0;          // 0 = 1/sqrt(head_dim)
-  int64_t window = 0;        // 0 = unlimited; N: a token sees itself and N-1 before it
+  bool causal = true;        // false: a token sees the later ones of its segment too
+  int64_t window = 0;        // 0 = unlimited; N: a token sees itself and N-1 before it (not causal: and N-1 after it)
   int64_t max_length = 0;    // longest segment (static)
   int64_t equal_length = 0;  // > 0: every segment has exactly this length
   double dropout = 0;

@@ -37,10 +37,13 @@ bool ConfigFields::read(Names names, T& value) const {
   const char* name = nullptr;
   const Json* json = find(names, &name);
   if (json == nullptr) return false;
-  bool fits = std::is_same_v<T, bool>          ? json->is_boolean()
-              : std::is_same_v<T, int64_t>     ? fits_int64(*json)
-              : std::is_same_v<T, std::string> ? json->is_string()
-                                               : json->is_number();
+  bool fits =
+      std::is_same_v<T, bool>          ? json->is_boolean()
+      : std::is_same_v<T, int64_t>     ? fits_int64(*json)
+      : std::is_same_v<T, std::string> ? json->is_string()
+      : std::is_same_v<T, std::vector<std::string>>
+          ? json->is_array() && std::all_of(json->begin(), json->end(), [](const Json& x) { return x.is_string(); })
+          : json->is_number();
   check(fits, ErrorCode::kCorrupt, "{}: \"{}\" is {}, of the wrong type", where_, name, json->dump());
   value = json->get<T>();
   return true;
@@ -68,6 +71,7 @@ bool ConfigFields::optional(Names names, double& value) {
 }
 void ConfigFields::optional(Names names, bool& value) { exchange(names, value); }
 void ConfigFields::optional(Names names, std::string& value) { exchange(names, value); }
+void ConfigFields::optional(Names names, std::vector<std::string>& value) { exchange(names, value); }
 
 void ConfigFields::nullable(Names names, int64_t& value) {
   if (!reading() && value != 0) return exchange(names, value);
@@ -215,7 +219,7 @@ void ConfigFields::rope(ModelConfig& c, const char* theta_name, const char* part
            where_, from_->at("rope_scaling").dump(), from_->at("rope_parameters").dump());
     rotary = scaling;
   }
-  if (rotary.type == "llama3")  // in front of the one inside
+  if (rotary.type == "llama3")  // precedes the one inside
     optional({"original_max_position_embeddings"}, rotary.rope.original_max_positions);
   c.rope = rotary.rope;
   if (!has_partial) return;

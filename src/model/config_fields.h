@@ -4,8 +4,8 @@
 
 #include <initializer_list>
 #include <nlohmann/json_fwd.hpp>
-#include <span>
 #include <string>
+#include <vector>
 
 #include "model/model.h"
 
@@ -13,7 +13,7 @@ namespace octet {
 
 class ConfigFields {
  public:
-  // Names of one field: the first is written, the others are older ones that are understood.
+  // Names of one field: the first is written, all are read.
   using Names = std::initializer_list<const char*>;
 
   static ConfigFields reader(const nlohmann::json& json, const std::string& where);
@@ -27,19 +27,20 @@ class ConfigFields {
   bool optional(Names names, double& value);  // whether the file has it
   void optional(Names names, bool& value);
   void optional(Names names, std::string& value);
+  void optional(Names names, std::vector<std::string>& value);
   // A positive number or null, which is 0 here. Absent: the value stays.
   void nullable(Names names, int64_t& value);
   // One probability under several names.
   void dropout(Names names, double& value);
   void activation(Names names, Activation& value, const char* tanh_name = "gelu_new");
-  // The one value Octet runs; absent and null mean it. Throws kUnsupported naming the field and what it says.
+  // The only value Octet supports; absent and null mean the same. Throws kUnsupported with the field and its value.
   void only(const char* name, bool value);
   void only(const char* name, int64_t value);
   void only(const char* name, double value);
   void only(const char* name, const char* value);
   void only_null(const char* name);
-  // c.rope: base, scaling and, where the family names its part of the head (`partial_name`, usually `partial`),
-  // rotary_dim. The names are those beside rope_parameters. c.max_positions is known.
+  // Base, scaling and, with a `partial_name`, rotary_dim (`partial`: the default fraction of a head). The names are the
+  // older ones outside rope_parameters. c.max_positions and the head size must be known.
   void rope(ModelConfig& c, const char* theta_name = "rope_theta", const char* partial_name = nullptr,
             double partial = 1);
   // The object under `name`; an empty one where it is absent.
@@ -49,7 +50,7 @@ class ConfigFields {
  private:
   ConfigFields(const nlohmann::json* from, nlohmann::json* to, std::string where)
       : from_(from), to_(to), where_(std::move(where)) {}
-  const nlohmann::json* find(Names names, const char** found) const;  // null: absent or null
+  const nlohmann::json* find(Names names, const char** found) const;  // nullptr: absent or null
   template <typename T>
   bool read(Names names, T& value) const;
   template <typename T>
@@ -63,15 +64,5 @@ class ConfigFields {
   nlohmann::json* to_;
   std::string where_;
 };
-
-struct HuggingFaceFamily {
-  const char* model_type;  // = architecture
-  const char* class_name;  // in config.json's architectures
-  void (*fields)(ConfigFields&, ModelConfig&);
-};
-
-// Families with GPT's layer norms, and those with Llama's RMS norms.
-std::span<const HuggingFaceFamily> layer_norm_families();
-std::span<const HuggingFaceFamily> rms_norm_families();
 
 }  // namespace octet

@@ -17,7 +17,7 @@ struct CheckpointTensor {
   std::string name;                 // "transformer.h.0.attn.c_attn.weight"
   bool transposed = false;          // stored [in, out]
   std::vector<std::string> params;  // along the output (first) dimension, in this order
-  int64_t groups = 1;               // that often some rows of each parameter
+  int64_t groups = 1;               // each has some rows of every parameter
   std::vector<int64_t> rows = {};   // of each parameter in a group; empty with one parameter
 };
 
@@ -43,7 +43,7 @@ std::vector<CheckpointTensor> checkpoint_tensors(const ModelConfig& config);
 std::string head_tensor(const ModelConfig& config);
 std::string embedding_tensor(const ModelConfig& config);
 
-// Names a checkpoint may hold besides, which carry no parameters ("attn.bias" causal masks, rotary inv_freq).
+// Names a checkpoint may also hold that are not parameters ("attn.bias" causal masks, rotary inv_freq).
 bool is_ignored_tensor(const ModelConfig& config, const std::string& name);
 
 // The name without an optional "transformer." / "model." prefix, for folders written without it.
@@ -52,9 +52,8 @@ std::string canonical_tensor_name(const ModelConfig& config, const std::string& 
 // Throws kUnsupported naming model_type, or the field whose value Octet cannot run (an activation, a rope type).
 ModelConfig parse_hugging_face_config(const std::string& json_text, const std::string& where);
 
-// What transformers' eager attention computes for this model, where that is not what the model was trained as: it adds
-// Falcon's linear biases twice, once more inside the causal mask, and gives every MPT linear biases up to 8, whatever
-// attn_config says. Nothing where it computes the model. Expected outputs are often written that way.
+// The model that transformers' eager attention computes where it differs from the trained one (Family::eager of
+// families/falcon.cc and mpt.cc says how); else nothing. Expected outputs are often written with it.
 std::optional<ModelConfig> eager_reference(const ModelConfig& config);
 
 // Token ids that config.json or generation_config.json names; -1 where it does not.

@@ -1,10 +1,8 @@
-#include <fmt/ranges.h>
-
 #include <algorithm>
 
 #include "base/error.h"
 #include "base/json.h"
-#include "model/config_fields.h"
+#include "model/families.h"
 #include "model/hugging_face.h"
 
 namespace octet {
@@ -18,13 +16,6 @@ Json parse(const std::string& text, const std::string& where) {
   return json;
 }
 
-const HuggingFaceFamily& find_family(const std::string& type, const std::string& where) {
-  for (auto families : {layer_norm_families(), rms_norm_families()})
-    for (const HuggingFaceFamily& family : families)
-      if (type == family.model_type) return family;
-  fail(ErrorCode::kUnsupported, "{}: model_type \"{}\" (supported: {})", where, type, fmt::join(architectures(), ", "));
-}
-
 }  // namespace
 
 ModelConfig parse_hugging_face_config(const std::string& json_text, const std::string& where) {
@@ -32,7 +23,7 @@ ModelConfig parse_hugging_face_config(const std::string& json_text, const std::s
   ConfigFields fields = ConfigFields::reader(json, where);
   std::string type;
   fields.optional({"model_type"}, type);
-  const HuggingFaceFamily& family = find_family(type, where);
+  const Family& family = family_of(type, where + ": model_type");
   ModelConfig config = model_family(type);
   family.fields(fields, config);
   try {
@@ -44,15 +35,8 @@ ModelConfig parse_hugging_face_config(const std::string& json_text, const std::s
 }
 
 std::optional<ModelConfig> eager_reference(const ModelConfig& config) {
-  const bool alibi = config.positions == Positions::kAlibi;
-  ModelConfig reference = config;
-  if (config.architecture == "falcon" && alibi) {
-    reference.alibi_scale *= 2;
-    return reference;
-  }
-  if (config.architecture != "mpt" || (alibi && config.alibi == 8)) return std::nullopt;
-  reference.positions = Positions::kAlibi, reference.alibi = 8;
-  return reference;
+  const Family& family = family_of(config.architecture);
+  return family.eager != nullptr ? family.eager(config) : std::nullopt;
 }
 
 void SpecialTokens::add_ends(const std::vector<int64_t>& more) {
@@ -79,8 +63,8 @@ SpecialTokens parse_special_tokens(const std::string& json_text, const std::stri
 }
 
 std::string to_hugging_face_config(const ModelConfig& config, const SpecialTokens& special, const std::string& dtype) {
-  const HuggingFaceFamily& family = find_family(config.architecture, "config.json");
-  Json json = {{"model_type", family.model_type},
+  const Family& family = family_of(config.architecture);
+  Json json = {{"model_type", family.name},
                {"architectures", {family.class_name}},
                {"dtype", dtype},
                {"torch_dtype", dtype},  // read by transformers < 5

@@ -1,174 +1,15 @@
-// Names of checkpoint tensors, a row of names for each family. Which of them a model has follows from its config.
+// Which tensors a checkpoint of a model has, from its family's names and its config.
 #include <string_view>
 
-#include "base/error.h"
+#include "model/families.h"
 #include "model/hugging_face.h"
 
 namespace octet {
 namespace {
 
-struct Names {
-  const char* architecture;
-  const char* prefix;  // of all but the head
-  const char* layer;   // behind the prefix, in front of the layer's number
-  const char *embed, *norm;
-  const char* head = "lm_head";
-  const char *norm1, *norm2 = nullptr;
-  const char* qkv = nullptr;  // one tensor, or three:
-  const char *q = nullptr, *k = nullptr, *v = nullptr;
-  const char *o, *up, *down;
-  const char *gate = nullptr, *gate_up = nullptr;
-  const char *positions = nullptr, *embed_norm = nullptr;
-  bool by_kv_head =
-      false;  // qkv holds [queries, key, value] of one key/value head after the other, else all queries...
-  bool transposed = false;  // linears are [in, out]
-};
-
-constexpr Names llama_names(const char* architecture) {
-  return {.architecture = architecture,
-          .prefix = "model.",
-          .layer = "layers.",
-          .embed = "embed_tokens",
-          .norm = "norm",
-          .norm1 = "input_layernorm",
-          .norm2 = "post_attention_layernorm",
-          .q = "self_attn.q_proj",
-          .k = "self_attn.k_proj",
-          .v = "self_attn.v_proj",
-          .o = "self_attn.o_proj",
-          .up = "mlp.up_proj",
-          .down = "mlp.down_proj",
-          .gate = "mlp.gate_proj"};
-}
-
-constexpr Names glm_names() {
-  Names names = llama_names("glm");
-  names.gate_up = "mlp.gate_up_proj";
-  return names;
-}
-
-constexpr Names gpt2_names(const char* architecture) {
-  return {.architecture = architecture,
-          .prefix = "transformer.",
-          .layer = "h.",
-          .embed = "wte",
-          .norm = "ln_f",
-          .norm1 = "ln_1",
-          .norm2 = "ln_2",
-          .qkv = "attn.c_attn",
-          .o = "attn.c_proj",
-          .up = "mlp.c_fc",
-          .down = "mlp.c_proj",
-          .positions = "wpe",
-          .by_kv_head = std::string_view(architecture) == "gpt_bigcode",
-          .transposed = std::string_view(architecture) == "gpt2"};
-}
-
-constexpr Names bloom_names(const char* architecture) {
-  return {.architecture = architecture,
-          .prefix = "transformer.",
-          .layer = "h.",
-          .embed = "word_embeddings",
-          .norm = "ln_f",
-          .norm1 = "input_layernorm",
-          .norm2 = "post_attention_layernorm",
-          .qkv = "self_attention.query_key_value",
-          .o = "self_attention.dense",
-          .up = "mlp.dense_h_to_4h",
-          .down = "mlp.dense_4h_to_h",
-          .embed_norm = "word_embeddings_layernorm",
-          .by_kv_head = true};
-}
-
-constexpr Names kNames[] = {
-    gpt2_names("gpt2"),
-    gpt2_names("gpt_bigcode"),
-    {.architecture = "gptj",
-     .prefix = "transformer.",
-     .layer = "h.",
-     .embed = "wte",
-     .norm = "ln_f",
-     .norm1 = "ln_1",
-     .q = "attn.q_proj",
-     .k = "attn.k_proj",
-     .v = "attn.v_proj",
-     .o = "attn.out_proj",
-     .up = "mlp.fc_in",
-     .down = "mlp.fc_out"},
-    {.architecture = "gpt_neox",
-     .prefix = "gpt_neox.",
-     .layer = "layers.",
-     .embed = "embed_in",
-     .norm = "final_layer_norm",
-     .head = "embed_out",
-     .norm1 = "input_layernorm",
-     .norm2 = "post_attention_layernorm",
-     .qkv = "attention.query_key_value",
-     .o = "attention.dense",
-     .up = "mlp.dense_h_to_4h",
-     .down = "mlp.dense_4h_to_h",
-     .by_kv_head = true},
-    {.architecture = "opt",
-     .prefix = "model.decoder.",
-     .layer = "layers.",
-     .embed = "embed_tokens",
-     .norm = "final_layer_norm",
-     .norm1 = "self_attn_layer_norm",
-     .norm2 = "final_layer_norm",
-     .q = "self_attn.q_proj",
-     .k = "self_attn.k_proj",
-     .v = "self_attn.v_proj",
-     .o = "self_attn.out_proj",
-     .up = "fc1",
-     .down = "fc2",
-     .positions = "embed_positions"},
-    bloom_names("bloom"),
-    bloom_names("falcon"),
-    {.architecture = "mpt",
-     .prefix = "transformer.",
-     .layer = "blocks.",
-     .embed = "wte",
-     .norm = "norm_f",
-     .norm1 = "norm_1",
-     .norm2 = "norm_2",
-     .qkv = "attn.Wqkv",
-     .o = "attn.out_proj",
-     .up = "ffn.up_proj",
-     .down = "ffn.down_proj",
-     .positions = "wpe"},
-    {.architecture = "phi",
-     .prefix = "model.",
-     .layer = "layers.",
-     .embed = "embed_tokens",
-     .norm = "final_layernorm",
-     .norm1 = "input_layernorm",
-     .q = "self_attn.q_proj",
-     .k = "self_attn.k_proj",
-     .v = "self_attn.v_proj",
-     .o = "self_attn.dense",
-     .up = "mlp.fc1",
-     .down = "mlp.fc2"},
-    llama_names("llama"),
-    llama_names("mistral"),
-    llama_names("qwen2"),
-    llama_names("qwen3"),
-    llama_names("gemma"),
-    glm_names(),
-};
-
-Names find_names(const ModelConfig& c) {
-  for (Names names : kNames) {
-    if (c.architecture != names.architecture) continue;
-    if (c.architecture == "falcon" && c.residual == Residual::kParallel)
-      names.norm1 = "ln_attn", names.norm2 = "ln_mlp";
-    return names;
-  }
-  fail(ErrorCode::kInternal, "no names of checkpoint tensors are known for architecture {}", c.architecture);
-}
-
 class TensorList {
  public:
-  TensorList(const ModelConfig& config, const Names& names) : c_(config), names_(names) {}
+  explicit TensorList(const ModelConfig& config) : c_(config), names_(family_of(config.architecture).tensors) {}
 
   std::vector<CheckpointTensor> all() {
     const std::string prefix = names_.prefix;
@@ -197,16 +38,18 @@ class TensorList {
     }
   }
   void norm(const std::string& name, const std::string& param) {
-    add({.name = name, .params = {param}}, c_.norm == Norm::kLayer && c_.bias.norm);
+    add({.name = name, .params = {param}}, c_.norm == NormKind::kLayer && c_.bias.norm);
   }
   void linear(const std::string& name, const std::string& param, bool bias) {
     add({.name = name, .transposed = names_.transposed, .params = {param}}, bias);
   }
 
   void layer(const std::string& from, const std::string& to) {
-    norm(from + names_.norm1, to + "norm1");
+    const bool two = c_.residual == Residual::kParallel && names_.parallel_norm1 != nullptr;
+    norm(from + (two ? names_.parallel_norm1 : names_.norm1), to + "norm1");
     attention(from, to + "attn.");
-    if (c_.residual != Residual::kParallelShared) norm(from + names_.norm2, to + "norm2");
+    if (c_.residual != Residual::kParallelShared)
+      norm(from + (two ? names_.parallel_norm2 : names_.norm2), to + "norm2");
     if (names_.gate_up != nullptr) {
       int64_t rows = c_.intermediate_size();
       add({.name = from + names_.gate_up, .params = {to + "mlp.gate", to + "mlp.up"}, .rows = {rows, rows}},
@@ -241,21 +84,20 @@ class TensorList {
   }
 
   const ModelConfig& c_;
-  const Names& names_;
+  const TensorNames& names_;
   std::vector<CheckpointTensor> list_;
 };
 
 }  // namespace
 
-std::vector<CheckpointTensor> checkpoint_tensors(const ModelConfig& config) {
-  const Names names = find_names(config);
-  return TensorList(config, names).all();
+std::vector<CheckpointTensor> checkpoint_tensors(const ModelConfig& config) { return TensorList(config).all(); }
+
+std::string head_tensor(const ModelConfig& config) {
+  return std::string(family_of(config.architecture).tensors.head) + ".weight";
 }
 
-std::string head_tensor(const ModelConfig& config) { return std::string(find_names(config).head) + ".weight"; }
-
 std::string embedding_tensor(const ModelConfig& config) {
-  const Names names = find_names(config);
+  const TensorNames& names = family_of(config.architecture).tensors;
   return std::string(names.prefix) + names.embed + ".weight";
 }
 
@@ -267,7 +109,7 @@ bool is_ignored_tensor(const ModelConfig& config, const std::string& name) {
 }
 
 std::string canonical_tensor_name(const ModelConfig& config, const std::string& name) {
-  const Names names = find_names(config);
+  const TensorNames& names = family_of(config.architecture).tensors;
   std::string prefix = names.prefix, head = names.head;
   prefix.resize(prefix.find('.') + 1);
   return name.starts_with(prefix) || name.starts_with(head + ".") ? name : prefix + name;

@@ -62,7 +62,10 @@ std::vector<ModelConfig> variants() {
     c.rope = {.theta = 5e5, .scaling = "llama3", .factor = 8, .original_max_positions = 32};
   });
   add("llama", [](ModelConfig& c) { c.rope.scaling = "linear", c.rope.factor = 4, c.head_dim = 6; });
-  add("mistral", [](ModelConfig& c) { c.window = 5; });
+  add("mistral", [](ModelConfig& c) { c.window = {5}; });
+  add("qwen2", [](ModelConfig& c) { c.window = {0, 5}; });
+  add("qwen2", [](ModelConfig& c) { c.window = {5}; });
+  add("qwen3", [](ModelConfig& c) { c.layers = 3, c.window = {5, 0}; });
   add("qwen3", [](ModelConfig& c) { c.head_dim = 6, c.bias.qkv = c.bias.out = true; });
   add("gemma", [](ModelConfig& c) { c.kv_heads = 1, c.activation = Activation::kRelu; });
   add("glm", [](ModelConfig& c) { c.rope.rotary_dim = 2, c.kv_heads = 2; });
@@ -202,6 +205,78 @@ TEST(HuggingFaceConfig, PartOfAHeadThatRotaryPositionsTurn) {
   EXPECT_NE(message_of(gptj + "0}").find("\"rotary_dim\" is 0"), std::string::npos);
 }
 
+// As transformers reads them: layer_types, else the layers from max_window_layers on.
+TEST(HuggingFaceConfig, WindowsOfLayers) {
+  const auto windows = [](const char* architecture, const std::string& rest) {
+    return parse_hugging_face_config(fmt::format(R"({{"model_type": "{}", "vocab_size": 8, "hidden_size": 32,
+      "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 8, {}}})",
+                                                 architecture, rest),
+                                     "config.json")
+        .layer_windows();
+  };
+  using Windows = std::vector<int64_t>;
+  const std::string on = R"("use_sliding_window": true, "sliding_window": 16, )";
+  for (const char* architecture : {"qwen2", "qwen3"}) {
+    EXPECT_EQ(windows(architecture, on + R"("max_window_layers": 3)"), (Windows{0, 0, 0, 16}));
+    EXPECT_EQ(windows(architecture, on + R"("max_window_layers": 0)"), (Windows{16, 16, 16, 16}));
+    EXPECT_EQ(windows(architecture, on + R"("layer_types": null)"), (Windows{0, 0, 0, 0})) << "28 are full";
+    EXPECT_EQ(windows(architecture, on + R"("max_window_layers": 0, "layer_types": ["sliding_attention",
+                "full_attention", "sliding_attention", "full_attention"])"),
+              (Windows{16, 0, 16, 0}));
+    EXPECT_EQ(windows(architecture, R"("use_sliding_window": true, "max_window_layers": 2)"),
+              (Windows{0, 0, 4096, 4096}));
+    EXPECT_EQ(windows(architecture, R"("sliding_window": 16, "max_window_layers": 0)"), (Windows{0, 0, 0, 0}));
+    EXPECT_EQ(windows(architecture, R"("use_sliding_window": true, "sliding_window": null, "max_window_layers": 0)"),
+              (Windows{0, 0, 0, 0}));
+  }
+  EXPECT_EQ(windows("mistral", R"("sliding_window": 16)"), (Windows{16, 16, 16, 16}));
+  ModelConfig two = small("qwen3"), mistral = small("mistral");
+  two.window = {4, 8}, mistral.window = {4, 0};
+  EXPECT_THROW(to_hugging_face_config(two, {}, "float32"), Error);
+  EXPECT_THROW(to_hugging_face_config(mistral, {}, "float32"), Error);
+}
+
+// A model is its pattern: layers may differ in all that a LayerSpec says, and what no op computes is refused by name.
+TEST(ModelSpec, LayersMayDiffer) {
+  ModelSpec model = small("llama");
+  model.layers = 3;
+  model.pattern.push_back(model.pattern[0]);
+  model.pattern[1].attention.window = 4, model.pattern[1].attention.kv_heads = 2;
+  model.pattern[1].mixer = {.intermediate = 20, .activation = Activation::kRelu, .gated = false, .bias = true};
+  const auto build = [&] {
+    Graph graph;
+    Builder builder(graph);
+    build_logits(builder, model, {.tokens = 4, .max_segments = 1, .max_length = 4});
+    return graph;
+  };
+  const Graph graph = build();
+  std::vector<int64_t> windows;
+  for (const Node& node : graph.nodes())
+    if (node.op == Op::kAttention) windows.push_back(node.attrs.get<int64_t>("window"));
+  EXPECT_EQ(windows, (std::vector<int64_t>{0, 4, 0}));
+  EXPECT_TRUE(graph.find_leaf(Op::kParam, "layers.2.mlp.gate.weight").exists());
+  EXPECT_FALSE(graph.find_leaf(Op::kParam, "layers.1.mlp.gate.weight").exists());
+  EXPECT_EQ(graph.shape(graph.find_leaf(Op::kParam, "layers.1.mlp.up.weight")), (Shape{20, 16}));
+  EXPECT_EQ(graph.shape(graph.find_leaf(Op::kParam, "layers.1.attn.k.weight")), (Shape{8, 16}));
+
+  const auto refusal = [&](auto change) -> std::string {
+    const ModelSpec kept = model;
+    change(model);
+    std::string message;
+    try {
+      build();
+    } catch (const Error& error) {
+      message = error.message();
+    }
+    model = kept;
+    return message;
+  };
+  EXPECT_NE(refusal([](ModelSpec& m) { m.pattern[1].attention.cross = true; }).find("layer 1: cross attention"),
+            std::string::npos);
+  EXPECT_NE(refusal([](ModelSpec& m) { m.layers = 1; }).find("2 layers are listed for 1"), std::string::npos);
+  EXPECT_NE(refusal([](ModelSpec& m) { m.pattern.clear(); }).find("0 layers are listed"), std::string::npos);
+}
+
 TEST(HuggingFaceConfig, AGemmasGeluIsTheTanhForm) {
   for (const char* rest : {R"("hidden_act": "gelu")", R"("hidden_act": "gelu", "hidden_activation": null)",
                            R"("hidden_act": "gelu_pytorch_tanh")", R"("head_dim": 16)"})
@@ -301,7 +376,9 @@ TEST(HuggingFaceConfig, NamesTheFieldItRefuses) {
                                       {"mpt", "attn_config", "{\"clip_qkv\": 6}"},
                                       {"mpt", "attn_config", "{\"attn_type\": \"x\"}"},
                                       {"phi", "qk_layernorm", "true"},
-                                      {"qwen2", "use_sliding_window", "true"},
+                                      {"qwen2", "layer_types", R"(["sliding_attention", "full_attention"])"},
+                                      {"qwen3", "layer_types", R"(["full_attention"])"},
+                                      {"qwen3", "layer_types", R"(["full_attention", "chunked_attention"])"},
                                       {"gemma", "use_bidirectional_attention", "true"},
                                       {"glm", "rope_parameters", "{\"rope_type\": \"dynamic\"}"}}) {
     std::string text = to_hugging_face_config(small(row.architecture), {}, "float32");

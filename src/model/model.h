@@ -1,4 +1,5 @@
-// Model definitions against ir/builder.h: one decoder whose pieces a config chooses.
+// Models against ir/builder.h. A ModelConfig is what a family is given: settings, config.json. The ModelSpec that
+// follows from it (model_spec.h) is the pattern of blocks a graph is built of.
 //
 // No rank, device, dtype, recompute flag or cache may appear in this folder; a test checks what it includes.
 #pragma once
@@ -6,18 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "ir/builder.h"
+#include "model/model_spec.h"
 
 namespace octet {
 
-enum class Norm { kLayer, kRms };
-enum class Activation { kGeluTanh, kGelu, kRelu, kSilu };
 enum class Positions { kLearned, kRotary, kAlibi };
-enum class Residual {
-  kSequential,      // x += attention(norm1(x)); x += mlp(norm2(x))
-  kParallel,        // x += attention(norm1(x)) + mlp(norm2(x))
-  kParallelShared,  // x += attention(norm1(x)) + mlp(norm1(x))
-};
 
 // Which linears and norms have a bias; RMS norms never do.
 struct Biases {
@@ -26,9 +20,9 @@ struct Biases {
   bool operator==(const Biases&) const = default;
 };
 
-// Of hidden, heads x head size and a quarter of intermediate; and of positions: ten times any known model. Within them
-// and a vocabulary of int32 no count of elements or bytes overflows.
-inline constexpr int64_t kMaxWidth = int64_t{1} << 20, kMaxPositions = int64_t{1} << 30;
+// Of hidden, heads x head size and a quarter of intermediate; of positions; of layers: ten times any known model.
+// Within them and a vocabulary of int32 no count of elements or bytes overflows.
+inline constexpr int64_t kMaxWidth = int64_t{1} << 20, kMaxPositions = int64_t{1} << 30, kMaxLayers = 10'000;
 
 // Sizes, and the facts that tell one family of decoders from another. Defaults are GPT-2's; model_family() gives those
 // of a family.
@@ -49,17 +43,18 @@ struct ModelConfig {
   double init_std = 0.02;
   RopeOptions rope = {};  // of rotary positions (heads and head_dim are filled in)
 
-  Norm norm = Norm::kLayer;
+  NormKind norm = NormKind::kLayer;
   bool norm_plus_one = false;  // weights of norms are kept minus 1
   Residual residual = Residual::kSequential;
   Activation activation = Activation::kGeluTanh;
   bool gated = false;  // mlp: down(activation(gate(x)) up(x)), else down(activation(up(x)))
   Positions positions = Positions::kLearned;
-  int64_t position_offset = 0;    // of learned positions: rows of the table in front of position 0
-  double alibi = 8;               // of ALiBi: the largest exponent of its slopes
-  double alibi_scale = 1;         // times its biases
-  double attention_scale = 0;     // 0 = 1 / sqrt(head size)
-  int64_t window = 0;             // > 0: a token sees itself and window - 1 before it
+  int64_t position_offset = 0;  // of learned positions: rows of the table in front of position 0
+  double alibi = 8;             // of ALiBi: the largest exponent of its slopes
+  double alibi_scale = 1;       // times its biases
+  double attention_scale = 0;   // 0 = 1 / sqrt(head size)
+  // N > 0: a token sees itself and N - 1 before it; of the layers in turn, repeated: {4096, 0} alternates. Empty = {0}
+  std::vector<int64_t> window = {};
   bool qk_norm = false;           // RMS norm of every head of q and k, before rotary positions
   bool embed_norm = false;        // a norm behind the embedding
   bool scale_embeddings = false;  // embeddings times sqrt(hidden)
@@ -69,6 +64,7 @@ struct ModelConfig {
   int64_t intermediate_size() const { return intermediate > 0 ? intermediate : 4 * hidden; }
   // How many elements of a head rotary positions turn; 0 = none.
   int64_t rotary_size() const { return rope.rotary_dim == RopeOptions::kWholeHead ? head_size() : rope.rotary_dim; }
+  std::vector<int64_t> layer_windows() const;  // of every layer
   // The longest sequence the weights allow; 0 = any (rotary positions, ALiBi).
   int64_t length_limit() const { return positions == Positions::kLearned ? max_positions : 0; }
 };
@@ -80,7 +76,7 @@ std::vector<std::string> architectures();
 // Throws kInvalidArgument naming the field: heads that do not divide, kv_heads that do not divide heads, an odd
 // rotary_dim, numbers that are not finite or out of all proportion...
 void validate(const ModelConfig& config);
-// "gpt2-124m", "gpt2-1558m", "llama2-7b", "gpt3-175b", ...: sizes people name.
+// "gpt2-124m", "gpt2-1558m", "llama2-7b", "gpt3-175b", ...: published sizes.
 ModelConfig named_model(const std::string& name);
 std::vector<std::string> named_models();
 
@@ -94,10 +90,10 @@ struct BatchShape {
 };
 
 // Hidden states after the last norm, then logits [T, vocab].
-Value build_logits(Builder& builder, const ModelConfig& config, const BatchShape& shape);
+Value build_logits(Builder& builder, const ModelSpec& model, const BatchShape& shape);
 
 // Adds targets, cross-entropy, outputs "loss" (f32[1], summed over tokens with target >= 0); eval graphs get also
 // "loss_per_token" f32[T].
-void build_loss(Builder& builder, const ModelConfig& config, const BatchShape& shape);
+void build_loss(Builder& builder, const ModelSpec& model, const BatchShape& shape);
 
 }  // namespace octet

@@ -1,5 +1,5 @@
-// Sizes people name. Sources: GPT-2 (OpenAI 2019), GPT-3 (arXiv 2005.14165, table 2.1), the activation-recomputation
-// paper (arXiv 2205.05198, table 3), Llama 2 and 3 model cards. Where GPT-3's table has heads that do not fill the
+// Published sizes. Sources: GPT-2 (OpenAI 2019), GPT-3 (arXiv 2005.14165, table 2.1), the activation-recomputation
+// paper (arXiv 2205.05198, table 3), Llama 2 and 3 model cards. Where the heads of GPT-3's table do not fill the
 // width (1.3b: 24 of 128 in 2048; 13b: 40 of 128 in 5140), the width and head size every later work took.
 #include <fmt/ranges.h>
 
@@ -9,38 +9,33 @@
 namespace octet {
 namespace {
 
-ModelConfig gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t vocab = 50257, int64_t positions = 1024) {
-  return {.architecture = "gpt2",
-          .vocab_size = vocab,
-          .max_positions = positions,
-          .hidden = hidden,
-          .layers = layers,
-          .heads = heads};
-}
-
-ModelConfig llama(int64_t layers, int64_t hidden, int64_t heads, int64_t kv_heads, int64_t intermediate, int64_t vocab,
-                  int64_t positions, double theta) {
-  ModelConfig c = model_family("llama");
-  c.layers = layers, c.hidden = hidden, c.heads = heads, c.kv_heads = kv_heads, c.intermediate = intermediate;
-  c.vocab_size = vocab, c.max_positions = positions, c.rope.theta = theta;
-  return c;
-}
-
-// GPT-J: 64 of 256 elements of a head are rotated, pair by pair.
-ModelConfig gptj(int64_t layers, int64_t hidden, int64_t heads, int64_t vocab, int64_t positions, int64_t rotary_dim) {
-  ModelConfig c = model_family("gptj");
-  c.layers = layers, c.hidden = hidden, c.heads = heads, c.vocab_size = vocab, c.max_positions = positions;
-  c.rope.rotary_dim = rotary_dim;
-  return c;
-}
-
-// Sizes of the models' own config.json: google/gemma-2b, facebook/opt-1.3b, mosaicml/mpt-1b-redpajama-200b.
 ModelConfig of_family(const char* family, int64_t layers, int64_t hidden, int64_t heads, int64_t vocab,
                       int64_t positions) {
   ModelConfig c = model_family(family);
   c.layers = layers, c.hidden = hidden, c.heads = heads, c.vocab_size = vocab, c.max_positions = positions;
   return c;
 }
+
+ModelConfig gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t vocab = 50257, int64_t positions = 1024) {
+  return of_family("gpt2", layers, hidden, heads, vocab, positions);
+}
+
+ModelConfig llama(int64_t layers, int64_t hidden, int64_t heads, int64_t kv_heads, int64_t intermediate, int64_t vocab,
+                  int64_t positions, double theta) {
+  ModelConfig c = of_family("llama", layers, hidden, heads, vocab, positions);
+  c.kv_heads = kv_heads, c.intermediate = intermediate, c.rope.theta = theta;
+  return c;
+}
+
+// 64 of 256 elements of a head are rotated, pair by pair.
+ModelConfig gptj_6b() {
+  ModelConfig c = of_family("gptj", 28, 4096, 16, 50400, 2048);
+  c.rope.rotary_dim = 64;
+  return c;
+}
+
+// Sizes of the models' own config.json: google/gemma-2b; in the table facebook/opt-1.3b,
+// mosaicml/mpt-1b-redpajama-200b.
 ModelConfig gemma_2b() {
   ModelConfig c = of_family("gemma", 18, 2048, 8, 256000, 8192);
   c.kv_heads = 1, c.head_dim = 256, c.intermediate = 16384;
@@ -75,7 +70,7 @@ const std::vector<Named>& table() {
       {"opt-1.3b", of_family("opt", 24, 2048, 32, 50272, 2048)},
       {"mpt-1b", of_family("mpt", 24, 2048, 16, 50432, 2048)},
       {"gemma-2b", gemma_2b()},
-      {"gptj-6b", gptj(28, 4096, 16, 50400, 2048, 64)},
+      {"gptj-6b", gptj_6b()},
       {"llama-1b", llama(22, 2048, 32, 4, 5632, 32000, 2048, 10000)},  // the sizes of TinyLlama
       {"llama2-7b", llama(32, 4096, 32, 32, 11008, 32000, 4096, 10000)},
       {"llama2-13b", llama(40, 5120, 40, 40, 13824, 32000, 4096, 10000)},

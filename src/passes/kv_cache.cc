@@ -51,6 +51,10 @@ void rewrite_attention(Rewriter& rewriter, NodeId id, const CacheInputs& inputs,
   const Node& node = old.node(id);
   check(node.attrs.get_or<double>("dropout", 0.0) == 0.0, ErrorCode::kInvalidArgument,
         "kv_cache: {} has dropout; build the graph with training = false", describe(old, id));
+  check(node.attrs.get_or<bool>("causal", true), ErrorCode::kUnsupported,
+        "kv_cache: {} is not causal: later tokens would change cached keys and values; run the whole sequence as one "
+        "graph",
+        describe(old, id));
   Builder& b = rewriter.builder();
   b.set_layer(node.layer);
   int64_t window = node.attrs.get_or<int64_t>("window", 0);

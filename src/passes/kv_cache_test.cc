@@ -49,6 +49,22 @@ TEST(KvCache, ScalesAreStatesThatStartAtOne) {
   for (const StateEntry& entry : plain.states()) EXPECT_NE(entry.kind, StateKind::kScale) << entry.name;
 }
 
+TEST(KvCache, RefusesAttentionThatIsNotCausal) {
+  ModelSpec model = tiny::model("llama");
+  model.pattern[0].attention.causal = false;
+  Graph graph("decode");
+  Builder builder(graph);
+  builder.output("logits", build_logits(builder, model, {.tokens = 4, .max_segments = 1, .max_length = 4}));
+  try {
+    add_kv_cache(graph, {.blocks = {2}, .blocks_per_sequence = 2});
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_NE(error.message().find("layers.0.attn.attention"), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find("is not causal"), std::string::npos) << error.message();
+  }
+}
+
 // A step of two sequences, of which the first goes on, and a token of padding.
 void feed_step(Executor& executor) {
   const auto set = [&](const char* name, std::initializer_list<int32_t> values) {

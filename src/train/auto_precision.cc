@@ -5,7 +5,7 @@
 
 namespace octet {
 
-std::vector<PolicyGemm> policy_gemms(const ModelConfig& model, const StepperOptions& options) {
+std::vector<PolicyGemm> policy_gemms(const ModelSpec& model, const StepperOptions& options) {
   Program program = training_program(model, options);
   autodiff(program, options.compile);
   std::vector<PolicyGemm> gemms;
@@ -22,7 +22,7 @@ std::vector<PolicyGemm> policy_gemms(const ModelConfig& model, const StepperOpti
   return gemms;
 }
 
-AutoPrecision::AutoPrecision(const ModelConfig& model, const StepperOptions& options, const PolicySettings& settings,
+AutoPrecision::AutoPrecision(const ModelSpec& model, const StepperOptions& options, const PolicySettings& settings,
                              int64_t interval)
     : model_(model),
       options_(options),

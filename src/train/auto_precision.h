@@ -16,7 +16,7 @@ class AutoPrecision {
  public:
   // `options.compile` holds the recipe and the Target whose timings count. A round follows step 1 and every `interval`
   // steps after it.
-  AutoPrecision(const ModelConfig& model, const StepperOptions& options, const PolicySettings& settings,
+  AutoPrecision(const ModelSpec& model, const StepperOptions& options, const PolicySettings& settings,
                 int64_t interval);
 
   bool due(int64_t step) const { return (step - 1) % interval_ == 0; }
@@ -26,7 +26,7 @@ class AutoPrecision {
   const Plan& plan(bool* cached = nullptr);
 
  private:
-  ModelConfig model_;
+  ModelSpec model_;
   StepperOptions options_;
   int64_t interval_;
   PrecisionPolicy policy_;
@@ -34,6 +34,6 @@ class AutoPrecision {
 };
 
 // The linears' GEMMs of graph "train" as the policy sees them, in the order of the graph.
-std::vector<PolicyGemm> policy_gemms(const ModelConfig& model, const StepperOptions& options);
+std::vector<PolicyGemm> policy_gemms(const ModelSpec& model, const StepperOptions& options);
 
 }  // namespace octet

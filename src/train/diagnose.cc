@@ -61,7 +61,7 @@ void copy_params(Executor& from, Executor& to) {
 
 }  // namespace
 
-std::string first_non_finite_value(const ModelConfig& model, const StepperOptions& options, Executor& trained,
+std::string first_non_finite_value(const ModelSpec& model, const StepperOptions& options, Executor& trained,
                                    const HostBatch& batch) {
   Program program;
   program.name = "diagnosis";

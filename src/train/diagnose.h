@@ -10,7 +10,7 @@ namespace octet {
 // The first value of the forward pass, in the order of execution, that holds a NaN or infinity for this batch, as
 // "layers.1.mlp.up (matmul)"; "" when all are finite. Computes the pass again in the recipe's compute type, with every
 // value observed, on weights copied from `trained`: memory for both is needed (throws kOutOfMemory).
-std::string first_non_finite_value(const ModelConfig& model, const StepperOptions& options, Executor& trained,
+std::string first_non_finite_value(const ModelSpec& model, const StepperOptions& options, Executor& trained,
                                    const HostBatch& batch);
 
 // The parameter nearest to the loss, in the model's order the last, whose gradient holds a NaN or infinity: where the

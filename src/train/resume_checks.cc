@@ -1,5 +1,9 @@
 #include "train/resume_checks.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -86,6 +90,12 @@ void check_same_sizes(const ModelConfig& model, const std::string& folder) {
   compare("model.kv_heads", before.kv_head_count(), now.kv_head_count());
   compare("model.head_dim", before.head_size(), now.head_size());
   compare("model.intermediate", before.intermediate_size(), now.intermediate_size());
+  const auto windows = [](const ModelConfig& config) {  // one where all layers have it
+    std::vector<int64_t> all = config.layer_windows();
+    if (std::count(all.begin(), all.end(), all[0]) == config.layers) all.resize(1);
+    return fmt::format("{}", fmt::join(all, ","));
+  };
+  add_change(changes, "model.window", windows(before), windows(now));
   add_change(changes, "model.bias", biases_text(before.bias), biases_text(now.bias));
   check(changes.empty(), ErrorCode::kInvalidArgument,
         "{} is of another model than this run's settings describe: {}; set what the checkpoint has, or begin a new run "

@@ -1,5 +1,9 @@
 #include "train/run_config.h"
 
+#include <fmt/ranges.h>
+
+#include <charconv>
+
 #include "base/error.h"
 #include "base/file.h"
 #include "weights/weights.h"
@@ -25,6 +29,10 @@ SettingsTable settings_of(RunConfig& c) {
   t.add("model.kv_heads", &c.kv_heads, {.meaning = "key/value heads; 0 = the size's", .min = 0});
   t.add("model.head_dim", &c.head_dim, {.meaning = "0 = hidden / heads", .min = 0});
   t.add("model.intermediate", &c.intermediate, {.meaning = "MLP width; 0 = the size's", .min = 0});
+  t.add("model.window", &c.window,
+        {.meaning =
+             "tokens a query sees, itself included (0 = all), of the layers in turn: 4096,0 alternates windowed and "
+             "full attention (qwen2, qwen3; mistral has one for all); empty = the size's"});
   t.add("model.dropout", &c.dropout, {.meaning = "embedding, attention and residual dropout", .min = 0, .max = 0.999});
   t.add("model.bias", &c.bias, {.meaning = "biases in linears and layer norms (gpt2)"});
   t.add("model.rope_theta", &c.rope_theta, {.meaning = "rotary base; 0 = the size's", .min = 0});
@@ -135,13 +143,23 @@ namespace {
 // Before training rather than at its first checkpoint: the family's config.json can say these sizes.
 void check_storable(const ModelConfig& m) {
   ModelConfig back = parse_hugging_face_config(to_hugging_face_config(m, {}, "float32"), "config.json");
-  auto same = [&](const char* field, int64_t wanted, int64_t stored) {
+  auto same = [&](const char* field, const auto& wanted, const auto& stored) {
     check(wanted == stored, ErrorCode::kUnsupported, "model.{}: checkpoints of family {} cannot hold {}, only {}",
           field, m.architecture, wanted, stored);
   };
   same("kv_heads", m.kv_head_count(), back.kv_head_count());
   same("head_dim", m.head_size(), back.head_size());
   same("intermediate", m.intermediate_size(), back.intermediate_size());
+  same("window", fmt::format("{}", fmt::join(m.layer_windows(), ",")),
+       fmt::format("{}", fmt::join(back.layer_windows(), ",")));
+}
+
+int64_t parse_window(const std::string& text) {
+  int64_t window = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), window);
+  check(error == std::errc() && end == text.data() + text.size(), ErrorCode::kInvalidArgument,
+        "model.window: '{}' (want whole numbers, such as 4096,0)", text);
+  return window;
 }
 
 }  // namespace
@@ -176,6 +194,8 @@ ModelConfig resolve_model(const RunConfig& c, int64_t data_vocab_size) {
   override_with(m.head_dim, c.head_dim);
   override_with(m.intermediate, c.intermediate);
   override_with(m.max_positions, c.max_positions);
+  if (!c.window.empty()) m.window.clear();
+  for (const std::string& window : c.window) m.window.push_back(parse_window(window));
   if (c.vocab_size > 0) {
     m.vocab_size = c.vocab_size;
   } else if (data_vocab_size > 0 && c.model_from.empty()) {

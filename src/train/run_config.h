@@ -26,6 +26,7 @@ struct RunConfig {
   std::string model_size = "gpt2-124m", model_from, architecture;
   int64_t vocab_size = 0, max_positions = 0, hidden = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0,
           intermediate = 0;
+  std::vector<std::string> window;
   double dropout = 0;
   double rope_theta = 0;
   bool bias = true;

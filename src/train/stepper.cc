@@ -27,13 +27,13 @@ StepperOptions stepper_options(const RunConfig& c, const Target& target) {
           .cuda = {.eager = c.eager, .check_every_node = c.check_nodes, .deterministic = c.deterministic}};
 }
 
-Program training_program(const ModelConfig& model, const StepperOptions& options) {
+Program training_program(const ModelSpec& model, const StepperOptions& options) {
   Program program = training_program(model, options.train, options.eval, options.optimizer);
   if (options.library_masks) allow_library_masks(program);
   return program;
 }
 
-Plan compile_training(const ModelConfig& model, const StepperOptions& options) {
+Plan compile_training(const ModelSpec& model, const StepperOptions& options) {
   return compile(training_program(model, options), options.compile);
 }
 
@@ -55,7 +55,7 @@ void put_state(Executor& executor, const TrainingState& state) {
   if (executor.program().find_graph("prepare") != nullptr) executor.run("prepare");
 }
 
-Stepper::Stepper(const ModelConfig& model, const StepperOptions& options)
+Stepper::Stepper(const ModelSpec& model, const StepperOptions& options)
     : Stepper(compile_training(model, options), options) {}
 
 Stepper::Stepper(Plan plan, const StepperOptions& options)

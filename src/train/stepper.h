@@ -58,12 +58,12 @@ struct LossSum {
   double mean() const { return tokens > 0 ? sum / static_cast<double>(tokens) : 0.0; }
 };
 
-Program training_program(const ModelConfig& model, const StepperOptions& options);  // before any pass
-Plan compile_training(const ModelConfig& model, const StepperOptions& options);
+Program training_program(const ModelSpec& model, const StepperOptions& options);  // before any pass
+Plan compile_training(const ModelSpec& model, const StepperOptions& options);
 
 class Stepper {
  public:
-  Stepper(const ModelConfig& model, const StepperOptions& options);
+  Stepper(const ModelSpec& model, const StepperOptions& options);
   Stepper(Plan plan, const StepperOptions& options);  // of the plan that compile_training made of them
 
   StepResult step(const StepWork& work);

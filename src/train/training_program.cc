@@ -68,14 +68,14 @@ void allow_library_masks(Program& program) {
   }
 }
 
-Graph loss_graph(const std::string& name, const ModelConfig& model, const BatchShape& shape) {
+Graph loss_graph(const std::string& name, const ModelSpec& model, const BatchShape& shape) {
   Graph graph(name);
   Builder builder(graph);
   build_loss(builder, model, shape);
   return graph;
 }
 
-Program training_program(const ModelConfig& model, const BatchShape& train, const BatchShape& eval,
+Program training_program(const ModelSpec& model, const BatchShape& train, const BatchShape& eval,
                          const OptimizerConfig& optimizer) {
   Program program;
   program.name = "training";

@@ -1,8 +1,9 @@
 // ONNX Attention and RotaryEmbedding in terms of ours.
 //
-// Ours is causal within a segment. A causal case becomes `attention` on the first Lq keys (later ones are invisible in
-// ONNX's upper-left mask); a full one becomes `paged_attention` where every query is a sequence of its own that sees
-// all keys. A value size other than the key size is padded with zeros.
+// A causal case becomes `attention` on the first Lq keys (later ones are invisible in ONNX's upper-left mask). A full
+// one becomes `paged_attention` where every query is a sequence of its own that sees all keys, and, of no more queries
+// than keys, `attention` that is not causal, whose last queries are zeros. A value size other than the key size is
+// padded with zeros.
 #include <cmath>
 
 #include "golden_ops/golden_run.h"
@@ -37,6 +38,25 @@ struct Heads {
 
 int64_t head_size(const OnnxTensor& t, int64_t heads) { return t.dims.size() == 4 ? t.dims[3] : t.dims[2] / heads; }
 
+// Every query sees all keys of its batch: segments of k.length tokens, queries beyond q.length zero.
+GoldenTensor not_causal(Attrs attrs, const Heads& q, const Heads& k, const Heads& v, DType dtype) {
+  attrs.set("causal", false);
+  const auto width = static_cast<int64_t>(k.values.size()) / (k.batch * k.length);
+  const auto q_width = static_cast<int64_t>(q.values.size()) / (q.batch * q.length);
+  std::vector<double> queries, starts = {0};
+  for (int64_t b = 0; b < q.batch; ++b) {
+    const auto begin = q.values.begin() + b * q.length * q_width;
+    queries.insert(queries.end(), begin, begin + q.length * q_width);
+    queries.resize(static_cast<size_t>((b + 1) * k.length * q_width));
+    starts.push_back(static_cast<double>((b + 1) * k.length));
+  }
+  const int64_t tokens = k.batch * k.length;
+  return run_op(Op::kAttention,
+                {golden(dtype, {tokens, q_width}, queries), golden(dtype, {tokens, width}, k.values),
+                 golden(dtype, {tokens, width}, v.values), golden(DType::kI32, {k.batch + 1}, starts)},
+                attrs)[0];
+}
+
 }  // namespace
 
 std::string check_attention(const OnnxCase& c) {
@@ -58,7 +78,7 @@ std::string check_attention(const OnnxCase& c) {
                  {"dropout", 0.0},       {"equal_length", int64_t{0}}};
   const int64_t tokens = q.batch * q.length, width = kv_heads * padded;
   const GoldenTensor queries = golden(dtype, {tokens, q_heads * padded}, q.values);
-  GoldenTensor out;
+  GoldenTensor out, whole;
   if (causal) {
     const auto first_keys = [&](const Heads& x) {
       std::vector<double> kept;
@@ -87,23 +107,28 @@ std::string check_attention(const OnnxCase& c) {
                   golden(dtype, {k.batch * k.length, width}, v.values), golden(DType::kI32, {tokens + 1}, starts),
                   lengths, golden(DType::kI32, {tokens, 1}, blocks)},
                  attrs)[0];
+    if (q.length <= k.length) whole = not_causal(attrs, q, k, v, dtype);
   }
-  // [B, L, heads, padded] -> ONNX's layout without the padding
-  std::vector<double> actual(static_cast<size_t>(tokens * q_heads * v_dim));
-  for (int64_t b = 0; b < q.batch; ++b) {
-    for (int64_t l = 0; l < q.length; ++l) {
-      for (int64_t h = 0; h < q_heads; ++h) {
-        for (int64_t d = 0; d < v_dim; ++d) {
-          const int64_t to =
-              split ? ((b * q_heads + h) * q.length + l) * v_dim + d : ((b * q.length + l) * q_heads + h) * v_dim + d;
-          actual[static_cast<size_t>(to)] =
-              out.values[static_cast<size_t>(((b * q.length + l) * q_heads + h) * padded + d)];
+  // [B, length, heads, padded] -> ONNX's layout without the padding
+  const auto agrees = [&](const GoldenTensor& result, int64_t length) {
+    std::vector<double> actual(static_cast<size_t>(tokens * q_heads * v_dim));
+    for (int64_t b = 0; b < q.batch; ++b) {
+      for (int64_t l = 0; l < q.length; ++l) {
+        for (int64_t h = 0; h < q_heads; ++h) {
+          for (int64_t d = 0; d < v_dim; ++d) {
+            const int64_t to =
+                split ? ((b * q_heads + h) * q.length + l) * v_dim + d : ((b * q.length + l) * q_heads + h) * v_dim + d;
+            actual[static_cast<size_t>(to)] =
+                result.values[static_cast<size_t>(((b * length + l) * q_heads + h) * padded + d)];
+          }
         }
       }
     }
-  }
-  // float16 cases: ONNX rounds scores and probabilities to float16 as well.
-  return dtype == DType::kF16 ? compare(actual, *c.outputs[0], 4e-3, 1e-3) : compare(actual, *c.outputs[0]);
+    // float16 cases: ONNX rounds scores and probabilities to float16 as well.
+    return dtype == DType::kF16 ? compare(actual, *c.outputs[0], 4e-3, 1e-3) : compare(actual, *c.outputs[0]);
+  };
+  const std::string difference = agrees(out, q.length);
+  return !difference.empty() || whole.values.empty() ? difference : agrees(whole, k.length);
 }
 
 // The cases' tables are random, not sines of angles: y = cos x + sin R(x), and our rope by known angles gives the

@@ -46,6 +46,10 @@ BENT = [
     ("gemma", {"hidden_act": "gelu", "hidden_activation": None}, None),
     ("glm", {"rms_norm_eps": ABSENT}, small_embedding),
     ("mpt", {"attn_config": {"alibi_bias_max": 4}}, None),
+    ("mistral", {"sliding_window": 5}, None),
+    ("qwen2", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1, "layer_types": ABSENT}, None),
+    ("qwen3", {"use_sliding_window": True, "sliding_window": 5,
+               "layer_types": ["sliding_attention", "full_attention"]}, None),
 ]
 
 

@@ -23,14 +23,18 @@
 namespace octet {
 namespace {
 
+constexpr const char* kAlternating = "qwen3-window";  // a layer with a window, a layer without
+
 // Two layers with the features of the family: fewer kv heads, rotary dims, windows, dropout; a vocabulary
 // that is no multiple of the GPU's, and widths its FP8 products and blocks of 128 take.
 ModelConfig tiny_model(const std::string& family) {
-  ModelConfig c = model_family(family);
+  const bool alternating = family == kAlternating;
+  ModelConfig c = model_family(alternating ? "qwen3" : family);
   c.vocab_size = 200, c.max_positions = 64, c.hidden = 128, c.layers = 2, c.heads = 4, c.intermediate = 256;
   if (c.gated && c.kv_heads == 0) c.kv_heads = 2;
   if (family == "gptj" || family == "gpt_neox" || family == "phi" || family == "glm") c.rope.rotary_dim = 16;
-  if (family == "mistral") c.window = 16;
+  if (family == "mistral") c.window = {16};
+  if (alternating) c.window = {16, 0};
   if (family == "gemma") c.head_dim = 64;
   if (family == "gpt2") c.dropout = 0.1;
   validate(c);
@@ -89,6 +93,12 @@ std::vector<Case> corpus() {
         if (std::string(recipe) != "int8" || target.int8_products)
           cases.push_back(serving_case(family, recipe, target));
       }
+    }
+  }
+  for (const Target& target : {cpu, h200}) {
+    for (const char* recipe : {"bf16", "fp8-current"}) {
+      cases.push_back(training_case(kAlternating, recipe, target, "none"));
+      cases.push_back(serving_case(kAlternating, recipe, target));
     }
   }
   for (const char* family : {"gpt2", "llama"}) {

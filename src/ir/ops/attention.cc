@@ -1,5 +1,6 @@
-// Causal attention within segments of a token-flattened batch. q is [T, heads head_dim], k and v [T, kv_heads
-// head_dim]; segments i32[S+1] holds the start of every segment and then the end of the last one, repeated.
+// Attention within segments of a token-flattened batch, causal unless the attribute says otherwise. q is [T, heads
+// head_dim], k and v [T, kv_heads head_dim]; segments i32[S+1] holds the start of every segment and then the end of the
+// last one, repeated.
 #include <algorithm>
 #include <cmath>
 
@@ -14,6 +15,8 @@ HeadDims head_dims(const Node& node) {
           dims.kv_heads);
   require(attr_or<int64_t>(node, "window", 0) >= 0, node, "window is {} (want >= 0)",
           attr_or<int64_t>(node, "window", 0));
+  require(attr_or(node, "causal", true) || node.op != Op::kPagedAttention, node,
+          "causal is false (want true: a cache holds no later tokens)");
   double scale = attr<double>(node, "scale"), alibi = attr_or(node, "alibi", 0.0);
   require(alibi >= 0 && std::isfinite(alibi), node, "alibi is {} (want the largest exponent, or 0)", alibi);
   double alibi_scale = attr_or(node, "alibi_scale", 1.0);
@@ -82,7 +85,7 @@ Types attention_grad_type(const Graph& graph, const Node& node) {
   return {input_type(graph, node, 0), input_type(graph, node, 1), input_type(graph, node, 2)};
 }
 
-// Visible (query, key) pairs, causal-halved: L/2 keys a query for segments of L, less what a window hides.
+// Visible (query, key) pairs less what a window hides: L keys a query for segments of L, causal L/2.
 double visible_pairs(const Graph& graph, const Node& node) {
   int64_t tokens = input_shape(graph, node, 0)[0];
   int64_t length = node.attrs.get_or<int64_t>("equal_length", 0);
@@ -91,7 +94,7 @@ double visible_pairs(const Graph& graph, const Node& node) {
   int64_t window = node.attrs.get_or<int64_t>("window", 0);
   auto l = static_cast<double>(std::min(length, tokens));
   double w = window > 0 ? std::min(static_cast<double>(window), l) : l;
-  return static_cast<double>(tokens) * (w - w * w / (2 * l));
+  return static_cast<double>(tokens) * (w - w * w / (2 * l)) * (node.attrs.get_or<bool>("causal", true) ? 1 : 2);
 }
 
 // kProducts matrix products of head_dim multiply-adds a pair: 2 forward, 5 backward (scores once more, dp, dv, dq, dk).
@@ -118,11 +121,10 @@ const OpFacts attention = {
     .cost = attention_cost<2>,
     .precision = {ResultPrecision::kComputeType, ResultPrecision::kFloat32},
     .meaning =
-        "softmax(scale q k^T) v per head, causal within segments; attrs heads, kv_heads, head_dim, scale, window, "
-        "max_length, equal_length, dropout, key, library_mask; tokens past the last segment give 0; lse before "
-        "dropout; attr alibi > 0 "
-        "adds alibi_scale (default 1) x slope(head) x (key - query) to the scaled score, the slopes ending at "
-        "2^-alibi"};
+        "softmax(scale q k^T) v per head within segments; attrs heads, kv_heads, head_dim, scale, causal (default "
+        "true), window, max_length, equal_length, dropout, key, library_mask; tokens past the last segment give 0; "
+        "lse before dropout; attr alibi > 0 adds alibi_scale (default 1) x slope(head) x -|query - key| to the scaled "
+        "score, the slopes ending at 2^-alibi"};
 const OpFacts attention_grad = {.infer = attention_grad_type,
                                 .no_gradient = "is a gradient",
                                 .cost = attention_cost<5>,

@@ -33,8 +33,9 @@ const KernelEntry& select_kernel(const Graph& graph, const Node& node) {
     if (entry.accepts(graph, node)) return entry;
   }
   const std::string label = node.op == Op::kFusion ? " of " + fusion_label(node) : "";
-  fail(ErrorCode::kUnsupported, "{} {}{}: no CUDA kernel for inputs {}; run with --device=cpu", op_name(node.op),
-       node.name, label, types_of(graph, node));
+  const char* causal = node.attrs.get_or<bool>("causal", true) ? "" : " with causal=false";
+  fail(ErrorCode::kUnsupported, "{} {}{}: no CUDA kernel for inputs {}{}; run with --device=cpu", op_name(node.op),
+       node.name, label, types_of(graph, node), causal);
 }
 
 }  // namespace octet::cuda

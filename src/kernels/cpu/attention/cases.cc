@@ -31,7 +31,7 @@ struct Problem {
   int64_t window = 0, equal_length = 0;
   double dropout = 0;
   double alibi = 0, alibi_scale = 1;
-  bool large = false, gradient = true;
+  bool causal = true, large = false, gradient = true;
 };
 
 void add(std::vector<Case>& cases, const Problem& p) {
@@ -45,6 +45,7 @@ void add(std::vector<Case>& cases, const Problem& p) {
                  {"max_length", static_cast<int64_t>(longest)},
                  {"equal_length", p.equal_length},
                  {"dropout", p.dropout}};
+  if (!p.causal) attrs.set("causal", false);
   if (p.alibi > 0) {
     attrs.set("alibi", p.alibi);
     attrs.set("alibi_scale", p.alibi_scale);
@@ -95,7 +96,25 @@ std::vector<Case> attention_cases() {
       {.name = "dropout", .tokens = 9, .heads = 2, .kv_heads = 1, .dim = 4, .starts = {0, 5, 9}, .dropout = 0.3});
   add(cases, {.name = "long", .tokens = 64, .heads = 2, .kv_heads = 1, .dim = 64, .starts = {0, 64}});
   add(cases, {.name = "empty_first", .tokens = 6, .heads = 1, .kv_heads = 1, .dim = 4, .starts = {0, 0, 6}});
-  // Longer than the fast kernels' tiles, ending inside a tile.
+  // Every token sees the later ones of its segment too.
+  add(cases, {.name = "not_causal",
+              .tokens = 13,
+              .heads = 4,
+              .kv_heads = 2,
+              .dim = 4,
+              .starts = {0, 5, 6, 11},
+              .causal = false});
+  add(cases, {.name = "not_causal_window",
+              .tokens = 12,
+              .heads = 2,
+              .kv_heads = 2,
+              .dim = 4,
+              .starts = {0, 12},
+              .window = 3,
+              .dropout = 0.2,
+              .alibi = 8,
+              .causal = false});
+  // Longer than the tiles of the fast kernels, with ends inside a tile.
   add(cases, {.name = "tiles",
               .tokens = 215,
               .heads = 4,

@@ -68,10 +68,10 @@ inline void drop_probabilities(const AttentionProblem& p, const RandomStream& st
   });
 }
 
-// q, k, v and the other float operands share a type; lse and integers are as declared.
+// Causal ones whose q, k, v and other float operands share a type; lse and integers are as declared.
 inline bool accepts_attention(const Graph& graph, const Node& node, std::initializer_list<size_t> floats) {
   const DType dtype = node.results[0].dtype;
-  if (!is_f32_or_bf16(dtype)) return false;
+  if (!is_f32_or_bf16(dtype) || !node.attrs.get_or<bool>("causal", true)) return false;
   for (size_t i : floats) {
     if (graph.dtype(node.inputs[i]) != dtype) return false;
   }

@@ -1,9 +1,9 @@
-// Causal attention within segments on doubles, and its gradient from the saved log-sum-exp.
+// Attention within segments on doubles, causal or not, and its gradient from the saved log-sum-exp.
 //
 // q [T, heads D], k and v [T, kv_heads D], head h reads kv head h / (heads / kv_heads). Tokens at or beyond the last
 // segment end: out 0, lse 0, gradients 0. Dropout acts on the probabilities: element (h T + query) max_length + key
 // offset in its segment of graph_random decides, kept ones are divided by 1 - p; lse is of the scores before dropout.
-// ALiBi adds bias(h) (key - query) to a score; it has no gradient.
+// ALiBi adds bias(h) -|key - query| to a score; it has no gradient.
 #include "kernels/cpu/reference.h"
 #include "base/rng.h"
 #include "kernels/cpu/attention/score_bias.h"
@@ -14,6 +14,7 @@ namespace {
 struct Problem {
   int64_t tokens, heads, kv_heads, dim, window, max_length;
   double scale, dropout;
+  bool causal;
   std::vector<double> biases;  // of each head
   uint32_t key = 0;
   const RefTensor *segments, *rng;
@@ -27,6 +28,7 @@ struct Problem {
         max_length(node.attrs.get_or<int64_t>("max_length", 0)),
         scale(node.attrs.get<double>("scale")),
         dropout(node.attrs.get_or<double>("dropout", 0.0)),
+        causal(node.attrs.get_or<bool>("causal", true)),
         segments(in[3]),
         rng(present(in, rng_index) ? in[rng_index] : nullptr) {
     for (int64_t h = 0; h < heads; ++h) biases.push_back(score_bias(node, h));
@@ -47,7 +49,7 @@ struct Problem {
     return uniform_from_bits(words[element % 4]) >= dropout ? 1 / (1 - dropout) : 0.0;
   }
 
-  // fn(head, query token, segment start, first visible key)
+  // fn(head, query token, segment start, first visible key, end of the visible keys)
   template <typename Fn>
   void for_each_query(Fn fn) const {
     const auto& starts = segments->values;
@@ -57,7 +59,10 @@ struct Problem {
             "attention: segment {} is [{}, {}) of {} tokens: starts must not decrease and stay within the tokens", s,
             begin, end, tokens);
       for (int64_t h = 0; h < heads; ++h) {
-        for (int64_t t = begin; t < end; ++t) fn(h, t, begin, window > 0 ? std::max(begin, t - window + 1) : begin);
+        for (int64_t t = begin; t < end; ++t) {
+          const int64_t last = causal ? t + 1 : window > 0 ? std::min(end, t + window) : end;
+          fn(h, t, begin, window > 0 ? std::max(begin, t - window + 1) : begin, last);
+        }
       }
     }
   }
@@ -68,7 +73,8 @@ struct Problem {
     return x.values.data() + (t * kv_heads + h / (heads / kv_heads)) * dim;
   }
   double score(const RefTensor& q, const RefTensor& k, int64_t h, int64_t t, int64_t j) const {
-    return scale * dot(q_row(q, h, t), kv_row(k, h, j)) + biases[static_cast<size_t>(h)] * static_cast<double>(j - t);
+    return scale * dot(q_row(q, h, t), kv_row(k, h, j)) +
+           biases[static_cast<size_t>(h)] * -static_cast<double>(std::abs(j - t));
   }
   double dot(const double* a, const double* b) const {
     double sum = 0;
@@ -82,17 +88,17 @@ struct Problem {
 void attention(const Node& node, RefInputs in, RefResults out) {
   const Problem p(node, in, 4);
   std::vector<double> scores(static_cast<size_t>(p.tokens));
-  p.for_each_query([&](int64_t h, int64_t t, int64_t start, int64_t first) {
+  p.for_each_query([&](int64_t h, int64_t t, int64_t start, int64_t first, int64_t end) {
     double largest = -INFINITY, sum = 0;
-    for (int64_t j = first; j <= t; ++j) {
+    for (int64_t j = first; j < end; ++j) {
       const double score = p.score(*in[0], *in[1], h, t, j);
       scores[static_cast<size_t>(j)] = score;
       if (!(score <= largest)) largest = score;  // NaN propagates
     }
-    for (int64_t j = first; j <= t; ++j) sum += std::exp(scores[static_cast<size_t>(j)] - largest);
+    for (int64_t j = first; j < end; ++j) sum += std::exp(scores[static_cast<size_t>(j)] - largest);
     const double lse = largest + std::log(sum);
     double* row = out[0].values.data() + (t * p.heads + h) * p.dim;
-    for (int64_t j = first; j <= t; ++j) {
+    for (int64_t j = first; j < end; ++j) {
       const double weight = std::exp(scores[static_cast<size_t>(j)] - lse) * p.keep(h, t, j - start);
       const double* v = p.kv_row(*in[2], h, j);
       for (int64_t d = 0; d < p.dim; ++d) row[d] += weight * v[d];
@@ -107,12 +113,12 @@ void attention_grad(const Node& node, RefInputs in, RefResults out) {
   const Problem p(node, in, 7);
   const RefTensor &q = *in[0], &k = *in[1], &v = *in[2], &dout = *in[6];
   const int64_t group = p.heads / p.kv_heads;
-  p.for_each_query([&](int64_t h, int64_t t, int64_t start, int64_t first) {
+  p.for_each_query([&](int64_t h, int64_t t, int64_t start, int64_t first, int64_t end) {
     const double delta = p.dot(p.q_row(*in[4], h, t), p.q_row(dout, h, t));
     const double lse = in[5]->values[static_cast<size_t>(t * p.heads + h)];
     const double *q_row = p.q_row(q, h, t), *dout_row = p.q_row(dout, h, t);
     double* dq = out[0].values.data() + (t * p.heads + h) * p.dim;
-    for (int64_t j = first; j <= t; ++j) {
+    for (int64_t j = first; j < end; ++j) {
       const double *k_row = p.kv_row(k, h, j), *v_row = p.kv_row(v, h, j);
       const double probability = std::exp(p.score(q, k, h, t, j) - lse), keep = p.keep(h, t, j - start);
       const double ds = p.scale * probability * (p.dot(dout_row, v_row) * keep - delta);

@@ -1,5 +1,6 @@
-// attention, attention_grad. Of bf16 through cuDNN, or by our own tensor-core kernels where cuDNN is not there, refuses
-// the shape, has no ALiBi, or would draw other dropout bits; the tiled float32 kernels take every type and head dim.
+// attention, attention_grad, causal only. Of bf16 through cuDNN, or by our own tensor-core kernels where cuDNN is not
+// there, refuses the shape, has no ALiBi, or would draw other dropout bits; the tiled float32 kernels take every type
+// and head dim.
 #include "kernels/common/keep_threshold.h"
 #include "kernels/cuda/attention/cudnn_kernels.h"
 #include "kernels/cuda/attention/mma.h"
@@ -13,9 +14,10 @@ namespace {
 
 constexpr int64_t kLargestDim = 4096;  // sums of a warp's row are in shared memory
 
-// All float operands (q, k, v; out and dout of the gradient) pass the test.
+// Causal, and all float operands (q, k, v; out and dout of the gradient) pass the test.
 template <typename Test>
-bool operands_are(const Graph& graph, const Node& node, Test test) {
+bool causal_with(const Graph& graph, const Node& node, Test test) {
+  if (!node.attrs.get_or<bool>("causal", true)) return false;
   const bool backward = node.op == Op::kAttentionGrad;
   for (size_t i = 0; i < (backward ? 7u : 3u); ++i) {
     if (i != 3 && i != 5 && !test(graph.dtype(node.inputs[i]))) return false;
@@ -24,12 +26,12 @@ bool operands_are(const Graph& graph, const Node& node, Test test) {
 }
 
 bool accepts_tiled(const Graph& graph, const Node& node) {
-  return operands_are(graph, node, is_wide_float) && node.attrs.get<int64_t>("head_dim") <= kLargestDim;
+  return causal_with(graph, node, is_wide_float) && node.attrs.get<int64_t>("head_dim") <= kLargestDim;
 }
 
 bool accepts_mma(const Graph& graph, const Node& node) {
   const int64_t dim = node.attrs.get<int64_t>("head_dim");
-  return operands_are(graph, node, [](DType dtype) { return dtype == DType::kBF16; }) && dim % 8 == 0 &&
+  return causal_with(graph, node, [](DType dtype) { return dtype == DType::kBF16; }) && dim % 8 == 0 &&
          dim <= kLargestMmaDim && node.attrs.get<double>("scale") > 0;
 }
 

@@ -1,0 +1,31 @@
+// What families of one kind share: facts, config.json fields, tensor names.
+#pragma once
+
+#include "model/families.h"
+
+namespace octet {
+
+// Layer norms and an ungated MLP of 4 * hidden; biases and positions differ.
+ModelConfig gpt_facts(Positions positions, Biases bias, Residual residual, Activation activation, bool tied);
+// RMS norms, rotary positions and a gated MLP.
+ModelConfig llama_facts(Biases bias = Biases::all(false));
+
+// hidden_size and what most families name as they name it; max_positions where the file says nothing.
+void hidden_fields(ConfigFields& f, ModelConfig& c, int64_t max_positions);
+// What older families with layer norms name alike.
+void layer_norm_fields(ConfigFields& f, ModelConfig& c);
+// GPT-2's names, kept by GPT-J and GPT-BigCode.
+void gpt_fields(ConfigFields& f, ModelConfig& c, double dropout);
+// Llama's names, and what transformers takes where the file says nothing; 0 = heads, hidden / heads.
+struct LlamaDefaults {
+  int64_t max_positions = 2048, kv_heads = 0, head_dim = 0;
+  double norm_eps = 1e-6, partial = 1;  // of a head that turns; below 1: the family names it
+  const char* tanh_name = "gelu_new";   // of gelu's tanh form
+};
+void llama_fields(ConfigFields& f, ModelConfig& c, const LlamaDefaults& defaults);
+// Windows of some layers, as Qwen2 and Qwen3 write them.
+void layer_window_fields(ConfigFields& f, ModelConfig& c);
+
+TensorNames gpt2_tensors(), bloom_tensors(), llama_tensors();
+
+}  // namespace octet

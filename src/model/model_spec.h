@@ -1,0 +1,78 @@
+// A model as a pattern of blocks: what the builder makes a graph of. Layers may differ in everything a LayerSpec says.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "ir/builder.h"
+
+namespace octet {
+
+struct ModelConfig;
+
+enum class NormKind { kLayer, kRms };
+enum class Activation { kGeluTanh, kGelu, kRelu, kSilu };
+enum class Residual {
+  kSequential,      // x += attention(norm1(x)); x += mlp(norm2(x))
+  kParallel,        // x += attention(norm1(x)) + mlp(norm2(x))
+  kParallelShared,  // x += attention(norm1(x)) + mlp(norm1(x))
+};
+
+struct NormSpec {
+  NormKind kind = NormKind::kLayer;
+  double eps = 1e-5;
+  bool bias = true, plus_one = false;  // of layer norms; weights are kept minus 1
+};
+
+struct AttentionSpec {
+  int64_t heads = 1, kv_heads = 1, head_dim = 0;
+  bool causal = true;                            // false: a token sees its whole sequence
+  int64_t window = 0;                            // as AttentionOptions::window
+  std::optional<RopeOptions> rope = {};          // rotary positions (heads and head_dim are filled in)
+  double scale = 0, alibi = 0, alibi_scale = 1;  // as in AttentionOptions
+  bool qk_norm = false;                          // norm of every head of q and k, before rotary positions
+  bool qkv_bias = true, out_bias = true;
+  bool cross = false;  // keys and values of another sequence: refused, no op computes it
+};
+
+// Dense: down(activation(up(x))); gated: down(activation(gate(x)) up(x)).
+struct MixerSpec {
+  int64_t intermediate = 0;
+  Activation activation = Activation::kGeluTanh;
+  bool gated = false, bias = true;
+};
+
+struct LayerSpec {
+  AttentionSpec attention;
+  MixerSpec mixer;
+};
+
+struct EmbeddingSpec {
+  int64_t vocab_size = 0;
+  bool learned_positions = false;     // a table of max_positions rows
+  int64_t position_offset = 0;        // rows of that table in front of position 0
+  bool norm = false, scaled = false;  // a norm of its result; times sqrt(hidden)
+};
+
+struct HeadSpec {
+  bool tied = true, bias = false;  // tied to the embedding table
+};
+
+struct ModelSpec {
+  int64_t hidden = 0, layers = 0, max_positions = 0;  // of a sequence the model is made for
+  std::vector<LayerSpec> pattern = {};  // of the layers in turn, repeated: one, or up to one for each layer
+  EmbeddingSpec embedding = {};
+  Residual residual = Residual::kSequential;
+  NormSpec norm = {};
+  HeadSpec head = {};
+  double dropout = 0, init_std = 0.02;  // dropout of embedding, attention probabilities and residual branches
+
+  ModelSpec() = default;
+  ModelSpec(const ModelConfig& config);  // validates it
+
+  // The longest sequence the weights allow; 0 = any (rotary positions, ALiBi).
+  int64_t length_limit() const { return embedding.learned_positions ? max_positions : 0; }
+  const LayerSpec& layer(int64_t i) const { return pattern[static_cast<size_t>(i) % pattern.size()]; }
+};
+
+}  // namespace octet
