@@ -23,26 +23,6 @@ void require_type(const Graph& graph, const Node& node, size_t i, const TensorTy
   require(type == want, node, "input {} is {} (want {})", i, type, want);
 }
 
-const char* attr_kind(const Attr& attr) {
-  constexpr const char* kNames[] = {"integer", "number with a point", "bool", "string", "integer list", "number list"};
-  return kNames[attr.index()];
-}
-
-DType dtype_attr(const Node& node, std::string_view key) {
-  const std::string& name = attr<std::string>(node, key);
-  try {
-    return parse_dtype(name);
-  } catch (const Error& error) {
-    throw_bad_node(node, fmt::format("attribute {}: {}", key, error.message()));
-  }
-}
-
-int64_t positive_attr(const Node& node, std::string_view key) {
-  int64_t value = attr<int64_t>(node, key);
-  require(value > 0 && value <= INT32_MAX, node, "attribute {} is {} (want 1 to 2^31 - 1)", key, value);
-  return value;
-}
-
 double moved_bytes(const Graph& graph, const Node& node) {
   double bytes = 0;
   for (Value input : node.inputs) {

@@ -1,4 +1,4 @@
-// What the shape rules and costs of all families share: checks that name the node, typed attribute access, counting.
+// What the shape rules and costs of all families share: checks that name the node, counting.
 #pragma once
 
 #include <fmt/format.h>
@@ -58,22 +58,7 @@ void require_rank(const Graph& graph, const Node& node, size_t i, int rank);
 void require_type(const Graph& graph, const Node& node, size_t i, const TensorType& want);
 inline TensorType f32(Shape shape) { return {DType::kF32, std::move(shape)}; }
 
-// Attributes a user's text may lack: kInvalidArgument naming the node, unlike Attrs::get.
-const char* attr_kind(const Attr& attr);
-template <typename T>
-const T& attr(const Node& node, std::string_view key) {
-  const Attr* found = node.attrs.find(key);
-  require(found != nullptr, node, "attribute {} is missing", key);
-  require(std::holds_alternative<T>(*found), node, "attribute {} is of kind {} (want {})", key, attr_kind(*found),
-          attr_kind(Attr(T{})));
-  return std::get<T>(*found);
-}
-template <typename T>
-T attr_or(const Node& node, std::string_view key, T fallback) {
-  return node.attrs.has(key) ? attr<T>(node, key) : std::move(fallback);
-}
-DType dtype_attr(const Node& node, std::string_view key);
-int64_t positive_attr(const Node& node, std::string_view key);
+inline DType dtype_attr(const Node& node, std::string_view key) { return parse_dtype(node.attr<std::string>(key)); }
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

@@ -18,7 +18,7 @@ Dims product_dims(const Graph& graph, const Node& node, size_t b_input) {
   require_rank(graph, node, 0, 2);
   require_rank(graph, node, b_input, 2);
   const Shape &a = input_shape(graph, node, 0), &b = input_shape(graph, node, b_input);
-  bool trans_a = attr_or(node, "trans_a", false), trans_b = attr_or(node, "trans_b", false);
+  bool trans_a = node.attr<bool>("trans_a"), trans_b = node.attr<bool>("trans_b");
   int64_t k = trans_a ? a[0] : a[1], b_k = trans_b ? b[1] : b[0];
   require(k == b_k, node, "inner dims differ: {} vs {}, of {}{} and {}{}", k, b_k, a, trans_a ? " transposed" : "", b,
           trans_b ? " transposed" : "");
@@ -46,7 +46,7 @@ TensorType product_type(const Graph& graph, const Node& node, const Dims& dims, 
 Types matmul_type(const Graph& graph, const Node& node) {
   require_arithmetic(graph, node, 0);
   require_arithmetic(graph, node, 1);
-  require(!attr_or(node, "tf32", false) ||
+  require(!node.attr<bool>("tf32") ||
               (input_type(graph, node, 0).dtype == DType::kF32 && input_type(graph, node, 1).dtype == DType::kF32),
           node, "tf32 is for float32 operands");
   return {product_type(graph, node, product_dims(graph, node, 1), 2, input_type(graph, node, 0).dtype)};
@@ -83,7 +83,7 @@ Cost product_cost(const Graph& graph, const Node& node) {
 //   a [M,K], b [N,K]: da = dy b        db = dy^T a          a^T [K,M], b [N,K]: da = b^T dy^T    db = dy^T a^T
 void matmul_gradient(GradientContext& context) {
   const Node& node = context.node();
-  bool trans_a = node.attrs.get_or("trans_a", false), trans_b = node.attrs.get_or("trans_b", false);
+  bool trans_a = node.attr<bool>("trans_a"), trans_b = node.attr<bool>("trans_b");
   Value a = context.input(0), b = context.input(1), dy = context.gradient(0);
   auto emit = [&](int side, Value left, Value right, bool trans_left, bool trans_right) {
     Attrs attrs = {{"trans_a", trans_left}, {"trans_b", trans_right}};
@@ -114,7 +114,7 @@ const OpFacts matmul = {.infer = matmul_type,
                         .cost = product_cost<1>,
                         .in_place = {2},
                         .meaning =
-                            "op(a) op(b) + c, accumulated in float32 and rounded once; attr tf32: float32 operands may "
+                            "op(a) op(b) + c, accumulated in float32 and rounded once; tf32: float32 operands may "
                             "be rounded to 10 bits of mantissa"};
 const OpFacts scaled_matmul = {.infer = scaled_matmul_type,
                                .no_gradient = "made after autodiff",

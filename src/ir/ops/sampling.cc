@@ -56,7 +56,7 @@ Types sample_type(const Graph& graph, const Node& node) {
 
 Types top_logprobs_type(const Graph& graph, const Node& node) {
   const Shape& logits = require_logits(graph, node, 0);
-  int64_t k = positive_attr(node, "k");
+  int64_t k = node.attr<int64_t>("k");
   require(k <= logits[1], node, "k is {} of {} tokens", k, logits[1]);
   return {f32({logits[0], k}), {DType::kI32, {logits[0], k}}};
 }
@@ -95,6 +95,6 @@ const OpFacts top_logprobs = {.infer = top_logprobs_type,
                               .no_gradient = "inference only",
                               .cost = per_input_element<4>,
                               .precision = {ResultPrecision::kFloat32, ResultPrecision::kUnchanged},
-                              .meaning = "log-softmax of the k likeliest tokens, likeliest first, ties by id; attr k"};
+                              .meaning = "log-softmax of the k likeliest tokens, likeliest first, ties by id"};
 
 }  // namespace octet::facts

@@ -18,10 +18,9 @@ using RefInputs = std::span<const RefTensor* const>;
 using RefResults = std::span<RefTensor>;
 
 namespace reference {
-#define OCTET_OP(suffix, name, min_inputs, max_inputs, results) \
+#define OCTET_OP(suffix, name, ...) \
   void name(const Node& node, RefInputs in, RefResults out);
 #include "ir/ops.def"
-#undef OCTET_OP
 
 // Whether optional input `index` is there.
 inline bool present(RefInputs in, size_t index) { return index < in.size() && in[index] != nullptr; }

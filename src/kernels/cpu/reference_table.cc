@@ -31,14 +31,13 @@ ReferenceFn reference_kernel(Op op) {
     case Op::kState:
     case Op::kConstant:
     case Op::kFusion: return nullptr;
-#define OCTET_OP(suffix, name, min_inputs, max_inputs, results) &reference::name,
+#define OCTET_OP(suffix, name, ...) &reference::name,
     default: {
       static constexpr ReferenceFn kTable[] = {
 #include "ir/ops.def"
       };
       return kTable[static_cast<size_t>(op)];
     }
-#undef OCTET_OP
   }
 }
 
