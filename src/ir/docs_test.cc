@@ -56,7 +56,8 @@ const char* precision_name(ResultPrecision precision) {
 std::string ops_document() {
   std::string text =
       "# The ops\n\nGenerated from `src/ir/ops.def` and the facts in `src/ir/ops/`; do not edit (docs/adding_an_op.md "
-      "says how it is made\nagain). An operand with `?` may be absent, `...` is one or more. Without a default (`=`) an "
+      "says how it is made\nagain). An operand with `?` may be absent, `...` is one or more. Without a default (`=`) "
+      "an "
       "attribute is required, or with `?`\nmay be absent. \"From\" is the first stage an op may stand in; "
       "\"precision\" is what the precision pass does with each result\n(follow the recipe's compute type, stay high, "
       "keep its type; the last one repeats); \"memory\" names results and inputs by\nindex. What a row cannot say is "
@@ -65,18 +66,19 @@ std::string ops_document() {
   for (const OpInfo& info : all_ops()) {
     if (family != info.family) {
       family = info.family;
-      text += fmt::format("\n## {}{}\n\n| op | operands, results | attributes | meaning | gradient | from | precision "
-                          "| memory |\n|---|---|---|---|---|---|---|---|\n",
-                          static_cast<char>(std::toupper(family[0])), family.substr(1));
+      text += fmt::format(
+          "\n## {}{}\n\n| op | operands, results | attributes | meaning | gradient | from | precision "
+          "| memory |\n|---|---|---|---|---|---|---|---|\n",
+          static_cast<char>(std::toupper(family[0])), family.substr(1));
     }
     const OpFacts& facts = op_facts(info.op);
     std::string precision;
     for (ResultPrecision p : facts.precision)
       precision += (precision.empty() ? "" : ", ") + std::string(precision_name(p));
-    text += fmt::format("| `{}` | {} | {} | {} | {} | {} | {} | {} |\n", info.name, info.signature,
-                        cell(info.attributes), cell(facts.meaning),
-                        facts.gradient != nullptr ? "yes" : facts.no_gradient, stage_name(info.stage), precision,
-                        memory_facts(facts));
+    text +=
+        fmt::format("| `{}` | {} | {} | {} | {} | {} | {} | {} |\n", info.name, info.signature, cell(info.attributes),
+                    cell(facts.meaning), facts.gradient != nullptr ? "yes" : facts.no_gradient, stage_name(info.stage),
+                    precision, memory_facts(facts));
   }
   return text;
 }

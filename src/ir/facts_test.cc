@@ -64,7 +64,8 @@ std::string outcome(const std::string& line) {
 const std::vector<Case>& cases() {
   static const std::vector<Case> table = {
       {"%y = cast %h {to=\"e5m2\"}", "e5m2[4,8]"},
-      {"%y = cast %h {to=\"f17\"}", "cast: attribute to is \"f17\" (want f64 | f32 | bf16 | f16 | e4m3 | e5m2 | i64 | i32 | u8 | i8) in node "},
+      {"%y = cast %h {to=\"f17\"}",
+       "cast: attribute to is \"f17\" (want f64 | f32 | bf16 | f16 | e4m3 | e5m2 | i64 | i32 | u8 | i8) in node "},
       {"%y = scale %h {value=2.0}", "bf16[4,8]"},
       {"%y = scale %h {value=2} @n", "scale: attribute value is 2, an int (want float) in node n"},
       {"%y = gelu %h {approximate=true}", "bf16[4,8]"},
@@ -133,12 +134,14 @@ const std::vector<Case>& cases() {
       {"%y = concat %h, %h, %h {axis=0}", "bf16[12,8]"},
       {"%y = concat %h, %x {axis=0}", "concat: input 1 is f32[4,8], input 0 bf16[4,8]: they may differ in axis 0 only"},
       {"%y = transpose %h", "bf16[8,4]"},
-      {"%y = reduce %h {kind=\"amax\", axis=\"all\"}", "f32[1]"},
-      {"%y = reduce %h {kind=\"sum\", axis=\"rows\"}", "f32[8]"},
-      {"%y = reduce %h {kind=\"mean\", axis=\"rows\"}", "reduce: attribute kind is \"mean\" (want sum | max | amax) in node "},
+      {"%y = reduce %h {reduction=\"amax\", axis=\"all\"}", "f32[1]"},
+      {"%y = reduce %h {reduction=\"sum\", axis=\"rows\"}", "f32[8]"},
+      {"%y = reduce %h {reduction=\"mean\", axis=\"rows\"}",
+       "reduce: attribute reduction is \"mean\" (want sum | max | amax) in node "},
       {"%y = select_rows %h, %lens", "bf16[2,8]"},
       {"%y = compute_scale %one {format=\"e4m3\", margin=1, pow2=true}", "f32[1] f32[1]"},
-      {"%y = compute_scale %one {format=\"bf16\"}", "compute_scale: attribute format is \"bf16\" (want e4m3 | e5m2 | i8) in node "},
+      {"%y = compute_scale %one {format=\"bf16\"}",
+       "compute_scale: attribute format is \"bf16\" (want e4m3 | e5m2 | i8) in node "},
       {"%y = quantize %big, %one {format=\"e4m3\"}", "e4m3[200,300] f32[1] e4m3[300,200] f32[1] f32[1]"},
       {"%y = quantize %big {format=\"e4m3\", scaling=\"row\"}", "e4m3[200,300] f32[200] e4m3[300,200] f32[300] f32[1]"},
       {"%y = quantize %big {format=\"e4m3\", scaling=\"1x128\"}",
@@ -186,7 +189,7 @@ const std::vector<Case>& cases() {
       {"%y = paged_attention %h, %cache, %cache, %seg, %lens, %blocks {heads=2, kv_heads=2, head_dim=4, scale=0.5, "
        "block_size=5}",
        "paged_attention: cache 1 is e4m3[12,8] (want whole blocks of 5 rows of 8) in node "},
-      {"%y = fusion %x body graph @b %0 = input : f32[4,8] @x %1 = reduce %0 {kind=\"sum\", axis=\"all\"} "
+      {"%y = fusion %x body graph @b %0 = input : f32[4,8] @x %1 = reduce %0 {reduction=\"sum\", axis=\"all\"} "
        "output @a %0 output @b %1 end",
        "f32[4,8] f32[1]"},
       {"%y = fusion %h body graph @b %0 = input : f32[4,8] @x output @a %0 end",
@@ -252,7 +255,7 @@ TEST(Facts, FusionsTakeOverWhatNoLaterMemberReads) {
   // the statistics and the weight have a shape in common, but not rows
   EXPECT_EQ(takeovers("%3 = rms_norm %0, %2 {eps=1e-05} %4 = mul %3, %1 output @a %3.1 output @b %4"), "1<0 1<1");
   // sums over rows and products read other rows too
-  EXPECT_EQ(takeovers("%3 = mul %0, %1 %4 = reduce %3 {kind=\"sum\", axis=\"rows\"} output @a %4"), "");
+  EXPECT_EQ(takeovers("%3 = mul %0, %1 %4 = reduce %3 {reduction=\"sum\", axis=\"rows\"} output @a %4"), "");
   EXPECT_EQ(takeovers("%3 = add %0, %2 %4 = matmul %3, %1 output @a %4"), "");
   EXPECT_EQ(takeovers("%3 = matmul %0, %1 %4 = silu %3 output @a %4"), "");
 }

@@ -24,10 +24,10 @@ const char* stage_name(Stage stage);
 
 struct AttrSpec {
   std::string name;
-  std::string accepts;     // for messages, as the row has it: "int >= 0"
-  Attr fallback;           // its default, else 0, "" or [] of its type
-  bool required = true;    // has no default and may not be absent
-  bool bounded = false;    // and then finite
+  std::string accepts;   // for messages, as the row has it: "int >= 0"
+  Attr fallback;         // its default, else 0, "" or [] of its type
+  bool required = true;  // has no default and may not be absent
+  bool bounded = false;  // and then finite
   double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();
   bool above_min = false, below_max = false;  // the bound itself is refused
   std::vector<std::string> words = {};        // of a string: what it may be; empty: anything

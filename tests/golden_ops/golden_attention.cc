@@ -86,7 +86,7 @@ std::string check_attention(const OnnxCase& c) {
                  {queries, golden(dtype, {k.batch * k.length, width}, k.values),
                   golden(dtype, {k.batch * k.length, width}, v.values), golden(DType::kI32, {tokens + 1}, starts),
                   lengths, golden(DType::kI32, {tokens, 1}, blocks)},
-                 attrs)[0];
+                 attrs_for(Op::kPagedAttention, attrs))[0];
   }
   // [B, L, heads, padded] -> ONNX's layout without the padding
   std::vector<double> actual(static_cast<size_t>(tokens * q_heads * v_dim));

@@ -42,8 +42,8 @@ namespace {
 
 using namespace ops;
 
-// Checks of q, k, v, segments and dropout, shared with the gradient; `rng` is the index of the optional rng input.
-HeadDims check_attention(const Graph& graph, const Node& node, size_t rng) {
+// Checks of q, k, v, segments and dropout, shared with the gradient.
+HeadDims check_attention(const Graph& graph, const Node& node) {
   HeadDims dims = head_dims(node);
   require_rank(graph, node, 0, 2);
   int64_t tokens = input_shape(graph, node, 0)[0];
@@ -52,21 +52,21 @@ HeadDims check_attention(const Graph& graph, const Node& node, size_t rng) {
   require_heads(graph, node, 2, tokens, dims.kv_heads * dims.head_dim);
   require_segments(graph, node, 3);
   if (double p = node.attr<double>("dropout"); p > 0) {
-    require(has_input(node, rng), node, "dropout {} needs the rng input", p);
-    require_type(graph, node, rng, {DType::kI64, {3}});
-    require(node.attr<int64_t>("max_length") > 0 && node.attrs.has("key"), node,
-            "dropout {} needs max_length and key", p);
+    require(node.operand("rng").exists(), node, "dropout {} needs the rng input", p);
+    require_optional(graph, node, "rng", {DType::kI64, {3}});
+    require(node.attr<int64_t>("max_length") > 0 && node.attrs.has("key"), node, "dropout {} needs max_length and key",
+            p);
   }
   return dims;
 }
 
 Types attention_type(const Graph& graph, const Node& node) {
-  HeadDims dims = check_attention(graph, node, 4);
+  HeadDims dims = check_attention(graph, node);
   return {input_type(graph, node, 0), f32({input_shape(graph, node, 0)[0], dims.heads})};
 }
 
 Types attention_grad_type(const Graph& graph, const Node& node) {
-  HeadDims dims = check_attention(graph, node, 7);
+  HeadDims dims = check_attention(graph, node);
   int64_t tokens = input_shape(graph, node, 0)[0];
   require_heads(graph, node, 4, tokens, dims.heads * dims.head_dim);
   require_type(graph, node, 5, f32({tokens, dims.heads}));
@@ -97,7 +97,7 @@ void attention_gradient(GradientContext& context) {
   require_no_gradient(context, 1, "the log-sum-exp of attention");
   std::vector<Value> inputs = {context.input(0),  context.input(1),  context.input(2),   context.input(3),
                                context.result(0), context.result(1), context.gradient(0)};
-  if (has_input(context.node(), 4)) inputs.push_back(context.input(4));
+  if (context.node().operand("rng").exists()) inputs.push_back(context.input(operand_index(Op::kAttention, "rng")));
   Value dq = emit_gradient(context, Op::kAttentionGrad, std::move(inputs), context.node().attrs);
   for (int i = 0; i < 3; ++i) context.add_gradient(i, {dq.node, i});
 }

@@ -23,6 +23,11 @@ void require_type(const Graph& graph, const Node& node, size_t i, const TensorTy
   require(type == want, node, "input {} is {} (want {})", i, type, want);
 }
 
+void require_optional(const Graph& graph, const Node& node, std::string_view operand, const TensorType& want) {
+  if (node.operand(operand).exists())
+    require_type(graph, node, static_cast<size_t>(operand_index(node.op, operand)), want);
+}
+
 double moved_bytes(const Graph& graph, const Node& node) {
   double bytes = 0;
   for (Value input : node.inputs) {
@@ -41,7 +46,7 @@ Value reduce_to_input(GradientContext& context, Value dy, int input) {
   const Shape& have = context.graph().shape(dy);
   if (want == have) return dy;
   std::string axis = want.elements() == 1 ? "all" : "rows";
-  return emit_gradient(context, Op::kReduce, {dy}, {{"kind", std::string("sum")}, {"axis", axis}});
+  return emit_gradient(context, Op::kReduce, {dy}, {{"reduction", std::string("sum")}, {"axis", axis}});
 }
 
 void require_no_gradient(GradientContext& context, int result, const char* what) {

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "ir/facts.h"
 #include "ir/graph.h"
+#include "ir/scale_layout.h"
 
 // Printed only when a check fails, so that building a graph formats nothing.
 template <>
@@ -49,15 +50,22 @@ inline const TensorType& input_type(const Graph& graph, const Node& node, size_t
   return graph.type(node.inputs[i]);
 }
 inline const Shape& input_shape(const Graph& graph, const Node& node, size_t i) { return graph.shape(node.inputs[i]); }
-inline bool has_input(const Node& node, size_t i) { return i < node.inputs.size() && node.inputs[i].exists(); }
 
 // A float type that arithmetic reads as it is: not codes, which need their scale.
 inline bool is_arithmetic(DType dtype) { return is_float(dtype) && !is_fp8(dtype); }
 void require_arithmetic(const Graph& graph, const Node& node, size_t i);
 void require_rank(const Graph& graph, const Node& node, size_t i, int rank);
 void require_type(const Graph& graph, const Node& node, size_t i, const TensorType& want);
+// The same of an optional operand; nothing when it is absent.
+void require_optional(const Graph& graph, const Node& node, std::string_view operand, const TensorType& want);
 inline TensorType f32(Shape shape) { return {DType::kF32, std::move(shape)}; }
 
+inline TensorType scale_type(const Shape& codes, ScaleLayout layout) {
+  return f32(scale_shape(layout, codes[0], codes[1]));
+}
+inline ScaleLayout layout_attr(const Node& node, std::string_view key) {
+  return parse_scale_layout(node.attr<std::string>(key));
+}
 inline DType dtype_attr(const Node& node, std::string_view key) { return parse_dtype(node.attr<std::string>(key)); }
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

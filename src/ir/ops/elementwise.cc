@@ -103,13 +103,12 @@ const OpFacts cast = pointwise({.infer = cast_type,
                                 .cost = per_result_element<1>,
                                 .precision = {ResultPrecision::kUnchanged},
                                 .meaning = "x in the type to: nearest even, FP8 saturating"});
-const OpFacts scale = pointwise(
-    {.infer = unary, .gradient = scale_gradient, .cost = per_result_element<1>, .meaning = "x times value"});
-const OpFacts gelu =
-    pointwise({.infer = unary,
-               .gradient = slope_gradient<Op::kGeluGrad>,
-               .cost = per_result_element<8>,
-               .meaning = "x Phi(x); approximate: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))"});
+const OpFacts scale =
+    pointwise({.infer = unary, .gradient = scale_gradient, .cost = per_result_element<1>, .meaning = "x times value"});
+const OpFacts gelu = pointwise({.infer = unary,
+                                .gradient = slope_gradient<Op::kGeluGrad>,
+                                .cost = per_result_element<8>,
+                                .meaning = "x Phi(x); approximate: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))"});
 const OpFacts gelu_grad = slope("dy times the derivative of gelu at x", per_result_element<12>);
 const OpFacts silu = pointwise({.infer = unary,
                                 .gradient = slope_gradient<Op::kSiluGrad>,

@@ -28,7 +28,7 @@ Types embedding_grad_type(const Graph& graph, const Node& node) {
   const Shape& dy = input_shape(graph, node, 1);
   require(dy[0] == tokens, node, "dy is {} for {} ids", dy, tokens);
   TensorType result = f32({node.attr<int64_t>("rows"), dy[1]});
-  if (has_input(node, 2)) require_type(graph, node, 2, result);
+  require_optional(graph, node, "c", result);
   return {std::move(result)};
 }
 

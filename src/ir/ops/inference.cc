@@ -18,10 +18,8 @@ Types scatter_rows_type(const Graph& graph, const Node& node) {
           cache.dtype, rows.dtype);
   require(cache.shape[1] == rows.shape[1], node, "the cache holds rows of {}, given {}", cache.shape[1], rows.shape[1]);
   require_type(graph, node, 2, {DType::kI32, {rows.shape[0]}});
-  if (has_input(node, 3)) {
-    require(!ids, node, "ids take no scale");
-    require_type(graph, node, 3, f32({1}));
-  }
+  require(!ids || !node.operand("scale").exists(), node, "ids take no scale");
+  require_optional(graph, node, "scale", f32({1}));
   return {cache};
 }
 
@@ -42,9 +40,7 @@ Types paged_attention_type(const Graph& graph, const Node& node) {
   require_ints(graph, node, 5, 2, "block_table");
   require(input_shape(graph, node, 5)[0] == sequences, node, "block_table is {} for {} sequences",
           input_shape(graph, node, 5), sequences);
-  for (size_t i = 6; i <= 7; ++i) {
-    if (has_input(node, i)) require_type(graph, node, i, f32({1}));
-  }
+  for (const char* scale : {"k_scale_inv", "v_scale_inv"}) require_optional(graph, node, scale, f32({1}));
   return {input_type(graph, node, 0)};
 }
 

@@ -20,7 +20,7 @@ int64_t check_logits(const Graph& graph, const Node& node) {
 
 Types cross_entropy_type(const Graph& graph, const Node& node) {
   int64_t tokens = check_logits(graph, node);
-  if (has_input(node, 2)) require_type(graph, node, 2, f32({tokens}));
+  require_optional(graph, node, "lse", f32({tokens}));
   return {f32({tokens}), f32({tokens})};
 }
 

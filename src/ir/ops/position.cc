@@ -16,8 +16,8 @@ Types rope_type(const Graph& graph, const Node& node) {
   require(x[1] % heads == 0 && x[1] / heads == head_dim, node, "x has {} channels, heads x head_dim is {} x {}", x[1],
           heads, head_dim);
   int64_t rotary = node.attrs.get_or("rotary_dim", head_dim);
-  require(rotary % 2 == 0 && rotary <= head_dim, node,
-          "rotary_dim is {} (want an even number up to head_dim {})", rotary, head_dim);
+  require(rotary % 2 == 0 && rotary <= head_dim, node, "rotary_dim is {} (want an even number up to head_dim {})",
+          rotary, head_dim);
   return {input_type(graph, node, 0)};
 }
 

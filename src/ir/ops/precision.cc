@@ -1,29 +1,7 @@
 // Scales and quantization. Scales are float32 arithmetic by one written formula (docs/ir.md), so that codes and scales
 // are equal bit for bit on every device.
-#include "ir/ops/scaling.h"
+#include "ir/ops/common.h"
 #include "ir/tensor_stats.h"
-
-namespace octet::ops {
-
-Scaling scaling_attr(const Node& node, std::string_view key) {
-  const std::string& name = node.attr<std::string>(key);
-  if (name == "tensor") return Scaling::kTensor;
-  if (name == "row") return Scaling::kRow;
-  return name == "1x128" ? Scaling::k1x128 : Scaling::k128x128;
-}
-
-TensorType scale_type(const Shape& codes, Scaling scaling) {
-  int64_t rows = codes[0], column_blocks = ceil_div(codes[1], kScaleBlock);
-  switch (scaling) {
-    case Scaling::kTensor: return f32({1});
-    case Scaling::kRow: return f32({rows});
-    case Scaling::k1x128: return f32({column_blocks, rows});
-    case Scaling::k128x128: return f32({ceil_div(rows, kScaleBlock), column_blocks});
-  }
-  return {};
-}
-
-}  // namespace octet::ops
 
 namespace octet::facts {
 namespace {
@@ -38,14 +16,15 @@ Types compute_scale_type(const Graph& graph, const Node& node) {
 Types quantize_type(const Graph& graph, const Node& node) {
   require_arithmetic(graph, node, 0);
   require_rank(graph, node, 0, 2);
-  Scaling scaling = scaling_attr(node, "scaling");
-  bool per_tensor = scaling == Scaling::kTensor;
-  require(has_input(node, 1) == per_tensor, node, "scaling per tensor takes a scale input, the others none");
+  ScaleLayout layout = layout_attr(node, "scaling");
+  bool per_tensor = layout == ScaleLayout::kTensor;
+  require(node.operand("scale").exists() == per_tensor, node,
+          "scaling per tensor takes a scale input, the others none");
   if (per_tensor) require_type(graph, node, 1, f32({1}));
   DType format = dtype_attr(node, "format");
   const Shape& x = input_shape(graph, node, 0);
   Shape transposed{x[1], x[0]};
-  TensorType scales = scale_type(x, scaling), scales_t = scale_type(transposed, scaling);
+  TensorType scales = scale_type(x, layout), scales_t = scale_type(transposed, layout);
   return {{format, x}, std::move(scales), {format, std::move(transposed)}, std::move(scales_t), f32({1})};
 }
 
@@ -53,7 +32,7 @@ Types dequantize_type(const Graph& graph, const Node& node) {
   require_rank(graph, node, 0, 2);
   const TensorType& codes = input_type(graph, node, 0);
   require(is_code(codes.dtype), node, "codes are {} (want e4m3, e5m2 or i8)", codes.dtype);
-  require_type(graph, node, 1, scale_type(codes.shape, scaling_attr(node, "scaling")));
+  require_type(graph, node, 1, scale_type(codes.shape, layout_attr(node, "scaling")));
   DType to = dtype_attr(node, "to");
   require(is_arithmetic(to), node, "to is {} (want f32, bf16, f16 or f64)", to);
   return {{to, codes.shape}};

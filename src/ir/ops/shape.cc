@@ -110,8 +110,8 @@ void transpose_gradient(GradientContext& context) {
 
 // Every element of x adds to its sum with factor 1: dy broadcast to x.
 void reduce_gradient(GradientContext& context) {
-  const std::string& kind = context.node().attr<std::string>("kind");
-  check(kind == "sum", ErrorCode::kUnsupported, "reduce: no gradient through kind {} in node {}", kind,
+  const std::string& kind = context.node().attr<std::string>("reduction");
+  check(kind == "sum", ErrorCode::kUnsupported, "reduce: no gradient through reduction {} in node {}", kind,
         context.node().name);
   TensorType x = context.graph().type(context.input(0));
   Value ones = context.builder().constant(1, x.shape, x.dtype);

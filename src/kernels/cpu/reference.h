@@ -18,8 +18,7 @@ using RefInputs = std::span<const RefTensor* const>;
 using RefResults = std::span<RefTensor>;
 
 namespace reference {
-#define OCTET_OP(suffix, name, ...) \
-  void name(const Node& node, RefInputs in, RefResults out);
+#define OCTET_OP(suffix, name, ...) void name(const Node& node, RefInputs in, RefResults out);
 #include "ir/ops.def"
 
 // Whether optional input `index` is there.

@@ -20,7 +20,7 @@ void param(const Node& node, RefInputs, RefResults) { not_a_kernel(node); }
 void state(const Node& node, RefInputs, RefResults) { not_a_kernel(node); }
 void fusion(const Node& node, RefInputs, RefResults) { not_a_kernel(node); }
 void constant(const Node& node, RefInputs, RefResults out) {
-  std::fill(out[0].values.begin(), out[0].values.end(), node.attrs.get<double>("value"));
+  std::fill(out[0].values.begin(), out[0].values.end(), node.attr<double>("value"));
 }
 }  // namespace reference
 

@@ -22,17 +22,17 @@ struct AttentionProblem {
 
   AttentionProblem(const Graph& graph, const Node& node)
       : tokens(graph.shape(node.inputs[0]).rows()),
-        heads(node.attrs.get<int64_t>("heads")),
-        kv_heads(node.attrs.get<int64_t>("kv_heads")),
-        dim(node.attrs.get<int64_t>("head_dim")),
+        heads(node.attr<int64_t>("heads")),
+        kv_heads(node.attr<int64_t>("kv_heads")),
+        dim(node.attr<int64_t>("head_dim")),
         padded_dim(tiles::round_up_lanes(dim)),
-        window(node.attrs.get_or<int64_t>("window", 0)),
-        max_length(node.attrs.get_or<int64_t>("max_length", 0)),
-        scale(static_cast<float>(node.attrs.get<double>("scale"))),
-        dropout(node.attrs.get_or<double>("dropout", 0.0)) {
+        window(node.attr<int64_t>("window")),
+        max_length(node.attr<int64_t>("max_length")),
+        scale(static_cast<float>(node.attr<double>("scale"))),
+        dropout(node.attr<double>("dropout")) {
     biases = biases_before_scale(node);
     if (dropout <= 0) return;
-    key = static_cast<uint32_t>(node.attrs.get<int64_t>("key"));
+    key = static_cast<uint32_t>(node.attr<int64_t>("key"));
     threshold = keep_threshold(dropout);
     kept_factor = static_cast<float>(1 / (1 - dropout));
   }
@@ -75,8 +75,7 @@ inline bool accepts_attention(const Graph& graph, const Node& node, std::initial
   for (size_t i : floats) {
     if (graph.dtype(node.inputs[i]) != dtype) return false;
   }
-  return node.attrs.get<int64_t>("heads") % node.attrs.get<int64_t>("kv_heads") == 0 &&
-         node.attrs.get<double>("scale") > 0;
+  return node.attr<int64_t>("heads") % node.attr<int64_t>("kv_heads") == 0 && node.attr<double>("scale") > 0;
 }
 
 // A bump allocator over a thread's share of the workspace; every piece starts on a cache line.
