@@ -18,13 +18,13 @@ Graph calibration_graph(const ModelConfig& model, int64_t length) {
   std::map<std::pair<int32_t, int32_t>, bool> seen;
   for (const Node& node : graph.nodes()) {
     if (node.op == Op::kAttention) wanted[node.name + ".k"] = node.inputs[1], wanted[node.name + ".v"] = node.inputs[2];
-    if (node.op != Op::kMatmul || node.attrs.get_or<std::string>("kind", "linear") != "linear") continue;
+    if (node.op != Op::kMatmul || node.attr<bool>("head")) continue;
     const Value x = node.inputs[0];
     if (seen.try_emplace({index(x.node), x.result}, true).second) wanted[node.attrs.get<std::string>("gemm")] = x;
   }
   for (const auto& [name, value] : wanted) {
     const NodeId amax =
-        builder.emit(Op::kReduce, {value}, {{"kind", std::string("amax")}, {"axis", std::string("all")}}, name);
+        builder.emit(Op::kReduce, {value}, {{"reduction", std::string("amax")}, {"axis", std::string("all")}}, name);
     builder.output("amax." + name, {amax, 0});
   }
   return graph;

@@ -69,7 +69,7 @@ TEST(ProgramConformance, SquaredActivationsFuseForwardAndBackward) {
   %6 = mul %1, %3 @product phase backward
   %7 = add %6, %6 @sum phase backward
   %8 = relu_grad %0, %7 @grad phase backward
-  %9 = reduce %8 {axis="rows", kind="sum"} @bias_grad phase backward
+  %9 = reduce %8 {axis="rows", reduction="sum"} @bias_grad phase backward
   output @codes %5
   output @scale_inv %5.1
   output @dx %8

@@ -29,7 +29,7 @@ TEST(QuantizedStates, HostAndOpMakeTheSameBits) {
       std::vector<Value> inputs = {x};
       if (layout == ScaleLayout::kTensor) {
         const NodeId amax =
-            builder.emit(Op::kReduce, {x}, {{"kind", std::string("amax")}, {"axis", std::string("all")}}, "amax");
+            builder.emit(Op::kReduce, {x}, {{"reduction", std::string("amax")}, {"axis", std::string("all")}}, "amax");
         inputs.push_back({builder.emit(Op::kComputeScale, {{amax, 0}}, attrs, "scale"), 0});
       }
       attrs.set("scaling", std::string(scale_layout_name(layout)));

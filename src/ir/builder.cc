@@ -85,7 +85,7 @@ Value Builder::head(Value x, Value table, const std::string& name) {
   Attrs attrs = linear_attrs(path(name));
   attrs.set("trans_a", false);
   attrs.set("trans_b", true);
-  attrs.set("kind", std::string("head"));
+  attrs.set("head", true);
   return {emit(Op::kMatmul, {x, table}, std::move(attrs), name), 0};
 }
 
@@ -198,8 +198,8 @@ Value Builder::concat(const std::vector<Value>& parts, int axis) {
 
 Value Builder::transpose(Value x) { return {emit(Op::kTranspose, {x}), 0}; }
 
-Value Builder::reduce(Value x, const std::string& kind, const std::string& axis) {
-  return {emit(Op::kReduce, {x}, {{"kind", kind}, {"axis", axis}}), 0};
+Value Builder::reduce(Value x, const std::string& reduction, const std::string& axis) {
+  return {emit(Op::kReduce, {x}, {{"reduction", reduction}, {"axis", axis}}), 0};
 }
 
 Value Builder::select_rows(Value x, Value rows) { return {emit(Op::kSelectRows, {x, rows}), 0}; }

@@ -134,7 +134,7 @@ class Builder {
   Value slice(Value x, int axis, int64_t begin, int64_t end);
   Value concat(const std::vector<Value>& parts, int axis);
   Value transpose(Value x);
-  Value reduce(Value x, const std::string& kind, const std::string& axis);
+  Value reduce(Value x, const std::string& reduction, const std::string& axis);
   Value select_rows(Value x, Value rows);
 
   // Any op by enum: what passes and gradient rules use for the rest. Returns the node; results are {node, i}.

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <map>
 #include <sstream>
 
 #include "base/file.h"
@@ -28,22 +27,6 @@ std::vector<std::string> lines_of(const std::string& text) {
 std::string trim(const std::string& text) {
   size_t begin = text.find_first_not_of(' ');
   return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(' ') - begin + 1);
-}
-
-// What ops.def says in comments: the family headings and each row's signature.
-struct Declared {
-  std::string family, signature;
-};
-std::map<std::string, Declared> read_declarations(std::vector<std::string>& families) {
-  std::map<std::string, Declared> declared;
-  for (const std::string& line : lines_of(source_file("src/ir/ops.def"))) {
-    if (line.starts_with("// --- ")) families.push_back(line.substr(7));
-    if (!line.starts_with("OCTET_OP(")) continue;
-    size_t name = line.find(", ") + 2, comment = line.find("// ");
-    declared[line.substr(name, line.find(',', name) - name)] = {
-        families.back(), comment == std::string::npos ? "(x)" : line.substr(comment + 3)};
-  }
-  return declared;
 }
 
 std::string cell(std::string text) {
@@ -70,38 +53,32 @@ const char* precision_name(ResultPrecision precision) {
   return kNames[static_cast<size_t>(precision)];
 }
 
-Stage first_stage(Op op) {
-  int stage = 0;
-  while (!op_is_legal(op, static_cast<Stage>(stage))) ++stage;
-  return static_cast<Stage>(stage);
-}
-
 std::string ops_document() {
-  std::vector<std::string> families;
-  std::map<std::string, Declared> declared = read_declarations(families);
   std::string text =
       "# The ops\n\nGenerated from `src/ir/ops.def` and the facts in `src/ir/ops/`; do not edit (docs/adding_an_op.md "
-      "says "
-      "how it is made\nagain). \"From\" is the first stage an op may stand in; \"precision\" is what the precision "
-      "pass "
-      "does with each result\n(follow the recipe's compute type, stay high, keep its type; the last one repeats); "
-      "\"memory\" "
-      "names results and inputs by\nindex. What a row cannot say is in [ir.md](ir.md).\n";
-  for (const std::string& family : families) {
-    std::string heading = family.substr(0, family.find(" ("));
-    text += "\n## " + std::string(1, static_cast<char>(std::toupper(heading[0]))) + heading.substr(1) +
-            "\n\n| op | inputs, results, attributes | meaning | gradient | from | precision | memory |\n" +
-            "|---|---|---|---|---|---|---|\n";
-    for (const OpInfo& info : all_ops()) {
-      if (declared.at(info.name).family != family) continue;
-      const OpFacts& facts = op_facts(info.op);
-      std::string precision;
-      for (ResultPrecision p : facts.precision)
-        precision += (precision.empty() ? "" : ", ") + std::string(precision_name(p));
-      text += fmt::format("| `{}` | {} | {} | {} | {} | {} | {} |\n", info.name, cell(declared.at(info.name).signature),
-                          cell(facts.meaning), facts.gradient != nullptr ? "yes" : facts.no_gradient,
-                          stage_name(first_stage(info.op)), precision, memory_facts(facts));
+      "says how it is made\nagain). An operand with `?` may be absent, `...` is one or more. Without a default (`=`) "
+      "an "
+      "attribute is required, or with `?`\nmay be absent. \"From\" is the first stage an op may stand in; "
+      "\"precision\" is what the precision pass does with each result\n(follow the recipe's compute type, stay high, "
+      "keep its type; the last one repeats); \"memory\" names results and inputs by\nindex. What a row cannot say is "
+      "in [ir.md](ir.md).\n";
+  std::string_view family;
+  for (const OpInfo& info : all_ops()) {
+    if (family != info.family) {
+      family = info.family;
+      text += fmt::format(
+          "\n## {}{}\n\n| op | operands, results | attributes | meaning | gradient | from | precision "
+          "| memory |\n|---|---|---|---|---|---|---|---|\n",
+          static_cast<char>(std::toupper(family[0])), family.substr(1));
     }
+    const OpFacts& facts = op_facts(info.op);
+    std::string precision;
+    for (ResultPrecision p : facts.precision)
+      precision += (precision.empty() ? "" : ", ") + std::string(precision_name(p));
+    text +=
+        fmt::format("| `{}` | {} | {} | {} | {} | {} | {} | {} |\n", info.name, info.signature, cell(info.attributes),
+                    cell(facts.meaning), facts.gradient != nullptr ? "yes" : facts.no_gradient, stage_name(info.stage),
+                    precision, memory_facts(facts));
   }
   return text;
 }

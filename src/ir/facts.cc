@@ -10,13 +10,17 @@ namespace octet {
 
 const OpFacts& op_facts(Op op) {
   static const std::array table = {
-#define OCTET_OP(suffix, name, min_inputs, max_inputs, results) &facts::name,
+#define OCTET_OP(suffix, name, ...) &facts::name,
 #include "ir/ops.def"
-#undef OCTET_OP
   };
   auto position = static_cast<size_t>(op);
   check(position < table.size(), ErrorCode::kInternal, "op: no such enumerator {}", position);
   return *table[position];
+}
+
+std::vector<TensorType> infer_types(const Graph& graph, const Node& node) {
+  check_attrs(node.op, node.attrs, node.name);
+  return op_facts(node.op).infer(graph, node);
 }
 
 namespace {

@@ -64,6 +64,9 @@ struct OpFacts {
 
 const OpFacts& op_facts(Op op);
 
+// Checks the attributes against the op's signature, then infers the result types.
+std::vector<TensorType> infer_types(const Graph& graph, const Node& node);
+
 // May result `result` of the node overwrite the buffer of its input `input`, when the input dies here and both have the
 // same shape and bytes per element? For an op its facts say so, and every kernel keeps the promise. A fusion's kernel
 // runs its members in the body's order on some rows at a time and reads an element or row before it writes the same
@@ -80,9 +83,8 @@ std::vector<int> overwritten_inputs(const Node& node);
 Cost node_cost(const Graph& graph, NodeId id);
 
 namespace facts {
-#define OCTET_OP(suffix, name, min_inputs, max_inputs, results) extern const OpFacts name;
+#define OCTET_OP(suffix, name, ...) extern const OpFacts name;
 #include "ir/ops.def"
-#undef OCTET_OP
 }  // namespace facts
 
 }  // namespace octet

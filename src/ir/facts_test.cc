@@ -64,9 +64,10 @@ std::string outcome(const std::string& line) {
 const std::vector<Case>& cases() {
   static const std::vector<Case> table = {
       {"%y = cast %h {to=\"e5m2\"}", "e5m2[4,8]"},
-      {"%y = cast %h {to=\"f17\"}", "cast: attribute to: "},
+      {"%y = cast %h {to=\"f17\"}",
+       "cast: attribute to is \"f17\" (want f64 | f32 | bf16 | f16 | e4m3 | e5m2 | i64 | i32 | u8 | i8) in node "},
       {"%y = scale %h {value=2.0}", "bf16[4,8]"},
-      {"%y = scale %h {value=2} @n", "scale: attribute value is of kind integer (want number with a point) in node n"},
+      {"%y = scale %h {value=2} @n", "scale: attribute value is 2, an int (want float) in node n"},
       {"%y = gelu %h {approximate=true}", "bf16[4,8]"},
       {"%y = gelu_grad %h, %x {approximate=true}", "bf16[4,8]"},
       {"%y = silu %h", "bf16[4,8]"},
@@ -82,7 +83,7 @@ const std::vector<Case>& cases() {
        "mul: shapes do not fit: [4,8] and [4] (the second may be the same, [8] or [1]) in node n"},
       {"%y = maximum %one, %one", "f32[1]"},
       {"%y = dropout %x, %rng {p=0.5, key=1}", "f32[4,8]"},
-      {"%y = dropout %x, %rng {p=1.0, key=1}", "dropout: p is 1 (want 0 <= p < 1) in node "},
+      {"%y = dropout %x, %rng {p=1.0, key=1}", "dropout: attribute p is 1.0 (want float >= 0 < 1) in node "},
       {"%y = dropout %x, %ids {p=0.5, key=1}", "dropout: input 1 is i32[4] (want i64[3]) in node "},
       {"%y = constant {value=0.5} : f16[3]", "f16[3]"},
       {"%y = matmul %x, %w {trans_b=true}", "f32[4,16]"},
@@ -100,18 +101,24 @@ const std::vector<Case>& cases() {
       {"%y = layer_norm %h, %r, %c {eps=1e-05}", "layer_norm: weight is [4], x has 8 channels in node "},
       {"%y = layer_norm_grad %h, %c, %r, %r, %h", "bf16[4,8] f32[8] f32[8]"},
       {"%y = rms_norm %x, %c {eps=1e-05}", "f32[4,8] f32[4]"},
-      {"%y = rms_norm %x, %c", "rms_norm: attribute eps is missing in node "},
+      {"%y = rms_norm %x, %c", "rms_norm: attribute eps is missing (want float >= 0) in node "},
       {"%y = rms_norm_grad %x, %c, %r, %x", "f32[4,8] f32[8]"},
       {"%y = attention %h, %h, %h, %seg {heads=2, kv_heads=2, head_dim=4, scale=0.5}", "bf16[4,8] f32[4,2]"},
       {"%y = attention %h, %h, %h, %seg {heads=4, kv_heads=2, head_dim=2, scale=0.5}",
        "attention: input 1 is [4,8] (want [4,4]: tokens, heads x head_dim) in node "},
       {"%y = attention %h, %h, %h, %seg {heads=2, kv_heads=2, head_dim=4, scale=0.5, dropout=0.1}",
        "attention: dropout 0.1 needs the rng input in node "},
+      {"%y = attention %h, %h, %h, %seg {heads=2, kv_heads=2, head_dim=4, scale=0.5, windw=128} @n",
+       "attention: no attribute is named windw (nearest: window); there are: heads, kv_heads, head_dim, scale, window, "
+       "alibi, alibi_scale, max_length, equal_length, dropout, key, library_mask in node n"},
+      {"%y = attention %h, %h, %h, %seg {heads=0, kv_heads=2, head_dim=4, scale=0.5}",
+       "attention: attribute heads is 0 (want int32 > 0) in node "},
+      {"%y = silu %h {eps=1e-05} @n", "silu: no attribute is named eps; there are: none in node n"},
       {"%y = attention_grad %h, %x, %h, %seg, %h, %lse, %h {heads=2, kv_heads=2, head_dim=4, scale=0.5}",
        "bf16[4,8] f32[4,8] bf16[4,8]"},
       {"%y = rope %h, %ids {heads=2, head_dim=4, theta=10000.0}", "bf16[4,8]"},
       {"%y = rope %h, %ids {heads=2, head_dim=4, theta=10000.0, rotary_dim=0}",
-       "rope: rotary_dim is 0 (want an even number up to head_dim 4) in node "},
+       "rope: attribute rotary_dim is 0 (want int > 0) in node "},
       {"%y = rope %h, %ids {heads=2, head_dim=4, theta=10000.0, rotary_dim=3}",
        "rope: rotary_dim is 3 (want an even number up to head_dim 4) in node "},
       {"%y = embedding %ids, %w", "f32[4,8]"},
@@ -127,12 +134,14 @@ const std::vector<Case>& cases() {
       {"%y = concat %h, %h, %h {axis=0}", "bf16[12,8]"},
       {"%y = concat %h, %x {axis=0}", "concat: input 1 is f32[4,8], input 0 bf16[4,8]: they may differ in axis 0 only"},
       {"%y = transpose %h", "bf16[8,4]"},
-      {"%y = reduce %h {kind=\"amax\", axis=\"all\"}", "f32[1]"},
-      {"%y = reduce %h {kind=\"sum\", axis=\"rows\"}", "f32[8]"},
-      {"%y = reduce %h {kind=\"mean\", axis=\"rows\"}", "reduce: kind is \"mean\" (want sum, max or amax) in node "},
+      {"%y = reduce %h {reduction=\"amax\", axis=\"all\"}", "f32[1]"},
+      {"%y = reduce %h {reduction=\"sum\", axis=\"rows\"}", "f32[8]"},
+      {"%y = reduce %h {reduction=\"mean\", axis=\"rows\"}",
+       "reduce: attribute reduction is \"mean\" (want sum | max | amax) in node "},
       {"%y = select_rows %h, %lens", "bf16[2,8]"},
       {"%y = compute_scale %one {format=\"e4m3\", margin=1, pow2=true}", "f32[1] f32[1]"},
-      {"%y = compute_scale %one {format=\"bf16\"}", "compute_scale: format is bf16 (want e4m3, e5m2 or i8) in node "},
+      {"%y = compute_scale %one {format=\"bf16\"}",
+       "compute_scale: attribute format is \"bf16\" (want e4m3 | e5m2 | i8) in node "},
       {"%y = quantize %big, %one {format=\"e4m3\"}", "e4m3[200,300] f32[1] e4m3[300,200] f32[1] f32[1]"},
       {"%y = quantize %big {format=\"e4m3\", scaling=\"row\"}", "e4m3[200,300] f32[200] e4m3[300,200] f32[300] f32[1]"},
       {"%y = quantize %big {format=\"e4m3\", scaling=\"1x128\"}",
@@ -145,18 +154,19 @@ const std::vector<Case>& cases() {
       {"%y = dequantize %b, %as {scaling=\"1x128\"}", "dequantize: input 1 is f32[3,200] (want f32[3,64]) in node "},
       {"%y = update_scales %c, %one {format=\"e4m3\", algo=\"max\"}", "f32[8] f32[1] f32[1]"},
       {"%y = update_scales %c, %one {format=\"e4m3\", algo=\"mean\"}",
-       "update_scales: algo is \"mean\" (want max or most_recent) in node "},
+       "update_scales: attribute algo is \"mean\" (want max | most_recent) in node "},
       {"%y = tensor_stats %big {blocks=\"1x128\", format=\"e5m2\"}", "f32[13]"},
       {"%y = tensor_stats %big {blocks=\"2x2\", format=\"e5m2\"}",
-       "tensor_stats: blocks is \"2x2\" (want 1x128 or 128x128) in node "},
+       "tensor_stats: attribute blocks is \"2x2\" (want 1x128 | 128x128) in node "},
       {"%y = square_sum %x, %c, %one", "f64[1]"},
       {"%y = clip_factor %squares {max_norm=1.0}", "f32[1] f32[1] f32[1]"},
       {"%y = clip_factor %one {max_norm=1.0}", "clip_factor: input 0 is f32[1] (want f64[1]) in node "},
       {"%y = clip_factor %squares {max_norm=-1.0}",
-       "clip_factor: max_norm is -1 (want >= 0; 0 = no clipping) in node "},
+       "clip_factor: attribute max_norm is -1.0 (want float >= 0) in node "},
       {"%y = adamw %x, %h, %x, %x, %one, %one, %one, %one {beta1=0.9, beta2=0.95, eps=1e-08, weight_decay=0.1}",
        "f32[4,8] f32[4,8] f32[4,8]"},
-      {"%y = adamw %h, %h, %x, %x, %one, %one, %one, %one", "adamw: input 0 is bf16[4,8] (want f32[4,8]) in node "},
+      {"%y = adamw %h, %h, %x, %x, %one, %one, %one, %one {beta1=0.9, beta2=0.95, eps=1e-08, weight_decay=0.1}",
+       "adamw: input 0 is bf16[4,8] (want f32[4,8]) in node "},
       {"%y = scatter_rows %cache, %h, %ids", "e4m3[12,8]"},
       {"%y = scatter_rows %cache, %t, %ids", "scatter_rows: the cache holds rows of 8, given 4 in node "},
       {"%y = scatter_rows %cache, %h, %ids, %one", "e4m3[12,8]"},
@@ -179,7 +189,7 @@ const std::vector<Case>& cases() {
       {"%y = paged_attention %h, %cache, %cache, %seg, %lens, %blocks {heads=2, kv_heads=2, head_dim=4, scale=0.5, "
        "block_size=5}",
        "paged_attention: cache 1 is e4m3[12,8] (want whole blocks of 5 rows of 8) in node "},
-      {"%y = fusion %x body graph @b %0 = input : f32[4,8] @x %1 = reduce %0 {kind=\"sum\", axis=\"all\"} "
+      {"%y = fusion %x body graph @b %0 = input : f32[4,8] @x %1 = reduce %0 {reduction=\"sum\", axis=\"all\"} "
        "output @a %0 output @b %1 end",
        "f32[4,8] f32[1]"},
       {"%y = fusion %h body graph @b %0 = input : f32[4,8] @x output @a %0 end",
@@ -245,7 +255,7 @@ TEST(Facts, FusionsTakeOverWhatNoLaterMemberReads) {
   // the statistics and the weight have a shape in common, but not rows
   EXPECT_EQ(takeovers("%3 = rms_norm %0, %2 {eps=1e-05} %4 = mul %3, %1 output @a %3.1 output @b %4"), "1<0 1<1");
   // sums over rows and products read other rows too
-  EXPECT_EQ(takeovers("%3 = mul %0, %1 %4 = reduce %3 {kind=\"sum\", axis=\"rows\"} output @a %4"), "");
+  EXPECT_EQ(takeovers("%3 = mul %0, %1 %4 = reduce %3 {reduction=\"sum\", axis=\"rows\"} output @a %4"), "");
   EXPECT_EQ(takeovers("%3 = add %0, %2 %4 = matmul %3, %1 output @a %4"), "");
   EXPECT_EQ(takeovers("%3 = matmul %0, %1 %4 = silu %3 output @a %4"), "");
 }
@@ -313,7 +323,7 @@ TEST(Facts, FusionsMoveOnlyTheRowsTheyWriteInPlace) {
   Graph graph = parse_graph(
       "graph @g stage fused %s = input : i32[2] @s %c = state : bf16[64,8] @c %x = input : bf16[2,8] @x %y = fusion "
       "%s, "
-      "%c, %x {kind=\"k\"} body graph @b %s = input : i32[2] @s %c = input : bf16[64,8] @c %x = input : bf16[2,8] @x "
+      "%c, %x body graph @b %s = input : i32[2] @s %c = input : bf16[64,8] @c %x = input : bf16[2,8] @x "
       "%1 "
       "= silu %x %2 = scatter_rows %c, %1, %s output @a %2 end output @y %y end");
   // slots and x are read, two rows of 8 written

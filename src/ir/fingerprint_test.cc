@@ -13,13 +13,15 @@ state @s : f32[2,4] kind moment of @w initial 1.5
 graph @main stage precise
   %0 = input : f32[2,4] @x
   %1 = scale %0 {value=2.0} : f32[2,4] @a layer 1 phase backward
-  %2 = fusion %0, %1 {kind="k", list=[1,2], flag=true} : f32[2,4] @f body
+  %2 = fusion %0, %1 : f32[2,4] @f body
     graph @k stage precise
       %0 = input : f32[2,4] @l
       %1 = input : f32[2,4] @m
       %2 = add %0, %1 : f32[2,4] @n
       output @o %2
     end
+  %3 = param {part_rows=[1,2]} : f32[2,4] @r
+  %4 = matmul %0, %3 {trans_b=true}
   output @y %2
   update @s %1
 end
@@ -43,12 +45,12 @@ TEST(Fingerprint, SeesAllThatIsPrintedButStages) {
       {"@x", "@z"},
       {"value=2.0", "value=3.0"},
       {"value=2.0", "value=-0.0"},
-      {"flag=true", "flog=true"},
+      {"trans_b=true", "trans_a=true"},
       {"layer 1", "layer 2"},
       {"phase backward", "phase recompute"},
-      {"%1 = scale", "%1 = silu"},
-      {"list=[1,2]", "list=[1,3]"},
-      {"flag=true", "flag=1"},
+      {"scale %0 {value=2.0}", "silu %0"},
+      {"part_rows=[1,2]", "part_rows=[1,3]"},
+      {"trans_b=true", "trans_b=true, tf32=true"},
       {"fusion %0, %1", "fusion %1, %0"},
       {"add %0, %1", "sub %0, %1"},
       {"add %0, %1", "add %1, %0"},

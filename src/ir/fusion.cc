@@ -16,8 +16,8 @@ constexpr const char* kPartNames[kFusionParts] = {"core",       "bias",   "resid
                                                   "siblings",   "slices", "adamw",    "update_scales", "maximum"};
 
 bool is_reduce(const Node& node, const char* kind, const char* axis) {
-  return node.op == Op::kReduce && node.attrs.get<std::string>("kind") == kind &&
-         node.attrs.get<std::string>("axis") == axis;
+  return node.op == Op::kReduce && node.attr<std::string>("reduction") == kind &&
+         node.attr<std::string>("axis") == axis;
 }
 
 int32_t input_count(const Graph& body) {
@@ -242,7 +242,7 @@ std::string fusion_label(const Node& fusion) {
   std::vector<std::pair<std::string, int>> ops;  // in order of the first
   const Members members(*fusion.body);
   for (const Node* node : members.nodes()) {
-    const std::string name = node->op == Op::kReduce ? node->attrs.get<std::string>("kind") : op_name(node->op);
+    const std::string name = node->op == Op::kReduce ? node->attr<std::string>("reduction") : op_name(node->op);
     const auto known = std::find_if(ops.begin(), ops.end(), [&](const auto& entry) { return entry.first == name; });
     if (known == ops.end()) {
       ops.emplace_back(name, 1);

@@ -17,11 +17,12 @@ std::optional<Chain> chain_of(const std::string& members) {
 }
 
 TEST(Fusion, AMemberThatTheChainDoesNotNameMakesItNone) {
-  const std::string norm = "%n = rms_norm %x, %c {eps=1e-05} ", amax = "%m = reduce %n {axis=\"all\", kind=\"amax\"} ";
+  const std::string norm = "%n = rms_norm %x, %c {eps=1e-05} ",
+                    amax = "%m = reduce %n {axis=\"all\", reduction=\"amax\"} ";
   EXPECT_EQ(chain_of(norm + amax + "output @m %m")->producer, Producer::kNorm);
   EXPECT_FALSE(chain_of(norm + amax + "%s = scale %n {value=2.0} output @m %m output @s %s"));
-  EXPECT_FALSE(chain_of(norm + amax + "%o = reduce %n {axis=\"all\", kind=\"amax\"} output @m %m output @o %o"));
-  EXPECT_FALSE(chain_of(norm + "%m = reduce %x {axis=\"all\", kind=\"amax\"} output @n %n output @m %m"));
+  EXPECT_FALSE(chain_of(norm + amax + "%o = reduce %n {axis=\"all\", reduction=\"amax\"} output @m %m output @o %o"));
+  EXPECT_FALSE(chain_of(norm + "%m = reduce %x {axis=\"all\", reduction=\"amax\"} output @n %n output @m %m"));
 }
 
 TEST(Fusion, ABiasIsAddedToEveryRow) {
@@ -40,7 +41,7 @@ TEST(Fusion, AGatesGradientsShareTheirFactor) {
 TEST(Fusion, LabelsCountMembers) {
   const Graph graph = parse_graph(
       "graph @g stage fused %x = input : bf16[4,8] @x %f = fusion %x body graph @body stage fused "
-      "%x = input : bf16[4,8] @x %a = silu %x %b = silu %a %m = reduce %b {axis=\"all\", kind=\"amax\"} "
+      "%x = input : bf16[4,8] @x %a = silu %x %b = silu %a %m = reduce %b {axis=\"all\", reduction=\"amax\"} "
       "output @m %m end output @y %f end");
   EXPECT_EQ(node_label(graph.nodes().back()), "silu x2+amax");
   EXPECT_EQ(node_label(graph.nodes().front()), "input");

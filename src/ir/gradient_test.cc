@@ -101,8 +101,8 @@ TEST(Gradient, EveryRuleGivesEveryFloatInputAGradientOfItsShape) {
       "slice %x {axis=0, begin=0, end=4}",
       "concat %x, %w, %x {axis=0}",
       "transpose %x",
-      "reduce %x {kind=\"sum\", axis=\"rows\"}",
-      "reduce %x {kind=\"sum\", axis=\"all\"}",
+      "reduce %x {reduction=\"sum\", axis=\"rows\"}",
+      "reduce %x {reduction=\"sum\", axis=\"all\"}",
       "select_rows %x, %two",
   };
   std::map<Op, int> seen;
@@ -153,9 +153,9 @@ TEST(Gradient, LinearsTagTheirGemmsAndKeepWeightGradientsInFloat32) {
   context.seed(0);
   context.run();
   const Node &dgrad = graph.node(context.made.at(0)), &wgrad = graph.node(context.made.at(1));
-  EXPECT_EQ(dgrad.attrs.get<std::string>("role"), "dgrad");
-  EXPECT_EQ(wgrad.attrs.get<std::string>("role"), "wgrad");
-  EXPECT_EQ(wgrad.attrs.get<std::string>("gemm"), "layers.0.up");
+  EXPECT_EQ(dgrad.attr<std::string>("role"), "dgrad");
+  EXPECT_EQ(wgrad.attr<std::string>("role"), "wgrad");
+  EXPECT_EQ(wgrad.attr<std::string>("gemm"), "layers.0.up");
   EXPECT_EQ(dgrad.results[0], (TensorType{DType::kBF16, {4, 8}}));
   EXPECT_EQ(wgrad.results[0], (TensorType{DType::kF32, {16, 8}}));
 }
@@ -169,7 +169,8 @@ TEST(Gradient, StatisticsAndMaximaRefuse) {
     context.seed(1);
     EXPECT_THROW(context.run(), Error) << line;
   }
-  Graph graph = parse_graph(kLeaves + std::string("%y = reduce %x {kind=\"max\", axis=\"rows\"} output @y %y end"));
+  Graph graph =
+      parse_graph(kLeaves + std::string("%y = reduce %x {reduction=\"max\", axis=\"rows\"} output @y %y end"));
   OneNode context(graph, graph.output("y").node);
   context.seed(0);
   EXPECT_THROW(context.run(), Error);

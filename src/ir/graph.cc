@@ -1,4 +1,4 @@
-// Graph, attributes and the op table. Types come from the facts of each op; this file knows no op by name but leaves
+// Graph. Types come from the facts of each op; this file knows no op by name but leaves
 // and the fusion node.
 #include "ir/graph.h"
 
@@ -37,75 +37,9 @@ void check_result(const Node& node, const TensorType& type) {
 
 }  // namespace
 
-const std::vector<OpInfo>& all_ops() {
-  static const std::vector<OpInfo> table = {
-#define OCTET_OP(suffix, name, min_inputs, max_inputs, results) {Op::k##suffix, #name, min_inputs, max_inputs, results},
-#include "ir/ops.def"
-#undef OCTET_OP
-  };
-  return table;
-}
-
-const OpInfo& op_info(Op op) {
-  const std::vector<OpInfo>& table = all_ops();
-  auto position = static_cast<size_t>(op);
-  check(position < table.size(), ErrorCode::kInternal, "op: no such enumerator {}", position);
-  return table[position];
-}
-
-std::optional<Op> find_op(std::string_view name) {
-  static const std::unordered_map<std::string_view, Op> index = [] {
-    std::unordered_map<std::string_view, Op> map;
-    for (const OpInfo& info : all_ops()) map.emplace(info.name, info.op);
-    return map;
-  }();
-  auto found = index.find(name);
-  if (found == index.end()) return {};
-  return found->second;
-}
-
 const char* phase_name(Phase phase) {
   constexpr const char* kNames[] = {"forward", "backward", "recompute", "optimizer"};
   return kNames[static_cast<size_t>(phase)];
-}
-
-const char* stage_name(Stage stage) {
-  constexpr const char* kNames[] = {"model", "gradient", "precise", "fused", "packed"};
-  return kNames[static_cast<size_t>(stage)];
-}
-
-void throw_bad_attr(std::string_view key, bool present) {
-  fail(ErrorCode::kInternal, "attribute {} {}", key, present ? "is of another type than asked for" : "is missing");
-}
-
-Attrs::Attrs(std::initializer_list<std::pair<std::string, Attr>> list) {
-  entries_.reserve(list.size());
-  for (const auto& [key, value] : list) set(key, value);
-}
-
-namespace {
-bool key_less(const std::pair<std::string, Attr>& entry, std::string_view key) { return entry.first < key; }
-}  // namespace
-
-void Attrs::set(std::string_view key, Attr value) {
-  auto at = std::lower_bound(entries_.begin(), entries_.end(), key, key_less);
-  if (at != entries_.end() && at->first == key) {
-    at->second = std::move(value);
-  } else {
-    entries_.emplace(at, std::string(key), std::move(value));
-  }
-}
-
-void Attrs::erase(std::string_view key) {
-  auto at = std::lower_bound(entries_.begin(), entries_.end(), key, key_less);
-  if (at != entries_.end() && at->first == key) entries_.erase(at);
-}
-
-const Attr* Attrs::find(std::string_view key) const {
-  for (const auto& entry : entries_) {  // a handful of entries: a scan beats a search
-    if (entry.first == key) return &entry.second;
-  }
-  return nullptr;
 }
 
 NodeId Graph::add(Node node) {
@@ -126,7 +60,7 @@ NodeId Graph::add(Node node) {
           "{}: input {} is #{}.{}, which graph {} of {} nodes does not have, in node {}", info.name, i,
           index(input.node), input.result, name_, size(), node.name);
   }
-  node.results = op_facts(node.op).infer(*this, node);
+  node.results = infer_types(*this, node);
   for (const TensorType& type : node.results) check_result(node, type);
   NodeId id{size()};
   if (is_named_leaf(node.op)) {

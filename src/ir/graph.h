@@ -6,33 +6,16 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "base/shape.h"
+#include "ir/signature.h"
 
 namespace octet {
-
-enum class Op : uint8_t {
-#define OCTET_OP(suffix, name, min_inputs, max_inputs, results) k##suffix,
-#include "ir/ops.def"
-#undef OCTET_OP
-};
-
-struct OpInfo {
-  Op op;
-  const char* name;
-  int min_inputs, max_inputs, results;
-};
-const std::vector<OpInfo>& all_ops();
-const OpInfo& op_info(Op op);
-std::optional<Op> find_op(std::string_view name);
-inline const char* op_name(Op op) { return op_info(op).name; }
 
 enum class NodeId : int32_t { kNone = -1 };
 inline int32_t index(NodeId id) { return static_cast<int32_t>(id); }
@@ -47,30 +30,6 @@ struct Value {
 };
 struct ValueHash {
   size_t operator()(Value v) const { return static_cast<size_t>(index(v.node)) * 8 + static_cast<size_t>(v.result); }
-};
-
-using Attr = std::variant<int64_t, double, bool, std::string, std::vector<int64_t>, std::vector<double>>;
-
-[[noreturn]] void throw_bad_attr(std::string_view key, bool present);
-
-// A small ordered map. Getters throw kInternal naming the key when it is missing or of another type; get_or defaults.
-class Attrs {
- public:
-  Attrs() = default;
-  Attrs(std::initializer_list<std::pair<std::string, Attr>> list);
-  void set(std::string_view key, Attr value);
-  void erase(std::string_view key);
-  bool has(std::string_view key) const { return find(key) != nullptr; }
-  const Attr* find(std::string_view key) const;
-  template <typename T>
-  const T& get(std::string_view key) const;
-  template <typename T>
-  T get_or(std::string_view key, T fallback) const;
-  const std::vector<std::pair<std::string, Attr>>& entries() const { return entries_; }
-  bool operator==(const Attrs&) const = default;
-
- private:
-  std::vector<std::pair<std::string, Attr>> entries_;  // sorted by key
 };
 
 // Where a node comes from: what recompute, the memory plan and reports ask.
@@ -88,11 +47,20 @@ struct Node {
   int32_t layer = -1;
   Phase phase = Phase::kForward;
   std::shared_ptr<const Graph> body;  // fusion only
-};
 
-// How far a graph has come; each stage has a legality table (verify.h).
-enum class Stage : uint8_t { kModel, kGradient, kPrecise, kFused, kPacked };
-const char* stage_name(Stage stage);
+  // An attribute, else its default of ops.def.
+  template <typename T>
+  const T& attr(std::string_view key) const {
+    const Attr& value = attr_or_default(op, attrs, key);
+    if (!std::holds_alternative<T>(value)) throw_bad_attr(key, true);
+    return std::get<T>(value);
+  }
+  // An operand by its name in ops.def; none when it is absent.
+  Value operand(std::string_view name) const {
+    const auto i = static_cast<size_t>(operand_index(op, name));
+    return i < inputs.size() ? inputs[i] : Value::none();
+  }
+};
 
 struct NamedValue {
   std::string name;
@@ -151,19 +119,5 @@ class Graph {
 
 // "node layers.0.attn (attention, #12)": for messages.
 std::string describe(const Graph& graph, NodeId id);
-
-template <typename T>
-const T& Attrs::get(std::string_view key) const {
-  const Attr* attr = find(key);
-  if (attr == nullptr || !std::holds_alternative<T>(*attr)) {
-    throw_bad_attr(key, attr != nullptr);
-  }
-  return std::get<T>(*attr);
-}
-template <typename T>
-T Attrs::get_or(std::string_view key, T fallback) const {
-  const Attr* attr = find(key);
-  return attr != nullptr && std::holds_alternative<T>(*attr) ? std::get<T>(*attr) : std::move(fallback);
-}
 
 }  // namespace octet

@@ -23,8 +23,8 @@ TEST(Graph, BuildsALinearWithNamesLayersAndTypes) {
   EXPECT_EQ(graph.node(y).name, "layers.3.mlp.up.add_bias");
   EXPECT_EQ(graph.node(y).layer, 3);
   const Node& product = graph.node(graph.node(y).inputs[0]);
-  EXPECT_EQ(product.attrs.get<std::string>("gemm"), "layers.3.mlp.up");
-  EXPECT_EQ(product.attrs.get<std::string>("role"), "fprop");
+  EXPECT_EQ(product.attr<std::string>("gemm"), "layers.3.mlp.up");
+  EXPECT_EQ(product.attr<std::string>("role"), "fprop");
   EXPECT_TRUE(graph.find_leaf(Op::kParam, "layers.3.mlp.up.weight").exists());
   EXPECT_EQ(graph.shape(graph.find_leaf("layers.3.mlp.up.bias")), (Shape{16}));
 }
@@ -53,10 +53,10 @@ TEST(Graph, DropoutKeysDiffer) {
   Value x = b.input("x", floats({4, 8}));
   Value first = b.dropout(x, 0.1), second = b.dropout(x, 0.1);
   EXPECT_EQ(b.dropout(x, 0), x);
-  int64_t key = graph.node(second).attrs.get<int64_t>("key");
-  EXPECT_NE(graph.node(first).attrs.get<int64_t>("key"), key);
+  int64_t key = graph.node(second).attr<int64_t>("key");
+  EXPECT_NE(graph.node(first).attr<int64_t>("key"), key);
   Builder later(graph);
-  EXPECT_GT(graph.node(later.dropout(x, 0.1)).attrs.get<int64_t>("key"), key);
+  EXPECT_GT(graph.node(later.dropout(x, 0.1)).attr<int64_t>("key"), key);
 }
 
 TEST(Graph, AbsentOptionalInputsAtTheEndAreDropped) {

@@ -9,6 +9,7 @@
 
 namespace octet {
 
+std::string print(const Attr& attr);
 std::string print(const Graph& graph);
 std::string print(const Program& program);  // the state table, then the graphs
 

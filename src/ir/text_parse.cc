@@ -123,24 +123,12 @@ class Parser {
     return text;
   }
 
-  std::vector<double> double_list() {
-    std::vector<double> list;
-    in_.expect('[', "'['");
-    if (in_.accept(']')) return list;
-    do {
-      list.push_back(number());
-    } while (in_.accept(','));
-    in_.expect(']', "',' or ']'");
-    return list;
-  }
-
   Attr attr_value() {
     size_t begin = in_.position();
     if (in_.peek() == '"') return in_.quoted("a string");
     if (in_.peek() == '[') return int_list();
     if (in_.accept_word("true")) return true;
     if (in_.accept_word("false")) return false;
-    if (in_.accept_word("f")) return double_list();
     std::string text = sign_and_word();
     if (text.find_first_of(".enEN") != std::string::npos) return number(text, begin);
     int64_t value = 0;
@@ -157,7 +145,7 @@ class Parser {
     do {
       size_t begin = in_.position();
       if (result.entries().size() == kMaxAttrs) in_.fail_at(begin, fmt::format("more than {} attributes", kMaxAttrs));
-      std::string key = in_.word_or_quoted("an attribute's name");
+      std::string key(in_.word("an attribute's name"));
       if (result.has(key)) in_.fail_at(begin, fmt::format("attribute {} is given twice", key));
       in_.expect('=', "'='");
       result.set(key, attr_value());

@@ -67,14 +67,6 @@ struct PutAttr {
     for (size_t i = 0; i < list.size(); ++i) put(out, "{}{}", i > 0 ? "," : "", list[i]);
     out.push_back(']');
   }
-  void operator()(const std::vector<double>& list) const {
-    put(out, std::string_view("f["));
-    for (size_t i = 0; i < list.size(); ++i) {
-      if (i > 0) out.push_back(',');
-      put_double(out, list[i]);
-    }
-    out.push_back(']');
-  }
 };
 
 void put_attrs(Buffer& out, const Attrs& attrs) {
@@ -154,6 +146,12 @@ void put_graph(Buffer& out, const Graph& graph, size_t indent) {
 }
 
 }  // namespace
+
+std::string print(const Attr& attr) {
+  Buffer out;
+  std::visit(PutAttr{out}, attr);
+  return fmt::to_string(out);
+}
 
 std::string print(const Graph& graph) {
   Buffer out;

@@ -16,8 +16,11 @@ graph @main stage fused
   %w = param {init="zeros"} : f32[8] @"odd name"
   %s = state : f32[1] @kv.0
   %n = rms_norm %x, %w {eps=1e-05} @layers.0.norm layer 0
-  %q = fusion %x, %w {kind="norm_quantize", list=[1, -2], numbers=f[0.5, -inf], empty=[], "odd key"=true}
-       : bf16[4,8], f32[4] @f layer 3 phase backward body
+  %v = param {parts="a \"b\"", part_rows=[1, -2], std=1e+20} : f32[8] @v
+  %e = param {part_rows=[]} : f32[8] @e
+  %o = constant {value=-inf} : f32[1]
+  %m = matmul %x, %x {trans_b=true, role="fprop"}
+  %q = fusion %x, %w : bf16[4,8], f32[4] @f layer 3 phase backward body
     graph @norm_quantize stage fused
       %a = input : bf16[4,8] @a
       %b = input : f32[8] @b
@@ -48,8 +51,10 @@ TEST(Text, HandWrittenGraphPrintsAndParsesBack) {
   const Node& fusion = graph.node(graph.output("stat"));
   EXPECT_EQ(fusion.layer, 3);
   EXPECT_EQ(fusion.phase, Phase::kBackward);
-  EXPECT_EQ(fusion.attrs.get<std::vector<int64_t>>("list"), (std::vector<int64_t>{1, -2}));
-  EXPECT_EQ(fusion.attrs.get<bool>("odd key"), true);
+  const Node& parts = graph.node(graph.find_leaf("v"));
+  EXPECT_EQ(parts.attr<std::vector<int64_t>>("part_rows"), (std::vector<int64_t>{1, -2}));
+  EXPECT_EQ(parts.attr<std::string>("parts"), "a \"b\"");
+  EXPECT_EQ(parts.attr<double>("std"), 1e20);
   EXPECT_EQ(fusion.body->size(), 3);
   EXPECT_EQ(graph.type(graph.output("stat")), (TensorType{DType::kF32, {4}}));
   std::string printed = print(graph);
@@ -119,7 +124,7 @@ TEST(Text, ErrorsNameThePlaceWhatWasFoundAndWhatWasExpected) {
            {"graph @g output @y", "t:1:19: found the end of the text, expected a value (%name, %name.result or _)"},
            {"graph @g stage soon", "t:1:16: found 'soon', expected a stage"},
            {"graph @g \x01", "t:1:10: found byte 0x01, expected '%', 'output', 'update' or 'end'"},
-           {"graph @g %0 = input {a=1, a=2}", "t:1:27: attribute a is given twice"},
+           {"graph @g %0 = param {init=\"ones\", init=2}", "t:1:35: attribute init is given twice"},
            {"graph @g %0 = fusion %0", "t:1:22: %0 is not defined above"},
            {"graph @g %0 = input : f32[99999999999999999999] @x",
             "t:1:27: found '99999999999999999999', expected an "

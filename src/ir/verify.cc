@@ -12,28 +12,6 @@
 namespace octet {
 namespace {
 
-// The legality table: from which stage on an op may stand in a graph. Everything later keeps everything earlier.
-Stage first_stage(Op op) {
-  switch (op) {
-    case Op::kGeluGrad:
-    case Op::kSiluGrad:
-    case Op::kReluGrad:
-    case Op::kLayerNormGrad:
-    case Op::kRmsNormGrad:
-    case Op::kAttentionGrad:
-    case Op::kEmbeddingGrad:
-    case Op::kCrossEntropyGrad: return Stage::kGradient;
-    case Op::kScaledMatmul:
-    case Op::kComputeScale:
-    case Op::kQuantize:
-    case Op::kDequantize:
-    case Op::kUpdateScales:
-    case Op::kTensorStats: return Stage::kPrecise;
-    case Op::kFusion: return Stage::kFused;
-    default: return Stage::kModel;
-  }
-}
-
 class Verifier {
  public:
   explicit Verifier(const Graph& graph) : graph_(graph) {}
@@ -90,7 +68,7 @@ class Verifier {
     }
     std::vector<TensorType> types;
     try {
-      types = op_facts(node.op).infer(graph_, node);
+      types = infer_types(graph_, node);
     } catch (const Error& error) {
       require(false, id, "{}", error.message());
     }
@@ -173,7 +151,7 @@ void check_state(const Program& program, const Graph& graph, const std::string& 
 
 }  // namespace
 
-bool op_is_legal(Op op, Stage stage) { return first_stage(op) <= stage; }
+bool op_is_legal(Op op, Stage stage) { return op_info(op).stage <= stage; }
 
 void verify(const Graph& graph) { Verifier(graph).run(); }
 

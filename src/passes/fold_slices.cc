@@ -22,7 +22,7 @@ bool reads_columns(const Node& node, const Target& target) {
   }
   const std::optional<Chain> chain = read_chain(*node.body);
   const Node* quantize = chain ? chain->sinks[0].quantize : nullptr;
-  return quantize != nullptr && quantize->attrs.get_or<std::string>("scaling", "tensor") == "row";
+  return quantize != nullptr && quantize->attr<std::string>("scaling") == "row";
 }
 
 // The product of a fusion of a product and slices of its result, or null.
@@ -95,6 +95,14 @@ Node with_slices(const Node& reader, const Parts& parts, Rewriter& rewriter) {
 }
 
 }  // namespace
+
+NodeId find_foldable_product(const Graph& graph, const Target& target) {
+  const UseGraph uses(graph);
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    if (split_product(graph.node(NodeId{i})) != nullptr && has_such_readers(uses, NodeId{i}, target)) return NodeId{i};
+  }
+  return NodeId::kNone;
+}
 
 bool fold_slices(Graph& graph, const Target& target) {
   const UseGraph uses(graph);

@@ -228,10 +228,8 @@ Candidates product_bias(const UseGraph& uses, NodeId first, const Target& target
   const Node& node = uses.node(first);
   if (node.op != Op::kMatmul && node.op != Op::kScaledMatmul) return {};
   if (!target.fuses(Producer::kProduct, FusionPart::kBias)) return {};
-  if (node.attrs.get_or<std::string>("kind", "") == "head") return {};
-  const size_t addend = node.op == Op::kMatmul ? 2 : 4;
-  const bool starts_from = node.inputs.size() > addend && node.inputs[addend].exists();
-  if (starts_from || uses.users({first, 0}).size() != 1 || uses.is_output({first, 0})) return {};
+  if (node.attr<bool>("head")) return {};
+  if (node.operand("c").exists() || uses.users({first, 0}).size() != 1 || uses.is_output({first, 0})) return {};
   const NodeId bias = find_user(uses, {first, 0}, is_bias, node.phase);
   const bool same = bias != NodeId::kNone && uses.node(bias).inputs[0] == Value{first, 0} &&
                     uses.node(bias).results[0] == node.results[0];

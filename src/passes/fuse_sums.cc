@@ -13,8 +13,6 @@ struct Merge {
   Value addend;
 };
 
-size_t accumulator_index(Op op) { return op == Op::kMatmul ? 2 : 4; }
-
 // The side of the sum that is a product nobody else reads, made in the type it is summed in.
 bool find_merge(const UseGraph& uses, const Node& sum, const Target& target, Merge& merge) {
   const Graph& graph = uses.graph();
@@ -22,11 +20,10 @@ bool find_merge(const UseGraph& uses, const Node& sum, const Target& target, Mer
     Value value = sum.inputs[side], other = sum.inputs[1 - side];
     const Node& node = graph.node(value);
     if (node.op != Op::kMatmul && node.op != Op::kScaledMatmul) continue;
-    size_t c = accumulator_index(node.op);
-    bool has_c = node.inputs.size() > c && node.inputs[c].exists();
+    bool has_c = node.operand("c").exists();
     bool same = graph.type(value) == graph.type(other) && sum.results[0] == graph.type(value);
     if (has_c || !same || uses.users(value).size() != 1 || uses.is_output(value) || value == other) continue;
-    bool accumulates = graph.dtype(value) == DType::kF32 && node.attrs.get_or<std::string>("role", "") == "wgrad";
+    bool accumulates = graph.dtype(value) == DType::kF32 && node.attr<std::string>("role") == "wgrad";
     if (!target.fuses(Producer::kProduct, accumulates ? FusionPart::kAccumulate : FusionPart::kResidual)) continue;
     merge = {value.node, other};
     return true;
@@ -57,7 +54,7 @@ bool merge_sums(Graph& graph, const Target& target) {
       continue;
     }
     Node product = graph.node(sum->second.product);
-    product.inputs.resize(accumulator_index(product.op), Value::none());
+    product.inputs.resize(static_cast<size_t>(operand_index(product.op, "c")), Value::none());
     for (Value& input : product.inputs) input = rewriter.map(input);
     product.inputs.push_back(rewriter.map(sum->second.addend));
     rewriter.set({NodeId{i}, 0}, {rewriter.graph().add(std::move(product)), 0});

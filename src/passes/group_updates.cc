@@ -69,11 +69,11 @@ FusionMembers scales_from(const UseGraph& uses, NodeId first) {
   const Node& start = uses.node(first);
   if (start.op != Op::kUpdateScales) return {};
   return last_nodes(uses, first, "scale", kScales, [&](const Node& node) {
-    const auto same = [&]<typename T>(const char* key, T fallback) {
-      return node.attrs.get_or<T>(key, fallback) == start.attrs.get_or<T>(key, fallback);
+    const auto same = [&](const char* key) {
+      return attr_or_default(node.op, node.attrs, key) == attr_or_default(start.op, start.attrs, key);
     };
-    return node.op == Op::kUpdateScales && node.results[0] == start.results[0] && same("margin", int64_t{0}) &&
-           same("pow2", false) && same("algo", std::string());
+    return node.op == Op::kUpdateScales && node.results[0] == start.results[0] && same("margin") && same("pow2") &&
+           same("algo");
   });
 }
 

@@ -49,27 +49,21 @@ Value append(Builder& b, const std::string& state, Value rows, const CacheGroupI
 void rewrite_attention(Rewriter& rewriter, NodeId id, const CacheInputs& inputs, const KvCacheOptions& o) {
   const Graph& old = rewriter.old_graph();
   const Node& node = old.node(id);
-  check(node.attrs.get_or<double>("dropout", 0.0) == 0.0, ErrorCode::kInvalidArgument,
+  check(node.attr<double>("dropout") == 0, ErrorCode::kInvalidArgument,
         "kv_cache: {} has dropout; build the graph with training = false", describe(old, id));
-  check(node.attrs.get_or<bool>("causal", true), ErrorCode::kUnsupported,
+  check(node.attr<bool>("causal"), ErrorCode::kUnsupported,
         "kv_cache: {} is not causal: later tokens would change cached keys and values; run the whole sequence as one "
         "graph",
         describe(old, id));
   Builder& b = rewriter.builder();
   b.set_layer(node.layer);
-  int64_t window = node.attrs.get_or<int64_t>("window", 0);
+  int64_t window = node.attr<int64_t>("window");
   const CacheGroupInputs& group = inputs.groups.at(window);
   Value k = append(b, "kv." + node.name + ".k", rewriter.map(node.inputs[1]), group, o);
   Value v = append(b, "kv." + node.name + ".v", rewriter.map(node.inputs[2]), group, o);
-  Attrs attrs = {{"heads", node.attrs.get<int64_t>("heads")},
-                 {"kv_heads", node.attrs.get<int64_t>("kv_heads")},
-                 {"head_dim", node.attrs.get<int64_t>("head_dim")},
-                 {"scale", node.attrs.get<double>("scale")},
-                 {"window", window},
-                 {"block_size", o.block_size}};
+  Attrs attrs = attrs_for(Op::kPagedAttention, node.attrs);
+  attrs.set("block_size", o.block_size);
   if (o.max_query_len > 0) attrs.set("max_query_len", o.max_query_len);
-  for (const char* bias : {"alibi", "alibi_scale"})
-    if (node.attrs.has(bias)) attrs.set(bias, node.attrs.get<double>(bias));
   std::vector<Value> operands = {
       rewriter.map(node.inputs[0]), k, v, rewriter.map(node.inputs[3]), inputs.kv_lengths, group.block_table};
   if (o.scales) {
@@ -86,7 +80,7 @@ std::string group_input(const char* name, size_t group) { return fmt::format("{}
 std::vector<int64_t> attention_windows(const Graph& graph) {
   std::set<int64_t> windows;
   for (const Node& node : graph.nodes()) {
-    if (node.op == Op::kAttention) windows.insert(node.attrs.get_or<int64_t>("window", 0));
+    if (node.op == Op::kAttention) windows.insert(node.attr<int64_t>("window"));
   }
   return {windows.begin(), windows.end()};
 }
@@ -108,7 +102,7 @@ Graph add_kv_cache(const Graph& graph, const KvCacheOptions& options) {
     const Node& node = graph.node(id);
     if (node.op == Op::kAttention) {
       rewrite_attention(rewriter, id, inputs, options);
-    } else if (node.op == Op::kMatmul && node.attrs.get_or<std::string>("kind", "") == "head") {
+    } else if (node.op == Op::kMatmul && node.attr<bool>("head")) {
       Value rows =
           b.select_rows(rewriter.map(node.inputs[0]), b.input("logit_rows", {DType::kI32, {options.logit_rows}}));
       rewriter.set(node.inputs[0], rows);

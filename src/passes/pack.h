@@ -37,5 +37,7 @@ std::vector<Placement> load_plan(const Program& program);
 bool pad_vocab(Program& program, int64_t multiple);
 bool merge_siblings(Program& program, bool fused = false);
 bool fold_slices(Graph& graph, const Target& target);
+// A fusion that fold_slices would take apart, or none.
+NodeId find_foldable_product(const Graph& graph, const Target& target);
 
 }  // namespace octet

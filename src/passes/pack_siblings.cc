@@ -27,14 +27,13 @@ const Node& leaf_of(const Graph& graph, NodeId product, size_t input) {
 bool is_mergeable(const Graph& graph, const Node& node) {
   const bool scaled = node.op == Op::kScaledMatmul;
   if (!scaled && node.op != Op::kMatmul) return false;
-  const size_t addend = scaled ? 4 : 2;
-  if (node.attrs.get_or<std::string>("role", "") != "fprop" ||
-      node.attrs.get_or<std::string>("kind", "linear") != "linear" || !node.attrs.get_or("trans_b", false) ||
-      node.attrs.get_or("trans_a", false) || (node.inputs.size() > addend && node.inputs[addend].exists()))
+  if (node.attr<std::string>("role") != "fprop" || node.attr<bool>("head") || !node.attr<bool>("trans_b") ||
+      node.attr<bool>("trans_a") || node.operand("c").exists())
     return false;
   const Node& weight = graph.node(node.inputs[weight_inputs(node)[0]]);
   if (!scaled) return weight.op == Op::kParam;
-  return weight.op == Op::kState && weight.attrs.has("scaling") && graph.node(node.inputs[3]).op == Op::kState;
+  return weight.op == Op::kState && weight.attrs.has("scaling") &&
+         graph.node(node.operand("b_scale_inv")).op == Op::kState;
 }
 
 // Whether the products may stand side by side: of one kind, and in blocks of 128 rows where scales are of such blocks.

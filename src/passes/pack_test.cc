@@ -156,12 +156,12 @@ TEST(Pack, PaddedVocabularyTextInTextOut) {
   program.add_graph(parse_graph(R"(graph @train stage fused
   %0 = input : f32[4,8] @x
   %1 = param : f32[5,8] @head.weight
-  %2 = matmul %0, %1 {gemm="head", kind="head", role="fprop", trans_a=false, trans_b=true} @head
+  %2 = matmul %0, %1 {gemm="head", head=true, role="fprop", trans_a=false, trans_b=true} @head
   %3 = input : i32[4] @targets
   %4 = cross_entropy %2, %3 @loss
   %5 = input : f32[4] @dloss
   %6 = cross_entropy_grad %2, %3, %4.1, %5 @loss phase backward
-  %7 = matmul %6, %0 {gemm="head", kind="head", role="wgrad", to="f32", trans_a=true, trans_b=false} @head phase backward
+  %7 = matmul %6, %0 {gemm="head", head=true, role="wgrad", to="f32", trans_a=true, trans_b=false} @head phase backward
   output @logits %2
   update @grad.head.weight %7
 end
@@ -175,12 +175,12 @@ end
   EXPECT_EQ(print(program.graph("train")), R"(graph @train stage fused
   %0 = input : f32[4,8] @x
   %1 = param {part_rows=[5], parts="head.weight"} : f32[8,8] @head.weight
-  %2 = matmul %0, %1 {gemm="head", kind="head", role="fprop", trans_a=false, trans_b=true} : f32[4,8] @head
+  %2 = matmul %0, %1 {gemm="head", head=true, role="fprop", trans_a=false, trans_b=true} : f32[4,8] @head
   %3 = input : i32[4] @targets
   %4 = cross_entropy %2, %3 {classes=5} : f32[4], f32[4] @loss
   %5 = input : f32[4] @dloss
   %6 = cross_entropy_grad %2, %3, %4.1, %5 {classes=5} : f32[4,8] @loss phase backward
-  %7 = matmul %6, %0 {gemm="head", kind="head", role="wgrad", to="f32", trans_a=true, trans_b=false} : f32[8,8] @head phase backward
+  %7 = matmul %6, %0 {gemm="head", head=true, role="wgrad", to="f32", trans_a=true, trans_b=false} : f32[8,8] @head phase backward
   %8 = slice %2 {axis=1, begin=0, end=5} : f32[4,5] @slice
   output @logits %8
   update @grad.head.weight %7

@@ -16,9 +16,7 @@ struct Padding {
 };
 using Paddings = std::map<std::string, Padding>;  // by state entry
 
-bool is_head(const Node& node) {
-  return node.op == Op::kMatmul && node.attrs.get_or<std::string>("kind", "") == "head";
-}
+bool is_head(const Node& node) { return node.op == Op::kMatmul && node.attr<bool>("head"); }
 
 // Tables that a head's product reads directly, and biases added to it: as params, or as copies of them.
 std::set<std::string> head_tables(const Program& program) {

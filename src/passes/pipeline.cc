@@ -19,6 +19,7 @@
 #include "passes/plan_memory.h"
 #include "passes/precision.h"
 #include "passes/recompute.h"
+#include "passes/stage_rules.h"
 
 namespace octet {
 namespace {
@@ -109,7 +110,7 @@ bool run_pass(const Pass& pass, Program& program, const CompileOptions& options)
             changed ? "something" : "nothing", differs ? "another" : "the same");
     }
     for (Graph& graph : program.graphs()) graph.set_stage(std::max(graph.stage(), pass.stage));
-    if (options.verify) verify(program);
+    if (options.verify) verify(program), check_stage_rules(pass.name, program, options);
   });
   return changed;
 }

@@ -11,21 +11,22 @@
 #include "passes/precision_weights.h"
 
 namespace octet {
-namespace {
 
 bool is_model_graph(const Graph& graph) { return graph.name() != "apply" && graph.name() != "prepare"; }
-
-bool measures(const Graph& graph) { return graph.name() == "train_stats"; }
-
-bool records_amax(const Graph& graph) {
-  return graph.name() == "train" || graph.name() == "accumulate" || measures(graph);
-}
 
 bool is_training(const Program& program) {
   if (program.find_graph("apply") != nullptr) return true;
   return std::any_of(program.states().begin(), program.states().end(), [](const StateEntry& entry) {
     return entry.kind == StateKind::kMoment || entry.kind == StateKind::kGradient;
   });
+}
+
+namespace {
+
+bool measures(const Graph& graph) { return graph.name() == "train_stats"; }
+
+bool records_amax(const Graph& graph) {
+  return graph.name() == "train" || graph.name() == "accumulate" || measures(graph);
 }
 
 // Values that must be made in float32: what a float32 state is updated with, back through sums to the products.
@@ -157,7 +158,7 @@ class PreciseGraph {
   // A product keeps float32 where a float32 state is made from it (weight gradients), else the compute type.
   DType product_type(NodeId id) const {
     const Node& node = old_.node(id);
-    bool weight = node.attrs.get_or<std::string>("to", "") == "f32";  // set by the gradient rule
+    bool weight = node.attr<std::string>("to") == "f32";  // set by the gradient rule
     return weight || high_[static_cast<size_t>(index(id))] ? DType::kF32 : recipe_.compute;
   }
 
@@ -165,7 +166,7 @@ class PreciseGraph {
     Node copy = old_.node(id);
     for (size_t i = 0; i < 2; ++i) copy.inputs[i] = as(copy.inputs[i], recipe_.compute);
     DType type = product_type(id);
-    if (copy.inputs.size() > 2 && copy.inputs[2].exists()) copy.inputs[2] = as(copy.inputs[2], type);
+    if (copy.operand("c").exists()) copy.inputs[2] = as(copy.inputs[2], type);
     copy.attrs.set("to", std::string(dtype_name(type)));
     set_results(id, rewriter_.graph().add(std::move(copy)));
   }
@@ -180,14 +181,14 @@ class PreciseGraph {
       for (Value input : node.inputs) map_param(input);
       return plain_matmul(id);
     }
-    bool trans_a = node.attrs.get_or("trans_a", false), trans_b = node.attrs.get_or("trans_b", false);
+    bool trans_a = node.attr<bool>("trans_a"), trans_b = node.attr<bool>("trans_b");
     QuantizedValue a = operand(node.inputs[0], gemm, 0, /*along_rows=*/trans_a);
     if (flipped_) trans_a = !trans_a;
     QuantizedValue b = operand(node.inputs[1], gemm, 1, /*along_rows=*/!trans_b);
     if (flipped_) trans_b = !trans_b;
     std::vector<Value> inputs = {a.codes, a.scale_inv, b.codes, b.scale_inv};
     DType type = product_type(id);
-    if (node.inputs.size() > 2 && node.inputs[2].exists()) inputs.push_back(as(node.inputs[2], type));
+    if (Value c = node.operand("c"); c.exists()) inputs.push_back(as(c, type));
     Attrs attrs = node.attrs;
     attrs.set("trans_a", trans_a);
     attrs.set("trans_b", trans_b);
@@ -287,7 +288,7 @@ bool mark_tf32(Graph& graph) {
   bool changed = false;
   for (int32_t i = 0; i < graph.size(); ++i) {
     Node& node = graph.mutable_node(NodeId{i});
-    if (node.op != Op::kMatmul || node.attrs.get_or("tf32", false)) continue;
+    if (node.op != Op::kMatmul || node.attr<bool>("tf32")) continue;
     node.attrs.set("tf32", true);
     changed = true;
   }

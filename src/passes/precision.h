@@ -23,6 +23,9 @@ namespace octet {
 
 bool precision(Program& program, const CompileOptions& options);
 
+bool is_model_graph(const Graph& graph);  // any but "apply" and "prepare"
+bool is_training(const Program& program);
+
 // What precision() makes of every GEMM of a linear, by graph, in node order; pure. `reason` says why a GEMM the recipe
 // wants in FP8 stays in the compute type, and is empty otherwise.
 struct GemmReport {

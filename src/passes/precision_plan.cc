@@ -8,8 +8,7 @@ namespace {
 // Products with weights that the recipe decides on: those of linears, and of the output head where it says so.
 bool is_planned_gemm(const Node& node, bool with_head) {
   if (node.op != Op::kMatmul || !node.attrs.has("gemm") || !node.attrs.has("role")) return false;
-  const std::string kind = node.attrs.get_or<std::string>("kind", "linear");
-  return kind == "linear" || (with_head && kind == "head");
+  return with_head || !node.attr<bool>("head");
 }
 
 // Why this shape cannot run in FP8 on the target, or "". Any number of tokens can: only weight gradients contract over
@@ -36,14 +35,14 @@ PrecisionPlan plan_precision(const Graph& graph, const CompileOptions& options, 
     const Node& node = graph.node(NodeId{i});
     if (!is_planned_gemm(node, serving && options.recipe.head)) continue;
     GemmPlan gemm;
-    gemm.gemm = node.attrs.get<std::string>("gemm");
-    gemm.role = parse_gemm_role(node.attrs.get<std::string>("role"));
+    gemm.gemm = node.attr<std::string>("gemm");
+    gemm.role = parse_gemm_role(node.attr<std::string>("role"));
     gemm.wanted = options.recipe.decide(gemm.gemm, gemm.role);
     gemm.used = gemm.wanted;
     const Shape& a = graph.shape(node.inputs[0]);
     gemm.m = node.results[0].shape.rows();
     gemm.n = node.results[0].shape.cols();
-    gemm.k = node.attrs.get_or("trans_a", false) ? a.rows() : a.cols();
+    gemm.k = node.attr<bool>("trans_a") ? a.rows() : a.cols();
     if (gemm.wanted.codes) gemm.reason = unsupported_shape(gemm, options.target, serving);
     if (!gemm.reason.empty()) gemm.used = {};
     if (gemm.role == GemmRole::kFprop) activations.emplace(gemm.gemm, node.inputs[0]);

@@ -121,7 +121,7 @@ TEST(Precision, TypesFollowTheRecipe) {
   const Graph& graph = program.graph("train");
   for (const Node& node : graph.nodes()) {
     if (node.op == Op::kMatmul) {
-      bool wgrad = node.attrs.get_or<std::string>("role", "") == "wgrad";
+      bool wgrad = node.attr<std::string>("role") == "wgrad";
       EXPECT_EQ(node.results[0].dtype, wgrad ? DType::kF32 : DType::kBF16) << node.name;
       EXPECT_EQ(graph.dtype(node.inputs[0]), DType::kBF16) << node.name;
       EXPECT_EQ(graph.dtype(node.inputs[1]), DType::kBF16) << node.name;
@@ -145,12 +145,12 @@ TEST(Precision, DecisionsMoveExactlyTheNamedGemms) {
   int plain = 0, block = 0;
   for (const Node& node : program.graph("train").nodes()) {
     std::string gemm = node.attrs.get_or<std::string>("gemm", "");
-    if (node.op == Op::kMatmul && node.attrs.get_or<std::string>("kind", "linear") != "head") {
-      EXPECT_EQ(gemm + "/" + node.attrs.get<std::string>("role"), "layers.1.mlp.up/wgrad");
+    if (node.op == Op::kMatmul && !node.attr<bool>("head")) {
+      EXPECT_EQ(gemm + "/" + node.attr<std::string>("role"), "layers.1.mlp.up/wgrad");
       ++plain;
     }
     if (node.op == Op::kScaledMatmul && program.graph("train").shape(node.inputs[1]).elements() > 1) {
-      EXPECT_EQ(gemm + "/" + node.attrs.get<std::string>("role"), "layers.0.attn.o/fprop");
+      EXPECT_EQ(gemm + "/" + node.attr<std::string>("role"), "layers.0.attn.o/fprop");
       ++block;
     }
   }
@@ -234,8 +234,8 @@ TEST(Precision, TargetsWithTnProductsReadTransposedCodes) {
     Program program = precise("llama", options);
     for (const Node& node : program.graph("train").nodes()) {
       if (node.op != Op::kScaledMatmul) continue;
-      EXPECT_FALSE(node.attrs.get_or("trans_a", false)) << node.name;
-      EXPECT_TRUE(node.attrs.get_or("trans_b", false)) << node.name;
+      EXPECT_FALSE(node.attr<bool>("trans_a")) << node.name;
+      EXPECT_TRUE(node.attr<bool>("trans_b")) << node.name;
     }
     EXPECT_TRUE(has_state(program, std::string("layers.0.mlp.up.weight.") +
                                        (options.recipe.scaling == Scaling::kBlock ? "block_codes_t" : "codes_t")));

@@ -55,14 +55,14 @@ TEST(PrecisionText, Fp8Current) {
   Program program = precise("fp8-current");
   EXPECT_EQ(print(program.graph("train")), R"(graph @train stage precise
   %0 = input : f32[4,8] @x
-  %1 = reduce %0 {axis="all", kind="amax"} : f32[1] @up.x.amax
+  %1 = reduce %0 {axis="all", reduction="amax"} : f32[1] @up.x.amax
   %2 = compute_scale %1 {format="e4m3", margin=0, pow2=false} : f32[1], f32[1] @up.x.scale
   %3 = quantize %0, %2 {format="e4m3", scaling="tensor"} : e4m3[4,8], f32[1], e4m3[8,4], f32[1], f32[1] @up.x
   %4 = state : e4m3[16,8] @up.weight.codes
   %5 = state : f32[1] @up.weight.scale_inv
   %6 = scaled_matmul %3, %3.1, %4, %5 {gemm="up", role="fprop", scaling_a="tensor", scaling_b="tensor", to="bf16", trans_a=false, trans_b=true} : bf16[4,16] @up
   %7 = input : f32[4,16] @dy
-  %8 = reduce %7 {axis="all", kind="amax"} : f32[1] @up.dy.amax phase backward
+  %8 = reduce %7 {axis="all", reduction="amax"} : f32[1] @up.dy.amax phase backward
   %9 = compute_scale %8 {format="e5m2", margin=0, pow2=false} : f32[1], f32[1] @up.dy.scale phase backward
   %10 = quantize %7, %9 {format="e5m2", scaling="tensor"} : e5m2[4,16], f32[1], e5m2[16,4], f32[1], f32[1] @up.dy phase backward
   %11 = scaled_matmul %10, %10.1, %3, %3.1 {gemm="up", role="wgrad", scaling_a="tensor", scaling_b="tensor", to="f32", trans_a=true, trans_b=false} : f32[16,8] @up phase backward
@@ -72,7 +72,7 @@ end
 )");
   EXPECT_EQ(print(program.graph("prepare")), R"(graph @prepare stage precise
   %0 = param {init="ones"} : f32[16,8] @up.weight phase optimizer
-  %1 = reduce %0 {axis="all", kind="amax"} : f32[1] @up.weight.amax phase optimizer
+  %1 = reduce %0 {axis="all", reduction="amax"} : f32[1] @up.weight.amax phase optimizer
   %2 = compute_scale %1 {format="e4m3", margin=0, pow2=false} : f32[1], f32[1] @up.weight.scale phase optimizer
   %3 = quantize %0, %2 {format="e4m3", scaling="tensor"} : e4m3[16,8], f32[1], e4m3[8,16], f32[1], f32[1] @up.weight phase optimizer
   update @up.weight.codes %3

@@ -3,8 +3,9 @@
 namespace octet {
 
 Value emit_current_scale(Builder& builder, Value x, const Recipe& recipe, DType format, const std::string& name) {
-  Value amax{
-      builder.emit(Op::kReduce, {x}, {{"kind", std::string("amax")}, {"axis", std::string("all")}}, name + ".amax"), 0};
+  Value amax{builder.emit(Op::kReduce, {x}, {{"reduction", std::string("amax")}, {"axis", std::string("all")}},
+                          name + ".amax"),
+             0};
   NodeId scale = builder.emit(
       Op::kComputeScale, {amax},
       {{"format", std::string(dtype_name(format))}, {"margin", recipe.margin}, {"pow2", recipe.power_of_two}},

@@ -15,7 +15,7 @@ NodeId find_head(const Graph& graph) {
   NodeId head = NodeId::kNone;
   for (int32_t i = 0; i < graph.size(); ++i) {
     const Node& node = graph.node(NodeId{i});
-    if (node.op != Op::kMatmul || node.attrs.get_or<std::string>("kind", "") != "head") continue;
+    if (node.op != Op::kMatmul || !node.attr<bool>("head")) continue;
     check(head == NodeId::kNone, ErrorCode::kUnsupported, "serving: graph {} has two heads: {} and {}", graph.name(),
           describe(graph, head), describe(graph, NodeId{i}));
     head = NodeId{i};

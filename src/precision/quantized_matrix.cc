@@ -12,10 +12,6 @@
 namespace octet {
 namespace {
 
-constexpr int64_t kBlock = 128;
-
-int64_t blocks(int64_t size) { return (size + kBlock - 1) / kBlock; }
-
 // Rows and columns one scale belongs to, and how far the next scale down and across is.
 struct Group {
   int64_t rows, cols;
@@ -25,8 +21,8 @@ Group group_of(ScaleLayout layout, int64_t rows, int64_t cols) {
   switch (layout) {
     case ScaleLayout::kTensor: return {rows, cols};
     case ScaleLayout::kRow: return {1, cols};
-    case ScaleLayout::kRow128: return {1, kBlock, 1, rows};
-    case ScaleLayout::kTile128: return {kBlock, kBlock, blocks(cols), 1};
+    case ScaleLayout::kRow128: return {1, kScaleBlock, 1, rows};
+    case ScaleLayout::kTile128: return {kScaleBlock, kScaleBlock, (cols + kScaleBlock - 1) / kScaleBlock, 1};
   }
   return {};
 }
@@ -57,37 +53,10 @@ void for_runs(int64_t row, int64_t cols, Group group, const Body& body) {
 
 }  // namespace
 
-const char* scale_layout_name(ScaleLayout layout) {
-  switch (layout) {
-    case ScaleLayout::kTensor: return "tensor";
-    case ScaleLayout::kRow: return "row";
-    case ScaleLayout::kRow128: return "1x128";
-    case ScaleLayout::kTile128: return "128x128";
-  }
-  return "";
-}
-
-ScaleLayout parse_scale_layout(const std::string& name) {
-  for (ScaleLayout layout : {ScaleLayout::kTensor, ScaleLayout::kRow, ScaleLayout::kRow128, ScaleLayout::kTile128}) {
-    if (name == scale_layout_name(layout)) return layout;
-  }
-  fail(ErrorCode::kInternal, "scale layout \"{}\" is none of tensor, row, 1x128, 128x128", name);
-}
-
-int64_t scale_count(ScaleLayout layout, int64_t rows, int64_t cols) {
-  switch (layout) {
-    case ScaleLayout::kTensor: return 1;
-    case ScaleLayout::kRow: return rows;
-    case ScaleLayout::kRow128: return blocks(cols) * rows;
-    case ScaleLayout::kTile128: return blocks(rows) * blocks(cols);
-  }
-  return 0;
-}
-
 MatrixQuantizer::MatrixQuantizer(int64_t rows, int64_t cols, const QuantizeRule& rule, int64_t rows_at_once,
                                  ReadRows read, std::optional<float> amax)
     : rows_(rows), cols_(cols), rule_(rule), read_(std::move(read)) {
-  const auto count = static_cast<size_t>(scale_count(rule.layout, rows, cols));
+  const auto count = static_cast<size_t>(scale_shape(rule.layout, rows, cols).elements());
   scales_.resize(count);
   scale_inv_.resize(count);
   if (rule.layout != ScaleLayout::kTensor) group_rows_ = group_of(rule.layout, rows, cols).rows;

@@ -8,23 +8,9 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "ir/scale_layout.h"
 
 namespace octet {
-
-// How the scales of one quantized tensor are laid out.
-enum class ScaleLayout : uint8_t {
-  kTensor,  // one scale
-  kRow,     // one a row: activations that are served, so that no token depends on another; weights' output channels
-  kRow128,  // 1x128 blocks along the contraction: activations and gradients; rows' scales are neighbours
-  kTile128  // 128x128 blocks: weights
-};
-
-// As attrs of quantize and scaled_matmul spell it; parse throws kInternal for anything else.
-const char* scale_layout_name(ScaleLayout layout);
-ScaleLayout parse_scale_layout(const std::string& name);
-
-// Scales of a matrix [rows, cols].
-int64_t scale_count(ScaleLayout layout, int64_t rows, int64_t cols);
 
 struct QuantizeRule {
   ScaleLayout layout = ScaleLayout::kRow;

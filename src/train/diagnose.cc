@@ -38,7 +38,7 @@ std::vector<Probe> observe_all(Graph& graph) {
     if (leaf || !is_float(node.results[0].dtype)) continue;
     Probe probe{fmt::format("probe.{}", i), fmt::format("{} ({})", node.name, op_name(node.op))};
     const NodeId amax = builder.emit(Op::kReduce, {Value{NodeId{i}, 0}},
-                                     {{"kind", std::string("amax")}, {"axis", std::string("all")}}, probe.output);
+                                     {{"reduction", std::string("amax")}, {"axis", std::string("all")}}, probe.output);
     builder.output(probe.output, {amax, 0});
     probes.push_back(std::move(probe));
   }

@@ -53,7 +53,7 @@ LinearLayout linear_layout(const ModelConfig& config) {
   std::map<std::pair<int32_t, int32_t>, std::string> first;
   for (const Node& node : graph.nodes()) {
     if (node.op == Op::kAttention) layout.attention.insert(node.name);
-    if (node.op != Op::kMatmul || node.attrs.get_or<std::string>("kind", "linear") != "linear") continue;
+    if (node.op != Op::kMatmul || node.attr<bool>("head")) continue;
     const std::string& gemm = node.attrs.get<std::string>("gemm");
     const auto key = std::pair(index(node.inputs[0].node), node.inputs[0].result);
     layout.x_of[gemm] = first.try_emplace(key, gemm).first->second;
@@ -119,7 +119,7 @@ void QuantizedTensors::add_scales(const std::string& param, ParamView& view) con
   if (scheme_.weights == ScaleLayout::kTensor) {
     view.scale_inv = std::move(scales);
   } else {  // rows have scales as they have codes; so have blocks, of which a part has whole ones
-    take_part(tensor, param, scales, scale_count(scheme_.weights, view.rows, view.cols), view.scale_inv);
+    take_part(tensor, param, scales, scale_shape(scheme_.weights, view.rows, view.cols).elements(), view.scale_inv);
   }
 }
 

@@ -54,7 +54,7 @@ GoldenTensor not_causal(Attrs attrs, const Heads& q, const Heads& k, const Heads
   return run_op(Op::kAttention,
                 {golden(dtype, {tokens, q_width}, queries), golden(dtype, {tokens, width}, k.values),
                  golden(dtype, {tokens, width}, v.values), golden(DType::kI32, {k.batch + 1}, starts)},
-                attrs)[0];
+                attrs_for(Op::kAttention, attrs))[0];
 }
 
 }  // namespace
@@ -106,7 +106,7 @@ std::string check_attention(const OnnxCase& c) {
                  {queries, golden(dtype, {k.batch * k.length, width}, k.values),
                   golden(dtype, {k.batch * k.length, width}, v.values), golden(DType::kI32, {tokens + 1}, starts),
                   lengths, golden(DType::kI32, {tokens, 1}, blocks)},
-                 attrs)[0];
+                 attrs_for(Op::kPagedAttention, attrs))[0];
     if (q.length <= k.length) whole = not_causal(attrs, q, k, v, dtype);
   }
   // [B, length, heads, padded] -> ONNX's layout without the padding

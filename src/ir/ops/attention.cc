@@ -2,7 +2,6 @@
 // head_dim], k and v [T, kv_heads head_dim]; segments i32[S+1] holds the start of every segment and then the end of the
 // last one, repeated.
 #include <algorithm>
-#include <cmath>
 
 #include "ir/builder.h"
 #include "ir/ops/attention_dims.h"
@@ -10,18 +9,11 @@
 namespace octet::ops {
 
 HeadDims head_dims(const Node& node) {
-  HeadDims dims{positive_attr(node, "heads"), positive_attr(node, "kv_heads"), positive_attr(node, "head_dim")};
+  HeadDims dims{node.attr<int64_t>("heads"), node.attr<int64_t>("kv_heads"), node.attr<int64_t>("head_dim")};
   require(dims.heads % dims.kv_heads == 0, node, "heads {} is not a multiple of kv_heads {}", dims.heads,
           dims.kv_heads);
-  require(attr_or<int64_t>(node, "window", 0) >= 0, node, "window is {} (want >= 0)",
-          attr_or<int64_t>(node, "window", 0));
-  require(attr_or(node, "causal", true) || node.op != Op::kPagedAttention, node,
-          "causal is false (want true: a cache holds no later tokens)");
-  double scale = attr<double>(node, "scale"), alibi = attr_or(node, "alibi", 0.0);
-  require(alibi >= 0 && std::isfinite(alibi), node, "alibi is {} (want the largest exponent, or 0)", alibi);
-  double alibi_scale = attr_or(node, "alibi_scale", 1.0);
-  require(alibi == 0 || (scale > 0 && alibi_scale > 0 && std::isfinite(alibi_scale)), node,
-          "alibi needs a positive scale and alibi_scale, has {} and {}", scale, alibi_scale);
+  double scale = node.attr<double>("scale"), alibi = node.attr<double>("alibi");
+  require(alibi == 0 || scale > 0, node, "alibi {} needs a positive scale, has {}", alibi, scale);
   return dims;
 }
 
@@ -51,8 +43,8 @@ namespace {
 
 using namespace ops;
 
-// Checks of q, k, v, segments and dropout, shared with the gradient; `rng` is the index of the optional rng input.
-HeadDims check_attention(const Graph& graph, const Node& node, size_t rng) {
+// Checks of q, k, v, segments and dropout, shared with the gradient.
+HeadDims check_attention(const Graph& graph, const Node& node) {
   HeadDims dims = head_dims(node);
   require_rank(graph, node, 0, 2);
   int64_t tokens = input_shape(graph, node, 0)[0];
@@ -60,24 +52,22 @@ HeadDims check_attention(const Graph& graph, const Node& node, size_t rng) {
   require_heads(graph, node, 1, tokens, dims.kv_heads * dims.head_dim);
   require_heads(graph, node, 2, tokens, dims.kv_heads * dims.head_dim);
   require_segments(graph, node, 3);
-  double p = attr_or(node, "dropout", 0.0);
-  require(p >= 0 && p < 1, node, "dropout is {} (want 0 <= dropout < 1)", p);
-  if (p > 0) {
-    require(has_input(node, rng), node, "dropout {} needs the rng input", p);
-    require_type(graph, node, rng, {DType::kI64, {3}});
-    positive_attr(node, "max_length");
-    attr<int64_t>(node, "key");
+  if (double p = node.attr<double>("dropout"); p > 0) {
+    require(node.operand("rng").exists(), node, "dropout {} needs the rng input", p);
+    require_optional(graph, node, "rng", {DType::kI64, {3}});
+    require(node.attr<int64_t>("max_length") > 0 && node.attrs.has("key"), node, "dropout {} needs max_length and key",
+            p);
   }
   return dims;
 }
 
 Types attention_type(const Graph& graph, const Node& node) {
-  HeadDims dims = check_attention(graph, node, 4);
+  HeadDims dims = check_attention(graph, node);
   return {input_type(graph, node, 0), f32({input_shape(graph, node, 0)[0], dims.heads})};
 }
 
 Types attention_grad_type(const Graph& graph, const Node& node) {
-  HeadDims dims = check_attention(graph, node, 7);
+  HeadDims dims = check_attention(graph, node);
   int64_t tokens = input_shape(graph, node, 0)[0];
   require_heads(graph, node, 4, tokens, dims.heads * dims.head_dim);
   require_type(graph, node, 5, f32({tokens, dims.heads}));
@@ -88,13 +78,13 @@ Types attention_grad_type(const Graph& graph, const Node& node) {
 // Visible (query, key) pairs less what a window hides: L keys a query for segments of L, causal L/2.
 double visible_pairs(const Graph& graph, const Node& node) {
   int64_t tokens = input_shape(graph, node, 0)[0];
-  int64_t length = node.attrs.get_or<int64_t>("equal_length", 0);
-  if (length <= 0) length = node.attrs.get_or<int64_t>("max_length", 0);
+  int64_t length = node.attr<int64_t>("equal_length");
+  if (length <= 0) length = node.attr<int64_t>("max_length");
   if (length <= 0) length = tokens;
-  int64_t window = node.attrs.get_or<int64_t>("window", 0);
+  int64_t window = node.attr<int64_t>("window");
   auto l = static_cast<double>(std::min(length, tokens));
   double w = window > 0 ? std::min(static_cast<double>(window), l) : l;
-  return static_cast<double>(tokens) * (w - w * w / (2 * l)) * (node.attrs.get_or<bool>("causal", true) ? 1 : 2);
+  return static_cast<double>(tokens) * (w - w * w / (2 * l)) * (node.attr<bool>("causal") ? 1 : 2);
 }
 
 // kProducts matrix products of head_dim multiply-adds a pair: 2 forward, 5 backward (scores once more, dp, dv, dq, dk).
@@ -108,7 +98,7 @@ void attention_gradient(GradientContext& context) {
   require_no_gradient(context, 1, "the log-sum-exp of attention");
   std::vector<Value> inputs = {context.input(0),  context.input(1),  context.input(2),   context.input(3),
                                context.result(0), context.result(1), context.gradient(0)};
-  if (has_input(context.node(), 4)) inputs.push_back(context.input(4));
+  if (context.node().operand("rng").exists()) inputs.push_back(context.input(operand_index(Op::kAttention, "rng")));
   Value dq = emit_gradient(context, Op::kAttentionGrad, std::move(inputs), context.node().attrs);
   for (int i = 0; i < 3; ++i) context.add_gradient(i, {dq.node, i});
 }
@@ -121,10 +111,9 @@ const OpFacts attention = {
     .cost = attention_cost<2>,
     .precision = {ResultPrecision::kComputeType, ResultPrecision::kFloat32},
     .meaning =
-        "softmax(scale q k^T) v per head within segments; attrs heads, kv_heads, head_dim, scale, causal (default "
-        "true), window, max_length, equal_length, dropout, key, library_mask; tokens past the last segment give 0; "
-        "lse before dropout; attr alibi > 0 adds alibi_scale (default 1) x slope(head) x -|query - key| to the scaled "
-        "score, the slopes ending at 2^-alibi"};
+        "softmax(scale q k^T) v per head within segments, with causal only of keys at or before the query; tokens past "
+        "the last segment give 0; lse before dropout; alibi > 0 adds alibi_scale x slope(head) x -|query - key| to the "
+        "scaled score, the slopes ending at 2^-alibi"};
 const OpFacts attention_grad = {.infer = attention_grad_type,
                                 .no_gradient = "is a gradient",
                                 .cost = attention_cost<5>,

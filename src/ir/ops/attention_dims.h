@@ -8,7 +8,7 @@ namespace octet::ops {
 struct HeadDims {
   int64_t heads, kv_heads, head_dim;
 };
-HeadDims head_dims(const Node& node);  // and checks scale, window and alibi
+HeadDims head_dims(const Node& node);  // checks them, scale and alibi
 void require_heads(const Graph& graph, const Node& node, size_t i, int64_t tokens, int64_t width);
 void require_ints(const Graph& graph, const Node& node, size_t i, int rank, const char* what);
 void require_segments(const Graph& graph, const Node& node, size_t i);

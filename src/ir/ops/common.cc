@@ -23,24 +23,9 @@ void require_type(const Graph& graph, const Node& node, size_t i, const TensorTy
   require(type == want, node, "input {} is {} (want {})", i, type, want);
 }
 
-const char* attr_kind(const Attr& attr) {
-  constexpr const char* kNames[] = {"integer", "number with a point", "bool", "string", "integer list", "number list"};
-  return kNames[attr.index()];
-}
-
-DType dtype_attr(const Node& node, std::string_view key) {
-  const std::string& name = attr<std::string>(node, key);
-  try {
-    return parse_dtype(name);
-  } catch (const Error& error) {
-    throw_bad_node(node, fmt::format("attribute {}: {}", key, error.message()));
-  }
-}
-
-int64_t positive_attr(const Node& node, std::string_view key) {
-  int64_t value = attr<int64_t>(node, key);
-  require(value > 0 && value <= INT32_MAX, node, "attribute {} is {} (want 1 to 2^31 - 1)", key, value);
-  return value;
+void require_optional(const Graph& graph, const Node& node, std::string_view operand, const TensorType& want) {
+  if (node.operand(operand).exists())
+    require_type(graph, node, static_cast<size_t>(operand_index(node.op, operand)), want);
 }
 
 double moved_bytes(const Graph& graph, const Node& node) {
@@ -61,7 +46,7 @@ Value reduce_to_input(GradientContext& context, Value dy, int input) {
   const Shape& have = context.graph().shape(dy);
   if (want == have) return dy;
   std::string axis = want.elements() == 1 ? "all" : "rows";
-  return emit_gradient(context, Op::kReduce, {dy}, {{"kind", std::string("sum")}, {"axis", axis}});
+  return emit_gradient(context, Op::kReduce, {dy}, {{"reduction", std::string("sum")}, {"axis", axis}});
 }
 
 void require_no_gradient(GradientContext& context, int result, const char* what) {

@@ -1,4 +1,4 @@
-// What the shape rules and costs of all families share: checks that name the node, typed attribute access, counting.
+// What the shape rules and costs of all families share: checks that name the node, counting.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "ir/facts.h"
 #include "ir/graph.h"
+#include "ir/scale_layout.h"
 
 // Printed only when a check fails, so that building a graph formats nothing.
 template <>
@@ -49,31 +50,23 @@ inline const TensorType& input_type(const Graph& graph, const Node& node, size_t
   return graph.type(node.inputs[i]);
 }
 inline const Shape& input_shape(const Graph& graph, const Node& node, size_t i) { return graph.shape(node.inputs[i]); }
-inline bool has_input(const Node& node, size_t i) { return i < node.inputs.size() && node.inputs[i].exists(); }
 
 // A float type that arithmetic reads as it is: not codes, which need their scale.
 inline bool is_arithmetic(DType dtype) { return is_float(dtype) && !is_fp8(dtype); }
 void require_arithmetic(const Graph& graph, const Node& node, size_t i);
 void require_rank(const Graph& graph, const Node& node, size_t i, int rank);
 void require_type(const Graph& graph, const Node& node, size_t i, const TensorType& want);
+// The same of an optional operand; nothing when it is absent.
+void require_optional(const Graph& graph, const Node& node, std::string_view operand, const TensorType& want);
 inline TensorType f32(Shape shape) { return {DType::kF32, std::move(shape)}; }
 
-// Attributes a user's text may lack: kInvalidArgument naming the node, unlike Attrs::get.
-const char* attr_kind(const Attr& attr);
-template <typename T>
-const T& attr(const Node& node, std::string_view key) {
-  const Attr* found = node.attrs.find(key);
-  require(found != nullptr, node, "attribute {} is missing", key);
-  require(std::holds_alternative<T>(*found), node, "attribute {} is of kind {} (want {})", key, attr_kind(*found),
-          attr_kind(Attr(T{})));
-  return std::get<T>(*found);
+inline TensorType scale_type(const Shape& codes, ScaleLayout layout) {
+  return f32(scale_shape(layout, codes[0], codes[1]));
 }
-template <typename T>
-T attr_or(const Node& node, std::string_view key, T fallback) {
-  return node.attrs.has(key) ? attr<T>(node, key) : std::move(fallback);
+inline ScaleLayout layout_attr(const Node& node, std::string_view key) {
+  return parse_scale_layout(node.attr<std::string>(key));
 }
-DType dtype_attr(const Node& node, std::string_view key);
-int64_t positive_attr(const Node& node, std::string_view key);
+inline DType dtype_attr(const Node& node, std::string_view key) { return parse_dtype(node.attr<std::string>(key)); }
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

@@ -17,27 +17,12 @@ Types unary(const Graph& graph, const Node& node) {
   return {input_type(graph, node, 0)};
 }
 
-Types scale_type(const Graph& graph, const Node& node) {
-  attr<double>(node, "value");
-  return unary(graph, node);
-}
-
-Types gelu_type(const Graph& graph, const Node& node) {
-  attr<bool>(node, "approximate");
-  return unary(graph, node);
-}
-
 Types slope_type(const Graph& graph, const Node& node) {
   require_arithmetic(graph, node, 0);
   require_arithmetic(graph, node, 1);
   const Shape &x = input_shape(graph, node, 0), &dy = input_shape(graph, node, 1);
   require(x == dy, node, "x and dy differ: {} vs {}", x, dy);
   return {input_type(graph, node, 0)};
-}
-
-Types gelu_grad_type(const Graph& graph, const Node& node) {
-  attr<bool>(node, "approximate");
-  return slope_type(graph, node);
 }
 
 Types binary(const Graph& graph, const Node& node) {
@@ -52,9 +37,6 @@ Types binary(const Graph& graph, const Node& node) {
 Types dropout_type(const Graph& graph, const Node& node) {
   require_arithmetic(graph, node, 0);
   require_type(graph, node, 1, {DType::kI64, {3}});
-  double p = attr<double>(node, "p");
-  require(p >= 0 && p < 1, node, "p is {} (want 0 <= p < 1)", p);
-  require(attr<int64_t>(node, "key") >= 0, node, "key is {} (want >= 0)", attr<int64_t>(node, "key"));
   return {input_type(graph, node, 0)};
 }
 
@@ -109,9 +91,9 @@ OpFacts pointwise(OpFacts facts) {
   return facts;
 }
 
-OpFacts slope(const char* meaning, Types (*infer)(const Graph&, const Node&), Cost (*cost)(const Graph&, const Node&)) {
+OpFacts slope(const char* meaning, Cost (*cost)(const Graph&, const Node&)) {
   return pointwise(
-      {.infer = infer, .no_gradient = "is a gradient", .cost = cost, .in_place = {1, 0}, .meaning = meaning});
+      {.infer = slope_type, .no_gradient = "is a gradient", .cost = cost, .in_place = {1, 0}, .meaning = meaning});
 }
 
 }  // namespace
@@ -120,25 +102,24 @@ const OpFacts cast = pointwise({.infer = cast_type,
                                 .gradient = cast_gradient,
                                 .cost = per_result_element<1>,
                                 .precision = {ResultPrecision::kUnchanged},
-                                .meaning = "x in the type of attr to: nearest even, FP8 saturating"});
-const OpFacts scale = pointwise(
-    {.infer = scale_type, .gradient = scale_gradient, .cost = per_result_element<1>, .meaning = "x times attr value"});
-const OpFacts gelu =
-    pointwise({.infer = gelu_type,
-               .gradient = slope_gradient<Op::kGeluGrad>,
-               .cost = per_result_element<8>,
-               .meaning = "x Phi(x); attr approximate: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))"});
-const OpFacts gelu_grad = slope("dy times the derivative of gelu at x", gelu_grad_type, per_result_element<12>);
+                                .meaning = "x in the type to: nearest even, FP8 saturating"});
+const OpFacts scale =
+    pointwise({.infer = unary, .gradient = scale_gradient, .cost = per_result_element<1>, .meaning = "x times value"});
+const OpFacts gelu = pointwise({.infer = unary,
+                                .gradient = slope_gradient<Op::kGeluGrad>,
+                                .cost = per_result_element<8>,
+                                .meaning = "x Phi(x); approximate: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))"});
+const OpFacts gelu_grad = slope("dy times the derivative of gelu at x", per_result_element<12>);
 const OpFacts silu = pointwise({.infer = unary,
                                 .gradient = slope_gradient<Op::kSiluGrad>,
                                 .cost = per_result_element<5>,
                                 .meaning = "x / (1 + exp(-x))"});
-const OpFacts silu_grad = slope("dy times the derivative of silu at x", slope_type, per_result_element<8>);
+const OpFacts silu_grad = slope("dy times the derivative of silu at x", per_result_element<8>);
 const OpFacts relu = pointwise({.infer = unary,
                                 .gradient = slope_gradient<Op::kReluGrad>,
                                 .cost = per_result_element<1>,
                                 .meaning = "max(x, 0); NaN stays NaN"});
-const OpFacts relu_grad = slope("dy where x > 0, else 0", slope_type, per_result_element<1>);
+const OpFacts relu_grad = slope("dy where x > 0, else 0", per_result_element<1>);
 const OpFacts add = pointwise(
     {.infer = binary, .gradient = add_gradient, .cost = per_result_element<1>, .in_place = {0, 1}, .meaning = "a + b"});
 const OpFacts sub = pointwise(

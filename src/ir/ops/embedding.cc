@@ -27,8 +27,8 @@ Types embedding_grad_type(const Graph& graph, const Node& node) {
   require_rank(graph, node, 1, 2);
   const Shape& dy = input_shape(graph, node, 1);
   require(dy[0] == tokens, node, "dy is {} for {} ids", dy, tokens);
-  TensorType result = f32({positive_attr(node, "rows"), dy[1]});
-  if (has_input(node, 2)) require_type(graph, node, 2, result);
+  TensorType result = f32({node.attr<int64_t>("rows"), dy[1]});
+  require_optional(graph, node, "c", result);
   return {std::move(result)};
 }
 
@@ -59,6 +59,6 @@ const OpFacts embedding_grad = {
     },
     .precision = {ResultPrecision::kFloat32},
     .in_place = {2},
-    .meaning = "c (or 0) plus dy[t] added to row ids[t]; attr rows = V"};
+    .meaning = "c (or 0) plus dy[t] added to row ids[t]; rows = V"};
 
 }  // namespace octet::facts

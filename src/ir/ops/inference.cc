@@ -18,10 +18,8 @@ Types scatter_rows_type(const Graph& graph, const Node& node) {
           cache.dtype, rows.dtype);
   require(cache.shape[1] == rows.shape[1], node, "the cache holds rows of {}, given {}", cache.shape[1], rows.shape[1]);
   require_type(graph, node, 2, {DType::kI32, {rows.shape[0]}});
-  if (has_input(node, 3)) {
-    require(!ids, node, "ids take no scale");
-    require_type(graph, node, 3, f32({1}));
-  }
+  require(!ids || !node.operand("scale").exists(), node, "ids take no scale");
+  require_optional(graph, node, "scale", f32({1}));
   return {cache};
 }
 
@@ -29,7 +27,7 @@ Types paged_attention_type(const Graph& graph, const Node& node) {
   HeadDims dims = head_dims(node);
   require_rank(graph, node, 0, 2);
   require_heads(graph, node, 0, input_shape(graph, node, 0)[0], dims.heads * dims.head_dim);
-  int64_t block_size = positive_attr(node, "block_size"), width = dims.kv_heads * dims.head_dim;
+  int64_t block_size = node.attr<int64_t>("block_size"), width = dims.kv_heads * dims.head_dim;
   for (size_t i = 1; i <= 2; ++i) {
     require_rank(graph, node, i, 2);
     const TensorType& cache = input_type(graph, node, i);
@@ -42,18 +40,14 @@ Types paged_attention_type(const Graph& graph, const Node& node) {
   require_ints(graph, node, 5, 2, "block_table");
   require(input_shape(graph, node, 5)[0] == sequences, node, "block_table is {} for {} sequences",
           input_shape(graph, node, 5), sequences);
-  for (size_t i = 6; i <= 7; ++i) {
-    if (has_input(node, i)) require_type(graph, node, i, f32({1}));
-  }
-  require(node.attrs.get_or<int64_t>("max_query_len", 0) >= 0, node,
-          "max_query_len is {} (want 0, any number, or more)", node.attrs.get_or<int64_t>("max_query_len", 0));
+  for (const char* scale : {"k_scale_inv", "v_scale_inv"}) require_optional(graph, node, scale, f32({1}));
   return {input_type(graph, node, 0)};
 }
 
 Types copy_blocks_type(const Graph& graph, const Node& node) {
   require_rank(graph, node, 0, 2);
   const TensorType& cache = input_type(graph, node, 0);
-  int64_t block_size = positive_attr(node, "block_size");
+  int64_t block_size = node.attr<int64_t>("block_size");
   require(is_float(cache.dtype) && cache.shape[0] % block_size == 0, node,
           "the cache is {} (want whole blocks of {} rows of a float type)", cache, block_size);
   require_ints(graph, node, 1, 2, "pairs");
@@ -63,7 +57,7 @@ Types copy_blocks_type(const Graph& graph, const Node& node) {
 
 Cost copy_blocks_cost(const Graph& graph, const Node& node) {
   const TensorType& cache = input_type(graph, node, 0);
-  int64_t rows = input_shape(graph, node, 1)[0] * node.attrs.get<int64_t>("block_size");
+  int64_t rows = input_shape(graph, node, 1)[0] * node.attr<int64_t>("block_size");
   return {0, 2.0 * static_cast<double>(rows * cache.shape[1] * dtype_bytes(cache.dtype))};
 }
 
@@ -76,8 +70,8 @@ Cost scatter_rows_cost(const Graph& graph, const Node& node) {
 // An upper bound: every sequence as long as its block table (or the window) allows.
 Cost paged_attention_cost(const Graph& graph, const Node& node) {
   const Shape &q = input_shape(graph, node, 0), &table = input_shape(graph, node, 5);
-  double keys = static_cast<double>(table[1]) * static_cast<double>(node.attrs.get<int64_t>("block_size"));
-  int64_t window = node.attrs.get_or<int64_t>("window", 0);
+  double keys = static_cast<double>(table[1]) * static_cast<double>(node.attr<int64_t>("block_size"));
+  int64_t window = node.attr<int64_t>("window");
   if (window > 0) keys = std::min(keys, static_cast<double>(window));
   const TensorType& cache = input_type(graph, node, 1);
   double row_bytes = static_cast<double>(cache.shape[1] * dtype_bytes(cache.dtype));
@@ -107,7 +101,7 @@ const OpFacts copy_blocks = {
     .must_alias = 0,
     .meaning =
         "the cache with block pairs[p, 1] a copy of block pairs[p, 0]; a pair with a negative entry copies nothing; no "
-        "block is written twice or both read and written; attr block_size"};
+        "block is written twice or both read and written"};
 const OpFacts paged_attention = {
     .infer = paged_attention_type,
     .no_gradient = "inference only",
@@ -115,7 +109,6 @@ const OpFacts paged_attention = {
     .meaning =
         "attention of queries segments[s]..segments[s+1] over the kv_lengths[s] tokens of block_table[s]; query i of "
         "n stands at position kv_lengths[s] - n + i; keys and values are multiplied by k_scale_inv and v_scale_inv, "
-        "where they are given; attrs heads, kv_heads, head_dim, scale, window, block_size, alibi and "
-        "alibi_scale as of attention, max_query_len (of a sequence: a promise kernels rely on; 0 = any number)"};
+        "where they are given; max_query_len (of a sequence): a promise kernels rely on, 0 = any number"};
 
 }  // namespace octet::facts

@@ -9,11 +9,6 @@ ops::Types given_type(const Graph&, const Node& node) {
   return node.results;
 }
 
-ops::Types constant_type(const Graph& graph, const Node& node) {
-  ops::attr<double>(node, "value");
-  return given_type(graph, node);
-}
-
 Cost no_cost(const Graph&, const Node&) { return {}; }
 Cost filled(const Graph& graph, const Node& node) { return {0, ops::moved_bytes(graph, node)}; }
 
@@ -33,11 +28,11 @@ const OpFacts state = {.infer = given_type,
                        .cost = no_cost,
                        .precision = {ResultPrecision::kUnchanged},
                        .meaning = "an entry of the state table, as it is before the graph's updates"};
-const OpFacts constant = {.infer = constant_type,
+const OpFacts constant = {.infer = given_type,
                           .no_gradient = "a leaf",
                           .cost = filled,
                           .precision = {ResultPrecision::kFloat32},
                           .cheap_to_recompute = true,
-                          .meaning = "every element is attr value"};
+                          .meaning = "every element is value"};
 
 }  // namespace octet::facts

@@ -1,5 +1,5 @@
 // Cross entropy against integer targets and its gradient. Losses are float32, one per token; -1 marks ignored tokens.
-// Columns from attr classes on are physical padding: they count for nothing and get gradient 0.
+// Columns from `classes` on are physical padding: they count for nothing and get gradient 0.
 #include "ir/builder.h"
 #include "ir/ops/common.h"
 
@@ -13,14 +13,14 @@ int64_t check_logits(const Graph& graph, const Node& node) {
   require_rank(graph, node, 0, 2);
   int64_t tokens = input_shape(graph, node, 0)[0], columns = input_shape(graph, node, 0)[1];
   require_type(graph, node, 1, {DType::kI32, {tokens}});
-  int64_t classes = attr_or<int64_t>(node, "classes", columns);
-  require(classes > 0 && classes <= columns, node, "classes is {} (want 1 to {})", classes, columns);
+  int64_t classes = node.attrs.get_or("classes", columns);
+  require(classes <= columns, node, "classes is {} (want 1 to {})", classes, columns);
   return tokens;
 }
 
 Types cross_entropy_type(const Graph& graph, const Node& node) {
   int64_t tokens = check_logits(graph, node);
-  if (has_input(node, 2)) require_type(graph, node, 2, f32({tokens}));
+  require_optional(graph, node, "lse", f32({tokens}));
   return {f32({tokens}), f32({tokens})};
 }
 
@@ -49,7 +49,7 @@ const OpFacts cross_entropy = {
     .precision = {ResultPrecision::kFloat32},
     .meaning =
         "lse = log sum exp(logits), or the given one (of rows that these logits are a part of); loss = lse - "
-        "logits[target], 0 where the target is -1; other targets outside [0, V) are the caller's error; V = attr "
+        "logits[target], 0 where the target is -1; other targets outside [0, V) are the caller's error; V = "
         "classes where columns are padded"};
 const OpFacts cross_entropy_grad = {.infer = cross_entropy_grad_type,
                                     .no_gradient = "is a gradient",

@@ -2,7 +2,6 @@
 // accumulates onto) or a bias [N]. The result's type is attr to, else the type of a c of the result's shape, else a's.
 #include "ir/builder.h"
 #include "ir/ops/common.h"
-#include "ir/ops/scaling.h"
 
 namespace octet::facts {
 namespace {
@@ -14,26 +13,28 @@ struct Dims {
   bool trans_a, trans_b;
 };
 
-Dims product_dims(const Graph& graph, const Node& node, size_t b_input) {
+Dims product_dims(const Graph& graph, const Node& node) {
   require_rank(graph, node, 0, 2);
+  const auto b_input = static_cast<size_t>(operand_index(node.op, "b"));
   require_rank(graph, node, b_input, 2);
   const Shape &a = input_shape(graph, node, 0), &b = input_shape(graph, node, b_input);
-  bool trans_a = attr_or(node, "trans_a", false), trans_b = attr_or(node, "trans_b", false);
+  bool trans_a = node.attr<bool>("trans_a"), trans_b = node.attr<bool>("trans_b");
   int64_t k = trans_a ? a[0] : a[1], b_k = trans_b ? b[1] : b[0];
   require(k == b_k, node, "inner dims differ: {} vs {}, of {}{} and {}{}", k, b_k, a, trans_a ? " transposed" : "", b,
           trans_b ? " transposed" : "");
   return {trans_a ? a[1] : a[0], trans_b ? b[0] : b[1], k, trans_a, trans_b};
 }
 
-TensorType product_type(const Graph& graph, const Node& node, const Dims& dims, size_t c_input, DType fallback) {
+TensorType product_type(const Graph& graph, const Node& node, const Dims& dims, DType fallback) {
   Shape shape{dims.m, dims.n};
   DType dtype = fallback;
-  bool has_c = has_input(node, c_input), full = has_c && input_shape(graph, node, c_input) == shape;
-  if (full) dtype = input_type(graph, node, c_input).dtype;
+  Value addend = node.operand("c");
+  bool full = addend.exists() && graph.shape(addend) == shape;
+  if (full) dtype = graph.dtype(addend);
   if (node.attrs.has("to")) dtype = dtype_attr(node, "to");
   require(is_arithmetic(dtype), node, "the result cannot be {} (want f32, bf16, f16 or f64)", dtype);
-  if (!has_c) return {dtype, std::move(shape)};
-  const TensorType& c = input_type(graph, node, c_input);
+  if (!addend.exists()) return {dtype, std::move(shape)};
+  const TensorType& c = graph.type(addend);
   if (full) {
     require(c.dtype == dtype, node, "c is {}, the result {}: they must be of one type", c, dtype);
   } else {
@@ -46,35 +47,34 @@ TensorType product_type(const Graph& graph, const Node& node, const Dims& dims, 
 Types matmul_type(const Graph& graph, const Node& node) {
   require_arithmetic(graph, node, 0);
   require_arithmetic(graph, node, 1);
-  require(!attr_or(node, "tf32", false) ||
+  require(!node.attr<bool>("tf32") ||
               (input_type(graph, node, 0).dtype == DType::kF32 && input_type(graph, node, 1).dtype == DType::kF32),
           node, "tf32 is for float32 operands");
-  return {product_type(graph, node, product_dims(graph, node, 1), 2, input_type(graph, node, 0).dtype)};
+  return {product_type(graph, node, product_dims(graph, node), input_type(graph, node, 0).dtype)};
 }
 
 Types scaled_matmul_type(const Graph& graph, const Node& node) {
-  Dims dims = product_dims(graph, node, 2);
+  Dims dims = product_dims(graph, node);
   auto operand = [&](size_t i, const char* key, bool contraction_last) {
     DType dtype = input_type(graph, node, i).dtype;
     require(is_code(dtype), node, "input {} is {} (want e4m3, e5m2 or i8 codes)", i, dtype);
-    Scaling scaling = scaling_attr(node, key);
-    require_type(graph, node, i + 1, scale_type(input_shape(graph, node, i), scaling));
-    bool along_contraction = scaling == Scaling::k1x128 || scaling == Scaling::kRow;
+    ScaleLayout layout = layout_attr(node, key);
+    require_type(graph, node, i + 1, scale_type(input_shape(graph, node, i), layout));
+    bool along_contraction = layout == ScaleLayout::kRow128 || layout == ScaleLayout::kRow;
     require(!along_contraction || contraction_last, node,
             "{} is {}: the groups of input {} do not run along the contraction; use its transposed codes", key,
-            scaling == Scaling::kRow ? "row" : "1x128", i);
+            scale_layout_name(layout), i);
   };
   operand(0, "scaling_a", !dims.trans_a);
   operand(2, "scaling_b", dims.trans_b);
-  return {product_type(graph, node, dims, 4, DType::kF32)};
+  return {product_type(graph, node, dims, DType::kF32)};
 }
 
-template <size_t kB>
 Cost product_cost(const Graph& graph, const Node& node) {
   const Shape &a = input_shape(graph, node, 0), &y = node.results[0].shape;
   double k = static_cast<double>(a.elements()) / static_cast<double>(y[0]);
   double elements = static_cast<double>(y.elements());
-  double sums = has_input(node, kB + (kB == 1 ? 1 : 2)) ? elements : 0.0;
+  double sums = node.operand("c").exists() ? elements : 0.0;
   return {2 * elements * k + sums, moved_bytes(graph, node)};
 }
 
@@ -83,11 +83,11 @@ Cost product_cost(const Graph& graph, const Node& node) {
 //   a [M,K], b [N,K]: da = dy b        db = dy^T a          a^T [K,M], b [N,K]: da = b^T dy^T    db = dy^T a^T
 void matmul_gradient(GradientContext& context) {
   const Node& node = context.node();
-  bool trans_a = node.attrs.get_or("trans_a", false), trans_b = node.attrs.get_or("trans_b", false);
+  bool trans_a = node.attr<bool>("trans_a"), trans_b = node.attr<bool>("trans_b");
   Value a = context.input(0), b = context.input(1), dy = context.gradient(0);
   auto emit = [&](int side, Value left, Value right, bool trans_left, bool trans_right) {
     Attrs attrs = {{"trans_a", trans_left}, {"trans_b", trans_right}};
-    for (const char* key : {"gemm", "kind"}) {
+    for (const char* key : {"gemm", "head"}) {
       if (const Attr* found = node.attrs.find(key)) attrs.set(key, *found);
     }
     bool is_linear = node.attrs.has("gemm");
@@ -111,14 +111,14 @@ void matmul_gradient(GradientContext& context) {
 
 const OpFacts matmul = {.infer = matmul_type,
                         .gradient = matmul_gradient,
-                        .cost = product_cost<1>,
+                        .cost = product_cost,
                         .in_place = {2},
                         .meaning =
-                            "op(a) op(b) + c, accumulated in float32 and rounded once; attr tf32: float32 operands may "
+                            "op(a) op(b) + c, accumulated in float32 and rounded once; tf32: float32 operands may "
                             "be rounded to 10 bits of mantissa"};
 const OpFacts scaled_matmul = {.infer = scaled_matmul_type,
                                .no_gradient = "made after autodiff",
-                               .cost = product_cost<2>,
+                               .cost = product_cost,
                                .in_place = {4},
                                .meaning = "matmul of dequantized codes (+ c)"};
 

@@ -27,14 +27,12 @@ Types layer_norm_type(const Graph& graph, const Node& node) {
   require_arithmetic(graph, node, 0);
   require_channels(graph, node, 1, "weight");
   require_channels(graph, node, 2, "bias");
-  attr<double>(node, "eps");
   return {input_type(graph, node, 0), f32(statistics(graph, node)), f32(statistics(graph, node))};
 }
 
 Types rms_norm_type(const Graph& graph, const Node& node) {
   require_arithmetic(graph, node, 0);
   require_channels(graph, node, 1, "weight");
-  attr<double>(node, "eps");
   return {input_type(graph, node, 0), f32(statistics(graph, node))};
 }
 
@@ -83,7 +81,7 @@ const OpFacts layer_norm = {.infer = layer_norm_type,
                             .in_place = {0},
                             .row_wise = true,
                             .cheap_to_recompute = true,
-                            .meaning = "(x - mean) rstd weight + bias, rstd = 1/sqrt(biased variance + attr eps)"};
+                            .meaning = "(x - mean) rstd weight + bias, rstd = 1/sqrt(biased variance + eps)"};
 const OpFacts layer_norm_grad = {.infer = layer_norm_grad_type,
                                  .no_gradient = "is a gradient",
                                  .cost = per_input_element<14>,
@@ -98,7 +96,7 @@ const OpFacts rms_norm = {.infer = rms_norm_type,
                           .in_place = {0},
                           .row_wise = true,
                           .cheap_to_recompute = true,
-                          .meaning = "x rstd weight, rstd = 1/sqrt(mean(x^2) + attr eps)"};
+                          .meaning = "x rstd weight, rstd = 1/sqrt(mean(x^2) + eps)"};
 const OpFacts rms_norm_grad = {
     .infer = rms_norm_grad_type,
     .no_gradient = "is a gradient",

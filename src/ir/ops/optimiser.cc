@@ -15,8 +15,6 @@ Types square_sum_type(const Graph& graph, const Node& node) {
 
 Types clip_factor_type(const Graph& graph, const Node& node) {
   require_type(graph, node, 0, kSquareSum);
-  require(attr_or(node, "max_norm", 0.0) >= 0, node, "max_norm is {} (want >= 0; 0 = no clipping)",
-          attr_or(node, "max_norm", 0.0));
   return {f32({1}), f32({1}), f32({1})};
 }
 
@@ -35,7 +33,6 @@ Types adamw_type(const Graph& graph, const Node& node) {
   require_type(graph, node, 2, type);
   require_type(graph, node, 3, type);
   for (size_t i = 4; i < 8; ++i) require_type(graph, node, i, f32({1}));
-  for (const char* key : {"beta1", "beta2", "eps", "weight_decay"}) attr<double>(node, key);
   return {type, type, type};
 }
 
@@ -54,7 +51,7 @@ const OpFacts clip_factor = {
     .cost = per_result_element<4>,
     .precision = {ResultPrecision::kFloat32},
     .meaning =
-        "norm = sqrt(square_sum); clip = min(1, max_norm / (norm + 1e-6)), 1 when attr max_norm is 0 or norm is NaN; "
+        "norm = sqrt(square_sum); clip = min(1, max_norm / (norm + 1e-6)), 1 when max_norm is 0 or norm is NaN; "
         "finite = 1 when square_sum is finite, else 0"};
 const OpFacts adamw = {
     .infer = adamw_type,

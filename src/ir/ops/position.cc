@@ -12,23 +12,18 @@ Types rope_type(const Graph& graph, const Node& node) {
   require_rank(graph, node, 0, 2);
   const Shape& x = input_shape(graph, node, 0);
   require_type(graph, node, 1, {DType::kI32, {x[0]}});
-  int64_t heads = positive_attr(node, "heads"), head_dim = positive_attr(node, "head_dim");
+  int64_t heads = node.attr<int64_t>("heads"), head_dim = node.attr<int64_t>("head_dim");
   require(x[1] % heads == 0 && x[1] / heads == head_dim, node, "x has {} channels, heads x head_dim is {} x {}", x[1],
           heads, head_dim);
-  int64_t rotary = attr_or<int64_t>(node, "rotary_dim", head_dim);
-  require(rotary > 0 && rotary % 2 == 0 && rotary <= head_dim, node,
-          "rotary_dim is {} (want an even number up to head_dim {})", rotary, head_dim);
-  double theta = attr<double>(node, "theta");
-  require(theta > 0, node, "theta is {} (want > 0)", theta);
-  std::string scaling = attr_or<std::string>(node, "scaling", "none");
-  require(scaling == "none" || scaling == "linear" || scaling == "llama3", node,
-          "scaling is \"{}\" (want none, linear or llama3)", scaling);
+  int64_t rotary = node.attrs.get_or("rotary_dim", head_dim);
+  require(rotary % 2 == 0 && rotary <= head_dim, node, "rotary_dim is {} (want an even number up to head_dim {})",
+          rotary, head_dim);
   return {input_type(graph, node, 0)};
 }
 
 void rope_gradient(GradientContext& context) {
   Attrs attrs = context.node().attrs;
-  attrs.set("inverse", !attrs.get_or("inverse", false));
+  attrs.set("inverse", !context.node().attr<bool>("inverse"));
   context.add_gradient(0, emit_gradient(context, Op::kRope, {context.gradient(0), context.input(1)}, std::move(attrs)));
 }
 
@@ -41,7 +36,7 @@ const OpFacts rope = {
     .in_place = {0},
     .cheap_to_recompute = true,
     .meaning =
-        "rotates pairs of each head's first rotary_dim elements by position x theta^(-2i/rotary_dim); attr "
-        "interleaved: pairs (2i, 2i+1), else (i, i + rotary_dim/2); attr inverse rotates back"};
+        "rotates pairs of each head's first rotary_dim elements by position x theta^(-2i/rotary_dim); "
+        "interleaved: pairs (2i, 2i+1), else (i, i + rotary_dim/2); inverse rotates back; rotary_dim absent: head_dim"};
 
 }  // namespace octet::facts

@@ -1,69 +1,30 @@
 // Scales and quantization. Scales are float32 arithmetic by one written formula (docs/ir.md), so that codes and scales
 // are equal bit for bit on every device.
-#include "ir/ops/scaling.h"
+#include "ir/ops/common.h"
 #include "ir/tensor_stats.h"
-
-namespace octet::ops {
-
-Scaling scaling_attr(const Node& node, std::string_view key) {
-  std::string name = attr_or<std::string>(node, key, "tensor");
-  if (name == "tensor") return Scaling::kTensor;
-  if (name == "row") return Scaling::kRow;
-  if (name == "1x128") return Scaling::k1x128;
-  require(name == "128x128", node, "{} is \"{}\" (want tensor, row, 1x128 or 128x128)", key, name);
-  return Scaling::k128x128;
-}
-
-TensorType scale_type(const Shape& codes, Scaling scaling) {
-  int64_t rows = codes[0], column_blocks = ceil_div(codes[1], kScaleBlock);
-  switch (scaling) {
-    case Scaling::kTensor: return f32({1});
-    case Scaling::kRow: return f32({rows});
-    case Scaling::k1x128: return f32({column_blocks, rows});
-    case Scaling::k128x128: return f32({ceil_div(rows, kScaleBlock), column_blocks});
-  }
-  return {};
-}
-
-}  // namespace octet::ops
 
 namespace octet::facts {
 namespace {
 
 using namespace ops;
 
-DType format_attr(const Node& node) {
-  DType format = dtype_attr(node, "format");
-  require(is_code(format), node, "format is {} (want e4m3, e5m2 or i8)", format);
-  return format;
-}
-
-// margin and pow2 of the scale formula; both may be absent.
-void check_scale_attrs(const Node& node) {
-  format_attr(node);
-  int64_t margin = attr_or<int64_t>(node, "margin", 0);
-  require(margin >= 0 && margin <= 64, node, "margin is {} (want 0 to 64)", margin);
-  attr_or(node, "pow2", false);
-}
-
 Types compute_scale_type(const Graph& graph, const Node& node) {
   require_type(graph, node, 0, f32({1}));
-  check_scale_attrs(node);
   return {f32({1}), f32({1})};
 }
 
 Types quantize_type(const Graph& graph, const Node& node) {
   require_arithmetic(graph, node, 0);
   require_rank(graph, node, 0, 2);
-  check_scale_attrs(node);
-  Scaling scaling = scaling_attr(node, "scaling");
-  bool per_tensor = scaling == Scaling::kTensor;
-  require(has_input(node, 1) == per_tensor, node, "scaling per tensor takes a scale input, the others none");
+  ScaleLayout layout = layout_attr(node, "scaling");
+  bool per_tensor = layout == ScaleLayout::kTensor;
+  require(node.operand("scale").exists() == per_tensor, node,
+          "scaling per tensor takes a scale input, the others none");
   if (per_tensor) require_type(graph, node, 1, f32({1}));
-  DType format = format_attr(node);
+  DType format = dtype_attr(node, "format");
   const Shape& x = input_shape(graph, node, 0);
   Shape transposed{x[1], x[0]};
-  TensorType scales = scale_type(x, scaling), scales_t = scale_type(transposed, scaling);
+  TensorType scales = scale_type(x, layout), scales_t = scale_type(transposed, layout);
   return {{format, x}, std::move(scales), {format, std::move(transposed)}, std::move(scales_t), f32({1})};
 }
 
@@ -71,8 +32,8 @@ Types dequantize_type(const Graph& graph, const Node& node) {
   require_rank(graph, node, 0, 2);
   const TensorType& codes = input_type(graph, node, 0);
   require(is_code(codes.dtype), node, "codes are {} (want e4m3, e5m2 or i8)", codes.dtype);
-  require_type(graph, node, 1, scale_type(codes.shape, scaling_attr(node, "scaling")));
-  DType to = node.attrs.has("to") ? dtype_attr(node, "to") : DType::kF32;
+  require_type(graph, node, 1, scale_type(codes.shape, layout_attr(node, "scaling")));
+  DType to = dtype_attr(node, "to");
   require(is_arithmetic(to), node, "to is {} (want f32, bf16, f16 or f64)", to);
   return {{to, codes.shape}};
 }
@@ -81,19 +42,12 @@ Types update_scales_type(const Graph& graph, const Node& node) {
   const TensorType& history = input_type(graph, node, 0);
   require(history.dtype == DType::kF32 && history.shape.rank() == 1, node, "history is {} (want f32[L])", history);
   require_type(graph, node, 1, f32({1}));
-  check_scale_attrs(node);
-  const std::string& algo = attr<std::string>(node, "algo");
-  require(algo == "max" || algo == "most_recent", node, "algo is \"{}\" (want max or most_recent)", algo);
   return {history, f32({1}), f32({1})};
 }
 
 Types tensor_stats_type(const Graph& graph, const Node& node) {
   require_arithmetic(graph, node, 0);
   require_rank(graph, node, 0, 2);
-  check_scale_attrs(node);
-  require(is_fp8(format_attr(node)), node, "format is {} (want e4m3 or e5m2)", format_attr(node));
-  const std::string& blocks = attr<std::string>(node, "blocks");
-  require(blocks == "1x128" || blocks == "128x128", node, "blocks is \"{}\" (want 1x128 or 128x128)", blocks);
   return {f32({kTensorStatCount})};
 }
 
@@ -113,13 +67,13 @@ const OpFacts quantize = {
     .precision = {ResultPrecision::kUnchanged},
     .cheap_to_recompute = true,
     .meaning =
-        "codes = round(x scale) saturating; attrs format, scaling (tensor with a scale input; row, 1x128, 128x128 "
-        "from each group's amax), margin, pow2; codes_t, scale_inv_t: the same of the transposed matrix; amax of x"};
+        "codes = round(x scale) saturating; scaling tensor with a scale operand, the others from each group's amax; "
+        "codes_t, scale_inv_t: the same of the transposed matrix; amax of x"};
 const OpFacts dequantize = {.infer = dequantize_type,
                             .no_gradient = "made after autodiff",
                             .cost = per_input_element<1>,
                             .cheap_to_recompute = true,
-                            .meaning = "codes times scale_inv; attrs scaling, to (f32 when absent)"};
+                            .meaning = "codes times scale_inv"};
 const OpFacts update_scales = {.infer = update_scales_type,
                                .no_gradient = "made after autodiff",
                                .cost = per_input_element<1>,
@@ -128,14 +82,14 @@ const OpFacts update_scales = {.infer = update_scales_type,
                                .members_independent = true,
                                .meaning =
                                    "history' = [amax, history[0..L-2]]; scale by the formula of compute_scale from "
-                                   "its maximum (attr algo max) or its newest entry (most_recent)"};
+                                   "its maximum (algo max) or its newest entry (most_recent)"};
 const OpFacts tensor_stats = {.infer = tensor_stats_type,
                               .no_gradient = "made after autodiff",
                               .cost = per_input_element<40>,
                               .precision = {ResultPrecision::kFloat32},
                               .meaning =
                                   "amax, share of non-finite values, binades of the tensor and of its 128-blocks; then "
-                                  "underflow, saturation and noise / signal under one scale (attr format), in blocks, "
+                                  "underflow, saturation and noise / signal under one scale (format), in blocks, "
                                   "and in blocks of the transpose (both e4m3, powers of two)"};
 
 }  // namespace octet::facts

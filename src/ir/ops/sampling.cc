@@ -31,8 +31,9 @@ Types adjust_logits_type(const Graph& graph, const Node& node) {
   const Shape& entries = input_shape(graph, node, 1);
   require(entries[1] == 2, node, "entries is {} (want [E,2]: row, token)", entries);
   require_type(graph, node, 2, f32({entries[0], 3}));
-  require(has_input(node, 3) == has_input(node, 4), node, "masks and mask_rows come together");
-  if (has_input(node, 3)) {
+  require(node.operand("masks").exists() == node.operand("mask_rows").exists(), node,
+          "masks and mask_rows come together");
+  if (node.operand("masks").exists()) {
     require_ints(graph, node, 3, 2, "masks");
     require(input_shape(graph, node, 3)[1] == ceil_div(logits[1], 32), node, "masks is {} (want a bit for each of {})",
             input_shape(graph, node, 3), logits[1]);
@@ -47,7 +48,7 @@ Types sample_type(const Graph& graph, const Node& node) {
   require_type(graph, node, 1, f32({rows, 3}));
   require_type(graph, node, 2, {DType::kI32, {rows}});
   require_type(graph, node, 3, {DType::kI64, {rows, 3}});
-  if (has_input(node, 4)) {
+  if (node.operand("raw_logits").exists()) {
     require(require_logits(graph, node, 4) == logits, node, "raw logits are {}, logits {}", input_shape(graph, node, 4),
             logits);
   }
@@ -56,7 +57,7 @@ Types sample_type(const Graph& graph, const Node& node) {
 
 Types top_logprobs_type(const Graph& graph, const Node& node) {
   const Shape& logits = require_logits(graph, node, 0);
-  int64_t k = positive_attr(node, "k");
+  int64_t k = node.attr<int64_t>("k");
   require(k <= logits[1], node, "k is {} of {} tokens", k, logits[1]);
   return {f32({logits[0], k}), {DType::kI32, {logits[0], k}}};
 }
@@ -95,6 +96,6 @@ const OpFacts top_logprobs = {.infer = top_logprobs_type,
                               .no_gradient = "inference only",
                               .cost = per_input_element<4>,
                               .precision = {ResultPrecision::kFloat32, ResultPrecision::kUnchanged},
-                              .meaning = "log-softmax of the k likeliest tokens, likeliest first, ties by id; attr k"};
+                              .meaning = "log-softmax of the k likeliest tokens, likeliest first, ties by id"};
 
 }  // namespace octet::facts

@@ -9,7 +9,7 @@ using namespace ops;
 
 Types reshape_type(const Graph& graph, const Node& node) {
   const TensorType& x = input_type(graph, node, 0);
-  Shape shape(attr<std::vector<int64_t>>(node, "shape"));
+  Shape shape(node.attr<std::vector<int64_t>>("shape"));
   int64_t elements = 1;
   for (int64_t dim : shape.dims) {
     bool good = dim > 0 && !__builtin_mul_overflow(elements, dim, &elements);
@@ -21,8 +21,8 @@ Types reshape_type(const Graph& graph, const Node& node) {
 }
 
 int64_t axis_attr(const Node& node, int rank) {
-  int64_t axis = attr<int64_t>(node, "axis");
-  require(axis >= 0 && axis < rank, node, "axis is {} of a tensor of rank {}", axis, rank);
+  int64_t axis = node.attr<int64_t>("axis");
+  require(axis < rank, node, "axis is {} of a tensor of rank {}", axis, rank);
   return axis;
 }
 
@@ -30,8 +30,8 @@ Types slice_type(const Graph& graph, const Node& node) {
   TensorType type = input_type(graph, node, 0);
   int64_t axis = axis_attr(node, type.shape.rank());
   int64_t& dim = type.shape.dims[static_cast<size_t>(axis)];
-  int64_t begin = attr<int64_t>(node, "begin"), end = attr<int64_t>(node, "end");
-  require(begin >= 0 && begin < end && end <= dim, node, "[{}, {}) of axis {} of {}", begin, end, axis, type.shape);
+  int64_t begin = node.attr<int64_t>("begin"), end = node.attr<int64_t>("end");
+  require(begin < end && end <= dim, node, "[{}, {}) of axis {} of {}", begin, end, axis, type.shape);
   dim = end - begin;
   return {std::move(type)};
 }
@@ -59,10 +59,7 @@ Types transpose_type(const Graph& graph, const Node& node) {
 
 Types reduce_type(const Graph& graph, const Node& node) {
   require_arithmetic(graph, node, 0);
-  const std::string &kind = attr<std::string>(node, "kind"), &axis = attr<std::string>(node, "axis");
-  require(kind == "sum" || kind == "max" || kind == "amax", node, "kind is \"{}\" (want sum, max or amax)", kind);
-  require(axis == "rows" || axis == "all", node, "axis is \"{}\" (want rows or all)", axis);
-  return {f32({axis == "all" ? 1 : input_shape(graph, node, 0).cols()})};
+  return {f32({node.attr<std::string>("axis") == "all" ? 1 : input_shape(graph, node, 0).cols()})};
 }
 
 Types select_rows_type(const Graph& graph, const Node& node) {
@@ -79,8 +76,8 @@ void reshape_gradient(GradientContext& context) {
 
 // dx = [zeros, dy, zeros]
 void slice_gradient(GradientContext& context) {
-  const Attrs& attrs = context.node().attrs;
-  int64_t axis = attrs.get<int64_t>("axis"), begin = attrs.get<int64_t>("begin"), end = attrs.get<int64_t>("end");
+  const Node& node = context.node();
+  int64_t axis = node.attr<int64_t>("axis"), begin = node.attr<int64_t>("begin"), end = node.attr<int64_t>("end");
   Value dy = context.gradient(0);
   TensorType type = context.graph().type(dy);
   int64_t size = context.graph().shape(context.input(0))[static_cast<int>(axis)];
@@ -96,7 +93,7 @@ void slice_gradient(GradientContext& context) {
 }
 
 void concat_gradient(GradientContext& context) {
-  int64_t axis = context.node().attrs.get<int64_t>("axis"), begin = 0;
+  int64_t axis = context.node().attr<int64_t>("axis"), begin = 0;
   for (int i = 0; i < static_cast<int>(context.node().inputs.size()); ++i) {
     int64_t end = begin + context.graph().shape(context.input(i))[static_cast<int>(axis)];
     if (context.wants(i)) {
@@ -113,8 +110,8 @@ void transpose_gradient(GradientContext& context) {
 
 // Every element of x adds to its sum with factor 1: dy broadcast to x.
 void reduce_gradient(GradientContext& context) {
-  const std::string& kind = context.node().attrs.get<std::string>("kind");
-  check(kind == "sum", ErrorCode::kUnsupported, "reduce: no gradient through kind {} in node {}", kind,
+  const std::string& kind = context.node().attr<std::string>("reduction");
+  check(kind == "sum", ErrorCode::kUnsupported, "reduce: no gradient through reduction {} in node {}", kind,
         context.node().name);
   TensorType x = context.graph().type(context.input(0));
   Value ones = context.builder().constant(1, x.shape, x.dtype);
@@ -140,17 +137,17 @@ const OpFacts reshape = {.infer = reshape_type,
                          .in_place = {0},
                          .view = true,
                          .cheap_to_recompute = true,
-                         .meaning = "the same elements under attr shape"};
+                         .meaning = "the same elements under shape"};
 const OpFacts slice = {.infer = slice_type,
                        .gradient = slice_gradient,
                        .cost = copy_cost,
                        .cheap_to_recompute = true,
-                       .meaning = "elements [begin, end) of attr axis"};
+                       .meaning = "elements [begin, end) of axis"};
 const OpFacts concat = {.infer = concat_type,
                         .gradient = concat_gradient,
                         .cost = copy_cost,
                         .cheap_to_recompute = true,
-                        .meaning = "the inputs one after another along attr axis"};
+                        .meaning = "the inputs one after another along axis"};
 const OpFacts transpose = {.infer = transpose_type,
                            .gradient = transpose_gradient,
                            .cost = copy_cost,
@@ -162,7 +159,7 @@ const OpFacts reduce = {.infer = reduce_type,
                         .precision = {ResultPrecision::kFloat32},
                         .cheap_to_recompute = true,
                         .meaning =
-                            "sum, max or amax (of |x|) in float32 over all but the last dim (attr axis "
+                            "sum, max or amax (of |x|) in float32 over all but the last dim (axis "
                             "rows -> [C]) or everything (axis all -> [1]); NaN goes through"};
 const OpFacts select_rows = {.infer = select_rows_type,
                              .gradient = select_rows_gradient,

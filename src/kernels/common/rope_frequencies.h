@@ -6,20 +6,16 @@
 #include <numbers>
 #include <vector>
 
-#include "base/error.h"
 #include "ir/graph.h"
 
 namespace octet {
 
-inline std::vector<double> rope_frequencies(const Attrs& attrs) {
-  const int64_t head_dim = attrs.get<int64_t>("head_dim");
-  const int64_t rotary = attrs.get_or<int64_t>("rotary_dim", head_dim);
-  const double theta = attrs.get_or<double>("theta", 10000.0), factor = attrs.get_or<double>("factor", 1.0);
-  const std::string scaling = attrs.get_or<std::string>("scaling", "none");
-  check(scaling == "none" || scaling == "linear" || scaling == "llama3", ErrorCode::kInvalidArgument,
-        "rope: scaling \"{}\" is unknown: use none, linear or llama3", scaling);
-  const double low = attrs.get_or<double>("low_freq_factor", 1.0), high = attrs.get_or<double>("high_freq_factor", 4.0);
-  const auto original = static_cast<double>(attrs.get_or<int64_t>("original_max_positions", 8192));
+inline std::vector<double> rope_frequencies(const Node& rope) {
+  const int64_t rotary = rope.attrs.get_or("rotary_dim", rope.attr<int64_t>("head_dim"));
+  const double theta = rope.attr<double>("theta"), factor = rope.attr<double>("factor");
+  const std::string& scaling = rope.attr<std::string>("scaling");
+  const double low = rope.attr<double>("low_freq_factor"), high = rope.attr<double>("high_freq_factor");
+  const auto original = static_cast<double>(rope.attr<int64_t>("original_max_positions"));
   std::vector<double> result;
   for (int64_t i = 0; i < rotary / 2; ++i) {
     double frequency = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(rotary));

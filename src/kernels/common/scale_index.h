@@ -3,11 +3,9 @@
 // for one scale only).
 #pragma once
 
-#include "base/shape.h"
+#include "ir/scale_layout.h"
 
 namespace octet {
-
-inline constexpr int64_t kScaleBlock = 128;
 
 struct ScaleIndex {
   int64_t row_divisor = 1, col_divisor = 1, row_stride = 1, col_stride = 1;

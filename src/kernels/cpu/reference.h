@@ -18,10 +18,8 @@ using RefInputs = std::span<const RefTensor* const>;
 using RefResults = std::span<RefTensor>;
 
 namespace reference {
-#define OCTET_OP(suffix, name, min_inputs, max_inputs, results) \
-  void name(const Node& node, RefInputs in, RefResults out);
+#define OCTET_OP(suffix, name, ...) void name(const Node& node, RefInputs in, RefResults out);
 #include "ir/ops.def"
-#undef OCTET_OP
 
 // Whether optional input `index` is present.
 inline bool present(RefInputs in, size_t index) { return index < in.size() && in[index] != nullptr; }

@@ -20,7 +20,7 @@ void param(const Node& node, RefInputs, RefResults) { not_a_kernel(node); }
 void state(const Node& node, RefInputs, RefResults) { not_a_kernel(node); }
 void fusion(const Node& node, RefInputs, RefResults) { not_a_kernel(node); }
 void constant(const Node& node, RefInputs, RefResults out) {
-  std::fill(out[0].values.begin(), out[0].values.end(), node.attrs.get<double>("value"));
+  std::fill(out[0].values.begin(), out[0].values.end(), node.attr<double>("value"));
 }
 }  // namespace reference
 
@@ -31,14 +31,13 @@ ReferenceFn reference_kernel(Op op) {
     case Op::kState:
     case Op::kConstant:
     case Op::kFusion: return nullptr;
-#define OCTET_OP(suffix, name, min_inputs, max_inputs, results) &reference::name,
+#define OCTET_OP(suffix, name, ...) &reference::name,
     default: {
       static constexpr ReferenceFn kTable[] = {
 #include "ir/ops.def"
       };
       return kTable[static_cast<size_t>(op)];
     }
-#undef OCTET_OP
   }
 }
 

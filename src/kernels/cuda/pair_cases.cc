@@ -51,7 +51,7 @@ cpu::Case rope_amax_case(const RopeAmax& f) {
                                {"inverse", true},
                                {"interleaved", f.interleaved}}};
             const Member amax{
-                "amax", Op::kReduce, {kFirst}, {{"kind", std::string("amax")}, {"axis", std::string("all")}}};
+                "amax", Op::kReduce, {kFirst}, {{"reduction", std::string("amax")}, {"axis", std::string("all")}}};
             return make_body("rope_amax", types, rope, amax, f.results);
           },
       .gradient = false};

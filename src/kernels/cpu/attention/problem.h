@@ -22,17 +22,17 @@ struct AttentionProblem {
 
   AttentionProblem(const Graph& graph, const Node& node)
       : tokens(graph.shape(node.inputs[0]).rows()),
-        heads(node.attrs.get<int64_t>("heads")),
-        kv_heads(node.attrs.get<int64_t>("kv_heads")),
-        dim(node.attrs.get<int64_t>("head_dim")),
+        heads(node.attr<int64_t>("heads")),
+        kv_heads(node.attr<int64_t>("kv_heads")),
+        dim(node.attr<int64_t>("head_dim")),
         padded_dim(tiles::round_up_lanes(dim)),
-        window(node.attrs.get_or<int64_t>("window", 0)),
-        max_length(node.attrs.get_or<int64_t>("max_length", 0)),
-        scale(static_cast<float>(node.attrs.get<double>("scale"))),
-        dropout(node.attrs.get_or<double>("dropout", 0.0)) {
+        window(node.attr<int64_t>("window")),
+        max_length(node.attr<int64_t>("max_length")),
+        scale(static_cast<float>(node.attr<double>("scale"))),
+        dropout(node.attr<double>("dropout")) {
     biases = biases_before_scale(node);
     if (dropout <= 0) return;
-    key = static_cast<uint32_t>(node.attrs.get<int64_t>("key"));
+    key = static_cast<uint32_t>(node.attr<int64_t>("key"));
     threshold = keep_threshold(dropout);
     kept_factor = static_cast<float>(1 / (1 - dropout));
   }
@@ -71,12 +71,11 @@ inline void drop_probabilities(const AttentionProblem& p, const RandomStream& st
 // Causal ones whose q, k, v and other float operands share a type; lse and integers are as declared.
 inline bool accepts_attention(const Graph& graph, const Node& node, std::initializer_list<size_t> floats) {
   const DType dtype = node.results[0].dtype;
-  if (!is_f32_or_bf16(dtype) || !node.attrs.get_or<bool>("causal", true)) return false;
+  if (!is_f32_or_bf16(dtype) || !node.attr<bool>("causal")) return false;
   for (size_t i : floats) {
     if (graph.dtype(node.inputs[i]) != dtype) return false;
   }
-  return node.attrs.get<int64_t>("heads") % node.attrs.get<int64_t>("kv_heads") == 0 &&
-         node.attrs.get<double>("scale") > 0;
+  return node.attr<int64_t>("heads") % node.attr<int64_t>("kv_heads") == 0 && node.attr<double>("scale") > 0;
 }
 
 // A bump allocator over a thread's share of the workspace, aligned to cache lines.

@@ -21,21 +21,21 @@ struct Problem {
 
   Problem(const Node& node, RefInputs in, size_t rng_index)
       : tokens(in[0]->type.shape.rows()),
-        heads(node.attrs.get<int64_t>("heads")),
-        kv_heads(node.attrs.get<int64_t>("kv_heads")),
-        dim(node.attrs.get<int64_t>("head_dim")),
-        window(node.attrs.get_or<int64_t>("window", 0)),
-        max_length(node.attrs.get_or<int64_t>("max_length", 0)),
-        scale(node.attrs.get<double>("scale")),
-        dropout(node.attrs.get_or<double>("dropout", 0.0)),
-        causal(node.attrs.get_or<bool>("causal", true)),
+        heads(node.attr<int64_t>("heads")),
+        kv_heads(node.attr<int64_t>("kv_heads")),
+        dim(node.attr<int64_t>("head_dim")),
+        window(node.attr<int64_t>("window")),
+        max_length(node.attr<int64_t>("max_length")),
+        scale(node.attr<double>("scale")),
+        dropout(node.attr<double>("dropout")),
+        causal(node.attr<bool>("causal")),
         segments(in[3]),
         rng(present(in, rng_index) ? in[rng_index] : nullptr) {
     for (int64_t h = 0; h < heads; ++h) biases.push_back(score_bias(node, h));
     if (dropout > 0) {
       check(rng != nullptr, ErrorCode::kInvalidArgument, "{} \"{}\": dropout {} needs the rng input", op_name(node.op),
             node.name, dropout);
-      key = static_cast<uint32_t>(node.attrs.get<int64_t>("key"));
+      key = static_cast<uint32_t>(node.attr<int64_t>("key"));
     }
   }
 

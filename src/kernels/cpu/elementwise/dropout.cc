@@ -32,12 +32,12 @@ void drop(const RowCall& call, int64_t cols, uint32_t node_key, uint32_t thresho
 
 std::optional<RowKernel> dropout_row_kernel(const Graph& graph, const Node& node, RowUse use) {
   const DType dtype = node.results[0].dtype;
-  const double p = node.attrs.get<double>("p");
+  const double p = node.attr<double>("p");
   if (graph.dtype(node.inputs[0]) != dtype || !is_f32_or_bf16(dtype) || !(p >= 0 && p < 1)) return std::nullopt;
   const ElementRows at(node.results[0].shape, use, false);
   RowKernel kernel{at.rows,     {OperandMapping::kRows, OperandMapping::kWhole}, {OperandMapping::kRows}, {}, 0,
                    at.alignment};
-  const auto key = static_cast<uint32_t>(node.attrs.get<int64_t>("key"));
+  const auto key = static_cast<uint32_t>(node.attr<int64_t>("key"));
   const uint32_t threshold = keep_threshold(p);
   const auto factor = static_cast<float>(1 / (1 - p));
   with_float_type(dtype, [&]<typename T>(T) {

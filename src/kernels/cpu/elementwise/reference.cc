@@ -41,13 +41,13 @@ double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 void cast(const Node&, RefInputs in, RefResults out) { out[0].values = in[0]->values; }
 
 void scale(const Node& node, RefInputs in, RefResults out) {
-  const double value = node.attrs.get<double>("value");
+  const double value = node.attr<double>("value");
   map(in, out, [=](double x) { return x * value; });
 }
 
 // gelu(x) = x Phi(x); tanh form: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
 void gelu(const Node& node, RefInputs in, RefResults out) {
-  if (node.attrs.get<bool>("approximate")) {
+  if (node.attr<bool>("approximate")) {
     map(in, out, [](double x) { return 0.5 * x * (1 + std::tanh(kSqrt2OverPi * (x + kCubic * x * x * x))); });
   } else {
     map(in, out, [](double x) { return 0.5 * x * std::erfc(-x * kInvSqrt2); });
@@ -56,7 +56,7 @@ void gelu(const Node& node, RefInputs in, RefResults out) {
 
 // d/dx x Phi(x) = Phi(x) + x phi(x)
 void gelu_grad(const Node& node, RefInputs in, RefResults out) {
-  if (node.attrs.get<bool>("approximate")) {
+  if (node.attr<bool>("approximate")) {
     map_gradient(in, out, [](double x) {
       const double t = std::tanh(kSqrt2OverPi * (x + kCubic * x * x * x));
       return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * kSqrt2OverPi * (1 + 3 * kCubic * x * x);
@@ -95,8 +95,8 @@ void maximum(const Node&, RefInputs in, RefResults out) {
 
 // x * keep / (1 - p); keep = uniform(seed, step, micro-batch, key, element) >= p.
 void dropout(const Node& node, RefInputs in, RefResults out) {
-  const double p = node.attrs.get<double>("p");
-  const auto key = static_cast<uint32_t>(node.attrs.get<int64_t>("key"));
+  const double p = node.attr<double>("p");
+  const auto key = static_cast<uint32_t>(node.attr<int64_t>("key"));
   const auto& rng = in[1]->values;
   const auto& x = in[0]->values;
   PhiloxBlock words{};

@@ -94,11 +94,11 @@ std::optional<RowKernel> cast(const Graph& graph, const Node& node, RowUse use) 
 }  // namespace
 
 std::optional<RowKernel> unary_row_kernel(const Graph& graph, const Node& node, RowUse use) {
-  const bool tanh_form = node.attrs.get_or<bool>("approximate", false);
+  const bool tanh_form = node.op == Op::kGelu && node.attr<bool>("approximate");
   switch (node.op) {
     case Op::kCast: return cast(graph, node, use);
     case Op::kScale: {
-      const auto factor = static_cast<float>(node.attrs.get<double>("value"));
+      const auto factor = static_cast<float>(node.attr<double>("value"));
       return map(graph, node, use, [factor](Floats x) { return x * factor; });
     }
     case Op::kGelu:

@@ -42,9 +42,9 @@ BoundKernel bind_lookup(const Graph& graph, const Node& node) {
 
 // float32 tables (weight gradients stay in float32), dy of either type
 bool accepts_gradient(const Graph& graph, const Node& node) {
-  const bool has_c = node.inputs.size() > 2 && node.inputs[2].exists();
+  const Value c = node.operand("c");
   return is_f32_or_bf16(graph.dtype(node.inputs[1])) && node.results[0].dtype == DType::kF32 &&
-         (!has_c || graph.dtype(node.inputs[2]) == DType::kF32);
+         (!c.exists() || graph.dtype(c) == DType::kF32);
 }
 
 template <typename T>

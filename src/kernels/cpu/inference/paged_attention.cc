@@ -244,22 +244,21 @@ void paged_attention(const PagedProblem& p, const KernelArgs& args) {
 bool accepts(const Graph& graph, const Node& node) {
   const DType cache = graph.dtype(node.inputs[1]);
   return is_f32_or_bf16(node.results[0].dtype) && (is_f32_or_bf16(cache) || is_fp8(cache)) &&
-         graph.dtype(node.inputs[2]) == cache &&
-         node.attrs.get<int64_t>("heads") % node.attrs.get<int64_t>("kv_heads") == 0 &&
-         node.attrs.get<double>("scale") > 0;
+         graph.dtype(node.inputs[2]) == cache && node.attr<int64_t>("heads") % node.attr<int64_t>("kv_heads") == 0 &&
+         node.attr<double>("scale") > 0;
 }
 
 BoundKernel bind(const Graph& graph, const Node& node) {
-  PagedProblem p{.heads = node.attrs.get<int64_t>("heads"), .kv_heads = node.attrs.get<int64_t>("kv_heads")};
-  p.dim = node.attrs.get<int64_t>("head_dim");
+  PagedProblem p{.heads = node.attr<int64_t>("heads"), .kv_heads = node.attr<int64_t>("kv_heads")};
+  p.dim = node.attr<int64_t>("head_dim");
   p.padded_dim = tiles::round_up_lanes(p.dim);
-  p.window = node.attrs.get_or<int64_t>("window", 0);
-  p.block_size = node.attrs.get<int64_t>("block_size");
+  p.window = node.attr<int64_t>("window");
+  p.block_size = node.attr<int64_t>("block_size");
   p.slots = graph.shape(node.inputs[1]).rows();
   p.blocks = graph.shape(node.inputs[5]).cols();
   p.tokens = node.results[0].shape.rows();
   p.sequences = graph.shape(node.inputs[5]).rows();
-  const auto scale = static_cast<float>(node.attrs.get<double>("scale"));
+  const auto scale = static_cast<float>(node.attr<double>("scale"));
   p.biases = biases_before_scale(node);
   BoundKernel kernel;
   with_float_type(node.results[0].dtype, [&]<typename T>(T) {

@@ -21,7 +21,7 @@ void scatter_rows(const Node& node, RefInputs in, RefResults out) {
 }
 
 void copy_blocks(const Node& node, RefInputs in, RefResults out) {
-  const int64_t elements = node.attrs.get<int64_t>("block_size") * in[0]->type.shape.cols();
+  const int64_t elements = node.attr<int64_t>("block_size") * in[0]->type.shape.cols();
   const int64_t blocks = in[0]->type.shape.elements() / elements;
   out[0].values = in[0]->values;
   for (size_t p = 0; p < in[1]->values.size(); p += 2) {
@@ -34,11 +34,11 @@ void copy_blocks(const Node& node, RefInputs in, RefResults out) {
 }
 
 void paged_attention(const Node& node, RefInputs in, RefResults out) {
-  const int64_t heads = node.attrs.get<int64_t>("heads"), kv_heads = node.attrs.get<int64_t>("kv_heads");
-  const int64_t dim = node.attrs.get<int64_t>("head_dim"), block_size = node.attrs.get<int64_t>("block_size");
-  const int64_t window = node.attrs.get_or<int64_t>("window", 0);
+  const int64_t heads = node.attr<int64_t>("heads"), kv_heads = node.attr<int64_t>("kv_heads");
+  const int64_t dim = node.attr<int64_t>("head_dim"), block_size = node.attr<int64_t>("block_size");
+  const int64_t window = node.attr<int64_t>("window");
   const double k_scale = present(in, 6) ? in[6]->values[0] : 1, v_scale = present(in, 7) ? in[7]->values[0] : 1;
-  const double scale = node.attrs.get<double>("scale") * k_scale;
+  const double scale = node.attr<double>("scale") * k_scale;
   const int64_t slots = in[1]->type.shape.rows(), blocks = in[5]->type.shape.cols();
   const int64_t tokens = in[0]->type.shape.rows(), sequences = in[5]->type.shape.rows();
   std::vector<double> scores;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kPiece = 512;  // elements of a row scaled at a time
 
-bool is_scaled(const Node& node) { return node.inputs.size() > 3 && node.inputs[3].exists(); }
+bool is_scaled(const Node& node) { return node.operand("scale").exists(); }
 
 bool accepts(const Graph& graph, const Node& node) {
   const DType from = graph.dtype(node.inputs[1]), to = node.results[0].dtype;
@@ -69,7 +69,7 @@ bool accepts_copy(const Graph& graph, const Node& node) { return graph.dtype(nod
 
 BoundKernel bind_copy(const Graph& graph, const Node& node) {
   const TensorType& cache = node.results[0];
-  const int64_t block_size = node.attrs.get<int64_t>("block_size"), blocks = cache.shape[0] / block_size;
+  const int64_t block_size = node.attr<int64_t>("block_size"), blocks = cache.shape[0] / block_size;
   const int64_t bytes = block_size * cache.shape[1] * dtype_bytes(cache.dtype);
   const int64_t count = graph.shape(node.inputs[1])[0];
   return [=](const KernelArgs& args) {

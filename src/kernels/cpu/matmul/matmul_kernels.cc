@@ -24,7 +24,7 @@ struct Product {
 };
 
 Product product_of(const Graph& graph, const Node& node, size_t a, size_t b) {
-  const bool trans_a = node.attrs.get_or<bool>("trans_a", false), trans_b = node.attrs.get_or<bool>("trans_b", false);
+  const bool trans_a = node.attr<bool>("trans_a"), trans_b = node.attr<bool>("trans_b");
   const Shape &left = graph.shape(node.inputs[a]), &right = graph.shape(node.inputs[b]);
   return {.m = trans_a ? left.cols() : left.rows(),
           .n = trans_b ? right.rows() : right.cols(),

@@ -19,7 +19,7 @@ std::vector<double> transposed(const std::vector<double>& x, int64_t rows, int64
 // out [M, N] = a [M, K] b [K, N] (+ c): c is [M, N], [N] or [1].
 void product(const Node& node, const std::vector<double>& a, const Shape& a_shape, const std::vector<double>& b,
              const Shape& b_shape, const RefTensor* c, RefTensor& out) {
-  const bool trans_a = node.attrs.get_or<bool>("trans_a", false), trans_b = node.attrs.get_or<bool>("trans_b", false);
+  const bool trans_a = node.attr<bool>("trans_a"), trans_b = node.attr<bool>("trans_b");
   const int64_t m = out.type.shape.rows(), n = out.type.shape.cols();
   const int64_t k = trans_a ? a_shape.rows() : a_shape.cols();
   const std::vector<double> a_t = trans_a ? transposed(a, a_shape.rows(), a_shape.cols()) : std::vector<double>();

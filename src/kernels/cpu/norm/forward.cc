@@ -75,7 +75,7 @@ std::optional<RowKernel> norm_row_kernel(const Graph& graph, const Node& node) {
   for (size_t i = 1; i < node.results.size(); ++i) known = known && node.results[i].dtype == DType::kF32;
   if (!known) return std::nullopt;
   const int64_t cols = node.results[0].shape.cols();
-  const double eps = node.attrs.get<double>("eps");
+  const double eps = node.attr<double>("eps");
   RowKernel kernel{node.results[0].shape.rows()};
   kernel.in.assign(node.inputs.size(), OperandMapping::kWhole);
   kernel.in[0] = OperandMapping::kRows;

@@ -6,7 +6,7 @@ namespace octet::cpu::reference {
 // y = (x - mean) rstd * weight + bias
 void layer_norm(const Node& node, RefInputs in, RefResults out) {
   const int64_t rows = in[0]->type.shape.rows(), cols = in[0]->type.shape.cols();
-  const double eps = node.attrs.get<double>("eps");
+  const double eps = node.attr<double>("eps");
   const double *weight = in[1]->values.data(), *bias = in[2]->values.data();
   for (int64_t r = 0; r < rows; ++r) {
     const double* x = in[0]->values.data() + r * cols;
@@ -48,7 +48,7 @@ void layer_norm_grad(const Node&, RefInputs in, RefResults out) {
 // y = x rstd * weight, rstd = 1/sqrt(mean(x^2) + eps)
 void rms_norm(const Node& node, RefInputs in, RefResults out) {
   const int64_t rows = in[0]->type.shape.rows(), cols = in[0]->type.shape.cols();
-  const double eps = node.attrs.get<double>("eps");
+  const double eps = node.attr<double>("eps");
   for (int64_t r = 0; r < rows; ++r) {
     const double* x = in[0]->values.data() + r * cols;
     double* y = out[0].values.data() + r * cols;

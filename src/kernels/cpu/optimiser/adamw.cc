@@ -55,8 +55,8 @@ void copy_unless_same(const Tensor& from, const Tensor& to) {
 }
 
 BoundKernel bind(const Graph& graph, const Node& node) {
-  const double beta1 = node.attrs.get<double>("beta1"), beta2 = node.attrs.get<double>("beta2");
-  const double eps = node.attrs.get<double>("eps"), weight_decay = node.attrs.get<double>("weight_decay");
+  const double beta1 = node.attr<double>("beta1"), beta2 = node.attr<double>("beta2");
+  const double eps = node.attr<double>("eps"), weight_decay = node.attr<double>("weight_decay");
   const int64_t count = node.results[0].shape.elements();
   const bool bf16 = graph.dtype(node.inputs[1]) == DType::kBF16;
   return [=](const KernelArgs& args) {

@@ -15,7 +15,7 @@ void square_sum(const Node&, RefInputs in, RefResults out) {
 // when squares is finite, else 0.
 void clip_factor(const Node& node, RefInputs in, RefResults out) {
   const double squares = in[0]->values[0];
-  const double norm = std::sqrt(squares), max_norm = node.attrs.get_or<double>("max_norm", 0.0);
+  const double norm = std::sqrt(squares), max_norm = node.attr<double>("max_norm");
   const double ratio = max_norm / (norm + 1e-6);
   out[0].values[0] = norm;
   out[1].values[0] = max_norm > 0 && ratio < 1 ? ratio : 1;
@@ -27,8 +27,8 @@ void clip_factor(const Node& node, RefInputs in, RefResults out) {
 void adamw(const Node& node, RefInputs in, RefResults out) {
   const auto scalar = [&](size_t i) { return in[i]->values[0]; };
   const double lr = scalar(4), step = scalar(5), clip = scalar(6);
-  const double beta1 = node.attrs.get<double>("beta1"), beta2 = node.attrs.get<double>("beta2");
-  const double eps = node.attrs.get<double>("eps"), decay = node.attrs.get<double>("weight_decay");
+  const double beta1 = node.attr<double>("beta1"), beta2 = node.attr<double>("beta2");
+  const double eps = node.attr<double>("eps"), decay = node.attr<double>("weight_decay");
   out[0].values = in[0]->values;
   out[1].values = in[2]->values;
   out[2].values = in[3]->values;

@@ -80,7 +80,7 @@ BoundKernel bind_sum(const Graph& graph, const Node& node) {
 bool accepts_clip(const Graph&, const Node&) { return true; }
 
 BoundKernel bind_clip(const Graph&, const Node& node) {
-  return [max_norm = node.attrs.get_or<double>("max_norm", 0.0)](const KernelArgs& args) {
+  return [max_norm = node.attr<double>("max_norm")](const KernelArgs& args) {
     const double squares = *args.in[0].as<double>(), norm = std::sqrt(squares);
     const double clip = max_norm > 0 ? std::fmin(1.0, max_norm / (norm + 1e-6)) : 1.0;
     const auto store = [&](size_t result, double value) {

@@ -6,10 +6,10 @@
 namespace octet::cpu::reference {
 
 void rope(const Node& node, RefInputs in, RefResults out) {
-  const int64_t heads = node.attrs.get<int64_t>("heads"), dim = node.attrs.get<int64_t>("head_dim");
-  const bool interleaved = node.attrs.get_or<bool>("interleaved", false);
-  const double sign = node.attrs.get_or<bool>("inverse", false) ? -1.0 : 1.0;
-  const std::vector<double> frequencies = rope_frequencies(node.attrs);
+  const int64_t heads = node.attr<int64_t>("heads"), dim = node.attr<int64_t>("head_dim");
+  const bool interleaved = node.attr<bool>("interleaved");
+  const double sign = node.attr<bool>("inverse") ? -1.0 : 1.0;
+  const std::vector<double> frequencies = rope_frequencies(node);
   const auto pairs = static_cast<int64_t>(frequencies.size());
   const int64_t tokens = in[0]->type.shape.rows();
   out[0].values = in[0]->values;

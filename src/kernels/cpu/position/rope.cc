@@ -105,12 +105,12 @@ void rope(const RowCall& call, const RopePlan& plan) {
 std::optional<RowKernel> rope_row_kernel(const Graph& graph, const Node& node) {
   const DType dtype = node.results[0].dtype;
   if (!is_f32_or_bf16(dtype) || graph.dtype(node.inputs[0]) != dtype) return std::nullopt;
-  RopePlan plan{node.attrs.get<int64_t>("heads"), node.attrs.get<int64_t>("head_dim")};
+  RopePlan plan{node.attr<int64_t>("heads"), node.attr<int64_t>("head_dim")};
   if (plan.heads * plan.dim != node.results[0].shape.cols()) return std::nullopt;
-  const std::vector<double> frequencies = rope_frequencies(node.attrs);
+  const std::vector<double> frequencies = rope_frequencies(node);
   plan.pairs = static_cast<int64_t>(frequencies.size());
-  plan.interleaved = node.attrs.get_or<bool>("interleaved", false);
-  plan.sign = node.attrs.get_or<bool>("inverse", false) ? -1.0f : 1.0f;
+  plan.interleaved = node.attr<bool>("interleaved");
+  plan.sign = node.attr<bool>("inverse") ? -1.0f : 1.0f;
   for (double frequency : frequencies) {
     plan.frequencies.insert(plan.frequencies.end(), plan.interleaved ? 2 : 1, frequency);
   }

@@ -59,7 +59,7 @@ template <typename Code, typename T>
 uint32_t quantize(const QuantizeJob<Code>& job) {
   std::atomic<uint32_t> amax{0};
   const T* x = static_cast<const T*>(job.x);
-  if (job.grouping == Grouping::kRow && job.codes_t == nullptr && job.scale_inv_t == nullptr) {
+  if (job.layout == ScaleLayout::kRow && job.codes_t == nullptr && job.scale_inv_t == nullptr) {
     parallel_for(job.rows, std::max<int64_t>(1, (1 << 14) / job.cols), [&](int64_t begin, int64_t end) {
       raise(amax, quantize_rows(job, x + begin * job.cols, end - begin,
                                 job.codes == nullptr ? nullptr : job.codes + begin * job.cols,
@@ -67,7 +67,7 @@ uint32_t quantize(const QuantizeJob<Code>& job) {
     });
     return amax;
   }
-  if (job.grouping == Grouping::kTensor && job.codes_t == nullptr) {  // no tiles needed: one stream
+  if (job.layout == ScaleLayout::kTensor && job.codes_t == nullptr) {  // no tiles needed: one stream
     constexpr int64_t kRun = 2048;
     parallel_for(job.rows * job.cols, 1 << 14, [&](int64_t begin, int64_t end) {
       uint32_t seen = 0;
@@ -80,7 +80,7 @@ uint32_t quantize(const QuantizeJob<Code>& job) {
     });
     return amax;
   }
-  if (job.grouping == Grouping::kRow) {
+  if (job.layout == ScaleLayout::kRow) {
     scale_rows_and_columns<Code, T>(job);
     if (job.wants_amax) amax = amax_run(x, job.rows * job.cols);
   }
@@ -120,13 +120,13 @@ void quantize_call(QuantizeJob<Code> job, const RowCall& call) {
   job.row_scales = job.col_scales = nullptr;  // of kRow, see above
   job.wants_amax = call.out[4] != nullptr;
   uint32_t amax = 0;
-  if (job.grouping == Grouping::kTensor) {
+  if (job.layout == ScaleLayout::kTensor) {
     job.scale = *static_cast<const float*>(call.in[1]);
     for (float* inverse : {job.scale_inv, job.scale_inv_t}) {
       if (inverse != nullptr && call.first_row == 0) *inverse = 1.0f / job.scale;
     }
   }
-  if (job.grouping == Grouping::kTensor && job.codes_t == nullptr) {
+  if (job.layout == ScaleLayout::kTensor && job.codes_t == nullptr) {
     if (job.wants_amax) amax = amax_run(x, call.rows * job.cols);
     if (job.codes != nullptr) encode_run(x, call.rows * job.cols, job.scale, static_cast<Code*>(call.out[0]));
   } else {
@@ -163,7 +163,7 @@ void run_quantize(const ScaleFormula& formula, const KernelArgs& args) {
   QuantizeJob<Code> job{.x = x.data,
                         .rows = x.shape().rows(),
                         .cols = x.shape().cols(),
-                        .grouping = grouping_of(args.out[0].shape(), args.out[1].shape(), given),
+                        .layout = layout_of(args.out[0].shape(), args.out[1].shape(), given),
                         .scale = given ? *args.in[1].as<float>() : 1.0f,
                         .codes = args.out[0].as<Code>(),
                         .codes_t = args.out[2].as<Code>(),
@@ -173,7 +173,7 @@ void run_quantize(const ScaleFormula& formula, const KernelArgs& args) {
                         .row_scales = reinterpret_cast<float*>(args.workspace.data()),
                         .col_scales = reinterpret_cast<float*>(args.workspace.data()) + x.shape().rows(),
                         .wants_amax = args.out[4].data != nullptr};
-  if (job.grouping == Grouping::kTensor) {
+  if (job.layout == ScaleLayout::kTensor) {
     for (float* inverse : {job.scale_inv, job.scale_inv_t}) {
       if (inverse != nullptr) *inverse = 1.0f / job.scale;
     }
@@ -207,9 +207,9 @@ std::optional<RowKernel> quantize_row_kernel(const Graph& graph, const Node& nod
   const TensorType& x = graph.type(node.inputs[0]);
   const DType format = node.results[0].dtype;
   if (!is_f32_or_bf16(x.dtype) || !is_code(format)) return std::nullopt;
-  const bool given = node.inputs.size() > 1 && node.inputs[1].exists();
-  const Grouping grouping = grouping_of(node.results[0].shape, node.results[1].shape, given);
-  const bool per_row = grouping == Grouping::kRow;
+  const bool given = node.operand("scale").exists();
+  const ScaleLayout layout = layout_of(node.results[0].shape, node.results[1].shape, given);
+  const bool per_row = layout == ScaleLayout::kRow;
   const auto self = static_cast<size_t>(&node - graph.nodes().data());
   const std::vector<int32_t> uses = graph.count_uses()[self];
   if (per_row && (uses[2] > 0 || uses[3] > 0)) return std::nullopt;  // column scales need the whole tensor
@@ -218,13 +218,13 @@ std::optional<RowKernel> quantize_row_kernel(const Graph& graph, const Node& nod
   kernel.in.assign(node.inputs.size(), OperandMapping::kWhole);
   kernel.in[0] = OperandMapping::kRows;
   kernel.out = {OperandMapping::kRows, scales, OperandMapping::kWhole, OperandMapping::kWhole, OperandMapping::kAmax};
-  if (!per_row && (grouping != Grouping::kTensor || uses[2] > 0)) kernel.row_alignment = kScaleBlock;
+  if (!per_row && (layout != ScaleLayout::kTensor || uses[2] > 0)) kernel.row_alignment = kScaleBlock;
   with_code_type(format, [&]<typename Code>(Code) {
     with_float_type(x.dtype, [&]<typename T>(T) {
       QuantizeJob<Code> job{.x = nullptr,
                             .rows = x.shape.rows(),
                             .cols = x.shape.cols(),
-                            .grouping = grouping,
+                            .layout = layout,
                             .scale = 1,
                             .codes = nullptr,
                             .codes_t = nullptr,

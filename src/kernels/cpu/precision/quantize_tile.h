@@ -69,11 +69,10 @@ inline void transpose_tile(const uint8_t* tile, int64_t rows, int64_t cols, uint
   }
 }
 
-enum class Grouping : uint8_t { kTensor, kRow, kRow128, kTile128 };
-inline Grouping grouping_of(const Shape& codes, const Shape& scale, bool given) {
-  if (given) return Grouping::kTensor;
-  if (scale.rank() == 1) return Grouping::kRow;
-  return ScaleIndex::is_1x128(codes.rows(), codes.cols(), scale) ? Grouping::kRow128 : Grouping::kTile128;
+inline ScaleLayout layout_of(const Shape& codes, const Shape& scale, bool given) {
+  if (given) return ScaleLayout::kTensor;
+  if (scale.rank() == 1) return ScaleLayout::kRow;
+  return ScaleIndex::is_1x128(codes.rows(), codes.cols(), scale) ? ScaleLayout::kRow128 : ScaleLayout::kTile128;
 }
 
 // Results that may be absent are null.
@@ -81,7 +80,7 @@ template <typename Code>
 struct QuantizeJob {
   const void* x;
   int64_t rows, cols;
-  Grouping grouping;
+  ScaleLayout layout;
   float scale;  // kTensor
   Code *codes, *codes_t;
   float *scale_inv, *scale_inv_t;  // not of kTensor
@@ -94,11 +93,11 @@ struct QuantizeJob {
 template <typename Code, typename T>
 uint32_t quantize_tile(const QuantizeJob<Code>& job, const T* x, int64_t r0, int64_t c0) {
   const int64_t rows = std::min(kScaleBlock, job.rows - r0), cols = std::min(kScaleBlock, job.cols - c0);
-  const bool per_row = job.grouping == Grouping::kRow || job.grouping == Grouping::kRow128;
+  const bool per_row = job.layout == ScaleLayout::kRow || job.layout == ScaleLayout::kRow128;
   alignas(64) Code tile[kScaleBlock * kScaleBlock];
   alignas(64) float row_scale[kScaleBlock], col_scale[kScaleBlock];
   uint32_t amax = 0;
-  if (job.grouping == Grouping::kRow128) {
+  if (job.layout == ScaleLayout::kRow128) {
     alignas(64) uint32_t col_amax[kScaleBlock] = {};
     for (int64_t r = 0; r < rows; ++r) {
       const uint32_t row_amax = amax_run(x + r * job.cols, cols);
@@ -111,14 +110,14 @@ uint32_t quantize_tile(const QuantizeJob<Code>& job, const T* x, int64_t r0, int
       col_scale[c] = job.formula(col_amax[c]);
       if (job.scale_inv_t != nullptr) job.scale_inv_t[r0 / kScaleBlock * job.cols + c0 + c] = 1.0f / col_scale[c];
     }
-  } else if (job.grouping == Grouping::kRow) {
+  } else if (job.layout == ScaleLayout::kRow) {
     std::copy_n(job.row_scales + r0, rows, row_scale);
     std::copy_n(job.col_scales + c0, cols, col_scale);
-  } else if (job.grouping == Grouping::kTile128 || job.wants_amax) {
+  } else if (job.layout == ScaleLayout::kTile128 || job.wants_amax) {
     for (int64_t r = 0; r < rows; ++r) amax = std::max(amax, amax_run(x + r * job.cols, cols));
   }
   float scale = job.scale;
-  if (job.grouping == Grouping::kTile128) {
+  if (job.layout == ScaleLayout::kTile128) {
     scale = job.formula(amax);
     const int64_t row_tile = r0 / kScaleBlock, col_tile = c0 / kScaleBlock;
     const int64_t row_tiles = (job.rows + kScaleBlock - 1) / kScaleBlock,

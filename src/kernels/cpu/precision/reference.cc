@@ -15,8 +15,8 @@ void raise_amax(float& amax, double value) {
 }
 
 float node_scale(const Node& node, float amax) {
-  return scale_from_amax(amax, parse_dtype(node.attrs.get<std::string>("format")),
-                         node.attrs.get_or<int64_t>("margin", 0), node.attrs.get_or<bool>("pow2", false));
+  return scale_from_amax(amax, parse_dtype(node.attr<std::string>("format")), node.attr<int64_t>("margin"),
+                         node.attr<bool>("pow2"));
 }
 
 // codes and scale_inv of x [rows, cols]: one scale per element of scale_inv, from its group's amax unless given.
@@ -75,7 +75,7 @@ std::vector<double> transposed(const std::vector<double>& x, int64_t cols) {
 // Underflow, saturation and noise of x [rows, cols] quantized with scales of this shape, to `results`.
 void scaling_stats(const Node& node, const std::vector<double>& x, const Shape& shape, const Shape& scales,
                    double* results) {
-  const DType format = parse_dtype(node.attrs.get<std::string>("format"));
+  const DType format = parse_dtype(node.attr<std::string>("format"));
   RefTensor codes, scale_inv;
   codes.type = {format, shape};
   codes.values.resize(x.size());
@@ -113,7 +113,7 @@ void quantize(const Node& node, RefInputs in, RefResults out) {
   const int64_t rows = in[0]->type.shape.rows(), cols = in[0]->type.shape.cols();
   const std::vector<double>& x = in[0]->values;
   const RefTensor* scale = present(in, 1) ? in[1] : nullptr;
-  const std::string& scaling = node.attrs.get<std::string>("scaling");
+  const std::string& scaling = node.attr<std::string>("scaling");
   check((scaling == "tensor") == (scale != nullptr), ErrorCode::kInvalidArgument,
         "quantize \"{}\": scaling {} {} a scale input", node.name, scaling, scale == nullptr ? "needs" : "takes no");
   quantize_groups(node, x, scale, out[0], out[1]);
@@ -138,7 +138,7 @@ void update_scales(const Node& node, RefInputs in, RefResults out) {
   std::rotate(history.rbegin(), history.rbegin() + 1, history.rend());
   history[0] = in[1]->values[0];
   float amax = 0;
-  if (node.attrs.get<std::string>("algo") == "max") {
+  if (node.attr<std::string>("algo") == "max") {
     for (double value : history) raise_amax(amax, value);
   } else {
     raise_amax(amax, history[0]);
@@ -160,7 +160,7 @@ void tensor_stats(const Node& node, RefInputs in, RefResults out) {
     results[kStatNotFinite] += 1 / static_cast<double>(x.size());
     value = 0;
   }
-  const bool tiles = node.attrs.get<std::string>("blocks") == "128x128";
+  const bool tiles = node.attr<std::string>("blocks") == "128x128";
   const int64_t down = (rows + kScaleBlock - 1) / kScaleBlock, across = (cols + kScaleBlock - 1) / kScaleBlock;
   const Shape blocks = tiles ? Shape{down, across} : Shape{across, rows};
   const Shape blocks_t = tiles ? Shape{across, down} : Shape{down, cols};

@@ -18,9 +18,9 @@ struct ScaleFormula {
   float max = 448;
 
   explicit ScaleFormula(const Node& node)
-      : format(parse_dtype(node.attrs.get<std::string>("format"))),
-        margin(node.attrs.get_or<int64_t>("margin", 0)),
-        pow2(node.attrs.get_or<bool>("pow2", false)),
+      : format(parse_dtype(node.attr<std::string>("format"))),
+        margin(node.attr<int64_t>("margin")),
+        pow2(node.attr<bool>("pow2")),
         max(static_cast<float>(dtype_max(format))) {}
 
   float operator()(uint32_t amax_bits) const {

@@ -27,7 +27,7 @@ BoundKernel bind_compute_scale(const Graph&, const Node& node) {
 }
 
 BoundKernel bind_update_scales(const Graph&, const Node& node) {
-  const bool newest_only = node.attrs.get<std::string>("algo") != "max";
+  const bool newest_only = node.attr<std::string>("algo") != "max";
   return [formula = ScaleFormula(node), newest_only](const KernelArgs& args) {
     const float* old = args.in[0].as<float>();
     const int64_t length = args.in[0].elements();

@@ -249,7 +249,7 @@ BoundKernel bind_tensor_stats(const Graph& graph, const Node& node) {
   const StatsJob job{.x = nullptr,
                      .rows = x.shape.rows(),
                      .cols = x.shape.cols(),
-                     .tiles = node.attrs.get<std::string>("blocks") == "128x128",
+                     .tiles = node.attr<std::string>("blocks") == "128x128",
                      .tensor = ScaleFormula(node),
                      .block = ScaleFormula(block)};
   const auto choose = [&]<typename Code>(Code) -> BoundKernel {

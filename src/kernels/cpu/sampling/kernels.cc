@@ -94,7 +94,7 @@ BoundKernel bind_feed(const Graph&, const Node&) {
 
 bool accepts_adjust(const Graph& graph, const Node& node) {
   return is_f32_or_bf16(node.results[0].dtype) && graph.dtype(node.inputs[1]) == DType::kI32 &&
-         (node.inputs.size() < 4 || !node.inputs[3].exists() || graph.dtype(node.inputs[3]) == DType::kI32);
+         (!node.operand("masks").exists() || graph.dtype(node.operand("masks")) == DType::kI32);
 }
 
 template <typename T>
@@ -140,7 +140,7 @@ BoundKernel bind_adjust(const Graph&, const Node& node) {
 
 bool accepts_sample(const Graph& graph, const Node& node) {
   return is_f32_or_bf16(graph.dtype(node.inputs[0])) &&
-         (node.inputs.size() < 5 || !node.inputs[4].exists() || is_f32_or_bf16(graph.dtype(node.inputs[4])));
+         (!node.operand("raw_logits").exists() || is_f32_or_bf16(graph.dtype(node.operand("raw_logits"))));
 }
 
 SampleRow parameters_of(const KernelArgs& args, int64_t row) {

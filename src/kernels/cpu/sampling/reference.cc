@@ -134,7 +134,7 @@ void sample(const Node&, RefInputs in, RefResults out) {
 }
 
 void top_logprobs(const Node& node, RefInputs in, RefResults out) {
-  const int64_t k = node.attrs.get<int64_t>("k");
+  const int64_t k = node.attr<int64_t>("k");
   for (int64_t r = 0; r < in[0]->type.shape.rows(); ++r) {
     const Row row = row_of(*in[0], r);
     const std::vector<int64_t> order = row.order();

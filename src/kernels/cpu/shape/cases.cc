@@ -72,7 +72,7 @@ std::vector<Case> shape_cases() {
                    .large = true});
   for (const char* kind : {"sum", "max", "amax"}) {
     for (const char* axis : {"rows", "all"}) {
-      const Attrs attrs = {{"kind", std::string(kind)}, {"axis", std::string(axis)}};
+      const Attrs attrs = {{"reduction", std::string(kind)}, {"axis", std::string(axis)}};
       const bool sum = std::string(kind) == "sum", all = std::string(axis) == "all";
       const std::string name = std::string(kind) + "_" + axis;
       cases.push_back({.op = Op::kReduce,

@@ -54,8 +54,8 @@ BoundKernel bind_reshape(const Graph&, const Node& node) {
 }
 
 BoundKernel bind_slice(const Graph& graph, const Node& node) {
-  const Outer from(graph.type(node.inputs[0]), node.attrs.get<int64_t>("axis"));
-  const int64_t begin = node.attrs.get<int64_t>("begin"), end = node.attrs.get<int64_t>("end");
+  const Outer from(graph.type(node.inputs[0]), node.attr<int64_t>("axis"));
+  const int64_t begin = node.attr<int64_t>("begin"), end = node.attr<int64_t>("end");
   return [=](const KernelArgs& args) {
     const int64_t width = (end - begin) * from.inner_bytes;
     copy_block(bytes(args.in[0]) + begin * from.inner_bytes, from.axis * from.inner_bytes, mutable_bytes(args.out[0]),
@@ -64,7 +64,7 @@ BoundKernel bind_slice(const Graph& graph, const Node& node) {
 }
 
 BoundKernel bind_concat(const Graph& graph, const Node& node) {
-  const int64_t axis = node.attrs.get<int64_t>("axis");
+  const int64_t axis = node.attr<int64_t>("axis");
   std::vector<int64_t> widths;
   for (Value part : node.inputs) {
     const Outer from(graph.type(part), axis);

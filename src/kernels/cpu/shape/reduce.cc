@@ -55,7 +55,7 @@ void reduce_all(const RowCall& call, int64_t cols) {
 }  // namespace
 
 std::optional<RowKernel> reduce_row_kernel(const Graph& graph, const Node& node) {
-  const std::string &kind = node.attrs.get<std::string>("kind"), &axis = node.attrs.get<std::string>("axis");
+  const std::string &kind = node.attr<std::string>("reduction"), &axis = node.attr<std::string>("axis");
   const DType dtype = graph.dtype(node.inputs[0]);
   if (!is_f32_or_bf16(dtype)) return std::nullopt;
   const Shape& shape = graph.shape(node.inputs[0]);

@@ -18,8 +18,8 @@ struct Split {
 void reshape(const Node&, RefInputs in, RefResults out) { out[0].values = in[0]->values; }
 
 void slice(const Node& node, RefInputs in, RefResults out) {
-  const Split s(in[0]->type.shape, node.attrs.get<int64_t>("axis"));
-  const int64_t begin = node.attrs.get<int64_t>("begin"), end = node.attrs.get<int64_t>("end");
+  const Split s(in[0]->type.shape, node.attr<int64_t>("axis"));
+  const int64_t begin = node.attr<int64_t>("begin"), end = node.attr<int64_t>("end");
   auto target = out[0].values.begin();
   for (int64_t o = 0; o < s.outer; ++o) {
     const auto source = in[0]->values.begin() + o * s.axis * s.inner;
@@ -28,7 +28,7 @@ void slice(const Node& node, RefInputs in, RefResults out) {
 }
 
 void concat(const Node& node, RefInputs in, RefResults out) {
-  const int64_t axis = node.attrs.get<int64_t>("axis");
+  const int64_t axis = node.attr<int64_t>("axis");
   const int64_t outer = Split(out[0].type.shape, axis).outer;
   auto target = out[0].values.begin();
   for (int64_t o = 0; o < outer; ++o) {
@@ -51,7 +51,7 @@ void transpose(const Node&, RefInputs in, RefResults out) {
 
 // kind sum | max | amax over all elements (axis all) or over the rows (axis rows: one result per column).
 void reduce(const Node& node, RefInputs in, RefResults out) {
-  const std::string& kind = node.attrs.get<std::string>("kind");
+  const std::string& kind = node.attr<std::string>("reduction");
   auto& result = out[0].values;
   const bool sum = kind == "sum", absolute = kind == "amax";
   std::fill(result.begin(), result.end(), sum || absolute ? 0.0 : -INFINITY);

@@ -110,7 +110,7 @@ Graph make_body(const ActivationFusion& f, const std::vector<TensorType>& types)
     ends = {{"", y}};
   }
   const auto reduce = [](const char* kind, const char* axis) {
-    return Attrs{{"kind", std::string(kind)}, {"axis", std::string(axis)}};
+    return Attrs{{"reduction", std::string(kind)}, {"axis", std::string(axis)}};
   };
   for (const auto& [suffix, y] : ends) {
     if (has(f, "sum")) body.member("sum" + suffix, Op::kReduce, {y}, reduce("sum", "rows"));

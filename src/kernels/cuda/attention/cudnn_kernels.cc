@@ -180,7 +180,7 @@ bool accepts_cudnn(const Graph& graph, const Node& node) {
   // cuDNN starts blocks for the longest segment as often as segments are allowed for, there or not.
   const int64_t segments = graph.shape(node.inputs[3]).elements() - 1;
   if (dim <= kLargestMmaDim && segments * longest_segment(node, q.rows()) > kLargestOversize * q.rows()) return false;
-  if (node.attrs.get_or<double>("alibi", 0.0) > 0 || !node.attrs.get_or<bool>("causal", true)) return false;
+  if (node.attrs.get_or<double>("alibi", 0.0) > 0 || !node.attr<bool>("causal")) return false;
   if (node.attrs.get_or<double>("dropout", 0.0) > 0 && !node.attrs.get_or<bool>("library_mask", false)) return false;
   return dim % 8 == 0 && dim <= 256 && node.attrs.get<double>("scale") > 0 &&
          q.elements() < std::numeric_limits<int32_t>::max();

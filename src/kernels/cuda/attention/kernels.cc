@@ -17,7 +17,7 @@ constexpr int64_t kLargestDim = 4096;  // sums of a warp's row are in shared mem
 // Causal, and all float operands (q, k, v; out and dout of the gradient) pass the test.
 template <typename Test>
 bool causal_with(const Graph& graph, const Node& node, Test test) {
-  if (!node.attrs.get_or<bool>("causal", true)) return false;
+  if (!node.attr<bool>("causal")) return false;
   const bool backward = node.op == Op::kAttentionGrad;
   for (size_t i = 0; i < (backward ? 7u : 3u); ++i) {
     if (i != 3 && i != 5 && !test(graph.dtype(node.inputs[i]))) return false;

@@ -35,8 +35,7 @@ cpu::Case paged(const char* step, const Model& m, int64_t sequences, int64_t que
                 {"kv_heads", m.kv_heads},
                 {"head_dim", m.dim},
                 {"scale", 1 / std::sqrt(static_cast<double>(m.dim))},
-                {"block_size", kBlock},
-                {"max_length", blocks * kBlock}},
+                {"block_size", kBlock}},
       .dtypes = {DType::kBF16}};
 }
 

@@ -10,7 +10,7 @@
 
 namespace octet::cuda {
 
-// How the scales of an FP8 operand lie (src/ir/ops/scaling.h).
+// How the scales of an FP8 operand lie (src/ir/scale_layout.h).
 enum class ProductScaling : uint8_t { kNone, kTensor, kRow, k1x128, k128x128 };
 
 // One side. Codes [R, C]: the outer dim (M or N) by K, or K by the outer dim.

@@ -75,10 +75,10 @@ Graph make_body(const NormFusion& f, const std::vector<Operand>& list, const std
   }
   const std::string last = has(f.kind, "grad") ? "add.0" : "norm.0";
   if (has(f.kind, "amax")) {
-    body.member("amax", Op::kReduce, {last}, {{"kind", std::string("amax")}, {"axis", std::string("all")}});
+    body.member("amax", Op::kReduce, {last}, {{"reduction", std::string("amax")}, {"axis", std::string("all")}});
   }
   if (has(f.kind, "bias")) {
-    body.member("bias_grad", Op::kReduce, {last}, {{"kind", std::string("sum")}, {"axis", std::string("rows")}});
+    body.member("bias_grad", Op::kReduce, {last}, {{"reduction", std::string("sum")}, {"axis", std::string("rows")}});
   }
   if (has(f.kind, "quantize")) {
     std::vector<std::string> in = {last};

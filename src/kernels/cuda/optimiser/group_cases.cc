@@ -38,7 +38,7 @@ cpu::Case adamw_group_case(const std::vector<Shape>& shapes, double finite) {
       if (n % 2 == 0) add(fmt::format("cast{}", n), Op::kCast, {{update, 0}}, {{"to", std::string("bf16")}});
       if (n % 3 == 0)
         add(fmt::format("amax{}", n), Op::kReduce, {{update, 0}},
-            {{"kind", std::string("amax")}, {"axis", std::string("all")}});
+            {{"reduction", std::string("amax")}, {"axis", std::string("all")}});
     }
     return body;
   };

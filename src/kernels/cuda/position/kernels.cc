@@ -55,7 +55,7 @@ int64_t amax_workspace(DeviceContext&, const Graph&, const Node& node) {
 }  // namespace
 
 BoundRope rope_of_node(const Node& node) {
-  const std::vector<double> values = rope_frequencies(node.attrs);
+  const std::vector<double> values = rope_frequencies(node);
   BoundRope rope{.plan = {}, .frequencies = upload(values)};
   rope.plan.tokens = static_cast<int>(node.results[0].shape.rows());
   rope.plan.heads = static_cast<int>(node.attrs.get<int64_t>("heads"));

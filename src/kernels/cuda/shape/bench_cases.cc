@@ -9,7 +9,7 @@ std::vector<cpu::Case> shape_bench_cases() {
   const Shape inner{8192, 16384}, hidden{8192, 4096};
   std::vector<cpu::Case> cases;
   const auto reduce = [](const char* kind, const char* axis) {
-    return Attrs{{"kind", std::string(kind)}, {"axis", std::string(axis)}};
+    return Attrs{{"reduction", std::string(kind)}, {"axis", std::string(axis)}};
   };
   cases.push_back({.op = Op::kReduce,
                    .name = "bias_grad_hidden",

@@ -69,7 +69,7 @@ BoundKernel bind_select_rows(DeviceContext&, const Graph&, const Node&) {
 }
 
 Reduction reduction_of(const Node& node) {
-  const std::string& kind = node.attrs.get<std::string>("kind");
+  const std::string& kind = node.attrs.get<std::string>("reduction");
   return kind == "sum" ? Reduction::kSum : kind == "max" ? Reduction::kMax : Reduction::kAmax;
 }
 
