@@ -1,7 +1,7 @@
 // Kernel entries: the CPU kernels of each op, the nodes they accept, and how they bind to a node of a plan.
 //
-// Each op family has a folder: reference.cc (plain double loops, the definition, run by the interpreter) and fast entries.
-// The executor takes the first entry that accepts a node; the reference entry, which accepts all, is last.
+// Each op family has a folder: reference.cc (plain double loops, the definition, run by the interpreter) and fast
+// entries. The executor takes the first entry that accepts a node; the reference entry, which accepts all, is last.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// The table of kernel entries: for every op its families' fast entries, best first, then an entry that runs any node with its
-// reference kernel: doubles in, declared types out, serial, and the only entry that allocates when it runs.
+// The table of kernel entries: for every op its families' fast entries, best first, then an entry that runs any node
+// with its reference kernel: doubles in, declared types out, serial, and the only entry that allocates when it runs.
 #include "base/error.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/reference.h"
