@@ -9,7 +9,7 @@ namespace octet {
 namespace {
 
 constexpr const char* kText = R"(program @p
-state @s : f32[2,4] kind moment of @w initial 1.5
+state @s : f32[2,4] role moment of @w initial 1.5
 graph @main stage precise
   %0 = input : f32[2,4] @x
   %1 = scale %0 {value=2.0} : f32[2,4] @a layer 1 phase backward
@@ -37,7 +37,7 @@ TEST(Fingerprint, SeesAllThatIsPrintedButStages) {
   EXPECT_EQ(base, fingerprint(parse_program(kText, "t")));
   const std::pair<const char*, const char*> changes[] = {
       {"program @p", "program @q"},
-      {"kind moment", "kind gradient"},
+      {"role moment", "role gradient"},
       {"of @w", "of @v"},
       {"initial 1.5", "initial 1.25"},
       {"@x", "@z"},

@@ -74,6 +74,18 @@ const char* stage_name(Stage stage) {
   return kNames[static_cast<size_t>(stage)];
 }
 
+namespace {
+constexpr const char* kRoleNames[] = {"",        "train", "accumulate", "train_stats", "apply",
+                                      "prepare", "eval",  "forward",    "sample",      "copy_blocks"};
+}  // namespace
+
+const char* graph_role_name(GraphRole role) { return kRoleNames[static_cast<size_t>(role)]; }
+
+GraphRole graph_role(std::string_view name) {
+  const auto found = std::find(std::begin(kRoleNames), std::end(kRoleNames), name);
+  return found == std::end(kRoleNames) ? GraphRole::kNone : static_cast<GraphRole>(found - std::begin(kRoleNames));
+}
+
 void throw_bad_attr(std::string_view key, bool present) {
   fail(ErrorCode::kInternal, "attribute {} {}", key, present ? "is of another type than asked for" : "is missing");
 }

@@ -88,7 +88,7 @@ TEST(Text, ProgramsRoundTrip) {
   program.name = "two words";
   program.add_graph(testing::transformer_graph({.dropout = 0.1}));
   program.add_graph(testing::random_graph(1, 10));
-  program.add_state({.name = "scale", .type = {DType::kF32, {1}}, .kind = StateKind::kScale, .initial = 1});
+  program.add_state({.name = "scale", .type = {DType::kF32, {1}}, .role = StateRole::kScale, .initial = 1});
   collect_state(program);
   verify(program);
   std::string printed = print(program);
@@ -97,6 +97,32 @@ TEST(Text, ProgramsRoundTrip) {
   EXPECT_EQ(print(parsed), printed);
   EXPECT_EQ(parsed.find_state("scale")->initial, 1);
   EXPECT_EQ(parsed.find_state("layers.1.down.weight")->param, "layers.1.down.weight");
+}
+
+TEST(Text, RolesIndicesAndPlacementsRoundTrip) {
+  const std::string text = R"(program @p
+state @w : f32[12,8] role master of @w holds @q [4,8] holds @k [4,8] at 32 as [0,4,2,8,32], [0,8,8,1,8]
+state @adam_v.w : f32[12,8] role moment index 1 of @w initial 1.5
+graph @train stage model
+end
+graph @decode.4 role forward stage model
+end
+graph @eval role none stage model
+end
+)";
+  const Program program = parse_program(text);
+  EXPECT_EQ(print(program), text);
+  EXPECT_EQ(program.graph("train").role(), GraphRole::kTrain);
+  EXPECT_EQ(program.find_graph(GraphRole::kForward)->name(), "decode.4");
+  EXPECT_EQ(program.find_graph(GraphRole::kEval), nullptr);
+  EXPECT_EQ(program.find_state("w", StateRole::kMoment, 1)->initial, 1.5);
+  const auto error = [](auto&&... a) { parse_program(a...); };
+  EXPECT_EQ(error_of(error, "program @p state @a : f32[2] holds @b [3]"),
+            "t:1:18: b [3] does not lie as its placement says in a state of [2]");
+  EXPECT_EQ(error_of(error, "program @p state @a : f32[2] role master index -1"),
+            "t:1:49: found -1, expected an index of 0 to 2147483647");
+  EXPECT_EQ(error_of(error, "program @p state @a : f32[2] role moments"),
+            "t:1:35: found 'moments', expected a state's role");
 }
 
 TEST(Text, ErrorsNameThePlaceWhatWasFoundAndWhatWasExpected) {

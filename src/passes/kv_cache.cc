@@ -29,24 +29,27 @@ CacheInputs add_inputs(Builder& b, int64_t tokens, const std::vector<int64_t>& w
   return inputs;
 }
 
-Value scale_state(Builder& b, const std::string& name) {
-  Value leaf = b.graph().find_leaf(Op::kState, name);
-  if (leaf.exists()) return leaf;
-  return {b.graph().add({.op = Op::kState, .results = {{DType::kF32, {1}}}, .attrs = {{"initial", 1.0}}, .name = name}),
-          0};
-}
-
-// One side (k or v) of a layer's cache: append this step's rows, return the cache to read.
-Value append(Builder& b, const std::string& state, Value rows, const CacheGroupInputs& group, const KvCacheOptions& o) {
-  Value cache = b.state(state, {o.cache_dtype, {group.blocks * o.block_size, b.shape(rows).cols()}});
+// One side (k or v) of a layer's cache: append this step's rows, return the cache to read and its scale for that.
+struct CachedSide {
+  Value cache, scale_inv;
+};
+CachedSide append(Program& program, Builder& b, const std::string& attention, CacheSide side, Value rows,
+                  const CacheGroupInputs& group, const KvCacheOptions& o) {
+  const auto state = [&](StateRole role, TensorType type, double initial) {
+    return declare_state(
+        program, b, {.type = std::move(type), .role = role, .param = attention, .index = side, .initial = initial});
+  };
+  Value cache = state(StateRole::kKvCache, {o.cache_dtype, {group.blocks * o.block_size, b.shape(rows).cols()}}, 0);
   std::vector<Value> inputs = {cache, rows, group.slots};
-  if (o.scales) inputs.push_back(scale_state(b, state + "_scale"));
-  Value appended{b.emit(Op::kScatterRows, std::move(inputs), {}, state), 0};
-  b.update(state, appended);
-  return appended;
+  if (o.scales) inputs.push_back(state(StateRole::kCacheScale, {DType::kF32, {1}}, 1));
+  const std::string name = b.graph().node(cache).name;
+  Value appended{b.emit(Op::kScatterRows, std::move(inputs), {}, name), 0};
+  b.update(name, appended);
+  return {appended, o.scales ? state(StateRole::kCacheScaleInv, {DType::kF32, {1}}, 1) : Value::none()};
 }
 
-void rewrite_attention(Rewriter& rewriter, NodeId id, const CacheInputs& inputs, const KvCacheOptions& o) {
+void rewrite_attention(Program& program, Rewriter& rewriter, NodeId id, const CacheInputs& inputs,
+                       const KvCacheOptions& o) {
   const Graph& old = rewriter.old_graph();
   const Node& node = old.node(id);
   check(node.attrs.get_or<double>("dropout", 0.0) == 0.0, ErrorCode::kInvalidArgument,
@@ -55,8 +58,8 @@ void rewrite_attention(Rewriter& rewriter, NodeId id, const CacheInputs& inputs,
   b.set_layer(node.layer);
   int64_t window = node.attrs.get_or<int64_t>("window", 0);
   const CacheGroupInputs& group = inputs.groups.at(window);
-  Value k = append(b, "kv." + node.name + ".k", rewriter.map(node.inputs[1]), group, o);
-  Value v = append(b, "kv." + node.name + ".v", rewriter.map(node.inputs[2]), group, o);
+  const CachedSide k = append(program, b, node.name, kKeys, rewriter.map(node.inputs[1]), group, o);
+  const CachedSide v = append(program, b, node.name, kValues, rewriter.map(node.inputs[2]), group, o);
   Attrs attrs = {{"heads", node.attrs.get<int64_t>("heads")},
                  {"kv_heads", node.attrs.get<int64_t>("kv_heads")},
                  {"head_dim", node.attrs.get<int64_t>("head_dim")},
@@ -66,11 +69,9 @@ void rewrite_attention(Rewriter& rewriter, NodeId id, const CacheInputs& inputs,
   if (o.max_query_len > 0) attrs.set("max_query_len", o.max_query_len);
   for (const char* bias : {"alibi", "alibi_scale"})
     if (node.attrs.has(bias)) attrs.set(bias, node.attrs.get<double>(bias));
-  std::vector<Value> operands = {
-      rewriter.map(node.inputs[0]), k, v, rewriter.map(node.inputs[3]), inputs.kv_lengths, group.block_table};
-  if (o.scales) {
-    for (const char* side : {".k", ".v"}) operands.push_back(scale_state(b, "kv." + node.name + side + "_scale_inv"));
-  }
+  std::vector<Value> operands = {rewriter.map(node.inputs[0]), k.cache,           v.cache,
+                                 rewriter.map(node.inputs[3]), inputs.kv_lengths, group.block_table};
+  if (o.scales) operands.insert(operands.end(), {k.scale_inv, v.scale_inv});
   NodeId paged = b.emit(Op::kPagedAttention, std::move(operands), attrs, node.name);
   rewriter.set({id, 0}, {paged, 0});
 }
@@ -87,7 +88,7 @@ std::vector<int64_t> attention_windows(const Graph& graph) {
   return {windows.begin(), windows.end()};
 }
 
-Graph add_kv_cache(const Graph& graph, const KvCacheOptions& options) {
+Graph add_kv_cache(Program& program, const Graph& graph, const KvCacheOptions& options) {
   check(!options.scales || is_fp8(options.cache_dtype), ErrorCode::kInvalidArgument,
         "kv_cache: a cache of {} takes no scales; they are of e4m3 and e5m2 caches", dtype_name(options.cache_dtype));
   Rewriter rewriter(graph);
@@ -103,7 +104,7 @@ Graph add_kv_cache(const Graph& graph, const KvCacheOptions& options) {
     NodeId id{i};
     const Node& node = graph.node(id);
     if (node.op == Op::kAttention) {
-      rewrite_attention(rewriter, id, inputs, options);
+      rewrite_attention(program, rewriter, id, inputs, options);
     } else if (node.op == Op::kMatmul && node.attrs.get_or<std::string>("kind", "") == "head") {
       Value rows =
           b.select_rows(rewriter.map(node.inputs[0]), b.input("logit_rows", {DType::kI32, {options.logit_rows}}));

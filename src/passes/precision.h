@@ -26,7 +26,8 @@ bool precision(Program& program, const CompileOptions& options);
 // What precision() makes of every GEMM of a linear, by graph, in node order; pure. `reason` says why a GEMM the recipe
 // wants in FP8 stays in the compute type, and is empty otherwise.
 struct GemmReport {
-  std::string graph, gemm;
+  GraphRole graph = GraphRole::kNone;
+  std::string gemm;
   GemmRole role = GemmRole::kFprop;
   GemmPrecision wanted = {}, used = {};
   std::string reason;

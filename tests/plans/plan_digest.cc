@@ -48,7 +48,7 @@ std::string program_computations(const Program& program) {
     lines.push_back(fmt::format("graph {} {:x}", graph.name(), fmt::join(computations(graph), " ")));
   }
   for (const StateEntry& entry : program.states()) {
-    lines.push_back(fmt::format("state {} {} {} {} {}", entry.name, to_string(entry.type), state_kind_name(entry.kind),
+    lines.push_back(fmt::format("state {} {} {} {} {}", entry.name, to_string(entry.type), state_role_name(entry.role),
                                 entry.param, entry.initial));
   }
   std::sort(lines.begin(), lines.end());
