@@ -142,10 +142,10 @@ void collect_state(Program& program) {
 
 std::vector<LogicalState> logical_states(const Program& program) {
   std::vector<LogicalState> tensors;
+  const bool training = is_training(program);
   for (const StateEntry& entry : program.states()) {
-    const bool form = entry.role == StateRole::kCodes || entry.role == StateRole::kScaleInv;
-    const bool copy =
-        entry.role == StateRole::kCompute || (form && program.find_state(entry.param, StateRole::kMaster) != nullptr);
+    const bool codes = entry.role == StateRole::kCodes || entry.role == StateRole::kScaleInv;
+    const bool copy = entry.role == StateRole::kCompute || (codes && training);
     if (copy || entry.role == StateRole::kKvCache || entry.role == StateRole::kBuffer) continue;
     const auto add = [&](const Placement& at) {
       const TensorType type{entry.type.dtype, at.box()};

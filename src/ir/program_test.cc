@@ -52,7 +52,7 @@ TEST(Program, StatesAreFoundByWhatTheyAre) {
             "states adam_v.w and other are both moment 1 of w");
 }
 
-// Codes beside a master are copies that are made again; alone they have its place, and merged ones lie by their rows.
+// Inference loads codes (a graph may read the master too), training makes them again; merged ones lie by their rows.
 TEST(Program, LogicalStatesAreWhatIsLoadedAndSaved) {
   Program program;
   program.add_state({.name = "w", .type = {DType::kF32, {4, 8}}});
@@ -64,11 +64,14 @@ TEST(Program, LogicalStatesAreWhatIsLoadedAndSaved) {
   program.add_state({.name = "ids", .type = {DType::kI32, {4, 1}}, .role = StateRole::kBuffer});
   std::vector<std::string> names;
   for (const LogicalState& tensor : logical_states(program)) names.push_back(tensor.name + " in " + tensor.state);
-  EXPECT_EQ(names, (std::vector<std::string>{"w in w", "q.codes in q+k.codes", "k.codes in q+k.codes"}));
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"w in w", "w.codes in w.codes", "q.codes in q+k.codes", "k.codes in q+k.codes"}));
   const LogicalState k = find_logical_state(program, "k", StateRole::kCodes);
   EXPECT_EQ(k.type, (TensorType{DType::kE4M3, {2, 8}}));
   EXPECT_EQ(PlacementRuns(k.at, 1).at(0).state, 32);
   EXPECT_THROW(find_logical_state(program, "v", StateRole::kCodes), Error);
+  program.add_state({.type = {DType::kF32, {4, 8}}, .role = StateRole::kGradient, .param = "w"});
+  EXPECT_THROW(find_logical_state(program, "w", StateRole::kCodes), Error);
 }
 
 TEST(Program, CollectStateKeepsWhatIsDeclared) {

@@ -120,7 +120,7 @@ end
   EXPECT_EQ(error_of(error, "program @p state @a : f32[2] holds @b [3]"),
             "t:1:18: b [3] does not lie as its placement says in a state of [2]");
   EXPECT_EQ(error_of(error, "program @p state @a : f32[2] role master index -1"),
-            "t:1:49: found -1, expected an index of 0 to 2147483647");
+            "t:1:48: found -1, expected an index of 0 to 2147483647");
   EXPECT_EQ(error_of(error, "program @p state @a : f32[2] role moments"),
             "t:1:35: found 'moments', expected a state's role");
 }

@@ -176,6 +176,21 @@ TEST(Autodiff, UnreachedParameterGetsZeros) {
   EXPECT_EQ(read_f32(*executor, "grad.used"), (std::vector<double>{2, 2, 2, 2, 2, 2}));
 }
 
+TEST(Autodiff, TakesTheGraphOfRoleTrainWhateverItsName) {
+  Program program;
+  for (auto [name, role] : {std::pair{"first", GraphRole::kTrain}, {"train", GraphRole::kNone}}) {
+    Graph graph(name, role);
+    Builder b(graph);
+    b.output("loss", b.reduce(b.param("w", {2, 3}), "sum", "all"));
+    program.add_graph(std::move(graph));
+  }
+  autodiff(program, {});
+  ASSERT_EQ(program.graphs().size(), 3u);
+  EXPECT_EQ(program.graph("first").updates().size(), 2u) << "of the gradient and the loss";
+  EXPECT_TRUE(program.graph("train").updates().empty());
+  EXPECT_EQ(program.find_graph(GraphRole::kAccumulate)->name(), "accumulate");
+}
+
 TEST(Autodiff, RefusesALossThatIsNoScalarAndOpsWithoutGradient) {
   Graph graph(GraphRole::kTrain);
   Builder b(graph);

@@ -29,23 +29,28 @@ CacheInputs add_inputs(Builder& b, int64_t tokens, const std::vector<int64_t>& w
   return inputs;
 }
 
-// One side (k or v) of a layer's cache: append this step's rows, return the cache to read and its scale for that.
-struct CachedSide {
-  Value cache, scale_inv;
-};
-CachedSide append(Program& program, Builder& b, const std::string& attention, CacheSide side, Value rows,
-                  const CacheGroupInputs& group, const KvCacheOptions& o) {
-  const auto state = [&](StateRole role, TensorType type, double initial) {
-    return declare_state(
-        program, b, {.type = std::move(type), .role = role, .param = attention, .index = side, .initial = initial});
-  };
-  Value cache = state(StateRole::kKvCache, {o.cache_dtype, {group.blocks * o.block_size, b.shape(rows).cols()}}, 0);
+// Declares what one side (k or v) of a layer's cache has.
+Value cache_state(Program& program, Builder& b, StateRole role, const std::string& attention, CacheSide side,
+                  TensorType type = {DType::kF32, {1}}) {
+  return declare_state(program, b,
+                       {.type = std::move(type),
+                        .role = role,
+                        .param = attention,
+                        .index = side,
+                        .initial = role == StateRole::kKvCache ? 0.0 : 1.0});
+}
+
+// Appends this step's rows to one side, returns the cache to read.
+Value append(Program& program, Builder& b, const std::string& attention, CacheSide side, Value rows,
+             const CacheGroupInputs& group, const KvCacheOptions& o) {
+  Value cache = cache_state(program, b, StateRole::kKvCache, attention, side,
+                            {o.cache_dtype, {group.blocks * o.block_size, b.shape(rows).cols()}});
   std::vector<Value> inputs = {cache, rows, group.slots};
-  if (o.scales) inputs.push_back(state(StateRole::kCacheScale, {DType::kF32, {1}}, 1));
+  if (o.scales) inputs.push_back(cache_state(program, b, StateRole::kCacheScale, attention, side));
   const std::string name = b.graph().node(cache).name;
   Value appended{b.emit(Op::kScatterRows, std::move(inputs), {}, name), 0};
   b.update(name, appended);
-  return {appended, o.scales ? state(StateRole::kCacheScaleInv, {DType::kF32, {1}}, 1) : Value::none()};
+  return appended;
 }
 
 void rewrite_attention(Program& program, Rewriter& rewriter, NodeId id, const CacheInputs& inputs,
@@ -58,8 +63,8 @@ void rewrite_attention(Program& program, Rewriter& rewriter, NodeId id, const Ca
   b.set_layer(node.layer);
   int64_t window = node.attrs.get_or<int64_t>("window", 0);
   const CacheGroupInputs& group = inputs.groups.at(window);
-  const CachedSide k = append(program, b, node.name, kKeys, rewriter.map(node.inputs[1]), group, o);
-  const CachedSide v = append(program, b, node.name, kValues, rewriter.map(node.inputs[2]), group, o);
+  const Value k = append(program, b, node.name, kKeys, rewriter.map(node.inputs[1]), group, o);
+  const Value v = append(program, b, node.name, kValues, rewriter.map(node.inputs[2]), group, o);
   Attrs attrs = {{"heads", node.attrs.get<int64_t>("heads")},
                  {"kv_heads", node.attrs.get<int64_t>("kv_heads")},
                  {"head_dim", node.attrs.get<int64_t>("head_dim")},
@@ -69,9 +74,12 @@ void rewrite_attention(Program& program, Rewriter& rewriter, NodeId id, const Ca
   if (o.max_query_len > 0) attrs.set("max_query_len", o.max_query_len);
   for (const char* bias : {"alibi", "alibi_scale"})
     if (node.attrs.has(bias)) attrs.set(bias, node.attrs.get<double>(bias));
-  std::vector<Value> operands = {rewriter.map(node.inputs[0]), k.cache,           v.cache,
-                                 rewriter.map(node.inputs[3]), inputs.kv_lengths, group.block_table};
-  if (o.scales) operands.insert(operands.end(), {k.scale_inv, v.scale_inv});
+  std::vector<Value> operands = {
+      rewriter.map(node.inputs[0]), k, v, rewriter.map(node.inputs[3]), inputs.kv_lengths, group.block_table};
+  if (o.scales) {
+    for (CacheSide side : {kKeys, kValues})
+      operands.push_back(cache_state(program, b, StateRole::kCacheScaleInv, node.name, side));
+  }
   NodeId paged = b.emit(Op::kPagedAttention, std::move(operands), attrs, node.name);
   rewriter.set({id, 0}, {paged, 0});
 }
