@@ -11,13 +11,14 @@ namespace {
 constexpr const char* kPrefill = "prefill";
 constexpr const char* kDecode = "decode";
 
-Graph decoding_graph(const std::string& name, const ModelConfig& model, int64_t tokens, KvCacheOptions cache) {
-  Graph graph(name);
+Graph decoding_graph(Program& program, const std::string& name, const ModelConfig& model, int64_t tokens,
+                     KvCacheOptions cache) {
+  Graph graph(name, GraphRole::kForward);
   Builder builder(graph);
   BatchShape shape{.tokens = tokens, .max_segments = 1, .max_length = tokens};
   builder.output("logits", build_logits(builder, model, shape));
   cache.blocks.assign(attention_windows(graph).size(), cache.blocks_per_sequence);
-  return add_kv_cache(graph, cache);
+  return add_kv_cache(program, graph, cache);
 }
 
 }  // namespace
@@ -34,8 +35,8 @@ IncrementalModel::IncrementalModel(const ModelConfig& model, const IncrementalMo
                        .scales = options.cache_scales};
   Program program;
   program.name = "decoder";
-  program.add_graph(decoding_graph(kPrefill, model, chunk_, cache));
-  program.add_graph(decoding_graph(kDecode, model, 1, cache));
+  program.add_graph(decoding_graph(program, kPrefill, model, chunk_, cache));
+  program.add_graph(decoding_graph(program, kDecode, model, 1, cache));
   CompileOptions compile_options{.target = options.target, .recipe = options.recipe};
   executor_ = make_executor(compile(std::move(program), compile_options));
   while (executor_->program().graph(kDecode).find_leaf(Op::kInput, group_input("slots", groups_)).exists()) ++groups_;

@@ -29,7 +29,7 @@ PerplexityEvaluator::PerplexityEvaluator(const WeightSource& weights, const Perp
   if (options_.stride == 0) options_.stride = options_.length;
   check(options_.stride > 0 && options_.stride <= options_.length, ErrorCode::kInvalidArgument,
         "stride {} must lie between 1 and the window length {}", options_.stride, options_.length);
-  Graph graph("eval");
+  Graph graph(GraphRole::kEval);
   Builder builder(graph);
   build_loss(builder, model,
              {.tokens = options_.windows * options_.length,

@@ -32,6 +32,10 @@ class Executor {
   virtual std::span<std::byte> input(const std::string& graph, const std::string& name) = 0;
   // Runs the graph; state updates are visible afterwards.
   virtual void run(const std::string& graph) = 0;
+  // Makes the compute copies of parameters that were written, where the program has a graph for them.
+  void prepare() {
+    if (const Graph* graph = program().find_graph(GraphRole::kPrepare)) run(graph->name());
+  }
   // Contents of an output after the graph's last run; valid until any next run, on a GPU until that graph's.
   virtual std::span<const std::byte> output(const std::string& graph, const std::string& name) = 0;
 

@@ -1,41 +1,32 @@
 #include "exec/quantized_states.h"
 
+#include <map>
+
 #include "base/error.h"
 
 namespace octet {
-namespace {
-
-constexpr std::string_view kCodesSuffix = ".codes";
-
-const Node& codes_leaf(const Program& program, const std::string& state) {
-  for (const Graph& graph : program.graphs()) {
-    const Value leaf = graph.find_leaf(Op::kState, state);
-    if (leaf.exists()) return graph.node(leaf);
-  }
-  fail(ErrorCode::kInternal, "no graph of program '{}' reads {}", program.name, state);
-}
-
-}  // namespace
-
 std::vector<QuantizedParam> quantized_params(const Program& program) {
   std::vector<QuantizedParam> params;
-  const std::vector<LogicalState> states = logical_states(program);
-  for (const LogicalState& codes : states) {
-    if (codes.kind != StateKind::kQuantized || !codes.name.ends_with(kCodesSuffix)) continue;
-    const Node& leaf = codes_leaf(program, codes.state);
-    const Attrs& attrs = leaf.attrs;
-    QuantizedParam param{.param = codes.name.substr(0, codes.name.size() - kCodesSuffix.size()),
-                         .rule = {.layout = parse_scale_layout(attrs.get<std::string>("scaling")),
-                                  .format = codes.type.dtype,
-                                  .margin = attrs.get<int64_t>("margin"),
-                                  .power_of_two = attrs.get<bool>("pow2")},
-                         .leaf = &leaf,
-                         .codes = codes};
-    for (const LogicalState& state : states) {
-      if (state.name == param.param + ".scale_inv") param.scale_inv = state;
-    }
-    check(!param.scale_inv.name.empty(), ErrorCode::kInternal, "{} has no scales", codes.name);
-    params.push_back(std::move(param));
+  std::map<std::string, LogicalState> scales;  // by param
+  for (LogicalState& state : logical_states(program)) {
+    if (state.role == StateRole::kScaleInv) scales[state.param] = std::move(state);
+    if (state.role != StateRole::kCodes) continue;
+    const Node* leaf = find_leaf(program, state.state);
+    check(leaf != nullptr, ErrorCode::kInternal, "no graph of program '{}' reads {}", program.name, state.state);
+    const Attrs& attrs = leaf->attrs;
+    params.push_back({.param = state.param,
+                      .rule = {.layout = parse_scale_layout(attrs.get<std::string>("scaling")),
+                               .format = state.type.dtype,
+                               .margin = attrs.get<int64_t>("margin"),
+                               .power_of_two = attrs.get<bool>("pow2")},
+                      .leaf = leaf,
+                      .codes = std::move(state),
+                      .scale_inv = {}});
+  }
+  for (QuantizedParam& param : params) {
+    const auto found = scales.find(param.param);
+    check(found != scales.end(), ErrorCode::kInternal, "{} has no scales", param.codes.name);
+    param.scale_inv = found->second;
   }
   return params;
 }

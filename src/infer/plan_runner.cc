@@ -206,7 +206,7 @@ EnginePlan engine_plan(const ServingProgram& program, const ServingOptions& opti
                   .device = device_name(options.target.device),
                   .recipe = options.recipe.name};
   for (const StateEntry& entry : program.plan.program.states()) {
-    const bool weight = entry.kind == StateKind::kParam || entry.kind == StateKind::kQuantized;
+    const bool weight = entry.role == StateRole::kMaster || entry.role == StateRole::kCodes;
     if (weight && entry.type.shape.rank() > 1) plan.matrix_elements += entry.type.shape.elements();
   }
   for (const CacheGroup& group : program.limits.groups)

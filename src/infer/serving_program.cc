@@ -40,9 +40,6 @@ class ProgramBuilder {
   ServingProgram run() {
     Program program;
     program.name = "serving";
-    program.add_state({.name = kSampledState,
-                       .type = {DType::kI32, {states_.sequences, 1}},
-                       .kind = StateKind::kKvCache});  // forward graphs only read it
     add_forward_graphs(program);
     add_sample_graphs(program);
     const auto members = cache_groups(program.graph(out_.mixed.back().graph));
@@ -120,7 +117,7 @@ class ProgramBuilder {
                          .cache_dtype = options_.cache_dtype,
                          .max_query_len = max_query_len,
                          .scales = options_.cache_scales};
-    program.add_graph(forward_graph(name, logits_graph(tokens, sequences), cache, states_));
+    program.add_graph(forward_graph(program, name, logits_graph(tokens, sequences), cache, states_));
     buckets.push_back({tokens, sequences, name});
   }
 
@@ -144,7 +141,7 @@ class ProgramBuilder {
       auto add = [&](const char* name, int64_t entries, int64_t masks, bool with_top) {
         SampleBucket bucket{rows, entries, masks, with_top, fmt::format("sample{}.{}", name, rows)};
         program.add_graph(sample_graph(
-            bucket.graph, base_,
+            program, bucket.graph, base_,
             {.rows = rows, .entries = entries, .masks = masks, .top_logprobs = with_top ? likeliest : 0}, states_));
         out_.samples.push_back(std::move(bucket));
       };

@@ -55,16 +55,28 @@ class Hash {
   }
   void add(const Graph& graph) {
     add(graph.name());
+    add(static_cast<uint64_t>(graph.role()));
     add(graph.nodes());
     add(graph.outputs());
     add(graph.updates());
   }
+  void add(const PlacedDim& dim) {
+    add(std::vector<int64_t>{dim.origin, dim.extent, dim.run, dim.stride, dim.run_stride});
+  }
+  void add(const Placement& placement) {
+    add(placement.param);
+    add(placement.shape.dims);
+    add(placement.offset);
+    add(placement.dims);
+  }
   void add(const StateEntry& entry) {
     add(entry.name);
     add(entry.type);
-    add(static_cast<uint64_t>(entry.kind));
+    add(static_cast<uint64_t>(entry.role));
     add(entry.param);
+    add(entry.index);
     add(entry.initial);
+    add(entry.placements);
   }
   uint64_t value() const { return state_; }
 

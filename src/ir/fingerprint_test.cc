@@ -9,7 +9,7 @@ namespace octet {
 namespace {
 
 constexpr const char* kText = R"(program @p
-state @s : f32[2,4] kind moment of @w initial 1.5
+state @s : f32[2,4] role moment of @w initial 1.5
 graph @main stage precise
   %0 = input : f32[2,4] @x
   %1 = scale %0 {value=2.0} : f32[2,4] @a layer 1 phase backward
@@ -20,7 +20,7 @@ graph @main stage precise
       %2 = add %0, %1 : f32[2,4] @n
       output @o %2
     end
-  %3 = param {part_rows=[1,2]} : f32[2,4] @r
+  %3 = reshape %0 {shape=[2,4]} @r
   %4 = matmul %0, %3 {trans_b=true}
   output @y %2
   update @s %1
@@ -39,7 +39,7 @@ TEST(Fingerprint, SeesAllThatIsPrintedButStages) {
   EXPECT_EQ(base, fingerprint(parse_program(kText, "t")));
   const std::pair<const char*, const char*> changes[] = {
       {"program @p", "program @q"},
-      {"kind moment", "kind gradient"},
+      {"role moment", "role gradient"},
       {"of @w", "of @v"},
       {"initial 1.5", "initial 1.25"},
       {"@x", "@z"},
@@ -49,7 +49,7 @@ TEST(Fingerprint, SeesAllThatIsPrintedButStages) {
       {"layer 1", "layer 2"},
       {"phase backward", "phase recompute"},
       {"scale %0 {value=2.0}", "silu %0"},
-      {"part_rows=[1,2]", "part_rows=[1,3]"},
+      {"shape=[2,4]", "shape=[4,2]"},
       {"trans_b=true", "trans_b=true, tf32=true"},
       {"fusion %0, %1", "fusion %1, %0"},
       {"add %0, %1", "sub %0, %1"},

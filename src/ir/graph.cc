@@ -42,6 +42,18 @@ const char* phase_name(Phase phase) {
   return kNames[static_cast<size_t>(phase)];
 }
 
+namespace {
+constexpr const char* kRoleNames[] = {"",        "train", "accumulate", "train_stats", "apply",
+                                      "prepare", "eval",  "forward",    "sample",      "copy_blocks"};
+}  // namespace
+
+const char* graph_role_name(GraphRole role) { return kRoleNames[static_cast<size_t>(role)]; }
+
+GraphRole graph_role(std::string_view name) {
+  const auto found = std::find(std::begin(kRoleNames), std::end(kRoleNames), name);
+  return found == std::end(kRoleNames) ? GraphRole::kNone : static_cast<GraphRole>(found - std::begin(kRoleNames));
+}
+
 NodeId Graph::add(Node node) {
   const OpInfo& info = op_info(node.op);
   auto min_inputs = static_cast<size_t>(info.min_inputs);

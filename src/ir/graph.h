@@ -62,6 +62,22 @@ struct Node {
   }
 };
 
+// What a graph is for: what passes, steppers and runners ask. Its name is a handle and is printed.
+enum class GraphRole : uint8_t {
+  kNone,        // a graph by itself
+  kTrain,       // forward and backward of a step's first micro-batch: writes gradients
+  kAccumulate,  // of its other micro-batches: adds to them
+  kTrainStats,  // kTrain with statistics of every GEMM's operands
+  kApply,       // clip, optimiser, scales, compute copies
+  kPrepare,     // compute copies from masters: after loading
+  kEval,        // loss of one micro-batch
+  kForward,     // serving: tokens to hidden rows, one for each bucket
+  kSample,      // hidden rows to ids, one for each bucket
+  kCopyBlocks,  // of a cache group
+};
+const char* graph_role_name(GraphRole role);  // "train_stats"; of kNone ""
+GraphRole graph_role(std::string_view name);  // by its name; kNone for other names
+
 struct NamedValue {
   std::string name;
   Value value;
@@ -69,7 +85,8 @@ struct NamedValue {
 
 class Graph {
  public:
-  explicit Graph(std::string name = "main") : name_(std::move(name)) {}
+  explicit Graph(std::string name = "main", GraphRole role = GraphRole::kNone) : name_(std::move(name)), role_(role) {}
+  explicit Graph(GraphRole role) : Graph(graph_role_name(role), role) {}  // the one of its role in a program
 
   // Appends a node, infers its result types from the op's facts (leaves and fusions: taken from node.results) and
   // checks inputs; absent optional inputs at the end are dropped. Throws kInvalidArgument: "matmul: inner dims differ:
@@ -81,7 +98,9 @@ class Graph {
   Value find_leaf(std::string_view name) const;  // any leaf kind
 
   const std::string& name() const { return name_; }
-  void set_name(std::string name) { name_ = std::move(name); }
+  GraphRole role() const { return role_; }
+  void set_role(GraphRole role) { set_role(role, graph_role_name(role)); }
+  void set_role(GraphRole role, std::string name) { role_ = role, name_ = std::move(name); }
   Stage stage() const { return stage_; }
   void set_stage(Stage stage) { stage_ = stage; }
 
@@ -111,6 +130,7 @@ class Graph {
 
  private:
   std::string name_;
+  GraphRole role_ = GraphRole::kNone;
   Stage stage_ = Stage::kModel;
   std::vector<Node> nodes_;
   std::vector<NamedValue> outputs_, updates_;

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "ir/facts.h"
+#include "ir/builder.h"
 
 namespace octet {
 namespace {
@@ -18,21 +18,56 @@ namespace {
 
 }  // namespace
 
-const char* state_kind_name(StateKind kind) {
-  constexpr const char* kNames[] = {"param", "compute", "moment", "gradient", "scale", "quantized", "kv_cache"};
-  return kNames[static_cast<size_t>(kind)];
+const char* state_role_name(StateRole role) {
+  constexpr const char* kNames[] = {"master",      "compute",         "codes",    "scale_inv", "scale",
+                                    "amax",        "amax_history",    "gradient", "moment",    "kv_cache",
+                                    "cache_scale", "cache_scale_inv", "buffer"};
+  return kNames[static_cast<size_t>(role)];
+}
+
+std::string state_name(StateRole role, const std::string& param, int32_t index, DType dtype) {
+  const auto form = [&](const char* what) {
+    return fmt::format("{}.{}{}{}", param, index & kBlockCodes ? "block_" : "", what,
+                       index & kTransposedCodes ? "_t" : "");
+  };
+  const auto cache = [&](const char* what) {
+    return fmt::format("kv.{}.{}{}", param, index == kKeys ? "k" : "v", what);
+  };
+  switch (role) {
+    case StateRole::kMaster:
+    case StateRole::kBuffer: return param;
+    case StateRole::kCompute: return fmt::format("{}.{}", param, dtype_name(dtype));
+    case StateRole::kCodes: return form("codes");
+    case StateRole::kScaleInv: return form("scale_inv");
+    case StateRole::kScale: return "scale." + param;
+    case StateRole::kAmax: return "amax." + param;
+    case StateRole::kAmaxHistory: return "amax_history." + param;
+    case StateRole::kGradient: return "grad." + param;
+    case StateRole::kMoment: return fmt::format("adam_{}.{}", index == 0 ? "m" : "v", param);
+    case StateRole::kKvCache: return cache("");
+    case StateRole::kCacheScale: return cache("_scale");
+    case StateRole::kCacheScaleInv: return cache("_scale_inv");
+  }
+  return param;
 }
 
 StateEntry& Program::add_state(StateEntry entry) {
+  if (entry.role == StateRole::kMaster && entry.param.empty()) entry.param = entry.name;
+  if (entry.name.empty()) entry.name = state_name(entry.role, entry.param, entry.index, entry.type.dtype);
   auto [found, added] = state_index_.try_emplace(entry.name, states_.size());
-  if (added) {
-    states_.push_back(std::move(entry));
-    return states_.back();
+  if (!added) {
+    StateEntry& known = states_[found->second];
+    check(known.type == entry.type, ErrorCode::kInternal, "state {} is {} and is now declared as {}", entry.name,
+          to_string(known.type), to_string(entry.type));
+    return known;
   }
-  StateEntry& known = states_[found->second];
-  check(known.type == entry.type, ErrorCode::kInternal, "state {} is {} and is now declared as {}", entry.name,
-        to_string(known.type), to_string(entry.type));
-  return known;
+  if (!entry.param.empty() && entry.role != StateRole::kBuffer) {
+    auto [other, first] = by_role_.try_emplace({entry.param, entry.role, entry.index}, states_.size());
+    check(first, ErrorCode::kInvalidArgument, "states {} and {} are both {} {} of {}", states_[other->second].name,
+          entry.name, state_role_name(entry.role), entry.index, entry.param);
+  }
+  states_.push_back(std::move(entry));
+  return states_.back();
 }
 
 const StateEntry* Program::find_state(const std::string& name) const {
@@ -40,9 +75,15 @@ const StateEntry* Program::find_state(const std::string& name) const {
   return found == state_index_.end() ? nullptr : &states_[found->second];
 }
 
-int64_t Program::state_bytes(StateKind kind) const {
+const StateEntry* Program::find_state(const std::string& param, StateRole role, int32_t index) const {
+  auto found = by_role_.find({param, role, index});
+  return found == by_role_.end() ? nullptr : &states_[found->second];
+}
+
+int64_t Program::state_bytes(std::initializer_list<StateRole> roles) const {
   int64_t bytes = 0;
-  for (const StateEntry& entry : states_) bytes += entry.kind == kind ? entry.type.bytes() : 0;
+  for (const StateEntry& entry : states_)
+    bytes += std::count(roles.begin(), roles.end(), entry.role) * entry.type.bytes();
   return bytes;
 }
 
@@ -61,6 +102,15 @@ Graph* Program::find_graph(const std::string& name) {
   return const_cast<Graph*>(static_cast<const Program*>(this)->find_graph(name));
 }
 
+const Graph* Program::find_graph(GraphRole role) const {
+  auto found = std::find_if(graphs_.begin(), graphs_.end(), [&](const Graph& graph) { return graph.role() == role; });
+  return found == graphs_.end() ? nullptr : &*found;
+}
+
+Graph* Program::find_graph(GraphRole role) {
+  return const_cast<Graph*>(static_cast<const Program*>(this)->find_graph(role));
+}
+
 const Graph& Program::graph(const std::string& name) const {
   const Graph* found = find_graph(name);
   if (found == nullptr) throw_no_graph(*this, name);
@@ -71,31 +121,70 @@ Graph& Program::graph(const std::string& name) {
   return const_cast<Graph&>(static_cast<const Program*>(this)->graph(name));
 }
 
+Value declare_state(Program& program, Builder& builder, StateEntry entry) {
+  const StateEntry& declared = program.add_state(std::move(entry));
+  return builder.state(declared.name, declared.type);
+}
+
 void collect_state(Program& program) {
-  auto add = [&](const std::string& name, const TensorType& type, StateKind kind, double initial = 0) {
+  auto add = [&](const std::string& name, const TensorType& type, StateRole role) {
     if (program.find_state(name) != nullptr) return;
-    program.add_state({.name = name,
-                       .type = type,
-                       .kind = kind,
-                       .param = kind == StateKind::kParam ? name : std::string(),
-                       .initial = initial});
+    program.add_state({.name = name, .type = type, .role = role});
   };
   for (const Graph& graph : program.graphs()) {
-    std::vector<bool> is_cache(static_cast<size_t>(graph.size()), false);
     for (const Node& node : graph.nodes()) {
-      for (int input : overwritten_inputs(node)) {
-        is_cache[static_cast<size_t>(index(node.inputs[static_cast<size_t>(input)].node))] = true;
-      }
+      if (node.op == Op::kParam) add(node.name, node.results[0], StateRole::kMaster);
+      if (node.op == Op::kState) add(node.name, node.results[0], StateRole::kBuffer);
     }
-    for (int32_t i = 0; i < graph.size(); ++i) {
-      const Node& node = graph.node(NodeId{i});
-      if (node.op == Op::kParam) add(node.name, node.results[0], StateKind::kParam);
-      if (node.op != Op::kState) continue;
-      add(node.name, node.results[0], is_cache[static_cast<size_t>(i)] ? StateKind::kKvCache : StateKind::kScale,
-          node.attrs.get_or<double>("initial", 0));
-    }
-    for (const NamedValue& update : graph.updates()) add(update.name, graph.type(update.value), StateKind::kScale);
+    for (const NamedValue& update : graph.updates()) add(update.name, graph.type(update.value), StateRole::kBuffer);
   }
+}
+
+std::vector<LogicalState> logical_states(const Program& program) {
+  std::vector<LogicalState> tensors;
+  const bool training = is_training(program);
+  for (const StateEntry& entry : program.states()) {
+    const bool codes = entry.role == StateRole::kCodes || entry.role == StateRole::kScaleInv;
+    const bool copy = entry.role == StateRole::kCompute || (codes && training);
+    if (copy || entry.role == StateRole::kKvCache || entry.role == StateRole::kBuffer) continue;
+    const auto add = [&](const Placement& at) {
+      const TensorType type{entry.type.dtype, at.box()};
+      tensors.push_back({.name = state_name(entry.role, at.param, entry.index, type.dtype),
+                         .role = entry.role,
+                         .param = at.param,
+                         .index = entry.index,
+                         .type = type,
+                         .state = entry.name,
+                         .at = at});
+    };
+    for (const Placement& placement : entry.placements) add(placement);
+    if (entry.placements.empty()) add(place_rows(entry.param, entry.type.shape));
+  }
+  return tensors;
+}
+
+const Node* find_leaf(const Program& program, const std::string& state) {
+  for (const Graph& graph : program.graphs()) {
+    for (Op op : {Op::kParam, Op::kState}) {
+      const Value leaf = graph.find_leaf(op, state);
+      if (leaf.exists()) return &graph.node(leaf);
+    }
+  }
+  return nullptr;
+}
+
+bool is_training(const Program& program) {
+  return program.find_graph(GraphRole::kApply) != nullptr ||
+         std::any_of(program.states().begin(), program.states().end(), [](const StateEntry& entry) {
+           return entry.role == StateRole::kMoment || entry.role == StateRole::kGradient;
+         });
+}
+
+LogicalState find_logical_state(const Program& program, const std::string& param, StateRole role, int32_t index) {
+  for (LogicalState& tensor : logical_states(program)) {
+    if (tensor.param == param && tensor.role == role && tensor.index == index) return tensor;
+  }
+  fail(ErrorCode::kInternal, "no state of program '{}' holds {}", program.name, state_name(role, param, index));
 }
 
 }  // namespace octet

@@ -1,52 +1,75 @@
-// A Program: several graphs over one named state table.
+// A Program: several graphs over one state table.
 //
-// Training has "train" (forward + backward of one micro-batch, writing gradients), "accumulate" (the same, adding to
-// them; only when micro-batches > 1), "apply" (clip, AdamW, scales, compute copies of weights), "prepare" (compute
-// copies from master weights: run after loading) and "eval"; under recipe auto also "train_stats" ("train" with
-// statistics of every GEMM's operands). Inference has one forward graph per bucket.
+// Training has graphs of roles train, accumulate (only when micro-batches > 1), apply, prepare and eval; under recipe
+// auto also train_stats. Serving has forward, sample and copy_blocks graphs, one for each bucket.
+//
+// A state entry is found by what it is: the logical tensor it belongs to, its role, and an index where a tensor has
+// several of one role. Names are made of these in one place (state_name); they are handles and are printed.
 #pragma once
 
 #include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "ir/graph.h"
+#include "ir/placement.h"
 
 namespace octet {
 
-enum class StateKind : uint8_t {
-  kParam,      // the logical parameter itself: float32 master in training, the loaded weights in inference
-  kCompute,    // a copy derived from a parameter by "prepare"/"apply": bf16, FP8 codes, scales. Never saved
-  kMoment,     // optimiser state
-  kGradient,   // what micro-batches of a step add up: gradients, the loss, amaxes of delayed scaling
-  kScale,      // FP8 scales, amaxes and histories: saved
-  kQuantized,  // inference: FP8 codes and scales of a parameter, in its place; made while loading
-  kKvCache,
+class Builder;
+
+enum class StateRole : uint8_t {
+  kMaster,         // the parameter itself: float32 in training, the loaded weights in inference
+  kCompute,        // a copy in the compute type, made by prepare and apply
+  kCodes,          // FP8 or int8 codes; index: a CodesForm
+  kScaleInv,       // reciprocal scales of codes; index: that of the codes
+  kScale,          // delayed or static scale of an activation or gradient
+  kAmax,           // of a step so far
+  kAmaxHistory,    // of the steps before
+  kGradient,       // sum over a step's micro-batches
+  kMoment,         // of the optimiser; index 0, 1 ...
+  kKvCache,        // of an attention; index: a CacheSide
+  kCacheScale,     // of an FP8 cache: rows are multiplied by it when they are stored
+  kCacheScaleInv,  // its reciprocal, for when they are read
+  kBuffer,         // what graphs pass to each other: sampled ids, hidden rows, loss sums
 };
-const char* state_kind_name(StateKind kind);
+const char* state_role_name(StateRole role);
+
+enum CodesForm : int32_t { kPlainCodes = 0, kTransposedCodes = 1, kBlockCodes = 2 };  // the last two may be added
+enum CacheSide : int32_t { kKeys, kValues };
 
 struct StateEntry {
-  std::string name;
+  std::string name;  // "": state_name()
   TensorType type;
-  StateKind kind = StateKind::kParam;
-  std::string param;   // the logical parameter this belongs to, or ""
-  double initial = 0;  // fill value of a fresh run (scales start at 1)
+  StateRole role = StateRole::kMaster;
+  std::string param;                       // the parameter, activation or attention it belongs to; of a master its name
+  int32_t index = 0;                       // among those of this role
+  double initial = 0;                      // fill value of a fresh run (scales start at 1)
+  std::vector<Placement> placements = {};  // the logical tensors in it where it is not just its own one
 };
+
+// "w", "w.bf16", "w.codes_t", "scale.x", "adam_m.w", "kv.attn.k": also the names of tensors in optimizer.safetensors
+// and scales.safetensors.
+std::string state_name(StateRole role, const std::string& param, int32_t index = 0, DType dtype = DType::kF32);
 
 class Program {
  public:
   std::string name = "program";
 
-  // Adds or returns the entry; a second add with another type throws kInternal.
+  // Adds or returns the entry of this name; a second add with another type throws kInternal.
   StateEntry& add_state(StateEntry entry);
   const StateEntry* find_state(const std::string& name) const;
+  const StateEntry* find_state(const std::string& param, StateRole role, int32_t index = 0) const;
   const std::vector<StateEntry>& states() const { return states_; }
-  std::vector<StateEntry>& states() { return states_; }
-  int64_t state_bytes(StateKind kind) const;
+  std::vector<StateEntry>& states() { return states_; }  // types, placements and initial values may change
+  int64_t state_bytes(std::initializer_list<StateRole> roles) const;
 
   Graph& add_graph(Graph graph);  // replaces one of the same name
   Graph* find_graph(const std::string& name);
   const Graph* find_graph(const std::string& name) const;
+  Graph* find_graph(GraphRole role);  // the first of this role
+  const Graph* find_graph(GraphRole role) const;
   Graph& graph(const std::string& name);  // throws kNotFound listing what there is
   const Graph& graph(const std::string& name) const;
   std::vector<Graph>& graphs() { return graphs_; }
@@ -55,12 +78,43 @@ class Program {
  private:
   std::vector<StateEntry> states_;
   std::map<std::string, size_t> state_index_;
+  std::map<std::tuple<std::string, StateRole, int32_t>, size_t> by_role_;  // those with a param, but for buffers
   std::vector<Graph> graphs_;
 };
 
-// Gives every param and state leaf and every update of the graphs a StateEntry where none exists yet: kParam for
-// params, kKvCache for what scatter_rows appends to, kScale for the rest (their makers declare what is something else;
-// the leaf's attr initial is their fill value).
+// Adds the entry and returns its leaf in the builder's graph.
+Value declare_state(Program& program, Builder& builder, StateEntry entry);
+
+// Gives every param and state leaf and every update of the graphs an entry where none exists yet: kMaster for params,
+// kBuffer for the rest. Makers declare what is something else.
 void collect_state(Program& program);
+
+// The param or state leaf of an entry in the first graph that has one: its attrs say how the entry is filled.
+const Node* find_leaf(const Program& program, const std::string& state);
+
+// Whether the program updates its parameters.
+bool is_training(const Program& program);
+
+// A logical tensor where it lies, whatever pack made of its entry.
+struct LogicalState {
+  std::string name;  // state_name() of the logical tensor: what files and errors call it
+  StateRole role = StateRole::kMaster;
+  std::string param;
+  int32_t index = 0;
+  TensorType type;    // of the box
+  std::string state;  // the entry
+  Placement at;
+};
+// The one list that loading, saving and filling walk: all but compute copies, caches and buffers, in the order of the
+// state table. Codes and scale_inv are in it where they have the place of their parameter, without a master.
+std::vector<LogicalState> logical_states(const Program& program);
+// Throws kInternal when there is none.
+LogicalState find_logical_state(const Program& program, const std::string& param, StateRole role, int32_t index = 0);
+
+// What a training checkpoint holds.
+inline bool is_scale(StateRole role) { return role == StateRole::kScale || role == StateRole::kAmaxHistory; }
+inline bool is_saved(StateRole role) {
+  return role == StateRole::kMaster || role == StateRole::kMoment || is_scale(role);
+}
 
 }  // namespace octet

@@ -42,7 +42,7 @@ bool same_computation(const Node& a, const Node& b) {
 
 }  // namespace
 
-Rewriter::Rewriter(const Graph& old_graph) : old_(old_graph), new_(old_graph.name()), builder_(new_) {
+Rewriter::Rewriter(const Graph& old_graph) : old_(old_graph), new_(old_graph.name(), old_graph.role()), builder_(new_) {
   new_.set_stage(old_.stage());
   map_.reserve(static_cast<size_t>(old_.size()));
   for (const Node& node : old_.nodes()) map_.emplace_back(node.results.size());

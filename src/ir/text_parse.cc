@@ -199,7 +199,7 @@ class Parser {
     node.attrs = attrs();
     if (in_.accept(':')) node.results = types();
     if (in_.peek() == '@') node.name = name();
-    if (in_.accept_word("layer")) node.layer = layer();
+    if (in_.accept_word("layer")) node.layer = static_cast<int32_t>(bounded("a layer's index", INT32_MAX));
     if (in_.accept_word("phase")) node.phase = one_of("a phase", Phase::kOptimizer, phase_name);
     if (in_.accept_word("body")) {
       if (depth + 1 > kMaxDepth) in_.fail_at(begin, fmt::format("bodies are nested deeper than {}", kMaxDepth));
@@ -207,13 +207,6 @@ class Parser {
     }
     if ((node.body != nullptr) != (*op == Op::kFusion)) in_.fail_at(begin, "a fusion, and only that, has a body");
     add(graph, values, std::move(id), std::move(node), begin);
-  }
-
-  int32_t layer() {
-    size_t begin = in_.position();
-    int64_t value = in_.integer("a layer's index");
-    if (value < 0 || value > INT32_MAX) in_.fail_at(begin, fmt::format("found layer {}, expected 0 or more", value));
-    return static_cast<int32_t>(value);
   }
 
   void add(Graph& graph, Values& values, std::string id, Node node, size_t begin) {
@@ -239,7 +232,10 @@ class Parser {
 
   Graph graph(int depth) {
     in_.expect_word("graph", "'graph'");
-    Graph graph(name());
+    std::string text = name();
+    GraphRole role = graph_role(text);
+    if (in_.accept_word("role")) role = role_after();
+    Graph graph(std::move(text), role);
     if (in_.accept_word("stage")) graph.set_stage(one_of("a stage", Stage::kPacked, stage_name));
     Values values;
     while (!in_.accept_word("end")) {
@@ -254,6 +250,11 @@ class Parser {
       }
     }
     return graph;
+  }
+
+  GraphRole role_after() {
+    if (in_.accept_word("none")) return GraphRole::kNone;
+    return one_of("a graph's role", GraphRole::kCopyBlocks, graph_role_name);
   }
 
   void named(const Graph& graph, const Values& values, std::vector<NamedValue>& list) {
@@ -273,17 +274,53 @@ class Parser {
     in_.expect(':', "':'");
     size_t type_begin = in_.position();
     entry.type = type();
+    check_dims(entry.type.shape, type_begin);
+    if (in_.accept_word("role")) entry.role = one_of("a state's role", StateRole::kBuffer, state_role_name);
+    if (in_.accept_word("index")) entry.index = static_cast<int32_t>(bounded("an index", INT32_MAX));
+    if (in_.accept_word("of")) entry.param = name();
+    while (in_.accept_word("holds")) entry.placements.push_back(placement());
+    if (in_.accept_word("initial")) entry.initial = number();
+    try {
+      for (const Placement& placement : entry.placements) check_placement(placement, entry.type.shape);
+      program.add_state(std::move(entry));
+    } catch (const Error& error) {
+      in_.fail_at(begin, error.message());
+    }
+  }
+
+  void check_dims(const Shape& shape, size_t begin) {
     int64_t elements = 1;
-    for (int64_t dim : entry.type.shape.dims) {
+    for (int64_t dim : shape.dims) {
       bool good = dim > 0 && !__builtin_mul_overflow(elements, dim, &elements) && elements <= int64_t{1} << 56;
       if (!good)
-        in_.fail_at(type_begin,
-                    fmt::format("{}: dims must be positive and elements at most 2^56", to_string(entry.type)));
+        in_.fail_at(begin, fmt::format("{}: dims must be positive and elements at most 2^56", to_string(shape)));
     }
-    if (in_.accept_word("kind")) entry.kind = one_of("a kind of state", StateKind::kKvCache, state_kind_name);
-    if (in_.accept_word("of")) entry.param = name();
-    if (in_.accept_word("initial")) entry.initial = number();
-    program.add_state(std::move(entry));
+  }
+
+  Placement placement() {
+    std::string param = name();
+    const size_t shape_begin = in_.position();
+    const Shape shape(int_list());
+    check_dims(shape, shape_begin);
+    Placement result = place_rows(std::move(param), shape);
+    if (in_.accept_word("at")) result.offset = bounded("an offset", INT64_MAX);
+    if (!in_.accept_word("as")) return result;
+    result.dims.clear();
+    do {
+      const size_t begin = in_.position();
+      const std::vector<int64_t> list = int_list();
+      if (list.size() != 5) in_.fail_at(begin, "expected [origin,extent,run,stride,run stride]");
+      result.dims.push_back({list[0], list[1], list[2], list[3], list[4]});
+    } while (in_.accept(','));
+    return result;
+  }
+
+  int64_t bounded(const char* what, int64_t most) {
+    const size_t begin = in_.position();
+    const int64_t value = in_.integer(what);
+    if (value < 0 || value > most)
+      in_.fail_at(begin, fmt::format("found {}, expected {} of 0 to {}", value, what, most));
+    return value;
   }
 
   text::Reader in_;

@@ -129,6 +129,8 @@ void put_node(Buffer& out, const Graph& graph, NodeId id, size_t indent) {
 void put_graph(Buffer& out, const Graph& graph, size_t indent) {
   put(out, "{:{}}graph ", "", indent);
   put_name(out, graph.name());
+  if (graph.role() != graph_role(graph.name()))
+    put(out, " role {}", graph.role() == GraphRole::kNone ? "none" : graph_role_name(graph.role()));
   put(out, " stage {}\n", stage_name(graph.stage()));
   for (int32_t i = 0; i < graph.size(); ++i) put_node(out, graph, NodeId{i}, indent + 2);
   auto put_named = [&](const std::vector<NamedValue>& list, const char* what) {
@@ -143,6 +145,20 @@ void put_graph(Buffer& out, const Graph& graph, size_t indent) {
   put_named(graph.outputs(), "output");
   put_named(graph.updates(), "update");
   put(out, "{:{}}end\n", "", indent);
+}
+
+void put_placement(Buffer& out, const Placement& placement) {
+  put(out, std::string_view(" holds "));
+  put_name(out, placement.param);
+  out.push_back(' ');
+  PutAttr{out}(placement.shape.dims);
+  if (placement.offset != 0) put(out, " at {}", placement.offset);
+  if (placement.dims == place_rows("", placement.shape).dims) return;
+  for (size_t d = 0; d < placement.dims.size(); ++d) {
+    const PlacedDim& dim = placement.dims[d];
+    put(out, d == 0 ? std::string_view(" as ") : std::string_view(", "));
+    PutAttr{out}(std::vector<int64_t>{dim.origin, dim.extent, dim.run, dim.stride, dim.run_stride});
+  }
 }
 
 }  // namespace
@@ -168,11 +184,13 @@ std::string print(const Program& program) {
     put(out, std::string_view("state "));
     put_name(out, entry.name);
     put_types(out, {entry.type});
-    put(out, " kind {}", state_kind_name(entry.kind));
+    put(out, " role {}", state_role_name(entry.role));
+    if (entry.index != 0) put(out, " index {}", entry.index);
     if (!entry.param.empty()) {
       put(out, std::string_view(" of "));
       put_name(out, entry.param);
     }
+    for (const Placement& placement : entry.placements) put_placement(out, placement);
     if (entry.initial != 0 || std::signbit(entry.initial)) {
       put(out, std::string_view(" initial "));
       put_double(out, entry.initial);

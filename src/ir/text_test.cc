@@ -16,10 +16,10 @@ graph @main stage fused
   %w = param {init="zeros"} : f32[8] @"odd name"
   %s = state : f32[1] @kv.0
   %n = rms_norm %x, %w {eps=1e-05} @layers.0.norm layer 0
-  %v = param {parts="a \"b\"", part_rows=[1, -2], std=1e+20} : f32[8] @v
-  %e = param {part_rows=[]} : f32[8] @e
+  %v = param {std=1e+20} : f32[8] @v
+  %r = reshape %x {shape=[2, 2, 8]} @r
   %o = constant {value=-inf} : f32[1]
-  %m = matmul %x, %x {trans_b=true, role="fprop"}
+  %m = matmul %x, %x {trans_b=true, gemm="a \"b\"", role="fprop"} @m
   %q = fusion %x, %w : bf16[4,8], f32[4] @f layer 3 phase backward body
     graph @norm_quantize stage fused
       %a = input : bf16[4,8] @a
@@ -51,10 +51,12 @@ TEST(Text, HandWrittenGraphPrintsAndParsesBack) {
   const Node& fusion = graph.node(graph.output("stat"));
   EXPECT_EQ(fusion.layer, 3);
   EXPECT_EQ(fusion.phase, Phase::kBackward);
-  const Node& parts = graph.node(graph.find_leaf("v"));
-  EXPECT_EQ(parts.attr<std::vector<int64_t>>("part_rows"), (std::vector<int64_t>{1, -2}));
-  EXPECT_EQ(parts.attr<std::string>("parts"), "a \"b\"");
-  EXPECT_EQ(parts.attr<double>("std"), 1e20);
+  const auto named = [&](const char* name) -> const Node& {
+    return *std::ranges::find_if(graph.nodes(), [&](const Node& node) { return node.name == name; });
+  };
+  EXPECT_EQ(named("r").attr<std::vector<int64_t>>("shape"), (std::vector<int64_t>{2, 2, 8}));
+  EXPECT_EQ(named("m").attr<std::string>("gemm"), "a \"b\"");
+  EXPECT_EQ(named("v").attr<double>("std"), 1e20);
   EXPECT_EQ(fusion.body->size(), 3);
   EXPECT_EQ(graph.type(graph.output("stat")), (TensorType{DType::kF32, {4}}));
   std::string printed = print(graph);
@@ -93,7 +95,7 @@ TEST(Text, ProgramsRoundTrip) {
   program.name = "two words";
   program.add_graph(testing::transformer_graph({.dropout = 0.1}));
   program.add_graph(testing::random_graph(1, 10));
-  program.add_state({.name = "scale", .type = {DType::kF32, {1}}, .kind = StateKind::kScale, .initial = 1});
+  program.add_state({.name = "scale", .type = {DType::kF32, {1}}, .role = StateRole::kScale, .initial = 1});
   collect_state(program);
   verify(program);
   std::string printed = print(program);
@@ -102,6 +104,32 @@ TEST(Text, ProgramsRoundTrip) {
   EXPECT_EQ(print(parsed), printed);
   EXPECT_EQ(parsed.find_state("scale")->initial, 1);
   EXPECT_EQ(parsed.find_state("layers.1.down.weight")->param, "layers.1.down.weight");
+}
+
+TEST(Text, RolesIndicesAndPlacementsRoundTrip) {
+  const std::string text = R"(program @p
+state @w : f32[12,8] role master of @w holds @q [4,8] holds @k [4,8] at 32 as [0,4,2,8,32], [0,8,8,1,8]
+state @adam_v.w : f32[12,8] role moment index 1 of @w initial 1.5
+graph @train stage model
+end
+graph @decode.4 role forward stage model
+end
+graph @eval role none stage model
+end
+)";
+  const Program program = parse_program(text);
+  EXPECT_EQ(print(program), text);
+  EXPECT_EQ(program.graph("train").role(), GraphRole::kTrain);
+  EXPECT_EQ(program.find_graph(GraphRole::kForward)->name(), "decode.4");
+  EXPECT_EQ(program.find_graph(GraphRole::kEval), nullptr);
+  EXPECT_EQ(program.find_state("w", StateRole::kMoment, 1)->initial, 1.5);
+  const auto error = [](auto&&... a) { parse_program(a...); };
+  EXPECT_EQ(error_of(error, "program @p state @a : f32[2] holds @b [3]"),
+            "t:1:18: b [3] does not lie as its placement says in a state of [2]");
+  EXPECT_EQ(error_of(error, "program @p state @a : f32[2] role master index -1"),
+            "t:1:48: found -1, expected an index of 0 to 2147483647");
+  EXPECT_EQ(error_of(error, "program @p state @a : f32[2] role moments"),
+            "t:1:35: found 'moments', expected a state's role");
 }
 
 TEST(Text, ErrorsNameThePlaceWhatWasFoundAndWhatWasExpected) {

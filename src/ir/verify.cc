@@ -156,6 +156,9 @@ bool op_is_legal(Op op, Stage stage) { return op_info(op).stage <= stage; }
 void verify(const Graph& graph) { Verifier(graph).run(); }
 
 void verify(const Program& program) {
+  for (const StateEntry& entry : program.states()) {
+    for (const Placement& placement : entry.placements) check_placement(placement, entry.type.shape);
+  }
   std::set<std::string_view> names;
   for (const Graph& graph : program.graphs()) {
     check(names.insert(graph.name()).second, ErrorCode::kInternal, "program {}: two graphs are named {}", program.name,

@@ -183,9 +183,9 @@ TEST(Verify, ProgramsAgreeWithTheirStateTable) {
   EXPECT_NE(message(program).find("graph main uses w, which the state table lacks"), std::string::npos);
   collect_state(program);
   EXPECT_EQ(message(program), "");
-  EXPECT_EQ(program.find_state("w")->kind, StateKind::kParam);
-  EXPECT_EQ(program.find_state("cache")->kind, StateKind::kKvCache);
-  EXPECT_EQ(program.state_bytes(StateKind::kKvCache), 6 * 8 * 4);
+  EXPECT_EQ(program.find_state("w")->role, StateRole::kMaster);
+  EXPECT_EQ(program.find_state("cache")->role, StateRole::kBuffer);
+  EXPECT_EQ(program.state_bytes({StateRole::kBuffer}), 6 * 8 * 4);
   program.states()[0].type.dtype = DType::kBF16;
   EXPECT_NE(message(program).find("has w as f32[8], the state table as bf16[8]"), std::string::npos);
 }

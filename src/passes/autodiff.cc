@@ -153,7 +153,9 @@ class SumFolder {
   std::vector<bool> moved_;     // by product
 };
 
-// `accumulating`: every parameter's sum of contributions starts at state "grad.<param>".
+std::string gradient_name(const Node& param) { return state_name(StateRole::kGradient, param.name); }
+
+// `accumulating`: every parameter's sum of contributions starts at its gradient state.
 Graph differentiate(const Graph& forward, const std::string& loss_output, bool accumulating) {
   Value loss = forward.output(loss_output);
   check(forward.type(loss) == TensorType{DType::kF32, {1}}, ErrorCode::kInvalidArgument,
@@ -164,7 +166,7 @@ Graph differentiate(const Graph& forward, const std::string& loss_output, bool a
     const Node& node = forward.node(NodeId{i});
     if (node.op != Op::kParam) continue;
     params.push_back({NodeId{i}, 0});
-    if (accumulating) walk.accumulate(params.back(), walk.builder().state("grad." + node.name, node.results[0]));
+    if (accumulating) walk.accumulate(params.back(), walk.builder().state(gradient_name(node), node.results[0]));
   }
   walk.builder().set_layer(-1);
   walk.accumulate(loss, walk.builder().input("loss_scale", {DType::kF32, {1}}));
@@ -173,7 +175,7 @@ Graph differentiate(const Graph& forward, const std::string& loss_output, bool a
   for (Value param : params) {
     Value gradient = walk.gradient_of(param);
     if (!gradient.exists()) gradient = walk.builder().constant(0, forward.shape(param));
-    walk.builder().output("grad." + forward.node(param).name, gradient);
+    walk.builder().output(gradient_name(forward.node(param)), gradient);
   }
   Graph result = walk.take();
   remove_dead_nodes(result);
@@ -200,31 +202,28 @@ void sum_losses(Graph& graph, const std::string& loss_output, bool accumulating)
   graph.updates().push_back({kLossSum, loss});
 }
 
-// Outputs "grad.<param>" become updates of the states of that name.
-void outputs_to_updates(Graph& graph) {
-  auto is_gradient = [](const NamedValue& output) { return output.name.starts_with("grad."); };
-  for (const NamedValue& output : graph.outputs()) {
-    if (is_gradient(output)) graph.updates().push_back(output);
-  }
-  std::erase_if(graph.outputs(), is_gradient);
+// The last outputs, those of gradients, become updates of the states of their names.
+void outputs_to_updates(Graph& graph, size_t first_gradient) {
+  const auto first = graph.outputs().begin() + static_cast<ptrdiff_t>(first_gradient);
+  graph.updates().insert(graph.updates().end(), first, graph.outputs().end());
+  graph.outputs().erase(first, graph.outputs().end());
 }
 
 bool differentiate_train(Program& program, const CompileOptions&) {
-  const Graph* found = program.find_graph("train");
+  const Graph* found = program.find_graph(GraphRole::kTrain);
   if (found == nullptr || found->stage() != Stage::kModel) return false;
   const Graph forward = *found;
   for (const Node& node : forward.nodes()) {
     if (node.op != Op::kParam) continue;
-    program.add_state({.name = node.name, .type = node.results[0], .kind = StateKind::kParam, .param = node.name});
-    program.add_state(
-        {.name = "grad." + node.name, .type = node.results[0], .kind = StateKind::kGradient, .param = node.name});
+    program.add_state({.name = node.name, .type = node.results[0]});
+    program.add_state({.type = node.results[0], .role = StateRole::kGradient, .param = node.name});
   }
   Graph train = differentiate(forward, "loss", /*accumulating=*/false);
   Graph accumulate = differentiate(forward, "loss", /*accumulating=*/true);
-  accumulate.set_name("accumulate");
-  outputs_to_updates(train);
-  outputs_to_updates(accumulate);
-  program.add_state({.name = kLossSum, .type = {DType::kF32, {1}}, .kind = StateKind::kGradient});
+  accumulate.set_role(GraphRole::kAccumulate);
+  outputs_to_updates(train, forward.outputs().size());
+  outputs_to_updates(accumulate, forward.outputs().size());
+  program.add_state({.name = kLossSum, .type = {DType::kF32, {1}}, .role = StateRole::kBuffer});
   sum_losses(train, "loss", false);
   sum_losses(accumulate, "loss", true);
   program.add_graph(std::move(train));

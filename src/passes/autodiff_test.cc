@@ -29,7 +29,7 @@ Program model_program(const std::string& architecture, double dropout) {
   ModelConfig config = tiny::model(architecture);
   config.dropout = dropout;
   Program program;
-  Graph graph("train");
+  Graph graph(GraphRole::kTrain);
   Builder builder(graph);
   build_loss(builder, config,
              {.tokens = tiny::kTokens, .max_segments = 2, .max_length = tiny::kLength, .training = true});
@@ -62,7 +62,7 @@ TEST_P(AutodiffModels, GradientsMatchFiniteDifferences) {
   Philox random(11, 1);
   int checked = 0;
   for (const StateEntry& entry : program.states()) {
-    if (entry.kind != StateKind::kParam) continue;
+    if (entry.role != StateRole::kMaster) continue;
     // Few elements per parameter keep this fast: perturb along a sparse direction.
     std::vector<double> values = read_f32(*executor, entry.name), gradient = read_f32(*executor, "grad." + entry.name);
     ASSERT_EQ(values.size(), gradient.size());
@@ -128,7 +128,7 @@ TEST(Autodiff, TwoMicroBatchesAddUp) {
   loss_of(*executor, "train");
   std::map<std::string, std::vector<double>> once;
   for (const StateEntry& entry : program.states()) {
-    if (entry.kind == StateKind::kGradient) once[entry.name] = read_f32(*executor, entry.name);
+    if (entry.role == StateRole::kGradient) once[entry.name] = read_f32(*executor, entry.name);
   }
   loss_of(*executor, "accumulate");
   for (const auto& [name, values] : once) {
@@ -160,7 +160,7 @@ TEST(Autodiff, NodesCarryLayerAndPhase) {
 
 TEST(Autodiff, UnreachedParameterGetsZeros) {
   Program program;
-  Graph graph("train");
+  Graph graph(GraphRole::kTrain);
   Builder b(graph);
   Value unused = b.param("unused", {3});
   Value used = b.param("used", {2, 3});
@@ -176,12 +176,27 @@ TEST(Autodiff, UnreachedParameterGetsZeros) {
   EXPECT_EQ(read_f32(*executor, "grad.used"), (std::vector<double>{2, 2, 2, 2, 2, 2}));
 }
 
+TEST(Autodiff, TakesTheGraphOfRoleTrainWhateverItsName) {
+  Program program;
+  for (auto [name, role] : {std::pair{"first", GraphRole::kTrain}, {"train", GraphRole::kNone}}) {
+    Graph graph(name, role);
+    Builder b(graph);
+    b.output("loss", b.reduce(b.param("w", {2, 3}), "sum", "all"));
+    program.add_graph(std::move(graph));
+  }
+  autodiff(program, {});
+  ASSERT_EQ(program.graphs().size(), 3u);
+  EXPECT_EQ(program.graph("first").updates().size(), 2u) << "of the gradient and the loss";
+  EXPECT_TRUE(program.graph("train").updates().empty());
+  EXPECT_EQ(program.find_graph(GraphRole::kAccumulate)->name(), "accumulate");
+}
+
 TEST(Autodiff, RefusesALossThatIsNoScalarAndOpsWithoutGradient) {
-  Graph graph("train");
+  Graph graph(GraphRole::kTrain);
   Builder b(graph);
   b.output("loss", b.param("w", {2, 2}));
   EXPECT_THROW(differentiate(graph), Error);
-  Graph largest("train");
+  Graph largest(GraphRole::kTrain);
   Builder c(largest);
   c.output("loss", c.reduce(c.param("w", {2, 2}), "amax", "all"));
   try {

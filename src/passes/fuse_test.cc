@@ -58,7 +58,7 @@ Trace trace(Program program) {
   tiny::initialize(*executor);
   Trace result{.losses = tiny::train(*executor, 2)};
   for (const StateEntry& entry : executor->program().states()) {
-    if (entry.kind == StateKind::kParam) result.weights.push_back(tiny::state(*executor, entry.name));
+    if (entry.role == StateRole::kMaster) result.weights.push_back(tiny::state(*executor, entry.name));
   }
   return result;
 }

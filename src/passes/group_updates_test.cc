@@ -45,7 +45,7 @@ TEST(GroupUpdates, TakesEveryParameterWithWhatReadsIt) {
     const Program program = grouped(recipe);
     auto ops = ops_of(*program.find_graph("apply"));
     int params = 0;
-    for (const StateEntry& entry : program.states()) params += entry.kind == StateKind::kParam;
+    for (const StateEntry& entry : program.states()) params += entry.role == StateRole::kMaster;
     EXPECT_EQ(ops["adamw"], 0);
     EXPECT_EQ(ops["fusion"], (params + 31) / 32);
     EXPECT_EQ(ops["member adamw"], params);

@@ -29,24 +29,32 @@ CacheInputs add_inputs(Builder& b, int64_t tokens, const std::vector<int64_t>& w
   return inputs;
 }
 
-Value scale_state(Builder& b, const std::string& name) {
-  Value leaf = b.graph().find_leaf(Op::kState, name);
-  if (leaf.exists()) return leaf;
-  return {b.graph().add({.op = Op::kState, .results = {{DType::kF32, {1}}}, .attrs = {{"initial", 1.0}}, .name = name}),
-          0};
+// Declares what one side (k or v) of a layer's cache has.
+Value cache_state(Program& program, Builder& b, StateRole role, const std::string& attention, CacheSide side,
+                  TensorType type = {DType::kF32, {1}}) {
+  return declare_state(program, b,
+                       {.type = std::move(type),
+                        .role = role,
+                        .param = attention,
+                        .index = side,
+                        .initial = role == StateRole::kKvCache ? 0.0 : 1.0});
 }
 
-// One side (k or v) of a layer's cache: append this step's rows, return the cache to read.
-Value append(Builder& b, const std::string& state, Value rows, const CacheGroupInputs& group, const KvCacheOptions& o) {
-  Value cache = b.state(state, {o.cache_dtype, {group.blocks * o.block_size, b.shape(rows).cols()}});
+// Appends this step's rows to one side, returns the cache to read.
+Value append(Program& program, Builder& b, const std::string& attention, CacheSide side, Value rows,
+             const CacheGroupInputs& group, const KvCacheOptions& o) {
+  Value cache = cache_state(program, b, StateRole::kKvCache, attention, side,
+                            {o.cache_dtype, {group.blocks * o.block_size, b.shape(rows).cols()}});
   std::vector<Value> inputs = {cache, rows, group.slots};
-  if (o.scales) inputs.push_back(scale_state(b, state + "_scale"));
-  Value appended{b.emit(Op::kScatterRows, std::move(inputs), {}, state), 0};
-  b.update(state, appended);
+  if (o.scales) inputs.push_back(cache_state(program, b, StateRole::kCacheScale, attention, side));
+  const std::string name = b.graph().node(cache).name;
+  Value appended{b.emit(Op::kScatterRows, std::move(inputs), {}, name), 0};
+  b.update(name, appended);
   return appended;
 }
 
-void rewrite_attention(Rewriter& rewriter, NodeId id, const CacheInputs& inputs, const KvCacheOptions& o) {
+void rewrite_attention(Program& program, Rewriter& rewriter, NodeId id, const CacheInputs& inputs,
+                       const KvCacheOptions& o) {
   const Graph& old = rewriter.old_graph();
   const Node& node = old.node(id);
   check(node.attr<double>("dropout") == 0, ErrorCode::kInvalidArgument,
@@ -59,15 +67,16 @@ void rewrite_attention(Rewriter& rewriter, NodeId id, const CacheInputs& inputs,
   b.set_layer(node.layer);
   int64_t window = node.attr<int64_t>("window");
   const CacheGroupInputs& group = inputs.groups.at(window);
-  Value k = append(b, "kv." + node.name + ".k", rewriter.map(node.inputs[1]), group, o);
-  Value v = append(b, "kv." + node.name + ".v", rewriter.map(node.inputs[2]), group, o);
+  const Value k = append(program, b, node.name, kKeys, rewriter.map(node.inputs[1]), group, o);
+  const Value v = append(program, b, node.name, kValues, rewriter.map(node.inputs[2]), group, o);
   Attrs attrs = attrs_for(Op::kPagedAttention, node.attrs);
   attrs.set("block_size", o.block_size);
   if (o.max_query_len > 0) attrs.set("max_query_len", o.max_query_len);
   std::vector<Value> operands = {
       rewriter.map(node.inputs[0]), k, v, rewriter.map(node.inputs[3]), inputs.kv_lengths, group.block_table};
   if (o.scales) {
-    for (const char* side : {".k", ".v"}) operands.push_back(scale_state(b, "kv." + node.name + side + "_scale_inv"));
+    for (CacheSide side : {kKeys, kValues})
+      operands.push_back(cache_state(program, b, StateRole::kCacheScaleInv, node.name, side));
   }
   NodeId paged = b.emit(Op::kPagedAttention, std::move(operands), attrs, node.name);
   rewriter.set({id, 0}, {paged, 0});
@@ -85,7 +94,7 @@ std::vector<int64_t> attention_windows(const Graph& graph) {
   return {windows.begin(), windows.end()};
 }
 
-Graph add_kv_cache(const Graph& graph, const KvCacheOptions& options) {
+Graph add_kv_cache(Program& program, const Graph& graph, const KvCacheOptions& options) {
   check(!options.scales || is_fp8(options.cache_dtype), ErrorCode::kInvalidArgument,
         "kv_cache: a cache of {} takes no scales; they are of e4m3 and e5m2 caches", dtype_name(options.cache_dtype));
   Rewriter rewriter(graph);
@@ -101,7 +110,7 @@ Graph add_kv_cache(const Graph& graph, const KvCacheOptions& options) {
     NodeId id{i};
     const Node& node = graph.node(id);
     if (node.op == Op::kAttention) {
-      rewrite_attention(rewriter, id, inputs, options);
+      rewrite_attention(program, rewriter, id, inputs, options);
     } else if (node.op == Op::kMatmul && node.attr<bool>("head")) {
       Value rows =
           b.select_rows(rewriter.map(node.inputs[0]), b.input("logit_rows", {DType::kI32, {options.logit_rows}}));

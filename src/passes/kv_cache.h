@@ -22,13 +22,12 @@ struct KvCacheOptions {
 // are a group: they share slots and block tables, so that blocks behind a window can be freed.
 std::vector<int64_t> attention_windows(const Graph& graph);
 
-// Adds inputs kv_lengths i32[S] and, of every group g, slots.g i32[T] and block_table.g i32[S, B]; for every attention
-// node states "kv.<name>.k" and "kv.<name>.v" [blocks * block_size, kv_heads * head_dim]; before a head's product,
-// input logit_rows i32[R] of the rows that reach it. With scales also states f32[1] "kv.<name>.k_scale" (rows are
-// multiplied by it when they are stored) and "kv.<name>.k_scale_inv" (when they are read), and the same of v: of kind
-// kScale, 1 until they are loaded. The graph keeps its other inputs; `segments` now says which rows are whose queries.
-// Attention with dropout is refused: build the model for inference.
-Graph add_kv_cache(const Graph& graph, const KvCacheOptions& options);
+// Adds inputs kv_lengths i32[S] and, of every group g, slots.g i32[T] and block_table.g i32[S, B]; before a head's
+// product, input logit_rows i32[R] of the rows that reach it. Declares in the program, for keys and values of every
+// attention node, a kKvCache [blocks * block_size, kv_heads * head_dim]; with scales also kCacheScale and
+// kCacheScaleInv f32[1], 1 until they are loaded. The graph keeps its other inputs; `segments` now says which rows are
+// whose queries. Attention with dropout is refused: build the model for inference.
+Graph add_kv_cache(Program& program, const Graph& graph, const KvCacheOptions& options);
 
 // Name of an input of group g: "slots.0".
 std::string group_input(const char* name, size_t group);

@@ -18,7 +18,7 @@ Program cached(const KvCacheOptions& options) {
   builder.output("logits",
                  build_logits(builder, tiny::model("llama"), {.tokens = 4, .max_segments = 1, .max_length = 4}));
   Program program;
-  program.add_graph(add_kv_cache(graph, options));
+  program.add_graph(add_kv_cache(program, graph, options));
   collect_state(program);
   verify(program);
   return program;
@@ -29,7 +29,7 @@ TEST(KvCache, ScalesAreStatesThatStartAtOne) {
   Program program = cached(options);
   int scales = 0;
   for (const StateEntry& entry : program.states()) {
-    if (entry.kind != StateKind::kScale) continue;
+    if (entry.role != StateRole::kCacheScale && entry.role != StateRole::kCacheScaleInv) continue;
     ++scales;
     EXPECT_EQ(entry.type, (TensorType{DType::kF32, {1}})) << entry.name;
     EXPECT_EQ(entry.initial, 1) << entry.name;
@@ -46,7 +46,8 @@ TEST(KvCache, ScalesAreStatesThatStartAtOne) {
   }
   options.scales = false;
   Program plain = cached(options);
-  for (const StateEntry& entry : plain.states()) EXPECT_NE(entry.kind, StateKind::kScale) << entry.name;
+  for (const StateEntry& entry : plain.states())
+    EXPECT_TRUE(entry.role == StateRole::kMaster || entry.role == StateRole::kKvCache) << entry.name;
 }
 
 TEST(KvCache, RefusesAttentionThatIsNotCausal) {
@@ -92,7 +93,7 @@ Plan planned(const Model& m, const KvCacheOptions& options, const std::set<std::
   Builder builder(graph);
   builder.output("logits", build_logits(builder, config, {.tokens = 4, .max_segments = 2, .max_length = 16}));
   Program program;
-  program.add_graph(add_kv_cache(graph, options));
+  program.add_graph(add_kv_cache(program, graph, options));
   Target target = interpreter_target();
   target.allow(Producer::kScatterRows, {FusionPart::kCore, FusionPart::kRope});
   return compile(std::move(program), {.target = target, .recipe = parse_recipe("bf16"), .disabled = disabled});
@@ -123,7 +124,7 @@ TEST(KvCache, FusedAppendsEqualTheirMembersBitForBit) {
         executor->run("decode");
         std::vector<std::vector<std::byte>> bytes;
         for (const StateEntry& entry : plan.program.states()) {
-          if (entry.kind == StateKind::kKvCache) bytes.push_back(tiny::state(*executor, entry.name));
+          if (entry.role == StateRole::kKvCache) bytes.push_back(tiny::state(*executor, entry.name));
         }
         const auto logits = executor->output("decode", "logits");
         bytes.emplace_back(logits.begin(), logits.end());
@@ -159,13 +160,13 @@ TEST(KvCache, FusedAppendsEqualTheirMembersBitForBit) {
       // other numbers of blocks reach the bodies
       std::map<std::string, size_t> groups;
       for (const StateEntry& entry : fused.program.states()) {
-        if (entry.kind == StateKind::kKvCache) groups[entry.name] = 0;
+        if (entry.role == StateRole::kKvCache) groups[entry.name] = 0;
       }
       set_cache_blocks(fused, groups, {7}, 4);
       verify(fused.program);
       check_plan(fused);
-      EXPECT_EQ(fused.program.state_bytes(StateKind::kKvCache),
-                7 * unfused.program.state_bytes(StateKind::kKvCache) / 4);
+      EXPECT_EQ(fused.program.state_bytes({StateRole::kKvCache}),
+                7 * unfused.program.state_bytes({StateRole::kKvCache}) / 4);
     }
   }
 }

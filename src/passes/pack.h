@@ -9,7 +9,7 @@
 //   kSlices, product and slices are one fusion.
 // - fold_slices: fusions whose kernels take kColumns slice the product's result themselves.
 //
-// load_plan says where each logical tensor lives: loaders and checkpoints go through it.
+// State entries say where each logical tensor lies in them (placements): loaders and checkpoints go by these.
 #pragma once
 
 #include <span>
@@ -22,16 +22,6 @@ namespace octet {
 
 bool pack(Program& program, const CompileOptions& options);
 std::span<const Step> pack_steps();
-
-// Rows [row, row + rows) of a state entry hold a logical tensor of shape `shape`; every row is `shape` without its
-// first dim. Of params, their FP8 codes, moments, gradients and scales.
-struct Placement {
-  std::string tensor;  // the logical name: "embed.weight", "adam_m.embed.weight"
-  std::string state;   // the entry
-  int64_t row = 0;
-  Shape shape;
-};
-std::vector<Placement> load_plan(const Program& program);
 
 // What the steps run. A program they do not fit is left alone; they return whether something changed.
 bool pad_vocab(Program& program, int64_t multiple);

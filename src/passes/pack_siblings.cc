@@ -2,7 +2,6 @@
 // scales lie side by side as the weights do.
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 
 #include "base/error.h"
@@ -114,40 +113,29 @@ std::vector<Names> agreed_groups(const Program& program) {
   return agreed;
 }
 
-Names split(const std::string& list) {
-  Names names;
-  for (size_t begin = 0; begin <= list.size();) {
-    const size_t end = std::min(list.find(',', begin), list.size());
-    names.push_back(list.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return names;
-}
-
-std::string joined(const Names& names) {
-  std::string result;
-  for (const std::string& name : names) result += (result.empty() ? "" : ",") + name;
-  return result;
-}
-
-// The leaf that holds the group's leaves at this input, one below the other. One scale a tensor becomes one a row.
-Node merged_leaf(const Graph& graph, const std::vector<NodeId>& products, size_t input) {
+// The entry that holds those of the group's leaves at this input, one below the other. One scale a tensor becomes one a
+// row.
+StateEntry merged_entry(const Program& program, const Graph& graph, const std::vector<NodeId>& products, size_t input) {
   const size_t weight = weight_inputs(graph.node(products[0]))[0];
-  Names names;
-  std::vector<int64_t> rows;
+  StateEntry merged = *program.find_state(leaf_of(graph, products[0], input).name);
+  Names params;
+  int64_t row = 0;
+  merged.placements.clear();
   for (NodeId id : products) {
-    const Shape &shape = leaf_of(graph, id, input).results[0].shape,
-                &weights = leaf_of(graph, id, weight).results[0].shape;
-    names.push_back(leaf_of(graph, id, input).name);
-    rows.push_back(shape.rank() == 1 ? weights[0] : shape[0]);
+    const Shape& weights = leaf_of(graph, id, weight).results[0].shape;
+    params.push_back(program.find_state(leaf_of(graph, id, input).name)->param);
+    Shape shape = leaf_of(graph, id, input).results[0].shape;
+    if (shape.rank() == 1) shape[0] = weights[0];
+    merged.placements.push_back(place_rows(params.back(), shape, row));
+    row += shape[0];
   }
-  Node leaf = leaf_of(graph, products[0], input);
-  leaf.results[0].shape[0] = std::accumulate(rows.begin(), rows.end(), int64_t{0});
-  leaf.name = merged_name(names);
-  leaf.attrs.set("parts", joined(names));
-  leaf.attrs.set("part_rows", rows);
-  return leaf;
+  merged.type.shape[0] = row;
+  merged.param = merged_name(params);
+  merged.name = state_name(merged.role, merged.param, merged.index);
+  return merged;
 }
+
+using MergedStates = std::map<std::string, StateEntry>;  // by each entry that goes into one
 
 // The product and the columns of each part, as nodes or as one fusion. Returns the parts.
 std::vector<Value> emit_parts(Builder& builder, Node product, const std::vector<int64_t>& widths, bool fused) {
@@ -186,7 +174,8 @@ std::vector<Value> emit_parts(Builder& builder, Node product, const std::vector<
   return parts;
 }
 
-Graph merge_in(const Graph& graph, const std::vector<Names>& agreed, bool fused) {
+Graph merge_in(const Program& program, const Graph& graph, const std::vector<Names>& agreed, bool fused,
+               MergedStates& merged) {
   std::map<int32_t, std::vector<NodeId>> first;  // the group's products, by the first one
   std::set<int32_t> dropped;                     // products and weights
   for (auto& [names, nodes] : sibling_groups(graph)) {
@@ -212,8 +201,12 @@ Graph merge_in(const Graph& graph, const std::vector<Names>& agreed, bool fused)
         product.inputs[input] = rewriter.map(product.inputs[input]);
         continue;
       }
-      Node leaf = merged_leaf(graph, group->second, input);
-      if (input == leaves[0]) product.name = leaf.name.substr(0, leaf.name.rfind(".weight"));
+      const StateEntry entry = merged_entry(program, graph, group->second, input);
+      for (NodeId id : group->second) merged.insert_or_assign(leaf_of(graph, id, input).name, entry);
+      Node leaf = leaf_of(graph, NodeId{i}, input);
+      leaf.name = entry.name;
+      leaf.results[0] = entry.type;
+      if (input == leaves[0]) product.name = entry.param.substr(0, entry.param.rfind(".weight"));
       product.inputs[input] = {rewriter.graph().add(std::move(leaf)), 0};
     }
     if (product.op == Op::kScaledMatmul && product.attrs.get<std::string>("scaling_b") == "tensor")
@@ -231,35 +224,17 @@ Graph merge_in(const Graph& graph, const std::vector<Names>& agreed, bool fused)
 }  // namespace
 
 bool merge_siblings(Program& program, bool fused) {
-  for (const StateEntry& entry : program.states()) {
-    if (entry.kind == StateKind::kMoment || entry.kind == StateKind::kGradient) return false;  // training
-  }
+  if (is_training(program)) return false;
   const std::vector<Names> agreed = agreed_groups(program);
   if (agreed.empty()) return false;
-  std::vector<Graph> graphs;
-  std::map<std::string, const Node*> merged;  // leaves, by the entries that go into them
-  for (const Graph& graph : program.graphs()) graphs.push_back(merge_in(graph, agreed, fused));
-  for (const Graph& graph : graphs) {
-    for (const Node& node : graph.nodes()) {
-      if (node.attrs.has("parts"))
-        for (const std::string& name : split(node.attrs.get<std::string>("parts"))) merged[name] = &node;
-    }
-  }
   Program packed;
   packed.name = program.name;
+  MergedStates merged;
+  for (const Graph& graph : program.graphs()) packed.add_graph(merge_in(program, graph, agreed, fused, merged));
   for (const StateEntry& entry : program.states()) {
     const auto found = merged.find(entry.name);
-    if (found == merged.end()) {
-      packed.add_state(entry);
-      continue;
-    }
-    StateEntry whole = entry;
-    whole.name = found->second->name;
-    whole.param = entry.kind == StateKind::kParam ? whole.name : "";
-    whole.type = found->second->results[0];
-    packed.add_state(std::move(whole));
+    packed.add_state(found == merged.end() ? entry : found->second);
   }
-  for (Graph& graph : graphs) packed.add_graph(std::move(graph));
   program = std::move(packed);
   return true;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "exec/logical_states.h"
 #include "exec/testing/tiny_program.h"
 #include "ir/text.h"
 #include "ir/verify.h"
@@ -28,14 +29,10 @@ Program inference(const std::string& architecture, const std::string& recipe) {
 
 // Writes every logical tensor of `from` to where `to` keeps it.
 void load(Executor& to, Executor& from) {
-  for (const Placement& placement : load_plan(to.program())) {
-    if (from.program().find_state(placement.tensor)->kind != StateKind::kParam) continue;
-    std::vector<std::byte> values = tiny::state(from, placement.tensor), whole = tiny::state(to, placement.state);
-    int64_t row_bytes = static_cast<int64_t>(values.size()) / placement.shape[0];
-    std::copy(values.begin(), values.end(), whole.begin() + placement.row * row_bytes);
-    to.write_state(placement.state, whole);
+  for (const LogicalState& tensor : logical_states(to.program())) {
+    if (tensor.role == StateRole::kMaster) write_logical(to, tensor, tiny::state(from, tensor.name));
   }
-  if (to.program().find_graph("prepare") != nullptr) to.run("prepare");
+  to.prepare();
 }
 
 TEST(Pack, PaddedVocabularyTrainsBitForBit) {
@@ -137,17 +134,17 @@ TEST(Pack, TrainingKeepsSiblingsApart) {
   EXPECT_FALSE(merge_siblings(program));
 }
 
-TEST(Pack, LoadPlanNamesEverySavedTensorOnce) {
+TEST(Pack, EverySavedTensorHasOnePlace) {
   Program program = inference("llama", "bf16");
-  size_t tensors = load_plan(program).size();
+  const std::vector<LogicalState> before = logical_states(program);
   merge_siblings(program);
   pad_vocab(program, 64);
-  std::vector<Placement> plan = load_plan(program);
-  EXPECT_EQ(plan.size(), tensors);
-  for (const Placement& placement : plan) {
-    const StateEntry* entry = program.find_state(placement.state);
-    ASSERT_NE(entry, nullptr);
-    EXPECT_LE(placement.row + placement.shape[0], entry->type.shape[0]) << placement.tensor;
+  EXPECT_EQ(logical_states(program).size(), before.size());
+  for (const LogicalState& tensor : before) {
+    const LogicalState packed = find_logical_state(program, tensor.param, tensor.role);
+    EXPECT_EQ(packed.name, tensor.name);
+    EXPECT_EQ(packed.type, tensor.type) << tensor.name;
+    EXPECT_NO_THROW(check_placement(packed.at, program.find_state(packed.state)->type.shape));
   }
 }
 
@@ -166,15 +163,15 @@ TEST(Pack, PaddedVocabularyTextInTextOut) {
   update @grad.head.weight %7
 end
 )"));
-  program.add_state({.name = "grad.head.weight",
-                     .type = {DType::kF32, {5, 8}},
-                     .kind = StateKind::kGradient,
-                     .param = "head.weight"});
+  program.add_state({.type = {DType::kF32, {5, 8}}, .role = StateRole::kGradient, .param = "head.weight"});
   collect_state(program);
   EXPECT_TRUE(pad_vocab(program, 8));
-  EXPECT_EQ(print(program.graph("train")), R"(graph @train stage fused
+  EXPECT_EQ(print(program), R"(program @program
+state @grad.head.weight : f32[8,8] role gradient of @head.weight holds @head.weight [5,8]
+state @head.weight : f32[8,8] role master of @head.weight holds @head.weight [5,8]
+graph @train stage fused
   %0 = input : f32[4,8] @x
-  %1 = param {part_rows=[5], parts="head.weight"} : f32[8,8] @head.weight
+  %1 = param : f32[8,8] @head.weight
   %2 = matmul %0, %1 {gemm="head", head=true, role="fprop", trans_a=false, trans_b=true} : f32[4,8] @head
   %3 = input : i32[4] @targets
   %4 = cross_entropy %2, %3 {classes=5} : f32[4], f32[4] @loss
@@ -203,10 +200,10 @@ end
   collect_state(program);
   EXPECT_TRUE(merge_siblings(program));
   EXPECT_EQ(print(program), R"(program @program
-state @"attn.q+k.weight" : bf16[12,8] kind param of @"attn.q+k.weight"
+state @"attn.q+k.weight" : bf16[12,8] role master of @"attn.q+k.weight" holds @attn.q.weight [8,8] holds @attn.k.weight [4,8] at 64
 graph @eval stage fused
   %0 = input : bf16[4,8] @x
-  %1 = param {part_rows=[8,4], parts="attn.q.weight,attn.k.weight"} : bf16[12,8] @"attn.q+k.weight"
+  %1 = param : bf16[12,8] @"attn.q+k.weight"
   %2 = matmul %0, %1 {gemm="attn.q", role="fprop", trans_a=false, trans_b=true} : bf16[4,12] @"attn.q+k"
   %3 = slice %2 {axis=1, begin=0, end=8} : bf16[4,8] @slice
   %4 = slice %2 {axis=1, begin=8, end=12} : bf16[4,4] @slice
@@ -223,7 +220,7 @@ TEST(Pack, ReadPartsTextInTextOut) {
   };
   const std::string text = R"(graph @eval stage packed
   %0 = input : bf16[4,8] @x
-  %1 = param {part_rows=[8,8], parts="gate.weight,up.weight"} : bf16[16,8] @"gate+up.weight"
+  %1 = param : bf16[16,8] @"gate+up.weight"
   %2 = fusion %0, %1 : bf16[4,8], bf16[4,8] @"gate+up" layer 3 body
     graph @body stage packed
       %0 = input : bf16[4,8] @matmul.0
@@ -256,7 +253,7 @@ MOREend
   verify(graph);
   EXPECT_EQ(print(graph), R"(graph @eval stage packed
   %0 = input : bf16[4,8] @x
-  %1 = param {part_rows=[8,8], parts="gate.weight,up.weight"} : bf16[16,8] @"gate+up.weight"
+  %1 = param : bf16[16,8] @"gate+up.weight"
   %2 = matmul %0, %1 {gemm="gate", role="fprop", trans_a=false, trans_b=true} : bf16[4,16] @"gate+up" layer 3
   %3 = fusion %2 : e4m3[4,8], f32[4] @swiglu layer 3 body
     graph @body stage packed

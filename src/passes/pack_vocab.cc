@@ -11,10 +11,7 @@
 namespace octet {
 namespace {
 
-struct Padding {
-  int64_t logical = 0, padded = 0;  // rows
-};
-using Paddings = std::map<std::string, Padding>;  // by state entry
+using Paddings = std::map<std::string, int64_t>;  // rows with the padding, by state entry
 
 bool is_head(const Node& node) { return node.op == Op::kMatmul && node.attr<bool>("head"); }
 
@@ -84,7 +81,7 @@ class PaddedGraph {
   void find_table_gradients() {
     for (const NamedValue& update : old_.updates()) {
       auto padding = paddings_.find(update.name);
-      if (padding != paddings_.end()) rows_[index(update.value.node)] = padding->second.padded;
+      if (padding != paddings_.end()) rows_[index(update.value.node)] = padding->second;
     }
     for (int32_t i = old_.size() - 1; i >= 0; --i) {
       auto rows = rows_.find(i);
@@ -104,9 +101,7 @@ class PaddedGraph {
     auto padding = paddings_.find(node.name);
     bool leaf = node.op == Op::kParam || node.op == Op::kState;
     if (leaf && padding != paddings_.end()) {
-      copy.results[0].shape[0] = padding->second.padded;
-      copy.attrs.set("parts", node.name);
-      copy.attrs.set("part_rows", std::vector<int64_t>{padding->second.logical});
+      copy.results[0].shape[0] = padding->second;
     }
     auto rows = rows_.find(index(id));
     if (rows != rows_.end() && node.op == Op::kEmbeddingGrad) copy.attrs.set("rows", rows->second);
@@ -141,10 +136,10 @@ bool pad_vocab(Program& program, int64_t multiple) {
   Paddings paddings;
   for (const StateEntry& entry : program.states()) {
     if (!tables.contains(entry.param)) continue;
-    const StateEntry* table = program.find_state(entry.param);
+    const StateEntry* table = program.find_state(entry.param, StateRole::kMaster);
     if (entry.type.shape.rank() != 2 && (table == nullptr || entry.type.shape != table->type.shape)) continue;
     int64_t rows = entry.type.shape[0], padded = (rows + multiple - 1) / multiple * multiple;
-    if (padded != rows) paddings[entry.name] = {rows, padded};
+    if (padded != rows) paddings[entry.name] = padded;
   }
   if (paddings.empty()) return false;
   std::vector<Graph> graphs;
@@ -155,7 +150,9 @@ bool pad_vocab(Program& program, int64_t multiple) {
   }
   for (StateEntry& entry : program.states()) {
     auto padding = paddings.find(entry.name);
-    if (padding != paddings.end()) entry.type.shape[0] = padding->second.padded;
+    if (padding == paddings.end()) continue;
+    if (entry.placements.empty()) entry.placements = {place_rows(entry.param, entry.type.shape)};
+    entry.type.shape[0] = padding->second;
   }
   for (Graph& graph : graphs) program.add_graph(std::move(graph));
   return true;

@@ -140,7 +140,7 @@ TEST(Pipeline, PassesOnTextMakeTheSameProgram) {
 
 TEST(Pipeline, AnErrorNamesThePass) {
   Program program;
-  Graph graph("train");
+  Graph graph(GraphRole::kTrain);
   Builder b(graph);
   b.output("loss", b.param("w", {2, 2}));  // not a scalar
   program.add_graph(std::move(graph));

@@ -12,21 +12,16 @@
 
 namespace octet {
 
-bool is_model_graph(const Graph& graph) { return graph.name() != "apply" && graph.name() != "prepare"; }
-
-bool is_training(const Program& program) {
-  if (program.find_graph("apply") != nullptr) return true;
-  return std::any_of(program.states().begin(), program.states().end(), [](const StateEntry& entry) {
-    return entry.kind == StateKind::kMoment || entry.kind == StateKind::kGradient;
-  });
+bool is_model_graph(const Graph& graph) {
+  return graph.role() != GraphRole::kApply && graph.role() != GraphRole::kPrepare;
 }
 
 namespace {
 
-bool measures(const Graph& graph) { return graph.name() == "train_stats"; }
+bool measures(const Graph& graph) { return graph.role() == GraphRole::kTrainStats; }
 
 bool records_amax(const Graph& graph) {
-  return graph.name() == "train" || graph.name() == "accumulate" || measures(graph);
+  return graph.role() == GraphRole::kTrain || graph.role() == GraphRole::kAccumulate || measures(graph);
 }
 
 // Values that must be made in float32: what a float32 state is updated with, back through sums to the products.
@@ -257,7 +252,7 @@ class PreciseGraph {
         delayed ? scales_.scale(builder_, key, format) : emit_current_scale(builder_, x, recipe_, format, key);
     NodeId node = emit_quantize(builder_, x, scale, recipe_, ScaleLayout::kTensor, format, key);
     if (delayed && records_amax(old_))
-      scales_.record(builder_, key, {node, kAmax}, /*first=*/old_.name() != "accumulate");
+      scales_.record(builder_, key, {node, kAmax}, /*first=*/old_.role() != GraphRole::kAccumulate);
     return node;
   }
 
@@ -327,9 +322,9 @@ bool precision(Program& program, const CompileOptions& options) {
     check(options.target.int8_products, ErrorCode::kUnsupported,
           "recipe {} runs on CPUs only, for now: choose fp8-current or bf16 on {}", recipe.name, options.target.name);
   }
-  if (const Graph* train = program.find_graph("train"); training && recipe.statistics && train != nullptr) {
+  if (const Graph* train = program.find_graph(GraphRole::kTrain); training && recipe.statistics && train != nullptr) {
     Graph copy = *train;
-    copy.set_name("train_stats");
+    copy.set_role(GraphRole::kTrainStats);
     program.add_graph(std::move(copy));
   }
   WeightCopies weights(program, recipe, /*keep_masters=*/training);
@@ -360,7 +355,7 @@ std::vector<GemmReport> precision_report(const Program& program, const CompileOp
     PrecisionPlan plan = plan_precision(graph, options, serving);
     for (NodeId id : plan.order) {
       const GemmPlan& gemm = plan.gemms.at(index(id));
-      reports.push_back({graph.name(),
+      reports.push_back({graph.role(),
                          gemm.gemm,
                          gemm.role,
                          gemm.wanted,

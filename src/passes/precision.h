@@ -1,11 +1,11 @@
 // Precision: from logical float32 to the recipe's types, and FP8 for the GEMMs the recipe and its decisions name.
 //
-// Retypes results by their ResultPrecision. In training programs (there is a graph "apply", a kMoment or a kGradient
-// state) param leaves of rank >= 2 stay float32 masters and the model graphs read compute copies: state "P.bf16", or
+// Retypes results by their ResultPrecision. In training programs (graph role apply, or a state of role moment or
+// gradient) params of rank >= 2 stay float32 masters and the model graphs read compute copies: state "P.bf16", or
 // FP8 codes "P.codes" + "P.scale_inv" ("P.block_codes" ... under block scaling, "_t" for transposed ones); graphs
 // "prepare" (made here) and "apply" (extended here) refresh them. Rank-1 params are read as they are. In inference
-// programs params are retyped in place; those of FP8 linears are kept as states "P.codes" and "P.scale_inv" only (kind
-// kQuantized; attrs scaling, margin and pow2 of the leaf "P.codes" tell the loader how they are made). FP8 linears
+// programs params are retyped in place; those of FP8 linears are kept as states "P.codes" and "P.scale_inv" only (no
+// master; attrs scaling, margin and pow2 of the leaf "P.codes" tell the loader how they are made). FP8 linears
 // become quantize + scaled_matmul; one quantize per tensor, scaling and format is shared by all its users. Delayed
 // scaling keeps states scale.K, amax_history.K, amax.K for tensor K ("<gemm>.x" or "<gemm>.dy" of the first linear
 // reading it); "train" records an amax, "accumulate" the maximum with it, "apply" advances. In inference programs
@@ -24,12 +24,12 @@ namespace octet {
 bool precision(Program& program, const CompileOptions& options);
 
 bool is_model_graph(const Graph& graph);  // any but "apply" and "prepare"
-bool is_training(const Program& program);
 
 // What precision() makes of every GEMM of a linear, by graph, in node order; pure. `reason` says why a GEMM the recipe
 // wants in FP8 stays in the compute type, and is empty otherwise.
 struct GemmReport {
-  std::string graph, gemm;
+  GraphRole graph = GraphRole::kNone;
+  std::string gemm;
   GemmRole role = GemmRole::kFprop;
   GemmPrecision wanted = {}, used = {};
   std::string reason;

@@ -27,7 +27,7 @@ class DelayedScales {
   void advance();
 
  private:
-  TensorType declare(const std::string& name, StateKind kind, int64_t size, double initial);
+  Value state(Builder& builder, StateRole role, const std::string& key, int64_t size = 1, double initial = 0);
 
   Program& program_;
   const Recipe& recipe_;

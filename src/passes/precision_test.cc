@@ -97,6 +97,10 @@ TEST_P(PrecisionOfFamily, Fp8NodesAreCounted) {
   }
 }
 
+bool is_copy(const StateEntry& entry) {
+  return entry.role == StateRole::kCompute || entry.role == StateRole::kCodes || entry.role == StateRole::kScaleInv;
+}
+
 TEST_P(PrecisionOfFamily, ApplyMakesTheCopiesPrepareMakes) {
   for (const char* recipe : {"bf16", "fp8-current", "fp8-block"}) {
     auto executor = make_interpreter(precise(GetParam(), with(recipe)));
@@ -104,13 +108,13 @@ TEST_P(PrecisionOfFamily, ApplyMakesTheCopiesPrepareMakes) {
     tiny::train(*executor, 1);
     std::vector<std::vector<std::byte>> applied;
     for (const StateEntry& entry : executor->program().states()) {
-      if (entry.kind == StateKind::kCompute) applied.push_back(tiny::state(*executor, entry.name));
+      if (is_copy(entry)) applied.push_back(tiny::state(*executor, entry.name));
     }
     ASSERT_FALSE(applied.empty());
     executor->run("prepare");
     size_t next = 0;
     for (const StateEntry& entry : executor->program().states()) {
-      if (entry.kind != StateKind::kCompute) continue;
+      if (!is_copy(entry)) continue;
       EXPECT_EQ(tiny::state(*executor, entry.name), applied[next++]) << entry.name;
     }
   }
@@ -275,7 +279,7 @@ TEST(Precision, StatisticsOfEveryOperand) {
   const Graph& graph = executor->program().graph("train_stats");
   std::set<std::string> wanted, made;
   for (const GemmReport& gemm : precision_report(tiny::training_program("llama"), options)) {
-    if (gemm.graph != "train") continue;
+    if (gemm.graph != GraphRole::kTrain) continue;
     for (const std::string& operand : gemm.operands) wanted.insert("stats." + operand);
     EXPECT_GT(gemm.m * gemm.n * gemm.k, 0) << gemm.gemm;
   }
@@ -328,7 +332,7 @@ TEST(Precision, InferenceProgramsAreRetypedInPlace) {
   EXPECT_EQ(quantized.find_state("layers.0.attn.q.weight"), nullptr) << "FP8 weights are codes only";
   EXPECT_EQ(quantized.find_state("layers.0.attn.q.weight.codes")->type, (TensorType{DType::kE4M3, {32, 32}}));
   EXPECT_EQ(quantized.find_state("layers.0.attn.q.weight.scale_inv")->type, (TensorType{DType::kF32, {32}}));
-  EXPECT_EQ(quantized.find_state("layers.0.attn.q.weight.codes")->kind, StateKind::kQuantized);
+  EXPECT_EQ(quantized.find_state("layers.0.attn.q.weight.codes")->role, StateRole::kCodes);
   EXPECT_EQ(quantized.find_state("embed.weight")->type.dtype, DType::kBF16);
   EXPECT_EQ(quantized.find_graph("prepare"), nullptr);
   EXPECT_EQ(tiny::count(quantized.graph("forward"), Op::kScaledMatmul), 14);

@@ -22,8 +22,7 @@ end
 Program precise(const std::string& recipe) {
   Program program;
   program.add_graph(parse_graph(kLinear));
-  program.add_state(
-      {.name = "adam_m.up.weight", .type = {DType::kF32, {16, 8}}, .kind = StateKind::kMoment, .param = "up.weight"});
+  program.add_state({.type = {DType::kF32, {16, 8}}, .role = StateRole::kMoment, .param = "up.weight"});
   precision(program, {.target = interpreter_target(), .recipe = parse_recipe(recipe)});
   verify(program);
   return program;

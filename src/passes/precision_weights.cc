@@ -7,8 +7,9 @@
 namespace octet {
 namespace {
 
-const char* codes_name(Scaling scaling) { return scaling == Scaling::kBlock ? ".block_codes" : ".codes"; }
-const char* scale_name(Scaling scaling) { return scaling == Scaling::kBlock ? ".block_scale_inv" : ".scale_inv"; }
+int32_t codes_form(Scaling scaling, bool transposed = false) {
+  return (scaling == Scaling::kBlock ? kBlockCodes : kPlainCodes) + (transposed ? kTransposedCodes : kPlainCodes);
+}
 
 // quantize of a weight, with its own amax unless the blocks make their scales.
 NodeId quantize_weight(Builder& builder, Value master, const Recipe& recipe, Scaling scaling, const std::string& name) {
@@ -24,10 +25,6 @@ NodeId quantize_weight(Builder& builder, Value master, const Recipe& recipe, Sca
 WeightCopies::WeightCopies(Program& program, const Recipe& recipe, bool keep_masters)
     : program_(program), recipe_(recipe), keep_masters_(keep_masters) {}
 
-void WeightCopies::copy_state(const std::string& name, const std::string& param, TensorType type) {
-  program_.add_state({.name = name, .type = std::move(type), .kind = StateKind::kCompute, .param = param});
-}
-
 Value WeightCopies::compute(Builder& builder, const Node& param) {
   TensorType type = param.results[0];
   if (type.dtype != DType::kF32 || type.shape.rank() < 2 || recipe_.compute == DType::kF32) {
@@ -40,7 +37,7 @@ Value WeightCopies::compute(Builder& builder, const Node& param) {
     Value leaf = builder.graph().find_leaf(Op::kParam, param.name);
     if (leaf.exists()) return leaf;
     for (StateEntry& entry : program_.states()) {
-      if (entry.name == param.name) entry.type = copy;
+      if (entry.role == StateRole::kMaster && entry.param == param.name) entry.type = copy;
     }
     Node retyped = param;
     retyped.results[0] = copy;
@@ -49,9 +46,7 @@ Value WeightCopies::compute(Builder& builder, const Node& param) {
   Request& request = requests_[param.name];
   request.param = param;
   request.compute = true;
-  std::string name = param.name + "." + dtype_name(recipe_.compute);
-  copy_state(name, param.name, copy);
-  return builder.state(name, copy);
+  return declare_state(program_, builder, {.type = copy, .role = StateRole::kCompute, .param = param.name});
 }
 
 // States in the param's place, and how the loader makes them.
@@ -67,20 +62,16 @@ QuantizedValue WeightCopies::stored_codes(Builder& builder, const Node& param, S
   Value master = trial.input("master", param.results[0]);
   Value scale = layout == ScaleLayout::kTensor ? trial.constant(1, {1}) : Value::none();
   NodeId node = emit_quantize(trial, master, scale, recipe_, layout, recipe_.forward_format, param.name);
-  auto state = [&](const std::string& name, int32_t result, Attrs attrs) {
-    TensorType type = scratch.type({node, result});
-    program_.add_state({.name = name, .type = type, .kind = StateKind::kQuantized, .param = param.name});
-    Value leaf = builder.graph().find_leaf(Op::kState, name);
-    if (leaf.exists()) return leaf;
-    return Value{builder.graph().add({.op = Op::kState, .results = {type}, .attrs = std::move(attrs), .name = name}),
-                 0};
+  const auto state = [&](StateRole role, int32_t result) {
+    return declare_state(program_, builder, {.type = scratch.type({node, result}), .role = role, .param = param.name});
   };
-  Attrs made = param.attrs;  // with what initial values are made from
+  const Value codes = state(StateRole::kCodes, kCodes);
+  Attrs& made = builder.graph().mutable_node(codes.node).attrs;
+  made = param.attrs;  // with what initial values are made from
   made.set("scaling", std::string(scale_layout_name(layout)));
   made.set("margin", recipe_.margin);
   made.set("pow2", pow2);
-  const Value codes = state(param.name + ".codes", kCodes, std::move(made));
-  return {codes, state(param.name + ".scale_inv", kScaleInv, {}), layout};
+  return {codes, state(StateRole::kScaleInv, kScaleInv), layout};
 }
 
 QuantizedValue WeightCopies::codes(Builder& builder, const Node& param, Scaling scaling, bool transposed) {
@@ -101,13 +92,15 @@ QuantizedValue WeightCopies::codes(Builder& builder, const Node& param, Scaling 
   Builder trial(scratch);
   NodeId node = quantize_weight(trial, trial.input("master", param.results[0]), recipe_, scaling, param.name);
   bool own_scale = transposed && scaling == Scaling::kBlock;  // of tiles: the transpose of the plain ones
-  std::string codes = param.name + codes_name(scaling) + (transposed ? "_t" : "");
-  std::string scales = param.name + scale_name(scaling) + (own_scale ? "_t" : "");
-  TensorType codes_type = scratch.type({node, transposed ? kCodesT : kCodes});
-  TensorType scales_type = scratch.type({node, own_scale ? kScaleInvT : kScaleInv});
-  copy_state(codes, param.name, codes_type);
-  copy_state(scales, param.name, scales_type);
-  return {builder.state(codes, codes_type), builder.state(scales, scales_type),
+  const auto state = [&](StateRole role, int32_t result, bool of_transpose) {
+    return declare_state(program_, builder,
+                         {.type = scratch.type({node, result}),
+                          .role = role,
+                          .param = param.name,
+                          .index = codes_form(scaling, of_transpose)});
+  };
+  const Value codes = state(StateRole::kCodes, transposed ? kCodesT : kCodes, transposed);
+  return {codes, state(StateRole::kScaleInv, own_scale ? kScaleInvT : kScaleInv, own_scale),
           scaling == Scaling::kBlock ? ScaleLayout::kTile128 : ScaleLayout::kTensor};
 }
 
@@ -116,15 +109,18 @@ void WeightCopies::emit_codes(Builder& builder, const std::string& param, Scalin
   if (!form.plain && !form.transposed) return;
   bool block = scaling == Scaling::kBlock;
   NodeId node = quantize_weight(builder, master, recipe_, scaling, param);
-  if (form.plain) builder.update(param + codes_name(scaling), {node, kCodes});
-  if (form.plain || !block) builder.update(param + scale_name(scaling), {node, kScaleInv});
-  if (form.transposed) builder.update(param + codes_name(scaling) + "_t", {node, kCodesT});
-  if (form.transposed && block) builder.update(param + scale_name(scaling) + "_t", {node, kScaleInvT});
+  const auto update = [&](bool wanted, StateRole role, bool transposed, int32_t result) {
+    if (wanted) builder.update(state_name(role, param, codes_form(scaling, transposed)), {node, result});
+  };
+  update(form.plain, StateRole::kCodes, false, kCodes);
+  update(form.plain || !block, StateRole::kScaleInv, false, kScaleInv);
+  update(form.transposed, StateRole::kCodes, true, kCodesT);
+  update(form.transposed && block, StateRole::kScaleInv, true, kScaleInvT);
 }
 
 void WeightCopies::emit_copies(Builder& builder, const std::string& param, const Request& request, Value master) {
   if (request.compute) {
-    std::string copy = param + "." + dtype_name(recipe_.compute);
+    const std::string copy = state_name(StateRole::kCompute, param, 0, recipe_.compute);
     Attrs attrs = {{"to", std::string(dtype_name(recipe_.compute))}};
     builder.update(copy, {builder.emit(Op::kCast, {master}, std::move(attrs), copy), 0});
   }
@@ -136,7 +132,7 @@ void WeightCopies::drop_unread_params() {
   Program kept;
   kept.name = program_.name;
   for (StateEntry& entry : program_.states()) {
-    bool read = entry.kind != StateKind::kParam ||
+    bool read = entry.role != StateRole::kMaster ||
                 std::any_of(program_.graphs().begin(), program_.graphs().end(),
                             [&](const Graph& graph) { return graph.find_leaf(Op::kParam, entry.name).exists(); });
     if (read) kept.add_state(std::move(entry));
@@ -147,7 +143,7 @@ void WeightCopies::drop_unread_params() {
 
 void WeightCopies::refresh() {
   if (requests_.empty()) return;
-  Graph prepare("prepare");
+  Graph prepare(GraphRole::kPrepare);
   Builder builder(prepare);
   builder.set_phase(Phase::kOptimizer);
   for (const auto& [param, request] : requests_) {
@@ -157,7 +153,7 @@ void WeightCopies::refresh() {
   }
   prepare.set_stage(Stage::kPrecise);
   program_.add_graph(std::move(prepare));
-  Graph* apply = program_.find_graph("apply");
+  Graph* apply = program_.find_graph(GraphRole::kApply);
   if (apply == nullptr) return;
   Builder extend(*apply);
   extend.set_phase(Phase::kOptimizer);

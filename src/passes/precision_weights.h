@@ -47,7 +47,6 @@ class WeightCopies {
     Form tensor, block;
   };
   QuantizedValue stored_codes(Builder& builder, const Node& param, Scaling scaling, bool transposed);
-  void copy_state(const std::string& name, const std::string& param, TensorType type);
   void emit_copies(Builder& builder, const std::string& param, const Request& request, Value master);
   void emit_codes(Builder& builder, const std::string& param, Scaling scaling, const Form& form, Value master);
 

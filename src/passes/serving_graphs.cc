@@ -24,12 +24,15 @@ NodeId find_head(const Graph& graph) {
   return head;
 }
 
-Value sampled_state(Builder& b, const ServingStates& states) {
-  return b.state(kSampledState, {DType::kI32, {states.sequences, 1}});
+Value sampled_state(Program& program, Builder& b, const ServingStates& states) {
+  return declare_state(
+      program, b, {.name = kSampledState, .type = {DType::kI32, {states.sequences, 1}}, .role = StateRole::kBuffer});
 }
 
-Value hidden_state(Builder& b, int64_t width, const ServingStates& states) {
-  return b.state(kHiddenState, {states.hidden_dtype, {states.rows, width}});
+Value hidden_state(Program& program, Builder& b, int64_t width, const ServingStates& states) {
+  return declare_state(
+      program, b,
+      {.name = kHiddenState, .type = {states.hidden_dtype, {states.rows, width}}, .role = StateRole::kBuffer});
 }
 
 // Nodes that `value` needs and that are not needed for `end` alone.
@@ -46,12 +49,12 @@ std::vector<bool> nodes_between(const Graph& graph, Value end, Value value) {
 }
 
 // The logits of the first rows of `hidden`.
-Value row_logits(Rewriter& rewriter, int64_t rows, const ServingStates& states) {
+Value row_logits(Program& program, Rewriter& rewriter, int64_t rows, const ServingStates& states) {
   const Graph& old = rewriter.old_graph();
   Builder& b = rewriter.builder();
   NodeId head = find_head(old);
   Value hidden = old.node(head).inputs[0], logits = old.output("logits");
-  rewriter.set(hidden, b.slice(hidden_state(b, old.shape(hidden).cols(), states), 0, 0, rows));
+  rewriter.set(hidden, b.slice(hidden_state(program, b, old.shape(hidden).cols(), states), 0, 0, rows));
   std::vector<bool> needed = nodes_between(old, hidden, logits);
   for (int32_t i = 0; i < old.size(); ++i) {
     if (!needed[static_cast<size_t>(i)]) continue;
@@ -81,7 +84,7 @@ Value adjusted(Builder& b, Value logits, const SampleGraphOptions& o) {
 
 }  // namespace
 
-Graph forward_graph(const std::string& name, const Graph& logits, const KvCacheOptions& cache,
+Graph forward_graph(Program& program, const std::string& name, const Graph& logits, const KvCacheOptions& cache,
                     const ServingStates& states) {
   NodeId head = find_head(logits);
   Value ids = logits.find_leaf(Op::kInput, "ids");
@@ -92,26 +95,27 @@ Graph forward_graph(const std::string& name, const Graph& logits, const KvCacheO
   for (int32_t i = 0; i < index(head); ++i) {
     rewriter.copy(NodeId{i});
     if (NodeId{i} != ids.node) continue;
-    std::vector<Value> inputs = {rewriter.map(ids), sampled_state(b, states), b.input("from", per_token)};
+    std::vector<Value> inputs = {rewriter.map(ids), sampled_state(program, b, states), b.input("from", per_token)};
     rewriter.set(ids, {b.emit(Op::kSelectTokenIds, std::move(inputs), {}, "select_token_ids"), 0});
   }
   b.set_layer(-1);
   Value rows = rewriter.map(logits.node(head).inputs[0]);
-  std::vector<Value> inputs = {hidden_state(b, b.shape(rows).cols(), states), rows, b.input("hidden_rows", per_token)};
+  std::vector<Value> inputs = {hidden_state(program, b, b.shape(rows).cols(), states), rows,
+                               b.input("hidden_rows", per_token)};
   b.update(kHiddenState, {b.emit(Op::kScatterRows, std::move(inputs), {}, kHiddenState), 0});
   Graph body = std::move(rewriter.graph());
   remove_dead_nodes(body);
-  body.set_name(name);
-  return add_kv_cache(body, cache);
+  body.set_role(GraphRole::kForward, name);
+  return add_kv_cache(program, body, cache);
 }
 
-Graph sample_graph(const std::string& name, const Graph& logits, const SampleGraphOptions& o,
+Graph sample_graph(Program& program, const std::string& name, const Graph& logits, const SampleGraphOptions& o,
                    const ServingStates& states) {
   check(o.rows > 0 && o.rows <= states.rows && (o.masks == 0 || o.entries > 0), ErrorCode::kInvalidArgument,
         "serving: sampling {} rows of {}, {} masks and {} entries", o.rows, states.rows, o.masks, o.entries);
   Rewriter rewriter(logits);
   Builder& b = rewriter.builder();
-  Value raw = row_logits(rewriter, o.rows, states);
+  Value raw = row_logits(program, rewriter, o.rows, states);
   b.set_layer(-1);
   std::vector<Value> inputs = {adjusted(b, raw, o), b.input("params", {DType::kF32, {o.rows, 3}}),
                                b.input("top_k", {DType::kI32, {o.rows}}), b.input("seeds", {DType::kI64, {o.rows, 3}})};
@@ -119,7 +123,8 @@ Graph sample_graph(const std::string& name, const Graph& logits, const SampleGra
   NodeId sample = b.emit(Op::kSample, std::move(inputs), {}, "sample");
   b.output("ids", {sample, 0});
   b.output("logprobs", {sample, 1});
-  inputs = {sampled_state(b, states), b.reshape({sample, 0}, {o.rows, 1}), b.input("store", {DType::kI32, {o.rows}})};
+  inputs = {sampled_state(program, b, states), b.reshape({sample, 0}, {o.rows, 1}),
+            b.input("store", {DType::kI32, {o.rows}})};
   b.update(kSampledState, {b.emit(Op::kScatterRows, std::move(inputs), {}, kSampledState), 0});
   if (o.top_logprobs > 0) {
     NodeId top = b.emit(Op::kTopLogprobs, {raw}, {{"k", o.top_logprobs}}, "top_logprobs");
@@ -127,13 +132,13 @@ Graph sample_graph(const std::string& name, const Graph& logits, const SampleGra
     b.output("top_ids", {top, 1});
   }
   Graph graph = std::move(rewriter.graph());
-  graph.set_name(name);
+  graph.set_role(GraphRole::kSample, name);
   return graph;
 }
 
 Graph copy_blocks_graph(const std::string& name, const Graph& forward, size_t group, int64_t block_size,
                         int64_t pairs) {
-  Graph graph(name);
+  Graph graph(name, GraphRole::kCopyBlocks);
   Builder b(graph);
   Value list = b.input("pairs", {DType::kI32, {pairs, 2}});
   for (const auto& [state, member] : cache_groups(forward)) {

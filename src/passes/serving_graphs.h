@@ -12,6 +12,7 @@
 
 namespace octet {
 
+// Buffers.
 inline constexpr const char* kHiddenState = "hidden";
 inline constexpr const char* kSampledState = "sampled";
 
@@ -24,7 +25,7 @@ struct ServingStates {
 // `logits`: a graph of T tokens with one head product. What stands before that product, with add_kv_cache(): input
 // `from` i32[T] (id t is sampled[from[t]] where it is not negative), input hidden_rows i32[T] (the row of `hidden`
 // token t goes to; -1 = none). No outputs.
-Graph forward_graph(const std::string& name, const Graph& logits, const KvCacheOptions& cache,
+Graph forward_graph(Program& program, const std::string& name, const Graph& logits, const KvCacheOptions& cache,
                     const ServingStates& states);
 
 struct SampleGraphOptions {
@@ -39,7 +40,7 @@ struct SampleGraphOptions {
 // `sampled`; -1 = none) and, where options say so, entries i32[E, 2], values f32[E, 3], masks i32[M, ceil(V / 32)],
 // mask_rows i32[R]; outputs ids, logprobs and, for k > 0, top_logprobs, top_ids. Log-probabilities are those before the
 // adjustment.
-Graph sample_graph(const std::string& name, const Graph& logits, const SampleGraphOptions& options,
+Graph sample_graph(Program& program, const std::string& name, const Graph& logits, const SampleGraphOptions& options,
                    const ServingStates& states);
 
 // copy_blocks for every cache of one group of a forward graph. Input pairs i32[pairs, 2].

@@ -32,7 +32,7 @@ std::string_view first_word(std::string_view text) {
 // What makes another graph from one, outside the pipeline.
 struct GraphMaker {
   const char* name;
-  Graph (*make)(const Graph& graph, const ServingSizes& sizes);
+  Graph (*make)(Program& made, const Graph& graph, const ServingSizes& sizes);
 };
 
 KvCacheOptions cache_of(const Graph& graph, const ServingSizes& sizes) {
@@ -42,18 +42,21 @@ KvCacheOptions cache_of(const Graph& graph, const ServingSizes& sizes) {
 }
 
 constexpr GraphMaker kMakers[] = {
-    {"kv_cache",
-     [](const Graph& graph, const ServingSizes& sizes) { return add_kv_cache(graph, cache_of(graph, sizes)); }},
+    {"kv_cache", [](Program& made, const Graph& graph,
+                    const ServingSizes& sizes) { return add_kv_cache(made, graph, cache_of(graph, sizes)); }},
     {"forward_graph",
-     [](const Graph& graph, const ServingSizes& sizes) {
-       return forward_graph(graph.name(), graph, cache_of(graph, sizes), sizes.states);
+     [](Program& made, const Graph& graph, const ServingSizes& sizes) {
+       return forward_graph(made, graph.name(), graph, cache_of(graph, sizes), sizes.states);
      }},
     {"sample_graph",
-     [](const Graph& graph, const ServingSizes& sizes) {
-       return sample_graph(graph.name(), graph, sizes.sample, sizes.states);
+     [](Program& made, const Graph& graph, const ServingSizes& sizes) {
+       return sample_graph(made, graph.name(), graph, sizes.sample, sizes.states);
      }},
-    {"copy_blocks_graph", [](const Graph& graph, const ServingSizes& sizes) {
+    {"copy_blocks_graph", [](Program& made, const Graph& graph, const ServingSizes& sizes) {
        constexpr int64_t kPairs = 2;
+       for (const auto& [state, group] : cache_groups(graph))
+         made.add_state(
+             {.name = state, .type = graph.type(graph.find_leaf(Op::kState, state)), .role = StateRole::kKvCache});
        return copy_blocks_graph(graph.name(), graph, 0, sizes.cache.block_size, kPairs);
      }}};
 
@@ -64,7 +67,7 @@ bool remake_graphs(const std::string& name, Program& program, const ServingSizes
   if (maker == std::end(kMakers)) return false;
   Program made;
   made.name = program.name;
-  for (const Graph& graph : program.graphs()) made.add_graph(maker->make(graph, sizes));
+  for (const Graph& graph : program.graphs()) made.add_graph(maker->make(made, graph, sizes));
   collect_state(made);
   verify(made);
   program = std::move(made);

@@ -10,7 +10,7 @@ std::vector<PolicyGemm> policy_gemms(const ModelSpec& model, const StepperOption
   autodiff(program, options.compile);
   std::vector<PolicyGemm> gemms;
   for (const GemmReport& gemm : precision_report(program, options.compile)) {
-    if (gemm.graph != "train") continue;
+    if (gemm.graph != GraphRole::kTrain) continue;
     gemms.push_back({.gemm = gemm.gemm,
                      .role = gemm.role,
                      .m = gemm.m,

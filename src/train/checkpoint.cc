@@ -20,12 +20,15 @@ namespace {
 constexpr const char* kStepPrefix = "step_";
 constexpr int64_t kPieceBytes = int64_t{4} << 20;
 
-// The states of some kinds as one safetensors file under their own names.
-void write_states(Executor& executor, std::initializer_list<StateKind> kinds, const std::string& path) {
+using Roles = bool (*)(StateRole role);
+bool is_moment(StateRole role) { return role == StateRole::kMoment; }
+
+// The states of some roles as one safetensors file under their own names.
+void write_states(Executor& executor, Roles wanted, const std::string& path) {
   std::vector<NamedType> types;
   std::map<std::string, LogicalState> states;
   for (LogicalState& tensor : logical_states(executor.program())) {
-    if (std::find(kinds.begin(), kinds.end(), tensor.kind) == kinds.end()) continue;
+    if (!wanted(tensor.role)) continue;
     types.push_back({tensor.name, tensor.type});
     states[tensor.name] = std::move(tensor);
   }
@@ -41,11 +44,10 @@ void write_states(Executor& executor, std::initializer_list<StateKind> kinds, co
   writer.finish();
 }
 
-void read_states(Executor& executor, std::initializer_list<StateKind> kinds, const std::string& path,
-                 const BytesLoaded& loaded) {
+void read_states(Executor& executor, Roles wanted, const std::string& path, const BytesLoaded& loaded) {
   SafetensorsFile file(path);
   for (const LogicalState& entry : logical_states(executor.program())) {
-    if (std::find(kinds.begin(), kinds.end(), entry.kind) == kinds.end()) continue;
+    if (!wanted(entry.role)) continue;
     const TensorType* type = file.find_type(entry.name);
     const std::string found = type == nullptr ? "is not in it" : "is " + to_string(*type);
     check(type != nullptr && *type == entry.type, ErrorCode::kInvalidArgument,
@@ -113,8 +115,8 @@ std::string write_checkpoint(const std::string& out, Executor& executor, const C
   make_folders(parent_folder(folder));
   FolderWriter writer(folder);
   save_weights(executor, content.model, content.special, writer.folder(), content.weights, content.shard_bytes);
-  if (content.moments) write_states(executor, {StateKind::kMoment}, writer.file("optimizer.safetensors"));
-  write_states(executor, {StateKind::kScale}, writer.file("scales.safetensors"));
+  if (content.moments) write_states(executor, is_moment, writer.file("optimizer.safetensors"));
+  write_states(executor, is_scale, writer.file("scales.safetensors"));
   if (!content.tokenizer_folder.empty()) copy_tokenizer_files(content.tokenizer_folder, writer.folder());
   write_file(writer.file("run.json"), run_json(content.run));
   writer.commit(nlohmann::json{{"step", content.run.step}}.dump());
@@ -189,8 +191,8 @@ void check_resumable(const std::string& folder) {
 }
 
 void read_checkpoint(const std::string& folder, Executor& executor, const BytesLoaded& loaded) {
-  read_states(executor, {StateKind::kMoment}, folder + "/optimizer.safetensors", loaded);
-  read_states(executor, {StateKind::kScale}, folder + "/scales.safetensors", loaded);
+  read_states(executor, is_moment, folder + "/optimizer.safetensors", loaded);
+  read_states(executor, is_scale, folder + "/scales.safetensors", loaded);
   load_weights(*open_weights(folder), executor, loaded);  // last: it ends with "prepare"
 }
 

@@ -66,8 +66,8 @@ std::vector<std::string> unfinished_checkpoints(const std::string& out);
 // Throws kInvalidArgument, with the ways on, when the folder holds weights alone.
 void check_resumable(const std::string& folder);
 
-// Fills kParam, kMoment and kScale states of a folder whose manifest holds (verify_folder), runs "prepare"; `loaded` is
-// told bytes as they come. Throws kInvalidArgument, naming file and tensor, when the run's settings want other ones.
+// Fills the saved states (is_saved) from a folder whose manifest holds (verify_folder), then prepares; `loaded` gets
+// the bytes of each. Throws kInvalidArgument, naming file and tensor, when the run's settings want other ones.
 void read_checkpoint(const std::string& folder, Executor& executor, const BytesLoaded& loaded = {});
 
 // Moves the checkpoints after `step` out of the way, to OUT/set_aside_<n>: a run that begins there must not find them,

@@ -49,8 +49,8 @@ void copy_params(Executor& from, Executor& to) {
   std::vector<std::byte> bytes;
   std::vector<std::byte> converted;
   for (const LogicalState& tensor : logical_states(to.program())) {
-    if (tensor.kind != StateKind::kParam) continue;
-    const LogicalState master = find_logical_state(from.program(), tensor.name);
+    if (tensor.role != StateRole::kMaster) continue;
+    const LogicalState master = find_logical_state(from.program(), tensor.param, StateRole::kMaster);
     bytes.resize(static_cast<size_t>(master.type.bytes()));
     read_logical(from, master, bytes);
     converted.resize(static_cast<size_t>(tensor.type.bytes()));
@@ -65,7 +65,7 @@ std::string first_non_finite_value(const ModelSpec& model, const StepperOptions&
                                    const HostBatch& batch) {
   Program program;
   program.name = "diagnosis";
-  const std::vector<Probe> probes = observe_all(program.add_graph(loss_graph("eval", model, options.eval)));
+  const std::vector<Probe> probes = observe_all(program.add_graph(loss_graph(GraphRole::kEval, model, options.eval)));
   const bool narrow = options.compile.recipe.compute != DType::kF32;
   Stepper stepper(
       compile(std::move(program), {.target = options.compile.target, .recipe = parse_recipe(narrow ? "bf16" : "fp32")}),
@@ -81,8 +81,7 @@ std::string first_non_finite_value(const ModelSpec& model, const StepperOptions&
 std::string last_non_finite_gradient(Executor& executor) {
   std::string last;
   for (const StateEntry& entry : executor.program().states()) {
-    if (entry.kind == StateKind::kGradient && !entry.param.empty() && holds_non_finite(executor, entry))
-      last = entry.param;
+    if (entry.role == StateRole::kGradient && holds_non_finite(executor, entry)) last = entry.param;
   }
   return last;
 }

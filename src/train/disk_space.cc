@@ -65,8 +65,8 @@ int64_t checkpoint_bytes(const RunConfig& config, const Program& program) {
   const CheckpointContent content = checkpoint_content(config);
   int64_t bytes = kSmallFiles;
   for (const LogicalState& tensor : logical_states(program)) {
-    const bool param = tensor.kind == StateKind::kParam, moment = tensor.kind == StateKind::kMoment;
-    if (!param && !(moment && content.moments) && tensor.kind != StateKind::kScale) continue;
+    const bool param = tensor.role == StateRole::kMaster, moment = tensor.role == StateRole::kMoment;
+    if (!param && !(moment && content.moments) && !is_scale(tensor.role)) continue;
     const int64_t width = dtype_bytes(param ? content.weights : tensor.type.dtype);
     bytes += tensor.type.shape.elements() * width + kHeaderBytes;
   }

@@ -10,10 +10,9 @@ namespace octet {
 
 class LoadBar {
  public:
-  // Of the saved states of these kinds.
-  LoadBar(const Program& program, std::initializer_list<StateKind> kinds) {
-    for (const LogicalState& tensor : logical_states(program))
-      for (StateKind kind : kinds) total_ += tensor.kind == kind ? tensor.type.bytes() : 0;
+  // Of the states of these roles.
+  LoadBar(const Program& program, bool (*counts)(StateRole)) {
+    for (const LogicalState& tensor : logical_states(program)) total_ += counts(tensor.role) ? tensor.type.bytes() : 0;
     if (total_ >= kLarge)
       progress_.emplace(ProgressOptions{.title = "load", .unit = "MB", .total = total_ / kMegabyte});
   }

@@ -74,20 +74,20 @@ PlanReport report_plan(const Plan& plan, double compile_seconds) {
   r.compile_seconds = compile_seconds;
   const Program& program = plan.program;
   for (const LogicalState& tensor : logical_states(program))
-    if (tensor.kind == StateKind::kParam) r.parameters += tensor.type.shape.elements();
-  const Graph& train = program.graph("train");
+    if (tensor.role == StateRole::kMaster) r.parameters += tensor.type.shape.elements();
+  const Graph& train = *program.find_graph(GraphRole::kTrain);
   Value ids = train.find_leaf(Op::kInput, "ids");
   r.tokens = ids.exists() ? train.shape(ids)[0] : 1;
   auto per_token = [&](Phase phase) { return phase_flops(train, phase) / static_cast<double>(r.tokens); };
   r.forward_flops = per_token(Phase::kForward);
   r.backward_flops = per_token(Phase::kBackward);
   r.recompute_flops = per_token(Phase::kRecompute);
-  r.weight_bytes = program.state_bytes(StateKind::kParam);
-  r.compute_bytes = program.state_bytes(StateKind::kCompute);
-  r.moment_bytes = program.state_bytes(StateKind::kMoment);
-  r.gradient_bytes = program.state_bytes(StateKind::kGradient);
-  r.scale_bytes = program.state_bytes(StateKind::kScale);
-  const GraphPlan& graph_plan = plan.graphs.at("train");
+  r.weight_bytes = program.state_bytes({StateRole::kMaster});
+  r.compute_bytes = program.state_bytes({StateRole::kCompute, StateRole::kCodes, StateRole::kScaleInv});
+  r.moment_bytes = program.state_bytes({StateRole::kMoment});
+  r.gradient_bytes = program.state_bytes({StateRole::kGradient, StateRole::kAmax, StateRole::kBuffer});
+  r.scale_bytes = program.state_bytes({StateRole::kScale, StateRole::kAmaxHistory});
+  const GraphPlan& graph_plan = plan.graphs.at(train.name());
   r.activation_bytes = graph_plan.saved_bytes;
   r.workspace_bytes = plan.workspace_bytes;
   r.transient_bytes = plan.arena_bytes - plan.workspace_bytes - r.activation_bytes;

@@ -174,7 +174,7 @@ void Run::resume_or_start() {
   const Program& program = stepper_->plan().program;
   result_.run = kept_;
   if (resume_from_) {
-    LoadBar bar(program, {StateKind::kParam, StateKind::kMoment, StateKind::kScale});
+    LoadBar bar(program, is_saved);
     try {
       read_checkpoint(*resume_from_, stepper_->executor(), [&](int64_t bytes) { bar.add(bytes); });
     } catch (const Error& error) {
@@ -190,7 +190,7 @@ void Run::resume_or_start() {
       log_->event(result_.run.step, "settings", changed_settings_);
     }
   } else if (!config_.model_from.empty()) {
-    LoadBar bar(program, {StateKind::kParam});
+    LoadBar bar(program, [](StateRole role) { return role == StateRole::kMaster; });
     load_weights(*open_weights(config_.model_from), stepper_->executor(), [&](int64_t bytes) { bar.add(bytes); });
   } else {
     initialize_weights(stepper_->executor(), static_cast<uint64_t>(config_.seed));

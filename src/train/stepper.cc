@@ -40,8 +40,7 @@ Plan compile_training(const ModelSpec& model, const StepperOptions& options) {
 TrainingState take_state(Executor& executor) {
   TrainingState state;
   for (const StateEntry& entry : executor.program().states()) {
-    if (entry.kind != StateKind::kParam && entry.kind != StateKind::kMoment && entry.kind != StateKind::kScale)
-      continue;
+    if (!is_saved(entry.role)) continue;
     state.tensors.emplace_back(entry.name, std::vector<std::byte>(static_cast<size_t>(entry.type.bytes())));
     executor.read_state(entry.name, state.tensors.back().second);
   }
@@ -52,7 +51,7 @@ void put_state(Executor& executor, const TrainingState& state) {
   for (const auto& [name, bytes] : state.tensors) {
     if (executor.program().find_state(name) != nullptr) executor.write_state(name, bytes);
   }
-  if (executor.program().find_graph("prepare") != nullptr) executor.run("prepare");
+  executor.prepare();
 }
 
 Stepper::Stepper(const ModelSpec& model, const StepperOptions& options)

@@ -7,7 +7,7 @@
 
 namespace octet {
 
-// "apply" reads states grad.P (kGradient), adam_m.P, adam_v.P (kMoment), inputs lr, step (f32[1], step from 1) and has
+// "apply" reads gradients and moments 0 and 1 of every parameter, inputs lr, step (f32[1], step from 1) and has
 // outputs loss (of all micro-batches, their sum), grad_norm (before clipping) and finite (1 or 0: 0 means the step was
 // skipped on the device).
 Program training_program(const ModelSpec& model, const BatchShape& train, const BatchShape& eval,
@@ -17,6 +17,6 @@ Program training_program(const ModelSpec& model, const BatchShape& train, const 
 void allow_library_masks(Program& program);
 
 // The loss of one micro-batch of this shape, alone: what "train" and "eval" are made of.
-Graph loss_graph(const std::string& name, const ModelSpec& model, const BatchShape& shape);
+Graph loss_graph(GraphRole role, const ModelSpec& model, const BatchShape& shape);
 
 }  // namespace octet

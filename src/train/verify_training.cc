@@ -36,7 +36,7 @@ void compare_gradients(const std::string& folder, const ModelConfig& model, doub
   for (const CheckpointTensor& tensor : checkpoint_tensors(model)) {
     double error = 0, size = 0;
     for (const std::string& param : tensor.params) {
-      const LogicalState gradient = find_logical_state(executor.program(), "grad." + param);
+      const LogicalState gradient = find_logical_state(executor.program(), param, StateRole::kGradient);
       std::vector<float> ours(static_cast<size_t>(gradient.type.shape.elements()));
       read_logical(executor, gradient, std::as_writable_bytes(std::span(ours)));
       std::vector<float> theirs = read_parameter(*expected, model, param, "grad.");
@@ -146,7 +146,7 @@ std::string relu_inputs_on_other_sides(const std::string& folder, const CompileO
   const auto weights = open_weights(folder);
   const FixedBatch fixed = read_batch(folder, weights->config());
   Program program;
-  Graph& graph = program.add_graph(loss_graph("eval", weights->config(), fixed.shape(false)));
+  Graph& graph = program.add_graph(loss_graph(GraphRole::kEval, weights->config(), fixed.shape(false)));
   Builder builder(graph);
   std::vector<std::string> relus;
   for (int32_t i = 0, count = graph.size(); i < count; ++i) {

@@ -12,12 +12,12 @@
 namespace octet {
 namespace {
 
-// Names scales of the cache that the source does not have in `absent`: 1 stands in for them.
+// Adds the names of cache scales that the source lacks to `absent`: they become 1.
 void load_scale(const WeightSource& source, const LogicalState& entry, Executor& executor,
                 std::vector<std::string>& absent) {
-  std::optional<float> value = source.scale(entry.name);
-  if (!value && entry.name.starts_with("kv.")) {
-    if (!entry.name.ends_with("_inv")) absent.push_back(entry.name);
+  std::optional<float> value = source.scale(entry.role, entry.param, entry.index);
+  if (!value && entry.role != StateRole::kScale) {
+    if (entry.role == StateRole::kCacheScale) absent.push_back(entry.name);
     value = 1.0f;
   }
   check(value.has_value(), ErrorCode::kInvalidArgument,
@@ -33,10 +33,9 @@ void load_scale(const WeightSource& source, const LogicalState& entry, Executor&
 template <typename Make>
 void fill_rows(Executor& executor, const LogicalState& tensor, int64_t rows, int64_t grain, const Make& make) {
   const int64_t row_bytes = tensor.type.bytes() / std::max<int64_t>(rows, 1);
-  executor.fill_state_part(tensor.state, tensor.offset, tensor.type.bytes(), grain * row_bytes,
-                           [&](int64_t at, std::span<std::byte> to) {
-                             make(at / row_bytes, static_cast<int64_t>(to.size()) / row_bytes, to.data());
-                           });
+  fill_logical(executor, tensor, grain * row_bytes, [&](int64_t at, std::span<std::byte> to) {
+    make(at / row_bytes, static_cast<int64_t>(to.size()) / row_bytes, to.data());
+  });
 }
 
 void fill_values(Executor& executor, const LogicalState& tensor, const ParamView& view) {
@@ -66,19 +65,7 @@ void fill_quantized(Executor& executor, const QuantizedParam& param, const Param
   write_scales(executor, param, quantizer.scale_inv());
 }
 
-void prepare(Executor& executor) {
-  if (executor.program().find_graph("prepare") != nullptr) executor.run("prepare");
-}
-
-// Initial values: node attrs of the param leaf, wherever it appears.
-const Node* find_param_node(const Program& program, const std::string& name) {
-  for (const Graph& graph : program.graphs()) {
-    Value leaf = graph.find_leaf(Op::kParam, name);
-    if (leaf.exists()) return &graph.node(leaf);
-  }
-  return nullptr;
-}
-
+// As the attrs of the param leaf say.
 std::vector<float> initial_values(const Node& node, int64_t count, uint64_t seed, uint64_t stream) {
   const std::string& init = node.attrs.get<std::string>("init");
   std::vector<float> values(static_cast<size_t>(count), init == "ones" ? 1.0f : 0.0f);
@@ -96,13 +83,15 @@ void load_weights(const WeightSource& source, Executor& executor, const BytesLoa
   // A training program makes its own scales as it goes (and a checkpoint restores them itself).
   const LoggedTime time("weights");
   std::vector<std::string> absent;
-  bool needs_scales = executor.program().find_graph("apply") == nullptr;
+  const bool needs_scales = !is_training(executor.program());
   for (const LogicalState& tensor : logical_states(executor.program())) {
-    if (tensor.kind == StateKind::kParam) {
-      fill_values(executor, tensor, source.view(tensor.name, tensor.type.shape));
+    if (tensor.role == StateRole::kMaster) {
+      fill_values(executor, tensor, source.view(tensor.param, tensor.type.shape));
       if (loaded) loaded(tensor.type.bytes());
     }
-    if (tensor.kind == StateKind::kScale && needs_scales) load_scale(source, tensor, executor, absent);
+    const bool is_static = tensor.role == StateRole::kScale || tensor.role == StateRole::kCacheScale ||
+                           tensor.role == StateRole::kCacheScaleInv;
+    if (is_static && needs_scales) load_scale(source, tensor, executor, absent);
   }
   if (!absent.empty())
     log_warning("the folder has no scale for {} of the cache's tensors, {} the first: 1 stands in", absent.size(),
@@ -111,7 +100,7 @@ void load_weights(const WeightSource& source, Executor& executor, const BytesLoa
     fill_quantized(executor, param, source.view(param.param, param.codes.type.shape));
     if (loaded) loaded(param.codes.type.bytes());
   }
-  prepare(executor);
+  executor.prepare();
 }
 
 void initialize_weights(Executor& executor, uint64_t seed) {
@@ -139,8 +128,8 @@ void initialize_weights(Executor& executor, uint64_t seed) {
   };
   uint64_t stream = 0;
   for (LogicalState& tensor : logical_states(executor.program())) {
-    if (tensor.kind != StateKind::kParam) continue;
-    const Node* node = find_param_node(executor.program(), tensor.state);
+    if (tensor.role != StateRole::kMaster) continue;
+    const Node* node = find_leaf(executor.program(), tensor.state);
     check(node != nullptr, ErrorCode::kInternal, "state {} has no param leaf to take its initial values from",
           tensor.state);
     elements += tensor.type.shape.elements();
@@ -150,7 +139,7 @@ void initialize_weights(Executor& executor, uint64_t seed) {
   write_group();
   for (const QuantizedParam& param : quantized_params(executor.program()))
     write_quantized(executor, param, initial_values(*param.leaf, param.codes.type.shape.elements(), seed, ++stream));
-  prepare(executor);
+  executor.prepare();
 }
 
 }  // namespace octet

@@ -152,10 +152,10 @@ TEST(QuantizeFolder, StaticScalesOfActivationsAndCacheAreRead) {
     EXPECT_TRUE(stored->has_kv_scales());
     EXPECT_EQ(stored->recipe()->scaling, Scaling::kDelayed);
     EXPECT_TRUE(stored->recipe()->per_channel_weights);
-    EXPECT_FLOAT_EQ(stored->scale("kv.layers.0.attn.attention.k_scale").value(), 448.0f / 5);
-    EXPECT_FLOAT_EQ(stored->scale("kv.layers.1.attn.attention.v_scale_inv").value(), 7 / 448.0f);
-    EXPECT_FLOAT_EQ(stored->scale("scale.layers.0.attn.q.x").value(), 448.0f / (3 + 15));
-    EXPECT_FALSE(stored->scale("scale.layers.9.attn.q.x").has_value());
+    EXPECT_FLOAT_EQ(stored->scale(StateRole::kCacheScale, "layers.0.attn.attention", kKeys).value(), 448.0f / 5);
+    EXPECT_FLOAT_EQ(stored->scale(StateRole::kCacheScaleInv, "layers.1.attn.attention", kValues).value(), 7 / 448.0f);
+    EXPECT_FLOAT_EQ(stored->scale(StateRole::kScale, "layers.0.attn.q.x").value(), 448.0f / (3 + 15));
+    EXPECT_FALSE(stored->scale(StateRole::kScale, "layers.9.attn.q.x").has_value());
     for (float value : logits(*stored, *stored->recipe(), kPrompt)) ASSERT_TRUE(std::isfinite(value));
   }
 }

@@ -123,31 +123,26 @@ void QuantizedTensors::add_scales(const std::string& param, ParamView& view) con
   }
 }
 
-std::optional<float> QuantizedTensors::scale(const std::string& state) const {
-  if (state.starts_with("scale.") && state.ends_with(".x")) {
-    const std::string key = state.substr(6, state.size() - 8);
+std::optional<float> QuantizedTensors::scale(StateRole role, const std::string& tensor, int32_t index) const {
+  if (role == StateRole::kScale) {
     float most = 0;  // of the linears that read this x: codes of all of them must fit
     for (const auto& [gemm, first] : layout_.x_of) {
       const auto holder = holder_.find(gemm + std::string(kWeight));
-      if (first != key || holder == holder_.end()) continue;
+      if (first + ".x" != tensor || holder == holder_.end()) continue;
       const std::string name = module_of(holder->second.name) + ".input_scale";
       if (tensors_.find_type(name) != nullptr) most = std::max(most, floats(name)[0]);
     }
     if (most > 0) return 1 / most;
     return std::nullopt;
   }
-  if (!state.starts_with("kv.")) return std::nullopt;
-  const bool inverse = state.ends_with("_scale_inv");
-  const size_t side = state.rfind(inverse ? "_scale_inv" : "_scale");
-  if (side == std::string::npos || side < 2) return std::nullopt;
-  const std::string attention = state.substr(3, side - 1 - 4);  // without "kv." and ".k"
-  const std::string block = attention.substr(0, attention.rfind('.'));
+  const std::string block = tensor.substr(0, tensor.rfind('.'));  // of the attention
   for (const char* projection : {".q", ".o"}) {
     const auto holder = holder_.find(block + projection + std::string(kWeight));
     if (holder == holder_.end()) continue;
     const std::string module = module_of(holder->second.name);
-    const std::string name = module.substr(0, module.rfind('.') + 1) + state[side - 1] + "_scale";
-    if (tensors_.find_type(name) != nullptr) return inverse ? floats(name)[0] : 1 / floats(name)[0];
+    const std::string name = module.substr(0, module.rfind('.') + 1) + (index == kKeys ? "k" : "v") + "_scale";
+    if (tensors_.find_type(name) == nullptr) continue;
+    return role == StateRole::kCacheScaleInv ? floats(name)[0] : 1 / floats(name)[0];
   }
   return std::nullopt;
 }

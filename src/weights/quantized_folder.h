@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "io/safetensors.h"
+#include "ir/program.h"
 #include "model/hugging_face.h"
 #include "model/model.h"
 #include "precision/recipe.h"
@@ -37,8 +38,7 @@ class QuantizedTensors {
   bool is_scale(const std::string& name) const { return scales_.contains(name); }
   // Scales of a parameter's codes, by the scheme; nothing is added to one that is not stored in FP8.
   void add_scales(const std::string& param, ParamView& view) const;
-  // By the name of the state (WeightSource::scale).
-  std::optional<float> scale(const std::string& state) const;
+  std::optional<float> scale(StateRole role, const std::string& tensor, int32_t index) const;  // WeightSource::scale
   // How the folder is served: the scheme, and linears that are not in FP8 in the compute type.
   Recipe recipe() const;
   bool kv_cache() const { return scheme_.kv_cache; }

@@ -8,8 +8,8 @@
 
 namespace octet {
 
-// Fills every kParam and kQuantized state: tables and matrices with normal values of deviation 0.02, norms' weights and
-// scales with 1, biases with 0; then runs "prepare" when there is one.
+// Fills masters and codes: tables and matrices with normal values of deviation 0.02, vectors as they are initialized,
+// scales with 1; then prepares.
 void fill_random_weights(Executor& executor, uint64_t seed);
 
 }  // namespace octet

@@ -114,8 +114,9 @@ class HuggingFaceWeights : public WeightSource {
   }
   bool has_kv_scales() const override { return quantized_ != nullptr && quantized_->kv_cache(); }
 
-  std::optional<float> scale(const std::string& state) const override {
-    if (quantized_ != nullptr) return quantized_->scale(state);
+  std::optional<float> scale(StateRole role, const std::string& tensor, int32_t index) const override {
+    if (quantized_ != nullptr) return quantized_->scale(role, tensor, index);
+    const std::string state = state_name(role, tensor, index);
     const TensorType* type = scales_ != nullptr ? scales_->find_type(state) : nullptr;
     if (type == nullptr || *type != TensorType{DType::kF32, {1}}) return std::nullopt;
     float value = 0;
@@ -249,7 +250,7 @@ void save_weights(Executor& executor, const ModelConfig& config, const SpecialTo
     int64_t count = entry.type.shape.elements();
     std::vector<float> whole(in_order ? 0 : static_cast<size_t>(count));
     for (size_t i = 0; i < tensor.params.size(); ++i) {
-      const LogicalState state = find_logical_state(executor.program(), tensor.params[i]);
+      const LogicalState state = find_logical_state(executor.program(), tensor.params[i], StateRole::kMaster);
       if (in_order) {
         write_in_pieces(executor, state, dtype, entry.name, writer);
         continue;

@@ -33,9 +33,11 @@ class WeightSource {
   // How a source in FP8 wants to be run; nothing when any recipe will do.
   virtual std::optional<Recipe> recipe() const { return std::nullopt; }
   virtual bool has_kv_scales() const { return false; }
-  // A static FP8 scale by the name of its state: "scale.layers.0.mlp.up.x", "kv.layers.0.attn.attention.k_scale";
-  // nothing when the source has none.
-  virtual std::optional<float> scale(const std::string& state) const { return std::nullopt; }
+  // A static FP8 scale: kScale of "layers.0.mlp.up.x", kCacheScale or kCacheScaleInv of a side of an attention; nothing
+  // when the source has none.
+  virtual std::optional<float> scale(StateRole role, const std::string& tensor, int32_t index = 0) const {
+    return std::nullopt;
+  }
 
  protected:
   ModelConfig config_;
@@ -61,17 +63,17 @@ Recipe serving_recipe(const WeightSource& source, const std::string& name, const
 std::vector<float> read_parameter(const TensorSource& tensors, const ModelConfig& config, const std::string& param,
                                   const std::string& name_prefix);
 
-// Fills every kParam state of the executor's program from the source, piece by piece by all threads: copied, converted,
-// its FP8 weights (kQuantized) by stored codes or quantized on the way; and its kScale states from the source's static
-// scales (a program that needs those of activations refuses a source without; scales of a KV cache stay 1); then runs
-// "prepare" when there is one. `loaded` is told the bytes of every state that has been filled.
+// Fills every master of the executor's program from the source, piece by piece by all threads: copied, converted; FP8
+// weights by stored codes or quantized on the way; scales from the source's static ones (a program that needs those of
+// activations refuses a source without; scales of a KV cache stay 1). Then prepares. `loaded` gets the bytes of every
+// state that has been filled.
 using BytesLoaded = std::function<void(int64_t bytes)>;
 void load_weights(const WeightSource& source, Executor& executor, const BytesLoaded& loaded = {});
 
-// Fresh weights as the model's params say (init, std), from the seed; then "prepare".
+// Fresh weights as the model's params say (init, std), from the seed; then prepares.
 void initialize_weights(Executor& executor, uint64_t seed);
 
-// Writes config.json and the kParam states as safetensors of `dtype` (f32 or bf16) into the folder, which must exist.
+// Writes config.json and the masters as safetensors of `dtype` (f32 or bf16) into the folder, which must exist.
 void save_weights(Executor& executor, const ModelConfig& config, const SpecialTokens& special,
                   const std::string& folder, DType dtype = DType::kF32, int64_t max_shard_bytes = 4'000'000'000);
 

@@ -36,7 +36,7 @@ Trained run_of(Executor& executor) {
   tiny::loss(executor, "train", 0);
   tiny::loss(executor, "accumulate", 1);
   for (const StateEntry& entry : executor.program().states()) {
-    if (entry.kind == StateKind::kGradient && !entry.param.empty())  // not the losses' sum
+    if (entry.role == StateRole::kGradient)  // not the losses' sum
       run.gradients[entry.name] = tiny::state(executor, entry.name);
   }
   tiny::initialize(executor);
@@ -140,7 +140,7 @@ TEST_F(CudaStatistics, LeaveLossAndGradientsTheirBits) {
       for (const char* graph : {"train", "train_stats"}) {
         losses[graph] = tiny::loss(*executor, graph, batch);
         for (const StateEntry& entry : executor->program().states()) {
-          if (entry.kind == StateKind::kGradient) gradients[graph][entry.name] = tiny::state(*executor, entry.name);
+          if (entry.role == StateRole::kGradient) gradients[graph][entry.name] = tiny::state(*executor, entry.name);
         }
       }
       EXPECT_EQ(losses["train"], losses["train_stats"]);

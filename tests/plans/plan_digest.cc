@@ -48,8 +48,10 @@ std::string program_computations(const Program& program) {
     lines.push_back(fmt::format("graph {} {:x}", graph.name(), fmt::join(computations(graph), " ")));
   }
   for (const StateEntry& entry : program.states()) {
-    lines.push_back(fmt::format("state {} {} {} {} {}", entry.name, to_string(entry.type), state_kind_name(entry.kind),
-                                entry.param, entry.initial));
+    lines.push_back(fmt::format("state {} {} {} {} {} {}", entry.name, to_string(entry.type),
+                                state_role_name(entry.role), entry.param, entry.index, entry.initial));
+    for (const Placement& at : entry.placements)
+      lines.push_back(fmt::format("{} holds {} {} at {}", entry.name, at.param, to_string(at.box()), at.offset));
   }
   std::sort(lines.begin(), lines.end());
   return fmt::format("{}", fmt::join(lines, "\n"));

@@ -87,7 +87,7 @@ StepBytes gradients_of(const ModelConfig& model, const BatchShape& shape, const 
   stepper.executor().read_state(kLossSum, std::as_writable_bytes(std::span(&loss, 1)));
   result.loss = static_cast<double>(loss) / static_cast<double>(tokens);
   for (const StateEntry& entry : stepper.executor().program().states()) {
-    if (entry.kind != StateKind::kGradient || entry.param.empty()) continue;
+    if (entry.role != StateRole::kGradient) continue;
     std::vector<float> values(static_cast<size_t>(entry.type.shape.elements()));
     stepper.executor().read_state(entry.name, std::as_writable_bytes(std::span(values)));
     result.gradients.push_back(std::move(values));

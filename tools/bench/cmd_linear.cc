@@ -29,7 +29,7 @@ struct Options {
 // y = x W^T, dx = dy W and dW = dy^T x of given x and dy [tokens, width], as autodiff marks them: the
 // computation of linear(x).backward(dy), without a loss.
 Program linear_program(const Options& options) {
-  Graph graph("train");
+  Graph graph(GraphRole::kTrain);
   Builder b(graph);
   const TensorType type{DType::kBF16, {options.tokens, options.width}};
   const Value x = b.state("x", type), dy = b.state("dy", type);
@@ -42,13 +42,12 @@ Program linear_program(const Options& options) {
   Attrs wgrad = role("wgrad");
   wgrad.set("to", std::string("f32"));
   const Value dw = b.matmul(dy, x, true, false, Value::none(), wgrad);
-  b.update("y", y), b.update("dx", dx), b.update("grad.linear.weight", dw);
+  b.update("y", y), b.update("dx", dx), b.update(state_name(StateRole::kGradient, "linear.weight"), dw);
   b.output("done", b.state("one", {DType::kF32, {1}}));  // read back to synchronize: 4 bytes, like a loss
   Program program;
-  for (const char* name : {"y", "dx"}) program.add_state({.name = name, .type = type, .kind = StateKind::kGradient});
+  for (const char* name : {"y", "dx"}) program.add_state({.name = name, .type = type, .role = StateRole::kBuffer});
   const TensorType weight = graph.type(w);
-  program.add_state(
-      {.name = "grad.linear.weight", .type = weight, .kind = StateKind::kGradient, .param = "linear.weight"});
+  program.add_state({.type = weight, .role = StateRole::kGradient, .param = "linear.weight"});
   program.add_graph(std::move(graph));
   return program;
 }
@@ -74,9 +73,8 @@ LinearTime measure_linear(const Options& options, const Target& target, const st
     convert(DType::kF32, values.data(), entry.type.dtype, bytes.data(), entry.type.shape.elements());
     executor->write_state(entry.name, bytes);
   }
-  const bool prepares = executor->program().find_graph("prepare") != nullptr;
   auto iteration = [&] {  // including quantization of the weights
-    if (prepares) executor->run("prepare");
+    executor->prepare();
     executor->run("train");
   };
   auto wait = [&] { executor->output("train", "done"); };

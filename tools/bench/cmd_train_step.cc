@@ -121,8 +121,8 @@ StepReport measure_step(const Options& options) {
 
   const Plan& plan = stepper.plan();
   for (const LogicalState& tensor : logical_states(plan.program))
-    if (tensor.kind == StateKind::kParam) report.parameters += tensor.type.shape.elements();
-  report.flops = model_flops(plan.program.graph("train")) * static_cast<double>(options.micro_batches);
+    if (tensor.role == StateRole::kMaster) report.parameters += tensor.type.shape.elements();
+  report.flops = model_flops(*plan.program.find_graph(GraphRole::kTrain)) * static_cast<double>(options.micro_batches);
   report.state_bytes = plan.state_bytes;
   report.arena_bytes = plan.arena_bytes;
   report.input_bytes = plan.input_bytes;

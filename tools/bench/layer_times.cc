@@ -56,19 +56,18 @@ void fill_weights(Executor& executor) {
   }();
   const std::vector<float> ones(kTile, 1.0f);
   for (const LogicalState& tensor : logical_states(executor.program())) {
-    if (tensor.kind != StateKind::kParam || tensor.name.ends_with(".bias")) continue;
+    if (tensor.role != StateRole::kMaster || tensor.name.ends_with(".bias")) continue;
     const auto tile = std::as_bytes(std::span(tensor.type.shape.rank() > 1 ? normals : ones));
-    executor.fill_state_part(tensor.state, tensor.offset, tensor.type.bytes(), 256,
-                             [&](int64_t at, std::span<std::byte> to) {
-                               for (size_t done = 0; done < to.size();) {
-                                 const size_t from = (static_cast<size_t>(at) + done) % tile.size();
-                                 const size_t piece = std::min(to.size() - done, tile.size() - from);
-                                 std::memcpy(to.data() + done, tile.data() + from, piece);
-                                 done += piece;
-                               }
-                             });
+    fill_logical(executor, tensor, 256, [&](int64_t at, std::span<std::byte> to) {
+      for (size_t done = 0; done < to.size();) {
+        const size_t from = (static_cast<size_t>(at) + done) % tile.size();
+        const size_t piece = std::min(to.size() - done, tile.size() - from);
+        std::memcpy(to.data() + done, tile.data() + from, piece);
+        done += piece;
+      }
+    });
   }
-  executor.run("prepare");
+  executor.prepare();
 }
 
 // A training step with the `fp8` linears at a precision level and all others in bf16, as captured graphs.

@@ -196,7 +196,7 @@ TEST(CpuExecutor, StatesUpdatedFromEachOther) {
 
 TEST(CpuExecutor, InitialValuesAndSizes) {
   Program program = small_program();
-  program.add_state({.name = "scale", .type = {DType::kBF16, {3}}, .kind = StateKind::kScale, .initial = 1.5});
+  program.add_state({.name = "scale", .type = {DType::kBF16, {3}}, .role = StateRole::kScale, .initial = 1.5});
   Plan plan = plan_memory(std::move(program), cpu_target());
   const int64_t total = plan.total_bytes();
   auto executor = make_cpu_executor(std::move(plan));

@@ -16,7 +16,7 @@ namespace octet {
 namespace {
 
 Graph loss_graph(const ModelConfig& model, const BatchShape& shape) {
-  Graph graph("train");
+  Graph graph(GraphRole::kTrain);
   Builder builder(graph);
   build_loss(builder, model, shape);
   return graph;
@@ -32,13 +32,13 @@ Program step_program(const ModelConfig& model, const BatchShape& shape) {
 void initialize(Executor& executor, const BatchShape& shape, int64_t vocab) {
   uint64_t stream = 0;
   for (const StateEntry& entry : executor.program().states()) {
-    if (entry.kind != StateKind::kParam) continue;
+    if (entry.role != StateRole::kMaster) continue;
     std::vector<float> values(static_cast<size_t>(entry.type.shape.elements()));
     Philox random(7, ++stream);
     for (float& value : values) value = entry.type.shape.rank() > 1 ? static_cast<float>(0.02 * random.normal()) : 1.0f;
     executor.write_state(entry.name, std::as_bytes(std::span(values)));
   }
-  if (executor.program().find_graph("prepare") != nullptr) executor.run("prepare");
+  executor.prepare();
   auto ids = input_as<int32_t>(executor, "train", "ids"), targets = input_as<int32_t>(executor, "train", "targets");
   auto positions = input_as<int32_t>(executor, "train", "positions");
   auto segments = input_as<int32_t>(executor, "train", "segments");

@@ -55,7 +55,7 @@ inline void visit_step(const Program& program, const std::function<void(const Vi
   auto executor = make_interpreter(program);
   tiny::initialize(*executor);
   tiny::train(*executor, 1);  // leaves a step's inputs staged and the states of a run
-  if (program.find_graph("train_stats") != nullptr) tiny::loss(*executor, "train_stats", 0);
+  if (program.find_graph(GraphRole::kTrainStats) != nullptr) tiny::loss(*executor, "train_stats", 0);
   for (const Graph& graph : program.graphs()) {
     std::map<std::string, cpu::RefTensor> leaves;
     const auto leaf = [&](const Node& node) -> const cpu::RefTensor& {
@@ -143,7 +143,7 @@ inline Plan compiled_plan(const Setting& setting, const Target& target) {
   if (setting.switched) {  // in the order of the graph: q, k and v, and the three products of a linear, stand apart
     int64_t next = 0;
     for (const GemmReport& gemm : precision_report(program, options)) {
-      if (gemm.graph == "train")
+      if (gemm.graph == GraphRole::kTrain)
         options.recipe.decisions[gemm.gemm + "/" + gemm_role_name(gemm.role)] =
             level_precision(static_cast<PrecisionLevel>(next++ % 3));
     }

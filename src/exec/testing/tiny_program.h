@@ -35,7 +35,7 @@ inline ModelConfig model(const std::string& architecture) {
 }
 
 inline Graph loss_graph(const std::string& name, const std::string& architecture, bool training) {
-  Graph graph(name);
+  Graph graph(name, graph_role(name));
   Builder builder(graph);
   build_loss(builder, model(architecture),
              {.tokens = kTokens,
@@ -48,23 +48,23 @@ inline Graph loss_graph(const std::string& name, const std::string& architecture
 
 // Plain AdamW without clipping or decay over the parameters of graph train; adds their moments to the state table.
 inline Graph apply_graph(Program& program) {
-  Graph apply("apply");
+  Graph apply(GraphRole::kApply);
   Builder b(apply);
   b.set_phase(Phase::kOptimizer);
   Value lr = b.input("lr", {DType::kF32, {1}}), step = b.input("step", {DType::kF32, {1}}), one = b.constant(1);
   for (const Node& node : program.graph("train").nodes()) {
     if (node.op != Op::kParam) continue;
     const TensorType& type = node.results[0];
-    for (const char* moment : {"adam_m.", "adam_v."}) {
-      program.add_state({.name = moment + node.name, .type = type, .kind = StateKind::kMoment, .param = node.name});
-    }
-    NodeId id = b.emit(Op::kAdamw,
-                       {b.param(node.name, type.shape), b.state("grad." + node.name, type),
-                        b.state("adam_m." + node.name, type), b.state("adam_v." + node.name, type), lr, step, one, one},
+    const auto state = [&](StateRole role, int32_t index = 0) {
+      return declare_state(program, b, {.type = type, .role = role, .param = node.name, .index = index});
+    };
+    const Value param = b.param(node.name, type.shape), gradient = state(StateRole::kGradient);
+    const Value m = state(StateRole::kMoment, 0), v = state(StateRole::kMoment, 1);
+    NodeId id = b.emit(Op::kAdamw, {param, gradient, m, v, lr, step, one, one},
                        {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.0}}, node.name);
     b.update(node.name, {id, 0});
-    b.update("adam_m." + node.name, {id, 1});
-    b.update("adam_v." + node.name, {id, 2});
+    b.update(apply.node(m).name, {id, 1});
+    b.update(apply.node(v).name, {id, 2});
   }
   return apply;
 }
@@ -98,7 +98,7 @@ inline std::vector<float> initial_values(const std::string& name, const Shape& s
 inline void initialize(Executor& executor, uint64_t seed = 7) {
   uint64_t stream = 0;
   for (const StateEntry& entry : executor.program().states()) {
-    if (entry.kind != StateKind::kParam) continue;
+    if (entry.role != StateRole::kMaster) continue;
     std::vector<float> values = initial_values(entry.name, entry.type.shape, seed, ++stream);
     if (entry.type.dtype == DType::kF32) {
       write_state(executor, entry.name, values);
@@ -110,7 +110,7 @@ inline void initialize(Executor& executor, uint64_t seed = 7) {
   }
   for (const QuantizedParam& param : quantized_params(executor.program()))
     write_quantized(executor, param, initial_values(param.param, param.codes.type.shape, seed, ++stream));
-  if (executor.program().find_graph("prepare") != nullptr) executor.run("prepare");
+  executor.prepare();
 }
 
 // A sequence that can be learned: every token is 7 more than the one before, with a start per sequence.

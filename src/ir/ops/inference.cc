@@ -11,16 +11,17 @@ using namespace ops;
 Types scatter_rows_type(const Graph& graph, const Node& node) {
   require_rank(graph, node, 0, 2);
   require_rank(graph, node, 1, 2);
-  const TensorType &cache = input_type(graph, node, 0), &rows = input_type(graph, node, 1);
-  bool ids = cache.dtype == DType::kI32 && rows.dtype == DType::kI32;  // the table of sampled tokens
-  if (!ids) require_arithmetic(graph, node, 1);
-  require(is_float(cache.dtype) || ids, node, "the cache is {} for rows of {} (want a float type, or i32 for i32 rows)",
-          cache.dtype, rows.dtype);
-  require(cache.shape[1] == rows.shape[1], node, "the cache holds rows of {}, given {}", cache.shape[1], rows.shape[1]);
+  const TensorType &table = input_type(graph, node, 0), &rows = input_type(graph, node, 1);
+  const bool scaled = node.operand("scale").exists();
+  if (scaled || rows.dtype != table.dtype) {
+    require_arithmetic(graph, node, 1);
+    require(is_float(table.dtype), node, "rows of {} are rounded or scaled into a table of {} (want a float type)",
+            rows.dtype, table.dtype);
+  }
+  require(table.shape[1] == rows.shape[1], node, "the table holds rows of {}, given {}", table.shape[1], rows.shape[1]);
   require_type(graph, node, 2, {DType::kI32, {rows.shape[0]}});
-  require(!ids || !node.operand("scale").exists(), node, "ids take no scale");
   require_optional(graph, node, "scale", f32({1}));
-  return {cache};
+  return {table};
 }
 
 Types paged_attention_type(const Graph& graph, const Node& node) {
@@ -90,8 +91,9 @@ const OpFacts scatter_rows = {
     .in_place = {0},
     .must_alias = 0,
     .meaning =
-        "the cache with rows[t] (times scale, where there is one) in slot slots[t], rounded to its type; slot -1 "
-        "writes nowhere"};
+        "the table with rows[t] in slot slots[t]; slot -1 writes nowhere. Rows of any type are copied; float rows may "
+        "be "
+        "of another float type or have a scale: multiplied by it, then rounded to the table's type"};
 const OpFacts copy_blocks = {
     .infer = copy_blocks_type,
     .no_gradient = "inference only",

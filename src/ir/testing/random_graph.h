@@ -16,7 +16,7 @@ struct TransformerShape {
 
 // A decoder with a loss output; about 16 nodes a layer.
 inline Graph transformer_graph(const TransformerShape& shape) {
-  Graph graph("train");
+  Graph graph(GraphRole::kTrain);
   Builder b(graph);
   Value table = b.param("embed.weight", {shape.vocab, shape.hidden}, {.split = Split::kVocab});
   Value x = b.embedding(b.token_ids(shape.tokens), table);

@@ -82,6 +82,12 @@ std::vector<Case> inference_cases() {
                               given(DType::kI32, {3}, {4, -1, 0})},
                    .dtypes = {DType::kF32},
                    .gradient = false});
+  cases.push_back(
+      {.op = Op::kScatterRows,
+       .name = "codes_as_they_are",
+       .inputs = {codes(DType::kE4M3, {6, 5}), codes(DType::kE4M3, {3, 5}), given(DType::kI32, {3}, {4, -1, 0})},
+       .dtypes = {DType::kF32},
+       .gradient = false});
   for (auto [name, cache] : {std::pair{"plain", x({12, 5})}, {"codes", codes(DType::kE4M3, {12, 32})}}) {
     cases.push_back({.op = Op::kCopyBlocks,
                      .name = name,

@@ -14,6 +14,9 @@ namespace octet::cuda {
 // of one slot: either may win.
 void launch_scatter_rows(const Operand& cache, int64_t cache_rows, const Operand& rows, const int32_t* slots,
                          const float* scale, int tokens, int width, cudaStream_t stream);
+// The same of rows that are copied as they are, of any type.
+void launch_scatter_copy(void* table, int64_t table_rows, const void* rows, const int32_t* slots, int tokens,
+                         int64_t row_bytes, cudaStream_t stream);
 // Block pairs[p][1] of the cache becomes block pairs[p][0], for `count` pairs; pairs outside the cache copy nothing.
 void launch_copy_blocks(void* cache, int64_t block_bytes, int64_t blocks, const int32_t* pairs, int count,
                         cudaStream_t stream);

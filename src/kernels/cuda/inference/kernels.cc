@@ -12,11 +12,9 @@ namespace {
 
 Operand operand(const Tensor& tensor) { return {tensor.data, tensor.dtype()}; }
 
-// Ids travel as the bits of float32.
-bool accepts_append(const Graph& graph, const Node& node) {
-  const DType cache = node.results[0].dtype;
-  return cache == DType::kI32 ||
-         (is_wide_float(graph.dtype(node.inputs[1])) && (is_wide_float(cache) || is_fp8(cache)));
+bool accepts_scatter(const Graph& graph, const Node& node) {
+  const DType rows = graph.dtype(node.inputs[1]), table = node.results[0].dtype;
+  return rows == table || (is_wide_float(rows) && (is_wide_float(table) || is_fp8(table)));
 }
 const float* optional_factor(const KernelArgs& args, size_t index) {
   return index < args.in.size() ? args.in[index].as<const float>() : nullptr;
@@ -28,12 +26,17 @@ void copy_cache(const KernelArgs& args) {
              "copying a cache");
 }
 
-BoundKernel bind_append(DeviceContext&, const Graph& graph, const Node& node) {
+BoundKernel bind_scatter(DeviceContext&, const Graph& graph, const Node& node) {
   const int64_t slots = node.results[0].shape.rows();
+  const bool copies = !is_plain(graph.dtype(node.inputs[1]));
+  const int64_t row_bytes = node.results[0].shape.cols() * dtype_bytes(node.results[0].dtype);
   const int width = static_cast<int>(node.results[0].shape.cols());
   const int tokens = static_cast<int>(graph.shape(node.inputs[2]).elements());
   return [=](const KernelArgs& args) {
     copy_cache(args);
+    if (copies)
+      return launch_scatter_copy(args.out[0].data, slots, args.in[1].data, args.in[2].as<const int32_t>(), tokens,
+                                 row_bytes, args.stream);
     launch_scatter_rows(operand(args.out[0]), slots, operand(args.in[1]), args.in[2].as<const int32_t>(),
                         optional_factor(args, 3), tokens, width, args.stream);
   };
@@ -141,7 +144,7 @@ int64_t paged_mma_workspace(DeviceContext& context, const Graph& graph, const No
 
 std::span<const KernelEntry> inference_kernels() {
   static const KernelEntry kernels[] = {
-      {Op::kScatterRows, "scatter_rows_copy", accepts_append, bind_append},
+      {Op::kScatterRows, "scatter_rows_copy", accepts_scatter, bind_scatter},
       {Op::kCopyBlocks, "copy_blocks", accepts_copy, bind_copy},
       {Op::kPagedAttention, "paged_attention_mma", accepts_paged_mma, bind_paged_mma, paged_mma_workspace},
       {Op::kPagedAttention, "paged_attention", accepts_paged, bind_paged, paged_workspace},

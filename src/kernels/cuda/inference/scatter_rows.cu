@@ -26,7 +26,36 @@ __global__ void scatter_rows_kernel(Operand cache, int64_t cache_rows, Operand r
   store<kEach>(cache, slot * width + at, values);
 }
 
+// A thread copies a word; a row is `words` of them.
+template <typename Word>
+__global__ void scatter_copy_kernel(Word* table, int64_t table_rows, const Word* rows, const int32_t* slots, int tokens,
+                                    int64_t words) {
+  griddep_wait();
+  griddep_launch_dependents();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const int64_t token = i / words;
+  if (token >= tokens) return;
+  const int64_t slot = slots[token];
+  if (slot >= 0 && slot < table_rows) table[slot * words + i % words] = rows[i];
+}
+
 }  // namespace
+
+void launch_scatter_copy(void* table, int64_t table_rows, const void* rows, const int32_t* slots, int tokens,
+                         int64_t row_bytes, cudaStream_t stream) {
+  const auto launch = [&]<typename Word>(Word) {
+    const int64_t words = row_bytes / static_cast<int64_t>(sizeof(Word)), threads = tokens * words;
+    launch_overlapped(scatter_copy_kernel<Word>, {static_cast<unsigned>((threads + 255) / 256), 256}, stream,
+                      static_cast<Word*>(table), table_rows, static_cast<const Word*>(rows), slots, tokens, words);
+  };
+  if (row_bytes % 16 == 0) {
+    launch(uint4{});
+  } else if (row_bytes % 4 == 0) {
+    launch(uint32_t{});
+  } else {
+    launch(uint8_t{});
+  }
+}
 
 void launch_scatter_rows(const Operand& cache, int64_t cache_rows, const Operand& rows, const int32_t* slots,
                          const float* scale, int tokens, int width, cudaStream_t stream) {

@@ -1,0 +1,79 @@
+// How a box of a logical tensor lies in a state entry: its rows below those of another one, heads between heads, a
+// slice of columns, rows before padding. Loaders, checkpoints and shards copy through the walk over contiguous runs.
+//
+// Counted in elements, both tensors in row-major order. It knows nothing of types, bytes or devices.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/shape.h"
+
+namespace octet {
+
+// One dim of the box. The state sees it as [outer, part, rest]: element i of the box is element i % run of the part
+// that run i / run has.
+struct PlacedDim {
+  int64_t origin = 0, extent = 0;  // elements [origin, origin + extent) of the logical tensor's dim
+  int64_t run = 0;                 // "rest": neighbours that are `stride` apart; divides extent
+  int64_t stride = 0;              // in the state
+  int64_t run_stride = 0;          // in the state, from the first element of a run to that of the next
+  bool operator==(const PlacedDim&) const = default;
+};
+
+struct Placement {
+  std::string param;            // whose tensor this is: role and index are those of the entry
+  Shape shape;                  // of the whole logical tensor
+  int64_t offset = 0;           // of the box's first element in the state
+  std::vector<PlacedDim> dims;  // the box, a dim for each of `shape`
+
+  Shape box() const;
+  bool operator==(const Placement&) const = default;
+};
+
+// A whole tensor as rows [row, row + shape[0]) of a state with the same other dims.
+Placement place_rows(std::string param, const Shape& shape, int64_t row = 0);
+
+// Throws kInvalidArgument, naming the tensor, unless the box lies in the tensor and within a state of this shape.
+void check_placement(const Placement& placement, const Shape& state);
+
+// The box as runs of equal length, in row-major order of the box.
+class PlacementRuns {
+ public:
+  PlacementRuns(const Placement& placement, int64_t element_bytes);
+  int64_t count() const { return count_; }
+  int64_t bytes() const { return bytes_; }  // of a run
+
+  struct Offsets {
+    int64_t logical = 0, state = 0;  // in bytes
+  };
+  Offsets at(int64_t run) const;
+
+ private:
+  struct Level {
+    int64_t count, logical, state;  // strides in bytes
+  };
+  std::vector<Level> levels_;  // outermost first
+  Offsets first_;
+  int64_t count_ = 1, bytes_ = 0;
+};
+
+// fn(logical offset, state offset, bytes) for every run, or for what bytes [first, last) of the box have of each.
+template <typename Fn>
+void for_each_run(const Placement& placement, int64_t element_bytes, int64_t first, int64_t last, const Fn& fn) {
+  const PlacementRuns runs(placement, element_bytes);
+  for (int64_t i = first / runs.bytes(); i * runs.bytes() < last; ++i) {
+    const PlacementRuns::Offsets offsets = runs.at(i);
+    const int64_t begin = std::max<int64_t>(first - i * runs.bytes(), 0);
+    const int64_t end = std::min(last - i * runs.bytes(), runs.bytes());
+    fn(offsets.logical + begin, offsets.state + begin, end - begin);
+  }
+}
+template <typename Fn>
+void for_each_run(const Placement& placement, int64_t element_bytes, const Fn& fn) {
+  for_each_run(placement, element_bytes, 0, placement.box().elements() * element_bytes, fn);
+}
+
+}  // namespace octet
