@@ -1,7 +1,7 @@
 // A Program: several graphs over one named state table.
 //
 // Training has "train" (forward + backward of one micro-batch, writing gradients), "accumulate" (the same, adding to
-// them; only when micro-batches > 1), "apply" (clip, AdamW, scales, compute copies of weights), "prepare" (compute
+// them; only when micro-batches > 1), "apply" (clip, optimiser, scales, compute copies of weights), "prepare" (compute
 // copies from master weights: run after loading) and "eval"; under recipe auto also "train_stats" ("train" with
 // statistics of every GEMM's operands). Inference has one forward graph per bucket.
 #pragma once

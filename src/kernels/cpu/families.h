@@ -21,7 +21,7 @@ std::span<const KernelRow> position_rows();
 std::span<const KernelRow> embedding_rows();
 std::span<const KernelRow> loss_rows();
 std::span<const KernelRow> shape_rows();
-std::span<const KernelRow> adamw_rows();
+std::span<const KernelRow> update_rows();
 std::span<const KernelRow> gradient_norm_rows();
 std::span<const KernelRow> scatter_rows_rows();
 std::span<const KernelRow> paged_attention_rows();
@@ -32,7 +32,7 @@ std::span<const KernelRow> fusion_rows();
 inline std::vector<std::span<const KernelRow>> fast_families() {
   return {matmul_rows(),    quantize_rows(), scale_rows(),         elementwise_rows(),  norm_rows(),
           attention_rows(), position_rows(), embedding_rows(),     loss_rows(),         attention_grad_rows(),
-          shape_rows(),     adamw_rows(),    gradient_norm_rows(), scatter_rows_rows(), paged_attention_rows(),
+          shape_rows(),     update_rows(),   gradient_norm_rows(), scatter_rows_rows(), paged_attention_rows(),
           fusion_rows(),    stats_rows(),    copy_blocks_rows(),   sampling_rows()};
 }
 
