@@ -1,7 +1,7 @@
 // Incremental decoding of a few sequences: plans for a prompt chunk and for one token, sharing state and arena sizes.
 //
-// One sequence per row of the batch, its cache blocks fixed (row r owns blocks r*B .. r*B+B-1). The serving engine's
-// engine (octet/engine.h) has the block manager; this is what verify needs.
+// One sequence per row of the batch, its cache blocks fixed (row r owns blocks r*B .. r*B+B-1). For
+// verify; the serving engine (octet/engine.h) has a block manager instead.
 #pragma once
 
 #include <memory>
