@@ -123,10 +123,12 @@ SettingsTable settings_of(RunConfig& c) {
         {.meaning = "how many of the last are kept (the best is kept besides)", .min = 1, .max = 1 << 20});
   t.add("checkpoint.best", &c.checkpoint_best,
         {.meaning = "also write one whenever the validation loss is the lowest so far"});
-  t.add("checkpoint.content", &c.checkpoint_content,
-        {.meaning = "all: what the run goes on from, 12 bytes a parameter with adamw; weights: a Hugging Face folder alone, in "
-                    "float32 (4 bytes) or bf16 (2): no run goes on from it, model.from starts from it",
-         .choices = {"all", "weights", "weights-bf16"}});
+  t.add(
+      "checkpoint.content", &c.checkpoint_content,
+      {.meaning =
+           "all: what the run goes on from, 12 bytes a parameter with adamw; weights: a Hugging Face folder alone, in "
+           "float32 (4 bytes) or bf16 (2): no run goes on from it, model.from starts from it",
+       .choices = {"all", "weights", "weights-bf16"}});
   t.add("checkpoint.shard_bytes", &c.shard_bytes,
         {.meaning = "largest safetensors file of a checkpoint", .min = 1 << 20});
   t.add(
