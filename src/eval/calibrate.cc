@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "exec/batch.h"
 #include "passes/pass.h"
 
 namespace octet {
@@ -47,14 +48,11 @@ CalibratedAmax calibrate(const WeightSource& weights, std::span<const int32_t> i
   auto executor =
       make_executor(compile(std::move(program), {.target = options.target, .recipe = parse_recipe("fp32")}));
   load_weights(weights, *executor);
-  auto id_in = input_as<int32_t>(*executor, "calibrate", "ids");
-  auto positions = input_as<int32_t>(*executor, "calibrate", "positions");
-  auto segments = input_as<int32_t>(*executor, "calibrate", "segments");
-  for (int64_t i = 0; i < length; ++i) positions[static_cast<size_t>(i)] = static_cast<int32_t>(i);
-  segments[0] = 0, segments[1] = static_cast<int32_t>(length);
+  Batch batch = token_batch(1, length, /*targets=*/false);
   CalibratedAmax amax;
   for (int64_t first = 0; first + length <= total; first += length) {
-    std::copy_n(ids.begin() + static_cast<ptrdiff_t>(first), length, id_in.begin());
+    std::copy_n(ids.begin() + static_cast<ptrdiff_t>(first), length, batch.ints("ids").begin());
+    write_inputs(*executor, "calibrate", batch);
     executor->run("calibrate");
     for (const NamedValue& output : executor->program().graph("calibrate").outputs()) {
       if (!output.name.starts_with("amax.")) continue;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "exec/batch.h"
 
 namespace octet {
 
@@ -46,12 +47,9 @@ PerplexityEvaluator::PerplexityEvaluator(const WeightSource& weights, const Perp
 PerplexityResult PerplexityEvaluator::run(int64_t tokens, const std::function<void(int64_t, std::span<int32_t>)>& read,
                                           const Tokenizer* tokenizer, const std::function<void(int64_t)>& on_progress) {
   check(tokens >= 2, ErrorCode::kInvalidArgument, "{} tokens: at least 2 are needed for a loss", tokens);
-  auto ids = input_as<int32_t>(*executor_, "eval", "ids"), targets = input_as<int32_t>(*executor_, "eval", "targets");
-  auto positions = input_as<int32_t>(*executor_, "eval", "positions");
-  auto segments = input_as<int32_t>(*executor_, "eval", "segments");
   int64_t length = options_.length;
-  for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int32_t>(static_cast<int64_t>(i) % length);
-  for (size_t i = 0; i < segments.size(); ++i) segments[i] = static_cast<int32_t>(static_cast<int64_t>(i) * length);
+  Batch batch = token_batch(options_.windows, length, /*targets=*/true);
+  const auto ids = batch.ints("ids"), targets = batch.ints("targets");
   PerplexityResult result;
   std::vector<int32_t> window;
   int64_t first = 0, counted_to = 1;  // targets [1, counted_to) are done
@@ -79,6 +77,7 @@ PerplexityResult PerplexityEvaluator::run(int64_t tokens, const std::function<vo
       counted_to = first + inputs + 1;
       first += options_.stride;
     }
+    write_inputs(*executor_, "eval", batch);
     executor_->run("eval");
     result.loss_sum += output_as<float>(*executor_, "eval", "loss")[0];
     if (on_progress) on_progress(result.tokens);

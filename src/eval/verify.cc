@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "eval/incremental_model.h"
+#include "exec/batch.h"
 #include "kernels/common/sampling.h"
 #include "weights/weights.h"
 
@@ -43,11 +44,9 @@ std::vector<float> packed_logits(const WeightSource& weights, const ModelConfig&
   program.add_graph(std::move(graph));
   auto executor = make_executor(compile(std::move(program), options));
   load_weights(weights, *executor);
-  std::copy(ids.begin(), ids.end(), input_as<int32_t>(*executor, "logits", "ids").begin());
-  auto positions = input_as<int32_t>(*executor, "logits", "positions");
-  auto segments = input_as<int32_t>(*executor, "logits", "segments");
-  for (int64_t t = 0; t < tokens; ++t) positions[static_cast<size_t>(t)] = static_cast<int32_t>(t % length);
-  for (int64_t s = 0; s <= sequences; ++s) segments[static_cast<size_t>(s)] = static_cast<int32_t>(s * length);
+  Batch batch = token_batch(sequences, length, /*targets=*/false);
+  std::copy(ids.begin(), ids.end(), batch.ints("ids").begin());
+  write_inputs(*executor, "logits", batch);
   executor->run("logits");
   const Graph& planned = executor->program().graph("logits");
   std::vector<float> logits(static_cast<size_t>(tokens * model.vocab_size));

@@ -23,15 +23,15 @@ struct VerifyReport {
   double relative_error = 0;  // |ours - theirs| / |theirs|, 2-norms
   int64_t logits = 0;
   bool eager_reference = false;  // compared with what transformers' eager attention computes (model/hugging_face.h)
-  // Generated tokens, and how many of them ours are after the expected ones before them; how far the logit of an
-  // expected one lay below our largest.
+  // Generated tokens, how many of them are our greedy choice after the expected prefix, and the largest gap between our
+  // largest logit and that of an expected token.
   int64_t greedy_tokens = 0, greedy_equal = 0;
   double greedy_gap = 0;
   bool passed(const LogitTolerance& tolerance) const;
 };
 
-// Where transformers' eager attention computes something else than the model was trained as, and the expected logits
-// are nearer to that, they are compared with that, and the report says so.
+// If transformers' eager attention differs from the attention the model was trained with, and the expected logits are
+// nearer to the eager one, they are compared with it and the report sets eager_reference.
 // input_ids [B, S] run as B packed sequences; greedy_ids [1, P + G] continue their first P tokens through the KV cache.
 VerifyReport verify_inference(const std::string& folder, const Recipe& recipe, const Target& target,
                               int64_t prompt_tokens = 11);

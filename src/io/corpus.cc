@@ -20,6 +20,7 @@ struct Piece {
   size_t end = 0;  // in Encoded::ids
   int64_t bytes = 0;
   bool ends_document = true;
+  bool counts = true;
 };
 
 struct Encoded {
@@ -132,8 +133,7 @@ struct ScratchPair {
   ~ScratchPair() {
     std::error_code ignored;
     if (prefix.empty()) return;
-    fs::remove(prefix + ".bin", ignored);
-    fs::remove(prefix + ".idx", ignored);
+    for (const char* extension : {".bin", ".idx", ".mask"}) fs::remove(prefix + extension, ignored);
   }
 };
 
@@ -148,6 +148,9 @@ PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& o
   check(fs::path(options.output).has_filename(), ErrorCode::kInvalidArgument,
         "the output '{}' names a folder: add the beginning of the file names, as in data/corpus", options.output);
   CorpusReader reader(list_corpus(options.inputs));
+  for (const CorpusFile& file : reader.files())
+    check(options.text.prompt_key.empty() || file.json_lines, ErrorCode::kInvalidArgument,
+          "--prompt-key {}: {} is text, which has no keys: give .jsonl files", options.text.prompt_key, file.path);
   make_folder(fs::path(options.output).parent_path().string());
 
   ScratchPair whole{cut ? options.output + ".uncut.partial" : ""};
@@ -165,10 +168,14 @@ PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& o
   Dealer dealer(cut ? std::vector<double>{} : options.split);
   size_t part = dealer.next();
 
+  std::vector<uint8_t> zeros;  // the mask of a prompt
   const auto sink = [&](const Encoded& encoded) {
     size_t at = 0;
     for (const Piece& piece : encoded.pieces) {
-      writers[part]->append(std::span(encoded.ids).subspan(at, piece.end - at));
+      if (!piece.counts) zeros.resize(std::max(zeros.size(), piece.end - at));
+      writers[part]->append(std::span(encoded.ids).subspan(at, piece.end - at),
+                            std::span(zeros).first(piece.counts ? 0 : piece.end - at));
+      if (!piece.counts) result.prompt_tokens += static_cast<int64_t>(piece.end - at);
       bytes[part] += piece.bytes;
       at = piece.end;
       if (!piece.ends_document) continue;
@@ -200,7 +207,8 @@ PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& o
         encoded->first_unknown = piece.where + ": " + unknown.first;
       encoded->unknown_places += unknown.places;
       if (piece.ends_document && eod >= 0) encoded->ids.push_back(eod);
-      encoded->pieces.push_back({encoded->ids.size(), static_cast<int64_t>(piece.text.size()), piece.ends_document});
+      encoded->pieces.push_back(
+          {encoded->ids.size(), static_cast<int64_t>(piece.text.size()), piece.ends_document, piece.counts});
     });
     encoded->disk_bytes = batch.disk_bytes;
     return [&sink, encoded] { sink(*encoded); };

@@ -43,6 +43,7 @@ struct SplitInfo {
 struct PrepareResult {
   std::vector<SplitInfo> splits;
   TextCounts text;
+  int64_t prompt_tokens = 0;   // that are no targets
   int64_t unknown_places = 0;  // without a token
   std::string first_unknown;   // with its file, or file:line
   int64_t binary_files_skipped = 0;

@@ -70,7 +70,8 @@ std::string json_line_text(std::string_view line, const std::string& key, const 
   check(finder.problem.empty(), ErrorCode::kCorrupt, "{}: {}", where, finder.problem);
   check(finder.is_object, ErrorCode::kCorrupt, "{}: the line is not a JSON object", where);
   check(!finder.wrong_type, ErrorCode::kCorrupt, "{}: key \"{}\" is not a string", where, key);
-  check(finder.found, ErrorCode::kCorrupt, "{}: no key \"{}\" (choose the text's key with --key)", where, key);
+  check(finder.found, ErrorCode::kCorrupt, "{}: no key \"{}\" (--key names the text's, --prompt-key the prompt's)",
+        where, key);
   return std::move(finder.text);
 }
 

@@ -91,6 +91,37 @@ TEST_F(Corpus, AllFormsGiveTheSameTokens) {
   EXPECT_EQ(text_of(*tokenizer, folder.file("out/set")), "plain<|endoftext|>packed<|endoftext|>");
 }
 
+TEST_F(Corpus, PromptsAreNoTargets) {
+  write_file(folder.file("a.jsonl"),
+             "{\"text\": \" yes\", \"ask\": \"is it?\"}\n{\"ask\": \"\", \"text\": \"alone\"}\n{\"text\": \"b\", "
+             "\"ask\": \"a\"}\n");
+  options.text.prompt_key = "ask";
+  for (const bool cut : {false, true}) {
+    options.split = cut ? std::vector<double>{0.5, 0.5} : std::vector<double>{};
+    options.split_by_tokens = cut;
+    const auto result = prepare({folder.file("a.jsonl")});
+    EXPECT_EQ(result.prompt_tokens, 7);
+    std::string all, learnt;
+    for (const SplitInfo& split : result.splits) {
+      all += text_of(*tokenizer, split.prefix);
+      const auto set = TokenDataset::open(split.prefix);
+      std::vector<int32_t> ids(static_cast<size_t>(set->tokens())), targets;
+      std::vector<uint8_t> counts(ids.size());
+      set->read(0, ids), set->read_counts(0, counts);
+      for (size_t i = 0; i < ids.size(); ++i)
+        if (counts[i] != 0) targets.push_back(ids[i]);
+      learnt += tokenizer->decode(targets);
+    }
+    EXPECT_EQ(all, "is it? yes<|endoftext|>alone<|endoftext|>ab<|endoftext|>");
+    EXPECT_EQ(learnt, " yes<|endoftext|>alone<|endoftext|>b<|endoftext|>");
+  }
+  fs::remove_all(folder.file("out"));
+  write_file(folder.file("b.jsonl"), "{\"text\": \"no question\"}\n");
+  EXPECT_NE(prepare_error({folder.file("b.jsonl")}).find("b.jsonl:1: no key \"ask\""), std::string::npos);
+  write_file(folder.file("c.txt"), "plain");
+  EXPECT_NE(prepare_error({folder.file("c.txt")}).find("c.txt is text, which has no keys"), std::string::npos);
+}
+
 TEST_F(Corpus, RecordNamesTokenizerAndSplits) {
   write_file(folder.file("a.txt"), "hello world");
   prepare({folder.file("a.txt")});

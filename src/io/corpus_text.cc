@@ -31,16 +31,19 @@ void each_line(std::string_view bytes, const CorpusSegment& segment, const Corpu
       repaired = utf8_replace_invalid(line, &replaced);
       line = repaired;
     }
-    std::string text;
+    std::string text, prompt;
+    const bool prompted = !options.prompt_key.empty();
     try {
       text = json_line_text(line, options.json_key, where);
+      if (prompted) prompt = json_line_text(line, options.prompt_key, where);
     } catch (const Error& error) {
       if (!options.skip_bad_lines) throw;
       if (counts.skipped_lines++ == 0) counts.first_skipped = error.message();
       continue;
     }
-    counts.bytes += static_cast<int64_t>(text.size());
-    body({text, true, true, std::move(where)});
+    counts.bytes += static_cast<int64_t>(prompt.size() + text.size());
+    if (prompted) body({prompt, true, false, where, /*counts=*/false});
+    body({text, !prompted, true, std::move(where)});
   }
 }
 

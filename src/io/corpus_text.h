@@ -19,6 +19,8 @@ enum class Utf8Policy {
 
 struct TextOptions {
   std::string json_key = "text";
+  std::string
+      prompt_key;  // of JSON lines: a text before it, in the same document, whose tokens are no targets; "" none
   Utf8Policy utf8 = Utf8Policy::kKeep;
   bool skip_bad_lines = false;  // skip and count lines of damaged JSON or without the key
 };
@@ -34,7 +36,8 @@ struct TextCounts {
 struct TextPiece {
   std::string_view text;
   bool begins_document = true, ends_document = true;
-  std::string where;  // for errors: file, or file:line
+  std::string where;   // for errors: file, or file:line
+  bool counts = true;  // its tokens are targets
 };
 
 // Calls body for every piece of text of the batch, in order.

@@ -12,6 +12,7 @@
 
 #include "base/crc32c.h"
 #include "base/error.h"
+#include "base/file.h"
 
 namespace octet {
 namespace {
@@ -156,6 +157,12 @@ std::shared_ptr<const TokenDataset> TokenDataset::open(const std::string& prefix
   set->index_ = parse_index(set->idx_->view(), static_cast<int64_t>(set->bin_->size), set->prefix_ + ".idx");
   check(set->index_.tokens > 0, ErrorCode::kInvalidArgument, "{}: holds no tokens", set->prefix_);
   set->tokens_ = set->bin_->data;
+  if (const std::string mask = set->prefix_ + ".mask"; path_exists(mask)) {
+    set->mask_ = std::make_unique<Mapping>(mask);
+    check(std::cmp_equal(set->mask_->size, set->index_.tokens), ErrorCode::kCorrupt,
+          "{} has {} bytes for {} tokens: it belongs to another set or is truncated", mask, set->mask_->size,
+          set->index_.tokens);
+  }
   set->vocab_size_ = vocab_size;
   return set;
 }
@@ -186,6 +193,14 @@ void TokenDataset::read(int64_t first, std::span<int32_t> out) const {
        prefix_, at - document_begin(document_at(at)), document_at(at), *bad, vocab_size_ > 0 ? vocab_size_ : INT32_MAX);
 }
 
+void TokenDataset::read_counts(int64_t first, std::span<uint8_t> out) const {
+  const auto count = static_cast<int64_t>(out.size());
+  check(first >= 0 && count <= tokens() && first <= tokens() - count, ErrorCode::kInvalidArgument,
+        "{}: tokens {}..{} of {}", prefix_, first, first + count, tokens());
+  for (size_t i = 0; i < out.size(); ++i)
+    out[i] = mask_ == nullptr || mask_->data[first + static_cast<int64_t>(i)] != 0;
+}
+
 void TokenDataset::copy(int64_t first, std::span<int32_t> out) const {
   const char* from = tokens_ + first * octet::token_bytes(type());
   switch (type()) {
@@ -206,6 +221,12 @@ uint32_t TokenDataset::checksum() const {
     ids.resize(static_cast<size_t>(count));
     copy(first, ids);
     crc = crc32c(ids.data(), count * 4, crc);
+  });
+  std::vector<uint8_t> counts;
+  for_spread(has_mask() ? tokens() : 0, kBlock, kBlocks, [&](int64_t first, int64_t count) {
+    counts.resize(static_cast<size_t>(count));
+    read_counts(first, counts);
+    crc = crc32c(counts.data(), count, crc);
   });
   for_spread(documents(), kBlock, kBlocks, [&](int64_t first, int64_t count) {
     for (int64_t document = first; document < first + count; ++document) {

@@ -1,5 +1,6 @@
 // Prepared corpora: PREFIX.bin (raw tokens) and PREFIX.idx (where each document lies), in Megatron's layout,
-// memory-mapped.
+// memory-mapped. PREFIX.mask, where there is one, has a byte a token: 0, the token is no target (a prompt, where
+// answers are learnt).
 //
 // .idx, little endian: "MMIDIDX\0\0", u64 version 1, u8 dtype (1 u8, 4 i32, 5 i64, 8 u16, ...), u64 sequences,
 // u64 documents + 1, i32 lengths[sequences], i64 byte offsets[sequences], i64 first sequence of each document.
@@ -52,8 +53,12 @@ class TokenDataset {
   // Copies tokens [first, first + out.size()) of the whole set.
   void read(int64_t first, std::span<int32_t> out) const;
 
-  // Of ids and document boundaries: all of them up to a million, else blocks spread evenly from the first to the last,
-  // so that it takes milliseconds whatever the size. The same for the same ids, whatever their type, path or
+  bool has_mask() const { return mask_ != nullptr; }
+  // Whether tokens [first, first + out.size()) count as targets; all do without a mask.
+  void read_counts(int64_t first, std::span<uint8_t> out) const;
+
+  // Of ids, document boundaries and the mask: all of them up to a million, else blocks spread evenly from the first to
+  // the last, so that it takes milliseconds whatever the size. The same for the same ids, whatever their type, path or
   // vocabulary.
   uint32_t checksum() const;
 
@@ -64,7 +69,7 @@ class TokenDataset {
   IndexView index_;
   const char* tokens_ = nullptr;
   struct Mapping;
-  std::unique_ptr<Mapping> bin_, idx_;
+  std::unique_ptr<Mapping> bin_, idx_, mask_;
   int64_t vocab_size_ = 0;
 };
 
@@ -86,6 +91,7 @@ struct TokenSample {
   // Where documents begin inside the inputs tokens[0..L): always starts with 0. To keep sequences from attending across
   // documents, cut segments here and ignore the target at each segment's last input (it belongs to the next document).
   std::vector<int32_t> segments;
+  std::vector<uint8_t> counts;  // whether each of the tokens counts as a target; empty: all do
 };
 
 // Samples by global index, so that a resumed run continues at any index without replaying. A sample is a function of

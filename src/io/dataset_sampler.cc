@@ -94,6 +94,17 @@ void TokenSampler::get(int64_t index, TokenSample& out) const {
   check(index >= 0, ErrorCode::kInvalidArgument, "sample index {}", index);
   const int64_t length = options_.length;
   out.segments.assign(1, 0);
+  out.counts.clear();
+  // `count` tokens of the set behind those that `out` has.
+  const auto append = [&](int64_t first, int64_t count) {
+    const auto filled = static_cast<size_t>(out.tokens.size()), more = static_cast<size_t>(count);
+    out.tokens.resize(filled + more);
+    dataset_->read(first, std::span(out.tokens).subspan(filled));
+    if (!dataset_->has_mask()) return;
+    out.counts.resize(filled + more);
+    dataset_->read_counts(first, std::span(out.counts).subspan(filled));
+  };
+  out.tokens.clear();
   if (options_.order != SampleOrder::kShuffled) {
     int64_t first = 0, count = length + 1;
     if (options_.order == SampleOrder::kSequential) {
@@ -103,8 +114,7 @@ void TokenSampler::get(int64_t index, TokenSample& out) const {
       first = static_cast<int64_t>(Philox(options_.seed, static_cast<uint64_t>(index))
                                        .below(static_cast<uint64_t>(dataset_->tokens() - length)));
     }
-    out.tokens.resize(static_cast<size_t>(count));
-    dataset_->read(first, out.tokens);
+    append(first, count);
     for (int64_t document = dataset_->document_at(first) + 1; document < dataset_->documents(); ++document) {
       const int64_t begin = dataset_->document_begin(document) - first;
       if (begin >= count - 1) break;
@@ -114,7 +124,6 @@ void TokenSampler::get(int64_t index, TokenSample& out) const {
   }
   const auto order = epoch(epoch_of(index));
   const int64_t first = order->samples(index % samples_per_epoch_) * length;
-  out.tokens.resize(static_cast<size_t>(length) + 1);
   const auto after = std::upper_bound(order->boundaries.begin(), order->boundaries.end(), first);
   int64_t place = (after - order->boundaries.begin() - 1) * kStride, begin = *(after - 1);
   for (int64_t filled = 0; filled <= length; ++place) {
@@ -124,8 +133,7 @@ void TokenSampler::get(int64_t index, TokenSample& out) const {
     if (skip >= size) continue;
     const int64_t take = std::min(size - skip, length + 1 - filled);
     if (filled > 0 && filled < length) out.segments.push_back(static_cast<int32_t>(filled));
-    dataset_->read(dataset_->document_begin(document) + skip,
-                   std::span(out.tokens).subspan(static_cast<size_t>(filled), static_cast<size_t>(take)));
+    append(dataset_->document_begin(document) + skip, take);
     filled += take;
   }
 }

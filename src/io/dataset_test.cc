@@ -135,6 +135,58 @@ TEST(Dataset, CutsByTokens) {
   EXPECT_GE(train->documents() + val->documents(), 20);
 }
 
+// A set like make_set's, in which odd tokens are no targets.
+std::shared_ptr<const TokenDataset> make_masked_set(const std::string& prefix, int documents) {
+  DatasetWriter writer(prefix, TokenType::kI32);
+  writer.append(std::vector<int32_t>{0, 2, 4});  // of which all count: the mask begins later
+  writer.end_document();
+  for (int d = 1; d < documents; ++d) {
+    for (int i = 0; i < 5 + d % 7; ++i) {
+      const uint8_t counts = i % 2 == 0;
+      writer.append(std::vector<int32_t>{d * 100 + i}, std::span(&counts, 1));
+    }
+    writer.end_document();
+  }
+  writer.commit();
+  return TokenDataset::open(prefix);
+}
+
+TEST(Dataset, MasksFollowTheirTokens) {
+  TempFolder folder;
+  const std::string prefix = folder.file("a");
+  const auto set = make_masked_set(prefix, 40);
+  ASSERT_TRUE(set->has_mask());
+  const auto expect_even = [](const std::vector<int32_t>& ids, const std::vector<uint8_t>& counts) {
+    ASSERT_EQ(counts.size(), ids.size());
+    for (size_t i = 0; i < ids.size(); ++i) EXPECT_EQ(counts[i] != 0, ids[i] % 2 == 0) << ids[i];
+  };
+  const auto expect_even_set = [&](const TokenDataset& of) {
+    std::vector<int32_t> ids(static_cast<size_t>(of.tokens()));
+    std::vector<uint8_t> counts(ids.size());
+    of.read(0, ids), of.read_counts(0, counts);
+    expect_even(ids, counts);
+  };
+  expect_even_set(*set);
+  for (SampleOrder order : {SampleOrder::kShuffled, SampleOrder::kSequential, SampleOrder::kRandomOffset}) {
+    const TokenSampler sampler(set, {.length = 16, .order = order, .seed = kSeed});
+    TokenSample sample;
+    for (int64_t i = 0; i < 2 * sampler.samples_per_epoch(); ++i) {
+      sampler.get(i, sample);
+      expect_even(sample.tokens, sample.counts);
+    }
+  }
+  cut_dataset(prefix, {folder.file("t"), folder.file("v")}, {100, set->tokens() - 100});
+  for (const char* part : {"t", "v"}) expect_even_set(*TokenDataset::open(folder.file(part)));
+  const uint32_t masked = set->checksum();
+  std::string mask = read_file(prefix + ".mask");
+  mask[7] ^= 1;
+  write_file(prefix + ".mask", mask);
+  EXPECT_NE(TokenDataset::open(prefix)->checksum(), masked);
+  write_file(prefix + ".mask", mask.substr(1));
+  EXPECT_NE(error_of([&] { TokenDataset::open(prefix); }).find("a.mask has"), std::string::npos);
+  EXPECT_FALSE(make_set(prefix, 40)->has_mask()) << "the mask of the earlier set was left";
+}
+
 TEST(Dataset, LyingIndexesAreClearErrors) {
   TempFolder folder;
   make_set(folder.file("a"), 5);

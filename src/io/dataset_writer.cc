@@ -79,13 +79,28 @@ DatasetWriter::DatasetWriter(std::string prefix, TokenType type) : prefix_(std::
 DatasetWriter::~DatasetWriter() {
   bin_.reset();
   lengths_.reset();
+  mask_.reset();
   ::unlink(partial(".lengths").c_str());
   if (committed_) return;
-  ::unlink(partial(".bin").c_str());
-  ::unlink(partial(".idx").c_str());
+  for (const char* extension : {".bin", ".idx", ".mask"}) ::unlink(partial(extension).c_str());
 }
 
-void DatasetWriter::append(std::span<const int32_t> ids) {
+void DatasetWriter::append_counts(size_t ids, std::span<const uint8_t> counts) {
+  if (mask_ == nullptr && std::ranges::count(counts, 0) == 0) return;
+  const auto append_ones = [&](int64_t count) {
+    const std::vector<uint8_t> ones(static_cast<size_t>(std::min<int64_t>(count, kBufferBytes)), 1);
+    for (; count > 0; count -= std::ssize(ones))
+      mask_->append(ones.data(), static_cast<size_t>(std::min<int64_t>(count, std::ssize(ones))));
+  };
+  if (mask_ == nullptr) {
+    mask_ = std::make_unique<OutputFile>(partial(".mask"));
+    append_ones(tokens_);
+  }
+  counts.empty() ? append_ones(static_cast<int64_t>(ids)) : mask_->append(counts.data(), counts.size());
+}
+
+void DatasetWriter::append(std::span<const int32_t> ids, std::span<const uint8_t> counts) {
+  append_counts(ids.size(), counts);
   if (type_ == TokenType::kI32) {
     bin_->append(ids.data(), ids.size() * 4);
   } else {
@@ -140,7 +155,10 @@ void DatasetWriter::commit() {
   lengths_->finish();
   write_index();
   ::unlink(partial(".lengths").c_str());
-  for (const char* extension : {".bin", ".idx"}) {
+  if (mask_ != nullptr) mask_->finish();
+  ::unlink((prefix_ + ".mask").c_str());
+  for (const char* extension : {".mask", ".bin", ".idx"}) {
+    if (extension == std::string_view(".mask") && mask_ == nullptr) continue;
     check(::rename(partial(extension).c_str(), (prefix_ + extension).c_str()) == 0, ErrorCode::kIo,
           "cannot rename {} to {}{}: {}", partial(extension), prefix_, extension, std::strerror(errno));
   }
@@ -152,6 +170,7 @@ std::vector<int64_t> cut_dataset(const std::string& prefix, const std::vector<st
   const auto whole = TokenDataset::open(prefix);
   std::vector<std::unique_ptr<DatasetWriter>> writers;
   std::vector<int32_t> block(1 << 16);
+  std::vector<uint8_t> flags(whole->has_mask() ? block.size() : 0);
   int64_t at = 0, document = 0;
   for (size_t part = 0; part < parts.size(); ++part) {
     auto& writer = *writers.emplace_back(std::make_unique<DatasetWriter>(parts[part], whole->type()));
@@ -161,7 +180,9 @@ std::vector<int64_t> cut_dataset(const std::string& prefix, const std::vector<st
       const int64_t take = std::min({static_cast<int64_t>(block.size()), end - at, document_end - at});
       const auto piece = std::span(block).first(static_cast<size_t>(take));
       whole->read(at, piece);
-      writer.append(piece);
+      const auto mask = std::span(flags).first(whole->has_mask() ? piece.size() : 0);
+      whole->read_counts(at, mask);
+      writer.append(piece, mask);
       at += take;
       if (at == document_end) writer.end_document();
     }

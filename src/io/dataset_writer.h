@@ -1,5 +1,6 @@
-// Writes a PREFIX.bin/.idx pair document by document, as PREFIX.*.partial until commit() renames them: an aborted run
-// leaves no incomplete file under the final name. Memory does not grow with the number of documents.
+// Writes a PREFIX.bin/.idx pair, and PREFIX.mask if some tokens are no targets, document by document, as
+// PREFIX.*.partial until commit() renames them: an aborted run leaves no incomplete file under the final name. Memory
+// does not grow with the number of documents.
 #pragma once
 
 #include <cstdint>
@@ -37,10 +38,11 @@ class DatasetWriter {
   DatasetWriter(const DatasetWriter&) = delete;
   DatasetWriter& operator=(const DatasetWriter&) = delete;
 
-  // Tokens of the current document; call any number of times. An id the type cannot hold is an error.
-  void append(std::span<const int32_t> ids);
+  // Tokens of the current document; call any number of times. `counts`: whether each is a target; empty: all are. An id
+  // the type cannot hold is an error.
+  void append(std::span<const int32_t> ids, std::span<const uint8_t> counts = {});
   void end_document();  // a document of no tokens is not recorded
-  // Closes the files and gives them their names: .bin first, .idx last.
+  // Closes the files and gives them their names: .idx last. A mask of an earlier set of this name is removed.
   void commit();
 
   int64_t tokens() const { return tokens_; }
@@ -50,9 +52,10 @@ class DatasetWriter {
  private:
   std::string partial(const char* extension) const { return prefix_ + extension + ".partial"; }
   void write_index();
+  void append_counts(size_t ids, std::span<const uint8_t> counts);
   std::string prefix_;
   TokenType type_;
-  std::unique_ptr<OutputFile> bin_, lengths_;
+  std::unique_ptr<OutputFile> bin_, lengths_, mask_;  // mask_: from the first token on that is no target
   int64_t tokens_ = 0, documents_ = 0, current_ = 0;
   bool committed_ = false;
 };

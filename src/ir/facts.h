@@ -50,10 +50,13 @@ struct OpFacts {
   Cost (*cost)(const Graph& graph, const Node& node) = nullptr;
   std::vector<ResultPrecision> precision = {ResultPrecision::kComputeType};  // per result; the last one repeats
   std::vector<int> in_place = {};  // inputs whose buffer result 0 may take over when that input dies here
-  std::vector<std::pair<int, int>> in_place_others = {};  // the same for later results: (result, input) (adamw)
+  std::vector<std::pair<int, int>> in_place_others = {};  // the same for later results: (result, input): adamw
   // As a member of a fusion it takes over inputs of its own only, which no other member reads: such members may run in
   // any order, or all at once.
   bool members_independent = false;
+  // An optimiser's update of one parameter -> param, moments...: input 0 is the parameter, input 1 its gradient; where
+  // its moments and its scalars (lr, step, clip, finite) begin among the inputs. `moments` -1: no update.
+  int moments = -1, first_moment = 2, first_scalar = 4;
   int must_alias = -1;              // input that result 0 must share storage with (scatter_rows: 0)
   bool row_wise = false;            // a row of result 0 depends on the same row of the in_place inputs only
   bool elementwise = false;         // result 0 depends on the same element of its inputs only (after broadcast)
@@ -63,6 +66,7 @@ struct OpFacts {
 };
 
 const OpFacts& op_facts(Op op);
+inline bool is_optimizer_update(Op op) { return op_facts(op).moments >= 0; }
 
 // Checks the attributes against the op's signature, then infers the result types.
 std::vector<TensorType> infer_types(const Graph& graph, const Node& node);

@@ -167,6 +167,15 @@ const std::vector<Case>& cases() {
        "f32[4,8] f32[4,8] f32[4,8]"},
       {"%y = adamw %h, %h, %x, %x, %one, %one, %one, %one {beta1=0.9, beta2=0.95, eps=1e-08, weight_decay=0.1}",
        "adamw: input 0 is bf16[4,8] (want f32[4,8]) in node "},
+      {"%y = sgd %x, %h, %one, %one, %one, %one, %x {momentum=0.9, nesterov=true, weight_decay=0.1}",
+       "f32[4,8] f32[4,8]"},
+      {"%y = sgd %x, %h, %one, %one, %one, %one {momentum=0.0, nesterov=false, weight_decay=0.1}", "f32[4,8] f32[4,8]"},
+      {"%y = sgd %x, %h, %one, %one, %one, %one {momentum=0.9, nesterov=false, weight_decay=0.1}",
+       "sgd: momentum is 0.9 and the momentum buffer is absent in node "},
+      {"%y = lamb %x, %h, %x, %x, %one, %one, %one, %one {beta1=0.9, beta2=0.95, eps=1e-08, weight_decay=0.1}",
+       "f32[4,8] f32[4,8] f32[4,8]"},
+      {"%y = lamb %x, %c, %x, %x, %one, %one, %one, %one {beta1=0.9, beta2=0.95, eps=1e-08, weight_decay=0.1}",
+       "lamb: the gradient is [8], the parameter [4,8] in node "},
       {"%y = scatter_rows %cache, %h, %ids", "e4m3[12,8]"},
       {"%y = scatter_rows %cache, %t, %ids", "scatter_rows: the table holds rows of 8, given 4 in node "},
       {"%y = scatter_rows %cache, %h, %ids, %one", "e4m3[12,8]"},
@@ -271,16 +280,24 @@ TEST(Facts, UpdatesInFusionsTakeOverTheirOwnInputs) {
     read += fmt::format("%{}, ", name);
   }
   leaves += " %s = input : f32[1] @s";
-  const std::string attrs = "{beta1=0.9, beta2=0.95, eps=1e-08, weight_decay=0.0}";
-  Graph graph = parse_graph("graph @g stage fused" + leaves + " %y = fusion " + read + "%s body graph @b" + leaves +
-                            " %6 = adamw %p, %g, %m, %v, %s, %s, %s, %s " + attrs +
-                            " %7 = silu %q output @a %6 output @b %6.1 output @c %6.2 end output @y %y end");
-  const Node& node = graph.node(graph.output("y"));
-  std::string text;
-  for (int r = 0; r < 3; ++r) {
-    for (int i = 0; i < 6; ++i) text += may_take_over(node, r, i) ? fmt::format("{}<{} ", r, i) : "";
-  }
-  EXPECT_EQ(text, "0<0 1<2 2<3 ");
+  const auto pairs = [&](const std::string& update, int results, const std::string& other = "silu %q") {
+    std::string outputs;
+    for (int r = 0; r < results; ++r) outputs += fmt::format(" output @o{} %6.{}", r, r);
+    Graph graph = parse_graph("graph @g stage fused" + leaves + " %y = fusion " + read + "%s body graph @b" + leaves +
+                              " %6 = " + update + " %7 = " + other + outputs + " output @q %7 end output @y %y end");
+    const Node& node = graph.node(graph.output("y"));
+    std::string text;
+    for (int r = 0; r < results; ++r) {
+      for (int i = 0; i < 6; ++i) text += may_take_over(node, r, i) ? fmt::format("{}<{} ", r, i) : "";
+    }
+    return text;
+  };
+  const std::string adam = "%p, %g, %m, %v, %s, %s, %s, %s {beta1=0.9, beta2=0.95, eps=1e-08, weight_decay=0.0}";
+  EXPECT_EQ(pairs("adamw " + adam, 3), "0<0 1<2 2<3 ");
+  EXPECT_EQ(pairs("lamb " + adam, 3), "0<0 1<2 2<3 ");
+  const std::string scalars = "%s, %s, %s, %s", attrs = " {nesterov=false, weight_decay=0.0, momentum=";
+  EXPECT_EQ(pairs("sgd %p, %g, " + scalars + ", %m" + attrs + "0.9}", 2, "add %q, %v"), "0<0 1<2 ");
+  EXPECT_EQ(pairs("sgd %p, %g, " + scalars + attrs + "0.0}", 1, "concat %m, %v, %q {axis=0}"), "0<0 ");
 }
 
 // A fusion over a cache, its slots and rows: which input each result must share storage with, and which are

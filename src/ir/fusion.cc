@@ -5,15 +5,17 @@
 #include <algorithm>
 #include <vector>
 
+#include "ir/facts.h"
+
 namespace octet {
 namespace {
 
 constexpr const char* kProducerNames[kProducers] = {"norm",    "norm_grad",    "activation", "activation_grad",
                                                     "gated",   "gated_grad",   "rope",       "plain",
                                                     "product", "scatter_rows", "update"};
-constexpr const char* kPartNames[kFusionParts] = {"core",       "bias",   "residual", "amax",          "quantize",
-                                                  "column_sum", "scale",  "rope",     "columns",       "accumulate",
-                                                  "siblings",   "slices", "adamw",    "update_scales", "maximum"};
+constexpr const char* kPartNames[kFusionParts] = {"core",       "bias",   "residual",  "amax",          "quantize",
+                                                  "column_sum", "scale",  "rope",      "columns",       "accumulate",
+                                                  "siblings",   "slices", "optimizer", "update_scales", "maximum"};
 
 bool is_reduce(const Node& node, const char* kind, const char* axis) {
   return node.op == Op::kReduce && node.attr<std::string>("reduction") == kind &&
@@ -199,7 +201,7 @@ std::optional<Chain> read_chain(const Graph& body) {
 std::optional<Producer> fusion_producer(const Graph& body) {
   const Members members(body);
   const auto is_update = [](const Node& node) {
-    return node.op == Op::kAdamw || node.op == Op::kUpdateScales || node.op == Op::kMaximum;
+    return is_optimizer_update(node.op) || node.op == Op::kUpdateScales || node.op == Op::kMaximum;
   };
   if (!members.all(Op::kMatmul).empty() || !members.all(Op::kScaledMatmul).empty()) return Producer::kProduct;
   if (!members.all(Op::kScatterRows).empty()) return Producer::kScatterRows;
@@ -232,7 +234,7 @@ uint32_t fusion_parts(const Graph& body) {
   has(FusionPart::kBias, producer == Producer::kProduct && !members.all(Op::kAdd).empty());
   has(FusionPart::kSlices, producer == Producer::kProduct && !members.all(Op::kSlice).empty());
   has(FusionPart::kRope, !members.all(Op::kRope).empty());
-  has(FusionPart::kAdamw, !members.all(Op::kAdamw).empty());
+  has(FusionPart::kOptimizer, !members.all([](const Node& node) { return is_optimizer_update(node.op); }).empty());
   has(FusionPart::kUpdateScales, !members.all(Op::kUpdateScales).empty());
   has(FusionPart::kMaximum, !members.all(Op::kMaximum).empty());
   return parts;

@@ -82,7 +82,7 @@ Target h200_target() {
   target.allow(Producer::kPlain, {kAmax, kQuantize, kColumnSum, kScale});
   target.allow(Producer::kProduct, {kBias, kResidual, kAccumulate, kSiblings, kSlices});
   target.allow(Producer::kScatterRows, {kCore, kRope, kColumns});
-  target.allow(Producer::kUpdate, {kAdamw, kUpdateScales, kMaximum});
+  target.allow(Producer::kUpdate, {kOptimizer, kUpdateScales, kMaximum});
   for (const auto& [tokens, out, in, linears, microseconds] : kMeasured) {
     constexpr std::array<const char*, 3> kPrecisions = {"bf16", "fp8-tensor", "fp8-block"};
     for (size_t i = 0; i < kPrecisions.size(); ++i)

@@ -149,7 +149,8 @@ std::vector<LogicalState> logical_states(const Program& program) {
     if (copy || entry.role == StateRole::kKvCache || entry.role == StateRole::kBuffer) continue;
     const auto add = [&](const Placement& at) {
       const TensorType type{entry.type.dtype, at.box()};
-      tensors.push_back({.name = state_name(entry.role, at.param, entry.index, type.dtype),
+      const bool own = at.param == entry.param;  // else one of several parameters in the entry
+      tensors.push_back({.name = own ? entry.name : state_name(entry.role, at.param, entry.index, type.dtype),
                          .role = entry.role,
                          .param = at.param,
                          .index = entry.index,

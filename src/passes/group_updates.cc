@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "ir/facts.h"
 #include "passes/fuse.h"
 #include "passes/fuse_patterns.h"
 
@@ -13,13 +14,16 @@ namespace {
 // What fits a kernel's arguments.
 constexpr size_t kParams = 32, kScales = 80, kMaxima = 128;
 
-// The same step: scalars and attributes, but for the weight decay.
+// The same step of an optimiser: op, scalars and attributes except the weight decay.
 bool same_step(const Node& a, const Node& b) {
-  if (b.op != Op::kAdamw || a.phase != b.phase) return false;
-  for (const char* key : {"beta1", "beta2", "eps"}) {
-    if (a.attrs.get<double>(key) != b.attrs.get<double>(key)) return false;
-  }
-  return std::equal(a.inputs.begin() + 4, a.inputs.end(), b.inputs.begin() + 4, b.inputs.end());
+  if (a.op != b.op || a.phase != b.phase) return false;
+  const auto but_decay = [](Attrs attrs) {
+    attrs.erase("weight_decay");
+    return attrs;
+  };
+  const auto scalars = a.inputs.begin() + op_facts(a.op).first_scalar;
+  return but_decay(a.attrs) == but_decay(b.attrs) &&
+         std::equal(scalars, scalars + 4, b.inputs.begin() + op_facts(b.op).first_scalar);
 }
 
 const char* reader_name(const Node& reader) {
@@ -29,12 +33,12 @@ const char* reader_name(const Node& reader) {
 
 FusionMembers group_from(const UseGraph& uses, NodeId first) {
   const Node& start = uses.node(first);
-  if (start.op != Op::kAdamw) return {};
+  if (!is_optimizer_update(start.op)) return {};
   std::vector<FusionMember> members;
   size_t count = 0;
   for (int32_t i = index(first); i < uses.graph().size() && count < kParams; ++i) {
     if (!same_step(start, uses.node(NodeId{i}))) continue;
-    members.push_back({NodeId{i}, fmt::format("adamw{}", count)});
+    members.push_back({NodeId{i}, fmt::format("{}{}", op_name(start.op), count)});
     bool taken[2] = {};  // one cast and one amax of each
     for (NodeId user : uses.users({NodeId{i}, 0})) {
       const char* name = uses.node(user).phase == start.phase ? reader_name(uses.node(user)) : nullptr;
@@ -98,7 +102,7 @@ bool group_updates(Program& program, const CompileOptions& options) {
                            return candidates;
                          }};
   };
-  static const FusionPattern groups[] = {group(FusionPart::kAdamw, group_from),
+  static const FusionPattern groups[] = {group(FusionPart::kOptimizer, group_from),
                                          group(FusionPart::kUpdateScales, scales_from),
                                          group(FusionPart::kMaximum, maxima_from)};
   bool changed = false;

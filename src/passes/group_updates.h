@@ -1,8 +1,9 @@
-// group_updates: many small nodes become a few fusions, each one launch, for targets that name their kinds.
+// group_updates: many small nodes become a few fusions, each one launch, where the Target fuses Producer::kUpdate.
 //
-// "adamw_group": up to 32 parameters, each with the casts and amaxes of its refreshed weights, read once. Members are
-// "adamw<n>", "cast<n>", "amax<n>". "update_scales_group": the scales and histories of delayed scaling ("scale<n>").
-// "maximum_group": amaxes over micro-batches ("maximum<n>"). Runs after pack, which changes the shapes of parameters.
+// kOptimizer: one optimiser's updates of up to 32 parameters, each with the cast and amax of the new parameter; members
+// are "adamw<n>" (the op's name), "cast<n>", "amax<n>". kUpdateScales: scales and histories of delayed scaling
+// ("scale<n>"). kMaximum: amaxes over micro-batches ("maximum<n>"). Runs after pack, which changes shapes of
+// parameters.
 #pragma once
 
 #include "passes/pass.h"

@@ -15,7 +15,7 @@ namespace {
 
 Target grouping_target() {
   Target target = interpreter_target();
-  target.allow(Producer::kUpdate, {FusionPart::kAdamw, FusionPart::kUpdateScales, FusionPart::kMaximum});
+  target.allow(Producer::kUpdate, {FusionPart::kOptimizer, FusionPart::kUpdateScales, FusionPart::kMaximum});
   return target;
 }
 

@@ -57,7 +57,8 @@ TEST(KvCache, RefusesAttentionThatIsNotCausal) {
   Builder builder(graph);
   builder.output("logits", build_logits(builder, model, {.tokens = 4, .max_segments = 1, .max_length = 4}));
   try {
-    add_kv_cache(graph, {.blocks = {2}, .blocks_per_sequence = 2});
+    Program program;
+    add_kv_cache(program, graph, {.blocks = {2}, .blocks_per_sequence = 2});
     FAIL() << "accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported);

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "ir/facts.h"
 #include "ir/rewrite.h"
 #include "passes/pack.h"
 
@@ -37,13 +38,12 @@ bool keeps_padding_apart(Op op) {
     case Op::kMatmul:
     case Op::kEmbeddingGrad:
     case Op::kCrossEntropyGrad:
-    case Op::kAdamw:
     case Op::kCast:
     case Op::kAdd:
     case Op::kScale:
     case Op::kReduce:
     case Op::kConstant: return true;
-    default: return false;
+    default: return is_optimizer_update(op);
   }
 }
 

@@ -1,10 +1,10 @@
-// recipe=auto: which level of a ladder every GEMM of a linear stands on, from statistics of its operands.
+// recipe=auto: chooses the precision level of every GEMM of a linear from statistics of its operands.
 //
-// The ladder: FP8 with one scale a tensor, FP8 with a scale a 128-block, BF16. A GEMM leaves a level at once when an
-// operand does not fit it, and goes back to a cheaper one only after that one has held, with a margin, for `dwell`
-// rounds in a row: twice as many after every further fall. FP8 that the Target's timings show to be slower for the
-// linears that read one x is never taken by any of them. Pure host code: no graph, no device. docs/numerics.md gives
-// the thresholds and why.
+// The levels: FP8 with one scale per tensor, FP8 with a scale per 128-block, BF16. A GEMM is demoted at once when an
+// operand does not fit its level, and promoted to a cheaper level only after that level has met the thresholds, with a
+// margin, for `dwell` rounds in a row: twice as many after every further demotion. Linears that read one x all avoid an
+// FP8 level that the Target's timings show to be slower for them together. Pure host code: no graph, no device.
+// docs/numerics.md gives the thresholds and why.
 #pragma once
 
 #include <array>
@@ -29,8 +29,8 @@ using StatsTable = std::map<std::string, TensorStats>;    // by tensor: "layers.
 double snr_db(const TensorStats& stats, int scaling);
 
 struct PolicySettings {
-  int64_t dwell = 4;                     // rounds of statistics before a cheaper level
-  double leave_db = 18, return_db = 22;  // a level is left below the first, taken again above the second
+  int64_t dwell = 4;                                       // rounds of statistics before a cheaper level
+  double leave_db = 18, return_db = 22;                    // demoted below the first, promoted above the second
   double leave_underflow = 0.25, return_underflow = 0.10;  // shares of non-zero values lost
   bool operator==(const PolicySettings&) const = default;
 };
@@ -45,7 +45,7 @@ struct PolicyGemm {
   std::string key() const { return gemm + "/" + gemm_role_name(role); }
 };
 
-// Linears that read one x: it is quantized once for all of them, so timings are of them together.
+// Linears that read one x: it is quantized once for all of them, so they are timed together.
 struct LinearGroup {
   std::vector<std::string> linears;  // by name, in the order of their products
   int64_t tokens = 0, in = 0;
@@ -57,7 +57,7 @@ struct Switch {
   int64_t step = 0;
   std::string gemm;  // PolicyGemm::key()
   PrecisionLevel from = PrecisionLevel::kTensor, to = PrecisionLevel::kTensor;
-  std::string reason;  // in words, with the numbers
+  std::string reason;  // as text, with the values
   bool operator==(const Switch&) const = default;
 };
 

@@ -62,7 +62,7 @@ void copy_params(Executor& from, Executor& to) {
 }  // namespace
 
 std::string first_non_finite_value(const ModelSpec& model, const StepperOptions& options, Executor& trained,
-                                   const HostBatch& batch) {
+                                   const Batch& batch) {
   Program program;
   program.name = "diagnosis";
   const std::vector<Probe> probes = observe_all(program.add_graph(loss_graph(GraphRole::kEval, model, options.eval)));

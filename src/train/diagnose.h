@@ -1,4 +1,4 @@
-// Where a run went wrong: what a person is told when its steps are skipped for good, or when it does not fit.
+// Diagnosis of runs that stop: the source of non-finite numbers, and settings with which a plan would fit.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace octet {
 // "layers.1.mlp.up (matmul)"; "" when all are finite. Computes the pass again in the recipe's compute type, with every
 // value observed, on weights copied from `trained`: memory for both is needed (throws kOutOfMemory).
 std::string first_non_finite_value(const ModelSpec& model, const StepperOptions& options, Executor& trained,
-                                   const HostBatch& batch);
+                                   const Batch& batch);
 
 // The parameter nearest to the loss, in the model's order the last, whose gradient holds a NaN or infinity: where the
 // backward pass met the first one, if the forward pass met none. "" when all are finite.

@@ -90,7 +90,7 @@ DiskUse checkpoint_disk_use(const RunConfig& config, const Program& program, con
 
 namespace {
 
-// The most checkpoints to keep that fit, fewer than now; 0 when not even one does.
+// The largest checkpoint.keep below the current one that fits; 0 when even one does not.
 int64_t largest_keep(RunConfig config, const Program& program, const RunState& from, int64_t free) {
   int64_t fits = 0, too_many = config.checkpoint_keep;
   while (too_many - fits > 1) {

@@ -1,4 +1,4 @@
-// Whether the disk takes and holds the checkpoints that a run will write, asked before its first step.
+// Checks before the first step: whether the disk is writable and large enough for the checkpoints of a run.
 #pragma once
 
 #include <optional>
@@ -16,8 +16,8 @@ std::optional<int64_t> free_disk_bytes(const std::string& path);
 // Of one checkpoint by config.checkpoint_content, without tokenizer.
 int64_t checkpoint_bytes(const RunConfig& config, const Program& program);
 
-// What checkpoints of a run that goes on `from` there take beyond what is in `out` now, at their most: those kept, the
-// best, and one being written. `folders` of them. Only checkpoints of its lineage give way to later ones.
+// The peak disk use of a run that resumes at `from`, beyond what `out` holds now: `folders` checkpoints, which are
+// those kept, the best, and one being written. Only checkpoints of the run's lineage are pruned.
 struct DiskUse {
   int64_t bytes = 0, folders = 0;
 };

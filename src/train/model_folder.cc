@@ -22,7 +22,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(const std::string& folder) {
   }
 }
 
-// Null where the set's copy of its tokenizer is gone or is another by now.
+// Null if the data set's copy of its tokenizer is missing or has changed.
 std::unique_ptr<Tokenizer> tokenizer_of(const DatasetInfo& data) {
   if (!path_exists(data.tokenizer_path)) return nullptr;
   auto tokenizer = load_tokenizer(data.tokenizer_path);

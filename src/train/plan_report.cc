@@ -136,7 +136,7 @@ std::string to_text(const PlanReport& r, const ModelConfig& m, const Target& tar
   out += "bytes\n";
   out += line("weights (float32 masters)", r.weight_bytes);
   out += line("compute copies of weights", r.compute_bytes);
-  out += line("moments (AdamW)", r.moment_bytes);
+  out += line("optimiser moments", r.moment_bytes);
   out += line("gradients", r.gradient_bytes);
   out += line("FP8 scales and histories", r.scale_bytes);
   out += line("activations kept for backward", r.activation_bytes);

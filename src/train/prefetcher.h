@@ -6,26 +6,26 @@
 #include <future>
 #include <vector>
 
-#include "train/batches.h"
+#include "train/objective.h"
 
 namespace octet {
 
 class Prefetcher {
  public:
-  Prefetcher(const TrainingBatches& batches, int64_t accumulation, int64_t first_step)
-      : batches_(batches), accumulation_(accumulation) {
+  Prefetcher(const Objective& objective, int64_t accumulation, int64_t first_step)
+      : objective_(objective), accumulation_(accumulation) {
     start(first_step);
   }
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
-  ~Prefetcher() { left_ = true; }  // the thread ends before next_ does
+  ~Prefetcher() { left_ = true; }  // the future's destructor waits for the thread
 
-  // Those of `step`; empty once `stop` says so while they are waited for.
+  // The micro-batches of `step`; empty if `stop` returns true while waiting for them.
   template <typename Stop>
-  std::vector<HostBatch> take(int64_t step, const Stop& stop) {
+  std::vector<Batch> take(int64_t step, const Stop& stop) {
     while (next_.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready)
       if (stop()) return {};
-    std::vector<HostBatch> ready = next_.get();
+    std::vector<Batch> ready = next_.get();
     start(step + 1);
     return ready;
   }
@@ -33,16 +33,16 @@ class Prefetcher {
  private:
   void start(int64_t step) {
     next_ = std::async(std::launch::async, [this, step] {
-      std::vector<HostBatch> made(static_cast<size_t>(accumulation_));
+      std::vector<Batch> made(static_cast<size_t>(accumulation_));
       for (int64_t i = 0; i < accumulation_ && !left_; ++i)
-        batches_.get((step - 1) * accumulation_ + i, made[static_cast<size_t>(i)]);
+        made[static_cast<size_t>(i)] = objective_.get((step - 1) * accumulation_ + i);
       return made;
     });
   }
-  const TrainingBatches& batches_;
+  const Objective& objective_;
   int64_t accumulation_;
   std::atomic<bool> left_ = false;
-  std::future<std::vector<HostBatch>> next_;
+  std::future<std::vector<Batch>> next_;
 };
 
 }  // namespace octet

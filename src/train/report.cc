@@ -20,7 +20,7 @@ struct Series {
   void take_back(int64_t after) {
     std::erase_if(entries, [&](const auto& entry) { return entry.first > after; });
   }
-  // At most about `most` of them, evenly, the last one among them.
+  // About `most` entries at most, evenly spaced, including the last.
   json thinned(size_t most) const {
     json list = json::array();
     size_t every = entries.size() / most + 1;

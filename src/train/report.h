@@ -6,8 +6,8 @@
 
 namespace octet {
 
-// Reads RUN/log.jsonl and writes RUN/report.html; returns its path. What a run logged after the checkpoint a later one
-// resumed from is left out. Throws kNotFound without a log, kCorrupt naming the line of a damaged one.
+// Reads RUN/log.jsonl and writes RUN/report.html; returns its path. Entries logged after a checkpoint
+// that a later run resumed from are dropped. Throws kNotFound without a log, kCorrupt naming the line of a damaged one.
 std::string write_report(const std::string& run_folder);
 
 // The page around the data (report_page.cc).

@@ -103,6 +103,30 @@ void check_same_sizes(const ModelConfig& model, const std::string& folder) {
         folder, changes);
 }
 
+void check_same_optimizer(const RunState& kept, const std::string& folder, const RunConfig& config) {
+  RunConfig old;
+  try {
+    settings_of(old).load_yaml_text(kept.settings, folder + "/run.json");
+  } catch (const Error&) {
+    return;  // changed_settings() says why
+  }
+  const auto moments = [](const OptimizerConfig& optimizer) {
+    std::vector<std::string> names;
+    for (size_t i = 0; i < moment_count(optimizer); ++i) names.push_back(moment_name(optimizer, i, ""));
+    return names;
+  };
+  if (moments(old.optimizer) == moments(config.optimizer)) return;
+  std::string changes;
+  add_change(changes, "optimizer.name", old.optimizer.name, config.optimizer.name);
+  if (old.optimizer.name == config.optimizer.name)
+    add_change(changes, "optimizer.momentum", fmt::format("{}", old.optimizer.momentum),
+               fmt::format("{}", config.optimizer.momentum));
+  fail(ErrorCode::kInvalidArgument,
+       "{} holds the moments of another optimiser: {}; set what the checkpoint has, or start a new run, with fresh "
+       "moments, from its weights with model.from={} and another out=",
+       folder, changes, folder);
+}
+
 std::string changed_settings(const RunState& kept, const std::string& folder, const RunConfig& config) {
   RunConfig old, copy = config;
   SettingsTable before = settings_of(old);

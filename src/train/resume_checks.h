@@ -1,4 +1,4 @@
-// What a run that goes on from a checkpoint compares with the checkpoint's record before anything is compiled.
+// Comparisons of a resumed run's settings with the checkpoint's record, before anything is compiled.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace octet {
 
-// newest_sound_checkpoint(out); its error, where none is sound, says the ways on.
+// newest_sound_checkpoint(out); where none is sound, its error lists the alternatives.
 std::optional<std::string> checkpoint_to_resume(const std::string& out);
 
 // Throws kInvalidArgument, with the ways on, when `folder` was trained on other data than `data` and `data_checksum`;
@@ -19,6 +19,10 @@ void check_same_data(const RunState& kept, const std::string& folder, const std:
 
 // Throws kInvalidArgument naming each setting in which the sizes of the folder's model are not those of `model`.
 void check_same_sizes(const ModelConfig& model, const std::string& folder);
+
+// Throws kInvalidArgument, with both values and the ways on, when the folder's moments are not those of the run's
+// optimiser.
+void check_same_optimizer(const RunState& kept, const std::string& folder, const RunConfig& config);
 
 // "precision.recipe fp8-current -> bf16, optimizer.lr 0.001 -> 0.002": settings of the run against those of the record.
 std::string changed_settings(const RunState& kept, const std::string& folder, const RunConfig& config);

@@ -38,7 +38,7 @@ class Run {
   void save(int64_t step);
   bool stop_wanted() const;
   struct Step {  // enqueued, or its first micro-batch is
-    std::vector<HostBatch> micro_batches;
+    std::vector<Batch> micro_batches;
     StepWork work;
     double waited = 0;  // seconds for data
   };
@@ -47,8 +47,8 @@ class Run {
   bool conclude(const Step& done, bool next_has_begun = false);
   void step_begins(int64_t step);
   void warn_of_gemms_in_high_precision();
-  void watch_finite(const StepResult& result, std::span<const HostBatch> micro_batches, int64_t step);
-  std::string locate_non_finite(std::span<const HostBatch> micro_batches);
+  void watch_finite(const StepResult& result, std::span<const Batch> micro_batches, int64_t step);
+  std::string locate_non_finite(std::span<const Batch> micro_batches);
   void decide_precision(const StepResult& result, int64_t step);
   void plan_again(const std::vector<Switch>& made, int64_t step);
   void report_now(bool last);
@@ -59,7 +59,7 @@ class Run {
   SpecialTokens special_;
   std::string tokenizer_folder_;
   std::shared_ptr<const TokenDataset> train_data_, validation_data_;
-  std::unique_ptr<TrainingBatches> batches_;
+  std::unique_ptr<Objective> objective_;
   std::string data_, data_checksum_;  // what RunState keeps of them
   std::optional<std::string> resume_from_;
   RunState kept_;                        // of that checkpoint; of a run that begins, otherwise

@@ -69,16 +69,28 @@ SettingsTable settings_of(RunConfig& c) {
         {.meaning = "GPUs: launch and wait node by node, so that a device's error names its node; slow"});
   t.add("train.threads", &c.threads, {.meaning = "CPU threads; 0 = all cores", .min = 0, .max = 4096});
 
-  t.add("optimizer.lr", &c.optimizer.lr, {.meaning = "peak learning rate (AdamW)", .min = 0});
+  t.add("optimizer.name", &c.optimizer.name,
+        {.meaning = "adamw; sgd (as torch.optim.SGD, dampening 0); lamb (trust ratio of parameters with weight decay)",
+         .choices = optimizer_names()});
+  t.add("optimizer.lr", &c.optimizer.lr, {.meaning = "peak learning rate", .min = 0});
   t.add("optimizer.min_lr", &c.optimizer.min_lr, {.meaning = "after the cosine decay", .min = 0});
   t.add("optimizer.warmup_steps", &c.optimizer.warmup_steps, {.meaning = "linear warm-up", .min = 0});
   t.add("optimizer.decay_steps", &c.optimizer.decay_steps,
         {.meaning = "step where the cosine reaches min_lr; 0 = train.steps", .min = 0});
-  t.add("optimizer.beta1", &c.optimizer.beta1, {.meaning = "AdamW", .min = 0, .max = 0.999999});
-  t.add("optimizer.beta2", &c.optimizer.beta2, {.meaning = "AdamW", .min = 0, .max = 0.999999});
-  t.add("optimizer.eps", &c.optimizer.eps, {.meaning = "AdamW", .min = 0});
+  t.add("optimizer.beta1", &c.optimizer.beta1, {.meaning = "adamw, lamb", .min = 0, .max = 0.999999});
+  t.add("optimizer.beta2", &c.optimizer.beta2, {.meaning = "adamw, lamb", .min = 0, .max = 0.999999});
+  t.add("optimizer.eps", &c.optimizer.eps, {.meaning = "adamw, lamb (whose usual value is 1e-6)", .min = 0});
+  t.add("optimizer.momentum", &c.optimizer.momentum,
+        {.meaning = "sgd; 0 = none, and no memory for it", .min = 0, .max = 0.999999});
+  t.add("optimizer.nesterov", &c.optimizer.nesterov, {.meaning = "sgd: Nesterov momentum"});
   t.add("optimizer.weight_decay", &c.optimizer.weight_decay,
-        {.meaning = "decoupled, on parameters of rank >= 2", .min = 0});
+        {.meaning = "on parameters of rank >= 2 (not on norms and biases); decoupled, for sgd added to the gradient",
+         .min = 0});
+  t.add("optimizer.no_decay", &c.optimizer.no_decay,
+        {.meaning = "parameters without weight decay, besides those of rank 1: names, or patterns such as embed.*"});
+  t.add("optimizer.lr_factors", &c.optimizer.lr_factors,
+        {.meaning = "PATTERN=FACTOR: the learning rate of parameters whose names match is multiplied; the first match "
+                    "counts"});
   t.add("optimizer.clip", &c.optimizer.clip, {.meaning = "largest global gradient norm; 0 = off", .min = 0});
 
   t.add("precision.recipe", &c.recipe,
@@ -119,10 +131,12 @@ SettingsTable settings_of(RunConfig& c) {
         {.meaning = "how many of the last are kept (the best is kept besides)", .min = 1, .max = 1 << 20});
   t.add("checkpoint.best", &c.checkpoint_best,
         {.meaning = "also write one whenever the validation loss is the lowest so far"});
-  t.add("checkpoint.content", &c.checkpoint_content,
-        {.meaning = "all: what the run goes on from, 12 bytes a parameter; weights: a Hugging Face folder alone, in "
-                    "float32 (4 bytes) or bf16 (2): no run goes on from it, model.from starts from it",
-         .choices = {"all", "weights", "weights-bf16"}});
+  t.add(
+      "checkpoint.content", &c.checkpoint_content,
+      {.meaning =
+           "all: what the run goes on from, 12 bytes a parameter with adamw; weights: a Hugging Face folder alone, in "
+           "float32 (4 bytes) or bf16 (2): no run goes on from it, model.from starts from it",
+       .choices = {"all", "weights", "weights-bf16"}});
   t.add("checkpoint.shard_bytes", &c.shard_bytes,
         {.meaning = "largest safetensors file of a checkpoint", .min = 1 << 20});
   t.add(
@@ -253,8 +267,7 @@ void validate(const RunConfig& c) {
       "auto.min_snr_db {} above auto.return_snr_db {}, or auto.return_underflow {} above auto.max_underflow {}: GEMMs "
       "would go to and fro",
       c.policy.leave_db, c.policy.return_db, c.policy.return_underflow, c.policy.leave_underflow);
-  check(c.optimizer.min_lr <= c.optimizer.lr, ErrorCode::kInvalidArgument,
-        "optimizer.min_lr {} exceeds optimizer.lr {}", c.optimizer.min_lr, c.optimizer.lr);
+  validate(c.optimizer);
 }
 
 }  // namespace octet

@@ -1,4 +1,4 @@
-// Everything a run is told: one struct, one settings table (docs/config.md is generated from it).
+// The configuration of a run: one struct, one settings table (docs/config.md is generated from it).
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,9 @@
 #include "model/model.h"
 #include "passes/pass.h"
 #include "precision/policy.h"
+#include "train/optimizer.h"
 
 namespace octet {
-
-struct OptimizerConfig {
-  double lr = 6e-4, min_lr = 6e-5;
-  int64_t warmup_steps = 100;
-  int64_t decay_steps = 0;  // 0 = train.steps
-  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
-  double weight_decay = 0.1;  // on parameters of rank >= 2
-  double clip = 1.0;          // global gradient norm; 0 = off
-};
 
 struct RunConfig {
   // model: a named size, a Hugging Face folder, or sizes one by one (0 and "" mean: from model.size)

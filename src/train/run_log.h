@@ -1,4 +1,4 @@
-// What a run leaves behind beside checkpoints: log.jsonl, TensorBoard events, and the lines on the terminal.
+// The logs of a run: log.jsonl, TensorBoard events, and the lines on the terminal.
 #pragma once
 
 #include <memory>

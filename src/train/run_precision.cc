@@ -18,7 +18,7 @@ void Run::decide_precision(const StepResult& result, int64_t step) {
   if (!made.empty()) {
     try {
       plan_again(made, step);
-    } catch (const Error& error) {  // the run goes on as it was, and tries again after the next round
+    } catch (const Error& error) {  // the run keeps its plan, and tries again after the next round
       if (error.code() != ErrorCode::kOutOfMemory) throw;
       auto_->policy().restore(before, "the decisions before", step);
       log_->event(step, "replan", fmt::format("{} switches taken back: {}", made.size(), error.message()));
@@ -67,7 +67,7 @@ void Run::plan_again(const std::vector<Switch>& made, int64_t step) {
   log_info("step {}: {}\n{}", step, cost, precision_map(auto_->policy()));
 }
 
-// The page grows with the run: rounds are left out while it would take more than a hundredth of the time.
+// The page grows with the run: it is skipped while writing it would take more than 1 % of the time.
 void Run::report_now(bool last) {
   if (!auto_ || (!last && seconds_since(reported_) < 100 * report_seconds_)) return;
   auto started = std::chrono::steady_clock::now();

@@ -31,7 +31,7 @@ std::optional<DatasetInfo> info_of(const std::string& prefix) {
   }
 }
 
-// Why attention cannot drop by masks of a library, though asked to; "" where it may.
+// Why attention cannot use the library's dropout masks although the settings ask for them; "" if it can.
 std::string why_portable_masks(const RunConfig& config, const StepperOptions& options) {
   if (options.compile.target.device == Device::kCpu) return "a CPU has none";
   if (!options.library_masks) return "train.deterministic is set";
@@ -83,14 +83,14 @@ void Run::open_data() {
   SampleOptions sampling{.length = config_.sequence_length,
                          .order = config_.sampling == "random" ? SampleOrder::kRandomOffset : SampleOrder::kShuffled,
                          .seed = static_cast<uint64_t>(config_.seed)};
-  batches_ = std::make_unique<TrainingBatches>(train_data_, sampling, config_.micro_batch, config_.separate_documents);
+  objective_ = std::make_unique<NextToken>(train_data_, sampling, config_.micro_batch, config_.separate_documents);
   data_ = fmt::format("{} tokens {} documents length {} sampling {} seed {} batch {}", train_data_->tokens(),
                       train_data_->documents(), config_.sequence_length, config_.sampling, config_.seed,
                       config_.accumulation() * config_.micro_batch);
   data_checksum_ = fmt::format("{:08x}", train_data_->checksum());
 }
 
-// Which checkpoint goes on is known before anything is compiled: its decisions are part of the plan.
+// The checkpoint is chosen before anything is compiled: its precision decisions are part of the plan.
 void Run::find_checkpoint() {
   const LoggedTime time("checkpoints looked through");
   if (config_.resume == "auto") {
@@ -108,6 +108,7 @@ void Run::find_checkpoint() {
   kept_ = read_run_state(*resume_from_);
   check_same_sizes(model_, *resume_from_);
   check_same_data(kept_, *resume_from_, data_, data_checksum_);
+  check_same_optimizer(kept_, *resume_from_, config_);
   changed_settings_ = changed_settings(kept_, *resume_from_, config_);
 }
 

@@ -21,7 +21,7 @@ RunTimeline::RunTimeline(const RunConfig& config) : config_(config) {
   check(resolve_device(config.device) == Device::kCuda, ErrorCode::kInvalidArgument,
         "profile.timeline shows what a GPU does; this run is on the CPU: leave it out");
   device_ = make_device_timeline();
-  // A path that cannot be written is known before the first step; an earlier trace stays until there is a new one.
+  // Fails before the first step if the path is not writable; an earlier trace is kept until the new one is written.
   const std::ofstream file(config_.profile_timeline, std::ios::app);
   check(file.good(), ErrorCode::kIo, "profile.timeline={} cannot be written: {}", config_.profile_timeline,
         std::strerror(errno));

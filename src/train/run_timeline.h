@@ -14,12 +14,12 @@ class RunTimeline {
   // Before the executor is made. Throws kInvalidArgument for a run on the CPU, kUnsupported where the library is
   // missing.
   explicit RunTimeline(const RunConfig& config);
-  // Called when the host begins with it: where the device was ahead, the border between two steps lies just before, and
-  // spaces there count within steps.
+  // Called when the host begins the step. If the device was ahead, the boundary between two steps lies just before, and
+  // idle time there is counted within steps.
   void step_begins(int64_t step);
   // Whether recording begins or ends with the next step_begins().
   bool at_border() const;
-  // Writes the trace and logs what it says; also when fewer steps were made, and once only.
+  // Writes the trace and logs its summary, once; also when the run made fewer steps.
   void finish();
 
  private:

@@ -1,13 +1,13 @@
-// SIGINT, SIGTERM and SIGHUP as a question that a run asks between pieces of work.
+// SIGINT, SIGTERM and SIGHUP as a flag that a run polls between pieces of work.
 #pragma once
 
 #include <csignal>
 
 namespace octet {
 
-// While one of these lives (with `on`) the signals set a flag; a second SIGINT or SIGTERM acts as usual. A closed
-// terminal may send more than one SIGHUP, from the kernel and from the shell: they all only set the flag. A SIGHUP that
-// was ignored (nohup) stays ignored. One at a time.
+// During the lifetime of a guard (with `on`) the signals set a flag; a second SIGINT or SIGTERM has its default effect.
+// A closed terminal may send more than one SIGHUP, from the kernel and from the shell: they all only set the flag. A
+// SIGHUP that was ignored (nohup) stays ignored. One at a time.
 class SignalGuard {
  public:
   explicit SignalGuard(bool on);

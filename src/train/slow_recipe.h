@@ -8,7 +8,7 @@
 
 namespace octet {
 
-// What to say of an FP8 recipe on a CPU without tiles (exec/cpu/tiles.h), and the word that is quicker; else "".
+// The note for an FP8 recipe on a CPU without tiles (exec/cpu/tiles.h), with the faster setting; else "".
 inline std::string slow_recipe_note(const Recipe& recipe, Device device, bool has_tiles) {
   if (device != Device::kCpu || has_tiles || recipe.scaling == Scaling::kNone) return "";
   return "no AMX-BF16 here, on which FP8 codes are multiplied: recipe " + recipe.name +

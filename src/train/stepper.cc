@@ -11,9 +11,11 @@
 namespace octet {
 namespace {
 
+const TensorType kScalar{DType::kF32, {1}};
+
 double scalar_output(Executor& executor, const std::string& graph, const std::string& name) {
   const double value = output_as<float>(executor, graph, name)[0];
-  return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;  // a NaN's sign says nothing
+  return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;  // a NaN's sign has no meaning
 }
 
 }  // namespace
@@ -62,27 +64,9 @@ Stepper::Stepper(Plan plan, const StepperOptions& options)
       plan_(std::move(plan)),
       executor_(options.interpret ? make_interpreter(plan_.program) : make_executor(plan_, options.cuda)) {}
 
-bool Stepper::has_input(const std::string& graph, const std::string& name) const {
-  return plan_.program.graph(graph).find_leaf(Op::kInput, name).exists();
-}
-
-void Stepper::copy_inputs(const std::string& graph, const HostBatch& batch) {
-  auto copy = [&](const char* name, const std::vector<int32_t>& from) {
-    if (!has_input(graph, name)) return;
-    auto to = input_as<int32_t>(*executor_, graph, name);
-    check(to.size() == from.size(), ErrorCode::kInternal, "input {} of {} holds {} values, the batch {}", name, graph,
-          to.size(), from.size());
-    std::copy(from.begin(), from.end(), to.begin());
-  };
-  copy("ids", batch.ids);
-  copy("positions", batch.positions);
-  copy("targets", batch.targets);
-  copy("segments", batch.segments);
-}
-
 int64_t StepWork::tokens() const {
   int64_t tokens = 0;
-  for (const HostBatch& batch : micro_batches) tokens += batch.valid_tokens;
+  for (const Batch& batch : micro_batches) tokens += batch.target_count;
   return tokens;
 }
 
@@ -106,15 +90,14 @@ StatsTable Stepper::read_statistics() const {
 
 void Stepper::enqueue(const StepWork& work, size_t micro_batch) {
   const std::string graph = micro_batch > 0 ? "accumulate" : work.statistics ? "train_stats" : "train";
-  copy_inputs(graph, work.micro_batches[micro_batch]);
   const int64_t tokens = work.tokens();
-  input_as<float>(*executor_, graph, "loss_scale")[0] = tokens > 0 ? 1.0f / static_cast<float>(tokens) : 0.0f;
-  if (has_input(graph, "rng")) {
-    auto rng = input_as<int64_t>(*executor_, graph, "rng");
-    rng[0] = static_cast<int64_t>(work.seed);
-    rng[1] = work.step;
-    rng[2] = static_cast<int64_t>(micro_batch);
-  }
+  Batch step;
+  step.add("loss_scale", kScalar).values<float>()[0] = tokens > 0 ? 1.0f / static_cast<float>(tokens) : 0.0f;
+  const auto rng = step.add("rng", {DType::kI64, {3}}, /*optional=*/true).values<int64_t>();
+  rng[0] = static_cast<int64_t>(work.seed);
+  rng[1] = work.step;
+  rng[2] = static_cast<int64_t>(micro_batch);
+  write_inputs(*executor_, graph, work.micro_batches[micro_batch], step);
   executor_->run(graph);
 }
 
@@ -132,8 +115,10 @@ bool Stepper::run_remaining_micro_batches(const StepWork& work, const Stop& stop
 }
 
 void Stepper::apply(const StepWork& work) {
-  input_as<float>(*executor_, "apply", "lr")[0] = static_cast<float>(work.lr);
-  input_as<float>(*executor_, "apply", "step")[0] = static_cast<float>(work.step);
+  Batch inputs;
+  inputs.add("lr", kScalar).values<float>()[0] = static_cast<float>(work.lr);
+  inputs.add("step", kScalar).values<float>()[0] = static_cast<float>(work.step);
+  write_inputs(*executor_, "apply", inputs);
   executor_->run("apply");
 }
 
@@ -147,10 +132,10 @@ StepResult Stepper::wait(const StepWork& work) {
   return result;
 }
 
-LossSum Stepper::evaluate(const HostBatch& batch) {
-  copy_inputs("eval", batch);
+LossSum Stepper::evaluate(const Batch& batch) {
+  write_inputs(*executor_, "eval", batch);
   executor_->run("eval");
-  return {.sum = scalar_output(*executor_, "eval", "loss"), .tokens = batch.valid_tokens};
+  return {.sum = scalar_output(*executor_, "eval", "loss"), .tokens = batch.target_count};
 }
 
 }  // namespace octet

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 
+#include "exec/batch.h"
 #include "exec/executor.h"
 #include "precision/policy.h"
 #include "train/batches.h"
@@ -25,15 +26,15 @@ struct StepperOptions {
 // What a run's settings ask for on this Target.
 StepperOptions stepper_options(const RunConfig& config, const Target& target);
 
-// What a step is made of. `micro_batches` stay alive until it is waited for.
+// The inputs of a step. `micro_batches` must outlive its wait().
 struct StepWork {
-  std::span<const HostBatch> micro_batches;
+  std::span<const Batch> micro_batches;
   double lr = 0;
-  int64_t step = 1;  // from 1: AdamW's bias correction, dropout's counter
+  int64_t step = 1;  // from 1: bias corrections of moments, dropout's counter
   uint64_t seed = 0;
-  bool statistics = false;  // "train_stats" in the place of "train": the same bits, and StepResult::statistics
+  bool statistics = false;  // "train_stats" instead of "train": the same bits, and StepResult::statistics
 
-  int64_t tokens() const;  // valid ones
+  int64_t tokens() const;  // targets that count
 };
 
 struct StepResult {
@@ -44,12 +45,12 @@ struct StepResult {
   StatsTable statistics = {};  // of the first micro-batch, when asked for
 };
 
-// Copies of what outlives a plan: masters, moments, FP8 scales and histories, by name.
+// Copies of the states that survive a change of plan: masters, moments, FP8 scales and histories, by name.
 struct TrainingState {
   std::vector<std::pair<std::string, std::vector<std::byte>>> tensors;
 };
 TrainingState take_state(Executor& executor);
-// Entries the program does not have are left out, those `state` lacks keep their initial value; runs "prepare".
+// Entries that the program lacks are skipped; states that `state` lacks keep their initial value. Runs "prepare".
 void put_state(Executor& executor, const TrainingState& state);
 
 struct LossSum {
@@ -68,26 +69,24 @@ class Stepper {
 
   StepResult step(const StepWork& work);
 
-  // Its pieces, each enqueued and not waited for: the first micro-batch; the others, before each of which `stop` is
-  // asked (once true, the step is left, with false: what is saved of the state is that of the step before); clipping
-  // and AdamW. Then the results of the last apply(). A device need not wait for the host between two steps: the next
-  // one may begin() before this one's wait(), which neither changes parameters nor what is saved.
+  // The pieces of a step, each enqueued without waiting: the first micro-batch; the others, before each of which `stop`
+  // is called (once true, the step is abandoned and false returned: the state is that of the step before); clipping and
+  // the optimiser. wait() returns the results of the last apply(). A device need not wait for the host between two
+  // steps: the next one may begin() before this one's wait(), which changes neither parameters nor what is saved.
   using Stop = std::function<bool()>;
   void begin(const StepWork& work);
   bool run_remaining_micro_batches(const StepWork& work, const Stop& stop = {});
   void apply(const StepWork& work);
   StepResult wait(const StepWork& work);
-  LossSum evaluate(const HostBatch& batch);
+  LossSum evaluate(const Batch& batch);
 
   Executor& executor() { return *executor_; }
   const Plan& plan() const { return plan_; }  // sizes and graphs; empty of data
   const BatchShape& eval_shape() const { return options_.eval; }
 
  private:
-  void copy_inputs(const std::string& graph, const HostBatch& batch);
   void enqueue(const StepWork& work, size_t micro_batch);
   StatsTable read_statistics() const;
-  bool has_input(const std::string& graph, const std::string& name) const;
 
   StepperOptions options_;
   Plan plan_;

@@ -56,10 +56,10 @@ void Run::save(int64_t step) {
     prune_checkpoints(config_.out, config_.checkpoint_keep, result_.run.best_step, result_.run.lineage);
 }
 
-// The first micro-batch of a step, enqueued; null once the run is to stop. Data that turns out to be damaged ends the
-// run, not what it has learnt.
+// Enqueues the first micro-batch of a step; null once the run is to stop. If the data turns out to be damaged, a
+// checkpoint is written before the error ends the run.
 std::unique_ptr<Run::Step> Run::begin(Prefetcher& prefetcher, int64_t step) {
-  if (stop_wanted()) return nullptr;  // before data is taken: asked again, the run may go on with it
+  if (stop_wanted()) return nullptr;  // before data is taken, so that a later call still finds it
   const auto asked = std::chrono::steady_clock::now();
   auto next = std::make_unique<Step>();
   try {
@@ -80,8 +80,8 @@ std::unique_ptr<Run::Step> Run::begin(Prefetcher& prefetcher, int64_t step) {
   return next;
 }
 
-// Whether the next step may begin before the results of this one are known: nothing comes between but the log, and a
-// device goes on while the host writes it.
+// Whether the next step may begin before the results of this one are known: only the log is written between them, while
+// the device runs.
 bool Run::can_overlap_next_step(const StepWork& work) const {
   const auto due = [&](int64_t interval) { return interval > 0 && work.step % interval == 0; };
   const bool waits = config_.eager || config_.check_nodes || (auto_ && auto_->due(work.step + 1));  // in begin()
@@ -90,10 +90,10 @@ bool Run::can_overlap_next_step(const StepWork& work) const {
          !(timeline_ && timeline_->at_border());
 }
 
-// Where the numbers that are not finite came from, as far as can be told.
-std::string Run::locate_non_finite(std::span<const HostBatch> micro_batches) {
+// The first non-finite value or gradient, as far as it can be found.
+std::string Run::locate_non_finite(std::span<const Batch> micro_batches) {
   try {
-    for (const HostBatch& batch : micro_batches) {
+    for (const Batch& batch : micro_batches) {
       const std::string value = first_non_finite_value(model_, options_, stepper_->executor(), batch);
       if (!value.empty()) return "in the forward pass, " + value;
     }
@@ -104,7 +104,7 @@ std::string Run::locate_non_finite(std::span<const HostBatch> micro_batches) {
   return gradient.empty() ? "in no parameter" : "in the backward pass, the gradient of " + gradient;
 }
 
-void Run::watch_finite(const StepResult& result, std::span<const HostBatch> micro_batches, int64_t step) {
+void Run::watch_finite(const StepResult& result, std::span<const Batch> micro_batches, int64_t step) {
   if (result.finite) {
     skipped_in_a_row_ = 0;
     return;
@@ -127,8 +127,8 @@ void Run::watch_finite(const StepResult& result, std::span<const HostBatch> micr
        skipped_in_a_row_, step, where, result_.checkpoint, sound);
 }
 
-// Waits for a step, and does what stands between it and the next, whose first micro-batch may have begun. False: the
-// run ends here.
+// Waits for a step, then logs, evaluates and saves before the next one, whose first micro-batch may be running. False:
+// the run ends here.
 bool Run::conclude(const Step& done, bool next_has_begun) {
   const int64_t step = done.work.step;
   const StepResult result = stepper_->wait(done.work);
@@ -175,7 +175,7 @@ TrainResult Run::loop() {
   SignalGuard signals(hooks_.handle_signals);
   progress_.emplace(
       ProgressOptions{.title = "train", .unit = "step", .total = config_.steps, .start = result_.run.step});
-  Prefetcher prefetcher(*batches_, config_.accumulation(), result_.run.step + 1);
+  Prefetcher prefetcher(*objective_, config_.accumulation(), result_.run.step + 1);
   if (result_.run.step == 0 && config_.eval_interval > 0) evaluate_now(0);
   for (int64_t step = result_.run.step + 1; step <= config_.steps; ++step) {
     std::unique_ptr<Step> next;
@@ -221,7 +221,7 @@ LossSum evaluate_dataset(Stepper& stepper, std::shared_ptr<const TokenDataset> d
     packer.clear();
     for (int64_t i = first; i < std::min(count, first + sequences); ++i) {
       sampler.get(i, sample);
-      packer.add(sample.tokens, sample.segments);
+      packer.add(sample);
     }
     LossSum part = stepper.evaluate(packer.finish());
     total.sum += part.sum;

@@ -15,7 +15,7 @@ struct TrainResult {
   RunState run;
   double last_loss = 0;                  // training loss of the last step
   double last_eval_loss = 0;             // 0 without a validation set
-  bool interrupted = false;              // left on a signal after writing a checkpoint of run.step
+  bool interrupted = false;              // stopped by a signal, after a checkpoint of run.step
   std::string checkpoint;                // folder of the last one; "" when there is none
   double tokens_per_second = 0;          // median over steps
   double seconds = 0, data_seconds = 0;  // of all steps; of that, waiting for the next step's tokens
@@ -28,14 +28,14 @@ struct TrainHooks {
   std::optional<Target> target = {};      // in place of the device's own: for timings
   std::optional<int64_t> free_disk = {};  // in place of what the disk has: for tests
   bool handle_signals = false;            // SIGINT, SIGTERM, SIGHUP: finish the micro-batch, write a checkpoint, return
-  std::function<bool()> stop = {};        // asked wherever signals are; for tests
+  std::function<bool()> stop = {};        // polled like the signals; for tests
 };
 
 // Runs (or resumes) what `config` describes. Everything rejectable is rejected before the first step.
 TrainResult train(const RunConfig& config, const TrainHooks& hooks = {});
 
-// Mean loss over the first `max_tokens` (0 = all) targets of the set, in windows of the eval shape. `stop` is asked
-// between batches; once true, what was summed so far is returned.
+// Mean loss over the first `max_tokens` (0 = all) targets of the set, in windows of the eval shape. `stop` is called
+// between batches; once it returns true, the sum so far is returned.
 LossSum evaluate_dataset(Stepper& stepper, std::shared_ptr<const TokenDataset> data, int64_t max_tokens,
                          bool separate_documents, const std::function<bool()>& stop = {});
 

@@ -1,15 +1,16 @@
-// The training Program before any pass: "train" (loss of one micro-batch), "eval", and "apply" (clip and AdamW).
+// The training Program before any pass: "train" (loss of one micro-batch), "eval", and "apply" (optimizer.h).
 #pragma once
 
 #include "ir/program.h"
 #include "model/model.h"
-#include "train/run_config.h"
+#include "train/optimizer.h"
 
 namespace octet {
 
-// "apply" reads gradients and moments 0 and 1 of every parameter, inputs lr, step (f32[1], step from 1) and has
-// outputs loss (of all micro-batches, their sum), grad_norm (before clipping) and finite (1 or 0: 0 means the step was
-// skipped on the device).
+// Of any graphs of a loss: an output "loss" (f32[1], the sum over what counts), inputs by the batches' names.
+Program training_program(Graph train, Graph eval, const OptimizerConfig& optimizer);
+
+// Of a language model.
 Program training_program(const ModelSpec& model, const BatchShape& train, const BatchShape& eval,
                          const OptimizerConfig& optimizer);
 

@@ -52,7 +52,7 @@ void compare_gradients(const std::string& folder, const ModelConfig& model, doub
 
 // The batch that every step is made on.
 struct FixedBatch {
-  HostBatch batch;
+  Batch batch;
   int64_t sequences = 0, length = 0;
   BatchShape shape(bool training) const { return batch_shape(sequences, length, false, training); }
 };

@@ -33,9 +33,9 @@ struct TrainingReport {
 // `interpret`: by the interpreter instead of the Target's executor.
 TrainingReport verify_training(const std::string& folder, const CompileOptions& options, bool interpret = false);
 
-// Inputs of ReLUs in the first step's forward pass that lie on another side of 0 by the Target's float32 sums than by
-// the interpreter's, which are exact: each lets a gradient pass that the expected run stopped, or stops it, whatever
-// the tolerance. In words with the values; "" where there are none.
+// ReLU inputs of the first step's forward pass whose sign differs between the Target's float32 sums and the
+// interpreter's exact ones: each passes a gradient that the expected run blocked, or the reverse, whatever the
+// tolerance. As text with the values; "" if there are none.
 std::string relu_inputs_on_other_sides(const std::string& folder, const CompileOptions& options);
 
 }  // namespace octet

@@ -41,7 +41,7 @@ std::vector<double> losses_of(const Options& options) {
     for (int i = 0; i <= kLength; ++i) tokens.push_back((11 * s + i * (s + 1)) % kVocab);
     packer.add(tokens, {0});
   }
-  const std::vector<HostBatch> batches = {packer.finish()};
+  const std::vector<Batch> batches = {packer.finish()};
   std::vector<double> losses;
   for (int step = 1; step <= options.steps; ++step) {
     losses.push_back(

@@ -34,7 +34,7 @@ struct Outcome {
   std::map<std::string, std::vector<std::byte>> tensors;  // logical ones, gradients of the last step too
 };
 
-HostBatch batch(int number) {
+Batch batch(int number) {
   BatchPacker packer(kSequences, kLength, false);
   for (int s = 0; s < kSequences; ++s) {
     std::vector<int32_t> tokens;
@@ -56,7 +56,7 @@ Outcome run(const std::string& family, const CompileOptions& compile, int steps 
   initialize_weights(stepper.executor(), 5);
   Outcome outcome{.program = fingerprint(stepper.plan().program)};
   for (int step = 0; step < steps; ++step) {
-    const std::vector<HostBatch> micro = {batch(2 * step), batch(2 * step + 1)};
+    const std::vector<Batch> micro = {batch(2 * step), batch(2 * step + 1)};
     outcome.losses.push_back(stepper.step({.micro_batches = micro, .lr = 1e-2, .step = step + 1, .seed = 3}).loss);
   }
   outcome.losses.push_back(stepper.evaluate(batch(1)).mean());

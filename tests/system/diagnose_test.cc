@@ -41,7 +41,7 @@ TEST_P(Diagnose, NamesTheLayerWhereTheForwardPassOverflows) {
   initialize_weights(stepper.executor(), 7);
   BatchPacker packer(config.micro_batch, config.sequence_length, false);
   for (int s = 0; s < config.micro_batch; ++s) packer.add(std::vector<int32_t>(17, 3 + s), {0});
-  const HostBatch batch = packer.finish();
+  const Batch batch = packer.finish();
   EXPECT_EQ(first_non_finite_value(model, options, stepper.executor(), batch), "");
   for (const char* linear : {"gate", "up"})  // their product, and nothing before it, is beyond float32 and bf16
     fill_state(stepper.executor(), fmt::format("layers.1.mlp.{}.weight", linear), 1e30f);

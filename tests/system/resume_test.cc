@@ -86,6 +86,31 @@ INSTANTIATE_TEST_SUITE_P(Recipes, Resume,
                            return name;
                          });
 
+// The moments of other optimisers are kept as AdamW's are.
+TEST(Resume, KeepsTheMomentsOfEveryOptimiser) {
+  set_log_level(LogLevel::kWarning);
+  for (const auto& [name, momentum] : {std::pair{"sgd", 0.9}, std::pair{"sgd", 0.0}, std::pair{"lamb", 0.0}}) {
+    SCOPED_TRACE(fmt::format("{} {}", name, momentum));
+    TempFolder folder;
+    RunConfig config = tiny_config(folder, "fp8-current");
+    config.optimizer.name = name, config.optimizer.momentum = momentum;
+    std::vector<double> whole, parts;
+    const TrainResult straight =
+        train(config, {.on_step = [&](const RunState&, const StepResult& r) { whole.push_back(r.loss); }});
+    EXPECT_LT(whole.back(), whole.front());
+    config.out = folder.file("interrupted");
+    TrainHooks dying{.on_step = [&](const RunState& run, const StepResult& r) {
+      if (run.step == 13) throw Stop{};
+      if (run.step <= 10) parts.push_back(r.loss);
+    }};
+    EXPECT_THROW(train(config, dying), Stop);
+    const TrainResult resumed =
+        train(config, {.on_step = [&](const RunState&, const StepResult& r) { parts.push_back(r.loss); }});
+    EXPECT_EQ(whole, parts);
+    EXPECT_TRUE(checkpoint_bytes(straight.checkpoint) == checkpoint_bytes(resumed.checkpoint));
+  }
+}
+
 TEST(Resume, FallsBackOverADamagedCheckpoint) {
   set_log_level(LogLevel::kOff);
   TempFolder folder;
@@ -258,6 +283,27 @@ TEST(Resume, ChangedSettingsAreLogged) {
   const std::string message = refusal(config);
   expect_holds(message, "precision.recipe bf16 -> fp8-delayed");
   expect_holds(message, "model.from=" + checkpoint_folder(config.out, 25));
+}
+
+TEST(Resume, AnotherOptimisersMomentsAreRefusedByName) {
+  set_log_level(LogLevel::kOff);
+  TempFolder folder;
+  RunConfig config = tiny_config(folder, "fp32");
+  config.steps = 2, config.eval_interval = 0;
+  const std::string checkpoint = train(config).checkpoint;
+  for (const char* name : {"sgd", "lamb"}) {
+    RunConfig other = config;
+    other.optimizer.name = name, other.steps = 4;
+    const std::string message = refusal(other);
+    expect_holds(message, fmt::format("optimizer.name adamw -> {};", name));
+    expect_holds(message, "model.from=" + checkpoint);
+  }
+  config.optimizer.name = "sgd", config.out = folder.file("sgd");
+  train(config);
+  config.steps = 3, config.optimizer.momentum = 0;
+  expect_holds(refusal(config), "optimizer.momentum 0.9 -> 0;");
+  config.optimizer.momentum = 0.8;  // of the same buffer: a changed setting
+  EXPECT_EQ(train(config).run.step, 3);
 }
 
 TEST(Resume, OtherSizesAreNamedWithBothValues) {

@@ -72,7 +72,7 @@ ModelConfig tiny_model(const std::string& family) {
   return resolve_model(tiny_config(folder, "fp32", family), 0);
 }
 
-StepBytes gradients_of(const ModelConfig& model, const BatchShape& shape, const std::vector<HostBatch>& batches,
+StepBytes gradients_of(const ModelConfig& model, const BatchShape& shape, const std::vector<Batch>& batches,
                        const CompileOptions& compile_options) {
   BatchShape eval = shape;
   eval.training = false;
@@ -130,14 +130,14 @@ TEST_P(Families, PackedDocumentsEqualSeparateOnes) {
   std::vector<int32_t> row = first;
   row.insert(row.end(), second.begin(), second.end());  // 7 + 11 tokens: 17 inputs, one target crosses
   packed.add(row, {0, 7});
-  HostBatch packed_batch = packed.finish();
-  packed_batch.targets[6] = -1;  // the first document's last input has no target of its own
-  EXPECT_EQ(packed_batch.valid_tokens, 16);
+  Batch packed_batch = packed.finish();
+  packed_batch.ints("targets")[6] = -1;  // the first document's last input has no target of its own
+  EXPECT_EQ(packed_batch.target_count, 16);
   BatchPacker apart(2, 17, false);
   apart.add(first, {0});
   apart.add(second, {0});
-  HostBatch apart_batch = apart.finish();
-  EXPECT_EQ(apart_batch.valid_tokens, 16);
+  Batch apart_batch = apart.finish();
+  EXPECT_EQ(apart_batch.target_count, 16);
   StepBytes a = gradients_of(model, batch_shape(1, 17, true, false), {packed_batch}, options);
   StepBytes b = gradients_of(model, batch_shape(2, 17, false, false), {apart_batch}, options);
   expect_equal_steps(a, b, 1e-5);  // float32 sums over rows in another order
@@ -146,7 +146,7 @@ TEST_P(Families, PackedDocumentsEqualSeparateOnes) {
 TEST_P(Families, AccumulatedMicroBatchesEqualOneLargeBatch) {
   ModelConfig model = tiny_model(GetParam());
   CompileOptions options{.target = cpu_target(), .recipe = parse_recipe("fp32")};
-  std::vector<HostBatch> micro;
+  std::vector<Batch> micro;
   BatchPacker large(4, 12, false);
   for (int m = 0; m < 2; ++m) {
     BatchPacker small(2, 12, false);

@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 #include "base/testing/test_error.h"
-#include "eval/decoder.h"
+#include "eval/incremental_model.h"
 #include "octet/engine.h"
 #include "system/tiny.h"
 #include "train/batches.h"
@@ -96,7 +96,7 @@ TEST_F(WindowPattern, TrainsOnTheCpuAsOnTheInterpreter) {
         tokens.push_back(s);
         packer.add(tokens, {0});
       }
-      const std::vector<HostBatch> micro = {packer.finish()};
+      const std::vector<Batch> micro = {packer.finish()};
       losses.push_back(static_cast<float>(stepper.step({.micro_batches = micro, .lr = 1e-2, .step = step}).loss));
     }
     return losses;
@@ -127,8 +127,8 @@ TEST_F(WindowPattern, ASavedFolderDecodesThroughThePagedCacheAsTheWholeSequenceD
   full.window.clear();
   EXPECT_GT(largest_difference(whole_logits(*weights, full, ids, true), wanted), 100 * kTolerance);
 
-  Decoder decoder(model,
-                  {.recipe = parse_recipe("fp32"), .target = cpu_target(), .max_length = kTokens, .prefill_chunk = 7});
+  IncrementalModel decoder(
+      model, {.recipe = parse_recipe("fp32"), .target = cpu_target(), .max_length = kTokens, .prefill_chunk = 7});
   load_weights(*weights, decoder.executor());
   const auto vocab = static_cast<size_t>(model.vocab_size);
   std::span<const float> logits = decoder.append(std::span(ids).first(11));  // chunks of 7 and 4, then one by one

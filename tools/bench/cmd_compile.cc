@@ -8,6 +8,7 @@
 #include "bench/measure.h"
 #include "exec/executor.h"
 #include "numbers.h"
+#include "passes/pass.h"
 #include "train/batches.h"
 #include "train/training_program.h"
 

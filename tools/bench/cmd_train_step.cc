@@ -59,7 +59,7 @@ StepReport measure_step(const Options& options) {
                     .micro_batches = options.micro_batches,
                     .steps = options.steps};
   // The same tokens every step: the loss must fall, which shows that the measured step trains.
-  const std::vector<HostBatch> batches =
+  const std::vector<Batch> batches =
       random_batches(options.micro_batches, options.batch, options.length, model.vocab_size);
   report.resident_before = process_memory().resident;
 

@@ -2,8 +2,8 @@
 
 namespace octet {
 
-std::vector<HostBatch> random_batches(int64_t micro_batches, int64_t sequences, int64_t length, int64_t vocab) {
-  std::vector<HostBatch> batches;
+std::vector<Batch> random_batches(int64_t micro_batches, int64_t sequences, int64_t length, int64_t vocab) {
+  std::vector<Batch> batches;
   uint64_t state = 1337;
   auto next_token = [&] {  // linear congruential generator: any spread of ids will do
     state = state * 6364136223846793005ULL + 1442695040888963407ULL;

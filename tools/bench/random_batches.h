@@ -8,6 +8,6 @@
 
 namespace octet {
 
-std::vector<HostBatch> random_batches(int64_t micro_batches, int64_t sequences, int64_t length, int64_t vocab);
+std::vector<Batch> random_batches(int64_t micro_batches, int64_t sequences, int64_t length, int64_t vocab);
 
 }  // namespace octet

@@ -56,6 +56,7 @@ void prepare(DataArguments& arguments) {
                result.dtype, split.documents, human_bytes(split.bytes),
                static_cast<double>(split.bytes) / static_cast<double>(split.tokens));
   }
+  if (result.prompt_tokens > 0) fmt::print("{} tokens of prompts, which are no targets\n", result.prompt_tokens);
   fmt::print("{} in {} ({}/s)\n", human_bytes(result.text.bytes), human_seconds(seconds),
              human_number(static_cast<double>(result.text.bytes) / std::max(seconds, 1e-3), "B"));
 }
@@ -78,6 +79,9 @@ void add_data_command(CLI::App& app) {
       ->check(CLI::IsMember({"documents", "tokens"}))
       ->capture_default_str();
   command->add_option("--key", options.text.json_key, "key of the text in JSON lines")->capture_default_str();
+  command->add_option(
+      "--prompt-key", options.text.prompt_key,
+      "key of a prompt in JSON lines: its tokens stand before the text's and are no targets of training");
   command->add_option("--invalid-utf8", arguments->invalid, "keep the bytes, replace by U+FFFD, or stop with an error")
       ->check(CLI::IsMember({"keep", "replace", "error"}))
       ->capture_default_str();

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "base/rng.h"
-#include "exec/executor.h"
+#include "exec/batch.h"
 #include "exec/testing/tiny_program.h"
 #include "model/model.h"
 #include "passes/pass.h"
@@ -39,19 +39,15 @@ void initialize(Executor& executor, const BatchShape& shape, int64_t vocab) {
     executor.write_state(entry.name, std::as_bytes(std::span(values)));
   }
   executor.prepare();
-  auto ids = input_as<int32_t>(executor, "train", "ids"), targets = input_as<int32_t>(executor, "train", "targets");
-  auto positions = input_as<int32_t>(executor, "train", "positions");
-  auto segments = input_as<int32_t>(executor, "train", "segments");
+  Batch batch = token_batch(shape.tokens / shape.equal_length, shape.equal_length, /*targets=*/true);
+  const auto ids = batch.ints("ids"), targets = batch.ints("targets");
   Philox random(3, 0);
   for (size_t t = 0; t < ids.size(); ++t) {
     ids[t] = static_cast<int32_t>(random.below(static_cast<uint32_t>(vocab)));
     targets[t] = static_cast<int32_t>(random.below(static_cast<uint32_t>(vocab)));
-    positions[t] = static_cast<int32_t>(static_cast<int64_t>(t) % shape.equal_length);
   }
-  for (size_t s = 0; s < segments.size(); ++s) {
-    segments[s] = static_cast<int32_t>(static_cast<int64_t>(s) * shape.equal_length);
-  }
-  input_as<float>(executor, "train", "loss_scale")[0] = 1.0f / static_cast<float>(shape.tokens);
+  batch.add("loss_scale", {DType::kF32, {1}}).values<float>()[0] = 1.0f / static_cast<float>(shape.tokens);
+  write_inputs(executor, "train", batch);
 }
 
 void print_profile(const Executor& executor, double steps) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "exec/batch.h"
 #include "exec/executor.h"
 #include "exec/quantized_states.h"
 #include "model/model.h"
@@ -114,24 +115,22 @@ inline void initialize(Executor& executor, uint64_t seed = 7) {
 }
 
 // A sequence that can be learned: every token is 7 more than the one before, with a start per sequence.
-inline void feed(Executor& executor, const std::string& graph, int batch) {
-  auto ids = input_as<int32_t>(executor, graph, "ids"), targets = input_as<int32_t>(executor, graph, "targets");
-  auto positions = input_as<int32_t>(executor, graph, "positions"),
-       segments = input_as<int32_t>(executor, graph, "segments");
+inline void feed(Executor& executor, const std::string& graph, int number) {
+  Batch batch = token_batch(kTokens / kLength, kLength, /*targets=*/true);
+  const auto ids = batch.ints("ids"), targets = batch.ints("targets");
   for (int64_t t = 0; t < kTokens; ++t) {
-    auto at = static_cast<size_t>(t);
-    int64_t start = batch * 3 + t / kLength * 11;
-    positions[at] = static_cast<int32_t>(t % kLength);
-    ids[at] = static_cast<int32_t>((start + 7 * (t % kLength)) % kVocab);
-    targets[at] = static_cast<int32_t>((start + 7 * (t % kLength + 1)) % kVocab);
+    const int64_t start = number * 3 + t / kLength * 11;
+    ids[static_cast<size_t>(t)] = static_cast<int32_t>((start + 7 * (t % kLength)) % kVocab);
+    targets[static_cast<size_t>(t)] = static_cast<int32_t>((start + 7 * (t % kLength + 1)) % kVocab);
   }
-  for (size_t s = 0; s < segments.size(); ++s) segments[s] = static_cast<int32_t>(static_cast<int64_t>(s) * kLength);
+  batch.add("loss_scale", {DType::kF32, {1}}, /*optional=*/true).values<float>()[0] = 1.0f / (2 * kTokens);
+  batch.add("rng", {DType::kI64, {3}}, /*optional=*/true);
+  write_inputs(executor, graph, batch);
 }
 
 // The mean loss per token of `graph` on one batch.
 inline double loss(Executor& executor, const std::string& graph, int batch) {
   feed(executor, graph, batch);
-  if (graph != "eval") input_as<float>(executor, graph, "loss_scale")[0] = 1.0f / (2 * kTokens);
   executor.run(graph);
   return static_cast<double>(output_as<float>(executor, graph, "loss")[0]) / kTokens;
 }

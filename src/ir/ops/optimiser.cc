@@ -24,16 +24,37 @@ Cost square_sum_cost(const Graph& graph, const Node& node) {
   return {2 * elements, moved_bytes(graph, node)};
 }
 
-Types adamw_type(const Graph& graph, const Node& node) {
+// An absent moment has a result all the same.
+Types update_type(const Graph& graph, const Node& node) {
+  const OpFacts& facts = op_facts(node.op);
+  const auto moments = static_cast<size_t>(facts.moments), first_moment = static_cast<size_t>(facts.first_moment),
+             first_scalar = static_cast<size_t>(facts.first_scalar);
   TensorType type = f32(input_shape(graph, node, 0));
   require_type(graph, node, 0, type);
   require_arithmetic(graph, node, 1);
   require(input_shape(graph, node, 1) == type.shape, node, "the gradient is {}, the parameter {}",
           input_shape(graph, node, 1), type.shape);
-  require_type(graph, node, 2, type);
-  require_type(graph, node, 3, type);
-  for (size_t i = 4; i < 8; ++i) require_type(graph, node, i, f32({1}));
-  return {type, type, type};
+  for (size_t i = first_moment; i < first_moment + moments; ++i)
+    if (i < node.inputs.size() && node.inputs[i].exists()) require_type(graph, node, i, type);
+  for (size_t i = first_scalar; i < first_scalar + 4; ++i) require_type(graph, node, i, f32({1}));
+  return Types(1 + moments, type);
+}
+
+Types sgd_type(const Graph& graph, const Node& node) {
+  const double momentum = node.attr<double>("momentum");
+  const bool buffer = node.operand("m").exists();
+  require(buffer == (momentum != 0), node, "momentum is {} and the momentum buffer is {}", momentum,
+          buffer ? "given" : "absent");
+  return update_type(graph, node);
+}
+
+OpFacts update_facts(OpFacts facts) {
+  facts.no_gradient = "optimiser";
+  facts.precision = {ResultPrecision::kFloat32};
+  facts.in_place = {0};
+  for (int i = 0; i < facts.moments; ++i) facts.in_place_others.emplace_back(i + 1, facts.first_moment + i);
+  facts.members_independent = true;
+  return facts;
 }
 
 }  // namespace
@@ -53,16 +74,29 @@ const OpFacts clip_factor = {
     .meaning =
         "norm = sqrt(square_sum); clip = min(1, max_norm / (norm + 1e-6)), 1 when max_norm is 0 or norm is NaN; "
         "finite = 1 when square_sum is finite, else 0"};
-const OpFacts adamw = {
-    .infer = adamw_type,
-    .no_gradient = "optimiser",
-    .cost = per_input_element<16>,
-    .precision = {ResultPrecision::kFloat32},
-    .in_place = {0},
-    .in_place_others = {{1, 2}, {2, 3}},
-    .members_independent = true,
-    .meaning =
-        "g = grad clip; p *= 1 - lr weight_decay; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; p -= "
-        "lr / (1 - beta1^step) m / (sqrt(v / (1 - beta2^step)) + eps); nothing changes when finite is 0"};
+const OpFacts adamw = update_facts(
+    {.infer = update_type,
+     .cost = per_input_element<16>,
+     .moments = 2,
+     .meaning =
+         "g = grad clip; p *= 1 - lr weight_decay; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; p -= "
+         "lr / (1 - beta1^step) m / (sqrt(v / (1 - beta2^step)) + eps); nothing changes when finite is 0"});
+const OpFacts sgd = update_facts(
+    {.infer = sgd_type,
+     .cost = per_input_element<7>,
+     .moments = 1,
+     .first_moment = 6,
+     .first_scalar = 2,
+     .meaning =
+         "g = grad clip + weight_decay p; m = momentum m + g; p -= lr (g + momentum m with nesterov, else m; g without "
+         "momentum); nothing changes when finite is 0"});
+const OpFacts lamb = update_facts({.infer = update_type,
+                                   .cost = per_input_element<36>,
+                                   .moments = 2,
+                                   .meaning = "g = grad clip; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) "
+                                              "g^2; u = m / (1 - beta1^step) / (sqrt(v "
+                                              "/ (1 - beta2^step)) + eps) + weight_decay p; p -= lr |p| / |u| u, where "
+                                              "|p| / |u| is 1 when weight_decay, |p| "
+                                              "or |u| is 0; nothing changes when finite is 0"});
 
 }  // namespace octet::facts

@@ -21,7 +21,7 @@ std::span<const KernelEntry> position_kernels();
 std::span<const KernelEntry> embedding_kernels();
 std::span<const KernelEntry> loss_kernels();
 std::span<const KernelEntry> shape_kernels();
-std::span<const KernelEntry> adamw_kernels();
+std::span<const KernelEntry> update_kernels();
 std::span<const KernelEntry> gradient_norm_kernels();
 std::span<const KernelEntry> scatter_rows_kernels();
 std::span<const KernelEntry> paged_attention_kernels();
@@ -32,7 +32,7 @@ std::span<const KernelEntry> fusion_kernels();
 inline std::vector<std::span<const KernelEntry>> fast_families() {
   return {matmul_kernels(),        quantize_kernels(),       scale_kernels(),           elementwise_kernels(),
           norm_kernels(),          attention_kernels(),      position_kernels(),        embedding_kernels(),
-          loss_kernels(),          attention_grad_kernels(), shape_kernels(),           adamw_kernels(),
+          loss_kernels(),          attention_grad_kernels(), shape_kernels(),           update_kernels(),
           gradient_norm_kernels(), scatter_rows_kernels(),   paged_attention_kernels(), fusion_kernels(),
           stats_kernels(),         copy_blocks_kernels(),    sampling_kernels()};
 }

@@ -1,4 +1,4 @@
-// Cases of AdamW, the sum of squares and the clip factor.
+// Cases of the optimisers, the sum of squares and the clip factor.
 #include "kernels/cpu/testing/cases.h"
 
 namespace octet::cpu {
@@ -8,35 +8,65 @@ std::vector<Case> optimiser_cases() {
   const DType f = DType::kF32;
   const double inf = INFINITY, nan = NAN;
   const auto one = [&](double value) { return given(f, {1}, {value}); };
-  const auto adamw = [&](const std::string& name, Shape shape, double step, double clip, double finite,
-                         bool large = false, std::vector<DType> gradients = {DType::kF32}) {
+  const auto update = [&](Op op, const std::string& name, Shape shape, Attrs attrs, double step, double clip,
+                          double finite, bool large = false, std::vector<DType> gradients = {DType::kF32}) {
+    std::vector<CaseInput> inputs = {normal(f, shape), x(shape)};
+    if (op != Op::kSgd) inputs.push_back(normal(f, shape, 0.1)), inputs.push_back(uniform(f, shape, 0.0, 0.1));
+    for (double scalar : {3e-4, step, clip, finite}) inputs.push_back(one(scalar));
+    if (attrs.get_or<double>("momentum", 0) != 0) inputs.push_back(normal(f, shape));
     cases.push_back(
-        {.op = Op::kAdamw,
+        {.op = op,
          .name = name,
-         .inputs = {normal(f, shape), x(shape), normal(f, shape, 0.1), uniform(f, shape, 0.0, 0.1), one(3e-4),
-                    one(step), one(clip), one(finite)},
-         .attrs = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}},
-         .tolerance = {.relative = 2e-6,
-                       .absolute = 5e-8,
-                       .reason =
-                           "float32: a few ulp; moments are sums of two terms up to 0.5 that may cancel, each rounded"},
+         .inputs = std::move(inputs),
+         .attrs = std::move(attrs),
+         .tolerance =
+             op == Op::kSgd
+                 ? Tolerance{2e-6, 5e-7, "float32: sums of three terms up to 4 that may cancel, each rounded"}
+                 : Tolerance{2e-6, 5e-8,
+                             "float32: a few ulp; moments are sums of two terms up to 0.5 that may cancel, each "
+                             "rounded"},
          .dtypes = std::move(gradients),
          .large = large,
          .gradient = false});
   };
-  adamw("first_step", {7, 5}, 1, 1, 1);
-  adamw("late_clipped", {67}, 1000, 0.37, 1);
-  adamw("not_finite_keeps", {3, 11}, 2, 1, 0);
-  adamw("257x301", {257, 301}, 7, 0.5, 1, false, {f, DType::kBF16});
-  adamw("820x830", {820, 830}, 3, 1, 1);
-  adamw("1024x1024", {1024, 1024}, 10, 1, 1, true);
-  cases.push_back({.op = Op::kAdamw,
-                   .name = "nan_gradient_keeps",
-                   .inputs = {normal(f, {4}), given(f, {4}, {nan, inf, 1, -inf}), normal(f, {4}), uniform(f, {4}, 0, 1),
-                              one(3e-4), one(5), one(nan), one(0)},
-                   .attrs = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}},
+  const Attrs adam = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}};
+  for (Op op : {Op::kAdamw, Op::kLamb}) {
+    update(op, "first_step", {7, 5}, adam, 1, 1, 1);
+    update(op, "late_clipped", {67}, adam, 1000, 0.37, 1);
+    update(op, "not_finite_keeps", {3, 11}, adam, 2, 1, 0);
+    update(op, "257x301", {257, 301}, adam, 7, 0.5, 1, false, {f, DType::kBF16});
+    update(op, "820x830", {820, 830}, adam, 3, 1, 1);
+    update(op, "1024x1024", {1024, 1024}, adam, 10, 1, 1, true);
+    cases.push_back({.op = op,
+                     .name = "nan_gradient_keeps",
+                     .inputs = {normal(f, {4}), given(f, {4}, {nan, inf, 1, -inf}), normal(f, {4}),
+                                uniform(f, {4}, 0, 1), one(3e-4), one(5), one(nan), one(0)},
+                     .attrs = adam,
+                     .dtypes = {f},
+                     .gradient = false});
+  }
+  Attrs no_decay = adam;
+  no_decay.set("weight_decay", 0.0);
+  update(Op::kLamb, "no_decay", {37}, no_decay, 4, 1, 1);
+  cases.push_back({.op = Op::kLamb,
+                   .name = "zeros",
+                   .inputs = {given(f, {3}, {0, 0, 0}), given(f, {3}, {0, 0, 0}), given(f, {3}, {0, 0, 0}),
+                              given(f, {3}, {0, 0, 0}), one(3e-4), one(1), one(1), one(1)},
+                   .attrs = adam,
                    .dtypes = {f},
                    .gradient = false});
+  for (const bool nesterov : {false, true}) {
+    const Attrs sgd = {{"momentum", 0.9}, {"nesterov", nesterov}, {"weight_decay", 0.1}};
+    const std::string of = nesterov ? "nesterov_" : "momentum_";
+    update(Op::kSgd, of + "67", {67}, sgd, 2, 0.37, 1);
+    update(Op::kSgd, of + "257x301", {257, 301}, sgd, 7, 0.5, 1, false, {f, DType::kBF16});
+    update(Op::kSgd, of + "not_finite_keeps", {3, 11}, sgd, 2, 1, 0);
+  }
+  const Attrs plain = {{"momentum", 0.0}, {"nesterov", false}, {"weight_decay", 0.0}};
+  update(Op::kSgd, "plain_257x301", {257, 301}, plain, 1, 0.5, 1, false, {f, DType::kBF16});
+  update(Op::kSgd, "plain_not_finite_keeps", {3, 11}, plain, 2, 1, 0);
+  update(Op::kSgd, "1024x1024", {1024, 1024}, {{"momentum", 0.9}, {"nesterov", false}, {"weight_decay", 0.1}}, 10, 1, 1,
+         true);
   const auto squares = [&](const std::string& name, std::vector<CaseInput> inputs, bool large = false) {
     cases.push_back(
         {.op = Op::kSquareSum,

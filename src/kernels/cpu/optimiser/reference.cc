@@ -1,7 +1,42 @@
-// AdamW with decoupled decay, in torch.optim.AdamW's order, and the norm of all gradients with its clip factor.
+// Updates of parameters by AdamW, SGD (as torch.optim has them) and LAMB; the norm of all gradients with its clip
+// factor.
 #include "kernels/cpu/reference.h"
 
+#include "ir/facts.h"
+
 namespace octet::cpu::reference {
+namespace {
+
+struct Scalars {
+  double lr, step, clip;
+  bool finite;
+  Scalars(RefInputs in, size_t first)
+      : lr(in[first]->values[0]),
+        step(in[first + 1]->values[0]),
+        clip(in[first + 2]->values[0]),
+        finite(in[first + 3]->values[0] != 0) {}
+};
+
+// The results begin as the parameter and its moments.
+void copy_values(const Node& node, RefInputs in, RefResults out) {
+  const auto first_moment = static_cast<size_t>(op_facts(node.op).first_moment);
+  out[0].values = in[0]->values;
+  for (size_t i = 1; i < out.size(); ++i)
+    if (present(in, first_moment + i - 1)) out[i].values = in[first_moment + i - 1]->values;
+}
+
+// m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2 of element i; returns m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps).
+double refresh_moments(const Node& node, const Scalars& scalars, RefInputs in, RefResults out, size_t i) {
+  const double beta1 = node.attrs.get<double>("beta1"), beta2 = node.attrs.get<double>("beta2");
+  const double g = in[1]->values[i] * scalars.clip;
+  double &m = out[1].values[i], &v = out[2].values[i];
+  m = beta1 * m + (1 - beta1) * g;
+  v = beta2 * v + (1 - beta2) * g * g;
+  const double correction1 = 1 - std::pow(beta1, scalars.step), correction2 = 1 - std::pow(beta2, scalars.step);
+  return m / correction1 / (std::sqrt(v / correction2) + node.attrs.get<double>("eps"));
+}
+
+}  // namespace
 
 // sum over all tensors of g^2
 void square_sum(const Node&, RefInputs in, RefResults out) {
@@ -22,26 +57,52 @@ void clip_factor(const Node& node, RefInputs in, RefResults out) {
   out[2].values[0] = std::isfinite(squares) ? 1 : 0;
 }
 
-// g = grad clip; p *= 1 - lr wd; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
-// p -= lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps). finite == 0 changes nothing.
+// p *= 1 - lr wd; p -= lr m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps). finite == 0 leaves everything as it is.
 void adamw(const Node& node, RefInputs in, RefResults out) {
-  const auto scalar = [&](size_t i) { return in[i]->values[0]; };
-  const double lr = scalar(4), step = scalar(5), clip = scalar(6);
-  const double beta1 = node.attr<double>("beta1"), beta2 = node.attr<double>("beta2");
-  const double eps = node.attr<double>("eps"), decay = node.attr<double>("weight_decay");
-  out[0].values = in[0]->values;
-  out[1].values = in[2]->values;
-  out[2].values = in[3]->values;
-  if (scalar(7) == 0) return;
-  const double correction1 = 1 - std::pow(beta1, step), correction2 = 1 - std::pow(beta2, step);
+  const Scalars scalars(in, 4);
+  copy_values(node, in, out);
+  if (!scalars.finite) return;
   for (size_t i = 0; i < in[0]->values.size(); ++i) {
-    double &p = out[0].values[i], &m = out[1].values[i], &v = out[2].values[i];
-    const double g = in[1]->values[i] * clip;
-    p *= 1 - lr * decay;
-    m = beta1 * m + (1 - beta1) * g;
-    v = beta2 * v + (1 - beta2) * g * g;
-    p -= lr / correction1 * m / (std::sqrt(v / correction2) + eps);
+    double& p = out[0].values[i];
+    p *= 1 - scalars.lr * node.attrs.get<double>("weight_decay");
+    p -= scalars.lr * refresh_moments(node, scalars, in, out, i);
   }
+}
+
+// g = grad clip + wd p; m = momentum m + g; p -= lr (g + momentum m with nesterov, else m; g without a buffer m).
+void sgd(const Node& node, RefInputs in, RefResults out) {
+  const Scalars scalars(in, 2);
+  const double momentum = node.attrs.get<double>("momentum"), decay = node.attrs.get<double>("weight_decay");
+  copy_values(node, in, out);
+  if (!scalars.finite) return;
+  for (size_t i = 0; i < in[0]->values.size(); ++i) {
+    double &p = out[0].values[i], &m = out[1].values[i];
+    double g = in[1]->values[i] * scalars.clip + decay * p;
+    if (present(in, 6)) {
+      m = momentum * m + g;
+      g = node.attrs.get<bool>("nesterov") ? g + momentum * m : m;
+    }
+    p -= scalars.lr * g;
+  }
+}
+
+// u = m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + wd p; p -= lr |p| / |u| u, with a ratio of 1 when wd, |p| or |u|
+// is 0.
+void lamb(const Node& node, RefInputs in, RefResults out) {
+  const Scalars scalars(in, 4);
+  const double decay = node.attrs.get<double>("weight_decay");
+  copy_values(node, in, out);
+  if (!scalars.finite) return;
+  std::vector<double>& p = out[0].values;
+  std::vector<double> update(p.size());
+  double params = 0, updates = 0;
+  for (size_t i = 0; i < p.size(); ++i) {
+    update[i] = refresh_moments(node, scalars, in, out, i) + decay * p[i];
+    params += p[i] * p[i];
+    updates += update[i] * update[i];
+  }
+  const double ratio = decay != 0 && params > 0 && updates > 0 ? std::sqrt(params / updates) : 1;
+  for (size_t i = 0; i < p.size(); ++i) p[i] -= scalars.lr * ratio * update[i];
 }
 
 }  // namespace octet::cpu::reference

@@ -14,11 +14,18 @@ std::vector<cpu::Case> optimiser_bench_cases() {
   };
   for (const Size& s : {Size{"vector", {4096}}, Size{"4096x4096", {4096, 4096}}, Size{"16384x4096", {16384, 4096}},
                         Size{"table", {51200, 4096}}}) {
-    cases.push_back({.op = Op::kAdamw,
+    for (Op op : {Op::kAdamw, Op::kLamb})
+      cases.push_back(
+          {.op = op,
+           .name = s.name,
+           .inputs = {normal(f, s.shape), x(s.shape), normal(f, s.shape), normal(f, s.shape), given(f, {1}, {3e-4}),
+                      given(f, {1}, {1000}), given(f, {1}, {0.5}), given(f, {1}, {1})},
+           .attrs = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}}});
+    cases.push_back({.op = Op::kSgd,
                      .name = s.name,
-                     .inputs = {normal(f, s.shape), x(s.shape), normal(f, s.shape), normal(f, s.shape),
-                                given(f, {1}, {3e-4}), given(f, {1}, {1000}), given(f, {1}, {0.5}), given(f, {1}, {1})},
-                     .attrs = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}}});
+                     .inputs = {normal(f, s.shape), x(s.shape), given(f, {1}, {3e-4}), given(f, {1}, {1000}),
+                                given(f, {1}, {0.5}), given(f, {1}, {1}), normal(f, s.shape)},
+                     .attrs = {{"momentum", 0.9}, {"nesterov", false}, {"weight_decay", 0.1}}});
   }
   std::vector<CaseInput> one, layers;
   one.push_back(x({16384, 4096}));
@@ -32,8 +39,8 @@ std::vector<cpu::Case> optimiser_bench_cases() {
   for (int layer = 0; layer < 4; ++layer) {
     for (Shape shape : {Shape{12288, 4096}, Shape{4096, 4096}, Shape{4096}}) shapes.push_back(std::move(shape));
   }
-  cases.push_back(adamw_group_case(shapes, 1));
-  cases.push_back(adamw_group_case(std::vector<Shape>(32, Shape{4096}), 1));
+  for (Op op : {Op::kAdamw, Op::kSgd, Op::kLamb}) cases.push_back(update_group_case(op, shapes, 1));
+  cases.push_back(update_group_case(Op::kAdamw, std::vector<Shape>(32, Shape{4096}), 1));
   return cases;
 }
 

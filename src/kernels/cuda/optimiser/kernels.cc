@@ -1,7 +1,9 @@
-// Rows of AdamW, of groups of it, of the sum of squares and the clip factor.
+// Kernels of the optimisers' updates, alone and in groups, of the sum of squares and the clip factor.
 #include <algorithm>
 #include <array>
+#include <optional>
 
+#include "ir/facts.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/fusion_body.h"
 #include "kernels/cuda/optimiser/optimiser.h"
@@ -9,89 +11,54 @@
 namespace octet::cuda {
 namespace {
 
-bool accepts_adamw(const Graph& graph, const Node& node) { return is_f32_or_bf16(graph.dtype(node.inputs[1])); }
+bool accepts_update(const Graph& graph, const Node& node) { return is_f32_or_bf16(graph.dtype(node.inputs[1])); }
 
-AdamwTable step_of(const Node& node) {
-  AdamwTable table;
-  table.beta1 = node.attrs.get<double>("beta1"), table.beta2 = node.attrs.get<double>("beta2");
-  table.eps = node.attrs.get<double>("eps");
+UpdateTable step_of(const Node& node) {
+  UpdateTable table;
+  table.beta1 = node.attrs.get_or<double>("beta1", node.attrs.get_or<double>("momentum", 0));
+  table.beta2 = node.attrs.get_or<double>("beta2", 0), table.eps = node.attrs.get_or<double>("eps", 0);
+  table.nesterov = node.attrs.get_or<bool>("nesterov", false);
   return table;
 }
 
-BoundKernel bind_adamw(DeviceContext&, const Graph& graph, const Node& node) {
-  AdamwTable step = step_of(node);
-  step.count = 1;
-  step.entries[0].weight_decay = node.attrs.get<double>("weight_decay");
-  step.entries[0].grad_bf16 = graph.dtype(node.inputs[1]) == DType::kBF16;
-  step.entries[0].count = node.results[0].shape.elements();
-  return [step](const KernelArgs& args) mutable {
-    const auto in = [&](size_t i) { return args.in[i].as<const float>(); };
-    AdamwEntry& e = step.entries[0];
-    e.param = in(0), e.grad = args.in[1].data, e.m = in(2), e.v = in(3);
-    e.new_param = args.out[0].as<float>(), e.new_m = args.out[1].as<float>(), e.new_v = args.out[2].as<float>();
-    step.lr = in(4), step.step = in(5), step.clip = in(6), step.finite = in(7);
-    launch_adamw(step, args.stream);
-  };
-}
-
-// --- groups (passes/group_updates.h): several parameters, with casts and amaxes of what they become
-
-// Where an entry's operands are among the fusion's inputs and results; -1: absent.
-struct GroupMember {
-  int param, grad, m, v, new_param, new_m, new_v, copy = -1, amax = -1;
+// Where an update's operands are among the node's inputs and results; -1: absent.
+struct Member {
+  int param, grad, m, v = -1, new_param, new_m, new_v = -1, copy = -1, amax = -1;
   int64_t count;
   double weight_decay;
   bool grad_bf16;
 };
 
-bool reads_new_param(const Graph& body, const Node& reader) {
-  const bool copy = reader.op == Op::kCast && reader.results[0].dtype == DType::kBF16;
-  return (copy || is_amax(reader)) && reader.inputs[0].result == 0 && body.node(reader.inputs[0]).op == Op::kAdamw;
+// input(slot) and result(index) of the update give the node's.
+template <typename Input, typename Result>
+Member member_of(const Graph& graph, const Node& update, const Input& input, const Result& result) {
+  const OpFacts& facts = op_facts(update.op);
+  Member member{.param = input(0),
+                .grad = input(1),
+                .m = input(facts.first_moment),
+                .new_param = result(0),
+                .new_m = result(1),
+                .count = update.results[0].shape.elements(),
+                .weight_decay = update.attrs.get<double>("weight_decay"),
+                .grad_bf16 = graph.dtype(update.inputs[1]) == DType::kBF16};
+  if (facts.moments == 2) member.v = input(facts.first_moment + 1), member.new_v = result(2);
+  return member;
 }
 
-bool accepts_group(const Graph&, const Node& node) {
-  int updates = 0;
-  for (const Node& member : node.body->nodes()) {
-    if (member.op == Op::kInput || reads_new_param(*node.body, member)) continue;
-    if (member.op != Op::kAdamw || ++updates > kAdamwEntries || !accepts_adamw(*node.body, member)) return false;
-  }
-  return updates > 0;
+// lr, step, clip, finite
+using ScalarPlaces = std::array<int, 4>;
+template <typename Input>
+ScalarPlaces scalars_of(const Node& update, const Input& input) {
+  const int first = op_facts(update.op).first_scalar;
+  return {input(first), input(first + 1), input(first + 2), input(first + 3)};
 }
 
-std::vector<GroupMember> members_of(const FusionBody& body) {
-  std::vector<GroupMember> members;
-  for (const Node& node : body.graph().nodes()) {
-    if (node.op != Op::kAdamw) continue;
-    GroupMember member{.param = body.input(node, 0),
-                       .grad = body.input(node, 1),
-                       .m = body.input(node, 2),
-                       .v = body.input(node, 3),
-                       .new_param = body.result(node, 0),
-                       .new_m = body.result(node, 1),
-                       .new_v = body.result(node, 2),
-                       .count = node.results[0].shape.elements(),
-                       .weight_decay = node.attrs.get<double>("weight_decay"),
-                       .grad_bf16 = body.graph().dtype(node.inputs[1]) == DType::kBF16};
-    for (const Node& reader : body.graph().nodes()) {
-      if (reader.op != Op::kCast && reader.op != Op::kReduce) continue;
-      if (body.reads(reader, 0, node)) (reader.op == Op::kCast ? member.copy : member.amax) = body.result(reader, 0);
-    }
-    members.push_back(member);
-  }
-  return members;
-}
-
-BoundKernel bind_group(DeviceContext&, const Graph&, const Node& node) {
-  const FusionBody body(node);
-  const std::vector<Node>& nodes = body.graph().nodes();
-  const Node& first = *std::find_if(nodes.begin(), nodes.end(), [](const Node& n) { return n.op == Op::kAdamw; });
-  const std::array<int, 4> scalars = {body.input(first, 4), body.input(first, 5), body.input(first, 6),
-                                      body.input(first, 7)};
-  return [step = step_of(first), members = members_of(body), scalars](const KernelArgs& args) mutable {
-    const auto in = [&](int i) { return args.in[static_cast<size_t>(i)].as<const float>(); };
-    const auto out = [&](int i) { return i < 0 ? nullptr : args.out[static_cast<size_t>(i)].as<float>(); };
+BoundKernel bind_members(const Node& first, std::vector<Member> members, const ScalarPlaces& scalars) {
+  return [op = first.op, step = step_of(first), members = std::move(members), scalars](const KernelArgs& args) mutable {
+    const auto in = [&](int i) { return at<const float>(args.in, i); };
+    const auto out = [&](int i) { return at<float>(args.out, i); };
     step.count = 0;
-    for (const GroupMember& m : members) {
+    for (const Member& m : members) {
       step.entries[step.count++] = {.param = in(m.param),
                                     .m = in(m.m),
                                     .v = in(m.v),
@@ -106,8 +73,70 @@ BoundKernel bind_group(DeviceContext&, const Graph&, const Node& node) {
                                     .grad_bf16 = m.grad_bf16};
     }
     step.lr = in(scalars[0]), step.step = in(scalars[1]), step.clip = in(scalars[2]), step.finite = in(scalars[3]);
-    launch_adamw(step, args.stream);
+    switch (op) {
+      case Op::kSgd: return launch_sgd(step, args.stream);
+      case Op::kLamb: return launch_lamb(step, args.workspace.data(), args.stream);
+      default: return launch_adamw(step, args.stream);
+    }
   };
+}
+
+BoundKernel bind_update(DeviceContext&, const Graph& graph, const Node& node) {
+  const auto input = [&](int slot) { return slot < static_cast<int>(node.inputs.size()) ? slot : -1; };
+  const auto result = [](int index) { return index; };
+  return bind_members(node, {member_of(graph, node, input, result)}, scalars_of(node, input));
+}
+
+int64_t lamb_pieces(const Node& node) {
+  return node.op == Op::kLamb ? (node.results[0].shape.elements() + kLambPiece - 1) / kLambPiece : 0;
+}
+
+// LAMB's trust ratios, and two float64 for every piece of its parameters.
+int64_t update_workspace(DeviceContext&, const Graph&, const Node& node) {
+  int64_t pieces = lamb_pieces(node);
+  if (node.op == Op::kFusion)
+    for (const Node& member : node.body->nodes()) pieces += lamb_pieces(member);
+  return pieces == 0 ? 0 : kLambTrustBytes + pieces * static_cast<int64_t>(2 * sizeof(double));
+}
+
+// --- groups (passes/group_updates.h): several parameters, with casts and amaxes of what they become
+
+bool reads_new_param(const Graph& body, const Node& reader) {
+  const bool copy = reader.op == Op::kCast && reader.results[0].dtype == DType::kBF16;
+  return (copy || is_amax(reader)) && reader.inputs[0].result == 0 &&
+         is_optimizer_update(body.node(reader.inputs[0]).op);
+}
+
+bool accepts_group(const Graph&, const Node& node) {
+  int updates = 0;
+  std::optional<Op> op;
+  for (const Node& member : node.body->nodes()) {
+    if (member.op == Op::kInput || reads_new_param(*node.body, member)) continue;
+    if (!is_optimizer_update(member.op) || member.op != op.value_or(member.op)) return false;
+    if (++updates > kUpdateEntries || !accepts_update(*node.body, member)) return false;
+    op = member.op;
+  }
+  return updates > 0;
+}
+
+BoundKernel bind_group(DeviceContext&, const Graph&, const Node& node) {
+  const FusionBody body(node);
+  std::vector<Member> members;
+  const Node* first = nullptr;
+  for (const Node& update : body.graph().nodes()) {
+    if (!is_optimizer_update(update.op)) continue;
+    if (first == nullptr) first = &update;
+    const auto input = [&](int slot) { return body.input(update, static_cast<size_t>(slot)); };
+    Member& member = members.emplace_back(
+        member_of(body.graph(), update, input, [&](int index) { return body.result(update, index); }));
+    for (const Node& reader : body.graph().nodes()) {
+      if (reader.op != Op::kCast && reader.op != Op::kReduce) continue;
+      if (body.reads(reader, 0, update)) (reader.op == Op::kCast ? member.copy : member.amax) = body.result(reader, 0);
+    }
+  }
+  const ScalarPlaces scalars =
+      scalars_of(*first, [&](int slot) { return body.input(*first, static_cast<size_t>(slot)); });
+  return bind_members(*first, std::move(members), scalars);
 }
 
 bool accepts_squares(const Graph& graph, const Node& node) {
@@ -150,8 +179,10 @@ BoundKernel bind_clip(DeviceContext&, const Graph&, const Node& node) {
 }
 
 constexpr KernelEntry kKernels[] = {
-    {Op::kAdamw, "adamw", accepts_adamw, bind_adamw},
-    {Op::kFusion, "adamw_group", accepts_group, bind_group},
+    {Op::kAdamw, "adamw", accepts_update, bind_update},
+    {Op::kSgd, "sgd", accepts_update, bind_update},
+    {Op::kLamb, "lamb", accepts_update, bind_update, update_workspace},
+    {Op::kFusion, "update_group", accepts_group, bind_group, update_workspace},
     {Op::kSquareSum, "square_sum_pieces", accepts_squares, bind_squares, square_workspace},
     {Op::kClipFactor, "clip_factor", accepts_clip, bind_clip},
 };

@@ -11,28 +11,36 @@
 namespace octet::cuda {
 
 // One parameter of `count` elements, float32 but for the gradient. Results may be null, or in the place of their input.
-struct AdamwEntry {
+// SGD has no v, and no m without momentum.
+struct UpdateEntry {
   const float *param = nullptr, *m = nullptr, *v = nullptr;
   const void* grad = nullptr;
   float *new_param = nullptr, *new_m = nullptr, *new_v = nullptr;
-  void* copy = nullptr;   // the refreshed parameter in bf16
-  float* amax = nullptr;  // [1], of the refreshed parameter
+  void* copy = nullptr;          // the refreshed parameter in bf16
+  float* amax = nullptr;         // [1], of the refreshed parameter
+  const float* trust = nullptr;  // [1], LAMB's |p| / |u|: set, like the next two and `vector`, by the launchers
   int64_t count = 0;
   double weight_decay = 0;
-  int32_t first_chunk = 0;  // this and `vector` are set by launch_adamw
-  bool grad_bf16 = false;   // else float32
-  bool vector = false;      // 16-byte accesses fit
+  int32_t first_chunk = 0, first_piece = 0;
+  bool grad_bf16 = false;  // else float32
+  bool vector = false;     // 16-byte accesses fit
 };
 
-inline constexpr int kAdamwEntries = 32;  // of one launch: a table in its parameters
+inline constexpr int kUpdateEntries = 32;  // of one launch: a table in its parameters
 
-struct AdamwTable {
-  AdamwEntry entries[kAdamwEntries];
-  int32_t count = 0, chunks = 0;
+struct UpdateTable {
+  UpdateEntry entries[kUpdateEntries];
+  int32_t count = 0, chunks = 0, pieces = 0;
   const float *lr = nullptr, *step = nullptr, *clip = nullptr, *finite = nullptr;  // [1] each
-  double beta1 = 0, beta2 = 0, eps = 0;
+  double beta1 = 0, beta2 = 0, eps = 0;                                            // beta1: also SGD's momentum
+  bool nesterov = false;
 };
-void launch_adamw(AdamwTable table, cudaStream_t stream);
+void launch_adamw(const UpdateTable& table, cudaStream_t stream);
+void launch_sgd(const UpdateTable& table, cudaStream_t stream);
+// Partial squares of each piece of kLambPiece elements, the trust ratios they make, then the updates.
+void launch_lamb(UpdateTable table, void* workspace, cudaStream_t stream);
+inline constexpr int64_t kLambPiece = 16 * 1024;
+inline constexpr int64_t kLambTrustBytes = 256;  // of the workspace, before two float64 a piece
 
 // One gradient of a sum of squares.
 struct SquareInput {

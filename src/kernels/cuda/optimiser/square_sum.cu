@@ -1,26 +1,13 @@
 // square_sum in two stages: every block sums the squares of its pieces, one block joins the sums. Pieces go to blocks
 // by number, so the bits depend on shapes alone. clip_factor is one thread's work on that sum.
 #include "kernels/cuda/common/numbers.cuh"
-#include "kernels/cuda/common/reduce.cuh"
+#include "kernels/cuda/optimiser/block_sum.cuh"
 #include "kernels/cuda/optimiser/optimiser.h"
 
 namespace octet::cuda {
 namespace {
 
 constexpr int kThreads = 256, kFinishThreads = 256;
-
-// Every thread gets the sum, made in a fixed order. `scratch` holds kThreads / 32 doubles.
-__device__ double block_sum(double x, double* scratch) {
-#pragma unroll
-  for (int lanes = 16; lanes > 0; lanes >>= 1) x += __shfl_xor_sync(kWholeWarp, x, lanes);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
-  __syncthreads();
-  x = 0;
-#pragma unroll
-  for (int warp = 0; warp < kThreads / 32; ++warp) x += scratch[warp];
-  return x;
-}
 
 template <typename Acc>
 struct Sums {
@@ -84,7 +71,7 @@ __global__ void __launch_bounds__(kThreads)
     total += of.bf16 ? squares_of(static_cast<const bf16*>(of.data) + begin, count)
                      : squares_of(static_cast<const float*>(of.data) + begin, count);
   }
-  total = block_sum(total, scratch);
+  total = block_sum<kThreads>(total, scratch);
   if (threadIdx.x == 0) partials[blockIdx.x] = total;
 }
 
@@ -93,7 +80,7 @@ __global__ void __launch_bounds__(kFinishThreads)
   __shared__ double scratch[kFinishThreads / 32];
   double squares = 0;
   for (int64_t i = threadIdx.x; i < count; i += kFinishThreads) squares += partials[i];
-  squares = block_sum(squares, scratch);
+  squares = block_sum<kFinishThreads>(squares, scratch);
   if (threadIdx.x == 0) *sum = squares;
 }
 

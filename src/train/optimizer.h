@@ -1,0 +1,43 @@
+// The optimisers a run can choose, and the graph "apply" that they make: clipping, then an update of every parameter.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ir/program.h"
+
+namespace octet {
+
+struct OptimizerConfig {
+  std::string name = "adamw";  // one of optimizer_names()
+  double lr = 6e-4, min_lr = 6e-5;
+  int64_t warmup_steps = 100;
+  int64_t decay_steps = 0;  // 0 = train.steps
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
+  double momentum = 0.9;  // sgd
+  bool nesterov = false;
+  double weight_decay = 0.1;  // on parameters of rank >= 2
+  double clip = 1.0;          // global gradient norm; 0 = off
+  // Parameter groups, by patterns of names (fnmatch): "PATTERN=FACTOR" multiplies the learning rate, the first pattern
+  // that matches counts; no_decay takes the decay from matrices.
+  std::vector<std::string> lr_factors, no_decay;
+};
+
+std::vector<std::string> optimizer_names();
+
+// Throws kInvalidArgument naming the setting that is malformed or in conflict with another.
+void validate(const OptimizerConfig& config);
+
+// How many moments a parameter has, and the state (also the tensor of a checkpoint) that holds one of them:
+// "adam_m.embed.weight".
+size_t moment_count(const OptimizerConfig& config);
+std::string moment_name(const OptimizerConfig& config, size_t index, const std::string& param);
+
+// "apply" of the parameters that `train` reads; adds them, their gradients and moments to the program's states. Inputs
+// lr and step (f32[1], step from 1); outputs loss (of all micro-batches, their sum), grad_norm (before clipping) and
+// finite (1 or 0: 0 means the step was skipped on the device). Throws kInvalidArgument when a pattern matches no
+// parameter.
+Graph apply_graph(const Graph& train, const OptimizerConfig& config, Program& program);
+
+}  // namespace octet

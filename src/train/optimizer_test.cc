@@ -1,0 +1,162 @@
+// "apply" of each optimiser: moments and their names, parameter groups, and the update's place in FP8 programs.
+#include "train/optimizer.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "base/testing/test_error.h"
+#include "exec/batch.h"
+#include "ir/facts.h"
+#include "passes/pass.h"
+#include "train/stepper.h"
+#include "train/training_program.h"
+#include "weights/weights.h"
+
+namespace octet {
+namespace {
+
+ModelConfig small_model() {
+  ModelConfig c = model_family("gpt2");
+  c.vocab_size = 40, c.max_positions = 16, c.hidden = 32, c.layers = 1, c.heads = 4;
+  return c;
+}
+
+StepperOptions small_options(const OptimizerConfig& optimizer, const Target& target, const std::string& recipe) {
+  return {.train = batch_shape(2, 16, false, true),
+          .eval = batch_shape(2, 16, false, false),
+          .optimizer = optimizer,
+          .compile = {.target = target, .recipe = parse_recipe(recipe)},
+          .interpret = target.device == Device::kCuda};
+}
+
+// The update of each parameter.
+std::map<std::string, Node> updates(const Program& program) {
+  std::map<std::string, Node> found;
+  for (const Node& node : program.graph("apply").nodes())
+    if (is_optimizer_update(node.op)) found[node.name] = node;
+  return found;
+}
+
+Program program_of(const OptimizerConfig& optimizer) {
+  return training_program(small_model(), small_options(optimizer, cpu_target(), "fp32"));
+}
+
+TEST(Optimizer, MomentsAreItsOwn) {
+  struct Wanted {
+    OptimizerConfig config;
+    std::vector<std::string> moments;
+  };
+  for (const Wanted& wanted :
+       {Wanted{{}, {"adam_m.", "adam_v."}}, Wanted{{.name = "lamb"}, {"lamb_m.", "lamb_v."}},
+        Wanted{{.name = "sgd"}, {"sgd_momentum."}}, Wanted{{.name = "sgd", .momentum = 0}, {}}}) {
+    const Program program = program_of(wanted.config);
+    EXPECT_EQ(program.state_bytes({StateRole::kMoment}),
+              static_cast<int64_t>(wanted.moments.size()) * program.state_bytes({StateRole::kMaster}));
+    EXPECT_EQ(moment_count(wanted.config), wanted.moments.size());
+    for (size_t i = 0; i < wanted.moments.size(); ++i) {
+      EXPECT_EQ(moment_name(wanted.config, i, "embed.weight"), wanted.moments[i] + "embed.weight");
+      EXPECT_NE(program.find_state(wanted.moments[i] + "embed.weight"), nullptr);
+    }
+  }
+}
+
+TEST(Optimizer, GroupsSetDecayAndLearningRateByName) {
+  for (const char* name : {"adamw", "sgd", "lamb"}) {
+    const Program program = program_of({.name = name,
+                                        .weight_decay = 0.25,
+                                        .lr_factors = {"layers.*.mlp.*=0.5", "layers.*=2", "*.bias=0"},
+                                        .no_decay = {"embed.*", "layers.0.attn.o.weight"}});
+    const Graph& apply = program.graph("apply");
+    auto nodes = updates(program);
+    const auto decay = [&](const std::string& param) { return nodes.at(param).attrs.get<double>("weight_decay"); };
+    EXPECT_EQ(decay("embed.weight"), 0);
+    EXPECT_EQ(decay("layers.0.mlp.up.weight"), 0.25);
+    EXPECT_EQ(decay("layers.0.mlp.up.bias"), 0);
+    const auto factor = [&](const std::string& param) {
+      const Node& update = nodes.at(param);
+      const Node& rate = apply.node(update.inputs[static_cast<size_t>(op_facts(update.op).first_scalar)]);
+      return rate.op == Op::kScale ? rate.attrs.get<double>("value") : 1.0;
+    };
+    EXPECT_EQ(factor("embed.weight"), 1);
+    EXPECT_EQ(factor("layers.0.mlp.up.weight"), 0.5);
+    EXPECT_EQ(factor("layers.0.mlp.up.bias"), 0.5) << "the first match counts";
+    EXPECT_EQ(factor("layers.0.attn.q.weight"), 2);
+  }
+}
+
+TEST(Optimizer, MistakesNameTheSetting) {
+  const auto error = [](const OptimizerConfig& config) {
+    return error_of([&] { validate(config), program_of(config); });
+  };
+  EXPECT_NE(error({.name = "adam"}).find("optimizer.name is 'adam' (want adamw, sgd, lamb)"), std::string::npos);
+  for (const char* text : {"embed.weight", "=2", "embed.*=", "embed.*=x", "embed.*=-1", ""})
+    EXPECT_NE(error({.lr_factors = {text}}).find("want PATTERN=FACTOR"), std::string::npos) << text;
+  EXPECT_NE(error({.lr_factors = {"embd.*=2"}}).find("optimizer.lr_factors: no parameter matches 'embd.*'"),
+            std::string::npos);
+  EXPECT_NE(error({.no_decay = {"embd"}}).find("optimizer.no_decay: no parameter matches"), std::string::npos);
+  EXPECT_NE(error({.name = "sgd", .momentum = 0, .nesterov = true}).find("optimizer.nesterov"), std::string::npos);
+  EXPECT_NE(error({.lr = 1, .min_lr = 2}).find("optimizer.min_lr 2 exceeds"), std::string::npos);
+}
+
+TEST(Optimizer, GroupsAreKeptInTheRecordOfARun) {
+  RunConfig config, read;
+  settings_of(config).set_words({"optimizer.lr_factors=*.bias=0.5,embed.*=2", "optimizer.no_decay=*"});
+  settings_of(read).load_yaml_text(settings_of(config).to_yaml(), "record");
+  EXPECT_EQ(read.optimizer.lr_factors, (std::vector<std::string>{"*.bias=0.5", "embed.*=2"}));
+  EXPECT_EQ(read.optimizer.no_decay, std::vector<std::string>{"*"});
+}
+
+// A step with a factor is one at that multiple of the learning rate.
+TEST(Optimizer, FactorsMultiplyTheLearningRate) {
+  Batch batch = token_batch(2, 16, /*targets=*/true);
+  for (size_t t = 0; t < 32; ++t) batch.ints("ids")[t] = static_cast<int32_t>(t), batch.ints("targets")[t] = 5;
+  batch.target_count = 32;
+  const auto embeddings = [&](const OptimizerConfig& config, double lr) {
+    StepperOptions options = small_options(config, interpreter_target(), "fp32");
+    options.interpret = true;
+    Stepper stepper(small_model(), options);
+    initialize_weights(stepper.executor(), 3);
+    stepper.step({.micro_batches = {&batch, 1}, .lr = lr});
+    std::vector<float> values(40 * 32);
+    stepper.executor().read_state("embed.weight", std::as_writable_bytes(std::span(values)));
+    return values;
+  };
+  for (const char* name : {"adamw", "sgd", "lamb"}) {
+    const auto half = embeddings({.name = name, .lr_factors = {"embed.weight=0.5"}}, 0.25);
+    EXPECT_EQ(half, embeddings({.name = name}, 0.125)) << name;
+    EXPECT_NE(half, embeddings({.name = name}, 0.25)) << name;
+  }
+}
+
+// Whatever the optimiser: under FP8 the compute copies are made in the groups of updates, which change no bit.
+TEST(Optimizer, GroupedUpdatesLeaveEveryBitAsItWas) {
+  Batch batch = token_batch(2, 16, /*targets=*/true);
+  for (size_t t = 0; t < 32; ++t) batch.ints("ids")[t] = batch.ints("targets")[t] = static_cast<int32_t>(t);
+  batch.target_count = 32;
+  for (const char* name : {"adamw", "sgd", "lamb"}) {
+    for (const char* recipe : {"bf16", "fp8-current", "fp8-delayed", "fp8-block"}) {
+      SCOPED_TRACE(std::string(name) + " " + recipe);
+      std::map<std::string, std::vector<std::byte>> states[2];
+      for (const bool grouped : {false, true}) {
+        StepperOptions options = small_options({.name = name}, h200_target(), recipe);
+        if (!grouped) options.compile.disabled = {"group_updates"};
+        Stepper stepper(small_model(), options);
+        EXPECT_EQ(updates(stepper.plan().program).empty(), grouped);
+        initialize_weights(stepper.executor(), 3);
+        for (int64_t step = 1; step <= 2; ++step)
+          stepper.step({.micro_batches = {&batch, 1}, .lr = 0.01, .step = step});
+        for (const StateEntry& entry : stepper.plan().program.states()) {
+          std::vector<std::byte>& bytes = states[grouped][entry.name];
+          bytes.resize(static_cast<size_t>(entry.type.bytes()));
+          stepper.executor().read_state(entry.name, bytes);
+        }
+      }
+      EXPECT_EQ(states[0], states[1]);
+      EXPECT_GT(states[0].size(), 0u);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace octet
