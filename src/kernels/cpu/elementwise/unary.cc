@@ -94,7 +94,8 @@ std::optional<RowKernel> cast(const Graph& graph, const Node& node, RowUse use) 
 }  // namespace
 
 std::optional<RowKernel> unary_row_kernel(const Graph& graph, const Node& node, RowUse use) {
-  const bool tanh_form = node.op == Op::kGelu && node.attr<bool>("approximate");
+  const bool gelu = node.op == Op::kGelu || node.op == Op::kGeluGrad;
+  const bool tanh_form = gelu && node.attr<bool>("approximate");
   switch (node.op) {
     case Op::kCast: return cast(graph, node, use);
     case Op::kScale: {
