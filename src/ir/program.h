@@ -106,7 +106,7 @@ struct LogicalState {
   Placement at;
 };
 // The one list that loading, saving and filling walk: all but compute copies, caches and buffers, in the order of the
-// state table. Codes and scale_inv are in it where they have the place of their parameter, without a master.
+// state table. Codes and scale_inv are in it in inference programs, which load them; training makes them from masters.
 std::vector<LogicalState> logical_states(const Program& program);
 // Throws kInternal when there is none.
 LogicalState find_logical_state(const Program& program, const std::string& param, StateRole role, int32_t index = 0);
