@@ -28,7 +28,7 @@ void copy_cache(const KernelArgs& args) {
 
 BoundKernel bind_scatter(DeviceContext&, const Graph& graph, const Node& node) {
   const int64_t slots = node.results[0].shape.rows();
-  const bool copies = !is_plain(graph.dtype(node.inputs[1]));
+  const bool copies = !is_wide_float(graph.dtype(node.inputs[1]));
   const int64_t row_bytes = node.results[0].shape.cols() * dtype_bytes(node.results[0].dtype);
   const int width = static_cast<int>(node.results[0].shape.cols());
   const int tokens = static_cast<int>(graph.shape(node.inputs[2]).elements());
