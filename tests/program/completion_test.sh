@@ -16,9 +16,9 @@ completes() {  # completes EXPECTED WORDS...: the last word is the one being typ
 completes "train" octet tr
 completes "train" octet tokenizer tr
 completes "--vocab-size" octet tokenizer train --out tok --vo
-completes "optimizer.lr=" octet train configs/quickstart.yaml optimizer.l
+completes "optimizer.beta1= optimizer.beta2=" octet train configs/quickstart.yaml optimizer.b
 completes "--prompt --prompt-file --prompts-file" octet generate out/run --pro
-completes "" octet generate optimizer.l
+completes "" octet generate optimizer.b
 "$octet" completion zsh | grep "^#compdef octet" >/dev/null || failed=1
 "$octet" completion fish | grep "__fish_seen_subcommand_from tokenizer; and __fish_seen_subcommand_from train' -l vocab-size" >/dev/null || failed=1
 exit $failed
