@@ -10,7 +10,7 @@
 namespace octet::cuda {
 namespace {
 
-class UpdateGroup : public testing::TestWithParam<Op> {};
+class UpdateGroup : public testing::TestWithParam<const char*> {};
 
 TEST_P(UpdateGroup, EqualsItsMembers) {
   std::string why;
@@ -20,7 +20,7 @@ TEST_P(UpdateGroup, EqualsItsMembers) {
   const std::vector<Shape> mixed = {{3, 5}, {1}, {130, 257}, {64, 1024}, {4096}, {7}, {1700, 1701}};
   for (const std::vector<Shape>& shapes : {mixed, std::vector<Shape>(32, Shape{37, 5})}) {
     for (double finite : {1.0, 0.0}) {
-      const cpu::Case c = update_group_case(GetParam(), shapes, finite);
+      const cpu::Case c = update_group_case(*find_op(GetParam()), shapes, finite);
       for (DType dtype : c.dtypes) {
         SCOPED_TRACE(cpu::case_name(c, dtype));
         const cpu::BuiltCase built = cpu::build_case(c, dtype);
@@ -37,8 +37,8 @@ TEST_P(UpdateGroup, EqualsItsMembers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Optimisers, UpdateGroup, testing::Values(Op::kAdamw, Op::kSgd, Op::kLamb),
-                         [](const auto& info) { return std::string(op_name(info.param)); });
+INSTANTIATE_TEST_SUITE_P(Optimisers, UpdateGroup, testing::Values("adamw", "sgd", "lamb"),
+                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace octet::cuda
