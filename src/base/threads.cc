@@ -86,6 +86,8 @@ void parallel_for(int64_t count, int64_t grain, FunctionRef<void(int64_t begin, 
   first.rethrow();
 }
 
+void release_threads() { omp_pause_resource(omp_pause_soft, omp_get_initial_device()); }
+
 void parallel_threads(FunctionRef<void(int thread, int threads)> body) {
   const int threads = thread_count();
   if (kSerial || threads == 1 || omp_in_parallel()) return body(0, 1);

@@ -38,6 +38,11 @@ int thread_count();
 // depends only on (count, grain, thread_count). Exceptions thrown by a body are rethrown here after all finished.
 void parallel_for(int64_t count, int64_t grain, FunctionRef<void(int64_t begin, int64_t end)> body);
 
+// Ends the idle threads of the calling thread's pool; its next parallel_for starts others. For a thread that leaves
+// computing to another one, which gets a pool of its own: with more threads than cores libgomp stops spinning, and
+// every parallel_for waits for threads to wake up.
+void release_threads();
+
 // Calls body(thread, threads) once on each of `threads` = thread_count() threads.
 void parallel_threads(FunctionRef<void(int thread, int threads)> body);
 

@@ -4,7 +4,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <iterator>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -84,6 +88,27 @@ TEST_F(Threads, EachThreadOnce) {
   EXPECT_THROW(set_thread_count(-1), Error);
   set_thread_count(0);
   EXPECT_GE(thread_count(), 1);
+}
+
+// The kernel's count of the process's threads.
+int64_t running_threads() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());
+}
+
+TEST_F(Threads, AReleasedPoolEndsAndTheNextOneComputes) {
+  const int64_t alone = running_threads();
+  set_thread_count(3);
+  std::thread([&] {  // whose pool is its own
+    ranges_of(100, 1);
+    const int64_t busy = running_threads();
+    if (busy == alone + 1) return;  // built to run serially
+    release_threads();
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (running_threads() > busy - 2 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    EXPECT_EQ(running_threads(), busy - 2);
+    EXPECT_EQ(ranges_of(100, 1).size(), 3u);
+  })
+      .join();
 }
 
 }  // namespace

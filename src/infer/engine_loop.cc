@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/threads.h"
 
 namespace octet {
 namespace {
@@ -58,6 +59,7 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options)
       postprocess_(parts_.tokenizer ? parts_.tokenizer->vocab_size() : 0),
       slots_(static_cast<size_t>(model_.max_sequences)) {
   publish_stats(0);
+  release_threads();  // they loaded the weights; steps have the loop's own
   thread_ = std::thread([this] { run(); });
 }
 
