@@ -43,7 +43,7 @@ std::string state_name(StateRole role, const std::string& param, int32_t index, 
     case StateRole::kAmax: return "amax." + param;
     case StateRole::kAmaxHistory: return "amax_history." + param;
     case StateRole::kGradient: return "grad." + param;
-    case StateRole::kMoment: return fmt::format("adam_{}.{}", index == 0 ? "m" : "v", param);
+    case StateRole::kMoment: return fmt::format("moment{}.{}", index, param);
     case StateRole::kKvCache: return cache("");
     case StateRole::kCacheScale: return cache("_scale");
     case StateRole::kCacheScaleInv: return cache("_scale_inv");

@@ -49,8 +49,8 @@ struct StateEntry {
   std::vector<Placement> placements = {};  // the logical tensors in it where it is not just its own one
 };
 
-// "w", "w.bf16", "w.codes_t", "scale.x", "adam_m.w", "kv.attn.k": also the names of tensors in optimizer.safetensors
-// and scales.safetensors.
+// "w", "w.bf16", "w.codes_t", "scale.x", "moment0.w", "kv.attn.k": also the names of tensors in scales.safetensors. An
+// optimiser gives its moments names of its own (train/optimizer.h), those in optimizer.safetensors.
 std::string state_name(StateRole role, const std::string& param, int32_t index = 0, DType dtype = DType::kF32);
 
 class Program {

@@ -42,14 +42,14 @@ TEST(Program, StatesAreFoundByWhatTheyAre) {
   program.add_state({.type = type, .role = StateRole::kMoment, .param = "w", .index = 1});
   program.add_state({.type = type, .role = StateRole::kCodes, .param = "w", .index = kBlockCodes + kTransposedCodes});
   program.add_state({.type = type, .role = StateRole::kCacheScaleInv, .param = "attn", .index = kValues});
-  EXPECT_EQ(program.find_state("w", StateRole::kMoment, 1)->name, "adam_v.w");
+  EXPECT_EQ(program.find_state("w", StateRole::kMoment, 1)->name, "moment1.w");
   EXPECT_EQ(program.find_state("w", StateRole::kMoment, 0), nullptr);
   EXPECT_EQ(program.find_state("w", StateRole::kCodes, 3)->name, "w.block_codes_t");
   EXPECT_EQ(program.find_state("attn", StateRole::kCacheScaleInv, kValues)->name, "kv.attn.v_scale_inv");
   EXPECT_EQ(error_of([&] {
               program.add_state({.name = "other", .type = type, .role = StateRole::kMoment, .param = "w", .index = 1});
             }),
-            "states adam_v.w and other are both moment 1 of w");
+            "states moment1.w and other are both moment 1 of w");
 }
 
 // Inference loads codes (a graph may read the master too), training makes them again; merged ones lie by their rows.
