@@ -49,7 +49,7 @@ std::string memory_facts(const OpFacts& facts) {
 }
 
 const char* precision_name(ResultPrecision precision) {
-  constexpr const char* kNames[] = {"follow", "high", "keep"};
+  constexpr const char* kNames[] = {"compute type", "float32", "unchanged"};
   return kNames[static_cast<size_t>(precision)];
 }
 
@@ -59,8 +59,9 @@ std::string ops_document() {
       "says how it is made\nagain). An operand with `?` may be absent, `...` is one or more. Without a default (`=`) "
       "an "
       "attribute is required, or with `?`\nmay be absent. \"From\" is the first stage an op may stand in; "
-      "\"precision\" is what the precision pass does with each result\n(follow the recipe's compute type, stay high, "
-      "keep its type; the last one repeats); \"memory\" names results and inputs by\nindex. What a row cannot say is "
+      "\"precision\" is what the precision pass does with each result\n(gives it the recipe's compute type, makes "
+      "it float32, leaves its type; the last one repeats); \"memory\" names results and inputs by\nindex. What a row "
+      "cannot say is "
       "in [ir.md](ir.md).\n";
   std::string_view family;
   for (const OpInfo& info : all_ops()) {
