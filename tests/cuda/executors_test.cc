@@ -26,21 +26,11 @@ tiny::MakeExecutor on_device(const char* architecture, const char* recipe, int d
   };
 }
 
-void expect_the_bits_of_each_alone(const std::vector<tiny::MakeExecutor>& makes) {
-  const std::vector<tiny::Trained> together = tiny::train_together(makes);
-  for (size_t i = 0; i < makes.size(); ++i) {
-    const tiny::Trained alone = tiny::train_alone(makes[i], i);
-    EXPECT_EQ(together[i].losses, alone.losses) << "executor " << i;
-    EXPECT_EQ(together[i].states, alone.states) << "executor " << i;
-    EXPECT_LT(alone.losses.back(), alone.losses.front()) << "nothing was learned: the comparison would say little";
-  }
-}
-
 // Captures, replays and launches of executors interleave.
 TEST_F(CudaExecutors, OnOneDeviceInThreadsGiveTheBitsOfEachAlone) {
   const std::vector<tiny::MakeExecutor> makes = {on_device("gpt2", "bf16"), on_device("llama", "fp8-current"),
                                                  on_device("gpt2", "fp8-delayed", 0, true)};
-  for (int round = 0; round < 3; ++round) expect_the_bits_of_each_alone(makes);
+  for (int round = 0; round < 3; ++round) tiny::expect_the_bits_of_each_alone(makes);
 }
 
 TEST_F(CudaExecutors, WorkInAnotherThreadThanMadeThem) {
@@ -69,7 +59,7 @@ class CudaDevices : public CudaExecutors {
 };
 
 TEST_F(CudaDevices, ExecutorsOfTwoDevicesGiveTheBitsOfEachAlone) {
-  expect_the_bits_of_each_alone({on_device("gpt2", "bf16", 0), on_device("gpt2", "bf16", 1)});
+  tiny::expect_the_bits_of_each_alone({on_device("gpt2", "bf16", 0), on_device("gpt2", "bf16", 1)});
   const tiny::Trained first = tiny::train_alone(on_device("llama", "fp8-current", 0), 0);
   EXPECT_EQ(first, tiny::train_alone(on_device("llama", "fp8-current", 1), 0)) << "two devices of one kind";
 }

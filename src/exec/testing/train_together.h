@@ -1,6 +1,8 @@
 // For tests only: tiny programs trained at the same time, each by an executor of its own in a thread of its own.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <barrier>
 #include <exception>
 #include <functional>
@@ -60,6 +62,18 @@ inline std::vector<Trained> train_together(const std::vector<MakeExecutor>& make
     if (error) std::rethrow_exception(error);
   }
   return trained;
+}
+
+// Each gives the bits together that it gives alone. Returns what they gave.
+inline std::vector<Trained> expect_the_bits_of_each_alone(const std::vector<MakeExecutor>& makes) {
+  std::vector<Trained> together = train_together(makes);
+  for (size_t i = 0; i < makes.size(); ++i) {
+    const Trained alone = train_alone(makes[i], i);
+    EXPECT_EQ(together[i].losses, alone.losses) << "executor " << i;
+    EXPECT_EQ(together[i].states, alone.states) << "executor " << i;
+    EXPECT_LT(alone.losses.back(), alone.losses.front()) << "nothing was learned: the comparison would say little";
+  }
+  return together;
 }
 
 }  // namespace octet::tiny
