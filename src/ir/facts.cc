@@ -23,6 +23,16 @@ std::vector<TensorType> infer_types(const Graph& graph, const Node& node) {
   return op_facts(node.op).infer(graph, node);
 }
 
+std::vector<Layout> infer_layouts(const Graph& graph, const Node& node) {
+  if (graph.mesh().ranks() == 1) return {};
+  std::vector<Layout> layouts = op_info(node.op).max_inputs == 0 ? node.layouts : op_facts(node.op).place(graph, node);
+  if (std::all_of(layouts.begin(), layouts.end(), [](const Layout& layout) { return layout.copies(); })) return {};
+  check(layouts.size() == node.results.size(), ErrorCode::kInternal, "{}: {} layouts of {} results in node {}",
+        op_name(node.op), layouts.size(), node.results.size(), node.name);
+  for (size_t r = 0; r < layouts.size(); ++r) check_layout(layouts[r], node.results[r].shape.rank());
+  return layouts;
+}
+
 namespace {
 
 bool works_in_place_on(const Node& node, int input) {

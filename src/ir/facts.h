@@ -44,6 +44,9 @@ class GradientContext {
 struct OpFacts {
   // Result types. Throws kInvalidArgument with both values in the message when inputs do not fit.
   std::vector<TensorType> (*infer)(const Graph& graph, const Node& node) = nullptr;
+  // Layouts of the results of a node with local types, from those of its inputs. Throws kInvalidArgument naming the
+  // operand, its layout and what it must be. Leaves have what they are given.
+  std::vector<Layout> (*place)(const Graph& graph, const Node& node) = nullptr;
   // Null with `no_gradient` saying why ("integer result", "inference only", "is a gradient").
   void (*gradient)(GradientContext& context) = nullptr;
   const char* no_gradient = nullptr;
@@ -70,6 +73,8 @@ inline bool is_optimizer_update(Op op) { return op_facts(op).moments >= 0; }
 
 // Checks the attributes against the op's signature, then infers the result types.
 std::vector<TensorType> infer_types(const Graph& graph, const Node& node);
+// The layouts of the results by the op's rule; empty when all hold copies. Leaves: their own.
+std::vector<Layout> infer_layouts(const Graph& graph, const Node& node);
 
 // May result `result` of the node overwrite the buffer of its input `input`, when the input dies here and both have the
 // same shape and bytes per element? For an op its facts say so, and every kernel keeps the promise. A fusion's kernel

@@ -30,6 +30,11 @@ class Hash {
     add(static_cast<uint64_t>(type.dtype));
     add(type.shape.dims);
   }
+  void add(const Layout& layout) {
+    add(static_cast<uint64_t>(layout.cuts.size()));
+    for (const Layout::Cut& cut : layout.cuts) add(static_cast<uint64_t>(cut.axis)), add(cut.dim);
+    for (AxisSet axes : layout.pending) add(static_cast<uint64_t>(axes.bits));
+  }
   void add(const NamedValue& named) {
     add(named.name);
     add(named.value);
@@ -46,6 +51,7 @@ class Hash {
     add(static_cast<uint64_t>(node.op));
     add(node.inputs);
     add(node.results);
+    add(node.layouts);
     add(node.attrs);
     add(node.name);
     add(node.layer);
@@ -56,6 +62,7 @@ class Hash {
   void add(const Graph& graph) {
     add(graph.name());
     add(static_cast<uint64_t>(graph.role()));
+    for (Axis axis : kAllAxes) add(graph.mesh()[axis]);
     add(graph.nodes());
     add(graph.outputs());
     add(graph.updates());
@@ -72,6 +79,7 @@ class Hash {
   void add(const StateEntry& entry) {
     add(entry.name);
     add(entry.type);
+    add(entry.layout);
     add(static_cast<uint64_t>(entry.role));
     add(entry.param);
     add(entry.index);

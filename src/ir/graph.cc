@@ -74,6 +74,7 @@ NodeId Graph::add(Node node) {
   }
   node.results = infer_types(*this, node);
   for (const TensorType& type : node.results) check_result(node, type);
+  node.layouts = infer_layouts(*this, node);
   NodeId id{size()};
   if (is_named_leaf(node.op)) {
     check(!node.name.empty(), ErrorCode::kInvalidArgument, "{}: a leaf needs a name", info.name);
@@ -94,6 +95,12 @@ Value Graph::find_leaf(std::string_view name) const {
     if (Value found = find_leaf(op, name); found.exists()) return found;
   }
   return Value::none();
+}
+
+const Layout& Graph::layout(Value value) const {
+  static const Layout copies;
+  const std::vector<Layout>& layouts = node(value).layouts;
+  return layouts.empty() ? copies : layouts[static_cast<size_t>(value.result)];
 }
 
 Value Graph::output(std::string_view name) const {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/shape.h"
+#include "ir/layout.h"
 #include "ir/signature.h"
 
 namespace octet {
@@ -41,7 +42,8 @@ class Graph;
 struct Node {
   Op op = Op::kConstant;
   std::vector<Value> inputs;
-  std::vector<TensorType> results;
+  std::vector<TensorType> results;  // of one rank's parts
+  std::vector<Layout> layouts;      // of the results; empty: copies on all ranks
   Attrs attrs;
   std::string name;  // dotted path, "layers.3.mlp.up"; for leaves the leaf's name. Not unique except for leaves
   int32_t layer = -1;
@@ -75,6 +77,11 @@ enum class GraphRole : uint8_t {
   kSample,      // hidden rows to ids, one for each bucket
   kCopyBlocks,  // of a cache group
 };
+// Graphs that run once a micro-batch and add what they make to states: a data rank runs them for micro-batches of its
+// own.
+inline bool runs_per_micro_batch(GraphRole role) {
+  return role == GraphRole::kTrain || role == GraphRole::kAccumulate || role == GraphRole::kTrainStats;
+}
 const char* graph_role_name(GraphRole role);  // "train_stats"; of kNone ""
 GraphRole graph_role(std::string_view name);  // by its name; kNone for other names
 
@@ -88,9 +95,9 @@ class Graph {
   explicit Graph(std::string name = "main", GraphRole role = GraphRole::kNone) : name_(std::move(name)), role_(role) {}
   explicit Graph(GraphRole role) : Graph(graph_role_name(role), role) {}  // the one of its role in a program
 
-  // Appends a node, infers its result types from the op's facts (leaves and fusions: taken from node.results) and
-  // checks inputs; absent optional inputs at the end are dropped. Throws kInvalidArgument: "matmul: inner dims differ:
-  // 64 vs 48 in node layer3.mlp.up".
+  // Appends a node, infers its result types and layouts from the op's facts (leaves: taken from node.results and
+  // node.layouts) and checks inputs; absent optional inputs at the end are dropped. Throws kInvalidArgument: "matmul:
+  // inner dims differ: 64 vs 48 in node layer3.mlp.up".
   NodeId add(Node node);
 
   // The leaf of this op and name, or none. Leaf names are unique per op kind within a graph.
@@ -104,6 +111,9 @@ class Graph {
   Stage stage() const { return stage_; }
   void set_stage(Stage stage) { stage_ = stage; }
 
+  const Mesh& mesh() const { return mesh_; }  // one rank: the graph has no layouts
+  void set_mesh(const Mesh& mesh) { mesh_ = mesh; }
+
   int32_t size() const { return static_cast<int32_t>(nodes_.size()); }
   const Node& node(NodeId id) const { return nodes_[static_cast<size_t>(index(id))]; }
   const Node& node(Value value) const { return node(value.node); }
@@ -113,6 +123,7 @@ class Graph {
   const TensorType& type(Value value) const { return node(value).results[static_cast<size_t>(value.result)]; }
   const Shape& shape(Value value) const { return type(value).shape; }
   DType dtype(Value value) const { return type(value).dtype; }
+  const Layout& layout(Value value) const;
 
   // Named results for the caller, and new contents of state entries (at most one update per entry).
   std::vector<NamedValue>& outputs() { return outputs_; }
@@ -132,6 +143,7 @@ class Graph {
   std::string name_;
   GraphRole role_ = GraphRole::kNone;
   Stage stage_ = Stage::kModel;
+  Mesh mesh_;
   std::vector<Node> nodes_;
   std::vector<NamedValue> outputs_, updates_;
   std::unordered_map<std::string, NodeId> leaves_;  // "<op>:<name>"

@@ -121,6 +121,13 @@ Graph& Program::graph(const std::string& name) {
   return const_cast<Graph&>(static_cast<const Program*>(this)->graph(name));
 }
 
+Layout layout_in(GraphRole role, const Layout& state) {
+  Layout seen = state;
+  if (runs_per_micro_batch(role))
+    for (AxisSet& axes : seen.pending) axes = axes - Axis::kData;
+  return seen;
+}
+
 Value declare_state(Program& program, Builder& builder, StateEntry entry) {
   const StateEntry& declared = program.add_state(std::move(entry));
   return builder.state(declared.name, declared.type);

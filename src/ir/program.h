@@ -41,7 +41,8 @@ enum CacheSide : int32_t { kKeys, kValues };
 
 struct StateEntry {
   std::string name;  // "": state_name()
-  TensorType type;
+  TensorType type;   // of one rank's part
+  Layout layout = {};
   StateRole role = StateRole::kMaster;
   std::string param;                       // the parameter, activation or attention it belongs to; of a master its name
   int32_t index = 0;                       // among those of this role
@@ -81,6 +82,10 @@ class Program {
   std::map<std::tuple<std::string, StateRole, int32_t>, size_t> by_role_;  // those with a param, but for buffers
   std::vector<Graph> graphs_;
 };
+
+// The layout of a state as a graph of this role sees it. One of a micro-batch adds (or maximises) what it makes into a
+// state that is pending over dp: the parts there are those of other micro-batches.
+Layout layout_in(GraphRole role, const Layout& state);
 
 // Adds the entry and returns its leaf in the builder's graph.
 Value declare_state(Program& program, Builder& builder, StateEntry entry);

@@ -37,13 +37,14 @@ size_t hash_node(const Node& node) {
 // Phases stay apart: a recomputed value must not become the saved one it replaces.
 bool same_computation(const Node& a, const Node& b) {
   return a.op == b.op && a.phase == b.phase && a.inputs == b.inputs && a.attrs == b.attrs && a.results == b.results &&
-         a.body == b.body;
+         a.layouts == b.layouts && a.body == b.body;
 }
 
 }  // namespace
 
 Rewriter::Rewriter(const Graph& old_graph) : old_(old_graph), new_(old_graph.name(), old_graph.role()), builder_(new_) {
   new_.set_stage(old_.stage());
+  new_.set_mesh(old_.mesh());
   map_.reserve(static_cast<size_t>(old_.size()));
   for (const Node& node : old_.nodes()) map_.emplace_back(node.results.size());
 }

@@ -172,7 +172,7 @@ std::optional<Op> find_op(std::string_view name) {
 }
 
 const char* stage_name(Stage stage) {
-  constexpr const char* kNames[] = {"model", "gradient", "precise", "fused", "packed"};
+  constexpr const char* kNames[] = {"model", "gradient", "precise", "sharded", "fused", "packed"};
   return kNames[static_cast<size_t>(stage)];
 }
 

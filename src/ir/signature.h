@@ -19,7 +19,7 @@ enum class Op : uint8_t {
 };
 
 // How far a graph has come; each stage has a legality table (verify.h).
-enum class Stage : uint8_t { kModel, kGradient, kPrecise, kFused, kPacked };
+enum class Stage : uint8_t { kModel, kGradient, kPrecise, kSharded, kFused, kPacked };
 const char* stage_name(Stage stage);
 
 struct AttrSpec {

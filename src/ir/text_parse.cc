@@ -9,7 +9,8 @@
 namespace octet {
 namespace {
 
-constexpr int kMaxDepth = 8;      // of fusion bodies
+constexpr int kMaxDepth = 8;  // of fusion bodies
+constexpr int64_t kMaxRanks = 1 << 20;
 constexpr size_t kMaxAttrs = 64;  // of a node: Attrs is a sorted list
 
 // Finds an enumerator by the text its name function gives.
@@ -69,7 +70,7 @@ class Parser {
     return found;
   }
 
-  TensorType type() {
+  TensorType type(Layout& layout) {
     size_t begin = in_.position();
     std::string_view word = in_.word("a type like f32[4,8]");
     TensorType result;
@@ -78,16 +79,53 @@ class Parser {
     } catch (const Error& error) {
       in_.fail_at(begin, error.message());
     }
-    result.shape.dims = int_list();
+    in_.expect('[', "'['");
+    while (!in_.accept(']')) {
+      if (result.shape.rank() > 0) in_.expect(',', "',' or ']'");
+      result.shape.dims.push_back(in_.integer("an integer"));
+      while (in_.accept('*')) layout = layout.cut(result.shape.rank() - 1, axis());
+    }
+    for (const auto& [mark, kind] : {std::pair{'+', Pending::kSum}, {'^', Pending::kMax}, {'~', Pending::kLse}})
+      while (in_.accept(mark)) layout.due(kind) = layout.due(kind) | AxisSet(axis());
+    try {
+      check_layout(layout, result.shape.rank());
+    } catch (const Error& error) {
+      in_.fail_at(begin, error.message());
+    }
     return result;
   }
 
-  std::vector<TensorType> types() {
-    std::vector<TensorType> list;
+  AxisList axis() {
+    const size_t begin = in_.position();
+    return axes_of(in_.word("an axis of the mesh"), begin);
+  }
+
+  void types(Node& node) {
     do {
-      list.push_back(type());
+      node.layouts.emplace_back();
+      node.results.push_back(type(node.layouts.back()));
     } while (in_.accept(','));
-    return list;
+  }
+
+  // "dp=2 tp=2"
+  Mesh mesh() {
+    Mesh mesh;
+    do {
+      const size_t begin = in_.position();
+      const AxisList axes = axes_of(in_.word("an axis of the mesh"), begin);
+      in_.expect('=', "'='");
+      mesh[axes[0]] = static_cast<int32_t>(bounded("a number of ranks", kMaxRanks));
+      if (mesh[axes[0]] < 1) in_.fail_at(begin, "a mesh has at least one rank along an axis");
+    } while (std::string_view("pdct").find(in_.peek()) != std::string_view::npos);
+    return mesh;
+  }
+
+  AxisList axes_of(std::string_view words, size_t begin) {
+    try {
+      return parse_axes(words);
+    } catch (const Error& error) {
+      in_.fail_at(begin, error.message());
+    }
   }
 
   std::vector<int64_t> int_list() {
@@ -197,7 +235,7 @@ class Parser {
       } while (in_.accept(','));
     }
     node.attrs = attrs();
-    if (in_.accept(':')) node.results = types();
+    if (in_.accept(':')) types(node);
     if (in_.peek() == '@') node.name = name();
     if (in_.accept_word("layer")) node.layer = static_cast<int32_t>(bounded("a layer's index", INT32_MAX));
     if (in_.accept_word("phase")) node.phase = one_of("a phase", Phase::kOptimizer, phase_name);
@@ -210,7 +248,8 @@ class Parser {
   }
 
   void add(Graph& graph, Values& values, std::string id, Node node, size_t begin) {
-    std::vector<TensorType> declared = node.results;
+    const std::vector<TensorType> declared = node.results;
+    const std::vector<Layout> declared_layouts = node.layouts;
     NodeId made = NodeId::kNone;
     try {
       made = graph.add(std::move(node));
@@ -218,14 +257,11 @@ class Parser {
       in_.fail_at(begin, error.message());
     }
     const std::vector<TensorType>& inferred = graph.node(made).results;
-    if (!declared.empty() && declared != inferred) {
-      size_t r = 0;
-      while (r < std::min(declared.size(), inferred.size()) && declared[r] == inferred[r]) ++r;
-      auto type_at = [r](const std::vector<TensorType>& list) {
-        return r < list.size() ? to_string(list[r]) : "absent";
-      };
-      in_.fail_at(begin,
-                  fmt::format("result {} is declared {}, the op gives {}", r, type_at(declared), type_at(inferred)));
+    for (size_t r = 0; !declared.empty() && r < std::max(declared.size(), inferred.size()); ++r) {
+      const std::string said = r < declared.size() ? octet::print(declared[r], declared_layouts[r]) : "absent";
+      const Value value{made, static_cast<int32_t>(r)};
+      const std::string is = r < inferred.size() ? octet::print(inferred[r], graph.layout(value)) : "absent";
+      if (said != is) in_.fail_at(begin, fmt::format("result {} is declared {}, the op gives {}", r, said, is));
     }
     if (!values.emplace(std::move(id), made).second) in_.fail_at(begin, "a value of this name is defined above");
   }
@@ -236,6 +272,7 @@ class Parser {
     GraphRole role = graph_role(text);
     if (in_.accept_word("role")) role = role_after();
     Graph graph(std::move(text), role);
+    if (in_.accept_word("mesh")) graph.set_mesh(mesh());
     if (in_.accept_word("stage")) graph.set_stage(one_of("a stage", Stage::kPacked, stage_name));
     Values values;
     while (!in_.accept_word("end")) {
@@ -273,7 +310,7 @@ class Parser {
     }
     in_.expect(':', "':'");
     size_t type_begin = in_.position();
-    entry.type = type();
+    entry.type = type(entry.layout);
     check_dims(entry.type.shape, type_begin);
     if (in_.accept_word("role")) entry.role = one_of("a state's role", StateRole::kBuffer, state_role_name);
     if (in_.accept_word("index")) entry.index = static_cast<int32_t>(bounded("an index", INT32_MAX));

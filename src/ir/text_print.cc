@@ -93,12 +93,27 @@ void put_value(Buffer& out, Value value) {
   }
 }
 
-void put_types(Buffer& out, const std::vector<TensorType>& types) {
+void put_type(Buffer& out, const TensorType& type, const Layout& layout) {
+  if (layout.copies()) {
+    put(out, dtype_name(type.dtype));
+    PutAttr{out}(type.shape.dims);
+  } else {
+    put(out, print(type, layout));
+  }
+}
+
+void put_types(Buffer& out, const std::vector<TensorType>& types, const std::vector<Layout>& layouts) {
   for (size_t i = 0; i < types.size(); ++i) {
     put(out, i == 0 ? std::string_view(" : ") : std::string_view(", "));
-    put(out, dtype_name(types[i].dtype));
-    PutAttr{out}(types[i].shape.dims);
+    put_type(out, types[i], layouts.empty() ? Layout() : layouts[i]);
   }
+}
+
+void put_mesh(Buffer& out, const Mesh& mesh) {
+  if (mesh.ranks() == 1) return;
+  put(out, std::string_view(" mesh"));
+  for (Axis axis : kAllAxes)
+    if (mesh[axis] > 1) put(out, " {}={}", axis_name(axis), mesh[axis]);
 }
 
 void put_graph(Buffer& out, const Graph& graph, size_t indent);
@@ -111,7 +126,7 @@ void put_node(Buffer& out, const Graph& graph, NodeId id, size_t indent) {
     put_value(out, node.inputs[i]);
   }
   put_attrs(out, node.attrs);
-  put_types(out, node.results);
+  put_types(out, node.results, node.layouts);
   if (!node.name.empty()) {
     out.push_back(' ');
     put_name(out, node.name);
@@ -131,6 +146,7 @@ void put_graph(Buffer& out, const Graph& graph, size_t indent) {
   put_name(out, graph.name());
   if (graph.role() != graph_role(graph.name()))
     put(out, " role {}", graph.role() == GraphRole::kNone ? "none" : graph_role_name(graph.role()));
+  put_mesh(out, graph.mesh());
   put(out, " stage {}\n", stage_name(graph.stage()));
   for (int32_t i = 0; i < graph.size(); ++i) put_node(out, graph, NodeId{i}, indent + 2);
   auto put_named = [&](const std::vector<NamedValue>& list, const char* what) {
@@ -183,7 +199,7 @@ std::string print(const Program& program) {
   for (const StateEntry& entry : program.states()) {
     put(out, std::string_view("state "));
     put_name(out, entry.name);
-    put_types(out, {entry.type});
+    put_types(out, {entry.type}, {entry.layout});
     put(out, " role {}", state_role_name(entry.role));
     if (entry.index != 0) put(out, " index {}", entry.index);
     if (!entry.param.empty()) {

@@ -77,8 +77,25 @@ class Verifier {
       require(types[r] == node.results[r], id, "result {} is declared {} and inferred {}", r,
               to_string(node.results[r]), to_string(types[r]));
     }
+    check_layouts(id, node);
     require((node.body != nullptr) == (node.op == Op::kFusion), id, "only a fusion has a body, and must");
     if (node.body != nullptr) check_body(id, *node.body);
+  }
+
+  // Leaves have what they are given; other results what the op's rule gives.
+  void check_layouts(NodeId id, const Node& node) const {
+    std::vector<Layout> layouts;
+    try {
+      layouts = infer_layouts(graph_, node);
+    } catch (const Error& error) {
+      require(false, id, "{}", error.message());
+    }
+    for (size_t r = 0; r < node.results.size() && layouts != node.layouts; ++r) {
+      const Layout inferred = layouts.empty() ? Layout() : layouts[r];
+      const Layout& declared = graph_.layout({id, static_cast<int32_t>(r)});
+      require(declared == inferred, id, "result {} is declared {} and inferred {}", r,
+              octet::print(node.results[r], declared), octet::print(node.results[r], inferred));
+    }
   }
 
   void check_body(NodeId id, const Graph& body) const {
@@ -140,13 +157,18 @@ class Verifier {
   const Graph& graph_;
 };
 
-void check_state(const Program& program, const Graph& graph, const std::string& name, const TensorType& type) {
+void check_state(const Program& program, const Graph& graph, const std::string& name, Value value) {
+  const TensorType& type = graph.type(value);
   const StateEntry* entry = program.find_state(name);
   check(entry != nullptr, ErrorCode::kInternal,
         "program {}: graph {} uses {}, which the state table lacks (collect_state adds it)", program.name, graph.name(),
         name);
   check(entry->type == type, ErrorCode::kInternal, "program {}: graph {} has {} as {}, the state table as {}",
         program.name, graph.name(), name, to_string(type), to_string(entry->type));
+  const Layout layout = layout_in(graph.role(), entry->layout);
+  check(graph.mesh().ranks() == 1 || graph.layout(value) == layout, ErrorCode::kInternal,
+        "program {}: graph {} has {} as {}, the state table as {}", program.name, graph.name(), name,
+        print(type, graph.layout(value)), print(type, layout));
 }
 
 }  // namespace
@@ -164,12 +186,11 @@ void verify(const Program& program) {
     check(names.insert(graph.name()).second, ErrorCode::kInternal, "program {}: two graphs are named {}", program.name,
           graph.name());
     verify(graph);
-    for (const Node& node : graph.nodes()) {
-      if (node.op == Op::kParam || node.op == Op::kState) check_state(program, graph, node.name, node.results[0]);
+    for (int32_t i = 0; i < graph.size(); ++i) {
+      const Node& node = graph.node(NodeId{i});
+      if (node.op == Op::kParam || node.op == Op::kState) check_state(program, graph, node.name, {NodeId{i}, 0});
     }
-    for (const NamedValue& update : graph.updates()) {
-      check_state(program, graph, update.name, graph.type(update.value));
-    }
+    for (const NamedValue& update : graph.updates()) check_state(program, graph, update.name, update.value);
   }
 }
 

@@ -36,6 +36,18 @@ void require_segments(const Graph& graph, const Node& node, size_t i) {
           input_shape(graph, node, i));
 }
 
+// Heads lie on any axes, rows are whole. One key head may lie on all ranks as copies; else every rank holds the key
+// heads of its queries.
+Layout heads_layout(const Graph& graph, const Node& node, size_t first_key, size_t last_key) {
+  const Layout& q = input_layout(graph, node, 0);
+  require_layout(q == Layout().with(1, q.cut_axes(1)), graph, node, 0,
+                 "cut along heads (dim 1) alone, nothing pending");
+  for (size_t i = first_key; i <= last_key; ++i)
+    if (node.attr<int64_t>("kv_heads") != 1 || !input_layout(graph, node, i).copies())
+      require_is(graph, node, i, q, "heads as those of q");
+  return q;
+}
+
 }  // namespace octet::ops
 
 namespace octet::facts {
@@ -75,6 +87,26 @@ Types attention_grad_type(const Graph& graph, const Node& node) {
   return {input_type(graph, node, 0), input_type(graph, node, 1), input_type(graph, node, 2)};
 }
 
+Layouts place_attention(const Graph& graph, const Node& node) {
+  const Layout q = heads_layout(graph, node, 1, 2);
+  require_copies(graph, node, 3);
+  require_copies(graph, node, 4);
+  return {q, q};
+}
+
+// Queries of several ranks add to the gradients of keys that they share.
+Layouts place_attention_grad(const Graph& graph, const Node& node) {
+  const Layout q = heads_layout(graph, node, 1, 2);
+  for (size_t i : {4, 5, 6}) require_is(graph, node, i, q, "heads as those of q");
+  require_copies(graph, node, 3);
+  require_copies(graph, node, 7);
+  const auto keys = [&](size_t i) {
+    const Layout& k = input_layout(graph, node, i);
+    return k.cuts.empty() ? Layout().with_due(Pending::kSum, q.cut_axes()) : k;
+  };
+  return {q, keys(1), keys(2)};
+}
+
 // Visible (query, key) pairs less what a window hides: L keys a query for segments of L, causal L/2.
 double visible_pairs(const Graph& graph, const Node& node) {
   int64_t tokens = input_shape(graph, node, 0)[0];
@@ -107,6 +139,7 @@ void attention_gradient(GradientContext& context) {
 
 const OpFacts attention = {
     .infer = attention_type,
+    .place = place_attention,
     .gradient = attention_gradient,
     .cost = attention_cost<2>,
     .precision = {ResultPrecision::kComputeType, ResultPrecision::kFloat32},
@@ -115,6 +148,7 @@ const OpFacts attention = {
         "the last segment give 0; lse before dropout; alibi > 0 adds alibi_scale x slope(head) x -|query - key| to the "
         "scaled score, the slopes ending at 2^-alibi"};
 const OpFacts attention_grad = {.infer = attention_grad_type,
+                                .place = place_attention_grad,
                                 .no_gradient = "is a gradient",
                                 .cost = attention_cost<5>,
                                 .meaning =

@@ -1,7 +1,7 @@
 // Elementwise ops. Results follow the type of input 0. The second operand of the binary ops is as large as the first,
 // or [C] against its last dim, or [1]; it may be of another float type (float32 biases and scalars).
 #include "ir/builder.h"
-#include "ir/ops/common.h"
+#include "ir/ops/layouts.h"
 
 namespace octet::facts {
 namespace {
@@ -38,6 +38,18 @@ Types dropout_type(const Graph& graph, const Node& node) {
   require_arithmetic(graph, node, 0);
   require_type(graph, node, 1, {DType::kI64, {3}});
   return {input_type(graph, node, 0)};
+}
+
+// A sum of wider parts is no less exact than one of narrow ones; to a narrower type every part would be rounded.
+Layouts place_cast(const Graph& graph, const Node& node) {
+  const bool widens = dtype_bytes(node.results[0].dtype) >= dtype_bytes(input_type(graph, node, 0).dtype);
+  return widens ? place_linear(graph, node) : place_elementwise(graph, node);
+}
+
+Layouts place_dropout(const Graph& graph, const Node& node) {
+  require_settled(graph, node, 0);
+  require_copies(graph, node, 1);
+  return {input_layout(graph, node, 0)};
 }
 
 void cast_gradient(GradientContext& context) {
@@ -92,50 +104,72 @@ OpFacts pointwise(OpFacts facts) {
 }
 
 OpFacts slope(const char* meaning, Cost (*cost)(const Graph&, const Node&)) {
-  return pointwise(
-      {.infer = slope_type, .no_gradient = "is a gradient", .cost = cost, .in_place = {1, 0}, .meaning = meaning});
+  return pointwise({.infer = slope_type,
+                    .place = place_elementwise,
+                    .no_gradient = "is a gradient",
+                    .cost = cost,
+                    .in_place = {1, 0},
+                    .meaning = meaning});
 }
 
 }  // namespace
 
 const OpFacts cast = pointwise({.infer = cast_type,
+                                .place = place_cast,
                                 .gradient = cast_gradient,
                                 .cost = per_result_element<1>,
                                 .precision = {ResultPrecision::kUnchanged},
                                 .meaning = "x in the type to: nearest even, FP8 saturating"});
-const OpFacts scale =
-    pointwise({.infer = unary, .gradient = scale_gradient, .cost = per_result_element<1>, .meaning = "x times value"});
+const OpFacts scale = pointwise({.infer = unary,
+                                 .place = place_linear,
+                                 .gradient = scale_gradient,
+                                 .cost = per_result_element<1>,
+                                 .meaning = "x times value"});
 const OpFacts gelu = pointwise({.infer = unary,
+                                .place = place_elementwise,
                                 .gradient = slope_gradient<Op::kGeluGrad>,
                                 .cost = per_result_element<8>,
                                 .meaning = "x Phi(x); approximate: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))"});
 const OpFacts gelu_grad = slope("dy times the derivative of gelu at x", per_result_element<12>);
 const OpFacts silu = pointwise({.infer = unary,
+                                .place = place_elementwise,
                                 .gradient = slope_gradient<Op::kSiluGrad>,
                                 .cost = per_result_element<5>,
                                 .meaning = "x / (1 + exp(-x))"});
 const OpFacts silu_grad = slope("dy times the derivative of silu at x", per_result_element<8>);
 const OpFacts relu = pointwise({.infer = unary,
+                                .place = place_elementwise,
                                 .gradient = slope_gradient<Op::kReluGrad>,
                                 .cost = per_result_element<1>,
                                 .meaning = "max(x, 0); NaN stays NaN"});
 const OpFacts relu_grad = slope("dy where x > 0, else 0", per_result_element<1>);
-const OpFacts add = pointwise(
-    {.infer = binary, .gradient = add_gradient, .cost = per_result_element<1>, .in_place = {0, 1}, .meaning = "a + b"});
-const OpFacts sub = pointwise(
-    {.infer = binary, .gradient = sub_gradient, .cost = per_result_element<1>, .in_place = {0, 1}, .meaning = "a - b"});
+const OpFacts add = pointwise({.infer = binary,
+                               .place = place_linear,
+                               .gradient = add_gradient,
+                               .cost = per_result_element<1>,
+                               .in_place = {0, 1},
+                               .meaning = "a + b"});
+const OpFacts sub = pointwise({.infer = binary,
+                               .place = place_linear,
+                               .gradient = sub_gradient,
+                               .cost = per_result_element<1>,
+                               .in_place = {0, 1},
+                               .meaning = "a - b"});
 const OpFacts mul = pointwise({.infer = binary,
+                               .place = place_elementwise,
                                .gradient = mul_gradient,
                                .cost = per_result_element<1>,
                                .in_place = {0, 1},
                                .meaning = "a times b"});
 const OpFacts maximum = pointwise({.infer = binary,
+                                   .place = place_maximum,
                                    .no_gradient = "used on statistics only",
                                    .cost = per_result_element<1>,
                                    .in_place = {0, 1},
                                    .members_independent = true,
                                    .meaning = "the larger of a and b; a NaN in either goes through"});
 const OpFacts dropout = pointwise({.infer = dropout_type,
+                                   .place = place_dropout,
                                    .gradient = dropout_gradient,
                                    .cost = per_result_element<2>,
                                    .meaning = "x / (1 - p) where uniform(rng, key, element) >= p, else 0"});

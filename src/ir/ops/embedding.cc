@@ -1,6 +1,6 @@
 // Table lookup and its gradient, a sum of rows in float32.
 #include "ir/builder.h"
-#include "ir/ops/common.h"
+#include "ir/ops/layouts.h"
 
 namespace octet::facts {
 namespace {
@@ -32,6 +32,29 @@ Types embedding_grad_type(const Graph& graph, const Node& node) {
   return {std::move(result)};
 }
 
+// A rank gives the rows that its part of the table has, and zeros for the others: a sum.
+Layouts place_embedding(const Graph& graph, const Node& node) {
+  require_settled(graph, node, 0);
+  require_settled(graph, node, 1);
+  const AxisList tokens = input_layout(graph, node, 0).cut_axes(0);
+  const Layout& table = input_layout(graph, node, 1);
+  require_layout((AxisSet(tokens) & table.cut_axes()).empty(), graph, node, 1, "cut by no axis that cuts the ids");
+  return {table.moved({-1, 1}).with(0, tokens).with_due(Pending::kSum, table.cut_axes(0))};
+}
+
+// The table is cut by the axes of `over`: c says how, but need not be there.
+Layouts place_embedding_grad(const Graph& graph, const Node& node) {
+  require_settled(graph, node, 0);
+  const Layout &ids = input_layout(graph, node, 0), &dy = input_layout(graph, node, 1);
+  require_layout(dy == dy.settled().with(0, ids.cut_axes(0)), graph, node, 1, "rows as the ids, nothing pending");
+  const std::string& over = node.attr<std::string>("over");
+  const AxisList rows = over.empty() ? AxisList{} : parse_axes(over);
+  require_layout((AxisSet(rows) & dy.cut_axes()).empty(), graph, node, 1, "cut by no axis that cuts the table's rows");
+  const Layout table = dy.moved({-1, 1}).with(0, rows).with_due(Pending::kSum, ids.cut_axes());
+  require_is(graph, node, 2, table, "as the result");
+  return {table};
+}
+
 void embedding_gradient(GradientContext& context) {
   int64_t rows = context.graph().shape(context.input(1))[0];
   context.add_gradient(
@@ -47,12 +70,14 @@ Cost lookup_cost(const Graph& graph, const Node& node) {
 }  // namespace
 
 const OpFacts embedding = {.infer = embedding_type,
+                           .place = place_embedding,
                            .gradient = embedding_gradient,
                            .cost = lookup_cost,
                            .cheap_to_recompute = true,
                            .meaning = "row ids[t] of the table; ids outside it are the caller's error"};
 const OpFacts embedding_grad = {
     .infer = embedding_grad_type,
+    .place = place_embedding_grad,
     .no_gradient = "is a gradient",
     .cost = [](const Graph& graph, const Node& node) -> Cost {
       return {static_cast<double>(input_shape(graph, node, 1).elements()), moved_bytes(graph, node)};

@@ -1,7 +1,7 @@
 // The fusion node: a body graph whose inputs are this node's inputs in order, run as one kernel.
 #include <algorithm>
 
-#include "ir/ops/common.h"
+#include "ir/ops/layouts.h"
 
 namespace octet::facts {
 namespace {
@@ -27,6 +27,19 @@ Types fusion_type(const Graph& graph, const Node& node) {
   Types types;
   for (const NamedValue& output : body.outputs()) types.push_back(body.type(output.value));
   return types;
+}
+
+// Those of the body's outputs, from the layouts of its inputs.
+Layouts place_fusion(const Graph& graph, const Node& node) {
+  const Graph& body = *node.body;
+  size_t i = 0;
+  for (int32_t n = 0; n < body.size(); ++n) {
+    if (body.node(NodeId{n}).op != Op::kInput) continue;
+    require_is(graph, node, i++, body.layout({NodeId{n}, 0}), "as the body's");
+  }
+  Layouts results;
+  for (const NamedValue& output : body.outputs()) results.push_back(body.layout(output.value));
+  return results;
 }
 
 // The work of the body; only inputs and results move. Of what is overwritten in place, only what the member writes: its
@@ -55,6 +68,7 @@ Cost fusion_cost(const Graph& graph, const Node& node) {
 }  // namespace
 
 const OpFacts fusion = {.infer = fusion_type,
+                        .place = place_fusion,
                         .no_gradient = "made after autodiff",
                         .cost = fusion_cost,
                         .precision = {ResultPrecision::kUnchanged},

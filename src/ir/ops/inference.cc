@@ -24,6 +24,30 @@ Types scatter_rows_type(const Graph& graph, const Node& node) {
   return {table};
 }
 
+// Columns of cache and rows (heads) lie on any axes.
+Layouts place_scatter_rows(const Graph& graph, const Node& node) {
+  const Layout& table = input_layout(graph, node, 0);
+  require_layout(table == Layout().with(1, table.cut_axes(1)), graph, node, 0,
+                 "cut along dim 1 alone, nothing pending");
+  require_is(graph, node, 1, table, "as the table");
+  require_copies(graph, node, 2);
+  require_copies(graph, node, 3);
+  return {table};
+}
+
+Layouts place_copy_blocks(const Graph& graph, const Node& node) {
+  const Layout& cache = input_layout(graph, node, 0);
+  require_settled(graph, node, 0);
+  require_whole(graph, node, 0, 0);
+  require_copies(graph, node, 1);
+  return {cache};
+}
+
+Layouts place_paged_attention(const Graph& graph, const Node& node) {
+  for (size_t i = 3; i < node.inputs.size(); ++i) require_copies(graph, node, i);
+  return {heads_layout(graph, node, 1, 2)};
+}
+
 Types paged_attention_type(const Graph& graph, const Node& node) {
   HeadDims dims = head_dims(node);
   require_rank(graph, node, 0, 2);
@@ -85,6 +109,7 @@ Cost paged_attention_cost(const Graph& graph, const Node& node) {
 
 const OpFacts scatter_rows = {
     .infer = scatter_rows_type,
+    .place = place_scatter_rows,
     .no_gradient = "inference only",
     .cost = scatter_rows_cost,
     .precision = {ResultPrecision::kUnchanged},
@@ -96,6 +121,7 @@ const OpFacts scatter_rows = {
         "of another float type or have a scale: multiplied by it, then rounded to the table's type"};
 const OpFacts copy_blocks = {
     .infer = copy_blocks_type,
+    .place = place_copy_blocks,
     .no_gradient = "inference only",
     .cost = copy_blocks_cost,
     .precision = {ResultPrecision::kUnchanged},
@@ -106,6 +132,7 @@ const OpFacts copy_blocks = {
         "block is written twice or both read and written"};
 const OpFacts paged_attention = {
     .infer = paged_attention_type,
+    .place = place_paged_attention,
     .no_gradient = "inference only",
     .cost = paged_attention_cost,
     .meaning =

@@ -1,7 +1,7 @@
 // Cross entropy against integer targets and its gradient. Losses are float32, one per token; -1 marks ignored tokens.
 // Columns from `classes` on are physical padding: they count for nothing and get gradient 0.
 #include "ir/builder.h"
-#include "ir/ops/common.h"
+#include "ir/ops/layouts.h"
 
 namespace octet::facts {
 namespace {
@@ -31,6 +31,39 @@ Types cross_entropy_grad_type(const Graph& graph, const Node& node) {
   return {input_type(graph, node, 0)};
 }
 
+Types row_lse_type(const Graph& graph, const Node& node) {
+  require_arithmetic(graph, node, 0);
+  require_rank(graph, node, 0, 2);
+  return {f32({input_shape(graph, node, 0)[0]})};
+}
+
+// Rows and classes lie on any axes; what belongs to a row lies as the rows.
+Layout loss_rows(const Graph& graph, const Node& node) {
+  const Layout& logits = input_layout(graph, node, 0);
+  require_settled(graph, node, 0);
+  const Layout rows = logits.moved({0, -1});
+  for (size_t i = 1; i < node.inputs.size(); ++i) require_is(graph, node, i, rows, "as the rows of logits");
+  return rows;
+}
+
+// The part with the target's logit gives the loss, the others 0: a sum.
+Layouts place_cross_entropy(const Graph& graph, const Node& node) {
+  const Layout rows = loss_rows(graph, node);
+  const AxisSet classes = input_layout(graph, node, 0).cut_axes(1);
+  require_layout(classes.empty() || node.operand("lse").exists(), graph, node, 0,
+                 "classes whole where no lse is given");
+  return {rows.with_due(Pending::kSum, classes), rows};
+}
+
+Layouts place_cross_entropy_grad(const Graph& graph, const Node& node) {
+  loss_rows(graph, node);
+  return {input_layout(graph, node, 0)};
+}
+
+Layouts place_row_lse(const Graph& graph, const Node& node) {
+  return {loss_rows(graph, node).with_due(Pending::kLse, input_layout(graph, node, 0).cut_axes(1))};
+}
+
 // A given log-sum-exp is that of the logits, or of rows they are a part of: what the loss owes the logits through it is
 // in their gradient, and none goes to the operand.
 void cross_entropy_gradient(GradientContext& context) {
@@ -44,6 +77,7 @@ void cross_entropy_gradient(GradientContext& context) {
 
 const OpFacts cross_entropy = {
     .infer = cross_entropy_type,
+    .place = place_cross_entropy,
     .gradient = cross_entropy_gradient,
     .cost = per_input_element<4>,
     .precision = {ResultPrecision::kFloat32},
@@ -52,9 +86,17 @@ const OpFacts cross_entropy = {
         "logits[target], 0 where the target is -1; other targets outside [0, V) are the caller's error; V = "
         "classes where columns are padded"};
 const OpFacts cross_entropy_grad = {.infer = cross_entropy_grad_type,
+                                    .place = place_cross_entropy_grad,
                                     .no_gradient = "is a gradient",
                                     .cost = per_input_element<4>,
                                     .in_place = {0},
                                     .meaning = "dloss (exp(logits - lse) - onehot(target)), 0 where the target is -1"};
+
+const OpFacts row_lse = {.infer = row_lse_type,
+                         .place = place_row_lse,
+                         .no_gradient = "made after autodiff",
+                         .cost = per_input_element<3>,
+                         .precision = {ResultPrecision::kFloat32},
+                         .meaning = "log sum exp of each row, over the classes that this rank holds"};
 
 }  // namespace octet::facts

@@ -1,7 +1,7 @@
 // Matrix products. op(a) is [M, K], op(b) [K, N]; c is [M, N] in the result's type (a residual, or what a gradient
 // accumulates onto) or a bias [N]. The result's type is attr to, else the type of a c of the result's shape, else a's.
 #include "ir/builder.h"
-#include "ir/ops/common.h"
+#include "ir/ops/layouts.h"
 
 namespace octet::facts {
 namespace {
@@ -70,6 +70,49 @@ Types scaled_matmul_type(const Graph& graph, const Node& node) {
   return {product_type(graph, node, dims, DType::kF32)};
 }
 
+// The contraction is cut alike on both sides, and the result then is a sum of parts; rows of a and columns of b cut the
+// result. A sum takes a c that is a part of the same sum, and no bias: every part would add it.
+Layouts place_product(const Graph& graph, const Node& node) {
+  const auto b_input = static_cast<size_t>(operand_index(node.op, "b")),
+             c_input = static_cast<size_t>(operand_index(node.op, "c"));
+  require_settled(graph, node, 0);
+  require_settled(graph, node, b_input);
+  const Layout &a = input_layout(graph, node, 0), &b = input_layout(graph, node, b_input);
+  const bool trans_a = node.attr<bool>("trans_a"), trans_b = node.attr<bool>("trans_b");
+  const AxisList m = a.cut_axes(trans_a ? 1 : 0), k = a.cut_axes(trans_a ? 0 : 1);
+  const AxisList n = b.cut_axes(trans_b ? 0 : 1), b_k = b.cut_axes(trans_b ? 1 : 0);
+  require_layout(k == b_k, graph, node, b_input, "the contraction cut as that of a: {}",
+                 k.empty() ? "whole" : print(k));
+  require_layout((AxisSet(m) & AxisSet(n)).empty(), graph, node, b_input, "columns cut by no axis that cuts rows of a");
+  const Layout y = Layout().with(0, m).with(1, n).with_due(Pending::kSum, k);
+  if (!given(node, c_input)) return {y};
+  if (input_shape(graph, node, c_input) == node.results[0].shape) {
+    require_is(graph, node, c_input, y, "as the result");
+  } else {
+    require_layout(k.empty(), graph, node, c_input, "absent: each of the {} parts of the sum would add it", print(k));
+    require_is(graph, node, c_input, Layout().with(0, n), "as the columns of the result");
+  }
+  return {y};
+}
+
+// Scales lie as their codes; a group of 128, or the row that one scale is for, lies on one rank.
+Layouts place_scaled_product(const Graph& graph, const Node& node) {
+  const Layouts results = place_product(graph, node);
+  for (size_t i : {size_t{0}, size_t{2}}) {
+    const ScaleLayout scaling = layout_attr(node, i == 0 ? "scaling_a" : "scaling_b");
+    const Layout& codes = input_layout(graph, node, i);
+    require_is(graph, node, i + 1, scales_layout(codes, scaling), "as the codes");
+    for (int dim : {0, 1}) {
+      if (codes.cut_axes(dim).empty()) continue;
+      const int64_t extent = input_shape(graph, node, i)[dim];
+      const bool grouped = scaling == ScaleLayout::kTile128 || (scaling == ScaleLayout::kRow128 && dim == 1);
+      require_layout(!grouped || extent % 128 == 0, graph, node, i, "dim {} cut between blocks of 128", dim);
+      require_layout(scaling != ScaleLayout::kRow || dim == 0, graph, node, i, "rows whole: each has one scale");
+    }
+  }
+  return results;
+}
+
 Cost product_cost(const Graph& graph, const Node& node) {
   const Shape &a = input_shape(graph, node, 0), &y = node.results[0].shape;
   double k = static_cast<double>(a.elements()) / static_cast<double>(y[0]);
@@ -110,6 +153,7 @@ void matmul_gradient(GradientContext& context) {
 }  // namespace
 
 const OpFacts matmul = {.infer = matmul_type,
+                        .place = place_product,
                         .gradient = matmul_gradient,
                         .cost = product_cost,
                         .in_place = {2},
@@ -117,6 +161,7 @@ const OpFacts matmul = {.infer = matmul_type,
                             "op(a) op(b) + c, accumulated in float32 and rounded once; tf32: float32 operands may "
                             "be rounded to 10 bits of mantissa"};
 const OpFacts scaled_matmul = {.infer = scaled_matmul_type,
+                               .place = place_scaled_product,
                                .no_gradient = "made after autodiff",
                                .cost = product_cost,
                                .in_place = {4},

@@ -1,6 +1,6 @@
 // Norms over the last dim, and their gradients from the saved statistics. Statistics and weight gradients are float32.
 #include "ir/builder.h"
-#include "ir/ops/common.h"
+#include "ir/ops/layouts.h"
 
 namespace octet::facts {
 namespace {
@@ -53,6 +53,33 @@ Types rms_norm_grad_type(const Graph& graph, const Node& node) {
   return {input_type(graph, node, 0), f32(channels(graph, node))};
 }
 
+// Rows lie on any axes; a row's statistics with them.
+Layout rows_layout(const Graph& graph, const Node& node) {
+  const Layout& x = input_layout(graph, node, 0);
+  require_layout(x == Layout().with(0, x.cut_axes(0)) && (x.cuts.empty() || input_rank(graph, node, 0) > 1), graph,
+                 node, 0, "cut along dim 0 alone, nothing pending");
+  const auto& operands = op_info(node.op).operands;
+  for (size_t i = 1; i < node.inputs.size(); ++i) {
+    if (operands[i] == "weight" || operands[i] == "bias")
+      require_copies(graph, node, i);
+    else
+      require_is(graph, node, i, x, "rows as those of x");
+  }
+  return x;
+}
+
+Layouts place_norm(const Graph& graph, const Node& node) {
+  return Layouts(node.results.size(), rows_layout(graph, node));
+}
+
+// Gradients of weights are sums over the rows of all parts.
+Layouts place_norm_grad(const Graph& graph, const Node& node) {
+  const Layout x = rows_layout(graph, node);
+  Layouts results(node.results.size(), Layout().with_due(Pending::kSum, x.cut_axes()));
+  results[0] = x;
+  return results;
+}
+
 void layer_norm_gradient(GradientContext& context) {
   require_no_gradient(context, 1, "the mean of a norm");
   require_no_gradient(context, 2, "the rstd of a norm");
@@ -75,6 +102,7 @@ void rms_norm_gradient(GradientContext& context) {
 }  // namespace
 
 const OpFacts layer_norm = {.infer = layer_norm_type,
+                            .place = place_norm,
                             .gradient = layer_norm_gradient,
                             .cost = per_input_element<8>,
                             .precision = {ResultPrecision::kComputeType, ResultPrecision::kFloat32},
@@ -83,6 +111,7 @@ const OpFacts layer_norm = {.infer = layer_norm_type,
                             .cheap_to_recompute = true,
                             .meaning = "(x - mean) rstd weight + bias, rstd = 1/sqrt(biased variance + eps)"};
 const OpFacts layer_norm_grad = {.infer = layer_norm_grad_type,
+                                 .place = place_norm_grad,
                                  .no_gradient = "is a gradient",
                                  .cost = per_input_element<14>,
                                  .precision = {ResultPrecision::kComputeType, ResultPrecision::kFloat32},
@@ -90,6 +119,7 @@ const OpFacts layer_norm_grad = {.infer = layer_norm_grad_type,
                                      "with h = (x - mean) rstd, g = dy weight: dx = rstd (g - mean(g) - h mean(g h)), "
                                      "dweight = sum dy h, dbias = sum dy"};
 const OpFacts rms_norm = {.infer = rms_norm_type,
+                          .place = place_norm,
                           .gradient = rms_norm_gradient,
                           .cost = per_input_element<5>,
                           .precision = {ResultPrecision::kComputeType, ResultPrecision::kFloat32},
@@ -99,6 +129,7 @@ const OpFacts rms_norm = {.infer = rms_norm_type,
                           .meaning = "x rstd weight, rstd = 1/sqrt(mean(x^2) + eps)"};
 const OpFacts rms_norm_grad = {
     .infer = rms_norm_grad_type,
+    .place = place_norm_grad,
     .no_gradient = "is a gradient",
     .cost = per_input_element<10>,
     .precision = {ResultPrecision::kComputeType, ResultPrecision::kFloat32},

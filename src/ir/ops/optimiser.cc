@@ -1,5 +1,5 @@
 // The optimiser step: all float32. The non-finite flag predicates every update.
-#include "ir/ops/common.h"
+#include "ir/ops/layouts.h"
 
 namespace octet::facts {
 namespace {
@@ -40,6 +40,30 @@ Types update_type(const Graph& graph, const Node& node) {
   return Types(1 + moments, type);
 }
 
+// Every element is counted on one rank: of operands that an axis does not cut, on the first of that axis.
+Layouts place_square_sum(const Graph& graph, const Node& node) {
+  AxisSet axes;
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    require_settled(graph, node, i);
+    axes = axes | input_layout(graph, node, i).cut_axes();
+  }
+  return {Layout().with_due(Pending::kSum, axes)};
+}
+
+// Parameter, gradient and moments lie alike; each part is updated where it is.
+Layouts place_update(const Graph& graph, const Node& node) {
+  const OpFacts& facts = op_facts(node.op);
+  const Layout& param = input_layout(graph, node, 0);
+  require_settled(graph, node, 0);
+  for (size_t i = 1; i < node.inputs.size(); ++i) {
+    if (static_cast<int>(i) >= facts.first_scalar && static_cast<int>(i) < facts.first_scalar + 4)
+      require_copies(graph, node, i);
+    else
+      require_is(graph, node, i, param, "as the parameter");
+  }
+  return Layouts(node.results.size(), param);
+}
+
 Types sgd_type(const Graph& graph, const Node& node) {
   const double momentum = node.attr<double>("momentum");
   const bool buffer = node.operand("m").exists();
@@ -60,6 +84,7 @@ OpFacts update_facts(OpFacts facts) {
 }  // namespace
 
 const OpFacts square_sum = {.infer = square_sum_type,
+                            .place = place_square_sum,
                             .no_gradient = "optimiser",
                             .cost = square_sum_cost,
                             .precision = {ResultPrecision::kUnchanged},
@@ -68,6 +93,7 @@ const OpFacts square_sum = {.infer = square_sum_type,
                                 "not"};
 const OpFacts clip_factor = {
     .infer = clip_factor_type,
+    .place = place_whole,
     .no_gradient = "optimiser",
     .cost = per_result_element<4>,
     .precision = {ResultPrecision::kFloat32},
@@ -76,6 +102,7 @@ const OpFacts clip_factor = {
         "finite = 1 when square_sum is finite, else 0"};
 const OpFacts adamw = update_facts(
     {.infer = update_type,
+     .place = place_update,
      .cost = per_input_element<16>,
      .moments = 2,
      .meaning =
@@ -83,6 +110,7 @@ const OpFacts adamw = update_facts(
          "lr / (1 - beta1^step) m / (sqrt(v / (1 - beta2^step)) + eps); nothing changes when finite is 0"});
 const OpFacts sgd = update_facts(
     {.infer = sgd_type,
+     .place = place_update,
      .cost = per_input_element<7>,
      .moments = 1,
      .first_moment = 6,
@@ -91,6 +119,7 @@ const OpFacts sgd = update_facts(
          "g = grad clip + weight_decay p; m = momentum m + g; p -= lr (g + momentum m with nesterov, else m; g without "
          "momentum); nothing changes when finite is 0"});
 const OpFacts lamb = update_facts({.infer = update_type,
+                                   .place = place_whole,
                                    .cost = per_input_element<36>,
                                    .moments = 2,
                                    .meaning = "g = grad clip; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) "

@@ -1,6 +1,6 @@
 // Rotary positions: pairs of the first rotary_dim elements of every head are turned by position times frequency.
 #include "ir/builder.h"
-#include "ir/ops/common.h"
+#include "ir/ops/layouts.h"
 
 namespace octet::facts {
 namespace {
@@ -21,6 +21,14 @@ Types rope_type(const Graph& graph, const Node& node) {
   return {input_type(graph, node, 0)};
 }
 
+// Rows and heads lie on any axes.
+Layouts place_rope(const Graph& graph, const Node& node) {
+  const Layout& x = input_layout(graph, node, 0);
+  require_settled(graph, node, 0);
+  require_is(graph, node, 1, x.moved({0, -1}), "as the rows of x");
+  return {x};
+}
+
 void rope_gradient(GradientContext& context) {
   Attrs attrs = context.node().attrs;
   attrs.set("inverse", !context.node().attr<bool>("inverse"));
@@ -31,6 +39,7 @@ void rope_gradient(GradientContext& context) {
 
 const OpFacts rope = {
     .infer = rope_type,
+    .place = place_rope,
     .gradient = rope_gradient,
     .cost = per_result_element<6>,
     .in_place = {0},

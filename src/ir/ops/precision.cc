@@ -1,6 +1,6 @@
 // Scales and quantization. Scales are float32 arithmetic by one written formula (docs/ir.md), so that codes and scales
 // are equal bit for bit on every device.
-#include "ir/ops/common.h"
+#include "ir/ops/layouts.h"
 #include "ir/tensor_stats.h"
 
 namespace octet::facts {
@@ -26,6 +26,24 @@ Types quantize_type(const Graph& graph, const Node& node) {
   Shape transposed{x[1], x[0]};
   TensorType scales = scale_type(x, layout), scales_t = scale_type(transposed, layout);
   return {{format, x}, std::move(scales), {format, std::move(transposed)}, std::move(scales_t), f32({1})};
+}
+
+// Codes lie as x, and each part gives the amax of its own. A row with one scale lies on one rank.
+Layouts place_quantize(const Graph& graph, const Node& node) {
+  const Layout& x = input_layout(graph, node, 0);
+  const ScaleLayout scaling = layout_attr(node, "scaling");
+  require_settled(graph, node, 0);
+  require_copies(graph, node, 1);
+  if (scaling == ScaleLayout::kRow) require_whole(graph, node, 0, 1);
+  const Layout transposed = x.moved({1, 0});
+  return {x, scales_layout(x, scaling), transposed, scales_layout(transposed, scaling),
+          Layout().with_due(Pending::kMax, x.cut_axes())};
+}
+
+Layouts place_dequantize(const Graph& graph, const Node& node) {
+  const Layout& codes = input_layout(graph, node, 0);
+  require_is(graph, node, 1, scales_layout(codes, layout_attr(node, "scaling")), "as the codes");
+  return {codes};
 }
 
 Types dequantize_type(const Graph& graph, const Node& node) {
@@ -54,6 +72,7 @@ Types tensor_stats_type(const Graph& graph, const Node& node) {
 }  // namespace
 
 const OpFacts compute_scale = {.infer = compute_scale_type,
+                               .place = place_whole,
                                .no_gradient = "made after autodiff",
                                .cost = per_result_element<4>,
                                .precision = {ResultPrecision::kFloat32},
@@ -62,6 +81,7 @@ const OpFacts compute_scale = {.infer = compute_scale_type,
                                    "rounded down to a power of two; scale_inv = 1 / scale"};
 const OpFacts quantize = {
     .infer = quantize_type,
+    .place = place_quantize,
     .no_gradient = "made after autodiff",
     .cost = per_input_element<3>,
     .precision = {ResultPrecision::kUnchanged},
@@ -70,11 +90,13 @@ const OpFacts quantize = {
         "codes = round(x scale) saturating; scaling tensor with a scale operand, the others from each group's amax; "
         "codes_t, scale_inv_t: the same of the transposed matrix; amax of x"};
 const OpFacts dequantize = {.infer = dequantize_type,
+                            .place = place_dequantize,
                             .no_gradient = "made after autodiff",
                             .cost = per_input_element<1>,
                             .cheap_to_recompute = true,
                             .meaning = "codes times scale_inv"};
 const OpFacts update_scales = {.infer = update_scales_type,
+                               .place = place_whole,
                                .no_gradient = "made after autodiff",
                                .cost = per_input_element<1>,
                                .precision = {ResultPrecision::kFloat32},
@@ -84,6 +106,7 @@ const OpFacts update_scales = {.infer = update_scales_type,
                                    "history' = [amax, history[0..L-2]]; scale by the formula of compute_scale from "
                                    "its maximum (algo max) or its newest entry (most_recent)"};
 const OpFacts tensor_stats = {.infer = tensor_stats_type,
+                              .place = place_whole,
                               .no_gradient = "made after autodiff",
                               .cost = per_input_element<40>,
                               .precision = {ResultPrecision::kFloat32},

@@ -65,6 +65,7 @@ Types top_logprobs_type(const Graph& graph, const Node& node) {
 }  // namespace
 
 const OpFacts select_token_ids = {.infer = select_token_ids_type,
+                                  .place = place_whole,
                                   .no_gradient = "inference only",
                                   .cost = per_result_element<0>,
                                   .precision = {ResultPrecision::kUnchanged},
@@ -74,6 +75,7 @@ const OpFacts select_token_ids = {.infer = select_token_ids_type,
                                       "draw no token (-1) goes on with any until the host has seen it"};
 const OpFacts adjust_logits = {
     .infer = adjust_logits_type,
+    .place = place_whole,
     .no_gradient = "inference only",
     .cost = per_result_element<2>,
     .in_place = {0},
@@ -83,6 +85,7 @@ const OpFacts adjust_logits = {
         "-inf where bit v mod 32 of word v / 32 of that mask is 0"};
 const OpFacts sample = {
     .infer = sample_type,
+    .place = place_whole,
     .no_gradient = "inference only",
     .cost = per_input_element<8>,
     .precision = {ResultPrecision::kUnchanged, ResultPrecision::kFloat32},
@@ -93,6 +96,7 @@ const OpFacts sample = {
         "those with at least min_p of the likeliest's; temperature 0: the largest logit. Ties go to the lowest id; a "
         "row without a finite logit gives -1. logprob: of that token, by softmax of the raw logits (default: logits)"};
 const OpFacts top_logprobs = {.infer = top_logprobs_type,
+                              .place = place_whole,
                               .no_gradient = "inference only",
                               .cost = per_input_element<4>,
                               .precision = {ResultPrecision::kFloat32, ResultPrecision::kUnchanged},

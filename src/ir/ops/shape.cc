@@ -1,6 +1,6 @@
 // Ops that move elements, and reductions (always float32).
 #include "ir/builder.h"
-#include "ir/ops/common.h"
+#include "ir/ops/layouts.h"
 
 namespace octet::facts {
 namespace {
@@ -69,6 +69,45 @@ Types select_rows_type(const Graph& graph, const Node& node) {
   return {{x.dtype, {rows.shape[0], x.shape[1]}}};
 }
 
+// A cut dim stays one when a dim of the result begins at the same element: what lies before it is as large.
+Layouts place_reshape(const Graph& graph, const Node& node) {
+  const Layout& x = input_layout(graph, node, 0);
+  const Shape &from = input_shape(graph, node, 0), &to = node.results[0].shape;
+  std::vector<int> moved(static_cast<size_t>(from.rank()), -1);
+  int64_t before = 1;
+  for (int d = 0; d < from.rank(); before *= from[d++]) {
+    if (x.cut_axes(d).empty()) continue;
+    int64_t other = 1;
+    int r = 0;
+    while (r < to.rank() && (other < before || (other == before && to[r] == 1 && r + 1 < to.rank()))) other *= to[r++];
+    require_layout(other == before && r < to.rank(), graph, node, 0, "dim {} whole: no dim of {} begins where it does",
+                   d, to);
+    moved[static_cast<size_t>(d)] = r;
+  }
+  return {x.moved(moved)};
+}
+
+Layouts place_transpose(const Graph& graph, const Node& node) { return {input_layout(graph, node, 0).moved({1, 0})}; }
+
+// What is reduced over parts is yet to be joined.
+Layouts place_reduce(const Graph& graph, const Node& node) {
+  const Layout& x = input_layout(graph, node, 0);
+  const bool sum = node.attr<std::string>("reduction") == "sum";
+  const Pending kind = sum ? Pending::kSum : Pending::kMax;
+  require_layout(Layout().with_due(kind, x.due(kind)).pending == x.pending && (sum || !x.is_pending()), graph, node, 0,
+                 "nothing pending{}", sum ? " but a sum" : "");
+  const int last = input_rank(graph, node, 0) - 1;
+  const AxisList kept = node.attr<std::string>("axis") == "all" ? AxisList{} : x.cut_axes(last);
+  return {Layout().with(0, kept).with_due(kind, x.due(kind) | (x.cut_axes() - AxisSet(kept)))};
+}
+
+Layouts place_select_rows(const Graph& graph, const Node& node) {
+  require_settled(graph, node, 0);
+  require_whole(graph, node, 0, 0);
+  require_copies(graph, node, 1);
+  return {input_layout(graph, node, 0)};
+}
+
 void reshape_gradient(GradientContext& context) {
   std::vector<int64_t> dims = context.graph().shape(context.input(0)).dims;
   context.add_gradient(0, emit_gradient(context, Op::kReshape, {context.gradient(0)}, {{"shape", std::move(dims)}}));
@@ -132,6 +171,7 @@ Cost copy_cost(const Graph&, const Node& node) { return {0, 2.0 * static_cast<do
 }  // namespace
 
 const OpFacts reshape = {.infer = reshape_type,
+                         .place = place_reshape,
                          .gradient = reshape_gradient,
                          .cost = no_cost,
                          .in_place = {0},
@@ -139,21 +179,25 @@ const OpFacts reshape = {.infer = reshape_type,
                          .cheap_to_recompute = true,
                          .meaning = "the same elements under shape"};
 const OpFacts slice = {.infer = slice_type,
+                       .place = place_along_axis,
                        .gradient = slice_gradient,
                        .cost = copy_cost,
                        .cheap_to_recompute = true,
                        .meaning = "elements [begin, end) of axis"};
 const OpFacts concat = {.infer = concat_type,
+                        .place = place_along_axis,
                         .gradient = concat_gradient,
                         .cost = copy_cost,
                         .cheap_to_recompute = true,
                         .meaning = "the inputs one after another along axis"};
 const OpFacts transpose = {.infer = transpose_type,
+                           .place = place_transpose,
                            .gradient = transpose_gradient,
                            .cost = copy_cost,
                            .cheap_to_recompute = true,
                            .meaning = "[R, C] -> [C, R]"};
 const OpFacts reduce = {.infer = reduce_type,
+                        .place = place_reduce,
                         .gradient = reduce_gradient,
                         .cost = per_input_element<1>,
                         .precision = {ResultPrecision::kFloat32},
@@ -162,6 +206,7 @@ const OpFacts reduce = {.infer = reduce_type,
                             "sum, max or amax (of |x|) in float32 over all but the last dim (axis "
                             "rows -> [C]) or everything (axis all -> [1]); NaN goes through"};
 const OpFacts select_rows = {.infer = select_rows_type,
+                             .place = place_select_rows,
                              .gradient = select_rows_gradient,
                              .cost = copy_cost,
                              .cheap_to_recompute = true,

@@ -1,0 +1,96 @@
+#include "ir/ops/layouts.h"
+
+#include <algorithm>
+
+namespace octet::ops {
+
+void throw_bad_layout(const Graph& graph, const Node& node, size_t input, const std::string& want) {
+  const auto& operands = op_info(node.op).operands;
+  const std::string name = op_info(node.op).max_inputs >= 0 ? operands[input] : "";
+  throw_bad_node(node, fmt::format("operand {}{}{} is {} (want {})", input, name.empty() ? "" : " ", name,
+                                   print(input_type(graph, node, input), input_layout(graph, node, input)), want));
+}
+
+const Layout& input_layout(const Graph& graph, const Node& node, size_t input) {
+  return graph.layout(node.inputs[input]);
+}
+
+int input_rank(const Graph& graph, const Node& node, size_t input) { return input_shape(graph, node, input).rank(); }
+
+void require_is(const Graph& graph, const Node& node, size_t input, const Layout& want, const char* as) {
+  if (!given(node, input)) return;
+  require_layout(input_layout(graph, node, input) == want, graph, node, input, "{}: {}", as,
+                 print(input_type(graph, node, input), want));
+}
+
+void require_copies(const Graph& graph, const Node& node, size_t input) {
+  if (given(node, input))
+    require_layout(input_layout(graph, node, input).copies(), graph, node, input, "copies on all ranks");
+}
+
+void require_settled(const Graph& graph, const Node& node, size_t input) {
+  if (given(node, input))
+    require_layout(!input_layout(graph, node, input).is_pending(), graph, node, input, "nothing pending");
+}
+
+void require_whole(const Graph& graph, const Node& node, size_t input, int dim) {
+  if (given(node, input))
+    require_layout(input_layout(graph, node, input).cut_axes(dim).empty(), graph, node, input, "dim {} whole", dim);
+}
+
+Layouts place_whole(const Graph& graph, const Node& node) {
+  for (size_t i = 0; i < node.inputs.size(); ++i) require_copies(graph, node, i);
+  return Layouts(node.results.size());
+}
+
+namespace {
+
+// The layout of all operands of the first one's shape; what is broadcast is checked against it.
+Layout common_layout(const Graph& graph, const Node& node) {
+  const Layout& x = input_layout(graph, node, 0);
+  const Shape& shape = input_shape(graph, node, 0);
+  for (size_t i = 1; i < node.inputs.size(); ++i) {
+    const Shape& operand = input_shape(graph, node, i);
+    if (operand == shape)
+      require_is(graph, node, i, x, "as operand 0");
+    else if (operand[0] == shape.cols())
+      require_is(graph, node, i, Layout().with(0, x.cut_axes(shape.rank() - 1)), "as the last dim of operand 0");
+    else
+      require_copies(graph, node, i);
+  }
+  return x;
+}
+
+void require_pending_only(const Graph& graph, const Node& node, Pending allowed) {
+  const Layout& x = input_layout(graph, node, 0);
+  require_layout(Layout().with_due(allowed, x.due(allowed)).pending == x.pending, graph, node, 0,
+                 "nothing pending but a {}", pending_name(allowed));
+  for (size_t i = 1; i < node.inputs.size(); ++i)
+    require_layout(input_layout(graph, node, i).pending == x.pending, graph, node, i,
+                   "pending as operand 0 is: copies would count many times");
+}
+
+}  // namespace
+
+Layouts place_elementwise(const Graph& graph, const Node& node) {
+  for (size_t i = 0; i < node.inputs.size(); ++i) require_settled(graph, node, i);
+  return {common_layout(graph, node)};
+}
+
+Layouts place_linear(const Graph& graph, const Node& node) {
+  require_pending_only(graph, node, Pending::kSum);
+  return {common_layout(graph, node)};
+}
+
+Layouts place_maximum(const Graph& graph, const Node& node) {
+  require_pending_only(graph, node, Pending::kMax);
+  return {common_layout(graph, node)};
+}
+
+Layouts place_along_axis(const Graph& graph, const Node& node) {
+  const Layout& x = input_layout(graph, node, 0);
+  for (size_t i = 1; i < node.inputs.size(); ++i) require_is(graph, node, i, x, "as operand 0");
+  return {x};
+}
+
+}  // namespace octet::ops
