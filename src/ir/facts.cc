@@ -29,7 +29,7 @@ std::vector<Layout> infer_layouts(const Graph& graph, const Node& node) {
   if (std::all_of(layouts.begin(), layouts.end(), [](const Layout& layout) { return layout.copies(); })) return {};
   check(layouts.size() == node.results.size(), ErrorCode::kInternal, "{}: {} layouts of {} results in node {}",
         op_name(node.op), layouts.size(), node.results.size(), node.name);
-  for (size_t r = 0; r < layouts.size(); ++r) check_layout(layouts[r], node.results[r].shape.rank());
+  for (size_t r = 0; r < layouts.size(); ++r) check_layout(layouts[r], node.results[r].shape);
   return layouts;
 }
 

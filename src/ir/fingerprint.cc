@@ -32,7 +32,7 @@ class Hash {
   }
   void add(const Layout& layout) {
     add(static_cast<uint64_t>(layout.cuts.size()));
-    for (const Layout::Cut& cut : layout.cuts) add(static_cast<uint64_t>(cut.axis)), add(cut.dim);
+    for (const Layout::Cut& cut : layout.cuts) add(static_cast<uint64_t>(cut.axis)), add(cut.dim), add(cut.outer);
     for (AxisSet axes : layout.pending) add(static_cast<uint64_t>(axes.bits));
   }
   void add(const NamedValue& named) {

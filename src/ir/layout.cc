@@ -94,24 +94,29 @@ AxisList Layout::cut_axes(int dim) const {
   return axes;
 }
 
+int64_t Layout::outer(int dim) const {
+  const auto found = std::find_if(cuts.begin(), cuts.end(), [&](const Cut& cut) { return cut.dim == dim; });
+  return found == cuts.end() ? 1 : found->outer;
+}
+
 AxisSet Layout::cut_axes() const {
   AxisSet axes;
   for (const Cut& cut : cuts) axes = axes | cut.axis;
   return axes;
 }
 
-Layout Layout::with(int dim, const AxisList& axes) const {
+Layout Layout::with(int dim, const AxisList& axes, int64_t outer) const {
   Layout result = *this;
   std::erase_if(result.cuts, [&](const Cut& cut) { return cut.dim == dim; });
   auto at = std::find_if(result.cuts.begin(), result.cuts.end(), [&](const Cut& cut) { return cut.dim > dim; });
-  for (Axis axis : axes) at = std::next(result.cuts.insert(at, {axis, dim}));
+  for (Axis axis : axes) at = std::next(result.cuts.insert(at, {axis, dim, outer}));
   return result;
 }
 
 Layout Layout::cut(int dim, const AxisList& axes) const {
   AxisList all = cut_axes(dim);
   all.insert(all.end(), axes.begin(), axes.end());
-  return with(dim, all);
+  return with(dim, all, outer(dim));
 }
 
 Layout Layout::with_due(Pending kind, AxisSet axes) const {
@@ -130,7 +135,7 @@ Layout Layout::moved(const std::vector<int>& to) const {
   Layout result;
   result.pending = pending;
   for (size_t d = 0; d < to.size(); ++d)
-    if (to[d] >= 0) result = result.with(to[d], cut_axes(static_cast<int>(d)));
+    if (to[d] >= 0) result = result.with_cuts_of(*this, static_cast<int>(d), to[d]);
   return result;
 }
 
@@ -139,6 +144,7 @@ std::string print(const TensorType& type, const Layout& layout) {
   for (int d = 0; d < type.shape.rank(); ++d) {
     text += (d == 0 ? "[" : ",") + std::to_string(type.shape[d]);
     for (Axis axis : layout.cut_axes(d)) text += std::string("*") + axis_name(axis);
+    if (layout.outer(d) > 1) text += "@" + std::to_string(layout.outer(d));
   }
   text += "]";
   for (int kind = 0; kind < kPendings; ++kind)
@@ -156,10 +162,11 @@ Shape whole_shape(const Shape& local, const Layout& layout, const Mesh& mesh) {
 int64_t first_element(const Layout& layout, int dim, int64_t extent, const Mesh& mesh, const Coordinate& at) {
   int64_t part = 0;
   for (Axis axis : layout.cut_axes(dim)) part = part * mesh[axis] + at[axis];
-  return part * extent;
+  return part * (extent / layout.outer(dim));
 }
 
-void check_layout(const Layout& layout, int rank) {
+void check_layout(const Layout& layout, const Shape& local) {
+  const int rank = local.rank();
   AxisSet seen;
   const auto once = [&](Axis axis) {
     check(!seen.has(axis), ErrorCode::kInvalidArgument, "a layout names {} twice", axis_name(axis));
@@ -168,6 +175,9 @@ void check_layout(const Layout& layout, int rank) {
   for (const Layout::Cut& cut : layout.cuts) {
     check(cut.dim >= 0 && cut.dim < rank, ErrorCode::kInvalidArgument, "{} cuts dim {} of a tensor of rank {}",
           axis_name(cut.axis), cut.dim, rank);
+    check(cut.outer > 0 && local[cut.dim] % cut.outer == 0 && cut.outer == layout.outer(cut.dim),
+          ErrorCode::kInvalidArgument, "{} cuts dim {} of {} elements within each of {}", axis_name(cut.axis), cut.dim,
+          local[cut.dim], cut.outer);
     once(cut.axis);
   }
   for (const AxisSet& axes : layout.pending)

@@ -78,9 +78,11 @@ const char* pending_name(Pending pending);  // "sum", "max", "lse": also the col
 
 // An axis that is not named holds copies: the same bits on every rank.
 struct Layout {
+  // The dim is seen as [outer, axis, rest]. outer > 1: heads within rows, where both are one dim.
   struct Cut {
     Axis axis;
     int32_t dim;
+    int64_t outer = 1;
     bool operator==(const Cut&) const = default;
   };
   std::vector<Cut> cuts;                   // by dim; of one dim the outermost axis first
@@ -94,10 +96,15 @@ struct Layout {
 
   AxisList cut_axes(int dim) const;  // that cut this dim
   AxisSet cut_axes() const;          // that cut any
+  int64_t outer(int dim) const;      // of its cuts, which have one in common; 1 where there is none
   // The same with dim cut by `axes` inside what cuts it already; with another list for dim; with no cut of dim.
   Layout cut(int dim, const AxisList& axes) const;
-  Layout with(int dim, const AxisList& axes) const;
+  Layout with(int dim, const AxisList& axes, int64_t outer = 1) const;
   Layout whole(int dim) const { return with(dim, {}); }
+  Layout with_cuts_of(const Layout& other, int other_dim, int dim) const {
+    return with(dim, other.cut_axes(other_dim), other.outer(other_dim));
+  }
+  Layout only(int dim) const { return Layout().with_cuts_of(*this, dim, dim); }  // nothing else, nothing pending
   Layout with_due(Pending kind, AxisSet axes) const;
   Layout settled() const;  // nothing pending
   // Dim d of this one becomes dim to[d]; -1: the dim is dropped, and its cuts with it.
@@ -105,16 +112,16 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
-// "f32[4096*tp,8]+dp": local sizes times the axes that cut them, then what is pending: + a sum, ^ a maximum, ~ a
-// log-sum-exp.
+// "f32[4096*tp,8]+dp": local sizes times the axes that cut them (within each of 4: "8*tp@4"), then what is pending: + a
+// sum, ^ a maximum, ~ a log-sum-exp.
 std::string print(const TensorType& type, const Layout& layout);
 
 // The shape of the whole tensor from that of one rank's part.
 Shape whole_shape(const Shape& local, const Layout& layout, const Mesh& mesh);
-// The first element of this rank's part along dim, in the whole tensor; `extent`: of the part.
+// The first element of this rank's part along dim, in the whole tensor; `extent`: of the part. Of each of the outer's.
 int64_t first_element(const Layout& layout, int dim, int64_t extent, const Mesh& mesh, const Coordinate& at);
 
-// Throws kInvalidArgument: a dim that is not there, an axis named twice.
-void check_layout(const Layout& layout, int rank);
+// Throws kInvalidArgument: a dim that is not there, an axis named twice, an outer that does not divide the dim.
+void check_layout(const Layout& layout, const Shape& local);
 
 }  // namespace octet

@@ -42,6 +42,7 @@ TEST(Layout, PartsOfADimAreInOrderOfItsAxes) {
   EXPECT_EQ(first_element(layout, 0, 4, mesh, mesh.coordinate(5)), 20);
   EXPECT_EQ(first_element(Layout().cut(0, {kTp, kDp}), 0, 4, mesh, mesh.coordinate(5)), 20);
   EXPECT_EQ(first_element(Layout().cut(0, {kTp, kDp}), 0, 4, mesh, mesh.coordinate(1)), 8);
+  EXPECT_EQ(first_element(Layout().with(0, {kTp}, 2), 0, 4, mesh, mesh.coordinate(1)), 2) << "of each of 2";
   EXPECT_EQ(print({DType::kBF16, {4, 5}}, layout.with_due(Pending::kSum, kCp)), "bf16[4*dp*tp,5]+cp");
 }
 
@@ -181,10 +182,13 @@ const Rule kRules[] = {
      "cross_entropy_grad",
      "want as the rows of logits"},
     {"views keep what begins alike", {"f32[8*cp,6*tp]"}, "reshape {shape=[2,4,6]}", "f32[2*cp,4,6*tp]"},
-    {"others would be interleaved",
+    {"heads within rows", {"f32[8,6*tp]"}, "reshape {shape=[24,2]}", "f32[24*tp@8,2]"},
+    {"and out again", {"f32[24*tp@8,2]"}, "reshape {shape=[8,6]}", "f32[8,6*tp]"},
+    {"norms of heads", {"f32[24*tp@8,2]", "f32[2]"}, "rms_norm {eps=0.1}", "f32[24*tp@8,2], f32[24*tp@8]"},
+    {"rows across heads",
      {"f32[8,6*tp]"},
-     "reshape {shape=[4,12]}",
-     "reshape: operand 0 x is f32[8,6*tp] (want dim 1 whole: no dim of [4,12] begins where it does)"},
+     "reshape {shape=[3,16]}",
+     "reshape: operand 0 x is f32[8,6*tp] (want dim 1 whole: no part of a dim of [3,16] begins where it is cut)"},
     {"heads become a dim", {"f32[8*cp,6*tp]"}, "reshape {shape=[8,3,2]}", "f32[8*cp,3*tp,2]"},
     {"transposes swap cuts", {"f32[8*cp,6*tp]+dp"}, "transpose", "f32[6*tp,8*cp]+dp"},
     {"sums of rows", {"f32[8*cp,6*tp]"}, R"(reduce {reduction="sum", axis="rows"})", "f32[6*tp]+cp"},

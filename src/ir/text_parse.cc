@@ -83,12 +83,14 @@ class Parser {
     while (!in_.accept(']')) {
       if (result.shape.rank() > 0) in_.expect(',', "',' or ']'");
       result.shape.dims.push_back(in_.integer("an integer"));
-      while (in_.accept('*')) layout = layout.cut(result.shape.rank() - 1, axis());
+      const int dim = result.shape.rank() - 1;
+      while (in_.accept('*')) layout = layout.cut(dim, axis());
+      if (in_.accept('@')) layout = layout.with(dim, layout.cut_axes(dim), bounded("an outer size", INT64_MAX));
     }
     for (const auto& [mark, kind] : {std::pair{'+', Pending::kSum}, {'^', Pending::kMax}, {'~', Pending::kLse}})
       while (in_.accept(mark)) layout.due(kind) = layout.due(kind) | AxisSet(axis());
     try {
-      check_layout(layout, result.shape.rank());
+      check_layout(layout, result.shape);
     } catch (const Error& error) {
       in_.fail_at(begin, error.message());
     }

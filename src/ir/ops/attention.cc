@@ -40,8 +40,7 @@ void require_segments(const Graph& graph, const Node& node, size_t i) {
 // heads of its queries.
 Layout heads_layout(const Graph& graph, const Node& node, size_t first_key, size_t last_key) {
   const Layout& q = input_layout(graph, node, 0);
-  require_layout(q == Layout().with(1, q.cut_axes(1)), graph, node, 0,
-                 "cut along heads (dim 1) alone, nothing pending");
+  require_layout(q == q.only(1), graph, node, 0, "cut along heads (dim 1) alone, nothing pending");
   for (size_t i = first_key; i <= last_key; ++i)
     if (node.attr<int64_t>("kv_heads") != 1 || !input_layout(graph, node, i).copies())
       require_is(graph, node, i, q, "heads as those of q");

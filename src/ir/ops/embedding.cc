@@ -36,21 +36,21 @@ Types embedding_grad_type(const Graph& graph, const Node& node) {
 Layouts place_embedding(const Graph& graph, const Node& node) {
   require_settled(graph, node, 0);
   require_settled(graph, node, 1);
-  const AxisList tokens = input_layout(graph, node, 0).cut_axes(0);
+  const Layout& ids = input_layout(graph, node, 0);
   const Layout& table = input_layout(graph, node, 1);
-  require_layout((AxisSet(tokens) & table.cut_axes()).empty(), graph, node, 1, "cut by no axis that cuts the ids");
-  return {table.moved({-1, 1}).with(0, tokens).with_due(Pending::kSum, table.cut_axes(0))};
+  require_layout((ids.cut_axes() & table.cut_axes()).empty(), graph, node, 1, "cut by no axis that cuts the ids");
+  return {table.only(1).with_cuts_of(ids, 0, 0).with_due(Pending::kSum, table.cut_axes(0))};
 }
 
 // The table is cut by the axes of `over`: c says how, but need not be there.
 Layouts place_embedding_grad(const Graph& graph, const Node& node) {
   require_settled(graph, node, 0);
   const Layout &ids = input_layout(graph, node, 0), &dy = input_layout(graph, node, 1);
-  require_layout(dy == dy.settled().with(0, ids.cut_axes(0)), graph, node, 1, "rows as the ids, nothing pending");
+  require_layout(dy == dy.only(1).with_cuts_of(ids, 0, 0), graph, node, 1, "rows as the ids, nothing pending");
   const std::string& over = node.attr<std::string>("over");
   const AxisList rows = over.empty() ? AxisList{} : parse_axes(over);
   require_layout((AxisSet(rows) & dy.cut_axes()).empty(), graph, node, 1, "cut by no axis that cuts the table's rows");
-  const Layout table = dy.moved({-1, 1}).with(0, rows).with_due(Pending::kSum, ids.cut_axes());
+  const Layout table = dy.only(1).with(0, rows).with_due(Pending::kSum, ids.cut_axes());
   require_is(graph, node, 2, table, "as the result");
   return {table};
 }

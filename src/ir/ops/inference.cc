@@ -27,8 +27,7 @@ Types scatter_rows_type(const Graph& graph, const Node& node) {
 // Columns of cache and rows (heads) lie on any axes.
 Layouts place_scatter_rows(const Graph& graph, const Node& node) {
   const Layout& table = input_layout(graph, node, 0);
-  require_layout(table == Layout().with(1, table.cut_axes(1)), graph, node, 0,
-                 "cut along dim 1 alone, nothing pending");
+  require_layout(table == table.only(1), graph, node, 0, "cut along dim 1 alone, nothing pending");
   require_is(graph, node, 1, table, "as the table");
   require_copies(graph, node, 2);
   require_copies(graph, node, 3);

@@ -54,7 +54,7 @@ Layout common_layout(const Graph& graph, const Node& node) {
     if (operand == shape)
       require_is(graph, node, i, x, "as operand 0");
     else if (operand[0] == shape.cols())
-      require_is(graph, node, i, Layout().with(0, x.cut_axes(shape.rank() - 1)), "as the last dim of operand 0");
+      require_is(graph, node, i, Layout().with_cuts_of(x, shape.rank() - 1, 0), "as the last dim of operand 0");
     else
       require_copies(graph, node, i);
   }

@@ -79,18 +79,20 @@ Layouts place_product(const Graph& graph, const Node& node) {
   require_settled(graph, node, b_input);
   const Layout &a = input_layout(graph, node, 0), &b = input_layout(graph, node, b_input);
   const bool trans_a = node.attr<bool>("trans_a"), trans_b = node.attr<bool>("trans_b");
-  const AxisList m = a.cut_axes(trans_a ? 1 : 0), k = a.cut_axes(trans_a ? 0 : 1);
-  const AxisList n = b.cut_axes(trans_b ? 0 : 1), b_k = b.cut_axes(trans_b ? 1 : 0);
-  require_layout(k == b_k, graph, node, b_input, "the contraction cut as that of a: {}",
-                 k.empty() ? "whole" : print(k));
-  require_layout((AxisSet(m) & AxisSet(n)).empty(), graph, node, b_input, "columns cut by no axis that cuts rows of a");
-  const Layout y = Layout().with(0, m).with(1, n).with_due(Pending::kSum, k);
+  const Layout rows = Layout().with_cuts_of(a, trans_a ? 1 : 0, 0), k = Layout().with_cuts_of(a, trans_a ? 0 : 1, 0);
+  const Layout columns = Layout().with_cuts_of(b, trans_b ? 0 : 1, 1);
+  require_layout(k == Layout().with_cuts_of(b, trans_b ? 1 : 0, 0), graph, node, b_input,
+                 "the contraction cut as that of a: {}", k.cuts.empty() ? "whole" : print(k.cut_axes(0)));
+  require_layout((rows.cut_axes() & columns.cut_axes()).empty(), graph, node, b_input,
+                 "columns cut by no axis that cuts rows of a");
+  const Layout y = rows.with_cuts_of(columns, 1, 1).with_due(Pending::kSum, k.cut_axes());
   if (!given(node, c_input)) return {y};
   if (input_shape(graph, node, c_input) == node.results[0].shape) {
     require_is(graph, node, c_input, y, "as the result");
   } else {
-    require_layout(k.empty(), graph, node, c_input, "absent: each of the {} parts of the sum would add it", print(k));
-    require_is(graph, node, c_input, Layout().with(0, n), "as the columns of the result");
+    require_layout(k.cuts.empty(), graph, node, c_input, "absent: each of the {} parts of the sum would add it",
+                   print(k.cut_axes(0)));
+    require_is(graph, node, c_input, columns.moved({-1, 0}), "as the columns of the result");
   }
   return {y};
 }

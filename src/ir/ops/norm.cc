@@ -56,8 +56,8 @@ Types rms_norm_grad_type(const Graph& graph, const Node& node) {
 // Rows lie on any axes; a row's statistics with them.
 Layout rows_layout(const Graph& graph, const Node& node) {
   const Layout& x = input_layout(graph, node, 0);
-  require_layout(x == Layout().with(0, x.cut_axes(0)) && (x.cuts.empty() || input_rank(graph, node, 0) > 1), graph,
-                 node, 0, "cut along dim 0 alone, nothing pending");
+  require_layout(x == x.only(0) && (x.cuts.empty() || input_rank(graph, node, 0) > 1), graph, node, 0,
+                 "cut along dim 0 alone, nothing pending");
   const auto& operands = op_info(node.op).operands;
   for (size_t i = 1; i < node.inputs.size(); ++i) {
     if (operands[i] == "weight" || operands[i] == "bias")

@@ -69,22 +69,25 @@ Types select_rows_type(const Graph& graph, const Node& node) {
   return {{x.dtype, {rows.shape[0], x.shape[1]}}};
 }
 
-// A cut dim stays one when a dim of the result begins at the same element: what lies before it is as large.
+// A cut follows its axis: [before, outer, axis, rest] of x are before' and outer' of a dim of the result.
 Layouts place_reshape(const Graph& graph, const Node& node) {
   const Layout& x = input_layout(graph, node, 0);
   const Shape &from = input_shape(graph, node, 0), &to = node.results[0].shape;
-  std::vector<int> moved(static_cast<size_t>(from.rank()), -1);
+  Layout result = Layout();
+  result.pending = x.pending;
   int64_t before = 1;
   for (int d = 0; d < from.rank(); before *= from[d++]) {
     if (x.cut_axes(d).empty()) continue;
+    const int64_t start = before * x.outer(d);
     int64_t other = 1;
     int r = 0;
-    while (r < to.rank() && (other < before || (other == before && to[r] == 1 && r + 1 < to.rank()))) other *= to[r++];
-    require_layout(other == before && r < to.rank(), graph, node, 0, "dim {} whole: no dim of {} begins where it does",
-                   d, to);
-    moved[static_cast<size_t>(d)] = r;
+    while (r + 1 < to.rank() && start % (other * to[r]) == 0) other *= to[r++];
+    const int64_t outer = start / other;
+    require_layout(start % other == 0 && to[r] % outer == 0 && result.cut_axes(r).empty(), graph, node, 0,
+                   "dim {} whole: no part of a dim of {} begins where it is cut", d, to);
+    result = result.with(r, x.cut_axes(d), outer);
   }
-  return {x.moved(moved)};
+  return {result};
 }
 
 Layouts place_transpose(const Graph& graph, const Node& node) { return {input_layout(graph, node, 0).moved({1, 0})}; }
@@ -97,8 +100,8 @@ Layouts place_reduce(const Graph& graph, const Node& node) {
   require_layout(Layout().with_due(kind, x.due(kind)).pending == x.pending && (sum || !x.is_pending()), graph, node, 0,
                  "nothing pending{}", sum ? " but a sum" : "");
   const int last = input_rank(graph, node, 0) - 1;
-  const AxisList kept = node.attr<std::string>("axis") == "all" ? AxisList{} : x.cut_axes(last);
-  return {Layout().with(0, kept).with_due(kind, x.due(kind) | (x.cut_axes() - AxisSet(kept)))};
+  const Layout kept = node.attr<std::string>("axis") == "all" ? Layout() : Layout().with_cuts_of(x, last, 0);
+  return {kept.with_due(kind, x.due(kind) | (x.cut_axes() - kept.cut_axes()))};
 }
 
 Layouts place_select_rows(const Graph& graph, const Node& node) {
