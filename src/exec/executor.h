@@ -23,6 +23,8 @@ struct NodeTime {
   double seconds = 0, flops = 0, bytes = 0;
 };
 
+class Communicator;
+
 class Executor {
  public:
   virtual ~Executor() = default;
@@ -70,7 +72,9 @@ std::span<const T> output_as(Executor& executor, const std::string& graph, const
 
 // Rounding of values declared f32 in the interpreter: float32 (the default definition) or none (finite differences).
 enum class InterpretMode { kFloat32, kFloat64 };
-std::unique_ptr<Executor> make_interpreter(Program program, InterpretMode mode = InterpretMode::kFloat32);
+// Of the rank that `ranks` is (which must outlive it), where the program is one for a mesh.
+std::unique_ptr<Executor> make_interpreter(Program program, InterpretMode mode = InterpretMode::kFloat32,
+                                           Communicator* ranks = nullptr);
 std::unique_ptr<Executor> make_cpu_executor(Plan plan);
 
 // How the cuda executor runs. The same bits either way; eager and check_every_node are for looking for faults.

@@ -6,7 +6,9 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "exec/collectives.h"
 #include "exec/executor.h"
+#include "ir/localize.h"
 #include "kernels/cpu/reference.h"
 
 namespace octet {
@@ -16,8 +18,10 @@ using cpu::RefTensor;
 
 class Interpreter final : public Executor {
  public:
-  Interpreter(Program program, InterpretMode mode) : program_(std::move(program)), mode_(mode) {
+  Interpreter(Program program, InterpretMode mode, Communicator* ranks)
+      : program_(std::move(program)), mode_(mode), ranks_(ranks) {
     collect_state(program_);
+    if (ranks_ != nullptr) localize(program_, ranks_->coordinate());
     for (const StateEntry& entry : program_.states()) {
       RefTensor tensor{entry.type,
                        std::vector<double>(static_cast<size_t>(entry.type.shape.elements()), entry.initial)};
@@ -60,7 +64,11 @@ class Interpreter final : public Executor {
     const auto leaf = [&](const Node& node) -> const RefTensor& {
       return node.op == Op::kInput ? inputs.at(node.name) : entry(node.name);
     };
-    cpu::Evaluated result = cpu::evaluate(graph, leaf, mode_ == InterpretMode::kFloat32);
+    const bool round = mode_ == InterpretMode::kFloat32;
+    cpu::CollectiveFn collective;
+    if (ranks_ != nullptr)
+      collective = [&](const Node& node, cpu::RefInputs in) { return run_collective(graph, node, in, *ranks_, round); };
+    cpu::Evaluated result = cpu::evaluate(graph, leaf, round, {}, collective);
     for (size_t i = 0; i < graph.outputs().size(); ++i) {
       const RefTensor& value = result.outputs[i];
       auto& bytes = staged.outputs[graph.outputs()[i].name];
@@ -136,6 +144,7 @@ class Interpreter final : public Executor {
 
   Program program_;
   InterpretMode mode_;
+  Communicator* ranks_;
   int64_t bytes_ = 0;
   std::unordered_map<std::string, RefTensor> state_;
   std::unordered_map<std::string, Staged> staged_;
@@ -143,8 +152,8 @@ class Interpreter final : public Executor {
 
 }  // namespace
 
-std::unique_ptr<Executor> make_interpreter(Program program, InterpretMode mode) {
-  return std::make_unique<Interpreter>(std::move(program), mode);
+std::unique_ptr<Executor> make_interpreter(Program program, InterpretMode mode, Communicator* ranks) {
+  return std::make_unique<Interpreter>(std::move(program), mode, ranks);
 }
 
 }  // namespace octet

@@ -64,6 +64,7 @@ struct OpFacts {
   bool row_wise = false;            // a row of result 0 depends on the same row of the in_place inputs only
   bool elementwise = false;         // result 0 depends on the same element of its inputs only (after broadcast)
   bool view = false;                // result 0 is the input's bytes under another shape (reshape)
+  bool collective = false;          // needs the other ranks, or the place of this one
   bool cheap_to_recompute = false;  // selective recompute may clone it: few FLOPs per byte kept
   const char* meaning = "";         // one line for docs/ir.md
 };

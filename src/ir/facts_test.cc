@@ -110,7 +110,8 @@ const std::vector<Case>& cases() {
        "attention: dropout 0.1 needs the rng input in node "},
       {"%y = attention %h, %h, %h, %seg {heads=2, kv_heads=2, head_dim=4, scale=0.5, windw=128} @n",
        "attention: no attribute is named windw (nearest: window); there are: heads, kv_heads, head_dim, scale, window, "
-       "alibi, alibi_scale, causal, max_length, equal_length, dropout, key, library_mask in node n"},
+       "alibi, alibi_scale, first_head, all_heads, causal, max_length, equal_length, dropout, key, library_mask in "
+       "node n"},
       {"%y = attention %h, %h, %h, %seg {heads=0, kv_heads=2, head_dim=4, scale=0.5}",
        "attention: attribute heads is 0 (want int32 > 0) in node "},
       {"%y = silu %h {eps=1e-05} @n", "silu: no attribute is named eps; there are: none in node n"},

@@ -22,7 +22,7 @@ Axis parse_axis(std::string_view name) {
 const char* axis_name(Axis axis) { return kAxisNames[static_cast<size_t>(axis)]; }
 
 const char* pending_name(Pending pending) {
-  constexpr const char* kNames[] = {"sum", "max", "lse"};
+  constexpr const char* kNames[] = {"sum", "max", "lse", "never"};
   return kNames[static_cast<size_t>(pending)];
 }
 
@@ -149,7 +149,7 @@ std::string print(const TensorType& type, const Layout& layout) {
   text += "]";
   for (int kind = 0; kind < kPendings; ++kind)
     for (Axis axis : layout.pending[static_cast<size_t>(kind)].list())
-      text += std::string(1, "+^~"[kind]) + axis_name(axis);
+      text += std::string(1, "+^~!"[kind]) + axis_name(axis);
   return text;
 }
 

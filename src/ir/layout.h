@@ -72,8 +72,10 @@ struct Mesh {
   bool operator==(const Mesh&) const = default;
 };
 
-enum class Pending : uint8_t { kSum, kMax, kLse };  // kLse: log-sum-exp
-inline constexpr int kPendings = 3;
+// kLse: a log-sum-exp. kNever: what the parts have is no part of a whole (scales of groups that lie on several ranks),
+// no op may read it.
+enum class Pending : uint8_t { kSum, kMax, kLse, kNever };
+inline constexpr int kPendings = 4;
 const char* pending_name(Pending pending);  // "sum", "max", "lse": also the collectives' attribute
 
 // An axis that is not named holds copies: the same bits on every rank.
@@ -85,12 +87,12 @@ struct Layout {
     int64_t outer = 1;
     bool operator==(const Cut&) const = default;
   };
-  std::vector<Cut> cuts;                   // by dim; of one dim the outermost axis first
-  std::array<AxisSet, kPendings> pending;  // axes over which the parts are yet to be added, maximised, ...
+  std::vector<Cut> cuts;                        // by dim; of one dim the outermost axis first
+  std::array<AxisSet, kPendings> pending = {};  // axes over which the parts are yet to be added, maximised, ...
 
   bool copies() const { return cuts.empty() && !is_pending(); }
   bool is_pending() const { return !pending_axes().empty(); }
-  AxisSet pending_axes() const { return pending[0] | pending[1] | pending[2]; }
+  AxisSet pending_axes() const { return pending[0] | pending[1] | pending[2] | pending[3]; }
   AxisSet& due(Pending kind) { return pending[static_cast<size_t>(kind)]; }
   AxisSet due(Pending kind) const { return pending[static_cast<size_t>(kind)]; }
 
@@ -113,7 +115,7 @@ struct Layout {
 };
 
 // "f32[4096*tp,8]+dp": local sizes times the axes that cut them (within each of 4: "8*tp@4"), then what is pending: + a
-// sum, ^ a maximum, ~ a log-sum-exp.
+// sum, ^ a maximum, ~ a log-sum-exp, ! never a whole.
 std::string print(const TensorType& type, const Layout& layout);
 
 // The shape of the whole tensor from that of one rank's part.

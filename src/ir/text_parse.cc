@@ -87,7 +87,8 @@ class Parser {
       while (in_.accept('*')) layout = layout.cut(dim, axis());
       if (in_.accept('@')) layout = layout.with(dim, layout.cut_axes(dim), bounded("an outer size", INT64_MAX));
     }
-    for (const auto& [mark, kind] : {std::pair{'+', Pending::kSum}, {'^', Pending::kMax}, {'~', Pending::kLse}})
+    for (const auto& [mark, kind] :
+         {std::pair{'+', Pending::kSum}, {'^', Pending::kMax}, {'~', Pending::kLse}, {'!', Pending::kNever}})
       while (in_.accept(mark)) layout.due(kind) = layout.due(kind) | AxisSet(axis());
     try {
       check_layout(layout, result.shape);

@@ -118,6 +118,7 @@ Cost no_cost(const Graph&, const Node&) { return {}; }
 OpFacts collective(OpFacts facts) {
   facts.no_gradient = "made after autodiff";
   facts.precision = {ResultPrecision::kUnchanged};
+  facts.collective = true;
   return facts;
 }
 

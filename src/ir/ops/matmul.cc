@@ -108,7 +108,7 @@ Layouts place_scaled_product(const Graph& graph, const Node& node) {
       if (codes.cut_axes(dim).empty()) continue;
       const int64_t extent = input_shape(graph, node, i)[dim];
       const bool grouped = scaling == ScaleLayout::kTile128 || (scaling == ScaleLayout::kRow128 && dim == 1);
-      require_layout(!grouped || extent % 128 == 0, graph, node, i, "dim {} cut between blocks of 128", dim);
+      require_layout(!grouped || extent % kScaleBlock == 0, graph, node, i, "dim {} cut between blocks of 128", dim);
       require_layout(scaling != ScaleLayout::kRow || dim == 0, graph, node, i, "rows whole: each has one scale");
     }
   }

@@ -28,16 +28,30 @@ Types quantize_type(const Graph& graph, const Node& node) {
   return {{format, x}, std::move(scales), {format, std::move(transposed)}, std::move(scales_t), f32({1})};
 }
 
-// Codes lie as x, and each part gives the amax of its own. A row with one scale lies on one rank.
+// Codes lie as x, and each part gives the amax of its own. What one scale is for lies on one rank; where that holds of
+// x alone, the transposed results are of no use.
 Layouts place_quantize(const Graph& graph, const Node& node) {
   const Layout& x = input_layout(graph, node, 0);
   const ScaleLayout scaling = layout_attr(node, "scaling");
   require_settled(graph, node, 0);
   require_copies(graph, node, 1);
-  if (scaling == ScaleLayout::kRow) require_whole(graph, node, 0, 1);
+  // Groups of elements along this dim, or single ones, have scales of their own.
+  const auto fits = [&](int dim, bool along) {
+    if (x.cut_axes(dim).empty() || scaling == ScaleLayout::kTensor) return true;
+    const bool grouped = scaling == ScaleLayout::kTile128 || (scaling == ScaleLayout::kRow128 && along);
+    const bool aligned = input_shape(graph, node, 0)[dim] % kScaleBlock == 0 && x.outer(dim) == 1;
+    return grouped ? aligned : scaling != ScaleLayout::kRow || !along;
+  };
+  for (int dim : {0, 1})
+    require_layout(fits(dim, dim == 1), graph, node, 0, "dim {} cut between groups of one scale ({})", dim,
+                   scale_layout_name(scaling));
   const Layout transposed = x.moved({1, 0});
-  return {x, scales_layout(x, scaling), transposed, scales_layout(transposed, scaling),
-          Layout().with_due(Pending::kMax, x.cut_axes())};
+  Layout codes_t = transposed, scales_t = scales_layout(transposed, scaling);
+  if (!fits(0, true) || !fits(1, false)) {
+    codes_t = Layout().with_due(Pending::kNever, x.cut_axes());
+    scales_t = codes_t;
+  }
+  return {x, scales_layout(x, scaling), codes_t, scales_t, Layout().with_due(Pending::kMax, x.cut_axes())};
 }
 
 Layouts place_dequantize(const Graph& graph, const Node& node) {

@@ -1,6 +1,7 @@
 // The table of kernel entries: for every op its families' fast entries, best first, then an entry that runs any node
 // with its reference kernel: doubles in, declared types out, serial, and the only entry that allocates when it runs.
 #include "base/error.h"
+#include "ir/localize.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/reference.h"
 
@@ -46,6 +47,7 @@ std::span<const KernelEntry> kernel_entries(Op op) {
 }
 
 const KernelEntry& select_kernel(const Graph& graph, const Node& node) {
+  if (is_localized(node)) return kernel_entries(node.op).back();
   for (const KernelEntry& entry : kernel_entries(node.op)) {
     if (entry.accepts(graph, node)) return entry;
   }

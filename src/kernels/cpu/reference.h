@@ -38,7 +38,10 @@ struct Evaluated {
 using LeafFn = std::function<const RefTensor&(const Node&)>;
 // Called for every evaluated node with its inputs and rounded results, for conformance tests of whole programs.
 using NodeObserver = std::function<void(const Node&, RefInputs in, const std::vector<RefTensor>& results)>;
-Evaluated evaluate(const Graph& graph, const LeafFn& leaf, bool round_f32, const NodeObserver& observe = {});
+// Makes the results of collectives; without it they are errors.
+using CollectiveFn = std::function<std::vector<RefTensor>(const Node&, RefInputs in)>;
+Evaluated evaluate(const Graph& graph, const LeafFn& leaf, bool round_f32, const NodeObserver& observe = {},
+                   const CollectiveFn& collective = {});
 
 // One node: results sized, computed, rounded.
 std::vector<RefTensor> evaluate_node(const Graph& graph, const Node& node, RefInputs in, bool round_f32);

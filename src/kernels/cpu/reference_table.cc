@@ -2,6 +2,7 @@
 // interpreter, by fusion bodies and by the conformance tests.
 #include <unordered_map>
 
+#include "ir/facts.h"
 #include "kernels/cpu/reference.h"
 
 namespace octet::cpu {
@@ -19,6 +20,11 @@ void input(const Node& node, RefInputs, RefResults) { not_a_kernel(node); }
 void param(const Node& node, RefInputs, RefResults) { not_a_kernel(node); }
 void state(const Node& node, RefInputs, RefResults) { not_a_kernel(node); }
 void fusion(const Node& node, RefInputs, RefResults) { not_a_kernel(node); }
+void all_reduce(const Node& node, RefInputs, RefResults) { not_a_kernel(node); }
+void reduce_scatter(const Node& node, RefInputs, RefResults) { not_a_kernel(node); }
+void all_gather(const Node& node, RefInputs, RefResults) { not_a_kernel(node); }
+void all_to_all(const Node& node, RefInputs, RefResults) { not_a_kernel(node); }
+void take_part(const Node& node, RefInputs, RefResults) { not_a_kernel(node); }
 void constant(const Node& node, RefInputs, RefResults out) {
   std::fill(out[0].values.begin(), out[0].values.end(), node.attr<double>("value"));
 }
@@ -94,7 +100,8 @@ std::vector<RefTensor> evaluate_node(const Graph& graph, const Node& node, RefIn
   return results;
 }
 
-Evaluated evaluate(const Graph& graph, const LeafFn& leaf, bool round_f32, const NodeObserver& observe) {
+Evaluated evaluate(const Graph& graph, const LeafFn& leaf, bool round_f32, const NodeObserver& observe,
+                   const CollectiveFn& collective) {
   const auto uses = graph.count_uses();
   std::vector<int64_t> remaining(uses.size(), 0);  // per node: uses of its results not yet evaluated
   for (size_t i = 0; i < uses.size(); ++i) {
@@ -118,7 +125,9 @@ Evaluated evaluate(const Graph& graph, const LeafFn& leaf, bool round_f32, const
     if (remaining[id] == 0) continue;
     in.clear();
     for (Value value : node.inputs) in.push_back(find(value));
-    made[id] = evaluate_node(graph, node, in, round_f32);
+    check(!op_facts(node.op).collective || collective, ErrorCode::kInvalidArgument,
+          "{} \"{}\" of graph {} needs the ranks of a mesh", op_name(node.op), node.name, graph.name());
+    made[id] = op_facts(node.op).collective ? collective(node, in) : evaluate_node(graph, node, in, round_f32);
     if (observe) observe(node, in, made[id]);
     for (Value value : node.inputs) {
       if (value.exists() && --remaining[static_cast<size_t>(index(value.node))] == 0) {

@@ -12,7 +12,7 @@ namespace octet::cpu::reference {
 namespace {
 
 struct Problem {
-  int64_t tokens, heads, kv_heads, dim, window, max_length;
+  int64_t tokens, heads, first_head, kv_heads, dim, window, max_length;
   double scale, dropout;
   bool causal;
   std::vector<double> biases;  // of each head
@@ -22,6 +22,7 @@ struct Problem {
   Problem(const Node& node, RefInputs in, size_t rng_index)
       : tokens(in[0]->type.shape.rows()),
         heads(node.attr<int64_t>("heads")),
+        first_head(node.attr<int64_t>("first_head")),
         kv_heads(node.attr<int64_t>("kv_heads")),
         dim(node.attr<int64_t>("head_dim")),
         window(node.attr<int64_t>("window")),
@@ -42,7 +43,7 @@ struct Problem {
   // probability factor of key `offset` (in its segment) for query t of head h: 0 or 1/(1-p)
   double keep(int64_t h, int64_t t, int64_t offset) const {
     if (dropout <= 0) return 1.0;
-    const auto element = static_cast<uint64_t>((h * tokens + t) * max_length + offset);
+    const auto element = static_cast<uint64_t>(((first_head + h) * tokens + t) * max_length + offset);
     const PhiloxBlock words =
         graph_random(static_cast<uint64_t>(integer(rng->values[0])), static_cast<uint64_t>(integer(rng->values[1])),
                      static_cast<uint32_t>(integer(rng->values[2])), key, element / 4);

@@ -10,7 +10,9 @@ namespace octet::cpu {
 inline double score_bias(const Node& node, int64_t head) {
   const double exponent = node.attr<double>("alibi");
   if (exponent == 0) return 0;
-  return node.attr<double>("alibi_scale") * alibi_slope(head, node.attr<int64_t>("heads"), exponent);
+  const int64_t all = node.attr<int64_t>("all_heads");  // 0: this node has all
+  return node.attr<double>("alibi_scale") *
+         alibi_slope(node.attr<int64_t>("first_head") + head, all > 0 ? all : node.attr<int64_t>("heads"), exponent);
 }
 
 // The same for unscaled scores; empty without ALiBi.

@@ -99,13 +99,16 @@ void dropout(const Node& node, RefInputs in, RefResults out) {
   const auto key = static_cast<uint32_t>(node.attr<int64_t>("key"));
   const auto& rng = in[1]->values;
   const auto& x = in[0]->values;
-  PhiloxBlock words{};
+  // A part of a matrix takes the elements of the whole: first row, first column, columns of the whole.
+  const int64_t cols = in[0]->type.shape.cols();
+  const auto part = node.attrs.get_or<std::vector<int64_t>>("origin", {0, 0, cols});
   for (size_t i = 0; i < x.size(); ++i) {
-    if (i % 4 == 0) {
-      words = graph_random(static_cast<uint64_t>(integer(rng[0])), static_cast<uint64_t>(integer(rng[1])),
-                           static_cast<uint32_t>(integer(rng[2])), key, i / 4);
-    }
-    out[0].values[i] = uniform_from_bits(words[i % 4]) >= p ? x[i] / (1 - p) : 0.0;
+    const auto row = static_cast<int64_t>(i) / cols, col = static_cast<int64_t>(i) % cols;
+    const auto element = static_cast<uint64_t>((part[0] + row) * part[2] + part[1] + col);
+    const PhiloxBlock words =
+        graph_random(static_cast<uint64_t>(integer(rng[0])), static_cast<uint64_t>(integer(rng[1])),
+                     static_cast<uint32_t>(integer(rng[2])), key, element / 4);
+    out[0].values[i] = uniform_from_bits(words[element % 4]) >= p ? x[i] / (1 - p) : 0.0;
   }
 }
 

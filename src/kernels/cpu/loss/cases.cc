@@ -43,6 +43,7 @@ std::vector<Case> loss_cases() {
                                    .reason = "one float32 difference, which cancels at the size of the logits"},
                      .large = s.large,
                      .gradient = false});
+    cases.push_back({.op = Op::kRowLse, .name = name, .inputs = {logits}, .tolerance = tolerance, .large = s.large});
     // exp(x - lse) carries the float32 rounding of x - lse: its absolute size times 2^-24.
     cases.push_back({.op = Op::kCrossEntropyGrad,
                      .name = name,

@@ -1,5 +1,7 @@
 // Updates of parameters by AdamW, SGD (as torch.optim has them) and LAMB; the norm of all gradients with its clip
 // factor.
+#include <algorithm>
+
 #include "kernels/cpu/reference.h"
 
 #include "ir/facts.h"
@@ -39,10 +41,15 @@ double refresh_moments(const Node& node, const Scalars& scalars, RefInputs in, R
 }  // namespace
 
 // sum over all tensors of g^2
-void square_sum(const Node&, RefInputs in, RefResults out) {
+void square_sum(const Node& node, RefInputs in, RefResults out) {
   double& squares = out[0].values[0];
-  for (const RefTensor* gradient : in) {
-    for (double g : gradient->values) squares += g * g;
+  const auto* counted = node.attrs.find("counted");  // absent: all
+  for (size_t i = 0; i < in.size(); ++i) {
+    if (counted != nullptr) {
+      const auto& list = std::get<std::vector<int64_t>>(*counted);
+      if (std::find(list.begin(), list.end(), static_cast<int64_t>(i)) == list.end()) continue;
+    }
+    for (double g : in[i]->values) squares += g * g;
   }
 }
 

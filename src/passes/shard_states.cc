@@ -1,0 +1,101 @@
+#include "passes/shard_states.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/error.h"
+#include "ir/facts.h"
+#include "ir/scale_layout.h"
+
+namespace octet {
+namespace {
+
+// The parameter a leaf belongs to; "" for others.
+std::string param_of(const Program& program, const Node& leaf) {
+  if (leaf.op != Op::kParam && leaf.op != Op::kState) return "";
+  const StateEntry* entry = program.find_state(leaf.name);
+  return entry != nullptr ? entry->param : "";
+}
+
+// Follows what makes a key or value back to its projection: through positions, norms, views and bias.
+void collect_projection(const Program& program, const Graph& graph, Value value, std::set<std::string>& params) {
+  const Node& node = graph.node(value);
+  const OpFacts& facts = op_facts(node.op);
+  const bool product = node.op == Op::kMatmul || node.op == Op::kScaledMatmul;
+  for (size_t i = product ? 1 : 0; i < node.inputs.size(); ++i) {
+    if (!node.inputs[i].exists()) continue;
+    const Node& maker = graph.node(node.inputs[i]);
+    if (const std::string param = param_of(program, maker); !param.empty()) {
+      params.insert(param);
+    } else if (!product && (i == 0 || facts.elementwise) && op_info(maker.op).max_inputs != 0) {
+      collect_projection(program, graph, node.inputs[i], params);
+    }
+  }
+}
+
+Layout scale_layout(const Program& program, const StateEntry& entry, const Layout& codes) {
+  const StateEntry* of = program.find_state(entry.param, StateRole::kCodes, entry.index);
+  if (of == nullptr || entry.type.shape == Shape{1}) return {};
+  for (ScaleLayout layout : {ScaleLayout::kRow, ScaleLayout::kTile128, ScaleLayout::kRow128}) {
+    if (scale_shape(layout, of->type.shape[0], of->type.shape[1]) != entry.type.shape) continue;
+    return layout == ScaleLayout::kRow      ? codes.moved({0, -1})
+           : layout == ScaleLayout::kRow128 ? codes.moved({1, 0})
+                                            : codes;
+  }
+  return {};
+}
+
+}  // namespace
+
+std::set<std::string> shared_keys(const Program& program) {
+  std::set<std::string> params;
+  for (const Graph& graph : program.graphs()) {
+    for (const Node& node : graph.nodes()) {
+      if ((node.op != Op::kAttention && node.op != Op::kPagedAttention) || node.attr<int64_t>("kv_heads") != 1) continue;
+      if (node.attr<int64_t>("heads") == 1) continue;
+      for (size_t i : {1, 2}) collect_projection(program, graph, node.inputs[i], params);
+    }
+  }
+  return params;
+}
+
+StateLayouts::StateLayouts(const Program& program, const Parallel& parallel) : parallel_(parallel) {
+  const std::set<std::string> copied = shared_keys(program);
+  const int64_t tp = parallel.mesh[Axis::kTensor], dp = parallel.mesh[Axis::kData];
+  for (const StateEntry& entry : program.states()) {
+    if (entry.role != StateRole::kMaster) continue;
+    const Node* leaf = find_leaf(program, entry.name);
+    const std::string split = leaf != nullptr ? leaf->attr<std::string>("split") : "none";
+    const Shape& shape = entry.type.shape;
+    Layout layout;
+    const bool rows = split == "column" || split == "vocab", columns = split == "row" && shape.rank() == 2;
+    if (tp > 1 && (rows || columns) && !copied.contains(entry.param)) {
+      const int dim = rows ? 0 : 1;
+      check(shape[dim] % tp == 0, ErrorCode::kInvalidArgument,
+            "parallel.tensor={}: dim {} of {} is {}, which does not divide (want a divisor of it)", tp, dim, entry.name,
+            shape[dim]);
+      layout = layout.cut(dim, {Axis::kTensor});
+    }
+    weights_[entry.param] = layout;
+    const int64_t local = shape[0] / (rows && !layout.cuts.empty() ? tp : 1);
+    if (parallel.level != ShardLevel::kNone && dp > 1 && shape.rank() > 1 && local % dp == 0)
+      layout = layout.cut(0, {Axis::kData});
+    masters_[entry.param] = layout;
+  }
+}
+
+Layout StateLayouts::of(const StateEntry& entry) const {
+  const auto known = weights_.find(entry.param);
+  if (known == weights_.end()) return {};
+  const Layout& weight = parallel_.level == ShardLevel::kParameters ? masters_.at(entry.param) : known->second;
+  const Layout codes = entry.index & kTransposedCodes ? weight.moved({1, 0}) : weight;
+  switch (entry.role) {
+    case StateRole::kMaster:
+    case StateRole::kMoment: return masters_.at(entry.param);
+    case StateRole::kCompute: return weight;
+    case StateRole::kCodes: return codes;
+    default: return {};
+  }
+}
+
+}  // namespace octet

@@ -1,0 +1,33 @@
+// The layouts of a program's states on a mesh.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "ir/program.h"
+#include "passes/pass.h"
+
+namespace octet {
+
+class StateLayouts {
+ public:
+  // Throws kInvalidArgument, naming a parameter, where a size does not divide.
+  StateLayouts(const Program& program, const Parallel& parallel);
+
+  // Of masters and moments, with the cut of a sharded optimiser.
+  const Layout& master(const std::string& param) const { return masters_.at(param); }
+  // Of products' operands: what tp alone cuts.
+  const Layout& weight(const std::string& param) const { return weights_.at(param); }
+  // Of an entry. Gradients and buffers are as their makers give them: these have none yet.
+  Layout of(const StateEntry& entry) const;
+
+ private:
+  std::map<std::string, Layout> weights_, masters_;
+  Parallel parallel_;
+};
+
+// Masters of key and value projections of attentions with one key head: each rank needs it, so it is copied.
+std::set<std::string> shared_keys(const Program& program);
+
+}  // namespace octet
