@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "exec/testing/parts.h"
 #include "ir/facts.h"
 #include "ir/localize.h"
 #include "kernels/cpu/testing/cases.h"
@@ -19,22 +20,6 @@ using cpu::RefTensor;
 
 constexpr int64_t kMostElements = 20000;
 constexpr int kTries = 300, kMostEvaluated = 6, kMostOfOp = 100;
-
-// Runs `fn(element of the whole, element of the part)` for the part at `at`.
-template <typename Fn>
-void for_each_element(const Shape& local, const Layout& layout, const Mesh& mesh, const Coordinate& at, const Fn& fn) {
-  const Shape whole = whole_shape(local, layout, mesh);
-  for (int64_t i = 0; i < local.elements(); ++i) {
-    int64_t rest = i, index = 0, stride = 1;
-    for (int d = local.rank() - 1; d >= 0; --d) {
-      const int64_t within = rest % local[d], run = local[d] / layout.outer(d), all = whole[d] / layout.outer(d);
-      rest /= local[d];
-      index += stride * (within / run * all + first_element(layout, d, local[d], mesh, at) + within % run);
-      stride *= whole[d];
-    }
-    fn(index, i);
-  }
-}
 
 // Every rank's part of a value; addends and operands of a maximum are made up so that they join to it.
 std::vector<RefTensor> cut(const RefTensor& whole, const TensorType& local, const Layout& layout, const Mesh& mesh) {

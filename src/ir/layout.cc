@@ -165,6 +165,15 @@ int64_t first_element(const Layout& layout, int dim, int64_t extent, const Mesh&
   return part * (extent / layout.outer(dim));
 }
 
+Layout scales_layout(const Layout& codes, ScaleLayout scaling) {
+  switch (scaling) {
+    case ScaleLayout::kTensor: return {};
+    case ScaleLayout::kRow: return codes.moved({0, -1});
+    case ScaleLayout::kRow128: return codes.moved({1, 0});
+    default: return codes;
+  }
+}
+
 void check_layout(const Layout& layout, const Shape& local) {
   const int rank = local.rank();
   AxisSet seen;

@@ -12,6 +12,7 @@
 
 #include "base/dtype.h"
 #include "base/shape.h"
+#include "ir/scale_layout.h"
 
 namespace octet {
 
@@ -122,6 +123,9 @@ std::string print(const TensorType& type, const Layout& layout);
 Shape whole_shape(const Shape& local, const Layout& layout, const Mesh& mesh);
 // The first element of this rank's part along dim, in the whole tensor; `extent`: of the part. Of each of the outer's.
 int64_t first_element(const Layout& layout, int dim, int64_t extent, const Mesh& mesh, const Coordinate& at);
+
+// The layout of the scales of codes.
+Layout scales_layout(const Layout& codes, ScaleLayout scaling);
 
 // Throws kInvalidArgument: a dim that is not there, an axis named twice, an outer that does not divide the dim.
 void check_layout(const Layout& layout, const Shape& local);

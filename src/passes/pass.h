@@ -18,8 +18,19 @@ enum class Recompute : uint8_t { kNone, kLight, kSelective, kFull };
 // none | light | selective | full; auto: light on GPUs, none on CPUs, where an activation costs more than its bytes.
 Recompute parse_recompute(const std::string& name, const Target& target);
 
+// What a sharded optimiser cuts over the data ranks, each with what stands before it: ZeRO 0 to 3.
+enum class ShardLevel : uint8_t { kNone, kOptimizer, kGradients, kParameters };
+
+// How a program is spread over ranks; one rank: not at all.
+struct Parallel {
+  Mesh mesh = {};
+  bool sequence = false;  // tp cuts the rows of the residual stream
+  ShardLevel level = ShardLevel::kNone;
+};
+
 struct CompileOptions {
   Target target = {};
+  Parallel parallel = {};
   Recipe recipe = {};
   Recompute recompute = Recompute::kNone;
   std::set<std::string> disabled = {};  // passes and steps (--disable); an unknown one throws with the nearest

@@ -19,6 +19,7 @@
 #include "passes/plan_memory.h"
 #include "passes/precision.h"
 #include "passes/recompute.h"
+#include "passes/shard.h"
 #include "passes/stage_rules.h"
 
 namespace octet {
@@ -69,6 +70,7 @@ const std::vector<Pass>& pipeline_passes() {
       graph_pass("merge_common_nodes", merge_common_nodes, Stage::kPrecise),
       // From here on there are clones that equal their originals: nothing may merge common nodes.
       {"recompute", recompute, Stage::kPrecise, recompute_steps()},
+      {"shard", shard, Stage::kSharded},
       {"fuse", fuse, Stage::kFused, fuse_steps()},
       {"pack", pack, Stage::kPacked, pack_steps()},
       {"group_updates", group_updates, Stage::kPacked},

@@ -38,9 +38,7 @@ Layout scale_layout(const Program& program, const StateEntry& entry, const Layou
   if (of == nullptr || entry.type.shape == Shape{1}) return {};
   for (ScaleLayout layout : {ScaleLayout::kRow, ScaleLayout::kTile128, ScaleLayout::kRow128}) {
     if (scale_shape(layout, of->type.shape[0], of->type.shape[1]) != entry.type.shape) continue;
-    return layout == ScaleLayout::kRow      ? codes.moved({0, -1})
-           : layout == ScaleLayout::kRow128 ? codes.moved({1, 0})
-                                            : codes;
+    return scales_layout(codes, layout);
   }
   return {};
 }
@@ -51,7 +49,8 @@ std::set<std::string> shared_keys(const Program& program) {
   std::set<std::string> params;
   for (const Graph& graph : program.graphs()) {
     for (const Node& node : graph.nodes()) {
-      if ((node.op != Op::kAttention && node.op != Op::kPagedAttention) || node.attr<int64_t>("kv_heads") != 1) continue;
+      if ((node.op != Op::kAttention && node.op != Op::kPagedAttention) || node.attr<int64_t>("kv_heads") != 1)
+        continue;
       if (node.attr<int64_t>("heads") == 1) continue;
       for (size_t i : {1, 2}) collect_projection(program, graph, node.inputs[i], params);
     }
@@ -84,7 +83,7 @@ StateLayouts::StateLayouts(const Program& program, const Parallel& parallel) : p
   }
 }
 
-Layout StateLayouts::of(const StateEntry& entry) const {
+Layout StateLayouts::of(const Program& program, const StateEntry& entry) const {
   const auto known = weights_.find(entry.param);
   if (known == weights_.end()) return {};
   const Layout& weight = parallel_.level == ShardLevel::kParameters ? masters_.at(entry.param) : known->second;
@@ -94,6 +93,7 @@ Layout StateLayouts::of(const StateEntry& entry) const {
     case StateRole::kMoment: return masters_.at(entry.param);
     case StateRole::kCompute: return weight;
     case StateRole::kCodes: return codes;
+    case StateRole::kScaleInv: return scale_layout(program, entry, codes);
     default: return {};
   }
 }

@@ -20,7 +20,7 @@ class StateLayouts {
   // Of products' operands: what tp alone cuts.
   const Layout& weight(const std::string& param) const { return weights_.at(param); }
   // Of an entry. Gradients and buffers are as their makers give them: these have none yet.
-  Layout of(const StateEntry& entry) const;
+  Layout of(const Program& program, const StateEntry& entry) const;
 
  private:
   std::map<std::string, Layout> weights_, masters_;

@@ -41,15 +41,6 @@ Layouts place_elementwise(const Graph& graph, const Node& node);
 Layouts place_linear(const Graph& graph, const Node& node);
 // The same where maxima may be pending.
 Layouts place_maximum(const Graph& graph, const Node& node);
-// Layouts of the scales of codes.
-inline Layout scales_layout(const Layout& codes, ScaleLayout layout) {
-  switch (layout) {
-    case ScaleLayout::kTensor: return {};
-    case ScaleLayout::kRow: return codes.moved({0, -1});
-    case ScaleLayout::kRow128: return codes.moved({1, 0});
-    default: return codes;
-  }
-}
 // Operands and result alike. A slice or concat along a dim that is cut is one of every part.
 Layouts place_along_axis(const Graph& graph, const Node& node);
 
