@@ -40,8 +40,7 @@ __device__ __forceinline__ void store_run(const Run& run, int i, bf16* y, const 
   to[1] = {run.words[4], run.words[5], run.words[6], run.words[7]};
 }
 __device__ __forceinline__ void set_run(TilePart<bf16>& part, int i, const Run& run) {
-#pragma unroll
-  for (int w = 0; w < Run::kWords; ++w) part.at[i][w] = run.words[w];
+  unroll<Run::kWords>([&](int w) { part.at[i][w] = run.words[w]; });
 }
 
 // TileEnd as a kernel takes it.
@@ -58,12 +57,10 @@ __device__ __forceinline__ void end_tile(const TilePart<bf16>& part, const Spot&
                                          TileScratch& scratch) {
   if (end.partial != nullptr) {
     float held[kPartCols];
-#pragma unroll
-    for (int k = 0; k < kPartCols; ++k) {
+    unroll<kPartCols>([&](int k) {
       held[k] = 0.0f;
-#pragma unroll
-      for (int i = 0; i < kPartRows; ++i) held[k] = SumOf::join(held[k], part.value(i, k));
-    }
+      unroll<kPartRows>([&](int i) { held[k] = SumOf::join(held[k], part.value(i, k)); });
+    });
     join_columns<SumOf>(held, reinterpret_cast<float*>(scratch.codes_t),
                         end.partial + 2 * (spot.r0 / kTile) * spot.cols + spot.c0, spot.cols, spot.cols - spot.c0);
     __syncthreads();
@@ -72,11 +69,10 @@ __device__ __forceinline__ void end_tile(const TilePart<bf16>& part, const Spot&
     if (end.job.amax == nullptr) return;
     using M = Magnitudes<bf16>;
     uint32_t most = 0;
-#pragma unroll
-    for (int i = 0; i < kPartRows; ++i) {
+    unroll<kPartRows>([&](int i) {
 #pragma unroll
       for (uint32_t word : part.at[i]) most = M::max(most, word & M::kMask);
-    }
+    });
     if (end.tile_amaxes == nullptr) return block_amax(M::bits(most), end.job.amax);
     most = block_max(M::bits(most), scratch.amax);
     if (threadIdx.x == 0) {

@@ -25,36 +25,32 @@ struct ForwardTiles {
       } else {
         load(static_cast<const bf16*>(bias) + spot.col() + k, few);
       }
-#pragma unroll
-      for (int j = 0; j < 8; ++j) to[k + j] = few[j];
+      unroll<8>([&](int j) { to[k + j] = few[j]; });
     }
   }
   __device__ __forceinline__ void make(TilePart<bf16>& part, const Spot& spot, int) const {
     Run runs[kPartRows], factors[kForm == Form::kGated ? kPartRows : 1];
-#pragma unroll
-    for (int i = 0; i < kPartRows; ++i) {
+    unroll<kPartRows>([&](int i) {
       runs[i] = load_run(i, x, spot);
       if constexpr (kForm == Form::kGated) factors[i] = load_run(i, up, spot);
-    }
+    });
     const bool biases = kForm != Form::kGated && bias != nullptr;
     if (biases) {
       float b[kPartCols] = {};
       load_bias(b, spot);
-#pragma unroll
-      for (int i = 0; i < kPartRows; ++i) {
+      unroll<kPartRows>([&](int i) {
         runs[i] = plus(runs[i], b);
         store_run(runs[i], i, biased, spot);
-      }
+      });
     }
-#pragma unroll
-    for (int i = 0; i < kPartRows; ++i) {
+    unroll<kPartRows>([&](int i) {
       const Run act = activate<Fn>(runs[i]);
       if constexpr (kForm != Form::kPlain) store_run(act, i, a, spot);
       Run made = of_form<kForm>(act, factors[kForm == Form::kGated ? i : 0]);
       if (biases && spot.row() + i >= spot.rows) made = {};  // not fn(bias)
       store_run(made, i, y, spot);
       set_run(part, i, made);
-    }
+    });
   }
 };
 

@@ -23,32 +23,28 @@ struct GradientTiles {
 #pragma unroll
     for (int first = 0; first < kPartRows; first += kRows) {
       Run xs[kRows], dys[kRows], factors[kForm == Form::kPlain ? 1 : kRows];
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
+      unroll<kRows>([&](int r) {
         xs[r] = load_run(first + r, x, spot), dys[r] = load_run(first + r, dy, spot);
         if constexpr (kForm == Form::kGated) factors[r] = load_run(first + r, up, spot);
         if constexpr (kForm == Form::kSquared) {
           if (a != nullptr) factors[r] = load_run(first + r, a, spot);
         }
-      }
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
+      });
+      unroll<kRows>([&](int r) {
         Run& factor = factors[kForm == Form::kPlain ? 0 : r];
         if (kForm == Form::kSquared && a == nullptr) factor = activate<Fn>(xs[r]);
         const Run made = times_slope<Fn>(gradient_of_a<kForm>(dys[r], factor), xs[r]);
         if constexpr (kForm != Form::kGated) store_run(made, first + r, dx, spot);
         set_run(part, first + r, made);
-      }
+      });
     }
   }
 
   __device__ __forceinline__ void make_dup(TilePart<bf16>& part, const Spot& spot) const {
     Run dys[kPartRows], acts[kPartRows];
-#pragma unroll
-    for (int i = 0; i < kPartRows; ++i)
-      dys[i] = load_run(i, dy, spot), acts[i] = load_run(i, a != nullptr ? a : x, spot);
-#pragma unroll
-    for (int i = 0; i < kPartRows; ++i) set_run(part, i, times(dys[i], a != nullptr ? acts[i] : activate<Fn>(acts[i])));
+    unroll<kPartRows>(
+        [&](int i) { dys[i] = load_run(i, dy, spot), acts[i] = load_run(i, a != nullptr ? a : x, spot); });
+    unroll<kPartRows>([&](int i) { set_run(part, i, times(dys[i], a != nullptr ? acts[i] : activate<Fn>(acts[i]))); });
   }
 };
 

@@ -10,8 +10,7 @@ struct PlainTiles {
   const bf16* x;
 
   __device__ __forceinline__ void make(TilePart<bf16>& part, const Spot& spot, int) const {
-#pragma unroll
-    for (int i = 0; i < kPartRows; ++i) set_run(part, i, load_run(i, x, spot));
+    unroll<kPartRows>([&](int i) { set_run(part, i, load_run(i, x, spot)); });
   }
 };
 

@@ -44,50 +44,43 @@ __device__ __forceinline__ void forward_walk(float* shared, const VisibleRows& v
   float* weights = others + kOthers * kStride<kDim>;  // [kOwn][kOthers + 4]
   const int tx = static_cast<int>(threadIdx.x) % 16, ty = static_cast<int>(threadIdx.x) / 16;
   int low[kRowsOfThread], high[kRowsOfThread];
-#pragma unroll
-  for (int i = 0; i < kRowsOfThread; ++i) {
+  unroll<kRowsOfThread>([&](int i) {
     rows.largest[i] = -INFINITY, rows.sum[i] = 0;
     low[i] = visible.low[4 * ty + i], high[i] = visible.high[4 * ty + i];
     rows.sees[i] = low[i] < high[i];
-#pragma unroll
-    for (int c = 0; c < C::kCount; ++c) rows.result[i][c] = 0;
-  }
+    unroll<C::kCount>([&](int c) { rows.result[i][c] = 0; });
+  });
   for (int tile = visible.first / kOthers * kOthers; tile < visible.last; tile += kOthers) {
     __syncthreads();
     load_keys(others, tile);
     __syncthreads();
     float scores[kRowsOfThread][kEach];
     multiply_rows<kDim, kEach>(queries, others, scores);
-#pragma unroll
-    for (int i = 0; i < kRowsOfThread; ++i) {
+    unroll<kRowsOfThread>([&](int i) {
       float top = rows.largest[i];
-#pragma unroll
-      for (int j = 0; j < kEach; ++j) {
+      unroll<kEach>([&](int j) {
         const int key = tile + tx + 16 * j;
         const float score = fmaf(bias, static_cast<float>(key + 1 - high[i]), scores[i][j]);
         scores[i][j] = key >= low[i] && key < high[i] ? score * scale : -INFINITY;
         top = fmaxf(top, scores[i][j]);
-      }
+      });
       top = row_max(top);
       const float anchor = top == -INFINITY ? 0.0f : top;  // rows that see nothing yet
       const float shrink = exponential(rows.largest[i] - anchor);
       rows.largest[i] = top;
       float added = 0;
-#pragma unroll
-      for (int j = 0; j < kEach; ++j) {
+      unroll<kEach>([&](int j) {
         scores[i][j] = exponential(scores[i][j] - anchor);
         added += scores[i][j];
-      }
+      });
       rows.sum[i] = fmaf(rows.sum[i], shrink, row_sum(added));
-#pragma unroll
-      for (int c = 0; c < C::kCount; ++c) rows.result[i][c] *= shrink;
+      unroll<C::kCount>([&](int c) { rows.result[i][c] *= shrink; });
       if (dropout) {
-#pragma unroll
-        for (int j = 0; j < kEach; ++j) {
+        unroll<kEach>([&](int j) {
           if (scores[i][j] != 0) scores[i][j] *= keep(4 * ty + i, tile + tx + 16 * j);
-        }
+        });
       }
-    }
+    });
     store_weights<kEach>(weights, scores);
     __syncthreads();
     load_values(others, tile);
@@ -100,8 +93,7 @@ __device__ __forceinline__ void forward_walk(float* shared, const VisibleRows& v
 template <int kDim>
 __device__ __forceinline__ void put_results(float* tile, const ForwardRows<kDim>& rows) {
   float factors[kRowsOfThread];
-#pragma unroll
-  for (int i = 0; i < kRowsOfThread; ++i) factors[i] = rows.sees[i] ? 1.0f / rows.sum[i] : 0.0f;
+  unroll<kRowsOfThread>([&](int i) { factors[i] = rows.sees[i] ? 1.0f / rows.sum[i] : 0.0f; });
   __syncthreads();
   put_rows<kDim>(tile, rows.result, factors);
   __syncthreads();

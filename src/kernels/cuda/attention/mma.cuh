@@ -40,14 +40,13 @@ __device__ __forceinline__ void load_tile_async(bf16* tile, const bf16* x, int h
   constexpr int kPieces = kDim / 8;
   static_assert(kRows * kPieces % kThreads == 0);
   const uint32_t base = shared_address(tile);
-#pragma unroll
-  for (int n = 0; n < kRows * kPieces / kThreads; ++n) {
+  unroll<kRows * kPieces / kThreads>([&](int n) {
     const int i = n * kThreads + static_cast<int>(threadIdx.x);
     const int row = i / kPieces, piece = i % kPieces, from = row_of(row);
     const bool exists = from >= 0 && piece * 8 < dim;
     const bf16* source = exists ? x + (static_cast<int64_t>(from) * heads + head) * dim + piece * 8 : x;
     copy16_async(base + piece_offset<kDim>(row, piece), source, exists);
-  }
+  });
 }
 
 __device__ __forceinline__ void load_fragments(uint32_t address, uint32_t (&to)[4]) {
@@ -101,22 +100,19 @@ __device__ __forceinline__ void multiply_rows(float (&products)[kParts][kRows / 
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int row = lane % 8 + lane / 16 * 8, half = lane / 8 % 2;
   const uint32_t base = shared_address(right) + piece_offset<kDim>(row, half);
-#pragma unroll
-  for (int k = 0; k < kDim / 16; ++k) {
+  unroll<kDim / 16>([&](int k) {
     uint32_t a[kParts][4];
-#pragma unroll
-    for (int m = 0; m < kParts; ++m) left(m, k, a[m]);
+    unroll<kParts>([&](int m) { left(m, k, a[m]); });
 #pragma unroll
     for (int n = 0; n < kRows / 8; n += 2) {
       uint32_t b[4];
       load_fragments(further(base, 2 * k) + 8 * n * kDim * 2, b);
-#pragma unroll
-      for (int m = 0; m < kParts; ++m) {
+      unroll<kParts>([&](int m) {
         multiply_add(products[m][n], a[m], b[0], b[1]);
         multiply_add(products[m][n + 1], a[m], b[2], b[3]);
-      }
+      });
     }
-  }
+  });
 }
 
 // sums[m][n] += weights of part m . columns [8 n, 8 n + 8) of `right`, over its kRows rows; weights are sums of
@@ -126,28 +122,22 @@ __device__ __forceinline__ void add_weighted_rows(float (&sums)[kParts][kDim / 8
                                                   const float (&weights)[kParts][kRows / 8][4], const bf16* right) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const uint32_t base = shared_address(right) + piece_offset<kDim>(lane % 16, lane / 16);
-#pragma unroll
-  for (int k = 0; k < kRows / 16; ++k) {
+  unroll<kRows / 16>([&](int k) {
     uint32_t a[kParts][4];
-#pragma unroll
-    for (int m = 0; m < kParts; ++m) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float(&w)[4] = weights[m][2 * k + i / 2];
-        a[m][i] = pack(w[i % 2 * 2], w[i % 2 * 2 + 1]);
-      }
-    }
+    unroll<kParts, 4>([&](int m, int i) {
+      const float(&w)[4] = weights[m][2 * k + i / 2];
+      a[m][i] = pack(w[i % 2 * 2], w[i % 2 * 2 + 1]);
+    });
 #pragma unroll
     for (int n = 0; n < kDim / 8; n += 2) {
       uint32_t b[4];
       load_fragments_transposed(further(base, n) + 16 * k * kDim * 2, b);
-#pragma unroll
-      for (int m = 0; m < kParts; ++m) {
+      unroll<kParts>([&](int m) {
         multiply_add(sums[m][n], a[m], b[0], b[1]);
         multiply_add(sums[m][n + 1], a[m], b[2], b[3]);
-      }
+      });
     }
-  }
+  });
 }
 
 // Of the four lanes that share rows.

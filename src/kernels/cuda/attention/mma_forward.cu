@@ -40,47 +40,34 @@ __global__ void __launch_bounds__(mma::kForwardThreads, kParts == 1 ? 3 : 1)
       [&](int key) {
         DrawnRows<kParts> drawn;
         if constexpr (kDropout) {
-#pragma unroll
-          for (int m = 0; m < kParts; ++m) {
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-              const int row = Rows::row(m, i);
-              const int64_t first =
-                  (static_cast<int64_t>(head) * p.tokens + first_query + row) * p.max_length + key - visible.start[row];
-              drawn.rows[m][i] = mma::kept_64(site, first, lane % 4 * 2);
-            }
-          }
+          unroll<kParts, 2>([&](int m, int i) {
+            const int row = Rows::row(m, i);
+            const int64_t first =
+                (static_cast<int64_t>(head) * p.tokens + first_query + row) * p.max_length + key - visible.start[row];
+            drawn.rows[m][i] = mma::kept_64(site, first, lane % 4 * 2);
+          });
         }
         return drawn;
       },
       [&](const DrawnRows<kParts>& drawn, float(&weights)[kParts][mma::kForwardKeys / 8][4]) {
+        unroll<kParts, 2>([&](int m, int i) {
 #pragma unroll
-        for (int m = 0; m < kParts; ++m) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-#pragma unroll
-            for (int n = 0; n < mma::kForwardKeys / 8; ++n) {
-#pragma unroll
-              for (int e = 0; e < 2; ++e) {
-                float& weight = weights[m][n][2 * i + e];
-                weight = drawn.rows[m][i][8 * n + e] ? weight * p.kept_factor : 0.0f;
-              }
-            }
+          for (int n = 0; n < mma::kForwardKeys / 8; ++n) {
+            unroll<2>([&](int e) {
+              float& weight = weights[m][n][2 * i + e];
+              weight = drawn.rows[m][i][8 * n + e] ? weight * p.kept_factor : 0.0f;
+            });
           }
-        }
+        });
       },
       p.bias(head));
   const auto row_of = [&](int row) { return first_query + row < p.tokens ? first_query + row : -1; };
-#pragma unroll
-  for (int m = 0; m < kParts; ++m) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int row = row_of(Rows::row(m, i));
-      if (x.lse == nullptr || row < 0 || lane % 4 != 0) continue;
-      x.lse[static_cast<int64_t>(row) * p.heads + head] =
-          rows.sees[m][i] ? rows.largest[m][i] * p.scale + logf(rows.sum[m][i]) : 0.0f;
-    }
-  }
+  unroll<kParts, 2>([&](int m, int i) {
+    const int row = row_of(Rows::row(m, i));
+    if (x.lse == nullptr || row < 0 || lane % 4 != 0) return;
+    x.lse[static_cast<int64_t>(row) * p.heads + head] =
+        rows.sees[m][i] ? rows.largest[m][i] * p.scale + logf(rows.sum[m][i]) : 0.0f;
+  });
   if (x.out.data != nullptr) {
     mma::store_results<kDim, kParts>(rows, static_cast<bf16*>(x.out.data), p.heads, head, p.dim, row_of);
   }

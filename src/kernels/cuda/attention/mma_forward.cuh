@@ -42,16 +42,12 @@ __device__ __forceinline__ void forward_walk(bf16* shared, const VisibleRowsOf<k
   const float steps = scale * kLog2e;  // scores as powers of two
   int low[kParts][2], high[kParts][2];
   int lowest = 0, highest = visible.last;  // all of this lane's rows see [lowest, highest)
-#pragma unroll
-  for (int m = 0; m < kParts; ++m) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      low[m][i] = visible.low[Rows::row(m, i)], high[m][i] = visible.high[Rows::row(m, i)];
-      lowest = max(lowest, low[m][i]), highest = min(highest, high[m][i]);
-      rows.sees[m][i] = low[m][i] < high[m][i];
-      rows.largest[m][i] = -INFINITY;
-    }
-  }
+  unroll<kParts, 2>([&](int m, int i) {
+    low[m][i] = visible.low[Rows::row(m, i)], high[m][i] = visible.high[Rows::row(m, i)];
+    lowest = max(lowest, low[m][i]), highest = min(highest, high[m][i]);
+    rows.sees[m][i] = low[m][i] < high[m][i];
+    rows.largest[m][i] = -INFINITY;
+  });
   const int first = visible.first / kForwardKeys * kForwardKeys, last = visible.last;
   load_queries(queries);
   if (first < last) load_keys(keys, first);
@@ -66,58 +62,35 @@ __device__ __forceinline__ void forward_walk(bf16* shared, const VisibleRowsOf<k
     multiply_rows<kDim, kForwardKeys, kParts>(
         scores, keys, [&](int m, int k, uint32_t(&a)[4]) { left_fragment<kDim>(queries, warp_row + 16 * m, k, a); });
     if (bias != 0) {
-#pragma unroll
-      for (int m = 0; m < kParts; ++m) {
-#pragma unroll
-        for (int n = 0; n < kForwardKeys / 8; ++n) {
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            const int distance = tile + 8 * n + lane % 4 * 2 + e % 2 + 1 - high[m][e / 2];
-            scores[m][n][e] = fmaf(bias, static_cast<float>(distance), scores[m][n][e]);
-          }
-        }
-      }
+      unroll<kParts, kForwardKeys / 8, 4>([&](int m, int n, int e) {
+        const int distance = tile + 8 * n + lane % 4 * 2 + e % 2 + 1 - high[m][e / 2];
+        scores[m][n][e] = fmaf(bias, static_cast<float>(distance), scores[m][n][e]);
+      });
     }
     if (!__all_sync(kWholeWarp, tile >= lowest && tile + kForwardKeys <= highest)) {
-#pragma unroll
-      for (int m = 0; m < kParts; ++m) {
-#pragma unroll
-        for (int n = 0; n < kForwardKeys / 8; ++n) {
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            const int key = tile + 8 * n + lane % 4 * 2 + e % 2;
-            if (key < low[m][e / 2] || key >= high[m][e / 2]) scores[m][n][e] = -INFINITY;
-          }
-        }
-      }
+      unroll<kParts, kForwardKeys / 8, 4>([&](int m, int n, int e) {
+        const int key = tile + 8 * n + lane % 4 * 2 + e % 2;
+        if (key < low[m][e / 2] || key >= high[m][e / 2]) scores[m][n][e] = -INFINITY;
+      });
     }
+    unroll<kParts, 2>([&](int m, int i) {
+      float top = rows.largest[m][i];
+      unroll<kForwardKeys / 8>([&](int n) { top = fmaxf(top, fmaxf(scores[m][n][2 * i], scores[m][n][2 * i + 1])); });
+      top = quad_max(top);
+      const float anchor = top == -INFINITY ? 0.0f : top * steps;  // rows that see nothing yet
+      const float shrink = power_of_two(fmaf(rows.largest[m][i], steps, -anchor));
+      rows.largest[m][i] = top;
+      float added = 0;
+      unroll<kForwardKeys / 8>([&](int n) {
 #pragma unroll
-    for (int m = 0; m < kParts; ++m) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        float top = rows.largest[m][i];
-#pragma unroll
-        for (int n = 0; n < kForwardKeys / 8; ++n) {
-          top = fmaxf(top, fmaxf(scores[m][n][2 * i], scores[m][n][2 * i + 1]));
+        for (int e = 2 * i; e < 2 * i + 2; ++e) {
+          scores[m][n][e] = power_of_two(fmaf(scores[m][n][e], steps, -anchor));
+          added += scores[m][n][e];
         }
-        top = quad_max(top);
-        const float anchor = top == -INFINITY ? 0.0f : top * steps;  // rows that see nothing yet
-        const float shrink = power_of_two(fmaf(rows.largest[m][i], steps, -anchor));
-        rows.largest[m][i] = top;
-        float added = 0;
-#pragma unroll
-        for (int n = 0; n < kForwardKeys / 8; ++n) {
-#pragma unroll
-          for (int e = 2 * i; e < 2 * i + 2; ++e) {
-            scores[m][n][e] = power_of_two(fmaf(scores[m][n][e], steps, -anchor));
-            added += scores[m][n][e];
-          }
-        }
-        rows.sum[m][i] = fmaf(rows.sum[m][i], shrink, added);  // of this lane's columns
-#pragma unroll
-        for (int n = 0; n < kDim / 8; ++n) rows.result[m][n][2 * i] *= shrink, rows.result[m][n][2 * i + 1] *= shrink;
-      }
-    }
+      });
+      rows.sum[m][i] = fmaf(rows.sum[m][i], shrink, added);  // of this lane's columns
+      unroll<kDim / 8>([&](int n) { rows.result[m][n][2 * i] *= shrink, rows.result[m][n][2 * i + 1] *= shrink; });
+    });
     if constexpr (kDropout) drop(drawn, scores);
     wait_copies<0>();
     __syncthreads();
@@ -126,11 +99,7 @@ __device__ __forceinline__ void forward_walk(bf16* shared, const VisibleRowsOf<k
     add_weighted_rows<kDim, kForwardKeys, kParts>(rows.result, scores, values);
   }
   wait_copies<0>();
-#pragma unroll
-  for (int m = 0; m < kParts; ++m) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) rows.sum[m][i] = quad_sum(rows.sum[m][i]);
-  }
+  unroll<kParts, 2>([&](int m, int i) { rows.sum[m][i] = quad_sum(rows.sum[m][i]); });
 }
 
 // out[row_of(own row)][head] of the block's queries; nothing where row_of is negative, zeros for rows that see nothing.
@@ -138,24 +107,19 @@ template <int kDim, int kParts, typename RowOf>
 __device__ __forceinline__ void store_results(const ForwardRows<kDim, kParts>& rows, bf16* out, int heads, int head,
                                               int dim, RowOf row_of) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll
-  for (int m = 0; m < kParts; ++m) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int row = row_of(rows.row(m, i));
-      if (row < 0) continue;
-      const bool sees = rows.sees[m][i];
-      const float inverse = sees ? 1.0f / rows.sum[m][i] : 0.0f;
-      bf16* to = out + (static_cast<int64_t>(row) * heads + head) * dim;
-#pragma unroll
-      for (int n = 0; n < kDim / 8; ++n) {
-        const int d = 8 * n + lane % 4 * 2;
-        if (d >= dim) continue;
-        *reinterpret_cast<uint32_t*>(to + d) =
-            sees ? pack(rows.result[m][n][2 * i] * inverse, rows.result[m][n][2 * i + 1] * inverse) : 0u;
-      }
-    }
-  }
+  unroll<kParts, 2>([&](int m, int i) {
+    const int row = row_of(rows.row(m, i));
+    if (row < 0) return;
+    const bool sees = rows.sees[m][i];
+    const float inverse = sees ? 1.0f / rows.sum[m][i] : 0.0f;
+    bf16* to = out + (static_cast<int64_t>(row) * heads + head) * dim;
+    unroll<kDim / 8>([&](int n) {
+      const int d = 8 * n + lane % 4 * 2;
+      if (d >= dim) return;
+      *reinterpret_cast<uint32_t*>(to + d) =
+          sees ? pack(rows.result[m][n][2 * i] * inverse, rows.result[m][n][2 * i + 1] * inverse) : 0u;
+    });
+  });
 }
 
 }  // namespace octet::cuda::mma

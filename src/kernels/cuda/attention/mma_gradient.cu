@@ -88,15 +88,14 @@ __global__ void __launch_bounds__(kThreads)
   float sums[1][kDim / 8][4] = {}, value_sums[1][kDim / 8][4] = {};
   int low[2], high[2], start[2];
   float own_lse[2] = {}, own_delta[2] = {};
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
+  unroll<2>([&](int i) {
     const int row = warp_row + lane / 4 + 8 * i, token = first_own + row;
     low[i] = visible.low[row], high[i] = visible.high[row], start[i] = visible.start[row];
     if (!kOwnIsKey && token < p.tokens) {
       own_lse[i] = x.lse[static_cast<int64_t>(token) * p.heads + own_head];
       own_delta[i] = delta[static_cast<int64_t>(token) * p.heads + own_head];
     }
-  }
+  });
 
   for (int step = 0; step < steps; ++step) {
     __syncthreads();  // the stage to be filled was read in the step before
@@ -112,8 +111,7 @@ __global__ void __launch_bounds__(kThreads)
     // for queries first + lane and first + lane + 32, bit r is own row warp_row + r.
     mma::Kept64 kept[2];
     if constexpr (kDropout) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
+      unroll<2>([&](int i) {
         const int query = kOwnIsKey ? first + lane + 32 * i : first_own + warp_row + lane / 4 + 8 * i;
         const int64_t row = (static_cast<int64_t>(head) * p.tokens + query) * p.max_length;
         if constexpr (!kOwnIsKey) {
@@ -122,7 +120,7 @@ __global__ void __launch_bounds__(kThreads)
           kept[i].low = one_segment ? mma::kept_16(site, row + first_own + warp_row - visible.start[warp_row])
                                     : kept_keys(p, site, visible, head, query, first_own, warp_row);
         }
-      }
+      });
     }
 
     float probabilities[1][kOthers / 8][4] = {}, gradients[1][kOthers / 8][4] = {};
@@ -133,42 +131,33 @@ __global__ void __launch_bounds__(kThreads)
     });
 
     if (bias != 0) {
-#pragma unroll
-      for (int n = 0; n < kOthers / 8; ++n) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int own_row = first_own + warp_row + lane / 4 + e / 2 * 8,
-                    other_row = first + 8 * n + lane % 4 * 2 + e % 2;
-          const auto distance = static_cast<float>(kOwnIsKey ? own_row - other_row : other_row - own_row);
-          probabilities[0][n][e] = fmaf(bias, distance, probabilities[0][n][e]);
-        }
-      }
+      unroll<kOthers / 8, 4>([&](int n, int e) {
+        const int own_row = first_own + warp_row + lane / 4 + e / 2 * 8,
+                  other_row = first + 8 * n + lane % 4 * 2 + e % 2;
+        const auto distance = static_cast<float>(kOwnIsKey ? own_row - other_row : other_row - own_row);
+        probabilities[0][n][e] = fmaf(bias, distance, probabilities[0][n][e]);
+      });
     }
 
-#pragma unroll
-    for (int n = 0; n < kOthers / 8; ++n) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int column = 8 * n + lane % 4 * 2 + e, other_row = first + column;
-        uint32_t keys = 0;
-        if constexpr (kOwnIsKey && kDropout) keys = __shfl_sync(kWholeWarp, kept[n / 4].low, column % 32) >> (lane / 4);
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          float &probability = probabilities[0][n][2 * i + e], &gradient = gradients[0][n][2 * i + e];
-          const float lse = kOwnIsKey ? other_numbers[column] : own_lse[i];
-          const float row_delta = kOwnIsKey ? other_numbers[kOthers + column] : own_delta[i];
-          float keep = 1;
-          if constexpr (kDropout) {
-            const bool is_kept = kOwnIsKey ? (keys >> (8 * i) & 1) != 0 : kept[i][8 * n + e];
-            keep = is_kept ? p.kept_factor : 0.0f;
-          }
-          const bool sees = other_row >= low[i] && other_row < high[i];
-          const float exact = sees ? mma::power_of_two(fmaf(probability, p.scale * kLog2e, -lse * kLog2e)) : 0.0f;
-          gradient = sees ? exact * fmaf(gradient, keep, -row_delta) : 0.0f;
-          probability = exact * keep;
+    unroll<kOthers / 8, 2>([&](int n, int e) {
+      const int column = 8 * n + lane % 4 * 2 + e, other_row = first + column;
+      uint32_t keys = 0;
+      if constexpr (kOwnIsKey && kDropout) keys = __shfl_sync(kWholeWarp, kept[n / 4].low, column % 32) >> (lane / 4);
+      unroll<2>([&](int i) {
+        float &probability = probabilities[0][n][2 * i + e], &gradient = gradients[0][n][2 * i + e];
+        const float lse = kOwnIsKey ? other_numbers[column] : own_lse[i];
+        const float row_delta = kOwnIsKey ? other_numbers[kOthers + column] : own_delta[i];
+        float keep = 1;
+        if constexpr (kDropout) {
+          const bool is_kept = kOwnIsKey ? (keys >> (8 * i) & 1) != 0 : kept[i][8 * n + e];
+          keep = is_kept ? p.kept_factor : 0.0f;
         }
-      }
-    }
+        const bool sees = other_row >= low[i] && other_row < high[i];
+        const float exact = sees ? mma::power_of_two(fmaf(probability, p.scale * kLog2e, -lse * kLog2e)) : 0.0f;
+        gradient = sees ? exact * fmaf(gradient, keep, -row_delta) : 0.0f;
+        probability = exact * keep;
+      });
+    });
     mma::add_weighted_rows<kDim, kOthers, 1>(sums, gradients, other);
     if constexpr (kOwnIsKey) mma::add_weighted_rows<kDim, kOthers, 1>(value_sums, probabilities, other_beside);
   }
@@ -176,19 +165,17 @@ __global__ void __launch_bounds__(kThreads)
 
   const auto store = [&](const Operand& to, const auto& from, float factor) {
     if (to.data == nullptr) return;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    unroll<2>([&](int i) {
       const int row = first_own + warp_row + lane / 4 + 8 * i;
-      if (row >= p.tokens) continue;
+      if (row >= p.tokens) return;
       bf16* at = static_cast<bf16*>(to.data) + (static_cast<int64_t>(row) * own_heads + own_head) * p.dim;
-#pragma unroll
-      for (int n = 0; n < kDim / 8; ++n) {
+      unroll<kDim / 8>([&](int n) {
         const int d = 8 * n + lane % 4 * 2;
         if (d < p.dim) {
           *reinterpret_cast<uint32_t*>(at + d) = mma::pack(from[0][n][2 * i] * factor, from[0][n][2 * i + 1] * factor);
         }
-      }
-    }
+      });
+    });
   };
   store(kOwnIsKey ? x.dk : x.dq, sums, p.scale);
   if constexpr (kOwnIsKey) store(x.dv, value_sums, 1.0f);

@@ -26,12 +26,11 @@ __global__ void __launch_bounds__(kTileThreads, 2) attention_tiled_kernel(Attent
       [&](float* to, int key) { load_tile<kDim, kOthers>(to, x.v, key, p.tokens, p.kv_heads, kv_head, p.dim); },
       [&](int own, int key) { return keep_factor(p, stream, head, first_query + own, key - visible.start[own]); },
       p.bias(head));
-#pragma unroll
-  for (int i = 0; i < kRowsOfThread; ++i) {
+  unroll<kRowsOfThread>([&](int i) {
     const int query = first_query + static_cast<int>(threadIdx.x) / 16 * kRowsOfThread + i;
-    if (x.lse == nullptr || query >= p.tokens || threadIdx.x % 16 != 0) continue;
+    if (x.lse == nullptr || query >= p.tokens || threadIdx.x % 16 != 0) return;
     x.lse[static_cast<int64_t>(query) * p.heads + head] = rows.sees[i] ? rows.largest[i] + logf(rows.sum[i]) : 0.0f;
-  }
+  });
   if (x.out.data == nullptr) return;
   put_results<kDim>(shared, rows);
   store_tile<kDim>(shared, x.out, p.heads, head, p.dim,

@@ -56,8 +56,7 @@ __global__ void __launch_bounds__(kTileThreads, kDim <= 128 ? 2 : 1)
 
   float sums[kRowsOfThread][Columns<kDim>::kCount] = {}, value_sums[kRowsOfThread][Columns<kDim>::kCount] = {};
   int low[kRowsOfThread], high[kRowsOfThread];
-#pragma unroll
-  for (int i = 0; i < kRowsOfThread; ++i) low[i] = visible.low[4 * ty + i], high[i] = visible.high[4 * ty + i];
+  unroll<kRowsOfThread>([&](int i) { low[i] = visible.low[4 * ty + i], high[i] = visible.high[4 * ty + i]; });
 
   for (int head = first_head; head < end_head; ++head) {
     const float bias = p.bias(head);
@@ -71,24 +70,20 @@ __global__ void __launch_bounds__(kTileThreads, kDim <= 128 ? 2 : 1)
       float probabilities[kRowsOfThread][kEach], ds[kRowsOfThread][kEach];
       multiply_rows<kDim, kEach>(own, other, probabilities);
       multiply_rows<kDim, kEach>(own_beside, other_beside, ds);
-#pragma unroll
-      for (int i = 0; i < kRowsOfThread; ++i) {
-#pragma unroll
-        for (int j = 0; j < kEach; ++j) {
-          const int own_row = first_own + 4 * ty + i, other_row = tile + tx + 16 * j;
-          float probability = 0, gradient = 0;
-          if (other_row >= low[i] && other_row < high[i]) {
-            const int query = kOwnIsKey ? other_row : own_row, key = kOwnIsKey ? own_row : other_row;
-            const int64_t row = static_cast<int64_t>(query) * p.heads + head;
-            const float keep = p.dropout ? keep_factor(p, stream, head, query, key - visible.start[4 * ty + i]) : 1.0f;
-            const float score = fmaf(bias, static_cast<float>(key - query), probabilities[i][j]);
-            probability = exponential(score * p.scale - x.lse[row]);
-            gradient = p.scale * probability * (ds[i][j] * keep - delta[row]);
-            probability *= keep;
-          }
-          probabilities[i][j] = probability, ds[i][j] = gradient;
+      unroll<kRowsOfThread, kEach>([&](int i, int j) {
+        const int own_row = first_own + 4 * ty + i, other_row = tile + tx + 16 * j;
+        float probability = 0, gradient = 0;
+        if (other_row >= low[i] && other_row < high[i]) {
+          const int query = kOwnIsKey ? other_row : own_row, key = kOwnIsKey ? own_row : other_row;
+          const int64_t row = static_cast<int64_t>(query) * p.heads + head;
+          const float keep = p.dropout ? keep_factor(p, stream, head, query, key - visible.start[4 * ty + i]) : 1.0f;
+          const float score = fmaf(bias, static_cast<float>(key - query), probabilities[i][j]);
+          probability = exponential(score * p.scale - x.lse[row]);
+          gradient = p.scale * probability * (ds[i][j] * keep - delta[row]);
+          probability *= keep;
         }
-      }
+        probabilities[i][j] = probability, ds[i][j] = gradient;
+      });
       store_weights<kEach>(weights, ds);
       __syncthreads();
       add_weighted_rows<kDim, kOthers>(weights, other, sums);

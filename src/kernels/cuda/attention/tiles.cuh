@@ -34,8 +34,7 @@ __device__ __forceinline__ void load_tile(float* tile, const Operand& x, int hea
 #pragma unroll 1
         for (int e = 0; e < 4; ++e) {
           const float value = d + e < dim ? load(x, index + e) : 0.0f;
-#pragma unroll
-          for (int k = 0; k < 4; ++k) v[k] = k == e ? value : v[k];
+          unroll<4>([&](int k) { v[k] = k == e ? value : v[k]; });
         }
       }
     }
@@ -54,32 +53,19 @@ template <int kDim, int kEach>
 __device__ __forceinline__ void multiply_rows(const float* own, const float* other,
                                               float (&products)[kRowsOfThread][kEach]) {
   const int tx = static_cast<int>(threadIdx.x) % 16, ty = static_cast<int>(threadIdx.x) / 16;
-#pragma unroll
-  for (int i = 0; i < kRowsOfThread; ++i) {
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) products[i][j] = 0;
-  }
+  unroll<kRowsOfThread, kEach>([&](int i, int j) { products[i][j] = 0; });
 #pragma unroll 4
   for (int d = 0; d < kDim; d += 4) {
     float4 a[kRowsOfThread], b[kEach];
-#pragma unroll
-    for (int i = 0; i < kRowsOfThread; ++i) {
-      a[i] = *reinterpret_cast<const float4*>(own + (4 * ty + i) * kStride<kDim> + d);
-    }
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      b[j] = *reinterpret_cast<const float4*>(other + (tx + 16 * j) * kStride<kDim> + d);
-    }
-#pragma unroll
-    for (int i = 0; i < kRowsOfThread; ++i) {
-#pragma unroll
-      for (int j = 0; j < kEach; ++j) {
-        products[i][j] = fmaf(a[i].x, b[j].x, products[i][j]);
-        products[i][j] = fmaf(a[i].y, b[j].y, products[i][j]);
-        products[i][j] = fmaf(a[i].z, b[j].z, products[i][j]);
-        products[i][j] = fmaf(a[i].w, b[j].w, products[i][j]);
-      }
-    }
+    unroll<kRowsOfThread>(
+        [&](int i) { a[i] = *reinterpret_cast<const float4*>(own + (4 * ty + i) * kStride<kDim> + d); });
+    unroll<kEach>([&](int j) { b[j] = *reinterpret_cast<const float4*>(other + (tx + 16 * j) * kStride<kDim> + d); });
+    unroll<kRowsOfThread, kEach>([&](int i, int j) {
+      products[i][j] = fmaf(a[i].x, b[j].x, products[i][j]);
+      products[i][j] = fmaf(a[i].y, b[j].y, products[i][j]);
+      products[i][j] = fmaf(a[i].z, b[j].z, products[i][j]);
+      products[i][j] = fmaf(a[i].w, b[j].w, products[i][j]);
+    });
   }
 }
 
@@ -101,22 +87,16 @@ __device__ __forceinline__ void add_weighted_rows(const float* weights, const fl
 #pragma unroll 2
   for (int o = 0; o < kOthers; o += 4) {
     Vec<float, 4> w[kRowsOfThread];
-#pragma unroll
-    for (int i = 0; i < kRowsOfThread; ++i) {
-      w[i] = *reinterpret_cast<const Vec<float, 4>*>(weights + (4 * ty + i) * (kOthers + 4) + o);
-    }
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
+    unroll<kRowsOfThread>(
+        [&](int i) { w[i] = *reinterpret_cast<const Vec<float, 4>*>(weights + (4 * ty + i) * (kOthers + 4) + o); });
+    unroll<4>([&](int k) {
 #pragma unroll
       for (int c = 0; c < C::kCount; c += C::kVec) {
         const auto v = *reinterpret_cast<const Vec<float, C::kVec>*>(other + (o + k) * kStride<kDim> + C::at(c));
-#pragma unroll
-        for (int i = 0; i < kRowsOfThread; ++i) {
-#pragma unroll
-          for (int e = 0; e < C::kVec; ++e) sums[i][c + e] = fmaf(w[i].at[k], v.at[e], sums[i][c + e]);
-        }
+        unroll<kRowsOfThread, C::kVec>(
+            [&](int i, int e) { sums[i][c + e] = fmaf(w[i].at[k], v.at[e], sums[i][c + e]); });
       }
-    }
+    });
   }
 }
 
@@ -125,12 +105,10 @@ template <int kDim>
 __device__ __forceinline__ void put_rows(float* tile, const float (&sums)[kRowsOfThread][Columns<kDim>::kCount],
                                          const float (&factors)[kRowsOfThread]) {
   using C = Columns<kDim>;
-#pragma unroll
-  for (int i = 0; i < kRowsOfThread; ++i) {
+  unroll<kRowsOfThread>([&](int i) {
     float* row = tile + (static_cast<int>(threadIdx.x) / 16 * 4 + i) * kStride<kDim>;
-#pragma unroll
-    for (int c = 0; c < C::kCount; ++c) row[C::at(c)] = sums[i][c] * factors[i];
-  }
+    unroll<C::kCount>([&](int c) { row[C::at(c)] = sums[i][c] * factors[i]; });
+  });
 }
 
 // x[row_of(row)][head][d] = tile[row][d] where row_of is not negative.
@@ -159,11 +137,8 @@ __device__ __forceinline__ void store_tile(const float* tile, const Operand& x, 
 template <int kEach>
 __device__ __forceinline__ void store_weights(float* weights, const float (&values)[kRowsOfThread][kEach]) {
   const int tx = static_cast<int>(threadIdx.x) % 16, ty = static_cast<int>(threadIdx.x) / 16;
-#pragma unroll
-  for (int i = 0; i < kRowsOfThread; ++i) {
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) weights[(4 * ty + i) * (16 * kEach + 4) + tx + 16 * j] = values[i][j];
-  }
+  unroll<kRowsOfThread, kEach>(
+      [&](int i, int j) { weights[(4 * ty + i) * (16 * kEach + 4) + tx + 16 * j] = values[i][j]; });
 }
 
 // The segment of token t: [start, end); start = end = t for tokens outside all segments.

@@ -58,8 +58,7 @@ struct Amax {
     } else if constexpr (kPairs) {
       largest = __vmaxu2(largest, __bfloat16_as_ushort(v.at[0]) & 0x7fffu);
     } else {
-#pragma unroll
-      for (int k = 0; k < kVec; ++k) largest = max(largest, magnitude_bits(to_float(v.at[k])));
+      unroll<kVec>([&](int k) { largest = max(largest, magnitude_bits(to_float(v.at[k]))); });
     }
   }
   __device__ __forceinline__ uint32_t bits() const {

@@ -144,11 +144,10 @@ struct TilePart {
   // Whether no element is a NaN; false too where infinities or huge numbers hide that. Cheaper than signs for all.
   __device__ __forceinline__ bool only_numbers() const {
     uint32_t sum = 0;
-#pragma unroll
-    for (int i = 0; i < kPartRows; ++i) {
+    unroll<kPartRows>([&](int i) {
 #pragma unroll
       for (int w = 0; w < kWords; w += 2) sum = Magnitudes<T>::add_product(sum, at[i][w], at[i][w + 1]);
-    }
+    });
     return Magnitudes<T>::finite(sum);
   }
 };
@@ -164,11 +163,10 @@ struct TileScratch {
 template <typename M, int kLive, int kWords>
 __device__ __forceinline__ void halve_max(uint32_t (&words)[kWords], int lanes) {
   const bool high = (threadIdx.x & lanes) != 0;
-#pragma unroll
-  for (int k = 0; k < kLive / 2; ++k) {
+  unroll<kLive / 2>([&](int k) {
     const uint32_t mine = high ? words[k + kLive / 2] : words[k], other = high ? words[k] : words[k + kLive / 2];
     words[k] = M::max(mine, __shfl_xor_sync(kWholeWarp, other, lanes));
-  }
+  });
 }
 
 // Four rows of four codes to four columns of them.
@@ -202,9 +200,9 @@ __device__ __forceinline__ void store_turned_codes(const TileScratch& scratch, u
       *reinterpret_cast<uint4*>(to) = rows16;
     } else {
       const uint32_t words[4] = {rows16.x, rows16.y, rows16.z, rows16.w};
-#pragma unroll
-      for (int j = 0; j < 16; ++j)
+      unroll<16>([&](int j) {
         if (first + j < rows) to[j] = static_cast<uint8_t>(words[j / 4] >> (j % 4 * 8));
+      });
     }
   }
 }
@@ -229,12 +227,11 @@ __device__ __forceinline__ void tile_column_scales(const TilePart<T>& x, int64_t
   const int thread = static_cast<int>(threadIdx.x);
   if constexpr (kGrouping == Grouping::kRow128) {
     uint32_t most[kWords];
-#pragma unroll
-    for (int w = 0; w < kWords; ++w) {
+    unroll<kWords>([&](int w) {
       most[w] = x.at[0][w] & M::kMask;
 #pragma unroll
       for (int i = 1; i < kPartRows; ++i) most[w] = M::max(most[w], x.at[i][w] & M::kMask);
-    }
+    });
     halve_max<M, kWords>(most, 16);
     halve_max<M, kWords / 2>(most, 8);
     uint32_t* to = scratch.codes_t + ((thread >> 5) * 8 + (thread & 7)) * kWords + ((thread >> 4) & 1) * (kWords / 2) +
@@ -247,8 +244,7 @@ __device__ __forceinline__ void tile_column_scales(const TilePart<T>& x, int64_t
     uint32_t most = 0;
     if constexpr (kGrouping == Grouping::kRow128) {
       constexpr int kPacked = 4 / static_cast<int>(sizeof(T));
-#pragma unroll
-      for (int i = 0; i < 8; ++i) most = M::max(most, scratch.codes_t[i * 8 * kWords + c / kPacked]);
+      unroll<8>([&](int i) { most = M::max(most, scratch.codes_t[i * 8 * kWords + c / kPacked]); });
       if constexpr (kPacked == 2) most = c % 2 == 0 ? most << 16 : most & 0xffff0000u;
     } else if (c0 + c < job.cols) {
       most = job.col_amax[c0 + c];
@@ -279,11 +275,7 @@ __device__ __forceinline__ void quantize_tile(const TilePart<T>& x, int64_t r0, 
   float row_scale[kPartRows];
   constexpr bool kMeasured = kGrouping == Grouping::kTile128 || kGrouping == Grouping::kRow128;
   if (kMeasured || job.amax != nullptr) {
-#pragma unroll
-    for (int i = 0; i < kPartRows; ++i) {
-#pragma unroll
-      for (int w = 0; w < kWords; ++w) row_amax[i] = M::max(row_amax[i], x.at[i][w] & M::kMask);
-    }
+    unroll<kPartRows, kWords>([&](int i, int w) { row_amax[i] = M::max(row_amax[i], x.at[i][w] & M::kMask); });
   }
   const uint32_t part_amax = M::bits(M::max(M::max(row_amax[0], row_amax[1]), M::max(row_amax[2], row_amax[3])));
   const bool numbers = kMeasured ? part_amax <= 0x7f800000u : x.only_numbers();
@@ -296,8 +288,7 @@ __device__ __forceinline__ void quantize_tile(const TilePart<T>& x, int64_t r0, 
     const int mine = lane % 8 / 2;
     if (job.scale_inv != nullptr && lane % 2 == 0 && r + mine < job.rows)
       job.scale_inv[row128_scale_index(r + mine, c0 / kTile, job.rows)] = 1.0f / scale;
-#pragma unroll
-    for (int i = 0; i < kPartRows; ++i) row_scale[i] = __shfl_sync(kWholeWarp, scale, 2 * i, 8);
+    unroll<kPartRows>([&](int i) { row_scale[i] = __shfl_sync(kWholeWarp, scale, 2 * i, 8); });
   }
   float scale = 1.0f;
   if constexpr (kGrouping == Grouping::kTensor) {
@@ -310,8 +301,7 @@ __device__ __forceinline__ void quantize_tile(const TilePart<T>& x, int64_t r0, 
       if (lane == 0) scratch.amax[warp] = most;
       __syncthreads();
       uint32_t tile_amax = 0;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) tile_amax = max(tile_amax, scratch.amax[i]);
+      unroll<8>([&](int i) { tile_amax = max(tile_amax, scratch.amax[i]); });
       if (job.amax != nullptr && thread == 0) atomicMax(reinterpret_cast<uint32_t*>(job.amax), tile_amax);
       if constexpr (kGrouping == Grouping::kTile128) {
         scale = formula(tile_amax);
@@ -333,22 +323,20 @@ __device__ __forceinline__ void quantize_tile(const TilePart<T>& x, int64_t r0, 
     uint8_t* to = job.codes + r * job.cols + c;
 #pragma unroll
     for (int i = 0; i < kPartRows; ++i, to += job.cols) {
-#pragma unroll
-      for (int q = 0; q < kPartCols / 4; ++q) {
+      unroll<kPartCols / 4>([&](int q) {
         codes[i][q] = encode4_numbers<Code>(x.value(i, 4 * q), x.value(i, 4 * q + 1), x.value(i, 4 * q + 2),
                                             x.value(i, 4 * q + 3), row_scale[i]);
-      }
+      });
       if (!numbers) {
-#pragma unroll
-        for (int q = 0; q < kPartCols / 4; ++q) codes[i][q] = with_nans<Code>(codes[i][q], x.row_signs(i, 4 * q));
+        unroll<kPartCols / 4>([&](int q) { codes[i][q] = with_nans<Code>(codes[i][q], x.row_signs(i, 4 * q)); });
       }
       if (job.codes == nullptr || r + i >= job.rows) continue;
       if constexpr (kVector) {
         if (c < job.cols) *reinterpret_cast<uint4*>(to) = {codes[i][0], codes[i][1], codes[i][2], codes[i][3]};
       } else {
-#pragma unroll
-        for (int j = 0; j < kPartCols; ++j)
+        unroll<kPartCols>([&](int j) {
           if (c + j < job.cols) to[j] = static_cast<uint8_t>(codes[i][j / 4] >> (j % 4 * 8));
+        });
       }
     }
   }
@@ -358,27 +346,23 @@ __device__ __forceinline__ void quantize_tile(const TilePart<T>& x, int64_t r0, 
   }
   if (job.codes_t == nullptr) return;
   uint32_t* mine = turned_codes_of_thread(scratch);
-#pragma unroll
-  for (int q = 0; q < kPartCols / 4; ++q) {
+  unroll<kPartCols / 4>([&](int q) {
     uint32_t words[4];
     if constexpr (kByRow) {
       const float4 s = *reinterpret_cast<const float4*>(scratch.col_scale + x.col() + 4 * q);
       const float scales[4] = {s.x, s.y, s.z, s.w};
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
+      unroll<4>([&](int j) {
         const int k = 4 * q + j;
         words[j] = encode4_numbers<Code>(x.value(0, k), x.value(1, k), x.value(2, k), x.value(3, k), scales[j]);
-      }
+      });
       if (!numbers) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) words[j] = with_nans<Code>(words[j], x.column_signs(4 * q + j));
+        unroll<4>([&](int j) { words[j] = with_nans<Code>(words[j], x.column_signs(4 * q + j)); });
       }
     } else {
       turn_codes({codes[0][q], codes[1][q], codes[2][q], codes[3][q]}, words);
     }
-#pragma unroll
-    for (int j = 0; j < 4; ++j) mine[(4 * q + j) * (kTile / 4)] = words[j];
-  }
+    unroll<4>([&](int j) { mine[(4 * q + j) * (kTile / 4)] = words[j]; });
+  });
   store_turned_codes<kVector>(scratch, job.codes_t, r0, c0, job.rows, job.cols);
 }
 

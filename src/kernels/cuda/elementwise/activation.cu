@@ -31,8 +31,7 @@ struct MapGradient {
   template <int kVec>
   __device__ __forceinline__ void finish(const Held<kVec>& held, int64_t i) {
     Vec<T, kVec> v;
-#pragma unroll
-    for (int k = 0; k < kVec; ++k) v.at[k] = from_float<T>(to_float(held.dy.at[k]) * Fn::slope(to_float(held.x.at[k])));
+    unroll<kVec>([&](int k) { v.at[k] = from_float<T>(to_float(held.dy.at[k]) * Fn::slope(to_float(held.x.at[k]))); });
     write<kVec>(dx + i, v);
   }
   __device__ void end() {}

@@ -39,23 +39,20 @@ struct Combine {
       if (kVec == 1 || whole_vectors) {
         held.b = read<kVec>(b + col);
       } else {
-#pragma unroll
-        for (int k = 0; k < kVec; ++k) {
+        unroll<kVec>([&](int k) {
           held.b.at[k] = b[col];
           if (++col == cols.divisor) col = 0;
-        }
+        });
       }
     } else {
-#pragma unroll
-      for (int k = 0; k < kVec; ++k) held.b.at[k] = b[0];
+      unroll<kVec>([&](int k) { held.b.at[k] = b[0]; });
     }
     return held;
   }
   template <int kVec>
   __device__ __forceinline__ void finish(const Held<kVec>& held, int64_t i) {
     Vec<A, kVec> v;
-#pragma unroll
-    for (int k = 0; k < kVec; ++k) v.at[k] = from_float<A>(combine(op, to_float(held.a.at[k]), to_float(held.b.at[k])));
+    unroll<kVec>([&](int k) { v.at[k] = from_float<A>(combine(op, to_float(held.a.at[k]), to_float(held.b.at[k]))); });
     write<kVec>(y + i, v);
   }
   __device__ void end() {}

@@ -13,15 +13,13 @@ struct PreparedStream {
 
   __device__ __forceinline__ void prepare(const RandomStream& stream) {
     const uint64_t product = uint64_t{0xCD9E8D57u} * stream.node_key;
-#pragma unroll
-    for (int round = 0; round < 10; ++round) {
+    unroll<10>([&](int round) {
       first_key[round] = stream.key0 + static_cast<uint32_t>(round) * 0x9E3779B9u;
       second_key[round] = stream.key1 + static_cast<uint32_t>(round) * 0xBB67AE85u;
-    }
+    });
     first_key[0] ^= static_cast<uint32_t>(product >> 32), second_key[0] ^= stream.micro_batch;
     low = static_cast<uint32_t>(product);
-#pragma unroll
-    for (int round = 0; round < 10; ++round) asm volatile("" : "+r"(first_key[round]), "+r"(second_key[round]));
+    unroll<10>([&](int round) { asm volatile("" : "+r"(first_key[round]), "+r"(second_key[round])); });
   }
   __device__ __forceinline__ uint4 words(uint64_t block) const {
     const uint64_t product = uint64_t{0xD2511F53u} * static_cast<uint32_t>(block);

@@ -16,24 +16,21 @@ __global__ void __launch_bounds__(kThreads) embedding_kernel(const int32_t* ids,
   griddep_launch_dependents();
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads * kPieces + threadIdx.x;
   float held[kPieces][kVec];
-#pragma unroll
-  for (int p = 0; p < kPieces; ++p) {
+  unroll<kPieces>([&](int p) {
     const int64_t piece = first + p * kThreads;
-    if (piece >= pieces) continue;
+    if (piece >= pieces) return;
     const int64_t token = piece / row_pieces, at = piece - token * row_pieces;
     const int32_t id = ids[token];
     if (id >= 0 && id < rows) {
       load<kVec>(table + (id * static_cast<int64_t>(row_pieces) + at) * kVec, held[p]);
     } else {
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) held[p][i] = __int_as_float(0x7fc00000);
+      unroll<kVec>([&](int i) { held[p][i] = __int_as_float(0x7fc00000); });
     }
-  }
-#pragma unroll
-  for (int p = 0; p < kPieces; ++p) {
+  });
+  unroll<kPieces>([&](int p) {
     const int64_t piece = first + p * kThreads;
     if (piece < pieces) store<kVec>(out + piece * kVec, held[p]);
-  }
+  });
 }
 
 template <typename From, typename To, int kVec>

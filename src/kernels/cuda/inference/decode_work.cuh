@@ -122,11 +122,10 @@ __device__ __forceinline__ bool find_run(const PagedProblem& p, const PagedOpera
   if (lane == 31) scratch.warp_sums[warp] = until;
   __syncthreads();
   int total = 0;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) {
+  unroll<kWarps>([&](int w) {
     if (w < warp) until += scratch.warp_sums[w];
     total += scratch.warp_sums[w];
-  }
+  });
   run.each = max(1, (total + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x));
   run.begin = static_cast<int>(blockIdx.x) * run.each;
   run.count = min(run.each, total - run.begin);

@@ -18,15 +18,13 @@ __device__ __forceinline__ void read_piece(const Operand& x, int64_t row, int d,
     float low[4], high[4];
     load<4>(x, row + d, low);
     load<4>(x, row + d + 4, high);
-#pragma unroll
-    for (int e = 0; e < 4; ++e) to[e] = low[e], to[e + 4] = high[e];
+    unroll<4>([&](int e) { to[e] = low[e], to[e + 4] = high[e]; });
     return;
   }
 #pragma unroll 1
   for (int e = 0; e < kEach; ++e) {
     const float value = d + e < dim ? load(x, row + d + e) : 0.0f;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) to[i] = i == e ? value : to[i];
+    unroll<kEach>([&](int i) { to[i] = i == e ? value : to[i]; });
   }
 }
 
@@ -49,18 +47,15 @@ __global__ void __launch_bounds__(32 * kDecodeWarps)
   float biases[kRows] = {};
   float q[kRows][kEach], sums[kRows][kEach], largest[kRows], denominator[kRows];
   int low[kRows], high[kRows];
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
+  unroll<kRows>([&](int r) {
     largest[r] = -INFINITY, denominator[r] = 0, low[r] = high[r] = 0;
-#pragma unroll
-    for (int e = 0; e < kEach; ++e) sums[r][e] = q[r][e] = 0;
-    if (!rows.exists(r)) continue;
+    unroll<kEach>([&](int e) { sums[r][e] = q[r][e] = 0; });
+    if (!rows.exists(r)) return;
     low[r] = sequence.first_key(p, rows.query(p, r)), high[r] = sequence.position(rows.query(p, r)) + 1;
     if (p.alibi != 0) biases[r] = alibi_bias(p, static_cast<int>(rows.row(p, r) % p.heads));
     read_piece(x.q, rows.row(p, r) * p.dim, part, p.dim, q[r]);
-#pragma unroll
-    for (int e = 0; e < kEach; ++e) q[r][e] *= scale;
-  }
+    unroll<kEach>([&](int e) { q[r][e] *= scale; });
+  });
   const int oldest = rows.oldest(p), newest = rows.newest(p, kRows);
   // Pieces are whole blocks of keys.
   const int blocks = (newest - oldest + kKeys - 1) / kKeys, each = (blocks + splits - 1) / splits;
@@ -70,30 +65,26 @@ __global__ void __launch_bounds__(32 * kDecodeWarps)
     const int own_key = oldest + block * kKeys + lane;  // this lane's key
     const int own_slot = own_key < newest ? sequence.slot(p, own_key) : -1;
     float scores[kRows];
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) scores[r] = -INFINITY;
+    unroll<kRows>([&](int r) { scores[r] = -INFINITY; });
 #pragma unroll 2
     for (int i = 0; i < kLanes; ++i) {
       // Keys sub kLanes + i: lane sub kLanes + i keeps the score.
       const int slot = __shfl_sync(kWholeWarp, own_slot, sub * kLanes + i);
       float k[kEach] = {};
       if (slot >= 0) read_piece(x.k, (static_cast<int64_t>(slot) * p.kv_heads + rows.kv_head) * p.dim, part, p.dim, k);
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
+      unroll<kRows>([&](int r) {
         float score = 0;
-#pragma unroll
-        for (int e = 0; e < kEach; ++e) score = fmaf(q[r][e], k[e], score);
+        unroll<kEach>([&](int e) { score = fmaf(q[r][e], k[e], score); });
 #pragma unroll
         for (int lanes = kLanes / 2; lanes > 0; lanes >>= 1) score += __shfl_xor_sync(kWholeWarp, score, lanes);
         if (lane % kLanes == i) scores[r] = score;
-      }
+      });
     }
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
+    unroll<kRows>([&](int r) {
       const bool sees = own_slot >= 0 && own_key >= low[r] && own_key < high[r];
       if (!__any_sync(kWholeWarp, sees)) {
         scores[r] = 0;
-        continue;
+        return;
       }
       const float score = sees ? fmaf(biases[r], static_cast<float>(own_key - high[r] + 1), scores[r]) : -INFINITY;
       const float top = fmaxf(largest[r], warp_reduce<Max>(fmaxf(score, Max::kIdentity)));
@@ -101,33 +92,28 @@ __global__ void __launch_bounds__(32 * kDecodeWarps)
       scores[r] = sees ? exponential(score - top) : 0.0f;
       denominator[r] = fmaf(denominator[r], shrink, warp_reduce<Sum>(scores[r]));
       largest[r] = top;
-#pragma unroll
-      for (int e = 0; e < kEach; ++e) sums[r][e] *= shrink;
-    }
+      unroll<kEach>([&](int e) { sums[r][e] *= shrink; });
+    });
 #pragma unroll 2
     for (int i = 0; i < kLanes; ++i) {
       const int slot = __shfl_sync(kWholeWarp, own_slot, sub * kLanes + i);
       float v[kEach] = {};
       if (slot >= 0) read_piece(x.v, (static_cast<int64_t>(slot) * p.kv_heads + rows.kv_head) * p.dim, part, p.dim, v);
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
+      unroll<kRows>([&](int r) {
         const float weight = __shfl_sync(kWholeWarp, scores[r], sub * kLanes + i);
-#pragma unroll
-        for (int e = 0; e < kEach; ++e) sums[r][e] = fmaf(weight, v[e], sums[r][e]);
-      }
+        unroll<kEach>([&](int e) { sums[r][e] = fmaf(weight, v[e], sums[r][e]); });
+      });
     }
   }
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-    for (int e = 0; e < kEach; ++e) {
-      // Lanes with the same elements.
+  unroll<kRows>([&](int r) {
+    unroll<kEach>([&](int e) {
+    // Lanes with the same elements.
 #pragma unroll
       for (int lanes = kLanes; lanes < 32; lanes <<= 1) sums[r][e] += __shfl_xor_sync(kWholeWarp, sums[r][e], lanes);
       if (sub == 0) warp_sums[warp][r][part + e] = sums[r][e];
-    }
+    });
     if (lane == 0) warp_parts[warp][r] = {largest[r], denominator[r]};
-  }
+  });
   write_rows(p, x, rows, warp_sums, warp_parts, splits, piece_sums, pieces);
 }
 

@@ -35,8 +35,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) paged_prefill_kernel(PagedPro
       [&](float* to, int key) { gather(to, x.v, key); }, [](int, int) { return 1.0f; },
       p.alibi != 0 ? alibi_bias(p, head) / scale : 0.0f);
   const float v_scale = factor(x.v_scale);
-#pragma unroll
-  for (int i = 0; i < kRowsOfThread; ++i) rows.sum[i] /= v_scale;
+  unroll<kRowsOfThread>([&](int i) { rows.sum[i] /= v_scale; });
   put_results<kDim>(shared, rows);
   store_tile<kDim>(shared, x.out, p.heads, head, p.dim, [&](int row) {
     return first_query + row < sequence.queries ? sequence.begin + first_query + row : -1;

@@ -30,11 +30,10 @@ struct Barriers {
   Mbarrier full_keys[kStages], full_values[kStages], empty_keys[kStages], empty_values[kStages];
 
   __device__ void init() {
-#pragma unroll
-    for (int stage = 0; stage < kStages; ++stage) {
+    unroll<kStages>([&](int stage) {
       full_keys[stage].init(kGroupThreads), full_values[stage].init(kGroupThreads);
       empty_keys[stage].init(4 * kGroups), empty_values[stage].init(4 * kGroups);
-    }
+    });
     publish_barriers();
   }
 };
@@ -76,42 +75,37 @@ __device__ __forceinline__ void copy_tiles(const PagedProblem& p, const PagedOpe
   const auto copy = [&](uint32_t to, const Operand& from, int slots, Mbarrier& full, Mbarrier& empty, int phase) {
     if constexpr (sizeof(T) == 2) {
       empty.wait(phase);
-#pragma unroll
-      for (int n = 0; n < kSteps; ++n) {
+      unroll<kSteps>([&](int n) {
         const int row = n * kAtOnce + sub, slot = __shfl_sync(kWholeWarp, slots, row);
         const bool exists = within && slot >= 0;
         const int64_t at = exists ? slot * row_bytes + head_bytes : 0;
         mma::copy16_async(to + piece / 8 * S::kPanelBytes + wgmma::panel_offset(warp * kRows + row, piece % 8),
                           static_cast<const char*>(from.data) + at, exists);
-      }
+      });
       full.arrive_after_copies();
     } else {
       uint4 codes[kSteps];
-#pragma unroll
-      for (int n = 0; n < kSteps; ++n) {
+      unroll<kSteps>([&](int n) {
         const int slot = __shfl_sync(kWholeWarp, slots, n * kAtOnce + sub);
         codes[n] = {0, 0, 0, 0};
         if (within && slot >= 0) {
           codes[n] =
               *reinterpret_cast<const uint4*>(static_cast<const char*>(from.data) + slot * row_bytes + head_bytes);
         }
-      }
+      });
       empty.wait(phase);
-#pragma unroll
-      for (int n = 0; n < kSteps; ++n) {
+      unroll<kSteps>([&](int n) {
         const int row = warp * kRows + n * kAtOnce + sub;
         const uint32_t four[4] = {codes[n].x, codes[n].y, codes[n].z, codes[n].w};
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
+        unroll<2>([&](int half) {
           uint32_t h[4];
-#pragma unroll
-          for (int i = 0; i < 4; ++i) h[i] = mma::halves<T>(four[2 * half + i / 2] >> (i % 2 * 16));
+          unroll<4>([&](int i) { h[i] = mma::halves<T>(four[2 * half + i / 2] >> (i % 2 * 16)); });
           const uint32_t address = to + piece / 4 * S::kPanelBytes + wgmma::panel_offset(row, piece % 4 * 2 + half);
           asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};\n" ::"r"(address), "r"(h[0]), "r"(h[1]), "r"(h[2]),
                        "r"(h[3])
                        : "memory");
-        }
-      }
+        });
+      });
       wgmma::fence_shared();
       full.arrive();
     }
@@ -178,30 +172,24 @@ __device__ __forceinline__ void attend(const PagedProblem& p, const PagedOperand
     wgmma::fence_shared();
     wgmma::pin(scores);
     wgmma::fence();
-#pragma unroll
-    for (int k = 0; k < kDim / 16; ++k) {
+    unroll<kDim / 16>([&](int k) {
       wgmma::multiply_rows<Number>(
           scores, wgmma::descriptor(queries + k / 4 * S::kQueryPanelBytes + k % 4 * 32),
           wgmma::descriptor(keys + stage * S::kTileBytes + k / 4 * S::kPanelBytes + k % 4 * 32), k > 0 ? 1 : 0);
-    }
+    });
     wgmma::commit();
   };
   const auto start_values = [&](int tile) {
     const uint32_t stage = stage_of(tile);
     barriers.full_values[stage].wait(phase_of(tile));
     wgmma::fence_shared();
-#pragma unroll
-    for (int n = 0; n < S::kPanels; ++n) wgmma::pin(sums[n]);
+    unroll<S::kPanels>([&](int n) { wgmma::pin(sums[n]); });
     wgmma::fence();
-#pragma unroll
-    for (int k = 0; k < S::kKeys / 16; ++k) {
-#pragma unroll
-      for (int n = 0; n < S::kPanels; ++n) {
-        wgmma::multiply_columns<Number>(
-            sums[n], weights[k],
-            wgmma::descriptor(values + stage * S::kTileBytes + n * S::kPanelBytes + k * 2048, S::kPanelBytes));
-      }
-    }
+    unroll<S::kKeys / 16, S::kPanels>([&](int k, int n) {
+      wgmma::multiply_columns<Number>(
+          sums[n], weights[k],
+          wgmma::descriptor(values + stage * S::kTileBytes + n * S::kPanelBytes + k * 2048, S::kPanelBytes));
+    });
     wgmma::commit();
   };
   const auto release = [&](Mbarrier& empty) {
@@ -213,47 +201,39 @@ __device__ __forceinline__ void attend(const PagedProblem& p, const PagedOperand
   const auto weigh = [&](int tile) {
     const int key = (work.first_tile + tile) * S::kKeys;
     if (p.alibi != 0) {
-#pragma unroll
-      for (int n = 0; n < kScores; ++n) {
+      unroll<kScores>([&](int n) {
         const int distance = key + n / 4 * 8 + 2 * c + n % 2 - high - n % 4 / 2 * 8;
         scores[n] = fmaf(bias, static_cast<float>(distance), scores[n]);
-      }
+      });
     }
     const bool whole = key >= (p.window > 0 ? low_of_next : 0) && key + S::kKeys <= high + 1;
     if (!__all_sync(kWholeWarp, whole)) {
-#pragma unroll
-      for (int n = 0; n < kScores; ++n) {
+      unroll<kScores>([&](int n) {
         const int at = key + n / 4 * 8 + 2 * c + n % 2, last = high + n % 4 / 2 * 8;
         if (at > last || at < (n % 4 < 2 ? low : low_of_next)) scores[n] = -INFINITY;
-      }
+      });
     }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
+    unroll<2>([&](int r) {
       float top = largest[r];
-#pragma unroll
-      for (int n = 0; n < kScores / 4; ++n) top = fmaxf(top, fmaxf(scores[4 * n + 2 * r], scores[4 * n + 2 * r + 1]));
+      unroll<kScores / 4>([&](int n) { top = fmaxf(top, fmaxf(scores[4 * n + 2 * r], scores[4 * n + 2 * r + 1])); });
       top = mma::quad_max(top);
       const float anchor = top == -INFINITY ? 0.0f : top * steps;
       shrink[r] = mma::power_of_two(fmaf(largest[r], steps, -anchor));
       largest[r] = top;
       float added = 0;
-#pragma unroll
-      for (int n = 0; n < kScores / 4; ++n) {
+      unroll<kScores / 4>([&](int n) {
 #pragma unroll
         for (int e = 4 * n + 2 * r; e < 4 * n + 2 * r + 2; ++e) {
           scores[e] = mma::power_of_two(fmaf(scores[e], steps, -anchor));
           added += scores[e];
         }
-      }
+      });
       denominator[r] = fmaf(denominator[r], shrink[r], added);
-    }
+    });
   };
   const auto pack_weights = [&] {
-#pragma unroll
-    for (int k = 0; k < S::kKeys / 16; ++k) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) weights[k][e] = mma::pack<Number>(scores[8 * k + 2 * e], scores[8 * k + 2 * e + 1]);
-    }
+    unroll<S::kKeys / 16, 4>(
+        [&](int k, int e) { weights[k][e] = mma::pack<Number>(scores[8 * k + 2 * e], scores[8 * k + 2 * e + 1]); });
   };
 
   start_scores(0);
@@ -271,37 +251,29 @@ __device__ __forceinline__ void attend(const PagedProblem& p, const PagedOperand
     release(barriers.empty_keys[stage_of(tile)]);
     weigh(tile);
     wgmma::wait<0>();
-#pragma unroll
-    for (int n = 0; n < S::kPanels; ++n) wgmma::pin(sums[n]);
+    unroll<S::kPanels>([&](int n) { wgmma::pin(sums[n]); });
     release(barriers.empty_values[stage_of(tile - 1)]);
-#pragma unroll
-    for (int n = 0; n < S::kPanels; ++n) {
-#pragma unroll
-      for (int e = 0; e < 32; ++e) sums[n][e] *= shrink[e % 4 / 2];
-    }
+    unroll<S::kPanels, 32>([&](int n, int e) { sums[n][e] *= shrink[e % 4 / 2]; });
     pack_weights();
   }
   start_values(work.tiles - 1);
   wgmma::wait<0>();
-#pragma unroll
-  for (int n = 0; n < S::kPanels; ++n) wgmma::pin(sums[n]);
+  unroll<S::kPanels>([&](int n) { wgmma::pin(sums[n]); });
   release(barriers.empty_values[stage_of(work.tiles - 1)]);
 
   const float v_scale = factor(x.v_scale);
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
+  unroll<2>([&](int r) {
     const float inverse = v_scale / mma::quad_sum(denominator[r]);
     const int query = own + 8 * r;
-    if (query >= work.sequence.queries) continue;
+    if (query >= work.sequence.queries) return;
     bf16* to = static_cast<bf16*>(x.out.data) + (work.sequence.begin + query) * width + work.head * p.dim;
-#pragma unroll
-    for (int n = 0; n < kDim / 8; ++n) {
+    unroll<kDim / 8>([&](int n) {
       const int d = 8 * n + 2 * c;
-      if (d >= p.dim) continue;
+      if (d >= p.dim) return;
       *reinterpret_cast<uint32_t*>(to + d) =
           mma::pack(sums[n / 8][n % 8 * 4 + 2 * r] * inverse, sums[n / 8][n % 8 * 4 + 2 * r + 1] * inverse);
-    }
-  }
+    });
+  });
 }
 
 template <typename T, int kDim>

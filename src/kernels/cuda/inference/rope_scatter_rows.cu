@@ -21,11 +21,10 @@ __host__ __device__ constexpr int turn_index(int pair) {
 // Rounds as rope does, then as scatter_rows does.
 template <typename C, int kVec>
 __device__ __forceinline__ void append(C* to, bool scaled, float scale, float (&values)[kVec]) {
-#pragma unroll
-  for (int e = 0; e < kVec; ++e) {
+  unroll<kVec>([&](int e) {
     values[e] = rounded<bf16>(values[e]);
     if (scaled) values[e] *= scale;
-  }
+  });
   store<kVec>(to, values);
 }
 
@@ -45,15 +44,13 @@ struct Pairs {
       const float4 two = *reinterpret_cast<const float4*>(turns + e);
       by[e] = make_float2(two.x, two.y), by[e + 1] = make_float2(two.z, two.w);
     }
-#pragma unroll
-    for (int e = 0; e < kVec; ++e) to[0][e] = to_float(loaded[0].at[e]), to[1][e] = to_float(loaded[1].at[e]);
-#pragma unroll
-    for (int e = 0; e < kVec; ++e) {
+    unroll<kVec>([&](int e) { to[0][e] = to_float(loaded[0].at[e]), to[1][e] = to_float(loaded[1].at[e]); });
+    unroll<kVec>([&](int e) {
       float& a = interleaved ? to[2 * e / kVec][2 * e % kVec] : to[0][e];
       float& b = interleaved ? to[(2 * e + 1) / kVec][(2 * e + 1) % kVec] : to[1][e];
       const float2 r = rotated(a, b, by[e]);
       a = r.x, b = r.y;
-    }
+    });
   }
 };
 

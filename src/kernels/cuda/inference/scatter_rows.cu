@@ -20,8 +20,7 @@ __global__ void scatter_rows_kernel(Operand cache, int64_t cache_rows, Operand r
   float values[kEach];
   load<kEach>(rows, token * width + at, values);
   if (scale != nullptr) {
-#pragma unroll
-    for (int e = 0; e < kEach; ++e) values[e] *= *scale;
+    unroll<kEach>([&](int e) { values[e] *= *scale; });
   }
   store<kEach>(cache, slot * width + at, values);
 }

@@ -31,8 +31,7 @@ __device__ __forceinline__ void fence_shared() { asm volatile("fence.proxy.async
 // Keeps the compiler from moving accesses of sums over the products that write them.
 template <int kCount>
 __device__ __forceinline__ void pin(float (&d)[kCount]) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+  unroll<kCount>([&](int i) { asm volatile("" : "+f"(d[i])::"memory"); });
 }
 
 // d (+)= 16 elements of 64 rows by 16 elements of 2 kCount rows, both in shared memory, the contraction along rows.

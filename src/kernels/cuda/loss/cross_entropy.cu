@@ -63,11 +63,9 @@ __global__ void cross_entropy_kernel(const CrossEntropy p, float* losses, float*
   int64_t at = threadIdx.x;
   for (; at + (kUnroll - 1) * int64_t{blockDim.x} < vectors; at += kUnroll * int64_t{blockDim.x}) {
     Packed<T, kVec> parts[kUnroll];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) parts[u] = load_packed<kVec>(x + head + (at + u * int64_t{blockDim.x}) * kVec);
+    unroll<kUnroll>([&](int u) { parts[u] = load_packed<kVec>(x + head + (at + u * int64_t{blockDim.x}) * kVec); });
     float values[kUnroll][kVec];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) parts[u].unpack(values[u]);
+    unroll<kUnroll>([&](int u) { parts[u].unpack(values[u]); });
     running.add(values);
   }
   for (; at < vectors; at += blockDim.x) {
@@ -125,11 +123,10 @@ __global__ void cross_entropy_grad_kernel(const CrossEntropy p, const float* lse
   };
   for (int first = thread; first < vectors; first += kUnroll * threads) {
     float values[kUnroll][kVec];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
+    unroll<kUnroll>([&](int u) {
       const int v = first + u * threads;
       if (v < vectors) load_packed<kVec>(x + head + v * kVec).unpack(values[u]);
-    }
+    });
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const int v = first + u * threads, column = head + v * kVec;
@@ -138,8 +135,7 @@ __global__ void cross_entropy_grad_kernel(const CrossEntropy p, const float* lse
 #pragma unroll
         for (float& value : values[u]) value = exp_of(value - lse) * dloss;
       } else {
-#pragma unroll
-        for (int i = 0; i < kVec; ++i) values[u][i] = gradient(values[u][i], column + i);
+        unroll<kVec>([&](int i) { values[u][i] = gradient(values[u][i], column + i); });
       }
       store_packed(dx + column, pack<T>(values[u]));
     }

@@ -99,15 +99,11 @@ struct Weights {
   __device__ void read(const Gemv& g, const std::byte* weights, int64_t row_bytes, int64_t byte, int64_t first) {
 #pragma unroll
     for (int half = 0; half < 2; ++half, byte += kChunkBytes / 2) {
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-        for (int high = 0; high < 2; ++high) {
-          const int64_t row = tile * kTileRows + high * 8;
-          const bool inside = byte < row_bytes && first + row < g.n;
-          at[tile][half][high] = inside ? load_once(weights + row * row_bytes + byte) : uint4{};
-        }
-      }
+      unroll<kTiles, 2>([&](int tile, int high) {
+        const int64_t row = tile * kTileRows + high * 8;
+        const bool inside = byte < row_bytes && first + row < g.n;
+        at[tile][half][high] = inside ? load_once(weights + row * row_bytes + byte) : uint4{};
+      });
     }
   }
 };
@@ -127,12 +123,11 @@ __global__ __launch_bounds__(32 * kMaxGemvWarps) void gemv_kernel(const __grid_c
   const std::byte* weights = static_cast<const std::byte*>(g.weights) + (first + group) * row_bytes;
   const bool has_x = group < g.m;
   const auto for_results = [&](auto body) {
-#pragma unroll
-    for (int n = 0; n < kPerThread; ++n) {
+    unroll<kPerThread>([&](int n) {
       const int i = static_cast<int>(threadIdx.x + n * blockDim.x);
       const int64_t row = i / kRows, col = first + i % kRows;
       if (i < kResults && row < g.m && col < g.n) body(n, i, row, col);
-    }
+    });
   };
 
   Epilogue epilogue[kPerThread];
@@ -140,8 +135,7 @@ __global__ __launch_bounds__(32 * kMaxGemvWarps) void gemv_kernel(const __grid_c
   const int64_t stride = int64_t{gridDim.y} * warps * kChunkBytes;
   int64_t at = (int64_t{blockIdx.y} * warps + warp) * kChunkBytes;
   const auto read_weights = [&] {
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) w[i].read(g, weights, row_bytes, at + i * stride + piece * 16, first + group);
+    unroll<kAhead>([&](int i) { w[i].read(g, weights, row_bytes, at + i * stride + piece * 16, first + group); });
   };
   griddep_launch_dependents();
   if (g.weights_ready) {
@@ -158,40 +152,28 @@ __global__ __launch_bounds__(32 * kMaxGemvWarps) void gemv_kernel(const __grid_c
   float sum[kTiles][4] = {};
   while (at < row_bytes) {
     uint4 y[kAhead][2];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int64_t byte = at + i * stride + half * (kChunkBytes / 2) + piece * 16;
-        y[i][half] = byte < row_bytes && has_x ? *reinterpret_cast<const uint4*>(x + byte) : uint4{};
-      }
-    }
+    unroll<kAhead, 2>([&](int i, int half) {
+      const int64_t byte = at + i * stride + half * (kChunkBytes / 2) + piece * 16;
+      y[i][half] = byte < row_bytes && has_x ? *reinterpret_cast<const uint4*>(x + byte) : uint4{};
+    });
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       if constexpr (kBlocks) {  // a chunk is a block of 128 along K
         const int64_t block = (at + i * stride) / kChunkBytes, k_blocks = (g.k + 127) / 128;
         if (block >= k_blocks) break;
         float x_scale[2];
-#pragma unroll
-        for (int j = 0; j < 2; ++j) x_scale[j] = piece * 2 + j < g.m ? g.x_scale[block * g.m + piece * 2 + j] : 0.0f;
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
+        unroll<2>([&](int j) { x_scale[j] = piece * 2 + j < g.m ? g.x_scale[block * g.m + piece * 2 + j] : 0.0f; });
+        unroll<kTiles>([&](int tile) {
           float part[4] = {};
-#pragma unroll
-          for (int half = 0; half < 2; ++half)
-            multiply(T{}, part, w[i].at[tile][half][0], w[i].at[tile][half][1], y[i][half]);
+          unroll<2>([&](int half) { multiply(T{}, part, w[i].at[tile][half][0], w[i].at[tile][half][1], y[i][half]); });
           const int64_t row = min(first + tile * kTileRows, g.n - 1);
           const float scale = g.weight_scale[row / 128 * k_blocks + block];
-#pragma unroll
-          for (int j = 0; j < 4; ++j) sum[tile][j] = fmaf(part[j], scale * x_scale[j & 1], sum[tile][j]);
-        }
+          unroll<4>([&](int j) { sum[tile][j] = fmaf(part[j], scale * x_scale[j & 1], sum[tile][j]); });
+        });
       } else {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-#pragma unroll
-          for (int tile = 0; tile < kTiles; ++tile)
-            multiply(T{}, sum[tile], w[i].at[tile][half][0], w[i].at[tile][half][1], y[i][half]);
-        }
+        unroll<2, kTiles>([&](int half, int tile) {
+          multiply(T{}, sum[tile], w[i].at[tile][half][0], w[i].at[tile][half][1], y[i][half]);
+        });
       }
     }
     at += kAhead * stride;
@@ -199,14 +181,10 @@ __global__ __launch_bounds__(32 * kMaxGemvWarps) void gemv_kernel(const __grid_c
   }
 
   // Fragment: rows g and g + 8 of the tile by rows 2 piece and 2 piece + 1 of x.
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int col = tile * kTileRows + group + (j >> 1) * 8, row = piece * 2 + (j & 1);
-      partial[warp][row * kRows + col] = sum[tile][j];
-    }
-  }
+  unroll<kTiles, 4>([&](int tile, int j) {
+    const int col = tile * kTileRows + group + (j >> 1) * 8, row = piece * 2 + (j & 1);
+    partial[warp][row * kRows + col] = sum[tile][j];
+  });
   __syncthreads();
   const auto warp_total = [&](int i) {
     float value = 0;

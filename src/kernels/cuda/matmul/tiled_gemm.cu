@@ -51,28 +51,18 @@ __global__ __launch_bounds__(kThreads) void tiled_gemm_kernel(const TiledGemm g)
     load_tile(g.a, row, g.m, k, g.k, a_tile);
     load_tile(g.b, col, g.n, k, g.k, b_tile);
     __syncthreads();
-#pragma unroll
-    for (int kk = 0; kk < kDepth; ++kk) {
-#pragma unroll
-      for (int i = 0; i < kPerThread; ++i) {
-#pragma unroll
-        for (int j = 0; j < kPerThread; ++j)
-          sum[i][j] = fmaf(a_tile[kk][y + i * kAcross], b_tile[kk][x + j * kAcross], sum[i][j]);
-      }
-    }
+    unroll<kDepth, kPerThread, kPerThread>([&](int kk, int i, int j) {
+      sum[i][j] = fmaf(a_tile[kk][y + i * kAcross], b_tile[kk][x + j * kAcross], sum[i][j]);
+    });
     __syncthreads();
   }
-#pragma unroll
-  for (int i = 0; i < kPerThread; ++i) {
-#pragma unroll
-    for (int j = 0; j < kPerThread; ++j) {
-      const int64_t r = row + y + i * kAcross, c = col + x + j * kAcross;
-      if (r >= g.m || c >= g.n) continue;
-      const int64_t at = r * g.n + c;
-      const float addend = g.c == nullptr ? 0.0f : load_element(g.c, g.c_dtype, g.c_is_row ? c : at);
-      store_element(g.out, g.out_dtype, at, sum[i][j] + addend);
-    }
-  }
+  unroll<kPerThread, kPerThread>([&](int i, int j) {
+    const int64_t r = row + y + i * kAcross, c = col + x + j * kAcross;
+    if (r >= g.m || c >= g.n) return;
+    const int64_t at = r * g.n + c;
+    const float addend = g.c == nullptr ? 0.0f : load_element(g.c, g.c_dtype, g.c_is_row ? c : at);
+    store_element(g.out, g.out_dtype, at, sum[i][j] + addend);
+  });
 }
 
 }  // namespace

@@ -83,27 +83,24 @@ __global__ void __launch_bounds__(512, 2)
         if (threadIdx.x == 0 && first + kRowsPerTurn >= end) request(next_unit, ring.stage), take_unit();
       };
       if constexpr (kLayer) {
-#pragma unroll
-        for (int r = 0; r < kRowsPerTurn; ++r) {
+        unroll<kRowsPerTurn>([&](int r) {
           sum[r] = 0;
 #pragma unroll
           for (float value : v[r]) sum[r] += value;
-        }
+        });
         own_mean = sums.sums(sum) * scale;
         loaded();
-#pragma unroll
-        for (int r = 0; r < kRowsPerTurn; ++r) mean[r] = sums.of_row(own_mean, r);
+        unroll<kRowsPerTurn>([&](int r) { mean[r] = sums.of_row(own_mean, r); });
       }
-#pragma unroll
-      for (int r = 0; r < kRowsPerTurn; ++r) {
+      unroll<kRowsPerTurn>([&](int r) {
         sum[r] = 0;
-        if (!has) continue;
+        if (!has) return;
 #pragma unroll
         for (float& value : v[r]) {
           if constexpr (kLayer) value -= mean[r];
           sum[r] = fmaf(value, value, sum[r]);
         }
-      }
+      });
       const float own_rstd = rsqrtf(sums.sums(sum) * scale + p.eps);
       if constexpr (!kLayer) loaded();
       if (stores_statistics && first + own < end) {
@@ -114,8 +111,7 @@ __global__ void __launch_bounds__(512, 2)
       for (unsigned r = 0; r < kRowsPerTurn; ++r) {
         const float rstd = sums.of_row(own_rstd, static_cast<int>(r));
         if (first + r >= end) continue;
-#pragma unroll
-        for (int i = 0; i < kGroup; ++i) part.v[0][i] = v[r][i];
+        unroll<kGroup>([&](int i) { part.v[0][i] = v[r][i]; });
         largest = max(largest, part.finish(first + r, rstd, channels));
       }
     }
@@ -150,10 +146,9 @@ __global__ void __launch_bounds__(32 * kPersistentWarps, kPersistentWarpBlocks)
   Row part{p, team, {}};
   part.begin();
   HeldChannels<kLayer, kGroups> channels;
-#pragma unroll
-  for (int g = 0; g < kGroups; ++g) {
+  unroll<kGroups>([&](int g) {
     if (part.has(g)) channels.fetch(p, g, part.column(g));
-  }
+  });
   uint32_t largest = 0;
   for (int64_t row = first; row < p.rows; row += step) {
     ring.wait();

@@ -70,52 +70,47 @@ __global__ void __launch_bounds__(kGroups == 4 ? 512 : 768)
     const T *x = stage(0), *dy = stage(1), *addend = stage(2);
     float2 dots = {0, 0};  // sums of g h and g
     Packed<T, kGroup> xs[kGroups], dys[kGroups];
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-      if (column_of(g) >= cols) continue;
+    unroll<kGroups>([&](int g) {
+      if (column_of(g) >= cols) return;
       xs[g] = load_packed<kGroup>(x + column_of(g)), dys[g] = load_packed<kGroup>(dy + column_of(g));
       float weight[kGroup], h[kGroup], d[kGroup];
       load_weight(g, weight);
       xs[g].unpack(h), dys[g].unpack(d);
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) {
+      unroll<kGroup>([&](int i) {
         h[i] = (kLayer ? h[i] - mean : h[i]) * rstd;
         sums[0][g][i] = fmaf(d[i], h[i], sums[0][g][i]);
         if constexpr (kLayer) sums[1][g][i] += d[i];
         d[i] *= weight[i];
         dots.x = fmaf(d[i], h[i], dots.x);
         if constexpr (kLayer) dots.y += d[i];
-      }
-    }
+      });
+    });
     dots = team.template sum<kLayer>(dots);
     const float mean_gh = dots.x * scale, mean_g = dots.y * scale;
     // x and dy are in registers now; the addend is read from its stage only below.
     if (thread == 0 && operands == 2) request(turn + stages, ring.stage);
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-      if (column_of(g) >= cols) continue;
+    unroll<kGroups>([&](int g) {
+      if (column_of(g) >= cols) return;
       const int64_t at = row * p.cols + column_of(g);
       float weight[kGroup], h[kGroup], out[kGroup];
       load_weight(g, weight);
       xs[g].unpack(h), dys[g].unpack(out);
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) {
+      unroll<kGroup>([&](int i) {
         h[i] = (kLayer ? h[i] - mean : h[i]) * rstd, out[i] *= weight[i];
         out[i] = rstd * fmaf(-h[i], mean_gh, kLayer ? out[i] - mean_g : out[i]);
-      }
+      });
       const Packed<T, kGroup> dx = pack<T>(out);
       if (p.dx != nullptr) store_packed(static_cast<T*>(p.dx) + at, dx);
-      if (operands == 2) continue;
+      if (operands == 2) return;
       const Packed<T, kGroup> sum = add_packed(dx, load_packed<kGroup>(addend + column_of(g)));
       if (p.sum != nullptr) store_packed(static_cast<T*>(p.sum) + at, sum);
 #pragma unroll
       for (uint32_t word : sum.words) largest = M::max(largest, word & M::kMask);
       if constexpr (kColumnSum) {
         sum.unpack(out);
-#pragma unroll
-        for (int i = 0; i < kGroup; ++i) sums[kSums - 1][g][i] += out[i];
+        unroll<kGroup>([&](int i) { sums[kSums - 1][g][i] += out[i]; });
       }
-    }
+    });
     if (operands == 3) {
       __syncthreads();
       if (thread == 0) request(turn + stages, ring.stage);
@@ -127,14 +122,12 @@ __global__ void __launch_bounds__(kGroups == 4 ? 512 : 768)
     if (thread == 0) p.block_amaxes[blockIdx.x] = largest;
   }
   // partials [kSums, blocks, C]
-#pragma unroll
-  for (int which = 0; which < kSums; ++which) {
+  unroll<kSums>([&](int which) {
     float* to = p.partials + (int64_t{which} * gridDim.x + blockIdx.x) * p.cols;
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
+    unroll<kGroups>([&](int g) {
       if (column_of(g) < cols) store(to + column_of(g), sums[which][g]);
-    }
-  }
+    });
+  });
 }
 
 template <typename T, bool kLayer, bool kColumnSum>

@@ -24,11 +24,9 @@ __device__ __forceinline__ void recompute(const NormForward& p, int64_t row, int
   if (p.addend != nullptr && p.sum == nullptr) {
     float addend[kGroup];
     load_packed<kGroup>(static_cast<const T*>(p.addend) + at).unpack(addend);
-#pragma unroll
-    for (int i = 0; i < kGroup; ++i) x[i] = rounded<T>(x[i] + addend[i]);
+    unroll<kGroup>([&](int i) { x[i] = rounded<T>(x[i] + addend[i]); });
   }
-#pragma unroll
-  for (int i = 0; i < kGroup; ++i) x[i] = fmaf((x[i] - mean) * rstd, weight[i], bias[i]);
+  unroll<kGroup>([&](int i) { x[i] = fmaf((x[i] - mean) * rstd, weight[i], bias[i]); });
 }
 
 template <typename T, typename Code, Grouping kGrouping, bool kVector>

@@ -14,8 +14,7 @@ __device__ double block_sum(double x, double* scratch) {
   if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
   __syncthreads();
   x = 0;
-#pragma unroll
-  for (int warp = 0; warp < kThreads / 32; ++warp) x += scratch[warp];
+  unroll<kThreads / 32>([&](int warp) { x += scratch[warp]; });
   return x;
 }
 

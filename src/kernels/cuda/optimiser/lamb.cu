@@ -44,11 +44,10 @@ __device__ __forceinline__ void add_squares(const UpdateEntry& e, int64_t i, con
                                             Squares& sums) {
   update::Run<LambRule, kCount, G> run;
   run.read(e, i);
-#pragma unroll
-  for (int j = 0; j < kCount; ++j) {
+  unroll<kCount>([&](int j) {
     const double p = run.p[j], u = LambRule::direction(k, run.p[j], run.g[j], run.m[j], run.v[j]);
     sums.param = fma(p, p, sums.param), sums.update = fma(u, u, sums.update);
-  }
+  });
 }
 
 template <typename G>

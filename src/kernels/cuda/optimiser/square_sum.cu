@@ -27,13 +27,8 @@ __device__ __forceinline__ Sums<Acc> sum_runs(const T* x, int64_t count) {
   int64_t i = static_cast<int64_t>(threadIdx.x) * kVec;
   for (; i + (kLoads - 1) * kThreads * kVec + kVec <= count; i += kLoads * kThreads * kVec) {
     float values[kLoads][kVec];
-#pragma unroll
-    for (int n = 0; n < kLoads; ++n) load(x + i + n * kThreads * kVec, values[n]);
-#pragma unroll
-    for (int n = 0; n < kLoads; ++n) {
-#pragma unroll
-      for (int j = 0; j < kVec; ++j) sums.add(values[n][j]);
-    }
+    unroll<kLoads>([&](int n) { load(x + i + n * kThreads * kVec, values[n]); });
+    unroll<kLoads, kVec>([&](int n, int j) { sums.add(values[n][j]); });
   }
   for (; i < count; i += kThreads * kVec) {
     for (int j = 0; j < kVec && i + j < count; ++j) sums.add(to_float(x[i + j]));

@@ -33,8 +33,7 @@ struct Run {
     if constexpr (Rule::kMoments == 2) load(e.v + i, v);
   }
   __device__ __forceinline__ void step(const typename Rule::Constants& k) {
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) Rule::step(k, p[j], g[j], m[j], v[j]);
+    unroll<kCount>([&](int j) { Rule::step(k, p[j], g[j], m[j], v[j]); });
   }
   __device__ __forceinline__ uint32_t write(const UpdateEntry& e, int64_t i) const {
     if (e.new_param != nullptr) store(e.new_param + i, p);

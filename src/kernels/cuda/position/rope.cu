@@ -56,11 +56,10 @@ struct Pairs {
         first = r.x, other = r.y;
       }
     } else {
-#pragma unroll
-      for (int e = 0; e < kVec; ++e) {
+      unroll<kVec>([&](int e) {
         const float2 r = rotated(v[0][e], v[1][e], by[e]);
         v[0][e] = r.x, v[1][e] = r.y;
-      }
+      });
     }
     a = narrow<T>(v[0]), b = narrow<T>(v[1]);
   }
@@ -86,10 +85,9 @@ __global__ void __launch_bounds__(kThreads, 4) rope_kernel(const __grid_constant
   Held held[kHeadsAhead];
   Amax<T> amax{};
   const auto fetch = [&] {
-#pragma unroll
-    for (int h = 0; h < kHeadsAhead; ++h) {
+    unroll<kHeadsAhead>([&](int h) {
       if (head + h * slots < p.heads) held[h].load(p, x + place(head + h * slots));
-    }
+    });
   };
   if (turns_some) fetch();
   for (int i = thread; i < tokens * p.pairs; i += kThreads) {

@@ -38,8 +38,7 @@ __global__ void __launch_bounds__(kThreads)
     const uint32_t run = first + n * kThreads;
     if (run >= all_runs) continue;
     float values[kVec];
-#pragma unroll
-    for (int j = 0; j < kVec; ++j) values[j] = product_for(T{}, to_float(codes[n].at[j]), scale[n]);
+    unroll<kVec>([&](int j) { values[j] = product_for(T{}, to_float(codes[n].at[j]), scale[n]); });
     store(out + static_cast<int64_t>(run) * kVec, values);
   }
 }

@@ -40,27 +40,24 @@ __device__ __forceinline__ void load16(const T* x, int64_t count, bool vector, f
       for (int j = 0; j < kVecOf<T>; ++j) to[i + j] = few[j];
     }
   } else {
-#pragma unroll
-    for (int i = 0; i < 16; ++i) to[i] = i < count ? to_float(x[i]) : 0.0f;
+    unroll<16>([&](int i) { to[i] = i < count ? to_float(x[i]) : 0.0f; });
   }
 }
 template <typename Code>
 __device__ __forceinline__ void store16(uint8_t* codes, int64_t count, bool vector, const float (&x)[16], float scale) {
   uint32_t words[4];
-#pragma unroll
-  for (int q = 0; q < 4; ++q) words[q] = encode4<Code>(x[4 * q], x[4 * q + 1], x[4 * q + 2], x[4 * q + 3], scale);
+  unroll<4>([&](int q) { words[q] = encode4<Code>(x[4 * q], x[4 * q + 1], x[4 * q + 2], x[4 * q + 3], scale); });
   if (vector && count >= 16) {
     *reinterpret_cast<uint4*>(codes) = {words[0], words[1], words[2], words[3]};
   } else {
-#pragma unroll
-    for (int i = 0; i < 16; ++i)
+    unroll<16>([&](int i) {
       if (i < count) codes[i] = static_cast<uint8_t>(words[i / 4] >> (i % 4 * 8));
+    });
   }
 }
 __device__ __forceinline__ uint32_t amax16(const float (&x)[16]) {
   uint32_t most = 0;
-#pragma unroll
-  for (int i = 0; i < 16; ++i) most = max(most, magnitude_bits(x[i]));
+  unroll<16>([&](int i) { most = max(most, magnitude_bits(x[i])); });
   return most;
 }
 
@@ -73,19 +70,17 @@ __global__ void __launch_bounds__(kStreamThreads)
   const int64_t count = job.rows * job.cols;
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * kStreamRuns * kStreamThreads + threadIdx.x) * 16;
   float values[kStreamRuns][16];
-#pragma unroll
-  for (int run = 0; run < kStreamRuns; ++run) {
+  unroll<kStreamRuns>([&](int run) {
     const int64_t i = first + run * kStreamThreads * 16;
     load16(x + i, count - i, job.vector, values[run]);
-  }
+  });
   const float scale = tensor_scale(job);
   uint32_t most = 0;
-#pragma unroll
-  for (int run = 0; run < kStreamRuns; ++run) {
+  unroll<kStreamRuns>([&](int run) {
     const int64_t i = first + run * kStreamThreads * 16;
     if (job.amax != nullptr) most = max(most, amax16(values[run]));
     if (job.codes != nullptr) store16<Code>(job.codes + i, count - i, job.vector, values[run], scale);
-  }
+  });
   if (job.amax != nullptr) block_amax(most, job.amax);
   if (blockIdx.x == 0 && threadIdx.x == 0) store_tensor_scale(job, scale);
 }

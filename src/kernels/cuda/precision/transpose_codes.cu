@@ -24,19 +24,17 @@ __global__ void __launch_bounds__(kTileThreads)
       const uint4 four = *reinterpret_cast<const uint4*>(from);
       held[i][0] = four.x, held[i][1] = four.y, held[i][2] = four.z, held[i][3] = four.w;
     } else {
-#pragma unroll
-      for (int j = 0; j < kPartCols; ++j)
+      unroll<kPartCols>([&](int j) {
         if (c + j < cols) held[i][j / 4] |= uint32_t{from[j]} << (j % 4 * 8);
+      });
     }
   }
   uint32_t* mine = turned_codes_of_thread(scratch);
-#pragma unroll
-  for (int q = 0; q < kPartCols / 4; ++q) {
+  unroll<kPartCols / 4>([&](int q) {
     uint32_t columns[4];
     turn_codes({held[0][q], held[1][q], held[2][q], held[3][q]}, columns);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) mine[(4 * q + j) * (kTile / 4)] = columns[j];
-  }
+    unroll<4>([&](int j) { mine[(4 * q + j) * (kTile / 4)] = columns[j]; });
+  });
   store_turned_codes<kVector>(scratch, codes_t, r0, c0, rows, cols);
 }
 
