@@ -5,9 +5,6 @@
 
 #include "base/log.h"
 #include "kernels/cuda/attention/cudnn.h"
-#include "kernels/cuda/attention/cudnn_layout.h"
-#include "kernels/cuda/attention/mma.h"
-#include "kernels/cuda/attention/problem_of_node.h"
 #include "kernels/cuda/context.h"
 
 namespace octet::cuda {

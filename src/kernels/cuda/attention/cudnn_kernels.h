@@ -1,6 +1,7 @@
-// attention and its gradient of bf16 through cuDNN.
+// attention and its gradient of bf16 through cuDNN, and what its entries share with those of our own kernels.
 #pragma once
 
+#include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/kernel.h"
 
 namespace octet::cuda {
@@ -13,7 +14,8 @@ bool accepts_cudnn(const Graph& graph, const Node& node);
 BoundKernel bind_cudnn(DeviceContext& context, const Graph& graph, const Node& node);
 int64_t cudnn_workspace(DeviceContext& context, const Graph& graph, const Node& node);
 
-// Without cuDNN (rows.cc).
+// Without cuDNN (kernels.cc).
+AttentionProblem attention_problem(const Graph& graph, const Node& node);
 BoundKernel bind_attention_own(DeviceContext& context, const Graph& graph, const Node& node);
 int64_t attention_own_workspace(DeviceContext& context, const Graph& graph, const Node& node);
 

@@ -3,9 +3,6 @@
 // and head dim.
 #include "kernels/common/keep_threshold.h"
 #include "kernels/cuda/attention/cudnn_kernels.h"
-#include "kernels/cuda/attention/mma.h"
-#include "kernels/cuda/attention/problem_of_node.h"
-#include "kernels/cuda/attention/tiled.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/families.h"
 

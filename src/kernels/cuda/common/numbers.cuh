@@ -133,6 +133,15 @@ __device__ __forceinline__ void store_packed(T* to, const Packed<T, kCount>& pac
   *reinterpret_cast<Packed<T, kCount>*>(to) = packed;
 }
 
+inline constexpr float kLog2E = 1.44269504f;
+
+// 2^x by the special function unit, to about 1 unit in the last place; subnormal results become 0.
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // What x becomes when it is stored as T and read again.
 template <typename T>
 __device__ __forceinline__ float rounded(float x) {
@@ -151,12 +160,21 @@ bool with_float_type(DType dtype, Body&& body) {
   }
 }
 template <typename Body>
+void with_f32_or_bf16(DType dtype, Body&& body) {
+  dtype == DType::kF32 ? body(float{}) : body(bf16{});
+}
+template <typename Body>
 bool with_fp8_type(DType dtype, Body&& body) {
   switch (dtype) {
     case DType::kE4M3: body(e4m3{}); return true;
     case DType::kE5M2: body(e5m2{}); return true;
     default: return false;
   }
+}
+// Of either list.
+template <typename Body>
+void with_number_type(DType dtype, Body&& body) {
+  if (!with_float_type(dtype, body)) with_fp8_type(dtype, body);
 }
 
 }  // namespace octet::cuda

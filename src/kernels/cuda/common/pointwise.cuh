@@ -6,7 +6,7 @@
 //     template <int kVec> __device__ Held<kVec> load(int64_t i) const;       // elements i .. i + kVec - 1
 //     template <int kVec> __device__ void finish(const Held<kVec>&, int64_t i);  // computes and writes them
 //     __device__ void begin();                                               // once a thread; may be missing
-//     __device__ void end();                                                 // once a thread, by whole blocks
+//     __device__ void end();                                                 // the same, by whole blocks
 //   };
 //
 // Results may alias inputs: a thread reads all it needs of an element before it writes that element.
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kPointwiseThreads) pointwise_kernel(int64_t co
       for (int64_t j = i; j < count; ++j) body.template finish<1>(body.template load<1>(j), j);
     }
   });
-  body.end();
+  if constexpr (requires { body.end(); }) body.end();
 }
 
 // kUnroll accesses in flight a thread.
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kPointwiseThreads, kBlocks) pointwise_persiste
     const int64_t i = whole + threadIdx.x;
     body.template finish<1>(body.template load<1>(i), i);
   }
-  body.end();
+  if constexpr (requires { body.end(); }) body.end();
 }
 template <int kVec, int kUnroll, int kBlocks, typename Body>
 void launch_pointwise_persistent(int64_t count, const Body& body, int sm_count, cudaStream_t stream) {
@@ -169,7 +169,6 @@ struct Map {
     for (float& x : v) x = fn(x);
     write<kVec>(y + i, narrow<Y>(v));
   }
-  __device__ void end() {}
 };
 
 }  // namespace octet::cuda

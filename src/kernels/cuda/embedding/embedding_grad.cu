@@ -171,12 +171,9 @@ void launch_embedding_grad(const EmbeddingGradArgs& args, cudaStream_t stream) {
     embedding_grad_order_kernel<<<blocks, kThreads, 0, stream>>>(args.ids, lists, tokens);
   }
   if (args.cols == 0) return;
-  const bool vectors = args.cols % 4 == 0;
-  if (args.dy_type == DType::kBF16) {
-    vectors ? launch_sums<bf16, 4>(args, lists, stream) : launch_sums<bf16, 1>(args, lists, stream);
-  } else {
-    vectors ? launch_sums<float, 4>(args, lists, stream) : launch_sums<float, 1>(args, lists, stream);
-  }
+  with_f32_or_bf16(args.dy_type, [&]<typename T>(T) {
+    args.cols % 4 == 0 ? launch_sums<T, 4>(args, lists, stream) : launch_sums<T, 1>(args, lists, stream);
+  });
 }
 
 }  // namespace octet::cuda

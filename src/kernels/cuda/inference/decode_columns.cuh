@@ -11,9 +11,8 @@
 // of keys 2 c, 2 c + 1, 2 c + 8 and 2 c + 9: row g of product n is element 2 n of them, row g + 8 the next.
 #pragma once
 
-#include "kernels/cuda/attention/mma.cuh"
+#include "kernels/cuda/common/mma.cuh"
 #include "kernels/cuda/inference/decode_work.cuh"
-#include "kernels/cuda/inference/halves.cuh"
 
 namespace octet::cuda::decode {
 
@@ -226,7 +225,7 @@ struct Columns {
 #pragma unroll
           for (int lanes = 4; lanes < 32; lanes <<= 1) top = fmaxf(top, __shfl_xor_sync(kWholeWarp, top, lanes));
           top = fmaxf(top, largest[j][e]);
-          shrink[e] = mma::power_of_two(fmaf(largest[j][e], steps, -anchor_of(top, steps)));
+          shrink[e] = exp2_fast(fmaf(largest[j][e], steps, -anchor_of(top, steps)));
           largest[j][e] = top, denominator[j][e] *= shrink[e];
         });
         unroll<kDim / 16, 4>([&](int n, int e) { sums[n][j][e] *= shrink[e % 2]; });
@@ -234,8 +233,8 @@ struct Columns {
     }
     unroll<kTiles, 2>([&](int j, int e) {
       const float anchor = anchor_of(largest[j][e], steps);
-      scores[j][e] = mma::power_of_two(fmaf(scores[j][e], steps, -anchor));
-      scores[j][e + 2] = mma::power_of_two(fmaf(scores[j][e + 2], steps, -anchor));
+      scores[j][e] = exp2_fast(fmaf(scores[j][e], steps, -anchor));
+      scores[j][e + 2] = exp2_fast(fmaf(scores[j][e + 2], steps, -anchor));
       denominator[j][e] += scores[j][e] + scores[j][e + 2];
     });
   }

@@ -2,7 +2,7 @@
 // of stages in shared memory, ahead of the arithmetic and across the ends of items. k, v: [slots, kv_heads, dim] T.
 #pragma once
 
-#include "kernels/cuda/attention/mma.cuh"
+#include "kernels/cuda/common/mma.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/inference/decode_work.cuh"
 

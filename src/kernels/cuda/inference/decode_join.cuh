@@ -48,7 +48,7 @@ __device__ __forceinline__ bool arrives_last(const Team& team, uint32_t* count, 
 
 // Weight of a part in a whole whose largest score is `top`; 0 for parts without keys.
 __device__ __forceinline__ float part_weight(float anchor, float top) {
-  return anchor == -INFINITY ? 0.0f : mma::power_of_two(anchor - top);
+  return anchor == -INFINITY ? 0.0f : exp2_fast(anchor - top);
 }
 
 // Four elements of a row of the result.

@@ -75,8 +75,7 @@ __global__ void __launch_bounds__(32 * kDecodeWarps)
       unroll<kRows>([&](int r) {
         float score = 0;
         unroll<kEach>([&](int e) { score = fmaf(q[r][e], k[e], score); });
-#pragma unroll
-        for (int lanes = kLanes / 2; lanes > 0; lanes >>= 1) score += __shfl_xor_sync(kWholeWarp, score, lanes);
+        score = warp_reduce<Sum, kLanes / 2>(score);
         if (lane % kLanes == i) scores[r] = score;
       });
     }

@@ -24,7 +24,6 @@ template <typename T, int kDim, int kTiles, int kStages, int kBlocks>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     paged_decode_mma_kernel(PagedProblem p, PagedOperands x, Cut cut, int block_shift, Pieces pieces) {
   using S = Shape<T, kDim, kStages>;
-  constexpr float kLog2e = 1.44269504088896341f;
   extern __shared__ uint4 shared_pieces[];
   __shared__ RunScratch run_scratch;
   __shared__ Partial warp_parts[kWarps][8 * kTiles];
@@ -62,7 +61,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
         first_key = item.key(cut, unit - unit_begin, key_lane), length = item.length;
         item_end = unit_begin + item.units;
         if (unit == 0) {
-          k_scale = factor(x.k_scale), v_scale = factor(x.v_scale), steps = p.scale * k_scale * kLog2e;
+          k_scale = factor(x.k_scale), v_scale = factor(x.v_scale), steps = p.scale * k_scale * kLog2E;
         }
         columns.enter(p, x, cut, item, item.kv_head + head_lane);
         if (p.alibi != 0) columns.make_biases(p, item.kv_head + head_lane, p.scale * k_scale, biases[warp]);

@@ -1,5 +1,5 @@
 // Prefill over the paged cache: the float32 tiles of dense attention, keys gathered through the block table.
-#include "kernels/cuda/attention/forward_tiles.cuh"
+#include "kernels/cuda/attention/tiles.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/inference/paged.cuh"
 
@@ -48,7 +48,6 @@ void launch_paged_prefill(const PagedProblem& p, const PagedOperands& x, cudaStr
   with_tile_width(p.dim, [&](auto width) {
     constexpr int kDim = decltype(width)::value;
     constexpr size_t kBytes = ForwardTiles<kDim>::kFloats * sizeof(float);
-    allow_shared(paged_prefill_kernel<kDim>, kBytes);
     const dim3 blocks(prefill_tiles(p), static_cast<unsigned>(p.heads));
     launch_overlapped(paged_prefill_kernel<kDim>, {blocks, kTileThreads, kBytes}, stream, p, x);
   });

@@ -8,7 +8,6 @@
 
 #include "kernels/cuda/common/mbarrier.cuh"
 #include "kernels/cuda/common/overlap.cuh"
-#include "kernels/cuda/inference/halves.cuh"
 #include "kernels/cuda/inference/paged.cuh"
 #include "kernels/cuda/inference/paged_prefill_work.h"
 #include "kernels/cuda/inference/wgmma.cuh"
@@ -129,7 +128,6 @@ __device__ __forceinline__ void attend(const PagedProblem& p, const PagedOperand
                                        Barriers& barriers) {
   using S = Shape<kDim>;
   using Number = std::conditional_t<sizeof(T) == 2, bf16, f16>;
-  constexpr float kLog2e = 1.44269504088896341f;
   constexpr int kScores = S::kKeys / 2;
   const int i = static_cast<int>(threadIdx.x) % kGroupThreads, lane = i % 32, warp = i / 32, g = lane / 4, c = lane % 4;
   const int64_t width = static_cast<int64_t>(p.heads) * p.dim;
@@ -153,7 +151,7 @@ __device__ __forceinline__ void attend(const PagedProblem& p, const PagedOperand
   wgmma::fence_shared();
   asm volatile("bar.sync %0, 128;\n" ::"r"(1 + static_cast<int>(threadIdx.x) / kGroupThreads) : "memory");
 
-  const float scale = p.scale * factor(x.k_scale), steps = scale * kLog2e;
+  const float scale = p.scale * factor(x.k_scale), steps = scale * kLog2E;
   const float bias = p.alibi != 0 ? alibi_bias(p, work.head) / scale : 0.0f;
   const int own = first + warp * 16 + g;                   // this lane's queries: own and own + 8
   const int high = work.sequence.position(own);            // its last key; 8 more of the other's
@@ -218,13 +216,13 @@ __device__ __forceinline__ void attend(const PagedProblem& p, const PagedOperand
       unroll<kScores / 4>([&](int n) { top = fmaxf(top, fmaxf(scores[4 * n + 2 * r], scores[4 * n + 2 * r + 1])); });
       top = mma::quad_max(top);
       const float anchor = top == -INFINITY ? 0.0f : top * steps;
-      shrink[r] = mma::power_of_two(fmaf(largest[r], steps, -anchor));
+      shrink[r] = exp2_fast(fmaf(largest[r], steps, -anchor));
       largest[r] = top;
       float added = 0;
       unroll<kScores / 4>([&](int n) {
 #pragma unroll
         for (int e = 4 * n + 2 * r; e < 4 * n + 2 * r + 2; ++e) {
-          scores[e] = mma::power_of_two(fmaf(scores[e], steps, -anchor));
+          scores[e] = exp2_fast(fmaf(scores[e], steps, -anchor));
           added += scores[e];
         }
       });
@@ -328,7 +326,6 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <typename T, int kDim>
 void launch(const PagedProblem& p, const PagedOperands& x, PrefillWork* list, int sm_count, cudaStream_t stream) {
   constexpr size_t kBytes = Shape<kDim>::kBytes;
-  allow_shared(paged_prefill_wgmma_kernel<T, kDim>, kBytes);
   const int grid = min(sm_count, max_prefill_tiles(p) * p.heads);
   launch_overlapped(paged_prefill_wgmma_kernel<T, kDim>, {static_cast<unsigned>(grid), kThreads, kBytes}, stream, p, x,
                     list);

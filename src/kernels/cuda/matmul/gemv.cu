@@ -7,7 +7,7 @@
 
 #include <type_traits>
 
-#include "kernels/cuda/common/numbers.cuh"
+#include "kernels/cuda/common/mma.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/matmul/gemv.h"
 
@@ -24,37 +24,15 @@ __device__ __forceinline__ uint4 load_once(const std::byte* from) {
   return v;
 }
 
-__device__ __forceinline__ void multiply_bf16(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                                              uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-__device__ __forceinline__ void multiply_f16(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                                             uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-// Two codes as two f16.
-__device__ __forceinline__ uint32_t decode(uint32_t codes) {
-  uint32_t y;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(y) : "h"(static_cast<uint16_t>(codes)));
-  return y;
-}
-
 // 16 bytes of rows g (low) and g + 8 (high) of the weights with 16 bytes of row g of x.
 __device__ __forceinline__ void multiply(bf16, float (&sum)[4], const uint4& low, const uint4& high, const uint4& x) {
-  multiply_bf16(sum, low.x, high.x, low.y, high.y, x.x, x.y);
-  multiply_bf16(sum, low.z, high.z, low.w, high.w, x.z, x.w);
+  mma::multiply_add(sum, {low.x, high.x, low.y, high.y}, x.x, x.y);
+  mma::multiply_add(sum, {low.z, high.z, low.w, high.w}, x.z, x.w);
 }
 __device__ __forceinline__ void multiply(e4m3, float (&sum)[4], const uint4& low, const uint4& high, const uint4& x) {
+  const auto halves = [](uint32_t codes) { return mma::halves<e4m3>(codes); };
   const auto word = [&](uint32_t l, uint32_t h, uint32_t y) {
-    multiply_f16(sum, decode(l), decode(h), decode(l >> 16), decode(h >> 16), decode(y), decode(y >> 16));
+    mma::multiply_add<f16>(sum, {halves(l), halves(h), halves(l >> 16), halves(h >> 16)}, halves(y), halves(y >> 16));
   };
   word(low.x, high.x, x.x), word(low.y, high.y, x.y), word(low.z, high.z, x.z), word(low.w, high.w, x.w);
 }

@@ -167,10 +167,9 @@ __global__ void __launch_bounds__(32 * kPersistentWarps, kPersistentWarpBlocks)
 template <typename T, bool kLayer, Epilogue kEpilogue>
 void launch_norm_plan(const NormForward& call, const NormPlan& plan, cudaStream_t stream) {
   const auto run = [&](auto kernel, auto... arguments) {
-    const auto shared = static_cast<size_t>(plan.shared);
-    if (shared > 0) allow_shared(kernel, shared);
-    launch_overlapped(kernel, {static_cast<unsigned>(plan.grid), static_cast<unsigned>(plan.threads), shared}, stream,
-                      call, arguments...);
+    const Grid grid{static_cast<unsigned>(plan.grid), static_cast<unsigned>(plan.threads),
+                    static_cast<size_t>(plan.shared)};
+    launch_overlapped(kernel, grid, stream, call, arguments...);
   };
   switch (plan.kernel) {
     case NormKernel::kElementwise: return;  // forward.cu

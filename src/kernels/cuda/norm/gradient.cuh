@@ -133,10 +133,9 @@ __global__ void __launch_bounds__(kGroups == 4 ? 512 : 768)
 template <typename T, bool kLayer, bool kColumnSum>
 void launch_norm_gradient_plan(const NormGradient& call, const NormGradientPlan& plan, cudaStream_t stream) {
   const auto run = [&](auto kernel, auto... arguments) {
-    const auto shared = static_cast<size_t>(plan.shared);
-    allow_shared(kernel, shared);
-    launch_overlapped(kernel, {static_cast<unsigned>(plan.blocks), static_cast<unsigned>(plan.threads), shared}, stream,
-                      call, arguments...);
+    const Grid grid{static_cast<unsigned>(plan.blocks), static_cast<unsigned>(plan.threads),
+                    static_cast<size_t>(plan.shared)};
+    launch_overlapped(kernel, grid, stream, call, arguments...);
   };
   if (plan.kernel == NormGradientKernel::kRowPersistent) {
     return run(plan.groups == 2 ? norm_gradient_row_persistent_kernel<T, kLayer, kColumnSum, 2>

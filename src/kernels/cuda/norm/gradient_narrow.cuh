@@ -118,10 +118,7 @@ __global__ void __launch_bounds__(512, 1)
     // Behind this barrier the whole team has finished the turn before: its stage may be filled again.
     if (thread == 0 && row != first)
       request(row + static_cast<unsigned>(stages - 1) * kRows * step, ring.stage == 0 ? stages - 1 : ring.stage - 1);
-    float sum = shares[team][turn][lane];
-#pragma unroll
-    for (int lanes = kTeamWarps / 2; lanes > 0; lanes >>= 1) sum += __shfl_xor_sync(kWholeWarp, sum, lanes);
-    sum *= scale;
+    const float sum = warp_reduce<Sum, kTeamWarps / 2>(shares[team][turn][lane]) * scale;
 #pragma unroll
     for (int r = 0; r < kRows; ++r, at += int64_t{step} * cols) {
       const float mean_gh = __shfl_sync(kWholeWarp, sum, r * kDots * kTeamWarps),

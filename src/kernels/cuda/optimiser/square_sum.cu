@@ -1,7 +1,7 @@
 // square_sum in two stages: every block sums the squares of its pieces, one block joins the sums. Pieces go to blocks
 // by number, so the bits depend on shapes alone. clip_factor is one thread's work on that sum.
 #include "kernels/cuda/common/numbers.cuh"
-#include "kernels/cuda/optimiser/block_sum.cuh"
+#include "kernels/cuda/common/reduce.cuh"
 #include "kernels/cuda/optimiser/optimiser.h"
 
 namespace octet::cuda {

@@ -266,16 +266,6 @@ QuantizeDesc describe_quantize(const QuantizeJob& job, Grouping grouping, const 
           .row_vector = job.cols % kRowGroup == 0 && begins_at(x, 16) && begins_at(job.codes, kRowGroup)};
 }
 
-void launch_quantize(QuantizeJob job, Grouping grouping, DType format, const void* x, DType type, uint32_t* col_amax,
-                     cudaStream_t stream) {
-  job.set_vector(x);
-  if (type == DType::kF32) {
-    launch_quantize_f32(job, grouping, format, static_cast<const float*>(x), col_amax, stream);
-  } else {
-    launch_quantize_bf16(job, grouping, format, x, col_amax, stream);
-  }
-}
-
 std::span<const KernelEntry> precision_kernels() { return kKernels; }
 
 }  // namespace octet::cuda

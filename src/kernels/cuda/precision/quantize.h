@@ -48,12 +48,6 @@ QuantizeDesc describe_quantize(const QuantizeJob& job, Grouping grouping, const 
 void launch_quantize(QuantizeJob job, Grouping grouping, DType format, const void* x, DType type, uint32_t* col_amax,
                      cudaStream_t stream);
 
-// One type of x each, in files of their own.
-void launch_quantize_f32(const QuantizeJob& job, Grouping grouping, DType format, const float* x, uint32_t* col_amax,
-                         cudaStream_t stream);
-void launch_quantize_bf16(const QuantizeJob& job, Grouping grouping, DType format, const void* x, uint32_t* col_amax,
-                          cudaStream_t stream);
-
 // codes [rows, cols], a byte each, to codes_t [cols, rows].
 void launch_transpose_codes(const void* codes, void* codes_t, int64_t rows, int64_t cols, cudaStream_t stream);
 

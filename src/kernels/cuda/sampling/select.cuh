@@ -42,7 +42,7 @@ struct Places {
 struct Mass {
   float factor, scale;  // scale 0: counts
   __device__ __forceinline__ uint32_t operator()(float logit, float largest) const {
-    return scale == 0 ? 1u : __float2uint_rn(power_of_2((logit - largest) * factor) * scale);
+    return scale == 0 ? 1u : __float2uint_rn(exp2_fast((logit - largest) * factor) * scale);
   }
 };
 

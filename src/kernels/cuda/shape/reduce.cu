@@ -99,10 +99,6 @@ void with_kind(Reduction kind, Body&& body) {
     case Reduction::kAmax: return body(AmaxOf{});
   }
 }
-template <typename Body>
-void with_f32_or_bf16(DType dtype, Body&& body) {
-  dtype == DType::kF32 ? body(float{}) : body(bf16{});
-}
 
 }  // namespace
 

@@ -1,11 +1,10 @@
-// Kernels of quantize for one type of x: tiles (common/quantize_tile.cuh), a stream where nothing needs tiles, rows
+// Kernels of quantize: tiles (common/quantize_tile.cuh), a stream where nothing needs tiles, rows
 // (common/quantize_per_row.cuh).
-#pragma once
-
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/quantize_per_row.cuh"
 
 namespace octet::cuda {
+namespace {
 
 template <Grouping kGrouping, typename Code, bool kVector, typename T>
 __global__ void __launch_bounds__(kTileThreads, kVector ? 8 / static_cast<int>(sizeof(T)) : 1)
@@ -127,6 +126,18 @@ void launch_quantize_as(const QuantizeJob& job, Grouping grouping, const T* x, u
     case Grouping::kRow128: return launch_quantize_tiles<Grouping::kRow128, Code>(job, plan, x, stream);
     case Grouping::kTile128: return launch_quantize_tiles<Grouping::kTile128, Code>(job, plan, x, stream);
   }
+}
+
+}  // namespace
+
+void launch_quantize(QuantizeJob job, Grouping grouping, DType format, const void* x, DType type, uint32_t* col_amax,
+                     cudaStream_t stream) {
+  job.set_vector(x);
+  with_f32_or_bf16(type, [&]<typename T>(T) {
+    with_fp8_type(format, [&]<typename Code>(Code) {
+      launch_quantize_as<Code>(job, grouping, static_cast<const T*>(x), col_amax, stream);
+    });
+  });
 }
 
 }  // namespace octet::cuda

@@ -1,4 +1,4 @@
-// Tensor-core pieces of attention in bf16: swizzled tiles in shared memory, fragments, products of 16 x 8 x 16.
+// Tensor-core pieces, of attention above all: swizzled tiles in shared memory, fragments, products of 16 x 8 x 16.
 //
 // A tile has rows of kDim elements, cut in pieces of 16 bytes; piece c of row r lies at c ^ (r % 8), so that the eight
 // rows of a fragment take different banks. A warp owns parts of 16 rows; in sums of products lane l holds, of every 8
@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/cuda/attention/problem.h"
+#include "kernels/cuda/common/mbarrier.cuh"
 #include "kernels/cuda/common/numbers.cuh"
-#include "kernels/cuda/common/shared_address.cuh"
+#include "kernels/cuda/common/operand.h"
 
 namespace octet::cuda::mma {
 
@@ -34,17 +34,19 @@ __device__ __forceinline__ uint32_t further(uint32_t address, int pieces) {
   return address ^ static_cast<uint32_t>(pieces << 4);
 }
 
-// tile[row] = x[row_of(row)][head], zeros where row_of is negative and beyond dim, a multiple of 8.
-template <int kDim, int kRows, int kThreads, typename RowOf>
-__device__ __forceinline__ void load_tile_async(bf16* tile, const bf16* x, int heads, int head, int dim, RowOf row_of) {
+// tile[row] = x[first + row][head] of x [tokens, heads, dim], zeros beyond the tokens and beyond dim, a multiple of 8.
+template <int kDim, int kRows, int kThreads>
+__device__ __forceinline__ void load_tile_async(bf16* tile, const Operand& x, int first, int tokens, int heads,
+                                                int head, int dim) {
   constexpr int kPieces = kDim / 8;
   static_assert(kRows * kPieces % kThreads == 0);
   const uint32_t base = shared_address(tile);
+  const auto* data = static_cast<const bf16*>(x.data);
   unroll<kRows * kPieces / kThreads>([&](int n) {
     const int i = n * kThreads + static_cast<int>(threadIdx.x);
-    const int row = i / kPieces, piece = i % kPieces, from = row_of(row);
+    const int row = i / kPieces, piece = i % kPieces, from = first + row < tokens ? first + row : -1;
     const bool exists = from >= 0 && piece * 8 < dim;
-    const bf16* source = exists ? x + (static_cast<int64_t>(from) * heads + head) * dim + piece * 8 : x;
+    const bf16* source = exists ? data + (static_cast<int64_t>(from) * heads + head) * dim + piece * 8 : data;
     copy16_async(base + piece_offset<kDim>(row, piece), source, exists);
   });
 }
@@ -59,22 +61,19 @@ __device__ __forceinline__ void load_fragments_transposed(uint32_t address, uint
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(address));
 }
-// Of bf16, or f16.
+// What instructions call an element type: bf16, or f16.
+template <typename T>
+inline constexpr char kTypeName[] = "bf16";
+template <>
+inline constexpr char kTypeName<f16>[] = "f16";
+
 template <typename T = bf16>
 __device__ __forceinline__ void multiply_add(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  if constexpr (std::is_same_v<T, bf16>) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  } else {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.%10.%10.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "C"(kTypeName<T>));
 }
-
 template <typename T = bf16>
 __device__ __forceinline__ uint32_t pack(float low, float high) {
   if constexpr (std::is_same_v<T, bf16>) {
@@ -150,10 +149,18 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-__device__ __forceinline__ float power_of_two(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
+// --- FP8 codes and bf16 as f16: what attention over a cache of codes multiplies. Codes are exact.
+// Two codes in the low half of `codes` as f16.
+template <typename T>
+__device__ __forceinline__ uint32_t halves(uint32_t codes) {
+  const __half2_raw pair = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes),
+                                                      std::is_same_v<T, e4m3> ? __NV_E4M3 : __NV_E5M2);
+  return static_cast<uint32_t>(pair.x) | static_cast<uint32_t>(pair.y) << 16;
+}
+// bf16 as f16; beyond its range the largest number.
+__device__ __forceinline__ uint32_t halves_of_bf16(uint32_t pair) {
+  const float low = __uint_as_float(pair << 16), high = __uint_as_float(pair & 0xffff0000u);
+  return pack<f16>(fminf(fmaxf(low, -65504.0f), 65504.0f), fminf(fmaxf(high, -65504.0f), 65504.0f));
 }
 
 }  // namespace octet::cuda::mma
