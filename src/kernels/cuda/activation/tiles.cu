@@ -55,7 +55,7 @@ struct EndJob {
 
 struct NoCodes {};
 
-template <Grouping kGrouping, typename Code>
+template <ScaleLayout kLayout, typename Code>
 __device__ __forceinline__ void end_tile(const TilePart<bf16>& part, const Spot& spot, const EndJob& end,
                                          TileScratch& scratch) {
   if (end.partial != nullptr) {
@@ -83,11 +83,11 @@ __device__ __forceinline__ void end_tile(const TilePart<bf16>& part, const Spot&
       end.tile_amaxes[spot.r0 / kTile * across + spot.c0 / kTile] = most;
     }
   } else {
-    quantize_tile<kGrouping, Code, true>(part, spot.r0, spot.c0, end.job, scratch);
+    quantize_tile<kLayout, Code, true>(part, spot.r0, spot.c0, end.job, scratch);
   }
 }
 
-template <Grouping kGrouping, typename Code, typename Producer>
+template <ScaleLayout kLayout, typename Code, typename Producer>
 __global__ void __launch_bounds__(kTileThreads, Producer::kBlocks)
     tiles_kernel(const __grid_constant__ Producer producer, const __grid_constant__ EndJob first,
                  const __grid_constant__ EndJob second) {
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kTileThreads, Producer::kBlocks)
   const Spot spot{rows, cols, int64_t{tile / across} * kTile, int64_t{tile % across} * kTile};
   TilePart<bf16> part;
   producer.make(part, spot, which);
-  end_tile<kGrouping, Code>(part, spot, end, scratch);
+  end_tile<kLayout, Code>(part, spot, end, scratch);
 }
 
 template <typename Code>
@@ -118,12 +118,12 @@ EndJob prepare(const TileEnd& end, cudaStream_t stream) {
   return job;
 }
 
-template <Grouping kGrouping, typename Code, typename Producer>
+template <ScaleLayout kLayout, typename Code, typename Producer>
 void launch_tiles(const Producer& producer, const TileEnd& first, const TileEnd& second, cudaStream_t stream) {
   const int64_t rows = first.job.rows, cols = first.job.cols, tiles = tiles_of(rows) * tiles_of(cols);
   const EndJob one = prepare<Code>(first, stream), two = prepare<Code>(second, stream);
   const auto blocks = static_cast<unsigned>(Producer::kMatrices * tiles);
-  launch_overlapped(tiles_kernel<kGrouping, Code, Producer>, {blocks, kTileThreads}, stream, producer, one, two);
+  launch_overlapped(tiles_kernel<kLayout, Code, Producer>, {blocks, kTileThreads}, stream, producer, one, two);
   if (first.column_sums == nullptr) return;
   launch_finish_rows<SumOf>(first.scratch, first.column_sums, rows, cols, stream,
                             {one.tile_amaxes, tiles, first.job.amax});
@@ -132,10 +132,10 @@ void launch_tiles(const Producer& producer, const TileEnd& first, const TileEnd&
 // Of the groupings and formats of takes_codes.
 template <bool kGradient, typename Producer>
 void launch_code_tiles(const Producer& producer, const TileEnd& first, const TileEnd& second, cudaStream_t stream) {
-  if (first.grouping == Grouping::kTensor) {
-    launch_tiles<Grouping::kTensor, std::conditional_t<kGradient, e5m2, e4m3>>(producer, first, second, stream);
+  if (first.grouping == ScaleLayout::kTensor) {
+    launch_tiles<ScaleLayout::kTensor, std::conditional_t<kGradient, e5m2, e4m3>>(producer, first, second, stream);
   } else {
-    launch_tiles<Grouping::kRow128, e4m3>(producer, first, second, stream);
+    launch_tiles<ScaleLayout::kRow128, e4m3>(producer, first, second, stream);
   }
 }
 
@@ -258,7 +258,7 @@ void launch_activation_grad_tiles(const ActivationGradient& job, const TileEnd& 
                                          static_cast<const bf16*>(job.dy), static_cast<const bf16*>(job.a),
                                          static_cast<bf16*>(job.dx)};
     if (dx.quantizes) return launch_code_tiles<true>(tiles, dx, dup, stream);
-    if constexpr (kForm != Form::kGated) launch_tiles<Grouping::kTensor, NoCodes>(tiles, dx, dup, stream);
+    if constexpr (kForm != Form::kGated) launch_tiles<ScaleLayout::kTensor, NoCodes>(tiles, dx, dup, stream);
   });
 }
 
@@ -266,9 +266,9 @@ int64_t tile_end_scratch(int64_t rows, int64_t cols) {
   return (partial_rows(rows) * cols + tiles_of(rows) * tiles_of(cols)) * static_cast<int64_t>(sizeof(float));
 }
 
-bool takes_codes(bool gradient, Grouping grouping, DType format) {
-  if (grouping == Grouping::kTensor) return format == (gradient ? DType::kE5M2 : DType::kE4M3);
-  return grouping == Grouping::kRow128 && format == DType::kE4M3;
+bool takes_codes(bool gradient, ScaleLayout grouping, DType format) {
+  if (grouping == ScaleLayout::kTensor) return format == (gradient ? DType::kE5M2 : DType::kE4M3);
+  return grouping == ScaleLayout::kRow128 && format == DType::kE4M3;
 }
 
 void launch_plain_tiles(const void* x, const TileEnd& end, uint32_t* counters, cudaStream_t stream) {
@@ -280,7 +280,7 @@ void launch_plain_tiles(const void* x, const TileEnd& end, uint32_t* counters, c
     launch_column_walk<SumOf, bf16, true>(
         {x, rows, cols, end.scratch, end.column_sums, counters + kAmaxWords, {end.job.amax, counters}}, stream);
   } else {
-    launch_tiles<Grouping::kTensor, NoCodes>(tiles, end, {}, stream);
+    launch_tiles<ScaleLayout::kTensor, NoCodes>(tiles, end, {}, stream);
   }
 }
 

@@ -6,6 +6,19 @@
 
 namespace octet::cuda {
 
+// Causal, and all float operands (q, k, v; out and dout of the gradient) pass the test.
+template <typename Test>
+bool causal_with(const Graph& graph, const Node& node, Test test) {
+  if (!node.attr<bool>("causal")) return false;
+  const bool backward = node.op == Op::kAttentionGrad;
+  for (size_t i = 0; i < (backward ? 7u : 3u); ++i) {
+    if (i != 3 && i != 5 && !test(graph.dtype(node.inputs[i]))) return false;
+  }
+  return true;
+}
+
+inline bool is_bf16(DType dtype) { return dtype == DType::kBF16; }
+
 // What cuDNN could take, from the node alone: bf16, head dims of whole 16 bytes up to 256, dropout only by a library's
 // mask, not many more segments allowed for than can be there.
 bool accepts_cudnn(const Graph& graph, const Node& node);

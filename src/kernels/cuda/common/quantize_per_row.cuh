@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(1024, 1)
     cluster.sync();
     for (int i = 0; i < blocks; ++i) most = max(most, of_blocks[i]);
   }
-  const float scale = ScaleFormula{job.max, job.margin, job.pow2}(most);
+  const float scale = scale_of(job.formula, most);
   if (threadIdx.x == 0 && rank == 0) {
     if (job.scale_inv != nullptr) job.scale_inv[row] = 1.0f / scale;
     if (job.amax != nullptr) atomicMax(reinterpret_cast<uint32_t*>(job.amax), most);

@@ -9,7 +9,7 @@
 
 #include "kernels/cuda/common/mma.cuh"
 #include "kernels/cuda/common/overlap.cuh"
-#include "kernels/cuda/matmul/gemv.h"
+#include "kernels/cuda/matmul/launchers.h"
 
 namespace octet::cuda {
 namespace {

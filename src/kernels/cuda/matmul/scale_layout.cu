@@ -1,6 +1,6 @@
 #include "kernels/cuda/common/numbers.cuh"
 #include "kernels/cuda/common/overlap.cuh"
-#include "kernels/cuda/matmul/scale_layout.h"
+#include "kernels/cuda/matmul/launchers.h"
 
 namespace octet::cuda {
 namespace {

@@ -1,6 +1,6 @@
 // layer_norm and rms_norm with a row in registers: read once, statistics in two passes over the registers, then the
 // epilogue (residual sum, amax, codes). Here: the epilogue, the kernels of few rows, and that of more than 4096
-// columns; the others are in forward_narrow.cuh, the choice between them in choose.h.
+// columns; the others are in forward.cu, the choice between them in choose.h.
 //
 // Bound by memory: x (and the addend) read, y, sum or codes written; weights are held in registers or hit in L1.
 #pragma once
@@ -89,7 +89,7 @@ struct NormRow {
   float given = 1.0f;  // scale of the tensor's codes: loaded once per thread, after griddep_wait
 
   __device__ __forceinline__ void begin() {
-    if (kEpilogue == Epilogue::kCodes && p.quantize.scaling == CodeScaling::kTensor) given = *p.quantize.scale;
+    if (kEpilogue == Epilogue::kCodes && p.quantize.scaling == ScaleLayout::kTensor) given = *p.quantize.scale;
   }
 
   __device__ __forceinline__ int column(int g) const { return (g * team.threads() + team.thread()) * kGroup; }
@@ -160,9 +160,8 @@ struct NormRow {
     }
     using M = Magnitudes<T>;
     const NormQuantize& q = p.quantize;
-    const CodeScaling scaling = kEpilogue == Epilogue::kRowCodes ? CodeScaling::kRow : q.scaling;
+    const ScaleLayout scaling = kEpilogue == Epilogue::kRowCodes ? ScaleLayout::kRow : q.scaling;
     const DType format = kEpilogue == Epilogue::kRowCodes ? DType::kE4M3 : q.format;
-    const ScaleFormula formula{q.format_max, q.margin, q.pow2};
     uint32_t largest = 0;  // packed as T is
     unroll<kGroups>([&](int g) {
       const int64_t at = row * p.cols + column(g);
@@ -177,16 +176,16 @@ struct NormRow {
         }
         if constexpr (kCoded) {
           y.unpack(v[g]);
-          if (scaling == CodeScaling::kTensor && q.codes != nullptr) store_codes(format, q.codes, at, v[g], given);
+          if (scaling == ScaleLayout::kTensor && q.codes != nullptr) store_codes(format, q.codes, at, v[g], given);
         }
       }
       if constexpr (kSeen) largest = M::max(largest, most);
       if constexpr (kCoded) {
-        if (scaling == CodeScaling::kRow128) {  // a block of 128 is 16 threads
+        if (scaling == ScaleLayout::kRow128) {  // a block of 128 is 16 threads
 #pragma unroll
           for (int lanes = 8; lanes > 0; lanes >>= 1) most = M::max(most, __shfl_xor_sync(kWholeWarp, most, lanes));
           if (has(g)) {
-            const float scale = formula(M::bits(most));
+            const float scale = scale_of(q.formula, M::bits(most));
             if (q.scale_inv != nullptr && team.thread() % 16 == 0) {
               q.scale_inv[row128_scale_index(row, column(g) / 128, p.rows)] = __fdiv_rn(1.0f, scale);
             }
@@ -196,14 +195,14 @@ struct NormRow {
       }
     });
     if constexpr (!kCoded) return M::bits(largest);
-    if (scaling == CodeScaling::kRow) {
-      const float scale = formula(team.max_bits(M::bits(largest)));
+    if (scaling == ScaleLayout::kRow) {
+      const float scale = scale_of(q.formula, team.max_bits(M::bits(largest)));
       if (q.scale_inv != nullptr && team.thread() == 0) q.scale_inv[row] = __fdiv_rn(1.0f, scale);
       unroll<kGroups>([&](int g) {
         if (has(g) && q.codes != nullptr) store_codes(format, q.codes, row * p.cols + column(g), v[g], scale);
       });
     }
-    if (scaling == CodeScaling::kTensor && row == 0 && team.thread() == 0) {
+    if (scaling == ScaleLayout::kTensor && row == 0 && team.thread() == 0) {
       if (q.scale_inv != nullptr) *q.scale_inv = __fdiv_rn(1.0f, given);
       if (q.scale_inv_t != nullptr) *q.scale_inv_t = __fdiv_rn(1.0f, given);
     }

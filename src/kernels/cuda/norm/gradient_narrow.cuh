@@ -1,4 +1,4 @@
-// Gradients of norms of up to kMaxTeamCols columns: as gradient.cuh, but an SM has one block of several teams, each
+// Gradients of norms of up to kMaxTeamCols columns: as gradient.cu, but an SM has one block of several teams, each
 // with rows, a ring and a barrier of its own: while one waits for its sums another computes. A thread has 8 columns and
 // two rows per turn, or 16 columns and one row, and keeps their weights in registers; a turn has one barrier and one
 // reduction for all its sums. The teams' sums over rows are joined in the order of the teams at the end.

@@ -6,7 +6,7 @@
 namespace octet::cuda {
 namespace {
 
-template <Grouping kGrouping, typename Code, bool kVector, typename T>
+template <ScaleLayout kLayout, typename Code, bool kVector, typename T>
 __global__ void __launch_bounds__(kTileThreads, kVector ? 8 / static_cast<int>(sizeof(T)) : 1)
     quantize_tiles_kernel(const T* x, const __grid_constant__ QuantizeJob job, unsigned across) {  // x [rows, cols]
   __shared__ TileScratch scratch;
@@ -15,14 +15,14 @@ __global__ void __launch_bounds__(kTileThreads, kVector ? 8 / static_cast<int>(s
   const int64_t r0 = int64_t{blockIdx.x / across} * kTile, c0 = int64_t{blockIdx.x % across} * kTile;
   TilePart<T> part;
   part.template load<kVector>(x, job.rows, job.cols, r0, c0);
-  quantize_tile<kGrouping, Code, kVector>(part, r0, c0, job, scratch);
+  quantize_tile<kLayout, Code, kVector>(part, r0, c0, job, scratch);
 }
 
-template <Grouping kGrouping, typename Code, typename T>
+template <ScaleLayout kLayout, typename Code, typename T>
 void launch_quantize_tiles(const QuantizeJob& job, const QuantizePlan& plan, const T* x, cudaStream_t stream) {
   static_assert(kTile == kQuantizeTile);
   const auto kernel =
-      job.vector ? quantize_tiles_kernel<kGrouping, Code, true, T> : quantize_tiles_kernel<kGrouping, Code, false, T>;
+      job.vector ? quantize_tiles_kernel<kLayout, Code, true, T> : quantize_tiles_kernel<kLayout, Code, false, T>;
   launch_overlapped(kernel, {static_cast<unsigned>(plan.grid), kTileThreads}, stream, x, job,
                     static_cast<unsigned>(plan.across));
 }
@@ -107,11 +107,11 @@ void launch_quantize_by_row(QuantizeJob job, const QuantizePlan& plan, const T* 
   column_amax_kernel<<<grid, 256, 0, stream>>>(x, job.rows, job.cols, col_amax);
   job.col_amax = col_amax;
   job.codes = nullptr, job.scale_inv = nullptr, job.amax = nullptr;
-  launch_quantize_tiles<Grouping::kRow, Code>(job, plan, x, stream);
+  launch_quantize_tiles<ScaleLayout::kRow, Code>(job, plan, x, stream);
 }
 
 template <typename Code, typename T>
-void launch_quantize_as(const QuantizeJob& job, Grouping grouping, const T* x, uint32_t* col_amax,
+void launch_quantize_as(const QuantizeJob& job, ScaleLayout grouping, const T* x, uint32_t* col_amax,
                         cudaStream_t stream) {
   if (job.amax != nullptr) cudaMemsetAsync(job.amax, 0, sizeof(float), stream);
   const QuantizePlan plan = choose_quantize(describe_quantize(job, grouping, x));
@@ -121,16 +121,50 @@ void launch_quantize_as(const QuantizeJob& job, Grouping grouping, const T* x, u
     return;
   }
   switch (grouping) {
-    case Grouping::kTensor: return launch_quantize_tiles<Grouping::kTensor, Code>(job, plan, x, stream);
-    case Grouping::kRow: return launch_quantize_by_row<Code>(job, plan, x, col_amax, stream);
-    case Grouping::kRow128: return launch_quantize_tiles<Grouping::kRow128, Code>(job, plan, x, stream);
-    case Grouping::kTile128: return launch_quantize_tiles<Grouping::kTile128, Code>(job, plan, x, stream);
+    case ScaleLayout::kTensor: return launch_quantize_tiles<ScaleLayout::kTensor, Code>(job, plan, x, stream);
+    case ScaleLayout::kRow: return launch_quantize_by_row<Code>(job, plan, x, col_amax, stream);
+    case ScaleLayout::kRow128: return launch_quantize_tiles<ScaleLayout::kRow128, Code>(job, plan, x, stream);
+    case ScaleLayout::kTile128: return launch_quantize_tiles<ScaleLayout::kTile128, Code>(job, plan, x, stream);
   }
+}
+
+// --- codes of one byte from rows to columns: where both directions share their scale, the transposed codes are those
+// of the rows, and reading these again costs half of what reading what they were made from would
+template <bool kVector>
+__global__ void __launch_bounds__(kTileThreads)
+    transpose_codes_kernel(const uint8_t* codes, uint8_t* codes_t, int64_t rows, int64_t cols, unsigned across) {
+  __shared__ TileScratch scratch;
+  griddep_wait();
+  griddep_launch_dependents();
+  const int thread = static_cast<int>(threadIdx.x);
+  const int64_t r0 = int64_t{blockIdx.x / across} * kTile, c0 = int64_t{blockIdx.x % across} * kTile;
+  const int64_t r = r0 + (thread >> 3) * kPartRows, c = c0 + (thread & 7) * kPartCols;
+  uint32_t held[kPartRows][kPartCols / 4] = {};
+  const uint8_t* from = codes + r * cols + c;
+#pragma unroll
+  for (int i = 0; i < kPartRows; ++i, from += cols) {
+    if (r + i >= rows || c >= cols) continue;
+    if constexpr (kVector) {
+      const uint4 four = *reinterpret_cast<const uint4*>(from);
+      held[i][0] = four.x, held[i][1] = four.y, held[i][2] = four.z, held[i][3] = four.w;
+    } else {
+      unroll<kPartCols>([&](int j) {
+        if (c + j < cols) held[i][j / 4] |= uint32_t{from[j]} << (j % 4 * 8);
+      });
+    }
+  }
+  uint32_t* mine = turned_codes_of_thread(scratch);
+  unroll<kPartCols / 4>([&](int q) {
+    uint32_t columns[4];
+    turn_codes({held[0][q], held[1][q], held[2][q], held[3][q]}, columns);
+    unroll<4>([&](int j) { mine[(4 * q + j) * (kTile / 4)] = columns[j]; });
+  });
+  store_turned_codes<kVector>(scratch, codes_t, r0, c0, rows, cols);
 }
 
 }  // namespace
 
-void launch_quantize(QuantizeJob job, Grouping grouping, DType format, const void* x, DType type, uint32_t* col_amax,
+void launch_quantize(QuantizeJob job, ScaleLayout grouping, DType format, const void* x, DType type, uint32_t* col_amax,
                      cudaStream_t stream) {
   job.set_vector(x);
   with_f32_or_bf16(type, [&]<typename T>(T) {
@@ -138,6 +172,16 @@ void launch_quantize(QuantizeJob job, Grouping grouping, DType format, const voi
       launch_quantize_as<Code>(job, grouping, static_cast<const T*>(x), col_amax, stream);
     });
   });
+}
+
+void launch_transpose_codes(const void* codes, void* codes_t, int64_t rows, int64_t cols, cudaStream_t stream) {
+  const int64_t down = (rows + kTile - 1) / kTile, across = (cols + kTile - 1) / kTile;
+  const auto bits = reinterpret_cast<uintptr_t>(codes) | reinterpret_cast<uintptr_t>(codes_t);
+  const bool vector = rows % 16 == 0 && cols % 16 == 0 && bits % 16 == 0;
+  const auto kernel = vector ? transpose_codes_kernel<true> : transpose_codes_kernel<false>;
+  launch_overlapped(kernel, {static_cast<unsigned>(down * across), kTileThreads}, stream,
+                    static_cast<const uint8_t*>(codes), static_cast<uint8_t*>(codes_t), rows, cols,
+                    static_cast<unsigned>(across));
 }
 
 }  // namespace octet::cuda

@@ -1,6 +1,6 @@
 // tensor_stats: amax in one pass, then tiles of 128 x 128 held in registers while they are encoded and decoded
 // under each scaling. Sums are float64; each tile leaves its own, one block joins them in order: the same bits always.
-#include "kernels/cuda/precision/tensor_stats.h"
+#include "kernels/cuda/precision/scales.h"
 
 #include "ir/tensor_stats.h"
 #include "kernels/cuda/common/quantize_tile.cuh"
@@ -169,8 +169,6 @@ __global__ void __launch_bounds__(kTileThreads)
   if (threadIdx.x == 0) scratch.low = kInfinity, scratch.amax = 0;
   __syncthreads();
 
-  const ScaleFormula of_tensor{job.tensor.max, job.tensor.margin, job.tensor.pow2};
-  const ScaleFormula of_block{job.block.max, job.block.margin, job.block.pow2};
   int not_finite = 0, non_zero = 0, blocks = 0, block_binades = 0;
   uint32_t part_low = kInfinity, part_amax = 0, col_amax[kPartCols] = {};
   float row_scale[kPartRows];
@@ -194,7 +192,7 @@ __global__ void __launch_bounds__(kTileThreads)
       high = max(high, __shfl_xor_sync(kWholeWarp, high, lanes));
       low = min(low, __shfl_xor_sync(kWholeWarp, low, lanes));
     }
-    row_scale[i] = of_block(high);
+    row_scale[i] = scale_of(job.block, high);
     if (!job.tiles && lane % 8 == 0 && high > 0) ++blocks, block_binades += binades(low, high);
     part_amax = max(part_amax, high), part_low = min(part_low, low);
   });
@@ -210,7 +208,7 @@ __global__ void __launch_bounds__(kTileThreads)
   if (const int c = static_cast<int>(threadIdx.x); c < kTile) {
     uint32_t most = 0;
     for (int w = 0; w < kTileWarps; ++w) most = max(most, maxima[w][c / kPartCols * kGroupPitch + c % kPartCols]);
-    scratch.col_scale[c] = of_block(most);
+    scratch.col_scale[c] = scale_of(job.block, most);
   }
   const uint32_t tile_amax = scratch.amax, tile_low = scratch.low;
   if (job.tiles && threadIdx.x == 0 && tile_amax > 0) blocks = 1, block_binades = binades(tile_low, tile_amax);
@@ -232,7 +230,7 @@ __global__ void __launch_bounds__(kTileThreads)
   add_count(scratch, kBlocks, blocks);
   add_count(scratch, kBlockBinades, block_binades);
 
-  const float tensor_scale = of_tensor(*amax), tile_scale = of_block(tile_amax);
+  const float tensor_scale = scale_of(job.tensor, *amax), tile_scale = scale_of(job.block, tile_amax);
   measure<Code>(
       x, signal, 0, [&](int, int) { return tensor_scale; }, scratch, stats);
   measure<e4m3>(

@@ -3,19 +3,79 @@
 // An item of work is 128 queries of one head: two warp groups multiply, 64 queries each, and a third copies tiles of
 // keys and values through the block table into two stages of each. While a group waits for the scores of one tile, the
 // values of the tile before are multiplied; the other group's softmax overlaps with both. Persistent CTAs, one per SM,
-// with a dynamic tile scheduler: how many items there are is known on the device only (paged_prefill_work.h).
-#pragma once
-
+// with a dynamic tile scheduler: how many items there are is known on the device only.
 #include "kernels/cuda/common/mbarrier.cuh"
 #include "kernels/cuda/common/overlap.cuh"
+#include "kernels/cuda/common/reduce.cuh"
 #include "kernels/cuda/inference/paged.cuh"
-#include "kernels/cuda/inference/paged_prefill_work.h"
 #include "kernels/cuda/inference/wgmma.cuh"
 
-namespace octet::cuda::prefill {
+namespace octet::cuda {
+namespace prefill {
+namespace {
 
-inline constexpr int kGroups = 2, kGroupThreads = 128, kThreads = (kGroups + 1) * kGroupThreads;
-inline constexpr int kStages = 2;
+// --- the work: tiles of queries of all prefilled sequences, listed on the device by a kernel of its own, since lengths
+// are known there only. Without the list every block of the largest possible grid would look through all sequences for
+// its tile
+constexpr int kTileQueries = 128;
+
+// Queries first_query .. first_query + kTileQueries - 1 of a sequence, as many as there are.
+struct QueryTile {
+  int sequence, first_query;
+  int begin, queries, length;  // of the sequence: as PagedSequence
+};
+
+struct PrefillWork {
+  int tiles;  // in the list
+  int taken;  // the tile scheduler's atomic counter: items taken beyond the first of each block
+  QueryTile tile[1];
+};
+
+int max_prefill_tiles(const PagedProblem& p) {
+  const int full = (p.tokens + kTileQueries - 1) / kTileQueries;
+  return full + (p.sequences < p.tokens / (kDecodeQueries + 1) ? p.sequences : p.tokens / (kDecodeQueries + 1));
+}
+
+constexpr int kListThreads = 1024;
+
+// One block. The last queries of a sequence see most keys: their tiles come first.
+__global__ void __launch_bounds__(kListThreads)
+    list_prefill_tiles_kernel(PagedProblem p, PagedOperands x, PrefillWork* list) {
+  __shared__ int warp_sums[32];
+  griddep_wait();
+  griddep_launch_dependents();
+  const int i = static_cast<int>(threadIdx.x), lane = i % 32, warp = i / 32;
+  int listed = 0;
+  for (int base = 0; base < p.sequences; base += kListThreads) {
+    const int s = base + i;
+    const PagedSequence sequence = s < p.sequences ? PagedSequence::of(p, x, s) : PagedSequence{};
+    const int tiles = sequence.queries > kDecodeQueries ? (sequence.queries + kTileQueries - 1) / kTileQueries : 0;
+    int until = tiles;  // tiles up to and with this thread's sequence
+#pragma unroll
+    for (int lanes = 1; lanes < 32; lanes <<= 1) {
+      const int before = __shfl_up_sync(kWholeWarp, until, lanes);
+      if (lane >= lanes) until += before;
+    }
+    if (lane == 31) warp_sums[warp] = until;
+    __syncthreads();
+    int all = 0;
+    for (int w = 0; w < 32; ++w) {
+      if (w < warp) until += warp_sums[w];
+      all += warp_sums[w];
+    }
+    for (int n = 0; n < tiles; ++n) {
+      list->tile[listed + until - tiles + n] = {s, (tiles - 1 - n) * kTileQueries, sequence.begin, sequence.queries,
+                                                sequence.length};
+    }
+    listed += all;
+    __syncthreads();
+  }
+  if (i == 0) list->tiles = listed, list->taken = 0;
+}
+
+// --- the kernel
+constexpr int kGroups = 2, kGroupThreads = 128, kThreads = (kGroups + 1) * kGroupThreads;
+constexpr int kStages = 2;
 
 template <int kDim>
 struct Shape {
@@ -337,7 +397,20 @@ void launch_dim(const PagedProblem& p, const PagedOperands& x, PrefillWork* list
   launch<T, 256>(p, x, list, sm_count, stream);
 }
 
-using Launch = void(const PagedProblem&, const PagedOperands&, PrefillWork*, int sm_count, cudaStream_t);
-Launch launch_bf16, launch_e4m3, launch_e5m2;
+}  // namespace
+}  // namespace prefill
 
-}  // namespace octet::cuda::prefill
+int64_t prefill_scratch_bytes(const PagedProblem& p) {
+  return static_cast<int64_t>(sizeof(prefill::PrefillWork)) +
+         prefill::max_prefill_tiles(p) * static_cast<int64_t>(sizeof(prefill::QueryTile));
+}
+
+void launch_paged_prefill_wgmma(const PagedProblem& p, const PagedOperands& x, void* scratch, int sm_count,
+                                cudaStream_t stream) {
+  auto* list = static_cast<prefill::PrefillWork*>(scratch);
+  launch_overlapped(prefill::list_prefill_tiles_kernel, {1, prefill::kListThreads}, stream, p, x, list);
+  const auto launch = [&]<typename T>(T) { prefill::launch_dim<T>(p, x, list, sm_count, stream); };
+  if (!with_fp8_type(x.k.dtype, launch)) launch(bf16{});
+}
+
+}  // namespace octet::cuda

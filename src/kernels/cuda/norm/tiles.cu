@@ -1,14 +1,13 @@
 // FP8 codes of a norm's result in both directions: tiles of 128 x 128 of y, recomputed from x and the statistics
 // (or read where y was stored), end in quantize_tile. Panels of rows run from the last to the first: what the row
 // kernel has read last is still in L2.
-#pragma once
-
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/quantize_tile.cuh"
 #include "kernels/cuda/norm/norm.h"
 #include "kernels/cuda/norm/row_access.cuh"
 
 namespace octet::cuda {
+namespace {
 
 // y of eight columns of a row, rounded, into a tile's part.
 template <typename T>
@@ -29,7 +28,7 @@ __device__ __forceinline__ void recompute(const NormForward& p, int64_t row, int
   unroll<kGroup>([&](int i) { x[i] = fmaf((x[i] - mean) * rstd, weight[i], bias[i]); });
 }
 
-template <typename T, typename Code, Grouping kGrouping, bool kVector>
+template <typename T, typename Code, ScaleLayout kLayout, bool kVector>
 __global__ void __launch_bounds__(kTileThreads)
     norm_tiles_kernel(const NormForward p, const QuantizeJob job, unsigned across) {
   __shared__ TileScratch scratch;
@@ -59,18 +58,17 @@ __global__ void __launch_bounds__(kTileThreads)
       for (int j = 0; j < kGroup; j += 2) part.set(i, half + j, x[j], x[j + 1]);
     }
   }
-  quantize_tile<kGrouping, Code, kVector>(part, r0, c0, job, scratch);
+  quantize_tile<kLayout, Code, kVector>(part, r0, c0, job, scratch);
 }
 
-template <typename T>
+}  // namespace
+
 void launch_norm_tiles(const NormForward& call, cudaStream_t stream) {
   const NormQuantize& q = call.quantize;
   QuantizeJob job{.rows = call.rows,
                   .cols = call.cols,
                   .scale = q.scale,
-                  .max = q.format_max,
-                  .margin = q.margin,
-                  .pow2 = q.pow2,
+                  .formula = q.formula,
                   .codes = static_cast<uint8_t*>(q.codes),
                   .codes_t = static_cast<uint8_t*>(q.codes_t),
                   .scale_inv = q.scale_inv,
@@ -79,19 +77,20 @@ void launch_norm_tiles(const NormForward& call, cudaStream_t stream) {
   job.set_vector(call.x);
   const auto across = static_cast<unsigned>((call.cols + kTile - 1) / kTile);
   const auto blocks = across * static_cast<unsigned>((call.rows + kTile - 1) / kTile);
-  const auto run = [&]<typename Code>(Code) {
-    const auto launch = [&](auto kernel) {
-      launch_overlapped(kernel, {blocks, kTileThreads}, stream, call, job, across);
-    };
-    if (q.scaling == CodeScaling::kTensor) {
-      launch(job.vector ? norm_tiles_kernel<T, Code, Grouping::kTensor, true>
-                        : norm_tiles_kernel<T, Code, Grouping::kTensor, false>);
-    } else {
-      launch(job.vector ? norm_tiles_kernel<T, Code, Grouping::kRow128, true>
-                        : norm_tiles_kernel<T, Code, Grouping::kRow128, false>);
-    }
+  const auto launch = [&](auto kernel) {
+    launch_overlapped(kernel, {blocks, kTileThreads}, stream, call, job, across);
   };
-  with_fp8_type(q.format, run);
+  with_f32_or_bf16(call.dtype, [&]<typename T>(T) {
+    with_fp8_type(q.format, [&]<typename Code>(Code) {
+      if (q.scaling == ScaleLayout::kTensor) {
+        launch(job.vector ? norm_tiles_kernel<T, Code, ScaleLayout::kTensor, true>
+                          : norm_tiles_kernel<T, Code, ScaleLayout::kTensor, false>);
+      } else {
+        launch(job.vector ? norm_tiles_kernel<T, Code, ScaleLayout::kRow128, true>
+                          : norm_tiles_kernel<T, Code, ScaleLayout::kRow128, false>);
+      }
+    });
+  });
 }
 
 }  // namespace octet::cuda

@@ -1,15 +1,90 @@
-// Decode over the paged cache in float32, for every type and head dim: a few queries a sequence, all heads of a key
-// head share one walk over its keys.
+// Attention over the paged cache in float32, for every type and head dim. Decode: a few queries a sequence, all heads
+// of a key head share one walk over its keys. Prefill: the tiles of dense attention, keys gathered through the block
+// table.
 //
 // A block takes one piece of the context of one (sequence, key head) and kRows rows. Its warps take blocks of 32 keys
 // in turn: kLanes lanes read a key, 8 elements each, and the warp keeps an online softmax per row.
+#include "kernels/cuda/attention/tiles.cuh"
+#include "kernels/cuda/common/operand.cuh"
 #include "kernels/cuda/common/overlap.cuh"
-#include "kernels/cuda/inference/paged_decode.cuh"
+#include "kernels/cuda/common/reduce.cuh"
+#include "kernels/cuda/inference/paged.cuh"
 
 namespace octet::cuda {
 namespace {
 
+// --- decode
 constexpr int kKeys = kDecodeKeys, kEach = 8, kRows = kDecodeRows;
+
+// The largest score and the denominator over some keys, of one row; a weighted sum of values goes with it.
+struct Partial {
+  float largest, sum;
+};
+// Weight of a part in a whole whose largest score is `top`; parts without keys weigh nothing.
+__device__ __forceinline__ float part_weight(float largest, float top) {
+  return largest == -INFINITY && top == -INFINITY ? 0.0f : exponential(largest - top);
+}
+
+// The rows of a decode block: (query, head of the group) pairs of one sequence and key head, kRows of them a block.
+struct DecodeRows {
+  PagedSequence sequence;
+  int kv_head, first_row, count;  // count: rows of the sequence and key head in all
+
+  __device__ static DecodeRows of(const PagedProblem& p, const PagedOperands& x, int rows) {
+    const PagedSequence sequence = PagedSequence::of(p, x, static_cast<int>(blockIdx.x));
+    const int chunk = static_cast<int>(blockIdx.y) / p.kv_heads;
+    const int count = sequence.queries <= kDecodeQueries ? sequence.queries * p.group : 0;
+    return {sequence, static_cast<int>(blockIdx.y) % p.kv_heads, chunk * rows, count};
+  }
+  __device__ bool exists(int r) const { return first_row + r < count; }
+  __device__ int query(const PagedProblem& p, int r) const { return (first_row + r) / p.group; }
+  __device__ int64_t row(const PagedProblem& p, int r) const {  // of [tokens x heads]
+    return static_cast<int64_t>(sequence.begin + query(p, r)) * p.heads + kv_head * p.group + (first_row + r) % p.group;
+  }
+  // Keys that any of the block's rows sees.
+  __device__ int oldest(const PagedProblem& p) const { return sequence.first_key(p, query(p, 0)); }
+  __device__ int newest(const PagedProblem& p, int rows) const {
+    return sequence.position(query(p, min(rows, count - first_row) - 1)) + 1;
+  }
+};
+
+// Rows of out [tokens, heads, dim] beyond the last sequence become 0: spread over the first blocks of the sequences.
+__device__ __forceinline__ void clear_padding(const PagedProblem& p, const PagedOperands& x) {
+  if (blockIdx.y != 0 || blockIdx.z != 0) return;
+  const int64_t width = static_cast<int64_t>(p.heads) * p.dim;
+  for (int64_t token = x.segments[p.sequences] + static_cast<int>(blockIdx.x); token < p.tokens; token += gridDim.x) {
+    for (int64_t i = threadIdx.x; i < width; i += blockDim.x) store(x.out, token * width + i, 0.0f);
+  }
+}
+
+// Joins the warps of a block and writes the result, or the block's piece of it when the context is cut.
+template <int kRows, int kDim>
+__device__ __forceinline__ void write_rows(const PagedProblem& p, const PagedOperands& x, const DecodeRows& rows,
+                                           const float (&sums)[kDecodeWarps][kRows][kDim],
+                                           const Partial (&parts)[kDecodeWarps][kRows], int splits, float* piece_sums,
+                                           Partial* pieces) {
+  const float v_scale = factor(x.v_scale);
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < kRows * kDim; i += 32 * kDecodeWarps) {
+    const int r = i / kDim, d = i % kDim;
+    if (!rows.exists(r) || d >= p.dim) continue;
+    float top = -INFINITY, total = 0, value = 0;
+    for (int w = 0; w < kDecodeWarps; ++w) top = fmaxf(top, parts[w][r].largest);
+    for (int w = 0; w < kDecodeWarps; ++w) {
+      const float weight = part_weight(parts[w][r].largest, top);
+      total = fmaf(weight, parts[w][r].sum, total);
+      value = fmaf(weight, sums[w][r][d], value);
+    }
+    const int64_t row = rows.row(p, r);
+    if (splits == 1) {
+      store(x.out, row * p.dim + d, value / total * v_scale);
+    } else {
+      const int64_t at = row * splits + static_cast<int>(blockIdx.z);
+      piece_sums[at * p.dim + d] = value;
+      if (d == 0) pieces[at] = {top, total};
+    }
+  }
+}
 
 // 8 elements from d on of the row that starts at element `row`; zeros beyond dim.
 __device__ __forceinline__ void read_piece(const Operand& x, int64_t row, int d, int dim, float (&to)[kEach]) {
@@ -140,6 +215,43 @@ __global__ void join_pieces_kernel(PagedProblem p, PagedOperands x, int splits, 
   }
 }
 
+// --- prefill
+template <int kDim>
+__global__ void __launch_bounds__(kTileThreads, 2) paged_prefill_kernel(PagedProblem p, PagedOperands x) {
+  constexpr int kOthers = ForwardTiles<kDim>::kOthers;
+  extern __shared__ float4 shared_vectors[];
+  float* shared = reinterpret_cast<float*>(shared_vectors);
+  __shared__ VisibleRows visible;
+  __shared__ PagedTile tile;
+  griddep_wait();
+  griddep_launch_dependents();
+  if (!tile.find(p, x, visible)) return;
+  const PagedSequence sequence = tile.sequence;
+  const int first_query = tile.first_query, head = static_cast<int>(blockIdx.y), kv_head = head / p.group;
+  load_tile<kDim, kOwn>(shared, x.q, p.heads, head, p.dim, [&](int row) {
+    return first_query + row < sequence.queries ? sequence.begin + first_query + row : -1;
+  });
+  // Keys in front of the window may lie in freed blocks: they are not read.
+  const auto gather = [&](float* to, const Operand& from, int key) {
+    load_tile<kDim, kOthers>(to, from, p.kv_heads, kv_head, p.dim, [&](int row) {
+      const int at = key + row;
+      return at >= visible.first && at < visible.last ? sequence.slot(p, at) : -1;
+    });
+  };
+  const float scale = p.scale * factor(x.k_scale);
+  ForwardRows<kDim> rows;
+  forward_walk<kDim>(
+      shared, visible, scale, false, rows, [&](float* to, int key) { gather(to, x.k, key); },
+      [&](float* to, int key) { gather(to, x.v, key); }, [](int, int) { return 1.0f; },
+      p.alibi != 0 ? alibi_bias(p, head) / scale : 0.0f);
+  const float v_scale = factor(x.v_scale);
+  unroll<kRowsOfThread>([&](int i) { rows.sum[i] /= v_scale; });
+  put_results<kDim>(shared, rows);
+  store_tile<kDim>(shared, x.out, p.heads, head, p.dim, [&](int row) {
+    return first_query + row < sequence.queries ? sequence.begin + first_query + row : -1;
+  });
+}
+
 }  // namespace
 
 void launch_paged_decode(const PagedProblem& p, const PagedOperands& x, const SplitDecodePlan& plan, void* scratch,
@@ -155,6 +267,15 @@ void launch_paged_decode(const PagedProblem& p, const PagedOperands& x, const Sp
   if (plan.splits == 1) return;
   const dim3 rows(dim(0), static_cast<unsigned>(min(kDecodeQueries, p.tokens) * p.heads));
   launch_overlapped(join_pieces_kernel, {rows, kMaxDecodeSplits}, stream, p, x, plan.splits, sums, pieces);
+}
+
+void launch_paged_prefill(const PagedProblem& p, const PagedOperands& x, cudaStream_t stream) {
+  with_tile_width(p.dim, [&](auto width) {
+    constexpr int kDim = decltype(width)::value;
+    constexpr size_t kBytes = ForwardTiles<kDim>::kFloats * sizeof(float);
+    const dim3 blocks(prefill_tiles(p), static_cast<unsigned>(p.heads));
+    launch_overlapped(paged_prefill_kernel<kDim>, {blocks, kTileThreads, kBytes}, stream, p, x);
+  });
 }
 
 }  // namespace octet::cuda
