@@ -36,7 +36,7 @@ Memory::~Memory() {
   kind_ == MemoryKind::kDevice ? cudaFree(data_) : cudaFreeHost(data_);
 }
 
-static constexpr int64_t kBufferBytes = int64_t{32} << 20;
+constexpr int64_t kBufferBytes = int64_t{32} << 20;
 
 Upload::~Upload() {
   for (Buffer& buffer : buffers_) {
