@@ -114,8 +114,7 @@ std::optional<RowProgram> RowProgram::of_node(const Graph& graph, const Node& no
   return program;
 }
 
-std::optional<RowProgram> RowProgram::of_body(const Graph&, const Node& fusion) {
-  const Graph& body = *fusion.body;
+std::optional<RowProgram> RowProgram::of_body(const Graph& body) {
   RowProgram program;
   Located values;
   std::unordered_map<Value, int32_t, ValueHash> results;
@@ -227,14 +226,6 @@ void RowProgram::run(const KernelArgs& args) const {
     });
   }
   finish_partials(args, partials);
-}
-
-bool has_row_kernel(const Graph& graph, const Node& node) {
-  return make_row_kernel(graph, node, RowUse::kAlone).has_value();
-}
-
-BoundKernel bind_row_kernel(const Graph& graph, const Node& node) {
-  return [program = *RowProgram::of_node(graph, node)](const KernelArgs& args) { program.run(args); };
 }
 
 }  // namespace octet::cpu

@@ -51,7 +51,7 @@ class RowProgram {
  public:
   static std::optional<RowProgram> of_node(const Graph& graph, const Node& node);
   // None if a node of the body has no row kernel or the nodes have different rows.
-  static std::optional<RowProgram> of_body(const Graph& graph, const Node& fusion);
+  static std::optional<RowProgram> of_body(const Graph& body);
 
   void run(const KernelArgs& args) const;
 
@@ -94,9 +94,5 @@ class RowProgram {
   int64_t chunk_rows_ = 0, chunks_ = 0, tile_rows_ = 0;
   int64_t scratch_floats_ = 0, thread_bytes_ = 0, partial_floats_ = 0;
 };
-
-// accepts and bind of the families' rows for single nodes.
-bool has_row_kernel(const Graph& graph, const Node& node);
-BoundKernel bind_row_kernel(const Graph& graph, const Node& node);
 
 }  // namespace octet::cpu

@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/threads.h"
 #include "kernels/cpu/row_kernels.h"
-#include "kernels/cpu/simd.h"
 
 namespace octet::cpu {
 namespace {
@@ -20,31 +19,20 @@ void check_ids(const int32_t* ids, int64_t count, int64_t rows, const char* op) 
   }
 }
 
-bool accepts_lookup(const Graph& graph, const Node& node) {
-  return is_float(graph.dtype(node.inputs[1])) && is_float(node.results[0].dtype);
-}
-
 BoundKernel bind_lookup(const Graph& graph, const Node& node) {
   const TensorType table = graph.type(node.inputs[1]);
-  const DType to = node.results[0].dtype;
-  const int64_t tokens = graph.shape(node.inputs[0]).elements(), rows = table.shape.rows(), cols = table.shape.cols();
-  return [=, from = table.dtype](const KernelArgs& args) {
+  const int64_t tokens = graph.shape(node.inputs[0]).elements(), rows = table.shape.rows();
+  const int64_t width = table.shape.cols() * dtype_bytes(table.dtype);
+  return [=](const KernelArgs& args) {
     const int32_t* ids = args.in[0].as<const int32_t>();
     check_ids(ids, tokens, rows, "embedding");
-    parallel_for(tokens, std::max<int64_t>(1, kGrainElements / cols), [&](int64_t begin, int64_t end) {
+    parallel_for(tokens, std::max<int64_t>(1, kGrainElements * 4 / width), [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
-        convert(from, args.in[1].as<const std::byte>() + ids[t] * cols * dtype_bytes(from), to,
-                args.out[0].as<std::byte>() + t * cols * dtype_bytes(to), cols);
+        std::memcpy(args.out[0].as<std::byte>() + t * width, args.in[1].as<const std::byte>() + ids[t] * width,
+                    static_cast<size_t>(width));
       }
     });
   };
-}
-
-// float32 tables (weight gradients stay in float32), dy of either type
-bool accepts_gradient(const Graph& graph, const Node& node) {
-  const Value c = node.operand("c");
-  return is_f32_or_bf16(graph.dtype(node.inputs[1])) && node.results[0].dtype == DType::kF32 &&
-         (!c.exists() || graph.dtype(c) == DType::kF32);
 }
 
 template <typename T>
@@ -72,22 +60,20 @@ void add_rows(const KernelArgs& args, int64_t tokens, int64_t rows, int64_t cols
 }
 
 BoundKernel bind_gradient(const Graph& graph, const Node& node) {
-  const int64_t tokens = graph.shape(node.inputs[0]).elements();
-  const int64_t rows = node.results[0].shape.rows(), cols = node.results[0].shape.cols();
-  const bool bf16 = graph.dtype(node.inputs[1]) == DType::kBF16;
-  return [=](const KernelArgs& args) {
-    bf16 ? add_rows<BF16>(args, tokens, rows, cols) : add_rows<float>(args, tokens, rows, cols);
-  };
+  const TensorType& table = node.results[0];
+  const DType dy = graph.dtype(node.inputs[1]);
+  if (!is_f32_or_bf16(dy)) return nullptr;
+  const int64_t tokens = graph.shape(node.inputs[0]).elements(), rows = table.shape.rows(), cols = table.shape.cols();
+  return with_float_type(dy, [&]<typename T>(T) -> BoundKernel {
+    return [=](const KernelArgs& args) { add_rows<T>(args, tokens, rows, cols); };
+  });
 }
 
 }  // namespace
 
-std::span<const KernelEntry> embedding_kernels() {
-  static const KernelEntry kernels[] = {
-      {Op::kEmbedding, "embedding_lookup", accepts_lookup, bind_lookup},
-      {Op::kEmbeddingGrad, "embedding_grad_owned_rows", accepts_gradient, bind_gradient},
-  };
-  return kernels;
+std::vector<KernelEntry> embedding_kernels() {
+  return {{Op::kEmbedding, "embedding_lookup", bind_lookup},
+          {Op::kEmbeddingGrad, "embedding_grad_owned_rows", bind_gradient}};
 }
 
 }  // namespace octet::cpu

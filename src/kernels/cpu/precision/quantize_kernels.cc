@@ -1,33 +1,131 @@
-// Fast rows of quantize: a tensor in tiles of 128 x 128 (quantize_tile.h), or as one stream if no result needs tiles;
-// the same tiles inside fusions, some rows at a time.
-#include <atomic>
+// The fast entry of quantize: rows, each read once or twice from cache, if no result needs tiles; else tiles of 128 x
+// 128, quantized to row codes, codes of the transpose, scales and amax; the same inside fusions, some rows at a time.
+// The arithmetic is the reference's bit for bit: float32 scale, float32 product, one rounding to the code.
+#include <immintrin.h>
+
+#include <cstring>
 
 #include "base/error.h"
-#include "base/threads.h"
-#include "kernels/cpu/families.h"
-#include "kernels/cpu/precision/quantize_tile.h"
+#include "ir/scale_layout.h"
+#include "kernels/cpu/precision/scale_formula.h"
 #include "kernels/cpu/row_kernels.h"
 
 namespace octet::cpu {
 namespace {
 
-void raise(std::atomic<uint32_t>& to, uint32_t value) {
-  uint32_t seen = to.load(std::memory_order_relaxed);
-  while (seen < value && !to.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
+template <typename Code, typename T>
+void encode_run(const T* __restrict x, int64_t count, float scale, Code* __restrict codes) {
+  for (int64_t i = 0; i < count; ++i) codes[i] = codec::encode<Code>(codec::decode(x[i]) * scale);
+}
+
+template <typename Code, typename T>
+void encode_columns(const T* __restrict x, int64_t count, const float* __restrict scales, Code* __restrict codes) {
+  for (int64_t i = 0; i < count; ++i) codes[i] = codec::encode<Code>(codec::decode(x[i]) * scales[i]);
+}
+
+void transpose_16x16(const uint8_t* from, int64_t from_stride, uint8_t* to, int64_t to_stride) {
+  __m128i a[16], b[16];
+  for (int i = 0; i < 16; ++i) a[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i * from_stride));
+  // Four rounds of interleaving row i with row i + 8 are a full transpose.
+  auto interleave = [](const __m128i* in, __m128i* out) {
+    for (int i = 0; i < 8; ++i) {
+      out[2 * i] = _mm_unpacklo_epi8(in[i], in[i + 8]);
+      out[2 * i + 1] = _mm_unpackhi_epi8(in[i], in[i + 8]);
+    }
+  };
+  interleave(a, b);
+  interleave(b, a);
+  interleave(a, b);
+  interleave(b, a);
+  for (int i = 0; i < 16; ++i) _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i * to_stride), a[i]);
+}
+
+// to [cols, to_stride] = the transpose of tile [rows, kScaleBlock].
+void transpose_tile(const uint8_t* tile, int64_t rows, int64_t cols, uint8_t* to, int64_t to_stride) {
+  int64_t r = 0;
+  for (; r + 16 <= rows; r += 16) {
+    int64_t c = 0;
+    for (; c + 16 <= cols; c += 16)
+      transpose_16x16(tile + r * kScaleBlock + c, kScaleBlock, to + c * to_stride + r, to_stride);
+    for (; c < cols; ++c) {
+      for (int64_t i = r; i < r + 16; ++i) to[c * to_stride + i] = tile[i * kScaleBlock + c];
+    }
   }
+  for (; r < rows; ++r) {
+    for (int64_t c = 0; c < cols; ++c) to[c * to_stride + r] = tile[r * kScaleBlock + c];
+  }
+}
+
+// Results that may be absent are null.
+template <typename Code>
+struct QuantizeJob {
+  int64_t rows, cols;  // of the whole tensor, as the results are
+  ScaleLayout layout;
+  ScaleFormula formula;
+  float scale = 1;  // kTensor
+  Code *codes = nullptr, *codes_t = nullptr;
+  float *scale_inv = nullptr, *scale_inv_t = nullptr;  // not of kTensor
+  bool wants_amax = false;
+  float *row_scales = nullptr, *col_scales = nullptr;  // kRow in tiles, computed before: [rows], [cols]
+
+  bool needs_tiles() const {
+    return codes_t != nullptr || layout == ScaleLayout::kRow128 || layout == ScaleLayout::kTile128 ||
+           (layout == ScaleLayout::kRow && scale_inv_t != nullptr);
+  }
+};
+
+template <typename Code>
+QuantizeJob<Code> job_of(const Graph& graph, const Node& node) {
+  const Shape& x = graph.shape(node.inputs[0]);
+  return {.rows = x.rows(),
+          .cols = x.cols(),
+          .layout = parse_scale_layout(node.attr<std::string>("scaling")),
+          .formula = ScaleFormula(node)};
+}
+
+// The job with the operands of a call. Pointers to rows are at the call's first row, those of a job at the tensor's.
+template <typename Code>
+QuantizeJob<Code> with_operands(QuantizeJob<Code> job, const RowCall& call) {
+  job.codes = static_cast<Code*>(call.out[0]);
+  job.scale_inv = static_cast<float*>(call.out[1]);
+  job.codes_t = static_cast<Code*>(call.out[2]);
+  job.scale_inv_t = static_cast<float*>(call.out[3]);
+  job.wants_amax = call.out[4] != nullptr;
+  if (job.codes != nullptr) job.codes -= call.first_row * job.cols;
+  if (job.scale_inv != nullptr && job.layout == ScaleLayout::kRow) job.scale_inv -= call.first_row;
+  if (job.layout == ScaleLayout::kTensor) {
+    job.scale = *static_cast<const float*>(call.in[1]);
+    for (float* inverse : {job.scale_inv, job.scale_inv_t}) {
+      if (inverse != nullptr && call.first_row == 0) *inverse = 1.0f / job.scale;
+    }
+  }
+  return job;
+}
+
+// Rows [r0, r0 + rows), their elements at x, of kRow or kTensor. Returns the amax bits if requested or computed anyway.
+template <typename Code, typename T>
+uint32_t quantize_rows(const QuantizeJob<Code>& job, const T* x, int64_t r0, int64_t rows) {
+  uint32_t all = 0;
+  for (int64_t r = r0; r < r0 + rows; ++r, x += job.cols) {
+    const bool per_row = job.layout == ScaleLayout::kRow;
+    const uint32_t amax = per_row || job.wants_amax ? amax_run(x, job.cols) : 0;
+    const float scale = per_row ? job.formula(amax) : job.scale;
+    if (per_row && job.scale_inv != nullptr) job.scale_inv[r] = 1.0f / scale;
+    if (job.codes != nullptr) encode_run(x, job.cols, scale, job.codes + r * job.cols);
+    all = std::max(all, amax);
+  }
+  return all;
 }
 
 // Scales of whole rows and columns, before any tile.
 template <typename Code, typename T>
-void scale_rows_and_columns(const QuantizeJob<Code>& job) {
-  const T* x = static_cast<const T*>(job.x);
+void scale_rows_and_columns(const QuantizeJob<Code>& job, const T* x) {
   parallel_for(job.rows, 16, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       job.row_scales[r] = job.formula(amax_run(x + r * job.cols, job.cols));
       if (job.scale_inv != nullptr) job.scale_inv[r] = 1.0f / job.row_scales[r];
     }
   });
-  if (job.codes_t == nullptr && job.scale_inv_t == nullptr) return;
   parallel_for(job.cols, kScaleBlock, [&](int64_t begin, int64_t end) {
     for (int64_t c0 = begin; c0 < end; c0 += kScaleBlock) {
       const int64_t cols = std::min(kScaleBlock, end - c0);
@@ -41,99 +139,93 @@ void scale_rows_and_columns(const QuantizeJob<Code>& job) {
   });
 }
 
-// Quantizes rows of x with a scale each: codes and scale_inv are null if unused. Returns the amax.
+// One tile at (r0, c0), its elements at x. Returns its amax bits if requested or computed anyway.
 template <typename Code, typename T>
-uint32_t quantize_rows(const QuantizeJob<Code>& job, const T* x, int64_t rows, Code* codes, float* scale_inv) {
-  uint32_t all = 0;
-  for (int64_t r = 0; r < rows; ++r, x += job.cols) {
-    const uint32_t amax = amax_run(x, job.cols);
-    const float scale = job.formula(amax);
-    if (scale_inv != nullptr) scale_inv[r] = 1.0f / scale;
-    if (codes != nullptr) encode_run(x, job.cols, scale, codes + r * job.cols);
-    all = std::max(all, amax);
-  }
-  return all;
-}
-
-template <typename Code, typename T>
-uint32_t quantize(const QuantizeJob<Code>& job) {
-  std::atomic<uint32_t> amax{0};
-  const T* x = static_cast<const T*>(job.x);
-  if (job.layout == ScaleLayout::kRow && job.codes_t == nullptr && job.scale_inv_t == nullptr) {
-    parallel_for(job.rows, std::max<int64_t>(1, (1 << 14) / job.cols), [&](int64_t begin, int64_t end) {
-      raise(amax, quantize_rows(job, x + begin * job.cols, end - begin,
-                                job.codes == nullptr ? nullptr : job.codes + begin * job.cols,
-                                job.scale_inv == nullptr ? nullptr : job.scale_inv + begin));
-    });
-    return amax;
-  }
-  if (job.layout == ScaleLayout::kTensor && job.codes_t == nullptr) {  // no tiles needed: one stream
-    constexpr int64_t kRun = 2048;
-    parallel_for(job.rows * job.cols, 1 << 14, [&](int64_t begin, int64_t end) {
-      uint32_t seen = 0;
-      for (int64_t i = begin; i < end; i += kRun) {
-        const int64_t count = std::min(kRun, end - i);
-        if (job.wants_amax) seen = std::max(seen, amax_run(x + i, count));
-        if (job.codes != nullptr) encode_run(x + i, count, job.scale, job.codes + i);
-      }
-      raise(amax, seen);
-    });
-    return amax;
+uint32_t quantize_tile(const QuantizeJob<Code>& job, const T* x, int64_t r0, int64_t c0) {
+  const int64_t rows = std::min(kScaleBlock, job.rows - r0), cols = std::min(kScaleBlock, job.cols - c0);
+  const bool per_row = job.layout == ScaleLayout::kRow || job.layout == ScaleLayout::kRow128;
+  alignas(64) Code tile[kScaleBlock * kScaleBlock];
+  alignas(64) float row_scale[kScaleBlock], col_scale[kScaleBlock];
+  uint32_t amax = 0;
+  if (job.layout == ScaleLayout::kRow128) {
+    alignas(64) uint32_t col_amax[kScaleBlock] = {};
+    for (int64_t r = 0; r < rows; ++r) {
+      const uint32_t row_amax = amax_run(x + r * job.cols, cols);
+      if (job.codes_t != nullptr || job.scale_inv_t != nullptr) amax_columns(x + r * job.cols, cols, col_amax);
+      amax = std::max(amax, row_amax);
+      row_scale[r] = job.formula(row_amax);
+      if (job.scale_inv != nullptr) job.scale_inv[c0 / kScaleBlock * job.rows + r0 + r] = 1.0f / row_scale[r];
+    }
+    for (int64_t c = 0; c < cols; ++c) {
+      col_scale[c] = job.formula(col_amax[c]);
+      if (job.scale_inv_t != nullptr) job.scale_inv_t[r0 / kScaleBlock * job.cols + c0 + c] = 1.0f / col_scale[c];
+    }
+  } else if (job.layout == ScaleLayout::kTile128 || job.wants_amax) {
+    for (int64_t r = 0; r < rows; ++r) amax = std::max(amax, amax_run(x + r * job.cols, cols));
   }
   if (job.layout == ScaleLayout::kRow) {
-    scale_rows_and_columns<Code, T>(job);
-    if (job.wants_amax) amax = amax_run(x, job.rows * job.cols);
+    std::copy_n(job.row_scales + r0, rows, row_scale);
+    std::copy_n(job.col_scales + c0, cols, col_scale);
   }
-  const int64_t col_tiles = (job.cols + kScaleBlock - 1) / kScaleBlock,
-                row_tiles = (job.rows + kScaleBlock - 1) / kScaleBlock;
-  parallel_for(row_tiles * col_tiles, 1, [&](int64_t begin, int64_t end) {
-    uint32_t seen = 0;
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t r0 = i / col_tiles * kScaleBlock, c0 = i % col_tiles * kScaleBlock;
-      seen = std::max(seen, quantize_tile<Code, T>(job, x + r0 * job.cols + c0, r0, c0));
+  float scale = job.scale;
+  if (job.layout == ScaleLayout::kTile128) {
+    scale = job.formula(amax);
+    const int64_t row_tile = r0 / kScaleBlock, col_tile = c0 / kScaleBlock;
+    const int64_t row_tiles = (job.rows + kScaleBlock - 1) / kScaleBlock,
+                  col_tiles = (job.cols + kScaleBlock - 1) / kScaleBlock;
+    if (job.scale_inv != nullptr) job.scale_inv[row_tile * col_tiles + col_tile] = 1.0f / scale;
+    if (job.scale_inv_t != nullptr) job.scale_inv_t[col_tile * row_tiles + row_tile] = 1.0f / scale;
+  }
+  if (job.codes != nullptr) {
+    for (int64_t r = 0; r < rows; ++r) {
+      encode_run(x + r * job.cols, cols, per_row ? row_scale[r] : scale, job.codes + (r0 + r) * job.cols + c0);
     }
-    raise(amax, seen);
-  });
+  }
+  if (job.codes_t != nullptr) {
+    for (int64_t r = 0; r < rows; ++r) {
+      Code* to = tile + r * kScaleBlock;
+      if (per_row) {
+        encode_columns(x + r * job.cols, cols, col_scale, to);
+      } else if (job.codes != nullptr) {
+        std::memcpy(to, job.codes + (r0 + r) * job.cols + c0, static_cast<size_t>(cols));
+      } else {
+        encode_run(x + r * job.cols, cols, scale, to);
+      }
+    }
+    transpose_tile(&tile[0].bits, rows, cols, &job.codes_t[c0 * job.rows + r0].bits, job.rows);
+  }
   return amax;
 }
 
-// The rows of one call inside a fusion, each with its own scale, in row codes only.
+// The whole tensor on all threads.
 template <typename Code, typename T>
-void quantize_rows_call(const QuantizeJob<Code>& job, const RowCall& call) {
-  const uint32_t amax = quantize_rows(job, static_cast<const T*>(call.in[0]), call.rows,
-                                      static_cast<Code*>(call.out[0]), static_cast<float*>(call.out[1]));
-  if (float* largest = static_cast<float*>(call.out[4]); largest != nullptr) {
-    *largest = std::bit_cast<float>(std::max(std::bit_cast<uint32_t>(*largest), amax));
+uint32_t quantize(const QuantizeJob<Code>& job, const T* x) {
+  if (!job.needs_tiles()) {
+    return parallel_max(job.rows, std::max<int64_t>(1, (1 << 14) / job.cols), [&](int64_t begin, int64_t end) {
+      return quantize_rows(job, x + begin * job.cols, begin, end - begin);
+    });
   }
+  if (job.layout == ScaleLayout::kRow) scale_rows_and_columns(job, x);
+  const int64_t down = (job.rows + kScaleBlock - 1) / kScaleBlock, across = (job.cols + kScaleBlock - 1) / kScaleBlock;
+  return parallel_max(down * across, 1, [&](int64_t begin, int64_t end) {
+    uint32_t amax = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t r0 = i / across * kScaleBlock, c0 = i % across * kScaleBlock;
+      amax = std::max(amax, quantize_tile(job, x + r0 * job.cols + c0, r0, c0));
+    }
+    return amax;
+  });
 }
 
 // The rows of one call inside a fusion (row_program.h), in the tiles of the whole tensor.
 template <typename Code, typename T>
-void quantize_call(QuantizeJob<Code> job, const RowCall& call) {
+void quantize_call(const QuantizeJob<Code>& node_job, const RowCall& call) {
+  const QuantizeJob<Code> job = with_operands(node_job, call);
   const T* x = static_cast<const T*>(call.in[0]);
-  // Code pointers are at the call's first row; tiles are counted from the tensor's.
-  job.codes = static_cast<Code*>(call.out[0]);
-  if (job.codes != nullptr) job.codes -= call.first_row * job.cols;
-  job.scale_inv = static_cast<float*>(call.out[1]);
-  job.codes_t = static_cast<Code*>(call.out[2]);
-  job.scale_inv_t = static_cast<float*>(call.out[3]);
-  job.row_scales = job.col_scales = nullptr;  // of kRow, see above
-  job.wants_amax = call.out[4] != nullptr;
-  uint32_t amax = 0;
-  if (job.layout == ScaleLayout::kTensor) {
-    job.scale = *static_cast<const float*>(call.in[1]);
-    for (float* inverse : {job.scale_inv, job.scale_inv_t}) {
-      if (inverse != nullptr && call.first_row == 0) *inverse = 1.0f / job.scale;
-    }
-  }
-  if (job.layout == ScaleLayout::kTensor && job.codes_t == nullptr) {
-    if (job.wants_amax) amax = amax_run(x, call.rows * job.cols);
-    if (job.codes != nullptr) encode_run(x, call.rows * job.cols, job.scale, static_cast<Code*>(call.out[0]));
-  } else {
-    for (int64_t r = 0; r < call.rows; r += kScaleBlock) {
-      for (int64_t c = 0; c < job.cols; c += kScaleBlock) {
-        amax = std::max(amax, quantize_tile<Code, T>(job, x + r * job.cols + c, call.first_row + r, c));
-      }
+  uint32_t amax = job.needs_tiles() ? 0 : quantize_rows(job, x, call.first_row, call.rows);
+  for (int64_t r = 0; job.needs_tiles() && r < call.rows; r += kScaleBlock) {
+    for (int64_t c = 0; c < job.cols; c += kScaleBlock) {
+      amax = std::max(amax, quantize_tile(job, x + r * job.cols + c, call.first_row + r, c));
     }
   }
   if (float* largest = static_cast<float*>(call.out[4]); largest != nullptr) {
@@ -143,72 +235,40 @@ void quantize_call(QuantizeJob<Code> job, const RowCall& call) {
 
 // Calls visit(Code{}) with the storage type of a code format.
 template <typename Visit>
-void with_code_type(DType format, const Visit& visit) {
-  switch (format) {
-    case DType::kE4M3: return visit(E4M3{});
-    case DType::kE5M2: return visit(E5M2{});
-    case DType::kI8: return visit(I8{});
-    default: fail(ErrorCode::kInternal, "quantize: no codes of type {}", dtype_name(format));
-  }
-}
-
-bool accepts_quantize(const Graph& graph, const Node& node) {
-  return is_wide_float(graph.dtype(node.inputs[0])) && is_code(node.results[0].dtype);
-}
-
-template <typename Code>
-void run_quantize(const ScaleFormula& formula, const KernelArgs& args) {
-  const Tensor& x = args.in[0];
-  const bool given = args.in.size() > 1 && args.in[1].data != nullptr;
-  QuantizeJob<Code> job{.x = x.data,
-                        .rows = x.shape().rows(),
-                        .cols = x.shape().cols(),
-                        .layout = layout_of(args.out[0].shape(), args.out[1].shape(), given),
-                        .scale = given ? *args.in[1].as<float>() : 1.0f,
-                        .codes = args.out[0].as<Code>(),
-                        .codes_t = args.out[2].as<Code>(),
-                        .scale_inv = args.out[1].as<float>(),
-                        .scale_inv_t = args.out[3].as<float>(),
-                        .formula = formula,
-                        .row_scales = reinterpret_cast<float*>(args.workspace.data()),
-                        .col_scales = reinterpret_cast<float*>(args.workspace.data()) + x.shape().rows(),
-                        .wants_amax = args.out[4].data != nullptr};
-  if (job.layout == ScaleLayout::kTensor) {
-    for (float* inverse : {job.scale_inv, job.scale_inv_t}) {
-      if (inverse != nullptr) *inverse = 1.0f / job.scale;
-    }
-  }
-  uint32_t amax = 0;
-  switch (x.dtype()) {
-    case DType::kF32: amax = quantize<Code, float>(job); break;
-    case DType::kBF16: amax = quantize<Code, BF16>(job); break;
-    default: amax = quantize<Code, F16>(job); break;
-  }
-  if (job.wants_amax) *args.out[4].as<float>() = std::bit_cast<float>(amax);
+auto with_code_type(DType format, const Visit& visit) {
+  return format == DType::kE4M3 ? visit(E4M3{}) : format == DType::kE5M2 ? visit(E5M2{}) : visit(I8{});
 }
 
 BoundKernel bind_quantize(const Graph& graph, const Node& node) {
-  const ScaleFormula formula(node);
-  const int64_t scratch = (graph.shape(node.inputs[0]).rows() + graph.shape(node.inputs[0]).cols()) * 4;
+  const TensorType& x = graph.type(node.inputs[0]);
+  const DType format = node.results[0].dtype;
+  if (!is_wide_float(x.dtype) || !is_code(format)) return nullptr;
+  const int64_t scratch = (x.shape.rows() + x.shape.cols()) * 4;
   check(scratch <= workspace_bytes(), ErrorCode::kUnsupported, "quantize: {} rows and columns need {} bytes of {}",
         scratch / 4, scratch, workspace_bytes());
-  BoundKernel kernel;
-  with_code_type(node.results[0].dtype, [&]<typename Code>(Code) {
-    kernel = [formula](const KernelArgs& args) { run_quantize<Code>(formula, args); };
+  return with_code_type(format, [&]<typename Code>(Code) {
+    return with_wide_type(x.dtype, [&]<typename T>(T) -> BoundKernel {
+      return [node_job = job_of<Code>(graph, node)](const KernelArgs& args) {
+        const void* in[2] = {args.in[0].data, args.in.size() > 1 ? args.in[1].data : nullptr};
+        void* out[5];
+        for (size_t i = 0; i < 5; ++i) out[i] = args.out[i].data;
+        QuantizeJob<Code> job = with_operands(node_job, {in, out, 0, node_job.rows, nullptr});
+        job.row_scales = reinterpret_cast<float*>(args.workspace.data());
+        job.col_scales = job.row_scales + job.rows;
+        const uint32_t amax = quantize(job, args.in[0].as<const T>());
+        if (job.wants_amax) *args.out[4].as<float>() = std::bit_cast<float>(amax);
+      };
+    });
   });
-  return kernel;
 }
-
-constexpr KernelEntry kKernels[] = {{Op::kQuantize, "quantize_tiles", accepts_quantize, bind_quantize}};
 
 }  // namespace
 
-std::optional<RowKernel> quantize_row_kernel(const Graph& graph, const Node& node) {
+std::optional<RowKernel> quantize_row_kernel(const Graph& graph, const Node& node, RowUse use) {
   const TensorType& x = graph.type(node.inputs[0]);
   const DType format = node.results[0].dtype;
-  if (!is_f32_or_bf16(x.dtype) || !is_code(format)) return std::nullopt;
-  const bool given = node.operand("scale").exists();
-  const ScaleLayout layout = layout_of(node.results[0].shape, node.results[1].shape, given);
+  if (use == RowUse::kAlone || !is_f32_or_bf16(x.dtype) || !is_code(format)) return std::nullopt;
+  const ScaleLayout layout = parse_scale_layout(node.attr<std::string>("scaling"));
   const bool per_row = layout == ScaleLayout::kRow;
   const auto self = static_cast<size_t>(&node - graph.nodes().data());
   const std::vector<int32_t> uses = graph.count_uses()[self];
@@ -221,27 +281,12 @@ std::optional<RowKernel> quantize_row_kernel(const Graph& graph, const Node& nod
   if (!per_row && (layout != ScaleLayout::kTensor || uses[2] > 0)) kernel.row_alignment = kScaleBlock;
   with_code_type(format, [&]<typename Code>(Code) {
     with_float_type(x.dtype, [&]<typename T>(T) {
-      QuantizeJob<Code> job{.x = nullptr,
-                            .rows = x.shape.rows(),
-                            .cols = x.shape.cols(),
-                            .layout = layout,
-                            .scale = 1,
-                            .codes = nullptr,
-                            .codes_t = nullptr,
-                            .scale_inv = nullptr,
-                            .scale_inv_t = nullptr,
-                            .formula = ScaleFormula(node),
-                            .row_scales = nullptr,
-                            .col_scales = nullptr,
-                            .wants_amax = false};
-      kernel.run = [job, per_row](const RowCall& call) {
-        per_row ? quantize_rows_call<Code, T>(job, call) : quantize_call<Code, T>(job, call);
-      };
+      kernel.run = [job = job_of<Code>(graph, node)](const RowCall& call) { quantize_call<Code, T>(job, call); };
     });
   });
   return kernel;
 }
 
-std::span<const KernelEntry> quantize_kernels() { return kKernels; }
+std::vector<KernelEntry> quantize_kernels() { return {{Op::kQuantize, "quantize_tiles", bind_quantize}}; }
 
 }  // namespace octet::cpu

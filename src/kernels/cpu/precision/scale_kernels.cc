@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "base/threads.h"
-#include "kernels/cpu/families.h"
+#include "kernels/cpu/kernel.h"
 #include "kernels/cpu/matmul/matrix_view.h"
 #include "kernels/cpu/precision/scale_formula.h"
 
@@ -14,10 +14,6 @@ void store_scale(const ScaleFormula& formula, uint32_t amax, const Tensor& scale
   const float scale = formula(amax);
   if (scale_out.data != nullptr) *scale_out.as<float>() = scale;
   if (inverse_out.data != nullptr) *inverse_out.as<float>() = 1.0f / scale;
-}
-
-bool accepts_f32(const Graph& graph, const Node& node) {
-  return std::all_of(node.inputs.begin(), node.inputs.end(), [&](Value v) { return graph.dtype(v) == DType::kF32; });
 }
 
 BoundKernel bind_compute_scale(const Graph&, const Node& node) {
@@ -51,13 +47,8 @@ uint16_t product_to_bf16(float code, float scale) {
   return codec::encode_bf16(std::bit_cast<float>(bits | (inexact ? 1u : 0u)));
 }
 
-bool accepts_dequantize(const Graph& graph, const Node& node) {
-  const DType to = node.results[0].dtype;
-  return is_code(graph.dtype(node.inputs[0])) && graph.dtype(node.inputs[1]) == DType::kF32 &&
-         (to == DType::kF32 || to == DType::kBF16);
-}
-
-BoundKernel bind_dequantize(const Graph&, const Node&) {
+BoundKernel bind_dequantize(const Graph& graph, const Node& node) {
+  if (!is_f32_or_bf16(node.results[0].dtype)) return nullptr;
   return [](const KernelArgs& args) {
     MatrixView view{.data = args.in[0].data,
                     .dtype = args.in[0].dtype(),
@@ -86,14 +77,12 @@ BoundKernel bind_dequantize(const Graph&, const Node&) {
   };
 }
 
-constexpr KernelEntry kKernels[] = {
-    {Op::kComputeScale, "compute_scale", accepts_f32, bind_compute_scale},
-    {Op::kUpdateScales, "update_scales", accepts_f32, bind_update_scales},
-    {Op::kDequantize, "dequantize_runs", accepts_dequantize, bind_dequantize},
-};
-
 }  // namespace
 
-std::span<const KernelEntry> scale_kernels() { return kKernels; }
+std::vector<KernelEntry> scale_kernels() {
+  return {{Op::kComputeScale, "compute_scale", bind_compute_scale},
+          {Op::kUpdateScales, "update_scales", bind_update_scales},
+          {Op::kDequantize, "dequantize_runs", bind_dequantize}};
+}
 
 }  // namespace octet::cpu

@@ -4,14 +4,12 @@
 
 #include "base/error.h"
 #include "base/threads.h"
-#include "kernels/cpu/row_program.h"
+#include "kernels/cpu/kernel.h"
 
 namespace octet::cpu {
 namespace {
 
 constexpr int64_t kGrainBytes = 128 * 1024;
-
-bool always(const Graph&, const Node&) { return true; }
 
 int64_t grain_of(int64_t row_bytes) { return std::max<int64_t>(1, kGrainBytes / std::max<int64_t>(row_bytes, 1)); }
 
@@ -132,16 +130,12 @@ BoundKernel bind_select_rows(const Graph& graph, const Node& node) {
 
 }  // namespace
 
-std::span<const KernelEntry> shape_kernels() {
-  static const KernelEntry kernels[] = {
-      {Op::kReshape, "reshape_copy", always, bind_reshape},
-      {Op::kSlice, "slice_copy", always, bind_slice},
-      {Op::kConcat, "concat_copy", always, bind_concat},
-      {Op::kTranspose, "transpose_squares", always, bind_transpose},
-      {Op::kReduce, "reduce_rows", has_row_kernel, bind_row_kernel},
-      {Op::kSelectRows, "select_rows_copy", always, bind_select_rows},
-  };
-  return kernels;
+std::vector<KernelEntry> shape_kernels() {
+  return {{Op::kReshape, "reshape_copy", bind_reshape},
+          {Op::kSlice, "slice_copy", bind_slice},
+          {Op::kConcat, "concat_copy", bind_concat},
+          {Op::kTranspose, "transpose_squares", bind_transpose},
+          {Op::kSelectRows, "select_rows_copy", bind_select_rows}};
 }
 
 }  // namespace octet::cpu
