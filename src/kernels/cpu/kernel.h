@@ -40,10 +40,9 @@ std::vector<KernelEntry> embedding_kernels();
 std::vector<KernelEntry> matmul_kernels();
 std::vector<KernelEntry> optimiser_kernels();
 std::vector<KernelEntry> paged_attention_kernels();
-std::vector<KernelEntry> quantize_kernels();
+std::vector<KernelEntry> precision_kernels();
 std::vector<KernelEntry> row_kernels();  // row by row: elementwise ops, norms, losses, rope, reductions, fusions
 std::vector<KernelEntry> sampling_kernels();
-std::vector<KernelEntry> scale_kernels();
 std::vector<KernelEntry> shape_kernels();
 std::vector<KernelEntry> stats_kernels();
 
@@ -66,6 +65,9 @@ auto with_wide_type(DType dtype, const Visit& visit) {
   return dtype == DType::kF16 ? visit(F16{}) : with_float_type(dtype, visit);
 }
 
+// Copies all bytes, unless they are the same or the result is unused.
+void copy_tensor(const Tensor& from, const Tensor& to);
+
 // Scratch available to every kernel; kernels that need more work in pieces.
 int64_t workspace_bytes();
 
@@ -73,8 +75,16 @@ int64_t workspace_bytes();
 struct RefTensor {
   TensorType type;
   std::vector<double> values;
+  int64_t size() const { return static_cast<int64_t>(values.size()); }
+  int64_t rows() const { return type.shape.rows(); }
+  int64_t cols() const { return type.shape.cols(); }
+  double& operator[](int64_t i) { return values[static_cast<size_t>(i)]; }
+  double operator[](int64_t i) const { return values[static_cast<size_t>(i)]; }
+  double* row(int64_t r) { return values.data() + r * cols(); }
+  const double* row(int64_t r) const { return values.data() + r * cols(); }
 };
+RefTensor zeros(const TensorType& type);
 using ReferenceFn = void (*)(const Node& node, std::span<const RefTensor* const> in, std::span<RefTensor> out);
-ReferenceFn reference_kernel(Op op);  // null for leaves and fusion (interpreted through its body)
+ReferenceFn reference_kernel(Op op);  // throws for leaves and fusion (interpreted through its body)
 
 }  // namespace octet::cpu

@@ -1,6 +1,9 @@
 // The table of kernel entries: for every op its families' fast entries, best first, then an entry that runs any node
 // with its reference kernel: doubles in, declared types out, serial, and the only entry that allocates when it runs.
+#include <cstring>
+
 #include "base/error.h"
+#include "base/threads.h"
 #include "kernels/cpu/reference.h"
 
 namespace octet::cpu {
@@ -27,8 +30,8 @@ BoundKernel bind_reference(const Graph& graph, const Node& node) {
 Table make_table() {
   Table table(all_ops().size());
   for (const auto& family : {attention_kernels(), attention_grad_kernels(), cache_kernels(), embedding_kernels(),
-                             matmul_kernels(), optimiser_kernels(), paged_attention_kernels(), quantize_kernels(),
-                             row_kernels(), sampling_kernels(), scale_kernels(), shape_kernels(), stats_kernels()}) {
+                             matmul_kernels(), optimiser_kernels(), paged_attention_kernels(), precision_kernels(),
+                             row_kernels(), sampling_kernels(), shape_kernels(), stats_kernels()}) {
     for (const KernelEntry& entry : family) table[static_cast<size_t>(entry.op)].push_back(entry);
   }
   for (const OpInfo& info : all_ops()) {
@@ -49,6 +52,13 @@ SelectedKernel select_kernel(const Graph& graph, const Node& node) {
     if (BoundKernel kernel = entry.bind(graph, node)) return {entry.name, std::move(kernel)};
   }
   fail(ErrorCode::kInternal, "op {} has no kernel entry", op_name(node.op));
+}
+
+void copy_tensor(const Tensor& from, const Tensor& to) {
+  if (to.data == nullptr || from.data == to.data) return;
+  parallel_for(to.type->bytes(), 128 * 1024, [&](int64_t begin, int64_t end) {
+    std::memcpy(to.as<std::byte>() + begin, from.as<const std::byte>() + begin, static_cast<size_t>(end - begin));
+  });
 }
 
 int64_t workspace_bytes() { return int64_t{32} << 20; }

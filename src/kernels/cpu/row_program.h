@@ -58,12 +58,12 @@ class RowProgram {
  private:
   // Location of an operand: an input or result of the node, or a tile of scratch.
   struct Operand {
-    enum class Place : uint8_t { kNone, kInput, kResult, kTile };
+    enum class Place : uint8_t { kNone, kInput, kResult };
     Place place = Place::kNone;
     OperandMapping follow = OperandMapping::kRows;
     int32_t index = -1;     // of the input or result
     int64_t row_bytes = 0;  // kRows
-    int32_t tile = -1;      // scratch slot, also of a result without memory that is read again
+    int32_t tile = -1;      // scratch slot of a value that is read again, for when it has no memory
     int64_t partial = -1;   // offset in floats into a chunk's partial results
   };
   struct Step {

@@ -1,5 +1,5 @@
-// Table lookup, and its gradient: each row of the table is owned by one thread, which adds its tokens in order, so
-// sums do not depend on the number of threads. An id outside the table is an error before anything is written.
+// The gradient of a table lookup: each row of the table is owned by one thread, which adds its tokens in order, so sums
+// do not depend on the number of threads. An id outside the table is an error before anything is written.
 #include <algorithm>
 #include <cstring>
 
@@ -12,36 +12,16 @@ namespace {
 
 constexpr int64_t kGrainElements = 16 * 1024;
 
-void check_ids(const int32_t* ids, int64_t count, int64_t rows, const char* op) {
-  for (int64_t t = 0; t < count; ++t) {
-    check(ids[t] >= 0 && ids[t] < rows, ErrorCode::kInvalidArgument,
-          "{}: id {} of token {} is outside the table's {} rows", op, ids[t], t, rows);
-  }
-}
-
-BoundKernel bind_lookup(const Graph& graph, const Node& node) {
-  const TensorType table = graph.type(node.inputs[1]);
-  const int64_t tokens = graph.shape(node.inputs[0]).elements(), rows = table.shape.rows();
-  const int64_t width = table.shape.cols() * dtype_bytes(table.dtype);
-  return [=](const KernelArgs& args) {
-    const int32_t* ids = args.in[0].as<const int32_t>();
-    check_ids(ids, tokens, rows, "embedding");
-    parallel_for(tokens, std::max<int64_t>(1, kGrainElements * 4 / width), [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) {
-        std::memcpy(args.out[0].as<std::byte>() + t * width, args.in[1].as<const std::byte>() + ids[t] * width,
-                    static_cast<size_t>(width));
-      }
-    });
-  };
-}
-
 template <typename T>
 void add_rows(const KernelArgs& args, int64_t tokens, int64_t rows, int64_t cols) {
   const int32_t* ids = args.in[0].as<const int32_t>();
   const T* dy = args.in[1].as<const T>();
   const float* c = args.in.size() > 2 ? args.in[2].as<const float>() : nullptr;
   float* table = args.out[0].as<float>();
-  check_ids(ids, tokens, rows, "embedding_grad");
+  for (int64_t t = 0; t < tokens; ++t) {
+    check(ids[t] >= 0 && ids[t] < rows, ErrorCode::kInvalidArgument,
+          "embedding_grad: id {} of token {} is outside the table's {} rows", ids[t], t, rows);
+  }
   parallel_for(rows, std::max<int64_t>(1, kGrainElements / cols), [&](int64_t begin, int64_t end) {
     const auto size = static_cast<size_t>((end - begin) * cols) * sizeof(float);
     if (c == nullptr) {
@@ -72,8 +52,7 @@ BoundKernel bind_gradient(const Graph& graph, const Node& node) {
 }  // namespace
 
 std::vector<KernelEntry> embedding_kernels() {
-  return {{Op::kEmbedding, "embedding_lookup", bind_lookup},
-          {Op::kEmbeddingGrad, "embedding_grad_owned_rows", bind_gradient}};
+  return {{Op::kEmbeddingGrad, "embedding_grad_owned_rows", bind_gradient}};
 }
 
 }  // namespace octet::cpu

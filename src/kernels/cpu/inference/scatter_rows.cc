@@ -38,7 +38,7 @@ BoundKernel bind_scatter(const Graph& graph, const Node& node) {
             slot[t], slots);
     }
     auto* cache = args.out[0].as<std::byte>();
-    if (args.in[0].data != cache) std::memcpy(cache, args.in[0].data, static_cast<size_t>(args.out[0].type->bytes()));
+    copy_tensor(args.in[0], args.out[0]);
     // In token order on one thread: few bytes, and of two tokens with one slot the last is stored.
     for (int64_t t = 0; t < tokens; ++t) {
       if (slot[t] < 0) continue;
@@ -69,7 +69,7 @@ BoundKernel bind_copy(const Graph& graph, const Node& node) {
             "copy_blocks: {} to {} of {} blocks", pairs[2 * p], pairs[2 * p + 1], blocks);
     }
     auto* to = args.out[0].as<std::byte>();
-    if (args.in[0].data != to) std::memcpy(to, args.in[0].data, static_cast<size_t>(args.out[0].type->bytes()));
+    copy_tensor(args.in[0], args.out[0]);
     parallel_for(count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t p = begin; p < end; ++p) {
         if (pairs[2 * p] < 0 || pairs[2 * p + 1] < 0) continue;

@@ -89,13 +89,6 @@ BoundKernel bind_own(const Graph& graph, const Node& node) {
   };
 }
 
-void copy_bytes(void* to, const void* from, int64_t bytes) {
-  parallel_for(bytes, 1 << 18, [&](int64_t begin, int64_t end) {
-    std::memcpy(static_cast<std::byte*>(to) + begin, static_cast<const std::byte*>(from) + begin,
-                static_cast<size_t>(end - begin));
-  });
-}
-
 BoundKernel bind_onednn(const Graph& graph, const Node& node) {
   const Product product(graph, node);
   const DType a = product.a_dtype, out = node.results[0].dtype;
@@ -114,9 +107,9 @@ BoundKernel bind_onednn(const Graph& graph, const Node& node) {
                                            .bias_dtype = product.c_dtype});
   if (!run) return nullptr;
   return [=](const KernelArgs& args) {
-    const void* c = product.addend == Addend::kNone ? nullptr : args.in[product.c].data;
-    if (accumulate && c != args.out[0].data) copy_bytes(args.out[0].data, c, args.out[0].type->bytes());
-    run(args.in[0].data, args.in[1].data, accumulate ? nullptr : c, args.out[0].data, args.workspace);
+    if (accumulate) copy_tensor(args.in[product.c], args.out[0]);
+    const void* bias = product.addend == Addend::kRow ? args.in[product.c].data : nullptr;
+    run(args.in[0].data, args.in[1].data, bias, args.out[0].data, args.workspace);
   };
 }
 

@@ -114,11 +114,6 @@ void walk_all(const KernelArgs& args, const Rule& rule) {
                [&](int64_t begin, int64_t end) { walk<kMoments>(args, begin, end, rule); });
 }
 
-void copy_unless_same(const Tensor& from, const Tensor& to) {
-  if (to.data != nullptr && from.data != to.data)
-    std::memcpy(to.data, from.data, static_cast<size_t>(to.type->bytes()));
-}
-
 struct Scalars {
   double lr, step;
   float clip;
@@ -137,8 +132,8 @@ BoundKernel update(const Graph& graph, const Node& node, Run run) {
       if (none.data != nullptr) std::memset(none.data, 0, static_cast<size_t>(none.type->bytes()));
     const auto scalar = [&](size_t i) { return static_cast<double>(*args.in[first_scalar + i].as<const float>()); };
     if (scalar(3) != 0) return run(args, Scalars{scalar(0), scalar(1), static_cast<float>(scalar(2))});
-    copy_unless_same(args.in[0], args.out[0]);
-    for (size_t i = 0; i < moments; ++i) copy_unless_same(args.in[first_moment + i], args.out[i + 1]);
+    copy_tensor(args.in[0], args.out[0]);
+    for (size_t i = 0; i < moments; ++i) copy_tensor(args.in[first_moment + i], args.out[i + 1]);
   };
 }
 

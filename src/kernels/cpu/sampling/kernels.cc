@@ -121,9 +121,7 @@ BoundKernel bind_adjust(const Graph&, const Node& node) {
   if (!is_f32_or_bf16(node.results[0].dtype)) return nullptr;
   return with_float_type(node.results[0].dtype, []<typename T>(T) -> BoundKernel {
     return [](const KernelArgs& args) {
-      if (args.out[0].data != args.in[0].data) {
-        std::memcpy(args.out[0].data, args.in[0].data, static_cast<size_t>(args.out[0].type->bytes()));
-      }
+      copy_tensor(args.in[0], args.out[0]);
       adjust_logits<T>(args);
     };
   });
