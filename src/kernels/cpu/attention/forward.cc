@@ -141,20 +141,15 @@ void attention(const AttentionProblem& p, const KernelArgs& args) {
 }
 
 BoundKernel bind_tiled(const Graph& graph, const Node& node) {
-  if (!AttentionProblem::takes(graph, node, {0, 1, 2})) return nullptr;
-  return with_float_type(node.results[0].dtype, [&]<typename T>(T) -> BoundKernel {
-    return [problem = AttentionProblem(graph, node)](const KernelArgs& args) {
-      attention<T, VectorBlock<T>>(problem, args);
-    };
+  return bind_attention(graph, node, {0, 1, 2}, [](const AttentionProblem& problem, const KernelArgs& args) {
+    with_float_type(args.in[0].dtype(), [&]<typename T>(T) { attention<T, VectorBlock<T>>(problem, args); });
   });
 }
 
 BoundKernel bind_amx(const Graph& graph, const Node& node) {
 #ifdef OCTET_AMX
-  if (AttentionProblem::takes(graph, node, {0, 1, 2}) && node.results[0].dtype == DType::kBF16 &&
-      amx_engine() != nullptr) {
-    return
-        [problem = AttentionProblem(graph, node)](const KernelArgs& args) { attention<BF16, AmxBlock>(problem, args); };
+  if (node.results[0].dtype == DType::kBF16 && amx_engine() != nullptr) {
+    return bind_attention(graph, node, {0, 1, 2}, attention<BF16, AmxBlock>);
   }
 #endif
   return nullptr;

@@ -145,23 +145,16 @@ void attention_grad(const AttentionProblem& p, const KernelArgs& args) {
       });
 }
 
-bool takes(const Graph& graph, const Node& node) { return AttentionProblem::takes(graph, node, {0, 1, 2, 4, 6}); }
-
 BoundKernel bind_tiled(const Graph& graph, const Node& node) {
-  if (!takes(graph, node)) return nullptr;
-  return with_float_type(node.results[0].dtype, [&]<typename T>(T) -> BoundKernel {
-    return [problem = AttentionProblem(graph, node)](const KernelArgs& args) {
-      attention_grad<T, VectorGradient<T>>(problem, args);
-    };
+  return bind_attention(graph, node, {0, 1, 2, 4, 6}, [](const AttentionProblem& problem, const KernelArgs& args) {
+    with_float_type(args.in[0].dtype(), [&]<typename T>(T) { attention_grad<T, VectorGradient<T>>(problem, args); });
   });
 }
 
 BoundKernel bind_amx(const Graph& graph, const Node& node) {
 #ifdef OCTET_AMX
-  if (takes(graph, node) && node.results[0].dtype == DType::kBF16 && amx_engine() != nullptr) {
-    return [problem = AttentionProblem(graph, node)](const KernelArgs& args) {
-      attention_grad<BF16, AmxGradient>(problem, args);
-    };
+  if (node.results[0].dtype == DType::kBF16 && amx_engine() != nullptr) {
+    return bind_attention(graph, node, {0, 1, 2, 4, 6}, attention_grad<BF16, AmxGradient>);
   }
 #endif
   return nullptr;

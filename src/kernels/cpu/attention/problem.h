@@ -30,15 +30,18 @@ struct AttentionProblem : AttentionHeads {
     threshold = keep_threshold(dropout);
     kept_factor = static_cast<float>(1 / (1 - dropout));
   }
-
-  // Causal ones whose q, k, v and other float operands share a type.
-  static bool takes(const Graph& graph, const Node& node, std::initializer_list<size_t> floats) {
-    const DType dtype = node.results[0].dtype;
-    const auto same = [&](size_t i) { return graph.dtype(node.inputs[i]) == dtype; };
-    return is_f32_or_bf16(dtype) && node.attr<bool>("causal") && node.attr<double>("scale") > 0 &&
-           std::all_of(floats.begin(), floats.end(), same);
-  }
 };
+
+// run(problem, args) for causal attention whose float operands, those numbered, share a type; else null.
+template <typename Run>
+BoundKernel bind_attention(const Graph& graph, const Node& node, std::initializer_list<size_t> floats, const Run& run) {
+  const DType dtype = node.results[0].dtype;
+  if (!is_f32_or_bf16(dtype) || !node.attr<bool>("causal") || node.attr<double>("scale") <= 0) return nullptr;
+  for (size_t i : floats) {
+    if (graph.dtype(node.inputs[i]) != dtype) return nullptr;
+  }
+  return [run, problem = AttentionProblem(graph, node)](const KernelArgs& args) { run(problem, args); };
+}
 
 // The checked segments of one run, and its random stream if it has dropout.
 struct AttentionInputs {

@@ -19,9 +19,8 @@ template <typename Code, typename T>
 void encode_run(const T* __restrict x, int64_t count, float scale, Code* __restrict codes) {
   for (int64_t i = 0; i < count; ++i) codes[i] = codec::encode<Code>(codec::decode(x[i]) * scale);
 }
-
 template <typename Code, typename T>
-void encode_columns(const T* __restrict x, int64_t count, const float* __restrict scales, Code* __restrict codes) {
+void encode_run(const T* __restrict x, int64_t count, const float* __restrict scales, Code* __restrict codes) {
   for (int64_t i = 0; i < count; ++i) codes[i] = codec::encode<Code>(codec::decode(x[i]) * scales[i]);
 }
 
@@ -187,7 +186,7 @@ uint32_t quantize_tile(const QuantizeJob<Code>& job, const T* x, int64_t r0, int
     for (int64_t r = 0; r < rows; ++r) {
       Code* to = tile + r * kScaleBlock;
       if (per_row) {
-        encode_columns(x + r * job.cols, cols, col_scale, to);
+        encode_run(x + r * job.cols, cols, col_scale, to);
       } else if (job.codes != nullptr) {
         std::memcpy(to, job.codes + (r0 + r) * job.cols + c0, static_cast<size_t>(cols));
       } else {

@@ -167,36 +167,25 @@ void measure_band(const StatsJob& job, int64_t r0, Band& band) {
 }
 
 void join_bands(const StatsJob& job, uint32_t amax, std::span<const Band> bands, float* results) {
-  Band sum{};
-  sum.low = kInfinity;
-  for (const Band& band : bands) {
-    for (int s = 0; s < kScalings; ++s) {
-      sum.row_noise[s] += band.row_noise[s];
-      sum.col_noise[s] += band.col_noise[s];
-      sum.underflow[s] += band.underflow[s];
-      sum.saturated[s] += band.saturated[s];
-    }
-    sum.rows += band.rows;
-    sum.cols += band.cols;
-    sum.not_finite += band.not_finite;
-    sum.non_zero += band.non_zero;
-    sum.blocks += band.blocks;
-    sum.block_binades += band.block_binades;
-    sum.low = std::min(sum.low, band.low);
-  }
-  const auto ratio = [](auto part, int64_t whole) {
-    return whole > 0 ? static_cast<float>(static_cast<double>(part) / static_cast<double>(whole)) : 0.0f;
+  const auto total = [&](const auto& field) {
+    double sum = 0;
+    for (const Band& band : bands) sum += static_cast<double>(std::invoke(field, band));
+    return sum;
   };
+  const auto ratio = [](double part, double whole) { return whole > 0 ? static_cast<float>(part / whole) : 0.0f; };
+  uint32_t low = kInfinity;
+  for (const Band& band : bands) low = std::min(low, band.low);
   results[kStatAmax] = std::bit_cast<float>(amax);
-  results[kStatNotFinite] = ratio(sum.not_finite, job.rows * job.cols);
-  results[kStatBinades] = amax > 0 ? static_cast<float>(binades(sum.low, amax)) : 0.0f;
-  results[kStatBlockBinades] = ratio(sum.block_binades, sum.blocks);
+  results[kStatNotFinite] = ratio(total(&Band::not_finite), static_cast<double>(job.rows * job.cols));
+  results[kStatBinades] = amax > 0 ? static_cast<float>(binades(low, amax)) : 0.0f;
+  results[kStatBlockBinades] = ratio(total(&Band::block_binades), total(&Band::blocks));
   for (int i = 0; i < kScalings; ++i) {
     const int s = i == 2 && job.tiles ? 1 : i;  // the transpose of a tile is a tile
     float* to = results + kStatTensor + 3 * i;
-    to[kUnderflow] = ratio(sum.underflow[s], sum.non_zero);
-    to[kSaturation] = ratio(sum.saturated[s], sum.non_zero);
-    to[kNoise] = std::max(ratio(sum.row_noise[s], sum.rows), ratio(sum.col_noise[s], sum.cols));
+    to[kUnderflow] = ratio(total([s](const Band& band) { return band.underflow[s]; }), total(&Band::non_zero));
+    to[kSaturation] = ratio(total([s](const Band& band) { return band.saturated[s]; }), total(&Band::non_zero));
+    to[kNoise] = std::max(ratio(total([s](const Band& band) { return band.row_noise[s]; }), total(&Band::rows)),
+                          ratio(total([s](const Band& band) { return band.col_noise[s]; }), total(&Band::cols)));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/threads.h"
@@ -174,17 +175,8 @@ void likeliest_tokens(std::span<const float> logits, int64_t k, std::span<int32_
     const float x = rank(a), y = rank(b);
     return x > y || (x == y && a < b);
   };
-  // A heap of the k most likely so far, the least likely on top: most tokens need one comparison.
-  const auto end = ids.begin() + k;
-  for (int64_t i = 0; i < k; ++i) ids[static_cast<size_t>(i)] = static_cast<int32_t>(i);
-  std::make_heap(ids.begin(), end, likelier);
-  for (auto id = static_cast<int32_t>(k); id < static_cast<int32_t>(logits.size()); ++id) {
-    if (!(rank(id) > rank(ids[0]))) continue;  // ties keep the lower id
-    std::pop_heap(ids.begin(), end, likelier);
-    *(end - 1) = id;
-    std::push_heap(ids.begin(), end, likelier);
-  }
-  std::sort_heap(ids.begin(), end, likelier);
+  std::iota(ids.begin(), ids.end(), 0);
+  std::partial_sort(ids.begin(), ids.begin() + k, ids.end(), likelier);
 }
 
 BoundKernel bind_top(const Graph& graph, const Node& node) {
