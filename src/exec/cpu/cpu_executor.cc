@@ -9,7 +9,7 @@
 #include "exec/cpu/memory.h"
 #include "exec/cpu/tiles.h"
 #include "exec/plan_executor.h"
-#include "kernels/cpu/matmul/gemm_engine.h"
+#include "kernels/cpu/matmul/gemm.h"
 
 namespace octet {
 namespace {

@@ -19,9 +19,9 @@ GraphRunner::GraphRunner(const Program& program, const Graph& graph, const Graph
                          std::span<std::byte> workspace)
     : BoundGraph(program, graph, plan, std::move(memory)) {
   bind_nodes([&](const Node& node, Step& step) {
-    const KernelEntry& row = select_kernel(graph, node);
+    SelectedKernel row = select_kernel(graph, node);
     step.row = row.name;
-    step.kernel = row.bind(graph, node);
+    step.kernel = std::move(row.run);
     step.args.workspace = workspace;
   });
 }

@@ -1,6 +1,5 @@
 // Elementwise ops on doubles. b of the binary ops may be the full shape, [C] against the last dim, or [1].
 #include "kernels/cpu/reference.h"
-#include "base/rng.h"
 
 namespace octet::cpu::reference {
 namespace {
@@ -97,15 +96,10 @@ void maximum(const Node&, RefInputs in, RefResults out) {
 void dropout(const Node& node, RefInputs in, RefResults out) {
   const double p = node.attr<double>("p");
   const auto key = static_cast<uint32_t>(node.attr<int64_t>("key"));
-  const auto& rng = in[1]->values;
-  const auto& x = in[0]->values;
   PhiloxBlock words{};
-  for (size_t i = 0; i < x.size(); ++i) {
-    if (i % 4 == 0) {
-      words = graph_random(static_cast<uint64_t>(integer(rng[0])), static_cast<uint64_t>(integer(rng[1])),
-                           static_cast<uint32_t>(integer(rng[2])), key, i / 4);
-    }
-    out[0].values[i] = uniform_from_bits(words[i % 4]) >= p ? x[i] / (1 - p) : 0.0;
+  for (size_t i = 0; i < in[0]->values.size(); ++i) {
+    if (i % 4 == 0) words = random_block(*in[1], key, i / 4);
+    out[0].values[i] = uniform_from_bits(words[i % 4]) >= p ? in[0]->values[i] / (1 - p) : 0.0;
   }
 }
 

@@ -4,8 +4,8 @@
 namespace octet::cpu::reference {
 namespace {
 
-int64_t checked_row(const Node& node, double value, int64_t rows) {
-  const int64_t row = integer(value);
+int64_t checked_row(const Node& node, RefInputs in, int64_t token, int64_t rows) {
+  const int64_t row = integer(in[0], token);
   check(row >= 0 && row < rows, ErrorCode::kInvalidArgument, "{} \"{}\": id {} is outside the table's {} rows",
         op_name(node.op), node.name, row, rows);
   return row;
@@ -14,21 +14,17 @@ int64_t checked_row(const Node& node, double value, int64_t rows) {
 }  // namespace
 
 void embedding(const Node& node, RefInputs in, RefResults out) {
-  const int64_t rows = in[1]->type.shape.rows(), cols = in[1]->type.shape.cols();
-  for (size_t t = 0; t < in[0]->values.size(); ++t) {
-    const double* source = in[1]->values.data() + checked_row(node, in[0]->values[t], rows) * cols;
-    std::copy(source, source + cols, out[0].values.data() + static_cast<int64_t>(t) * cols);
+  for (int64_t t = 0; t < in[0]->size(); ++t) {
+    std::copy_n(in[1]->row(checked_row(node, in, t, in[1]->rows())), in[1]->cols(), out[0].row(t));
   }
 }
 
 // dtable[ids[t]] += dy[t], on top of c where given.
 void embedding_grad(const Node& node, RefInputs in, RefResults out) {
-  const int64_t rows = out[0].type.shape.rows(), cols = out[0].type.shape.cols();
   if (present(in, 2)) out[0].values = in[2]->values;
-  for (size_t t = 0; t < in[0]->values.size(); ++t) {
-    double* target = out[0].values.data() + checked_row(node, in[0]->values[t], rows) * cols;
-    const double* dy = in[1]->values.data() + static_cast<int64_t>(t) * cols;
-    for (int64_t c = 0; c < cols; ++c) target[c] += dy[c];
+  for (int64_t t = 0; t < in[0]->size(); ++t) {
+    double* target = out[0].row(checked_row(node, in, t, out[0].rows()));
+    for (int64_t c = 0; c < out[0].cols(); ++c) target[c] += in[1]->row(t)[c];
   }
 }
 
