@@ -26,8 +26,7 @@ std::vector<StateCopy> state_copies(const Program& program, const Graph& graph, 
           graph.name(), update.name);
     std::byte* to = memory.states[static_cast<size_t>(entry - states.begin())];
     const Value value = update.value;
-    const std::byte* from =
-        memory.address(plan.buffers[static_cast<size_t>(index(value.node))][static_cast<size_t>(value.result)]);
+    const std::byte* from = memory.address(plan.buffers[slot(value.node)][static_cast<size_t>(value.result)]);
     check(from != nullptr, ErrorCode::kInternal, "graph '{}': the update of state '{}' has no buffer in the plan",
           graph.name(), update.name);
     if (from != to) copies.push_back({to, from, static_cast<size_t>(graph.type(value).bytes())});

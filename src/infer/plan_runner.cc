@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "passes/kv_cache.h"
+#include "passes/serving_graphs.h"
 #include "weights/random_weights.h"
 
 namespace octet {

@@ -1,4 +1,4 @@
-#include "ir/attrs.h"
+#include "ir/signature.h"
 
 #include <algorithm>
 

@@ -14,8 +14,6 @@ namespace {
 
 constexpr int64_t kMaxElements = int64_t{1} << 56;  // so that bytes and products of two dims stay within int64
 
-bool is_named_leaf(Op op) { return op == Op::kInput || op == Op::kParam || op == Op::kState; }
-
 std::string leaf_key(Op op, std::string_view name) { return fmt::format("{}:{}", static_cast<int>(op), name); }
 
 std::string input_range(const OpInfo& info) {
@@ -109,7 +107,7 @@ std::vector<std::vector<int32_t>> Graph::count_uses() const {
   std::vector<std::vector<int32_t>> uses(nodes_.size());
   for (size_t i = 0; i < nodes_.size(); ++i) uses[i].resize(nodes_[i].results.size());
   auto count = [&](Value value) {
-    if (value.exists()) ++uses[static_cast<size_t>(index(value.node))][static_cast<size_t>(value.result)];
+    if (value.exists()) ++uses[slot(value.node)][static_cast<size_t>(value.result)];
   };
   for (const Node& node : nodes_) {
     for (Value input : node.inputs) count(input);
@@ -123,7 +121,7 @@ void Graph::keep_nodes(const std::vector<bool>& keep) {
   std::vector<NodeId> moved(nodes_.size(), NodeId::kNone);
   auto remap = [&](Value& value) {
     if (!value.exists()) return;
-    NodeId to = moved[static_cast<size_t>(index(value.node))];
+    NodeId to = moved[slot(value.node)];
     check(to != NodeId::kNone, ErrorCode::kInternal, "graph {}: #{} is dropped but still used", name_,
           index(value.node));
     value.node = to;
@@ -139,8 +137,8 @@ void Graph::keep_nodes(const std::vector<bool>& keep) {
   nodes_.resize(next);
   for (NamedValue& output : outputs_) remap(output.value);
   for (NamedValue& update : updates_) remap(update.value);
-  std::erase_if(leaves_, [&](const auto& leaf) { return !keep[static_cast<size_t>(index(leaf.second))]; });
-  for (auto& [key, id] : leaves_) id = moved[static_cast<size_t>(index(id))];
+  std::erase_if(leaves_, [&](const auto& leaf) { return !keep[slot(leaf.second)]; });
+  for (auto& [key, id] : leaves_) id = moved[slot(id)];
 }
 
 std::string describe(const Graph& graph, NodeId id) {

@@ -22,7 +22,7 @@ class Verifier {
       NodeId id{i};
       const Node& node = graph_.node(id);
       check_node(id, node);
-      if (node.op == Op::kInput || node.op == Op::kParam || node.op == Op::kState) {
+      if (is_named_leaf(node.op)) {
         require(!node.name.empty() && leaves.emplace(node.op, node.name).second, id,
                 "leaf names must be there and unique");
         require(graph_.find_leaf(node.op, node.name) == Value{id, 0}, id, "the leaf is not found by its name");

@@ -1,4 +1,4 @@
-#include "model/config_fields.h"
+#include "model/families.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,12 +1,11 @@
-#include "passes/group_updates.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "base/error.h"
 #include "ir/facts.h"
-#include "passes/fuse.h"
 #include "passes/fuse_patterns.h"
+#include "passes/passes.h"
 
 namespace octet {
 namespace {

@@ -1,4 +1,4 @@
-#include "passes/kv_cache.h"
+#include "passes/serving_graphs.h"
 
 #include <map>
 #include <set>

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "ir/rewrite.h"
-#include "passes/pack.h"
+#include "passes/passes.h"
 
 namespace octet {
 namespace {

@@ -1,4 +1,4 @@
-#include "passes/plan_check.h"
+#include "passes/plan_memory.h"
 
 #include <algorithm>
 #include <map>
@@ -24,12 +24,11 @@ class PlanWalk {
 
   void run() {
     for (int32_t i = 0; i < graph_.size(); ++i) {  // what is there before the first node
-      Op op = graph_.node(NodeId{i}).op;
-      if (op == Op::kInput || op == Op::kParam || op == Op::kState) enter({NodeId{i}, 0});
+      if (is_named_leaf(graph_.node(NodeId{i}).op)) enter({NodeId{i}, 0});
     }
     for (int32_t i = 0; i < graph_.size(); ++i) {
       const Node& node = graph_.node(NodeId{i});
-      if (node.op == Op::kInput || node.op == Op::kParam || node.op == Op::kState) continue;
+      if (is_named_leaf(node.op)) continue;
       for (int32_t r = 0; r < static_cast<int32_t>(node.results.size()); ++r) write({NodeId{i}, r});
       for (Value value : dying_[static_cast<size_t>(i)]) leave(value);
       for (int32_t r = 0; r < static_cast<int32_t>(node.results.size()); ++r) {
@@ -51,10 +50,8 @@ class PlanWalk {
     std::vector<Value> values;  // all of which are alive and show the same bytes
   };
 
-  const BufferRef& ref(Value v) const {
-    return buffers_.buffers[static_cast<size_t>(index(v.node))][static_cast<size_t>(v.result)];
-  }
-  int32_t use(Value v) const { return uses_[static_cast<size_t>(index(v.node))][static_cast<size_t>(v.result)]; }
+  const BufferRef& ref(Value v) const { return buffers_.buffers[slot(v.node)][static_cast<size_t>(v.result)]; }
+  int32_t use(Value v) const { return uses_[v]; }
   Place place(Value v) const { return {ref(v).kind, ref(v).index, ref(v).offset}; }
 
   int64_t capacity(const BufferRef& r) const {
@@ -141,7 +138,7 @@ class PlanWalk {
   const Plan& plan_;
   const Graph& graph_;
   const GraphPlan& buffers_;
-  std::vector<std::vector<int32_t>> uses_;
+  ValueTable<int32_t> uses_;
   std::vector<std::vector<Value>> dying_;  // by node: what it uses last
   std::map<Place, Piece> alive_;
 };

@@ -38,11 +38,11 @@ Value hidden_state(Program& program, Builder& b, int64_t width, const ServingSta
 // Nodes that `value` needs and that are not needed for `end` alone.
 std::vector<bool> nodes_between(const Graph& graph, Value end, Value value) {
   std::vector<bool> needed(static_cast<size_t>(graph.size()), false);
-  needed[static_cast<size_t>(index(value.node))] = true;
+  needed[slot(value.node)] = true;
   for (int32_t i = index(value.node); i >= 0; --i) {
     if (!needed[static_cast<size_t>(i)]) continue;
     for (Value input : graph.node(NodeId{i}).inputs) {
-      if (input.exists() && input != end) needed[static_cast<size_t>(index(input.node))] = true;
+      if (input.exists() && input != end) needed[slot(input.node)] = true;
     }
   }
   return needed;

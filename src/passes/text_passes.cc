@@ -8,7 +8,6 @@
 #include "base/settings.h"
 #include "ir/text.h"
 #include "ir/verify.h"
-#include "passes/plan_check.h"
 #include "passes/plan_memory.h"
 
 namespace octet {

@@ -2,7 +2,7 @@
 #include "base/error.h"
 #include "train/batches.h"
 #include "train/plan_report.h"
-#include "train/training_program.h"
+#include "train/stepper.h"
 
 namespace octet {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "exec/logical_states.h"
-#include "train/training_program.h"
+#include "train/stepper.h"
 
 namespace octet {
 namespace {

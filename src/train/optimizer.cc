@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "ir/builder.h"
 #include "ir/facts.h"
-#include "passes/autodiff.h"
+#include "passes/passes.h"
 
 namespace octet {
 namespace {

@@ -9,7 +9,7 @@
 #include "base/json.h"
 #include "exec/logical_states.h"
 #include "ir/facts.h"
-#include "passes/peak.h"
+#include "passes/plan_memory.h"
 #include "train/auto_precision.h"
 #include "train/stepper.h"
 

@@ -1,4 +1,4 @@
-#include "train/run_timeline.h"
+#include "train/run.h"
 
 #include <cerrno>
 #include <cstring>
@@ -8,7 +8,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "exec/executor.h"
-#include "exec/timeline_report.h"
+#include "exec/timeline.h"
 
 namespace octet {
 namespace {

@@ -2,19 +2,58 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "train/diagnose.h"
+#include "train/optimizer.h"
 #include "train/run.h"
-#include "train/schedule.h"
-#include "train/signals.h"
 
 namespace octet {
+namespace {
 
-bool Run::stop_wanted() const { return SignalGuard::raised() || (hooks_.stop && hooks_.stop()); }
+volatile std::sig_atomic_t g_signal = 0;
+void on_signal(int signal) { g_signal = signal; }
+
+// SIGINT, SIGTERM and SIGHUP as a flag that a run polls between pieces of work: they set it during the lifetime of a
+// guard (with `on`). A second SIGINT or SIGTERM has its default effect; a closed terminal may send more than one
+// SIGHUP, from the kernel and from the shell: they all only set the flag. A SIGHUP that was ignored (nohup) stays
+// ignored. One at a time.
+class SignalGuard {
+ public:
+  explicit SignalGuard(bool on) : on_(on) {
+    g_signal = 0;
+    if (!on_) return;
+    struct sigaction action {};
+    action.sa_handler = on_signal;
+    action.sa_flags = SA_RESETHAND;
+    sigaction(SIGINT, &action, &old_int_);
+    sigaction(SIGTERM, &action, &old_term_);
+    action.sa_flags = 0;
+    sigaction(SIGHUP, &action, &old_hup_);
+    if (old_hup_.sa_handler == SIG_IGN) sigaction(SIGHUP, &old_hup_, nullptr);
+  }
+  SignalGuard(const SignalGuard&) = delete;
+  SignalGuard& operator=(const SignalGuard&) = delete;
+  ~SignalGuard() {
+    if (!on_) return;
+    sigaction(SIGINT, &old_int_, nullptr);
+    sigaction(SIGTERM, &old_term_, nullptr);
+    sigaction(SIGHUP, &old_hup_, nullptr);
+  }
+
+ private:
+  bool on_;
+  struct sigaction old_int_ {
+  }, old_term_{}, old_hup_{};
+};
+
+}  // namespace
+
+bool Run::stop_wanted() const { return g_signal != 0 || (hooks_.stop && hooks_.stop()); }
 
 void Run::evaluate_now(int64_t step) {
   if (!validation_data_ || last_evaluated_ == step) return;

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "exec/bound_graph.h"
+#include "exec/graph_binding.h"
 #include "kernels/cpu/kernel.h"
 
 namespace octet::cpu {

@@ -89,4 +89,13 @@ Value reduce_to_input(GradientContext& context, Value dy, int input);
 // For rules that have no gradient through a secondary result (statistics).
 void require_no_gradient(GradientContext& context, int result, const char* what);
 
+// Checks that dense and paged attention share.
+struct HeadDims {
+  int64_t heads, kv_heads, head_dim;
+};
+HeadDims head_dims(const Node& node);  // checks them, scale and alibi
+void require_heads(const Graph& graph, const Node& node, size_t i, int64_t tokens, int64_t width);
+void require_ints(const Graph& graph, const Node& node, size_t i, int rank, const char* what);
+void require_segments(const Graph& graph, const Node& node, size_t i);
+
 }  // namespace octet::ops
