@@ -21,7 +21,7 @@ std::vector<StateCopy> state_copies(const Program& program, const Graph& graph, 
   std::vector<StateCopy> copies;
   for (const NamedValue& update : graph.updates()) {
     const auto& states = program.states();
-    auto entry = std::find_if(states.begin(), states.end(), [&](const StateEntry& s) { return s.name == update.name; });
+    auto entry = std::ranges::find_if(states, [&](const StateEntry& s) { return s.name == update.name; });
     check(entry != states.end(), ErrorCode::kInternal, "graph '{}' updates state '{}', which does not exist",
           graph.name(), update.name);
     std::byte* to = memory.states[static_cast<size_t>(entry - states.begin())];

@@ -20,7 +20,6 @@ void write_logical(Executor& executor, const LogicalState& tensor, std::span<con
 void fill_logical(Executor& executor, const LogicalState& tensor, int64_t grain, Executor::MakeBytes make);
 
 // FP8 weights of an inference program: parameters it holds as codes and scales only, and how they are filled.
-
 struct QuantizedParam {
   std::string param;           // [N, K]
   QuantizeRule rule;           // what the recipe wants

@@ -57,7 +57,7 @@ std::string timeline_text(const std::vector<DeviceActivity>& activities, int64_t
     ++sum.calls;
   }
   std::vector<std::pair<std::string, Sum>> list(by_name.begin(), by_name.end());
-  std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+  std::ranges::sort(list, [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
   text += fmt::format("{:>10} {:>9} {:>12} {:>14}  kernel\n", "us a step", "calls", "us a call", "us idle before");
   for (size_t i = 0; i < list.size() && i < static_cast<size_t>(top); ++i) {
     const auto& [name, sum] = list[i];
@@ -99,7 +99,7 @@ std::string run_timeline_text(const std::vector<DeviceActivity>& activities, con
       share * use.busy, share * idle, share * between, boundaries,
       boundaries > 0 ? 1e6 * between / static_cast<double>(boundaries) : 0.0, 1e6 * longest, share * waits, within,
       1e6 * kWait, share * (idle - between - waits));
-  std::sort(gaps.begin(), gaps.end(), [](const DeviceGap& a, const DeviceGap& b) { return a.seconds > b.seconds; });
+  std::ranges::sort(gaps, [](const DeviceGap& a, const DeviceGap& b) { return a.seconds > b.seconds; });
   text += fmt::format("{:>10} {:>8}  after -> before\n", "us idle", "step");
   for (size_t i = 0; i < std::min(gaps.size(), static_cast<size_t>(top)); ++i) {
     const DeviceGap& gap = gaps[i];

@@ -37,7 +37,7 @@ FinishReason Postprocess::append_token(RequestText& sequence, const SampleOutput
         "no token can be sampled: the mask and biases forbid all tokens, or the model's logits are not finite");
     return FinishReason::kError;
   }
-  if (std::find(request.end_ids.begin(), request.end_ids.end(), id) != request.end_ids.end()) {
+  if (std::ranges::find(request.end_ids, id) != request.end_ids.end()) {
     sequence.news.finished = FinishReason::kStop;
     return FinishReason::kStop;
   }

@@ -70,8 +70,7 @@ std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& mod
         "the prompt has {} tokens and the context is {}: shorten it, or use a model with a longer context", tokens,
         model.context);
   if (const Tokenizer* tokenizer = model.tokenizer)
-    request->text_start = std::all_of(request->prompt.begin(), request->prompt.end(),
-                                      [&](int32_t id) { return tokenizer->is_special(id); });
+    request->text_start = std::ranges::all_of(request->prompt, [&](int32_t id) { return tokenizer->is_special(id); });
   request->end_ids = asked.stop_ids;
   if (!asked.ignore_eos) request->end_ids.insert(request->end_ids.end(), model.eos_ids.begin(), model.eos_ids.end());
   const SamplingOptions& sampling = asked.sampling;

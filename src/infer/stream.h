@@ -57,7 +57,6 @@ class StreamState {
 // Queue from other threads to the engine's: they post requests and cancellations, the engine takes them between steps.
 //
 // Shared with streams, so it may outlive the engine: once closed it refuses requests and drops cancellations.
-
 struct Request;
 
 class Mailbox {

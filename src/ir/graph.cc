@@ -12,8 +12,6 @@
 namespace octet {
 namespace {
 
-constexpr int64_t kMaxElements = int64_t{1} << 56;  // so that bytes and products of two dims stay within int64
-
 std::string leaf_key(Op op, std::string_view name) { return fmt::format("{}:{}", static_cast<int>(op), name); }
 
 std::string input_range(const OpInfo& info) {
@@ -23,17 +21,20 @@ std::string input_range(const OpInfo& info) {
 }
 
 void check_result(const Node& node, const TensorType& type) {
-  int64_t elements = 1;
-  bool good = type.shape.rank() >= 1;
-  for (int64_t dim : type.shape.dims) {
-    good = good && dim > 0 && !__builtin_mul_overflow(elements, dim, &elements) && elements <= kMaxElements;
-  }
-  check(good, ErrorCode::kInvalidArgument,
+  check(type.shape.rank() >= 1 && can_be_stored(type.shape), ErrorCode::kInvalidArgument,
         "{}: result type {} in node {}: dims must be positive and elements at most 2^56", op_name(node.op),
         to_string(type), node.name);
 }
 
 }  // namespace
+
+bool can_be_stored(const Shape& shape) {
+  constexpr int64_t kMaxElements = int64_t{1} << 56;  // so that bytes and products of two dims stay within int64
+  int64_t elements = 1;
+  return std::ranges::all_of(shape.dims, [&](int64_t dim) {
+    return dim > 0 && !__builtin_mul_overflow(elements, dim, &elements) && elements <= kMaxElements;
+  });
+}
 
 const char* phase_name(Phase phase) {
   constexpr const char* kNames[] = {"forward", "backward", "recompute", "optimizer"};
@@ -48,7 +49,7 @@ constexpr const char* kRoleNames[] = {"",        "train", "accumulate", "train_s
 const char* graph_role_name(GraphRole role) { return kRoleNames[static_cast<size_t>(role)]; }
 
 GraphRole graph_role(std::string_view name) {
-  const auto found = std::find(std::begin(kRoleNames), std::end(kRoleNames), name);
+  const auto found = std::ranges::find(kRoleNames, name);
   return found == std::end(kRoleNames) ? GraphRole::kNone : static_cast<GraphRole>(found - std::begin(kRoleNames));
 }
 

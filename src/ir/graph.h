@@ -36,6 +36,8 @@ struct ValueHash {
 // Leaves with a name and contents of their own: not constants.
 inline bool is_named_leaf(Op op) { return op == Op::kInput || op == Op::kParam || op == Op::kState; }
 
+bool can_be_stored(const Shape& shape);  // dims are positive, and elements at most 2^56
+
 // Where a node comes from: what recompute, the memory plan and reports ask.
 enum class Phase : uint8_t { kForward, kBackward, kRecompute, kOptimizer };
 const char* phase_name(Phase phase);

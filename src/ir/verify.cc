@@ -133,7 +133,7 @@ class Verifier {
     int results = 0;
     for (int r = 0; r < static_cast<int>(node.results.size()); ++r) results += must_alias(node, r) == input;
     require(results == 1, id, "overwrites input {}, and {} results stand in its place (want 1)", input, results);
-    auto reads = std::count(node.inputs.begin(), node.inputs.end(), node.inputs[static_cast<size_t>(input)]);
+    auto reads = std::ranges::count(node.inputs, node.inputs[static_cast<size_t>(input)]);
     require(reads == 1, id, "reads input {}, which it overwrites, {} times", input, reads);
   }
 

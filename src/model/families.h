@@ -14,7 +14,6 @@ namespace octet {
 
 // config.json and ModelConfig, field by field. A family is described once, by a function that names its fields; it runs
 // in two directions: reading fills the config from JSON, writing the JSON from the config.
-
 class ConfigFields {
  public:
   // Names of one field: the first is written, all are read.
@@ -26,12 +25,9 @@ class ConfigFields {
 
   // Throws kCorrupt where it is missing or of the wrong type.
   void required(Names names, int64_t& value);
-  // Absent or null: the value stays.
-  void optional(Names names, int64_t& value);
-  bool optional(Names names, double& value);  // whether the file has it
-  void optional(Names names, bool& value);
-  void optional(Names names, std::string& value);
-  void optional(Names names, std::vector<std::string>& value);
+  // Absent or null: the value stays. Whether the file has it; true when writing.
+  template <typename T>  // int64_t, double, bool, std::string, std::vector<std::string>
+  bool optional(Names names, T& value);
   // A positive number or null, which is 0 here. Absent: the value stays.
   void nullable(Names names, int64_t& value);
   // One probability under several names.
@@ -57,8 +53,6 @@ class ConfigFields {
   const nlohmann::json* find(Names names, const char** found) const;  // nullptr: absent or null
   template <typename T>
   bool read(Names names, T& value) const;
-  template <typename T>
-  void exchange(Names names, T& value);
   template <typename T>
   void only_value(const char* name, const T& value);
   struct Rotary;

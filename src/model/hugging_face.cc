@@ -18,7 +18,6 @@ Json parse(const std::string& text, const std::string& where) {
 }
 
 // Which tensors a checkpoint of a model has, from its family's names and its config.
-
 class TensorList {
  public:
   explicit TensorList(const ModelConfig& config) : c_(config), names_(family_of(config.architecture).tensors) {}
@@ -125,7 +124,7 @@ std::optional<ModelConfig> eager_reference(const ModelConfig& config) {
 
 void SpecialTokens::add_ends(const std::vector<int64_t>& more) {
   for (int64_t id : more)
-    if (std::find(eos.begin(), eos.end(), id) == eos.end()) eos.push_back(id);
+    if (std::ranges::find(eos, id) == eos.end()) eos.push_back(id);
 }
 
 SpecialTokens parse_special_tokens(const std::string& json_text, const std::string& where) {

@@ -23,8 +23,7 @@ struct Site {
 };
 
 bool is_member(const Site& site, NodeId id) {
-  return std::any_of(site.members.begin(), site.members.end(),
-                     [id](const FusionMember& member) { return member.node == id; });
+  return std::ranges::any_of(site.members, [id](const FusionMember& member) { return member.node == id; });
 }
 
 void add_inputs(const Graph& graph, Site& site) {
@@ -33,7 +32,7 @@ void add_inputs(const Graph& graph, Site& site) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       Value input = node.inputs[i];
       if (!input.exists() || is_member(site, input.node)) continue;
-      if (std::find(site.inputs.begin(), site.inputs.end(), input) != site.inputs.end()) continue;
+      if (std::ranges::find(site.inputs, input) != site.inputs.end()) continue;
       site.inputs.push_back(input);
       site.input_names.push_back(fmt::format("{}.{}", member.name, i));
     }
@@ -119,8 +118,7 @@ std::vector<Site> find_sites(const Graph& graph, const Target& target, std::span
       if (taken(NodeId{i})) continue;
       for (FusionMembers& members : pattern.match(uses, NodeId{i}, target)) {
         Site site{.members = std::move(members)};
-        if (std::any_of(site.members.begin(), site.members.end(), [&](const auto& m) { return taken(m.node); }))
-          continue;
+        if (std::ranges::any_of(site.members, [&](const auto& m) { return taken(m.node); })) continue;
         add_inputs(graph, site);
         if (!place(uses, moved, site)) continue;
         for (const FusionMember& member : site.members) moved[slot(member.node)] = site.position;
@@ -159,7 +157,7 @@ bool fuse_patterns(Graph& graph, const CompileOptions& options) { return fuse_gr
 bool fuse_graph(Graph& graph, const Target& target, std::span<const FusionPattern> patterns) {
   std::vector<Site> sites = find_sites(graph, target, patterns);
   if (sites.empty()) return false;
-  std::stable_sort(sites.begin(), sites.end(), [](const Site& a, const Site& b) { return a.position < b.position; });
+  std::ranges::stable_sort(sites, [](const Site& a, const Site& b) { return a.position < b.position; });
   std::vector<bool> fused(static_cast<size_t>(graph.size()), false);
   for (const Site& site : sites) {
     for (const FusionMember& member : site.members) fused[slot(member.node)] = true;

@@ -47,8 +47,8 @@ FusionMembers group_from(const UseGraph& uses, NodeId first) {
     ++count;
   }
   if (members.size() < 2) return {};
-  std::sort(members.begin(), members.end(),
-            [](const FusionMember& a, const FusionMember& b) { return index(a.node) < index(b.node); });
+  std::ranges::sort(members,
+                    [](const FusionMember& a, const FusionMember& b) { return index(a.node) < index(b.node); });
   return members;
 }
 

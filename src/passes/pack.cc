@@ -19,7 +19,7 @@ bool reads_columns(const Node& node, const Target& target) {
   if (!producer || !target.fuses(*producer, FusionPart::kColumns)) return false;
   if (*producer == Producer::kScatterRows) {
     const auto& members = node.body->nodes();
-    return std::any_of(members.begin(), members.end(), [](const Node& member) { return member.op == Op::kRope; });
+    return std::ranges::any_of(members, [](const Node& member) { return member.op == Op::kRope; });
   }
   const std::optional<Chain> chain = read_chain(*node.body);
   const Node* quantize = chain ? chain->sinks[0].quantize : nullptr;

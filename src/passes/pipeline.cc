@@ -69,8 +69,8 @@ void no_nested_fusion(const Program&, const Graph& graph, const CompileOptions&)
   for_nodes(graph, [&](NodeId id, const Node& node) {
     if (node.op != Op::kFusion) return;
     const auto& members = node.body->nodes();
-    require(std::none_of(members.begin(), members.end(), [](const Node& member) { return member.op == Op::kFusion; }),
-            graph, id, "a fusion's members are ops, and one is a fusion");
+    require(std::ranges::none_of(members, [](const Node& member) { return member.op == Op::kFusion; }), graph, id,
+            "a fusion's members are ops, and one is a fusion");
   });
 }
 
@@ -104,7 +104,7 @@ constexpr StageRule kRules[] = {
 
 Recompute parse_recompute(const std::string& name, const Target& target) {
   const std::vector<std::string> names = {"none", "light", "selective", "full", "auto"};
-  auto found = std::find(names.begin(), names.end(), name);
+  auto found = std::ranges::find(names, name);
   check(found != names.end(), ErrorCode::kInvalidArgument, "recompute: '{}' is not one of {}{}", name,
         fmt::join(names, ", "), if_near(name, names, " (nearest: {})"));
   if (*found == "auto") return target.prefer_recompute ? Recompute::kLight : Recompute::kNone;
@@ -134,7 +134,7 @@ void check_disabled(const std::set<std::string>& disabled) {
     for (const Step& step : pass.steps) names.emplace_back(step.name);
   }
   for (const std::string& name : disabled) {
-    check(std::find(names.begin(), names.end(), name) != names.end(), ErrorCode::kInvalidArgument,
+    check(std::ranges::find(names, name) != names.end(), ErrorCode::kInvalidArgument,
           "disable: no pass is named '{}' ({}all: {})", name, if_near(name, names, "nearest: {}; "),
           fmt::join(names, ", "));
   }

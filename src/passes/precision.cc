@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "ir/facts.h"
 #include "ir/rewrite.h"
+#include "ir/text.h"
 #include "passes/precision_parts.h"
 
 namespace octet {
@@ -151,7 +152,7 @@ class PreciseGraph {
     for (size_t i = 0; i < 2; ++i) copy.inputs[i] = as(copy.inputs[i], recipe_.compute);
     DType type = product_type(id);
     if (copy.operand("c").exists()) copy.inputs[2] = as(copy.inputs[2], type);
-    copy.attrs.set("to", std::string(dtype_name(type)));
+    copy.attrs.set("to", dtype_name(type));
     rewriter_.replace(id, std::move(copy));
   }
 
@@ -176,9 +177,9 @@ class PreciseGraph {
     Attrs attrs = node.attrs;
     attrs.set("trans_a", trans_a);
     attrs.set("trans_b", trans_b);
-    attrs.set("scaling_a", std::string(scale_layout_name(a.layout)));
-    attrs.set("scaling_b", std::string(scale_layout_name(b.layout)));
-    attrs.set("to", std::string(dtype_name(type)));
+    attrs.set("scaling_a", scale_layout_name(a.layout));
+    attrs.set("scaling_b", scale_layout_name(b.layout));
+    attrs.set("to", dtype_name(type));
     rewriter_.set({id, 0}, {builder_.emit(Op::kScaledMatmul, std::move(inputs), std::move(attrs), node.name), 0});
   }
 
@@ -257,49 +258,21 @@ class PreciseGraph {
 };
 
 bool changes_nothing(const Recipe& recipe) {
-  bool decided = std::any_of(recipe.decisions.begin(), recipe.decisions.end(),
-                             [](const auto& decision) { return decision.second.codes; });
+  bool decided = std::ranges::any_of(recipe.decisions, [](const auto& decision) { return decision.second.codes; });
   return recipe.compute == DType::kF32 && recipe.scaling == Scaling::kNone && !decided;
 }
 
-bool mark_tf32(Graph& graph) {
-  bool changed = false;
+void mark_tf32(Graph& graph) {
   for (int32_t i = 0; i < graph.size(); ++i) {
     Node& node = graph.mutable_node(NodeId{i});
-    if (node.op != Op::kMatmul || node.attr<bool>("tf32")) continue;
-    node.attrs.set("tf32", true);
-    changed = true;
+    if (node.op == Op::kMatmul) node.attrs.set("tf32", true);
   }
-  return changed;
 }
 
-bool same_nodes(const Graph& a, const Graph& b) {
-  const auto same = [](const Node& x, const Node& y) {
-    return x.op == y.op && x.inputs == y.inputs && x.results == y.results && x.attrs == y.attrs;
-  };
-  return std::equal(a.nodes().begin(), a.nodes().end(), b.nodes().begin(), b.nodes().end(), same);
-}
-
-bool same_types(const std::vector<StateEntry>& a, const std::vector<StateEntry>& b) {
-  const auto same = [](const StateEntry& x, const StateEntry& y) { return x.name == y.name && x.type == y.type; };
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), same);
-}
-
-}  // namespace
-
-bool precision(Program& program, const CompileOptions& options) {
-  const Recipe& recipe = options.recipe;
-  bool changed = false;
-  if (changes_nothing(recipe)) {
-    for (Graph& graph : program.graphs()) {
-      if (recipe.tf32 && is_model_graph(graph)) changed |= mark_tf32(graph);
-      graph.set_stage(Stage::kPrecise);
-    }
-    return changed;
-  }
-  const std::vector<StateEntry> states = program.states();
+void make_precise(Program& program, const CompileOptions& options) {
   collect_state(program);
-  bool training = is_training(program);
+  const Recipe& recipe = options.recipe;
+  const bool training = is_training(program);
   if (recipe.forward_format == DType::kI8) {
     check(!training, ErrorCode::kUnsupported, "recipe {} is for inference: train in bf16 or fp8-current", recipe.name);
     check(options.target.int8_products, ErrorCode::kUnsupported,
@@ -314,20 +287,28 @@ bool precision(Program& program, const CompileOptions& options) {
   DelayedScales scales(program, recipe);
   std::map<std::string, PrecisionPlan> plans;
   for (const Graph& graph : program.graphs()) {
-    if (!is_model_graph(graph)) continue;
-    PrecisionPlan plan = plan_precision(graph, options, !training);
-    plans.emplace(graph.name(), std::move(plan));
+    if (is_model_graph(graph)) plans.emplace(graph.name(), plan_precision(graph, options, !training));
   }
   for (auto& [name, plan] : plans) {
     const Graph& graph = program.graph(name);
-    Graph made = PreciseGraph(graph, !training, program, options, plan, weights, scales).run();
-    changed = changed || !same_nodes(made, graph);
-    program.add_graph(std::move(made));
+    program.add_graph(PreciseGraph(graph, !training, program, options, plan, weights, scales).run());
   }
   training ? weights.refresh() : weights.drop_unread_params();
   scales.advance();
+}
+
+}  // namespace
+
+bool precision(Program& program, const CompileOptions& options) {
+  const uint64_t before = fingerprint(program);
+  if (!changes_nothing(options.recipe)) {
+    make_precise(program, options);
+  } else if (options.recipe.tf32) {
+    for (Graph& graph : program.graphs())
+      if (is_model_graph(graph)) mark_tf32(graph);
+  }
   for (Graph& graph : program.graphs()) graph.set_stage(Stage::kPrecise);
-  return changed || !same_types(program.states(), states);  // whatever else is made or extended brings states
+  return fingerprint(program) != before;
 }
 
 std::vector<GemmReport> precision_report(const Program& program, const CompileOptions& options) {

@@ -80,7 +80,7 @@ QuantizedValue WeightCopies::stored_codes(Builder& builder, const Node& param, S
   const Value codes = state(builder, param, StateRole::kCodes, layout, kPlainCodes);
   Attrs& made = builder.graph().mutable_node(codes.node).attrs;
   made = param.attrs;  // with what initial values are made from
-  made.set("scaling", std::string(scale_layout_name(layout)));
+  made.set("scaling", scale_layout_name(layout));
   made.set("margin", recipe_.margin);
   made.set("pow2", layout == ScaleLayout::kTile128 || recipe_.power_of_two);
   return {codes, state(builder, param, StateRole::kScaleInv, layout, kPlainCodes), layout};
@@ -122,7 +122,7 @@ void WeightCopies::emit_codes(Builder& builder, const std::string& param, Scalin
 void WeightCopies::emit_copies(Builder& builder, const std::string& param, const Request& request, Value master) {
   if (request.compute) {
     const std::string copy = state_name(StateRole::kCompute, param, 0, recipe_.compute);
-    Attrs attrs = {{"to", std::string(dtype_name(recipe_.compute))}};
+    Attrs attrs = {{"to", dtype_name(recipe_.compute)}};
     builder.update(copy, {builder.emit(Op::kCast, {master}, std::move(attrs), copy), 0});
   }
   emit_codes(builder, param, Scaling::kCurrent, request.tensor, master);
@@ -133,9 +133,9 @@ void WeightCopies::drop_unread_params() {
   Program kept;
   kept.name = program_.name;
   for (StateEntry& entry : program_.states()) {
-    bool read = entry.role != StateRole::kMaster ||
-                std::any_of(program_.graphs().begin(), program_.graphs().end(),
-                            [&](const Graph& graph) { return graph.find_leaf(Op::kParam, entry.name).exists(); });
+    bool read = entry.role != StateRole::kMaster || std::ranges::any_of(program_.graphs(), [&](const Graph& graph) {
+                  return graph.find_leaf(Op::kParam, entry.name).exists();
+                });
     if (read) kept.add_state(std::move(entry));
   }
   for (Graph& graph : program_.graphs()) kept.add_graph(std::move(graph));
@@ -188,10 +188,10 @@ void DelayedScales::advance() {
   for (const auto& [key, format] : formats_) {
     const Value history = state(builder, StateRole::kAmaxHistory, key, recipe_.amax_history_length);
     const Value amax = state(builder, StateRole::kAmax, key);
-    Attrs attrs = {{"format", std::string(dtype_name(format))},
+    Attrs attrs = {{"format", dtype_name(format)},
                    {"margin", recipe_.margin},
                    {"pow2", recipe_.power_of_two},
-                   {"algo", std::string(recipe_.history_max ? "max" : "most_recent")}};
+                   {"algo", recipe_.history_max ? "max" : "most_recent"}};
     NodeId node = builder.emit(Op::kUpdateScales, {history, amax}, std::move(attrs), key);
     builder.update(state_name(StateRole::kAmaxHistory, key), {node, 0});
     builder.update(state_name(StateRole::kScale, key), {node, 1});
@@ -199,19 +199,16 @@ void DelayedScales::advance() {
 }
 
 Value emit_current_scale(Builder& builder, Value x, const Recipe& recipe, DType format, const std::string& name) {
-  Value amax{builder.emit(Op::kReduce, {x}, {{"reduction", std::string("amax")}, {"axis", std::string("all")}},
-                          name + ".amax"),
-             0};
+  Value amax{builder.emit(Op::kReduce, {x}, {{"reduction", "amax"}, {"axis", "all"}}, name + ".amax"), 0};
   NodeId scale = builder.emit(
       Op::kComputeScale, {amax},
-      {{"format", std::string(dtype_name(format))}, {"margin", recipe.margin}, {"pow2", recipe.power_of_two}},
-      name + ".scale");
+      {{"format", dtype_name(format)}, {"margin", recipe.margin}, {"pow2", recipe.power_of_two}}, name + ".scale");
   return {scale, 0};
 }
 
 NodeId emit_quantize(Builder& builder, Value x, Value scale, const Recipe& recipe, ScaleLayout layout, DType format,
                      const std::string& name) {
-  Attrs attrs = {{"format", std::string(dtype_name(format))}, {"scaling", std::string(scale_layout_name(layout))}};
+  Attrs attrs = {{"format", dtype_name(format)}, {"scaling", scale_layout_name(layout)}};
   if (layout == ScaleLayout::kTensor) return builder.emit(Op::kQuantize, {x, scale}, std::move(attrs), name);
   attrs.set("margin", recipe.margin);
   attrs.set("pow2", layout != ScaleLayout::kRow || recipe.power_of_two);
@@ -220,8 +217,8 @@ NodeId emit_quantize(Builder& builder, Value x, Value scale, const Recipe& recip
 
 Value emit_tensor_stats(Builder& builder, Value x, const Recipe& recipe, DType format, bool tiles,
                         const std::string& name) {
-  Attrs attrs = {{"format", std::string(dtype_name(format))},
-                 {"blocks", std::string(tiles ? "128x128" : "1x128")},
+  Attrs attrs = {{"format", dtype_name(format)},
+                 {"blocks", tiles ? "128x128" : "1x128"},
                  {"margin", recipe.margin},
                  {"pow2", recipe.power_of_two}};
   return {builder.emit(Op::kTensorStats, {x}, std::move(attrs), name), 0};

@@ -109,18 +109,16 @@ class Availability {
   }
   // Backward reads the value as a factor only: the gradient of the product makes it on the way.
   bool only_products_read(const UseGraph& uses, Value value) const {
-    return std::all_of(uses.users(value).begin(), uses.users(value).end(),
-                       [&](NodeId user) { return graph_.node(user).op == Op::kMul; });
+    return std::ranges::all_of(uses.users(value), [&](NodeId user) { return graph_.node(user).op == Op::kMul; });
   }
 
   // Codes of x come from kept values in one pass: from x itself, or with the activation before it.
   bool made_in_one_pass(const Target& target, Value x) const {
     if (is_kept(x)) return true;
     const std::vector<NodeId> chain = activation_before_quantize(graph_, target, x);
-    return !chain.empty() && std::all_of(chain.begin(), chain.end(), [&](NodeId id) {
+    return !chain.empty() && std::ranges::all_of(chain, [&](NodeId id) {
       const auto& inputs = graph_.node(id).inputs;
-      return std::all_of(inputs.begin(), inputs.end(),
-                         [&](Value input) { return contains(chain, input.node) || is_kept(input); });
+      return std::ranges::all_of(inputs, [&](Value input) { return contains(chain, input.node) || is_kept(input); });
     });
   }
 
@@ -142,7 +140,7 @@ class Availability {
     if (!op_facts(node.op).cheap_to_recompute || node.layer != layer) return false;
     chain.push_back(id);
     flops += node_cost(graph_, id).flops;
-    return std::all_of(node.inputs.begin(), node.inputs.end(), [&](Value input) {
+    return std::ranges::all_of(node.inputs, [&](Value input) {
       return !input.exists() || is_kept(input) || extend(input.node, layer, chain, flops);
     });
   }

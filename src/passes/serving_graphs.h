@@ -15,7 +15,6 @@ namespace octet {
 
 // kv_cache: turns a model graph into an incremental one. Attention appends its keys and values to a paged cache and
 // reads them back through block tables; only the requested rows reach the head.
-
 struct KvCacheOptions {
   std::vector<int64_t> blocks = {};  // in the cache of every layer, by group: as many as attention_windows() gives
   int64_t block_size = 16;           // tokens a block holds

@@ -101,13 +101,12 @@ class StorageAssigner {
       if (i == input || !other.exists() || of(other) != s) continue;
       if (!elementwise || input < 0 || !(graph_.shape(other) == node.results[0].shape)) return false;
     }
-    return input >= 0 ||
-           std::none_of(node.inputs.begin(), node.inputs.end(), [&](Value v) { return v.exists() && of(v) == s; });
+    return input >= 0 || std::ranges::none_of(node.inputs, [&](Value v) { return v.exists() && of(v) == s; });
   }
 
   bool taken_by_sibling(int32_t s, NodeId id) {
     const auto& siblings = out_.of[slot(id)];
-    return std::find(siblings.begin(), siblings.end(), s) != siblings.end();
+    return std::ranges::find(siblings, s) != siblings.end();
   }
 
   // The storage of an input that result `r` may take over, among those of this kind; -1 for none.

@@ -153,7 +153,7 @@ void check_same_sizes(const ModelConfig& model, const std::string& folder) {
   compare("model.intermediate", before.intermediate_size(), now.intermediate_size());
   const auto windows = [](const ModelConfig& config) {  // one where all layers have it
     std::vector<int64_t> all = config.layer_windows();
-    if (std::count(all.begin(), all.end(), all[0]) == config.layers) all.resize(1);
+    if (std::ranges::count(all, all[0]) == config.layers) all.resize(1);
     return fmt::format("{}", fmt::join(all, ","));
   };
   add_change(changes, "model.window", windows(before), windows(now));

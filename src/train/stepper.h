@@ -21,7 +21,7 @@ struct StepperOptions {
   BatchShape train, eval;
   OptimizerConfig optimizer;
   CompileOptions compile;
-  bool library_masks = false;  // attention's dropout: see training_program.h
+  bool library_masks = false;  // attention's dropout: see allow_library_masks
   CudaOptions cuda = {};
   bool interpret = false;  // run on the interpreter instead of the CPU executor (verification)
 };

@@ -46,7 +46,7 @@ Cost fusion_cost(const Graph& graph, const Node& node) {
     if (overwritten.empty()) continue;
     double others = 0;
     for (size_t i = 0; i < inner.inputs.size(); ++i) {
-      const bool in_place = std::find(overwritten.begin(), overwritten.end(), static_cast<int>(i)) != overwritten.end();
+      const bool in_place = std::ranges::find(overwritten, static_cast<int>(i)) != overwritten.end();
       if (inner.inputs[i].exists() && !in_place) others += static_cast<double>(input_type(body, inner, i).bytes());
     }
     cost.bytes += std::max(0.0, own.bytes - others);
@@ -55,13 +55,11 @@ Cost fusion_cost(const Graph& graph, const Node& node) {
 }
 
 // Leaves: what a graph reads. Their types are given, not inferred.
-
 ops::Types given_type(const Graph&, const Node& node) {
   ops::require(node.results.size() == 1, node, "{} result types given (want 1)", node.results.size());
   return node.results;
 }
 
-Cost no_cost(const Graph&, const Node&) { return {}; }
 Cost filled(const Graph& graph, const Node& node) { return {0, ops::moved_bytes(graph, node)}; }
 
 }  // namespace

@@ -87,13 +87,11 @@ Cost paged_attention_cost(const Graph& graph, const Node& node) {
 //
 // A row is one token to be sampled. Its choice depends on its logits, parameters and seeds only, never on other rows:
 // the random number of token v is word v mod 4 of graph_random(seed, position, sequence, 0, v / 4) (base/rng.h).
-
 using namespace ops;
 
 // [R, V] of the logits.
 const Shape& require_logits(const Graph& graph, const Node& node, size_t i) {
-  require_arithmetic(graph, node, i);
-  require_rank(graph, node, i, 2);
+  require_matrix(graph, node, i);
   return input_shape(graph, node, i);
 }
 
