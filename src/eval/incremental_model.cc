@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "passes/kv_cache.h"
+#include "passes/serving_graphs.h"
 
 namespace octet {
 namespace {

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "ir/text.h"
-#include "passes/fuse.h"
+#include "passes/fuse_patterns.h"
 
 namespace octet {
 namespace {

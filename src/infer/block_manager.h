@@ -85,8 +85,6 @@ class BlockManager {
   void publish(TableId table, std::span<const int32_t> tokens);
   // Steps up to and including `step` have finished on the device: frees the blocks they deferred. O(deferred blocks).
   void step_done(int64_t step);
-  // Unpublishes all content: after a device error nothing in the cache can be trusted. Used blocks stay used.
-  void forget_cache();
 
   int64_t length(TableId table) const { return at(table).length; }
   std::span<const int32_t> blocks(TableId table, int group) const {
@@ -107,10 +105,9 @@ class BlockManager {
   // Maximum number of blocks that a sequence of `tokens` tokens holds in a group at a time when it is computed in
   // chunks of at most `chunk` tokens.
   int64_t peak_blocks(int group, int64_t tokens, int64_t chunk) const;
-  // Recounts everything from the tables and throws kInternal where a count or link is wrong. O(all blocks); for tests.
-  void verify() const;
 
  private:
+  friend struct Audit;  // testing/audit.h
   static constexpr int32_t kNone = -1;
 
   struct Block {

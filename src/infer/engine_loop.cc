@@ -26,8 +26,7 @@ SchedulerOptions scheduler_options(const RunnerLimits& limits, const EngineOptio
           .max_sequences = std::min(options.max_sequences, limits.sequences),
           .token_budget = std::min(options.max_step_tokens, limits.tokens),
           .max_logit_rows = limits.rows,
-          .max_adjusted = limits.entries,
-          .max_queue = std::numeric_limits<int64_t>::max()};  // the mailbox limits the queue
+          .max_adjusted = limits.entries};
 }
 
 std::string timeout_text(const Request& request, double now, int64_t generated) {
@@ -278,8 +277,8 @@ void EngineLoop::fail_request(Request& request, const std::string& reason) {
 // Deletes completed requests that neither the scheduler nor a step in flight refers to.
 void EngineLoop::retire() {
   std::erase_if(retiring_, [this](Request* request) {
-    bool in_flight = std::any_of(request->sequences.begin(), request->sequences.end(),
-                                 [this](const RequestText& sequence) { return sequence.last_step > committed_step_; });
+    bool in_flight = std::ranges::any_of(
+        request->sequences, [this](const RequestText& sequence) { return sequence.last_step > committed_step_; });
     if (in_flight || request->unreported > 0) return false;
     if (request->waiting > 0) mailbox_->admitted(request->waiting);
     requests_.erase(request->ticket);

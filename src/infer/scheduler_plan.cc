@@ -253,7 +253,7 @@ bool Scheduler::fits_now(const SequenceRecord& s, const PlannedStep& planned) co
 
 void Scheduler::open_table(SequenceRecord& s) {
   s.table = blocks_.create(s.params.adapter, s.params.salt);
-  s.computed = s.params.reuse_prefix ? blocks_.match(s.table, s.tokens) : 0;
+  s.computed = blocks_.match(s.table, s.tokens);
 }
 
 void Scheduler::start(int32_t record) {
@@ -267,56 +267,6 @@ void Scheduler::start(int32_t record) {
     free_slots_.pop_back();
   }
   insert_running(record);
-}
-
-// --- verification
-// -----------------------------------------------------------------------------------------------------
-
-void Scheduler::verify() const {
-  blocks_.verify();
-  int64_t waiting = 0, slots = 0;
-  Blocks reserved = {};
-  std::vector<bool> slot_used(static_cast<size_t>(options_.max_sequences), false);
-  for (size_t i = 0; i < records_.size(); ++i) {
-    const SequenceRecord& s = records_[i];
-    const auto record = static_cast<int32_t>(i);
-    const bool holds = s.state == State::kRunning;
-    waiting += s.state == State::kWaiting ? 1 + static_cast<int64_t>(s.siblings.size()) : 0;
-    check((s.table >= 0) == holds && (!holds || s.slot >= 0), ErrorCode::kInternal,
-          "verify: sequence {} has table {} and slot {} in state {}", s.id, s.table, s.slot, static_cast<int>(s.state));
-    if (s.slot >= 0) {
-      ++slots;
-      check(!slot_used[static_cast<size_t>(s.slot)], ErrorCode::kInternal, "verify: slot {} used twice", s.slot);
-      slot_used[static_cast<size_t>(s.slot)] = true;
-    }
-    for (size_t g = 0; g < reserved.size(); ++g) reserved[g] += s.slot >= 0 ? s.own[g] + s.shared[g] : 0;
-    check(holds || s.state == State::kEnded || s.state == State::kUnused || s.computed == 0, ErrorCode::kInternal,
-          "verify: sequence {} does not run and has computed {} tokens", s.id, s.computed);
-    if (s.state == State::kSibling)
-      check(std::ranges::count(at(s.leader).siblings, record) == 1, ErrorCode::kInternal,
-            "verify: sequence {} is not a sibling of {}", s.id, at(s.leader).id);
-    if (!holds) continue;
-    const size_t position = position_of(record);
-    check(position < running_.size() && running_[position] == record, ErrorCode::kInternal,
-          "verify: sequence {} does not run in its place", s.id);
-    check(blocks_.length(s.table) == s.computed && s.sampled >= s.delivered() && s.sampled <= s.limit &&
-              s.computed <= s.prompt_length + s.limit - 1,
-          ErrorCode::kInternal, "verify: sequence {}: {} slots, {} computed, {} sampled, {} delivered, limit {}", s.id,
-          blocks_.length(s.table), s.computed, s.sampled, s.delivered(), s.limit);
-  }
-  check(waiting == stats_.waiting && slots + static_cast<int64_t>(free_slots_.size()) == options_.max_sequences,
-        ErrorCode::kInternal, "verify: {} waiting ({} counted), {} slots used, {} free", waiting, stats_.waiting, slots,
-        free_slots_.size());
-  check(reserved == reserved_, ErrorCode::kInternal, "verify: reserved blocks do not add up");
-  for (size_t g = 0; g < static_cast<size_t>(blocks_.groups()); ++g)
-    check(reserved_[g] <= blocks_.options().groups[g].blocks, ErrorCode::kInternal,
-          "verify: {} blocks of group {} reserved", reserved_[g], g);
-  if (options_.policy == SchedulingPolicy::kNeverEvict)
-    for (int g = 0; g < blocks_.groups(); ++g)
-      check(blocks_.options().groups[static_cast<size_t>(g)].window > 0 ||
-                blocks_.stats(g).used <= reserved_[static_cast<size_t>(g)],
-            ErrorCode::kInternal, "verify: {} blocks of group {} used, {} reserved", blocks_.stats(g).used, g,
-            reserved_[static_cast<size_t>(g)]);
 }
 
 }  // namespace octet

@@ -1,4 +1,3 @@
-#include "passes/pack.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +7,7 @@
 #include "exec/testing/tiny_program.h"
 #include "ir/text.h"
 #include "ir/verify.h"
-#include "passes/precision.h"
+#include "passes/passes.h"
 
 namespace octet {
 namespace {

@@ -90,7 +90,7 @@ RunState parse_run_json(const std::string& path) {
 int64_t parse_step(const std::string& name) {
   std::string digits = name.starts_with(kStepPrefix) ? name.substr(5) : "";
   bool all_digits = !digits.empty() && digits.size() <= 18 &&
-                    std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
+                    std::ranges::all_of(digits, [](char c) { return c >= '0' && c <= '9'; });
   return all_digits ? std::stoll(digits) : -1;
 }
 

@@ -1,5 +1,5 @@
 // Batches of each objective, and that small graphs learn from them on the interpreter.
-#include "train/objective.h"
+#include "train/batches.h"
 
 #include <gtest/gtest.h>
 
@@ -11,9 +11,8 @@
 #include "base/testing/test_error.h"
 #include "io/dataset_writer.h"
 #include "ir/builder.h"
-#include "passes/autodiff.h"
+#include "passes/passes.h"
 #include "train/stepper.h"
-#include "train/training_program.h"
 
 namespace octet {
 namespace {

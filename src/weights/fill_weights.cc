@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "base/threads.h"
-#include "exec/quantized_states.h"
+#include "exec/logical_states.h"
 #include "weights/weights.h"
 
 namespace octet {

@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "base/testing/test_data.h"
 #include "eval/incremental_model.h"
-#include "exec/quantized_states.h"
+#include "exec/logical_states.h"
 #include "io/safetensors_writer.h"
 #include "weights/quantized_folder.h"
 

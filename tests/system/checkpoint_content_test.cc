@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "system/tiny.h"
-#include "train/disk_space.h"
+#include "train/start_checks.h"
 #include "train/trainer.h"
 #include "weights/weights.h"
 

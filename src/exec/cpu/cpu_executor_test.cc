@@ -10,8 +10,8 @@
 #include "base/error.h"
 #include "exec/executor.h"
 #include "exec/testing/tiny_program.h"
+#include "passes/passes.h"
 #include "passes/plan_memory.h"
-#include "passes/precision.h"
 
 namespace {
 std::atomic<int64_t> allocations{0};

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "exec/bound_graph.h"
+#include "exec/graph_binding.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/kernel.h"
 

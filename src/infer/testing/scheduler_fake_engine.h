@@ -15,6 +15,7 @@
 
 #include "base/rng.h"
 #include "infer/scheduler.h"
+#include "infer/testing/audit.h"
 
 namespace octet {
 
@@ -78,12 +79,6 @@ class FakeEngine {
     collect();
   }
 
-  void device_error() {
-    launched_.clear();
-    scheduler_.fail_running();
-    collect();
-  }
-
   // The tokens the sequence generates alone: to its limit, its stop token or the end of the context.
   std::vector<int32_t> expected(SequenceId id) const {
     const auto& [request, first] = requests_.at(id);
@@ -141,7 +136,7 @@ class FakeEngine {
   }
 
   void check_plan(const StepPlan& plan) {
-    if (verify_each_step) scheduler_.verify();
+    if (verify_each_step) Audit::verify(scheduler_);
     const SchedulerOptions& o = scheduler_.options();
     int64_t tokens = 0, rows = 0, singles = 0, adjusted = 0;
     for (const ScheduledSequence& s : plan.sequences) {
@@ -239,7 +234,7 @@ class FakeEngine {
       results.push_back({s.id, token, stop ? FinishReason::kStop : FinishReason::kNone});
     }
     scheduler_.commit(l.plan.step, results);
-    if (verify_each_step) scheduler_.verify();
+    if (verify_each_step) Audit::verify(scheduler_);
   }
 
   void collect() {
