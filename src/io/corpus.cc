@@ -6,9 +6,9 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/threads.h"
 #include "io/dataset_writer.h"
-#include "io/tokenizer_files.h"
 
 namespace octet {
 
@@ -151,7 +151,7 @@ PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& o
   for (const CorpusFile& file : reader.files())
     check(options.text.prompt_key.empty() || file.json_lines, ErrorCode::kInvalidArgument,
           "--prompt-key {}: {} is text, which has no keys: give .jsonl files", options.text.prompt_key, file.path);
-  make_folder(fs::path(options.output).parent_path().string());
+  make_folders(parent_folder(options.output));
 
   ScratchPair whole{cut ? options.output + ".uncut.partial" : ""};
   std::vector<std::unique_ptr<DatasetWriter>> writers;

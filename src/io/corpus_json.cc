@@ -2,10 +2,10 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "io/corpus.h"
 #include "io/corpus_text.h"
-#include "io/tokenizer_files.h"
 
 namespace octet {
 namespace {

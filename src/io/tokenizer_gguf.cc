@@ -8,9 +8,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "io/sentencepiece.h"
-#include "io/subword_tokenizer.h"
-#include "io/tokenizer_load.h"
+#include "io/tokenizer_parts.h"
 
 namespace octet {
 namespace {
@@ -149,7 +147,7 @@ std::unique_ptr<Tokenizer> gguf_bpe(const GgufFacts& facts, const std::string& w
   if (facts.has(facts.bos)) vocabulary.bos = facts.tokens[static_cast<size_t>(facts.bos)];
   if (facts.has(facts.eos)) vocabulary.eos = facts.tokens[static_cast<size_t>(facts.eos)];
   vocabulary.adds_bos = facts.add_bos.value_or(false);
-  return std::make_unique<BpeTokenizer>(std::move(vocabulary), where);
+  return make_bpe(std::move(vocabulary), where);
 }
 
 // Vocabularies are filled up to a round size with pieces that repeat the unknown one, or with unused ones ("[PAD151]").
@@ -190,8 +188,8 @@ std::unique_ptr<Tokenizer> gguf_sentencepiece(const GgufFacts& facts, const std:
 // Pieces that begin a word carry U+2581 in front, the others (BERT's "##") nothing; "[CLS]" and its like stand as they
 // are.
 std::unique_ptr<Tokenizer> gguf_word_piece(const GgufFacts& facts, const std::string& where) {
-  SubwordParts parts;
-  WordPiece pieces;
+  TokenizerParts parts;
+  auto pieces = std::make_unique<WordPiece>();
   for (size_t index = 0; index < facts.tokens.size(); ++index) {
     const auto id = static_cast<int32_t>(index);
     std::string_view text = facts.tokens[index];
@@ -202,11 +200,11 @@ std::unique_ptr<Tokenizer> gguf_word_piece(const GgufFacts& facts, const std::st
     parts.token_bytes.push_back((begins ? " " : "") + std::string(text));
     if (special) parts.added.push_back({id, std::string(text)});
     if (special || named || text.empty()) continue;
-    (begins ? pieces.first : pieces.following).insert(text, id);
+    (begins ? pieces->first : pieces->following).insert(text, id);
   }
-  pieces.unk_id = facts.has(facts.unknown) ? static_cast<int32_t>(facts.unknown) : -1;
+  pieces->unk_id = facts.has(facts.unknown) ? static_cast<int32_t>(facts.unknown) : -1;
   parts.kind = "wordpiece";
-  parts.model = make_word_piece(std::move(pieces));
+  parts.model = std::move(pieces);
   parts.normalizer.add("bert", [](std::string_view text, const TextPlace&) { return bert_clean({}, text); });
   parts.splits = {{.pattern = "\\s", .behavior = SplitRule::Behavior::kRemoved}, {.pattern = kPunctuationPattern}};
   parts.bos_id = facts.has(facts.bos) ? static_cast<int32_t>(facts.bos) : -1;
@@ -214,8 +212,8 @@ std::unique_ptr<Tokenizer> gguf_word_piece(const GgufFacts& facts, const std::st
   parts.adds_bos = facts.add_bos.value_or(true);
   parts.first_space = FirstSpace::kOne;
   parts.facts = "bert";
-  parts.files = {{"vocabulary.gguf", facts.header}};
-  return make_subword_tokenizer(std::move(parts), where);
+  parts.files = [header = facts.header] { return NamedFiles{{"vocabulary.gguf", header}}; };
+  return std::make_unique<Tokenizer>(std::move(parts), where);
 }
 
 }  // namespace

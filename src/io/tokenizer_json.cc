@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "io/tokenizer_load.h"
 
 namespace octet {
 
@@ -74,20 +73,20 @@ std::unique_ptr<Tokenizer> read_byte_level(const Json& model, TokenizerFile file
   check(!file.pre_tokenizer.metaspace, ErrorCode::kUnsupported, "{}: pre-tokenizer Metaspace with ByteLevel", where);
   check(!json_present(model, "byte_fallback") || model.at("byte_fallback") == false, ErrorCode::kUnsupported,
         "{}: byte_fallback with a ByteLevel pre-tokenizer, which leaves no unknown bytes", where);
-  BpeVocabulary vocabulary;
-  vocabulary.ignore_merges = json_present(model, "ignore_merges") && model.at("ignore_merges").get<bool>();
+  BpeVocabulary vocabulary{
+      .added = std::move(file.added),
+      .normalizer = std::move(file.normalizer),
+      .prefix_space = file.pre_tokenizer.prefix_space,
+      .splits_before_prefix = std::move(file.pre_tokenizer.before_prefix),
+      .splits = std::move(file.pre_tokenizer.splits),
+      .ignore_merges = json_present(model, "ignore_merges") && model.at("ignore_merges").get<bool>(),
+      .bos = file.special.bos,
+      .eos = file.special.eos,
+      .adds_bos = file.special.adds_bos.value_or(false),
+      .source = std::move(file.source)};
   read_vocabulary(model.at("vocab"), vocabulary.tokens, where);
   read_merges(model.at("merges"), vocabulary.merges, where);
-  vocabulary.added = std::move(file.added);
-  vocabulary.normalizer = std::move(file.normalizer);
-  vocabulary.add_prefix_space = file.pre_tokenizer.add_prefix_space;
-  vocabulary.splits_before_prefix = std::move(file.pre_tokenizer.before_prefix);
-  vocabulary.splits = std::move(file.pre_tokenizer.splits);
-  vocabulary.bos = file.special.bos;
-  vocabulary.eos = file.special.eos;
-  vocabulary.adds_bos = file.special.adds_bos.value_or(false);
-  vocabulary.source = std::move(file.source);
-  return std::make_unique<BpeTokenizer>(std::move(vocabulary), where);
+  return make_bpe(std::move(vocabulary), where);
 }
 
 bool has_token(const Json& vocab, const std::string& token) {
@@ -220,7 +219,7 @@ std::unique_ptr<Tokenizer> read_gpt2_files(std::string_view vocabulary_json, std
       vocabulary.bos = vocabulary.eos = "<|endoftext|>";
     }
     vocabulary.splits.push_back({.pattern = kGpt2Pattern});
-    return std::unique_ptr<Tokenizer>(std::make_unique<BpeTokenizer>(std::move(vocabulary), where));
+    return make_bpe(std::move(vocabulary), where);
   });
 }
 

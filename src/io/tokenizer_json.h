@@ -9,8 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "io/bpe_tokenizer.h"
-#include "io/subword_tokenizer.h"
+#include "io/tokenizer_parts.h"
 
 namespace octet {
 
@@ -24,7 +23,7 @@ TokenizerConfig read_tokenizer_config(std::string_view text, const std::string& 
 
 struct PreTokenizerSteps {
   bool byte_level = false;
-  bool add_prefix_space = false;
+  bool prefix_space = false;
   std::vector<SplitRule> before_prefix, splits;
   std::optional<Metaspace> metaspace;
 };

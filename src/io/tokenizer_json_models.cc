@@ -13,8 +13,6 @@ using Json = nlohmann::json;
 
 namespace {
 
-using TokenIds = std::unordered_map<std::string_view, int32_t>;
-
 bool flag(const Json& model, const char* key) { return json_present(model, key) && model.at(key).get<bool>(); }
 
 std::vector<uint8_t> special_ids(const TokenizerFile& file, size_t count) {
@@ -25,20 +23,9 @@ std::vector<uint8_t> special_ids(const TokenizerFile& file, size_t count) {
   return special;
 }
 
-TokenIds ids_of(const std::vector<std::string>& tokens) {
-  TokenIds ids;
-  for (size_t id = 0; id < tokens.size(); ++id) {
-    if (!tokens[id].empty()) ids.emplace(tokens[id], static_cast<int32_t>(id));
-  }
-  return ids;
-}
-
-int32_t named_id(const Json& model, const char* key, const TokenIds& ids, const std::string& where) {
-  if (!json_present(model, key)) return -1;
-  const auto name = model.at(key).get<std::string>();
-  const auto found = ids.find(name);
-  check(found != ids.end(), ErrorCode::kCorrupt, "{}: {} \"{}\" is not in the vocabulary", where, key, name);
-  return found->second;
+// The token that the model names under `key`; -1: none.
+int32_t token_of(const Json& model, const char* key, const TokenIds& ids, const std::string& where) {
+  return json_present(model, key) ? named_id(model.at(key).get<std::string>(), key, {}, ids, where) : -1;
 }
 
 void read_byte_tokens(const std::vector<std::string>& tokens, UnknownRule& rule) {
@@ -49,42 +36,39 @@ void read_byte_tokens(const std::vector<std::string>& tokens, UnknownRule& rule)
   }
 }
 
-std::unique_ptr<SubwordModel> read_bpe(const Json& model, const std::vector<std::string>& tokens,
-                                       const TokenizerFile& file, SubwordParts& parts, const std::string& where) {
-  CharacterBpe bpe;
+std::unique_ptr<TokenModel> read_bpe(const Json& model, const std::vector<std::string>& tokens,
+                                     const TokenizerFile& file, TokenizerParts& parts, const std::string& where) {
+  auto result = std::make_unique<CharacterBpe>();
+  CharacterBpe& bpe = *result;
   const TokenIds ids = ids_of(tokens);
   const auto special = special_ids(file, tokens.size());
   const auto is_special = [&](int32_t id) { return special[static_cast<size_t>(id)] != 0; };
   bpe.vocab_size = static_cast<int32_t>(tokens.size());
-  bpe.unknown.unk_id = named_id(model, "unk_token", ids, where);
-  bpe.unknown.fuse = flag(model, "fuse_unk");
-  if (flag(model, "byte_fallback")) read_byte_tokens(tokens, bpe.unknown);
+  bpe.unknown_rule.unk_id = token_of(model, "unk_token", ids, where);
+  bpe.unknown_rule.fuse = flag(model, "fuse_unk");
+  if (flag(model, "byte_fallback")) read_byte_tokens(tokens, bpe.unknown_rule);
   const bool whole = flag(model, "ignore_merges");
   parts.cut_before = ids.contains(kSpaceMark) && !whole ? kSpaceMark : "";
   for (const auto& [text, id] : ids) {
     if (is_special(id)) continue;
-    if (static_cast<size_t>(utf8_at(text, 0).length) == text.size()) bpe.characters.emplace(text, id);
+    if (static_cast<size_t>(utf8_at(text, 0).length) == text.size()) bpe.add_character(text, id);
     if (whole) bpe.whole_words.emplace(text, id);
   }
   std::vector<std::pair<std::string, std::string>> merges;
   read_merges(model.at("merges"), merges, where);
-  for (size_t rank = 0; rank < merges.size(); ++rank) {
-    const auto& [left, right] = merges[rank];
-    const std::string joined = left + right;
-    const auto l = ids.find(left), r = ids.find(right), both = ids.find(joined);
-    check(l != ids.end() && r != ids.end() && both != ids.end(), ErrorCode::kCorrupt,
-          "{}: merge {} (\"{}\" + \"{}\") uses a token that is not in the vocabulary", where, rank, left, right);
-    if (is_special(both->second)) continue;  // text must not grow into a special token
-    bpe.merges.insert(l->second, r->second, {static_cast<uint32_t>(rank), both->second});
+  each_merge(merges, ids, where, [&](int32_t left, int32_t right, MergeTable::Merge merge, const std::string& joined) {
+    if (is_special(merge.id)) return;  // text must not grow into a special token
+    bpe.merges.insert(left, right, merge);
     if (holds_mark_inside(joined, kSpaceMark)) parts.cut_before.clear();
-  }
-  return make_character_bpe(std::move(bpe));
+  });
+  return result;
 }
 
-std::unique_ptr<SubwordModel> read_unigram(const Json& model, std::vector<std::string>& tokens,
-                                           const TokenizerFile& file, const std::string& where) {
+std::unique_ptr<TokenModel> read_unigram(const Json& model, std::vector<std::string>& tokens, const TokenizerFile& file,
+                                         const std::string& where) {
   constexpr double kUnknownPenalty = 10;
-  Unigram unigram;
+  auto result = std::make_unique<Unigram>();
+  Unigram& unigram = *result;
   const Json& vocab = model.at("vocab");
   check(vocab.is_array() && !vocab.empty(), ErrorCode::kCorrupt, "{}: the vocabulary is not a list of [piece, score]",
         where);
@@ -100,45 +84,46 @@ std::unique_ptr<SubwordModel> read_unigram(const Json& model, std::vector<std::s
   const auto special = special_ids(file, tokens.size());
   const bool bytes = flag(model, "byte_fallback");
   if (json_present(model, "unk_id")) {
-    unigram.unknown.unk_id = checked_id(model.at("unk_id"), "unk_id", where);
-    check(static_cast<size_t>(unigram.unknown.unk_id) < tokens.size(), ErrorCode::kCorrupt,
-          "{}: unk_id {} is outside the vocabulary of {}", where, unigram.unknown.unk_id, tokens.size());
+    unigram.unknown_rule.unk_id = checked_id(model.at("unk_id"), "unk_id", where);
+    check(static_cast<size_t>(unigram.unknown_rule.unk_id) < tokens.size(), ErrorCode::kCorrupt,
+          "{}: unk_id {} is outside the vocabulary of {}", where, unigram.unknown_rule.unk_id, tokens.size());
   }
-  unigram.unknown.fuse = true;
-  if (bytes) read_byte_tokens(tokens, unigram.unknown);
+  unigram.unknown_rule.fuse = true;
+  if (bytes) read_byte_tokens(tokens, unigram.unknown_rule);
   for (size_t id = 0; id < tokens.size(); ++id) {
     const auto [other, fresh] = seen.emplace(tokens[id], static_cast<int32_t>(id));
     check(fresh, ErrorCode::kCorrupt, "{}: pieces {} and {} are both \"{}\"", where, other->second, id, tokens[id]);
     const bool raw_byte = bytes && parse_byte_token(tokens[id]) >= 0;
-    if (tokens[id].empty() || special[id] || raw_byte || static_cast<int32_t>(id) == unigram.unknown.unk_id) continue;
+    if (tokens[id].empty() || special[id] || raw_byte || static_cast<int32_t>(id) == unigram.unknown_rule.unk_id)
+      continue;
     unigram.trie.insert(tokens[id], static_cast<int32_t>(id));
   }
   unigram.unk_score = *std::min_element(unigram.scores.begin(), unigram.scores.end()) - kUnknownPenalty;
-  return make_unigram(std::move(unigram));
+  return result;
 }
 
-std::unique_ptr<SubwordModel> read_word_piece(const Json& model, const std::vector<std::string>& tokens,
-                                              const TokenizerFile& file, const std::string& where) {
-  WordPiece pieces;
+std::unique_ptr<TokenModel> read_word_piece(const Json& model, const std::vector<std::string>& tokens,
+                                            const TokenizerFile& file, const std::string& where) {
+  auto pieces = std::make_unique<WordPiece>();
   const auto prefix = model.value("continuing_subword_prefix", std::string("##"));
   const TokenIds ids = ids_of(tokens);
   const auto special = special_ids(file, tokens.size());
-  pieces.unk_id = named_id(model, "unk_token", ids, where);
-  pieces.max_characters = model.value("max_input_chars_per_word", int64_t{100});
+  pieces->unk_id = token_of(model, "unk_token", ids, where);
+  pieces->max_characters = model.value("max_input_chars_per_word", int64_t{100});
   for (const auto& [text, id] : ids) {
     if (special[static_cast<size_t>(id)]) continue;
-    pieces.first.insert(text, id);
+    pieces->first.insert(text, id);
     if (text.starts_with(prefix) && text.size() > prefix.size())
-      pieces.following.insert(text.substr(prefix.size()), id);
+      pieces->following.insert(std::string_view(text).substr(prefix.size()), id);
   }
-  return make_word_piece(std::move(pieces));
+  return pieces;
 }
 
 }  // namespace
 
 std::unique_ptr<Tokenizer> read_subword_model(const Json& model, TokenizerFile file, const std::string& where) {
   const std::string type = model.value("type", std::string("BPE"));
-  SubwordParts parts;
+  TokenizerParts parts;
   std::vector<std::string> tokens;
   if (type != "Unigram") read_vocabulary(model.at("vocab"), tokens, where);
   if (type == "BPE") {
@@ -153,17 +138,9 @@ std::unique_ptr<Tokenizer> read_subword_model(const Json& model, TokenizerFile f
   } else {
     fail(ErrorCode::kUnsupported, "{}: model type {} (known: BPE, Unigram, WordPiece)", where, type);
   }
-  const auto id_of = [&](const std::string& text) {
-    if (text.empty()) return -1;
-    for (const AddedToken& token : file.added) {
-      if (token.text == text) return token.id;
-    }
-    const auto found = std::find(tokens.begin(), tokens.end(), text);
-    check(found != tokens.end(), ErrorCode::kCorrupt, "{}: the token \"{}\" is not in the vocabulary", where, text);
-    return static_cast<int32_t>(found - tokens.begin());
-  };
-  parts.bos_id = id_of(file.special.bos);
-  parts.eos_id = id_of(file.special.eos);
+  const TokenIds ids = ids_of(tokens);
+  parts.bos_id = named_id(file.special.bos, "the token", file.added, ids, where);
+  parts.eos_id = named_id(file.special.eos, "the token", file.added, ids, where);
   parts.adds_bos = file.special.adds_bos.value_or(false);
   const auto shown = [&](std::string token) {
     if (file.decoder.names.empty() && !token.empty()) token.insert(0, " ");  // without a decoder, words are put apart
@@ -185,18 +162,15 @@ std::unique_ptr<Tokenizer> read_subword_model(const Json& model, TokenizerFile f
   parts.normalizer = std::move(file.normalizer);
   parts.splits = std::move(file.pre_tokenizer.splits);
   parts.metaspace = file.pre_tokenizer.metaspace;
-  parts.facts = parts.normalizer.name() + model.dump();
-  for (const SplitRule& rule : parts.splits) {
-    parts.facts +=
-        fmt::format("\n{} {} {} {}", rule.pattern, rule.literal, static_cast<int>(rule.behavior), rule.invert);
-  }
+  parts.facts = parts.normalizer.name() + model.dump() + facts_of(parts.splits);
   if (parts.metaspace) {
     parts.facts += fmt::format("\n{} {} {}", parts.metaspace->mark, static_cast<int>(parts.metaspace->prepend),
                                parts.metaspace->split);
   }
-  parts.files = {{"tokenizer.json", std::move(file.source)}};
-  if (!file.config.empty()) parts.files.emplace_back("tokenizer_config.json", std::move(file.config));
-  return make_subword_tokenizer(std::move(parts), where);
+  NamedFiles files = {{"tokenizer.json", std::move(file.source)}};
+  if (!file.config.empty()) files.emplace_back("tokenizer_config.json", std::move(file.config));
+  parts.files = [files = std::move(files)] { return files; };
+  return std::make_unique<Tokenizer>(std::move(parts), where);
 }
 
 }  // namespace octet

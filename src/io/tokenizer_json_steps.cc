@@ -27,11 +27,8 @@ Pattern read_pattern(const Json& pattern) {
 }
 
 SplitRule::Behavior read_behavior(const std::string& name, const std::string& where) {
-  if (name == "Isolated") return SplitRule::Behavior::kIsolated;
-  if (name == "Removed") return SplitRule::Behavior::kRemoved;
-  if (name == "Contiguous") return SplitRule::Behavior::kContiguous;
-  if (name == "MergedWithPrevious") return SplitRule::Behavior::kMergedWithPrevious;
-  if (name == "MergedWithNext") return SplitRule::Behavior::kMergedWithNext;
+  const auto found = std::ranges::find(kSplitBehaviors, name);
+  if (found != std::end(kSplitBehaviors)) return static_cast<SplitRule::Behavior>(found - std::begin(kSplitBehaviors));
   fail(ErrorCode::kUnsupported,
        "{}: split behaviour {} (known: Isolated, Removed, Contiguous, MergedWithPrevious, MergedWithNext)", where,
        name);
@@ -44,10 +41,6 @@ Metaspace::Prepend read_prepend(const Json& object, const std::string& where) {
   if (scheme == "first") return Metaspace::Prepend::kFirst;
   if (scheme == "never") return Metaspace::Prepend::kNever;
   fail(ErrorCode::kUnsupported, "{}: prepend_scheme {} (known: always, first, never)", where, scheme);
-}
-
-std::string replace_all(const std::string& text, const std::string& from, const std::string& to) {
-  return replace_step(from, true, to, "decoder")(text, {});
 }
 
 // WordPiece's removal of spaces before punctuation.
@@ -126,7 +119,7 @@ void read_pre_tokenizer(const Json& object, PreTokenizerSteps& out, const std::s
   } else if (type == "ByteLevel") {
     check(!out.byte_level, ErrorCode::kUnsupported, "{}: two ByteLevel pre-tokenizers", where);
     if (object.value("add_prefix_space", true)) {
-      out.add_prefix_space = true;
+      out.prefix_space = true;
       out.before_prefix.swap(out.splits);
     }
     if (object.value("use_regex", true)) add({.pattern = kGpt2Pattern});
@@ -173,7 +166,7 @@ void read_decoder(const Json& object, DecoderSteps& out, const std::string& wher
   if (type == "Sequence") {
     for (const Json& each : object.at("decoders")) read_decoder(each, out, where);
   } else if (type == "ByteLevel" || type == "Fuse") {
-    // ByteLevel: BpeTokenizer's own; Fuse: tokens are always joined.
+    // ByteLevel: BPE's own; Fuse: tokens are always joined.
   } else if (type == "Replace") {
     const Pattern pattern = read_pattern(object.at("pattern"));
     each_token([step = replace_step(pattern.text, pattern.literal, object.at("content").get<std::string>(),
@@ -197,7 +190,7 @@ void read_decoder(const Json& object, DecoderSteps& out, const std::string& wher
     }
   } else if (type == "Metaspace") {
     const auto mark = object.value("replacement", std::string(kSpaceMark));
-    each_token([mark](const std::string& token) { return replace_all(token, mark, " "); });
+    each_token([step = replace_step(mark, true, " ", "decoder")](const std::string& token) { return step(token, {}); });
     if (read_prepend(object, where) != Metaspace::Prepend::kNever) out.first_space = FirstSpace::kWholeToken;
   } else if (type == "WordPiece") {
     const auto prefix = object.value("prefix", std::string("##"));

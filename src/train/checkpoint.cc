@@ -12,7 +12,7 @@
 #include "exec/logical_states.h"
 #include "io/manifest.h"
 #include "io/safetensors_writer.h"
-#include "io/tokenizer_files.h"
+#include "io/tokenizer.h"
 
 namespace octet {
 namespace {

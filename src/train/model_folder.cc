@@ -7,7 +7,6 @@
 #include "base/log.h"
 #include "io/manifest.h"
 #include "io/tokenizer.h"
-#include "io/tokenizer_files.h"
 
 namespace octet {
 namespace {

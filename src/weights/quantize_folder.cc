@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "io/safetensors_writer.h"
-#include "io/tokenizer_files.h"
+#include "io/tokenizer.h"
 #include "weights/quantized_folder.h"
 
 namespace octet {

@@ -54,7 +54,8 @@ void train_byte_pairs(const TrainArguments& arguments) {
   });
   bar.reset();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  const BpeTokenizer tokenizer(std::move(vocabulary), "the trained vocabulary");
+  const auto made = make_bpe(std::move(vocabulary), "the trained vocabulary");
+  const Tokenizer& tokenizer = *made;
   tokenizer.save(arguments.out);
   if (tokenizer.vocab_size() < arguments.vocab_size) {
     log_warning("the text gave {} tokens of the {} asked for: no further pair comes {} times", tokenizer.vocab_size(),
