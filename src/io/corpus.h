@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "io/corpus_text.h"
+#include "io/corpus_reader.h"
 #include "io/tokenizer.h"
 
 namespace octet {

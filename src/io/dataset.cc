@@ -1,18 +1,11 @@
 // See dataset.h: the .idx parser and the memory-mapped reader.
 #include "io/dataset.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 #include "base/crc32c.h"
 #include "base/error.h"
-#include "base/file.h"
 
 namespace octet {
 namespace {
@@ -27,14 +20,18 @@ T load(const char* at) {
   return value;
 }
 
-template <typename T>
-void widen(const char* from, std::span<int32_t> out) {
-  for (size_t i = 0; i < out.size(); ++i) {
-    const T value = load<T>(from + i * sizeof(T));
-    // An i64 that int32 cannot hold becomes -1, which the range check of read() reports.
-    out[i] =
-        static_cast<int64_t>(value) > INT32_MAX || static_cast<int64_t>(value) < 0 ? -1 : static_cast<int32_t>(value);
+// Calls visit(T{}) with the type that tokens are stored in.
+template <typename Visit>
+auto with_token_type(TokenType type, const Visit& visit) {
+  switch (type) {
+    case TokenType::kU8: return visit(uint8_t{});
+    case TokenType::kI8: return visit(int8_t{});
+    case TokenType::kI16: return visit(int16_t{});
+    case TokenType::kU16: return visit(uint16_t{});
+    case TokenType::kI32: return visit(int32_t{});
+    case TokenType::kI64: return visit(int64_t{});
   }
+  return decltype(visit(uint8_t{}))();
 }
 
 // Calls fn(first, count) for blocks of [0, total): all, or `most` evenly spaced ones including both ends.
@@ -50,15 +47,7 @@ void for_spread(int64_t total, int64_t block, int64_t most, Fn fn) {
 }  // namespace
 
 int64_t token_bytes(TokenType type) {
-  switch (type) {
-    case TokenType::kU8:
-    case TokenType::kI8: return 1;
-    case TokenType::kI16:
-    case TokenType::kU16: return 2;
-    case TokenType::kI32: return 4;
-    case TokenType::kI64: return 8;
-  }
-  return 0;
+  return with_token_type(type, [](auto token) { return static_cast<int64_t>(sizeof token); });
 }
 
 int64_t IndexView::sequence_begin(int64_t sequence) const {
@@ -118,49 +107,20 @@ IndexView parse_index(std::string_view bytes, int64_t bin_bytes, const std::stri
   return view;
 }
 
-struct TokenDataset::Mapping {
-  const char* data = nullptr;
-  size_t size = 0;
-
-  explicit Mapping(const std::string& path) {
-    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    check(file >= 0, errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, "cannot open {}: {}", path,
-          std::strerror(errno));
-    struct stat info {};
-    void* memory = nullptr;
-    int error = ::fstat(file, &info) == 0 ? 0 : errno;
-    if (error == 0 && info.st_size > 0) {
-      size = static_cast<size_t>(info.st_size);
-      memory = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file, 0);
-      if (memory == MAP_FAILED) error = errno;
-    }
-    ::close(file);
-    check(error == 0, ErrorCode::kIo, "cannot map {}: {}", path, std::strerror(error));
-    data = static_cast<const char*>(memory);
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  ~Mapping() {
-    if (size > 0) ::munmap(const_cast<char*>(data), size);
-  }
-  std::string_view view() const { return {data, size}; }
-};
-
-TokenDataset::~TokenDataset() = default;
-
 std::shared_ptr<const TokenDataset> TokenDataset::open(const std::string& prefix, int64_t vocab_size) {
   std::shared_ptr<TokenDataset> set(new TokenDataset);
   set->prefix_ = prefix;
   if (prefix.ends_with(".bin") || prefix.ends_with(".idx")) set->prefix_.resize(prefix.size() - 4);
-  set->idx_ = std::make_unique<Mapping>(set->prefix_ + ".idx");
-  set->bin_ = std::make_unique<Mapping>(set->prefix_ + ".bin");
-  set->index_ = parse_index(set->idx_->view(), static_cast<int64_t>(set->bin_->size), set->prefix_ + ".idx");
+  set->idx_ = MappedFile(set->prefix_ + ".idx");
+  set->bin_ = MappedFile(set->prefix_ + ".bin");
+  const auto index = set->idx_.bytes();
+  set->index_ =
+      parse_index({reinterpret_cast<const char*>(index.data()), index.size()}, set->bin_.size(), set->prefix_ + ".idx");
   check(set->index_.tokens > 0, ErrorCode::kInvalidArgument, "{}: holds no tokens", set->prefix_);
-  set->tokens_ = set->bin_->data;
   if (const std::string mask = set->prefix_ + ".mask"; path_exists(mask)) {
-    set->mask_ = std::make_unique<Mapping>(mask);
-    check(std::cmp_equal(set->mask_->size, set->index_.tokens), ErrorCode::kCorrupt,
-          "{} has {} bytes for {} tokens: it belongs to another set or is truncated", mask, set->mask_->size,
+    set->mask_.emplace(mask);
+    check(set->mask_->size() == set->index_.tokens, ErrorCode::kCorrupt,
+          "{} has {} bytes for {} tokens: it belongs to another set or is truncated", mask, set->mask_->size(),
           set->index_.tokens);
   }
   set->vocab_size_ = vocab_size;
@@ -177,10 +137,14 @@ int64_t TokenDataset::document_at(int64_t token) const {
   return low;
 }
 
-void TokenDataset::read(int64_t first, std::span<int32_t> out) const {
-  const auto count = static_cast<int64_t>(out.size());
+void TokenDataset::check_range(int64_t first, size_t size) const {
+  const auto count = static_cast<int64_t>(size);
   check(first >= 0 && count <= tokens() && first <= tokens() - count, ErrorCode::kInvalidArgument,
         "{}: tokens {}..{} of {}", prefix_, first, first + count, tokens());
+}
+
+void TokenDataset::read(int64_t first, std::span<int32_t> out) const {
+  check_range(first, out.size());
   copy(first, out);
   const uint32_t limit = vocab_size_ > 0 ? static_cast<uint32_t>(vocab_size_) : 0x80000000u;
   bool good = true;
@@ -194,23 +158,21 @@ void TokenDataset::read(int64_t first, std::span<int32_t> out) const {
 }
 
 void TokenDataset::read_counts(int64_t first, std::span<uint8_t> out) const {
-  const auto count = static_cast<int64_t>(out.size());
-  check(first >= 0 && count <= tokens() && first <= tokens() - count, ErrorCode::kInvalidArgument,
-        "{}: tokens {}..{} of {}", prefix_, first, first + count, tokens());
+  check_range(first, out.size());
   for (size_t i = 0; i < out.size(); ++i)
-    out[i] = mask_ == nullptr || mask_->data[first + static_cast<int64_t>(i)] != 0;
+    out[i] = !has_mask() || mask_->bytes()[static_cast<size_t>(first) + i] != std::byte{0};
 }
 
 void TokenDataset::copy(int64_t first, std::span<int32_t> out) const {
-  const char* from = tokens_ + first * octet::token_bytes(type());
-  switch (type()) {
-    case TokenType::kU8: widen<uint8_t>(from, out); break;
-    case TokenType::kI8: widen<int8_t>(from, out); break;
-    case TokenType::kI16: widen<int16_t>(from, out); break;
-    case TokenType::kU16: widen<uint16_t>(from, out); break;
-    case TokenType::kI32: widen<int32_t>(from, out); break;
-    case TokenType::kI64: widen<int64_t>(from, out); break;
-  }
+  with_token_type(type(), [&](auto token) {
+    using T = decltype(token);
+    const auto* from = reinterpret_cast<const char*>(bin_.bytes().data()) + first * static_cast<int64_t>(sizeof(T));
+    for (size_t i = 0; i < out.size(); ++i) {
+      const auto value = static_cast<int64_t>(load<T>(from + i * sizeof(T)));
+      // An i64 that int32 cannot hold becomes -1, which the range check of read() reports.
+      out[i] = value > INT32_MAX || value < 0 ? -1 : static_cast<int32_t>(value);
+    }
+  });
 }
 
 uint32_t TokenDataset::checksum() const {

@@ -13,12 +13,6 @@ namespace {
 constexpr int64_t kStride = 32;  // documents between stored boundaries: finding a sample walks at most this many
 enum Stream : uint64_t { kDocumentStream = 0, kSampleStream = 1 };
 
-uint64_t mix(uint64_t value) {  // the finaliser of splitmix64
-  value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9ull;
-  value = (value ^ value >> 27) * 0x94D049BB133111EBull;
-  return value ^ value >> 31;
-}
-
 }  // namespace
 
 IndexPermutation::IndexPermutation(int64_t count, uint64_t seed, uint64_t stream)
@@ -35,7 +29,7 @@ int64_t IndexPermutation::operator()(int64_t index) const {
   do {
     uint64_t left = value >> half_bits_, right = value & half;
     for (uint64_t key : keys_) {
-      const uint64_t next = left ^ (mix(right + key) & half);
+      const uint64_t next = left ^ (mix64(right + key) & half);
       left = right;
       right = next;
     }

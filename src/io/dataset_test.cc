@@ -13,7 +13,6 @@
 #include "base/rng.h"
 #include "base/testing/test_data.h"
 #include "base/testing/test_error.h"
-#include "io/dataset_writer.h"
 
 namespace octet {
 namespace {
