@@ -1,5 +1,5 @@
-// The safetensors header and the one-file reader. A header is untrusted: all fields are checked against the file's
-// size and each other before use.
+// The safetensors header, and the reader of files and of folders in the layout of the Hugging Face hub. A header is
+// untrusted: all fields are checked against the file's size and each other before use.
 #include "io/safetensors.h"
 
 #include <algorithm>
@@ -17,6 +17,9 @@ static_assert(std::endian::native == std::endian::little, "safetensors data is l
 
 constexpr int64_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference implementation
 constexpr size_t kMaxRank = 64;
+constexpr const char* kSingleName = "model.safetensors";
+constexpr const char* kIndexName = "model.safetensors.index.json";
+constexpr int64_t kMaxIndexBytes = 256 << 20;
 
 struct DTypeName {
   const char* name;
@@ -139,33 +142,67 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::
   return header;
 }
 
-SafetensorsFile::SafetensorsFile(const std::string& path) : map_(path), header_(parse_safetensors(map_.bytes(), path)) {
-  for (size_t index = 0; index < header_.tensors.size(); ++index) {
-    const SafetensorsEntry& entry = header_.tensors[index];
-    names_.push_back(entry.name);
-    index_[entry.name] = index;
-    if (entry.bytes == 0 || entry.offset % dtype_bytes(entry.type.dtype) == 0) continue;
-    auto copy = std::make_unique<std::byte[]>(static_cast<size_t>(entry.bytes));
-    std::memcpy(copy.get(), map_.bytes().data() + entry.offset, static_cast<size_t>(entry.bytes));
-    aligned_[index] = std::move(copy);
+TensorSource::Tensors TensorSource::open_file(const std::string& path, std::vector<std::string>* names) {
+  const std::span<const std::byte> file = maps_.emplace_back(path).bytes();
+  SafetensorsHeader header = parse_safetensors(file, path);
+  Tensors tensors;
+  for (const SafetensorsEntry& entry : header.tensors) {
+    TensorView view{entry.type, file.subspan(static_cast<size_t>(entry.offset), static_cast<size_t>(entry.bytes))};
+    if (entry.bytes > 0 && entry.offset % dtype_bytes(entry.type.dtype) != 0) {
+      auto& copy = aligned_.emplace_back(std::make_unique<std::byte[]>(view.bytes.size()));
+      std::memcpy(copy.get(), view.bytes.data(), view.bytes.size());
+      view.bytes = {copy.get(), view.bytes.size()};
+    }
+    if (names != nullptr) names->push_back(entry.name);
+    tensors.emplace(entry.name, std::move(view));
+  }
+  metadata_.merge(header.metadata);
+  return tensors;
+}
+
+void TensorSource::open_shards() {
+  const nlohmann::json index = parse_json(read_file(path_, kMaxIndexBytes), path_, true);
+  const auto weight_map = json_get<nlohmann::json>(index, "weight_map", path_);
+  check(weight_map.is_object(), ErrorCode::kCorrupt, "{}: weight_map is not an object", path_);
+  std::map<std::string, Tensors> opened;
+  for (const auto& item : weight_map.items()) {
+    const std::string file = json_get<std::string>(weight_map, item.key().c_str(), path_);
+    // Only names inside the folder: an index must not refer to other paths.
+    check(!file.empty() && file.find('/') == std::string::npos && file != "..", ErrorCode::kCorrupt,
+          "{}: shard '{}' of tensor '{}' is not a plain file name", path_, file, item.key());
+    if (!opened.contains(file)) opened[file] = open_file(parent_folder(path_) + "/" + file);
+    auto tensor = opened[file].extract(item.key());
+    check(!tensor.empty(), ErrorCode::kCorrupt, "{}: tensor '{}' is not in {} as it says", path_, item.key(), file);
+    names_.push_back(item.key());
+    tensors_.insert(std::move(tensor));
   }
 }
 
-const TensorType* SafetensorsFile::find_type(const std::string& name) const {
-  auto found = index_.find(name);
-  return found == index_.end() ? nullptr : &header_.tensors[found->second].type;
+TensorSource::TensorSource(const std::string& path) : path_(path) {
+  if (path.ends_with(".json"))
+    open_shards();
+  else
+    tensors_ = open_file(path, &names_);
 }
 
-TensorView SafetensorsFile::read(const std::string& name) const {
-  auto found = index_.find(name);
-  if (found == index_.end()) {
-    fail(ErrorCode::kNotFound, "{}: no tensor '{}' among its {}{}", path(), name, names_.size(),
-         if_near(name, names_, "; nearest: '{}'"));
-  }
-  const SafetensorsEntry& entry = header_.tensors[found->second];
-  const std::byte* data = map_.bytes().data() + entry.offset;
-  if (auto copy = aligned_.find(found->second); copy != aligned_.end()) data = copy->second.get();
-  return {entry.type, {data, static_cast<size_t>(entry.bytes)}};
+const TensorType* TensorSource::find_type(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? nullptr : &found->second.type;
+}
+
+TensorView TensorSource::read(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  if (found != tensors_.end()) return found->second;
+  fail(ErrorCode::kNotFound, "{}: no tensor '{}' among its {}{}", path_, name, names_.size(),
+       if_near(name, names_, "; nearest: '{}'"));
+}
+
+std::unique_ptr<TensorSource> open_safetensors(const std::string& path) {
+  if (!is_folder(path)) return std::make_unique<TensorSource>(path);
+  const std::string single = path + "/" + kSingleName, index = path + "/" + kIndexName;
+  check(path_exists(single) || path_exists(index), ErrorCode::kNotFound, "{}: holds neither {} nor {}", path,
+        kSingleName, kIndexName);
+  return std::make_unique<TensorSource>(path_exists(single) ? single : index);
 }
 
 }  // namespace octet

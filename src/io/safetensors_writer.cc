@@ -1,10 +1,10 @@
-#include "io/safetensors_writer.h"
-
+// The writers of safetensors.h.
 #include <algorithm>
 #include <set>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "io/safetensors.h"
 
 namespace octet {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "io/safetensors_writer.h"
+#include "io/safetensors.h"
 #include "io/tokenizer.h"
 #include "weights/quantized_folder.h"
 

@@ -11,7 +11,7 @@
 #include "base/testing/test_data.h"
 #include "eval/incremental_model.h"
 #include "exec/quantized_states.h"
-#include "io/safetensors_writer.h"
+#include "io/safetensors.h"
 #include "weights/quantized_folder.h"
 
 namespace octet {

@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/threads.h"
 #include "exec/logical_states.h"
-#include "io/safetensors_writer.h"
+#include "io/safetensors.h"
 #include "weights/llama2c.h"
 #include "weights/quantized_folder.h"
 
@@ -94,7 +94,7 @@ class HuggingFaceWeights : public WeightSource {
     if (scheme) quantized_ = std::make_unique<QuantizedTensors>(*tensors_, config_, *scheme, folder);
     check_tensors();
     if (path_exists(folder + "/scales.safetensors"))
-      scales_ = std::make_unique<SafetensorsFile>(folder + "/scales.safetensors");
+      scales_ = std::make_unique<TensorSource>(folder + "/scales.safetensors");
   }
 
   ParamView view(const std::string& param, const Shape& shape) const override {
@@ -156,7 +156,7 @@ class HuggingFaceWeights : public WeightSource {
   std::string folder_;
   std::unique_ptr<TensorSource> tensors_;
   std::unique_ptr<QuantizedTensors> quantized_;  // null: nothing in FP8
-  std::unique_ptr<SafetensorsFile> scales_;
+  std::unique_ptr<TensorSource> scales_;
   struct Place {
     CheckpointTensor tensor;  // under the name the folder has
     size_t i;

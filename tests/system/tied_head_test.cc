@@ -5,7 +5,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/testing/test_error.h"
-#include "io/safetensors_writer.h"
+#include "io/safetensors.h"
 #include "system/tiny.h"
 #include "train/checkpoint.h"
 #include "train/trainer.h"
