@@ -2,9 +2,7 @@
 // in a file are reported as file:line.
 #include <yaml-cpp/yaml.h>
 
-#include <fstream>
 #include <set>
-#include <sstream>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -14,7 +12,7 @@ namespace octet {
 namespace {
 
 constexpr int kMaxDepth = 16;  // an alias inside its own anchor would recurse for ever
-constexpr std::streamoff kMaxFileBytes = 16 << 20;
+constexpr int64_t kMaxFileBytes = 16 << 20;
 
 struct Entry {
   std::string name;
@@ -40,15 +38,7 @@ void flatten(const YAML::Node& map, const std::string& prefix, const std::string
 
 void SettingsTable::load_yaml_file(const std::string& path) {
   check(!is_folder(path), ErrorCode::kInvalidArgument, "{}: is a folder; want a settings file", path);
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  check(file.good(), ErrorCode::kNotFound, "{}: cannot open this settings file", path);
-  std::streamoff bytes = file.tellg();
-  check(bytes >= 0 && bytes <= kMaxFileBytes, ErrorCode::kInvalidArgument,
-        "{}: {} bytes is not a settings file (limit {})", path, bytes, kMaxFileBytes);
-  file.seekg(0);
-  std::ostringstream text;
-  text << file.rdbuf();
-  load_yaml_text(text.str(), path);
+  load_yaml_text(read_file(path, kMaxFileBytes), path);
 }
 
 void SettingsTable::load_yaml_text(const std::string& text, const std::string& where) {
