@@ -10,7 +10,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "io/corpus_reader.h"
+#include "io/corpus.h"
 #include "io/tokenizer_parts.h"
 
 namespace octet {

@@ -1,6 +1,6 @@
-// See corpus_reader.h: listing inputs, opening them and cutting their bytes into batches. A compressed file that ends
+// See corpus.h: listing inputs, opening them and cutting their bytes into batches. A compressed file that ends
 // early is an error, never a short document.
-#include "io/corpus_reader.h"
+#include "io/corpus.h"
 
 #include <fcntl.h>
 #include <glob.h>

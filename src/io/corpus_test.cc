@@ -202,7 +202,8 @@ TEST_F(Corpus, SplitsByDocumentsAndByTokens) {
   EXPECT_EQ(text_of(*characters, folder.file("chars_val")), "9");
   EXPECT_EQ(by_tokens.splits[0].bytes, 9);
   for (const auto& entry : fs::directory_iterator(folder.path())) {
-    EXPECT_EQ(entry.path().string().find(".partial"), std::string::npos) << entry.path();
+    for (const char* temporary : {".partial", ".tmp", ".lengths"})
+      EXPECT_EQ(entry.path().string().find(temporary), std::string::npos) << entry.path();
   }
 }
 

@@ -1,9 +1,9 @@
-// The texts of documents in a batch (corpus_reader.h).
+// The texts of documents in a batch (corpus.h).
 #include <algorithm>
 
 #include "base/error.h"
 #include "base/json.h"
-#include "io/corpus_reader.h"
+#include "io/corpus.h"
 #include "io/tokenizer_utf8.h"
 
 namespace octet {

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -132,7 +133,6 @@ class TokenSampler {
  public:
   // An error when the set has fewer than L + 1 tokens (two for kSequential).
   TokenSampler(std::shared_ptr<const TokenDataset> dataset, SampleOptions options);
-  ~TokenSampler();
 
   int64_t samples_per_epoch() const { return samples_per_epoch_; }
   int64_t epoch_of(int64_t index) const { return index / samples_per_epoch_; }
@@ -147,8 +147,8 @@ class TokenSampler {
   std::shared_ptr<const TokenDataset> dataset_;
   SampleOptions options_;
   int64_t samples_per_epoch_ = 0;
-  struct Cache;
-  std::unique_ptr<Cache> cache_;
+  mutable std::mutex mutex_;
+  mutable std::shared_ptr<const Epoch> epochs_[2];  // even and odd: threads around the end of an epoch need both
 };
 
 // A keyed permutation of [0, count) in O(1) memory, for shuffling without an array.

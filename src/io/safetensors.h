@@ -44,6 +44,9 @@ struct TensorView {
   std::span<const std::byte> bytes;  // aligned for its type; valid during the source's lifetime
 };
 
+// Its values, converted.
+std::vector<float> floats_of(const TensorView& view);
+
 // Named tensors of one file, or of the shards that an index ("model.safetensors.index.json") names.
 class TensorSource {
  public:

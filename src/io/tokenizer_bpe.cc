@@ -15,9 +15,9 @@ bool is_plain_byte(int byte) {
 const char* json_bool(bool value) { return value ? "true" : "false"; }
 
 std::string pre_tokenizer_json(const BpeVocabulary& vocabulary) {
-  const auto byte_level = [&](bool use_regex) {
-    return fmt::format(R"({{"type": "ByteLevel", "add_prefix_space": {}, "trim_offsets": true, "use_regex": {}}})",
-                       json_bool(vocabulary.prefix_space), json_bool(use_regex));
+  const auto byte_level = [](bool use_regex) {
+    return fmt::format(R"({{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": {}}})",
+                       json_bool(use_regex));
   };
   if (vocabulary.splits.empty()) return byte_level(false);
   if (vocabulary.splits.size() == 1 && vocabulary.splits[0] == SplitRule{.pattern = kGpt2Pattern}) {
@@ -50,13 +50,13 @@ std::string post_processor_json(const BpeVocabulary& vocabulary) {
 }
 
 // Files that save() writes.
-NamedFiles bpe_files(const BpeVocabulary& vocabulary) {
+NamedFiles bpe_files(const BpeVocabulary& vocabulary, const std::string& source) {
   std::string config = "{\n";
   for (const auto& [key, text] : {std::pair("bos_token", vocabulary.bos), std::pair("eos_token", vocabulary.eos)}) {
     if (!text.empty()) config += fmt::format("  \"{}\": {},\n", key, json_quote(text));
   }
   config += fmt::format("  \"add_bos_token\": {},\n", json_bool(vocabulary.adds_bos));
-  return {{"tokenizer.json", vocabulary.source.empty() ? to_tokenizer_json(vocabulary) : vocabulary.source},
+  return {{"tokenizer.json", source.empty() ? to_tokenizer_json(vocabulary) : source},
           {"tokenizer_config.json", config + "  \"tokenizer_class\": \"PreTrainedTokenizerFast\"\n}\n"}};
 }
 
@@ -98,8 +98,6 @@ bool unspell_bytes(std::string_view text, std::string& bytes) {
 }
 
 std::string to_tokenizer_json(const BpeVocabulary& vocabulary) {
-  check(vocabulary.normalizer.empty() && vocabulary.splits_before_prefix.empty(), ErrorCode::kInternal,
-        "a vocabulary with a normalizer has no source to save");
   std::string out = "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [";
   const char* comma = "\n";
   for (const AddedToken& token : vocabulary.added) {
@@ -134,14 +132,10 @@ std::string to_tokenizer_json(const BpeVocabulary& vocabulary) {
   return out + "\n    ]\n  }\n}\n";
 }
 
-std::unique_ptr<Tokenizer> make_bpe(BpeVocabulary vocabulary, const std::string& where) {
-  TokenizerParts parts;
+std::unique_ptr<Tokenizer> make_bpe(BpeVocabulary vocabulary, const std::string& where, TokenizerParts parts,
+                                    std::string source) {
   parts.kind = "bpe";
-  parts.added = vocabulary.added;
-  parts.normalizer = vocabulary.normalizer;
-  parts.splits_before_prefix = vocabulary.splits_before_prefix;
-  parts.prefix_space = vocabulary.prefix_space;
-  parts.splits = vocabulary.splits;
+  if (source.empty()) parts.added = vocabulary.added, parts.splits = vocabulary.splits;
   parts.adds_bos = vocabulary.adds_bos;
   const std::vector<std::string>& tokens = vocabulary.tokens;
   size_t size = tokens.size();
@@ -181,7 +175,9 @@ std::unique_ptr<Tokenizer> make_bpe(BpeVocabulary vocabulary, const std::string&
   parts.facts = fmt::format("{} {} {}", vocabulary.ignore_merges, parts.normalizer.name(), parts.prefix_space) +
                 facts_of(parts.splits_before_prefix, " before the prefix") + facts_of(parts.splits);
   for (const auto& [left, right] : vocabulary.merges) parts.facts.append("\n").append(left).append(" ").append(right);
-  parts.files = [vocabulary = std::move(vocabulary)] { return bpe_files(vocabulary); };
+  parts.files = [vocabulary = std::move(vocabulary), source = std::move(source)] {
+    return bpe_files(vocabulary, source);
+  };
   return std::make_unique<Tokenizer>(std::move(parts), where);
 }
 

@@ -46,7 +46,7 @@ struct TokenizerParts {
   bool adds_bos = false;    // only with a bos_id
   bool byte_level = false;  // encoding any byte string is lossless
   TextNormalizer normalizer;
-  std::vector<SplitRule> splits_before_prefix, splits;
+  std::vector<SplitRule> splits_before_prefix, splits;  // before: only for unusual orders of steps
   bool prefix_space = false;
   std::optional<Metaspace> metaspace;
   // No token has this string after another character, so text may be cut before it; "": no cuts.
@@ -63,18 +63,15 @@ struct BpeVocabulary {
   std::vector<std::string> tokens;                          // by id, GPT-2 spelling; "" = not a BPE token
   std::vector<std::pair<std::string, std::string>> merges;  // best first, same spelling
   std::vector<AddedToken> added;
-  TextNormalizer normalizer;
-  bool prefix_space = false;                    // before each piece produced by splits_before_prefix
-  std::vector<SplitRule> splits_before_prefix;  // only for unusual orders of steps
   std::vector<SplitRule> splits;
   bool ignore_merges = false;  // a piece that is a token is not built by merging
   std::string bos, eos;        // texts of added tokens; "" = none
   bool adds_bos = false;
-  std::string source;  // the tokenizer.json it was read from, which save() writes; "": save() writes its own
 };
-std::unique_ptr<Tokenizer> make_bpe(BpeVocabulary vocabulary, const std::string& where);
-// The text of a tokenizer.json that Hugging Face's tokenizers library reads to the same encoder; for vocabularies
-// without a normalizer and without splits_before_prefix, as produced by training, GGUF and GPT-2's files.
+// `source`: the tokenizer.json it was read from, with its `parts`; else those of the vocabulary are taken.
+std::unique_ptr<Tokenizer> make_bpe(BpeVocabulary vocabulary, const std::string& where, TokenizerParts parts = {},
+                                    std::string source = "");
+// The text of a tokenizer.json that Hugging Face's tokenizers library reads to the same encoder.
 std::string to_tokenizer_json(const BpeVocabulary& vocabulary);
 
 // Pieces with scores, normalisation rules, BPE by best score or unigram: tokenizer.model, GGUF, llama2.c. Produces the

@@ -9,7 +9,7 @@
 #include "system/tiny.h"
 #include "train/checkpoint.h"
 #include "train/trainer.h"
-#include "weights/quantize_folder.h"
+#include "weights/quantized_folder.h"
 #include "weights/weights.h"
 
 namespace octet {
