@@ -44,9 +44,13 @@ std::string map_characters(std::string_view text, Each each) {
 
 bool is_control(uint32_t code) {
   if (code == '\t' || code == '\n' || code == '\r') return false;
-  const auto kind = category(code);
-  return kind == UTF8PROC_CATEGORY_CC || kind == UTF8PROC_CATEGORY_CF || kind == UTF8PROC_CATEGORY_CO ||
-         kind == UTF8PROC_CATEGORY_CS;
+  switch (category(code)) {
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_CO:
+    case UTF8PROC_CATEGORY_CS: return true;
+    default: return false;
+  }
 }
 
 // CJK Unified Ideographs and their extensions, as BERT's original code lists them.

@@ -1,5 +1,4 @@
-// See tokenizer_utf8.h. Pure functions over bytes, in utf8proc where they leave ASCII; ASCII runs are skipped eight
-// bytes at a time.
+// See tokenizer_utf8.h. Pure functions over bytes; ASCII runs are skipped eight bytes at a time.
 #include "io/tokenizer_utf8.h"
 
 #include <utf8proc.h>
@@ -10,13 +9,27 @@
 namespace octet {
 
 Utf8Char utf8_at(std::string_view text, size_t at) {
+  const auto byte = [&](size_t i) -> uint32_t { return static_cast<uint8_t>(text[i]); };
+  const auto tail = [&](size_t i) { return i < text.size() && (byte(i) & 0xC0) == 0x80; };
   if (at >= text.size()) return {};
-  const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(text.data()) + at;
-  if (*bytes < 0x80) return {*bytes, 1};
-  utf8proc_int32_t code = 0;
-  const auto length = utf8proc_iterate(bytes, static_cast<utf8proc_ssize_t>(text.size() - at), &code);
-  if (length <= 0) return {};
-  return {static_cast<uint32_t>(code), static_cast<int>(length)};
+  const uint32_t first = byte(at);
+  if (first < 0x80) return {first, 1};
+  if (first < 0xC2) return {};
+  if (first < 0xE0) {
+    if (!tail(at + 1)) return {};
+    return {(first & 0x1F) << 6 | (byte(at + 1) & 0x3F), 2};
+  }
+  if (first < 0xF0) {
+    if (!tail(at + 1) || !tail(at + 2)) return {};
+    const uint32_t code = (first & 0x0F) << 12 | (byte(at + 1) & 0x3F) << 6 | (byte(at + 2) & 0x3F);
+    if (code < 0x800 || (code >= 0xD800 && code < 0xE000)) return {};
+    return {code, 3};
+  }
+  if (first > 0xF4 || !tail(at + 1) || !tail(at + 2) || !tail(at + 3)) return {};
+  const uint32_t code =
+      (first & 0x07) << 18 | (byte(at + 1) & 0x3F) << 12 | (byte(at + 2) & 0x3F) << 6 | (byte(at + 3) & 0x3F);
+  if (code < 0x10000 || code > 0x10FFFF) return {};
+  return {code, 4};
 }
 
 Utf8Char utf8_before(std::string_view text, size_t at) {
@@ -94,10 +107,16 @@ std::string utf8_replace_invalid(std::string_view text, int64_t* replaced) {
 }
 
 void utf8_append(std::string& out, uint32_t code) {
-  if (code < 0x80) return out.push_back(static_cast<char>(code));
-  utf8proc_uint8_t bytes[4];
-  const auto length = utf8proc_encode_char(static_cast<utf8proc_int32_t>(code), bytes);
-  out.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(length));
+  const auto put = [&](uint32_t byte) { out.push_back(static_cast<char>(byte)); };
+  if (code < 0x80) {
+    put(code);
+  } else if (code < 0x800) {
+    put(0xC0 | code >> 6), put(0x80 | (code & 0x3F));
+  } else if (code < 0x10000) {
+    put(0xE0 | code >> 12), put(0x80 | (code >> 6 & 0x3F)), put(0x80 | (code & 0x3F));
+  } else {
+    put(0xF0 | code >> 18), put(0x80 | (code >> 12 & 0x3F)), put(0x80 | (code >> 6 & 0x3F)), put(0x80 | (code & 0x3F));
+  }
 }
 
 }  // namespace octet
