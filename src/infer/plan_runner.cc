@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "passes/serving_graphs.h"
-#include "weights/random_weights.h"
+#include "weights/weights.h"
 
 namespace octet {
 

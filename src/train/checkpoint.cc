@@ -11,8 +11,8 @@
 #include "base/log.h"
 #include "exec/logical_states.h"
 #include "io/manifest.h"
-#include "io/safetensors_writer.h"
-#include "io/tokenizer_files.h"
+#include "io/safetensors.h"
+#include "io/tokenizer.h"
 
 namespace octet {
 namespace {
@@ -45,7 +45,7 @@ void write_states(Executor& executor, Roles wanted, const std::string& path) {
 }
 
 void read_states(Executor& executor, Roles wanted, const std::string& path, const BytesLoaded& loaded) {
-  SafetensorsFile file(path);
+  TensorSource file(path);
   for (const LogicalState& entry : logical_states(executor.program())) {
     if (!wanted(entry.role)) continue;
     const TensorType* type = file.find_type(entry.name);

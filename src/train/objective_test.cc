@@ -9,7 +9,7 @@
 
 #include "base/testing/test_data.h"
 #include "base/testing/test_error.h"
-#include "io/dataset_writer.h"
+#include "io/dataset.h"
 #include "ir/builder.h"
 #include "passes/passes.h"
 #include "train/stepper.h"

@@ -14,7 +14,6 @@
 #include "exec/logical_states.h"
 #include "io/manifest.h"
 #include "io/tokenizer.h"
-#include "io/tokenizer_files.h"
 #include "model/hugging_face.h"
 #include "train/checkpoint.h"
 

@@ -13,7 +13,7 @@
 #include "ir/facts.h"
 #include "ir/text.h"
 #include "numbers.h"
-#include "weights/random_weights.h"
+#include "weights/weights.h"
 
 namespace octet {
 namespace {

@@ -1,14 +1,18 @@
-#include "io/event_file.h"
+#include "io/logs.h"
 
 #include <unistd.h>
 
 #include <atomic>
 #include <bit>
 #include <chrono>
+#include <cmath>
 #include <cstring>
+#include <filesystem>
 
 #include "base/crc32c.h"
 #include "base/error.h"
+#include "base/json.h"
+#include "base/log.h"
 
 namespace octet {
 namespace {
@@ -60,6 +64,40 @@ std::string new_path(const std::string& folder) {
                      getpid(), files_of_this_process++);
 }
 
+std::string json_text(const LogValue& value) {
+  struct Printer {
+    std::string operator()(bool flag) const { return flag ? "true" : "false"; }
+    std::string operator()(int64_t number) const { return fmt::format("{}", number); }
+    std::string operator()(double number) const {
+      if (std::isnan(number)) return "\"nan\"";
+      if (std::isinf(number)) return number > 0 ? "\"inf\"" : "\"-inf\"";
+      return fmt::format("{}", number);
+    }
+    std::string operator()(const std::string& text) const {
+      return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    }
+  };
+  return std::visit(Printer{}, value);
+}
+
+// Removes an incomplete last line.
+std::string without_partial_line(const std::string& path) {
+  make_folders(parent_folder(path));
+  if (!path_exists(path)) return path;
+  int64_t size = 0, kept = 0;
+  {
+    MappedFile map(path);
+    size = map.size();
+    for (kept = size; kept > 0 && map.bytes()[static_cast<size_t>(kept - 1)] != std::byte{'\n'};) --kept;
+  }
+  if (kept == size) return path;
+  log_warning("{}: removed a partial last line of {} bytes", path, size - kept);
+  std::error_code error;
+  std::filesystem::resize_file(path, static_cast<uintmax_t>(kept), error);
+  check(!error, ErrorCode::kIo, "{}: cannot cut off the partial last line: {}", path, error.message());
+  return path;
+}
+
 }  // namespace
 
 std::string tfrecord(std::string_view data) {
@@ -92,5 +130,14 @@ void EventFile::scalars(int64_t step, const std::vector<std::pair<std::string, d
   put_bytes(&event, 5, summary);  // Event.summary
   file_.append(tfrecord(event));
 }
+
+std::string json_line(const LogFields& fields) {
+  std::string line = "{";
+  for (const auto& [name, value] : fields)
+    line += (line.size() > 1 ? "," : "") + json_text(name) + ":" + json_text(value);
+  return line + "}";
+}
+
+JsonlLog::JsonlLog(const std::string& path) : file_(without_partial_line(path)) {}
 
 }  // namespace octet
