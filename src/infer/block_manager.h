@@ -85,6 +85,8 @@ class BlockManager {
   void publish(TableId table, std::span<const int32_t> tokens);
   // Steps up to and including `step` have finished on the device: frees the blocks they deferred. O(deferred blocks).
   void step_done(int64_t step);
+  // Unpublishes all content: after a device error nothing in the cache can be trusted. Used blocks stay used.
+  void forget_cache();
 
   int64_t length(TableId table) const { return at(table).length; }
   std::span<const int32_t> blocks(TableId table, int group) const {

@@ -149,4 +149,22 @@ int64_t BlockManager::match(TableId id, std::span<const int32_t> tokens) {
   return table.length;
 }
 
+void BlockManager::forget_cache() {
+  for (int g = 0; g < groups(); ++g) {
+    Pool& pool = pools_[static_cast<size_t>(g)];
+    while (pool.oldest != kNone) {
+      const int32_t block = pool.oldest;
+      unlink(pool, block);
+      unpublish(g, block);
+      settle(g, block);
+    }
+    for (int32_t block = 0; block < static_cast<int32_t>(pool.blocks.size()); ++block) unpublish(g, block);
+  }
+  for (Table& table : tables_) {
+    if (table.live && table.chain != kNone) drop_node_user(table.chain);
+    table.chain = kNone;
+    table.chained = false;
+  }
+}
+
 }  // namespace octet

@@ -199,6 +199,20 @@ TEST(BlockManager, WindowGroupGivesBlocksBackAndReusesOnlyWhatIsVisible) {
   Audit::verify(few);
 }
 
+TEST(BlockManager, ForgetsTheCache) {
+  BlockManager m(one_group(8));
+  m.free(computed(m, iota(9)));
+  const TableId a = computed(m, iota(12, 50), 1);
+  m.step_done(1);
+  m.forget_cache();
+  Audit::verify(m);
+  EXPECT_EQ(m.stats(0).cached, 0);
+  const TableId b = m.create();
+  EXPECT_EQ(m.match(b, iota(9)), 0);
+  m.publish(a, iota(12, 50));
+  EXPECT_EQ(m.match(b, iota(12, 50)), 0);
+}
+
 TEST(BlockManager, RefusesBadOptions) {
   EXPECT_THROW(BlockManager({}), Error);
   EXPECT_THROW(BlockManager(one_group(0)), Error);

@@ -26,7 +26,8 @@ SchedulerOptions scheduler_options(const RunnerLimits& limits, const EngineOptio
           .max_sequences = std::min(options.max_sequences, limits.sequences),
           .token_budget = std::min(options.max_step_tokens, limits.tokens),
           .max_logit_rows = limits.rows,
-          .max_adjusted = limits.entries};
+          .max_adjusted = limits.entries,
+          .max_queue = std::numeric_limits<int64_t>::max()};  // the mailbox limits the queue
 }
 
 std::string timeout_text(const Request& request, double now, int64_t generated) {

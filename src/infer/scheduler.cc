@@ -12,8 +12,9 @@ Scheduler::Scheduler(SchedulerOptions options, BlockManager& blocks) : options_(
   if (options_.max_logit_rows == 0) options_.max_logit_rows = options_.max_sequences;
   check(options_.context_length >= 2, ErrorCode::kInvalidArgument, "scheduler: context_length is {} (want >= 2)",
         options_.context_length);
-  check(options_.max_sequences >= 1 && options_.max_logit_rows >= 1, ErrorCode::kInvalidArgument,
-        "scheduler: max_sequences {}, max_logit_rows {} (want >= 1)", options_.max_sequences, options_.max_logit_rows);
+  check(options_.max_sequences >= 1 && options_.max_logit_rows >= 1 && options_.max_queue >= 1,
+        ErrorCode::kInvalidArgument, "scheduler: max_sequences {}, max_logit_rows {}, max_queue {} (want >= 1)",
+        options_.max_sequences, options_.max_logit_rows, options_.max_queue);
   check(options_.token_budget >= blocks_.options().block_size, ErrorCode::kInvalidArgument,
         "scheduler: token_budget is {}, below one block of {} tokens", options_.token_budget,
         blocks_.options().block_size);
@@ -98,6 +99,13 @@ Refusal Scheduler::refuse(const SequenceParams& params, double now, std::string&
     message = fmt::format("the deadline has passed, {:.3g} s ago", now - params.deadline);
     return Refusal::kLate;
   }
+  const auto prompt = static_cast<int64_t>(params.prompt.size());
+  if (stats_.waiting + params.n > options_.max_queue ||
+      (stats_.waiting > 0 && stats_.queued_tokens + prompt > options_.max_queued_tokens)) {
+    message = fmt::format("the queue holds {} of {} sequences and {} of {} prompt tokens: try again later",
+                          stats_.waiting, options_.max_queue, stats_.queued_tokens, options_.max_queued_tokens);
+    return Refusal::kQueueFull;
+  }
   return Refusal::kNone;
 }
 
@@ -157,12 +165,14 @@ void Scheduler::enqueue(int32_t record) {
   s.state = State::kWaiting;
   waiting_.emplace(s.order, s.id);
   stats_.waiting += 1 + static_cast<int64_t>(s.siblings.size());
+  stats_.queued_tokens += s.prompt_length;
 }
 
 void Scheduler::dequeue(int32_t record) {
   const SequenceRecord& s = at(record);
   waiting_.erase({s.order, s.id});
   stats_.waiting -= 1 + static_cast<int64_t>(s.siblings.size());
+  stats_.queued_tokens -= s.prompt_length;
 }
 
 // Its index in running_, or the index to insert it at.
@@ -313,6 +323,22 @@ void Scheduler::commit(int64_t step, std::span<const SampledToken> results) {
   committed_step_ = step;
   blocks_.step_done(step);
   stats_.running = static_cast<int64_t>(running_.size());
+}
+
+void Scheduler::fail_running() {
+  committed_step_ = planned_step_;
+  blocks_.step_done(planned_step_);
+  while (!running_.empty()) {
+    const int32_t record = running_.back();
+    while (!at(record).siblings.empty()) end(at(record).siblings.back(), FinishReason::kError);
+    end(record, FinishReason::kError);
+  }
+  for (const Order& order : waiting_) {  // their undelivered samples are lost
+    SequenceRecord& s = at(by_id_.at(order.second));
+    s.sampled = s.delivered();
+  }
+  blocks_.forget_cache();
+  stats_.running = 0;
 }
 
 std::span<const FinishedSequence> Scheduler::take_finished() {

@@ -51,7 +51,9 @@ struct SchedulerOptions {
   int64_t token_budget = 2048;                                 // per step; at least block_size
   int64_t max_logit_rows = 0;                                  // per step; 0 = max_sequences
   int64_t max_adjusted = std::numeric_limits<int64_t>::max();  // logits that penalties and biases change in one step
-  double ageing_seconds = 10;                                  // see above; 0 = FIFO, priorities ignored
+  int64_t max_queue = 4096;                                    // waiting sequences
+  int64_t max_queued_tokens = std::numeric_limits<int64_t>::max();  // prompt tokens of the waiting sequences
+  double ageing_seconds = 10;                                       // see above; 0 = FIFO, priorities ignored
 };
 
 enum class Refusal {
@@ -59,6 +61,7 @@ enum class Refusal {
   kInvalid,    // empty prompt, max_tokens < 1, n < 1, n > max_sequences
   kTooLong,    // the prompt leaves no room in the context for a token
   kNeverFits,  // even alone it needs more blocks than the cache or more adjusted logits than a step has
+  kQueueFull,  // retry later
   kLate,       // the deadline has already passed
 };
 
@@ -71,6 +74,7 @@ struct SequenceParams {
   uint64_t adapter = 0, salt = 0;                             // KV blocks are shared only where both are equal
   // Logits adjusted for a sequence's first token; every token adds at most one (see SampledToken), up to max_adjusted.
   int64_t adjusted = 0, max_adjusted = 0;
+  bool reuse_prefix = true;  // false: compute the whole prompt (its blocks are still published for reuse)
 };
 
 struct Submitted {
@@ -91,7 +95,8 @@ struct ScheduledSequence {
   std::array<int64_t, kMaxCacheGroups> changed = {};  // first table entry that differs from this slot's last plan
 };
 
-// Read the tables and ids it refers to before the next call that may end a sequence: cancel(), commit(), schedule().
+// Read the tables and ids it refers to before the next call that may end a sequence: cancel(), commit(), schedule(),
+// fail_running().
 struct StepPlan {
   int64_t step = 0;                          // 1, 2, ...
   std::vector<ScheduledSequence> sequences;  // single tokens (decodes) first, then longer chunks
@@ -116,7 +121,7 @@ struct FinishedSequence {
 };
 
 struct SchedulerStats {
-  int64_t waiting = 0, running = 0;  // now
+  int64_t waiting = 0, running = 0, queued_tokens = 0;  // now
   // totals:
   int64_t submitted = 0, refused = 0, finished = 0, steps = 0, preemptions = 0;
   int64_t computed_tokens = 0, recomputed_tokens = 0, reused_tokens = 0, sampled_tokens = 0, overrun_tokens = 0;
@@ -137,6 +142,9 @@ class Scheduler {
   const StepPlan& schedule(double now);
   // Results of a step, called in step order: one entry per sampling sequence of the plan, in the plan's order.
   void commit(int64_t step, std::span<const SampledToken> results);
+  // The device failed: all steps in flight are lost, every running sequence ends as kError, cached content is dropped;
+  // waiting sequences (also preempted ones) stay and can run again.
+  void fail_running();
   // Sequences that ended since the last call; valid, as are their tokens(), until the next call.
   std::span<const FinishedSequence> take_finished();
 

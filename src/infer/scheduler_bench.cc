@@ -15,7 +15,8 @@ class Loop {
         scheduler_({.policy = SchedulingPolicy::kMaxUtilization,
                     .context_length = 1 << 20,
                     .max_sequences = sequences,
-                    .token_budget = 8192},
+                    .token_budget = 8192,
+                    .max_queue = 1 << 20},
                    blocks_),
         output_(output) {
     results_.reserve(static_cast<size_t>(sequences));

@@ -253,7 +253,7 @@ bool Scheduler::fits_now(const SequenceRecord& s, const PlannedStep& planned) co
 
 void Scheduler::open_table(SequenceRecord& s) {
   s.table = blocks_.create(s.params.adapter, s.params.salt);
-  s.computed = blocks_.match(s.table, s.tokens);
+  s.computed = s.params.reuse_prefix ? blocks_.match(s.table, s.tokens) : 0;
 }
 
 void Scheduler::start(int32_t record) {

@@ -54,6 +54,7 @@ void expect_nothing_held(FakeEngine& engine) {
   }
   EXPECT_EQ(engine.scheduler().stats().waiting, 0);
   EXPECT_EQ(engine.scheduler().stats().running, 0);
+  EXPECT_EQ(engine.scheduler().stats().queued_tokens, 0);
   EXPECT_FALSE(engine.scheduler().has_work());
 }
 
@@ -154,6 +155,21 @@ TEST_P(EveryPolicy, EndsAtTheContext) {
   EXPECT_EQ(engine.outputs.at(1).size(), 256u);
 }
 
+TEST_P(EveryPolicy, FailsExactlyTheRunning) {
+  FakeEngine engine(options(policy()), full(60), lag());
+  for (uint64_t i = 0; i < 30; ++i) engine.submit(request(i, 30, 20));
+  for (int i = 0; i < 6; ++i) engine.turn();
+  const int64_t running = engine.scheduler().stats().running, waiting = engine.scheduler().stats().waiting;
+  ASSERT_GT(running, 0);
+  const auto ended = static_cast<int64_t>(engine.ended.size());
+  engine.device_error();
+  EXPECT_EQ(static_cast<int64_t>(engine.ended.size()) - ended, running);
+  EXPECT_EQ(engine.scheduler().stats().waiting, waiting);
+  EXPECT_EQ(engine.blocks().stats(0).free, 60);
+  expect_clean_end(engine);
+  EXPECT_EQ(std::ranges::count(engine.ended, FinishReason::kError, [](const auto& e) { return e.second; }), running);
+}
+
 INSTANTIATE_TEST_SUITE_P(, EveryPolicy,
                          testing::Combine(testing::Values(SchedulingPolicy::kNeverEvict,
                                                           SchedulingPolicy::kMaxUtilization),
@@ -188,6 +204,19 @@ TEST(Scheduler, PreemptsNoMoreThanIsNeeded) {
   EXPECT_EQ(engine.max_preempted, 1);  // in one step
 }
 
+TEST(Scheduler, DeviceErrorLosesNoPreemptedSequence) {
+  int64_t errors = 0;
+  for (int64_t k = 1; k <= 10; ++k) {  // right after the k-th preemption, its sample still in flight
+    FakeEngine engine(options(), full(22), 2);
+    for (uint64_t i = 0; i < 12; ++i) engine.submit(request(i, 12, 50));
+    while (engine.scheduler().has_work() && engine.preempted < k) engine.turn();
+    engine.device_error();
+    for (const auto& [id, reason] : engine.ended) errors += reason == FinishReason::kError;
+    expect_clean_end(engine);
+  }
+  EXPECT_GT(errors, 10);
+}
+
 TEST(Scheduler, SharedBlocksStayReservedWhileOneOfTheFamilyRuns) {
   FakeEngine engine(options(SchedulingPolicy::kNeverEvict), full(13));
   FakeRequest two = request(1, 33, 8);  // 8 blocks together and 2 each
@@ -210,6 +239,7 @@ TEST(Scheduler, PrefixHitsChangeNoToken) {
       FakeRequest r = request(i, 7, 12);
       r.params.prompt.insert(r.params.prompt.begin(), system.begin(), system.end());
       r.params.salt = i % 3 == 0;
+      r.params.reuse_prefix = i != 10;
       engine.submit(r);
       if (i % 4 == 0) engine.drain();
     }
@@ -330,6 +360,8 @@ TEST(Scheduler, DeadlinesEndWaitingAndRunning) {
 
 TEST(Scheduler, RefusesWithNumbers) {
   SchedulerOptions o = options();
+  o.max_queue = 3;
+  o.max_queued_tokens = 100;
   BlockManagerOptions blocks = full(40);
   blocks.groups[0].block_bytes = 1000;
   const auto refusal = [&](SchedulingPolicy policy, const FakeRequest& r, const char* says) {
@@ -358,6 +390,8 @@ TEST(Scheduler, RefusesWithNumbers) {
   EXPECT_EQ(refusal(kNever, several, "need 54 KV cache blocks"), Refusal::kNeverFits);
   several.params.n = 9;
   EXPECT_EQ(refusal(kEvict, several, "n 9 (want 1..8)"), Refusal::kInvalid);
+  several.params.n = 4;
+  EXPECT_EQ(refusal(kEvict, several, "0 of 3 sequences"), Refusal::kQueueFull);
   FakeRequest late = request(1, 5, 5);
   late.params.deadline = 4.75;
   EXPECT_EQ(refusal(kEvict, late, "the deadline has passed, 0.25 s ago"), Refusal::kLate);
@@ -384,6 +418,19 @@ TEST(Scheduler, AdjustedLogitsAreCountedAsTold) {
     }
     EXPECT_EQ(steps, told ? 10 : 18) << told;
   }
+}
+
+TEST(Scheduler, QueueIsBoundedAndOpensAgain) {
+  SchedulerOptions o = options();
+  o.max_queue = 4;
+  o.max_queued_tokens = 30;
+  FakeEngine engine(o, full(64));
+  EXPECT_GT(engine.submit(request(1, 100, 4)).id, 0);  // alone it may be longer than the bound
+  EXPECT_EQ(engine.submit(request(2, 5, 4)).refusal, Refusal::kQueueFull);
+  engine.turn();
+  for (uint64_t i = 0; i < 4; ++i) EXPECT_GT(engine.submit(request(i, 5, 4)).id, 0);
+  EXPECT_EQ(engine.submit(request(9, 5, 4)).refusal, Refusal::kQueueFull);
+  expect_clean_end(engine);
 }
 
 TEST(Scheduler, RefusesMisuse) {
@@ -414,6 +461,7 @@ TEST(SchedulerSoak, EverythingAtOnce) {
     o.token_budget = 24 + static_cast<int64_t>(random.below(60));
     o.max_logit_rows = seed % 3 == 0 ? 5 : 0;
     o.max_adjusted = seed % 2 == 0 ? 100 : 400;
+    o.max_queue = 40;
     o.ageing_seconds = 15;
     const BlockManagerOptions blocks = seed % 2 == 0 ? full(70) : full_and_window(75, 40);
     FakeEngine engine(o, blocks, static_cast<int64_t>(seed % 3));
@@ -431,13 +479,14 @@ TEST(SchedulerSoak, EverythingAtOnce) {
         r.params.priority = static_cast<int32_t>(random.below(4)) - 1;
         r.params.adapter = random.below(5) == 0;
         if (random.below(3) == 0) r.params.adjusted = 30, r.params.max_adjusted = 60;
-        if (random.below(8) == 0) r.params.deadline = engine.now + static_cast<double>(random.below(60));
+        if (random.below(8) == 0) r.params.deadline = engine.now + 1 + static_cast<double>(random.below(60));
         refused += engine.submit(r).id < 0;
       }
       if (random.below(6) == 0) {
         const int64_t last = engine.scheduler().stats().submitted;
         engine.scheduler().cancel(std::max<int64_t>(1, last - static_cast<int64_t>(random.below(40))));
       }
+      if (random.below(400) == 0) engine.device_error();
       engine.turn();
     }
     expect_clean_end(engine);

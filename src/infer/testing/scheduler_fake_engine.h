@@ -79,6 +79,12 @@ class FakeEngine {
     collect();
   }
 
+  void device_error() {
+    launched_.clear();
+    scheduler_.fail_running();
+    collect();
+  }
+
   // The tokens the sequence generates alone: to its limit, its stop token or the end of the context.
   std::vector<int32_t> expected(SequenceId id) const {
     const auto& [request, first] = requests_.at(id);

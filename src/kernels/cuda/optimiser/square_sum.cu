@@ -54,7 +54,7 @@ __device__ __forceinline__ double squares_of(const T* x, int64_t count) {
   return squares_in_doubles(x, count);
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kSquareBlocksPerSm)
     square_partials_kernel(const __grid_constant__ SquareTable table, double* partials) {
   __shared__ double scratch[kThreads / 32];
   double total = 0;
