@@ -9,6 +9,11 @@
 
 namespace octet {
 
+// Each in families/<family>.cc.
+Family gpt2_family(), gpt_bigcode_family(), gptj_family(), gpt_neox_family(), opt_family(), bloom_family();
+Family falcon_family(), mpt_family(), phi_family(), llama_family(), mistral_family(), qwen2_family(), qwen3_family();
+Family gemma_family(), glm_family();
+
 namespace {
 
 const std::vector<Family>& families() {

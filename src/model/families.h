@@ -85,10 +85,6 @@ struct Family {
   std::optional<ModelConfig> (*eager)(const ModelConfig&) = nullptr;
 };
 
-Family gpt2_family(), gpt_bigcode_family(), gptj_family(), gpt_neox_family(), opt_family(), bloom_family();
-Family falcon_family(), mpt_family(), phi_family(), llama_family(), mistral_family(), qwen2_family(), qwen3_family();
-Family gemma_family(), glm_family();
-
 // Throws kUnsupported with the nearest name; `field` is what names it in the message.
 const Family& family_of(const std::string& name, const std::string& field = "model.architecture");
 
