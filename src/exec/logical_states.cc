@@ -50,7 +50,10 @@ std::vector<QuantizedParam> quantized_params(const Program& program) {
   std::vector<QuantizedParam> params;
   std::map<std::string, LogicalState> scales;  // by param
   for (LogicalState& state : logical_states(program)) {
-    if (state.role == StateRole::kScaleInv) scales[state.param] = std::move(state);
+    if (state.role == StateRole::kScaleInv) {
+      scales[state.param] = std::move(state);
+      continue;
+    }
     if (state.role != StateRole::kCodes) continue;
     const Node* leaf = find_leaf(program, state.state);
     check(leaf != nullptr, ErrorCode::kInternal, "no graph of program '{}' reads {}", program.name, state.state);

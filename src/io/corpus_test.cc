@@ -65,7 +65,7 @@ struct Corpus : testing::Test {
     return prepare_corpus(*tokenizer, options);
   }
   std::string prepare_error(std::vector<std::string> inputs) {
-    const std::string message = error_of([&] { prepare(std::move(inputs)); });
+    std::string message = error_of([&] { prepare(std::move(inputs)); });
     if (fs::exists(folder.file("out"))) {
       EXPECT_TRUE(fs::is_empty(folder.file("out"))) << "a failed run left files";
     }

@@ -168,7 +168,7 @@ void TokenDataset::copy(int64_t first, std::span<int32_t> out) const {
     using T = decltype(token);
     const auto* from = reinterpret_cast<const char*>(bin_.bytes().data()) + first * static_cast<int64_t>(sizeof(T));
     for (size_t i = 0; i < out.size(); ++i) {
-      const auto value = static_cast<int64_t>(load<T>(from + i * sizeof(T)));
+      const auto value = static_cast<int64_t>(load<T>(from + i * sizeof(T)));  // NOLINT(bugprone-signed-char-misuse)
       // An i64 that int32 cannot hold becomes -1, which the range check of read() reports.
       out[i] = value > INT32_MAX || value < 0 ? -1 : static_cast<int32_t>(value);
     }

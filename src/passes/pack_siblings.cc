@@ -106,7 +106,7 @@ std::vector<Names> agreed_groups(const Program& program) {
   }
   std::vector<Names> agreed;
   for (const auto& [names, graphs] : found) {
-    bool alone = std::ranges::all_of(names, [&](const std::string& name) { return readers[name] == graphs; });
+    bool alone = std::ranges::all_of(names, [&, in = graphs](const std::string& name) { return readers[name] == in; });
     if (alone) agreed.push_back(names);
   }
   return agreed;

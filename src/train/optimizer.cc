@@ -84,7 +84,8 @@ class ParameterGroups {
     for (const LrFactor& factor : factors_) patterns.emplace_back("optimizer.lr_factors", factor.pattern);
     for (const std::string& pattern : config_.no_decay) patterns.emplace_back("optimizer.no_decay", pattern);
     for (const auto& [setting, pattern] : patterns) {
-      const bool found = std::ranges::any_of(params, [&](const Node& param) { return matches(pattern, param.name); });
+      const auto matched = [&named = pattern](const Node& param) { return matches(named, param.name); };
+      const bool found = std::ranges::any_of(params, matched);
       check(found, ErrorCode::kInvalidArgument, "{}: no parameter matches '{}'; the first and the last are {} and {}",
             setting, pattern, params.front().name, params.back().name);
     }

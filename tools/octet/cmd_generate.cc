@@ -238,7 +238,7 @@ void run_generate(Options& options) {
   set_thread_count(options.threads);
   parse_biases(options.logit_bias, options.request.sampling);
   validate(options.request.sampling);
-  StopMatcher{options.request.stop};  // throws for an invalid stop string before a model is read
+  const StopMatcher stops_are_valid{options.request.stop};  // throws before a model is read
   if (!options.prompt_file.empty()) options.prompts.push_back(read_input(options.prompt_file));
   if (!options.prompts_file.empty()) read_prompts(options.prompts_file, options.prompts);
   if (options.prompts.empty()) options.prompts.emplace_back();
