@@ -70,7 +70,7 @@ constexpr int kBarColumns = 24, kMinimumBarColumns = 8;
 
 std::string clock_text(double seconds) {
   if (!(seconds < 1e8)) return "?";
-  auto whole = static_cast<int64_t>(seconds + 0.5);
+  const int64_t whole = std::llround(seconds);
   int64_t hours = whole / 3600, minutes = whole / 60 % 60;
   return hours > 0 ? fmt::format("{}:{:02}:{:02}", hours, minutes, whole % 60)
                    : fmt::format("{}:{:02}", minutes, whole % 60);

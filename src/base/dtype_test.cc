@@ -47,9 +47,11 @@ struct Tables {
   }
 };
 
+// NOLINTBEGIN(bugprone-macro-parentheses): a name that is declared
 #define LOAD_TABLES_OR_SKIP(tables) \
   Tables tables;                    \
   if (!Tables::load(&tables)) GTEST_SKIP() << missing_test_data("fp8_tables.safetensors")
+// NOLINTEND(bugprone-macro-parentheses)
 
 // The code of a value, rounded from double.
 template <typename Bits>

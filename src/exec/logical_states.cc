@@ -58,14 +58,14 @@ std::vector<QuantizedParam> quantized_params(const Program& program) {
     const Node* leaf = find_leaf(program, state.state);
     check(leaf != nullptr, ErrorCode::kInternal, "no graph of program '{}' reads {}", program.name, state.state);
     const Attrs& attrs = leaf->attrs;
-    params.push_back({.param = state.param,
-                      .rule = {.layout = parse_scale_layout(attrs.get<std::string>("scaling")),
-                               .format = state.type.dtype,
-                               .margin = attrs.get<int64_t>("margin"),
-                               .power_of_two = attrs.get<bool>("pow2")},
-                      .leaf = leaf,
-                      .codes = std::move(state),
-                      .scale_inv = {}});
+    QuantizedParam& param = params.emplace_back();
+    param.param = state.param;
+    param.rule = {.layout = parse_scale_layout(attrs.get<std::string>("scaling")),
+                  .format = state.type.dtype,
+                  .margin = attrs.get<int64_t>("margin"),
+                  .power_of_two = attrs.get<bool>("pow2")};
+    param.leaf = leaf;
+    param.codes = std::move(state);
   }
   for (QuantizedParam& param : params) {
     const auto found = scales.find(param.param);

@@ -169,7 +169,7 @@ void read_decoder(const Json& object, TokenizerFile& out, const std::string& whe
     each_token([step = replace_step(pattern.text, pattern.literal, object.at("content").get<std::string>(),
                                     where + ": decoder")](const std::string& token) { return step(token, {}); });
   } else if (type == "ByteFallback") {
-    each_token([](std::string token) {
+    each_token([](const std::string& token) {
       const int byte = parse_byte_token(token);
       return byte < 0 ? token : std::string(1, static_cast<char>(byte));
     });

@@ -165,7 +165,7 @@ Graph forward_graph(Program& program, const std::string& name, const Graph& logi
   NodeId head = find_head(logits);
   Value ids = logits.find_leaf(Op::kInput, "ids");
   check(ids.exists(), ErrorCode::kInvalidArgument, "serving: graph {} has no input \"ids\"", logits.name());
-  const TensorType per_token = logits.type(ids);
+  const TensorType& per_token = logits.type(ids);
   Rewriter rewriter(logits);
   Builder& b = rewriter.builder();
   for (int32_t i = 0; i < index(head); ++i) {

@@ -50,7 +50,7 @@ class FakeEngine {
   }
 
   Submitted submit(const FakeRequest& request) {
-    const Submitted submitted = scheduler_.submit(request.params, now);
+    Submitted submitted = scheduler_.submit(request.params, now);
     for (int64_t i = 0; submitted.id >= 0 && i < request.params.n; ++i)
       requests_[submitted.id + i] = {request, submitted.id};
     return submitted;
