@@ -2,7 +2,7 @@
 # Installs the packages Octet needs, if any is missing. Usage: scripts/setup.sh program|test|check|tidy|fuzz|cuda
 # cuda: headers of the cuDNN frontend and, if there is no nvcc, the toolkit, from PyPI into build/cuda-python.
 set -euo pipefail
-program="g++ cmake ninja-build pkg-config libfmt-dev libspdlog-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
+program="g++ cmake ninja-build pkg-config libfmt-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
   libpcre2-dev libutf8proc-dev libzstd-dev zlib1g-dev libdnnl-dev"
 case "${1:-program}" in
   program) wanted="$program" ;;

@@ -1,6 +1,6 @@
 // Inline element codecs, written so that a plain loop over them vectorises: selects instead of branches, 32-bit integer
-// arithmetic, no table. dtype.cc wraps them one element at a time and dtype_convert.cc array-wise; kernels that fuse a
-// scale or a transpose with the rounding include this header and loop themselves (compile that file with -O3).
+// arithmetic, no table. dtype.cc has loops over elements and arrays; kernels that fuse a scale or a transpose with the
+// rounding include this header and loop themselves (compile that file with -O3).
 //
 // The functions assume the default rounding mode (nearest even). None depends on denormal float32 operands, so they
 // give the same bits with flush-to-zero on or off (bf16 and f64 excepted) and no lane takes a microcode assist.
@@ -8,6 +8,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <type_traits>
 
 #include "base/dtype.h"
 
@@ -105,30 +106,13 @@ inline float decode(E5M2 value) { return decode_e5m2(value.bits); }
 inline float decode(I8 value) { return decode_i8(value.bits); }
 
 template <typename T>
-T encode(float value);
-template <>
-inline float encode<float>(float value) {
-  return value;
-}
-template <>
-inline BF16 encode<BF16>(float value) {
-  return {encode_bf16(value)};
-}
-template <>
-inline F16 encode<F16>(float value) {
-  return {encode_f16(value)};
-}
-template <>
-inline E4M3 encode<E4M3>(float value) {
-  return {encode_e4m3(value)};
-}
-template <>
-inline E5M2 encode<E5M2>(float value) {
-  return {encode_e5m2(value)};
-}
-template <>
-inline I8 encode<I8>(float value) {
-  return {encode_i8(value)};
+T encode(float value) {
+  if constexpr (std::is_same_v<T, float>) return value;
+  if constexpr (std::is_same_v<T, BF16>) return {encode_bf16(value)};
+  if constexpr (std::is_same_v<T, F16>) return {encode_f16(value)};
+  if constexpr (std::is_same_v<T, E4M3>) return {encode_e4m3(value)};
+  if constexpr (std::is_same_v<T, E5M2>) return {encode_e5m2(value)};
+  if constexpr (std::is_same_v<T, I8>) return {encode_i8(value)};
 }
 
 }  // namespace octet::codec

@@ -1,4 +1,4 @@
-// Element types and their bit-exact codecs.
+// Element types and their bit-exact conversions; base/codec.h has them inline.
 //
 // Conversions round to nearest even. FP8 conversions saturate: finite values beyond the range and infinities become
 // +-448 (E4M3) or +-57344 (E5M2); NaN stays NaN (E4M3 0x7f|sign, E5M2 0x7e|sign as produced from any NaN). E4M3 is the
@@ -41,23 +41,6 @@ struct E5M2 {
 struct I8 {
   uint8_t bits;  // two's complement
 };
-
-float bf16_to_f32(uint16_t bits);
-uint16_t f32_to_bf16(float value);
-float f16_to_f32(uint16_t bits);
-uint16_t f32_to_f16(float value);
-float e4m3_to_f32(uint8_t bits);
-uint8_t f32_to_e4m3(float value);
-float e5m2_to_f32(uint8_t bits);
-uint8_t f32_to_e5m2(float value);
-float i8_to_f32(uint8_t bits);
-uint8_t f32_to_i8(float value);
-// Direct from double, one rounding (the interpreter's float64 path).
-uint16_t f64_to_bf16(double value);
-uint16_t f64_to_f16(double value);
-uint8_t f64_to_e4m3(double value);
-uint8_t f64_to_e5m2(double value);
-uint8_t f64_to_i8(double value);
 
 // The value after rounding to `dtype`, as double; integers but i8 truncate. One rounding from double.
 double round_to(DType dtype, double value);

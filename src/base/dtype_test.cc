@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/codec.h"
 #include "base/error.h"
 #include "base/rng.h"
 #include "base/testing/test_data.h"
@@ -46,9 +47,19 @@ struct Tables {
   }
 };
 
+// NOLINTBEGIN(bugprone-macro-parentheses): a name that is declared
 #define LOAD_TABLES_OR_SKIP(tables) \
   Tables tables;                    \
   if (!Tables::load(&tables)) GTEST_SKIP() << missing_test_data("fp8_tables.safetensors")
+// NOLINTEND(bugprone-macro-parentheses)
+
+// The code of a value, rounded from double.
+template <typename Bits>
+Bits stored(DType dtype, double value) {
+  Bits bits = 0;
+  store_element(dtype, &bits, 0, value);
+  return bits;
+}
 
 bool same_bits(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); }
 
@@ -72,13 +83,13 @@ TEST(DTypeCodec, DecodeTablesMatchTorch) {
   for (int code = 0; code < 256; ++code) {
     auto byte = static_cast<uint8_t>(code);
     if (std::isnan(e4m3[code]))
-      EXPECT_TRUE(std::isnan(e4m3_to_f32(byte))) << code;
+      EXPECT_TRUE(std::isnan(codec::decode_e4m3(byte))) << code;
     else
-      EXPECT_TRUE(same_bits(e4m3_to_f32(byte), e4m3[code])) << code;
+      EXPECT_TRUE(same_bits(codec::decode_e4m3(byte), e4m3[code])) << code;
     if (std::isnan(e5m2[code]))
-      EXPECT_TRUE(std::isnan(e5m2_to_f32(byte))) << code;
+      EXPECT_TRUE(std::isnan(codec::decode_e5m2(byte))) << code;
     else
-      EXPECT_TRUE(same_bits(e5m2_to_f32(byte), e5m2[code])) << code;
+      EXPECT_TRUE(same_bits(codec::decode_e5m2(byte), e5m2[code])) << code;
   }
 }
 
@@ -93,11 +104,12 @@ void expect_encodings(const std::vector<float>& inputs, const std::vector<uint8_
   int64_t wrong = 0;
   for (int64_t i = 0; i < count; ++i) {
     uint8_t want4 = expected_e4m3(inputs[i], torch_e4m3[i]), want5 = expected_e5m2(inputs[i], torch_e5m2[i]);
-    bool right = f32_to_e4m3(inputs[i]) == want4 && f64_to_e4m3(inputs[i]) == want4 && e4m3[i] == want4 &&
-                 f32_to_e5m2(inputs[i]) == want5 && f64_to_e5m2(inputs[i]) == want5 && e5m2[i] == want5;
+    bool right = codec::encode_e4m3(inputs[i]) == want4 && stored<uint8_t>(DType::kE4M3, inputs[i]) == want4 &&
+                 e4m3[i] == want4 && codec::encode_e5m2(inputs[i]) == want5 &&
+                 stored<uint8_t>(DType::kE5M2, inputs[i]) == want5 && e5m2[i] == want5;
     if (!right && ++wrong <= 5)
-      ADD_FAILURE() << inputs[i] << ": e4m3 " << int(f32_to_e4m3(inputs[i])) << " want " << int(want4) << ", e5m2 "
-                    << int(f32_to_e5m2(inputs[i])) << " want " << int(want5);
+      ADD_FAILURE() << inputs[i] << ": e4m3 " << int(codec::encode_e4m3(inputs[i])) << " want " << int(want4)
+                    << ", e5m2 " << int(codec::encode_e5m2(inputs[i])) << " want " << int(want5);
   }
   EXPECT_EQ(wrong, 0);
 }
@@ -115,8 +127,8 @@ TEST(DTypeCodec, I8RoundsToNearestEvenAndSaturates) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     const float limited = std::isnan(inputs[i]) ? 0 : std::fmin(127.0f, std::fmax(-127.0f, inputs[i]));
     const float wanted = std::nearbyint(limited);
-    EXPECT_EQ(i8_to_f32(codes[i]), wanted) << inputs[i];
-    EXPECT_EQ(f32_to_i8(inputs[i]), codes[i]) << inputs[i];
+    EXPECT_EQ(codec::decode_i8(codes[i]), wanted) << inputs[i];
+    EXPECT_EQ(codec::encode_i8(inputs[i]), codes[i]) << inputs[i];
     EXPECT_EQ(round_to(DType::kI8, static_cast<double>(inputs[i])), static_cast<double>(wanted)) << inputs[i];
     uint8_t stored = 0;
     store_element(DType::kI8, &stored, 0, static_cast<double>(inputs[i]));
@@ -125,20 +137,20 @@ TEST(DTypeCodec, I8RoundsToNearestEvenAndSaturates) {
   }
   std::vector<float> back(inputs.size());
   convert(DType::kI8, codes.data(), DType::kF32, back.data(), count);
-  for (size_t i = 0; i < codes.size(); ++i) EXPECT_EQ(back[i], i8_to_f32(codes[i]));
+  for (size_t i = 0; i < codes.size(); ++i) EXPECT_EQ(back[i], codec::decode_i8(codes[i]));
 }
 
 TEST(DTypeCodec, AllBf16InputsMatchTorch) {
   LOAD_TABLES_OR_SKIP(tables);
   std::vector<float> inputs(65536);
-  for (int bits = 0; bits < 65536; ++bits) inputs[bits] = bf16_to_f32(static_cast<uint16_t>(bits));
+  for (int bits = 0; bits < 65536; ++bits) inputs[bits] = codec::decode_bf16(static_cast<uint16_t>(bits));
   expect_encodings(inputs, tables.get<uint8_t>("all_bf16_to_e4m3fn"), tables.get<uint8_t>("all_bf16_to_e5m2"));
 }
 
 TEST(DTypeCodec, AllF16InputsMatchTorch) {
   LOAD_TABLES_OR_SKIP(tables);
   std::vector<float> inputs(65536);
-  for (int bits = 0; bits < 65536; ++bits) inputs[bits] = f16_to_f32(static_cast<uint16_t>(bits));
+  for (int bits = 0; bits < 65536; ++bits) inputs[bits] = codec::decode_f16(static_cast<uint16_t>(bits));
   expect_encodings(inputs, tables.get<uint8_t>("all_fp16_to_e4m3fn"), tables.get<uint8_t>("all_fp16_to_e5m2"));
 }
 
@@ -180,7 +192,7 @@ TEST(DTypeCodec, Fp8MidpointsRoundOnceFromDouble) {
           store_element(dtype, &got, 0, sign * value);
           EXPECT_EQ(got, nearest_code(sign * value, dtype, 128)) << dtype_name(dtype) << " " << sign * value;
           float single = static_cast<float>(sign * value);
-          uint8_t from_single = dtype == DType::kE4M3 ? f32_to_e4m3(single) : f32_to_e5m2(single);
+          uint8_t from_single = dtype == DType::kE4M3 ? codec::encode_e4m3(single) : codec::encode_e5m2(single);
           EXPECT_EQ(from_single, nearest_code(single, dtype, 128)) << dtype_name(dtype) << " " << single;
         }
       }
@@ -190,29 +202,29 @@ TEST(DTypeCodec, Fp8MidpointsRoundOnceFromDouble) {
 
 TEST(DTypeCodec, Bf16AndF16RoundOnceFromDouble) {
   // 1 + half an ulp + a bit that float32 cannot hold: through float32 this would tie to even and go down.
-  EXPECT_EQ(f64_to_bf16(1 + 0x1p-8 + 0x1p-40), 0x3f81);
-  EXPECT_EQ(f64_to_bf16(1 + 0x1p-8), 0x3f80);
-  EXPECT_EQ(f64_to_bf16(1 + 0x1p-8 - 0x1p-40), 0x3f80);
-  EXPECT_EQ(f64_to_f16(1 + 0x1p-11 + 0x1p-40), 0x3c01);
-  EXPECT_EQ(f64_to_f16(1 + 0x1p-11), 0x3c00);
-  EXPECT_EQ(f64_to_f16(-(1 + 3 * 0x1p-11 - 0x1p-40)), 0xbc01);
-  EXPECT_EQ(f64_to_f16(65519.999999), 0x7bff);
-  EXPECT_EQ(f64_to_f16(65520.0), 0x7c00);
-  EXPECT_EQ(f64_to_f16(0x1p-25), 0);
-  EXPECT_EQ(f64_to_f16(std::nextafter(0x1p-25, 1.0)), 1);
-  EXPECT_EQ(f64_to_bf16(1e300), 0x7f80);
-  EXPECT_EQ(f64_to_bf16(-1e-300), 0x8000);
-  EXPECT_EQ(f64_to_bf16(0x1p-133), 1);
+  EXPECT_EQ(stored<uint16_t>(DType::kBF16, 1 + 0x1p-8 + 0x1p-40), 0x3f81);
+  EXPECT_EQ(stored<uint16_t>(DType::kBF16, 1 + 0x1p-8), 0x3f80);
+  EXPECT_EQ(stored<uint16_t>(DType::kBF16, 1 + 0x1p-8 - 0x1p-40), 0x3f80);
+  EXPECT_EQ(stored<uint16_t>(DType::kF16, 1 + 0x1p-11 + 0x1p-40), 0x3c01);
+  EXPECT_EQ(stored<uint16_t>(DType::kF16, 1 + 0x1p-11), 0x3c00);
+  EXPECT_EQ(stored<uint16_t>(DType::kF16, -(1 + 3 * 0x1p-11 - 0x1p-40)), 0xbc01);
+  EXPECT_EQ(stored<uint16_t>(DType::kF16, 65519.999999), 0x7bff);
+  EXPECT_EQ(stored<uint16_t>(DType::kF16, 65520.0), 0x7c00);
+  EXPECT_EQ(stored<uint16_t>(DType::kF16, 0x1p-25), 0);
+  EXPECT_EQ(stored<uint16_t>(DType::kF16, std::nextafter(0x1p-25, 1.0)), 1);
+  EXPECT_EQ(stored<uint16_t>(DType::kBF16, 1e300), 0x7f80);
+  EXPECT_EQ(stored<uint16_t>(DType::kBF16, -1e-300), 0x8000);
+  EXPECT_EQ(stored<uint16_t>(DType::kBF16, 0x1p-133), 1);
 }
 
 TEST(DTypeCodec, F16MatchesTheCompilersHalf) {
   Philox random(7);
   for (int i = 0; i < 65536; ++i) {
     uint16_t bits = static_cast<uint16_t>(i);
-    float decoded = f16_to_f32(bits);
+    float decoded = codec::decode_f16(bits);
     if (!std::isnan(decoded)) {
-      EXPECT_EQ(f32_to_f16(decoded), bits);
-      EXPECT_EQ(bf16_to_f32(f32_to_bf16(bf16_to_f32(bits))), bf16_to_f32(bits));
+      EXPECT_EQ(codec::encode_f16(decoded), bits);
+      EXPECT_EQ(codec::decode_bf16(codec::encode_bf16(codec::decode_bf16(bits))), codec::decode_bf16(bits));
     }
 #ifdef __FLT16_MAX__
     _Float16 half;
@@ -222,24 +234,24 @@ TEST(DTypeCodec, F16MatchesTheCompilersHalf) {
     _Float16 rounded = static_cast<_Float16>(any);
     uint16_t want;
     std::memcpy(&want, &rounded, 2);
-    EXPECT_TRUE(std::isnan(any) || f32_to_f16(any) == want) << any;
+    EXPECT_TRUE(std::isnan(any) || codec::encode_f16(any) == want) << any;
 #endif
   }
 }
 
 TEST(DTypeCodec, SpecialValues) {
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_EQ(f32_to_e4m3(inf), 0x7e);
-  EXPECT_EQ(f32_to_e4m3(-inf), 0xfe);
-  EXPECT_EQ(f32_to_e4m3(nan), 0x7f);
-  EXPECT_EQ(f32_to_e4m3(-nan), 0xff);
-  EXPECT_EQ(f32_to_e5m2(inf), 0x7b);
-  EXPECT_EQ(f32_to_e5m2(-1e30f), 0xfb);
-  EXPECT_EQ(f32_to_e5m2(nan), 0x7e);
-  EXPECT_EQ(f32_to_e4m3(-0.0f), 0x80);
-  EXPECT_EQ(f32_to_f16(inf), 0x7c00);
-  EXPECT_TRUE(std::isnan(f16_to_f32(f32_to_f16(nan))));
-  EXPECT_TRUE(std::isnan(bf16_to_f32(f32_to_bf16(std::bit_cast<float>(0x7f800001u)))));
+  EXPECT_EQ(codec::encode_e4m3(inf), 0x7e);
+  EXPECT_EQ(codec::encode_e4m3(-inf), 0xfe);
+  EXPECT_EQ(codec::encode_e4m3(nan), 0x7f);
+  EXPECT_EQ(codec::encode_e4m3(-nan), 0xff);
+  EXPECT_EQ(codec::encode_e5m2(inf), 0x7b);
+  EXPECT_EQ(codec::encode_e5m2(-1e30f), 0xfb);
+  EXPECT_EQ(codec::encode_e5m2(nan), 0x7e);
+  EXPECT_EQ(codec::encode_e4m3(-0.0f), 0x80);
+  EXPECT_EQ(codec::encode_f16(inf), 0x7c00);
+  EXPECT_TRUE(std::isnan(codec::decode_f16(codec::encode_f16(nan))));
+  EXPECT_TRUE(std::isnan(codec::decode_bf16(codec::encode_bf16(std::bit_cast<float>(0x7f800001u)))));
   EXPECT_TRUE(std::isnan(round_to(DType::kE4M3, std::numeric_limits<double>::quiet_NaN())));
   EXPECT_EQ(round_to(DType::kE5M2, 1e300), 57344);
   EXPECT_EQ(round_to(DType::kI32, -3.9), -3);

@@ -51,15 +51,9 @@ void check(bool condition, ErrorCode code, fmt::format_string<Args...> format, A
     throw_error(code, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// The candidate nearest to `word` by edit distance, or "" if none is close: for "did you mean".
-template <typename Range>
-std::string nearest_name(const std::string& word, const Range& candidates);
-// `text`, such as " (nearest: {})", formatted with that candidate; "" if none is close.
-template <typename Range>
-std::string if_near(const std::string& word, const Range& candidates, fmt::format_string<const std::string&> text);
-
 int edit_distance(const std::string& a, const std::string& b);
 
+// The candidate nearest to `word` by edit distance, or "" if none is close: for "did you mean".
 template <typename Range>
 std::string nearest_name(const std::string& word, const Range& candidates) {
   std::string best;
@@ -71,6 +65,7 @@ std::string nearest_name(const std::string& word, const Range& candidates) {
   return best;
 }
 
+// `text`, such as " (nearest: {})", formatted with that candidate; "" if none is close.
 template <typename Range>
 std::string if_near(const std::string& word, const Range& candidates, fmt::format_string<const std::string&> text) {
   const std::string nearest = nearest_name(word, candidates);

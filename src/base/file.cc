@@ -1,16 +1,20 @@
-// Folders, whole files and the read-only map. The writers are file_writer.cc.
+// See file.h. All writes go through write_some(), where tests inject faults.
 #include "base/file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 
+#include "base/crc32c.h"
 #include "base/error.h"
 
 namespace octet {
@@ -23,14 +27,11 @@ namespace fs = std::filesystem;
   fail(code, "{}: cannot {}: {}", path, action, std::strerror(error_number));
 }
 
-// Closes the descriptor on scope exit.
-struct Descriptor {
-  explicit Descriptor(const std::string& path) : value(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (value < 0) fail_errno("open", path, errno);
-  }
-  ~Descriptor() { close(value); }
-  int value;
-};
+int open_to_read(const std::string& path) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) fail_errno("open", path, errno);
+  return descriptor;
+}
 
 int64_t regular_size(int descriptor, const std::string& path) {
   struct stat info {};
@@ -39,6 +40,50 @@ int64_t regular_size(int descriptor, const std::string& path) {
   check(S_ISREG(info.st_mode), ErrorCode::kInvalidArgument, "{}: is not a regular file", path);
   return info.st_size;
 }
+
+constexpr int64_t kBufferBytes = 1 << 20;
+
+std::atomic<int64_t> fault_after{-1};
+std::atomic<int> fault_error{0};
+
+ssize_t write_some(int file, const char* data, int64_t bytes) {
+  int64_t left = fault_after;
+  if (left < 0) return write(file, data, static_cast<size_t>(bytes));
+  if (left == 0) {
+    errno = fault_error;
+    return -1;
+  }
+  ssize_t written = write(file, data, static_cast<size_t>(std::min(bytes, left)));
+  if (written > 0) fault_after = left - written;
+  return written;
+}
+
+// Returns 0 or the errno that stopped it.
+int write_all(int file, const char* data, int64_t bytes) {
+  while (bytes > 0) {
+    ssize_t written = write_some(file, data, bytes);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return errno;
+    if (written == 0) return EIO;
+    data += written;
+    bytes -= written;
+  }
+  return 0;
+}
+
+[[noreturn]] void fail_write(const std::string& path, int error_number, const std::string& kept) {
+  if (error_number == ENOSPC || error_number == EDQUOT) {
+    struct statvfs disk {};
+    bool known = statvfs(parent_folder(path).c_str(), &disk) == 0;
+    fail(ErrorCode::kIo, "{}: the disk is full or over quota ({}); {}; free space or write elsewhere", path,
+         known ? fmt::format("{} MiB free", disk.f_bavail * (disk.f_frsize / 1024) / 1024) : "free space unknown",
+         kept);
+  }
+  fail(error_number == ENOENT || error_number == ENOTDIR ? ErrorCode::kNotFound : ErrorCode::kIo,
+       "{}: cannot write: {}; {}", path, std::strerror(error_number), kept);
+}
+
+constexpr const char* kOldContentKept = "the previous file, if any, is untouched";
 
 }  // namespace
 
@@ -52,7 +97,7 @@ bool is_folder(const std::string& path) {
   return fs::is_directory(path, error);
 }
 
-int64_t file_size(const std::string& path) { return regular_size(Descriptor(path).value, path); }
+int64_t file_size(const std::string& path) { return regular_size(Descriptor(open_to_read(path)).value, path); }
 
 void make_folders(const std::string& path) {
   std::error_code error;
@@ -82,7 +127,7 @@ void rename_path(const std::string& from, const std::string& to) {
 }
 
 void sync_path(const std::string& path) {
-  Descriptor descriptor(path);
+  const Descriptor descriptor(open_to_read(path));
   // EINVAL: the file system does not support fsync (some network and FUSE mounts).
   if (fsync(descriptor.value) != 0 && errno != EINVAL) fail_errno("sync to disk", path, errno);
 }
@@ -93,7 +138,7 @@ std::string parent_folder(const std::string& path) {
 }
 
 std::string read_file(const std::string& path, int64_t limit) {
-  Descriptor descriptor(path);
+  const Descriptor descriptor(open_to_read(path));
   int64_t size = regular_size(descriptor.value, path);
   check(size <= limit, ErrorCode::kInvalidArgument, "{}: {} bytes, more than the {} this kind of file may have", path,
         size, limit);
@@ -110,26 +155,110 @@ std::string read_file(const std::string& path, int64_t limit) {
 }
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  Descriptor descriptor(path);
+  const Descriptor descriptor(open_to_read(path));
   size_ = regular_size(descriptor.value, path);
   if (size_ == 0) return;  // mmap refuses empty ranges
   void* address = mmap(nullptr, static_cast<size_t>(size_), PROT_READ, MAP_SHARED, descriptor.value, 0);
   if (address == MAP_FAILED) fail_errno("map", path, errno);
-  data_ = static_cast<const std::byte*>(address);
+  data_ = {static_cast<const std::byte*>(address),
+           [size = size_](const std::byte* data) { munmap(const_cast<std::byte*>(data), static_cast<size_t>(size)); }};
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  return *this;
+Descriptor::~Descriptor() {
+  if (value >= 0) close(value);
 }
 
-MappedFile::~MappedFile() {
-  if (data_) munmap(const_cast<std::byte*>(data_), static_cast<size_t>(size_));
+void inject_write_fault(int64_t bytes, int error_number) {
+  fault_error = error_number;
+  fault_after = bytes;
+}
+
+void write_file(const std::string& path, std::string_view content) {
+  FileWriter writer(path);
+  writer.write(content);
+  writer.commit();
+}
+
+FileWriter::FileWriter(std::string path)
+    : path_(std::move(path)),
+      temporary_(path_ + ".tmp"),
+      file_(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
+  if (file_.value < 0) fail_write(path_, errno, kOldContentKept);
+}
+
+FileWriter::~FileWriter() {
+  if (file_.value >= 0) unlink(temporary_.c_str());
+}
+
+void FileWriter::write(const void* data, int64_t bytes) {
+  check(file_.value >= 0, ErrorCode::kInternal, "{}: written to after commit", path_);
+  checksum_ = crc32c(data, bytes, checksum_);
+  position_ += bytes;
+  auto* text = static_cast<const char*>(data);
+  if (static_cast<int64_t>(buffer_.size()) + bytes < kBufferBytes) {
+    buffer_.append(text, static_cast<size_t>(bytes));
+    return;
+  }
+  flush();
+  if (int error_number = write_all(file_.value, text, bytes)) fail_write(path_, error_number, kOldContentKept);
+}
+
+void FileWriter::flush() {
+  int error_number = write_all(file_.value, buffer_.data(), static_cast<int64_t>(buffer_.size()));
+  buffer_.clear();
+  if (error_number) fail_write(path_, error_number, kOldContentKept);
+}
+
+void FileWriter::commit() {
+  check(file_.value >= 0, ErrorCode::kInternal, "{}: committed twice", path_);
+  flush();
+  if (fsync(file_.value) != 0 && errno != EINVAL) fail_write(path_, errno, kOldContentKept);
+  // Network file systems report a full disk only here. The descriptor is closed even on error.
+  if (close(std::exchange(file_.value, -1)) != 0) {
+    int error_number = errno;
+    unlink(temporary_.c_str());
+    fail_write(path_, error_number, kOldContentKept);
+  }
+  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    int error_number = errno;
+    unlink(temporary_.c_str());
+    fail_write(path_, error_number, kOldContentKept);
+  }
+  sync_path(parent_folder(path_));
+}
+
+AppendFile::AppendFile(std::string path)
+    : path_(std::move(path)), file_(open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {
+  if (file_.value < 0) fail_write(path_, errno, "nothing was appended");
+}
+
+void AppendFile::append(std::string_view record) {
+  off_t before = lseek(file_.value, 0, SEEK_END);
+  int error_number = write_all(file_.value, record.data(), static_cast<int64_t>(record.size()));
+  if (!error_number) return;
+  bool cut = before >= 0 && ftruncate(file_.value, before) == 0;
+  fail_write(path_, error_number, cut ? "earlier records are untouched" : "the last record may be incomplete");
+}
+
+void AppendFile::sync() {
+  if (fsync(file_.value) != 0 && errno != EINVAL)
+    fail_write(path_, errno, "earlier records may not be on the disk yet");
+}
+
+FolderLock::FolderLock(const std::string& folder)
+    : file_(open((folder + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
+  if (file_.value < 0) fail_write(folder + "/lock", errno, "nothing was changed");
+  if (flock(file_.value, LOCK_EX | LOCK_NB) != 0 &&
+      errno == EWOULDBLOCK) {  // other errors: the file system has no locks
+    char holder[24] = {};
+    ssize_t length = pread(file_.value, holder, sizeof(holder) - 1, 0);
+    fail(ErrorCode::kInvalidArgument, "{}: another run (process {}) is writing here: stop it or choose another folder",
+         folder, length > 0 ? holder : "unknown");
+  }
+  const std::string self = std::to_string(getpid());
+  if (ftruncate(file_.value, 0) != 0 || write_all(file_.value, self.data(), static_cast<int64_t>(self.size())) != 0) {
+    // The process id is only for the error message; the lock does not depend on it.
+  }
 }
 
 }  // namespace octet

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,18 +34,23 @@ class MappedFile {
  public:
   MappedFile() = default;
   explicit MappedFile(const std::string& path);
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
-  ~MappedFile();
 
-  std::span<const std::byte> bytes() const { return {data_, static_cast<size_t>(size_)}; }
-  int64_t size() const { return size_; }
+  std::span<const std::byte> bytes() const { return {data_.get(), static_cast<size_t>(size())}; }
+  int64_t size() const { return data_ ? size_ : 0; }  // 0 after a move
   const std::string& path() const { return path_; }
 
  private:
   std::string path_;
-  const std::byte* data_ = nullptr;
   int64_t size_ = 0;
+  std::shared_ptr<const std::byte> data_;  // unmaps
+};
+
+// An open file of the operating system; closed with the object.
+struct Descriptor {
+  explicit Descriptor(int opened) : value(opened) {}
+  Descriptor(const Descriptor&) = delete;
+  ~Descriptor();
+  int value;  // negative: not open
 };
 
 // Writes path + ".tmp"; commit() makes it durable and renames it to `path`. Without commit() the destructor removes it
@@ -52,8 +58,6 @@ class MappedFile {
 class FileWriter {
  public:
   explicit FileWriter(std::string path);
-  FileWriter(const FileWriter&) = delete;
-  FileWriter& operator=(const FileWriter&) = delete;
   ~FileWriter();
 
   void write(const void* data, int64_t bytes);
@@ -67,7 +71,7 @@ class FileWriter {
 
   std::string path_, temporary_;
   std::string buffer_;
-  int file_ = -1;
+  Descriptor file_;
   int64_t position_ = 0;
   uint32_t checksum_ = 0;
 };
@@ -77,9 +81,6 @@ class FileWriter {
 class AppendFile {
  public:
   explicit AppendFile(std::string path);
-  AppendFile(const AppendFile&) = delete;
-  AppendFile& operator=(const AppendFile&) = delete;
-  ~AppendFile();
 
   void append(std::string_view record);
   void sync();  // to the disk
@@ -87,7 +88,7 @@ class AppendFile {
 
  private:
   std::string path_;
-  int file_ = -1;
+  Descriptor file_;
 };
 
 // Locks `folder` for this object: a second lock in any process throws kInvalidArgument naming the first process. The
@@ -95,12 +96,9 @@ class AppendFile {
 class FolderLock {
  public:
   explicit FolderLock(const std::string& folder);
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
-  ~FolderLock();
 
  private:
-  int file_ = -1;
+  Descriptor file_;
 };
 
 // For tests: every write after `bytes` more bytes fails with `error_number` (ENOSPC, EIO, ...), the last one short, as

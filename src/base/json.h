@@ -13,12 +13,9 @@ namespace octet {
 // is an error instead of the last one winning. Nesting deeper than 512 levels is refused.
 nlohmann::json parse_json(std::string_view text, const std::string& where, bool unique_keys = false);
 
-// The member `key` of an object as T, or an error naming `where`, the key and the JSON found there.
-template <typename T>
-T json_get(const nlohmann::json& object, const char* key, const std::string& where);
-
 [[noreturn]] void fail_json_member(const nlohmann::json& object, const char* key, const std::string& where);
 
+// The member `key` of an object as T, or an error naming `where`, the key and the JSON found there.
 template <typename T>
 T json_get(const nlohmann::json& object, const char* key, const std::string& where) {
   if (object.is_object()) {

@@ -1,4 +1,4 @@
-// Log lines to stderr, not for hot paths. Only log.cc includes spdlog.
+// Log lines to stderr, not for hot paths: "[12:34:56.789] info: ...".
 #pragma once
 
 #include <fmt/format.h>

@@ -42,12 +42,8 @@ CalibratedAmax calibrate(const WeightSource& weights, std::span<const int32_t> i
   for (int32_t id : ids)
     check(id >= 0 && id < weights.config().vocab_size, ErrorCode::kInvalidArgument,
           "token {} of the calibration text is outside the vocabulary of {}", id, weights.config().vocab_size);
-  Program program;
-  program.name = "calibration";
-  program.add_graph(calibration_graph(weights.config(), length));
-  auto executor =
-      make_executor(compile(std::move(program), {.target = options.target, .recipe = parse_recipe("fp32")}));
-  load_weights(weights, *executor);
+  const auto executor = load_graph(calibration_graph(weights.config(), length),
+                                   {.target = options.target, .recipe = parse_recipe("fp32")}, weights);
   Batch batch = token_batch(1, length, /*targets=*/false);
   CalibratedAmax amax;
   for (int64_t first = 0; first + length <= total; first += length) {

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "ir/target.h"
-#include "weights/quantize_folder.h"
+#include "weights/quantized_folder.h"
 
 namespace octet {
 

@@ -37,11 +37,7 @@ PerplexityEvaluator::PerplexityEvaluator(const WeightSource& weights, const Perp
               .max_segments = options_.windows,
               .max_length = options_.length,
               .equal_length = options_.length});
-  Program program;
-  program.name = "evaluation";
-  program.add_graph(std::move(graph));
-  executor_ = make_executor(compile(std::move(program), {.target = options_.target, .recipe = options_.recipe}));
-  load_weights(weights, *executor_);
+  executor_ = load_graph(std::move(graph), {.target = options_.target, .recipe = options_.recipe}, weights);
 }
 
 PerplexityResult PerplexityEvaluator::run(int64_t tokens, const std::function<void(int64_t, std::span<int32_t>)>& read,

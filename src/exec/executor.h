@@ -76,6 +76,9 @@ enum class InterpretMode { kFloat32, kFloat64 };
 std::unique_ptr<Executor> make_interpreter(Program program, InterpretMode mode = InterpretMode::kFloat32,
                                            Communicator* ranks = nullptr);
 std::unique_ptr<Executor> make_cpu_executor(Plan plan);
+// Whether products run on AMX-BF16 tiles: the processor, the kernel and this build have them. Elsewhere FP8 codes are
+// decoded for float32 products, while bf16 ones have instructions of their own.
+bool has_bf16_tiles();
 
 // How the cuda executor runs. The same bits either way; eager and check_every_node are for looking for faults.
 struct CudaOptions {

@@ -7,7 +7,7 @@
 #include "ir/builder.h"
 #include "ir/facts.h"
 #include "kernels/cpu/testing/cases.h"
-#include "passes/autodiff.h"
+#include "passes/passes.h"
 
 namespace octet {
 namespace {

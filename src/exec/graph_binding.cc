@@ -21,13 +21,12 @@ std::vector<StateCopy> state_copies(const Program& program, const Graph& graph, 
   std::vector<StateCopy> copies;
   for (const NamedValue& update : graph.updates()) {
     const auto& states = program.states();
-    auto entry = std::find_if(states.begin(), states.end(), [&](const StateEntry& s) { return s.name == update.name; });
+    auto entry = std::ranges::find_if(states, [&](const StateEntry& s) { return s.name == update.name; });
     check(entry != states.end(), ErrorCode::kInternal, "graph '{}' updates state '{}', which does not exist",
           graph.name(), update.name);
     std::byte* to = memory.states[static_cast<size_t>(entry - states.begin())];
     const Value value = update.value;
-    const std::byte* from =
-        memory.address(plan.buffers[static_cast<size_t>(index(value.node))][static_cast<size_t>(value.result)]);
+    const std::byte* from = memory.address(plan.buffers[slot(value.node)][static_cast<size_t>(value.result)]);
     check(from != nullptr, ErrorCode::kInternal, "graph '{}': the update of state '{}' has no buffer in the plan",
           graph.name(), update.name);
     if (from != to) copies.push_back({to, from, static_cast<size_t>(graph.type(value).bytes())});

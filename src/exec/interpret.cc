@@ -92,10 +92,7 @@ class Interpreter final : public Executor {
     cpu::store_tensor(tensor, bytes.data());
   }
   void read_state_part(const std::string& name, int64_t offset, std::span<std::byte> part) override {
-    std::vector<std::byte> whole(static_cast<size_t>(entry(name).type.bytes()));
-    read_state(name, whole);
-    check(offset >= 0 && static_cast<size_t>(offset) + part.size() <= whole.size(), ErrorCode::kInternal,
-          "state {}: {} bytes at {} are wanted of {}", name, part.size(), offset, whole.size());
+    const std::vector<std::byte> whole = whole_state(name, offset, part.size());
     std::copy_n(whole.begin() + offset, part.size(), part.begin());
   }
   void write_state(const std::string& name, std::span<const std::byte> bytes) override {
@@ -104,10 +101,7 @@ class Interpreter final : public Executor {
     tensor = cpu::load_tensor(tensor.type, bytes.data());
   }
   void write_state_part(const std::string& name, int64_t offset, std::span<const std::byte> part) override {
-    std::vector<std::byte> whole(static_cast<size_t>(entry(name).type.bytes()));
-    read_state(name, whole);
-    check(offset >= 0 && static_cast<size_t>(offset) + part.size() <= whole.size(), ErrorCode::kInternal,
-          "state {}: {} bytes at {} are given of {}", name, part.size(), offset, whole.size());
+    std::vector<std::byte> whole = whole_state(name, offset, part.size());
     std::copy(part.begin(), part.end(), whole.begin() + offset);
     write_state(name, whole);
   }
@@ -136,6 +130,14 @@ class Interpreter final : public Executor {
     check(found != state_.end(), ErrorCode::kNotFound, "program {} has no state \"{}\" (of {} entries)", program_.name,
           name, state_.size());
     return found->second;
+  }
+  // Its bytes, which have a part of this size at the offset.
+  std::vector<std::byte> whole_state(const std::string& name, int64_t offset, size_t part) {
+    std::vector<std::byte> whole(static_cast<size_t>(entry(name).type.bytes()));
+    read_state(name, whole);
+    check(offset >= 0 && static_cast<size_t>(offset) + part <= whole.size(), ErrorCode::kInternal,
+          "state {}: there are no {} bytes at {} of {}", name, part, offset, whole.size());
+    return whole;
   }
   static void check_size(const std::string& name, const RefTensor& tensor, size_t bytes) {
     check(static_cast<int64_t>(bytes) == tensor.type.bytes(), ErrorCode::kInvalidArgument,

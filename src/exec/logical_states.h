@@ -3,8 +3,11 @@
 #pragma once
 
 #include <span>
+#include <string>
+#include <vector>
 
 #include "exec/executor.h"
+#include "precision/quantized_matrix.h"
 
 namespace octet {
 
@@ -15,5 +18,23 @@ void write_logical(Executor& executor, const LogicalState& tensor, std::span<con
 // The whole tensor from pieces that `make` writes: Executor::fill_state_part, where `at` counts from the tensor's
 // start.
 void fill_logical(Executor& executor, const LogicalState& tensor, int64_t grain, Executor::MakeBytes make);
+
+// FP8 weights of an inference program: parameters it holds as codes and scales only, and how they are filled.
+struct QuantizedParam {
+  std::string param;           // [N, K]
+  QuantizeRule rule;           // what the recipe wants
+  const Node* leaf = nullptr;  // of the codes, in the program: has the attrs of the param
+  LogicalState codes, scale_inv;
+  int64_t rows() const { return codes.type.shape[0]; }
+  int64_t cols() const { return codes.type.shape[1]; }
+};
+
+// In the order of the state table; empty where the program has none.
+std::vector<QuantizedParam> quantized_params(const Program& program);
+
+// The scales of a parameter's codes. One scale a tensor fills a state of one scale a row (merged siblings).
+void write_scales(Executor& executor, const QuantizedParam& param, std::vector<float> scale_inv);
+// Codes and scales of `values` [N, K] by the parameter's rule.
+void write_quantized(Executor& executor, const QuantizedParam& param, std::span<const float> values);
 
 }  // namespace octet

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "ir/text.h"
-#include "passes/fuse.h"
+#include "passes/fuse_patterns.h"
 
 namespace octet {
 namespace {
@@ -22,7 +22,7 @@ TEST_P(ProgramConformanceOf, EveryRowAgreesOnEveryNode) {
       conformance::compiled_plan(GetParam(), cpu_target()).program, [&](const conformance::Visit& v) {
         SCOPED_TRACE(v.where);
         for (const cpu::KernelEntry& row : cpu::kernel_entries(v.node.op)) {
-          if (std::string(row.name) == "reference" || !row.accepts(v.graph, v.node)) continue;
+          if (std::string(row.name) == "reference" || !row.bind(v.graph, v.node)) continue;
           const auto failures = cpu::check_row(row, v.graph, v.node, v.inputs, v.results, v.tolerance, v.neighbours);
           for (const std::string& failure : failures) ADD_FAILURE() << failure;
           ++checked[row.name];

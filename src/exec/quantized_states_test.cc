@@ -1,4 +1,4 @@
-#include "exec/quantized_states.h"
+#include "exec/logical_states.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "base/json.h"
-#include "exec/timeline_report.h"
 
 namespace octet {
 namespace {

@@ -107,10 +107,9 @@ class BlockManager {
   // Maximum number of blocks that a sequence of `tokens` tokens holds in a group at a time when it is computed in
   // chunks of at most `chunk` tokens.
   int64_t peak_blocks(int group, int64_t tokens, int64_t chunk) const;
-  // Recounts everything from the tables and throws kInternal where a count or link is wrong. O(all blocks); for tests.
-  void verify() const;
 
  private:
+  friend struct Audit;  // testing/audit.h
   static constexpr int32_t kNone = -1;
 
   struct Block {

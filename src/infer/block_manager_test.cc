@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "infer/testing/audit.h"
 
 namespace octet {
 namespace {
@@ -47,7 +48,7 @@ TEST(BlockManager, AllocatesInAllGroupsOrNone) {
   m.free(a);
   m.step_done(0);
   EXPECT_EQ(m.stats(0).free, 8);
-  m.verify();
+  Audit::verify(m);
 }
 
 TEST(BlockManager, BlocksReturnWhenTheStepThatUsedThemIsDone) {
@@ -65,7 +66,7 @@ TEST(BlockManager, BlocksReturnWhenTheStepThatUsedThemIsDone) {
   EXPECT_FALSE(m.allocate(b, 1, 8, copies));
   m.step_done(7);
   EXPECT_TRUE(m.allocate(b, 8, 8, copies));
-  m.verify();
+  Audit::verify(m);
 }
 
 TEST(BlockManager, ReusesFullBlocksButNeverTheLastToken) {
@@ -79,7 +80,7 @@ TEST(BlockManager, ReusesFullBlocksButNeverTheLastToken) {
   const TableId d = m.create();
   EXPECT_EQ(m.match(d, iota(9, 1)), 0);
   EXPECT_EQ(m.stats(0).hits, 3);
-  m.verify();
+  Audit::verify(m);
 }
 
 TEST(BlockManager, AdapterAndSaltSeparateContent) {
@@ -140,7 +141,7 @@ TEST(BlockManager, EvictsLeastRecentlyUsedLeavesFirst) {
   probe = m.create();
   EXPECT_EQ(m.match(probe, iota(9)), 0);
   EXPECT_EQ(m.match(probe, iota(9, 100)), 4);
-  m.verify();
+  Audit::verify(m);
 }
 
 TEST(BlockManager, ForkCopiesASharedBlockBeforeWriting) {
@@ -162,7 +163,7 @@ TEST(BlockManager, ForkCopiesASharedBlockBeforeWriting) {
   EXPECT_EQ(m.blocks(c, 0)[1], shared);
   EXPECT_EQ(m.blocks(a, 0)[0], m.blocks(b, 0)[0]);
   EXPECT_EQ(m.stats(0).copies, 2);
-  m.verify();
+  Audit::verify(m);
 }
 
 TEST(BlockManager, WindowGroupGivesBlocksBackAndReusesOnlyWhatIsVisible) {
@@ -184,7 +185,7 @@ TEST(BlockManager, WindowGroupGivesBlocksBackAndReusesOnlyWhatIsVisible) {
   EXPECT_EQ(m.match(b, iota(19)), 16);
   EXPECT_EQ(m.held(b, 0), 4);
   EXPECT_EQ(m.held(b, 1), 1);  // position 16 sees 12..16
-  m.verify();
+  Audit::verify(m);
   // Without the block that position 16 can see, the longest prefix is the one before it.
   BlockManager few({.groups = {{.blocks = 16}, {.window = 5, .blocks = 5}}, .block_size = 4});
   few.free(computed(few, iota(16)));
@@ -195,7 +196,7 @@ TEST(BlockManager, WindowGroupGivesBlocksBackAndReusesOnlyWhatIsVisible) {
   EXPECT_EQ(few.match(c, iota(19)), 12);
   few.free(c);
   few.free(other);
-  few.verify();
+  Audit::verify(few);
 }
 
 TEST(BlockManager, ForgetsTheCache) {
@@ -204,7 +205,7 @@ TEST(BlockManager, ForgetsTheCache) {
   const TableId a = computed(m, iota(12, 50), 1);
   m.step_done(1);
   m.forget_cache();
-  m.verify();
+  Audit::verify(m);
   EXPECT_EQ(m.stats(0).cached, 0);
   const TableId b = m.create();
   EXPECT_EQ(m.match(b, iota(9)), 0);
@@ -254,11 +255,11 @@ class Trace {
         next_step();
       else
         check_content(pick());
-      if (i % 512 == 0) m_.verify();
+      if (i % 512 == 0) Audit::verify(m_);
     }
     while (!sequences_.empty()) finish(sequences_.size() - 1);
     m_.step_done(step_);
-    m_.verify();
+    Audit::verify(m_);
     for (size_t g = 0; g < groups_; ++g) {
       const BlockStats& s = m_.stats(static_cast<int>(g));
       EXPECT_EQ(s.used + s.deferred, 0);

@@ -278,8 +278,8 @@ void EngineLoop::fail_request(Request& request, const std::string& reason) {
 // Deletes completed requests that neither the scheduler nor a step in flight refers to.
 void EngineLoop::retire() {
   std::erase_if(retiring_, [this](Request* request) {
-    bool in_flight = std::any_of(request->sequences.begin(), request->sequences.end(),
-                                 [this](const RequestText& sequence) { return sequence.last_step > committed_step_; });
+    bool in_flight = std::ranges::any_of(
+        request->sequences, [this](const RequestText& sequence) { return sequence.last_step > committed_step_; });
     if (in_flight || request->unreported > 0) return false;
     if (request->waiting > 0) mailbox_->admitted(request->waiting);
     requests_.erase(request->ticket);

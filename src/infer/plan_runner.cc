@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "passes/kv_cache.h"
-#include "weights/random_weights.h"
+#include "passes/serving_graphs.h"
+#include "weights/weights.h"
 
 namespace octet {
 
@@ -22,7 +22,7 @@ PlanRunner::PlanRunner(ServingProgram program, const CudaOptions& options)
 const ForwardBucket& PlanRunner::forward_bucket(const StepInput& input) const {
   const std::vector<ForwardBucket>& buckets = input.decode_only ? decode_ : mixed_;
   auto fits = [&](const ForwardBucket& b) { return b.tokens >= input.tokens() && b.sequences >= input.sequences(); };
-  auto found = std::find_if(buckets.begin(), buckets.end(), fits);
+  auto found = std::ranges::find_if(buckets, fits);
   check(found != buckets.end(), ErrorCode::kInvalidArgument, "runner: {} tokens of {} sequences; at most {} of {}",
         input.tokens(), input.sequences(), limits_.tokens, limits_.sequences);
   return *found;
@@ -35,7 +35,7 @@ const SampleBucket& PlanRunner::sample_bucket(const SampleInput& input) const {
     return b.rows >= input.rows() && b.entries >= entries && (!masked || b.masks > 0) &&
            b.top_logprobs == input.top_logprobs;
   };
-  auto found = std::find_if(samples_.begin(), samples_.end(), fits);
+  auto found = std::ranges::find_if(samples_, fits);
   check(found != samples_.end(), ErrorCode::kInvalidArgument,
         "runner: no graph samples {} rows with {} adjusted logits{}; at most {} rows and {} logits", input.rows(),
         entries, input.top_logprobs ? " and the likeliest tokens" : "", limits_.rows, limits_.entries);
@@ -182,7 +182,7 @@ void PlanRunner::warm_up() {
                    name == "mask_rows" || name == "pairs" || name.starts_with("slots");
       if (!index) continue;
       auto values = input_as<int32_t>(*executor_, graph, name);
-      std::fill(values.begin(), values.end(), -1);
+      std::ranges::fill(values, -1);
     }
     // The first run launches node by node, which loads kernels; the second is captured.
     for (double* seconds : {&first, &second}) {

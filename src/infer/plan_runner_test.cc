@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/testing/test_data.h"
-#include "eval/incremental_model.h"
+#include "eval/verify.h"
 #include "infer/testing/serving_test_driver.h"
 
 namespace octet {

@@ -7,16 +7,8 @@
 namespace octet {
 
 const char* finish_reason_name(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kNone: return "none";
-    case FinishReason::kLength: return "length";
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kContext: return "context full";
-    case FinishReason::kCancelled: return "cancelled";
-    case FinishReason::kTimeout: return "timeout";
-    case FinishReason::kError: return "error";
-  }
-  return "";
+  constexpr const char* kNames[] = {"none", "length", "stop", "context full", "cancelled", "timeout", "error"};
+  return kNames[static_cast<size_t>(reason)];
 }
 
 void Postprocess::touch(RequestText& sequence) {
@@ -45,7 +37,7 @@ FinishReason Postprocess::append_token(RequestText& sequence, const SampleOutput
         "no token can be sampled: the mask and biases forbid all tokens, or the model's logits are not finite");
     return FinishReason::kError;
   }
-  if (std::find(request.end_ids.begin(), request.end_ids.end(), id) != request.end_ids.end()) {
+  if (std::ranges::find(request.end_ids, id) != request.end_ids.end()) {
     sequence.news.finished = FinishReason::kStop;
     return FinishReason::kStop;
   }
@@ -106,11 +98,7 @@ void Postprocess::deliver(double now, std::vector<RequestText*>& stopped) {
       request.outcome = std::max(request.outcome, news.finished);
       if (--request.open == 0) completed_.push_back(&request);
     }
-    news.text.clear();
-    news.ids.clear();
-    news.logprobs.clear();
-    news.top.clear();
-    news.finished = FinishReason::kNone;
+    clear(news);
   }
   touched_.clear();
 }

@@ -49,6 +49,13 @@ std::vector<int32_t> prompt_of(GenerationRequest& asked, const ServedModel& mode
   return ids;
 }
 
+// Length of the longest suffix of `text` that is a proper prefix of `stop`.
+size_t partial_match(const std::string& text, const std::string& stop) {
+  for (size_t length = std::min(text.size(), stop.size() - 1); length > 0; --length)
+    if (text.compare(text.size() - length, length, stop, 0, length) == 0) return length;
+  return 0;
+}
+
 }  // namespace
 
 std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& model) {
@@ -63,8 +70,7 @@ std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& mod
         "the prompt has {} tokens and the context is {}: shorten it, or use a model with a longer context", tokens,
         model.context);
   if (const Tokenizer* tokenizer = model.tokenizer)
-    request->text_start = std::all_of(request->prompt.begin(), request->prompt.end(),
-                                      [&](int32_t id) { return tokenizer->is_special(id); });
+    request->text_start = std::ranges::all_of(request->prompt, [&](int32_t id) { return tokenizer->is_special(id); });
   request->end_ids = asked.stop_ids;
   if (!asked.ignore_eos) request->end_ids.insert(request->end_ids.end(), model.eos_ids.begin(), model.eos_ids.end());
   const SamplingOptions& sampling = asked.sampling;
@@ -87,6 +93,29 @@ std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& mod
   request->open = request->waiting = request->unreported = asked.n;
   request->asked = std::move(asked);
   return request;
+}
+
+StopMatcher::StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {
+  for (const std::string& stop : stops_)
+    check(!stop.empty(), ErrorCode::kInvalidArgument, "stop: an empty stop string would end every text at once");
+}
+
+std::string StopMatcher::push(const std::string& text) {
+  held_ += text;
+  size_t found = std::string::npos, keep = 0;
+  for (const std::string& stop : stops_) {
+    found = std::min(found, held_.find(stop));
+    keep = std::max(keep, partial_match(held_, stop));
+  }
+  if (found != std::string::npos) {
+    stopped_ = true;
+    std::string certain = held_.substr(0, found);
+    held_.clear();
+    return certain;
+  }
+  std::string certain = held_.substr(0, held_.size() - keep);
+  held_.erase(0, held_.size() - keep);
+  return certain;
 }
 
 }  // namespace octet

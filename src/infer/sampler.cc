@@ -88,15 +88,4 @@ void TokenCounts::append_entries(int32_t row, std::vector<int32_t>& entries, std
   }
 }
 
-void TokenCounts::adjust(std::span<float> logits) const {
-  for (const Token& t : tokens_) {
-    check(t.id >= 0 && static_cast<size_t>(t.id) < logits.size(), ErrorCode::kInvalidArgument,
-          "sampling: token {} of a vocabulary of {}", t.id, logits.size());
-    const Values v = values(t);
-    float& logit = logits[static_cast<size_t>(t.id)];
-    const float biased = logit + v.bias;
-    logit = (biased > 0 ? biased / v.repetition : biased * v.repetition) - v.penalty;
-  }
-}
-
 }  // namespace octet

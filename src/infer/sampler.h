@@ -38,8 +38,6 @@ class TokenCounts {
   bool grows() const { return repetition_ != 1 || presence_ != 0 || frequency_ != 0; }
   // Appends (row, token) pairs i32[E, 2] and (bias, repetition, penalty) triples f32[E, 3], one entry a token.
   void append_entries(int32_t row, std::vector<int32_t>& entries, std::vector<float>& values) const;
-  // Adjusts a row of logits [V] on the host.
-  void adjust(std::span<float> logits) const;
 
  private:
   struct Token {

@@ -127,11 +127,11 @@ TEST(TokenCounts, EntriesFollowPromptOutputBiasAndStops) {
 
   std::vector<float> logits(10, 1.0f);
   logits[3] = -1;
-  counts.adjust(logits);
+  adjust(counts, logits);
   EXPECT_EQ(logits, (std::vector<float>{1, 1, 1, -2.75f, 1, 1, 1, 1.25f, 1, forbidden}));
   counts.add_output(3);
   logits.assign(10, 1.0f);
-  counts.adjust(logits);
+  adjust(counts, logits);
   EXPECT_EQ(logits[9], 1) << "two tokens were generated: the end is allowed";
   EXPECT_EQ(logits[3], -0.5f) << "1 / 2 - (0.5 + 2 x 0.25)";
 }

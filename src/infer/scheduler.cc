@@ -32,7 +32,6 @@ const Scheduler::SequenceRecord& Scheduler::find(SequenceId id) const {
 }
 
 std::span<const int32_t> Scheduler::tokens(SequenceId id) const { return find(id).tokens; }
-int64_t Scheduler::prompt_length(SequenceId id) const { return find(id).prompt_length; }
 
 // --- submission
 // -------------------------------------------------------------------------------------------------------

@@ -150,15 +150,12 @@ class Scheduler {
 
   bool has_work() const { return !waiting_.empty() || !running_.empty(); }
   int64_t in_flight() const { return planned_step_ - committed_step_; }
-  bool known(SequenceId id) const { return by_id_.contains(id); }
   std::span<const int32_t> tokens(SequenceId id) const;  // prompt + delivered; kNotFound if unknown
-  int64_t prompt_length(SequenceId id) const;
   const SchedulerOptions& options() const { return options_; }
   const SchedulerStats& stats() const { return stats_; }
-  // Checks the invariants above against the block manager; throws kInternal. For tests.
-  void verify() const;
 
  private:
+  friend struct Audit;  // testing/audit.h
   enum class State : uint8_t { kUnused, kWaiting, kSibling, kRunning, kEnded };
   using Blocks = std::array<int64_t, kMaxCacheGroups>;  // blocks per group
 

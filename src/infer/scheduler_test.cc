@@ -141,7 +141,7 @@ TEST_P(EveryPolicy, CancelsAtAnyMoment) {
       const bool alive = !engine.ended.contains(victim);
       EXPECT_EQ(engine.scheduler().cancel(victim), alive);
       EXPECT_FALSE(engine.scheduler().cancel(victim));
-      engine.scheduler().verify();
+      Audit::verify(engine.scheduler());
       expect_clean_end(engine);
       EXPECT_EQ(engine.ended.at(victim) == FinishReason::kCancelled, alive);
     }

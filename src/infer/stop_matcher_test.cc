@@ -1,4 +1,4 @@
-#include "infer/stop_matcher.h"
+#include "infer/request.h"
 
 #include <gtest/gtest.h>
 

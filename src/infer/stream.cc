@@ -1,11 +1,13 @@
 #include "infer/stream.h"
 
-#include "infer/mailbox.h"
+#include <fmt/format.h>
+#include <chrono>
+
+#include "infer/request.h"
 
 namespace octet {
-namespace {
 
-void clear(GenerationEvent& event) {  // keeps the buffers
+void clear(GenerationEvent& event) {
   event.text.clear();
   event.ids.clear();
   event.logprobs.clear();
@@ -13,8 +15,6 @@ void clear(GenerationEvent& event) {  // keeps the buffers
   event.finished = FinishReason::kNone;
   event.error.clear();
 }
-
-}  // namespace
 
 StreamState::StreamState(int64_t texts, int64_t ticket, std::shared_ptr<Mailbox> mailbox)
     : ticket_(ticket), mailbox_(std::move(mailbox)), texts_(static_cast<size_t>(texts)), open_(texts) {
@@ -31,10 +31,9 @@ bool StreamState::take(GenerationEvent& event, bool wait) {
   }
   if (ready_.empty()) return false;
   Text& text = texts_[ready_.front()];
-  int64_t sample = text.pending.sample;
   std::swap(event, text.pending);
   clear(text.pending);
-  text.pending.sample = sample;
+  text.pending.sample = event.sample;
   text.ready = false;
   ready_.erase(ready_.begin());
   return true;
@@ -127,5 +126,78 @@ void GenerationStream::cancel() {
   if (state_) state_->cancel();
 }
 RequestTimes GenerationStream::times() const { return state_ ? state_->times() : RequestTimes{}; }
+
+Mailbox::Mailbox(int64_t max_waiting) : max_waiting_(max_waiting) {}
+Mailbox::~Mailbox() = default;
+
+bool Mailbox::post(std::unique_ptr<Request>& request, std::string& refusal) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!closed_.empty()) {
+      refusal = closed_;
+      return false;
+    }
+    auto texts = static_cast<int64_t>(request->sequences.size());
+    if (waiting_ + texts > max_waiting_) {
+      refusal = fmt::format("the queue is full: {} of {} texts wait; try again later", waiting_, max_waiting_);
+      return false;
+    }
+    waiting_ += texts;
+    ++live_;
+    requests_.push_back(std::move(request));
+  }
+  posted_.notify_one();
+  return true;
+}
+
+void Mailbox::cancel(int64_t ticket) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!closed_.empty()) return;
+    cancelled_.push_back(ticket);
+  }
+  posted_.notify_one();
+}
+
+void Mailbox::stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  posted_.notify_one();
+}
+
+void Mailbox::drain() {
+  std::unique_lock lock(mutex_);
+  drained_.wait(lock, [this] { return live_ == 0; });
+}
+
+bool Mailbox::take(std::vector<std::unique_ptr<Request>>& requests, std::vector<int64_t>& cancelled, double seconds) {
+  requests.clear();
+  cancelled.clear();
+  std::unique_lock lock(mutex_);
+  if (seconds > 0)
+    posted_.wait_for(lock, std::chrono::duration<double>(seconds),
+                     [this] { return stop_ || !requests_.empty() || !cancelled_.empty(); });
+  std::swap(requests, requests_);
+  std::swap(cancelled, cancelled_);
+  return !stop_;
+}
+
+void Mailbox::admitted(int64_t texts) {
+  std::lock_guard lock(mutex_);
+  waiting_ -= texts;
+}
+
+void Mailbox::ended() {
+  std::lock_guard lock(mutex_);
+  if (--live_ == 0) drained_.notify_all();
+}
+
+void Mailbox::close(const std::string& reason) {
+  std::lock_guard lock(mutex_);
+  closed_ = reason;
+  cancelled_.clear();
+}
 
 }  // namespace octet

@@ -10,15 +10,11 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "io/bpe_tokenizer.h"
-#include "io/corpus_text.h"
+#include "io/corpus.h"
+#include "io/tokenizer_parts.h"
 
 namespace octet {
 
-struct StringHash {
-  using is_transparent = void;
-  size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
-};
 using WordCounts = std::unordered_map<std::string, int64_t, StringHash, std::equal_to<>>;
 
 struct BpeTrainOptions {

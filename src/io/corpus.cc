@@ -1,4 +1,5 @@
-// prepare_corpus (corpus.h): tokens of each batch in the workers, splits and files in the ordered sink.
+// prepare_corpus (corpus.h): tokens of each batch in the workers, splits and files in the ordered sink; and the record
+// beside the files.
 #include "io/corpus.h"
 
 #include <algorithm>
@@ -6,9 +7,10 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
 #include "base/threads.h"
-#include "io/dataset_writer.h"
-#include "io/tokenizer_files.h"
+#include "io/dataset.h"
 
 namespace octet {
 
@@ -151,7 +153,7 @@ PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& o
   for (const CorpusFile& file : reader.files())
     check(options.text.prompt_key.empty() || file.json_lines, ErrorCode::kInvalidArgument,
           "--prompt-key {}: {} is text, which has no keys: give .jsonl files", options.text.prompt_key, file.path);
-  make_folder(fs::path(options.output).parent_path().string());
+  make_folders(parent_folder(options.output));
 
   ScratchPair whole{cut ? options.output + ".uncut.partial" : ""};
   std::vector<std::unique_ptr<DatasetWriter>> writers;
@@ -231,6 +233,34 @@ PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& o
   tokenizer.save(options.output + "_tokenizer");
   write_file(options.output + ".json", record_json(tokenizer, options, result));
   return result;
+}
+
+DatasetInfo read_dataset_info(const std::string& prefix) {
+  std::string base = prefix;
+  if (base.ends_with(".bin") || base.ends_with(".idx")) base.resize(base.size() - 4);
+  const size_t split = base.rfind('_');
+  std::error_code error;
+  if (!fs::exists(base + ".json", error) && split != std::string::npos) base.resize(split);
+  const std::string path = base + ".json";
+  try {
+    const nlohmann::json root = parse_json(read_file(path), path);
+    DatasetInfo info;
+    const nlohmann::json& tokenizer = root.at("tokenizer");
+    const fs::path folder = fs::path(path).parent_path();
+    info.tokenizer_path = (folder / tokenizer.at("path").get<std::string>()).string();
+    info.tokenizer_fingerprint = tokenizer.at("fingerprint").get<std::string>();
+    info.vocab_size = json_get<int64_t>(tokenizer, "vocab_size", path);
+    info.eos_id = json_get<int32_t>(tokenizer, "eos_id", path);
+    for (const nlohmann::json& each : root.at("splits")) {
+      info.splits.push_back({each.at("name").get<std::string>(),
+                             (folder / each.at("prefix").get<std::string>()).string(),
+                             json_get<int64_t>(each, "documents", path), json_get<int64_t>(each, "tokens", path),
+                             json_get<int64_t>(each, "bytes", path)});
+    }
+    return info;
+  } catch (const nlohmann::json::exception& problem) {
+    fail(ErrorCode::kCorrupt, "{}: not the record of a prepared set: {}", path, problem.what());
+  }
 }
 
 }  // namespace octet

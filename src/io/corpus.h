@@ -1,16 +1,115 @@
-// Prepares corpora: a reader, tokenising workers and one ordered writer over bounded queues, so that memory depends on
-// the number of workers and not on the corpus, and the result does not depend on the number of workers.
+// Corpora: reading them as a stream of batches of about a megabyte, text files (one document each) or JSON lines (one
+// document a line), both plain, .gz or .zst; the texts of the documents in a batch, with invalid UTF-8 handled by the
+// chosen policy; and preparing them for training: a reader, tokenising workers and one ordered writer over bounded
+// queues, so that memory depends on the number of workers and not on the corpus, and the result does not depend on the
+// number of workers.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "io/corpus_text.h"
 #include "io/tokenizer.h"
 
 namespace octet {
+
+struct CorpusFile {
+  enum class Packing { kPlain, kGzip, kZstd };
+  std::string path;
+  Packing packing = Packing::kPlain;
+  bool json_lines = false;
+  bool from_folder = false;  // found by walking a folder: skipped when it looks binary
+  int64_t bytes = 0;         // on disk
+};
+
+// Files, folders (walked in name order; hidden entries left out) and globs. By name: .jsonl and .ndjson hold JSON
+// lines, anything else text; .gz and .zst after it are unpacked. No match, a missing path or a device is an
+// error.
+std::vector<CorpusFile> list_corpus(const std::vector<std::string>& inputs);
+
+// A part of a batch that comes from one place of one file.
+struct CorpusSegment {
+  size_t begin = 0, end = 0;  // in CorpusBatch::bytes
+  size_t file = 0;            // in the list of files
+  int64_t position = 0;       // text: byte offset in the (unpacked) file; JSON lines: number of its first line, from 1
+  bool json_lines = false;
+  bool begins_document = true, ends_document = true;  // text only
+};
+
+struct CorpusBatch {
+  int64_t number = 0;  // 0, 1, 2, ...
+  std::string bytes;
+  std::vector<CorpusSegment> segments;
+  int64_t disk_bytes = 0;  // consumed from disk up to the end of this batch, over all files
+};
+
+class ByteSource;  // one opened file, unpacked
+
+class CorpusReader {
+ public:
+  explicit CorpusReader(std::vector<CorpusFile> files, size_t batch_bytes = 1 << 20);
+  ~CorpusReader();
+
+  // False at the end. Throws on unreadable files and truncated or damaged compression, naming file and byte.
+  bool next(CorpusBatch& batch);
+  const std::vector<CorpusFile>& files() const { return files_; }
+  int64_t total_disk_bytes() const { return total_; }
+  int64_t binary_files_skipped() const { return binary_skipped_; }
+
+ private:
+  bool open_next();
+  void take_from_file(CorpusBatch& batch);
+
+  std::vector<CorpusFile> files_;
+  size_t batch_bytes_;
+  size_t current_ = 0, opened_ = 0;
+  std::unique_ptr<ByteSource> source_;
+  std::string pending_;   // unpacked bytes not yet returned
+  int64_t position_ = 0;  // of pending_[0]: byte offset or line number
+  bool at_document_start_ = true;
+  bool file_ended_ = false;
+  int64_t batches_ = 0, done_bytes_ = 0, total_ = 0, binary_skipped_ = 0;
+};
+
+// Position to cut a long text so that pre-tokenisation is unchanged: between a letter and a space followed by a letter,
+// else after a newline, else between characters. 0 if there is no such position and `must` is false.
+size_t find_text_cut(std::string_view text, bool must);
+
+enum class Utf8Policy {
+  kKeep,     // bytes are passed to the tokenizer unchanged (in JSON text they are replaced), counted
+  kReplace,  // each invalid sequence becomes U+FFFD, counted
+  kError,    // an error with file and byte or line
+};
+
+struct TextOptions {
+  std::string json_key = "text";
+  std::string
+      prompt_key;  // of JSON lines: a text before it, in the same document, whose tokens are no targets; "" none
+  Utf8Policy utf8 = Utf8Policy::kKeep;
+  bool skip_bad_lines = false;  // skip and count lines of damaged JSON or without the key
+};
+
+struct TextCounts {
+  int64_t bytes = 0;           // of text returned
+  int64_t invalid_places = 0;  // pieces of text with invalid UTF-8
+  int64_t skipped_lines = 0;
+  std::string first_invalid, first_skipped;  // where and why
+  void add(const TextCounts& other);
+};
+
+struct TextPiece {
+  std::string_view text;
+  bool begins_document = true, ends_document = true;
+  std::string where;   // for errors: file, or file:line
+  bool counts = true;  // its tokens are targets
+};
+
+// Calls body for every piece of text of the batch, in order.
+void each_text(const CorpusBatch& batch, const std::vector<CorpusFile>& files, const TextOptions& options,
+               TextCounts& counts, const std::function<void(const TextPiece&)>& body);
 
 struct CorpusProgress {
   int64_t disk_bytes = 0, total_disk_bytes = 0;  // input bytes read, and total

@@ -1,20 +1,142 @@
-// See corpus_reader.h: listing inputs and cutting their bytes into batches.
-#include "io/corpus_reader.h"
+// See corpus.h: listing inputs, opening them and cutting their bytes into batches. A compressed file that ends
+// early is an error, never a short document.
+#include "io/corpus.h"
 
+#include <fcntl.h>
 #include <glob.h>
+#include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 
 #include "base/error.h"
-#include "io/corpus_source.h"
 #include "io/tokenizer_utf8.h"
 
 namespace octet {
 
 namespace fs = std::filesystem;
 
+// One file opened for reading, unpacked on the fly.
+class ByteSource {
+ public:
+  virtual ~ByteSource() = default;
+  // Appends up to `most` bytes to `out`; false at the end of the file.
+  bool read(std::string& out, size_t most) {
+    const size_t before = out.size();
+    out.resize(before + most);
+    const size_t got = read_some(out.data() + before, most);
+    out.resize(before + got);
+    return got > 0;
+  }
+  virtual int64_t disk_position() const = 0;  // bytes of the file on disk consumed so far
+
+ protected:
+  virtual size_t read_some(char* to, size_t most) = 0;  // 0 at the end of the file
+};
+
 namespace {
+
+class PlainSource : public ByteSource {
+ public:
+  explicit PlainSource(const std::string& path) : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    check(file_ >= 0, errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, "cannot open {}: {}", path,
+          std::strerror(errno));
+    ::posix_fadvise(file_, 0, 0, POSIX_FADV_SEQUENTIAL);
+  }
+  ~PlainSource() override { ::close(file_); }
+  size_t read_some(char* to, size_t most) override {
+    const ssize_t got = ::read(file_, to, most);
+    check(got >= 0, ErrorCode::kIo, "reading {} at byte {}: {}", path_, position_, std::strerror(errno));
+    position_ += got;
+    return static_cast<size_t>(got);
+  }
+  int64_t disk_position() const override { return position_; }
+
+ private:
+  std::string path_;
+  int file_;
+  int64_t position_ = 0;
+};
+
+class GzipSource : public ByteSource {
+ public:
+  explicit GzipSource(const std::string& path) : path_(path), file_(gzopen(path.c_str(), "rbe")) {
+    check(file_ != nullptr, errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, "cannot open {}: {}", path,
+          std::strerror(errno));
+    gzbuffer(file_, 256 << 10);
+  }
+  ~GzipSource() override { gzclose(file_); }
+  size_t read_some(char* to, size_t most) override {
+    const int got = gzread(file_, to, static_cast<unsigned>(most));
+    int code = Z_OK;
+    const char* reason = gzerror(file_, &code);
+    check(got >= 0 && (code == Z_OK || code == Z_STREAM_END), ErrorCode::kCorrupt,
+          "{}: gzip data is {} after {} unpacked bytes ({})", path_, code == Z_BUF_ERROR ? "truncated" : "damaged",
+          unpacked_, reason);
+    check(got == 0 || unpacked_ > 0 || !gzdirect(file_), ErrorCode::kCorrupt, "{}: is not gzip data", path_);
+    unpacked_ += got;
+    return static_cast<size_t>(got);
+  }
+  int64_t disk_position() const override { return gzoffset(file_); }
+
+ private:
+  std::string path_;
+  gzFile file_;
+  int64_t unpacked_ = 0;
+};
+
+class ZstdSource : public ByteSource {
+ public:
+  explicit ZstdSource(const std::string& path) : path_(path), packed_(path), stream_(ZSTD_createDStream()) {
+    check(stream_ != nullptr, ErrorCode::kOutOfMemory, "zstd: no memory to unpack {}", path);
+  }
+  ~ZstdSource() override { ZSTD_freeDStream(stream_); }
+  size_t read_some(char* buffer, size_t most) override {
+    ZSTD_outBuffer to{buffer, most, 0};
+    while (to.pos == 0) {
+      if (used_ == block_.size()) {
+        block_.clear();
+        used_ = 0;
+        if (!packed_.read(block_, 256 << 10)) {
+          check(!inside_frame_, ErrorCode::kCorrupt, "{}: zstd data is truncated after {} unpacked bytes", path_,
+                unpacked_);
+          break;
+        }
+      }
+      ZSTD_inBuffer from{block_.data(), block_.size(), used_};
+      const size_t hint = ZSTD_decompressStream(stream_, &to, &from);
+      check(!ZSTD_isError(hint), ErrorCode::kCorrupt, "{}: zstd data is damaged after {} unpacked bytes ({})", path_,
+            unpacked_, ZSTD_getErrorName(hint));
+      used_ = from.pos;
+      inside_frame_ = hint != 0;
+    }
+    unpacked_ += static_cast<int64_t>(to.pos);
+    return to.pos;
+  }
+  int64_t disk_position() const override { return packed_.disk_position(); }
+
+ private:
+  std::string path_;
+  PlainSource packed_;
+  ZSTD_DStream* stream_;
+  std::string block_;
+  size_t used_ = 0;
+  bool inside_frame_ = false;
+  int64_t unpacked_ = 0;
+};
+
+std::unique_ptr<ByteSource> open_source(const CorpusFile& file) {
+  switch (file.packing) {
+    case CorpusFile::Packing::kGzip: return std::make_unique<GzipSource>(file.path);
+    case CorpusFile::Packing::kZstd: return std::make_unique<ZstdSource>(file.path);
+    case CorpusFile::Packing::kPlain: break;
+  }
+  return std::make_unique<PlainSource>(file.path);
+}
 
 constexpr size_t kReadBytes = 256 << 10;
 constexpr size_t kLongestUncut = 16 << 20;   // of text without a position to cut

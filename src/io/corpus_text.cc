@@ -1,13 +1,77 @@
-// See corpus_text.h.
-#include "io/corpus_text.h"
-
+// The texts of documents in a batch (corpus.h).
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/json.h"
+#include "io/corpus.h"
 #include "io/tokenizer_utf8.h"
 
 namespace octet {
 namespace {
+
+using Json = nlohmann::json;
+
+// Extracts the string of one key of the outermost object; everything else is validated and dropped.
+class KeyFinder : public nlohmann::json_sax<Json> {
+ public:
+  explicit KeyFinder(const std::string& key) : key_(key) {}
+  std::string text;
+  bool found = false, wrong_type = false, is_object = false;
+  std::string problem;
+
+  bool null() override { return scalar(); }
+  bool boolean(bool) override { return scalar(); }
+  bool number_integer(number_integer_t) override { return scalar(); }
+  bool number_unsigned(number_unsigned_t) override { return scalar(); }
+  bool number_float(number_float_t, const string_t&) override { return scalar(); }
+  bool binary(binary_t&) override { return scalar(); }
+  bool string(string_t& value) override {
+    if (!take_) return true;
+    take_ = false;
+    found = true;
+    text = std::move(value);
+    return true;
+  }
+  bool start_object(std::size_t) override { return open(true); }
+  bool start_array(std::size_t) override { return open(false); }
+  bool end_object() override { return --depth_, true; }
+  bool end_array() override { return --depth_, true; }
+  bool key(string_t& name) override {
+    take_ = depth_ == 1 && name == key_;
+    return true;
+  }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& error) override {
+    problem = error.what();
+    return false;
+  }
+
+ private:
+  bool scalar() {
+    if (take_) wrong_type = true;
+    take_ = false;
+    return true;
+  }
+  bool open(bool object) {
+    if (depth_ == 0) is_object = object;
+    ++depth_;
+    return scalar();
+  }
+  const std::string& key_;
+  int depth_ = 0;
+  bool take_ = false;
+};
+
+// The string under `key` of the object in one JSON line; throws with `where` in front otherwise.
+std::string json_line_text(std::string_view line, const std::string& key, const std::string& where) {
+  KeyFinder finder(key);
+  Json::sax_parse(line, &finder);
+  check(finder.problem.empty(), ErrorCode::kCorrupt, "{}: {}", where, finder.problem);
+  check(finder.is_object, ErrorCode::kCorrupt, "{}: the line is not a JSON object", where);
+  check(!finder.wrong_type, ErrorCode::kCorrupt, "{}: key \"{}\" is not a string", where, key);
+  check(finder.found, ErrorCode::kCorrupt, "{}: no key \"{}\" (--key names the text's, --prompt-key the prompt's)",
+        where, key);
+  return std::move(finder.text);
+}
 
 void note_invalid(TextCounts& counts, const std::string& where) {
   if (counts.invalid_places++ == 0) counts.first_invalid = where;

@@ -1,18 +1,11 @@
-// See dataset.h: the .idx parser and the memory-mapped reader.
+// See dataset.h: the .idx parser, the memory-mapped reader and the writer.
 #include "io/dataset.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 #include "base/crc32c.h"
 #include "base/error.h"
-#include "base/file.h"
 
 namespace octet {
 namespace {
@@ -27,14 +20,18 @@ T load(const char* at) {
   return value;
 }
 
-template <typename T>
-void widen(const char* from, std::span<int32_t> out) {
-  for (size_t i = 0; i < out.size(); ++i) {
-    const T value = load<T>(from + i * sizeof(T));
-    // An i64 that int32 cannot hold becomes -1, which the range check of read() reports.
-    out[i] =
-        static_cast<int64_t>(value) > INT32_MAX || static_cast<int64_t>(value) < 0 ? -1 : static_cast<int32_t>(value);
+// Calls visit(T{}) with the type that tokens are stored in.
+template <typename Visit>
+auto with_token_type(TokenType type, const Visit& visit) {
+  switch (type) {
+    case TokenType::kU8: return visit(uint8_t{});
+    case TokenType::kI8: return visit(int8_t{});
+    case TokenType::kI16: return visit(int16_t{});
+    case TokenType::kU16: return visit(uint16_t{});
+    case TokenType::kI32: return visit(int32_t{});
+    case TokenType::kI64: return visit(int64_t{});
   }
+  return decltype(visit(uint8_t{}))();
 }
 
 // Calls fn(first, count) for blocks of [0, total): all, or `most` evenly spaced ones including both ends.
@@ -50,15 +47,7 @@ void for_spread(int64_t total, int64_t block, int64_t most, Fn fn) {
 }  // namespace
 
 int64_t token_bytes(TokenType type) {
-  switch (type) {
-    case TokenType::kU8:
-    case TokenType::kI8: return 1;
-    case TokenType::kI16:
-    case TokenType::kU16: return 2;
-    case TokenType::kI32: return 4;
-    case TokenType::kI64: return 8;
-  }
-  return 0;
+  return with_token_type(type, [](auto token) { return static_cast<int64_t>(sizeof token); });
 }
 
 int64_t IndexView::sequence_begin(int64_t sequence) const {
@@ -118,49 +107,20 @@ IndexView parse_index(std::string_view bytes, int64_t bin_bytes, const std::stri
   return view;
 }
 
-struct TokenDataset::Mapping {
-  const char* data = nullptr;
-  size_t size = 0;
-
-  explicit Mapping(const std::string& path) {
-    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    check(file >= 0, errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, "cannot open {}: {}", path,
-          std::strerror(errno));
-    struct stat info {};
-    void* memory = nullptr;
-    int error = ::fstat(file, &info) == 0 ? 0 : errno;
-    if (error == 0 && info.st_size > 0) {
-      size = static_cast<size_t>(info.st_size);
-      memory = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file, 0);
-      if (memory == MAP_FAILED) error = errno;
-    }
-    ::close(file);
-    check(error == 0, ErrorCode::kIo, "cannot map {}: {}", path, std::strerror(error));
-    data = static_cast<const char*>(memory);
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  ~Mapping() {
-    if (size > 0) ::munmap(const_cast<char*>(data), size);
-  }
-  std::string_view view() const { return {data, size}; }
-};
-
-TokenDataset::~TokenDataset() = default;
-
 std::shared_ptr<const TokenDataset> TokenDataset::open(const std::string& prefix, int64_t vocab_size) {
   std::shared_ptr<TokenDataset> set(new TokenDataset);
   set->prefix_ = prefix;
   if (prefix.ends_with(".bin") || prefix.ends_with(".idx")) set->prefix_.resize(prefix.size() - 4);
-  set->idx_ = std::make_unique<Mapping>(set->prefix_ + ".idx");
-  set->bin_ = std::make_unique<Mapping>(set->prefix_ + ".bin");
-  set->index_ = parse_index(set->idx_->view(), static_cast<int64_t>(set->bin_->size), set->prefix_ + ".idx");
+  set->idx_ = MappedFile(set->prefix_ + ".idx");
+  set->bin_ = MappedFile(set->prefix_ + ".bin");
+  const auto index = set->idx_.bytes();
+  set->index_ =
+      parse_index({reinterpret_cast<const char*>(index.data()), index.size()}, set->bin_.size(), set->prefix_ + ".idx");
   check(set->index_.tokens > 0, ErrorCode::kInvalidArgument, "{}: holds no tokens", set->prefix_);
-  set->tokens_ = set->bin_->data;
   if (const std::string mask = set->prefix_ + ".mask"; path_exists(mask)) {
-    set->mask_ = std::make_unique<Mapping>(mask);
-    check(std::cmp_equal(set->mask_->size, set->index_.tokens), ErrorCode::kCorrupt,
-          "{} has {} bytes for {} tokens: it belongs to another set or is truncated", mask, set->mask_->size,
+    set->mask_.emplace(mask);
+    check(set->mask_->size() == set->index_.tokens, ErrorCode::kCorrupt,
+          "{} has {} bytes for {} tokens: it belongs to another set or is truncated", mask, set->mask_->size(),
           set->index_.tokens);
   }
   set->vocab_size_ = vocab_size;
@@ -177,10 +137,14 @@ int64_t TokenDataset::document_at(int64_t token) const {
   return low;
 }
 
-void TokenDataset::read(int64_t first, std::span<int32_t> out) const {
-  const auto count = static_cast<int64_t>(out.size());
+void TokenDataset::check_range(int64_t first, size_t size) const {
+  const auto count = static_cast<int64_t>(size);
   check(first >= 0 && count <= tokens() && first <= tokens() - count, ErrorCode::kInvalidArgument,
         "{}: tokens {}..{} of {}", prefix_, first, first + count, tokens());
+}
+
+void TokenDataset::read(int64_t first, std::span<int32_t> out) const {
+  check_range(first, out.size());
   copy(first, out);
   const uint32_t limit = vocab_size_ > 0 ? static_cast<uint32_t>(vocab_size_) : 0x80000000u;
   bool good = true;
@@ -194,23 +158,21 @@ void TokenDataset::read(int64_t first, std::span<int32_t> out) const {
 }
 
 void TokenDataset::read_counts(int64_t first, std::span<uint8_t> out) const {
-  const auto count = static_cast<int64_t>(out.size());
-  check(first >= 0 && count <= tokens() && first <= tokens() - count, ErrorCode::kInvalidArgument,
-        "{}: tokens {}..{} of {}", prefix_, first, first + count, tokens());
+  check_range(first, out.size());
   for (size_t i = 0; i < out.size(); ++i)
-    out[i] = mask_ == nullptr || mask_->data[first + static_cast<int64_t>(i)] != 0;
+    out[i] = !has_mask() || mask_->bytes()[static_cast<size_t>(first) + i] != std::byte{0};
 }
 
 void TokenDataset::copy(int64_t first, std::span<int32_t> out) const {
-  const char* from = tokens_ + first * octet::token_bytes(type());
-  switch (type()) {
-    case TokenType::kU8: widen<uint8_t>(from, out); break;
-    case TokenType::kI8: widen<int8_t>(from, out); break;
-    case TokenType::kI16: widen<int16_t>(from, out); break;
-    case TokenType::kU16: widen<uint16_t>(from, out); break;
-    case TokenType::kI32: widen<int32_t>(from, out); break;
-    case TokenType::kI64: widen<int64_t>(from, out); break;
-  }
+  with_token_type(type(), [&](auto token) {
+    using T = decltype(token);
+    const auto* from = reinterpret_cast<const char*>(bin_.bytes().data()) + first * static_cast<int64_t>(sizeof(T));
+    for (size_t i = 0; i < out.size(); ++i) {
+      const auto value = static_cast<int64_t>(load<T>(from + i * sizeof(T)));  // NOLINT(bugprone-signed-char-misuse)
+      // An i64 that int32 cannot hold becomes -1, which the range check of read() reports.
+      out[i] = value > INT32_MAX || value < 0 ? -1 : static_cast<int32_t>(value);
+    }
+  });
 }
 
 uint32_t TokenDataset::checksum() const {
@@ -235,6 +197,115 @@ uint32_t TokenDataset::checksum() const {
     }
   });
   return crc;
+}
+
+DatasetWriter::DatasetWriter(std::string prefix, TokenType type)
+    : prefix_(std::move(prefix)), type_(type), bin_(prefix_ + ".bin"), lengths_(prefix_ + ".lengths") {
+  check(type == TokenType::kU16 || type == TokenType::kI32, ErrorCode::kUnsupported,
+        "token type {} (written: u16, i32)", static_cast<int>(type));
+}
+
+void DatasetWriter::append_counts(size_t ids, std::span<const uint8_t> counts) {
+  if (mask_ == nullptr && std::ranges::count(counts, 0) == 0) return;
+  const auto append_ones = [&](int64_t count) {
+    const std::string ones(static_cast<size_t>(std::min<int64_t>(count, 1 << 20)), 1);
+    for (; count > 0; count -= std::ssize(ones)) mask_->write(ones.data(), std::min<int64_t>(count, std::ssize(ones)));
+  };
+  if (mask_ == nullptr) {
+    mask_ = std::make_unique<FileWriter>(prefix_ + ".mask");
+    append_ones(tokens_);
+  }
+  counts.empty() ? append_ones(static_cast<int64_t>(ids)) : mask_->write(counts.data(), std::ssize(counts));
+}
+
+void DatasetWriter::append(std::span<const int32_t> ids, std::span<const uint8_t> counts) {
+  append_counts(ids.size(), counts);
+  if (type_ == TokenType::kI32) {
+    bin_.write(ids.data(), std::ssize(ids) * 4);
+  } else {
+    uint16_t block[4096];
+    for (size_t done = 0; done < ids.size();) {
+      const size_t count = std::min(ids.size() - done, std::size(block));
+      uint32_t high = 0;
+      for (size_t i = 0; i < count; ++i) {
+        high |= static_cast<uint32_t>(ids[done + i]);
+        block[i] = static_cast<uint16_t>(ids[done + i]);
+      }
+      check(high <= 0xFFFF, ErrorCode::kInternal, "{}: a token id does not fit in u16", prefix_);
+      bin_.write(block, static_cast<int64_t>(count) * 2);
+      done += count;
+    }
+  }
+  current_ += static_cast<int64_t>(ids.size());
+  tokens_ += static_cast<int64_t>(ids.size());
+}
+
+void DatasetWriter::end_document() {
+  if (current_ == 0) return;
+  check(current_ <= INT32_MAX, ErrorCode::kUnsupported,
+        "{}: document {} has {} tokens; the format holds {} at most: cut the file into documents", prefix_, documents_,
+        current_, INT32_MAX);
+  const auto length = static_cast<int32_t>(current_);
+  lengths_.write(&length, 4);
+  ++documents_;
+  current_ = 0;
+}
+
+void DatasetWriter::commit() {
+  end_document();
+  lengths_.commit();
+  const MappedFile lengths(prefix_ + ".lengths");
+  remove_path(lengths.path());  // mapped, it stays readable
+  FileWriter idx(prefix_ + ".idx");
+  const auto put = [&](auto value) { idx.write(&value, sizeof value); };
+  idx.write({"MMIDIDX\0\0", 9});
+  put(uint64_t{1});
+  put(type_);
+  put(documents_);
+  put(documents_ + 1);
+  idx.write(lengths.bytes().data(), lengths.size());
+  int64_t offset = 0;
+  for (int64_t i = 0; i < documents_; ++i) {
+    put(offset);
+    int32_t length = 0;
+    std::memcpy(&length, lengths.bytes().data() + i * 4, 4);
+    offset += length * octet::token_bytes(type_);
+  }
+  for (int64_t i = 0; i <= documents_; ++i) put(i);
+  remove_path(prefix_ + ".mask");
+  if (mask_ != nullptr) mask_->commit();
+  bin_.commit();
+  idx.commit();
+}
+
+std::vector<int64_t> cut_dataset(const std::string& prefix, const std::vector<std::string>& parts,
+                                 const std::vector<int64_t>& counts) {
+  const auto whole = TokenDataset::open(prefix);
+  std::vector<std::unique_ptr<DatasetWriter>> writers;
+  std::vector<int32_t> block(1 << 16);
+  std::vector<uint8_t> flags(whole->has_mask() ? block.size() : 0);
+  int64_t at = 0, document = 0;
+  for (size_t part = 0; part < parts.size(); ++part) {
+    auto& writer = *writers.emplace_back(std::make_unique<DatasetWriter>(parts[part], whole->type()));
+    for (const int64_t end = at + counts[part]; at < end;) {
+      while (whole->document_begin(document + 1) <= at) ++document;
+      const int64_t document_end = whole->document_begin(document + 1);
+      const int64_t take = std::min({static_cast<int64_t>(block.size()), end - at, document_end - at});
+      const auto piece = std::span(block).first(static_cast<size_t>(take));
+      whole->read(at, piece);
+      const auto mask = std::span(flags).first(whole->has_mask() ? piece.size() : 0);
+      whole->read_counts(at, mask);
+      writer.append(piece, mask);
+      at += take;
+      if (at == document_end) writer.end_document();
+    }
+  }
+  std::vector<int64_t> documents;
+  for (auto& writer : writers) {
+    writer->commit();
+    documents.push_back(writer->documents());
+  }
+  return documents;
 }
 
 }  // namespace octet

@@ -10,10 +10,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/file.h"
 
 namespace octet {
 
@@ -38,9 +42,6 @@ class TokenDataset {
  public:
   // `vocab_size` > 0: read() refuses ids outside [0, vocab_size). PREFIX may be given with .bin or .idx at its end.
   static std::shared_ptr<const TokenDataset> open(const std::string& prefix, int64_t vocab_size = 0);
-  ~TokenDataset();
-  TokenDataset(const TokenDataset&) = delete;
-  TokenDataset& operator=(const TokenDataset&) = delete;
 
   int64_t tokens() const { return index_.tokens; }
   int64_t documents() const { return index_.documents; }
@@ -53,7 +54,7 @@ class TokenDataset {
   // Copies tokens [first, first + out.size()) of the whole set.
   void read(int64_t first, std::span<int32_t> out) const;
 
-  bool has_mask() const { return mask_ != nullptr; }
+  bool has_mask() const { return mask_.has_value(); }
   // Whether tokens [first, first + out.size()) count as targets; all do without a mask.
   void read_counts(int64_t first, std::span<uint8_t> out) const;
 
@@ -64,14 +65,46 @@ class TokenDataset {
 
  private:
   TokenDataset() = default;
+  void check_range(int64_t first, size_t count) const;
   void copy(int64_t first, std::span<int32_t> out) const;  // unchecked
   std::string prefix_;
   IndexView index_;
-  const char* tokens_ = nullptr;
-  struct Mapping;
-  std::unique_ptr<Mapping> bin_, idx_, mask_;
+  MappedFile bin_, idx_;
+  std::optional<MappedFile> mask_;
   int64_t vocab_size_ = 0;
 };
+
+// Writes a PREFIX.bin/.idx pair, and PREFIX.mask if some tokens are no targets, document by document, as temporary
+// files until commit() renames them: an aborted run leaves no incomplete file under the final name. Memory does not
+// grow with the number of documents.
+class DatasetWriter {
+ public:
+  DatasetWriter(std::string prefix, TokenType type);  // kU16 or kI32
+
+  // Tokens of the current document; call any number of times. `counts`: whether each is a target; empty: all are. An id
+  // the type cannot hold is an error.
+  void append(std::span<const int32_t> ids, std::span<const uint8_t> counts = {});
+  void end_document();  // a document of no tokens is not recorded
+  // Closes the files and gives them their names: .idx last. A mask of an earlier set of this name is removed.
+  void commit();
+
+  int64_t tokens() const { return tokens_; }
+  int64_t documents() const { return documents_; }
+
+ private:
+  void append_counts(size_t ids, std::span<const uint8_t> counts);
+  std::string prefix_;
+  TokenType type_;
+  FileWriter bin_, lengths_;          // lengths_: of documents, an i32 each, read back for the .idx
+  std::unique_ptr<FileWriter> mask_;  // from the first token on that is no target
+  int64_t tokens_ = 0, documents_ = 0, current_ = 0;
+};
+
+// Cuts one prepared pair into several by token counts (nanoGPT's first 90 % and last 10 %): part i gets `counts[i]`
+// tokens. A document that lies across a cut is divided. Reads PREFIX, writes the others; returns documents of each
+// part.
+std::vector<int64_t> cut_dataset(const std::string& prefix, const std::vector<std::string>& parts,
+                                 const std::vector<int64_t>& counts);
 
 // Sampling order.
 enum class SampleOrder {
@@ -100,7 +133,6 @@ class TokenSampler {
  public:
   // An error when the set has fewer than L + 1 tokens (two for kSequential).
   TokenSampler(std::shared_ptr<const TokenDataset> dataset, SampleOptions options);
-  ~TokenSampler();
 
   int64_t samples_per_epoch() const { return samples_per_epoch_; }
   int64_t epoch_of(int64_t index) const { return index / samples_per_epoch_; }
@@ -115,8 +147,8 @@ class TokenSampler {
   std::shared_ptr<const TokenDataset> dataset_;
   SampleOptions options_;
   int64_t samples_per_epoch_ = 0;
-  struct Cache;
-  std::unique_ptr<Cache> cache_;
+  mutable std::mutex mutex_;
+  mutable std::shared_ptr<const Epoch> epochs_[2];  // even and odd: threads around the end of an epoch need both
 };
 
 // A keyed permutation of [0, count) in O(1) memory, for shuffling without an array.

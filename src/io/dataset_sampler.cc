@@ -1,7 +1,6 @@
 // TokenSampler and IndexPermutation (dataset.h). An epoch's shuffled document order is a permutation computed on
 // demand; only every 32nd boundary of the concatenation is stored: an index of a quarter byte for each document.
 #include <algorithm>
-#include <mutex>
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -12,12 +11,6 @@ namespace {
 
 constexpr int64_t kStride = 32;  // documents between stored boundaries: finding a sample walks at most this many
 enum Stream : uint64_t { kDocumentStream = 0, kSampleStream = 1 };
-
-uint64_t mix(uint64_t value) {  // the finaliser of splitmix64
-  value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9ull;
-  value = (value ^ value >> 27) * 0x94D049BB133111EBull;
-  return value ^ value >> 31;
-}
 
 }  // namespace
 
@@ -35,7 +28,7 @@ int64_t IndexPermutation::operator()(int64_t index) const {
   do {
     uint64_t left = value >> half_bits_, right = value & half;
     for (uint64_t key : keys_) {
-      const uint64_t next = left ^ (mix(right + key) & half);
+      const uint64_t next = left ^ (mix64(right + key) & half);
       left = right;
       right = next;
     }
@@ -51,13 +44,8 @@ struct TokenSampler::Epoch {
   std::vector<int64_t> boundaries;  // first token, in the concatenation, of shuffled document 0, 32, 64, ...
 };
 
-struct TokenSampler::Cache {
-  std::mutex mutex;
-  std::shared_ptr<const Epoch> epochs[2];  // even and odd: threads around the end of an epoch need both
-};
-
 TokenSampler::TokenSampler(std::shared_ptr<const TokenDataset> dataset, SampleOptions options)
-    : dataset_(std::move(dataset)), options_(options), cache_(std::make_unique<Cache>()) {
+    : dataset_(std::move(dataset)), options_(options) {
   check(options_.length > 0, ErrorCode::kInvalidArgument, "sample length {} (want at least 1)", options_.length);
   const int64_t least = options_.order == SampleOrder::kSequential ? 2 : options_.length + 1;
   check(dataset_->tokens() >= least, ErrorCode::kInvalidArgument,
@@ -68,11 +56,9 @@ TokenSampler::TokenSampler(std::shared_ptr<const TokenDataset> dataset, SampleOp
                                                                   : inputs / options_.length;
 }
 
-TokenSampler::~TokenSampler() = default;
-
 std::shared_ptr<const TokenSampler::Epoch> TokenSampler::epoch(int64_t number) const {
-  std::lock_guard lock(cache_->mutex);
-  auto& cached = cache_->epochs[number % 2];
+  std::lock_guard lock(mutex_);
+  auto& cached = epochs_[number % 2];
   if (cached && cached->number == number) return cached;
   const auto stream = static_cast<uint64_t>(number) * 2;
   auto made =

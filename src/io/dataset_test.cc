@@ -9,11 +9,10 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/rng.h"
 #include "base/testing/test_data.h"
 #include "base/testing/test_error.h"
-#include "io/dataset_writer.h"
-#include "io/tokenizer_files.h"
 
 namespace octet {
 namespace {

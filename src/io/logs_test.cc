@@ -12,8 +12,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/testing/test_data.h"
-#include "io/event_file.h"
-#include "io/jsonl_log.h"
+#include "io/logs.h"
 
 namespace octet {
 namespace {

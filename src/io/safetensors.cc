@@ -1,10 +1,11 @@
-// The safetensors header and the one-file reader. A header is untrusted: all fields are checked against the file's
-// size and each other before use.
+// The safetensors header, the reader of files and of folders in the layout of the Hugging Face hub, and writers. A
+// header is untrusted: all fields are checked against the file's size and each other before use.
 #include "io/safetensors.h"
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <set>
 #include <tuple>
 
 #include "base/error.h"
@@ -17,6 +18,9 @@ static_assert(std::endian::native == std::endian::little, "safetensors data is l
 
 constexpr int64_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference implementation
 constexpr size_t kMaxRank = 64;
+constexpr const char* kSingleName = "model.safetensors";
+constexpr const char* kIndexName = "model.safetensors.index.json";
+constexpr int64_t kMaxIndexBytes = 256 << 20;
 
 struct DTypeName {
   const char* name;
@@ -76,6 +80,42 @@ SafetensorsEntry parse_entry(const std::string& name, const nlohmann::json& clai
   entry.offset = data_begin + begin;
   entry.bytes = bytes;
   return entry;
+}
+
+constexpr int64_t kDataAlignment = 64;
+
+// Wider types first keeps each tensor aligned; otherwise in the caller's order.
+std::vector<NamedType> aligned_order(std::vector<NamedType> tensors) {
+  std::stable_sort(tensors.begin(), tensors.end(), [](const NamedType& a, const NamedType& b) {
+    return dtype_bytes(a.type.dtype) > dtype_bytes(b.type.dtype);
+  });
+  return tensors;
+}
+
+std::string header_text(const std::string& path, const std::vector<NamedType>& tensors, const TextMap& metadata) {
+  nlohmann::ordered_json root = nlohmann::ordered_json::object();
+  if (!metadata.empty()) root["__metadata__"] = metadata;
+  std::set<std::string> seen;
+  int64_t offset = 0;
+  for (const NamedType& tensor : tensors) {
+    check(tensor.name != "__metadata__" && seen.insert(tensor.name).second, ErrorCode::kInvalidArgument,
+          "{}: tensor name '{}' is taken", path, tensor.name);
+    int64_t end = 0;
+    check(!__builtin_add_overflow(offset, tensor.type.bytes(), &end), ErrorCode::kInvalidArgument,
+          "{}: more than 2^63 bytes of tensors", path);
+    root[tensor.name] = {{"dtype", safetensors_dtype_name(tensor.type.dtype)},
+                         {"shape", tensor.type.shape.dims},
+                         {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  std::string text;
+  try {
+    text = root.dump();
+  } catch (const nlohmann::json::exception& error) {
+    fail(ErrorCode::kInvalidArgument, "{}: a name or metadata text is not UTF-8: {}", path, error.what());
+  }
+  text.append(static_cast<size_t>((-(8 + static_cast<int64_t>(text.size()))) & (kDataAlignment - 1)), ' ');
+  return text;
 }
 
 }  // namespace
@@ -139,33 +179,156 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::
   return header;
 }
 
-SafetensorsFile::SafetensorsFile(const std::string& path) : map_(path), header_(parse_safetensors(map_.bytes(), path)) {
-  for (size_t index = 0; index < header_.tensors.size(); ++index) {
-    const SafetensorsEntry& entry = header_.tensors[index];
-    names_.push_back(entry.name);
-    index_[entry.name] = index;
-    if (entry.bytes == 0 || entry.offset % dtype_bytes(entry.type.dtype) == 0) continue;
-    auto copy = std::make_unique<std::byte[]>(static_cast<size_t>(entry.bytes));
-    std::memcpy(copy.get(), map_.bytes().data() + entry.offset, static_cast<size_t>(entry.bytes));
-    aligned_[index] = std::move(copy);
+std::vector<float> floats_of(const TensorView& view) {
+  std::vector<float> values(static_cast<size_t>(view.type.shape.elements()));
+  convert(view.type.dtype, view.bytes.data(), DType::kF32, values.data(), std::ssize(values));
+  return values;
+}
+
+TensorSource::Tensors TensorSource::open_file(const std::string& path, std::vector<std::string>* names) {
+  const std::span<const std::byte> file = maps_.emplace_back(path).bytes();
+  SafetensorsHeader header = parse_safetensors(file, path);
+  Tensors tensors;
+  for (const SafetensorsEntry& entry : header.tensors) {
+    TensorView view{entry.type, file.subspan(static_cast<size_t>(entry.offset), static_cast<size_t>(entry.bytes))};
+    if (entry.bytes > 0 && entry.offset % dtype_bytes(entry.type.dtype) != 0) {
+      auto& copy = aligned_.emplace_back(std::make_unique<std::byte[]>(view.bytes.size()));
+      std::memcpy(copy.get(), view.bytes.data(), view.bytes.size());
+      view.bytes = {copy.get(), view.bytes.size()};
+    }
+    if (names != nullptr) names->push_back(entry.name);
+    tensors.emplace(entry.name, std::move(view));
+  }
+  metadata_.merge(header.metadata);
+  return tensors;
+}
+
+void TensorSource::open_shards() {
+  const nlohmann::json index = parse_json(read_file(path_, kMaxIndexBytes), path_, true);
+  const auto weight_map = json_get<nlohmann::json>(index, "weight_map", path_);
+  check(weight_map.is_object(), ErrorCode::kCorrupt, "{}: weight_map is not an object", path_);
+  std::map<std::string, Tensors> opened;
+  for (const auto& item : weight_map.items()) {
+    const std::string file = json_get<std::string>(weight_map, item.key().c_str(), path_);
+    // Only names inside the folder: an index must not refer to other paths.
+    check(!file.empty() && file.find('/') == std::string::npos && file != "..", ErrorCode::kCorrupt,
+          "{}: shard '{}' of tensor '{}' is not a plain file name", path_, file, item.key());
+    if (!opened.contains(file)) opened[file] = open_file(parent_folder(path_) + "/" + file);
+    auto tensor = opened[file].extract(item.key());
+    check(!tensor.empty(), ErrorCode::kCorrupt, "{}: tensor '{}' is not in {} as it says", path_, item.key(), file);
+    names_.push_back(item.key());
+    tensors_.insert(std::move(tensor));
   }
 }
 
-const TensorType* SafetensorsFile::find_type(const std::string& name) const {
-  auto found = index_.find(name);
-  return found == index_.end() ? nullptr : &header_.tensors[found->second].type;
+TensorSource::TensorSource(const std::string& path) : path_(path) {
+  if (path.ends_with(".json"))
+    open_shards();
+  else
+    tensors_ = open_file(path, &names_);
 }
 
-TensorView SafetensorsFile::read(const std::string& name) const {
-  auto found = index_.find(name);
-  if (found == index_.end()) {
-    fail(ErrorCode::kNotFound, "{}: no tensor '{}' among its {}{}", path(), name, names_.size(),
-         if_near(name, names_, "; nearest: '{}'"));
+const TensorType* TensorSource::find_type(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? nullptr : &found->second.type;
+}
+
+TensorView TensorSource::read(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  if (found != tensors_.end()) return found->second;
+  fail(ErrorCode::kNotFound, "{}: no tensor '{}' among its {}{}", path_, name, names_.size(),
+       if_near(name, names_, "; nearest: '{}'"));
+}
+
+std::unique_ptr<TensorSource> open_safetensors(const std::string& path) {
+  if (!is_folder(path)) return std::make_unique<TensorSource>(path);
+  const std::string single = path + "/" + kSingleName, index = path + "/" + kIndexName;
+  check(path_exists(single) || path_exists(index), ErrorCode::kNotFound, "{}: holds neither {} nor {}", path,
+        kSingleName, kIndexName);
+  return std::make_unique<TensorSource>(path_exists(single) ? single : index);
+}
+
+SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<NamedType> tensors, const TextMap& metadata)
+    : path_(path), tensors_(aligned_order(std::move(tensors))), file_(path) {
+  const std::string header = header_text(path, tensors_, metadata);
+  const uint64_t header_bytes = header.size();
+  file_.write(&header_bytes, 8);
+  file_.write(header);
+  skip_finished();
+}
+
+void SafetensorsWriter::skip_finished() {
+  while (next_ < tensors_.size() && written_ == tensors_[next_].type.bytes()) ++next_, written_ = 0;
+}
+
+void SafetensorsWriter::write(const std::string& name, std::span<const std::byte> part) {
+  const auto bytes = static_cast<int64_t>(part.size());
+  // Empty tensors are skipped; writing zero bytes of one is allowed.
+  if (bytes == 0) return;
+  check(next_ < tensors_.size(), ErrorCode::kInternal, "{}: '{}' written after the last tensor", path_, name);
+  const NamedType& tensor = tensors_[next_];
+  check(tensor.name == name, ErrorCode::kInternal, "{}: '{}' written where '{}' is due ({} of {} bytes present)", path_,
+        name, tensor.name, written_, tensor.type.bytes());
+  check(bytes <= tensor.type.bytes() - written_, ErrorCode::kInternal, "{}: {} bytes for '{}' {}, which lacks only {}",
+        path_, bytes, name, to_string(tensor.type), tensor.type.bytes() - written_);
+  file_.write(part.data(), bytes);
+  written_ += bytes;
+  skip_finished();
+}
+
+void SafetensorsWriter::finish() {
+  check(next_ == tensors_.size(), ErrorCode::kInternal, "{}: finished before tensor '{}' was whole", path_,
+        next_ < tensors_.size() ? tensors_[next_].name : "");
+  file_.commit();
+}
+
+SafetensorsFolderWriter::SafetensorsFolderWriter(std::string folder, std::vector<NamedType> tensors,
+                                                 const TextMap& metadata, int64_t max_shard_bytes)
+    : folder_(std::move(folder)) {
+  check(max_shard_bytes > 0, ErrorCode::kInvalidArgument, "{}: max_shard_bytes {} is not positive", folder_,
+        max_shard_bytes);
+  std::vector<std::vector<NamedType>> groups(1);
+  int64_t group_bytes = 0;
+  for (NamedType& tensor : tensors) {
+    const int64_t bytes = tensor.type.bytes();
+    if (!groups.back().empty() && bytes > max_shard_bytes - group_bytes) {  // a tensor above the limit gets a shard
+      groups.emplace_back();
+      group_bytes = 0;
+    }
+    group_bytes += bytes;
+    groups.back().push_back(std::move(tensor));
   }
-  const SafetensorsEntry& entry = header_.tensors[found->second];
-  const std::byte* data = map_.bytes().data() + entry.offset;
-  if (auto copy = aligned_.find(found->second); copy != aligned_.end()) data = copy->second.get();
-  return {entry.type, {data, static_cast<size_t>(entry.bytes)}};
+  make_folders(folder_);
+  for (size_t index = 0; index < groups.size(); ++index) {
+    std::string name = groups.size() == 1 ? "model.safetensors"
+                                          : fmt::format("model-{:05}-of-{:05}.safetensors", index + 1, groups.size());
+    auto writer = std::make_unique<SafetensorsWriter>(folder_ + "/" + name, std::move(groups[index]), metadata);
+    for (const NamedType& tensor : writer->tensors()) {
+      check(shard_of_.emplace(tensor.name, index).second, ErrorCode::kInvalidArgument, "{}: tensor name '{}' is taken",
+            folder_, tensor.name);
+      tensors_.push_back(tensor);
+    }
+    shards_.push_back({std::move(name), std::move(writer)});
+  }
+}
+
+void SafetensorsFolderWriter::write(const std::string& name, std::span<const std::byte> part) {
+  auto found = shard_of_.find(name);
+  check(found != shard_of_.end(), ErrorCode::kInternal, "{}: tensor '{}' was not announced", folder_, name);
+  shards_[found->second].writer->write(name, part);
+}
+
+void SafetensorsFolderWriter::finish() {
+  const std::string index_path = folder_ + "/model.safetensors.index.json";
+  for (Shard& shard : shards_) shard.writer->finish();
+  if (shards_.size() == 1) return remove_path(index_path);
+  nlohmann::ordered_json index;
+  int64_t total = 0;
+  for (const NamedType& tensor : tensors_) total += tensor.type.bytes();
+  index["metadata"]["total_size"] = total;
+  for (const NamedType& tensor : tensors_) index["weight_map"][tensor.name] = shards_[shard_of_.at(tensor.name)].name;
+  write_file(index_path, index.dump(2) + "\n");
+  remove_path(folder_ + "/model.safetensors");
 }
 
 }  // namespace octet

@@ -1,6 +1,7 @@
-// Reading safetensors: u64 header length, JSON header (name -> dtype, shape, data_offsets; "__metadata__" -> text), raw
+// Safetensors: u64 header length, JSON header (name -> dtype, shape, data_offsets; "__metadata__" -> text), raw
 // little-endian data without gaps. A file is memory-mapped and its header fully validated before data is
-// read. Source: github.com/huggingface/safetensors, README "Format".
+// read; it is written tensor by tensor, so that a model is never in memory twice, and appears complete or not at all.
+// Source: github.com/huggingface/safetensors, README "Format".
 #pragma once
 
 #include <map>
@@ -40,39 +41,87 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::
 
 struct TensorView {
   TensorType type;
-  std::span<const std::byte> bytes;  // aligned for its type; valid during the file object's lifetime
+  std::span<const std::byte> bytes;  // aligned for its type; valid during the source's lifetime
 };
 
-// A source of named tensors: one file or a folder of shards.
+// Its values, converted.
+std::vector<float> floats_of(const TensorView& view);
+
+// Named tensors of one file, or of the shards that an index ("model.safetensors.index.json") names.
 class TensorSource {
  public:
-  virtual ~TensorSource() = default;
-  virtual const std::vector<std::string>& names() const = 0;
-  virtual const TensorType* find_type(const std::string& name) const = 0;  // null when absent
-  virtual TensorView read(const std::string& name) const = 0;              // kNotFound names the nearest
-  virtual const TextMap& metadata() const = 0;
-};
+  explicit TensorSource(const std::string& path);
 
-class SafetensorsFile : public TensorSource {
- public:
-  explicit SafetensorsFile(const std::string& path);
-
-  const std::vector<std::string>& names() const override { return names_; }  // in file order
-  const TensorType* find_type(const std::string& name) const override;
-  TensorView read(const std::string& name) const override;
-  const TextMap& metadata() const override { return header_.metadata; }
-  const std::string& path() const { return map_.path(); }
+  const std::vector<std::string>& names() const { return names_; }  // in file order; of an index, sorted
+  const TensorType* find_type(const std::string& name) const;       // null when absent
+  TensorView read(const std::string& name) const;                   // kNotFound names the nearest
+  const TextMap& metadata() const { return metadata_; }
 
  private:
-  MappedFile map_;
-  SafetensorsHeader header_;
-  std::vector<std::string> names_;
-  std::map<std::string, size_t, std::less<>> index_;
+  using Tensors = std::map<std::string, TensorView, std::less<>>;
+  Tensors open_file(const std::string& path, std::vector<std::string>* names = nullptr);
+  void open_shards();
+
+  std::string path_;
+  std::vector<MappedFile> maps_;
   // Copies of tensors that another writer left misaligned for their type: rare, and casting them would be undefined.
-  std::map<size_t, std::unique_ptr<std::byte[]>> aligned_;
+  std::vector<std::unique_ptr<std::byte[]>> aligned_;
+  Tensors tensors_;
+  std::vector<std::string> names_;
+  TextMap metadata_;
 };
 
 // A folder with `model.safetensors`, or `model.safetensors.index.json` and its shards; or the path of one file.
 std::unique_ptr<TensorSource> open_safetensors(const std::string& path);
+
+struct NamedType {
+  std::string name;
+  TensorType type;
+};
+
+// One file. The header is fixed at construction; then every tensor's bytes follow in the order of tensors(), in one or
+// more parts; finish() renames it to its final name. Data begins at a multiple of 64 bytes and wider types come first,
+// so that each tensor is aligned for its type (the format knows no padding between tensors).
+class SafetensorsWriter {
+ public:
+  SafetensorsWriter(const std::string& path, std::vector<NamedType> tensors, const TextMap& metadata = {});
+
+  const std::vector<NamedType>& tensors() const { return tensors_; }  // in the order of write() calls
+  void write(const std::string& name, std::span<const std::byte> part);
+  void finish();
+  uint32_t checksum() const { return file_.checksum(); }  // crc32c of the file so far
+
+ private:
+  void skip_finished();
+
+  std::string path_;
+  std::vector<NamedType> tensors_;
+  FileWriter file_;
+  size_t next_ = 0;      // index of the tensor being written
+  int64_t written_ = 0;  // bytes of it
+};
+
+// A folder: `model.safetensors` when everything fits one shard, else `model-00001-of-0000N.safetensors` and the index.
+// Used like SafetensorsWriter. The folder is unchanged before finish(), which also removes the other layout's entry
+// file.
+class SafetensorsFolderWriter {
+ public:
+  SafetensorsFolderWriter(std::string folder, std::vector<NamedType> tensors, const TextMap& metadata = {},
+                          int64_t max_shard_bytes = int64_t{5} << 30);
+
+  const std::vector<NamedType>& tensors() const { return tensors_; }  // in the order of write() calls
+  void write(const std::string& name, std::span<const std::byte> part);
+  void finish();
+
+ private:
+  struct Shard {
+    std::string name;
+    std::unique_ptr<SafetensorsWriter> writer;
+  };
+  std::string folder_;
+  std::vector<NamedType> tensors_;
+  std::vector<Shard> shards_;
+  std::map<std::string, size_t> shard_of_;
+};
 
 }  // namespace octet

@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "base/testing/test_data.h"
-#include "io/safetensors_writer.h"
 
 namespace octet {
 namespace {
@@ -133,7 +132,7 @@ TEST(Safetensors, RandomDamageNeverCrashes) {
 TEST(Safetensors, ReadsAFileMadeByTheReferenceLibrary) {
   std::string path = test_data_path("fp8_tables.safetensors");
   if (path.empty()) GTEST_SKIP() << missing_test_data("fp8_tables.safetensors");
-  SafetensorsFile file(path);
+  TensorSource file(path);
   EXPECT_EQ(file.names().size(), 9u);
   TensorView table = file.read("e4m3fn_decode_f32");
   EXPECT_EQ(to_string(table.type), "f32[256]");
@@ -171,7 +170,7 @@ TEST(Safetensors, MisalignedTensorsComeOutAligned) {
   write_file(folder.file("odd.safetensors"), raw_file(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
                                                       R"("b":{"dtype":"F64","shape":[1],"data_offsets":[1,9]}})",
                                                       9));
-  SafetensorsFile file(folder.file("odd.safetensors"));
+  TensorSource file(folder.file("odd.safetensors"));
   TensorView view = file.read("b");
   EXPECT_EQ(reinterpret_cast<uintptr_t>(view.bytes.data()) % 8, 0u);
   EXPECT_EQ(std::memcmp(view.bytes.data(), "dddddddd", 8), 0);
@@ -219,7 +218,7 @@ TEST(SafetensorsWriter, RoundTrip) {
   SafetensorsWriter writer(folder.file("m.safetensors"), some_tensors(), {{"format", "octet"}});
   EXPECT_EQ(writer.tensors().front().name, "steps") << "wider types first";
   write_in_parts(writer);
-  expect_contents(SafetensorsFile(folder.file("m.safetensors")));
+  expect_contents(TensorSource(folder.file("m.safetensors")));
   expect_contents(*open_safetensors(folder.file("m.safetensors")));
 }
 

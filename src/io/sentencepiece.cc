@@ -1,12 +1,11 @@
-// See sentencepiece.h: builds the parts of a subword tokenizer from a vocabulary with scores.
-#include "io/sentencepiece.h"
-
+// Builds the parts of a tokenizer from a SentencePiece vocabulary: its normaliser, and a model of pieces with scores.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <functional>
 
 #include "base/error.h"
-#include "io/subword_tokenizer.h"
+#include "io/tokenizer_parts.h"
 #include "io/tokenizer_utf8.h"
 
 namespace octet {
@@ -15,10 +14,114 @@ namespace {
 using Type = SentencePieceVocabulary::Type;
 using PieceIds = std::unordered_map<std::string_view, int32_t>;
 
-std::string unmark(std::string_view piece) {
-  static const auto unmark_step = replace_step(kSpaceMark, true, " ", "SentencePiece");
-  return unmark_step(piece, {});
-}
+// The file's own map of characters, a Darts double-array trie, so NFKC and its variants need no tables here. Layout:
+// u32 bytes of the trie; its units, u32 each; strings that end in NUL, named by their offset.
+class CharacterMap {
+ public:
+  CharacterMap(std::string_view bytes, const std::string& where) {
+    if (bytes.empty()) return;
+    uint32_t trie_bytes = 0;
+    check(bytes.size() > 4, ErrorCode::kCorrupt, "{}: a character map of {} bytes", where, bytes.size());
+    std::memcpy(&trie_bytes, bytes.data(), 4);
+    check(trie_bytes >= 4 && trie_bytes % 4 == 0 && trie_bytes < bytes.size() - 4 && bytes.back() == 0,
+          ErrorCode::kCorrupt, "{}: the character map is damaged: a trie of {} bytes in {}", where, trie_bytes,
+          bytes.size());
+    units_.resize(trie_bytes / 4);
+    std::memcpy(units_.data(), bytes.data() + 4, trie_bytes);
+    strings_ = bytes.substr(4 + trie_bytes);
+  }
+
+  // The longest entry at the beginning of `text`: its length (0: none) and what it becomes.
+  size_t longest(std::string_view text, std::string_view& becomes) const {
+    constexpr size_t kMaxMatches = 32;  // as in the library, which looks no further
+    size_t best = 0, matches = 0;
+    uint32_t at = 0;
+    if (units_.empty()) return 0;
+    at ^= offset_of(units_[0]);
+    for (size_t i = 0; i < text.size() && matches < kMaxMatches; ++i) {
+      const auto byte = static_cast<uint8_t>(text[i]);
+      at ^= byte;
+      if (at >= units_.size() || (units_[at] & 0x800000FFu) != byte) break;
+      const bool has_leaf = (units_[at] >> 8 & 1) != 0;
+      at ^= offset_of(units_[at]);
+      if (!has_leaf || at >= units_.size()) continue;
+      const uint32_t value = units_[at] & 0x7FFFFFFFu;
+      if (value >= strings_.size()) continue;
+      best = i + 1;
+      ++matches;
+      becomes = std::string_view(strings_).substr(value);
+      becomes = becomes.substr(0, becomes.find('\0'));
+    }
+    return best;
+  }
+
+ private:
+  static uint32_t offset_of(uint32_t unit) { return unit >> 10 << ((unit & 1u << 9) >> 6); }
+  std::vector<uint32_t> units_;
+  std::string strings_;
+};
+
+// SentencePiece's normaliser: longest match in the character map, then white space is squeezed, a space put in front
+// and written as U+2581. User-defined pieces are not changed.
+class Normaliser {
+ public:
+  Normaliser(const SentencePieceVocabulary& vocabulary, const std::string& where)
+      : map_(vocabulary.charsmap, where),
+        add_prefix_(vocabulary.add_dummy_prefix),
+        squeeze_(vocabulary.remove_extra_whitespaces),
+        keep_invalid_(vocabulary.keep_invalid) {
+    for (const auto& piece : vocabulary.pieces) {
+      if (piece.type == SentencePieceVocabulary::Type::kUserDefined) kept_.insert(piece.text, 0);
+    }
+  }
+
+  std::string run(std::string_view text, const TextPlace& place) const {
+    std::string out;
+    std::string_view becomes;
+    bool after_space = squeeze_ && place.first && !place.continues;
+    while (after_space && !text.empty()) {
+      const size_t length = next(text, becomes);
+      if (becomes != " ") break;
+      text.remove_prefix(length);
+    }
+    if (text.empty()) return out;
+    out.reserve(text.size() * 3 / 2);
+    if (add_prefix_ && place.first && !place.continues) out += kSpaceMark;
+    while (!text.empty()) {
+      text.remove_prefix(next(text, becomes));
+      while (after_space && becomes.starts_with(' ')) becomes.remove_prefix(1);
+      if (becomes.empty()) continue;
+      for (char c : becomes) {
+        if (c == ' ') {
+          out += kSpaceMark;
+        } else {
+          out += c;
+        }
+      }
+      after_space = squeeze_ && becomes.ends_with(' ');
+    }
+    while (squeeze_ && place.last && out.ends_with(kSpaceMark)) out.resize(out.size() - std::strlen(kSpaceMark));
+    return out;
+  }
+
+ private:
+  // What the beginning of `text` becomes; returns how many bytes of it that took.
+  size_t next(std::string_view text, std::string_view& becomes) const {
+    int32_t id = -1;
+    if (const size_t length = kept_.empty() ? 0 : kept_.longest(text, 0, id); length > 0) {
+      becomes = text.substr(0, length);
+      return length;
+    }
+    if (const size_t length = map_.longest(text, becomes); length > 0) return length;
+    const int length = utf8_at(text, 0).length;
+    becomes = length == 0 && !keep_invalid_ ? std::string_view("\xEF\xBF\xBD") : text.substr(0, std::max(length, 1));
+    return static_cast<size_t>(std::max(length, 1));
+  }
+
+  CharacterMap map_;
+  PieceTrie kept_;
+  bool add_prefix_, squeeze_, keep_invalid_;
+};
 
 // Ids of all pieces except padding; texts must be unique.
 PieceIds check_pieces(const SentencePieceVocabulary& vocabulary, const std::string& where) {
@@ -74,9 +177,10 @@ bool is_made(std::string_view piece, const std::function<int32_t(std::string_vie
   return made;
 }
 
-std::unique_ptr<SubwordModel> score_bpe(const SentencePieceVocabulary& vocabulary, const std::string& where) {
-  CharacterBpe bpe;
-  bpe.unknown = unknown_rule(vocabulary, where);
+std::unique_ptr<TokenModel> score_bpe(const SentencePieceVocabulary& vocabulary, const std::string& where) {
+  auto model = std::make_unique<CharacterBpe>();
+  CharacterBpe& bpe = *model;
+  bpe.unknown_rule = unknown_rule(vocabulary, where);
   bpe.vocab_size = static_cast<int32_t>(vocabulary.pieces.size());
   PieceIds ids;  // of pieces that merging may start from or produce
   std::vector<float> order;
@@ -86,23 +190,22 @@ std::unique_ptr<SubwordModel> score_bpe(const SentencePieceVocabulary& vocabular
     if (piece.type != Type::kNormal) continue;
     ids.emplace(piece.text, id);
     order.push_back(piece.score);
-    if (is_character(piece.text)) bpe.characters.emplace(piece.text, id);
+    if (is_character(piece.text)) bpe.add_character(piece.text, id);
   }
   for (const auto& [text, id] : ids) {  // characters that only longer pieces have
     for (size_t at = 0; at < text.size();) {
       const auto length = static_cast<size_t>(std::max(1, utf8_at(text, at).length));
       const std::string character(text.substr(at, length));
       const auto extra = bpe.vocab_size + static_cast<int32_t>(bpe.extra_characters.size());
-      if (bpe.characters.emplace(character, extra).second) bpe.extra_characters.push_back(character);
+      if (bpe.add_character(character, extra)) bpe.extra_characters.push_back(character);
       at += length;
     }
   }
   std::sort(order.begin(), order.end(), std::greater<>());
   order.erase(std::unique(order.begin(), order.end()), order.end());
   const auto symbol = [&](std::string_view text) {
-    if (const auto found = ids.find(text); found != ids.end()) return found->second;
-    const auto found = bpe.characters.find(std::string(text));
-    return found == bpe.characters.end() ? -1 : found->second;
+    const auto found = ids.find(text);
+    return found != ids.end() ? found->second : bpe.character_id(text);
   };
   for (const auto& piece : vocabulary.pieces) {
     check(piece.type != Type::kUnused || !is_made(piece.text, symbol), ErrorCode::kUnsupported,
@@ -118,14 +221,14 @@ std::unique_ptr<SubwordModel> score_bpe(const SentencePieceVocabulary& vocabular
       if (right >= 0) bpe.merges.insert(left, right, {static_cast<uint32_t>(rank), id});
     }
   }
-  return make_character_bpe(std::move(bpe));
+  return model;
 }
 
-std::unique_ptr<SubwordModel> unigram(const SentencePieceVocabulary& vocabulary, const std::string& where) {
+std::unique_ptr<TokenModel> unigram(const SentencePieceVocabulary& vocabulary, const std::string& where) {
   constexpr double kUnknownPenalty = 10;
-  Unigram model;
-  model.single_precision = true;
-  model.unknown = unknown_rule(vocabulary, where);
+  auto model = std::make_unique<Unigram>();
+  model->single_precision = true;
+  model->unknown_rule = unknown_rule(vocabulary, where);
   double least = 0, most = 0;
   bool any = false;
   for (const auto& piece : vocabulary.pieces) {
@@ -134,17 +237,17 @@ std::unique_ptr<SubwordModel> unigram(const SentencePieceVocabulary& vocabulary,
     most = any ? std::max<double>(most, piece.score) : piece.score;
     any = true;
   }
-  model.unk_score = least - kUnknownPenalty;
-  model.scores.resize(vocabulary.pieces.size());
+  model->unk_score = least - kUnknownPenalty;
+  model->scores.resize(vocabulary.pieces.size());
   for (size_t id = 0; id < vocabulary.pieces.size(); ++id) {
     const auto& piece = vocabulary.pieces[id];
     if (piece.type != Type::kNormal && piece.type != Type::kUserDefined) continue;
-    model.trie.insert(piece.text, static_cast<int32_t>(id));
+    model->trie.insert(piece.text, static_cast<int32_t>(id));
     // A user-defined piece takes precedence over all others that cover its bytes.
-    model.scores[id] = piece.type == Type::kNormal ? static_cast<double>(piece.score)
-                                                   : static_cast<double>(piece.text.size()) * most - 0.1;
+    model->scores[id] = piece.type == Type::kNormal ? static_cast<double>(piece.score)
+                                                    : static_cast<double>(piece.text.size()) * most - 0.1;
   }
-  return make_unigram(std::move(model));
+  return model;
 }
 
 }  // namespace
@@ -156,10 +259,12 @@ std::unique_ptr<Tokenizer> make_sentencepiece(SentencePieceVocabulary vocabulary
         "{}: a SentencePiece model of the kind {} (known: unigram, BPE)", where,
         vocabulary.model == Model::kWord ? "word" : "character");
   const bool bpe = vocabulary.model == Model::kBpe;
-  SubwordParts parts;
+  TokenizerParts parts;
   parts.kind = bpe ? "sentencepiece" : "unigram";
   parts.model = bpe ? score_bpe(vocabulary, where) : unigram(vocabulary, where);
-  parts.normalizer.add("sentencepiece", sentencepiece_normalizer(vocabulary, where));
+  parts.normalizer.add("sentencepiece",
+                       [normaliser = std::make_shared<Normaliser>(vocabulary, where)](
+                           std::string_view text, const TextPlace& place) { return normaliser->run(text, place); });
   // Unigram's float32 sums depend on their start: only a whole text gives the library's choice between equal scores.
   if (bpe) parts.cut_before = kSpaceMark;
   parts.facts = fmt::format("{} {} {} {} {} {}", vocabulary.byte_fallback, vocabulary.add_dummy_prefix,
@@ -168,7 +273,7 @@ std::unique_ptr<Tokenizer> make_sentencepiece(SentencePieceVocabulary vocabulary
   for (size_t id = 0; id < vocabulary.pieces.size(); ++id) {
     const auto& piece = vocabulary.pieces[id];
     parts.facts += fmt::format(" {} {}", piece.score, static_cast<int>(piece.type));
-    std::string shown = unmark(piece.text);
+    std::string shown = replace_all(piece.text, kSpaceMark, " ");
     if (piece.type == Type::kControl) {
       parts.added.push_back({static_cast<int32_t>(id), piece.text});
       shown = piece.text;
@@ -187,8 +292,7 @@ std::unique_ptr<Tokenizer> make_sentencepiece(SentencePieceVocabulary vocabulary
   if (!ids.contains(kSpaceMark)) parts.cut_before.clear();  // runs of unknowns could reach over a cut
   const auto control = [&](const std::string& name) {
     const auto found = ids.find(name);
-    const bool is = found != ids.end() && vocabulary.pieces[static_cast<size_t>(found->second)].type ==
-                                              SentencePieceVocabulary::Type::kControl;
+    const bool is = found != ids.end() && vocabulary.pieces[static_cast<size_t>(found->second)].type == Type::kControl;
     return is ? found->second : -1;
   };
   parts.bos_id = control(vocabulary.bos);
@@ -197,8 +301,8 @@ std::unique_ptr<Tokenizer> make_sentencepiece(SentencePieceVocabulary vocabulary
   parts.first_space = vocabulary.remove_extra_whitespaces ? FirstSpace::kAll
                       : vocabulary.add_dummy_prefix       ? FirstSpace::kOne
                                                           : FirstSpace::kKept;
-  parts.files = std::move(vocabulary.files);
-  return make_subword_tokenizer(std::move(parts), where);
+  parts.files = [files = std::move(vocabulary.files)] { return files; };
+  return std::make_unique<Tokenizer>(std::move(parts), where);
 }
 
 }  // namespace octet

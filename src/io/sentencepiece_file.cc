@@ -5,9 +5,7 @@
 #include <functional>
 
 #include "base/error.h"
-#include "io/sentencepiece.h"
 #include "io/tokenizer_json.h"
-#include "io/tokenizer_load.h"
 
 namespace octet {
 namespace {

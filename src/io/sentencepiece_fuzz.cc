@@ -1,7 +1,7 @@
 // libFuzzer: any bytes as tokenizer.model either load or throw octet::Error; what loads encodes any text, or says why
 // not, and decodes every id.
 #include "base/error.h"
-#include "io/tokenizer_load.h"
+#include "io/tokenizer_parts.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {

@@ -1,16 +1,15 @@
 // tokenizer.model read from bytes: damaged files and unsupported settings are clear errors, GGUF's "llama" vocabularies
 // agree with the model they were made from. What the library gives for real models is in tokenizer_oracle_test.cc.
-#include "io/sentencepiece.h"
+#include "io/tokenizer_parts.h"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/rng.h"
 #include "base/testing/test_data.h"
-#include "io/tokenizer_files.h"
-#include "io/tokenizer_load.h"
 #include "io/tokenizer_utf8.h"
 
 namespace octet {

@@ -1,13 +1,62 @@
-// What all tokenizers share: added tokens in the text, begin and end tokens, decoding, the fingerprint.
+// Encoding and decoding by the parts of a tokenizer: added tokens in the text, normalisation, splitting, a cache of
+// words, the fingerprint.
 #include "io/tokenizer.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
+#include <mutex>
 
 #include "base/error.h"
+#include "io/tokenizer_parts.h"
 #include "io/tokenizer_utf8.h"
 
 namespace octet {
 namespace {
+
+// The ids of words seen before: a direct-mapped table of 64-byte lines. No clearing, no growth, no locks; one per
+// thread. Most words of a text have been seen before and cost one lookup.
+class WordCache {
+ public:
+  static constexpr size_t kBytes = 23;  // longer words and id lists are not cached
+  static constexpr size_t kTokens = 9;
+
+  struct alignas(64) Line {
+    std::array<uint64_t, 3> key{};  // the word's bytes, zero-padded; the last byte is its length, 0 = empty line
+    int32_t count = 0;
+    std::array<int32_t, kTokens> ids{};
+  };
+  static_assert(sizeof(Line) == 64);
+  struct Place {
+    std::array<uint64_t, 3> key{};
+    Line* line = nullptr;
+  };
+
+  // Appends the ids of `word` and returns true when it is known; else `place` is where store() may put it.
+  bool find(std::string_view word, std::vector<int32_t>& out, Place& place) {
+    if (word.size() > kBytes || word.empty()) return false;
+    std::array<uint64_t, 3>& key = place.key;
+    std::memcpy(key.data(), word.data(), word.size());
+    key[2] |= static_cast<uint64_t>(word.size()) << 56;
+    uint64_t hash = (key[0] ^ key[1] * 0x9E3779B97F4A7C15ull ^ key[2] * 0xC2B2AE3D27D4EB4Full);
+    hash = (hash ^ hash >> 32) * 0xD6E8FEB86659FD93ull;
+    place.line = &lines_[hash >> 32 & (kLines - 1)];
+    if (place.line->key != key) return false;
+    out.insert(out.end(), place.line->ids.data(), place.line->ids.data() + place.line->count);
+    return true;
+  }
+
+  void store(const Place& place, std::span<const int32_t> ids) {
+    if (place.line == nullptr || ids.size() > kTokens) return;
+    place.line->key = place.key;
+    place.line->count = static_cast<int32_t>(ids.size());
+    std::copy(ids.begin(), ids.end(), place.line->ids.begin());
+  }
+
+ private:
+  static constexpr size_t kLines = 1 << 15;  // 2 MiB: the level-2 cache of today's cores
+  std::vector<Line> lines_ = std::vector<Line>(kLines);
+};
 
 bool is_word(const Utf8Char& character) { return character.length > 0 && unicode_is_word(character.code); }
 
@@ -43,43 +92,104 @@ std::string shown_with_bytes(std::string_view text) {
   return fmt::format("\"{}\" (bytes{})", utf8_replace_invalid(text, &replaced), bytes);
 }
 
+std::string json_quote(std::string_view text) {
+  int64_t replaced = 0;
+  std::string out = "\"";
+  for (char c : utf8_replace_invalid(text, &replaced)) {
+    if (c == '"' || c == '\\') {
+      out += '\\', out += c;
+    } else if (static_cast<uint8_t>(c) < 0x20) {
+      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
 int32_t UnknownText::meet(std::string_view text, int32_t unk_id) {
   if (places++ == 0) first = shown_with_bytes(text);
   return policy == Policy::kDrop ? -1 : unk_id;
 }
 
-void Tokenizer::finish(const std::string& kind_facts) {
-  special_.assign(token_bytes_.size(), 0);
+struct Tokenizer::Impl {
+  struct Spelling {
+    std::string text;  // the text to match: AddedToken::text, possibly normalised
+    const AddedToken* token;
+  };
+  using SpellingTable = std::array<std::vector<Spelling>, 256>;  // by first byte, longest first
+  using OnPiece = std::function<void(std::string_view, const TextPlace&)>;
+  struct Scratch {
+    SplitScratch split, split_prefixed;
+    ModelScratch model;
+    WordCache cache;
+    std::string prefixed, marked;
+  };
+  // Of one call of encode_to.
+  struct Call {
+    const EncodeOptions& options;
+    size_t enough;  // encoding may end at a word once `out` holds as many
+    UnknownText& unknown;
+    std::vector<int32_t>& out;
+  };
+
+  Impl(TokenizerParts from, const std::string& where)
+      : parts(std::move(from)), before_prefix(parts.splits_before_prefix, where), splitter(parts.splits, where) {}
+
+  // Returns the fingerprint.
+  std::string index_tokens();
+  const Spelling* match_added(const SpellingTable& table, std::string_view text, size_t at, bool parse_special) const;
+  void split_added(std::string_view text, const TextPlace& place, const SpellingTable& table, const OnPiece& on_piece,
+                   const Call& call) const;
+  void encode_piece(std::string_view piece, const TextPlace& place, const Call& call) const;
+  void encode_marked(std::string_view text, const TextPlace& place, Scratch& scratch, const Call& call) const;
+  void encode_cut(std::string_view text, std::string_view mark, bool keep_runs, Scratch& scratch,
+                  const Call& call) const;
+  void encode_word(std::string_view word, Scratch& scratch, const Call& call) const;
+  std::unique_ptr<Scratch> take_scratch() const;
+
+  TokenizerParts parts;
+  Splitter before_prefix, splitter;
+  std::vector<uint8_t> special;  // [vocab] 1 for special ids
+  SpellingTable raw, normalized;
+  // Word caches and match buffers that callers borrow, so that words are looked up without locks; as many as were in
+  // use at once.
+  mutable std::mutex mutex;
+  mutable std::vector<std::unique_ptr<Scratch>> idle;
+};
+
+std::string Tokenizer::Impl::index_tokens() {
+  const auto vocab_size = static_cast<int64_t>(parts.token_bytes.size());
+  special.assign(parts.token_bytes.size(), 0);
   uint64_t hash = 0xCBF29CE484222325ull;
-  hash_bytes(hash, kind_facts);
-  for (const std::string& bytes : token_bytes_) hash_bytes(hash, bytes);
-  std::stable_sort(added_.begin(), added_.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
-  for (const AddedToken& token : added_) {
-    check(token.id >= 0 && token.id < vocab_size(), ErrorCode::kInternal, "added token {} of {}", token.id,
-          vocab_size());
-    if (token.special) special_[static_cast<size_t>(token.id)] = 1;
+  hash_bytes(hash, parts.facts);
+  for (const std::string& bytes : parts.token_bytes) hash_bytes(hash, bytes);
+  std::stable_sort(parts.added.begin(), parts.added.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+  for (const AddedToken& token : parts.added) {
+    check(token.id >= 0 && token.id < vocab_size, ErrorCode::kInternal, "added token {} of {}", token.id, vocab_size);
+    if (token.special) special[static_cast<size_t>(token.id)] = 1;
     hash_bytes(hash, fmt::format("{} {} {}{}{}{}", token.id, token.text, token.special, token.lstrip, token.rstrip,
                                  token.single_word));
-    const bool later = normalizes_ && token.normalized;
-    std::string text = later ? normalize(token.text, {}) : token.text;
+    const bool later = !parts.normalizer.empty() && token.normalized;
+    std::string text = later ? parts.normalizer.apply(token.text, {}) : token.text;
     if (text.empty()) continue;
-    std::vector<Spelling>& spellings = (later ? normalized_ : raw_)[static_cast<uint8_t>(text[0])];
+    std::vector<Spelling>& spellings = (later ? normalized : raw)[static_cast<uint8_t>(text[0])];
     spellings.push_back({std::move(text), &token});
   }
-  for (SpellingTable* table : {&raw_, &normalized_}) {
+  for (SpellingTable* table : {&raw, &normalized}) {
     for (auto& list : *table) {
       std::stable_sort(list.begin(), list.end(),
                        [](const Spelling& a, const Spelling& b) { return a.text.size() > b.text.size(); });
     }
   }
-  for (int32_t id : {bos_id_, eos_id_}) {
-    if (id >= 0) special_[static_cast<size_t>(id)] = 1;
+  for (int32_t id : {parts.bos_id, parts.eos_id}) {
+    if (id >= 0) special[static_cast<size_t>(id)] = 1;
   }
-  fingerprint_ = fmt::format("{}-{}-{:016x}", kind(), vocab_size(), hash);
+  return fmt::format("{}-{}-{:016x}", parts.kind, vocab_size, hash);
 }
 
-const Tokenizer::Spelling* Tokenizer::match_added(const SpellingTable& table, std::string_view text, size_t at,
-                                                  bool parse_special) const {
+const Tokenizer::Impl::Spelling* Tokenizer::Impl::match_added(const SpellingTable& table, std::string_view text,
+                                                              size_t at, bool parse_special) const {
   for (const Spelling& spelling : table[static_cast<uint8_t>(text[at])]) {
     if (spelling.token->special && !parse_special) continue;
     if (text.compare(at, spelling.text.size(), spelling.text) != 0) continue;
@@ -90,16 +200,16 @@ const Tokenizer::Spelling* Tokenizer::match_added(const SpellingTable& table, st
   return nullptr;
 }
 
-void Tokenizer::split_added(std::string_view text, const TextPlace& place, const SpellingTable& table,
-                            bool parse_special, size_t enough, const OnPiece& on_piece,
-                            std::vector<int32_t>& out) const {
+void Tokenizer::Impl::split_added(std::string_view text, const TextPlace& place, const SpellingTable& table,
+                                  const OnPiece& on_piece, const Call& call) const {
+  const bool parse_special = call.options.parse_special;
   size_t begin = 0;
   const auto flush = [&](size_t end) {
     if (end == begin) return;
     const bool first = begin == 0 && place.first;
     on_piece(text.substr(begin, end - begin), {first, end == text.size() && place.last, first && place.continues});
   };
-  const bool any = std::any_of(added_.begin(), added_.end(),
+  const bool any = std::any_of(parts.added.begin(), parts.added.end(),
                                [&](const AddedToken& token) { return parse_special || !token.special; });
   for (size_t at = 0; any && at < text.size();) {
     const Spelling* found = match_added(table, text, at, parse_special);
@@ -108,8 +218,8 @@ void Tokenizer::split_added(std::string_view text, const TextPlace& place, const
       continue;
     }
     flush(found->token->lstrip ? skip_spaces_before(text, at, begin) : at);
-    if (out.size() >= enough) return;
-    out.push_back(found->token->id);
+    if (call.out.size() >= call.enough) return;
+    call.out.push_back(found->token->id);
     at += found->text.size();
     if (found->token->rstrip) at = skip_spaces_after(text, at);
     begin = at;
@@ -117,27 +227,123 @@ void Tokenizer::split_added(std::string_view text, const TextPlace& place, const
   flush(text.size());
 }
 
+std::unique_ptr<Tokenizer::Impl::Scratch> Tokenizer::Impl::take_scratch() const {
+  {
+    std::lock_guard lock(mutex);
+    if (!idle.empty()) {
+      auto scratch = std::move(idle.back());
+      idle.pop_back();
+      return scratch;
+    }
+  }
+  return std::make_unique<Scratch>();
+}
+
+// A piece free of added tokens, already normalised.
+void Tokenizer::Impl::encode_piece(std::string_view piece, const TextPlace& place, const Call& call) const {
+  auto scratch = take_scratch();
+  bool continues = place.continues;
+  TextPlace at = place;
+  const auto encode_part = [&](std::string_view part) {
+    if (parts.metaspace) {
+      encode_marked(part, at, *scratch, call);
+      at.first = at.continues = false;
+    } else {
+      encode_cut(part, parts.cut_before, true, *scratch, call);
+    }
+    return call.out.size() < call.enough;
+  };
+  before_prefix.each_piece(piece, scratch->split, [&](std::string_view part) {
+    if (parts.prefix_space && !part.starts_with(' ') && !continues) {
+      scratch->prefixed.assign(" ").append(part);
+      part = scratch->prefixed;
+    }
+    continues = false;
+    return splitter.each_piece(part, scratch->split_prefixed, encode_part);
+  });
+  std::lock_guard lock(mutex);
+  idle.push_back(std::move(scratch));
+}
+
+void Tokenizer::Impl::encode_marked(std::string_view text, const TextPlace& place, Scratch& scratch,
+                                    const Call& call) const {
+  const Metaspace& rule = *parts.metaspace;
+  const bool wants = !place.continues && (rule.prepend == Metaspace::Prepend::kAlways ||
+                                          (rule.prepend == Metaspace::Prepend::kFirst && place.first));
+  scratch.marked = wants && !text.empty() && text[0] != ' ' && !text.starts_with(rule.mark) ? rule.mark : "";
+  append_replaced(scratch.marked, text, " ", rule.mark);
+  encode_cut(scratch.marked, rule.split ? rule.mark : parts.cut_before, !rule.split, scratch, call);
+}
+
+// Splits before each mark; with `keep_runs` only before the first mark of a run.
+void Tokenizer::Impl::encode_cut(std::string_view text, std::string_view mark, bool keep_runs, Scratch& scratch,
+                                 const Call& call) const {
+  size_t begin = 0, searched = 0;
+  while (!mark.empty() && begin < text.size()) {
+    const size_t found = text.find(mark, searched);
+    if (found == std::string_view::npos) break;
+    searched = found + mark.size();
+    if (found == begin || (keep_runs && text.substr(0, found).ends_with(mark))) continue;
+    encode_word(text.substr(begin, found - begin), scratch, call);
+    if (call.out.size() >= call.enough) return;
+    begin = found;
+  }
+  if (begin < text.size()) encode_word(text.substr(begin), scratch, call);
+}
+
+void Tokenizer::Impl::encode_word(std::string_view word, Scratch& scratch, const Call& call) const {
+  WordCache::Place place;
+  if (scratch.cache.find(word, call.out, place)) return;
+  const int64_t unknown_before = call.unknown.places;
+  const size_t before = call.out.size();
+  parts.model->encode(word, call.enough, scratch.model, call.unknown, call.out);
+  // Ids of unknown text depend on the policy, and there may be more of them once there are enough.
+  if (call.unknown.places == unknown_before && call.out.size() < call.enough)
+    scratch.cache.store(place, std::span(call.out).subspan(before));
+}
+
+Tokenizer::Tokenizer(TokenizerParts parts, const std::string& where) {
+  auto impl = std::make_unique<Impl>(std::move(parts), where);
+  fingerprint_ = impl->index_tokens();
+  impl_ = std::move(impl);
+}
+
+Tokenizer::~Tokenizer() = default;
+
+int64_t Tokenizer::vocab_size() const { return std::ssize(impl_->parts.token_bytes); }
+int32_t Tokenizer::bos_id() const { return impl_->parts.bos_id; }
+int32_t Tokenizer::eos_id() const { return impl_->parts.eos_id; }
+bool Tokenizer::adds_bos() const { return impl_->parts.adds_bos && bos_id() >= 0; }
+bool Tokenizer::byte_level() const { return impl_->parts.byte_level; }
+const std::vector<AddedToken>& Tokenizer::added_tokens() const { return impl_->parts.added; }
+const std::string& Tokenizer::kind() const { return impl_->parts.kind; }
+
+void Tokenizer::save(const std::string& dir) const {
+  make_folders(dir);
+  for (const auto& [name, contents] : impl_->parts.files()) write_file(dir + "/" + name, contents);
+}
+
 void Tokenizer::encode_to(std::string_view text, const EncodeOptions& options, std::vector<int32_t>& out) const {
   const size_t enough = options.enough > 0 ? out.size() + static_cast<size_t>(options.enough) : SIZE_MAX;
   if (options.add_bos) {
-    check(bos_id_ >= 0, ErrorCode::kInvalidArgument, "this {} vocabulary of {} tokens has no begin (bos) token", kind(),
-          vocab_size());
-    out.push_back(bos_id_);
+    check(bos_id() >= 0, ErrorCode::kInvalidArgument, "this {} vocabulary of {} tokens has no begin (bos) token",
+          kind(), vocab_size());
+    out.push_back(bos_id());
   }
   UnknownText uncounted;
-  UnknownText& unknown = options.unknown != nullptr ? *options.unknown : uncounted;
-  const OnPiece encode_plain = [&](std::string_view piece, const TextPlace& place) {
-    encode_piece(piece, place, enough, unknown, out);
+  const Impl::Call call{options, enough, options.unknown != nullptr ? *options.unknown : uncounted, out};
+  const Impl::OnPiece encode_plain = [&](std::string_view piece, const TextPlace& place) {
+    impl_->encode_piece(piece, place, call);
   };
-  const OnPiece encode_raw = [&](std::string_view piece, const TextPlace& place) {
-    split_added(normalize(piece, place), place, normalized_, options.parse_special, enough, encode_plain, out);
+  const Impl::OnPiece encode_raw = [&](std::string_view piece, const TextPlace& place) {
+    impl_->split_added(impl_->parts.normalizer.apply(piece, place), place, impl_->normalized, encode_plain, call);
   };
-  split_added(text, {.continues = !options.text_start}, raw_, options.parse_special, enough,
-              normalizes_ ? encode_raw : encode_plain, out);
+  impl_->split_added(text, {.continues = !options.text_start}, impl_->raw,
+                     impl_->parts.normalizer.empty() ? encode_plain : encode_raw, call);
   if (options.add_eos && out.size() < enough) {
-    check(eos_id_ >= 0, ErrorCode::kInvalidArgument, "this {} vocabulary of {} tokens has no end (eos) token", kind(),
+    check(eos_id() >= 0, ErrorCode::kInvalidArgument, "this {} vocabulary of {} tokens has no end (eos) token", kind(),
           vocab_size());
-    out.push_back(eos_id_);
+    out.push_back(eos_id());
   }
 }
 
@@ -151,24 +357,25 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
 std::string_view Tokenizer::token_bytes(int32_t id) const {
   check(id >= 0 && id < vocab_size(), ErrorCode::kInvalidArgument, "token {} is outside the vocabulary of {} tokens",
         id, vocab_size());
-  return token_bytes_[static_cast<size_t>(id)];
+  return impl_->parts.token_bytes[static_cast<size_t>(id)];
 }
 
 bool Tokenizer::is_special(int32_t id) const {
-  return id >= 0 && id < vocab_size() && special_[static_cast<size_t>(id)] != 0;
+  return id >= 0 && id < vocab_size() && impl_->special[static_cast<size_t>(id)] != 0;
 }
 
 std::string_view Tokenizer::shown_bytes(int32_t id, bool skip_special, bool& at_start) const {
   std::string_view bytes = token_bytes(id);
   if (is_special(id)) return skip_special ? std::string_view() : bytes;
-  if (!at_start || first_space_ == FirstSpace::kKept) return bytes;
-  if (id == unk_id_) return at_start = false, bytes;
-  if (first_space_ == FirstSpace::kWholeToken) {
+  const FirstSpace first_space = impl_->parts.first_space;
+  if (!at_start || first_space == FirstSpace::kKept) return bytes;
+  if (id == impl_->parts.unk_id) return at_start = false, bytes;
+  if (first_space == FirstSpace::kWholeToken) {
     bytes.remove_prefix(std::min(bytes.find_first_not_of(' '), bytes.size()));
   } else if (bytes.starts_with(' ')) {
     bytes.remove_prefix(1);
   }
-  at_start = first_space_ == FirstSpace::kAll && bytes.empty();
+  at_start = first_space == FirstSpace::kAll && bytes.empty();
   return bytes;
 }
 

@@ -1,18 +1,16 @@
 // Tokenizers: text to token ids and back, for every vocabulary format.
 //
-// The kinds (byte-level BPE, SentencePiece-like, WordPiece, characters) differ only in how they encode a piece of plain
-// text. Special tokens in text are recognised only if the caller asks: text of a corpus or a user cannot inject an
-// end-of-document. Byte-level kinds are lossless on any bytes, valid UTF-8 or not. All const members are thread safe.
+// The kinds (byte-level BPE, SentencePiece-like, WordPiece, characters) differ only in their parts
+// (io/tokenizer_parts.h). Special tokens in text are recognised only if the caller asks: text of a corpus or a user
+// cannot inject an end-of-document. Byte-level kinds are lossless on any bytes, valid UTF-8 or not. All const members
+// are thread safe.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 namespace octet {
@@ -36,6 +34,8 @@ struct UnknownText {
 };
 // "\"text\" (bytes 74 65 78 74)", with U+FFFD for what is not UTF-8.
 std::string shown_with_bytes(std::string_view text);
+// "text" with JSON escapes; bytes that are not UTF-8 become U+FFFD.
+std::string json_quote(std::string_view text);
 
 struct EncodeOptions {
   bool parse_special = false;      // recognise special tokens written in the text
@@ -64,17 +64,14 @@ struct TextPlace {
   bool continues = false;  // first, and EncodeOptions::text_start is false: no space is prepended
 };
 
-// How decoding removes the space that encoding prepended.
-enum class FirstSpace {
-  kKept,
-  kOne,         // removes one space of the first token
-  kWholeToken,  // removes all leading spaces of the first token
-  kAll,         // removes one space of each token until text has been written
-};
+struct TokenizerParts;
 
 class Tokenizer {
  public:
-  virtual ~Tokenizer() = default;
+  Tokenizer(TokenizerParts parts, const std::string& where);  // io/tokenizer_parts.h
+  ~Tokenizer();
+  Tokenizer(const Tokenizer&) = delete;
+  Tokenizer& operator=(const Tokenizer&) = delete;
 
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
   void encode_to(std::string_view text, const EncodeOptions& options, std::vector<int32_t>& out) const;  // appends
@@ -86,56 +83,27 @@ class Tokenizer {
   std::string_view token_bytes(int32_t id) const;
   bool is_special(int32_t id) const;
 
-  int64_t vocab_size() const { return static_cast<int64_t>(token_bytes_.size()); }  // largest id + 1
-  int32_t bos_id() const { return bos_id_; }                                        // -1: none
-  int32_t eos_id() const { return eos_id_; }       // -1: none; ends documents in prepared corpora
-  bool adds_bos() const { return adds_bos_; }      // the model was trained with bos before each text
-  bool byte_level() const { return byte_level_; }  // encoding any byte string is lossless
-  const std::vector<AddedToken>& added_tokens() const { return added_; }
+  int64_t vocab_size() const;  // largest id + 1
+  int32_t bos_id() const;      // -1: none
+  int32_t eos_id() const;      // -1: none; ends documents in prepared corpora
+  bool adds_bos() const;       // the model was trained with bos before each text
+  bool byte_level() const;     // encoding any byte string is lossless
+  const std::vector<AddedToken>& added_tokens() const;
 
-  virtual std::string kind() const = 0;  // "bpe", "sentencepiece", "unigram", "wordpiece", "characters"
-  // Writes a file into `dir` (made if absent) that load_tokenizer(dir) reads back to an equal tokenizer.
-  virtual void save(const std::string& dir) const = 0;
+  const std::string& kind() const;  // "bpe", "sentencepiece", "unigram", "wordpiece", "characters"
+  // Writes files into `dir` (made if absent) that load_tokenizer(dir) reads back to an equal tokenizer.
+  void save(const std::string& dir) const;
   // "bpe-50257-<16 hex digits>": equal exactly when two tokenizers give the same ids for the same text.
   const std::string& fingerprint() const { return fingerprint_; }
 
- protected:
-  // Appends the ids of a piece free of added tokens, already normalised. May stop at the end of a word once `out` holds
-  // `enough`.
-  virtual void encode_piece(std::string_view piece, const TextPlace& place, size_t enough, UnknownText& unknown,
-                            std::vector<int32_t>& out) const = 0;
-  // Called for each piece between raw added tokens where normalizes_ is set.
-  virtual std::string normalize(std::string_view piece, const TextPlace& place) const { return std::string(piece); }
-  // Call once in the constructors of kinds, after the fields below are set and normalize() works.
-  void finish(const std::string& kind_facts);
-
-  std::vector<std::string> token_bytes_;
-  std::vector<AddedToken> added_;
-  int32_t bos_id_ = -1, eos_id_ = -1;
-  bool adds_bos_ = false;
-  bool byte_level_ = false;
-  bool normalizes_ = false;
-  FirstSpace first_space_ = FirstSpace::kKept;
-  int32_t unk_id_ = -1;  // decodes to its bytes at any position
-
  private:
   friend class StreamDecoder;
-  struct Spelling {
-    std::string text;  // the text to match: AddedToken::text, possibly normalised
-    const AddedToken* token;
-  };
-  using SpellingTable = std::array<std::vector<Spelling>, 256>;  // by first byte, longest first
-  using OnPiece = std::function<void(std::string_view, const TextPlace&)>;
-
-  void split_added(std::string_view text, const TextPlace& place, const SpellingTable& table, bool parse_special,
-                   size_t enough, const OnPiece& on_piece, std::vector<int32_t>& out) const;
-  const Spelling* match_added(const SpellingTable& table, std::string_view text, size_t at, bool parse_special) const;
+  struct Impl;
   // The text of `id`; `at_start`: whether a leading space is still to be removed; updated.
   std::string_view shown_bytes(int32_t id, bool skip_special, bool& at_start) const;
 
   std::string fingerprint_;
-  std::vector<uint8_t> special_;  // [vocab] 1 for special ids
-  SpellingTable raw_, normalized_;
+  std::unique_ptr<const Impl> impl_;
 };
 
 // Decodes ids as they are generated; bytes are held back until they complete a UTF-8 character.
@@ -157,6 +125,8 @@ class StreamDecoder {
 // `path`: a folder holding tokenizer.json, tokenizer.model (SentencePiece), vocab.json + merges.txt, encoder.json +
 // vocab.bpe, characters.json, one .gguf or a llama2.c tok*.bin / tokenizer.bin; or one of these files itself.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
+// Copies the tokenizer files and generation_config.json of folder `from` to `to`.
+void copy_tokenizer_files(const std::string& from, const std::string& to);
 // From the bytes of a tokenizer.json; `where` names them in errors.
 std::unique_ptr<Tokenizer> parse_tokenizer_json(std::string_view json, const std::string& where);
 

@@ -2,10 +2,9 @@
 //   octet_io_bench (needs the test material: GPT-2's vocabulary and wikitext-2)
 #include <benchmark/benchmark.h>
 
+#include "base/file.h"
 #include "base/testing/test_data.h"
-#include "io/bpe.h"
-#include "io/bpe_tokenizer.h"
-#include "io/tokenizer_files.h"
+#include "io/tokenizer_parts.h"
 
 namespace octet {
 namespace {

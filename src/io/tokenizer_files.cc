@@ -1,128 +1,136 @@
-// File helpers, tokenizer.json writing and the choice of reader by file name: all file system access of the
-// tokenizers.
-#include "io/tokenizer_files.h"
-
+// The choice of a reader by file name, the small formats, and what readers share.
+#include <cmath>
+#include <cstring>
 #include <filesystem>
 
 #include "base/error.h"
-#include "io/tokenizer_load.h"
+#include "base/file.h"
+#include "io/tokenizer_parts.h"
 #include "io/tokenizer_utf8.h"
 
 namespace octet {
 
 namespace fs = std::filesystem;
 
-void make_folder(const std::string& path) {
-  if (path.empty()) return;
-  std::error_code error;
-  fs::create_directories(path, error);
-  check(!error && fs::is_directory(path), ErrorCode::kIo, "cannot make the folder {}: {}", path, error.message());
+bool holds_mark_inside(std::string_view piece, std::string_view mark) {
+  while (piece.starts_with(mark)) piece.remove_prefix(mark.size());
+  return piece.find(mark) != std::string_view::npos;
 }
 
-std::string json_quote(std::string_view text) {
-  int64_t replaced = 0;
-  std::string out = "\"";
-  for (char c : utf8_replace_invalid(text, &replaced)) {
-    if (c == '"' || c == '\\') {
-      out += '\\', out += c;
-    } else if (static_cast<uint8_t>(c) < 0x20) {
-      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-    } else {
-      out += c;
+int parse_byte_token(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
+  int value = 0;
+  for (char c : token.substr(3, 2)) {
+    const bool digit = c >= '0' && c <= '9', letter = c >= 'A' && c <= 'F';
+    if (!digit && !letter) return -1;
+    value = value * 16 + (digit ? c - '0' : c - 'A' + 10);
+  }
+  return value;
+}
+
+TokenIds ids_of(const std::vector<std::string>& tokens) {
+  TokenIds ids;
+  ids.reserve(tokens.size());
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    if (!tokens[id].empty()) ids.emplace(tokens[id], static_cast<int32_t>(id));
+  }
+  return ids;
+}
+
+int32_t named_id(const std::string& text, const char* role, const std::vector<AddedToken>& added, const TokenIds& ids,
+                 const std::string& where) {
+  if (text.empty()) return -1;
+  for (const AddedToken& token : added) {
+    if (token.text == text) return token.id;
+  }
+  const auto found = ids.find(text);
+  check(found != ids.end(), ErrorCode::kCorrupt, "{}: {} \"{}\" is not in the vocabulary", where, role, text);
+  return found->second;
+}
+
+void each_merge(const std::vector<std::pair<std::string, std::string>>& merges, const TokenIds& ids,
+                const std::string& where, const OnMerge& on_merge) {
+  std::string joined;
+  for (size_t rank = 0; rank < merges.size(); ++rank) {
+    const auto& [left, right] = merges[rank];
+    joined.assign(left).append(right);
+    const auto l = ids.find(left), r = ids.find(right), both = ids.find(joined);
+    check(l != ids.end() && r != ids.end() && both != ids.end(), ErrorCode::kCorrupt,
+          "{}: merge {} (\"{}\" + \"{}\") uses a token that is not in the vocabulary", where, rank, left, right);
+    on_merge(l->second, r->second, {static_cast<uint32_t>(rank), both->second}, joined);
+  }
+}
+
+std::string facts_of(const std::vector<SplitRule>& rules, const char* place) {
+  std::string facts;
+  for (const SplitRule& rule : rules) {
+    facts += fmt::format("\n{} {} {} {}{}{}", rule.pattern, rule.literal, static_cast<int>(rule.behavior), rule.invert,
+                         rule.spelled ? " spelled" : "", place);
+  }
+  return facts;
+}
+
+std::unique_ptr<Tokenizer> make_character_tokenizer(std::vector<std::string> characters) {
+  check(!characters.empty(), ErrorCode::kInvalidArgument, "a character vocabulary needs at least one character");
+  auto model = std::make_unique<Characters>();
+  std::string json;
+  for (size_t id = 0; id < characters.size(); ++id) {
+    const Utf8Char character = utf8_at(characters[id], 0);
+    check(character.length > 0 && static_cast<size_t>(character.length) == characters[id].size(), ErrorCode::kCorrupt,
+          "character vocabulary: entry {} (\"{}\") is not one character", id, characters[id]);
+    check(model->ids.emplace(character.code, static_cast<int32_t>(id)).second, ErrorCode::kCorrupt,
+          "character vocabulary: U+{:04X} is listed twice", character.code);
+    json += (id ? ", " : "") + json_quote(characters[id]);
+  }
+  TokenizerParts parts;
+  parts.kind = "characters";
+  parts.token_bytes = std::move(characters);
+  parts.model = std::move(model);
+  parts.files = [json] { return NamedFiles{{"characters.json", "{\n  \"characters\": [" + json + "]\n}\n"}}; };
+  return std::make_unique<Tokenizer>(std::move(parts), "characters");
+}
+
+// The SentencePiece-like vocabularies of llama2.c (tok512.bin, tokenizer.bin): i32 longest token, then for each token a
+// float32 score, i32 length and its bytes. Ids 0, 1, 2 are <unk>, <s>, </s>; 3..258 stand for the raw bytes. Text gets
+// a space in front, starts as characters (bytes where the vocabulary lacks one) and joins the best-scored pair first.
+std::unique_ptr<Tokenizer> read_llama2c(std::string_view bytes, const std::string& where) {
+  using Type = SentencePieceVocabulary::Type;
+  constexpr size_t kFirstByteId = 3, kFirstPieceId = kFirstByteId + 256;
+  SentencePieceVocabulary vocabulary;
+  auto& pieces = vocabulary.pieces;
+  int32_t longest = 0;
+  check(bytes.size() >= 4, ErrorCode::kCorrupt, "{}: {} bytes are too few for a llama2.c vocabulary", where,
+        bytes.size());
+  std::memcpy(&longest, bytes.data(), 4);
+  for (size_t at = 4; at < bytes.size();) {
+    float score = 0;
+    int32_t length = -1;
+    if (bytes.size() - at >= 8) {
+      std::memcpy(&score, bytes.data() + at, 4);
+      std::memcpy(&length, bytes.data() + at + 4, 4);
     }
+    check(
+        length >= 0 && length <= longest && static_cast<size_t>(length) <= bytes.size() - at - 8 && !std::isnan(score),
+        ErrorCode::kCorrupt,
+        "{}: token {} at byte {} of {} is damaged (length {}, longest {}, score {}); a llama2.c model holds no "
+        "vocabulary: name its tokenizer file",
+        where, pieces.size(), at, bytes.size(), length, longest, score);
+    pieces.push_back({replace_all(bytes.substr(at + 8, static_cast<size_t>(length)), " ", kSpaceMark), score});
+    at += 8 + static_cast<size_t>(length);
   }
-  return out + '"';
-}
-
-namespace {
-
-const char* json_bool(bool value) { return value ? "true" : "false"; }
-
-std::string pre_tokenizer_json(const BpeVocabulary& vocabulary) {
-  const auto byte_level = [&](bool use_regex) {
-    return fmt::format(R"({{"type": "ByteLevel", "add_prefix_space": {}, "trim_offsets": true, "use_regex": {}}})",
-                       json_bool(vocabulary.add_prefix_space), json_bool(use_regex));
-  };
-  if (vocabulary.splits.empty()) return byte_level(false);
-  if (vocabulary.splits.size() == 1 && vocabulary.splits[0] == SplitRule{.pattern = kGpt2Pattern}) {
-    return byte_level(true);
-  }
-  static constexpr const char* kBehaviors[] = {"Isolated", "Removed", "Contiguous", "MergedWithPrevious",
-                                               "MergedWithNext"};
-  std::string list;
-  for (const SplitRule& rule : vocabulary.splits) {
-    list += fmt::format(R"({{"type": "Split", "pattern": {{"{}": {}}}, "behavior": "{}", "invert": {}}}, )",
-                        rule.literal ? "String" : "Regex", json_quote(rule.pattern),
-                        kBehaviors[static_cast<int>(rule.behavior)], json_bool(rule.invert));
-  }
-  return fmt::format(R"({{"type": "Sequence", "pretokenizers": [{}{}]}})", list, byte_level(false));
-}
-
-std::string post_processor_json(const BpeVocabulary& vocabulary) {
-  if (!vocabulary.adds_bos || vocabulary.bos.empty()) {
-    return R"({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false, "use_regex": true})";
-  }
-  int32_t id = 0;
-  for (const AddedToken& token : vocabulary.added) {
-    if (token.text == vocabulary.bos) id = token.id;
-  }
-  const std::string bos = json_quote(vocabulary.bos);
-  const std::string special = fmt::format(R"({{"SpecialToken": {{"id": {}, "type_id": 0}}}})", bos);
-  return fmt::format(
-      R"({{"type": "TemplateProcessing", "single": [{0}, {{"Sequence": {{"id": "A", "type_id": 0}}}}], )"
-      R"("pair": [{0}, {{"Sequence": {{"id": "A", "type_id": 0}}}}, {0}, {{"Sequence": {{"id": "B", "type_id": 1}}}}], )"
-      R"("special_tokens": {{{1}: {{"id": {1}, "ids": [{2}], "tokens": [{1}]}}}}}})",
-      special, bos, id);
-}
-
-}  // namespace
-
-std::string to_tokenizer_json(const BpeVocabulary& vocabulary) {
-  check(vocabulary.normalizer.empty() && vocabulary.splits_before_prefix.empty(), ErrorCode::kInternal,
-        "a vocabulary with a normalizer has no source to save");
-  std::string out = "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [";
-  const char* comma = "\n";
-  for (const AddedToken& token : vocabulary.added) {
-    out += fmt::format(
-        "{}    {{\"id\": {}, \"content\": {}, \"single_word\": {}, \"lstrip\": {}, \"rstrip\": {}, \"normalized\": {}, "
-        "\"special\": {}}}",
-        comma, token.id, json_quote(token.text), json_bool(token.single_word), json_bool(token.lstrip),
-        json_bool(token.rstrip), json_bool(token.normalized), json_bool(token.special));
-    comma = ",\n";
-  }
-  out += fmt::format("\n  ],\n  \"normalizer\": null,\n  \"pre_tokenizer\": {},\n  \"post_processor\": {},\n",
-                     pre_tokenizer_json(vocabulary), post_processor_json(vocabulary));
-  out += fmt::format(
-      "  \"decoder\": {{\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, \"use_regex\": "
-      "true}},\n"
-      "  \"model\": {{\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": null,\n"
-      "    \"continuing_subword_prefix\": null,\n    \"end_of_word_suffix\": null,\n    \"fuse_unk\": false,\n"
-      "    \"byte_fallback\": false,\n    \"ignore_merges\": {},\n    \"vocab\": {{",
-      json_bool(vocabulary.ignore_merges));
-  comma = "\n";
-  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
-    if (vocabulary.tokens[id].empty()) continue;
-    out += fmt::format("{}      {}: {}", comma, json_quote(vocabulary.tokens[id]), id);
-    comma = ",\n";
-  }
-  out += "\n    },\n    \"merges\": [";
-  comma = "\n";
-  for (const auto& [left, right] : vocabulary.merges) {
-    out += fmt::format("{}      {}", comma, json_quote(left + " " + right));
-    comma = ",\n";
-  }
-  return out + "\n    ]\n  }\n}\n";
-}
-
-void BpeTokenizer::save(const std::string& dir) const {
-  make_folder(dir);
-  write_file(dir + "/tokenizer.json", vocabulary_.source.empty() ? to_tokenizer_json(vocabulary_) : vocabulary_.source);
-  std::string config = "{\n";
-  for (const auto& [key, text] : {std::pair("bos_token", vocabulary_.bos), std::pair("eos_token", vocabulary_.eos)}) {
-    if (!text.empty()) config += fmt::format("  \"{}\": {},\n", key, json_quote(text));
-  }
-  config += fmt::format("  \"add_bos_token\": {},\n", json_bool(vocabulary_.adds_bos));
-  write_file(dir + "/tokenizer_config.json", config + "  \"tokenizer_class\": \"PreTrainedTokenizerFast\"\n}\n");
+  check(pieces.size() >= kFirstPieceId && pieces[kFirstByteId].text == "<0x00>", ErrorCode::kCorrupt,
+        "{}: not a llama2.c vocabulary: {} tokens, no byte tokens <0x00>.. from id {}", where, pieces.size(),
+        kFirstByteId);
+  pieces[0] = {"<unk>", 0, Type::kUnknown};
+  pieces[1] = {"<s>", 0, Type::kControl};
+  pieces[2] = {"</s>", 0, Type::kControl};
+  for (size_t id = kFirstByteId; id < kFirstPieceId; ++id) pieces[id].type = Type::kByte;
+  vocabulary.model = SentencePieceVocabulary::Model::kBpe;
+  vocabulary.byte_fallback = vocabulary.keep_invalid = true;
+  vocabulary.remove_extra_whitespaces = false;
+  vocabulary.unk_surface = "<unk>";
+  vocabulary.files = {{"tokenizer.bin", std::string(bytes)}};
+  return make_sentencepiece(std::move(vocabulary), where);
 }
 
 namespace {

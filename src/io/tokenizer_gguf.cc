@@ -4,13 +4,11 @@
 // length and bytes, arrays u32 element type and u64 count. Every length is checked against what is left of the file.
 #include <algorithm>
 #include <cstring>
-#include <optional>
+#include <map>
 #include <set>
 
 #include "base/error.h"
-#include "io/sentencepiece.h"
-#include "io/subword_tokenizer.h"
-#include "io/tokenizer_load.h"
+#include "io/tokenizer_parts.h"
 
 namespace octet {
 namespace {
@@ -60,80 +58,76 @@ uint64_t type_bytes(uint32_t type, const std::string& where) {
 }
 
 struct GgufFacts {
-  std::string_view model, pre;
+  std::map<std::string_view, std::string_view> texts;
+  std::map<std::string_view, int64_t> numbers;  // of u32 and bool
   std::vector<std::string_view> tokens, merges;
   std::vector<int32_t> token_types;
   std::vector<float> scores;
-  int64_t bos = -1, eos = -1, unknown = -1;
-  std::optional<bool> add_bos;
-  bool add_space_prefix = true, remove_extra_whitespaces = false;
+  int32_t bos = -1, eos = -1, unknown = -1;
   std::string header;  // of a GGUF file with this metadata and no tensors
 
-  bool has(int64_t id) const { return id >= 0 && id < static_cast<int64_t>(tokens.size()); }
+  std::string_view text(const char* key) const { return texts.contains(key) ? texts.at(key) : ""; }
+  int64_t number(const char* key, int64_t otherwise) const {
+    return numbers.contains(key) ? numbers.at(key) : otherwise;
+  }
+  // The token that `key` or else `other` names; -1: none.
+  int32_t id(const char* key, const char* other = "") const {
+    const int64_t named = number(key, number(other, -1));
+    return named < static_cast<int64_t>(tokens.size()) ? static_cast<int32_t>(named) : -1;
+  }
+  std::string token(int32_t id, const std::string& otherwise) const {
+    return id < 0 ? otherwise : std::string(tokens[static_cast<size_t>(id)]);
+  }
+  bool adds_bos(bool otherwise) const { return number("tokenizer.ggml.add_bos_token", otherwise) != 0; }
   int32_t type(size_t id) const { return id < token_types.size() ? token_types[id] : 1; }
 };
 
 template <typename T>
-void read_numbers(GgufReader& reader, std::string_view key, uint64_t count, std::vector<T>& out) {
-  check(count <= reader.left() / sizeof(T), ErrorCode::kCorrupt, "{}: array {} of {} does not fit in the file",
-        reader.where(), key, count);
+void read_list(GgufReader& reader, std::string_view key, const char* what, size_t each, std::vector<T>& out) {
+  const auto count = reader.number<uint64_t>();
+  check(count <= reader.left() / each, ErrorCode::kCorrupt, "{}: array {} of {}{} does not fit in the file",
+        reader.where(), key, count, what);
   out.resize(count);
-  for (T& value : out) value = reader.number<T>();
+  for (T& value : out) {
+    if constexpr (std::is_arithmetic_v<T>) value = reader.number<T>();
+    if constexpr (!std::is_arithmetic_v<T>) value = reader.string();
+  }
 }
 
 void read_pair(GgufReader& reader, GgufFacts& facts) {
   const std::string_view key = reader.string();
   const auto type = reader.number<uint32_t>();
   if (type == kString) {
-    const std::string_view value = reader.string();
-    if (key == "tokenizer.ggml.model") facts.model = value;
-    if (key == "tokenizer.ggml.pre") facts.pre = value;
-  } else if (type == kArray) {
-    const auto element = reader.number<uint32_t>();
-    const auto count = reader.number<uint64_t>();
-    if (element == kString) {
-      check(count <= reader.left() / 8, ErrorCode::kCorrupt, "{}: array {} of {} strings does not fit in the file",
-            reader.where(), key, count);
-      std::vector<std::string_view> list(count);
-      for (auto& value : list) value = reader.string();
-      if (key == "tokenizer.ggml.tokens") {
-        facts.tokens = std::move(list);
-      } else if (key == "tokenizer.ggml.merges") {
-        facts.merges = std::move(list);
-      }
-    } else if (key == "tokenizer.ggml.token_type" && element == kInt32) {
-      read_numbers(reader, key, count, facts.token_types);
-    } else if (key == "tokenizer.ggml.scores" && element == kFloat32) {
-      read_numbers(reader, key, count, facts.scores);
-    } else {
-      reader.skip(count, type_bytes(element, reader.where()));
-    }
+    facts.texts[key] = reader.string();
   } else if (type == kUint32) {
-    const auto value = reader.number<uint32_t>();
-    if (key == "tokenizer.ggml.bos_token_id") facts.bos = value;
-    if (key == "tokenizer.ggml.eos_token_id") facts.eos = value;
-    if (key == "tokenizer.ggml.unknown_token_id") facts.unknown = value;
-    if (key == "tokenizer.ggml.cls_token_id" && facts.bos < 0) facts.bos = value;
-    if (key == "tokenizer.ggml.seperator_token_id" && facts.eos < 0) facts.eos = value;
+    facts.numbers[key] = reader.number<uint32_t>();
   } else if (type == kBool) {
-    const auto value = reader.number<uint8_t>();
-    if (key == "tokenizer.ggml.add_bos_token") facts.add_bos = value != 0;
-    if (key == "tokenizer.ggml.add_space_prefix") facts.add_space_prefix = value != 0;
-    if (key == "tokenizer.ggml.remove_extra_whitespaces") facts.remove_extra_whitespaces = value != 0;
-  } else {
+    facts.numbers[key] = reader.number<uint8_t>() != 0;
+  } else if (type != kArray) {
     reader.skip(1, type_bytes(type, reader.where()));
+  } else if (const auto element = reader.number<uint32_t>(); element == kString) {
+    std::vector<std::string_view> others;
+    auto& list = key == "tokenizer.ggml.tokens" ? facts.tokens : key == "tokenizer.ggml.merges" ? facts.merges : others;
+    read_list(reader, key, " strings", 8, list);
+  } else if (key == "tokenizer.ggml.token_type" && element == kInt32) {
+    read_list(reader, key, "", 4, facts.token_types);
+  } else if (key == "tokenizer.ggml.scores" && element == kFloat32) {
+    read_list(reader, key, "", 4, facts.scores);
+  } else {
+    reader.skip(reader.number<uint64_t>(), type_bytes(element, reader.where()));
   }
 }
 
 std::unique_ptr<Tokenizer> gguf_bpe(const GgufFacts& facts, const std::string& where) {
   BpeVocabulary vocabulary;
-  if (facts.pre.empty() || facts.pre == "gpt-2" || facts.pre == "default") {
+  const std::string_view pre = facts.text("tokenizer.ggml.pre");
+  if (pre.empty() || pre == "gpt-2" || pre == "default") {
     vocabulary.splits.push_back({.pattern = kGpt2Pattern});
-  } else if (facts.pre == "llama-bpe" || facts.pre == "llama3" || facts.pre == "llama-v3") {
+  } else if (pre == "llama-bpe" || pre == "llama3" || pre == "llama-v3") {
     vocabulary.splits.push_back({.pattern = kLlama3Pattern});
     vocabulary.ignore_merges = true;
   } else {
-    fail(ErrorCode::kUnsupported, "{}: pre-tokenizer \"{}\" (known: gpt-2, llama-bpe)", where, facts.pre);
+    fail(ErrorCode::kUnsupported, "{}: pre-tokenizer \"{}\" (known: gpt-2, llama-bpe)", where, pre);
   }
   for (size_t id = 0; id < facts.tokens.size(); ++id) {
     const bool special = facts.type(id) == 3;  // 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte
@@ -146,10 +140,10 @@ std::unique_ptr<Tokenizer> gguf_bpe(const GgufFacts& facts, const std::string& w
     check(space != std::string_view::npos, ErrorCode::kCorrupt, "{}: merge \"{}\" has no space", where, merge);
     vocabulary.merges.emplace_back(merge.substr(0, space), merge.substr(space + 1));
   }
-  if (facts.has(facts.bos)) vocabulary.bos = facts.tokens[static_cast<size_t>(facts.bos)];
-  if (facts.has(facts.eos)) vocabulary.eos = facts.tokens[static_cast<size_t>(facts.eos)];
-  vocabulary.adds_bos = facts.add_bos.value_or(false);
-  return std::make_unique<BpeTokenizer>(std::move(vocabulary), where);
+  vocabulary.bos = facts.token(facts.bos, vocabulary.bos);
+  vocabulary.eos = facts.token(facts.eos, vocabulary.eos);
+  vocabulary.adds_bos = facts.adds_bos(false);
+  return make_bpe(std::move(vocabulary), where);
 }
 
 // Vocabularies are filled up to a round size with pieces that repeat the unknown one, or with unused ones ("[PAD151]").
@@ -178,11 +172,11 @@ std::unique_ptr<Tokenizer> gguf_sentencepiece(const GgufFacts& facts, const std:
   mark_padding(vocabulary.pieces);
   vocabulary.model = SentencePieceVocabulary::Model::kBpe;
   vocabulary.byte_fallback = true;
-  vocabulary.add_dummy_prefix = facts.add_space_prefix;
-  vocabulary.remove_extra_whitespaces = facts.remove_extra_whitespaces;
-  if (facts.has(facts.bos)) vocabulary.bos = facts.tokens[static_cast<size_t>(facts.bos)];
-  if (facts.has(facts.eos)) vocabulary.eos = facts.tokens[static_cast<size_t>(facts.eos)];
-  vocabulary.adds_bos = facts.add_bos.value_or(true);
+  vocabulary.add_dummy_prefix = facts.number("tokenizer.ggml.add_space_prefix", 1) != 0;
+  vocabulary.remove_extra_whitespaces = facts.number("tokenizer.ggml.remove_extra_whitespaces", 0) != 0;
+  vocabulary.bos = facts.token(facts.bos, vocabulary.bos);
+  vocabulary.eos = facts.token(facts.eos, vocabulary.eos);
+  vocabulary.adds_bos = facts.adds_bos(true);
   vocabulary.files = {{"vocabulary.gguf", facts.header}};
   return make_sentencepiece(std::move(vocabulary), where);
 }
@@ -190,8 +184,8 @@ std::unique_ptr<Tokenizer> gguf_sentencepiece(const GgufFacts& facts, const std:
 // Pieces that begin a word carry U+2581 in front, the others (BERT's "##") nothing; "[CLS]" and its like stand as they
 // are.
 std::unique_ptr<Tokenizer> gguf_word_piece(const GgufFacts& facts, const std::string& where) {
-  SubwordParts parts;
-  WordPiece pieces;
+  TokenizerParts parts;
+  auto pieces = std::make_unique<WordPiece>();
   for (size_t index = 0; index < facts.tokens.size(); ++index) {
     const auto id = static_cast<int32_t>(index);
     std::string_view text = facts.tokens[index];
@@ -202,20 +196,20 @@ std::unique_ptr<Tokenizer> gguf_word_piece(const GgufFacts& facts, const std::st
     parts.token_bytes.push_back((begins ? " " : "") + std::string(text));
     if (special) parts.added.push_back({id, std::string(text)});
     if (special || named || text.empty()) continue;
-    (begins ? pieces.first : pieces.following).insert(text, id);
+    (begins ? pieces->first : pieces->following).insert(text, id);
   }
-  pieces.unk_id = facts.has(facts.unknown) ? static_cast<int32_t>(facts.unknown) : -1;
+  pieces->unk_id = facts.unknown;
   parts.kind = "wordpiece";
-  parts.model = make_word_piece(std::move(pieces));
+  parts.model = std::move(pieces);
   parts.normalizer.add("bert", [](std::string_view text, const TextPlace&) { return bert_clean({}, text); });
   parts.splits = {{.pattern = "\\s", .behavior = SplitRule::Behavior::kRemoved}, {.pattern = kPunctuationPattern}};
-  parts.bos_id = facts.has(facts.bos) ? static_cast<int32_t>(facts.bos) : -1;
-  parts.eos_id = facts.has(facts.eos) ? static_cast<int32_t>(facts.eos) : -1;
-  parts.adds_bos = facts.add_bos.value_or(true);
+  parts.bos_id = facts.bos;
+  parts.eos_id = facts.eos;
+  parts.adds_bos = facts.adds_bos(true);
   parts.first_space = FirstSpace::kOne;
   parts.facts = "bert";
-  parts.files = {{"vocabulary.gguf", facts.header}};
-  return make_subword_tokenizer(std::move(parts), where);
+  parts.files = [header = facts.header] { return NamedFiles{{"vocabulary.gguf", header}}; };
+  return std::make_unique<Tokenizer>(std::move(parts), where);
 }
 
 }  // namespace
@@ -232,10 +226,14 @@ std::unique_ptr<Tokenizer> read_gguf(std::string_view bytes, const std::string& 
   check(!facts.tokens.empty(), ErrorCode::kCorrupt, "{}: no tokenizer.ggml.tokens", where);
   facts.header = bytes.substr(0, bytes.size() - reader.left());
   std::fill_n(facts.header.begin() + 8, 8, '\0');  // the count of tensors
-  if (facts.model == "gpt2") return gguf_bpe(facts, where);
-  if (facts.model == "llama") return gguf_sentencepiece(facts, where);
-  if (facts.model == "bert") return gguf_word_piece(facts, where);
-  fail(ErrorCode::kUnsupported, "{}: vocabulary kind \"{}\" (known: gpt2, llama, bert)", where, facts.model);
+  facts.bos = facts.id("tokenizer.ggml.bos_token_id", "tokenizer.ggml.cls_token_id");
+  facts.eos = facts.id("tokenizer.ggml.eos_token_id", "tokenizer.ggml.seperator_token_id");
+  facts.unknown = facts.id("tokenizer.ggml.unknown_token_id");
+  const std::string_view model = facts.text("tokenizer.ggml.model");
+  if (model == "gpt2") return gguf_bpe(facts, where);
+  if (model == "llama") return gguf_sentencepiece(facts, where);
+  if (model == "bert") return gguf_word_piece(facts, where);
+  fail(ErrorCode::kUnsupported, "{}: vocabulary kind \"{}\" (known: gpt2, llama, bert)", where, model);
 }
 
 }  // namespace octet

@@ -1,5 +1,6 @@
 // The steps around the model of a tokenizer.json: normalizer, pre-tokenizer, decoder, post-processor. Each step is one
 // branch by its type's name; a type or setting without a branch is an error that names it.
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -16,6 +17,15 @@ namespace {
 constexpr const char* kWhitespacePattern =
     R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}]+|[^\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}\s]+)";
 
+// Normalizers without settings.
+const std::map<std::string, std::string (*)(std::string_view)> kPlainSteps = {
+    {"NFC", [](std::string_view text) { return normal_form(NormalForm::kNfc, text); }},
+    {"NFD", [](std::string_view text) { return normal_form(NormalForm::kNfd, text); }},
+    {"NFKC", [](std::string_view text) { return normal_form(NormalForm::kNfkc, text); }},
+    {"NFKD", [](std::string_view text) { return normal_form(NormalForm::kNfkd, text); }},
+    {"Lowercase", lowercase},
+    {"StripAccents", strip_accents}};
+
 struct Pattern {
   std::string text;
   bool literal = false;
@@ -27,11 +37,8 @@ Pattern read_pattern(const Json& pattern) {
 }
 
 SplitRule::Behavior read_behavior(const std::string& name, const std::string& where) {
-  if (name == "Isolated") return SplitRule::Behavior::kIsolated;
-  if (name == "Removed") return SplitRule::Behavior::kRemoved;
-  if (name == "Contiguous") return SplitRule::Behavior::kContiguous;
-  if (name == "MergedWithPrevious") return SplitRule::Behavior::kMergedWithPrevious;
-  if (name == "MergedWithNext") return SplitRule::Behavior::kMergedWithNext;
+  const auto found = std::ranges::find(kSplitBehaviors, name);
+  if (found != std::end(kSplitBehaviors)) return static_cast<SplitRule::Behavior>(found - std::begin(kSplitBehaviors));
   fail(ErrorCode::kUnsupported,
        "{}: split behaviour {} (known: Isolated, Removed, Contiguous, MergedWithPrevious, MergedWithNext)", where,
        name);
@@ -44,10 +51,6 @@ Metaspace::Prepend read_prepend(const Json& object, const std::string& where) {
   if (scheme == "first") return Metaspace::Prepend::kFirst;
   if (scheme == "never") return Metaspace::Prepend::kNever;
   fail(ErrorCode::kUnsupported, "{}: prepend_scheme {} (known: always, first, never)", where, scheme);
-}
-
-std::string replace_all(const std::string& text, const std::string& from, const std::string& to) {
-  return replace_step(from, true, to, "decoder")(text, {});
 }
 
 // WordPiece's removal of spaces before punctuation.
@@ -72,23 +75,10 @@ void read_normalizer(const Json& object, TextNormalizer& out, const std::string&
   using Step = TextNormalizer::Step;
   const std::string type = json_type(object), name = object.dump();
   const auto add = [&](Step step) { out.add(name, std::move(step)); };
-  const auto form = [&](NormalForm which) {
-    add([which](std::string_view text, const TextPlace&) { return normal_form(which, text); });
-  };
   if (type == "Sequence") {
     for (const Json& each : object.at("normalizers")) read_normalizer(each, out, where);
-  } else if (type == "NFC") {
-    form(NormalForm::kNfc);
-  } else if (type == "NFD") {
-    form(NormalForm::kNfd);
-  } else if (type == "NFKC") {
-    form(NormalForm::kNfkc);
-  } else if (type == "NFKD") {
-    form(NormalForm::kNfkd);
-  } else if (type == "Lowercase") {
-    add([](std::string_view text, const TextPlace&) { return lowercase(text); });
-  } else if (type == "StripAccents") {
-    add([](std::string_view text, const TextPlace&) { return strip_accents(text); });
+  } else if (const auto plain = kPlainSteps.find(type); plain != kPlainSteps.end()) {
+    add([step = plain->second](std::string_view text, const TextPlace&) { return step(text); });
   } else if (type == "Strip") {
     const bool left = object.value("strip_left", true), right = object.value("strip_right", true);
     add([left, right](std::string_view text, const TextPlace&) { return strip_spaces(text, left, right); });
@@ -113,21 +103,21 @@ void read_normalizer(const Json& object, TextNormalizer& out, const std::string&
   }
 }
 
-void read_pre_tokenizer(const Json& object, PreTokenizerSteps& out, const std::string& where) {
+void read_pre_tokenizer(const Json& object, TokenizerFile& out, const std::string& where) {
   const std::string type = json_type(object);
-  check(!out.metaspace || type == "Sequence", ErrorCode::kUnsupported, "{}: pre-tokenizer {} behind Metaspace", where,
-        type);
+  check(!out.parts.metaspace || type == "Sequence", ErrorCode::kUnsupported, "{}: pre-tokenizer {} behind Metaspace",
+        where, type);
   const auto add = [&](SplitRule rule) {
     rule.spelled = out.byte_level;
-    out.splits.push_back(std::move(rule));
+    out.parts.splits.push_back(std::move(rule));
   };
   if (type == "Sequence") {
     for (const Json& each : object.at("pretokenizers")) read_pre_tokenizer(each, out, where);
   } else if (type == "ByteLevel") {
     check(!out.byte_level, ErrorCode::kUnsupported, "{}: two ByteLevel pre-tokenizers", where);
     if (object.value("add_prefix_space", true)) {
-      out.add_prefix_space = true;
-      out.before_prefix.swap(out.splits);
+      out.parts.prefix_space = true;
+      out.parts.splits_before_prefix.swap(out.parts.splits);
     }
     if (object.value("use_regex", true)) add({.pattern = kGpt2Pattern});
     out.byte_level = true;
@@ -153,7 +143,7 @@ void read_pre_tokenizer(const Json& object, PreTokenizerSteps& out, const std::s
     check(!rule.mark.empty(), ErrorCode::kCorrupt, "{}: Metaspace with an empty replacement", where);
     rule.prepend = read_prepend(object, where);
     rule.split = object.value("split", true);
-    out.metaspace = rule;
+    out.parts.metaspace = rule;
   } else {
     fail(ErrorCode::kUnsupported,
          "{}: pre-tokenizer {} (known: ByteLevel, Split, Digits, Punctuation, Whitespace, WhitespaceSplit, "
@@ -162,24 +152,24 @@ void read_pre_tokenizer(const Json& object, PreTokenizerSteps& out, const std::s
   }
 }
 
-void read_decoder(const Json& object, DecoderSteps& out, const std::string& where) {
+void read_decoder(const Json& object, TokenizerFile& out, const std::string& where) {
   const std::string type = json_type(object);
-  const bool fused = std::find(out.names.begin(), out.names.end(), "Fuse") != out.names.end();
-  out.names.push_back(type);
+  const bool fused = std::find(out.decoders.begin(), out.decoders.end(), "Fuse") != out.decoders.end();
+  out.decoders.push_back(type);
   const auto each_token = [&](std::function<std::string(std::string)> step) {
     check(!fused, ErrorCode::kUnsupported, "{}: decoder {} behind Fuse", where, type);
-    out.for_tokens.push_back(std::move(step));
+    out.decoders_of_tokens.push_back(std::move(step));
   };
   if (type == "Sequence") {
     for (const Json& each : object.at("decoders")) read_decoder(each, out, where);
   } else if (type == "ByteLevel" || type == "Fuse") {
-    // ByteLevel: BpeTokenizer's own; Fuse: tokens are always joined.
+    // ByteLevel: BPE's own; Fuse: tokens are always joined.
   } else if (type == "Replace") {
     const Pattern pattern = read_pattern(object.at("pattern"));
     each_token([step = replace_step(pattern.text, pattern.literal, object.at("content").get<std::string>(),
                                     where + ": decoder")](const std::string& token) { return step(token, {}); });
   } else if (type == "ByteFallback") {
-    each_token([](std::string token) {
+    each_token([](const std::string& token) {
       const int byte = parse_byte_token(token);
       return byte < 0 ? token : std::string(1, static_cast<char>(byte));
     });
@@ -190,15 +180,15 @@ void read_decoder(const Json& object, DecoderSteps& out, const std::string& wher
       check(content == " " && start <= 1 && stop == 0, ErrorCode::kUnsupported,
             "{}: decoder Strip of \"{}\", {} from the left, {} from the right (known: one space from the left)", where,
             content, start, stop);
-      if (start == 1) out.first_space = FirstSpace::kOne;
+      if (start == 1) out.parts.first_space = FirstSpace::kOne;
     } else {
       check(!content.empty(), ErrorCode::kCorrupt, "{}: decoder Strip of an empty string", where);
       each_token([=](std::string token) { return strip_token(std::move(token), content, start, stop); });
     }
   } else if (type == "Metaspace") {
     const auto mark = object.value("replacement", std::string(kSpaceMark));
-    each_token([mark](const std::string& token) { return replace_all(token, mark, " "); });
-    if (read_prepend(object, where) != Metaspace::Prepend::kNever) out.first_space = FirstSpace::kWholeToken;
+    each_token([step = replace_step(mark, true, " ", "decoder")](const std::string& token) { return step(token, {}); });
+    if (read_prepend(object, where) != Metaspace::Prepend::kNever) out.parts.first_space = FirstSpace::kWholeToken;
   } else if (type == "WordPiece") {
     const auto prefix = object.value("prefix", std::string("##"));
     const bool clean = object.value("cleanup", true);
@@ -206,7 +196,7 @@ void read_decoder(const Json& object, DecoderSteps& out, const std::string& wher
       std::string shown = token.starts_with(prefix) ? token.substr(prefix.size()) : " " + token;
       return clean ? clean_up(std::move(shown)) : shown;
     });
-    out.first_space = FirstSpace::kOne;
+    out.parts.first_space = FirstSpace::kOne;
   } else {
     fail(ErrorCode::kUnsupported,
          "{}: decoder {} (known: ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace, WordPiece, Sequence)", where,

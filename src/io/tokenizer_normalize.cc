@@ -1,13 +1,11 @@
-// See tokenizer_normalize.h. Character properties and normal forms come from utf8proc.
-#include "io/tokenizer_normalize.h"
-
+// Normalisation (tokenizer_steps.h). Character properties and normal forms come from utf8proc.
 #include <utf8proc.h>
 
 #include <algorithm>
 #include <cstdlib>
 
 #include "base/error.h"
-#include "io/tokenizer_regex.h"
+#include "io/tokenizer_steps.h"
 #include "io/tokenizer_utf8.h"
 
 namespace octet {
@@ -156,20 +154,26 @@ std::string bert_clean(const BertCleaning& what, std::string_view text) {
   return what.lowercase ? lowercase(out) : out;
 }
 
+void append_replaced(std::string& out, std::string_view text, std::string_view from, std::string_view to) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t found = std::min(text.find(from, at), text.size());
+    out.append(text.substr(at, found - at));
+    if (found < text.size()) out += to;
+    at = found + from.size();
+  }
+}
+
+std::string replace_all(std::string_view text, std::string_view from, std::string_view to) {
+  std::string out;
+  append_replaced(out, text, from, to);
+  return out;
+}
+
 TextNormalizer::Step replace_step(const std::string& pattern, bool literal, const std::string& content,
                                   const std::string& where) {
   if (literal) {
     check(!pattern.empty(), ErrorCode::kInvalidArgument, "{}: Replace of an empty string", where);
-    return [pattern, content](std::string_view text, const TextPlace&) {
-      std::string out;
-      for (size_t at = 0; at < text.size();) {
-        const size_t found = std::min(text.find(pattern, at), text.size());
-        out.append(text.substr(at, found - at));
-        if (found < text.size()) out += content;
-        at = found + pattern.size();
-      }
-      return out;
-    };
+    return [pattern, content](std::string_view text, const TextPlace&) { return replace_all(text, pattern, content); };
   }
   const auto regex = std::make_shared<Regex>(pattern, false, where);
   return [regex, content](std::string_view text, const TextPlace&) {

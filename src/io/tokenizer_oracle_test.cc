@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/rng.h"
 #include "base/testing/test_data.h"
 #include "io/tokenizer.h"
-#include "io/tokenizer_files.h"
 #include "io/tokenizer_utf8.h"
 
 namespace octet {

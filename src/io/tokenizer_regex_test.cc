@@ -1,13 +1,12 @@
 // What patterns mean here and in the libraries the files were written for, and steps of a tokenizer.json that are
 // refused by name.
-#include "io/tokenizer_regex.h"
+#include "io/tokenizer_steps.h"
 
 #include <gtest/gtest.h>
 
 #include "base/error.h"
 #include "base/testing/test_error.h"
 #include "io/tokenizer.h"
-#include "io/tokenizer_split.h"
 
 namespace octet {
 namespace {

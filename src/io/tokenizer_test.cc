@@ -7,11 +7,11 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/rng.h"
 #include "base/testing/test_data.h"
 #include "base/testing/test_error.h"
-#include "io/tokenizer_files.h"
-#include "io/tokenizer_load.h"
+#include "io/tokenizer_parts.h"
 #include "io/tokenizer_utf8.h"
 
 namespace octet {
@@ -250,7 +250,8 @@ TEST(Tokenizer, BytesWithoutATokenFollowThePolicy) {
   BpeVocabulary vocabulary;
   for (int byte = 0; byte < 255; ++byte) vocabulary.tokens.push_back(byte_spellings()[static_cast<size_t>(byte)]);
   vocabulary.splits.push_back({.pattern = kGpt2Pattern});
-  const BpeTokenizer tokenizer(std::move(vocabulary), "test");
+  const auto made = make_bpe(std::move(vocabulary), "test");
+  const Tokenizer& tokenizer = *made;
   for (int round = 0; round < 2; ++round) {  // the second could find what the first has kept
     EXPECT_NE(error_of([&] { tokenizer.encode("he\xFFy"); }).find("no token for byte 0xff"), std::string::npos);
     UnknownText drop{.policy = UnknownText::Policy::kDrop};

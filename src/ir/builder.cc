@@ -9,17 +9,13 @@
 namespace octet {
 namespace {
 
-const char* init_name(Init init) {
-  constexpr const char* kNames[] = {"normal", "zeros", "ones"};
-  return kNames[static_cast<size_t>(init)];
-}
+constexpr const char* kInitNames[] = {"normal", "zeros", "ones"};
+constexpr const char* kSplitNames[] = {"none", "column", "row", "vocab"};
 
-const char* split_name(Split split) {
-  constexpr const char* kNames[] = {"none", "column", "row", "vocab"};
-  return kNames[static_cast<size_t>(split)];
+// Of x W^T.
+Attrs linear_attrs(const std::string& gemm) {
+  return {{"gemm", gemm}, {"role", "fprop"}, {"trans_a", false}, {"trans_b", true}};
 }
-
-Attrs linear_attrs(const std::string& gemm) { return {{"gemm", gemm}, {"role", std::string("fprop")}}; }
 
 Value add_leaf(Graph& graph, Op op, const std::string& name, TensorType type, Attrs attrs, Phase phase) {
   if (Value found = graph.find_leaf(op, name); found.exists()) {
@@ -45,14 +41,13 @@ Builder::Scope::~Scope() {
   builder_.layer_ = layer_;
 }
 
-std::string Builder::path(const std::string& name) const { return prefix_ + name; }
-
 Value Builder::input(const std::string& name, TensorType type) {
   return add_leaf(graph_, Op::kInput, name, std::move(type), {}, phase_);
 }
 
 Value Builder::param(const std::string& name, Shape shape, ParamOptions options) {
-  Attrs attrs = {{"init", std::string(init_name(options.init))}, {"split", std::string(split_name(options.split))}};
+  Attrs attrs = {{"init", kInitNames[static_cast<size_t>(options.init)]},
+                 {"split", kSplitNames[static_cast<size_t>(options.split)]}};
   if (options.init == Init::kNormal) attrs.set("std", options.std);
   return add_leaf(graph_, Op::kParam, path(name), {DType::kF32, std::move(shape)}, std::move(attrs), phase_);
 }
@@ -70,10 +65,7 @@ Value Builder::constant(double value, Shape shape, DType dtype) {
 
 Value Builder::linear(Value x, const std::string& name, int64_t out, LinearOptions options) {
   Value weight = param(name + ".weight", {out, shape(x).cols()}, {.std = options.std, .split = options.split});
-  Attrs attrs = linear_attrs(path(name));
-  attrs.set("trans_a", false);
-  attrs.set("trans_b", true);
-  Value y{emit(Op::kMatmul, {x, weight}, std::move(attrs), name), 0};
+  Value y{emit(Op::kMatmul, {x, weight}, linear_attrs(path(name)), name), 0};
   if (!options.bias) return y;
   // A bias of a column-split linear is split with its rows; one of a row-split linear is added after the sum.
   Split split = options.split == Split::kColumn ? Split::kColumn : Split::kNone;
@@ -83,8 +75,6 @@ Value Builder::linear(Value x, const std::string& name, int64_t out, LinearOptio
 
 Value Builder::head(Value x, Value table, const std::string& name) {
   Attrs attrs = linear_attrs(path(name));
-  attrs.set("trans_a", false);
-  attrs.set("trans_b", true);
   attrs.set("head", true);
   return {emit(Op::kMatmul, {x, table}, std::move(attrs), name), 0};
 }
@@ -97,17 +87,8 @@ Value Builder::matmul(Value a, Value b, bool trans_a, bool trans_b, Value c, Att
 
 Value Builder::cast(Value x, DType to) {
   if (graph_.dtype(x) == to) return x;
-  return {emit(Op::kCast, {x}, {{"to", std::string(dtype_name(to))}}), 0};
+  return {emit(Op::kCast, {x}, {{"to", dtype_name(to)}}), 0};
 }
-
-Value Builder::scale(Value x, double value) { return {emit(Op::kScale, {x}, {{"value", value}}), 0}; }
-Value Builder::gelu(Value x, bool approximate) { return {emit(Op::kGelu, {x}, {{"approximate", approximate}}), 0}; }
-Value Builder::silu(Value x) { return {emit(Op::kSilu, {x}), 0}; }
-Value Builder::relu(Value x) { return {emit(Op::kRelu, {x}), 0}; }
-Value Builder::add(Value a, Value b) { return {emit(Op::kAdd, {a, b}), 0}; }
-Value Builder::sub(Value a, Value b) { return {emit(Op::kSub, {a, b}), 0}; }
-Value Builder::mul(Value a, Value b) { return {emit(Op::kMul, {a, b}), 0}; }
-Value Builder::maximum(Value a, Value b) { return {emit(Op::kMaximum, {a, b}), 0}; }
 
 int64_t Builder::new_dropout_key() {
   if (next_dropout_key_ == 0) {  // first use: stay clear of the keys the graph already has
@@ -175,8 +156,6 @@ Value Builder::rope(Value x, Value positions, const RopeOptions& options) {
   return {emit(Op::kRope, {x, positions}, std::move(attrs)), 0};
 }
 
-Value Builder::embedding(Value ids, Value table) { return {emit(Op::kEmbedding, {ids, table}), 0}; }
-
 Builder::Loss Builder::cross_entropy(Value logits, Value targets, Value lse) {
   NodeId id = emit(Op::kCrossEntropy, lse.exists() ? std::vector{logits, targets, lse} : std::vector{logits, targets});
   return {{id, 0}, {id, 1}};
@@ -196,13 +175,9 @@ Value Builder::concat(const std::vector<Value>& parts, int axis) {
   return {emit(Op::kConcat, parts, {{"axis", int64_t{axis}}}), 0};
 }
 
-Value Builder::transpose(Value x) { return {emit(Op::kTranspose, {x}), 0}; }
-
 Value Builder::reduce(Value x, const std::string& reduction, const std::string& axis) {
   return {emit(Op::kReduce, {x}, {{"reduction", reduction}, {"axis", axis}}), 0};
 }
-
-Value Builder::select_rows(Value x, Value rows) { return {emit(Op::kSelectRows, {x, rows}), 0}; }
 
 NodeId Builder::emit(Op op, std::vector<Value> inputs, Attrs attrs, const std::string& name) {
   return graph_.add(Node{.op = op,
@@ -212,8 +187,5 @@ NodeId Builder::emit(Op op, std::vector<Value> inputs, Attrs attrs, const std::s
                          .layer = layer_,
                          .phase = phase_});
 }
-
-void Builder::output(const std::string& name, Value value) { graph_.outputs().push_back({name, value}); }
-void Builder::update(const std::string& state, Value value) { graph_.updates().push_back({state, value}); }
 
 }  // namespace octet

@@ -74,7 +74,7 @@ class Builder {
   };
   Scope scope(std::string name) { return Scope(*this, std::move(name)); }
   Scope layer(int index) { return Scope(*this, "layers." + std::to_string(index), index); }
-  std::string path(const std::string& name) const;  // current prefix + name
+  std::string path(const std::string& name) const { return prefix_ + name; }
   void set_phase(Phase phase) { phase_ = phase; }
   void set_layer(int32_t layer) { layer_ = layer; }
 
@@ -102,14 +102,14 @@ class Builder {
 
   Value matmul(Value a, Value b, bool trans_a = false, bool trans_b = false, Value c = {}, Attrs extra = {});
   Value cast(Value x, DType to);
-  Value scale(Value x, double value);
-  Value gelu(Value x, bool approximate);
-  Value silu(Value x);
-  Value relu(Value x);
-  Value add(Value a, Value b);
-  Value sub(Value a, Value b);
-  Value mul(Value a, Value b);
-  Value maximum(Value a, Value b);
+  Value scale(Value x, double value) { return {emit(Op::kScale, {x}, {{"value", value}}), 0}; }
+  Value gelu(Value x, bool approximate) { return {emit(Op::kGelu, {x}, {{"approximate", approximate}}), 0}; }
+  Value silu(Value x) { return {emit(Op::kSilu, {x}), 0}; }
+  Value relu(Value x) { return {emit(Op::kRelu, {x}), 0}; }
+  Value add(Value a, Value b) { return {emit(Op::kAdd, {a, b}), 0}; }
+  Value sub(Value a, Value b) { return {emit(Op::kSub, {a, b}), 0}; }
+  Value mul(Value a, Value b) { return {emit(Op::kMul, {a, b}), 0}; }
+  Value maximum(Value a, Value b) { return {emit(Op::kMaximum, {a, b}), 0}; }
   Value dropout(Value x, double p);  // p == 0 returns x
 
   struct Norm {
@@ -123,7 +123,7 @@ class Builder {
   };
   AttentionResult attention(Value q, Value k, Value v, Value segments, const AttentionOptions& options);
   Value rope(Value x, Value positions, const RopeOptions& options);
-  Value embedding(Value ids, Value table);
+  Value embedding(Value ids, Value table) { return {emit(Op::kEmbedding, {ids, table}), 0}; }
 
   struct Loss {
     Value per_token, lse;
@@ -133,15 +133,15 @@ class Builder {
   Value reshape(Value x, Shape shape);
   Value slice(Value x, int axis, int64_t begin, int64_t end);
   Value concat(const std::vector<Value>& parts, int axis);
-  Value transpose(Value x);
+  Value transpose(Value x) { return {emit(Op::kTranspose, {x}), 0}; }
   Value reduce(Value x, const std::string& reduction, const std::string& axis);
-  Value select_rows(Value x, Value rows);
+  Value select_rows(Value x, Value rows) { return {emit(Op::kSelectRows, {x, rows}), 0}; }
 
   // Any op by enum: what passes and gradient rules use for the rest. Returns the node; results are {node, i}.
   NodeId emit(Op op, std::vector<Value> inputs, Attrs attrs = {}, const std::string& name = "");
 
-  void output(const std::string& name, Value value);
-  void update(const std::string& state, Value value);
+  void output(const std::string& name, Value value) { graph_.outputs().push_back({name, value}); }
+  void update(const std::string& state, Value value) { graph_.updates().push_back({state, value}); }
 
  private:
   int64_t new_dropout_key();

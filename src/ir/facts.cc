@@ -37,7 +37,7 @@ namespace {
 
 bool works_in_place_on(const Node& node, int input) {
   const std::vector<int>& inputs = op_facts(node.op).in_place;
-  return std::find(inputs.begin(), inputs.end(), input) != inputs.end();
+  return std::ranges::find(inputs, input) != inputs.end();
 }
 
 bool goes_by_rows(const Node& node) { return op_facts(node.op).elementwise || op_facts(node.op).row_wise; }
@@ -87,9 +87,7 @@ bool fusion_may_take_over(const Graph& body, int result, int input) {
     if (reads > 0 && i > index(made.node)) return false;
     if (reads > 1 && i == index(made.node) && !op_facts(reader.op).elementwise) return false;
   }
-  return std::none_of(body.outputs().begin(), body.outputs().end(), [&](const NamedValue& output) {
-    return output.value == Value{leaf, 0};
-  });
+  return std::ranges::none_of(body.outputs(), [&](const NamedValue& output) { return output.value == Value{leaf, 0}; });
 }
 
 }  // namespace
@@ -99,8 +97,7 @@ bool may_take_over(const Node& node, int result, int input) {
   if (node.op == Op::kFusion) return fusion_may_take_over(*node.body, result, input);
   const OpFacts& facts = op_facts(node.op);
   if (result == 0) return works_in_place_on(node, input);
-  return std::find(facts.in_place_others.begin(), facts.in_place_others.end(), std::pair{result, input}) !=
-         facts.in_place_others.end();
+  return std::ranges::find(facts.in_place_others, std::pair{result, input}) != facts.in_place_others.end();
 }
 
 int must_alias(const Node& node, int result) {
@@ -118,7 +115,7 @@ std::vector<int> overwritten_inputs(const Node& node) {
   for (const Node& member : node.body->nodes()) {
     for (int input : overwritten_inputs(member)) {
       const int leaf = aliased_leaf(*node.body, member.inputs[static_cast<size_t>(input)], true);
-      if (leaf >= 0 && std::find(inputs.begin(), inputs.end(), leaf) == inputs.end()) inputs.push_back(leaf);
+      if (leaf >= 0 && std::ranges::find(inputs, leaf) == inputs.end()) inputs.push_back(leaf);
     }
   }
   return inputs;

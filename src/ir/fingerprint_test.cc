@@ -1,4 +1,3 @@
-#include "ir/fingerprint.h"
 
 #include <gtest/gtest.h>
 

@@ -24,7 +24,7 @@ bool is_reduce(const Node& node, const char* kind, const char* axis) {
 
 int32_t input_count(const Graph& body) {
   return static_cast<int32_t>(
-      std::count_if(body.nodes().begin(), body.nodes().end(), [](const Node& node) { return node.op == Op::kInput; }));
+      std::ranges::count_if(body.nodes(), [](const Node& node) { return node.op == Op::kInput; }));
 }
 
 // The body's members but for slices of its inputs, which count as inputs.
@@ -97,7 +97,7 @@ bool read_activation_gradient(const Members& m, Chain& chain, size_t& used) {
   if (products.size() != 2 || !sums.empty()) return false;
   for (const Node* product : products) (m.reads(*chain.core, 1, product) ? chain.dact : chain.product) = product;
   if (chain.dact == nullptr || chain.product == nullptr) return false;
-  const bool share_dy = std::any_of(chain.dact->inputs.begin(), chain.dact->inputs.end(), [&](Value factor) {
+  const bool share_dy = std::ranges::any_of(chain.dact->inputs, [&](Value factor) {
     return factor == chain.product->inputs[0] || factor == chain.product->inputs[1];
   });
   if (!share_dy) return false;
@@ -136,7 +136,7 @@ bool read_plain(const Members& m, Chain& chain, size_t& used) {
 
 bool read_producer(const Members& m, Chain& chain, size_t& used) {
   const auto has = [&](const auto& like) {
-    return std::any_of(m.nodes().begin(), m.nodes().end(), [&](const Node* node) { return like(node->op); });
+    return std::ranges::any_of(m.nodes(), [&](const Node* node) { return like(node->op); });
   };
   if (has(is_activation_grad)) return read_activation_gradient(m, chain, used);
   if (has(is_activation)) return read_forward_activation(m, chain, used);
@@ -245,7 +245,7 @@ std::string fusion_label(const Node& fusion) {
   const Members members(*fusion.body);
   for (const Node* node : members.nodes()) {
     const std::string name = node->op == Op::kReduce ? node->attr<std::string>("reduction") : op_name(node->op);
-    const auto known = std::find_if(ops.begin(), ops.end(), [&](const auto& entry) { return entry.first == name; });
+    const auto known = std::ranges::find_if(ops, [&](const auto& entry) { return entry.first == name; });
     if (known == ops.end()) {
       ops.emplace_back(name, 1);
     } else {

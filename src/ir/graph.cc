@@ -12,10 +12,6 @@
 namespace octet {
 namespace {
 
-constexpr int64_t kMaxElements = int64_t{1} << 56;  // so that bytes and products of two dims stay within int64
-
-bool is_named_leaf(Op op) { return op == Op::kInput || op == Op::kParam || op == Op::kState; }
-
 std::string leaf_key(Op op, std::string_view name) { return fmt::format("{}:{}", static_cast<int>(op), name); }
 
 std::string input_range(const OpInfo& info) {
@@ -25,17 +21,20 @@ std::string input_range(const OpInfo& info) {
 }
 
 void check_result(const Node& node, const TensorType& type) {
-  int64_t elements = 1;
-  bool good = type.shape.rank() >= 1;
-  for (int64_t dim : type.shape.dims) {
-    good = good && dim > 0 && !__builtin_mul_overflow(elements, dim, &elements) && elements <= kMaxElements;
-  }
-  check(good, ErrorCode::kInvalidArgument,
+  check(type.shape.rank() >= 1 && can_be_stored(type.shape), ErrorCode::kInvalidArgument,
         "{}: result type {} in node {}: dims must be positive and elements at most 2^56", op_name(node.op),
         to_string(type), node.name);
 }
 
 }  // namespace
+
+bool can_be_stored(const Shape& shape) {
+  constexpr int64_t kMaxElements = int64_t{1} << 56;  // so that bytes and products of two dims stay within int64
+  int64_t elements = 1;
+  return std::ranges::all_of(shape.dims, [&](int64_t dim) {
+    return dim > 0 && !__builtin_mul_overflow(elements, dim, &elements) && elements <= kMaxElements;
+  });
+}
 
 const char* phase_name(Phase phase) {
   constexpr const char* kNames[] = {"forward", "backward", "recompute", "optimizer"};
@@ -50,7 +49,7 @@ constexpr const char* kRoleNames[] = {"",        "train", "accumulate", "train_s
 const char* graph_role_name(GraphRole role) { return kRoleNames[static_cast<size_t>(role)]; }
 
 GraphRole graph_role(std::string_view name) {
-  const auto found = std::find(std::begin(kRoleNames), std::end(kRoleNames), name);
+  const auto found = std::ranges::find(kRoleNames, name);
   return found == std::end(kRoleNames) ? GraphRole::kNone : static_cast<GraphRole>(found - std::begin(kRoleNames));
 }
 
@@ -116,7 +115,7 @@ std::vector<std::vector<int32_t>> Graph::count_uses() const {
   std::vector<std::vector<int32_t>> uses(nodes_.size());
   for (size_t i = 0; i < nodes_.size(); ++i) uses[i].resize(nodes_[i].results.size());
   auto count = [&](Value value) {
-    if (value.exists()) ++uses[static_cast<size_t>(index(value.node))][static_cast<size_t>(value.result)];
+    if (value.exists()) ++uses[slot(value.node)][static_cast<size_t>(value.result)];
   };
   for (const Node& node : nodes_) {
     for (Value input : node.inputs) count(input);
@@ -130,7 +129,7 @@ void Graph::keep_nodes(const std::vector<bool>& keep) {
   std::vector<NodeId> moved(nodes_.size(), NodeId::kNone);
   auto remap = [&](Value& value) {
     if (!value.exists()) return;
-    NodeId to = moved[static_cast<size_t>(index(value.node))];
+    NodeId to = moved[slot(value.node)];
     check(to != NodeId::kNone, ErrorCode::kInternal, "graph {}: #{} is dropped but still used", name_,
           index(value.node));
     value.node = to;
@@ -146,8 +145,8 @@ void Graph::keep_nodes(const std::vector<bool>& keep) {
   nodes_.resize(next);
   for (NamedValue& output : outputs_) remap(output.value);
   for (NamedValue& update : updates_) remap(update.value);
-  std::erase_if(leaves_, [&](const auto& leaf) { return !keep[static_cast<size_t>(index(leaf.second))]; });
-  for (auto& [key, id] : leaves_) id = moved[static_cast<size_t>(index(id))];
+  std::erase_if(leaves_, [&](const auto& leaf) { return !keep[slot(leaf.second)]; });
+  for (auto& [key, id] : leaves_) id = moved[slot(id)];
 }
 
 std::string describe(const Graph& graph, NodeId id) {

@@ -20,6 +20,7 @@ namespace octet {
 
 enum class NodeId : int32_t { kNone = -1 };
 inline int32_t index(NodeId id) { return static_cast<int32_t>(id); }
+inline size_t slot(NodeId id) { return static_cast<size_t>(id); }  // of a vector with an element for every node
 
 // One result of one node.
 struct Value {
@@ -30,8 +31,13 @@ struct Value {
   bool operator==(const Value&) const = default;
 };
 struct ValueHash {
-  size_t operator()(Value v) const { return static_cast<size_t>(index(v.node)) * 8 + static_cast<size_t>(v.result); }
+  size_t operator()(Value v) const { return slot(v.node) * 8 + static_cast<size_t>(v.result); }
 };
+
+// Leaves with a name and contents of their own: not constants.
+inline bool is_named_leaf(Op op) { return op == Op::kInput || op == Op::kParam || op == Op::kState; }
+
+bool can_be_stored(const Shape& shape);  // dims are positive, and elements at most 2^56
 
 // Where a node comes from: what recompute, the memory plan and reports ask.
 enum class Phase : uint8_t { kForward, kBackward, kRecompute, kOptimizer };
@@ -115,10 +121,10 @@ class Graph {
   void set_mesh(const Mesh& mesh) { mesh_ = mesh; }
 
   int32_t size() const { return static_cast<int32_t>(nodes_.size()); }
-  const Node& node(NodeId id) const { return nodes_[static_cast<size_t>(index(id))]; }
+  const Node& node(NodeId id) const { return nodes_[slot(id)]; }
   const Node& node(Value value) const { return node(value.node); }
   // Names, attrs, layer and phase may change; an input only for a value of the same type that comes before the node.
-  Node& mutable_node(NodeId id) { return nodes_[static_cast<size_t>(index(id))]; }
+  Node& mutable_node(NodeId id) { return nodes_[slot(id)]; }
   const std::vector<Node>& nodes() const { return nodes_; }
   const TensorType& type(Value value) const { return node(value).results[static_cast<size_t>(value.result)]; }
   const Shape& shape(Value value) const { return type(value).shape; }
@@ -148,6 +154,35 @@ class Graph {
   std::vector<NamedValue> outputs_, updates_;
   std::unordered_map<std::string, NodeId> leaves_;  // "<op>:<name>"
 };
+
+// A T for every result of a graph's nodes.
+template <typename T>
+class ValueTable {
+ public:
+  ValueTable() = default;
+  explicit ValueTable(const Graph& graph, const T& initial = {}) {
+    begin_.reserve(graph.nodes().size());
+    for (const Node& node : graph.nodes()) {
+      begin_.push_back(values_.size());
+      values_.resize(values_.size() + node.results.size(), initial);
+    }
+  }
+  decltype(auto) operator[](Value v) { return values_[begin_[slot(v.node)] + static_cast<size_t>(v.result)]; }
+  decltype(auto) operator[](Value v) const { return values_[begin_[slot(v.node)] + static_cast<size_t>(v.result)]; }
+
+ private:
+  std::vector<size_t> begin_;  // by node
+  std::vector<T> values_;
+};
+
+// fn(value, its node) for every result, in node order.
+template <typename Fn>
+void for_each_result(const Graph& graph, const Fn& fn) {
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    const Node& node = graph.node(NodeId{i});
+    for (int32_t r = 0; r < static_cast<int32_t>(node.results.size()); ++r) fn(Value{NodeId{i}, r}, node);
+  }
+}
 
 // "node layers.0.attn (attention, #12)": for messages.
 std::string describe(const Graph& graph, NodeId id);

@@ -17,18 +17,12 @@ std::vector<SavedValue> saved_for_backward(const Graph& graph) {
     }
   }
   std::vector<SavedValue> saved;
-  for (int32_t i = 0; i < graph.size(); ++i) {
-    const Node& node = graph.node(NodeId{i});
-    if (node.phase != Phase::kForward || node.op == Op::kInput || node.op == Op::kParam || node.op == Op::kState) {
-      continue;
-    }
-    for (int32_t r = 0; r < static_cast<int32_t>(node.results.size()); ++r) {
-      if (!read.contains({NodeId{i}, r})) continue;
-      const TensorType& type = node.results[static_cast<size_t>(r)];
-      saved.push_back(
-          {.name = node.name, .op = op_name(node.op), .layer = node.layer, .type = type, .bytes = type.bytes()});
-    }
-  }
+  for_each_result(graph, [&](Value value, const Node& node) {
+    if (node.phase != Phase::kForward || is_named_leaf(node.op) || !read.contains(value)) return;
+    const TensorType& type = graph.type(value);
+    saved.push_back(
+        {.name = node.name, .op = op_name(node.op), .layer = node.layer, .type = type, .bytes = type.bytes()});
+  });
   return saved;
 }
 

@@ -8,16 +8,6 @@
 #include "ir/builder.h"
 
 namespace octet {
-namespace {
-
-[[noreturn]] void throw_no_graph(const Program& program, const std::string& name) {
-  std::vector<std::string> names;
-  for (const Graph& graph : program.graphs()) names.push_back(graph.name());
-  fail(ErrorCode::kNotFound, "program {} has no graph '{}'; it has: {}", program.name, name, fmt::join(names, ", "));
-}
-
-}  // namespace
-
 const char* state_role_name(StateRole role) {
   constexpr const char* kNames[] = {"master",      "compute",         "codes",    "scale_inv", "scale",
                                     "amax",        "amax_history",    "gradient", "moment",    "kv_cache",
@@ -82,8 +72,7 @@ const StateEntry* Program::find_state(const std::string& param, StateRole role, 
 
 int64_t Program::state_bytes(std::initializer_list<StateRole> roles) const {
   int64_t bytes = 0;
-  for (const StateEntry& entry : states_)
-    bytes += std::count(roles.begin(), roles.end(), entry.role) * entry.type.bytes();
+  for (const StateEntry& entry : states_) bytes += std::ranges::count(roles, entry.role) * entry.type.bytes();
   return bytes;
 }
 
@@ -94,31 +83,20 @@ Graph& Program::add_graph(Graph graph) {
 }
 
 const Graph* Program::find_graph(const std::string& name) const {
-  auto found = std::find_if(graphs_.begin(), graphs_.end(), [&](const Graph& graph) { return graph.name() == name; });
+  auto found = std::ranges::find(graphs_, name, &Graph::name);
   return found == graphs_.end() ? nullptr : &*found;
-}
-
-Graph* Program::find_graph(const std::string& name) {
-  return const_cast<Graph*>(static_cast<const Program*>(this)->find_graph(name));
 }
 
 const Graph* Program::find_graph(GraphRole role) const {
-  auto found = std::find_if(graphs_.begin(), graphs_.end(), [&](const Graph& graph) { return graph.role() == role; });
+  auto found = std::ranges::find(graphs_, role, &Graph::role);
   return found == graphs_.end() ? nullptr : &*found;
 }
 
-Graph* Program::find_graph(GraphRole role) {
-  return const_cast<Graph*>(static_cast<const Program*>(this)->find_graph(role));
-}
-
 const Graph& Program::graph(const std::string& name) const {
-  const Graph* found = find_graph(name);
-  if (found == nullptr) throw_no_graph(*this, name);
-  return *found;
-}
-
-Graph& Program::graph(const std::string& name) {
-  return const_cast<Graph&>(static_cast<const Program*>(this)->graph(name));
+  if (const Graph* found = find_graph(name)) return *found;
+  std::vector<std::string> names;
+  for (const Graph& graph : graphs_) names.push_back(graph.name());
+  fail(ErrorCode::kNotFound, "program {} has no graph '{}'; it has: {}", this->name, name, fmt::join(names, ", "));
 }
 
 Layout layout_in(GraphRole role, const Layout& state) {
@@ -183,7 +161,7 @@ const Node* find_leaf(const Program& program, const std::string& state) {
 
 bool is_training(const Program& program) {
   return program.find_graph(GraphRole::kApply) != nullptr ||
-         std::any_of(program.states().begin(), program.states().end(), [](const StateEntry& entry) {
+         std::ranges::any_of(program.states(), [](const StateEntry& entry) {
            return entry.role == StateRole::kMoment || entry.role == StateRole::kGradient;
          });
 }

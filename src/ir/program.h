@@ -67,12 +67,12 @@ class Program {
   int64_t state_bytes(std::initializer_list<StateRole> roles) const;
 
   Graph& add_graph(Graph graph);  // replaces one of the same name
-  Graph* find_graph(const std::string& name);
+  Graph* find_graph(const std::string& name) { return const_cast<Graph*>(std::as_const(*this).find_graph(name)); }
   const Graph* find_graph(const std::string& name) const;
-  Graph* find_graph(GraphRole role);  // the first of this role
-  const Graph* find_graph(GraphRole role) const;
-  Graph& graph(const std::string& name);  // throws kNotFound listing what there is
-  const Graph& graph(const std::string& name) const;
+  Graph* find_graph(GraphRole role) { return const_cast<Graph*>(std::as_const(*this).find_graph(role)); }
+  const Graph* find_graph(GraphRole role) const;  // the first of this role
+  Graph& graph(const std::string& name) { return const_cast<Graph&>(std::as_const(*this).graph(name)); }
+  const Graph& graph(const std::string& name) const;  // throws kNotFound listing what there is
   std::vector<Graph>& graphs() { return graphs_; }
   const std::vector<Graph>& graphs() const { return graphs_; }
 

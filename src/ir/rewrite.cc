@@ -5,34 +5,10 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "ir/text.h"
 
 namespace octet {
 namespace {
-
-bool is_named_leaf(Op op) { return op == Op::kInput || op == Op::kParam || op == Op::kState; }
-
-size_t mix(size_t seed, size_t value) { return seed ^ (value + 0x9e3779b97f4a7c15ull + (seed << 6) + (seed >> 2)); }
-
-struct HashAttr {
-  size_t operator()(const std::string& text) const { return std::hash<std::string>()(text); }
-  template <typename T>
-  size_t operator()(const std::vector<T>& list) const {
-    size_t seed = list.size();
-    for (const T& item : list) seed = mix(seed, std::hash<T>()(item));
-    return seed;
-  }
-  template <typename T>
-  size_t operator()(T value) const {
-    return std::hash<T>()(value);
-  }
-};
-
-size_t hash_node(const Node& node) {
-  size_t seed = static_cast<size_t>(node.op);
-  for (Value input : node.inputs) seed = mix(seed, ValueHash()(input));
-  for (const auto& [key, value] : node.attrs.entries()) seed = mix(seed, std::visit(HashAttr(), value));
-  return seed;
-}
 
 // Phases stay apart: a recomputed value must not become the saved one it replaces.
 bool same_computation(const Node& a, const Node& b) {
@@ -42,27 +18,17 @@ bool same_computation(const Node& a, const Node& b) {
 
 }  // namespace
 
-Rewriter::Rewriter(const Graph& old_graph) : old_(old_graph), new_(old_graph.name(), old_graph.role()), builder_(new_) {
+Rewriter::Rewriter(const Graph& old_graph)
+    : old_(old_graph), new_(old_graph.name(), old_graph.role()), builder_(new_), map_(old_graph) {
   new_.set_stage(old_.stage());
   new_.set_mesh(old_.mesh());
-  map_.reserve(static_cast<size_t>(old_.size()));
-  for (const Node& node : old_.nodes()) map_.emplace_back(node.results.size());
-}
-
-bool Rewriter::is_mapped(Value old_value) const {
-  return old_value.exists() &&
-         map_[static_cast<size_t>(index(old_value.node))][static_cast<size_t>(old_value.result)].exists();
 }
 
 Value Rewriter::map(Value old_value) const {
   if (!old_value.exists()) return old_value;
   check(is_mapped(old_value), ErrorCode::kInternal, "rewrite of {}: result {} of {} has no new value yet", old_.name(),
         old_value.result, describe(old_, old_value.node));
-  return map_[static_cast<size_t>(index(old_value.node))][static_cast<size_t>(old_value.result)];
-}
-
-void Rewriter::set(Value old_value, Value new_value) {
-  map_[static_cast<size_t>(index(old_value.node))][static_cast<size_t>(old_value.result)] = new_value;
+  return map_[old_value];
 }
 
 NodeId Rewriter::copy(NodeId old_id) {
@@ -76,10 +42,22 @@ NodeId Rewriter::copy(NodeId old_id) {
       return known.node;
     }
   }
-  Node node = old_node;
+  return replace(old_id, mapped(old_id));
+}
+
+Node Rewriter::mapped(NodeId old_id) const {
+  Node node = old_.node(old_id);
   for (Value& input : node.inputs) input = map(input);
-  NodeId id = new_.add(std::move(node));
-  for (int32_t r = 0; r < static_cast<int32_t>(old_node.results.size()); ++r) set({old_id, r}, {id, r});
+  return node;
+}
+
+void Rewriter::set_results(NodeId old_id, NodeId new_id) {
+  for (int32_t r = 0; r < static_cast<int32_t>(old_.node(old_id).results.size()); ++r) set({old_id, r}, {new_id, r});
+}
+
+NodeId Rewriter::replace(NodeId old_id, Node node) {
+  const NodeId id = new_.add(std::move(node));
+  set_results(old_id, id);
   return id;
 }
 
@@ -102,7 +80,7 @@ Graph Rewriter::finish() {
 bool remove_dead_nodes(Graph& graph) {
   std::vector<bool> live(static_cast<size_t>(graph.size()), false);
   auto mark = [&](Value value) {
-    if (value.exists()) live[static_cast<size_t>(index(value.node))] = true;
+    if (value.exists()) live[slot(value.node)] = true;
   };
   for (const NamedValue& output : graph.outputs()) mark(output.value);
   for (const NamedValue& update : graph.updates()) mark(update.value);
@@ -122,12 +100,12 @@ bool remove_dead_nodes(Graph& graph) {
 }
 
 bool merge_common_nodes(Graph& graph) {
-  std::unordered_multimap<size_t, NodeId> seen;
+  std::unordered_multimap<uint64_t, NodeId> seen;
   seen.reserve(static_cast<size_t>(graph.size()));
   std::vector<NodeId> stands_for(static_cast<size_t>(graph.size()));
   bool changed = false;
   auto replace = [&](Value& value) {
-    if (value.exists()) value.node = stands_for[static_cast<size_t>(index(value.node))];
+    if (value.exists()) value.node = stands_for[slot(value.node)];
   };
   for (int32_t i = 0; i < graph.size(); ++i) {
     NodeId id{i};
@@ -135,7 +113,7 @@ bool merge_common_nodes(Graph& graph) {
     stands_for[static_cast<size_t>(i)] = id;
     for (Value& input : node.inputs) replace(input);
     if (is_named_leaf(node.op)) continue;
-    size_t hash = hash_node(node);
+    const uint64_t hash = computation_hash(node);
     auto [first, last] = seen.equal_range(hash);
     auto twin =
         std::find_if(first, last, [&](const auto& entry) { return same_computation(graph.node(entry.second), node); });
@@ -151,6 +129,42 @@ bool merge_common_nodes(Graph& graph) {
   for (NamedValue& update : graph.updates()) replace(update.value);
   remove_dead_nodes(graph);
   return true;
+}
+
+bool fold_into_products(Graph& graph, const std::function<Value(const Node& sum)>& product_of) {
+  std::vector<Value> products(graph.nodes().size());  // by sum
+  std::vector<bool> moved(graph.nodes().size(), false);
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    const Node& node = graph.node(NodeId{i});
+    const Value product = node.op == Op::kAdd ? product_of(node) : Value::none();
+    if (!product.exists()) continue;
+    products[slot(NodeId{i})] = product;
+    moved[slot(product.node)] = true;
+  }
+  if (std::ranges::find(moved, true) == moved.end()) return false;
+  return rewrite(graph, [&](Rewriter& rewriter, NodeId id) {
+    const Value product = products[slot(id)];
+    if (!product.exists()) return bool{moved[slot(id)]};
+    const Node& sum = graph.node(id);
+    Node folded = rewriter.mapped(product.node);
+    folded.inputs.resize(static_cast<size_t>(operand_index(folded.op, "c")), Value::none());
+    folded.inputs.push_back(rewriter.map(sum.inputs[sum.inputs[0] == product ? 1 : 0]));
+    rewriter.replace(id, std::move(folded));
+    return true;
+  });
+}
+
+UseGraph::UseGraph(const Graph& graph) : graph_(graph), users_(graph), outputs_(graph) {
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    for (Value input : graph.node(NodeId{i}).inputs) {
+      if (!input.exists()) continue;
+      std::vector<NodeId>& list = users_[input];
+      if (list.empty() || list.back() != NodeId{i}) list.push_back(NodeId{i});
+    }
+  }
+  for (const auto* named : {&graph.outputs(), &graph.updates()}) {
+    for (const NamedValue& entry : *named) outputs_[entry.value] = true;
+  }
 }
 
 }  // namespace octet

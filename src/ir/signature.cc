@@ -1,17 +1,17 @@
 #include "ir/signature.h"
 
 #include <fmt/ranges.h>
-
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <unordered_map>
 
 #include "base/dtype.h"
 #include "base/error.h"
 #include "ir/text.h"
+#include "ir/text_words.h"
 
 namespace octet {
+
 namespace {
 
 std::string_view trim(std::string_view text) {
@@ -43,9 +43,7 @@ std::string_view next_word(std::string_view& text) {
 
 double to_double(std::string_view word) {
   double value = 0;
-  auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  check(error == std::errc() && end == word.data() + word.size(), ErrorCode::kInternal, "ops.def: '{}' is no number",
-        word);
+  check(text::read_number(word, value), ErrorCode::kInternal, "ops.def: '{}' is no number", word);
   return value;
 }
 
@@ -125,8 +123,7 @@ bool accepts(const AttrSpec& spec, const Attr& value) {
   if (const auto* number = std::get_if<int64_t>(&value)) return within(spec, static_cast<double>(*number));
   if (const auto* number = std::get_if<double>(&value)) return within(spec, *number);
   const auto* word = std::get_if<std::string>(&value);
-  return word == nullptr || spec.words.empty() ||
-         std::find(spec.words.begin(), spec.words.end(), *word) != spec.words.end();
+  return word == nullptr || spec.words.empty() || std::ranges::find(spec.words, *word) != spec.words.end();
 }
 
 std::vector<std::string> attr_names(Op op) {
@@ -136,6 +133,8 @@ std::vector<std::string> attr_names(Op op) {
 }
 
 constexpr const char* kTypeNames[] = {"an int", "a float", "a bool", "a string", "ints"};  // by Attr::index
+
+bool key_less(const std::pair<std::string, Attr>& entry, std::string_view key) { return entry.first < key; }
 
 }  // namespace
 
@@ -225,10 +224,40 @@ Attrs attrs_for(Op op, const Attrs& attrs) {
 
 int operand_index(Op op, std::string_view name) {
   const std::vector<std::string>& operands = op_info(op).operands;
-  auto found = std::find(operands.begin(), operands.end(), name);
+  auto found = std::ranges::find(operands, name);
   check(found != operands.end(), ErrorCode::kInternal, "{} has no operand {}; it has: {}", op_name(op), name,
         fmt::join(operands, ", "));
   return static_cast<int>(found - operands.begin());
+}
+
+void throw_bad_attr(std::string_view key, bool present) {
+  fail(ErrorCode::kInternal, "attribute {} {}", key, present ? "is of another type than asked for" : "is missing");
+}
+
+Attrs::Attrs(std::initializer_list<std::pair<std::string, Attr>> list) {
+  entries_.reserve(list.size());
+  for (const auto& [key, value] : list) set(key, value);
+}
+
+void Attrs::set(std::string_view key, Attr value) {
+  auto at = std::lower_bound(entries_.begin(), entries_.end(), key, key_less);
+  if (at != entries_.end() && at->first == key) {
+    at->second = std::move(value);
+  } else {
+    entries_.emplace(at, std::string(key), std::move(value));
+  }
+}
+
+void Attrs::erase(std::string_view key) {
+  auto at = std::lower_bound(entries_.begin(), entries_.end(), key, key_less);
+  if (at != entries_.end() && at->first == key) entries_.erase(at);
+}
+
+const Attr* Attrs::find(std::string_view key) const {
+  for (const auto& entry : entries_) {  // a handful of entries: a scan beats a search
+    if (entry.first == key) return &entry.second;
+  }
+  return nullptr;
 }
 
 }  // namespace octet

@@ -2,42 +2,34 @@
 #include "ir/target.h"
 
 #include <fmt/format.h>
-
 #include <algorithm>
 #include <cctype>
-#include <charconv>
+#include <iterator>
+#include <sstream>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "ir/text_words.h"
 
 namespace octet {
 namespace {
 
-// One row per scalar field: the text form, reading and the list of known keys derive from it.
-struct IntField {
-  const char* key;
-  int64_t Target::*member;
-};
-struct DoubleField {
-  const char* key;
-  double Target::*member;
-};
-struct BoolField {
-  const char* key;
-  bool Target::*member;
-};
-constexpr BoolField kBools[] = {{"fp8_tn_only", &Target::fp8_tn_only},
-                                {"int8_products", &Target::int8_products},
-                                {"prefer_recompute", &Target::prefer_recompute}};
-constexpr IntField kInts[] = {{"vocab_multiple", &Target::vocab_multiple},
-                              {"fp8_alignment", &Target::fp8_alignment},
-                              {"buffer_alignment", &Target::buffer_alignment},
-                              {"workspace_bytes", &Target::workspace_bytes},
-                              {"memory_bytes", &Target::memory_bytes}};
-constexpr DoubleField kDoubles[] = {{"bytes_per_second", &Target::bytes_per_second},
-                                    {"f32_flops", &Target::f32_flops},
-                                    {"bf16_flops", &Target::bf16_flops},
-                                    {"fp8_flops", &Target::fp8_flops}};
+// fn(key, field) for every scalar field: the text form, reading and the list of known keys derive from it.
+template <typename AnyTarget, typename Fn>
+void for_each_field(AnyTarget& target, const Fn& fn) {
+  fn("fp8_tn_only", target.fp8_tn_only);
+  fn("int8_products", target.int8_products);
+  fn("prefer_recompute", target.prefer_recompute);
+  fn("vocab_multiple", target.vocab_multiple);
+  fn("fp8_alignment", target.fp8_alignment);
+  fn("buffer_alignment", target.buffer_alignment);
+  fn("workspace_bytes", target.workspace_bytes);
+  fn("memory_bytes", target.memory_bytes);
+  fn("bytes_per_second", target.bytes_per_second);
+  fn("f32_flops", target.f32_flops);
+  fn("bf16_flops", target.bf16_flops);
+  fn("fp8_flops", target.fp8_flops);
+}
 
 std::string_view trim(std::string_view text) {
   size_t begin = text.find_first_not_of(" \t\r");
@@ -45,112 +37,75 @@ std::string_view trim(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
 }
 
-std::vector<std::string> words(std::string_view text) {
-  std::vector<std::string> list;
-  size_t at = 0;
-  while ((at = text.find_first_not_of(" \t", at)) != std::string_view::npos) {
-    size_t end = std::min(text.find_first_of(" \t", at), text.size());
-    list.emplace_back(text.substr(at, end - at));
-    at = end;
-  }
-  return list;
+std::vector<std::string> words(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), {}};
 }
 
-class TargetReader {
- public:
-  explicit TargetReader(const std::string& path) : path_(path) {}
+void read_value(std::string_view text, bool& value) {
+  check(text == "true" || text == "false", ErrorCode::kInvalidArgument, "'{}' (want true or false)", text);
+  value = text == "true";
+}
 
-  void read_line(std::string_view line) {
-    ++line_;
-    line = trim(line.substr(0, line.find('#')));
-    if (line.empty()) return;
-    size_t colon = line.find(':');
-    check(colon != std::string_view::npos, ErrorCode::kInvalidArgument, "{}:{}: '{}' (want \"key: value\")", path_,
-          line_, line);
-    read_field(std::string(trim(line.substr(0, colon))), trim(line.substr(colon + 1)));
+template <typename Number>
+void read_value(std::string_view text, Number& value) {
+  check(text::read_number(text, value), ErrorCode::kInvalidArgument, "'{}' is not a number in range", text);
+}
+
+int64_t read_dim(std::string_view text) {
+  int64_t value = 0;
+  read_value(text, value);
+  check(value > 0, ErrorCode::kInvalidArgument, "{} (want > 0)", value);
+  return value;
+}
+
+void read_field(Target& target, const std::string& key, const std::string& value) {
+  std::vector<std::string> known = {"name", "device", "fuse", "timing"};
+  bool found = false;
+  for_each_field(target, [&](const char* name, auto& field) {
+    known.emplace_back(name);
+    if (key == name) read_value(value, field), found = true;
+  });
+  if (found) return;
+  if (key == "name") {
+    target.name = value;
+  } else if (key == "device") {
+    check(value == "cpu" || value == "cuda", ErrorCode::kInvalidArgument, "'{}' (want cpu or cuda)", value);
+    target.device = value == "cuda" ? Device::kCuda : Device::kCpu;
+  } else if (key == "fuse") {
+    allow_fusions(target, value);
+  } else if (key == "timing") {
+    const std::vector<std::string> parts = words(value);
+    const bool of_roles = parts.size() == 6 && std::isalpha(static_cast<unsigned char>(parts[5][0]));
+    check(parts.size() == 6 && !of_roles, ErrorCode::kInvalidArgument,
+          "'{}' (want precision tokens out in linears seconds{})", value,
+          of_roles ? "; this row is of an older format: make it again with octet-bench timings" : "");
+    LinearTiming timing{parts[0], read_dim(parts[1]), read_dim(parts[2]), read_dim(parts[3]), read_dim(parts[4])};
+    read_value(parts[5], timing.seconds);
+    target.timings.push_back(std::move(timing));
+  } else {
+    fail(ErrorCode::kInvalidArgument, "unknown key '{}'{}", key, if_near(key, known, " (nearest: {})"));
   }
+}
 
-  Target target;
+void read_line(Target& target, std::string_view line) {
+  line = trim(line.substr(0, line.find('#')));
+  if (line.empty()) return;
+  size_t colon = line.find(':');
+  check(colon != std::string_view::npos, ErrorCode::kInvalidArgument, "'{}' (want \"key: value\")", line);
+  read_field(target, std::string(trim(line.substr(0, colon))), std::string(trim(line.substr(colon + 1))));
+}
 
- private:
-  template <typename T>
-  T number(std::string_view text) const {
-    T value{};
-    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    check(error == std::errc() && end == text.data() + text.size(), ErrorCode::kInvalidArgument,
-          "{}:{}: '{}' is not a number in range", path_, line_, text);
-    return value;
-  }
-
-  int64_t dim(std::string_view text) const {
-    const auto value = number<int64_t>(text);
-    check(value > 0, ErrorCode::kInvalidArgument, "{}:{}: {} (want > 0)", path_, line_, value);
-    return value;
-  }
-
-  bool boolean(std::string_view text) const {
-    check(text == "true" || text == "false", ErrorCode::kInvalidArgument, "{}:{}: '{}' (want true or false)", path_,
-          line_, text);
-    return text == "true";
-  }
-
-  void read_fusion(std::string_view rule) {
-    try {
-      allow_fusions(target, std::string(rule));
-    } catch (const Error& error) {
-      fail(error.code(), "{}:{}: {}", path_, line_, error.message());
-    }
-  }
-
-  void read_field(const std::string& key, std::string_view value) {
-    std::vector<std::string> known = {"name", "device", "fuse", "timing"};
-    for (const BoolField& field : kBools) {
-      known.emplace_back(field.key);
-      if (key == field.key) {
-        target.*field.member = boolean(value);
-        return;
-      }
-    }
-    for (const IntField& field : kInts) {
-      known.emplace_back(field.key);
-      if (key == field.key) {
-        target.*field.member = number<int64_t>(value);
-        return;
-      }
-    }
-    for (const DoubleField& field : kDoubles) {
-      known.emplace_back(field.key);
-      if (key == field.key) {
-        target.*field.member = number<double>(value);
-        return;
-      }
-    }
-    if (key == "name") {
-      target.name = value;
-    } else if (key == "device") {
-      check(value == "cpu" || value == "cuda", ErrorCode::kInvalidArgument, "{}:{}: '{}' (want cpu or cuda)", path_,
-            line_, value);
-      target.device = value == "cuda" ? Device::kCuda : Device::kCpu;
-    } else if (key == "fuse") {
-      read_fusion(value);
-    } else if (key == "timing") {
-      std::vector<std::string> parts = words(value);
-      const bool of_roles =
-          parts.size() == 6 && !parts[5].empty() && std::isalpha(static_cast<unsigned char>(parts[5][0]));
-      check(parts.size() == 6 && !of_roles, ErrorCode::kInvalidArgument,
-            "{}:{}: '{}' (want precision tokens out in linears seconds{})", path_, line_, value,
-            of_roles ? "; this row is of an older format: make it again with octet-bench timings" : "");
-      target.timings.push_back(
-          {parts[0], dim(parts[1]), dim(parts[2]), dim(parts[3]), dim(parts[4]), number<double>(parts[5])});
-    } else {
-      fail(ErrorCode::kInvalidArgument, "{}:{}: unknown key '{}'{}", path_, line_, key,
-           if_near(key, known, " (nearest: {})"));
-    }
-  }
-
-  const std::string& path_;
-  int line_ = 0;
-};
+// The index of this name among names(0) .. names(count - 1).
+template <typename Name>
+int one_of(const char* what, const std::string& word, int count, const Name& name) {
+  std::vector<std::string> names;
+  for (int i = 0; i < count; ++i) names.emplace_back(name(i));
+  const auto found = std::ranges::find(names, word);
+  check(found != names.end(), ErrorCode::kInvalidArgument, "'{}' is no {}{}", word, what,
+        if_near(word, names, " (nearest: {})"));
+  return static_cast<int>(found - names.begin());
+}
 
 }  // namespace
 
@@ -159,21 +114,6 @@ const char* device_name(Device device) { return device == Device::kCuda ? "cuda"
 void Target::allow(Producer producer, std::initializer_list<FusionPart> parts) {
   for (FusionPart part : parts) fusions[static_cast<size_t>(producer)] |= static_cast<uint32_t>(part);
 }
-
-namespace {
-
-// The index of this name among names(0) .. names(count - 1).
-template <typename Name>
-int one_of(const char* what, const std::string& word, int count, const Name& name) {
-  std::vector<std::string> names;
-  for (int i = 0; i < count; ++i) names.emplace_back(name(i));
-  const auto found = std::find(names.begin(), names.end(), word);
-  check(found != names.end(), ErrorCode::kInvalidArgument, "'{}' is no {}{}", word, what,
-        if_near(word, names, " (nearest: {})"));
-  return static_cast<int>(found - names.begin());
-}
-
-}  // namespace
 
 void allow_fusions(Target& target, const std::string& rule) {
   const std::vector<std::string> list = words(rule);
@@ -190,14 +130,18 @@ void allow_fusions(Target& target, const std::string& rule) {
 Target interpreter_target() { return {.name = "interpreter", .int8_products = true, .buffer_alignment = 8}; }
 
 Target read_target(const std::string& path) {
-  std::string text = read_file(path, int64_t{16} << 20);
-  TargetReader reader(path);
-  for (size_t at = 0; at < text.size();) {
-    size_t end = std::min(text.find('\n', at), text.size());
-    reader.read_line(std::string_view(text).substr(at, end - at));
-    at = end + 1;
+  std::istringstream lines(read_file(path, int64_t{16} << 20));
+  Target target;
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    try {
+      read_line(target, line);
+    } catch (const Error& error) {
+      fail(error.code(), "{}:{}: {}", path, number, error.message());
+    }
   }
-  return reader.target;
+  return target;
 }
 
 std::string timing_text(const LinearTiming& t) {
@@ -216,9 +160,7 @@ std::string to_text(const Target& target) {
     }
     text += "\n";
   }
-  for (const BoolField& field : kBools) text += fmt::format("{}: {}\n", field.key, target.*field.member);
-  for (const IntField& field : kInts) text += fmt::format("{}: {}\n", field.key, target.*field.member);
-  for (const DoubleField& field : kDoubles) text += fmt::format("{}: {}\n", field.key, target.*field.member);
+  for_each_field(target, [&](const char* key, const auto& field) { text += fmt::format("{}: {}\n", key, field); });
   for (const LinearTiming& timing : target.timings) text += timing_text(timing);
   return text;
 }

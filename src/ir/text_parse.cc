@@ -1,5 +1,4 @@
 // The parser of the text form: recursive descent over words; one function per rule of the grammar in docs/ir.md.
-#include <charconv>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -12,16 +11,6 @@ namespace {
 constexpr int kMaxDepth = 8;  // of fusion bodies
 constexpr int64_t kMaxRanks = 1 << 20;
 constexpr size_t kMaxAttrs = 64;  // of a node: Attrs is a sorted list
-
-// Finds an enumerator by the text its name function gives.
-template <typename Enum>
-bool find_enum(std::string_view name, Enum last, const char* (*name_of)(Enum), Enum& found) {
-  for (int i = 0; i <= static_cast<int>(last); ++i) {
-    found = static_cast<Enum>(i);
-    if (name == name_of(found)) return true;
-  }
-  return false;
-}
 
 class Parser {
  public:
@@ -61,41 +50,45 @@ class Parser {
     return in_.word_or_quoted("a name after '@'");
   }
 
+  // An enumerator by the text its name function gives.
   template <typename Enum>
   Enum one_of(const char* what, Enum last, const char* (*name_of)(Enum)) {
     size_t begin = in_.position();
     std::string_view word = in_.word(what);
-    Enum found;
-    if (!find_enum(word, last, name_of, found)) in_.fail_at(begin, fmt::format("found '{}', expected {}", word, what));
-    return found;
+    for (int i = 0; i <= static_cast<int>(last); ++i) {
+      if (word == name_of(static_cast<Enum>(i))) return static_cast<Enum>(i);
+    }
+    in_.fail_at(begin, fmt::format("found '{}', expected {}", word, what));
+  }
+
+  // An error of `work` is one of the text that begins here.
+  template <typename Work>
+  auto located(size_t begin, const Work& work) {
+    try {
+      return work();
+    } catch (const Error& error) {
+      in_.fail_at(begin, error.message());
+    }
   }
 
   TensorType type(Layout& layout) {
     size_t begin = in_.position();
     std::string_view word = in_.word("a type like f32[4,8]");
-    TensorType result;
-    try {
-      result.dtype = parse_dtype(word);
-    } catch (const Error& error) {
-      in_.fail_at(begin, error.message());
-    }
+    const DType dtype = located(begin, [&] { return parse_dtype(word); });
+    Shape shape;
     in_.expect('[', "'['");
     while (!in_.accept(']')) {
-      if (result.shape.rank() > 0) in_.expect(',', "',' or ']'");
-      result.shape.dims.push_back(in_.integer("an integer"));
-      const int dim = result.shape.rank() - 1;
+      if (shape.rank() > 0) in_.expect(',', "',' or ']'");
+      shape.dims.push_back(in_.integer("an integer"));
+      const int dim = shape.rank() - 1;
       while (in_.accept('*')) layout = layout.cut(dim, axis());
       if (in_.accept('@')) layout = layout.with(dim, layout.cut_axes(dim), bounded("an outer size", INT64_MAX));
     }
     for (const auto& [mark, kind] :
          {std::pair{'+', Pending::kSum}, {'^', Pending::kMax}, {'~', Pending::kLse}, {'!', Pending::kNever}})
       while (in_.accept(mark)) layout.due(kind) = layout.due(kind) | AxisSet(axis());
-    try {
-      check_layout(layout, result.shape);
-    } catch (const Error& error) {
-      in_.fail_at(begin, error.message());
-    }
-    return result;
+    located(begin, [&] { check_layout(layout, shape); });
+    return {dtype, shape};
   }
 
   AxisList axis() {
@@ -124,11 +117,7 @@ class Parser {
   }
 
   AxisList axes_of(std::string_view words, size_t begin) {
-    try {
-      return parse_axes(words);
-    } catch (const Error& error) {
-      in_.fail_at(begin, error.message());
-    }
+    return located(begin, [&] { return parse_axes(words); });
   }
 
   std::vector<int64_t> int_list() {
@@ -145,8 +134,7 @@ class Parser {
   // Numbers with a point, an exponent, nan or inf are doubles.
   double number(std::string_view word, size_t begin) {
     double value = 0;
-    auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-    if (error != std::errc() || end != word.data() + word.size()) {
+    if (!text::read_number(word, value)) {
       in_.fail_at(begin, fmt::format("found '{}', expected a number", word.substr(0, 40)));
     }
     return value;
@@ -173,8 +161,7 @@ class Parser {
     std::string text = sign_and_word();
     if (text.find_first_of(".enEN") != std::string::npos) return number(text, begin);
     int64_t value = 0;
-    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size()) {
+    if (!text::read_number(text, value)) {
       in_.fail_at(begin, fmt::format("found '{}', expected an attribute's value", text.substr(0, 40)));
     }
     return value;
@@ -207,9 +194,8 @@ class Parser {
     Value result{found->second, 0};
     if (base.size() < word.size()) {
       std::string_view digits = word.substr(base.size() + 1);
-      auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), result.result);
-      bool good = error == std::errc() && end == digits.data() + digits.size() && result.result >= 0;
-      if (!good) in_.fail_at(begin, fmt::format("found '%{}', expected %name.result", word));
+      if (!text::read_number(digits, result.result) || result.result < 0)
+        in_.fail_at(begin, fmt::format("found '%{}', expected %name.result", word));
     }
     size_t results = graph.node(result).results.size();
     if (static_cast<size_t>(result.result) >= results) {
@@ -253,12 +239,7 @@ class Parser {
   void add(Graph& graph, Values& values, std::string id, Node node, size_t begin) {
     const std::vector<TensorType> declared = node.results;
     const std::vector<Layout> declared_layouts = node.layouts;
-    NodeId made = NodeId::kNone;
-    try {
-      made = graph.add(std::move(node));
-    } catch (const Error& error) {
-      in_.fail_at(begin, error.message());
-    }
+    const NodeId made = located(begin, [&] { return graph.add(std::move(node)); });
     const std::vector<TensorType>& inferred = graph.node(made).results;
     for (size_t r = 0; !declared.empty() && r < std::max(declared.size(), inferred.size()); ++r) {
       const std::string said = r < declared.size() ? octet::print(declared[r], declared_layouts[r]) : "absent";
@@ -320,21 +301,15 @@ class Parser {
     if (in_.accept_word("of")) entry.param = name();
     while (in_.accept_word("holds")) entry.placements.push_back(placement());
     if (in_.accept_word("initial")) entry.initial = number();
-    try {
+    located(begin, [&] {
       for (const Placement& placement : entry.placements) check_placement(placement, entry.type.shape);
       program.add_state(std::move(entry));
-    } catch (const Error& error) {
-      in_.fail_at(begin, error.message());
-    }
+    });
   }
 
   void check_dims(const Shape& shape, size_t begin) {
-    int64_t elements = 1;
-    for (int64_t dim : shape.dims) {
-      bool good = dim > 0 && !__builtin_mul_overflow(elements, dim, &elements) && elements <= int64_t{1} << 56;
-      if (!good)
-        in_.fail_at(begin, fmt::format("{}: dims must be positive and elements at most 2^56", to_string(shape)));
-    }
+    if (!can_be_stored(shape))
+      in_.fail_at(begin, fmt::format("{}: dims must be positive and elements at most 2^56", to_string(shape)));
   }
 
   Placement placement() {

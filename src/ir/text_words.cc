@@ -22,7 +22,7 @@ void Reader::skip() {
 
 void Reader::fail_at(size_t position, const std::string& message) const {
   std::string_view before = text_.substr(0, position);
-  auto line = std::count(before.begin(), before.end(), '\n') + 1;
+  auto line = std::ranges::count(before, '\n') + 1;
   size_t start = before.rfind('\n');
   size_t column = start == std::string_view::npos ? position + 1 : position - start;
   fail(ErrorCode::kInvalidArgument, "{}:{}:{}: {}", where_, line, column, message);
@@ -112,10 +112,7 @@ int64_t Reader::integer(const char* what) {
   if (peek() != '-' && (peek() < '0' || peek() > '9')) fail_expected(what);
   std::string_view found = word(what);
   int64_t value = 0;
-  auto [end, error] = std::from_chars(found.data(), found.data() + found.size(), value);
-  if (error != std::errc() || end != found.data() + found.size()) {
-    fail_at(begin, fmt::format("found '{}', expected {}", found.substr(0, 40), what));
-  }
+  if (!read_number(found, value)) fail_at(begin, fmt::format("found '{}', expected {}", found.substr(0, 40), what));
   return value;
 }
 

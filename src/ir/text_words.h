@@ -1,6 +1,7 @@
 // What printer and parser of the text form agree on, and the parser's reader of words.
 #pragma once
 
+#include <charconv>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -11,6 +12,13 @@ namespace octet::text {
 inline bool is_word_char(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' ||
          c == '-' || c == '/';
+}
+
+// Whether all of the text is one number in range.
+template <typename Number>
+bool read_number(std::string_view text, Number& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
 }
 
 // Reads a text from left to right. Blanks, newlines and '#' comments separate and mean nothing else. Every error is

@@ -22,7 +22,7 @@ class Verifier {
       NodeId id{i};
       const Node& node = graph_.node(id);
       check_node(id, node);
-      if (node.op == Op::kInput || node.op == Op::kParam || node.op == Op::kState) {
+      if (is_named_leaf(node.op)) {
         require(!node.name.empty() && leaves.emplace(node.op, node.name).second, id,
                 "leaf names must be there and unique");
         require(graph_.find_leaf(node.op, node.name) == Value{id, 0}, id, "the leaf is not found by its name");
@@ -150,7 +150,7 @@ class Verifier {
     int results = 0;
     for (int r = 0; r < static_cast<int>(node.results.size()); ++r) results += must_alias(node, r) == input;
     require(results == 1, id, "overwrites input {}, and {} results stand in its place (want 1)", input, results);
-    auto reads = std::count(node.inputs.begin(), node.inputs.end(), node.inputs[static_cast<size_t>(input)]);
+    auto reads = std::ranges::count(node.inputs, node.inputs[static_cast<size_t>(input)]);
     require(reads == 1, id, "reads input {}, which it overwrites, {} times", input, reads);
   }
 

@@ -1,12 +1,14 @@
 // One thread submits requests, by arrival time or concurrency, and polls the open streams in turn.
 #include "load/driver.h"
 
+#include <dlfcn.h>
+
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <thread>
-
-#include "load/energy.h"
 
 namespace octet {
 namespace {
@@ -14,6 +16,41 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr auto kPause = std::chrono::microseconds(200);  // between polls without events: the resolution of times
 constexpr double kProgressSeconds = 0.1;
+
+// Energy consumed by a GPU, read through NVML (libnvidia-ml.so.1, loaded at run time). The functions used are declared
+// here because nvml.h is part of the CUDA toolkit.
+class EnergyMeter {
+ public:
+  // "": no GPU.
+  explicit EnergyMeter(const std::string& pci_bus_id) {
+    void* library = pci_bus_id.empty() ? nullptr : dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) return;
+    const auto init = reinterpret_cast<int (*)()>(dlsym(library, "nvmlInit_v2"));
+    const auto handle_of =
+        reinterpret_cast<int (*)(const char*, void**)>(dlsym(library, "nvmlDeviceGetHandleByPciBusId_v2"));
+    total_energy_ = reinterpret_cast<decltype(total_energy_)>(dlsym(library, "nvmlDeviceGetTotalEnergyConsumption"));
+    const bool complete = init != nullptr && handle_of != nullptr && total_energy_ != nullptr;
+    if (!complete || init() != 0 || handle_of(pci_bus_id.c_str(), &device_) != 0) device_ = nullptr;
+    start_ = millijoules();
+  }
+  // Since construction; negative: not supported.
+  double joules() const {
+    const double end = millijoules();
+    return start_ < 0 || end < 0 ? -1 : (end - start_) / 1000;
+  }
+
+ private:
+  // Since the driver was loaded; negative: not known.
+  double millijoules() const {
+    unsigned long long energy = 0;
+    if (device_ == nullptr || total_energy_(device_, &energy) != 0) return -1;
+    return static_cast<double>(energy);
+  }
+
+  int (*total_energy_)(void* device, unsigned long long* millijoules) = nullptr;
+  void* device_ = nullptr;
+  double start_ = -1;
+};
 
 struct Open {
   size_t index;
@@ -177,6 +214,22 @@ class Drive {
 DriveResult drive(Engine& engine, const Workload& workload, const DriveOptions& options,
                   const DriveProgress& progress) {
   return Drive(engine, workload, options).run(progress);
+}
+
+LoadEstimate estimate_load(const EnginePlan& plan, const DeviceRates& rates, const Workload& workload, int64_t texts) {
+  const auto requests = static_cast<int64_t>(workload.requests.size());
+  const int64_t prompt = workload.prompt_tokens(), output = workload.output_tokens();
+  if (requests == 0) return {};
+  const int64_t length = std::max<int64_t>((prompt + output) / requests, 1);
+  LoadEstimate estimate;
+  estimate.texts = std::max<int64_t>(std::min({texts, requests, plan.kv_tokens / length}), 1);
+  const double token_product_seconds = 2 * static_cast<double>(plan.matrix_elements) / rates.flops_per_second;
+  estimate.step_seconds = std::max(static_cast<double>(plan.weight_bytes) / rates.bytes_per_second,
+                                   static_cast<double>(estimate.texts) * token_product_seconds);
+  const double steps = std::ceil(static_cast<double>(output) / static_cast<double>(estimate.texts));
+  estimate.seconds = std::max(steps * estimate.step_seconds + static_cast<double>(prompt) * token_product_seconds,
+                              workload.requests.back().arrival);
+  return estimate;
 }
 
 }  // namespace octet

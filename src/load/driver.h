@@ -1,4 +1,5 @@
-// Runs a workload on an engine and records the latencies of every request as a client sees them.
+// Runs a workload on an engine and records the latencies of every request as a client sees them; and estimates
+// how long one takes.
 #pragma once
 
 #include <functional>
@@ -50,5 +51,23 @@ using DriveProgress = std::function<void(int64_t done, int64_t tokens)>;
 
 DriveResult drive(Engine& engine, const Workload& workload, const DriveOptions& options,
                   const DriveProgress& progress = {});
+
+struct DeviceRates {
+  double bytes_per_second = 0;  // memory read bandwidth
+  double flops_per_second = 0;  // GEMMs in the recipe's precision
+};
+
+struct LoadEstimate {
+  int64_t texts = 0;        // sequences decoded per step
+  double step_seconds = 0;  // of one decode step
+  double seconds = 0;       // for the whole workload
+};
+
+// Estimates how long a workload takes from an engine's plan (bytes read, GEMM FLOPs), before weights are loaded. A
+// lower bound: attention, sampling and cache traffic are not counted.
+// A decode step takes the longer of reading every weight once and computing its GEMMs; prefill is compute bound.
+// `texts`: maximum number of running sequences, reduced to what the cache holds. The estimate is at least the last
+// arrival time.
+LoadEstimate estimate_load(const EnginePlan& plan, const DeviceRates& rates, const Workload& workload, int64_t texts);
 
 }  // namespace octet

@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "infer/testing/engine_test.h"
-#include "load/estimate.h"
 #include "load/summary.h"
 #include "load/workload.h"
 

@@ -1,3 +1,4 @@
+// A summary as text, JSON and an HTML page: one file without external resources; io/html_chart.h has the chart script.
 #include "load/summary.h"
 
 #include <fmt/format.h>
@@ -7,6 +8,7 @@
 #include <numeric>
 
 #include "base/json.h"
+#include "io/html_chart.h"
 
 namespace octet {
 namespace {
@@ -28,6 +30,55 @@ std::string row(const char* name, const Spread& s, double scale, const char* uni
 nlohmann::json json_of(const Spread& s) {
   return {{"mean", s.mean}, {"p50", s.p50}, {"p90", s.p90}, {"p95", s.p95}, {"p99", s.p99}, {"max", s.max}};
 }
+
+constexpr size_t kPoints = 200;  // per curve
+
+// Points [percentile, milliseconds] of a distribution.
+nlohmann::json distribution(std::vector<double> seconds) {
+  std::sort(seconds.begin(), seconds.end());
+  nlohmann::json points = nlohmann::json::array();
+  if (seconds.empty()) return points;
+  for (size_t i = 0; i <= kPoints; ++i) {
+    const size_t at = i * (seconds.size() - 1) / kPoints;
+    points.push_back({100.0 * static_cast<double>(i) / kPoints, 1e3 * seconds[at]});
+  }
+  return points;
+}
+
+// Output tokens per second and running requests over time.
+void add_timeline(nlohmann::json& data, const DriveResult& result) {
+  const double width = std::max(result.seconds, 1e-6) / kPoints;
+  std::vector<double> tokens(kPoints + 1), running(kPoints + 1);
+  auto slot = [&](double time) { return std::min(kPoints, static_cast<size_t>(std::max(0.0, time) / width)); };
+  for (const RequestRecord& record : result.records) {
+    if (record.first_token < 0) continue;
+    double time = record.first_token;
+    tokens[slot(time)] += 1;
+    for (float gap : record.gaps) tokens[slot(time += static_cast<double>(gap))] += 1;
+    for (size_t i = slot(record.submitted); i <= slot(record.last_token); ++i) running[i] += 1;
+  }
+  for (size_t i = 0; i < kPoints; ++i) {
+    const double time = (static_cast<double>(i) + 0.5) * width;
+    data["rate"].push_back({time, tokens[i] / width});
+    data["running"].push_back({time, running[i]});
+  }
+}
+
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (char c : text) out += c == '<' ? "&lt;" : c == '&' ? "&amp;" : std::string(1, c);
+  return out;
+}
+
+constexpr const char* kScript = R"html(;
+const at = id => document.getElementById(id);
+chart(at('rate'), 'output tokens a second', [{name: 'tokens/s', points: DATA.rate}], 220, 's ');
+chart(at('running'), 'requests in the engine', [{name: 'requests', points: DATA.running}], 160, 's ');
+chart(at('ttft'), 'first token, ms, by percentile', [{name: 'TTFT', points: DATA.ttft}], 190, 'p');
+chart(at('itl'), 'between tokens, ms, by percentile', [{name: 'ITL', points: DATA.itl}], 190, 'p');
+chart(at('e2e'), 'end to end, ms, by percentile', [{name: 'end to end', points: DATA.e2e}], 190, 'p');
+</script></body></html>
+)html";
 
 }  // namespace
 
@@ -117,33 +168,59 @@ std::string to_text(const LoadSummary& s) {
 }
 
 std::string to_json(const LoadSummary& s, const Facts& facts) {
-  nlohmann::json json;
+  nlohmann::json json = {{"requests", s.requests},
+                         {"finished", s.finished},
+                         {"failed", s.failed},
+                         {"seconds", s.seconds},
+                         {"prompt_tokens", s.prompt_tokens},
+                         {"cached_tokens", s.cached_tokens},
+                         {"output_tokens", s.output_tokens},
+                         {"preemptions", s.preemptions},
+                         {"steps", s.steps},
+                         {"output_tokens_per_second", s.output_rate},
+                         {"total_tokens_per_second", s.total_rate},
+                         {"requests_per_second", s.request_rate},
+                         {"goodput_requests_per_second", s.goodput},
+                         {"good_share", s.good_share},
+                         {"first_token_seconds", json_of(s.first_token)},
+                         {"inter_token_seconds", json_of(s.inter_token)},
+                         {"end_to_end_seconds", json_of(s.end_to_end)},
+                         {"request_tokens_per_second", json_of(s.request_output_rate)},
+                         {"step_seconds", s.step_seconds},
+                         {"host_seconds_per_step", s.host_seconds_per_step},
+                         {"padding_share", s.padding}};
   for (const auto& [name, value] : facts) json["run"][name] = value;
-  json["requests"] = s.requests;
-  json["finished"] = s.finished;
-  json["failed"] = s.failed;
-  json["seconds"] = s.seconds;
-  json["prompt_tokens"] = s.prompt_tokens;
-  json["cached_tokens"] = s.cached_tokens;
-  json["output_tokens"] = s.output_tokens;
-  json["preemptions"] = s.preemptions;
-  json["steps"] = s.steps;
-  json["output_tokens_per_second"] = s.output_rate;
-  json["total_tokens_per_second"] = s.total_rate;
-  json["requests_per_second"] = s.request_rate;
-  json["goodput_requests_per_second"] = s.goodput;
-  json["good_share"] = s.good_share;
-  json["first_token_seconds"] = json_of(s.first_token);
-  json["inter_token_seconds"] = json_of(s.inter_token);
-  json["end_to_end_seconds"] = json_of(s.end_to_end);
-  json["request_tokens_per_second"] = json_of(s.request_output_rate);
-  json["step_seconds"] = s.step_seconds;
-  json["host_seconds_per_step"] = s.host_seconds_per_step;
-  json["padding_share"] = s.padding;
   if (s.joules_per_token >= 0) json["joules_per_token"] = s.joules_per_token;
   if (s.cost_per_million_tokens >= 0) json["cost_per_million_tokens"] = s.cost_per_million_tokens;
   if (!s.first_error.empty()) json["first_error"] = s.first_error;
   return json.dump(1) + "\n";
+}
+
+std::string to_page(const LoadSummary& summary, const DriveResult& result, const Facts& facts) {
+  std::vector<double> first, inter, whole;
+  for (const RequestRecord& record : result.records) {
+    if (record.first_token < 0) continue;
+    first.push_back(record.first_token - record.submitted);
+    whole.push_back(record.last_token - record.submitted);
+    inter.insert(inter.end(), record.gaps.begin(), record.gaps.end());
+  }
+  nlohmann::json data = {{"ttft", distribution(std::move(first))},
+                         {"itl", distribution(std::move(inter))},
+                         {"e2e", distribution(std::move(whole))},
+                         {"rate", nlohmann::json::array()},
+                         {"running", nlohmann::json::array()}};
+  add_timeline(data, result);
+  std::string page =
+      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Octet load</title>\n<style>";
+  page += chart_style();
+  page += "</style></head><body>\n<h1>Octet under load</h1><table>";
+  for (const auto& [name, value] : facts)
+    page += fmt::format("<tr><td>{}</td><td>{}</td></tr>\n", escaped(name), escaped(value));
+  page += fmt::format("</table>\n<pre>{}</pre>\n", escaped(to_text(summary)));
+  page +=
+      "<div id=\"rate\"></div><div id=\"running\"></div><div class=\"grid\"><div id=\"ttft\"></div>"
+      "<div id=\"itl\"></div><div id=\"e2e\"></div></div>\n<script>\nconst DATA = ";
+  return page + data.dump() + ";\n" + chart_script() + kScript;
 }
 
 }  // namespace octet

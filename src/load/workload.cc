@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 #include <sstream>
 
 #include "base/error.h"
@@ -51,6 +52,11 @@ LoadRequest mooncake_request(const std::string& line, const std::string& where) 
           .prefix_blocks = json_get<std::vector<int64_t>>(json, "hash_ids", where)};
 }
 
+int64_t sum_of(const std::vector<LoadRequest>& requests, int64_t LoadRequest::*field) {
+  return std::accumulate(requests.begin(), requests.end(), int64_t{0},
+                         [&](int64_t sum, const LoadRequest& request) { return sum + request.*field; });
+}
+
 int32_t token_from(uint32_t bits, int64_t vocab) {
   const auto choices = static_cast<uint32_t>(std::max<int64_t>(1, vocab - kFirstToken));
   return static_cast<int32_t>(bits % choices) + (vocab > kFirstToken ? kFirstToken : 0);
@@ -58,17 +64,8 @@ int32_t token_from(uint32_t bits, int64_t vocab) {
 
 }  // namespace
 
-int64_t Workload::prompt_tokens() const {
-  int64_t sum = 0;
-  for (const LoadRequest& request : requests) sum += request.prompt_tokens;
-  return sum;
-}
-
-int64_t Workload::output_tokens() const {
-  int64_t sum = 0;
-  for (const LoadRequest& request : requests) sum += request.output_tokens;
-  return sum;
-}
+int64_t Workload::prompt_tokens() const { return sum_of(requests, &LoadRequest::prompt_tokens); }
+int64_t Workload::output_tokens() const { return sum_of(requests, &LoadRequest::output_tokens); }
 
 Workload fixed_workload(int64_t requests, int64_t prompt_tokens, int64_t output_tokens) {
   Workload workload{.name = fmt::format("{} x {}/{}", requests, prompt_tokens, output_tokens), .requests = {}};

@@ -3,7 +3,9 @@
 // grouped-query attention (arXiv 2305.13245), gated units (arXiv 2002.05202).
 #include <cmath>
 
-#include "model/blocks.h"
+#include "base/error.h"
+
+#include "model/model.h"
 
 namespace octet {
 namespace {
@@ -27,15 +29,7 @@ Value activate(Builder& b, Value x, Activation activation) {
   return x;
 }
 
-// x [T, heads D] normed per head, one weight [D] for all heads.
-Value head_norm(Builder& b, Value x, const std::string& name, int64_t heads, const NormSpec& spec) {
-  Shape rows = b.shape(x);
-  Value each = b.reshape(x, {rows[0] * heads, rows[1] / heads});
-  return b.reshape(norm(b, each, name, spec), rows);
-}
-
-}  // namespace
-
+// Parameters of a norm over x's last dim, "<name>.weight" and ".bias".
 Value norm(Builder& b, Value x, const std::string& name, const NormSpec& spec) {
   auto scope = b.scope(name);
   int64_t width = b.shape(x).cols();
@@ -46,6 +40,14 @@ Value norm(Builder& b, Value x, const std::string& name, const NormSpec& spec) {
   return b.layer_norm(x, weight, bias, spec.eps).y;
 }
 
+// x [T, heads D] normed per head, one weight [D] for all heads.
+Value head_norm(Builder& b, Value x, const std::string& name, int64_t heads, const NormSpec& spec) {
+  Shape rows = b.shape(x);
+  Value each = b.reshape(x, {rows[0] * heads, rows[1] / heads});
+  return b.reshape(norm(b, each, name, spec), rows);
+}
+
+// Attention over x with its projections attn.q, k, v, o.
 Value attention_block(Builder& b, Value x, Value positions, Value segments, const ModelSpec& m, const AttentionSpec& a,
                       const BatchShape& shape) {
   auto scope = b.scope("attn");
@@ -80,6 +82,7 @@ Value attention_block(Builder& b, Value x, Value positions, Value segments, cons
   return b.linear(mixed, "o", m.hidden, residual_projection(m, a.out_bias));
 }
 
+// mlp.up and mlp.down, and mlp.gate where it is gated.
 Value mixer_block(Builder& b, Value x, const ModelSpec& m, const MixerSpec& spec) {
   auto scope = b.scope("mlp");
   LinearOptions in = input_projection(m, spec.bias);
@@ -89,6 +92,7 @@ Value mixer_block(Builder& b, Value x, const ModelSpec& m, const MixerSpec& spec
   return b.linear(inner, "down", m.hidden, residual_projection(m, spec.bias));
 }
 
+// Hidden states of the tokens in front of the first layer; `table` receives the embedding table.
 Value embed_tokens(Builder& b, Value positions, Value& table, const ModelSpec& m, const BatchShape& shape) {
   const EmbeddingSpec& spec = m.embedding;
   Value ids = b.token_ids(shape.tokens);
@@ -106,12 +110,63 @@ Value embed_tokens(Builder& b, Value positions, Value& table, const ModelSpec& m
   return b.dropout(x, shape.training ? m.dropout : 0.0);
 }
 
+// Logits from the last hidden states: the embedding table when tied, else "head.weight"; and "head.bias".
 Value output_head(Builder& b, Value hidden, Value table, const ModelSpec& m) {
   const int64_t vocab = m.embedding.vocab_size;
   if (!m.head.tied) table = b.param("head.weight", {vocab, m.hidden}, {.std = m.init_std, .split = Split::kVocab});
   Value logits = b.head(hidden, table, "head");
   if (!m.head.bias) return logits;
   return b.add(logits, b.param("head.bias", {vocab}, {.init = Init::kZeros, .split = Split::kVocab}));
+}
+
+// Hidden states after the last norm, and the head on them.
+Value decoder_logits(Builder& b, const ModelSpec& m, const BatchShape& shape) {
+  double p = shape.training ? m.dropout : 0.0;
+  Value positions = b.positions(shape.tokens), segments = b.segments(shape.max_segments), table;
+  Value x = embed_tokens(b, positions, table, m, shape);
+  for (int64_t i = 0; i < m.layers; ++i) {
+    const auto& [attention, mixer] = m.layer(i);
+    auto layer = b.layer(static_cast<int>(i));
+    Value normed = norm(b, x, "norm1", m.norm);
+    Value mixed = b.dropout(attention_block(b, normed, positions, segments, m, attention, shape), p);
+    if (m.residual == Residual::kSequential) x = b.add(x, mixed);
+    if (m.residual != Residual::kParallelShared) normed = norm(b, x, "norm2", m.norm);
+    Value inner = b.dropout(mixer_block(b, normed, m, mixer), p);
+    x = m.residual == Residual::kSequential ? b.add(x, inner) : b.add(x, b.add(mixed, inner));
+  }
+  return output_head(b, norm(b, x, "norm", m.norm), table, m);
+}
+
+// What no op's own checks say.
+void check_pattern(const ModelSpec& m) {
+  const auto listed = static_cast<int64_t>(m.pattern.size());
+  check(listed > 0 && listed <= m.layers, ErrorCode::kInvalidArgument,
+        "model: {} layers are listed for {} (want 1 to that many)", listed, m.layers);
+  for (int64_t i = 0; i < listed; ++i)
+    check(!m.layer(i).attention.cross, ErrorCode::kUnsupported,
+          "layer {}: cross attention is not supported: op attention takes queries, keys and values of one sequence; "
+          "set AttentionSpec::cross = false",
+          i);
+}
+
+}  // namespace
+
+Value build_logits(Builder& b, const ModelSpec& m, const BatchShape& shape) {
+  check_pattern(m);
+  check(shape.tokens > 0 && shape.max_segments > 0 && shape.max_length > 0, ErrorCode::kInvalidArgument,
+        "batch: tokens {}, sequences {}, longest {} (all must be positive)", shape.tokens, shape.max_segments,
+        shape.max_length);
+  check(m.length_limit() == 0 || shape.max_length <= m.length_limit(), ErrorCode::kInvalidArgument,
+        "sequence length {} exceeds model.max_positions {}: shorten data.sequence_length or raise model.max_positions",
+        shape.max_length, m.max_positions);
+  return decoder_logits(b, m, shape);
+}
+
+void build_loss(Builder& b, const ModelSpec& model, const BatchShape& shape) {
+  Value logits = build_logits(b, model, shape);
+  Builder::Loss loss = b.cross_entropy(logits, b.targets(shape.tokens));
+  b.output("loss", b.reduce(loss.per_token, "sum", "all"));
+  if (!shape.training) b.output("loss_per_token", loss.per_token);
 }
 
 }  // namespace octet

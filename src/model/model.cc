@@ -1,40 +1,9 @@
 #include "model/model.h"
 
 #include "base/error.h"
-#include "model/blocks.h"
 
 namespace octet {
 namespace {
-
-// Hidden states after the last norm, and the head on them.
-Value decoder_logits(Builder& b, const ModelSpec& m, const BatchShape& shape) {
-  double p = shape.training ? m.dropout : 0.0;
-  Value positions = b.positions(shape.tokens), segments = b.segments(shape.max_segments), table;
-  Value x = embed_tokens(b, positions, table, m, shape);
-  for (int64_t i = 0; i < m.layers; ++i) {
-    const auto& [attention, mixer] = m.layer(i);
-    auto layer = b.layer(static_cast<int>(i));
-    Value normed = norm(b, x, "norm1", m.norm);
-    Value mixed = b.dropout(attention_block(b, normed, positions, segments, m, attention, shape), p);
-    if (m.residual == Residual::kSequential) x = b.add(x, mixed);
-    if (m.residual != Residual::kParallelShared) normed = norm(b, x, "norm2", m.norm);
-    Value inner = b.dropout(mixer_block(b, normed, m, mixer), p);
-    x = m.residual == Residual::kSequential ? b.add(x, inner) : b.add(x, b.add(mixed, inner));
-  }
-  return output_head(b, norm(b, x, "norm", m.norm), table, m);
-}
-
-// What no op's own checks say.
-void check_pattern(const ModelSpec& m) {
-  const auto listed = static_cast<int64_t>(m.pattern.size());
-  check(listed > 0 && listed <= m.layers, ErrorCode::kInvalidArgument,
-        "model: {} layers are listed for {} (want 1 to that many)", listed, m.layers);
-  for (int64_t i = 0; i < listed; ++i)
-    check(!m.layer(i).attention.cross, ErrorCode::kUnsupported,
-          "layer {}: cross attention is not supported: op attention takes queries, keys and values of one sequence; "
-          "set AttentionSpec::cross = false",
-          i);
-}
 
 // Constants a model computes with are normal in float32; values far from any model's come from damaged files.
 void check_constant(const char* field, double value, double most) {
@@ -120,24 +89,6 @@ ModelSpec::ModelSpec(const ModelConfig& c) : hidden(c.hidden), layers(c.layers),
   a.qk_norm = c.qk_norm, a.qkv_bias = c.bias.qkv, a.out_bias = c.bias.out;
   pattern.assign(std::max<size_t>(c.window.size(), 1), layer);
   for (size_t i = 0; i < c.window.size(); ++i) pattern[i].attention.window = c.window[i];
-}
-
-Value build_logits(Builder& b, const ModelSpec& m, const BatchShape& shape) {
-  check_pattern(m);
-  check(shape.tokens > 0 && shape.max_segments > 0 && shape.max_length > 0, ErrorCode::kInvalidArgument,
-        "batch: tokens {}, sequences {}, longest {} (all must be positive)", shape.tokens, shape.max_segments,
-        shape.max_length);
-  check(m.length_limit() == 0 || shape.max_length <= m.length_limit(), ErrorCode::kInvalidArgument,
-        "sequence length {} exceeds model.max_positions {}: shorten data.sequence_length or raise model.max_positions",
-        shape.max_length, m.max_positions);
-  return decoder_logits(b, m, shape);
-}
-
-void build_loss(Builder& b, const ModelSpec& model, const BatchShape& shape) {
-  Value logits = build_logits(b, model, shape);
-  Builder::Loss loss = b.cross_entropy(logits, b.targets(shape.tokens));
-  b.output("loss", b.reduce(loss.per_token, "sum", "all"));
-  if (!shape.training) b.output("loss_per_token", loss.per_token);
 }
 
 }  // namespace octet

@@ -61,7 +61,7 @@ class Occupancy {
     auto gather = [&](const AddressSet& set) { taken_.insert(taken_.end(), set.ranges().begin(), set.ranges().end()); };
     visit(
         item, [&](uint32_t node) { gather(any_[node]); }, [&](uint32_t node) { gather(whole_[node]); });
-    std::sort(taken_.begin(), taken_.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+    std::ranges::sort(taken_, [](const Range& a, const Range& b) { return a.begin < b.begin; });
     int64_t offset = 0;
     for (const Range& range : taken_) {
       if (range.begin - offset >= item.bytes) break;
@@ -137,7 +137,7 @@ ArenaSize place_in_arena(std::span<ArenaItem> items, int32_t times) {
   auto attempt = [&](const auto& before) {
     if (!best.empty() && size.bytes == size.live_bytes) return;
     std::iota(order.begin(), order.end(), size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return before(items[a], items[b]); });
+    std::ranges::stable_sort(order, [&](size_t a, size_t b) { return before(items[a], items[b]); });
     occupancy.clear();
     int64_t bytes = 0;
     for (size_t i : order) {

@@ -1,4 +1,4 @@
-#include "passes/autodiff.h"
+#include "passes/passes.h"
 
 #include <algorithm>
 
@@ -15,12 +15,12 @@ bool is_leaf(Op op) { return op_info(op).max_inputs == 0; }
 // their ids in it.
 class ReverseWalk final : public GradientContext {
  public:
-  explicit ReverseWalk(const Graph& forward) : graph_(forward), builder_(graph_), forward_size_(forward.size()) {
+  explicit ReverseWalk(const Graph& forward)
+      : graph_(forward), builder_(graph_), forward_size_(forward.size()), gradients_(forward) {
     builder_.set_phase(Phase::kBackward);
     for (const Node& node : graph_.nodes()) {
-      gradients_.emplace_back(node.results.size());
       bool trainable = node.op == Op::kParam;
-      for (Value input : node.inputs) trainable |= input.exists() && trainable_[at(input.node)];
+      for (Value input : node.inputs) trainable |= input.exists() && trainable_[slot(input.node)];
       trainable_.push_back(trainable);
     }
   }
@@ -30,9 +30,9 @@ class ReverseWalk final : public GradientContext {
   const Node& node() const override { return current_; }
   Value result(int i) const override { return {current_id_, i}; }
   Value input(int i) const override { return current_.inputs[static_cast<size_t>(i)]; }
-  Value gradient(int i) const override { return gradients_[at(current_id_)][static_cast<size_t>(i)]; }
+  Value gradient(int i) const override { return gradients_[{current_id_, i}]; }
   bool wants(int i) const override {
-    return static_cast<size_t>(i) < current_.inputs.size() && input(i).exists() && trainable_[at(input(i).node)];
+    return static_cast<size_t>(i) < current_.inputs.size() && input(i).exists() && trainable_[slot(input(i).node)];
   }
   void add_gradient(int i, Value gradient) override {
     if (wants(i)) accumulate(input(i), gradient);
@@ -42,7 +42,7 @@ class ReverseWalk final : public GradientContext {
     check(graph_.shape(value) == graph_.shape(gradient), ErrorCode::kInternal,
           "gradient of {} has shape {}, the value {}", describe(graph_, value.node), to_string(graph_.shape(gradient)),
           to_string(graph_.shape(value)));
-    Value& sum = gradients_[at(value.node)][static_cast<size_t>(value.result)];
+    Value& sum = gradients_[value];
     if (!sum.exists()) {
       sum = gradient;
       return;
@@ -55,16 +55,15 @@ class ReverseWalk final : public GradientContext {
     for (int32_t i = forward_size_ - 1; i >= 0; --i) visit(NodeId{i});
   }
 
-  Value gradient_of(Value value) const { return gradients_[at(value.node)][static_cast<size_t>(value.result)]; }
+  Value gradient_of(Value value) const { return gradients_[value]; }
   Graph take() { return std::move(graph_); }
 
  private:
-  static size_t at(NodeId id) { return static_cast<size_t>(index(id)); }
-
   void visit(NodeId id) {
-    const auto& given = gradients_[at(id)];
-    bool reached = std::any_of(given.begin(), given.end(), [](Value g) { return g.exists(); });
-    if (!reached || !trainable_[at(id)] || is_leaf(graph_.node(id).op)) return;
+    bool reached = false;
+    for (int32_t r = 0; r < static_cast<int32_t>(graph_.node(id).results.size()); ++r)
+      reached |= gradients_[{id, r}].exists();
+    if (!reached || !trainable_[slot(id)] || is_leaf(graph_.node(id).op)) return;
     current_ = graph_.node(id);  // a copy: rules append to the graph
     current_id_ = id;
     const OpFacts& facts = op_facts(current_.op);
@@ -86,72 +85,26 @@ class ReverseWalk final : public GradientContext {
   int32_t forward_size_;
   Node current_;
   NodeId current_id_ = NodeId::kNone;
-  std::vector<bool> trainable_;                // by forward node: a parameter lies behind it
-  std::vector<std::vector<Value>> gradients_;  // by forward node and result
+  std::vector<bool> trainable_;  // by forward node: a parameter lies behind it
+  ValueTable<Value> gradients_;  // of forward values
 };
 
-// Where the third operand of a product of this op goes, or -1: y = ... + c.
-int sum_operand(Op op) { return op == Op::kMatmul || op == Op::kEmbeddingGrad ? 2 : -1; }
-
-// Backward sums one side of which is a product without a third operand become that operand, so that gradients of one
-// value accumulate inside the GEMMs. The product moves down to the sum.
-class SumFolder {
- public:
-  explicit SumFolder(const Graph& graph) : old_(graph), uses_(graph.count_uses()), rewriter_(graph) {
-    product_.resize(static_cast<size_t>(graph.size()), Value::none());
-    moved_.resize(static_cast<size_t>(graph.size()), false);
-    for (int32_t i = 0; i < graph.size(); ++i) choose(NodeId{i});
-  }
-
-  bool found() const { return std::find(moved_.begin(), moved_.end(), true) != moved_.end(); }
-
-  Graph run() {
-    for (int32_t i = 0; i < old_.size(); ++i) {
-      NodeId id{i};
-      if (moved_[static_cast<size_t>(i)]) continue;
-      Value product = product_[static_cast<size_t>(i)];
-      if (!product.exists()) {
-        rewriter_.copy(id);
-        continue;
-      }
-      const Node& sum = old_.node(id);
-      Node folded = old_.node(product);
-      for (Value& input : folded.inputs) input = rewriter_.map(input);
-      folded.inputs.resize(2);
-      folded.inputs.push_back(rewriter_.map(sum.inputs[0] == product ? sum.inputs[1] : sum.inputs[0]));
-      rewriter_.set({id, 0}, {rewriter_.graph().add(std::move(folded)), 0});
+// Backward sums one side of which is a product without an addend become that product with one, so that gradients of one
+// value accumulate inside the GEMMs.
+bool fold_sums(Graph& graph) {
+  const std::vector<std::vector<int32_t>> uses = graph.count_uses();
+  return fold_into_products(graph, [&](const Node& sum) {
+    if (sum.phase != Phase::kBackward || sum.inputs[0] == sum.inputs[1]) return Value::none();
+    if (graph.type(sum.inputs[0]) != graph.type(sum.inputs[1])) return Value::none();
+    for (Value value : {sum.inputs[1], sum.inputs[0]}) {  // the later contribution stands right
+      const Node& node = graph.node(value);
+      if ((node.op == Op::kMatmul || node.op == Op::kEmbeddingGrad) && !node.operand("c").exists() &&
+          node.phase == Phase::kBackward && node.results[0] == sum.results[0] && uses[slot(value.node)][0] == 1)
+        return value;
     }
-    return rewriter_.finish();
-  }
-
- private:
-  bool foldable(Value value, const Node& sum) const {
-    const Node& node = old_.node(value);
-    int c = sum_operand(node.op);
-    bool taken = c >= 0 && static_cast<size_t>(c) < node.inputs.size() && node.inputs[static_cast<size_t>(c)].exists();
-    return c >= 0 && !taken && node.phase == Phase::kBackward && node.results[0] == sum.results[0] &&
-           uses_[static_cast<size_t>(index(value.node))][0] == 1;
-  }
-
-  void choose(NodeId id) {
-    const Node& node = old_.node(id);
-    if (node.op != Op::kAdd || node.phase != Phase::kBackward || node.inputs[0] == node.inputs[1]) return;
-    if (old_.type(node.inputs[0]) != old_.type(node.inputs[1])) return;
-    for (int side : {1, 0}) {  // the later contribution stands right
-      Value value = node.inputs[static_cast<size_t>(side)];
-      if (!foldable(value, node)) continue;
-      product_[static_cast<size_t>(index(id))] = value;
-      moved_[static_cast<size_t>(index(value.node))] = true;
-      return;
-    }
-  }
-
-  const Graph& old_;
-  std::vector<std::vector<int32_t>> uses_;
-  Rewriter rewriter_;
-  std::vector<Value> product_;  // by sum: the product it goes into
-  std::vector<bool> moved_;     // by product
-};
+    return Value::none();
+  });
+}
 
 std::string gradient_name(const Node& param) { return state_name(StateRole::kGradient, param.name); }
 
@@ -181,14 +134,6 @@ Graph differentiate(const Graph& forward, const std::string& loss_output, bool a
   remove_dead_nodes(result);
   result.set_stage(Stage::kGradient);
   return result;
-}
-
-bool fold_sums_in(Graph& graph) {
-  SumFolder folder(graph);
-  if (!folder.found()) return false;
-  Graph folded = folder.run();
-  graph = std::move(folded);
-  return true;
 }
 
 // The micro-batches' losses add up on the device, so that nobody waits for one before the next begins.
@@ -232,22 +177,16 @@ bool differentiate_train(Program& program, const CompileOptions&) {
   return true;
 }
 
-bool fold_sums(Program& program, const CompileOptions&) {
-  bool changed = false;
-  for (Graph& graph : program.graphs()) changed |= fold_sums_in(graph);
-  return changed;
-}
-
 }  // namespace
 
 Graph differentiate(const Graph& forward, const std::string& loss_output) {
   Graph graph = differentiate(forward, loss_output, /*accumulating=*/false);
-  fold_sums_in(graph);
+  fold_sums(graph);
   return graph;
 }
 
 std::span<const Step> autodiff_steps() {
-  static constexpr Step kSteps[] = {{"differentiate", differentiate_train}, {"fold_sums", fold_sums}};
+  static constexpr Step kSteps[] = {{"differentiate", differentiate_train}, {"fold_sums", on_graphs<fold_sums>}};
   return kSteps;
 }
 

@@ -1,4 +1,4 @@
-#include "passes/autodiff.h"
+#include "passes/passes.h"
 
 #include <gtest/gtest.h>
 

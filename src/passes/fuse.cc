@@ -1,4 +1,4 @@
-#include "passes/fuse.h"
+#include "passes/passes.h"
 
 #include <algorithm>
 #include <unordered_map>
@@ -10,9 +10,7 @@
 namespace octet {
 namespace {
 
-bool is_leaf(const Node& node) {
-  return node.op == Op::kInput || node.op == Op::kParam || node.op == Op::kState || node.op == Op::kConstant;
-}
+bool is_leaf(const Node& node) { return is_named_leaf(node.op) || node.op == Op::kConstant; }
 
 // A fusion to be made: where its node stands, what it reads, which results leave it.
 struct Site {
@@ -25,8 +23,7 @@ struct Site {
 };
 
 bool is_member(const Site& site, NodeId id) {
-  return std::any_of(site.members.begin(), site.members.end(),
-                     [id](const FusionMember& member) { return member.node == id; });
+  return std::ranges::any_of(site.members, [id](const FusionMember& member) { return member.node == id; });
 }
 
 void add_inputs(const Graph& graph, Site& site) {
@@ -35,7 +32,7 @@ void add_inputs(const Graph& graph, Site& site) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       Value input = node.inputs[i];
       if (!input.exists() || is_member(site, input.node)) continue;
-      if (std::find(site.inputs.begin(), site.inputs.end(), input) != site.inputs.end()) continue;
+      if (std::ranges::find(site.inputs, input) != site.inputs.end()) continue;
       site.inputs.push_back(input);
       site.input_names.push_back(fmt::format("{}.{}", member.name, i));
     }
@@ -47,7 +44,7 @@ void add_inputs(const Graph& graph, Site& site) {
 // earlier sites count where those sites stand: `moved` has that position, or -1.
 bool place(const UseGraph& uses, const std::vector<int32_t>& moved, Site& site) {
   const Graph& graph = uses.graph();
-  auto moved_to = [&](NodeId id) { return moved[static_cast<size_t>(index(id))]; };
+  auto moved_to = [&](NodeId id) { return moved[slot(id)]; };
   int32_t earliest = 0, latest = index(site.members.back().node);
   for (Value input : site.inputs) {
     if (is_leaf(graph.node(input))) continue;
@@ -114,18 +111,17 @@ void emit(Rewriter& rewriter, const Site& site) {
 std::vector<Site> find_sites(const Graph& graph, const Target& target, std::span<const FusionPattern> patterns) {
   UseGraph uses(graph);
   std::vector<int32_t> moved(static_cast<size_t>(graph.size()), -1);
-  auto taken = [&](NodeId id) { return moved[static_cast<size_t>(index(id))] >= 0; };
+  auto taken = [&](NodeId id) { return moved[slot(id)] >= 0; };
   std::vector<Site> sites;
   for (const FusionPattern& pattern : patterns) {
     for (int32_t i = 0; i < graph.size(); ++i) {
       if (taken(NodeId{i})) continue;
       for (FusionMembers& members : pattern.match(uses, NodeId{i}, target)) {
         Site site{.members = std::move(members)};
-        if (std::any_of(site.members.begin(), site.members.end(), [&](const auto& m) { return taken(m.node); }))
-          continue;
+        if (std::ranges::any_of(site.members, [&](const auto& m) { return taken(m.node); })) continue;
         add_inputs(graph, site);
         if (!place(uses, moved, site)) continue;
-        for (const FusionMember& member : site.members) moved[static_cast<size_t>(index(member.node))] = site.position;
+        for (const FusionMember& member : site.members) moved[slot(member.node)] = site.position;
         sites.push_back(std::move(site));
         break;
       }
@@ -134,17 +130,37 @@ std::vector<Site> find_sites(const Graph& graph, const Target& target, std::span
   return sites;
 }
 
-}  // namespace
+// Sums that a product can start from: add(matmul(a, b), x) becomes matmul(a, b, x), where nobody else reads the product
+// and it is made in the type it is summed in.
+bool merge_sums(Graph& graph, const CompileOptions& options) {
+  const UseGraph uses(graph);
+  return fold_into_products(graph, [&](const Node& sum) {
+    for (size_t side = 0; side < 2; ++side) {
+      const Value value = sum.inputs[side], other = sum.inputs[1 - side];
+      const Node& node = graph.node(value);
+      if (node.op != Op::kMatmul && node.op != Op::kScaledMatmul) continue;
+      const bool same = graph.type(value) == graph.type(other) && sum.results[0] == graph.type(value);
+      if (node.operand("c").exists() || !same || value == other) continue;
+      if (uses.users(value).size() != 1 || uses.is_output(value)) continue;
+      const bool accumulates = graph.dtype(value) == DType::kF32 && node.attr<std::string>("role") == "wgrad";
+      const FusionPart part = accumulates ? FusionPart::kAccumulate : FusionPart::kResidual;
+      if (options.target.fuses(Producer::kProduct, part)) return value;
+    }
+    return Value::none();
+  });
+}
 
-bool fuse_graph(Graph& graph, const Target& target) { return fuse_graph(graph, target, fusion_patterns()); }
+bool fuse_patterns(Graph& graph, const CompileOptions& options) { return fuse_graph(graph, options.target); }
+
+}  // namespace
 
 bool fuse_graph(Graph& graph, const Target& target, std::span<const FusionPattern> patterns) {
   std::vector<Site> sites = find_sites(graph, target, patterns);
   if (sites.empty()) return false;
-  std::stable_sort(sites.begin(), sites.end(), [](const Site& a, const Site& b) { return a.position < b.position; });
+  std::ranges::stable_sort(sites, [](const Site& a, const Site& b) { return a.position < b.position; });
   std::vector<bool> fused(static_cast<size_t>(graph.size()), false);
   for (const Site& site : sites) {
-    for (const FusionMember& member : site.members) fused[static_cast<size_t>(index(member.node))] = true;
+    for (const FusionMember& member : site.members) fused[slot(member.node)] = true;
   }
   Rewriter rewriter(graph);
   size_t next = 0;
@@ -153,25 +169,12 @@ bool fuse_graph(Graph& graph, const Target& target, std::span<const FusionPatter
     NodeId id{i};
     if (!fused[static_cast<size_t>(i)] && !rewriter.is_mapped({id, 0})) rewriter.copy(id);
   }
-  Graph result = rewriter.finish();
-  graph = std::move(result);
+  graph = rewriter.finish();
   return true;
 }
 
 std::span<const Step> fuse_steps() {
-  static constexpr Step kSteps[] = {{"merge_sums",
-                                     [](Program& program, const CompileOptions& options) {
-                                       bool changed = false;
-                                       for (Graph& graph : program.graphs())
-                                         changed |= merge_sums(graph, options.target);
-                                       return changed;
-                                     }},
-                                    {"fuse_patterns", [](Program& program, const CompileOptions& options) {
-                                       bool changed = false;
-                                       for (Graph& graph : program.graphs())
-                                         changed |= fuse_graph(graph, options.target);
-                                       return changed;
-                                     }}};
+  static constexpr Step kSteps[] = {{"merge_sums", on_graphs<merge_sums>}, {"fuse_patterns", on_graphs<fuse_patterns>}};
   return kSteps;
 }
 

@@ -32,8 +32,8 @@ NodeId find_maker(const UseGraph& uses, Value value, Accepts accepts, Phase phas
 
 FusionMembers joined(FusionMembers members, const FusionMembers& more) {
   members.insert(members.end(), more.begin(), more.end());
-  std::sort(members.begin(), members.end(),
-            [](const FusionMember& a, const FusionMember& b) { return index(a.node) < index(b.node); });
+  std::ranges::sort(members,
+                    [](const FusionMember& a, const FusionMember& b) { return index(a.node) < index(b.node); });
   return members;
 }
 
@@ -202,7 +202,7 @@ Candidates plain(const UseGraph& uses, NodeId first, const Target& target) {
   if (!is_column_sum(node) || !target.fuses(Producer::kPlain, FusionPart::kColumnSum)) return {};
   Candidates candidates;
   for (FusionMembers& sinks : sinks_of(uses, node.inputs[0], Producer::kPlain, target)) {
-    const bool has = std::any_of(sinks.begin(), sinks.end(), [&](const FusionMember& m) { return m.node == first; });
+    const bool has = std::ranges::any_of(sinks, [&](const FusionMember& m) { return m.node == first; });
     if (has && sinks.size() > 1) candidates.push_back(std::move(sinks));
   }
   return candidates;

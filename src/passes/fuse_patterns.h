@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "ir/rewrite.h"
 #include "ir/target.h"
-#include "passes/use_graph.h"
 
 namespace octet {
 
@@ -27,5 +27,8 @@ struct FusionPattern {
 
 // In the order in which they choose their nodes.
 std::span<const FusionPattern> fusion_patterns();
+
+// Graph level of passes fuse and group_updates. Returns whether something changed.
+bool fuse_graph(Graph& graph, const Target& target, std::span<const FusionPattern> patterns = fusion_patterns());
 
 }  // namespace octet

@@ -1,4 +1,3 @@
-#include "passes/fuse.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +9,7 @@
 #include "ir/text.h"
 #include "ir/verify.h"
 #include "passes/fuse_patterns.h"
-#include "passes/precision.h"
+#include "passes/passes.h"
 
 namespace octet {
 namespace {

@@ -1,12 +1,11 @@
-#include "passes/group_updates.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "base/error.h"
 #include "ir/facts.h"
-#include "passes/fuse.h"
 #include "passes/fuse_patterns.h"
+#include "passes/passes.h"
 
 namespace octet {
 namespace {
@@ -48,8 +47,8 @@ FusionMembers group_from(const UseGraph& uses, NodeId first) {
     ++count;
   }
   if (members.size() < 2) return {};
-  std::sort(members.begin(), members.end(),
-            [](const FusionMember& a, const FusionMember& b) { return index(a.node) < index(b.node); });
+  std::ranges::sort(members,
+                    [](const FusionMember& a, const FusionMember& b) { return index(a.node) < index(b.node); });
   return members;
 }
 

@@ -1,4 +1,3 @@
-#include "passes/group_updates.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +6,7 @@
 #include "exec/executor.h"
 #include "exec/testing/tiny_program.h"
 #include "ir/verify.h"
-#include "passes/fuse.h"
-#include "passes/precision.h"
+#include "passes/passes.h"
 
 namespace octet {
 namespace {

@@ -1,4 +1,3 @@
-#include "passes/kv_cache.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +5,7 @@
 #include "exec/testing/tiny_program.h"
 #include "ir/facts.h"
 #include "ir/verify.h"
-#include "passes/plan_check.h"
+#include "passes/plan_memory.h"
 #include "passes/serving_graphs.h"
 
 namespace octet {

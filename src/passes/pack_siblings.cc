@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "ir/rewrite.h"
-#include "passes/pack.h"
+#include "passes/passes.h"
 
 namespace octet {
 namespace {
@@ -106,8 +106,7 @@ std::vector<Names> agreed_groups(const Program& program) {
   }
   std::vector<Names> agreed;
   for (const auto& [names, graphs] : found) {
-    bool alone =
-        std::all_of(names.begin(), names.end(), [&](const std::string& name) { return readers[name] == graphs; });
+    bool alone = std::ranges::all_of(names, [&, in = graphs](const std::string& name) { return readers[name] == in; });
     if (alone) agreed.push_back(names);
   }
   return agreed;
@@ -179,7 +178,7 @@ Graph merge_in(const Program& program, const Graph& graph, const std::vector<Nam
   std::map<int32_t, std::vector<NodeId>> first;  // the group's products, by the first one
   std::set<int32_t> dropped;                     // products and weights
   for (auto& [names, nodes] : sibling_groups(graph)) {
-    if (std::find(agreed.begin(), agreed.end(), names) == agreed.end()) continue;
+    if (std::ranges::find(agreed, names) == agreed.end()) continue;
     for (NodeId id : nodes) {
       dropped.insert(index(id));
       for (size_t input : weight_inputs(graph.node(id))) dropped.insert(index(graph.node(id).inputs[input].node));
@@ -197,7 +196,7 @@ Graph merge_in(const Program& program, const Graph& graph, const std::vector<Nam
     Node product = graph.node(NodeId{i});
     const std::vector<size_t> leaves = weight_inputs(product);
     for (size_t input = 0; input < product.inputs.size(); ++input) {
-      if (std::find(leaves.begin(), leaves.end(), input) == leaves.end()) {
+      if (std::ranges::find(leaves, input) == leaves.end()) {
         product.inputs[input] = rewriter.map(product.inputs[input]);
         continue;
       }
@@ -210,7 +209,7 @@ Graph merge_in(const Program& program, const Graph& graph, const std::vector<Nam
       product.inputs[input] = {rewriter.graph().add(std::move(leaf)), 0};
     }
     if (product.op == Op::kScaledMatmul && product.attrs.get<std::string>("scaling_b") == "tensor")
-      product.attrs.set("scaling_b", std::string("row"));
+      product.attrs.set("scaling_b", "row");
     std::vector<int64_t> widths;
     for (NodeId id : group->second) widths.push_back(graph.node(id).results[0].shape[1]);
     product.results.clear();

@@ -1,4 +1,3 @@
-#include "passes/pack.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +7,7 @@
 #include "exec/testing/tiny_program.h"
 #include "ir/text.h"
 #include "ir/verify.h"
-#include "passes/precision.h"
+#include "passes/passes.h"
 
 namespace octet {
 namespace {
@@ -38,7 +37,8 @@ void load(Executor& to, Executor& from) {
 TEST(Pack, PaddedVocabularyTrainsBitForBit) {
   for (const char* architecture : {"gpt2", "llama", "gptj"}) {  // gptj: a head with a bias
     for (const char* recipe : {"fp32", "fp8-current"}) {
-      Program plain = precise_training(architecture, recipe), padded = plain;
+      Program plain = precise_training(architecture, recipe);
+      Program padded = plain;
       ASSERT_TRUE(pad_vocab(padded, 64));
       verify(padded);
       EXPECT_EQ(padded.find_state("embed.weight")->type.shape[0], std::string(architecture) == "gpt2" ? 64 : 40);
@@ -91,7 +91,8 @@ TEST(Pack, AlignedVocabularyIsLeftAlone) {
 TEST(Pack, MergedSiblingsAgreeBitForBit) {
   for (const char* architecture : {"gpt2", "llama"}) {
     for (const char* recipe : {"fp32", "bf16"}) {
-      Program plain = inference(architecture, recipe), merged = plain;
+      Program plain = inference(architecture, recipe);
+      Program merged = plain;
       ASSERT_TRUE(merge_siblings(merged));
       verify(merged);
       bool llama = std::string(architecture) == "llama";
@@ -110,7 +111,8 @@ TEST(Pack, MergedSiblingsAgreeBitForBit) {
 TEST(Pack, MergedCodesAgreeBitForBit) {
   for (const char* recipe : {"fp8-current", "fp8-delayed"}) {
     for (bool fused : {false, true}) {
-      Program plain = inference("llama", recipe), merged = plain;
+      Program plain = inference("llama", recipe);
+      Program merged = plain;
       for (Graph& graph : merged.graphs()) graph.set_stage(Stage::kFused);
       ASSERT_TRUE(merge_siblings(merged, fused));
       verify(merged);

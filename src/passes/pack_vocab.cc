@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "ir/facts.h"
 #include "ir/rewrite.h"
-#include "passes/pack.h"
+#include "passes/passes.h"
 
 namespace octet {
 namespace {

@@ -5,6 +5,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ir/plan.h"
@@ -52,6 +53,19 @@ struct Step {
 };
 // The steps that are not disabled, in order; errors begin with the step's name.
 bool run_steps(std::span<const Step> steps, Program& program, const CompileOptions& options);
+// The step or pass that changes graphs one by one, by kChange(graph) or kChange(graph, options).
+template <auto kChange>
+bool on_graphs(Program& program, const CompileOptions& options) {
+  bool changed = false;
+  for (Graph& graph : program.graphs()) {
+    if constexpr (requires { kChange(graph); }) {
+      changed |= kChange(graph);
+    } else {
+      changed |= kChange(graph, options);
+    }
+  }
+  return changed;
+}
 
 // A pass over a program: returns whether it changed something. `stage` is what the graphs are afterwards at least,
 // whether or not it found something to do or was disabled: the verifier's legality tables grow from stage to stage.
@@ -74,5 +88,9 @@ const std::vector<Pass>& pipeline_passes();
 
 // Runs the pipeline on a program whose graphs are at stage kModel and plans its memory.
 Plan compile(Program program, const CompileOptions& options, std::vector<PassReport>* reports = nullptr);
+
+// What must not be left after a pass: checked by the pipeline in verify mode, beside the verifier's legality table.
+// Throws kInternal naming graph, node and rule. Rules of disabled passes and steps do not hold.
+void check_stage_rules(std::string_view pass, const Program& program, const CompileOptions& options);
 
 }  // namespace octet

@@ -1,39 +1,23 @@
 // The pipeline: the readable list of passes and the loop that verifies, times, dumps and disables them.
-#include <fmt/ranges.h>
 
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/file.h"
-#include "ir/fingerprint.h"
+#include "ir/facts.h"
 #include "ir/rewrite.h"
 #include "ir/text.h"
 #include "ir/verify.h"
-#include "passes/autodiff.h"
-#include "passes/fuse.h"
-#include "passes/group_updates.h"
-#include "passes/pack.h"
 #include "passes/pass.h"
-#include "passes/plan_check.h"
+#include "passes/passes.h"
 #include "passes/plan_memory.h"
-#include "passes/precision.h"
-#include "passes/recompute.h"
-#include "passes/shard.h"
-#include "passes/stage_rules.h"
+#include "passes/precision_parts.h"
 
 namespace octet {
 namespace {
-
-Pass graph_pass(std::string name, bool (*run)(Graph&), Stage stage) {
-  return {std::move(name),
-          [run](Program& program, const CompileOptions&) {
-            bool changed = false;
-            for (Graph& graph : program.graphs()) changed |= run(graph);
-            return changed;
-          },
-          stage};
-}
 
 int64_t node_count(const Program& program) {
   int64_t nodes = 0;
@@ -51,11 +35,76 @@ void with_pass_context(const std::string& who, const Work& work) {
   }
 }
 
+void require(bool holds, const Graph& graph, NodeId id, std::string_view rule) {
+  check(holds, ErrorCode::kInternal, "graph {}: {}: {}", graph.name(), describe(graph, id), rule);
+}
+
+template <typename Check>
+void for_nodes(const Graph& graph, const Check& check_node) {
+  for (int32_t i = 0; i < graph.size(); ++i) check_node(NodeId{i}, graph.node(NodeId{i}));
+}
+
+void no_plain_product_of_codes(const Program& program, const Graph& graph, const CompileOptions& options) {
+  if (!is_model_graph(graph)) return;
+  for (const auto& [i, gemm] : plan_precision(graph, options, !is_training(program)).gemms) {
+    require(!gemm.used.codes, graph, NodeId{i}, "the recipe makes this product one of codes, and it is plain");
+  }
+}
+
+// float32, the recipe's compute type and formats; caches keep the type of their state.
+void no_unknown_type(const Program&, const Graph& graph, const CompileOptions& options) {
+  const Recipe& recipe = options.recipe;
+  for_nodes(graph, [&](NodeId id, const Node& node) {
+    const bool given = op_info(node.op).max_inputs == 0 || op_facts(node.op).must_alias >= 0;
+    for (const TensorType& type : node.results) {
+      const bool known = given || !is_float(type.dtype) || type.dtype == DType::kF32 || type.dtype == DType::kF64 ||
+                         type.dtype == recipe.compute || type.dtype == recipe.forward_format ||
+                         type.dtype == recipe.gradient_format;
+      require(known, graph, id, "its type is none of float32, the recipe's compute type and formats");
+    }
+  });
+}
+
+void no_nested_fusion(const Program&, const Graph& graph, const CompileOptions&) {
+  for_nodes(graph, [&](NodeId id, const Node& node) {
+    if (node.op != Op::kFusion) return;
+    const auto& members = node.body->nodes();
+    require(std::ranges::none_of(members, [](const Node& member) { return member.op == Op::kFusion; }), graph, id,
+            "a fusion's members are ops, and one is a fusion");
+  });
+}
+
+void no_foldable_slice(const Program&, const Graph& graph, const CompileOptions& options) {
+  const NodeId left = find_foldable_product(graph, options.target);
+  if (left != NodeId::kNone) require(false, graph, left, "its readers' kernels take columns of the product themselves");
+}
+
+void no_dead_node(const Program&, const Graph& graph, const CompileOptions&) {
+  const std::vector<std::vector<int32_t>> uses = graph.count_uses();
+  for_nodes(graph, [&](NodeId id, const Node& node) {
+    const std::vector<int32_t>& own = uses[slot(id)];
+    require(node.op == Op::kInput || std::accumulate(own.begin(), own.end(), 0) > 0, graph, id, "nothing reads it");
+  });
+}
+
+struct StageRule {
+  const char* pass;  // after which it holds
+  const char* step;  // that makes it hold
+  void (*check)(const Program&, const Graph&, const CompileOptions&);
+};
+constexpr StageRule kRules[] = {
+    {"precision", "precision", no_plain_product_of_codes},
+    {"precision", "precision", no_unknown_type},
+    {"fuse", "fuse", no_nested_fusion},
+    {"pack", "fold_slices", no_foldable_slice},
+    {"remove_dead_nodes", "remove_dead_nodes", no_dead_node},
+};
+
 }  // namespace
 
 Recompute parse_recompute(const std::string& name, const Target& target) {
   const std::vector<std::string> names = {"none", "light", "selective", "full", "auto"};
-  auto found = std::find(names.begin(), names.end(), name);
+  auto found = std::ranges::find(names, name);
   check(found != names.end(), ErrorCode::kInvalidArgument, "recompute: '{}' is not one of {}{}", name,
         fmt::join(names, ", "), if_near(name, names, " (nearest: {})"));
   if (*found == "auto") return target.prefer_recompute ? Recompute::kLight : Recompute::kNone;
@@ -64,17 +113,17 @@ Recompute parse_recompute(const std::string& name, const Target& target) {
 
 const std::vector<Pass>& pipeline_passes() {
   static const std::vector<Pass> passes = {
-      graph_pass("merge_common_nodes", merge_common_nodes, Stage::kModel),
+      {"merge_common_nodes", on_graphs<merge_common_nodes>, Stage::kModel},
       {"autodiff", autodiff, Stage::kGradient, autodiff_steps()},
       {"precision", precision, Stage::kPrecise},
-      graph_pass("merge_common_nodes", merge_common_nodes, Stage::kPrecise),
+      {"merge_common_nodes", on_graphs<merge_common_nodes>, Stage::kPrecise},
       // From here on there are clones that equal their originals: nothing may merge common nodes.
       {"recompute", recompute, Stage::kPrecise, recompute_steps()},
       {"shard", shard, Stage::kSharded},
       {"fuse", fuse, Stage::kFused, fuse_steps()},
       {"pack", pack, Stage::kPacked, pack_steps()},
       {"group_updates", group_updates, Stage::kPacked},
-      graph_pass("remove_dead_nodes", remove_dead_nodes, Stage::kPacked),
+      {"remove_dead_nodes", on_graphs<remove_dead_nodes>, Stage::kPacked},
   };
   return passes;
 }
@@ -86,7 +135,7 @@ void check_disabled(const std::set<std::string>& disabled) {
     for (const Step& step : pass.steps) names.emplace_back(step.name);
   }
   for (const std::string& name : disabled) {
-    check(std::find(names.begin(), names.end(), name) != names.end(), ErrorCode::kInvalidArgument,
+    check(std::ranges::find(names, name) != names.end(), ErrorCode::kInvalidArgument,
           "disable: no pass is named '{}' ({}all: {})", name, if_near(name, names, "nearest: {}; "),
           fmt::join(names, ", "));
   }
@@ -151,6 +200,13 @@ Plan compile(Program program, const CompileOptions& options, std::vector<PassRep
   });
   report("plan_memory", true, begin, plan.program);
   return plan;
+}
+
+void check_stage_rules(std::string_view pass, const Program& program, const CompileOptions& options) {
+  for (const StageRule& rule : kRules) {
+    if (rule.pass != pass || options.disabled.contains(rule.pass) || options.disabled.contains(rule.step)) continue;
+    for (const Graph& graph : program.graphs()) rule.check(program, graph, options);
+  }
 }
 
 }  // namespace octet

@@ -10,8 +10,7 @@
 #include "exec/testing/tiny_program.h"
 #include "ir/builder.h"
 #include "ir/text.h"
-#include "passes/autodiff.h"
-#include "passes/plan_check.h"
+#include "passes/passes.h"
 #include "passes/storage.h"
 
 namespace octet {

@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "exec/testing/tiny_program.h"
-#include "passes/plan_check.h"
 #include "passes/plan_memory.h"
 
 namespace octet {

@@ -1,4 +1,4 @@
-#include "passes/precision.h"
+#include "passes/passes.h"
 
 #include <algorithm>
 #include <set>
@@ -6,9 +6,8 @@
 #include "base/error.h"
 #include "ir/facts.h"
 #include "ir/rewrite.h"
-#include "passes/precision_plan.h"
-#include "passes/precision_scales.h"
-#include "passes/precision_weights.h"
+#include "ir/text.h"
+#include "passes/precision_parts.h"
 
 namespace octet {
 
@@ -28,7 +27,7 @@ bool records_amax(const Graph& graph) {
 std::vector<bool> high_nodes(const Graph& graph) {
   std::vector<bool> high(static_cast<size_t>(graph.size()), false);
   for (const NamedValue& update : graph.updates()) {
-    if (graph.dtype(update.value) == DType::kF32) high[static_cast<size_t>(index(update.value.node))] = true;
+    if (graph.dtype(update.value) == DType::kF32) high[slot(update.value.node)] = true;
   }
   for (int32_t i = graph.size() - 1; i >= 0; --i) {
     const Node& node = graph.node(NodeId{i});
@@ -37,7 +36,7 @@ std::vector<bool> high_nodes(const Graph& graph) {
     bool product = node.op == Op::kMatmul || node.op == Op::kEmbeddingGrad;  // of which the addend must be as precise
     if (!high[static_cast<size_t>(i)] || (!passes_on && !product)) continue;
     for (size_t k = product ? 2 : 0; k < node.inputs.size(); ++k) {
-      if (node.inputs[k].exists()) high[static_cast<size_t>(index(node.inputs[k].node))] = true;
+      if (node.inputs[k].exists()) high[slot(node.inputs[k].node)] = true;
     }
   }
   return high;
@@ -97,7 +96,7 @@ class PreciseGraph {
   void copy_state(NodeId id) {
     Node node = old_.node(id);
     node.results[0] = state_type(node.name, node.results[0]);
-    rewriter_.set({id, 0}, {rewriter_.graph().add(std::move(node)), 0});
+    rewriter_.replace(id, std::move(node));
   }
 
   void map_param(Value value) {
@@ -133,28 +132,19 @@ class PreciseGraph {
       mixed |= rewriter_.graph().dtype(rewriter_.map(node.inputs[i])) !=
                rewriter_.graph().dtype(rewriter_.map(node.inputs[0]));
     }
-    if (!mixed) {
-      rewriter_.copy(id);
-      return;
+    Node copy = rewriter_.mapped(id);
+    if (mixed) {
+      DType dtype = high_[slot(id)] ? DType::kF32 : recipe_.compute;
+      for (size_t i = 0; i < paired; ++i) copy.inputs[i] = as(node.inputs[i], dtype);
     }
-    DType dtype = high_[static_cast<size_t>(index(id))] ? DType::kF32 : recipe_.compute;
-    Node copy = node;
-    for (size_t i = 0; i < paired; ++i) copy.inputs[i] = as(node.inputs[i], dtype);
-    for (size_t i = paired; i < copy.inputs.size(); ++i) copy.inputs[i] = rewriter_.map(node.inputs[i]);
-    set_results(id, rewriter_.graph().add(std::move(copy)));
-  }
-
-  void set_results(NodeId old_id, NodeId new_id) {
-    for (int32_t r = 0; r < static_cast<int32_t>(old_.node(old_id).results.size()); ++r) {
-      rewriter_.set({old_id, r}, {new_id, r});
-    }
+    rewriter_.replace(id, std::move(copy));
   }
 
   // A product keeps float32 where a float32 state is made from it (weight gradients), else the compute type.
   DType product_type(NodeId id) const {
     const Node& node = old_.node(id);
     bool weight = node.attr<std::string>("to") == "f32";  // set by the gradient rule
-    return weight || high_[static_cast<size_t>(index(id))] ? DType::kF32 : recipe_.compute;
+    return weight || high_[slot(id)] ? DType::kF32 : recipe_.compute;
   }
 
   void plain_matmul(NodeId id) {
@@ -162,14 +152,14 @@ class PreciseGraph {
     for (size_t i = 0; i < 2; ++i) copy.inputs[i] = as(copy.inputs[i], recipe_.compute);
     DType type = product_type(id);
     if (copy.operand("c").exists()) copy.inputs[2] = as(copy.inputs[2], type);
-    copy.attrs.set("to", std::string(dtype_name(type)));
-    set_results(id, rewriter_.graph().add(std::move(copy)));
+    copy.attrs.set("to", dtype_name(type));
+    rewriter_.replace(id, std::move(copy));
   }
 
   void convert_gemm(NodeId id, const GemmPlan& gemm) {
     const Node& node = old_.node(id);
     for (size_t side = 0; side < 2; ++side) {
-      if (measures(old_)) measure(node.inputs[side], gemm.operands[side], gemm.operand_names[side]);
+      if (measures(old_)) measure(node.inputs[side], gemm.kinds[side], gemm.operands[side]);
       quantize_all(node.inputs[side]);
     }
     if (!gemm.used.codes) {
@@ -187,16 +177,16 @@ class PreciseGraph {
     Attrs attrs = node.attrs;
     attrs.set("trans_a", trans_a);
     attrs.set("trans_b", trans_b);
-    attrs.set("scaling_a", std::string(scale_layout_name(a.layout)));
-    attrs.set("scaling_b", std::string(scale_layout_name(b.layout)));
-    attrs.set("to", std::string(dtype_name(type)));
+    attrs.set("scaling_a", scale_layout_name(a.layout));
+    attrs.set("scaling_b", scale_layout_name(b.layout));
+    attrs.set("to", dtype_name(type));
     rewriter_.set({id, 0}, {builder_.emit(Op::kScaledMatmul, std::move(inputs), std::move(attrs), node.name), 0});
   }
 
   // Codes of one side of a GEMM. Sets flipped_ when they are the transposed ones: 1x128 blocks must run along the
   // contraction, and some targets want the contraction contiguous.
   QuantizedValue operand(Value value, const GemmPlan& gemm, int side, bool along_rows) {
-    OperandKind kind = gemm.operands[side];
+    OperandKind kind = gemm.kinds[side];
     Scaling scaling = gemm.used.scaling;
     if (kind == OperandKind::kWeight) {
       flipped_ = along_rows && target_.fp8_tn_only;
@@ -224,13 +214,7 @@ class PreciseGraph {
     if (!measured_.insert(name).second) return;
     Graph& graph = rewriter_.graph();
     bool weight = kind == OperandKind::kWeight;
-    Value x;
-    if (weight) {
-      x = graph.find_leaf(Op::kParam, name);
-      if (!x.exists()) x = {graph.add(old_.node(value)), 0};
-    } else {
-      x = rewriter_.map(value);
-    }
+    const Value x = weight ? param_leaf(graph, old_.node(value)) : rewriter_.map(value);
     DType format = recipe_.format(kind == OperandKind::kGradient);
     builder_.output("stats." + name, emit_tensor_stats(builder_, x, recipe_, format, /*tiles=*/weight, name));
   }
@@ -274,49 +258,21 @@ class PreciseGraph {
 };
 
 bool changes_nothing(const Recipe& recipe) {
-  bool decided = std::any_of(recipe.decisions.begin(), recipe.decisions.end(),
-                             [](const auto& decision) { return decision.second.codes; });
+  bool decided = std::ranges::any_of(recipe.decisions, [](const auto& decision) { return decision.second.codes; });
   return recipe.compute == DType::kF32 && recipe.scaling == Scaling::kNone && !decided;
 }
 
-bool mark_tf32(Graph& graph) {
-  bool changed = false;
+void mark_tf32(Graph& graph) {
   for (int32_t i = 0; i < graph.size(); ++i) {
     Node& node = graph.mutable_node(NodeId{i});
-    if (node.op != Op::kMatmul || node.attr<bool>("tf32")) continue;
-    node.attrs.set("tf32", true);
-    changed = true;
+    if (node.op == Op::kMatmul) node.attrs.set("tf32", true);
   }
-  return changed;
 }
 
-bool same_nodes(const Graph& a, const Graph& b) {
-  const auto same = [](const Node& x, const Node& y) {
-    return x.op == y.op && x.inputs == y.inputs && x.results == y.results && x.attrs == y.attrs;
-  };
-  return std::equal(a.nodes().begin(), a.nodes().end(), b.nodes().begin(), b.nodes().end(), same);
-}
-
-bool same_types(const std::vector<StateEntry>& a, const std::vector<StateEntry>& b) {
-  const auto same = [](const StateEntry& x, const StateEntry& y) { return x.name == y.name && x.type == y.type; };
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), same);
-}
-
-}  // namespace
-
-bool precision(Program& program, const CompileOptions& options) {
-  const Recipe& recipe = options.recipe;
-  bool changed = false;
-  if (changes_nothing(recipe)) {
-    for (Graph& graph : program.graphs()) {
-      if (recipe.tf32 && is_model_graph(graph)) changed |= mark_tf32(graph);
-      graph.set_stage(Stage::kPrecise);
-    }
-    return changed;
-  }
-  const std::vector<StateEntry> states = program.states();
+void make_precise(Program& program, const CompileOptions& options) {
   collect_state(program);
-  bool training = is_training(program);
+  const Recipe& recipe = options.recipe;
+  const bool training = is_training(program);
   if (recipe.forward_format == DType::kI8) {
     check(!training, ErrorCode::kUnsupported, "recipe {} is for inference: train in bf16 or fp8-current", recipe.name);
     check(options.target.int8_products, ErrorCode::kUnsupported,
@@ -331,20 +287,28 @@ bool precision(Program& program, const CompileOptions& options) {
   DelayedScales scales(program, recipe);
   std::map<std::string, PrecisionPlan> plans;
   for (const Graph& graph : program.graphs()) {
-    if (!is_model_graph(graph)) continue;
-    PrecisionPlan plan = plan_precision(graph, options, !training);
-    plans.emplace(graph.name(), std::move(plan));
+    if (is_model_graph(graph)) plans.emplace(graph.name(), plan_precision(graph, options, !training));
   }
   for (auto& [name, plan] : plans) {
     const Graph& graph = program.graph(name);
-    Graph made = PreciseGraph(graph, !training, program, options, plan, weights, scales).run();
-    changed = changed || !same_nodes(made, graph);
-    program.add_graph(std::move(made));
+    program.add_graph(PreciseGraph(graph, !training, program, options, plan, weights, scales).run());
   }
   training ? weights.refresh() : weights.drop_unread_params();
   scales.advance();
+}
+
+}  // namespace
+
+bool precision(Program& program, const CompileOptions& options) {
+  const uint64_t before = fingerprint(program);
+  if (!changes_nothing(options.recipe)) {
+    make_precise(program, options);
+  } else if (options.recipe.tf32) {
+    for (Graph& graph : program.graphs())
+      if (is_model_graph(graph)) mark_tf32(graph);
+  }
   for (Graph& graph : program.graphs()) graph.set_stage(Stage::kPrecise);
-  return changed || !same_types(program.states(), states);  // whatever else is made or extended brings states
+  return fingerprint(program) != before;
 }
 
 std::vector<GemmReport> precision_report(const Program& program, const CompileOptions& options) {
@@ -352,20 +316,8 @@ std::vector<GemmReport> precision_report(const Program& program, const CompileOp
   const bool serving = !is_training(program);
   for (const Graph& graph : program.graphs()) {
     if (!is_model_graph(graph)) continue;
-    PrecisionPlan plan = plan_precision(graph, options, serving);
-    for (NodeId id : plan.order) {
-      const GemmPlan& gemm = plan.gemms.at(index(id));
-      reports.push_back({graph.role(),
-                         gemm.gemm,
-                         gemm.role,
-                         gemm.wanted,
-                         gemm.used,
-                         gemm.reason,
-                         gemm.m,
-                         gemm.n,
-                         gemm.k,
-                         {gemm.operand_names[0], gemm.operand_names[1]}});
-    }
+    for (const auto& [node, gemm] : plan_precision(graph, options, serving).gemms)
+      reports.push_back({gemm, graph.role()});
   }
   return reports;
 }

@@ -3,7 +3,7 @@
 
 #include "ir/text.h"
 #include "ir/verify.h"
-#include "passes/precision.h"
+#include "passes/passes.h"
 
 namespace octet {
 namespace {

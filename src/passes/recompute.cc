@@ -1,4 +1,4 @@
-#include "passes/recompute.h"
+#include "passes/passes.h"
 
 #include <algorithm>
 #include <unordered_map>
@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "ir/facts.h"
 #include "ir/rewrite.h"
-#include "passes/use_graph.h"
 
 namespace octet {
 namespace {
@@ -15,7 +14,6 @@ namespace {
 // product costs 2 K / 2 per bf16 result with K in the hundreds or more, flash attention as much per key.
 constexpr double kMaxFlopsPerByte = 64;
 
-bool is_leaf(const Node& node) { return op_info(node.op).max_inputs == 0; }
 bool is_backward(const Node& node) { return node.phase == Phase::kBackward; }
 // Scales and other scalars are never made again: clones read the forward's.
 bool is_scalar(const TensorType& type) { return type.shape.elements() <= 1; }
@@ -35,31 +33,24 @@ std::vector<NodeId> activation_before_quantize(const Graph& graph, const Target&
   return {};
 }
 
-bool contains(const std::vector<NodeId>& nodes, NodeId id) {
-  return std::find(nodes.begin(), nodes.end(), id) != nodes.end();
-}
+bool contains(const std::vector<NodeId>& nodes, NodeId id) { return std::ranges::find(nodes, id) != nodes.end(); }
 
 // Which forward values backward and clones read from forward; the others they read from clones.
 class Availability {
  public:
-  explicit Availability(const Graph& graph) : graph_(graph) {
-    for (const Node& node : graph.nodes()) {
-      std::vector<bool>& kept = kept_.emplace_back();
-      for (const TensorType& type : node.results) kept.push_back(is_leaf(node) || is_scalar(type));
-      remade_.push_back(false);
-    }
+  explicit Availability(const Graph& graph) : graph_(graph), kept_(graph), remade_(graph.nodes().size(), false) {
+    for_each_result(graph, [&](Value value, const Node& node) {
+      kept_[value] = op_info(node.op).max_inputs == 0 || is_scalar(graph.type(value));
+    });
     for (const Node& node : graph.nodes()) {
       if (!is_backward(node)) continue;
       for (Value input : node.inputs) {
-        if (input.exists() && graph.node(input).phase == Phase::kForward) kept(input) = true;
+        if (input.exists() && graph.node(input).phase == Phase::kForward) kept_[input] = true;
       }
     }
   }
 
-  bool is_kept(Value v) const {
-    return kept_[static_cast<size_t>(index(v.node))][static_cast<size_t>(v.result)] ||
-           graph_.node(v).phase != Phase::kForward;
-  }
+  bool is_kept(Value v) const { return kept_[v] || graph_.node(v).phase != Phase::kForward; }
 
   // In node order, so that what a value is made from has been decided before it.
   void choose_light(const Target& target) {
@@ -79,14 +70,9 @@ class Availability {
   }
 
   void choose_selective() {
-    for (int32_t i = 0; i < graph_.size(); ++i) {
-      const Node& node = graph_.node(NodeId{i});
-      if (node.phase != Phase::kForward || is_leaf(node)) continue;
-      for (int32_t r = 0; r < static_cast<int32_t>(node.results.size()); ++r) {
-        Value value{NodeId{i}, r};
-        if (kept(value) && !is_scalar(graph_.type(value))) try_to_drop(value);
-      }
-    }
+    for_each_result(graph_, [&](Value value, const Node&) {
+      if (is_made_forward(value) && kept_[value] && !is_scalar(graph_.type(value))) try_to_drop(value);
+    });
     // A node that is cloned anyway gives all its results.
     for (int32_t i = 0; i < graph_.size(); ++i) {
       if (remade_[static_cast<size_t>(i)]) drop_results(NodeId{i});
@@ -94,55 +80,45 @@ class Availability {
   }
 
   void choose_full() {
-    std::vector<std::vector<bool>> leaves_layer;
-    for (const Node& node : graph_.nodes()) leaves_layer.emplace_back(node.results.size(), false);
+    ValueTable<bool> leaves_layer(graph_);
     for (const Node& node : graph_.nodes()) {
       if (node.phase != Phase::kForward) continue;
       for (Value v : node.inputs) {
-        if (v.exists() && graph_.node(v).layer != node.layer) {
-          leaves_layer[static_cast<size_t>(index(v.node))][static_cast<size_t>(v.result)] = true;
-        }
+        if (v.exists() && graph_.node(v).layer != node.layer) leaves_layer[v] = true;
       }
     }
-    for (int32_t i = 0; i < graph_.size(); ++i) {
-      const Node& node = graph_.node(NodeId{i});
-      if (node.phase != Phase::kForward || is_leaf(node)) continue;
-      for (int32_t r = 0; r < static_cast<int32_t>(node.results.size()); ++r) {
-        Value value{NodeId{i}, r};
-        if (leaves_layer[static_cast<size_t>(i)][static_cast<size_t>(r)]) {
-          kept(value) = true;
-        } else if (node.layer >= 0) {
-          kept(value) = is_scalar(graph_.type(value));
-        }
+    for_each_result(graph_, [&](Value value, const Node& node) {
+      if (!is_made_forward(value)) return;
+      if (leaves_layer[value]) {
+        kept_[value] = true;
+      } else if (node.layer >= 0) {
+        kept_[value] = is_scalar(graph_.type(value));
       }
-    }
+    });
   }
 
  private:
-  std::vector<bool>::reference kept(Value v) {
-    return kept_[static_cast<size_t>(index(v.node))][static_cast<size_t>(v.result)];
+  bool is_made_forward(Value value) const {
+    const Node& node = graph_.node(value);
+    return node.phase == Phase::kForward && op_info(node.op).max_inputs > 0;
   }
-
   void drop_results(NodeId id) {
     for (int32_t r = 0; r < static_cast<int32_t>(graph_.node(id).results.size()); ++r) {
-      if (!is_scalar(graph_.type({id, r}))) kept({id, r}) = false;
+      if (!is_scalar(graph_.type({id, r}))) kept_[{id, r}] = false;
     }
   }
-
   // Backward reads the value as a factor only: the gradient of the product makes it on the way.
   bool only_products_read(const UseGraph& uses, Value value) const {
-    return std::all_of(uses.users(value).begin(), uses.users(value).end(),
-                       [&](NodeId user) { return graph_.node(user).op == Op::kMul; });
+    return std::ranges::all_of(uses.users(value), [&](NodeId user) { return graph_.node(user).op == Op::kMul; });
   }
 
   // Codes of x come from kept values in one pass: from x itself, or with the activation before it.
   bool made_in_one_pass(const Target& target, Value x) const {
     if (is_kept(x)) return true;
     const std::vector<NodeId> chain = activation_before_quantize(graph_, target, x);
-    return !chain.empty() && std::all_of(chain.begin(), chain.end(), [&](NodeId id) {
+    return !chain.empty() && std::ranges::all_of(chain, [&](NodeId id) {
       const auto& inputs = graph_.node(id).inputs;
-      return std::all_of(inputs.begin(), inputs.end(),
-                         [&](Value input) { return contains(chain, input.node) || is_kept(input); });
+      return std::ranges::all_of(inputs, [&](Value input) { return contains(chain, input.node) || is_kept(input); });
     });
   }
 
@@ -152,34 +128,32 @@ class Availability {
     bool cheap = extend(value.node, graph_.node(value).layer, chain, flops);
     double bytes = static_cast<double>(graph_.type(value).bytes());
     if (cheap && flops <= kMaxFlopsPerByte * bytes) {
-      kept(value) = false;
-      for (NodeId id : chain) remade_[static_cast<size_t>(index(id))] = true;
+      kept_[value] = false;
+      for (NodeId id : chain) remade_[slot(id)] = true;
     }
   }
 
   // Adds what must run again to make `id`; false when a node on the way is not cheap or belongs to another layer.
   bool extend(NodeId id, int32_t layer, std::vector<NodeId>& chain, double& flops) {
-    if (remade_[static_cast<size_t>(index(id))] || std::find(chain.begin(), chain.end(), id) != chain.end()) {
-      return true;
-    }
+    if (remade_[slot(id)] || contains(chain, id)) return true;
     const Node& node = graph_.node(id);
     if (!op_facts(node.op).cheap_to_recompute || node.layer != layer) return false;
     chain.push_back(id);
     flops += node_cost(graph_, id).flops;
-    return std::all_of(node.inputs.begin(), node.inputs.end(), [&](Value input) {
+    return std::ranges::all_of(node.inputs, [&](Value input) {
       return !input.exists() || is_kept(input) || extend(input.node, layer, chain, flops);
     });
   }
 
   const Graph& graph_;
-  std::vector<std::vector<bool>> kept_;
+  ValueTable<bool> kept_;
   std::vector<bool> remade_;  // by node: it has a clone
 };
 
-// Adds copies of `chain`, nodes in order, and of `node` behind them, in this phase. They read each other, and of the
-// rest what `input_of` gives for the old value.
+// Adds copies of `chain`, old nodes in order, and of `node` behind them, in this phase. They read each other, and of
+// the rest what `input_of` gives for the old value.
 template <typename InputOf>
-NodeId add_chain(Graph& graph, const Graph& old, const std::vector<NodeId>& chain, const Node& node, Phase phase,
+NodeId add_chain(Rewriter& rewriter, const std::vector<NodeId>& chain, const Node& node, Phase phase,
                  const InputOf& input_of) {
   std::unordered_map<int32_t, NodeId> made;  // by node of the chain
   const auto add = [&](Node copy) {
@@ -188,9 +162,9 @@ NodeId add_chain(Graph& graph, const Graph& old, const std::vector<NodeId>& chai
       const auto found = input.exists() ? made.find(index(input.node)) : made.end();
       input = found != made.end() ? Value{found->second, input.result} : input_of(input);
     }
-    return graph.add(std::move(copy));
+    return rewriter.graph().add(std::move(copy));
   };
-  for (NodeId id : chain) made[index(id)] = add(old.node(id));
+  for (NodeId id : chain) made[index(id)] = add(rewriter.old_graph().node(id));
   return add(node);
 }
 
@@ -212,8 +186,7 @@ class Cloner {
         rewriter_.copy(NodeId{i});
         continue;
       }
-      NodeId made = clone(node, Phase::kBackward);
-      for (int32_t r = 0; r < static_cast<int32_t>(node.results.size()); ++r) rewriter_.set({NodeId{i}, r}, {made, r});
+      rewriter_.set_results(NodeId{i}, clone(node, Phase::kBackward));
     }
     return rewriter_.finish();
   }
@@ -227,12 +200,12 @@ class Cloner {
       chain = activation_before_quantize(old_, target_, node.inputs[0]);
     }
     cloned_ |= phase == Phase::kRecompute || !chain.empty();
-    return add_chain(rewriter_.graph(), old_, chain, node, phase, [&](Value v) { return for_backward(v); });
+    return add_chain(rewriter_, chain, node, phase, [&](Value v) { return for_backward(v); });
   }
 
   Value for_backward(Value v) {
     if (!v.exists() || availability_.is_kept(v)) return rewriter_.map(v);
-    NodeId& made = clones_[static_cast<size_t>(index(v.node))];
+    NodeId& made = clones_[slot(v.node)];
     if (made == NodeId::kNone) made = clone(old_.node(v), Phase::kRecompute);
     return {made, v.result};
   }
@@ -245,17 +218,20 @@ class Cloner {
   bool cloned_ = false;
 };
 
-bool has_backward(const Graph& graph) { return std::any_of(graph.nodes().begin(), graph.nodes().end(), is_backward); }
+bool wants_recompute(const Graph& graph, const CompileOptions& options) {
+  return options.recompute != Recompute::kNone && std::ranges::any_of(graph.nodes(), is_backward);
+}
 
-bool recompute_backward(Graph& graph, Recompute kind, const Target& target) {
+bool recompute_backward(Graph& graph, const CompileOptions& options) {
+  if (!wants_recompute(graph, options)) return false;
   Availability availability(graph);
-  switch (kind) {
+  switch (options.recompute) {
     case Recompute::kNone: break;
-    case Recompute::kLight: availability.choose_light(target); break;
+    case Recompute::kLight: availability.choose_light(options.target); break;
     case Recompute::kSelective: availability.choose_selective(); break;
     case Recompute::kFull: availability.choose_full(); break;
   }
-  Cloner cloner(graph, availability, target);
+  Cloner cloner(graph, availability, options.target);
   Graph made = cloner.run();
   // Forward nodes that only backward read go where their clones come: there may be as many nodes as before.
   if (!cloner.cloned() && made.size() == graph.size()) return false;
@@ -277,46 +253,24 @@ bool is_stored_for_codes(const UseGraph& uses, const Node& node, const Target& t
   return target.fuses(gated ? Producer::kGated : Producer::kActivation, FusionPart::kAmax);
 }
 
-bool recompute_for_codes(Graph& graph, const Target& target) {
+bool recompute_for_codes(Graph& graph, const CompileOptions& options) {
+  if (!wants_recompute(graph, options)) return false;
   const UseGraph uses(graph);
-  Rewriter rewriter(graph);
-  bool changed = false;
-  for (int32_t i = 0; i < graph.size(); ++i) {
-    const Node& node = graph.node(NodeId{i});
-    if (!is_stored_for_codes(uses, node, target)) {
-      rewriter.copy(NodeId{i});
-      continue;
-    }
-    const NodeId made = add_chain(rewriter.graph(), graph, activation_before_quantize(graph, target, node.inputs[0]),
-                                  node, Phase::kForward, [&](Value v) { return rewriter.map(v); });
-    for (int32_t r = 0; r < static_cast<int32_t>(node.results.size()); ++r) rewriter.set({NodeId{i}, r}, {made, r});
-    changed = true;
-  }
-  if (!changed) return false;
-  Graph result = rewriter.finish();
-  graph = std::move(result);
-  return true;
+  return rewrite(graph, [&](Rewriter& rewriter, NodeId id) {
+    const Node& node = graph.node(id);
+    if (!is_stored_for_codes(uses, node, options.target)) return false;
+    const std::vector<NodeId> chain = activation_before_quantize(graph, options.target, node.inputs[0]);
+    rewriter.set_results(id,
+                         add_chain(rewriter, chain, node, Phase::kForward, [&](Value v) { return rewriter.map(v); }));
+    return true;
+  });
 }
 
 }  // namespace
 
 std::span<const Step> recompute_steps() {
-  static constexpr Step kSteps[] = {{"recompute_backward",
-                                     [](Program& program, const CompileOptions& options) {
-                                       if (options.recompute == Recompute::kNone) return false;
-                                       bool changed = false;
-                                       for (Graph& graph : program.graphs())
-                                         changed |= has_backward(graph) &&
-                                                    recompute_backward(graph, options.recompute, options.target);
-                                       return changed;
-                                     }},
-                                    {"recompute_for_codes", [](Program& program, const CompileOptions& options) {
-                                       if (options.recompute == Recompute::kNone) return false;
-                                       bool changed = false;
-                                       for (Graph& graph : program.graphs())
-                                         changed |= has_backward(graph) && recompute_for_codes(graph, options.target);
-                                       return changed;
-                                     }}};
+  static constexpr Step kSteps[] = {{"recompute_backward", on_graphs<recompute_backward>},
+                                    {"recompute_for_codes", on_graphs<recompute_for_codes>}};
   return kSteps;
 }
 

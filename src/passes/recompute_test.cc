@@ -1,4 +1,3 @@
-#include "passes/recompute.h"
 
 #include <gtest/gtest.h>
 
@@ -10,10 +9,8 @@
 #include "ir/rewrite.h"
 #include "ir/text.h"
 #include "ir/verify.h"
-#include "passes/fuse.h"
-#include "passes/plan_check.h"
+#include "passes/passes.h"
 #include "passes/plan_memory.h"
-#include "passes/precision.h"
 
 namespace octet {
 namespace {

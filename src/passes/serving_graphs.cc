@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
+#include <set>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -9,6 +11,7 @@
 #include "ir/rewrite.h"
 
 namespace octet {
+
 namespace {
 
 NodeId find_head(const Graph& graph) {
@@ -38,11 +41,11 @@ Value hidden_state(Program& program, Builder& b, int64_t width, const ServingSta
 // Nodes that `value` needs and that are not needed for `end` alone.
 std::vector<bool> nodes_between(const Graph& graph, Value end, Value value) {
   std::vector<bool> needed(static_cast<size_t>(graph.size()), false);
-  needed[static_cast<size_t>(index(value.node))] = true;
+  needed[slot(value.node)] = true;
   for (int32_t i = index(value.node); i >= 0; --i) {
     if (!needed[static_cast<size_t>(i)]) continue;
     for (Value input : graph.node(NodeId{i}).inputs) {
-      if (input.exists() && input != end) needed[static_cast<size_t>(index(input.node))] = true;
+      if (input.exists() && input != end) needed[slot(input.node)] = true;
     }
   }
   return needed;
@@ -64,7 +67,7 @@ Value row_logits(Program& program, Rewriter& rewriter, int64_t rows, const Servi
     }
     Node product = old.node(head);
     for (Value& input : product.inputs) input = rewriter.map(input);
-    product.attrs.set("to", std::string("f32"));
+    product.attrs.set("to", "f32");
     rewriter.set({head, 0}, {rewriter.graph().add(std::move(product)), 0});
   }
   return rewriter.map(logits);
@@ -82,6 +85,79 @@ Value adjusted(Builder& b, Value logits, const SampleGraphOptions& o) {
   return {b.emit(Op::kAdjustLogits, std::move(inputs), {}, "adjust_logits"), 0};
 }
 
+struct CacheGroupInputs {
+  int64_t blocks = 0;
+  Value slots, block_table;
+};
+struct CacheInputs {
+  Value kv_lengths;
+  std::map<int64_t, CacheGroupInputs> groups;  // by window
+};
+
+CacheInputs add_inputs(Builder& b, int64_t tokens, const std::vector<int64_t>& windows, const KvCacheOptions& o) {
+  CacheInputs inputs{.kv_lengths = b.input("kv_lengths", {DType::kI32, {o.sequences}})};
+  for (size_t g = 0; g < windows.size(); ++g) {
+    inputs.groups[windows[g]] = {
+        .blocks = o.blocks[g],
+        .slots = b.input(group_input("slots", g), {DType::kI32, {tokens}}),
+        .block_table = b.input(group_input("block_table", g), {DType::kI32, {o.sequences, o.blocks_per_sequence}})};
+  }
+  return inputs;
+}
+
+// Declares what one side (k or v) of a layer's cache has.
+Value cache_state(Program& program, Builder& b, StateRole role, const std::string& attention, CacheSide side,
+                  TensorType type = {DType::kF32, {1}}) {
+  return declare_state(program, b,
+                       {.type = std::move(type),
+                        .role = role,
+                        .param = attention,
+                        .index = side,
+                        .initial = role == StateRole::kKvCache ? 0.0 : 1.0});
+}
+
+// Appends this step's rows to one side, returns the cache to read.
+Value append(Program& program, Builder& b, const std::string& attention, CacheSide side, Value rows,
+             const CacheGroupInputs& group, const KvCacheOptions& o) {
+  Value cache = cache_state(program, b, StateRole::kKvCache, attention, side,
+                            {o.cache_dtype, {group.blocks * o.block_size, b.shape(rows).cols()}});
+  std::vector<Value> inputs = {cache, rows, group.slots};
+  if (o.scales) inputs.push_back(cache_state(program, b, StateRole::kCacheScale, attention, side));
+  const std::string name = b.graph().node(cache).name;
+  Value appended{b.emit(Op::kScatterRows, std::move(inputs), {}, name), 0};
+  b.update(name, appended);
+  return appended;
+}
+
+void rewrite_attention(Program& program, Rewriter& rewriter, NodeId id, const CacheInputs& inputs,
+                       const KvCacheOptions& o) {
+  const Graph& old = rewriter.old_graph();
+  const Node& node = old.node(id);
+  check(node.attr<double>("dropout") == 0, ErrorCode::kInvalidArgument,
+        "kv_cache: {} has dropout; build the graph with training = false", describe(old, id));
+  check(node.attr<bool>("causal"), ErrorCode::kUnsupported,
+        "kv_cache: {} is not causal: later tokens would change cached keys and values; run the whole sequence as one "
+        "graph",
+        describe(old, id));
+  Builder& b = rewriter.builder();
+  b.set_layer(node.layer);
+  int64_t window = node.attr<int64_t>("window");
+  const CacheGroupInputs& group = inputs.groups.at(window);
+  const Value k = append(program, b, node.name, kKeys, rewriter.map(node.inputs[1]), group, o);
+  const Value v = append(program, b, node.name, kValues, rewriter.map(node.inputs[2]), group, o);
+  Attrs attrs = attrs_for(Op::kPagedAttention, node.attrs);
+  attrs.set("block_size", o.block_size);
+  if (o.max_query_len > 0) attrs.set("max_query_len", o.max_query_len);
+  std::vector<Value> operands = {
+      rewriter.map(node.inputs[0]), k, v, rewriter.map(node.inputs[3]), inputs.kv_lengths, group.block_table};
+  if (o.scales) {
+    for (CacheSide side : {kKeys, kValues})
+      operands.push_back(cache_state(program, b, StateRole::kCacheScaleInv, node.name, side));
+  }
+  NodeId paged = b.emit(Op::kPagedAttention, std::move(operands), attrs, node.name);
+  rewriter.set({id, 0}, {paged, 0});
+}
+
 }  // namespace
 
 Graph forward_graph(Program& program, const std::string& name, const Graph& logits, const KvCacheOptions& cache,
@@ -89,7 +165,7 @@ Graph forward_graph(Program& program, const std::string& name, const Graph& logi
   NodeId head = find_head(logits);
   Value ids = logits.find_leaf(Op::kInput, "ids");
   check(ids.exists(), ErrorCode::kInvalidArgument, "serving: graph {} has no input \"ids\"", logits.name());
-  const TensorType per_token = logits.type(ids);
+  const TensorType& per_token = logits.type(ids);
   Rewriter rewriter(logits);
   Builder& b = rewriter.builder();
   for (int32_t i = 0; i < index(head); ++i) {
@@ -195,7 +271,7 @@ void resize_caches(Graph& graph, const CacheRows& cache_rows) {
     }
     if (node.op == Op::kInput) ++inputs;
     const auto reads_cache = [&](Value value) { return rows_of(value) > 0; };
-    if (node.op != Op::kFusion || std::none_of(node.inputs.begin(), node.inputs.end(), reads_cache)) continue;
+    if (node.op != Op::kFusion || std::ranges::none_of(node.inputs, reads_cache)) continue;
     auto body = std::make_shared<Graph>(*node.body);
     resize_caches(
         *body, [&](const Node& leaf, size_t input) { return leaf.op == Op::kInput ? rows_of(node.inputs[input]) : 0; });
@@ -221,6 +297,45 @@ void set_cache_blocks(Plan& plan, const std::map<std::string, size_t>& groups, c
       return leaf.op == Op::kState && groups.contains(leaf.name) ? slots(leaf.name) : 0;
     });
   }
+}
+
+std::string group_input(const char* name, size_t group) { return fmt::format("{}.{}", name, group); }
+
+std::vector<int64_t> attention_windows(const Graph& graph) {
+  std::set<int64_t> windows;
+  for (const Node& node : graph.nodes()) {
+    if (node.op == Op::kAttention) windows.insert(node.attr<int64_t>("window"));
+  }
+  return {windows.begin(), windows.end()};
+}
+
+Graph add_kv_cache(Program& program, const Graph& graph, const KvCacheOptions& options) {
+  check(!options.scales || is_fp8(options.cache_dtype), ErrorCode::kInvalidArgument,
+        "kv_cache: a cache of {} takes no scales; they are of e4m3 and e5m2 caches", dtype_name(options.cache_dtype));
+  Rewriter rewriter(graph);
+  Builder& b = rewriter.builder();
+  Value ids = graph.find_leaf(Op::kInput, "ids");
+  check(ids.exists(), ErrorCode::kInvalidArgument, "kv_cache: graph {} has no input \"ids\"", graph.name());
+  std::vector<int64_t> windows = attention_windows(graph);
+  check(options.blocks.size() == windows.size(), ErrorCode::kInvalidArgument,
+        "kv_cache: graph {} has {} cache groups, blocks are given for {}", graph.name(), windows.size(),
+        options.blocks.size());
+  CacheInputs inputs = add_inputs(b, graph.shape(ids)[0], windows, options);
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    NodeId id{i};
+    const Node& node = graph.node(id);
+    if (node.op == Op::kAttention) {
+      rewrite_attention(program, rewriter, id, inputs, options);
+    } else if (node.op == Op::kMatmul && node.attr<bool>("head")) {
+      Value rows =
+          b.select_rows(rewriter.map(node.inputs[0]), b.input("logit_rows", {DType::kI32, {options.logit_rows}}));
+      rewriter.set(node.inputs[0], rows);
+      rewriter.copy(id);
+    } else {
+      rewriter.copy(id);
+    }
+  }
+  return rewriter.finish();
 }
 
 }  // namespace octet

@@ -1,4 +1,4 @@
-#include "passes/shard.h"
+#include "passes/passes.h"
 
 #include <algorithm>
 #include <map>

@@ -1,5 +1,5 @@
 // Each rule finds the graph that breaks it and names graph, node and rule; a disabled pass or step has no rules.
-#include "passes/stage_rules.h"
+#include "passes/pass.h"
 
 #include <gtest/gtest.h>
 

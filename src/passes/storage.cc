@@ -14,10 +14,9 @@ using Kind = BufferRef::Kind;
 
 class StorageAssigner {
  public:
-  StorageAssigner(const Program& program, const Graph& graph) : program_(program), graph_(graph) {
-    uses_ = last_uses(graph);
-    reads_ = graph.count_uses();
-    for (const auto& results : uses_) out_.of.emplace_back(results.size(), -1);
+  StorageAssigner(const Program& program, const Graph& graph)
+      : program_(program), graph_(graph), uses_(last_uses(graph)), reads_(graph.count_uses()) {
+    for (const Node& node : graph.nodes()) out_.of.emplace_back(node.results.size(), -1);
     for (size_t i = 0; i < program.states().size(); ++i) {
       state_index_[program.states()[i].name] = static_cast<int32_t>(i);
     }
@@ -45,8 +44,8 @@ class StorageAssigner {
 
  private:
   static bool is_state_leaf(Op op) { return op == Op::kParam || op == Op::kState; }
-  int32_t use(Value v) const { return uses_[static_cast<size_t>(index(v.node))][static_cast<size_t>(v.result)]; }
-  int32_t& of(Value v) { return out_.of[static_cast<size_t>(index(v.node))][static_cast<size_t>(v.result)]; }
+  int32_t use(Value v) const { return uses_[v]; }
+  int32_t& of(Value v) { return out_.of[slot(v.node)][static_cast<size_t>(v.result)]; }
   Storage& storage(int32_t s) { return out_.storages[static_cast<size_t>(s)]; }
 
   int32_t state_of(NodeId id) const {
@@ -67,7 +66,7 @@ class StorageAssigner {
       const Op made_by = graph_.node(input).op;
       const bool leaf = op_info(made_by).max_inputs == 0 && made_by != Op::kConstant;
       if (leaf || op_facts(made_by).view) continue;
-      if (reads_[static_cast<size_t>(index(input.node))][static_cast<size_t>(input.result)] == 1) return input;
+      if (reads_[slot(input.node)][static_cast<size_t>(input.result)] == 1) return input;
     }
     return Value::none();
   }
@@ -102,13 +101,12 @@ class StorageAssigner {
       if (i == input || !other.exists() || of(other) != s) continue;
       if (!elementwise || input < 0 || !(graph_.shape(other) == node.results[0].shape)) return false;
     }
-    return input >= 0 ||
-           std::none_of(node.inputs.begin(), node.inputs.end(), [&](Value v) { return v.exists() && of(v) == s; });
+    return input >= 0 || std::ranges::none_of(node.inputs, [&](Value v) { return v.exists() && of(v) == s; });
   }
 
   bool taken_by_sibling(int32_t s, NodeId id) {
-    const auto& siblings = out_.of[static_cast<size_t>(index(id))];
-    return std::find(siblings.begin(), siblings.end(), s) != siblings.end();
+    const auto& siblings = out_.of[slot(id)];
+    return std::ranges::find(siblings, s) != siblings.end();
   }
 
   // The storage of an input that result `r` may take over, among those of this kind; -1 for none.
@@ -215,7 +213,7 @@ class StorageAssigner {
   const Program& program_;
   const Graph& graph_;
   GraphStorage out_;
-  std::vector<std::vector<int32_t>> uses_;   // the last, by node and result
+  ValueTable<int32_t> uses_;                 // the last
   std::vector<std::vector<int32_t>> reads_;  // how many
   std::unordered_map<std::string_view, int32_t> state_index_;
   std::unordered_map<Value, int32_t, ValueHash> destination_;  // the state a value becomes
@@ -224,19 +222,16 @@ class StorageAssigner {
 
 }  // namespace
 
-std::vector<std::vector<int32_t>> last_uses(const Graph& graph) {
-  std::vector<std::vector<int32_t>> uses;
-  uses.reserve(static_cast<size_t>(graph.size()));
-  auto use = [&](Value v, int32_t at) { uses[static_cast<size_t>(index(v.node))][static_cast<size_t>(v.result)] = at; };
+ValueTable<int32_t> last_uses(const Graph& graph) {
+  ValueTable<int32_t> uses(graph, -1);
   for (int32_t i = 0; i < graph.size(); ++i) {
-    const Node& node = graph.node(NodeId{i});
-    uses.emplace_back(node.results.size(), -1);
-    for (Value input : node.inputs) {
-      if (input.exists()) use(input, i);
+    for (Value input : graph.node(NodeId{i}).inputs) {
+      if (input.exists()) uses[input] = i;
     }
   }
-  for (const NamedValue& output : graph.outputs()) use(output.value, graph.size());
-  for (const NamedValue& update : graph.updates()) use(update.value, graph.size());
+  for (const auto* named : {&graph.outputs(), &graph.updates()}) {
+    for (const NamedValue& entry : *named) uses[entry.value] = graph.size();
+  }
   return uses;
 }
 

@@ -29,6 +29,6 @@ struct GraphStorage {
 GraphStorage assign_storage(const Program& program, const Graph& graph);
 
 // The node, or graph.size() for outputs and updates, that uses each result last; -1 for none.
-std::vector<std::vector<int32_t>> last_uses(const Graph& graph);
+ValueTable<int32_t> last_uses(const Graph& graph);
 
 }  // namespace octet

@@ -7,27 +7,14 @@
 #include "base/error.h"
 #include "base/settings.h"
 #include "ir/text.h"
+#include "ir/text_words.h"
 #include "ir/verify.h"
-#include "passes/plan_check.h"
 #include "passes/plan_memory.h"
 
 namespace octet {
 namespace {
 
 constexpr const char* kPlanMemory = "plan_memory";
-
-// The first word that is not in a comment.
-std::string_view first_word(std::string_view text) {
-  while (!text.empty()) {
-    size_t begin = text.find_first_not_of(" \t\r\n");
-    if (begin == std::string_view::npos) return {};
-    text.remove_prefix(begin);
-    if (text.front() != '#') return text.substr(0, text.find_first_of(" \t\r\n"));
-    size_t end = text.find('\n');
-    text.remove_prefix(end == std::string_view::npos ? text.size() : end);
-  }
-  return {};
-}
 
 // What makes another graph from one, outside the pipeline.
 struct GraphMaker {
@@ -62,8 +49,7 @@ constexpr GraphMaker kMakers[] = {
 
 // Whether there is one of this name; every graph of the program is replaced then.
 bool remake_graphs(const std::string& name, Program& program, const ServingSizes& sizes) {
-  const auto* maker =
-      std::find_if(std::begin(kMakers), std::end(kMakers), [&](const auto& m) { return m.name == name; });
+  const auto* maker = std::ranges::find_if(kMakers, [&](const auto& m) { return m.name == name; });
   if (maker == std::end(kMakers)) return false;
   Program made;
   made.name = program.name;
@@ -74,12 +60,13 @@ bool remake_graphs(const std::string& name, Program& program, const ServingSizes
   return true;
 }
 
-std::vector<std::string> known_names() {
+// All, each pass before its steps, which begin with `step_prefix`.
+std::vector<std::string> known_names(const std::string& step_prefix = "") {
   std::vector<std::string> names;
   for (const Pass& pass : pipeline_passes()) {
-    if (std::find(names.begin(), names.end(), pass.name) != names.end()) continue;
+    if (std::ranges::find(names, pass.name) != names.end()) continue;
     names.push_back(pass.name);
-    for (const Step& step : pass.steps) names.emplace_back(step.name);
+    for (const Step& step : pass.steps) names.push_back(step_prefix + step.name);
   }
   names.emplace_back(kPlanMemory);
   for (const GraphMaker& maker : kMakers) names.emplace_back(maker.name);
@@ -98,18 +85,7 @@ std::string place(const BufferRef& ref, int64_t bytes, const Program& program) {
 
 }  // namespace
 
-std::string list_passes() {
-  std::string text;
-  std::set<std::string> listed;
-  for (const Pass& pass : pipeline_passes()) {
-    if (!listed.insert(pass.name).second) continue;
-    text += pass.name + "\n";
-    for (const Step& step : pass.steps) text += fmt::format("  {}\n", step.name);
-  }
-  text += fmt::format("{}\n", kPlanMemory);
-  for (const GraphMaker& maker : kMakers) text += fmt::format("{}\n", maker.name);
-  return text;
-}
+std::string list_passes() { return fmt::format("{}\n", fmt::join(known_names("  "), "\n")); }
 
 ServingSizes parse_serving_sizes(const std::vector<std::string>& words) {
   ServingSizes sizes;
@@ -151,7 +127,7 @@ std::string run_passes(std::string_view text, const std::string& where, const st
                        const CompileOptions& options, const ServingSizes& sizes) {
   check_disabled(options.disabled);
   Program program;
-  bool is_program = first_word(text) == "program";
+  const bool is_program = text::Reader(text, where).accept_word("program");
   if (is_program) {
     program = parse_program(text, where);
   } else {

@@ -44,7 +44,7 @@ std::string slower_reason(const Target& target, const std::string& precision, co
                             octaves(fp8.in, static_cast<double>(group.in)) +
                             octaves(fp8.out, static_cast<double>(group.out) / linears) + octaves(fp8.linears, linears);
     if (distance > nearest + kSameDistance) continue;
-    auto high = std::find_if(target.timings.begin(), target.timings.end(), [&](const LinearTiming& t) {
+    auto high = std::ranges::find_if(target.timings, [&](const LinearTiming& t) {
       return t.precision == "bf16" && t.tokens == fp8.tokens && t.out == fp8.out && t.in == fp8.in &&
              t.linears == fp8.linears;
     });
@@ -68,12 +68,8 @@ std::string slower_reason(const Target& target, const std::string& precision, co
 }  // namespace
 
 const char* precision_level_name(PrecisionLevel level) {
-  switch (level) {
-    case PrecisionLevel::kTensor: return "fp8-tensor";
-    case PrecisionLevel::kBlock: return "fp8-block";
-    case PrecisionLevel::kHigh: return "bf16";
-  }
-  fail(ErrorCode::kInternal, "rung {} does not exist", static_cast<int>(level));
+  constexpr const char* kNames[] = {"fp8-tensor", "fp8-block", "bf16"};
+  return kNames[static_cast<size_t>(level)];
 }
 
 GemmPrecision level_precision(PrecisionLevel level) {
@@ -114,8 +110,7 @@ PrecisionPolicy::PrecisionPolicy(std::vector<PolicyGemm> gemms, const PolicySett
   refuse(target);
   for (size_t i = 0; i < gemms_.size(); ++i) {
     GemmState& state = states_[i];
-    auto allowed = std::find_if(state.refusals.begin(), state.refusals.end(),
-                                [](const std::string& refusal) { return refusal.empty(); });
+    auto allowed = std::ranges::find_if(state.refusals, [](const std::string& refusal) { return refusal.empty(); });
     PrecisionLevel first = kPrecisionLevels[allowed - state.refusals.begin()];
     if (first == PrecisionLevel::kTensor) continue;
     switches_.push_back({0, gemms_[i].key(), PrecisionLevel::kTensor, first, state.refusals[0]});
@@ -277,7 +272,7 @@ std::string precision_map(const PrecisionPolicy& policy) {
   std::vector<std::string> rows, columns;
   std::map<std::string, std::map<std::string, std::string>> cells;  // [row][column]
   auto remember = [](std::vector<std::string>& list, const std::string& name) {
-    if (std::find(list.begin(), list.end(), name) == list.end()) list.push_back(name);
+    if (std::ranges::find(list, name) == list.end()) list.push_back(name);
   };
   for (const PolicyGemm& gemm : policy.gemms()) {
     size_t dot = gemm.gemm.starts_with("layers.") ? gemm.gemm.find('.', 7) : std::string::npos;

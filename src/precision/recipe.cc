@@ -2,9 +2,10 @@
 // these values, and kernels call scale_from_amax so that codes and scales agree bit for bit on every backend.
 #include "precision/recipe.h"
 
+#include <fmt/ranges.h>
+#include <algorithm>
 #include <cfloat>
 #include <cmath>
-#include <cstring>
 #include <vector>
 
 #include "base/error.h"
@@ -12,8 +13,24 @@
 namespace octet {
 namespace {
 
-const std::vector<std::string> kRecipeNames = {"fp32",        "tf32",      "bf16", "fp8-current",
-                                               "fp8-delayed", "fp8-block", "int8", "auto"};
+constexpr const char* kRoleNames[] = {"fprop", "dgrad", "wgrad"};
+
+// What differs from Recipe's defaults, which are those of bf16.
+const std::vector<Recipe>& recipes() {
+  static const std::vector<Recipe> rows = {
+      {.name = "fp32", .compute = DType::kF32},
+      {.name = "tf32", .compute = DType::kF32, .tf32 = true},
+      {.name = "bf16"},
+      {.name = "fp8-current", .scaling = Scaling::kCurrent},
+      {.name = "fp8-delayed", .scaling = Scaling::kDelayed, .per_channel_weights = false},  // as trained
+      {.name = "fp8-block", .scaling = Scaling::kBlock, .gradient_format = DType::kE4M3, .power_of_two = true},
+      // With the head, so that no sum of a step depends on its rows.
+      {.name = "int8", .scaling = Scaling::kCurrent, .forward_format = DType::kI8, .head = true},
+      // The cheapest level; precision/policy.h decides from there.
+      {.name = "auto", .scaling = Scaling::kCurrent, .statistics = true},
+  };
+  return rows;
+}
 
 // Clears the mantissa: the largest power of two not above a positive finite float (0 for subnormals stays a subnormal
 // power of two through frexp).
@@ -25,20 +42,13 @@ float round_down_to_power_of_two(float value) {
 
 }  // namespace
 
-const char* gemm_role_name(GemmRole role) {
-  switch (role) {
-    case GemmRole::kFprop: return "fprop";
-    case GemmRole::kDgrad: return "dgrad";
-    case GemmRole::kWgrad: return "wgrad";
-  }
-  fail(ErrorCode::kInternal, "gemm role {} does not exist", static_cast<int>(role));
-}
+const char* gemm_role_name(GemmRole role) { return kRoleNames[static_cast<size_t>(role)]; }
 
 GemmRole parse_gemm_role(const std::string& name) {
-  for (GemmRole role : {GemmRole::kFprop, GemmRole::kDgrad, GemmRole::kWgrad}) {
-    if (name == gemm_role_name(role)) return role;
-  }
-  fail(ErrorCode::kInvalidArgument, "gemm role \"{}\" is unknown: use fprop, dgrad or wgrad", name);
+  const auto* found = std::ranges::find(kRoleNames, name);
+  check(found != std::end(kRoleNames), ErrorCode::kInvalidArgument,
+        "gemm role \"{}\" is unknown: use fprop, dgrad or wgrad", name);
+  return static_cast<GemmRole>(found - kRoleNames);
 }
 
 GemmPrecision Recipe::decide(const std::string& gemm, GemmRole role) const {
@@ -48,37 +58,13 @@ GemmPrecision Recipe::decide(const std::string& gemm, GemmRole role) const {
 }
 
 Recipe parse_recipe(const std::string& name) {
-  Recipe recipe;
-  recipe.name = name;
-  if (name == "fp32") {
-    recipe.compute = DType::kF32;
-  } else if (name == "tf32") {
-    recipe.compute = DType::kF32;
-    recipe.tf32 = true;
-  } else if (name == "bf16") {
-    recipe.compute = DType::kBF16;
-  } else if (name == "fp8-current") {
-    recipe.scaling = Scaling::kCurrent;
-  } else if (name == "fp8-delayed") {
-    recipe.scaling = Scaling::kDelayed;
-    recipe.per_channel_weights = false;  // as trained
-  } else if (name == "fp8-block") {
-    recipe.scaling = Scaling::kBlock;
-    recipe.gradient_format = DType::kE4M3;
-    recipe.power_of_two = true;
-  } else if (name == "int8") {
-    recipe.scaling = Scaling::kCurrent;
-    recipe.forward_format = DType::kI8;
-    recipe.head = true;         // so that no sum of a step depends on its rows
-  } else if (name == "auto") {  // the cheapest rung; precision/policy.h decides from there
-    recipe.scaling = Scaling::kCurrent;
-    recipe.statistics = true;
-  } else {
-    fail(ErrorCode::kInvalidArgument,
-         "recipe \"{}\" is unknown{}; there are fp32, tf32, bf16, fp8-current, fp8-delayed, fp8-block, int8, auto",
-         name, if_near(name, kRecipeNames, ": did you mean \"{}\"?"));
+  std::vector<std::string> names;
+  for (const Recipe& recipe : recipes()) {
+    if (recipe.name == name) return recipe;
+    names.push_back(recipe.name);
   }
-  return recipe;
+  fail(ErrorCode::kInvalidArgument, "recipe \"{}\" is unknown{}; there are {}", name,
+       if_near(name, names, ": did you mean \"{}\"?"), fmt::join(names, ", "));
 }
 
 float scale_from_amax(float amax, DType format, int64_t margin, bool power_of_two) {

@@ -1,7 +1,7 @@
 // Recipes and the per-GEMM decision: which precision each of a linear's three GEMMs runs in, and with which scaling.
 // Recipe int8 is for inference on CPUs: the same graphs with int8 codes where fp8-current has FP8 ones.
 //
-// A recipe is data; the precision pass (passes/precision.h) turns it into graph nodes. Formats: forward E4M3,
+// A recipe is data; the precision pass (passes/passes.h) turns it into graph nodes. Formats: forward E4M3,
 // gradients E5M2 (hybrid), E4M3 for everything under block scaling. Sources: arXiv 2209.05433; docs/numerics.md.
 #pragma once
 
@@ -47,7 +47,7 @@ struct Recipe {
   // ones; false: made again for every product, a byte a weight less.
   bool keep_transposes = true;
   bool head = false;        // inference programs: the output head in codes too
-  bool statistics = false;  // training programs also get graph "train_stats" (passes/precision.h)
+  bool statistics = false;  // training programs also get graph "train_stats" (passes/passes.h)
   // Decisions that differ from the recipe: key "<gemm>/<role>", e.g. "layers.3.mlp.up/wgrad".
   std::map<std::string, GemmPrecision> decisions = {};
 

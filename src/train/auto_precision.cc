@@ -1,7 +1,6 @@
 #include "train/auto_precision.h"
 
-#include "passes/autodiff.h"
-#include "passes/precision.h"
+#include "passes/passes.h"
 
 namespace octet {
 

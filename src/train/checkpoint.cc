@@ -11,8 +11,8 @@
 #include "base/log.h"
 #include "exec/logical_states.h"
 #include "io/manifest.h"
-#include "io/safetensors_writer.h"
-#include "io/tokenizer_files.h"
+#include "io/safetensors.h"
+#include "io/tokenizer.h"
 
 namespace octet {
 namespace {
@@ -45,7 +45,7 @@ void write_states(Executor& executor, Roles wanted, const std::string& path) {
 }
 
 void read_states(Executor& executor, Roles wanted, const std::string& path, const BytesLoaded& loaded) {
-  SafetensorsFile file(path);
+  TensorSource file(path);
   for (const LogicalState& entry : logical_states(executor.program())) {
     if (!wanted(entry.role)) continue;
     const TensorType* type = file.find_type(entry.name);
@@ -90,7 +90,7 @@ RunState parse_run_json(const std::string& path) {
 int64_t parse_step(const std::string& name) {
   std::string digits = name.starts_with(kStepPrefix) ? name.substr(5) : "";
   bool all_digits = !digits.empty() && digits.size() <= 18 &&
-                    std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
+                    std::ranges::all_of(digits, [](char c) { return c >= '0' && c <= '9'; });
   return all_digits ? std::stoll(digits) : -1;
 }
 

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "exec/logical_states.h"
-#include "train/training_program.h"
+#include "train/stepper.h"
 
 namespace octet {
 namespace {
@@ -18,7 +18,7 @@ bool holds_non_finite(Executor& executor, const StateEntry& entry) {
     piece.resize(static_cast<size_t>(std::min(kPiece, count - begin)));
     executor.read_state_part(entry.name, begin * static_cast<int64_t>(sizeof(float)),
                              std::as_writable_bytes(std::span(piece)));
-    if (!std::all_of(piece.begin(), piece.end(), [](float value) { return std::isfinite(value); })) return true;
+    if (!std::ranges::all_of(piece, [](float value) { return std::isfinite(value); })) return true;
   }
   return false;
 }
@@ -37,8 +37,8 @@ std::vector<Probe> observe_all(Graph& graph) {
         node.op == Op::kInput || node.op == Op::kParam || node.op == Op::kState || node.op == Op::kConstant;
     if (leaf || !is_float(node.results[0].dtype)) continue;
     Probe probe{fmt::format("probe.{}", i), fmt::format("{} ({})", node.name, op_name(node.op))};
-    const NodeId amax = builder.emit(Op::kReduce, {Value{NodeId{i}, 0}},
-                                     {{"reduction", std::string("amax")}, {"axis", std::string("all")}}, probe.output);
+    const NodeId amax =
+        builder.emit(Op::kReduce, {Value{NodeId{i}, 0}}, {{"reduction", "amax"}, {"axis", "all"}}, probe.output);
     builder.output(probe.output, {amax, 0});
     probes.push_back(std::move(probe));
   }

@@ -1,5 +1,5 @@
 // Batches of each objective, and that small graphs learn from them on the interpreter.
-#include "train/objective.h"
+#include "train/batches.h"
 
 #include <gtest/gtest.h>
 
@@ -9,11 +9,10 @@
 
 #include "base/testing/test_data.h"
 #include "base/testing/test_error.h"
-#include "io/dataset_writer.h"
+#include "io/dataset.h"
 #include "ir/builder.h"
-#include "passes/autodiff.h"
+#include "passes/passes.h"
 #include "train/stepper.h"
-#include "train/training_program.h"
 
 namespace octet {
 namespace {

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "ir/builder.h"
 #include "ir/facts.h"
-#include "passes/autodiff.h"
+#include "passes/passes.h"
 
 namespace octet {
 namespace {
@@ -74,8 +74,8 @@ class ParameterGroups {
     return 1;
   }
   double weight_decay(const Node& param) const {
-    const bool excepted = std::any_of(config_.no_decay.begin(), config_.no_decay.end(),
-                                      [&](const std::string& pattern) { return matches(pattern, param.name); });
+    const bool excepted =
+        std::ranges::any_of(config_.no_decay, [&](const std::string& pattern) { return matches(pattern, param.name); });
     return param.results[0].shape.rank() >= 2 && !excepted ? config_.weight_decay : 0.0;
   }
 
@@ -84,8 +84,8 @@ class ParameterGroups {
     for (const LrFactor& factor : factors_) patterns.emplace_back("optimizer.lr_factors", factor.pattern);
     for (const std::string& pattern : config_.no_decay) patterns.emplace_back("optimizer.no_decay", pattern);
     for (const auto& [setting, pattern] : patterns) {
-      const bool found =
-          std::any_of(params.begin(), params.end(), [&](const Node& param) { return matches(pattern, param.name); });
+      const auto matched = [&named = pattern](const Node& param) { return matches(named, param.name); };
+      const bool found = std::ranges::any_of(params, matched);
       check(found, ErrorCode::kInvalidArgument, "{}: no parameter matches '{}'; the first and the last are {} and {}",
             setting, pattern, params.front().name, params.back().name);
     }

@@ -1,7 +1,10 @@
 // The optimisers a run can choose, and the graph "apply" that they make: clipping, then an update of every parameter.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <numbers>
 #include <string>
 #include <vector>
 
@@ -39,5 +42,18 @@ std::string moment_name(const OptimizerConfig& config, size_t index, const std::
 // finite (1 or 0: 0 means the step was skipped on the device). Throws kInvalidArgument when a pattern matches no
 // parameter.
 Graph apply_graph(const Graph& train, const OptimizerConfig& config, Program& program);
+
+// Learning rate: linear warm-up, then cosine down to min_lr, then flat.
+
+// `step` counts from 1. As nanoGPT: (step) / (warmup + 1) during warm-up.
+inline double learning_rate(const OptimizerConfig& o, int64_t total_steps, int64_t step) {
+  int64_t iteration = step - 1, end = o.decay_steps > 0 ? o.decay_steps : total_steps;
+  if (iteration < o.warmup_steps)
+    return o.lr * static_cast<double>(iteration + 1) / static_cast<double>(o.warmup_steps + 1);
+  if (iteration >= end) return o.min_lr;
+  double progress =
+      static_cast<double>(iteration - o.warmup_steps) / static_cast<double>(std::max<int64_t>(1, end - o.warmup_steps));
+  return o.min_lr + 0.5 * (1 + std::cos(std::numbers::pi * progress)) * (o.lr - o.min_lr);
+}
 
 }  // namespace octet

@@ -10,7 +10,6 @@
 #include "ir/facts.h"
 #include "passes/pass.h"
 #include "train/stepper.h"
-#include "train/training_program.h"
 #include "weights/weights.h"
 
 namespace octet {

@@ -10,7 +10,4 @@ namespace octet {
 // that a later run resumed from are dropped. Throws kNotFound without a log, kCorrupt naming the line of a damaged one.
 std::string write_report(const std::string& run_folder);
 
-// The page around the data (report_page.cc).
-std::string report_page(const std::string& title, const std::string& json);
-
 }  // namespace octet

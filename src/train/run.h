@@ -2,7 +2,9 @@
 // (run_start.cc), the steps and what stands between them (trainer.cc), decisions of recipe auto (run_precision.cc).
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <future>
 #include <memory>
 #include <optional>
 #include <span>
@@ -11,13 +13,71 @@
 
 #include "base/file.h"
 #include "base/progress.h"
+#include "exec/timeline.h"
 #include "train/auto_precision.h"
-#include "train/prefetcher.h"
+#include "train/batches.h"
+#include "train/run_config.h"
 #include "train/run_log.h"
-#include "train/run_timeline.h"
 #include "train/trainer.h"
 
 namespace octet {
+
+// Micro-batches of the next step, made on another thread while this one computes.
+class Prefetcher {
+ public:
+  Prefetcher(const Objective& objective, int64_t accumulation, int64_t first_step)
+      : objective_(objective), accumulation_(accumulation) {
+    start(first_step);
+  }
+  Prefetcher(const Prefetcher&) = delete;
+  Prefetcher& operator=(const Prefetcher&) = delete;
+  ~Prefetcher() { left_ = true; }  // the future's destructor waits for the thread
+
+  // The micro-batches of `step`; empty if `stop` returns true while waiting for them.
+  template <typename Stop>
+  std::vector<Batch> take(int64_t step, const Stop& stop) {
+    while (next_.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready)
+      if (stop()) return {};
+    std::vector<Batch> ready = next_.get();
+    start(step + 1);
+    return ready;
+  }
+
+ private:
+  void start(int64_t step) {
+    next_ = std::async(std::launch::async, [this, step] {
+      std::vector<Batch> made(static_cast<size_t>(accumulation_));
+      for (int64_t i = 0; i < accumulation_ && !left_; ++i)
+        made[static_cast<size_t>(i)] = objective_.get((step - 1) * accumulation_ + i);
+      return made;
+    });
+  }
+  const Objective& objective_;
+  int64_t accumulation_;
+  std::atomic<bool> left_ = false;
+  std::future<std::vector<Batch>> next_;
+};
+
+// A device timeline over some steps of a run as it is: batches, logs and read-backs included (profile.timeline).
+class RunTimeline {
+ public:
+  // Before the executor is made. Throws kInvalidArgument for a run on the CPU, kUnsupported where the library is
+  // missing.
+  explicit RunTimeline(const RunConfig& config);
+  // Called when the host begins the step. If the device was ahead, the boundary between two steps lies just before, and
+  // idle time there is counted within steps.
+  void step_begins(int64_t step);
+  // Whether recording begins or ends with the next step_begins().
+  bool at_border() const;
+  // Writes the trace and logs its summary, once; also when the run made fewer steps.
+  void finish();
+
+ private:
+  const RunConfig& config_;
+  std::unique_ptr<DeviceTimeline> device_;  // null: finished
+  int64_t steps_ = 0, first_step_ = 0;      // begun in this process; the first of the timeline
+  std::vector<double> marks_;               // when its steps began
+};
 
 inline double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -4,8 +4,7 @@
 
 #include <cmath>
 
-#include "io/event_file.h"
-#include "io/jsonl_log.h"
+#include "io/logs.h"
 
 namespace octet {
 

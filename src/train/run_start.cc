@@ -6,20 +6,36 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/threads.h"
-#include "exec/cpu/tiles.h"
+#include "exec/logical_states.h"
 #include "io/corpus.h"
 #include "io/manifest.h"
 #include "train/diagnose.h"
-#include "train/disk_space.h"
-#include "train/load_bar.h"
-#include "train/model_folder.h"
-#include "train/resume_checks.h"
 #include "train/run.h"
-#include "train/slow_recipe.h"
+#include "train/start_checks.h"
 #include "weights/weights.h"
 
 namespace octet {
 namespace {
+
+// A progress bar for states that take long to load: megabytes as the executor holds them. Small models have none.
+class LoadBar {
+ public:
+  // Of the states of these roles.
+  LoadBar(const Program& program, bool (*counts)(StateRole)) {
+    for (const LogicalState& tensor : logical_states(program)) total_ += counts(tensor.role) ? tensor.type.bytes() : 0;
+    if (total_ >= kLarge)
+      progress_.emplace(ProgressOptions{.title = "load", .unit = "MB", .total = total_ / kMegabyte});
+  }
+  void add(int64_t bytes) {
+    done_ += bytes;
+    if (progress_) progress_->update(done_ / kMegabyte);
+  }
+
+ private:
+  static constexpr int64_t kMegabyte = 1'000'000, kLarge = 1000 * kMegabyte;
+  int64_t total_ = 0, done_ = 0;
+  std::optional<Progress> progress_;
+};
 
 // Nothing for a .bin/.idx pair made elsewhere, which has no record of its tokenizer.
 std::optional<DatasetInfo> info_of(const std::string& prefix) {
@@ -130,7 +146,7 @@ void Run::build() {
   if (config_.device == "auto" && target.device == Device::kCpu && !cuda_available(&why))
     log_info("runs on the CPU: {}", why);
   options_ = stepper_options(config_, target);
-  if (const std::string note = slow_recipe_note(options_.compile.recipe, target.device, cpu::has_bf16_tiles());
+  if (const std::string note = slow_recipe_note(options_.compile.recipe, target.device, has_bf16_tiles());
       !note.empty())
     log_info("{}", note);
   if (config_.dropout_masks == "library" && model_.dropout > 0)

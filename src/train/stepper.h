@@ -8,8 +8,11 @@
 
 #include "exec/batch.h"
 #include "exec/executor.h"
+#include "ir/program.h"
+#include "model/model.h"
 #include "precision/policy.h"
 #include "train/batches.h"
+#include "train/optimizer.h"
 #include "train/run_config.h"
 
 namespace octet {
@@ -18,7 +21,7 @@ struct StepperOptions {
   BatchShape train, eval;
   OptimizerConfig optimizer;
   CompileOptions compile;
-  bool library_masks = false;  // attention's dropout: see training_program.h
+  bool library_masks = false;  // attention's dropout: see allow_library_masks
   CudaOptions cuda = {};
   bool interpret = false;  // run on the interpreter instead of the CPU executor (verification)
 };
@@ -93,5 +96,20 @@ class Stepper {
   std::unique_ptr<Executor> executor_;
   StatsTable statistics_;  // of the step that has begun
 };
+
+// The training Program before any pass: "train" (loss of one micro-batch), "eval", and "apply" (optimizer.h).
+
+// Of any graphs of a loss: an output "loss" (f32[1], the sum over what counts), inputs by the batches' names.
+Program training_program(Graph train, Graph eval, const OptimizerConfig& optimizer);
+
+// Of a language model.
+Program training_program(const ModelSpec& model, const BatchShape& train, const BatchShape& eval,
+                         const OptimizerConfig& optimizer);
+
+// Attention of "train" may drop by masks of the device's library instead of the IR's (attr library_mask).
+void allow_library_masks(Program& program);
+
+// The loss of one micro-batch of this shape, alone: what "train" and "eval" are made of.
+Graph loss_graph(GraphRole role, const ModelSpec& model, const BatchShape& shape);
 
 }  // namespace octet

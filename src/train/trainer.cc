@@ -1,20 +1,68 @@
 #include "train/trainer.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <csignal>
+#include <cstring>
+#include <fstream>
 #include <utility>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "exec/executor.h"
+#include "exec/timeline.h"
 #include "train/diagnose.h"
+#include "train/optimizer.h"
 #include "train/run.h"
-#include "train/schedule.h"
-#include "train/signals.h"
 
 namespace octet {
 
-bool Run::stop_wanted() const { return SignalGuard::raised() || (hooks_.stop && hooks_.stop()); }
+namespace {
+
+volatile std::sig_atomic_t g_signal = 0;
+void on_signal(int signal) { g_signal = signal; }
+
+// SIGINT, SIGTERM and SIGHUP as a flag that a run polls between pieces of work: they set it during the lifetime of a
+// guard (with `on`). A second SIGINT or SIGTERM has its default effect; a closed terminal may send more than one
+// SIGHUP, from the kernel and from the shell: they all only set the flag. A SIGHUP that was ignored (nohup) stays
+// ignored. One at a time.
+class SignalGuard {
+ public:
+  explicit SignalGuard(bool on) : on_(on) {
+    g_signal = 0;
+    if (!on_) return;
+    struct sigaction action {};
+    action.sa_handler = on_signal;
+    action.sa_flags = SA_RESETHAND;
+    sigaction(SIGINT, &action, &old_int_);
+    sigaction(SIGTERM, &action, &old_term_);
+    action.sa_flags = 0;
+    sigaction(SIGHUP, &action, &old_hup_);
+    if (old_hup_.sa_handler == SIG_IGN) sigaction(SIGHUP, &old_hup_, nullptr);
+  }
+  SignalGuard(const SignalGuard&) = delete;
+  SignalGuard& operator=(const SignalGuard&) = delete;
+  ~SignalGuard() {
+    if (!on_) return;
+    sigaction(SIGINT, &old_int_, nullptr);
+    sigaction(SIGTERM, &old_term_, nullptr);
+    sigaction(SIGHUP, &old_hup_, nullptr);
+  }
+
+ private:
+  bool on_;
+  struct sigaction old_int_ {
+  }, old_term_{}, old_hup_{};
+};
+
+constexpr int64_t kGapsShown = 10, kKernelsShown = 12;
+
+}  // namespace
+
+bool Run::stop_wanted() const { return g_signal != 0 || (hooks_.stop && hooks_.stop()); }
 
 void Run::evaluate_now(int64_t step) {
   if (!validation_data_ || last_evaluated_ == step) return;
@@ -228,6 +276,43 @@ LossSum evaluate_dataset(Stepper& stepper, std::shared_ptr<const TokenDataset> d
     total.tokens += part.tokens;
   }
   return total;
+}
+
+RunTimeline::RunTimeline(const RunConfig& config) : config_(config) {
+  check(resolve_device(config.device) == Device::kCuda, ErrorCode::kInvalidArgument,
+        "profile.timeline shows what a GPU does; this run is on the CPU: leave it out");
+  device_ = make_device_timeline();
+  // Fails before the first step if the path is not writable; an earlier trace is kept until the new one is written.
+  const std::ofstream file(config_.profile_timeline, std::ios::app);
+  check(file.good(), ErrorCode::kIo, "profile.timeline={} cannot be written: {}", config_.profile_timeline,
+        std::strerror(errno));
+}
+
+void RunTimeline::step_begins(int64_t step) {
+  if (device_ == nullptr || ++steps_ <= config_.profile_after) return;
+  if (std::ssize(marks_) == config_.profile_steps) return finish();
+  if (marks_.empty()) {
+    first_step_ = step;
+    device_->begin();
+  }
+  marks_.push_back(device_->now());
+}
+
+bool RunTimeline::at_border() const {
+  if (device_ == nullptr) return false;
+  return marks_.empty() ? steps_ == config_.profile_after : std::ssize(marks_) == config_.profile_steps;
+}
+
+void RunTimeline::finish() {
+  if (device_ == nullptr) return;
+  const std::unique_ptr<DeviceTimeline> device = std::move(device_);
+  if (marks_.empty())
+    return log_warning("profile.timeline: the run ended before step {} of this process, nothing was recorded",
+                       config_.profile_after + 1);
+  const std::vector<DeviceActivity> activities = device->end();
+  write_file(config_.profile_timeline, timeline_json(activities));
+  log_info("{}{}", run_timeline_text(activities, marks_, first_step_, kGapsShown),
+           timeline_text(activities, std::ssize(marks_), kKernelsShown));
 }
 
 }  // namespace octet

@@ -8,7 +8,6 @@
 #include "base/json.h"
 #include "exec/logical_states.h"
 #include "train/stepper.h"
-#include "train/training_program.h"
 #include "weights/weights.h"
 
 namespace octet {

@@ -1,12 +1,14 @@
-// Filling the states of an executor: from a source of weights, or with fresh values.
+// Filling the states of an executor: from a source of weights, with fresh values, or with values of no meaning.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <map>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/rng.h"
 #include "base/threads.h"
-#include "exec/quantized_states.h"
+#include "exec/logical_states.h"
 #include "weights/weights.h"
 
 namespace octet {
@@ -77,6 +79,19 @@ std::vector<float> initial_values(const Node& node, int64_t count, uint64_t seed
   return values;
 }
 
+constexpr int64_t kPool = 4'194'301;  // a prime: the rows of a matrix differ
+
+// Int8 codes have steps of one where floats of 0.02 would all be zeros: their scale_inv makes up for it.
+constexpr float kInt8Scale = 1000;
+
+// Every element of a norm's weight, a bias or scales.
+double vector_value(const Program& program, const LogicalState& tensor) {
+  if (tensor.role == StateRole::kScaleInv)
+    return find_logical_state(program, tensor.param, StateRole::kCodes).type.dtype == DType::kI8 ? 1 / kInt8Scale : 1;
+  const Node* leaf = find_leaf(program, tensor.state);
+  return leaf != nullptr && leaf->attrs.get_or<std::string>("init", "") == "ones" ? 1 : 0;
+}
+
 }  // namespace
 
 void load_weights(const WeightSource& source, Executor& executor, const BytesLoaded& loaded) {
@@ -139,6 +154,52 @@ void initialize_weights(Executor& executor, uint64_t seed) {
   write_group();
   for (const QuantizedParam& param : quantized_params(executor.program()))
     write_quantized(executor, param, initial_values(*param.leaf, param.codes.type.shape.elements(), seed, ++stream));
+  executor.prepare();
+}
+
+std::unique_ptr<Executor> load_graph(Graph graph, const CompileOptions& options, const WeightSource& source) {
+  Program program;
+  program.name = graph.name();
+  program.add_graph(std::move(graph));
+  auto executor = make_executor(compile(std::move(program), options));
+  load_weights(source, *executor);
+  return executor;
+}
+
+void fill_random_weights(Executor& executor, uint64_t seed) {
+  Philox rng(seed, 0);
+  std::vector<float> normal(kPool);
+  for (float& value : normal) value = static_cast<float>(0.02 * rng.normal());
+  std::map<DType, std::vector<std::byte>> pools;
+  for (const LogicalState& tensor : logical_states(executor.program())) {
+    const bool scales = tensor.role == StateRole::kScaleInv;
+    if (tensor.role != StateRole::kMaster && tensor.role != StateRole::kCodes && !scales) continue;
+    const DType dtype = tensor.type.dtype;
+    const int64_t width = dtype_bytes(dtype);
+    if (tensor.type.shape.rank() == 1 || scales) {
+      std::vector<std::byte> bytes(static_cast<size_t>(tensor.type.bytes()));
+      const double value = vector_value(executor.program(), tensor);
+      for (int64_t i = 0; i < tensor.type.shape.elements(); ++i) store_element(dtype, bytes.data(), i, value);
+      write_logical(executor, tensor, bytes);
+      continue;
+    }
+    std::vector<std::byte>& pool = pools[dtype];
+    if (pool.empty()) {
+      pool.resize(static_cast<size_t>(kPool * width));
+      std::vector<float> scaled = normal;
+      if (dtype == DType::kI8)
+        for (float& value : scaled) value *= kInt8Scale;
+      convert(DType::kF32, scaled.data(), dtype, pool.data(), kPool);
+    }
+    fill_logical(executor, tensor, width, [&](int64_t at, std::span<std::byte> to) {
+      for (size_t done = 0; done < to.size();) {
+        const size_t from = (static_cast<size_t>(tensor.at.offset * width + at) + done) % pool.size();
+        const size_t piece = std::min(to.size() - done, pool.size() - from);
+        std::memcpy(to.data() + done, pool.data() + from, piece);
+        done += piece;
+      }
+    });
+  }
   executor.prepare();
 }
 

@@ -1,10 +1,10 @@
-#include "weights/llama2c.h"
-
+// Model files of llama2.c.
 #include <cstring>
 #include <map>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "weights/weights.h"
 
 namespace octet {
 namespace {

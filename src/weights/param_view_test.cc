@@ -1,4 +1,4 @@
-#include "weights/param_view.h"
+#include "weights/weights.h"
 
 #include <gtest/gtest.h>
 

@@ -1,12 +1,11 @@
-#include "weights/quantize_folder.h"
-
+// quantize_folder (quantized_folder.h): scales and codes of a model, tensor by tensor.
 #include <algorithm>
 #include <filesystem>
 
 #include "base/error.h"
 #include "base/file.h"
-#include "io/safetensors_writer.h"
-#include "io/tokenizer_files.h"
+#include "io/safetensors.h"
+#include "io/tokenizer.h"
 #include "weights/quantized_folder.h"
 
 namespace octet {
@@ -23,29 +22,17 @@ struct Plan {
 };
 
 std::vector<Plan> plan_tensors(const ModelConfig& config, const LinearLayout& layout) {
-  Graph graph;
-  Builder builder(graph);
-  build_logits(builder, config, {.tokens = 1, .max_segments = 1, .max_length = 1});
+  const ParamShapes shapes = param_shapes(config);
   std::vector<Plan> plans;
   for (const CheckpointTensor& tensor : checkpoint_tensors(config)) {
-    Plan plan{.tensor = tensor};
+    Plan plan{.tensor = tensor, .shape = tensor_shape(tensor, shapes)};
     for (const std::string& param : tensor.params) {
-      plan.params.push_back(graph.shape(graph.find_leaf(Op::kParam, param)));
+      plan.params.push_back(shapes.at(param));
       plan.fp8 = param.ends_with(".weight") && layout.x_of.contains(gemm_of(param));
     }
-    plan.shape = plan.params[0];
-    for (size_t i = 1; i < plan.params.size(); ++i) plan.shape[0] += plan.params[i][0];
-    if (tensor.transposed) std::swap(plan.shape[0], plan.shape[1]);
     plans.push_back(std::move(plan));
   }
   return plans;
-}
-
-// A matrix [rows, cols] as [cols, rows].
-std::vector<std::byte> turned(const std::vector<std::byte>& from, int64_t rows, int64_t cols, DType dtype) {
-  std::vector<std::byte> to(from.size());
-  read_all(transposed(view_of(dtype, from.data(), rows, cols)), dtype, to.data());
-  return to;
 }
 
 float amax_of(const CalibratedAmax& amax, const std::string& name) {
@@ -107,7 +94,8 @@ class FolderMaker {
   std::vector<std::byte> make(const std::string& name) {
     if (auto small = small_.find(name); small != small_.end()) return small->second;
     for (const Plan& plan : plans_) {
-      if (plan.tensor.name == name) return plan.fp8 ? make_codes(plan) : make_plain(plan);
+      if (plan.tensor.name == name)
+        return plan.fp8 ? make_codes(plan) : stored_bytes(plan.tensor, plan.shape, values(plan), options_.rest);
       if (plan.fp8 && plan.tensor.name + "_scale" == name) return as_bytes(quantized(plan).scale_inv);
     }
     fail(ErrorCode::kInternal, "tensor {} was not declared", name);
@@ -156,16 +144,13 @@ class FolderMaker {
 
   // All parameters of the tensor, in the order of its rows: [N, K].
   std::vector<float> values(const Plan& plan) const {
-    std::vector<float> all(static_cast<size_t>(plan.shape.elements()));
-    for (size_t i = 0; i < plan.params.size(); ++i) {
-      std::vector<float> part = source_.read(plan.tensor.params[i], plan.params[i]);
-      if (pairs_differ(source_.config(), plan.tensor.params[i]))
-        part = in_halves(part, plan.params[i][0], plan.params[i][1], source_.config().head_size());
-      for_each_piece(plan.tensor, plan.shape.elements(), i, [&](int64_t at, int64_t of_param, int64_t elements) {
-        std::copy_n(part.begin() + of_param, elements, all.begin() + at);
-      });
-    }
-    return all;
+    return join_params(plan.tensor, plan.shape.elements(), [&](size_t i) {
+      const std::string& param = plan.tensor.params[i];
+      const Shape& shape = plan.params[i];
+      std::vector<float> part = source_.read(param, shape);
+      if (!pairs_differ(source_.config(), param)) return part;
+      return in_halves(part, shape[0], shape[1], source_.config().head_size());
+    });
   }
 
   // The tensor quantized last: codes and scales are asked for one after the other.
@@ -181,15 +166,11 @@ class FolderMaker {
 
   std::vector<std::byte> make_codes(const Plan& plan) {
     const QuantizedMatrix& matrix = quantized(plan);
-    return plan.tensor.transposed ? turned(matrix.codes, plan.shape[1], plan.shape[0], DType::kE4M3) : matrix.codes;
-  }
-
-  std::vector<std::byte> make_plain(const Plan& plan) const {
-    const std::vector<float> all = values(plan);
-    const int64_t width = dtype_bytes(options_.rest);
-    std::vector<std::byte> bytes(all.size() * static_cast<size_t>(width));
-    convert(DType::kF32, all.data(), options_.rest, bytes.data(), static_cast<int64_t>(all.size()));
-    return plan.tensor.transposed ? turned(bytes, plan.shape[1], plan.shape[0], options_.rest) : bytes;
+    if (!plan.tensor.transposed) return matrix.codes;
+    std::vector<std::byte> codes(matrix.codes.size());
+    read_all(transposed(view_of(DType::kE4M3, matrix.codes.data(), plan.shape[1], plan.shape[0])), DType::kE4M3,
+             codes.data());
+    return codes;
   }
 
   const WeightSource& source_;

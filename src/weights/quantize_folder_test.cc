@@ -1,4 +1,3 @@
-#include "weights/quantize_folder.h"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +8,9 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/testing/test_data.h"
-#include "eval/incremental_model.h"
-#include "exec/quantized_states.h"
-#include "io/safetensors_writer.h"
+#include "eval/verify.h"
+#include "exec/logical_states.h"
+#include "io/safetensors.h"
 #include "weights/quantized_folder.h"
 
 namespace octet {

@@ -1,22 +1,40 @@
-// FP8 tensors of a Hugging Face folder: X.weight in F8_E4M3 beside X.weight_scale (one value, [N], [N, 1] or 128x128
-// blocks; or X.weight_scale_inv, the same by another name), X.input_scale, and k_scale and v_scale of attention.
+// Hugging Face folders in FP8: their quantization_config, their tensors, and how they are written. X.weight in F8_E4M3
+// beside X.weight_scale (one value, [N], [N, 1] or 128x128 blocks; or X.weight_scale_inv, the same by another name),
+// X.input_scale, and k_scale and v_scale of attention.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "io/safetensors.h"
-#include "ir/program.h"
-#include "model/hugging_face.h"
-#include "model/model.h"
-#include "precision/recipe.h"
-#include "weights/folder_quantization.h"
-#include "weights/param_view.h"
+#include "precision/quantized_matrix.h"
+#include "weights/weights.h"
 
 namespace octet {
+
+enum class ActivationScales : uint8_t {
+  kToken,   // one a token, as it comes
+  kStatic,  // one a linear, kept in the folder
+  kBlock,   // 1x128, as they come
+};
+
+// The quantization_config: FP8 weights as compressed-tensors ("float-quantized") and the DeepSeek-style method "fp8"
+// describe them. What a tensor holds is told by the tensors; this says how to run them.
+struct FolderQuantization {
+  ScaleLayout weights = ScaleLayout::kRow;  // kTensor, kRow or kTile128
+  ActivationScales activations = ActivationScales::kToken;
+  bool kv_cache = false;  // FP8, with scales of keys and values in every layer
+};
+
+// Nothing where config.json has no quantization_config. Throws kUnsupported naming the field whose value Octet cannot
+// run, kCorrupt for one of the wrong type.
+std::optional<FolderQuantization> parse_quantization(const std::string& json_text, const std::string& where);
+
+// config.json with a quantization_config in the compressed-tensors layout added.
+std::string with_quantization(const std::string& json_text, const FolderQuantization& quantization);
 
 // Linears of a model as its graph has them: params "<gemm>.weight", and which of them read one x.
 struct LinearLayout {
@@ -54,5 +72,23 @@ class QuantizedTensors {
   std::map<std::string, std::string> scale_names_;  // by tensor
   std::set<std::string> scales_;
 };
+
+// Largest |x| a text made, by name: "<gemm>" for the x of a linear, "<attention>.k" and "<attention>.v".
+using CalibratedAmax = std::map<std::string, float>;
+
+struct QuantizeFolderOptions {
+  FolderQuantization scheme = {};
+  DType rest = DType::kBF16;  // of embeddings, norms, biases, head
+  CalibratedAmax amax = {};   // needed for static activations and for a KV cache
+};
+
+// Before anything is written: kUnsupported or kInvalidArgument for what the model or the options do not allow.
+void check_quantize_options(const WeightSource& source, const QuantizeFolderOptions& options);
+
+// Writes a model as an FP8 folder in the compressed-tensors layout. `folder` is made; tokenizer files of
+// `tokenizer_folder` come along. `on_progress` gets tensors done, of how many.
+void quantize_folder(const WeightSource& source, const std::string& tokenizer_folder, const std::string& folder,
+                     const QuantizeFolderOptions& options,
+                     const std::function<void(int64_t, int64_t)>& on_progress = {});
 
 }  // namespace octet

@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/threads.h"
 #include "exec/logical_states.h"
-#include "io/safetensors_writer.h"
-#include "weights/llama2c.h"
+#include "io/safetensors.h"
 #include "weights/quantized_folder.h"
 
 namespace octet {
@@ -18,28 +18,6 @@ namespace {
 
 constexpr int64_t kMaxConfigBytes = 1 << 24;
 constexpr int64_t kPieceElements = int64_t{1} << 22, kThreadElements = int64_t{1} << 16;
-
-struct ParamShapes {
-  std::map<std::string, Shape> shapes;  // of every param of the model
-};
-
-ParamShapes param_shapes(const ModelConfig& config) {
-  Graph graph;
-  Builder builder(graph);
-  build_logits(builder, config, {.tokens = 1, .max_segments = 1, .max_length = 1});
-  ParamShapes result;
-  for (const Node& node : graph.nodes())
-    if (node.op == Op::kParam) result.shapes[node.name] = node.results[0].shape;
-  return result;
-}
-
-// The shape a checkpoint tensor must have, from its parameters'.
-Shape tensor_shape(const CheckpointTensor& tensor, const ParamShapes& params) {
-  Shape shape = params.shapes.at(tensor.params.front());
-  for (size_t i = 1; i < tensor.params.size(); ++i) shape[0] += params.shapes.at(tensor.params[i])[0];
-  if (tensor.transposed) std::swap(shape[0], shape[1]);
-  return shape;
-}
 
 std::string find_tensor(const TensorSource& tensors, const ModelConfig& config, const std::string& name) {
   if (tensors.find_type(name) != nullptr) return name;
@@ -94,7 +72,7 @@ class HuggingFaceWeights : public WeightSource {
     if (scheme) quantized_ = std::make_unique<QuantizedTensors>(*tensors_, config_, *scheme, folder);
     check_tensors();
     if (path_exists(folder + "/scales.safetensors"))
-      scales_ = std::make_unique<SafetensorsFile>(folder + "/scales.safetensors");
+      scales_ = std::make_unique<TensorSource>(folder + "/scales.safetensors");
   }
 
   ParamView view(const std::string& param, const Shape& shape) const override {
@@ -126,8 +104,8 @@ class HuggingFaceWeights : public WeightSource {
 
  private:
   void check_tensors() {
-    ParamShapes params = param_shapes(config_);
-    std::map<std::string, bool> known;
+    const ParamShapes params = param_shapes(config_);
+    std::set<std::string> known;
     for (const CheckpointTensor& tensor : checkpoint_tensors(config_)) {
       std::string name = find_tensor(*tensors_, config_, tensor.name);
       check(!name.empty(), ErrorCode::kCorrupt, "{}: tensor {} is missing", folder_, tensor.name);
@@ -140,14 +118,14 @@ class HuggingFaceWeights : public WeightSource {
                 type.dtype == DType::kF64,
             ErrorCode::kUnsupported, "{}: tensor {} is {} (supported: f64 f32 bf16 f16)", folder_, name,
             dtype_name(type.dtype));
-      known[name] = true;
+      known.insert(name);
       for (size_t i = 0; i < tensor.params.size(); ++i) {
         Place& place = places_[tensor.params[i]] = {tensor, i};
         place.tensor.name = name;
       }
     }
     for (const std::string& name : tensors_->names())
-      check(known.count(name) || is_ignored_tensor(config_, name) ||
+      check(known.contains(name) || is_ignored_tensor(config_, name) ||
                 (quantized_ != nullptr && quantized_->is_scale(name)),
             ErrorCode::kUnsupported, "{}: tensor {} is not part of a {} model of this config.json", folder_, name,
             config_.architecture);
@@ -156,7 +134,7 @@ class HuggingFaceWeights : public WeightSource {
   std::string folder_;
   std::unique_ptr<TensorSource> tensors_;
   std::unique_ptr<QuantizedTensors> quantized_;  // null: nothing in FP8
-  std::unique_ptr<SafetensorsFile> scales_;
+  std::unique_ptr<TensorSource> scales_;
   struct Place {
     CheckpointTensor tensor;  // under the name the folder has
     size_t i;
@@ -165,6 +143,46 @@ class HuggingFaceWeights : public WeightSource {
 };
 
 }  // namespace
+
+ParamShapes param_shapes(const ModelConfig& config) {
+  Graph graph;
+  Builder builder(graph);
+  build_logits(builder, config, {.tokens = 1, .max_segments = 1, .max_length = 1});
+  ParamShapes result;
+  for (const Node& node : graph.nodes())
+    if (node.op == Op::kParam) result[node.name] = node.results[0].shape;
+  return result;
+}
+
+Shape tensor_shape(const CheckpointTensor& tensor, const ParamShapes& params) {
+  Shape shape = params.at(tensor.params.front());
+  for (size_t i = 1; i < tensor.params.size(); ++i) shape[0] += params.at(tensor.params[i])[0];
+  if (tensor.transposed) std::swap(shape[0], shape[1]);
+  return shape;
+}
+
+std::vector<float> join_params(const CheckpointTensor& tensor, int64_t elements,
+                               const std::function<std::vector<float>(size_t)>& read) {
+  if (tensor.params.size() == 1) return read(0);
+  std::vector<float> all(static_cast<size_t>(elements));
+  for (size_t i = 0; i < tensor.params.size(); ++i) {
+    const std::vector<float> part = read(i);
+    for_each_piece(tensor, elements, i, [&](int64_t at, int64_t of_param, int64_t count) {
+      std::copy_n(part.begin() + of_param, count, all.begin() + at);
+    });
+  }
+  return all;
+}
+
+std::vector<std::byte> stored_bytes(const CheckpointTensor& tensor, const Shape& stored,
+                                    const std::vector<float>& values, DType dtype) {
+  std::vector<std::byte> bytes(values.size() * static_cast<size_t>(dtype_bytes(dtype)));
+  if (tensor.transposed)
+    read_all(transposed(view_of(DType::kF32, values.data(), stored[1], stored[0])), dtype, bytes.data());
+  else
+    convert(DType::kF32, values.data(), dtype, bytes.data(), std::ssize(values));
+  return bytes;
+}
 
 ModelConfig read_model_config(const std::string& folder) {
   const std::string path = folder + "/config.json";
@@ -236,7 +254,7 @@ std::vector<float> read_param(Executor& executor, const LogicalState& state) {
 
 void save_weights(Executor& executor, const ModelConfig& config, const SpecialTokens& special,
                   const std::string& folder, DType dtype, int64_t max_shard_bytes) {
-  ParamShapes params = param_shapes(config);
+  const ParamShapes params = param_shapes(config);
   std::map<std::string, CheckpointTensor> tensors;
   std::vector<NamedType> types;
   for (const CheckpointTensor& tensor : checkpoint_tensors(config)) {
@@ -246,33 +264,17 @@ void save_weights(Executor& executor, const ModelConfig& config, const SpecialTo
   SafetensorsFolderWriter writer(folder, types, {{"format", "pt"}}, max_shard_bytes);
   for (const NamedType& entry : writer.tensors()) {
     const CheckpointTensor& tensor = tensors.at(entry.name);
-    const bool in_order = !tensor.transposed && tensor.groups == 1;
-    int64_t count = entry.type.shape.elements();
-    std::vector<float> whole(in_order ? 0 : static_cast<size_t>(count));
-    for (size_t i = 0; i < tensor.params.size(); ++i) {
-      const LogicalState state = find_logical_state(executor.program(), tensor.params[i], StateRole::kMaster);
-      if (in_order) {
-        write_in_pieces(executor, state, dtype, entry.name, writer);
-        continue;
-      }
-      std::vector<float> values = read_param(executor, state);
-      if (tensor.params.size() == 1) {
-        whole = std::move(values);
-        continue;
-      }
-      for_each_piece(tensor, count, i, [&](int64_t at, int64_t of_param, int64_t elements) {
-        std::copy_n(values.begin() + of_param, elements, whole.begin() + at);
-      });
-    }
-    if (in_order) continue;
-    const Shape& stored = entry.type.shape;
-    std::vector<std::byte> out(static_cast<size_t>(entry.type.bytes()));
-    if (tensor.transposed) {
-      read_all(transposed(view_of(DType::kF32, whole.data(), stored[1], stored[0])), dtype, out.data());
+    const auto state = [&](size_t i) {
+      return find_logical_state(executor.program(), tensor.params[i], StateRole::kMaster);
+    };
+    if (tensor.transposed || tensor.groups > 1) {
+      const Shape& stored = entry.type.shape;
+      const auto values =
+          join_params(tensor, stored.elements(), [&](size_t i) { return read_param(executor, state(i)); });
+      writer.write(entry.name, stored_bytes(tensor, stored, values, dtype));
     } else {
-      convert(DType::kF32, whole.data(), dtype, out.data(), count);
+      for (size_t i = 0; i < tensor.params.size(); ++i) write_in_pieces(executor, state(i), dtype, entry.name, writer);
     }
-    writer.write(entry.name, out);
   }
   writer.finish();
   write_file(folder + "/config.json",

@@ -3,7 +3,9 @@
 // be of any float type.
 #pragma once
 
+#include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,10 +16,46 @@
 #include "io/safetensors.h"
 #include "model/hugging_face.h"
 #include "model/model.h"
+#include "passes/pass.h"
+#include "precision/quantized_matrix.h"
 #include "precision/recipe.h"
-#include "weights/param_view.h"
 
 namespace octet {
+
+// A parameter where it lies in its source: a mapped file's tensor, some of its rows (q, k and v in one tensor), its
+// columns (GPT-2's linears are stored [in, out]). Values are read by rows and converted on the way; no copy of a whole
+// tensor is made. Functions of views are serial unless they say otherwise: callers split the rows.
+struct ParamView {
+  std::string name;                 // in errors: "FOLDER: layers.0.attn.q.weight"
+  DType dtype = DType::kF32;        // as stored
+  const std::byte* data = nullptr;  // of element [0, 0]
+  int64_t rows = 0, cols = 1;       // of the parameter, [out, in]; a vector is one column
+  // In elements. Rows lie in runs of run_rows; those of a run are row_stride apart, the beginnings of runs run_stride.
+  int64_t row_stride = 1, col_stride = 1, run_rows = 0, run_stride = 0;
+  // Of FP8 codes: a value is a code by its scale.
+  ScaleLayout layout = ScaleLayout::kTensor;
+  std::vector<float> scale_inv;
+
+  int64_t elements() const { return rows * cols; }
+};
+
+// Parameter i of a checkpoint tensor that lies as `tensor` says.
+ParamView view_of(const CheckpointTensor& tensor, size_t i, const TensorView& stored, const std::string& name);
+// A matrix in memory, row by row; and read by columns.
+ParamView view_of(DType dtype, const void* data, int64_t rows, int64_t cols, const std::string& name = "");
+ParamView transposed(const ParamView& view);
+
+// Rows [first, first + count) as `to_dtype` [count, cols]: as they are where that is their type, else with scales
+// applied. Throws kCorrupt naming the first value that is not finite, codes included.
+void read_rows(const ParamView& view, int64_t first, int64_t count, DType to_dtype, void* to);
+// All rows, by all threads.
+void read_all(const ParamView& view, DType to_dtype, void* to);
+std::vector<float> read_floats(const ParamView& view);
+// Rows a thread should read at once.
+int64_t row_grain(const ParamView& view);
+
+// The largest magnitude, by all threads, in the order the values are stored.
+float largest_magnitude(const ParamView& view);
 
 class WeightSource {
  public:
@@ -55,9 +93,23 @@ SpecialTokens read_special_tokens(const std::string& folder);
 // `path`: a folder with config.json and safetensors, or a llama2.c .bin file. Every tensor's presence, type and shape
 // is checked here, before anything is allocated; unknown tensors are an error that names them.
 std::unique_ptr<WeightSource> open_weights(const std::string& path);
+// Model files of llama2.c (legacy layout, version 0): seven int32 sizes, then float32 tensors without names. Throws
+// kCorrupt when the sizes are absurd or the file's length disagrees with them.
+std::unique_ptr<WeightSource> open_llama2c(const std::string& path);
 
 // The recipe of this name; "": as the source is stored (its FP8 scheme, else `otherwise`).
 Recipe serving_recipe(const WeightSource& source, const std::string& name, const std::string& otherwise = "fp32");
+
+// Every param of the model; and the shape a checkpoint tensor must have, from its parameters'.
+using ParamShapes = std::map<std::string, Shape>;
+ParamShapes param_shapes(const ModelConfig& config);
+Shape tensor_shape(const CheckpointTensor& tensor, const ParamShapes& params);
+// The values of a tensor, in the order of its rows [N, K], of which read(i) gives those of parameter i; and as `dtype`
+// in the order in which they are stored.
+std::vector<float> join_params(const CheckpointTensor& tensor, int64_t elements,
+                               const std::function<std::vector<float>(size_t)>& read);
+std::vector<std::byte> stored_bytes(const CheckpointTensor& tensor, const Shape& stored,
+                                    const std::vector<float>& values, DType dtype);
 
 // One parameter among named tensors, as checkpoint_tensors() says: gradients in verification.
 std::vector<float> read_parameter(const TensorSource& tensors, const ModelConfig& config, const std::string& param,
@@ -69,6 +121,14 @@ std::vector<float> read_parameter(const TensorSource& tensors, const ModelConfig
 // state that has been filled.
 using BytesLoaded = std::function<void(int64_t bytes)>;
 void load_weights(const WeightSource& source, Executor& executor, const BytesLoaded& loaded = {});
+
+// The executor of a program of one graph, with its weights.
+std::unique_ptr<Executor> load_graph(Graph graph, const CompileOptions& options, const WeightSource& source);
+
+// Fills masters and codes with weights for benchmarks and tests of speed, distributed as fresh ones are, from one pool
+// again and again, because making billions of different values would take minutes: tables and matrices with normal
+// values of deviation 0.02, vectors as they are initialized, scales with 1. Then prepares.
+void fill_random_weights(Executor& executor, uint64_t seed);
 
 // Fresh weights as the model's params say (init, std), from the seed; then prepares.
 void initialize_weights(Executor& executor, uint64_t seed);

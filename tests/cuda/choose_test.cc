@@ -9,7 +9,6 @@
 #include "base/testing/test_data.h"
 #include "kernels/cuda/inference/choose.h"
 #include "kernels/cuda/inference/inference.h"
-#include "kernels/cuda/inference/paged_decode_mma.h"
 #include "kernels/cuda/kernel.h"
 #include "kernels/cuda/matmul/choose.h"
 #include "kernels/cuda/norm/choose.h"
@@ -175,8 +174,8 @@ DecodePlan plan_mma(const PagedProblem& p, const DecodeKernelFacts& kernel) {
 
 TEST(ChooseDecode, TensorCorePlansFitTheDevice) {
   for_each_decode([&](const PagedProblem& p) {
-    for (const auto instance_of : {decode::instance_bf16, decode::instance_e4m3, decode::instance_e5m2}) {
-      const DecodeKernelFacts kernel = instance_of(p.dim, p.group > 8).facts;
+    for (DType cache : {DType::kBF16, DType::kE4M3, DType::kE5M2}) {
+      const DecodeKernelFacts kernel = decode_kernel_facts(p, cache);
       const DecodePlan plan = plan_mma(p, kernel);
       expect_fits(plan.blocks, decode::kThreads, plan.shared);
       EXPECT_GE(plan.shared, kernel.ring_bytes);
@@ -195,7 +194,8 @@ TEST(ChooseDecode, TensorCorePlansFitTheDevice) {
 TEST(ChooseQuantize, EveryPlanCoversEveryRowAndColumn) {
   for (int64_t rows : kRows) {
     for (int64_t cols : {1, 8, 100, 768, 1024, 4096, 8192, 8200, 11008, 16384, 16392, 65536, 65544}) {
-      for (Grouping grouping : {Grouping::kTensor, Grouping::kRow, Grouping::kRow128, Grouping::kTile128}) {
+      for (ScaleLayout grouping :
+           {ScaleLayout::kTensor, ScaleLayout::kRow, ScaleLayout::kRow128, ScaleLayout::kTile128}) {
         for (bool transposed : {false, true}) {
           SCOPED_TRACE(
               fmt::format("[{}, {}] grouping {} transposed {}", rows, cols, static_cast<int>(grouping), transposed));
@@ -212,7 +212,7 @@ TEST(ChooseQuantize, EveryPlanCoversEveryRowAndColumn) {
             continue;
           }
           EXPECT_GE(plan.grid / plan.across * kQuantizeTile, rows);
-          EXPECT_EQ(plan.kernel == QuantizeKernel::kPerRow, grouping == Grouping::kRow);
+          EXPECT_EQ(plan.kernel == QuantizeKernel::kPerRow, grouping == ScaleLayout::kRow);
           if (plan.kernel != QuantizeKernel::kPerRow) continue;
           const PerRowPlan& per_row = plan.per_row;
           expect_fits(per_row.grid, per_row.threads, 0);
@@ -290,7 +290,7 @@ std::vector<Line> model_choices() {
   for (const Decode& d : {Decode{"Llama 2 7B", 32, 32, 128}, {"Llama 3 8B", 32, 8, 128}, {"Falcon 7B", 71, 1, 64}}) {
     for (int sequences : {1, 64}) {
       const PagedProblem p = paged(sequences, 1, d.heads, d.kv_heads, d.dim, 4096);
-      const DecodePlan plan = plan_mma(p, decode::instance_bf16(p.dim, p.group > 8).facts);
+      const DecodePlan plan = plan_mma(p, decode_kernel_facts(p, DType::kBF16));
       const std::string shape = fmt::format("{}, {} sequences", d.model, sequences);
       lines.push_back({"paged_attention, cache bf16: " + shape, to_string(plan), fmt::format("{} bytes", plan.shared)});
       const SplitDecodePlan f32 = choose_decode(p, device);
@@ -305,10 +305,10 @@ std::vector<Line> model_choices() {
   for (const Matrix& m : {Matrix{"Llama 2 7B, training", 8192, 4096},
                           {"Llama 2 7B, 1 token", 1, 11008},
                           {"Llama 2 7B, 64 tokens", 64, 11008}}) {
-    for (const auto& [name, grouping] : {std::pair{"tensor", Grouping::kTensor},
-                                         {"row", Grouping::kRow},
-                                         {"1x128", Grouping::kRow128},
-                                         {"128x128", Grouping::kTile128}}) {
+    for (const auto& [name, grouping] : {std::pair{"tensor", ScaleLayout::kTensor},
+                                         {"row", ScaleLayout::kRow},
+                                         {"1x128", ScaleLayout::kRow128},
+                                         {"128x128", ScaleLayout::kTile128}}) {
       const QuantizeDesc desc{.rows = m.rows, .cols = m.cols, .grouping = grouping, .row_vector = true};
       const QuantizePlan plan = choose_quantize(desc);
       const int64_t grid = plan.kernel == QuantizeKernel::kPerRow ? plan.per_row.grid : plan.grid;

@@ -92,7 +92,7 @@ TEST_P(CudaProgramConformanceOf, EveryRowAgreesOnEveryNode) {
   std::map<std::string, int> checked;  // by row, and by "fallback_for_row" where that ran
   conformance::visit_step(conformance::compiled_plan(GetParam(), cuda_target()).program,
                           [&](const conformance::Visit& v) {
-                            if (is_buffer_leaf(v.node.op)) return;
+                            if (is_named_leaf(v.node.op)) return;
                             SCOPED_TRACE(v.where);
                             int rows = 0;
                             for (const cuda::KernelEntry& row : cuda::kernel_entries(v.node.op)) {

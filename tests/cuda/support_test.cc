@@ -9,7 +9,7 @@
 #include "kernels/cuda/kernel.h"
 #include "passes/pass.h"
 #include "train/batches.h"
-#include "train/training_program.h"
+#include "train/stepper.h"
 
 namespace octet {
 namespace {

@@ -136,7 +136,7 @@ std::string check_norm(const OnnxCase& c) {
   const auto results = run_op(Op::kLayerNorm, {values, row(1), row(2)}, attrs);
   for (size_t r = 0; r < c.outputs.size(); ++r) {
     if (!c.outputs[r]) continue;
-    const std::string message = compare(results[r].values, *c.outputs[r]);
+    std::string message = compare(results[r].values, *c.outputs[r]);
     if (!message.empty()) return message;
   }
   return "";
@@ -210,7 +210,7 @@ std::string check_adam(const OnnxCase& c) {
         run_op(Op::kAdamw, {x, gradient, group(2), group(3), one(c.inputs[0]->values[0]), one(step), one(1), one(1)},
                {{"beta1", beta1}, {"beta2", beta2}, {"eps", eps}, {"weight_decay", 0.0}});
     for (size_t r = 0; r < 3; ++r) {
-      const std::string message = compare(results[r].values, *c.outputs[r * count + i]);
+      std::string message = compare(results[r].values, *c.outputs[r * count + i]);
       if (!message.empty()) return message;
     }
   }

@@ -18,7 +18,7 @@
 #include "exec/executor.h"
 #include "infer/serving_program.h"
 #include "plans/plan_digest.h"
-#include "train/training_program.h"
+#include "train/stepper.h"
 
 namespace octet {
 namespace {

@@ -13,7 +13,6 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "io/safetensors.h"
-#include "io/safetensors_writer.h"
 #include "precision/policy.h"
 #include "system/tiny.h"
 #include "train/report.h"
@@ -76,7 +75,7 @@ inline std::string planted_model(const TempFolder& folder, const Target& target)
   const std::string from = train(config, {.target = target}).checkpoint, to = folder.file("planted");
   make_folders(to);
   write_file(to + "/config.json", read_file(from + "/config.json"));
-  SafetensorsFile source(from + "/model.safetensors");
+  TensorSource source(from + "/model.safetensors");
   std::vector<NamedType> types;
   for (const std::string& name : source.names()) types.push_back({name, *source.find_type(name)});
   SafetensorsWriter writer(to + "/model.safetensors", types, source.metadata());

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "system/tiny.h"
-#include "train/disk_space.h"
+#include "train/start_checks.h"
 #include "train/trainer.h"
 #include "weights/weights.h"
 
@@ -143,7 +143,7 @@ class SmallDisk : public testing::Test {
   // What a run with that many bytes free says; empty when it went through.
   std::string run(const RunConfig& config, int64_t free) const {
     int64_t steps = 0;
-    const std::string message =
+    std::string message =
         message_of(config, {.on_step = [&](const RunState&, const StepResult&) { ++steps; }, .free_disk = free});
     EXPECT_EQ(steps, message.empty() ? config.steps : 0);
     return message;

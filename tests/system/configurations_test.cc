@@ -10,7 +10,7 @@
 #include <map>
 
 #include "exec/logical_states.h"
-#include "ir/fingerprint.h"
+#include "ir/text.h"
 #include "train/batches.h"
 #include "train/stepper.h"
 #include "weights/weights.h"

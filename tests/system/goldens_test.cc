@@ -3,7 +3,6 @@
 
 #include "base/file.h"
 #include "base/testing/test_data.h"
-#include "eval/incremental_model.h"
 #include "eval/verify.h"
 #include "exec/executor.h"
 #include "octet/engine.h"

@@ -5,11 +5,11 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/testing/test_error.h"
-#include "io/safetensors_writer.h"
+#include "io/safetensors.h"
 #include "system/tiny.h"
 #include "train/checkpoint.h"
 #include "train/trainer.h"
-#include "weights/quantize_folder.h"
+#include "weights/quantized_folder.h"
 #include "weights/weights.h"
 
 namespace octet {

@@ -7,7 +7,7 @@
 
 #include "base/file.h"
 #include "base/testing/test_data.h"
-#include "io/dataset_writer.h"
+#include "io/dataset.h"
 #include "train/run_config.h"
 
 namespace octet {

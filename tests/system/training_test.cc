@@ -6,9 +6,9 @@
 
 #include "base/file.h"
 #include "base/log.h"
-#include "passes/autodiff.h"
+#include "passes/passes.h"
 #include "system/tiny.h"
-#include "train/slow_recipe.h"
+#include "train/start_checks.h"
 #include "train/trainer.h"
 #include "weights/weights.h"
 

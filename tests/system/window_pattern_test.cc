@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 #include "base/testing/test_error.h"
-#include "eval/incremental_model.h"
+#include "eval/verify.h"
 #include "octet/engine.h"
 #include "system/tiny.h"
 #include "train/batches.h"

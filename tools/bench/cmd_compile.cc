@@ -10,7 +10,7 @@
 #include "numbers.h"
 #include "passes/pass.h"
 #include "train/batches.h"
-#include "train/training_program.h"
+#include "train/stepper.h"
 
 namespace octet {
 namespace {

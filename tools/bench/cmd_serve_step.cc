@@ -8,12 +8,12 @@
 #include "bench/commands.h"
 #include "bench/measure.h"
 #include "bench/step_report.h"
-#include "exec/timeline_report.h"
+#include "exec/timeline.h"
 #include "infer/plan_runner.h"
 #include "ir/facts.h"
 #include "ir/text.h"
 #include "numbers.h"
-#include "weights/random_weights.h"
+#include "weights/weights.h"
 
 namespace octet {
 namespace {

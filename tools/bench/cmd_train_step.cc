@@ -10,7 +10,7 @@
 #include "bench/random_batches.h"
 #include "bench/step_report.h"
 #include "exec/logical_states.h"
-#include "exec/timeline_report.h"
+#include "exec/timeline.h"
 #include "numbers.h"
 #include "train/auto_precision.h"
 #include "train/stepper.h"

@@ -10,13 +10,11 @@
 #include "bench/measure.h"
 #include "exec/executor.h"
 #include "infer/sampler.h"
-#include "load/estimate.h"
 #include "load/summary.h"
 #include "numbers.h"
 #include "octet/commands.h"
 #include "octet/engine.h"
 #include "octet/human.h"
-#include "octet/model_path.h"
 
 namespace octet {
 namespace {
@@ -171,37 +169,34 @@ void add_shared(CLI::App& command, Options& o) {
   command.add_option("--kv-cache", o.engine.kv_cache, "f32, bf16 or e4m3 (default: the folder's, or the recipe's)");
   add_policy(command, o);
   command.add_option("--context", o.engine.context, "longest sequence (default: the model's)")->check(not_negative());
-  command.add_option("--max-sequences", o.engine.max_sequences, "maximum number of running sequences")
-      ->capture_default_str();
-  command
-      .add_option("--max-step-tokens", o.engine.max_step_tokens, "token budget of a step: prefill and decode together")
-      ->capture_default_str();
-  command.add_option("--kv-cache-bytes", o.engine.kv_cache_bytes, "0: the memory left")->capture_default_str();
+  command.add_option("--max-sequences", o.engine.max_sequences, "maximum number of running sequences");
+  command.add_option("--max-step-tokens", o.engine.max_step_tokens,
+                     "token budget of a step: prefill and decode together");
+  command.add_option("--kv-cache-bytes", o.engine.kv_cache_bytes, "0: the memory left");
   command.add_flag("--prefix-cache,!--no-prefix-cache", o.engine.prefix_cache,
                    "reuse KV blocks of shared prefixes (default)");
-  command.add_option("--temperature", o.drive.sampling.temperature, "0 is greedy")->capture_default_str();
-  command
-      .add_option("--top-p", o.drive.sampling.top_p,
-                  "sample from the most likely tokens with this total probability; 0 is greedy")
-      ->capture_default_str();
-  command.add_option("--seed", o.drive.seed, "seed of prompts and sampling")->capture_default_str();
-  command.add_option("--warmup", o.warmup, "warm-up requests before the measured ones")
-      ->capture_default_str()
-      ->check(not_negative());
-  command.add_option("--slo-ttft", o.objectives.first_token, "goodput: limit of TTFT in ms")->check(positive());
-  command.add_option("--slo-itl", o.objectives.inter_token, "goodput: limit of the mean ITL in ms")->check(positive());
+  command.add_option("--temperature", o.drive.sampling.temperature, "0 is greedy");
+  command.add_option("--top-p", o.drive.sampling.top_p,
+                     "sample from the most likely tokens with this total probability; 0 is greedy");
+  command.add_option("--seed", o.drive.seed, "seed of prompts and sampling");
+  command.add_option("--warmup", o.warmup, "warm-up requests before the measured ones")->check(not_negative());
+  command.add_option("--slo-ttft", o.objectives.first_token, "goodput: limit of TTFT in ms")
+      ->check(positive())
+      ->default_str("");
+  command.add_option("--slo-itl", o.objectives.inter_token, "goodput: limit of the mean ITL in ms")
+      ->check(positive())
+      ->default_str("");
   command.add_option("--price", o.price, "price of the machine per hour, for the cost of a million tokens")
-      ->check(not_negative());
+      ->check(not_negative())
+      ->default_str("");
   command.add_option("--json", o.json, "write the results to this JSON file");
   command.add_option("--html", o.html, "write an HTML page with plots to this file");
 }
 
 void add_lengths(CLI::App& command, Options& o) {
-  command.add_option("-i,--input", o.prompt_tokens, "tokens per prompt")->capture_default_str()->check(positive());
-  command.add_option("-o,--output", o.output_tokens, "tokens to generate per request")
-      ->capture_default_str()
-      ->check(positive());
-  command.add_option("-n,--requests", o.requests, "number of requests")->capture_default_str()->check(positive());
+  command.add_option("-i,--input", o.prompt_tokens, "tokens per prompt")->check(positive());
+  command.add_option("-o,--output", o.output_tokens, "tokens to generate per request")->check(positive());
+  command.add_option("-n,--requests", o.requests, "number of requests")->check(positive());
 }
 
 }  // namespace
@@ -227,25 +222,20 @@ void add_bench_command(CLI::App& app) {
   auto* few = command->add_subcommand("latency", "A few requests at a time: first token and time between tokens");
   add_shared(*few, *latency);
   add_lengths(*few, *latency);
-  few->add_option("--concurrency", latency->drive.concurrency, "requests in flight")
-      ->capture_default_str()
-      ->check(positive());
+  few->add_option("--concurrency", latency->drive.concurrency, "requests in flight")->check(positive());
   few->callback([latency] { run(Kind::kLatency, *latency); });
 
   auto traced = std::make_shared<Options>();
   auto* trace = command->add_subcommand("trace", "Arrivals and lengths of an Azure or Mooncake trace");
   add_shared(*trace, *traced);
   trace->add_option("--trace", traced->trace, "trace file")->required()->check(CLI::ExistingFile);
-  trace->add_option("-n,--requests", traced->requests, "use the first n requests; 0 = all")
-      ->capture_default_str()
-      ->check(not_negative());
-  trace->add_option("--scale", traced->scale, "multiply the trace's request rate")
-      ->capture_default_str()
-      ->check(positive());
+  trace->add_option("-n,--requests", traced->requests, "use the first n requests; 0 = all")->check(not_negative());
+  trace->add_option("--scale", traced->scale, "multiply the trace's request rate")->check(positive());
   trace
       ->add_option("--rate", traced->rate,
                    "Poisson arrivals at this many requests per second instead of the trace's times")
-      ->check(positive());
+      ->check(positive())
+      ->default_str("");
   trace->add_flag("--at-once", traced->at_once, "all requests at the start")->excludes("--rate", "--scale");
   trace->callback([traced] { run(Kind::kTrace, *traced); });
 }

@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "byte_progress.h"
 #include "commands.h"
 #include "human.h"
 #include "io/corpus.h"
@@ -76,27 +75,22 @@ void add_data_command(CLI::App& app) {
       ->delimiter(',')
       ->allow_extra_args(false);
   command->add_option("--split-by", arguments->split_by, "documents: spread evenly; tokens: first part, last part")
-      ->check(CLI::IsMember({"documents", "tokens"}))
-      ->capture_default_str();
-  command->add_option("--key", options.text.json_key, "key of the text in JSON lines")->capture_default_str();
+      ->check(CLI::IsMember({"documents", "tokens"}));
+  command->add_option("--key", options.text.json_key, "key of the text in JSON lines");
   command->add_option(
       "--prompt-key", options.text.prompt_key,
       "key of a prompt in JSON lines: its tokens stand before the text's and are no targets of training");
   command->add_option("--invalid-utf8", arguments->invalid, "keep the bytes, replace by U+FFFD, or stop with an error")
-      ->check(CLI::IsMember({"keep", "replace", "error"}))
-      ->capture_default_str();
+      ->check(CLI::IsMember({"keep", "replace", "error"}));
   command
       ->add_option("--on-unknown-byte", arguments->unknown,
                    "text without a token: use the unknown token (an error if there is none), drop it, or stop with an "
                    "error")
-      ->check(CLI::IsMember({"unk", "drop", "error"}))
-      ->capture_default_str();
+      ->check(CLI::IsMember({"unk", "drop", "error"}));
   command->add_flag("--skip-bad-lines", options.text.skip_bad_lines,
                     "skip and count damaged JSON lines instead of stopping");
   command->add_flag("--no-eod", arguments->no_eod, "do not append the end token to documents");
-  command->add_option("--threads", options.threads, "tokenizing workers; 0 = all cores")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
+  command->add_option("--threads", options.threads, "tokenizing workers; 0 = all cores")->check(CLI::Range(0, 1024));
   command->footer(
       "Examples:\n"
       "  octet data --tokenizer tok --split 0.99,0.01 --out data/code /usr/include/c++\n"

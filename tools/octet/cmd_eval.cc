@@ -5,13 +5,10 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/progress.h"
 #include "base/threads.h"
-#include "eval/perplexity.h"
 #include "io/dataset.h"
 #include "numbers.h"
 #include "octet/commands.h"
-#include "octet/model_path.h"
 
 namespace octet {
 namespace {
@@ -59,21 +56,16 @@ void run_eval(const Options& options) {
   } else {
     data = TokenDataset::open(options.data, weights->config().vocab_size);
   }
-  int64_t tokens = data ? data->tokens() : static_cast<int64_t>(ids.size());
-  int64_t total = options.max_tokens > 0 ? std::min(options.max_tokens, tokens - 1) : tokens - 1;
-  PerplexityEvaluator evaluator(*weights, {.recipe = serving_recipe(*weights, options.recipe),
-                                           .target = target_of(resolve_device(options.device)),
-                                           .length = std::min(length, tokens - 1),
-                                           .stride = options.stride,
-                                           .windows = std::min(options.windows, (total + length - 1) / length),
-                                           .max_tokens = options.max_tokens});
-  Progress progress({.title = "eval", .unit = "tok", .total = total});
-  auto read = [&](int64_t first, std::span<int32_t> out) {
-    if (data) return data->read(first, out);
-    std::copy_n(ids.begin() + static_cast<ptrdiff_t>(first), out.size(), out.begin());
-  };
-  PerplexityResult result = evaluator.run(tokens, read, tokenizer.get(), [&](int64_t done) { progress.update(done); });
-  progress.finish();
+  const PerplexityOptions how{.recipe = serving_recipe(*weights, options.recipe),
+                              .target = target_of(resolve_device(options.device)),
+                              .length = length,
+                              .stride = options.stride,
+                              .windows = options.windows,
+                              .max_tokens = options.max_tokens};
+  const auto read = [&](int64_t first, std::span<int32_t> out) { data->read(first, out); };
+  const PerplexityResult result =
+      data ? measure_perplexity("eval", *weights, how, data->tokens(), read, tokenizer.get())
+           : measure_perplexity("eval", *weights, how, std::ssize(ids), reader_of(ids), tokenizer.get());
   check(
       std::isfinite(result.loss()), ErrorCode::kInvalidArgument,
       "the loss over {} tokens is {}: this model's numbers overflow under this recipe (octet eval --recipe fp32 tells "
@@ -98,21 +90,18 @@ void add_eval_command(CLI::App& app) {
   command->footer(R"(Examples:
   octet eval out/run wikitext.txt
   octet eval out/run --data data/corpus_val --stride 512 --json)");
-  command->add_option("model", options->model, "Hugging Face folder, run folder, checkpoint or llama2.c .bin")
-      ->required();
+  add_model_option(*command, options->model);
   command->add_option("texts", options->texts, "text files");
   command->add_option("--data", options->data, "PREFIX of prepared tokens, PREFIX.bin/.idx");
-  command->add_option("--tokenizer", options->tokenizer, "tokenizer file or folder (default: in the model folder)");
+  add_tokenizer_option(*command, options->tokenizer);
   command->add_option("--length", options->length, "tokens per window (default: the model's context)")
       ->check(not_negative());
   command->add_option("--stride", options->stride, "tokens between windows (default: the length)")
       ->check(not_negative());
-  command->add_option("--windows", options->windows, "windows per batch")->capture_default_str()->check(positive());
+  command->add_option("--windows", options->windows, "windows per batch")->check(positive());
   command->add_option("--max-tokens", options->max_tokens, "stop after this many tokens; 0 = all")
-      ->capture_default_str()
       ->check(not_negative());
-  command->add_option("--recipe", options->recipe,
-                      "fp32, tf32, bf16, fp8-current, fp8-delayed, fp8-block, int8 (default: the folder's, else fp32)");
+  add_recipe_option(*command, options->recipe);
   add_device_option(*command, options->device);
   add_threads_option(*command, options->threads);
   command->add_flag("--json", options->json, "print one JSON object");

@@ -6,19 +6,19 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <sstream>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/threads.h"
+#include "infer/request.h"
 #include "infer/sampler.h"
-#include "infer/stop_matcher.h"
 #include "io/tokenizer.h"
 #include "numbers.h"
 #include "octet/commands.h"
 #include "octet/engine.h"
-#include "octet/model_path.h"
 #include "weights/weights.h"
 
 namespace octet {
@@ -64,15 +64,13 @@ std::string read_input(const std::string& path) {
 
 // JSON lines with a "prompt" each, or one prompt per line.
 void read_prompts(const std::string& path, std::vector<std::string>& prompts) {
-  std::string content = read_input(path);
-  bool json = path.ends_with(".jsonl");
-  for (size_t begin = 0, line = 1; begin < content.size(); ++line) {
-    size_t end = std::min(content.find('\n', begin), content.size());
-    std::string text = content.substr(begin, end - begin);
+  std::istringstream lines(read_input(path));
+  const bool json = path.ends_with(".jsonl");
+  std::string text;
+  for (size_t line = 1; std::getline(lines, text); ++line) {
     if (text.ends_with('\r')) text.pop_back();
-    std::string where = fmt::format("{}:{}", path, line);
+    const std::string where = fmt::format("{}:{}", path, line);
     if (!text.empty()) prompts.push_back(json ? json_get<std::string>(parse_json(text, where), "prompt", where) : text);
-    begin = end + 1;
   }
   check(!prompts.empty(), ErrorCode::kInvalidArgument, "{}: has no prompt", path);
 }
@@ -240,7 +238,7 @@ void run_generate(Options& options) {
   set_thread_count(options.threads);
   parse_biases(options.logit_bias, options.request.sampling);
   validate(options.request.sampling);
-  StopMatcher{options.request.stop};  // throws for an invalid stop string before a model is read
+  const StopMatcher stops_are_valid{options.request.stop};  // throws before a model is read
   if (!options.prompt_file.empty()) options.prompts.push_back(read_input(options.prompt_file));
   if (!options.prompts_file.empty()) read_prompts(options.prompts_file, options.prompts);
   if (options.prompts.empty()) options.prompts.emplace_back();
@@ -257,26 +255,18 @@ void run_generate(Options& options) {
 
 void add_sampling_options(CLI::App& command, GenerationRequest& request, std::vector<std::string>& logit_bias) {
   SamplingOptions& sampling = request.sampling;
-  command.add_option("-t,--temperature", sampling.temperature, "0 is greedy")->capture_default_str();
-  command.add_option("--top-k", sampling.top_k, "sample from the k most likely tokens; 0 is off")
-      ->capture_default_str();
-  command
-      .add_option("--top-p", sampling.top_p,
-                  "sample from the most likely tokens with this total probability; 0 is greedy")
-      ->capture_default_str();
-  command.add_option("--min-p", sampling.min_p, "drop tokens below this fraction of the largest probability")
-      ->capture_default_str();
-  command
-      .add_option("--repetition-penalty", sampling.repetition_penalty, "divides the logits of prompt and output tokens")
-      ->capture_default_str();
-  command.add_option("--presence-penalty", sampling.presence_penalty, "subtracted from the logits of generated tokens")
-      ->capture_default_str();
-  command.add_option("--frequency-penalty", sampling.frequency_penalty, "subtracted for each occurrence in the output")
-      ->capture_default_str();
+  command.add_option("-t,--temperature", sampling.temperature, "0 is greedy");
+  command.add_option("--top-k", sampling.top_k, "sample from the k most likely tokens; 0 is off");
+  command.add_option("--top-p", sampling.top_p,
+                     "sample from the most likely tokens with this total probability; 0 is greedy");
+  command.add_option("--min-p", sampling.min_p, "drop tokens below this fraction of the largest probability");
+  command.add_option("--repetition-penalty", sampling.repetition_penalty,
+                     "divides the logits of prompt and output tokens");
+  command.add_option("--presence-penalty", sampling.presence_penalty, "subtracted from the logits of generated tokens");
+  command.add_option("--frequency-penalty", sampling.frequency_penalty, "subtracted for each occurrence in the output");
   command.add_option("--logit-bias", logit_bias, "TOKEN:VALUE added to a token's logit (may be given several times)")
       ->allow_extra_args(false);
-  command.add_option("--seed", sampling.seed, "same seed, same text; text i of --count uses seed + i")
-      ->capture_default_str();
+  command.add_option("--seed", sampling.seed, "same seed, same text; text i of --count uses seed + i");
 }
 
 }  // namespace
@@ -291,32 +281,28 @@ void add_generate_command(CLI::App& app) {
   octet generate stories260K.bin --tokenizer tok512.bin --temperature 0 --max-tokens 200
   octet generate out/run --prompts-file questions.jsonl --json --logprobs 5
   octet generate out/run --interactive --top-p 0.9)");
-  command->add_option("model", options->model, "Hugging Face folder, run folder, checkpoint or llama2.c .bin")
-      ->required();
-  command->add_option("--tokenizer", engine.tokenizer, "tokenizer file or folder (default: in the model folder)");
+  add_model_option(*command, options->model);
+  add_tokenizer_option(*command, engine.tokenizer);
   command->add_option("-p,--prompt", options->prompts, "text to continue (may be given several times)")
       ->allow_extra_args(false);  // the next word may be the model
   command->add_option("--prompt-file", options->prompt_file, "read the prompt from a file");
   command->add_option("--prompts-file", options->prompts_file, "read prompts, one per line, or .jsonl with \"prompt\"");
   command->add_option("-n,--max-tokens", request.max_tokens, "maximum number of tokens to generate")
-      ->capture_default_str()
       ->check(not_negative());
   command->add_option("--min-tokens", request.min_tokens, "minimum number of tokens to generate")
-      ->capture_default_str()
       ->check(not_negative());
   add_sampling_options(*command, request, options->logit_bias);
-  command->add_option("--logprobs", request.logprobs,
-                      "print log-probabilities of each token and the k most likely ones (k at most 20)");
+  command
+      ->add_option("--logprobs", request.logprobs,
+                   "print log-probabilities of each token and the k most likely ones (k at most 20)")
+      ->default_str("");
   command->add_option("--stop", request.stop, "stop before this text (may be given several times)")
       ->allow_extra_args(false);
   command->add_flag("--ignore-eos", request.ignore_eos, "do not stop at the end token");
-  command->add_option("--count", options->count, "number of samples per prompt")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000000));
+  command->add_option("--count", options->count, "number of samples per prompt")->check(CLI::Range(1, 1000000));
   command->add_option("--context", engine.context, "maximum tokens of a sequence (default: the model's)")
       ->check(not_negative());
-  command->add_option("--recipe", engine.recipe,
-                      "fp32, tf32, bf16, fp8-current, fp8-delayed, fp8-block, int8 (default: the folder's, else fp32)");
+  add_recipe_option(*command, engine.recipe);
   command->add_option("--kv-cache", engine.kv_cache, "type of the KV cache: f32, bf16, e4m3 (default: the recipe's)");
   command->add_option("--max-sequences", engine.max_sequences, "sequences in flight (default: all, at most 64)")
       ->check(positive());

@@ -6,7 +6,6 @@
 #include "base/file.h"
 #include "exec/executor.h"
 #include "octet/commands.h"
-#include "octet/run_options.h"
 #include "train/plan_report.h"
 
 namespace octet {
@@ -68,7 +67,7 @@ void add_plan_command(CLI::App& app) {
   octet plan --activations --saved             activation bytes per layer compared with arXiv 2205.05198
   octet plan --list-models)");
   add_run_options(*command, options->run);
-  command->add_option("--target", options->target, "cpu, h200 or a target file")->capture_default_str();
+  command->add_option("--target", options->target, "cpu, h200 or a target file");
   command->add_flag("--peak", options->peak, "list the values in memory at the peak");
   command->add_flag("--saved", options->saved, "list every value kept for the backward pass");
   command->add_flag("--activations", options->activations,

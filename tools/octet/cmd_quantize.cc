@@ -6,10 +6,8 @@
 #include "base/progress.h"
 #include "base/threads.h"
 #include "eval/calibrate.h"
-#include "eval/perplexity.h"
 #include "numbers.h"
 #include "octet/commands.h"
-#include "octet/model_path.h"
 
 namespace octet {
 namespace {
@@ -46,18 +44,13 @@ PerplexityResult measure(const std::string& title, const WeightSource& weights, 
   const auto tokens = static_cast<int64_t>(ids.size());
   const int64_t total = options.max_tokens > 0 ? std::min(options.max_tokens, tokens - 1) : tokens - 1;
   const int64_t length = std::min({options.length, weights.config().max_positions, total});
-  PerplexityEvaluator evaluator(weights, {.recipe = serving_recipe(weights, ""),
-                                          .target = target,
-                                          .length = length,
-                                          .windows = 1,
-                                          .max_tokens = options.max_tokens});
-  Progress progress({.title = title, .unit = "tok", .total = total});
-  const auto read = [&](int64_t first, std::span<int32_t> out) {
-    std::copy_n(ids.begin() + static_cast<ptrdiff_t>(first), out.size(), out.begin());
-  };
-  PerplexityResult result = evaluator.run(tokens, read, &tokenizer, [&](int64_t done) { progress.update(done); });
-  progress.finish();
-  return result;
+  return measure_perplexity(title, weights,
+                            {.recipe = serving_recipe(weights, ""),
+                             .target = target,
+                             .length = length,
+                             .windows = 1,
+                             .max_tokens = options.max_tokens},
+                            tokens, reader_of(ids), &tokenizer);
 }
 
 void run_quantize(const Options& options) {
@@ -121,13 +114,11 @@ void add_quantize_command(CLI::App& app) {
   octet quantize out/run --out model-fp8 --text wikitext.txt
   octet quantize llama --out llama-fp8 --activations static --kv fp8 --calibrate sample.txt
   octet quantize llama --out llama-fp8-block --weights block --text wikitext.txt)");
-  command->add_option("model", options->model, "Hugging Face folder, run folder, checkpoint or llama2.c .bin")
-      ->required();
+  add_model_option(*command, options->model);
   command->add_option("--out", options->out, "the folder to write")->required();
-  command->add_option("--to", options->to, "the format")->check(CLI::IsMember({"fp8"}))->capture_default_str();
+  command->add_option("--to", options->to, "the format")->check(CLI::IsMember({"fp8"}));
   command->add_option("--weights", options->weights, "one scale per output channel (row), tensor or 128x128 block")
-      ->check(CLI::IsMember({"row", "tensor", "block"}))
-      ->capture_default_str();
+      ->check(CLI::IsMember({"row", "tensor", "block"}));
   command
       ->add_option("--activations", options->activations,
                    "activation scales: dynamic per token (token, the default), or static from --calibrate")
@@ -136,11 +127,9 @@ void add_quantize_command(CLI::App& app) {
       ->check(CLI::IsMember({"fp8"}));
   command->add_option("--calibrate", options->calibration, "text file to calibrate static scales on");
   command->add_option("--text", options->text, "text file to measure perplexity on, before and after");
-  command->add_option("--tokenizer", options->tokenizer, "tokenizer file or folder (default: in the model folder)");
-  command->add_option("--max-tokens", options->max_tokens, "tokens used of each text; 0 = all")
-      ->capture_default_str()
-      ->check(not_negative());
-  command->add_option("--length", options->length, "tokens per window")->capture_default_str()->check(positive());
+  add_tokenizer_option(*command, options->tokenizer);
+  command->add_option("--max-tokens", options->max_tokens, "tokens used of each text; 0 = all")->check(not_negative());
+  command->add_option("--length", options->length, "tokens per window")->check(positive());
   add_device_option(*command, options->device);
   add_threads_option(*command, options->threads);
   command->callback([options] { run_quantize(*options); });

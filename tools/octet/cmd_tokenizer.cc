@@ -9,7 +9,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "byte_progress.h"
 #include "commands.h"
 #include "human.h"
 #include "io/bpe_trainer.h"
@@ -21,31 +20,27 @@ namespace octet {
 namespace {
 
 struct TrainArguments {
-  std::string kind = "bpe", out, pattern = "gpt2", key = "text";
-  int64_t vocab_size = 4096, min_frequency = 2;
-  std::vector<std::string> special = {"<|endoftext|>"}, inputs;
+  std::string kind = "bpe", out, pattern = "gpt2";
+  BpeTrainOptions bpe;
+  TextOptions text;
+  std::vector<std::string> inputs;
   int threads = 0;
 };
 
 void train_characters(const TrainArguments& arguments) {
-  const auto characters = collect_corpus_characters(arguments.inputs, {.json_key = arguments.key}, arguments.threads);
+  const auto characters = collect_corpus_characters(arguments.inputs, arguments.text, arguments.threads);
   make_character_tokenizer(characters)->save(arguments.out);
   fmt::print("{}/characters.json: {} characters\n", arguments.out, characters.size());
 }
 
 void train_byte_pairs(const TrainArguments& arguments) {
-  BpeTrainOptions options;
-  options.vocab_size = arguments.vocab_size;
-  options.min_frequency = arguments.min_frequency;
-  options.special_tokens = arguments.special;
-  options.splits = {{.pattern = arguments.pattern == "llama3" ? kLlama3Pattern : kGpt2Pattern}};
+  BpeTrainOptions options = arguments.bpe;
+  if (arguments.pattern == "llama3") options.splits = {{.pattern = kLlama3Pattern}};
   TextCounts counts;
-  WordCounts words;
   const auto start = std::chrono::steady_clock::now();
-  const TextOptions text{.json_key = arguments.key};
   ByteProgress reading("counting");
-  words = count_corpus_words(arguments.inputs, text, options.splits, arguments.threads, counts,
-                             [&](const CorpusProgress& state) { reading.update(state); });
+  const WordCounts words = count_corpus_words(arguments.inputs, arguments.text, options.splits, arguments.threads,
+                                              counts, [&](const CorpusProgress& state) { reading.update(state); });
   reading.finish();
   std::optional<Progress> bar;
   BpeVocabulary vocabulary = train_bpe(words, options, [&](int64_t done, int64_t total) {
@@ -54,18 +49,18 @@ void train_byte_pairs(const TrainArguments& arguments) {
   });
   bar.reset();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  const BpeTokenizer tokenizer(std::move(vocabulary), "the trained vocabulary");
-  tokenizer.save(arguments.out);
-  if (tokenizer.vocab_size() < arguments.vocab_size) {
-    log_warning("the text gave {} tokens of the {} asked for: no further pair comes {} times", tokenizer.vocab_size(),
-                arguments.vocab_size, arguments.min_frequency);
+  const auto tokenizer = make_bpe(std::move(vocabulary), "the trained vocabulary");
+  tokenizer->save(arguments.out);
+  if (tokenizer->vocab_size() < options.vocab_size) {
+    log_warning("the text gave {} tokens of the {} asked for: no further pair comes {} times", tokenizer->vocab_size(),
+                options.vocab_size, options.min_frequency);
   }
   if (counts.invalid_places > 0) {
     log_warning("invalid UTF-8 in {} places (kept as bytes), the first at {}", counts.invalid_places,
                 counts.first_invalid);
   }
   fmt::print("{}/tokenizer.json: {} tokens from {} of text, {} distinct words, in {}\n", arguments.out,
-             tokenizer.vocab_size(), human_bytes(counts.bytes), words.size(), human_seconds(seconds));
+             tokenizer->vocab_size(), human_bytes(counts.bytes), words.size(), human_seconds(seconds));
 }
 
 void add_train(CLI::App& parent) {
@@ -73,24 +68,17 @@ void add_train(CLI::App& parent) {
   auto arguments = std::make_shared<TrainArguments>();
   command->add_option("inputs", arguments->inputs, "text, .jsonl, .gz, .zst files, folders or globs")->required();
   command->add_option("--out", arguments->out, "folder for tokenizer.json (or characters.json)")->required();
-  command->add_option("--kind", arguments->kind, "bpe or char")
-      ->check(CLI::IsMember({"bpe", "char"}))
-      ->capture_default_str();
-  command->add_option("--vocab-size", arguments->vocab_size, "number of tokens, with special tokens and 256 bytes")
-      ->check(CLI::Range(257, 1 << 24))
-      ->capture_default_str();
+  command->add_option("--kind", arguments->kind, "bpe or char")->check(CLI::IsMember({"bpe", "char"}));
+  command->add_option("--vocab-size", arguments->bpe.vocab_size, "number of tokens, with special tokens and 256 bytes")
+      ->check(CLI::Range(257, 1 << 24));
   command->add_option("--pattern", arguments->pattern, "pre-tokenization pattern: gpt2 or llama3")
-      ->check(CLI::IsMember({"gpt2", "llama3"}))
-      ->capture_default_str();
-  command->add_option("--special", arguments->special, "special tokens; the first is the end-of-document token")
-      ->capture_default_str();
-  command->add_option("--min-frequency", arguments->min_frequency, "merge pairs seen at least this often")
-      ->check(positive())
-      ->capture_default_str();
-  command->add_option("--key", arguments->key, "key of the text in JSON lines")->capture_default_str();
-  command->add_option("--threads", arguments->threads, "0 = all cores")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
+      ->check(CLI::IsMember({"gpt2", "llama3"}));
+  command->add_option("--special", arguments->bpe.special_tokens,
+                      "special tokens; the first is the end-of-document token");
+  command->add_option("--min-frequency", arguments->bpe.min_frequency, "merge pairs seen at least this often")
+      ->check(positive());
+  command->add_option("--key", arguments->text.json_key, "key of the text in JSON lines");
+  command->add_option("--threads", arguments->threads, "0 = all cores")->check(CLI::Range(0, 1024));
   command->footer("Example: octet tokenizer train --vocab-size 4096 --out tok /usr/include/c++");
   command->callback(
       [arguments] { arguments->kind == "char" ? train_characters(*arguments) : train_byte_pairs(*arguments); });

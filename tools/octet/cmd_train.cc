@@ -3,7 +3,6 @@
 
 #include "base/error.h"
 #include "octet/commands.h"
-#include "octet/run_options.h"
 #include "train/trainer.h"
 
 namespace octet {

@@ -7,7 +7,6 @@
 #include "eval/verify.h"
 #include "exec/executor.h"
 #include "octet/commands.h"
-#include "octet/model_path.h"
 #include "train/verify_training.h"
 #include "weights/weights.h"
 
@@ -76,8 +75,7 @@ void add_verify_command(CLI::App& app) {
   command->add_flag("--training", options->training, "replay expected_training.json");
   command->add_flag("--interpret", options->interpret,
                     "with --training: run the interpreter, which sums in float64; slow");
-  command->add_option("--recipe", options->recipe,
-                      "fp32, tf32, bf16, fp8-current, fp8-delayed, fp8-block, int8 (default: the folder's, else fp32)");
+  add_recipe_option(*command, options->recipe);
   add_device_option(*command, options->device);
   command->add_option("--tolerance", options->tolerance,
                       "maximum error (default: by recipe; logits: absolute 2e-4 in fp32, else relative; "

@@ -1,7 +1,14 @@
-// The commands of `octet`: each cmd_<name>.cc adds one subcommand with its options, help and examples.
+// The commands of `octet`: each cmd_<name>.cc adds one subcommand with its options, help and examples; and what they
+// share.
 #pragma once
 
+#include <functional>
+#include <span>
 #include <string>
+#include <vector>
+
+#include "eval/perplexity.h"
+#include "train/run_config.h"
 
 namespace CLI {
 class App;
@@ -9,12 +16,41 @@ class App;
 
 namespace octet {
 
+// The model: a folder, run, checkpoint or llama2.c file.
+void add_model_option(CLI::App& command, std::string& model);
+// --tokenizer of a command with a model.
+void add_tokenizer_option(CLI::App& command, std::string& tokenizer);
+// --recipe of a command that runs a model as it is stored.
+void add_recipe_option(CLI::App& command, std::string& recipe);
 // --device auto|cpu|cuda.
 void add_device_option(CLI::App& command, std::string& device);
 // --threads, for set_thread_count().
 void add_threads_option(CLI::App& command, int& threads);
 // -v, --verbose: log level debug, which logs the time of each part of the start.
 void add_verbose_option(CLI::App& command);
+
+// Options shared by `octet train` and `octet plan`: a settings file, key=value words, and flags for passes.
+struct RunOptions {
+  std::string file;  // or the first key=value word
+  std::vector<std::string> words;
+  std::vector<std::string> disable;
+  std::string dump_ir, device;
+};
+
+void add_run_options(CLI::App& command, RunOptions& options);
+
+// Applies the file, then words, then flags to the struct of the table. Throws when none is given.
+void read_run_options(const RunOptions& options, RunConfig& config, SettingsTable& settings);
+
+// The newest sound checkpoint of a run folder; any other path unchanged.
+std::string model_folder(const std::string& path);
+
+// Runs an evaluator of these options over `tokens` tokens, with a progress bar.
+PerplexityResult measure_perplexity(const std::string& title, const WeightSource& weights, PerplexityOptions options,
+                                    int64_t tokens, const std::function<void(int64_t, std::span<int32_t>)>& read,
+                                    const Tokenizer* tokenizer);
+// Copies tokens of a list, for that.
+std::function<void(int64_t, std::span<int32_t>)> reader_of(const std::vector<int32_t>& ids);
 
 void add_tokenizer_command(CLI::App& app);
 void add_data_command(CLI::App& app);

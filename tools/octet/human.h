@@ -1,11 +1,15 @@
-// Human-readable numbers for the commands' output: "12.3 MB", "4.56 M", "1m 05s".
+// Human-readable numbers for the commands' output: "12.3 MB", "4.56 M", "1m 05s"; and the progress of reading text.
 #pragma once
 
 #include <fmt/format.h>
 
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
+
+#include "base/progress.h"
+#include "io/corpus.h"
 
 namespace octet {
 
@@ -28,5 +32,22 @@ inline std::string human_seconds(double seconds) {
   if (whole < 3600) return fmt::format("{}m {:02}s", whole / 60, whole % 60);
   return fmt::format("{}h {:02}m", whole / 3600, whole / 60 % 60);
 }
+
+// Progress bar of commands that read a corpus, with a unit that fits its size.
+class ByteProgress {
+ public:
+  explicit ByteProgress(std::string title) : title_(std::move(title)) {}
+  void update(const CorpusProgress& state, const std::string& text = "") {
+    const bool large = state.total_disk_bytes >= 10'000'000;
+    const int64_t unit = large ? 1'000'000 : 1'000;
+    if (!bar_) bar_.emplace(ProgressOptions{title_, large ? "MB" : "kB", (state.total_disk_bytes + unit - 1) / unit});
+    bar_->update((state.disk_bytes + unit - 1) / unit, text);
+  }
+  void finish() { bar_.reset(); }
+
+ private:
+  std::string title_;
+  std::optional<Progress> bar_;
+};
 
 }  // namespace octet

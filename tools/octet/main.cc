@@ -71,6 +71,14 @@ std::string unknown_word(const CLI::App& app, int argc, char** argv) {
   return "";
 }
 
+// Defaults that a description names, and empty lists, are not shown.
+void hide_defaults(CLI::App& command) {
+  for (CLI::Option* option : command.get_options())
+    if (option->get_default_str() == "[]" || option->get_description().find("(default") != std::string::npos)
+      option->default_str("");
+  for (CLI::App* below : command.get_subcommands([](const CLI::App*) { return true; })) hide_defaults(*below);
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Octet trains, evaluates and generates with transformer language models in FP8."};
   app.name("octet");
@@ -86,18 +94,13 @@ int run(int argc, char** argv) {
       "  octet data --tokenizer tok --split 0.99,0.01 --out data/corpus corpus.txt\n"
       "Each command has its own help: octet COMMAND --help");
 
-  octet::add_tokenizer_command(app);
-  octet::add_data_command(app);
-  octet::add_train_command(app);
-  octet::add_eval_command(app);
-  octet::add_quantize_command(app);
-  octet::add_generate_command(app);
-  octet::add_verify_command(app);
-  octet::add_plan_command(app);
-  octet::add_report_command(app);
-  octet::add_bench_command(app);
-  octet::add_config_command(app);
-  octet::add_completion_command(app);
+  app.option_defaults()->always_capture_default();
+  for (const auto add :
+       {octet::add_tokenizer_command, octet::add_data_command, octet::add_train_command, octet::add_eval_command,
+        octet::add_quantize_command, octet::add_generate_command, octet::add_verify_command, octet::add_plan_command,
+        octet::add_report_command, octet::add_bench_command, octet::add_config_command, octet::add_completion_command})
+    add(app);
+  hide_defaults(app);
   octet::check_whole_numbers(app);
 
   try {

@@ -7,9 +7,8 @@
 #include "base/log.h"
 #include "exec/cpu/graph_runner.h"
 #include "exec/cpu/memory.h"
-#include "exec/cpu/tiles.h"
 #include "exec/plan_executor.h"
-#include "kernels/cpu/matmul/gemm_engine.h"
+#include "kernels/cpu/matmul/gemm.h"
 
 namespace octet {
 namespace {
@@ -76,7 +75,7 @@ class CpuExecutor final : public PlanExecutor<cpu::GraphRunner> {
 
 std::unique_ptr<Executor> make_cpu_executor(Plan plan) { return std::make_unique<CpuExecutor>(std::move(plan)); }
 
-bool cpu::has_bf16_tiles() { return amx_engine() != nullptr; }
+bool has_bf16_tiles() { return cpu::amx_engine() != nullptr; }
 
 Target cpu_target() {
   Target target{.name = "cpu", .int8_products = true, .workspace_bytes = cpu::workspace_bytes()};

@@ -7,11 +7,12 @@
 #include <new>
 #include <numeric>
 
+#include "base/codec.h"
 #include "base/error.h"
 #include "exec/executor.h"
 #include "exec/testing/tiny_program.h"
+#include "passes/passes.h"
 #include "passes/plan_memory.h"
-#include "passes/precision.h"
 
 namespace {
 std::atomic<int64_t> allocations{0};
@@ -115,7 +116,7 @@ TEST(CpuExecutor, RunsWithoutAllocating) {
   auto expected = make_interpreter(program);
   auto x = input_as<uint16_t>(*executor, "main", "x");
   Philox random(11, 0);
-  for (auto& value : x) value = f32_to_f16(static_cast<float>(random.normal()));
+  for (auto& value : x) value = codec::encode_f16(static_cast<float>(random.normal()));
   std::vector<float> w(48 * 32);
   for (float& value : w) value = static_cast<float>(random.normal() * 0.3);
   for (Executor* e : {executor.get(), expected.get()}) {
@@ -203,7 +204,7 @@ TEST(CpuExecutor, InitialValuesAndSizes) {
   EXPECT_EQ(executor->allocated_bytes(), total);
   std::vector<uint16_t> values(3);
   executor->read_state("scale", std::as_writable_bytes(std::span(values)));
-  for (uint16_t value : values) EXPECT_EQ(bf16_to_f32(value), 1.5f);
+  for (uint16_t value : values) EXPECT_EQ(codec::decode_bf16(value), 1.5f);
 }
 
 TEST(CpuExecutor, ErrorsSayWhereAndWhat) {

@@ -9,56 +9,46 @@ namespace octet::cpu {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-double seconds_between(Clock::time_point begin, Clock::time_point end) {
-  return std::chrono::duration<double>(end - begin).count();
-}
-
 }  // namespace
 
 GraphRunner::GraphRunner(const Program& program, const Graph& graph, const GraphPlan& plan, PlanMemory memory,
                          std::span<std::byte> workspace)
     : BoundGraph(program, graph, plan, std::move(memory)) {
   bind_nodes([&](const Node& node, Step& step) {
-    const KernelEntry& row = select_kernel(graph, node);
+    SelectedKernel row = select_kernel(graph, node);
     step.row = row.name;
-    step.kernel = row.bind(graph, node);
+    step.kernel = std::move(row.run);
     step.args.workspace = workspace;
   });
 }
 
-void GraphRunner::run() {
-  if (profiling_) return run_profiled();
-  const size_t count = steps_.size();
-  size_t i = 0;
-  try {
-    for (; i < count; ++i) steps_[i].kernel(steps_[i].args);
-  } catch (...) {
-    rethrow_with_node(i);
-  }
-  for (const StateCopy& copy : copies_) std::memcpy(copy.to, copy.from, copy.bytes);
-}
+void GraphRunner::run() { profiling_ ? run_steps<true>() : run_steps<false>(); }
 
-void GraphRunner::run_profiled() {
-  const auto begin = Clock::now();
+template <bool kProfiling>
+void GraphRunner::run_steps() {
+  const auto now = [] { return kProfiling ? Clock::now() : Clock::time_point(); };
+  const auto count_time = [](StepTime& time, Clock::time_point begin, Clock::time_point end) {
+    time.seconds += std::chrono::duration<double>(end - begin).count();
+    ++time.calls;
+  };
+  const auto begin = now();
   const size_t count = steps_.size();
   size_t i = 0;
   try {
     for (; i < count; ++i) {
-      const auto before = Clock::now();
+      const auto before = now();
       steps_[i].kernel(steps_[i].args);
-      times_[i].seconds += seconds_between(before, Clock::now());
-      ++times_[i].calls;
+      if constexpr (kProfiling) count_time(times_[i], before, now());
     }
   } catch (...) {
     rethrow_with_node(i);
   }
-  const auto before_copies = Clock::now();
+  const auto before_copies = now();
   for (const StateCopy& copy : copies_) std::memcpy(copy.to, copy.from, copy.bytes);
-  const auto end = Clock::now();
-  copy_time_.seconds += seconds_between(before_copies, end);
-  ++copy_time_.calls;
-  total_time_.seconds += seconds_between(begin, end);
-  ++total_time_.calls;
+  if constexpr (!kProfiling) return;
+  const auto end = now();
+  count_time(copy_time_, before_copies, end);
+  count_time(total_time_, begin, end);
 }
 
 std::span<std::byte> GraphRunner::input(const std::string& name) const {
@@ -74,7 +64,7 @@ std::span<const std::byte> GraphRunner::output(const std::string& name) const {
 void GraphRunner::set_profiling(bool on) {
   profiling_ = on;
   if (!on) return;
-  std::fill(times_.begin(), times_.end(), StepTime{});
+  std::ranges::fill(times_, StepTime{});
   copy_time_ = total_time_ = {};
 }
 

@@ -1,11 +1,11 @@
-// One graph of a plan, bound: a flat array of steps (exec/bound_graph.h) that run() walks.
+// One graph of a plan, bound: a flat array of steps (exec/graph_binding.h) that run() walks.
 #pragma once
 
 #include <cstddef>
 #include <string>
 #include <vector>
 
-#include "exec/bound_graph.h"
+#include "exec/graph_binding.h"
 #include "kernels/cpu/kernel.h"
 
 namespace octet::cpu {
@@ -23,7 +23,8 @@ class GraphRunner : private BoundGraph<Tensor, KernelArgs, BoundKernel> {
   void append_profile(std::vector<NodeTime>& times) const;
 
  private:
-  void run_profiled();
+  template <bool kProfiling>
+  void run_steps();
 
   StepTime copy_time_;
 };

@@ -8,7 +8,6 @@
 #include "base/log.h"
 #include "exec/cuda/device_memory.h"
 #include "exec/cuda/graph_runner.h"
-#include "exec/cuda/upload.h"
 #include "exec/plan_executor.h"
 
 namespace octet {

@@ -12,7 +12,6 @@
 
 #include "base/error.h"
 #include "kernels/cuda/context.h"
-#include "kernels/cuda/libraries.h"
 
 namespace octet {
 namespace {

@@ -44,10 +44,15 @@ void GraphRunner::launch_step(size_t step) {
   if (options_.check_every_node) check_cuda(cudaStreamSynchronize(context_.stream()), "running a kernel");
 }
 
+// Profiled, with an event after each node; the spaces between kernels of an eager run count as the node's own time.
 void GraphRunner::launch_all() {
   size_t i = 0;
   try {
-    for (; i < steps_.size(); ++i) launch_step(i);
+    if (profiling_) mark(0);
+    for (; i < steps_.size(); ++i) {
+      launch_step(i);
+      if (profiling_) mark(i + 1);
+    }
   } catch (...) {
     rethrow_with_node(i);
   }
@@ -59,13 +64,10 @@ void GraphRunner::launch_copies() {
   for (const StateCopy& copy : copies_) {
     check_cuda(cudaMemcpyAsync(copy.to, copy.from, copy.bytes, cudaMemcpyDeviceToDevice, stream), "updating a state");
   }
-  int64_t offset = 0;
   for (const NamedValue& out : graph_.outputs()) {
-    const auto bytes = graph_.type(out.value).bytes();
-    check_cuda(cudaMemcpyAsync(staging_.host_outputs + offset, address(out.value), static_cast<size_t>(bytes),
-                               cudaMemcpyDeviceToHost, stream),
+    const std::span<std::byte> to = staged(out.value);
+    check_cuda(cudaMemcpyAsync(to.data(), address(out.value), to.size(), cudaMemcpyDeviceToHost, stream),
                "copying outputs from the device");
-    offset += align_up(bytes, 64);
   }
 }
 
@@ -93,11 +95,10 @@ void GraphRunner::enqueue() {
   const bool eager = options_.eager || options_.check_every_node || profiling_ || runs_ == 0;
   // Kernels launched one by one read weights ahead of what is before them (common/overlap.cuh), which must not be the
   // graph that writes the weights; replayed graphs begin when all before them has ended.
-  if (eager) check_cuda(cudaStreamSynchronize(stream), "waiting for the graph before");
-  if (profiling_) {
-    run_profiled();
-  } else if (eager) {
+  if (eager) {
+    check_cuda(cudaStreamSynchronize(stream), "waiting for the graph before");
     launch_all();
+    if (profiling_) read_marks();
   } else {
     if (replay_ == nullptr) capture();
     check_cuda(cudaGraphLaunch(replay_, stream), "launching a graph");
@@ -125,12 +126,11 @@ std::span<std::byte> GraphRunner::input(const std::string& name) const {
           static_cast<size_t>(graph_.node(plan_.inputs[i]).results[0].bytes())};
 }
 
-std::span<const std::byte> GraphRunner::output(const std::string& name) const {
-  const Value wanted = graph_.output(name);
+std::span<std::byte> GraphRunner::staged(Value output) const {
   int64_t offset = 0;
   for (const NamedValue& out : graph_.outputs()) {
     const auto bytes = graph_.type(out.value).bytes();
-    if (out.value == wanted) return {staging_.host_outputs + offset, static_cast<size_t>(bytes)};
+    if (out.value == output) return {staging_.host_outputs + offset, static_cast<size_t>(bytes)};
     offset += align_up(bytes, 64);
   }
   return {};
@@ -154,30 +154,18 @@ void GraphRunner::set_profiling(bool on) {
   }
 }
 
-// Events between nodes; the spaces between kernels of an eager run count as the node's own time.
-void GraphRunner::run_profiled() {
-  cudaStream_t stream = context_.stream();
-  size_t i = 0;
-  check_cuda(cudaEventRecord(marks_[0], stream), "recording an event");
-  try {
-    for (; i < steps_.size(); ++i) {
-      launch_step(i);
-      check_cuda(cudaEventRecord(marks_[i + 1], stream), "recording an event");
-    }
-  } catch (...) {
-    rethrow_with_node(i);
-  }
-  check_cuda(cudaStreamSynchronize(stream), "running a graph");
-  float milliseconds = 0;
-  for (i = 0; i < steps_.size(); ++i) {
-    check_cuda(cudaEventElapsedTime(&milliseconds, marks_[i], marks_[i + 1]), "reading an event");
-    times_[i].seconds += 1e-3 * static_cast<double>(milliseconds);
-    ++times_[i].calls;
-  }
-  check_cuda(cudaEventElapsedTime(&milliseconds, marks_[0], marks_[steps_.size()]), "reading an event");
-  total_time_.seconds += 1e-3 * static_cast<double>(milliseconds);
-  ++total_time_.calls;
-  launch_copies();
+void GraphRunner::mark(size_t i) { check_cuda(cudaEventRecord(marks_[i], context_.stream()), "recording an event"); }
+
+void GraphRunner::read_marks() {
+  check_cuda(cudaStreamSynchronize(context_.stream()), "running a graph");
+  const auto add = [&](StepTime& time, cudaEvent_t begin, cudaEvent_t end) {
+    float milliseconds = 0;
+    check_cuda(cudaEventElapsedTime(&milliseconds, begin, end), "reading an event");
+    time.seconds += 1e-3 * static_cast<double>(milliseconds);
+    ++time.calls;
+  };
+  for (size_t i = 0; i < steps_.size(); ++i) add(times_[i], marks_[i], marks_[i + 1]);
+  add(total_time_, marks_[0], marks_[steps_.size()]);
 }
 
 void GraphRunner::append_profile(std::vector<NodeTime>& times) const {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "exec/bound_graph.h"
+#include "exec/graph_binding.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/kernel.h"
 
@@ -38,8 +38,8 @@ class GraphRunner : private BoundGraph<Tensor, KernelArgs, BoundKernel> {
   void finish();           // until outputs and states of the last run are there
   void wait_for_inputs();  // until the last run has read the staged inputs
 
-  std::span<std::byte> input(const std::string& name) const;         // host
-  std::span<const std::byte> output(const std::string& name) const;  // host
+  std::span<std::byte> input(const std::string& name) const;                                                // host
+  std::span<const std::byte> output(const std::string& name) const { return staged(graph_.output(name)); }  // host
 
   void set_profiling(bool on);
   void append_profile(std::vector<NodeTime>& times) const;
@@ -51,7 +51,9 @@ class GraphRunner : private BoundGraph<Tensor, KernelArgs, BoundKernel> {
   void launch_all();
   void launch_copies();
   void launch_step(size_t step);
-  void run_profiled();
+  void mark(size_t i);
+  void read_marks();
+  std::span<std::byte> staged(Value output) const;  // host
   void capture();
 
   DeviceContext& context_;

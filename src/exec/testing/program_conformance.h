@@ -11,7 +11,7 @@
 
 #include "exec/testing/tiny_program.h"
 #include "kernels/cpu/testing/conformance.h"
-#include "passes/precision.h"
+#include "passes/passes.h"
 #include "precision/policy.h"
 
 namespace octet::conformance {

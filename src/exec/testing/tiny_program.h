@@ -9,10 +9,10 @@
 #include "base/rng.h"
 #include "exec/batch.h"
 #include "exec/executor.h"
-#include "exec/quantized_states.h"
+#include "exec/logical_states.h"
 #include "model/model.h"
-#include "passes/autodiff.h"
 #include "passes/pass.h"
+#include "passes/passes.h"
 
 namespace octet {
 

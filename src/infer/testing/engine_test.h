@@ -75,7 +75,7 @@ inline Collected alone(const GenerationRequest& request, int64_t sample, const R
   auto prompt = static_cast<int64_t>(request.prompt_ids.size());
   while (result.finished == FinishReason::kNone) {
     std::vector<float> logits = fake_logits(hash, limits.vocab);
-    counts.adjust(logits);
+    adjust(counts, logits);
     int32_t id = sample_token(logits, request.sampling, sample, static_cast<int64_t>(result.ids.size()));
     if (std::find(ends.begin(), ends.end(), id) != ends.end()) {
       result.finished = FinishReason::kStop;

@@ -22,4 +22,17 @@ inline int32_t sample_token(std::span<const float> logits, const SamplingOptions
   return token;
 }
 
+// Op adjust_logits on a row of logits [V].
+inline void adjust(const TokenCounts& counts, std::span<float> logits) {
+  std::vector<int32_t> entries;
+  std::vector<float> values;
+  counts.append_entries(0, entries, values);
+  for (size_t i = 0; i < entries.size() / 2; ++i) {
+    const float bias = values[3 * i], repetition = values[3 * i + 1], penalty = values[3 * i + 2];
+    float& logit = logits[static_cast<size_t>(entries[2 * i + 1])];
+    const float biased = logit + bias;
+    logit = (biased > 0 ? biased / repetition : biased * repetition) - penalty;
+  }
+}
+
 }  // namespace octet

@@ -15,6 +15,7 @@
 
 #include "base/rng.h"
 #include "infer/scheduler.h"
+#include "infer/testing/audit.h"
 
 namespace octet {
 
@@ -49,7 +50,7 @@ class FakeEngine {
   }
 
   Submitted submit(const FakeRequest& request) {
-    const Submitted submitted = scheduler_.submit(request.params, now);
+    Submitted submitted = scheduler_.submit(request.params, now);
     for (int64_t i = 0; submitted.id >= 0 && i < request.params.n; ++i)
       requests_[submitted.id + i] = {request, submitted.id};
     return submitted;
@@ -141,7 +142,7 @@ class FakeEngine {
   }
 
   void check_plan(const StepPlan& plan) {
-    if (verify_each_step) scheduler_.verify();
+    if (verify_each_step) Audit::verify(scheduler_);
     const SchedulerOptions& o = scheduler_.options();
     int64_t tokens = 0, rows = 0, singles = 0, adjusted = 0;
     for (const ScheduledSequence& s : plan.sequences) {
@@ -239,7 +240,7 @@ class FakeEngine {
       results.push_back({s.id, token, stop ? FinishReason::kStop : FinishReason::kNone});
     }
     scheduler_.commit(l.plan.step, results);
-    if (verify_each_step) scheduler_.verify();
+    if (verify_each_step) Audit::verify(scheduler_);
   }
 
   void collect() {

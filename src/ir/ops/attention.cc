@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "ir/builder.h"
-#include "ir/ops/attention_dims.h"
+#include "ir/ops/layouts.h"
 
 namespace octet::ops {
 

@@ -18,6 +18,11 @@ void require_rank(const Graph& graph, const Node& node, size_t i, int rank) {
   require(shape.rank() == rank, node, "input {} has shape {} (want rank {})", i, shape, rank);
 }
 
+void require_matrix(const Graph& graph, const Node& node, size_t i) {
+  require_arithmetic(graph, node, i);
+  require_rank(graph, node, i, 2);
+}
+
 void require_type(const Graph& graph, const Node& node, size_t i, const TensorType& want) {
   const TensorType& type = input_type(graph, node, i);
   require(type == want, node, "input {} is {} (want {})", i, type, want);
@@ -46,7 +51,7 @@ Value reduce_to_input(GradientContext& context, Value dy, int input) {
   const Shape& have = context.graph().shape(dy);
   if (want == have) return dy;
   std::string axis = want.elements() == 1 ? "all" : "rows";
-  return emit_gradient(context, Op::kReduce, {dy}, {{"reduction", std::string("sum")}, {"axis", axis}});
+  return emit_gradient(context, Op::kReduce, {dy}, {{"reduction", "sum"}, {"axis", axis}});
 }
 
 void require_no_gradient(GradientContext& context, int result, const char* what) {

@@ -55,6 +55,7 @@ inline const Shape& input_shape(const Graph& graph, const Node& node, size_t i) 
 inline bool is_arithmetic(DType dtype) { return is_float(dtype) && !is_fp8(dtype); }
 void require_arithmetic(const Graph& graph, const Node& node, size_t i);
 void require_rank(const Graph& graph, const Node& node, size_t i, int rank);
+void require_matrix(const Graph& graph, const Node& node, size_t i);  // of rank 2, for arithmetic
 void require_type(const Graph& graph, const Node& node, size_t i, const TensorType& want);
 // The same of an optional operand; nothing when it is absent.
 void require_optional(const Graph& graph, const Node& node, std::string_view operand, const TensorType& want);
@@ -70,6 +71,7 @@ inline DType dtype_attr(const Node& node, std::string_view key) { return parse_d
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+inline Cost no_cost(const Graph&, const Node&) { return {}; }
 // Every input read once, every result written once.
 double moved_bytes(const Graph& graph, const Node& node);
 // `flops` per element of result 0 and of input 0, and moved_bytes.
@@ -88,5 +90,14 @@ Value emit_gradient(GradientContext& context, Op op, std::vector<Value> inputs, 
 Value reduce_to_input(GradientContext& context, Value dy, int input);
 // For rules that have no gradient through a secondary result (statistics).
 void require_no_gradient(GradientContext& context, int result, const char* what);
+
+// Checks that dense and paged attention share.
+struct HeadDims {
+  int64_t heads, kv_heads, head_dim;
+};
+HeadDims head_dims(const Node& node);  // checks them, scale and alibi
+void require_heads(const Graph& graph, const Node& node, size_t i, int64_t tokens, int64_t width);
+void require_ints(const Graph& graph, const Node& node, size_t i, int rank, const char* what);
+void require_segments(const Graph& graph, const Node& node, size_t i);
 
 }  // namespace octet::ops

@@ -1,9 +1,11 @@
 // The fusion node: a body graph whose inputs are this node's inputs in order, run as one kernel.
+
 #include <algorithm>
 
 #include "ir/ops/layouts.h"
 
 namespace octet::facts {
+
 namespace {
 
 using namespace ops;
@@ -57,13 +59,21 @@ Cost fusion_cost(const Graph& graph, const Node& node) {
     if (overwritten.empty()) continue;
     double others = 0;
     for (size_t i = 0; i < inner.inputs.size(); ++i) {
-      const bool in_place = std::find(overwritten.begin(), overwritten.end(), static_cast<int>(i)) != overwritten.end();
+      const bool in_place = std::ranges::find(overwritten, static_cast<int>(i)) != overwritten.end();
       if (inner.inputs[i].exists() && !in_place) others += static_cast<double>(input_type(body, inner, i).bytes());
     }
     cost.bytes += std::max(0.0, own.bytes - others);
   }
   return cost;
 }
+
+// Leaves: what a graph reads. Their types are given, not inferred.
+ops::Types given_type(const Graph&, const Node& node) {
+  ops::require(node.results.size() == 1, node, "{} result types given (want 1)", node.results.size());
+  return node.results;
+}
+
+Cost filled(const Graph& graph, const Node& node) { return {0, ops::moved_bytes(graph, node)}; }
 
 }  // namespace
 
@@ -75,5 +85,26 @@ const OpFacts fusion = {.infer = fusion_type,
                         .meaning =
                             "a body graph as one node, made by the fuse pass; results are the body's "
                             "outputs in order, each value rounded where the body defines it"};
+
+const OpFacts input = {.infer = given_type,
+                       .no_gradient = "a leaf",
+                       .cost = no_cost,
+                       .precision = {ResultPrecision::kUnchanged},
+                       .meaning = "a tensor the caller writes before each run"};
+const OpFacts param = {.infer = given_type,
+                       .no_gradient = "a leaf",
+                       .cost = no_cost,
+                       .meaning = "a parameter of the model, an entry of the state table"};
+const OpFacts state = {.infer = given_type,
+                       .no_gradient = "a leaf",
+                       .cost = no_cost,
+                       .precision = {ResultPrecision::kUnchanged},
+                       .meaning = "an entry of the state table, as it is before the graph's updates"};
+const OpFacts constant = {.infer = given_type,
+                          .no_gradient = "a leaf",
+                          .cost = filled,
+                          .precision = {ResultPrecision::kFloat32},
+                          .cheap_to_recompute = true,
+                          .meaning = "every element is value"};
 
 }  // namespace octet::facts

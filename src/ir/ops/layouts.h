@@ -44,4 +44,7 @@ Layouts place_maximum(const Graph& graph, const Node& node);
 // Operands and result alike. A slice or concat along a dim that is cut is one of every part.
 Layouts place_along_axis(const Graph& graph, const Node& node);
 
+// The layout of q of attention, after checking it and operands [first_key, last_key].
+Layout heads_layout(const Graph& graph, const Node& node, size_t first_key, size_t last_key);
+
 }  // namespace octet::ops

@@ -9,8 +9,7 @@ namespace {
 using namespace ops;
 
 int64_t check_logits(const Graph& graph, const Node& node) {
-  require_arithmetic(graph, node, 0);
-  require_rank(graph, node, 0, 2);
+  require_matrix(graph, node, 0);
   int64_t tokens = input_shape(graph, node, 0)[0], columns = input_shape(graph, node, 0)[1];
   require_type(graph, node, 1, {DType::kI32, {tokens}});
   int64_t classes = node.attrs.get_or("classes", columns);

@@ -136,12 +136,12 @@ void matmul_gradient(GradientContext& context) {
       if (const Attr* found = node.attrs.find(key)) attrs.set(key, *found);
     }
     bool is_linear = node.attrs.has("gemm");
-    if (is_linear) attrs.set("role", std::string(side == 0 ? "dgrad" : "wgrad"));
+    if (is_linear) attrs.set("role", side == 0 ? "dgrad" : "wgrad");
     // Weight gradients are sums over many tokens: float32, whatever the operands.
     bool weight = (is_linear && side == 1) || context.graph().node(context.input(side)).op == Op::kParam;
     DType dtype = context.graph().dtype(context.input(side));
-    if (weight) attrs.set("to", std::string("f32"));
-    if (!weight && context.graph().dtype(left) != dtype) attrs.set("to", std::string(dtype_name(dtype)));
+    if (weight) attrs.set("to", "f32");
+    if (!weight && context.graph().dtype(left) != dtype) attrs.set("to", dtype_name(dtype));
     context.add_gradient(side, emit_gradient(context, Op::kMatmul, {left, right}, std::move(attrs)));
   };
   if (context.wants(0)) trans_a ? emit(0, b, dy, trans_b, true) : emit(0, dy, b, false, !trans_b);

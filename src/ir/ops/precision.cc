@@ -14,8 +14,7 @@ Types compute_scale_type(const Graph& graph, const Node& node) {
 }
 
 Types quantize_type(const Graph& graph, const Node& node) {
-  require_arithmetic(graph, node, 0);
-  require_rank(graph, node, 0, 2);
+  require_matrix(graph, node, 0);
   ScaleLayout layout = layout_attr(node, "scaling");
   bool per_tensor = layout == ScaleLayout::kTensor;
   require(node.operand("scale").exists() == per_tensor, node,
@@ -78,8 +77,7 @@ Types update_scales_type(const Graph& graph, const Node& node) {
 }
 
 Types tensor_stats_type(const Graph& graph, const Node& node) {
-  require_arithmetic(graph, node, 0);
-  require_rank(graph, node, 0, 2);
+  require_matrix(graph, node, 0);
   return {f32({kTensorStatCount})};
 }
 

@@ -167,7 +167,6 @@ void select_rows_gradient(GradientContext& context) {
   context.add_gradient(0, context.builder().cast(sum, x.dtype));
 }
 
-Cost no_cost(const Graph&, const Node&) { return {}; }
 // What is read is as large as what is written.
 Cost copy_cost(const Graph&, const Node& node) { return {0, 2.0 * static_cast<double>(node.results[0].bytes())}; }
 

@@ -144,7 +144,7 @@ std::vector<std::byte> product_rows(DType a_type, DType b_type, int64_t rows, in
   }
   std::vector<std::byte> result(static_cast<size_t>(out.bytes())), workspace(static_cast<size_t>(workspace_bytes()));
   const std::vector<Tensor> results = {{result.data(), &out}};
-  select_kernel(graph, graph.node(node)).bind(graph, graph.node(node))({in, results, workspace});
+  select_kernel(graph, graph.node(node)).run({in, results, workspace});
   return result;
 }
 

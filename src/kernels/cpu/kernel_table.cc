@@ -1,16 +1,16 @@
 // The table of kernel entries: for every op its families' fast entries, best first, then an entry that runs any node
 // with its reference kernel: doubles in, declared types out, serial, and the only entry that allocates when it runs.
+#include <cstring>
+
 #include "base/error.h"
+#include "base/threads.h"
 #include "ir/localize.h"
-#include "kernels/cpu/families.h"
 #include "kernels/cpu/reference.h"
 
 namespace octet::cpu {
 namespace {
 
 using Table = std::vector<std::vector<KernelEntry>>;  // by op
-
-bool accepts_everything(const Graph&, const Node&) { return true; }
 
 BoundKernel bind_reference(const Graph& graph, const Node& node) {
   return [&graph, &node](const KernelArgs& args) {
@@ -30,11 +30,13 @@ BoundKernel bind_reference(const Graph& graph, const Node& node) {
 
 Table make_table() {
   Table table(all_ops().size());
-  for (std::span<const KernelEntry> family : fast_families()) {
+  for (const auto& family : {attention_kernels(), attention_grad_kernels(), cache_kernels(), embedding_kernels(),
+                             matmul_kernels(), optimiser_kernels(), paged_attention_kernels(), precision_kernels(),
+                             row_kernels(), sampling_kernels(), shape_kernels(), stats_kernels()}) {
     for (const KernelEntry& entry : family) table[static_cast<size_t>(entry.op)].push_back(entry);
   }
   for (const OpInfo& info : all_ops()) {
-    table[static_cast<size_t>(info.op)].push_back({info.op, "reference", accepts_everything, bind_reference});
+    table[static_cast<size_t>(info.op)].push_back({info.op, "reference", bind_reference});
   }
   return table;
 }
@@ -46,12 +48,19 @@ std::span<const KernelEntry> kernel_entries(Op op) {
   return table[static_cast<size_t>(op)];
 }
 
-const KernelEntry& select_kernel(const Graph& graph, const Node& node) {
-  if (is_localized(node)) return kernel_entries(node.op).back();
+SelectedKernel select_kernel(const Graph& graph, const Node& node) {
+  if (is_localized(node)) return {"reference", bind_reference(graph, node)};
   for (const KernelEntry& entry : kernel_entries(node.op)) {
-    if (entry.accepts(graph, node)) return entry;
+    if (BoundKernel kernel = entry.bind(graph, node)) return {entry.name, std::move(kernel)};
   }
   fail(ErrorCode::kInternal, "op {} has no kernel entry", op_name(node.op));
+}
+
+void copy_tensor(const Tensor& from, const Tensor& to) {
+  if (to.data == nullptr || from.data == to.data) return;
+  parallel_for(to.type->bytes(), 128 * 1024, [&](int64_t begin, int64_t end) {
+    std::memcpy(to.as<std::byte>() + begin, from.as<const std::byte>() + begin, static_cast<size_t>(end - begin));
+  });
 }
 
 int64_t workspace_bytes() { return int64_t{32} << 20; }

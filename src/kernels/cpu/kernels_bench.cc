@@ -52,7 +52,7 @@ void run(benchmark::State& state, const Case& c, DType dtype, const KernelEntry&
         const std::string name = case_name(c, dtype) + "/" + entry.name;
         benchmark::RegisterBenchmark(name.c_str(), [&c, dtype, &entry](benchmark::State& state) {
           const BuiltCase probe = build_case(c, dtype, false);
-          if (!entry.accepts(probe.graph, probe.node())) return state.SkipWithError("not accepted");
+          if (!entry.bind(probe.graph, probe.node())) return state.SkipWithError("not accepted");
           run(state, c, dtype, entry);
         })->UseRealTime();
       }

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/rng.h"
 #include "kernels/cpu/kernel.h"
 
 namespace octet::cpu {
@@ -26,6 +27,16 @@ inline bool present(RefInputs in, size_t index) { return index < in.size() && in
 
 // An element of an integer tensor.
 inline int64_t integer(double value) { return static_cast<int64_t>(value); }
+inline int64_t integer(const RefTensor* tensor, int64_t i) { return integer((*tensor)[i]); }
+
+// Words 4 block .. 4 block + 3 of a node's stream, from its input i64[3]: seed, step, micro-batch.
+inline PhiloxBlock random_block(const RefTensor& rng, uint32_t key, uint64_t block) {
+  return graph_random(static_cast<uint64_t>(integer(rng[0])), static_cast<uint64_t>(integer(rng[1])),
+                      static_cast<uint32_t>(integer(rng[2])), key, block);
+}
+
+// The transpose of x, whose rows have `cols` elements.
+std::vector<double> transposed(const std::vector<double>& x, int64_t cols);
 
 }  // namespace reference
 

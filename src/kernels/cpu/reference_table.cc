@@ -31,20 +31,11 @@ void constant(const Node& node, RefInputs, RefResults out) {
 }  // namespace reference
 
 ReferenceFn reference_kernel(Op op) {
-  switch (op) {
-    case Op::kInput:
-    case Op::kParam:
-    case Op::kState:
-    case Op::kConstant:
-    case Op::kFusion: return nullptr;
 #define OCTET_OP(suffix, name, ...) &reference::name,
-    default: {
-      static constexpr ReferenceFn kTable[] = {
+  static constexpr ReferenceFn kTable[] = {
 #include "ir/ops.def"
-      };
-      return kTable[static_cast<size_t>(op)];
-    }
-  }
+  };
+  return kTable[static_cast<size_t>(op)];
 }
 
 void round_values(RefTensor& tensor, bool round_f32) {
@@ -59,18 +50,18 @@ void round_values(RefTensor& tensor, bool round_f32) {
   }
 }
 
+RefTensor zeros(const TensorType& type) {
+  return {type, std::vector<double>(static_cast<size_t>(type.shape.elements()))};
+}
+
 RefTensor load_tensor(const TensorType& type, const void* data) {
-  RefTensor tensor{type, std::vector<double>(static_cast<size_t>(type.shape.elements()))};
-  for (size_t i = 0; i < tensor.values.size(); ++i) {
-    tensor.values[i] = load_element(type.dtype, data, static_cast<int64_t>(i));
-  }
+  RefTensor tensor = zeros(type);
+  for (int64_t i = 0; i < tensor.size(); ++i) tensor[i] = load_element(type.dtype, data, i);
   return tensor;
 }
 
 void store_tensor(const RefTensor& tensor, void* data) {
-  for (size_t i = 0; i < tensor.values.size(); ++i) {
-    store_element(tensor.type.dtype, data, static_cast<int64_t>(i), tensor.values[i]);
-  }
+  for (int64_t i = 0; i < tensor.size(); ++i) store_element(tensor.type.dtype, data, i, tensor[i]);
 }
 
 std::vector<RefTensor> evaluate_node(const Graph& graph, const Node& node, RefInputs in, bool round_f32) {
@@ -90,12 +81,8 @@ std::vector<RefTensor> evaluate_node(const Graph& graph, const Node& node, RefIn
         .outputs;
   }
   std::vector<RefTensor> results;
-  for (const TensorType& type : node.results) {
-    results.push_back({type, std::vector<double>(static_cast<size_t>(type.shape.elements()))});
-  }
-  const ReferenceFn kernel = node.op == Op::kConstant ? &reference::constant : reference_kernel(node.op);
-  check(kernel != nullptr, ErrorCode::kInternal, "{} \"{}\": a leaf has no kernel", op_name(node.op), node.name);
-  kernel(node, in, results);
+  for (const TensorType& type : node.results) results.push_back(zeros(type));
+  reference_kernel(node.op)(node, in, results);
   for (RefTensor& result : results) round_values(result, round_f32);
   return results;
 }

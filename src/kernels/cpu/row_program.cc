@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "base/threads.h"
@@ -45,24 +46,14 @@ bool RowProgram::add_step(const Graph& graph, const Node& node, NodeId id, RowUs
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     Operand operand;
     if (node.inputs[i].exists()) {
-      Operand& source = values.at(node.inputs[i]);
+      operand = values.at(node.inputs[i]);
       const TensorType& type = graph.type(node.inputs[i]);
-      if (source.place != Operand::Place::kInput) {
-        // result of an earlier node of the body: must be of kind kRows
-        if (source.follow != OperandMapping::kRows || step.kernel.in[i] != OperandMapping::kRows) return false;
-        if (source.row_bytes != row_bytes(type)) return false;
-        if (source.tile < 0) {  // read again: needs a tile if it has no memory
-          source.tile = static_cast<int32_t>(tiles_.size());
-          tiles_.push_back({source.row_bytes});
-          for (Step& made : steps_) {
-            for (Operand& out : made.out) {
-              if (out.place == source.place && out.index == source.index) out.tile = source.tile;
-            }
-          }
-        }
+      const OperandMapping made = std::exchange(operand.follow, step.kernel.in[i]);
+      // A result of an earlier node of the body is in rows, and read in rows.
+      if (operand.place != Operand::Place::kInput &&
+          (made != OperandMapping::kRows || operand.follow != OperandMapping::kRows)) {
+        return false;
       }
-      operand = source;
-      operand.follow = step.kernel.in[i];
       if (operand.follow == OperandMapping::kRows) {
         operand.row_bytes = row_bytes(type);
         row_bytes_ += operand.row_bytes;
@@ -75,18 +66,17 @@ bool RowProgram::add_step(const Graph& graph, const Node& node, NodeId id, RowUs
     const Value value{id, static_cast<int32_t>(i)};
     const TensorType& type = node.results[i];
     Operand operand{.follow = step.kernel.out[i]};
-    if (auto found = results.find(value); found != results.end()) {
-      operand.place = Operand::Place::kResult, operand.index = found->second;
-    }
+    const auto found = results.find(value);
+    const bool is_result = found != results.end();
+    if (is_result) operand.place = Operand::Place::kResult, operand.index = found->second;
     if (operand.follow == OperandMapping::kRows && uses[i] > 0) {
       operand.row_bytes = row_bytes(type);
       row_bytes_ += operand.row_bytes;
-      if (operand.place == Operand::Place::kNone) {
-        operand.place = Operand::Place::kTile, operand.tile = static_cast<int32_t>(tiles_.size());
-        operand.index = operand.tile;
+      if (uses[i] > (is_result ? 1 : 0)) {  // read again
+        operand.tile = static_cast<int32_t>(tiles_.size());
         tiles_.push_back({operand.row_bytes});
       }
-    } else if (is_partial(operand.follow) && operand.place == Operand::Place::kResult) {
+    } else if (is_partial(operand.follow) && is_result) {
       if (type.dtype != DType::kF32 && type.dtype != DType::kBF16) return false;
       operand.partial = partial_floats_;
       partials_.push_back({operand.index, operand.follow, type.dtype, partial_floats_, type.shape.elements()});
@@ -114,8 +104,7 @@ std::optional<RowProgram> RowProgram::of_node(const Graph& graph, const Node& no
   return program;
 }
 
-std::optional<RowProgram> RowProgram::of_body(const Graph&, const Node& fusion) {
-  const Graph& body = *fusion.body;
+std::optional<RowProgram> RowProgram::of_body(const Graph& body) {
   RowProgram program;
   Located values;
   std::unordered_map<Value, int32_t, ValueHash> results;
@@ -227,14 +216,6 @@ void RowProgram::run(const KernelArgs& args) const {
     });
   }
   finish_partials(args, partials);
-}
-
-bool has_row_kernel(const Graph& graph, const Node& node) {
-  return make_row_kernel(graph, node, RowUse::kAlone).has_value();
-}
-
-BoundKernel bind_row_kernel(const Graph& graph, const Node& node) {
-  return [program = *RowProgram::of_node(graph, node)](const KernelArgs& args) { program.run(args); };
 }
 
 }  // namespace octet::cpu

@@ -51,19 +51,19 @@ class RowProgram {
  public:
   static std::optional<RowProgram> of_node(const Graph& graph, const Node& node);
   // None if a node of the body has no row kernel or the nodes have different rows.
-  static std::optional<RowProgram> of_body(const Graph& graph, const Node& fusion);
+  static std::optional<RowProgram> of_body(const Graph& body);
 
   void run(const KernelArgs& args) const;
 
  private:
   // Location of an operand: an input or result of the node, or a tile of scratch.
   struct Operand {
-    enum class Place : uint8_t { kNone, kInput, kResult, kTile };
+    enum class Place : uint8_t { kNone, kInput, kResult };
     Place place = Place::kNone;
     OperandMapping follow = OperandMapping::kRows;
     int32_t index = -1;     // of the input or result
     int64_t row_bytes = 0;  // kRows
-    int32_t tile = -1;      // scratch slot, also of a result without memory that is read again
+    int32_t tile = -1;      // scratch slot of a value that is read again, for when it has no memory
     int64_t partial = -1;   // offset in floats into a chunk's partial results
   };
   struct Step {
@@ -94,9 +94,5 @@ class RowProgram {
   int64_t chunk_rows_ = 0, chunks_ = 0, tile_rows_ = 0;
   int64_t scratch_floats_ = 0, thread_bytes_ = 0, partial_floats_ = 0;
 };
-
-// accepts and bind of the families' rows for single nodes.
-bool has_row_kernel(const Graph& graph, const Node& node);
-BoundKernel bind_row_kernel(const Graph& graph, const Node& node);
 
 }  // namespace octet::cpu

@@ -196,6 +196,21 @@ OCTET_SIMD float largest(Floats v) {  // NaN propagates
   return across(v, [](Floats a, Floats b) { return maximum(a, b); });
 }
 
+// Exchanges rows and lanes in log2(kLanes) rounds of pairwise exchanges.
+template <int kWidth = 1>
+OCTET_SIMD void transpose(Floats (&row)[kLanes]) {
+  constexpr int w = kWidth;
+  const Ints low = constant_lanes<[](int i) { return (i & w) ? kLanes + i - w : i; }>();
+  const Ints high = constant_lanes<[](int i) { return (i & w) ? kLanes + i : i + w; }>();
+  for (int r = 0; r < kLanes; ++r) {
+    if (r & kWidth) continue;
+    const Floats a = row[r], b = row[r + kWidth];
+    row[r] = __builtin_shuffle(a, b, low);
+    row[r + kWidth] = __builtin_shuffle(a, b, high);
+  }
+  if constexpr (2 * kWidth < kLanes) transpose<2 * kWidth>(row);
+}
+
 // e^x: x = n ln2 + r, a polynomial in r (fitted, relative error 9e-9 before rounding), times 2^n. Overflows to
 // infinity, underflows gradually, NaN propagates.
 OCTET_SIMD Floats exp(Floats x) {

@@ -1,6 +1,9 @@
 #include "kernels/cuda/context.h"
 
 #include <cuda.h>
+#include <glob.h>
+
+#include <cstdlib>
 
 namespace octet::cuda {
 namespace {
@@ -19,40 +22,6 @@ bool has_context(int device) {
   int active = 0;
   return state_of != nullptr && state_of(device, &flags, &active) == CUDA_SUCCESS && active != 0;
 }
-
-}  // namespace
-
-DeviceGuard::DeviceGuard(int device) noexcept : device_(device) {
-  cudaGetDevice(&before_);
-  cudaSetDevice(device);
-}
-
-DeviceGuard::~DeviceGuard() {
-  if (before_ != device_ && has_context(before_)) cudaSetDevice(before_);
-}
-
-void check_cuda(cudaError_t status, const char* what) {
-  if (status == cudaSuccess) [[likely]]
-    return;
-  fail(status == cudaErrorMemoryAllocation ? ErrorCode::kOutOfMemory : ErrorCode::kInternal, "CUDA: {}: {} ({})", what,
-       cudaGetErrorName(status), cudaGetErrorString(status));
-}
-
-std::vector<int> devices_with_kernels(std::span<const DeviceFacts> devices, std::string* why) {
-  std::vector<int> usable;
-  std::string others;
-  for (size_t i = 0; i < devices.size(); ++i) {
-    const DeviceFacts& device = devices[i];
-    if (device.major == kMajor && device.minor == kMinor) usable.push_back(static_cast<int>(i));
-    others +=
-        fmt::format("{}device {} is {} with {}.{}", i > 0 ? ", " : "", i, device.name, device.major, device.minor);
-  }
-  if (usable.empty() && why != nullptr)
-    *why = fmt::format("the kernels need compute capability {}.{} (H100, H200); {}", kMajor, kMinor, others);
-  return usable;
-}
-
-namespace {
 
 DeviceFacts read_facts(int index) {
   cudaDeviceProp properties;
@@ -92,6 +61,36 @@ std::vector<DeviceFacts> usable_devices(std::string* why) {
 }
 
 }  // namespace
+
+DeviceGuard::DeviceGuard(int device) noexcept : device_(device) {
+  cudaGetDevice(&before_);
+  cudaSetDevice(device);
+}
+
+DeviceGuard::~DeviceGuard() {
+  if (before_ != device_ && has_context(before_)) cudaSetDevice(before_);
+}
+
+void check_cuda(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) [[likely]]
+    return;
+  fail(status == cudaErrorMemoryAllocation ? ErrorCode::kOutOfMemory : ErrorCode::kInternal, "CUDA: {}: {} ({})", what,
+       cudaGetErrorName(status), cudaGetErrorString(status));
+}
+
+std::vector<int> devices_with_kernels(std::span<const DeviceFacts> devices, std::string* why) {
+  std::vector<int> usable;
+  std::string others;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    const DeviceFacts& device = devices[i];
+    if (device.major == kMajor && device.minor == kMinor) usable.push_back(static_cast<int>(i));
+    others +=
+        fmt::format("{}device {} is {} with {}.{}", i > 0 ? ", " : "", i, device.name, device.major, device.minor);
+  }
+  if (usable.empty() && why != nullptr)
+    *why = fmt::format("the kernels need compute capability {}.{} (H100, H200); {}", kMajor, kMinor, others);
+  return usable;
+}
 
 int device_count(std::string* why) { return static_cast<int>(usable_devices(why).size()); }
 
@@ -141,6 +140,22 @@ uint32_t* DeviceContext::counters() {
 
 void DeviceContext::save_libraries() {
   for (const auto& [type, library] : libraries_) library->save();
+}
+
+std::vector<std::string> python_libraries(const std::string& package, const std::string& file) {
+  std::vector<std::string> roots;
+  if (const char* environment = std::getenv("VIRTUAL_ENV")) roots.emplace_back(environment);
+  if (const char* home = std::getenv("HOME")) roots.push_back(std::string(home) + "/.local");
+  for (const char* root : {"/opt/*/.venv", "/opt/*", "/usr/local", "/usr"}) roots.emplace_back(root);
+  std::vector<std::string> paths;
+  for (const std::string& root : roots) {
+    glob_t found{};
+    const std::string pattern = root + "/lib/python3*/*-packages/nvidia/" + package + "/lib/" + file;
+    if (glob(pattern.c_str(), 0, nullptr, &found) == 0)
+      paths.insert(paths.end(), found.gl_pathv, found.gl_pathv + found.gl_pathc);
+    globfree(&found);
+  }
+  return paths;
 }
 
 }  // namespace octet::cuda

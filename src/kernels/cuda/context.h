@@ -105,4 +105,9 @@ int device_count(std::string* why = nullptr);
 // Of a usable device; throws kUnsupported where there is none, kInvalidArgument where there are fewer.
 DeviceFacts device_facts(int device);
 
+// Where libraries lie that a Python package brought: cuBLASLt, cuDNN and CUPTI come from there as well as from a
+// toolkit. Existing paths of `file` in folder nvidia/`package`/lib of Python's packages: those of the active virtual
+// environment first, then the user's, then those under /opt, /usr/local and /usr.
+std::vector<std::string> python_libraries(const std::string& package, const std::string& file);
+
 }  // namespace octet::cuda

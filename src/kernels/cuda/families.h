@@ -1,10 +1,11 @@
-// The op families' lists of CUDA entries, best first. A family that gets entries is declared and listed here, once.
+// The op families' lists of CUDA entries, best first. A family that gets entries is declared here and listed in
+// kernel_table.cc.
 #pragma once
 
 #include <span>
-#include <vector>
 
 #include "kernels/common/dtype_sets.h"
+#include "kernels/cuda/common/operand.h"
 #include "kernels/cuda/kernel.h"
 
 namespace octet::cuda {
@@ -15,32 +16,24 @@ std::span<const KernelEntry> elementwise_kernels();  // elementwise ops, dropout
 std::span<const KernelEntry> activation_kernels();   // fusions of activations and of gradients
 std::span<const KernelEntry> precision_kernels();    // quantize, dequantize, compute_scale, update_scales
 std::span<const KernelEntry> attention_kernels();    // attention, attention_grad
-std::span<const KernelEntry> position_kernels();     // rope, alone and with its amax
+std::span<const KernelEntry> position_kernels();     // rope, alone, with its amax, with scatter_rows
 std::span<const KernelEntry> embedding_kernels();
 std::span<const KernelEntry> loss_kernels();
 std::span<const KernelEntry> shape_kernels();
 std::span<const KernelEntry> optimiser_kernels();
-std::span<const KernelEntry> inference_kernels();          // scatter_rows, paged_attention
-std::span<const KernelEntry> rope_scatter_rows_kernels();  // rope and scatter_rows of a layer as one
-std::span<const KernelEntry> sampling_kernels();           // select_token_ids, adjust_logits, sample, top_logprobs
-std::span<const KernelEntry> fusion_member_kernels();      // any fusion, its members one by one
+std::span<const KernelEntry> inference_kernels();      // scatter_rows, paged_attention
+std::span<const KernelEntry> sampling_kernels();       // select_token_ids, adjust_logits, sample, top_logprobs
+std::span<const KernelEntry> fusion_member_kernels();  // any fusion, its members one by one
 
-inline std::vector<std::span<const KernelEntry>> families() {
-  return {matmul_kernels(),
-          norm_kernels(),
-          elementwise_kernels(),
-          activation_kernels(),
-          precision_kernels(),
-          attention_kernels(),
-          position_kernels(),
-          embedding_kernels(),
-          loss_kernels(),
-          shape_kernels(),
-          optimiser_kernels(),
-          inference_kernels(),
-          rope_scatter_rows_kernels(),
-          sampling_kernels(),
-          fusion_member_kernels()};
+// What entries of several families ask and do.
+inline bool accepts_always(const Graph&, const Node&) { return true; }
+inline bool first_is_f32_or_bf16(const Graph& graph, const Node& node) {
+  return is_f32_or_bf16(graph.dtype(node.inputs[0]));
 }
+inline Operand operand(const Tensor& tensor) {
+  return tensor.data == nullptr ? Operand{} : Operand{tensor.data, tensor.dtype()};
+}
+// to = from, of as many bytes, unless they are the same memory.
+void copy_tensor(const Tensor& from, const Tensor& to, cudaStream_t stream);
 
 }  // namespace octet::cuda

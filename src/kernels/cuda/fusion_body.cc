@@ -49,4 +49,26 @@ SinkPlaces::SinkPlaces(const FusionBody& body, const Sinks& sinks)
   amax = body.result(sinks.quantize, 4);
 }
 
+void SinkPlaces::put_results(const KernelArgs& args, QuantizeJob& job) const {
+  job.codes = at<uint8_t>(args.out, codes), job.codes_t = at<uint8_t>(args.out, codes_t);
+  job.scale_inv = at<float>(args.out, scale_inv), job.scale_inv_t = at<float>(args.out, scale_inv_t);
+  job.amax = at<float>(args.out, amax);
+}
+
+ScaleFormula scale_formula(const Node& node, DType format) {
+  return {.max = static_cast<float>(dtype_max(format)),
+          .margin = static_cast<int>(node.attr<int64_t>("margin")),
+          .pow2 = node.attr<bool>("pow2")};
+}
+
+Activation activation_of_node(const Node& node) {
+  switch (node.op) {
+    case Op::kSilu:
+    case Op::kSiluGrad: return Activation::kSilu;
+    case Op::kRelu:
+    case Op::kReluGrad: return Activation::kRelu;
+    default: return node.attrs.get<bool>("approximate") ? Activation::kGeluTanh : Activation::kGeluErf;
+  }
+}
+
 }  // namespace octet::cuda

@@ -5,7 +5,9 @@
 
 #include "ir/fusion.h"
 #include "ir/graph.h"
+#include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/kernel.h"
+#include "kernels/cuda/precision/quantize.h"
 
 namespace octet::cuda {
 
@@ -47,21 +49,19 @@ inline std::optional<Chain> chain_of(const Node& fusion, Producer producer) {
   return chain && chain->producer == producer ? chain : std::nullopt;
 }
 
-// Operand i of a kernel's arguments, -1: null.
-inline void* at(std::span<const Tensor> tensors, int i) {
-  return i < 0 ? nullptr : tensors[static_cast<size_t>(i)].data;
-}
-template <typename T>
-T* at(std::span<const Tensor> tensors, int i) {
-  return static_cast<T*>(at(tensors, i));
-}
-
 // Where a quantize at the end of a fusion has its operands; nothing where there is none. `amax` is the reduce's where
 // that is a member instead.
 struct SinkPlaces {
   int scale = -1, codes = -1, scale_inv = -1, codes_t = -1, scale_inv_t = -1, amax = -1, column_sums = -1;
   SinkPlaces() = default;
   SinkPlaces(const FusionBody& body, const Sinks& sinks);
+  void put_results(const KernelArgs& args, QuantizeJob& job) const;  // codes, inverse scales and amax
 };
+
+// The formula of a node with the attributes of scales, for codes of this format.
+ScaleFormula scale_formula(const Node& node, DType format);
+
+// Which activation a node is, or is the gradient of.
+Activation activation_of_node(const Node& node);
 
 }  // namespace octet::cuda

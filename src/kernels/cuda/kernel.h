@@ -33,6 +33,15 @@ struct KernelArgs {
   cudaStream_t stream = nullptr;
 };
 
+// Operand i of a kernel's arguments, -1: null.
+inline void* at(std::span<const Tensor> tensors, int i) {
+  return i < 0 ? nullptr : tensors[static_cast<size_t>(i)].data;
+}
+template <typename T>
+T* at(std::span<const Tensor> tensors, int i) {
+  return static_cast<T*>(at(tensors, i));
+}
+
 // An entry bound to one node.
 struct BoundKernel {
   std::function<void(const KernelArgs&)> run;
@@ -43,6 +52,8 @@ struct BoundKernel {
   BoundKernel() = default;
   template <std::invocable<const KernelArgs&> Run>
   BoundKernel(Run kernel) : run(std::move(kernel)) {}
+  template <std::invocable<const KernelArgs&> Run, std::invocable<const KernelArgs&> Variant>
+  BoundKernel(Run kernel, Variant chosen) : run(std::move(kernel)), variant(std::move(chosen)) {}
   void operator()(const KernelArgs& args) const { run(args); }
   // "norm_fusion[persistent, 2 rows, 3 stages]"
   std::string label(const char* row, const KernelArgs& args) const {

@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "ir/fusion.h"
 #include "ir/text.h"
+#include "kernels/cuda/context.h"
 #include "kernels/cuda/families.h"
 
 namespace octet::cuda {
@@ -9,8 +10,10 @@ namespace {
 
 std::vector<std::vector<KernelEntry>> make_table() {
   std::vector<std::vector<KernelEntry>> table(all_ops().size());
-  for (std::span<const KernelEntry> family : families()) {
-    for (const KernelEntry& entry : family) table[static_cast<size_t>(entry.op)].push_back(entry);
+  for (const auto family : {matmul_kernels, norm_kernels, elementwise_kernels, activation_kernels, precision_kernels,
+                            attention_kernels, position_kernels, embedding_kernels, loss_kernels, shape_kernels,
+                            optimiser_kernels, inference_kernels, sampling_kernels, fusion_member_kernels}) {
+    for (const KernelEntry& entry : family()) table[static_cast<size_t>(entry.op)].push_back(entry);
   }
   return table;
 }
@@ -36,6 +39,13 @@ const KernelEntry& select_kernel(const Graph& graph, const Node& node) {
   const char* causal = node.attrs.get_or<bool>("causal", true) ? "" : " with causal=false";
   fail(ErrorCode::kUnsupported, "{} {}{}: no CUDA kernel for inputs {}{}; run with --device=cpu", op_name(node.op),
        node.name, label, types_of(graph, node), causal);
+}
+
+void copy_tensor(const Tensor& from, const Tensor& to, cudaStream_t stream) {
+  if (from.data == to.data) return;
+  check_cuda(
+      cudaMemcpyAsync(to.data, from.data, static_cast<size_t>(to.type->bytes()), cudaMemcpyDeviceToDevice, stream),
+      "copying a tensor");
 }
 
 }  // namespace octet::cuda

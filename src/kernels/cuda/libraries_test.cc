@@ -1,5 +1,5 @@
 // Which paths of CUDA's libraries are offered, and in which order.
-#include "kernels/cuda/libraries.h"
+#include "kernels/cuda/context.h"
 
 #include <gtest/gtest.h>
 

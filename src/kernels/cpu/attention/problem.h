@@ -1,59 +1,94 @@
-// The attributes of an attention node, and the checked view of its segments.
+// What the kernels of attention share: the attributes of a node, its checked segments, tasks over them, and scratch.
 #pragma once
 
-#include <cmath>
+#include <atomic>
+#include <cstring>
+#include <optional>
 
 #include "base/error.h"
+#include "base/threads.h"
 #include "kernels/common/keep_threshold.h"
 #include "kernels/cpu/attention/query_block.h"
-#include "kernels/cpu/attention/score_bias.h"
+#include "kernels/cpu/kernel.h"
 #include "kernels/cpu/random_words.h"
-#include "kernels/cpu/row_kernels.h"
 
 namespace octet::cpu {
 
-struct AttentionProblem {
-  int64_t tokens, heads, kv_heads, dim, padded_dim, window, max_length;
-  float scale;
+struct AttentionProblem : AttentionHeads {
+  int64_t tokens, max_length;
   double dropout;
   uint32_t key = 0, threshold = 0;
-  float kept_factor = 1;      // 1 / (1 - dropout)
-  std::vector<float> biases;  // of each head, over the scale; empty without ALiBi
+  float kept_factor = 1;  // 1 / (1 - dropout)
 
   AttentionProblem(const Graph& graph, const Node& node)
-      : tokens(graph.shape(node.inputs[0]).rows()),
-        heads(node.attr<int64_t>("heads")),
-        kv_heads(node.attr<int64_t>("kv_heads")),
-        dim(node.attr<int64_t>("head_dim")),
-        padded_dim(tiles::round_up_lanes(dim)),
-        window(node.attr<int64_t>("window")),
+      : AttentionHeads(node),
+        tokens(graph.shape(node.inputs[0]).rows()),
         max_length(node.attr<int64_t>("max_length")),
-        scale(static_cast<float>(node.attr<double>("scale"))),
         dropout(node.attr<double>("dropout")) {
-    biases = biases_before_scale(node);
     if (dropout <= 0) return;
     key = static_cast<uint32_t>(node.attr<int64_t>("key"));
     threshold = keep_threshold(dropout);
     kept_factor = static_cast<float>(1 / (1 - dropout));
   }
-
-  int64_t group() const { return heads / kv_heads; }
-  float bias(int64_t head) const { return biases.empty() ? 0.0f : biases[static_cast<size_t>(head)]; }
-  int64_t q_row() const { return heads * dim; }
-  int64_t kv_row() const { return kv_heads * dim; }
-  // First key visible to query t of a segment starting at `start`.
-  int64_t first_key(int64_t t, int64_t start) const { return window > 0 ? std::max(start, t - window + 1) : start; }
-
-  // The checked segment starts, and the end of the last segment.
-  int64_t check_segments(const int32_t* starts, int64_t segments) const {
-    for (int64_t s = 0; s < segments; ++s) {
-      check(starts[s] >= 0 && starts[s] <= starts[s + 1] && starts[s + 1] <= tokens, ErrorCode::kInvalidArgument,
-            "attention: segment {} is [{}, {}) of {} tokens: starts must not decrease and stay within the tokens", s,
-            starts[s], starts[s + 1], tokens);
-    }
-    return starts[segments];
-  }
 };
+
+// run(problem, args) for causal attention whose float operands, those numbered, share a type; else null.
+template <typename Run>
+BoundKernel bind_attention(const Graph& graph, const Node& node, std::initializer_list<size_t> floats, const Run& run) {
+  const DType dtype = node.results[0].dtype;
+  if (!is_f32_or_bf16(dtype) || !node.attr<bool>("causal") || node.attr<double>("scale") <= 0) return nullptr;
+  for (size_t i : floats) {
+    if (graph.dtype(node.inputs[i]) != dtype) return nullptr;
+  }
+  return [run, problem = AttentionProblem(graph, node)](const KernelArgs& args) { run(problem, args); };
+}
+
+// The checked segments of one run, and its random stream if it has dropout.
+struct AttentionInputs {
+  const int32_t* starts;
+  int64_t segments;
+  std::optional<RandomStream> stream;
+
+  AttentionInputs(const AttentionProblem& p, const KernelArgs& args, size_t rng)
+      : starts(args.in[3].as<const int32_t>()), segments(args.in[3].elements() - 1) {
+    for (int64_t s = 0; s < segments; ++s) {
+      check(starts[s] >= 0 && starts[s] <= starts[s + 1] && starts[s + 1] <= p.tokens, ErrorCode::kInvalidArgument,
+            "attention: segment {} is [{}, {}) of {} tokens: starts must not decrease and stay within the tokens", s,
+            starts[s], starts[s + 1], p.tokens);
+    }
+    if (p.dropout > 0) stream = RandomStream::of(args.in[rng].as<const int64_t>(), p.key);
+  }
+  int64_t length(int64_t segment) const { return int64_t{starts[segment + 1]} - starts[segment]; }
+  int64_t blocks(int64_t segment) const { return (length(segment) + kAttentionBlock - 1) / kAttentionBlock; }
+};
+
+// Zeros the rows of a result before the first and from the end of the last segment.
+inline void clear_outside(const Tensor& result, int64_t begin, int64_t end) {
+  if (result.data == nullptr) return;
+  const int64_t rows = result.shape().rows(), row = result.shape().cols() * dtype_bytes(result.dtype());
+  std::memset(result.data, 0, static_cast<size_t>(begin * row));
+  std::memset(result.as<std::byte>() + end * row, 0, static_cast<size_t>((rows - end) * row));
+}
+
+// Calls body(thread, segment, number) for numbers [0, count(segment)) of all segments, in order, on up to `threads`
+// threads.
+template <typename Count, typename Body>
+void for_each_task(int64_t segments, int64_t threads, const Count& count, const Body& body) {
+  int64_t tasks = 0;
+  for (int64_t s = 0; s < segments; ++s) tasks += count(s);
+  std::atomic<int64_t> next{0};
+  const auto work = [&](int64_t thread) {
+    int64_t segment = 0, before = 0;  // tasks of the segments before
+    for (int64_t task = next++; task < tasks; task = next++) {
+      while (task - before >= count(segment)) before += count(segment++);
+      body(thread, segment, task - before);
+    }
+  };
+  if (tasks <= 1 || threads == 1) return work(0);
+  parallel_threads([&](int thread, int) {
+    if (thread < threads) work(thread);
+  });
+}
 
 // Zeros the dropped probabilities of keys [0, count) of one query row and scales the others.
 inline void drop_probabilities(const AttentionProblem& p, const RandomStream& stream, int64_t head, int64_t query,
@@ -67,32 +102,28 @@ inline void drop_probabilities(const AttentionProblem& p, const RandomStream& st
     simd::store(probabilities + i, (bits >> 8) >= p.threshold ? kept : simd::Floats{}, lanes);
   });
 }
+inline int64_t drop_buffer_words() { return random_buffer_words(kAttentionBlock) + simd::kLanes; }
 
-// Causal ones whose q, k, v and other float operands share a type; lse and integers are as declared.
-inline bool accepts_attention(const Graph& graph, const Node& node, std::initializer_list<size_t> floats) {
-  const DType dtype = node.results[0].dtype;
-  if (!is_f32_or_bf16(dtype) || !node.attr<bool>("causal")) return false;
-  for (size_t i : floats) {
-    if (graph.dtype(node.inputs[i]) != dtype) return false;
-  }
-  return node.attr<int64_t>("heads") % node.attr<int64_t>("kv_heads") == 0 && node.attr<double>("scale") > 0;
-}
-
-// A bump allocator over a thread's share of the workspace, aligned to cache lines.
+// A bump allocator over a thread's share of the workspace, aligned to cache lines; over no memory it only counts.
 class Scratch {
  public:
-  Scratch(std::byte* begin, int64_t bytes) : next_(begin), left_(bytes) {}
-  float* floats(int64_t count) {
-    const int64_t bytes = (count * 4 + 63) / 64 * 64;
-    check(bytes <= left_, ErrorCode::kInternal, "attention needs {} bytes of scratch, {} are left", bytes, left_);
-    float* piece = reinterpret_cast<float*>(next_);
-    next_ += bytes, left_ -= bytes;
-    return piece;
+  Scratch() = default;
+  Scratch(std::span<std::byte> workspace, int64_t thread, int64_t threads)
+      : bytes_(static_cast<int64_t>(workspace.size()) / threads / 64 * 64),
+        begin_(workspace.data() + thread * bytes_) {}
+  template <typename T = float>
+  T* take(int64_t count) {
+    const int64_t at = used_;
+    used_ += (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
+    if (begin_ == nullptr) return nullptr;
+    check(used_ <= bytes_, ErrorCode::kInternal, "attention needs {} bytes of scratch, has {}", used_, bytes_);
+    return reinterpret_cast<T*>(begin_ + at);
   }
+  int64_t used() const { return used_; }
 
  private:
-  std::byte* next_;
-  int64_t left_;
+  int64_t bytes_ = 0, used_ = 0;
+  std::byte* begin_ = nullptr;
 };
 
 }  // namespace octet::cpu

@@ -5,11 +5,33 @@
 
 #include <cmath>
 
+#include "kernels/cpu/attention/score_bias.h"
 #include "kernels/cpu/attention/tiles.h"
 
 namespace octet::cpu {
 
 inline constexpr int64_t kAttentionBlock = 64;  // queries and keys of a tile
+
+struct AttentionHeads {
+  int64_t heads, kv_heads, dim, padded_dim, window;
+  float scale;
+  std::vector<float> biases;  // of each head, over the scale; empty without ALiBi
+
+  explicit AttentionHeads(const Node& node)
+      : heads(node.attr<int64_t>("heads")),
+        kv_heads(node.attr<int64_t>("kv_heads")),
+        dim(node.attr<int64_t>("head_dim")),
+        padded_dim(tiles::round_up_lanes(dim)),
+        window(node.attr<int64_t>("window")),
+        scale(static_cast<float>(node.attr<double>("scale"))),
+        biases(biases_before_scale(node)) {}
+  int64_t group() const { return heads / kv_heads; }
+  int64_t q_row() const { return heads * dim; }
+  int64_t kv_row() const { return kv_heads * dim; }
+  float bias(int64_t head) const { return biases.empty() ? 0.0f : biases[static_cast<size_t>(head)]; }
+  // First key visible to the query at position t of a sequence that starts at `start`.
+  int64_t first_key(int64_t t, int64_t start = 0) const { return window > 0 ? std::max(start, t - window + 1) : start; }
+};
 
 // Lanes first, first + 1, ...
 OCTET_SIMD simd::Ints lane_indices(int64_t first) {
@@ -29,7 +51,7 @@ OCTET_SIMD simd::Floats join_lanes(simd::Floats (&row)[simd::kLanes], int64_t ro
     for (int64_t r = 0; r < rows; ++r) joined[r] = simd::across(row[r], join);
     return joined;
   }
-  tiles::transpose(row);
+  simd::transpose(row);
   for (int width = simd::kLanes / 2; width > 0; width /= 2) {
     for (int i = 0; i < width; ++i) row[i] = join(row[i], row[i + width]);
   }
@@ -103,14 +125,34 @@ inline void scale_row(float* row, int64_t count, float factor) {
                   [&](int64_t i, auto lanes) { simd::store(row + i, simd::load(row + i, lanes) * factor, lanes); });
 }
 
+// Converts the scores of up to kLanes queries of keys [key, key + keys) to probabilities and rescales the rows of
+// `out`, out_row floats apart, as the maxima grow. query(r) gives position and bias of row r; drop(r, probabilities)
+// applies dropout to it. `width`: whole vectors that hold the keys seen.
+template <typename Query, typename Drop>
+void softmax_band(const AttentionHeads& p, SoftmaxRow* state, int64_t rows, int64_t key, int64_t keys, int64_t width,
+                  float* scores, float* out, int64_t out_row, const Query& query, const Drop& drop) {
+  int32_t low[simd::kLanes], high[simd::kLanes];
+  float factors[simd::kLanes];
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto [position, bias] = query(r);
+    low[r] = static_cast<int32_t>(std::max<int64_t>(0, p.first_key(position) - key));
+    high[r] = static_cast<int32_t>(std::clamp<int64_t>(position + 1 - key, 0, keys));
+    if (bias != 0) add_bias(scores + r * kAttentionBlock, width, bias, key - position);
+  }
+  softmax_rows(state, rows, scores, kAttentionBlock, low, high, width, p.scale, factors);
+  for (int64_t r = 0; r < rows; ++r) {
+    if (factors[r] != 1.0f) scale_row(out + r * out_row, out_row, factors[r]);
+    drop(r, scores + r * kAttentionBlock);
+  }
+}
+
 // Positions count from the start of the sequence: queries [first, first + queries), keys up to each query's own.
 struct QueryBlock {
+  const AttentionHeads& p;
   tiles::Matrix q;
-  int64_t first, queries, dim, padded_dim, window;
-  float scale;
+  int64_t first, queries;
   float *keys_t, *scores, *out;  // scratch: [dim][block], [queries][block], [queries][padded_dim]
-  float bias = 0;                // of scores before the scale, times key - query
-  int64_t first_key(int64_t position) const { return window > 0 ? std::max<int64_t>(0, position - window + 1) : 0; }
+  float bias;                    // of scores before the scale, times key - query
 };
 
 // load_keys(key, count) fills keys_t, load_values(key, count) returns the rows; drop(row, key, width, probabilities)
@@ -119,34 +161,25 @@ template <typename LoadKeys, typename LoadValues, typename Drop>
 void run_query_block(const QueryBlock& b, SoftmaxRow* state, const LoadKeys& load_keys, const LoadValues& load_values,
                      const Drop& drop) {
   constexpr int64_t kBlock = kAttentionBlock;
-  std::fill_n(b.out, b.queries * b.padded_dim, 0.0f);
-  const int64_t end = b.first + b.queries;
-  for (int64_t key = b.first_key(b.first) / kBlock * kBlock; key < end; key += kBlock) {
+  const int64_t padded_dim = b.p.padded_dim, end = b.first + b.queries;
+  std::fill_n(b.out, b.queries * padded_dim, 0.0f);
+  for (int64_t key = b.p.first_key(b.first) / kBlock * kBlock; key < end; key += kBlock) {
     const int64_t keys = std::min(kBlock, end - key);
     load_keys(key, keys);
     const tiles::Matrix values = load_values(key, keys);
     for (int64_t row = 0; row < b.queries; row += tiles::kRows) {
       const int64_t rows = std::min<int64_t>(tiles::kRows, b.queries - row);
       const int64_t reach = std::min(keys, b.first + row + rows - key);  // keys the band's last row sees
-      if (reach <= 0 || b.first_key(b.first + row) >= key + keys) continue;
+      if (reach <= 0 || b.p.first_key(b.first + row) >= key + keys) continue;
       const int64_t width = tiles::round_up_lanes(reach);
-      float *scores = b.scores + row * kBlock, *out = b.out + row * b.padded_dim;
-      tiles::product(rows, width, b.dim, {b.q.data + row * b.q.row, b.q.row, 1}, b.keys_t, kBlock, scores, kBlock,
+      float *scores = b.scores + row * kBlock, *out = b.out + row * padded_dim;
+      tiles::product(rows, width, b.p.dim, {b.q.data + row * b.q.row, b.q.row, 1}, b.keys_t, kBlock, scores, kBlock,
                      false);
-      int32_t low[tiles::kRows], high[tiles::kRows];
-      float factors[tiles::kRows];
-      for (int64_t r = 0; r < rows; ++r) {
-        const int64_t position = b.first + row + r;
-        low[r] = static_cast<int32_t>(std::max<int64_t>(0, b.first_key(position) - key));
-        high[r] = static_cast<int32_t>(std::clamp<int64_t>(position + 1 - key, 0, keys));
-        if (b.bias != 0) add_bias(scores + r * kBlock, width, b.bias, key - position);
-      }
-      softmax_rows(state + row, rows, scores, kBlock, low, high, width, b.scale, factors);
-      for (int64_t r = 0; r < rows; ++r) {
-        if (factors[r] != 1.0f) scale_row(out + r * b.padded_dim, b.padded_dim, factors[r]);
-        drop(row + r, key, width, scores + r * kBlock);
-      }
-      tiles::product(rows, b.padded_dim, reach, {scores, kBlock, 1}, values.data, values.row, out, b.padded_dim, true);
+      softmax_band(
+          b.p, state + row, rows, key, keys, width, scores, out, padded_dim,
+          [&](int64_t r) { return std::pair(b.first + row + r, b.bias); },
+          [&](int64_t r, float* probabilities) { drop(row + r, key, width, probabilities); });
+      tiles::product(rows, padded_dim, reach, {scores, kBlock, 1}, values.data, values.row, out, padded_dim, true);
     }
   }
 }

@@ -5,7 +5,6 @@
 // offset in its segment of graph_random decides, kept ones are divided by 1 - p; lse is of the scores before dropout.
 // ALiBi adds bias(h) -|key - query| to a score; it has no gradient.
 #include "kernels/cpu/reference.h"
-#include "base/rng.h"
 #include "kernels/cpu/attention/score_bias.h"
 
 namespace octet::cpu::reference {
@@ -20,7 +19,7 @@ struct Problem {
   const RefTensor *segments, *rng;
 
   Problem(const Node& node, RefInputs in, size_t rng_index)
-      : tokens(in[0]->type.shape.rows()),
+      : tokens(in[0]->rows()),
         heads(node.attr<int64_t>("heads")),
         first_head(node.attr<int64_t>("first_head")),
         kv_heads(node.attr<int64_t>("kv_heads")),
@@ -33,29 +32,21 @@ struct Problem {
         segments(in[3]),
         rng(present(in, rng_index) ? in[rng_index] : nullptr) {
     for (int64_t h = 0; h < heads; ++h) biases.push_back(score_bias(node, h));
-    if (dropout > 0) {
-      check(rng != nullptr, ErrorCode::kInvalidArgument, "{} \"{}\": dropout {} needs the rng input", op_name(node.op),
-            node.name, dropout);
-      key = static_cast<uint32_t>(node.attr<int64_t>("key"));
-    }
+    if (dropout > 0) key = static_cast<uint32_t>(node.attr<int64_t>("key"));
   }
 
   // probability factor of key `offset` (in its segment) for query t of head h: 0 or 1/(1-p)
   double keep(int64_t h, int64_t t, int64_t offset) const {
     if (dropout <= 0) return 1.0;
     const auto element = static_cast<uint64_t>(((first_head + h) * tokens + t) * max_length + offset);
-    const PhiloxBlock words =
-        graph_random(static_cast<uint64_t>(integer(rng->values[0])), static_cast<uint64_t>(integer(rng->values[1])),
-                     static_cast<uint32_t>(integer(rng->values[2])), key, element / 4);
-    return uniform_from_bits(words[element % 4]) >= dropout ? 1 / (1 - dropout) : 0.0;
+    return uniform_from_bits(random_block(*rng, key, element / 4)[element % 4]) >= dropout ? 1 / (1 - dropout) : 0.0;
   }
 
   // fn(head, query token, segment start, first visible key, end of the visible keys)
   template <typename Fn>
   void for_each_query(Fn fn) const {
-    const auto& starts = segments->values;
-    for (size_t s = 0; s + 1 < starts.size(); ++s) {
-      const int64_t begin = integer(starts[s]), end = integer(starts[s + 1]);
+    for (int64_t s = 0; s + 1 < segments->size(); ++s) {
+      const int64_t begin = integer(segments, s), end = integer(segments, s + 1);
       check(begin >= 0 && begin <= end && end <= tokens, ErrorCode::kInvalidArgument,
             "attention: segment {} is [{}, {}) of {} tokens: starts must not decrease and stay within the tokens", s,
             begin, end, tokens);
@@ -67,12 +58,9 @@ struct Problem {
       }
     }
   }
-  const double* q_row(const RefTensor& x, int64_t h, int64_t t) const {
-    return x.values.data() + (t * heads + h) * dim;
-  }
-  const double* kv_row(const RefTensor& x, int64_t h, int64_t t) const {
-    return x.values.data() + (t * kv_heads + h / (heads / kv_heads)) * dim;
-  }
+  // The part of head h of row t, of q or of k and v.
+  auto* q_row(auto& x, int64_t h, int64_t t) const { return x.row(t) + h * dim; }
+  auto* kv_row(auto& x, int64_t h, int64_t t) const { return x.row(t) + h / (heads / kv_heads) * dim; }
   double score(const RefTensor& q, const RefTensor& k, int64_t h, int64_t t, int64_t j) const {
     return scale * dot(q_row(q, h, t), kv_row(k, h, j)) +
            biases[static_cast<size_t>(h)] * -static_cast<double>(std::abs(j - t));
@@ -98,13 +86,13 @@ void attention(const Node& node, RefInputs in, RefResults out) {
     }
     for (int64_t j = first; j < end; ++j) sum += std::exp(scores[static_cast<size_t>(j)] - largest);
     const double lse = largest + std::log(sum);
-    double* row = out[0].values.data() + (t * p.heads + h) * p.dim;
+    double* row = p.q_row(out[0], h, t);
     for (int64_t j = first; j < end; ++j) {
       const double weight = std::exp(scores[static_cast<size_t>(j)] - lse) * p.keep(h, t, j - start);
       const double* v = p.kv_row(*in[2], h, j);
       for (int64_t d = 0; d < p.dim; ++d) row[d] += weight * v[d];
     }
-    out[1].values[static_cast<size_t>(t * p.heads + h)] = lse;
+    out[1].row(t)[h] = lse;
   });
 }
 
@@ -113,18 +101,16 @@ void attention(const Node& node, RefInputs in, RefResults out) {
 void attention_grad(const Node& node, RefInputs in, RefResults out) {
   const Problem p(node, in, 7);
   const RefTensor &q = *in[0], &k = *in[1], &v = *in[2], &dout = *in[6];
-  const int64_t group = p.heads / p.kv_heads;
   p.for_each_query([&](int64_t h, int64_t t, int64_t start, int64_t first, int64_t end) {
     const double delta = p.dot(p.q_row(*in[4], h, t), p.q_row(dout, h, t));
-    const double lse = in[5]->values[static_cast<size_t>(t * p.heads + h)];
+    const double lse = in[5]->row(t)[h];
     const double *q_row = p.q_row(q, h, t), *dout_row = p.q_row(dout, h, t);
-    double* dq = out[0].values.data() + (t * p.heads + h) * p.dim;
+    double* dq = p.q_row(out[0], h, t);
     for (int64_t j = first; j < end; ++j) {
       const double *k_row = p.kv_row(k, h, j), *v_row = p.kv_row(v, h, j);
       const double probability = std::exp(p.score(q, k, h, t, j) - lse), keep = p.keep(h, t, j - start);
       const double ds = p.scale * probability * (p.dot(dout_row, v_row) * keep - delta);
-      double* dk = out[1].values.data() + (j * p.kv_heads + h / group) * p.dim;
-      double* dv = out[2].values.data() + (j * p.kv_heads + h / group) * p.dim;
+      double *dk = p.kv_row(out[1], h, j), *dv = p.kv_row(out[2], h, j);
       for (int64_t d = 0; d < p.dim; ++d) {
         dq[d] += ds * k_row[d];
         dk[d] += ds * q_row[d];

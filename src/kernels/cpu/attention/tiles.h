@@ -75,35 +75,27 @@ inline void product(int64_t rows, int64_t cols, int64_t depth, Matrix a, const f
   a.col == 1 ? bands.template operator()<true>() : bands.template operator()<false>();
 }
 
-// Exchanges rows and lanes in log2(kLanes) rounds of pairwise exchanges.
-template <int kWidth = 1>
-OCTET_SIMD void transpose(Floats (&row)[kLanes]) {
-  constexpr int w = kWidth;
-  const simd::Ints low = simd::constant_lanes<[](int i) { return (i & w) ? kLanes + i - w : i; }>();
-  const simd::Ints high = simd::constant_lanes<[](int i) { return (i & w) ? kLanes + i : i + w; }>();
-  for (int r = 0; r < kLanes; ++r) {
-    if (r & kWidth) continue;
-    const Floats a = row[r], b = row[r + kWidth];
-    row[r] = __builtin_shuffle(a, b, low);
-    row[r + kWidth] = __builtin_shuffle(a, b, high);
-  }
-  if constexpr (2 * kWidth < kLanes) transpose<2 * kWidth>(row);
-}
+// Rows of a tensor: [count][dim], `row` elements apart.
+template <typename T>
+struct Rows {
+  const T* data;
+  int64_t row, count, dim;
+};
 
 // to[col][row] = from[row][col], rows padded with zeros to whole vectors.
 template <typename T>
-void pack_transposed(const T* from, int64_t from_row, int64_t rows, int64_t cols, float* to, int64_t to_row) {
-  for (int64_t r0 = 0; r0 < rows; r0 += kLanes) {
-    for (int64_t c0 = 0; c0 < cols; c0 += kLanes) {
+void pack_transposed(const Rows<T>& from, float* to, int64_t to_row) {
+  for (int64_t r0 = 0; r0 < from.count; r0 += kLanes) {
+    for (int64_t c0 = 0; c0 < from.dim; c0 += kLanes) {
       Floats block[kLanes];
-      const int64_t width = std::min<int64_t>(kLanes, cols - c0);
+      const int64_t width = std::min<int64_t>(kLanes, from.dim - c0);
       for (int r = 0; r < kLanes; ++r) {
-        const T* source = from + (r0 + r) * from_row + c0;
-        block[r] = r0 + r >= rows    ? Floats{}
-                   : width == kLanes ? simd::load(source, simd::Full{})
-                                     : simd::load(source, simd::Part{width});
+        const T* source = from.data + (r0 + r) * from.row + c0;
+        block[r] = r0 + r >= from.count ? Floats{}
+                   : width == kLanes    ? simd::load(source, simd::Full{})
+                                        : simd::load(source, simd::Part{width});
       }
-      transpose(block);
+      simd::transpose(block);
       for (int64_t c = 0; c < width; ++c) simd::store(to + (c0 + c) * to_row + r0, block[c], simd::Full{});
     }
   }
@@ -111,14 +103,14 @@ void pack_transposed(const T* from, int64_t from_row, int64_t rows, int64_t cols
 
 // A float32 view of rows: the tensor itself if possible, else a packed copy with padded rows.
 template <typename T>
-Matrix rows_of(const T* from, int64_t from_row, int64_t rows, int64_t cols, float* scratch) {
+Matrix rows_of(const Rows<T>& from, float* scratch) {
   if constexpr (std::is_same_v<T, float>) {
-    if (cols % kLanes == 0) return {from, from_row, 1};
+    if (from.dim % kLanes == 0) return {from.data, from.row, 1};
   }
-  const int64_t padded = round_up_lanes(cols);
-  for (int64_t r = 0; r < rows; ++r) {
-    simd::for_lanes(cols, [&](int64_t i, auto lanes) {
-      simd::store(scratch + r * padded + i, simd::load(from + r * from_row + i, lanes), simd::Full{});
+  const int64_t padded = round_up_lanes(from.dim);
+  for (int64_t r = 0; r < from.count; ++r) {
+    simd::for_lanes(from.dim, [&](int64_t i, auto lanes) {
+      simd::store(scratch + r * padded + i, simd::load(from.data + r * from.row + i, lanes), simd::Full{});
     });
   }
   return {scratch, padded, 1};

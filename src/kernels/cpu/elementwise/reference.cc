@@ -1,6 +1,5 @@
 // Elementwise ops on doubles. b of the binary ops may be the full shape, [C] against the last dim, or [1].
 #include "kernels/cpu/reference.h"
-#include "base/rng.h"
 
 namespace octet::cpu::reference {
 namespace {
@@ -97,18 +96,15 @@ void maximum(const Node&, RefInputs in, RefResults out) {
 void dropout(const Node& node, RefInputs in, RefResults out) {
   const double p = node.attr<double>("p");
   const auto key = static_cast<uint32_t>(node.attr<int64_t>("key"));
-  const auto& rng = in[1]->values;
-  const auto& x = in[0]->values;
   // A part of a matrix takes the elements of the whole: first row, first column, columns of the whole.
-  const int64_t cols = in[0]->type.shape.cols();
+  const int64_t cols = in[0]->cols();
   const auto part = node.attrs.get_or<std::vector<int64_t>>("origin", {0, 0, cols});
-  for (size_t i = 0; i < x.size(); ++i) {
-    const auto row = static_cast<int64_t>(i) / cols, col = static_cast<int64_t>(i) % cols;
-    const auto element = static_cast<uint64_t>((part[0] + row) * part[2] + part[1] + col);
-    const PhiloxBlock words =
-        graph_random(static_cast<uint64_t>(integer(rng[0])), static_cast<uint64_t>(integer(rng[1])),
-                     static_cast<uint32_t>(integer(rng[2])), key, element / 4);
-    out[0].values[i] = uniform_from_bits(words[element % 4]) >= p ? x[i] / (1 - p) : 0.0;
+  for (int64_t r = 0; r < in[0]->rows(); ++r) {
+    for (int64_t c = 0; c < cols; ++c) {
+      const auto element = static_cast<uint64_t>((part[0] + r) * part[2] + part[1] + c);
+      const bool keep = uniform_from_bits(random_block(*in[1], key, element / 4)[element % 4]) >= p;
+      out[0].row(r)[c] = keep ? in[0]->row(r)[c] / (1 - p) : 0.0;
+    }
   }
 }
 

@@ -5,8 +5,8 @@ namespace octet::cpu::reference {
 namespace {
 
 // The row of the table, or of this rank's part; -1: another rank's.
-int64_t checked_row(const Node& node, double value, int64_t rows) {
-  int64_t row = integer(value);
+int64_t checked_row(const Node& node, RefInputs in, int64_t token, int64_t rows) {
+  int64_t row = integer(in[0], token);
   if (node.attrs.has("first")) {
     row -= node.attr<int64_t>("first");
     return row >= 0 && row < rows ? row : -1;
@@ -19,24 +19,18 @@ int64_t checked_row(const Node& node, double value, int64_t rows) {
 }  // namespace
 
 void embedding(const Node& node, RefInputs in, RefResults out) {
-  const int64_t rows = in[1]->type.shape.rows(), cols = in[1]->type.shape.cols();
-  for (size_t t = 0; t < in[0]->values.size(); ++t) {
-    const int64_t row = checked_row(node, in[0]->values[t], rows);
-    if (row < 0) continue;
-    std::copy_n(in[1]->values.data() + row * cols, cols, out[0].values.data() + static_cast<int64_t>(t) * cols);
+  for (int64_t t = 0; t < in[0]->size(); ++t) {
+    const int64_t row = checked_row(node, in, t, in[1]->rows());
+    if (row >= 0) std::copy_n(in[1]->row(row), in[1]->cols(), out[0].row(t));
   }
 }
 
 // dtable[ids[t]] += dy[t], on top of c where given.
 void embedding_grad(const Node& node, RefInputs in, RefResults out) {
-  const int64_t rows = out[0].type.shape.rows(), cols = out[0].type.shape.cols();
   if (present(in, 2)) out[0].values = in[2]->values;
-  for (size_t t = 0; t < in[0]->values.size(); ++t) {
-    const int64_t row = checked_row(node, in[0]->values[t], rows);
-    if (row < 0) continue;
-    double* target = out[0].values.data() + row * cols;
-    const double* dy = in[1]->values.data() + static_cast<int64_t>(t) * cols;
-    for (int64_t c = 0; c < cols; ++c) target[c] += dy[c];
+  for (int64_t t = 0; t < in[0]->size(); ++t) {
+    const int64_t row = checked_row(node, in, t, out[0].rows());
+    for (int64_t c = 0; row >= 0 && c < out[0].cols(); ++c) out[0].row(row)[c] += in[1]->row(t)[c];
   }
 }
 

@@ -1,8 +1,5 @@
 // Attention of new queries over a paged cache. Prefill runs the tiles of attention with keys gathered through the block
 // table; decode (few queries) is memory bound: all heads of a kv head share one pass over its keys.
-#include <atomic>
-
-#include "base/threads.h"
 #include "kernels/cpu/attention/problem.h"
 
 namespace octet::cpu {
@@ -29,13 +26,18 @@ constexpr int64_t kBlock = kAttentionBlock;
 constexpr int64_t kFewQueries = 4;  // up to this many queries the decode path runs
 constexpr int64_t kMaxRows = 64;    // for decode: queries x heads of a kv head
 
-struct PagedProblem {
-  int64_t heads, kv_heads, dim, padded_dim, window, block_size, slots, blocks, tokens, sequences;
-  float scale, key_scale, value_scale;  // of scores; of a cache's codes
-  std::vector<float> biases = {};       // of each head, over the scale attribute; empty without ALiBi
-  int64_t group() const { return heads / kv_heads; }
-  float bias(int64_t head) const { return biases.empty() ? 0.0f : biases[static_cast<size_t>(head)] / key_scale; }
-  int64_t kv_row() const { return kv_heads * dim; }
+struct PagedProblem : AttentionHeads {
+  int64_t block_size, slots, blocks, tokens, sequences;
+  float key_scale = 1, value_scale = 1;  // of a cache's codes
+
+  PagedProblem(const Graph& graph, const Node& node)
+      : AttentionHeads(node),
+        block_size(node.attr<int64_t>("block_size")),
+        slots(graph.shape(node.inputs[1]).rows()),
+        blocks(graph.shape(node.inputs[5]).cols()),
+        tokens(node.results[0].shape.rows()),
+        sequences(graph.shape(node.inputs[5]).rows()) {}
+  float bias(int64_t head) const { return AttentionHeads::bias(head) / key_scale; }
 };
 
 struct Sequence {
@@ -45,12 +47,12 @@ struct Sequence {
 
 struct Buffers {
   float *q, *rows, *keys_t, *scores, *out;
-  explicit Buffers(const PagedProblem& p, Scratch scratch)
-      : q(scratch.floats(kBlock * p.padded_dim)),
-        rows(scratch.floats(kBlock * p.padded_dim)),
-        keys_t(scratch.floats(kBlock * p.padded_dim)),
-        scores(scratch.floats(kBlock * kBlock)),
-        out(scratch.floats(kBlock * p.padded_dim)) {}
+  Buffers(const PagedProblem& p, Scratch scratch)
+      : q(scratch.take(kBlock * p.padded_dim)),
+        rows(scratch.take(kBlock * p.padded_dim)),
+        keys_t(scratch.take(kBlock * p.padded_dim)),
+        scores(scratch.take(kBlock * kBlock)),
+        out(scratch.take(kBlock * p.padded_dim)) {}
 };
 
 // Address of the row of one position of a kv head.
@@ -89,20 +91,18 @@ void store_row(const PagedProblem& p, const KernelArgs& args, int64_t token, int
 template <typename T, typename C>
 void prefill_block(const PagedProblem& p, const KernelArgs& args, const Sequence& s, const Buffers& b, int64_t head,
                    int64_t first, int64_t count) {
-  const int64_t kv_head = head / p.group(), token = s.begin + first, row = p.heads * p.dim;
-  const QueryBlock block{tiles::rows_of(args.in[0].as<const T>() + token * row + head * p.dim, row, count, p.dim, b.q),
+  const int64_t kv_head = head / p.group(), token = s.begin + first;
+  const T* q = args.in[0].as<const T>() + token * p.q_row() + head * p.dim;
+  const QueryBlock block{p,
+                         tiles::rows_of(tiles::Rows<T>{q, p.q_row(), count, p.dim}, b.q),
                          s.length - s.queries + first,
                          count,
-                         p.dim,
-                         p.padded_dim,
-                         p.window,
-                         p.scale,
                          b.keys_t,
                          b.scores,
                          b.out,
                          p.bias(head)};
   // Keys before the window may be in freed blocks: starts at the first key any query sees.
-  const int64_t oldest = block.first_key(block.first);
+  const int64_t oldest = p.first_key(block.first);
   const auto load = [&](const C* cache, int64_t key, int64_t keys) {
     const int64_t skip = std::max<int64_t>(0, oldest - key);
     std::fill_n(b.rows, skip * p.padded_dim, 0.0f);
@@ -113,7 +113,7 @@ void prefill_block(const PagedProblem& p, const KernelArgs& args, const Sequence
       block, state,
       [&](int64_t key, int64_t keys) {
         load(args.in[1].as<const C>(), key, keys);
-        tiles::pack_transposed(b.rows, p.padded_dim, keys, p.dim, b.keys_t, kBlock);
+        tiles::pack_transposed(tiles::Rows<float>{b.rows, p.padded_dim, keys, p.dim}, b.keys_t, kBlock);
       },
       [&](int64_t key, int64_t keys) {
         load(args.in[2].as<const C>(), key, keys);
@@ -135,10 +135,9 @@ void decode(const PagedProblem& p, const KernelArgs& args, const Sequence& s, co
       });
     }
   }
-  const auto first_key = [&](int64_t at) { return p.window > 0 ? std::max<int64_t>(0, at - p.window + 1) : 0; };
   SoftmaxRow state[kMaxRows];
   std::fill_n(b.out, rows * p.padded_dim, 0.0f);
-  for (int64_t key = first_key(position); key < s.length; key += kBlock) {
+  for (int64_t key = p.first_key(position); key < s.length; key += kBlock) {
     const int64_t keys = std::min(kBlock, s.length - key), width = tiles::round_up_lanes(keys);
     const C *key_cache = args.in[1].as<const C>(), *value_cache = args.in[2].as<const C>();
     const tiles::Matrix k = gather(p, s, key_cache, kv_head, key, keys, b.rows, value_cache, 0);
@@ -158,19 +157,13 @@ void decode(const PagedProblem& p, const KernelArgs& args, const Sequence& s, co
     }
     for (int64_t band = 0; band < rows; band += simd::kLanes) {
       const int64_t band_rows = std::min<int64_t>(simd::kLanes, rows - band);
-      int32_t low[simd::kLanes], high[simd::kLanes];
-      float factors[simd::kLanes];
-      for (int64_t r = 0; r < band_rows; ++r) {
-        const int64_t at = position + (band + r) / group;
-        low[r] = static_cast<int32_t>(std::max<int64_t>(0, first_key(at) - key));
-        high[r] = static_cast<int32_t>(std::clamp<int64_t>(at + 1 - key, 0, keys));
-        const float bias = p.bias(kv_head * group + (band + r) % group);
-        if (bias != 0) add_bias(b.scores + (band + r) * kBlock, width, bias, key - at);
-      }
-      softmax_rows(state + band, band_rows, b.scores + band * kBlock, kBlock, low, high, width, p.scale, factors);
-      for (int64_t r = 0; r < band_rows; ++r) {
-        if (factors[r] != 1.0f) scale_row(b.out + (band + r) * p.padded_dim, p.padded_dim, factors[r]);
-      }
+      softmax_band(
+          p, state + band, band_rows, key, keys, width, b.scores + band * kBlock, b.out + band * p.padded_dim,
+          p.padded_dim,
+          [&](int64_t r) {
+            return std::pair(position + (band + r) / group, p.bias(kv_head * group + (band + r) % group));
+          },
+          [](int64_t, float*) {});
     }
     const tiles::Matrix v = gather(p, s, value_cache, kv_head, key, keys, b.rows, key_cache, kBlock);
     tiles::product(rows, p.padded_dim, keys, {b.scores, kBlock, 1}, v.data, v.row, b.out, p.padded_dim, true);
@@ -180,111 +173,73 @@ void decode(const PagedProblem& p, const KernelArgs& args, const Sequence& s, co
   }
 }
 
-Sequence checked_sequence(const PagedProblem& p, const KernelArgs& args, int64_t index) {
+Sequence sequence_of(const PagedProblem& p, const KernelArgs& args, int64_t index) {
   const int32_t* starts = args.in[3].as<const int32_t>();
-  const int64_t begin = starts[index], end = starts[index + 1], length = args.in[4].as<const int32_t>()[index];
-  const Sequence s{begin, end - begin, length, args.in[5].as<const int32_t>() + index * p.blocks};
-  if (begin == end) return s;
-  check(begin >= 0 && begin <= end && end <= p.tokens && length >= end - begin && length <= p.blocks * p.block_size,
+  return {starts[index], starts[index + 1] - starts[index], args.in[4].as<const int32_t>()[index],
+          args.in[5].as<const int32_t>() + index * p.blocks};
+}
+
+void check_sequence(const PagedProblem& p, const Sequence& s, int64_t index) {
+  if (s.queries == 0) return;
+  check(s.begin >= 0 && s.queries >= 0 && s.begin + s.queries <= p.tokens && s.length >= s.queries &&
+            s.length <= p.blocks * p.block_size,
         ErrorCode::kInvalidArgument,
-        "paged_attention: sequence {} has queries [{}, {}) of {} and {} keys in {} blocks of {}", index, begin, end,
-        p.tokens, length, p.blocks, p.block_size);
-  const int64_t first = p.window > 0 ? std::max<int64_t>(0, length - s.queries - p.window + 1) : 0;
-  for (int64_t block = first / p.block_size; block * p.block_size < length; ++block) {
+        "paged_attention: sequence {} has queries [{}, {}) of {} and {} keys in {} blocks of {}", index, s.begin,
+        s.begin + s.queries, p.tokens, s.length, p.blocks, p.block_size);
+  for (int64_t block = p.first_key(s.length - s.queries) / p.block_size; block * p.block_size < s.length; ++block) {
     check(s.table[block] >= 0 && s.table[block] < p.slots / p.block_size, ErrorCode::kInvalidArgument,
           "paged_attention: sequence {} has block {} of a cache of {} blocks", index, s.table[block],
           p.slots / p.block_size);
   }
-  return s;
 }
 
 bool decodes(const PagedProblem& p, const Sequence& s) {
   return s.queries <= kFewQueries && s.queries * p.group() <= kMaxRows;
 }
-int64_t tasks_of(const PagedProblem& p, const Sequence& s) {
-  if (s.queries == 0) return 0;
-  return decodes(p, s) ? p.kv_heads : p.heads * ((s.queries + kBlock - 1) / kBlock);
-}
 
 template <typename T, typename C>
 void paged_attention(const PagedProblem& p, const KernelArgs& args) {
   const int32_t* starts = args.in[3].as<const int32_t>();
-  T* out = args.out[0].as<T>();
-  const int64_t row = p.heads * p.dim;
-  std::fill(out, out + std::clamp<int64_t>(starts[0], 0, p.tokens) * row, T{});
-  std::fill(out + std::clamp<int64_t>(starts[p.sequences], 0, p.tokens) * row, out + p.tokens * row, T{});
-  int64_t tasks = 0;
-  for (int64_t i = 0; i < p.sequences; ++i) tasks += tasks_of(p, checked_sequence(p, args, i));
-  std::atomic<int64_t> next{0};
-  const auto work = [&](int64_t thread, int64_t threads) {
-    const int64_t share = static_cast<int64_t>(args.workspace.size()) / threads / 64 * 64;
-    const Buffers buffers(p, Scratch(args.workspace.data() + thread * share, share));
-    int64_t before = 0, index = 0;
-    Sequence s = p.sequences > 0 ? checked_sequence(p, args, 0) : Sequence{};
-    for (int64_t task = next++; task < tasks; task = next++) {
-      while (task - before >= tasks_of(p, s)) {
-        before += tasks_of(p, s);
-        s = checked_sequence(p, args, ++index);
-      }
-      if (decodes(p, s)) {
-        decode<T, C>(p, args, s, buffers, task - before);
-      } else {
-        const int64_t first = (task - before) / p.heads * kBlock;
-        prefill_block<T, C>(p, args, s, buffers, (task - before) % p.heads, first, std::min(kBlock, s.queries - first));
-      }
-    }
+  clear_outside(args.out[0], std::clamp<int64_t>(starts[0], 0, p.tokens),
+                std::clamp<int64_t>(starts[p.sequences], 0, p.tokens));
+  for (int64_t i = 0; i < p.sequences; ++i) check_sequence(p, sequence_of(p, args, i), i);
+  const auto tasks_of = [&](int64_t index) {
+    const Sequence s = sequence_of(p, args, index);
+    return s.queries == 0 ? 0 : decodes(p, s) ? p.kv_heads : p.heads * ((s.queries + kBlock - 1) / kBlock);
   };
-  if (tasks <= 1) {
-    work(0, 1);
-  } else {
-    parallel_threads([&](int thread, int threads) { work(thread, threads); });
-  }
-}
-
-bool accepts(const Graph& graph, const Node& node) {
-  const DType cache = graph.dtype(node.inputs[1]);
-  return is_f32_or_bf16(node.results[0].dtype) && (is_f32_or_bf16(cache) || is_fp8(cache)) &&
-         graph.dtype(node.inputs[2]) == cache && node.attr<int64_t>("heads") % node.attr<int64_t>("kv_heads") == 0 &&
-         node.attr<double>("scale") > 0;
+  for_each_task(p.sequences, thread_count(), tasks_of, [&](int64_t thread, int64_t index, int64_t task) {
+    const Sequence s = sequence_of(p, args, index);
+    const Buffers buffers(p, Scratch(args.workspace, thread, thread_count()));
+    if (decodes(p, s)) return decode<T, C>(p, args, s, buffers, task);
+    const int64_t first = task / p.heads * kBlock;
+    prefill_block<T, C>(p, args, s, buffers, task % p.heads, first, std::min(kBlock, s.queries - first));
+  });
 }
 
 BoundKernel bind(const Graph& graph, const Node& node) {
-  PagedProblem p{.heads = node.attr<int64_t>("heads"), .kv_heads = node.attr<int64_t>("kv_heads")};
-  p.dim = node.attr<int64_t>("head_dim");
-  p.padded_dim = tiles::round_up_lanes(p.dim);
-  p.window = node.attr<int64_t>("window");
-  p.block_size = node.attr<int64_t>("block_size");
-  p.slots = graph.shape(node.inputs[1]).rows();
-  p.blocks = graph.shape(node.inputs[5]).cols();
-  p.tokens = node.results[0].shape.rows();
-  p.sequences = graph.shape(node.inputs[5]).rows();
-  const auto scale = static_cast<float>(node.attr<double>("scale"));
-  p.biases = biases_before_scale(node);
-  BoundKernel kernel;
-  with_float_type(node.results[0].dtype, [&]<typename T>(T) {
-    const auto with_cache = [&]<typename C>(C) {
-      kernel = [p, scale](const KernelArgs& args) mutable {
+  const DType type = node.results[0].dtype, cache = graph.dtype(node.inputs[1]);
+  if (!is_f32_or_bf16(type) || !(is_f32_or_bf16(cache) || is_fp8(cache)) || graph.dtype(node.inputs[2]) != cache ||
+      node.attr<double>("scale") <= 0) {
+    return nullptr;
+  }
+  return with_float_type(type, [&]<typename T>(T) {
+    const auto with_cache = [&]<typename C>(C) -> BoundKernel {
+      return [p = PagedProblem(graph, node), scale = node.attr<double>("scale")](const KernelArgs& args) mutable {
         const auto given = [&](size_t i) { return args.in.size() > i && args.in[i].data != nullptr; };
         p.key_scale = given(6) ? *args.in[6].as<float>() : 1.0f;
         p.value_scale = given(7) ? *args.in[7].as<float>() : 1.0f;
-        p.scale = scale * p.key_scale;
+        p.scale = static_cast<float>(scale) * p.key_scale;
         paged_attention<T, C>(p, args);
       };
     };
-    switch (graph.dtype(node.inputs[1])) {
-      case DType::kE4M3: return with_cache(Code<DType::kE4M3>{});
-      case DType::kE5M2: return with_cache(Code<DType::kE5M2>{});
-      default: return with_float_type(graph.dtype(node.inputs[1]), with_cache);
-    }
+    if (cache == DType::kE4M3) return with_cache(Code<DType::kE4M3>{});
+    if (cache == DType::kE5M2) return with_cache(Code<DType::kE5M2>{});
+    return with_float_type(cache, with_cache);
   });
-  return kernel;
 }
 
 }  // namespace
 
-std::span<const KernelEntry> paged_attention_kernels() {
-  static const KernelEntry kernels[] = {{Op::kPagedAttention, "paged_attention_tiled", accepts, bind}};
-  return kernels;
-}
+std::vector<KernelEntry> paged_attention_kernels() { return {{Op::kPagedAttention, "paged_attention_tiled", bind}}; }
 
 }  // namespace octet::cpu

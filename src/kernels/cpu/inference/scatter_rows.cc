@@ -6,20 +6,11 @@
 #include "base/error.h"
 #include "base/threads.h"
 #include "kernels/cpu/row_kernels.h"
-#include "kernels/cpu/simd.h"
 
 namespace octet::cpu {
 namespace {
 
 constexpr int64_t kPiece = 512;  // elements of a row scaled at a time
-
-bool is_scaled(const Node& node) { return node.operand("scale").exists(); }
-
-bool accepts(const Graph& graph, const Node& node) {
-  const DType from = graph.dtype(node.inputs[1]), to = node.results[0].dtype;
-  return is_scaled(node) ? is_f32_or_bf16(from) && is_float(to) && to != DType::kF64
-                         : from == to || (is_float(from) && is_float(to));
-}
 
 // row x scale, rounded to float32 and then to the cache's type.
 template <typename T>
@@ -34,11 +25,12 @@ void append_scaled(const T* row, float scale, DType to, std::byte* slot, int64_t
   }
 }
 
-BoundKernel bind(const Graph& graph, const Node& node) {
+BoundKernel bind_scatter(const Graph& graph, const Node& node) {
   const DType from = graph.dtype(node.inputs[1]), to = node.results[0].dtype;
+  const bool scaled = node.operand("scale").exists();
+  if (scaled && (!is_f32_or_bf16(from) || to == DType::kF64)) return nullptr;
   const int64_t slots = node.results[0].shape.rows(), width = node.results[0].shape.cols();
   const int64_t tokens = graph.shape(node.inputs[2]).elements();
-  const bool scaled = is_scaled(node);
   return [=](const KernelArgs& args) {
     const int32_t* slot = args.in[2].as<const int32_t>();
     for (int64_t t = 0; t < tokens; ++t) {
@@ -46,7 +38,7 @@ BoundKernel bind(const Graph& graph, const Node& node) {
             slot[t], slots);
     }
     auto* cache = args.out[0].as<std::byte>();
-    if (args.in[0].data != cache) std::memcpy(cache, args.in[0].data, static_cast<size_t>(args.out[0].type->bytes()));
+    copy_tensor(args.in[0], args.out[0]);
     // In token order on one thread: few bytes, and of two tokens with one slot the last is stored.
     for (int64_t t = 0; t < tokens; ++t) {
       if (slot[t] < 0) continue;
@@ -65,8 +57,6 @@ BoundKernel bind(const Graph& graph, const Node& node) {
   };
 }
 
-bool accepts_copy(const Graph& graph, const Node& node) { return graph.dtype(node.inputs[1]) == DType::kI32; }
-
 BoundKernel bind_copy(const Graph& graph, const Node& node) {
   const TensorType& cache = node.results[0];
   const int64_t block_size = node.attr<int64_t>("block_size"), blocks = cache.shape[0] / block_size;
@@ -79,7 +69,7 @@ BoundKernel bind_copy(const Graph& graph, const Node& node) {
             "copy_blocks: {} to {} of {} blocks", pairs[2 * p], pairs[2 * p + 1], blocks);
     }
     auto* to = args.out[0].as<std::byte>();
-    if (args.in[0].data != to) std::memcpy(to, args.in[0].data, static_cast<size_t>(args.out[0].type->bytes()));
+    copy_tensor(args.in[0], args.out[0]);
     parallel_for(count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t p = begin; p < end; ++p) {
         if (pairs[2 * p] < 0 || pairs[2 * p + 1] < 0) continue;
@@ -91,14 +81,8 @@ BoundKernel bind_copy(const Graph& graph, const Node& node) {
 
 }  // namespace
 
-std::span<const KernelEntry> copy_blocks_kernels() {
-  static const KernelEntry kernels[] = {{Op::kCopyBlocks, "copy_blocks_threads", accepts_copy, bind_copy}};
-  return kernels;
-}
-
-std::span<const KernelEntry> scatter_rows_kernels() {
-  static const KernelEntry kernels[] = {{Op::kScatterRows, "scatter_rows_copy", accepts, bind}};
-  return kernels;
+std::vector<KernelEntry> cache_kernels() {
+  return {{Op::kScatterRows, "scatter_rows_copy", bind_scatter}, {Op::kCopyBlocks, "copy_blocks_threads", bind_copy}};
 }
 
 }  // namespace octet::cpu

@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "kernels/cpu/row_kernels.h"
-#include "kernels/cpu/simd.h"
 
 namespace octet::cpu {
 namespace {
@@ -92,18 +91,12 @@ void cross_entropy_grad(const RowCall& call, int64_t cols, int64_t classes) {
 
 }  // namespace
 
-std::optional<RowKernel> cross_entropy_row_kernel(const Graph& graph, const Node& node) {
+std::optional<RowKernel> cross_entropy_row_kernel(const Graph& graph, const Node& node, RowUse) {
   const Shape& shape = graph.shape(node.inputs[0]);
   const DType dtype = graph.dtype(node.inputs[0]);
   const int64_t cols = shape.cols(), classes = node.attrs.get_or<int64_t>("classes", cols);
   const bool forward = node.op == Op::kCrossEntropy, has_lse = node.inputs.size() > 2;
   if (!is_f32_or_bf16(dtype)) return std::nullopt;
-  for (size_t i = 2; i < node.inputs.size(); ++i) {
-    if (graph.dtype(node.inputs[i]) != DType::kF32) return std::nullopt;
-  }
-  for (const TensorType& result : node.results) {
-    if (result.dtype != (forward ? DType::kF32 : dtype)) return std::nullopt;
-  }
   RowKernel kernel{shape.rows()};
   kernel.in.assign(node.inputs.size(), OperandMapping::kRows);
   kernel.out.assign(node.results.size(), OperandMapping::kRows);
@@ -115,14 +108,6 @@ std::optional<RowKernel> cross_entropy_row_kernel(const Graph& graph, const Node
     }
   });
   return kernel;
-}
-
-std::span<const KernelEntry> loss_kernels() {
-  static const KernelEntry kernels[] = {
-      {Op::kCrossEntropy, "cross_entropy_rows", has_row_kernel, bind_row_kernel},
-      {Op::kCrossEntropyGrad, "cross_entropy_grad_rows", has_row_kernel, bind_row_kernel},
-  };
-  return kernels;
 }
 
 }  // namespace octet::cpu

@@ -11,14 +11,14 @@ namespace {
 struct Classes {
   int64_t first, all, count;
 
-  Classes(const Node& node, int64_t cols)
+  Classes(const Node& node, RefInputs in)
       : first(node.attrs.get_or<int64_t>("first", 0)),
-        all(node.attrs.get_or<int64_t>("classes", node.attrs.has("first") ? INT64_MAX : cols)),
-        count(std::clamp<int64_t>(all - first, 0, cols)) {}
+        all(node.attrs.get_or<int64_t>("classes", node.attrs.has("first") ? INT64_MAX : in[0]->cols())),
+        count(std::clamp<int64_t>(all - first, 0, in[0]->cols())) {}
 
   // The target's column; -1: ignored, -2: another rank's.
-  int64_t column(const Node& node, double value) const {
-    const int64_t target = integer(value);
+  int64_t column(const Node& node, RefInputs in, int64_t row) const {
+    const int64_t target = integer(in[1], row);
     check(target >= -1 && target < all, ErrorCode::kInvalidArgument,
           "{} \"{}\": target {} is outside -1 (ignored) .. {}", op_name(node.op), node.name, target, all - 1);
     if (target < 0) return -1;
@@ -39,34 +39,28 @@ double log_sum_exp(const double* x, int64_t count) {
 
 // lse = log sum exp(logits), or the given one; loss = lse - logits[target]
 void cross_entropy(const Node& node, RefInputs in, RefResults out) {
-  const int64_t rows = in[0]->type.shape.rows(), cols = in[0]->type.shape.cols();
-  const Classes classes(node, cols);
-  for (int64_t r = 0; r < rows; ++r) {
-    const double* x = in[0]->values.data() + r * cols;
-    const double lse = present(in, 2) ? in[2]->values[static_cast<size_t>(r)] : log_sum_exp(x, classes.count);
-    const int64_t target = classes.column(node, in[1]->values[static_cast<size_t>(r)]);
-    out[0].values[static_cast<size_t>(r)] = target < 0 ? 0.0 : lse - x[target];
-    out[1].values[static_cast<size_t>(r)] = lse;
+  const Classes classes(node, in);
+  for (int64_t r = 0; r < in[0]->rows(); ++r) {
+    const double lse = present(in, 2) ? (*in[2])[r] : log_sum_exp(in[0]->row(r), classes.count);
+    const int64_t target = classes.column(node, in, r);
+    out[0][r] = target < 0 ? 0.0 : lse - in[0]->row(r)[target];
+    out[1][r] = lse;
   }
 }
 
 void row_lse(const Node& node, RefInputs in, RefResults out) {
-  const int64_t rows = in[0]->type.shape.rows(), cols = in[0]->type.shape.cols();
-  const Classes classes(node, cols);
-  for (int64_t r = 0; r < rows; ++r)
-    out[0].values[static_cast<size_t>(r)] = log_sum_exp(in[0]->values.data() + r * cols, classes.count);
+  const Classes classes(node, in);
+  for (int64_t r = 0; r < in[0]->rows(); ++r) out[0][r] = log_sum_exp(in[0]->row(r), classes.count);
 }
 
 // dlogits = (exp(logits - lse) - onehot(target)) dloss
 void cross_entropy_grad(const Node& node, RefInputs in, RefResults out) {
-  const int64_t rows = in[0]->type.shape.rows(), cols = in[0]->type.shape.cols();
-  const Classes classes(node, cols);
-  for (int64_t r = 0; r < rows; ++r) {
-    const int64_t target = classes.column(node, in[1]->values[static_cast<size_t>(r)]);
+  const Classes classes(node, in);
+  for (int64_t r = 0; r < in[0]->rows(); ++r) {
+    const int64_t target = classes.column(node, in, r);
     if (target == -1) continue;
-    const double* x = in[0]->values.data() + r * cols;
-    double* dx = out[0].values.data() + r * cols;
-    const double lse = in[2]->values[static_cast<size_t>(r)], dloss = in[3]->values[static_cast<size_t>(r)];
+    const double *x = in[0]->row(r), lse = (*in[2])[r], dloss = (*in[3])[r];
+    double* dx = out[0].row(r);
     for (int64_t c = 0; c < classes.count; ++c) dx[c] = (std::exp(x[c] - lse) - (c == target ? 1.0 : 0.0)) * dloss;
   }
 }

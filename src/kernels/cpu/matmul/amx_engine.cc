@@ -1,12 +1,11 @@
 // The AMX engine: bf16 tiles of 16 x 32, four float32 accumulator tiles (32 x 32 outputs) per step.
 //
 // Packed A: panels of 32 rows; per 32 of depth two tiles [16 rows][32 k]. Packed B: panels of 32 columns; per 32 of
-// depth two tiles [16 pairs of k][16 columns][2]. AMX flushes denormal operands to zero; bf16 denormals are
-// below 1.2e-38.
-#include "kernels/cpu/matmul/gemm_engine.h"
+// depth two tiles [16 pairs of k][16 columns][2].
+#include "kernels/cpu/amx.h"
+#include "kernels/cpu/matmul/gemm.h"
 
-#if defined(__AMX_BF16__) && defined(__AVX512BW__)
-#include <immintrin.h>
+#ifdef OCTET_AMX
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -22,6 +21,7 @@ constexpr int64_t kMaxRun = 512;                   // maximum extent packed at o
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
+// As simd::transpose, by unpacking instructions: 1.40 instead of 1.57 ms for FP8 of 512 x 1024 x 1024 on one core.
 void transpose_16x16(__m512i r[16]) {
   __m512i t[16];
   for (int i = 0; i < 16; i += 2) {
@@ -123,51 +123,20 @@ void pack_b(const MatrixView& b, int64_t n0, int64_t cols, int64_t k0, int64_t k
                : pack_across_depth<true>(b, n0, cols, k0, ks, packed);
 }
 
-struct alignas(64) TileConfig {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-
 void multiply(const void* a, int64_t rows, const void* b, int64_t cols, int64_t ks, float* tile, int64_t ld,
               bool accumulate) {
-  TileConfig config;
-  for (int i = 0; i < 8; ++i) config.row_bytes[i] = 64, config.rows[i] = 16;
-  _tile_loadconfig(&config);
-  const int64_t depth = round_up(ks, kTileDepth), stride = ld * 4;
+  const amx::Tiles tiles;
+  const int64_t depth = round_up(ks, kTileDepth);
+  const auto panel = [&](const void* packed, int64_t outer) -> amx::Operand {
+    return {static_cast<const uint16_t*>(packed) + outer * depth, 64, 2 * kTile, 4 * kTile};
+  };
   for (int64_t j = 0; j < cols; j += kPanel) {
     for (int64_t i = 0; i < rows; i += kPanel) {
-      const auto* left = static_cast<const uint16_t*>(a) + i * depth;
-      const auto* right = static_cast<const uint16_t*>(b) + j * depth;
-      float *c00 = tile + i * ld + j, *c01 = c00 + 16, *c10 = c00 + 16 * ld, *c11 = c10 + 16;
-      if (accumulate) {
-        _tile_loadd(0, c00, stride);
-        _tile_loadd(1, c01, stride);
-        _tile_loadd(2, c10, stride);
-        _tile_loadd(3, c11, stride);
-      } else {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-      }
-      for (int64_t k = 0; k < depth; k += kTileDepth, left += 2 * kTile, right += 2 * kTile) {
-        _tile_loadd(4, left, 64);
-        _tile_loadd(6, right, 64);
-        _tile_loadd(7, right + kTile, 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_loadd(5, left + kTile, 64);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-      }
-      _tile_stored(0, c00, stride);
-      _tile_stored(1, c01, stride);
-      _tile_stored(2, c10, stride);
-      _tile_stored(3, c11, stride);
+      amx::load_block(tile + i * ld + j, ld, accumulate);
+      amx::multiply_block(panel(a, i), panel(b, j), depth);
+      amx::store_block(tile + i * ld + j, ld);
     }
   }
-  _tile_release();
 }
 
 // Linux requires a request before a process may use the tile registers.
@@ -180,15 +149,8 @@ bool ask_for_tiles() {
 
 const GemmEngine* amx_engine() {
   static const bool allowed = ask_for_tiles();
-  static const GemmEngine engine{.name = "amx",
-                                 .mr = kPanel,
-                                 .nr = kPanel,
-                                 .kr = kTileDepth,
-                                 .element_bytes = 2,
-                                 .integer_sums = false,
-                                 .pack_a = pack_a,
-                                 .pack_b = pack_b,
-                                 .multiply = multiply};
+  static const GemmEngine engine{
+      .mr = kPanel, .nr = kPanel, .integer_sums = false, .pack_a = pack_a, .pack_b = pack_b, .multiply = multiply};
   return allowed ? &engine : nullptr;
 }
 

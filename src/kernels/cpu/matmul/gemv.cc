@@ -2,7 +2,7 @@
 // CPU. The rest is shared: tiles of several rows of a by several of b, so that each row of b is loaded once and there
 // are enough independent accumulators; prefetching of the next rows of b into L2; dynamic scheduling of column runs
 // over threads.
-#include "kernels/cpu/matmul/gemv.h"
+#include "kernels/cpu/matmul/gemm.h"
 
 #include <algorithm>
 #include <atomic>

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/threads.h"
-#include "kernels/cpu/matmul/gemv.h"
+#include "kernels/cpu/matmul/gemm.h"
 #include "kernels/cpu/simd.h"
 
 namespace octet::cpu {

@@ -6,6 +6,7 @@
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 
+#include <memory>
 #include <string>
 
 #include "base/error.h"
@@ -78,12 +79,15 @@ void share_thread_count() {
   if (omp_get_max_threads() != thread_count()) omp_set_num_threads(thread_count());
 }
 
-class Primitive final : public OnednnGemm {
+// Scratch limit of a primitive: the workspace without converted operands.
+constexpr size_t kMaxScratch = size_t{16} << 20;
+
+class Primitive {
  public:
   explicit Primitive(const OnednnGemmSpec& spec) : spec_(spec) {}
   Primitive(const Primitive&) = delete;
   Primitive& operator=(const Primitive&) = delete;
-  ~Primitive() override {
+  ~Primitive() {
     const Library& lib = library();
     for (dnnl_memory_t memory : {a_, b_, bias_, out_, scratch_}) {
       if (memory != nullptr) lib.memory_destroy(memory);
@@ -126,12 +130,10 @@ class Primitive final : public OnednnGemm {
     if (scratch_bytes_ > 0) make(scratch_, *scratch);
     done = done && lib.primitive_create(&primitive_, primitive_desc) == dnnl_success;
     lib.primitive_desc_destroy(primitive_desc);
-    return done;
+    return done && scratch_bytes_ <= kMaxScratch;
   }
 
-  size_t scratch_bytes() const { return scratch_bytes_; }
-
-  void run(const void* a, const void* b, const void* bias, void* out, std::span<std::byte> scratch) override {
+  void run(const void* a, const void* b, const void* bias, void* out, std::span<std::byte> scratch) {
     const Library& lib = library();
     share_thread_count();
     check(scratch.size() >= scratch_bytes_, ErrorCode::kInternal, "oneDNN matmul wants {} bytes of scratch, has {}",
@@ -160,20 +162,19 @@ class Primitive final : public OnednnGemm {
   size_t scratch_bytes_ = 0;
 };
 
-// Scratch limit of a primitive: the workspace without converted operands.
-constexpr size_t kMaxScratch = size_t{16} << 20;
-
 }  // namespace
 
-std::unique_ptr<OnednnGemm> OnednnGemm::make(const OnednnGemmSpec& spec) {
+OnednnGemm make_onednn_gemm(const OnednnGemmSpec& spec) {
   if (!library().loaded) return nullptr;
 #ifndef __AVX512F__
   // Without AVX-512 oneDNN emulates bf16 slowly or refuses it.
   if (spec.operands == DType::kBF16) return nullptr;
 #endif
-  auto primitive = std::make_unique<Primitive>(spec);
-  if (!primitive->create() || primitive->scratch_bytes() > kMaxScratch) return nullptr;
-  return primitive;
+  auto primitive = std::make_shared<Primitive>(spec);
+  if (!primitive->create()) return nullptr;
+  return [primitive](const void* a, const void* b, const void* bias, void* out, std::span<std::byte> scratch) {
+    primitive->run(a, b, bias, out, scratch);
+  };
 }
 
 const char* onednn_version() { return library().version_text.c_str(); }
@@ -181,7 +182,7 @@ const char* onednn_version() { return library().version_text.c_str(); }
 }  // namespace octet::cpu
 #else
 namespace octet::cpu {
-std::unique_ptr<OnednnGemm> OnednnGemm::make(const OnednnGemmSpec&) { return nullptr; }
+OnednnGemm make_onednn_gemm(const OnednnGemmSpec&) { return nullptr; }
 const char* onednn_version() { return ""; }
 }  // namespace octet::cpu
 #endif

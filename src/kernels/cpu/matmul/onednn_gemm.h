@@ -1,11 +1,11 @@
 // GEMMs by oneDNN, loaded at run time: float32, and bf16 with float32 sums if the CPU has the instructions.
 //
-// If the library is absent or refuses the case, make() returns null and the fallback is our own GEMM. A OnednnGemm
-// belongs to one bound node; oneDNN shares compiled code between equal shapes.
+// Null if the library is absent or refuses the case: the fallback is our own GEMM. An OnednnGemm belongs to one bound
+// node; oneDNN shares compiled code between equal shapes.
 #pragma once
 
 #include <cstddef>
-#include <memory>
+#include <functional>
 #include <span>
 
 #include "base/shape.h"
@@ -21,12 +21,9 @@ struct OnednnGemmSpec {
   DType bias_dtype = DType::kF32;
 };
 
-class OnednnGemm {
- public:
-  static std::unique_ptr<OnednnGemm> make(const OnednnGemmSpec& spec);
-  virtual ~OnednnGemm() = default;
-  virtual void run(const void* a, const void* b, const void* bias, void* out, std::span<std::byte> scratch) = 0;
-};
+using OnednnGemm =
+    std::function<void(const void* a, const void* b, const void* bias, void* out, std::span<std::byte> scratch)>;
+OnednnGemm make_onednn_gemm(const OnednnGemmSpec& spec);
 
 // "2.6.3", or "" if the library is absent.
 const char* onednn_version();

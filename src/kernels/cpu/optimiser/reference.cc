@@ -12,19 +12,17 @@ namespace {
 struct Scalars {
   double lr, step, clip;
   bool finite;
-  Scalars(RefInputs in, size_t first)
-      : lr(in[first]->values[0]),
-        step(in[first + 1]->values[0]),
-        clip(in[first + 2]->values[0]),
-        finite(in[first + 3]->values[0] != 0) {}
 };
 
 // The results begin as the parameter and its moments.
-void copy_values(const Node& node, RefInputs in, RefResults out) {
-  const auto first_moment = static_cast<size_t>(op_facts(node.op).first_moment);
+Scalars begin_update(const Node& node, RefInputs in, RefResults out) {
+  const OpFacts& facts = op_facts(node.op);
+  const auto first_moment = static_cast<size_t>(facts.first_moment);
   out[0].values = in[0]->values;
   for (size_t i = 1; i < out.size(); ++i)
     if (present(in, first_moment + i - 1)) out[i].values = in[first_moment + i - 1]->values;
+  const auto scalar = [&](size_t i) { return (*in[static_cast<size_t>(facts.first_scalar) + i])[0]; };
+  return {scalar(0), scalar(1), scalar(2), scalar(3) != 0};
 }
 
 // m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2 of element i; returns m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps).
@@ -66,8 +64,7 @@ void clip_factor(const Node& node, RefInputs in, RefResults out) {
 
 // p *= 1 - lr wd; p -= lr m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps). finite == 0 leaves everything as it is.
 void adamw(const Node& node, RefInputs in, RefResults out) {
-  const Scalars scalars(in, 4);
-  copy_values(node, in, out);
+  const Scalars scalars = begin_update(node, in, out);
   if (!scalars.finite) return;
   for (size_t i = 0; i < in[0]->values.size(); ++i) {
     double& p = out[0].values[i];
@@ -78,9 +75,8 @@ void adamw(const Node& node, RefInputs in, RefResults out) {
 
 // g = grad clip + wd p; m = momentum m + g; p -= lr (g + momentum m with nesterov, else m; g without a buffer m).
 void sgd(const Node& node, RefInputs in, RefResults out) {
-  const Scalars scalars(in, 2);
+  const Scalars scalars = begin_update(node, in, out);
   const double momentum = node.attrs.get<double>("momentum"), decay = node.attrs.get<double>("weight_decay");
-  copy_values(node, in, out);
   if (!scalars.finite) return;
   for (size_t i = 0; i < in[0]->values.size(); ++i) {
     double &p = out[0].values[i], &m = out[1].values[i];
@@ -96,9 +92,8 @@ void sgd(const Node& node, RefInputs in, RefResults out) {
 // u = m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + wd p; p -= lr |p| / |u| u, with a ratio of 1 when wd, |p| or |u|
 // is 0.
 void lamb(const Node& node, RefInputs in, RefResults out) {
-  const Scalars scalars(in, 4);
+  const Scalars scalars = begin_update(node, in, out);
   const double decay = node.attrs.get<double>("weight_decay");
-  copy_values(node, in, out);
   if (!scalars.finite) return;
   std::vector<double>& p = out[0].values;
   std::vector<double> update(p.size());

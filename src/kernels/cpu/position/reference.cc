@@ -11,15 +11,14 @@ void rope(const Node& node, RefInputs in, RefResults out) {
   const double sign = node.attr<bool>("inverse") ? -1.0 : 1.0;
   const std::vector<double> frequencies = rope_frequencies(node);
   const auto pairs = static_cast<int64_t>(frequencies.size());
-  const int64_t tokens = in[0]->type.shape.rows();
   out[0].values = in[0]->values;
-  for (int64_t t = 0; t < tokens; ++t) {
+  for (int64_t t = 0; t < in[0]->rows(); ++t) {
     for (int64_t i = 0; i < pairs; ++i) {
-      const double angle = in[1]->values[static_cast<size_t>(t)] * frequencies[static_cast<size_t>(i)];
+      const double angle = (*in[1])[t] * frequencies[static_cast<size_t>(i)];
       const double cosine = std::cos(angle), sine = sign * std::sin(angle);
       const int64_t first = interleaved ? 2 * i : i, second = interleaved ? 2 * i + 1 : i + pairs;
       for (int64_t h = 0; h < heads; ++h) {
-        double* y = out[0].values.data() + (t * heads + h) * dim;
+        double* y = out[0].row(t) + h * dim;
         const double a = y[first], b = y[second];
         y[first] = a * cosine - b * sine;
         y[second] = b * cosine + a * sine;

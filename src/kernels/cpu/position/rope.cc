@@ -2,7 +2,6 @@
 // functions of the rest are float32 polynomials (fitted on [-pi/4, pi/4], error 2e-11 and 8e-10).
 #include "kernels/common/rope_frequencies.h"
 #include "kernels/cpu/row_kernels.h"
-#include "kernels/cpu/simd.h"
 
 namespace octet::cpu {
 namespace {
@@ -102,11 +101,10 @@ void rope(const RowCall& call, const RopePlan& plan) {
 
 }  // namespace
 
-std::optional<RowKernel> rope_row_kernel(const Graph& graph, const Node& node) {
+std::optional<RowKernel> rope_row_kernel(const Graph&, const Node& node, RowUse) {
   const DType dtype = node.results[0].dtype;
-  if (!is_f32_or_bf16(dtype) || graph.dtype(node.inputs[0]) != dtype) return std::nullopt;
+  if (!is_f32_or_bf16(dtype)) return std::nullopt;
   RopePlan plan{node.attr<int64_t>("heads"), node.attr<int64_t>("head_dim")};
-  if (plan.heads * plan.dim != node.results[0].shape.cols()) return std::nullopt;
   const std::vector<double> frequencies = rope_frequencies(node);
   plan.pairs = static_cast<int64_t>(frequencies.size());
   plan.interleaved = node.attr<bool>("interleaved");
@@ -120,11 +118,6 @@ std::optional<RowKernel> rope_row_kernel(const Graph& graph, const Node& node) {
   kernel.scratch_floats = 2 * static_cast<int64_t>(plan.frequencies.size());
   with_float_type(dtype, [&]<typename T>(T) { kernel.run = [plan](const RowCall& call) { rope<T>(call, plan); }; });
   return kernel;
-}
-
-std::span<const KernelEntry> position_kernels() {
-  static const KernelEntry kernels[] = {{Op::kRope, "rope_rows", has_row_kernel, bind_row_kernel}};
-  return kernels;
 }
 
 }  // namespace octet::cpu

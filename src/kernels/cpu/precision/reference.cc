@@ -19,26 +19,18 @@ float node_scale(const Node& node, float amax) {
                          node.attr<bool>("pow2"));
 }
 
-// codes and scale_inv of x [rows, cols]: one scale per element of scale_inv, from its group's amax unless given.
+// codes and scale_inv of x, [rows, cols] as codes: one scale per element of scale_inv, from its group's amax unless
+// given.
 void quantize_groups(const Node& node, const std::vector<double>& x, const RefTensor* given, RefTensor& codes,
                      RefTensor& scale_inv) {
-  const int64_t cols = codes.type.shape.cols();
   const ScaleIndex at(codes.type.shape, scale_inv.type.shape);
-  const DType format = codes.type.dtype;
+  const auto group = [&](int64_t i) { return static_cast<size_t>(at(i / codes.cols(), i % codes.cols())); };
   std::vector<float> scales(scale_inv.values.size(), 0.0f);  // amaxes first
-  const auto count = static_cast<int64_t>(x.size());
-  if (given != nullptr) {
-    std::fill(scales.begin(), scales.end(), static_cast<float>(given->values[0]));
-  } else {
-    for (int64_t i = 0; i < count; ++i) {
-      raise_amax(scales[static_cast<size_t>(at(i / cols, i % cols))], x[static_cast<size_t>(i)]);
-    }
-    for (float& scale : scales) scale = node_scale(node, scale);
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    const float scaled =
-        static_cast<float>(x[static_cast<size_t>(i)]) * scales[static_cast<size_t>(at(i / cols, i % cols))];
-    codes.values[static_cast<size_t>(i)] = round_to(format, static_cast<double>(scaled));
+  for (int64_t i = 0; i < codes.size(); ++i) raise_amax(scales[group(i)], x[static_cast<size_t>(i)]);
+  for (float& scale : scales) scale = given != nullptr ? static_cast<float>((*given)[0]) : node_scale(node, scale);
+  for (int64_t i = 0; i < codes.size(); ++i) {
+    const float scaled = static_cast<float>(x[static_cast<size_t>(i)]) * scales[group(i)];
+    codes[i] = round_to(codes.type.dtype, static_cast<double>(scaled));
   }
   for (size_t i = 0; i < scales.size(); ++i) scale_inv.values[i] = static_cast<double>(1.0f / scales[i]);
 }
@@ -64,23 +56,11 @@ double run_noise(const std::vector<double>& x, const std::vector<double>& rounde
   return runs > 0 ? sum / runs : 0;
 }
 
-std::vector<double> transposed(const std::vector<double>& x, int64_t cols) {
-  std::vector<double> result(x.size());
-  const auto count = static_cast<int64_t>(x.size()), rows = count / cols;
-  for (int64_t i = 0; i < count; ++i)
-    result[static_cast<size_t>(i % cols * rows + i / cols)] = x[static_cast<size_t>(i)];
-  return result;
-}
-
 // Underflow, saturation and noise of x [rows, cols] quantized with scales of this shape, to `results`.
 void scaling_stats(const Node& node, const std::vector<double>& x, const Shape& shape, const Shape& scales,
                    double* results) {
   const DType format = parse_dtype(node.attr<std::string>("format"));
-  RefTensor codes, scale_inv;
-  codes.type = {format, shape};
-  codes.values.resize(x.size());
-  scale_inv.type = {DType::kF32, scales};
-  scale_inv.values.resize(static_cast<size_t>(scales.elements()));
+  RefTensor codes = zeros({format, shape}), scale_inv = zeros({DType::kF32, scales});
   quantize_groups(node, x, nullptr, codes, scale_inv);
   const ScaleIndex at(shape, scales);
   double non_zero = 0, underflow = 0, saturated = 0;
@@ -90,8 +70,7 @@ void scaling_stats(const Node& node, const std::vector<double>& x, const Shape& 
     non_zero += x[i] != 0;
     underflow += x[i] != 0 && codes.values[i] == 0;
     saturated += std::fabs(codes.values[i]) == dtype_max(format);
-    rounded[i] =
-        codes.values[i] * scale_inv.values[static_cast<size_t>(at(position / shape.cols(), position % shape.cols()))];
+    rounded[i] = codes.values[i] * scale_inv[at(position / shape.cols(), position % shape.cols())];
   }
   results[kUnderflow] = non_zero > 0 ? underflow / non_zero : 0;
   results[kSaturation] = non_zero > 0 ? saturated / non_zero : 0;
@@ -99,35 +78,28 @@ void scaling_stats(const Node& node, const std::vector<double>& x, const Shape& 
                              run_noise(transposed(x, shape.cols()), transposed(rounded, shape.cols()), shape.rows()));
 }
 
+// scale and its inverse of an amax.
+void store_scale(const Node& node, float amax, RefTensor& scale_out, RefTensor& inverse_out) {
+  const float scale = node_scale(node, amax);
+  scale_out[0] = static_cast<double>(scale);
+  inverse_out[0] = static_cast<double>(1.0f / scale);
+}
+
 }  // namespace
 
 void compute_scale(const Node& node, RefInputs in, RefResults out) {
-  const float scale = node_scale(node, static_cast<float>(in[0]->values[0]));
-  out[0].values[0] = static_cast<double>(scale);
-  out[1].values[0] = static_cast<double>(1.0f / scale);
+  store_scale(node, static_cast<float>((*in[0])[0]), out[0], out[1]);
 }
 
 // codes_t and scale_inv_t are the same quantization of the transposed matrix: for 1x128 and row scaling the groups run
 // along the other direction, for tensor and 128x128 scaling it is the transpose of codes.
 void quantize(const Node& node, RefInputs in, RefResults out) {
-  const int64_t rows = in[0]->type.shape.rows(), cols = in[0]->type.shape.cols();
-  const std::vector<double>& x = in[0]->values;
   const RefTensor* scale = present(in, 1) ? in[1] : nullptr;
-  const std::string& scaling = node.attr<std::string>("scaling");
-  check((scaling == "tensor") == (scale != nullptr), ErrorCode::kInvalidArgument,
-        "quantize \"{}\": scaling {} {} a scale input", node.name, scaling, scale == nullptr ? "needs" : "takes no");
-  quantize_groups(node, x, scale, out[0], out[1]);
-  std::vector<double> x_t(x.size());
+  quantize_groups(node, in[0]->values, scale, out[0], out[1]);
+  quantize_groups(node, transposed(in[0]->values, in[0]->cols()), scale, out[2], out[3]);
   float amax = 0;
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < cols; ++c) {
-      const double value = x[static_cast<size_t>(r * cols + c)];
-      x_t[static_cast<size_t>(c * rows + r)] = value;
-      raise_amax(amax, value);
-    }
-  }
-  quantize_groups(node, x_t, scale, out[2], out[3]);
-  out[4].values[0] = static_cast<double>(amax);
+  for (double value : in[0]->values) raise_amax(amax, value);
+  out[4][0] = static_cast<double>(amax);
 }
 
 // history = [amax, history[0], ..., history[L-2]]; the scale is of its maximum or of the newest entry. A history that
@@ -136,16 +108,12 @@ void update_scales(const Node& node, RefInputs in, RefResults out) {
   auto& history = out[0].values;
   history = in[0]->values;
   std::rotate(history.rbegin(), history.rbegin() + 1, history.rend());
-  history[0] = in[1]->values[0];
+  history[0] = (*in[1])[0];
   float amax = 0;
-  if (node.attr<std::string>("algo") == "max") {
-    for (double value : history) raise_amax(amax, value);
-  } else {
-    raise_amax(amax, history[0]);
+  for (size_t i = 0; i < (node.attr<std::string>("algo") == "max" ? history.size() : 1); ++i) {
+    raise_amax(amax, history[i]);
   }
-  const float scale = node_scale(node, amax);
-  out[1].values[0] = static_cast<double>(scale);
-  out[2].values[0] = static_cast<double>(1.0f / scale);
+  store_scale(node, amax, out[1], out[2]);
 }
 
 // The codes are those of quantize: one scale in the node's format, 128-blocks in E4M3 with scales that are powers of

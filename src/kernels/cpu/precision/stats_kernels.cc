@@ -1,16 +1,12 @@
 // Fast row of tensor_stats: amax in one pass, then bands of 128 rows in tiles of 128 columns. A tile is read once as
 // float32 and encoded and decoded in cache under each of the scalings. Each band writes its sums to the workspace; they
 // are combined in order, so results do not depend on the number of threads.
-#include <algorithm>
-#include <atomic>
 #include <cmath>
 
-#include "base/error.h"
-#include "base/threads.h"
+#include "ir/scale_layout.h"
 #include "ir/tensor_stats.h"
-#include "kernels/cpu/families.h"
-#include "kernels/cpu/precision/quantize_tile.h"
-#include "kernels/cpu/row_kernels.h"
+#include "kernels/cpu/kernel.h"
+#include "kernels/cpu/precision/scale_formula.h"
 
 namespace octet::cpu {
 namespace {
@@ -31,16 +27,15 @@ int64_t binades(uint32_t low, uint32_t high) {
   return std::ilogb(std::bit_cast<float>(high)) - std::ilogb(std::bit_cast<float>(low)) + 1;
 }
 
-struct Smallest {
-  uint32_t operator()(const float* x, int64_t count) const {
-    uint32_t low = kInfinity;
-    for (int64_t i = 0; i < count; ++i) {
-      const uint32_t bits = std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu;
-      low = std::min(low, bits == 0 ? kInfinity : bits);
-    }
-    return low;
+// The smallest non-zero magnitude of a tile's row, in bits.
+uint32_t smallest(const float* x) {
+  uint32_t low = kInfinity;
+  for (int64_t i = 0; i < kTile; ++i) {
+    const uint32_t bits = std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu;
+    low = std::min(low, bits == 0 ? kInfinity : bits);
   }
-};
+  return low;
+}
 
 double sum_of(const double* x) {
   double lanes[8] = {};
@@ -94,7 +89,7 @@ void load_tile(const StatsJob& job, int64_t r0, int64_t c0, Tile& tile, Band& ba
     band.not_finite += cols - finite;
     band.non_zero += non_zero;
     tile.row_signal[r] = sum_of(squares);
-    const uint32_t amax = amax_run(row, kTile), low = Smallest{}(row, kTile);
+    const uint32_t amax = amax_run(row, kTile), low = smallest(row);
     amax_columns(row, kTile, col_amax);
     tile.row_scale[r] = job.block(amax);
     tile_amax = std::max(tile_amax, amax);
@@ -119,14 +114,14 @@ struct Scales {
   }
 };
 
-// Adds the tile's noise and counts; `set_scales(r, scales)` makes the scales of row r, called in order from row 0.
-template <typename Code, typename SetScales>
-void round_tile(const Tile& tile, int scaling, uint32_t largest, const SetScales& set_scales, Band& band) {
+// Adds the tile's noise and counts with these scales, or with those of each row.
+template <typename Code>
+void round_tile(const Tile& tile, int scaling, Scales& scales, const float* row_scales, Band& band) {
+  const uint32_t largest = codec::encode<Code>(FLT_MAX).bits;
   double col_noise[kTile] = {};
-  Scales scales;
   for (int64_t r = 0; r < kTile; ++r) {
-    set_scales(r, scales);
     if (tile.row_signal[r] == 0) continue;
+    if (row_scales != nullptr) scales.fill(row_scales[r]);
     const float* row = tile.x[r];
     alignas(64) float rounded[kTile];
     alignas(64) double squares[kTile];
@@ -157,74 +152,54 @@ void measure_band(const StatsJob& job, int64_t r0, Band& band) {
   band = {};
   band.low = kInfinity;
   Tile tile;
-  const uint32_t largest = codec::encode<Code>(job.tensor.max).bits, block_largest = codec::encode<E4M3>(448.0f).bits;
-  const auto once = [](const auto& set) {
-    return [set](int64_t r, Scales& scales) {
-      if (r == 0) set(scales);
-    };
-  };
+  Scales scales;
   for (int64_t c0 = 0; c0 < job.cols; c0 += kTile) {
     load_tile<T>(job, r0, c0, tile, band);
     for (int64_t i = 0; i < kTile; ++i) band.rows += tile.row_signal[i] > 0, band.cols += tile.col_signal[i] > 0;
-    round_tile<Code>(tile, 0, largest, once([&](Scales& scales) { scales.fill(job.scale); }), band);
-    if (job.tiles) {
-      round_tile<E4M3>(tile, 1, block_largest, once([&](Scales& scales) { scales.fill(tile.tile_scale); }), band);
-    } else {
-      const auto of_row = [&](int64_t r, Scales& scales) { scales.fill(tile.row_scale[r]); };
-      round_tile<E4M3>(tile, 1, block_largest, of_row, band);
-      round_tile<E4M3>(tile, 2, block_largest, once([&](Scales& scales) { scales.copy(tile.col_scale); }), band);
-    }
+    scales.fill(job.scale);
+    round_tile<Code>(tile, 0, scales, nullptr, band);
+    if (job.tiles) scales.fill(tile.tile_scale);
+    round_tile<E4M3>(tile, 1, scales, job.tiles ? nullptr : tile.row_scale, band);
+    if (job.tiles) continue;
+    scales.copy(tile.col_scale);
+    round_tile<E4M3>(tile, 2, scales, nullptr, band);
   }
 }
 
 void join_bands(const StatsJob& job, uint32_t amax, std::span<const Band> bands, float* results) {
-  Band sum{};
-  sum.low = kInfinity;
-  for (const Band& band : bands) {
-    for (int s = 0; s < kScalings; ++s) {
-      sum.row_noise[s] += band.row_noise[s];
-      sum.col_noise[s] += band.col_noise[s];
-      sum.underflow[s] += band.underflow[s];
-      sum.saturated[s] += band.saturated[s];
-    }
-    sum.rows += band.rows;
-    sum.cols += band.cols;
-    sum.not_finite += band.not_finite;
-    sum.non_zero += band.non_zero;
-    sum.blocks += band.blocks;
-    sum.block_binades += band.block_binades;
-    sum.low = std::min(sum.low, band.low);
-  }
-  const auto ratio = [](auto part, int64_t whole) {
-    return whole > 0 ? static_cast<float>(static_cast<double>(part) / static_cast<double>(whole)) : 0.0f;
+  const auto total = [&](const auto& field) {
+    double sum = 0;
+    for (const Band& band : bands) sum += static_cast<double>(std::invoke(field, band));
+    return sum;
   };
+  const auto ratio = [](double part, double whole) { return whole > 0 ? static_cast<float>(part / whole) : 0.0f; };
+  uint32_t low = kInfinity;
+  for (const Band& band : bands) low = std::min(low, band.low);
   results[kStatAmax] = std::bit_cast<float>(amax);
-  results[kStatNotFinite] = ratio(sum.not_finite, job.rows * job.cols);
-  results[kStatBinades] = amax > 0 ? static_cast<float>(binades(sum.low, amax)) : 0.0f;
-  results[kStatBlockBinades] = ratio(sum.block_binades, sum.blocks);
+  results[kStatNotFinite] = ratio(total(&Band::not_finite), static_cast<double>(job.rows * job.cols));
+  results[kStatBinades] = amax > 0 ? static_cast<float>(binades(low, amax)) : 0.0f;
+  results[kStatBlockBinades] = ratio(total(&Band::block_binades), total(&Band::blocks));
   for (int i = 0; i < kScalings; ++i) {
     const int s = i == 2 && job.tiles ? 1 : i;  // the transpose of a tile is a tile
     float* to = results + kStatTensor + 3 * i;
-    to[kUnderflow] = ratio(sum.underflow[s], sum.non_zero);
-    to[kSaturation] = ratio(sum.saturated[s], sum.non_zero);
-    to[kNoise] = std::max(ratio(sum.row_noise[s], sum.rows), ratio(sum.col_noise[s], sum.cols));
+    to[kUnderflow] = ratio(total([s](const Band& band) { return band.underflow[s]; }), total(&Band::non_zero));
+    to[kSaturation] = ratio(total([s](const Band& band) { return band.saturated[s]; }), total(&Band::non_zero));
+    to[kNoise] = std::max(ratio(total([s](const Band& band) { return band.row_noise[s]; }), total(&Band::rows)),
+                          ratio(total([s](const Band& band) { return band.col_noise[s]; }), total(&Band::cols)));
   }
 }
 
 template <typename Code, typename T>
 void run_tensor_stats(StatsJob job, const KernelArgs& args) {
   job.x = args.in[0].data;
-  std::atomic<uint32_t> amax{0};
-  parallel_for(job.rows * job.cols, 1 << 14, [&](int64_t begin, int64_t end) {
+  const uint32_t amax = parallel_max(job.rows * job.cols, 1 << 14, [&](int64_t begin, int64_t end) {
     uint32_t seen = 0;
     const T* x = static_cast<const T*>(job.x);
     for (int64_t i = begin; i < end; ++i) {
       const uint32_t bits = magnitude_bits(x[i]);
       seen = std::max(seen, bits < kInfinity ? bits : 0);
     }
-    uint32_t known = amax.load(std::memory_order_relaxed);
-    while (known < seen && !amax.compare_exchange_weak(known, seen, std::memory_order_relaxed)) {
-    }
+    return seen;
   });
   job.scale = job.tensor(amax);
   const int64_t count = (job.rows + kTile - 1) / kTile;
@@ -235,14 +210,10 @@ void run_tensor_stats(StatsJob job, const KernelArgs& args) {
   join_bands(job, amax, {bands, static_cast<size_t>(count)}, args.out[0].as<float>());
 }
 
-bool accepts_tensor_stats(const Graph& graph, const Node& node) {
-  const TensorType& x = graph.type(node.inputs[0]);
-  const int64_t bands = (x.shape.rows() + kTile - 1) / kTile;
-  return is_f32_or_bf16(x.dtype) && bands * static_cast<int64_t>(sizeof(Band)) <= workspace_bytes();
-}
-
 BoundKernel bind_tensor_stats(const Graph& graph, const Node& node) {
   const TensorType& x = graph.type(node.inputs[0]);
+  const int64_t bands = (x.shape.rows() + kTile - 1) / kTile;
+  if (!is_f32_or_bf16(x.dtype) || bands * static_cast<int64_t>(sizeof(Band)) > workspace_bytes()) return nullptr;
   Node block = node;
   block.attrs.set("format", std::string("e4m3"));
   block.attrs.set("pow2", true);
@@ -252,19 +223,16 @@ BoundKernel bind_tensor_stats(const Graph& graph, const Node& node) {
                      .tiles = node.attr<std::string>("blocks") == "128x128",
                      .tensor = ScaleFormula(node),
                      .block = ScaleFormula(block)};
-  const auto choose = [&]<typename Code>(Code) -> BoundKernel {
-    if (x.dtype == DType::kF32) {
-      return [job](const KernelArgs& args) { run_tensor_stats<Code, float>(job, args); };
+  return with_float_type(x.dtype, [&]<typename T>(T) -> BoundKernel {
+    if (job.tensor.format == DType::kE4M3) {
+      return [job](const KernelArgs& args) { run_tensor_stats<E4M3, T>(job, args); };
     }
-    return [job](const KernelArgs& args) { run_tensor_stats<Code, BF16>(job, args); };
-  };
-  return job.tensor.format == DType::kE4M3 ? choose(E4M3{}) : choose(E5M2{});
+    return [job](const KernelArgs& args) { run_tensor_stats<E5M2, T>(job, args); };
+  });
 }
-
-constexpr KernelEntry kKernels[] = {{Op::kTensorStats, "tensor_stats_bands", accepts_tensor_stats, bind_tensor_stats}};
 
 }  // namespace
 
-std::span<const KernelEntry> stats_kernels() { return kKernels; }
+std::vector<KernelEntry> stats_kernels() { return {{Op::kTensorStats, "tensor_stats_bands", bind_tensor_stats}}; }
 
 }  // namespace octet::cpu

@@ -5,12 +5,12 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/threads.h"
 #include "kernels/common/sampling.h"
 #include "kernels/cpu/row_kernels.h"
-#include "kernels/cpu/simd.h"
 
 namespace octet::cpu {
 namespace {
@@ -76,10 +76,6 @@ void for_rows(const KernelArgs& args, int64_t rows, int64_t vocab, const Body& b
   }
 }
 
-bool accepts_feed(const Graph& graph, const Node& node) {
-  return node.results[0].dtype == DType::kI32 && graph.dtype(node.inputs[1]) == DType::kI32;
-}
-
 BoundKernel bind_feed(const Graph&, const Node&) {
   return [](const KernelArgs& args) {
     const int32_t *ids = args.in[0].as<int32_t>(), *sampled = args.in[1].as<int32_t>(),
@@ -90,11 +86,6 @@ BoundKernel bind_feed(const Graph&, const Node&) {
       args.out[0].as<int32_t>()[t] = from[t] >= 0 ? std::max(sampled[from[t]], 0) : ids[t];
     }
   };
-}
-
-bool accepts_adjust(const Graph& graph, const Node& node) {
-  return is_f32_or_bf16(node.results[0].dtype) && graph.dtype(node.inputs[1]) == DType::kI32 &&
-         (!node.operand("masks").exists() || graph.dtype(node.operand("masks")) == DType::kI32);
 }
 
 template <typename T>
@@ -128,19 +119,13 @@ void adjust_logits(const KernelArgs& args) {
 }
 
 BoundKernel bind_adjust(const Graph&, const Node& node) {
+  if (!is_f32_or_bf16(node.results[0].dtype)) return nullptr;
   return with_float_type(node.results[0].dtype, []<typename T>(T) -> BoundKernel {
     return [](const KernelArgs& args) {
-      if (args.out[0].data != args.in[0].data) {
-        std::memcpy(args.out[0].data, args.in[0].data, static_cast<size_t>(args.out[0].type->bytes()));
-      }
+      copy_tensor(args.in[0], args.out[0]);
       adjust_logits<T>(args);
     };
   });
-}
-
-bool accepts_sample(const Graph& graph, const Node& node) {
-  return is_f32_or_bf16(graph.dtype(node.inputs[0])) &&
-         (!node.operand("raw_logits").exists() || is_f32_or_bf16(graph.dtype(node.operand("raw_logits"))));
 }
 
 SampleRow parameters_of(const KernelArgs& args, int64_t row) {
@@ -156,6 +141,9 @@ SampleRow parameters_of(const KernelArgs& args, int64_t row) {
 }
 
 BoundKernel bind_sample(const Graph& graph, const Node& node) {
+  const Value raw_logits = node.operand("raw_logits");
+  if (!is_f32_or_bf16(graph.dtype(node.inputs[0]))) return nullptr;
+  if (raw_logits.exists() && !is_f32_or_bf16(graph.dtype(raw_logits))) return nullptr;
   const int64_t rows = graph.shape(node.inputs[0])[0], vocab = graph.shape(node.inputs[0])[1];
   return [=](const KernelArgs& args) {
     const bool raw = args.in.size() > 4 && args.in[4].data != nullptr;
@@ -177,8 +165,6 @@ BoundKernel bind_sample(const Graph& graph, const Node& node) {
   };
 }
 
-bool accepts_top(const Graph& graph, const Node& node) { return is_f32_or_bf16(graph.dtype(node.inputs[0])); }
-
 // Writes the ids of the k most likely tokens, ties by id, to the front of `ids` (size V).
 void likeliest_tokens(std::span<const float> logits, int64_t k, std::span<int32_t> ids) {
   const auto rank = [&](int32_t id) {
@@ -189,20 +175,12 @@ void likeliest_tokens(std::span<const float> logits, int64_t k, std::span<int32_
     const float x = rank(a), y = rank(b);
     return x > y || (x == y && a < b);
   };
-  // A heap of the k most likely so far, the least likely on top: most tokens need one comparison.
-  const auto end = ids.begin() + k;
-  for (int64_t i = 0; i < k; ++i) ids[static_cast<size_t>(i)] = static_cast<int32_t>(i);
-  std::make_heap(ids.begin(), end, likelier);
-  for (auto id = static_cast<int32_t>(k); id < static_cast<int32_t>(logits.size()); ++id) {
-    if (!(rank(id) > rank(ids[0]))) continue;  // ties keep the lower id
-    std::pop_heap(ids.begin(), end, likelier);
-    *(end - 1) = id;
-    std::push_heap(ids.begin(), end, likelier);
-  }
-  std::sort_heap(ids.begin(), end, likelier);
+  std::iota(ids.begin(), ids.end(), 0);
+  std::partial_sort(ids.begin(), ids.begin() + k, ids.end(), likelier);
 }
 
 BoundKernel bind_top(const Graph& graph, const Node& node) {
+  if (!is_f32_or_bf16(graph.dtype(node.inputs[0]))) return nullptr;
   const int64_t rows = graph.shape(node.inputs[0])[0], vocab = graph.shape(node.inputs[0])[1];
   const int64_t k = node.results[0].shape[1];
   return [=](const KernelArgs& args) {
@@ -225,12 +203,11 @@ BoundKernel bind_top(const Graph& graph, const Node& node) {
 
 }  // namespace
 
-std::span<const KernelEntry> sampling_kernels() {
-  static const KernelEntry kernels[] = {{Op::kSelectTokenIds, "select_token_ids_copy", accepts_feed, bind_feed},
-                                        {Op::kAdjustLogits, "adjust_logits_scatter", accepts_adjust, bind_adjust},
-                                        {Op::kSample, "sample_bins", accepts_sample, bind_sample},
-                                        {Op::kTopLogprobs, "top_logprobs_heap", accepts_top, bind_top}};
-  return kernels;
+std::vector<KernelEntry> sampling_kernels() {
+  return {{Op::kSelectTokenIds, "select_token_ids_copy", bind_feed},
+          {Op::kAdjustLogits, "adjust_logits_scatter", bind_adjust},
+          {Op::kSample, "sample_bins", bind_sample},
+          {Op::kTopLogprobs, "top_logprobs_heap", bind_top}};
 }
 
 }  // namespace octet::cpu

@@ -37,10 +37,7 @@ struct LogSoftmax {
   double of(double logit) const { return logit - largest - log_sum; }
 };
 
-Row row_of(const RefTensor& logits, int64_t row) {
-  const int64_t vocab = logits.type.shape.cols();
-  return {logits.values.data() + row * vocab, vocab};
-}
+Row row_of(const RefTensor& logits, int64_t row) { return {logits.row(row), logits.cols()}; }
 
 // The tokens that may be sampled, most likely first.
 std::vector<int64_t> kept_tokens(const Row& row, double temperature, int64_t top_k, double top_p, double min_p) {
@@ -84,65 +81,58 @@ int64_t draw(const Row& row, const double* params, int64_t top_k, const double* 
 }  // namespace
 
 void select_token_ids(const Node& node, RefInputs in, RefResults out) {
-  const auto sampled = static_cast<int64_t>(in[1]->values.size());
-  for (size_t t = 0; t < in[0]->values.size(); ++t) {
-    const int64_t from = integer(in[2]->values[t]);
-    check(from < sampled, ErrorCode::kInvalidArgument, "select_token_ids \"{}\": token {} is fed from {} of {}",
-          node.name, t, from, sampled);
-    out[0].values[t] = from >= 0 ? std::max(in[1]->values[static_cast<size_t>(from)], 0.0) : in[0]->values[t];
+  for (int64_t t = 0; t < in[0]->size(); ++t) {
+    const int64_t from = integer(in[2], t);
+    check(from < in[1]->size(), ErrorCode::kInvalidArgument, "select_token_ids \"{}\": token {} is fed from {} of {}",
+          node.name, t, from, in[1]->size());
+    out[0][t] = from >= 0 ? std::max((*in[1])[from], 0.0) : (*in[0])[t];
   }
 }
 
 void adjust_logits(const Node& node, RefInputs in, RefResults out) {
-  const int64_t rows = in[0]->type.shape.rows(), vocab = in[0]->type.shape.cols();
+  const int64_t rows = in[0]->rows(), vocab = in[0]->cols();
   out[0].values = in[0]->values;
-  for (size_t e = 0; e < in[1]->values.size() / 2; ++e) {
-    const int64_t row = integer(in[1]->values[2 * e]), token = integer(in[1]->values[2 * e + 1]);
+  for (int64_t e = 0; e < in[1]->rows(); ++e) {
+    const int64_t row = integer(in[1], 2 * e), token = integer(in[1], 2 * e + 1);
     if (row < 0) continue;
     check(row < rows && token >= 0 && token < vocab, ErrorCode::kInvalidArgument,
           "adjust_logits \"{}\": entry {} is token {} of row {}, of {} rows of {}", node.name, e, token, row, rows,
           vocab);
-    const double *values = in[2]->values.data() + 3 * e,
-                 biased = in[0]->values[static_cast<size_t>(row * vocab + token)] + values[0];
-    out[0].values[static_cast<size_t>(row * vocab + token)] =
-        (biased > 0 ? biased / values[1] : biased * values[1]) - values[2];
+    const double *values = in[2]->row(e), biased = in[0]->row(row)[token] + values[0];
+    out[0].row(row)[token] = (biased > 0 ? biased / values[1] : biased * values[1]) - values[2];
   }
   if (!present(in, 3)) return;
-  const int64_t words = in[3]->type.shape.cols(), masks = in[3]->type.shape.rows();
   for (int64_t r = 0; r < rows; ++r) {
-    const int64_t mask = integer(in[4]->values[static_cast<size_t>(r)]);
+    const int64_t mask = integer(in[4], r), masks = in[3]->rows();
     if (mask < 0) continue;
     check(mask < masks, ErrorCode::kInvalidArgument, "adjust_logits \"{}\": row {} asks for mask {} of {}", node.name,
           r, mask, masks);
     for (int64_t v = 0; v < vocab; ++v) {
-      const auto word = static_cast<uint32_t>(integer(in[3]->values[static_cast<size_t>(mask * words + v / 32)]));
-      if ((word >> (v % 32) & 1) == 0) out[0].values[static_cast<size_t>(r * vocab + v)] = -INFINITY;
+      const auto word = static_cast<uint32_t>(integer(in[3]->row(mask)[v / 32]));
+      if ((word >> (v % 32) & 1) == 0) out[0].row(r)[v] = -INFINITY;
     }
   }
 }
 
 void sample(const Node&, RefInputs in, RefResults out) {
   const RefTensor& raw = present(in, 4) ? *in[4] : *in[0];
-  for (int64_t r = 0; r < in[0]->type.shape.rows(); ++r) {
-    const auto at = static_cast<size_t>(r);
-    const int64_t token =
-        draw(row_of(*in[0], r), in[1]->values.data() + 3 * r, integer(in[2]->values[at]), in[3]->values.data() + 3 * r);
-    out[0].values[at] = static_cast<double>(token);
+  for (int64_t r = 0; r < in[0]->rows(); ++r) {
+    const int64_t token = draw(row_of(*in[0], r), in[1]->row(r), integer(in[2], r), in[3]->row(r));
     const Row row = row_of(raw, r);
-    out[1].values[at] = token < 0 ? -INFINITY : LogSoftmax(row).of(row[token]);
+    out[0][r] = static_cast<double>(token);
+    out[1][r] = token < 0 ? -INFINITY : LogSoftmax(row).of(row[token]);
   }
 }
 
 void top_logprobs(const Node& node, RefInputs in, RefResults out) {
-  const int64_t k = node.attr<int64_t>("k");
-  for (int64_t r = 0; r < in[0]->type.shape.rows(); ++r) {
+  for (int64_t r = 0; r < in[0]->rows(); ++r) {
     const Row row = row_of(*in[0], r);
     const std::vector<int64_t> order = row.order();
     const LogSoftmax softmax(row);
-    for (int64_t i = 0; i < k; ++i) {
-      const auto at = static_cast<size_t>(r * k + i);
-      out[0].values[at] = softmax.of(row[order[static_cast<size_t>(i)]]);
-      out[1].values[at] = static_cast<double>(order[static_cast<size_t>(i)]);
+    for (int64_t i = 0; i < node.attr<int64_t>("k"); ++i) {
+      const int64_t token = order[static_cast<size_t>(i)];
+      out[0].row(r)[i] = softmax.of(row[token]);
+      out[1].row(r)[i] = static_cast<double>(token);
     }
   }
 }

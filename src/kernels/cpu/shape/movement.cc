@@ -1,17 +1,15 @@
-// reshape, slice, concat, transpose, select_rows: copies of bytes of any type.
+// reshape, slice, concat, transpose, select_rows, embedding: copies of bytes of any type.
 #include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
 #include "base/threads.h"
-#include "kernels/cpu/row_program.h"
+#include "kernels/cpu/kernel.h"
 
 namespace octet::cpu {
 namespace {
 
 constexpr int64_t kGrainBytes = 128 * 1024;
-
-bool always(const Graph&, const Node&) { return true; }
 
 int64_t grain_of(int64_t row_bytes) { return std::max<int64_t>(1, kGrainBytes / std::max<int64_t>(row_bytes, 1)); }
 
@@ -43,14 +41,8 @@ struct Outer {
   }
 };
 
-BoundKernel bind_reshape(const Graph&, const Node& node) {
-  const int64_t size = node.results[0].bytes();
-  return [size](const KernelArgs& args) {  // a view shares its input's bytes: nothing to do
-    if (args.in[0].data == args.out[0].data) return;
-    parallel_for(size, kGrainBytes, [&](int64_t begin, int64_t end) {
-      std::memcpy(mutable_bytes(args.out[0]) + begin, bytes(args.in[0]) + begin, static_cast<size_t>(end - begin));
-    });
-  };
+BoundKernel bind_reshape(const Graph&, const Node&) {  // a view shares its input's bytes: nothing to do
+  return [](const KernelArgs& args) { copy_tensor(args.in[0], args.out[0]); };
 }
 
 BoundKernel bind_slice(const Graph& graph, const Node& node) {
@@ -103,9 +95,7 @@ BoundKernel bind_transpose(const Graph& graph, const Node& node) {
   const Shape shape = graph.shape(node.inputs[0]);
   const int64_t rows = shape.rows(), cols = shape.cols(), size = dtype_bytes(node.results[0].dtype);
   return [=](const KernelArgs& args) {
-    const auto move = [&]<typename T>(T) {
-      if (rows > 0 && cols > 0) transpose(args.in[0].as<const T>(), args.out[0].as<T>(), rows, cols);
-    };
+    const auto move = [&]<typename T>(T) { transpose(args.in[0].as<const T>(), args.out[0].as<T>(), rows, cols); };
     if (size == 1) move(uint8_t{});
     if (size == 2) move(uint16_t{});
     if (size == 4) move(uint32_t{});
@@ -113,17 +103,18 @@ BoundKernel bind_transpose(const Graph& graph, const Node& node) {
   };
 }
 
-BoundKernel bind_select_rows(const Graph& graph, const Node& node) {
-  const TensorType type = graph.type(node.inputs[0]);
-  const int64_t rows = type.shape.rows(), width = type.shape.cols() * dtype_bytes(type.dtype);
-  const int64_t count = graph.shape(node.inputs[1]).elements();
-  return [=](const KernelArgs& args) {
-    const int32_t* picked = args.in[1].as<const int32_t>();
-    parallel_for(count, grain_of(width), [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        check(picked[i] >= 0 && picked[i] < rows, ErrorCode::kInvalidArgument, "select_rows: row {} of {}", picked[i],
-              rows);
-        std::memcpy(mutable_bytes(args.out[0]) + i * width, bytes(args.in[0]) + picked[i] * width,
+// Rows of a table by their numbers: select_rows and embedding, whose operands are the other way round.
+template <size_t kTable>
+BoundKernel bind_gather(const Graph& graph, const Node& node) {
+  const TensorType& table = graph.type(node.inputs[kTable]);
+  const int64_t rows = table.shape.rows(), width = table.shape.cols() * dtype_bytes(table.dtype);
+  return [rows, width, op = op_name(node.op)](const KernelArgs& args) {
+    const int32_t* ids = args.in[1 - kTable].as<const int32_t>();
+    parallel_for(args.in[1 - kTable].elements(), grain_of(width), [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        check(ids[t] >= 0 && ids[t] < rows, ErrorCode::kInvalidArgument,
+              "{}: id {} of token {} is outside the table's {} rows", op, ids[t], t, rows);
+        std::memcpy(mutable_bytes(args.out[0]) + t * width, bytes(args.in[kTable]) + ids[t] * width,
                     static_cast<size_t>(width));
       }
     });
@@ -132,16 +123,13 @@ BoundKernel bind_select_rows(const Graph& graph, const Node& node) {
 
 }  // namespace
 
-std::span<const KernelEntry> shape_kernels() {
-  static const KernelEntry kernels[] = {
-      {Op::kReshape, "reshape_copy", always, bind_reshape},
-      {Op::kSlice, "slice_copy", always, bind_slice},
-      {Op::kConcat, "concat_copy", always, bind_concat},
-      {Op::kTranspose, "transpose_squares", always, bind_transpose},
-      {Op::kReduce, "reduce_rows", has_row_kernel, bind_row_kernel},
-      {Op::kSelectRows, "select_rows_copy", always, bind_select_rows},
-  };
-  return kernels;
+std::vector<KernelEntry> shape_kernels() {
+  return {{Op::kReshape, "reshape_copy", bind_reshape},
+          {Op::kSlice, "slice_copy", bind_slice},
+          {Op::kConcat, "concat_copy", bind_concat},
+          {Op::kTranspose, "transpose_squares", bind_transpose},
+          {Op::kSelectRows, "select_rows_copy", bind_gather<0>},
+          {Op::kEmbedding, "embedding_lookup", bind_gather<1>}};
 }
 
 }  // namespace octet::cpu

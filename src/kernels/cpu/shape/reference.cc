@@ -15,6 +15,14 @@ struct Split {
 
 }  // namespace
 
+std::vector<double> transposed(const std::vector<double>& x, int64_t cols) {
+  std::vector<double> result(x.size());
+  const auto count = static_cast<int64_t>(x.size()), rows = count / cols;
+  for (int64_t i = 0; i < count; ++i)
+    result[static_cast<size_t>(i % cols * rows + i / cols)] = x[static_cast<size_t>(i)];
+  return result;
+}
+
 void reshape(const Node&, RefInputs in, RefResults out) { out[0].values = in[0]->values; }
 
 void slice(const Node& node, RefInputs in, RefResults out) {
@@ -40,14 +48,7 @@ void concat(const Node& node, RefInputs in, RefResults out) {
   }
 }
 
-void transpose(const Node&, RefInputs in, RefResults out) {
-  const int64_t rows = in[0]->type.shape.rows(), cols = in[0]->type.shape.cols();
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < cols; ++c) {
-      out[0].values[static_cast<size_t>(c * rows + r)] = in[0]->values[static_cast<size_t>(r * cols + c)];
-    }
-  }
-}
+void transpose(const Node&, RefInputs in, RefResults out) { out[0].values = transposed(in[0]->values, in[0]->cols()); }
 
 // kind sum | max | amax over all elements (axis all) or over the rows (axis rows: one result per column).
 void reduce(const Node& node, RefInputs in, RefResults out) {
@@ -68,13 +69,11 @@ void reduce(const Node& node, RefInputs in, RefResults out) {
 }
 
 void select_rows(const Node& node, RefInputs in, RefResults out) {
-  const int64_t rows = in[0]->type.shape.rows(), cols = in[0]->type.shape.cols();
-  for (size_t i = 0; i < in[1]->values.size(); ++i) {
-    const int64_t row = integer(in[1]->values[i]);
+  for (int64_t i = 0; i < in[1]->size(); ++i) {
+    const int64_t row = integer(in[1], i), rows = in[0]->rows();
     check(row >= 0 && row < rows, ErrorCode::kInvalidArgument, "select_rows \"{}\": row {} of {}", node.name, row,
           rows);
-    const double* source = in[0]->values.data() + row * cols;
-    std::copy(source, source + cols, out[0].values.data() + static_cast<int64_t>(i) * cols);
+    std::copy_n(in[0]->row(row), in[0]->cols(), out[0].row(i));
   }
 }
 

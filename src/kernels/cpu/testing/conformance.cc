@@ -192,7 +192,7 @@ std::vector<std::vector<std::byte>> run_node(const Graph& graph, const Node& nod
     out.push_back({out_bytes.back().data(), &type});
   }
   static GuardedBuffer workspace({DType::kU8, {workspace_bytes()}});
-  select_kernel(graph, node).bind(graph, node)({in, out, {workspace.data(), static_cast<size_t>(workspace_bytes())}});
+  select_kernel(graph, node).run({in, out, {workspace.data(), static_cast<size_t>(workspace_bytes())}});
   return out_bytes;
 }
 

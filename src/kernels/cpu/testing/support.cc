@@ -22,7 +22,7 @@ void add_once(std::vector<std::string>& names, const std::string& name) {
 // The row that runs the node on any processor: AMX rows exist only on some.
 const char* common_row(const Graph& graph, const Node& node) {
   for (const KernelEntry& row : kernel_entries(node.op)) {
-    if (!std::string_view(row.name).ends_with("_amx") && row.accepts(graph, node)) return row.name;
+    if (!std::string_view(row.name).ends_with("_amx") && row.bind(graph, node)) return row.name;
   }
   return "reference";
 }

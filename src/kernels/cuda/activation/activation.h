@@ -68,14 +68,14 @@ void launch_activation_rows(const ActivationForward& job, QuantizeJob quantize, 
 // Epilogue of a matrix [rows, cols] whose tiles are in registers. Codes: those of the formats in takes_codes.
 struct TileEnd {
   bool quantizes = false;  // else job.amax alone
-  Grouping grouping = Grouping::kTensor;
+  ScaleLayout grouping = ScaleLayout::kTensor;
   QuantizeJob job;
   float* column_sums = nullptr;  // [cols]
   float* scratch = nullptr;      // tile_end_scratch(rows, cols) bytes, where there are column_sums
 };
 int64_t tile_end_scratch(int64_t rows, int64_t cols);
 // Activations: e4m3; gradients: e5m2 per tensor, e4m3 in blocks (recipes fp8-delayed and fp8-block).
-bool takes_codes(bool gradient, Grouping grouping, DType format);
+bool takes_codes(bool gradient, ScaleLayout grouping, DType format);
 
 void launch_activation_tiles(const ActivationForward& job, const TileEnd& end, cudaStream_t stream);  // end.quantizes
 // kGated: codes only, of dx and of dup; a block makes one of them, and what it reads must not be overwritten by the

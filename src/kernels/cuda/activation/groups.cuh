@@ -38,8 +38,7 @@ __device__ __forceinline__ Group times_slope(const Group& d, const Group& x) {
   constexpr int kCount = GroupOf<Group>::kCount;
   float v[kCount], factor[kCount];
   GroupOf<Group>::unpack(d, v), GroupOf<Group>::unpack(x, factor);
-#pragma unroll
-  for (int k = 0; k < kCount; ++k) v[k] *= Fn::slope(factor[k]);
+  unroll<kCount>([&](int k) { v[k] *= Fn::slope(factor[k]); });
   return GroupOf<Group>::pack(v);
 }
 template <typename Group>
@@ -47,16 +46,14 @@ __device__ __forceinline__ Group times(const Group& a, const Group& b) {
   constexpr int kCount = GroupOf<Group>::kCount;
   float v[kCount], factor[kCount];
   GroupOf<Group>::unpack(a, v), GroupOf<Group>::unpack(b, factor);
-#pragma unroll
-  for (int k = 0; k < kCount; ++k) v[k] *= factor[k];
+  unroll<kCount>([&](int k) { v[k] *= factor[k]; });
   return GroupOf<Group>::pack(v);
 }
 template <typename Group>
 __device__ __forceinline__ Group plus(const Group& x, const float (&b)[GroupOf<Group>::kCount]) {
   float v[GroupOf<Group>::kCount];
   GroupOf<Group>::unpack(x, v);
-#pragma unroll
-  for (int k = 0; k < GroupOf<Group>::kCount; ++k) v[k] += b[k];
+  unroll<GroupOf<Group>::kCount>([&](int k) { v[k] += b[k]; });
   return GroupOf<Group>::pack(v);
 }
 

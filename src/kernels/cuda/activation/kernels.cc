@@ -5,7 +5,6 @@
 
 #include "kernels/cuda/activation/activation.h"
 #include "kernels/cuda/context.h"
-#include "kernels/cuda/elementwise/activation_of_node.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/fusion_body.h"
 
@@ -49,18 +48,14 @@ struct EndPlaces : SinkPlaces {
     const Node* quantize = sinks.quantize;
     if (quantize == nullptr) return;
     fixed.quantizes = true;
-    fixed.grouping = quantize_grouping(quantize->attrs.get_or<std::string>("scaling", "tensor"));
-    job.max = static_cast<float>(dtype_max(quantize->results[0].dtype));
-    job.margin = static_cast<int>(quantize->attrs.get_or<int64_t>("margin", 0));
-    job.pow2 = quantize->attrs.get_or<bool>("pow2", false);
+    fixed.grouping = parse_scale_layout(quantize->attr<std::string>("scaling"));
+    job.formula = scale_formula(*quantize, quantize->results[0].dtype);
   }
 
   TileEnd of(const KernelArgs& args) const {
     TileEnd end = fixed;
     end.job.scale = at<const float>(args.in, scale);
-    end.job.codes = at<uint8_t>(args.out, codes), end.job.codes_t = at<uint8_t>(args.out, codes_t);
-    end.job.scale_inv = at<float>(args.out, scale_inv), end.job.scale_inv_t = at<float>(args.out, scale_inv_t);
-    end.job.amax = at<float>(args.out, amax);
+    put_results(args, end.job);
     end.column_sums = at<float>(args.out, column_sums);
     end.scratch = reinterpret_cast<float*>(args.workspace.data());
     return end;
@@ -73,7 +68,7 @@ bool takes_tiles(const FusionBody& body, const TensorType& matrix, bool gradient
   if (quantize == nullptr) return true;
   const bool transposed = body.result(*quantize, 2) >= 0;
   return !(transposed && matrix.shape.rows() % 16 != 0) &&
-         takes_codes(gradient, quantize_grouping(quantize->attrs.get_or<std::string>("scaling", "tensor")),
+         takes_codes(gradient, parse_scale_layout(quantize->attr<std::string>("scaling")),
                      quantize->results[0].dtype) &&
          (quantize->inputs.size() < 2 || body.input(*quantize, 1) >= 0);
 }
@@ -182,7 +177,7 @@ bool accepts_forward_rows(const Graph&, const Node& node) {
   const bool transposed = body.result(quantize, 2) >= 0 || body.result(quantize, 3) >= 0;
   return places.fixed.dtype == DType::kBF16 && places.has_kernel(body, *chain, true) && only_leave(body, {}) &&
          !transposed && places.fixed.cols % 8 == 0 && chain->sinks[0].column_sum == nullptr &&
-         quantize_grouping(quantize.attrs.get_or<std::string>("scaling", "tensor")) == Grouping::kRow &&
+         parse_scale_layout(quantize.attr<std::string>("scaling")) == ScaleLayout::kRow &&
          quantize.results[0].dtype == DType::kE4M3;
 }
 
@@ -279,7 +274,7 @@ bool accepts_gradient_tiles(const Graph&, const Node& node) {
   const Node *one = chain->sinks[0].quantize, *two = chain->sinks[1].quantize;
   if (!places.has_kernel() || !takes_tiles(body, type, true, one)) return false;
   if (places.fixed.form != Form::kGated) return one != nullptr || chain->sinks[0].column_sum != nullptr;
-  const auto grouping = [](const Node& quantize) { return quantize.attrs.get_or<std::string>("scaling", "tensor"); };
+  const auto grouping = [](const Node& quantize) { return quantize.attr<std::string>("scaling"); };
   return one != nullptr && two != nullptr && !has_column_sum(*chain) && only_leave(body, {}) &&
          takes_tiles(body, type, true, two) && grouping(*one) == grouping(*two);
 }

@@ -33,9 +33,9 @@ struct CudnnProblem {
 // the log-sum-exp, f32[tokens, heads] when written or ragged, f32[batch, heads, length] when read dense. Ragged calls
 // also give i32[batch] lengths, and where the segments start in each tensor, in elements, i32[batch + 1].
 struct CudnnBuffers {
-  const void *q, *k, *v;
-  void* out;
-  float* stats;
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
+  void* out = nullptr;
+  float* stats = nullptr;
   const void* dout = nullptr;
   void *dq = nullptr, *dk = nullptr, *dv = nullptr;
   const int64_t* draw = nullptr;  // with dropout: seed, offset

@@ -3,7 +3,6 @@
 
 #include "base/log.h"
 #include "kernels/cuda/context.h"
-#include "kernels/cuda/libraries.h"
 
 #ifdef OCTET_CUDNN_FRONTEND
 

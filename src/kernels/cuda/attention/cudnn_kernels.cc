@@ -5,9 +5,6 @@
 
 #include "base/log.h"
 #include "kernels/cuda/attention/cudnn.h"
-#include "kernels/cuda/attention/cudnn_layout.h"
-#include "kernels/cuda/attention/mma.h"
-#include "kernels/cuda/attention/problem_of_node.h"
 #include "kernels/cuda/context.h"
 
 namespace octet::cuda {
@@ -76,7 +73,7 @@ struct Scratch {
 
 // At most.
 int64_t longest_segment(const Node& node, int64_t tokens) {
-  const int64_t given = node.attrs.get_or<int64_t>("max_length", 0);
+  const int64_t given = node.attr<int64_t>("max_length");
   return given > 0 ? std::min(given, tokens) : tokens;
 }
 
@@ -86,13 +83,13 @@ CudnnProblem cudnn_problem(const DeviceContext& context, const Graph& graph, con
   c.backward = node.op == Op::kAttentionGrad;
   c.batch = p.segments;
   c.tokens = p.tokens;
-  const int64_t equal = node.attrs.get_or<int64_t>("equal_length", 0);
+  const int64_t equal = node.attr<int64_t>("equal_length");
   c.ragged = equal <= 0 || equal * p.segments != p.tokens;
   c.length = c.ragged ? longest_segment(node, p.tokens) : equal;
   c.heads = p.heads, c.kv_heads = p.kv_heads, c.dim = p.dim;
   c.window = p.window < c.length ? p.window : 0;
   c.scale = p.scale;
-  c.dropout = static_cast<float>(node.attrs.get_or<double>("dropout", 0.0));
+  c.dropout = static_cast<float>(node.attr<double>("dropout"));
   c.deterministic = c.backward && context.options().deterministic;
   return c;
 }
@@ -123,65 +120,50 @@ CudnnPlan* find_plan(DeviceContext& context, const CudnnProblem& problem) {
   return cudnn->attention(problem);
 }
 
-void forward(const CudnnProblem& c, const AttentionProblem& p, CudnnPlan& plan, const Scratch& scratch,
-             const KernelArgs& args) {
+void run(const CudnnProblem& c, const AttentionProblem& p, CudnnPlan& plan, const Scratch& scratch,
+         const KernelArgs& args) {
   const int32_t* segments = args.in[3].as<const int32_t>();
-  CudnnBuffers b{args.in[0].data, args.in[1].data, args.in[2].data, args.out[0].data, args.out[1].as<float>()};
-  if (b.stats == nullptr) b.stats = scratch.stats;
-  b.draw = scratch.draw;
-  if (p.dropout) launch_mask_seed(args.in[4].as<const int64_t>(), p.key, scratch.draw, args.stream);
-  if (c.ragged) {
-    launch_ragged_layout(p, segments, scratch.layout, args.stream);
-    b.lengths = scratch.layout.lengths, b.q_starts = scratch.layout.q_starts, b.kv_starts = scratch.layout.kv_starts;
-    b.stats_starts = scratch.layout.stats_starts;
-  }
-  plan.run(b, scratch.own, args.stream);
-  if (c.ragged) {
-    launch_clear_outside(p, segments, b.out, p.heads * p.dim, 2, args.stream);
-    launch_clear_outside(p, segments, b.stats, p.heads, 4, args.stream);
-  }
-}
-
-void backward(const CudnnProblem& c, const AttentionProblem& p, CudnnPlan& plan, const Scratch& scratch,
-              const KernelArgs& args) {
-  const int32_t* segments = args.in[3].as<const int32_t>();
-  CudnnBuffers b{args.in[0].data, args.in[1].data, args.in[2].data, args.in[4].data, args.in[5].as<float>()};
-  b.dout = args.in[6].data;
   const auto result = [&](size_t i) { return args.out[i].data != nullptr ? args.out[i].data : scratch.results[i]; };
-  b.dq = result(0), b.dk = result(1), b.dv = result(2);
-  b.draw = scratch.draw;
-  if (p.dropout) launch_mask_seed(args.in[7].as<const int64_t>(), p.key, scratch.draw, args.stream);
+  CudnnBuffers b{.q = args.in[0].data, .k = args.in[1].data, .v = args.in[2].data, .draw = scratch.draw};
+  if (c.backward) {
+    b.out = args.in[4].data, b.stats = args.in[5].as<float>(), b.dout = args.in[6].data;
+    b.dq = result(0), b.dk = result(1), b.dv = result(2);
+  } else {
+    b.out = args.out[0].data;
+    b.stats = args.out[1].data != nullptr ? args.out[1].as<float>() : scratch.stats;
+  }
+  if (p.dropout) launch_mask_seed(args.in[c.backward ? 7 : 4].as<const int64_t>(), p.key, scratch.draw, args.stream);
   if (c.ragged) {
     launch_ragged_layout(p, segments, scratch.layout, args.stream);
     b.lengths = scratch.layout.lengths, b.q_starts = scratch.layout.q_starts, b.kv_starts = scratch.layout.kv_starts;
     b.stats_starts = scratch.layout.stats_starts;
-  } else {
+  } else if (c.backward) {
     launch_lse_by_head(b.stats, scratch.stats, p.segments, static_cast<int>(c.length), p.heads, args.stream);
     b.stats = scratch.stats;
   }
   plan.run(b, scratch.own, args.stream);
-  if (c.ragged) {
-    launch_clear_outside(p, segments, b.dq, p.heads * p.dim, 2, args.stream);
-    launch_clear_outside(p, segments, b.dk, p.kv_heads * p.dim, 2, args.stream);
-    launch_clear_outside(p, segments, b.dv, p.kv_heads * p.dim, 2, args.stream);
+  if (!c.ragged) return;
+  const auto clear = [&](void* rows, int width, int bytes) {
+    launch_clear_outside(p, segments, rows, width, bytes, args.stream);
+  };
+  if (c.backward) {
+    clear(b.dq, p.heads * p.dim, 2), clear(b.dk, p.kv_heads * p.dim, 2), clear(b.dv, p.kv_heads * p.dim, 2);
+  } else {
+    clear(b.out, p.heads * p.dim, 2), clear(b.stats, p.heads, 4);
   }
 }
 
 }  // namespace
 
 bool accepts_cudnn(const Graph& graph, const Node& node) {
-  const bool backward = node.op == Op::kAttentionGrad;
-  for (size_t i = 0; i < (backward ? 7u : 3u); ++i) {
-    if (i == 3 || i == 5) continue;
-    if (graph.dtype(node.inputs[i]) != DType::kBF16) return false;
-  }
+  if (!causal_with(graph, node, is_bf16)) return false;
   const int64_t dim = node.attrs.get<int64_t>("head_dim");
   const Shape& q = graph.shape(node.inputs[0]);
   // cuDNN starts blocks for the longest segment as often as segments are allowed for, there or not.
   const int64_t segments = graph.shape(node.inputs[3]).elements() - 1;
   if (dim <= kLargestMmaDim && segments * longest_segment(node, q.rows()) > kLargestOversize * q.rows()) return false;
-  if (node.attrs.get_or<double>("alibi", 0.0) > 0 || !node.attr<bool>("causal")) return false;
-  if (node.attrs.get_or<double>("dropout", 0.0) > 0 && !node.attrs.get_or<bool>("library_mask", false)) return false;
+  if (node.attr<double>("alibi") > 0) return false;
+  if (node.attr<double>("dropout") > 0 && !node.attr<bool>("library_mask")) return false;
   return dim % 8 == 0 && dim <= 256 && node.attrs.get<double>("scale") > 0 &&
          q.elements() < std::numeric_limits<int32_t>::max();
 }
@@ -208,7 +190,7 @@ BoundKernel bind_cudnn(DeviceContext& context, const Graph& graph, const Node& n
     for (size_t i = 0; i < results; ++i) {
       if (args.out[i].data == nullptr && scratch.results[i] == nullptr) return own(args);
     }
-    (c.backward ? backward : forward)(c, p, *plan, scratch, args);
+    run(c, p, *plan, scratch, args);
   };
 }
 

@@ -1,9 +1,23 @@
-// attention and its gradient of bf16 through cuDNN.
+// attention and its gradient of bf16 through cuDNN, and what its entries share with those of our own kernels.
 #pragma once
 
+#include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/kernel.h"
 
 namespace octet::cuda {
+
+// Causal, and all float operands (q, k, v; out and dout of the gradient) pass the test.
+template <typename Test>
+bool causal_with(const Graph& graph, const Node& node, Test test) {
+  if (!node.attr<bool>("causal")) return false;
+  const bool backward = node.op == Op::kAttentionGrad;
+  for (size_t i = 0; i < (backward ? 7u : 3u); ++i) {
+    if (i != 3 && i != 5 && !test(graph.dtype(node.inputs[i]))) return false;
+  }
+  return true;
+}
+
+inline bool is_bf16(DType dtype) { return dtype == DType::kBF16; }
 
 // What cuDNN could take, from the node alone: bf16, head dims of whole 16 bytes up to 256, dropout only by a library's
 // mask, not many more segments allowed for than can be there.
@@ -13,7 +27,8 @@ bool accepts_cudnn(const Graph& graph, const Node& node);
 BoundKernel bind_cudnn(DeviceContext& context, const Graph& graph, const Node& node);
 int64_t cudnn_workspace(DeviceContext& context, const Graph& graph, const Node& node);
 
-// Without cuDNN (rows.cc).
+// Without cuDNN (kernels.cc).
+AttentionProblem attention_problem(const Graph& graph, const Node& node);
 BoundKernel bind_attention_own(DeviceContext& context, const Graph& graph, const Node& node);
 int64_t attention_own_workspace(DeviceContext& context, const Graph& graph, const Node& node);
 

@@ -1,4 +1,4 @@
-#include "kernels/cuda/attention/cudnn_layout.h"
+#include "kernels/cuda/attention/attention.h"
 
 #include "kernels/cuda/common/philox.cuh"
 

@@ -3,9 +3,6 @@
 // and head dim.
 #include "kernels/common/keep_threshold.h"
 #include "kernels/cuda/attention/cudnn_kernels.h"
-#include "kernels/cuda/attention/mma.h"
-#include "kernels/cuda/attention/problem_of_node.h"
-#include "kernels/cuda/attention/tiled.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/families.h"
 
@@ -14,48 +11,27 @@ namespace {
 
 constexpr int64_t kLargestDim = 4096;  // sums of a warp's row are in shared memory
 
-// Causal, and all float operands (q, k, v; out and dout of the gradient) pass the test.
-template <typename Test>
-bool causal_with(const Graph& graph, const Node& node, Test test) {
-  if (!node.attr<bool>("causal")) return false;
-  const bool backward = node.op == Op::kAttentionGrad;
-  for (size_t i = 0; i < (backward ? 7u : 3u); ++i) {
-    if (i != 3 && i != 5 && !test(graph.dtype(node.inputs[i]))) return false;
-  }
-  return true;
-}
-
 bool accepts_tiled(const Graph& graph, const Node& node) {
   return causal_with(graph, node, is_wide_float) && node.attrs.get<int64_t>("head_dim") <= kLargestDim;
 }
 
 bool accepts_mma(const Graph& graph, const Node& node) {
   const int64_t dim = node.attrs.get<int64_t>("head_dim");
-  return causal_with(graph, node, [](DType dtype) { return dtype == DType::kBF16; }) && dim % 8 == 0 &&
-         dim <= kLargestMmaDim && node.attrs.get<double>("scale") > 0;
+  return causal_with(graph, node, is_bf16) && dim % 8 == 0 && dim <= kLargestMmaDim &&
+         node.attrs.get<double>("scale") > 0;
 }
 
-Operand operand(const Tensor& tensor) { return {tensor.data, tensor.dtype()}; }
-
-BoundKernel bind_forward(const AttentionProblem& problem, bool tensor_cores) {
-  return [p = problem, tensor_cores](const KernelArgs& args) {
+BoundKernel bind(const Graph& graph, const Node& node, bool tensor_cores) {
+  const bool backward = node.op == Op::kAttentionGrad;
+  return [p = attention_problem(graph, node), backward, tensor_cores](const KernelArgs& args) {
     AttentionOperands x{.q = operand(args.in[0]), .k = operand(args.in[1]), .v = operand(args.in[2])};
     x.segments = args.in[3].as<const int32_t>();
-    if (p.dropout) x.rng = args.in[4].as<const int64_t>();
-    x.out = operand(args.out[0]);
-    x.lse = args.out[1].as<float>();
-    (tensor_cores ? launch_attention_mma : launch_attention_tiled)(p, x, args.stream);
-  };
-}
-
-BoundKernel bind_gradient(const AttentionProblem& problem, bool tensor_cores) {
-  return [p = problem, tensor_cores](const KernelArgs& args) {
-    AttentionOperands x{.q = operand(args.in[0]), .k = operand(args.in[1]), .v = operand(args.in[2])};
-    x.segments = args.in[3].as<const int32_t>();
-    x.out = operand(args.in[4]);
-    x.lse = args.in[5].as<float>();
-    x.dout = operand(args.in[6]);
-    if (p.dropout) x.rng = args.in[7].as<const int64_t>();
+    if (p.dropout) x.rng = args.in[backward ? 7 : 4].as<const int64_t>();
+    if (!backward) {
+      x.out = operand(args.out[0]), x.lse = args.out[1].as<float>();
+      return (tensor_cores ? launch_attention_mma : launch_attention_tiled)(p, x, args.stream);
+    }
+    x.out = operand(args.in[4]), x.lse = args.in[5].as<float>(), x.dout = operand(args.in[6]);
     x.dq = operand(args.out[0]), x.dk = operand(args.out[1]), x.dv = operand(args.out[2]);
     auto* delta = reinterpret_cast<float*>(args.workspace.data());
     launch_attention_delta(p, x, delta, args.stream);
@@ -63,13 +39,17 @@ BoundKernel bind_gradient(const AttentionProblem& problem, bool tensor_cores) {
   };
 }
 
-BoundKernel bind(const Graph& graph, const Node& node, bool tensor_cores) {
-  const AttentionProblem problem = attention_problem(graph, node);
-  return node.op == Op::kAttention ? bind_forward(problem, tensor_cores) : bind_gradient(problem, tensor_cores);
-}
-
 BoundKernel bind_tiled(DeviceContext&, const Graph& graph, const Node& node) { return bind(graph, node, false); }
 BoundKernel bind_mma(DeviceContext&, const Graph& graph, const Node& node) { return bind(graph, node, true); }
+
+constexpr KernelEntry kKernels[] = {
+    {Op::kAttention, "attention_cudnn", accepts_cudnn, bind_cudnn, cudnn_workspace},
+    {Op::kAttention, "attention_mma", accepts_mma, bind_mma},
+    {Op::kAttention, "attention_tiled", accepts_tiled, bind_tiled},
+    {Op::kAttentionGrad, "attention_grad_cudnn", accepts_cudnn, bind_cudnn, cudnn_workspace},
+    {Op::kAttentionGrad, "attention_grad_mma", accepts_mma, bind_mma, attention_own_workspace},
+    {Op::kAttentionGrad, "attention_grad_tiled", accepts_tiled, bind_tiled, attention_own_workspace},
+};
 
 }  // namespace
 
@@ -79,14 +59,14 @@ AttentionProblem attention_problem(const Graph& graph, const Node& node) {
   p.heads = static_cast<int>(node.attrs.get<int64_t>("heads"));
   p.kv_heads = static_cast<int>(node.attrs.get<int64_t>("kv_heads"));
   p.dim = static_cast<int>(node.attrs.get<int64_t>("head_dim"));
-  p.window = static_cast<int>(std::min<int64_t>(node.attrs.get_or<int64_t>("window", 0), p.tokens));
+  p.window = static_cast<int>(std::min<int64_t>(node.attr<int64_t>("window"), p.tokens));
   p.segments = static_cast<int>(graph.shape(node.inputs[3]).elements() - 1);
   p.scale = static_cast<float>(node.attrs.get<double>("scale"));
-  p.alibi = static_cast<float>(node.attrs.get_or<double>("alibi", 0.0));
+  p.alibi = static_cast<float>(node.attr<double>("alibi"));
   if (p.alibi > 0) {
-    p.alibi_scale = static_cast<float>(node.attrs.get_or<double>("alibi_scale", 1.0) / node.attrs.get<double>("scale"));
+    p.alibi_scale = static_cast<float>(node.attr<double>("alibi_scale") / node.attrs.get<double>("scale"));
   }
-  const double dropout = node.attrs.get_or<double>("dropout", 0.0);
+  const double dropout = node.attr<double>("dropout");
   if (dropout > 0) {
     p.dropout = true;
     p.max_length = node.attrs.get<int64_t>("max_length");
@@ -110,16 +90,6 @@ int64_t attention_own_workspace(DeviceContext&, const Graph& graph, const Node& 
   return graph.shape(node.inputs[5]).elements() * static_cast<int64_t>(sizeof(float));
 }
 
-std::span<const KernelEntry> attention_kernels() {
-  static const KernelEntry kernels[] = {
-      {Op::kAttention, "attention_cudnn", accepts_cudnn, bind_cudnn, cudnn_workspace},
-      {Op::kAttention, "attention_mma", accepts_mma, bind_mma},
-      {Op::kAttention, "attention_tiled", accepts_tiled, bind_tiled},
-      {Op::kAttentionGrad, "attention_grad_cudnn", accepts_cudnn, bind_cudnn, cudnn_workspace},
-      {Op::kAttentionGrad, "attention_grad_mma", accepts_mma, bind_mma, attention_own_workspace},
-      {Op::kAttentionGrad, "attention_grad_tiled", accepts_tiled, bind_tiled, attention_own_workspace},
-  };
-  return kernels;
-}
+std::span<const KernelEntry> attention_kernels() { return kKernels; }
 
 }  // namespace octet::cuda

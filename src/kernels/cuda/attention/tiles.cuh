@@ -1,4 +1,5 @@
-// Shared-memory tiles of attention in float32: loading, products of two tiles, ranges of visible rows.
+// Shared-memory tiles of attention in float32: loading, products of two tiles, ranges of visible rows, the online
+// softmax.
 //
 // A block of 256 threads owns 64 rows of one side (queries, or keys in the gradient) and walks over tiles of rows of
 // the other side. Thread (ty, tx) of 16 x 16 holds own rows 4 ty .. 4 ty + 3 against other rows tx + 16 j in products,
@@ -6,7 +7,7 @@
 // banks.
 #pragma once
 
-#include "kernels/cuda/attention/problem.h"
+#include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/common/operand.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/philox.cuh"
@@ -34,8 +35,7 @@ __device__ __forceinline__ void load_tile(float* tile, const Operand& x, int hea
 #pragma unroll 1
         for (int e = 0; e < 4; ++e) {
           const float value = d + e < dim ? load(x, index + e) : 0.0f;
-#pragma unroll
-          for (int k = 0; k < 4; ++k) v[k] = k == e ? value : v[k];
+          unroll<4>([&](int k) { v[k] = k == e ? value : v[k]; });
         }
       }
     }
@@ -54,32 +54,19 @@ template <int kDim, int kEach>
 __device__ __forceinline__ void multiply_rows(const float* own, const float* other,
                                               float (&products)[kRowsOfThread][kEach]) {
   const int tx = static_cast<int>(threadIdx.x) % 16, ty = static_cast<int>(threadIdx.x) / 16;
-#pragma unroll
-  for (int i = 0; i < kRowsOfThread; ++i) {
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) products[i][j] = 0;
-  }
+  unroll<kRowsOfThread, kEach>([&](int i, int j) { products[i][j] = 0; });
 #pragma unroll 4
   for (int d = 0; d < kDim; d += 4) {
     float4 a[kRowsOfThread], b[kEach];
-#pragma unroll
-    for (int i = 0; i < kRowsOfThread; ++i) {
-      a[i] = *reinterpret_cast<const float4*>(own + (4 * ty + i) * kStride<kDim> + d);
-    }
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      b[j] = *reinterpret_cast<const float4*>(other + (tx + 16 * j) * kStride<kDim> + d);
-    }
-#pragma unroll
-    for (int i = 0; i < kRowsOfThread; ++i) {
-#pragma unroll
-      for (int j = 0; j < kEach; ++j) {
-        products[i][j] = fmaf(a[i].x, b[j].x, products[i][j]);
-        products[i][j] = fmaf(a[i].y, b[j].y, products[i][j]);
-        products[i][j] = fmaf(a[i].z, b[j].z, products[i][j]);
-        products[i][j] = fmaf(a[i].w, b[j].w, products[i][j]);
-      }
-    }
+    unroll<kRowsOfThread>(
+        [&](int i) { a[i] = *reinterpret_cast<const float4*>(own + (4 * ty + i) * kStride<kDim> + d); });
+    unroll<kEach>([&](int j) { b[j] = *reinterpret_cast<const float4*>(other + (tx + 16 * j) * kStride<kDim> + d); });
+    unroll<kRowsOfThread, kEach>([&](int i, int j) {
+      products[i][j] = fmaf(a[i].x, b[j].x, products[i][j]);
+      products[i][j] = fmaf(a[i].y, b[j].y, products[i][j]);
+      products[i][j] = fmaf(a[i].z, b[j].z, products[i][j]);
+      products[i][j] = fmaf(a[i].w, b[j].w, products[i][j]);
+    });
   }
 }
 
@@ -101,22 +88,16 @@ __device__ __forceinline__ void add_weighted_rows(const float* weights, const fl
 #pragma unroll 2
   for (int o = 0; o < kOthers; o += 4) {
     Vec<float, 4> w[kRowsOfThread];
-#pragma unroll
-    for (int i = 0; i < kRowsOfThread; ++i) {
-      w[i] = *reinterpret_cast<const Vec<float, 4>*>(weights + (4 * ty + i) * (kOthers + 4) + o);
-    }
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
+    unroll<kRowsOfThread>(
+        [&](int i) { w[i] = *reinterpret_cast<const Vec<float, 4>*>(weights + (4 * ty + i) * (kOthers + 4) + o); });
+    unroll<4>([&](int k) {
 #pragma unroll
       for (int c = 0; c < C::kCount; c += C::kVec) {
         const auto v = *reinterpret_cast<const Vec<float, C::kVec>*>(other + (o + k) * kStride<kDim> + C::at(c));
-#pragma unroll
-        for (int i = 0; i < kRowsOfThread; ++i) {
-#pragma unroll
-          for (int e = 0; e < C::kVec; ++e) sums[i][c + e] = fmaf(w[i].at[k], v.at[e], sums[i][c + e]);
-        }
+        unroll<kRowsOfThread, C::kVec>(
+            [&](int i, int e) { sums[i][c + e] = fmaf(w[i].at[k], v.at[e], sums[i][c + e]); });
       }
-    }
+    });
   }
 }
 
@@ -125,12 +106,10 @@ template <int kDim>
 __device__ __forceinline__ void put_rows(float* tile, const float (&sums)[kRowsOfThread][Columns<kDim>::kCount],
                                          const float (&factors)[kRowsOfThread]) {
   using C = Columns<kDim>;
-#pragma unroll
-  for (int i = 0; i < kRowsOfThread; ++i) {
+  unroll<kRowsOfThread>([&](int i) {
     float* row = tile + (static_cast<int>(threadIdx.x) / 16 * 4 + i) * kStride<kDim>;
-#pragma unroll
-    for (int c = 0; c < C::kCount; ++c) row[C::at(c)] = sums[i][c] * factors[i];
-  }
+    unroll<C::kCount>([&](int c) { row[C::at(c)] = sums[i][c] * factors[i]; });
+  });
 }
 
 // x[row_of(row)][head][d] = tile[row][d] where row_of is not negative.
@@ -159,11 +138,8 @@ __device__ __forceinline__ void store_tile(const float* tile, const Operand& x, 
 template <int kEach>
 __device__ __forceinline__ void store_weights(float* weights, const float (&values)[kRowsOfThread][kEach]) {
   const int tx = static_cast<int>(threadIdx.x) % 16, ty = static_cast<int>(threadIdx.x) / 16;
-#pragma unroll
-  for (int i = 0; i < kRowsOfThread; ++i) {
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) weights[(4 * ty + i) * (16 * kEach + 4) + tx + 16 * j] = values[i][j];
-  }
+  unroll<kRowsOfThread, kEach>(
+      [&](int i, int j) { weights[(4 * ty + i) * (16 * kEach + 4) + tx + 16 * j] = values[i][j]; });
 }
 
 // The segment of token t: [start, end); start = end = t for tokens outside all segments.
@@ -227,7 +203,7 @@ __device__ __forceinline__ float keep_factor(const AttentionProblem& p, const Ra
 }
 
 // e^x; the argument is never above rounding noise of 0 here.
-__device__ __forceinline__ float exponential(float x) { return exp2f(x * 1.44269504088896341f); }
+__device__ __forceinline__ float exponential(float x) { return exp2f(x * kLog2E); }
 
 // Calls body with the tile width for a head dim, as std::integral_constant-like value: 32, 64, 128 or 256.
 template <int kValue>
@@ -245,6 +221,95 @@ void with_tile_width(int dim, Body&& body) {
   } else {
     body(Width<256>{});
   }
+}
+
+// The grid of blocks of kRows own rows of so many heads.
+template <int kRows = kOwn>
+dim3 own_tiles(const AttentionProblem& p, int heads) {
+  return {static_cast<unsigned>((p.tokens + kRows - 1) / kRows), static_cast<unsigned>(heads)};
+}
+
+// --- the online softmax of 64 queries of one head over tiles of keys: dense and paged attention
+template <int kDim>
+struct ForwardTiles {
+  static constexpr int kOthers = kDim <= 128 ? 64 : 32, kEach = kOthers / 16;
+  static constexpr int kFloats = (kOwn + kOthers) * kStride<kDim> + kOwn * (kOthers + 4);
+};
+
+// What a thread knows of its four queries in the end.
+template <int kDim>
+struct ForwardRows {
+  float largest[kRowsOfThread], sum[kRowsOfThread], result[kRowsOfThread][Columns<kDim>::kCount];
+  bool sees[kRowsOfThread];  // any key at all
+};
+
+// The queries' tile stands in `shared` ([kOwn][kDim + 4]; kFloats in all). load_keys and load_values(tile, first key)
+// fill [kOthers][kDim + 4]; keep(own row, key) is the factor of a probability, asked for only with kDropout; bias times
+// key - query joins the scores before they are scaled (a query is the last key it sees).
+template <int kDim, typename LoadKeys, typename LoadValues, typename Keep>
+__device__ __forceinline__ void forward_walk(float* shared, const VisibleRows& visible, float scale, bool dropout,
+                                             ForwardRows<kDim>& rows, LoadKeys load_keys, LoadValues load_values,
+                                             Keep keep, float bias = 0) {
+  using C = Columns<kDim>;
+  constexpr int kOthers = ForwardTiles<kDim>::kOthers, kEach = ForwardTiles<kDim>::kEach;
+  float* queries = shared;
+  float* others = queries + kOwn * kStride<kDim>;     // keys, then values
+  float* weights = others + kOthers * kStride<kDim>;  // [kOwn][kOthers + 4]
+  const int tx = static_cast<int>(threadIdx.x) % 16, ty = static_cast<int>(threadIdx.x) / 16;
+  int low[kRowsOfThread], high[kRowsOfThread];
+  unroll<kRowsOfThread>([&](int i) {
+    rows.largest[i] = -INFINITY, rows.sum[i] = 0;
+    low[i] = visible.low[4 * ty + i], high[i] = visible.high[4 * ty + i];
+    rows.sees[i] = low[i] < high[i];
+    unroll<C::kCount>([&](int c) { rows.result[i][c] = 0; });
+  });
+  for (int tile = visible.first / kOthers * kOthers; tile < visible.last; tile += kOthers) {
+    __syncthreads();
+    load_keys(others, tile);
+    __syncthreads();
+    float scores[kRowsOfThread][kEach];
+    multiply_rows<kDim, kEach>(queries, others, scores);
+    unroll<kRowsOfThread>([&](int i) {
+      float top = rows.largest[i];
+      unroll<kEach>([&](int j) {
+        const int key = tile + tx + 16 * j;
+        const float score = fmaf(bias, static_cast<float>(key + 1 - high[i]), scores[i][j]);
+        scores[i][j] = key >= low[i] && key < high[i] ? score * scale : -INFINITY;
+        top = fmaxf(top, scores[i][j]);
+      });
+      top = warp_reduce<Max, 8>(top);                      // of the 16 threads that share rows
+      const float anchor = top == -INFINITY ? 0.0f : top;  // rows that see nothing yet
+      const float shrink = exponential(rows.largest[i] - anchor);
+      rows.largest[i] = top;
+      float added = 0;
+      unroll<kEach>([&](int j) {
+        scores[i][j] = exponential(scores[i][j] - anchor);
+        added += scores[i][j];
+      });
+      rows.sum[i] = fmaf(rows.sum[i], shrink, warp_reduce<Sum, 8>(added));
+      unroll<C::kCount>([&](int c) { rows.result[i][c] *= shrink; });
+      if (dropout) {
+        unroll<kEach>([&](int j) {
+          if (scores[i][j] != 0) scores[i][j] *= keep(4 * ty + i, tile + tx + 16 * j);
+        });
+      }
+    });
+    store_weights<kEach>(weights, scores);
+    __syncthreads();
+    load_values(others, tile);
+    __syncthreads();
+    add_weighted_rows<kDim, kOthers>(weights, others, rows.result);
+  }
+}
+
+// The results divided by their sums, zeros for rows that see nothing, in the tile of the queries.
+template <int kDim>
+__device__ __forceinline__ void put_results(float* tile, const ForwardRows<kDim>& rows) {
+  float factors[kRowsOfThread];
+  unroll<kRowsOfThread>([&](int i) { factors[i] = rows.sees[i] ? 1.0f / rows.sum[i] : 0.0f; });
+  __syncthreads();
+  put_rows<kDim>(tile, rows.result, factors);
+  __syncthreads();
 }
 
 }  // namespace octet::cuda

@@ -6,25 +6,20 @@
 // polynomial.
 #pragma once
 
+#include "kernels/cuda/common/numbers.cuh"
 #include "kernels/cuda/elementwise/elementwise.h"
 
 namespace octet::cuda {
 
 inline constexpr float kSqrt2OverPi = 0.79788456f, kInvSqrt2 = 0.70710678f, kInvSqrt2Pi = 0.39894228f,
-                       kCubic = 0.044715f, kLog2E = 1.44269504f;
+                       kCubic = 0.044715f;
 
-// Subnormal results become 0, which 1 + e does not see.
-__device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 __device__ __forceinline__ float reciprocal_fast(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-// 1 / (1 + exp(-x)); exp overflows to infinity and its reciprocal to 0.
+// 1 / (1 + exp(-x)); exp overflows to infinity and its reciprocal to 0. 1 + e does not see that subnormals are 0.
 __device__ __forceinline__ float sigmoid(float x) { return reciprocal_fast(1.0f + exp2_fast(-kLog2E * x)); }
 
 // sigmoid(2u) for u = sqrt(2/pi) (x + 0.044715 x^3), given x and its square.

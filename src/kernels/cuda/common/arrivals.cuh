@@ -8,11 +8,17 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/cuda/common/grid_amax.h"
 #include "kernels/cuda/common/numbers.cuh"
 #include "kernels/cuda/common/reduce.cuh"
 
 namespace octet::cuda {
+
+// Where a kernel leaves the amax of what its grid makes.
+inline constexpr int kAmaxWords = 2;
+struct GridAmax {
+  float* to = nullptr;        // [1], null: not wanted
+  uint32_t* words = nullptr;  // [kAmaxWords] of DeviceContext::counters: the largest bits so far, arrivals
+};
 
 // True for the last of `expected` calls, which then sees what the others wrote before theirs. By one thread of a block,
 // after a barrier where other threads of it have written.
@@ -58,8 +64,7 @@ struct Amax {
     } else if constexpr (kPairs) {
       largest = __vmaxu2(largest, __bfloat16_as_ushort(v.at[0]) & 0x7fffu);
     } else {
-#pragma unroll
-      for (int k = 0; k < kVec; ++k) largest = max(largest, magnitude_bits(to_float(v.at[k])));
+      unroll<kVec>([&](int k) { largest = max(largest, magnitude_bits(to_float(v.at[k]))); });
     }
   }
   __device__ __forceinline__ uint32_t bits() const {

@@ -39,11 +39,10 @@ template <typename Kind>
 __device__ __forceinline__ void join_columns(const float (&held)[kPartCols], float* scratch, float* to, int64_t cols,
                                              int64_t cols_left) {
   const int thread = static_cast<int>(threadIdx.x), part = thread & 7;
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
+  unroll<4>([&](int k) {
     *reinterpret_cast<float4*>(scratch + (thread >> 3) * kTile + part * kPartCols + ((k + (part >> 1)) & 3) * 4) = {
         held[4 * k], held[4 * k + 1], held[4 * k + 2], held[4 * k + 3]};
-  }
+  });
   __syncthreads();
   const int col = thread & (kTile - 1), half = thread >> 7;
   if (col >= cols_left) return;

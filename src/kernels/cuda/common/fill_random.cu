@@ -24,10 +24,9 @@ __global__ void fill_normal_kernel(T* data, int64_t count, uint64_t seed) {
 
 void fill_random(DType dtype, void* data, int64_t elements, uint64_t seed) {
   if (elements == 0) return;
-  const auto fill = [&]<typename T>(T) {
+  with_number_type(dtype, [&]<typename T>(T) {
     fill_normal_kernel<<<1024, 256>>>(static_cast<T*>(data), elements, seed * 0x9E3779B97F4A7C15ull);
-  };
-  if (!with_float_type(dtype, fill)) with_fp8_type(dtype, fill);
+  });
 }
 
 }  // namespace octet::cuda

@@ -1,12 +1,14 @@
-// Hopper's barriers in shared memory (mbarrier), and bulk copies from global to shared memory (TMA without a tensor
-// map) that arrive on them.
+// Shared memory as instructions take it: addresses, Hopper's barriers (mbarrier), and bulk copies from global to shared
+// memory (TMA without a tensor map) that arrive on them.
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/cuda/common/shared_address.cuh"
-
 namespace octet::cuda {
+
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
 
 // A phase completes when `arrivals` threads have arrived and all announced bytes have been copied.
 struct Mbarrier {

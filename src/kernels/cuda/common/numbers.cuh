@@ -24,6 +24,20 @@ struct e5m2 {
   uint8_t bits;
 };
 
+// body(i) for all i < kCount, body(i, j) for all j < kCounts of each i, ...: loops without a branch, whose arrays stay
+// in registers.
+template <int kCount, int... kCounts, typename Body>
+__device__ __forceinline__ void unroll(const Body& body) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if constexpr (sizeof...(kCounts) == 0) {
+      body(i);
+    } else {
+      unroll<kCounts...>([&](auto... rest) { body(i, rest...); });
+    }
+  }
+}
+
 __device__ __forceinline__ float to_float(float x) { return x; }
 __device__ __forceinline__ float to_float(bf16 x) { return __bfloat162float(x); }
 __device__ __forceinline__ float to_float(f16 x) { return __half2float(x); }
@@ -73,14 +87,12 @@ inline constexpr int kVecOf = 16 / static_cast<int>(sizeof(T));  // elements of 
 template <int kCount, typename T>
 __device__ __forceinline__ void load(const T* from, float (&to)[kCount]) {
   const Vec<T, kCount> v = *reinterpret_cast<const Vec<T, kCount>*>(from);
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) to[i] = to_float(v.at[i]);
+  unroll<kCount>([&](int i) { to[i] = to_float(v.at[i]); });
 }
 template <int kCount, typename T>
 __device__ __forceinline__ void store(T* to, const float (&from)[kCount]) {
   Vec<T, kCount> v;
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) v.at[i] = from_float<T>(from[i]);
+  unroll<kCount>([&](int i) { v.at[i] = from_float<T>(from[i]); });
   *reinterpret_cast<Vec<T, kCount>*>(to) = v;
 }
 // kCount neighbouring elements of bf16 or float32 as words: what a kernel holds, stores or compares without unpacking.
@@ -91,13 +103,11 @@ struct alignas(sizeof(T) * kCount) Packed {
 
   __device__ __forceinline__ void unpack(float (&to)[kCount]) const {
     if constexpr (sizeof(T) == 4) {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) to[i] = __uint_as_float(words[i]);
+      unroll<kCount>([&](int i) { to[i] = __uint_as_float(words[i]); });
     } else {
-#pragma unroll
-      for (int i = 0; i < kWords; ++i) {
+      unroll<kWords>([&](int i) {
         to[2 * i] = __uint_as_float(words[i] << 16), to[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-      }
+      });
     }
   }
 };
@@ -106,13 +116,11 @@ template <typename T, int kCount>
 __device__ __forceinline__ Packed<T, kCount> pack(const float (&from)[kCount]) {
   Packed<T, kCount> packed;
   if constexpr (sizeof(T) == 4) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) packed.words[i] = __float_as_uint(from[i]);
+    unroll<kCount>([&](int i) { packed.words[i] = __float_as_uint(from[i]); });
   } else {
-#pragma unroll
-    for (int i = 0; i < kCount / 2; ++i) {
+    unroll<kCount / 2>([&](int i) {
       asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed.words[i]) : "f"(from[2 * i + 1]), "f"(from[2 * i]));
-    }
+    });
   }
   return packed;
 }
@@ -123,6 +131,15 @@ __device__ __forceinline__ Packed<T, kCount> load_packed(const T* from) {
 template <int kCount, typename T>
 __device__ __forceinline__ void store_packed(T* to, const Packed<T, kCount>& packed) {
   *reinterpret_cast<Packed<T, kCount>*>(to) = packed;
+}
+
+inline constexpr float kLog2E = 1.44269504f;
+
+// 2^x by the special function unit, to about 1 unit in the last place; subnormal results become 0.
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 
 // What x becomes when it is stored as T and read again.
@@ -143,12 +160,21 @@ bool with_float_type(DType dtype, Body&& body) {
   }
 }
 template <typename Body>
+void with_f32_or_bf16(DType dtype, Body&& body) {
+  dtype == DType::kF32 ? body(float{}) : body(bf16{});
+}
+template <typename Body>
 bool with_fp8_type(DType dtype, Body&& body) {
   switch (dtype) {
     case DType::kE4M3: body(e4m3{}); return true;
     case DType::kE5M2: body(e5m2{}); return true;
     default: return false;
   }
+}
+// Of either list.
+template <typename Body>
+void with_number_type(DType dtype, Body&& body) {
+  if (!with_float_type(dtype, body)) with_fp8_type(dtype, body);
 }
 
 }  // namespace octet::cuda

@@ -42,9 +42,11 @@ struct Grid {
   dim3 cluster = {1};  // blocks of one
 };
 
-// Beyond 48 KiB, with what the kernel declares itself, shared memory must be asked for.
+// Beyond 48 KiB, with what the kernel declares itself (at most 16 KiB), shared memory must be asked for. The launchers
+// below do so.
 template <typename Kernel>
 void allow_shared(Kernel kernel, size_t bytes) {
+  if (bytes <= 32 << 10) return;
   // Plans of one kernel need different sizes, from several threads: the limit is only raised.
   static std::mutex asking;
   const std::lock_guard lock(asking);
@@ -58,6 +60,7 @@ void allow_shared(Kernel kernel, size_t bytes) {
 
 template <typename... Parameters, typename... Arguments>
 void launch_overlapped(void (*kernel)(Parameters...), const Grid& grid, cudaStream_t stream, Arguments&&... arguments) {
+  allow_shared(kernel, grid.shared);
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -69,6 +72,13 @@ void launch_overlapped(void (*kernel)(Parameters...), const Grid& grid, cudaStre
   config.attrs = attributes;
   config.numAttrs = grid.cluster.x * grid.cluster.y * grid.cluster.z > 1 ? 2 : 1;
   cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
+}
+
+// In the full order of the stream.
+template <typename... Parameters, typename... Arguments>
+void launch_ordered(void (*kernel)(Parameters...), const Grid& grid, cudaStream_t stream, Arguments&&... arguments) {
+  allow_shared(kernel, grid.shared);
+  kernel<<<grid.blocks, grid.threads, grid.shared, stream>>>(std::forward<Arguments>(arguments)...);
 }
 
 }  // namespace octet::cuda

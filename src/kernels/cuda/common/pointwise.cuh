@@ -6,7 +6,7 @@
 //     template <int kVec> __device__ Held<kVec> load(int64_t i) const;       // elements i .. i + kVec - 1
 //     template <int kVec> __device__ void finish(const Held<kVec>&, int64_t i);  // computes and writes them
 //     __device__ void begin();                                               // once a thread; may be missing
-//     __device__ void end();                                                 // once a thread, by whole blocks
+//     __device__ void end();                                                 // the same, by whole blocks
 //   };
 //
 // Results may alias inputs: a thread reads all it needs of an element before it writes that element.
@@ -43,8 +43,7 @@ __device__ __forceinline__ void widen(const Vec<T, kVec>& v, float (&x)[kVec]) {
   if constexpr (std::is_same_v<T, bf16> && kVec > 1) {
     reinterpret_cast<const Packed<T, kVec>&>(v).unpack(x);
   } else {
-#pragma unroll
-    for (int k = 0; k < kVec; ++k) x[k] = to_float(v.at[k]);
+    unroll<kVec>([&](int k) { x[k] = to_float(v.at[k]); });
   }
 }
 template <typename T, int kVec>
@@ -53,8 +52,7 @@ __device__ __forceinline__ Vec<T, kVec> narrow(const float (&x)[kVec]) {
   if constexpr (std::is_same_v<T, bf16> && kVec > 1) {
     reinterpret_cast<Packed<T, kVec>&>(v) = pack<T>(x);
   } else {
-#pragma unroll
-    for (int k = 0; k < kVec; ++k) v.at[k] = from_float<T>(x[k]);
+    unroll<kVec>([&](int k) { v.at[k] = from_float<T>(x[k]); });
   }
   return v;
 }
@@ -67,21 +65,19 @@ __global__ void __launch_bounds__(kPointwiseThreads) pointwise_kernel(int64_t co
   constexpr int64_t kLine = static_cast<int64_t>(kPointwiseThreads) * kVec, kStep = kUnroll * kLine;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kStep + static_cast<int64_t>(threadIdx.x) * kVec;
   typename Body::template Held<kVec> held[kUnroll];
-#pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
+  unroll<kUnroll>([&](int u) {
     const int64_t i = first + u * kLine;
     if (i + kVec <= count) held[u] = body.template load<kVec>(i);
-  }
-#pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
+  });
+  unroll<kUnroll>([&](int u) {
     const int64_t i = first + u * kLine;
     if (i + kVec <= count) {
       body.template finish<kVec>(held[u], i);
     } else {
       for (int64_t j = i; j < count; ++j) body.template finish<1>(body.template load<1>(j), j);
     }
-  }
-  body.end();
+  });
+  if constexpr (requires { body.end(); }) body.end();
 }
 
 // kUnroll accesses in flight a thread.
@@ -104,29 +100,26 @@ __global__ void __launch_bounds__(kPointwiseThreads, kBlocks) pointwise_persiste
   const int64_t step = gridDim.x * kRun, whole = count / kVec * kVec;
   int64_t first = blockIdx.x * kRun + static_cast<int64_t>(threadIdx.x) * kVec;
   typename Body::template Held<kVec> held[kUnroll], next[kUnroll];
-#pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
+  unroll<kUnroll>([&](int u) {
     if (first + u * kLine < whole) held[u] = body.template load<kVec>(first + u * kLine);
-  }
+  });
 #pragma unroll 1
   for (; first < whole; first += step) {
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
+    unroll<kUnroll>([&](int u) {
       const int64_t i = first + step + u * kLine;
       if (i < whole) next[u] = body.template load<kVec>(i);
-    }
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
+    });
+    unroll<kUnroll>([&](int u) {
       const int64_t i = first + u * kLine;
       if (i < whole) body.template finish<kVec>(held[u], i);
       held[u] = next[u];
-    }
+    });
   }
   if (blockIdx.x == 0 && whole + threadIdx.x < count) {
     const int64_t i = whole + threadIdx.x;
     body.template finish<1>(body.template load<1>(i), i);
   }
-  body.end();
+  if constexpr (requires { body.end(); }) body.end();
 }
 template <int kVec, int kUnroll, int kBlocks, typename Body>
 void launch_pointwise_persistent(int64_t count, const Body& body, int sm_count, cudaStream_t stream) {
@@ -176,7 +169,6 @@ struct Map {
     for (float& x : v) x = fn(x);
     write<kVec>(y + i, narrow<Y>(v));
   }
-  __device__ void end() {}
 };
 
 }  // namespace octet::cuda

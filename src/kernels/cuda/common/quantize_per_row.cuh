@@ -37,8 +37,7 @@ __device__ __forceinline__ Packed<T, kRowGroup> load_group(const T* x, int64_t l
     return group;
   } else {
     float values[kRowGroup];
-#pragma unroll
-    for (int i = 0; i < kRowGroup; ++i) values[i] = i < left ? to_float(x[i]) : 0.0f;
+    unroll<kRowGroup>([&](int i) { values[i] = i < left ? to_float(x[i]) : 0.0f; });
     return pack<T>(values);
   }
 }
@@ -49,9 +48,9 @@ __device__ __forceinline__ void store_group(uint8_t* codes, int64_t left, const 
   if constexpr (kVector) {
     if (left > 0) *reinterpret_cast<uint2*>(codes) = words;
   } else {
-#pragma unroll
-    for (int i = 0; i < kRowGroup; ++i)
+    unroll<kRowGroup>([&](int i) {
       if (i < left) codes[i] = static_cast<uint8_t>((i < 4 ? words.x : words.y) >> (i % 4 * 8));
+    });
   }
 }
 
@@ -96,19 +95,17 @@ __global__ void __launch_bounds__(1024, 1)
     return most;
   };
   typename Producer::Operands operands[kHeld];
-#pragma unroll
-  for (int h = 0; h < kHeld; ++h) {
+  unroll<kHeld>([&](int h) {
     const int64_t column = first + h * stride;
     operands[h] = producer.template load<kVector>(row, column, job.cols - column);
-  }
+  });
   Packed<T, kRowGroup> held[kHeld];
   uint32_t most = 0;
-#pragma unroll
-  for (int h = 0; h < kHeld; ++h) {
+  unroll<kHeld>([&](int h) {
     const int64_t column = first + h * stride;
     held[h] = producer.template make<kVector>(operands[h], column, job.cols - column);
     most = largest(most, held[h]);
-  }
+  });
   const auto make_again = [&](int64_t column) {
     const int64_t left = job.cols - column;
     return producer.template make<kVector>(producer.template load<kVector>(row, column, left), column, left);
@@ -124,7 +121,7 @@ __global__ void __launch_bounds__(1024, 1)
     cluster.sync();
     for (int i = 0; i < blocks; ++i) most = max(most, of_blocks[i]);
   }
-  const float scale = ScaleFormula{job.max, job.margin, job.pow2}(most);
+  const float scale = scale_of(job.formula, most);
   if (threadIdx.x == 0 && rank == 0) {
     if (job.scale_inv != nullptr) job.scale_inv[row] = 1.0f / scale;
     if (job.amax != nullptr) atomicMax(reinterpret_cast<uint32_t*>(job.amax), most);
@@ -135,8 +132,7 @@ __global__ void __launch_bounds__(1024, 1)
     group.unpack(values);
     store_group<Code, kVector>(job.codes + begin + column, job.cols - column, values, scale);
   };
-#pragma unroll
-  for (int h = 0; h < kHeld; ++h) encode(held[h], first + h * stride);
+  unroll<kHeld>([&](int h) { encode(held[h], first + h * stride); });
 #pragma unroll 1
   for (int64_t column = first + kHeld * stride; column < job.cols; column += stride) {
     encode(make_again(column), column);

@@ -144,11 +144,10 @@ struct TilePart {
   // Whether no element is a NaN; false too where infinities or huge numbers hide that. Cheaper than signs for all.
   __device__ __forceinline__ bool only_numbers() const {
     uint32_t sum = 0;
-#pragma unroll
-    for (int i = 0; i < kPartRows; ++i) {
+    unroll<kPartRows>([&](int i) {
 #pragma unroll
       for (int w = 0; w < kWords; w += 2) sum = Magnitudes<T>::add_product(sum, at[i][w], at[i][w + 1]);
-    }
+    });
     return Magnitudes<T>::finite(sum);
   }
 };
@@ -164,11 +163,10 @@ struct TileScratch {
 template <typename M, int kLive, int kWords>
 __device__ __forceinline__ void halve_max(uint32_t (&words)[kWords], int lanes) {
   const bool high = (threadIdx.x & lanes) != 0;
-#pragma unroll
-  for (int k = 0; k < kLive / 2; ++k) {
+  unroll<kLive / 2>([&](int k) {
     const uint32_t mine = high ? words[k + kLive / 2] : words[k], other = high ? words[k] : words[k + kLive / 2];
     words[k] = M::max(mine, __shfl_xor_sync(kWholeWarp, other, lanes));
-  }
+  });
 }
 
 // Four rows of four codes to four columns of them.
@@ -202,9 +200,9 @@ __device__ __forceinline__ void store_turned_codes(const TileScratch& scratch, u
       *reinterpret_cast<uint4*>(to) = rows16;
     } else {
       const uint32_t words[4] = {rows16.x, rows16.y, rows16.z, rows16.w};
-#pragma unroll
-      for (int j = 0; j < 16; ++j)
+      unroll<16>([&](int j) {
         if (first + j < rows) to[j] = static_cast<uint8_t>(words[j / 4] >> (j % 4 * 8));
+      });
     }
   }
 }
@@ -212,7 +210,7 @@ __device__ __forceinline__ void store_turned_codes(const TileScratch& scratch, u
 // The scale of kTensor, and the results that one thread of all writes.
 __device__ __forceinline__ float tensor_scale(const QuantizeJob& job) {
   if (job.scale_from == nullptr) return *job.scale;
-  return ScaleFormula{job.max, job.margin, job.pow2}(__float_as_uint(*job.scale_from));
+  return scale_of(job.formula, __float_as_uint(*job.scale_from));
 }
 __device__ __forceinline__ void store_tensor_scale(const QuantizeJob& job, float scale) {
   for (float* to : {job.scale_inv, job.scale_inv_t, job.made_scale_inv})
@@ -221,20 +219,19 @@ __device__ __forceinline__ void store_tensor_scale(const QuantizeJob& job, float
 }
 
 // Column scales of kRow128 and kRow, into scratch.col_scale; begins after, ends with a barrier.
-template <Grouping kGrouping, typename T>
+template <ScaleLayout kLayout, typename T>
 __device__ __forceinline__ void tile_column_scales(const TilePart<T>& x, int64_t r0, int64_t c0, const QuantizeJob& job,
                                                    TileScratch& scratch) {
   using M = Magnitudes<T>;
   constexpr int kWords = TilePart<T>::kWords;
   const int thread = static_cast<int>(threadIdx.x);
-  if constexpr (kGrouping == Grouping::kRow128) {
+  if constexpr (kLayout == ScaleLayout::kRow128) {
     uint32_t most[kWords];
-#pragma unroll
-    for (int w = 0; w < kWords; ++w) {
+    unroll<kWords>([&](int w) {
       most[w] = x.at[0][w] & M::kMask;
 #pragma unroll
       for (int i = 1; i < kPartRows; ++i) most[w] = M::max(most[w], x.at[i][w] & M::kMask);
-    }
+    });
     halve_max<M, kWords>(most, 16);
     halve_max<M, kWords / 2>(most, 8);
     uint32_t* to = scratch.codes_t + ((thread >> 5) * 8 + (thread & 7)) * kWords + ((thread >> 4) & 1) * (kWords / 2) +
@@ -245,18 +242,17 @@ __device__ __forceinline__ void tile_column_scales(const TilePart<T>& x, int64_t
   }
   if (const int c = thread; c < kTile) {
     uint32_t most = 0;
-    if constexpr (kGrouping == Grouping::kRow128) {
+    if constexpr (kLayout == ScaleLayout::kRow128) {
       constexpr int kPacked = 4 / static_cast<int>(sizeof(T));
-#pragma unroll
-      for (int i = 0; i < 8; ++i) most = M::max(most, scratch.codes_t[i * 8 * kWords + c / kPacked]);
+      unroll<8>([&](int i) { most = M::max(most, scratch.codes_t[i * 8 * kWords + c / kPacked]); });
       if constexpr (kPacked == 2) most = c % 2 == 0 ? most << 16 : most & 0xffff0000u;
     } else if (c0 + c < job.cols) {
       most = job.col_amax[c0 + c];
     }
-    const float scale = ScaleFormula{job.max, job.margin, job.pow2}(most);
+    const float scale = scale_of(job.formula, most);
     scratch.col_scale[c] = scale;
     if (job.scale_inv_t != nullptr && c0 + c < job.cols) {
-      if (kGrouping == Grouping::kRow128 || r0 == 0)
+      if (kLayout == ScaleLayout::kRow128 || r0 == 0)
         job.scale_inv_t[row128_scale_index(c0 + c, r0 / kTile, job.cols)] = 1.0f / scale;
     }
   }
@@ -265,56 +261,49 @@ __device__ __forceinline__ void tile_column_scales(const TilePart<T>& x, int64_t
 
 // Everything job wants of the tile at (r0, c0). All 256 threads call it. For kRow it makes the transposed codes only.
 // job.scale_inv and scale_inv_t of kTensor are written by the tile at (0, 0). kVector: job.vector.
-template <Grouping kGrouping, typename Code, bool kVector, typename T>
+template <ScaleLayout kLayout, typename Code, bool kVector, typename T>
 __device__ __forceinline__ void quantize_tile(const TilePart<T>& x, int64_t r0, int64_t c0, const QuantizeJob& job,
                                               TileScratch& scratch) {
   using M = Magnitudes<T>;
   constexpr int kWords = TilePart<T>::kWords;
-  constexpr bool kByRow = kGrouping == Grouping::kRow128 || kGrouping == Grouping::kRow;
+  constexpr bool kByRow = kLayout == ScaleLayout::kRow128 || kLayout == ScaleLayout::kRow;
   const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5;
   const int64_t r = r0 + x.row(), c = c0 + x.col();
-  const ScaleFormula formula{job.max, job.margin, job.pow2};
 
   uint32_t row_amax[kPartRows] = {};  // packed, of this thread's columns
   float row_scale[kPartRows];
-  constexpr bool kMeasured = kGrouping == Grouping::kTile128 || kGrouping == Grouping::kRow128;
+  constexpr bool kMeasured = kLayout == ScaleLayout::kTile128 || kLayout == ScaleLayout::kRow128;
   if (kMeasured || job.amax != nullptr) {
-#pragma unroll
-    for (int i = 0; i < kPartRows; ++i) {
-#pragma unroll
-      for (int w = 0; w < kWords; ++w) row_amax[i] = M::max(row_amax[i], x.at[i][w] & M::kMask);
-    }
+    unroll<kPartRows, kWords>([&](int i, int w) { row_amax[i] = M::max(row_amax[i], x.at[i][w] & M::kMask); });
   }
   const uint32_t part_amax = M::bits(M::max(M::max(row_amax[0], row_amax[1]), M::max(row_amax[2], row_amax[3])));
   const bool numbers = kMeasured ? part_amax <= 0x7f800000u : x.only_numbers();
-  if constexpr (kGrouping == Grouping::kRow128) {
+  if constexpr (kLayout == ScaleLayout::kRow128) {
     // Of the 8 threads of four rows, threads 2 i and 2 i + 1 get the amax of row i and make its scale.
     halve_max<M, 4>(row_amax, 4);
     halve_max<M, 2>(row_amax, 2);
     const uint32_t amax = M::bits(M::max(row_amax[0], __shfl_xor_sync(kWholeWarp, row_amax[0], 1)));
-    const float scale = formula(amax);
+    const float scale = scale_of(job.formula, amax);
     const int mine = lane % 8 / 2;
     if (job.scale_inv != nullptr && lane % 2 == 0 && r + mine < job.rows)
       job.scale_inv[row128_scale_index(r + mine, c0 / kTile, job.rows)] = 1.0f / scale;
-#pragma unroll
-    for (int i = 0; i < kPartRows; ++i) row_scale[i] = __shfl_sync(kWholeWarp, scale, 2 * i, 8);
+    unroll<kPartRows>([&](int i) { row_scale[i] = __shfl_sync(kWholeWarp, scale, 2 * i, 8); });
   }
   float scale = 1.0f;
-  if constexpr (kGrouping == Grouping::kTensor) {
+  if constexpr (kLayout == ScaleLayout::kTensor) {
     scale = tensor_scale(job);
     if (r0 == 0 && c0 == 0 && thread == 0) store_tensor_scale(job, scale);
     if (job.amax != nullptr) block_amax(part_amax, job.amax);
   } else if constexpr (kMeasured) {
-    if (kGrouping == Grouping::kTile128 || job.amax != nullptr) {
+    if (kLayout == ScaleLayout::kTile128 || job.amax != nullptr) {
       const uint32_t most = warp_max(part_amax);
       if (lane == 0) scratch.amax[warp] = most;
       __syncthreads();
       uint32_t tile_amax = 0;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) tile_amax = max(tile_amax, scratch.amax[i]);
+      unroll<8>([&](int i) { tile_amax = max(tile_amax, scratch.amax[i]); });
       if (job.amax != nullptr && thread == 0) atomicMax(reinterpret_cast<uint32_t*>(job.amax), tile_amax);
-      if constexpr (kGrouping == Grouping::kTile128) {
-        scale = formula(tile_amax);
+      if constexpr (kLayout == ScaleLayout::kTile128) {
+        scale = scale_of(job.formula, tile_amax);
         const int64_t row_tiles = (job.rows + kTile - 1) / kTile, col_tiles = (job.cols + kTile - 1) / kTile;
         if (thread == 0) {
           if (job.scale_inv != nullptr) job.scale_inv[r0 / kTile * col_tiles + c0 / kTile] = 1.0f / scale;
@@ -329,56 +318,50 @@ __device__ __forceinline__ void quantize_tile(const TilePart<T>& x, int64_t r0, 
   }
 
   uint32_t codes[kPartRows][kPartCols / 4];
-  if (kGrouping != Grouping::kRow && (job.codes != nullptr || (!kByRow && job.codes_t != nullptr))) {
+  if (kLayout != ScaleLayout::kRow && (job.codes != nullptr || (!kByRow && job.codes_t != nullptr))) {
     uint8_t* to = job.codes + r * job.cols + c;
 #pragma unroll
     for (int i = 0; i < kPartRows; ++i, to += job.cols) {
-#pragma unroll
-      for (int q = 0; q < kPartCols / 4; ++q) {
+      unroll<kPartCols / 4>([&](int q) {
         codes[i][q] = encode4_numbers<Code>(x.value(i, 4 * q), x.value(i, 4 * q + 1), x.value(i, 4 * q + 2),
                                             x.value(i, 4 * q + 3), row_scale[i]);
-      }
+      });
       if (!numbers) {
-#pragma unroll
-        for (int q = 0; q < kPartCols / 4; ++q) codes[i][q] = with_nans<Code>(codes[i][q], x.row_signs(i, 4 * q));
+        unroll<kPartCols / 4>([&](int q) { codes[i][q] = with_nans<Code>(codes[i][q], x.row_signs(i, 4 * q)); });
       }
       if (job.codes == nullptr || r + i >= job.rows) continue;
       if constexpr (kVector) {
         if (c < job.cols) *reinterpret_cast<uint4*>(to) = {codes[i][0], codes[i][1], codes[i][2], codes[i][3]};
       } else {
-#pragma unroll
-        for (int j = 0; j < kPartCols; ++j)
+        unroll<kPartCols>([&](int j) {
           if (c + j < job.cols) to[j] = static_cast<uint8_t>(codes[i][j / 4] >> (j % 4 * 8));
+        });
       }
     }
   }
 
   if constexpr (kByRow) {
-    if (job.codes_t != nullptr || job.scale_inv_t != nullptr) tile_column_scales<kGrouping>(x, r0, c0, job, scratch);
+    if (job.codes_t != nullptr || job.scale_inv_t != nullptr) tile_column_scales<kLayout>(x, r0, c0, job, scratch);
   }
   if (job.codes_t == nullptr) return;
   uint32_t* mine = turned_codes_of_thread(scratch);
-#pragma unroll
-  for (int q = 0; q < kPartCols / 4; ++q) {
+  unroll<kPartCols / 4>([&](int q) {
     uint32_t words[4];
     if constexpr (kByRow) {
       const float4 s = *reinterpret_cast<const float4*>(scratch.col_scale + x.col() + 4 * q);
       const float scales[4] = {s.x, s.y, s.z, s.w};
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
+      unroll<4>([&](int j) {
         const int k = 4 * q + j;
         words[j] = encode4_numbers<Code>(x.value(0, k), x.value(1, k), x.value(2, k), x.value(3, k), scales[j]);
-      }
+      });
       if (!numbers) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) words[j] = with_nans<Code>(words[j], x.column_signs(4 * q + j));
+        unroll<4>([&](int j) { words[j] = with_nans<Code>(words[j], x.column_signs(4 * q + j)); });
       }
     } else {
       turn_codes({codes[0][q], codes[1][q], codes[2][q], codes[3][q]}, words);
     }
-#pragma unroll
-    for (int j = 0; j < 4; ++j) mine[(4 * q + j) * (kTile / 4)] = words[j];
-  }
+    unroll<4>([&](int j) { mine[(4 * q + j) * (kTile / 4)] = words[j]; });
+  });
   store_turned_codes<kVector>(scratch, job.codes_t, r0, c0, job.rows, job.cols);
 }
 

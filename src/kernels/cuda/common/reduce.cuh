@@ -23,10 +23,11 @@ __device__ __forceinline__ float max_or_nan(float a, float b) {
   return y;
 }
 
-template <typename Op>
+// Over 2 kLanes neighbouring lanes: all of them get the result.
+template <typename Op, int kLanes = 16>
 __device__ __forceinline__ float warp_reduce(float x, Op op = {}) {
 #pragma unroll
-  for (int lanes = 16; lanes > 0; lanes >>= 1) x = op(x, __shfl_xor_sync(kWholeWarp, x, lanes));
+  for (int lanes = kLanes; lanes > 0; lanes >>= 1) x = op(x, __shfl_xor_sync(kWholeWarp, x, lanes));
   return x;
 }
 
@@ -72,6 +73,19 @@ __device__ __forceinline__ void block_amax(uint32_t x, float* amax) {
     if (lane == 0) atomicMax(reinterpret_cast<uint32_t*>(amax), x);
   }
   __syncthreads();
+}
+
+// Every thread gets the sum, made in a fixed order. `scratch` holds kThreads / 32 doubles.
+template <int kThreads>
+__device__ double block_sum(double x, double* scratch) {
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes >>= 1) x += __shfl_xor_sync(kWholeWarp, x, lanes);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = 0;
+  unroll<kThreads / 32>([&](int warp) { x += scratch[warp]; });
+  return x;
 }
 
 }  // namespace octet::cuda

@@ -1,8 +1,7 @@
 // Rows of the elementwise ops.
 #include "kernels/common/keep_threshold.h"
-#include "kernels/cuda/elementwise/activation_of_node.h"
-#include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/fusion_body.h"
 
 namespace octet::cuda {
 namespace {
@@ -68,8 +67,6 @@ BoundKernel bind_binary(DeviceContext&, const Graph& graph, const Node& node) {
   };
 }
 
-bool accepts_dropout(const Graph& graph, const Node& node) { return is_f32_or_bf16(graph.dtype(node.inputs[0])); }
-
 BoundKernel bind_dropout(DeviceContext&, const Graph&, const Node& node) {
   const double p = node.attrs.get<double>("p");
   const DropoutSite site{static_cast<uint32_t>(node.attrs.get<int64_t>("key")), keep_threshold(p),
@@ -79,8 +76,6 @@ BoundKernel bind_dropout(DeviceContext&, const Graph&, const Node& node) {
                    args.out[0].elements(), args.stream);
   };
 }
-
-bool always(const Graph&, const Node&) { return true; }
 
 BoundKernel bind_constant(DeviceContext&, const Graph&, const Node& node) {
   const DType dtype = node.results[0].dtype;
@@ -105,21 +100,11 @@ constexpr KernelEntry kKernels[] = {
     {Op::kSub, "sub", accepts_binary, bind_binary},
     {Op::kMul, "mul", accepts_binary, bind_binary},
     {Op::kMaximum, "maximum", accepts_binary, bind_binary},
-    {Op::kDropout, "dropout", accepts_dropout, bind_dropout},
-    {Op::kConstant, "constant", always, bind_constant},
+    {Op::kDropout, "dropout", first_is_f32_or_bf16, bind_dropout},
+    {Op::kConstant, "constant", accepts_always, bind_constant},
 };
 
 }  // namespace
-
-Activation activation_of_node(const Node& node) {
-  switch (node.op) {
-    case Op::kSilu:
-    case Op::kSiluGrad: return Activation::kSilu;
-    case Op::kRelu:
-    case Op::kReluGrad: return Activation::kRelu;
-    default: return node.attrs.get<bool>("approximate") ? Activation::kGeluTanh : Activation::kGeluErf;
-  }
-}
 
 std::span<const KernelEntry> elementwise_kernels() { return kKernels; }
 

@@ -27,7 +27,7 @@ bool has_addend(const Node& node) { return node.inputs.size() > 2 && node.inputs
 
 bool accepts_gradient(const Graph& graph, const Node& node) {
   const DType dy = graph.dtype(node.inputs[1]);
-  return (dy == DType::kF32 || dy == DType::kBF16) && node.results[0].dtype == DType::kF32 &&
+  return is_f32_or_bf16(dy) && node.results[0].dtype == DType::kF32 &&
          (!has_addend(node) || graph.dtype(node.inputs[2]) == DType::kF32);
 }
 
@@ -51,14 +51,13 @@ int64_t gradient_workspace(DeviceContext& context, const Graph& graph, const Nod
   return embedding_grad_workspace(graph.shape(node.inputs[0]).elements(), node.results[0].shape.rows());
 }
 
+constexpr KernelEntry kKernels[] = {
+    {Op::kEmbedding, "embedding_vector_copy", accepts_lookup, bind_lookup},
+    {Op::kEmbeddingGrad, "embedding_grad_gather", accepts_gradient, bind_gradient, gradient_workspace},
+};
+
 }  // namespace
 
-std::span<const KernelEntry> embedding_kernels() {
-  static const KernelEntry kernels[] = {
-      {Op::kEmbedding, "embedding_vector_copy", accepts_lookup, bind_lookup},
-      {Op::kEmbeddingGrad, "embedding_grad_gather", accepts_gradient, bind_gradient, gradient_workspace},
-  };
-  return kernels;
-}
+std::span<const KernelEntry> embedding_kernels() { return kKernels; }
 
 }  // namespace octet::cuda

@@ -11,9 +11,8 @@
 // of keys 2 c, 2 c + 1, 2 c + 8 and 2 c + 9: row g of product n is element 2 n of them, row g + 8 the next.
 #pragma once
 
-#include "kernels/cuda/attention/mma.cuh"
+#include "kernels/cuda/common/mma.cuh"
 #include "kernels/cuda/inference/decode_work.cuh"
-#include "kernels/cuda/inference/halves.cuh"
 
 namespace octet::cuda::decode {
 
@@ -49,16 +48,12 @@ struct Columns {
   __device__ int query(const PagedProblem& p, int r) const { return Rows{0, first_row, count}.query(p, r); }
   // The denominators become those of all keys of the item that this warp has seen.
   __device__ __forceinline__ void sum_denominators() {
+    unroll<kTiles, 2>([&](int j, int e) {
 #pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-#pragma unroll
-        for (int lanes = 4; lanes < 32; lanes <<= 1) {
-          denominator[j][e] += __shfl_xor_sync(kWholeWarp, denominator[j][e], lanes);
-        }
+      for (int lanes = 4; lanes < 32; lanes <<= 1) {
+        denominator[j][e] += __shfl_xor_sync(kWholeWarp, denominator[j][e], lanes);
       }
-    }
+    });
   }
   __device__ __forceinline__ void store_results(const PagedProblem& p, const Item& item, int head, float v_scale,
                                                 bf16* out) const {
@@ -80,14 +75,10 @@ struct Columns {
   // Of this lane's columns: 8 j + 2 c and the next.
   template <typename Body>
   __device__ __forceinline__ void for_each_row(Body&& body) const {
-#pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int r = 8 * j + static_cast<int>(threadIdx.x) % 4 * 2 + e;
-        if (exists(r)) body(r, j, e);
-      }
-    }
+    unroll<kTiles, 2>([&](int j, int e) {
+      const int r = 8 * j + static_cast<int>(threadIdx.x) % 4 * 2 + e;
+      if (exists(r)) body(r, j, e);
+    });
   }
   // Column 8 j + 2 c + e times `by`, as row `to` of `dim` elements, d at d ^ flip.
   template <typename Out>
@@ -98,72 +89,56 @@ struct Columns {
 #pragma unroll
       for (int n = 0; n < kDim / 16; n += 4) {
         float eight[8];
-#pragma unroll
-        for (int i = 0; i < 8; ++i) eight[i] = sums[n + i / 2][j][i % 2 * 2 + e] * by;
+        unroll<8>([&](int i) { eight[i] = sums[n + i / 2][j][i % 2 * 2 + e] * by; });
         const int d = n / kEach * 128 + lane / 4 * 2 * kEach + n % kEach * 2;
         if (d < dim) store<8>(to + (d ^ flip), eight);
       }
     } else {
-#pragma unroll
-      for (int n = 0; n < kDim / 16; ++n) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int first = 16 * n + 8 * half;  // of the eight that the lanes of a column store
-          if (first < dim) {
-            to[(first & ~24) + ((first & 24) ^ flip) + lane / 4] = from_float<Out>(sums[n][j][2 * half + e] * by);
-          }
+      unroll<kDim / 16, 2>([&](int n, int half) {
+        const int first = 16 * n + 8 * half;  // of the eight that the lanes of a column store
+        if (first < dim) {
+          to[(first & ~24) + ((first & 24) ^ flip) + lane / 4] = from_float<Out>(sums[n][j][2 * half + e] * by);
         }
-      }
+      });
     }
   }
   // Nothing seen, no queries. To be called when an item has ended: nothing is kept in registers while it is joined.
   __device__ __forceinline__ void clear() {
-#pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) largest[j][e] = -INFINITY, denominator[j][e] = 0;
-#pragma unroll
-      for (int n = 0; n < kDim / 16; ++n) {
+    unroll<kTiles>([&](int j) {
+      unroll<2>([&](int e) { largest[j][e] = -INFINITY, denominator[j][e] = 0; });
+      unroll<kDim / 16>([&](int n) {
         q[n][j][0] = q[n][j][1] = 0;
-#pragma unroll
-        for (int e = 0; e < 4; ++e) sums[n][j][e] = 0;
-      }
-    }
+        unroll<4>([&](int e) { sums[n][j][e] = 0; });
+      });
+    });
   }
   __device__ __forceinline__ void enter(const PagedProblem& p, const PagedOperands& x, const Cut& cut, const Item& item,
                                         int head) {
     const int g = static_cast<int>(threadIdx.x) % 32 / 4, c = static_cast<int>(threadIdx.x) % 4;
     first_row = item.rows.first, count = item.rows.count;
     first_high = item.position() + 1, last_low = max(0, item.length - cut.window);
-#pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
-      if (!exists(8 * j + g)) continue;
+    unroll<kTiles>([&](int j) {
+      if (!exists(8 * j + g)) return;
       const bf16* from = static_cast<const bf16*>(x.q.data) + item.rows.element(p, head, 8 * j + g);
       if constexpr (sizeof(T) == 2) {
-#pragma unroll
-        for (int n = 0; n < kDim / 16; ++n) {
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const int d = 16 * n + 8 * half + 2 * c;
-            if (d < p.dim) q[n][j][half] = *reinterpret_cast<const uint32_t*>(from + d);
-          }
-        }
+        unroll<kDim / 16, 2>([&](int n, int half) {
+          const int d = 16 * n + 8 * half + 2 * c;
+          if (d < p.dim) q[n][j][half] = *reinterpret_cast<const uint32_t*>(from + d);
+        });
       } else {
-#pragma unroll
-        for (int n = 0; n < kDim / 64; ++n) {
+        unroll<kDim / 64>([&](int n) {
           const int d = 64 * n + 16 * c;
-          if (d >= p.dim) continue;
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
+          if (d >= p.dim) return;
+          unroll<2>([&](int half) {
             const uint4 eight = *reinterpret_cast<const uint4*>(from + d + 8 * half);
             q[4 * n + 2 * half][j][0] = mma::halves_of_bf16(eight.x),
                           q[4 * n + 2 * half][j][1] = mma::halves_of_bf16(eight.y);
             q[4 * n + 2 * half + 1][j][0] = mma::halves_of_bf16(eight.z);
             q[4 * n + 2 * half + 1][j][1] = mma::halves_of_bf16(eight.w);
-          }
-        }
+          });
+        });
       }
-    }
+    });
   }
 
   // scores[j]: keys g (elements 0, 1) and g + 8 against columns 8 j + 2 c and the next.
@@ -172,36 +147,26 @@ struct Columns {
     float others[kTiles][4] = {};  // two chains of products: they wait for each other less
     const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, c = lane % 4;
     if constexpr (sizeof(T) == 2) {
-#pragma unroll
-      for (int n = 0; n < kDim / 16; ++n) {
+      unroll<kDim / 16>([&](int n) {
         uint32_t a[4];
         mma::load_fragments(keys + S::offset(lane % 16, 2 * n + lane / 16), a);
-#pragma unroll
-        for (int j = 0; j < kTiles; ++j) {
-          mma::multiply_add<Number>(n % 2 == 0 ? scores[j] : others[j], a, q[n][j][0], q[n][j][1]);
-        }
-      }
+        unroll<kTiles>(
+            [&](int j) { mma::multiply_add<Number>(n % 2 == 0 ? scores[j] : others[j], a, q[n][j][0], q[n][j][1]); });
+      });
     } else {
-#pragma unroll
-      for (int n = 0; n < kDim / 64; ++n) {
+      unroll<kDim / 64>([&](int n) {
         const uint4 near = load16(keys + S::offset(g, 4 * n + c)), far = load16(keys + S::offset(g + 8, 4 * n + c));
         const uint32_t low[4] = {near.x, near.y, near.z, near.w}, high[4] = {far.x, far.y, far.z, far.w};
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
+        unroll<4>([&](int i) {
           const uint32_t a[4] = {mma::halves<T>(low[i]), mma::halves<T>(high[i]), mma::halves<T>(low[i] >> 16),
                                  mma::halves<T>(high[i] >> 16)};
-#pragma unroll
-          for (int j = 0; j < kTiles; ++j) {
+          unroll<kTiles>([&](int j) {
             mma::multiply_add<Number>(i % 2 == 0 ? scores[j] : others[j], a, q[4 * n + i][j][0], q[4 * n + i][j][1]);
-          }
-        }
-      }
+          });
+        });
+      });
     }
-#pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) scores[j][e] += others[j][e];
-    }
+    unroll<kTiles, 4>([&](int j, int e) { scores[j][e] += others[j][e]; });
   }
 
   // What a step away from a row's query makes, of unscaled scores: `scale` makes scaled ones.
@@ -220,15 +185,11 @@ struct Columns {
   __device__ __forceinline__ void add_biases(const PagedProblem& p, int first, const float (&biases)[8 * kTiles],
                                              float (&scores)[kTiles][4]) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, c = lane % 4;
-#pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int r = 8 * j + 2 * c + e, distance = first + g - (first_high - 1 + query(p, r));
-        scores[j][e] = fmaf(biases[r], static_cast<float>(distance), scores[j][e]);
-        scores[j][e + 2] = fmaf(biases[r], static_cast<float>(distance + 8), scores[j][e + 2]);
-      }
-    }
+    unroll<kTiles, 2>([&](int j, int e) {
+      const int r = 8 * j + 2 * c + e, distance = first + g - (first_high - 1 + query(p, r));
+      scores[j][e] = fmaf(biases[r], static_cast<float>(distance), scores[j][e]);
+      scores[j][e + 2] = fmaf(biases[r], static_cast<float>(distance + 8), scores[j][e + 2]);
+    });
   }
 
   // Scores of keys first .. first + 15 that a column does not see become -inf.
@@ -236,18 +197,13 @@ struct Columns {
                                        float (&scores)[kTiles][4]) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, c = lane % 4;
     if (first >= last_low && first + kUnitKeys <= first_high) return;
-#pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int position = first_high - 1 + query(p, 8 * j + 2 * c + e), low = position - cut.window + 1;
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int key = first + g + 8 * half;
-          if (key < low || key > position) scores[j][2 * half + e] = -INFINITY;
-        }
-      }
-    }
+    unroll<kTiles, 2>([&](int j, int e) {
+      const int position = first_high - 1 + query(p, 8 * j + 2 * c + e), low = position - cut.window + 1;
+      unroll<2>([&](int half) {
+        const int key = first + g + 8 * half;
+        if (key < low || key > position) scores[j][2 * half + e] = -INFINITY;
+      });
+    });
   }
 
   static __device__ float anchor_of(float largest, float steps) {
@@ -258,74 +214,52 @@ struct Columns {
   __device__ __forceinline__ void weigh(float steps, float (&scores)[kTiles][4]) {
     constexpr float kSlack = 8.0f;
     bool grows = false;
-#pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        grows |= (fmaxf(scores[j][e], scores[j][e + 2]) - largest[j][e]) * steps > kSlack;  // NaN of -inf: nothing seen
-      }
-    }
+    unroll<kTiles, 2>([&](int j, int e) {
+      grows |= (fmaxf(scores[j][e], scores[j][e + 2]) - largest[j][e]) * steps > kSlack;  // NaN of -inf: nothing seen
+    });
     if (__any_sync(kWholeWarp, grows)) {
-#pragma unroll
-      for (int j = 0; j < kTiles; ++j) {
+      unroll<kTiles>([&](int j) {
         float shrink[2];
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
+        unroll<2>([&](int e) {
           float top = fmaxf(scores[j][e], scores[j][e + 2]);
 #pragma unroll
           for (int lanes = 4; lanes < 32; lanes <<= 1) top = fmaxf(top, __shfl_xor_sync(kWholeWarp, top, lanes));
           top = fmaxf(top, largest[j][e]);
-          shrink[e] = mma::power_of_two(fmaf(largest[j][e], steps, -anchor_of(top, steps)));
+          shrink[e] = exp2_fast(fmaf(largest[j][e], steps, -anchor_of(top, steps)));
           largest[j][e] = top, denominator[j][e] *= shrink[e];
-        }
-#pragma unroll
-        for (int n = 0; n < kDim / 16; ++n) {
-#pragma unroll
-          for (int e = 0; e < 4; ++e) sums[n][j][e] *= shrink[e % 2];
-        }
-      }
+        });
+        unroll<kDim / 16, 4>([&](int n, int e) { sums[n][j][e] *= shrink[e % 2]; });
+      });
     }
-#pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const float anchor = anchor_of(largest[j][e], steps);
-        scores[j][e] = mma::power_of_two(fmaf(scores[j][e], steps, -anchor));
-        scores[j][e + 2] = mma::power_of_two(fmaf(scores[j][e + 2], steps, -anchor));
-        denominator[j][e] += scores[j][e] + scores[j][e + 2];
-      }
-    }
+    unroll<kTiles, 2>([&](int j, int e) {
+      const float anchor = anchor_of(largest[j][e], steps);
+      scores[j][e] = exp2_fast(fmaf(scores[j][e], steps, -anchor));
+      scores[j][e + 2] = exp2_fast(fmaf(scores[j][e + 2], steps, -anchor));
+      denominator[j][e] += scores[j][e] + scores[j][e + 2];
+    });
   }
 
   template <typename S>
   __device__ __forceinline__ void add_values(uint32_t values, const float (&weights)[kTiles][4]) {
     const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, c = lane % 4;
     uint32_t b[kTiles][2];
-#pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        b[j][half] = transposed(mma::pack<Number>(weights[j][2 * half], weights[j][2 * half + 1]));
-      }
-    }
+    unroll<kTiles, 2>([&](int j, int half) {
+      b[j][half] = transposed(mma::pack<Number>(weights[j][2 * half], weights[j][2 * half + 1]));
+    });
     const auto multiply = [&](int n, const uint32_t(&a)[4]) {
-#pragma unroll
-      for (int j = 0; j < kTiles; ++j) mma::multiply_add<Number>(sums[n][j], a, b[j][0], b[j][1]);
+      unroll<kTiles>([&](int j) { mma::multiply_add<Number>(sums[n][j], a, b[j][0], b[j][1]); });
     };
     if constexpr (sizeof(T) == 2) {
-#pragma unroll
-      for (int n = 0; n < kDim / 16; ++n) {
+      unroll<kDim / 16>([&](int n) {
         uint32_t a[4];
         mma::load_fragments_transposed(values + S::offset(lane % 8 + lane / 16 * 8, 2 * n + lane / 8 % 2), a);
         multiply(n, a);
-      }
+      });
     } else {
       constexpr int kWords = kDim >= 128 ? 4 : 2;
-#pragma unroll
-      for (int part = 0; part < kDim / (32 * kWords); ++part) {
+      unroll<kDim / (32 * kWords)>([&](int part) {
         uint32_t codes[4][kWords];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
+        unroll<4>([&](int i) {
           const int key = 2 * c + i % 2 + i / 2 * 8;
           if constexpr (kWords == 4) {
             const uint4 v = load16(values + S::offset(key, 8 * part + g));
@@ -334,17 +268,16 @@ struct Columns {
             const uint2 v = load8(values + S::offset(key, g / 2) + g % 2 * 8);
             codes[i][0] = v.x, codes[i][1] = v.y;
           }
-        }
-#pragma unroll
-        for (int i = 0; i < 2 * kWords; ++i) {
+        });
+        unroll<2 * kWords>([&](int i) {
           const uint32_t select = i % 2 == 0 ? 0x5140 : 0x7362;  // two elements of both keys, pair by pair
           const uint32_t near = __byte_perm(codes[0][i / 2], codes[1][i / 2], select);
           const uint32_t far = __byte_perm(codes[2][i / 2], codes[3][i / 2], select);
           const uint32_t a[4] = {mma::halves<T>(near), mma::halves<T>(near >> 16), mma::halves<T>(far),
                                  mma::halves<T>(far >> 16)};
           multiply(part * 2 * kWords + i, a);
-        }
-      }
+        });
+      });
     }
   }
 };

@@ -2,7 +2,7 @@
 // of stages in shared memory, ahead of the arithmetic and across the ends of items. k, v: [slots, kv_heads, dim] T.
 #pragma once
 
-#include "kernels/cuda/attention/mma.cuh"
+#include "kernels/cuda/common/mma.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/inference/decode_work.cuh"
 
@@ -71,14 +71,13 @@ struct Copier {
           from_keys + (reinterpret_cast<intptr_t>(x.v.data) - reinterpret_cast<intptr_t>(x.k.data));
       const int row = key - place.oldest + own_row, end = exists ? seen : 0;
       constexpr int kRowsAtOnce = 32 / S::kPieces;
-#pragma unroll
-      for (int n = 0; n < kUnitKeys / kRowsAtOnce; ++n) {
+      unroll<kUnitKeys / kRowsAtOnce>([&](int n) {
         const bool copies = static_cast<uint32_t>(row + n * kRowsAtOnce) < static_cast<uint32_t>(end);
         const int64_t step = static_cast<int64_t>(row_bytes) * (n * kRowsAtOnce);
         const uint32_t offset = to + S::offset(own_row + n * kRowsAtOnce, own_piece);
         copy16_once_async(offset, from_keys + step, copies);
         copy16_once_async(offset + S::kTileBytes, from_values + step, copies);
-      }
+      });
       if (--left > 0) {
         place.advance(p, x, cut);
         fresh = place.unit == 0;

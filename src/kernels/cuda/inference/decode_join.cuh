@@ -48,14 +48,13 @@ __device__ __forceinline__ bool arrives_last(const Team& team, uint32_t* count, 
 
 // Weight of a part in a whole whose largest score is `top`; 0 for parts without keys.
 __device__ __forceinline__ float part_weight(float anchor, float top) {
-  return anchor == -INFINITY ? 0.0f : mma::power_of_two(anchor - top);
+  return anchor == -INFINITY ? 0.0f : exp2_fast(anchor - top);
 }
 
 // Four elements of a row of the result.
 __device__ __forceinline__ void store_result(const PagedProblem& p, const PagedOperands& x, const Item& item, int head,
                                              int r, int d, float by, float (&value)[4]) {
-#pragma unroll
-  for (int e = 0; e < 4; ++e) value[e] *= by;
+  unroll<4>([&](int e) { value[e] *= by; });
   store<4>(static_cast<bf16*>(x.out.data) + item.rows.element(p, item.kv_head + head, r) + d, value);
 }
 
@@ -78,8 +77,7 @@ __device__ __forceinline__ void join_warps(const PagedProblem& p, const PagedOpe
       float own[4];
       load<4>(sums + w * stride + r * kDim + shared_place(r, d), own);
       sum = fmaf(weight, parts[w][r].sum, sum);
-#pragma unroll
-      for (int e = 0; e < 4; ++e) value[e] = fmaf(weight, own[e], value[e]);
+      unroll<4>([&](int e) { value[e] = fmaf(weight, own[e], value[e]); });
     }
     if (whole) {
       store_result(p, x, item, h, r, d, v_scale / sum, value);
@@ -113,17 +111,15 @@ __device__ __forceinline__ void join_blocks(const PagedProblem& p, const PagedOp
 #pragma unroll 1
       for (int from = 0; from < count; from += kAtOnce) {
         float4 own[kAtOnce][kVectors];  // on their way while the weights are made
-#pragma unroll
-        for (int n = 0; n < kAtOnce; ++n) {
+        unroll<kAtOnce>([&](int n) {
           const auto row = static_cast<uint32_t>(row_of(from + n) * p.dim);
-#pragma unroll
-          for (int v = 0; v < kVectors; ++v) {
+          unroll<kVectors>([&](int v) {
             const int d = 128 * v + 4 * lane;
             own[n][v] = {};
             if (from + n < count && d < p.dim)
               own[n][v] = __ldcg(reinterpret_cast<const float4*>(pieces.sums + row + d));
-          }
-        }
+          });
+        });
         if (from == 0) {  // lane n: of piece n
           float2 part{-INFINITY, 0.0f};
           if (lane < count) part = __ldcg(reinterpret_cast<const float2*>(pieces.parts) + row_of(lane));
@@ -131,26 +127,23 @@ __device__ __forceinline__ void join_blocks(const PagedProblem& p, const PagedOp
           weight = part_weight(part.x, top);
           sum = warp_reduce<Sum>(weight * part.y);
         }
-#pragma unroll
-        for (int n = 0; n < kAtOnce; ++n) {
+        unroll<kAtOnce>([&](int n) {
           const float by = __shfl_sync(kWholeWarp, weight, from + n);
-#pragma unroll
-          for (int v = 0; v < kVectors; ++v) {
+          unroll<kVectors>([&](int v) {
             value[v][0] = fmaf(by, own[n][v].x, value[v][0]), value[v][1] = fmaf(by, own[n][v].y, value[v][1]);
             value[v][2] = fmaf(by, own[n][v].z, value[v][2]), value[v][3] = fmaf(by, own[n][v].w, value[v][3]);
-          }
-        }
+          });
+        });
       }
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
+      unroll<kVectors>([&](int v) {
         const int d = 128 * v + 4 * lane;
-        if (d >= p.dim) continue;
+        if (d >= p.dim) return;
         if (ends) {
           store_result(p, x, item, head, r, d, v_scale / sum, value[v]);
         } else {
           store<4>(pieces.sums + static_cast<int64_t>(row_of(0)) * p.dim + d, value[v]);
         }
-      }
+      });
       if (!ends && lane == 0) pieces.parts[row_of(0)] = {top, sum};
     }
     if (ends) return;

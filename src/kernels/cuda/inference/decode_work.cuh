@@ -9,9 +9,42 @@
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/reduce.cuh"
 #include "kernels/cuda/inference/paged.cuh"
-#include "kernels/cuda/inference/paged_decode_mma.h"
 
 namespace octet::cuda::decode {
+
+inline constexpr int kUnitShift = 4, kUnitKeys = 1 << kUnitShift;
+static_assert(2 * kMaxBlocks * kWarps * 2 <= kDecodeCounters);
+
+// How the work is split, as the kernel gets it besides the problem (choose_decode_mma).
+static_assert(kDecodeQueries == 4);
+struct Cut {
+  int head_shift = 0;   // log2 of head_warps, which divides the key heads; the other factor of kWarps are tiles of keys
+  int groups = 1;       // of head_warps key heads
+  int rows = 8;         // (query, head of the group) pairs of a chunk
+  int window = 0;       // keys a query sees
+  uint64_t chunks = 0;  // of a sequence with n queries: bits 16 n - 16 to 16 n - 1
+
+  __host__ __device__ int head_warps() const { return 1 << head_shift; }
+  __host__ __device__ int key_shift() const { return kWarpShift - head_shift; }
+  __host__ __device__ int key_warps() const { return 1 << key_shift(); }
+  __host__ __device__ int chunks_of(int queries) const {  // none where nothing is to be decoded
+    if (queries < 1 || queries > kDecodeQueries) return 0;
+    return static_cast<int>(chunks >> (16 * (queries - 1)) & 0xffff);
+  }
+};
+
+// Softmax state of a row over the keys of one warp or block: the largest score as a power of two, and the denominator.
+struct Partial {
+  float anchor, sum;
+};
+
+// Partial results of items that several blocks share: piece 2 b of an item begun before the run of block b, piece
+// 2 b + 1 of one begun in it.
+struct Pieces {
+  Partial* parts;      // [2 blocks, head_warps, rows]
+  float* sums;         // [2 blocks, head_warps, rows, dim]
+  uint32_t* arrivals;  // [2 blocks, kWarps, 2], 0 before and after the kernel: counts of teams, by the first piece
+};
 
 // Rows `first` to `first` + `count` of a sequence's (query, head of the group) pairs, the same for each key head.
 struct Rows {
@@ -122,11 +155,10 @@ __device__ __forceinline__ bool find_run(const PagedProblem& p, const PagedOpera
   if (lane == 31) scratch.warp_sums[warp] = until;
   __syncthreads();
   int total = 0;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) {
+  unroll<kWarps>([&](int w) {
     if (w < warp) until += scratch.warp_sums[w];
     total += scratch.warp_sums[w];
-  }
+  });
   run.each = max(1, (total + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x));
   run.begin = static_cast<int>(blockIdx.x) * run.each;
   run.count = min(run.each, total - run.begin);

@@ -10,8 +10,6 @@
 namespace octet::cuda {
 namespace {
 
-Operand operand(const Tensor& tensor) { return {tensor.data, tensor.dtype()}; }
-
 bool accepts_scatter(const Graph& graph, const Node& node) {
   const DType rows = graph.dtype(node.inputs[1]), table = node.results[0].dtype;
   return rows == table || (is_wide_float(rows) && (is_wide_float(table) || is_fp8(table)));
@@ -19,13 +17,6 @@ bool accepts_scatter(const Graph& graph, const Node& node) {
 const float* optional_factor(const KernelArgs& args, size_t index) {
   return index < args.in.size() ? args.in[index].as<const float>() : nullptr;
 }
-void copy_cache(const KernelArgs& args) {
-  if (args.in[0].data == args.out[0].data) return;
-  check_cuda(cudaMemcpyAsync(args.out[0].data, args.in[0].data, static_cast<size_t>(args.out[0].type->bytes()),
-                             cudaMemcpyDeviceToDevice, args.stream),
-             "copying a cache");
-}
-
 BoundKernel bind_scatter(DeviceContext&, const Graph& graph, const Node& node) {
   const int64_t slots = node.results[0].shape.rows();
   const bool copies = !is_wide_float(graph.dtype(node.inputs[1]));
@@ -33,7 +24,7 @@ BoundKernel bind_scatter(DeviceContext&, const Graph& graph, const Node& node) {
   const int width = static_cast<int>(node.results[0].shape.cols());
   const int tokens = static_cast<int>(graph.shape(node.inputs[2]).elements());
   return [=](const KernelArgs& args) {
-    copy_cache(args);
+    copy_tensor(args.in[0], args.out[0], args.stream);
     if (copies)
       return launch_scatter_copy(args.out[0].data, slots, args.in[1].data, args.in[2].as<const int32_t>(), tokens,
                                  row_bytes, args.stream);
@@ -42,15 +33,13 @@ BoundKernel bind_scatter(DeviceContext&, const Graph& graph, const Node& node) {
   };
 }
 
-bool accepts_copy(const Graph&, const Node&) { return true; }
-
 BoundKernel bind_copy(DeviceContext&, const Graph& graph, const Node& node) {
   const TensorType& cache = node.results[0];
   const int64_t block_size = node.attrs.get<int64_t>("block_size"), blocks = cache.shape.rows() / block_size;
   const int64_t block_bytes = block_size * cache.shape.cols() * dtype_bytes(cache.dtype);
   const int count = static_cast<int>(graph.shape(node.inputs[1]).rows());
   return [=](const KernelArgs& args) {
-    copy_cache(args);
+    copy_tensor(args.in[0], args.out[0], args.stream);
     launch_copy_blocks(args.out[0].data, block_bytes, blocks, args.in[1].as<const int32_t>(), count, args.stream);
   };
 }
@@ -81,15 +70,14 @@ PagedProblem problem_of(const Graph& graph, const Node& node) {
   p.block_size = static_cast<int>(node.attrs.get<int64_t>("block_size"));
   p.blocks = static_cast<int>(graph.shape(node.inputs[5]).cols());
   p.slots = static_cast<int>(graph.shape(node.inputs[1]).rows());
-  p.window = static_cast<int>(
-      std::min<int64_t>(node.attrs.get_or<int64_t>("window", 0), int64_t{p.blocks} * p.block_size + 1));
-  p.max_query_len = static_cast<int>(node.attrs.get_or<int64_t>("max_query_len", 0));
+  p.window = static_cast<int>(std::min<int64_t>(node.attr<int64_t>("window"), int64_t{p.blocks} * p.block_size + 1));
+  p.max_query_len = static_cast<int>(node.attr<int64_t>("max_query_len"));
   p.inputs_ready = true;  // no fusion has this op, whose leaves would be anything
   for (size_t i = 3; i < 6; ++i) {
     p.inputs_ready = p.inputs_ready && graph.node(node.inputs[i].node).op == Op::kInput;
   }
   p.scale = static_cast<float>(node.attrs.get<double>("scale"));
-  p.alibi = node.attrs.get_or<double>("alibi", 0.0), p.alibi_scale = node.attrs.get_or<double>("alibi_scale", 1.0);
+  p.alibi = node.attr<double>("alibi"), p.alibi_scale = node.attr<double>("alibi_scale");
   return p;
 }
 
@@ -108,13 +96,12 @@ PagedOperands operands_of(const KernelArgs& args) {
 BoundKernel bind_paged(DeviceContext& context, const Graph& graph, const Node& node) {
   const PagedProblem p = problem_of(graph, node);
   const SplitDecodePlan plan = choose_decode(p, context.facts());
-  BoundKernel kernel = [p, plan](const KernelArgs& args) {
-    const PagedOperands x = operands_of(args);
-    if (may_prefill(p)) launch_paged_prefill(p, x, args.stream);
-    launch_paged_decode(p, x, plan, args.workspace.data(), args.stream);
-  };
-  kernel.variant = [p, plan](const KernelArgs&) { return to_string(plan) + (may_prefill(p) ? "; prefill" : ""); };
-  return kernel;
+  return {[p, plan](const KernelArgs& args) {
+            const PagedOperands x = operands_of(args);
+            if (may_prefill(p)) launch_paged_prefill(p, x, args.stream);
+            launch_paged_decode(p, x, plan, args.workspace.data(), args.stream);
+          },
+          [p, plan](const KernelArgs&) { return to_string(plan) + (may_prefill(p) ? "; prefill" : ""); }};
 }
 int64_t paged_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
   return choose_decode(problem_of(graph, node), context.facts()).scratch_bytes;
@@ -125,14 +112,13 @@ BoundKernel bind_paged_mma(DeviceContext& context, const Graph& graph, const Nod
   DecodePlan plan = plan_paged_decode_mma(p, graph.dtype(node.inputs[1]), context.facts());
   static_assert(kDecodeCounters <= DeviceContext::kCounters);
   plan.counters = context.counters();
-  BoundKernel kernel = [p, plan, sm_count = context.sm_count()](const KernelArgs& args) {
-    const PagedOperands x = operands_of(args);
-    if (may_prefill(p))
-      launch_paged_prefill_wgmma(p, x, args.workspace.data() + plan.scratch_bytes, sm_count, args.stream);
-    launch_paged_decode_mma(p, x, plan, args.workspace.data(), args.stream);
-  };
-  kernel.variant = [p, plan](const KernelArgs&) { return to_string(plan) + (may_prefill(p) ? "; prefill" : ""); };
-  return kernel;
+  return {[p, plan, sm_count = context.sm_count()](const KernelArgs& args) {
+            const PagedOperands x = operands_of(args);
+            if (may_prefill(p))
+              launch_paged_prefill_wgmma(p, x, args.workspace.data() + plan.scratch_bytes, sm_count, args.stream);
+            launch_paged_decode_mma(p, x, plan, args.workspace.data(), args.stream);
+          },
+          [p, plan](const KernelArgs&) { return to_string(plan) + (may_prefill(p) ? "; prefill" : ""); }};
 }
 int64_t paged_mma_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
   const PagedProblem p = problem_of(graph, node);
@@ -140,16 +126,15 @@ int64_t paged_mma_workspace(DeviceContext& context, const Graph& graph, const No
          (may_prefill(p) ? prefill_scratch_bytes(p) : 0);
 }
 
+constexpr KernelEntry kKernels[] = {
+    {Op::kScatterRows, "scatter_rows_copy", accepts_scatter, bind_scatter},
+    {Op::kCopyBlocks, "copy_blocks", accepts_always, bind_copy},
+    {Op::kPagedAttention, "paged_attention_mma", accepts_paged_mma, bind_paged_mma, paged_mma_workspace},
+    {Op::kPagedAttention, "paged_attention", accepts_paged, bind_paged, paged_workspace},
+};
+
 }  // namespace
 
-std::span<const KernelEntry> inference_kernels() {
-  static const KernelEntry kernels[] = {
-      {Op::kScatterRows, "scatter_rows_copy", accepts_scatter, bind_scatter},
-      {Op::kCopyBlocks, "copy_blocks", accepts_copy, bind_copy},
-      {Op::kPagedAttention, "paged_attention_mma", accepts_paged_mma, bind_paged_mma, paged_mma_workspace},
-      {Op::kPagedAttention, "paged_attention", accepts_paged, bind_paged, paged_workspace},
-  };
-  return kernels;
-}
+std::span<const KernelEntry> inference_kernels() { return kKernels; }
 
 }  // namespace octet::cuda

@@ -15,11 +15,7 @@ namespace {
 constexpr int kUnroll = 4;  // 16-byte loads in flight a thread
 
 // Two units in the last place, of arguments near 0; smaller than 2^-126 becomes 0.
-__device__ __forceinline__ float exp_of(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
-  return y;
-}
+__device__ __forceinline__ float exp_of(float x) { return exp2_fast(x * kLog2E); }
 
 // max of what was seen, and the sum of exp(x - max). -inf counts for nothing; a NaN is passed over by the maximum and
 // comes back through the sum.
@@ -63,11 +59,9 @@ __global__ void cross_entropy_kernel(const CrossEntropy p, float* losses, float*
   int64_t at = threadIdx.x;
   for (; at + (kUnroll - 1) * int64_t{blockDim.x} < vectors; at += kUnroll * int64_t{blockDim.x}) {
     Packed<T, kVec> parts[kUnroll];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) parts[u] = load_packed<kVec>(x + head + (at + u * int64_t{blockDim.x}) * kVec);
+    unroll<kUnroll>([&](int u) { parts[u] = load_packed<kVec>(x + head + (at + u * int64_t{blockDim.x}) * kVec); });
     float values[kUnroll][kVec];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) parts[u].unpack(values[u]);
+    unroll<kUnroll>([&](int u) { parts[u].unpack(values[u]); });
     running.add(values);
   }
   for (; at < vectors; at += blockDim.x) {
@@ -125,11 +119,10 @@ __global__ void cross_entropy_grad_kernel(const CrossEntropy p, const float* lse
   };
   for (int first = thread; first < vectors; first += kUnroll * threads) {
     float values[kUnroll][kVec];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
+    unroll<kUnroll>([&](int u) {
       const int v = first + u * threads;
       if (v < vectors) load_packed<kVec>(x + head + v * kVec).unpack(values[u]);
-    }
+    });
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const int v = first + u * threads, column = head + v * kVec;
@@ -138,8 +131,7 @@ __global__ void cross_entropy_grad_kernel(const CrossEntropy p, const float* lse
 #pragma unroll
         for (float& value : values[u]) value = exp_of(value - lse) * dloss;
       } else {
-#pragma unroll
-        for (int i = 0; i < kVec; ++i) values[u][i] = gradient(values[u][i], column + i);
+        unroll<kVec>([&](int i) { values[u][i] = gradient(values[u][i], column + i); });
       }
       store_packed(dx + column, pack<T>(values[u]));
     }
@@ -159,31 +151,24 @@ int threads_for(int64_t cols, int vector) {
 
 void launch_cross_entropy(const CrossEntropy& call, const float* given, float* loss, float* lse, cudaStream_t stream) {
   const auto grid = static_cast<unsigned>(call.tokens);
-  if (given != nullptr) {
-    constexpr unsigned kThreads = 128;
-    const unsigned blocks = (grid + kThreads - 1) / kThreads;
-    if (call.dtype == DType::kBF16) {
-      cross_entropy_given_kernel<bf16><<<blocks, kThreads, 0, stream>>>(call, given, loss, lse);
+  with_f32_or_bf16(call.dtype, [&]<typename T>(T) {
+    if (given != nullptr) {
+      constexpr unsigned kThreads = 128;
+      const unsigned blocks = (grid + kThreads - 1) / kThreads;
+      cross_entropy_given_kernel<T><<<blocks, kThreads, 0, stream>>>(call, given, loss, lse);
     } else {
-      cross_entropy_given_kernel<float><<<blocks, kThreads, 0, stream>>>(call, given, loss, lse);
+      cross_entropy_kernel<T><<<grid, threads_for(call.classes, kVecOf<T>), 0, stream>>>(call, loss, lse);
     }
-  } else if (call.dtype == DType::kBF16) {
-    cross_entropy_kernel<bf16><<<grid, threads_for(call.classes, kVecOf<bf16>), 0, stream>>>(call, loss, lse);
-  } else {
-    cross_entropy_kernel<float><<<grid, threads_for(call.classes, kVecOf<float>), 0, stream>>>(call, loss, lse);
-  }
+  });
 }
 
 void launch_cross_entropy_grad(const CrossEntropy& call, const float* lse, const float* dloss, void* dlogits,
                                cudaStream_t stream) {
   const auto grid = static_cast<unsigned>(call.tokens);
-  if (call.dtype == DType::kBF16) {
-    cross_entropy_grad_kernel<bf16>
-        <<<grid, threads_for(call.cols, kVecOf<bf16>), 0, stream>>>(call, lse, dloss, static_cast<bf16*>(dlogits));
-  } else {
-    cross_entropy_grad_kernel<float>
-        <<<grid, threads_for(call.cols, kVecOf<float>), 0, stream>>>(call, lse, dloss, static_cast<float*>(dlogits));
-  }
+  with_f32_or_bf16(call.dtype, [&]<typename T>(T) {
+    cross_entropy_grad_kernel<T>
+        <<<grid, threads_for(call.cols, kVecOf<T>), 0, stream>>>(call, lse, dloss, static_cast<T*>(dlogits));
+  });
 }
 
 }  // namespace octet::cuda

@@ -5,11 +5,6 @@
 namespace octet::cuda {
 namespace {
 
-bool accepts(const Graph& graph, const Node& node) {
-  const DType dtype = graph.dtype(node.inputs[0]);
-  return dtype == DType::kF32 || dtype == DType::kBF16;
-}
-
 CrossEntropy describe(const Graph& graph, const Node& node) {
   const Shape& shape = graph.shape(node.inputs[0]);
   return {.dtype = graph.dtype(node.inputs[0]),
@@ -33,8 +28,9 @@ BoundKernel bind_grad(DeviceContext&, const Graph& graph, const Node& node) {
   };
 }
 
-constexpr KernelEntry kKernels[] = {{Op::kCrossEntropy, "cross_entropy_rows", accepts, bind},
-                                    {Op::kCrossEntropyGrad, "cross_entropy_grad_rows", accepts, bind_grad}};
+constexpr KernelEntry kKernels[] = {
+    {Op::kCrossEntropy, "cross_entropy_rows", first_is_f32_or_bf16, bind},
+    {Op::kCrossEntropyGrad, "cross_entropy_grad_rows", first_is_f32_or_bf16, bind_grad}};
 
 }  // namespace
 

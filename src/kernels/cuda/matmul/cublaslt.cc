@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "kernels/cuda/libraries.h"
 
 namespace octet::cuda {
 namespace {

@@ -21,10 +21,10 @@ cudaDataType_t data_type(DType dtype) {
 }
 
 cublasLtMatmulMatrixScale_t scale_mode(GemmScaling scaling) {
-  switch (scaling) {
-    case GemmScaling::kOuter: return CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
-    case GemmScaling::k1x128: return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
-    case GemmScaling::k128x128: return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+  switch (scaling.value_or(ScaleLayout::kTensor)) {
+    case ScaleLayout::kRow: return CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    case ScaleLayout::kRow128: return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    case ScaleLayout::kTile128: return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
     default: return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
   }
 }
@@ -35,11 +35,11 @@ const void* const kSomewhere = reinterpret_cast<const void*>(uintptr_t{256});
 }  // namespace
 
 std::string GemmSpec::key() const {
+  const auto number = [](GemmScaling scaling) { return scaling ? 1 + static_cast<int>(*scaling) : 0; };
   return fmt::format("m{} n{} k{} {} {} {} {}{} scale{}{} {}{}{}{}", m, n, k, dtype_name(a), dtype_name(b),
-                     dtype_name(out), trans_a ? 't' : 'n', trans_b ? 't' : 'n', static_cast<int>(scaling_a),
-                     static_cast<int>(scaling_b), addend ? "addend" : "plain",
-                     bias ? std::string("+bias_") + dtype_name(*bias) : "", fast_accumulation ? "+fast" : "",
-                     tf32 ? "+tf32" : "");
+                     dtype_name(out), trans_a ? 't' : 'n', trans_b ? 't' : 'n', number(scaling_a), number(scaling_b),
+                     addend ? "addend" : "plain", bias ? std::string("+bias_") + dtype_name(*bias) : "",
+                     fast_accumulation ? "+fast" : "", tf32 ? "+tf32" : "");
 }
 
 template <typename T>
@@ -61,7 +61,7 @@ Gemm::Gemm(DeviceContext& context, const GemmSpec& spec) : library_(context.libr
       "describing a product");
   set<int32_t>(CUBLASLT_MATMUL_DESC_TRANSA, spec.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set<int32_t>(CUBLASLT_MATMUL_DESC_TRANSB, spec.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-  if (spec.scaling_a != GemmScaling::kNone) {
+  if (spec.scaling_a) {
     set<int32_t>(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode(spec.scaling_b));
     set<int32_t>(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(spec.scaling_a));
     set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, kSomewhere);
@@ -130,7 +130,7 @@ bool Gemm::accepts(const cublasLtMatmulAlgo_t& algorithm) const {
 }
 
 void Gemm::run(const GemmOperands& operands, cudaStream_t stream) const {
-  if (spec_.scaling_a != GemmScaling::kNone) {
+  if (spec_.scaling_a) {
     set<const void*>(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, operands.scale_b);
     set<const void*>(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, operands.scale_a);
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "ir/scale_layout.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/matmul/cublaslt.h"
 
@@ -13,14 +14,10 @@ namespace octet::cuda {
 
 inline constexpr int64_t kGemmWorkspace = int64_t{32} << 20;  // bytes the library may use
 
-// How scale factors belong to the elements of an operand, as the library reads them.
-enum class GemmScaling : uint8_t {
-  kNone,
-  kTensor,   // f32 [1]
-  kOuter,    // one per row of a or column of op(b): f32 [M] or [N]
-  k1x128,    // along the contraction, the outer dim contiguous: f32 [ceil(K/128), M]
-  k128x128,  // f32 [ceil(M/128), ceil(K/128) rounded up to 4]
-};
+// How scale factors belong to the elements of an operand, as the library reads them. kRow: one per row of a or column
+// of op(b), f32 [M] or [N]; kRow128: along the contraction, the outer dim contiguous, f32 [ceil(K/128), M]; kTile128:
+// f32 [ceil(M/128), ceil(K/128) rounded up to 4].
+using GemmScaling = std::optional<ScaleLayout>;
 
 // out [M, N] = op(a) [M, K] op(b) [K, N] + c + bias, accumulated in float32 and rounded once.
 struct GemmSpec {
@@ -29,7 +26,7 @@ struct GemmSpec {
   bool trans_a = false, trans_b = false;  // a is stored [K, M]; b is stored [N, K]
   bool addend = false;                    // c [M, N] of the result's type; may be the result itself
   std::optional<DType> bias = {};         // [N]
-  GemmScaling scaling_a = GemmScaling::kNone, scaling_b = GemmScaling::kNone;
+  GemmScaling scaling_a = {}, scaling_b = {};
   bool fast_accumulation = false;  // FP8: sums stay in the tensor cores' short accumulators over all of K
   bool tf32 = false;               // float32 operands are rounded to TF32: tensor cores
 

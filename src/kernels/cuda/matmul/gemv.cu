@@ -7,9 +7,9 @@
 
 #include <type_traits>
 
-#include "kernels/cuda/common/numbers.cuh"
+#include "kernels/cuda/common/mma.cuh"
 #include "kernels/cuda/common/overlap.cuh"
-#include "kernels/cuda/matmul/gemv.h"
+#include "kernels/cuda/matmul/launchers.h"
 
 namespace octet::cuda {
 namespace {
@@ -24,37 +24,15 @@ __device__ __forceinline__ uint4 load_once(const std::byte* from) {
   return v;
 }
 
-__device__ __forceinline__ void multiply_bf16(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                                              uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-__device__ __forceinline__ void multiply_f16(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                                             uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-// Two codes as two f16.
-__device__ __forceinline__ uint32_t decode(uint32_t codes) {
-  uint32_t y;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(y) : "h"(static_cast<uint16_t>(codes)));
-  return y;
-}
-
 // 16 bytes of rows g (low) and g + 8 (high) of the weights with 16 bytes of row g of x.
 __device__ __forceinline__ void multiply(bf16, float (&sum)[4], const uint4& low, const uint4& high, const uint4& x) {
-  multiply_bf16(sum, low.x, high.x, low.y, high.y, x.x, x.y);
-  multiply_bf16(sum, low.z, high.z, low.w, high.w, x.z, x.w);
+  mma::multiply_add(sum, {low.x, high.x, low.y, high.y}, x.x, x.y);
+  mma::multiply_add(sum, {low.z, high.z, low.w, high.w}, x.z, x.w);
 }
 __device__ __forceinline__ void multiply(e4m3, float (&sum)[4], const uint4& low, const uint4& high, const uint4& x) {
+  const auto halves = [](uint32_t codes) { return mma::halves<e4m3>(codes); };
   const auto word = [&](uint32_t l, uint32_t h, uint32_t y) {
-    multiply_f16(sum, decode(l), decode(h), decode(l >> 16), decode(h >> 16), decode(y), decode(y >> 16));
+    mma::multiply_add<f16>(sum, {halves(l), halves(h), halves(l >> 16), halves(h >> 16)}, halves(y), halves(y >> 16));
   };
   word(low.x, high.x, x.x), word(low.y, high.y, x.y), word(low.z, high.z, x.z), word(low.w, high.w, x.w);
 }
@@ -99,15 +77,11 @@ struct Weights {
   __device__ void read(const Gemv& g, const std::byte* weights, int64_t row_bytes, int64_t byte, int64_t first) {
 #pragma unroll
     for (int half = 0; half < 2; ++half, byte += kChunkBytes / 2) {
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-        for (int high = 0; high < 2; ++high) {
-          const int64_t row = tile * kTileRows + high * 8;
-          const bool inside = byte < row_bytes && first + row < g.n;
-          at[tile][half][high] = inside ? load_once(weights + row * row_bytes + byte) : uint4{};
-        }
-      }
+      unroll<kTiles, 2>([&](int tile, int high) {
+        const int64_t row = tile * kTileRows + high * 8;
+        const bool inside = byte < row_bytes && first + row < g.n;
+        at[tile][half][high] = inside ? load_once(weights + row * row_bytes + byte) : uint4{};
+      });
     }
   }
 };
@@ -127,12 +101,11 @@ __global__ __launch_bounds__(32 * kMaxGemvWarps) void gemv_kernel(const __grid_c
   const std::byte* weights = static_cast<const std::byte*>(g.weights) + (first + group) * row_bytes;
   const bool has_x = group < g.m;
   const auto for_results = [&](auto body) {
-#pragma unroll
-    for (int n = 0; n < kPerThread; ++n) {
+    unroll<kPerThread>([&](int n) {
       const int i = static_cast<int>(threadIdx.x + n * blockDim.x);
       const int64_t row = i / kRows, col = first + i % kRows;
       if (i < kResults && row < g.m && col < g.n) body(n, i, row, col);
-    }
+    });
   };
 
   Epilogue epilogue[kPerThread];
@@ -140,8 +113,7 @@ __global__ __launch_bounds__(32 * kMaxGemvWarps) void gemv_kernel(const __grid_c
   const int64_t stride = int64_t{gridDim.y} * warps * kChunkBytes;
   int64_t at = (int64_t{blockIdx.y} * warps + warp) * kChunkBytes;
   const auto read_weights = [&] {
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) w[i].read(g, weights, row_bytes, at + i * stride + piece * 16, first + group);
+    unroll<kAhead>([&](int i) { w[i].read(g, weights, row_bytes, at + i * stride + piece * 16, first + group); });
   };
   griddep_launch_dependents();
   if (g.weights_ready) {
@@ -158,40 +130,28 @@ __global__ __launch_bounds__(32 * kMaxGemvWarps) void gemv_kernel(const __grid_c
   float sum[kTiles][4] = {};
   while (at < row_bytes) {
     uint4 y[kAhead][2];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int64_t byte = at + i * stride + half * (kChunkBytes / 2) + piece * 16;
-        y[i][half] = byte < row_bytes && has_x ? *reinterpret_cast<const uint4*>(x + byte) : uint4{};
-      }
-    }
+    unroll<kAhead, 2>([&](int i, int half) {
+      const int64_t byte = at + i * stride + half * (kChunkBytes / 2) + piece * 16;
+      y[i][half] = byte < row_bytes && has_x ? *reinterpret_cast<const uint4*>(x + byte) : uint4{};
+    });
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       if constexpr (kBlocks) {  // a chunk is a block of 128 along K
         const int64_t block = (at + i * stride) / kChunkBytes, k_blocks = (g.k + 127) / 128;
         if (block >= k_blocks) break;
         float x_scale[2];
-#pragma unroll
-        for (int j = 0; j < 2; ++j) x_scale[j] = piece * 2 + j < g.m ? g.x_scale[block * g.m + piece * 2 + j] : 0.0f;
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
+        unroll<2>([&](int j) { x_scale[j] = piece * 2 + j < g.m ? g.x_scale[block * g.m + piece * 2 + j] : 0.0f; });
+        unroll<kTiles>([&](int tile) {
           float part[4] = {};
-#pragma unroll
-          for (int half = 0; half < 2; ++half)
-            multiply(T{}, part, w[i].at[tile][half][0], w[i].at[tile][half][1], y[i][half]);
+          unroll<2>([&](int half) { multiply(T{}, part, w[i].at[tile][half][0], w[i].at[tile][half][1], y[i][half]); });
           const int64_t row = min(first + tile * kTileRows, g.n - 1);
           const float scale = g.weight_scale[row / 128 * k_blocks + block];
-#pragma unroll
-          for (int j = 0; j < 4; ++j) sum[tile][j] = fmaf(part[j], scale * x_scale[j & 1], sum[tile][j]);
-        }
+          unroll<4>([&](int j) { sum[tile][j] = fmaf(part[j], scale * x_scale[j & 1], sum[tile][j]); });
+        });
       } else {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-#pragma unroll
-          for (int tile = 0; tile < kTiles; ++tile)
-            multiply(T{}, sum[tile], w[i].at[tile][half][0], w[i].at[tile][half][1], y[i][half]);
-        }
+        unroll<2, kTiles>([&](int half, int tile) {
+          multiply(T{}, sum[tile], w[i].at[tile][half][0], w[i].at[tile][half][1], y[i][half]);
+        });
       }
     }
     at += kAhead * stride;
@@ -199,14 +159,10 @@ __global__ __launch_bounds__(32 * kMaxGemvWarps) void gemv_kernel(const __grid_c
   }
 
   // Fragment: rows g and g + 8 of the tile by rows 2 piece and 2 piece + 1 of x.
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int col = tile * kTileRows + group + (j >> 1) * 8, row = piece * 2 + (j & 1);
-      partial[warp][row * kRows + col] = sum[tile][j];
-    }
-  }
+  unroll<kTiles, 4>([&](int tile, int j) {
+    const int col = tile * kTileRows + group + (j >> 1) * 8, row = piece * 2 + (j & 1);
+    partial[warp][row * kRows + col] = sum[tile][j];
+  });
   __syncthreads();
   const auto warp_total = [&](int i) {
     float value = 0;

@@ -9,9 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "kernels/cuda/families.h"
-#include "kernels/cuda/matmul/gemv_kernels.h"
 #include "kernels/cuda/matmul/product.h"
-#include "kernels/cuda/matmul/scale_layout.h"
 #include "kernels/cuda/matmul/tuning.h"
 
 namespace octet::cuda {
@@ -27,20 +25,19 @@ constexpr double kWarnAboveFlops = 1e9;  // FLOPs of a product whose stand-in is
 BoundKernel bind_tiled(DeviceContext&, const Graph& graph, const Node& node) {
   const Product p = product_of(graph, node);
   const auto operand = [k = p.k, blocks = p.k_blocks()](const KernelArgs& args, const ProductOperand& x) {
-    TiledOperand t{.data = args.in[x.input].data,
-                   .dtype = x.dtype,
+    TiledOperand t{.operand = {args.in[x.input].data, x.dtype},
                    .outer_stride = x.k_inner ? k : 1,
                    .k_stride = x.k_inner ? 1 : x.outer};
-    if (x.scaling == ProductScaling::kNone) return t;
+    if (!x.scaling) return t;
     t.scale = args.in[x.scale_input].as<float>();
-    switch (x.scaling) {
-      case ProductScaling::kRow: t.scale_outer = 1; break;  // K is contiguous, also of 1x128: the facts
-      case ProductScaling::k1x128: t.k_group = 128, t.scale_outer = 1, t.scale_k = x.outer; break;
-      case ProductScaling::k128x128:
+    switch (*x.scaling) {
+      case ScaleLayout::kRow: t.scale_outer = 1; break;  // K is contiguous, also of 1x128: the facts
+      case ScaleLayout::kRow128: t.k_group = 128, t.scale_outer = 1, t.scale_k = x.outer; break;
+      case ScaleLayout::kTile128:
         t.outer_group = t.k_group = 128;
         t.scale_outer = x.k_inner ? blocks : 1, t.scale_k = x.k_inner ? 1 : (x.outer + 127) / 128;
         break;
-      default: break;
+      case ScaleLayout::kTensor: break;
     }
     return t;
   };
@@ -50,11 +47,9 @@ BoundKernel bind_tiled(DeviceContext&, const Graph& graph, const Node& node) {
                    .k = p.k,
                    .a = operand(args, p.a),
                    .b = operand(args, p.b),
-                   .out = args.out[0].data,
-                   .out_dtype = p.out};
-    if (p.c >= 0) gemm.c = args.in[static_cast<size_t>(p.c)].data, gemm.c_dtype = p.out;
-    if (p.bias >= 0)
-      gemm.c = args.in[static_cast<size_t>(p.bias)].data, gemm.c_dtype = p.bias_dtype, gemm.c_is_row = true;
+                   .c = {at(args.in, p.c), p.out},
+                   .out = {args.out[0].data, p.out}};
+    if (p.bias >= 0) gemm.c = {at(args.in, p.bias), p.bias_dtype}, gemm.c_is_row = true;
     launch_tiled_gemm(gemm, args.stream);
   };
 }
@@ -79,18 +74,18 @@ BiasPlan bias_plan(const Product& p) {
 }
 
 struct ScalingPair {
-  ProductScaling a, b;
+  std::optional<ScaleLayout> a, b;
   GemmScaling library_a, library_b;
 };
 constexpr ScalingPair kPairs[] = {
-    {ProductScaling::kNone, ProductScaling::kNone, GemmScaling::kNone, GemmScaling::kNone},
-    {ProductScaling::kTensor, ProductScaling::kTensor, GemmScaling::kTensor, GemmScaling::kTensor},
-    {ProductScaling::kRow, ProductScaling::kRow, GemmScaling::kOuter, GemmScaling::kOuter},
-    {ProductScaling::kRow, ProductScaling::kTensor, GemmScaling::kOuter, GemmScaling::kOuter},
-    {ProductScaling::kTensor, ProductScaling::kRow, GemmScaling::kOuter, GemmScaling::kOuter},
-    {ProductScaling::k1x128, ProductScaling::k1x128, GemmScaling::k1x128, GemmScaling::k1x128},
-    {ProductScaling::k1x128, ProductScaling::k128x128, GemmScaling::k1x128, GemmScaling::k128x128},
-    {ProductScaling::k128x128, ProductScaling::k1x128, GemmScaling::k128x128, GemmScaling::k1x128},
+    {{}, {}, {}, {}},
+    {ScaleLayout::kTensor, ScaleLayout::kTensor, ScaleLayout::kTensor, ScaleLayout::kTensor},
+    {ScaleLayout::kRow, ScaleLayout::kRow, ScaleLayout::kRow, ScaleLayout::kRow},
+    {ScaleLayout::kRow, ScaleLayout::kTensor, ScaleLayout::kRow, ScaleLayout::kRow},
+    {ScaleLayout::kTensor, ScaleLayout::kRow, ScaleLayout::kRow, ScaleLayout::kRow},
+    {ScaleLayout::kRow128, ScaleLayout::kRow128, ScaleLayout::kRow128, ScaleLayout::kRow128},
+    {ScaleLayout::kRow128, ScaleLayout::kTile128, ScaleLayout::kRow128, ScaleLayout::kTile128},
+    {ScaleLayout::kTile128, ScaleLayout::kRow128, ScaleLayout::kTile128, ScaleLayout::kRow128},
 };
 
 const ScalingPair* scaling_pair(const Product& p) {
@@ -106,7 +101,7 @@ bool runs_on_cublaslt(const Product& p) {
   if (!p.fp8()) return p.a.dtype == p.b.dtype && (p.out == p.a.dtype || p.out == DType::kF32);
   const bool k_inner = p.a.k_inner && p.b.k_inner;
   const bool formats = p.a.dtype == DType::kE4M3 || p.b.dtype == DType::kE4M3;
-  const bool blocks = pair->library_a == GemmScaling::k1x128 || pair->library_a == GemmScaling::k128x128;
+  const bool blocks = pair->library_a == ScaleLayout::kRow128 || pair->library_a == ScaleLayout::kTile128;
   return k_inner && formats && p.k % kFp8Multiple == 0 && p.n % kFp8Multiple == 0 &&
          (!blocks || p.m % kBlockMultiple == 0);
 }
@@ -116,16 +111,16 @@ bool runs_on_cublaslt(const Product& p) {
 bool scale_in_separate_kernel(const Product& p) {
   const ScalingPair* pair = scaling_pair(p);
   const bool few = p.m <= 64 || (p.m <= 256 && p.k > p.n);
-  return pair->library_a == GemmScaling::kOuter && few && 4 * p.m * p.n <= kGemmWorkspace;
+  return pair->library_a == ScaleLayout::kRow && few && 4 * p.m * p.n <= kGemmWorkspace;
 }
 
 // The scales of one side as the library reads them: as they are, or rearranged in the workspace.
 enum class ScalePlan : uint8_t { kDirect, kPad, kRepeat };
 
 ScalePlan scale_plan(const ProductOperand& x, GemmScaling library, int64_t k_blocks) {
-  switch (library) {
-    case GemmScaling::kOuter: return x.scaling == ProductScaling::kTensor ? ScalePlan::kRepeat : ScalePlan::kDirect;
-    case GemmScaling::k128x128: return k_blocks % 4 != 0 ? ScalePlan::kPad : ScalePlan::kDirect;
+  switch (library.value_or(ScaleLayout::kTensor)) {
+    case ScaleLayout::kRow: return x.scaling == ScaleLayout::kTensor ? ScalePlan::kRepeat : ScalePlan::kDirect;
+    case ScaleLayout::kTile128: return k_blocks % 4 != 0 ? ScalePlan::kPad : ScalePlan::kDirect;
     default: return ScalePlan::kDirect;
   }
 }
@@ -197,7 +192,7 @@ BoundKernel bind_fallback(DeviceContext& context, const Graph& graph, const Node
 // One product with float32 results; a kernel of ours scales and rounds them and writes the parts.
 BoundKernel bind_separate_scale(DeviceContext& context, const Graph& graph, const Node& node) {
   const Product p = product_of(graph, node);
-  const GemmScaling scaling = p.fp8() ? GemmScaling::kTensor : GemmScaling::kNone;
+  const GemmScaling scaling = p.fp8() ? GemmScaling(ScaleLayout::kTensor) : std::nullopt;
   const GemmSpec gemm_spec{.m = p.m,
                            .n = p.n,
                            .k = p.k,
@@ -215,25 +210,24 @@ BoundKernel bind_separate_scale(DeviceContext& context, const Graph& graph, cons
   }
   if (gemm == nullptr) return bind_fallback(context, graph, node, gemm_spec);
   return [p, gemm](const KernelArgs& args) {
-    const auto data = [&](int input) { return input >= 0 ? args.in[static_cast<size_t>(input)].data : nullptr; };
-    const auto scale = [&](const ProductOperand& x, ProductScaling scaling) {
+    const auto scale = [&](const ProductOperand& x, ScaleLayout scaling) {
       return x.scaling == scaling ? args.in[x.scale_input].as<float>() : nullptr;
     };
     float* sums = reinterpret_cast<float*>(args.workspace.data() + kGemmWorkspace);
     gemm->run({.a = args.in[p.a.input].data,
                .b = args.in[p.b.input].data,
-               .scale_a = scale(p.a, ProductScaling::kTensor),
-               .scale_b = scale(p.b, ProductScaling::kTensor),
+               .scale_a = scale(p.a, ScaleLayout::kTensor),
+               .scale_b = scale(p.b, ScaleLayout::kTensor),
                .out = sums,
                .workspace = args.workspace.data()},
               args.stream);
     ScaledResult result{.m = p.m,
                         .n = p.n,
                         .sums = sums,
-                        .row_scale = scale(p.a, ProductScaling::kRow),
-                        .col_scale = scale(p.b, ProductScaling::kRow),
-                        .c = data(p.c),
-                        .bias = data(p.bias),
+                        .row_scale = scale(p.a, ScaleLayout::kRow),
+                        .col_scale = scale(p.b, ScaleLayout::kRow),
+                        .c = at(args.in, p.c),
+                        .bias = at(args.in, p.bias),
                         .bias_dtype = p.bias_dtype,
                         .out_dtype = p.out,
                         .part_count = static_cast<int>(std::max<size_t>(p.parts.size(), 1))};
@@ -252,20 +246,20 @@ BoundKernel bind_cublaslt(DeviceContext& context, const Graph& graph, const Node
   if (scale_in_separate_kernel(p)) return bind_separate_scale(context, graph, node);
   const ScalingPair& pair = *scaling_pair(p);
   BiasPlan bias = bias_plan(p);
-  GemmSpec spec{.m = p.m,
-                .n = p.n,
-                .k = p.k,
-                .a = p.a.dtype,
-                .b = p.b.dtype,
-                .out = p.out,
-                .trans_a = !p.a.k_inner,
-                .trans_b = p.b.k_inner,
-                .addend = p.c >= 0 || bias == BiasPlan::kSpread,
-                .scaling_a = pair.library_a,
-                .scaling_b = pair.library_b,
-                .fast_accumulation =
-                    p.forward && (pair.library_a == GemmScaling::kTensor || pair.library_a == GemmScaling::kOuter),
-                .tf32 = p.tf32};
+  GemmSpec spec{
+      .m = p.m,
+      .n = p.n,
+      .k = p.k,
+      .a = p.a.dtype,
+      .b = p.b.dtype,
+      .out = p.out,
+      .trans_a = !p.a.k_inner,
+      .trans_b = p.b.k_inner,
+      .addend = p.c >= 0 || bias == BiasPlan::kSpread,
+      .scaling_a = pair.library_a,
+      .scaling_b = pair.library_b,
+      .fast_accumulation = p.forward && (pair.library_a == ScaleLayout::kTensor || pair.library_a == ScaleLayout::kRow),
+      .tf32 = p.tf32};
   if (bias == BiasPlan::kEpilogue || bias == BiasPlan::kConverted) spec.bias = p.out;
   auto gemm = make_gemm(context, spec);
   if (gemm == nullptr && spec.bias && !spec.addend) {
@@ -284,23 +278,23 @@ BoundKernel bind_cublaslt(DeviceContext& context, const Graph& graph, const Node
   return [p, bias, gemm, layout = layout_of(p)](const KernelArgs& args) {
     GemmOperands operands{.a = args.in[p.a.input].data,
                           .b = args.in[p.b.input].data,
-                          .c = p.c >= 0 ? args.in[static_cast<size_t>(p.c)].data : args.out[0].data,
+                          .c = p.c >= 0 ? at(args.in, p.c) : args.out[0].data,
                           .out = args.out[0].data,
                           .workspace = args.workspace.data()};
-    const auto at = [&](int64_t offset) { return args.workspace.data() + offset; };
+    const auto scratch = [&](int64_t offset) { return args.workspace.data() + offset; };
     if (p.fp8()) {
       operands.scale_a =
-          arrange_scales(args.in[p.a.scale_input].as<float>(), reinterpret_cast<float*>(at(layout.scale_a)), p.a,
+          arrange_scales(args.in[p.a.scale_input].as<float>(), reinterpret_cast<float*>(scratch(layout.scale_a)), p.a,
                          layout.plan_a, p.k_blocks(), args.stream);
       operands.scale_b =
-          arrange_scales(args.in[p.b.scale_input].as<float>(), reinterpret_cast<float*>(at(layout.scale_b)), p.b,
+          arrange_scales(args.in[p.b.scale_input].as<float>(), reinterpret_cast<float*>(scratch(layout.scale_b)), p.b,
                          layout.plan_b, p.k_blocks(), args.stream);
     }
     if (bias != BiasPlan::kNone) {
-      operands.bias = args.in[static_cast<size_t>(p.bias)].data;
+      operands.bias = at(args.in, p.bias);
       if (bias == BiasPlan::kConverted) {
-        launch_spread_bias(operands.bias, p.bias_dtype, at(layout.bias), p.out, 1, p.n, args.stream);
-        operands.bias = at(layout.bias);
+        launch_spread_bias(operands.bias, p.bias_dtype, scratch(layout.bias), p.out, 1, p.n, args.stream);
+        operands.bias = scratch(layout.bias);
       }
       if (bias == BiasPlan::kSpread)
         launch_spread_bias(operands.bias, p.bias_dtype, operands.out, p.out, p.m, p.n, args.stream);
@@ -340,8 +334,7 @@ bool accepts_few_split(const Graph& graph, const Node& node) {
   const Product p = product_of(graph, node);
   const ScalingPair* pair = scaling_pair(p);
   const bool scaled =
-      pair != nullptr && (pair->library_a == GemmScaling::kOuter || pair->library_a == GemmScaling::kTensor ||
-                          pair->library_a == GemmScaling::kNone);
+      pair != nullptr && pair->library_a != ScaleLayout::kRow128 && pair->library_a != ScaleLayout::kTile128;
   return scaled && p.a.k_inner && p.m <= kFewSplitRows && 4 * p.m * p.n <= kGemmWorkspace &&
          p.parts.size() <= kGemvParts && has_known_types(p) && runs_on_cublaslt(p) &&
          std::all_of(p.parts.begin(), p.parts.end(), [](int64_t columns) { return columns % 4 == 0; });

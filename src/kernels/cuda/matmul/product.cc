@@ -6,13 +6,6 @@
 namespace octet::cuda {
 namespace {
 
-ProductScaling scaling_of(const Node& node, const char* key) {
-  const std::string name = node.attrs.get_or<std::string>(key, "tensor");
-  if (name == "tensor") return ProductScaling::kTensor;
-  if (name == "row") return ProductScaling::kRow;
-  return name == "1x128" ? ProductScaling::k1x128 : ProductScaling::k128x128;
-}
-
 // Where the value stands among the inputs of the node whose body this is.
 size_t leaf_index(const Graph& body, Value value) {
   size_t inputs = 0;
@@ -56,8 +49,8 @@ Product product_of(const Graph& graph, const Node& node) {
 
   const bool scaled = product.op == Op::kScaledMatmul;
   const size_t b = scaled ? 2 : 1, c = scaled ? 4 : 2;
-  const bool trans_a = product.attrs.get_or<bool>("trans_a", false);
-  const bool trans_b = product.attrs.get_or<bool>("trans_b", false);
+  const bool trans_a = product.attr<bool>("trans_a");
+  const bool trans_b = product.attr<bool>("trans_b");
   const Shape &left = g.shape(product.inputs[0]), &right = g.shape(product.inputs[b]);
   Product p{.m = trans_a ? left.cols() : left.rows(),
             .n = trans_b ? right.rows() : right.cols(),
@@ -68,8 +61,8 @@ Product product_of(const Graph& graph, const Node& node) {
   p.a = {.input = input(product, 0), .dtype = g.dtype(product.inputs[0]), .outer = p.m, .k_inner = !trans_a};
   p.b = {.input = input(product, b), .dtype = g.dtype(product.inputs[b]), .outer = p.n, .k_inner = trans_b};
   if (scaled) {
-    p.a.scale_input = input(product, 1), p.a.scaling = scaling_of(product, "scaling_a");
-    p.b.scale_input = input(product, 3), p.b.scaling = scaling_of(product, "scaling_b");
+    p.a.scale_input = input(product, 1), p.a.scaling = parse_scale_layout(product.attr<std::string>("scaling_a"));
+    p.b.scale_input = input(product, 3), p.b.scaling = parse_scale_layout(product.attr<std::string>("scaling_b"));
   }
   if (product.inputs.size() > c && product.inputs[c].exists()) {
     const bool row = g.shape(product.inputs[c]).rank() == 1;

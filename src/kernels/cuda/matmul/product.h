@@ -2,24 +2,23 @@
 // added or with its columns cut into parts.
 #pragma once
 
+#include <optional>
 #include <vector>
 
+#include "ir/scale_layout.h"
 #include "kernels/cuda/kernel.h"
 #include "kernels/cuda/matmul/gemm.h"
-#include "kernels/cuda/matmul/tiled_gemm.h"
+#include "kernels/cuda/matmul/launchers.h"
 
 namespace octet::cuda {
-
-// How the scales of an FP8 operand lie (src/ir/scale_layout.h).
-enum class ProductScaling : uint8_t { kNone, kTensor, kRow, k1x128, k128x128 };
 
 // One side. Codes [R, C]: the outer dim (M or N) by K, or K by the outer dim.
 struct ProductOperand {
   size_t input = 0, scale_input = 0;  // among the node's inputs
   DType dtype = DType::kBF16;
   int64_t outer = 0;
-  bool k_inner = false;  // K is contiguous
-  ProductScaling scaling = ProductScaling::kNone;
+  bool k_inner = false;                     // K is contiguous
+  std::optional<ScaleLayout> scaling = {};  // of FP8 codes
 };
 
 struct Product {
@@ -33,7 +32,7 @@ struct Product {
   bool tf32 = false;                // float32 operands may be rounded to TF32
   std::vector<int64_t> parts = {};  // columns of each result; empty: one result
 
-  bool fp8() const { return a.scaling != ProductScaling::kNone; }
+  bool fp8() const { return a.scaling.has_value(); }
   int64_t k_blocks() const { return (k + 127) / 128; }
 };
 
@@ -43,5 +42,14 @@ ProductForm product_form(const Node& node);
 const Node* fused_product(const Graph& body);  // the member that is the product, or null
 
 Product product_of(const Graph& graph, const Node& node);
+
+// --- entries, each for any of the forms
+bool accepts_gemv(const Graph& graph, const Node& node);  // any of the forms; fusions of other kinds: false
+BoundKernel bind_gemv(DeviceContext& context, const Graph& graph, const Node& node);
+
+// matmul_split with any number of rows: a product for each part.
+bool accepts_split(const Graph& graph, const Node& node);
+int64_t split_workspace(DeviceContext& context, const Graph& graph, const Node& node);
+BoundKernel bind_split(DeviceContext& context, const Graph& graph, const Node& node);
 
 }  // namespace octet::cuda

@@ -1,6 +1,6 @@
 #include "kernels/cuda/common/numbers.cuh"
 #include "kernels/cuda/common/overlap.cuh"
-#include "kernels/cuda/matmul/scale_layout.h"
+#include "kernels/cuda/matmul/launchers.h"
 
 namespace octet::cuda {
 namespace {
@@ -37,28 +37,23 @@ __global__ void scale_result_kernel(const __grid_constant__ ScaledResult r) {
   float value[kCount], other[kCount];
   load(r.sums + at, value);
   const float scale = r.row_scale != nullptr ? r.row_scale[row] : 1.0f;
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) value[i] *= scale;
+  unroll<kCount>([&](int i) { value[i] *= scale; });
   if (r.col_scale != nullptr) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) value[i] *= r.col_scale[col + i];
+    unroll<kCount>([&](int i) { value[i] *= r.col_scale[col + i]; });
   }
   if (r.c != nullptr) {
     load(static_cast<const T*>(r.c) + at, other);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) value[i] += other[i];
+    unroll<kCount>([&](int i) { value[i] += other[i]; });
   }
   if (r.bias != nullptr) {
     load(static_cast<const Bias*>(r.bias) + col, other);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) value[i] += other[i];
+    unroll<kCount>([&](int i) { value[i] += other[i]; });
   }
-#pragma unroll
-  for (int i = 0; i < kGemvParts; ++i) {
+  unroll<kGemvParts>([&](int i) {
     const GemvPart& part = r.parts[i];
-    if (i >= r.part_count || col < part.begin || col >= part.end || part.out == nullptr) continue;
+    if (i >= r.part_count || col < part.begin || col >= part.end || part.out == nullptr) return;
     store(static_cast<T*>(part.out) + row * (part.end - part.begin) + col - part.begin, value);
-  }
+  });
 }
 
 }  // namespace

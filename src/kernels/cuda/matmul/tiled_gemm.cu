@@ -1,30 +1,12 @@
 // 64 x 64 results a block, 4 x 4 a thread, 16 of K at a time through shared memory. Types are looked up where elements
 // are loaded: one instance for every mixture.
-#include "kernels/cuda/common/numbers.cuh"
-#include "kernels/cuda/matmul/tiled_gemm.h"
+#include "kernels/cuda/common/operand.cuh"
+#include "kernels/cuda/matmul/launchers.h"
 
 namespace octet::cuda {
 namespace {
 
 constexpr int kTile = 64, kDepth = 16, kThreads = 256, kPerThread = 4, kAcross = kTile / kPerThread;
-
-__device__ float load_element(const void* data, DType dtype, int64_t i) {
-  switch (dtype) {
-    case DType::kF32: return static_cast<const float*>(data)[i];
-    case DType::kBF16: return to_float(static_cast<const bf16*>(data)[i]);
-    case DType::kF16: return to_float(static_cast<const f16*>(data)[i]);
-    case DType::kE4M3: return to_float(static_cast<const e4m3*>(data)[i]);
-    default: return to_float(static_cast<const e5m2*>(data)[i]);
-  }
-}
-
-__device__ void store_element(void* data, DType dtype, int64_t i, float value) {
-  switch (dtype) {
-    case DType::kF32: static_cast<float*>(data)[i] = value; break;
-    case DType::kBF16: static_cast<bf16*>(data)[i] = from_float<bf16>(value); break;
-    default: static_cast<f16*>(data)[i] = from_float<f16>(value);
-  }
-}
 
 // tile[kk][o] = element (outer + o, k + kk), 0 beyond the matrix.
 __device__ void load_tile(const TiledOperand& x, int64_t outer, int64_t outer_size, int64_t k, int64_t k_size,
@@ -35,7 +17,7 @@ __device__ void load_tile(const TiledOperand& x, int64_t outer, int64_t outer_si
     const int64_t r = outer + o, c = k + kk;
     float value = 0;
     if (r < outer_size && c < k_size) {
-      value = load_element(x.data, x.dtype, r * x.outer_stride + c * x.k_stride);
+      value = load(x.operand, r * x.outer_stride + c * x.k_stride);
       if (x.scale != nullptr) value *= x.scale[r / x.outer_group * x.scale_outer + c / x.k_group * x.scale_k];
     }
     tile[kk][o] = value;
@@ -51,28 +33,18 @@ __global__ __launch_bounds__(kThreads) void tiled_gemm_kernel(const TiledGemm g)
     load_tile(g.a, row, g.m, k, g.k, a_tile);
     load_tile(g.b, col, g.n, k, g.k, b_tile);
     __syncthreads();
-#pragma unroll
-    for (int kk = 0; kk < kDepth; ++kk) {
-#pragma unroll
-      for (int i = 0; i < kPerThread; ++i) {
-#pragma unroll
-        for (int j = 0; j < kPerThread; ++j)
-          sum[i][j] = fmaf(a_tile[kk][y + i * kAcross], b_tile[kk][x + j * kAcross], sum[i][j]);
-      }
-    }
+    unroll<kDepth, kPerThread, kPerThread>([&](int kk, int i, int j) {
+      sum[i][j] = fmaf(a_tile[kk][y + i * kAcross], b_tile[kk][x + j * kAcross], sum[i][j]);
+    });
     __syncthreads();
   }
-#pragma unroll
-  for (int i = 0; i < kPerThread; ++i) {
-#pragma unroll
-    for (int j = 0; j < kPerThread; ++j) {
-      const int64_t r = row + y + i * kAcross, c = col + x + j * kAcross;
-      if (r >= g.m || c >= g.n) continue;
-      const int64_t at = r * g.n + c;
-      const float addend = g.c == nullptr ? 0.0f : load_element(g.c, g.c_dtype, g.c_is_row ? c : at);
-      store_element(g.out, g.out_dtype, at, sum[i][j] + addend);
-    }
-  }
+  unroll<kPerThread, kPerThread>([&](int i, int j) {
+    const int64_t r = row + y + i * kAcross, c = col + x + j * kAcross;
+    if (r >= g.m || c >= g.n) return;
+    const int64_t at = r * g.n + c;
+    const float addend = g.c.data == nullptr ? 0.0f : load(g.c, g.c_is_row ? c : at);
+    store(g.out, at, sum[i][j] + addend);
+  });
 }
 
 }  // namespace

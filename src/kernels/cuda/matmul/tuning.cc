@@ -3,9 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -53,12 +53,12 @@ class Scratch {
 
 int64_t scale_count(GemmScaling scaling, int64_t outer, int64_t k) {
   const int64_t blocks = (k + 127) / 128;
-  switch (scaling) {
-    case GemmScaling::kNone: return 0;
-    case GemmScaling::kTensor: return 1;
-    case GemmScaling::kOuter: return outer;
-    case GemmScaling::k1x128: return outer * blocks;
-    case GemmScaling::k128x128: return (outer + 127) / 128 * ((blocks + 3) / 4 * 4);
+  if (!scaling) return 0;
+  switch (*scaling) {
+    case ScaleLayout::kTensor: return 1;
+    case ScaleLayout::kRow: return outer;
+    case ScaleLayout::kRow128: return outer * blocks;
+    case ScaleLayout::kTile128: return (outer + 127) / 128 * ((blocks + 3) / 4 * 4);
   }
   return 0;
 }
@@ -133,14 +133,9 @@ struct Candidate {
 bool parse_algorithm(std::string_view hex, cublasLtMatmulAlgo_t& algorithm) {
   if (hex.size() != 16 * std::size(algorithm.data)) return false;
   for (size_t word = 0; word < std::size(algorithm.data); ++word) {
-    uint64_t value = 0;
-    for (const char c : hex.substr(16 * word, 16)) {
-      const char* digits = "0123456789abcdef";
-      const char* found = c == '\0' ? nullptr : std::strchr(digits, c);
-      if (found == nullptr) return false;
-      value = value << 4 | static_cast<uint64_t>(found - digits);
-    }
-    algorithm.data[word] = value;
+    const char* begin = hex.data() + 16 * word;
+    const auto [end, error] = std::from_chars(begin, begin + 16, algorithm.data[word], 16);
+    if (error != std::errc{} || end != begin + 16) return false;
   }
   return true;
 }

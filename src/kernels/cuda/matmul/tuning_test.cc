@@ -171,8 +171,8 @@ TEST_F(GemmTuningOnDevice, AProductWithABiasHasAKernelInOneFormOrTheOther) {
                       .b = DType::kE4M3,
                       .trans_b = true,
                       .bias = DType::kBF16,
-                      .scaling_a = GemmScaling::kOuter,
-                      .scaling_b = GemmScaling::kOuter,
+                      .scaling_a = ScaleLayout::kRow,
+                      .scaling_b = ScaleLayout::kRow,
                       .fast_accumulation = true};
     GemmSpec addend = epilogue, plain = epilogue, slow = epilogue;
     addend.bias.reset(), addend.addend = true;

@@ -1,6 +1,6 @@
 // layer_norm and rms_norm with a row in registers: read once, statistics in two passes over the registers, then the
 // epilogue (residual sum, amax, codes). Here: the epilogue, the kernels of few rows, and that of more than 4096
-// columns; the others are in forward_narrow.cuh, the choice between them in choose.h.
+// columns; the others are in forward.cu, the choice between them in choose.h.
 //
 // Bound by memory: x (and the addend) read, y, sum or codes written; weights are held in registers or hit in L1.
 #pragma once
@@ -40,11 +40,9 @@ struct CachedChannels {
     if constexpr (kLayer) {
       float bias[kGroup];
       load_channels(p.bias, p.bias_dtype, column, bias);
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) x[i] = fmaf(x[i] * rstd, weight[i], bias[i]);
+      unroll<kGroup>([&](int i) { x[i] = fmaf(x[i] * rstd, weight[i], bias[i]); });
     } else {
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) x[i] = x[i] * rstd * weight[i];
+      unroll<kGroup>([&](int i) { x[i] = x[i] * rstd * weight[i]; });
     }
   }
 };
@@ -56,14 +54,13 @@ struct HeldChannels {
     if constexpr (kLayer) load_channels(p.bias, p.bias_dtype, column, bias[g]);
   }
   __device__ __forceinline__ void normalise(const NormForward&, int g, int64_t, float rstd, float (&x)[kGroup]) const {
-#pragma unroll
-    for (int i = 0; i < kGroup; ++i) {
+    unroll<kGroup>([&](int i) {
       if constexpr (kLayer) {
         x[i] = fmaf(x[i] * rstd, weight[g][i], bias[g][i]);
       } else {
         x[i] = x[i] * rstd * weight[g][i];
       }
-    }
+    });
   }
 };
 
@@ -92,7 +89,7 @@ struct NormRow {
   float given = 1.0f;  // scale of the tensor's codes: loaded once per thread, after griddep_wait
 
   __device__ __forceinline__ void begin() {
-    if (kEpilogue == Epilogue::kCodes && p.quantize.scaling == CodeScaling::kTensor) given = *p.quantize.scale;
+    if (kEpilogue == Epilogue::kCodes && p.quantize.scaling == ScaleLayout::kTensor) given = *p.quantize.scale;
   }
 
   __device__ __forceinline__ int column(int g) const { return (g * team.threads() + team.thread()) * kGroup; }
@@ -110,8 +107,7 @@ struct NormRow {
   __device__ __forceinline__ void take_stage(int64_t row, const RowRing& ring) {
     const auto *x = reinterpret_cast<const T*>(ring.at(ring.stage, 0)),
                *addend = reinterpret_cast<const T*>(ring.at(ring.stage, 1));
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
+    unroll<kGroups>([&](int g) {
       if (!has(g)) {
 #pragma unroll
         for (float& value : v[g]) value = 0;
@@ -120,7 +116,7 @@ struct NormRow {
       } else {
         take(g, load_packed<kGroup>(x + column(g)));
       }
-    }
+    });
   }
 
   // v becomes v - mean; groups past the end hold zeros. `loaded` runs after the first reduction: every thread has
@@ -131,25 +127,23 @@ struct NormRow {
     float sums[kGroups];
     mean = 0;
     if constexpr (kLayer) {
-#pragma unroll
-      for (int g = 0; g < kGroups; ++g) {
+      unroll<kGroups>([&](int g) {
         sums[g] = 0;
 #pragma unroll
         for (float value : v[g]) sums[g] += value;
-      }
+      });
       mean = team.group_sums(sums) * scale;
       loaded();
     }
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
+    unroll<kGroups>([&](int g) {
       sums[g] = 0;
-      if (!has(g)) continue;
+      if (!has(g)) return;
 #pragma unroll
       for (float& value : v[g]) {
         if constexpr (kLayer) value -= mean;
         sums[g] = fmaf(value, value, sums[g]);
       }
-    }
+    });
     rstd = rsqrtf(team.group_sums(sums) * scale + p.eps);
     if constexpr (!kLayer) loaded();
     if (team.thread() == 0) {
@@ -166,12 +160,10 @@ struct NormRow {
     }
     using M = Magnitudes<T>;
     const NormQuantize& q = p.quantize;
-    const CodeScaling scaling = kEpilogue == Epilogue::kRowCodes ? CodeScaling::kRow : q.scaling;
+    const ScaleLayout scaling = kEpilogue == Epilogue::kRowCodes ? ScaleLayout::kRow : q.scaling;
     const DType format = kEpilogue == Epilogue::kRowCodes ? DType::kE4M3 : q.format;
-    const ScaleFormula formula{q.format_max, q.margin, q.pow2};
     uint32_t largest = 0;  // packed as T is
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
+    unroll<kGroups>([&](int g) {
       const int64_t at = row * p.cols + column(g);
       uint32_t most = 0;
       if (has(g)) {
@@ -184,16 +176,16 @@ struct NormRow {
         }
         if constexpr (kCoded) {
           y.unpack(v[g]);
-          if (scaling == CodeScaling::kTensor && q.codes != nullptr) store_codes(format, q.codes, at, v[g], given);
+          if (scaling == ScaleLayout::kTensor && q.codes != nullptr) store_codes(format, q.codes, at, v[g], given);
         }
       }
       if constexpr (kSeen) largest = M::max(largest, most);
       if constexpr (kCoded) {
-        if (scaling == CodeScaling::kRow128) {  // a block of 128 is 16 threads
+        if (scaling == ScaleLayout::kRow128) {  // a block of 128 is 16 threads
 #pragma unroll
           for (int lanes = 8; lanes > 0; lanes >>= 1) most = M::max(most, __shfl_xor_sync(kWholeWarp, most, lanes));
           if (has(g)) {
-            const float scale = formula(M::bits(most));
+            const float scale = scale_of(q.formula, M::bits(most));
             if (q.scale_inv != nullptr && team.thread() % 16 == 0) {
               q.scale_inv[row128_scale_index(row, column(g) / 128, p.rows)] = __fdiv_rn(1.0f, scale);
             }
@@ -201,17 +193,16 @@ struct NormRow {
           }
         }
       }
-    }
+    });
     if constexpr (!kCoded) return M::bits(largest);
-    if (scaling == CodeScaling::kRow) {
-      const float scale = formula(team.max_bits(M::bits(largest)));
+    if (scaling == ScaleLayout::kRow) {
+      const float scale = scale_of(q.formula, team.max_bits(M::bits(largest)));
       if (q.scale_inv != nullptr && team.thread() == 0) q.scale_inv[row] = __fdiv_rn(1.0f, scale);
-#pragma unroll
-      for (int g = 0; g < kGroups; ++g) {
+      unroll<kGroups>([&](int g) {
         if (has(g) && q.codes != nullptr) store_codes(format, q.codes, row * p.cols + column(g), v[g], scale);
-      }
+      });
     }
-    if (scaling == CodeScaling::kTensor && row == 0 && team.thread() == 0) {
+    if (scaling == ScaleLayout::kTensor && row == 0 && team.thread() == 0) {
       if (q.scale_inv != nullptr) *q.scale_inv = __fdiv_rn(1.0f, given);
       if (q.scale_inv_t != nullptr) *q.scale_inv_t = __fdiv_rn(1.0f, given);
     }
@@ -230,9 +221,8 @@ __global__ void __launch_bounds__(512) norm_warp_per_row_kernel(const NormForwar
   using Row = NormRow<T, kLayer, kGroups, BlockReduce<true>, kEpilogue>;
   Row part{p, team, {}};
   part.begin();
-#pragma unroll
-  for (int g = 0; g < kGroups; ++g) {
-    if (!part.has(g)) continue;
+  unroll<kGroups>([&](int g) {
+    if (!part.has(g)) return;
     const int64_t at = row * p.cols + part.column(g);
     const auto x = load_packed<kGroup>(static_cast<const T*>(p.x) + at);
     if (p.addend == nullptr) {
@@ -240,7 +230,7 @@ __global__ void __launch_bounds__(512) norm_warp_per_row_kernel(const NormForwar
     } else {
       part.take(row, g, x, load_packed<kGroup>(static_cast<const T*>(p.addend) + at));
     }
-  }
+  });
   float mean, rstd;
   part.statistics(row, mean, rstd, [] {});
   uint32_t largest = part.finish(row, rstd, CachedChannels<kLayer>{});
@@ -273,10 +263,9 @@ __global__ void __launch_bounds__(kRingThreads) norm_row_persistent_kernel(const
   Row part{p, team, {}};
   part.begin();
   HeldChannels<kLayer, kGroups> channels;
-#pragma unroll
-  for (int g = 0; g < kGroups; ++g) {
+  unroll<kGroups>([&](int g) {
     if (part.has(g)) channels.fetch(p, g, part.column(g));
-  }
+  });
   uint32_t largest = 0;
   for (int64_t turn = 0; row_of(turn) < p.rows; ++turn) {
     const int64_t row = row_of(turn);
@@ -307,23 +296,21 @@ __global__ void __launch_bounds__(1024) norm_block_per_row_kernel(const NormForw
   part.begin();
   const int64_t row = blockIdx.x;
   Packed<T, kGroup> x[kGroups], addend[kGroups];
-#pragma unroll
-  for (int g = 0; g < kGroups; ++g) {
-    if (!part.has(g)) continue;
+  unroll<kGroups>([&](int g) {
+    if (!part.has(g)) return;
     const int64_t at = row * p.cols + part.column(g);
     x[g] = load_packed<kGroup>(static_cast<const T*>(p.x) + at);
     if (p.addend != nullptr) addend[g] = load_packed<kGroup>(static_cast<const T*>(p.addend) + at);
     channels.fetch(p, g, part.column(g));
-  }
-#pragma unroll
-  for (int g = 0; g < kGroups; ++g) {
-    if (!part.has(g)) continue;
+  });
+  unroll<kGroups>([&](int g) {
+    if (!part.has(g)) return;
     if (p.addend == nullptr) {
       part.take(g, x[g]);
     } else {
       part.take(row, g, x[g], addend[g]);
     }
-  }
+  });
   float mean, rstd;
   part.statistics(row, mean, rstd, [] {});
   const uint32_t largest = part.finish(row, rstd, channels);

@@ -1,4 +1,4 @@
-// Gradients of norms of up to kMaxTeamCols columns: as gradient.cuh, but an SM has one block of several teams, each
+// Gradients of norms of up to kMaxTeamCols columns: as gradient.cu, but an SM has one block of several teams, each
 // with rows, a ring and a barrier of its own: while one waits for its sums another computes. A thread has 8 columns and
 // two rows per turn, or 16 columns and one row, and keeps their weights in registers; a turn has one barrier and one
 // reduction for all its sums. The teams' sums over rows are joined in the order of the teams at the end.
@@ -55,11 +55,10 @@ __global__ void __launch_bounds__(512, 1)
   if (thread == 0) ring.begin([&](int s) { request(first + static_cast<unsigned>(s) * kRows * step, s); });
   bool has[kChunks];
   float weight[kChunks][kGroup] = {};
-#pragma unroll
-  for (int c = 0; c < kChunks; ++c) {
+  unroll<kChunks>([&](int c) {
     has[c] = column_of(c) < cols;
     if (has[c]) load_channels(p.weight, p.weight_dtype, column_of(c), weight[c]);
-  }
+  });
   // Shares of warps that the team does not have stay 0.
   if (thread < 32) shares[team][0][thread] = shares[team][1][thread] = 0.0f;
   float mean[kRows] = {}, rstd[kRows] = {};
@@ -88,11 +87,9 @@ __global__ void __launch_bounds__(512, 1)
     const bool both = kRows == 1 || row + step < rows;
     float h[kRows][kChunks][kGroup], g[kRows][kChunks][kGroup], dots[kValues] = {}, by[kRows];
     ring.wait();
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
+    unroll<kRows>([&](int r) {
       by[r] = rstd[r];
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
+      unroll<kChunks>([&](int c) {
         Packed<T, kGroup> x{}, dy{};
         const bool here = has[c] && (r == 0 || both);
         const float center = kLayer && here ? mean[r] : 0.0f, factor = here ? by[r] : 0.0f;  // 0 stays 0 elsewhere
@@ -102,8 +99,7 @@ __global__ void __launch_bounds__(512, 1)
           x = load_shared<T>(from), dy = load_shared<T>(from + row_bytes);
         }
         x.unpack(h[r][c]), dy.unpack(g[r][c]);
-#pragma unroll
-        for (int i = 0; i < kGroup; ++i) {
+        unroll<kGroup>([&](int i) {
           const float d = g[r][c][i];
           h[r][c][i] = (kLayer ? h[r][c][i] - center : h[r][c][i]) * factor;
           sums[0][c][i] = fmaf(d, h[r][c][i], sums[0][c][i]);
@@ -111,9 +107,9 @@ __global__ void __launch_bounds__(512, 1)
           g[r][c][i] = d * weight[c][i];
           dots[r * kDots] = fmaf(g[r][c][i], h[r][c][i], dots[r * kDots]);
           if constexpr (kLayer) dots[r * kDots + 1] += g[r][c][i];
-        }
-      }
-    }
+        });
+      });
+    });
     fetch_statistics(row + kRows * step);
     int which;
     const float share = warp_sums(dots, which);
@@ -122,23 +118,17 @@ __global__ void __launch_bounds__(512, 1)
     // Behind this barrier the whole team has finished the turn before: its stage may be filled again.
     if (thread == 0 && row != first)
       request(row + static_cast<unsigned>(stages - 1) * kRows * step, ring.stage == 0 ? stages - 1 : ring.stage - 1);
-    float sum = shares[team][turn][lane];
-#pragma unroll
-    for (int lanes = kTeamWarps / 2; lanes > 0; lanes >>= 1) sum += __shfl_xor_sync(kWholeWarp, sum, lanes);
-    sum *= scale;
+    const float sum = warp_reduce<Sum, kTeamWarps / 2>(shares[team][turn][lane]) * scale;
 #pragma unroll
     for (int r = 0; r < kRows; ++r, at += int64_t{step} * cols) {
       const float mean_gh = __shfl_sync(kWholeWarp, sum, r * kDots * kTeamWarps),
                   mean_g = kLayer ? __shfl_sync(kWholeWarp, sum, (r * kDots + 1) * kTeamWarps) : 0.0f;
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
-        if (!has[c] || (r == 1 && !both)) continue;
+      unroll<kChunks>([&](int c) {
+        if (!has[c] || (r == 1 && !both)) return;
         const int64_t to = at + c * threads * kGroup;
         float out[kGroup];
-#pragma unroll
-        for (int i = 0; i < kGroup; ++i) {
-          out[i] = by[r] * fmaf(-h[r][c][i], mean_gh, kLayer ? g[r][c][i] - mean_g : g[r][c][i]);
-        }
+        unroll<kGroup>(
+            [&](int i) { out[i] = by[r] * fmaf(-h[r][c][i], mean_gh, kLayer ? g[r][c][i] - mean_g : g[r][c][i]); });
         const Packed<T, kGroup> dx = pack<T>(out);
         if (dx_at != nullptr) store_packed(dx_at + to, dx);
         if constexpr (kAdds) {
@@ -150,11 +140,10 @@ __global__ void __launch_bounds__(512, 1)
           for (uint32_t word : total.words) largest = M::max(largest, word & M::kMask);
           if constexpr (kColumnSum) {
             total.unpack(out);
-#pragma unroll
-            for (int i = 0; i < kGroup; ++i) sums[kSums - 1][c][i] += out[i];
+            unroll<kGroup>([&](int i) { sums[kSums - 1][c][i] += out[i]; });
           }
         }
-      }
+      });
     }
     ring.advance();
     place = ring.stage == 0 ? places : place + stage_bytes;
@@ -172,13 +161,9 @@ __global__ void __launch_bounds__(512, 1)
   __syncthreads();
   auto* joined = reinterpret_cast<float*>(rings);
   const auto each = [&](auto&& body) {
-#pragma unroll
-    for (int s = 0; s < kSums; ++s) {
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
-        if (has[c]) body(s, c);
-      }
-    }
+    unroll<kSums, kChunks>([&](int s, int c) {
+      if (has[c]) body(s, c);
+    });
   };
   if (team > 0) {
     each([&](int s, int c) {
@@ -192,8 +177,7 @@ __global__ void __launch_bounds__(512, 1)
     for (int t = 0; t < teams - 1; ++t) {
       float other[kGroup];
       load(joined + static_cast<unsigned>(t * kSums + s) * cols + column_of(c), other);
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) sums[s][c][i] += other[i];
+      unroll<kGroup>([&](int i) { sums[s][c][i] += other[i]; });
     }
     store(p.partials + (int64_t{s} * gridDim.x + blockIdx.x) * p.cols + column_of(c), sums[s][c]);
   });

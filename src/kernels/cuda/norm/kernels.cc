@@ -10,13 +10,11 @@
 namespace octet::cuda {
 namespace {
 
-bool is_activation(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
-
 bool is_layer(const Node& node) { return node.op == Op::kLayerNorm || node.op == Op::kLayerNormGrad; }
 
 bool accepts_norm(const Graph& graph, const Node& node) {
-  return is_activation(node.results[0].dtype) && std::all_of(node.inputs.begin(), node.inputs.end(), [&](Value input) {
-           return is_activation(graph.dtype(input));
+  return is_f32_or_bf16(node.results[0].dtype) && std::all_of(node.inputs.begin(), node.inputs.end(), [&](Value input) {
+           return is_f32_or_bf16(graph.dtype(input));
          });
 }
 
@@ -37,19 +35,56 @@ NormPlan plan_of(const DeviceContext& context, const NormForward& call, bool add
   return choose_norm({.rows = call.rows, .cols = call.cols, .dtype = call.dtype, .adds = adds}, context.facts());
 }
 
-BoundKernel bind_norm(DeviceContext& context, const Graph& graph, const Node& node) {
-  const NormForward fixed = describe_norm(context, graph, node);
-  const NormPlan plan = plan_of(context, fixed, false);
-  BoundKernel kernel = [call = fixed, plan](const KernelArgs& args) mutable {
-    call.x = args.in[0].data, call.weight = args.in[1].data;
-    if (call.layer) call.bias = args.in[2].data;
-    call.y = args.out[0].data;
-    call.mean = call.layer ? args.out[1].as<float>() : nullptr;
-    call.rstd = args.out[call.layer ? 2 : 1].as<float>();
-    launch_norm(call, plan, args.stream);
+// Positions among the arguments; -1: not there.
+struct NormPlaces : SinkPlaces {
+  int x = 0, addend = -1, weight = 1, bias = -1;
+  int sum = -1, y = 0, mean = -1, rstd = 1;
+
+  explicit NormPlaces(bool layer) {  // of a norm alone
+    if (layer) bias = 2, mean = 1, rstd = 2;
+  }
+  NormPlaces(const FusionBody& body, const Chain& chain) : SinkPlaces(body, chain.sinks[0]) {
+    const Node &norm = *chain.core, *add = chain.residual;
+    const bool layer = is_layer(norm);
+    x = body.input(norm, 0), weight = body.input(norm, 1), y = body.result(norm, 0);
+    if (layer) bias = body.input(norm, 2), mean = body.result(norm, 1);
+    rstd = body.result(norm, layer ? 2 : 1);
+    if (add != nullptr) x = body.input(*add, 0), addend = body.input(*add, 1), sum = body.result(*add, 0);
+  }
+};
+
+BoundKernel bind_norm_at(DeviceContext& context, const Graph& graph, const Node& norm, const Node* quantize,
+                         const NormPlaces& where) {
+  NormForward fixed = describe_norm(context, graph, norm);
+  if (quantize != nullptr) {
+    fixed.quantize.scaling = parse_scale_layout(quantize->attr<std::string>("scaling"));
+    fixed.quantize.format = quantize->results[0].dtype;
+    fixed.quantize.formula = scale_formula(*quantize, fixed.quantize.format);
+  }
+  const NormPlan plan = plan_of(context, fixed, where.addend >= 0);
+  const auto call_of = [fixed, where](const KernelArgs& args) {
+    NormForward call = fixed;
+    call.x = at(args.in, where.x), call.addend = at(args.in, where.addend);
+    call.weight = at(args.in, where.weight), call.bias = at(args.in, where.bias);
+    call.sum = at(args.out, where.sum), call.y = at(args.out, where.y);
+    call.mean = at<float>(args.out, where.mean), call.rstd = at<float>(args.out, where.rstd);
+    call.amax = at<float>(args.out, where.amax);
+    call.quantize.scale = at<const float>(args.in, where.scale);
+    call.quantize.codes = at(args.out, where.codes), call.quantize.codes_t = at(args.out, where.codes_t);
+    call.quantize.scale_inv = at<float>(args.out, where.scale_inv);
+    call.quantize.scale_inv_t = at<float>(args.out, where.scale_inv_t);
+    call.statistics = reinterpret_cast<float*>(args.workspace.data());
+    return call;
   };
-  kernel.variant = [plan](const KernelArgs&) { return to_string(plan); };
-  return kernel;
+  return {[call_of, plan](const KernelArgs& args) { launch_norm(call_of(args), plan, args.stream); },
+          [call_of, plan](const KernelArgs& args) {
+            constexpr const char* kAfter[] = {"", "; transposed codes", "; tiles"};  // by NormPasses
+            return to_string(plan) + kAfter[static_cast<size_t>(norm_passes(call_of(args)))];
+          }};
+}
+
+BoundKernel bind_norm(DeviceContext& context, const Graph& graph, const Node& node) {
+  return bind_norm_at(context, graph, node, nullptr, NormPlaces(is_layer(node)));
 }
 
 NormGradient describe_gradient(const Graph& graph, const Node& node) {
@@ -71,21 +106,42 @@ int64_t gradient_workspace(DeviceContext& context, const Graph&, const Node& nod
                                is_layer(node) ? 2 : 1);
 }
 
+// Positions among the arguments; -1: not there.
+struct GradientPlaces {
+  int x, weight, mean, rstd, dy, addend = -1, dx, dweight, dbias, sum = -1, amax = -1, column_sum = -1;
+
+  // input(slot) and result(index) of the gradient give the node's.
+  template <typename Input, typename Result>
+  GradientPlaces(bool layer, const Input& input, const Result& result)
+      : x(input(0)),
+        weight(input(1)),
+        mean(layer ? input(2) : -1),
+        rstd(input(layer ? 3 : 2)),
+        dy(input(layer ? 4 : 3)),
+        dx(result(0)),
+        dweight(result(1)),
+        dbias(layer ? result(2) : -1) {}
+};
+
+BoundKernel bind_gradient_at(DeviceContext& context, const Graph& graph, const Node& grad,
+                             const GradientPlaces& where) {
+  const NormGradientPlan plan = gradient_plan(context, grad, where.addend >= 0);
+  return {[call = describe_gradient(graph, grad), where, plan](const KernelArgs& args) mutable {
+            call.x = at(args.in, where.x), call.weight = at(args.in, where.weight), call.dy = at(args.in, where.dy);
+            call.mean = at<const float>(args.in, where.mean), call.rstd = at<const float>(args.in, where.rstd);
+            call.addend = at(args.in, where.addend);
+            call.dx = at(args.out, where.dx), call.sum = at(args.out, where.sum);
+            call.dweight = at<float>(args.out, where.dweight), call.dbias = at<float>(args.out, where.dbias);
+            call.amax = at<float>(args.out, where.amax), call.column_sum = at<float>(args.out, where.column_sum);
+            call.partials = reinterpret_cast<float*>(args.workspace.data());
+            launch_norm_gradient(call, plan, args.stream);
+          },
+          [plan](const KernelArgs&) { return to_string(plan); }};
+}
+
 BoundKernel bind_gradient(DeviceContext& context, const Graph& graph, const Node& node) {
-  const NormGradientPlan plan = gradient_plan(context, node, false);
-  BoundKernel kernel = [call = describe_gradient(graph, node), plan](const KernelArgs& args) mutable {
-    call.x = args.in[0].data, call.weight = args.in[1].data;
-    call.mean = call.layer ? args.in[2].as<float>() : nullptr;
-    call.rstd = args.in[call.layer ? 3 : 2].as<float>();
-    call.dy = args.in[call.layer ? 4 : 3].data;
-    call.dx = args.out[0].data;
-    call.dweight = args.out[1].as<float>();
-    call.dbias = call.layer ? args.out[2].as<float>() : nullptr;
-    call.partials = reinterpret_cast<float*>(args.workspace.data());
-    launch_norm_gradient(call, plan, args.stream);
-  };
-  kernel.variant = [plan](const KernelArgs&) { return to_string(plan); };
-  return kernel;
+  const auto same = [](int i) { return i; };
+  return bind_gradient_at(context, graph, node, {is_layer(node), same, same});
 }
 
 // --- fusions
@@ -93,13 +149,6 @@ BoundKernel bind_gradient(DeviceContext& context, const Graph& graph, const Node
 bool same_types(const Graph& graph, const Node& node) {
   return std::all_of(node.inputs.begin(), node.inputs.end(),
                      [&](Value input) { return graph.type(input) == node.results[0]; });
-}
-
-CodeScaling scaling_of(const Node& quantize) {
-  const std::string scaling = quantize.attrs.get_or<std::string>("scaling", "tensor");
-  if (scaling == "tensor") return CodeScaling::kTensor;
-  if (scaling == "row") return CodeScaling::kRow;
-  return scaling == "1x128" ? CodeScaling::kRow128 : CodeScaling::kNone;
 }
 
 // (add,) norm (, quantize or amax)
@@ -112,11 +161,11 @@ bool accepts_norm_fusion(const Graph&, const Node& node) {
   if (chain->residual != nullptr && !same_types(body.graph(), *chain->residual)) return false;
   const Node* quantize = chain->sinks[0].quantize;
   if (quantize == nullptr) return true;
-  const CodeScaling scaling = scaling_of(*quantize);
+  const ScaleLayout scaling = parse_scale_layout(quantize->attr<std::string>("scaling"));
   const bool transposed = body.result(*quantize, 2) >= 0 || body.result(*quantize, 3) >= 0;
-  if (scaling == CodeScaling::kTensor && body.input(*quantize, 1) < 0) return false;
-  return chain->sinks[0].amax == nullptr && scaling != CodeScaling::kNone &&
-         !(scaling == CodeScaling::kRow && transposed);
+  if (scaling == ScaleLayout::kTensor && body.input(*quantize, 1) < 0) return false;
+  return chain->sinks[0].amax == nullptr && scaling != ScaleLayout::kTile128 &&
+         !(scaling == ScaleLayout::kRow && transposed);
 }
 
 int64_t norm_fusion_workspace(DeviceContext&, const Graph&, const Node& node) {
@@ -124,54 +173,10 @@ int64_t norm_fusion_workspace(DeviceContext&, const Graph&, const Node& node) {
   return chain.sinks[0].quantize == nullptr ? 0 : 2 * chain.core->results[0].shape.rows() * int64_t{sizeof(float)};
 }
 
-// Positions among the arguments; -1: not there.
-struct NormPlaces : SinkPlaces {
-  int x, addend = -1, weight, bias = -1;
-  int sum = -1, y, mean = -1, rstd;
-
-  NormPlaces(const FusionBody& body, const Chain& chain) : SinkPlaces(body, chain.sinks[0]) {
-    const Node &norm = *chain.core, *add = chain.residual;
-    const bool layer = is_layer(norm);
-    x = body.input(norm, 0), weight = body.input(norm, 1), y = body.result(norm, 0);
-    if (layer) bias = body.input(norm, 2), mean = body.result(norm, 1);
-    rstd = body.result(norm, layer ? 2 : 1);
-    if (add != nullptr) x = body.input(*add, 0), addend = body.input(*add, 1), sum = body.result(*add, 0);
-  }
-};
-
 BoundKernel bind_norm_fusion(DeviceContext& context, const Graph&, const Node& node) {
   const FusionBody body(node);
   const Chain chain = chain_of(node, Producer::kNorm).value();
-  NormForward fixed = describe_norm(context, body.graph(), *chain.core);
-  if (const Node* quantize = chain.sinks[0].quantize; quantize != nullptr) {
-    fixed.quantize.scaling = scaling_of(*quantize);
-    fixed.quantize.format = quantize->results[0].dtype;
-    fixed.quantize.format_max = static_cast<float>(dtype_max(fixed.quantize.format));
-    fixed.quantize.margin = static_cast<int>(quantize->attrs.get_or<int64_t>("margin", 0));
-    fixed.quantize.pow2 = quantize->attrs.get_or<bool>("pow2", false);
-  }
-  const NormPlaces where(body, chain);
-  const NormPlan plan = plan_of(context, fixed, where.addend >= 0);
-  const auto call_of = [fixed, where](const KernelArgs& args) {
-    NormForward call = fixed;
-    call.x = at(args.in, where.x), call.addend = at(args.in, where.addend);
-    call.weight = at(args.in, where.weight), call.bias = at(args.in, where.bias);
-    call.sum = at(args.out, where.sum), call.y = at(args.out, where.y);
-    call.mean = at<float>(args.out, where.mean), call.rstd = at<float>(args.out, where.rstd);
-    call.amax = at<float>(args.out, where.amax);
-    call.quantize.scale = at<const float>(args.in, where.scale);
-    call.quantize.codes = at(args.out, where.codes), call.quantize.codes_t = at(args.out, where.codes_t);
-    call.quantize.scale_inv = at<float>(args.out, where.scale_inv);
-    call.quantize.scale_inv_t = at<float>(args.out, where.scale_inv_t);
-    call.statistics = reinterpret_cast<float*>(args.workspace.data());
-    return call;
-  };
-  BoundKernel kernel = [call_of, plan](const KernelArgs& args) { launch_norm(call_of(args), plan, args.stream); };
-  kernel.variant = [call_of, plan](const KernelArgs& args) {
-    constexpr const char* kAfter[] = {"", "; transposed codes", "; tiles"};  // by NormPasses
-    return to_string(plan) + kAfter[static_cast<size_t>(norm_passes(call_of(args)))];
-  };
-  return kernel;
+  return bind_norm_at(context, body.graph(), *chain.core, chain.sinks[0].quantize, NormPlaces(body, chain));
 }
 
 // norm_grad, add (, bias_grad) (, amax): one operand of the sum is dx, the other comes from outside.
@@ -193,36 +198,12 @@ BoundKernel bind_gradient_fusion(DeviceContext& context, const Graph&, const Nod
   const FusionBody body(node);
   const Chain chain = chain_of(node, Producer::kNormGrad).value();
   const Node &grad = *chain.core, &add = *chain.residual;
-  const bool layer = is_layer(grad);
-  struct Operands {
-    int x, weight, mean, rstd, dy, addend, dx, dweight, dbias, sum, amax, column_sum;
-  };
-  const Operands where{.x = body.input(grad, 0),
-                       .weight = body.input(grad, 1),
-                       .mean = layer ? body.input(grad, 2) : -1,
-                       .rstd = body.input(grad, layer ? 3 : 2),
-                       .dy = body.input(grad, layer ? 4 : 3),
-                       .addend = body.input(add, body.reads(add, 0, grad) ? 1 : 0),
-                       .dx = body.result(grad, 0),
-                       .dweight = body.result(grad, 1),
-                       .dbias = layer ? body.result(grad, 2) : -1,
-                       .sum = body.result(add, 0),
-                       .amax = body.result(chain.sinks[0].amax),
-                       .column_sum = body.result(chain.sinks[0].column_sum)};
-  const NormGradientPlan plan = gradient_plan(context, grad, true);
-  BoundKernel kernel = [fixed = describe_gradient(body.graph(), grad), where, plan](const KernelArgs& args) {
-    NormGradient call = fixed;
-    call.x = at(args.in, where.x), call.weight = at(args.in, where.weight), call.dy = at(args.in, where.dy);
-    call.mean = at<const float>(args.in, where.mean), call.rstd = at<const float>(args.in, where.rstd);
-    call.addend = at(args.in, where.addend);
-    call.dx = at(args.out, where.dx), call.sum = at(args.out, where.sum);
-    call.dweight = at<float>(args.out, where.dweight), call.dbias = at<float>(args.out, where.dbias);
-    call.amax = at<float>(args.out, where.amax), call.column_sum = at<float>(args.out, where.column_sum);
-    call.partials = reinterpret_cast<float*>(args.workspace.data());
-    launch_norm_gradient(call, plan, args.stream);
-  };
-  kernel.variant = [plan](const KernelArgs&) { return to_string(plan); };
-  return kernel;
+  GradientPlaces where(
+      is_layer(grad), [&](size_t slot) { return body.input(grad, slot); },
+      [&](int result) { return body.result(grad, result); });
+  where.addend = body.input(add, body.reads(add, 0, grad) ? 1 : 0), where.sum = body.result(add, 0);
+  where.amax = body.result(chain.sinks[0].amax), where.column_sum = body.result(chain.sinks[0].column_sum);
+  return bind_gradient_at(context, body.graph(), grad, where);
 }
 
 constexpr KernelEntry kKernels[] = {

@@ -8,20 +8,15 @@
 
 #include <cstdint>
 
-#include "base/dtype.h"
 #include "kernels/cuda/norm/choose.h"
+#include "kernels/cuda/precision/quantize.h"
 
 namespace octet::cuda {
 
-// How codes get their scales: a given one for the tensor, or from the amax of each row, of each 1x128 block.
-enum class CodeScaling : uint8_t { kNone, kTensor, kRow, kRow128 };
-
 struct NormQuantize {
-  CodeScaling scaling = CodeScaling::kNone;
+  ScaleLayout scaling = ScaleLayout::kTensor;  // no kTile128
   DType format = DType::kE4M3;
-  float format_max = 448;  // with margin and pow2: the scale formula
-  int margin = 0;
-  bool pow2 = false;
+  ScaleFormula formula;
   const float* scale = nullptr;  // [1], kTensor only
   void* codes = nullptr;         // [R, C], may be null
   float* scale_inv = nullptr;    // [1], [R] or [ceil(C/128), R], may be null
@@ -50,6 +45,7 @@ struct NormForward {
 enum class NormPasses : uint8_t { kRows, kTransposeCodes, kTiles };
 NormPasses norm_passes(const NormForward& call);
 void launch_norm(const NormForward& call, const NormPlan& plan, cudaStream_t stream);
+void launch_norm_tiles(const NormForward& call, cudaStream_t stream);  // the second pass of kTiles
 
 // dx from dy and the saved statistics; sum = dx (+ addend), rounded once more; amax and column sums of `sum`.
 struct NormGradient {

@@ -67,18 +67,14 @@ __device__ __forceinline__ float warp_sums(const float (&x)[kCount], int& which)
   } else if constexpr (kCount == 2) {
     which = high ? 1 : 0;
     float sum = (high ? x[1] : x[0]) + __shfl_xor_sync(kWholeWarp, high ? x[0] : x[1], 16);
-#pragma unroll
-    for (int lanes = 8; lanes > 0; lanes >>= 1) sum += __shfl_xor_sync(kWholeWarp, sum, lanes);
-    return sum;
+    return warp_reduce<Sum, 8>(sum);
   } else {
     const float last = kCount == 4 ? x[3] : 0.0f;
     which = (high ? 2 : 0) + (low ? 1 : 0);
     const float even = (high ? x[2] : x[0]) + __shfl_xor_sync(kWholeWarp, high ? x[0] : x[2], 16),
                 odd = (high ? last : x[1]) + __shfl_xor_sync(kWholeWarp, high ? x[1] : last, 16);
     float sum = (low ? odd : even) + __shfl_xor_sync(kWholeWarp, low ? even : odd, 8);
-#pragma unroll
-    for (int lanes = 4; lanes > 0; lanes >>= 1) sum += __shfl_xor_sync(kWholeWarp, sum, lanes);
-    return sum;
+    return warp_reduce<Sum, 4>(sum);
   }
 }
 
@@ -168,10 +164,8 @@ struct MultiRowBlockReduce {
     if (lane % kLanes == 0) part[which * 16 + (threadIdx.x >> 5)] = share;
     __syncthreads();
     const float* from = part + lane / kLanes * 16 + lane % kLanes;
-    float sum = kLanes == 8 ? from[0] + from[8] : from[0];
-#pragma unroll
-    for (int lanes = kLanes / 2; lanes > 0; lanes >>= 1) sum += __shfl_xor_sync(kWholeWarp, sum, lanes);
-    return sum + 0.0f;  // the tree of 32 adds zeros: -0 becomes 0
+    const float sum = kLanes == 8 ? from[0] + from[8] : from[0];
+    return warp_reduce<Sum, kLanes / 2>(sum) + 0.0f;  // the tree of 32 adds zeros: -0 becomes 0
   }
   __device__ __forceinline__ static float of_row(float sum, int r) { return __shfl_sync(kWholeWarp, sum, r * kLanes); }
 };

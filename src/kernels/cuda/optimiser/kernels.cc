@@ -169,10 +169,8 @@ BoundKernel bind_squares(DeviceContext&, const Graph&, const Node& node) {
   };
 }
 
-bool accepts_clip(const Graph&, const Node&) { return true; }
-
 BoundKernel bind_clip(DeviceContext&, const Graph&, const Node& node) {
-  return [max_norm = node.attrs.get_or<double>("max_norm", 0.0)](const KernelArgs& args) {
+  return [max_norm = node.attr<double>("max_norm")](const KernelArgs& args) {
     launch_clip_factor(args.in[0].as<const double>(), max_norm, args.out[0].as<float>(), args.out[1].as<float>(),
                        args.out[2].as<float>(), args.stream);
   };
@@ -184,7 +182,7 @@ constexpr KernelEntry kKernels[] = {
     {Op::kLamb, "lamb", accepts_update, bind_update, update_workspace},
     {Op::kFusion, "update_group", accepts_group, bind_group, update_workspace},
     {Op::kSquareSum, "square_sum_pieces", accepts_squares, bind_squares, square_workspace},
-    {Op::kClipFactor, "clip_factor", accepts_clip, bind_clip},
+    {Op::kClipFactor, "clip_factor", accepts_always, bind_clip},
 };
 
 }  // namespace

@@ -51,7 +51,8 @@ struct SquareInput {
 };
 
 inline constexpr int kSquareInputs = 160;  // of one launch: a table in its parameters
-inline constexpr int kSquareBlocks = 660;  // of one launch, whatever the device: 5 for each of an H200's 132 processors
+inline constexpr int kSquareBlocksPerSm = 5;
+inline constexpr int kSquareBlocks = 132 * kSquareBlocksPerSm;  // of one launch, whatever the device: an H200's 132 SMs
 inline constexpr int64_t kSquarePiece = 16 * 1024;
 
 struct SquareTable {

@@ -1,7 +1,7 @@
 // square_sum in two stages: every block sums the squares of its pieces, one block joins the sums. Pieces go to blocks
 // by number, so the bits depend on shapes alone. clip_factor is one thread's work on that sum.
 #include "kernels/cuda/common/numbers.cuh"
-#include "kernels/cuda/optimiser/block_sum.cuh"
+#include "kernels/cuda/common/reduce.cuh"
 #include "kernels/cuda/optimiser/optimiser.h"
 
 namespace octet::cuda {
@@ -27,13 +27,8 @@ __device__ __forceinline__ Sums<Acc> sum_runs(const T* x, int64_t count) {
   int64_t i = static_cast<int64_t>(threadIdx.x) * kVec;
   for (; i + (kLoads - 1) * kThreads * kVec + kVec <= count; i += kLoads * kThreads * kVec) {
     float values[kLoads][kVec];
-#pragma unroll
-    for (int n = 0; n < kLoads; ++n) load(x + i + n * kThreads * kVec, values[n]);
-#pragma unroll
-    for (int n = 0; n < kLoads; ++n) {
-#pragma unroll
-      for (int j = 0; j < kVec; ++j) sums.add(values[n][j]);
-    }
+    unroll<kLoads>([&](int n) { load(x + i + n * kThreads * kVec, values[n]); });
+    unroll<kLoads, kVec>([&](int n, int j) { sums.add(values[n][j]); });
   }
   for (; i < count; i += kThreads * kVec) {
     for (int j = 0; j < kVec && i + j < count; ++j) sums.add(to_float(x[i + j]));
@@ -59,7 +54,7 @@ __device__ __forceinline__ double squares_of(const T* x, int64_t count) {
   return squares_in_doubles(x, count);
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kSquareBlocksPerSm)
     square_partials_kernel(const __grid_constant__ SquareTable table, double* partials) {
   __shared__ double scratch[kThreads / 32];
   double total = 0;

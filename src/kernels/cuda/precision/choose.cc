@@ -35,11 +35,11 @@ PerRowPlan choose_quantize_per_row(int64_t rows, int64_t cols, bool vector) {
 QuantizePlan choose_quantize(const QuantizeDesc& desc) {
   QuantizePlan plan{.across = divide_up(desc.cols, kQuantizeTile)};
   plan.grid = divide_up(desc.rows, kQuantizeTile) * plan.across;
-  if (desc.grouping == Grouping::kTensor && !desc.transposed) {
+  if (desc.grouping == ScaleLayout::kTensor && !desc.transposed) {
     plan.kernel = QuantizeKernel::kStream;
     plan.grid = divide_up(desc.rows * desc.cols, int64_t{kStreamThreads} * kStreamRuns * kStreamRun);
   }
-  if (desc.grouping == Grouping::kRow) {
+  if (desc.grouping == ScaleLayout::kRow) {
     plan.kernel = QuantizeKernel::kPerRow;
     plan.per_row = choose_quantize_per_row(desc.rows, desc.cols, desc.row_vector);
   }

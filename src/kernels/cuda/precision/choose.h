@@ -5,10 +5,9 @@
 #include <cstdint>
 #include <string>
 
-namespace octet::cuda {
+#include "ir/scale_layout.h"
 
-// Which elements of a matrix share a scale: all; a row; 128 neighbours of a row; a tile of 128 x 128.
-enum class Grouping : uint8_t { kTensor, kRow, kRow128, kTile128 };
+namespace octet::cuda {
 
 inline constexpr int kRowGroup = 8;      // neighbours that a thread of quantize_per_row_kernel takes at once
 inline constexpr int kMaxRowBlocks = 8;  // of a cluster that shares a row
@@ -27,7 +26,7 @@ PerRowPlan choose_quantize_per_row(int64_t rows, int64_t cols, bool vector);
 
 struct QuantizeDesc {
   int64_t rows = 0, cols = 0;
-  Grouping grouping = Grouping::kTensor;
+  ScaleLayout grouping = ScaleLayout::kTensor;
   bool plain = true, transposed = false;  // codes or scales of the matrix, of the transposed matrix
   bool row_vector = false;                // whether every group of a row is one access
 };

@@ -8,15 +8,12 @@
 #include "kernels/cuda/fusion_body.h"
 #include "kernels/cuda/precision/quantize.h"
 #include "kernels/cuda/precision/scales.h"
-#include "kernels/cuda/precision/tensor_stats.h"
 
 namespace octet::cuda {
 namespace {
 
-ScaleAttrs scale_attrs(const Node& node) {
-  return {.max = static_cast<float>(dtype_max(parse_dtype(node.attrs.get<std::string>("format")))),
-          .margin = static_cast<int>(node.attrs.get_or<int64_t>("margin", 0)),
-          .pow2 = node.attrs.get_or<bool>("pow2", false)};
+ScaleFormula formula_of(const Node& node) {
+  return scale_formula(node, parse_dtype(node.attrs.get<std::string>("format")));
 }
 
 bool accepts_quantize(const Graph& graph, const Node& node) {
@@ -25,36 +22,33 @@ bool accepts_quantize(const Graph& graph, const Node& node) {
 
 // kRow wants the amaxes of the columns first when its transposed results are used.
 int64_t quantize_workspace(DeviceContext&, const Graph& graph, const Node& node) {
-  const bool by_row = quantize_grouping(node.attrs.get<std::string>("scaling")) == Grouping::kRow;
+  const bool by_row = parse_scale_layout(node.attrs.get<std::string>("scaling")) == ScaleLayout::kRow;
   return by_row ? graph.shape(node.inputs[0]).cols() * static_cast<int64_t>(sizeof(uint32_t)) : 0;
 }
 
 BoundKernel bind_quantize(DeviceContext&, const Graph&, const Node& node) {
-  const Grouping grouping = quantize_grouping(node.attrs.get<std::string>("scaling"));
-  const auto job_of = [grouping, attrs = scale_attrs(node)](const KernelArgs& args) {
+  const ScaleLayout grouping = parse_scale_layout(node.attrs.get<std::string>("scaling"));
+  const auto job_of = [grouping, formula = formula_of(node)](const KernelArgs& args) {
     return QuantizeJob{.rows = args.in[0].shape().rows(),
                        .cols = args.in[0].shape().cols(),
-                       .scale = grouping == Grouping::kTensor ? args.in[1].as<const float>() : nullptr,
-                       .max = attrs.max,
-                       .margin = attrs.margin,
-                       .pow2 = attrs.pow2,
+                       .scale = grouping == ScaleLayout::kTensor ? args.in[1].as<const float>() : nullptr,
+                       .formula = formula,
                        .codes = args.out[0].as<uint8_t>(),
                        .codes_t = args.out[2].as<uint8_t>(),
                        .scale_inv = args.out[1].as<float>(),
                        .scale_inv_t = args.out[3].as<float>(),
                        .amax = args.out[4].as<float>()};
   };
-  BoundKernel kernel = [grouping, job_of](const KernelArgs& args) {
-    const Tensor& x = args.in[0];
-    if (x.elements() == 0) return;
-    launch_quantize(job_of(args), grouping, args.out[0].dtype(), x.data, x.dtype(),
-                    reinterpret_cast<uint32_t*>(args.workspace.data()), args.stream);
-  };
-  kernel.variant = [grouping, job_of](const KernelArgs& args) {
-    const QuantizeDesc desc = describe_quantize(job_of(args), grouping, args.in[0].data);
-    return to_string(desc, choose_quantize(desc));
-  };
-  return kernel;
+  return {[grouping, job_of](const KernelArgs& args) {
+            const Tensor& x = args.in[0];
+            if (x.elements() == 0) return;
+            launch_quantize(job_of(args), grouping, args.out[0].dtype(), x.data, x.dtype(),
+                            reinterpret_cast<uint32_t*>(args.workspace.data()), args.stream);
+          },
+          [grouping, job_of](const KernelArgs& args) {
+            const QuantizeDesc desc = describe_quantize(job_of(args), grouping, args.in[0].data);
+            return to_string(desc, choose_quantize(desc));
+          }};
 }
 
 // A tensor's scale made from its amax on the way: every block makes it, the first one stores it.
@@ -68,28 +62,19 @@ BoundKernel bind_scale_quantize(DeviceContext&, const Graph&, const Node& node) 
   const Chain chain = chain_of(node, Producer::kPlain).value();
   const Node &scale = *chain.scale, &quantize = *chain.sinks[0].quantize;
   const int x = body.input(quantize, 0), amax = body.input(scale, 0);
-  std::array<int, 2> made{};
-  for (int32_t r = 0; r < 2; ++r) made[static_cast<size_t>(r)] = body.result(scale, r);
-  std::array<int, 5> results{};
-  for (int32_t r = 0; r < 5; ++r) results[static_cast<size_t>(r)] = body.result(quantize, r);
+  const int made_scale = body.result(scale, 0), made_scale_inv = body.result(scale, 1);
+  const SinkPlaces places(body, chain.sinks[0]);
   const DType format = quantize.results[0].dtype;
-  return [=, attrs = scale_attrs(scale)](const KernelArgs& args) {
-    const auto out = [&](int i) { return i >= 0 ? args.out[static_cast<size_t>(i)].data : nullptr; };
+  return [=, formula = formula_of(scale)](const KernelArgs& args) {
     const Tensor& matrix = args.in[static_cast<size_t>(x)];
-    const QuantizeJob job{.rows = matrix.shape().rows(),
-                          .cols = matrix.shape().cols(),
-                          .scale_from = args.in[static_cast<size_t>(amax)].as<const float>(),
-                          .made_scale = static_cast<float*>(out(made[0])),
-                          .made_scale_inv = static_cast<float*>(out(made[1])),
-                          .max = attrs.max,
-                          .margin = attrs.margin,
-                          .pow2 = attrs.pow2,
-                          .codes = static_cast<uint8_t*>(out(results[0])),
-                          .codes_t = static_cast<uint8_t*>(out(results[2])),
-                          .scale_inv = static_cast<float*>(out(results[1])),
-                          .scale_inv_t = static_cast<float*>(out(results[3])),
-                          .amax = static_cast<float*>(out(results[4]))};
-    launch_quantize(job, Grouping::kTensor, format, matrix.data, matrix.dtype(), nullptr, args.stream);
+    QuantizeJob job{.rows = matrix.shape().rows(),
+                    .cols = matrix.shape().cols(),
+                    .scale_from = at<const float>(args.in, amax),
+                    .made_scale = at<float>(args.out, made_scale),
+                    .made_scale_inv = at<float>(args.out, made_scale_inv),
+                    .formula = formula};
+    places.put_results(args, job);
+    launch_quantize(job, ScaleLayout::kTensor, format, matrix.data, matrix.dtype(), nullptr, args.stream);
   };
 }
 
@@ -98,28 +83,42 @@ bool accepts_f32(const Graph& graph, const Node& node) {
 }
 
 BoundKernel bind_compute_scale(DeviceContext&, const Graph&, const Node& node) {
-  return [attrs = scale_attrs(node)](const KernelArgs& args) {
-    launch_compute_scale(attrs, args.in[0].as<const float>(), args.out[0].as<float>(), args.out[1].as<float>(),
+  return [formula = formula_of(node)](const KernelArgs& args) {
+    launch_compute_scale(formula, args.in[0].as<const float>(), args.out[0].as<float>(), args.out[1].as<float>(),
                          args.stream);
   };
 }
 
 ScaleTable update_of(const Node& node) {
   ScaleTable table;
-  const ScaleAttrs attrs = scale_attrs(node);
-  table.margin = attrs.margin, table.pow2 = attrs.pow2;
+  const ScaleFormula formula = formula_of(node);
+  table.margin = formula.margin, table.pow2 = formula.pow2;
   table.length = node.results[0].shape.elements();
   table.newest_only = node.attrs.get<std::string>("algo") != "max";
   return table;
 }
 
-BoundKernel bind_update_scales(DeviceContext&, const Graph&, const Node& node) {
-  return [table = update_of(node), max = scale_attrs(node).max](const KernelArgs& args) mutable {
-    table.count = 1;
-    table.entries[0] = {args.in[0].as<const float>(), args.in[1].as<const float>(), args.out[0].as<float>(),
-                        args.out[1].as<float>(),      args.out[2].as<float>(),      max};
+// Where an update's operands are among the node's inputs and results.
+struct ScaleMember {
+  int history, amax, new_history, scale, scale_inv;
+  float max;
+};
+
+BoundKernel bind_members(const ScaleTable& update, const std::vector<ScaleMember>& members) {
+  return [table = update, members](const KernelArgs& args) mutable {
+    const auto in = [&](int i) { return at<const float>(args.in, i); };
+    const auto out = [&](int i) { return at<float>(args.out, i); };
+    table.count = 0;
+    for (const ScaleMember& m : members) {
+      table.entries[table.count++] = {in(m.history), in(m.amax),       out(m.new_history),
+                                      out(m.scale),  out(m.scale_inv), m.max};
+    }
     launch_update_scales(table, args.stream);
   };
+}
+
+BoundKernel bind_update_scales(DeviceContext&, const Graph&, const Node& node) {
+  return bind_members(update_of(node), {{0, 1, 0, 1, 2, formula_of(node).max}});
 }
 
 // --- groups (passes/group_updates.h): the same of many tensors
@@ -137,29 +136,16 @@ bool is_group(const Node& node, Op op, int most) {
 bool accepts_scales_group(const Graph&, const Node& node) { return is_group(node, Op::kUpdateScales, kScaleEntries); }
 
 BoundKernel bind_scales_group(DeviceContext&, const Graph&, const Node& node) {
-  struct Member {
-    int history, amax, new_history, scale, scale_inv;
-    float max;
-  };
   const FusionBody body(node);
-  std::vector<Member> members;
+  std::vector<ScaleMember> members;
   ScaleTable table;
   for (const Node& member : body.graph().nodes()) {
     if (member.op != Op::kUpdateScales) continue;
     table = update_of(member);
     members.push_back({body.input(member, 0), body.input(member, 1), body.result(member, 0), body.result(member, 1),
-                       body.result(member, 2), scale_attrs(member).max});
+                       body.result(member, 2), formula_of(member).max});
   }
-  return [table, members](const KernelArgs& args) mutable {
-    const auto in = [&](int i) { return args.in[static_cast<size_t>(i)].as<const float>(); };
-    const auto out = [&](int i) { return i < 0 ? nullptr : args.out[static_cast<size_t>(i)].as<float>(); };
-    table.count = 0;
-    for (const Member& m : members) {
-      table.entries[table.count++] = {in(m.history), in(m.amax),       out(m.new_history),
-                                      out(m.scale),  out(m.scale_inv), m.max};
-    }
-    launch_update_scales(table, args.stream);
-  };
+  return bind_members(table, members);
 }
 
 bool accepts_maximum_group(const Graph&, const Node& node) {
@@ -178,9 +164,8 @@ BoundKernel bind_maximum_group(DeviceContext&, const Graph&, const Node& node) {
   return [members](const KernelArgs& args) {
     MaximumTable table;
     for (const auto& [a, b, to] : members) {
-      table.entries[table.count++] = {args.in[static_cast<size_t>(a)].as<const float>(),
-                                      args.in[static_cast<size_t>(b)].as<const float>(),
-                                      args.out[static_cast<size_t>(to)].as<float>()};
+      table.entries[table.count++] = {at<const float>(args.in, a), at<const float>(args.in, b),
+                                      at<float>(args.out, to)};
     }
     launch_maxima(table, args.stream);
   };
@@ -210,16 +195,14 @@ BoundKernel bind_dequantize(DeviceContext&, const Graph& graph, const Node& node
   };
 }
 
-bool accepts_stats(const Graph& graph, const Node& node) { return is_f32_or_bf16(graph.dtype(node.inputs[0])); }
-
 int64_t stats_workspace(DeviceContext&, const Graph& graph, const Node& node) {
   const Shape& shape = graph.shape(node.inputs[0]);
   return tensor_stats_workspace(shape.rows(), shape.cols());
 }
 
 BoundKernel bind_stats(DeviceContext&, const Graph&, const Node& node) {
-  const ScaleAttrs tensor = scale_attrs(node);
-  const ScaleAttrs block{.max = static_cast<float>(dtype_max(DType::kE4M3)), .margin = tensor.margin, .pow2 = true};
+  const ScaleFormula tensor = formula_of(node);
+  const ScaleFormula block{static_cast<float>(dtype_max(DType::kE4M3)), tensor.margin, true};
   const DType format = parse_dtype(node.attrs.get<std::string>("format"));
   const bool tiles = node.attrs.get<std::string>("blocks") == "128x128";
   return [=](const KernelArgs& args) {
@@ -243,18 +226,12 @@ constexpr KernelEntry kKernels[] = {
     {Op::kUpdateScales, "update_scales", accepts_f32, bind_update_scales},
     {Op::kFusion, "update_scales_group", accepts_scales_group, bind_scales_group},
     {Op::kFusion, "maximum_group", accepts_maximum_group, bind_maximum_group},
-    {Op::kTensorStats, "tensor_stats_tiles", accepts_stats, bind_stats, stats_workspace},
+    {Op::kTensorStats, "tensor_stats_tiles", first_is_f32_or_bf16, bind_stats, stats_workspace},
 };
 
 }  // namespace
 
-Grouping quantize_grouping(std::string_view scaling) {
-  if (scaling == "tensor") return Grouping::kTensor;
-  if (scaling == "row") return Grouping::kRow;
-  return scaling == "1x128" ? Grouping::kRow128 : Grouping::kTile128;
-}
-
-QuantizeDesc describe_quantize(const QuantizeJob& job, Grouping grouping, const void* x) {
+QuantizeDesc describe_quantize(const QuantizeJob& job, ScaleLayout grouping, const void* x) {
   const auto begins_at = [](const void* data, uintptr_t bytes) {
     return reinterpret_cast<uintptr_t>(data) % bytes == 0;
   };
@@ -262,18 +239,8 @@ QuantizeDesc describe_quantize(const QuantizeJob& job, Grouping grouping, const 
           .cols = job.cols,
           .grouping = grouping,
           .plain = job.codes != nullptr || job.scale_inv != nullptr || job.amax != nullptr,
-          .transposed = job.codes_t != nullptr || (grouping != Grouping::kTensor && job.scale_inv_t != nullptr),
+          .transposed = job.codes_t != nullptr || (grouping != ScaleLayout::kTensor && job.scale_inv_t != nullptr),
           .row_vector = job.cols % kRowGroup == 0 && begins_at(x, 16) && begins_at(job.codes, kRowGroup)};
-}
-
-void launch_quantize(QuantizeJob job, Grouping grouping, DType format, const void* x, DType type, uint32_t* col_amax,
-                     cudaStream_t stream) {
-  job.set_vector(x);
-  if (type == DType::kF32) {
-    launch_quantize_f32(job, grouping, format, static_cast<const float*>(x), col_amax, stream);
-  } else {
-    launch_quantize_bf16(job, grouping, format, x, col_amax, stream);
-  }
 }
 
 std::span<const KernelEntry> precision_kernels() { return kKernels; }

@@ -4,17 +4,21 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
-#include <string_view>
 
 #include "base/dtype.h"
 #include "kernels/cuda/precision/choose.h"
 
 namespace octet::cuda {
 
-Grouping quantize_grouping(std::string_view scaling);  // "tensor", "row", "1x128", "128x128"
-
 // Where a scale of kRow128 lies: of row `row` and columns 128 `group` .. of a matrix of `rows`.
 constexpr int64_t row128_scale_index(int64_t row, int64_t group, int64_t rows) { return group * rows + row; }
+
+// What makes a scale of an amax (docs/numerics.md): scale_formula.cuh.
+struct ScaleFormula {
+  float max = 448;    // of the format
+  int margin = 0;     // scales divided by 2^margin
+  bool pow2 = false;  // rounded down to a power of two
+};
 
 // Results that are not used are null. Offsets are int64: a tensor may have more than 2^31 elements.
 struct QuantizeJob {
@@ -23,9 +27,7 @@ struct QuantizeJob {
   // kTensor, in the place of `scale`: it is made from this amax [1], and stored with its inverse where these want it.
   const float* scale_from = nullptr;
   float *made_scale = nullptr, *made_scale_inv = nullptr;
-  float max = 448;  // of the format; with margin and pow2 the scale formula (docs/numerics.md)
-  int margin = 0;
-  bool pow2 = false;
+  ScaleFormula formula;
   bool vector = false;                 // 16-byte accesses: set by set_vector
   uint8_t* codes = nullptr;            // [rows, cols]
   uint8_t* codes_t = nullptr;          // [cols, rows]
@@ -43,16 +45,10 @@ struct QuantizeJob {
 };
 
 // What choose_quantize is told of a job.
-QuantizeDesc describe_quantize(const QuantizeJob& job, Grouping grouping, const void* x);
+QuantizeDesc describe_quantize(const QuantizeJob& job, ScaleLayout grouping, const void* x);
 // x [rows, cols], f32 or bf16, to codes of `format`. Clears amax, and col_amax (scratch of [cols] u32: kRow only).
-void launch_quantize(QuantizeJob job, Grouping grouping, DType format, const void* x, DType type, uint32_t* col_amax,
+void launch_quantize(QuantizeJob job, ScaleLayout grouping, DType format, const void* x, DType type, uint32_t* col_amax,
                      cudaStream_t stream);
-
-// One type of x each, in files of their own.
-void launch_quantize_f32(const QuantizeJob& job, Grouping grouping, DType format, const float* x, uint32_t* col_amax,
-                         cudaStream_t stream);
-void launch_quantize_bf16(const QuantizeJob& job, Grouping grouping, DType format, const void* x, uint32_t* col_amax,
-                          cudaStream_t stream);
 
 // codes [rows, cols], a byte each, to codes_t [cols, rows].
 void launch_transpose_codes(const void* codes, void* codes_t, int64_t rows, int64_t cols, cudaStream_t stream);

@@ -1,23 +1,16 @@
-// Launchers of what surrounds quantize: dequantize, compute_scale, update_scales, the maxima of amaxes.
+// Launchers of what surrounds quantize: dequantize, compute_scale, update_scales, the maxima of amaxes, tensor_stats.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 
-#include "base/dtype.h"
+#include "kernels/cuda/precision/quantize.h"
 
 namespace octet::cuda {
 
-// The scale formula's constants (docs/numerics.md).
-struct ScaleAttrs {
-  float max = 448;
-  int margin = 0;
-  bool pow2 = false;
-};
-
 // amax [1] -> scale [1], scale_inv [1]; results may be null.
-void launch_compute_scale(const ScaleAttrs& attrs, const float* amax, float* scale, float* scale_inv,
+void launch_compute_scale(const ScaleFormula& formula, const float* amax, float* scale, float* scale_inv,
                           cudaStream_t stream);
 
 // Tensors whose scales advance together. history [length] may be new_history; results may be null.
@@ -59,5 +52,18 @@ struct DequantizeJob {
 };
 // to: f32 or bf16.
 void launch_dequantize(const DequantizeJob& job, DType format, void* out, DType to, cudaStream_t stream);
+
+// --- tensor_stats (docs/numerics.md)
+struct StatsJob {
+  const void* x = nullptr;  // [rows, cols] f32 or bf16
+  int64_t rows = 0, cols = 0;
+  bool tiles = false;      // blocks of 128x128 instead of 1x128
+  ScaleFormula tensor;     // of the one scale
+  ScaleFormula block;      // e4m3, powers of two
+  float* stats = nullptr;  // [kTensorStatCount], ir/tensor_stats.h
+};
+
+int64_t tensor_stats_workspace(int64_t rows, int64_t cols);  // bytes
+void launch_tensor_stats(const StatsJob& job, DType type, DType format, void* workspace, cudaStream_t stream);
 
 }  // namespace octet::cuda

@@ -1,6 +1,6 @@
 // tensor_stats: amax in one pass, then tiles of 128 x 128 held in registers while they are encoded and decoded
 // under each scaling. Sums are float64; each tile leaves its own, one block joins them in order: the same bits always.
-#include "kernels/cuda/precision/tensor_stats.h"
+#include "kernels/cuda/precision/scales.h"
 
 #include "ir/tensor_stats.h"
 #include "kernels/cuda/common/quantize_tile.cuh"
@@ -80,8 +80,7 @@ __device__ double block_sum(double x, double* scratch) {
   if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
   __syncthreads();
   x = 0;
-#pragma unroll
-  for (int warp = 0; warp < kTileWarps; ++warp) x += scratch[warp];
+  unroll<kTileWarps>([&](int warp) { x += scratch[warp]; });
   return x;
 }
 
@@ -99,28 +98,23 @@ template <typename Terms>
 __device__ __forceinline__ LineSums line_sums(StatsScratch& scratch, Terms&& terms) {
   const int lane = static_cast<int>(threadIdx.x & 31), warp = static_cast<int>(threadIdx.x >> 5);
   LineSums sums = {};
-#pragma unroll
-  for (int q = 0; q < kPartCols / 4; ++q) {
+  unroll<kPartCols / 4>([&](int q) {
     double col[4] = {};
-#pragma unroll
-    for (int i = 0; i < kPartRows; ++i) {
+    unroll<kPartRows>([&](int i) {
       double squares[4];
       terms(i, q, squares);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) sums.row[i] += squares[j], col[j] += squares[j];
-    }
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
+      unroll<4>([&](int j) { sums.row[i] += squares[j], col[j] += squares[j]; });
+    });
+    unroll<4>([&](int j) {
       const double total = sum_over(col[j], 8, 16);
       if (lane < 8) scratch.columns[warp][lane * kGroupPitch + 4 * q + j] = total;
-    }
-  }
+    });
+  });
 #pragma unroll
   for (double& row : sums.row) row = sum_over(row, 1, 4);
   __syncthreads();
   if (const int c = static_cast<int>(threadIdx.x); c < kTile) {
-#pragma unroll
-    for (int w = 0; w < kTileWarps; ++w) sums.col += scratch.columns[w][c / kPartCols * kGroupPitch + c % kPartCols];
+    unroll<kTileWarps>([&](int w) { sums.col += scratch.columns[w][c / kPartCols * kGroupPitch + c % kPartCols]; });
   }
   __syncthreads();
   return sums;
@@ -134,12 +128,10 @@ __device__ __forceinline__ void measure(const TilePart<T>& x, const LineSums& si
   int underflow = 0, saturated = 0;
   const LineSums noise = line_sums(scratch, [&](int i, int q, double(&squares)[4]) {
     float scales[4];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) scales[j] = scale_of(i, 4 * q + j);
+    unroll<4>([&](int j) { scales[j] = scale_of(i, 4 * q + j); });
     const uint32_t codes =
         encode4<Code>(x.value(i, 4 * q), x.value(i, 4 * q + 1), x.value(i, 4 * q + 2), x.value(i, 4 * q + 3), scales);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
+    unroll<4>([&](int j) {
       const auto code = static_cast<uint8_t>(codes >> (8 * j));
       const float value = x.value(i, 4 * q + j);
       underflow += magnitude_bits(value) != 0 && (code & 0x7fu) == 0;
@@ -147,12 +139,12 @@ __device__ __forceinline__ void measure(const TilePart<T>& x, const LineSums& si
       const double rounded = static_cast<double>(to_float(Code{code})) * static_cast<double>(1.0f / scales[j]);
       const double error = static_cast<double>(value) - rounded;
       squares[j] = error * error;
-    }
+    });
   });
   double row_noise = 0, col_noise = 0;
-#pragma unroll
-  for (int i = 0; i < kPartRows; ++i)
+  unroll<kPartRows>([&](int i) {
     if (threadIdx.x % 8 == 0 && signal.row[i] > 0) row_noise += noise.row[i] / signal.row[i];
+  });
   if (threadIdx.x < kTile && signal.col > 0) col_noise = noise.col / signal.col;
   stats.row_noise[scaling] = block_sum(row_noise, scratch.warps);
   stats.col_noise[scaling] = block_sum(col_noise, scratch.warps);
@@ -177,26 +169,22 @@ __global__ void __launch_bounds__(kTileThreads)
   if (threadIdx.x == 0) scratch.low = kInfinity, scratch.amax = 0;
   __syncthreads();
 
-  const ScaleFormula of_tensor{job.tensor.max, job.tensor.margin, job.tensor.pow2};
-  const ScaleFormula of_block{job.block.max, job.block.margin, job.block.pow2};
   int not_finite = 0, non_zero = 0, blocks = 0, block_binades = 0;
   uint32_t part_low = kInfinity, part_amax = 0, col_amax[kPartCols] = {};
   float row_scale[kPartRows];
-#pragma unroll
-  for (int i = 0; i < kPartRows; ++i) {
+  unroll<kPartRows>([&](int i) {
     uint32_t low = kInfinity, high = 0;
 #pragma unroll
     for (int j = 0; j < kPartCols; j += 2) {
       float pair[2] = {x.value(i, j), x.value(i, j + 1)};
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
+      unroll<2>([&](int k) {
         if (magnitude_bits(pair[k]) >= kInfinity) pair[k] = 0.0f, ++not_finite;
         const uint32_t bits = magnitude_bits(pair[k]);
         non_zero += bits != 0;
         high = max(high, bits);
         low = min(low, bits == 0 ? kInfinity : bits);
         col_amax[j + k] = max(col_amax[j + k], bits);
-      }
+      });
       x.set(i, j, pair[0], pair[1]);
     }
 #pragma unroll
@@ -204,24 +192,23 @@ __global__ void __launch_bounds__(kTileThreads)
       high = max(high, __shfl_xor_sync(kWholeWarp, high, lanes));
       low = min(low, __shfl_xor_sync(kWholeWarp, low, lanes));
     }
-    row_scale[i] = of_block(high);
+    row_scale[i] = scale_of(job.block, high);
     if (!job.tiles && lane % 8 == 0 && high > 0) ++blocks, block_binades += binades(low, high);
     part_amax = max(part_amax, high), part_low = min(part_low, low);
-  }
+  });
   part_amax = warp_max(part_amax), part_low = __reduce_min_sync(kWholeWarp, part_low);
   if (lane == 0) atomicMax(&scratch.amax, part_amax), atomicMin(&scratch.low, part_low);
   auto* maxima = reinterpret_cast<uint32_t(*)[8 * kGroupPitch]>(scratch.columns);
-#pragma unroll
-  for (int j = 0; j < kPartCols; ++j) {
+  unroll<kPartCols>([&](int j) {
     col_amax[j] = max(col_amax[j], __shfl_xor_sync(kWholeWarp, col_amax[j], 8));
     col_amax[j] = max(col_amax[j], __shfl_xor_sync(kWholeWarp, col_amax[j], 16));
     if (lane < 8) maxima[warp][lane * kGroupPitch + j] = col_amax[j];
-  }
+  });
   __syncthreads();
   if (const int c = static_cast<int>(threadIdx.x); c < kTile) {
     uint32_t most = 0;
     for (int w = 0; w < kTileWarps; ++w) most = max(most, maxima[w][c / kPartCols * kGroupPitch + c % kPartCols]);
-    scratch.col_scale[c] = of_block(most);
+    scratch.col_scale[c] = scale_of(job.block, most);
   }
   const uint32_t tile_amax = scratch.amax, tile_low = scratch.low;
   if (job.tiles && threadIdx.x == 0 && tile_amax > 0) blocks = 1, block_binades = binades(tile_low, tile_amax);
@@ -229,15 +216,13 @@ __global__ void __launch_bounds__(kTileThreads)
 
   TileStats stats = {};
   const LineSums signal = line_sums(scratch, [&](int i, int q, double(&squares)[4]) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
+    unroll<4>([&](int j) {
       const double value = x.value(i, 4 * q + j);
       squares[j] = value * value;
-    }
+    });
   });
   int filled_rows = 0;
-#pragma unroll
-  for (int i = 0; i < kPartRows; ++i) filled_rows += lane % 8 == 0 && signal.row[i] > 0;
+  unroll<kPartRows>([&](int i) { filled_rows += lane % 8 == 0 && signal.row[i] > 0; });
   add_count(scratch, kRows, filled_rows);
   add_count(scratch, kCols, threadIdx.x < kTile && signal.col > 0);
   add_count(scratch, kNotFinite, not_finite);
@@ -245,7 +230,7 @@ __global__ void __launch_bounds__(kTileThreads)
   add_count(scratch, kBlocks, blocks);
   add_count(scratch, kBlockBinades, block_binades);
 
-  const float tensor_scale = of_tensor(*amax), tile_scale = of_block(tile_amax);
+  const float tensor_scale = scale_of(job.tensor, *amax), tile_scale = scale_of(job.block, tile_amax);
   measure<Code>(
       x, signal, 0, [&](int, int) { return tensor_scale; }, scratch, stats);
   measure<e4m3>(
@@ -255,8 +240,7 @@ __global__ void __launch_bounds__(kTileThreads)
         x, signal, 2, [&](int, int j) { return scratch.col_scale[x.col() + j]; }, scratch, stats);
   __syncthreads();
   if (threadIdx.x != 0) return;
-#pragma unroll
-  for (int i = 0; i < kCounts; ++i) stats.counts[i] = scratch.counts[i];
+  unroll<kCounts>([&](int i) { stats.counts[i] = scratch.counts[i]; });
   stats.low = tile_low;
   results[blockIdx.x] = stats;
 }
@@ -273,10 +257,8 @@ __global__ void __launch_bounds__(kJoinThreads)
   uint32_t low = kInfinity;
   for (int64_t i = threadIdx.x; i < count; i += kJoinThreads) {
     const TileStats& tile = tiles[i];
-#pragma unroll
-    for (int s = 0; s < kScalings; ++s) sums[s] += tile.row_noise[s], sums[kScalings + s] += tile.col_noise[s];
-#pragma unroll
-    for (int n = 0; n < kCounts; ++n) sums[2 * kScalings + n] += tile.counts[n];  // whole numbers: exact
+    unroll<kScalings>([&](int s) { sums[s] += tile.row_noise[s], sums[kScalings + s] += tile.col_noise[s]; });
+    unroll<kCounts>([&](int n) { sums[2 * kScalings + n] += tile.counts[n]; });  // whole numbers: exact
     low = min(low, tile.low);
   }
 #pragma unroll
@@ -289,15 +271,14 @@ __global__ void __launch_bounds__(kJoinThreads)
   results[kStatNotFinite] = ratio(counts[kNotFinite], elements);
   results[kStatBinades] = *amax > 0 ? static_cast<float>(binades(smallest, *amax)) : 0.0f;
   results[kStatBlockBinades] = ratio(counts[kBlockBinades], counts[kBlocks]);
-#pragma unroll
-  for (int i = 0; i < kScalings; ++i) {
+  unroll<kScalings>([&](int i) {
     float* to = results + kStatTensor + 3 * i;
     const bool same = i == 2 && square;  // the transpose of a tile is a tile
     to[kUnderflow] = ratio(same ? counts[kUnderflowed + 1] : counts[kUnderflowed + i], counts[kNonZero]);
     to[kSaturation] = ratio(same ? counts[kSaturated + 1] : counts[kSaturated + i], counts[kNonZero]);
     to[kNoise] = fmaxf(ratio(same ? sums[1] : sums[i], counts[kRows]),
                        ratio(same ? sums[kScalings + 1] : sums[kScalings + i], counts[kCols]));
-  }
+  });
 }
 
 int64_t tiles_of(int64_t rows, int64_t cols) { return ((rows + kTile - 1) / kTile) * ((cols + kTile - 1) / kTile); }

@@ -9,11 +9,6 @@
 namespace octet::cuda {
 namespace {
 
-Operand operand(const Tensor& tensor) {
-  return tensor.data == nullptr ? Operand{} : Operand{tensor.data, tensor.dtype()};
-}
-bool is_logits(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
-
 bool accepts_feed(const Graph& graph, const Node& node) {
   return graph.dtype(node.inputs[0]) == DType::kI32 && graph.dtype(node.inputs[1]) == DType::kI32;
 }
@@ -28,7 +23,7 @@ BoundKernel bind_feed(DeviceContext&, const Graph& graph, const Node& node) {
 }
 
 bool accepts_adjust(const Graph& graph, const Node& node) {
-  return is_logits(node.results[0].dtype) && graph.dtype(node.inputs[1]) == DType::kI32 &&
+  return is_f32_or_bf16(node.results[0].dtype) && graph.dtype(node.inputs[1]) == DType::kI32 &&
          (node.inputs.size() < 4 || !node.inputs[3].exists() || graph.dtype(node.inputs[3]) == DType::kI32);
 }
 
@@ -39,11 +34,7 @@ BoundKernel bind_adjust(DeviceContext&, const Graph& graph, const Node& node) {
   const bool masked = node.inputs.size() > 3 && node.inputs[3].exists();
   if (masked) changes.mask_count = static_cast<int>(graph.shape(node.inputs[3])[0]);
   return [changes, masked](const KernelArgs& args) mutable {
-    if (args.in[0].data != args.out[0].data) {
-      check_cuda(cudaMemcpyAsync(args.out[0].data, args.in[0].data, static_cast<size_t>(args.out[0].type->bytes()),
-                                 cudaMemcpyDeviceToDevice, args.stream),
-                 "copying logits");
-    }
+    copy_tensor(args.in[0], args.out[0], args.stream);
     changes.logits = operand(args.out[0]);
     changes.entries = args.in[1].as<int32_t>(), changes.values = args.in[2].as<float>();
     if (masked) changes.masks = args.in[3].as<uint32_t>(), changes.mask_rows = args.in[4].as<int32_t>();
@@ -58,8 +49,8 @@ int blocks_per_row(const DeviceContext& context, int64_t rows, int64_t vocab) {
 }
 
 bool accepts_sample(const Graph& graph, const Node& node) {
-  return is_logits(graph.dtype(node.inputs[0])) &&
-         (node.inputs.size() < 5 || !node.inputs[4].exists() || is_logits(graph.dtype(node.inputs[4])));
+  return is_f32_or_bf16(graph.dtype(node.inputs[0])) &&
+         (node.inputs.size() < 5 || !node.inputs[4].exists() || is_f32_or_bf16(graph.dtype(node.inputs[4])));
 }
 
 BoundKernel bind_sample(DeviceContext& context, const Graph& graph, const Node& node) {
@@ -74,8 +65,6 @@ BoundKernel bind_sample(DeviceContext& context, const Graph& graph, const Node& 
     launch_sample(call, args.stream);
   };
 }
-
-bool accepts_top(const Graph& graph, const Node& node) { return is_logits(graph.dtype(node.inputs[0])); }
 
 BoundKernel bind_top(DeviceContext& context, const Graph& graph, const Node& node) {
   const Shape& shape = graph.shape(node.inputs[0]);
@@ -92,7 +81,7 @@ BoundKernel bind_top(DeviceContext& context, const Graph& graph, const Node& nod
 constexpr KernelEntry kKernels[] = {{Op::kSelectTokenIds, "select_token_ids", accepts_feed, bind_feed},
                                     {Op::kAdjustLogits, "adjust_logits_scatter", accepts_adjust, bind_adjust},
                                     {Op::kSample, "sample_team", accepts_sample, bind_sample},
-                                    {Op::kTopLogprobs, "top_logprobs_team", accepts_top, bind_top}};
+                                    {Op::kTopLogprobs, "top_logprobs_team", first_is_f32_or_bf16, bind_top}};
 
 }  // namespace
 

@@ -18,7 +18,6 @@ inline constexpr int kTeamWarps = kTeamThreads / 32;
 inline constexpr int kStrip = 1024;
 inline constexpr int kStripSteps = 4;  // a lane has 8 neighbouring tokens in each
 inline constexpr int kMaxBlocks = 8;
-inline constexpr float kLog2E = 1.44269504088896f;
 
 __device__ __forceinline__ float never() { return __uint_as_float(0xff800000u); }
 // What ranks a logit: -infinity where it is not finite; -0 is 0.
@@ -32,13 +31,6 @@ __device__ __forceinline__ float unordered(uint32_t order) {
   return __uint_as_float(order ^ (order >> 31 ? 0x80000000u : 0xffffffffu));
 }
 __device__ __forceinline__ float warp_largest(float x) { return unordered(__reduce_max_sync(kWholeWarp, ordered(x))); }
-
-// 2^x, 0 below the normal numbers.
-__device__ __forceinline__ float power_of_2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 struct Team {
   cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
@@ -162,10 +154,10 @@ __device__ __forceinline__ void sum_strip(const Team& team, int strip, const Eig
       float x[8];
       pieces[step].ranks(x);
 #pragma unroll
-      for (float value : x) sum += power_of_2((value - largest) * kLog2E);
+      for (float value : x) sum += exp2_fast((value - largest) * kLog2E);
       if (inverse != 0) {
 #pragma unroll
-        for (float value : x) tempered += power_of_2((value - largest) * factor);
+        for (float value : x) tempered += exp2_fast((value - largest) * factor);
       }
     }
     sum = warp_sum(sum);
@@ -189,9 +181,9 @@ __device__ __forceinline__ RowSums join_strips(const Team& team, const T* row, i
     if (largest != never()) {
       int first = count;
       for (int i = team.lane; i < count; i += 32) {
-        sums.sum += strips.sum[i] * power_of_2((strips.largest[i] - largest) * kLog2E);
+        sums.sum += strips.sum[i] * exp2_fast((strips.largest[i] - largest) * kLog2E);
         if (inverse != 0) {
-          sums.tempered += strips.tempered[i] * power_of_2((strips.largest[i] - largest) * (inverse * kLog2E));
+          sums.tempered += strips.tempered[i] * exp2_fast((strips.largest[i] - largest) * (inverse * kLog2E));
         }
         if (strips.largest[i] == largest) first = min(first, i);
       }
@@ -213,7 +205,6 @@ __device__ __forceinline__ RowSums join_strips(const Team& team, const T* row, i
 template <typename... Parameters>
 void launch_teams(void (*kernel)(Parameters...), int rows, int blocks_per_row, size_t shared, cudaStream_t stream,
                   Parameters... arguments) {
-  allow_shared(kernel, static_cast<size_t>(shared));
   const Grid grid{static_cast<unsigned>(rows * blocks_per_row), kTeamThreads, shared,
                   static_cast<unsigned>(blocks_per_row)};
   launch_overlapped(kernel, grid, stream, arguments...);

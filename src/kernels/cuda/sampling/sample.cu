@@ -59,15 +59,14 @@ struct Draw {
       const float rest = __expf(-needed) * 1.001f;
       const uint32_t limit = rest < 0.99f ? static_cast<uint32_t>(rest * 4294967296.0f) + 512u : 0xffffffffu;
       const bool nothing_yet = bound == never();
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        if (~words[i] > limit || x[i] == never()) continue;
+      unroll<8>([&](int i) {
+        if (~words[i] > limit || x[i] == never()) return;
         const float own = x[i] * inverse, score = own + quick_gumbel(words[i]);
         if (nothing_yet ? score > bound : score >= bound - slack(own)) {
           pick.take(exact_score(x[i], temperature, words[i]), first + i);
           if (!(score - slack(own) <= bound)) bound = score - slack(own), better = true;
         }
-      }
+      });
     }
     if (__any_sync(kWholeWarp, better)) bound = warp_largest(bound);
   }
@@ -174,11 +173,10 @@ __global__ void __launch_bounds__(kTeamThreads, 2) sample_kernel(SampleCall call
           if (i == step) piece = pieces[i];
         piece.ranks(x);
         const int first = strip * kStrip + step * 256 + team.lane * 8;
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
+        unroll<8>([&](int i) {
           const bool in = x[i] > floor_logit || (x[i] == floor_logit && kept.has(places.of(x[i], first + i)));
           if (!in || x[i] < least) x[i] = never();
-        }
+        });
         draw.consider(first, x);
       }
     });

@@ -42,7 +42,7 @@ struct Places {
 struct Mass {
   float factor, scale;  // scale 0: counts
   __device__ __forceinline__ uint32_t operator()(float logit, float largest) const {
-    return scale == 0 ? 1u : __float2uint_rn(power_of_2((logit - largest) * factor) * scale);
+    return scale == 0 ? 1u : __float2uint_rn(exp2_fast((logit - largest) * factor) * scale);
   }
 };
 
@@ -86,17 +86,15 @@ __device__ FoundBin find_bin(const Team& team, SelectScratch& s, bool merge, con
   if (threadIdx.x == 0) s.found = kSelectBins, s.before = 0;
   __syncthreads();
   uint32_t before = upto - sum, total = 0;
-#pragma unroll
-  for (int warp = 0; warp < kTeamWarps; ++warp) {
+  unroll<kTeamWarps>([&](int warp) {
     if (warp < team.warp) before += s.warp_totals[warp];
     total += s.warp_totals[warp];
-  }
+  });
   const uint32_t wanted = target(total);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  unroll<4>([&](int i) {
     if (before < wanted && wanted <= before + masses[i]) s.found = static_cast<uint32_t>(first + i), s.before = before;
     before += masses[i];
-  }
+  });
   __syncthreads();
   return {s.found, s.before};
 }
@@ -123,14 +121,13 @@ __device__ uint32_t list_places(const Team& team, const T* row, int vocab, const
   __syncthreads();
   Place low = ~Place{0}, high = 0;
   for_eights<T, kAligned>(team, row, vocab, [&](int first, const float(&x)[8]) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (first + i >= vocab || !wanted(x[i], first + i)) continue;
+    unroll<8>([&](int i) {
+      if (first + i >= vocab || !wanted(x[i], first + i)) return;
       const Place place = places.of(x[i], first + i);
       low = min(low, place), high = max(high, place);
       const uint32_t at = atomicAdd(&s.listed, 1u);
       if (at < kListed) s.list[at] = place;
-    }
+    });
   });
   if (high != 0) atomicMin(&s.low, low), atomicMax(&s.high, high);
   team.sync();
@@ -162,12 +159,11 @@ __device__ Place select_place(const Team& team, const T* row, int vocab, const P
   };
   clear_bins(s);
   for_eights<T, kAligned>(team, row, vocab, [&](int first, const float(&x)[8]) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (!contends(x[i], first + i)) continue;
+    unroll<8>([&](int i) {
+      if (!contends(x[i], first + i)) return;
       const uint32_t amount = mass(x[i], largest);
       if (amount != 0) atomicAdd(s.bins + distance_bin(x[i], largest), amount);
-    }
+    });
   });
   team.sync();
   uint32_t wanted = 0;
@@ -192,13 +188,12 @@ __device__ Place select_place(const Team& team, const T* row, int vocab, const P
       __syncthreads();
     } else {
       for_eights<T, kAligned>(team, row, vocab, [&](int first, const float(&x)[8]) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          if (!contends(x[i], first + i)) continue;
+        unroll<8>([&](int i) {
+          if (!contends(x[i], first + i)) return;
           const Place place = places.of(x[i], first + i);
-          if (place < low || place > high) continue;
+          if (place < low || place > high) return;
           atomicAdd(s.bins + ((high - place) >> shift), mass(x[i], largest));
-        }
+        });
       });
       team.sync();
     }

@@ -6,7 +6,6 @@
 namespace octet::cuda {
 namespace {
 
-bool always(const Graph&, const Node&) { return true; }
 const std::byte* bytes(const Tensor& tensor) { return tensor.as<std::byte>(); }
 
 // A tensor seen as [outer, axis, inner bytes].
@@ -17,12 +16,8 @@ struct Outer {
   }
 };
 
-BoundKernel bind_reshape(DeviceContext&, const Graph&, const Node& node) {
-  return [size = static_cast<size_t>(node.results[0].bytes())](const KernelArgs& args) {
-    const void* from = args.in[0].data;
-    if (from == args.out[0].data) return;  // a view
-    check_cuda(cudaMemcpyAsync(args.out[0].data, from, size, cudaMemcpyDeviceToDevice, args.stream), "copying");
-  };
+BoundKernel bind_reshape(DeviceContext&, const Graph&, const Node&) {
+  return [](const KernelArgs& args) { copy_tensor(args.in[0], args.out[0], args.stream); };
 }
 
 BoundKernel bind_slice(DeviceContext&, const Graph& graph, const Node& node) {
@@ -73,11 +68,6 @@ Reduction reduction_of(const Node& node) {
   return kind == "sum" ? Reduction::kSum : kind == "max" ? Reduction::kMax : Reduction::kAmax;
 }
 
-bool accepts_reduce(const Graph& graph, const Node& node) {
-  const DType dtype = graph.dtype(node.inputs[0]);
-  return dtype == DType::kF32 || dtype == DType::kBF16;
-}
-
 BoundKernel bind_reduce(DeviceContext& context, const Graph&, const Node& node) {
   const bool all = node.attrs.get<std::string>("axis") == "all";
   return [all, kind = reduction_of(node), counters = context.counters()](const KernelArgs& args) {
@@ -99,12 +89,12 @@ int64_t reduce_workspace(DeviceContext&, const Graph& graph, const Node& node) {
 }
 
 constexpr KernelEntry kKernels[] = {
-    {Op::kReshape, "reshape", always, bind_reshape},
-    {Op::kSlice, "slice", always, bind_slice},
-    {Op::kConcat, "concat", always, bind_concat},
-    {Op::kTranspose, "transpose", always, bind_transpose},
-    {Op::kReduce, "reduce", accepts_reduce, bind_reduce, reduce_workspace},
-    {Op::kSelectRows, "select_rows", always, bind_select_rows},
+    {Op::kReshape, "reshape", accepts_always, bind_reshape},
+    {Op::kSlice, "slice", accepts_always, bind_slice},
+    {Op::kConcat, "concat", accepts_always, bind_concat},
+    {Op::kTranspose, "transpose", accepts_always, bind_transpose},
+    {Op::kReduce, "reduce", first_is_f32_or_bf16, bind_reduce, reduce_workspace},
+    {Op::kSelectRows, "select_rows", accepts_always, bind_select_rows},
 };
 
 }  // namespace

@@ -28,7 +28,6 @@ struct CopyBlock {
   __device__ __forceinline__ void finish(const Held<kVec>& held, int64_t) {
     to[held.target] = held.value;
   }
-  __device__ void end() {}
 };
 
 template <typename V>
@@ -49,7 +48,6 @@ struct SelectRows {
   __device__ __forceinline__ void finish(const V& held, int64_t i) {
     y[i] = held;
   }
-  __device__ void end() {}
 };
 
 // The widest access that all of these (addresses, pitches, widths) are multiples of.

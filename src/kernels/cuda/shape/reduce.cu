@@ -22,16 +22,14 @@ __global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 ? 4 : 2)
   TilePart<T> part;
   part.template load<kWhole>(x, rows, cols, row_tile * kTile, c0);
   float held[kPartCols];
-#pragma unroll
-  for (int k = 0; k < kPartCols; ++k) {
+  unroll<kPartCols>([&](int k) {
     held[k] = Kind::kIdentity;
-#pragma unroll
-    for (int r = 0; r < kPartRows; ++r) {
+    unroll<kPartRows>([&](int r) {
       // Beyond the edges there are zeros; what comes of columns that do not exist is not kept.
       if (!std::is_same_v<Kind, MaxOf> || row + r < rows)
         held[k] = Kind::join(held[k], Kind::element(part.value(r, k)));
-    }
-  }
+    });
+  });
   join_columns<Kind>(held, scratch, partial + 2 * row_tile * cols + c0, cols, cols - c0);
 }
 
@@ -65,19 +63,13 @@ __global__ void __launch_bounds__(kPointwiseThreads)
   griddep_launch_dependents();
   constexpr int64_t kLine = static_cast<int64_t>(kPointwiseThreads) * kRun, kStep = kLine * kAllUnroll;
   float held[kRun];
-#pragma unroll
-  for (int k = 0; k < kRun; ++k) held[k] = Kind::kIdentity;
+  unroll<kRun>([&](int k) { held[k] = Kind::kIdentity; });
   const int64_t mine = static_cast<int64_t>(threadIdx.x) * kRun;
   int64_t base = blockIdx.x * kStep;
   for (; base + kStep <= count; base += gridDim.x * kStep) {
     Vec<T, kRun> v[kAllUnroll];
-#pragma unroll
-    for (int u = 0; u < kAllUnroll; ++u) v[u] = read<kRun>(x + base + u * kLine + mine);
-#pragma unroll
-    for (int u = 0; u < kAllUnroll; ++u) {
-#pragma unroll
-      for (int k = 0; k < kRun; ++k) held[k] = Kind::join(held[k], Kind::element(to_float(v[u].at[k])));
-    }
+    unroll<kAllUnroll>([&](int u) { v[u] = read<kRun>(x + base + u * kLine + mine); });
+    unroll<kAllUnroll, kRun>([&](int u, int k) { held[k] = Kind::join(held[k], Kind::element(to_float(v[u].at[k]))); });
   }
   for (int64_t i = base + threadIdx.x; i < std::min(base + kStep, count); i += kPointwiseThreads)
     held[0] = Kind::join(held[0], Kind::element(to_float(x[i])));
@@ -106,10 +98,6 @@ void with_kind(Reduction kind, Body&& body) {
     case Reduction::kMax: return body(MaxOf{});
     case Reduction::kAmax: return body(AmaxOf{});
   }
-}
-template <typename Body>
-void with_f32_or_bf16(DType dtype, Body&& body) {
-  dtype == DType::kF32 ? body(float{}) : body(bf16{});
 }
 
 }  // namespace

@@ -1,0 +1,135 @@
+// What the precision pass is made of: the plan of a graph, the nodes that quantize, the copies of weights and the
+// states behind delayed scaling.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "ir/builder.h"
+#include "passes/passes.h"
+#include "precision/quantized_matrix.h"
+
+namespace octet {
+
+// One way of quantizing an activation or gradient; the format follows from it.
+struct Quantization {
+  Scaling scaling = Scaling::kNone;
+  bool gradient = false;
+  auto operator<=>(const Quantization&) const = default;
+};
+
+// What the pass will do to one graph, decided before a node is touched: the precision of every GEMM, and which tensors
+// are quantized how. Reports and the rewriting read the same decisions.
+struct PrecisionPlan {
+  std::map<int32_t, GemmPlan> gemms;  // by node index: every GEMM of a linear
+  // How FP8 GEMMs want activations and gradients; the name under which scales and statistics of each are kept.
+  std::unordered_map<Value, std::set<Quantization>, ValueHash> quantizations;
+  std::unordered_map<Value, std::string, ValueHash> keys;
+};
+
+// `serving`: an inference program, whose tokens come in any number.
+PrecisionPlan plan_precision(const Graph& graph, const CompileOptions& options, bool serving);
+
+// E4M3 forward; gradients by the recipe, but E4M3 under block scaling.
+DType quantized_format(const Recipe& recipe, Quantization quantization);
+
+// --- the nodes that quantize a tensor, in one place: used for activations, gradients and weights alike
+
+// Results of Op::kQuantize by number.
+enum QuantizeResult : int32_t { kCodes = 0, kScaleInv = 1, kCodesT = 2, kScaleInvT = 3, kAmax = 4 };
+
+// The scale f32[1] of x from its own amax, by the recipe's formula.
+Value emit_current_scale(Builder& builder, Value x, const Recipe& recipe, DType format, const std::string& name);
+
+// quantize(x); `scale` only with kTensor.
+NodeId emit_quantize(Builder& builder, Value x, Value scale, const Recipe& recipe, ScaleLayout layout, DType format,
+                     const std::string& name);
+
+// The leaf of a param, made when the graph has none of its name.
+Value param_leaf(Graph& graph, const Node& param);
+
+// tensor_stats(x): how x fits `format` under one scale and E4M3 in 128-blocks, 128x128 `tiles` or 1x128.
+Value emit_tensor_stats(Builder& builder, Value x, const Recipe& recipe, DType format, bool tiles,
+                        const std::string& name);
+
+// --- weights and scales
+
+// One FP8 operand: stored codes with the reciprocal scales that belong to them.
+struct QuantizedValue {
+  Value codes, scale_inv;
+  ScaleLayout layout = ScaleLayout::kTensor;
+};
+
+// Copies of weights in the types that model graphs compute in: who asked for which form, and the nodes that make them.
+//
+// Model graphs ask (compute copy, FP8 codes) while they are rewritten; refresh() then writes graph "prepare" and
+// extends graph "apply", so that both make the same bits from the same master value. Weights are always scaled by their
+// own amax: they change once a step, and the copy is shared by every micro-batch and by evaluation. Inference programs
+// have no master: codes are states that the loader fills.
+class WeightCopies {
+ public:
+  // `keep_masters`: params of rank >= 2 stay float32 and get copies; false retypes them in place (inference).
+  WeightCopies(Program& program, const Recipe& recipe, bool keep_masters)
+      : program_(program), recipe_(recipe), keep_masters_(keep_masters) {}
+
+  // What a model graph reads instead of this param, in the compute type.
+  Value compute(Builder& builder, const Node& param);
+  // The codes of a param [N, K] (transposed: [K, N]), scaled per tensor or per 128x128 block; in inference programs
+  // also per row (output channel). Without Recipe::keep_transposes transposed ones are made where they are asked for.
+  QuantizedValue codes(Builder& builder, const Node& param, Scaling scaling, bool transposed);
+
+  // Adds the nodes that make the copies: graph "prepare", and "apply" where the program has one.
+  void refresh();
+  // Inference: params that graphs no longer read leave the state table.
+  void drop_unread_params();
+
+ private:
+  struct Form {  // of codes
+    bool plain = false, transposed = false;
+  };
+  struct Request {
+    Node param;  // the leaf, with the attrs initial values are made from
+    bool compute = false;
+    Form tensor, block;
+  };
+  // Of the codes of this form (CodesForm), or of their scales.
+  Value state(Builder& builder, const Node& param, StateRole role, ScaleLayout layout, int32_t form);
+  QuantizedValue stored_codes(Builder& builder, const Node& param, Scaling scaling, bool transposed);
+  void emit_copies(Builder& builder, const std::string& param, const Request& request, Value master);
+  void emit_codes(Builder& builder, const std::string& param, Scaling scaling, const Form& form, Value master);
+
+  Program& program_;
+  const Recipe& recipe_;
+  bool keep_masters_;
+  std::map<std::string, Request> requests_;
+};
+
+// The states behind delayed scaling: per tensor K a scale, the amax seen since the last step, and a history of amaxes.
+//
+// Graphs that train record: the first micro-batch of a step its amax, the others the maximum with it. "apply" advances
+// the history once a step, evaluation only reads the scale. Scales and histories are saved in checkpoints; the amax is
+// a step's own, as gradients are.
+class DelayedScales {
+ public:
+  DelayedScales(Program& program, const Recipe& recipe) : program_(program), recipe_(recipe) {}
+
+  // The scale state of tensor `key`, stored in `format`.
+  Value scale(Builder& builder, const std::string& key, DType format);
+  // In a graph that read its scale: the recorded amax of `key` becomes `amax` in the first micro-batch of a step, and
+  // is raised to it in others.
+  void record(Builder& builder, const std::string& key, Value amax, bool first);
+  // Extends "apply", where there is one: history and new scale.
+  void advance();
+
+ private:
+  Value state(Builder& builder, StateRole role, const std::string& key, int64_t size = 1, double initial = 0);
+
+  Program& program_;
+  const Recipe& recipe_;
+  std::map<std::string, DType> formats_;  // by key
+};
+
+}  // namespace octet

@@ -1,0 +1,96 @@
+// What the commands share (commands.h).
+#include "octet/commands.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "model/model.h"
+#include "train/checkpoint.h"
+
+namespace octet {
+
+void add_model_option(CLI::App& command, std::string& model) {
+  command.add_option("model", model, "Hugging Face folder, run folder, checkpoint or llama2.c .bin")->required();
+}
+
+void add_tokenizer_option(CLI::App& command, std::string& tokenizer) {
+  command.add_option("--tokenizer", tokenizer, "tokenizer file or folder (default: in the model folder)");
+}
+
+void add_recipe_option(CLI::App& command, std::string& recipe) {
+  command.add_option("--recipe", recipe,
+                     "fp32, tf32, bf16, fp8-current, fp8-delayed, fp8-block, int8 (default: the folder's, else fp32)");
+}
+
+void add_device_option(CLI::App& command, std::string& device) {
+  command.add_option("--device", device, "device: auto (a GPU if one is usable), cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->default_str("");
+}
+
+void add_threads_option(CLI::App& command, int& threads) {
+  command.add_option("--threads", threads, "CPU threads; 0 = all cores")->check(CLI::Range(0, 4096));
+}
+
+void add_verbose_option(CLI::App& command) {
+  command.add_flag_callback(
+      "-v,--verbose", [] { set_log_level(LogLevel::kDebug); }, "log the time of each part of the start");
+}
+
+void add_run_options(CLI::App& command, RunOptions& options) {
+  command.add_option("config", options.file, "settings file (YAML), or the first key=value word");
+  command.add_option("settings", options.words, "key=value settings that override the file (octet config lists them)");
+  command
+      .add_option("--disable", options.disable,
+                  "disable a pass or a step of one, by name (may be given several times)")
+      ->allow_extra_args(false);  // settings may follow
+  add_device_option(command, options.device);
+  command.add_option("--dump-ir", options.dump_ir, "write the graphs after every pass into this folder");
+}
+
+void read_run_options(const RunOptions& options, RunConfig& config, SettingsTable& settings) {
+  std::vector<std::string> words = options.words;
+  bool has_file = !options.file.empty() && options.file.find('=') == std::string::npos;
+  if (!options.file.empty() && !has_file) words.insert(words.begin(), options.file);
+  check(has_file || !words.empty(), ErrorCode::kInvalidArgument,
+        "a settings file or key=value words are wanted, such as configs/gpt2_124m.yaml or model.size=gpt2-124m");
+  if (has_file) settings.load_yaml_file(options.file);
+  settings.set_words(words);
+  if (!options.disable.empty()) config.disable = options.disable;
+  if (!options.device.empty()) config.device = options.device;
+  if (!options.dump_ir.empty()) config.dump_ir = options.dump_ir;
+}
+
+std::string model_folder(const std::string& path) {
+  const std::vector<std::string> sizes = named_models();
+  const bool named = std::find(sizes.begin(), sizes.end(), path) != sizes.end();
+  check(path_exists(path), ErrorCode::kNotFound, "{}: no such file or folder{}", path,
+        named ? " (it is a size: octet train model.size=..., or octet bench ... --random-weights)" : "");
+  if (!is_folder(path + "/checkpoints")) return path;
+  auto newest = newest_sound_checkpoint(path);
+  check(newest.has_value(), ErrorCode::kNotFound, "{}: no checkpoint in {}/checkpoints", path, path);
+  return *newest;
+}
+
+PerplexityResult measure_perplexity(const std::string& title, const WeightSource& weights, PerplexityOptions options,
+                                    int64_t tokens, const std::function<void(int64_t, std::span<int32_t>)>& read,
+                                    const Tokenizer* tokenizer) {
+  const int64_t total = options.max_tokens > 0 ? std::min(options.max_tokens, tokens - 1) : tokens - 1;
+  options.windows = std::min(options.windows, (total + options.length - 1) / options.length);
+  options.length = std::min(options.length, tokens - 1);
+  PerplexityEvaluator evaluator(weights, options);
+  Progress progress({.title = title, .unit = "tok", .total = total});
+  return evaluator.run(tokens, read, tokenizer, [&](int64_t done) { progress.update(done); });
+}
+
+std::function<void(int64_t, std::span<int32_t>)> reader_of(const std::vector<int32_t>& ids) {
+  return [&ids](int64_t first, std::span<int32_t> out) {
+    std::copy_n(ids.begin() + static_cast<ptrdiff_t>(first), out.size(), out.begin());
+  };
+}
+
+}  // namespace octet
