@@ -1,10 +1,10 @@
 #include "exec/batch.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/error.h"
+#include "exec/parts.h"
 
 namespace octet {
 
@@ -20,16 +20,19 @@ const HostTensor* Batch::find(const std::string& name) const {
 
 void write_inputs(Executor& executor, const std::string& graph, const Batch& batch, const Batch& others) {
   const Graph& planned = executor.program().graph(graph);
-  for (const Node& node : planned.nodes()) {
+  for (int32_t i = 0; i < planned.size(); ++i) {
+    const Node& node = planned.node(NodeId{i});
     if (node.op != Op::kInput) continue;
+    const Layout& layout = planned.layout({NodeId{i}, 0});
     const HostTensor* tensor = batch.find(node.name);
     if (tensor == nullptr) tensor = others.find(node.name);
-    const TensorType& type = node.results[0];
+    const TensorType type{node.results[0].dtype, whole_shape(node.results[0].shape, layout, planned.mesh())};
     check(tensor != nullptr, ErrorCode::kInvalidArgument,
           "graph '{}': input '{}' is {}, the batch has none of this name", graph, node.name, to_string(type));
     check(tensor->type == type, ErrorCode::kInvalidArgument, "graph '{}': input '{}' is {}, the batch's is {}", graph,
           node.name, to_string(type), to_string(tensor->type));
-    std::memcpy(executor.input(graph, node.name).data(), tensor->bytes.data(), tensor->bytes.size());
+    copy_part(tensor->bytes, node.results[0], layout, planned.mesh(), executor.coordinate(),
+              executor.input(graph, node.name));
   }
   for (const Batch* each : {&batch, &others}) {
     for (const auto& [name, tensor] : each->tensors)

@@ -38,7 +38,8 @@ struct Batch {
   std::span<const int32_t> ints(const std::string& name) const { return tensors.at(name).values<int32_t>(); }
 };
 
-// Writes every input of the graph, from `batch` or from `others` (what a step adds to its batches). Throws
+// Writes every input of the graph, from `batch` or from `others` (what a step adds to its batches): of a rank the part
+// that it holds. Throws
 // kInvalidArgument naming graph, input and both types when a tensor is missing or of another type, and when the graph
 // has no input for a tensor that is not optional.
 void write_inputs(Executor& executor, const std::string& graph, const Batch& batch, const Batch& others = {});

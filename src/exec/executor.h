@@ -29,6 +29,7 @@ class Executor {
  public:
   virtual ~Executor() = default;
   virtual const Program& program() const = 0;
+  virtual Coordinate coordinate() const { return {}; }  // of this rank, where the program is one for a mesh
 
   // Staging buffer of an input, laid out as its type says; keeps its contents between runs.
   virtual std::span<std::byte> input(const std::string& graph, const std::string& name) = 0;
@@ -75,6 +76,8 @@ enum class InterpretMode { kFloat32, kFloat64 };
 // Of the rank that `ranks` is (which must outlive it), where the program is one for a mesh.
 std::unique_ptr<Executor> make_interpreter(Program program, InterpretMode mode = InterpretMode::kFloat32,
                                            Communicator* ranks = nullptr);
+// The values of a state of an interpreter in float64, as its next run reads them.
+const std::vector<double>& interpreted_state(Executor& interpreter, const std::string& name);
 std::unique_ptr<Executor> make_cpu_executor(Plan plan);
 // Whether products run on AMX-BF16 tiles: the processor, the kernel and this build have them. Elsewhere FP8 codes are
 // decoded for float32 products, while bf16 ones have instructions of their own.

@@ -40,6 +40,8 @@ class Interpreter final : public Executor {
   }
 
   const Program& program() const override { return program_; }
+  Coordinate coordinate() const override { return ranks_ != nullptr ? ranks_->coordinate() : Coordinate(); }
+  const std::vector<double>& values(const std::string& name) { return entry(name).values; }
 
   std::span<std::byte> input(const std::string& graph, const std::string& name) override {
     auto& inputs = staged(graph).inputs;
@@ -156,6 +158,10 @@ class Interpreter final : public Executor {
 
 std::unique_ptr<Executor> make_interpreter(Program program, InterpretMode mode, Communicator* ranks) {
   return std::make_unique<Interpreter>(std::move(program), mode, ranks);
+}
+
+const std::vector<double>& interpreted_state(Executor& interpreter, const std::string& name) {
+  return dynamic_cast<Interpreter&>(interpreter).values(name);
 }
 
 }  // namespace octet

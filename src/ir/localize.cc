@@ -92,7 +92,40 @@ void localize(Graph& graph, const Coordinate& at) {
   if (graph.mesh().ranks() > 1) Localizer(graph, at).run();
 }
 
+namespace {
+
+// The part of a parameter's rows that lies in rows and columns [first, first + extent) of the state; extents may be 0.
+Placement part_of(const Placement& whole, const StateEntry& entry, const Shape& state, const Mesh& mesh,
+                  const Coordinate& at) {
+  const int64_t row = whole.dims.empty() || whole.dims[0].stride == 0 ? 0 : whole.offset / whole.dims[0].stride;
+  check(whole == place_rows(whole.param, whole.shape, row), ErrorCode::kUnsupported,
+        "state {}: {} does not lie in whole rows, and the state is cut over ranks", entry.name, whole.param);
+  Placement part = whole;
+  part.offset = 0;
+  int64_t stride = 1;
+  for (int d = state.rank() - 1; d >= 0; --d) {
+    const int64_t extent = entry.type.shape[d], first = first_element(entry.layout, d, extent, mesh, at);
+    const int64_t begins = d == 0 ? row : 0;  // of the parameter in the whole state
+    const int64_t from = std::max(first, begins), to = std::min(first + extent, begins + whole.shape[d]);
+    PlacedDim& dim = part.dims[static_cast<size_t>(d)];
+    dim = {from - begins, std::max<int64_t>(to - from, 0), std::max<int64_t>(to - from, 0), stride, 0};
+    dim.run_stride = stride * dim.extent;
+    part.offset += (from - first) * stride;
+    stride *= extent;
+  }
+  return part;
+}
+
+}  // namespace
+
 void localize(Program& program, const Coordinate& at) {
+  const Mesh mesh = program.mesh();
+  for (StateEntry& entry : program.states()) {
+    if (entry.layout.cuts.empty()) continue;
+    const Shape state = whole_shape(entry.type.shape, entry.layout, mesh);
+    if (entry.placements.empty()) entry.placements = {place_rows(entry.param, state)};
+    for (Placement& placement : entry.placements) placement = part_of(placement, entry, state, mesh, at);
+  }
   for (Graph& graph : program.graphs()) localize(graph, at);
 }
 

@@ -10,6 +10,7 @@ namespace octet {
 
 // Sets these attributes for the rank at `at`; bodies of fusions too. Nothing changes in a graph of one rank.
 void localize(Graph& graph, const Coordinate& at);
+// The same in all graphs; placements of states that are cut become those of what this rank holds, once.
 void localize(Program& program, const Coordinate& at);
 
 // Whether the node, or one of its body, has such an attribute: a kernel must know it.

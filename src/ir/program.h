@@ -75,6 +75,7 @@ class Program {
   const Graph& graph(const std::string& name) const;  // throws kNotFound listing what there is
   std::vector<Graph>& graphs() { return graphs_; }
   const std::vector<Graph>& graphs() const { return graphs_; }
+  Mesh mesh() const { return graphs_.empty() ? Mesh() : graphs_.front().mesh(); }  // all graphs have one
 
  private:
   std::vector<StateEntry> states_;

@@ -179,7 +179,8 @@ void verify(const Graph& graph) { Verifier(graph).run(); }
 
 void verify(const Program& program) {
   for (const StateEntry& entry : program.states()) {
-    for (const Placement& placement : entry.placements) check_placement(placement, entry.type.shape);
+    for (const Placement& placement : entry.placements)
+      check_placement(placement, whole_shape(entry.type.shape, entry.layout, program.mesh()));
   }
   std::set<std::string_view> names;
   for (const Graph& graph : program.graphs()) {

@@ -16,13 +16,15 @@ using Paddings = std::map<std::string, int64_t>;  // rows with the padding, by s
 
 bool is_head(const Node& node) { return node.op == Op::kMatmul && node.attr<bool>("head"); }
 
-// Tables that a head's product reads directly, and biases added to it: as params, or as copies of them.
-std::set<std::string> head_tables(const Program& program) {
+// Tables that a head's product reads directly, and biases added to it: as params, or as copies of them. With
+// `embeddings` also the vocabularies that ids are looked up in.
+std::set<std::string> vocab_tables(const Program& program, bool embeddings) {
   std::set<std::string> tables;
   for (const Graph& graph : program.graphs()) {
     for (const Node& node : graph.nodes()) {
       const bool adds_bias = node.op == Op::kAdd && is_head(graph.node(node.inputs[0]));
-      if (!is_head(node) && !adds_bias) continue;
+      const bool looks_up = embeddings && node.op == Op::kEmbedding;
+      if (!is_head(node) && !adds_bias && !looks_up) continue;
       const Node& leaf = graph.node(node.inputs[1]);
       const StateEntry* entry =
           leaf.op == Op::kParam || leaf.op == Op::kState ? program.find_state(leaf.name) : nullptr;
@@ -131,8 +133,8 @@ class PaddedGraph {
 
 }  // namespace
 
-bool pad_vocab(Program& program, int64_t multiple) {
-  std::set<std::string> tables = head_tables(program);
+bool pad_vocab(Program& program, int64_t multiple, bool embeddings) {
+  std::set<std::string> tables = vocab_tables(program, embeddings);
   Paddings paddings;
   for (const StateEntry& entry : program.states()) {
     if (!tables.contains(entry.param)) continue;

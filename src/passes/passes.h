@@ -115,7 +115,7 @@ bool pack(Program& program, const CompileOptions& options);
 std::span<const Step> pack_steps();
 
 // What the steps run. A program they do not fit is left alone; they return whether something changed.
-bool pad_vocab(Program& program, int64_t multiple);
+bool pad_vocab(Program& program, int64_t multiple, bool embeddings = false);
 bool merge_siblings(Program& program, bool fused = false);
 bool fold_slices(Graph& graph, const Target& target);
 // A fusion that fold_slices would take apart, or none.

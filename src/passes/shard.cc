@@ -1,13 +1,11 @@
-#include "passes/passes.h"
-
 #include <algorithm>
-#include <map>
-#include <optional>
-#include <tuple>
+#include <unordered_map>
 
 #include "base/error.h"
 #include "ir/facts.h"
 #include "ir/rewrite.h"
+#include "passes/passes.h"
+#include "passes/relayout.h"
 #include "passes/shard_states.h"
 
 namespace octet {
@@ -17,13 +15,22 @@ namespace {
 class ShardedGraph {
  public:
   ShardedGraph(const Graph& graph, Program& program, const StateLayouts& states, const Parallel& parallel)
-      : old_(graph), rewriter_(graph), program_(program), states_(states), parallel_(parallel) {
+      : old_(graph),
+        rewriter_(graph),
+        relayout_(rewriter_.graph()),
+        program_(program),
+        states_(states),
+        parallel_(parallel),
+        is_rows_(graph) {
     rewriter_.graph().set_mesh(parallel.mesh);
     rewriter_.graph().set_stage(Stage::kSharded);
     if (parallel.mesh[Axis::kContext] > 1) rows_.push_back(Axis::kContext);
     if (parallel.sequence && parallel.mesh[Axis::kTensor] > 1) rows_.push_back(Axis::kTensor);
     const Value ids = graph.find_leaf(Op::kInput, "ids");
     if (ids.exists()) tokens_ = graph.shape(ids)[0];
+    for (int32_t i = 0; i < graph.size(); ++i)
+      for (size_t r = 0; r < graph.node(NodeId{i}).results.size(); ++r)
+        is_rows_[{NodeId{i}, static_cast<int32_t>(r)}] = makes_rows(graph.node(NodeId{i}), r);
     for (const NamedValue& update : graph.updates()) find_targets(update.value, update.name);
   }
 
@@ -37,7 +44,25 @@ class ShardedGraph {
  private:
   Graph& graph() { return rewriter_.graph(); }
   const Layout& layout(Value value) { return graph().layout(value); }
-  bool is_row_value(Value old_value) const { return old_.shape(old_value)[0] == tokens_; }
+  bool is_row_value(Value old_value) const { return is_rows_[old_value]; }
+
+  // Whether dim 0 of a result is the tokens of the micro-batch.
+  bool makes_rows(const Node& node, size_t result) const {
+    if (tokens_ < 0 || node.results[result].shape[0] != tokens_) return false;
+    const auto reads_rows = [&](Value input) { return input.exists() && is_rows_[input]; };
+    switch (node.op) {
+      case Op::kInput: return true;
+      case Op::kMatmul:
+      case Op::kScaledMatmul: return reads_rows(node.inputs[0]) && !node.attr<bool>("trans_a");
+      case Op::kTranspose:
+      case Op::kReduce:
+      case Op::kEmbeddingGrad: return false;
+      case Op::kLayerNormGrad:
+      case Op::kRmsNormGrad: return result == 0;
+      case Op::kQuantize: return result < 2 && reads_rows(node.inputs[0]);
+      default: return std::ranges::any_of(node.inputs, reads_rows);
+    }
+  }
 
   // The state that a value, or a sum it is an addend of, becomes.
   void find_targets(Value value, const std::string& state) {
@@ -50,98 +75,35 @@ class ShardedGraph {
           find_targets(node.inputs[i], state);
   }
 
-  // --- bringing values to layouts
-
-  Value emit(Op op, Value x, Attrs attrs) {
-    Node node{.op = op, .inputs = {x}, .attrs = std::move(attrs), .name = graph().node(x).name};
-    node.layer = graph().node(x).layer, node.phase = phase_;
-    return {graph().add(std::move(node)), 0};
-  }
-  Value reduce(Value x, Pending kind, const AxisList& over) {
-    return emit(Op::kAllReduce, x, {{"reduction", std::string(pending_name(kind))}, {"over", print(over)}});
-  }
-  Value along(Op op, Value x, int axis, const AxisList& over) {
-    return emit(op, x, {{"axis", int64_t{axis}}, {"over", print(over)}});
-  }
-
-  // The value in this layout: one collective a value, layout and half of a step (backward gathers again).
-  Value bring(Value x, const Layout& want) {
-    if (!x.exists() || layout(x) == want) return x;
-    const auto key = std::tuple(index(x.node), x.result, phase_ == Phase::kForward, print(graph().type(x), want));
-    if (const auto known = brought_.find(key); known != brought_.end()) return known->second;
-    return brought_[key] = convert(x, want);
-  }
-
-  Value convert(Value x, const Layout& want) {
-    for (Pending kind : {Pending::kMax, Pending::kLse})
-      if (const AxisSet due = layout(x).due(kind) - want.due(kind); !due.empty()) x = reduce(x, kind, due.list());
-    AxisSet due = layout(x).due(Pending::kSum) - want.due(Pending::kSum);
-    for (int d = 0; d < graph().shape(x).rank() && !due.empty(); ++d) {
-      const AxisList added = suffix(want.cut_axes(d), layout(x).cut_axes(d));
-      if (added.empty() || !due.has_all(added)) continue;
-      if (const AxisSet rest = due - AxisSet(added); !rest.empty()) x = reduce(x, Pending::kSum, rest.list());
-      x = along(Op::kReduceScatter, x, d, added);
-      due = {};
-    }
-    if (!due.empty()) x = reduce(x, Pending::kSum, due.list());
-    return recut(x, want);
-  }
-
-  // What `longer` has behind all of `shorter`; empty when it does not begin so.
-  static AxisList suffix(const AxisList& longer, const AxisList& shorter) {
-    if (longer.size() < shorter.size() || !std::equal(shorter.begin(), shorter.end(), longer.begin())) return {};
-    return {longer.begin() + static_cast<std::ptrdiff_t>(shorter.size()), longer.end()};
-  }
-  static AxisList common(const AxisList& a, const AxisList& b) {
-    return {a.begin(), std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first};
-  }
-
-  Value recut(Value x, const Layout& want) {
-    const int rank = graph().shape(x).rank();
-    for (int d = 0; d < rank; ++d) {
-      const AxisList have = layout(x).cut_axes(d), kept = common(have, want.cut_axes(d)), gone = suffix(have, kept);
-      if (gone.empty()) continue;
-      // The axes that leave this dim may be those that another one gets.
-      int other = 0;
-      while (other < rank && (other == d || suffix(want.cut_axes(other), layout(x).cut_axes(other)) != gone)) ++other;
-      x = other < rank
-              ? emit(Op::kAllToAll, x, {{"split_axis", int64_t{other}}, {"axis", int64_t{d}}, {"over", print(gone)}})
-              : gather(x, d, gone);
-    }
-    for (int d = 0; d < rank; ++d)
-      if (const AxisList added = suffix(want.cut_axes(d), layout(x).cut_axes(d)); !added.empty())
-        x = along(Op::kTakePart, x, d, added);
-    check(layout(x) == want, ErrorCode::kInternal, "shard: {} cannot become {}", print(graph().type(x), layout(x)),
-          print(graph().type(x), want));
-    return x;
-  }
-
-  // Transposed codes with one scale are the transpose of the gathered plain ones, which the forward product reads too.
-  Value gather(Value x, int dim, const AxisList& over) {
-    const Node& maker = graph().node(x);
-    const bool transposed =
-        maker.op == Op::kQuantize && x.result == 2 && maker.attr<std::string>("scaling") == "tensor";
-    if (!transposed) return along(Op::kAllGather, x, dim, over);
-    const Value plain{x.node, 0};
-    const AxisList cut = layout(plain).cut_axes(1 - dim);
-    return emit(Op::kTranspose, bring(plain, layout(plain).with(1 - dim, common(cut, suffix_free(cut, over)))), {});
-  }
-  static AxisList suffix_free(const AxisList& axes, const AxisList& end) {
-    return {axes.begin(), axes.end() - static_cast<std::ptrdiff_t>(end.size())};
-  }
+  Value bring(Value x, const Layout& want) { return relayout_.bring(x, want); }
 
   // Sums become values of the residual stream: copies, or rows of this rank; cp cuts nothing but rows.
   Layout settled(Value x, Value old_value) {
     Layout want = layout(x).settled();
-    const bool rows = is_row_value(old_value);
-    AxisList moved;
+    if (!is_row_value(old_value)) return want;
+    bool moved = false;
     for (int d = 1; d < graph().shape(x).rank(); ++d) {
       AxisList axes = want.cut_axes(d);
-      if (rows && std::erase(axes, Axis::kContext) > 0)
-        want = want.with(d, axes, want.outer(d)), moved = {Axis::kContext};
+      if (std::erase(axes, Axis::kContext) == 0) continue;
+      want = want.with(d, axes, want.outer(d));
+      moved = true;
     }
-    if (rows && layout(x).is_pending()) return want.with(0, rows_);
-    return moved.empty() ? want : want.with(0, moved);
+    if (layout(x).is_pending()) {
+      AxisList rows = rows_;
+      std::erase_if(rows, [&](Axis axis) { return want.whole(0).cut_axes().has(axis); });
+      return want.with(0, rows);
+    }
+    return moved ? want.with(0, {Axis::kContext}) : want;
+  }
+  // Data ranks run graphs of the model on batches of their own: what is cut over them is gathered first.
+  Value gathered(Value x) {
+    if (!x.exists() || !is_model_graph(old_)) return x;
+    Layout want = layout(x);
+    for (int d = 0; d < graph().shape(x).rank(); ++d) {
+      AxisList axes = want.cut_axes(d);
+      if (std::erase(axes, Axis::kData) > 0) want = want.with(d, axes, want.outer(d));
+    }
+    return bring(x, want);
   }
   Value settle(Value x, Value old_value) { return bring(x, settled(x, old_value)); }
 
@@ -149,9 +111,9 @@ class ShardedGraph {
 
   void place(NodeId id) {
     const Node& old_node = old_.node(id);
-    phase_ = old_node.phase;
+    relayout_.set_phase(old_node.phase);
     Node node = old_node;
-    for (Value& input : node.inputs) input = rewriter_.map(input);
+    for (Value& input : node.inputs) input = gathered(rewriter_.map(input));
     if (op_info(node.op).max_inputs == 0) return place_leaf(id, std::move(node));
     switch (node.op) {
       case Op::kMatmul:
@@ -288,7 +250,7 @@ class ShardedGraph {
     const Layout& logits = layout(node.inputs[0]);
     if (!logits.cut_axes(1).empty() && !node.operand("lse").exists()) {
       const Layout rows = logits.moved({0, -1});
-      const Value own = emit(Op::kRowLse, node.inputs[0], attrs_for(Op::kRowLse, node.attrs));
+      const Value own = relayout_.emit(Op::kRowLse, node.inputs[0], attrs_for(Op::kRowLse, node.attrs));
       node.inputs.push_back(bring(own, rows));
     }
     return graph().add(std::move(node));
@@ -317,20 +279,20 @@ class ShardedGraph {
     node.attrs.set("rows", node.attr<int64_t>("rows") / parallel_.mesh.parts(over));
   }
 
-  // Heads of tp, then of cp, whose ranks exchange rows for heads.
+  // Heads of tp, then of what cuts rows, whose ranks exchange rows for heads; a key head that they share is gathered.
   void place_heads(const Node& old_node, Node& node) {
-    const bool gradient = node.op == Op::kAttentionGrad;
     const int64_t head_dim = node.attr<int64_t>("head_dim");
-    const auto heads = [&](Value x, Value old_value) {
-      x = settle(x, old_value);
-      if (layout(x).cut_axes(0).empty()) return x;
+    for (size_t i : {0, 1, 2}) {
+      Value& x = node.inputs[i];
+      x = settle(x, old_node.inputs[i]);
+      const AxisList rows = layout(x).cut_axes(0);
       AxisList axes = layout(x).cut_axes(1);
-      for (Axis axis : layout(x).cut_axes(0)) axes.push_back(axis);
-      return bring(x, Layout().with(1, axes));
-    };
-    for (size_t i : {0, 1, 2}) node.inputs[i] = heads(node.inputs[i], old_node.inputs[i]);
+      if (i == 0 || graph().shape(x)[1] / head_dim % parallel_.mesh.parts(rows) == 0)
+        for (Axis axis : rows) axes.push_back(axis);
+      x = bring(x, Layout().with(1, axes));
+    }
     const Layout q = layout(node.inputs[0]);
-    if (gradient)
+    if (node.op == Op::kAttentionGrad)
       for (size_t i : {4, 5, 6}) node.inputs[i] = bring(node.inputs[i], q);
     node.attrs.set("heads", graph().shape(node.inputs[0])[1] / head_dim);
     node.attrs.set("kv_heads", graph().shape(node.inputs[1])[1] / head_dim);
@@ -430,12 +392,7 @@ class ShardedGraph {
   }
 
   Value settle_operand(Value x, Value old_value) {
-    const Layout& have = layout(x);
-    if (have.is_pending() || !is_row_value(old_value)) {
-      // Transposed codes have rows as columns.
-      return have.is_pending() ? settle(x, old_value) : x;
-    }
-    return settle(x, old_value);
+    return layout(x).is_pending() || is_row_value(old_value) ? settle(x, old_value) : x;
   }
 
   // One axis may cut rows of a, columns of b, or the contraction of both. Weights stay where they are: what gives way
@@ -494,13 +451,13 @@ class ShardedGraph {
 
   const Graph& old_;
   Rewriter rewriter_;
+  Relayout relayout_;
   Program& program_;
   const StateLayouts& states_;
   const Parallel& parallel_;
   AxisList rows_;        // that cut the rows of the residual stream
   int64_t tokens_ = -1;  // rows of the whole micro-batch
-  Phase phase_ = Phase::kForward;
-  std::map<std::tuple<int32_t, int32_t, bool, std::string>, Value> brought_;
+  ValueTable<char> is_rows_;
   std::unordered_map<Value, std::string, ValueHash> targets_;
 };
 
@@ -509,6 +466,9 @@ class ShardedGraph {
 bool shard(Program& program, const CompileOptions& options) {
   const Parallel& parallel = options.parallel;
   if (parallel.mesh.ranks() == 1) return false;
+  check_heads(program, parallel.mesh);
+  if (parallel.mesh[Axis::kTensor] > 1)
+    pad_vocab(program, options.target.vocab_multiple * parallel.mesh[Axis::kTensor], /*embeddings=*/true);
   const StateLayouts states(program, parallel);
   for (StateEntry& entry : program.states()) entry.layout = states.of(program, entry);
   // Graphs of the first micro-batch write gradients and say how they lie.

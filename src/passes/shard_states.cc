@@ -1,5 +1,7 @@
 #include "passes/shard_states.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -33,6 +35,23 @@ void collect_projection(const Program& program, const Graph& graph, Value value,
   }
 }
 
+// As the model's graphs say it; graphs of the trainer read parameters without it.
+std::string split_of(const Program& program, const std::string& param) {
+  for (const Graph& graph : program.graphs()) {
+    const Value leaf = graph.find_leaf(Op::kParam, param);
+    if (!leaf.exists()) continue;
+    if (const std::string split = graph.node(leaf).attr<std::string>("split"); split != "none") return split;
+  }
+  return "none";
+}
+
+std::vector<int64_t> divisors(int64_t count) {
+  std::vector<int64_t> list;
+  for (int64_t d = 1; d <= count; ++d)
+    if (count % d == 0) list.push_back(d);
+  return list;
+}
+
 Layout scale_layout(const Program& program, const StateEntry& entry, const Layout& codes) {
   const StateEntry* of = program.find_state(entry.param, StateRole::kCodes, entry.index);
   if (of == nullptr || entry.type.shape == Shape{1}) return {};
@@ -58,21 +77,41 @@ std::set<std::string> shared_keys(const Program& program) {
   return params;
 }
 
+void check_heads(const Program& program, const Mesh& mesh) {
+  const int64_t tp = mesh[Axis::kTensor], cp = mesh[Axis::kContext];
+  for (const Graph& graph : program.graphs()) {
+    for (const Node& node : graph.nodes()) {
+      if (node.op != Op::kAttention && node.op != Op::kPagedAttention) continue;
+      const int64_t heads = node.attr<int64_t>("heads"), kv_heads = node.attr<int64_t>("kv_heads");
+      check(heads % (tp * cp) == 0, ErrorCode::kInvalidArgument,
+            "parallel.tensor={} times parallel.context={}: {} heads do not divide among {} ranks (want one of {})", tp,
+            cp, heads, tp * cp, fmt::join(divisors(heads), ", "));
+      check(kv_heads == 1 || kv_heads % tp == 0, ErrorCode::kInvalidArgument,
+            "parallel.tensor={}: {} key heads do not divide among {} ranks (want one of {})", tp, kv_heads, tp,
+            fmt::join(divisors(kv_heads), ", "));
+      const int64_t own = std::max<int64_t>(kv_heads / tp, 1);
+      check(own == 1 || own % cp == 0, ErrorCode::kInvalidArgument,
+            "parallel.context={}: {} key heads of a rank of parallel.tensor={} do not divide among {} ranks (want one "
+            "of {})",
+            cp, own, tp, cp, fmt::join(divisors(own), ", "));
+    }
+  }
+}
+
 StateLayouts::StateLayouts(const Program& program, const Parallel& parallel) : parallel_(parallel) {
   const std::set<std::string> copied = shared_keys(program);
   const int64_t tp = parallel.mesh[Axis::kTensor], dp = parallel.mesh[Axis::kData];
   for (const StateEntry& entry : program.states()) {
     if (entry.role != StateRole::kMaster) continue;
-    const Node* leaf = find_leaf(program, entry.name);
-    const std::string split = leaf != nullptr ? leaf->attr<std::string>("split") : "none";
+    const std::string split = split_of(program, entry.name);
     const Shape& shape = entry.type.shape;
     Layout layout;
     const bool rows = split == "column" || split == "vocab", columns = split == "row" && shape.rank() == 2;
     if (tp > 1 && (rows || columns) && !copied.contains(entry.param)) {
       const int dim = rows ? 0 : 1;
       check(shape[dim] % tp == 0, ErrorCode::kInvalidArgument,
-            "parallel.tensor={}: dim {} of {} is {}, which does not divide (want a divisor of it)", tp, dim, entry.name,
-            shape[dim]);
+            "parallel.tensor={}: dim {} of {} is {}, which does not divide (want one of {})", tp, dim, entry.name,
+            shape[dim], fmt::join(divisors(shape[dim]), ", "));
       layout = layout.cut(dim, {Axis::kTensor});
     }
     weights_[entry.param] = layout;

@@ -35,16 +35,20 @@ inline ModelConfig model(const std::string& architecture) {
   return c;
 }
 
-inline Graph loss_graph(const std::string& name, const std::string& architecture, bool training) {
+inline Graph loss_graph(const std::string& name, const ModelConfig& config, bool training) {
   Graph graph(name, graph_role(name));
   Builder builder(graph);
-  build_loss(builder, model(architecture),
+  build_loss(builder, config,
              {.tokens = kTokens,
               .max_segments = kTokens / kLength,
               .max_length = kLength,
               .equal_length = kLength,
               .training = training});
   return graph;
+}
+
+inline Graph loss_graph(const std::string& name, const std::string& architecture, bool training) {
+  return loss_graph(name, model(architecture), training);
 }
 
 // Plain AdamW without clipping or decay over the parameters of graph train; adds their moments to the state table.
@@ -71,15 +75,17 @@ inline Graph apply_graph(Program& program) {
 }
 
 // Graphs train, accumulate, eval (differentiated) and apply.
-inline Program training_program(const std::string& architecture) {
+inline Program training_program(const ModelConfig& config) {
   Program program;
-  program.add_graph(loss_graph("train", architecture, true));
+  program.add_graph(loss_graph("train", config, true));
   Graph apply = apply_graph(program);
-  program.add_graph(loss_graph("eval", architecture, false));
+  program.add_graph(loss_graph("eval", config, false));
   program.add_graph(std::move(apply));
   autodiff(program, {});
   return program;
 }
+
+inline Program training_program(const std::string& architecture) { return training_program(model(architecture)); }
 
 template <typename T>
 void write_state(Executor& executor, const std::string& name, const std::vector<T>& values) {
@@ -115,7 +121,7 @@ inline void initialize(Executor& executor, uint64_t seed = 7) {
 }
 
 // A sequence that can be learned: every token is 7 more than the one before, with a start per sequence.
-inline void feed(Executor& executor, const std::string& graph, int number) {
+inline Batch batch(int number) {
   Batch batch = token_batch(kTokens / kLength, kLength, /*targets=*/true);
   const auto ids = batch.ints("ids"), targets = batch.ints("targets");
   for (int64_t t = 0; t < kTokens; ++t) {
@@ -125,7 +131,11 @@ inline void feed(Executor& executor, const std::string& graph, int number) {
   }
   batch.add("loss_scale", {DType::kF32, {1}}, /*optional=*/true).values<float>()[0] = 1.0f / (2 * kTokens);
   batch.add("rng", {DType::kI64, {3}}, /*optional=*/true);
-  write_inputs(executor, graph, batch);
+  return batch;
+}
+
+inline void feed(Executor& executor, const std::string& graph, int number) {
+  write_inputs(executor, graph, batch(number));
 }
 
 // The mean loss per token of `graph` on one batch.

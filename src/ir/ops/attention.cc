@@ -36,14 +36,18 @@ void require_segments(const Graph& graph, const Node& node, size_t i) {
           input_shape(graph, node, i));
 }
 
-// Heads lie on any axes, rows are whole. One key head may lie on all ranks as copies; else every rank holds the key
-// heads of its queries.
+// Heads lie on any axes, rows are whole. Every rank holds the key heads of its queries; one key head may be shared by
+// ranks, which hold copies: those along the inner axes of its queries.
 Layout heads_layout(const Graph& graph, const Node& node, size_t first_key, size_t last_key) {
   const Layout& q = input_layout(graph, node, 0);
   require_layout(q == q.only(1), graph, node, 0, "cut along heads (dim 1) alone, nothing pending");
-  for (size_t i = first_key; i <= last_key; ++i)
-    if (node.attr<int64_t>("kv_heads") != 1 || !input_layout(graph, node, i).copies())
-      require_is(graph, node, i, q, "heads as those of q");
+  const AxisList axes = q.cut_axes(1);
+  for (size_t i = first_key; i <= last_key; ++i) {
+    const AxisList own = input_layout(graph, node, i).cut_axes(1);
+    const bool shared = node.attr<int64_t>("kv_heads") == 1 && own.size() < axes.size() &&
+                        std::equal(own.begin(), own.end(), axes.begin());
+    require_is(graph, node, i, shared ? Layout().with(1, own) : q, "heads as those of q");
+  }
   return q;
 }
 
@@ -101,7 +105,7 @@ Layouts place_attention_grad(const Graph& graph, const Node& node) {
   require_copies(graph, node, 7);
   const auto keys = [&](size_t i) {
     const Layout& k = input_layout(graph, node, i);
-    return k.cuts.empty() ? Layout().with_due(Pending::kSum, q.cut_axes()) : k;
+    return k.with_due(Pending::kSum, q.cut_axes() - k.cut_axes());
   };
   return {q, keys(1), keys(2)};
 }

@@ -38,6 +38,22 @@ void require_whole(const Graph& graph, const Node& node, size_t input, int dim) 
     require_layout(input_layout(graph, node, input).cut_axes(dim).empty(), graph, node, input, "dim {} whole", dim);
 }
 
+bool has_whole_groups(const Layout& codes, const Shape& local, ScaleLayout scaling) {
+  for (int dim : {0, 1}) {
+    if (codes.cut_axes(dim).empty() || scaling == ScaleLayout::kTensor) continue;
+    const bool grouped = scaling == ScaleLayout::kTile128 || (scaling == ScaleLayout::kRow128 && dim == 1);
+    const bool aligned = local[dim] % kScaleBlock == 0 && codes.outer(dim) == 1;
+    if (grouped ? !aligned : scaling == ScaleLayout::kRow && dim == 1) return false;
+  }
+  return true;
+}
+
+void require_whole_groups(const Graph& graph, const Node& node, size_t input, ScaleLayout scaling) {
+  require_layout(has_whole_groups(input_layout(graph, node, input), input_shape(graph, node, input), scaling), graph,
+                 node, input, "cut between groups of one scale ({}: each part a multiple of {}, rows under one whole)",
+                 scale_layout_name(scaling), kScaleBlock);
+}
+
 Layouts place_whole(const Graph& graph, const Node& node) {
   for (size_t i = 0; i < node.inputs.size(); ++i) require_copies(graph, node, i);
   return Layouts(node.results.size());

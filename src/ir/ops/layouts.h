@@ -32,6 +32,10 @@ void require_settled(const Graph& graph, const Node& node, size_t input);
 // No axis cuts this dim.
 void require_whole(const Graph& graph, const Node& node, size_t input, int dim);
 
+// No cut of these codes goes between elements that share a scale.
+void require_whole_groups(const Graph& graph, const Node& node, size_t input, ScaleLayout scaling);
+bool has_whole_groups(const Layout& codes, const Shape& local, ScaleLayout scaling);
+
 // All operands hold copies, and so do the results.
 Layouts place_whole(const Graph& graph, const Node& node);
 // Equal layouts of all operands of the shape of operand 0, nothing pending; [C] operands are cut as the last dim of

@@ -12,8 +12,9 @@ int64_t check_logits(const Graph& graph, const Node& node) {
   require_matrix(graph, node, 0);
   int64_t tokens = input_shape(graph, node, 0)[0], columns = input_shape(graph, node, 0)[1];
   require_type(graph, node, 1, {DType::kI32, {tokens}});
-  int64_t classes = node.attrs.get_or("classes", columns);
-  require(classes <= columns, node, "classes is {} (want 1 to {})", classes, columns);
+  const int64_t all = columns * graph.mesh().parts(graph.layout(node.inputs[0]).cut_axes(1));
+  int64_t classes = node.attrs.get_or("classes", all);
+  require(classes <= all, node, "classes is {} (want 1 to {})", classes, all);
   return tokens;
 }
 

@@ -104,13 +104,7 @@ Layouts place_scaled_product(const Graph& graph, const Node& node) {
     const ScaleLayout scaling = layout_attr(node, i == 0 ? "scaling_a" : "scaling_b");
     const Layout& codes = input_layout(graph, node, i);
     require_is(graph, node, i + 1, scales_layout(codes, scaling), "as the codes");
-    for (int dim : {0, 1}) {
-      if (codes.cut_axes(dim).empty()) continue;
-      const int64_t extent = input_shape(graph, node, i)[dim];
-      const bool grouped = scaling == ScaleLayout::kTile128 || (scaling == ScaleLayout::kRow128 && dim == 1);
-      require_layout(!grouped || extent % kScaleBlock == 0, graph, node, i, "dim {} cut between blocks of 128", dim);
-      require_layout(scaling != ScaleLayout::kRow || dim == 0, graph, node, i, "rows whole: each has one scale");
-    }
+    require_whole_groups(graph, node, i, scaling);
   }
   return results;
 }

@@ -34,19 +34,11 @@ Layouts place_quantize(const Graph& graph, const Node& node) {
   const ScaleLayout scaling = layout_attr(node, "scaling");
   require_settled(graph, node, 0);
   require_copies(graph, node, 1);
-  // Groups of elements along this dim, or single ones, have scales of their own.
-  const auto fits = [&](int dim, bool along) {
-    if (x.cut_axes(dim).empty() || scaling == ScaleLayout::kTensor) return true;
-    const bool grouped = scaling == ScaleLayout::kTile128 || (scaling == ScaleLayout::kRow128 && along);
-    const bool aligned = input_shape(graph, node, 0)[dim] % kScaleBlock == 0 && x.outer(dim) == 1;
-    return grouped ? aligned : scaling != ScaleLayout::kRow || !along;
-  };
-  for (int dim : {0, 1})
-    require_layout(fits(dim, dim == 1), graph, node, 0, "dim {} cut between groups of one scale ({})", dim,
-                   scale_layout_name(scaling));
+  require_whole_groups(graph, node, 0, scaling);
   const Layout transposed = x.moved({1, 0});
   Layout codes_t = transposed, scales_t = scales_layout(transposed, scaling);
-  if (!fits(0, true) || !fits(1, false)) {
+  const Shape& shape = input_shape(graph, node, 0);
+  if (!has_whole_groups(transposed, {shape[1], shape[0]}, scaling)) {
     codes_t = Layout().with_due(Pending::kNever, x.cut_axes());
     scales_t = codes_t;
   }
@@ -55,6 +47,7 @@ Layouts place_quantize(const Graph& graph, const Node& node) {
 
 Layouts place_dequantize(const Graph& graph, const Node& node) {
   const Layout& codes = input_layout(graph, node, 0);
+  require_whole_groups(graph, node, 0, layout_attr(node, "scaling"));
   require_is(graph, node, 1, scales_layout(codes, layout_attr(node, "scaling")), "as the codes");
   return {codes};
 }

@@ -1,8 +1,9 @@
-// For tests: parts of whole tensors as ranks hold them.
+// Parts of whole tensors as ranks hold them.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
-#include <vector>
+#include <span>
 
 #include "ir/layout.h"
 
@@ -24,14 +25,17 @@ void for_each_element(const Shape& local, const Layout& layout, const Mesh& mesh
   }
 }
 
-inline std::vector<std::byte> part_of(std::span<const std::byte> whole, const TensorType& local, const Layout& layout,
-                                      const Mesh& mesh, const Coordinate& at) {
-  std::vector<std::byte> part(static_cast<size_t>(local.bytes()));
+// The part of a whole tensor that the rank at `at` holds.
+inline void copy_part(std::span<const std::byte> whole, const TensorType& local, const Layout& layout, const Mesh& mesh,
+                      const Coordinate& at, std::span<std::byte> part) {
+  if (layout.cuts.empty()) {
+    std::copy(whole.begin(), whole.end(), part.begin());
+    return;
+  }
   const auto size = static_cast<size_t>(dtype_bytes(local.dtype));
   for_each_element(local.shape, layout, mesh, at, [&](int64_t from, int64_t to) {
     std::memcpy(part.data() + static_cast<size_t>(to) * size, whole.data() + static_cast<size_t>(from) * size, size);
   });
-  return part;
 }
 
 }  // namespace octet
