@@ -27,7 +27,7 @@ std::vector<Vector> read_vectors(const std::string& base) {
   const std::string separator = "\n__ggml_vocab_test__\n";
   const auto take = [](std::string& from, const std::string& until) {
     const size_t end = std::min(from.find(until), from.size());
-    const std::string part = from.substr(0, end);
+    std::string part = from.substr(0, end);
     from.erase(0, std::min(end + until.size(), from.size()));
     return part;
   };

@@ -30,7 +30,7 @@ Value add_leaf(Graph& graph, Op op, const std::string& name, TensorType type, At
 
 }  // namespace
 
-Builder::Scope::Scope(Builder& builder, std::string name, std::optional<int> layer)
+Builder::Scope::Scope(Builder& builder, const std::string& name, std::optional<int> layer)
     : builder_(builder), prefix_size_(builder.prefix_.size()), layer_(builder.layer_) {
   builder.prefix_ += name + ".";
   if (layer) builder.layer_ = *layer;

@@ -63,7 +63,7 @@ class Builder {
   // Scopes prefix names with dots; a layer scope also sets the layer index. auto s = b.scope("attn");
   class Scope {
    public:
-    Scope(Builder& builder, std::string name, std::optional<int> layer = {});
+    Scope(Builder& builder, const std::string& name, std::optional<int> layer = {});
     ~Scope();
     Scope(const Scope&) = delete;
 
@@ -72,7 +72,7 @@ class Builder {
     size_t prefix_size_;
     int32_t layer_;
   };
-  Scope scope(std::string name) { return Scope(*this, std::move(name)); }
+  Scope scope(const std::string& name) { return Scope(*this, name); }
   Scope layer(int index) { return Scope(*this, "layers." + std::to_string(index), index); }
   std::string path(const std::string& name) const { return prefix_ + name; }
   void set_phase(Phase phase) { phase_ = phase; }

@@ -197,7 +197,8 @@ std::string report_page(const std::string& title, const std::string& json) {
 }  // namespace
 
 std::string write_report(const std::string& run_folder) {
-  const std::string path = run_folder + "/log.jsonl", to = run_folder + "/report.html";
+  const std::string path = run_folder + "/log.jsonl";
+  std::string to = run_folder + "/report.html";
   check(path_exists(path), ErrorCode::kNotFound, "{} is not there: {} is no folder `octet train` wrote", path,
         run_folder);
   const std::string log = read_file(path);

@@ -98,7 +98,8 @@ std::string check_attention(const OnnxCase& c) {
     std::vector<double> starts = {0}, blocks;
     for (int64_t t = 0; t < tokens; ++t) {
       starts.push_back(static_cast<double>(t + 1));
-      blocks.push_back(static_cast<double>(t / q.length));
+      const int64_t block = t / q.length;
+      blocks.push_back(static_cast<double>(block));
     }
     const GoldenTensor lengths =
         golden(DType::kI32, {tokens}, std::vector<double>(static_cast<size_t>(tokens), static_cast<double>(k.length)));

@@ -61,14 +61,4 @@ ScaleFormula scale_formula(const Node& node, DType format) {
           .pow2 = node.attr<bool>("pow2")};
 }
 
-Activation activation_of_node(const Node& node) {
-  switch (node.op) {
-    case Op::kSilu:
-    case Op::kSiluGrad: return Activation::kSilu;
-    case Op::kRelu:
-    case Op::kReluGrad: return Activation::kRelu;
-    default: return node.attrs.get<bool>("approximate") ? Activation::kGeluTanh : Activation::kGeluErf;
-  }
-}
-
 }  // namespace octet::cuda

@@ -61,7 +61,8 @@ struct SinkPlaces {
 // The formula of a node with the attributes of scales, for codes of this format.
 ScaleFormula scale_formula(const Node& node, DType format);
 
-// Which activation a node is, or is the gradient of.
-Activation activation_of_node(const Node& node);
+inline Activation activation_of(const Node& node) {
+  return activation_of(node.op, node.attrs.get_or("approximate", false));
+}
 
 }  // namespace octet::cuda

@@ -96,7 +96,7 @@ struct ForwardPlaces {
 
   ForwardPlaces(const FusionBody& body, const Chain& chain) {
     const TensorType& type = body.graph().type(chain.result);
-    fixed.fn = activation_of_node(*chain.core), fixed.form = form_of(chain);
+    fixed.fn = activation_of(*chain.core), fixed.form = form_of(chain);
     fixed.dtype = type.dtype, fixed.rows = type.shape.rows(), fixed.cols = type.shape.cols();
     x = body.columns(chain.bias != nullptr ? *chain.bias : *chain.core, 0);
     fixed.bias_type = fixed.dtype;
@@ -206,7 +206,7 @@ struct GradientPlaces {
 
   GradientPlaces(const FusionBody& body, const Chain& chain) {
     const TensorType& type = chain.core->results[0];
-    fixed.fn = activation_of_node(*chain.core), fixed.form = form_of(chain);
+    fixed.fn = activation_of(*chain.core), fixed.form = form_of(chain);
     fixed.dtype = type.dtype, fixed.rows = type.shape.rows(), fixed.cols = type.shape.cols();
     x = body.input(*chain.core, 0), dx = body.result(chain.core);
     amax = body.result(chain.sinks[0].amax), amax_up = body.result(chain.sinks[1].amax);

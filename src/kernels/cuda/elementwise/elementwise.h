@@ -7,10 +7,21 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "ir/signature.h"
 
 namespace octet::cuda {
 
 enum class Activation : uint8_t { kGeluTanh, kGeluErf, kSilu, kRelu };
+// Which one a node of this op is, or is the gradient of; gelu by its attribute.
+constexpr Activation activation_of(Op op, bool approximate) {
+  switch (op) {
+    case Op::kSilu:
+    case Op::kSiluGrad: return Activation::kSilu;
+    case Op::kRelu:
+    case Op::kReluGrad: return Activation::kRelu;
+    default: return approximate ? Activation::kGeluTanh : Activation::kGeluErf;
+  }
+}
 enum class Binary : uint8_t { kAdd, kSub, kMul, kMaximum };
 enum class Broadcast : uint8_t { kNone, kRow, kOne };  // of b: full shape, [cols] against every row, [1]
 

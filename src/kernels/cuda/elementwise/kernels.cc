@@ -35,13 +35,13 @@ BoundKernel bind_scale(DeviceContext&, const Graph&, const Node& node) {
 }
 
 BoundKernel bind_activation(DeviceContext&, const Graph&, const Node& node) {
-  return [fn = activation_of_node(node)](const KernelArgs& args) {
+  return [fn = activation_of(node)](const KernelArgs& args) {
     launch_activation(fn, args.out[0].dtype(), args.in[0].data, args.out[0].data, args.out[0].elements(), args.stream);
   };
 }
 
 BoundKernel bind_activation_grad(DeviceContext&, const Graph&, const Node& node) {
-  return [fn = activation_of_node(node)](const KernelArgs& args) {
+  return [fn = activation_of(node)](const KernelArgs& args) {
     launch_activation_grad(fn, args.out[0].dtype(), args.in[0].data, args.in[1].data, args.out[0].data,
                            args.out[0].elements(), args.stream);
   };
