@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 
+#include "base/error.h"
 #include "dist/communicator.h"
 #include "exec/parts.h"
 #include "exec/testing/tiny_program.h"
@@ -37,23 +38,24 @@ ModelConfig config_of(const std::string& family) {
   return config;
 }
 
-CompileOptions options_of(const Way& way) {
+CompileOptions options_of(const Way& way, const std::string& recipe) {
   CompileOptions options;
-  options.recipe = parse_recipe("fp32");
+  options.recipe = parse_recipe(recipe);
   options.parallel = {.mesh = way.mesh, .sequence = way.sequence, .level = way.level};
   return options;
 }
 
 class Training {
  public:
-  explicit Training(const ModelConfig& config) : config_(config) {}
+  explicit Training(const ModelConfig& config, InterpretMode mode = InterpretMode::kFloat64)
+      : config_(config), mode_(mode) {}
 
-  States run(const Way& way) {
-    const Program program = compile(tiny::training_program(config_), options_of(way)).program;
+  States run(const Way& way, const std::string& recipe = "fp32") {
+    const Program program = compile(tiny::training_program(config_), options_of(way, recipe)).program;
     std::map<std::string, std::map<int64_t, std::map<int32_t, double>>> pieces;
     std::mutex mutex;
     run_thread_ranks(way.mesh, [&](Communicator& rank) {
-      auto executor = make_interpreter(program, InterpretMode::kFloat64, &rank);
+      auto executor = make_interpreter(program, mode_, &rank);
       train(*executor, rank);
       const std::lock_guard lock(mutex);
       for (const StateEntry& entry : program.states())
@@ -114,6 +116,7 @@ class Training {
   }
 
   ModelConfig config_;
+  InterpretMode mode_;
 };
 
 class ShardedTraining : public testing::TestWithParam<std::string> {};
@@ -133,7 +136,6 @@ TEST_P(ShardedTraining, IsThatOfOneRank) {
   const States whole = training.run({"one", {}});
   for (const Way& way : ways) {
     SCOPED_TRACE(way.name);
-    std::puts(way.name);
     const States sharded = training.run(way);
     ASSERT_EQ(sharded.size(), whole.size());
     for (const auto& [name, values] : whole) {
@@ -149,6 +151,96 @@ TEST_P(ShardedTraining, IsThatOfOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(Families, ShardedTraining,
                          testing::Values("llama", "gpt2", "falcon", "bloom", "gemma", "gpt_neox", "opt"));
+
+double distance(const States& a, const States& b, const std::string& begin) {
+  double sum = 0;
+  for (const auto& [name, values] : a) {
+    if (!name.starts_with(begin)) continue;
+    for (size_t i = 0; i < values.size(); ++i) sum += std::pow(values[i] - b.at(name)[i], 2);
+  }
+  return std::sqrt(sum);
+}
+
+const Way kRecipeWays[] = {
+    {"tp2", {{1, 1, 1, 2}}},
+    {"tp2 sequence", {{1, 1, 1, 2}}, true},
+    {"cp2", {{1, 1, 2, 1}}},
+    {"dp2 tp2 sequence parameters", {{1, 2, 1, 2}}, true, ShardLevel::kParameters},
+};
+
+// Gradients of the first step: the distance of a recipe from its sharded self is that of other orders of sums and of
+// sums rounded in parts.
+TEST(Shard, RecipesStayNearThemselves) {
+  for (const char* family : {"llama", "gpt2"}) {
+    Training training(config_of(family), InterpretMode::kFloat32);
+    const States exact = training.run({"one", {}}, "fp32");
+    for (const char* recipe : {"bf16", "fp8-current", "fp8-delayed"}) {
+      const States whole = training.run({"one", {}}, recipe);
+      for (const Way& way : kRecipeWays) {
+        const States sharded = training.run(way, recipe);
+        EXPECT_LE(distance(whole, sharded, "grad."), std::sqrt(2) * distance(whole, exact, "grad."))
+            << family << " " << recipe << " " << way.name;
+      }
+    }
+  }
+}
+
+TEST(Shard, LevelsWithoutAClippedNormAreTheSameBits) {
+  for (const char* recipe : {"bf16", "fp8-current", "fp8-delayed"}) {
+    Training training(config_of("llama"), InterpretMode::kFloat32);
+    const States none = training.run({"none", {{1, 2, 1, 1}}}, recipe);
+    EXPECT_EQ(training.run({"optimizer", {{1, 2, 1, 1}}, false, ShardLevel::kOptimizer}, recipe), none) << recipe;
+    EXPECT_EQ(training.run({"parameters", {{1, 2, 1, 1}}, false, ShardLevel::kParameters}, recipe), none) << recipe;
+  }
+}
+
+// Plans for CPUs and GPUs, fusions included; a cut between the elements of a block is refused.
+TEST(Shard, TakesEveryRecipeAndTarget) {
+  for (const char* recipe : {"bf16", "fp8-current", "fp8-delayed", "fp8-block"}) {
+    const bool blocks = recipe == std::string("fp8-block");
+    for (const char* family : {"llama", "gpt2", "falcon", "gemma"}) {
+      ModelConfig config = config_of(family);
+      if (blocks) config.hidden = 512, config.intermediate = 512;
+      for (const Way& way : kRecipeWays) {
+        for (const Target& target : {cpu_target(), h200_target()}) {
+          CompileOptions options = options_of(way, recipe);
+          options.target = target;
+          std::string error;
+          try {
+            compile(tiny::training_program(config), options);
+          } catch (const Error& refused) {
+            error = refused.message();
+          }
+          const bool cut = blocks && (way.sequence || way.mesh[Axis::kContext] > 1);
+          EXPECT_EQ(error.find("want a multiple of 128 rows") != std::string::npos, cut) << error;
+          EXPECT_TRUE(cut || error.empty()) << recipe << " " << family << " " << way.name << ": " << error;
+        }
+      }
+    }
+  }
+}
+
+TEST(Shard, RefusesSizesThatDoNotDivide) {
+  const auto refusal = [](const Way& way, ModelConfig config) -> std::string {
+    try {
+      compile(tiny::training_program(config), options_of(way, "fp32"));
+    } catch (const Error& error) {
+      return error.code() == ErrorCode::kInvalidArgument ? error.message() : "another code";
+    }
+    return "";
+  };
+  EXPECT_NE(refusal({"", {{1, 1, 1, 3}}}, config_of("gpt2"))
+                .find("parallel.tensor=3 times parallel.context=1: 4 heads do not divide among 3 ranks (want one of 1, "
+                      "2, 4)"),
+            std::string::npos);
+  EXPECT_NE(refusal({"", {{1, 1, 1, 4}}}, config_of("llama"))
+                .find("parallel.tensor=4: 2 key heads do not divide among 4 ranks (want one of 1, 2)"),
+            std::string::npos);
+  ModelConfig odd = config_of("gpt2");
+  odd.intermediate = 63;
+  EXPECT_NE(refusal({"", {{1, 1, 1, 2}}}, odd).find("63, which does not divide (want one of 1, 3, 7, 9, 21, 63)"),
+            std::string::npos);
+}
 
 }  // namespace
 }  // namespace octet

@@ -77,6 +77,19 @@ Graph Rewriter::finish() {
   return std::move(new_);
 }
 
+Graph empty_body(const Graph& graph) {
+  Graph body("body");
+  body.set_mesh(graph.mesh());
+  body.set_stage(graph.stage());
+  return body;
+}
+
+Value add_body_input(Graph& body, const Graph& graph, Value value, std::string name) {
+  Node leaf{.op = Op::kInput, .results = {graph.type(value)}, .name = std::move(name)};
+  if (graph.mesh().ranks() > 1) leaf.layouts = {graph.layout(value)};
+  return {body.add(std::move(leaf)), 0};
+}
+
 bool remove_dead_nodes(Graph& graph) {
   std::vector<bool> live(static_cast<size_t>(graph.size()), false);
   auto mark = [&](Value value) {

@@ -59,6 +59,11 @@ bool rewrite(Graph& graph, const Replace& replace) {
   return changed;
 }
 
+// The body of a fusion of this graph, to be filled: its mesh and stage. An input of it, with the type and layout of a
+// value of the graph.
+Graph empty_body(const Graph& graph);
+Value add_body_input(Graph& body, const Graph& graph, Value value, std::string name);
+
 // Products that take an addend (operand c) move down to the sums that read them: of every kAdd, that which `product_of`
 // gives, whose other operand becomes the addend; none: the sum stays.
 bool fold_into_products(Graph& graph, const std::function<Value(const Node& sum)>& product_of);

@@ -69,12 +69,10 @@ bool place(const UseGraph& uses, const std::vector<int32_t>& moved, Site& site) 
 }
 
 std::shared_ptr<const Graph> make_body(const Graph& graph, const Site& site) {
-  auto body = std::make_shared<Graph>("body");
-  body->set_stage(graph.stage());
+  auto body = std::make_shared<Graph>(empty_body(graph));
   std::unordered_map<Value, Value, ValueHash> map;
   for (size_t i = 0; i < site.inputs.size(); ++i) {
-    Node leaf{.op = Op::kInput, .results = {graph.type(site.inputs[i])}, .name = site.input_names[i]};
-    map[site.inputs[i]] = {body->add(std::move(leaf)), 0};
+    map[site.inputs[i]] = add_body_input(*body, graph, site.inputs[i], site.input_names[i]);
   }
   for (const FusionMember& member : site.members) {
     Node node = graph.node(member.node);

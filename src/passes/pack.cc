@@ -60,7 +60,7 @@ Node with_slices(const Node& reader, const Parts& parts, Rewriter& rewriter) {
   std::vector<std::pair<Value, const Part*>> sliced;  // leaves whose readers read a slice
   size_t input = 0;
   for (int32_t i = 0; i < old.size(); ++i) {
-    Node leaf = old.node(NodeId{i});
+    const Node& leaf = old.node(NodeId{i});
     if (leaf.op != Op::kInput) continue;
     const Value from = reader.inputs[input++];
     const auto part = parts.find(from);
@@ -68,9 +68,8 @@ Node with_slices(const Node& reader, const Parts& parts, Rewriter& rewriter) {
     if (part != parts.end()) sliced.emplace_back(Value{NodeId{i}, 0}, &part->second);
     const auto known = std::ranges::find(fusion.inputs, outer) - fusion.inputs.begin();
     if (known == std::ssize(fusion.inputs)) {  // leaves come first: the n-th node is the n-th input
-      leaf.results = {rewriter.graph().type(outer)};
       fusion.inputs.push_back(outer);
-      body.graph().add(std::move(leaf));
+      add_body_input(body.graph(), rewriter.graph(), outer, leaf.name);
     }
     body.set({NodeId{i}, 0}, {NodeId{static_cast<int32_t>(known)}, 0});
   }

@@ -151,8 +151,7 @@ std::vector<Value> emit_parts(Builder& builder, Node product, const std::vector<
     slices(builder, {graph.add(std::move(product)), 0});
     return parts;
   }
-  auto body = std::make_shared<Graph>("body");
-  body->set_stage(graph.stage());
+  auto body = std::make_shared<Graph>(empty_body(graph));
   Builder inside(*body);
   Node fusion{.op = Op::kFusion,
               .inputs = product.inputs,
@@ -160,8 +159,7 @@ std::vector<Value> emit_parts(Builder& builder, Node product, const std::vector<
               .layer = product.layer,
               .phase = product.phase};
   for (size_t i = 0; i < fusion.inputs.size(); ++i) {
-    Node leaf{.op = Op::kInput, .results = {graph.type(fusion.inputs[i])}, .name = fmt::format("matmul.{}", i)};
-    product.inputs[i] = {body->add(std::move(leaf)), 0};
+    product.inputs[i] = add_body_input(*body, graph, fusion.inputs[i], fmt::format("matmul.{}", i));
   }
   product.name = "matmul";
   slices(inside, {body->add(std::move(product)), 0});

@@ -52,6 +52,14 @@ std::vector<int64_t> divisors(int64_t count) {
   return list;
 }
 
+// Rows of a parameter that no cut goes between: those that share scales.
+int64_t rows_of_scale(const Program& program, const StateEntry& master) {
+  for (const StateEntry& entry : program.states())
+    if (entry.param == master.param && entry.role == StateRole::kScaleInv && entry.type.shape.rank() == 2)
+      return kScaleBlock;
+  return 1;
+}
+
 Layout scale_layout(const Program& program, const StateEntry& entry, const Layout& codes) {
   const StateEntry* of = program.find_state(entry.param, StateRole::kCodes, entry.index);
   if (of == nullptr || entry.type.shape == Shape{1}) return {};
@@ -116,7 +124,8 @@ StateLayouts::StateLayouts(const Program& program, const Parallel& parallel) : p
     }
     weights_[entry.param] = layout;
     const int64_t local = shape[0] / (rows && !layout.cuts.empty() ? tp : 1);
-    if (parallel.level != ShardLevel::kNone && dp > 1 && shape.rank() > 1 && local % dp == 0)
+    if (parallel.level != ShardLevel::kNone && dp > 1 && shape.rank() > 1 &&
+        local % (dp * rows_of_scale(program, entry)) == 0)
       layout = layout.cut(0, {Axis::kData});
     masters_[entry.param] = layout;
   }
