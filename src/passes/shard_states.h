@@ -17,6 +17,9 @@ class StateLayouts {
 
   // Of masters and moments, with the cut of a sharded optimiser.
   const Layout& master(const std::string& param) const { return masters_.at(param); }
+  const Layout& gradient(const std::string& param) const {
+    return parallel_.level >= ShardLevel::kGradients ? masters_.at(param) : weights_.at(param);
+  }
   // Of products' operands: what tp alone cuts.
   const Layout& weight(const std::string& param) const { return weights_.at(param); }
   // Of an entry. Gradients and buffers are as their makers give them: these have none yet.
