@@ -4,37 +4,24 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "exec/parts.h"
+#include "ir/localize.h"
 
 namespace octet {
 namespace {
 
 using cpu::RefTensor;
 
-// Dim `axis` of a tensor as [before, outer, parts, rest]: rows of `rest` elements of one part.
-struct PartView {
-  int64_t rows, parts, rest;
-
-  PartView(const Shape& whole, int axis, int64_t outer, int64_t parts) : rows(outer), parts(parts), rest(1) {
-    for (int d = 0; d < whole.rank(); ++d) (d < axis ? rows : rest) *= whole[d];
-    rest /= outer * parts;
-  }
-  // copy(element of the whole, element of the part, count) for every run of part p.
-  template <typename Copy>
-  void for_each_run(int64_t p, const Copy& copy) const {
-    for (int64_t r = 0; r < rows; ++r) copy((r * parts + p) * rest, r * rest, rest);
-  }
-};
-
 std::vector<double> part_of(const RefTensor& whole, const PartView& view, int64_t part) {
-  std::vector<double> values(static_cast<size_t>(view.rows * view.rest));
-  view.for_each_run(part, [&](int64_t from, int64_t to, int64_t count) {
+  std::vector<double> values(static_cast<size_t>(view.part_elements()));
+  view.for_each_run(part, 0, view.part_elements(), [&](int64_t from, int64_t to, int64_t count) {
     std::copy_n(whole.values.begin() + from, count, values.begin() + to);
   });
   return values;
 }
 
 void put_part(RefTensor& whole, const PartView& view, int64_t part, const std::vector<double>& values) {
-  view.for_each_run(part, [&](int64_t to, int64_t from, int64_t count) {
+  view.for_each_run(part, 0, view.part_elements(), [&](int64_t to, int64_t from, int64_t count) {
     std::copy_n(values.begin() + from, count, whole.values.begin() + to);
   });
 }
@@ -79,6 +66,13 @@ std::vector<double> joined(const std::string& reduction, const std::vector<std::
 }
 
 }  // namespace
+
+void join_mesh(Program& program, const Communicator* ranks) {
+  const Mesh mesh = ranks != nullptr ? ranks->mesh() : Mesh();
+  check(program.mesh() == mesh, ErrorCode::kInvalidArgument, "program {} is one for {} ranks, given are {}",
+        program.name, program.mesh().ranks(), mesh.ranks());
+  if (ranks != nullptr) localize(program, ranks->coordinate());
+}
 
 std::vector<RefTensor> run_collective(const Graph& graph, const Node& node, cpu::RefInputs in, Communicator& ranks,
                                       bool round_f32) {

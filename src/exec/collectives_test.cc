@@ -8,25 +8,43 @@
 #include "base/error.h"
 #include "exec/executor.h"
 #include "ir/text.h"
+#include "passes/plan_memory.h"
 
 namespace octet {
 namespace {
 
+using MakeExecutor = std::function<std::unique_ptr<Executor>(const Program&, Communicator&)>;
+
+std::unique_ptr<Executor> on_cpu(const Program& program, Communicator& rank) {
+  return make_cpu_executor(plan_memory(program, cpu_target()), &rank);
+}
+
 // Runs the graph's text on all ranks of its mesh; fill(rank) gives input @x. Output @y of each rank.
 std::vector<std::vector<float>> run(const std::string& text, const std::function<std::vector<float>(int32_t)>& fill,
-                                    InterpretMode mode = InterpretMode::kFloat32) {
+                                    const MakeExecutor& make) {
   Program program;
   program.add_graph(parse_graph(text));
   const Mesh mesh = program.graphs()[0].mesh();
   std::vector<std::vector<float>> outputs(static_cast<size_t>(mesh.ranks()));
   run_thread_ranks(mesh, [&](Communicator& rank) {
-    auto executor = make_interpreter(program, mode, &rank);
+    auto executor = make(program, rank);
     const std::vector<float> x = fill(rank.rank());
     std::copy(x.begin(), x.end(), input_as<float>(*executor, "g", "x").begin());
     executor->run("g");
     const auto y = output_as<float>(*executor, "g", "y");
     outputs[static_cast<size_t>(rank.rank())].assign(y.begin(), y.end());
   });
+  return outputs;
+}
+
+// The same of the interpreter, whose results those of the CPU executor must be.
+std::vector<std::vector<float>> run(const std::string& text, const std::function<std::vector<float>(int32_t)>& fill,
+                                    InterpretMode mode = InterpretMode::kFloat32) {
+  auto outputs = run(
+      text, fill, [&](const Program& program, Communicator& rank) { return make_interpreter(program, mode, &rank); });
+  if (mode == InterpretMode::kFloat32) {
+    EXPECT_EQ(run(text, fill, on_cpu), outputs) << text;
+  }
   return outputs;
 }
 
@@ -85,12 +103,36 @@ TEST(Collectives, SumsAreInOrderOfRanks) {
 TEST(Collectives, NeedRanks) {
   Program program;
   program.add_graph(parse_graph(graph_of("tp=2", "f32[2]+tp", R"(all_reduce %0 {reduction="sum", over="tp"})")));
-  auto executor = make_interpreter(program);
-  try {
-    executor->run("g");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_NE(error.message().find("needs the ranks of a mesh"), std::string::npos) << error.message();
+  for (const auto& make : {+[](const Program& p) { return make_interpreter(p); },
+                           +[](const Program& p) { return make_cpu_executor(plan_memory(p, cpu_target())); }}) {
+    try {
+      make(program);
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_NE(error.message().find("is one for 2 ranks, given are 1"), std::string::npos) << error.message();
+    }
+  }
+}
+
+// Of 3 million and 7 elements: several pieces of the workspace, the last ones of unlike sizes.
+TEST(Collectives, LargerThanTheWorkspace) {
+  constexpr int kCount = 3'000'007, kRanks = 3;
+  const auto fill = [](int32_t rank) {
+    std::vector<float> x(kCount);
+    for (int i = 0; i < kCount; ++i) x[static_cast<size_t>(i)] = static_cast<float>((i + rank) % 61);
+    return x;
+  };
+  const auto sums =
+      run("graph @g mesh tp=3 stage sharded %0 = input : f32[3000007] @x %1 = cast %0 {to=\"bf16\"} : bf16[3000007] "
+          "%2 = scale %1 {value=1.0} : bf16[3000007] %3 = cast %2 {to=\"f32\"} : f32[3000007] output @y %3 end",
+          fill, on_cpu);
+  const auto all = run(
+      "graph @g mesh tp=3 stage sharded %0 = input : f32[3000007]+tp @x %1 = cast %0 {to=\"f32\"} : f32[3000007]+tp "
+      "%2 = all_reduce %1 {reduction=\"sum\", over=\"tp\"} : f32[3000007] output @y %2 end",
+      fill, on_cpu);
+  for (size_t rank = 0; rank < kRanks; ++rank) {
+    for (size_t i = 0; i < kCount; ++i)
+      ASSERT_EQ(all[rank][i], sums[0][i] + sums[1][i] + sums[2][i]) << "element " << i << " of rank " << rank;
   }
 }
 

@@ -78,7 +78,7 @@ std::unique_ptr<Executor> make_interpreter(Program program, InterpretMode mode =
                                            Communicator* ranks = nullptr);
 // The values of a state of an interpreter in float64, as its next run reads them.
 const std::vector<double>& interpreted_state(Executor& interpreter, const std::string& name);
-std::unique_ptr<Executor> make_cpu_executor(Plan plan);
+std::unique_ptr<Executor> make_cpu_executor(Plan plan, Communicator* ranks = nullptr);
 // Whether products run on AMX-BF16 tiles: the processor, the kernel and this build have them. Elsewhere FP8 codes are
 // decoded for float32 products, while bf16 ones have instructions of their own.
 bool has_bf16_tiles();

@@ -21,7 +21,7 @@ class Interpreter final : public Executor {
   Interpreter(Program program, InterpretMode mode, Communicator* ranks)
       : program_(std::move(program)), mode_(mode), ranks_(ranks) {
     collect_state(program_);
-    if (ranks_ != nullptr) localize(program_, ranks_->coordinate());
+    join_mesh(program_, ranks_);
     for (const StateEntry& entry : program_.states()) {
       RefTensor tensor{entry.type,
                        std::vector<double>(static_cast<size_t>(entry.type.shape.elements()), entry.initial)};

@@ -25,6 +25,26 @@ void for_each_element(const Shape& local, const Layout& layout, const Mesh& mesh
   }
 }
 
+// A tensor whose dim is cut into `parts`, seen as [rows, parts, rest]: a part is `rows` runs of `rest` elements.
+struct PartView {
+  int64_t rows = 1, parts = 1, rest = 1;
+
+  PartView(const Shape& whole, int axis, int64_t outer, int64_t count) : rows(outer), parts(count) {
+    for (int d = 0; d < whole.rank(); ++d) (d < axis ? rows : rest) *= whole[d];
+    rest /= outer * count;
+  }
+  int64_t part_elements() const { return rows * rest; }
+  // copy(element of the whole, element of the range, count) for every run of elements [begin, end) of a part.
+  template <typename Copy>
+  void for_each_run(int64_t part, int64_t begin, int64_t end, const Copy& copy) const {
+    for (int64_t at = begin; at < end;) {
+      const int64_t row = at / rest, within = at % rest, count = std::min(rest - within, end - at);
+      copy((row * parts + part) * rest + within, at - begin, count);
+      at += count;
+    }
+  }
+};
+
 // The part of a whole tensor that the rank at `at` holds.
 inline void copy_part(std::span<const std::byte> whole, const TensorType& local, const Layout& layout, const Mesh& mesh,
                       const Coordinate& at, std::span<std::byte> part) {

@@ -11,6 +11,8 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "dist/communicator.h"
+#include "exec/collectives.h"
 #include "exec/executor.h"
 #include "exec/graph_binding.h"
 
@@ -20,6 +22,7 @@ template <typename Runner>
 class PlanExecutor : public Executor {
  public:
   const Program& program() const override { return plan_.program; }
+  Coordinate coordinate() const override { return ranks_ != nullptr ? ranks_->coordinate() : Coordinate(); }
 
   void read_state(const std::string& name, std::span<std::byte> bytes) override {
     state(name, 0, bytes.size(), true);
@@ -40,8 +43,11 @@ class PlanExecutor : public Executor {
   }
 
  protected:
-  PlanExecutor(Plan plan, int64_t least_alignment)
-      : plan_(std::move(plan)), alignment_(std::max(plan_.target.buffer_alignment, least_alignment)) {}
+  // ranks: this rank of the program's mesh, null where it has one rank.
+  PlanExecutor(Plan plan, int64_t least_alignment, Communicator* ranks = nullptr)
+      : plan_(std::move(plan)), alignment_(std::max(plan_.target.buffer_alignment, least_alignment)), ranks_(ranks) {
+    join_mesh(plan_.program, ranks_);
+  }
 
   // `where` names the device; available 0: unknown.
   void reject_what_cannot_fit(int64_t available, const std::string& where) const {
@@ -113,6 +119,7 @@ class PlanExecutor : public Executor {
 
   Plan plan_;
   int64_t alignment_;
+  Communicator* ranks_;
   std::vector<std::byte*> states_;
   std::map<std::string, size_t> state_index_;
   std::map<std::string, std::unique_ptr<Runner>> runners_;

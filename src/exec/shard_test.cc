@@ -8,7 +8,7 @@
 #include "dist/communicator.h"
 #include "exec/parts.h"
 #include "exec/testing/tiny_program.h"
-#include "ir/text.h"
+#include "kernels/cpu/reference.h"
 
 namespace octet {
 namespace {
@@ -47,19 +47,27 @@ CompileOptions options_of(const Way& way, const std::string& recipe) {
 
 class Training {
  public:
-  explicit Training(const ModelConfig& config, InterpretMode mode = InterpretMode::kFloat64)
-      : config_(config), mode_(mode) {}
+  enum Device { kFloat64, kFloat32, kCpu };  // interpreters, the CPU executor
+
+  explicit Training(const ModelConfig& config, Device device = kFloat64) : config_(config), device_(device) {}
 
   States run(const Way& way, const std::string& recipe = "fp32") {
-    const Program program = compile(tiny::training_program(config_), options_of(way, recipe)).program;
+    CompileOptions options = options_of(way, recipe);
+    if (device_ == kCpu) options.target = cpu_target();
+    const Plan plan = compile(tiny::training_program(config_), options);
+    const Program& program = plan.program;
     std::map<std::string, std::map<int64_t, std::map<int32_t, double>>> pieces;
     std::mutex mutex;
     run_thread_ranks(way.mesh, [&](Communicator& rank) {
-      auto executor = make_interpreter(program, mode_, &rank);
+      const auto executor =
+          device_ == kCpu
+              ? make_cpu_executor(plan, &rank)
+              : make_interpreter(program, device_ == kFloat64 ? InterpretMode::kFloat64 : InterpretMode::kFloat32,
+                                 &rank);
       train(*executor, rank);
       const std::lock_guard lock(mutex);
       for (const StateEntry& entry : program.states())
-        if (is_compared(entry)) join(pieces[entry.name], entry, interpreted_state(*executor, entry.name), rank);
+        if (is_compared(entry)) join(pieces[entry.name], entry, values_of(*executor, entry), rank);
     });
     States states;
     for (const auto& [name, elements] : pieces) {
@@ -73,6 +81,13 @@ class Training {
   }
 
  private:
+  std::vector<double> values_of(Executor& executor, const StateEntry& entry) const {
+    if (device_ != kCpu) return interpreted_state(executor, entry.name);
+    std::vector<std::byte> bytes(static_cast<size_t>(entry.type.bytes()));
+    executor.read_state(entry.name, bytes);
+    return cpu::load_tensor(entry.type, bytes.data()).values;
+  }
+
   void train(Executor& executor, const Communicator& rank) const {
     const Coordinate at = rank.coordinate();
     for (const StateEntry& entry : executor.program().states()) {
@@ -116,7 +131,7 @@ class Training {
   }
 
   ModelConfig config_;
-  InterpretMode mode_;
+  Device device_;
 };
 
 class ShardedTraining : public testing::TestWithParam<std::string> {};
@@ -172,15 +187,16 @@ const Way kRecipeWays[] = {
 // Gradients of the first step: the distance of a recipe from its sharded self is that of other orders of sums and of
 // sums rounded in parts.
 TEST(Shard, RecipesStayNearThemselves) {
-  for (const char* family : {"llama", "gpt2"}) {
-    Training training(config_of(family), InterpretMode::kFloat32);
+  for (const auto& [family, device] :
+       {std::pair{"llama", Training::kFloat32}, {"llama", Training::kCpu}, {"gpt2", Training::kCpu}}) {
+    Training training(config_of(family), device);
     const States exact = training.run({"one", {}}, "fp32");
     for (const char* recipe : {"bf16", "fp8-current", "fp8-delayed"}) {
       const States whole = training.run({"one", {}}, recipe);
       for (const Way& way : kRecipeWays) {
         const States sharded = training.run(way, recipe);
         EXPECT_LE(distance(whole, sharded, "grad."), std::sqrt(2) * distance(whole, exact, "grad."))
-            << family << " " << recipe << " " << way.name;
+            << family << " " << recipe << " " << way.name << (device == Training::kCpu ? " cpu" : " interpreter");
       }
     }
   }
@@ -189,8 +205,7 @@ TEST(Shard, RecipesStayNearThemselves) {
 // Without clipping. With several micro-batches a rank gradients that are scattered each time sum in another order.
 TEST(Shard, LevelsAreTheSameBits) {
   const auto run = [](int ranks, ShardLevel level, const char* recipe) {
-    States states =
-        Training(config_of("llama"), InterpretMode::kFloat32).run({"", {{1, ranks, 1, 1}}, false, level}, recipe);
+    States states = Training(config_of("llama"), Training::kCpu).run({"", {{1, ranks, 1, 1}}, false, level}, recipe);
     std::erase_if(states, [](const auto& state) { return state.first.starts_with("grad."); });  // parts, added here
     return states;
   };

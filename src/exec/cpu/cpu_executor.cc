@@ -15,7 +15,7 @@ namespace {
 
 class CpuExecutor final : public PlanExecutor<cpu::GraphRunner> {
  public:
-  explicit CpuExecutor(Plan plan) : PlanExecutor(std::move(plan), 64) {
+  CpuExecutor(Plan plan, Communicator* ranks) : PlanExecutor(std::move(plan), 64, ranks) {
     reject_what_cannot_fit(cpu::available_memory_bytes(), "the machine");
     {
       const LoggedTime time("memory");
@@ -63,7 +63,7 @@ class CpuExecutor final : public PlanExecutor<cpu::GraphRunner> {
     for (const auto& [name, graph_plan] : plan_.graphs) {
       const Graph& graph = plan_.program.graph(name);
       runners_[name] = std::make_unique<cpu::GraphRunner>(
-          plan_.program, graph, graph_plan, memory_of(graph_plan, graph, arena_.data(), inputs), workspace);
+          plan_.program, graph, graph_plan, memory_of(graph_plan, graph, arena_.data(), inputs), workspace, ranks_);
       inputs += input_bytes(graph_plan, graph);
     }
   }
@@ -73,7 +73,9 @@ class CpuExecutor final : public PlanExecutor<cpu::GraphRunner> {
 
 }  // namespace
 
-std::unique_ptr<Executor> make_cpu_executor(Plan plan) { return std::make_unique<CpuExecutor>(std::move(plan)); }
+std::unique_ptr<Executor> make_cpu_executor(Plan plan, Communicator* ranks) {
+  return std::make_unique<CpuExecutor>(std::move(plan), ranks);
+}
 
 bool has_bf16_tiles() { return cpu::amx_engine() != nullptr; }
 

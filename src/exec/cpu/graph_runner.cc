@@ -5,6 +5,9 @@
 #include <chrono>
 #include <cstring>
 
+#include "exec/cpu/collectives.h"
+#include "ir/facts.h"
+
 namespace octet::cpu {
 namespace {
 
@@ -12,13 +15,18 @@ using Clock = std::chrono::steady_clock;
 }  // namespace
 
 GraphRunner::GraphRunner(const Program& program, const Graph& graph, const GraphPlan& plan, PlanMemory memory,
-                         std::span<std::byte> workspace)
+                         std::span<std::byte> workspace, Communicator* ranks)
     : BoundGraph(program, graph, plan, std::move(memory)) {
   bind_nodes([&](const Node& node, Step& step) {
+    step.args.workspace = workspace;
+    if (op_facts(node.op).collective) {
+      step.row = "exchange";
+      step.kernel = bind_collective(graph, node, *ranks);
+      return;
+    }
     SelectedKernel row = select_kernel(graph, node);
     step.row = row.name;
     step.kernel = std::move(row.run);
-    step.args.workspace = workspace;
   });
 }
 

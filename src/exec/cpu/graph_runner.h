@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "dist/communicator.h"
 #include "exec/graph_binding.h"
 #include "kernels/cpu/kernel.h"
 
@@ -13,7 +14,7 @@ namespace octet::cpu {
 class GraphRunner : private BoundGraph<Tensor, KernelArgs, BoundKernel> {
  public:
   GraphRunner(const Program& program, const Graph& graph, const GraphPlan& plan, PlanMemory memory,
-              std::span<std::byte> workspace);
+              std::span<std::byte> workspace, Communicator* ranks);
 
   void run();
   std::span<std::byte> input(const std::string& name) const;
