@@ -64,6 +64,7 @@ void console_set_status(const std::string& status) {
 }
 
 std::atomic<LogLevel> least_level{LogLevel::kInfo};
+thread_local LogLevel least_level_of_thread = LogLevel::kDebug;
 
 constexpr double kRedrawSeconds = 0.1;
 constexpr int kBarColumns = 24, kMinimumBarColumns = 8;
@@ -91,9 +92,10 @@ double seconds_between(std::chrono::steady_clock::time_point a, std::chrono::ste
 }  // namespace
 
 void set_log_level(LogLevel level) { least_level = level; }
+void set_thread_log_level(LogLevel level) { least_level_of_thread = level; }
 
 void log_line(LogLevel level, const std::string& line) {
-  if (level < least_level) return;
+  if (level < least_level || level < least_level_of_thread) return;
   static constexpr const char* kNames[] = {"debug", "info", "warning", "error"};
   const auto now = std::chrono::system_clock::now();
   const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count();

@@ -12,6 +12,7 @@ namespace octet {
 enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 
 void set_log_level(LogLevel level);
+void set_thread_log_level(LogLevel level);  // of this thread, where it is higher: ranks but the first say less
 void log_line(LogLevel level, const std::string& line);  // written above an active progress bar
 
 template <typename... Args>

@@ -36,6 +36,12 @@ class Communicator {
   int32_t rank_;
 };
 
+// Bytes of rank 0, on every rank. The flags of all ranks or-ed. What each rank sends, on every rank: in the ranks'
+// order. All ranks call them; small messages.
+void broadcast(Communicator& ranks, std::span<std::byte> bytes);
+bool any_of(Communicator& ranks, bool flag);
+std::vector<std::vector<std::byte>> gather(Communicator& ranks, std::span<const std::byte> mine);
+
 // The ranks of a mesh as threads of one process, one communicator for each. A rank that waits longer than `timeout`
 // seconds for another throws.
 std::vector<std::unique_ptr<Communicator>> make_thread_ranks(const Mesh& mesh, double timeout = 60);

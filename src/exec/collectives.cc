@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "exec/executor.h"
 #include "exec/parts.h"
 #include "ir/localize.h"
 
@@ -66,6 +67,8 @@ std::vector<double> joined(const std::string& reduction, const std::vector<std::
 }
 
 }  // namespace
+
+Coordinate Executor::coordinate() const { return ranks() != nullptr ? ranks()->coordinate() : Coordinate(); }
 
 void join_mesh(Program& program, const Communicator* ranks) {
   const Mesh mesh = ranks != nullptr ? ranks->mesh() : Mesh();

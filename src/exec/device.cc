@@ -22,9 +22,9 @@ int64_t free_memory(Device device, const CudaOptions& options) {
   return device == Device::kCuda ? free_cuda_memory(options) : cpu::available_memory_bytes();
 }
 
-std::unique_ptr<Executor> make_executor(Plan plan, const CudaOptions& options) {
+std::unique_ptr<Executor> make_executor(Plan plan, const CudaOptions& options, Communicator* ranks) {
   return plan.target.device == Device::kCuda ? make_cuda_executor(std::move(plan), options)
-                                             : make_cpu_executor(std::move(plan));
+                                             : make_cpu_executor(std::move(plan), ranks);
 }
 
 }  // namespace octet

@@ -29,7 +29,8 @@ class Executor {
  public:
   virtual ~Executor() = default;
   virtual const Program& program() const = 0;
-  virtual Coordinate coordinate() const { return {}; }  // of this rank, where the program is one for a mesh
+  virtual Communicator* ranks() const { return nullptr; }  // this rank, where the program is one for a mesh
+  Coordinate coordinate() const;                           // its place
 
   // Staging buffer of an input, laid out as its type says; keeps its contents between runs.
   virtual std::span<std::byte> input(const std::string& graph, const std::string& name) = 0;
@@ -107,7 +108,7 @@ Target target_of(Device device, const CudaOptions& options = {});
 // Bytes a plan may still take there; 0 = unknown (CPUs only).
 int64_t free_memory(Device device, const CudaOptions& options = {});
 // The executor of the plan's Target.
-std::unique_ptr<Executor> make_executor(Plan plan, const CudaOptions& options = {});
+std::unique_ptr<Executor> make_executor(Plan plan, const CudaOptions& options = {}, Communicator* ranks = nullptr);
 
 // The CPU's Target: fusions the CPU kernels have, workspace, alignment (measured rates are left 0; octet-bench fills
 // them).

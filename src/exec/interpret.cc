@@ -40,7 +40,7 @@ class Interpreter final : public Executor {
   }
 
   const Program& program() const override { return program_; }
-  Coordinate coordinate() const override { return ranks_ != nullptr ? ranks_->coordinate() : Coordinate(); }
+  Communicator* ranks() const override { return ranks_; }
   const std::vector<double>& values(const std::string& name) { return entry(name).values; }
 
   std::span<std::byte> input(const std::string& graph, const std::string& name) override {

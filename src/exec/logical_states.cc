@@ -1,46 +1,107 @@
 #include "exec/logical_states.h"
 
+#include <algorithm>
+#include <cstring>
 #include <map>
+#include <numeric>
 
 #include "base/error.h"
+#include "dist/communicator.h"
 
 namespace octet {
 namespace {
 
-// fn(offset in the state, bytes) for the runs of this part of a tensor, one after the other.
+// fn(offset from `offset`, offset in the state, bytes) for the runs of this part of a tensor that the executor holds.
 template <typename Fn>
 void for_each_part(const LogicalState& tensor, int64_t offset, int64_t bytes, const Fn& fn) {
   check(offset >= 0 && offset + bytes <= tensor.type.bytes(), ErrorCode::kInvalidArgument,
         "{} is {} = {} bytes: it has no {} bytes at {}", tensor.name, to_string(tensor.type), tensor.type.bytes(),
         bytes, offset);
   for_each_run(tensor.at, dtype_bytes(tensor.type.dtype), offset, offset + bytes,
-               [&](int64_t, int64_t state_offset, int64_t count) { fn(state_offset, static_cast<size_t>(count)); });
+               [&](int64_t logical, int64_t state, int64_t count) {
+                 fn(static_cast<size_t>(logical - offset), state, static_cast<size_t>(count));
+               });
+}
+
+using Bytes = std::vector<std::byte>;
+
+// Sends `mine` to rank 0, which gets what each rank sent.
+std::vector<Bytes> send_to_first(Communicator& ranks, std::span<const std::byte> mine) {
+  const auto count = static_cast<size_t>(ranks.mesh().ranks());
+  std::vector<int32_t> all(count);
+  std::iota(all.begin(), all.end(), 0);
+  const bool first = ranks.rank() == 0;
+  const auto exchange = [&](std::span<const std::byte> sent, std::vector<std::span<std::byte>> received) {
+    std::vector<std::span<const std::byte>> send(count);
+    send[0] = sent;
+    received.resize(count);
+    ranks.exchange(all, send, received);
+  };
+  const uint64_t size = mine.size();
+  std::vector<uint64_t> sizes(count);
+  std::vector<std::span<std::byte>> spans;
+  for (size_t i = 0; first && i < count; ++i) spans.push_back(std::as_writable_bytes(std::span(&sizes[i], 1)));
+  exchange(std::as_bytes(std::span(&size, 1)), spans);
+  std::vector<Bytes> theirs(count);
+  spans.clear();
+  for (size_t i = 0; first && i < count; ++i) spans.emplace_back(theirs[i] = Bytes(sizes[i]));
+  exchange(mine, spans);
+  return theirs;
+}
+
+// The parts of other ranks, for rank 0: of every run its offset from `offset`, its size and its bytes.
+void join_parts(Executor& executor, const LogicalState& tensor, std::span<std::byte> bytes, int64_t offset) {
+  const Layout& layout = executor.program().find_state(tensor.state)->layout;
+  const Coordinate at = executor.coordinate();
+  Bytes mine;
+  const auto add = [&](const void* data, size_t size) {
+    mine.insert(mine.end(), static_cast<const std::byte*>(data), static_cast<const std::byte*>(data) + size);
+  };
+  const bool sends = std::ranges::all_of(
+      kAllAxes, [&](Axis axis) { return at[axis] == 0 || layout.cut_axes().has(axis); });  // of copies the first
+  if (sends && executor.ranks()->rank() != 0)
+    for_each_part(tensor, offset, std::ssize(bytes), [&](size_t to, int64_t, size_t count) {
+      add(&to, sizeof to), add(&count, sizeof count), add(bytes.data() + to, count);
+    });
+  for (const Bytes& part : send_to_first(*executor.ranks(), mine)) {
+    for (size_t i = 0; i < part.size();) {
+      size_t header[2];
+      std::memcpy(header, part.data() + i, sizeof header);
+      std::memcpy(bytes.data() + header[0], part.data() + i + sizeof header, header[1]);
+      i += sizeof header + header[1];
+    }
+  }
 }
 
 }  // namespace
 
 void read_logical(Executor& executor, const LogicalState& tensor, std::span<std::byte> bytes, int64_t offset) {
-  for_each_part(tensor, offset, std::ssize(bytes), [&](int64_t at, size_t count) {
-    executor.read_state_part(tensor.state, at, bytes.first(count));
-    bytes = bytes.subspan(count);
+  for_each_part(tensor, offset, std::ssize(bytes), [&](size_t to, int64_t state, size_t count) {
+    executor.read_state_part(tensor.state, state, bytes.subspan(to, count));
   });
+  if (executor.ranks() != nullptr && !executor.program().find_state(tensor.state)->layout.cuts.empty())
+    join_parts(executor, tensor, bytes, offset);
 }
 
 void write_logical(Executor& executor, const LogicalState& tensor, std::span<const std::byte> bytes, int64_t offset) {
-  for_each_part(tensor, offset, std::ssize(bytes), [&](int64_t at, size_t count) {
-    executor.write_state_part(tensor.state, at, bytes.first(count));
-    bytes = bytes.subspan(count);
+  for_each_part(tensor, offset, std::ssize(bytes), [&](size_t from, int64_t state, size_t count) {
+    executor.write_state_part(tensor.state, state, bytes.subspan(from, count));
   });
 }
 
 void fill_logical(Executor& executor, const LogicalState& tensor, int64_t grain, Executor::MakeBytes make) {
+  if (tensor.at.box().elements() == 0) return;
   const PlacementRuns runs(tensor.at, dtype_bytes(tensor.type.dtype));
-  const int64_t bytes = tensor.type.bytes();
-  if (runs.count() == 1) return executor.fill_state_part(tensor.state, runs.at(0).state, bytes, grain, make);
+  const int64_t first = runs.at(0).logical, last = runs.at(runs.count() - 1).logical + runs.bytes();
+  if (runs.count() == 1 && first % grain == 0)
+    return executor.fill_state_part(tensor.state, runs.at(0).state, runs.bytes(), grain,
+                                    [&](int64_t at, std::span<std::byte> to) { make(first + at, to); });
   constexpr int64_t kPieceBytes = int64_t{4} << 20;
-  std::vector<std::byte> piece(static_cast<size_t>(std::min(bytes, std::max(kPieceBytes / grain, int64_t{1}) * grain)));
-  for (int64_t at = 0; at < bytes; at += std::ssize(piece)) {
-    const auto part = std::span(piece).first(static_cast<size_t>(std::min(std::ssize(piece), bytes - at)));
+  std::vector<std::byte> piece(
+      static_cast<size_t>(std::min(tensor.type.bytes(), std::max(kPieceBytes / grain, int64_t{1}) * grain)));
+  for (int64_t at = first / grain * grain; at < last; at += std::ssize(piece)) {
+    const auto part =
+        std::span(piece).first(static_cast<size_t>(std::min(std::ssize(piece), tensor.type.bytes() - at)));
     make(at, part);
     write_logical(executor, tensor, part, at);
   }

@@ -11,7 +11,8 @@
 
 namespace octet {
 
-// `bytes` are the whole tensor, or the part at `offset` of it, in row-major order.
+// `bytes` are the whole tensor, or the part at `offset` of it, in row-major order. What a rank does not hold is passed
+// over when it writes; all ranks of a mesh read together, and rank 0 gets the whole (the others what they hold).
 void read_logical(Executor& executor, const LogicalState& tensor, std::span<std::byte> bytes, int64_t offset = 0);
 void write_logical(Executor& executor, const LogicalState& tensor, std::span<const std::byte> bytes,
                    int64_t offset = 0);

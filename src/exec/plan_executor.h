@@ -22,7 +22,7 @@ template <typename Runner>
 class PlanExecutor : public Executor {
  public:
   const Program& program() const override { return plan_.program; }
-  Coordinate coordinate() const override { return ranks_ != nullptr ? ranks_->coordinate() : Coordinate(); }
+  Communicator* ranks() const override { return ranks_; }
 
   void read_state(const std::string& name, std::span<std::byte> bytes) override {
     state(name, 0, bytes.size(), true);

@@ -25,7 +25,7 @@ using States = std::map<std::string, std::vector<double>>;
 
 bool is_compared(const StateEntry& entry) {
   return entry.role == StateRole::kMaster || entry.role == StateRole::kMoment || entry.role == StateRole::kGradient ||
-         entry.role == StateRole::kBuffer;
+         entry.role == StateRole::kBuffer || is_scale(entry.role);
 }
 
 constexpr int kSteps = 2, kMicroBatches = 4;  // of a step

@@ -298,11 +298,12 @@ SafetensorsFolderWriter::SafetensorsFolderWriter(std::string folder, std::vector
     group_bytes += bytes;
     groups.back().push_back(std::move(tensor));
   }
-  make_folders(folder_);
+  if (!folder_.empty()) make_folders(folder_);
   for (size_t index = 0; index < groups.size(); ++index) {
     std::string name = groups.size() == 1 ? "model.safetensors"
                                           : fmt::format("model-{:05}-of-{:05}.safetensors", index + 1, groups.size());
-    auto writer = std::make_unique<SafetensorsWriter>(folder_ + "/" + name, std::move(groups[index]), metadata);
+    auto writer = std::make_unique<SafetensorsWriter>(folder_.empty() ? "" : folder_ + "/" + name,
+                                                      std::move(groups[index]), metadata);
     for (const NamedType& tensor : writer->tensors()) {
       check(shard_of_.emplace(tensor.name, index).second, ErrorCode::kInvalidArgument, "{}: tensor name '{}' is taken",
             folder_, tensor.name);
@@ -321,6 +322,7 @@ void SafetensorsFolderWriter::write(const std::string& name, std::span<const std
 void SafetensorsFolderWriter::finish() {
   const std::string index_path = folder_ + "/model.safetensors.index.json";
   for (Shard& shard : shards_) shard.writer->finish();
+  if (folder_.empty()) return;
   if (shards_.size() == 1) return remove_path(index_path);
   nlohmann::ordered_json index;
   int64_t total = 0;

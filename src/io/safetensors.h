@@ -102,8 +102,8 @@ class SafetensorsWriter {
 };
 
 // A folder: `model.safetensors` when everything fits one shard, else `model-00001-of-0000N.safetensors` and the index.
-// Used like SafetensorsWriter. The folder is unchanged before finish(), which also removes the other layout's entry
-// file.
+// Used like SafetensorsWriter; "" as the folder: nothing is written. The folder is unchanged before finish(), which
+// also removes the other layout's entry file.
 class SafetensorsFolderWriter {
  public:
   SafetensorsFolderWriter(std::string folder, std::vector<NamedType> tensors, const TextMap& metadata = {},

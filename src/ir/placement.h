@@ -60,20 +60,27 @@ class PlacementRuns {
   int64_t count_ = 1, bytes_ = 0;
 };
 
-// fn(logical offset, state offset, bytes) for every run, or for what bytes [first, last) of the box have of each.
+// fn(logical offset, state offset, bytes) for every run, or for what the box has of bytes [first, last) of the tensor.
 template <typename Fn>
 void for_each_run(const Placement& placement, int64_t element_bytes, int64_t first, int64_t last, const Fn& fn) {
+  if (placement.box().elements() == 0) return;
   const PlacementRuns runs(placement, element_bytes);
-  for (int64_t i = first / runs.bytes(); i * runs.bytes() < last; ++i) {
-    const PlacementRuns::Offsets offsets = runs.at(i);
-    const int64_t begin = std::max<int64_t>(first - i * runs.bytes(), 0);
-    const int64_t end = std::min(last - i * runs.bytes(), runs.bytes());
-    fn(offsets.logical + begin, offsets.state + begin, end - begin);
+  int64_t begin = 0, end = runs.count();  // the first run that ends behind `first`
+  while (begin < end) {
+    const int64_t middle = begin + (end - begin) / 2;
+    runs.at(middle).logical + runs.bytes() > first ? end = middle : begin = middle + 1;
+  }
+  for (; begin < runs.count(); ++begin) {
+    const PlacementRuns::Offsets offsets = runs.at(begin);
+    if (offsets.logical >= last) return;
+    const int64_t skipped = std::max<int64_t>(first - offsets.logical, 0);
+    const int64_t bytes = std::min(last - offsets.logical, runs.bytes()) - skipped;
+    fn(offsets.logical + skipped, offsets.state + skipped, bytes);
   }
 }
 template <typename Fn>
 void for_each_run(const Placement& placement, int64_t element_bytes, const Fn& fn) {
-  for_each_run(placement, element_bytes, 0, placement.box().elements() * element_bytes, fn);
+  for_each_run(placement, element_bytes, 0, placement.shape.elements() * element_bytes, fn);
 }
 
 }  // namespace octet

@@ -133,8 +133,7 @@ std::vector<LogicalState> logical_states(const Program& program) {
     const bool copy = entry.role == StateRole::kCompute || (codes && training);
     if (copy || entry.role == StateRole::kKvCache || entry.role == StateRole::kBuffer) continue;
     const auto add = [&](const Placement& at) {
-      if (at.box().elements() == 0) return;  // of a rank that holds padding alone
-      const TensorType type{entry.type.dtype, at.box()};
+      const TensorType type{entry.type.dtype, at.shape};
       const bool own = at.param == entry.param;  // else one of several parameters in the entry
       tensors.push_back({.name = own ? entry.name : state_name(entry.role, at.param, entry.index, type.dtype),
                          .role = entry.role,

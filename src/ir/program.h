@@ -107,7 +107,7 @@ struct LogicalState {
   StateRole role = StateRole::kMaster;
   std::string param;
   int32_t index = 0;
-  TensorType type;    // of the box
+  TensorType type;    // of the whole tensor, of which a rank's entry may hold a part
   std::string state;  // the entry
   Placement at;
 };

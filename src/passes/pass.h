@@ -19,8 +19,12 @@ enum class Recompute : uint8_t { kNone, kLight, kSelective, kFull };
 // none | light | selective | full; auto: light on GPUs, none on CPUs, where an activation costs more than its bytes.
 Recompute parse_recompute(const std::string& name, const Target& target);
 
+std::vector<int64_t> divisors(int64_t count);  // ascending: what would do where `count` does not divide
+
 // What a sharded optimiser cuts over the data ranks, each with what stands before it: ZeRO 0 to 3.
 enum class ShardLevel : uint8_t { kNone, kOptimizer, kGradients, kParameters };
+
+ShardLevel parse_shard_level(const std::string& name);  // "none", "optimizer", "gradients", "parameters"
 
 // How a program is spread over ranks; one rank: not at all.
 struct Parallel {

@@ -6,6 +6,23 @@
 
 namespace octet {
 
+std::vector<int64_t> divisors(int64_t count) {
+  std::vector<int64_t> list;
+  for (int64_t d = 1; d <= count; ++d)
+    if (count % d == 0) list.push_back(d);
+  return list;
+}
+
+ShardLevel parse_shard_level(const std::string& name) {
+  const std::vector<std::string> names = {"none", "optimizer", "gradients", "parameters"};
+  const auto found = std::ranges::find(names, name);
+  check(found != names.end(), ErrorCode::kInvalidArgument,
+        "parallel.shard is '{}' (want none, optimizer, gradients or "
+        "parameters)",
+        name);
+  return static_cast<ShardLevel>(found - names.begin());
+}
+
 bool shard(Program& program, const CompileOptions& options) {
   const Parallel& parallel = options.parallel;
   if (parallel.mesh.ranks() == 1) return false;

@@ -45,13 +45,6 @@ std::string split_of(const Program& program, const std::string& param) {
   return "none";
 }
 
-std::vector<int64_t> divisors(int64_t count) {
-  std::vector<int64_t> list;
-  for (int64_t d = 1; d <= count; ++d)
-    if (count % d == 0) list.push_back(d);
-  return list;
-}
-
 // Rows of a parameter that no cut goes between: those that share scales.
 int64_t rows_of_scale(const Program& program, const StateEntry& master) {
   for (const StateEntry& entry : program.states())

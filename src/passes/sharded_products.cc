@@ -127,10 +127,11 @@ void ShardedGraph::place_update(const NamedValue& update) {
       if (parallel_.mesh[Axis::kData] > 1 && !entry.layout.cut_axes().has(Axis::kData))
         entry.layout = entry.layout.with_due(Pending::kSum, sums | Axis::kData);
     }
-  } else if (runs_per_micro_batch(old_.role()) && entry.role == StateRole::kBuffer) {
+  } else if (runs_per_micro_batch(old_.role()) &&
+             (entry.role == StateRole::kBuffer || entry.role == StateRole::kAmax)) {
     entry.layout = layout(value);
-    AxisSet& sums = entry.layout.due(Pending::kSum);
-    if (parallel_.mesh[Axis::kData] > 1) sums = sums | Axis::kData;
+    AxisSet& due = entry.layout.due(entry.role == StateRole::kAmax ? Pending::kMax : Pending::kSum);
+    if (parallel_.mesh[Axis::kData] > 1) due = due | Axis::kData;
   }
   rewriter_.set(update.value, bring(value, layout_in(old_.role(), entry.layout)));
 }

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "dist/communicator.h"
 #include "exec/logical_states.h"
 #include "io/manifest.h"
 #include "io/safetensors.h"
@@ -110,8 +111,16 @@ CheckpointContent checkpoint_content(const RunConfig& config) {
           .shard_bytes = config.shard_bytes};
 }
 
-std::string write_checkpoint(const std::string& out, Executor& executor, const CheckpointContent& content) {
+std::string write_checkpoint(const std::string& out, Executor& executor, const CheckpointContent& content,
+                             bool writes) {
   std::string folder = checkpoint_folder(out, content.run.step);
+  if (!writes) {
+    save_weights(executor, content.model, content.special, "", content.weights, content.shard_bytes);
+    if (content.moments) write_states(executor, is_moment, "");
+    write_states(executor, is_scale, "");
+    any_of(*executor.ranks(), false);
+    return folder;
+  }
   make_folders(parent_folder(folder));
   FolderWriter writer(folder);
   save_weights(executor, content.model, content.special, writer.folder(), content.weights, content.shard_bytes);
@@ -120,6 +129,7 @@ std::string write_checkpoint(const std::string& out, Executor& executor, const C
   if (!content.tokenizer_folder.empty()) copy_tokenizer_files(content.tokenizer_folder, writer.folder());
   write_file(writer.file("run.json"), run_json(content.run));
   writer.commit(nlohmann::json{{"step", content.run.step}}.dump());
+  if (executor.ranks() != nullptr) any_of(*executor.ranks(), false);  // it is there for all
   return folder;
 }
 

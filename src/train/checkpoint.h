@@ -44,8 +44,10 @@ CheckpointContent checkpoint_content(const RunConfig& config);
 std::string checkpoint_folder(const std::string& out, int64_t step);
 int64_t checkpoint_step(const std::string& folder);  // of its name; -1 for others
 
-// Returns the folder. Throws kIo with the previous checkpoints untouched.
-std::string write_checkpoint(const std::string& out, Executor& executor, const CheckpointContent& content);
+// Returns the folder. Throws kIo with the previous checkpoints untouched. Ranks of a mesh call it together: one of them
+// `writes`, the others give it their parts.
+std::string write_checkpoint(const std::string& out, Executor& executor, const CheckpointContent& content,
+                             bool writes = true);
 
 // Newest first; only finished folders.
 std::vector<std::string> list_checkpoints(const std::string& out);

@@ -13,6 +13,7 @@
 
 #include "base/file.h"
 #include "base/progress.h"
+#include "dist/communicator.h"
 #include "exec/timeline.h"
 #include "train/auto_precision.h"
 #include "train/batches.h"
@@ -85,7 +86,9 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
 
 class Run {
  public:
-  Run(const RunConfig& config, const TrainHooks& hooks);
+  // ranks: this rank of the settings' mesh, null where it has one. Every rank has a Run; they go through the same
+  // steps, and the first one decides (what to resume, when to stop) and writes all but its own log.
+  Run(const RunConfig& config, const TrainHooks& hooks, Communicator* ranks);
   TrainResult loop();
 
  private:
@@ -96,7 +99,8 @@ class Run {
   void resume_or_start();
   void evaluate_now(int64_t step);
   void save(int64_t step);
-  bool stop_wanted() const;
+  bool stop_wanted();
+  bool is_first() const { return ranks_ == nullptr || ranks_->rank() == 0; }
   struct Step {  // enqueued, or its first micro-batch is
     std::vector<Batch> micro_batches;
     StepWork work;
@@ -115,6 +119,9 @@ class Run {
 
   const RunConfig& config_;
   const TrainHooks& hooks_;
+  Communicator* ranks_;
+  std::string own_folder_;    // of this rank's log
+  bool stop_agreed_ = false;  // by all ranks, at the last step's beginning
   ModelConfig model_;
   SpecialTokens special_;
   std::string tokenizer_folder_;

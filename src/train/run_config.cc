@@ -93,6 +93,23 @@ SettingsTable settings_of(RunConfig& c) {
                     "counts"});
   t.add("optimizer.clip", &c.optimizer.clip, {.meaning = "largest global gradient norm; 0 = off", .min = 0});
 
+  t.add("parallel.tensor", &c.tensor,
+        {.meaning = "ranks that share every layer's heads, columns and vocabulary", .min = 1, .max = 1024});
+  t.add("parallel.data", &c.data_ranks,
+        {.meaning = "ranks that run micro-batches of their own; train.global_batch is dealt out among them",
+         .min = 1,
+         .max = 1 << 16});
+  t.add("parallel.context", &c.context,
+        {.meaning = "ranks that share the tokens of a micro-batch, and its heads in attention", .min = 1, .max = 1024});
+  t.add("parallel.sequence", &c.sequence,
+        {.meaning = "the ranks of parallel.tensor also share the tokens between products (norms, residuals, dropout)"});
+  t.add("parallel.shard", &c.shard,
+        {.meaning = "what the ranks of parallel.data share: none; optimizer: masters and moments (ZeRO-1); gradients "
+                    "too (ZeRO-2); parameters too (ZeRO-3)",
+         .choices = {"none", "optimizer", "gradients", "parameters"}});
+  t.add("parallel.timeout", &c.rank_timeout,
+        {.meaning = "seconds that a rank waits for another before the run ends", .min = 1});
+
   t.add("precision.recipe", &c.recipe,
         {.meaning = "types of the model's arithmetic",
          .choices = {"fp32", "tf32", "bf16", "fp8-current", "fp8-delayed", "fp8-block", "auto"}});
@@ -242,8 +259,17 @@ Recipe resolve_recipe(const RunConfig& c) {
   return recipe;
 }
 
+Mesh RunConfig::mesh() const {
+  Mesh mesh;
+  mesh[Axis::kData] = static_cast<int32_t>(data_ranks);
+  mesh[Axis::kContext] = static_cast<int32_t>(context);
+  mesh[Axis::kTensor] = static_cast<int32_t>(tensor);
+  return mesh;
+}
+
 CompileOptions compile_options(const RunConfig& c, const Target& target) {
   return {.target = target,
+          .parallel = {.mesh = c.mesh(), .sequence = c.sequence, .level = parse_shard_level(c.shard)},
           .recipe = resolve_recipe(c),
           .recompute = parse_recompute(c.recompute, target),
           .disabled = {c.disable.begin(), c.disable.end()},
@@ -257,6 +283,11 @@ void validate(const RunConfig& c) {
   int64_t global = c.global_batch > 0 ? c.global_batch : c.micro_batch;
   check(global % c.micro_batch == 0, ErrorCode::kInvalidArgument,
         "train.global_batch {} is not a multiple of train.micro_batch {}", global, c.micro_batch);
+  check(global / c.micro_batch % c.data_ranks == 0, ErrorCode::kInvalidArgument,
+        "train.global_batch {} is {} micro-batches of {}, which parallel.data={} ranks cannot share alike: want a "
+        "multiple of {} sequences, or parallel.data among {}",
+        global, global / c.micro_batch, c.micro_batch, c.data_ranks, c.micro_batch * c.data_ranks,
+        fmt::join(divisors(global / c.micro_batch), ", "));
   int64_t tokens = 0;
   check(!__builtin_mul_overflow(c.micro_batch, c.sequence_length, &tokens) && tokens < (int64_t{1} << 31),
         ErrorCode::kInvalidArgument, "train.micro_batch {} x data.sequence_length {} tokens do not fit int32",

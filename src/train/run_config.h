@@ -41,6 +41,12 @@ struct RunConfig {
   int64_t threads = 0;
   OptimizerConfig optimizer;
 
+  // ranks
+  int64_t tensor = 1, data_ranks = 1, context = 1;
+  bool sequence = false;
+  std::string shard = "none";
+  int64_t rank_timeout = 600;
+
   // precision and memory
   std::string recipe = "fp8-current";
   int64_t amax_history = 16, margin = 0;
@@ -64,6 +70,7 @@ struct RunConfig {
   int64_t profile_after = 10, profile_steps = 20;
   std::string resume = "auto";  // auto | never | a checkpoint folder
 
+  Mesh mesh() const;
   int64_t accumulation() const { return (global_batch > 0 ? global_batch : micro_batch) / micro_batch; }
 };
 

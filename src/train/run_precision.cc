@@ -69,7 +69,7 @@ void Run::plan_again(const std::vector<Switch>& made, int64_t step) {
 
 // The page grows with the run: it is skipped while writing it would take more than 1 % of the time.
 void Run::report_now(bool last) {
-  if (!auto_ || (!last && seconds_since(reported_) < 100 * report_seconds_)) return;
+  if (!auto_ || !is_first() || (!last && seconds_since(reported_) < 100 * report_seconds_)) return;
   auto started = std::chrono::steady_clock::now();
   write_report(config_.out);
   reported_ = std::chrono::steady_clock::now();

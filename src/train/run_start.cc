@@ -57,14 +57,16 @@ std::string why_portable_masks(const RunConfig& config, const StepperOptions& op
 
 }  // namespace
 
-Run::Run(const RunConfig& config, const TrainHooks& hooks) : config_(config), hooks_(hooks) {
+Run::Run(const RunConfig& config, const TrainHooks& hooks, Communicator* ranks)
+    : config_(config), hooks_(hooks), ranks_(ranks), own_folder_(config.out) {
   const LoggedTime time("start of the run");
   validate(config_);
   check(!config_.train_data.empty(), ErrorCode::kInvalidArgument,
         "data.train is not set: make a corpus with `octet data FILES --out PREFIX` and give its PREFIX");
   set_thread_count(static_cast<int>(config_.threads));
+  if (!is_first()) own_folder_ += fmt::format("/ranks/rank_{}", ranks_->rank());
   open_data();
-  if (!config_.profile_timeline.empty()) timeline_.emplace(config_);
+  if (is_first() && !config_.profile_timeline.empty()) timeline_.emplace(config_);
   check_writable(config_.out);
   find_checkpoint();
   check_model_folder();
@@ -109,11 +111,19 @@ void Run::open_data() {
 // The checkpoint is chosen before anything is compiled: its precision decisions are part of the plan.
 void Run::find_checkpoint() {
   const LoggedTime time("checkpoints looked through");
-  if (config_.resume == "auto") {
+  if (is_first() && config_.resume == "auto") {
     resume_from_ = checkpoint_to_resume(config_.out);
-  } else if (config_.resume != "never") {
+  } else if (is_first() && config_.resume != "never") {
     verify_folder(config_.resume);
     resume_from_ = config_.resume;
+  }
+  if (ranks_ != nullptr) {
+    const std::string chosen = resume_from_.value_or("");
+    const std::vector<std::byte> first = gather(*ranks_, std::as_bytes(std::span(chosen)))[0];
+    if (!first.empty()) resume_from_ = {reinterpret_cast<const char*>(first.data()), first.size()};
+    check(!resume_from_ || path_exists(*resume_from_), ErrorCode::kNotFound,
+          "rank {} does not see {}, from which rank 0 resumes: all ranks need the same folder", ranks_->rank(),
+          *resume_from_);
   }
   if (!resume_from_) {
     std::random_device random;
@@ -146,6 +156,7 @@ void Run::build() {
   if (config_.device == "auto" && target.device == Device::kCpu && !cuda_available(&why))
     log_info("runs on the CPU: {}", why);
   options_ = stepper_options(config_, target);
+  options_.ranks = ranks_;
   if (const std::string note = slow_recipe_note(options_.compile.recipe, target.device, has_bf16_tiles());
       !note.empty())
     log_info("{}", note);
@@ -181,10 +192,11 @@ void Run::build() {
 }
 
 void Run::resume_or_start() {
-  make_folders(config_.out);
-  lock_ = std::make_unique<FolderLock>(config_.out);
-  log_ = std::make_unique<RunLog>(config_.out);
-  for (const std::string& folder : unfinished_checkpoints(config_.out)) remove_path(folder);
+  make_folders(own_folder_);
+  lock_ = std::make_unique<FolderLock>(own_folder_);
+  log_ = std::make_unique<RunLog>(own_folder_);
+  if (is_first())
+    for (const std::string& folder : unfinished_checkpoints(config_.out)) remove_path(folder);
   if (config_.checkpoint_content != "all")
     log_info("checkpoints will hold weights alone (checkpoint.content={}): this run cannot be resumed from them",
              config_.checkpoint_content);
@@ -213,13 +225,14 @@ void Run::resume_or_start() {
     initialize_weights(stepper_->executor(), static_cast<uint64_t>(config_.seed));
   }
   // What was trained there before is another run's now, or was passed over.
-  const std::string aside = set_aside_checkpoints(config_.out, resume_from_ ? result_.run.step : -1);
+  if (ranks_ != nullptr) any_of(*ranks_, false);  // all have read what is moved
+  const std::string aside = is_first() ? set_aside_checkpoints(config_.out, resume_from_ ? result_.run.step : -1) : "";
   if (!aside.empty()) log_info("later checkpoints of {} were moved to {}", config_.out, aside);
   RunConfig copy = config_;
   result_.run.settings = settings_of(copy).to_yaml();
   result_.run.data = data_;
   result_.run.data_checksum = data_checksum_;
-  write_file(config_.out + "/config.yaml", result_.run.settings);
+  write_file(own_folder_ + "/config.yaml", result_.run.settings);
   if (!auto_) return warn_of_gemms_in_high_precision();
   log_->switches(first_switches_);
   log_->levels(result_.run.step, auto_->policy());

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <utility>
 
 #include "base/error.h"
+#include "dist/communicator.h"
 
 namespace octet {
 namespace {
@@ -61,7 +63,8 @@ Stepper::Stepper(const ModelSpec& model, const StepperOptions& options)
 Stepper::Stepper(Plan plan, const StepperOptions& options)
     : options_(options),
       plan_(std::move(plan)),
-      executor_(options.interpret ? make_interpreter(plan_.program) : make_executor(plan_, options.cuda)) {}
+      executor_(options.interpret ? make_interpreter(plan_.program, InterpretMode::kFloat32, options.ranks)
+                                  : make_executor(plan_, options.cuda, options.ranks)) {}
 
 int64_t StepWork::tokens() const {
   int64_t tokens = 0;
@@ -84,11 +87,15 @@ StatsTable Stepper::read_statistics() const {
     auto values = output_as<float>(*executor_, graph, output.name);
     std::copy(values.begin(), values.end(), table[output.name.substr(prefix.size())].begin());
   }
+  if (Communicator* ranks = executor_->ranks())  // those of micro-batch 0 count, whatever the mesh
+    for (auto& [name, stats] : table) broadcast(*ranks, std::as_writable_bytes(std::span(stats)));
   return table;
 }
 
 void Stepper::enqueue(const StepWork& work, size_t micro_batch) {
-  const std::string graph = micro_batch > 0 ? "accumulate" : work.statistics ? "train_stats" : "train";
+  const std::string graph = static_cast<int64_t>(micro_batch) >= data_ranks() ? "accumulate"
+                            : work.statistics                                 ? "train_stats"
+                                                                              : "train";
   const int64_t tokens = work.tokens();
   Batch step;
   step.add("loss_scale", kScalar).values<float>()[0] = tokens > 0 ? 1.0f / static_cast<float>(tokens) : 0.0f;
@@ -101,14 +108,14 @@ void Stepper::enqueue(const StepWork& work, size_t micro_batch) {
 }
 
 void Stepper::begin(const StepWork& work) {
-  enqueue(work, 0);
+  enqueue(work, static_cast<size_t>(data_rank()));
   if (work.statistics) statistics_ = read_statistics();  // outputs last until the next run
 }
 
 bool Stepper::run_remaining_micro_batches(const StepWork& work, const Stop& stop) {
-  for (size_t i = 1; i < work.micro_batches.size(); ++i) {
+  for (int64_t i = data_rank() + data_ranks(); i < std::ssize(work.micro_batches); i += data_ranks()) {
     if (stop && stop()) return false;
-    enqueue(work, i);
+    enqueue(work, static_cast<size_t>(i));
   }
   return true;
 }
@@ -135,6 +142,21 @@ LossSum Stepper::evaluate(const Batch& batch) {
   write_inputs(*executor_, "eval", batch);
   executor_->run("eval");
   return {.sum = scalar_output(*executor_, "eval", "loss"), .tokens = batch.target_count};
+}
+
+std::vector<double> Stepper::join_windows(const std::vector<double>& own, int64_t windows) const {
+  Communicator* ranks = executor_->ranks();
+  if (ranks == nullptr) return own;
+  std::vector<double> sums(static_cast<size_t>(windows));
+  const std::vector<std::vector<std::byte>> all = gather(*ranks, std::as_bytes(std::span(own)));
+  for (int32_t rank = 0; rank < std::ssize(all); ++rank) {
+    const std::vector<std::byte>& part = all[static_cast<size_t>(rank)];
+    for (size_t i = 0; i < part.size() / sizeof(double); ++i) {
+      const auto window = static_cast<int64_t>(i) * data_ranks() + ranks->mesh().coordinate(rank)[Axis::kData];
+      std::memcpy(&sums[static_cast<size_t>(window)], part.data() + i * sizeof(double), sizeof(double));
+    }
+  }
+  return sums;
 }
 
 void allow_library_masks(Program& program) {

@@ -23,13 +23,14 @@ struct StepperOptions {
   CompileOptions compile;
   bool library_masks = false;  // attention's dropout: see allow_library_masks
   CudaOptions cuda = {};
-  bool interpret = false;  // run on the interpreter instead of the CPU executor (verification)
+  Communicator* ranks = nullptr;  // this rank of compile.parallel.mesh
+  bool interpret = false;         // run on the interpreter instead of the CPU executor (verification)
 };
 
 // What a run's settings ask for on this Target.
 StepperOptions stepper_options(const RunConfig& config, const Target& target);
 
-// The inputs of a step. `micro_batches` must outlive its wait().
+// The inputs of a step, the same on all ranks. `micro_batches` must outlive its wait().
 struct StepWork {
   std::span<const Batch> micro_batches;
   double lr = 0;
@@ -82,6 +83,13 @@ class Stepper {
   void apply(const StepWork& work);
   StepResult wait(const StepWork& work);
   LossSum evaluate(const Batch& batch);
+
+  // The sums of all windows of an evaluation in their order, from those of this rank. All ranks call it.
+  std::vector<double> join_windows(const std::vector<double>& own, int64_t windows) const;
+
+  // Micro-batch i of a step, and window i of an evaluation, is run by data rank i mod data_ranks().
+  int64_t data_rank() const { return executor_->coordinate()[Axis::kData]; }
+  int64_t data_ranks() const { return plan_.program.mesh()[Axis::kData]; }
 
   Executor& executor() { return *executor_; }
   const Plan& plan() const { return plan_; }  // sizes and graphs; empty of data

@@ -12,6 +12,8 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "base/threads.h"
+#include "dist/communicator.h"
 #include "exec/executor.h"
 #include "exec/timeline.h"
 #include "train/diagnose.h"
@@ -62,7 +64,8 @@ constexpr int64_t kGapsShown = 10, kKernelsShown = 12;
 
 }  // namespace
 
-bool Run::stop_wanted() const { return g_signal != 0 || (hooks_.stop && hooks_.stop()); }
+// Of several ranks: what they agreed on when the step began.
+bool Run::stop_wanted() { return ranks_ != nullptr ? stop_agreed_ : g_signal != 0 || (hooks_.stop && hooks_.stop()); }
 
 void Run::evaluate_now(int64_t step) {
   if (!validation_data_ || last_evaluated_ == step) return;
@@ -94,19 +97,20 @@ void Run::save(int64_t step) {
   content.run = result_.run;
   content.tokenizer_folder = tokenizer_folder_;
   const auto started = std::chrono::steady_clock::now();
-  result_.checkpoint = write_checkpoint(config_.out, stepper_->executor(), content);
+  result_.checkpoint = write_checkpoint(config_.out, stepper_->executor(), content, is_first());
   last_saved_ = step;
   if (const double seconds = seconds_since(started); seconds > 1)
     log_info("step {}: {} written in {:.1f} s", step, result_.checkpoint, seconds);
   log_->event(step, "checkpoint", result_.checkpoint);
   // Weights that make nothing finite must not push out sound ones.
-  if (skipped_in_a_row_ == 0)
+  if (is_first() && skipped_in_a_row_ == 0)
     prune_checkpoints(config_.out, config_.checkpoint_keep, result_.run.best_step, result_.run.lineage);
 }
 
 // Enqueues the first micro-batch of a step; null once the run is to stop. If the data turns out to be damaged, a
 // checkpoint is written before the error ends the run.
 std::unique_ptr<Run::Step> Run::begin(Prefetcher& prefetcher, int64_t step) {
+  if (ranks_ != nullptr) stop_agreed_ = any_of(*ranks_, g_signal != 0 || (hooks_.stop && hooks_.stop()));
   if (stop_wanted()) return nullptr;  // before data is taken, so that a later call still finds it
   const auto asked = std::chrono::steady_clock::now();
   auto next = std::make_unique<Step>();
@@ -141,7 +145,8 @@ bool Run::can_overlap_next_step(const StepWork& work) const {
 // The first non-finite value or gradient, as far as it can be found.
 std::string Run::locate_non_finite(std::span<const Batch> micro_batches) {
   try {
-    for (const Batch& batch : micro_batches) {
+    for (size_t i = 0; ranks_ == nullptr && i < micro_batches.size(); ++i) {
+      const Batch& batch = micro_batches[i];
       const std::string value = first_non_finite_value(model_, options_, stepper_->executor(), batch);
       if (!value.empty()) return "in the forward pass, " + value;
     }
@@ -202,7 +207,7 @@ bool Run::conclude(const Step& done, bool next_has_begun) {
                 .tokens_per_second = speeds_.back(),
                 .data_seconds = done.waited,
                 .finite = result.finite});
-  progress_->update(step, fmt::format("loss {:.4f}  {:.0f} tok/s", result.loss, speeds_.back()));
+  if (progress_) progress_->update(step, fmt::format("loss {:.4f}  {:.0f} tok/s", result.loss, speeds_.back()));
   if (timeline_ && last) timeline_->finish();
   if (last || (config_.eval_interval > 0 && step % config_.eval_interval == 0)) evaluate_now(step);
   const bool stop = stop_wanted();
@@ -221,8 +226,9 @@ void Run::step_begins(int64_t step) {
 
 TrainResult Run::loop() {
   SignalGuard signals(hooks_.handle_signals);
-  progress_.emplace(
-      ProgressOptions{.title = "train", .unit = "step", .total = config_.steps, .start = result_.run.step});
+  if (is_first())
+    progress_.emplace(
+        ProgressOptions{.title = "train", .unit = "step", .total = config_.steps, .start = result_.run.step});
   Prefetcher prefetcher(*objective_, config_.accumulation(), result_.run.step + 1);
   if (result_.run.step == 0 && config_.eval_interval > 0) evaluate_now(0);
   for (int64_t step = result_.run.step + 1; step <= config_.steps; ++step) {
@@ -244,7 +250,7 @@ TrainResult Run::loop() {
   if (in_flight_step_) conclude(*std::exchange(in_flight_step_, nullptr));
   if (result_.interrupted && result_.run.step > 0) save(result_.run.step);
   if (timeline_) timeline_->finish();
-  progress_->finish();
+  if (progress_) progress_->finish();
   report_now(/*last=*/true);
   if (!speeds_.empty()) {
     std::nth_element(speeds_.begin(), speeds_.begin() + static_cast<ptrdiff_t>(speeds_.size() / 2), speeds_.end());
@@ -253,7 +259,25 @@ TrainResult Run::loop() {
   return result_;
 }
 
-TrainResult train(const RunConfig& config, const TrainHooks& hooks) { return Run(config, hooks).loop(); }
+TrainResult train(const RunConfig& config, const TrainHooks& hooks) {
+  if (config.mesh().ranks() == 1) return Run(config, hooks, nullptr).loop();
+  validate(config);
+  RunConfig each = config;  // the machine's threads are shared out
+  each.threads = std::max<int64_t>((config.threads > 0 ? config.threads : thread_count()) / config.mesh().ranks(), 1);
+  TrainResult result;
+  run_thread_ranks(
+      config.mesh(),
+      [&](Communicator& rank) {
+        if (rank.rank() == 0) {
+          result = Run(each, hooks, &rank).loop();
+        } else {
+          set_thread_log_level(LogLevel::kOff);
+          Run(each, {.target = hooks.target, .free_disk = hooks.free_disk}, &rank).loop();
+        }
+      },
+      static_cast<double>(config.rank_timeout));
+  return result;
+}
 
 LossSum evaluate_dataset(Stepper& stepper, std::shared_ptr<const TokenDataset> data, int64_t max_tokens,
                          bool separate_documents, const std::function<bool()>& stop) {
@@ -263,7 +287,10 @@ LossSum evaluate_dataset(Stepper& stepper, std::shared_ptr<const TokenDataset> d
   BatchPacker packer(sequences, length, separate_documents);
   LossSum total;
   TokenSample sample;
-  int64_t count = sampler.samples_per_epoch();
+  Batch batch;
+  std::vector<double> sums;  // of the windows of this data rank
+  int64_t window = 0;
+  const int64_t count = sampler.samples_per_epoch(), own = stepper.data_rank(), ranks = stepper.data_ranks();
   for (int64_t first = 0; first < count && (max_tokens == 0 || total.tokens < max_tokens); first += sequences) {
     if (stop && stop()) break;
     packer.clear();
@@ -271,10 +298,12 @@ LossSum evaluate_dataset(Stepper& stepper, std::shared_ptr<const TokenDataset> d
       sampler.get(i, sample);
       packer.add(sample);
     }
-    LossSum part = stepper.evaluate(packer.finish());
-    total.sum += part.sum;
-    total.tokens += part.tokens;
+    batch = packer.finish();
+    total.tokens += batch.target_count;
+    if (window++ % ranks == own) sums.push_back(stepper.evaluate(batch).sum);
   }
+  if (window % ranks != 0 && own >= window % ranks) stepper.evaluate(batch);  // for the collectives of the others
+  for (double sum : stepper.join_windows(sums, window)) total.sum += sum;
   return total;
 }
 

@@ -277,6 +277,7 @@ void save_weights(Executor& executor, const ModelConfig& config, const SpecialTo
     }
   }
   writer.finish();
+  if (folder.empty()) return;
   write_file(folder + "/config.json",
              to_hugging_face_config(config, special, dtype == DType::kF32 ? "float32" : "bfloat16"));
 }
