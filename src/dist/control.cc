@@ -10,33 +10,23 @@
 namespace octet {
 namespace {
 
-// The first line in which two texts differ, as each has it, cut to what a terminal shows.
-struct DifferingLine {
-  int64_t number = 1;
-  std::string a, b;
-};
-
-DifferingLine first_difference(std::string_view a, std::string_view b) {
-  const auto at = static_cast<size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
-  const auto line = [at](std::string_view text) -> std::string {
-    if (at >= text.size()) return "the end";
-    const size_t newline = at == 0 ? text.npos : text.rfind('\n', at - 1);
-    const size_t begin = std::max(newline == text.npos ? 0 : newline + 1, at < 80 ? 0 : at - 80);
-    return fmt::format("'{}'", text.substr(begin, std::min(text.find('\n', at) - begin, size_t{160})));
-  };
-  return {1 + std::count(a.begin(), a.begin() + static_cast<int64_t>(at), '\n'), line(a), line(b)};
-}
-
-// What is wrong with the values of all ranks; "" when they are equal.
+// What is wrong with the values of all ranks; "" when they are equal. Lines are cut to what a terminal shows.
 std::string differences(std::string_view name, const std::vector<std::string>& values) {
   std::vector<size_t> ranks;
   for (size_t rank = 1; rank < values.size(); ++rank)
     if (values[rank] != values[0]) ranks.push_back(rank);
   if (ranks.empty()) return "";
-  const DifferingLine line = first_difference(values[ranks[0]], values[0]);
+  const std::string &theirs = values[ranks[0]], &ours = values[0];
+  const auto at = static_cast<size_t>(std::ranges::mismatch(theirs, ours).in1 - theirs.begin());
+  const auto line = [at](const std::string& text) -> std::string {
+    if (at >= text.size()) return "the end";
+    const size_t newline = at == 0 ? text.npos : text.rfind('\n', at - 1);
+    const size_t begin = std::max(newline == text.npos ? 0 : newline + 1, at < 80 ? 0 : at - 80);
+    return fmt::format("'{}'", text.substr(begin, std::min(text.find('\n', at) - begin, size_t{160})));
+  };
   return fmt::format("{}: rank{} {} of {} differ{} from rank 0: line {} is {} on rank {}, {} on rank 0", name,
                      ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "), values.size(), ranks.size() > 1 ? "" : "s",
-                     line.number, line.a, ranks[0], line.b);
+                     1 + std::ranges::count(ours.substr(0, at), '\n'), line(theirs), ranks[0], line(ours));
 }
 
 std::string nothing(const std::vector<std::string>&) { return ""; }

@@ -79,10 +79,8 @@ int32_t tasks_of_node(const Variable& list, int32_t node) {
     const std::string_view entry = rest.substr(0, rest.find(','));
     rest.remove_prefix(std::min(rest.size(), entry.size() + 1));
     const size_t repeat = entry.find("(x");
-    if (repeat != entry.npos)
-      node -= list.number_of(entry.substr(repeat + 2, entry.size() - repeat - 3), 1, kMostRanks);
-    else
-      node -= 1;
+    node -=
+        repeat == entry.npos ? 1 : list.number_of(entry.substr(repeat + 2, entry.size() - repeat - 3), 1, kMostRanks);
     if (node < 0) return list.number_of(entry.substr(0, repeat), 1, kMostRanks);
   }
   fail(ErrorCode::kInvalidArgument, "{}={} names fewer nodes than SLURM_NODEID", list.name, list.text);
@@ -154,14 +152,13 @@ std::optional<RankIdentity> find_identity(const Environment& environment) {
     identity.local_size =
         slurm ? tasks_of_node(local_size, need(environment, {"SLURM_NODEID"}, *rank).number(0, kMostRanks))
               : local_size.number(1, kMostRanks);
-    const auto below = [](const Variable& least, int32_t a, const Variable& most, int32_t b, bool equal) {
-      check(equal ? a <= b : a < b, ErrorCode::kInvalidArgument, "{}={} contradicts {}={}", least.name, least.text,
-            most.name, most.text);
+    const auto agree = [](const Variable& a, bool holds, const Variable& b) {
+      check(holds, ErrorCode::kInvalidArgument, "{}={} contradicts {}={}", a.name, a.text, b.name, b.text);
     };
-    below(*rank, identity.rank, size, identity.size, false);
-    below(local_rank, identity.local_rank, local_size, identity.local_size, false);
-    below(local_size, identity.local_size, size, identity.size, true);
-    below(local_rank, identity.local_rank, *rank, identity.rank, true);
+    agree(*rank, identity.rank < identity.size, size);
+    agree(local_rank, identity.local_rank < identity.local_size, local_size);
+    agree(local_rank, identity.local_rank <= identity.rank, *rank);
+    agree(local_size, identity.local_size <= identity.size, size);
 
     if (const auto job = find(environment, launcher.job)) {
       identity.token = job->text;

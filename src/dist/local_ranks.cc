@@ -26,68 +26,43 @@ class SignalMask {
   SignalMask() {
     sigemptyset(&waited);
     for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&waited, signal);
-    struct sigaction plain {};
-    plain.sa_handler = SIG_DFL;
-    sigaction(SIGCHLD, &plain, &old_child_);  // where it is ignored, nothing is known of how a child ended
+    std::signal(SIGCHLD, SIG_DFL);  // where it is ignored, nothing is known of how a child ended
     pthread_sigmask(SIG_BLOCK, &waited, &old);
   }
   SignalMask(const SignalMask&) = delete;
-  ~SignalMask() {
-    sigaction(SIGCHLD, &old_child_, nullptr);
-    pthread_sigmask(SIG_SETMASK, &old, nullptr);
-  }
+  ~SignalMask() { pthread_sigmask(SIG_SETMASK, &old, nullptr); }
+
   sigset_t waited, old;
-
- private:
-  struct sigaction old_child_ {};
 };
-
-std::vector<char*> pointers(const std::vector<std::string>& texts) {
-  std::vector<char*> all;
-  for (const std::string& text : texts) all.push_back(const_cast<char*>(text.c_str()));
-  all.push_back(nullptr);
-  return all;
-}
 
 std::string random_token() {
   std::random_device device;  // the kernel's
   return fmt::format("{:08x}{:08x}{:08x}{:08x}", device(), device(), device(), device());
 }
 
-// The environment with the variables of find_identity in the place of those that are there.
-std::vector<std::string> environment_of(const LocalLaunch& launch, int32_t rank, int port, const std::string& token) {
-  const std::vector<std::pair<std::string, std::string>> ours = {{"RANK", std::to_string(rank)},
-                                                                 {"WORLD_SIZE", std::to_string(launch.ranks)},
-                                                                 {"LOCAL_RANK", std::to_string(rank)},
-                                                                 {"LOCAL_WORLD_SIZE", std::to_string(launch.ranks)},
-                                                                 {"MASTER_ADDR", "127.0.0.1"},
-                                                                 {"MASTER_PORT", std::to_string(port)},
-                                                                 {"OCTET_TOKEN", token}};
-  std::vector<std::string> all;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view name(*entry, std::strcspn(*entry, "="));
-    if (name != "TORCHELASTIC_RUN_ID" && std::ranges::none_of(ours, [&](const auto& our) { return our.first == name; }))
-      all.emplace_back(*entry);
-  }
-  for (const auto& [name, value] : ours) all.push_back(name + "=" + value);
-  return all;
-}
-
-// Between fork and exec only calls that are safe there.
-pid_t start_rank(const LocalLaunch& launch, int32_t rank, std::vector<std::string> environment, const sigset_t& mask) {
+// Starts a rank with the variables that find_identity reads. One thread: after fork the child may still allocate.
+pid_t start_rank(const LocalLaunch& launch, int32_t rank, int port, const std::string& token, const sigset_t& mask) {
   const bool logs = rank != 0 && !launch.log_folder.empty();
   const std::string path = fmt::format("{}/rank_{}.log", launch.log_folder, rank);
   const Descriptor log(logs ? open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666) : -1);
   check(!logs || log.value >= 0, ErrorCode::kIo, "cannot write {}: {}", path, std::strerror(errno));
-  const std::vector<char*> argv = pointers(launch.arguments), envp = pointers(environment);
   const pid_t parent = getpid(), child = fork();
   check(child >= 0, ErrorCode::kIo, "cannot start rank {} of {}: {}", rank, launch.ranks, std::strerror(errno));
   if (child > 0) return child;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(127);  // it ended before prctl
   if (logs && (dup2(log.value, 1) < 0 || dup2(log.value, 2) < 0)) _exit(127);
+  for (const char* name : {"RANK", "LOCAL_RANK"}) setenv(name, std::to_string(rank).c_str(), 1);
+  for (const char* name : {"WORLD_SIZE", "LOCAL_WORLD_SIZE"}) setenv(name, std::to_string(launch.ranks).c_str(), 1);
+  setenv("MASTER_ADDR", "127.0.0.1", 1);
+  setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
+  setenv("OCTET_TOKEN", token.c_str(), 1);
+  unsetenv("TORCHELASTIC_RUN_ID");  // these variables are not torchrun's
+  std::vector<char*> arguments;
+  for (const std::string& argument : launch.arguments) arguments.push_back(const_cast<char*>(argument.c_str()));
+  arguments.push_back(nullptr);
   pthread_sigmask(SIG_SETMASK, &mask, nullptr);
-  execve("/proc/self/exe", argv.data(), envp.data());
+  execv("/proc/self/exe", arguments.data());
   _exit(127);
 }
 
@@ -120,7 +95,7 @@ class Ranks {
     const int port = port_of(listen_at("127.0.0.1", 0));
     const std::string token = random_token();
     for (int32_t rank = 0; rank < launch_.ranks; ++rank)
-      children_.push_back(start_rank(launch_, rank, environment_of(launch_, rank, port, token), signals_.old));
+      children_.push_back(start_rank(launch_, rank, port, token, signals_.old));
     Ended first;
     auto kill_at = Clock::time_point::max();
     while (running() > 0) {

@@ -10,7 +10,6 @@ namespace octet {
 namespace {
 
 constexpr const char* kProtocol = "octet-control 1";
-constexpr auto kHelloTime = std::chrono::seconds(10);  // in which a connection must say who it is
 
 Clock::duration seconds(double count) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(count));
@@ -32,8 +31,7 @@ class Listener {
       wait(deadline);
       for (Socket caller = accept_from(listener_); caller.is_open(); caller = accept_from(listener_)) {
         const std::string from = peer_of(caller);
-        callers_.push_back(
-            {from, {.rank = -1, .link = Link(std::move(caller), kLongestHello)}, Clock::now() + kHelloTime});
+        callers_.push_back({from, {.rank = -1, .link = Link(std::move(caller), kLongestHello)}});
       }
       for (Caller& caller : callers_) hear(caller);
       std::erase_if(callers_, [](const Caller& caller) { return !caller.met.link.is_open(); });
@@ -54,15 +52,12 @@ class Listener {
   struct Caller {
     std::string from;
     Met met;  // rank -1 until its hello
-    Clock::time_point until;
   };
 
   void wait(Clock::time_point deadline) const {
     std::vector<pollfd> polled = {{.fd = listener_.descriptor(), .events = POLLIN}};
-    for (const Caller& caller : callers_) {
+    for (const Caller& caller : callers_)
       polled.push_back({.fd = caller.met.link.socket().descriptor(), .events = POLLIN});
-      if (caller.met.rank < 0) deadline = std::min(deadline, caller.until);
-    }
     poll(polled.data(), polled.size(), milliseconds_until(deadline));
   }
 
@@ -86,7 +81,6 @@ class Listener {
         judge(*message, caller);
       }
       if (!more) drop(caller, "it was closed");
-      if (caller.met.rank < 0 && Clock::now() >= caller.until) drop(caller, "it did not say who it is");
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kCorrupt) throw;
       drop(caller, "it sent " + error.message());
