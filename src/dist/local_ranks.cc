@@ -25,8 +25,12 @@ class SignalMask {
  public:
   SignalMask() {
     sigemptyset(&waited);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&waited, signal);
     std::signal(SIGCHLD, SIG_DFL);  // where it is ignored, nothing is known of how a child ended
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) {
+      struct sigaction now {};
+      sigaction(signal, nullptr, &now);
+      if (now.sa_handler != SIG_IGN) sigaddset(&waited, signal);  // under nohup SIGHUP stays ignored
+    }
     pthread_sigmask(SIG_BLOCK, &waited, &old);
   }
   SignalMask(const SignalMask&) = delete;

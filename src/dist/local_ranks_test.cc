@@ -11,6 +11,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/testing/test_data.h"
+#include "base/testing/test_error.h"
+#include "dist/control.h"
 #include "dist/launch.h"
 #include "dist/socket.h"
 
@@ -59,6 +61,20 @@ TEST(LocalRank, DISABLED_Work) {
     _exit(signal == SIGTERM ? 0 : 9);
   } else if (work == "restart") {
     _exit(identity->size == 3 ? 5 : 0);
+  } else if (work == "hang up") {  // at the first start
+    if (path_exists(folder + "/0")) _exit(0);
+    write_result(folder, "");
+    kill(getppid(), SIGHUP);
+    _exit(5);
+  } else if (work == "control") {
+    signal(SIGTERM, SIG_IGN);  // as a run does that still has to say why it ends
+    write_result(folder, error_of([&] {
+                   Control control(*identity);
+                   control.barrier("start");
+                   if (rank == 1) raise(SIGKILL);
+                   control.barrier("step");
+                 }));
+    _exit(1);
   } else if (work == "orphan") {  // holds the lock of its file until it ends
     const int file = open(fmt::format("{}/lock{}", folder, rank).c_str(), O_RDWR | O_CREAT, 0600);
     if (lockf(file, F_LOCK, 0) != 0) _exit(1);
@@ -141,6 +157,15 @@ TEST_F(LocalRanks, StartAgainWithFewer) {
   EXPECT_EQ(log_.size(), 5);
 }
 
+TEST_F(LocalRanks, MeetAndLearnWhoIsLost) {
+  EXPECT_EQ(run_local_ranks(launch("control", 3)), 128 + SIGKILL);
+  ASSERT_EQ(log_.size(), 1);
+  EXPECT_EQ(log_[0], fmt::format("rank 1 of 3 on {} was ended by signal SIGKILL (9)", host_name()));
+  for (const char* rank : {"0", "2"})
+    EXPECT_EQ(read_file(folder_.file(rank)),
+              fmt::format("rank 1 of 3 on {} has ended or closed its connection; it had run no graph", host_name()));
+}
+
 // Forks a process that launches two ranks and exits with what run_local_ranks returns.
 pid_t fork_launcher(const LocalLaunch& launch) {
   const pid_t child = fork();
@@ -159,6 +184,22 @@ TEST_F(LocalRanks, SignalsArePassedOnAndEndRestarts) {
     ASSERT_EQ(waitpid(child, &ended, 0), child);
     EXPECT_EQ(WEXITSTATUS(ended), status);
     for (const char* rank : {"0", "1"}) remove_path(folder_.file(rank));
+  }
+}
+
+TEST_F(LocalRanks, AnIgnoredSignalStaysIgnored) {
+  LocalLaunch one = launch("hang up", 1);
+  one.restarts = 1;
+  for (const bool ignored : {true, false}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      signal(SIGHUP, ignored ? SIG_IGN : SIG_DFL);
+      _exit(run_local_ranks(one));
+    }
+    int ended = 0;
+    waitpid(child, &ended, 0);
+    EXPECT_EQ(ended == 0, ignored);  // not ignored, it is a wish to end: there is no restart
+    remove_path(folder_.file("0"));
   }
 }
 
