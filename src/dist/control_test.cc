@@ -259,8 +259,9 @@ TEST(Control, StrangersAreDroppedAndLogged) {
       {hello({"octet-control 1", "token", "3", "3", "host", ""}), "it calls itself rank 3 of 3"},
       {encode({MessageType::kCall, {"1", "barrier", ""}}), "it sent a message of type 4 where a hello is due"},
   };
-  for (const auto& [bytes, why] : cases) {
-    const auto log = with_stranger([&](const RankIdentity& identity) { talk(identity, bytes); });
+  for (const auto& one : cases) {
+    const std::string& why = one.second;
+    const auto log = with_stranger([&](const RankIdentity& identity) { talk(identity, one.first); });
     ASSERT_EQ(log.size(), 1) << why;
     EXPECT_TRUE(log[0].starts_with("a connection from 127.0.0.1:")) << log[0];
     EXPECT_TRUE(log[0].ends_with(" was dropped: " + why)) << log[0];

@@ -70,7 +70,7 @@ std::string ControlThread::call(std::string_view operation, std::string_view nam
     }
     all.push_back(call.field(2));
   }
-  const std::string result = answer(all);
+  std::string result = answer(all);
   ended_ = is_last(result);
   send_note();
   for (Peer& peer : peers_)

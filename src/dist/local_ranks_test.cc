@@ -1,5 +1,5 @@
 // Octet's own launcher. The ranks are this test program again, running the disabled test below, which does what the
-// variable OCTET_TEST_RANK says.
+// variable OCTET_TEST_RANK says; testing/slurm_test.sh runs it too.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -24,18 +24,16 @@ std::string variable(const char* name) {
   return text != nullptr ? text : "";
 }
 
-void write_result(const std::string& folder, const std::string& text) {
-  write_file(folder + "/" + variable("RANK"), text);
-}
-
 TEST(LocalRank, DISABLED_Work) {
   const std::string work = variable("OCTET_TEST_RANK"), folder = variable("OCTET_TEST_FOLDER");
   const auto identity = find_identity([](const char* name) { return getenv(name); });
+  if (work == "alone") _exit(identity.has_value() ? 1 : 0);
   const int32_t rank = identity->rank;
+  const auto write_result = [&](const std::string& text) { write_file(fmt::format("{}/{}", folder, rank), text); };
   if (work == "identity") {
-    write_result(
-        folder, fmt::format("{} {} {} {} {} {} {} {}", rank, identity->size, identity->local_rank, identity->local_size,
-                            identity->address, identity->port, identity->token, identity->launcher));
+    write_result(fmt::format("{} {} {} {} {} {} {} {}", rank, identity->size, identity->local_rank,
+                             identity->local_size, identity->address, identity->port, identity->token,
+                             identity->launcher));
     fmt::print(stderr, "rank {} writes\n", rank);
   } else if (work == "exit 3") {
     if (rank == 1) _exit(3);
@@ -45,7 +43,7 @@ TEST(LocalRank, DISABLED_Work) {
     pause();
   } else if (work == "stubborn") {
     signal(SIGTERM, SIG_IGN);
-    write_result(folder, "ignores");
+    write_result("ignores");
     if (rank == 1) {
       while (!path_exists(folder + "/0")) usleep(1000);
       _exit(4);
@@ -55,7 +53,7 @@ TEST(LocalRank, DISABLED_Work) {
     sigset_t all;
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, nullptr);
-    write_result(folder, "waits");
+    write_result("waits");
     int signal = 0;
     sigwait(&all, &signal);
     _exit(signal == SIGTERM ? 0 : 9);
@@ -63,22 +61,22 @@ TEST(LocalRank, DISABLED_Work) {
     _exit(identity->size == 3 ? 5 : 0);
   } else if (work == "hang up") {  // at the first start
     if (path_exists(folder + "/0")) _exit(0);
-    write_result(folder, "");
+    write_result("");
     kill(getppid(), SIGHUP);
     _exit(5);
   } else if (work == "control") {
     signal(SIGTERM, SIG_IGN);  // as a run does that still has to say why it ends
-    write_result(folder, error_of([&] {
-                   Control control(*identity);
-                   control.barrier("start");
-                   if (rank == 1) raise(SIGKILL);
-                   control.barrier("step");
-                 }));
+    write_result(error_of([&] {
+      Control control(*identity);
+      control.barrier("start");
+      if (rank == 1) raise(SIGKILL);
+      control.barrier("step");
+    }));
     _exit(1);
   } else if (work == "orphan") {  // holds the lock of its file until it ends
     const int file = open(fmt::format("{}/lock{}", folder, rank).c_str(), O_RDWR | O_CREAT, 0600);
     if (lockf(file, F_LOCK, 0) != 0) _exit(1);
-    write_result(folder, "locked");
+    write_result("locked");
     pause();
   }
   _exit(0);
