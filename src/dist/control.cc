@@ -1,0 +1,85 @@
+// The operations, each one call of all ranks that rank 0 answers.
+#include "dist/control.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/error.h"
+#include "dist/control_thread.h"
+
+namespace octet {
+namespace {
+
+// What is wrong with the values of all ranks; "" when they are equal. Lines are cut to what a terminal shows.
+std::string differences(std::string_view name, const std::vector<std::string>& values) {
+  std::vector<size_t> ranks;
+  for (size_t rank = 1; rank < values.size(); ++rank)
+    if (values[rank] != values[0]) ranks.push_back(rank);
+  if (ranks.empty()) return "";
+  const std::string &theirs = values[ranks[0]], &ours = values[0];
+  const auto at = static_cast<size_t>(std::ranges::mismatch(theirs, ours).in1 - theirs.begin());
+  const auto line = [at](const std::string& text) -> std::string {
+    if (at >= text.size()) return "the end";
+    const size_t newline = at == 0 ? text.npos : text.rfind('\n', at - 1);
+    const size_t begin = std::max(newline == text.npos ? 0 : newline + 1, at < 80 ? 0 : at - 80);
+    return fmt::format("'{}'", text.substr(begin, std::min(text.find('\n', at) - begin, size_t{160})));
+  };
+  return fmt::format("{}: rank{} {} of {} differ{} from rank 0: line {} is {} on rank {}, {} on rank 0", name,
+                     ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "), values.size(), ranks.size() > 1 ? "" : "s",
+                     1 + std::ranges::count(ours.substr(0, at), '\n'), line(theirs), ranks[0], line(ours));
+}
+
+std::string nothing(const std::vector<std::string>&) { return ""; }
+
+}  // namespace
+
+Control::Control(const RankIdentity& identity, ControlOptions options)
+    : thread_(std::make_unique<ControlThread>(identity, std::move(options))) {}
+
+Control::~Control() = default;
+
+void Control::compare(std::string_view name, std::string_view value) {
+  const std::string wrong = thread_->call(
+      "compare", name, value, [&](const auto& values) { return differences(name, values); },
+      [](const std::string& answer) { return !answer.empty(); });
+  if (!wrong.empty()) thread_->fail_operations(ErrorCode::kInvalidArgument, wrong);
+}
+
+std::string Control::broadcast(std::string_view name, std::string_view bytes) {
+  return thread_->call("broadcast", name, thread_->rank() == 0 ? bytes : "",
+                       [](const auto& values) { return values[0]; });
+}
+
+std::vector<std::string> Control::gather(std::string_view name, std::string_view bytes) {
+  std::vector<std::string> all;
+  thread_->call("gather", name, bytes, [&](auto& values) {
+    all = std::move(values);
+    return "";
+  });
+  return all;
+}
+
+uint64_t Control::agree(std::string_view name, uint64_t flags) {
+  const auto parse = [](const std::string& text) {
+    uint64_t value = 0;
+    std::from_chars(text.data(), text.data() + text.size(), value);
+    return value;
+  };
+  return parse(thread_->call("agree", name, std::to_string(flags), [&](const auto& values) {
+    uint64_t all = 0;
+    for (const std::string& value : values) all |= parse(value);
+    return std::to_string(all);
+  }));
+}
+
+void Control::barrier(std::string_view name) { thread_->call("barrier", name, "", nothing); }
+
+void Control::note(int64_t step, std::string_view graph) { thread_->note(step, graph); }
+
+void Control::give_up(const std::string& why) { thread_->give_up(why); }
+
+void Control::close() {
+  thread_->call("close", "", "", nothing, [](const std::string&) { return true; });
+}
+
+}  // namespace octet
