@@ -23,6 +23,8 @@
 
 namespace octet {
 
+class Control;
+
 // Micro-batches of the next step, made on another thread while this one computes.
 class Prefetcher {
  public:
@@ -84,11 +86,16 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+// This rank of the settings' mesh; nothing where it has one. Every rank has a Run; they go through the same steps, and
+// the first one decides (what to resume, when to stop) and writes all but the others' logs.
+struct RankLinks {
+  Communicator* ranks = nullptr;
+  Control* control = nullptr;  // of ranks that are processes
+};
+
 class Run {
  public:
-  // ranks: this rank of the settings' mesh, null where it has one. Every rank has a Run; they go through the same
-  // steps, and the first one decides (what to resume, when to stop) and writes all but its own log.
-  Run(const RunConfig& config, const TrainHooks& hooks, Communicator* ranks);
+  Run(const RunConfig& config, const TrainHooks& hooks, const RankLinks& links = {});
   TrainResult loop();
 
  private:
@@ -120,6 +127,7 @@ class Run {
   const RunConfig& config_;
   const TrainHooks& hooks_;
   Communicator* ranks_;
+  Control* control_;
   std::string own_folder_;    // of this rank's log
   bool stop_agreed_ = false;  // by all ranks, at the last step's beginning
   ModelConfig model_;

@@ -6,9 +6,11 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/threads.h"
+#include "dist/control.h"
 #include "exec/logical_states.h"
 #include "io/corpus.h"
 #include "io/manifest.h"
+#include "ir/text.h"
 #include "train/diagnose.h"
 #include "train/run.h"
 #include "train/start_checks.h"
@@ -57,8 +59,8 @@ std::string why_portable_masks(const RunConfig& config, const StepperOptions& op
 
 }  // namespace
 
-Run::Run(const RunConfig& config, const TrainHooks& hooks, Communicator* ranks)
-    : config_(config), hooks_(hooks), ranks_(ranks), own_folder_(config.out) {
+Run::Run(const RunConfig& config, const TrainHooks& hooks, const RankLinks& links)
+    : config_(config), hooks_(hooks), ranks_(links.ranks), control_(links.control), own_folder_(config.out) {
   const LoggedTime time("start of the run");
   validate(config_);
   check(!config_.train_data.empty(), ErrorCode::kInvalidArgument,
@@ -106,6 +108,7 @@ void Run::open_data() {
                       train_data_->documents(), config_.sequence_length, config_.sampling, config_.seed,
                       config_.accumulation() * config_.micro_batch);
   data_checksum_ = fmt::format("{:08x}", train_data_->checksum());
+  if (control_ != nullptr) control_->compare("data", data_ + "\nchecksum " + data_checksum_);
 }
 
 // The checkpoint is chosen before anything is compiled: its precision decisions are part of the plan.
@@ -174,6 +177,7 @@ void Run::build() {
       const LoggedTime time("plan");
       return auto_ ? auto_->plan() : compile_training(model_, options_);
     }();
+    if (control_ != nullptr) control_->compare("plan", print(plan.program));
     const std::optional<int64_t> free = hooks_.free_disk ? hooks_.free_disk : free_disk_bytes(config_.out);
     if (free) check_disk_space(config_, plan.program, kept_, *free);
     const LoggedTime time("executor");

@@ -12,8 +12,8 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/progress.h"
-#include "base/threads.h"
 #include "dist/communicator.h"
+#include "dist/control.h"
 #include "exec/executor.h"
 #include "exec/timeline.h"
 #include "train/diagnose.h"
@@ -128,6 +128,7 @@ std::unique_ptr<Run::Step> Run::begin(Prefetcher& prefetcher, int64_t step) {
                 .step = step,
                 .seed = static_cast<uint64_t>(config_.seed),
                 .statistics = auto_ && auto_->due(step)};
+  if (control_ != nullptr) control_->note(step, "train");
   stepper_->begin(next->work);
   return next;
 }
@@ -257,26 +258,6 @@ TrainResult Run::loop() {
     result_.tokens_per_second = speeds_[speeds_.size() / 2];
   }
   return result_;
-}
-
-TrainResult train(const RunConfig& config, const TrainHooks& hooks) {
-  if (config.mesh().ranks() == 1) return Run(config, hooks, nullptr).loop();
-  validate(config);
-  RunConfig each = config;  // the machine's threads are shared out
-  each.threads = std::max<int64_t>((config.threads > 0 ? config.threads : thread_count()) / config.mesh().ranks(), 1);
-  TrainResult result;
-  run_thread_ranks(
-      config.mesh(),
-      [&](Communicator& rank) {
-        if (rank.rank() == 0) {
-          result = Run(each, hooks, &rank).loop();
-        } else {
-          set_thread_log_level(LogLevel::kOff);
-          Run(each, {.target = hooks.target, .free_disk = hooks.free_disk}, &rank).loop();
-        }
-      },
-      static_cast<double>(config.rank_timeout));
-  return result;
 }
 
 LossSum evaluate_dataset(Stepper& stepper, std::shared_ptr<const TokenDataset> data, int64_t max_tokens,

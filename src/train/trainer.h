@@ -27,11 +27,14 @@ struct TrainHooks {
   std::function<void(const RunState&, const StepResult&)> on_step = {};
   std::optional<Target> target = {};      // in place of the device's own: for timings
   std::optional<int64_t> free_disk = {};  // in place of what the disk has: for tests
+  std::string build = {};                 // of the program: ranks that are processes must have the same
   bool handle_signals = false;            // SIGINT, SIGTERM, SIGHUP: finish the micro-batch, write a checkpoint, return
   std::function<bool()> stop = {};        // polled like the signals; for tests
 };
 
-// Runs (or resumes) what `config` describes. Everything rejectable is rejected before the first step.
+// Runs (or resumes) what `config` describes. Everything rejectable is rejected before the first step. The ranks of its
+// mesh are threads of this process, or processes that a launcher started, this one among them (docs/distributed.md);
+// the result is rank 0's.
 TrainResult train(const RunConfig& config, const TrainHooks& hooks = {});
 
 // Mean loss over the first `max_tokens` (0 = all) targets of the set, in windows of the eval shape. `stop` is called

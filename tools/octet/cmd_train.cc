@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "base/error.h"
+#include "build_info.h"
 #include "octet/commands.h"
 #include "train/trainer.h"
 
@@ -21,7 +22,7 @@ void run_training(const RunOptions& options) {
   SettingsTable settings = settings_of(config);
   read_run_options(options, config, settings);
   fmt::print(stderr, "settings: {}\n", settings.changed_line());
-  TrainResult result = train(config, {.handle_signals = true});
+  TrainResult result = train(config, {.build = version_text("octet"), .handle_signals = true});
   if (result.tokens_per_second == 0) {  // no step was run
     if (result.interrupted)
       fmt::print("stopped at step {}, before the end of the next\n", result.run.step);

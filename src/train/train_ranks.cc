@@ -1,0 +1,83 @@
+// train(): one Run, or a Run for each rank of the settings' mesh: threads of this process, or this process as one of
+// those that a launcher started.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/threads.h"
+#include "dist/control.h"
+#include "dist/launch.h"
+#include "dist/open_mpi.h"
+#include "train/run.h"
+
+namespace octet {
+namespace {
+
+// Ranks but the first one: nothing of the hooks, and no word but in their logs.
+TrainHooks quiet(const TrainHooks& hooks) { return {.target = hooks.target, .free_disk = hooks.free_disk}; }
+
+TrainResult train_threads(const RunConfig& config, const TrainHooks& hooks) {
+  RunConfig each = config;  // the machine's threads are shared out
+  each.threads = std::max<int64_t>((config.threads > 0 ? config.threads : thread_count()) / config.mesh().ranks(), 1);
+  TrainResult result;
+  const auto work = [&](Communicator& rank) {
+    if (rank.rank() == 0) {
+      result = Run(each, hooks, {.ranks = &rank}).loop();
+    } else {
+      set_thread_log_level(LogLevel::kOff);
+      Run(each, quiet(hooks), {.ranks = &rank}).loop();
+    }
+  };
+  run_thread_ranks(config.mesh(), work, static_cast<double>(config.rank_timeout));
+  return result;
+}
+
+TrainResult train_process(const RunConfig& config, const TrainHooks& hooks, const RankIdentity& identity) {
+  check(resolve_device(config.device) == Device::kCpu, ErrorCode::kUnsupported,
+        "{} started {} processes: GPUs of several processes are not supported yet; start one process without a "
+        "launcher, whose ranks are threads with a GPU each, or set train.device=cpu",
+        identity.launcher, identity.size);
+  const auto timeout = static_cast<double>(config.rank_timeout);
+  const std::unique_ptr<Communicator> ranks = open_mpi(config.mesh(), timeout);
+  if (identity.rank != 0) set_log_level(LogLevel::kError);
+  Control control(identity, {.timeout = timeout,
+                             .build = hooks.build,
+                             .log = [](const std::string& line) { log_warning("{}", line); },
+                             .on_lost = [&](const std::string& why) { ranks->abort(why); }});
+  try {
+    RunConfig copy = config;
+    control.compare("settings", settings_of(copy).to_yaml());
+    TrainHooks own = identity.rank == 0 ? hooks : quiet(hooks);
+    own.handle_signals = hooks.handle_signals;  // a launcher may signal any rank
+    const TrainResult result = Run(config, own, {.ranks = ranks.get(), .control = &control}).loop();
+    control.close();
+    return result;
+  } catch (const std::exception& error) {
+    control.give_up(error.what());
+    throw;
+  }
+}
+
+}  // namespace
+
+TrainResult train(const RunConfig& config, const TrainHooks& hooks) {
+  const std::optional<RankIdentity> identity = find_identity([](const char* name) { return std::getenv(name); });
+  const int32_t ranks = config.mesh().ranks();
+  if (identity && identity->size > 1) {
+    check(identity->size == ranks, ErrorCode::kInvalidArgument,
+          "{} started {} ranks; parallel.tensor={} x parallel.data={} x parallel.context={} are {}: start {}, or set "
+          "parallel.data={}",
+          identity->launcher, identity->size, config.tensor, config.data_ranks, config.context, ranks, ranks,
+          identity->size / std::max<int64_t>(config.tensor * config.context, 1));
+    validate(config);
+    return train_process(config, hooks, *identity);
+  }
+  if (ranks == 1) return Run(config, hooks).loop();
+  validate(config);
+  return train_threads(config, hooks);
+}
+
+}  // namespace octet
