@@ -18,9 +18,9 @@ struct NcclOptions {
   std::function<void()> check = {};
 };
 
-// The device of the rank that `ranks` is, which must outlive it. Groups are made over `ranks`, by ncclCommInitRank; that
-// call itself ends only when all ranks of the group make it, or one of their processes is gone. Throws kUnsupported
-// where NCCL is missing or too old, with the way out.
+// The device of the rank that `ranks` is, which must outlive it. Groups are made over `ranks`, by ncclCommInitRank;
+// that call itself ends only when all ranks of the group make it, or one of their processes is gone. Throws
+// kUnsupported where NCCL is missing or too old, with the way out.
 std::unique_ptr<cuda::DeviceRanks> make_nccl_ranks(Communicator& ranks, NcclOptions options = {});
 
 // The version of the library found, "2.28.9", in the usual places or the first of `paths` that will do. Throws

@@ -60,10 +60,9 @@ void GraphRunner::launch_all(bool capturing) {
     for (; i < steps_.size(); ++i) {
       launch_step(i);
       if (profiling_) mark(i + 1);
-      // More launches than the device queues would make the host wait in one, for a rank that may be lost.
-      constexpr size_t kAhead = 64;
-      if (wait_.asks() && !capturing && i % kAhead == kAhead - 1)
-        check_cuda(wait_.stream(context_.stream()), "running kernels");
+      // Launches behind a collective may make the host wait for it, unasked: they load modules, or the queue is full.
+      if (wait_.asks() && !capturing && !profiling_ && op_facts(graph_.node(steps_[i].node).op).collective)
+        check_cuda(wait_.stream(context_.stream()), "running a collective");
     }
   } catch (...) {
     rethrow_with_node(i);
@@ -112,7 +111,10 @@ void GraphRunner::enqueue() {
     launch_all(false);
     if (profiling_) read_marks();
   } else {
-    if (replay_ == nullptr) capture();
+    if (replay_ == nullptr) {
+      if (wait_.asks()) check_cuda(wait_.stream(stream), "waiting for the graph before");  // as launches do, above
+      capture();
+    }
     check_cuda(cudaGraphLaunch(replay_, stream), "launching a graph");
   }
   check_cuda(cudaEventRecord(done_, stream), "recording an event");

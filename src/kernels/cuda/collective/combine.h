@@ -1,4 +1,5 @@
-// Launcher of the reductions that no library makes as they are defined: of rows gathered from all ranks, in their order.
+// Launcher of the reductions that no library makes as they are defined: of rows gathered from all ranks, in their
+// order.
 #pragma once
 
 #include <cuda_runtime_api.h>

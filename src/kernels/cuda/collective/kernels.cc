@@ -1,5 +1,5 @@
-// Rows of the collectives. Parts that are runs of memory (along the first dim) travel from and to where they lie; others
-// are packed into the workspace before, or unpacked from it after.
+// Rows of the collectives. Parts that are runs of memory (along the first dim) travel from and to where they lie;
+// others are packed into the workspace before, or unpacked from it after.
 #include "kernels/cuda/collective/ranks.h"
 
 #include <algorithm>
@@ -132,8 +132,7 @@ void call_all_to_all(RankGroup& group, const void* x, void* y, const Tensor& in,
 template <Call kCall>
 BoundKernel bind_travel(DeviceContext& context, const Graph& graph, const Node& node) {
   RankGroup& group = context.ranks().group(over(node));
-  return
-      [&group, journey = journey_of(graph, node)](const KernelArgs& args) { travel(group, journey, args, kCall); };
+  return [&group, journey = journey_of(graph, node)](const KernelArgs& args) { travel(group, journey, args, kCall); };
 }
 
 // Of rows gathered from all ranks, joined here in their order.
