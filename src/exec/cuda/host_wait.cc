@@ -14,6 +14,7 @@ cudaError_t HostWait::ask(FunctionRef<cudaError_t()> query) const {
   auto checked = Clock::now();
   cudaError_t status = query();
   for (; status == cudaErrorNotReady; status = query()) {
+    cudaGetLastError();  // a query leaves this one behind, and launches are checked by it
     if (Clock::now() - checked >= kBetweenChecks) {
       try {
         ranks_->check();
