@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the packages Octet needs, if any is missing. Usage: scripts/setup.sh program|test|check|tidy|fuzz|cuda
-# cuda: headers of the cuDNN frontend and, if there is no nvcc, the toolkit, from PyPI into build/cuda-python.
+# cuda: headers of the cuDNN frontend and of NCCL and, if there is no nvcc, the toolkit, from PyPI into build/cuda-python.
 set -euo pipefail
 program="g++ cmake ninja-build pkg-config libfmt-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
   libpcre2-dev libutf8proc-dev libzstd-dev zlib1g-dev libdnnl-dev"
@@ -34,9 +34,15 @@ if [ "${1:-}" = cuda ]; then
   target=build/cuda-python
   wheels=""
   [ -f "$target/include/cudnn_frontend.h" ] || wheels="nvidia-cudnn-frontend"
-  if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ] && [ ! -x "$target/nvidia/cu13/bin/nvcc" ]; then
-    for part in cuda-nvcc cuda-crt nvvm cuda-runtime cuda-cccl cuda-cupti; do wheels="$wheels nvidia-$part==13.0.*"; done
-    wheels="$wheels nvidia-cublas==13.1.* nvidia-cudnn-cu13"
+  toolkit=""
+  if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
+    for part in cuda-nvcc cuda-crt nvvm cuda-runtime cuda-cccl cuda-cupti; do toolkit="$toolkit nvidia-$part==13.0.*"; done
+    toolkit="$toolkit nvidia-cublas==13.1.* nvidia-cudnn-cu13"
+  fi
+  # All that lie in the folder nvidia at once: pip replaces it as a whole.
+  if [ ! -f "$target/nvidia/nccl/include/nccl.h" ] ||
+    { [ -n "$toolkit" ] && [ ! -x "$target/nvidia/cu13/bin/nvcc" ]; }; then
+    wheels="$wheels nvidia-nccl-cu13 $toolkit"
   fi
   if [ -n "$wheels" ]; then
     echo "installing into $target: $wheels"

@@ -24,6 +24,9 @@ struct NodeTime {
 };
 
 class Communicator;
+namespace cuda {
+class DeviceRanks;
+}
 
 class Executor {
  public:
@@ -90,6 +93,9 @@ struct CudaOptions {
   bool eager = false;             // launch every node instead of replaying a CUDA graph
   bool check_every_node = false;  // wait after every node, so that an error names it
   bool deterministic = false;     // the same bits in every run
+  // Of the mesh that the program is for (dist/nccl.h), on this device; they outlive the executor. Unused where the
+  // program is one of one rank.
+  cuda::DeviceRanks* ranks = nullptr;
 };
 // Throws kUnsupported with the reason where no GPU can be used or this build has no CUDA.
 std::unique_ptr<Executor> make_cuda_executor(Plan plan, const CudaOptions& options = {});

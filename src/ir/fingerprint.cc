@@ -47,18 +47,19 @@ class Hash {
   }
   void add(const Attrs& attrs) { add(attrs.entries()); }
   void add(const Node& node) {
-    add(node.op, node.inputs, node.results, node.layouts, node.attrs, node.name, node.layer, node.phase,
-        node.body != nullptr);
+    add(node.op, node.inputs, node.results, node.attrs, node.name, node.layer, node.phase, node.body != nullptr);
+    if (!node.layouts.empty()) add(node.layouts);
     if (node.body != nullptr) add(*node.body);
   }
   void add(const Graph& graph) {
     add(graph.name(), graph.role(), graph.nodes(), graph.outputs(), graph.updates());
-    for (Axis axis : kAllAxes) add(graph.mesh()[axis]);
+    if (graph.mesh().ranks() > 1) add(graph.mesh().size[0], graph.mesh().size[1], graph.mesh().size[2], graph.mesh().size[3]);
   }
   void add(const PlacedDim& dim) { add(dim.origin, dim.extent, dim.run, dim.stride, dim.run_stride); }
   void add(const Placement& placement) { add(placement.param, placement.shape.dims, placement.offset, placement.dims); }
   void add(const StateEntry& entry) {
-    add(entry.name, entry.type, entry.layout, entry.role, entry.param, entry.index, entry.initial, entry.placements);
+    add(entry.name, entry.type, entry.role, entry.param, entry.index, entry.initial, entry.placements);
+    if (!entry.layout.copies()) add(entry.layout);
   }
 
   uint64_t state_ = 0;

@@ -8,7 +8,9 @@
 #include "base/log.h"
 #include "exec/cuda/device_memory.h"
 #include "exec/cuda/graph_runner.h"
+#include "exec/cuda/host_wait.h"
 #include "exec/plan_executor.h"
+#include "ir/localize.h"
 
 namespace octet {
 namespace {
@@ -21,7 +23,7 @@ using cuda::StreamRole;
 // What runners use until they are gone: a base in front of theirs.
 struct DeviceResources {
   explicit DeviceResources(const CudaOptions& options)
-      : context_({.device = options.device, .deterministic = options.deterministic}) {
+      : context_({.device = options.device, .deterministic = options.deterministic, .ranks = options.ranks}) {
     guard_.emplace(context_.device());
   }
 
@@ -29,11 +31,13 @@ struct DeviceResources {
   cuda::DeviceContext context_;
   Memory state_memory_, arena_, workspace_, device_inputs_, host_inputs_, host_outputs_;
   cuda::Upload upload_;
+  cuda::HostWait wait_;
 };
 
 class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::GraphRunner> {
  public:
   CudaExecutor(Plan plan, const CudaOptions& options) : DeviceResources(options), PlanExecutor(std::move(plan), 256) {
+    if (plan_.program.mesh().ranks() > 1) join_ranks();
     reject_what_cannot_fit(cuda::free_device_bytes(), context_.device_name());
     {
       const LoggedTime time("device memory");
@@ -47,8 +51,13 @@ class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::Gr
   }
   ~CudaExecutor() override {
     guard_.emplace(context_.device());
-    cudaStreamSynchronize(context_.stream());
+    try {
+      static_cast<void>(wait_.stream(context_.stream()));
+    } catch (...) {  // a rank is lost: nothing is under way any more
+    }
   }
+
+  Coordinate coordinate() const override { return at_; }
 
   std::span<std::byte> input(const std::string& graph, const std::string& name) override {
     const cuda::DeviceGuard guard(context_.device());
@@ -74,7 +83,7 @@ class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::Gr
     const std::byte* from = state(name, offset, part.size());
     check_cuda(cudaMemcpyAsync(part.data(), from, part.size(), cudaMemcpyDeviceToHost, context_.stream()),
                "reading a state");
-    check_cuda(cudaStreamSynchronize(context_.stream()), "reading a state");
+    check_cuda(wait_.stream(context_.stream()), "reading a state");
   }
   void write_state_part(const std::string& name, int64_t offset, std::span<const std::byte> part) override {
     const cuda::DeviceGuard guard(context_.device());
@@ -90,11 +99,12 @@ class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::Gr
     std::byte* to = state(name, offset, part.size());
     check_cuda(cudaMemcpyAsync(to, part.data(), part.size(), cudaMemcpyHostToDevice, context_.stream()),
                "writing a state");
-    check_cuda(cudaStreamSynchronize(context_.stream()), "writing a state");
+    check_cuda(wait_.stream(context_.stream()), "writing a state");
   }
   void fill_state_part(const std::string& name, int64_t offset, int64_t bytes, int64_t grain, MakeBytes make) override {
     const cuda::DeviceGuard guard(context_.device());
     std::byte* to = state(name, offset, static_cast<size_t>(bytes));
+    if (wait_.asks()) check_cuda(wait_.stream(context_.stream()), "filling a state");  // the upload does not ask
     context_.order(StreamRole::kCompute, StreamRole::kCopy);
     upload_.copy(to, bytes, grain, context_.stream(StreamRole::kCopy), make);
     context_.order(StreamRole::kCopy, StreamRole::kCompute);
@@ -109,6 +119,25 @@ class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::Gr
   }
 
  private:
+  // The rank's place in the nodes, and its groups: before memory is taken, in the program's order on all ranks.
+  void join_ranks() {
+    const Mesh& mesh = plan_.program.mesh();
+    cuda::DeviceRanks& ranks = context_.ranks();
+    check(ranks.mesh() == mesh, ErrorCode::kInvalidArgument,
+          "program '{}' is for a mesh of {} ranks (pp {}, dp {}, cp {}, tp {}), the executor's ranks are another of {}",
+          plan_.program.name, mesh.ranks(), mesh.size[0], mesh.size[1], mesh.size[2], mesh.size[3],
+          ranks.mesh().ranks());
+    at_ = ranks.coordinate();
+    localize(plan_.program, at_);
+    for (const Graph& graph : plan_.program.graphs())
+      for (const Node& node : graph.nodes())
+        if (op_facts(node.op).collective && node.op != Op::kTakePart)
+          ranks.group(parse_axes(node.attr<std::string>("over")));
+    wait_ = cuda::HostWait(ranks, [this] {
+      for (auto& [name, runner] : runners_) runner->drop_capture();
+    });
+  }
+
   std::byte* allocate_state(int64_t bytes) {
     state_memory_ = Memory(MemoryKind::kDevice, bytes, "the state");
     if (bytes > 0) {  // on the stream of the writes that follow: another stream's could come after them
@@ -136,7 +165,7 @@ class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::Gr
       next_input += staging.input_bytes;
       next_output += align_up(cuda::GraphRunner::output_bytes(graph), alignment_);
       runners_[name] = std::make_unique<cuda::GraphRunner>(
-          context_, plan_.program, graph, graph_plan,
+          context_, wait_, plan_.program, graph, graph_plan,
           memory_of(graph_plan, graph, arena_.data(), staging.device_inputs), staging, options);
     }
     int64_t workspace = 0;
@@ -148,6 +177,8 @@ class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::Gr
     }
     for (auto& [name, runner] : runners_) runner->set_workspace(planned);
   }
+
+  Coordinate at_;
 };
 
 }  // namespace

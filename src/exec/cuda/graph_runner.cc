@@ -5,9 +5,13 @@
 
 namespace octet::cuda {
 
-GraphRunner::GraphRunner(DeviceContext& context, const Program& program, const Graph& graph, const GraphPlan& plan,
-                         PlanMemory memory, Staging staging, const CudaOptions& options)
-    : BoundGraph(program, graph, plan, std::move(memory)), context_(context), staging_(staging), options_(options) {
+GraphRunner::GraphRunner(DeviceContext& context, const HostWait& wait, const Program& program, const Graph& graph,
+                         const GraphPlan& plan, PlanMemory memory, Staging staging, const CudaOptions& options)
+    : BoundGraph(program, graph, plan, std::move(memory)),
+      context_(context),
+      wait_(wait),
+      staging_(staging),
+      options_(options) {
   bind_nodes([&](const Node& node, Step& step) {
     const KernelEntry& row = select_kernel(graph, node);
     step.row = row.name;
@@ -21,10 +25,14 @@ GraphRunner::GraphRunner(DeviceContext& context, const Program& program, const G
 }
 
 GraphRunner::~GraphRunner() {
-  if (replay_ != nullptr) cudaGraphExecDestroy(replay_);
+  drop_capture();
   for (cudaEvent_t event : marks_) cudaEventDestroy(event);
   for (cudaEvent_t event : {inputs_read_, done_})
     if (event != nullptr) cudaEventDestroy(event);
+}
+
+void GraphRunner::drop_capture() {
+  if (replay_ != nullptr) cudaGraphExecDestroy(std::exchange(replay_, nullptr));
 }
 
 void GraphRunner::set_workspace(std::span<std::byte> workspace) {
@@ -41,17 +49,20 @@ void GraphRunner::launch_inputs() {
 void GraphRunner::launch_step(size_t step) {
   steps_[step].kernel(steps_[step].args);
   check_cuda(cudaGetLastError(), "launching a kernel");
-  if (options_.check_every_node) check_cuda(cudaStreamSynchronize(context_.stream()), "running a kernel");
+  if (options_.check_every_node) check_cuda(wait_.stream(context_.stream()), "running a kernel");
 }
 
 // Profiled, with an event after each node; the spaces between kernels of an eager run count as the node's own time.
-void GraphRunner::launch_all() {
+void GraphRunner::launch_all(bool capturing) {
   size_t i = 0;
   try {
     if (profiling_) mark(0);
     for (; i < steps_.size(); ++i) {
       launch_step(i);
       if (profiling_) mark(i + 1);
+      // Launches behind a collective may make the host wait for it, unasked: they load modules, or the queue is full.
+      if (wait_.asks() && !capturing && !profiling_ && op_facts(graph_.node(steps_[i].node).op).collective)
+        check_cuda(wait_.stream(context_.stream()), "running a collective");
     }
   } catch (...) {
     rethrow_with_node(i);
@@ -76,7 +87,7 @@ void GraphRunner::capture() {
   cudaGraph_t graph = nullptr;
   check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "beginning to capture a graph");
   try {
-    launch_all();
+    launch_all(true);
   } catch (...) {
     cudaStreamEndCapture(stream, &graph);
     if (graph != nullptr) cudaGraphDestroy(graph);
@@ -96,11 +107,14 @@ void GraphRunner::enqueue() {
   // Kernels launched one by one read weights ahead of what is before them (common/overlap.cuh), which must not be the
   // graph that writes the weights; replayed graphs begin when all before them has ended.
   if (eager) {
-    check_cuda(cudaStreamSynchronize(stream), "waiting for the graph before");
-    launch_all();
+    check_cuda(wait_.stream(stream), "waiting for the graph before");
+    launch_all(false);
     if (profiling_) read_marks();
   } else {
-    if (replay_ == nullptr) capture();
+    if (replay_ == nullptr) {
+      if (wait_.asks()) check_cuda(wait_.stream(stream), "waiting for the graph before");  // as launches do, above
+      capture();
+    }
     check_cuda(cudaGraphLaunch(replay_, stream), "launching a graph");
   }
   check_cuda(cudaEventRecord(done_, stream), "recording an event");
@@ -108,7 +122,7 @@ void GraphRunner::enqueue() {
 }
 
 void GraphRunner::finish() {
-  const cudaError_t status = cudaEventSynchronize(done_);
+  const cudaError_t status = wait_.event(done_);
   if (status == cudaSuccess) [[likely]]
     return;
   fail(ErrorCode::kInternal,
@@ -118,7 +132,7 @@ void GraphRunner::finish() {
        graph_.name(), context_.device_name(), runs_, cudaGetErrorName(status), cudaGetErrorString(status));
 }
 
-void GraphRunner::wait_for_inputs() { check_cuda(cudaEventSynchronize(inputs_read_), "waiting for staged inputs"); }
+void GraphRunner::wait_for_inputs() { check_cuda(wait_.event(inputs_read_), "waiting for staged inputs"); }
 
 std::span<std::byte> GraphRunner::input(const std::string& name) const {
   const size_t i = find_input(graph_, plan_, name);
@@ -157,7 +171,7 @@ void GraphRunner::set_profiling(bool on) {
 void GraphRunner::mark(size_t i) { check_cuda(cudaEventRecord(marks_[i], context_.stream()), "recording an event"); }
 
 void GraphRunner::read_marks() {
-  check_cuda(cudaStreamSynchronize(context_.stream()), "running a graph");
+  check_cuda(wait_.stream(context_.stream()), "running a graph");
   const auto add = [&](StepTime& time, cudaEvent_t begin, cudaEvent_t end) {
     float milliseconds = 0;
     check_cuda(cudaEventElapsedTime(&milliseconds, begin, end), "reading an event");

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "exec/cuda/host_wait.h"
 #include "exec/graph_binding.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/kernel.h"
@@ -26,8 +27,8 @@ class GraphRunner : private BoundGraph<Tensor, KernelArgs, BoundKernel> {
     std::byte* host_outputs = nullptr;
   };
 
-  GraphRunner(DeviceContext& context, const Program& program, const Graph& graph, const GraphPlan& plan,
-              PlanMemory memory, Staging staging, const CudaOptions& options);
+  GraphRunner(DeviceContext& context, const HostWait& wait, const Program& program, const Graph& graph,
+              const GraphPlan& plan, PlanMemory memory, Staging staging, const CudaOptions& options);
   ~GraphRunner();
   GraphRunner(const GraphRunner&) = delete;
 
@@ -35,6 +36,7 @@ class GraphRunner : private BoundGraph<Tensor, KernelArgs, BoundKernel> {
   void set_workspace(std::span<std::byte> workspace);
 
   void enqueue();
+  void drop_capture();     // under way or not; the next run captures again
   void finish();           // until outputs and states of the last run are there
   void wait_for_inputs();  // until the last run has read the staged inputs
 
@@ -48,7 +50,7 @@ class GraphRunner : private BoundGraph<Tensor, KernelArgs, BoundKernel> {
 
  private:
   void launch_inputs();
-  void launch_all();
+  void launch_all(bool capturing);
   void launch_copies();
   void launch_step(size_t step);
   void mark(size_t i);
@@ -57,6 +59,7 @@ class GraphRunner : private BoundGraph<Tensor, KernelArgs, BoundKernel> {
   void capture();
 
   DeviceContext& context_;
+  const HostWait& wait_;
   Staging staging_;
   CudaOptions options_;
   int64_t workspace_needed_ = 0;

@@ -127,6 +127,12 @@ void DeviceContext::order(StreamRole before, StreamRole after) {
   check_cuda(cudaStreamWaitEvent(stream(after), event, 0), "ordering two streams");
 }
 
+DeviceRanks& DeviceContext::ranks() const {
+  check(options_.ranks != nullptr, ErrorCode::kInvalidArgument,
+        "a graph with collectives needs the ranks of a mesh: give CudaOptions::ranks");
+  return *options_.ranks;
+}
+
 uint32_t* DeviceContext::counters() {
   if (counters_ == nullptr) {
     constexpr size_t kBytes = kCounters * sizeof(uint32_t);

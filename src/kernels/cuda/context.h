@@ -31,11 +31,14 @@ class DeviceGuard {
   int device_ = 0, before_ = 0;
 };
 
+class DeviceRanks;
+
 struct ContextOptions {
   int device = 0;                   // which of the usable ones
   bool deterministic = false;       // the same bits every run: no atomics on floats, no timing-dependent choices
   bool tune_gemms = true;           // time candidate algorithms of new shapes when binding
   std::string gemm_cache = "auto";  // file of algorithm choices; "auto": octet/ in the user's cache folder, "": none
+  DeviceRanks* ranks = nullptr;     // of the mesh, where the program is one for a mesh: it outlives the context
 };
 
 // A library's handle, or what was learnt of it, on one device. The first kernel that asks makes it.
@@ -65,6 +68,7 @@ class DeviceContext {
   cudaStream_t stream(StreamRole role = StreamRole::kCompute) const { return streams_[static_cast<size_t>(role)]; }
   // What is put on `after` from now on waits for what is on `before` so far.
   void order(StreamRole before, StreamRole after);
+  DeviceRanks& ranks() const;  // throws kInvalidArgument where there are none
   // kCounters words of device memory that are 0 between kernels: what counts in them leaves them at 0. Cleared when
   // they are allocated, by the first call.
   static constexpr int kCounters = 1 << 14;

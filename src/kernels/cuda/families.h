@@ -23,6 +23,7 @@ std::span<const KernelEntry> shape_kernels();
 std::span<const KernelEntry> optimiser_kernels();
 std::span<const KernelEntry> inference_kernels();      // scatter_rows, paged_attention
 std::span<const KernelEntry> sampling_kernels();       // select_token_ids, adjust_logits, sample, top_logprobs
+std::span<const KernelEntry> collective_kernels();     // all_reduce, ..., take_part
 std::span<const KernelEntry> fusion_member_kernels();  // any fusion, its members one by one
 
 // What entries of several families ask and do.

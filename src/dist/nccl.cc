@@ -1,0 +1,286 @@
+// The only file that sees NCCL.
+#include "dist/nccl.h"
+
+#include "base/error.h"
+
+#ifdef OCTET_NCCL
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
+#include <utility>
+
+#include "kernels/cuda/context.h"
+
+namespace octet {
+namespace {
+
+constexpr int kWanted = 22000;
+constexpr const char* kName = "libnccl.so.2";
+
+std::string version_text(int version) {
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+struct Nccl {
+  int version = 0;
+  decltype(&ncclGetVersion) get_version;
+  decltype(&ncclGetErrorString) error_string;
+  decltype(&ncclGetLastError) last_error;
+  decltype(&ncclGetUniqueId) get_unique_id;
+  decltype(&ncclCommInitRank) init_rank;
+  decltype(&ncclCommDestroy) destroy;
+  decltype(&ncclCommAbort) abort;
+  decltype(&ncclCommGetAsyncError) async_error;
+  decltype(&ncclGroupStart) group_start;
+  decltype(&ncclGroupEnd) group_end;
+  decltype(&ncclAllReduce) all_reduce;
+  decltype(&ncclReduceScatter) reduce_scatter;
+  decltype(&ncclAllGather) all_gather;
+  decltype(&ncclSend) send;
+  decltype(&ncclRecv) receive;
+
+  explicit Nccl(const std::vector<std::string>& paths) {
+    std::string tried;
+    for (const std::string& path : paths)
+      if (open(path, tried)) return;
+    fail(ErrorCode::kUnsupported,
+         "several GPUs need {} (NCCL {} or later): looked for as {}{}; install NCCL (Debian: libnccl2), or the Python "
+         "package nvidia-nccl-cu13, or add its folder to LD_LIBRARY_PATH",
+         kName, version_text(kWanted), fmt::join(paths, ", "), tried.empty() ? ", and not found" : tried);
+  }
+
+  void check(ncclResult_t status, const std::string& what, ncclComm_t of = nullptr) const {
+    if (status == ncclSuccess) [[likely]]
+      return;
+    const char* last = last_error(of);
+    fail(ErrorCode::kIo, "NCCL {}: {}: {} ({}); NCCL_DEBUG=INFO says more", version_text(version), what,
+         error_string(status), last != nullptr && *last != 0 ? last : "no details");
+  }
+
+ private:
+  // Adds to `tried` what is there and does not do.
+  bool open(const std::string& path, std::string& tried) {
+    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) return false;
+    bool complete = true;
+    const auto find = [&](const char* name, auto& function) {
+      function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
+      complete = complete && function != nullptr;
+    };
+    find("ncclGetVersion", get_version);
+    find("ncclGetErrorString", error_string);
+    find("ncclGetLastError", last_error);
+    find("ncclGetUniqueId", get_unique_id);
+    find("ncclCommInitRank", init_rank);
+    find("ncclCommDestroy", destroy);
+    find("ncclCommAbort", abort);
+    find("ncclCommGetAsyncError", async_error);
+    find("ncclGroupStart", group_start);
+    find("ncclGroupEnd", group_end);
+    find("ncclAllReduce", all_reduce);
+    find("ncclReduceScatter", reduce_scatter);
+    find("ncclAllGather", all_gather);
+    find("ncclSend", send);
+    find("ncclRecv", receive);
+    if (complete && get_version(&version) == ncclSuccess && version >= kWanted) return true;
+    tried += fmt::format("; {} is {}", path, complete ? "version " + version_text(version) : "not a whole NCCL");
+    dlclose(library);
+    return false;
+  }
+};
+
+const Nccl& nccl() {
+  static const Nccl library = [] {
+    // All connections are made with a communicator: its memory is known then, and no later call waits for peers. What
+    // the environment says wins.
+    setenv("NCCL_RUNTIME_CONNECT", "0", /*replace=*/0);
+    std::vector<std::string> places = {kName};
+    const std::vector<std::string> wheels = cuda::python_libraries("nccl", kName);
+    places.insert(places.end(), wheels.begin(), wheels.end());
+    return Nccl(places);
+  }();
+  return library;
+}
+
+ncclDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF32: return ncclFloat32;
+    case DType::kBF16: return ncclBfloat16;
+    case DType::kF16: return ncclFloat16;
+    case DType::kF64: return ncclFloat64;
+    case DType::kI32: return ncclInt32;
+    default: fail(ErrorCode::kInternal, "NCCL: no sums of {}", dtype_name(dtype));
+  }
+}
+
+class NcclGroup final : public cuda::RankGroup {
+ public:
+  NcclGroup(const ncclUniqueId& id, int64_t size, int64_t own, std::string where)
+      : RankGroup(size, own), where_(std::move(where)) {
+    nccl_.check(nccl_.init_rank(&comm_, static_cast<int>(size), id, static_cast<int>(own)),
+                "making a communicator of " + where_);
+  }
+  ~NcclGroup() override {
+    if (comm_ != nullptr) nccl_.destroy(comm_);
+  }
+
+  void all_reduce(const void* x, void* y, int64_t count, DType dtype, Stream stream) override {
+    check(nccl_.all_reduce(x, y, static_cast<size_t>(count), type_of(dtype), ncclSum, comm(), stream), "all_reduce");
+  }
+  void reduce_scatter(const void* x, void* y, int64_t count, DType dtype, Stream stream) override {
+    check(nccl_.reduce_scatter(x, y, static_cast<size_t>(count), type_of(dtype), ncclSum, comm(), stream),
+          "reduce_scatter");
+  }
+  void all_gather(const void* x, void* y, int64_t bytes, Stream stream) override {
+    check(nccl_.all_gather(x, y, static_cast<size_t>(bytes), ncclUint8, comm(), stream), "all_gather");
+  }
+  void all_to_all(const void* x, void* y, int64_t bytes, Stream stream) override {
+    for (int64_t i = 0; i < size(); ++i) {
+      const auto count = static_cast<size_t>(bytes);
+      const int other = static_cast<int>(i);
+      check(nccl_.send(static_cast<const std::byte*>(x) + i * bytes, count, ncclUint8, other, comm(), stream), "send");
+      check(nccl_.receive(static_cast<std::byte*>(y) + i * bytes, count, ncclUint8, other, comm(), stream), "receive");
+    }
+  }
+  void together(FunctionRef<void()> calls) override {
+    comm();
+    check(nccl_.group_start(), "beginning a call");
+    try {
+      calls();
+    } catch (...) {
+      nccl_.group_end();
+      throw;
+    }
+    check(nccl_.group_end(), "running a call");
+  }
+
+  void check_async() const {
+    ncclResult_t state = ncclSuccess;
+    check(nccl_.async_error(comm(), &state), "asking for errors");
+    if (state != ncclInProgress) check(state, "a peer or a link failed");
+  }
+  void abort() {
+    nccl_.abort(std::exchange(comm_, nullptr));  // whatever it answers, the communicator is gone
+  }
+
+ private:
+  ncclComm_t comm() const {
+    octet::check(comm_ != nullptr, ErrorCode::kIo, "NCCL: the communicator of {} was aborted", where_);
+    return comm_;
+  }
+  void check(ncclResult_t status, const char* what) const {
+    if (status != ncclSuccess) nccl_.check(status, fmt::format("{}: {}", where_, what), comm_);
+  }
+
+  const Nccl& nccl_ = nccl();
+  std::string where_;
+  ncclComm_t comm_ = nullptr;
+};
+
+class NcclRanks final : public cuda::DeviceRanks {
+ public:
+  NcclRanks(Communicator& ranks, NcclOptions options)
+      : DeviceRanks(ranks.mesh(), ranks.rank()),
+        ranks_(ranks),
+        options_(std::move(options)),
+        device_(cuda::device_facts(options_.device).index) {
+    nccl();  // missing: now
+  }
+  ~NcclRanks() override {
+    const cuda::DeviceGuard guard(device_);
+    // Destroying a communicator may wait for its other ranks: not where this one ends by an error.
+    if (std::uncaught_exceptions() > exceptions_) abort();
+    groups_.clear();
+  }
+
+  cuda::RankGroup& group(const AxisList& over) override {
+    for (const auto& [axes, group] : groups_)
+      if (axes == over) return *group;
+    octet::check(!aborted_, ErrorCode::kIo, "NCCL: rank {} was aborted", rank());
+    const cuda::DeviceGuard guard(device_);
+    const std::vector<int32_t> members = mesh().group(rank(), over);
+    const int64_t own = std::find(members.begin(), members.end(), rank()) - members.begin();
+    const int64_t before = free_bytes();
+    auto made = std::make_unique<NcclGroup>(id_of_first(members, own), std::ssize(members), own,
+                                            fmt::format("rank {} over {}", rank(), print(over)));
+    bytes_ += before - free_bytes();
+    return *groups_.emplace_back(over, std::move(made)).second;
+  }
+  void check() override {
+    octet::check(!aborted_, ErrorCode::kIo, "NCCL: rank {} was aborted", rank());
+    if (options_.check) options_.check();  // first: it knows which rank is lost
+    for (const auto& [axes, group] : groups_) group->check_async();
+  }
+  void abort() override {
+    if (std::exchange(aborted_, true)) return;
+    const cuda::DeviceGuard guard(device_);
+    for (const auto& [axes, group] : groups_) group->abort();
+  }
+  bool aborted() const override { return aborted_; }
+  int64_t bytes() const override { return bytes_; }
+
+ private:
+  // The first member's, on all of them.
+  ncclUniqueId id_of_first(const std::vector<int32_t>& members, int64_t own) {
+    ncclUniqueId id = {};
+    if (own == 0) nccl().check(nccl().get_unique_id(&id), "making an id");
+    std::vector<ncclUniqueId> ids(members.size());
+    std::vector<std::span<const std::byte>> send;
+    std::vector<std::span<std::byte>> receive;
+    for (ncclUniqueId& other : ids) {
+      send.push_back(std::as_bytes(std::span(&id, 1)));
+      receive.push_back(std::as_writable_bytes(std::span(&other, 1)));
+    }
+    ranks_.exchange(members, send, receive);
+    return ids[0];
+  }
+  static int64_t free_bytes() {
+    size_t free = 0, total = 0;
+    cuda::check_cuda(cudaMemGetInfo(&free, &total), "asking for free memory");
+    return static_cast<int64_t>(free);
+  }
+
+  Communicator& ranks_;
+  NcclOptions options_;
+  int device_;
+  int exceptions_ = std::uncaught_exceptions();
+  std::vector<std::pair<AxisList, std::unique_ptr<NcclGroup>>> groups_;  // in the order in which they were made
+  int64_t bytes_ = 0;
+  bool aborted_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<cuda::DeviceRanks> make_nccl_ranks(Communicator& ranks, NcclOptions options) {
+  return std::make_unique<NcclRanks>(ranks, std::move(options));
+}
+
+std::string nccl_version(const std::vector<std::string>& paths) {
+  return version_text(paths.empty() ? nccl().version : Nccl(paths).version);
+}
+
+}  // namespace octet
+
+#else
+
+namespace octet {
+namespace {
+
+[[noreturn]] void fail_without_nccl() {
+  fail(ErrorCode::kUnsupported,
+       "several GPUs need NCCL, whose header this program was built without: scripts/setup.sh cuda brings it, then "
+       "build again with -DOCTET_CUDA=ON");
+}
+
+}  // namespace
+
+// NOLINTNEXTLINE(performance-unnecessary-value-param): the signature is that of the build with NCCL
+std::unique_ptr<cuda::DeviceRanks> make_nccl_ranks(Communicator&, NcclOptions) { fail_without_nccl(); }
+std::string nccl_version(const std::vector<std::string>&) { fail_without_nccl(); }
+
+}  // namespace octet
+#endif

@@ -1,0 +1,170 @@
+// For tests only: the ranks of a mesh as threads of one process, each with a device. Over NCCL every rank has a device
+// of its own; over the host (eager runs only) they share what there is, so that one GPU shows what kernels do on any
+// mesh.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "dist/communicator.h"
+#include "dist/nccl.h"
+#include "exec/executor.h"
+#include "kernels/cuda/context.h"
+
+namespace octet {
+
+// Collectives as they are defined, over a Communicator.
+class HostGroup final : public cuda::RankGroup {
+ public:
+  HostGroup(Communicator& ranks, std::vector<int32_t> members, int64_t own)
+      : RankGroup(std::ssize(members), own), ranks_(ranks), members_(std::move(members)) {}
+
+  void all_reduce(const void* x, void* y, int64_t count, DType dtype, Stream stream) override {
+    const auto mine = download(x, count * dtype_bytes(dtype), stream);
+    upload(y, sum(exchange(std::vector(members_.size(), mine)), dtype), stream);
+  }
+  void reduce_scatter(const void* x, void* y, int64_t count, DType dtype, Stream stream) override {
+    upload(y, sum(exchange(rows(x, count * dtype_bytes(dtype), stream)), dtype), stream);
+  }
+  void all_gather(const void* x, void* y, int64_t bytes, Stream stream) override {
+    upload(y, joined(exchange(std::vector(members_.size(), download(x, bytes, stream)))), stream);
+  }
+  void all_to_all(const void* x, void* y, int64_t bytes, Stream stream) override {
+    upload(y, joined(exchange(rows(x, bytes, stream))), stream);
+  }
+  void together(FunctionRef<void()> calls) override { calls(); }
+
+ private:
+  using Bytes = std::vector<std::byte>;
+
+  static Bytes download(const void* x, int64_t bytes, Stream stream) {
+    Bytes data(static_cast<size_t>(bytes));
+    cuda::check_cuda(cudaMemcpyAsync(data.data(), x, data.size(), cudaMemcpyDeviceToHost, stream), "downloading");
+    cuda::check_cuda(cudaStreamSynchronize(stream), "downloading");
+    return data;
+  }
+  static void upload(void* y, const Bytes& data, Stream stream) {
+    cuda::check_cuda(cudaMemcpyAsync(y, data.data(), data.size(), cudaMemcpyHostToDevice, stream), "uploading");
+    cuda::check_cuda(cudaStreamSynchronize(stream), "uploading");
+  }
+  std::vector<Bytes> rows(const void* x, int64_t bytes, Stream stream) const {
+    std::vector<Bytes> all;
+    for (int64_t i = 0; i < size(); ++i)
+      all.push_back(download(static_cast<const std::byte*>(x) + i * bytes, bytes, stream));
+    return all;
+  }
+  std::vector<Bytes> exchange(const std::vector<Bytes>& mine) {
+    std::vector<Bytes> theirs(mine);
+    ranks_.exchange(members_, {std::vector<std::span<const std::byte>>(mine.begin(), mine.end())},
+                    {std::vector<std::span<std::byte>>(theirs.begin(), theirs.end())});
+    return theirs;
+  }
+  static Bytes joined(const std::vector<Bytes>& rows) {
+    Bytes all;
+    for (const Bytes& row : rows) all.insert(all.end(), row.begin(), row.end());
+    return all;
+  }
+  static Bytes sum(const std::vector<Bytes>& rows, DType dtype) {
+    Bytes y(rows[0].size());
+    for (int64_t i = 0; i < std::ssize(y) / dtype_bytes(dtype); ++i) {
+      double all = load_element(dtype, rows[0].data(), i);
+      for (size_t r = 1; r < rows.size(); ++r) {
+        const double next = load_element(dtype, rows[r].data(), i);
+        all =
+            dtype == DType::kF64 ? all + next : static_cast<double>(static_cast<float>(all) + static_cast<float>(next));
+      }
+      store_element(dtype, y.data(), i, all);
+    }
+    return y;
+  }
+
+  Communicator& ranks_;
+  std::vector<int32_t> members_;
+};
+
+class HostRanks final : public cuda::DeviceRanks {
+ public:
+  explicit HostRanks(Communicator& ranks) : DeviceRanks(ranks.mesh(), ranks.rank()), ranks_(ranks) {}
+  cuda::RankGroup& group(const AxisList& over) override {
+    std::vector<int32_t> members = mesh().group(rank(), over);
+    const int64_t own = std::find(members.begin(), members.end(), rank()) - members.begin();
+    return *groups_.emplace_back(std::make_unique<HostGroup>(ranks_, std::move(members), own));
+  }
+  void check() override {}
+  void abort() override {}
+  bool aborted() const override { return false; }
+  int64_t bytes() const override { return 0; }
+
+ private:
+  Communicator& ranks_;
+  std::vector<std::unique_ptr<HostGroup>> groups_;
+};
+
+enum class Wire : uint8_t { kHost, kNccl };
+
+// Why the ranks cannot be had here; "": they can.
+inline std::string no_ranks(Wire wire, const Mesh& mesh) {
+  std::string why;
+  if (!cuda_available(&why)) return why;
+  if (wire == Wire::kHost) return "";
+  if (cuda::device_count() < mesh.ranks())
+    return fmt::format("{} GPUs are wanted and {} can be used", mesh.ranks(), cuda::device_count());
+  try {
+    nccl_version();
+  } catch (const Error& error) {
+    return error.message();
+  }
+  return "";
+}
+
+inline int device_of(Wire wire, int32_t rank) { return wire == Wire::kNccl ? rank : rank % cuda::device_count(); }
+
+// All ranks come to this point.
+inline void meet(Communicator& rank) {
+  std::vector<int32_t> all;
+  for (int32_t r = 0; r < rank.mesh().ranks(); ++r) all.push_back(r);
+  rank.exchange(all, std::vector<std::span<const std::byte>>(all.size()),
+                std::vector<std::span<std::byte>>(all.size()));
+}
+
+// The control plane of the ranks that run: which of them is known to be lost. Where ranks share a process, freeing a
+// device's memory may wait for other devices' kernels: a rank that is to fail says so before it lets go of its
+// executor.
+inline std::atomic<int32_t> lost_rank = -1;
+
+// Runs `work` for each rank in a thread of its own; when one throws, the others' waits end. Throws what the first
+// threw.
+inline void run_gpu_ranks(Wire wire, const Mesh& mesh,
+                          const std::function<void(Communicator&, cuda::DeviceRanks&)>& work) {
+  lost_rank = -1;
+  run_thread_ranks(mesh, [&](Communicator& rank) {
+    try {
+      std::unique_ptr<cuda::DeviceRanks> ranks;
+      if (wire == Wire::kHost) {
+        ranks = std::make_unique<HostRanks>(rank);
+      } else {
+        const auto look = [&] { check(lost_rank < 0, ErrorCode::kIo, "rank {} is lost", lost_rank.load()); };
+        ranks = make_nccl_ranks(rank, {.device = device_of(wire, rank.rank()), .check = look});
+      }
+      work(rank, *ranks);
+    } catch (...) {
+      lost_rank = rank.rank();
+      throw;
+    }
+  });
+}
+
+inline CudaOptions rank_options(Wire wire, cuda::DeviceRanks& ranks, bool eager = false) {
+  return {.device = device_of(wire, ranks.rank()),
+          .eager = eager || wire == Wire::kHost,
+          .deterministic = true,
+          .ranks = &ranks};
+}
+
+}  // namespace octet
