@@ -23,7 +23,7 @@ int64_t free_memory(Device device, const CudaOptions& options) {
 }
 
 std::unique_ptr<Executor> make_executor(Plan plan, const CudaOptions& options, Communicator* ranks) {
-  return plan.target.device == Device::kCuda ? make_cuda_executor(std::move(plan), options)
+  return plan.target.device == Device::kCuda ? make_cuda_executor(std::move(plan), options, ranks)
                                              : make_cpu_executor(std::move(plan), ranks);
 }
 

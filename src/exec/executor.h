@@ -33,7 +33,7 @@ class Executor {
   virtual ~Executor() = default;
   virtual const Program& program() const = 0;
   virtual Communicator* ranks() const { return nullptr; }  // this rank, where the program is one for a mesh
-  Coordinate coordinate() const;                           // its place
+  virtual Coordinate coordinate() const;                   // its place
 
   // Staging buffer of an input, laid out as its type says; keeps its contents between runs.
   virtual std::span<std::byte> input(const std::string& graph, const std::string& name) = 0;
@@ -98,7 +98,8 @@ struct CudaOptions {
   cuda::DeviceRanks* ranks = nullptr;
 };
 // Throws kUnsupported with the reason where no GPU can be used or this build has no CUDA.
-std::unique_ptr<Executor> make_cuda_executor(Plan plan, const CudaOptions& options = {});
+// `ranks`: what states are gathered over where the program is one for a mesh, whose tensors go over options.ranks.
+std::unique_ptr<Executor> make_cuda_executor(Plan plan, const CudaOptions& options = {}, Communicator* ranks = nullptr);
 // The device's Target: its memory, fusions its kernels have, FP8 rules, measured rates where they are known. Made
 // without a context on the device.
 Target cuda_target(const CudaOptions& options = {});
@@ -107,6 +108,7 @@ int64_t free_cuda_memory(const CudaOptions& options = {});
 std::string cuda_bus_id(const CudaOptions& options = {});  // of the device on PCI: what NVML knows it by
 // Whether there is a usable GPU and this build can use it; `why` says why not.
 bool cuda_available(std::string* why = nullptr);
+int cuda_device_count(std::string* why = nullptr);  // usable ones
 
 // "cpu", "cuda" or "auto": cuda where it is available. Throws for cuda where it is not, with the reason.
 Device resolve_device(const std::string& name);

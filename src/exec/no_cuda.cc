@@ -10,6 +10,8 @@ bool cuda_available(std::string* why) {
   return false;
 }
 
+int cuda_device_count(std::string* why) { return cuda_available(why) ? 1 : 0; }
+
 namespace {
 
 [[noreturn]] void fail_without_cuda() {
@@ -21,7 +23,7 @@ namespace {
 }  // namespace
 
 // NOLINTNEXTLINE(performance-unnecessary-value-param): the signature is that of the CUDA executor, which keeps the plan
-std::unique_ptr<Executor> make_cuda_executor(Plan, const CudaOptions&) { fail_without_cuda(); }
+std::unique_ptr<Executor> make_cuda_executor(Plan, const CudaOptions&, Communicator*) { fail_without_cuda(); }
 Target cuda_target(const CudaOptions&) { fail_without_cuda(); }
 int64_t free_cuda_memory(const CudaOptions&) { fail_without_cuda(); }
 std::string cuda_bus_id(const CudaOptions&) { fail_without_cuda(); }

@@ -11,8 +11,6 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "dist/communicator.h"
-#include "exec/collectives.h"
 #include "exec/executor.h"
 #include "exec/graph_binding.h"
 
@@ -45,9 +43,7 @@ class PlanExecutor : public Executor {
  protected:
   // ranks: this rank of the program's mesh, null where it has one rank.
   PlanExecutor(Plan plan, int64_t least_alignment, Communicator* ranks = nullptr)
-      : plan_(std::move(plan)), alignment_(std::max(plan_.target.buffer_alignment, least_alignment)), ranks_(ranks) {
-    join_mesh(plan_.program, ranks_);
-  }
+      : plan_(std::move(plan)), alignment_(std::max(plan_.target.buffer_alignment, least_alignment)), ranks_(ranks) {}
 
   // `where` names the device; available 0: unknown.
   void reject_what_cannot_fit(int64_t available, const std::string& where) const {

@@ -53,7 +53,8 @@ class Hash {
   }
   void add(const Graph& graph) {
     add(graph.name(), graph.role(), graph.nodes(), graph.outputs(), graph.updates());
-    if (graph.mesh().ranks() > 1) add(graph.mesh().size[0], graph.mesh().size[1], graph.mesh().size[2], graph.mesh().size[3]);
+    if (graph.mesh().ranks() > 1)
+      add(graph.mesh().size[0], graph.mesh().size[1], graph.mesh().size[2], graph.mesh().size[3]);
   }
   void add(const PlacedDim& dim) { add(dim.origin, dim.extent, dim.run, dim.stride, dim.run_stride); }
   void add(const Placement& placement) { add(placement.param, placement.shape.dims, placement.offset, placement.dims); }

@@ -43,10 +43,11 @@ Value Relayout::along(Op op, Value x, int axis, const AxisList& over) {
 
 Value Relayout::bring(Value x, const Layout& want) {
   if (!x.exists() || layout(x) == want) return x;
-  check(layout(x).due(Pending::kNever).empty(), ErrorCode::kInvalidArgument,
-        "{}: result {} is {}: its blocks of {} elements along the rows lie on several ranks (want a multiple of {} rows, "
-        "tokens or outputs, on every rank)",
-        describe(graph_, x.node), x.result, print(graph_.type(x), layout(x)), kScaleBlock, kScaleBlock);
+  check(
+      layout(x).due(Pending::kNever).empty(), ErrorCode::kInvalidArgument,
+      "{}: result {} is {}: its blocks of {} elements along the rows lie on several ranks (want a multiple of {} rows, "
+      "tokens or outputs, on every rank)",
+      describe(graph_, x.node), x.result, print(graph_.type(x), layout(x)), kScaleBlock, kScaleBlock);
   const auto key = std::tuple(index(x.node), x.result, phase_ == Phase::kForward, print(graph_.type(x), want));
   if (const auto known = known_.find(key); known != known_.end()) return known->second;
   const Value made = recut(settle_pending(x, want), want);

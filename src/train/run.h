@@ -90,7 +90,9 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
 // the first one decides (what to resume, when to stop) and writes all but the others' logs.
 struct RankLinks {
   Communicator* ranks = nullptr;
-  Control* control = nullptr;  // of ranks that are processes
+  Control* control = nullptr;            // of ranks that are processes
+  cuda::DeviceRanks* devices = nullptr;  // of ranks with GPUs
+  int device = 0;                        // this rank's
 };
 
 class Run {
@@ -107,7 +109,7 @@ class Run {
   void evaluate_now(int64_t step);
   void save(int64_t step);
   bool stop_wanted();
-  bool is_first() const { return ranks_ == nullptr || ranks_->rank() == 0; }
+  bool is_first() const { return links_.ranks == nullptr || links_.ranks->rank() == 0; }
   struct Step {  // enqueued, or its first micro-batch is
     std::vector<Batch> micro_batches;
     StepWork work;
@@ -126,8 +128,7 @@ class Run {
 
   const RunConfig& config_;
   const TrainHooks& hooks_;
-  Communicator* ranks_;
-  Control* control_;
+  RankLinks links_;
   std::string own_folder_;    // of this rank's log
   bool stop_agreed_ = false;  // by all ranks, at the last step's beginning
   ModelConfig model_;

@@ -60,13 +60,13 @@ std::string why_portable_masks(const RunConfig& config, const StepperOptions& op
 }  // namespace
 
 Run::Run(const RunConfig& config, const TrainHooks& hooks, const RankLinks& links)
-    : config_(config), hooks_(hooks), ranks_(links.ranks), control_(links.control), own_folder_(config.out) {
+    : config_(config), hooks_(hooks), links_(links), own_folder_(config.out) {
   const LoggedTime time("start of the run");
   validate(config_);
   check(!config_.train_data.empty(), ErrorCode::kInvalidArgument,
         "data.train is not set: make a corpus with `octet data FILES --out PREFIX` and give its PREFIX");
   set_thread_count(static_cast<int>(config_.threads));
-  if (!is_first()) own_folder_ += fmt::format("/ranks/rank_{}", ranks_->rank());
+  if (!is_first()) own_folder_ += fmt::format("/ranks/rank_{}", links_.ranks->rank());
   open_data();
   if (is_first() && !config_.profile_timeline.empty()) timeline_.emplace(config_);
   check_writable(config_.out);
@@ -108,7 +108,7 @@ void Run::open_data() {
                       train_data_->documents(), config_.sequence_length, config_.sampling, config_.seed,
                       config_.accumulation() * config_.micro_batch);
   data_checksum_ = fmt::format("{:08x}", train_data_->checksum());
-  if (control_ != nullptr) control_->compare("data", data_ + "\nchecksum " + data_checksum_);
+  if (links_.control != nullptr) links_.control->compare("data", data_ + "\nchecksum " + data_checksum_);
 }
 
 // The checkpoint is chosen before anything is compiled: its precision decisions are part of the plan.
@@ -120,12 +120,12 @@ void Run::find_checkpoint() {
     verify_folder(config_.resume);
     resume_from_ = config_.resume;
   }
-  if (ranks_ != nullptr) {
+  if (links_.ranks != nullptr) {
     const std::string chosen = resume_from_.value_or("");
-    const std::vector<std::byte> first = gather(*ranks_, std::as_bytes(std::span(chosen)))[0];
+    const std::vector<std::byte> first = gather(*links_.ranks, std::as_bytes(std::span(chosen)))[0];
     if (!first.empty()) resume_from_ = {reinterpret_cast<const char*>(first.data()), first.size()};
     check(!resume_from_ || path_exists(*resume_from_), ErrorCode::kNotFound,
-          "rank {} does not see {}, from which rank 0 resumes: all ranks need the same folder", ranks_->rank(),
+          "rank {} does not see {}, from which rank 0 resumes: all ranks need the same folder", links_.ranks->rank(),
           *resume_from_);
   }
   if (!resume_from_) {
@@ -154,12 +154,15 @@ void Run::check_model_folder() const {
 }
 
 void Run::build() {
+  options_.cuda.device = links_.device;
   const Target target = hooks_.target ? *hooks_.target : target_of(resolve_device(config_.device), options_.cuda);
   std::string why;
   if (config_.device == "auto" && target.device == Device::kCpu && !cuda_available(&why))
     log_info("runs on the CPU: {}", why);
   options_ = stepper_options(config_, target);
-  options_.ranks = ranks_;
+  options_.ranks = links_.ranks;
+  options_.cuda.device = links_.device;
+  options_.cuda.ranks = links_.devices;
   if (const std::string note = slow_recipe_note(options_.compile.recipe, target.device, has_bf16_tiles());
       !note.empty())
     log_info("{}", note);
@@ -177,7 +180,7 @@ void Run::build() {
       const LoggedTime time("plan");
       return auto_ ? auto_->plan() : compile_training(model_, options_);
     }();
-    if (control_ != nullptr) control_->compare("plan", print(plan.program));
+    if (links_.control != nullptr) links_.control->compare("plan", print(plan.program));
     const std::optional<int64_t> free = hooks_.free_disk ? hooks_.free_disk : free_disk_bytes(config_.out);
     if (free) check_disk_space(config_, plan.program, kept_, *free);
     const LoggedTime time("executor");
@@ -229,7 +232,7 @@ void Run::resume_or_start() {
     initialize_weights(stepper_->executor(), static_cast<uint64_t>(config_.seed));
   }
   // What was trained there before is another run's now, or was passed over.
-  if (ranks_ != nullptr) any_of(*ranks_, false);  // all have read what is moved
+  if (links_.ranks != nullptr) any_of(*links_.ranks, false);  // all have read what is moved
   const std::string aside = is_first() ? set_aside_checkpoints(config_.out, resume_from_ ? result_.run.step : -1) : "";
   if (!aside.empty()) log_info("later checkpoints of {} were moved to {}", config_.out, aside);
   RunConfig copy = config_;

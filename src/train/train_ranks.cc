@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 
 #include "base/error.h"
@@ -10,6 +11,7 @@
 #include "base/threads.h"
 #include "dist/control.h"
 #include "dist/launch.h"
+#include "dist/nccl.h"
 #include "dist/open_mpi.h"
 #include "train/run.h"
 
@@ -20,15 +22,38 @@ namespace {
 TrainHooks quiet(const TrainHooks& hooks) { return {.target = hooks.target, .free_disk = hooks.free_disk}; }
 
 TrainResult train_threads(const RunConfig& config, const TrainHooks& hooks) {
+  const int32_t count = config.mesh().ranks();
+  const bool gpus = (hooks.target ? hooks.target->device : resolve_device(config.device)) == Device::kCuda;
+  check(
+      !gpus || cuda_device_count() >= count, ErrorCode::kInvalidArgument,
+      "parallel.tensor={} x parallel.data={} x parallel.context={} are {} ranks, and {} GPUs can be used here: want a "
+      "GPU for each rank, or train.device=cpu",
+      config.tensor, config.data_ranks, config.context, count, cuda_device_count());
   RunConfig each = config;  // the machine's threads are shared out
-  each.threads = std::max<int64_t>((config.threads > 0 ? config.threads : thread_count()) / config.mesh().ranks(), 1);
+  each.threads = std::max<int64_t>((config.threads > 0 ? config.threads : thread_count()) / count, 1);
   TrainResult result;
-  const auto work = [&](Communicator& rank) {
+  std::atomic<int32_t> lost = -1;
+  const auto run = [&](Communicator& rank) {
+    RankLinks links{.ranks = &rank, .device = gpus ? rank.rank() : 0};
+    std::unique_ptr<cuda::DeviceRanks> devices;
+    if (gpus) {
+      const auto look = [&] { check(lost < 0, ErrorCode::kIo, "rank {} is lost", lost.load()); };
+      devices = make_nccl_ranks(rank, {.device = links.device, .check = look});
+      links.devices = devices.get();
+    }
     if (rank.rank() == 0) {
-      result = Run(each, hooks, {.ranks = &rank}).loop();
+      result = Run(each, hooks, links).loop();
     } else {
       set_thread_log_level(LogLevel::kOff);
-      Run(each, quiet(hooks), {.ranks = &rank}).loop();
+      Run(each, quiet(hooks), links).loop();
+    }
+  };
+  const auto work = [&](Communicator& rank) {
+    try {
+      run(rank);
+    } catch (...) {
+      lost = rank.rank();
+      throw;
     }
   };
   run_thread_ranks(config.mesh(), work, static_cast<double>(config.rank_timeout));

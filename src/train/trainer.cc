@@ -65,7 +65,9 @@ constexpr int64_t kGapsShown = 10, kKernelsShown = 12;
 }  // namespace
 
 // Of several ranks: what they agreed on when the step began.
-bool Run::stop_wanted() { return ranks_ != nullptr ? stop_agreed_ : g_signal != 0 || (hooks_.stop && hooks_.stop()); }
+bool Run::stop_wanted() {
+  return links_.ranks != nullptr ? stop_agreed_ : g_signal != 0 || (hooks_.stop && hooks_.stop());
+}
 
 void Run::evaluate_now(int64_t step) {
   if (!validation_data_ || last_evaluated_ == step) return;
@@ -110,7 +112,7 @@ void Run::save(int64_t step) {
 // Enqueues the first micro-batch of a step; null once the run is to stop. If the data turns out to be damaged, a
 // checkpoint is written before the error ends the run.
 std::unique_ptr<Run::Step> Run::begin(Prefetcher& prefetcher, int64_t step) {
-  if (ranks_ != nullptr) stop_agreed_ = any_of(*ranks_, g_signal != 0 || (hooks_.stop && hooks_.stop()));
+  if (links_.ranks != nullptr) stop_agreed_ = any_of(*links_.ranks, g_signal != 0 || (hooks_.stop && hooks_.stop()));
   if (stop_wanted()) return nullptr;  // before data is taken, so that a later call still finds it
   const auto asked = std::chrono::steady_clock::now();
   auto next = std::make_unique<Step>();
@@ -128,7 +130,7 @@ std::unique_ptr<Run::Step> Run::begin(Prefetcher& prefetcher, int64_t step) {
                 .step = step,
                 .seed = static_cast<uint64_t>(config_.seed),
                 .statistics = auto_ && auto_->due(step)};
-  if (control_ != nullptr) control_->note(step, "train");
+  if (links_.control != nullptr) links_.control->note(step, "train");
   stepper_->begin(next->work);
   return next;
 }
@@ -146,7 +148,7 @@ bool Run::can_overlap_next_step(const StepWork& work) const {
 // The first non-finite value or gradient, as far as it can be found.
 std::string Run::locate_non_finite(std::span<const Batch> micro_batches) {
   try {
-    for (size_t i = 0; ranks_ == nullptr && i < micro_batches.size(); ++i) {
+    for (size_t i = 0; links_.ranks == nullptr && i < micro_batches.size(); ++i) {
       const Batch& batch = micro_batches[i];
       const std::string value = first_non_finite_value(model_, options_, stepper_->executor(), batch);
       if (!value.empty()) return "in the forward pass, " + value;

@@ -6,6 +6,8 @@
 
 #include "base/error.h"
 #include "infer/serving_program.h"
+#include "ir/facts.h"
+#include "ir/localize.h"
 #include "kernels/cuda/kernel.h"
 #include "passes/pass.h"
 #include "train/batches.h"
@@ -25,6 +27,24 @@ void PrintTo(const Case& c, std::ostream* out) {
 
 class CudaSupport : public testing::TestWithParam<Case> {};
 
+// Why nodes have no kernel, each message once.
+std::set<std::string> missing_kernels(const Program& program) {
+  std::set<std::string> missing;
+  for (const Graph& graph : program.graphs()) {
+    for (const Node& node : graph.nodes()) {
+      // Collectives are the executor's.
+      if (node.op == Op::kInput || node.op == Op::kParam || node.op == Op::kState || op_facts(node.op).collective)
+        continue;
+      try {
+        cuda::select_kernel(graph, node);
+      } catch (const Error& error) {
+        missing.insert(error.message());
+      }
+    }
+  }
+  return missing;
+}
+
 TEST_P(CudaSupport, EveryNodeHasAKernel) {
   const Case& c = GetParam();
   ModelConfig model = named_model(c.model);
@@ -33,18 +53,7 @@ TEST_P(CudaSupport, EveryNodeHasAKernel) {
   const BatchShape train = batch_shape(2, 256, false, true), eval = batch_shape(2, 256, false, false);
   const Plan plan = compile(training_program(model, train, eval, {.clip = 1.0}),
                             {.target = target, .recipe = parse_recipe(c.recipe), .recompute = c.recompute});
-  std::set<std::string> missing;
-  for (const Graph& graph : plan.program.graphs()) {
-    for (const Node& node : graph.nodes()) {
-      if (node.op == Op::kInput || node.op == Op::kParam || node.op == Op::kState) continue;
-      try {
-        cuda::select_kernel(graph, node);
-      } catch (const Error& error) {
-        missing.insert(error.message());
-      }
-    }
-  }
-  for (const std::string& message : missing) ADD_FAILURE() << message;
+  for (const std::string& message : missing_kernels(plan.program)) ADD_FAILURE() << message;
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -64,6 +73,39 @@ INSTANTIATE_TEST_SUITE_P(
         if (ch == '-') ch = '_';
       return name + "_" + std::to_string(static_cast<int>(info.param.recompute));
     });
+
+// Every node of a rank's program, too: parts of tables, classes, heads and matrices with dropout.
+TEST(CudaTraining, EveryNodeOfARankHasAKernel) {
+  std::set<Op> localized;
+  for (const char* family : {"gpt2", "llama", "bloom", "falcon"}) {
+    ModelConfig model = model_family(family);
+    model.layers = 2, model.hidden = 512, model.heads = 8, model.vocab_size = 1024, model.max_positions = 256;
+    model.dropout = 0.1;
+    const BatchShape train = batch_shape(2, 256, false, true), eval = batch_shape(2, 256, false, false);
+    for (const char* recipe : {"fp32", "bf16", "fp8-current"}) {
+      for (const bool sequence : {false, true}) {
+        SCOPED_TRACE(fmt::format("{} {}, sequence {}", family, recipe, sequence));
+        const Parallel parallel{.mesh = {{1, 2, 1, 2}},
+                                .sequence = sequence,
+                                .level = sequence ? ShardLevel::kOptimizer : ShardLevel::kNone};
+        Plan plan =
+            compile(training_program(model, train, eval, {.clip = 1.0}), {.target = h200_target(),
+                                                                          .parallel = parallel,
+                                                                          .recipe = parse_recipe(recipe),
+                                                                          .disabled = {"fuse", "group_updates"}});
+        localize(plan.program, parallel.mesh.coordinate(3));
+        for (const Graph& graph : plan.program.graphs()) {
+          for (const Node& node : graph.nodes())
+            if (is_localized(node)) localized.insert(node.op);
+        }
+        for (const std::string& message : missing_kernels(plan.program)) ADD_FAILURE() << message;
+      }
+    }
+  }
+  for (Op op : {Op::kEmbedding, Op::kEmbeddingGrad, Op::kRowLse, Op::kCrossEntropy, Op::kCrossEntropyGrad, Op::kDropout,
+                Op::kAttention, Op::kAttentionGrad, Op::kSquareSum})
+    EXPECT_TRUE(localized.contains(op)) << op_name(op);
+}
 
 // Training: no fusion of any family runs member by member, in any recipe.
 TEST(CudaTraining, EveryFusionHasAKernelOfItsOwn) {

@@ -124,8 +124,9 @@ TEST_P(Ranks, AnyMeshResumesAny) {
 TEST_P(Ranks, AStopIsAgreedOn) {
   RunConfig config = config_of(folder_, GetParam(), kWays[3]);
   int64_t steps = 0;
-  const TrainResult result = train(config, {.on_step = [&](const RunState& run, const StepResult&) { steps = run.step; },
-                                            .stop = [&] { return steps == 4; }});
+  const TrainResult result =
+      train(config, {.on_step = [&](const RunState& run, const StepResult&) { steps = run.step; },
+                     .stop = [&] { return steps == 4; }});
   EXPECT_TRUE(result.interrupted);
   EXPECT_EQ(result.checkpoint, checkpoint_folder(config.out, 4));
 }
@@ -134,9 +135,10 @@ TEST_P(Ranks, AStopIsAgreedOn) {
 TEST_P(Ranks, TheFirstErrorEndsTheRun) {
   struct Stop {};
   RunConfig config = config_of(folder_, GetParam(), kWays[1]);
-  EXPECT_THROW(train(config, {.on_step = [](const RunState& run, const StepResult&) {
-                       if (run.step == 2) throw std::runtime_error("stopped");
-                     }}),
+  EXPECT_THROW(train(config, {.on_step =
+                                  [](const RunState& run, const StepResult&) {
+                                    if (run.step == 2) throw std::runtime_error("stopped");
+                                  }}),
                std::runtime_error);
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "exec/collectives.h"
 #include "exec/cpu/graph_runner.h"
 #include "exec/cpu/memory.h"
 #include "exec/plan_executor.h"
@@ -16,6 +17,7 @@ namespace {
 class CpuExecutor final : public PlanExecutor<cpu::GraphRunner> {
  public:
   CpuExecutor(Plan plan, Communicator* ranks) : PlanExecutor(std::move(plan), 64, ranks) {
+    join_mesh(plan_.program, ranks_);
     reject_what_cannot_fit(cpu::available_memory_bytes(), "the machine");
     {
       const LoggedTime time("memory");

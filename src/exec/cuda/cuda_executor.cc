@@ -36,7 +36,8 @@ struct DeviceResources {
 
 class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::GraphRunner> {
  public:
-  CudaExecutor(Plan plan, const CudaOptions& options) : DeviceResources(options), PlanExecutor(std::move(plan), 256) {
+  CudaExecutor(Plan plan, const CudaOptions& options, Communicator* ranks)
+      : DeviceResources(options), PlanExecutor(std::move(plan), 256, ranks) {
     if (plan_.program.mesh().ranks() > 1) join_ranks();
     reject_what_cannot_fit(cuda::free_device_bytes(), context_.device_name());
     {
@@ -183,8 +184,8 @@ class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::Gr
 
 }  // namespace
 
-std::unique_ptr<Executor> make_cuda_executor(Plan plan, const CudaOptions& options) {
-  return std::make_unique<CudaExecutor>(std::move(plan), options);
+std::unique_ptr<Executor> make_cuda_executor(Plan plan, const CudaOptions& options, Communicator* ranks) {
+  return std::make_unique<CudaExecutor>(std::move(plan), options, ranks);
 }
 
 Target cuda_target(const CudaOptions& options) {
@@ -202,6 +203,8 @@ int64_t free_cuda_memory(const CudaOptions& options) {
 
 std::string cuda_bus_id(const CudaOptions& options) { return cuda::device_facts(options.device).pci_bus_id; }
 
-bool cuda_available(std::string* why) { return cuda::device_count(why) > 0; }
+bool cuda_available(std::string* why) { return cuda_device_count(why) > 0; }
+
+int cuda_device_count(std::string* why) { return cuda::device_count(why); }
 
 }  // namespace octet

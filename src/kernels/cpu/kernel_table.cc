@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "base/threads.h"
-#include "ir/localize.h"
 #include "kernels/cpu/reference.h"
 
 namespace octet::cpu {
@@ -49,7 +48,6 @@ std::span<const KernelEntry> kernel_entries(Op op) {
 }
 
 SelectedKernel select_kernel(const Graph& graph, const Node& node) {
-  if (is_localized(node)) return {"reference", bind_reference(graph, node)};
   for (const KernelEntry& entry : kernel_entries(node.op)) {
     if (BoundKernel kernel = entry.bind(graph, node)) return {entry.name, std::move(kernel)};
   }

@@ -33,6 +33,7 @@ constexpr RowOp kRowOps[] = {
     {Op::kRope, "rope_rows", rope_row_kernel},
     {Op::kCrossEntropy, "cross_entropy_rows", cross_entropy_row_kernel},
     {Op::kCrossEntropyGrad, "cross_entropy_grad_rows", cross_entropy_row_kernel},
+    {Op::kRowLse, "row_lse_rows", cross_entropy_row_kernel},
     {Op::kQuantize, nullptr, quantize_row_kernel},
 };
 

@@ -1,9 +1,11 @@
-// The completeness of the op table: every op has its facts, a reference kernel and a case; case names are unique.
+// The completeness of the op table: every op has its facts, a reference kernel and a case, and cases of parts where a
+// rank's place matters; case names are unique.
 #include <gtest/gtest.h>
 
 #include <set>
 
 #include "ir/facts.h"
+#include "ir/localize.h"
 #include "kernels/cpu/testing/cases.h"
 
 namespace octet::cpu {
@@ -27,6 +29,26 @@ TEST(OpTable, EveryOpHasFactsReferenceAndCase) {
     EXPECT_NE(reference_kernel(info.op), nullptr) << "no kernels/cpu/<family>/reference.cc";
     if (facts.collective) continue;  // exec/collectives_test.cc
     EXPECT_TRUE(with_case.contains(info.op)) << "no entry in kernels/cpu/<family>/cases.cc";
+  }
+}
+
+// So that conformance checks every row with them, and none is the slow one.
+TEST(OpTable, EveryOpOfAPartHasCasesAndAFastRow) {
+  std::set<std::pair<Op, std::string>> with_case;
+  for (const Case& c : all_cases()) {
+    for (const char* key : {"first", "origin", "first_head", "counted"})
+      if (c.attrs.has(key)) with_case.emplace(c.op, key);
+    for (DType dtype : c.dtypes) {
+      const BuiltCase built = build_case(c, dtype, false);
+      if (!is_localized(built.node())) continue;
+      EXPECT_STRNE(select_kernel(built.graph, built.node()).name, "reference") << case_name(c, dtype);
+    }
+  }
+  for (const OpInfo& info : all_ops()) {
+    for (const char* key : {"first", "origin", "first_head", "counted"}) {
+      if (find_attr(info.op, key) == nullptr) continue;
+      EXPECT_TRUE(with_case.contains({info.op, key})) << info.name << " has no case with " << key;
+    }
   }
 }
 

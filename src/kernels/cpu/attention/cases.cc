@@ -1,4 +1,5 @@
-// Cases of attention: packed segments of several lengths, padding at the end, grouped heads, windows, dropout.
+// Cases of attention: packed segments of several lengths, padding at the end, grouped heads, windows, dropout,
+// heads that are some of the whole's.
 #include "kernels/cpu/testing/cases.h"
 
 namespace octet::cpu {
@@ -31,6 +32,7 @@ struct Problem {
   int64_t window = 0, equal_length = 0;
   double dropout = 0;
   double alibi = 0, alibi_scale = 1;
+  int64_t first_head = 0, all_heads = 0;
   bool causal = true, large = false, gradient = true;
 };
 
@@ -49,6 +51,10 @@ void add(std::vector<Case>& cases, const Problem& p) {
   if (p.alibi > 0) {
     attrs.set("alibi", p.alibi);
     attrs.set("alibi_scale", p.alibi_scale);
+  }
+  if (p.all_heads > 0) {
+    attrs.set("first_head", p.first_head);
+    attrs.set("all_heads", p.all_heads);
   }
   const CaseInput q = x({p.tokens, p.heads * p.dim}), kv = x({p.tokens, p.kv_heads * p.dim});
   const CaseInput segments = given(DType::kI32, {static_cast<int64_t>(p.starts.size())}, p.starts);
@@ -201,6 +207,49 @@ std::vector<Case> attention_cases() {
               .starts = {0, 3, 90, 141},
               .dropout = 0.3,
               .gradient = false});
+  // Heads of a part: biases and dropout's elements are those of the whole.
+  add(cases, {.name = "part_alibi",
+              .tokens = 11,
+              .heads = 2,
+              .kv_heads = 2,
+              .dim = 4,
+              .starts = {0, 4, 11},
+              .alibi = 8,
+              .first_head = 2,
+              .all_heads = 6,
+              .gradient = false});
+  add(cases, {.name = "part_dropout",
+              .tokens = 9,
+              .heads = 2,
+              .kv_heads = 1,
+              .dim = 8,
+              .starts = {0, 5, 9},
+              .dropout = 0.3,
+              .first_head = 4,
+              .all_heads = 8,
+              .gradient = false});
+  add(cases, {.name = "part_plain",
+              .tokens = 64,
+              .heads = 2,
+              .kv_heads = 1,
+              .dim = 64,
+              .starts = {0, 64},
+              .first_head = 2,
+              .all_heads = 4,
+              .gradient = false});
+  for (const int64_t dim : {24, 72, 257}) {
+    add(cases, {.name = fmt::format("tiles_part_{}", dim),
+                .tokens = 153,
+                .heads = 4,
+                .kv_heads = 2,
+                .dim = dim,
+                .starts = {0, 3, 90, 141},
+                .dropout = 0.2,
+                .alibi = 8,
+                .first_head = 4,
+                .all_heads = 12,
+                .gradient = false});
+  }
   std::vector<double> eighths;
   for (int i = 0; i <= 8; ++i) eighths.push_back(128.0 * i);
   add(cases, {.name = "8x128_12x64",

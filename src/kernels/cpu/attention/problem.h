@@ -16,6 +16,7 @@ namespace octet::cpu {
 
 struct AttentionProblem : AttentionHeads {
   int64_t tokens, max_length;
+  int64_t first_head;  // of these heads among those of the whole
   double dropout;
   uint32_t key = 0, threshold = 0;
   float kept_factor = 1;  // 1 / (1 - dropout)
@@ -24,6 +25,7 @@ struct AttentionProblem : AttentionHeads {
       : AttentionHeads(node),
         tokens(graph.shape(node.inputs[0]).rows()),
         max_length(node.attr<int64_t>("max_length")),
+        first_head(node.attr<int64_t>("first_head")),
         dropout(node.attr<double>("dropout")) {
     if (dropout <= 0) return;
     key = static_cast<uint32_t>(node.attr<int64_t>("key"));
@@ -93,7 +95,7 @@ void for_each_task(int64_t segments, int64_t threads, const Count& count, const 
 // Zeros the dropped probabilities of keys [0, count) of one query row and scales the others.
 inline void drop_probabilities(const AttentionProblem& p, const RandomStream& stream, int64_t head, int64_t query,
                                int64_t first_offset, int64_t count, float* probabilities, uint32_t* buffer) {
-  const auto element = static_cast<uint64_t>((head * p.tokens + query) * p.max_length + first_offset);
+  const auto element = static_cast<uint64_t>(((p.first_head + head) * p.tokens + query) * p.max_length + first_offset);
   const uint32_t* words = random_words(stream, element, count, buffer);
   simd::for_lanes(count, [&](int64_t i, auto lanes) {
     simd::Words bits;

@@ -136,6 +136,20 @@ std::vector<Case> elementwise_cases() {
                    .attrs = {{"p", 0.99999999}, {"key", int64_t{5}}},
                    .tolerance = dropped,
                    .gradient = false});
+  // Parts of a matrix: first row, first column and columns of the whole; whole rows or not, words of one block or not.
+  struct Part {
+    int64_t rows, cols;
+    std::vector<int64_t> origin;
+  };
+  for (const Part& p : {Part{7, 13, {5, 2, 29}}, Part{7, 13, {1, 0, 13}}, Part{8, 16, {3, 0, 16}},
+                        Part{33, 64, {3, 64, 130}}, Part{301, 259, {1000, 259, 777}}, Part{2, 1030, {0, 7, 2060}}}) {
+    cases.push_back({.op = Op::kDropout,
+                     .name = fmt::format("{}x{}_from_{}", p.rows, p.cols, fmt::join(p.origin, "_")),
+                     .inputs = {x({p.rows, p.cols}), rng_state()},
+                     .attrs = {{"p", 0.25}, {"key", int64_t{5}}, {"origin", p.origin}},
+                     .tolerance = dropped,
+                     .gradient = false});
+  }
   cases.push_back({.op = Op::kDropout,
                    .name = "512x1024",
                    .inputs = {x({512, 1024}), rng_state()},

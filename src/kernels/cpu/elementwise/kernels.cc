@@ -2,6 +2,7 @@
 // against the last dim, or [1]. dropout divides kept elements by 1 - p; each element has its own random word, so
 // results do not depend on the split.
 #include "kernels/common/keep_threshold.h"
+#include "kernels/common/parts.h"
 #include "kernels/cpu/random_words.h"
 #include "kernels/cpu/row_kernels.h"
 
@@ -122,12 +123,10 @@ std::optional<RowKernel> combined(const Graph& graph, const Node& node, RowUse u
   });
 }
 
+// Elements first, first + 1, .. of the site.
 template <typename T>
-void drop(const RowCall& call, int64_t cols, uint32_t node_key, uint32_t threshold, float factor) {
-  const RandomStream stream = RandomStream::of(static_cast<const int64_t*>(call.in[1]), node_key);
-  const T* x = static_cast<const T*>(call.in[0]);
-  T* y = static_cast<T*>(call.out[0]);
-  const int64_t count = call.rows * cols, first = call.first_row * cols;
+void drop(const RandomStream& stream, const T* x, T* y, int64_t count, int64_t first, uint32_t threshold,
+          float factor) {
   alignas(64) uint32_t buffer[kPiece + kRandomGroup + simd::kLanes];
   for (int64_t done = 0; done < count; done += kPiece) {
     const int64_t piece = std::min(kPiece, count - done);
@@ -190,9 +189,19 @@ std::optional<RowKernel> dropout_row_kernel(const Graph&, const Node& node, RowU
   const auto key = static_cast<uint32_t>(node.attr<int64_t>("key"));
   const uint32_t threshold = keep_threshold(p);
   const auto factor = static_cast<float>(1 / (1 - p));
+  const MatrixPart part(node, node.results[0].shape.cols());
+  const bool whole_rows = part.stride == node.results[0].shape.cols();
   return with_float_type(node.results[0].dtype, [&]<typename T>(T) {
-    return element_kernel(node, use, {OperandMapping::kRows, OperandMapping::kWhole}, false,
-                          [=](const RowCall& call, int64_t cols) { drop<T>(call, cols, key, threshold, factor); });
+    const auto run = [=](const RowCall& call, int64_t cols) {
+      const RandomStream stream = RandomStream::of(static_cast<const int64_t*>(call.in[1]), key);
+      const T* x = static_cast<const T*>(call.in[0]);
+      T* y = static_cast<T*>(call.out[0]);
+      const int64_t first = part.first + call.first_row * (whole_rows ? cols : part.stride);
+      if (whole_rows) return drop(stream, x, y, call.rows * cols, first, threshold, factor);
+      for (int64_t row = 0; row < call.rows; ++row)
+        drop(stream, x + row * cols, y + row * cols, cols, first + row * part.stride, threshold, factor);
+    };
+    return element_kernel(node, use, {OperandMapping::kRows, OperandMapping::kWhole}, !whole_rows, run);
   });
 }
 

@@ -1,16 +1,15 @@
 // Table lookup and its gradient. An id outside the table is an error.
 #include "kernels/cpu/reference.h"
+#include "kernels/common/parts.h"
 
 namespace octet::cpu::reference {
 namespace {
 
 // The row of the table, or of this rank's part; -1: another rank's.
 int64_t checked_row(const Node& node, RefInputs in, int64_t token, int64_t rows) {
-  int64_t row = integer(in[0], token);
-  if (node.attrs.has("first")) {
-    row -= node.attr<int64_t>("first");
-    return row >= 0 && row < rows ? row : -1;
-  }
+  const TablePart part(node);
+  const int64_t row = integer(in[0], token) - part.first;
+  if (part.is_part) return row >= 0 && row < rows ? row : -1;
   check(row >= 0 && row < rows, ErrorCode::kInvalidArgument, "{} \"{}\": id {} is outside the table's {} rows",
         op_name(node.op), node.name, row, rows);
   return row;

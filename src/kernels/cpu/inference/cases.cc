@@ -13,6 +13,7 @@ struct Problem {
   bool scales = false;
   bool freed = false;  // blocks outside the window have no table entry
   double alibi = 0, alibi_scale = 1;
+  int64_t first_head = 0, all_heads = 0;  // of a part: biases are those of the whole
   bool large = false;
 };
 
@@ -55,6 +56,9 @@ void add(std::vector<Case>& cases, const Problem& p) {
   if (p.alibi == 0) return;
   cases.back().attrs.set("alibi", p.alibi);
   cases.back().attrs.set("alibi_scale", p.alibi_scale);
+  if (p.all_heads == 0) return;
+  cases.back().attrs.set("first_head", p.first_head);
+  cases.back().attrs.set("all_heads", p.all_heads);
 }
 
 }  // namespace
@@ -183,6 +187,18 @@ std::vector<Case> inference_cases() {
               .block_size = 8,
               .blocks_per_sequence = 25,
               .alibi = 8});
+  add(cases, {.name = "tiles_alibi_part",
+              .starts = {0, 70, 73, 74},
+              .lengths = {150, 131, 200},
+              .tokens = 75,
+              .heads = 4,
+              .kv_heads = 4,
+              .dim = 24,
+              .block_size = 8,
+              .blocks_per_sequence = 25,
+              .alibi = 8,
+              .first_head = 4,
+              .all_heads = 12});
   for (DType cache : {DType::kBF16, DType::kE4M3}) {
     add(cases, {.name = std::string("cache_") + dtype_name(cache),
                 .starts = {0, 2, 3},
@@ -227,13 +243,21 @@ std::vector<Case> inference_cases() {
     const char* name;
     int64_t heads, kv_heads, dim, block_size, window;
     double alibi = 0;
+    int64_t first_head = 0, all_heads = 0;
   };
-  const Family families[] = {{"mha_128", 4, 4, 128, 16, 0},        {"gqa4_128", 16, 4, 128, 32, 0},
-                             {"gqa8_64", 16, 2, 64, 64, 0},        {"gqa16_128", 16, 1, 128, 16, 0},
-                             {"mqa71_64", 71, 1, 64, 16, 0},       {"mha_256", 4, 4, 256, 16, 0},
-                             {"gqa2_256", 4, 2, 256, 128, 0},      {"mha_96", 8, 8, 96, 16, 0},
-                             {"gqa4_window", 8, 2, 128, 16, 40},   {"mha_256_window", 4, 4, 256, 32, 33},
-                             {"mha_64_alibi", 8, 8, 64, 16, 0, 8}, {"gqa3_128_alibi", 6, 2, 128, 16, 50, 4}};
+  const Family families[] = {{"mha_128", 4, 4, 128, 16, 0},
+                             {"gqa4_128", 16, 4, 128, 32, 0},
+                             {"gqa8_64", 16, 2, 64, 64, 0},
+                             {"gqa16_128", 16, 1, 128, 16, 0},
+                             {"mqa71_64", 71, 1, 64, 16, 0},
+                             {"mha_256", 4, 4, 256, 16, 0},
+                             {"gqa2_256", 4, 2, 256, 128, 0},
+                             {"mha_96", 8, 8, 96, 16, 0},
+                             {"gqa4_window", 8, 2, 128, 16, 40},
+                             {"mha_256_window", 4, 4, 256, 32, 33},
+                             {"mha_64_alibi", 8, 8, 64, 16, 0, 8},
+                             {"gqa3_128_alibi", 6, 2, 128, 16, 50, 4},
+                             {"mha_64_part", 8, 8, 64, 16, 0, 8, 8, 24}};
   for (const Family& f : families) {
     for (DType cache : {DType::kBF16, DType::kE4M3, DType::kE5M2}) {
       if (cache == DType::kE5M2 && f.dim != 128 && f.dim != 256) continue;
@@ -251,7 +275,9 @@ std::vector<Case> inference_cases() {
                   .scales = f.kv_heads > 1,
                   .freed = f.window > 0,
                   .alibi = f.alibi,
-                  .alibi_scale = 0.5});
+                  .alibi_scale = 0.5,
+                  .first_head = f.first_head,
+                  .all_heads = f.all_heads});
     }
   }
   // Prompt chunks over several query and key tiles.

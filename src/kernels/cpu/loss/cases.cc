@@ -1,4 +1,4 @@
-// Cases of softmax cross-entropy: ignored targets, one class, logits that overflow exp.
+// Cases of softmax cross-entropy: ignored targets, one class, logits that overflow exp, parts of the classes.
 #include "kernels/cpu/testing/cases.h"
 
 namespace octet::cpu {
@@ -70,6 +70,30 @@ std::vector<Case> loss_cases() {
                    .attrs = padded,
                    .tolerance = tolerance,
                    .prepare = log_sum_exp});
+  // Parts of the classes: targets before, in and after them; with padding; with nothing but padding.
+  struct Part {
+    const char* name;
+    int64_t tokens, columns, first, classes;  // classes 0: no padding
+  };
+  for (const Part& p :
+       {Part{"part", 33, 130, 130, 0}, Part{"first_part", 9, 11, 0, 0}, Part{"part_padded", 9, 11, 4, 9},
+        Part{"part_of_padding", 5, 11, 20, 9}, Part{"part_long", 40, 5003, 5003, 0}}) {
+    Attrs attrs = {{"first", p.first}};
+    if (p.classes > 0) attrs.set("classes", p.classes);
+    const CaseInput columns = x({p.tokens, p.columns}), lse = uniform(DType::kF32, {p.tokens}, 2, 8);
+    const CaseInput ids = integers(DType::kI32, {p.tokens}, -1, p.classes > 0 ? p.classes : p.first + 2 * p.columns);
+    const auto add = [&](Op op, std::vector<CaseInput> inputs) {
+      cases.push_back({.op = op,
+                       .name = p.name,
+                       .inputs = std::move(inputs),
+                       .attrs = attrs,
+                       .tolerance = tolerance,
+                       .gradient = false});
+    };
+    add(Op::kRowLse, {columns});
+    add(Op::kCrossEntropy, {columns, ids, lse});
+    add(Op::kCrossEntropyGrad, {columns, ids, lse, normal(DType::kF32, {p.tokens})});
+  }
   cases.push_back({.op = Op::kCrossEntropy,
                    .name = "all_ignored",
                    .inputs = {x({3, 5}), given(DType::kI32, {3}, {-1, -1, -1})},

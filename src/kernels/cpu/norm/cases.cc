@@ -1,5 +1,7 @@
-// Cases of the norms and their gradients; the statistics the gradients read come from the reference forward.
+// Cases of the norms and their gradients; the statistics the gradients read come from the reference forward. And of a
+// residual with the dropout of a part before a norm, as one fusion.
 #include "kernels/cpu/testing/cases.h"
+#include "ir/builder.h"
 
 namespace octet::cpu {
 namespace {
@@ -23,6 +25,20 @@ void statistics(const Node& node, std::vector<RefTensor>& inputs) {
     if (layer) inputs[2].values[static_cast<size_t>(r)] = mean;
     inputs[layer ? 3 : 2].values[static_cast<size_t>(r)] = 1 / std::sqrt(squares / static_cast<double>(cols) + 1e-5);
   }
+}
+
+// x, residual, rng, weight -> sum, norm
+Graph dropped_residual(const std::vector<TensorType>& inputs) {
+  Graph body("body");
+  Builder b(body);
+  std::vector<Value> in;
+  for (const TensorType& type : inputs) in.push_back(b.input(fmt::format("in.{}", in.size()), type));
+  const NodeId dropped = b.emit(Op::kDropout, {in[0], in[2]},
+                                {{"p", 0.25}, {"key", int64_t{5}}, {"origin", std::vector<int64_t>{2, 66, 198}}});
+  const Value sum = b.add(in[1], {dropped, 0});
+  b.output("sum", sum);
+  b.output("norm", b.rms_norm(sum, in[3], 1e-5).y);
+  return body;
 }
 
 }  // namespace
@@ -69,6 +85,12 @@ std::vector<Case> norm_cases() {
                      .prepare = statistics,
                      .large = s.large});
   }
+  cases.push_back({.op = Op::kFusion,
+                   .name = "dropout_of_a_part_residual_norm",
+                   .inputs = {x({37, 66}), x({37, 66}), rng_state(), normal(DType::kF32, {66})},
+                   .tolerance = kNorm,
+                   .body = dropped_residual,
+                   .gradient = false});
   return cases;
 }
 

@@ -67,11 +67,13 @@ std::vector<Case> optimiser_cases() {
   update(Op::kSgd, "plain_not_finite_keeps", {3, 11}, plain, 2, 1, 0);
   update(Op::kSgd, "1024x1024", {1024, 1024}, {{"momentum", 0.9}, {"nesterov", false}, {"weight_decay", 0.1}}, 10, 1, 1,
          true);
-  const auto squares = [&](const std::string& name, std::vector<CaseInput> inputs, bool large = false) {
+  const auto squares = [&](const std::string& name, std::vector<CaseInput> inputs, bool large = false,
+                           Attrs attrs = {}) {
     cases.push_back(
         {.op = Op::kSquareSum,
          .name = name,
          .inputs = std::move(inputs),
+         .attrs = std::move(attrs),
          .tolerance = {.relative = 1e-5, .reason = "float32 sums of squares in any order over up to 2^20 elements"},
          .dtypes = {f},
          .large = large,
@@ -84,6 +86,10 @@ std::vector<Case> optimiser_cases() {
   squares("zero", {given(f, {3}, {0, 0, 0})});
   squares("nan", {normal(f, {3}), given(f, {2}, {nan, 1})});
   squares("infinite", {given(f, {2}, {-inf, 1})});
+  const auto counted = [](std::vector<int64_t> list) { return Attrs{{"counted", std::move(list)}}; };
+  squares("two_counted", {normal(f, {257, 301}), given(f, {2}, {nan, 1}), normal(f, {130})}, false, counted({0, 2}));
+  squares("last_counted", std::vector<CaseInput>(170, normal(f, {37})), false, counted({3, 169}));
+  squares("none_counted", {normal(f, {7, 5})}, false, counted({}));
   squares("1024x1024", {normal(f, {1024, 1024})}, true);
   const auto clip = [&](const std::string& name, double squares_given, double max_norm) {
     cases.push_back({.op = Op::kClipFactor,

@@ -11,6 +11,7 @@
 
 #include "base/threads.h"
 #include "ir/facts.h"
+#include "kernels/common/parts.h"
 #include "kernels/cpu/row_kernels.h"
 
 namespace octet::cpu {
@@ -53,7 +54,7 @@ BoundKernel bind_sum(const Graph& graph, const Node& node) {
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     const TensorType& type = graph.type(node.inputs[i]);
     if (!is_f32_or_bf16(type.dtype)) return nullptr;
-    const int64_t count = type.shape.elements();
+    const int64_t count = is_counted(node, i) ? type.shape.elements() : 0;
     for (int64_t begin = 0; begin < count; begin += kGrain)
       pieces.push_back({i, begin, std::min(kGrain, count - begin)});
   }

@@ -1,10 +1,8 @@
 // Updates of parameters by AdamW, SGD (as torch.optim has them) and LAMB; the norm of all gradients with its clip
 // factor.
-#include <algorithm>
-
 #include "kernels/cpu/reference.h"
-
 #include "ir/facts.h"
+#include "kernels/common/parts.h"
 
 namespace octet::cpu::reference {
 namespace {
@@ -41,12 +39,8 @@ double refresh_moments(const Node& node, const Scalars& scalars, RefInputs in, R
 // sum over all tensors of g^2
 void square_sum(const Node& node, RefInputs in, RefResults out) {
   double& squares = out[0].values[0];
-  const auto* counted = node.attrs.find("counted");  // absent: all
   for (size_t i = 0; i < in.size(); ++i) {
-    if (counted != nullptr) {
-      const auto& list = std::get<std::vector<int64_t>>(*counted);
-      if (std::find(list.begin(), list.end(), static_cast<int64_t>(i)) == list.end()) continue;
-    }
+    if (!is_counted(node, i)) continue;
     for (double g : in[i]->values) squares += g * g;
   }
 }

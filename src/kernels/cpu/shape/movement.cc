@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/threads.h"
+#include "kernels/common/parts.h"
 #include "kernels/cpu/kernel.h"
 
 namespace octet::cpu {
@@ -103,19 +104,23 @@ BoundKernel bind_transpose(const Graph& graph, const Node& node) {
   };
 }
 
-// Rows of a table by their numbers: select_rows and embedding, whose operands are the other way round.
+// Rows of a table by their numbers: select_rows and embedding, whose operands are the other way round. Of a part of a
+// table, zeros for the rows of other ranks.
 template <size_t kTable>
 BoundKernel bind_gather(const Graph& graph, const Node& node) {
   const TensorType& table = graph.type(node.inputs[kTable]);
   const int64_t rows = table.shape.rows(), width = table.shape.cols() * dtype_bytes(table.dtype);
-  return [rows, width, op = op_name(node.op)](const KernelArgs& args) {
+  return [rows, width, part = TablePart(node), op = op_name(node.op)](const KernelArgs& args) {
     const int32_t* ids = args.in[1 - kTable].as<const int32_t>();
     parallel_for(args.in[1 - kTable].elements(), grain_of(width), [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
-        check(ids[t] >= 0 && ids[t] < rows, ErrorCode::kInvalidArgument,
-              "{}: id {} of token {} is outside the table's {} rows", op, ids[t], t, rows);
-        std::memcpy(mutable_bytes(args.out[0]) + t * width, bytes(args.in[kTable]) + ids[t] * width,
-                    static_cast<size_t>(width));
+        const int64_t id = ids[t] - part.first;
+        const bool is_here = id >= 0 && id < rows;
+        check(is_here || part.is_part, ErrorCode::kInvalidArgument,
+              "{}: id {} of token {} is outside the table's {} rows", op, id, t, rows);
+        std::byte* to = mutable_bytes(args.out[0]) + t * width;
+        is_here ? std::memcpy(to, bytes(args.in[kTable]) + id * width, static_cast<size_t>(width))
+                : std::memset(to, 0, static_cast<size_t>(width));
       }
     });
   };

@@ -14,10 +14,11 @@ namespace octet::cuda {
 
 struct AttentionProblem {
   int tokens = 0, heads = 0, kv_heads = 0, dim = 0;
-  int window = 0;    // 0: none
-  int segments = 0;  // S of segments i32[S+1]
+  int window = 0;                     // 0: none
+  int segments = 0;                   // S of segments i32[S+1]
+  int first_head = 0, all_heads = 0;  // the place of these heads among those of the whole
   float scale = 1;
-  // Dropout: element (head T + query) max_length + key offset in its segment; kept when its word >> 8 >= threshold.
+  // Dropout: elements are numbered by first_element + key offset in its segment; kept when the word >> 8 >= threshold.
   bool dropout = false;
   int64_t max_length = 0;
   uint32_t key = 0, threshold = 0;
@@ -26,7 +27,11 @@ struct AttentionProblem {
 
   // Added to a score of `head` before it is scaled, times key - query.
   __host__ __device__ float bias(int head) const {
-    return alibi > 0 ? alibi_scale * exp2f(-static_cast<float>(alibi_exponent(head, heads, alibi))) : 0.0f;
+    return alibi > 0 ? alibi_scale * exp2f(-static_cast<float>(alibi_exponent(first_head + head, all_heads, alibi)))
+                     : 0.0f;
+  }
+  __host__ __device__ int64_t first_element(int head, int query) const {
+    return (static_cast<int64_t>(first_head + head) * tokens + query) * max_length;
   }
   __host__ __device__ int group() const { return heads / kv_heads; }
 };

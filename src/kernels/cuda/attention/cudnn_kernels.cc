@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/log.h"
+#include "ir/localize.h"
 #include "kernels/cuda/attention/cudnn.h"
 #include "kernels/cuda/context.h"
 
@@ -163,7 +164,8 @@ bool accepts_cudnn(const Graph& graph, const Node& node) {
   const int64_t segments = graph.shape(node.inputs[3]).elements() - 1;
   if (dim <= kLargestMmaDim && segments * longest_segment(node, q.rows()) > kLargestOversize * q.rows()) return false;
   if (node.attr<double>("alibi") > 0) return false;
-  if (node.attr<double>("dropout") > 0 && !node.attr<bool>("library_mask")) return false;
+  // Its masks go by the heads it sees.
+  if (node.attr<double>("dropout") > 0 && (!node.attr<bool>("library_mask") || is_localized(node))) return false;
   return dim % 8 == 0 && dim <= 256 && node.attrs.get<double>("scale") > 0 &&
          q.elements() < std::numeric_limits<int32_t>::max();
 }

@@ -61,6 +61,8 @@ AttentionProblem attention_problem(const Graph& graph, const Node& node) {
   p.dim = static_cast<int>(node.attrs.get<int64_t>("head_dim"));
   p.window = static_cast<int>(std::min<int64_t>(node.attr<int64_t>("window"), p.tokens));
   p.segments = static_cast<int>(graph.shape(node.inputs[3]).elements() - 1);
+  p.first_head = static_cast<int>(node.attr<int64_t>("first_head"));
+  p.all_heads = std::max(p.heads, static_cast<int>(node.attr<int64_t>("all_heads")));
   p.scale = static_cast<float>(node.attrs.get<double>("scale"));
   p.alibi = static_cast<float>(node.attr<double>("alibi"));
   if (p.alibi > 0) {

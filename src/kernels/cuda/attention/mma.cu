@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kThreads, kParts == 1 ? 3 : 1)
     Kept64 kept[kParts][2];
     if constexpr (kDropout) {
       unroll<kParts, 2>([&](int m, int i) {
-        const int64_t row = (static_cast<int64_t>(head) * p.tokens + first_query + row_of(m, i)) * p.max_length;
+        const int64_t row = p.first_element(head, first_query + row_of(m, i));
         kept[m][i] = kept_64(site, row + tile - visible.start[row_of(m, i)], lane % 4 * 2);
       });
     }
@@ -196,8 +196,7 @@ __device__ __noinline__ uint32_t kept_keys(const AttentionProblem& p, const Drop
                                            int warp_row) {
   uint32_t bits = 0;
   for (int r = 0; r < 16; ++r) {
-    const int64_t element = (static_cast<int64_t>(head) * p.tokens + query) * p.max_length + first_own + warp_row + r -
-                            visible.start[warp_row + r];
+    const int64_t element = p.first_element(head, query) + first_own + warp_row + r - visible.start[warp_row + r];
     bits |= (site.kept(element >> 2) >> (element & 3) & 1) << r;
   }
   return bits;
@@ -284,7 +283,7 @@ __global__ void __launch_bounds__(kThreads)
     if constexpr (kDropout) {
       unroll<2>([&](int i) {
         const int query = kOwnIsKey ? first + lane + 32 * i : first_own + warp_row + lane / 4 + 8 * i;
-        const int64_t row = (static_cast<int64_t>(head) * p.tokens + query) * p.max_length;
+        const int64_t row = p.first_element(head, query);
         if constexpr (!kOwnIsKey) {
           kept[i] = kept_64(site, row + first - start[i], lane % 4 * 2);
         } else if (32 * i < kOthers) {

@@ -195,7 +195,7 @@ using VisibleRows = VisibleRowsOf<kOwn>;
 // The factor of a probability: 0 or 1 / (1 - p) with dropout.
 __device__ __forceinline__ float keep_factor(const AttentionProblem& p, const RandomStream& stream, int head, int query,
                                              int offset) {
-  const uint64_t element = (static_cast<uint64_t>(head) * p.tokens + query) * p.max_length + offset;
+  const auto element = static_cast<uint64_t>(p.first_element(head, query) + offset);
   const uint4 words = stream.words(element / 4);
   const int lane = static_cast<int>(element % 4);
   const uint32_t word = lane == 0 ? words.x : lane == 1 ? words.y : lane == 2 ? words.z : words.w;

@@ -143,12 +143,25 @@ struct PreparedStream {
   }
 };
 
-template <typename T>
+// The number of the random word of element i.
+struct OfWhole {
+  static constexpr bool kAligned = true;  // that of a vector's first element is a multiple of 4, and they follow it
+  __device__ __forceinline__ int64_t element(int64_t i) const { return i; }
+};
+struct OfPart {
+  static constexpr bool kAligned = false;
+  Divider cols;
+  int64_t first, skipped;  // by a row of the part: elements of the whole's row
+  __device__ __forceinline__ int64_t element(int64_t i) const { return first + i + cols.quotient(i) * skipped; }
+};
+
+template <typename T, typename Place>
 struct Drop {
   const T* x;
   const int64_t* rng;
   T* y;
   DropoutSite site;
+  Place place;
   PreparedStream stream = {};  // by begin
   __device__ __forceinline__ void begin() { stream.prepare(RandomStream::of(rng, site.key)); }
   template <int kVec>
@@ -160,17 +173,26 @@ struct Drop {
   __device__ __forceinline__ float keep(float value, uint32_t word) const {
     return word >= site.threshold << 8 ? value * site.factor : 0.0f;  // spares word >> 8
   }
+  __device__ __forceinline__ float keep_one(float value, int64_t element) const {
+    const uint4 words = stream.words(static_cast<uint64_t>(element) / 4);
+    const int64_t at = element % 4;
+    return keep(value, at == 0 ? words.x : at == 1 ? words.y : at == 2 ? words.z : words.w);
+  }
   template <int kVec>
   __device__ __forceinline__ void finish(const Held<kVec>& held, int64_t i) {
     float v[kVec];
     widen(held, v);
     if constexpr (kVec == 1) {
-      const uint4 words = stream.words(static_cast<uint64_t>(i) / 4);
-      v[0] = keep(v[0], i % 4 == 0 ? words.x : i % 4 == 1 ? words.y : i % 4 == 2 ? words.z : words.w);
+      v[0] = keep_one(v[0], place.element(i));
     } else {
 #pragma unroll
       for (int k = 0; k < kVec; k += 4) {
-        const uint4 words = stream.words(static_cast<uint64_t>(i + k) / 4);
+        const int64_t element = place.element(i + k);
+        if (!Place::kAligned && (element % 4 != 0 || place.element(i + k + 3) != element + 3)) {
+          unroll<4>([&](int j) { v[k + j] = keep_one(v[k + j], place.element(i + k + j)); });
+          continue;
+        }
+        const uint4 words = stream.words(static_cast<uint64_t>(element) / 4);
         v[k] = keep(v[k], words.x), v[k + 1] = keep(v[k + 1], words.y);
         v[k + 2] = keep(v[k + 2], words.z), v[k + 3] = keep(v[k + 3], words.w);
       }
@@ -252,7 +274,11 @@ void launch_dropout(DropoutSite site, DType dtype, const void* x, const int64_t*
     return;
   }
   with_f32_or_bf16(dtype, [&]<typename T>(T) {
-    launch_pointwise<kVecOf<T>, 4>(count, Drop<T>{static_cast<const T*>(x), rng, static_cast<T*>(y), site}, stream);
+    const auto launch = [&]<typename Place>(const Place& place) {
+      const Drop<T, Place> drop{static_cast<const T*>(x), rng, static_cast<T*>(y), site, place};
+      launch_pointwise<kVecOf<T>, 4>(count, drop, stream);
+    };
+    site.is_part ? launch(OfPart{Divider(site.cols), site.first, site.stride - site.cols}) : launch(OfWhole{});
   });
 }
 

@@ -38,10 +38,13 @@ void launch_cast(DType from, const void* x, DType to, void* y, int64_t count, cu
 void launch_binary(Binary op, Broadcast broadcast, DType a_type, const void* a, DType b_type, const void* b, void* y,
                    int64_t count, int64_t cols, cudaStream_t stream);
 
-// y = x factor where the upper 24 bits of the element's random word are >= threshold, else 0.
+// y = x factor where the upper 24 bits of the element's random word are >= threshold, else 0. Of a part of a matrix,
+// element (row, column) has the word of element first + row * stride + column of the whole.
 struct DropoutSite {
   uint32_t key, threshold;
   float factor;
+  bool is_part = false;
+  int64_t first = 0, cols = 0, stride = 0;  // of a part
 };
 void launch_dropout(DropoutSite site, DType dtype, const void* x, const int64_t* rng, void* y, int64_t count,
                     cudaStream_t stream);

@@ -1,5 +1,6 @@
 // Rows of the elementwise ops.
 #include "kernels/common/keep_threshold.h"
+#include "kernels/common/parts.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/fusion_body.h"
 
@@ -69,8 +70,15 @@ BoundKernel bind_binary(DeviceContext&, const Graph& graph, const Node& node) {
 
 BoundKernel bind_dropout(DeviceContext&, const Graph&, const Node& node) {
   const double p = node.attrs.get<double>("p");
-  const DropoutSite site{static_cast<uint32_t>(node.attrs.get<int64_t>("key")), keep_threshold(p),
-                         static_cast<float>(1 / (1 - p))};
+  const int64_t cols = node.results[0].shape.cols();
+  const MatrixPart part(node, cols);
+  const DropoutSite site{.key = static_cast<uint32_t>(node.attrs.get<int64_t>("key")),
+                         .threshold = keep_threshold(p),
+                         .factor = static_cast<float>(1 / (1 - p)),
+                         .is_part = node.attrs.has("origin"),
+                         .first = part.first,
+                         .cols = cols,
+                         .stride = part.stride};
   return [site](const KernelArgs& args) {
     launch_dropout(site, args.out[0].dtype(), args.in[0].data, args.in[1].as<int64_t>(), args.out[0].data,
                    args.out[0].elements(), args.stream);

@@ -6,6 +6,8 @@
 //
 // Integer atomics assign positions in the list; they do not affect the result. Rows without tokens are written by a
 // kernel of their own, and cost nothing where the result is c itself.
+#include <limits>
+
 #include "kernels/cuda/common/numbers.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/reduce.cuh"
@@ -18,8 +20,9 @@ constexpr int kThreads = 256, kPieces = 4;  // pieces of a row that a thread hol
 
 // kVec elements a piece; row_pieces = H / kVec, pieces = T row_pieces
 template <typename From, typename To, int kVec>
-__global__ void __launch_bounds__(kThreads) embedding_kernel(const int32_t* ids, const From* table, To* out,
-                                                             int64_t pieces, uint32_t row_pieces, int64_t rows) {
+__global__ void __launch_bounds__(kThreads)
+    embedding_kernel(const int32_t* ids, const From* table, To* out, int64_t pieces, uint32_t row_pieces, int64_t rows,
+                     int32_t first_row, float elsewhere) {
   griddep_wait();
   griddep_launch_dependents();
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads * kPieces + threadIdx.x;
@@ -28,11 +31,11 @@ __global__ void __launch_bounds__(kThreads) embedding_kernel(const int32_t* ids,
     const int64_t piece = first + p * kThreads;
     if (piece >= pieces) return;
     const int64_t token = piece / row_pieces, at = piece - token * row_pieces;
-    const int32_t id = ids[token];
+    const int32_t id = ids[token] - first_row;
     if (id >= 0 && id < rows) {
       load<kVec>(table + (id * static_cast<int64_t>(row_pieces) + at) * kVec, held[p]);
     } else {
-      unroll<kVec>([&](int i) { held[p][i] = __int_as_float(0x7fc00000); });
+      unroll<kVec>([&](int i) { held[p][i] = elsewhere; });
     }
   });
   unroll<kPieces>([&](int p) {
@@ -47,7 +50,8 @@ void launch(const EmbeddingArgs& args, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>((pieces + kThreads * kPieces - 1) / (kThreads * kPieces));
   launch_overlapped(embedding_kernel<From, To, kVec>, {blocks, kThreads}, stream, args.ids,
                     static_cast<const From*>(args.table), static_cast<To*>(args.out), pieces,
-                    static_cast<uint32_t>(row_pieces), args.rows);
+                    static_cast<uint32_t>(row_pieces), args.rows, args.first,
+                    args.is_part ? 0.0f : std::numeric_limits<float>::quiet_NaN());
 }
 
 // --- gradient
@@ -59,16 +63,18 @@ struct Lists {
   int32_t* start;                // [V]: first place of the row's segment, where count > 0
   int32_t* arrival;              // [T]: place of the token in its segment while unordered, -1: id outside the table
   int32_t *unordered, *ordered;  // [T]: tokens by row
+  int32_t first;                 // the id of row 0
 };
 
-Lists lists_of(int32_t* workspace, int64_t tokens, int64_t rows) {
-  Lists lists{.segments = reinterpret_cast<int2*>(workspace)};
-  lists.count = workspace + 2 * tokens;
-  lists.cursor = lists.count + rows;
+Lists lists_of(const EmbeddingGradArgs& args) {
+  Lists lists{.segments = reinterpret_cast<int2*>(args.workspace)};
+  lists.count = args.workspace + 2 * args.tokens;
+  lists.cursor = lists.count + args.rows;
   lists.start = lists.cursor + 1;
-  lists.arrival = lists.start + rows;
-  lists.unordered = lists.arrival + tokens;
-  lists.ordered = lists.unordered + tokens;
+  lists.arrival = lists.start + args.rows;
+  lists.unordered = lists.arrival + args.tokens;
+  lists.ordered = lists.unordered + args.tokens;
+  lists.first = args.first;
   return lists;
 }
 
@@ -76,7 +82,7 @@ __global__ void __launch_bounds__(kThreads)
     embedding_grad_count_kernel(const int32_t* __restrict__ ids, Lists lists, int tokens, int rows) {
   const int t = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   if (t >= tokens) return;
-  const int id = ids[t];
+  const int id = ids[t] - lists.first;
   lists.arrival[t] = id >= 0 && id < rows ? atomicAdd(lists.count + id, 1) : -1;
 }
 
@@ -86,7 +92,7 @@ __global__ void __launch_bounds__(kThreads)
   const int t = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   const int lane = static_cast<int>(threadIdx.x) & 31;
   const bool first = t < tokens && lists.arrival[t] == 0;
-  const int id = first ? ids[t] : 0, wanted = first ? lists.count[id] : 0;
+  const int id = first ? ids[t] - lists.first : 0, wanted = first ? lists.count[id] : 0;
   int end = wanted;  // of the lane's segment among the warp's
 #pragma unroll
   for (int step = 1; step < 32; step <<= 1) {
@@ -101,7 +107,7 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     embedding_grad_fill_kernel(const int32_t* __restrict__ ids, Lists lists, int tokens) {
   const int t = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
-  if (t < tokens && lists.arrival[t] >= 0) lists.unordered[lists.start[ids[t]] + lists.arrival[t]] = t;
+  if (t < tokens && lists.arrival[t] >= 0) lists.unordered[lists.start[ids[t] - lists.first] + lists.arrival[t]] = t;
 }
 
 // A token's place is the number of earlier tokens of its row.
@@ -111,7 +117,7 @@ __global__ void __launch_bounds__(kThreads)
   if (t >= tokens) return;
   int2 segment = {0, 0};
   if (lists.arrival[t] >= 0) {
-    const int start = lists.start[ids[t]], count = lists.count[ids[t]];
+    const int row_of = ids[t] - lists.first, start = lists.start[row_of], count = lists.count[row_of];
     const int32_t* __restrict__ row = lists.unordered + start;
     int earlier = 0;
 #pragma unroll 8
@@ -152,7 +158,7 @@ __global__ void __launch_bounds__(kSumThreads)
   const int count = segment.y;
   const int64_t col = (static_cast<int64_t>(blockIdx.y) * kSumThreads + threadIdx.x) * kVec;
   if (count == 0 || col >= cols) return;
-  const int64_t row = ids[blockIdx.x];
+  const int64_t row = ids[blockIdx.x] - lists.first;
   const int32_t* __restrict__ tokens = lists.ordered + segment.x;
   float sum[kVec] = {}, own[kVec];
   load<kVec>(dy + blockIdx.x * cols + col, own);
@@ -209,7 +215,7 @@ int64_t embedding_grad_workspace(int64_t tokens, int64_t rows) {
 }
 
 void launch_embedding_grad(const EmbeddingGradArgs& args, cudaStream_t stream) {
-  const Lists lists = lists_of(args.workspace, args.tokens, args.rows);
+  const Lists lists = lists_of(args);
   cudaMemsetAsync(lists.count, 0, static_cast<size_t>(args.rows + 1) * sizeof(int32_t), stream);
   const int tokens = static_cast<int>(args.tokens);
   if (const auto blocks = static_cast<unsigned>((tokens + kThreads - 1) / kThreads); blocks > 0) {

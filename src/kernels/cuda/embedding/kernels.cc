@@ -1,4 +1,5 @@
 // Rows of table lookup and its gradient.
+#include "kernels/common/parts.h"
 #include "kernels/cuda/embedding/embedding.h"
 #include "kernels/cuda/families.h"
 
@@ -11,9 +12,12 @@ bool accepts_lookup(const Graph& graph, const Node& node) {
 
 BoundKernel bind_lookup(DeviceContext& context, const Graph& graph, const Node& node) {
   const TensorType& table = graph.type(node.inputs[1]);
+  const TablePart part(node);
   return [args = EmbeddingArgs{.tokens = graph.shape(node.inputs[0]).elements(),
                                .rows = table.shape.rows(),
                                .cols = table.shape.cols(),
+                               .first = static_cast<int32_t>(part.first),
+                               .is_part = part.is_part,
                                .table_type = table.dtype,
                                .out_type = node.results[0].dtype}](const KernelArgs& call) mutable {
     args.ids = call.in[0].as<const int32_t>();
@@ -36,6 +40,7 @@ BoundKernel bind_gradient(DeviceContext& context, const Graph& graph, const Node
   return [args = EmbeddingGradArgs{.tokens = graph.shape(node.inputs[0]).elements(),
                                    .rows = result.shape.rows(),
                                    .cols = result.shape.cols(),
+                                   .first = static_cast<int32_t>(TablePart(node).first),
                                    .dy_type = graph.dtype(node.inputs[1])},
           adds = has_addend(node)](const KernelArgs& call) mutable {
     args.ids = call.in[0].as<const int32_t>();

@@ -16,6 +16,7 @@ struct PagedProblem {
   int tokens = 0, sequences = 0, heads = 0, kv_heads = 0, dim = 0;
   int window = 0, block_size = 0, blocks = 0, slots = 0;  // blocks: of the table, a sequence; slots: of the cache
   int group = 1;                                          // heads / kv_heads
+  int first_head = 0, all_heads = 0;                      // the place of these heads among those of the whole
   int max_query_len = 0;                                  // of a sequence; 0: any number
   bool inputs_ready = false;  // segments, lengths and table are inputs of the graph: no kernel of a step writes them
   float scale = 1;

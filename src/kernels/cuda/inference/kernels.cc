@@ -66,6 +66,8 @@ PagedProblem problem_of(const Graph& graph, const Node& node) {
   p.heads = static_cast<int>(node.attrs.get<int64_t>("heads"));
   p.kv_heads = static_cast<int>(node.attrs.get<int64_t>("kv_heads"));
   p.group = p.heads / p.kv_heads;
+  p.first_head = static_cast<int>(node.attr<int64_t>("first_head"));
+  p.all_heads = std::max(p.heads, static_cast<int>(node.attr<int64_t>("all_heads")));
   p.dim = static_cast<int>(node.attrs.get<int64_t>("head_dim"));
   p.block_size = static_cast<int>(node.attrs.get<int64_t>("block_size"));
   p.blocks = static_cast<int>(graph.shape(node.inputs[5]).cols());

@@ -12,7 +12,8 @@ __device__ __forceinline__ float factor(const float* scale) { return scale != nu
 
 // Added to a scaled score of `head` for each token of key position minus query position.
 __device__ __forceinline__ float alibi_bias(const PagedProblem& p, int head) {
-  return static_cast<float>(p.alibi_scale) * exp2f(-static_cast<float>(alibi_exponent(head, p.heads, p.alibi)));
+  return static_cast<float>(p.alibi_scale) *
+         exp2f(-static_cast<float>(alibi_exponent(p.first_head + head, p.all_heads, p.alibi)));
 }
 
 struct PagedSequence {

@@ -48,6 +48,13 @@ __device__ __forceinline__ int64_t head_of(const T* row, int64_t cols) {
   return past == 0 ? 0 : min(cols, kVecOf<T> - past);
 }
 
+// lse - logits[target] of a row of logits, where its columns have the target.
+template <typename T>
+__device__ __forceinline__ float loss_of(const CrossEntropy& p, int64_t row, const T* logits, float lse) {
+  const int64_t column = int64_t{p.targets[row]} - p.first;
+  return p.targets[row] < 0 || column < 0 || column >= p.classes ? 0.0f : lse - to_float(logits[column]);
+}
+
 template <typename T>
 __global__ void cross_entropy_kernel(const CrossEntropy p, float* losses, float* lses) {
   __shared__ float scratch[32];
@@ -79,9 +86,8 @@ __global__ void cross_entropy_kernel(const CrossEntropy p, float* losses, float*
   const float sum = block_reduce<Sum>(running.sum * exp_of(running.max - largest), scratch);
   if (threadIdx.x != 0) return;
   const float lse = largest + logf(sum);
-  const int32_t target = p.targets[row];
   if (lses != nullptr) lses[row] = lse;
-  if (losses != nullptr) losses[row] = target < 0 ? 0.0f : lse - to_float(x[target]);
+  if (losses != nullptr) losses[row] = loss_of(p, row, x, lse);
 }
 
 // A thread a row: only the target's logit is read.
@@ -90,10 +96,8 @@ __global__ void cross_entropy_given_kernel(const CrossEntropy p, const float* gi
   const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (row >= p.tokens) return;
   const float lse = given[row];
-  const int32_t target = p.targets[row];
   if (lses != nullptr) lses[row] = lse;
-  if (losses == nullptr) return;
-  losses[row] = target < 0 ? 0.0f : lse - to_float(static_cast<const T*>(p.logits)[row * p.cols + target]);
+  if (losses != nullptr) losses[row] = loss_of(p, row, static_cast<const T*>(p.logits) + row * p.cols, lse);
 }
 
 template <typename T>
@@ -102,10 +106,10 @@ __global__ void cross_entropy_grad_kernel(const CrossEntropy p, const float* lse
   const T* x = static_cast<const T*>(p.logits) + row * p.cols;
   T* dx = dlogits + row * p.cols;
   constexpr int kVec = kVecOf<T>;
-  const int cols = static_cast<int>(p.cols), classes = static_cast<int>(p.classes), target = p.targets[row];
+  const int cols = static_cast<int>(p.cols), classes = static_cast<int>(p.classes);
   const int head = static_cast<int>(head_of(x, p.cols)), vectors = (cols - head) / kVec, tail = head + vectors * kVec;
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-  if (target < 0) {
+  if (p.targets[row] < 0) {
     const float zeros[kVec] = {};
     for (int v = thread; v < vectors; v += threads) store(dx + head + v * kVec, zeros);
     if (thread < head) dx[thread] = from_float<T>(0);
@@ -113,6 +117,7 @@ __global__ void cross_entropy_grad_kernel(const CrossEntropy p, const float* lse
     return;
   }
   const float lse = lses[row], dloss = dlosses[row];
+  const int target = p.targets[row] - p.first;  // a column, or outside
   const auto gradient = [&](float value, int column) {
     const float one = column == target ? 1.0f : 0.0f;
     return column < classes ? (exp_of(value - lse) - one) * dloss : 0.0f;

@@ -1,4 +1,5 @@
-// The rows of cross_entropy and its gradient.
+// The rows of cross_entropy, its gradient and the log-sum-exp alone.
+#include "kernels/common/parts.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/loss/cross_entropy.h"
 
@@ -7,10 +8,12 @@ namespace {
 
 CrossEntropy describe(const Graph& graph, const Node& node) {
   const Shape& shape = graph.shape(node.inputs[0]);
+  const ClassPart classes(node, shape[1]);
   return {.dtype = graph.dtype(node.inputs[0]),
           .tokens = shape[0],
           .cols = shape[1],
-          .classes = node.attrs.get_or<int64_t>("classes", shape[1])};
+          .classes = classes.count,
+          .first = static_cast<int32_t>(classes.first)};
 }
 
 BoundKernel bind(DeviceContext&, const Graph& graph, const Node& node) {
@@ -28,9 +31,16 @@ BoundKernel bind_grad(DeviceContext&, const Graph& graph, const Node& node) {
   };
 }
 
-constexpr KernelEntry kKernels[] = {
-    {Op::kCrossEntropy, "cross_entropy_rows", first_is_f32_or_bf16, bind},
-    {Op::kCrossEntropyGrad, "cross_entropy_grad_rows", first_is_f32_or_bf16, bind_grad}};
+BoundKernel bind_lse(DeviceContext&, const Graph& graph, const Node& node) {
+  return [call = describe(graph, node)](const KernelArgs& args) mutable {
+    call.logits = args.in[0].data;
+    launch_cross_entropy(call, nullptr, nullptr, args.out[0].as<float>(), args.stream);
+  };
+}
+
+constexpr KernelEntry kKernels[] = {{Op::kCrossEntropy, "cross_entropy_rows", first_is_f32_or_bf16, bind},
+                                    {Op::kCrossEntropyGrad, "cross_entropy_grad_rows", first_is_f32_or_bf16, bind_grad},
+                                    {Op::kRowLse, "row_lse_rows", first_is_f32_or_bf16, bind_lse}};
 
 }  // namespace
 

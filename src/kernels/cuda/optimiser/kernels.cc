@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "ir/facts.h"
+#include "kernels/common/parts.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/fusion_body.h"
 #include "kernels/cuda/optimiser/optimiser.h"
@@ -152,14 +153,17 @@ int64_t square_workspace(DeviceContext&, const Graph&, const Node& node) {
 }
 
 BoundKernel bind_squares(DeviceContext&, const Graph&, const Node& node) {
-  return [launches = square_launches(node)](const KernelArgs& args) {
+  std::vector<bool> counted;
+  for (size_t i = 0; i < node.inputs.size(); ++i) counted.push_back(is_counted(node, i));
+  return [launches = square_launches(node), counted = std::move(counted)](const KernelArgs& args) {
     auto* partials = reinterpret_cast<double*>(args.workspace.data());
     for (int64_t launch = 0; launch < launches; ++launch) {
       const auto begin = static_cast<size_t>(launch * kSquareInputs);
       SquareTable table;
-      for (const Tensor& gradient : args.in.subspan(begin, std::min<size_t>(kSquareInputs, args.in.size() - begin))) {
+      for (size_t i = begin; i < std::min(begin + kSquareInputs, args.in.size()); ++i) {
+        const Tensor& gradient = args.in[i];
         const int64_t count = gradient.elements();
-        if (count == 0) continue;
+        if (count == 0 || !counted[i]) continue;
         table.inputs[table.count++] = {gradient.data, count, table.pieces, gradient.dtype() == DType::kBF16};
         table.pieces += static_cast<int32_t>((count + kSquarePiece - 1) / kSquarePiece);
       }
