@@ -85,7 +85,8 @@ Node with_slices(const Node& reader, const Parts& parts, Rewriter& rewriter) {
 bool fold_graph(Graph& graph, const CompileOptions& options) { return fold_slices(graph, options.target); }
 
 bool pad(Program& program, const CompileOptions& options) {
-  return options.target.vocab_multiple > 1 && pad_vocab(program, options.target.vocab_multiple);
+  const bool padded = program.mesh().ranks() > 1;  // by shard, before it cut the tables
+  return options.target.vocab_multiple > 1 && !padded && pad_vocab(program, options.target.vocab_multiple);
 }
 
 bool merge(Program& program, const CompileOptions& options) {

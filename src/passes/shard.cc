@@ -27,8 +27,9 @@ bool shard(Program& program, const CompileOptions& options) {
   const Parallel& parallel = options.parallel;
   if (parallel.mesh.ranks() == 1) return false;
   check_heads(program, parallel.mesh);
-  if (parallel.mesh[Axis::kTensor] > 1)
-    pad_vocab(program, options.target.vocab_multiple * parallel.mesh[Axis::kTensor], /*embeddings=*/true);
+  const int64_t tp = parallel.mesh[Axis::kTensor];
+  if (const int64_t multiple = options.target.vocab_multiple * tp; multiple > 1)
+    pad_vocab(program, multiple, /*embeddings=*/tp > 1);
   const StateLayouts states(program, parallel);
   for (StateEntry& entry : program.states()) entry.layout = states.of(program, entry);
   // Graphs of the first micro-batch write gradients and say how they lie.

@@ -98,7 +98,6 @@ void accumulate(Executor& executor, const Mesh& mesh, int step) {
 
 Trained train(Wire wire, const Way& way, const char* family, const char* recipe) {
   CompileOptions options{.target = cuda_target(), .recipe = parse_recipe(recipe)};
-  options.disabled = {"fuse", "pack", "group_updates"};  // node by node
   options.parallel = {.mesh = way.mesh, .sequence = way.sequence, .level = way.level};
   const Plan plan = compile(tiny::training_program(family), options);
   std::mutex mutex;

@@ -88,11 +88,8 @@ TEST(CudaTraining, EveryNodeOfARankHasAKernel) {
         const Parallel parallel{.mesh = {{1, 2, 1, 2}},
                                 .sequence = sequence,
                                 .level = sequence ? ShardLevel::kOptimizer : ShardLevel::kNone};
-        Plan plan =
-            compile(training_program(model, train, eval, {.clip = 1.0}), {.target = h200_target(),
-                                                                          .parallel = parallel,
-                                                                          .recipe = parse_recipe(recipe),
-                                                                          .disabled = {"fuse", "group_updates"}});
+        Plan plan = compile(training_program(model, train, eval, {.clip = 1.0}),
+                            {.target = h200_target(), .parallel = parallel, .recipe = parse_recipe(recipe)});
         localize(plan.program, parallel.mesh.coordinate(3));
         for (const Graph& graph : plan.program.graphs()) {
           for (const Node& node : graph.nodes())
