@@ -144,7 +144,8 @@ std::vector<LogicalState> logical_states(const Program& program) {
                          .at = at});
     };
     for (const Placement& placement : entry.placements) add(placement);
-    if (entry.placements.empty()) add(place_rows(entry.param, entry.type.shape));
+    if (entry.placements.empty())
+      add(place_rows(entry.param, whole_shape(entry.type.shape, entry.layout, program.mesh())));
   }
   return tensors;
 }

@@ -26,6 +26,8 @@ void for_each_field(AnyTarget& target, const Fn& fn) {
   fn("workspace_bytes", target.workspace_bytes);
   fn("memory_bytes", target.memory_bytes);
   fn("bytes_per_second", target.bytes_per_second);
+  fn("link_bytes_per_second", target.link_bytes_per_second);
+  fn("link_latency", target.link_latency);
   fn("f32_flops", target.f32_flops);
   fn("bf16_flops", target.bf16_flops);
   fn("fp8_flops", target.fp8_flops);

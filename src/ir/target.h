@@ -39,6 +39,7 @@ struct Target {
   int64_t workspace_bytes = 0;    // one scratch buffer shared by all kernels, part of the arena
   int64_t memory_bytes = 0;       // 0 = unknown
   double bytes_per_second = 0;    // measured copy, read + write
+  double link_bytes_per_second = 0, link_latency = 0;   // of a collective: what a rank sends, seconds of a call
   double f32_flops = 0, bf16_flops = 0, fp8_flops = 0;  // measured GEMM rates, FLOP/s
   std::vector<LinearTiming> timings = {};
 

@@ -48,12 +48,20 @@ Value Relayout::bring(Value x, const Layout& want) {
       "{}: result {} is {}: its blocks of {} elements along the rows lie on several ranks (want a multiple of {} rows, "
       "tokens or outputs, on every rank)",
       describe(graph_, x.node), x.result, print(graph_.type(x), layout(x)), kScaleBlock, kScaleBlock);
-  const auto key = std::tuple(index(x.node), x.result, phase_ == Phase::kForward, print(graph_.type(x), want));
-  if (const auto known = known_.find(key); known != known_.end()) return known->second;
-  const Value made = recut(settle_pending(x, want), want);
+  Value made = x;
+  if (layout(x).pending != want.pending) made = known(x, want, false, [&] { return settle_pending(x, want); });
+  const bool backward = phase_ != Phase::kForward;
+  const Value reduced = made;
+  if (layout(reduced) != want) made = known(reduced, want, backward, [&] { return recut(reduced, want); });
   check(layout(made) == want, ErrorCode::kInternal, "shard: {} cannot become {} in {}",
         print(graph_.type(x), layout(x)), print(graph_.type(x), want), describe(graph_, x.node));
-  return known_[key] = made;
+  return made;
+}
+
+Value Relayout::known(Value x, const Layout& want, bool backward, FunctionRef<Value()> make) {
+  const auto key = std::tuple(index(x.node), x.result, backward, print(graph_.type(x), want));
+  const auto found = known_.find(key);
+  return found != known_.end() ? found->second : known_[key] = make();
 }
 
 Value Relayout::settle_pending(Value x, const Layout& want) {

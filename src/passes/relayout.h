@@ -5,6 +5,7 @@
 #include <string>
 #include <tuple>
 
+#include "base/threads.h"
 #include "ir/graph.h"
 
 namespace octet {
@@ -16,8 +17,8 @@ class Relayout {
   // The phase of the nodes added from now on.
   void set_phase(Phase phase) { phase_ = phase; }
 
-  // The value in this layout. One collective for each value, layout and phase: backward gathers again what forward
-  // had gathered, so that only the part is kept. Copies cannot become a sum (kInternal).
+  // The value in this layout. One reduction of a value; one gather in forward and one behind it: backward gathers again
+  // what forward had gathered, so that only the part is kept. Copies cannot become a sum (kInternal).
   Value bring(Value x, const Layout& want);
 
   // Adds a node of one operand, with the name and layer of what made the operand.
@@ -25,6 +26,8 @@ class Relayout {
 
  private:
   const Layout& layout(Value value) const { return graph_.layout(value); }
+  // What `make` made of x for this layout before, or makes now.
+  Value known(Value x, const Layout& want, bool backward, FunctionRef<Value()> make);
   Value settle_pending(Value x, const Layout& want);
   Value recut(Value x, const Layout& want);
   Value gather(Value x, int dim, const AxisList& over);

@@ -175,6 +175,26 @@ std::string explain_terms(const ActivationRow& r) {
   return out;
 }
 
+std::vector<CollectiveRow> collectives_of(const Program& program, const Target& target) {
+  std::vector<CollectiveRow> rows;
+  for (const Graph& graph : program.graphs()) {
+    if (graph.role() == GraphRole::kPrepare) continue;
+    for (const Node& node : graph.nodes()) {
+      if (!op_facts(node.op).collective || node.op == Op::kTakePart) continue;
+      CollectiveRow made{graph.name(), op_name(node.op), node.attr<std::string>("over")};
+      auto row = std::ranges::find_if(rows, [&](const CollectiveRow& other) {
+        return other.graph == made.graph && other.op == made.op && other.over == made.over;
+      });
+      if (row == rows.end()) row = rows.insert(row, std::move(made));
+      const double bytes = op_facts(node.op).cost(graph, node).bytes;
+      ++row->calls;
+      row->bytes += bytes;
+      if (target.link_bytes_per_second > 0) row->seconds += target.link_latency + bytes / target.link_bytes_per_second;
+    }
+  }
+  return rows;
+}
+
 }  // namespace
 
 PlanReport report_plan(const Plan& plan, double compile_seconds) {
@@ -183,6 +203,10 @@ PlanReport report_plan(const Plan& plan, double compile_seconds) {
   const Program& program = plan.program;
   for (const LogicalState& tensor : logical_states(program))
     if (tensor.role == StateRole::kMaster) r.parameters += tensor.type.shape.elements();
+  r.mesh = program.mesh();
+  for (const StateEntry& entry : program.states())
+    if (entry.role == StateRole::kMaster) r.rank_parameters += entry.type.shape.elements();
+  r.collectives = collectives_of(program, plan.target);
   const Graph& train = *program.find_graph(GraphRole::kTrain);
   Value ids = train.find_leaf(Op::kInput, "ids");
   r.tokens = ids.exists() ? train.shape(ids)[0] : 1;
@@ -238,6 +262,13 @@ std::string to_text(const PlanReport& r, const ModelConfig& m, const Target& tar
       m.layers, m.hidden, m.heads, m.kv_head_count(), m.vocab_size, human_count(static_cast<double>(r.parameters)));
   out += fmt::format("target    {}; one micro-batch of {} tokens; {} nodes compiled in {:.3f} s\n", target.name,
                      r.tokens, r.nodes, r.compile_seconds);
+  if (r.mesh.ranks() > 1) {
+    std::string axes;
+    for (Axis axis : kAllAxes)
+      if (r.mesh[axis] > 1) axes += fmt::format("{}{}={}", axes.empty() ? "" : " ", axis_name(axis), r.mesh[axis]);
+    out += fmt::format("ranks     {} ({}), all alike: each holds {} parameters; what follows is of one\n",
+                       r.mesh.ranks(), axes, human_count(static_cast<double>(r.rank_parameters)));
+  }
   out += fmt::format("FLOPs     {} forward + {} backward + {} recomputed a token (causal attention)\n",
                      human_count(r.forward_flops), human_count(r.backward_flops), human_count(r.recompute_flops));
   if (!r.precision.empty()) out += "precision of GEMMs at the start\n" + r.precision;
@@ -253,6 +284,10 @@ std::string to_text(const PlanReport& r, const ModelConfig& m, const Target& tar
   out += line("inputs", r.input_bytes);
   out += line("alignment of states", r.padding_bytes);
   out += line("peak", r.total_bytes);
+  if (!r.collectives.empty()) out += "collectives: graph, op, axes, calls, bytes sent, ms one after the other\n";
+  for (const CollectiveRow& row : r.collectives)
+    out += fmt::format("  {:<12}{:<16}{:<10}{:>6}{:>18.0f}  {}\n", row.graph, row.op, row.over, row.calls, row.bytes,
+                       row.seconds > 0 ? fmt::format("{:9.3f}", 1e3 * row.seconds) : "");
   if (target.memory_bytes > 0)
     out += r.total_bytes <= target.memory_bytes
                ? fmt::format("fits {} of {}\n", human_bytes(target.memory_bytes), target.name)
@@ -281,16 +316,33 @@ std::string peak_text(const PlanReport& r) {
   return out;
 }
 
+namespace {
+
+std::string collectives_json(const std::vector<CollectiveRow>& rows) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const CollectiveRow& row : rows)
+    list.push_back({{"graph", row.graph},
+                    {"op", row.op},
+                    {"over", row.over},
+                    {"calls", row.calls},
+                    {"bytes", row.bytes},
+                    {"seconds", row.seconds}});
+  return list.dump();
+}
+
+}  // namespace
+
 std::string to_json(const PlanReport& r) {
   return fmt::format(
       "{{\"parameters\": {}, \"tokens\": {}, \"forward_flops\": {}, \"backward_flops\": {}, \"recompute_flops\": {}, "
       "\"weight_bytes\": {}, \"compute_bytes\": {}, \"moment_bytes\": {}, \"gradient_bytes\": {}, \"scale_bytes\": {}, "
       "\"activation_bytes\": {}, \"transient_bytes\": {}, \"workspace_bytes\": {}, \"input_bytes\": {}, "
-      "\"padding_bytes\": {}, "
+      "\"padding_bytes\": {}, \"ranks\": {}, \"rank_parameters\": {}, \"collectives\": {}, "
       "\"total_bytes\": {}, \"nodes\": {}, \"compile_seconds\": {:.4f}, \"precision\": {}}}\n",
       r.parameters, r.tokens, r.forward_flops, r.backward_flops, r.recompute_flops, r.weight_bytes, r.compute_bytes,
       r.moment_bytes, r.gradient_bytes, r.scale_bytes, r.activation_bytes, r.transient_bytes, r.workspace_bytes,
-      r.input_bytes, r.padding_bytes, r.total_bytes, r.nodes, r.compile_seconds, nlohmann::json(r.levels).dump());
+      r.input_bytes, r.padding_bytes, r.mesh.ranks(), r.rank_parameters, collectives_json(r.collectives), r.total_bytes,
+      r.nodes, r.compile_seconds, nlohmann::json(r.levels).dump());
 }
 
 std::vector<ActivationRow> activation_table(const Recipe& recipe, const Target& target) {

@@ -20,8 +20,19 @@ struct PeakRow {
   int64_t pieces = 0, bytes = 0;
 };
 
+// The collectives of one kind in a graph.
+struct CollectiveRow {
+  std::string graph, op, over;
+  int64_t calls = 0;
+  double bytes = 0;    // that a rank sends in a run
+  double seconds = 0;  // one after the other; 0: the target does not say how fast its links are
+};
+
 struct PlanReport {
-  int64_t parameters = 0;
+  int64_t parameters = 0;       // of the model
+  int64_t rank_parameters = 0;  // of them, those whose masters one rank holds, padding included
+  Mesh mesh = {};
+  std::vector<CollectiveRow> collectives = {};
   int64_t tokens = 0;          // of one micro-batch
   double forward_flops = 0;    // per token; attention counted causally (half of the full square)
   double backward_flops = 0;   // per token, without recomputation
