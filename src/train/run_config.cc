@@ -109,6 +109,11 @@ SettingsTable settings_of(RunConfig& c) {
          .choices = {"none", "optimizer", "gradients", "parameters"}});
   t.add("parallel.timeout", &c.rank_timeout,
         {.meaning = "seconds that a rank waits for another before the run ends", .min = 1});
+  t.add("parallel.restarts", &c.restarts,
+        {.meaning = "how often a run without a launcher is started again after it has failed, from the newest sound "
+                    "checkpoint",
+         .min = 0,
+         .max = 1000});
 
   t.add("precision.recipe", &c.recipe,
         {.meaning = "types of the model's arithmetic",

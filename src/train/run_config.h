@@ -45,7 +45,7 @@ struct RunConfig {
   int64_t tensor = 1, data_ranks = 1, context = 1;
   bool sequence = false;
   std::string shard = "none";
-  int64_t rank_timeout = 600;
+  int64_t rank_timeout = 600, restarts = 0;
 
   // precision and memory
   std::string recipe = "fp8-current";
