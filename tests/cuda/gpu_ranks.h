@@ -8,6 +8,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -107,6 +108,7 @@ class HostRanks final : public cuda::DeviceRanks {
 };
 
 enum class Wire : uint8_t { kHost, kNccl };
+inline void PrintTo(Wire wire, std::ostream* out) { *out << (wire == Wire::kNccl ? "NCCL" : "host"); }
 
 // Why the ranks cannot be had here; "": they can.
 inline std::string no_ranks(Wire wire, const Mesh& mesh) {
