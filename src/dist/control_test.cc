@@ -12,8 +12,10 @@
 
 #include "base/error.h"
 #include "base/testing/test_error.h"
+#include "dist/control_ranks.h"
 #include "dist/message.h"
 #include "dist/socket.h"
+#include "dist/testing/rank_expectations.h"
 
 namespace octet {
 namespace {
@@ -292,6 +294,26 @@ TEST(Control, ASecondRankOfTheSameNumberIsRefused) {
   EXPECT_NE(log[0].find(" was dropped: rank 1 on host1 is here already"), std::string::npos) << log[0];
   EXPECT_TRUE(log[1].starts_with("rank 1 from 127.0.0.1:") && log[1].ends_with(" was dropped: it was closed"))
       << log[1];
+}
+
+TEST(ControlRanks, ExchangeWithinGroups) {
+  for (const Mesh& mesh : {Mesh{{1, 1, 1, 2}}, Mesh{{1, 2, 1, 4}}}) {
+    const auto errors = run_ranks(mesh.ranks(), [&](const RankIdentity& identity) {
+      Control control(identity);
+      const auto rank = make_control_ranks(control, mesh, identity.rank);
+      expect_exchanges_within_groups(*rank);
+      if (mesh.ranks() == 2) expect_exchanges_of_all_sizes(*rank);
+      control.close();
+    });
+    for (const std::string& error : errors) EXPECT_EQ(error, kNone);
+  }
+}
+
+TEST(ControlRanks, UnlikeExchangesAreRefused) {
+  run_ranks(3, [](const RankIdentity& identity) {
+    Control control(identity);
+    expect_unlike_exchanges_are_refused(*make_control_ranks(control, {{1, 1, 1, 3}}, identity.rank));
+  });
 }
 
 }  // namespace

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <mutex>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/threads.h"
 #include "dist/control.h"
+#include "dist/control_ranks.h"
 #include "dist/launch.h"
 #include "dist/nccl.h"
 #include "dist/open_mpi.h"
@@ -60,28 +62,60 @@ TrainResult train_threads(const RunConfig& config, const TrainHooks& hooks) {
   return result;
 }
 
+// Under MPI its own, else the control plane's: for GPUs it carries what hosts tell each other, for CPUs all.
+std::unique_ptr<Communicator> join_processes(const RunConfig& config, const RankIdentity& identity, bool gpus,
+                                             Control& control) {
+  const bool mpi = !gpus && identity.launcher != "octet" && identity.launcher != "torchrun";
+  return mpi ? open_mpi(config.mesh(), static_cast<double>(config.rank_timeout))
+             : make_control_ranks(control, config.mesh(), identity.rank);
+}
+
 TrainResult train_process(const RunConfig& config, const TrainHooks& hooks, const RankIdentity& identity) {
-  check(resolve_device(config.device) == Device::kCpu, ErrorCode::kUnsupported,
-        "{} started {} processes: GPUs of several processes are not supported yet; start one process without a "
-        "launcher, whose ranks are threads with a GPU each, or set train.device=cpu",
-        identity.launcher, identity.size);
-  const auto timeout = static_cast<double>(config.rank_timeout);
-  const std::unique_ptr<Communicator> ranks = open_mpi(config.mesh(), timeout);
   if (identity.rank != 0) set_log_level(LogLevel::kError);
-  Control control(identity, {.timeout = timeout,
+  const bool gpus = resolve_device(config.device) == Device::kCuda;
+  std::mutex mutex;
+  std::string lost;  // what the control plane says of a lost rank
+  Communicator* joined = nullptr;
+  const auto on_lost = [&](const std::string& why) {
+    const std::lock_guard lock(mutex);
+    lost = why;
+    if (joined != nullptr) joined->abort(why);
+  };
+  Control control(identity, {.timeout = static_cast<double>(config.rank_timeout),
                              .build = hooks.build,
                              .log = [](const std::string& line) { log_warning("{}", line); },
-                             .on_lost = [&](const std::string& why) { ranks->abort(why); }});
+                             .on_lost = on_lost});
+  std::unique_ptr<Communicator> ranks;
   try {
     RunConfig copy = config;
     control.compare("settings", settings_of(copy).to_yaml());
+    ranks = join_processes(config, identity, gpus, control);
+    RankLinks links{.ranks = ranks.get(), .control = &control};
+    std::unique_ptr<cuda::DeviceRanks> devices;
+    if (gpus) {
+      check(identity.local_rank < cuda_device_count(), ErrorCode::kInvalidArgument,
+            "rank {} is number {} on {}, where {} GPUs can be used: start as many ranks as there are GPUs",
+            identity.rank, identity.local_rank, identity.host, cuda_device_count());
+      links.device = identity.local_rank;
+      const auto look = [&] {
+        const std::lock_guard lock(mutex);
+        check(lost.empty(), ErrorCode::kIo, "{}", lost);
+      };
+      devices = make_nccl_ranks(*ranks, {.device = links.device, .check = look});
+      links.devices = devices.get();
+    } else {
+      const std::lock_guard lock(mutex);
+      joined = ranks.get();
+    }
     TrainHooks own = identity.rank == 0 ? hooks : quiet(hooks);
     own.handle_signals = hooks.handle_signals;  // a launcher may signal any rank
-    const TrainResult result = Run(config, own, {.ranks = ranks.get(), .control = &control}).loop();
+    const TrainResult result = Run(config, own, links).loop();
     control.close();
     return result;
   } catch (const std::exception& error) {
     control.give_up(error.what());
+    const std::lock_guard lock(mutex);
+    joined = nullptr;
     throw;
   }
 }
