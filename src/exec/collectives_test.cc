@@ -148,7 +148,7 @@ TEST(Collectives, AShardedGraphIsTheWholeOne) {
       " %4 = constant {value=0.25} : f32[4,3*tp] %5 = matmul %3, %4 {trans_b=true} : f32[2,4]+tp"
       " %p = reduce_scatter %5 {axis=0, over=\"tp\"} %6 = add %p, %0 : f32[1*tp,4] output @y %6 end";
   const std::vector<float> x = {1, -2, 3, 4, -5, 6, 7, -8};
-  const auto expected = run(whole, [&](int32_t) { return x; })[0];
+  const auto expected = run(whole, [&](int32_t) { return std::vector(x); })[0];
   const auto parts =
       run(sharded, [&](int32_t rank) { return std::vector(x.begin() + 4 * rank, x.begin() + 4 * rank + 4); });
   for (int32_t rank = 0; rank < 2; ++rank)

@@ -244,7 +244,7 @@ TEST(Shard, TakesEveryRecipeAndTarget) {
 }
 
 TEST(Shard, RefusesSizesThatDoNotDivide) {
-  const auto refusal = [](const Way& way, ModelConfig config) -> std::string {
+  const auto refusal = [](const Way& way, const ModelConfig& config) -> std::string {
     try {
       compile(tiny::training_program(config), options_of(way, "fp32"));
     } catch (const Error& error) {

@@ -40,7 +40,7 @@ std::string split_of(const Program& program, const std::string& param) {
   for (const Graph& graph : program.graphs()) {
     const Value leaf = graph.find_leaf(Op::kParam, param);
     if (!leaf.exists()) continue;
-    if (const std::string split = graph.node(leaf).attr<std::string>("split"); split != "none") return split;
+    if (std::string split = graph.node(leaf).attr<std::string>("split"); split != "none") return split;
   }
   return "none";
 }
@@ -128,7 +128,7 @@ Layout StateLayouts::of(const Program& program, const StateEntry& entry) const {
   const auto known = weights_.find(entry.param);
   if (known == weights_.end()) return {};
   const Layout& weight = parallel_.level == ShardLevel::kParameters ? masters_.at(entry.param) : known->second;
-  const Layout codes = entry.index & kTransposedCodes ? weight.moved({1, 0}) : weight;
+  Layout codes = entry.index & kTransposedCodes ? weight.moved({1, 0}) : weight;
   switch (entry.role) {
     case StateRole::kMaster:
     case StateRole::kMoment: return masters_.at(entry.param);

@@ -63,7 +63,7 @@ class ShardedGraph {
   };
   NodeId place_product(NodeId id, Node node);
   // A sum takes a c that is of the same sum; else c is added when the sum is whole.
-  NodeId add_to_product(const Node& old_node, Node node, Node alone, Value c, size_t c_input);
+  NodeId add_to_product(const Node& old_node, Node node, const Node& alone, Value c, size_t c_input);
   Value settle_operand(Value x, Value old_value);
   // One axis may cut rows of a, columns of b, or the contraction of both. Weights stay where they are: what gives way
   // has tokens along the dim that the axis cuts; what is there whole takes its part.

@@ -28,10 +28,10 @@ NodeId ShardedGraph::place_product(NodeId id, Node node) {
   node.inputs.pop_back();
   Node alone = node;
   if (!alone.attrs.has("to")) alone.attrs.set("to", std::string(dtype_name(node.results[0].dtype)));
-  return add_to_product(old_node, std::move(node), std::move(alone), c, c_input);
+  return add_to_product(old_node, std::move(node), alone, c, c_input);
 }
 
-NodeId ShardedGraph::add_to_product(const Node& old_node, Node node, Node alone, Value c, size_t c_input) {
+NodeId ShardedGraph::add_to_product(const Node& old_node, Node node, const Node& alone, Value c, size_t c_input) {
   const Value old_c = old_node.inputs[c_input];
   const bool full = old_.shape(old_c) == old_node.results[0].shape;
   const NodeId made = graph().add(alone);

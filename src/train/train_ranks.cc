@@ -109,7 +109,7 @@ TrainResult train_process(const RunConfig& config, const TrainHooks& hooks, cons
     }
     TrainHooks own = identity.rank == 0 ? hooks : quiet(hooks);
     own.handle_signals = hooks.handle_signals;  // a launcher may signal any rank
-    const TrainResult result = Run(config, own, links).loop();
+    TrainResult result = Run(config, own, links).loop();
     control.close();
     return result;
   } catch (const std::exception& error) {

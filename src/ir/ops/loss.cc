@@ -41,7 +41,7 @@ Types row_lse_type(const Graph& graph, const Node& node) {
 Layout loss_rows(const Graph& graph, const Node& node) {
   const Layout& logits = input_layout(graph, node, 0);
   require_settled(graph, node, 0);
-  const Layout rows = logits.moved({0, -1});
+  Layout rows = logits.moved({0, -1});
   for (size_t i = 1; i < node.inputs.size(); ++i) require_is(graph, node, i, rows, "as the rows of logits");
   return rows;
 }

@@ -99,7 +99,7 @@ Layouts place_product(const Graph& graph, const Node& node) {
 
 // Scales lie as their codes; a group of 128, or the row that one scale is for, lies on one rank.
 Layouts place_scaled_product(const Graph& graph, const Node& node) {
-  const Layouts results = place_product(graph, node);
+  Layouts results = place_product(graph, node);
   for (size_t i : {size_t{0}, size_t{2}}) {
     const ScaleLayout scaling = layout_attr(node, i == 0 ? "scaling_a" : "scaling_b");
     const Layout& codes = input_layout(graph, node, i);
