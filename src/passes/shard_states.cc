@@ -40,7 +40,8 @@ std::string split_of(const Program& program, const std::string& param) {
   for (const Graph& graph : program.graphs()) {
     const Value leaf = graph.find_leaf(Op::kParam, param);
     if (!leaf.exists()) continue;
-    if (std::string split = graph.node(leaf).attr<std::string>("split"); split != "none") return split;
+    const std::string& split = graph.node(leaf).attr<std::string>("split");
+    if (split != "none") return split;
   }
   return "none";
 }
