@@ -181,13 +181,13 @@ void write_file(const std::string& path, std::string_view content) {
 
 FileWriter::FileWriter(std::string path)
     : path_(std::move(path)),
-      temporary_(path_.empty() ? "/dev/null" : path_ + ".tmp"),
+      temporary_(path_ + ".tmp"),
       file_(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
   if (file_.value < 0) fail_write(path_, errno, kOldContentKept);
 }
 
 FileWriter::~FileWriter() {
-  if (file_.value >= 0 && !path_.empty()) unlink(temporary_.c_str());
+  if (file_.value >= 0) unlink(temporary_.c_str());
 }
 
 void FileWriter::write(const void* data, int64_t bytes) {
@@ -212,7 +212,6 @@ void FileWriter::flush() {
 void FileWriter::commit() {
   check(file_.value >= 0, ErrorCode::kInternal, "{}: committed twice", path_);
   flush();
-  if (path_.empty()) return;
   if (fsync(file_.value) != 0 && errno != EINVAL) fail_write(path_, errno, kOldContentKept);
   // Network file systems report a full disk only here. The descriptor is closed even on error.
   if (close(std::exchange(file_.value, -1)) != 0) {

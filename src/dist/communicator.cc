@@ -24,13 +24,18 @@ void broadcast(Communicator& ranks, std::span<std::byte> bytes) {
   ranks.exchange(all, send, receive);
 }
 
-std::vector<std::vector<std::byte>> gather(Communicator& ranks, std::span<const std::byte> mine) {
+std::vector<std::vector<std::byte>> gather(Communicator& ranks, std::span<const std::byte> mine, To to) {
   const std::vector<int32_t> all = all_ranks(ranks);
+  const bool gets = to == To::kAll || ranks.rank() == 0;
   std::vector<std::vector<std::byte>> theirs(all.size());
   const auto exchange = [&](std::span<const std::byte> sent, const auto& span_of) {
-    std::vector<std::span<std::byte>> receive;
-    for (size_t i = 0; i < all.size(); ++i) receive.push_back(span_of(i));
-    ranks.exchange(all, std::vector<std::span<const std::byte>>(all.size(), sent), receive);
+    std::vector<std::span<const std::byte>> send(all.size());
+    std::vector<std::span<std::byte>> receive(all.size());
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (to == To::kAll || i == 0) send[i] = sent;
+      if (gets) receive[i] = span_of(i);
+    }
+    ranks.exchange(all, send, receive);
   };
   const uint64_t size = mine.size();
   std::vector<uint64_t> sizes(all.size());

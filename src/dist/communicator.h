@@ -36,11 +36,13 @@ class Communicator {
   int32_t rank_;
 };
 
-// Bytes of rank 0, on every rank. The flags of all ranks or-ed. What each rank sends, on every rank: in the ranks'
-// order. All ranks call them; small messages.
+// All ranks call these; small messages. Bytes of rank 0, on every rank. What each rank sends, by rank: on every rank,
+// or on the first alone (nothing on the others). The flags of all ranks or-ed. All have come here.
 void broadcast(Communicator& ranks, std::span<std::byte> bytes);
+enum class To : uint8_t { kAll, kFirst };
+std::vector<std::vector<std::byte>> gather(Communicator& ranks, std::span<const std::byte> mine, To to = To::kAll);
 bool any_of(Communicator& ranks, bool flag);
-std::vector<std::vector<std::byte>> gather(Communicator& ranks, std::span<const std::byte> mine);
+inline void barrier(Communicator& ranks) { any_of(ranks, false); }
 
 // The ranks of a mesh as threads of one process, one communicator for each. A rank that waits longer than `timeout`
 // seconds for another throws.

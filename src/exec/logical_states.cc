@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <numeric>
 
 #include "base/error.h"
 #include "dist/communicator.h"
@@ -25,30 +24,6 @@ void for_each_part(const LogicalState& tensor, int64_t offset, int64_t bytes, co
 
 using Bytes = std::vector<std::byte>;
 
-// Sends `mine` to rank 0, which gets what each rank sent.
-std::vector<Bytes> send_to_first(Communicator& ranks, std::span<const std::byte> mine) {
-  const auto count = static_cast<size_t>(ranks.mesh().ranks());
-  std::vector<int32_t> all(count);
-  std::iota(all.begin(), all.end(), 0);
-  const bool first = ranks.rank() == 0;
-  const auto exchange = [&](std::span<const std::byte> sent, std::vector<std::span<std::byte>> received) {
-    std::vector<std::span<const std::byte>> send(count);
-    send[0] = sent;
-    received.resize(count);
-    ranks.exchange(all, send, received);
-  };
-  const uint64_t size = mine.size();
-  std::vector<uint64_t> sizes(count);
-  std::vector<std::span<std::byte>> spans;
-  for (size_t i = 0; first && i < count; ++i) spans.push_back(std::as_writable_bytes(std::span(&sizes[i], 1)));
-  exchange(std::as_bytes(std::span(&size, 1)), spans);
-  std::vector<Bytes> theirs(count);
-  spans.clear();
-  for (size_t i = 0; first && i < count; ++i) spans.emplace_back(theirs[i] = Bytes(sizes[i]));
-  exchange(mine, spans);
-  return theirs;
-}
-
 // The parts of other ranks, for rank 0: of every run its offset from `offset`, its size and its bytes.
 void join_parts(Executor& executor, const LogicalState& tensor, std::span<std::byte> bytes, int64_t offset) {
   const Layout& layout = executor.program().find_state(tensor.state)->layout;
@@ -63,7 +38,7 @@ void join_parts(Executor& executor, const LogicalState& tensor, std::span<std::b
     for_each_part(tensor, offset, std::ssize(bytes), [&](size_t to, int64_t, size_t count) {
       add(&to, sizeof to), add(&count, sizeof count), add(bytes.data() + to, count);
     });
-  for (const Bytes& part : send_to_first(*executor.ranks(), mine)) {
+  for (const Bytes& part : gather(*executor.ranks(), mine, To::kFirst)) {
     for (size_t i = 0; i < part.size();) {
       size_t header[2];
       std::memcpy(header, part.data() + i, sizeof header);

@@ -249,12 +249,14 @@ std::unique_ptr<TensorSource> open_safetensors(const std::string& path) {
 }
 
 SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<NamedType> tensors, const TextMap& metadata)
-    : path_(path), tensors_(aligned_order(std::move(tensors))), file_(path) {
+    : path_(path), tensors_(aligned_order(std::move(tensors))) {
+  skip_finished();
+  if (path.empty()) return;
   const std::string header = header_text(path, tensors_, metadata);
   const uint64_t header_bytes = header.size();
-  file_.write(&header_bytes, 8);
-  file_.write(header);
-  skip_finished();
+  file_.emplace(path);
+  file_->write(&header_bytes, 8);
+  file_->write(header);
 }
 
 void SafetensorsWriter::skip_finished() {
@@ -271,7 +273,7 @@ void SafetensorsWriter::write(const std::string& name, std::span<const std::byte
         name, tensor.name, written_, tensor.type.bytes());
   check(bytes <= tensor.type.bytes() - written_, ErrorCode::kInternal, "{}: {} bytes for '{}' {}, which lacks only {}",
         path_, bytes, name, to_string(tensor.type), tensor.type.bytes() - written_);
-  file_.write(part.data(), bytes);
+  if (file_) file_->write(part.data(), bytes);
   written_ += bytes;
   skip_finished();
 }
@@ -279,7 +281,7 @@ void SafetensorsWriter::write(const std::string& name, std::span<const std::byte
 void SafetensorsWriter::finish() {
   check(next_ == tensors_.size(), ErrorCode::kInternal, "{}: finished before tensor '{}' was whole", path_,
         next_ < tensors_.size() ? tensors_[next_].name : "");
-  file_.commit();
+  if (file_) file_->commit();
 }
 
 SafetensorsFolderWriter::SafetensorsFolderWriter(std::string folder, std::vector<NamedType> tensors,

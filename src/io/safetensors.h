@@ -6,6 +6,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -81,7 +82,8 @@ struct NamedType {
 
 // One file. The header is fixed at construction; then every tensor's bytes follow in the order of tensors(), in one or
 // more parts; finish() renames it to its final name. Data begins at a multiple of 64 bytes and wider types come first,
-// so that each tensor is aligned for its type (the format knows no padding between tensors).
+// so that each tensor is aligned for its type (the format knows no padding between tensors). "" as the path: nothing is
+// written, by a rank that only gives its parts.
 class SafetensorsWriter {
  public:
   SafetensorsWriter(const std::string& path, std::vector<NamedType> tensors, const TextMap& metadata = {});
@@ -89,14 +91,14 @@ class SafetensorsWriter {
   const std::vector<NamedType>& tensors() const { return tensors_; }  // in the order of write() calls
   void write(const std::string& name, std::span<const std::byte> part);
   void finish();
-  uint32_t checksum() const { return file_.checksum(); }  // crc32c of the file so far
+  uint32_t checksum() const { return file_ ? file_->checksum() : 0; }  // crc32c of the file so far
 
  private:
   void skip_finished();
 
   std::string path_;
   std::vector<NamedType> tensors_;
-  FileWriter file_;
+  std::optional<FileWriter> file_;
   size_t next_ = 0;      // index of the tensor being written
   int64_t written_ = 0;  // bytes of it
 };

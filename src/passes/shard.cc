@@ -7,9 +7,13 @@
 namespace octet {
 
 std::vector<int64_t> divisors(int64_t count) {
-  std::vector<int64_t> list;
-  for (int64_t d = 1; d <= count; ++d)
-    if (count % d == 0) list.push_back(d);
+  std::vector<int64_t> list, large;
+  for (int64_t d = 1; d * d <= count; ++d) {
+    if (count % d != 0) continue;
+    list.push_back(d);
+    if (d * d != count) large.push_back(count / d);
+  }
+  list.insert(list.end(), large.rbegin(), large.rend());
   return list;
 }
 
@@ -17,9 +21,7 @@ ShardLevel parse_shard_level(const std::string& name) {
   const std::vector<std::string> names = {"none", "optimizer", "gradients", "parameters"};
   const auto found = std::ranges::find(names, name);
   check(found != names.end(), ErrorCode::kInvalidArgument,
-        "parallel.shard is '{}' (want none, optimizer, gradients or "
-        "parameters)",
-        name);
+        "parallel.shard is '{}' (want none, optimizer, gradients or parameters)", name);
   return static_cast<ShardLevel>(found - names.begin());
 }
 

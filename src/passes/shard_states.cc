@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 #include <vector>
 
 #include "base/error.h"
@@ -35,6 +36,20 @@ void collect_projection(const Program& program, const Graph& graph, Value value,
   }
 }
 
+// Masters of key and value projections of attentions with one key head: each rank needs it, so it is copied.
+std::set<std::string> shared_keys(const Program& program) {
+  std::set<std::string> params;
+  for (const Graph& graph : program.graphs()) {
+    for (const Node& node : graph.nodes()) {
+      if ((node.op != Op::kAttention && node.op != Op::kPagedAttention) || node.attr<int64_t>("kv_heads") != 1)
+        continue;
+      if (node.attr<int64_t>("heads") == 1) continue;
+      for (size_t i : {1, 2}) collect_projection(program, graph, node.inputs[i], params);
+    }
+  }
+  return params;
+}
+
 // As the model's graphs say it; graphs of the trainer read parameters without it.
 std::string split_of(const Program& program, const std::string& param) {
   for (const Graph& graph : program.graphs()) {
@@ -65,19 +80,6 @@ Layout scale_layout(const Program& program, const StateEntry& entry, const Layou
 }
 
 }  // namespace
-
-std::set<std::string> shared_keys(const Program& program) {
-  std::set<std::string> params;
-  for (const Graph& graph : program.graphs()) {
-    for (const Node& node : graph.nodes()) {
-      if ((node.op != Op::kAttention && node.op != Op::kPagedAttention) || node.attr<int64_t>("kv_heads") != 1)
-        continue;
-      if (node.attr<int64_t>("heads") == 1) continue;
-      for (size_t i : {1, 2}) collect_projection(program, graph, node.inputs[i], params);
-    }
-  }
-  return params;
-}
 
 void check_heads(const Program& program, const Mesh& mesh) {
   const int64_t tp = mesh[Axis::kTensor], cp = mesh[Axis::kContext];

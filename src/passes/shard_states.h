@@ -2,7 +2,6 @@
 #pragma once
 
 #include <map>
-#include <set>
 #include <string>
 
 #include "ir/program.h"
@@ -32,8 +31,5 @@ class StateLayouts {
 
 // Throws kInvalidArgument, with the values that would do, where heads do not divide among the ranks of tp and cp.
 void check_heads(const Program& program, const Mesh& mesh);
-
-// Masters of key and value projections of attentions with one key head: each rank needs it, so it is copied.
-std::set<std::string> shared_keys(const Program& program);
 
 }  // namespace octet

@@ -57,8 +57,6 @@ void ShardedGraph::place_sum(NodeId id, Node node, size_t part) {
   if (node.op == Op::kAdd) {
     rest = node.inputs[1 - part];
   } else {
-    const Node old_node = std::move(node);
-    node = old_node;
     node.inputs.resize(part);
     if (node.op == Op::kEmbeddingGrad) {
       place_embedding_grad(id, old_.node(id), node);

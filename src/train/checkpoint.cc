@@ -118,7 +118,7 @@ std::string write_checkpoint(const std::string& out, Executor& executor, const C
     save_weights(executor, content.model, content.special, "", content.weights, content.shard_bytes);
     if (content.moments) write_states(executor, is_moment, "");
     write_states(executor, is_scale, "");
-    any_of(*executor.ranks(), false);
+    barrier(*executor.ranks());
     return folder;
   }
   make_folders(parent_folder(folder));
@@ -129,7 +129,7 @@ std::string write_checkpoint(const std::string& out, Executor& executor, const C
   if (!content.tokenizer_folder.empty()) copy_tokenizer_files(content.tokenizer_folder, writer.folder());
   write_file(writer.file("run.json"), run_json(content.run));
   writer.commit(nlohmann::json{{"step", content.run.step}}.dump());
-  if (executor.ranks() != nullptr) any_of(*executor.ranks(), false);  // it is there for all
+  if (executor.ranks() != nullptr) barrier(*executor.ranks());  // it is there for all
   return folder;
 }
 

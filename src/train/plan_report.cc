@@ -260,8 +260,6 @@ std::string to_text(const PlanReport& r, const ModelConfig& m, const Target& tar
   std::string out = fmt::format(
       "model     {} {} layers, {} wide, {} heads ({} key/value), vocabulary {}: {} parameters\n", m.architecture,
       m.layers, m.hidden, m.heads, m.kv_head_count(), m.vocab_size, human_count(static_cast<double>(r.parameters)));
-  out += fmt::format("target    {}; one micro-batch of {} tokens; {} nodes compiled in {:.3f} s\n", target.name,
-                     r.tokens, r.nodes, r.compile_seconds);
   if (r.mesh.ranks() > 1) {
     std::string axes;
     for (Axis axis : kAllAxes)
@@ -269,6 +267,8 @@ std::string to_text(const PlanReport& r, const ModelConfig& m, const Target& tar
     out += fmt::format("ranks     {} ({}), all alike: each holds {} parameters; what follows is of one\n",
                        r.mesh.ranks(), axes, human_count(static_cast<double>(r.rank_parameters)));
   }
+  out += fmt::format("target    {}; one micro-batch of {} tokens; {} nodes compiled in {:.3f} s\n", target.name,
+                     r.tokens, r.nodes, r.compile_seconds);
   out += fmt::format("FLOPs     {} forward + {} backward + {} recomputed a token (causal attention)\n",
                      human_count(r.forward_flops), human_count(r.backward_flops), human_count(r.recompute_flops));
   if (!r.precision.empty()) out += "precision of GEMMs at the start\n" + r.precision;

@@ -232,7 +232,7 @@ void Run::resume_or_start() {
     initialize_weights(stepper_->executor(), static_cast<uint64_t>(config_.seed));
   }
   // What was trained there before is another run's now, or was passed over.
-  if (links_.ranks != nullptr) any_of(*links_.ranks, false);  // all have read what is moved
+  if (links_.ranks != nullptr) barrier(*links_.ranks);  // all have read what is moved
   const std::string aside = is_first() ? set_aside_checkpoints(config_.out, resume_from_ ? result_.run.step : -1) : "";
   if (!aside.empty()) log_info("later checkpoints of {} were moved to {}", config_.out, aside);
   RunConfig copy = config_;

@@ -34,8 +34,8 @@ void on_signal(int signal) { g_signal = signal; }
 class SignalGuard {
  public:
   explicit SignalGuard(bool on) : on_(on) {
-    g_signal = 0;
     if (!on_) return;
+    g_signal = 0;
     struct sigaction action {};
     action.sa_handler = on_signal;
     action.sa_flags = SA_RESETHAND;
@@ -52,6 +52,7 @@ class SignalGuard {
     sigaction(SIGINT, &old_int_, nullptr);
     sigaction(SIGTERM, &old_term_, nullptr);
     sigaction(SIGHUP, &old_hup_, nullptr);
+    g_signal = 0;
   }
 
  private:

@@ -170,7 +170,7 @@ TEST_P(GpuCollectives, AreThoseOfTheInterpreter) {
       for (const bool eager : {true, false}) {
         if (run.wire == Wire::kHost && !eager) continue;
         const auto executor = make_cuda_executor(item.plan, rank_options(run.wire, ranks, eager));
-        meet(rank);
+        barrier(rank);
         const std::vector<Outputs> got = rounds(*executor, item.c, item.dtype, rank.rank());
         const std::lock_guard lock(reporting);
         SCOPED_TRACE(fmt::format("{} {} of rank {}, {}", item.c.name, dtype_name(item.dtype), rank.rank(),
@@ -279,9 +279,9 @@ TEST(GpuRanks, ALostRankEndsTheOthersWaits) {
     const std::string first = message_of([&] {
       run_gpu_ranks(Wire::kNccl, mesh, [&](Communicator& rank, cuda::DeviceRanks& ranks) {
         const auto executor = make_cuda_executor(plan, rank_options(Wire::kNccl, ranks, eager));
-        meet(rank);
+        barrier(rank);
         rounds(*executor, kSum, DType::kF32, rank.rank());
-        meet(rank);
+        barrier(rank);
         if (rank.rank() == 1) {
           lost_rank = 1;
           fail(ErrorCode::kInternal, "the disk is full");
@@ -299,7 +299,7 @@ TEST(GpuRanks, ALostRankEndsTheOthersWaits) {
     EXPECT_LT(waited, 10);
     run_gpu_ranks(Wire::kNccl, mesh, [&](Communicator& rank, cuda::DeviceRanks& ranks) {
       const auto executor = make_cuda_executor(plan, rank_options(Wire::kNccl, ranks, eager));
-      meet(rank);
+      barrier(rank);
       EXPECT_EQ(rounds(*executor, kSum, DType::kF32, rank.rank()).size(), 4U);
     });
   }

@@ -127,14 +127,6 @@ inline std::string no_ranks(Wire wire, const Mesh& mesh) {
 
 inline int device_of(Wire wire, int32_t rank) { return wire == Wire::kNccl ? rank : rank % cuda::device_count(); }
 
-// All ranks come to this point.
-inline void meet(Communicator& rank) {
-  std::vector<int32_t> all;
-  for (int32_t r = 0; r < rank.mesh().ranks(); ++r) all.push_back(r);
-  rank.exchange(all, std::vector<std::span<const std::byte>>(all.size()),
-                std::vector<std::span<std::byte>>(all.size()));
-}
-
 // The control plane of the ranks that run: which of them is known to be lost. Where ranks share a process, freeing a
 // device's memory may wait for other devices' kernels: a rank that is to fail says so before it lets go of its
 // executor.

@@ -105,7 +105,7 @@ Trained train(Wire wire, const Way& way, const char* family, const char* recipe)
   Trained trained;
   run_gpu_ranks(wire, way.mesh, [&](Communicator& rank, cuda::DeviceRanks& ranks) {
     const auto executor = make_cuda_executor(plan, rank_options(wire, ranks));
-    meet(rank);  // a device makes and frees memory while no other runs
+    barrier(rank);  // a device makes and frees memory while no other runs
     initialize(*executor);
     for (int step = 0; step < kSteps; ++step) {
       accumulate(*executor, way.mesh, step);

@@ -24,7 +24,7 @@ struct Way {
 };
 
 const Way kWays[] = {
-    {.name = "tensor"},
+    {.name = "tensor 2", .tensor = 2},
     {.name = "tensor 2 sequence", .tensor = 2, .sequence = true},
     {.name = "data 2", .data = 2},
     {.name = "data 2 optimizer", .data = 2, .shard = "optimizer"},
@@ -131,9 +131,8 @@ TEST_P(Ranks, AStopIsAgreedOn) {
   EXPECT_EQ(result.checkpoint, checkpoint_folder(config.out, 4));
 }
 
-// An error of rank 0 ends the others; one of the others is named.
+// An error of rank 0 ends the others, and is what the run ends with.
 TEST_P(Ranks, TheFirstErrorEndsTheRun) {
-  struct Stop {};
   RunConfig config = config_of(folder_, GetParam(), kWays[1]);
   EXPECT_THROW(train(config, {.on_step =
                                   [](const RunState& run, const StepResult&) {
