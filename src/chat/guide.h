@@ -1,0 +1,62 @@
+// Guides: which tokens may come next in a text that a JSON schema, a regular expression or a grammar describes.
+//
+// A guide is a definition shared by texts; its byte-level automaton is made lazily as texts walk it, nothing is
+// compiled ahead. A mask is made by walking a trie of the vocabulary's bytes. Every keyword is enforced or refused by
+// its name.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace octet {
+
+class Tokenizer;
+
+// The vocabulary as a trie over the bytes of tokens, special ones left out. Shared by all guides; read only.
+class TokenTrie;
+std::shared_ptr<const TokenTrie> make_token_trie(const Tokenizer& tokenizer);
+
+// What making and walking a guide may use; more is an error that names the limit.
+struct GuideLimits {
+  int64_t source_bytes = 1'000'000;
+  int64_t depth = 100;        // of nesting in the source
+  int64_t states = 200'000;   // of the automaton of all texts of this guide
+  int64_t steps = 5'000'000;  // of one mask or one token
+};
+
+class Guide;
+// Each throws kInvalidArgument: what is malformed, or the keyword that is not enforced, with its place in the source.
+std::shared_ptr<const Guide> json_schema_guide(std::string_view schema, const GuideLimits& limits = {});
+std::shared_ptr<const Guide> regex_guide(std::string_view regex, const GuideLimits& limits = {});
+std::shared_ptr<const Guide> grammar_guide(std::string_view gbnf, const GuideLimits& limits = {});
+std::shared_ptr<const Guide> choice_guide(std::span<const std::string> choices, const GuideLimits& limits = {});
+std::shared_ptr<const Guide> json_object_guide(const GuideLimits& limits = {});
+
+// One text under a guide. One thread at a time; texts of one guide may run in different threads.
+class GuideState {
+ public:
+  GuideState(std::shared_ptr<const Guide> guide, std::shared_ptr<const TokenTrie> trie);
+  ~GuideState();
+  GuideState(GuideState&&) noexcept;
+  GuideState& operator=(GuideState&&) noexcept;
+
+  // Clears the bits (v mod 32 of word v / 32) of tokens that cannot come next; end tokens are the caller's, see
+  // may_end(). Throws kInvalidArgument when a limit is reached.
+  void mask(std::span<uint32_t> allowed);
+  // Takes a token; false, with nothing changed, when it does not fit.
+  bool accept(int32_t token);
+  bool accept_text(std::string_view bytes);  // the same for bytes
+  void rollback(int64_t tokens);             // takes the last tokens back
+  bool may_end() const;                      // the text so far is whole
+  bool must_end() const;                     // and nothing can follow
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace octet

@@ -1,0 +1,49 @@
+// What a model says, parsed while it is streamed: text, reasoning, tool calls. However the text is cut, the events join
+// to the same reply.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace octet {
+
+struct ReplyEvent {
+  enum class Kind : uint8_t {
+    kText,       // `text` is more of the answer
+    kReasoning,  // `text` is more of the reasoning
+    kCallBegin,  // a call of function `text`
+    kArguments,  // `text` is more of the JSON text of its arguments
+    kCallEnd,
+  };
+  Kind kind = Kind::kText;
+  std::string text;
+};
+
+class ReplyParser {
+ public:
+  virtual ~ReplyParser() = default;
+  // Appends what is certain by now; holds back what may become a tag.
+  virtual void push(std::string_view text, std::vector<ReplyEvent>& events) = 0;
+  // The text has ended: what was held back, and the end of an open call.
+  virtual void finish(std::vector<ReplyEvent>& events) = 0;
+};
+
+// hermes (also Qwen's), llama3_json, mistral, qwen3_coder, glm4.
+const std::vector<std::string>& reply_formats();
+// The format that a template's source shows; empty: none of them.
+std::string find_reply_format(std::string_view chat_template);
+
+struct ReplyOptions {
+  std::string format = {};    // of tool calls; empty: none are parsed
+  bool reasoning = true;      // text between <think> and </think> is reasoning
+  bool in_reasoning = false;  // the prompt ended inside of it
+};
+// `tools`: an array as in requests, for the types of arguments that a format writes as bare text. Throws
+// kInvalidArgument for an unknown format, naming those there are.
+std::unique_ptr<ReplyParser> make_reply_parser(const ReplyOptions& options, const nlohmann::ordered_json& tools);
+
+}  // namespace octet
