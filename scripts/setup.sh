@@ -4,12 +4,15 @@
 set -euo pipefail
 program="g++ cmake ninja-build pkg-config libfmt-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
   libpcre2-dev libutf8proc-dev libzstd-dev zlib1g-dev libdnnl-dev"
+serve="libboost1.81-dev libssl-dev"
 case "${1:-program}" in
   program) wanted="$program" ;;
-  test) wanted="$program libgtest-dev libbenchmark-dev ccache libopenmpi-dev openmpi-bin" ;;
+  test) wanted="$program libgtest-dev libbenchmark-dev ccache libopenmpi-dev openmpi-bin
+    $serve" ;;
   fuzz) wanted="$program clang libclang-rt-dev" ;;
   check) wanted="clang-format python3 git" ;;
-  tidy) wanted="$program libgtest-dev libbenchmark-dev ccache libopenmpi-dev clang-tidy python3 git" ;;
+  tidy) wanted="$program libgtest-dev libbenchmark-dev ccache libopenmpi-dev clang-tidy python3 git
+    $serve" ;;
   cuda) wanted="python3 python3-pip" ;;
   *) echo "usage: $0 program|test|check|tidy|fuzz|cuda" >&2; exit 2 ;;
 esac
