@@ -1,0 +1,78 @@
+#include "serve/admission.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace octet::serve {
+
+double KeyBudget::Bucket::wait(double amount, double limit, double now) {
+  used = std::max(used - (now - at) * limit / 60, 0.0);
+  at = now;
+  const double room = std::max(limit - used, 0.0), needed = std::min(amount, limit);
+  return room >= needed ? 0 : (needed - room) * 60 / limit;
+}
+
+std::optional<Refusal> KeyBudget::take(int64_t texts, int64_t tokens, double now) {
+  const auto refuse = [&](const char* reason, double seconds, const std::string& limit) {
+    return Refusal{429, reason, fmt::format("this key may have {}: try again in {:.1f} s", limit, seconds), seconds};
+  };
+  const auto requests_limit = static_cast<double>(limits_.requests_per_minute);
+  const auto tokens_limit = static_cast<double>(limits_.tokens_per_minute);
+  if (limits_.texts > 0 && texts_ + texts > limits_.texts) {
+    if (texts > limits_.texts)
+      return Refusal{429, "texts",
+                     fmt::format("{} texts are asked for, and this key may have {} at once", texts, limits_.texts), 0};
+    return refuse("texts", 1, fmt::format("{} texts at once", limits_.texts));
+  }
+  if (requests_limit > 0)
+    if (const double wait = requests_.wait(1, requests_limit, now); wait > 0)
+      return refuse("requests", wait, fmt::format("{} requests a minute", limits_.requests_per_minute));
+  if (tokens_limit > 0)
+    if (const double wait = tokens_.wait(static_cast<double>(tokens), tokens_limit, now); wait > 0)
+      return refuse("tokens", wait, fmt::format("{} tokens a minute", limits_.tokens_per_minute));
+  requests_.used += 1, tokens_.used += static_cast<double>(tokens), texts_ += texts;
+  return std::nullopt;
+}
+
+void KeyBudget::give_back(int64_t texts, int64_t unused_tokens) {
+  texts_ -= texts;
+  tokens_.used = std::max(tokens_.used - static_cast<double>(unused_tokens), 0.0);
+}
+
+std::optional<Refusal> FairQueue::push(Id id, int64_t key, int32_t priority, int64_t tokens, double rate) {
+  const double expected = rate > 0 ? static_cast<double>(tokens_) / rate : 0;
+  if (size() >= bounds_.requests || tokens_ + tokens > bounds_.tokens)
+    return Refusal{503, "queue",
+                   fmt::format("{} requests of {} tokens wait (the most are {} and {})", size(), tokens_,
+                               bounds_.requests, bounds_.tokens),
+                   std::max(expected, 1.0)};
+  if (expected > bounds_.wait)
+    return Refusal{503, "wait",
+                   fmt::format("it would wait about {:.0f} s (the most is {:.0f})", expected, bounds_.wait),
+                   expected - bounds_.wait + 1};
+  double& finish = finish_[key];
+  const Place place{-priority, std::max(finish, now_), id};
+  finish = place.start + static_cast<double>(tokens);
+  waiting_[place] = tokens, places_[id] = place, tokens_ += tokens;
+  return std::nullopt;
+}
+
+std::optional<FairQueue::Id> FairQueue::pop() {
+  if (waiting_.empty()) return std::nullopt;
+  const Place next = waiting_.begin()->first;
+  now_ = std::max(now_, next.start);
+  remove(next.id);
+  return next.id;
+}
+
+bool FairQueue::remove(Id id) {
+  const auto found = places_.find(id);
+  if (found == places_.end()) return false;
+  const auto entry = waiting_.find(found->second);
+  tokens_ -= entry->second;
+  waiting_.erase(entry), places_.erase(found);
+  return true;
+}
+
+}  // namespace octet::serve

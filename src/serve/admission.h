@@ -1,0 +1,83 @@
+// Who may ask now, and whose turn it is: budgets of keys, and a bounded queue that is fair among keys by tokens.
+//
+// Times are seconds of any steady clock. Not thread safe: the caller locks.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "serve/keys.h"
+
+namespace octet::serve {
+
+struct Refusal {
+  int status = 503;    // 429: the key's own limits; 503: the server's
+  std::string reason;  // of a metric: "requests", "tokens", "texts", "queue", "wait"
+  std::string message;
+  double retry_after = 1;  // seconds
+};
+
+// What one key has used of its limits: buckets of one minute's amount that refill evenly. A request larger than a full
+// bucket is let in by a full one.
+class KeyBudget {
+ public:
+  explicit KeyBudget(const KeyLimits& limits) : limits_(limits) {}
+  void set_limits(const KeyLimits& limits) { limits_ = limits; }
+  const KeyLimits& limits() const { return limits_; }
+
+  // Takes `texts` texts and `tokens` tokens (prompts and the most that may be generated), or says why not.
+  std::optional<Refusal> take(int64_t texts, int64_t tokens, double now);
+  // The texts have ended and did not use these tokens.
+  void give_back(int64_t texts, int64_t unused_tokens);
+
+ private:
+  struct Bucket {
+    double used = 0, at = 0;
+    // Seconds until `amount` fits into `limit` a minute; 0: now.
+    double wait(double amount, double limit, double now);
+  };
+  KeyLimits limits_;
+  Bucket requests_, tokens_;
+  int64_t texts_ = 0;
+};
+
+// Requests that wait for the engine. The next one is of the highest priority, then of the key that has had the fewest
+// tokens (start-time fair queueing: a key that was idle does not save up), then the oldest of that key.
+class FairQueue {
+ public:
+  using Id = uint64_t;
+  struct Bounds {
+    int64_t requests = 4096;
+    int64_t tokens = 16'000'000;
+    double wait = 60;  // seconds that a request may be expected to wait
+  };
+  explicit FairQueue(const Bounds& bounds) : bounds_(bounds) {}
+
+  // Enters a request, or says why not. `rate`: tokens a second that the engine finishes; 0: not known yet.
+  std::optional<Refusal> push(Id id, int64_t key, int32_t priority, int64_t tokens, double rate);
+  std::optional<Id> pop();
+  bool remove(Id id);  // whether it was waiting
+
+  int64_t size() const { return static_cast<int64_t>(waiting_.size()); }
+  int64_t tokens() const { return tokens_; }
+
+ private:
+  struct Place {         // ordered: the first is next
+    int32_t behind = 0;  // - priority
+    double start = 0;
+    Id id = 0;
+    auto operator<=>(const Place&) const = default;
+  };
+  const Bounds bounds_;
+  std::map<Place, int64_t> waiting_;  // tokens of each
+  std::map<Id, Place> places_;
+  std::map<int64_t, double> finish_;  // of each key, in tokens
+  double now_ = 0;                    // start of the last one that left
+  int64_t tokens_ = 0;
+};
+
+}  // namespace octet::serve
