@@ -35,18 +35,19 @@ struct EnginePlan {
 };
 
 struct EngineOptions {
-  std::string device = "auto";     // auto | cpu | cuda
-  std::string recipe = {};         // fp32 | bf16 | fp8-current | int8 | ...; empty: the folder's, else bf16
-  std::string kv_cache = {};       // f32 | bf16 | e4m3; empty: the folder's, else the recipe's compute type
-  std::string tokenizer = {};      // file or folder; empty: the model's own
-  bool needs_tokenizer = true;     // false: a model without a tokenizer is served with token ids only
-  int64_t context = 0;             // maximum tokens of a sequence; 0 = the model's
-  int64_t max_sequences = 256;     // maximum number of running sequences
-  int64_t max_step_tokens = 2048;  // token budget of a step: prefill and decode together
-  int64_t block_size = 0;          // tokens per KV cache block; 0 = the device's default
-  int64_t kv_cache_bytes = 0;      // 0: what memory_fraction leaves
-  double memory_fraction = 0.9;    // of the device's free memory (on CPUs 0.5 at most)
-  int64_t max_waiting = 100'000;   // queued sequences; more are refused
+  std::string device = "auto";               // auto | cpu | cuda
+  std::string recipe = {};                   // fp32 | bf16 | fp8-current | int8 | ...; empty: the folder's, else bf16
+  std::string kv_cache = {};                 // f32 | bf16 | e4m3; empty: the folder's, else the recipe's compute type
+  std::string tokenizer = {};                // file or folder; empty: the model's own
+  bool needs_tokenizer = true;               // false: a model without a tokenizer is served with token ids only
+  int64_t context = 0;                       // maximum tokens of a sequence; 0 = the model's
+  int64_t max_sequences = 256;               // maximum number of running sequences
+  int64_t max_step_tokens = 2048;            // token budget of a step: prefill and decode together
+  int64_t block_size = 0;                    // tokens per KV cache block; 0 = the device's default
+  int64_t kv_cache_bytes = 0;                // 0: what memory_fraction leaves
+  double memory_fraction = 0.9;              // of the device's free memory (on CPUs 0.5 at most)
+  int64_t max_waiting = 100'000;             // queued sequences; more are refused
+  int64_t max_waiting_tokens = 100'000'000;  // prompt tokens of queued requests; more are refused
   SchedulingPolicy policy = SchedulingPolicy::kMaxUtilization;
   bool prefix_cache = true;
   bool random_weights = false;  // for benchmarks: the path is a named model or a folder without weights
@@ -61,21 +62,39 @@ struct GenerationRequest {
   int64_t min_tokens = 0;              // end tokens and stop ids are forbidden before this many
   int64_t n = 1;                       // sequences sampled from the prompt
   int64_t logprobs = -1;               // -1: none; k: of the sampled token and the k most likely (at most 20)
-  std::vector<std::string> stop = {};  // stop strings; not part of the output
+  std::vector<std::string> stop = {};  // stop strings; not part of the output,
+  bool include_stop = false;           // unless this is set
   std::vector<int32_t> stop_ids = {};  // stop tokens; not part of the output
   bool ignore_eos = false;
-  bool parse_special = false;   // recognise special tokens written in the prompt
-  bool add_bos = true;          // if the model was trained with one
-  int32_t priority = 0;         // higher runs first
-  double timeout_seconds = 0;   // from submission; 0 = none
-  std::string cache_salt = {};  // prefix blocks are shared only between requests of equal salt
+  bool skip_special_tokens = true;  // false: the text shows special tokens as they are written
+  bool parse_special = false;       // recognise special tokens written in the prompt
+  bool add_bos = true;              // if the model was trained with one
+  int32_t priority = 0;             // higher runs first
+  double timeout_seconds = 0;       // from submission; 0 = none
+  std::string cache_salt = {};      // prefix blocks are shared only between requests of equal salt
   // Called before each token is sampled, while the device computes: clears the bits of forbidden tokens (bit v mod 32
   // of word v / 32). Empty: all tokens are allowed.
   std::function<void(int64_t sample, std::span<const int32_t> generated, std::span<uint32_t> allowed)> mask = {};
+  // Called when the stream has news, and not again until the reader has taken all of it: until try_next() or next() has
+  // returned false. From the engine's thread, or inside of submit(); no lock is held. It returns at once and does not
+  // throw. A call may still be running when the stream has been destroyed; none begins afterwards.
+  std::function<void()> on_news = {};
 };
 
 enum class FinishReason : uint8_t { kNone, kLength, kStop, kContext, kCancelled, kTimeout, kError };
 const char* finish_reason_name(FinishReason reason);
+
+// Why a text ended with an error, from which the status of a response follows.
+enum class ErrorKind : uint8_t {
+  kNone,
+  kInvalid,    // the request cannot be served as it is
+  kTooLong,    // its prompt or output exceeds the context or the KV cache
+  kQueueFull,  // try again later
+  kLate,       // timeout_seconds passed
+  kDevice,     // the device failed; later requests fail too
+  kInternal,   // a fault of the engine, of the model's numbers or of a mask callback
+};
+const char* error_kind_name(ErrorKind kind);
 
 struct TokenLogprob {
   int32_t id = 0;
@@ -90,7 +109,10 @@ struct GenerationEvent {
   std::vector<TokenLogprob> logprobs;          // of ids, if requested
   std::vector<std::vector<TokenLogprob>> top;  // of ids, most likely first, if requested
   FinishReason finished = FinishReason::kNone;
-  std::string error;  // for kError and kTimeout
+  std::string stop = {};  // kStop: the stop string that ended the text,
+  int32_t stop_id = -1;   // or the end token or stop id
+  ErrorKind error_kind = ErrorKind::kNone;
+  std::string error = {};  // for kError and kTimeout
 };
 
 struct RequestTimes {  // seconds since submission; 0 = not yet
@@ -124,6 +146,8 @@ struct EngineStats {
   int64_t steps = 0, prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, padded_tokens = 0;
   int64_t kv_blocks = 0, kv_blocks_used = 0, kv_blocks_cached = 0, kv_bytes = 0;
   double seconds = 0, host_seconds = 0, wait_seconds = 0;  // of all steps: total, host work, waiting for the device
+  double since_step = 0;  // seconds since the results of a step arrived; since the start if there was none
+  bool in_step = false;   // the engine's thread is at work on a step; with a large since_step it hangs
 };
 
 class Engine {

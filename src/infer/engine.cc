@@ -30,6 +30,7 @@ void check_options(const EngineOptions& o) {
   at_least("block_size", o.block_size, 0);
   at_least("kv_cache_bytes", o.kv_cache_bytes, 0);
   at_least("max_waiting", o.max_waiting, 1);
+  at_least("max_waiting_tokens", o.max_waiting_tokens, 1);
   check(o.memory_fraction > 0 && o.memory_fraction <= 1, ErrorCode::kInvalidArgument,
         "memory_fraction: {} (want 0 < fraction <= 1)", o.memory_fraction);
   check(o.max_step_tokens >= o.max_sequences, ErrorCode::kInvalidArgument,

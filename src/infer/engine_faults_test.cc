@@ -12,11 +12,13 @@ GenerationRequest endless(int64_t tokens = 60) {
   return {.prompt_ids = {1, 2}, .sampling = {.temperature = 0}, .max_tokens = tokens, .ignore_eos = true};
 }
 
-void expect_refused(Engine& engine, const GenerationRequest& request, const std::string& message) {
+void expect_refused(Engine& engine, const GenerationRequest& request, const std::string& message,
+                    ErrorKind kind = ErrorKind::kInvalid) {
   GenerationStream stream = engine.submit(request);
   GenerationEvent event;
   ASSERT_TRUE(stream.next(event));
   EXPECT_EQ(event.finished, FinishReason::kError);
+  EXPECT_STREQ(error_kind_name(event.error_kind), error_kind_name(kind)) << message;
   EXPECT_NE(event.error.find(message), std::string::npos) << event.error << " (want: " << message << ")";
   EXPECT_FALSE(stream.next(event));
 }
@@ -34,10 +36,11 @@ TEST(EngineFaults, RequestsThatCannotRunAreRefusedWithTheValue) {
   expect_refused(*engine, with([](auto& r) { r.prompt_ids = {1, 61}; }), "id 61 is outside the vocabulary of 61");
   expect_refused(*engine, with([](auto& r) { r.prompt_ids = {-1}; }), "id -1");
   expect_refused(*engine, with([](auto& r) { r.prompt_ids.clear(), r.prompt = "A\x01"; }), "not among the vocabulary");
-  expect_refused(*engine, with([](auto& r) { r.prompt_ids = some_ids(64, 1); }), "64 tokens and the context is 64");
-  expect_refused(*engine, with([](auto& r) { r.prompt_ids = some_ids(60, 1); }), "block");  // beyond the cache
+  expect_refused(*engine, with([](auto& r) { r.prompt_ids = some_ids(64, 1); }), "64 tokens and the context is 64",
+                 ErrorKind::kTooLong);
+  expect_refused(*engine, with([](auto& r) { r.prompt_ids = some_ids(60, 1); }), "block", ErrorKind::kTooLong);
   expect_refused(*engine, with([](auto& r) { r.prompt_ids = some_ids(20, 1), r.n = 8, r.max_tokens = 40; }),
-                 "need 15 KV cache blocks");
+                 "need 15 KV cache blocks", ErrorKind::kTooLong);
   expect_refused(*engine, with([](auto& r) { r.max_tokens = -1; }), "max_tokens: -1");
   expect_refused(*engine, with([](auto& r) { r.min_tokens = 9; }), "min_tokens: 9 (want 0 .. 8)");
   expect_refused(*engine, with([](auto& r) { r.n = 0; }), "n: 0 (want 1 .. 8)");
@@ -68,10 +71,10 @@ TEST(EngineFaults, AdjustedLogitsAreRefusedOnlyWhereOneTextNeedsTooMany) {
   for (int i = 0; i < 6; ++i) streams.push_back(engine->submit(request));
   for (GenerationStream& stream : streams) EXPECT_EQ(collect(stream)[0].ids, alone(request, 0, limits).ids);
   request.max_tokens = 40;
-  expect_refused(*engine, request, "a step has room for 30");
+  expect_refused(*engine, request, "a step has room for 30", ErrorKind::kTooLong);
   request.sampling = {};
   for (int32_t id = 0; id < 31; ++id) request.sampling.logit_bias[id] = 1;
-  expect_refused(*engine, request, "adjust 31 logits of the first token");
+  expect_refused(*engine, request, "adjust 31 logits of the first token", ErrorKind::kTooLong);
 }
 
 TEST(TenantSalts, AreNeverSharedAndDoNotGrowForEver) {
@@ -110,12 +113,36 @@ TEST(EngineFaults, TheQueueIsBounded) {
   for (GenerationStream& stream : streams) {
     Collected text = collect(stream)[0];
     if (text.finished != FinishReason::kError) continue;
-    EXPECT_NE(text.error.find("the queue is full"), std::string::npos);
+    EXPECT_EQ(text.kind, ErrorKind::kQueueFull);
+    EXPECT_NE(text.error.find("of 4 texts and "), std::string::npos) << text.error;
     ++refused;
   }
   EXPECT_GE(refused, 14);
   EXPECT_LE(refused, 16);
   EXPECT_EQ(collect_one(engine->submit(endless(3))).ids.size(), 3u) << "room again";
+}
+
+TEST(EngineFaults, TheQueueIsBoundedInPromptTokens) {
+  auto engine =
+      test_engine({.limits = fake_limits(), .step_seconds = 0.002}, {.max_sequences = 1, .max_waiting_tokens = 40});
+  GenerationRequest request = endless(40);
+  request.prompt_ids = some_ids(15, 1);
+  std::vector<GenerationStream> streams;
+  for (int i = 0; i < 12; ++i) streams.push_back(engine->submit(request));
+  int refused = 0;
+  for (GenerationStream& stream : streams) {
+    Collected text = collect(stream)[0];
+    if (text.finished != FinishReason::kError) continue;
+    EXPECT_EQ(text.kind, ErrorKind::kQueueFull);
+    EXPECT_NE(text.error.find("30 of 40 prompt tokens wait, 1 and 15 more"), std::string::npos) << text.error;
+    ++refused;
+  }
+  EXPECT_GE(refused, 9);
+  EXPECT_LE(refused, 10);
+  engine->drain();
+  streams.clear();
+  for (int i = 0; i < 2; ++i) streams.push_back(engine->submit(request));
+  for (GenerationStream& stream : streams) EXPECT_EQ(collect(stream)[0].ids.size(), 40u) << "room again";
 }
 
 TEST(EngineFaults, CancelInEveryState) {
@@ -171,6 +198,7 @@ TEST(EngineFaults, DeadlinesEndWaitingAndRunningRequests) {
   EXPECT_EQ(late.finished, FinishReason::kTimeout);
   for (const Collected& ended : {text, late}) {
     const std::string made = fmt::format(" s with {} of {} tokens generated", ended.ids.size(), hurried.max_tokens);
+    EXPECT_EQ(ended.kind, ErrorKind::kLate);
     EXPECT_TRUE(ended.error.starts_with("timeout_seconds of 0.05 exceeded after ")) << ended.error;
     EXPECT_NE(ended.error.find(made), std::string::npos) << ended.error;
   }
@@ -188,10 +216,11 @@ TEST_P(EngineDeviceFaults, EndEveryRequestWithTheReason) {
   for (GenerationStream& stream : streams) {
     Collected text = collect(stream)[0];
     EXPECT_EQ(text.finished, FinishReason::kError);
+    EXPECT_EQ(text.kind, ErrorKind::kDevice);
     EXPECT_NE(text.error.find("device lost"), std::string::npos) << text.error;
   }
   engine->drain();
-  expect_refused(*engine, endless(), "device lost");
+  expect_refused(*engine, endless(), "device lost", ErrorKind::kDevice);
   EXPECT_EQ(engine->stats().running, 0);
 }
 

@@ -36,10 +36,30 @@ std::string timeout_text(const Request& request, double now, int64_t generated) 
       request.asked.timeout_seconds, now - request.submitted, generated, request.asked.max_tokens);
 }
 
-// Error text of a sequence that the scheduler ended; "" for other reasons.
-std::string end_text(FinishReason reason, const RequestText& sequence, double now) {
-  if (reason == FinishReason::kTimeout) return timeout_text(*sequence.request, now, sequence.generated);
-  return reason == FinishReason::kError ? "the device failed during a step of this sequence" : "";
+ErrorKind kind_of(Refusal refusal) {
+  switch (refusal) {
+    case Refusal::kNone: return ErrorKind::kNone;
+    case Refusal::kInvalid: return ErrorKind::kInvalid;
+    case Refusal::kTooLong:
+    case Refusal::kNeverFits: return ErrorKind::kTooLong;
+    case Refusal::kQueueFull: return ErrorKind::kQueueFull;
+    case Refusal::kLate: return ErrorKind::kLate;
+  }
+  return ErrorKind::kInternal;
+}
+
+ErrorKind kind_of(const std::exception& error) {
+  if (const auto* refused = dynamic_cast<const RequestError*>(&error)) return refused->kind();
+  const auto* own = dynamic_cast<const Error*>(&error);
+  return own && own->code() == ErrorCode::kInvalidArgument ? ErrorKind::kInvalid : ErrorKind::kInternal;
+}
+
+// Error kind and text of a sequence that the scheduler ended; none for other reasons.
+std::pair<ErrorKind, std::string> end_cause(FinishReason reason, const RequestText& sequence, double now) {
+  if (reason == FinishReason::kTimeout)
+    return {ErrorKind::kLate, timeout_text(*sequence.request, now, sequence.generated)};
+  if (reason == FinishReason::kError) return {ErrorKind::kDevice, "the device failed during a step of this sequence"};
+  return {};
 }
 
 }  // namespace
@@ -50,7 +70,7 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options)
     : parts_(std::move(parts)),
       options_(options),
       model_(served_model(parts_, options)),
-      mailbox_(std::make_shared<Mailbox>(options.max_waiting)),
+      mailbox_(std::make_shared<Mailbox>(options.max_waiting, options.max_waiting_tokens)),
       blocks_({.groups = parts_.runner->limits().groups,
                .block_size = static_cast<int32_t>(parts_.runner->limits().block_size),
                .prefix_cache = options.prefix_cache}),
@@ -70,18 +90,19 @@ EngineLoop::~EngineLoop() {
 
 GenerationStream EngineLoop::submit(GenerationRequest asked) {
   int64_t ticket = next_ticket_++;
-  auto stream = [&](int64_t texts) { return std::make_shared<StreamState>(texts, ticket, mailbox_); };
-  auto refuse = [&](const std::string& reason) {
+  const std::function<void()> on_news = std::move(asked.on_news);
+  auto stream = [&](int64_t texts) { return std::make_shared<StreamState>(texts, ticket, mailbox_, on_news); };
+  auto refuse = [&](ErrorKind kind, const std::string& reason) {
     ++refused_;
     auto state = stream(1);
-    state->refuse(FinishReason::kError, reason);
+    state->refuse(FinishReason::kError, kind, reason);
     return GenerationStream(state);
   };
   std::unique_ptr<Request> request;
   try {
     request = prepare(std::move(asked), model_);
   } catch (const std::exception& error) {
-    return refuse(error.what());
+    return refuse(kind_of(error), error.what());
   }
   auto state = stream(request->open);
   if (request->asked.max_tokens == 0) {
@@ -91,8 +112,8 @@ GenerationStream EngineLoop::submit(GenerationRequest asked) {
   request->stream = state;
   request->ticket = ticket;
   request->submitted = now();
-  std::string refusal;
-  if (!mailbox_->post(request, refusal)) return refuse(refusal);
+  const Mailbox::Refusal refusal = mailbox_->post(request);
+  if (refusal.kind != ErrorKind::kNone) return refuse(refusal.kind, refusal.reason);
   return GenerationStream(state);
 }
 
@@ -100,16 +121,23 @@ EngineStats EngineLoop::stats() const {
   std::lock_guard lock(stats_mutex_);
   EngineStats stats = stats_;
   stats.failed += refused_;
+  stats.since_step = now() - last_step_;
+  stats.in_step = in_step_;
   return stats;
 }
 
 void EngineLoop::run() {
   try {
-    while (intake()) step();
-    end_all(FinishReason::kCancelled, "the engine was closed");
+    while (intake()) {
+      in_step_ = true;
+      step();
+      in_step_ = false;
+    }
+    end_all(FinishReason::kCancelled, ErrorKind::kNone, "the engine was closed");
   } catch (const std::exception& error) {
+    in_step_ = false;
     log_warning("engine: {}", error.what());
-    end_all(FinishReason::kError, fmt::format("the engine failed: {}", error.what()));
+    end_all(FinishReason::kError, ErrorKind::kDevice, fmt::format("the engine failed: {}", error.what()));
   }
 }
 
@@ -138,8 +166,9 @@ void EngineLoop::admit(std::unique_ptr<Request>& request) {
     const bool late = submitted.refusal == Refusal::kLate;
     FinishReason end = late ? FinishReason::kTimeout : FinishReason::kError;
     count_outcome(end);
-    request->stream->refuse(end, late ? timeout_text(*request, now(), 0) : submitted.message);
-    mailbox_->admitted(asked.n);
+    request->stream->refuse(end, kind_of(submitted.refusal),
+                            late ? timeout_text(*request, now(), 0) : submitted.message);
+    mailbox_->admitted(asked.n, request->prompt_tokens);
     request.reset();
     return mailbox_->ended();
   }
@@ -183,16 +212,19 @@ void EngineLoop::launch(const StepPlan& plan, double time) {
   }
   planned_.step = plan.step;
   planned_.rows.clear();
-  int64_t started = 0;
+  int64_t started = 0, started_tokens = 0;
   for (const ScheduledSequence& entry : plan.sequences) {
     RequestText& sequence = sequence_of(entry);
-    if (!sequence.started) first_step(sequence, entry, time), ++started;
+    if (!sequence.started) {
+      if (first_step(sequence, entry, time)) started_tokens += sequence.request->prompt_tokens;
+      ++started;
+    }
     sequence.last_step = plan.step;
     if (entry.samples) planned_.rows.push_back({&sequence, entry.slot});
     const int64_t prompt = sequence.request->prompt_tokens;
     counts_.prompt_tokens += std::clamp<int64_t>(prompt - entry.first_position, 0, entry.count);
   }
-  if (started > 0) mailbox_->admitted(started);
+  if (started > 0) mailbox_->admitted(started, started_tokens);
   const StepInput& input = builder_.forward(plan);
   double before = now();
   if (!plan.copies.empty()) parts_.runner->copy_blocks(plan.copies);
@@ -208,12 +240,14 @@ RequestText& EngineLoop::sequence_of(const ScheduledSequence& entry) {
   return *user.sequence;
 }
 
-void EngineLoop::first_step(RequestText& sequence, const ScheduledSequence& entry, double time) {
+// True for the first of its request.
+bool EngineLoop::first_step(RequestText& sequence, const ScheduledSequence& entry, double time) {
   Request& request = *sequence.request;
   sequence.started = true;
-  if (request.waiting-- != request.asked.n) return;
+  if (request.waiting-- != request.asked.n) return false;
   counts_.cached_tokens += entry.first_position;
   request.stream->started(time - request.submitted, request.prompt_tokens, entry.first_position);
+  return true;
 }
 
 // Sequences that the scheduler reports as ended: by length, deadline or cancellation.
@@ -222,7 +256,8 @@ void EngineLoop::handle_finished() {
     auto found = sequences_.find(finished.id);
     if (found == sequences_.end()) continue;
     RequestText& sequence = *found->second;
-    postprocess_.end(sequence, finished.reason, end_text(finished.reason, sequence, now()));
+    const auto [kind, text] = end_cause(finished.reason, sequence, now());
+    postprocess_.end(sequence, finished.reason, kind, text);
     --sequence.request->unreported;
     sequences_.erase(found);
   }
@@ -242,7 +277,8 @@ void EngineLoop::deliver() {
 void EngineLoop::collect() {
   double before = now();
   SampleOutput output = parts_.runner->wait();
-  wait_seconds_ = now() - before;
+  last_step_ = now();
+  wait_seconds_ = last_step_ - before;
   check(output.ids.size() == in_flight_.rows.size(), ErrorCode::kInternal, "step {}: {} tokens for {} rows",
         in_flight_.step, output.ids.size(), in_flight_.rows.size());
   sampled_.clear();
@@ -270,7 +306,7 @@ void EngineLoop::sample() {
 
 void EngineLoop::fail_request(Request& request, const std::string& reason) {
   for (RequestText& sequence : request.sequences) {
-    postprocess_.end(sequence, FinishReason::kError, reason);
+    postprocess_.end(sequence, FinishReason::kError, ErrorKind::kInternal, reason);
     scheduler_.cancel(sequence.id);
   }
 }
@@ -281,7 +317,8 @@ void EngineLoop::retire() {
     bool in_flight = std::ranges::any_of(
         request->sequences, [this](const RequestText& sequence) { return sequence.last_step > committed_step_; });
     if (in_flight || request->unreported > 0) return false;
-    if (request->waiting > 0) mailbox_->admitted(request->waiting);
+    if (request->waiting > 0)
+      mailbox_->admitted(request->waiting, request->waiting == request->asked.n ? request->prompt_tokens : 0);
     requests_.erase(request->ticket);
     mailbox_->ended();
     return true;
@@ -317,8 +354,8 @@ void EngineLoop::publish_stats(double seconds) {
 }
 
 // Last call of the thread: ends every request and refuses later ones.
-void EngineLoop::end_all(FinishReason reason, const std::string& message) {
-  mailbox_->close(message);
+void EngineLoop::end_all(FinishReason reason, ErrorKind kind, const std::string& message) {
+  mailbox_->close(ErrorKind::kDevice, message);
   const auto keep_incoming = [this] {
     for (std::unique_ptr<Request>& request : incoming_) {
       if (request == nullptr) continue;  // admitted
@@ -330,7 +367,7 @@ void EngineLoop::end_all(FinishReason reason, const std::string& message) {
   mailbox_->take(incoming_, cancelled_, 0);
   keep_incoming();
   for (auto& [ticket, request] : requests_)
-    for (RequestText& sequence : request->sequences) postprocess_.end(sequence, reason, message);
+    for (RequestText& sequence : request->sequences) postprocess_.end(sequence, reason, kind, message);
   stopped_.clear();
   postprocess_.deliver(now(), stopped_);
   for (Request* request : postprocess_.completed()) count_outcome(request->outcome);

@@ -94,7 +94,7 @@ class EngineLoop : public Engine {
   void step();
   void launch(const StepPlan& plan, double time);
   RequestText& sequence_of(const ScheduledSequence& entry);
-  void first_step(RequestText& sequence, const ScheduledSequence& entry, double time);
+  bool first_step(RequestText& sequence, const ScheduledSequence& entry, double time);
   void handle_finished();
   void deliver();
   void collect();
@@ -103,7 +103,7 @@ class EngineLoop : public Engine {
   void retire();
   void count_outcome(FinishReason outcome);
   void publish_stats(double seconds);
-  void end_all(FinishReason reason, const std::string& message);
+  void end_all(FinishReason reason, ErrorKind kind, const std::string& message);
 
   EngineParts parts_;
   const EngineOptions options_;
@@ -111,6 +111,8 @@ class EngineLoop : public Engine {
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::shared_ptr<Mailbox> mailbox_;
   std::atomic<int64_t> next_ticket_ = 1, refused_ = 0;
+  std::atomic<double> last_step_ = 0;  // when the results of a step last arrived
+  std::atomic<bool> in_step_ = false;
 
   // Used by the engine's thread only:
   BlockManager blocks_;

@@ -40,6 +40,7 @@ TEST_P(EngineTokens, AreThoseOfEachRequestAlone) {
       EXPECT_EQ(texts[sample].ids, wanted.ids) << "request " << i << " text " << sample << texts[sample].error;
       EXPECT_EQ(texts[sample].text, wanted.text);
       EXPECT_EQ(texts[sample].finished, wanted.finished);
+      EXPECT_EQ(texts[sample].stop_id, wanted.stop_id);
     }
   }
   engine->drain();
@@ -134,6 +135,7 @@ TEST(Engine, MasksForbidTokensAndTheirFaultsAreTheRequestsOwn) {
   };
   text = collect_one(engine->submit(request));
   EXPECT_EQ(text.finished, FinishReason::kError);
+  EXPECT_EQ(text.kind, ErrorKind::kInternal);
   EXPECT_NE(text.error.find("grammar is stuck"), std::string::npos) << text.error;
   EXPECT_EQ(text.ids.size(), 4u);
   request.mask = [](int64_t, std::span<const int32_t>, std::span<uint32_t> allowed) {

@@ -11,6 +11,11 @@ const char* finish_reason_name(FinishReason reason) {
   return kNames[static_cast<size_t>(reason)];
 }
 
+const char* error_kind_name(ErrorKind kind) {
+  constexpr const char* kNames[] = {"none", "invalid", "too long", "queue full", "late", "device", "internal"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
 void Postprocess::touch(RequestText& sequence) {
   if (sequence.touched) return;
   sequence.touched = true;
@@ -33,12 +38,13 @@ FinishReason Postprocess::append_token(RequestText& sequence, const SampleOutput
   int32_t id = output.ids[row];
   touch(sequence);
   if (id < 0) {
-    end(sequence, FinishReason::kError,
+    end(sequence, FinishReason::kError, ErrorKind::kInternal,
         "no token can be sampled: the mask and biases forbid all tokens, or the model's logits are not finite");
     return FinishReason::kError;
   }
   if (std::ranges::find(request.end_ids, id) != request.end_ids.end()) {
     sequence.news.finished = FinishReason::kStop;
+    sequence.news.stop_id = id;
     return FinishReason::kStop;
   }
   ++sequence.generated;
@@ -49,10 +55,11 @@ FinishReason Postprocess::append_token(RequestText& sequence, const SampleOutput
   return FinishReason::kNone;
 }
 
-void Postprocess::end(RequestText& sequence, FinishReason reason, const std::string& error) {
+void Postprocess::end(RequestText& sequence, FinishReason reason, ErrorKind kind, const std::string& error) {
   if (sequence.over()) return;
   touch(sequence);
   sequence.news.finished = reason;
+  sequence.news.error_kind = kind;
   sequence.news.error = error;
 }
 
@@ -85,6 +92,9 @@ void Postprocess::deliver(double now, std::vector<RequestText*>& stopped) {
     if (sequence->decoder) {
       if (add_text(*sequence)) {
         news.finished = FinishReason::kStop;
+        news.stop = sequence->stops.matched();
+        news.stop_id = -1;
+        news.error_kind = ErrorKind::kNone;
         news.error.clear();
         stopped.push_back(sequence);
       } else if (news.finished != FinishReason::kNone) {

@@ -22,7 +22,8 @@ class Postprocess {
   // Appends the token of row `row`. Returns the finish reason for the scheduler: kNone, kStop or kError.
   FinishReason append_token(RequestText& sequence, const SampleOutput& output, size_t row);
   // Ends the sequence for a reason other than a token. The first reason is kept.
-  void end(RequestText& sequence, FinishReason reason, const std::string& error = {});
+  void end(RequestText& sequence, FinishReason reason, ErrorKind kind = ErrorKind::kNone,
+           const std::string& error = {});
   // Publishes the events recorded since the last call. Sequences ended by a stop string are added to `stopped`.
   void deliver(double now, std::vector<RequestText*>& stopped);
   // Requests whose last sequence deliver() has closed.

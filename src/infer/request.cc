@@ -60,15 +60,17 @@ size_t partial_match(const std::string& text, const std::string& stop) {
 
 std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& model) {
   check_numbers(asked, model);
-  StopMatcher stops(asked.stop);
+  StopMatcher stops(asked.stop, asked.include_stop);
   check(stops.empty() || model.tokenizer != nullptr, ErrorCode::kInvalidArgument,
         "stop strings need a tokenizer and this engine has none: give stop_ids");
   auto request = std::make_unique<Request>();
   request->prompt = prompt_of(asked, model);
   const int64_t tokens = request->prompt_tokens = static_cast<int64_t>(request->prompt.size());
-  check(tokens < model.context || (asked.max_tokens == 0 && tokens == model.context), ErrorCode::kInvalidArgument,
-        "the prompt has {} tokens and the context is {}: shorten it, or use a model with a longer context", tokens,
-        model.context);
+  if (tokens > model.context || (tokens == model.context && asked.max_tokens > 0))
+    throw RequestError(
+        ErrorKind::kTooLong,
+        fmt::format("the prompt has {} tokens and the context is {}: shorten it, or use a model with a longer context",
+                    tokens, model.context));
   if (const Tokenizer* tokenizer = model.tokenizer)
     request->text_start = std::ranges::all_of(request->prompt, [&](int32_t id) { return tokenizer->is_special(id); });
   request->end_ids = asked.stop_ids;
@@ -88,14 +90,14 @@ std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& mod
     sequence.request = request.get();
     sequence.sample = sequence.news.sample = static_cast<int64_t>(i);
     sequence.stops = stops;
-    if (model.tokenizer) sequence.decoder.emplace(*model.tokenizer, request->text_start);
+    if (model.tokenizer) sequence.decoder.emplace(*model.tokenizer, request->text_start, asked.skip_special_tokens);
   }
   request->open = request->waiting = request->unreported = asked.n;
   request->asked = std::move(asked);
   return request;
 }
 
-StopMatcher::StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {
+StopMatcher::StopMatcher(std::vector<std::string> stops, bool include) : stops_(std::move(stops)), include_(include) {
   for (const std::string& stop : stops_)
     check(!stop.empty(), ErrorCode::kInvalidArgument, "stop: an empty stop string would end every text at once");
 }
@@ -103,13 +105,15 @@ StopMatcher::StopMatcher(std::vector<std::string> stops) : stops_(std::move(stop
 std::string StopMatcher::push(const std::string& text) {
   held_ += text;
   size_t found = std::string::npos, keep = 0;
-  for (const std::string& stop : stops_) {
-    found = std::min(found, held_.find(stop));
-    keep = std::max(keep, partial_match(held_, stop));
+  for (size_t s = 0; s < stops_.size(); ++s) {
+    if (const size_t at = held_.find(stops_[s]); at < found) {
+      found = at;
+      matched_ = s;
+    }
+    keep = std::max(keep, partial_match(held_, stops_[s]));
   }
-  if (found != std::string::npos) {
-    stopped_ = true;
-    std::string certain = held_.substr(0, found);
+  if (stopped()) {
+    std::string certain = held_.substr(0, found + (include_ ? matched().size() : 0));
     held_.clear();
     return certain;
   }

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "infer/sampler.h"
 #include "infer/scheduler.h"
 #include "infer/stream.h"
@@ -21,17 +22,20 @@ namespace octet {
 // Finds the first stop string in streamed text and holds back a suffix that could become one. Pure.
 class StopMatcher {
  public:
-  explicit StopMatcher(std::vector<std::string> stops = {});  // throws for an empty stop string
+  // `include`: the text ends behind the stop string, not in front of it. Throws for an empty stop string.
+  explicit StopMatcher(std::vector<std::string> stops = {}, bool include = false);
   // Returns the text that cannot be part of a stop string. stopped() becomes true when one is found.
   std::string push(const std::string& text);
   std::string finish() { return std::move(held_); }
-  bool stopped() const { return stopped_; }
-  bool empty() const { return stops_.empty(); }  // no stop strings
+  bool stopped() const { return matched_ < stops_.size(); }
+  const std::string& matched() const { return stops_[matched_]; }  // when stopped()
+  bool empty() const { return stops_.empty(); }                    // no stop strings
 
  private:
   std::vector<std::string> stops_;
+  bool include_;
   std::string held_;
-  bool stopped_ = false;
+  size_t matched_ = std::string::npos;
 };
 
 // Properties of the model that requests are checked against.
@@ -82,7 +86,18 @@ struct Request {
   FinishReason outcome = FinishReason::kNone;  // worst finish reason of its sequences
 };
 
-// Throws kInvalidArgument with the invalid value and its range or the remedy.
+// A request that cannot be served, by a kind that the error's code does not tell.
+class RequestError : public Error {
+ public:
+  RequestError(ErrorKind kind, std::string message)
+      : Error(ErrorCode::kInvalidArgument, std::move(message)), kind_(kind) {}
+  ErrorKind kind() const { return kind_; }
+
+ private:
+  ErrorKind kind_;
+};
+
+// Throws kInvalidArgument with the invalid value and its range or the remedy; RequestError for a long prompt.
 std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& model);
 
 }  // namespace octet

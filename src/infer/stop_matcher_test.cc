@@ -27,6 +27,14 @@ TEST(StopMatcher, TheEarliestStopWins) {
   StopMatcher stops({"cd", "b"});
   EXPECT_EQ(stops.push("abcd"), "a");
   EXPECT_TRUE(stops.stopped());
+  EXPECT_EQ(stops.matched(), "b");
+}
+
+TEST(StopMatcher, IncludesTheStopOnRequest) {
+  StopMatcher stops({"x", "END"}, /*include=*/true);
+  EXPECT_EQ(stops.push("some EN"), "some ");
+  EXPECT_EQ(stops.push("D more"), "END");
+  EXPECT_EQ(stops.matched(), "END");
 }
 
 TEST(StopMatcher, RefusesEmptyStops) { EXPECT_THROW(StopMatcher({""}), Error); }

@@ -13,11 +13,18 @@ void clear(GenerationEvent& event) {
   event.logprobs.clear();
   event.top.clear();
   event.finished = FinishReason::kNone;
+  event.stop.clear();
+  event.stop_id = -1;
+  event.error_kind = ErrorKind::kNone;
   event.error.clear();
 }
 
-StreamState::StreamState(int64_t texts, int64_t ticket, std::shared_ptr<Mailbox> mailbox)
-    : ticket_(ticket), mailbox_(std::move(mailbox)), texts_(static_cast<size_t>(texts)), open_(texts) {
+StreamState::StreamState(int64_t texts, int64_t ticket, std::shared_ptr<Mailbox> mailbox, std::function<void()> on_news)
+    : ticket_(ticket),
+      mailbox_(std::move(mailbox)),
+      on_news_(std::move(on_news)),
+      texts_(static_cast<size_t>(texts)),
+      open_(texts) {
   for (size_t i = 0; i < texts_.size(); ++i) texts_[i].pending.sample = static_cast<int64_t>(i);
   ready_.reserve(texts_.size());
 }
@@ -29,7 +36,10 @@ bool StreamState::take(GenerationEvent& event, bool wait) {
     changed_.wait(lock, [this] { return !ready_.empty() || open_ == 0; });
     reader_waits_ = false;
   }
-  if (ready_.empty()) return false;
+  if (ready_.empty()) {
+    told_ = false;
+    return false;
+  }
   Text& text = texts_[ready_.front()];
   std::swap(event, text.pending);
   clear(text.pending);
@@ -47,13 +57,25 @@ void StreamState::cancel() {
   if (!cancelled_.exchange(true)) mailbox_->cancel(ticket_);
 }
 
+void StreamState::abandon() {
+  cancel();
+  std::lock_guard lock(mutex_);
+  abandoned_ = true;
+}
+
+bool StreamState::tell() {
+  if (!on_news_ || abandoned_ || told_) return false;
+  told_ = true;
+  return true;
+}
+
 RequestTimes StreamState::times() const {
   std::lock_guard lock(mutex_);
   return times_;
 }
 
 void StreamState::publish(const GenerationEvent& news, double seconds) {
-  bool wake = false;
+  bool wake = false, told = false;
   {
     std::lock_guard lock(mutex_);
     Text& text = texts_[static_cast<size_t>(news.sample)];
@@ -69,6 +91,9 @@ void StreamState::publish(const GenerationEvent& news, double seconds) {
     }
     if (news.finished != FinishReason::kNone) {
       pending.finished = news.finished;
+      pending.stop = news.stop;
+      pending.stop_id = news.stop_id;
+      pending.error_kind = news.error_kind;
       pending.error = news.error;
       --open_;
     }
@@ -77,20 +102,26 @@ void StreamState::publish(const GenerationEvent& news, double seconds) {
       ready_.push_back(static_cast<size_t>(news.sample));
     }
     wake = reader_waits_;
+    told = tell();
   }
   if (wake) changed_.notify_one();
+  if (told) on_news_();
 }
 
-void StreamState::refuse(FinishReason reason, const std::string& error) {
+void StreamState::refuse(FinishReason reason, ErrorKind kind, const std::string& error) {
+  bool told = false;
   {
     std::lock_guard lock(mutex_);
     texts_[0].pending.finished = reason;
+    texts_[0].pending.error_kind = kind;
     texts_[0].pending.error = error;
     texts_[0].ready = true;
     ready_.assign(1, 0);
     open_ = 0;
+    told = tell();
   }
   changed_.notify_one();
+  if (told) on_news_();
 }
 
 void StreamState::started(double seconds, int64_t prompt_tokens, int64_t cached_tokens) {
@@ -110,14 +141,14 @@ GenerationStream::GenerationStream(GenerationStream&&) noexcept = default;
 
 GenerationStream& GenerationStream::operator=(GenerationStream&& other) noexcept {
   if (this != &other) {
-    if (state_) state_->cancel();
+    if (state_) state_->abandon();
     state_ = std::move(other.state_);
   }
   return *this;
 }
 
 GenerationStream::~GenerationStream() {
-  if (state_) state_->cancel();
+  if (state_) state_->abandon();
 }
 
 bool GenerationStream::next(GenerationEvent& event) { return state_ && state_->take(event, true); }
@@ -127,33 +158,33 @@ void GenerationStream::cancel() {
 }
 RequestTimes GenerationStream::times() const { return state_ ? state_->times() : RequestTimes{}; }
 
-Mailbox::Mailbox(int64_t max_waiting) : max_waiting_(max_waiting) {}
+Mailbox::Mailbox(int64_t max_texts, int64_t max_tokens) : max_texts_(max_texts), max_tokens_(max_tokens) {}
 Mailbox::~Mailbox() = default;
 
-bool Mailbox::post(std::unique_ptr<Request>& request, std::string& refusal) {
+Mailbox::Refusal Mailbox::post(std::unique_ptr<Request>& request) {
   {
     std::lock_guard lock(mutex_);
-    if (!closed_.empty()) {
-      refusal = closed_;
-      return false;
-    }
-    auto texts = static_cast<int64_t>(request->sequences.size());
-    if (waiting_ + texts > max_waiting_) {
-      refusal = fmt::format("the queue is full: {} of {} texts wait; try again later", waiting_, max_waiting_);
-      return false;
-    }
-    waiting_ += texts;
+    if (closed_.kind != ErrorKind::kNone) return closed_;
+    const auto texts = static_cast<int64_t>(request->sequences.size()), tokens = request->prompt_tokens;
+    if (texts_ + texts > max_texts_ || tokens_ + tokens > max_tokens_)
+      return {
+          ErrorKind::kQueueFull,
+          fmt::format("the queue is full: {} of {} texts and {} of {} prompt tokens wait, {} and {} more do not fit; "
+                      "try again later",
+                      texts_, max_texts_, tokens_, max_tokens_, texts, tokens)};
+    texts_ += texts;
+    tokens_ += tokens;
     ++live_;
     requests_.push_back(std::move(request));
   }
   posted_.notify_one();
-  return true;
+  return {};
 }
 
 void Mailbox::cancel(int64_t ticket) {
   {
     std::lock_guard lock(mutex_);
-    if (!closed_.empty()) return;
+    if (closed_.kind != ErrorKind::kNone) return;
     cancelled_.push_back(ticket);
   }
   posted_.notify_one();
@@ -184,9 +215,10 @@ bool Mailbox::take(std::vector<std::unique_ptr<Request>>& requests, std::vector<
   return !stop_;
 }
 
-void Mailbox::admitted(int64_t texts) {
+void Mailbox::admitted(int64_t texts, int64_t tokens) {
   std::lock_guard lock(mutex_);
-  waiting_ -= texts;
+  texts_ -= texts;
+  tokens_ -= tokens;
 }
 
 void Mailbox::ended() {
@@ -194,9 +226,9 @@ void Mailbox::ended() {
   if (--live_ == 0) drained_.notify_all();
 }
 
-void Mailbox::close(const std::string& reason) {
+void Mailbox::close(ErrorKind kind, const std::string& reason) {
   std::lock_guard lock(mutex_);
-  closed_ = reason;
+  closed_ = {kind, reason};
   cancelled_.clear();
 }
 

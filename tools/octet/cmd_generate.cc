@@ -244,7 +244,7 @@ void run_generate(Options& options) {
   if (options.prompts.empty()) options.prompts.emplace_back();
   int64_t texts = options.interactive ? 1 : options.count * static_cast<int64_t>(options.prompts.size());
   if (options.engine.max_sequences == 0) options.engine.max_sequences = std::min<int64_t>(texts, 64);
-  options.engine.max_waiting = std::numeric_limits<int64_t>::max();
+  options.engine.max_waiting = options.engine.max_waiting_tokens = std::numeric_limits<int64_t>::max();
   std::string folder = model_folder(options.model);
   if (options.engine.recipe.empty() && !open_weights(folder)->recipe()) options.engine.recipe = "fp32";
   auto engine = Engine::open(folder, options.engine);

@@ -37,11 +37,13 @@ inline std::unique_ptr<EngineLoop> test_engine(FakeOptions fake, const EngineOpt
 
 // All events of a text, joined.
 struct Collected {
-  std::string text, error;
+  std::string text, error, stop;
   std::vector<int32_t> ids;
   std::vector<TokenLogprob> logprobs;
   std::vector<std::vector<TokenLogprob>> top;
   FinishReason finished = FinishReason::kNone;
+  ErrorKind kind = ErrorKind::kNone;
+  int32_t stop_id = -1;
   int64_t events = 0;
 };
 
@@ -56,6 +58,9 @@ inline std::vector<Collected> collect(GenerationStream& stream, int64_t n = 1) {
     text.top.insert(text.top.end(), event.top.begin(), event.top.end());
     text.finished = event.finished;
     text.error = event.error;
+    text.kind = event.error_kind;
+    text.stop = event.stop;
+    text.stop_id = event.stop_id;
     ++text.events;
   }
   return texts;
@@ -79,6 +84,7 @@ inline Collected alone(const GenerationRequest& request, int64_t sample, const R
     int32_t id = sample_token(logits, request.sampling, sample, static_cast<int64_t>(result.ids.size()));
     if (std::find(ends.begin(), ends.end(), id) != ends.end()) {
       result.finished = FinishReason::kStop;
+      result.stop_id = id;
       break;
     }
     result.ids.push_back(id);
