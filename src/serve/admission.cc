@@ -40,7 +40,7 @@ void KeyBudget::give_back(int64_t texts, int64_t unused_tokens) {
   tokens_.used = std::max(tokens_.used - static_cast<double>(unused_tokens), 0.0);
 }
 
-std::optional<Refusal> FairQueue::push(Id id, int64_t key, int32_t priority, int64_t tokens, double rate) {
+std::optional<Refusal> FairQueue::push(Id id, const std::string& key, int32_t priority, int64_t tokens, double rate) {
   const double expected = rate > 0 ? static_cast<double>(tokens_) / rate : 0;
   if (size() >= bounds_.requests || tokens_ + tokens > bounds_.tokens)
     return Refusal{503, "queue",

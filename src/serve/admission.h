@@ -58,7 +58,7 @@ class FairQueue {
   explicit FairQueue(const Bounds& bounds) : bounds_(bounds) {}
 
   // Enters a request, or says why not. `rate`: tokens a second that the engine finishes; 0: not known yet.
-  std::optional<Refusal> push(Id id, int64_t key, int32_t priority, int64_t tokens, double rate);
+  std::optional<Refusal> push(Id id, const std::string& key, int32_t priority, int64_t tokens, double rate);
   std::optional<Id> pop();
   bool remove(Id id);  // whether it was waiting
 
@@ -75,8 +75,8 @@ class FairQueue {
   const Bounds bounds_;
   std::map<Place, int64_t> waiting_;  // tokens of each
   std::map<Id, Place> places_;
-  std::map<int64_t, double> finish_;  // of each key, in tokens
-  double now_ = 0;                    // start of the last one that left
+  std::map<std::string, double> finish_;  // of each key, in tokens
+  double now_ = 0;                        // start of the last one that left
   int64_t tokens_ = 0;
 };
 

@@ -39,6 +39,8 @@ class HttpReply {
   class State;
   explicit HttpReply(std::shared_ptr<State> state);
 
+  // A field of the head, whatever the reply will be.
+  void add_field(const std::string& name, const std::string& value);
   // The whole reply. A second call, or one after begin(), is ignored.
   void send(int status, std::string_view content_type, std::string body, const HttpFields& fields = {});
 

@@ -14,6 +14,9 @@ struct HttpReply::Handle {
 };
 
 HttpReply::HttpReply(std::shared_ptr<State> state) : handle_(std::make_shared<Handle>(std::move(state))) {}
+void HttpReply::add_field(const std::string& name, const std::string& value) {
+  handle_->state->add_field({name, value});
+}
 void HttpReply::send(int status, std::string_view content_type, std::string body, const HttpFields& fields) {
   handle_->state->send(status, content_type, std::move(body), fields);
 }
@@ -67,13 +70,19 @@ void HttpReply::State::add_head(int status, std::string_view content_type, const
                                 const std::string& length) {
   fmt::format_to(std::back_inserter(pending_), "HTTP/1.1 {} {}\r\nContent-Type: {}\r\n{}\r\n", status,
                  http_status_name(status), content_type, length);
-  for (const HttpField& field : fields) {
+  fields_.insert(fields_.end(), fields.begin(), fields.end());
+  for (const HttpField& field : fields_) {
     // Line ends would begin another field: values may come from a request.
     std::string value = field.value;
     std::erase_if(value, [](char c) { return c == '\r' || c == '\n'; });
     fmt::format_to(std::back_inserter(pending_), "{}: {}\r\n", field.name, value);
   }
   pending_ += kind_.keeps ? "\r\n" : "Connection: close\r\n\r\n";
+}
+
+void HttpReply::State::add_field(HttpField field) {
+  const std::lock_guard lock(mutex_);
+  fields_.push_back(std::move(field));
 }
 
 // Something was added to pending_, or the reply has ended.

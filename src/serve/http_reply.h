@@ -20,6 +20,7 @@ class HttpReply::State {
   State(const Kind& kind, std::function<void()> wake) : kind_(kind), wake_(std::move(wake)) {}
 
   // --- for the handles
+  void add_field(HttpField field);
   void send(int status, std::string_view content_type, std::string body, const HttpFields& fields);
   void begin(int status, std::string_view content_type, const HttpFields& fields);
   void write(std::string_view piece);
@@ -51,6 +52,7 @@ class HttpReply::State {
   const std::function<void()> wake_;
   mutable std::mutex mutex_;
   std::string pending_;
+  HttpFields fields_;   // of any head
   int64_t unread_ = 0;  // pending and taken, not yet sent
   Phase phase_ = Phase::kNew;
   bool woken_ = false, broken_ = false, gone_ = false, too_slow_ = false;

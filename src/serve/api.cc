@@ -1,0 +1,142 @@
+#include "serve/api.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "base/json.h"
+
+namespace octet::serve {
+namespace {
+
+constexpr double kMost = 1e6;
+
+void read_logit_bias(Fields& fields, const ServedModel& model, SamplingOptions& sampling) {
+  const nlohmann::json* bias = fields.find("logit_bias");
+  if (bias == nullptr) return;
+  if (!bias->is_object() || bias->size() > 1024) fields.fail("logit_bias", "want an object of at most 1024 token ids");
+  for (const auto& [name, value] : bias->items()) {
+    int64_t id = -1;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), id);
+    if (error != std::errc() || end != name.data() + name.size() || id < 0 || id >= model.engine->vocab_size())
+      fields.fail("logit_bias", fmt::format("'{}' is no token id below {}", name, model.engine->vocab_size()));
+    if (!value.is_number() || std::abs(value.get<double>()) > 100)
+      fields.fail("logit_bias", fmt::format("of token {}: want a number from -100 to 100", id));
+    sampling.logit_bias[static_cast<int32_t>(id)] = value.get<float>();
+  }
+}
+
+uint64_t random_bits() {
+  thread_local std::mt19937_64 generator(std::random_device{}() ^ (uint64_t{std::random_device{}()} << 32));
+  return generator();
+}
+
+}  // namespace
+
+void ServedModel::check_name(Fields& fields) const {
+  const std::optional<std::string> name = fields.text("model");
+  if (!name || std::ranges::find(names, *name) != names.end()) return;
+  throw ApiError(fmt::format("the model '{}' is not served here (there is {})", *name, fmt::join(names, ", ")), "model",
+                 404, "model_not_found");
+}
+
+void read_generation(Fields& fields, const ServedModel& model, GenerationRequest& request) {
+  SamplingOptions& sampling = request.sampling;
+  sampling = model.sampling;
+  sampling.temperature = fields.number("temperature", 0, 100).value_or(sampling.temperature);
+  sampling.top_p = fields.number("top_p", 0, 1).value_or(sampling.top_p);
+  sampling.top_k = std::max<int64_t>(fields.integer("top_k", -1, 1'000'000'000).value_or(sampling.top_k), 0);
+  sampling.min_p = fields.number("min_p", 0, 1).value_or(sampling.min_p);
+  sampling.repetition_penalty = fields.number("repetition_penalty", 1e-3, kMost).value_or(sampling.repetition_penalty);
+  sampling.presence_penalty = fields.number("presence_penalty", -2, 2).value_or(sampling.presence_penalty);
+  sampling.frequency_penalty = fields.number("frequency_penalty", -2, 2).value_or(sampling.frequency_penalty);
+  constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
+  const std::optional<int64_t> seed = fields.integer("seed", std::numeric_limits<int64_t>::min(), kAny);
+  sampling.seed = seed ? static_cast<uint64_t>(*seed) : random_bits();
+  read_logit_bias(fields, model, sampling);
+  request.n = fields.integer("n", 1, model.max_texts).value_or(1);
+  request.min_tokens = fields.integer("min_tokens", 0, kAny).value_or(0);
+  request.stop = fields.texts("stop", 16);
+  for (int64_t id : fields.integers("stop_token_ids", 0, model.engine->vocab_size() - 1, 64))
+    request.stop_ids.push_back(static_cast<int32_t>(id));
+  request.ignore_eos = fields.flag("ignore_eos").value_or(false);
+  request.include_stop = fields.flag("include_stop_str_in_output").value_or(false);
+  request.skip_special_tokens = fields.flag("skip_special_tokens").value_or(true);
+  request.priority = static_cast<int32_t>(fields.integer("priority", -1'000'000, 1'000'000).value_or(0));
+  request.cache_salt = fields.text("cache_salt").value_or("");
+  for (const char* key : {"user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier"})
+    fields.ignore(key);
+  fields.refuse("use_beam_search", "beam search is not served yet");
+  fields.refuse("prompt_logprobs", "log-probabilities of prompts are not served yet");
+  fields.refuse("structured_outputs", "guided output is not served yet");
+  for (const char* key : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"})
+    fields.refuse(key, "guided output is not served yet");
+}
+
+std::string make_id(std::string_view prefix) {
+  return fmt::format("{}{:016x}{:016x}", prefix, random_bits(), random_bits());
+}
+
+int64_t unix_seconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+const char* finish_name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop: return "stop";
+    case FinishReason::kLength:
+    case FinishReason::kContext: return "length";
+    default: return "abort";
+  }
+}
+
+ApiError api_error(const GenerationEvent& event) {
+  switch (event.error_kind) {
+    case ErrorKind::kInvalid:
+    case ErrorKind::kTooLong: return ApiError(event.error, {}, 400, error_kind_name(event.error_kind));
+    case ErrorKind::kQueueFull:
+    case ErrorKind::kDevice: return ApiError(event.error, {}, 503, error_kind_name(event.error_kind));
+    case ErrorKind::kLate: return ApiError(event.error, {}, 504, error_kind_name(event.error_kind));
+    default: return ApiError(event.error, {}, 500, error_kind_name(event.error_kind));
+  }
+}
+
+std::string token_text(const Tokenizer& tokenizer, int32_t id) {
+  const std::string_view bytes = tokenizer.token_bytes(id);
+  std::string text(bytes);
+  try {
+    nlohmann::json(text).dump();
+    return text;
+  } catch (const nlohmann::json::exception&) {
+    text = "bytes:";
+    for (unsigned char byte : bytes) text += fmt::format("\\x{:02x}", byte);
+    return text;
+  }
+}
+
+std::string dump(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+std::string sse(const nlohmann::ordered_json& json) { return "data: " + dump(json) + "\n\n"; }
+
+Usage add_up(const std::vector<RequestTimes>& times) {
+  Usage usage;
+  for (const RequestTimes& one : times)
+    usage.prompt += one.prompt_tokens, usage.cached += one.cached_tokens, usage.generated += one.generated_tokens;
+  return usage;
+}
+
+nlohmann::ordered_json usage_json(const Usage& usage) {
+  return {{"prompt_tokens", usage.prompt},
+          {"total_tokens", usage.prompt + usage.generated},
+          {"completion_tokens", usage.generated},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached}}}};
+}
+
+}  // namespace octet::serve

@@ -1,0 +1,55 @@
+// What the wire forms share: the model's side of a server, fields of sampling, pieces of replies.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "io/tokenizer.h"
+#include "octet/engine.h"
+#include "serve/fields.h"
+#include "serve/http.h"
+
+namespace octet::serve {
+
+// The model that requests name.
+struct ServedModel {
+  Engine* engine = nullptr;
+  const Tokenizer* tokenizer = nullptr;
+  std::vector<std::string> names;  // the first is the one that replies give
+  SamplingOptions sampling;        // where a request says nothing
+  int64_t max_texts = 128;         // of one request: prompts times n
+  int64_t created = 0;             // seconds since 1970
+
+  // ApiError 404 for another model's name.
+  void check_name(Fields& fields) const;
+};
+
+// Reads what all wire forms say alike: temperature, top_p, top_k, min_p, penalties, seed, stop, n, logit_bias,
+// min_tokens, priority, cache_salt ... and refuses by name what is not served.
+void read_generation(Fields& fields, const ServedModel& model, GenerationRequest& request);
+
+// An identifier that begins with this: "cmpl-" and 32 hex digits.
+std::string make_id(std::string_view prefix);
+int64_t unix_seconds();
+
+// "stop", "length", "abort"; null while a text runs.
+const char* finish_name(FinishReason reason);
+// What a client is told of a text's end by an error.
+ApiError api_error(const GenerationEvent& event);
+
+// Bytes of ids as text of a reply: what is not UTF-8 as "bytes:\xNN".
+std::string token_text(const Tokenizer& tokenizer, int32_t id);
+
+// JSON text; what is not UTF-8 becomes U+FFFD.
+std::string dump(const nlohmann::ordered_json& json);
+// An event of a stream: "data: ...\n\n".
+std::string sse(const nlohmann::ordered_json& json);
+
+struct Usage {
+  int64_t prompt = 0, cached = 0, generated = 0;
+};
+Usage add_up(const std::vector<RequestTimes>& times);
+nlohmann::ordered_json usage_json(const Usage& usage);
+
+}  // namespace octet::serve

@@ -1,0 +1,190 @@
+#include "serve/front.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace octet::serve {
+
+double Front::now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+Front::Front(Engine& engine, std::vector<ApiKey> keys, const FrontOptions& options, FrontWatch* watch)
+    : engine_(engine), options_(options), watch_(watch), queue_(options.queue) {
+  set_keys(std::move(keys));
+  thread_ = std::thread([this] { work(); });
+}
+
+Front::~Front() {
+  {
+    const std::lock_guard lock(news_mutex_);
+    stop_ = true;
+  }
+  news_changed_.notify_all();
+  thread_.join();
+}
+
+std::vector<ApiKey> Front::keys() const {
+  const std::lock_guard lock(mutex_);
+  return keys_;
+}
+
+void Front::set_keys(std::vector<ApiKey> keys) {
+  const std::lock_guard lock(mutex_);
+  std::map<std::string, KeyBudget> budgets;
+  for (const ApiKey& key : keys) {
+    const auto old = budgets_.find(key.name);
+    budgets.emplace(key.name, old != budgets_.end() ? old->second : KeyBudget(key.limits))
+        .first->second.set_limits(key.limits);
+  }
+  keys_ = std::move(keys), budgets_ = std::move(budgets);
+}
+
+KeyBudget* Front::budget_of(const Job& job) {
+  const auto found = budgets_.find(job.key);
+  return found != budgets_.end() ? &found->second : nullptr;
+}
+
+int64_t Front::waiting() const {
+  const std::lock_guard lock(mutex_);
+  return queue_.size();
+}
+
+void Front::submit(std::shared_ptr<Job> job, int64_t prompt_tokens) {
+  job->submitted = now();
+  job->tokens_ = prompt_tokens;
+  for (const GenerationRequest& prompt : job->prompts)
+    job->texts_ += prompt.n, job->tokens_ += prompt.n * prompt.max_tokens;
+  std::optional<Refusal> refusal;
+  {
+    const std::lock_guard lock(mutex_);
+    KeyBudget* budget = budget_of(*job);
+    if (budget != nullptr) refusal = budget->take(job->texts_, job->tokens_, job->submitted);
+    if (!refusal) {
+      const int32_t priority = job->priority + (budget != nullptr ? budget->limits().priority : 0);
+      job->id_ = next_id_++;
+      refusal = queue_.push(job->id_, job->key, priority, job->tokens_, rate_);
+      if (refusal && budget != nullptr) budget->give_back(job->texts_, job->tokens_);
+      if (!refusal) jobs_[job->id_] = job, job->waiting_ = true;
+    }
+  }
+  if (refusal) {
+    if (watch_ != nullptr) watch_->refused(*refusal);
+    return job->on_refusal(*refusal);
+  }
+  tell(job);
+}
+
+void Front::cancel(const std::shared_ptr<Job>& job) {
+  {
+    const std::lock_guard lock(mutex_);
+    job->cancelled_ = true;
+  }
+  tell(job);
+}
+
+void Front::tell(const std::weak_ptr<Job>& weak) {
+  const std::shared_ptr<Job> job = weak.lock();
+  if (!job) return;
+  {
+    const std::lock_guard lock(news_mutex_);
+    if (std::exchange(job->news_, true)) return;
+    news_.push_back(job);
+  }
+  news_changed_.notify_one();
+}
+
+void Front::work() {
+  for (;;) {
+    std::deque<std::shared_ptr<Job>> jobs;
+    {
+      std::unique_lock lock(news_mutex_);
+      news_changed_.wait(lock, [&] { return stop_ || !news_.empty(); });
+      if (stop_) return;
+      jobs.swap(news_);
+      for (const auto& job : jobs) job->news_ = false;
+    }
+    for (const auto& job : jobs) drain(job);
+    pump();
+  }
+}
+
+void Front::drain(const std::shared_ptr<Job>& job) {
+  bool cancelled = false, left = false;
+  {
+    const std::lock_guard lock(mutex_);
+    cancelled = job->cancelled_;
+    if (cancelled && job->waiting_) left = queue_.remove(job->id_), job->waiting_ = false;
+  }
+  if (left) return end(job);
+  if (cancelled)
+    for (GenerationStream& stream : job->streams_) stream.cancel();
+  for (size_t i = 0; i < job->streams_.size(); ++i) {
+    for (GenerationEvent event; job->streams_[i].try_next(event);) {
+      if (!std::exchange(job->started_, true)) {
+        const std::lock_guard lock(mutex_);
+        --ahead_;
+      }
+      const double at = now();
+      double& last = job->last_[i][static_cast<size_t>(event.sample)];
+      if (watch_ != nullptr && last > 0 && !event.ids.empty())
+        watch_->between((at - last) / static_cast<double>(event.ids.size()), static_cast<int64_t>(event.ids.size()));
+      if (!event.ids.empty()) last = at;
+      if (event.finished != FinishReason::kNone) --job->running_, job->finished_ = event.finished;
+      job->on_event(i, event);
+    }
+  }
+  if (!job->streams_.empty() && job->running_ == 0 && !job->ended_) end(job);
+}
+
+void Front::end(const std::shared_ptr<Job>& job) {
+  job->ended_ = true;
+  std::vector<RequestTimes> times;
+  int64_t used = 0;
+  for (GenerationStream& stream : job->streams_) {
+    times.push_back(stream.times());
+    used += times.back().prompt_tokens + times.back().generated_tokens;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.erase(job->id_);
+    if (KeyBudget* budget = budget_of(*job)) budget->give_back(job->texts_, std::max<int64_t>(job->tokens_ - used, 0));
+  }
+  job->on_end(times);
+  if (watch_ != nullptr) watch_->finished(times, std::max(job->entered_ - job->submitted, 0.0), job->finished_);
+}
+
+void Front::pump() {
+  const double at = now();
+  if (at - rate_at_ > 1) {
+    const EngineStats stats = engine_.stats();
+    const int64_t tokens = stats.prompt_tokens + stats.generated_tokens;
+    const std::lock_guard lock(mutex_);
+    // Of a second with work: an idle engine says nothing of its speed.
+    if (at - rate_at_ < 2 && tokens > rate_tokens_)
+      rate_ = static_cast<double>(tokens - rate_tokens_) / (at - rate_at_);
+    rate_at_ = at, rate_tokens_ = tokens;
+  }
+  for (;;) {
+    std::shared_ptr<Job> job;
+    {
+      const std::lock_guard lock(mutex_);
+      if (ahead_ >= options_.ahead) return;
+      const auto id = queue_.pop();
+      if (!id) return;
+      job = jobs_.at(*id);
+      job->waiting_ = false;
+      ++ahead_;
+    }
+    job->running_ = job->texts_, job->entered_ = now();
+    for (GenerationRequest& prompt : job->prompts) {
+      job->last_.emplace_back(static_cast<size_t>(prompt.n));
+      prompt.on_news = [this, weak = std::weak_ptr<Job>(job)] { tell(weak); };
+      job->streams_.push_back(engine_.submit(std::move(prompt)));
+    }
+    tell(job);
+  }
+}
+
+}  // namespace octet::serve

@@ -1,0 +1,106 @@
+// Between API requests and the engine: admission, order, and one thread that turns news of texts into bytes.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "octet/engine.h"
+#include "serve/admission.h"
+
+namespace octet::serve {
+
+// Texts of one API request. What a wire form does with news of them; called by the front's thread, one at a time.
+class Job : public std::enable_shared_from_this<Job> {
+ public:
+  virtual ~Job() = default;
+  virtual void on_event(size_t prompt, const GenerationEvent& event) = 0;
+  // All texts have ended. `times`: of each prompt.
+  virtual void on_end(const std::vector<RequestTimes>& times) = 0;
+  // It never ran.
+  virtual void on_refusal(const Refusal& refusal) = 0;
+
+  std::vector<GenerationRequest> prompts;
+  std::string key;       // name of the one that asks; empty: none
+  int32_t priority = 0;  // added to the key's
+  double submitted = 0;  // seconds, of the front's clock
+
+ private:
+  friend class Front;
+  int64_t tokens_ = 0, texts_ = 0;  // taken from the key's budget
+  int64_t running_ = 0;             // texts in the engine
+  std::vector<GenerationStream> streams_;
+  std::vector<std::vector<double>> last_;  // when a token of each text came
+  double entered_ = 0;                     // the engine
+  FinishReason finished_ = FinishReason::kNone;
+  FairQueue::Id id_ = 0;
+  bool waiting_ = false, started_ = false, cancelled_ = false, ended_ = false, news_ = false;
+};
+
+struct FrontOptions {
+  FairQueue::Bounds queue;
+  int64_t ahead = 16;  // requests that wait inside of the engine: enough to fill its next step
+};
+
+// Hears of what is worth counting: of refusals in the thread of submit(), else in the front's.
+class FrontWatch {
+ public:
+  virtual ~FrontWatch() = default;
+  virtual void refused(const Refusal& refusal) = 0;
+  // Seconds from one token of a text to the next, for so many.
+  virtual void between(double seconds, int64_t tokens) = 0;
+  // A request has ended; `queued`: its seconds outside of the engine, `reason`: how its last text ended.
+  virtual void finished(const std::vector<RequestTimes>& times, double queued, FinishReason reason) = 0;
+};
+
+class Front {
+ public:
+  Front(Engine& engine, std::vector<ApiKey> keys, const FrontOptions& options, FrontWatch* watch = nullptr);
+  ~Front();  // cancels all
+  Front(const Front&) = delete;
+  Front& operator=(const Front&) = delete;
+
+  // Takes the job, whose prompts are `prompt_tokens` long together; from any thread. Refusals are told at once.
+  void submit(std::shared_ptr<Job> job, int64_t prompt_tokens);
+  void cancel(const std::shared_ptr<Job>& job);
+
+  std::vector<ApiKey> keys() const;
+  // Budgets of keys that stay go on.
+  void set_keys(std::vector<ApiKey> keys);
+  int64_t waiting() const;  // requests outside of the engine
+
+  static double now();  // seconds of a steady clock
+
+ private:
+  void work();
+  KeyBudget* budget_of(const Job& job);
+  void tell(const std::weak_ptr<Job>& job);
+  void drain(const std::shared_ptr<Job>& job);
+  void end(const std::shared_ptr<Job>& job);
+  // Moves requests into the engine while it has few that wait. Called without the lock.
+  void pump();
+
+  Engine& engine_;
+  const FrontOptions options_;
+  FrontWatch* const watch_;
+  mutable std::mutex mutex_;
+  std::vector<ApiKey> keys_;
+  std::map<std::string, KeyBudget> budgets_;
+  FairQueue queue_;
+  std::map<FairQueue::Id, std::shared_ptr<Job>> jobs_;
+  FairQueue::Id next_id_ = 1;
+  int64_t ahead_ = 0;  // in the engine, without a token yet
+  double rate_ = 0, rate_at_ = 0;
+  int64_t rate_tokens_ = 0;
+
+  std::mutex news_mutex_;
+  std::condition_variable news_changed_;
+  std::deque<std::shared_ptr<Job>> news_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace octet::serve

@@ -1,0 +1,47 @@
+// The server: routes of its wire forms, probes and metrics over one engine.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "serve/api.h"
+#include "serve/front.h"
+#include "serve/http.h"
+
+namespace octet::serve {
+
+struct ServerOptions {
+  HttpOptions http;
+  FrontOptions front;
+  std::string keys = {};                 // file of API keys; empty: none is asked for
+  std::string metric_prefix = "octet_";  // "vllm:" for tools that know those names
+  std::string version = {};              // of /version
+  std::vector<std::string> hosts = {};   // names that a request's Host may have beside this machine's loopback ones
+  bool any_host = false;                 // true where not loopback is listened at
+  int64_t parsers = 2;                   // threads that read requests
+  double stall_seconds = 30;             // without a finished step while texts run: not live
+};
+
+class Server {
+ public:
+  // Listens. `engine` and `tokenizer` of the model outlive it.
+  Server(const ServedModel& model, const ServerOptions& options);
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  int port() const;
+  // Certificate and keys, from their files. Throws with the old ones kept.
+  void reload();
+  // Not ready any more, but serving.
+  void set_unready();
+  // No new connections; waits until what runs has ended, at most so long; ends the rest. Whether all ended by itself.
+  bool drain(double seconds);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace octet::serve

@@ -1,0 +1,70 @@
+#include "serve/server_metrics.h"
+
+#include "serve/api.h"
+
+namespace octet::serve {
+namespace {
+
+const std::vector<double> kSeconds = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5,
+                                      0.75,  1,     2.5,  5,    7.5,  10,   20,   40,  80,   160};
+const std::vector<double> kBetween = {0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05,
+                                      0.075, 0.1,    0.15,  0.2,  0.3,   0.4,  0.5,   0.75, 1,    2.5};
+
+}  // namespace
+
+ServerMetrics::ServerMetrics(const std::string& prefix, Engine& engine, std::function<int64_t()> waiting)
+    : metrics_(prefix),
+      ignored_(metrics_.counter("ignored_fields_total", "Fields of requests that no one knows.")),
+      first_(
+          metrics_.histogram("time_to_first_token_seconds", "From a request's arrival to its first token.", kSeconds)),
+      between_(metrics_.histogram("inter_token_latency_seconds", "Between two tokens of a text.", kBetween)),
+      queue_(metrics_.histogram("request_queue_time_seconds", "From a request's arrival to its first step.", kSeconds)),
+      whole_(metrics_.histogram("e2e_request_latency_seconds", "From a request's arrival to its end.", kSeconds)) {
+  for (const char* reason : {"stop", "length", "abort", "error"})
+    finished_[reason] = &metrics_.counter("request_success_total", "Requests that have ended, by how.",
+                                          metric_label("finished_reason", reason));
+  for (const char* reason : {"requests", "tokens", "texts", "queue", "wait", "key", "invalid"})
+    refused_[reason] =
+        &metrics_.counter("requests_refused_total", "Requests that were not let in.", metric_label("reason", reason));
+  const auto stat = [&engine](auto read) {
+    return [&engine, read] { return static_cast<double>(read(engine.stats())); };
+  };
+  metrics_.gauge("num_requests_running", "Texts in steps.", stat([](const EngineStats& s) { return s.running; }));
+  metrics_.gauge("num_requests_waiting", "Texts that wait, in the engine and before it.",
+                 [&engine, waiting] { return static_cast<double>(engine.stats().waiting + waiting()); });
+  metrics_.gauge("kv_cache_usage_perc", "Share of the cache's blocks in use, 1 is all.", stat([](const EngineStats& s) {
+                   return s.kv_blocks > 0 ? static_cast<double>(s.kv_blocks_used) / static_cast<double>(s.kv_blocks)
+                                          : 0;
+                 }));
+  metrics_.total("prompt_tokens_total", "Tokens of prompts.",
+                 stat([](const EngineStats& s) { return s.prompt_tokens; }));
+  metrics_.total("generation_tokens_total", "Tokens generated.",
+                 stat([](const EngineStats& s) { return s.generated_tokens; }));
+  metrics_.total("num_preemptions_total", "Texts put back because the cache was full.",
+                 stat([](const EngineStats& s) { return s.preemptions; }));
+  metrics_.total("prefix_cache_queries_total", "Tokens of prompts that were looked up.",
+                 stat([](const EngineStats& s) { return s.prompt_tokens; }));
+  metrics_.total("prefix_cache_hits_total", "Of them, tokens found.",
+                 stat([](const EngineStats& s) { return s.cached_tokens; }));
+  metrics_.gauge(
+      "cache_config_info", "Blocks of the cache.", [] { return 1.0; },
+      metric_label("block_size", std::to_string(engine.options().block_size)) + "," +
+          metric_label("num_gpu_blocks", std::to_string(engine.stats().kv_blocks)));
+}
+
+void ServerMetrics::refused(const std::string& reason) {
+  const auto found = refused_.find(reason);
+  (found != refused_.end() ? found : refused_.find("invalid"))->second->add();
+}
+
+void ServerMetrics::finished(const std::vector<RequestTimes>& times, double queued, FinishReason reason) {
+  const bool failed = reason == FinishReason::kError || reason == FinishReason::kTimeout;
+  finished_.at(failed ? "error" : finish_name(reason))->add();
+  for (const RequestTimes& one : times) {
+    if (one.first_token > 0) first_.observe(queued + one.first_token);
+    if (one.scheduled > 0) queue_.observe(queued + one.scheduled);
+    if (one.last_token > 0) whole_.observe(queued + one.last_token);
+  }
+}
+
+}  // namespace octet::serve
