@@ -1,5 +1,5 @@
 # The two commands: `make quickstart` (builds Octet and runs its main job) and `make test` (the CPU suite, label L0).
-# Others: build, cuda, check, tidy, format, bench, docs, long (label L3), sanitizers (asan, tsan), sanitize-gpu, fuzz, clean.
+# Others: build, serve, cuda, check, tidy, format, bench, docs, long (label L3), sanitizers (asan, tsan), sanitize-gpu, fuzz, clean.
 JOBS ?= $(shell nproc)
 PROGRAM_BUILD ?= build/program$(if $(CUDA),_cuda)
 TEST_BUILD ?= build/test
@@ -7,7 +7,7 @@ TEXT ?=
 SETTINGS ?=
 TIDY_SECONDS ?=
 
-.PHONY: quickstart build test test-build cuda check tidy format bench docs long sanitizers asan tsan sanitize-gpu fuzz clean
+.PHONY: quickstart build serve test test-build cuda check tidy format bench docs long sanitizers asan tsan sanitize-gpu fuzz clean
 
 quickstart: started := $(shell date +%s)
 quickstart: build
@@ -17,6 +17,12 @@ build:
 	@bash scripts/setup.sh program
 	@$(if $(CUDA),bash scripts/setup.sh cuda)
 	@bash scripts/build.sh $(PROGRAM_BUILD) $(JOBS) -DOCTET_TESTS=OFF $(if $(CUDA),-DOCTET_CUDA=ON)
+
+# The program with `octet serve`, in a build folder of its own.
+serve:
+	@bash scripts/setup.sh serve
+	@$(if $(CUDA),bash scripts/setup.sh cuda)
+	@bash scripts/build.sh $(PROGRAM_BUILD)_serve $(JOBS) -DOCTET_TESTS=OFF -DOCTET_SERVE=ON $(if $(CUDA),-DOCTET_CUDA=ON)
 
 test-build:
 	@bash scripts/setup.sh test

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the packages Octet needs, if any is missing. Usage: scripts/setup.sh program|test|check|tidy|fuzz|cuda
+# Installs the packages Octet needs, if any is missing. Usage: scripts/setup.sh program|serve|test|check|tidy|fuzz|cuda
 # cuda: headers of the cuDNN frontend and of NCCL and, if there is no nvcc, the toolkit, from PyPI into build/cuda-python.
 set -euo pipefail
 program="g++ cmake ninja-build pkg-config libfmt-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
@@ -7,14 +7,13 @@ program="g++ cmake ninja-build pkg-config libfmt-dev libyaml-cpp-dev nlohmann-js
 serve="libboost1.81-dev libssl-dev"
 case "${1:-program}" in
   program) wanted="$program" ;;
-  test) wanted="$program libgtest-dev libbenchmark-dev ccache libopenmpi-dev openmpi-bin
-    $serve" ;;
+  serve) wanted="$program $serve" ;;
+  test) wanted="$program libgtest-dev libbenchmark-dev ccache libopenmpi-dev openmpi-bin $serve" ;;
   fuzz) wanted="$program clang libclang-rt-dev" ;;
   check) wanted="clang-format python3 git" ;;
-  tidy) wanted="$program libgtest-dev libbenchmark-dev ccache libopenmpi-dev clang-tidy python3 git
-    $serve" ;;
+  tidy) wanted="$program libgtest-dev libbenchmark-dev ccache libopenmpi-dev clang-tidy python3 git $serve" ;;
   cuda) wanted="python3 python3-pip" ;;
-  *) echo "usage: $0 program|test|check|tidy|fuzz|cuda" >&2; exit 2 ;;
+  *) echo "usage: $0 program|serve|test|check|tidy|fuzz|cuda" >&2; exit 2 ;;
 esac
 missing=""
 for package in $wanted; do

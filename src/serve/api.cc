@@ -10,6 +10,7 @@
 #include <limits>
 #include <random>
 
+#include "base/file.h"
 #include "base/json.h"
 
 namespace octet::serve {
@@ -44,6 +45,18 @@ void ServedModel::check_name(Fields& fields) const {
   if (!name || std::ranges::find(names, *name) != names.end()) return;
   throw ApiError(fmt::format("the model '{}' is not served here (there is {})", *name, fmt::join(names, ", ")), "model",
                  404, "model_not_found");
+}
+
+void read_generation_config(const std::string& folder, SamplingOptions& sampling) {
+  const std::string path = folder + "/generation_config.json";
+  if (!path_exists(path)) return;
+  const nlohmann::json config = parse_json(read_file(path), path);
+  const auto number = [&](const char* key, double& value) {
+    if (config.contains(key) && !config[key].is_null()) value = json_get<double>(config, key, path);
+  };
+  number("temperature", sampling.temperature), number("top_p", sampling.top_p), number("min_p", sampling.min_p);
+  number("repetition_penalty", sampling.repetition_penalty);
+  if (config.contains("top_k") && !config["top_k"].is_null()) sampling.top_k = json_get<int64_t>(config, "top_k", path);
 }
 
 void read_generation(Fields& fields, const ServedModel& model, GenerationRequest& request) {
@@ -108,6 +121,7 @@ ApiError api_error(const GenerationEvent& event) {
 }
 
 std::string token_text(const Tokenizer& tokenizer, int32_t id) {
+  if (id >= tokenizer.vocab_size()) return {};  // rows of a padded vocabulary
   const std::string_view bytes = tokenizer.token_bytes(id);
   std::string text(bytes);
   try {

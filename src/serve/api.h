@@ -25,6 +25,9 @@ struct ServedModel {
   void check_name(Fields& fields) const;
 };
 
+// Defaults of sampling that a model's folder names in generation_config.json, where it has one. Throws as parse_json.
+void read_generation_config(const std::string& folder, SamplingOptions& sampling);
+
 // Reads what all wire forms say alike: temperature, top_p, top_k, min_p, penalties, seed, stop, n, logit_bias,
 // min_tokens, priority, cache_salt ... and refuses by name what is not served.
 void read_generation(Fields& fields, const ServedModel& model, GenerationRequest& request);

@@ -29,15 +29,16 @@ class Completion final : public Job {
   }
 
   void on_refusal(const Refusal& refusal) override {
-    reply_.send(refusal.status, "application/json",
-                error_body(ApiError(refusal.message, {}, refusal.status, refusal.reason)),
-                {{"Retry-After", fmt::format("{:.0f}", std::max(1.0, refusal.retry_after + 0.5))}});
+    reply_.add_field("Retry-After", fmt::format("{:.0f}", std::max(1.0, refusal.retry_after + 0.5)));
+    fail(ApiError(refusal.message, {}, refusal.status, refusal.reason));
   }
 
   void on_event(size_t prompt, const GenerationEvent& event) override {
     const size_t index = first_[prompt] + static_cast<size_t>(event.sample);
     Choice& choice = choices_[index];
-    if (event.finished == FinishReason::kError || event.finished == FinishReason::kTimeout) return fail(event);
+    if (failed_) return;
+    if (event.finished == FinishReason::kError || event.finished == FinishReason::kTimeout)
+      return fail(api_error(event));
     if (options_.stream) {
       begin();
       Choice piece{.prompt = prompt, .length = choice.length};
@@ -90,9 +91,8 @@ class Completion final : public Job {
     if (!reply_.begun()) reply_.begin(200, "text/event-stream", {{"Cache-Control", "no-cache"}});
   }
 
-  void fail(const GenerationEvent& event) {
+  void fail(const ApiError& error) {
     if (std::exchange(failed_, true)) return;
-    const ApiError error = api_error(event);
     if (!reply_.begun()) return reply_.send(error.status(), "application/json", error_body(error));
     reply_.write("data: " + error_body(error) + "\n\n");
     reply_.write("data: [DONE]\n\n");

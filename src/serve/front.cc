@@ -4,6 +4,8 @@
 #include <chrono>
 #include <utility>
 
+#include "base/log.h"
+
 namespace octet::serve {
 
 double Front::now() {
@@ -84,6 +86,14 @@ void Front::cancel(const std::shared_ptr<Job>& job) {
   tell(job);
 }
 
+void Front::refuse_all(const Refusal& refusal) {
+  {
+    const std::lock_guard lock(news_mutex_);
+    refuse_ = refusal;
+  }
+  news_changed_.notify_all();
+}
+
 void Front::tell(const std::weak_ptr<Job>& weak) {
   const std::shared_ptr<Job> job = weak.lock();
   if (!job) return;
@@ -98,14 +108,32 @@ void Front::tell(const std::weak_ptr<Job>& weak) {
 void Front::work() {
   for (;;) {
     std::deque<std::shared_ptr<Job>> jobs;
+    std::optional<Refusal> refusal;
     {
       std::unique_lock lock(news_mutex_);
-      news_changed_.wait(lock, [&] { return stop_ || !news_.empty(); });
+      news_changed_.wait(lock, [&] { return stop_ || refuse_ || !news_.empty(); });
       if (stop_) return;
+      refusal = std::exchange(refuse_, std::nullopt);
       jobs.swap(news_);
       for (const auto& job : jobs) job->news_ = false;
     }
-    for (const auto& job : jobs) drain(job);
+    if (refusal) {
+      std::map<FairQueue::Id, std::shared_ptr<Job>> all;
+      {
+        const std::lock_guard lock(mutex_);
+        all = jobs_;
+      }
+      for (const auto& [id, job] : all) job->on_refusal(*refusal), cancel(job);
+    }
+    for (const auto& job : jobs) {
+      try {
+        drain(job);
+      } catch (const std::exception& error) {
+        log_warning("a request failed: {}", error.what());
+        job->on_refusal({500, "internal", "the reply could not be made", 0});
+        cancel(job);
+      }
+    }
     pump();
   }
 }

@@ -20,7 +20,7 @@ class Job : public std::enable_shared_from_this<Job> {
   virtual void on_event(size_t prompt, const GenerationEvent& event) = 0;
   // All texts have ended. `times`: of each prompt.
   virtual void on_end(const std::vector<RequestTimes>& times) = 0;
-  // It never ran.
+  // It never ran, or is cut off by the server's end; nothing comes behind it.
   virtual void on_refusal(const Refusal& refusal) = 0;
 
   std::vector<GenerationRequest> prompts;
@@ -66,6 +66,8 @@ class Front {
   // Takes the job, whose prompts are `prompt_tokens` long together; from any thread. Refusals are told at once.
   void submit(std::shared_ptr<Job> job, int64_t prompt_tokens);
   void cancel(const std::shared_ptr<Job>& job);
+  // Ends all that waits and runs.
+  void refuse_all(const Refusal& refusal);
 
   std::vector<ApiKey> keys() const;
   // Budgets of keys that stay go on.
@@ -99,6 +101,7 @@ class Front {
   std::mutex news_mutex_;
   std::condition_variable news_changed_;
   std::deque<std::shared_ptr<Job>> news_;
+  std::optional<Refusal> refuse_;
   bool stop_ = false;
   std::thread thread_;
 };

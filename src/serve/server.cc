@@ -295,10 +295,17 @@ void Server::reload() {
 
 void Server::set_unready() { impl_->unready = true; }
 
-bool Server::drain(double seconds) {
+void Server::drain() {
   impl_->unready = true;
   impl_->http->drain();
-  return impl_->http->wait_idle(seconds);
+}
+
+int64_t Server::running() const { return impl_->http->running(); }
+
+void Server::end_all(double seconds) {
+  drain();
+  impl_->front->refuse_all({503, "shutdown", "the server is shutting down", 1});
+  impl_->http->wait_idle(seconds);
 }
 
 }  // namespace octet::serve

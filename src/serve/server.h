@@ -36,8 +36,11 @@ class Server {
   void reload();
   // Not ready any more, but serving.
   void set_unready();
-  // No new connections; waits until what runs has ended, at most so long; ends the rest. Whether all ended by itself.
-  bool drain(double seconds);
+  // No new connections, and no more requests on the old ones.
+  void drain();
+  int64_t running() const;  // requests whose reply has not ended
+  // Ends what waits and runs, streams by an error event; waits until all is told, at most so long.
+  void end_all(double seconds);
 
  private:
   struct Impl;

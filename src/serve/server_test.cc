@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <list>
 #include <sstream>
 
 #include "base/error.h"
@@ -280,6 +281,17 @@ TEST_F(ServerTest, ADeviceErrorIsAReplyAndTurnsLivezRed) {
   EXPECT_EQ(ask("GET", "/version").status, 200);
 }
 
+// The model's vocabulary may be larger than the tokenizer's: padded rows are sampled by random weights.
+TEST_F(ServerTest, TokensWithoutTextAreNoEnd) {
+  start();
+  const Json choice =
+      complete(
+          {{"prompt", "B"}, {"max_tokens", 4}, {"logit_bias", {{"60", 100}}}, {"ignore_eos", true}, {"logprobs", 3}})
+          .json()["choices"][0];
+  EXPECT_EQ(choice["text"], "");
+  EXPECT_EQ(choice["logprobs"]["tokens"], Json({"", "", "", ""}));
+}
+
 TEST_F(ServerTest, LivezIsRedWhileNoStepEnds) {
   start({.stall_seconds = 0.05}, {.limits = fake_limits(), .step_seconds = 0.5});
   EXPECT_EQ(ask("GET", "/livez").status, 200);
@@ -299,8 +311,28 @@ TEST_F(ServerTest, DrainingFinishesWhatRuns) {
   server_->set_unready();
   EXPECT_EQ(ask("GET", "/readyz").status, 503);
   EXPECT_EQ(ask("GET", "/livez").status, 200);
-  EXPECT_TRUE(server_->drain(20));
+  server_->drain();
   EXPECT_TRUE(peer.read().starts_with("HTTP/1.1 200 OK"));
+}
+
+TEST_F(ServerTest, WhatOutlivesTheDrainIsEndedByAnError) {
+  start({.front = {.ahead = 2}}, {.limits = fake_limits(), .step_seconds = 2e-3});
+  std::list<Peer> peers;
+  for (const bool stream : {true, false, true, false}) {  // two of them wait in the queue
+    const std::string body = Json{{"prompt", "B"}, {"max_tokens", 60}, {"ignore_eos", true}, {"stream", stream}}.dump();
+    peers.emplace_back(server_->port())
+        .send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) +
+              "\r\n\r\n" + body);
+  }
+  peers.front().read("data: ");
+  server_->end_all(20);
+  EXPECT_EQ(server_->running(), 0);
+  for (Peer& peer : peers) {
+    const std::string text = peer.read();
+    const bool whole = text.starts_with("HTTP/1.1 200") && text.find("finish_reason\":\"length") != std::string::npos;
+    EXPECT_TRUE(whole || text.find("the server is shutting down") != std::string::npos) << text;
+  }
+  wait_idle();
 }
 
 TEST_F(ServerTest, TokensModelsAndInfo) {

@@ -100,6 +100,9 @@ int run(int argc, char** argv) {
         octet::add_quantize_command, octet::add_generate_command, octet::add_verify_command, octet::add_plan_command,
         octet::add_report_command, octet::add_bench_command, octet::add_config_command, octet::add_completion_command})
     add(app);
+#ifdef OCTET_SERVE
+  octet::add_serve_command(app);
+#endif
   hide_defaults(app);
   octet::check_whole_numbers(app);
 

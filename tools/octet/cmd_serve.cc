@@ -1,0 +1,176 @@
+// octet serve: the engine behind HTTP.
+#include <CLI/CLI.hpp>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/threads.h"
+#include "io/tokenizer.h"
+#include "numbers.h"
+#include "octet/commands.h"
+#include "serve/server.h"
+#include "build_info.h"
+#include "weights/weights.h"
+
+namespace octet {
+namespace {
+
+struct Options {
+  std::string model, metric_names = "octet", new_key;
+  std::vector<std::string> names;
+  EngineOptions engine = {.max_sequences = 256};
+  serve::ServerOptions server;
+  double drain_delay = 0, drain_timeout = 30;
+  int threads = 0;
+};
+
+// Signals are waited for, not handled: blocked before any thread is made.
+class Signals {
+ public:
+  Signals() {
+    sigemptyset(&set_);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set_, signal);
+    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+  }
+  // The next one, at most so many seconds from now; 0: none came.
+  int wait(double seconds) const {
+    const timespec time{static_cast<time_t>(seconds), static_cast<long>((seconds - std::floor(seconds)) * 1e9)};
+    return std::max(sigtimedwait(&set_, nullptr, &time), 0);
+  }
+  int wait() const {
+    int signal = 0;
+    sigwait(&set_, &signal);
+    return signal;
+  }
+  // Until `done`, at most so many seconds; false: another signal to end came first.
+  template <typename Done>
+  bool wait_until(const Done& done, double seconds) const {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+    while (!done() && std::chrono::steady_clock::now() < until) {
+      const int signal = wait(0.02);
+      if (signal == SIGTERM || signal == SIGINT) return false;
+    }
+    return true;
+  }
+
+ private:
+  sigset_t set_;
+};
+
+bool is_loopback(const std::string& address) {
+  return address == "localhost" || address == "::1" || address.starts_with("127.");
+}
+
+void end_server(serve::Server& server, const Signals& signals, const Options& options) {
+  server.set_unready();
+  if (options.drain_delay > 0) log_info("ending: serving on for {} s", options.drain_delay);
+  if (signals.wait_until([] { return false; }, options.drain_delay)) {
+    server.drain();
+    log_info("ending: {} requests run, for {} s at most", server.running(), options.drain_timeout);
+    signals.wait_until([&] { return server.running() == 0; }, options.drain_timeout);
+  }
+  if (const int64_t left = server.running(); left > 0) log_warning("{} requests are cut off", left);
+  server.end_all(2);
+}
+
+void run_serve(Options& options) {
+  if (!options.new_key.empty()) {
+    const std::string key = serve::make_key();
+    fmt::print("{}\n", key);
+    fmt::print(stderr, "That is the key, kept nowhere. The line for the file of --api-keys:\n{}\n",
+               serve::key_line(options.new_key, key));
+    return;
+  }
+  const Signals signals;
+  set_thread_count(options.threads);
+  if (!options.server.keys.empty()) serve::read_keys(options.server.keys);  // mistakes are told before the model loads
+  const std::string folder = model_folder(options.model);
+  if (options.engine.recipe.empty() && !options.engine.random_weights && !open_weights(folder)->recipe())
+    options.engine.recipe = "bf16";
+  const auto tokenizer = load_tokenizer(options.engine.tokenizer.empty() ? folder : options.engine.tokenizer);
+  const auto engine = Engine::open(folder, options.engine);
+  if (options.names.empty())
+    options.names = {std::filesystem::path(folder).lexically_normal().filename().string(), options.model};
+  serve::ServedModel model{
+      .engine = engine.get(),
+      .tokenizer = tokenizer.get(),
+      .names = options.names,
+      .created = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
+                     .count()};
+  serve::read_generation_config(folder, model.sampling);
+  serve::ServerOptions& server_options = options.server;
+  server_options.metric_prefix = options.metric_names == "vllm" ? "vllm:" : "octet_";
+  server_options.version = version_text("octet");
+  server_options.any_host = !server_options.http.unix_socket.empty() || !is_loopback(server_options.http.address);
+  if (server_options.keys.empty() && server_options.http.unix_socket.empty() &&
+      !is_loopback(server_options.http.address))
+    log_warning("whoever reaches {} may ask: no --api-keys are given", server_options.http.address);
+  serve::Server server(model, server_options);
+  const serve::HttpOptions& http = server_options.http;
+  const char* scheme = http.certificate.empty() ? "http" : "https";
+  log_info(
+      "serving {} at {}", model.names[0],
+      http.unix_socket.empty() ? fmt::format("{}://{}:{}", scheme, http.address, server.port()) : http.unix_socket);
+  while (signals.wait() == SIGHUP) {
+    try {
+      server.reload();
+      log_info("keys and certificate are read again");
+    } catch (const Error& error) {
+      log_warning("the old keys and certificate stay: {}", error.what());
+    }
+  }
+  end_server(server, signals, options);
+}
+
+}  // namespace
+
+void add_serve_command(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  EngineOptions& engine = options->engine;
+  serve::ServerOptions& server = options->server;
+  auto* command = app.add_subcommand("serve", "Serve a model over HTTP, as OpenAI's clients expect it");
+  command->footer(R"(Examples:
+  octet serve out/run --port 8000
+  curl localhost:8000/v1/completions -d '{"prompt": "Once upon a time", "max_tokens": 40}'
+  octet serve path/to/model --new-api-key alice 2>> keys.jsonl
+  octet serve path/to/model --host 0.0.0.0 --api-keys keys.jsonl --ssl-certfile chain.pem --ssl-keyfile key.pem
+SIGTERM ends it: /readyz is 503 at once, after --drain-delay nothing new is taken, after --drain-timeout what still
+runs is cut off; a second SIGTERM cuts off at once. SIGHUP reads keys and certificate again.)");
+  add_model_option(*command, options->model);
+  add_tokenizer_option(*command, engine.tokenizer);
+  command->add_option("--served-model-name", options->names, "names that requests may give (default: the folder's)");
+  command->add_option("--host", server.http.address, "address to listen at");
+  command->add_option("--port", server.http.port, "port to listen at; 0 takes a free one")->check(CLI::Range(0, 65535));
+  command->add_option("--uds", server.http.unix_socket, "a UNIX socket to listen at instead")->default_str("");
+  command->add_option("--allow-host", server.hosts, "names that a request to loopback may have as its Host or Origin");
+  command->add_option("--api-keys", server.keys, "a file of keys, a line of JSON each (--new-api-key makes them)")
+      ->default_str("");
+  command->add_option("--new-api-key", options->new_key, "make a key for this name, print it, and end")
+      ->default_str("");
+  command->add_option("--ssl-certfile", server.http.certificate, "PEM certificate chain: TLS")->default_str("");
+  command->add_option("--ssl-keyfile", server.http.private_key, "its PEM key")->default_str("");
+  command->add_option("--max-waiting", server.front.queue.requests, "requests that may wait")->check(positive());
+  command->add_option("--max-wait", server.front.queue.wait, "seconds a request may be expected to wait");
+  command->add_option("--drain-delay", options->drain_delay, "seconds to serve on after SIGTERM");
+  command->add_option("--drain-timeout", options->drain_timeout, "seconds for what runs then");
+  command->add_option("--metric-names", options->metric_names, "prefix of /metrics: octet_ or vllm:")
+      ->check(CLI::IsMember({"octet", "vllm"}));
+  command->add_option("--context", engine.context, "maximum tokens of a sequence (default: the model's)")
+      ->check(not_negative());
+  add_recipe_option(*command, engine.recipe);
+  command->add_option("--kv-cache", engine.kv_cache, "type of the KV cache: f32, bf16, e4m3 (default: the recipe's)");
+  command->add_option("--max-sequences", engine.max_sequences, "sequences in flight")->check(positive());
+  command->add_option("--max-step-tokens", engine.max_step_tokens, "tokens of a step")->check(positive());
+  command->add_option("--memory-fraction", engine.memory_fraction, "of the device's free memory")
+      ->check(CLI::Range(0.01, 1.0));
+  command->add_flag("--random-weights", engine.random_weights, "random weights, for benchmarks");
+  add_device_option(*command, engine.device);
+  add_threads_option(*command, options->threads);
+  add_verbose_option(*command);
+  command->callback([options] { run_serve(*options); });
+}
+
+}  // namespace octet
