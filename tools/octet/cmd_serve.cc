@@ -8,11 +8,11 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/threads.h"
+#include "build_info.h"
 #include "io/tokenizer.h"
 #include "numbers.h"
 #include "octet/commands.h"
 #include "serve/server.h"
-#include "build_info.h"
 #include "weights/weights.h"
 
 namespace octet {
