@@ -79,5 +79,16 @@ TEST(ChooseMesh, RefusalsNameWhatWouldDo) {
   EXPECT_TRUE(plan.ends_with("set it to a number")) << plan;
 }
 
+TEST(ValidateRanks, TokensThatDoNotDivide) {
+  RunConfig config = config_of(4, 1, 3);
+  config.sequence_length = 1023;
+  EXPECT_EQ(error_of([&] { validate(config); }), "(no error)");
+  config.sequence = true;
+  EXPECT_EQ(error_of([&] { validate(config); }),
+            "train.micro_batch 2 x data.sequence_length 1023 are 2046 tokens, which 12 ranks (parallel.context, and "
+            "parallel.tensor under parallel.sequence) cannot share alike: want a sequence length that is a multiple of "
+            "6");
+}
+
 }  // namespace
 }  // namespace octet

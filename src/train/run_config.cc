@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <charconv>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -312,6 +313,11 @@ void validate(const RunConfig& c) {
   check(!__builtin_mul_overflow(c.micro_batch, c.sequence_length, &tokens) && tokens < (int64_t{1} << 31),
         ErrorCode::kInvalidArgument, "train.micro_batch {} x data.sequence_length {} tokens do not fit int32",
         c.micro_batch, c.sequence_length);
+  const int64_t parts = int64_t{c.mesh()[Axis::kContext]} * (c.sequence ? c.mesh()[Axis::kTensor] : 1);
+  check(tokens % parts == 0, ErrorCode::kInvalidArgument,
+        "train.micro_batch {} x data.sequence_length {} are {} tokens, which {} ranks (parallel.context, and "
+        "parallel.tensor under parallel.sequence) cannot share alike: want a sequence length that is a multiple of {}",
+        c.micro_batch, c.sequence_length, tokens, parts, parts / std::gcd(parts, c.micro_batch));
   check(
       c.policy.leave_db <= c.policy.return_db && c.policy.return_underflow <= c.policy.leave_underflow,
       ErrorCode::kInvalidArgument,
