@@ -21,7 +21,7 @@ ranks() {  # ranks COUNT SETTINGS...: in the background, as torchrun starts them
   port=$((port + 1)) pids=()
   for ((number = 0; number < count; ++number)); do
     RANK=$number WORLD_SIZE=$count LOCAL_RANK=$number LOCAL_WORLD_SIZE=$count MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
-      OCTET_TOKEN=$$ exec timeout 60 "${train[@]}" "$@" >"rank_$number.log" 2>&1 &
+      OCTET_TOKEN=$$ exec timeout 300 "${train[@]}" "$@" >"rank_$number.log" 2>&1 &
     pids+=($!)
   done
 }
@@ -49,6 +49,11 @@ same left
 says rank_2.log "rank 2 of 3 has nothing to do and ends: 3 ranks (variables): parallel.data=2, the most that divide the 4"
 says left/config.yaml "data: 0"
 says left/log.jsonl "parallel.tensor=1 parallel.data=2 parallel.context=1"
+ranks 4 train.steps=7 out=left parallel.data=0
+all_end_well
+says rank_0.log "resumed from left/checkpoints/step_00000006"
+says rank_0.log "settings changed since: train.steps 6 -> 7$"
+says left/log.jsonl "parallel.data=4"
 if [ -n "$mpi" ]; then
   mpirun -n 3 --oversubscribe "${train[@]}" train.steps=6 out=left_mpi parallel.data=0 >/dev/null 2>&1
   same left_mpi
@@ -59,15 +64,15 @@ says none.log "parallel.data=0 is what is left of a launcher's ranks or of the G
 says plan.log "set it to a number"
 
 # One of four is killed: the others end, naming it. Three go on with two, where settings allow it.
-ranks 4 train.steps=100000 out=lost parallel.data=4 parallel.restarts=1 checkpoint.interval=2
-until_step lost 10
+ranks 4 train.steps=100000 out=lost parallel.data=4 parallel.restarts=1 checkpoint.interval=1 log.interval=1
+until_step lost 3
 pkill -9 -P "${pids[1]}" || kill -9 "${pids[1]}"
 status=0
 wait "${pids[0]}" || status=$?
 [ "$status" -ne 0 ] && [ "$status" -ne 124 ] || { echo "rank 0 ended with $status after rank 1 was killed" >&2; exit 1; }
 says rank_0.log "rank 1 of 4 on .* has ended or closed its connection; it was in step"
 wait
-steps=$(($(ls lost/checkpoints | grep -o '[0-9]*$' | sort -n | tail -1 | sed 's/^0*//') + 3))
+steps=$(($(ls lost/checkpoints | grep -o '[0-9]*$' | sort -n | tail -1 | sed 's/^0*//') + 2))
 ranks 3 train.steps=$steps out=lost parallel.data=4 checkpoint.interval=2
 for pid in "${pids[@]}"; do ! wait "$pid" || { echo "three ranks ran where four were wanted" >&2; exit 1; }; done
 says rank_0.log "are 4, and there are 3 ranks"
@@ -78,12 +83,13 @@ says rank_0.log "resumed from lost/checkpoints"
 says rank_2.log "rank 2 of 3 has nothing to do and ends"
 
 # Without a launcher the program starts a killed run again, and passes on the wish to end.
-"${train[@]}" train.steps=100000 out=again parallel.restarts=1 checkpoint.interval=2 2>again.log >/dev/null &
+"${train[@]}" train.steps=100000 out=again parallel.restarts=1 checkpoint.interval=1 log.interval=1 2>again.log >/dev/null &
 parent=$!
-until_step again 10
+until_step again 3
 pkill -9 -P $parent
-until tr '\r' '\n' <again.log | grep -q "resumed from again/checkpoints" || ! kill -0 $parent; do sleep 0.1; done
+until sed '1,/"resume"/d' again/log.jsonl | grep -q '"kind":"step"' || ! kill -0 $parent; do sleep 0.1; done
 kill -TERM $parent
 wait $parent
+says again.log "resumed from again/checkpoints"
 says again.log "the run was ended by signal SIGKILL (9)"
 says again.log "starting it again (1 of 1)"
