@@ -58,7 +58,7 @@ MeshChoice choose_mesh(const RunConfig& config, int64_t count, const std::string
     choice.note = fmt::format("{} {}: {}", count, source, text(c));
   } else {
     check(wanted <= count, ErrorCode::kInvalidArgument,
-          "{} are {}, and there are {} {}: want {}, or parallel.data=0, which takes what is left", text(c), wanted,
+          "{} are {}, and there are {} {}: want {}, or a 0 for one of them, which takes what is left", text(c), wanted,
           count, source, wanted);
   }
   choice.mesh = c.mesh();

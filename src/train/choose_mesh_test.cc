@@ -50,7 +50,7 @@ TEST(ChooseMesh, FewerRanksThanWanted) {
   RunConfig config = config_of(2, 4, 1);
   EXPECT_EQ(refusal_of(config, 7),
             "parallel.tensor=2 x parallel.data=4 x parallel.context=1 are 8, and there are 7 GPUs: want 8, or "
-            "parallel.data=0, which takes what is left");
+            "a 0 for one of them, which takes what is left");
   config.restarts = 1;
   const MeshChoice choice = choose_mesh(config, 7, "GPUs");
   EXPECT_TRUE(choice.fewer);

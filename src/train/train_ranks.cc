@@ -82,8 +82,8 @@ TrainResult train_process(const RunConfig& given, const TrainHooks& hooks, const
   const MeshChoice choice = choose_mesh(given, identity.size, fmt::format("ranks ({})", identity.launcher));
   const int32_t count = choice.mesh.ranks();
   check(count == identity.size || !choice.note.empty(), ErrorCode::kInvalidArgument,
-        "{} ranks were started ({}), and the settings want {}: start {}, or set parallel.data=0, which takes what is "
-        "left",
+        "{} ranks were started ({}), and the settings want {}: start {}, or set one of parallel.tensor, parallel.data "
+        "and parallel.context to 0, which takes what is left",
         identity.size, identity.launcher, count, count);
   if (identity.rank >= count) {
     log_info("rank {} of {} has nothing to do and ends: {}", identity.rank, identity.size, choice.note);
@@ -91,6 +91,7 @@ TrainResult train_process(const RunConfig& given, const TrainHooks& hooks, const
   }
   if (identity.rank != 0) set_log_level(LogLevel::kError);
   const RunConfig config = with_mesh(given, choice);
+  if (count == 1) return Run(config, hooks).loop();
   RankIdentity joining = identity;
   joining.size = count;
   std::mutex mutex;

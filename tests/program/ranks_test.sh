@@ -49,6 +49,9 @@ same left
 says rank_2.log "rank 2 of 3 has nothing to do and ends: 3 ranks (variables): parallel.data=2, the most that divide the 4"
 says left/config.yaml "data: 0"
 says left/log.jsonl "parallel.tensor=1 parallel.data=2 parallel.context=1"
+ranks 2 train.steps=2 out=alone parallel.data=0 train.global_batch=0
+all_end_well
+says rank_0.log "2 ranks (variables): parallel.data=1, the most that divide the 1 micro-batches of a step; 1 left over"
 ranks 4 train.steps=7 out=left parallel.data=0
 all_end_well
 says rank_0.log "resumed from left/checkpoints/step_00000006"
