@@ -240,6 +240,11 @@ void Run::resume_or_start() {
   result_.run.data = data_;
   result_.run.data_checksum = data_checksum_;
   write_file(own_folder_ + "/config.yaml", result_.run.settings);
+  const Mesh& mesh = program.mesh();
+  if (mesh.ranks() > 1)
+    log_->event(result_.run.step, "ranks",
+                fmt::format("parallel.tensor={} parallel.data={} parallel.context={}", mesh[Axis::kTensor],
+                            mesh[Axis::kData], mesh[Axis::kContext]));
   if (!auto_) return warn_of_gemms_in_high_precision();
   log_->switches(first_switches_);
   log_->levels(result_.run.step, auto_->policy());

@@ -6,7 +6,7 @@ PATH=$PATH:/usr/sbin
 for program in munged slurmctld slurmd srun sbatch; do
   command -v $program >/dev/null || { echo "skipped: there is no $program (Debian: slurm-wlm, munge)"; exit 77; }
 done
-rank=("$1" --gtest_filter=LocalRank.DISABLED_Work --gtest_also_run_disabled_tests --gtest_brief=1)
+rank=("$1" --gtest_filter=Rank.DISABLED_Work --gtest_also_run_disabled_tests --gtest_brief=1)
 folder=$(mktemp -d)
 host=$(hostname -s)
 daemons=()
