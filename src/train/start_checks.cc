@@ -4,9 +4,11 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <random>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -262,6 +264,25 @@ void check_writable(const std::string& path) {
   const char* way_out = error == EROFS ? "put out= on another disk, or mount this one writable"
                                        : "put out= elsewhere, or ask for the right to write there";
   fail(ErrorCode::kIo, "{}: {} cannot be written: {}: {}", path, there, std::strerror(error), way_out);
+}
+
+void check_shared_folder(Communicator& ranks, const std::string& out) {
+  std::random_device random;  // a name that no file system has been asked for: none answers from a cache
+  std::array<uint32_t, 2> mark = {random(), random()};
+  broadcast(ranks, std::as_writable_bytes(std::span(mark)));
+  const std::string path = fmt::format("{}/seen_{:08x}{:08x}", out, mark[0], mark[1]);
+  if (ranks.rank() == 0) write_file(path, "");
+  barrier(ranks);
+  const bool sees = path_exists(path);
+  const auto all = gather(ranks, std::as_bytes(std::span(&sees, 1)));
+  if (ranks.rank() == 0) remove_path(path);
+  std::vector<size_t> blind;
+  for (size_t rank = 0; rank < all.size(); ++rank)
+    if (all[rank][0] == std::byte{0}) blind.push_back(rank);
+  check(blind.empty(), ErrorCode::kInvalidArgument,
+        "out={}: rank{} {} of {} cannot see what rank 0 writes there: give all ranks one folder, by a path that names it "
+        "on every host",
+        out, blind.size() > 1 ? "s" : "", fmt::join(blind, ", "), all.size());
 }
 
 int64_t checkpoint_bytes(const RunConfig& config, const Program& program) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
+#include <new>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -66,7 +67,8 @@ TrainResult train_threads(const RunConfig& config, const TrainHooks& hooks) {
 std::unique_ptr<Communicator> join_processes(const RunConfig& config, const RankIdentity& identity, bool gpus,
                                              Control& control) {
   const bool mpi = !gpus && identity.launcher != "octet" && identity.launcher != "torchrun";
-  return mpi ? open_mpi(config.mesh(), static_cast<double>(config.rank_timeout))
+  // Later than the control plane, which knows more of a rank that is silent.
+  return mpi ? open_mpi(config.mesh(), static_cast<double>(config.rank_timeout + 2))
              : make_control_ranks(control, config.mesh(), identity.rank);
 }
 
@@ -81,7 +83,9 @@ TrainResult train_process(const RunConfig& config, const TrainHooks& hooks, cons
     lost = why;
     if (joined != nullptr) joined->abort(why);
   };
-  Control control(identity, {.timeout = static_cast<double>(config.rank_timeout),
+  const auto timeout = static_cast<double>(config.rank_timeout);
+  Control control(identity, {.rendezvous_timeout = 5 * timeout,
+                             .timeout = timeout,
                              .build = hooks.build,
                              .log = [](const std::string& line) { log_warning("{}", line); },
                              .on_lost = on_lost});
@@ -113,7 +117,7 @@ TrainResult train_process(const RunConfig& config, const TrainHooks& hooks, cons
     control.close();
     return result;
   } catch (const std::exception& error) {
-    control.give_up(error.what());
+    control.give_up(dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? "out of memory" : error.what());
     const std::lock_guard lock(mutex);
     joined = nullptr;
     throw;

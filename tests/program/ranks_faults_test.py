@@ -1,0 +1,273 @@
+#!/usr/bin/env python3
+"""Ranks of `octet train` under faults: what the others say and how soon they end, and that the run goes on from a sound
+checkpoint to the same bytes as one without the fault. Usage: ranks_faults_test.py OCTET TEXT FAULT_LIBRARY [WORD]
+(cases whose name has the word in it). Cases run side by side: most of their time is spent waiting for a timeout."""
+
+import concurrent.futures
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+from rank_runs import Ranks, make_corpus, newest_checkpoint, run_threads, states, steps_done, wait_until
+
+STEPS, SAVED, TIMEOUT = 6, 4, 3  # of the run; the step whose checkpoint is disturbed; parallel.timeout where a rank stops
+SIGNALS = {"kill": (signal.SIGKILL, 10, "has ended or closed its connection"),  # and the bound in seconds
+           "stop": (signal.SIGSTOP, TIMEOUT + 5, f"was silent for {TIMEOUT} s")}
+TEMPORARY, FINAL = f"out/checkpoints/step_{SAVED:08d}.tmp", f"out/checkpoints/step_{SAVED:08d}"
+PHASES = {  # of a checkpoint, as calls of rank 0
+    "while tensors are written": f"fsync {TEMPORARY}/model.safetensors.tmp",
+    "before checksums": f"open {TEMPORARY}/model.safetensors",
+    "while the manifest is written": f"fsync {TEMPORARY}/manifest.json.tmp",
+    "before the rename": f"rename {FINAL}",
+}
+CASES = {}
+
+
+def case(name, *arguments):
+    def add(function):
+        CASES[name] = lambda bench, folder: function(bench, folder, *arguments)
+        return function
+    return add
+
+
+class Bench:
+    """What all cases share: program, corpus, the states after STEPS steps without a fault."""
+
+    def __init__(self, octet, text, fault, work):
+        self.octet, self.text, self.fault, self.work = octet, text, fault, work
+        self.corpus = make_corpus(octet, text, work)
+        self.common = [f"data.train={self.corpus}", f"train.steps={STEPS}", "checkpoint.interval=2"]
+        run_threads(octet, work, [*self.common, "out=whole"])
+        self.expected = states(newest_checkpoint(work / "whole"))
+
+    def ranks(self, folder, settings=(), **options):
+        return Ranks(folder, self.octet, [*self.common, f"out={folder}/out", *settings], fault=self.fault, **options)
+
+    def goes_on(self, folder):
+        """From the newest checkpoint in `folder`/out to the end."""
+        run_threads(self.octet, folder, [*self.common, "out=out"])
+        assert states(newest_checkpoint(folder / "out")) == self.expected, "the resumed run ends with other states"
+
+
+def says(ranks, rank, pattern, seconds=60):
+    """The rank fails within `seconds`, with one message that has the pattern."""
+    assert ranks.end(rank, seconds) != 0, f"rank {rank} has ended well:\n{ranks.text(rank)}"
+    errors = ranks.errors(rank)
+    assert len(errors) == 1 and re.search(pattern, errors[0]), f"rank {rank}, want one '{pattern}':\n{ranks.text(rank)}"
+
+
+def lost(victim, how):
+    return rf"rank {victim} of 2 on \S+ {how}; it was in step \d+, graph \w+ \(number \d+ of its run\)"
+
+
+def in_a_step(bench, folder, victim, action):
+    number, bound, how = SIGNALS[action]
+    log = folder / "out" / ("log.jsonl" if victim == 0 else "ranks/rank_1/log.jsonl")
+    settings = [f"parallel.timeout={TIMEOUT}"] if action == "stop" else []
+    with bench.ranks(folder, settings, faults={victim: f"write {log} {action} 4"}) as ranks:  # in step 3, after a checkpoint
+        ranks.start()
+        ranks.end(victim) if action == "kill" else ranks.wait_stopped(victim)
+        says(ranks, 1 - victim, lost(victim, how), bound)
+    bench.goes_on(folder)
+
+
+def in_a_checkpoint(bench, folder, victim, action, phase):
+    """Rank 0 strikes itself, or stops there until rank 1 has been struck."""
+    number, bound, how = SIGNALS[action]
+    settings = [f"parallel.timeout={TIMEOUT}"] if action == "stop" else []
+    call, path = PHASES[phase].split()
+    with bench.ranks(folder, settings, faults={0: f"{call} {folder}/{path} {action if victim == 0 else 'stop'} 1"}) as ranks:
+        ranks.start()
+        ranks.end(0) if victim == 0 and action == "kill" else ranks.wait_stopped(0)
+        if victim == 1:
+            ranks.send(1, number)
+            ranks.send(0, signal.SIGCONT)
+        says(ranks, 1 - victim, lost(victim, how), bound)
+    bench.goes_on(folder)
+
+
+for action in SIGNALS:
+    for victim in (0, 1):
+        case(f"{action}: rank {victim} in a step", victim, action)(in_a_step)
+        for phase in PHASES:
+            case(f"{action}: rank {victim} {phase}", victim, action, phase)(in_a_checkpoint)
+
+
+@case("disk: full under rank 0's checkpoint", 0, f"{TEMPORARY}/optimizer.safetensors.tmp", 1)
+@case("disk: full under rank 1's log", 1, "out/ranks/rank_1/log.jsonl", 4)
+def no_disk(bench, folder, victim, path, count):
+    with bench.ranks(folder, faults={victim: f"write {folder}/{path} disk {count}"}) as ranks:
+        ranks.start()
+        says(ranks, victim, "the disk is full or over quota")
+        says(ranks, 1 - victim, lost(victim, "gave up: .*the disk is full or over quota.*"), 10)
+    bench.goes_on(folder)
+
+
+@case("memory: too little for rank 1")
+def no_memory(bench, folder):
+    with bench.ranks(folder, ["model.hidden=1024", "model.layers=8"], before={1: ["prlimit", "--as=800000000"]}) as ranks:
+        ranks.start()
+        says(ranks, 1, r"out of memory: cannot map \d+ bytes for .*: Cannot allocate memory")
+        says(ranks, 0, r"rank 1 of 2 on \S+ gave up: cannot map", 10)
+    assert newest_checkpoint(folder / "out") is None
+
+
+def own_folders(folder):
+    for rank in (0, 1):
+        (folder / str(rank)).mkdir(parents=True)
+    return {rank: folder / str(rank) for rank in (0, 1)}
+
+
+@case("folder: out that rank 1 does not see")
+def unseen_folder(bench, folder):
+    with bench.ranks(folder, ["out=run"], cwd=own_folders(folder)) as ranks:
+        ranks.start()
+        for rank in (0, 1):
+            says(ranks, rank, "out=run: rank 1 of 2 cannot see what rank 0 writes there: give all ranks one folder")
+
+
+@case("data: damaged on rank 1 in the run")
+def damaged_data(bench, folder):
+    cwd = own_folders(folder)
+    for own in cwd.values():
+        for file in bench.work.glob("corpus.*"):
+            shutil.copy(file, own)
+    with bench.ranks(folder, ["data.train=corpus", "train.steps=1G", "checkpoint.interval=20"], cwd=cwd) as ranks:
+        ranks.start()
+        wait_until(lambda: newest_checkpoint(folder / "out"), "a checkpoint")
+        with open(cwd[1] / "corpus.bin", "r+b") as file:
+            file.write(b"\xff" * (cwd[1] / "corpus.bin").stat().st_size)
+        says(ranks, 1, "corpus: token .* outside the vocabulary")
+        says(ranks, 0, lost(1, "gave up: corpus: token .* outside the vocabulary.*"), 10)
+    done = int(newest_checkpoint(folder / "out").name[5:])
+    run_threads(bench.octet, folder, [*bench.common, f"train.steps={done + 1}", "out=out"])
+
+
+@case("data: another on rank 1 from the start")
+def unlike_data(bench, folder):
+    cwd = own_folders(folder)
+    for rank, own in cwd.items():
+        for file in bench.work.glob("corpus.*"):
+            shutil.copy(file, own)
+    with open(cwd[1] / "corpus.bin", "r+b") as file:
+        file.write(b"\1\0")
+    with bench.ranks(folder, ["data.train=corpus"], cwd=cwd) as ranks:
+        ranks.start()
+        for rank in (0, 1):
+            says(ranks, rank, r"data: rank 1 of 2 differs from rank 0: line 2 is 'checksum \w+' on rank 1")
+
+
+@case("settings: another on rank 1")
+def unlike_settings(bench, folder):
+    with bench.ranks(folder, own={1: ["optimizer.lr=0.5"]}) as ranks:
+        ranks.start()
+        for rank in (0, 1):
+            says(ranks, rank, r"settings: rank 1 of 2 differs from rank 0: line \d+ is '.*lr: 0.5' on rank 1")
+
+
+@case("build: another on rank 1")
+def unlike_builds(bench, folder):
+    folder.mkdir()
+    version = subprocess.run([bench.octet, "--version"], capture_output=True, text=True, check=True).stdout
+    commit = re.search(r"commit ([^)]*)", version)[1].encode()
+    other = folder / "octet"
+    other.write_bytes(bench.octet.read_bytes().replace(commit, b"x" * len(commit)))
+    other.chmod(0o755)
+    with bench.ranks(folder, program={1: other}) as ranks:
+        ranks.start()
+        for rank in (0, 1):
+            says(ranks, rank, rf"rank 1 on \S+ has build 'octet .*commit x+\)")
+
+
+@case("rendezvous: ranks that never come")
+def missing_ranks(bench, folder):
+    with bench.ranks(folder, ["parallel.data=4", "parallel.timeout=1"], size=4) as ranks:
+        ranks.start([0, 2])
+        for rank in (0, 2):
+            says(ranks, rank, rf"rank 0 on \S+ has waited 5 s at port {ranks.port} for ranks 1, 3 of 4: start all ranks")
+
+
+@case("stranger: at the control port")
+def stranger(bench, folder):
+    with bench.ranks(folder) as ranks:
+        ranks.start([0])
+
+        def talk():
+            try:
+                with socket.create_connection(("127.0.0.1", ranks.port), 5) as connection:
+                    connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                    return connection.recv(1) == b""
+            except ConnectionError:
+                return False
+
+        wait_until(talk, "rank 0 drops a stranger")
+        ranks.start([1])
+        ranks.finish()
+        assert "was dropped: it sent a message" in ranks.text(0), ranks.text(0)
+    bench.goes_on(folder)
+
+
+def stopped_well(bench, folder, ranks):
+    """All ranks have ended with one checkpoint of the same step, from which the run goes on."""
+    ranks.finish()
+    checkpoint = newest_checkpoint(folder / "out")
+    for rank in (0, 1):
+        assert f"stopped at step {int(checkpoint.name[5:])}," in ranks.text(rank), ranks.text(rank)
+    run_threads(bench.octet, folder, [*bench.common, f"train.steps={int(checkpoint.name[5:]) + 1}", "out=out"])
+
+
+@case("SIGTERM: to rank 0", [0])
+@case("SIGTERM: to rank 1", [1])
+@case("SIGTERM: to all", [0, 1])
+def terminated(bench, folder, receivers):
+    with bench.ranks(folder, ["train.steps=1G", "checkpoint.interval=0"]) as ranks:
+        ranks.start()
+        wait_until(lambda: steps_done(folder / "out") > 2, "steps")
+        for rank in receivers:
+            ranks.send(rank, signal.SIGTERM)
+        stopped_well(bench, folder, ranks)
+
+
+@case("SIGTERM: twice, from a launcher that passes on what all have got")
+def terminated_twice(bench, folder):
+    with bench.ranks(folder, ["train.steps=1G", "checkpoint.interval=0"]) as ranks:
+        ranks.start()
+        wait_until(lambda: steps_done(folder / "out") > 2, "steps")
+        ranks.send(1, signal.SIGSTOP)  # so that no checkpoint is written between the two
+        ranks.wait_stopped(1)
+        for _ in range(2):
+            ranks.send(0, signal.SIGTERM)
+            ranks.wait_taken(0, signal.SIGTERM)
+        ranks.send(1, signal.SIGCONT)
+        stopped_well(bench, folder, ranks)
+
+
+def main():
+    octet, text, fault = (pathlib.Path(path).resolve() for path in sys.argv[1:4])
+    wanted = sys.argv[4] if len(sys.argv) > 4 else ""
+    failed = []
+    with tempfile.TemporaryDirectory() as work, concurrent.futures.ThreadPoolExecutor(6) as pool:
+        bench = Bench(octet, text, fault, pathlib.Path(work))
+
+        def run(index, name):
+            started = time.monotonic()
+            try:
+                CASES[name](bench, bench.work / f"case_{index}")
+                print(f"passed: {name} ({time.monotonic() - started:.1f} s)", flush=True)
+            except AssertionError as error:
+                failed.append(name)
+                print(f"FAILED: {name}: {error}", flush=True)
+
+        for done in [pool.submit(run, index, name) for index, name in enumerate(CASES) if wanted in name]:
+            done.result()
+    sys.exit(f"{len(failed)} of {len(CASES)} cases have failed" if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
