@@ -279,10 +279,11 @@ void check_shared_folder(Communicator& ranks, const std::string& out) {
   std::vector<size_t> blind;
   for (size_t rank = 0; rank < all.size(); ++rank)
     if (all[rank][0] == std::byte{0}) blind.push_back(rank);
-  check(blind.empty(), ErrorCode::kInvalidArgument,
-        "out={}: rank{} {} of {} cannot see what rank 0 writes there: give all ranks one folder, by a path that names it "
-        "on every host",
-        out, blind.size() > 1 ? "s" : "", fmt::join(blind, ", "), all.size());
+  check(
+      blind.empty(), ErrorCode::kInvalidArgument,
+      "out={}: rank{} {} of {} cannot see what rank 0 writes there: give all ranks one folder, by a path that names it "
+      "on every host",
+      out, blind.size() > 1 ? "s" : "", fmt::join(blind, ", "), all.size());
 }
 
 int64_t checkpoint_bytes(const RunConfig& config, const Program& program) {

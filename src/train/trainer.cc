@@ -39,9 +39,9 @@ void on_signal(int signal) {
 }
 
 // SIGINT, SIGTERM and SIGHUP as a flag that a run polls between pieces of work: they set it during the lifetime of a
-// guard (with `on`). A SIGINT or SIGTERM later than kSecondSignal after the first one has its default effect; until then
-// it may be the same again, from a launcher that passes on what the whole process group got. A closed terminal may send
-// more than one SIGHUP, from the kernel and from the shell: they all only set the flag. A SIGHUP that was ignored
+// guard (with `on`). A SIGINT or SIGTERM later than kSecondSignal after the first one has its default effect; until
+// then it may be the same again, from a launcher that passes on what the whole process group got. A closed terminal may
+// send more than one SIGHUP, from the kernel and from the shell: they all only set the flag. A SIGHUP that was ignored
 // (nohup) stays ignored. One at a time.
 class SignalGuard {
  public:

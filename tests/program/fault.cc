@@ -1,6 +1,6 @@
-// Preloaded into a program under test (LD_PRELOAD): a fault at one system call on one path, so that a test need not hit a
-// moment by waiting. OCTET_FAULT is "CALL PATH FAULT N": open, write, fsync or rename; the file's path, of rename the new
-// one; before the N-th such call kill or stop the process, or let it fail for a full disk (ENOSPC).
+// Preloaded into a program under test (LD_PRELOAD): a fault at one system call on one path, so that a test need not hit
+// a moment by waiting. OCTET_FAULT is "CALL PATH FAULT N": open, write, fsync or rename; the file's path, of rename the
+// new one; before the N-th such call kill or stop the process, or let it fail for a full disk (ENOSPC).
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <unistd.h>
