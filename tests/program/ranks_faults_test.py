@@ -77,6 +77,16 @@ def in_a_step(bench, folder, victim, action):
     bench.goes_on(folder)
 
 
+def before_steps(bench, folder, victim, action):
+    number, bound, how = SIGNALS[action]
+    lock = folder / "out" / ("lock" if victim == 0 else "ranks/rank_1/lock")
+    with bench.ranks(folder, [f"parallel.timeout={TIMEOUT}"], faults={victim: f"open {lock} {action} 1"}) as ranks:
+        ranks.start()
+        ranks.end(victim) if action == "kill" else ranks.wait_stopped(victim)
+        says(ranks, 1 - victim, rf"rank {victim} of 2 on \S+ {how}; it had run no graph", bound)
+    bench.goes_on(folder)
+
+
 def in_a_checkpoint(bench, folder, victim, action, phase):
     """Rank 0 strikes itself, or stops there until rank 1 has been struck."""
     number, bound, how = SIGNALS[action]
@@ -94,6 +104,7 @@ def in_a_checkpoint(bench, folder, victim, action, phase):
 
 for action in SIGNALS:
     for victim in (0, 1):
+        case(f"{action}: rank {victim} before the first step", victim, action)(before_steps)
         case(f"{action}: rank {victim} in a step", victim, action)(in_a_step)
         for phase in PHASES:
             case(f"{action}: rank {victim} {phase}", victim, action, phase)(in_a_checkpoint)
@@ -188,6 +199,14 @@ def unlike_builds(bench, folder):
             says(ranks, rank, rf"rank 1 on \S+ has build 'octet .*commit x+\)")
 
 
+@case("mesh: of another number of ranks than were started")
+def unlike_mesh(bench, folder):
+    with bench.ranks(folder, ["parallel.data=4"]) as ranks:
+        ranks.start()
+        for rank in (0, 1):
+            says(ranks, rank, "octet started 2 ranks; .* are 4: start 4, or set parallel.data=2")
+
+
 @case("rendezvous: ranks that never come")
 def missing_ranks(bench, folder):
     with bench.ranks(folder, ["parallel.data=4", "parallel.timeout=1"], size=4) as ranks:
@@ -251,6 +270,23 @@ def terminated_twice(bench, folder):
         stopped_well(bench, folder, ranks)
 
 
+@case("SIGTERM: again and again, while a rank cannot stop")
+def terminated_by_force(bench, folder):
+    with bench.ranks(folder, ["train.steps=1G"]) as ranks:
+        ranks.start()
+        wait_until(lambda: steps_done(folder / "out") > 2, "steps")
+        ranks.send(1, signal.SIGSTOP)
+        ranks.wait_stopped(1)
+        began = time.monotonic()
+
+        def ended():
+            ranks.send(0, signal.SIGTERM)
+            return ranks.processes[0].poll() is not None
+
+        wait_until(ended, "rank 0 ended")
+        assert ranks.end(0) == -signal.SIGTERM and 2 < time.monotonic() - began < 10, ranks.text(0)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, what in (("octet", "the program"), ("text", "for a corpus"), ("fault", "the library of fault.cc")):
@@ -259,7 +295,7 @@ def main():
     parser.add_argument("--all", action="store_true", help="also ranks that stop in each phase of a checkpoint")
     args = parser.parse_args()
     wanted = [name for name in CASES if args.only in name and (args.all or not re.match(r"stop: .*(while|before)", name))]
-    wanted.sort(key=lambda name: not name.startswith(("stop", "rendezvous")))  # the slowest first
+    wanted.sort(key=lambda name: not name.startswith(("stop", "rendezvous", "SIGTERM: again")))  # the slowest first
     failed = []
     with tempfile.TemporaryDirectory() as work, concurrent.futures.ThreadPoolExecutor(8) as pool:
         bench = Bench(args.octet, args.text, args.fault, pathlib.Path(work))

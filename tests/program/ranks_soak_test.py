@@ -44,7 +44,7 @@ def main():
         work = pathlib.Path(folder)
         common = [f"data.train={make_corpus(octet, args.text, work)}"]
         rate = steps_a_second(octet, work, common)
-        steps = int(rate * 60 * args.minutes * 0.8)
+        steps = int(rate * 60 * args.minutes)
         common += [f"train.steps={steps}", f"checkpoint.interval={max(1, int(rate * args.every / 6))}", "checkpoint.keep=2"]
         whole = subprocess.Popen([str(w) for w in [octet, "train", *SETTINGS, *common, "out=whole"]], cwd=work,
                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

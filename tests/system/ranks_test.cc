@@ -162,6 +162,16 @@ TEST(Ranks, WhatDoesNotDivideIsRefused) {
   }
 }
 
+TEST(Ranks, FewerGpusThanRanksAreRefused) {
+  TempFolder folder;
+  RunConfig config = config_of(folder, "fp32", {.name = "data 64", .data = 64});
+  config.global_batch = 64 * config.micro_batch;
+  const std::string error = error_of([&] { train(config, {.target = h200_target()}); });
+  EXPECT_NE(error.find("parallel.data=64 x parallel.context=1 are 64 ranks, and "), std::string::npos) << error;
+  EXPECT_NE(error.find(" GPUs can be used here: want a GPU for each rank, or train.device=cpu"), std::string::npos);
+  EXPECT_FALSE(path_exists(config.out));
+}
+
 // Ranks as processes whose plans are not the same, as on machines of unlike devices.
 TEST(Ranks, UnlikePlansAreRefusedBeforeTheFirstStep) {
   TempFolder folder;
