@@ -199,9 +199,9 @@ void Run::build() {
 }
 
 void Run::resume_or_start() {
+  if (links_.ranks != nullptr) check_shared(*links_.ranks, config_.out);
   make_folders(own_folder_);
   lock_ = std::make_unique<FolderLock>(own_folder_);
-  if (links_.ranks != nullptr) check_shared_folder(*links_.ranks, config_.out);
   log_ = std::make_unique<RunLog>(own_folder_);
   if (is_first())
     for (const std::string& folder : unfinished_checkpoints(config_.out)) remove_path(folder);

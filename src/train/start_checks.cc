@@ -4,7 +4,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -13,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "dist/socket.h"
 #include "exec/logical_states.h"
 #include "io/manifest.h"
 #include "io/tokenizer.h"
@@ -266,24 +266,22 @@ void check_writable(const std::string& path) {
   fail(ErrorCode::kIo, "{}: {} cannot be written: {}: {}", path, there, std::strerror(error), way_out);
 }
 
-void check_shared_folder(Communicator& ranks, const std::string& out) {
+void check_shared(Communicator& ranks, const std::string& folder) {
   std::random_device random;  // a name that no file system has been asked for: none answers from a cache
-  std::array<uint32_t, 2> mark = {random(), random()};
-  broadcast(ranks, std::as_writable_bytes(std::span(mark)));
-  const std::string path = fmt::format("{}/seen_{:08x}{:08x}", out, mark[0], mark[1]);
-  if (ranks.rank() == 0) write_file(path, "");
+  uint32_t number = random();
+  broadcast(ranks, std::as_writable_bytes(std::span(&number, 1)));
+  const std::string mark = fmt::format("{}/seen_{:08x}", folder, number);
+  if (ranks.rank() == 0) make_folders(folder), write_file(mark, "");
   barrier(ranks);
-  const bool sees = path_exists(path);
-  const auto all = gather(ranks, std::as_bytes(std::span(&sees, 1)));
-  if (ranks.rank() == 0) remove_path(path);
-  std::vector<size_t> blind;
+  const std::string blind = path_exists(mark) ? "" : host_name();
+  const auto all = gather(ranks, std::as_bytes(std::span(blind)));
+  if (ranks.rank() == 0) remove_path(mark);
   for (size_t rank = 0; rank < all.size(); ++rank)
-    if (all[rank][0] == std::byte{0}) blind.push_back(rank);
-  check(
-      blind.empty(), ErrorCode::kInvalidArgument,
-      "out={}: rank{} {} of {} cannot see what rank 0 writes there: give all ranks one folder, by a path that names it "
-      "on every host",
-      out, blind.size() > 1 ? "s" : "", fmt::join(blind, ", "), all.size());
+    check(all[rank].empty(), ErrorCode::kNotFound,
+          "rank {} of {} on {} does not see the folder {} of rank 0, where checkpoints are written: put out= on a file "
+          "system that they share",
+          rank, all.size(), std::string_view(reinterpret_cast<const char*>(all[rank].data()), all[rank].size()),
+          folder);
 }
 
 int64_t checkpoint_bytes(const RunConfig& config, const Program& program) {

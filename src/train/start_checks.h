@@ -63,9 +63,9 @@ DiskUse checkpoint_disk_use(const RunConfig& config, const Program& program, con
 // read-only, a folder of others.
 void check_writable(const std::string& path);
 
-// All ranks call it, where `out` is a folder. Throws kInvalidArgument on all of them, naming those that do not see what
-// rank 0 writes into it.
-void check_shared_folder(Communicator& ranks, const std::string& out);
+// All ranks call it together. Throws kNotFound on all, naming a rank and its host, when it does not see the `folder`
+// that the first one has, which is made where it is not there.
+void check_shared(Communicator& ranks, const std::string& folder);
 
 // Throws kIo with the bytes wanted and free and the settings that need less.
 void check_disk_space(const RunConfig& config, const Program& program, const RunState& from, int64_t free);

@@ -107,8 +107,10 @@ class Ranks:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"rank {rank} has not ended after {seconds} s:\n{self.text(rank)}") from None
 
-    def wait_stopped(self, rank):
-        wait_until(lambda: is_stopped(self.processes[rank]), f"rank {rank} stopped")
+    def wait_stopped(self, *ranks):
+        """The first of them that has stopped."""
+        wait_until(lambda: any(is_stopped(self.processes[rank]) for rank in ranks), f"a rank of {ranks} stopped")
+        return next(rank for rank in ranks if is_stopped(self.processes[rank]))
 
     def wait_taken(self, rank, number):
         """Until a signal is not pending any more."""

@@ -167,8 +167,8 @@ TEST(Ranks, FewerGpusThanRanksAreRefused) {
   RunConfig config = config_of(folder, "fp32", {.name = "data 64", .data = 64});
   config.global_batch = 64 * config.micro_batch;
   const std::string error = error_of([&] { train(config, {.target = h200_target()}); });
-  EXPECT_NE(error.find("parallel.data=64 x parallel.context=1 are 64 ranks, and "), std::string::npos) << error;
-  EXPECT_NE(error.find(" GPUs can be used here: want a GPU for each rank, or train.device=cpu"), std::string::npos);
+  for (const char* part : {"parallel.data=64 x parallel.context=1 are 64", " GPUs ", ": want "})
+    EXPECT_NE(error.find(part), std::string::npos) << error;
   EXPECT_FALSE(path_exists(config.out));
 }
 
