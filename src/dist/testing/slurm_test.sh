@@ -73,23 +73,23 @@ head -c 60000 "$text" >text
 train=("$octet" train train.device=cpu train.threads=1 data.train=corpus data.sequence_length=32 model.size=gpt2-nano
   model.layers=2 model.hidden=64 model.heads=4 train.micro_batch=1 train.global_batch=4 eval.interval=0 log.interval=1
   parallel.data=2 parallel.tensor=2 parallel.shard=optimizer)
-step() {  # step() SETTINGS...: of four ranks; its log is ranks.log
+srun_train() {  # srun_train() SETTINGS...: of four ranks; its log is ranks.log
   srun --mpi=pmix --kill-on-bad-exit=1 -n 4 --job-name=ranks "${train[@]}" "$@" >ranks.log 2>&1
 }
 trained() { until grep -q "\"step\":[1-9][0-9]" "$1/log.jsonl" 2>/dev/null; do sleep 0.1; done; }
 
 "${train[@]}" train.steps=6 out=threads >/dev/null 2>&1
 if [ -f "$(dirname "$octet")/liboctet_mpi.so" ] && srun --mpi=list 2>&1 | grep -qw pmix; then
-  step train.steps=6 out=slurm || expect "training" "$(cat ranks.log)" "exit status 0"
+  srun_train train.steps=6 out=slurm || expect "training" "$(cat ranks.log)" "exit status 0"
   for file in model optimizer scales; do cmp {threads,slurm}/checkpoints/step_00000006/$file.safetensors; done
 
-  step train.steps=1000000 out=signalled &
+  srun_train train.steps=1000000 out=signalled &
   trained signalled
   scancel --signal=TERM --name=ranks
   wait $! || expect "a signalled job" "$(cat ranks.log)" "exit status 0"
   expect "its checkpoints" "$(ls signalled/checkpoints | wc -l)" 1
 
-  step train.steps=1000000 out=killed &
+  srun_train train.steps=1000000 out=killed &
   trained killed
   kill -9 "$(pgrep -f "^$octet train.*out=killed" | tail -n 1)"
   wait $! && expect "a killed rank" "exit status 0" "a failure"
