@@ -2,10 +2,10 @@
 """A run whose ranks are killed again and again ends with the checkpoint of one that nothing disturbs, byte for byte.
 
 Every --every seconds one of two ranks (CPU, processes) is killed; the other has to end within 10 s, naming it; then both are
-started again, as a launcher would, and go on from the newest sound checkpoint. The run is as long as --minutes allow."""
+started again, as a launcher would, and go on from the newest sound checkpoint. After --minutes SIGTERM ends the run; as many
+steps of the same ranks as threads, without kills, are what it is compared with."""
 
 import argparse
-import json
 import pathlib
 import random
 import re
@@ -22,14 +22,6 @@ BOUND = 10  # seconds from a kill to the end of the last rank
 LOST = re.compile(r"rank (\d) of 2 on \S+ has ended or closed its connection; it was in step \d+, graph \w+ \(number \d+ of its run\)")
 
 
-def steps_a_second(octet, work, common):
-    """Of two ranks that nothing disturbs."""
-    with Ranks(work / "speed", octet, [*common, "train.steps=200", "out=out", "checkpoint.interval=0"]) as ranks:
-        ranks.start().finish()
-    lines = [json.loads(line) for line in (work / "speed/out/log.jsonl").read_text().splitlines()]
-    return 1 / statistics.median(line["seconds"] for line in lines if line["kind"] == "step")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("octet")
@@ -42,27 +34,23 @@ def main():
     chance = random.Random(args.seed)
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
-        common = [f"data.train={make_corpus(octet, args.text, work)}"]
-        rate = steps_a_second(octet, work, common)
-        steps = int(rate * 60 * args.minutes)
-        common += [f"train.steps={steps}", f"checkpoint.interval={max(1, int(rate * args.every / 6))}", "checkpoint.keep=2"]
-        whole = subprocess.Popen([str(w) for w in [octet, "train", *SETTINGS, *common, "out=whole"]], cwd=work,
-                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        out, begin = work / "out", time.monotonic()
+        common = [f"data.train={make_corpus(octet, args.text, work)}", "train.steps=1G"]
+        settings = [*common, "checkpoint.interval=50", f"out={work}/out"]
+        log, begin = work / "out" / "log.jsonl", time.monotonic()
         next_kill, bounds, killed = begin + args.every, [], [0, 0]
         while True:
-            with Ranks(work / "ranks", octet, [*common, f"out={out}"]) as ranks:
-                log = out / "log.jsonl"
+            with Ranks(work / "ranks", octet, settings) as ranks:
                 size = log.stat().st_size if log.exists() else 0
                 ranks.start()
-                wait_until(lambda: log.exists() and log.stat().st_size > size + 1000 or ranks.processes[0].poll() == 0,
-                           f"steps after start {len(bounds) + 1}")
-                while time.monotonic() < next_kill and ranks.processes[0].poll() is None:
+                wait_until(lambda: log.exists() and log.stat().st_size > size + 1000, f"steps after {len(bounds)} kills")
+                last = next_kill > begin + 60 * args.minutes
+                while time.monotonic() < (begin + 60 * args.minutes if last else next_kill):
                     time.sleep(0.05)
-                if ranks.processes[0].poll() is not None:
+                victim = chance.randrange(2)
+                if last:
+                    ranks.send(victim, signal.SIGTERM)
                     ranks.finish()
                     break
-                victim = chance.randrange(2)
                 ranks.send(victim, signal.SIGKILL)
                 struck = time.monotonic()
                 if ranks.end(1 - victim, BOUND) == 0:
@@ -74,12 +62,20 @@ def main():
                 killed[victim] += 1
                 next_kill += args.every
         minutes = (time.monotonic() - begin) / 60
-        if whole.wait() != 0 or not bounds:
-            sys.exit(f"the run without kills ended with {whole.returncode}; {len(bounds)} kills")
-        if states(newest_checkpoint(out)) != states(newest_checkpoint(work / "whole")):
-            sys.exit(f"after {len(bounds)} kills the last checkpoint is another than that of the run without kills")
-        print(f"{steps} steps in {minutes:.1f} minutes; killed: rank 0 {killed[0]} times, rank 1 {killed[1]} times; the other "
-              f"ended after {max(bounds):.2f} s at most (median {statistics.median(bounds):.2f}); equal byte for byte")
+        saved = newest_checkpoint(work / "out")
+        steps = int(saved.name[5:])
+        undisturbed = [octet, "train", *SETTINGS, *common, f"checkpoint.interval={steps}", "out=whole"]
+        whole = subprocess.Popen([str(word) for word in undisturbed], cwd=work, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wanted = work / "whole" / "checkpoints" / saved.name
+        while not wanted.exists() and whole.poll() is None:
+            time.sleep(0.05)
+        whole.kill()
+        whole.wait()
+        resumed = log.read_text().count('"kind":"resume"')
+        if resumed == 0 or states(saved) != states(wanted):
+            sys.exit(f"after {len(bounds)} kills, {resumed} times resumed, {saved.name} is not that of the run without kills")
+        print(f"{steps} steps in {minutes:.1f} minutes; killed: rank 0 {killed[0]} times, rank 1 {killed[1]} times, {resumed} times "
+              f"resumed; the other ended after {max(bounds):.2f} s at most (median {statistics.median(bounds):.2f}); equal byte for byte")
 
 
 if __name__ == "__main__":
