@@ -6,7 +6,7 @@ program="g++ cmake ninja-build pkg-config libfmt-dev libyaml-cpp-dev nlohmann-js
   libpcre2-dev libutf8proc-dev libzstd-dev zlib1g-dev libdnnl-dev"
 case "${1:-program}" in
   program) wanted="$program" ;;
-  test) wanted="$program libgtest-dev libbenchmark-dev ccache libopenmpi-dev openmpi-bin" ;;
+  test) wanted="$program libgtest-dev libbenchmark-dev ccache libopenmpi-dev openmpi-bin python3 iproute2" ;;
   fuzz) wanted="$program clang libclang-rt-dev" ;;
   check) wanted="clang-format python3 git" ;;
   tidy) wanted="$program libgtest-dev libbenchmark-dev ccache libopenmpi-dev clang-tidy python3 git" ;;

@@ -199,6 +199,7 @@ void Run::build() {
 }
 
 void Run::resume_or_start() {
+  if (links_.ranks != nullptr) check_shared(*links_.ranks, config_.out);
   make_folders(own_folder_);
   lock_ = std::make_unique<FolderLock>(own_folder_);
   log_ = std::make_unique<RunLog>(own_folder_);

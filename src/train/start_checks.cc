@@ -7,10 +7,12 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <random>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "dist/socket.h"
 #include "exec/logical_states.h"
 #include "io/manifest.h"
 #include "io/tokenizer.h"
@@ -262,6 +264,24 @@ void check_writable(const std::string& path) {
   const char* way_out = error == EROFS ? "put out= on another disk, or mount this one writable"
                                        : "put out= elsewhere, or ask for the right to write there";
   fail(ErrorCode::kIo, "{}: {} cannot be written: {}: {}", path, there, std::strerror(error), way_out);
+}
+
+void check_shared(Communicator& ranks, const std::string& folder) {
+  std::random_device random;  // a name that no file system has been asked for: none answers from a cache
+  uint32_t number = random();
+  broadcast(ranks, std::as_writable_bytes(std::span(&number, 1)));
+  const std::string mark = fmt::format("{}/seen_{:08x}", folder, number);
+  if (ranks.rank() == 0) make_folders(folder), write_file(mark, "");
+  barrier(ranks);
+  const std::string blind = path_exists(mark) ? "" : host_name();
+  const auto all = gather(ranks, std::as_bytes(std::span(blind)));
+  if (ranks.rank() == 0) remove_path(mark);
+  for (size_t rank = 0; rank < all.size(); ++rank)
+    check(all[rank].empty(), ErrorCode::kNotFound,
+          "rank {} of {} on {} does not see the folder {} of rank 0, where checkpoints are written: put out= on a file "
+          "system that they share",
+          rank, all.size(), std::string_view(reinterpret_cast<const char*>(all[rank].data()), all[rank].size()),
+          folder);
 }
 
 int64_t checkpoint_bytes(const RunConfig& config, const Program& program) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
+#include <new>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -72,7 +73,8 @@ std::unique_ptr<Communicator> join_processes(const RunConfig& config, const Rank
                                              Control& control) {
   const bool all = config.mesh().ranks() == identity.size;
   const bool mpi = all && !gpus && identity.launcher != "variables" && identity.launcher != "torchrun";
-  return mpi ? open_mpi(config.mesh(), static_cast<double>(config.rank_timeout))
+  // Later than the control plane, which knows more of a rank that is silent.
+  return mpi ? open_mpi(config.mesh(), static_cast<double>(config.rank_timeout + 2))
              : make_control_ranks(control, config.mesh(), identity.rank);
 }
 
@@ -102,7 +104,9 @@ TrainResult train_process(const RunConfig& given, const TrainHooks& hooks, const
     lost = why;
     if (joined != nullptr) joined->abort(why);
   };
-  Control control(joining, {.timeout = static_cast<double>(config.rank_timeout),
+  const auto timeout = static_cast<double>(config.rank_timeout);
+  Control control(joining, {.rendezvous_timeout = 5 * timeout,
+                            .timeout = timeout,
                             .build = hooks.build,
                             .log = [](const std::string& line) { log_warning("{}", line); },
                             .on_lost = on_lost});
@@ -134,7 +138,7 @@ TrainResult train_process(const RunConfig& given, const TrainHooks& hooks, const
     control.close();
     return result;
   } catch (const std::exception& error) {
-    control.give_up(error.what());
+    control.give_up(dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? "out of memory" : error.what());
     const std::lock_guard lock(mutex);
     joined = nullptr;
     throw;

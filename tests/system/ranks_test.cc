@@ -1,10 +1,16 @@
 // Runs on several ranks, as threads, against the run of one: losses, checkpoints that know no mesh, resuming, refusals.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/testing/test_error.h"
 #include "dist/communicator.h"
+#include "dist/socket.h"
 #include "system/tiny.h"
 #include "train/trainer.h"
 
@@ -154,6 +160,44 @@ TEST(Ranks, WhatDoesNotDivideIsRefused) {
         << error.message();
     EXPECT_NE(error.message().find("parallel.data among 1, 2, 4"), std::string::npos) << error.message();
   }
+}
+
+TEST(Ranks, FewerGpusThanRanksAreRefused) {
+  TempFolder folder;
+  RunConfig config = config_of(folder, "fp32", {.name = "data 64", .data = 64});
+  config.global_batch = 64 * config.micro_batch;
+  const std::string error = error_of([&] { train(config, {.target = h200_target()}); });
+  for (const char* part : {"parallel.data=64 x parallel.context=1 are 64", " GPUs ", ": want "})
+    EXPECT_NE(error.find(part), std::string::npos) << error;
+  EXPECT_FALSE(path_exists(config.out));
+}
+
+// Ranks as processes whose plans are not the same, as on machines of unlike devices.
+TEST(Ranks, UnlikePlansAreRefusedBeforeTheFirstStep) {
+  TempFolder folder;
+  RunConfig config = config_of(folder, "fp32", kWays[2]);
+  const std::string port = std::to_string(port_of(listen_at("127.0.0.1", 0)));
+  std::vector<pid_t> children;
+  for (const char* rank : {"0", "1"}) {
+    children.push_back(fork());
+    if (children.back() != 0) continue;
+    const std::pair<const char*, const char*> variables[] = {{"RANK", rank},
+                                                             {"LOCAL_RANK", rank},
+                                                             {"WORLD_SIZE", "2"},
+                                                             {"LOCAL_WORLD_SIZE", "2"},
+                                                             {"MASTER_ADDR", "127.0.0.1"},
+                                                             {"MASTER_PORT", port.c_str()}};
+    for (const auto& [name, value] : variables) setenv(name, value, 1);
+    const Target target = *rank == '0' ? cpu_target() : interpreter_target();
+    write_file(folder.file(rank), error_of([&] { train(config, {.target = target}); }));
+    _exit(0);
+  }
+  for (const pid_t child : children) waitpid(child, nullptr, 0);
+  for (const char* rank : {"0", "1"}) {
+    const std::string error = read_file(folder.file(rank));
+    EXPECT_TRUE(error.starts_with("plan: rank 1 of 2 differs from rank 0: line ")) << error;
+  }
+  EXPECT_FALSE(path_exists(config.out + "/log.jsonl"));
 }
 
 }  // namespace

@@ -19,7 +19,8 @@ constexpr const char* kExamples = R"(Examples:
   octet train configs/gpt2_124m.yaml --disable=fuse --dump-ir=ir
 `octet config` lists every setting, its meaning, range and default.
 A run whose `out` folder holds checkpoints continues from the newest sound one (resume=never starts anew).
-Ctrl-C, SIGTERM or a closed terminal (unless under nohup) ends it with a checkpoint of the last whole step.)";
+Ctrl-C, SIGTERM or a closed terminal (unless under nohup) ends it with a checkpoint of the last whole step; Ctrl-C or
+SIGTERM again, three seconds later or more, ends it at once.)";
 
 void run_training(const RunOptions& options) {
   RunConfig config;
