@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The same run on ranks as threads, as processes of torchrun's variables, and under mpirun where it is: the same files.
-# Then a rank is killed: the other ends, naming it. Usage: ranks_test.sh OCTET TEXT
+# Then a rank cannot write, does not see the folder, or is killed: the other ends, naming it. Usage: ranks_test.sh OCTET TEXT
 set -euo pipefail
 octet=$(realpath "$1") text=$(realpath "$2")
 work=$(mktemp -d)
@@ -31,6 +31,24 @@ if command -v mpirun >/dev/null && [ -f "$(dirname "$octet")/liboctet_mpi.so" ];
   mpirun -n 2 --oversubscribe "${train[@]}" train.steps=6 out=mpi >/dev/null 2>&1
   same mpi
 fi
+
+# Rank 1 cannot write its file of the next checkpoint: both end with the same message, and the last checkpoint stays.
+port=$((port + 1))
+rank 0 train.steps=8 out=processes
+(trap '' XFSZ; ulimit -f 200; rank 1 train.steps=8 out=processes; wait)
+wait
+for log in rank_0.log rank_1.log; do
+  grep -q "rank 1 of 2 on .*File too large" $log || { tail -3 $log >&2; exit 1; }
+done
+[ "$(ls processes/checkpoints)" = step_00000006 ] || { ls processes/checkpoints >&2; exit 1; }
+
+# Rank 1 is in another folder, and does not see that of rank 0.
+port=$((port + 1))
+mkdir elsewhere
+rank 0 data.train="$work/corpus" train.steps=8 out=alone
+(cd elsewhere; rank 1 data.train="$work/corpus" train.steps=8 out=alone; wait)
+wait
+grep -q "rank 1 of 2 on .* does not see the folder alone of rank 0" rank_0.log || { tail -3 rank_0.log >&2; exit 1; }
 
 port=$((port + 1))
 rank 0 train.steps=100000 out=lost
