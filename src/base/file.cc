@@ -48,7 +48,8 @@ std::atomic<int> fault_error{0};
 
 ssize_t write_some(int file, const char* data, int64_t bytes) {
   int64_t left = fault_after;
-  while (left > 0 && !fault_after.compare_exchange_weak(left, left - std::min(bytes, left))) {  // other threads write too
+  while (left > 0 &&
+         !fault_after.compare_exchange_weak(left, left - std::min(bytes, left))) {  // other threads write too
   }
   if (left < 0) return write(file, data, static_cast<size_t>(bytes));
   if (left == 0) {

@@ -29,7 +29,8 @@ void broadcast(Communicator& ranks, std::span<std::byte> bytes) {
   ranks.exchange(all, send, receive);
 }
 
-std::vector<std::vector<std::byte>> exchange_all(Communicator& ranks, std::span<const std::span<const std::byte>> mine) {
+std::vector<std::vector<std::byte>> exchange_all(Communicator& ranks,
+                                                 std::span<const std::span<const std::byte>> mine) {
   const std::vector<int32_t> all = all_ranks(ranks);
   std::vector<uint64_t> sent(all.size()), sizes(all.size());
   std::vector<std::span<const std::byte>> send(all.size());

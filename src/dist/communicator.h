@@ -45,8 +45,9 @@ std::vector<std::vector<std::byte>> gather(Communicator& ranks, std::span<const 
 bool any_of(Communicator& ranks, bool flag);
 inline void barrier(Communicator& ranks) { any_of(ranks, false); }
 
-// What `work` gave on each rank. Ranks that are done wait for the others however long they take. When it throws an Error
-// on any rank, all throw that of the first such rank, with rank and host. Null: one rank, whose Error stays as it is.
+// What `work` gave on each rank. Ranks that are done wait for the others however long they take. When it throws an
+// Error on any rank, all throw that of the first such rank, with rank and host. Null: one rank, whose Error stays as it
+// is.
 std::vector<std::string> do_together(Communicator* ranks, const std::function<std::string()>& work);
 
 // The ranks of a mesh as threads of one process, one communicator for each. A rank that waits longer than `timeout`

@@ -22,8 +22,9 @@ struct Manifest {
   std::vector<ManifestFile> files;  // sorted by name
 };
 
-// Checksums every file below `folder` but the `known` ones, whose writers did (and have synced them), and writes manifest.json, last and
-// durably. Several GB/s per core. Throws kIo where a known file is missing or of another size than its writer says.
+// Checksums every file below `folder` but the `known` ones, whose writers did (and have synced them), and writes
+// manifest.json, last and durably. Several GB/s per core. Throws kIo where a known file is missing or of another size
+// than its writer says.
 void write_manifest(const std::string& folder, const std::string& info_json,
                     const std::vector<ManifestFile>& known = {});
 

@@ -51,8 +51,9 @@ TEST_F(ManifestTest, KnownFilesAreTakenFromTheirWriters) {
     writer.commit("{}", {known});
   };
   commit({"model.bin", 4, 17});
-  EXPECT_EQ(read_manifest(path).files,
-            (std::vector<ManifestFile>{{"empty", 0, 0}, {"model.bin", 4, 17}, {"ranks/0.bin", 8, crc32c("somesome", 8)}}));
+  EXPECT_EQ(
+      read_manifest(path).files,
+      (std::vector<ManifestFile>{{"empty", 0, 0}, {"model.bin", 4, 17}, {"ranks/0.bin", 8, crc32c("somesome", 8)}}));
   for (const ManifestFile& wrong : {ManifestFile{"model.bin", 5, 17}, ManifestFile{"absent", 4, 17}})
     EXPECT_THROW(commit(wrong), Error) << wrong.name;
   EXPECT_EQ(read_manifest(path).files[1].crc32c, 17u);

@@ -104,8 +104,8 @@ class SafetensorsWriter {
 };
 
 // Tensors dealt to files in their order: STEM.safetensors when everything fits one of max_bytes, else
-// STEM-00001-of-0000N.safetensors and so on; a tensor above the limit gets a file of its own. Within a file, the order of
-// writing. Throws kInvalidArgument for a limit that is not positive and a name that is taken.
+// STEM-00001-of-0000N.safetensors and so on; a tensor above the limit gets a file of its own. Within a file, the order
+// of writing. Throws kInvalidArgument for a limit that is not positive and a name that is taken.
 struct SafetensorsFile {
   std::string name;
   std::vector<NamedType> tensors;

@@ -25,17 +25,18 @@ constexpr const char* kOptimizer = "optimizer";
 
 bool is_moment(StateRole role) { return role == StateRole::kMoment; }
 
-void read_states(Executor& executor, bool (*wanted)(StateRole role), const std::string& folder,
-                 const std::string& stem, const BytesLoaded& loaded) {
+void read_states(Executor& executor, bool (*wanted)(StateRole role), const std::string& folder, const std::string& stem,
+                 const BytesLoaded& loaded) {
   const std::unique_ptr<TensorSource> file = open_safetensors(folder, stem);
   for (const LogicalState& entry : logical_states(executor.program())) {
     if (!wanted(entry.role)) continue;
     const TensorType* type = file->find_type(entry.name);
     const std::string found = type == nullptr ? "is not in it" : "is " + to_string(*type);
-    check(type != nullptr && *type == entry.type, ErrorCode::kInvalidArgument,
-          "{}/{}: {} {}, this run's precision.recipe and precision.amax_history want {}: set those of the checkpoint, or "
-          "start a new run from its weights with model.from={} and another out=",
-          folder, stem, entry.name, found, to_string(entry.type), folder);
+    check(
+        type != nullptr && *type == entry.type, ErrorCode::kInvalidArgument,
+        "{}/{}: {} {}, this run's precision.recipe and precision.amax_history want {}: set those of the checkpoint, or "
+        "start a new run from its weights with model.from={} and another out=",
+        folder, stem, entry.name, found, to_string(entry.type), folder);
     write_logical(executor, entry, file->read(entry.name).bytes);
     if (loaded) loaded(entry.type.bytes());
   }

@@ -63,8 +63,8 @@ DiskUse checkpoint_disk_use(const RunConfig& config, const Program& program, con
 // read-only, a folder of others.
 void check_writable(const std::string& path);
 
-// All ranks call it together. Throws kNotFound on all, naming a rank and its host, when it does not see the `folder` that
-// the first one has, which is made where it is not there.
+// All ranks call it together. Throws kNotFound on all, naming a rank and its host, when it does not see the `folder`
+// that the first one has, which is made where it is not there.
 void check_shared(Communicator& ranks, const std::string& folder);
 
 // Throws kIo with the bytes wanted and free and the settings that need less.

@@ -1,6 +1,6 @@
 // Safetensors files made of an executor's states. Files are shared out among the ranks of a mesh: the owner of a file
-// receives its tensors from the ranks that hold them, piece by piece, and writes it. The files are the same whatever the
-// mesh.
+// receives its tensors from the ranks that hold them, piece by piece, and writes it. The files are the same whatever
+// the mesh.
 #pragma once
 
 #include <map>
