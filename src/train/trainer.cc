@@ -113,7 +113,7 @@ void Run::save(int64_t step) {
   content.tokenizer_folder = tokenizer_folder_;
   const auto started = std::chrono::steady_clock::now();
   if (links_.control != nullptr) links_.control->note(step, "checkpoint");
-  result_.checkpoint = write_checkpoint(config_.out, stepper_->executor(), content, is_first());
+  result_.checkpoint = write_checkpoint(config_.out, stepper_->executor(), content);
   last_saved_ = step;
   if (const double seconds = seconds_since(started); seconds > 1)
     log_info("step {}: {} written in {:.1f} s", step, result_.checkpoint, seconds);
