@@ -8,7 +8,8 @@ serve="libboost1.81-dev libssl-dev"
 case "${1:-program}" in
   program) wanted="$program" ;;
   serve) wanted="$program $serve" ;;
-  test) wanted="$program libgtest-dev libbenchmark-dev ccache libopenmpi-dev openmpi-bin $serve" ;;
+  test) wanted="$program libgtest-dev libbenchmark-dev ccache libopenmpi-dev openmpi-bin python3
+    iproute2 $serve" ;;
   fuzz) wanted="$program clang libclang-rt-dev" ;;
   check) wanted="clang-format python3 git" ;;
   tidy) wanted="$program libgtest-dev libbenchmark-dev ccache libopenmpi-dev clang-tidy python3 git $serve" ;;

@@ -48,14 +48,15 @@ std::atomic<int> fault_error{0};
 
 ssize_t write_some(int file, const char* data, int64_t bytes) {
   int64_t left = fault_after;
+  while (left > 0 &&
+         !fault_after.compare_exchange_weak(left, left - std::min(bytes, left))) {  // other threads write too
+  }
   if (left < 0) return write(file, data, static_cast<size_t>(bytes));
   if (left == 0) {
     errno = fault_error;
     return -1;
   }
-  ssize_t written = write(file, data, static_cast<size_t>(std::min(bytes, left)));
-  if (written > 0) fault_after = left - written;
-  return written;
+  return write(file, data, static_cast<size_t>(std::min(bytes, left)));
 }
 
 // Returns 0 or the errno that stopped it.

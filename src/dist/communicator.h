@@ -36,13 +36,19 @@ class Communicator {
   int32_t rank_;
 };
 
-// All ranks call these; small messages. Bytes of rank 0, on every rank. What each rank sends, by rank: on every rank,
-// or on the first alone (nothing on the others). The flags of all ranks or-ed. All have come here.
+// All ranks call these. Bytes of rank 0, on every rank. What every rank has for this one, by rank, of any sizes: `mine`
+// are what this one has for each of them. The same where that is one for all. The flags of all ranks or-ed. All
+// have come here.
 void broadcast(Communicator& ranks, std::span<std::byte> bytes);
-enum class To : uint8_t { kAll, kFirst };
-std::vector<std::vector<std::byte>> gather(Communicator& ranks, std::span<const std::byte> mine, To to = To::kAll);
+std::vector<std::vector<std::byte>> exchange_all(Communicator& ranks, std::span<const std::span<const std::byte>> mine);
+std::vector<std::vector<std::byte>> gather(Communicator& ranks, std::span<const std::byte> mine);
 bool any_of(Communicator& ranks, bool flag);
 inline void barrier(Communicator& ranks) { any_of(ranks, false); }
+
+// What `work` gave on each rank. Ranks that are done wait for the others however long they take. When it throws an
+// Error on any rank, all throw that of the first such rank, with rank and host. Null: one rank, whose Error stays as it
+// is.
+std::vector<std::string> do_together(Communicator* ranks, const std::function<std::string()>& work);
 
 // The ranks of a mesh as threads of one process, one communicator for each. A rank that waits longer than `timeout`
 // seconds for another throws.

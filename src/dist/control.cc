@@ -2,7 +2,6 @@
 #include "dist/control.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "base/error.h"
 #include "dist/control_thread.h"
@@ -58,21 +57,6 @@ std::vector<std::string> Control::gather(std::string_view name, std::string_view
   });
   return all;
 }
-
-uint64_t Control::agree(std::string_view name, uint64_t flags) {
-  const auto parse = [](const std::string& text) {
-    uint64_t value = 0;
-    std::from_chars(text.data(), text.data() + text.size(), value);
-    return value;
-  };
-  return parse(thread_->call("agree", name, std::to_string(flags), [&](const auto& values) {
-    uint64_t all = 0;
-    for (const std::string& value : values) all |= parse(value);
-    return std::to_string(all);
-  }));
-}
-
-void Control::barrier(std::string_view name) { thread_->call("barrier", name, "", nothing); }
 
 void Control::note(int64_t step, std::string_view graph) { thread_->note(step, graph); }
 

@@ -41,8 +41,6 @@ class Control {
   void compare(std::string_view name, std::string_view value);
   std::string broadcast(std::string_view name, std::string_view bytes);            // rank 0's, on all ranks
   std::vector<std::string> gather(std::string_view name, std::string_view bytes);  // by rank on rank 0, else nothing
-  uint64_t agree(std::string_view name, uint64_t flags);                           // the bitwise or of all ranks' flags
-  void barrier(std::string_view name);
 
   // What this rank runs from now on; for each graph of each step, from any thread. Cheap.
   void note(int64_t step, std::string_view graph);

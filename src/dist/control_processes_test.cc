@@ -30,12 +30,12 @@ constexpr double kTimeout = 1;
                     {.timeout = kTimeout});
     control.note(6, "train");
     control.note(7, "accumulate");
-    control.barrier("start");
+    control.broadcast("start", "");
     if (rank == victim) {
       write_file(folder.file("ready"), "");
       pause();
     }
-    control.barrier("step");
+    control.broadcast("step", "");
   });
   write_file(folder.file(std::to_string(rank)), error);
   _exit(0);

@@ -62,11 +62,9 @@ TEST(Control, OperationsOfUpToEightRanks) {
         const auto all = control.gather("bytes", std::string(static_cast<size_t>(identity.rank), '\0'));
         ASSERT_EQ(all.size(), identity.rank == 0 ? static_cast<size_t>(size) : 0);
         for (size_t rank = 0; rank < all.size(); ++rank) EXPECT_EQ(all[rank], std::string(rank, '\0'));
-        EXPECT_EQ(control.agree("stop", uint64_t{1} << (63 - identity.rank)), ~uint64_t{0} << (64 - size));
-        control.barrier("end");
       }
       control.close();
-      EXPECT_NE(error_of([&] { control.barrier("late"); }).find("barrier late after"), std::string::npos);
+      EXPECT_NE(error_of([&] { control.broadcast("late", ""); }).find("broadcast late after"), std::string::npos);
     });
     for (const std::string& error : errors) EXPECT_EQ(error, kNone);
   }
@@ -106,7 +104,7 @@ TEST(Control, UnlikeValuesAreNamedWithTheirFirstLine) {
               }),
               "plan: ranks 2, 3 of 4 differ from rank 0: line 2 is '%1 = add %0, %0' on rank 2, '%1 = mul %0, %0' on "
               "rank 0");
-    control.barrier("never");
+    control.broadcast("never", "");
   });
   for (const std::string& error : errors) EXPECT_TRUE(error.starts_with("plan: ranks 2, 3 of 4 differ")) << error;
   EXPECT_EQ(lost, 0);
@@ -129,13 +127,13 @@ TEST(Control, AValueThatEndsEarlyAndALongLine) {
 TEST(Control, UnlikeOperationsAreNamed) {
   const auto errors = run_ranks(3, [&](const RankIdentity& identity) {
     Control control(identity);
-    control.barrier("start");
-    identity.rank == 2 ? void(control.agree("stop", 0)) : control.barrier("step");
+    control.broadcast("start", "");
+    identity.rank == 2 ? control.compare("stop", "") : void(control.broadcast("step", ""));
   });
   for (const std::string& error : errors)
     EXPECT_EQ(
         error,
-        "ranks do not call the same operations: number 2 is 'barrier step' on rank 0, number 2 is 'agree stop' on "
+        "ranks do not call the same operations: number 2 is 'broadcast step' on rank 0, number 2 is 'compare stop' on "
         "rank 2");
 }
 
@@ -150,10 +148,10 @@ TEST(Control, ARankThatLeavesIsLostToAll) {
                       }});
       control.note(12, "train");
       control.note(12, "apply");
-      control.barrier("start");
+      control.broadcast("start", "");
       if (identity.rank == leaver) return;
-      const std::string first = error_of([&] { control.barrier("step"); });
-      EXPECT_EQ(first, error_of([&] { control.agree("stop", 1); }));
+      const std::string first = error_of([&] { control.broadcast("step", ""); });
+      EXPECT_EQ(first, error_of([&] { control.compare("stop", ""); }));
       fail(ErrorCode::kIo, "{}", first);
     });
     for (int32_t rank = 0; rank < 4; ++rank)
@@ -173,7 +171,7 @@ TEST(Control, ARankThatGivesUpSaysWhy) {
     const auto errors = run_ranks(3, [&](const RankIdentity& identity) {
       Control control(identity, {.on_lost = [&](const std::string&) { ++lost; }});
       if (identity.rank == quitter) control.give_up("no space left on device");
-      control.barrier("step");
+      control.broadcast("step", "");
     });
     for (const std::string& error : errors)
       EXPECT_EQ(error,
@@ -225,7 +223,7 @@ std::vector<std::string> with_stranger(const std::function<void(const RankIdenti
     if (identity.rank == 1) stranger(identity), done.set_value();
     if (identity.rank == 2) is_done.wait();
     Control control(identity, {.log = [&](const std::string& line) { log.push_back(line); }});
-    control.barrier("step");
+    control.broadcast("step", "");
     control.close();
   });
   for (const std::string& error : errors) EXPECT_EQ(error, kNone);
@@ -259,7 +257,7 @@ TEST(Control, StrangersAreDroppedAndLogged) {
        "it sent field 2 of a message of type 0 is no number"},
       {hello({"octet-control 1", "another", "1", "3", "host", ""}), "it has another token: another run's?"},
       {hello({"octet-control 1", "token", "3", "3", "host", ""}), "it calls itself rank 3 of 3"},
-      {encode({MessageType::kCall, {"1", "barrier", ""}}), "it sent a message of type 4 where a hello is due"},
+      {encode({MessageType::kCall, {"1", "gather", ""}}), "it sent a message of type 4 where a hello is due"},
   };
   for (const auto& one : cases) {
     const std::string& why = one.second;

@@ -11,7 +11,7 @@
 namespace octet {
 namespace {
 
-constexpr auto kNoteInterval = std::chrono::milliseconds(50);  // between heartbeats of a rank that runs graphs
+constexpr auto kNoteInterval = std::chrono::milliseconds(50);  // to each other rank, of a rank that runs graphs
 constexpr auto kFarewell = std::chrono::seconds(1);            // for last messages before connections are closed
 
 }  // namespace
@@ -221,7 +221,8 @@ ControlThread::Note ControlThread::own_note() {
 
 Clock::time_point ControlThread::next_note() {
   const std::lock_guard lock(note_mutex_);
-  return noted_ + (note_is_new_ && rank() != 0 ? std::min<Clock::duration>(kNoteInterval, interval_) : interval_);
+  const Clock::duration soon = kNoteInterval * std::ssize(peers_);  // rank 0 has more to tell
+  return noted_ + (note_is_new_ ? std::min(soon, interval_) : interval_);
 }
 
 void ControlThread::send_note() {

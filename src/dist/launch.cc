@@ -164,7 +164,7 @@ std::optional<RankIdentity> find_identity(const Environment& environment) {
       identity.token = job->text;
       if (slurm) identity.token += "." + need(environment, {"SLURM_STEP_ID", "SLURM_STEPID"}, *rank).text;
     } else if (identity.launcher == "torchrun") {
-      identity.launcher = "octet";  // the same variables, without torchrun's agent
+      identity.launcher = "variables";  // the same variables, without torchrun's agent
     }
     if (const auto token = find(environment, {"OCTET_TOKEN"})) identity.token = token->text;
     find_address(environment, *rank, identity);

@@ -1,12 +1,10 @@
-// Who this process is among the ranks of a run, as the launcher's variables say; and the launcher of Octet's own, which
-// starts the ranks of one machine.
+// Who this process is among the ranks of a run, as the launcher's variables say; and starting a run again that failed.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
-#include <vector>
 
 namespace octet {
 
@@ -17,14 +15,14 @@ struct RankIdentity {
   std::string address;                     // host name or number of rank 0's machine
   int port = 0;                            // where rank 0 listens there
   std::string token;                       // what all ranks of this run know; empty when the launcher gives none
-  std::string launcher;                    // "octet", "torchrun", "mpirun", "Slurm", "PMI"
+  std::string launcher;                    // "torchrun", "variables" (its own, set by others), "mpirun", "Slurm", "PMI"
 };
 
 // The value of an environment variable, null when it is not set: std::getenv.
 using Environment = std::function<const char*(const char* name)>;
 
-// The identity that a launcher gives this process; none without a launcher. RANK and WORLD_SIZE (torchrun, Octet's own)
-// go before mpirun's variables, those before Slurm's, those before PMI's. MASTER_ADDR, MASTER_PORT and OCTET_TOKEN hold
+// The identity that a launcher gives this process; none without a launcher. RANK and WORLD_SIZE (torchrun's) go
+// before mpirun's variables, those before Slurm's, those before PMI's. MASTER_ADDR, MASTER_PORT and OCTET_TOKEN hold
 // under every launcher. Throws kInvalidArgument naming variable and value for what is missing, malformed or
 // contradictory.
 std::optional<RankIdentity> find_identity(const Environment& environment);
@@ -32,22 +30,11 @@ std::optional<RankIdentity> find_identity(const Environment& environment);
 // The first host of a Slurm node list: "node03" of "node[03-05,9],login". Throws kInvalidArgument.
 std::string first_host(const std::string& node_list);
 
-// `ranks` copies of this program (/proc/self/exe) on this machine.
-struct LocalLaunch {
-  int32_t ranks = 1;
-  std::vector<std::string> arguments;  // argv of each rank, argv[0] included
-  std::string log_folder;              // ranks other than 0 write to log_folder/rank_N.log; empty: as this process
-  int32_t restarts = 0;                // how often all ranks may be started again after one has failed
-  double kill_after = 10;              // seconds from SIGTERM to SIGKILL for ranks that outlive a failed one
-  std::function<void(const std::string&)> log;  // a line when a rank has failed, and when all are started again
-  // Called before ranks are started again; may change `ranks` and `arguments`.
-  std::function<void(LocalLaunch&)> before_restart;
-};
-
-// Starts the ranks, waits for all, and returns 0 or the exit status of the first that failed (128 + signal number for
-// one that a signal ended). Ranks end with this process. SIGINT, SIGTERM and SIGHUP to this process are passed on to
-// all ranks, which are not started again after that. Call it before any thread and any CUDA call is made, from the
-// thread that lives as long as the process. Throws kIo when a rank cannot be started.
-int run_local_ranks(LocalLaunch launch);
+// Forks, and returns nothing in the child, which goes on with the program. This process waits for it, forks again
+// after each of the first `restarts` failures, and returns 0 or the last exit status (128 + signal number for a child
+// that a signal ended). `log` gets a line for every failure and restart. A child ends with this process. SIGINT,
+// SIGTERM and SIGHUP to this process are passed on, and end restarts. Call it before any thread and any CUDA call is
+// made, from the thread that lives as long as the process. Throws kIo when there can be no child.
+std::optional<int> restart_after_failures(int64_t restarts, const std::function<void(const std::string&)>& log);
 
 }  // namespace octet

@@ -58,7 +58,7 @@ TEST(FindIdentity, NoLauncher) {
   EXPECT_FALSE(find({{"RANK", ""}, {"MASTER_ADDR", "node0"}, {"MASTER_PORT", "1"}, {"OCTET_TOKEN", "x"}}));
 }
 
-TEST(FindIdentity, OwnLaunchAndTorchrun) {
+TEST(FindIdentity, VariablesAndTorchrun) {
   auto found = find(with(kTorchrun, {{"OCTET_TOKEN", "secret"}}));
   ASSERT_TRUE(found);
   EXPECT_EQ(found->rank, 9);
@@ -68,7 +68,7 @@ TEST(FindIdentity, OwnLaunchAndTorchrun) {
   EXPECT_EQ(found->address, "node0");
   EXPECT_EQ(found->port, 29500);
   EXPECT_EQ(found->token, "secret");
-  EXPECT_EQ(found->launcher, "octet");
+  EXPECT_EQ(found->launcher, "variables");
   EXPECT_FALSE(found->host.empty());
 
   found = find(with(kTorchrun, {{"TORCHELASTIC_RUN_ID", "run7"}}));  // its agent may listen at MASTER_PORT

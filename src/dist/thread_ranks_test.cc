@@ -2,10 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <thread>
 
 #include "base/error.h"
 #include "base/testing/test_error.h"
 #include "dist/communicator.h"
+#include "dist/socket.h"
 #include "dist/testing/rank_expectations.h"
 
 namespace octet {
@@ -41,6 +44,38 @@ TEST(ThreadRanks, TheFirstFailureIsThrownAndEndsTheOthers) {
   });
   EXPECT_EQ(message, "a fault of one rank");
   EXPECT_EQ(ended, 2);
+}
+
+TEST(ThreadRanks, WorkDoneTogetherHasOneError) {
+  run_thread_ranks({{1, 2, 1, 2}}, [&](Communicator& rank) {
+    const std::string own = std::to_string(rank.rank());
+    EXPECT_EQ(do_together(&rank, [&] { return own; }), (std::vector<std::string>{"0", "1", "2", "3"}));
+    const auto work = [&] {
+      check(rank.rank() % 2 == 0, ErrorCode::kCorrupt, "a fault of {}", own);
+      return own;
+    };
+    try {
+      do_together(&rank, work);
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.message(), fmt::format("rank 1 of 4 on {}: a fault of 1", host_name()));
+      EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
+    }
+    barrier(rank);
+  });
+  EXPECT_EQ(do_together(nullptr, [] { return "alone"; }), std::vector<std::string>{"alone"});
+}
+
+// Work may take longer than a rank waits in an exchange.
+TEST(ThreadRanks, WorkDoneTogetherMayTakeLong) {
+  constexpr double kTimeout = 1;
+  const auto work = [&](Communicator& rank) {
+    do_together(&rank, [&] {
+      if (rank.rank() == 1) std::this_thread::sleep_for(std::chrono::duration<double>(1.5 * kTimeout));
+      return "";
+    });
+  };
+  EXPECT_NO_THROW(run_thread_ranks({{1, 2, 1, 1}}, work, kTimeout));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "base/error.h"
 #include "dist/communicator.h"
@@ -24,27 +25,47 @@ void for_each_part(const LogicalState& tensor, int64_t offset, int64_t bytes, co
 
 using Bytes = std::vector<std::byte>;
 
-// The parts of other ranks, for rank 0: of every run its offset from `offset`, its size and its bytes.
-void join_parts(Executor& executor, const LogicalState& tensor, std::span<std::byte> bytes, int64_t offset) {
-  const Layout& layout = executor.program().find_state(tensor.state)->layout;
-  const Coordinate at = executor.coordinate();
-  Bytes mine;
-  const auto add = [&](const void* data, size_t size) {
-    mine.insert(mine.end(), static_cast<const std::byte*>(data), static_cast<const std::byte*>(data) + size);
-  };
-  const bool sends = std::ranges::all_of(
-      kAllAxes, [&](Axis axis) { return at[axis] == 0 || layout.cut_axes().has(axis); });  // of copies the first
-  if (sends && executor.ranks()->rank() != 0)
-    for_each_part(tensor, offset, std::ssize(bytes), [&](size_t to, int64_t, size_t count) {
-      add(&to, sizeof to), add(&count, sizeof count), add(bytes.data() + to, count);
-    });
-  for (const Bytes& part : gather(*executor.ranks(), mine, To::kFirst)) {
-    for (size_t i = 0; i < part.size();) {
-      size_t header[2];
-      std::memcpy(header, part.data() + i, sizeof header);
-      std::memcpy(bytes.data() + header[0], part.data() + i + sizeof header, header[1]);
-      i += sizeof header + header[1];
-    }
+// A run of a packet: bytes [to, to + bytes) of the part. Its place in the state stays on the rank that sends it.
+struct Run {
+  size_t to = 0, bytes = 0;
+};
+
+// What this rank holds of the part: the number of runs, the runs, their bytes.
+Bytes pack(Executor& executor, const TensorPart& part) {
+  std::vector<Run> runs;
+  std::vector<int64_t> states;
+  size_t bytes = 0;
+  for_each_part(*part.tensor, part.offset, part.bytes, [&](size_t to, int64_t state, size_t count) {
+    runs.push_back({to, count});
+    states.push_back(state);
+    bytes += count;
+  });
+  const size_t count = runs.size(), head = sizeof count + count * sizeof(Run);
+  Bytes packet(head + bytes);
+  std::memcpy(packet.data(), &count, sizeof count);
+  std::ranges::copy(std::as_bytes(std::span(runs)), packet.begin() + sizeof count);
+  std::span<std::byte> rest = std::span(packet).subspan(head);
+  for (size_t i = 0; i < count;) {  // neighbours in the state are read at once
+    const int64_t first = states[i];
+    size_t length = 0;
+    do length += runs[i++].bytes;
+    while (i < count && states[i] == first + static_cast<int64_t>(length));
+    executor.read_state_part(part.tensor->state, first, rest.first(length));
+    rest = rest.subspan(length);
+  }
+  return packet;
+}
+
+void unpack(const Bytes& packet, std::span<std::byte> part) {
+  if (packet.empty()) return;
+  size_t count = 0;
+  std::memcpy(&count, packet.data(), sizeof count);
+  const std::byte* bytes = packet.data() + sizeof count + count * sizeof(Run);
+  for (size_t i = 0; i < count; ++i) {
+    Run run;
+    std::memcpy(&run, packet.data() + sizeof count + i * sizeof run, sizeof run);
+    std::memcpy(part.data() + run.to, bytes, run.bytes);
+    bytes += run.bytes;
   }
 }
 
@@ -54,8 +75,27 @@ void read_logical(Executor& executor, const LogicalState& tensor, std::span<std:
   for_each_part(tensor, offset, std::ssize(bytes), [&](size_t to, int64_t state, size_t count) {
     executor.read_state_part(tensor.state, state, bytes.subspan(to, count));
   });
-  if (executor.ranks() != nullptr && !executor.program().find_state(tensor.state)->layout.cuts.empty())
-    join_parts(executor, tensor, bytes, offset);
+}
+
+void read_together(Executor& executor, std::span<const TensorPart> wanted, std::span<std::byte> mine) {
+  Communicator* ranks = executor.ranks();
+  if (ranks == nullptr) {
+    if (wanted[0].tensor != nullptr) read_logical(executor, *wanted[0].tensor, mine, wanted[0].offset);
+    return;
+  }
+  const Coordinate here = executor.coordinate();
+  std::vector<Bytes> packets(wanted.size());
+  for (size_t to = 0; to < wanted.size(); ++to) {
+    if (wanted[to].tensor == nullptr) continue;
+    const AxisSet cut = executor.program().find_state(wanted[to].tensor->state)->layout.cut_axes();
+    const Coordinate there = ranks->mesh().coordinate(static_cast<int32_t>(to));
+    if (std::ranges::all_of(kAllAxes, [&](Axis axis) { return cut.has(axis) || here[axis] == there[axis]; }))
+      packets[to] = pack(executor, wanted[to]);
+  }
+  const Bytes own = std::exchange(packets[static_cast<size_t>(ranks->rank())], {});
+  unpack(own, mine);
+  const std::vector<std::span<const std::byte>> sent(packets.begin(), packets.end());
+  for (const Bytes& packet : exchange_all(*ranks, sent)) unpack(packet, mine);
 }
 
 void write_logical(Executor& executor, const LogicalState& tensor, std::span<const std::byte> bytes, int64_t offset) {

@@ -12,10 +12,20 @@
 namespace octet {
 
 // `bytes` are the whole tensor, or the part at `offset` of it, in row-major order. What a rank does not hold is passed
-// over when it writes; all ranks of a mesh read together, and rank 0 gets the whole (the others what they hold).
+// over.
 void read_logical(Executor& executor, const LogicalState& tensor, std::span<std::byte> bytes, int64_t offset = 0);
 void write_logical(Executor& executor, const LogicalState& tensor, std::span<const std::byte> bytes,
                    int64_t offset = 0);
+
+// Bytes [offset, offset + bytes) of a tensor; null: nothing.
+struct TensorPart {
+  const LogicalState* tensor = nullptr;
+  int64_t offset = 0, bytes = 0;
+};
+// All ranks of a mesh call it together: `wanted`, by rank, is the same on all, and each gets what it wants from those
+// that hold it; of copies, from its own replica. A rank holds for a while what the others want of its states.
+void read_together(Executor& executor, std::span<const TensorPart> wanted, std::span<std::byte> mine);
+
 // The whole tensor from pieces that `make` writes: Executor::fill_state_part, where `at` counts from the tensor's
 // start.
 void fill_logical(Executor& executor, const LogicalState& tensor, int64_t grain, Executor::MakeBytes make);

@@ -71,7 +71,7 @@ uint32_t own_checksum(nlohmann::ordered_json root) {
 
 }  // namespace
 
-void write_manifest(const std::string& folder, const std::string& info_json) {
+void write_manifest(const std::string& folder, const std::string& info_json, const std::vector<ManifestFile>& known) {
   nlohmann::ordered_json root;
   root["format"] = kFormat;
   const nlohmann::json info = parse_json(info_json, folder + ": manifest info");
@@ -80,6 +80,12 @@ void write_manifest(const std::string& folder, const std::string& info_json) {
   std::vector<std::string> names, folders;
   walk(folder, &names, &folders);
   std::erase(names, kManifestName);
+  for (const ManifestFile& file : known) {
+    const std::string path = folder + "/" + file.name;
+    const int64_t here = path_exists(path) ? file_size(path) : 0;
+    check(here == file.bytes, ErrorCode::kIo, "{}: {} bytes here, where its writer has put {}", path, here, file.bytes);
+    std::erase(names, file.name);
+  }
   std::vector<ManifestFile> files(names.size());
   parallel_for(static_cast<int64_t>(names.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -87,6 +93,8 @@ void write_manifest(const std::string& folder, const std::string& info_json) {
       files[i] = {names[i], file_size(path), file_checksum(path)};
     }
   });
+  files.insert(files.end(), known.begin(), known.end());
+  std::ranges::sort(files, {}, &ManifestFile::name);
   root["files"] = nlohmann::ordered_json::array();
   for (const ManifestFile& file : files)
     root["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"crc32c", file.crc32c}});
@@ -172,11 +180,12 @@ FolderWriter::~FolderWriter() {
   fs::remove_all(temporary_, ignored);
 }
 
-void FolderWriter::commit(const std::string& info_json) {
+void FolderWriter::commit(const std::string& info_json, const std::vector<ManifestFile>& known) {
   check(!committed_, ErrorCode::kInternal, "{}: committed twice", path_);
-  write_manifest(temporary_, info_json);
+  write_manifest(temporary_, info_json, known);
   std::vector<std::string> files, folders;
   walk(temporary_, &files, &folders);
+  for (const ManifestFile& file : known) std::erase(files, file.name);  // synced by their writers
   for (const std::string& name : files) sync_path(file(name));
   for (const std::string& folder : folders) sync_path(folder);
   if (!path_exists(path_)) {

@@ -22,8 +22,11 @@ struct Manifest {
   std::vector<ManifestFile> files;  // sorted by name
 };
 
-// Checksums every file below `folder` and writes manifest.json, last and durably. Several GB/s per core.
-void write_manifest(const std::string& folder, const std::string& info_json);
+// Checksums every file below `folder` but the `known` ones, whose writers did (and have synced them), and writes
+// manifest.json, last and durably. Several GB/s per core. Throws kIo where a known file is missing or of another size
+// than its writer says.
+void write_manifest(const std::string& folder, const std::string& info_json,
+                    const std::vector<ManifestFile>& known = {});
 
 // Parses and checks the manifest itself; the listed files are not opened. kNotFound: the folder has none (incomplete
 // or of another program); kCorrupt: damaged.
@@ -50,7 +53,7 @@ class FolderWriter {
 
   const std::string& folder() const { return temporary_; }  // write files here
   std::string file(const std::string& name) const { return temporary_ + "/" + name; }
-  void commit(const std::string& info_json = "{}");
+  void commit(const std::string& info_json = "{}", const std::vector<ManifestFile>& known = {});
 
  private:
   std::string path_, temporary_;

@@ -43,6 +43,23 @@ class ManifestTest : public ::testing::Test {
   std::string path = folder.file("checkpoint");
 };
 
+// What its writer checksummed is not read again, but must be there.
+TEST_F(ManifestTest, KnownFilesAreTakenFromTheirWriters) {
+  const auto commit = [&](const ManifestFile& known) {
+    FolderWriter writer(path);
+    fill(writer, "some");
+    writer.commit("{}", {known});
+  };
+  commit({"model.bin", 4, 17});
+  EXPECT_EQ(
+      read_manifest(path).files,
+      (std::vector<ManifestFile>{{"empty", 0, 0}, {"model.bin", 4, 17}, {"ranks/0.bin", 8, crc32c("somesome", 8)}}));
+  for (const ManifestFile& wrong : {ManifestFile{"model.bin", 5, 17}, ManifestFile{"absent", 4, 17}})
+    EXPECT_THROW(commit(wrong), Error) << wrong.name;
+  EXPECT_EQ(read_manifest(path).files[1].crc32c, 17u);
+  EXPECT_EQ(list_folder(folder.path()), std::vector<std::string>{"checkpoint"});
+}
+
 TEST_F(ManifestTest, RoundTripAndReplacement) {
   write("old");
   Manifest manifest = verify_folder(path);

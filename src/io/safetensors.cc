@@ -18,8 +18,6 @@ static_assert(std::endian::native == std::endian::little, "safetensors data is l
 
 constexpr int64_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference implementation
 constexpr size_t kMaxRank = 64;
-constexpr const char* kSingleName = "model.safetensors";
-constexpr const char* kIndexName = "model.safetensors.index.json";
 constexpr int64_t kMaxIndexBytes = 256 << 20;
 
 struct DTypeName {
@@ -85,6 +83,8 @@ SafetensorsEntry parse_entry(const std::string& name, const nlohmann::json& clai
 constexpr int64_t kDataAlignment = 64;
 
 // Wider types first keeps each tensor aligned; otherwise in the caller's order.
+std::string index_name(const std::string& stem) { return stem + ".safetensors.index.json"; }
+
 std::vector<NamedType> aligned_order(std::vector<NamedType> tensors) {
   std::stable_sort(tensors.begin(), tensors.end(), [](const NamedType& a, const NamedType& b) {
     return dtype_bytes(a.type.dtype) > dtype_bytes(b.type.dtype);
@@ -240,23 +240,22 @@ TensorView TensorSource::read(const std::string& name) const {
        if_near(name, names_, "; nearest: '{}'"));
 }
 
-std::unique_ptr<TensorSource> open_safetensors(const std::string& path) {
+std::unique_ptr<TensorSource> open_safetensors(const std::string& path, const std::string& stem) {
   if (!is_folder(path)) return std::make_unique<TensorSource>(path);
-  const std::string single = path + "/" + kSingleName, index = path + "/" + kIndexName;
-  check(path_exists(single) || path_exists(index), ErrorCode::kNotFound, "{}: holds neither {} nor {}", path,
-        kSingleName, kIndexName);
-  return std::make_unique<TensorSource>(path_exists(single) ? single : index);
+  const std::string single = stem + ".safetensors", index = index_name(stem);
+  const bool whole = path_exists(path + "/" + single);
+  check(whole || path_exists(path + "/" + index), ErrorCode::kNotFound, "{}: holds neither {} nor {}", path, single,
+        index);
+  return std::make_unique<TensorSource>(path + "/" + (whole ? single : index));
 }
 
 SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<NamedType> tensors, const TextMap& metadata)
-    : path_(path), tensors_(aligned_order(std::move(tensors))) {
+    : path_(path), tensors_(aligned_order(std::move(tensors))), file_(path) {
   skip_finished();
-  if (path.empty()) return;
   const std::string header = header_text(path, tensors_, metadata);
   const uint64_t header_bytes = header.size();
-  file_.emplace(path);
-  file_->write(&header_bytes, 8);
-  file_->write(header);
+  file_.write(&header_bytes, 8);
+  file_.write(header);
 }
 
 void SafetensorsWriter::skip_finished() {
@@ -273,7 +272,7 @@ void SafetensorsWriter::write(const std::string& name, std::span<const std::byte
         name, tensor.name, written_, tensor.type.bytes());
   check(bytes <= tensor.type.bytes() - written_, ErrorCode::kInternal, "{}: {} bytes for '{}' {}, which lacks only {}",
         path_, bytes, name, to_string(tensor.type), tensor.type.bytes() - written_);
-  if (file_) file_->write(part.data(), bytes);
+  file_.write(part.data(), bytes);
   written_ += bytes;
   skip_finished();
 }
@@ -281,58 +280,69 @@ void SafetensorsWriter::write(const std::string& name, std::span<const std::byte
 void SafetensorsWriter::finish() {
   check(next_ == tensors_.size(), ErrorCode::kInternal, "{}: finished before tensor '{}' was whole", path_,
         next_ < tensors_.size() ? tensors_[next_].name : "");
-  if (file_) file_->commit();
+  file_.commit();
+}
+
+std::vector<SafetensorsFile> deal_tensors(const std::string& stem, std::vector<NamedType> tensors, int64_t max_bytes) {
+  check(max_bytes > 0, ErrorCode::kInvalidArgument, "{}: files of at most {} bytes: want a positive number", stem,
+        max_bytes);
+  std::vector<SafetensorsFile> files(1);
+  std::set<std::string> names;
+  int64_t file_bytes = 0;
+  for (NamedType& tensor : tensors) {
+    check(names.insert(tensor.name).second, ErrorCode::kInvalidArgument, "{}: tensor name '{}' is taken", stem,
+          tensor.name);
+    const int64_t bytes = tensor.type.bytes();
+    if (!files.back().tensors.empty() && bytes > max_bytes - file_bytes) {
+      files.emplace_back();
+      file_bytes = 0;
+    }
+    file_bytes += bytes;
+    files.back().tensors.push_back(std::move(tensor));
+  }
+  for (size_t i = 0; i < files.size(); ++i) {
+    files[i].name = files.size() == 1 ? stem + ".safetensors"
+                                      : fmt::format("{}-{:05}-of-{:05}.safetensors", stem, i + 1, files.size());
+    files[i].tensors = aligned_order(std::move(files[i].tensors));
+  }
+  return files;
+}
+
+void write_index(const std::string& folder, const std::string& stem, const std::vector<SafetensorsFile>& files) {
+  if (files.size() == 1) return;
+  nlohmann::ordered_json index;
+  int64_t total = 0;
+  for (const SafetensorsFile& file : files)
+    for (const NamedType& tensor : file.tensors) total += tensor.type.bytes();
+  index["metadata"]["total_size"] = total;
+  for (const SafetensorsFile& file : files)
+    for (const NamedType& tensor : file.tensors) index["weight_map"][tensor.name] = file.name;
+  write_file(folder + "/" + index_name(stem), index.dump(2) + "\n");
 }
 
 SafetensorsFolderWriter::SafetensorsFolderWriter(std::string folder, std::vector<NamedType> tensors,
                                                  const TextMap& metadata, int64_t max_shard_bytes)
-    : folder_(std::move(folder)) {
-  check(max_shard_bytes > 0, ErrorCode::kInvalidArgument, "{}: max_shard_bytes {} is not positive", folder_,
-        max_shard_bytes);
-  std::vector<std::vector<NamedType>> groups(1);
-  int64_t group_bytes = 0;
-  for (NamedType& tensor : tensors) {
-    const int64_t bytes = tensor.type.bytes();
-    if (!groups.back().empty() && bytes > max_shard_bytes - group_bytes) {  // a tensor above the limit gets a shard
-      groups.emplace_back();
-      group_bytes = 0;
-    }
-    group_bytes += bytes;
-    groups.back().push_back(std::move(tensor));
-  }
-  if (!folder_.empty()) make_folders(folder_);
-  for (size_t index = 0; index < groups.size(); ++index) {
-    std::string name = groups.size() == 1 ? "model.safetensors"
-                                          : fmt::format("model-{:05}-of-{:05}.safetensors", index + 1, groups.size());
-    auto writer = std::make_unique<SafetensorsWriter>(folder_.empty() ? "" : folder_ + "/" + name,
-                                                      std::move(groups[index]), metadata);
-    for (const NamedType& tensor : writer->tensors()) {
-      check(shard_of_.emplace(tensor.name, index).second, ErrorCode::kInvalidArgument, "{}: tensor name '{}' is taken",
-            folder_, tensor.name);
+    : folder_(std::move(folder)), files_(deal_tensors("model", std::move(tensors), max_shard_bytes)) {
+  make_folders(folder_);
+  for (const SafetensorsFile& file : files_) {
+    writers_.push_back(std::make_unique<SafetensorsWriter>(folder_ + "/" + file.name, file.tensors, metadata));
+    for (const NamedType& tensor : file.tensors) {
+      writer_of_[tensor.name] = writers_.back().get();
       tensors_.push_back(tensor);
     }
-    shards_.push_back({std::move(name), std::move(writer)});
   }
 }
 
 void SafetensorsFolderWriter::write(const std::string& name, std::span<const std::byte> part) {
-  auto found = shard_of_.find(name);
-  check(found != shard_of_.end(), ErrorCode::kInternal, "{}: tensor '{}' was not announced", folder_, name);
-  shards_[found->second].writer->write(name, part);
+  auto found = writer_of_.find(name);
+  check(found != writer_of_.end(), ErrorCode::kInternal, "{}: tensor '{}' was not announced", folder_, name);
+  found->second->write(name, part);
 }
 
 void SafetensorsFolderWriter::finish() {
-  const std::string index_path = folder_ + "/model.safetensors.index.json";
-  for (Shard& shard : shards_) shard.writer->finish();
-  if (folder_.empty()) return;
-  if (shards_.size() == 1) return remove_path(index_path);
-  nlohmann::ordered_json index;
-  int64_t total = 0;
-  for (const NamedType& tensor : tensors_) total += tensor.type.bytes();
-  index["metadata"]["total_size"] = total;
-  for (const NamedType& tensor : tensors_) index["weight_map"][tensor.name] = shards_[shard_of_.at(tensor.name)].name;
-  write_file(index_path, index.dump(2) + "\n");
-  remove_path(folder_ + "/model.safetensors");
+  for (const auto& writer : writers_) writer->finish();
+  write_index(folder_, "model", files_);
+  remove_path(folder_ + "/" + (files_.size() == 1 ? index_name("model") : "model.safetensors"));
 }
 
 }  // namespace octet

@@ -72,8 +72,8 @@ class TensorSource {
   TextMap metadata_;
 };
 
-// A folder with `model.safetensors`, or `model.safetensors.index.json` and its shards; or the path of one file.
-std::unique_ptr<TensorSource> open_safetensors(const std::string& path);
+// A folder with STEM.safetensors, or STEM.safetensors.index.json and its shards; or the path of one file.
+std::unique_ptr<TensorSource> open_safetensors(const std::string& path, const std::string& stem = "model");
 
 struct NamedType {
   std::string name;
@@ -82,8 +82,7 @@ struct NamedType {
 
 // One file. The header is fixed at construction; then every tensor's bytes follow in the order of tensors(), in one or
 // more parts; finish() renames it to its final name. Data begins at a multiple of 64 bytes and wider types come first,
-// so that each tensor is aligned for its type (the format knows no padding between tensors). "" as the path: nothing is
-// written, by a rank that only gives its parts.
+// so that each tensor is aligned for its type (the format knows no padding between tensors).
 class SafetensorsWriter {
  public:
   SafetensorsWriter(const std::string& path, std::vector<NamedType> tensors, const TextMap& metadata = {});
@@ -91,21 +90,32 @@ class SafetensorsWriter {
   const std::vector<NamedType>& tensors() const { return tensors_; }  // in the order of write() calls
   void write(const std::string& name, std::span<const std::byte> part);
   void finish();
-  uint32_t checksum() const { return file_ ? file_->checksum() : 0; }  // crc32c of the file so far
+  int64_t bytes() const { return file_.position(); }  // of the file so far, and their crc32c
+  uint32_t checksum() const { return file_.checksum(); }
 
  private:
   void skip_finished();
 
   std::string path_;
   std::vector<NamedType> tensors_;
-  std::optional<FileWriter> file_;
+  FileWriter file_;
   size_t next_ = 0;      // index of the tensor being written
   int64_t written_ = 0;  // bytes of it
 };
 
-// A folder: `model.safetensors` when everything fits one shard, else `model-00001-of-0000N.safetensors` and the index.
-// Used like SafetensorsWriter; "" as the folder: nothing is written. The folder is unchanged before finish(), which
-// also removes the other layout's entry file.
+// Tensors dealt to files in their order: STEM.safetensors when everything fits one of max_bytes, else
+// STEM-00001-of-0000N.safetensors and so on; a tensor above the limit gets a file of its own. Within a file, the order
+// of writing. Throws kInvalidArgument for a limit that is not positive and a name that is taken.
+struct SafetensorsFile {
+  std::string name;
+  std::vector<NamedType> tensors;
+};
+std::vector<SafetensorsFile> deal_tensors(const std::string& stem, std::vector<NamedType> tensors, int64_t max_bytes);
+// STEM.safetensors.index.json of several files in the folder; of one there is none.
+void write_index(const std::string& folder, const std::string& stem, const std::vector<SafetensorsFile>& files);
+
+// A folder of the files that deal_tensors("model") makes, and their index. Used like SafetensorsWriter. The folder is
+// unchanged before finish(), which also removes the other layout's entry file.
 class SafetensorsFolderWriter {
  public:
   SafetensorsFolderWriter(std::string folder, std::vector<NamedType> tensors, const TextMap& metadata = {},
@@ -116,14 +126,11 @@ class SafetensorsFolderWriter {
   void finish();
 
  private:
-  struct Shard {
-    std::string name;
-    std::unique_ptr<SafetensorsWriter> writer;
-  };
   std::string folder_;
+  std::vector<SafetensorsFile> files_;
+  std::vector<std::unique_ptr<SafetensorsWriter>> writers_;  // of each
   std::vector<NamedType> tensors_;
-  std::vector<Shard> shards_;
-  std::map<std::string, size_t> shard_of_;
+  std::map<std::string, SafetensorsWriter*> writer_of_;
 };
 
 }  // namespace octet

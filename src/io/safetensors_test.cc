@@ -242,6 +242,24 @@ TEST(SafetensorsWriter, MisuseIsRefusedAndLeavesNoFile) {
   EXPECT_TRUE(list_folder(folder.path()).empty());
 }
 
+TEST(SafetensorsFolder, TensorsAreDealtInTheirOrder) {
+  const TensorType four{DType::kU8, {4}}, wide{DType::kF32, {1}}, nine{DType::kU8, {9}};
+  const std::vector<NamedType> tensors = {{"a", four}, {"b", wide}, {"c", nine}, {"d", four}};
+  const auto dealt = [&](int64_t most) {
+    std::vector<std::string> texts;
+    for (const SafetensorsFile& file : deal_tensors("s", tensors, most)) {
+      texts.push_back(file.name + ":");
+      for (const NamedType& tensor : file.tensors) texts.back() += tensor.name;
+    }
+    return texts;
+  };
+  EXPECT_EQ(dealt(100), std::vector<std::string>{"s.safetensors:bacd"});  // within a file the wider ones first
+  EXPECT_EQ(dealt(8), (std::vector<std::string>{"s-00001-of-00003.safetensors:ba", "s-00002-of-00003.safetensors:c",
+                                                "s-00003-of-00003.safetensors:d"}));
+  EXPECT_EQ(deal_tensors("none", {}, 1).at(0).name, "none.safetensors");
+  EXPECT_THROW(deal_tensors("s", {{"a", four}, {"b", four}, {"a", four}}, 4), Error);
+}
+
 TEST(SafetensorsFolder, ShardsRoundTripAndTheLayoutCanChange) {
   TempFolder folder;
   SafetensorsFolderWriter sharded(folder.path(), some_tensors(), {{"format", "octet"}}, 40);

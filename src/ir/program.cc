@@ -53,8 +53,9 @@ StateEntry& Program::add_state(StateEntry entry) {
   }
   if (!entry.param.empty() && entry.role != StateRole::kBuffer) {
     auto [other, first] = by_role_.try_emplace({entry.param, entry.role, entry.index}, states_.size());
-    check(first, ErrorCode::kInvalidArgument, "states {} and {} are both {} {} of {}", states_[other->second].name,
-          entry.name, state_role_name(entry.role), entry.index, entry.param);
+    if (!first)
+      fail(ErrorCode::kInvalidArgument, "states {} and {} are both {} {} of {}", states_[other->second].name,
+           entry.name, state_role_name(entry.role), entry.index, entry.param);
   }
   states_.push_back(std::move(entry));
   return states_.back();

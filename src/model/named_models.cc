@@ -1,6 +1,7 @@
 // Published sizes. Sources: GPT-2 (OpenAI 2019), GPT-3 (arXiv 2005.14165, table 2.1), the activation-recomputation
-// paper (arXiv 2205.05198, table 3), Llama 2 and 3 model cards. Where the heads of GPT-3's table do not fill the
-// width (1.3b: 24 of 128 in 2048; 13b: 40 of 128 in 5140), the width and head size every later work took.
+// paper (arXiv 2205.05198, table 3), BLOOM (arXiv 2211.05100, table 3), Llama 2 and 3 model cards. Where the heads of
+// GPT-3's table do not fill the width (1.3b: 24 of 128 in 2048; 13b: 40 of 128 in 5140), the width and head size every
+// later work took.
 #include <fmt/ranges.h>
 
 #include "base/error.h"
@@ -67,6 +68,7 @@ const std::vector<Named>& table() {
       {"gpt3-175b", gpt(96, 12288, 96, 51200, 2048)},
       {"gpt3-530b", gpt(105, 20480, 128, 51200, 2048)},
       {"gpt3-1t", gpt(128, 25600, 160, 51200, 2048)},
+      {"bloom-176b", of_family("bloom", 70, 14336, 112, 250880, 2048)},
       {"opt-1.3b", of_family("opt", 24, 2048, 32, 50272, 2048)},
       {"mpt-1b", of_family("mpt", 24, 2048, 16, 50432, 2048)},
       {"gemma-2b", gemma_2b()},

@@ -99,6 +99,12 @@ bool shard(Program& program, const CompileOptions& options);
 bool fuse(Program& program, const CompileOptions& options);
 std::span<const Step> fuse_steps();
 
+// --- group_collectives: collectives of one kind over the same ranks that do not wait for each other become one, of
+// several values: one call, so one latency. In graphs of a whole step (apply, prepare) nodes are ordered for it by how
+// many collectives stand before them; in graphs of a micro-batch only small values join, where the operands are there
+// already.
+bool group_collectives(Graph& graph);
+
 // --- pack: the physical layout of parameters. Logical names and shapes (checkpoints, users) never change; off, every
 // parameter is stored as its logical self. Its steps:
 //

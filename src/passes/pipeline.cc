@@ -121,6 +121,7 @@ const std::vector<Pass>& pipeline_passes() {
       {"recompute", recompute, Stage::kPrecise, recompute_steps()},
       {"shard", shard, Stage::kSharded},
       {"fuse", fuse, Stage::kFused, fuse_steps()},
+      {"group_collectives", on_graphs<group_collectives>, Stage::kFused},
       {"pack", pack, Stage::kPacked, pack_steps()},
       {"group_updates", group_updates, Stage::kPacked},
       {"remove_dead_nodes", on_graphs<remove_dead_nodes>, Stage::kPacked},

@@ -63,9 +63,10 @@ std::string split_of(const Program& program, const std::string& param) {
 
 // Rows of a parameter that no cut goes between: those that share scales.
 int64_t rows_of_scale(const Program& program, const StateEntry& master) {
-  for (const StateEntry& entry : program.states())
-    if (entry.param == master.param && entry.role == StateRole::kScaleInv && entry.type.shape.rank() == 2)
-      return kScaleBlock;
+  for (int32_t form = kPlainCodes; form <= kBlockCodes + kTransposedCodes; ++form) {
+    const StateEntry* scales = program.find_state(master.param, StateRole::kScaleInv, form);
+    if (scales != nullptr && scales->type.shape.rank() == 2) return kScaleBlock;
+  }
   return 1;
 }
 

@@ -3,7 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
+#include <cstdint>
+#include <memory>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -14,48 +15,29 @@
 #include "io/manifest.h"
 #include "io/safetensors.h"
 #include "io/tokenizer.h"
+#include "train/tensor_files.h"
 
 namespace octet {
 namespace {
 
 constexpr const char* kStepPrefix = "step_";
-constexpr int64_t kPieceBytes = int64_t{4} << 20;
+constexpr const char* kOptimizer = "optimizer";
 
-using Roles = bool (*)(StateRole role);
 bool is_moment(StateRole role) { return role == StateRole::kMoment; }
 
-// The states of some roles as one safetensors file under their own names.
-void write_states(Executor& executor, Roles wanted, const std::string& path) {
-  std::vector<NamedType> types;
-  std::map<std::string, LogicalState> states;
-  for (LogicalState& tensor : logical_states(executor.program())) {
-    if (!wanted(tensor.role)) continue;
-    types.push_back({tensor.name, tensor.type});
-    states[tensor.name] = std::move(tensor);
-  }
-  SafetensorsWriter writer(path, types);
-  std::vector<std::byte> piece;  // no second copy of a tensor is held
-  for (const NamedType& entry : writer.tensors()) {
-    for (int64_t offset = 0; offset < entry.type.bytes(); offset += kPieceBytes) {
-      piece.resize(static_cast<size_t>(std::min(kPieceBytes, entry.type.bytes() - offset)));
-      read_logical(executor, states.at(entry.name), piece, offset);
-      writer.write(entry.name, piece);
-    }
-  }
-  writer.finish();
-}
-
-void read_states(Executor& executor, Roles wanted, const std::string& path, const BytesLoaded& loaded) {
-  TensorSource file(path);
+void read_states(Executor& executor, bool (*wanted)(StateRole role), const std::string& folder, const std::string& stem,
+                 const BytesLoaded& loaded) {
+  const std::unique_ptr<TensorSource> file = open_safetensors(folder, stem);
   for (const LogicalState& entry : logical_states(executor.program())) {
     if (!wanted(entry.role)) continue;
-    const TensorType* type = file.find_type(entry.name);
+    const TensorType* type = file->find_type(entry.name);
     const std::string found = type == nullptr ? "is not in it" : "is " + to_string(*type);
-    check(type != nullptr && *type == entry.type, ErrorCode::kInvalidArgument,
-          "{}: {} {}, this run's precision.recipe and precision.amax_history want {}: set those of the checkpoint, or "
-          "start a new run from its weights with model.from={} and another out=",
-          path, entry.name, found, to_string(entry.type), parent_folder(path));
-    write_logical(executor, entry, file.read(entry.name).bytes);
+    check(
+        type != nullptr && *type == entry.type, ErrorCode::kInvalidArgument,
+        "{}/{}: {} {}, this run's precision.recipe and precision.amax_history want {}: set those of the checkpoint, or "
+        "start a new run from its weights with model.from={} and another out=",
+        folder, stem, entry.name, found, to_string(entry.type), folder);
+    write_logical(executor, entry, file->read(entry.name).bytes);
     if (loaded) loaded(entry.type.bytes());
   }
 }
@@ -95,7 +77,9 @@ int64_t parse_step(const std::string& name) {
   return all_digits ? std::stoll(digits) : -1;
 }
 
-bool is_resumable(const std::string& folder) { return path_exists(folder + "/optimizer.safetensors"); }
+bool is_resumable(const std::string& folder) {
+  return path_exists(folder + "/optimizer.safetensors") || path_exists(folder + "/optimizer.safetensors.index.json");
+}
 
 }  // namespace
 
@@ -111,25 +95,33 @@ CheckpointContent checkpoint_content(const RunConfig& config) {
           .shard_bytes = config.shard_bytes};
 }
 
-std::string write_checkpoint(const std::string& out, Executor& executor, const CheckpointContent& content,
-                             bool writes) {
-  std::string folder = checkpoint_folder(out, content.run.step);
-  if (!writes) {
-    save_weights(executor, content.model, content.special, "", content.weights, content.shard_bytes);
-    if (content.moments) write_states(executor, is_moment, "");
-    write_states(executor, is_scale, "");
-    barrier(*executor.ranks());
-    return folder;
-  }
-  make_folders(parent_folder(folder));
-  FolderWriter writer(folder);
-  save_weights(executor, content.model, content.special, writer.folder(), content.weights, content.shard_bytes);
-  if (content.moments) write_states(executor, is_moment, writer.file("optimizer.safetensors"));
-  write_states(executor, is_scale, writer.file("scales.safetensors"));
-  if (!content.tokenizer_folder.empty()) copy_tokenizer_files(content.tokenizer_folder, writer.folder());
-  write_file(writer.file("run.json"), run_json(content.run));
-  writer.commit(nlohmann::json{{"step", content.run.step}}.dump());
-  if (executor.ranks() != nullptr) barrier(*executor.ranks());  // it is there for all
+std::string write_checkpoint(const std::string& out, Executor& executor, const CheckpointContent& content) {
+  Communicator* ranks = executor.ranks();
+  const bool first = ranks == nullptr || ranks->rank() == 0;
+  const std::string folder = checkpoint_folder(out, content.run.step);
+  std::optional<FolderWriter> writer;  // of the first rank
+  const auto begin = [&]() -> std::string {
+    if (!first) return "";
+    make_folders(parent_folder(folder));
+    return writer.emplace(folder).folder();
+  };
+  const std::string temporary = do_together(ranks, begin)[0];
+  const Program& program = executor.program();
+  std::vector<FileSet> sets = {weight_files(program, content.model, content.weights, content.shard_bytes),
+                               state_files(program, is_scale, "scales", INT64_MAX)};
+  if (content.moments) sets.push_back(state_files(program, is_moment, kOptimizer, content.shard_bytes));
+  const std::vector<ManifestFile> files = write_tensor_files(executor, temporary, sets);
+  const auto commit = [&]() -> std::string {
+    if (!first) return "";
+    for (const FileSet& set : sets) write_index(temporary, set.stem, set.files);
+    const char* dtype = content.weights == DType::kF32 ? "float32" : "bfloat16";
+    write_file(writer->file("config.json"), to_hugging_face_config(content.model, content.special, dtype));
+    if (!content.tokenizer_folder.empty()) copy_tokenizer_files(content.tokenizer_folder, temporary);
+    write_file(writer->file("run.json"), run_json(content.run));
+    writer->commit(nlohmann::json{{"step", content.run.step}}.dump(), files);
+    return "";
+  };
+  do_together(ranks, commit);
   return folder;
 }
 
@@ -201,8 +193,8 @@ void check_resumable(const std::string& folder) {
 }
 
 void read_checkpoint(const std::string& folder, Executor& executor, const BytesLoaded& loaded) {
-  read_states(executor, is_moment, folder + "/optimizer.safetensors", loaded);
-  read_states(executor, is_scale, folder + "/scales.safetensors", loaded);
+  read_states(executor, is_moment, folder, kOptimizer, loaded);
+  read_states(executor, is_scale, folder, "scales", loaded);
   load_weights(*open_weights(folder), executor, loaded);  // last: it ends with "prepare"
 }
 

@@ -1,6 +1,7 @@
 // Checkpoints: OUT/checkpoints/step_00001000/, each a Hugging Face folder (config.json, model*.safetensors of float32
-// masters, tokenizer) plus optimizer.safetensors (moments), scales.safetensors (FP8 scales and histories) and run.json.
-// checkpoint.content leaves the moments out, and may round the weights to bf16: a folder to use, not to go on from.
+// masters, tokenizer) plus optimizer*.safetensors (moments), scales.safetensors (FP8 scales and histories) and
+// run.json. checkpoint.content leaves the moments out, and may round the weights to bf16: a folder to use, not to go on
+// from.
 //
 // A folder appears under its name only when complete: written beside, checksummed in manifest.json, renamed.
 #pragma once
@@ -44,10 +45,10 @@ CheckpointContent checkpoint_content(const RunConfig& config);
 std::string checkpoint_folder(const std::string& out, int64_t step);
 int64_t checkpoint_step(const std::string& folder);  // of its name; -1 for others
 
-// Returns the folder. Throws kIo with the previous checkpoints untouched. Ranks of a mesh call it together: one of them
-// `writes`, the others give it their parts.
-std::string write_checkpoint(const std::string& out, Executor& executor, const CheckpointContent& content,
-                             bool writes = true);
+// Returns the folder. All ranks of a mesh call it together, with one `out` that all see: each writes the tensor files
+// it owns, the first the rest. Throws, on all ranks the same, with the previous checkpoints untouched and nothing left
+// of this one.
+std::string write_checkpoint(const std::string& out, Executor& executor, const CheckpointContent& content);
 
 // Newest first; only finished folders.
 std::vector<std::string> list_checkpoints(const std::string& out);

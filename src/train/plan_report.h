@@ -61,16 +61,4 @@ std::string to_text(const PlanReport& report, const ModelConfig& model, const Ta
 std::string to_json(const PlanReport& report);
 std::string peak_text(const PlanReport& report);
 
-// Bytes kept for the backward pass of one inner layer, ours beside the formulas of "Reducing Activation Recomputation
-// in Large Transformer Models" (arXiv 2205.05198, 16-bit, dropout as there): sbh(34 + 5as/h), and 34sbh selective.
-struct ActivationRow {
-  std::string name;
-  int64_t s = 0, b = 0, h = 0, a = 0;
-  int64_t ours_none = 0, ours_light = 0, ours_selective = 0, ours_full = 0;
-  double paper_none = 0, paper_selective = 0, paper_full = 0;
-  std::vector<SavedValue> kept_none, kept_selective;  // of that layer, before fusion (their op names say what they are)
-};
-std::vector<ActivationRow> activation_table(const Recipe& recipe, const Target& target);
-std::string to_text(const std::vector<ActivationRow>& rows, bool explain);
-
 }  // namespace octet

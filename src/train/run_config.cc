@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <charconv>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -94,13 +95,20 @@ SettingsTable settings_of(RunConfig& c) {
   t.add("optimizer.clip", &c.optimizer.clip, {.meaning = "largest global gradient norm; 0 = off", .min = 0});
 
   t.add("parallel.tensor", &c.tensor,
-        {.meaning = "ranks that share every layer's heads, columns and vocabulary", .min = 1, .max = 1024});
-  t.add("parallel.data", &c.data_ranks,
-        {.meaning = "ranks that run micro-batches of their own; train.global_batch is dealt out among them",
-         .min = 1,
-         .max = 1 << 16});
+        {.meaning = "ranks that share every layer's heads, columns and vocabulary; 0 (of one axis) = what is left of a "
+                    "launcher's ranks, or of the GPUs",
+         .min = 0,
+         .max = 1024});
+  t.add(
+      "parallel.data", &c.data_ranks,
+      {.meaning = "ranks that run micro-batches of their own; train.global_batch is dealt out among them; 0 = as many "
+                  "as are left and divide its micro-batches",
+       .min = 0,
+       .max = 1 << 16});
   t.add("parallel.context", &c.context,
-        {.meaning = "ranks that share the tokens of a micro-batch, and its heads in attention", .min = 1, .max = 1024});
+        {.meaning = "ranks that share the tokens of a micro-batch, and its heads in attention; 0 as of parallel.tensor",
+         .min = 0,
+         .max = 1024});
   t.add("parallel.sequence", &c.sequence,
         {.meaning = "the ranks of parallel.tensor also share the tokens between products (norms, residuals, dropout)"});
   t.add("parallel.shard", &c.shard,
@@ -111,7 +119,7 @@ SettingsTable settings_of(RunConfig& c) {
         {.meaning = "seconds that a rank waits for another before the run ends", .min = 1});
   t.add("parallel.restarts", &c.restarts,
         {.meaning = "how often a run without a launcher is started again after it has failed, from the newest sound "
-                    "checkpoint",
+                    "checkpoint; above 0, under a launcher too, it makes do with fewer ranks of parallel.data",
          .min = 0,
          .max = 1000});
 
@@ -265,6 +273,13 @@ Recipe resolve_recipe(const RunConfig& c) {
 }
 
 Mesh RunConfig::mesh() const {
+  if (chosen_mesh) return *chosen_mesh;
+  check(tensor > 0 && data_ranks > 0 && context > 0, ErrorCode::kInvalidArgument,
+        "parallel.{}=0 is what is left of a launcher's ranks or of the GPUs that can be used, and here there are "
+        "neither (a plan, or CPU ranks without a launcher): set it to a number",
+        tensor == 0       ? "tensor"
+        : data_ranks == 0 ? "data"
+                          : "context");
   Mesh mesh;
   mesh[Axis::kData] = static_cast<int32_t>(data_ranks);
   mesh[Axis::kContext] = static_cast<int32_t>(context);
@@ -288,15 +303,21 @@ void validate(const RunConfig& c) {
   int64_t global = c.global_batch > 0 ? c.global_batch : c.micro_batch;
   check(global % c.micro_batch == 0, ErrorCode::kInvalidArgument,
         "train.global_batch {} is not a multiple of train.micro_batch {}", global, c.micro_batch);
-  check(global / c.micro_batch % c.data_ranks == 0, ErrorCode::kInvalidArgument,
+  const int32_t data_ranks = c.mesh()[Axis::kData];
+  check(global / c.micro_batch % data_ranks == 0, ErrorCode::kInvalidArgument,
         "train.global_batch {} is {} micro-batches of {}, which parallel.data={} ranks cannot share alike: want a "
         "multiple of {} sequences, or parallel.data among {}",
-        global, global / c.micro_batch, c.micro_batch, c.data_ranks, c.micro_batch * c.data_ranks,
+        global, global / c.micro_batch, c.micro_batch, data_ranks, c.micro_batch * data_ranks,
         fmt::join(divisors(global / c.micro_batch), ", "));
   int64_t tokens = 0;
   check(!__builtin_mul_overflow(c.micro_batch, c.sequence_length, &tokens) && tokens < (int64_t{1} << 31),
         ErrorCode::kInvalidArgument, "train.micro_batch {} x data.sequence_length {} tokens do not fit int32",
         c.micro_batch, c.sequence_length);
+  const int64_t parts = int64_t{c.mesh()[Axis::kContext]} * (c.sequence ? c.mesh()[Axis::kTensor] : 1);
+  check(tokens % parts == 0, ErrorCode::kInvalidArgument,
+        "train.micro_batch {} x data.sequence_length {} are {} tokens, which {} ranks (parallel.context, and "
+        "parallel.tensor under parallel.sequence) cannot share alike: want a sequence length that is a multiple of {}",
+        c.micro_batch, c.sequence_length, tokens, parts, parts / std::gcd(parts, c.micro_batch));
   check(
       c.policy.leave_db <= c.policy.return_db && c.policy.return_underflow <= c.policy.leave_underflow,
       ErrorCode::kInvalidArgument,

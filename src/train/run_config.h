@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,7 +43,8 @@ struct RunConfig {
   OptimizerConfig optimizer;
 
   // ranks
-  int64_t tensor = 1, data_ranks = 1, context = 1;
+  int64_t tensor = 1, data_ranks = 1, context = 1;  // one may be 0: what is left
+  std::optional<Mesh> chosen_mesh;                  // no setting: what choose_mesh() made of them
   bool sequence = false;
   std::string shard = "none";
   int64_t rank_timeout = 600, restarts = 0;
@@ -70,7 +72,7 @@ struct RunConfig {
   int64_t profile_after = 10, profile_steps = 20;
   std::string resume = "auto";  // auto | never | a checkpoint folder
 
-  Mesh mesh() const;
+  Mesh mesh() const;  // the chosen one, else the three sizes; throws kInvalidArgument where one is 0
   int64_t accumulation() const { return (global_batch > 0 ? global_batch : micro_batch) / micro_batch; }
 };
 

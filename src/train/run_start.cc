@@ -69,7 +69,7 @@ Run::Run(const RunConfig& config, const TrainHooks& hooks, const RankLinks& link
   if (!is_first()) own_folder_ += fmt::format("/ranks/rank_{}", links_.ranks->rank());
   open_data();
   if (is_first() && !config_.profile_timeline.empty()) timeline_.emplace(config_);
-  check_writable(config_.out);
+  do_together(links_.ranks, [&] { return check_writable(config_.out), ""; });
   find_checkpoint();
   check_model_folder();
   build();
@@ -124,9 +124,11 @@ void Run::find_checkpoint() {
     const std::string chosen = resume_from_.value_or("");
     const std::vector<std::byte> first = gather(*links_.ranks, std::as_bytes(std::span(chosen)))[0];
     if (!first.empty()) resume_from_ = {reinterpret_cast<const char*>(first.data()), first.size()};
-    check(!resume_from_ || path_exists(*resume_from_), ErrorCode::kNotFound,
-          "rank {} does not see {}, from which rank 0 resumes: all ranks need the same folder", links_.ranks->rank(),
-          *resume_from_);
+    do_together(links_.ranks, [&] {
+      check(!resume_from_ || path_exists(*resume_from_), ErrorCode::kNotFound,
+            "{}, from which rank 0 resumes, is not seen here: all ranks need the same folder", *resume_from_);
+      return "";
+    });
   }
   if (!resume_from_) {
     std::random_device random;
@@ -199,6 +201,7 @@ void Run::build() {
 }
 
 void Run::resume_or_start() {
+  if (links_.ranks != nullptr) check_shared(*links_.ranks, config_.out);
   make_folders(own_folder_);
   lock_ = std::make_unique<FolderLock>(own_folder_);
   log_ = std::make_unique<RunLog>(own_folder_);
@@ -240,6 +243,11 @@ void Run::resume_or_start() {
   result_.run.data = data_;
   result_.run.data_checksum = data_checksum_;
   write_file(own_folder_ + "/config.yaml", result_.run.settings);
+  const Mesh& mesh = program.mesh();
+  if (mesh.ranks() > 1)
+    log_->event(result_.run.step, "ranks",
+                fmt::format("parallel.tensor={} parallel.data={} parallel.context={}", mesh[Axis::kTensor],
+                            mesh[Axis::kData], mesh[Axis::kContext]));
   if (!auto_) return warn_of_gemms_in_high_precision();
   log_->switches(first_switches_);
   log_->levels(result_.run.step, auto_->policy());

@@ -3,14 +3,18 @@
 #include <fmt/ranges.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <random>
+#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "dist/socket.h"
 #include "exec/logical_states.h"
 #include "io/manifest.h"
 #include "io/tokenizer.h"
@@ -207,7 +211,10 @@ void check_whole(const std::string& folder) {
   if (!has_manifest(folder)) return;
   const LoggedTime time("checksums of model.from");
   try {
-    verify_folder(folder, Verify::kChecksums, /*unread=*/{"optimizer.safetensors", "run.json"});
+    std::set<std::string> unread = {"run.json"};
+    for (const ManifestFile& file : read_manifest(folder).files)
+      if (file.name.starts_with("optimizer")) unread.insert(file.name);
+    verify_folder(folder, Verify::kChecksums, unread);
   } catch (const Error& error) {
     fail(error.code(),
          "model.from: {}; name another checkpoint or bring this one anew (if it was changed on purpose, remove "
@@ -262,6 +269,27 @@ void check_writable(const std::string& path) {
   const char* way_out = error == EROFS ? "put out= on another disk, or mount this one writable"
                                        : "put out= elsewhere, or ask for the right to write there";
   fail(ErrorCode::kIo, "{}: {} cannot be written: {}: {}", path, there, std::strerror(error), way_out);
+}
+
+void check_shared(Communicator& ranks, const std::string& folder) {
+  const bool first = ranks.rank() == 0;
+  const auto put_mark = [&]() -> std::string {
+    if (!first) return "";
+    std::random_device random;
+    const std::string mark = fmt::format("{}/seen_{:08x}", folder, random());
+    make_folders(folder);
+    write_file(mark, "");
+    return mark.substr(folder.size());
+  };
+  const std::string mark = folder + do_together(&ranks, put_mark)[0];
+  const auto look = [&] { return path_exists(mark) ? "" : host_name(); };
+  const std::vector<std::string> blind = do_together(&ranks, look);  // their hosts
+  if (first) remove_path(mark);
+  for (size_t rank = 0; rank < blind.size(); ++rank)
+    check(blind[rank].empty(), ErrorCode::kNotFound,
+          "rank {} of {} on {} does not see the folder {} of rank 0, where all ranks write checkpoints: put out= on a "
+          "file system that they share",
+          rank, blind.size(), blind[rank], folder);
 }
 
 int64_t checkpoint_bytes(const RunConfig& config, const Program& program) {

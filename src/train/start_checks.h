@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "dist/communicator.h"
 #include "io/corpus.h"
 #include "ir/program.h"
 #include "ir/target.h"
@@ -61,6 +62,10 @@ DiskUse checkpoint_disk_use(const RunConfig& config, const Program& program, con
 // Throws kIo where `path`, or the nearest folder above it that exists, cannot be written: a file system that is
 // read-only, a folder of others.
 void check_writable(const std::string& path);
+
+// All ranks call it together. Throws kNotFound on all, naming a rank and its host, when it does not see the `folder`
+// that the first one has, which is made where it is not there.
+void check_shared(Communicator& ranks, const std::string& folder);
 
 // Throws kIo with the bytes wanted and free and the settings that need less.
 void check_disk_space(const RunConfig& config, const Program& program, const RunState& from, int64_t free);

@@ -1,11 +1,10 @@
 // train(): one Run, or a Run for each rank of the settings' mesh: threads of this process, or this process as one of
 // those that a launcher started.
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
+#include <new>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -15,6 +14,7 @@
 #include "dist/launch.h"
 #include "dist/nccl.h"
 #include "dist/open_mpi.h"
+#include "train/choose_mesh.h"
 #include "train/run.h"
 
 namespace octet {
@@ -23,14 +23,19 @@ namespace {
 // Ranks but the first one: nothing of the hooks, and no word but in their logs.
 TrainHooks quiet(const TrainHooks& hooks) { return {.target = hooks.target, .free_disk = hooks.free_disk}; }
 
-TrainResult train_threads(const RunConfig& config, const TrainHooks& hooks) {
+// Says what was chosen, and puts it into the settings.
+RunConfig with_mesh(RunConfig config, const MeshChoice& choice) {
+  config.chosen_mesh = choice.mesh;
+  if (choice.fewer)
+    log_warning("{}", choice.note);
+  else if (!choice.note.empty())
+    log_info("{}", choice.note);
+  validate(config);
+  return config;
+}
+
+TrainResult train_threads(const RunConfig& config, const TrainHooks& hooks, bool gpus) {
   const int32_t count = config.mesh().ranks();
-  const bool gpus = (hooks.target ? hooks.target->device : resolve_device(config.device)) == Device::kCuda;
-  check(
-      !gpus || cuda_device_count() >= count, ErrorCode::kInvalidArgument,
-      "parallel.tensor={} x parallel.data={} x parallel.context={} are {} ranks, and {} GPUs can be used here: want a "
-      "GPU for each rank, or train.device=cpu",
-      config.tensor, config.data_ranks, config.context, count, cuda_device_count());
   RunConfig each = config;  // the machine's threads are shared out
   each.threads = std::max<int64_t>((config.threads > 0 ? config.threads : thread_count()) / count, 1);
   TrainResult result;
@@ -62,17 +67,35 @@ TrainResult train_threads(const RunConfig& config, const TrainHooks& hooks) {
   return result;
 }
 
-// Under MPI its own, else the control plane's: for GPUs it carries what hosts tell each other, for CPUs all.
+// Under MPI its own, else the control plane's: for GPUs it carries what hosts tell each other, for CPUs all. MPI wants
+// every process that it started, so that ranks cannot leave before the end.
 std::unique_ptr<Communicator> join_processes(const RunConfig& config, const RankIdentity& identity, bool gpus,
                                              Control& control) {
-  const bool mpi = !gpus && identity.launcher != "octet" && identity.launcher != "torchrun";
-  return mpi ? open_mpi(config.mesh(), static_cast<double>(config.rank_timeout))
+  const bool all = config.mesh().ranks() == identity.size;
+  const bool mpi = all && !gpus && identity.launcher != "variables" && identity.launcher != "torchrun";
+  // Later than the control plane, which knows more of a rank that is silent.
+  return mpi ? open_mpi(config.mesh(), static_cast<double>(config.rank_timeout + 2))
              : make_control_ranks(control, config.mesh(), identity.rank);
 }
 
-TrainResult train_process(const RunConfig& config, const TrainHooks& hooks, const RankIdentity& identity) {
+// Ranks beyond the mesh leave at once.
+TrainResult train_process(const RunConfig& given, const TrainHooks& hooks, const RankIdentity& identity) {
+  const bool gpus = resolve_device(given.device) == Device::kCuda;
+  const MeshChoice choice = choose_mesh(given, identity.size, fmt::format("ranks ({})", identity.launcher));
+  const int32_t count = choice.mesh.ranks();
+  check(count == identity.size || !choice.note.empty(), ErrorCode::kInvalidArgument,
+        "{} ranks were started ({}), and the settings want {}: start {}, or set one of parallel.tensor, parallel.data "
+        "and parallel.context to 0, which takes what is left",
+        identity.size, identity.launcher, count, count);
+  if (identity.rank >= count) {
+    log_info("rank {} of {} has nothing to do and ends: {}", identity.rank, identity.size, choice.note);
+    return {.left_over = true};
+  }
   if (identity.rank != 0) set_log_level(LogLevel::kError);
-  const bool gpus = resolve_device(config.device) == Device::kCuda;
+  const RunConfig config = with_mesh(given, choice);
+  if (count == 1) return Run(config, hooks).loop();
+  RankIdentity joining = identity;
+  joining.size = count;
   std::mutex mutex;
   std::string lost;  // what the control plane says of a lost rank
   Communicator* joined = nullptr;
@@ -81,10 +104,12 @@ TrainResult train_process(const RunConfig& config, const TrainHooks& hooks, cons
     lost = why;
     if (joined != nullptr) joined->abort(why);
   };
-  Control control(identity, {.timeout = static_cast<double>(config.rank_timeout),
-                             .build = hooks.build,
-                             .log = [](const std::string& line) { log_warning("{}", line); },
-                             .on_lost = on_lost});
+  const auto timeout = static_cast<double>(config.rank_timeout);
+  Control control(joining, {.rendezvous_timeout = 5 * timeout,
+                            .timeout = timeout,
+                            .build = hooks.build,
+                            .log = [](const std::string& line) { log_warning("{}", line); },
+                            .on_lost = on_lost});
   std::unique_ptr<Communicator> ranks;
   try {
     RunConfig copy = config;
@@ -113,7 +138,7 @@ TrainResult train_process(const RunConfig& config, const TrainHooks& hooks, cons
     control.close();
     return result;
   } catch (const std::exception& error) {
-    control.give_up(error.what());
+    control.give_up(dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? "out of memory" : error.what());
     const std::lock_guard lock(mutex);
     joined = nullptr;
     throw;
@@ -124,19 +149,13 @@ TrainResult train_process(const RunConfig& config, const TrainHooks& hooks, cons
 
 TrainResult train(const RunConfig& config, const TrainHooks& hooks) {
   const std::optional<RankIdentity> identity = find_identity([](const char* name) { return std::getenv(name); });
-  const int32_t ranks = config.mesh().ranks();
-  if (identity && identity->size > 1) {
-    check(identity->size == ranks, ErrorCode::kInvalidArgument,
-          "{} started {} ranks; parallel.tensor={} x parallel.data={} x parallel.context={} are {}: start {}, or set "
-          "parallel.data={}",
-          identity->launcher, identity->size, config.tensor, config.data_ranks, config.context, ranks, ranks,
-          identity->size / std::max<int64_t>(config.tensor * config.context, 1));
-    validate(config);
-    return train_process(config, hooks, *identity);
-  }
-  if (ranks == 1) return Run(config, hooks).loop();
-  validate(config);
-  return train_threads(config, hooks);
+  if (identity && identity->size > 1) return train_process(config, hooks, *identity);
+  if (config.tensor * config.data_ranks * config.context == 1) return Run(config, hooks).loop();
+  const bool gpus = (hooks.target ? hooks.target->device : resolve_device(config.device)) == Device::kCuda;
+  const RunConfig chosen =
+      with_mesh(config, gpus ? choose_mesh(config, cuda_device_count(), "GPUs that can be used here")
+                             : MeshChoice{config.mesh()});
+  return chosen.mesh().ranks() == 1 ? Run(chosen, hooks).loop() : train_threads(chosen, hooks, gpus);
 }
 
 }  // namespace octet

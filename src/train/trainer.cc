@@ -24,13 +24,25 @@ namespace octet {
 
 namespace {
 
+constexpr time_t kSecondSignal = 3;  // seconds
 volatile std::sig_atomic_t g_signal = 0;
-void on_signal(int signal) { g_signal = signal; }
+time_t g_signal_time = 0;  // of the first; the handler's alone while a guard lives
+
+void on_signal(int signal) {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  if (g_signal == 0) g_signal_time = now.tv_sec;
+  g_signal = signal;
+  if (signal == SIGHUP || now.tv_sec - g_signal_time < kSecondSignal) return;
+  std::signal(signal, SIG_DFL);
+  raise(signal);  // takes effect when this returns
+}
 
 // SIGINT, SIGTERM and SIGHUP as a flag that a run polls between pieces of work: they set it during the lifetime of a
-// guard (with `on`). A second SIGINT or SIGTERM has its default effect; a closed terminal may send more than one
-// SIGHUP, from the kernel and from the shell: they all only set the flag. A SIGHUP that was ignored (nohup) stays
-// ignored. One at a time.
+// guard (with `on`). A SIGINT or SIGTERM later than kSecondSignal after the first one has its default effect; until
+// then it may be the same again, from a launcher that passes on what the whole process group got. A closed terminal may
+// send more than one SIGHUP, from the kernel and from the shell: they all only set the flag. A SIGHUP that was ignored
+// (nohup) stays ignored. One at a time.
 class SignalGuard {
  public:
   explicit SignalGuard(bool on) : on_(on) {
@@ -38,10 +50,9 @@ class SignalGuard {
     g_signal = 0;
     struct sigaction action {};
     action.sa_handler = on_signal;
-    action.sa_flags = SA_RESETHAND;
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&action.sa_mask, signal);
     sigaction(SIGINT, &action, &old_int_);
     sigaction(SIGTERM, &action, &old_term_);
-    action.sa_flags = 0;
     sigaction(SIGHUP, &action, &old_hup_);
     if (old_hup_.sa_handler == SIG_IGN) sigaction(SIGHUP, &old_hup_, nullptr);
   }
@@ -73,6 +84,7 @@ bool Run::stop_wanted() {
 void Run::evaluate_now(int64_t step) {
   if (!validation_data_ || last_evaluated_ == step) return;
   auto started = std::chrono::steady_clock::now();
+  if (links_.control != nullptr) links_.control->note(step, "eval");
   bool stopped = false;
   LossSum loss = evaluate_dataset(*stepper_, validation_data_, config_.eval_tokens, config_.separate_documents,
                                   [&] { return stopped = stopped || stop_wanted(); });
@@ -100,7 +112,8 @@ void Run::save(int64_t step) {
   content.run = result_.run;
   content.tokenizer_folder = tokenizer_folder_;
   const auto started = std::chrono::steady_clock::now();
-  result_.checkpoint = write_checkpoint(config_.out, stepper_->executor(), content, is_first());
+  if (links_.control != nullptr) links_.control->note(step, "checkpoint");
+  result_.checkpoint = write_checkpoint(config_.out, stepper_->executor(), content);
   last_saved_ = step;
   if (const double seconds = seconds_since(started); seconds > 1)
     log_info("step {}: {} written in {:.1f} s", step, result_.checkpoint, seconds);
@@ -110,8 +123,8 @@ void Run::save(int64_t step) {
     prune_checkpoints(config_.out, config_.checkpoint_keep, result_.run.best_step, result_.run.lineage);
 }
 
-// Enqueues the first micro-batch of a step; null once the run is to stop. If the data turns out to be damaged, a
-// checkpoint is written before the error ends the run.
+// Enqueues the first micro-batch of a step; null once the run is to stop. If the data turns out to be damaged, a run of
+// one rank writes a checkpoint before the error ends it.
 std::unique_ptr<Run::Step> Run::begin(Prefetcher& prefetcher, int64_t step) {
   if (links_.ranks != nullptr) stop_agreed_ = any_of(*links_.ranks, g_signal != 0 || (hooks_.stop && hooks_.stop()));
   if (stop_wanted()) return nullptr;  // before data is taken, so that a later call still finds it
@@ -120,6 +133,7 @@ std::unique_ptr<Run::Step> Run::begin(Prefetcher& prefetcher, int64_t step) {
   try {
     next->micro_batches = prefetcher.take(step, [&] { return stop_wanted(); });
   } catch (const Error&) {
+    if (links_.ranks != nullptr) throw;  // the others do not know of it
     if (in_flight_step_) conclude(*std::exchange(in_flight_step_, nullptr));
     if (result_.run.step > 0) save(result_.run.step);
     throw;

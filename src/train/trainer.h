@@ -20,6 +20,7 @@ struct TrainResult {
   double tokens_per_second = 0;          // median over steps
   double seconds = 0, data_seconds = 0;  // of all steps; of that, waiting for the next step's tokens
   int64_t planned_bytes = 0, allocated_bytes = 0;
+  bool left_over = false;  // a launcher's rank that the run has no use for: nothing was done
 };
 
 struct TrainHooks {
@@ -34,7 +35,7 @@ struct TrainHooks {
 
 // Runs (or resumes) what `config` describes. Everything rejectable is rejected before the first step. The ranks of its
 // mesh are threads of this process, or processes that a launcher started, this one among them (docs/distributed.md);
-// the result is rank 0's.
+// the result is rank 0's. A launcher's ranks beyond the mesh return at once.
 TrainResult train(const RunConfig& config, const TrainHooks& hooks = {});
 
 // Mean loss over the first `max_tokens` (0 = all) targets of the set, in windows of the eval shape. `stop` is called

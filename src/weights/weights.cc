@@ -17,7 +17,7 @@ namespace octet {
 namespace {
 
 constexpr int64_t kMaxConfigBytes = 1 << 24;
-constexpr int64_t kPieceElements = int64_t{1} << 22, kThreadElements = int64_t{1} << 16;
+constexpr int64_t kPieceElements = int64_t{1} << 22;
 
 std::string find_tensor(const TensorSource& tensors, const ModelConfig& config, const std::string& name) {
   if (tensors.find_type(name) != nullptr) return name;
@@ -220,66 +220,6 @@ std::vector<float> read_parameter(const TensorSource& tensors, const ModelConfig
     return read_floats(view_of(tensor, static_cast<size_t>(i), tensors.read(name), name));
   }
   fail(ErrorCode::kInternal, "no checkpoint tensor holds parameter {}", param);
-}
-
-namespace {
-
-// One parameter as `dtype`, piece by piece: no second copy of a tensor is held.
-void write_in_pieces(Executor& executor, const LogicalState& state, DType dtype, const std::string& tensor,
-                     SafetensorsFolderWriter& writer) {
-  int64_t count = state.type.shape.elements(), width = dtype_bytes(state.type.dtype);
-  std::vector<std::byte> piece, out;
-  for (int64_t first = 0; first < count; first += kPieceElements) {
-    int64_t elements = std::min(kPieceElements, count - first);
-    piece.resize(static_cast<size_t>(elements * width));
-    out.resize(static_cast<size_t>(elements * dtype_bytes(dtype)));
-    read_logical(executor, state, piece, first * width);
-    parallel_for(elements, kThreadElements, [&](int64_t begin, int64_t end) {
-      convert(state.type.dtype, piece.data() + begin * width, dtype, out.data() + begin * dtype_bytes(dtype),
-              end - begin);
-    });
-    writer.write(tensor, out);
-  }
-}
-
-std::vector<float> read_param(Executor& executor, const LogicalState& state) {
-  std::vector<std::byte> bytes(static_cast<size_t>(state.type.bytes()));
-  std::vector<float> values(static_cast<size_t>(state.type.shape.elements()));
-  read_logical(executor, state, bytes);
-  convert(state.type.dtype, bytes.data(), DType::kF32, values.data(), state.type.shape.elements());
-  return values;
-}
-
-}  // namespace
-
-void save_weights(Executor& executor, const ModelConfig& config, const SpecialTokens& special,
-                  const std::string& folder, DType dtype, int64_t max_shard_bytes) {
-  const ParamShapes params = param_shapes(config);
-  std::map<std::string, CheckpointTensor> tensors;
-  std::vector<NamedType> types;
-  for (const CheckpointTensor& tensor : checkpoint_tensors(config)) {
-    tensors[tensor.name] = tensor;
-    types.push_back({tensor.name, {dtype, tensor_shape(tensor, params)}});
-  }
-  SafetensorsFolderWriter writer(folder, types, {{"format", "pt"}}, max_shard_bytes);
-  for (const NamedType& entry : writer.tensors()) {
-    const CheckpointTensor& tensor = tensors.at(entry.name);
-    const auto state = [&](size_t i) {
-      return find_logical_state(executor.program(), tensor.params[i], StateRole::kMaster);
-    };
-    if (tensor.transposed || tensor.groups > 1) {
-      const Shape& stored = entry.type.shape;
-      const auto values =
-          join_params(tensor, stored.elements(), [&](size_t i) { return read_param(executor, state(i)); });
-      writer.write(entry.name, stored_bytes(tensor, stored, values, dtype));
-    } else {
-      for (size_t i = 0; i < tensor.params.size(); ++i) write_in_pieces(executor, state(i), dtype, entry.name, writer);
-    }
-  }
-  writer.finish();
-  if (folder.empty()) return;
-  write_file(folder + "/config.json",
-             to_hugging_face_config(config, special, dtype == DType::kF32 ? "float32" : "bfloat16"));
 }
 
 }  // namespace octet

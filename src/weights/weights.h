@@ -133,9 +133,4 @@ void fill_random_weights(Executor& executor, uint64_t seed);
 // Fresh weights as the model's params say (init, std), from the seed; then prepares.
 void initialize_weights(Executor& executor, uint64_t seed);
 
-// Writes config.json and the masters as safetensors of `dtype` (f32 or bf16) into the folder, which must exist;
-// "" where another rank of the mesh writes them.
-void save_weights(Executor& executor, const ModelConfig& config, const SpecialTokens& special,
-                  const std::string& folder, DType dtype = DType::kF32, int64_t max_shard_bytes = 4'000'000'000);
-
 }  // namespace octet

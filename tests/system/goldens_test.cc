@@ -6,6 +6,7 @@
 #include "eval/verify.h"
 #include "exec/executor.h"
 #include "octet/engine.h"
+#include "train/tensor_files.h"
 #include "train/verify_training.h"
 #include "weights/weights.h"
 
@@ -130,7 +131,10 @@ TEST_P(Goldens, SavedFoldersLoadBackEqual) {
   IncrementalModel decoder(weights->config(), {.recipe = parse_recipe("fp32"), .target = padding_target()});
   load_weights(*weights, decoder.executor());
   TempFolder copy;
-  save_weights(decoder.executor(), weights->config(), weights->special(), copy.path(), DType::kF32, 100'000);  // shards
+  const FileSet shards = weight_files(decoder.executor().program(), weights->config(), DType::kF32, 100'000);
+  write_tensor_files(decoder.executor(), copy.path(), {shards});
+  write_index(copy.path(), shards.stem, shards.files);
+  write_file(copy.file("config.json"), to_hugging_face_config(weights->config(), weights->special(), "float32"));
   write_file(copy.file("expected.safetensors"), read_file(folder + "/expected.safetensors"));
   EXPECT_TRUE(path_exists(copy.file("model.safetensors.index.json")));
   VerifyReport report = verify_inference(copy.path(), parse_recipe("fp32"), cpu_target());

@@ -1,11 +1,22 @@
 // Runs on several ranks, as threads, against the run of one: losses, checkpoints that know no mesh, resuming, refusals.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include <cerrno>
+#include <regex>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/testing/test_error.h"
 #include "dist/communicator.h"
+#include "dist/socket.h"
+#include "io/manifest.h"
 #include "system/tiny.h"
+#include "train/start_checks.h"
 #include "train/trainer.h"
 
 namespace octet {
@@ -32,6 +43,9 @@ const Way kWays[] = {
     {.name = "context 2", .context = 2},
     {.name = "data 2 tensor 2 sequence gradients", .tensor = 2, .data = 2, .sequence = true, .shard = "gradients"},
 };
+const Way kEight = {.name = "2x2x2", .tensor = 2, .data = 2, .context = 2, .shard = "parameters"};
+
+constexpr int64_t kSmallShard = 9000;  // bytes; an embedding has 8192
 
 RunConfig config_of(TempFolder& folder, const char* recipe, const Way& way) {
   RunConfig config = tiny_config(folder, recipe);
@@ -69,27 +83,42 @@ TEST_P(Ranks, LossesAreThoseOfOne) {
   }
 }
 
-// A state saved by one rank, loaded and saved again by a mesh, is the same files.
+// Loads a checkpoint into a mesh and writes it to OUT.
+std::string save_again(const RunConfig& config, const std::string& from, const std::string& out) {
+  const auto work = [&](Communicator& rank) {
+    StepperOptions options = stepper_options(config, cpu_target());
+    options.ranks = config.mesh().ranks() > 1 ? &rank : nullptr;
+    Stepper stepper(resolve_model(config, 0), options);
+    read_checkpoint(from, stepper.executor());
+    CheckpointContent content = checkpoint_content(config);
+    content.model = resolve_model(config, 0);
+    write_checkpoint(out, stepper.executor(), content);
+  };
+  run_thread_ranks(config.mesh(), work);
+  return checkpoint_folder(out, 0);
+}
+
+// A state saved by one rank, loaded and saved again by one mesh after the other, is the same files: so many that each
+// rank owns some, or one of a kind.
 TEST_P(Ranks, CheckpointsKnowNoMesh) {
   RunConfig config = config_of(folder_, GetParam(), {.name = "one"});
   config.steps = 3;
-  const std::string saved = train(config).checkpoint;
-  const auto expected = checkpoint_bytes(saved);
-  for (const Way& way : kWays) {
-    RunConfig other = config_of(folder_, GetParam(), way);
-    const std::string out = folder_.file(std::string("again ") + way.name);
-    const auto work = [&](Communicator& rank) {
-      StepperOptions options = stepper_options(other, cpu_target());
-      options.ranks = other.mesh().ranks() > 1 ? &rank : nullptr;
-      Stepper stepper(resolve_model(other, 0), options);
-      read_checkpoint(saved, stepper.executor());
-      CheckpointContent content = checkpoint_content(other);
-      content.model = resolve_model(other, 0);
-      write_checkpoint(out, stepper.executor(), content, rank.rank() == 0);
-    };
-    run_thread_ranks(other.mesh(), work);
-    EXPECT_TRUE(checkpoint_bytes(checkpoint_folder(out, 0)) == expected) << way.name;
+  const std::string whole = train(config).checkpoint;
+  config.shard_bytes = kSmallShard;
+  const std::string one = save_again(config, whole, folder_.file("shards of one"));
+  const auto expected = checkpoint_bytes(one);
+  EXPECT_GE(expected.size(), 16u);
+  std::vector<Way> ways(std::begin(kWays), std::end(kWays));
+  ways.push_back(kEight);
+  std::string saved = one;
+  for (const Way& way : ways) {
+    way.put(config);
+    saved = save_again(config, saved, folder_.file(std::string("shards of ") + way.name));
+    EXPECT_TRUE(checkpoint_bytes(saved) == expected) << way.name;
   }
+  EXPECT_EQ(verify_folder(saved).files, verify_folder(one).files);
+  config.shard_bytes = RunConfig().shard_bytes;
+  EXPECT_TRUE(checkpoint_bytes(save_again(config, saved, folder_.file("again"))) == checkpoint_bytes(whole));
 }
 
 TEST_P(Ranks, ResumeIsUninterrupted) {
@@ -143,6 +172,61 @@ TEST_P(Ranks, TheFirstErrorEndsTheRun) {
 
 INSTANTIATE_TEST_SUITE_P(Recipes, Ranks, testing::Values("fp32", "fp8-delayed"));
 
+TEST(Ranks, WeightsAloneKnowNoMesh) {
+  TempFolder folder;
+  RunConfig config = config_of(folder, "fp8-delayed", {.name = "one"});
+  config.steps = 1;
+  const std::string whole = train(config).checkpoint;
+  config.shard_bytes = kSmallShard;
+  for (const char* content : {"weights", "weights-bf16"}) {
+    config.checkpoint_content = content;
+    RunConfig mesh = config;
+    kEight.put(mesh);
+    const auto files = checkpoint_bytes(save_again(mesh, whole, folder.file(fmt::format("mesh {}", content))));
+    EXPECT_GT(files.size(), 4u);
+    EXPECT_TRUE(files == checkpoint_bytes(save_again(config, whole, folder.file(content)))) << content;
+  }
+}
+
+// A disk that is full after any number of bytes, for whichever rank comes to them.
+TEST(Ranks, AFullDiskLeavesThePreviousCheckpoint) {
+  TempFolder folder;
+  RunConfig config = config_of(folder, "fp32", {.name = "one"});
+  config.steps = 1;
+  const std::string whole = train(config).checkpoint;
+  kWays[6].put(config);
+  config.shard_bytes = kSmallShard;
+  const std::string out = folder.file("mesh"), saved = save_again(config, whole, out);
+  const auto files = verify_folder(saved).files;
+  int64_t bytes = 0;
+  for (const ManifestFile& file : files) bytes += file.bytes;
+  for (const int64_t room : {int64_t{0}, bytes / 2, bytes - 1, bytes + 1}) {  // the last: for all but the manifest
+    inject_write_fault(room, ENOSPC);
+    const std::string message = error_of([&] { save_again(config, whole, out); });
+    inject_write_fault(-1, 0);
+    EXPECT_TRUE(std::regex_search(message, std::regex("^rank [0-3] of 4 on [^ ]+: .*the disk is full or over quota")))
+        << room << ": " << message;
+    EXPECT_EQ(list_folder(out + "/checkpoints"), std::vector<std::string>{"step_00000000"}) << room;
+    EXPECT_EQ(verify_folder(saved).files, files) << room;
+  }
+}
+
+TEST(Ranks, AFolderThatARankDoesNotSeeIsRefused) {
+  TempFolder folder;
+  const auto check = [&](const char* of_last) {
+    return error_of([&] {
+      run_thread_ranks({{1, 3, 1, 1}}, [&](Communicator& rank) {
+        check_shared(rank, folder.file(rank.rank() == 2 ? of_last : "out"));
+      });
+    });
+  };
+  EXPECT_EQ(check("out"), "(no error)");
+  const std::string refused = check("elsewhere");
+  EXPECT_TRUE(refused.starts_with("rank 2 of 3 on ")) << refused;
+  EXPECT_NE(refused.find("does not see the folder"), std::string::npos) << refused;
+  EXPECT_TRUE(list_folder(folder.file("out")).empty());
+}
+
 TEST(Ranks, WhatDoesNotDivideIsRefused) {
   TempFolder folder;
   RunConfig config = config_of(folder, "fp32", {.name = "data 3", .data = 3});
@@ -154,6 +238,44 @@ TEST(Ranks, WhatDoesNotDivideIsRefused) {
         << error.message();
     EXPECT_NE(error.message().find("parallel.data among 1, 2, 4"), std::string::npos) << error.message();
   }
+}
+
+TEST(Ranks, FewerGpusThanRanksAreRefused) {
+  TempFolder folder;
+  RunConfig config = config_of(folder, "fp32", {.name = "data 64", .data = 64});
+  config.global_batch = 64 * config.micro_batch;
+  const std::string error = error_of([&] { train(config, {.target = h200_target()}); });
+  for (const char* part : {"parallel.data=64 x parallel.context=1 are 64", " GPUs ", ": want "})
+    EXPECT_NE(error.find(part), std::string::npos) << error;
+  EXPECT_FALSE(path_exists(config.out));
+}
+
+// Ranks as processes whose plans are not the same, as on machines of unlike devices.
+TEST(Ranks, UnlikePlansAreRefusedBeforeTheFirstStep) {
+  TempFolder folder;
+  RunConfig config = config_of(folder, "fp32", kWays[2]);
+  const std::string port = std::to_string(port_of(listen_at("127.0.0.1", 0)));
+  std::vector<pid_t> children;
+  for (const char* rank : {"0", "1"}) {
+    children.push_back(fork());
+    if (children.back() != 0) continue;
+    const std::pair<const char*, const char*> variables[] = {{"RANK", rank},
+                                                             {"LOCAL_RANK", rank},
+                                                             {"WORLD_SIZE", "2"},
+                                                             {"LOCAL_WORLD_SIZE", "2"},
+                                                             {"MASTER_ADDR", "127.0.0.1"},
+                                                             {"MASTER_PORT", port.c_str()}};
+    for (const auto& [name, value] : variables) setenv(name, value, 1);
+    const Target target = *rank == '0' ? cpu_target() : interpreter_target();
+    write_file(folder.file(rank), error_of([&] { train(config, {.target = target}); }));
+    _exit(0);
+  }
+  for (const pid_t child : children) waitpid(child, nullptr, 0);
+  for (const char* rank : {"0", "1"}) {
+    const std::string error = read_file(folder.file(rank));
+    EXPECT_TRUE(error.starts_with("plan: rank 1 of 2 differs from rank 0: line ")) << error;
+  }
+  EXPECT_FALSE(path_exists(config.out + "/log.jsonl"));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "exec/executor.h"
 #include "octet/commands.h"
+#include "train/activation_table.h"
 #include "train/plan_report.h"
 
 namespace octet {
@@ -41,7 +42,8 @@ void run_plan(const Options& options) {
   bool anything = !options.run.file.empty() || !options.run.words.empty();
   if (anything || !options.activations) read_run_options(options.run, config, settings);
   if (options.activations) {
-    std::fputs(to_text(activation_table(resolve_recipe(config), target), options.saved).c_str(), stdout);
+    const CompileOptions compile = compile_options(config, target);
+    std::fputs(to_text(activation_table(compile.recipe, target, compile.parallel), options.saved).c_str(), stdout);
     return;
   }
   validate(config);
@@ -65,6 +67,7 @@ void add_plan_command(CLI::App& app) {
   octet plan model.size=gpt3-175b data.sequence_length=2048 train.micro_batch=1 --target h200
   octet plan model.size=gpt3-5b precision.recipe=bf16 --target h200 --peak
   octet plan --activations --saved             activation bytes per layer compared with arXiv 2205.05198
+  octet plan --activations parallel.tensor=8 parallel.sequence=true             the same of one of 8 ranks
   octet plan --list-models)");
   add_run_options(*command, options->run);
   command->add_option("--target", options->target, "cpu, h200 or a target file");

@@ -2,7 +2,6 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdlib>
-#include <fstream>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -20,15 +19,8 @@ constexpr const char* kExamples = R"(Examples:
   octet train configs/gpt2_124m.yaml --disable=fuse --dump-ir=ir
 `octet config` lists every setting, its meaning, range and default.
 A run whose `out` folder holds checkpoints continues from the newest sound one (resume=never starts anew).
-Ctrl-C, SIGTERM or a closed terminal (unless under nohup) ends it with a checkpoint of the last whole step.)";
-
-// argv of this process.
-std::vector<std::string> own_arguments() {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  std::vector<std::string> arguments;
-  for (std::string argument; std::getline(file, argument, '\0');) arguments.push_back(argument);
-  return arguments;
-}
+Ctrl-C, SIGTERM or a closed terminal (unless under nohup) ends it with a checkpoint of the last whole step; Ctrl-C or
+SIGTERM again, three seconds later or more, ends it at once.)";
 
 void run_training(const RunOptions& options) {
   RunConfig config;
@@ -39,13 +31,13 @@ void run_training(const RunOptions& options) {
     check(config.resume == "auto", ErrorCode::kInvalidArgument,
           "parallel.restarts={} goes on from the newest checkpoint of out, and resume is {}: leave it at auto",
           config.restarts, config.resume);
-    const int status = run_local_ranks({.arguments = own_arguments(),
-                                        .restarts = static_cast<int32_t>(config.restarts),
-                                        .log = [](const std::string& line) { log_warning("{}", line); }});
-    if (status != 0) std::exit(status);
-    return;
+    const std::optional<int> status =
+        restart_after_failures(config.restarts, [](const std::string& line) { log_warning("{}", line); });
+    if (status.value_or(0) != 0) std::exit(*status);
+    if (status) return;
   }
   TrainResult result = train(config, {.build = version_text("octet"), .handle_signals = true});
+  if (result.left_over) return;
   if (result.tokens_per_second == 0) {  // no step was run
     if (result.interrupted)
       fmt::print("stopped at step {}, before the end of the next\n", result.run.step);

@@ -26,7 +26,7 @@ using SteadyTime = Clock::time_point;
 constexpr int kData = 1, kAbort = 2;        // tags
 constexpr size_t kChunk = size_t{1} << 30;  // MPI counts with int
 constexpr size_t kLongestReason = 1000;     // sent at once, without the receiver
-constexpr unsigned kFinalizeSeconds = 5;
+constexpr unsigned kFinalizeSeconds = 1;
 
 std::mutex g_mutex;
 bool g_failed = false, g_unfinished = false;  // of any communicator: an error; sends whose buffers may be gone
@@ -39,12 +39,12 @@ void call(int result, const char* function) {
   fail(ErrorCode::kIo, "{}: {}", function, std::string_view(text.data(), static_cast<size_t>(length)));
 }
 
-// At the process's end. After an error other ranks may never come to MPI_Finalize: it is given a few seconds. With
+// At the process's end. After an error other ranks may never come to MPI_Finalize: it is given a second. With
 // unfinished sends it is left out; mpirun then ends the others.
 void finish() {
   if (g_unfinished) return;
   if (g_failed) {
-    std::signal(SIGALRM, SIG_DFL);
+    std::signal(SIGALRM, [](int) { _exit(1); });
     alarm(kFinalizeSeconds);
   }
   MPI_Finalize();

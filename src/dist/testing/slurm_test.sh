@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # A Slurm of this machine alone (Debian: slurm-wlm, munge), and ranks under its srun: who they are, that a batch script and
-# a single task are no launch, and what they say when one is killed. Usage: slurm_test.sh octet_dist_test
+# a single task are no launch, and what they say when one is killed. Then training under MPI (PMIx): the files of ranks as
+# threads, a checkpoint when the job is signalled, a killed rank. Usage: slurm_test.sh octet_dist_test OCTET TEXT
 set -euo pipefail
 PATH=$PATH:/usr/sbin
 for program in munged slurmctld slurmd srun sbatch; do
   command -v $program >/dev/null || { echo "skipped: there is no $program (Debian: slurm-wlm, munge)"; exit 77; }
 done
-rank=("$1" --gtest_filter=LocalRank.DISABLED_Work --gtest_also_run_disabled_tests --gtest_brief=1)
+octet=$(realpath "$2") text=$(realpath "$3")
+rank=("$1" --gtest_filter=Rank.DISABLED_Work --gtest_also_run_disabled_tests --gtest_brief=1)
 folder=$(mktemp -d)
 host=$(hostname -s)
 daemons=()
@@ -63,4 +65,37 @@ srun --kill-on-bad-exit=0 -n 3 "${rank[@]}" 2>/dev/null && expect "a killed rank
 for number in 0 2; do
   expect "rank $number" "$(cat "$folder/$number")" "rank 1 of 3 on $host has ended or closed its connection; it had run no graph"
 done
+
+cd "$folder"
+head -c 60000 "$text" >text
+"$octet" tokenizer train --vocab-size 300 --out tok text >/dev/null 2>&1
+"$octet" data --tokenizer tok --out corpus text >/dev/null 2>&1
+train=("$octet" train train.device=cpu train.threads=1 data.train=corpus data.sequence_length=32 model.size=gpt2-nano
+  model.layers=2 model.hidden=64 model.heads=4 train.micro_batch=1 train.global_batch=4 eval.interval=0 log.interval=1
+  parallel.data=2 parallel.tensor=2 parallel.shard=optimizer)
+srun_train() {  # srun_train() SETTINGS...: of four ranks; its log is ranks.log
+  srun --mpi=pmix --kill-on-bad-exit=1 -n 4 --job-name=ranks "${train[@]}" "$@" >ranks.log 2>&1
+}
+trained() { until grep -q "\"step\":[1-9][0-9]" "$1/log.jsonl" 2>/dev/null; do sleep 0.1; done; }
+
+"${train[@]}" train.steps=6 out=threads >/dev/null 2>&1
+if [ -f "$(dirname "$octet")/liboctet_mpi.so" ] && srun --mpi=list 2>&1 | grep -qw pmix; then
+  srun_train train.steps=6 out=slurm || expect "training" "$(cat ranks.log)" "exit status 0"
+  for file in model optimizer scales; do cmp {threads,slurm}/checkpoints/step_00000006/$file.safetensors; done
+
+  srun_train train.steps=1000000 out=signalled &
+  trained signalled
+  scancel --signal=TERM --name=ranks
+  wait $! || expect "a signalled job" "$(cat ranks.log)" "exit status 0"
+  expect "its checkpoints" "$(ls signalled/checkpoints | wc -l)" 1
+
+  srun_train train.steps=1000000 out=killed &
+  trained killed
+  kill -9 "$(pgrep -f "^$octet train.*out=killed" | tail -n 1)"
+  wait $! && expect "a killed rank" "exit status 0" "a failure"
+  grep -q "rank [0-3] of 4 on $host has ended or closed its connection; it was in step" ranks.log ||
+    expect "a killed rank" "$(cat ranks.log)" "its name"
+else
+  echo "training was skipped: Octet was built without MPI, or Slurm has no PMIx (Debian: slurm-wlm-basic-plugins)"
+fi
 echo "ranks under Slurm $(slurmd -V | cut -d' ' -f2): passed"

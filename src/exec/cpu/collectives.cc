@@ -26,13 +26,14 @@ class Collective {
         const auto axis = static_cast<int>(node.attr<int64_t>(key));
         return PartView(whole, axis, cut.outer(axis), n);
       };
-      const Layout &from = graph.layout(node.inputs[i]), &to = node.layouts[i];
+      const Layout& from = graph.layout(node.inputs[i]);
       const bool all = op_ == Op::kAllReduce, gather = op_ == Op::kAllGather;
       Operand operand{.type = x.dtype,
                       .elements = std::min(x.shape.elements(), y.shape.elements()),
                       .divided = PartView(x.shape, 0, 1, 1),
                       .joined = PartView(y.shape, 0, 1, 1)};
-      if (!all && !gather) operand.divided = view(op_ == Op::kAllToAll ? "split_axis" : "axis", x.shape, to);
+      if (!all && !gather)
+        operand.divided = view(op_ == Op::kAllToAll ? "split_axis" : "axis", x.shape, node.layouts[i]);
       if (gather || op_ == Op::kAllToAll) operand.joined = view("axis", y.shape, from);
       if (op_ == Op::kAllToAll) operand.elements /= n;
       operands_.push_back(operand);

@@ -34,10 +34,11 @@ MappedMemory::MappedMemory(int64_t bytes, const std::string& purpose) : bytes_(b
   const int64_t alignment = bytes >= 2 * kHugePage ? kHugePage : kPage;
   const int64_t reserved = (bytes + kPage - 1) / kPage * kPage + (alignment > kPage ? alignment : 0);
   void* base = mmap(nullptr, static_cast<size_t>(reserved), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const int error = errno;  // what follows opens files
   check(base != MAP_FAILED, ErrorCode::kOutOfMemory,
         "cannot map {} bytes for {}: {} ({} bytes are available): use a smaller model, fewer tokens a batch or "
         "recompute",
-        bytes, purpose, std::strerror(errno), available_memory_bytes());
+        bytes, purpose, std::strerror(error), available_memory_bytes());
   auto* begin = static_cast<std::byte*>(base);
   auto* aligned = begin + (-reinterpret_cast<intptr_t>(begin) & (alignment - 1));
   const int64_t mapped = (bytes + kPage - 1) / kPage * kPage;

@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Ranks of `octet train` under mpirun: the files of ranks as threads, byte for byte; what is said of one that is killed or
+stopped, and how soon all have ended; SIGTERM to one. Usage: ranks_mpi_test.py OCTET TEXT 2|8. Exit status 77: no MPI."""
+
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from rank_runs import SETTINGS, make_corpus, newest_checkpoint, run_threads, states, steps_done, wait_until
+
+MESHES = {"2": [], "8": ["parallel.tensor=2", "parallel.context=2"]}  # beside parallel.data=2
+TIMEOUT = 3
+
+
+def start(octet, folder, ranks, settings):
+    environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    with open(folder / "log", "wb") as log:
+        return subprocess.Popen([str(w) for w in ["mpirun", "-n", ranks, "--oversubscribe", octet, "train", *SETTINGS, *settings]],
+                                stdout=log, stderr=log, cwd=folder, env=environment)
+
+
+def end(process, folder, seconds):
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise AssertionError(f"mpirun has not ended after {seconds} s:\n{(folder / 'log').read_text()}") from None
+
+
+def strike(octet, folder, ranks, common, victim, number):
+    """The text of all ranks after the signal to one of them, and mpirun's exit status."""
+    folder.mkdir()
+    process = start(octet, folder, ranks, [*common, "train.steps=1G", f"parallel.timeout={TIMEOUT}", "out=out"])
+    wait_until(lambda: steps_done(folder / "out") > 100 // int(ranks), "steps")  # many heartbeats
+    children = [int(c) for task in pathlib.Path(f"/proc/{process.pid}/task").glob("*/children") for c in task.read_text().split()]
+    os.kill(next(c for c in children if f"\0OMPI_COMM_WORLD_RANK={victim}\0" in
+                 pathlib.Path(f"/proc/{c}/environ").read_text(errors="replace")), number)
+    began = time.monotonic()
+    status = end(process, folder, TIMEOUT + 5 if number == signal.SIGSTOP else 10)
+    print(f"rank {victim} of {ranks}, {number.name}: all have ended after {time.monotonic() - began:.1f} s", flush=True)
+    return status, (folder / "log").read_text().replace("\r", "\n")
+
+
+def main():
+    octet, text, ranks = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2], sys.argv[3]
+    if not (shutil.which("mpirun") and (octet.parent / "liboctet_mpi.so").exists()):
+        print("skipped: there is no mpirun, or Octet was built without MPI (scripts/setup.sh test installs it)")
+        sys.exit(77)
+    with tempfile.TemporaryDirectory() as folder:
+        work = pathlib.Path(folder)
+        common = [f"data.train={make_corpus(octet, text, work)}", *MESHES[ranks]]
+        run_threads(octet, work, [*common, "train.steps=6", "out=threads"])
+        process = start(octet, work, ranks, [*common, "train.steps=6", "out=mpi"])
+        assert end(process, work, 60) == 0, (work / "log").read_text()
+        assert states(newest_checkpoint(work / "mpi")) == states(newest_checkpoint(work / "threads")), "other files than by threads"
+        for victim in (0, int(ranks) - 1):
+            for number, how in ((signal.SIGKILL, "has ended or closed its connection"), (signal.SIGSTOP, f"was silent for {TIMEOUT} s")):
+                status, said = strike(octet, work / f"{number.name}_{victim}", ranks, common, victim, number)
+                want = rf"octet: .*rank {victim} of {ranks} on \S+ {how}; it was in step \d+, graph train \(number \d+ of its run\)"
+                assert status != 0 and re.search(want, said), f"want '{want}':\n{said}"
+        status, said = strike(octet, work / "terminated", ranks, common, int(ranks) - 1, signal.SIGTERM)
+        assert status == 0 and newest_checkpoint(work / "terminated/out"), said
+
+
+if __name__ == "__main__":
+    main()
