@@ -81,7 +81,7 @@ struct GenerationRequest {
   std::function<void(int64_t sample, std::span<const int32_t> generated, std::span<uint32_t> allowed)> mask = {};
   // Called when the stream has news, and not again until the reader has taken all of it: until try_next() or next() has
   // returned false. From the engine's thread, or inside of submit(); no lock is held. It returns at once and does not
-  // throw. A call may still be running when the stream has been destroyed; none begins afterwards.
+  // throw. One call under way when the stream is destroyed may come just afterwards: what it uses is still there then.
   std::function<void()> on_news = {};
 };
 
