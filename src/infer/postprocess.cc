@@ -17,12 +17,6 @@ const char* error_kind_name(ErrorKind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
-void Postprocess::touch(RequestText& sequence) {
-  if (sequence.touched) return;
-  sequence.touched = true;
-  touched_.push_back(&sequence);
-}
-
 namespace {
 
 std::vector<TokenLogprob> top_of(const SampleOutput& output, size_t row, int64_t wanted) {

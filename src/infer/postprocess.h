@@ -34,7 +34,11 @@ class Postprocess {
   int64_t generated_tokens() const { return generated_tokens_; }
 
  private:
-  void touch(RequestText& sequence);
+  void touch(RequestText& sequence) {
+    if (sequence.touched) return;
+    sequence.touched = true;
+    touched_.push_back(&sequence);
+  }
   bool add_text(RequestText& sequence);
   void finish_text(RequestText& sequence);
 

@@ -30,7 +30,7 @@ int64_t Scheduler::scorable(const SequenceRecord& s, const PlannedStep& planned)
 // The rows of the entry's tokens before the prompt's last, which is sampled from.
 void Scheduler::plan_scores(SequenceRecord& s, ScheduledSequence& entry, PlannedStep& planned) {
   const int64_t from = std::max(s.computed, s.scored), to = std::min(s.computed + entry.count, s.prompt_length - 1);
-  if (!s.params.score_prompt || from >= to) return;
+  if (from >= to) return;
   entry.scores_from = from;
   entry.scores = static_cast<int32_t>(to - from);
   s.scored = to;
@@ -149,7 +149,7 @@ void Scheduler::plan_tokens(int32_t record, int64_t count, PlannedStep& planned)
   if (s.computed < static_cast<int64_t>(s.tokens.size()))
     entry.ids = std::span(s.tokens).subspan(static_cast<size_t>(s.computed), static_cast<size_t>(count));
   for (int g = 0; g < blocks_.groups(); ++g) entry.changed[static_cast<size_t>(g)] = blocks_.take_changed(s.table, g);
-  plan_scores(s, entry, planned);
+  if (s.params.score_prompt) plan_scores(s, entry, planned);
   (count == 1 ? plan.sequences : planned.chunks).push_back(entry);
   (count == 1 ? planned.records : planned.chunk_records).push_back(record);
   const int64_t block_size = blocks_.options().block_size;

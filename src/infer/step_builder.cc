@@ -36,9 +36,7 @@ const StepInput& StepBuilder::forward(const StepPlan& plan) {
   std::fill(slot_of_row_.begin() + static_cast<ptrdiff_t>(rows), slot_of_row_.end(), -1);  // dropped by the resize
   for (size_t row = 0; row < rows; ++row) {
     const ScheduledSequence& entry = plan.sequences[row];
-    const auto offset = static_cast<int64_t>(step_.ids.size()) - entry.first_position;  // of positions
-    for (int32_t i = 0; i < entry.scores; ++i)
-      step_.logit_rows.push_back(static_cast<int32_t>(offset + entry.scores_from) + i);
+    if (entry.scores > 0) add_scores(entry);
     add_tokens(entry);
     add_slots(entry);
     add_tables(entry, row);
@@ -49,6 +47,11 @@ const StepInput& StepBuilder::forward(const StepPlan& plan) {
   }
   step_.decode_only = plan.decodes == static_cast<int64_t>(rows);
   return step_;
+}
+
+void StepBuilder::add_scores(const ScheduledSequence& entry) {
+  const int64_t first = static_cast<int64_t>(step_.ids.size()) + entry.scores_from - entry.first_position;
+  for (int32_t i = 0; i < entry.scores; ++i) step_.logit_rows.push_back(static_cast<int32_t>(first) + i);
 }
 
 void StepBuilder::add_tokens(const ScheduledSequence& entry) {

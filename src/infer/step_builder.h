@@ -33,6 +33,7 @@ class StepBuilder {
 
  private:
   void add_tables(const ScheduledSequence& entry, size_t row);
+  void add_scores(const ScheduledSequence& entry);  // before its tokens
   void add_tokens(const ScheduledSequence& entry);
   void add_slots(const ScheduledSequence& entry);
   void want_mask(RequestText& sequence, size_t row, std::vector<Failure>& failed);

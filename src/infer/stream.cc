@@ -86,8 +86,10 @@ void StreamState::publish(const GenerationEvent& news, double seconds) {
     pending.text += news.text;
     const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
     append(pending.ids, news.ids);
-    append(pending.logprobs, news.logprobs);
-    append(pending.top, news.top);
+    if (!news.logprobs.empty()) {
+      append(pending.logprobs, news.logprobs);
+      append(pending.top, news.top);
+    }
     if (!news.prompt_logprobs.empty()) {
       append(pending.prompt_logprobs, news.prompt_logprobs);
       append(pending.prompt_top, news.prompt_top);
