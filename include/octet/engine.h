@@ -58,10 +58,13 @@ struct GenerationRequest {
   std::string prompt = {};
   std::vector<int32_t> prompt_ids = {};  // instead of prompt
   SamplingOptions sampling = {};
-  int64_t max_tokens = 256;
-  int64_t min_tokens = 0;              // end tokens and stop ids are forbidden before this many
-  int64_t n = 1;                       // sequences sampled from the prompt
-  int64_t logprobs = -1;               // -1: none; k: of the sampled token and the k most likely (at most 20)
+  int64_t max_tokens = 256;  // 0: nothing is sampled
+  int64_t min_tokens = 0;    // end tokens and stop ids are forbidden before this many
+  int64_t n = 1;             // sequences sampled from the prompt
+  int64_t logprobs = -1;     // -1: none; k: of the sampled token and the k most likely (at most 20)
+  // As logprobs, of every token of the prompt but the first; for n = 1. The prompt is computed without the prefix
+  // cache, in chunks of as many tokens as a step has rows to sample (max_sequences, less the texts that decode).
+  int64_t prompt_logprobs = -1;
   std::vector<std::string> stop = {};  // stop strings; not part of the output,
   bool include_stop = false;           // unless this is set
   std::vector<int32_t> stop_ids = {};  // stop tokens; not part of the output
@@ -73,11 +76,12 @@ struct GenerationRequest {
   double timeout_seconds = 0;       // from submission; 0 = none
   std::string cache_salt = {};      // prefix blocks are shared only between requests of equal salt
   // Called before each token is sampled, while the device computes: clears the bits of forbidden tokens (bit v mod 32
-  // of word v / 32). Empty: all tokens are allowed.
+  // of word v / 32). Empty: all tokens are allowed. Callbacks of different texts, also of one request's, run at the
+  // same time, on the engine's threads; those of one text one after another.
   std::function<void(int64_t sample, std::span<const int32_t> generated, std::span<uint32_t> allowed)> mask = {};
   // Called when the stream has news, and not again until the reader has taken all of it: until try_next() or next() has
   // returned false. From the engine's thread, or inside of submit(); no lock is held. It returns at once and does not
-  // throw. A call may still be running when the stream has been destroyed; none begins afterwards.
+  // throw. One call under way when the stream is destroyed may come just afterwards: what it uses is still there then.
   std::function<void()> on_news = {};
 };
 
@@ -103,11 +107,13 @@ struct TokenLogprob {
 
 // New output of one sequence of a request.
 struct GenerationEvent {
-  int64_t sample = 0;                          // 0 .. n-1
-  std::string text;                            // final text: whole characters, no part of a stop string
-  std::vector<int32_t> ids;                    // tokens since the last event
-  std::vector<TokenLogprob> logprobs;          // of ids, if requested
-  std::vector<std::vector<TokenLogprob>> top;  // of ids, most likely first, if requested
+  int64_t sample = 0;                                      // 0 .. n-1
+  std::string text;                                        // final text: whole characters, no part of a stop string
+  std::vector<int32_t> ids;                                // tokens since the last event
+  std::vector<TokenLogprob> logprobs;                      // of ids, if requested
+  std::vector<std::vector<TokenLogprob>> top;              // of ids, most likely first, if requested
+  std::vector<TokenLogprob> prompt_logprobs = {};          // of the prompt's next tokens, if requested
+  std::vector<std::vector<TokenLogprob>> prompt_top = {};  // of these, most likely first
   FinishReason finished = FinishReason::kNone;
   std::string stop = {};  // kStop: the stop string that ended the text,
   int32_t stop_id = -1;   // or the end token or stop id

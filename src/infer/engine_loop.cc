@@ -105,7 +105,7 @@ GenerationStream EngineLoop::submit(GenerationRequest asked) {
     return refuse(kind_of(error), error.what());
   }
   auto state = stream(request->open);
-  if (request->asked.max_tokens == 0) {
+  if (request->asked.max_tokens == 0 && request->asked.prompt_logprobs < 0) {
     for (int64_t i = 0; i < request->open; ++i) state->publish({.sample = i, .finished = FinishReason::kLength}, 0);
     return GenerationStream(state);
   }
@@ -154,12 +154,14 @@ bool EngineLoop::intake() {
 void EngineLoop::admit(std::unique_ptr<Request>& request) {
   const GenerationRequest& asked = request->asked;
   SequenceParams params{.prompt = std::move(request->prompt),
-                        .max_tokens = asked.max_tokens,
+                        .max_tokens = std::max<int64_t>(asked.max_tokens, 1),
                         .n = asked.n,
                         .priority = asked.priority,
                         .salt = salts_.number_of(asked.cache_salt),
                         .adjusted = request->adjusted,
-                        .max_adjusted = request->max_adjusted};
+                        .max_adjusted = request->max_adjusted,
+                        .reuse_prefix = asked.prompt_logprobs < 0,
+                        .score_prompt = asked.prompt_logprobs >= 0};
   if (asked.timeout_seconds > 0) params.deadline = request->submitted + asked.timeout_seconds;
   Submitted submitted = scheduler_.submit(std::move(params), now());
   if (submitted.refusal != Refusal::kNone) {
@@ -220,6 +222,11 @@ void EngineLoop::launch(const StepPlan& plan, double time) {
       ++started;
     }
     sequence.last_step = plan.step;
+    if (entry.scores > 0) {
+      const auto targets = scheduler_.tokens(entry.id).subspan(static_cast<size_t>(entry.scores_from) + 1);
+      for (int32_t i = 0; i < entry.scores; ++i)
+        planned_.rows.push_back({&sequence, entry.slot, targets[static_cast<size_t>(i)]});
+    }
     if (entry.samples) planned_.rows.push_back({&sequence, entry.slot});
     const int64_t prompt = sequence.request->prompt_tokens;
     counts_.prompt_tokens += std::clamp<int64_t>(prompt - entry.first_position, 0, entry.count);
@@ -284,6 +291,10 @@ void EngineLoop::collect() {
   sampled_.clear();
   for (size_t row = 0; row < in_flight_.rows.size(); ++row) {
     RequestText& sequence = *in_flight_.rows[row].sequence;
+    if (const int32_t target = in_flight_.rows[row].target; target >= 0) {
+      postprocess_.append_prompt_token(sequence, target, output, row);
+      continue;
+    }
     FinishReason end = postprocess_.append_token(sequence, output, row);
     const int64_t adjusted = sequence.counts ? sequence.counts->entries() : 0;
     sampled_.push_back({.id = sequence.id, .token = std::max(output.ids[row], 0), .end = end, .adjusted = adjusted});

@@ -113,6 +113,20 @@ TEST(EngineOpen, NamedModelsRunWithRandomWeights) {
   EXPECT_EQ(text.ids.size(), 5u) << text.error;
   EXPECT_EQ(text.top.at(0).size(), 2u);
   EXPECT_LE(text.logprobs[0].logprob, text.top[0][0].logprob);
+
+  GenerationRequest whole{.prompt_ids = {1, 2, 3}, .max_tokens = 0, .prompt_logprobs = 2};
+  whole.prompt_ids.insert(whole.prompt_ids.end(), text.ids.begin(), text.ids.end());
+  GenerationStream stream = engine->submit(whole);
+  std::vector<TokenLogprob> scores, best;
+  for (GenerationEvent event; stream.next(event);) {
+    scores.insert(scores.end(), event.prompt_logprobs.begin(), event.prompt_logprobs.end());
+    for (const auto& top : event.prompt_top) best.push_back(top.at(0));
+  }
+  ASSERT_EQ(scores.size(), 7u);
+  for (size_t i = 0; i < 5; ++i) {  // GEMMs of other heights sum in another order
+    EXPECT_NEAR(scores[2 + i].logprob, text.logprobs[i].logprob, 1e-5);
+    EXPECT_NEAR(best[2 + i].logprob, text.top[i][0].logprob, 1e-5);
+  }
 }
 
 // `planned` gets the memory plan before weights are made and can refuse it.

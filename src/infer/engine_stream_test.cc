@@ -1,14 +1,22 @@
 // What a server needs of streams and the engine: news without a waiting thread, what ended a text, special tokens, the
 // engine's life seen from outside.
+#include <barrier>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
 
+#include "base/threads.h"
 #include "infer/testing/engine_test.h"
 #include "io/tokenizer.h"
 
 namespace octet {
 namespace {
+
+#ifdef OCTET_SANITIZED
+constexpr bool kThreads = false;  // under the thread sanitizer parallel_for is serial
+#else
+constexpr bool kThreads = true;
+#endif
 
 GenerationRequest greedy(int64_t tokens) {
   return {.prompt_ids = {1, 2}, .sampling = {.temperature = 0}, .max_tokens = tokens, .ignore_eos = true};
@@ -148,6 +156,27 @@ TEST(EngineStream, ShowsSpecialTokensOnRequest) {
   EXPECT_EQ(collect_one(engine.submit(request)).text, "aaa");
   request.skip_special_tokens = false;
   EXPECT_EQ(collect_one(engine.submit(request)).text, "a[TOOL_CALLS]aa");
+}
+
+// Each callback waits until all of them run: one after another they would wait for ever. `generated` is up to date.
+TEST(EngineStream, MasksOfAStepAreMadeAtOnce) {
+  const int threads = thread_count();
+  set_thread_count(4);
+  FakeOptions fake{.limits = fake_limits()};
+  auto engine = test_engine(fake);
+  std::barrier all(4);
+  GenerationRequest request = greedy(6);
+  request.n = 4;
+  request.mask = [&](int64_t sample, std::span<const int32_t> generated, std::span<uint32_t> allowed) {
+    if (kThreads) all.arrive_and_wait();
+    std::ranges::fill(allowed, 0);
+    allowed[0] = 1u << (8 * static_cast<uint32_t>(sample) + static_cast<uint32_t>(generated.size()));
+  };
+  GenerationStream stream = engine->submit(request);
+  const std::vector<Collected> texts = collect(stream, 4);
+  for (int32_t i = 0; i < 4; ++i)
+    for (int32_t t = 0; t < 6; ++t) EXPECT_EQ(texts[static_cast<size_t>(i)].ids.at(static_cast<size_t>(t)), 8 * i + t);
+  set_thread_count(threads);
 }
 
 TEST(EngineStream, StatsTellWhetherStepsGoOn) {

@@ -1,6 +1,7 @@
 #include "infer/postprocess.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 
@@ -16,25 +17,24 @@ const char* error_kind_name(ErrorKind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
-void Postprocess::touch(RequestText& sequence) {
-  if (sequence.touched) return;
-  sequence.touched = true;
-  touched_.push_back(&sequence);
-}
+namespace {
 
-void Postprocess::add_logprobs(RequestText& sequence, const SampleOutput& output, size_t row) {
-  int64_t wanted = sequence.request->asked.logprobs;
-  sequence.news.logprobs.push_back({output.ids[row], output.logprobs[row]});
-  std::vector<TokenLogprob>& top = sequence.news.top.emplace_back();
-  if (wanted == 0) return;
+std::vector<TokenLogprob> top_of(const SampleOutput& output, size_t row, int64_t wanted) {
+  std::vector<TokenLogprob> top;
+  if (wanted == 0) return top;
   size_t columns = output.top_ids.size() / output.ids.size(), first = row * columns;
+  top.reserve(std::min(columns, static_cast<size_t>(wanted)));
   for (size_t k = 0; k < std::min(columns, static_cast<size_t>(wanted)); ++k)
     top.push_back({output.top_ids[first + k], output.top_logprobs[first + k]});
+  return top;
 }
+
+}  // namespace
 
 FinishReason Postprocess::append_token(RequestText& sequence, const SampleOutput& output, size_t row) {
   if (sequence.over()) return FinishReason::kNone;
   const Request& request = *sequence.request;
+  if (request.asked.max_tokens == 0) return FinishReason::kNone;  // only the prompt's were wanted
   int32_t id = output.ids[row];
   touch(sequence);
   if (id < 0) {
@@ -50,9 +50,20 @@ FinishReason Postprocess::append_token(RequestText& sequence, const SampleOutput
   ++sequence.generated;
   if (sequence.counts) sequence.counts->add_output(id);
   sequence.news.ids.push_back(id);
-  if (request.asked.logprobs >= 0) add_logprobs(sequence, output, row);
+  if (request.asked.logprobs >= 0) {
+    sequence.news.logprobs.push_back({id, output.logprobs[row]});
+    sequence.news.top.push_back(top_of(output, row, request.asked.logprobs));
+  }
   ++generated_tokens_;
   return FinishReason::kNone;
+}
+
+void Postprocess::append_prompt_token(RequestText& sequence, int32_t id, const SampleOutput& output, size_t row) {
+  if (sequence.over()) return;
+  touch(sequence);
+  const bool chosen = output.ids[row] == id;  // not where its logit is not finite
+  sequence.news.prompt_logprobs.push_back({id, chosen ? output.logprobs[row] : -INFINITY});
+  sequence.news.prompt_top.push_back(top_of(output, row, sequence.request->asked.prompt_logprobs));
 }
 
 void Postprocess::end(RequestText& sequence, FinishReason reason, ErrorKind kind, const std::string& error) {

@@ -21,6 +21,9 @@ class Postprocess {
 
   // Appends the token of row `row`. Returns the finish reason for the scheduler: kNone, kStop or kError.
   FinishReason append_token(RequestText& sequence, const SampleOutput& output, size_t row);
+  // Appends the log-probability of the prompt's token `id`, given by row `row`: of its predecessor, sampled with a bias
+  // that leaves `id` alone.
+  void append_prompt_token(RequestText& sequence, int32_t id, const SampleOutput& output, size_t row);
   // Ends the sequence for a reason other than a token. The first reason is kept.
   void end(RequestText& sequence, FinishReason reason, ErrorKind kind = ErrorKind::kNone,
            const std::string& error = {});
@@ -31,8 +34,11 @@ class Postprocess {
   int64_t generated_tokens() const { return generated_tokens_; }
 
  private:
-  void touch(RequestText& sequence);
-  void add_logprobs(RequestText& sequence, const SampleOutput& output, size_t row);
+  void touch(RequestText& sequence) {
+    if (sequence.touched) return;
+    sequence.touched = true;
+    touched_.push_back(&sequence);
+  }
   bool add_text(RequestText& sequence);
   void finish_text(RequestText& sequence);
 

@@ -24,6 +24,9 @@ void check_numbers(const GenerationRequest& asked, const ServedModel& model) {
   in_range("min_tokens", asked.min_tokens, 0, asked.max_tokens);
   in_range("n", asked.n, 1, model.max_sequences);
   in_range("logprobs", asked.logprobs, -1, std::min(kTopLogprobs, model.vocab));
+  in_range("prompt_logprobs", asked.prompt_logprobs, -1, std::min(kTopLogprobs, model.vocab));
+  check(asked.prompt_logprobs < 0 || asked.n == 1, ErrorCode::kInvalidArgument,
+        "prompt_logprobs of a request with n = {}: ask for them in a request of its own, with n = 1", asked.n);
   check(asked.timeout_seconds >= 0 && std::isfinite(asked.timeout_seconds), ErrorCode::kInvalidArgument,
         "timeout_seconds: {} (want >= 0; 0 is none)", asked.timeout_seconds);
   validate(asked.sampling, model.vocab);
@@ -66,7 +69,8 @@ std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& mod
   auto request = std::make_unique<Request>();
   request->prompt = prompt_of(asked, model);
   const int64_t tokens = request->prompt_tokens = static_cast<int64_t>(request->prompt.size());
-  if (tokens > model.context || (tokens == model.context && asked.max_tokens > 0))
+  const bool computes = asked.max_tokens > 0 || asked.prompt_logprobs >= 0;
+  if (tokens > model.context || (tokens == model.context && computes))
     throw RequestError(
         ErrorKind::kTooLong,
         fmt::format("the prompt has {} tokens and the context is {}: shorten it, or use a model with a longer context",

@@ -88,9 +88,12 @@ Refusal Scheduler::refuse_adjusted(const SequenceParams& params, std::string& me
 }
 
 Refusal Scheduler::refuse(const SequenceParams& params, double now, std::string& message) const {
-  if (params.prompt.empty() || params.max_tokens < 1 || params.n < 1 || params.n > options_.max_sequences) {
-    message = fmt::format("prompt of {} tokens (want >= 1), max_tokens {} (want >= 1), n {} (want 1..{})",
-                          params.prompt.size(), params.max_tokens, params.n, options_.max_sequences);
+  const bool scores_alone = !params.score_prompt || (params.n == 1 && !params.reuse_prefix);
+  if (params.prompt.empty() || params.max_tokens < 1 || params.n < 1 || params.n > options_.max_sequences ||
+      !scores_alone) {
+    message = fmt::format("prompt of {} tokens (want >= 1), max_tokens {} (want >= 1), n {} (want 1..{}{})",
+                          params.prompt.size(), params.max_tokens, params.n, options_.max_sequences,
+                          scores_alone ? "" : "; 1, without reuse_prefix, where the prompt is scored");
     return Refusal::kInvalid;
   }
   if (const Refusal refusal = refuse_size(params, message); refusal != Refusal::kNone) return refusal;

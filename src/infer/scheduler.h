@@ -49,7 +49,7 @@ struct SchedulerOptions {
   int64_t context_length = 0;                                  // tokens of a sequence, prompt and output
   int64_t max_sequences = 256;                                 // running at once
   int64_t token_budget = 2048;                                 // per step; at least block_size
-  int64_t max_logit_rows = 0;                                  // per step; 0 = max_sequences
+  int64_t max_logit_rows = 0;                                  // per step, sampled or scored; 0 = max_sequences
   int64_t max_adjusted = std::numeric_limits<int64_t>::max();  // logits that penalties and biases change in one step
   int64_t max_queue = 4096;                                    // waiting sequences
   int64_t max_queued_tokens = std::numeric_limits<int64_t>::max();  // prompt tokens of the waiting sequences
@@ -75,6 +75,9 @@ struct SequenceParams {
   // Logits adjusted for a sequence's first token; every token adds at most one (see SampledToken), up to max_adjusted.
   int64_t adjusted = 0, max_adjusted = 0;
   bool reuse_prefix = true;  // false: compute the whole prompt (its blocks are still published for reuse)
+  // Logits of every prompt token are wanted once: each is a row, and an adjusted logit, of a step. For n = 1, without
+  // reuse_prefix.
+  bool score_prompt = false;
 };
 
 struct Submitted {
@@ -89,7 +92,9 @@ struct ScheduledSequence {
   TableId table = 0;           // BlockManager::blocks(table, group)
   int64_t first_position = 0;  // of the computed tokens; the KV length after the step is first_position + count
   int32_t count = 0;
-  bool samples = false;  // the row of its last token gives logits; commit() gets the token
+  int32_t scores = 0;       // prompt tokens whose rows give logits too,
+  int64_t scores_from = 0;  // from this position on
+  bool samples = false;     // the row of its last token gives logits; commit() gets the token
   std::span<const int32_t> ids =
       {};  // [count]; empty: the one id is on the device, sampled by the last step of this slot
   std::array<int64_t, kMaxCacheGroups> changed = {};  // first table entry that differs from this slot's last plan
@@ -166,6 +171,7 @@ class Scheduler {
     std::vector<int32_t> tokens;
     int64_t prompt_length = 0, limit = 0;
     int64_t computed = 0, sampled = 0;  // see the invariants
+    int64_t scored = 0;                 // score_prompt: prompt tokens whose rows are planned
     int64_t furthest = 0;               // the largest `computed` so far: tokens below it are recomputed
     int64_t adjusted = 0;               // logits, for the next token after those delivered
     double order = 0;                   // virtual arrival
@@ -210,6 +216,8 @@ class Scheduler {
 
   int64_t remaining(const SequenceRecord& s) const;
   int64_t adjusted_logits(const SequenceRecord& s) const;
+  int64_t scorable(const SequenceRecord& s, const PlannedStep& planned) const;
+  void plan_scores(SequenceRecord& s, ScheduledSequence& entry, PlannedStep& planned);
   bool may_sample(const SequenceRecord& s, const PlannedStep& planned) const;
   void expire(double now);
   void plan_running(PlannedStep& planned);

@@ -18,6 +18,26 @@ int64_t Scheduler::adjusted_logits(const SequenceRecord& s) const {
   return std::min(s.adjusted + s.sampled - s.delivered(), s.params.max_adjusted);
 }
 
+// Tokens it can compute with the rows that are left, one kept for each decode; with one at least, so that the first
+// sequence always proceeds. A token costs a row but where its row was planned before a preemption.
+int64_t Scheduler::scorable(const SequenceRecord& s, const PlannedStep& planned) const {
+  if (!s.params.score_prompt || s.scored >= s.prompt_length - 1) return remaining(s);
+  const int64_t least = std::min({planned.rows_left, planned.adjusted_left, int64_t{1}});
+  const int64_t rows = std::min(planned.rows_left - planned.decodes_ahead, planned.adjusted_left - adjusted_logits(s));
+  return std::max<int64_t>(s.scored - s.computed, 0) + std::max(rows, least);
+}
+
+// The rows of the entry's tokens before the prompt's last, which is sampled from.
+void Scheduler::plan_scores(SequenceRecord& s, ScheduledSequence& entry, PlannedStep& planned) {
+  const int64_t from = std::max(s.computed, s.scored), to = std::min(s.computed + entry.count, s.prompt_length - 1);
+  if (from >= to) return;
+  entry.scores_from = from;
+  entry.scores = static_cast<int32_t>(to - from);
+  s.scored = to;
+  planned.rows_left -= entry.scores;
+  planned.adjusted_left -= entry.scores;
+}
+
 bool Scheduler::may_sample(const SequenceRecord& s, const PlannedStep& planned) const {
   return planned.rows_left > 0 && adjusted_logits(s) <= planned.adjusted_left;
 }
@@ -88,9 +108,10 @@ void Scheduler::plan_chunk(size_t position, PlannedStep& planned) {
   const SequenceRecord& s = at(record);
   const int64_t block_size = blocks_.options().block_size, left = remaining(s);
   const auto whole_blocks = [&](int64_t count) { return (s.computed + count) / block_size * block_size - s.computed; };
-  int64_t count = std::min(left, planned.tokens_left - planned.decodes_ahead);
+  int64_t count = std::min({left, planned.tokens_left - planned.decodes_ahead, scorable(s, planned)});
   if (count == left && s.siblings.empty() && !may_sample(s, planned)) --count;
-  if (count < left) count = whole_blocks(count);
+  const int64_t whole = count < left ? whole_blocks(count) : count;
+  if (whole > 0 || !s.params.score_prompt) count = whole;  // a step may have fewer rows than a block has tokens
   if (count <= 0 || !make_room(position, std::min(left, block_size), planned)) return;
   if (const int64_t room = blocks_.room(s.table, count); room < count) count = whole_blocks(room);
   if (count > 0) plan_tokens(record, count, planned);
@@ -128,6 +149,7 @@ void Scheduler::plan_tokens(int32_t record, int64_t count, PlannedStep& planned)
   if (s.computed < static_cast<int64_t>(s.tokens.size()))
     entry.ids = std::span(s.tokens).subspan(static_cast<size_t>(s.computed), static_cast<size_t>(count));
   for (int g = 0; g < blocks_.groups(); ++g) entry.changed[static_cast<size_t>(g)] = blocks_.take_changed(s.table, g);
+  if (s.params.score_prompt) plan_scores(s, entry, planned);
   (count == 1 ? plan.sequences : planned.chunks).push_back(entry);
   (count == 1 ? planned.records : planned.chunk_records).push_back(record);
   const int64_t block_size = blocks_.options().block_size;

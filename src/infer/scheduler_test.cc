@@ -476,6 +476,7 @@ TEST(SchedulerSoak, EverythingAtOnce) {
         const auto own = random_prompt(random, 1 + static_cast<int64_t>(random.below(random.below(8) ? 20 : 150)));
         r.params.prompt.insert(r.params.prompt.end(), own.begin(), own.end());
         r.params.n = random.below(6) ? 1 : 1 + static_cast<int64_t>(random.below(4));
+        if (r.params.n == 1 && random.below(7) == 0) r.params.score_prompt = true, r.params.reuse_prefix = false;
         r.params.priority = static_cast<int32_t>(random.below(4)) - 1;
         r.params.adapter = random.below(5) == 0;
         if (random.below(3) == 0) r.params.adjusted = 30, r.params.max_adjusted = 60;

@@ -1,10 +1,15 @@
 #include "infer/step_builder.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "base/error.h"
+#include "base/threads.h"
 
 namespace octet {
+
+// A bias that makes a token the largest logit, whatever the model's: log-probabilities are those before biases.
+constexpr float kCertain = 1e30f;
 
 StepBuilder::StepBuilder(const RunnerLimits& limits, const BlockManager& blocks, const Scheduler& scheduler)
     : limits_(limits),
@@ -31,6 +36,7 @@ const StepInput& StepBuilder::forward(const StepPlan& plan) {
   std::fill(slot_of_row_.begin() + static_cast<ptrdiff_t>(rows), slot_of_row_.end(), -1);  // dropped by the resize
   for (size_t row = 0; row < rows; ++row) {
     const ScheduledSequence& entry = plan.sequences[row];
+    if (entry.scores > 0) add_scores(entry);
     add_tokens(entry);
     add_slots(entry);
     add_tables(entry, row);
@@ -41,6 +47,11 @@ const StepInput& StepBuilder::forward(const StepPlan& plan) {
   }
   step_.decode_only = plan.decodes == static_cast<int64_t>(rows);
   return step_;
+}
+
+void StepBuilder::add_scores(const ScheduledSequence& entry) {
+  const int64_t first = static_cast<int64_t>(step_.ids.size()) + entry.scores_from - entry.first_position;
+  for (int32_t i = 0; i < entry.scores; ++i) step_.logit_rows.push_back(static_cast<int32_t>(first) + i);
 }
 
 void StepBuilder::add_tokens(const ScheduledSequence& entry) {
@@ -88,27 +99,24 @@ const SampleInput& StepBuilder::sample(std::span<const Row> rows, std::vector<Fa
   sample_.store.resize(count);
   sample_.entries.clear();
   sample_.values.clear();
-  sample_.masks.clear();
   sample_.mask_rows.clear();
   sample_.top_logprobs = false;
-  std::string reason;
+  masks_.clear();
   for (size_t r = 0; r < count; ++r) {
     RequestText& sequence = *rows[r].sequence;
     const Request& request = *sequence.request;
     SampleRow row = {.temperature = 0};
     sample_.store[r] = rows[r].slot;
-    if (!sequence.over()) {
+    if (rows[r].target >= 0) {
+      sample_.store[r] = -1;
+      sample_.top_logprobs |= request.asked.prompt_logprobs > 0;
+      sample_.entries.insert(sample_.entries.end(), {static_cast<int32_t>(r), rows[r].target});
+      sample_.values.insert(sample_.values.end(), {kCertain, 1, 0});
+    } else if (!sequence.over()) {
       row = sample_row(request.asked.sampling, sequence.sample, sequence.generated);
       sample_.top_logprobs |= request.asked.logprobs > 0;
       if (request.adjusts) add_entries(sequence, r);
-      if (request.asked.mask) {
-        sample_.mask_rows.resize(count, -1);
-        sample_.mask_rows[r] = static_cast<int32_t>(sample_.masks.size() / mask_words_);
-        if (!add_mask(sequence, reason)) {
-          sample_.mask_rows[r] = -1;
-          failed.push_back({&sequence, std::move(reason)});
-        }
-      }
+      if (request.asked.mask) want_mask(sequence, r, failed);
     }
     sample_.params[3 * r] = row.temperature;
     sample_.params[3 * r + 1] = row.top_p;
@@ -118,7 +126,19 @@ const SampleInput& StepBuilder::sample(std::span<const Row> rows, std::vector<Fa
     sample_.seeds[3 * r + 1] = row.sequence;
     sample_.seeds[3 * r + 2] = row.position;
   }
+  add_masks(rows, failed);
   return sample_;
+}
+
+void StepBuilder::want_mask(RequestText& sequence, size_t row, std::vector<Failure>& failed) {
+  if (static_cast<int64_t>(masks_.size()) == limits_.masks) {
+    failed.push_back({&sequence, fmt::format("more than {} sequences of one step have mask callbacks: send fewer such "
+                                             "requests at once",
+                                             limits_.masks)});
+    return;
+  }
+  const auto prompt = static_cast<size_t>(sequence.request->prompt_tokens);
+  masks_.push_back({row, scheduler_.tokens(sequence.id).subspan(prompt), {}});
 }
 
 // The scheduler limits the total to SchedulerOptions::max_adjusted.
@@ -131,26 +151,35 @@ void StepBuilder::add_entries(RequestText& sequence, size_t row) {
   sequence.counts->append_entries(static_cast<int32_t>(row), sample_.entries, sample_.values);
 }
 
-bool StepBuilder::add_mask(const RequestText& sequence, std::string& reason) {
-  size_t words = sample_.masks.size();
-  if (static_cast<int64_t>(words / mask_words_) >= limits_.masks) {
-    reason = fmt::format("more than {} sequences of one step have mask callbacks: send fewer such requests at once",
-                         limits_.masks);
-    return false;
+// Each mask is made by whichever thread is free next: some take a thousand times as long as others.
+void StepBuilder::add_masks(std::span<const Row> rows, std::vector<Failure>& failed) {
+  if (masks_.empty()) return;
+  const auto count = static_cast<int64_t>(masks_.size());
+  sample_.mask_rows.assign(rows.size(), -1);
+  sample_.masks.resize(masks_.size() * mask_words_);
+  std::atomic<int64_t> next = 0;
+  parallel_for(count, 1, [&](int64_t, int64_t) {
+    for (int64_t m = next++; m < count; m = next++) {
+      Mask& mask = masks_[static_cast<size_t>(m)];
+      const std::span words = std::span(sample_.masks).subspan(static_cast<size_t>(m) * mask_words_, mask_words_);
+      std::ranges::fill(words, ~uint32_t{0});
+      const RequestText& sequence = *rows[mask.row].sequence;
+      try {
+        sequence.request->asked.mask(sequence.sample, mask.generated, words);
+      } catch (const std::exception& error) {
+        mask.error = fmt::format("the mask callback failed: {}", error.what());
+      } catch (...) {
+        mask.error = "the mask callback failed";
+      }
+    }
+  });
+  for (size_t m = 0; m < masks_.size(); ++m) {
+    Mask& mask = masks_[m];
+    if (mask.error.empty())
+      sample_.mask_rows[mask.row] = static_cast<int32_t>(m);
+    else
+      failed.push_back({rows[mask.row].sequence, std::move(mask.error)});
   }
-  sample_.masks.resize(words + mask_words_, ~uint32_t{0});
-  try {
-    const Request& request = *sequence.request;
-    const std::span generated = scheduler_.tokens(sequence.id).subspan(static_cast<size_t>(request.prompt_tokens));
-    request.asked.mask(sequence.sample, generated, std::span(sample_.masks).subspan(words));
-    return true;
-  } catch (const std::exception& error) {
-    reason = fmt::format("the mask callback failed: {}", error.what());
-  } catch (...) {
-    reason = "the mask callback failed";
-  }
-  sample_.masks.resize(words);
-  return false;
 }
 
 }  // namespace octet

@@ -18,7 +18,8 @@ class StepBuilder {
 
   const StepInput& forward(const StepPlan& plan);  // valid until the next call
   // Parameters of the rows to sample, in the order of the forward's logit_rows; rows of ended sequences are sampled
-  // greedily. Calls mask callbacks. Sequences that cannot be sampled are added to `failed` with the reason.
+  // greedily. Calls mask callbacks, all at once on the threads of base/threads.h. Sequences that cannot be sampled are
+  // added to `failed` with the reason.
   struct Failure {
     RequestText* sequence;
     std::string reason;
@@ -26,14 +27,17 @@ class StepBuilder {
   struct Row {
     RequestText* sequence;
     int32_t slot;
+    int32_t target = -1;  // >= 0: the log-probability of this token is wanted, nothing is sampled
   };
   const SampleInput& sample(std::span<const Row> rows, std::vector<Failure>& failed);
 
  private:
   void add_tables(const ScheduledSequence& entry, size_t row);
+  void add_scores(const ScheduledSequence& entry);  // before its tokens
   void add_tokens(const ScheduledSequence& entry);
   void add_slots(const ScheduledSequence& entry);
-  bool add_mask(const RequestText& sequence, std::string& reason);
+  void want_mask(RequestText& sequence, size_t row, std::vector<Failure>& failed);
+  void add_masks(std::span<const Row> rows, std::vector<Failure>& failed);
   void add_entries(RequestText& sequence, size_t row);
 
   const RunnerLimits& limits_;
@@ -42,6 +46,12 @@ class StepBuilder {
   StepInput step_;
   SampleInput sample_;
   size_t mask_words_;
+  struct Mask {
+    size_t row;
+    std::span<const int32_t> generated;
+    std::string error;
+  };
+  std::vector<Mask> masks_;
   // Rows of the block tables persist between steps: for a sequence that keeps its row only changed entries are copied.
   std::vector<int32_t> slot_of_row_, row_of_slot_;
 };

@@ -12,6 +12,9 @@ void clear(GenerationEvent& event) {
   event.ids.clear();
   event.logprobs.clear();
   event.top.clear();
+  event.prompt_logprobs.clear();
+  event.prompt_top.clear();
+  if (event.finished == FinishReason::kNone) return;
   event.finished = FinishReason::kNone;
   event.stop.clear();
   event.stop_id = -1;
@@ -81,9 +84,16 @@ void StreamState::publish(const GenerationEvent& news, double seconds) {
     Text& text = texts_[static_cast<size_t>(news.sample)];
     GenerationEvent& pending = text.pending;
     pending.text += news.text;
-    pending.ids.insert(pending.ids.end(), news.ids.begin(), news.ids.end());
-    pending.logprobs.insert(pending.logprobs.end(), news.logprobs.begin(), news.logprobs.end());
-    pending.top.insert(pending.top.end(), news.top.begin(), news.top.end());
+    const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
+    append(pending.ids, news.ids);
+    if (!news.logprobs.empty()) {
+      append(pending.logprobs, news.logprobs);
+      append(pending.top, news.top);
+    }
+    if (!news.prompt_logprobs.empty()) {
+      append(pending.prompt_logprobs, news.prompt_logprobs);
+      append(pending.prompt_top, news.prompt_top);
+    }
     if (!news.ids.empty()) {
       if (times_.first_token == 0) times_.first_token = seconds;
       times_.last_token = seconds;

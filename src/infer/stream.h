@@ -43,9 +43,9 @@ class StreamState {
     bool ready = false;
   };
 
-  const int64_t ticket_;
   bool tell();  // under the mutex: whether on_news is to be called
 
+  const int64_t ticket_;
   const std::shared_ptr<Mailbox> mailbox_;
   const std::function<void()> on_news_;
   std::atomic<bool> cancelled_ = false;

@@ -27,6 +27,13 @@ inline std::vector<float> fake_logits(uint64_t hash, int64_t vocab) {
   return logits;
 }
 
+inline float fake_logprob(uint64_t hash, int64_t vocab, int32_t token) {
+  const std::vector<float> logits = fake_logits(hash, vocab);
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(logit);
+  return logits.at(static_cast<size_t>(token)) - static_cast<float>(std::log(sum));
+}
+
 struct FakeOptions {
   RunnerLimits limits = {};
   int64_t fail_step = 0;    // forward number that throws; 0 = none
@@ -91,6 +98,7 @@ class FakeRunner : public Runner {
     top_ids_.assign(input.top_logprobs ? rows_ * kTopLogprobs : 0, 7);
     for (size_t r = 0; r < rows_; ++r) {
       ids_[r] = options_.checks ? choose(input, r) : static_cast<int32_t>(1 + r % 50);
+      if (options_.checks) logprobs_[r] = ids_[r] < 0 ? -INFINITY : fake_logprob(hashes_[r], limits().vocab, ids_[r]);
       if (input.store[r] >= 0) sampled_.at(static_cast<size_t>(input.store[r])) = ids_[r];
     }
   }
@@ -129,7 +137,7 @@ class FakeRunner : public Runner {
     return cache_[group].at(static_cast<size_t>(block * limits.block_size + position % limits.block_size));
   }
 
-  // Checks the keys that the queries of sequence s see; hashes its tokens if its last one is sampled.
+  // Checks the keys that the queries of sequence s see; hashes its tokens up to each whose row is wanted.
   void read(const StepInput& input, size_t s) {
     int32_t begin = input.segments[s], end = input.segments[s + 1], length = input.kv_lengths[s];
     require(end > begin && input.positions[static_cast<size_t>(end - 1)] == length - 1, "lengths");
@@ -138,12 +146,18 @@ class FakeRunner : public Runner {
       int64_t first = window > 0 ? std::max<int64_t>(0, length - (end - begin) - window + 1) : 0;
       for (int64_t p = first; p < length; ++p) require(key(input, g, s, p).position == p, "key");
     }
-    if (positions_.size() >= input.logit_rows.size() || input.logit_rows[positions_.size()] != end - 1) return;
+    const auto next_row = [&] {
+      return positions_.size() < input.logit_rows.size() ? input.logit_rows[positions_.size()] : end;
+    };
+    if (next_row() >= end) return;
     uint64_t hash = 0;
-    for (int64_t p = 0; p < length; ++p) hash = fake_hash(hash, key(input, 0, s, p).token);
-    bool poisoned = options_.poison >= 0 && key(input, 0, s, length - 1).token == options_.poison;
-    hashes_.push_back(poisoned ? 0 : hash);
-    positions_.push_back(length - 1);
+    for (int32_t p = 0; p < length; ++p) {
+      const int32_t token = key(input, 0, s, p).token;
+      hash = fake_hash(hash, token);
+      if (next_row() != end - length + p) continue;
+      hashes_.push_back(options_.poison >= 0 && token == options_.poison ? 0 : hash);
+      positions_.push_back(p);
+    }
   }
 
   int32_t choose(const SampleInput& input, size_t r) const {

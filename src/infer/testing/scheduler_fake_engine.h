@@ -144,22 +144,23 @@ class FakeEngine {
   void check_plan(const StepPlan& plan) {
     if (verify_each_step) Audit::verify(scheduler_);
     const SchedulerOptions& o = scheduler_.options();
-    int64_t tokens = 0, rows = 0, singles = 0, adjusted = 0;
+    int64_t tokens = 0, rows = 0, scores = 0, singles = 0, adjusted = 0;
     for (const ScheduledSequence& s : plan.sequences) {
-      tokens += s.count, rows += s.samples, singles += s.count == 1;
+      tokens += s.count, rows += s.samples, scores += s.scores, singles += s.count == 1;
       const SequenceParams& params = requests_.at(s.id).first.params;
       const int64_t sampled = s.first_position + s.count - static_cast<int64_t>(params.prompt.size());
       if (s.samples) adjusted += std::min(params.adjusted + sampled, params.max_adjusted);
       require(std::ranges::count(plan.preempted, s.id) == 0, "preempted and planned in one step");
       require(s.count >= 1 && s.slot >= 0 && s.slot < o.max_sequences, "count or slot out of range");
       require(s.samples || s.count == 1 || (s.first_position + s.count) % blocks_.options().block_size == 0 ||
-                  requests_.at(s.id).first.params.n > 1,
+                  params.n > 1 || params.score_prompt,
               "a chunk that is not the last is not whole blocks");
     }
     require(tokens == plan.tokens && rows == plan.logit_rows && singles == plan.decodes, "sums of the plan");
     require(tokens <= std::max(o.token_budget, o.max_sequences), "token budget");
-    require(adjusted <= o.max_adjusted, "adjusted logits");
-    require(rows <= o.max_logit_rows && static_cast<int64_t>(plan.sequences.size()) <= o.max_sequences, "limits");
+    require(adjusted + scores <= o.max_adjusted, "adjusted logits");
+    require(rows + scores <= o.max_logit_rows && static_cast<int64_t>(plan.sequences.size()) <= o.max_sequences,
+            "limits");
   }
 
   void launch(const StepPlan& plan) {
