@@ -12,12 +12,25 @@ class NameFinder {
   explicit NameFinder(const Template& parsed) : template_(parsed) {}
 
   std::set<std::string> run() {
+    collect(template_.body);
     visit(template_.body);
     return std::move(found_);
   }
 
  private:
   using Names = std::set<int32_t>;
+
+  // Names that the template sets outside of all scopes: its macros see them however late they are set.
+  void collect(Stmts stmts) {
+    for (const Stmt* stmt : stmts) {
+      const bool sets =
+          stmt->kind == StmtKind::kSet || stmt->kind == StmtKind::kSetBlock || stmt->kind == StmtKind::kMacro;
+      if (sets && stmt->target->name >= 0 && stmt->target->attribute.empty()) global_.insert(stmt->target->name);
+      if (stmt->kind != StmtKind::kIf) continue;
+      for (const Branch& branch : stmt->branches) collect(branch.body);
+      collect(stmt->body);
+    }
+  }
 
   void visit(Stmts stmts) {
     for (const Stmt* stmt : stmts) visit(*stmt);
@@ -87,6 +100,7 @@ class NameFinder {
 
   void visit_macro(const Macro& macro) {
     const Names before = set_;
+    set_.insert(global_.begin(), global_.end());
     set_.insert({template_.caller, template_.varargs, template_.kwargs});
     for (const Assignment& parameter : macro.parameters) {
       assign(*parameter.target);
@@ -115,7 +129,7 @@ class NameFinder {
   }
 
   const Template& template_;
-  Names set_;
+  Names set_, global_;
   std::set<std::string> found_;
 };
 
@@ -127,9 +141,9 @@ class FormFinder {
   MessageForm run() {
     visit(template_.body);
     MessageForm form;
-    form.content = !iterated_     ? MessageForm::Content::kText
-                   : tested_      ? MessageForm::Content::kEither
-                                  : MessageForm::Content::kParts;
+    form.content = !iterated_ ? MessageForm::Content::kText
+                   : tested_  ? MessageForm::Content::kEither
+                              : MessageForm::Content::kParts;
     form.null_content = null_;
     form.arguments_as_text = as_text_ && !as_object_;
     return form;
@@ -172,7 +186,8 @@ class FormFinder {
       as_object_ |= expr->kind == ExprKind::kMember || expr->kind == ExprKind::kItem;
     }
     if (expr->kind == ExprKind::kSum || expr->kind == ExprKind::kConcat)
-      as_text_ |= std::any_of(expr->parts.begin(), expr->parts.end(), [&](const Expr* part) { return is_arguments(*part); });
+      as_text_ |=
+          std::any_of(expr->parts.begin(), expr->parts.end(), [&](const Expr* part) { return is_arguments(*part); });
     for (const Expr* part : expr->parts) visit(part);
     for (const Argument& keyword : expr->keywords) visit(keyword.value);
   }

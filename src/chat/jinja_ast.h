@@ -54,17 +54,17 @@ struct Expr {
 };
 
 enum class StmtKind : uint8_t {
-  kText,        // value
-  kOutput,      // expr
-  kIf,          // branches; body: else
-  kFor,         // target in expr, if test: body; otherwise: nothing was looped over
-  kSet,         // target = expr
-  kSetBlock,    // target = body, through the filter expr if there is one
-  kMacro,       // macro
-  kCallBlock,   // expr is the call, macro what caller() is
-  kFilterBlock, // body through the filter expr
-  kWith,        // assignments, then body
-  kScope,       // body
+  kText,         // value
+  kOutput,       // expr
+  kIf,           // branches; body: else
+  kFor,          // target in expr, if test: body; otherwise: nothing was looped over
+  kSet,          // target = expr
+  kSetBlock,     // target = body, through the filter expr if there is one
+  kMacro,        // macro
+  kCallBlock,    // expr is the call, macro what caller() is
+  kFilterBlock,  // body through the filter expr
+  kWith,         // assignments, then body
+  kScope,        // body
   kBreak,
   kContinue,
 };
@@ -73,7 +73,7 @@ struct Stmt;
 using Stmts = std::span<const Stmt* const>;
 struct Target {
   int32_t name = -1;
-  std::string_view attribute = {};         // name.attribute of a namespace
+  std::string_view attribute = {};            // name.attribute of a namespace
   std::span<const Target* const> items = {};  // a tuple of targets
 };
 struct Branch {
@@ -105,7 +105,18 @@ struct Stmt {
 };
 
 enum class LoopField : uint8_t {
-  kNone, kIndex, kIndex0, kRevindex, kRevindex0, kFirst, kLast, kLength, kPrevitem, kNextitem, kDepth, kDepth0
+  kNone,
+  kIndex,
+  kIndex0,
+  kRevindex,
+  kRevindex0,
+  kFirst,
+  kLast,
+  kLength,
+  kPrevitem,
+  kNextitem,
+  kDepth,
+  kDepth0
 };
 // A variable or member; by its number, so that rendering compares no text.
 struct Name {

@@ -166,8 +166,7 @@ Value Renderer::loop_member(const Loop& loop, LoopField field) {
     case LoopField::kFirst: return Value::of(at == 0);
     case LoopField::kLast: return Value::of(at + 1 == length);
     case LoopField::kLength: return Value::of(length);
-    case LoopField::kPrevitem:
-      return at > 0 ? loop.items[static_cast<size_t>(at - 1)] : Value::undefined("previtem");
+    case LoopField::kPrevitem: return at > 0 ? loop.items[static_cast<size_t>(at - 1)] : Value::undefined("previtem");
     case LoopField::kNextitem:
       return at + 1 < length ? loop.items[static_cast<size_t>(at + 1)] : Value::undefined("nextitem");
     case LoopField::kDepth: return Value::of(loop.depth);
@@ -181,7 +180,7 @@ Value Renderer::evaluate_filter(const Expr& expr, const Value* subject) {
   check(expr.builtin != nullptr, "unknown filter \"{}\"", expr.value.text());
   // A chain of filters of a block ends in one without a subject.
   const Expr* first = expr.parts[0];
-  const Value self = first == nullptr      ? *subject
+  const Value self = first == nullptr     ? *subject
                      : subject != nullptr ? evaluate_filter(*first, subject)
                                           : evaluate(*first);
   return invoke(*expr.builtin, {self, evaluate_all(expr.parts.subspan(1)), evaluate_all(expr.keywords)});

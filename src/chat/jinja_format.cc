@@ -218,7 +218,8 @@ Value format_braces(Runtime& runtime, const Value& format, const Call& call) {
       continue;
     }
     const size_t close = text.find('}', at);
-    runtime.check(text[brace] == '{' && close != std::string_view::npos, "the format \"{}\" has an unmatched brace", text);
+    runtime.check(text[brace] == '{' && close != std::string_view::npos, "the format \"{}\" has an unmatched brace",
+                  text);
     std::string_view field = text.substr(at, close - at), spec;
     at = close + 1;
     if (const size_t colon = field.find(':'); colon != std::string_view::npos) {

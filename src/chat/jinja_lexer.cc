@@ -144,8 +144,8 @@ class Lexer {
       advance_to(space_end(at_));
       if (at_ >= source_.size()) fail("a tag without \"{}\"", close);
       if (open.empty()) {
-        const bool signed_end = sign_at(at_) != 0 && source_.substr(at_ + 1).starts_with(close) &&
-                                (block || source_[at_] == '-');
+        const bool signed_end =
+            sign_at(at_) != 0 && source_.substr(at_ + 1).starts_with(close) && (block || source_[at_] == '-');
         if (signed_end || starts(close)) {
           const char sign = signed_end ? source_[at_] : '\0';
           push(block ? TokenKind::kBlockEnd : TokenKind::kVariableEnd,
@@ -174,7 +174,9 @@ class Lexer {
     const char c = source_[at_];
     size_t length = kOne.find(c) != kNone ? 1 : 0;
     for (std::string_view two : kTwo) length = starts(two) ? 2 : length;
-    if (length == 0) fail("unexpected character '{}'", source_.substr(at_, static_cast<size_t>(std::max(utf8_at(source_, at_).length, 1))));
+    if (length == 0)
+      fail("unexpected character '{}'",
+           source_.substr(at_, static_cast<size_t>(std::max(utf8_at(source_, at_).length, 1))));
     if (c == '(' || c == '[' || c == '{') open += c == '(' ? ')' : c == '[' ? ']' : '}';
     if (c == ')' || c == ']' || c == '}') {
       if (open.empty() || open.back() != c) fail("unexpected '{}'", c);

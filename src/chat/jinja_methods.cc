@@ -133,9 +133,11 @@ Value partition(Runtime& runtime, const Call& call) {
   const size_t found = kFromRight ? text.rfind(mark) : text.find(mark);
   const Value nothing = Value::of(std::string_view());
   if (found == std::string_view::npos)
-    return kFromRight ? make_tuple(runtime, {nothing, nothing, call.self}) : make_tuple(runtime, {call.self, nothing, nothing});
-  return make_tuple(runtime, {cut_text(runtime, call.self, 0, found), cut_text(runtime, call.self, found, found + mark.size()),
-                              cut_text(runtime, call.self, found + mark.size(), text.size())});
+    return kFromRight ? make_tuple(runtime, {nothing, nothing, call.self})
+                      : make_tuple(runtime, {call.self, nothing, nothing});
+  return make_tuple(runtime,
+                    {cut_text(runtime, call.self, 0, found), cut_text(runtime, call.self, found, found + mark.size()),
+                     cut_text(runtime, call.self, found + mark.size(), text.size())});
 }
 
 constexpr Builtin kStringMethods[] = {
@@ -247,11 +249,13 @@ Value range(Runtime& runtime, const Call& call) {
   const int64_t stop = integer_of(runtime, call.args[from_zero ? 0 : 1], "range");
   const int64_t step = integer_or(runtime, call.args[2], 1, "range");
   runtime.check(step != 0, "range() with a step of zero");
-  const double length = std::max(0.0, std::ceil((static_cast<double>(stop) - static_cast<double>(start)) / static_cast<double>(step)));
+  const double length =
+      std::max(0.0, std::ceil((static_cast<double>(stop) - static_cast<double>(start)) / static_cast<double>(step)));
   runtime.check(length <= kLongest, "range() of {} items; the limit is {}", length, kLongest);
   const std::span<Value> items = runtime.array<Value>(static_cast<size_t>(length));
   runtime.charge(std::ssize(items) / 8);
-  for (size_t i = 0; i < items.size(); ++i) items[i] = Value::of(static_cast<int64_t>(static_cast<uint64_t>(start) + i * static_cast<uint64_t>(step)));
+  for (size_t i = 0; i < items.size(); ++i)
+    items[i] = Value::of(static_cast<int64_t>(static_cast<uint64_t>(start) + i * static_cast<uint64_t>(step)));
   const Value out = make_list(runtime, items, List::Type::kRange);
   out.list->shown = runtime.copy(std::string_view(step == 1 ? fmt::format("range({}, {})", start, stop)
                                                             : fmt::format("range({}, {}, {})", start, stop, step)));

@@ -230,9 +230,9 @@ Value arithmetic(Runtime& runtime, Operator op, const Value& a, const Value& b) 
   };
   if (op == Operator::kMultiply && repeats(a) && b.is_integer()) return repeated(runtime, a, b.as_integer());
   if (op == Operator::kMultiply && a.is_integer() && repeats(b)) return repeated(runtime, b, a.as_integer());
-  runtime.check(op == Operator::kAdd && repeats(a) && a.is(Kind::kList) && b.is(Kind::kList) &&
-                    a.list->type == b.list->type,
-                "'{}' {} '{}' is not possible", type_name(a), kSigns[static_cast<size_t>(op)], type_name(b));
+  runtime.check(
+      op == Operator::kAdd && repeats(a) && a.is(Kind::kList) && b.is(Kind::kList) && a.list->type == b.list->type,
+      "'{}' {} '{}' is not possible", type_name(a), kSigns[static_cast<size_t>(op)], type_name(b));
   std::vector<Value> items(a.list->items.begin(), a.list->items.end());
   items.insert(items.end(), b.list->items.begin(), b.list->items.end());
   runtime.charge(std::ssize(items));
@@ -299,8 +299,7 @@ Value get_slice(Runtime& runtime, const Value& object, const Value& start, const
     }
     const auto characters = iterate(runtime, object);
     TextBuilder out(runtime);
-    for (int64_t i = 0; i < range.count; ++i)
-      out.append(characters[static_cast<size_t>(range.start + i * range.step)]);
+    for (int64_t i = 0; i < range.count; ++i) out.append(characters[static_cast<size_t>(range.start + i * range.step)]);
     return out.finish();
   }
   if (!object.is(Kind::kList) || !object.list->indexed()) return absent();
@@ -319,7 +318,7 @@ Value get_slice(Runtime& runtime, const Value& object, const Value& start, const
 
 Value get_item(Runtime& runtime, const Value& object, const Value& key) {
   check_defined(runtime, object);
-  if (object.is(Kind::kDict) && !object.dict->is_namespace) {
+  if (object.is(Kind::kDict)) {
     if (key.is(Kind::kList) || key.is(Kind::kDict)) return absent();
     const Value* found = find_key(runtime, *object.dict, key);
     return found != nullptr ? *found : absent();
@@ -371,8 +370,8 @@ int64_t length_of(Runtime& runtime, const Value& value) {
   if (value.is_undefined()) return 0;
   if (value.is_string()) return runtime.charge_bytes(value.size), count_characters(value.text());
   if (value.is(Kind::kDict) && !value.dict->is_namespace) return std::ssize(value.dict->entries);
-  runtime.check(value.is(Kind::kList) && value.list->type != List::Type::kGenerator, "object of type '{}' has no length",
-                type_name(value));
+  runtime.check(value.is(Kind::kList) && value.list->type != List::Type::kGenerator,
+                "object of type '{}' has no length", type_name(value));
   return std::ssize(value.list->items);
 }
 

@@ -7,8 +7,8 @@ namespace octet::jinja {
 int32_t ExpressionParser::number_of(std::string_view name) {
   const auto [found, added] = into_.numbers.emplace(name, static_cast<int32_t>(into_.names.size()));
   if (!added) return found->second;
-  constexpr std::string_view kLoopFields[] = {"",      "index",  "index0",   "revindex", "revindex0", "first",
-                                              "last",  "length", "previtem", "nextitem", "depth",     "depth0"};
+  constexpr std::string_view kLoopFields[] = {"",     "index",  "index0",   "revindex", "revindex0", "first",
+                                              "last", "length", "previtem", "nextitem", "depth",     "depth0"};
   Name entry{.text = name};
   entry.string_method = find_string_method(name);
   entry.list_method = find_list_method(name);
@@ -90,9 +90,7 @@ const Expr* ExpressionParser::chain(ExprKind kind, Parse part, bool word, std::s
 const Expr* ExpressionParser::alternatives() {
   return chain(ExprKind::kOr, &ExpressionParser::conjunction, true, "or");
 }
-const Expr* ExpressionParser::conjunction() {
-  return chain(ExprKind::kAnd, &ExpressionParser::negation, true, "and");
-}
+const Expr* ExpressionParser::conjunction() { return chain(ExprKind::kAnd, &ExpressionParser::negation, true, "and"); }
 
 const Expr* ExpressionParser::negation() {
   if (!tokens_.skip_name("not")) return comparison();
@@ -121,9 +119,8 @@ const Expr* ExpressionParser::comparison() {
     parts.push_back(sum());
   }
   if (comparisons.empty()) return parts[0];
-  return make({.kind = ExprKind::kCompare,
-               .parts = into_.arena.copy(parts),
-               .comparisons = into_.arena.copy(comparisons)});
+  return make(
+      {.kind = ExprKind::kCompare, .parts = into_.arena.copy(parts), .comparisons = into_.arena.copy(comparisons)});
 }
 
 const Expr* ExpressionParser::sum() {
@@ -145,10 +142,8 @@ const Expr* ExpressionParser::concatenation() {
 }
 
 const Expr* ExpressionParser::product() {
-  constexpr std::pair<std::string_view, Operator> kSigns[] = {{"*", Operator::kMultiply},
-                                                              {"/", Operator::kDivide},
-                                                              {"//", Operator::kFloorDivide},
-                                                              {"%", Operator::kModulo}};
+  constexpr std::pair<std::string_view, Operator> kSigns[] = {
+      {"*", Operator::kMultiply}, {"/", Operator::kDivide}, {"//", Operator::kFloorDivide}, {"%", Operator::kModulo}};
   const Expr* left = power();
   for (int factors = 0;; ++factors) {
     if (factors > kDeepestNesting) tokens_.fail("more than {} factors in a row", kDeepestNesting);
@@ -245,7 +240,9 @@ const Expr* ExpressionParser::postfix(const Expr* object) {
         object = make(ExprKind::kItem, parts);
       } else {
         const std::string_view name = tokens_.take_name("a member");
-        object = make({.kind = ExprKind::kMember, .name = number_of(name), .value = Value::of(name),
+        object = make({.kind = ExprKind::kMember,
+                       .name = number_of(name),
+                       .value = Value::of(name),
                        .parts = into_.arena.copy(parts)});
       }
     } else {

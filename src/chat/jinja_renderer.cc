@@ -27,7 +27,8 @@ void Renderer::render(TextBuilder& out) {
   for (size_t i = 0; i < globals_.size(); ++i) {
     if (!is_absent(globals_[i])) continue;
     const Name& name = template_.names[i];
-    globals_[i] = name.global != nullptr ? Value::of(make<Function>({.builtin = name.global})) : Value::undefined(name.text);
+    globals_[i] =
+        name.global != nullptr ? Value::of(make<Function>({.builtin = name.global})) : Value::undefined(name.text);
   }
   out_ = &out;
   run(template_.body);
@@ -244,7 +245,8 @@ Value Renderer::call_macro(const Function& function, const Call& call) {
   const size_t positional = std::min(call.args.size(), parameters.size());
   check(macro.uses_varargs || call.args.size() <= parameters.size(), "macro {}() takes at most {} arguments, got {}",
         macro.name, parameters.size(), call.args.size());
-  if (macro.uses_varargs) assign(template_.varargs, make_list(*this, call.args.subspan(positional), List::Type::kTuple));
+  if (macro.uses_varargs)
+    assign(template_.varargs, make_list(*this, call.args.subspan(positional), List::Type::kTuple));
   if (macro.uses_kwargs) assign(template_.kwargs, make_dict(*this, unknown));
   const Value text = capture(macro.body);
   line_ = line;

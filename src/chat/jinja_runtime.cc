@@ -30,7 +30,9 @@ std::string_view Arena::copy(std::string_view from) {
   return {to, from.size()};
 }
 
-void Arena::full() const { octet::fail(ErrorCode::kInvalidArgument, "a template that needs more than {} bytes", limit_); }
+void Arena::full() const {
+  octet::fail(ErrorCode::kInvalidArgument, "a template that needs more than {} bytes", limit_);
+}
 
 void Runtime::full() const { fail("the template takes more than {} bytes of memory", limits_.memory_bytes); }
 

@@ -58,6 +58,7 @@ std::vector<Entry> keyed(Runtime& runtime, const Value& values, const Value& pat
 void sort_by_key(Runtime& runtime, std::vector<Entry>& entries, bool reverse) {
   std::stable_sort(entries.begin(), entries.end(), [&](const Entry& a, const Entry& b) {
     runtime.charge();
+    if (equal(runtime, a.key, b.key)) return false;  // has no order where it is undefined
     return reverse ? compare(runtime, b.key, a.key) < 0 : compare(runtime, a.key, b.key) < 0;
   });
 }
@@ -95,8 +96,7 @@ Value filtered(Runtime& runtime, const Call& call, bool wanted, bool attributes)
   for (const Value& item : iterate(runtime, call.self)) {
     runtime.charge();
     const Value subject = by_path(runtime, item, path);
-    const Value verdict =
-        test != nullptr ? runtime.invoke(*test, {subject, args.subspan(1), call.keywords}) : subject;
+    const Value verdict = test != nullptr ? runtime.invoke(*test, {subject, args.subspan(1), call.keywords}) : subject;
     if (truthy(verdict) == wanted) kept.push_back(item);
   }
   return generator(runtime, kept);
@@ -150,7 +150,8 @@ Value dictsort(Runtime& runtime, const Call& call) {
   std::vector<Entry> entries;
   for (const Entry& entry : call.self.dict->entries) {
     const Value& by = by_value ? entry.value : entry.key;
-    entries.push_back({key_of(runtime, by, absent(), truthy(call.args[0])), make_tuple(runtime, {entry.key, entry.value})});
+    entries.push_back(
+        {key_of(runtime, by, absent(), truthy(call.args[0])), make_tuple(runtime, {entry.key, entry.value})});
   }
   sort_by_key(runtime, entries, truthy(call.args[2]));
   return values_of(runtime, entries);
@@ -248,8 +249,7 @@ Value select(Runtime& runtime, const Call& call) { return filtered(runtime, call
 Value selectattr(Runtime& runtime, const Call& call) { return filtered(runtime, call, true, true); }
 
 Value reverse(Runtime& runtime, const Call& call) {
-  if (call.self.is_string())
-    return get_slice(runtime, call.self, Value::none(), Value::none(), Value::of(int64_t{-1}));
+  if (call.self.is_string()) return get_slice(runtime, call.self, Value::none(), Value::none(), Value::of(int64_t{-1}));
   const auto items = iterate(runtime, call.self);
   return generator(runtime, std::vector<Value>(items.rbegin(), items.rend()));
 }

@@ -121,7 +121,7 @@ Value split_text(Runtime& runtime, const Value& string, const Value& separator, 
   if (no_characters(separator)) {
     if (from_right) {
       for (size_t end = space_begin(text, text.size()); end > 0;) {
-        size_t begin = more() ? end : space_end(text, 0);
+        size_t begin = more() ? end : 0;
         for (Utf8Char c = utf8_before(text, begin); c.length > 0 && !unicode_is_space(c.code);
              c = utf8_before(text, begin))
           begin -= static_cast<size_t>(c.length);

@@ -370,8 +370,8 @@ void Tokenizer::encode_to(std::string_view text, const EncodeOptions& options, s
     impl_->encode_piece(piece, place, call);
   };
   const TextRange everywhere{0, SIZE_MAX};
-  const std::span<const TextRange> ranges = options.added_in != nullptr ? std::span<const TextRange>(*options.added_in)
-                                                                       : std::span(&everywhere, 1);
+  const std::span<const TextRange> ranges =
+      options.added_in != nullptr ? std::span<const TextRange>(*options.added_in) : std::span(&everywhere, 1);
   const Impl::OnPiece encode_raw = [&](std::string_view piece, const TextPlace& place) {
     const std::string normalized = impl_->parts.normalizer.apply(piece, place);
     const auto offset = static_cast<size_t>(piece.data() - text.data());
