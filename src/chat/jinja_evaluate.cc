@@ -67,8 +67,7 @@ Value Renderer::evaluate_nested(const Expr& expr) {
       const Value object = evaluate(*parts[0]);
       std::array<Value, 3> bounds;
       for (size_t i = 0; i < 3; ++i) bounds[i] = parts[i + 1] != nullptr ? evaluate(*parts[i + 1]) : Value::none();
-      const Value slice = get_slice(*this, object, bounds[0], bounds[1], bounds[2]);
-      return is_absent(slice) ? Value::undefined("slice") : slice;
+      return get_slice(*this, object, bounds[0], bounds[1], bounds[2]);
     }
     case ExprKind::kCall: return evaluate_call(expr, nullptr);
     case ExprKind::kFilter: return evaluate_filter(expr, nullptr);

@@ -7,6 +7,7 @@
 #include "chat/jinja_ast.h"
 #include "chat/jinja_sequences.h"
 #include "chat/jinja_text.h"
+#include "io/tokenizer_utf8.h"
 
 namespace octet::jinja {
 namespace {
@@ -195,8 +196,19 @@ Value truncate(Runtime& runtime, const Call& call) {
 }
 
 Value wordcount(Runtime& runtime, const Call& call) {
-  const Value text = text_of(runtime, call);
-  return Value::of(length_of(runtime, split_text(runtime, text, absent(), -1, false)));
+  const Value string = text_of(runtime, call);
+  const std::string_view text = string.text();
+  runtime.charge_bytes(text.size() * 8);
+  int64_t words = 0;
+  bool inside = false;
+  for (size_t at = 0; at < text.size();) {
+    const Utf8Char c = utf8_at(text, at);
+    const bool word = unicode_is_word(c.code);
+    words += word && !inside ? 1 : 0;
+    inside = word;
+    at += static_cast<size_t>(std::max(c.length, 1));
+  }
+  return Value::of(words);
 }
 
 constexpr Builtin kFilters[] = {

@@ -125,8 +125,8 @@ Value format_percent(Runtime& runtime, const Value& format, const Value& values)
       append_percent(out, how, is_absent(value) ? next_value() : value);
     }
   }
-  runtime.check(used == given.size() || (!tuple && values.is(Kind::kDict)), "not all arguments of \"{}\" are used",
-                text);
+  const bool by_key = !tuple && (values.is(Kind::kDict) || values.is(Kind::kList));  // may stay unused
+  runtime.check(used == given.size() || by_key, "not all arguments of \"{}\" are used", text);
   return out.finish();
 }
 

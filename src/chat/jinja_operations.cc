@@ -302,7 +302,7 @@ Value get_slice(Runtime& runtime, const Value& object, const Value& start, const
     for (int64_t i = 0; i < range.count; ++i) out.append(characters[static_cast<size_t>(range.start + i * range.step)]);
     return out.finish();
   }
-  if (!object.is(Kind::kList) || !object.list->indexed()) return absent();
+  runtime.check(object.is(Kind::kList) && object.list->indexed(), "a {} cannot be sliced", type_name(object));
   const auto items = object.list->items;
   const SliceRange range = slice_range(runtime, std::ssize(items), start, stop, step);
   const auto count = static_cast<size_t>(range.count);

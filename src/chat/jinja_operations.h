@@ -21,7 +21,7 @@ int64_t integer_of(Runtime& runtime, const Value& value, std::string_view what);
 
 // Items of a list or characters of a string, by an index or key; undefined where there is none.
 Value get_item(Runtime& runtime, const Value& object, const Value& key);
-// start:stop:step of a list or string; each none or an integer.
+// start:stop:step of a list or string, an error for others; each none or an integer.
 Value get_slice(Runtime& runtime, const Value& object, const Value& start, const Value& stop, const Value& step);
 // A member by its name: a dict's key, a namespace's attribute. Methods are the caller's.
 Value get_member(Runtime& runtime, const Value& object, const Value& name);

@@ -15,6 +15,11 @@ Value generator(Runtime& runtime, const std::vector<Value>& items) {
   return out;
 }
 
+// map, select and their kin take none and false for nothing.
+std::span<const Value> iterate_if_any(Runtime& runtime, const Value& value) {
+  return truthy(value) ? iterate(runtime, value) : std::span<const Value>();
+}
+
 // `path` of an item: "name", "name.0.name" or a number; absent: the item itself.
 Value by_path(Runtime& runtime, const Value& item, const Value& path) {
   if (path.is_undefined() || path.is(Kind::kNone)) return item;
@@ -93,7 +98,7 @@ Value filtered(Runtime& runtime, const Call& call, bool wanted, bool attributes)
     runtime.check(test != nullptr, "unknown test \"{}\"", args[0].text());
   }
   std::vector<Value> kept;
-  for (const Value& item : iterate(runtime, call.self)) {
+  for (const Value& item : iterate_if_any(runtime, call.self)) {
     runtime.charge();
     const Value subject = by_path(runtime, item, path);
     const Value verdict = test != nullptr ? runtime.invoke(*test, {subject, args.subspan(1), call.keywords}) : subject;
@@ -230,7 +235,7 @@ Value map(Runtime& runtime, const Call& call) {
     runtime.check(filter != nullptr, "unknown filter \"{}\"", call.args[0].text());
   }
   std::vector<Value> out;
-  for (const Value& item : iterate(runtime, call.self)) {
+  for (const Value& item : iterate_if_any(runtime, call.self)) {
     runtime.charge();
     if (filter != nullptr) {
       out.push_back(runtime.invoke(*filter, {item, call.args.subspan(1), call.keywords}));

@@ -49,7 +49,7 @@ Value is_iterable(Runtime& runtime, const Call& call) {
 }
 
 Value is_callable(Runtime&, const Call& call) {
-  return Value::of(call.self.is(Kind::kFunction) || call.self.is(Kind::kLoop));
+  return Value::of(call.self.is(Kind::kFunction) || call.self.is(Kind::kLoop) || call.self.is_undefined());
 }
 
 Value is_same(Runtime&, const Call& call) { return Value::of(same_object(call.self, call.args[0])); }

@@ -80,8 +80,6 @@ TEST(TokenizerRanges, OnlyTheTemplatesTokensCount) {
       }
       const auto ids = tokenizer->encode(text, {.parse_special = true, .added_in = &ranges});
       ASSERT_EQ(count_marks(*tokenizer, ids), wanted) << kind << " seed " << kSeed << ": " << text;
-      ASSERT_TRUE(!tokenizer->byte_level() || kind == std::string("gpt2-prefix") || tokenizer->decode(ids) == text)
-          << kind;
       ASSERT_EQ(tokenizer->encode(harmless, {.parse_special = true, .added_in = &harmless_ranges}),
                 tokenizer->encode(harmless, {.parse_special = true}))
           << kind << " seed " << kSeed << ": " << harmless;
