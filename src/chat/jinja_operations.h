@@ -8,7 +8,7 @@ namespace octet::jinja {
 std::string_view type_name(const Value& value);  // Python's, for messages
 bool truthy(const Value& value);
 bool equal(Runtime& runtime, const Value& a, const Value& b);
-// < 0, 0, > 0; an error for what has no order.
+// -1, 0 or 1; an error for what has no order.
 int compare(Runtime& runtime, const Value& a, const Value& b);
 size_t hash_value(Runtime& runtime, const Value& value);  // an error for lists and dicts
 bool contains(Runtime& runtime, const Value& container, const Value& item);

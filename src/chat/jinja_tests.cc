@@ -75,8 +75,8 @@ Value is_equal(Runtime& runtime, const Call& call) {
 // By sign of the comparison.
 template <bool kLess, bool kSame, bool kGreater>
 Value is_ordered(Runtime& runtime, const Call& call) {
-  const int order = compare(runtime, call.self, call.args[0]);
-  return Value::of(order < 0 ? kLess : order == 0 ? kSame : kGreater);
+  constexpr bool kVerdicts[] = {kLess, kSame, kGreater};
+  return Value::of(kVerdicts[compare(runtime, call.self, call.args[0]) + 1]);
 }
 
 constexpr Builtin kTests[] = {

@@ -30,7 +30,7 @@ class Arena {
   template <typename T>
   std::span<T> array(size_t count) {
     static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= 8);
-    T* items = static_cast<T*>(take(count * sizeof(T)));
+    T* items = static_cast<T*>(take(count * sizeof(T)));  // NOLINT(bugprone-sizeof-expression): T may be a pointer
     std::uninitialized_value_construct_n(items, count);
     return {items, count};
   }
