@@ -138,9 +138,14 @@ struct Tokenizer::Impl {
 
   // Returns the fingerprint.
   std::string index_tokens();
-  const Spelling* match_added(const SpellingTable& table, std::string_view text, size_t at, bool parse_special) const;
-  void split_added(std::string_view text, const TextPlace& place, const SpellingTable& table, const OnPiece& on_piece,
-                   const Call& call) const;
+  // A token that ends at or before `end`.
+  const Spelling* match_added(const SpellingTable& table, std::string_view text, size_t at, size_t end,
+                              bool parse_special) const;
+  // `ranges`: where tokens may be, sorted.
+  void split_added(std::string_view text, std::span<const TextRange> ranges, const TextPlace& place,
+                   const SpellingTable& table, const OnPiece& on_piece, const Call& call) const;
+  std::vector<TextRange> normalized_ranges(std::string_view text, std::span<const TextRange> ranges,
+                                           const TextPlace& place, std::string_view whole) const;
   void encode_piece(std::string_view piece, const TextPlace& place, const Call& call) const;
   void encode_marked(std::string_view text, const TextPlace& place, Scratch& scratch, const Call& call) const;
   void encode_cut(std::string_view text, std::string_view mark, bool keep_runs, Scratch& scratch,
@@ -152,6 +157,7 @@ struct Tokenizer::Impl {
   Splitter before_prefix, splitter;
   std::vector<uint8_t> special;  // [vocab] 1 for special ids
   SpellingTable raw, normalized;
+  bool any_normalized = false;
   // Word caches and match buffers that callers borrow, so that words are looked up without locks; as many as were in
   // use at once.
   mutable std::mutex mutex;
@@ -173,6 +179,7 @@ std::string Tokenizer::Impl::index_tokens() {
     const bool later = !parts.normalizer.empty() && token.normalized;
     std::string text = later ? parts.normalizer.apply(token.text, {}) : token.text;
     if (text.empty()) continue;
+    any_normalized |= later;
     std::vector<Spelling>& spellings = (later ? normalized : raw)[static_cast<uint8_t>(text[0])];
     spellings.push_back({std::move(text), &token});
   }
@@ -189,19 +196,19 @@ std::string Tokenizer::Impl::index_tokens() {
 }
 
 const Tokenizer::Impl::Spelling* Tokenizer::Impl::match_added(const SpellingTable& table, std::string_view text,
-                                                              size_t at, bool parse_special) const {
+                                                              size_t at, size_t end, bool parse_special) const {
   for (const Spelling& spelling : table[static_cast<uint8_t>(text[at])]) {
     if (spelling.token->special && !parse_special) continue;
-    if (text.compare(at, spelling.text.size(), spelling.text) != 0) continue;
-    const size_t end = at + spelling.text.size();
-    if (spelling.token->single_word && (is_word(utf8_before(text, at)) || is_word(utf8_at(text, end)))) continue;
+    const size_t behind = at + spelling.text.size();
+    if (behind > end || text.compare(at, spelling.text.size(), spelling.text) != 0) continue;
+    if (spelling.token->single_word && (is_word(utf8_before(text, at)) || is_word(utf8_at(text, behind)))) continue;
     return &spelling;
   }
   return nullptr;
 }
 
-void Tokenizer::Impl::split_added(std::string_view text, const TextPlace& place, const SpellingTable& table,
-                                  const OnPiece& on_piece, const Call& call) const {
+void Tokenizer::Impl::split_added(std::string_view text, std::span<const TextRange> ranges, const TextPlace& place,
+                                  const SpellingTable& table, const OnPiece& on_piece, const Call& call) const {
   const bool parse_special = call.options.parse_special;
   size_t begin = 0;
   const auto flush = [&](size_t end) {
@@ -212,7 +219,11 @@ void Tokenizer::Impl::split_added(std::string_view text, const TextPlace& place,
   const bool any = std::any_of(parts.added.begin(), parts.added.end(),
                                [&](const AddedToken& token) { return parse_special || !token.special; });
   for (size_t at = 0; any && at < text.size();) {
-    const Spelling* found = match_added(table, text, at, parse_special);
+    while (!ranges.empty() && ranges[0].end <= at) ranges = ranges.subspan(1);
+    if (ranges.empty()) break;
+    at = std::max(at, ranges[0].begin);
+    if (at >= text.size()) break;
+    const Spelling* found = match_added(table, text, at, ranges[0].end, parse_special);
     if (found == nullptr) {
       ++at;
       continue;
@@ -225,6 +236,29 @@ void Tokenizer::Impl::split_added(std::string_view text, const TextPlace& place,
     begin = at;
   }
   flush(text.size());
+}
+
+// Where `ranges` of `text` lie in `whole`, its normalised form: known when that is made of the normalised parts.
+std::vector<TextRange> Tokenizer::Impl::normalized_ranges(std::string_view text, std::span<const TextRange> ranges,
+                                                          const TextPlace& place, std::string_view whole) const {
+  if (ranges.size() == 1 && ranges[0].begin == 0 && ranges[0].end >= text.size()) return {{0, whole.size()}};
+  std::string joined;
+  size_t at = 0;
+  const auto add = [&](size_t end) {
+    const TextPlace part{place.first && at == 0, place.last && end == text.size(), at > 0 || place.continues};
+    if (end > at) joined += parts.normalizer.apply(text.substr(at, end - at), part);
+    at = end;
+  };
+  std::vector<TextRange> found;
+  for (const TextRange& range : ranges) {
+    add(range.begin);
+    const size_t begin = joined.size();
+    add(std::min(range.end, text.size()));
+    found.push_back({begin, joined.size()});
+  }
+  add(text.size());
+  if (joined != whole) found.clear();
+  return found;
 }
 
 std::unique_ptr<Tokenizer::Impl::Scratch> Tokenizer::Impl::take_scratch() const {
@@ -335,10 +369,21 @@ void Tokenizer::encode_to(std::string_view text, const EncodeOptions& options, s
   const Impl::OnPiece encode_plain = [&](std::string_view piece, const TextPlace& place) {
     impl_->encode_piece(piece, place, call);
   };
+  const TextRange everywhere{0, SIZE_MAX};
+  const std::span<const TextRange> ranges =
+      options.added_in != nullptr ? std::span<const TextRange>(*options.added_in) : std::span(&everywhere, 1);
   const Impl::OnPiece encode_raw = [&](std::string_view piece, const TextPlace& place) {
-    impl_->split_added(impl_->parts.normalizer.apply(piece, place), place, impl_->normalized, encode_plain, call);
+    const std::string normalized = impl_->parts.normalizer.apply(piece, place);
+    const auto offset = static_cast<size_t>(piece.data() - text.data());
+    std::vector<TextRange> inside;
+    for (const TextRange& range : ranges) {
+      const size_t begin = std::max(range.begin, offset), end = std::min(range.end, offset + piece.size());
+      if (begin < end) inside.push_back({begin - offset, end - offset});
+    }
+    if (impl_->any_normalized) inside = impl_->normalized_ranges(piece, inside, place, normalized);
+    impl_->split_added(normalized, inside, place, impl_->normalized, encode_plain, call);
   };
-  impl_->split_added(text, {.continues = !options.text_start}, impl_->raw,
+  impl_->split_added(text, ranges, {.continues = !options.text_start}, impl_->raw,
                      impl_->parts.normalizer.empty() ? encode_plain : encode_raw, call);
   if (options.add_eos && out.size() < enough) {
     check(eos_id() >= 0, ErrorCode::kInvalidArgument, "this {} vocabulary of {} tokens has no end (eos) token", kind(),

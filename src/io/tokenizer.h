@@ -37,6 +37,11 @@ std::string shown_with_bytes(std::string_view text);
 // "text" with JSON escapes; bytes that are not UTF-8 become U+FFFD.
 std::string json_quote(std::string_view text);
 
+// Bytes [begin, end) of a text.
+struct TextRange {
+  size_t begin = 0, end = 0;
+};
+
 struct EncodeOptions {
   bool parse_special = false;      // recognise special tokens written in the text
   bool add_bos = false;            // prepend the begin token; an error if there is none
@@ -44,10 +49,14 @@ struct EncodeOptions {
   bool text_start = true;          // false: the text continues an earlier call (SentencePiece prepends no space)
   int64_t enough = 0;              // > 0: stop soon after this many ids, a prefix of the whole text's
   UnknownText* unknown = nullptr;  // policy and counters; nullptr: Policy::kToken
+  // Added tokens, special or not, are recognised only where they lie in one of these ranges (ascending, apart from each
+  // other); all other text is encoded as if it held none. nullptr: anywhere.
+  const std::vector<TextRange>* added_in = nullptr;
 };
 
 // A token matched in the text before anything else. Ordinary added tokens (special = false) are always matched, as the
-// vocabulary's author trained with them; special ones only under EncodeOptions::parse_special.
+// vocabulary's author trained with them, special ones only under EncodeOptions::parse_special; both within
+// EncodeOptions::added_in.
 struct AddedToken {
   int32_t id = 0;
   std::string text;
