@@ -171,7 +171,7 @@ class Expressions {
   std::unordered_map<Expr, Expr> bodies_;
   std::vector<ByteSet> sets_;
   std::unordered_map<ByteSet, int32_t> set_index_;
-  std::vector<std::vector<std::string>> word_lists_;
+  std::deque<std::vector<std::string>> word_lists_;
   std::map<std::vector<std::string>, int32_t> word_index_;
   std::vector<std::pair<uint64_t, int32_t>> divisors_;  // with decimals
   std::vector<Rule> rules_;

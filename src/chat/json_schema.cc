@@ -47,6 +47,7 @@ JsonSchema::JsonSchema(Expressions& expressions, std::string_view text, const Gu
   facts_ = check_schema(document_);
   x_.source = this;
   x_.canonical = facts_.negates;
+  for (const std::string& regex : facts_.patterns) pattern(regex);
   const auto separator = [&](char c) {
     return x_.group(Unit::kSeparator, x_.concat(x_.byte(uint8_t(c)), x_.repeat(x_.byte(' '), 0, 1)));
   };
@@ -183,16 +184,17 @@ Expr JsonSchema::string_part(const Json& schema) {
     return schema.contains(name) ? int32_t(schema[name].get<double>()) : otherwise;
   };
   std::vector<Expr> all{x_.string_rest(count("minLength", 0), count("maxLength", kUnbounded))};
-  const auto add = [&](const std::string& pattern) {
-    Expr& made = patterns_.try_emplace(pattern, -1).first->second;
-    if (made < 0) made = x_.group(Unit::kString, regex_expression(x_, pattern, RegexUse::kString, limits_));
-    all.push_back(made);
-  };
-  if (schema.contains("pattern")) add(schema["pattern"].get<std::string>());
+  if (schema.contains("pattern")) all.push_back(pattern(schema["pattern"].get<std::string>()));
   if (schema.contains("format"))
     if (const std::string_view regex = format_regex(schema["format"].get<std::string>()); !regex.empty())
-      add("^(?:" + std::string(regex) + ")$");
+      all.push_back(pattern("^(?:" + std::string(regex) + ")$"));
   return x_.both(std::move(all));
+}
+
+Expr JsonSchema::pattern(const std::string& regex) {
+  Expr& made = patterns_.try_emplace(regex, -1).first->second;
+  if (made < 0) made = x_.group(Unit::kString, regex_expression(x_, regex, RegexUse::kString, limits_));
+  return made;
 }
 
 Expr JsonSchema::values(const Json& list) {

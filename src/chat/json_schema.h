@@ -26,6 +26,7 @@ using Json = nlohmann::ordered_json;
 struct SchemaFacts {
   bool negates = false;            // complements are needed
   std::vector<std::string> names;  // of properties, anywhere
+  std::vector<std::string> patterns;
 };
 // Throws kInvalidArgument: a malformed schema, a keyword that is not enforced, a reference that leads nowhere or round.
 SchemaFacts check_schema(const Json& document);
@@ -40,6 +41,7 @@ bool has_typed_keywords(const Json& schema);
 // json_schema_number.cc: numbers behind which a text continues.
 Expr number_expression(Expressions& x, const Json& schema, bool integer);
 Expr number_value(Expressions& x, const Json& number);  // every spelling of one value
+std::pair<uint64_t, int32_t> divisor(const Json& number);  // of multipleOf: an integer, and how many of its digits are decimals
 // json_schema_format.cc: a regular expression; "" for what JSON Schema does not define, which constrains nothing.
 std::string_view format_regex(const std::string& format);
 
@@ -96,6 +98,7 @@ class JsonSchema final : public NodeSource {
   Expr lower(const Json& schema);
   Expr lower_typed(const Json& schema);
   Expr string_part(const Json& schema);
+  Expr pattern(const std::string& regex);
   Expr values(const Json& list);
   Expr value(const Json& value);
   Expr words(std::vector<std::string> list);

@@ -159,6 +159,7 @@ class Checker {
         if (!value.is_object()) refuse(name, value, "schemas by name");
         for (const auto& [key, child] : value.items()) {
           if (name == "properties") facts_.names.push_back(key);
+          if (name == "patternProperties") facts_.patterns.push_back(key);
           visit(child);
         }
         return;
@@ -180,6 +181,7 @@ class Checker {
         return;
       case Form::kNumber:
         if (!value.is_number()) refuse(name, value, "a number");
+        if (name == "multipleOf") divisor(value);
         return;
       case Form::kLimit:
         if (!value.is_number() && !value.is_boolean()) refuse(name, value, "a number");
@@ -191,6 +193,8 @@ class Checker {
         return;
       case Form::kText:
         if (!value.is_string()) refuse(name, value, "a string");
+        if (name == "pattern") facts_.patterns.push_back(value.get<std::string>());
+        if (name == "format") format_regex(value.get<std::string>());
         return;
       case Form::kTexts:
         if (!value.is_array()) refuse(name, value, "a list of names");
@@ -266,6 +270,8 @@ std::string unescaped(std::string_view text) {
 }
 
 }  // namespace
+
+SchemaFacts check_schema(const Json& document) { return Checker(document).run(); }
 
 const Json& resolve(const Json& document, std::string_view reference) {
   const size_t hash = reference.find('#');

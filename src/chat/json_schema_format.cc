@@ -33,7 +33,7 @@ std::map<std::string, std::string> make_formats() {
   for (int after = 4; after >= 0; after--)
     all += "|" + head(4 - after) + "::(?:" + group + ":){" + std::to_string(after) + "}" + last;
   f["ipv6"] = all + "|" + head(5) + "::" + group + "|" + head(6) + "::";
-  const std::string escape = "%" + hex + "{2}", plain = "0-9A-Za-z._~!$&'()*+,;=-";
+  const std::string escape = "%" + hex + "{2}", plain = "0-9A-Za-z._~!$&'()*+,;=\\-";
   const std::string character = "(?:[" + plain + ":@]|" + escape + ")", segments = "(?:/" + character + "*)*";
   const std::string host = "(?:\\[(?:" + f["ipv6"] + ")\\]|(?:[" + plain + "]|" + escape + ")*)";
   const std::string authority = "//(?:(?:[" + plain + ":]|" + escape + ")*@)?" + host + "(?::[0-9]*)?" + segments;

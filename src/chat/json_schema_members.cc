@@ -3,7 +3,6 @@
 
 #include "base/error.h"
 #include "chat/json_schema.h"
-#include "chat/regex.h"
 
 namespace octet::guides {
 namespace {
@@ -56,7 +55,7 @@ int32_t JsonSchema::object_facts(const Json& schema) {
   facts.most = count_of(schema, "maxProperties", kUnbounded);
   const auto is_any = [&](Expr e) { return x_.node(e).kind == Kind::kRule && universal(x_.node(e)); };
   facts.free = needs.empty() && facts.most < 0 && std::ranges::all_of(facts.values, is_any) && facts.others.size() == 1 &&
-               is_any(facts.others[0].value) && !schema.contains("propertyNames");
+               is_any(facts.others[0].value) && !schema.contains("propertyNames") && !schema.contains("patternProperties");
   objects_.push_back(std::move(facts));
   return int32_t(objects_.size()) - 1;
 }
@@ -70,8 +69,7 @@ void JsonSchema::add_classes(const Json& schema, ObjectFacts& facts, const std::
   const Expr others = schema.contains("additionalProperties") ? rule(schema["additionalProperties"]) : x_.rule(any_);
   std::vector<std::pair<Expr, Expr>> patterns;  // of names, of their values
   if (schema.contains("patternProperties"))
-    for (const auto& [pattern, child] : schema["patternProperties"].items())
-      patterns.emplace_back(x_.group(Unit::kString, regex_expression(x_, pattern, RegexUse::kString, limits_)), rule(child));
+    for (const auto& [regex, child] : schema["patternProperties"].items()) patterns.emplace_back(pattern(regex), rule(child));
   const bool limited = schema.contains("propertyNames");
   const Expr allowed = limited ? x_.derive(rule(schema["propertyNames"]), '"') : kNothing;
 

@@ -122,15 +122,15 @@ std::vector<Bound> bounds(const Json& schema, const char* name, const char* excl
   return out;
 }
 
-Expr multiples(Expressions& x, const Json& divisor) {
-  const Decimal d = decimal(divisor);
+}  // namespace
+
+std::pair<uint64_t, int32_t> divisor(const Json& number) {
+  const Decimal d = decimal(number);
   const std::string digits = d.digits + d.fraction;
   check(!d.negative && !d.zero() && digits.size() <= 9 + size_t(d.digits == "0"), ErrorCode::kInvalidArgument,
-        "JSON schema: multipleOf: {} is not enforced (want more than 0, at most 9 digits)", divisor.dump());
-  return x.multiple(uint64_t(std::stoll(digits)), int32_t(d.fraction.size()));
+        "JSON schema: \"multipleOf\": {} is not enforced (want more than 0, at most 9 digits)", number.dump());
+  return {uint64_t(std::stoll(digits)), int32_t(d.fraction.size())};
 }
-
-}  // namespace
 
 Expr number_value(Expressions& x, const Json& number) {
   const Decimal d = decimal(number);
@@ -142,9 +142,8 @@ Expr number_expression(Expressions& x, const Json& schema, bool integer) {
   Digits digits(x);
   const std::vector<Bound> lows = bounds(schema, "minimum", "exclusiveMinimum");
   const std::vector<Bound> highs = bounds(schema, "maximum", "exclusiveMaximum");
-  const bool divided = schema.contains("multipleOf");
   const Expr sign = x.alt({kEmptyText, x.byte('-')});
-  if (lows.empty() && highs.empty() && !divided && !x.canonical) {
+  if (lows.empty() && highs.empty() && !schema.contains("multipleOf") && !x.canonical) {
     if (integer) return x.group(Unit::kNumber, x.concat(sign, digits.integers()));
     ByteSet e, signs, decimal_digits;
     e.set('e').set('E');
@@ -174,7 +173,10 @@ Expr number_expression(Expressions& x, const Json& schema, bool integer) {
   }
   if (integer) above.push_back(digits.integers()), below.push_back(digits.integers());
   Expr all = x.alt({x.both(above), x.concat(x.byte('-'), x.both(below))});
-  if (divided) all = x.both({all, multiples(x, schema["multipleOf"])});
+  if (schema.contains("multipleOf")) {
+    const auto [value, decimals] = divisor(schema["multipleOf"]);
+    all = x.both({all, x.multiple(value, decimals)});
+  }
   return x.group(Unit::kNumber, all);
 }
 
