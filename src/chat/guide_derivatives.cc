@@ -29,7 +29,9 @@ Expr Expressions::body(Expr e) {
   const Node n = node(e);
   if (n.kind == Kind::kRule && rules_[size_t(n.a)].body >= 0) return rules_[size_t(n.a)].body;
   if (const auto found = bodies_.find(e); found != bodies_.end()) return found->second;
-  const Expr made = source->body(n);
+  const Expr made = n.kind == Kind::kRule    ? source->rule_body(n.a)
+                    : n.kind == Kind::kArray ? source->array_body(n)
+                                             : source->object_body(e);
   bodies_.emplace(e, made);
   return made;
 }
@@ -110,6 +112,7 @@ Expr Expressions::compute(Expr e, uint8_t b) {
     case Kind::kAlt:
     case Kind::kAnd:
     case Kind::kOne: {
+      if (n.unit == Unit::kObject) return derive(body(e), b);
       std::vector<Expr> items(list(e).begin(), list(e).end());
       count_work(int64_t(items.size()));
       for (Expr& item : items) {
@@ -193,6 +196,7 @@ ByteSet Expressions::first(Expr e) {
     case Kind::kAlt:
     case Kind::kOne:
     case Kind::kAnd: {
+      if (n.unit == Unit::kObject) return set | first(body(e));
       ByteSet joined = n.kind == Kind::kAnd ? ~ByteSet() : ByteSet();
       const std::vector<Expr> items(list(e).begin(), list(e).end());
       for (const Expr item : items) {
@@ -207,7 +211,7 @@ ByteSet Expressions::first(Expr e) {
     case Kind::kWords:
     case Kind::kNames:
       for (int32_t i = n.b; i < n.c; i++) {
-        const std::string& word = word_lists_[size_t(n.kind == Kind::kWords ? n.a : source->names_of(n))][size_t(i)];
+        const std::string& word = word_lists_[size_t(n.kind == Kind::kWords ? n.a : source->names_of(n.a))][size_t(i)];
         if (word.size() > size_t(n.d)) set.set(uint8_t(word[size_t(n.d)]));
       }
       return set;

@@ -48,7 +48,7 @@ enum class Kind : uint8_t {
   kRule,      // rule a: a named expression, made when first needed
   kString,    // the rest of a JSON string up to its quote: b to c characters; d: 1 in one spelling each
   kMultiple,  // the rest of a number: divisor a (of a list), remainder b, fraction digits c (-1: before the point)
-  kNames,     // the rest of a member whose name is of words [b, c) behind d bytes, in object state a
+  kNames,     // the rest of a member of object a (an expression) whose name is of its words [b, c), behind d bytes
   kObject,    // the rest of an object in state a; b: a member precedes
   kArray,     // the rest of an array: definition a, b items so far, c of them matching `contains`
 };
@@ -67,9 +67,11 @@ struct Node {
 class NodeSource {
  public:
   virtual ~NodeSource() = default;
-  virtual Expr body(const Node& node) = 0;                 // of kObject, kArray and a kRule without a body
+  virtual Expr rule_body(int32_t rule) = 0;  // of a rule added without one
+  virtual Expr array_body(const Node& node) = 0;
+  virtual Expr object_body(Expr e) = 0;                     // e: kObject, or a list of such of one unit
   virtual Expr name_step(const Node& node, uint8_t b) = 0;  // derivative of kNames
-  virtual int32_t names_of(const Node& node) const = 0;     // word list of kNames
+  virtual int32_t names_of(Expr object) = 0;                // its list of words
   virtual std::vector<Expr> needs(const Node& node) = 0;    // of kObject, kArray: what must hold texts for it to
   virtual bool universal(const Node& node) const = 0;       // holds all texts of its unit kind
 };

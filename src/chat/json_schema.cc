@@ -97,10 +97,8 @@ std::vector<Expr> JsonSchema::rules(const Json& schemas) {
   return out;
 }
 
-Expr JsonSchema::body(const Node& node) {
-  if (node.kind == Kind::kObject) return object_body(node);
-  if (node.kind == Kind::kArray) return array_body(node);
-  const RuleFacts facts = rules_[size_t(node.a)];
+Expr JsonSchema::rule_body(int32_t rule) {
+  const RuleFacts facts = rules_[size_t(rule)];
   switch (facts.kind) {
     case RuleKind::kSchema: return lower(*facts.schema);
     case RuleKind::kTyped: return lower_typed(*facts.schema);

@@ -51,9 +51,11 @@ class JsonSchema final : public NodeSource {
   Expr root();
   Expr any_object();  // the text of a JSON object, from its brace
 
-  Expr body(const Node& node) override;
+  Expr rule_body(int32_t rule) override;
+  Expr array_body(const Node& node) override;
+  Expr object_body(Expr e) override;
   Expr name_step(const Node& node, uint8_t b) override;
-  int32_t names_of(const Node& node) const override;
+  int32_t names_of(Expr object) override;
   std::vector<Expr> needs(const Node& node) override;
   bool universal(const Node& node) const override;
 
@@ -111,9 +113,13 @@ class JsonSchema final : public NodeSource {
   int32_t object_facts(const Json& schema);
   void add_classes(const Json& schema, ObjectFacts& facts, const std::vector<std::string>& names);
   Expr object_rest(ObjectState state, bool first);
-  Expr object_body(const Node& node);
-  Expr array_body(const Node& node);
-  ObjectState with_name(const ObjectState& state, int32_t name) const;
+  template <typename Leaf>
+  Expr combine(Expr e, const Leaf& leaf);
+  void leaves(Expr e, std::vector<int32_t>& states) const;
+  Expr other_names(const ObjectState& state, int32_t words);
+  Expr with_name(const ObjectState& state, const std::string& word);
+  bool may_name(Expr e, const std::string& word) const;
+  int32_t find_name(const ObjectFacts& facts, const std::string& word) const;
   bool closable(const ObjectState& state) const;
   int64_t missing(const ObjectState& state) const;
   bool usable(const ObjectState& state, int32_t name) const;
@@ -129,6 +135,8 @@ class JsonSchema final : public NodeSource {
   std::deque<ObjectFacts> objects_;  // 0: any, 1: any that repeats no name of the document
   std::vector<ObjectState> states_;
   std::map<ObjectState, int32_t> state_index_;
+  std::map<std::vector<int32_t>, int32_t> joined_words_;              // of sets of objects
+  std::map<std::pair<int32_t, int32_t>, std::vector<Expr>> left_;     // keys of classes of objects, without a list of words
   std::deque<ArrayFacts> arrays_;  // 0: any
   Expr comma_, colon_;
   int32_t any_, any_named_;

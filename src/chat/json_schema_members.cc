@@ -141,13 +141,6 @@ bool JsonSchema::closable(const ObjectState& state) const {
   return true;
 }
 
-JsonSchema::ObjectState JsonSchema::with_name(const ObjectState& state, int32_t name) const {
-  ObjectState next = state;
-  next.seen[size_t(name)] = true;
-  next.count++;
-  return next;
-}
-
 bool JsonSchema::usable(const ObjectState& state, int32_t name) const {
   const ObjectFacts& facts = objects_[size_t(state.facts)];
   if (state.seen[size_t(name)] || facts.values[size_t(name)] == kNothing) return false;
@@ -155,44 +148,132 @@ bool JsonSchema::usable(const ObjectState& state, int32_t name) const {
   return facts.most < 0 || state.count + 1 + others <= facts.most;
 }
 
-int32_t JsonSchema::names_of(const Node& node) const { return objects_[size_t(states_[size_t(node.a)].facts)].words; }
+int32_t JsonSchema::find_name(const ObjectFacts& facts, const std::string& word) const {
+  if (facts.words < 0) return -1;
+  const auto& words = x_.word_list(facts.words);
+  const auto found = std::lower_bound(words.begin(), words.end(), word);
+  return found != words.end() && *found == word ? int32_t(found - words.begin()) : -1;
+}
 
-Expr JsonSchema::object_body(const Node& node) {
-  const ObjectState state = states_[size_t(node.a)];
+// An object may be described by several objects at once (allOf, oneOf, not): they are walked together, name by name.
+template <typename Leaf>
+Expr JsonSchema::combine(Expr e, const Leaf& leaf) {
+  const Node n = x_.node(e);
+  if (n.kind == Kind::kObject) return leaf(ObjectState(states_[size_t(n.a)]));
+  if (n.kind == Kind::kNot) return x_.complement(combine(n.a, leaf));
+  std::vector<Expr> parts;
+  const std::vector<Expr> items(x_.list(e).begin(), x_.list(e).end());
+  for (const Expr item : items) parts.push_back(combine(item, leaf));
+  return n.kind == Kind::kAlt ? x_.alt(parts) : n.kind == Kind::kOne ? x_.one(parts) : x_.both(parts);
+}
+
+void JsonSchema::leaves(Expr e, std::vector<int32_t>& states) const {
+  const Node& n = x_.node(e);
+  if (n.kind == Kind::kObject) return states.push_back(n.a);
+  if (n.kind == Kind::kNot) return leaves(n.a, states);
+  for (const Expr item : x_.list(e)) leaves(item, states);
+}
+
+int32_t JsonSchema::names_of(Expr object) {
+  std::vector<int32_t> all;
+  leaves(object, all);
+  for (int32_t& index : all) index = states_[size_t(index)].facts;
+  std::sort(all.begin(), all.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  if (all.size() == 1) return objects_[size_t(all[0])].words;
+  const auto [found, added] = joined_words_.try_emplace(all, -1);
+  if (!added) return found->second;
+  std::vector<std::string> words;
+  for (const int32_t facts : all)
+    if (const int32_t list = objects_[size_t(facts)].words; list >= 0)
+      words.insert(words.end(), x_.word_list(list).begin(), x_.word_list(list).end());
+  const Expr joined = x_.words(std::move(words));
+  return found->second = joined == kNothing ? -1 : x_.node(joined).a;
+}
+
+Expr JsonSchema::object_body(Expr e) {
+  std::vector<int32_t> all;
+  leaves(e, all);
+  const int32_t words = names_of(e);
+  const Expr close = combine(e, [&](const ObjectState& state) { return closable(state) ? kEmptyText : kNothing; });
+  const Expr others = combine(e, [&](const ObjectState& state) { return other_names(state, words); });
+  Expr named = kNothing;
+  if (words >= 0)
+    named = x_.make({.kind = Kind::kNames, .structural = true, .a = e, .c = int32_t(x_.word_list(words).size())});
+  Expr object = e;  // any of the leaves tells whether a member precedes
+  while (x_.node(object).kind != Kind::kObject)
+    object = x_.node(object).kind == Kind::kNot ? x_.node(object).a : x_.list(object)[0];
+  const Expr member = x_.concat(x_.byte('"'), x_.alt({named, others}));
+  return x_.alt({x_.nullable(close) ? x_.byte('}') : kNothing,
+                 x_.node(object).b != 0 ? x_.concat(comma_, member) : member});
+}
+
+// A member whose name is none of the words.
+Expr JsonSchema::other_names(const ObjectState& state, int32_t words) {
   const ObjectFacts& facts = objects_[size_t(state.facts)];
-  std::vector<Expr> keys;
-  for (int32_t i = 0; i < int32_t(facts.values.size()); i++) {
-    if (!usable(state, i)) continue;
-    keys.push_back(x_.make({.kind = Kind::kNames, .structural = true, .a = node.a, .b = 0, .c = int32_t(facts.values.size())}));
-    break;
+  if (facts.most >= 0 && state.count + 1 + missing(state) > facts.most) return kNothing;
+  const auto [found, added] = left_.try_emplace({state.facts, words}, std::vector<Expr>());
+  if (added)
+    for (const KeyClass& other : facts.others) {
+      const bool whole = words < 0 || words == facts.words;
+      found->second.push_back(whole ? other.key
+                                    : x_.both({other.key, x_.string_rest(0, kUnbounded, true),
+                                               x_.complement(x_.group(Unit::kString, x_.words(x_.word_list(words))))}));
+    }
+  ObjectState next = state;
+  next.count++;
+  const Expr rest = object_rest(std::move(next), false);
+  std::vector<Expr> parts;
+  for (size_t i = 0; i < facts.others.size(); i++)
+    parts.push_back(x_.concat({found->second[i], colon_, facts.others[i].value, rest}));
+  return x_.alt(std::move(parts));
+}
+
+// What follows a whole name.
+Expr JsonSchema::with_name(const ObjectState& state, const std::string& word) {
+  const ObjectFacts& facts = objects_[size_t(state.facts)];
+  ObjectState next = state;
+  next.count++;
+  if (const int32_t name = find_name(facts, word); name >= 0) {
+    if (!usable(state, name)) return kNothing;
+    next.seen[size_t(name)] = true;
+    return x_.concat({colon_, facts.values[size_t(name)], object_rest(std::move(next), false)});
   }
-  if (facts.most < 0 || state.count + 1 + missing(state) <= facts.most) {
-    ObjectState next = state;
-    next.count++;
-    const Expr rest = object_rest(std::move(next), false);
-    for (const KeyClass& other : facts.others) keys.push_back(x_.concat({other.key, colon_, other.value, rest}));
+  if (facts.most >= 0 && state.count + 1 + missing(state) > facts.most) return kNothing;
+  for (const KeyClass& other : facts.others)
+    if (x_.matches(other.key, word)) return x_.concat({colon_, other.value, object_rest(std::move(next), false)});
+  return kNothing;
+}
+
+bool JsonSchema::may_name(Expr e, const std::string& word) const {
+  const Node& n = x_.node(e);
+  if (n.kind == Kind::kNot) return true;
+  if (n.kind == Kind::kObject) {
+    const ObjectState& state = states_[size_t(n.a)];
+    const ObjectFacts& facts = objects_[size_t(state.facts)];
+    const int32_t name = find_name(facts, word);
+    return name >= 0 ? usable(state, name) : !facts.others.empty();
   }
-  Expr member = x_.concat(x_.byte('"'), x_.alt(std::move(keys)));
-  if (node.b != 0) member = x_.concat(comma_, member);
-  return x_.alt({closable(state) ? x_.byte('}') : kNothing, member});
+  const auto may = [&](Expr item) { return may_name(item, word); };
+  return n.kind == Kind::kAnd ? std::ranges::all_of(x_.list(e), may) : std::ranges::any_of(x_.list(e), may);
 }
 
 Expr JsonSchema::name_step(const Node& node, uint8_t b) {
-  const ObjectState state = states_[size_t(node.a)];
-  const ObjectFacts& facts = objects_[size_t(state.facts)];
-  const auto& words = x_.word_list(facts.words);
+  const auto& words = x_.word_list(names_of(node.a));
   const size_t at = size_t(node.d);
   int32_t low = node.b, high = node.c;
   while (low < high && (words[size_t(low)].size() <= at || uint8_t(words[size_t(low)][at]) < b)) low++;
   while (high > low && words[size_t(high - 1)].size() > at && uint8_t(words[size_t(high - 1)][at]) > b) high--;
   int32_t count = 0, last = -1;
   for (int32_t i = low; i < high && count < 2; i++)
-    if (usable(state, i)) count++, last = i;
+    if (may_name(node.a, words[size_t(i)])) count++, last = i;
   if (count == 0) return kNothing;
-  const Expr value = facts.values[size_t(last)];
-  if (count == 1 && !x_.alive(value)) return kNothing;
-  if (high - low == 1 && words[size_t(low)].size() == at + 1)
-    return x_.concat({colon_, value, object_rest(with_name(state, low), false)});
+  const bool whole = high - low == 1 && words[size_t(low)].size() == at + 1;
+  if (count == 1 && (whole || node.c - node.b > 1 || at == 0)) {  // few ways left: is there one at all?
+    const Expr next = combine(node.a, [&](const ObjectState& state) { return with_name(state, words[size_t(last)]); });
+    if (next == kNothing || !x_.alive(next)) return kNothing;
+    if (whole) return next;
+  }
   return x_.make({.kind = Kind::kNames, .structural = true, .a = node.a, .b = low, .c = high, .d = node.d + 1});
 }
 

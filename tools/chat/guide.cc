@@ -1,7 +1,7 @@
 // octet-chat guide: texts and instances against guides, with the time of each mask.
+#include <time.h>
 #include <zlib.h>
 
-#include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -55,14 +55,14 @@ class Runner {
 
   Json run(const Json& one) {
     Json answer;
-    const auto start = std::chrono::steady_clock::now();
+    const double start = now();
     std::shared_ptr<const Guide> guide;
     try {
       guide = make_guide(one, limits_);
       if (trie_ != nullptr) {
         GuideState state(guide, trie_);
         mask(state);
-        answer["first_mask_us"] = microseconds(start);
+        answer["first_mask_us"] = now() - start;
         answer["mask_us"] = Json::array();
       }
     } catch (const Error& error) {
@@ -87,8 +87,11 @@ class Runner {
   }
 
  private:
-  static double microseconds(std::chrono::steady_clock::time_point start) {
-    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+  // Microseconds of this thread on its core: others on the machine do not count.
+  static double now() {
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return double(time.tv_sec) * 1e6 + double(time.tv_nsec) * 1e-3;
   }
 
   void mask(GuideState& state) {
@@ -101,9 +104,9 @@ class Runner {
     GuideState state(guide, trie_);
     if (trie_ == nullptr || !valid) return state.accept_text(text) && state.may_end();
     for (const int32_t token : tokenizer_->encode(text)) {
-      const auto start = std::chrono::steady_clock::now();
+      const double start = now();
       mask(state);
-      answer["mask_us"].push_back(microseconds(start));
+      answer["mask_us"].push_back(now() - start);
       const bool allowed = (mask_[size_t(token / 32)] >> (token % 32) & 1) != 0;
       const bool accepted = state.accept(token);
       check(allowed == accepted, ErrorCode::kInternal, "guide: token {} of '{}' is {} but {}", token, text,
