@@ -424,6 +424,15 @@ Expr Expressions::string_rest(int32_t least, int32_t most, bool one_spelling) {
   return make({.kind = Kind::kString, .unit = Unit::kString, .structural = true, .b = least, .c = most, .d = one_spelling});
 }
 
+bool Expressions::string_without_words(Expr e) const {
+  const Node& n = node(e);
+  if (n.kind != Kind::kGroup || n.unit != Unit::kString || node(n.a).kind != Kind::kAnd) return false;
+  return std::ranges::all_of(list(n.a), [&](Expr item) {
+    return (item == any_string_[0] || item == any_string_[1]) ||
+           (node(item).kind == Kind::kNot && node(node(item).a).kind == Kind::kWords);
+  });
+}
+
 int32_t Expressions::add_rule(Unit unit, bool nullable, Expr body) {
   rules_.push_back({unit, nullable, body});
   return int32_t(rules_.size()) - 1;

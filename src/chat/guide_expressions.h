@@ -119,6 +119,9 @@ class Expressions {
   bool matches(Expr e, std::string_view text);  // the whole of it
   ByteSet first(Expr e);                        // holds every byte a text of e can begin with
 
+  // Whether e is the rest of any string but some words.
+  bool string_without_words(Expr e) const;
+
   void begin_work() { work_ = 0; }  // of one call; count_work() throws when it exceeds the limit
   void count_work(int64_t steps);
 

@@ -9,6 +9,8 @@ constexpr size_t kMostMasks = 64;                // kept whole
 constexpr int64_t kMostHeadBytes = 32ll << 20;   // of kept heads
 constexpr int64_t kMostBeyond = 20'000;          // tokens in a trie of last parts
 
+constexpr int32_t kSmallSubtree = 4;             // nodes; smaller ones are walked
+
 void set(std::vector<uint32_t>& bits, int32_t token) { bits[size_t(token / 32)] |= 1u << (token % 32); }
 
 }  // namespace
@@ -66,6 +68,10 @@ const Masks::Head& Masks::head(Expr e) {
     made.plain = &trie_->plain(n.c == kUnbounded ? trie_->longest_plain() : n.c);
     trie = &trie_->other();
   }
+  if (x_.string_without_words(e)) {  // only tokens with a quote can end as one of the words
+    made.plain = &trie_->plain(trie_->longest_plain());
+    trie = &trie_->other();
+  }
   if (const auto known = heads_.find(e); known != heads_.end()) return known->second;
   Found found;
   walk(*trie, 0, e, true, found);
@@ -76,19 +82,15 @@ const Masks::Head& Masks::head(Expr e) {
     made.tokens = std::move(found.tokens);
   }
   int64_t beyond = 0;
-  const auto last_token = [&](int32_t node) {  // behind those of the subtree
-    const int32_t end = trie->nodes[size_t(node)].end;
-    return end < int32_t(trie->nodes.size()) ? trie->nodes[size_t(end)].first_token : int32_t(trie->tokens.size());
-  };
   const auto own_end = [&](int32_t node) {
     return trie->nodes[size_t(node)].first_token + trie->nodes[size_t(node)].token_count;
   };
-  for (const int32_t node : found.ends) beyond += last_token(node) - own_end(node);
+  for (const int32_t node : found.ends) beyond += trie->last_token(node) - own_end(node);
   if (beyond > 0 && beyond <= kMostBeyond) {
     std::vector<std::pair<std::string_view, int32_t>> parts;
     for (const int32_t node : found.ends) {
       const size_t depth = size_t(trie->nodes[size_t(node)].depth);
-      for (int32_t i = own_end(node); i < last_token(node); i++)
+      for (int32_t i = own_end(node); i < trie->last_token(node); i++)
         parts.emplace_back(trie_->bytes(trie->tokens[size_t(i)]).substr(depth), trie->tokens[size_t(i)]);
     }
     made.beyond = make_trie(std::move(parts));
@@ -99,6 +101,14 @@ const Masks::Head& Masks::head(Expr e) {
   head_bytes_ += int64_t(made.bits.size() * 4 + made.tokens.size() * 4 + made.ends.size() * 4 + 200 +
                          made.beyond.nodes.size() * sizeof(Trie::Node) + made.beyond.tokens.size() * 4);
   return heads_.emplace(e, std::move(made)).first->second;
+}
+
+const std::array<uint64_t, 2>& Masks::loops(Expr state) {
+  const auto [found, added] = loops_.try_emplace(state);
+  if (added)
+    for (uint8_t b = 0; b < 128; b++)
+      if (x_.step(state, b) == state) found->second[b / 64] |= uint64_t(1) << (b % 64);
+  return found->second;
 }
 
 void Masks::walk(const Trie& trie, int32_t from, Expr state, bool with_ends, Found& found) {
@@ -115,6 +125,15 @@ void Masks::walk(const Trie& trie, int32_t from, Expr state, bool with_ends, Fou
     if (next == kNothing) {
       i = node.end;
       continue;
+    }
+    if (next == path.back().state && node.end > i + kSmallSubtree && !x_.nullable(next)) {
+      const std::array<uint64_t, 2>& loop = loops(next);
+      if ((node.below[0] & ~loop[0]) == 0 && (node.below[1] & ~loop[1]) == 0) {
+        found.tokens.insert(found.tokens.end(), trie.tokens.begin() + node.first_token,
+                            trie.tokens.begin() + trie.last_token(i));
+        i = node.end;
+        continue;
+      }
     }
     found.tokens.insert(found.tokens.end(), trie.tokens.begin() + node.first_token,
                         trie.tokens.begin() + node.first_token + node.token_count);

@@ -43,7 +43,15 @@ Trie make_trie(std::vector<std::pair<std::string_view, int32_t>> words) {
   std::vector<int32_t> path{0};  // nodes of the last word
   std::string_view last;
   const auto close = [&](size_t depth) {
-    for (; path.size() > depth + 1; path.pop_back()) trie.nodes[size_t(path.back())].end = int32_t(trie.nodes.size());
+    for (; path.size() > depth + 1; path.pop_back()) {
+      Trie::Node& node = trie.nodes[size_t(path.back())];
+      Trie::Node& parent = trie.nodes[size_t(path[path.size() - 2])];
+      node.end = int32_t(trie.nodes.size());
+      for (size_t half = 0; half < 2; half++)
+        parent.below[half] |= node.below[half] | (node.byte >= 0x80        ? ~uint64_t(0)
+                                                  : node.byte / 64 == half ? uint64_t(1) << (node.byte % 64)
+                                                                           : 0);
+    }
   };
   for (const auto& [word, token] : words) {
     const size_t common = size_t(std::mismatch(word.begin(), word.end(), last.begin(), last.end()).first - word.begin());

@@ -1,6 +1,7 @@
 // The vocabulary as a trie over the bytes of its tokens, and what masks of JSON strings want to know ahead.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -19,9 +20,16 @@ struct Trie {
     int32_t first_token = 0;  // of `tokens`: those that end here
     int32_t token_count = 0;
     int32_t depth = 0;        // bytes from the root
+    std::array<uint64_t, 2> below{};  // ASCII bytes of the subtree; all ones where it has others
   };
   std::vector<Node> nodes;  // 0: the root
   std::vector<int32_t> tokens;
+
+  // Tokens of the subtree of node i are [nodes[i].first_token, last_token(i)).
+  int32_t last_token(int32_t i) const {
+    const int32_t end = nodes[size_t(i)].end;
+    return end < int32_t(nodes.size()) ? nodes[size_t(end)].first_token : int32_t(tokens.size());
+  }
 };
 Trie make_trie(std::vector<std::pair<std::string_view, int32_t>> words);  // bytes, token
 
