@@ -90,7 +90,8 @@ Expr Expressions::json_character(bool one_spelling) {
   const Expr hex = set("0123456789abcdefABCDEF"), two = concat(hex, hex);
   const Expr unit = alt({concat({set("0123456789abcefABCEF"), hex, two}), concat({set("dD"), set("01234567"), two})});
   const Expr pair = concat({set("dD"), set("89abAB"), two, text("\\u"), set("dD"), set("cdefCDEF"), two});
-  return made = alt({characters(kAll, true), concat(byte('\\'), alt({set("\"\\/bfnrt"), concat(byte('u'), alt({unit, pair}))}))});
+  return made = alt({characters(kAll, true),
+                     concat(byte('\\'), alt({set("\"\\/bfnrt"), concat(byte('u'), alt({unit, pair}))}))});
 }
 
 }  // namespace octet::guides

@@ -200,8 +200,10 @@ ByteSet Expressions::first(Expr e) {
       ByteSet joined = n.kind == Kind::kAnd ? ~ByteSet() : ByteSet();
       const std::vector<Expr> items(list(e).begin(), list(e).end());
       for (const Expr item : items) {
-        if (n.kind != Kind::kAnd) joined |= first(item);
-        else if (node(item).kind != Kind::kNot) joined &= first(item);
+        if (n.kind != Kind::kAnd)
+          joined |= first(item);
+        else if (node(item).kind != Kind::kNot)
+          joined &= first(item);
       }
       return set | joined;
     }
@@ -288,6 +290,10 @@ bool Expressions::search_parts(Expr e, int depth) {
     case Kind::kRepeat:
     case Kind::kGroup: return search(n.a, depth);
     case Kind::kRule: return search(body(e), depth);
+    case Kind::kNames:
+      for (int32_t i = n.b; i < n.c; i++)
+        if (search(source->name_rest(n, i), depth)) return true;
+      return false;
     case Kind::kObject:
     case Kind::kArray: {
       const std::vector<Expr> needs = source->needs(n);

@@ -18,7 +18,8 @@ uint64_t mixed(uint64_t hash, uint64_t value) {
 uint64_t hash_of(const Node& n, std::span<const Expr> list) {
   uint64_t hash = mixed(uint64_t(n.kind) << 8 | uint64_t(n.unit), 1);
   if (list.empty())
-    hash = mixed(mixed(hash, uint64_t(uint32_t(n.a)) << 32 | uint32_t(n.b)), uint64_t(uint32_t(n.c)) << 32 | uint32_t(n.d));
+    hash = mixed(mixed(hash, uint64_t(uint32_t(n.a)) << 32 | uint32_t(n.b)),
+                 uint64_t(uint32_t(n.c)) << 32 | uint32_t(n.d));
   for (const Expr e : list) hash = mixed(hash, uint64_t(e));
   return hash;
 }
@@ -395,12 +396,8 @@ Expr Expressions::repeat(Expr a, int32_t least, int32_t most) {
   if (least == 1 && most == 1) return a;
   const Node n = node(a);
   if (n.kind == Kind::kRepeat && n.b == 0 && n.c == kUnbounded) return a;
-  return make({.kind = Kind::kRepeat,
-               .nullable = least == 0,
-               .structural = n.structural,
-               .a = a,
-               .b = least,
-               .c = most});
+  return make(
+      {.kind = Kind::kRepeat, .nullable = least == 0, .structural = n.structural, .a = a, .b = least, .c = most});
 }
 
 Expr Expressions::group(Unit unit, Expr a) {
@@ -421,7 +418,8 @@ Expr Expressions::string_rest(int32_t least, int32_t most, bool one_spelling) {
     for (int i = 0; i < 256; i++)
       string_byte_[one_spelling][size_t(i)] = derive(json_character(one_spelling), uint8_t(i));
   }
-  return make({.kind = Kind::kString, .unit = Unit::kString, .structural = true, .b = least, .c = most, .d = one_spelling});
+  return make(
+      {.kind = Kind::kString, .unit = Unit::kString, .structural = true, .b = least, .c = most, .d = one_spelling});
 }
 
 bool Expressions::string_without_words(Expr e) const {
@@ -440,11 +438,8 @@ int32_t Expressions::add_rule(Unit unit, bool nullable, Expr body) {
 
 Expr Expressions::rule(int32_t index) {
   const Rule& r = rules_[size_t(index)];
-  return make({.kind = Kind::kRule,
-               .unit = r.unit,
-               .nullable = r.nullable,
-               .structural = r.unit != Unit::kNone,
-               .a = index});
+  return make(
+      {.kind = Kind::kRule, .unit = r.unit, .nullable = r.nullable, .structural = r.unit != Unit::kNone, .a = index});
 }
 
 }  // namespace octet::guides

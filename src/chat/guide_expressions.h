@@ -69,11 +69,12 @@ class NodeSource {
   virtual ~NodeSource() = default;
   virtual Expr rule_body(int32_t rule) = 0;  // of a rule added without one
   virtual Expr array_body(const Node& node) = 0;
-  virtual Expr object_body(Expr e) = 0;                     // e: kObject, or a list of such of one unit
-  virtual Expr name_step(const Node& node, uint8_t b) = 0;  // derivative of kNames
-  virtual int32_t names_of(Expr object) = 0;                // its list of words
-  virtual std::vector<Expr> needs(const Node& node) = 0;    // of kObject, kArray: what must hold texts for it to
-  virtual bool universal(const Node& node) const = 0;       // holds all texts of its unit kind
+  virtual Expr object_body(Expr e) = 0;                        // e: kObject, or a list of such of one unit
+  virtual Expr name_step(const Node& node, uint8_t b) = 0;     // derivative of kNames
+  virtual Expr name_rest(const Node& node, int32_t name) = 0;  // what follows a name of kNames
+  virtual int32_t names_of(Expr object) = 0;                   // its list of words
+  virtual std::vector<Expr> needs(const Node& node) = 0;       // of kObject, kArray: what must hold texts for it to
+  virtual bool universal(const Node& node) const = 0;          // holds all texts of its unit kind
 };
 
 class Expressions {
@@ -144,8 +145,8 @@ class Expressions {
   Expr list_node(Kind kind, std::vector<Expr> list);
   Factors factors(Expr e) const;
   Expr factored_and(const std::vector<Expr>& positive, const std::vector<Expr>& negative);  // -1: no common unit
-  Expr unit_and(Expr a, Expr b, bool complement_b);  // of one unit kind
-  Expr inside(Expr e);                               // of groups and string rests: the expression without its unit
+  Expr unit_and(Expr a, Expr b, bool complement_b);                                         // of one unit kind
+  Expr inside(Expr e);               // of groups and string rests: the expression without its unit
   std::vector<Expr> spread(Expr e);  // the alternatives of e where they are structural
   Expr body(Expr e);
   Expr compute(Expr e, uint8_t b);

@@ -5,11 +5,11 @@
 namespace octet::guides {
 namespace {
 
-constexpr size_t kMostMasks = 64;                // kept whole
-constexpr int64_t kMostHeadBytes = 32ll << 20;   // of kept heads
-constexpr int64_t kMostBeyond = 20'000;          // tokens in a trie of last parts
+constexpr size_t kMostMasks = 64;               // kept whole
+constexpr int64_t kMostHeadBytes = 32ll << 20;  // of kept heads
+constexpr int64_t kMostBeyond = 20'000;         // tokens in a trie of last parts
 
-constexpr int32_t kSmallSubtree = 4;             // nodes; smaller ones are walked
+constexpr int32_t kSmallSubtree = 4;  // nodes; smaller ones are walked
 
 void set(std::vector<uint32_t>& bits, int32_t token) { bits[size_t(token / 32)] |= 1u << (token % 32); }
 

@@ -218,7 +218,10 @@ Expr JsonSchema::value(const Json& v) {
     return lower_typed(keep(std::move(schema)));
   }
   if (v.is_object()) {
-    Json schema{{"type", "object"}, {"properties", Json::object()}, {"required", Json::array()}, {"additionalProperties", false}};
+    Json schema{{"type", "object"},
+                {"properties", Json::object()},
+                {"required", Json::array()},
+                {"additionalProperties", false}};
     for (const auto& [name, item] : v.items()) {
       schema["properties"][name] = Json{{"const", item}};
       schema["required"].push_back(name);

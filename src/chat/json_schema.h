@@ -41,7 +41,8 @@ bool has_typed_keywords(const Json& schema);
 // json_schema_number.cc: numbers behind which a text continues.
 Expr number_expression(Expressions& x, const Json& schema, bool integer);
 Expr number_value(Expressions& x, const Json& number);  // every spelling of one value
-std::pair<uint64_t, int32_t> divisor(const Json& number);  // of multipleOf: an integer, and how many of its digits are decimals
+std::pair<uint64_t, int32_t> divisor(
+    const Json& number);  // of multipleOf: an integer, and how many of its digits are decimals
 // json_schema_format.cc: a regular expression; "" for what JSON Schema does not define, which constrains nothing.
 std::string_view format_regex(const std::string& format);
 
@@ -55,6 +56,7 @@ class JsonSchema final : public NodeSource {
   Expr array_body(const Node& node) override;
   Expr object_body(Expr e) override;
   Expr name_step(const Node& node, uint8_t b) override;
+  Expr name_rest(const Node& node, int32_t name) override;
   int32_t names_of(Expr object) override;
   std::vector<Expr> needs(const Node& node) override;
   bool universal(const Node& node) const override;
@@ -67,15 +69,15 @@ class JsonSchema final : public NodeSource {
     const Json* schema;
   };
   struct KeyClass {
-    Expr key;    // the rest of the name, with its quote
+    Expr key;  // the rest of the name, with its quote
     Expr value;
   };
   struct ObjectFacts {
-    int32_t words = -1;              // names in the spelling of JSON, with their quote, sorted
-    std::vector<Expr> values;        // by name; kNothing: the name must not come
-    std::vector<bool> required;      // by name
+    int32_t words = -1;                   // names in the spelling of JSON, with their quote, sorted
+    std::vector<Expr> values;             // by name; kNothing: the name must not come
+    std::vector<bool> required;           // by name
     std::vector<std::vector<int>> needs;  // by name: names that must come with it
-    std::vector<KeyClass> others;    // disjoint sets of other names
+    std::vector<KeyClass> others;         // disjoint sets of other names
     int64_t least = 0, most = kUnbounded;
     bool free = false;  // once the required names have come, it holds every object
   };
@@ -135,8 +137,9 @@ class JsonSchema final : public NodeSource {
   std::deque<ObjectFacts> objects_;  // 0: any, 1: any that repeats no name of the document
   std::vector<ObjectState> states_;
   std::map<ObjectState, int32_t> state_index_;
-  std::map<std::vector<int32_t>, int32_t> joined_words_;              // of sets of objects
-  std::map<std::pair<int32_t, int32_t>, std::vector<Expr>> left_;     // keys of classes of objects, without a list of words
+  std::map<std::vector<int32_t>, int32_t> joined_words_;  // of sets of objects
+  std::map<std::pair<int32_t, int32_t>, std::vector<Expr>>
+      left_;                       // keys of classes of objects, without a list of words
   std::deque<ArrayFacts> arrays_;  // 0: any
   Expr comma_, colon_;
   int32_t any_, any_named_;

@@ -1,4 +1,5 @@
-// The check of a schema document: every keyword is known to be enforced, or the schema is refused by the keyword's name.
+// The check of a schema document: every keyword is known to be enforced, or the schema is refused by the keyword's
+// name.
 #include <algorithm>
 #include <array>
 #include <set>
@@ -10,8 +11,8 @@ namespace octet::guides {
 namespace {
 
 enum class Form {
-  kIgnored,   // says nothing about what is valid
-  kSchema,    // a schema; Branch: one about the same value
+  kIgnored,  // says nothing about what is valid
+  kSchema,   // a schema; Branch: one about the same value
   kBranch,
   kBranches,  // a list of schemas about the same value
   kSchemas,   // a list of schemas
@@ -19,9 +20,9 @@ enum class Form {
   kNamed,     // schemas by name
   kDependencies,
   kNumber,
-  kCount,     // a whole number, 0 or more
+  kCount,  // a whole number, 0 or more
   kText,
-  kLimit,     // a number, or (draft 4) a boolean
+  kLimit,  // a number, or (draft 4) a boolean
   kTexts,
   kType,
   kList,
@@ -144,8 +145,7 @@ class Checker {
     switch (known.form) {
       case Form::kIgnored:
       case Form::kAny: return;
-      case Form::kRefused:
-        fail(ErrorCode::kInvalidArgument, "JSON schema: the keyword \"{}\" is not enforced", name);
+      case Form::kRefused: fail(ErrorCode::kInvalidArgument, "JSON schema: the keyword \"{}\" is not enforced", name);
       case Form::kSchema: return visit(value);
       case Form::kBranch: edges.push_back(&value); return visit(value);
       case Form::kBranches:
@@ -259,7 +259,8 @@ std::string unescaped(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); i++) {
     unsigned value = 0;
-    if (text[i] == '%' && i + 2 < text.size() && std::sscanf(std::string(text.substr(i + 1, 2)).c_str(), "%2x", &value) == 1) {
+    if (text[i] == '%' && i + 2 < text.size() &&
+        std::sscanf(std::string(text.substr(i + 1, 2)).c_str(), "%2x", &value) == 1) {
       out += char(value);
       i += 2;
     } else {

@@ -17,8 +17,8 @@ std::map<std::string, std::string> make_formats() {
   f["time"] = two + ":" + sixty + ":" + sixty + "(?:\\.[0-9]+)?(?:[Zz]|[+-]" + two + ":" + sixty + ")";
   f["date-time"] = f["date"] + "[Tt]" + f["time"];
   const std::string clock = "T(?:[0-9]+H(?:[0-9]+M)?(?:[0-9]+S)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S)";
-  f["duration"] = "P(?:[0-9]+W|(?:[0-9]+Y(?:[0-9]+M)?(?:[0-9]+D)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)(?:" + clock + ")?|" +
-                  clock + ")";
+  f["duration"] =
+      "P(?:[0-9]+W|(?:[0-9]+Y(?:[0-9]+M)?(?:[0-9]+D)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)(?:" + clock + ")?|" + clock + ")";
   f["uuid"] = hex + "{8}-" + hex + "{4}-" + hex + "{4}-" + hex + "{4}-" + hex + "{12}";
   const std::string label = "[0-9A-Za-z](?:[0-9A-Za-z-]{0,61}[0-9A-Za-z])?";
   f["hostname"] = label + "(?:\\." + label + ")*";

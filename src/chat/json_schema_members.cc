@@ -54,8 +54,9 @@ int32_t JsonSchema::object_facts(const Json& schema) {
   facts.least = count_of(schema, "minProperties", 0);
   facts.most = count_of(schema, "maxProperties", kUnbounded);
   const auto is_any = [&](Expr e) { return x_.node(e).kind == Kind::kRule && universal(x_.node(e)); };
-  facts.free = needs.empty() && facts.most < 0 && std::ranges::all_of(facts.values, is_any) && facts.others.size() == 1 &&
-               is_any(facts.others[0].value) && !schema.contains("propertyNames") && !schema.contains("patternProperties");
+  facts.free = needs.empty() && facts.most < 0 && std::ranges::all_of(facts.values, is_any) &&
+               facts.others.size() == 1 && is_any(facts.others[0].value) && !schema.contains("propertyNames") &&
+               !schema.contains("patternProperties");
   objects_.push_back(std::move(facts));
   return int32_t(objects_.size()) - 1;
 }
@@ -69,7 +70,8 @@ void JsonSchema::add_classes(const Json& schema, ObjectFacts& facts, const std::
   const Expr others = schema.contains("additionalProperties") ? rule(schema["additionalProperties"]) : x_.rule(any_);
   std::vector<std::pair<Expr, Expr>> patterns;  // of names, of their values
   if (schema.contains("patternProperties"))
-    for (const auto& [regex, child] : schema["patternProperties"].items()) patterns.emplace_back(pattern(regex), rule(child));
+    for (const auto& [regex, child] : schema["patternProperties"].items())
+      patterns.emplace_back(pattern(regex), rule(child));
   const bool limited = schema.contains("propertyNames");
   const Expr allowed = limited ? x_.derive(rule(schema["propertyNames"]), '"') : kNothing;
 
@@ -204,8 +206,8 @@ Expr JsonSchema::object_body(Expr e) {
   while (x_.node(object).kind != Kind::kObject)
     object = x_.node(object).kind == Kind::kNot ? x_.node(object).a : x_.list(object)[0];
   const Expr member = x_.concat(x_.byte('"'), x_.alt({named, others}));
-  return x_.alt({x_.nullable(close) ? x_.byte('}') : kNothing,
-                 x_.node(object).b != 0 ? x_.concat(comma_, member) : member});
+  return x_.alt(
+      {x_.nullable(close) ? x_.byte('}') : kNothing, x_.node(object).b != 0 ? x_.concat(comma_, member) : member});
 }
 
 // A member whose name is none of the words.
@@ -258,22 +260,21 @@ bool JsonSchema::may_name(Expr e, const std::string& word) const {
   return n.kind == Kind::kAnd ? std::ranges::all_of(x_.list(e), may) : std::ranges::any_of(x_.list(e), may);
 }
 
+Expr JsonSchema::name_rest(const Node& node, int32_t name) {
+  const std::string& word = x_.word_list(names_of(node.a))[size_t(name)];
+  if (!may_name(node.a, word)) return kNothing;
+  return combine(node.a, [&](const ObjectState& state) { return with_name(state, word); });
+}
+
 Expr JsonSchema::name_step(const Node& node, uint8_t b) {
   const auto& words = x_.word_list(names_of(node.a));
   const size_t at = size_t(node.d);
   int32_t low = node.b, high = node.c;
   while (low < high && (words[size_t(low)].size() <= at || uint8_t(words[size_t(low)][at]) < b)) low++;
   while (high > low && words[size_t(high - 1)].size() > at && uint8_t(words[size_t(high - 1)][at]) > b) high--;
-  int32_t count = 0, last = -1;
-  for (int32_t i = low; i < high && count < 2; i++)
-    if (may_name(node.a, words[size_t(i)])) count++, last = i;
-  if (count == 0) return kNothing;
-  const bool whole = high - low == 1 && words[size_t(low)].size() == at + 1;
-  if (count == 1 && (whole || node.c - node.b > 1 || at == 0)) {  // few ways left: is there one at all?
-    const Expr next = combine(node.a, [&](const ObjectState& state) { return with_name(state, words[size_t(last)]); });
-    if (next == kNothing || !x_.alive(next)) return kNothing;
-    if (whole) return next;
-  }
+  const auto may = [&](const std::string& word) { return may_name(node.a, word); };
+  if (std::none_of(words.begin() + low, words.begin() + high, may)) return kNothing;
+  if (high - low == 1 && words[size_t(low)].size() == at + 1) return name_rest(node, low);
   return x_.make({.kind = Kind::kNames, .structural = true, .a = node.a, .b = low, .c = high, .d = node.d + 1});
 }
 
@@ -296,9 +297,7 @@ std::vector<Expr> JsonSchema::needs(const Node& node) {
   return out;
 }
 
-int64_t JsonSchema::ArrayFacts::counted() const {
-  return std::max({int64_t(first.size()), least, most, int64_t(1)});
-}
+int64_t JsonSchema::ArrayFacts::counted() const { return std::max({int64_t(first.size()), least, most, int64_t(1)}); }
 
 Expr JsonSchema::array_part(const Json& schema) {
   ArrayFacts facts{.items = x_.rule(any_)};
@@ -313,7 +312,8 @@ Expr JsonSchema::array_part(const Json& schema) {
     facts.contains_least = count_of(schema, "minContains", 1);
     facts.contains_most = count_of(schema, "maxContains", kUnbounded);
   }
-  const bool any = facts.first.empty() && facts.items == x_.rule(any_) && facts.least == 0 && facts.most < 0 && facts.contains < 0;
+  const bool any =
+      facts.first.empty() && facts.items == x_.rule(any_) && facts.least == 0 && facts.most < 0 && facts.contains < 0;
   if (any) return array_rest(0, 0, 0);
   arrays_.push_back(std::move(facts));
   return array_rest(int32_t(arrays_.size()) - 1, 0, 0);
@@ -323,7 +323,12 @@ Expr JsonSchema::array_rest(int32_t index, int64_t count, int64_t found) {
   const ArrayFacts& facts = arrays_[size_t(index)];
   count = std::min(count, facts.counted());
   found = std::min(found, std::max(facts.contains_least, facts.contains_most + 1));
-  return x_.make({.kind = Kind::kArray, .unit = Unit::kArray, .structural = true, .a = index, .b = int32_t(count), .c = int32_t(found)});
+  return x_.make({.kind = Kind::kArray,
+                  .unit = Unit::kArray,
+                  .structural = true,
+                  .a = index,
+                  .b = int32_t(count),
+                  .c = int32_t(found)});
 }
 
 Expr JsonSchema::array_body(const Node& node) {
@@ -338,8 +343,9 @@ Expr JsonSchema::array_body(const Node& node) {
     if (facts.contains < 0 || (found >= facts.contains_least && facts.contains_most < 0)) {
       next = x_.concat(item, array_rest(node.a, count + 1, found));
     } else {
-      next = x_.alt({x_.concat(x_.both({any(), item, facts.contains}), array_rest(node.a, count + 1, found + 1)),
-                     x_.concat(x_.both({any(), item, x_.complement(facts.contains)}), array_rest(node.a, count + 1, found))});
+      next = x_.alt(
+          {x_.concat(x_.both({any(), item, facts.contains}), array_rest(node.a, count + 1, found + 1)),
+           x_.concat(x_.both({any(), item, x_.complement(facts.contains)}), array_rest(node.a, count + 1, found))});
     }
     parts.push_back(count > 0 ? x_.concat(comma_, next) : next);
   }

@@ -19,7 +19,8 @@ Decimal decimal(const Json& number) {
   Decimal out;
   if (text[0] == '-') out.negative = true, text.erase(0, 1);
   int64_t exponent = 0;
-  if (const size_t e = text.find_first_of("eE"); e != text.npos) exponent = std::stoll(text.substr(e + 1)), text.resize(e);
+  if (const size_t e = text.find_first_of("eE"); e != text.npos)
+    exponent = std::stoll(text.substr(e + 1)), text.resize(e);
   const size_t point = text.find('.');
   std::string all = text.substr(0, point) + (point == text.npos ? "" : text.substr(point + 1));
   int64_t places = int64_t(point == text.npos ? text.size() : point) + exponent;  // digits before the point
@@ -58,7 +59,8 @@ class Digits {
     const int32_t n = int32_t(whole.size());
     std::vector<Expr> parts{x_.concat({range('1', '9'), x_.repeat(digit_, n, kUnbounded), fraction_})};
     for (int32_t i = 0; i < n; i++)
-      parts.push_back(x_.concat({text(whole, i), range(char(whole[size_t(i)] + 1), '9'), x_.repeat(digit_, n - 1 - i, n - 1 - i), fraction_}));
+      parts.push_back(x_.concat({text(whole, i), range(char(whole[size_t(i)] + 1), '9'),
+                                 x_.repeat(digit_, n - 1 - i, n - 1 - i), fraction_}));
     const std::string& f = bound.fraction;
     Expr rest = strict ? x_.concat({any_, range('1', '9'), any_}) : any_;
     for (size_t i = f.size(); i-- > 0;)
@@ -102,7 +104,9 @@ class Digits {
     for (int c = low; c <= high; c++) set.set(size_t(c));
     return x_.bytes(set);
   }
-  Expr text(const std::string& word, int32_t length) { return x_.text(std::string_view(word).substr(0, size_t(length))); }
+  Expr text(const std::string& word, int32_t length) {
+    return x_.text(std::string_view(word).substr(0, size_t(length)));
+  }
 
   Expressions& x_;
   Expr digit_, any_, zeros_, fraction_, no_fraction_;

@@ -231,7 +231,8 @@ class Parser {
   int32_t count() {
     int64_t value = 0;
     const size_t begin = at_;
-    for (; more() && std::isdigit(uint8_t(text_[at_])); at_++) value = std::min<int64_t>(value * 10 + (text_[at_] - '0'), 1 << 30);
+    for (; more() && std::isdigit(uint8_t(text_[at_])); at_++)
+      value = std::min<int64_t>(value * 10 + (text_[at_] - '0'), 1 << 30);
     return at_ == begin ? -1 : int32_t(value);
   }
 
@@ -282,7 +283,8 @@ bool holds(const Part& part, Part::Kind kind) {
 
 bool asserts(const Part& part) { return part.kind >= Part::kBegin; }
 
-// Assertions are decided by place: `^` holds at the begin of the whole text, `$` at its end, and nothing else stands there.
+// Assertions are decided by place: `^` holds at the begin of the whole text, `$` at its end, and nothing else stands
+// there.
 class Lowering {
  public:
   Lowering(Expressions& expressions, RegexUse use) : x_(expressions), json_(use == RegexUse::kString) {

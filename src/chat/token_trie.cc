@@ -54,7 +54,8 @@ Trie make_trie(std::vector<std::pair<std::string_view, int32_t>> words) {
     }
   };
   for (const auto& [word, token] : words) {
-    const size_t common = size_t(std::mismatch(word.begin(), word.end(), last.begin(), last.end()).first - word.begin());
+    const size_t common =
+        size_t(std::mismatch(word.begin(), word.end(), last.begin(), last.end()).first - word.begin());
     close(common);
     for (size_t i = common; i < word.size(); i++) {
       path.push_back(int32_t(trie.nodes.size()));

@@ -19,7 +19,7 @@ struct Trie {
     int32_t end = 0;          // the node behind this subtree
     int32_t first_token = 0;  // of `tokens`: those that end here
     int32_t token_count = 0;
-    int32_t depth = 0;        // bytes from the root
+    int32_t depth = 0;                // bytes from the root
     std::array<uint64_t, 2> below{};  // ASCII bytes of the subtree; all ones where it has others
   };
   std::vector<Node> nodes;  // 0: the root

@@ -152,10 +152,13 @@ void run_guide(const GuideOptions& options) {
 }  // namespace
 
 void add_guide_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("guide", "Texts and instances against schemas, regexes, grammars and choices.");
+  CLI::App* command =
+      app.add_subcommand("guide", "Texts and instances against schemas, regexes, grammars and choices.");
   auto options = std::make_shared<GuideOptions>();
-  command->add_option("cases", options->cases, "JSON lines, also gzipped: {schema | regex | grammar | choices, tests: "
-                                               "[{data | text, valid}]}")
+  command
+      ->add_option("cases", options->cases,
+                   "JSON lines, also gzipped: {schema | regex | grammar | choices, tests: "
+                   "[{data | text, valid}]}")
       ->required();
   command->add_option("--tokenizer", options->tokenizer, "Vocabulary: masks are made and timed before each token");
   command->add_option("--limit-bytes", options->limits.source_bytes, "Of a schema, regex or grammar");
