@@ -8,10 +8,10 @@
 namespace octet::guides {
 namespace {
 
-constexpr int kMostDepth = 500;              // of nested derivatives; deeper is an error
-constexpr int kMostSearchDepth = 150;        // of the search for an end; deeper counts as alive
-constexpr int64_t kMostSearchSteps = 4'000;  // of one search; more counts as alive
-constexpr int64_t kRowStates = 4;            // what a row of derivatives counts as, against the limit of states
+constexpr int kMostDepth = 500;            // of nested derivatives; deeper is an error
+constexpr int kMostSearchDepth = 150;      // of the search for an end; deeper counts as alive
+constexpr int64_t kMostSearchSteps = 600;  // of one search; more counts as alive
+constexpr int64_t kRowStates = 4;          // what a row of derivatives counts as, against the limit of states
 
 struct Deeper {
   int& depth;
@@ -291,8 +291,9 @@ bool Expressions::search_parts(Expr e, int depth) {
     case Kind::kGroup: return search(n.a, depth);
     case Kind::kRule: return search(body(e), depth);
     case Kind::kNames:
-      for (int32_t i = n.b; i < n.c; i++)
-        if (search(source->name_rest(n, i), depth)) return true;
+      for (const bool wanted : {true, false})  // required names lead to the end
+        for (int32_t i = n.b; i < n.c; i++)
+          if (source->name_wanted(n, i) == wanted && search(source->name_rest(n, i), depth)) return true;
       return false;
     case Kind::kObject:
     case Kind::kArray: {

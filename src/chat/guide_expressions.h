@@ -69,12 +69,13 @@ class NodeSource {
   virtual ~NodeSource() = default;
   virtual Expr rule_body(int32_t rule) = 0;  // of a rule added without one
   virtual Expr array_body(const Node& node) = 0;
-  virtual Expr object_body(Expr e) = 0;                        // e: kObject, or a list of such of one unit
-  virtual Expr name_step(const Node& node, uint8_t b) = 0;     // derivative of kNames
-  virtual Expr name_rest(const Node& node, int32_t name) = 0;  // what follows a name of kNames
-  virtual int32_t names_of(Expr object) = 0;                   // its list of words
-  virtual std::vector<Expr> needs(const Node& node) = 0;       // of kObject, kArray: what must hold texts for it to
-  virtual bool universal(const Node& node) const = 0;          // holds all texts of its unit kind
+  virtual Expr object_body(Expr e) = 0;                          // e: kObject, or a list of such of one unit
+  virtual Expr name_step(const Node& node, uint8_t b) = 0;       // derivative of kNames
+  virtual Expr name_rest(const Node& node, int32_t name) = 0;    // what follows a name of kNames
+  virtual bool name_wanted(const Node& node, int32_t name) = 0;  // it is required and has not come yet
+  virtual int32_t names_of(Expr object) = 0;                     // its list of words
+  virtual std::vector<Expr> needs(const Node& node) = 0;         // of kObject, kArray: what must hold texts for it to
+  virtual bool universal(const Node& node) const = 0;            // holds all texts of its unit kind
 };
 
 class Expressions {

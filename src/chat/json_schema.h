@@ -57,6 +57,7 @@ class JsonSchema final : public NodeSource {
   Expr object_body(Expr e) override;
   Expr name_step(const Node& node, uint8_t b) override;
   Expr name_rest(const Node& node, int32_t name) override;
+  bool name_wanted(const Node& node, int32_t name) override;
   int32_t names_of(Expr object) override;
   std::vector<Expr> needs(const Node& node) override;
   bool universal(const Node& node) const override;

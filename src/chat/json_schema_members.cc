@@ -260,6 +260,18 @@ bool JsonSchema::may_name(Expr e, const std::string& word) const {
   return n.kind == Kind::kAnd ? std::ranges::all_of(x_.list(e), may) : std::ranges::any_of(x_.list(e), may);
 }
 
+bool JsonSchema::name_wanted(const Node& node, int32_t name) {
+  const std::string& word = x_.word_list(names_of(node.a))[size_t(name)];
+  std::vector<int32_t> all;
+  leaves(node.a, all);
+  return std::ranges::any_of(all, [&](int32_t index) {
+    const ObjectState& state = states_[size_t(index)];
+    const ObjectFacts& facts = objects_[size_t(state.facts)];
+    const int32_t own = find_name(facts, word);
+    return own >= 0 && facts.required[size_t(own)] && !state.seen[size_t(own)];
+  });
+}
+
 Expr JsonSchema::name_rest(const Node& node, int32_t name) {
   const std::string& word = x_.word_list(names_of(node.a))[size_t(name)];
   if (!may_name(node.a, word)) return kNothing;
