@@ -8,10 +8,11 @@
 namespace octet::guides {
 namespace {
 
-constexpr int kMostDepth = 500;            // of nested derivatives; deeper is an error
-constexpr int kMostSearchDepth = 150;      // of the search for an end; deeper counts as alive
-constexpr int64_t kMostSearchSteps = 600;  // of one search; more counts as alive
-constexpr int64_t kRowStates = 4;          // what a row of derivatives counts as, against the limit of states
+constexpr int kMostDepth = 500;              // of nested derivatives; deeper is an error
+constexpr int kMostSearchDepth = 150;        // of the search for an end; deeper counts as alive
+constexpr int64_t kMostSearchSteps = 600;    // of one search; more counts as alive
+constexpr int64_t kMostSearchWork = 20'000;  // and of the derivatives it makes
+constexpr int64_t kRowStates = 4;            // what a row of derivatives counts as, against the limit of states
 
 struct Deeper {
   int& depth;
@@ -240,6 +241,7 @@ bool Expressions::alive_alone(Expr e) {
   if (alive_[size_t(e)] != kUnknown) return alive_[size_t(e)] == kAlive;
   searching_ = true;
   search_left_ = kMostSearchSteps;
+  search_work_ = work_ + kMostSearchWork;
   bool found = false;
   do {  // a pass may fail where a node waited for another that was found later: until a pass finds nothing new
     search_found_ = false;
@@ -257,7 +259,7 @@ bool Expressions::alive_alone(Expr e) {
 bool Expressions::search(Expr e, int depth) {
   if (alive_[size_t(e)] != kUnknown) return alive_[size_t(e)] == kAlive;
   const Node n = node(e);
-  bool found = n.nullable || depth > kMostSearchDepth || search_left_ <= 0;
+  bool found = n.nullable || depth > kMostSearchDepth || search_left_ <= 0 || work_ > search_work_;
   if (!found) {
     alive_[size_t(e)] = kSearched;
     searched_.push_back(e);
@@ -315,7 +317,7 @@ bool Expressions::search_parts(Expr e, int depth) {
 }
 
 bool Expressions::search_step(Expr e, uint8_t b, int depth) {
-  if (search_left_ <= 0) return true;
+  if (search_left_ <= 0 || work_ > search_work_) return true;
   const Expr next = derive(e, b);
   return next != kNothing && search(next, depth);
 }

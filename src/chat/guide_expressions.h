@@ -165,7 +165,7 @@ class Expressions {
   int64_t work_ = 0;
   int64_t memory_ = 0;
   int depth_ = 0;
-  int64_t search_left_ = 0;
+  int64_t search_left_ = 0, search_work_ = 0;
   bool searching_ = false;
   bool search_found_ = false;
   std::vector<Expr> searched_;

@@ -160,6 +160,7 @@ int32_t JsonSchema::find_name(const ObjectFacts& facts, const std::string& word)
 // An object may be described by several objects at once (allOf, oneOf, not): they are walked together, name by name.
 template <typename Leaf>
 Expr JsonSchema::combine(Expr e, const Leaf& leaf) {
+  x_.count_work(10);
   const Node n = x_.node(e);
   if (n.kind == Kind::kObject) return leaf(ObjectState(states_[size_t(n.a)]));
   if (n.kind == Kind::kNot) return x_.complement(combine(n.a, leaf));
