@@ -292,7 +292,7 @@ Expr lower(const Part& part, Expressions& x, const std::vector<int32_t>& numbers
     case Part::kText: return x.text(part.text);
     case Part::kSet: return x.characters(part.set, false);
     case Part::kRule: return x.rule(numbers[size_t(part.rule)]);
-    case Part::kChoice: return x.alt(std::move(parts));
+    case Part::kChoice: return x.alt(parts);
     case Part::kRepeat: return x.repeat(parts[0], part.least, part.most);
     default: break;
   }

@@ -102,7 +102,7 @@ struct GuideState::Impl {
 
 GuideState::GuideState(std::shared_ptr<const Guide> guide, std::shared_ptr<const TokenTrie> trie)
     : impl_(std::make_unique<Impl>()) {
-  impl_->guide = std::const_pointer_cast<Guide>(guide);  // what grows in it is behind its lock
+  impl_->guide = std::const_pointer_cast<Guide>(std::move(guide));  // what grows in it is behind its lock
   impl_->trie = std::move(trie);
   impl_->path.push_back(impl_->guide->root_);
 }

@@ -74,7 +74,7 @@ Expr Expressions::characters(std::span<const std::pair<uint32_t, uint32_t>> rang
   }
   parts.push_back(bytes(ascii));
   parts.push_back(words(std::move(escapes)));
-  return alt(std::move(parts));
+  return alt(parts);
 }
 
 Expr Expressions::json_character(bool one_spelling) {

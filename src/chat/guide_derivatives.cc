@@ -8,11 +8,11 @@
 namespace octet::guides {
 namespace {
 
-constexpr int kMostDepth = 500;              // of nested derivatives; deeper is an error
-constexpr int kMostSearchDepth = 150;        // of the search for an end; deeper counts as alive
-constexpr int64_t kMostSearchSteps = 600;    // of one search; more counts as alive
-constexpr int64_t kMostSearchWork = 20'000;  // and of the derivatives it makes
-constexpr int64_t kRowStates = 4;            // what a row of derivatives counts as, against the limit of states
+constexpr int kMostDepth = 500;             // of nested derivatives; deeper is an error
+constexpr int kMostSearchDepth = 150;       // of the search for an end; deeper counts as alive
+constexpr int64_t kMostSearchSteps = 600;   // of one search; more counts as alive
+constexpr int64_t kMostSearchWork = 4'000;  // and of the derivatives it makes
+constexpr int64_t kRowStates = 4;           // what a row of derivatives counts as, against the limit of states
 
 struct Deeper {
   int& depth;
@@ -84,7 +84,7 @@ Expr Expressions::derive_concat(Expr e, uint8_t b) {
   }
   if (parts.empty()) return only;
   parts.push_back(only);
-  return alt(std::move(parts));
+  return alt(parts);
 }
 
 Expr Expressions::compute(Expr e, uint8_t b) {
@@ -121,9 +121,7 @@ Expr Expressions::compute(Expr e, uint8_t b) {
         item = child.kind == Kind::kNot ? complement(derive(child.a, b)) : derive(item, b);
         if (item == kNothing && n.kind == Kind::kAnd) return kNothing;
       }
-      return n.kind == Kind::kAlt   ? alt(std::move(items))
-             : n.kind == Kind::kAnd ? both(std::move(items))
-                                    : one(std::move(items));
+      return n.kind == Kind::kAlt ? alt(items) : n.kind == Kind::kAnd ? both(std::move(items)) : one(std::move(items));
     }
     case Kind::kNot: return complement(derive(n.a, b));
     case Kind::kRepeat: {

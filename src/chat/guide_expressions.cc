@@ -165,7 +165,7 @@ Expressions::Factors Expressions::factors(Expr e) const {
   return {e, kEmptyText};
 }
 
-Expr Expressions::alt(std::vector<Expr> list) {
+Expr Expressions::alt(const std::vector<Expr>& list) {
   std::vector<Expr> flat;
   ByteSet any;
   for (const Expr e : list) {
@@ -190,7 +190,7 @@ Expr Expressions::alt(std::vector<Expr> list) {
     if (end - i > 1 && node(head).unit != Unit::kNone) {
       std::vector<Expr> rests;
       for (; i < end; i++) rests.push_back(factors(flat[i]).rest);
-      out.push_back(concat(head, alt(std::move(rests))));
+      out.push_back(concat(head, alt(rests)));
     } else {
       out.insert(out.end(), flat.begin() + int64_t(i), flat.begin() + int64_t(end));
     }
@@ -272,7 +272,7 @@ Expr Expressions::both(std::vector<Expr> list) {
       for (const Expr e : negative) term.push_back(complement(e));
       terms.push_back(both(std::move(term)));
     }
-    return alt(std::move(terms));
+    return alt(terms);
   }
   const Expr factored = factored_and(positive, negative);
   if (factored >= 0) return factored;
@@ -312,7 +312,7 @@ Expr Expressions::factored_and(const std::vector<Expr>& positive, const std::vec
   }
   std::vector<Expr> out;
   for (const Factors& term : terms) out.push_back(concat(term.head, term.rest));
-  return alt(std::move(out));
+  return alt(out);
 }
 
 Expr Expressions::inside(Expr e) {

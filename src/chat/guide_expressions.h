@@ -89,7 +89,7 @@ class Expressions {
   Expr words(std::vector<std::string> words);
   Expr concat(Expr a, Expr b);
   Expr concat(std::initializer_list<Expr> parts);
-  Expr alt(std::vector<Expr> list);
+  Expr alt(const std::vector<Expr>& list);
   Expr both(std::vector<Expr> list);  // intersection
   Expr one(std::vector<Expr> list);   // exactly one
   Expr complement(Expr a);

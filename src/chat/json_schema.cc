@@ -172,7 +172,7 @@ Expr JsonSchema::lower_typed(const Json& schema) {
   if (types.contains("string")) parts.push_back(x_.concat(x_.byte('"'), string_part(schema)));
   if (types.contains("array")) parts.push_back(x_.concat(x_.byte('['), array_part(schema)));
   if (types.contains("object")) parts.push_back(x_.concat(x_.byte('{'), object_part(schema)));
-  return x_.alt(std::move(parts));
+  return x_.alt(parts);
 }
 
 Expr JsonSchema::words(std::vector<std::string> list) { return x_.group(Unit::kWord, x_.words(std::move(list))); }
@@ -206,7 +206,7 @@ Expr JsonSchema::values(const Json& list) {
     }
   }
   parts.push_back(x_.concat(x_.byte('"'), x_.group(Unit::kString, x_.words(std::move(strings)))));
-  return x_.alt(std::move(parts));
+  return x_.alt(parts);
 }
 
 Expr JsonSchema::value(const Json& v) {

@@ -229,7 +229,7 @@ Expr JsonSchema::other_names(const ObjectState& state, int32_t words) {
   std::vector<Expr> parts;
   for (size_t i = 0; i < facts.others.size(); i++)
     parts.push_back(x_.concat({found->second[i], colon_, facts.others[i].value, rest}));
-  return x_.alt(std::move(parts));
+  return x_.alt(parts);
 }
 
 // What follows a whole name.
@@ -362,7 +362,7 @@ Expr JsonSchema::array_body(const Node& node) {
     }
     parts.push_back(count > 0 ? x_.concat(comma_, next) : next);
   }
-  return x_.alt(std::move(parts));
+  return x_.alt(parts);
 }
 
 }  // namespace octet::guides

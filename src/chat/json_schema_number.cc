@@ -70,7 +70,7 @@ class Digits {
     } else {
       parts.push_back(x_.concat({x_.text(whole), x_.byte('.'), rest}));
     }
-    return x_.alt(std::move(parts));
+    return x_.alt(parts);
   }
 
   Expr at_most(const Decimal& bound, bool strict) {
@@ -87,7 +87,7 @@ class Digits {
     const std::string& f = bound.fraction;
     if (f.empty()) {
       if (!strict) parts.push_back(x_.concat(x_.text(whole), no_fraction_));
-      return x_.alt(std::move(parts));
+      return x_.alt(parts);
     }
     Expr rest = strict ? kNothing : zeros_;
     for (size_t i = f.size(); i-- > 0;) {
@@ -95,7 +95,7 @@ class Digits {
       if (i > 0) rest = x_.alt({kEmptyText, rest});
     }
     parts.push_back(x_.concat(x_.text(whole), x_.alt({kEmptyText, x_.concat(x_.byte('.'), rest)})));
-    return x_.alt(std::move(parts));
+    return x_.alt(parts);
   }
 
  private:

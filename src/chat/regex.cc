@@ -162,7 +162,7 @@ class Parser {
         if (take("{")) {
           const size_t end = text_.find('}', at_);
           if (end == text_.npos || end == at_ || end > at_ + 6) refuse("a \\u{...} without its '}'");
-          const Ranges value = hex(end - at_);
+          Ranges value = hex(end - at_);
           at_++;
           return value;
         }
@@ -303,7 +303,7 @@ class Lowering {
           const Expr rest = sequence(*part, left, right, x_.concat(right ? kEmptyText : any_, end_));
           found.push_back(x_.concat(left ? kEmptyText : any_, rest));
         }
-    return x_.alt(std::move(found));
+    return x_.alt(found);
   }
 
  private:
@@ -353,7 +353,7 @@ class Lowering {
       case Part::kChoice: {
         std::vector<Expr> parts;
         for (const Part& p : part.parts) parts.push_back(lower(p, left, right));
-        return x_.alt(std::move(parts));
+        return x_.alt(parts);
       }
       case Part::kRepeat: {
         const Part& inner = part.parts[0];
