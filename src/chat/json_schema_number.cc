@@ -101,7 +101,7 @@ class Digits {
  private:
   Expr range(char low, char high) {
     ByteSet set;
-    for (int c = low; c <= high; c++) set.set(size_t(c));
+    for (unsigned c = uint8_t(low); c <= uint8_t(high); c++) set.set(c);
     return x_.bytes(set);
   }
   Expr text(const std::string& word, int32_t length) {
