@@ -2,7 +2,12 @@
 //
 // A guide is a definition shared by texts; its byte-level automaton is made lazily as texts walk it, nothing is
 // compiled ahead. A mask is made by walking a trie of the vocabulary's bytes. Every keyword is enforced or refused by
-// its name.
+// its name; words that JSON Schema does not define are annotations, as it says. A guide never takes a text that does
+// not satisfy it; a text whose members repeat a name that the schema does not mention is judged member by member.
+//
+// JSON texts have at most one blank behind ',' and ':' and none elsewhere. Regular expressions are ECMA-262's without
+// memory (no back references, \b, look-behinds, \p), of a whole text; in a schema, of any place in a string. Grammars
+// are llama.cpp's GBNF without left recursion and tokens.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +29,7 @@ std::shared_ptr<const TokenTrie> make_token_trie(const Tokenizer& tokenizer);
 struct GuideLimits {
   int64_t source_bytes = 1'000'000;
   int64_t depth = 100;        // of nesting in the source
-  int64_t states = 200'000;   // of the automaton of all texts of this guide
+  int64_t states = 200'000;   // of the automaton of all texts of this guide; about 0.3 KB each
   int64_t steps = 5'000'000;  // of one mask or one token
 };
 
@@ -39,6 +44,7 @@ std::shared_ptr<const Guide> json_object_guide(const GuideLimits& limits = {});
 // One text under a guide. One thread at a time; texts of one guide may run in different threads.
 class GuideState {
  public:
+  // `trie` may be null where only accept_text() is called.
   GuideState(std::shared_ptr<const Guide> guide, std::shared_ptr<const TokenTrie> trie);
   ~GuideState();
   GuideState(GuideState&&) noexcept;
@@ -49,8 +55,8 @@ class GuideState {
   void mask(std::span<uint32_t> allowed);
   // Takes a token; false, with nothing changed, when it does not fit.
   bool accept(int32_t token);
-  bool accept_text(std::string_view bytes);  // the same for bytes
-  void rollback(int64_t tokens);             // takes the last tokens back
+  bool accept_text(std::string_view bytes);  // the same for bytes; one token to rollback()
+  void rollback(int64_t tokens);             // takes the last tokens back; throws when there are fewer
   bool may_end() const;                      // the text so far is whole
   bool must_end() const;                     // and nothing can follow
 
