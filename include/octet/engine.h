@@ -171,6 +171,7 @@ class Engine {
   virtual void drain() = 0;  // waits until no request is queued or running
   virtual int64_t context() const = 0;
   virtual int64_t vocab_size() const = 0;
+  virtual const std::vector<int32_t>& end_tokens() const = 0;  // ids that end a text, unless ignore_eos
 };
 
 }  // namespace octet

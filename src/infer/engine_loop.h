@@ -75,6 +75,7 @@ class EngineLoop : public Engine {
   void drain() override { mailbox_->drain(); }
   int64_t context() const override { return model_.context; }
   int64_t vocab_size() const override { return model_.vocab; }
+  const std::vector<int32_t>& end_tokens() const override { return model_.eos_ids; }
 
  private:
   struct InFlightStep {

@@ -12,6 +12,8 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "chat/reply_parser.h"
+#include "serve/guided.h"
 
 namespace octet::serve {
 namespace {
@@ -59,6 +61,34 @@ void read_generation_config(const std::string& folder, SamplingOptions& sampling
   if (config.contains("top_k") && !config["top_k"].is_null()) sampling.top_k = json_get<int64_t>(config, "top_k", path);
 }
 
+void read_chat(const std::string& folder, const std::string& file, ServedModel& model) {
+  const std::string config_path = folder + "/tokenizer_config.json";
+  const nlohmann::json config =
+      path_exists(config_path) ? parse_json(read_file(config_path), config_path) : nlohmann::json::object();
+  nlohmann::ordered_json trusted = nlohmann::ordered_json::object();
+  for (const char* key : {"bos_token", "eos_token", "pad_token", "unk_token"}) {
+    const nlohmann::json token = config.contains(key) && config[key].is_object()
+                                     ? config[key].value("content", nlohmann::json())
+                                 : config.contains(key) ? config[key]
+                                                        : nlohmann::json();
+    if (token.is_string()) trusted[key] = token.get<std::string>();
+  }
+  model.trusted = trusted.dump();
+  std::string path = file.empty() ? folder + "/chat_template.jinja" : file, source;
+  if (!file.empty() || path_exists(path)) {
+    source = read_file(path);
+  } else if (path = config_path; config.contains("chat_template")) {
+    const nlohmann::json& given = config["chat_template"];
+    if (given.is_string()) source = given.get<std::string>();
+    if (given.is_array())  // several, by name
+      for (const nlohmann::json& one : given)
+        if (one.value("name", "") == "default") source = one.value("template", "");
+  }
+  if (source.empty()) return;
+  model.chat = std::make_shared<ChatTemplate>(source, path);
+  model.reply_format = find_reply_format(source);
+}
+
 void read_generation(Fields& fields, const ServedModel& model, GenerationRequest& request) {
   SamplingOptions& sampling = request.sampling;
   sampling = model.sampling;
@@ -87,9 +117,7 @@ void read_generation(Fields& fields, const ServedModel& model, GenerationRequest
     fields.ignore(key);
   fields.refuse("use_beam_search", "beam search is not served yet");
   fields.refuse("prompt_logprobs", "log-probabilities of prompts are not served yet");
-  fields.refuse("structured_outputs", "guided output is not served yet");
-  for (const char* key : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"})
-    fields.refuse(key, "guided output is not served yet");
+  read_guide(fields, model, request);
 }
 
 std::string make_id(std::string_view prefix) {

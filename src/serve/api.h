@@ -1,10 +1,13 @@
 // What the wire forms share: the model's side of a server, fields of sampling, pieces of replies.
 #pragma once
 
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
+#include "chat/chat_template.h"
+#include "chat/guide.h"
 #include "io/tokenizer.h"
 #include "octet/engine.h"
 #include "serve/fields.h"
@@ -16,10 +19,14 @@ namespace octet::serve {
 struct ServedModel {
   Engine* engine = nullptr;
   const Tokenizer* tokenizer = nullptr;
-  std::vector<std::string> names;  // the first is the one that replies give
-  SamplingOptions sampling;        // where a request says nothing
-  int64_t max_texts = 128;         // of one request: prompts times n
-  int64_t created = 0;             // seconds since 1970
+  std::vector<std::string> names;            // the first is the one that replies give
+  SamplingOptions sampling;                  // where a request says nothing
+  std::shared_ptr<const ChatTemplate> chat;  // none: no chat
+  std::string reply_format;                  // of tool calls, of reply_formats(); empty: none are parsed
+  std::string trusted = "{}";                // JSON of what a template reads beside requests: bos_token, eos_token
+  std::shared_ptr<const TokenTrie> trie;     // of guides
+  int64_t max_texts = 128;                   // of one request: prompts times n
+  int64_t created = 0;                       // seconds since 1970
 
   // ApiError 404 for another model's name.
   void check_name(Fields& fields) const;
@@ -27,6 +34,10 @@ struct ServedModel {
 
 // Defaults of sampling that a model's folder names in generation_config.json, where it has one. Throws as parse_json.
 void read_generation_config(const std::string& folder, SamplingOptions& sampling);
+
+// Fills chat, reply_format and trusted from a model's folder (chat_template.jinja, tokenizer_config.json), the template
+// from `file` where it is not empty. Throws as ChatTemplate.
+void read_chat(const std::string& folder, const std::string& file, ServedModel& model);
 
 // Reads what all wire forms say alike: temperature, top_p, top_k, min_p, penalties, seed, stop, n, logit_bias,
 // min_tokens, priority, cache_salt ... and refuses by name what is not served.

@@ -13,7 +13,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
-#include "serve/completions.h"
+#include "serve/chat.h"
 #include "serve/server_metrics.h"
 
 namespace octet::serve {
@@ -159,7 +159,9 @@ struct Server::Impl {
       check_key(*request);
       return path == "/server_info" ? server_info(reply) : models(path, reply);
     }
-    if (path == "/v1/completions" || path == "/tokenize" || path == "/detokenize") {
+    static const std::set<std::string> kRead = {"/v1/completions", "/v1/chat/completions",
+                                                "/v1/chat/completions/render", "/tokenize", "/detokenize"};
+    if (kRead.contains(path)) {
       only(post, "POST");
       const std::string key = check_key(*request);
       const bool added = readers->add([this, request, reply, key]() mutable {
@@ -238,13 +240,22 @@ struct Server::Impl {
     const nlohmann::json body = parse_body(request.body);
     if (request.path == "/tokenize") return tokenize(body, reply);
     if (request.path == "/detokenize") return detokenize(body, reply);
-    Prepared prepared = prepare_completion(body, model, reply);
+    if (request.path == "/v1/chat/completions/render") return render(body, request.body, reply);
+    Prepared prepared = request.path == "/v1/completions" ? prepare_completion(body, model, reply)
+                                                          : prepare_chat(body, request.body, model, reply);
     metrics.ignored_fields(static_cast<int64_t>(prepared.unknown.size()));
     prepared.job->key = key;
     reply.on_gone([this, weak = std::weak_ptr<Job>(prepared.job)] {
       if (const auto job = weak.lock()) front->cancel(job);
     });
     front->submit(std::move(prepared.job), prepared.prompt_tokens);
+  }
+
+  void render(const nlohmann::json& json, const std::string& body, HttpReply& reply) {
+    Fields fields(json);
+    model.check_name(fields);
+    const ChatPrompt prompt = chat_prompt(fields, body, model);
+    reply.send(200, kJson, dump({{"prompt", prompt.text}, {"token_ids", prompt.ids}}));
   }
 
   void tokenize(const nlohmann::json& body, HttpReply& reply) {

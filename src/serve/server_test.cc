@@ -4,37 +4,18 @@
 #include <gtest/gtest.h>
 
 #include <list>
-#include <sstream>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/testing/test_error.h"
 #include "infer/testing/engine_test.h"
-#include "serve/testing/peer.h"
+#include "serve/testing/answer.h"
 
 namespace octet::serve {
 namespace {
 
 using Json = nlohmann::json;
-
-struct Answer {
-  int status = 0;
-  std::string head, body;
-  Json json() const { return Json::parse(body); }
-};
-
-// The body of chunks put together.
-std::string joined(const std::string& body) {
-  std::string text;
-  for (size_t at = 0; at < body.size();) {
-    const size_t line = body.find("\r\n", at), size = std::stoul(body.substr(at, line - at), nullptr, 16);
-    text += body.substr(line + 2, size);
-    at = line + 2 + size + 2;
-    if (size == 0) break;
-  }
-  return text;
-}
 
 class ServerTest : public testing::Test {
  protected:
@@ -42,7 +23,8 @@ class ServerTest : public testing::Test {
              const EngineOptions& engine = {}) {
     engine_ = test_engine(std::move(fake), engine);
     tokenizer_ = test_tokenizer();
-    model_ = {.engine = engine_.get(), .tokenizer = tokenizer_.get(), .names = {"tiny", "alias"}, .max_texts = 16};
+    model_.engine = engine_.get(), model_.tokenizer = tokenizer_.get();
+    model_.names = {"tiny", "alias"}, model_.max_texts = 16;
     options.http.port = 0;
     options.version = "0.1";
     server_ = std::make_unique<Server>(model_, options);
@@ -50,34 +32,10 @@ class ServerTest : public testing::Test {
 
   Answer ask(const std::string& method, const std::string& path, const std::string& body = {},
              const std::string& fields = {}) const {
-    const std::string text = Peer(server_->port())
-                                 .send(method + " " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" +
-                                       fields + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body)
-                                 .read();
-    Answer answer;
-    const size_t end = text.find("\r\n\r\n");
-    if (end == std::string::npos) return answer;
-    answer.status = std::stoi(text.substr(9, 3));
-    answer.head = text.substr(0, end), answer.body = text.substr(end + 4);
-    if (answer.head.find("chunked") != std::string::npos) answer.body = joined(answer.body);
-    return answer;
+    return serve::ask(server_->port(), method, path, body, fields);
   }
   Answer complete(const Json& body, const std::string& fields = {}) const {
     return ask("POST", "/v1/completions", body.dump(), fields);
-  }
-  // Data of the events of a stream; the last one must be [DONE].
-  static std::vector<Json> events(const Answer& answer) {
-    std::vector<Json> list;
-    std::istringstream lines(answer.body);
-    std::string last;
-    for (std::string line; std::getline(lines, line);) {
-      if (line.empty()) continue;
-      EXPECT_TRUE(line.starts_with("data: ")) << line;
-      last = line.substr(6);
-      if (last != "[DONE]") list.push_back(Json::parse(last));
-    }
-    EXPECT_EQ(last, "[DONE]") << answer.body;
-    return list;
   }
   void wait_idle() const {
     while (engine_->stats().running > 0 || engine_->stats().waiting > 0) std::this_thread::yield();

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/threads.h"
 #include "build_info.h"
+#include "chat/reply_parser.h"
 #include "io/tokenizer.h"
 #include "numbers.h"
 #include "octet/commands.h"
@@ -19,7 +20,7 @@ namespace octet {
 namespace {
 
 struct Options {
-  std::string model, metric_names = "octet", new_key;
+  std::string model, metric_names = "octet", new_key, chat_template, reply_format;
   std::vector<std::string> names;
   EngineOptions engine = {.max_sequences = 256};
   serve::ServerOptions server;
@@ -101,6 +102,9 @@ void run_serve(Options& options) {
       .created = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
                      .count()};
   serve::read_generation_config(folder, model.sampling);
+  serve::read_chat(folder, options.chat_template, model);
+  model.trie = make_token_trie(*tokenizer);
+  if (!options.reply_format.empty()) model.reply_format = options.reply_format;
   serve::ServerOptions& server_options = options.server;
   server_options.metric_prefix = options.metric_names == "vllm" ? "vllm:" : "octet_";
   server_options.version = version_text("octet");
@@ -134,7 +138,7 @@ void add_serve_command(CLI::App& app) {
   auto* command = app.add_subcommand("serve", "Serve a model over HTTP, as OpenAI's clients expect it");
   command->footer(R"(Examples:
   octet serve out/run --port 8000
-  curl localhost:8000/v1/completions -d '{"prompt": "Once upon a time", "max_tokens": 40}'
+  curl localhost:8000/v1/models
   octet serve path/to/model --new-api-key alice 2>> keys.jsonl
   octet serve path/to/model --host 0.0.0.0 --api-keys keys.jsonl --ssl-certfile chain.pem --ssl-keyfile key.pem
 SIGTERM ends it: /readyz is 503 at once, after --drain-delay nothing new is taken, after --drain-timeout what still
@@ -142,6 +146,12 @@ runs is cut off; a second SIGTERM cuts off at once. SIGHUP reads keys and certif
   add_model_option(*command, options->model);
   add_tokenizer_option(*command, engine.tokenizer);
   command->add_option("--served-model-name", options->names, "names that requests may give (default: the folder's)");
+  command->add_option("--chat-template", options->chat_template, "a Jinja file (default: the folder's)")
+      ->default_str("");
+  command
+      ->add_option("--tool-calls", options->reply_format,
+                   "how the model writes them (default: found from the template)")
+      ->check(CLI::IsMember(reply_formats()));
   command->add_option("--host", server.http.address, "address to listen at");
   command->add_option("--port", server.http.port, "port to listen at; 0 takes a free one")->check(CLI::Range(0, 65535));
   command->add_option("--uds", server.http.unix_socket, "a UNIX socket to listen at instead")->default_str("");

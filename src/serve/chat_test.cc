@@ -1,0 +1,185 @@
+// Chat completions and guided output over the engine on the fake runner, whose texts guides make sensible.
+#include "serve/chat.h"
+
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+#include "infer/testing/engine_test.h"
+#include "serve/server.h"
+#include "serve/testing/answer.h"
+
+namespace octet::serve {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int32_t kEnd = 95;  // behind the printable characters
+constexpr const char* kTemplate =
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if tools %}T{{ tools | length }}{% endif %}"
+    "{% if add_generation_prompt %}<assistant>{% if think %}<think>{% endif %}{% endif %}";
+
+class ChatTest : public testing::Test {
+ protected:
+  ChatTest() {
+    std::vector<std::string> characters;
+    for (char c = ' '; c <= '~'; ++c) characters.emplace_back(1, c);
+    RunnerLimits limits = fake_limits(256, 4, 256);
+    limits.vocab = 96;
+    engine_ =
+        std::make_unique<EngineLoop>(EngineParts{.runner = std::make_unique<FakeRunner>(FakeOptions{.limits = limits}),
+                                                 .tokenizer = make_character_tokenizer(characters),
+                                                 .eos_ids = {kEnd}},
+                                     EngineOptions{});
+    tokenizer_ = make_character_tokenizer(characters);
+    model_.engine = engine_.get(), model_.tokenizer = tokenizer_.get(), model_.names = {"tiny"};
+    model_.chat = std::make_shared<ChatTemplate>(kTemplate, "the test's template");
+    model_.reply_format = "hermes";
+    model_.trie = make_token_trie(*tokenizer_);
+    server_ = std::make_unique<Server>(model_, ServerOptions{.http = {.port = 0}});
+  }
+
+  Answer chat(const Json& body, const std::string& more = "") const {
+    return ask(server_->port(), "POST", "/v1/chat/completions" + more, body.dump());
+  }
+  static Json saying(const std::string& regex) {
+    return {
+        {"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"seed", 3}, {"structured_outputs", {{"regex", regex}}}};
+  }
+
+  std::unique_ptr<EngineLoop> engine_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  ServedModel model_;
+  std::unique_ptr<Server> server_;
+};
+
+TEST_F(ChatTest, MessagesAreRenderedAndAnswered) {
+  const Json rendered = chat(saying("x"), "/render").json();
+  EXPECT_EQ(rendered["prompt"], "<user>Hi<assistant>");
+  const Answer answer = chat(saying("[a-c]{3}"));
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  const Json json = answer.json(), message = json["choices"][0]["message"];
+  EXPECT_EQ(json["object"], "chat.completion");
+  EXPECT_EQ(message["role"], "assistant");
+  EXPECT_EQ(message["content"].get<std::string>().find_first_not_of("abc"), std::string::npos);
+  EXPECT_EQ(message["content"].get<std::string>().size(), 3u);
+  EXPECT_EQ(json["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(json["usage"]["prompt_tokens"], rendered["token_ids"].size());
+}
+
+TEST_F(ChatTest, ReasoningAndCallsStreamAsTheyAreWhole) {
+  Json body = saying(
+      R"(<think>[a-f]{5}</think>ok [a-f]{2}<tool_call>\{"name": "get", "arguments": \{"x": [1-9]\}\}</tool_call>)");
+  body["tools"] =
+      Json::parse(R"([{"type": "function", "function": {"name": "get", "parameters": {"type": "object"}}}])");
+  body["n"] = 2, body["logprobs"] = true, body["top_logprobs"] = 1;
+  const Answer whole = chat(body);
+  ASSERT_EQ(whole.status, 200) << whole.body;
+  body["stream"] = true;
+  const Answer streamed = chat(body);
+  EXPECT_NE(streamed.body.find("\"role\":\"assistant\""), std::string::npos);
+  std::vector<std::string> content(2), thought(2), arguments(2), reasons(2);
+  std::vector<int> names(2);
+  std::vector<size_t> tokens(2);
+  for (const Json& event : events(streamed)) {
+    EXPECT_EQ(event["object"], "chat.completion.chunk");
+    for (const Json& choice : event["choices"]) {
+      const auto i = choice["index"].get<size_t>();
+      const Json& delta = choice["delta"];
+      content[i] += delta.value("content", ""), thought[i] += delta.value("reasoning_content", "");
+      if (!choice["finish_reason"].is_null()) reasons[i] = choice["finish_reason"];
+      if (choice["logprobs"].is_object()) tokens[i] += choice["logprobs"]["content"].size();
+      for (const Json& call : delta.value("tool_calls", Json::array())) {
+        EXPECT_EQ(call["index"], 0);
+        names[i] += call["function"].value("name", "") == "get";
+        arguments[i] += call["function"]["arguments"].get<std::string>();
+      }
+    }
+  }
+  const Json json = whole.json();
+  for (size_t i = 0; i < 2; ++i) {
+    const Json& choice = json["choices"][i];
+    const Json& message = choice["message"];
+    EXPECT_EQ(message["content"], content[i]);
+    EXPECT_EQ(message["reasoning_content"], thought[i]);
+    EXPECT_EQ(thought[i].size(), 5u);
+    EXPECT_EQ(message["tool_calls"][0]["function"]["name"], "get");
+    EXPECT_EQ(message["tool_calls"][0]["function"]["arguments"], arguments[i]);
+    EXPECT_TRUE(Json::parse(arguments[i]).contains("x"));
+    EXPECT_EQ(names[i], 1);
+    EXPECT_EQ(choice["finish_reason"], "tool_calls");
+    EXPECT_EQ(reasons[i], "tool_calls");
+    EXPECT_EQ(choice["logprobs"]["content"].size(), tokens[i]);
+  }
+}
+
+TEST_F(ChatTest, WithoutToolsACallIsText) {
+  const Json message = chat(saying("<tool_call>[a-f]{2}</tool_call>")).json()["choices"][0]["message"];
+  EXPECT_TRUE(message["content"].get<std::string>().starts_with("<tool_call>"));
+  EXPECT_FALSE(message.contains("tool_calls"));
+}
+
+TEST_F(ChatTest, TheTemplatesOwnSettingsMayBeGiven) {
+  Json body = saying("x");
+  body["chat_template_kwargs"] = {{"think", true}};
+  EXPECT_EQ(chat(body, "/render").json()["prompt"], "<user>Hi<assistant><think>");
+  for (const char* name : {"messages", "nothing"}) {
+    body["chat_template_kwargs"] = {{name, 1}};
+    EXPECT_EQ(chat(body, "/render").status, 400) << name;
+  }
+}
+
+TEST_F(ChatTest, GuidesEndTheTextWhereTheyDo) {
+  const auto text = [&](const Json& format) {
+    Json body = saying("x");
+    body.erase("structured_outputs");
+    body.update(format);
+    const Answer answer = chat(body);
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    EXPECT_EQ(answer.json()["choices"][0]["finish_reason"], "stop");
+    return answer.json()["choices"][0]["message"]["content"].get<std::string>();
+  };
+  const std::string choice = text({{"structured_outputs", {{"choice", {"red", "green"}}}}});
+  EXPECT_TRUE(choice == "red" || choice == "green") << choice;
+  const Json schema = Json::parse(R"({"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"],
+                                      "additionalProperties": false})");
+  EXPECT_TRUE(Json::parse(text({{"structured_outputs", {{"json", schema}}}}))["a"].is_boolean());
+  EXPECT_TRUE(Json::parse(text(
+      {{"response_format", {{"type", "json_schema"}, {"json_schema", {{"name", "n"}, {"schema", schema}}}}}}))["a"]
+                  .is_boolean());
+  EXPECT_EQ(text({{"structured_outputs", {{"grammar", "root ::= \"a\" \"b\""}}}}), "ab");
+  const Json completion = ask(server_->port(), "POST", "/v1/completions",
+                              Json{{"prompt", "Hi"}, {"structured_outputs", {{"regex", "[0-9]{4}"}}}, {"n", 3}}.dump())
+                              .json();
+  ASSERT_EQ(completion["choices"].size(), 3u);
+  for (const Json& one : completion["choices"]) {
+    EXPECT_EQ(one["text"].get<std::string>().size(), 4u);
+    EXPECT_EQ(one["text"].get<std::string>().find_first_not_of("0123456789"), std::string::npos);
+  }
+}
+
+TEST_F(ChatTest, WhatCannotBeServedIsNamed) {
+  const auto error = [&](const char* field, const Json& value) {
+    Json body = saying("x");
+    body[field] = value;
+    const Answer answer = chat(body);
+    EXPECT_EQ(answer.status, 400) << field << answer.body;
+    return answer.json()["error"]["message"].get<std::string>();
+  };
+  EXPECT_NE(error("messages", Json::array()).find("at least one message"), std::string::npos);
+  EXPECT_NE(error("messages", {{{"content", "x"}}}).find("messages[0] has no role"), std::string::npos);
+  EXPECT_NE(error("messages", {{{"role", "user"}, {"content", {{{"type", "image_url"}}}}}}).find("images"),
+            std::string::npos);
+  EXPECT_NE(error("tools", 3).find("tools is 3"), std::string::npos);
+  EXPECT_NE(error("tool_choice", "required").find("tool_choice"), std::string::npos);
+  EXPECT_NE(error("chat_template", "x").find("chat_template"), std::string::npos);
+  EXPECT_NE(error("top_logprobs", 3).find("only with logprobs"), std::string::npos);
+  EXPECT_NE(error("structured_outputs", {{"json", {{"uniqueItems", true}, {"type", "array"}}}}).find("uniqueItems"),
+            std::string::npos);
+  EXPECT_NE(error("structured_outputs", {{"regex", "("}}).find("structured_outputs.regex"), std::string::npos);
+  EXPECT_NE(error("structured_outputs", {{"regex", "a"}, {"choice", {"b"}}}).find("want one of"), std::string::npos);
+  EXPECT_NE(error("structured_outputs", {{"structural_tag", "a"}}).find("structural_tag"), std::string::npos);
+  EXPECT_NE(error("ignore_eos", true).find("a guided text ends"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace octet::serve

@@ -1,0 +1,113 @@
+#include "serve/guided.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace octet::serve {
+namespace {
+
+using Guides = std::shared_ptr<const Guide>;
+
+// A schema as its object or its text.
+std::string source_of(const nlohmann::json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+Guides guide_of(Fields& fields, const char* key, const std::string& kind, const nlohmann::json& value) {
+  try {
+    if (kind == "json") return json_schema_guide(source_of(value));
+    if (kind == "json_object") return json_object_guide();
+    if (kind == "choice") {
+      std::vector<std::string> choices;
+      for (const nlohmann::json& choice : value)
+        choices.push_back(choice.is_string() ? choice.get<std::string>() : choice.dump());
+      return choice_guide(choices);
+    }
+    if (!value.is_string()) fields.fail(key, fmt::format("{}: want a string", kind));
+    return kind == "regex" ? regex_guide(value.get<std::string>()) : grammar_guide(value.get<std::string>());
+  } catch (const Error& error) {
+    throw ApiError(fmt::format("{}.{}: {}", key, kind, error.message()), key);
+  }
+}
+
+Guides structured(Fields& fields) {
+  const nlohmann::json* asked = fields.find("structured_outputs");
+  if (asked == nullptr) return nullptr;
+  Fields inner(*asked, "structured_outputs.");
+  Guides guide;
+  for (const char* kind : {"json", "regex", "choice", "grammar", "json_object"}) {
+    const nlohmann::json* value = inner.find(kind);
+    if (value == nullptr || *value == false) continue;
+    if (guide) fields.fail("structured_outputs", "want one of json, regex, choice, grammar and json_object");
+    guide = guide_of(fields, "structured_outputs", kind, *value);
+  }
+  if (const auto unknown = inner.unknown(); !unknown.empty())
+    throw ApiError(fmt::format("{} is not served (there are json, regex, choice, grammar, json_object)", unknown[0]),
+                   unknown[0]);
+  return guide;
+}
+
+// OpenAI's: {"type": "text" | "json_object" | "json_schema", "json_schema": {"name", "schema"}}.
+Guides response_format(Fields& fields) {
+  const nlohmann::json* asked = fields.find("response_format");
+  if (asked == nullptr) return nullptr;
+  Fields inner(*asked, "response_format.");
+  const std::string type = inner.text("type").value_or("");
+  if (type == "text") return nullptr;
+  if (type == "json_object") return guide_of(fields, "response_format", "json_object", {});
+  const nlohmann::json* schema = inner.find("json_schema");
+  if (type != "json_schema" || schema == nullptr || !schema->is_object() || !schema->contains("schema"))
+    fields.fail("response_format", "want a type of text, json_object, or json_schema with a json_schema.schema");
+  return guide_of(fields, "response_format", "json", schema->at("schema"));
+}
+
+// One text under the guide: takes what was generated, then says what may come.
+class Guided {
+ public:
+  Guided(Guides guide, std::shared_ptr<const TokenTrie> trie, std::vector<int32_t> ends)
+      : state_(std::move(guide), std::move(trie)), ends_(std::move(ends)) {}
+
+  void mask(std::span<const int32_t> generated, std::span<uint32_t> allowed) {
+    for (; taken_ < generated.size(); ++taken_)
+      check(state_.accept(generated[taken_]), ErrorCode::kInternal, "token {} does not fit the guide",
+            generated[taken_]);
+    state_.mask(allowed);
+    for (const int32_t id : ends_) {
+      uint32_t& word = allowed[static_cast<size_t>(id) / 32];
+      const uint32_t bit = uint32_t{1} << (id % 32);
+      word = state_.may_end() ? word | bit : word & ~bit;
+    }
+  }
+
+ private:
+  GuideState state_;
+  const std::vector<int32_t> ends_;
+  size_t taken_ = 0;
+};
+
+}  // namespace
+
+void read_guide(Fields& fields, const ServedModel& model, GenerationRequest& request) {
+  Guides guide = structured(fields);
+  if (Guides format = response_format(fields)) {
+    if (guide) fields.fail("response_format", "structured_outputs says another one: want one of them");
+    guide = std::move(format);
+  }
+  for (const char* key : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"})
+    fields.refuse(key, "want structured_outputs instead");
+  if (!guide) return;
+  if (request.ignore_eos) fields.fail("ignore_eos", "a guided text ends where its guide does");
+  std::vector<int32_t> ends = model.engine->end_tokens();
+  ends.insert(ends.end(), request.stop_ids.begin(), request.stop_ids.end());
+  if (ends.empty()) throw ApiError("guided output wants a model with an end token");
+  // Samples are masked at the same time: a state for each.
+  auto texts = std::make_shared<std::vector<Guided>>();
+  for (int64_t i = 0; i < request.n; ++i) texts->emplace_back(guide, model.trie, ends);
+  request.mask = [texts](int64_t sample, std::span<const int32_t> generated, std::span<uint32_t> allowed) {
+    (*texts)[static_cast<size_t>(sample)].mask(generated, allowed);
+  };
+}
+
+}  // namespace octet::serve
