@@ -53,7 +53,7 @@ int64_t Front::waiting() const {
   return queue_.size();
 }
 
-void Front::submit(std::shared_ptr<Job> job, int64_t prompt_tokens) {
+void Front::submit(const std::shared_ptr<Job>& job, int64_t prompt_tokens) {
   job->submitted = now();
   job->tokens_ = prompt_tokens;
   for (const GenerationRequest& prompt : job->prompts)

@@ -64,7 +64,7 @@ class Front {
   Front& operator=(const Front&) = delete;
 
   // Takes the job, whose prompts are `prompt_tokens` long together; from any thread. Refusals are told at once.
-  void submit(std::shared_ptr<Job> job, int64_t prompt_tokens);
+  void submit(const std::shared_ptr<Job>& job, int64_t prompt_tokens);
   void cancel(const std::shared_ptr<Job>& job);
   // Ends all that waits and runs.
   void refuse_all(const Refusal& refusal);

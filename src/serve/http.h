@@ -42,7 +42,7 @@ class HttpReply {
   // A field of the head, whatever the reply will be.
   void add_field(const std::string& name, const std::string& value);
   // The whole reply. A second call, or one after begin(), is ignored.
-  void send(int status, std::string_view content_type, std::string body, const HttpFields& fields = {});
+  void send(int status, std::string_view content_type, std::string_view body, const HttpFields& fields = {});
 
   // A stream: its head, then pieces, then its end.
   void begin(int status, std::string_view content_type, const HttpFields& fields = {});

@@ -9,16 +9,18 @@
 namespace octet::serve {
 
 struct HttpReply::Handle {
-  std::shared_ptr<State> state;
+  explicit Handle(std::shared_ptr<State> of) : state(std::move(of)) {}
+  Handle(const Handle&) = delete;
   ~Handle() { state->abandon(); }
+  const std::shared_ptr<State> state;
 };
 
 HttpReply::HttpReply(std::shared_ptr<State> state) : handle_(std::make_shared<Handle>(std::move(state))) {}
 void HttpReply::add_field(const std::string& name, const std::string& value) {
   handle_->state->add_field({name, value});
 }
-void HttpReply::send(int status, std::string_view content_type, std::string body, const HttpFields& fields) {
-  handle_->state->send(status, content_type, std::move(body), fields);
+void HttpReply::send(int status, std::string_view content_type, std::string_view body, const HttpFields& fields) {
+  handle_->state->send(status, content_type, body, fields);
 }
 void HttpReply::begin(int status, std::string_view content_type, const HttpFields& fields) {
   handle_->state->begin(status, content_type, fields);
@@ -96,7 +98,8 @@ void HttpReply::State::ready(std::unique_lock<std::mutex>& lock) {
   if (wake) wake_();
 }
 
-void HttpReply::State::send(int status, std::string_view content_type, std::string body, const HttpFields& fields) {
+void HttpReply::State::send(int status, std::string_view content_type, std::string_view body,
+                            const HttpFields& fields) {
   std::unique_lock lock(mutex_);
   if (phase_ != Phase::kNew || gone_) return;
   phase_ = Phase::kEnded;

@@ -21,7 +21,7 @@ class HttpReply::State {
 
   // --- for the handles
   void add_field(HttpField field);
-  void send(int status, std::string_view content_type, std::string body, const HttpFields& fields);
+  void send(int status, std::string_view content_type, std::string_view body, const HttpFields& fields);
   void begin(int status, std::string_view content_type, const HttpFields& fields);
   void write(std::string_view piece);
   void end();

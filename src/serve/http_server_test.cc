@@ -21,14 +21,14 @@ class HttpServerTest : public testing::Test {
   void start(HttpOptions options = {}) {
     options.port = 0;
     server_ = std::make_unique<HttpServer>(
-        options, [this](HttpRequest request, HttpReply reply) { handle(std::move(request), std::move(reply)); });
+        options, [this](const HttpRequest& request, HttpReply reply) { handle(request, std::move(reply)); });
   }
   void TearDown() override {
     server_.reset();
     for (std::thread& thread : threads_) thread.join();
   }
 
-  void handle(HttpRequest request, HttpReply reply) {
+  void handle(const HttpRequest& request, HttpReply reply) {
     if (request.path == "/stream") {
       threads_.emplace_back([reply]() mutable {
         reply.begin(200, "text/plain");
@@ -236,7 +236,7 @@ TEST_F(HttpServerTest, ServesAUnixSocket) {
   start({.unix_socket = path});
   EXPECT_NE(Peer(path).send("GET /u HTTP/1.1\r\n\r\n").read("/u").find("200 OK"), std::string::npos);
   try {
-    HttpServer second({.unix_socket = path}, [](HttpRequest, HttpReply) {});
+    HttpServer second({.unix_socket = path}, [](const HttpRequest&, const HttpReply&) {});
     FAIL() << "two servers at one path";
   } catch (const Error& error) {
     EXPECT_NE(error.message().find("another process does"), std::string::npos) << error.message();
@@ -248,7 +248,7 @@ TEST_F(HttpServerTest, ServesAUnixSocket) {
 TEST_F(HttpServerTest, AnAddressThatIsTakenIsNamed) {
   start();
   try {
-    HttpServer second({.port = server_->port()}, [](HttpRequest, HttpReply) {});
+    HttpServer second({.port = server_->port()}, [](const HttpRequest&, const HttpReply&) {});
     FAIL() << "two servers at one port";
   } catch (const Error& error) {
     EXPECT_NE(error.message().find("127.0.0.1 port " + std::to_string(server_->port())), std::string::npos);

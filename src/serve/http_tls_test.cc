@@ -66,7 +66,7 @@ TEST(HttpTls, AnswersAndTakesANewCertificate) {
   const std::string folder = testing::TempDir() + "/octet_tls_" + std::to_string(::getpid());
   make_folders(folder);
   const HttpOptions options = write_certificate(folder, "a", 7);
-  HttpServer server(options, [](HttpRequest request, HttpReply reply) {
+  HttpServer server(options, [](const HttpRequest& request, HttpReply reply) {
     reply.send(200, "text/plain", request.secure ? "secure" : "plain");
   });
   const std::string request = "GET / HTTP/1.1\r\nConnection: close\r\n\r\n";

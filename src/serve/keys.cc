@@ -43,7 +43,8 @@ std::vector<ApiKey> read_keys(const std::string& path) {
     const nlohmann::json entry = parse_json(line, where, /*unique_keys=*/true);
     ApiKey key{.name = json_get<std::string>(entry, "name", where),
                .hash = json_get<std::string>(entry, "sha256", where)};
-    for (const auto& [field, value] : entry.items()) {
+    for (const auto& item : entry.items()) {
+      const std::string& field = item.key();
       if (field == "name" || field == "sha256") continue;
       const auto limit = [&] {
         const auto count = json_get<int64_t>(entry, field.c_str(), where);

@@ -248,7 +248,7 @@ struct Server::Impl {
     reply.on_gone([this, weak = std::weak_ptr<Job>(prepared.job)] {
       if (const auto job = weak.lock()) front->cancel(job);
     });
-    front->submit(std::move(prepared.job), prepared.prompt_tokens);
+    front->submit(prepared.job, prepared.prompt_tokens);
   }
 
   void render(const nlohmann::json& json, const std::string& body, HttpReply& reply) {

@@ -12,7 +12,7 @@ const std::vector<double> kBetween = {0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0
 
 }  // namespace
 
-ServerMetrics::ServerMetrics(const std::string& prefix, Engine& engine, std::function<int64_t()> waiting)
+ServerMetrics::ServerMetrics(const std::string& prefix, Engine& engine, const std::function<int64_t()>& waiting)
     : metrics_(prefix),
       ignored_(metrics_.counter("ignored_fields_total", "Fields of requests that no one knows.")),
       first_(

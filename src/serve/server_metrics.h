@@ -11,7 +11,7 @@ namespace octet::serve {
 
 class ServerMetrics final : public FrontWatch {
  public:
-  ServerMetrics(const std::string& prefix, Engine& engine, std::function<int64_t()> waiting);
+  ServerMetrics(const std::string& prefix, Engine& engine, const std::function<int64_t()>& waiting);
 
   void refused(const std::string& reason);
   void refused(const Refusal& refusal) override { refused(refusal.reason); }
