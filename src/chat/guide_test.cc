@@ -186,7 +186,7 @@ TEST(Guide, WhatIsNotEnforcedIsRefusedByName) {
       {R"(false)", "no text"},
       {R"({"type": "string", "enum": [1, 2]})", "no text"},
   };
-  for (const auto& [schema, word] : schemas) expect_refused([&] { json_schema_guide(schema); }, word);
+  for (const auto& one : schemas) expect_refused([&] { json_schema_guide(one.first); }, one.second);
   expect_refused([] { grammar_guide("root ::= root \"a\" | \"b\""); }, "left recursion");
   expect_refused([] { grammar_guide("root ::= other"); }, "other");
   expect_refused([] { grammar_guide("root ::= <think>"); }, "token");

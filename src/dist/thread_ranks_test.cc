@@ -48,11 +48,11 @@ TEST(ThreadRanks, TheFirstFailureIsThrownAndEndsTheOthers) {
 
 TEST(ThreadRanks, WorkDoneTogetherHasOneError) {
   run_thread_ranks({{1, 2, 1, 2}}, [&](Communicator& rank) {
-    const std::string own = std::to_string(rank.rank());
-    EXPECT_EQ(do_together(&rank, [&] { return own; }), (std::vector<std::string>{"0", "1", "2", "3"}));
+    const auto own = [&] { return std::to_string(rank.rank()); };
+    EXPECT_EQ(do_together(&rank, own), (std::vector<std::string>{"0", "1", "2", "3"}));
     const auto work = [&] {
-      check(rank.rank() % 2 == 0, ErrorCode::kCorrupt, "a fault of {}", own);
-      return own;
+      check(rank.rank() % 2 == 0, ErrorCode::kCorrupt, "a fault of {}", own());
+      return own();
     };
     try {
       do_together(&rank, work);

@@ -98,7 +98,7 @@ CheckpointContent checkpoint_content(const RunConfig& config) {
 std::string write_checkpoint(const std::string& out, Executor& executor, const CheckpointContent& content) {
   Communicator* ranks = executor.ranks();
   const bool first = ranks == nullptr || ranks->rank() == 0;
-  const std::string folder = checkpoint_folder(out, content.run.step);
+  std::string folder = checkpoint_folder(out, content.run.step);
   std::optional<FolderWriter> writer;  // of the first rank
   const auto begin = [&]() -> std::string {
     if (!first) return "";
