@@ -152,8 +152,9 @@ struct EngineStats {
   int64_t steps = 0, prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, padded_tokens = 0;
   int64_t kv_blocks = 0, kv_blocks_used = 0, kv_blocks_cached = 0, kv_bytes = 0;
   double seconds = 0, host_seconds = 0, wait_seconds = 0;  // of all steps: total, host work, waiting for the device
-  double since_step = 0;  // seconds since the results of a step arrived; since the start if there was none
+  double since_step = 0;  // seconds since the results of a step arrived, or work came to an idle engine
   bool in_step = false;   // the engine's thread is at work on a step; with a large since_step it hangs
+  bool broken = false;    // the device has failed: every request ends with kDevice
 };
 
 class Engine {

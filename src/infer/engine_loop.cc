@@ -123,6 +123,7 @@ EngineStats EngineLoop::stats() const {
   stats.failed += refused_;
   stats.since_step = now() - last_step_;
   stats.in_step = in_step_;
+  stats.broken = broken_;
   return stats;
 }
 
@@ -135,7 +136,7 @@ void EngineLoop::run() {
     }
     end_all(FinishReason::kCancelled, ErrorKind::kNone, "the engine was closed");
   } catch (const std::exception& error) {
-    in_step_ = false;
+    in_step_ = false, broken_ = true;
     log_warning("engine: {}", error.what());
     end_all(FinishReason::kError, ErrorKind::kDevice, fmt::format("the engine failed: {}", error.what()));
   }
@@ -145,6 +146,7 @@ void EngineLoop::run() {
 bool EngineLoop::intake() {
   double patience = requests_.empty() ? kIdleSeconds : stalled_ ? kStalledSeconds : 0;
   bool running = mailbox_->take(incoming_, cancelled_, patience);
+  if (requests_.empty() && !incoming_.empty()) last_step_ = now();  // idle until here
   for (std::unique_ptr<Request>& request : incoming_) admit(request);
   for (int64_t ticket : cancelled_) cancel(ticket);
   return running;

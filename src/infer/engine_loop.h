@@ -113,7 +113,7 @@ class EngineLoop : public Engine {
   std::shared_ptr<Mailbox> mailbox_;
   std::atomic<int64_t> next_ticket_ = 1, refused_ = 0;
   std::atomic<double> last_step_ = 0;  // when the results of a step last arrived
-  std::atomic<bool> in_step_ = false;
+  std::atomic<bool> in_step_ = false, broken_ = false;
 
   // Used by the engine's thread only:
   BlockManager blocks_;

@@ -18,7 +18,7 @@ struct Refusal {
   int status = 503;    // 429: the key's own limits; 503: the server's
   std::string reason;  // of a metric: "requests", "tokens", "texts", "queue", "wait"
   std::string message;
-  double retry_after = 1;  // seconds
+  double retry_after = 1;  // seconds; 0: trying again does not help
 };
 
 // What one key has used of its limits: buckets of one minute's amount that refill evenly. A request larger than a full

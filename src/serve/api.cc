@@ -20,7 +20,7 @@ namespace {
 
 constexpr double kMost = 1e6;
 
-void read_logit_bias(Fields& fields, const ServedModel& model, SamplingOptions& sampling) {
+void read_logit_bias(Fields& fields, const ApiModel& model, SamplingOptions& sampling) {
   const nlohmann::json* bias = fields.find("logit_bias");
   if (bias == nullptr) return;
   if (!bias->is_object() || bias->size() > 1024) fields.fail("logit_bias", "want an object of at most 1024 token ids");
@@ -42,7 +42,7 @@ uint64_t random_bits() {
 
 }  // namespace
 
-void ServedModel::check_name(Fields& fields) const {
+void ApiModel::check_name(Fields& fields) const {
   const std::optional<std::string> name = fields.text("model");
   if (!name || std::ranges::find(names, *name) != names.end()) return;
   throw ApiError(fmt::format("the model '{}' is not served here (there is {})", *name, fmt::join(names, ", ")), "model",
@@ -61,7 +61,7 @@ void read_generation_config(const std::string& folder, SamplingOptions& sampling
   if (config.contains("top_k") && !config["top_k"].is_null()) sampling.top_k = json_get<int64_t>(config, "top_k", path);
 }
 
-void read_chat(const std::string& folder, const std::string& file, ServedModel& model) {
+void read_chat(const std::string& folder, const std::string& file, ApiModel& model) {
   const std::string config_path = folder + "/tokenizer_config.json";
   const nlohmann::json config =
       path_exists(config_path) ? parse_json(read_file(config_path), config_path) : nlohmann::json::object();
@@ -89,7 +89,7 @@ void read_chat(const std::string& folder, const std::string& file, ServedModel& 
   model.reply_format = find_reply_format(source);
 }
 
-void read_generation(Fields& fields, const ServedModel& model, GenerationRequest& request) {
+void read_generation(Fields& fields, const ApiModel& model, GenerationRequest& request) {
   SamplingOptions& sampling = request.sampling;
   sampling = model.sampling;
   sampling.temperature = fields.number("temperature", 0, 100).value_or(sampling.temperature);

@@ -16,7 +16,7 @@
 namespace octet::serve {
 
 // The model that requests name.
-struct ServedModel {
+struct ApiModel {
   Engine* engine = nullptr;
   const Tokenizer* tokenizer = nullptr;
   std::vector<std::string> names;            // the first is the one that replies give
@@ -37,11 +37,11 @@ void read_generation_config(const std::string& folder, SamplingOptions& sampling
 
 // Fills chat, reply_format and trusted from a model's folder (chat_template.jinja, tokenizer_config.json), the template
 // from `file` where it is not empty. Throws as ChatTemplate.
-void read_chat(const std::string& folder, const std::string& file, ServedModel& model);
+void read_chat(const std::string& folder, const std::string& file, ApiModel& model);
 
 // Reads what all wire forms say alike: temperature, top_p, top_k, min_p, penalties, seed, stop, n, logit_bias,
 // min_tokens, priority, cache_salt ... and refuses by name what is not served.
-void read_generation(Fields& fields, const ServedModel& model, GenerationRequest& request);
+void read_generation(Fields& fields, const ApiModel& model, GenerationRequest& request);
 
 // An identifier that begins with this: "cmpl-" and 32 hex digits.
 std::string make_id(std::string_view prefix);

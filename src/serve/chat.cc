@@ -22,7 +22,7 @@ Json token_json(const Tokenizer& tokenizer, const TokenLogprob& token) {
 
 class Chat final : public ReplyJob {
  public:
-  Chat(const ServedModel& model, const Options& options, HttpReply reply, const ReplyOptions& reply_options,
+  Chat(const ApiModel& model, const Options& options, HttpReply reply, const ReplyOptions& reply_options,
        const Json& tools, GenerationRequest request)
       : ReplyJob(model, options, std::move(reply), "chatcmpl-",
                  options.stream ? "chat.completion.chunk" : "chat.completion") {
@@ -158,20 +158,19 @@ void check_messages(Fields& fields) {
 
 }  // namespace
 
-ChatPrompt chat_prompt(Fields& fields, std::string_view body, const ServedModel& model) {
+ChatPrompt chat_prompt(Fields& fields, const Json& ordered, const ApiModel& model) {
   if (!model.chat) throw ApiError("this model has no chat template (give one by --chat-template)");
   check_messages(fields);
   const nlohmann::json* tools = fields.find("tools");
   if (tools != nullptr && !tools->is_array()) fields.fail("tools", "want a list of tools");
-  const Json ordered = Json::parse(body);
   Json bindings = Json::object();
   try {
-    bindings["messages"] = messages_for_template(ordered["messages"], model.chat->message_form());
-    bindings["tools"] = tools != nullptr && !tools->empty() ? ordered["tools"] : Json();
+    bindings["messages"] = messages_for_template(ordered.at("messages"), model.chat->message_form());
+    bindings["tools"] = tools != nullptr && !tools->empty() ? ordered.at("tools") : Json();
     bindings["add_generation_prompt"] = fields.flag("add_generation_prompt").value_or(true);
     if (const nlohmann::json* given = fields.find("chat_template_kwargs")) {
       if (!given->is_object()) fields.fail("chat_template_kwargs", "want an object");
-      for (const auto& [name, value] : ordered["chat_template_kwargs"].items()) {
+      for (const auto& [name, value] : ordered.at("chat_template_kwargs").items()) {
         if (bindings.contains(name) || !model.chat->variables().contains(name))
           throw ApiError(fmt::format("chat_template_kwargs.{}: the template has no such setting", name),
                          "chat_template_kwargs");
@@ -187,7 +186,7 @@ ChatPrompt chat_prompt(Fields& fields, std::string_view body, const ServedModel&
   }
 }
 
-Prepared prepare_chat(const nlohmann::json& json, std::string_view body, const ServedModel& model, HttpReply reply) {
+Prepared prepare_chat(const nlohmann::json& json, const Json& ordered, const ApiModel& model, HttpReply reply) {
   Fields fields(json);
   model.check_name(fields);
   GenerationRequest request;
@@ -207,7 +206,7 @@ Prepared prepare_chat(const nlohmann::json& json, std::string_view body, const S
   if (choice != nullptr && *choice != "none" && *choice != "auto")
     fields.fail("tool_choice", "want none or auto: required and named calls are not served yet");
 
-  const ChatPrompt prompt = chat_prompt(fields, body, model);
+  const ChatPrompt prompt = chat_prompt(fields, ordered, model);
   request.prompt_ids = prompt.ids;
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   const std::optional<int64_t> most = fields.integer("max_tokens", 1, kMost);
@@ -219,7 +218,7 @@ Prepared prepare_chat(const nlohmann::json& json, std::string_view body, const S
   if (!format.empty()) request.skip_special_tokens = false;
 
   Prepared prepared{.prompt_tokens = static_cast<int64_t>(prompt.ids.size()), .unknown = fields.unknown()};
-  const Json tools = with_tools ? Json::parse(body)["tools"] : Json::array();
+  const Json tools = with_tools ? ordered.at("tools") : Json::array();
   prepared.job = std::make_shared<Chat>(model, options, std::move(reply),
                                         ReplyOptions{.format = format, .in_reasoning = opens_reasoning(prompt.text)},
                                         tools, request);

@@ -10,10 +10,11 @@ struct ChatPrompt {
   std::string text;
   std::vector<int32_t> ids;
 };
-// `body` as the client wrote it: templates print members in their order. Throws ApiError.
-ChatPrompt chat_prompt(Fields& fields, std::string_view body, const ServedModel& model);
+// `ordered`: the request with its members in the client's order, in which templates print them. Throws ApiError.
+ChatPrompt chat_prompt(Fields& fields, const nlohmann::ordered_json& ordered, const ApiModel& model);
 
 // Throws ApiError. The job answers `reply`.
-Prepared prepare_chat(const nlohmann::json& json, std::string_view body, const ServedModel& model, HttpReply reply);
+Prepared prepare_chat(const nlohmann::json& json, const nlohmann::ordered_json& ordered, const ApiModel& model,
+                      HttpReply reply);
 
 }  // namespace octet::serve

@@ -48,7 +48,7 @@ class ChatTest : public testing::Test {
 
   std::unique_ptr<EngineLoop> engine_;
   std::unique_ptr<Tokenizer> tokenizer_;
-  ServedModel model_;
+  ApiModel model_;
   std::unique_ptr<Server> server_;
 };
 

@@ -12,7 +12,7 @@ using Json = nlohmann::ordered_json;
 
 class Completion final : public ReplyJob {
  public:
-  Completion(const ServedModel& model, const Options& options, bool echo, HttpReply reply)
+  Completion(const ApiModel& model, const Options& options, bool echo, HttpReply reply)
       : ReplyJob(model, options, std::move(reply), "cmpl-", "text_completion"), echo_(echo) {}
 
   void set_prompts(std::vector<GenerationRequest> requests) {
@@ -90,7 +90,7 @@ class Completion final : public ReplyJob {
 };
 
 // Prompts as ids: a text, ids, or a list of either.
-std::vector<std::vector<int32_t>> read_prompts(Fields& fields, const ServedModel& model) {
+std::vector<std::vector<int32_t>> read_prompts(Fields& fields, const ApiModel& model) {
   const nlohmann::json* prompt = fields.find("prompt");
   if (prompt == nullptr) fields.fail("prompt", "want a text, token ids, or a list of either");
   const bool special = fields.flag("add_special_tokens").value_or(true);
@@ -133,7 +133,7 @@ std::vector<std::vector<int32_t>> read_prompts(Fields& fields, const ServedModel
 
 }  // namespace
 
-Prepared prepare_completion(const nlohmann::json& body, const ServedModel& model, HttpReply reply) {
+Prepared prepare_completion(const nlohmann::json& body, const ApiModel& model, HttpReply reply) {
   Fields fields(body);
   model.check_name(fields);
   GenerationRequest request{.max_tokens = 16};

@@ -14,6 +14,6 @@ struct Prepared {
 };
 
 // Throws ApiError. The job answers `reply`.
-Prepared prepare_completion(const nlohmann::json& body, const ServedModel& model, HttpReply reply);
+Prepared prepare_completion(const nlohmann::json& body, const ApiModel& model, HttpReply reply);
 
 }  // namespace octet::serve

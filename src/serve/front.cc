@@ -134,7 +134,11 @@ void Front::work() {
         cancel(job);
       }
     }
-    pump();
+    try {
+      pump();
+    } catch (const std::exception& error) {
+      log_warning("a request could not enter the engine: {}", error.what());
+    }
   }
 }
 

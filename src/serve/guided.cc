@@ -89,7 +89,7 @@ class Guided {
 
 }  // namespace
 
-void read_guide(Fields& fields, const ServedModel& model, GenerationRequest& request) {
+void read_guide(Fields& fields, const ApiModel& model, GenerationRequest& request) {
   Guides guide = structured(fields);
   if (Guides format = response_format(fields)) {
     if (guide) fields.fail("response_format", "structured_outputs says another one: want one of them");

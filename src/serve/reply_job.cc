@@ -21,7 +21,7 @@ ReplyJob::Options ReplyJob::read_options(Fields& fields) {
   return options;
 }
 
-ReplyJob::ReplyJob(const ServedModel& model, const Options& options, HttpReply reply, const char* id_prefix,
+ReplyJob::ReplyJob(const ApiModel& model, const Options& options, HttpReply reply, const char* id_prefix,
                    const char* object)
     : model_(model),
       options_(options),
@@ -31,7 +31,8 @@ ReplyJob::ReplyJob(const ServedModel& model, const Options& options, HttpReply r
       created_(unix_seconds()) {}
 
 void ReplyJob::on_refusal(const Refusal& refusal) {
-  reply_.add_field("Retry-After", fmt::format("{:.0f}", std::max(1.0, refusal.retry_after + 0.5)));
+  if (refusal.retry_after > 0)
+    reply_.add_field("Retry-After", fmt::format("{:.0f}", std::max(1.0, refusal.retry_after + 0.5)));
   fail(ApiError(refusal.message, {}, refusal.status, refusal.reason));
 }
 

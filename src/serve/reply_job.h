@@ -19,8 +19,7 @@ class ReplyJob : public Job {
   // Reads stream, stream_options and return_token_ids.
   static Options read_options(Fields& fields);
 
-  ReplyJob(const ServedModel& model, const Options& options, HttpReply reply, const char* id_prefix,
-           const char* object);
+  ReplyJob(const ApiModel& model, const Options& options, HttpReply reply, const char* id_prefix, const char* object);
 
   void on_refusal(const Refusal& refusal) final;
   void on_end(const std::vector<RequestTimes>& times) final;
@@ -36,7 +35,7 @@ class ReplyJob : public Job {
   // The members "finish_reason" and "stop_reason" of a choice.
   void set_end(nlohmann::ordered_json& choice, const GenerationEvent& event, const char* reason) const;
 
-  const ServedModel& model_;
+  const ApiModel& model_;
   const Options options_;
 
  private:

@@ -82,7 +82,7 @@ std::string host_of(std::string_view text) {
 }  // namespace
 
 struct Server::Impl {
-  Impl(const ServedModel& served, const ServerOptions& opts)
+  Impl(const ApiModel& served, const ServerOptions& opts)
       : model(served),
         options(opts),
         metrics(opts.metric_prefix, *served.engine, [this] { return front ? front->waiting() : 0; }),
@@ -191,6 +191,7 @@ struct Server::Impl {
 
   std::string not_live() const {
     const EngineStats stats = model.engine->stats();
+    if (stats.broken) return "the device has failed";
     const bool busy = stats.in_step || stats.running > 0 || stats.waiting > 0;
     if (!busy || stats.since_step < options.stall_seconds) return {};
     return fmt::format("no step has finished for {:.0f} s while {} texts run", stats.since_step, stats.running);
@@ -240,9 +241,9 @@ struct Server::Impl {
     const nlohmann::json body = parse_body(request.body);
     if (request.path == "/tokenize") return tokenize(body, reply);
     if (request.path == "/detokenize") return detokenize(body, reply);
-    if (request.path == "/v1/chat/completions/render") return render(body, request.body, reply);
+    if (request.path == "/v1/chat/completions/render") return render(body, Json::parse(request.body), reply);
     Prepared prepared = request.path == "/v1/completions" ? prepare_completion(body, model, reply)
-                                                          : prepare_chat(body, request.body, model, reply);
+                                                          : prepare_chat(body, Json::parse(request.body), model, reply);
     metrics.ignored_fields(static_cast<int64_t>(prepared.unknown.size()));
     prepared.job->key = key;
     reply.on_gone([this, weak = std::weak_ptr<Job>(prepared.job)] {
@@ -251,10 +252,10 @@ struct Server::Impl {
     front->submit(prepared.job, prepared.prompt_tokens);
   }
 
-  void render(const nlohmann::json& json, const std::string& body, HttpReply& reply) {
+  void render(const nlohmann::json& json, const Json& ordered, HttpReply& reply) {
     Fields fields(json);
     model.check_name(fields);
-    const ChatPrompt prompt = chat_prompt(fields, body, model);
+    const ChatPrompt prompt = chat_prompt(fields, ordered, model);
     reply.send(200, kJson, dump({{"prompt", prompt.text}, {"token_ids", prompt.ids}}));
   }
 
@@ -284,7 +285,7 @@ struct Server::Impl {
     reply.send(200, kJson, dump({{"prompt", model.tokenizer->decode(ids)}}));
   }
 
-  const ServedModel& model;
+  const ApiModel& model;
   const ServerOptions options;
   std::atomic<bool> unready = false;
   ServerMetrics metrics;
@@ -293,8 +294,7 @@ struct Server::Impl {
   std::unique_ptr<HttpServer> http;
 };
 
-Server::Server(const ServedModel& model, const ServerOptions& options)
-    : impl_(std::make_unique<Impl>(model, options)) {}
+Server::Server(const ApiModel& model, const ServerOptions& options) : impl_(std::make_unique<Impl>(model, options)) {}
 Server::~Server() = default;
 
 int Server::port() const { return impl_->http->port(); }

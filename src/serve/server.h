@@ -26,7 +26,7 @@ struct ServerOptions {
 class Server {
  public:
   // Listens. `engine` and `tokenizer` of the model outlive it.
-  Server(const ServedModel& model, const ServerOptions& options);
+  Server(const ApiModel& model, const ServerOptions& options);
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;

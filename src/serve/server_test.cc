@@ -43,7 +43,7 @@ class ServerTest : public testing::Test {
 
   std::unique_ptr<EngineLoop> engine_;
   std::unique_ptr<Tokenizer> tokenizer_;
-  ServedModel model_;
+  ApiModel model_;
   std::unique_ptr<Server> server_;
 };
 
@@ -236,7 +236,21 @@ TEST_F(ServerTest, ADeviceErrorIsAReplyAndTurnsLivezRed) {
   const Answer answer = complete({{"prompt", "B"}});
   EXPECT_EQ(answer.status, 503) << answer.body;
   EXPECT_EQ(answer.json()["error"]["code"], "device");
-  EXPECT_EQ(ask("GET", "/version").status, 200);
+  while (!engine_->stats().broken) std::this_thread::yield();
+  const Answer live = ask("GET", "/livez");
+  EXPECT_EQ(live.status, 503);
+  EXPECT_NE(live.body.find("the device has failed"), std::string::npos) << live.body;
+  EXPECT_EQ(complete({{"prompt", "B"}}).json()["error"]["code"], "device");
+}
+
+// The first step after a long pause is no step that hangs.
+TEST_F(ServerTest, AnIdleEngineIsLive) {
+  start({.stall_seconds = 0.2}, {.limits = fake_limits(), .step_seconds = 0.02});
+  while (engine_->stats().since_step < 0.3) std::this_thread::yield();
+  Peer peer(server_->port());
+  peer.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 14\r\n\r\n{\"prompt\":\"B\"}");
+  while (engine_->stats().running == 0 && engine_->stats().steps == 0) std::this_thread::yield();
+  EXPECT_EQ(ask("GET", "/livez").status, 200);
 }
 
 // The model's vocabulary may be larger than the tokenizer's: padded rows are sampled by random weights.

@@ -95,7 +95,7 @@ void run_serve(Options& options) {
   const auto engine = Engine::open(folder, options.engine);
   if (options.names.empty())
     options.names = {std::filesystem::path(folder).lexically_normal().filename().string(), options.model};
-  serve::ServedModel model{
+  serve::ApiModel model{
       .engine = engine.get(),
       .tokenizer = tokenizer.get(),
       .names = options.names,

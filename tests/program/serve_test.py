@@ -1,0 +1,72 @@
+"""`octet serve` from the command line: serves a run, reads keys again on SIGHUP, ends on SIGTERM and on bad options.
+Usage: serve_test.py OCTET TEXT"""
+
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+from rank_runs import SETTINGS, free_port, make_corpus, wait_until
+
+
+def ask(port, path, key, body=None):
+    """Status and JSON."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Authorization": f"Bearer {key}"},
+                                     data=None if body is None else json.dumps(body).encode())
+    try:
+        with urllib.request.urlopen(request) as reply:
+            return reply.status, json.load(reply)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def new_key(octet, name):
+    made = subprocess.run([octet, "serve", "none", "--new-api-key", name], check=True, capture_output=True, text=True)
+    return made.stdout.strip(), made.stderr.splitlines()[-1] + "\n"
+
+
+def main():
+    octet, text = (str(pathlib.Path(word).resolve()) for word in sys.argv[1:3])
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        settings = [word for word in SETTINGS if not word.startswith("parallel.")]
+        make_corpus(octet, text, folder)
+        subprocess.run([octet, "train", *settings, "train.steps=1", "data.train=corpus", "out=run"], cwd=folder, check=True,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        (first, line), (second, other) = new_key(octet, "a"), new_key(octet, "b")
+        keys, log = folder / "keys.jsonl", folder / "log"
+        keys.write_text(line)
+        port = free_port()
+        with log.open("w") as output:
+            server = subprocess.Popen([octet, "serve", "run", "--port", str(port), "--device", "cpu", "--api-keys", keys],
+                                      cwd=folder, stdout=output, stderr=output)
+        try:
+            wait_until(lambda: "serving" in log.read_text() or server.poll() is not None, "the server is up")
+            status, reply = ask(port, "/v1/completions", first, {"prompt": "the", "max_tokens": 3, "temperature": 0})
+            assert status == 200 and reply["usage"]["completion_tokens"] <= 3, reply
+            assert ask(port, "/v1/models", second)[0] == 401
+            keys.write_text("rubbish")
+            server.send_signal(signal.SIGHUP)
+            wait_until(lambda: "the old keys and certificate stay" in log.read_text(), "the mistake is told")
+            assert ask(port, "/v1/models", first)[0] == 200
+            keys.write_text(other)
+            server.send_signal(signal.SIGHUP)
+            wait_until(lambda: "are read again" in log.read_text(), "the keys are read again")
+            assert ask(port, "/v1/models", second)[0] == 200 and ask(port, "/v1/models", first)[0] == 401
+            assert second not in log.read_text() and first not in log.read_text()
+            server.send_signal(signal.SIGTERM)
+            begin = time.monotonic()
+            assert server.wait(timeout=60) == 0, log.read_text()
+            assert time.monotonic() - begin < 25, "nothing ran, and it waited"
+        finally:
+            server.kill()
+        refused = subprocess.run([octet, "serve", "run", "--api-keys", "missing"], cwd=folder, capture_output=True, text=True)
+        assert refused.returncode == 1 and "missing" in refused.stderr, refused.stderr
+
+
+main()
