@@ -42,11 +42,14 @@ uint64_t random_bits() {
 
 }  // namespace
 
-void ApiModel::check_name(Fields& fields) const {
-  const std::optional<std::string> name = fields.text("model");
-  if (!name || std::ranges::find(names, *name) != names.end()) return;
-  throw ApiError(fmt::format("the model '{}' is not served here (there is {})", *name, fmt::join(names, ", ")), "model",
+void ApiModel::check_name(const std::string& name) const {
+  if (std::ranges::find(names, name) != names.end()) return;
+  throw ApiError(fmt::format("the model '{}' is not served here (there is {})", name, fmt::join(names, ", ")), "model",
                  404, "model_not_found");
+}
+
+void ApiModel::check_name(Fields& fields) const {
+  if (const std::optional<std::string> name = fields.text("model")) check_name(*name);
 }
 
 void read_generation_config(const std::string& folder, SamplingOptions& sampling) {

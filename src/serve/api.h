@@ -27,8 +27,10 @@ struct ApiModel {
   std::shared_ptr<const TokenTrie> trie;     // of guides
   int64_t max_texts = 128;                   // of one request: prompts times n
   int64_t created = 0;                       // seconds since 1970
+  std::string version = {};                  // the server's
 
-  // ApiError 404 for another model's name.
+  // ApiError 404 for another model's name; a request's `model` may be missing.
+  void check_name(const std::string& name) const;
   void check_name(Fields& fields) const;
 };
 

@@ -1,12 +1,10 @@
 #include "serve/chat.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
+#include <limits>
 
-#include "base/error.h"
 #include "base/json.h"
-#include "chat/reply_parser.h"
-#include "serve/reply_job.h"
+#include "serve/chat_core.h"
+#include "serve/choice_job.h"
 
 namespace octet::serve {
 namespace {
@@ -20,13 +18,12 @@ Json token_json(const Tokenizer& tokenizer, const TokenLogprob& token) {
   return {{"token", token_text(tokenizer, token.id)}, {"logprob", token.logprob}, {"bytes", std::move(list)}};
 }
 
-class Chat final : public ReplyJob {
+class Chat final : public ChoiceJob {
  public:
-  Chat(const ApiModel& model, const Options& options, HttpReply reply, const ReplyOptions& reply_options,
-       const Json& tools, GenerationRequest request)
-      : ReplyJob(model, options, std::move(reply), "chatcmpl-",
-                 options.stream ? "chat.completion.chunk" : "chat.completion") {
-    for (int64_t i = 0; i < request.n; ++i) choices_.push_back({.parser = make_reply_parser(reply_options, tools)});
+  Chat(const ApiModel& model, const Options& options, HttpReply reply, const ReplyForm& form, GenerationRequest request)
+      : ChoiceJob(model, options, std::move(reply), "chatcmpl-",
+                  options.stream ? "chat.completion.chunk" : "chat.completion") {
+    for (int64_t i = 0; i < request.n; ++i) choices_.push_back({.parser = form.parser()});
     if (options.ids) prompt_ids_ = request.prompt_ids;
     prompts.push_back(std::move(request));
   }
@@ -139,89 +136,30 @@ class Chat final : public ReplyJob {
   std::vector<Choice> choices_;
 };
 
-void check_messages(Fields& fields) {
-  const nlohmann::json* messages = fields.find("messages");
-  if (messages == nullptr || !messages->is_array() || messages->empty())
-    fields.fail("messages", "want a list of at least one message");
-  for (size_t i = 0; i < messages->size(); ++i) {
-    const nlohmann::json& message = (*messages)[i];
-    const std::string name = fmt::format("messages[{}]", i);
-    if (!message.is_object() || !message.contains("role") || !message["role"].is_string())
-      throw ApiError(name + " has no role (want an object with a role and content)", name);
-    if (!message.contains("content") || message["content"].is_string() || message["content"].is_null()) continue;
-    if (!message["content"].is_array()) throw ApiError(name + ".content is no text, list of parts or null", name);
-    for (const nlohmann::json& part : message["content"])
-      if (!part.is_object() || part.value("type", "") != "text")
-        throw ApiError(name + ".content has a part that is no text: images and sounds are not served", name);
-  }
-}
-
 }  // namespace
 
-ChatPrompt chat_prompt(Fields& fields, const Json& ordered, const ApiModel& model) {
-  if (!model.chat) throw ApiError("this model has no chat template (give one by --chat-template)");
-  check_messages(fields);
-  const nlohmann::json* tools = fields.find("tools");
-  if (tools != nullptr && !tools->is_array()) fields.fail("tools", "want a list of tools");
-  Json bindings = Json::object();
-  try {
-    bindings["messages"] = messages_for_template(ordered.at("messages"), model.chat->message_form());
-    bindings["tools"] = tools != nullptr && !tools->empty() ? ordered.at("tools") : Json();
-    bindings["add_generation_prompt"] = fields.flag("add_generation_prompt").value_or(true);
-    if (const nlohmann::json* given = fields.find("chat_template_kwargs")) {
-      if (!given->is_object()) fields.fail("chat_template_kwargs", "want an object");
-      for (const auto& [name, value] : ordered.at("chat_template_kwargs").items()) {
-        if (bindings.contains(name) || !model.chat->variables().contains(name))
-          throw ApiError(fmt::format("chat_template_kwargs.{}: the template has no such setting", name),
-                         "chat_template_kwargs");
-        bindings[name] = value;
-      }
-    }
-    const RenderedPrompt prompt =
-        model.chat->render(bindings, Json::parse(model.trusted), static_cast<double>(unix_seconds()));
-    return {prompt.text,
-            model.tokenizer->encode(prompt.text, {.parse_special = true, .added_in = &prompt.from_template})};
-  } catch (const Error& error) {
-    throw ApiError(error.message(), "messages");
-  }
-}
-
-Prepared prepare_chat(const nlohmann::json& json, const Json& ordered, const ApiModel& model, HttpReply reply) {
-  Fields fields(json);
+Prepared prepare_chat(const ApiRequest& asked, const ApiModel& model, HttpReply reply) {
+  Fields fields(asked.json);
   model.check_name(fields);
   GenerationRequest request;
   read_generation(fields, model, request);
-  ReplyJob::Options options = ReplyJob::read_options(fields);
+  ChoiceJob::Options options = ChoiceJob::read_options(fields);
   const bool logprobs = fields.flag("logprobs").value_or(false);
   const std::optional<int64_t> top = fields.integer("top_logprobs", 0, 20);
   if (top && !logprobs) fields.fail("top_logprobs", "only with logprobs: set it to true");
   if (logprobs) options.logprobs = request.logprobs = top.value_or(0);
-  for (const char* key : {"parallel_tool_calls", "reasoning_effort", "modalities", "prediction", "verbosity"})
-    fields.ignore(key);
+  for (const char* key : {"reasoning_effort", "modalities", "prediction", "verbosity"}) fields.ignore(key);
   fields.refuse("chat_template", "a request's own template is not taken");
   fields.refuse("continue_final_message", "going on with the last message is not served yet");
   fields.refuse("functions", "want tools instead", "[]");
-  const nlohmann::json* choice = fields.find("tool_choice");
-  const bool with_tools = fields.find("tools") != nullptr && (choice == nullptr || *choice != "none");
-  if (choice != nullptr && *choice != "none" && *choice != "auto")
-    fields.fail("tool_choice", "want none or auto: required and named calls are not served yet");
-
-  const ChatPrompt prompt = chat_prompt(fields, ordered, model);
-  request.prompt_ids = prompt.ids;
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  const std::optional<int64_t> most = fields.integer("max_tokens", 1, kMost);
-  const int64_t room = model.engine->context() - static_cast<int64_t>(prompt.ids.size());
-  request.max_tokens =
-      fields.integer("max_completion_tokens", 1, kMost).value_or(most.value_or(std::max<int64_t>(room, 1)));
-  const std::string format = with_tools ? model.reply_format : "";
-  // Marks of calls may be special tokens.
-  if (!format.empty()) request.skip_special_tokens = false;
+  std::optional<int64_t> most = fields.integer("max_tokens", 1, kMost);
+  if (const auto newer = fields.integer("max_completion_tokens", 1, kMost)) most = newer;
+  const ChatInput input = read_chat_input(fields, asked.ordered(), model);
+  const ReplyForm form = prepare_turn(input, model, most, request);
 
-  Prepared prepared{.prompt_tokens = static_cast<int64_t>(prompt.ids.size()), .unknown = fields.unknown()};
-  const Json tools = with_tools ? ordered.at("tools") : Json::array();
-  prepared.job = std::make_shared<Chat>(model, options, std::move(reply),
-                                        ReplyOptions{.format = format, .in_reasoning = opens_reasoning(prompt.text)},
-                                        tools, request);
+  Prepared prepared{.prompt_tokens = static_cast<int64_t>(request.prompt_ids.size()), .unknown = fields.unknown()};
+  prepared.job = std::make_shared<Chat>(model, options, std::move(reply), form, request);
   prepared.job->priority = request.priority;
   return prepared;
 }

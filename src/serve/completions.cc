@@ -3,17 +3,17 @@
 #include <fmt/format.h>
 
 #include "base/json.h"
-#include "serve/reply_job.h"
+#include "serve/choice_job.h"
 
 namespace octet::serve {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-class Completion final : public ReplyJob {
+class Completion final : public ChoiceJob {
  public:
   Completion(const ApiModel& model, const Options& options, bool echo, HttpReply reply)
-      : ReplyJob(model, options, std::move(reply), "cmpl-", "text_completion"), echo_(echo) {}
+      : ChoiceJob(model, options, std::move(reply), "cmpl-", "text_completion"), echo_(echo) {}
 
   void set_prompts(std::vector<GenerationRequest> requests) {
     prompts = std::move(requests);
@@ -133,12 +133,12 @@ std::vector<std::vector<int32_t>> read_prompts(Fields& fields, const ApiModel& m
 
 }  // namespace
 
-Prepared prepare_completion(const nlohmann::json& body, const ApiModel& model, HttpReply reply) {
-  Fields fields(body);
+Prepared prepare_completion(const ApiRequest& asked, const ApiModel& model, HttpReply reply) {
+  Fields fields(asked.json);
   model.check_name(fields);
   GenerationRequest request{.max_tokens = 16};
   read_generation(fields, model, request);
-  ReplyJob::Options options = ReplyJob::read_options(fields);
+  ChoiceJob::Options options = ChoiceJob::read_options(fields);
   const bool echo = fields.flag("echo").value_or(false);
   options.logprobs = fields.integer("logprobs", 0, 20).value_or(-1);
   request.logprobs = options.logprobs;

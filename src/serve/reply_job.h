@@ -1,4 +1,4 @@
-// What the jobs of all wire forms do alike: the stream's head, errors, the end.
+// What the jobs of all wire forms do alike: a reply that is whole or streamed, and its errors.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,16 +10,7 @@ namespace octet::serve {
 
 class ReplyJob : public Job {
  public:
-  struct Options {
-    bool stream = false;
-    bool usage = false;  // of a stream: a last chunk with it
-    bool ids = false;    // token ids of prompts and texts
-    int64_t logprobs = -1;
-  };
-  // Reads stream, stream_options and return_token_ids.
-  static Options read_options(Fields& fields);
-
-  ReplyJob(const ApiModel& model, const Options& options, HttpReply reply, const char* id_prefix, const char* object);
+  ReplyJob(const ApiModel& model, bool stream, HttpReply reply);
 
   void on_refusal(const Refusal& refusal) final;
   void on_end(const std::vector<RequestTimes>& times) final;
@@ -28,24 +19,25 @@ class ReplyJob : public Job {
  protected:
   // A text's news, no error, and whether they end it.
   virtual void on_news(size_t prompt, const GenerationEvent& event) = 0;
-  // "choices" of the whole reply.
-  virtual nlohmann::ordered_json choices() = 0;
+  // The body of a reply that is not streamed.
+  virtual std::string whole(const Usage& usage) = 0;
+  // The last events of a stream.
+  virtual std::string last_events(const Usage& usage) = 0;
+  // An error before a stream's head, and inside of a stream.
+  virtual std::string error(const ApiError& error) const { return error_body(error); }
+  virtual std::string error_events(const ApiError& error) const = 0;
 
-  void write(const nlohmann::ordered_json& choice);  // a chunk of the stream
-  // The members "finish_reason" and "stop_reason" of a choice.
-  void set_end(nlohmann::ordered_json& choice, const GenerationEvent& event, const char* reason) const;
+  void write(std::string_view events);  // of a stream; its head before the first ones
 
   const ApiModel& model_;
-  const Options options_;
+  const bool stream_;
+  const int64_t created_;  // seconds since 1970
 
  private:
-  nlohmann::ordered_json body(nlohmann::ordered_json choices) const;
   void begin();
   void fail(const ApiError& error);
 
   HttpReply reply_;
-  const std::string id_, object_;
-  const int64_t created_;
   bool failed_ = false;
 };
 

@@ -1,7 +1,6 @@
 #include "serve/server.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <atomic>
@@ -13,13 +12,12 @@
 
 #include "base/json.h"
 #include "base/log.h"
-#include "serve/chat.h"
+#include "serve/api_request.h"
 #include "serve/server_metrics.h"
 
 namespace octet::serve {
 namespace {
 
-using Json = nlohmann::ordered_json;
 constexpr const char* kJson = "application/json";
 
 // Threads that read requests: JSON, templates, tokens. At most `most` requests wait.
@@ -67,8 +65,6 @@ class ReaderPool {
   std::vector<std::thread> threads_;
   bool stop_ = false;
 };
-
-void send_error(HttpReply& reply, const ApiError& error) { reply.send(error.status(), kJson, error_body(error)); }
 
 // The host of "name:port", "[::1]:port" or "http://name:port".
 std::string host_of(std::string_view text) {
@@ -134,57 +130,89 @@ struct Server::Impl {
     reply.add_field("X-Request-Id", id);
     try {
       check_host(*request);
-      route(std::move(request), reply);
+      dispatch(request, reply);
     } catch (const ApiError& error) {
-      metrics.refused(error.status() == 401 ? "key" : "invalid");
-      send_error(reply, error);
+      metrics.refused("invalid");
+      reply.send(error.status(), kJson, error_body(error));
     }
   }
 
-  void route(std::shared_ptr<HttpRequest> request, HttpReply& reply) {
+  void dispatch(const std::shared_ptr<HttpRequest>& request, HttpReply& reply) {
     const std::string& path = request->path;
-    const bool get = request->method == "GET" || request->method == "HEAD", post = request->method == "POST";
-    const auto only = [&](bool fits, const char* method) {
-      if (fits) return;
-      reply.add_field("Allow", method);
-      throw ApiError(fmt::format("{} takes {}, not {}", path, method, request->method), {}, 405);
-    };
-    if (path == "/livez" || path == "/readyz" || path == "/health" || path == "/ping" || path == "/metrics" ||
-        path == "/version") {
-      only(get, "GET");
-      return probe(path, reply);
+    const bool get = request->method == "GET" || request->method == "HEAD";
+    if (is_probe(path)) {
+      if (get) return probe(path, reply);
+      return wrong_method(*request, "GET", reply);
     }
-    if (path == "/v1/models" || path.starts_with("/v1/models/") || path == "/server_info") {
-      only(get, "GET");
-      check_key(*request);
-      return path == "/server_info" ? server_info(reply) : models(path, reply);
+    const Route* found = nullptr;
+    for (const Route& route : routes()) {
+      auto asked = std::make_shared<ApiRequest>();
+      if (!fits(route, path, asked->parts)) continue;
+      found = &route;
+      if (get ? route.method != std::string_view("GET") : route.method != request->method) continue;
+      return accept(route, std::move(asked), request, reply);
     }
-    static const std::set<std::string> kRead = {"/v1/completions", "/v1/chat/completions",
-                                                "/v1/chat/completions/render", "/tokenize", "/detokenize"};
-    if (kRead.contains(path)) {
-      only(post, "POST");
-      const std::string key = check_key(*request);
-      const bool added = readers->add([this, request, reply, key]() mutable {
-        try {
-          read(*request, key, reply);
-        } catch (const ApiError& error) {
-          metrics.refused("invalid");
-          send_error(reply, error);
-        } catch (const std::exception& error) {
-          log_warning("{} of {}: {}", request->path, request->peer, error.what());
-          send_error(reply, ApiError("the request could not be read", {}, 500));
-        }
-      });
-      if (!added) throw ApiError("too many requests wait to be read", {}, 503);
-      return;
-    }
+    if (found != nullptr) return wrong_method(*request, found->method, reply);
     throw ApiError(fmt::format("there is no {}", path), {}, 404);
   }
 
-  // --- without a body
+  static void wrong_method(const HttpRequest& request, const char* method, HttpReply& reply) {
+    reply.add_field("Allow", method);
+    throw ApiError(fmt::format("{} takes {}, not {}", request.path, method, request.method), {}, 405);
+  }
+
+  void refuse(const Route& route, const ApiError& error, HttpReply& reply) {
+    metrics.refused(error.status() == 401 ? "key" : "invalid");
+    reply.send(error.status(), kJson, route.error(error));
+  }
+
+  void accept(const Route& route, std::shared_ptr<ApiRequest> asked, const std::shared_ptr<HttpRequest>& request,
+              HttpReply& reply) {
+    try {
+      asked->key = check_key(*request);
+      const bool added = readers->add([this, &route, asked, request, reply]() mutable {
+        try {
+          asked->path = std::move(request->path), asked->fields = std::move(request->fields);
+          asked->body = std::move(request->body);
+          serve(route, *asked, reply);
+        } catch (const ApiError& error) {
+          refuse(route, error, reply);
+        } catch (const std::exception& error) {
+          log_warning("{} of {}: {}", asked->path, request->peer, error.what());
+          reply.send(500, kJson, route.error(ApiError("the request could not be read", {}, 500)));
+        }
+      });
+      if (!added) throw ApiError("too many requests wait to be read", {}, 503);
+    } catch (const ApiError& error) {
+      refuse(route, error, reply);
+    }
+  }
+
+  // In a reader's thread.
+  void serve(const Route& route, ApiRequest& asked, HttpReply& reply) {
+    if (route.json && route.method == std::string_view("POST")) asked.json = parse_body(asked.body);
+    if (route.answer != nullptr) return reply.send(200, kJson, route.answer(asked, model));
+    Prepared prepared = route.prepare(asked, model, reply);
+    metrics.ignored_fields(static_cast<int64_t>(prepared.unknown.size()));
+    prepared.job->key = asked.key;
+    if (!asked.key.empty())  // what one key has in the prefix cache is none of another's
+      for (GenerationRequest& prompt : prepared.job->prompts)
+        prompt.cache_salt = fmt::format("{} {} {}", asked.key.size(), asked.key, prompt.cache_salt);
+    reply.on_gone([this, weak = std::weak_ptr<Job>(prepared.job)] {
+      if (const auto job = weak.lock()) front->cancel(job);
+    });
+    front->submit(prepared.job, prepared.prompt_tokens);
+  }
+
+  // --- probes, answered by the server's thread at once
+  static bool is_probe(std::string_view path) {
+    static const std::set<std::string_view> kProbes = {"/livez", "/readyz", "/health", "/ping", "/metrics", "/version"};
+    return kProbes.contains(path);
+  }
+
   void probe(const std::string& path, HttpReply& reply) {
     if (path == "/metrics") return reply.send(200, "text/plain; version=0.0.4; charset=utf-8", metrics.print());
-    if (path == "/version") return reply.send(200, kJson, dump({{"version", options.version}}));
+    if (path == "/version") return reply.send(200, kJson, dump({{"version", model.version}}));
     const std::string fault = path == "/livez" ? not_live() : unready ? "draining" : not_live();
     reply.send(fault.empty() ? 200 : 503, kJson, dump({{"status", fault.empty() ? "ok" : fault}}));
   }
@@ -195,94 +223,6 @@ struct Server::Impl {
     const bool busy = stats.in_step || stats.running > 0 || stats.waiting > 0;
     if (!busy || stats.since_step < options.stall_seconds) return {};
     return fmt::format("no step has finished for {:.0f} s while {} texts run", stats.since_step, stats.running);
-  }
-
-  Json model_json(const std::string& name) const {
-    return {{"id", name},
-            {"object", "model"},
-            {"created", model.created},
-            {"owned_by", "octet"},
-            {"root", model.names[0]},
-            {"parent", nullptr},
-            {"max_model_len", model.engine->context()}};
-  }
-
-  void models(const std::string& path, HttpReply& reply) {
-    if (path == "/v1/models") {
-      Json list = Json::array();
-      for (const std::string& name : model.names) list.push_back(model_json(name));
-      return reply.send(200, kJson, dump({{"object", "list"}, {"data", list}}));
-    }
-    const std::string name = path.substr(std::string_view("/v1/models/").size());
-    if (std::ranges::find(model.names, name) == model.names.end())
-      throw ApiError(fmt::format("the model '{}' is not served here (there is {})", name, fmt::join(model.names, ", ")),
-                     "model", 404, "model_not_found");
-    reply.send(200, kJson, dump(model_json(name)));
-  }
-
-  void server_info(HttpReply& reply) {
-    const EngineOptions& engine = model.engine->options();
-    reply.send(200, kJson,
-               dump({{"version", options.version},
-                     {"model", model.names},
-                     {"device", engine.device},
-                     {"recipe", engine.recipe},
-                     {"kv_cache", engine.kv_cache},
-                     {"context", model.engine->context()},
-                     {"vocab_size", model.engine->vocab_size()},
-                     {"max_sequences", engine.max_sequences},
-                     {"max_step_tokens", engine.max_step_tokens},
-                     {"block_size", engine.block_size},
-                     {"kv_blocks", model.engine->stats().kv_blocks}}));
-  }
-
-  // --- with a body, in a reader's thread
-  void read(const HttpRequest& request, const std::string& key, HttpReply& reply) {
-    const nlohmann::json body = parse_body(request.body);
-    if (request.path == "/tokenize") return tokenize(body, reply);
-    if (request.path == "/detokenize") return detokenize(body, reply);
-    if (request.path == "/v1/chat/completions/render") return render(body, Json::parse(request.body), reply);
-    Prepared prepared = request.path == "/v1/completions" ? prepare_completion(body, model, reply)
-                                                          : prepare_chat(body, Json::parse(request.body), model, reply);
-    metrics.ignored_fields(static_cast<int64_t>(prepared.unknown.size()));
-    prepared.job->key = key;
-    reply.on_gone([this, weak = std::weak_ptr<Job>(prepared.job)] {
-      if (const auto job = weak.lock()) front->cancel(job);
-    });
-    front->submit(prepared.job, prepared.prompt_tokens);
-  }
-
-  void render(const nlohmann::json& json, const Json& ordered, HttpReply& reply) {
-    Fields fields(json);
-    model.check_name(fields);
-    const ChatPrompt prompt = chat_prompt(fields, ordered, model);
-    reply.send(200, kJson, dump({{"prompt", prompt.text}, {"token_ids", prompt.ids}}));
-  }
-
-  void tokenize(const nlohmann::json& body, HttpReply& reply) {
-    Fields fields(body);
-    model.check_name(fields);
-    const std::optional<std::string> prompt = fields.text("prompt");
-    if (!prompt) fields.fail("prompt", "want a text");
-    const bool special = fields.flag("add_special_tokens").value_or(true);
-    const std::vector<int32_t> ids =
-        model.tokenizer->encode(*prompt, {.add_bos = special && model.tokenizer->adds_bos()});
-    Json json = {{"count", ids.size()}, {"max_model_len", model.engine->context()}, {"tokens", ids}};
-    if (fields.flag("return_token_strs").value_or(false)) {
-      json["token_strs"] = Json::array();
-      for (int32_t id : ids) json["token_strs"].push_back(token_text(*model.tokenizer, id));
-    }
-    reply.send(200, kJson, dump(json));
-  }
-
-  void detokenize(const nlohmann::json& body, HttpReply& reply) {
-    Fields fields(body);
-    model.check_name(fields);
-    std::vector<int32_t> ids;
-    for (int64_t id : fields.integers("tokens", 0, model.tokenizer->vocab_size() - 1, 1'000'000))
-      ids.push_back(static_cast<int32_t>(id));
-    if (fields.find("tokens") == nullptr) fields.fail("tokens", "want token ids");
-    reply.send(200, kJson, dump({{"prompt", model.tokenizer->decode(ids)}}));
   }
 
   const ApiModel& model;

@@ -16,7 +16,6 @@ struct ServerOptions {
   FrontOptions front;
   std::string keys = {};                 // file of API keys; empty: none is asked for
   std::string metric_prefix = "octet_";  // "vllm:" for tools that know those names
-  std::string version = {};              // of /version
   std::vector<std::string> hosts = {};   // names that a request's Host may have beside this machine's loopback ones
   bool any_host = false;                 // true where not loopback is listened at
   int64_t parsers = 2;                   // threads that read requests

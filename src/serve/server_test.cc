@@ -26,7 +26,7 @@ class ServerTest : public testing::Test {
     model_.engine = engine_.get(), model_.tokenizer = tokenizer_.get();
     model_.names = {"tiny", "alias"}, model_.max_texts = 16;
     options.http.port = 0;
-    options.version = "0.1";
+    model_.version = "0.1";
     server_ = std::make_unique<Server>(model_, options);
   }
 

@@ -99,15 +99,15 @@ void run_serve(Options& options) {
       .engine = engine.get(),
       .tokenizer = tokenizer.get(),
       .names = options.names,
-      .created = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
-                     .count()};
+      .created =
+          std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count(),
+      .version = version_text("octet")};
   serve::read_generation_config(folder, model.sampling);
   serve::read_chat(folder, options.chat_template, model);
   model.trie = make_token_trie(*tokenizer);
   if (!options.reply_format.empty()) model.reply_format = options.reply_format;
   serve::ServerOptions& server_options = options.server;
   server_options.metric_prefix = options.metric_names == "vllm" ? "vllm:" : "octet_";
-  server_options.version = version_text("octet");
   server_options.any_host = !server_options.http.unix_socket.empty() || !is_loopback(server_options.http.address);
   if (server_options.keys.empty() && server_options.http.unix_socket.empty() &&
       !is_loopback(server_options.http.address))

@@ -1,0 +1,52 @@
+// A request of a client as the wire forms see it, and what they make of it.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "serve/fields.h"
+#include "serve/front.h"
+#include "serve/http.h"
+
+namespace octet::serve {
+
+struct ApiModel;
+
+struct ApiRequest {
+  std::string path;
+  std::vector<std::string> parts;  // what stands for the parts in braces of the route's path
+  HttpFields fields;
+  std::string body;
+  std::string key;      // name of the API key; empty: none is asked for
+  nlohmann::json json;  // the body's object; null where the route reads none, or another form than JSON
+
+  // The body with its members in the client's order, in which templates print them.
+  nlohmann::ordered_json ordered() const { return nlohmann::ordered_json::parse(body); }
+};
+
+// A request that is ready for the front, and what it costs.
+struct Prepared {
+  std::shared_ptr<Job> job;
+  int64_t prompt_tokens = 0;
+  std::vector<std::string> unknown;  // fields that were ignored
+};
+
+// A path and what answers it, in a reader's thread: `answer` at once by a JSON text, or `prepare` by a job of the
+// engine that answers `reply`. Both throw ApiError.
+struct Route {
+  const char* method = "POST";
+  const char* path = nullptr;  // "{name}" stands for any one part
+  std::string (*answer)(const ApiRequest& request, const ApiModel& model) = nullptr;
+  Prepared (*prepare)(const ApiRequest& request, const ApiModel& model, HttpReply reply) = nullptr;
+  bool json = true;                                    // a POST's body is a JSON object
+  std::string (*error)(const ApiError&) = error_body;  // how the wire form writes errors
+};
+
+// The routes of all wire forms.
+const std::vector<Route>& routes();
+// Whether the path is the route's; fills what its parts in braces are.
+bool fits(const Route& route, std::string_view path, std::vector<std::string>& parts);
+
+}  // namespace octet::serve

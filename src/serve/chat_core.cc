@@ -1,0 +1,141 @@
+#include "serve/chat_core.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/error.h"
+
+namespace octet::serve {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// "none", "auto", "required" or {"type": "function", "function": {"name"}}.
+ToolChoice read_tool_choice(Fields& fields) {
+  ToolChoice choice{.parallel = fields.flag("parallel_tool_calls").value_or(true)};
+  const nlohmann::json* given = fields.find("tool_choice");
+  if (given == nullptr || *given == "auto") return choice;
+  if (given->is_object()) {
+    const nlohmann::json function = given->value("function", nlohmann::json());
+    const nlohmann::json name = function.is_object() ? function.value("name", nlohmann::json()) : nlohmann::json();
+    if (name.is_string()) choice.required = true, choice.only = name.get<std::string>();
+  }
+  choice.required |= *given == "required";
+  choice.calls = *given != "none";
+  if (choice.calls && !choice.required)
+    fields.fail("tool_choice", "want none, auto, required, or a function by {\"function\": {\"name\": ...}}");
+  return choice;
+}
+
+}  // namespace
+
+void check_messages(const Json& messages, const std::string& field) {
+  if (!messages.is_array() || messages.empty()) throw ApiError(field + ": want a list of at least one message", field);
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const Json& message = messages[i];
+    const std::string name = fmt::format("{}[{}]", field, i);
+    if (!message.is_object() || !message.contains("role") || !message["role"].is_string())
+      throw ApiError(name + " has no role (want an object with a role and content)", name);
+    if (!message.contains("content") || message["content"].is_string() || message["content"].is_null()) continue;
+    if (!message["content"].is_array()) throw ApiError(name + ".content is no text, list of parts or null", name);
+    for (const Json& part : message["content"])
+      if (!part.is_object() || part.value("type", Json()) != "text")
+        throw ApiError(name + ".content has a part that is no text: images and sounds are not served", name);
+  }
+}
+
+ChatInput read_chat_input(Fields& fields, const Json& ordered, const ApiModel& model) {
+  if (!model.chat) throw ApiError("this model has no chat template (give one by --chat-template)");
+  ChatInput input;
+  if (fields.find("messages") == nullptr) fields.fail("messages", "want a list of at least one message");
+  input.messages = ordered.at("messages");
+  check_messages(input.messages, "messages");
+  if (const nlohmann::json* tools = fields.find("tools")) {
+    if (!tools->is_array()) fields.fail("tools", "want a list of tools");
+    input.tools = ordered.at("tools");
+  }
+  input.choice = read_tool_choice(fields);
+  input.generation_prompt = fields.flag("add_generation_prompt").value_or(true);
+  if (const nlohmann::json* given = fields.find("chat_template_kwargs")) {
+    if (!given->is_object()) fields.fail("chat_template_kwargs", "want an object");
+    input.settings = ordered.at("chat_template_kwargs");
+  }
+  return input;
+}
+
+ChatPrompt render(const ChatInput& input, const ApiModel& model) {
+  if (!model.chat) throw ApiError("this model has no chat template (give one by --chat-template)");
+  Json bindings = Json::object();
+  bindings["messages"] = nullptr;
+  bindings["tools"] = input.tools.empty() ? Json() : input.tools;
+  bindings["add_generation_prompt"] = input.generation_prompt;
+  for (const auto& [name, value] : input.settings.items()) {
+    if (bindings.contains(name) || !model.chat->variables().contains(name))
+      throw ApiError(fmt::format("chat_template_kwargs.{}: the template has no such setting", name),
+                     "chat_template_kwargs");
+    bindings[name] = value;
+  }
+  try {
+    bindings["messages"] = messages_for_template(input.messages, model.chat->message_form());
+    const RenderedPrompt prompt =
+        model.chat->render(bindings, Json::parse(model.trusted), static_cast<double>(unix_seconds()));
+    return {prompt.text,
+            model.tokenizer->encode(prompt.text, {.parse_special = true, .added_in = &prompt.from_template})};
+  } catch (const Error& error) {
+    throw ApiError(error.message(), "messages");
+  }
+}
+
+ReplyForm prepare_turn(const ChatInput& input, const ApiModel& model, std::optional<int64_t> max_tokens,
+                       GenerationRequest& request) {
+  if (input.choice.required)
+    throw ApiError("tool_choice: want none or auto: required and named calls are not served yet", "tool_choice");
+  const ChatPrompt prompt = render(input, model);
+  request.prompt_ids = prompt.ids;
+  const int64_t room = model.engine->context() - static_cast<int64_t>(prompt.ids.size());
+  request.max_tokens = max_tokens.value_or(std::max<int64_t>(room, 1));
+  const bool calls = input.choice.calls && !input.tools.empty();
+  ReplyForm form{.options = {.format = calls ? model.reply_format : "", .in_reasoning = opens_reasoning(prompt.text)},
+                 .tools = calls ? input.tools : Json::array()};
+  // Marks of calls may be special tokens.
+  if (!form.options.format.empty()) request.skip_special_tokens = false;
+  return form;
+}
+
+void ReplyBlocks::push(std::string_view text, bool ended, BlockWatch& watch) {
+  std::vector<ReplyEvent> events;
+  parser_->push(text, events);
+  if (ended) parser_->finish(events);
+  for (const ReplyEvent& event : events) {
+    using Event = ReplyEvent::Kind;
+    if (event.kind == Event::kCallBegin) {
+      begin(ReplyBlock::Kind::kCall, event.text, watch);
+      continue;
+    }
+    if (event.kind == Event::kCallEnd) {
+      end(watch);
+      continue;
+    }
+    const auto kind = event.kind == Event::kReasoning ? ReplyBlock::Kind::kReasoning
+                      : event.kind == Event::kText    ? ReplyBlock::Kind::kText
+                                                      : ReplyBlock::Kind::kCall;
+    if (!open_ || blocks_.back().kind != kind) begin(kind, {}, watch);
+    blocks_.back().text += event.text;
+    watch.on_more(blocks_.size() - 1, blocks_.back(), event.text);
+  }
+  if (ended) end(watch);
+}
+
+void ReplyBlocks::begin(ReplyBlock::Kind kind, const std::string& name, BlockWatch& watch) {
+  end(watch);
+  blocks_.push_back({.kind = kind, .text = {}, .name = name});
+  open_ = true;
+  watch.on_begin(blocks_.size() - 1, blocks_.back());
+}
+
+void ReplyBlocks::end(BlockWatch& watch) {
+  if (std::exchange(open_, false)) watch.on_end(blocks_.size() - 1, blocks_.back());
+}
+
+}  // namespace octet::serve

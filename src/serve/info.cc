@@ -1,0 +1,91 @@
+#include "serve/info.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/json.h"
+#include "serve/chat_core.h"
+
+namespace octet::serve {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json model_json(const std::string& name, const ApiModel& model) {
+  return {{"id", name},
+          {"object", "model"},
+          {"created", model.created},
+          {"owned_by", "octet"},
+          {"root", model.names[0]},
+          {"parent", nullptr},
+          {"max_model_len", model.engine->context()}};
+}
+
+}  // namespace
+
+std::string list_models(const ApiRequest&, const ApiModel& model) {
+  Json list = Json::array();
+  for (const std::string& name : model.names) list.push_back(model_json(name, model));
+  return dump({{"object", "list"}, {"data", list}});
+}
+
+std::string show_model(const ApiRequest& request, const ApiModel& model) {
+  model.check_name(request.parts.at(0));
+  return dump(model_json(request.parts.at(0), model));
+}
+
+std::string server_info(const ApiRequest&, const ApiModel& model) {
+  const EngineOptions& engine = model.engine->options();
+  return dump({{"version", model.version},
+               {"model", model.names},
+               {"device", engine.device},
+               {"recipe", engine.recipe},
+               {"kv_cache", engine.kv_cache},
+               {"context", model.engine->context()},
+               {"vocab_size", model.engine->vocab_size()},
+               {"max_sequences", engine.max_sequences},
+               {"max_step_tokens", engine.max_step_tokens},
+               {"block_size", engine.block_size},
+               {"kv_blocks", model.engine->stats().kv_blocks}});
+}
+
+std::string render_chat(const ApiRequest& request, const ApiModel& model) {
+  Fields fields(request.json);
+  model.check_name(fields);
+  const ChatPrompt prompt = render(read_chat_input(fields, request.ordered(), model), model);
+  return dump({{"prompt", prompt.text}, {"token_ids", prompt.ids}});
+}
+
+std::string tokenize(const ApiRequest& request, const ApiModel& model) {
+  Fields fields(request.json);
+  model.check_name(fields);
+  std::vector<int32_t> ids;
+  if (fields.find("messages") != nullptr) {
+    ids = render(read_chat_input(fields, request.ordered(), model), model).ids;
+  } else {
+    const std::optional<std::string> prompt = fields.text("prompt");
+    if (!prompt) fields.fail("prompt", "want a text, or messages");
+    const bool special = fields.flag("add_special_tokens").value_or(true);
+    ids = model.tokenizer->encode(*prompt, {.add_bos = special && model.tokenizer->adds_bos()});
+  }
+  Json json = {{"count", ids.size()}, {"max_model_len", model.engine->context()}, {"tokens", ids}};
+  if (fields.flag("return_token_strs").value_or(false)) {
+    json["token_strs"] = Json::array();
+    for (int32_t id : ids) json["token_strs"].push_back(token_text(*model.tokenizer, id));
+  }
+  return dump(json);
+}
+
+std::string detokenize(const ApiRequest& request, const ApiModel& model) {
+  Fields fields(request.json);
+  model.check_name(fields);
+  std::vector<int32_t> ids;
+  for (int64_t id : fields.integers("tokens", 0, model.tokenizer->vocab_size() - 1, 1'000'000))
+    ids.push_back(static_cast<int32_t>(id));
+  if (fields.find("tokens") == nullptr) fields.fail("tokens", "want token ids");
+  return dump({{"prompt", model.tokenizer->decode(ids)}});
+}
+
+}  // namespace octet::serve
