@@ -38,6 +38,7 @@ std::string show_model(const ApiRequest& request, const ApiModel& model) {
 
 std::string server_info(const ApiRequest&, const ApiModel& model) {
   const EngineOptions& engine = model.engine->options();
+  const EngineStats stats = model.engine->stats();
   return dump({{"version", model.version},
                {"model", model.names},
                {"device", engine.device},
@@ -48,7 +49,8 @@ std::string server_info(const ApiRequest&, const ApiModel& model) {
                {"max_sequences", engine.max_sequences},
                {"max_step_tokens", engine.max_step_tokens},
                {"block_size", engine.block_size},
-               {"kv_blocks", model.engine->stats().kv_blocks}});
+               {"kv_blocks", stats.kv_blocks},
+               {"kv_bytes", stats.kv_bytes}});
 }
 
 std::string render_chat(const ApiRequest& request, const ApiModel& model) {

@@ -31,6 +31,7 @@ class Peer {
   Peer(const Peer&) = delete;
 
   bool connected() const { return connected_; }
+  int socket() const { return socket_; }
   Peer& send(std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t sent = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
