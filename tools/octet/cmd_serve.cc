@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/threads.h"
 #include "build_info.h"
@@ -88,7 +89,10 @@ void run_serve(Options& options) {
   const Signals signals;
   set_thread_count(options.threads);
   if (!options.server.keys.empty()) serve::read_keys(options.server.keys);  // mistakes are told before the model loads
-  const std::string folder = model_folder(options.model);
+  const bool named = options.engine.random_weights && !path_exists(options.model);
+  check(!named || !options.engine.tokenizer.empty(), ErrorCode::kInvalidArgument,
+        "{} is no folder: with random weights of a named model want --tokenizer FOLDER", options.model);
+  const std::string folder = named ? options.model : model_folder(options.model);
   if (options.engine.recipe.empty() && !options.engine.random_weights && !open_weights(folder)->recipe())
     options.engine.recipe = "bf16";
   const auto tokenizer = load_tokenizer(options.engine.tokenizer.empty() ? folder : options.engine.tokenizer);
@@ -176,7 +180,8 @@ runs is cut off; a second SIGTERM cuts off at once. SIGHUP reads keys and certif
   command->add_option("--max-step-tokens", engine.max_step_tokens, "tokens of a step")->check(positive());
   command->add_option("--memory-fraction", engine.memory_fraction, "of the device's free memory")
       ->check(CLI::Range(0.01, 1.0));
-  command->add_flag("--random-weights", engine.random_weights, "random weights, for benchmarks");
+  command->add_flag("--random-weights", engine.random_weights,
+                    "random weights, for benchmarks: the model may be a named one (llama3-8b)");
   add_device_option(*command, engine.device);
   add_threads_option(*command, options->threads);
   add_verbose_option(*command);
