@@ -28,6 +28,7 @@ struct Options {
 };
 
 constexpr int64_t kRequests = 100;  // where neither their number, a trace nor prompts are given
+constexpr int64_t kWarmTokens = 16;
 constexpr int64_t kLargestFile = int64_t{1} << 30;
 
 // "ttft:500" and the like, in milliseconds.
@@ -123,12 +124,15 @@ void ask_server(serve::HttpClient& client, Options& o, Workload& workload) {
         "no request fits the server's context of {} tokens: give shorter lengths", context);
 }
 
-// The first requests, with other prompts, so that no cache has the measured ones; as many at once as will be.
+// The first requests, cut short, with other prompts, so that no cache has the measured ones: connections are open then.
 void warm_up(serve::HttpClient& client, const Workload& workload, const Options& o) {
   if (o.warmup == 0) return;
   Workload warm{.name = "warm-up", .requests = workload.requests};
   warm.requests.resize(std::min(warm.requests.size(), static_cast<size_t>(o.warmup)));
-  for (LoadRequest& request : warm.requests) request.arrival = 0, request.prefix_blocks.clear();
+  for (LoadRequest& request : warm.requests) {
+    request.arrival = 0, request.prefix_blocks.clear();
+    request.output_tokens = std::min(request.output_tokens, kWarmTokens);
+  }
   ServeLoadOptions load = o.load;
   load.seed += 0x5eed;
   const ServeLoadResult result = drive_server(client, warm, load);
@@ -247,7 +251,8 @@ void add_bench_serve_command(CLI::App& bench) {
   command->add_option("--guided-share", o.load.guided_share, "share of the requests that do")
       ->check(CLI::Range(0.0, 1.0))
       ->needs(guide);
-  command->add_option("--warmup", o.warmup, "warm-up requests before the measured ones")->check(not_negative());
+  command->add_option("--warmup", o.warmup, "requests before the measured ones, of 16 tokens at most")
+      ->check(not_negative());
   command->add_option("--timeout", o.load.timeout_seconds, "seconds for a request; 0: no limit")->check(not_negative());
   command->add_option("--goodput", o.goodput, "objectives in ms, of each request: ttft:MS,tpot:MS (mean ITL),e2el:MS")
       ->delimiter(',');
