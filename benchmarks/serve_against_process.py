@@ -78,6 +78,7 @@ def main():
     parser.add_argument("-o", "--output", type=int, default=2048)
     parser.add_argument("--max-step-tokens", type=int, default=8192)
     parser.add_argument("--warmup", type=int, default=8, help="requests of full length before each measurement")
+    parser.add_argument("--serve", default="", metavar="WORDS", help="more options of octet serve, in one word")
     parser.add_argument("--json", type=pathlib.Path, help="file for all figures")
     args = parser.parse_args()
 
@@ -85,7 +86,7 @@ def main():
         folder = pathlib.Path(name)
         (folder / "schema.json").write_text(json.dumps(SCHEMA))
         shared = ["--device", args.device, "--max-sequences", str(args.streams)]
-        shared += ["--max-step-tokens", str(args.max_step_tokens), "--context", str(args.input + args.output + 128)]
+        shared += ["--max-step-tokens", str(args.max_step_tokens), "--context", str(args.input + args.output)]
         for option in ["recipe", "kv_cache"]:
             if value := getattr(args, option):
                 shared += ["--" + option.replace("_", "-"), value]
@@ -101,7 +102,7 @@ def main():
         results = {}
         results["in process"] = run([args.octet, "bench", "throughput", args.model, *shared, *streams,
                                      "--warmup", str(args.warmup)], folder / "process.json")
-        with serving([args.octet, "serve", args.model, *shared, "--port", "0"], folder / "log") as url:
+        with serving([args.octet, "serve", args.model, *shared, "--port", "0", *args.serve.split()], folder / "log") as url:
             load = [args.octet, "bench", "serve", url, *lengths]
             run([*load, "-n", str(args.warmup), "--seed", "2"], folder / "warm.json")
             load += ["-n", str(args.streams), "--warmup", str(args.streams)]

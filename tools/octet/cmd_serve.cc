@@ -168,6 +168,8 @@ runs is cut off; a second SIGTERM cuts off at once. SIGHUP reads keys and certif
   command->add_option("--ssl-keyfile", server.http.private_key, "its PEM key")->default_str("");
   command->add_option("--max-waiting", server.front.queue.requests, "requests that may wait")->check(positive());
   command->add_option("--max-wait", server.front.queue.wait, "seconds a request may be expected to wait");
+  command->add_option("--ahead", server.front.ahead, "requests that wait in the engine, behind the fair queue")
+      ->check(positive());
   command->add_option("--drain-delay", options->drain_delay, "seconds to serve on after SIGTERM");
   command->add_option("--drain-timeout", options->drain_timeout, "seconds for what runs then");
   command->add_option("--metric-names", options->metric_names, "prefix of /metrics: octet_ or vllm:")
