@@ -72,6 +72,11 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& model, const Engine
   return nullptr;
 }
 
+void check_vocab(const Tokenizer& tokenizer, int64_t vocab) {
+  check(tokenizer.vocab_size() <= vocab, ErrorCode::kInvalidArgument,
+        "the tokenizer has {} tokens, the model only {}: does it belong to this model?", tokenizer.vocab_size(), vocab);
+}
+
 std::vector<int32_t> end_ids(const Tokenizer* tokenizer, const SpecialTokens& special, int64_t vocab) {
   std::vector<int32_t> ids;
   const int32_t known = tokenizer != nullptr ? tokenizer->eos_id() : -1;
@@ -94,7 +99,11 @@ std::unique_ptr<Engine> open_random(const std::string& model, const EngineOption
   ModelConfig sizes = path_exists(model + "/config.json") ? read_model_config(model) : named_model(model);
   const ServingOptions serving = serving_options(options, sizes, nullptr);
   EngineParts parts{.runner = make_random_runner(sizes, serving)};
-  if (!options.tokenizer.empty()) parts.tokenizer = load_tokenizer(options.tokenizer);
+  if (!options.tokenizer.empty()) {
+    parts.tokenizer = load_tokenizer(options.tokenizer);
+    check_vocab(*parts.tokenizer, sizes.vocab_size);
+    parts.eos_ids = end_ids(parts.tokenizer.get(), {}, sizes.vocab_size);
+  }
   return std::make_unique<EngineLoop>(std::move(parts), chosen(options, serving));
 }
 
@@ -113,9 +122,8 @@ std::unique_ptr<Engine> Engine::open(const std::string& model, const EngineOptio
     const LoggedTime time("tokenizer");
     parts.tokenizer = open_tokenizer(model, options);
   }
-  const int64_t vocab = weights->config().vocab_size, known = parts.tokenizer ? parts.tokenizer->vocab_size() : 0;
-  check(known <= vocab, ErrorCode::kInvalidArgument,
-        "the tokenizer has {} tokens, the model only {}: does it belong to this model?", known, vocab);
+  const int64_t vocab = weights->config().vocab_size;
+  if (parts.tokenizer) check_vocab(*parts.tokenizer, vocab);
   parts.eos_ids = end_ids(parts.tokenizer.get(), weights->special(), vocab);
   const ServingOptions serving = serving_options(options, weights->config(), weights.get());
   parts.runner = make_runner(*weights, serving);

@@ -72,6 +72,22 @@ TEST(Workload, PoissonArrivalsHaveTheirRate) {
   EXPECT_EQ(drop_longer_than(workload, 29), 20'000);
 }
 
+TEST(Workload, LengthsSpreadEvenlyAroundTheirMean) {
+  Workload workload = fixed_workload(4000, 100, 10);
+  spread_lengths(workload, 0.5, 7);
+  int64_t least = 1000, most = 0;
+  for (const LoadRequest& request : workload.requests) {
+    least = std::min(least, request.prompt_tokens), most = std::max(most, request.prompt_tokens);
+    EXPECT_TRUE(request.output_tokens >= 5 && request.output_tokens <= 15) << request.output_tokens;
+  }
+  EXPECT_EQ(least, 50);
+  EXPECT_EQ(most, 150);
+  EXPECT_NEAR(static_cast<double>(workload.prompt_tokens()) / 4000, 100, 2);  // four standard deviations
+  Workload tiny = fixed_workload(100, 1, 1);
+  spread_lengths(tiny, 1, 7);
+  for (const LoadRequest& request : tiny.requests) EXPECT_GE(std::min(request.prompt_tokens, request.output_tokens), 1);
+}
+
 TEST(Summary, PercentilesInterpolate) {
   const Spread spread = spread_of({4, 1, 3, 2, 5});
   EXPECT_EQ(spread.mean, 3);
@@ -178,6 +194,8 @@ TEST(Summary, RatesGoodputEnergyAndCost) {
   EXPECT_EQ(summary.output_rate, 3);
   EXPECT_EQ(summary.goodput, 0.5);
   EXPECT_NEAR(summary.good_share, 1.0 / 3, 1e-12);
+  EXPECT_NEAR(summary.per_token.p50, (0.1 + 0.5) / 2, 1e-12);
+  EXPECT_EQ(summarize(two_requests(), {.end_to_end = 0.2}, 0).goodput, 0);
   EXPECT_EQ(summary.joules_per_token, 5);
   EXPECT_NEAR(summary.cost_per_million_tokens, 1e6 * 3.6 / 3600 / 3, 1e-9);
   EXPECT_EQ(summary.step_seconds, 0.5);

@@ -97,7 +97,7 @@ Spread spread_of(std::vector<double> values) {
 
 LoadSummary summarize(const DriveResult& result, const Objectives& objectives, double price_per_hour) {
   LoadSummary s{.requests = static_cast<int64_t>(result.records.size()), .seconds = result.seconds};
-  std::vector<double> first, inter, whole, rates;
+  std::vector<double> first, inter, whole, rates, each;
   int64_t good = 0;
   for (const RequestRecord& record : result.records) {
     s.prompt_tokens += record.prompt_tokens;
@@ -112,16 +112,20 @@ LoadSummary summarize(const DriveResult& result, const Objectives& objectives, d
     ++s.finished;
     if (record.first_token < 0) continue;
     const double ttft = record.first_token - record.submitted, gap = mean_of(record.gaps);
+    const double time = record.last_token - record.submitted;
     first.push_back(ttft);
     inter.insert(inter.end(), record.gaps.begin(), record.gaps.end());
-    whole.push_back(record.last_token - record.submitted);
+    whole.push_back(time);
+    if (record.output_tokens > 1) each.push_back((time - ttft) / static_cast<double>(record.output_tokens - 1));
     if (gap > 0) rates.push_back(1 / gap);
     good += (objectives.first_token <= 0 || ttft <= objectives.first_token) &&
-            (objectives.inter_token <= 0 || gap <= objectives.inter_token);
+            (objectives.inter_token <= 0 || gap <= objectives.inter_token) &&
+            (objectives.end_to_end <= 0 || time <= objectives.end_to_end);
   }
   s.first_token = spread_of(std::move(first));
   s.inter_token = spread_of(std::move(inter));
   s.end_to_end = spread_of(std::move(whole));
+  s.per_token = spread_of(std::move(each));
   s.request_output_rate = spread_of(std::move(rates));
   if (s.seconds > 0) {
     s.output_rate = static_cast<double>(s.output_tokens) / s.seconds;
@@ -155,12 +159,15 @@ std::string to_text(const LoadSummary& s) {
   text += fmt::format("{:<22}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}\n", "", "mean", "p50", "p90", "p95", "p99", "max");
   text += row("first token (TTFT)", s.first_token, 1e3, "ms");
   text += row("between tokens (ITL)", s.inter_token, 1e3, "ms");
-  text += row("end to end", s.end_to_end, 1e3, "ms");
+  text += row("per token (TPOT)", s.per_token, 1e3, "ms");
+  text += row("end to end (E2EL)", s.end_to_end, 1e3, "ms");
   text += row("a request's rate", s.request_output_rate, 1, "tok/s");
-  text += fmt::format("{} steps of {:.2f} ms, host {:.3f} ms a step, padding {:.1f} %, {} preemptions\n", s.steps,
-                      s.step_seconds * 1e3, s.host_seconds_per_step * 1e3, 100 * s.padding, s.preemptions);
-  text += s.joules_per_token < 0 ? "energy: not known on this device\n"
-                                 : fmt::format("energy {:.3f} J an output token\n", s.joules_per_token);
+  if (s.steps > 0) {  // of an engine in this process
+    text += fmt::format("{} steps of {:.2f} ms, host {:.3f} ms a step, padding {:.1f} %, {} preemptions\n", s.steps,
+                        s.step_seconds * 1e3, s.host_seconds_per_step * 1e3, 100 * s.padding, s.preemptions);
+    text += s.joules_per_token < 0 ? "energy: not known on this device\n"
+                                   : fmt::format("energy {:.3f} J an output token\n", s.joules_per_token);
+  }
   if (s.cost_per_million_tokens >= 0)
     text += fmt::format("cost {:.3f} a million output tokens\n", s.cost_per_million_tokens);
   if (s.failed > 0) text += fmt::format("{} requests failed, the first: {}\n", s.failed, s.first_error);
@@ -184,6 +191,7 @@ std::string to_json(const LoadSummary& s, const Facts& facts) {
                          {"good_share", s.good_share},
                          {"first_token_seconds", json_of(s.first_token)},
                          {"inter_token_seconds", json_of(s.inter_token)},
+                         {"per_token_seconds", json_of(s.per_token)},
                          {"end_to_end_seconds", json_of(s.end_to_end)},
                          {"request_tokens_per_second", json_of(s.request_output_rate)},
                          {"step_seconds", s.step_seconds},

@@ -14,8 +14,8 @@ struct Spread {  // statistics of a list of seconds or rates; zeros if it is emp
 // Percentiles by linear interpolation between order statistics.
 Spread spread_of(std::vector<double> values);
 
-struct Objectives {                         // service level objectives for goodput; 0 = none
-  double first_token = 0, inter_token = 0;  // seconds: TTFT, and the request's mean ITL
+struct Objectives {  // service level objectives for goodput, in seconds; 0 = none
+  double first_token = 0, inter_token = 0, end_to_end = 0;  // TTFT, the request's mean ITL, its whole time
 };
 
 struct LoadSummary {
@@ -25,7 +25,8 @@ struct LoadSummary {
   double output_rate = 0, total_rate = 0, request_rate = 0;  // output tokens/s, output + prompt tokens/s, requests/s
   double goodput = 0, good_share = 0;  // requests/s that met the objectives; their fraction of all requests
   Spread first_token, inter_token, end_to_end, request_output_rate;
-  double joules_per_token = -1;         // per output token; negative: energy not known
+  Spread per_token;              // TPOT: of each request, its time behind the first token by the number of other tokens
+  double joules_per_token = -1;  // per output token; negative: energy not known
   double cost_per_million_tokens = -1;  // output tokens, from a price per hour; negative: no price given
   double host_seconds_per_step = 0, step_seconds = 0, padding = 0;  // padding: fraction of computed tokens
   std::string first_error;

@@ -110,6 +110,15 @@ void scale_arrivals(Workload& workload, double factor) {
   for (LoadRequest& request : workload.requests) request.arrival /= factor;
 }
 
+void spread_lengths(Workload& workload, double ratio, uint64_t seed) {
+  Philox random(seed, 0x1E57);
+  for (LoadRequest& request : workload.requests)
+    for (int64_t* length : {&request.prompt_tokens, &request.output_tokens}) {
+      const double factor = 1 + ratio * (2 * random.uniform() - 1);
+      *length = std::max<int64_t>(std::llround(static_cast<double>(*length) * factor), 1);
+    }
+}
+
 int64_t drop_longer_than(Workload& workload, int64_t context) {
   return static_cast<int64_t>(std::erase_if(workload.requests, [&](const LoadRequest& request) {
     return request.prompt_tokens + request.output_tokens > context;

@@ -35,6 +35,9 @@ void set_poisson_arrivals(Workload& workload, double rate, uint64_t seed);
 // Multiplies the request rate by `factor`: arrival times are divided by it.
 void scale_arrivals(Workload& workload, double factor);
 
+// Draws both lengths of each request evenly between (1 - ratio) and (1 + ratio) times what they are, at least 1.
+void spread_lengths(Workload& workload, double ratio, uint64_t seed);
+
 // Drops requests whose prompt and output exceed the context; returns their number.
 int64_t drop_longer_than(Workload& workload, int64_t context);
 

@@ -1,5 +1,5 @@
 // octet bench: the engine under load. throughput: all requests at once; latency: few at a time; trace: recorded
-// arrivals and lengths.
+// arrivals and lengths. serve is in cmd_bench_serve.cc.
 #include <CLI/CLI.hpp>
 #include <map>
 #include <set>
@@ -202,7 +202,7 @@ void add_lengths(CLI::App& command, Options& o) {
 }  // namespace
 
 void add_bench_command(CLI::App& app) {
-  auto* command = app.add_subcommand("bench", "Measure the engine under load: throughput, latency or a recorded trace");
+  auto* command = app.add_subcommand("bench", "Measure the engine or a server under load: throughput, latency, traces");
   command->require_subcommand(1);
   command->footer(R"(Examples:
   octet bench throughput llama3-8b --random-weights --recipe fp8-current --kv-cache e4m3 -i 128 -o 2048 -n 512
@@ -214,6 +214,7 @@ void add_bench_command(CLI::App& app) {
   auto* all = command->add_subcommand("throughput", "All requests at once: tokens a second");
   add_shared(*all, *throughput);
   add_lengths(*all, *throughput);
+  all->add_option("--concurrency", throughput->drive.concurrency, "requests in flight; 0: all")->check(not_negative());
   all->callback([throughput] { run(Kind::kThroughput, *throughput); });
 
   auto latency = std::make_shared<Options>();
@@ -238,6 +239,9 @@ void add_bench_command(CLI::App& app) {
       ->default_str("");
   trace->add_flag("--at-once", traced->at_once, "all requests at the start")->excludes("--rate", "--scale");
   trace->callback([traced] { run(Kind::kTrace, *traced); });
+#ifdef OCTET_SERVE
+  add_bench_serve_command(*command);
+#endif
 }
 
 }  // namespace octet

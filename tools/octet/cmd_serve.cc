@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/threads.h"
 #include "build_info.h"
@@ -88,7 +89,10 @@ void run_serve(Options& options) {
   const Signals signals;
   set_thread_count(options.threads);
   if (!options.server.keys.empty()) serve::read_keys(options.server.keys);  // mistakes are told before the model loads
-  const std::string folder = model_folder(options.model);
+  const bool named = options.engine.random_weights && !path_exists(options.model);
+  check(!named || !options.engine.tokenizer.empty(), ErrorCode::kInvalidArgument,
+        "{} is no folder: with random weights of a named model want --tokenizer FOLDER", options.model);
+  const std::string folder = named ? options.model : model_folder(options.model);
   if (options.engine.recipe.empty() && !options.engine.random_weights && !open_weights(folder)->recipe())
     options.engine.recipe = "bf16";
   const auto tokenizer = load_tokenizer(options.engine.tokenizer.empty() ? folder : options.engine.tokenizer);
@@ -164,6 +168,8 @@ runs is cut off; a second SIGTERM cuts off at once. SIGHUP reads keys and certif
   command->add_option("--ssl-keyfile", server.http.private_key, "its PEM key")->default_str("");
   command->add_option("--max-waiting", server.front.queue.requests, "requests that may wait")->check(positive());
   command->add_option("--max-wait", server.front.queue.wait, "seconds a request may be expected to wait");
+  command->add_option("--ahead", server.front.ahead, "requests that wait in the engine, behind the fair queue")
+      ->check(positive());
   command->add_option("--drain-delay", options->drain_delay, "seconds to serve on after SIGTERM");
   command->add_option("--drain-timeout", options->drain_timeout, "seconds for what runs then");
   command->add_option("--metric-names", options->metric_names, "prefix of /metrics: octet_ or vllm:")
@@ -176,7 +182,8 @@ runs is cut off; a second SIGTERM cuts off at once. SIGHUP reads keys and certif
   command->add_option("--max-step-tokens", engine.max_step_tokens, "tokens of a step")->check(positive());
   command->add_option("--memory-fraction", engine.memory_fraction, "of the device's free memory")
       ->check(CLI::Range(0.01, 1.0));
-  command->add_flag("--random-weights", engine.random_weights, "random weights, for benchmarks");
+  command->add_flag("--random-weights", engine.random_weights,
+                    "random weights, for benchmarks: the model may be a named one (llama3-8b)");
   add_device_option(*command, engine.device);
   add_threads_option(*command, options->threads);
   add_verbose_option(*command);

@@ -63,7 +63,8 @@ void add_plan_command(CLI::App& app);
 void add_report_command(CLI::App& app);
 void add_config_command(CLI::App& app);
 void add_bench_command(CLI::App& app);
-void add_serve_command(CLI::App& app);  // in builds with OCTET_SERVE
+void add_serve_command(CLI::App& app);  // in builds with OCTET_SERVE, as the next one
+void add_bench_serve_command(CLI::App& bench);
 void add_completion_command(CLI::App& app);
 
 }  // namespace octet
