@@ -104,8 +104,7 @@ def main():
                                      "--warmup", str(args.warmup)], folder / "process.json")
         with serving([args.octet, "serve", args.model, *shared, "--port", "0", *args.serve.split()], folder / "log") as url:
             load = [args.octet, "bench", "serve", url, *lengths]
-            run([*load, "-n", str(args.warmup), "--seed", "2"], folder / "warm.json")
-            load += ["-n", str(args.streams), "--warmup", str(args.streams)]
+            load += ["-n", str(args.streams), "--warmup", str(args.warmup)]
             results["over HTTP"] = run([*load, "--seed", "3"], folder / "http.json")
             guide = ["--guide", str(folder / "schema.json"), "--guided-share", "0.5"]
             results["half guided"] = run([*load, "--seed", "4", *guide], folder / "guided.json")

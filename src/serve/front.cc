@@ -55,7 +55,7 @@ int64_t Front::waiting() const {
 
 void Front::submit(const std::shared_ptr<Job>& job, int64_t prompt_tokens) {
   job->submitted = now();
-  job->tokens_ = prompt_tokens;
+  job->tokens_ = job->prompt_tokens_ = prompt_tokens;
   for (const GenerationRequest& prompt : job->prompts)
     job->texts_ += prompt.n, job->tokens_ += prompt.n * prompt.max_tokens;
   std::optional<Refusal> refusal;
@@ -156,7 +156,7 @@ void Front::drain(const std::shared_ptr<Job>& job) {
     for (GenerationEvent event; job->streams_[i].try_next(event);) {
       if (!std::exchange(job->started_, true)) {
         const std::lock_guard lock(mutex_);
-        --ahead_;
+        --ahead_, ahead_tokens_ -= job->prompt_tokens_;
       }
       const double at = now();
       double& last = job->last_[i][static_cast<size_t>(event.sample)];
@@ -202,12 +202,12 @@ void Front::pump() {
     std::shared_ptr<Job> job;
     {
       const std::lock_guard lock(mutex_);
-      if (ahead_ >= options_.ahead) return;
+      if (ahead_ >= options_.ahead && ahead_tokens_ >= options_.ahead_tokens) return;
       const auto id = queue_.pop();
       if (!id) return;
       job = jobs_.at(*id);
       job->waiting_ = false;
-      ++ahead_;
+      ++ahead_, ahead_tokens_ += job->prompt_tokens_;
     }
     job->running_ = job->texts_, job->entered_ = now();
     for (GenerationRequest& prompt : job->prompts) {

@@ -31,7 +31,8 @@ class Job : public std::enable_shared_from_this<Job> {
  private:
   friend class Front;
   int64_t tokens_ = 0, texts_ = 0;  // taken from the key's budget
-  int64_t running_ = 0;             // texts in the engine
+  int64_t prompt_tokens_ = 0;
+  int64_t running_ = 0;  // texts in the engine
   std::vector<GenerationStream> streams_;
   std::vector<std::vector<double>> last_;  // when a token of each text came
   double entered_ = 0;                     // the engine
@@ -42,7 +43,8 @@ class Job : public std::enable_shared_from_this<Job> {
 
 struct FrontOptions {
   FairQueue::Bounds queue;
-  int64_t ahead = 16;  // requests that wait inside of the engine: enough to fill its next step
+  int64_t ahead = 16;        // requests that wait inside of the engine at least
+  int64_t ahead_tokens = 0;  // and as many as have so many prompt tokens: enough to fill its next steps
 };
 
 // Hears of what is worth counting: of refusals in the thread of submit(), else in the front's.
@@ -94,7 +96,7 @@ class Front {
   FairQueue queue_;
   std::map<FairQueue::Id, std::shared_ptr<Job>> jobs_;
   FairQueue::Id next_id_ = 1;
-  int64_t ahead_ = 0;  // in the engine, without a token yet
+  int64_t ahead_ = 0, ahead_tokens_ = 0;  // in the engine, without a token yet
   double rate_ = 0, rate_at_ = 0;
   int64_t rate_tokens_ = 0;
 

@@ -120,8 +120,8 @@ BENCHMARK(stream_events)
 void one_token_requests(benchmark::State& state) {
   const int64_t connections = state.range(0), requests = 100;
   Served served(connections, 0);
-  Clients clients(served.server->port(), connections,
-                  post(R"({"prompt": "BCD", "max_tokens": 1, "ignore_eos": true})"), "}}}");
+  Clients clients(served.server->port(), connections, post(R"({"prompt": "BCD", "max_tokens": 1, "ignore_eos": true})"),
+                  "}}}");
   for (auto _ : state)
     if (clients.ask(requests) < 0) return state.SkipWithError("a connection broke");
   state.SetItemsProcessed(state.iterations() * connections * requests);

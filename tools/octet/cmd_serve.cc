@@ -111,6 +111,7 @@ void run_serve(Options& options) {
   model.trie = make_token_trie(*tokenizer);
   if (!options.reply_format.empty()) model.reply_format = options.reply_format;
   serve::ServerOptions& server_options = options.server;
+  server_options.front.ahead_tokens = 2 * options.engine.max_step_tokens;
   server_options.metric_prefix = options.metric_names == "vllm" ? "vllm:" : "octet_";
   server_options.any_host = !server_options.http.unix_socket.empty() || !is_loopback(server_options.http.address);
   if (server_options.keys.empty() && server_options.http.unix_socket.empty() &&
@@ -168,8 +169,6 @@ runs is cut off; a second SIGTERM cuts off at once. SIGHUP reads keys and certif
   command->add_option("--ssl-keyfile", server.http.private_key, "its PEM key")->default_str("");
   command->add_option("--max-waiting", server.front.queue.requests, "requests that may wait")->check(positive());
   command->add_option("--max-wait", server.front.queue.wait, "seconds a request may be expected to wait");
-  command->add_option("--ahead", server.front.ahead, "requests that wait in the engine, behind the fair queue")
-      ->check(positive());
   command->add_option("--drain-delay", options->drain_delay, "seconds to serve on after SIGTERM");
   command->add_option("--drain-timeout", options->drain_timeout, "seconds for what runs then");
   command->add_option("--metric-names", options->metric_names, "prefix of /metrics: octet_ or vllm:")
