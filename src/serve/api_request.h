@@ -15,6 +15,7 @@ namespace octet::serve {
 struct ApiModel;
 
 struct ApiRequest {
+  std::string id;  // the reply's X-Request-Id
   std::string path;
   std::vector<std::string> parts;  // what stands for the parts in braces of the route's path
   HttpFields fields;

@@ -22,9 +22,12 @@ class ApiError : public std::exception {
   const std::string& field() const { return field_; }
   const std::string& code() const { return code_; }
   int status() const { return status_; }
+  // The reply's X-Request-Id, where the server has set it.
+  const std::string& request_id() const { return request_id_; }
+  void set_request_id(std::string id) { request_id_ = std::move(id); }
 
  private:
-  std::string message_, field_, code_;
+  std::string message_, field_, code_, request_id_;
   int status_;
 };
 // {"error": {"message", "type", "param", "code"}}, as OpenAI's clients read it.
@@ -53,6 +56,8 @@ class Fields {
   void ignore(const char* key) { find(key); }
 
   [[noreturn]] void fail(const char* key, const std::string& message) const;
+  // Of a member in errors.
+  std::string name(const char* key) const { return path_ + key; }
   // Members that nobody has named.
   std::vector<std::string> unknown() const;
 

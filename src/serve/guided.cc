@@ -97,8 +97,11 @@ void read_guide(Fields& fields, const ApiModel& model, GenerationRequest& reques
   }
   for (const char* key : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"})
     fields.refuse(key, "want structured_outputs instead");
-  if (!guide) return;
-  if (request.ignore_eos) fields.fail("ignore_eos", "a guided text ends where its guide does");
+  if (guide) set_guide(guide, model, request);
+}
+
+void set_guide(const Guides& guide, const ApiModel& model, GenerationRequest& request) {
+  if (request.ignore_eos) throw ApiError("ignore_eos: a guided text ends where its guide does", "ignore_eos");
   std::vector<int32_t> ends = model.engine->end_tokens();
   ends.insert(ends.end(), request.stop_ids.begin(), request.stop_ids.end());
   if (ends.empty()) throw ApiError("guided output wants a model with an end token");

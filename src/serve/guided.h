@@ -7,5 +7,7 @@ namespace octet::serve {
 
 // Sets the request's mask where it asks for a guide. ApiError names the field and what cannot be enforced.
 void read_guide(Fields& fields, const ApiModel& model, GenerationRequest& request);
+// Sets the request's mask: each of its texts fits the guide. Its n, stop_ids and ignore_eos are read. Throws ApiError.
+void set_guide(const std::shared_ptr<const Guide>& guide, const ApiModel& model, GenerationRequest& request);
 
 }  // namespace octet::serve

@@ -2,6 +2,7 @@
 #include "serve/chat.h"
 #include "serve/completions.h"
 #include "serve/info.h"
+#include "serve/messages.h"
 
 namespace octet::serve {
 
@@ -15,6 +16,8 @@ const std::vector<Route>& routes() {
       {.path = "/v1/completions", .prepare = prepare_completion},
       {.path = "/v1/chat/completions", .prepare = prepare_chat},
       {.path = "/v1/chat/completions/render", .answer = render_chat},
+      {.path = "/v1/messages", .prepare = prepare_message, .error = message_error_body},
+      {.path = "/v1/messages/count_tokens", .answer = count_message_tokens, .error = message_error_body},
   };
   return kRoutes;
 }

@@ -128,16 +128,17 @@ struct Server::Impl {
     std::string id(request->field("X-Request-Id").substr(0, 128));
     if (id.empty()) id = make_id("");
     reply.add_field("X-Request-Id", id);
+    reply.add_field("Request-Id", id);  // where Anthropic's clients look
     try {
       check_host(*request);
-      dispatch(request, reply);
+      dispatch(id, request, reply);
     } catch (const ApiError& error) {
       metrics.refused("invalid");
       reply.send(error.status(), kJson, error_body(error));
     }
   }
 
-  void dispatch(const std::shared_ptr<HttpRequest>& request, HttpReply& reply) {
+  void dispatch(const std::string& id, const std::shared_ptr<HttpRequest>& request, HttpReply& reply) {
     const std::string& path = request->path;
     const bool get = request->method == "GET" || request->method == "HEAD";
     if (is_probe(path)) {
@@ -149,6 +150,7 @@ struct Server::Impl {
       auto asked = std::make_shared<ApiRequest>();
       if (!fits(route, path, asked->parts)) continue;
       found = &route;
+      asked->id = id;
       if (get ? route.method != std::string_view("GET") : route.method != request->method) continue;
       return accept(route, std::move(asked), request, reply);
     }
@@ -161,9 +163,14 @@ struct Server::Impl {
     throw ApiError(fmt::format("{} takes {}, not {}", request.path, method, request.method), {}, 405);
   }
 
-  void refuse(const Route& route, const ApiError& error, HttpReply& reply) {
-    metrics.refused(error.status() == 401 ? "key" : "invalid");
+  static void send_error(const Route& route, const ApiRequest& asked, ApiError error, HttpReply& reply) {
+    error.set_request_id(asked.id);
     reply.send(error.status(), kJson, route.error(error));
+  }
+
+  void refuse(const Route& route, const ApiRequest& asked, const ApiError& error, HttpReply& reply) {
+    metrics.refused(error.status() == 401 ? "key" : "invalid");
+    send_error(route, asked, error, reply);
   }
 
   void accept(const Route& route, std::shared_ptr<ApiRequest> asked, const std::shared_ptr<HttpRequest>& request,
@@ -176,15 +183,15 @@ struct Server::Impl {
           asked->body = std::move(request->body);
           serve(route, *asked, reply);
         } catch (const ApiError& error) {
-          refuse(route, error, reply);
+          refuse(route, *asked, error, reply);
         } catch (const std::exception& error) {
           log_warning("{} of {}: {}", asked->path, request->peer, error.what());
-          reply.send(500, kJson, route.error(ApiError("the request could not be read", {}, 500)));
+          send_error(route, *asked, ApiError("the request could not be read", {}, 500), reply);
         }
       });
       if (!added) throw ApiError("too many requests wait to be read", {}, 503);
     } catch (const ApiError& error) {
-      refuse(route, error, reply);
+      refuse(route, *asked, error, reply);
     }
   }
 
