@@ -2,6 +2,7 @@
 #include "serve/chat.h"
 #include "serve/completions.h"
 #include "serve/info.h"
+#include "serve/responses.h"
 
 namespace octet::serve {
 
@@ -15,6 +16,9 @@ const std::vector<Route>& routes() {
       {.path = "/v1/completions", .prepare = prepare_completion},
       {.path = "/v1/chat/completions", .prepare = prepare_chat},
       {.path = "/v1/chat/completions/render", .answer = render_chat},
+      {.path = "/v1/responses", .prepare = prepare_response},
+      {.method = "GET", .path = "/v1/responses/{id}", .answer = show_response},
+      {.method = "DELETE", .path = "/v1/responses/{id}", .answer = delete_response},
   };
   return kRoutes;
 }
