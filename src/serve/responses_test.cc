@@ -220,7 +220,7 @@ TEST_F(ResponsesTest, WhatIsCutShortIsIncomplete) {
 }
 
 TEST_F(ResponsesTest, AStreamThatFailsSaysSoInItsLastEvent) {
-  start({}, 0, /*step_seconds=*/5e-3);
+  start({}, 0, /*step_seconds=*/0.02);
   const std::string body = Json{{"input", "Hi"}, {"ignore_eos", true}, {"stream", true}}.dump();
   Peer peer(server_->port());
   peer.send("POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: " +
@@ -328,7 +328,7 @@ TEST_F(ResponsesTest, AConversationGoesOnFromWhatIsKept) {
 }
 
 TEST_F(ResponsesTest, KeysReadTheirOwnOnly) {
-  const std::string path = testing::TempDir() + "responses_keys.jsonl";
+  const std::string path = testing::TempDir() + "/octet_responses_keys_" + std::to_string(::getpid());
   const std::string a = make_key(), b = make_key();
   write_file(path, key_line("a", a) + "\n" + key_line("b", b) + "\n");
   start({.keys = path}, 8);
