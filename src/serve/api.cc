@@ -35,6 +35,13 @@ void read_logit_bias(Fields& fields, const ApiModel& model, SamplingOptions& sam
   }
 }
 
+nlohmann::ordered_json token_json(const Tokenizer& tokenizer, const TokenLogprob& token) {
+  const std::string_view bytes = token.id < tokenizer.vocab_size() ? tokenizer.token_bytes(token.id) : "";
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (unsigned char byte : bytes) list.push_back(byte);
+  return {{"token", token_text(tokenizer, token.id)}, {"logprob", token.logprob}, {"bytes", std::move(list)}};
+}
+
 uint64_t random_bits() {
   thread_local std::mt19937_64 generator(std::random_device{}() ^ (uint64_t{std::random_device{}()} << 32));
   return generator();
@@ -163,6 +170,14 @@ std::string token_text(const Tokenizer& tokenizer, int32_t id) {
     for (unsigned char byte : bytes) text += fmt::format("\\x{:02x}", byte);
     return text;
   }
+}
+
+nlohmann::ordered_json logprob_json(const Tokenizer& tokenizer, const GenerationEvent& event, size_t i) {
+  nlohmann::ordered_json token = token_json(tokenizer, event.logprobs.at(i));
+  token["top_logprobs"] = nlohmann::ordered_json::array();
+  if (i < event.top.size())
+    for (const TokenLogprob& one : event.top[i]) token["top_logprobs"].push_back(token_json(tokenizer, one));
+  return token;
 }
 
 std::string dump(const nlohmann::ordered_json& json) {

@@ -15,6 +15,8 @@
 
 namespace octet::serve {
 
+class ResponseStore;
+
 // The model that requests name.
 struct ApiModel {
   Engine* engine = nullptr;
@@ -28,6 +30,7 @@ struct ApiModel {
   int64_t max_texts = 128;                   // of one request: prompts times n
   int64_t created = 0;                       // seconds since 1970
   std::string version = {};                  // the server's
+  ResponseStore* responses = nullptr;        // none: no response is kept
 
   // ApiError 404 for another model's name; a request's `model` may be missing.
   void check_name(const std::string& name) const;
@@ -56,6 +59,8 @@ ApiError api_error(const GenerationEvent& event);
 
 // Bytes of ids as text of a reply: what is not UTF-8 as "bytes:\xNN".
 std::string token_text(const Tokenizer& tokenizer, int32_t id);
+// The event's i-th token: {"token", "logprob", "bytes", "top_logprobs": [those three of each]}.
+nlohmann::ordered_json logprob_json(const Tokenizer& tokenizer, const GenerationEvent& event, size_t i);
 
 // JSON text; what is not UTF-8 becomes U+FFFD.
 std::string dump(const nlohmann::ordered_json& json);

@@ -11,13 +11,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json token_json(const Tokenizer& tokenizer, const TokenLogprob& token) {
-  const std::string_view bytes = token.id < tokenizer.vocab_size() ? tokenizer.token_bytes(token.id) : "";
-  Json list = Json::array();
-  for (unsigned char byte : bytes) list.push_back(byte);
-  return {{"token", token_text(tokenizer, token.id)}, {"logprob", token.logprob}, {"bytes", std::move(list)}};
-}
-
 class Chat final : public ChoiceJob {
  public:
   Chat(const ApiModel& model, const Options& options, HttpReply reply, const ReplyForm& form, GenerationRequest request)
@@ -48,14 +41,8 @@ class Chat final : public ChoiceJob {
     choice.parser->push(event.text, events);
     const bool ended = event.finished != FinishReason::kNone;
     if (ended) choice.parser->finish(events);
-    for (size_t i = 0; i < event.logprobs.size(); ++i) {
-      Json token = token_json(*model_.tokenizer, event.logprobs[i]);
-      token["top_logprobs"] = Json::array();
-      if (i < event.top.size())
-        for (const TokenLogprob& one : event.top[i])
-          token["top_logprobs"].push_back(token_json(*model_.tokenizer, one));
-      choice.logprobs.push_back(std::move(token));
-    }
+    for (size_t i = 0; i < event.logprobs.size(); ++i)
+      choice.logprobs.push_back(logprob_json(*model_.tokenizer, event, i));
     choice.ids.insert(choice.ids.end(), event.ids.begin(), event.ids.end());
     if (ended) choice.last = {.finished = event.finished, .stop = event.stop, .stop_id = event.stop_id};
     for (const ReplyEvent& one : events) {

@@ -68,7 +68,7 @@ Fields::Fields(const nlohmann::json& object, std::string path) : object_(object)
 }
 
 void Fields::fail(const char* key, const std::string& message) const {
-  const std::string name = path_ + key;
+  const std::string name = name_of(key);
   const auto found = object_.find(key);
   throw ApiError(fmt::format("{} is {} ({})", name, found != object_.end() ? shown(*found) : "missing", message), name);
 }

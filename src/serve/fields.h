@@ -56,8 +56,8 @@ class Fields {
   void ignore(const char* key) { find(key); }
 
   [[noreturn]] void fail(const char* key, const std::string& message) const;
-  // Of a member in errors.
-  std::string name(const char* key) const { return path_ + key; }
+  // The member's name in the request, "stream_options.include_usage".
+  std::string name_of(const char* key) const { return path_ + key; }
   // Members that nobody has named.
   std::vector<std::string> unknown() const;
 

@@ -28,7 +28,7 @@ Guides guide_of(Fields& fields, const char* key, const std::string& kind, const 
     if (!value.is_string()) fields.fail(key, fmt::format("{}: want a string", kind));
     return kind == "regex" ? regex_guide(value.get<std::string>()) : grammar_guide(value.get<std::string>());
   } catch (const Error& error) {
-    throw ApiError(fmt::format("{}.{}: {}", key, kind, error.message()), key);
+    throw ApiError(fmt::format("{}.{}: {}", fields.name_of(key), kind, error.message()), fields.name_of(key));
   }
 }
 
@@ -49,18 +49,20 @@ Guides structured(Fields& fields) {
   return guide;
 }
 
-// OpenAI's: {"type": "text" | "json_object" | "json_schema", "json_schema": {"name", "schema"}}.
-Guides response_format(Fields& fields) {
-  const nlohmann::json* asked = fields.find("response_format");
+// OpenAI's: {"type": "text" | "json_object" | "json_schema"}, a schema as {"json_schema": {"name", "schema"}} or,
+// `flat`, as {"name", "schema"} beside the type.
+Guides format_guide(Fields& fields, const char* key, bool flat) {
+  const nlohmann::json* asked = fields.find(key);
   if (asked == nullptr) return nullptr;
-  Fields inner(*asked, "response_format.");
+  Fields inner(*asked, fields.name_of(key) + ".");
   const std::string type = inner.text("type").value_or("");
   if (type == "text") return nullptr;
-  if (type == "json_object") return guide_of(fields, "response_format", "json_object", {});
-  const nlohmann::json* schema = inner.find("json_schema");
-  if (type != "json_schema" || schema == nullptr || !schema->is_object() || !schema->contains("schema"))
-    fields.fail("response_format", "want a type of text, json_object, or json_schema with a json_schema.schema");
-  return guide_of(fields, "response_format", "json", schema->at("schema"));
+  if (type == "json_object") return guide_of(fields, key, "json_object", {});
+  const nlohmann::json* holder = flat ? asked : inner.find("json_schema");
+  if (type != "json_schema" || holder == nullptr || !holder->is_object() || !holder->contains("schema"))
+    fields.fail(key, fmt::format("want a type of text, json_object, or json_schema with a {}schema",
+                                 flat ? "" : "json_schema."));
+  return guide_of(fields, key, "json", holder->at("schema"));
 }
 
 // One text under the guide: takes what was generated, then says what may come.
@@ -89,17 +91,6 @@ class Guided {
 
 }  // namespace
 
-void read_guide(Fields& fields, const ApiModel& model, GenerationRequest& request) {
-  Guides guide = structured(fields);
-  if (Guides format = response_format(fields)) {
-    if (guide) fields.fail("response_format", "structured_outputs says another one: want one of them");
-    guide = std::move(format);
-  }
-  for (const char* key : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"})
-    fields.refuse(key, "want structured_outputs instead");
-  if (guide) set_guide(guide, model, request);
-}
-
 void set_guide(const Guides& guide, const ApiModel& model, GenerationRequest& request) {
   if (request.ignore_eos) throw ApiError("ignore_eos: a guided text ends where its guide does", "ignore_eos");
   std::vector<int32_t> ends = model.engine->end_tokens();
@@ -111,6 +102,27 @@ void set_guide(const Guides& guide, const ApiModel& model, GenerationRequest& re
   request.mask = [texts](int64_t sample, std::span<const int32_t> generated, std::span<uint32_t> allowed) {
     (*texts)[static_cast<size_t>(sample)].mask(generated, allowed);
   };
+}
+
+void read_guide(Fields& fields, const ApiModel& model, GenerationRequest& request) {
+  Guides guide = structured(fields);
+  if (Guides format = format_guide(fields, "response_format", /*flat=*/false)) {
+    if (guide) fields.fail("response_format", "structured_outputs says another one: want one of them");
+    guide = std::move(format);
+  }
+  for (const char* key : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"})
+    fields.refuse(key, "want structured_outputs instead");
+  if (guide) set_guide(guide, model, request);
+}
+
+void read_text_format(Fields& fields, const ApiModel& model, GenerationRequest& request) {
+  const nlohmann::json* text = fields.find("text");
+  if (text == nullptr) return;
+  Fields inner(*text, "text.");
+  const Guides guide = format_guide(inner, "format", /*flat=*/true);
+  if (!guide) return;
+  if (request.mask) inner.fail("format", "structured_outputs says another one: want one of them");
+  set_guide(guide, model, request);
 }
 
 }  // namespace octet::serve

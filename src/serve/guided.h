@@ -1,4 +1,4 @@
-// Guided output of requests: structured_outputs and response_format.
+// Guided output of requests: structured_outputs, response_format and text.format.
 #pragma once
 
 #include "serve/api.h"
@@ -7,6 +7,8 @@ namespace octet::serve {
 
 // Sets the request's mask where it asks for a guide. ApiError names the field and what cannot be enforced.
 void read_guide(Fields& fields, const ApiModel& model, GenerationRequest& request);
+// The same for text.format of the Responses API, after it.
+void read_text_format(Fields& fields, const ApiModel& model, GenerationRequest& request);
 // Sets the request's mask: each of its texts fits the guide. Its n, stop_ids and ignore_eos are read. Throws ApiError.
 void set_guide(const std::shared_ptr<const Guide>& guide, const ApiModel& model, GenerationRequest& request);
 

@@ -165,7 +165,7 @@ void read_format(Fields& fields, const ApiModel& model, GenerationRequest& reque
   std::string name = "output_format";
   if (const nlohmann::json* config = fields.find("output_config")) {
     Fields inner(*config, "output_config.");
-    if (const nlohmann::json* found = inner.find("format")) format = found, name = inner.name("format");
+    if (const nlohmann::json* found = inner.find("format")) format = found, name = inner.name_of("format");
   }
   if (format == nullptr) return;
   Fields inner(*format, name + ".");
@@ -176,7 +176,7 @@ void read_format(Fields& fields, const ApiModel& model, GenerationRequest& reque
   try {
     set_guide(json_schema_guide(schema->dump()), model, request);
   } catch (const Error& error) {
-    throw ApiError(fmt::format("{}: {}", inner.name("schema"), error.message()), inner.name("schema"));
+    throw ApiError(fmt::format("{}: {}", inner.name_of("schema"), error.message()), inner.name_of("schema"));
   }
 }
 

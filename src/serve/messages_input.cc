@@ -87,7 +87,7 @@ class Conversation {
     Json parts = Json::array();
     if (block.flag("is_error").value_or(false)) parts.push_back(text_part("Error:"));
     if (const nlohmann::json* content = block.find("content"))
-      each_block(*content, block.name("content"), [&](const std::string& type, Fields& inner, size_t) {
+      each_block(*content, block.name_of("content"), [&](const std::string& type, Fields& inner, size_t) {
         if (type != "text") inner.fail("type", "want text: images and documents are not served");
         parts.push_back(text_part(wanted(inner, "text")));
       });
@@ -114,7 +114,7 @@ Json read_messages(Fields& fields, const Json& ordered) {
       message.fail("role", "going on with the last message is not served yet: end with one of a user");
     const nlohmann::json* content = message.find("content");
     if (content == nullptr) message.fail("content", "want a text or a list of blocks");
-    conversation.add(role, *content, ordered.at("messages")[i]["content"], message.name("content"));
+    conversation.add(role, *content, ordered.at("messages")[i]["content"], message.name_of("content"));
   }
   Json messages = conversation.take();
   if (messages.empty()) fields.fail("messages", "want a message with content");

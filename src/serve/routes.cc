@@ -3,6 +3,7 @@
 #include "serve/completions.h"
 #include "serve/info.h"
 #include "serve/messages.h"
+#include "serve/responses.h"
 
 namespace octet::serve {
 
@@ -18,6 +19,9 @@ const std::vector<Route>& routes() {
       {.path = "/v1/chat/completions/render", .answer = render_chat},
       {.path = "/v1/messages", .prepare = prepare_message, .error = message_error_body},
       {.path = "/v1/messages/count_tokens", .answer = count_message_tokens, .error = message_error_body},
+      {.path = "/v1/responses", .prepare = prepare_response},
+      {.method = "GET", .path = "/v1/responses/{id}", .answer = show_response},
+      {.method = "DELETE", .path = "/v1/responses/{id}", .answer = delete_response},
   };
   return kRoutes;
 }

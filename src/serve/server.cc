@@ -145,22 +145,22 @@ struct Server::Impl {
       if (get) return probe(path, reply);
       return wrong_method(*request, "GET", reply);
     }
-    const Route* found = nullptr;
+    std::string methods;
     for (const Route& route : routes()) {
       auto asked = std::make_shared<ApiRequest>();
       if (!fits(route, path, asked->parts)) continue;
-      found = &route;
+      methods += methods.empty() ? route.method : fmt::format(", {}", route.method);
       asked->id = id;
       if (get ? route.method != std::string_view("GET") : route.method != request->method) continue;
       return accept(route, std::move(asked), request, reply);
     }
-    if (found != nullptr) return wrong_method(*request, found->method, reply);
+    if (!methods.empty()) return wrong_method(*request, methods, reply);
     throw ApiError(fmt::format("there is no {}", path), {}, 404);
   }
 
-  static void wrong_method(const HttpRequest& request, const char* method, HttpReply& reply) {
-    reply.add_field("Allow", method);
-    throw ApiError(fmt::format("{} takes {}, not {}", request.path, method, request.method), {}, 405);
+  static void wrong_method(const HttpRequest& request, const std::string& methods, HttpReply& reply) {
+    reply.add_field("Allow", methods);
+    throw ApiError(fmt::format("{} takes {}, not {}", request.path, methods, request.method), {}, 405);
   }
 
   static void send_error(const Route& route, const ApiRequest& asked, ApiError error, HttpReply& reply) {

@@ -14,6 +14,7 @@
 #include "io/tokenizer.h"
 #include "numbers.h"
 #include "octet/commands.h"
+#include "serve/response_store.h"
 #include "serve/server.h"
 #include "weights/weights.h"
 
@@ -26,6 +27,7 @@ struct Options {
   EngineOptions engine = {.max_sequences = 256};
   serve::ServerOptions server;
   double drain_delay = 0, drain_timeout = 30;
+  int64_t responses = 0;  // kept for each key
   int threads = 0;
 };
 
@@ -110,6 +112,8 @@ void run_serve(Options& options) {
   serve::read_chat(folder, options.chat_template, model);
   model.trie = make_token_trie(*tokenizer);
   if (!options.reply_format.empty()) model.reply_format = options.reply_format;
+  serve::ResponseStore responses({.responses = options.responses, .bytes = options.responses << 18});
+  if (options.responses > 0) model.responses = &responses;
   serve::ServerOptions& server_options = options.server;
   server_options.front.ahead_tokens = 2 * options.engine.max_step_tokens;
   server_options.metric_prefix = options.metric_names == "vllm" ? "vllm:" : "octet_";
@@ -169,6 +173,10 @@ runs is cut off; a second SIGTERM cuts off at once. SIGHUP reads keys and certif
   command->add_option("--ssl-keyfile", server.http.private_key, "its PEM key")->default_str("");
   command->add_option("--max-waiting", server.front.queue.requests, "requests that may wait")->check(positive());
   command->add_option("--max-wait", server.front.queue.wait, "seconds a request may be expected to wait");
+  command
+      ->add_option("--response-memory", options->responses,
+                   "responses of /v1/responses to keep for each key, 256 KiB each on average; 0: none")
+      ->check(CLI::Range(0, 1'000'000));
   command->add_option("--drain-delay", options->drain_delay, "seconds to serve on after SIGTERM");
   command->add_option("--drain-timeout", options->drain_timeout, "seconds for what runs then");
   command->add_option("--metric-names", options->metric_names, "prefix of /metrics: octet_ or vllm:")
