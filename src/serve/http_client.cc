@@ -145,7 +145,7 @@ struct HttpClient::Impl {
     tcp::resolver resolver(io);
     endpoints = resolver.resolve(url.host, url.port, error);
     check(!error, ErrorCode::kIo, "{}: no address of '{}' port {}: {}", text, url.host, url.port, error.message());
-    tls.set_default_verify_paths();
+    if (url.secure) tls.set_default_verify_paths();
     tls.set_verify_mode(asio::ssl::verify_peer);
     thread = std::thread([this] { io.run(); });
   }
