@@ -14,6 +14,11 @@ import urllib.request
 from rank_runs import SETTINGS, free_port, make_corpus, wait_until
 
 
+SHAPE = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 160,
+         "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256,
+         "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "vocab_size": 2000, "hidden_act": "silu"}
+
+
 class Moody(http.server.BaseHTTPRequestHandler):
     """Streams two tokens without usage to the first of four requests; a 429, an error in the stream and a stream that is
     cut off to the others."""
@@ -80,10 +85,10 @@ class Bench:
 
 
 @contextlib.contextmanager
-def serving(octet, folder):
+def serving(octet, folder, *model):
     port, log = free_port(), folder / "log"
     with log.open("w") as output:
-        server = subprocess.Popen([octet, "serve", "run", "--port", str(port), "--device", "cpu", "--threads", "1"],
+        server = subprocess.Popen([octet, "serve", *model, "--port", str(port), "--device", "cpu", "--threads", "1"],
                                   cwd=folder, stdout=output, stderr=output)
     try:
         wait_until(lambda: "serving" in log.read_text() or server.poll() is not None, "the server is up")
@@ -118,6 +123,23 @@ def check_octet(bench, folder):
         assert bench.run(words).returncode == code, words
 
 
+def check_random_weights(octet, folder):
+    """Models without weights: a folder whose vocabulary is larger than the tokenizer's 300 tokens, and a named one."""
+    (folder / "shape").mkdir()
+    (folder / "shape/config.json").write_text(json.dumps(SHAPE))
+    with serving(octet, folder, "shape", "--random-weights", "--tokenizer", "tokenizer") as (_, url):
+        result, _ = Bench(octet, folder, url).summary("-n 6 -i 5 -o 8 --guide schema --guided-share 0.5")
+        assert (result["finished"], result["output_tokens"]) == (6, 48), result
+        body = {"prompt": [1999, 3], "max_tokens": 12, "temperature": 0, "structured_outputs": {"regex": "[a-c]{200}"}}
+        with urllib.request.urlopen(url + "/v1/completions", json.dumps(body).encode()) as reply:
+            text = json.load(reply)["choices"][0]["text"]
+        assert len(text) >= 12 and set(text) <= set("abc"), text
+    for words, message in [([], "--tokenizer"), (["--tokenizer", "tokenizer"], "300 tokens, the model only 65")]:
+        refused = subprocess.run([octet, "serve", "gpt2-nano", "--random-weights", "--device", "cpu", *words], cwd=folder,
+                                 capture_output=True, text=True)
+        assert refused.returncode == 1 and message in refused.stderr, refused.stderr
+
+
 def check_moody(octet, folder):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Moody)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -142,7 +164,7 @@ def finished(url):
 
 def check_killed(octet, folder):
     """The server is gone in the middle of a run: what fails is counted, and the program ends."""
-    with serving(octet, folder) as (server, url):
+    with serving(octet, folder, "run") as (server, url):
         bench = subprocess.Popen([octet, "bench", "serve", url, "-n", "20000", "-i", "5", "-o", "20", "--concurrency", "8",
                                   "--json", "killed.json"], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                  text=True)
@@ -162,8 +184,9 @@ def main():
         make_corpus(octet, text, folder)
         subprocess.run([octet, "train", *settings, "train.steps=1", "data.train=corpus", "out=run"], cwd=folder, check=True,
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        with serving(octet, folder) as (_, url):
+        with serving(octet, folder, "run") as (_, url):
             check_octet(Bench(octet, folder, url), folder)
+        check_random_weights(octet, folder)
         check_moody(octet, folder)
         check_killed(octet, folder)
 
