@@ -34,7 +34,7 @@ constexpr size_t kMostBytes = 256 << 20;  // of a body, or of one event
 
 struct Url {
   bool secure = false;
-  std::string host, port, path;
+  std::string authority, host, port, path;
 };
 
 Url parse_url(const std::string& text) {
@@ -43,12 +43,12 @@ Url parse_url(const std::string& text) {
   check(
       (url.secure || text.starts_with("http://")) && slash > begin && text.find_first_of(" \r\n") == std::string::npos,
       ErrorCode::kInvalidArgument, "'{}' is no URL of a server: want http://HOST:PORT or https://HOST", text);
-  const std::string authority = text.substr(begin, slash - begin);
+  const std::string& authority = url.authority = text.substr(begin, slash - begin);
   const size_t colon = authority.find(':', authority.starts_with('[') ? authority.find(']') : 0);
   url.host = authority.substr(0, colon);
   url.port = colon < authority.size() ? authority.substr(colon + 1) : url.secure ? "443" : "80";
   if (url.host.starts_with('[') && url.host.ends_with(']')) url.host = url.host.substr(1, url.host.size() - 2);
-  url.path = text.substr(slash);
+  url.path = text.substr(slash, text.ends_with('/') ? text.size() - 1 - slash : std::string::npos);
   return url;
 }
 
@@ -145,7 +145,7 @@ struct HttpClient::Impl {
     tcp::resolver resolver(io);
     endpoints = resolver.resolve(url.host, url.port, error);
     check(!error, ErrorCode::kIo, "{}: no address of '{}' port {}: {}", text, url.host, url.port, error.message());
-    tls.set_default_verify_paths();
+    if (url.secure) tls.set_default_verify_paths();
     tls.set_verify_mode(asio::ssl::verify_peer);
     thread = std::thread([this] { io.run(); });
   }
@@ -184,7 +184,7 @@ struct HttpClient::Impl {
         // The server may have closed a kept connection meanwhile: once more, by another one.
         again = kept && call->answer.status == 0 && !call->late;
         call->answer.error = call->late ? fmt::format("no whole reply in {} s", call->timeout)
-                                        : fmt::format("{}:{}: {}", url.host, url.port, failure.code().message());
+                                        : fmt::format("{}: {}", url.authority, failure.code().message());
       }
       call->socket = nullptr;
       if (again) call->answer = {};
@@ -223,12 +223,9 @@ void HttpClient::send(Request request, OnEvent on_event, OnEnd on_end) {
   auto& message = call->request;
   message.version(11);
   message.method_string(request.method);
-  message.target(url.path.ends_with('/') && request.target.starts_with('/') ? url.path + request.target.substr(1)
-                 : url.path.empty() && request.target.empty()               ? "/"
-                                                                            : url.path + request.target);
-  message.set(
-      http::field::host,
-      fmt::format("{}:{}", url.host.find(':') == std::string::npos ? url.host : "[" + url.host + "]", url.port));
+  const std::string target = url.path + request.target;
+  message.target(target.empty() ? "/" : target);
+  message.set(http::field::host, url.authority);
   if (!request.body.empty()) message.set(http::field::content_type, "application/json");
   for (const HttpField& field : request.fields) message.set(field.name, field.value);
   message.body() = std::move(request.body);

@@ -1,41 +1,16 @@
 // The server by TLS: replies, certificates that are replaced while it runs, peers that speak none.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
-#include <openssl/pem.h>
 #include <openssl/ssl.h>
-#include <openssl/x509.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "base/file.h"
-#include "serve/http.h"
+#include "serve/testing/certificate.h"
 
 namespace octet::serve {
 namespace {
-
-template <auto kFree>
-struct Free {
-  void operator()(auto* object) const { kFree(object); }
-};
-using Key = std::unique_ptr<EVP_PKEY, Free<EVP_PKEY_free>>;
-
-// Writes a certificate that signs itself and its key: FOLDER/NAME.crt and .key.
-HttpOptions write_certificate(const std::string& folder, const std::string& name, long serial) {
-  const Key key(EVP_EC_gen("P-256"));
-  const std::unique_ptr<X509, Free<X509_free>> cert(X509_new());
-  ASN1_INTEGER_set(X509_get_serialNumber(cert.get()), serial);
-  X509_gmtime_adj(X509_getm_notBefore(cert.get()), 0);
-  X509_gmtime_adj(X509_getm_notAfter(cert.get()), 3600);
-  X509_set_pubkey(cert.get(), key.get());
-  X509_sign(cert.get(), key.get(), EVP_sha256());
-  const std::string path = folder + "/" + name;
-  std::unique_ptr<FILE, Free<std::fclose>> file(std::fopen((path + ".crt").c_str(), "w"));
-  PEM_write_X509(file.get(), cert.get());
-  file.reset(std::fopen((path + ".key").c_str(), "w"));
-  PEM_write_PrivateKey(file.get(), key.get(), nullptr, nullptr, 0, nullptr, nullptr);
-  return {.port = 0, .certificate = path + ".crt", .private_key = path + ".key"};
-}
 
 int connect_to(int port) {
   const int socket = ::socket(AF_INET, SOCK_STREAM, 0);

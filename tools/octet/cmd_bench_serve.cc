@@ -95,7 +95,7 @@ nlohmann::json ask(serve::HttpClient& client, const Options& o, const std::strin
   constexpr double kPatience = 30;
   const serve::HttpAnswer answer = client.ask(
       {.target = path, .fields = request_fields(o.load.api_key), .method = "GET", .timeout_seconds = kPatience});
-  const nlohmann::json json = nlohmann::json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
+  nlohmann::json json = nlohmann::json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
   if (answer.status == 200 && json.is_object()) return json;
   if (why != nullptr)
     *why =
