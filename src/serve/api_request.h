@@ -19,7 +19,8 @@ struct ApiRequest {
   std::vector<std::string> parts;  // what stands for the parts in braces of the route's path
   HttpFields fields;
   std::string body;
-  std::string key;      // name of the API key; empty: none is asked for
+  std::string key;                        // name of the API key; empty: none is asked for
+  std::shared_ptr<RequestRecord> record;  // may be none
   nlohmann::json json;  // the body's object; null where the route reads none, or another form than JSON
 
   // The body with its members in the client's order, in which templates print them.

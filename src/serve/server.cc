@@ -81,11 +81,13 @@ struct Server::Impl {
   Impl(const ApiModel& served, const ServerOptions& opts)
       : model(served),
         options(opts),
-        metrics(opts.metric_prefix, *served.engine, [this] { return front ? front->waiting() : 0; }),
+        log(opts.log),
+        metrics(
+            opts.metric_prefix, *served.engine, [this] { return front ? front->waiting() : 0; }, log),
         front(std::make_unique<Front>(*served.engine, opts.keys.empty() ? std::vector<ApiKey>{} : read_keys(opts.keys),
                                       opts.front, &metrics)),
         readers(std::make_unique<ReaderPool>(opts.parsers)),
-        http(std::make_unique<HttpServer>(opts.http, [this](HttpRequest request, HttpReply reply) {
+        http(std::make_unique<HttpServer>(http_options(), [this](HttpRequest request, HttpReply reply) {
           handle(std::make_shared<HttpRequest>(std::move(request)), std::move(reply));
         })) {}
 
@@ -93,6 +95,12 @@ struct Server::Impl {
     http.reset();
     readers.reset();
     front.reset();
+  }
+
+  HttpOptions http_options() const {
+    HttpOptions http_options = options.http;
+    http_options.refused = [this](const std::string& peer, const HttpOutcome& outcome) { log.refused(peer, outcome); };
+    return http_options;
   }
 
   // --- every request
@@ -128,19 +136,24 @@ struct Server::Impl {
     std::string id(request->field("X-Request-Id").substr(0, 128));
     if (id.empty()) id = make_id("");
     reply.add_field("X-Request-Id", id);
+    const std::shared_ptr<RequestRecord> record = log.begin(*request, id);
+    if (record) reply.on_outcome([record](const HttpOutcome& outcome) { record->outcome = outcome; });
     try {
       check_host(*request);
-      dispatch(request, reply);
+      dispatch(request, record, reply);
     } catch (const ApiError& error) {
       metrics.refused("invalid");
+      if (record) record->error = error_code(error);
       reply.send(error.status(), kJson, error_body(error));
     }
   }
 
-  void dispatch(const std::shared_ptr<HttpRequest>& request, HttpReply& reply) {
+  void dispatch(const std::shared_ptr<HttpRequest>& request, const std::shared_ptr<RequestRecord>& record,
+                HttpReply& reply) {
     const std::string& path = request->path;
     const bool get = request->method == "GET" || request->method == "HEAD";
     if (is_probe(path)) {
+      if (record) record->probe = true;
       if (get) return probe(path, reply);
       return wrong_method(*request, "GET", reply);
     }
@@ -150,6 +163,7 @@ struct Server::Impl {
       if (!fits(route, path, asked->parts)) continue;
       found = &route;
       if (get ? route.method != std::string_view("GET") : route.method != request->method) continue;
+      asked->record = record;
       return accept(route, std::move(asked), request, reply);
     }
     if (found != nullptr) return wrong_method(*request, found->method, reply);
@@ -161,22 +175,29 @@ struct Server::Impl {
     throw ApiError(fmt::format("{} takes {}, not {}", request.path, method, request.method), {}, 405);
   }
 
-  void refuse(const Route& route, const ApiError& error, HttpReply& reply) {
+  static std::string error_code(const ApiError& error) {
+    return error.code().empty() ? std::to_string(error.status()) : error.code();
+  }
+
+  void refuse(const Route& route, const ApiError& error, const ApiRequest& asked, HttpReply& reply) {
     metrics.refused(error.status() == 401 ? "key" : "invalid");
+    if (asked.record) asked.record->error = error_code(error);
     reply.send(error.status(), kJson, route.error(error));
   }
 
   void accept(const Route& route, std::shared_ptr<ApiRequest> asked, const std::shared_ptr<HttpRequest>& request,
               HttpReply& reply) {
     try {
+      if (asked->record) asked->record->route = route.path;
       asked->key = check_key(*request);
+      if (asked->record) asked->record->key = asked->key;
       const bool added = readers->add([this, &route, asked, request, reply]() mutable {
         try {
           asked->path = std::move(request->path), asked->fields = std::move(request->fields);
           asked->body = std::move(request->body);
           serve(route, *asked, reply);
         } catch (const ApiError& error) {
-          refuse(route, error, reply);
+          refuse(route, error, *asked, reply);
         } catch (const std::exception& error) {
           log_warning("{} of {}: {}", asked->path, request->peer, error.what());
           reply.send(500, kJson, route.error(ApiError("the request could not be read", {}, 500)));
@@ -184,7 +205,7 @@ struct Server::Impl {
       });
       if (!added) throw ApiError("too many requests wait to be read", {}, 503);
     } catch (const ApiError& error) {
-      refuse(route, error, reply);
+      refuse(route, error, *asked, reply);
     }
   }
 
@@ -194,7 +215,7 @@ struct Server::Impl {
     if (route.answer != nullptr) return reply.send(200, kJson, route.answer(asked, model));
     Prepared prepared = route.prepare(asked, model, reply);
     metrics.ignored_fields(static_cast<int64_t>(prepared.unknown.size()));
-    prepared.job->key = asked.key;
+    prepared.job->key = asked.key, prepared.job->record = asked.record;
     if (!asked.key.empty())  // what one key has in the prefix cache is none of another's
       for (GenerationRequest& prompt : prepared.job->prompts)
         prompt.cache_salt = fmt::format("{} {} {}", asked.key.size(), asked.key, prompt.cache_salt);
@@ -228,6 +249,7 @@ struct Server::Impl {
   const ApiModel& model;
   const ServerOptions options;
   std::atomic<bool> unready = false;
+  RequestLog log;
   ServerMetrics metrics;
   std::unique_ptr<Front> front;
   std::unique_ptr<ReaderPool> readers;
@@ -240,6 +262,7 @@ Server::~Server() = default;
 int Server::port() const { return impl_->http->port(); }
 
 void Server::reload() {
+  impl_->log.reopen();
   if (!impl_->options.keys.empty()) impl_->front->set_keys(read_keys(impl_->options.keys));
   if (!impl_->options.http.certificate.empty()) impl_->http->reload_certificate();
 }

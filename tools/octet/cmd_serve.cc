@@ -88,6 +88,7 @@ void run_serve(Options& options) {
   const Signals signals;
   set_thread_count(options.threads);
   if (!options.server.keys.empty()) serve::read_keys(options.server.keys);  // mistakes are told before the model loads
+  serve::RequestLog{options.server.log};
   const std::string folder = model_folder(options.model);
   if (options.engine.recipe.empty() && !options.engine.random_weights && !open_weights(folder)->recipe())
     options.engine.recipe = "bf16";
@@ -121,7 +122,7 @@ void run_serve(Options& options) {
   while (signals.wait() == SIGHUP) {
     try {
       server.reload();
-      log_info("keys and certificate are read again");
+      log_info("keys and certificate are read again, the access log is opened again");
     } catch (const Error& error) {
       log_warning("the old keys and certificate stay: {}", error.what());
     }
@@ -142,7 +143,8 @@ void add_serve_command(CLI::App& app) {
   octet serve path/to/model --new-api-key alice 2>> keys.jsonl
   octet serve path/to/model --host 0.0.0.0 --api-keys keys.jsonl --ssl-certfile chain.pem --ssl-keyfile key.pem
 SIGTERM ends it: /readyz is 503 at once, after --drain-delay nothing new is taken, after --drain-timeout what still
-runs is cut off; a second SIGTERM cuts off at once. SIGHUP reads keys and certificate again.)");
+runs is cut off; a second SIGTERM cuts off at once. SIGHUP reads keys and certificate again and reopens
+the access log.)");
   add_model_option(*command, options->model);
   add_tokenizer_option(*command, engine.tokenizer);
   command->add_option("--served-model-name", options->names, "names that requests may give (default: the folder's)");
@@ -157,6 +159,10 @@ runs is cut off; a second SIGTERM cuts off at once. SIGHUP reads keys and certif
   command->add_option("--uds", server.http.unix_socket, "a UNIX socket to listen at instead")->default_str("");
   command->add_option("--allow-host", server.hosts, "names that a request to loopback may have as its Host or Origin");
   command->add_option("--api-keys", server.keys, "a file of keys, a line of JSON each (--new-api-key makes them)")
+      ->default_str("");
+  command
+      ->add_option("--access-log", server.log.access_log,
+                   "a file that gets a line of JSON for every request; - is stderr")
       ->default_str("");
   command->add_option("--new-api-key", options->new_key, "make a key for this name, print it, and end")
       ->default_str("");
