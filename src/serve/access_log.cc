@@ -52,6 +52,7 @@ std::string access_line(const RequestRecord& record) {
       {"seconds", microseconds(record.outcome.seconds)},
       {"first_byte_seconds", microseconds(record.outcome.first_byte)},
   };
+  if (!record.trace.trace.empty()) line["trace_id"] = record.trace.trace;
   if (!record.key.empty()) line["key"] = record.key;
   if (!record.finished.empty()) {
     line["prompt_tokens"] = record.prompt_tokens, line["cached_tokens"] = record.cached_tokens;

@@ -19,7 +19,9 @@ ChoiceJob::Options ChoiceJob::read_options(Fields& fields) {
 
 ChoiceJob::ChoiceJob(const ApiModel& model, const Options& options, HttpReply reply, const char* id_prefix,
                      const char* object)
-    : ReplyJob(model, options.stream, std::move(reply)), options_(options), id_(make_id(id_prefix)), object_(object) {}
+    : ReplyJob(model, options.stream, std::move(reply)), options_(options), object_(object) {
+  reply_id = make_id(id_prefix);
+}
 
 void ChoiceJob::write(const Json& choice) { ReplyJob::write(sse(body(Json::array({choice})))); }
 
@@ -53,7 +55,7 @@ std::string ChoiceJob::error_events(const ApiError& error) const {
 }
 
 Json ChoiceJob::body(Json choices) const {
-  Json body = {{"id", id_}, {"object", object_}, {"created", created_}, {"model", model_.names[0]}};
+  Json body = {{"id", reply_id}, {"object", object_}, {"created", created_}, {"model", model_.names[0]}};
   body["choices"] = std::move(choices);
   if (options_.stream && options_.usage) body["usage"] = nullptr;
   return body;

@@ -34,7 +34,7 @@ class ChoiceJob : public ReplyJob {
   std::string error_events(const ApiError& error) const final;
   nlohmann::ordered_json body(nlohmann::ordered_json choices) const;
 
-  const std::string id_, object_;
+  const std::string object_;
 };
 
 }  // namespace octet::serve

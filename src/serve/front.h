@@ -28,6 +28,7 @@ class Job : public std::enable_shared_from_this<Job> {
   std::string key;                             // name of the one that asks; empty: none
   int32_t priority = 0;                        // added to the key's
   double submitted = 0;                        // seconds, of the front's clock
+  std::string reply_id;                        // of the object that answers; empty: it has none
   std::shared_ptr<RequestRecord> record = {};  // none: nobody wants it
 
  private:

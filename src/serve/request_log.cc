@@ -17,13 +17,17 @@ void RequestRecord::add(const std::vector<RequestTimes>& times, double queued) {
 
 RequestLog::RequestLog(const RequestLogOptions& options) {
   if (!options.access_log.empty()) access_ = std::make_shared<AccessLog>(options.access_log);
+  if (!options.traces.url.empty()) traces_ = std::make_shared<TraceExporter>(options.traces);
 }
 
 std::shared_ptr<RequestRecord> RequestLog::make() const {
-  if (!access_) return nullptr;
-  std::shared_ptr<RequestRecord> record(new RequestRecord, [access = access_](RequestRecord* filled) {
-    access->add(std::shared_ptr<const RequestRecord>(filled));
-  });
+  if (!access_ && !traces_) return nullptr;
+  const auto give = [access = access_, traces = traces_](RequestRecord* filled) {
+    const std::shared_ptr<const RequestRecord> record(filled);
+    if (access) access->add(record);
+    if (traces) traces->add(record);
+  };
+  std::shared_ptr<RequestRecord> record(new RequestRecord, give);
   record->time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   return record;
 }
@@ -33,13 +37,14 @@ std::shared_ptr<RequestRecord> RequestLog::begin(const HttpRequest& request, con
   if (record) {
     record->id = id, record->peer = request.peer, record->method = request.method;
     record->path = request.path.substr(0, 512);
+    if (traces_) record->trace = read_trace_context(request.field("traceparent"), request.field("tracestate"));
   }
   return record;
 }
 
 void RequestLog::refused(const std::string& peer, const HttpOutcome& outcome) const {
   const std::shared_ptr<RequestRecord> record = make();
-  if (record) record->peer = peer, record->outcome = outcome;
+  if (record) record->peer = peer, record->outcome = outcome, record->trace.sampled = false;
 }
 
 void RequestLog::reopen() {

@@ -4,11 +4,13 @@
 #include <memory>
 
 #include "serve/access_log.h"
+#include "serve/trace_export.h"
 
 namespace octet::serve {
 
 struct RequestLogOptions {
   std::string access_log = {};  // AccessLog's path; empty: none
+  OtlpOptions traces = {};
 };
 
 class RequestLog {
@@ -22,11 +24,14 @@ class RequestLog {
   // As AccessLog's.
   void reopen();
   int64_t dropped_lines() const { return access_ ? access_->dropped() : 0; }
+  int64_t dropped_spans() const { return traces_ ? traces_->dropped() : 0; }
 
  private:
   std::shared_ptr<RequestRecord> make() const;
 
-  std::shared_ptr<AccessLog> access_;  // shared with records under way
+  // Shared with records under way.
+  std::shared_ptr<AccessLog> access_;
+  std::shared_ptr<TraceExporter> traces_;
 };
 
 }  // namespace octet::serve

@@ -6,6 +6,7 @@
 
 #include "octet/engine.h"
 #include "serve/http.h"
+#include "serve/trace_context.h"
 
 namespace octet::serve {
 
@@ -17,6 +18,12 @@ struct RequestRecord {
   std::string route, key;  // of the table of routes; the key's name
   std::string error;       // code of a refusal or of a text's error
   HttpOutcome outcome;
+  TraceContext trace;  // empty where no traces are sent
+
+  // Of a request for texts; empty: of another one.
+  std::string operation, model, reply_id;  // "chat" or "text_completion"; the model's name; of the object that answers
+  int64_t max_tokens = 0, choices = 1;
+  double temperature = 0, top_p = 0;
 
   // Of the front: all texts together, seconds from the request's entering the queue.
   int64_t prompt_tokens = 0, cached_tokens = 0, output_tokens = 0;

@@ -214,6 +214,7 @@ struct Server::Impl {
     if (route.json && route.method == std::string_view("POST")) asked.json = parse_body(asked.body);
     if (route.answer != nullptr) return reply.send(200, kJson, route.answer(asked, model));
     Prepared prepared = route.prepare(asked, model, reply);
+    if (asked.record) describe(route, asked, *prepared.job, *asked.record);
     metrics.ignored_fields(static_cast<int64_t>(prepared.unknown.size()));
     prepared.job->key = asked.key, prepared.job->record = asked.record;
     if (!asked.key.empty())  // what one key has in the prefix cache is none of another's
@@ -223,6 +224,15 @@ struct Server::Impl {
       if (const auto job = weak.lock()) front->cancel(job);
     });
     front->submit(prepared.job, prepared.prompt_tokens);
+  }
+
+  void describe(const Route& route, const ApiRequest& asked, const Job& job, RequestRecord& record) const {
+    const GenerationRequest& first = job.prompts.front();
+    record.operation = route.operation, record.reply_id = job.reply_id;
+    const bool named = asked.json.is_object() && asked.json.contains("model") && asked.json["model"].is_string();
+    record.model = named ? asked.json["model"].get<std::string>() : model.names[0];
+    record.max_tokens = first.max_tokens, record.choices = first.n;
+    record.temperature = first.sampling.temperature, record.top_p = first.sampling.top_p;
   }
 
   // --- probes, answered by the server's thread at once

@@ -49,6 +49,8 @@ ServerMetrics::ServerMetrics(const std::string& prefix, Engine& engine, const st
                  stat([](const EngineStats& s) { return s.cached_tokens; }));
   metrics_.total("access_log_dropped_total", "Lines of the access log that were lost.",
                  [&log] { return static_cast<double>(log.dropped_lines()); });
+  metrics_.total("trace_spans_dropped_total", "Spans that did not reach the collector.",
+                 [&log] { return static_cast<double>(log.dropped_spans()); });
   metrics_.gauge(
       "cache_config_info", "Blocks of the cache.", [] { return 1.0; },
       metric_label("block_size", std::to_string(engine.options().block_size)) + "," +

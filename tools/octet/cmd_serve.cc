@@ -20,7 +20,7 @@ namespace octet {
 namespace {
 
 struct Options {
-  std::string model, metric_names = "octet", new_key, chat_template, reply_format;
+  std::string model, metric_names = "octet", new_key, chat_template, reply_format, otlp_endpoint;
   std::vector<std::string> names;
   EngineOptions engine = {.max_sequences = 256};
   serve::ServerOptions server;
@@ -88,6 +88,8 @@ void run_serve(Options& options) {
   const Signals signals;
   set_thread_count(options.threads);
   if (!options.server.keys.empty()) serve::read_keys(options.server.keys);  // mistakes are told before the model loads
+  options.server.log.traces = serve::read_otlp_options(options.otlp_endpoint);
+  options.server.log.traces.version = version_text("octet");
   serve::RequestLog{options.server.log};
   const std::string folder = model_folder(options.model);
   if (options.engine.recipe.empty() && !options.engine.random_weights && !open_weights(folder)->recipe())
@@ -163,6 +165,10 @@ the access log.)");
   command
       ->add_option("--access-log", server.log.access_log,
                    "a file that gets a line of JSON for every request; - is stderr")
+      ->default_str("");
+  command
+      ->add_option("--otlp-endpoint", options->otlp_endpoint,
+                   "a collector of OTLP over HTTP that gets a span for every request, as http://localhost:4318")
       ->default_str("");
   command->add_option("--new-api-key", options->new_key, "make a key for this name, print it, and end")
       ->default_str("");
