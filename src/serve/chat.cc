@@ -43,6 +43,7 @@ class Chat final : public ChoiceJob {
   };
 
   void on_news(size_t, const GenerationEvent& event) override {
+    if (options_.prompt_logprobs >= 0) add_scores(event, scores_);
     Choice& choice = choices_[static_cast<size_t>(event.sample)];
     std::vector<ReplyEvent> events;
     choice.parser->push(event.text, events);
@@ -132,7 +133,12 @@ class Chat final : public ChoiceJob {
     return list;
   }
 
+  void add_members(Json& whole) override {
+    if (options_.prompt_logprobs >= 0) whole["prompt_logprobs"] = std::move(scores_);
+  }
+
   std::vector<int32_t> prompt_ids_;
+  Json scores_ = no_scores();
   std::vector<Choice> choices_;
 };
 
@@ -157,6 +163,8 @@ Prepared prepare_chat(const ApiRequest& asked, const ApiModel& model, HttpReply 
   if (const auto newer = fields.integer("max_completion_tokens", 1, kMost)) most = newer;
   const ChatInput input = read_chat_input(fields, asked.ordered(), model);
   const ReplyForm form = prepare_turn(input, model, most, request);
+  request.prompt_logprobs = options.prompt_logprobs;
+  ChoiceJob::check_scores(fields, "prompt_logprobs", request, request.prompt_ids.size());
 
   Prepared prepared{.prompt_tokens = static_cast<int64_t>(request.prompt_ids.size()), .unknown = fields.unknown()};
   prepared.job = std::make_shared<Chat>(model, options, std::move(reply), form, request);

@@ -157,6 +157,15 @@ TEST_F(ChatTest, GuidesEndTheTextWhereTheyDo) {
   }
 }
 
+TEST_F(ChatTest, PromptLogprobsAreAMemberOfTheReply) {
+  Json body = saying("[a-c]{3}");
+  body["prompt_logprobs"] = 1;
+  const Json whole = chat(body).json();
+  EXPECT_EQ(whole["prompt_logprobs"].size(), whole["usage"]["prompt_tokens"]);
+  EXPECT_TRUE(whole["prompt_logprobs"][0].is_null());
+  EXPECT_EQ(whole["prompt_logprobs"][1].begin().value().contains("logprob"), true);
+}
+
 TEST_F(ChatTest, WhatCannotBeServedIsNamed) {
   const auto error = [&](const char* field, const Json& value) {
     Json body = saying("x");
