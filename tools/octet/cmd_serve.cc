@@ -25,6 +25,7 @@ struct Options {
   EngineOptions engine = {.max_sequences = 256};
   serve::ServerOptions server;
   double drain_delay = 0, drain_timeout = 30;
+  bool trust_templates = false;
   int threads = 0;
 };
 
@@ -107,6 +108,7 @@ void run_serve(Options& options) {
       .version = version_text("octet")};
   serve::read_generation_config(folder, model.sampling);
   serve::read_chat(folder, options.chat_template, model);
+  if (options.trust_templates) model.request_templates = std::make_shared<serve::TemplateCache>();
   model.trie = make_token_trie(*tokenizer);
   if (!options.reply_format.empty()) model.reply_format = options.reply_format;
   serve::ServerOptions& server_options = options.server;
@@ -152,6 +154,8 @@ the access log.)");
   command->add_option("--served-model-name", options->names, "names that requests may give (default: the folder's)");
   command->add_option("--chat-template", options->chat_template, "a Jinja file (default: the folder's)")
       ->default_str("");
+  command->add_flag("--trust-request-chat-template", options->trust_templates,
+                    "requests may bring a chat template of their own");
   command
       ->add_option("--tool-calls", options->reply_format,
                    "how the model writes them (default: found from the template)")
