@@ -126,7 +126,6 @@ void read_generation(Fields& fields, const ApiModel& model, GenerationRequest& r
   for (const char* key : {"user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier"})
     fields.ignore(key);
   fields.refuse("use_beam_search", "beam search is not served yet");
-  fields.refuse("prompt_logprobs", "log-probabilities of prompts are not served yet");
   read_guide(fields, model, request);
 }
 

@@ -12,6 +12,7 @@
 #include "octet/engine.h"
 #include "serve/fields.h"
 #include "serve/http.h"
+#include "serve/template_cache.h"
 
 namespace octet::serve {
 
@@ -21,16 +22,17 @@ class ResponseStore;
 struct ApiModel {
   Engine* engine = nullptr;
   const Tokenizer* tokenizer = nullptr;
-  std::vector<std::string> names;            // the first is the one that replies give
-  SamplingOptions sampling;                  // where a request says nothing
-  std::shared_ptr<const ChatTemplate> chat;  // none: no chat
-  std::string reply_format;                  // of tool calls, of reply_formats(); empty: none are parsed
-  std::string trusted = "{}";                // JSON of what a template reads beside requests: bos_token, eos_token
-  std::shared_ptr<const TokenTrie> trie;     // of guides
-  int64_t max_texts = 128;                   // of one request: prompts times n
-  int64_t created = 0;                       // seconds since 1970
-  std::string version = {};                  // the server's
-  ResponseStore* responses = nullptr;        // none: no response is kept
+  std::vector<std::string> names;                    // the first is the one that replies give
+  SamplingOptions sampling;                          // where a request says nothing
+  std::shared_ptr<const ChatTemplate> chat;          // none: no chat
+  std::shared_ptr<TemplateCache> request_templates;  // none: requests bring no templates of their own
+  std::string reply_format;                          // of tool calls, of reply_formats(); empty: none are parsed
+  std::string trusted = "{}";             // JSON of what a template reads beside requests: bos_token, eos_token
+  std::shared_ptr<const TokenTrie> trie;  // of guides
+  int64_t max_texts = 128;                // of one request: prompts times n
+  int64_t created = 0;                    // seconds since 1970
+  std::string version = {};               // the server's
+  ResponseStore* responses = nullptr;     // none: no response is kept
 
   // ApiError 404 for another model's name; a request's `model` may be missing.
   void check_name(const std::string& name) const;

@@ -20,7 +20,8 @@ struct ApiRequest {
   std::vector<std::string> parts;  // what stands for the parts in braces of the route's path
   HttpFields fields;
   std::string body;
-  std::string key;      // name of the API key; empty: none is asked for
+  std::string key;                        // name of the API key; empty: none is asked for
+  std::shared_ptr<RequestRecord> record;  // may be none
   nlohmann::json json;  // the body's object; null where the route reads none, or another form than JSON
 
   // The body with its members in the client's order, in which templates print them.
@@ -41,6 +42,7 @@ struct Route {
   const char* path = nullptr;  // "{name}" stands for any one part
   std::string (*answer)(const ApiRequest& request, const ApiModel& model) = nullptr;
   Prepared (*prepare)(const ApiRequest& request, const ApiModel& model, HttpReply reply) = nullptr;
+  const char* operation = "chat";                      // of jobs: gen_ai.operation.name of their traces
   bool json = true;                                    // a POST's body is a JSON object
   std::string (*error)(const ApiError&) = error_body;  // how the wire form writes errors
 };

@@ -13,9 +13,11 @@ using Json = nlohmann::ordered_json;
 
 class Chat final : public ChoiceJob {
  public:
-  Chat(const ApiModel& model, const Options& options, HttpReply reply, const ReplyForm& form, GenerationRequest request)
+  Chat(const ApiModel& model, const Options& options, HttpReply reply, const ReplyForm& form, GenerationRequest request,
+       std::string echo)
       : ChoiceJob(model, options, std::move(reply), "chatcmpl-",
-                  options.stream ? "chat.completion.chunk" : "chat.completion") {
+                  options.stream ? "chat.completion.chunk" : "chat.completion"),
+        echo_(std::move(echo)) {
     for (int64_t i = 0; i < request.n; ++i) choices_.push_back({.parser = form.parser()});
     if (options.ids) prompt_ids_ = request.prompt_ids;
     prompts.push_back(std::move(request));
@@ -27,7 +29,7 @@ class Chat final : public ChoiceJob {
   };
   struct Choice {
     std::unique_ptr<ReplyParser> parser;
-    bool begun = false, text = false, reasoning = false;  // something of each has come
+    bool echoed = false, begun = false, text = false, reasoning = false;  // something of each has come
     std::string content = {}, thought = {};
     std::vector<Call> calls = {};
     std::vector<int32_t> ids = {};
@@ -36,8 +38,10 @@ class Chat final : public ChoiceJob {
   };
 
   void on_news(size_t, const GenerationEvent& event) override {
+    if (options_.prompt_logprobs >= 0) add_scores(event, scores_);
     Choice& choice = choices_[static_cast<size_t>(event.sample)];
     std::vector<ReplyEvent> events;
+    if (!std::exchange(choice.echoed, true) && !echo_.empty()) events.push_back({.text = echo_});
     choice.parser->push(event.text, events);
     const bool ended = event.finished != FinishReason::kNone;
     if (ended) choice.parser->finish(events);
@@ -119,7 +123,13 @@ class Chat final : public ChoiceJob {
     return list;
   }
 
+  void add_members(Json& whole) override {
+    if (options_.prompt_logprobs >= 0) whole["prompt_logprobs"] = std::move(scores_);
+  }
+
+  const std::string echo_;  // text of the prompt's last message, before each choice's
   std::vector<int32_t> prompt_ids_;
+  Json scores_ = no_scores();
   std::vector<Choice> choices_;
 };
 
@@ -136,17 +146,22 @@ Prepared prepare_chat(const ApiRequest& asked, const ApiModel& model, HttpReply 
   if (top && !logprobs) fields.fail("top_logprobs", "only with logprobs: set it to true");
   if (logprobs) options.logprobs = request.logprobs = top.value_or(0);
   for (const char* key : {"reasoning_effort", "modalities", "prediction", "verbosity"}) fields.ignore(key);
-  fields.refuse("chat_template", "a request's own template is not taken");
-  fields.refuse("continue_final_message", "going on with the last message is not served yet");
   fields.refuse("functions", "want tools instead", "[]");
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   std::optional<int64_t> most = fields.integer("max_tokens", 1, kMost);
   if (const auto newer = fields.integer("max_completion_tokens", 1, kMost)) most = newer;
   const ChatInput input = read_chat_input(fields, asked.ordered(), model);
+  // As vLLM: the last message's text, where its role is the reply's.
+  const Json& last = input.messages.back();
+  std::string echo;
+  if (fields.flag("echo").value_or(false) && last.at("role") == "assistant" && last.contains("content"))
+    if (last["content"].is_string()) echo = last["content"].get<std::string>();
   const ReplyForm form = prepare_turn(input, model, most, request);
+  request.prompt_logprobs = options.prompt_logprobs;
+  ChoiceJob::check_scores(fields, "prompt_logprobs", request, request.prompt_ids.size());
 
   Prepared prepared{.prompt_tokens = static_cast<int64_t>(request.prompt_ids.size()), .unknown = fields.unknown()};
-  prepared.job = std::make_shared<Chat>(model, options, std::move(reply), form, request);
+  prepared.job = std::make_shared<Chat>(model, options, std::move(reply), form, request, std::move(echo));
   prepared.job->priority = request.priority;
   return prepared;
 }

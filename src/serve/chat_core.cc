@@ -28,6 +28,46 @@ ToolChoice read_tool_choice(Fields& fields) {
   return choice;
 }
 
+std::shared_ptr<const ChatTemplate> read_template(Fields& fields, const ApiModel& model) {
+  constexpr size_t kMostBytes = 256 << 10;
+  const std::optional<std::string> source = fields.text("chat_template");
+  if (!source) return nullptr;
+  if (!model.request_templates)
+    fields.fail("chat_template", "a request's own template is taken under --trust-request-chat-template only");
+  if (source->size() > kMostBytes) fields.fail("chat_template", fmt::format("the most are {} bytes", kMostBytes));
+  try {
+    return model.request_templates->get(*source);
+  } catch (const Error& error) {
+    throw ApiError(error.message(), "chat_template");
+  }
+}
+
+// The text at the end of the last message: its content, or the last part of it that is text; nullptr: there is none.
+Json* last_text(Json& messages) {
+  Json& message = messages.back();
+  if (!message.contains("content")) return nullptr;
+  Json& content = message["content"];
+  if (content.is_string()) return &content;
+  if (!content.is_array()) return nullptr;
+  for (auto part = content.rbegin(); part != content.rend(); ++part)
+    if (part->contains("text") && (*part)["text"].is_string()) return &(*part)["text"];
+  return nullptr;
+}
+
+// Cuts what the template wrote behind the mark, and the mark. Where the template has trimmed the blank at the mark's
+// end, it would have trimmed blanks at the end of the message too.
+void cut_behind(const std::string& mark, RenderedPrompt& prompt) {
+  const size_t at = prompt.text.rfind(mark.substr(0, mark.size() - 1));
+  if (at == std::string::npos)
+    throw ApiError("continue_final_message: the template does not write the last message's content as it is",
+                   "continue_final_message");
+  const bool trimmed = prompt.text.compare(at, mark.size(), mark) != 0;
+  prompt.text.resize(at);
+  if (trimmed) prompt.text.resize(prompt.text.find_last_not_of(" \t\n\r\f\v") + 1);
+  for (TextRange& range : prompt.from_template) range.end = std::min(range.end, prompt.text.size());
+  std::erase_if(prompt.from_template, [](const TextRange& range) { return range.begin >= range.end; });
+}
+
 }  // namespace
 
 void check_messages(const Json& messages, const std::string& field) {
@@ -46,8 +86,7 @@ void check_messages(const Json& messages, const std::string& field) {
 }
 
 ChatInput read_chat_input(Fields& fields, const Json& ordered, const ApiModel& model) {
-  if (!model.chat) throw ApiError("this model has no chat template (give one by --chat-template)");
-  ChatInput input;
+  ChatInput input{.own_template = read_template(fields, model)};
   if (fields.find("messages") == nullptr) fields.fail("messages", "want a list of at least one message");
   input.messages = ordered.at("messages");
   check_messages(input.messages, "messages");
@@ -57,6 +96,9 @@ ChatInput read_chat_input(Fields& fields, const Json& ordered, const ApiModel& m
   }
   input.choice = read_tool_choice(fields);
   input.generation_prompt = fields.flag("add_generation_prompt").value_or(true);
+  input.continue_final = fields.flag("continue_final_message").value_or(false);
+  if (input.continue_final && input.generation_prompt)
+    fields.fail("continue_final_message", "a new message is begun: set add_generation_prompt to false");
   if (const nlohmann::json* given = fields.find("chat_template_kwargs")) {
     if (!given->is_object()) fields.fail("chat_template_kwargs", "want an object");
     input.settings = ordered.at("chat_template_kwargs");
@@ -65,21 +107,29 @@ ChatInput read_chat_input(Fields& fields, const Json& ordered, const ApiModel& m
 }
 
 ChatPrompt render(const ChatInput& input, const ApiModel& model) {
-  if (!model.chat) throw ApiError("this model has no chat template (give one by --chat-template)");
+  const ChatTemplate* chat = input.own_template ? input.own_template.get() : model.chat.get();
+  if (chat == nullptr) throw ApiError("this model has no chat template (give one by --chat-template)");
   Json bindings = Json::object();
   bindings["messages"] = nullptr;
   bindings["tools"] = input.tools.empty() ? Json() : input.tools;
   bindings["add_generation_prompt"] = input.generation_prompt;
   for (const auto& [name, value] : input.settings.items()) {
-    if (bindings.contains(name) || !model.chat->variables().contains(name))
+    if (bindings.contains(name) || !chat->variables().contains(name))
       throw ApiError(fmt::format("chat_template_kwargs.{}: the template has no such setting", name),
                      "chat_template_kwargs");
     bindings[name] = value;
   }
   try {
-    bindings["messages"] = messages_for_template(input.messages, model.chat->message_form());
-    const RenderedPrompt prompt =
-        model.chat->render(bindings, Json::parse(model.trusted), static_cast<double>(unix_seconds()));
+    Json messages = input.messages;
+    const std::string mark = make_id("goes-on-") + " ";
+    if (input.continue_final) {
+      Json* text = last_text(messages);
+      if (text == nullptr) throw ApiError("continue_final_message: the last message has no text", "messages");
+      *text = text->get<std::string>() + mark;
+    }
+    bindings["messages"] = messages_for_template(std::move(messages), chat->message_form());
+    RenderedPrompt prompt = chat->render(bindings, Json::parse(model.trusted), static_cast<double>(unix_seconds()));
+    if (input.continue_final) cut_behind(mark, prompt);
     return {prompt.text,
             model.tokenizer->encode(prompt.text, {.parse_special = true, .added_in = &prompt.from_template})};
   } catch (const Error& error) {

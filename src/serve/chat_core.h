@@ -24,14 +24,16 @@ struct ChatInput {
   nlohmann::ordered_json settings = nlohmann::ordered_json::object();  // other variables of the template
   ToolChoice choice = {};
   bool generation_prompt = true;
+  bool continue_final = false;                            // the prompt ends with the last message's text
+  std::shared_ptr<const ChatTemplate> own_template = {};  // instead of the model's
 };
-// Fields messages, tools, tool_choice, parallel_tool_calls, chat_template_kwargs and add_generation_prompt. Throws
-// ApiError.
+// Fields messages, tools, tool_choice, parallel_tool_calls, chat_template, chat_template_kwargs, add_generation_prompt
+// and continue_final_message. Throws ApiError.
 ChatInput read_chat_input(Fields& fields, const nlohmann::ordered_json& ordered, const ApiModel& model);
 // `name`: of the messages' field in errors. Throws ApiError.
 void check_messages(const nlohmann::ordered_json& messages, const std::string& name);
 
-// A request's messages as the model's template writes them.
+// A request's messages as the template writes them.
 struct ChatPrompt {
   std::string text;
   std::vector<int32_t> ids;

@@ -157,6 +157,56 @@ TEST_F(ChatTest, GuidesEndTheTextWhereTheyDo) {
   }
 }
 
+// As transformers' apply_chat_template: the prompt ends where the last message's text does.
+TEST_F(ChatTest, GoesOnBehindTheLastMessage) {
+  model_.request_templates = std::make_shared<TemplateCache>();
+  const auto prompt = [&](const Json& messages, const char* source) {
+    const Answer answer = chat({{"messages", messages},
+                                {"continue_final_message", true},
+                                {"add_generation_prompt", false},
+                                {"chat_template", source}},
+                               "/render");
+    return answer.status == 200 ? answer.json()["prompt"].get<std::string>() : answer.body;
+  };
+  const auto saying_last = [](const Json& content) {
+    return Json{{{"role", "user"}, {"content", "a"}}, {{"role", "assistant"}, {"content", content}}};
+  };
+  constexpr const char* kPlain = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</m>{% endfor %}";
+  constexpr const char* kTrimmed = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</m>{% endfor %}";
+  EXPECT_EQ(prompt(saying_last("b a"), kPlain), "<user>a</m><assistant>b a");
+  EXPECT_EQ(prompt(saying_last("b "), kPlain), "<user>a</m><assistant>b ");
+  EXPECT_EQ(prompt(saying_last("b "), kTrimmed), "<user>a</m><assistant>b");
+  EXPECT_EQ(prompt(saying_last(""), kPlain), "<user>a</m><assistant>");
+  const Json parts = {{{"type", "text"}, {"text", "x"}}};
+  EXPECT_EQ(prompt(saying_last(parts), kPlain), "<user>a</m><assistant>x");
+  EXPECT_NE(prompt(saying_last(nullptr), kPlain).find("has no text"), std::string::npos);
+  EXPECT_NE(prompt(saying_last("b"), "nothing").find("does not write the last message"), std::string::npos);
+  EXPECT_NE(prompt(saying_last("b"), "{% for %}").find("chat_template"), std::string::npos);
+}
+
+TEST_F(ChatTest, EchoPutsTheLastMessageBeforeTheReply) {
+  Json body = saying("[a-c]{3}");
+  body["messages"].push_back({{"role", "assistant"}, {"content", "Well, "}});
+  body["continue_final_message"] = true, body["add_generation_prompt"] = false, body["echo"] = true;
+  const std::string whole = chat(body).json()["choices"][0]["message"]["content"];
+  EXPECT_EQ(whole.size(), 9u);
+  EXPECT_TRUE(whole.starts_with("Well, ")) << whole;
+  body["stream"] = true;
+  std::string joined;
+  for (const Json& event : events(chat(body)))
+    for (const Json& choice : event["choices"]) joined += choice["delta"].value("content", "");
+  EXPECT_EQ(joined, whole);
+}
+
+TEST_F(ChatTest, PromptLogprobsAreAMemberOfTheReply) {
+  Json body = saying("[a-c]{3}");
+  body["prompt_logprobs"] = 1;
+  const Json whole = chat(body).json();
+  EXPECT_EQ(whole["prompt_logprobs"].size(), whole["usage"]["prompt_tokens"]);
+  EXPECT_TRUE(whole["prompt_logprobs"][0].is_null());
+  EXPECT_EQ(whole["prompt_logprobs"][1].begin().value().contains("logprob"), true);
+}
+
 TEST_F(ChatTest, WhatCannotBeServedIsNamed) {
   const auto error = [&](const char* field, const Json& value) {
     Json body = saying("x");
@@ -171,7 +221,8 @@ TEST_F(ChatTest, WhatCannotBeServedIsNamed) {
             std::string::npos);
   EXPECT_NE(error("tools", 3).find("tools is 3"), std::string::npos);
   EXPECT_NE(error("tool_choice", "required").find("tool_choice"), std::string::npos);
-  EXPECT_NE(error("chat_template", "x").find("chat_template"), std::string::npos);
+  EXPECT_NE(error("chat_template", "x").find("--trust-request-chat-template"), std::string::npos);
+  EXPECT_NE(error("continue_final_message", true).find("set add_generation_prompt to false"), std::string::npos);
   EXPECT_NE(error("top_logprobs", 3).find("only with logprobs"), std::string::npos);
   EXPECT_NE(error("structured_outputs", {{"json", {{"uniqueItems", true}, {"type", "array"}}}}).find("uniqueItems"),
             std::string::npos);

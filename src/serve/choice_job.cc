@@ -1,5 +1,7 @@
 #include "serve/choice_job.h"
 
+#include <fmt/format.h>
+
 #include "base/json.h"
 
 namespace octet::serve {
@@ -14,12 +16,45 @@ ChoiceJob::Options ChoiceJob::read_options(Fields& fields) {
     options.usage = inner.flag("include_usage").value_or(false);
     if (!options.stream) fields.fail("stream_options", "only of streams: set stream");
   }
+  options.prompt_logprobs = fields.integer("prompt_logprobs", 0, 20).value_or(-1);
+  if (options.prompt_logprobs >= 0 && options.stream)
+    fields.fail("prompt_logprobs", "not in streams: leave stream out");
   return options;
+}
+
+void ChoiceJob::check_scores(const Fields& fields, const char* field, const GenerationRequest& request, size_t tokens) {
+  constexpr int64_t kMostEntries = 500'000;
+  if (request.prompt_logprobs < 0) return;
+  if (request.n > 1) fields.fail(field, "log-probabilities of a prompt are served for n = 1");
+  if (static_cast<int64_t>(tokens) > kMostEntries / (request.prompt_logprobs + 1))
+    fields.fail(field, fmt::format("{} tokens with {} log-probabilities each: the most are {} together", tokens,
+                                   request.prompt_logprobs + 1, kMostEntries));
+}
+
+Json ChoiceJob::no_scores() { return Json::array({nullptr}); }
+
+void ChoiceJob::add_scores(const GenerationEvent& event, Json& scores) const {
+  const auto entry = [&](const TokenLogprob& token, const Json& rank) {
+    return Json{{"logprob", token.logprob}, {"rank", rank}, {"decoded_token", token_text(*model_.tokenizer, token.id)}};
+  };
+  for (size_t i = 0; i < event.prompt_logprobs.size(); ++i) {
+    const TokenLogprob& token = event.prompt_logprobs[i];
+    Json all = Json::object();
+    all[std::to_string(token.id)] = entry(token, nullptr);  // its rank is known among the most likely ones
+    const auto most = std::min(event.prompt_top[i].size(), static_cast<size_t>(options_.prompt_logprobs));
+    for (size_t rank = 1; rank <= most; ++rank) {
+      const TokenLogprob& one = event.prompt_top[i][rank - 1];
+      all[std::to_string(one.id)] = entry(one, rank);
+    }
+    scores.push_back(std::move(all));
+  }
 }
 
 ChoiceJob::ChoiceJob(const ApiModel& model, const Options& options, HttpReply reply, const char* id_prefix,
                      const char* object)
-    : ReplyJob(model, options.stream, std::move(reply)), options_(options), id_(make_id(id_prefix)), object_(object) {}
+    : ReplyJob(model, options.stream, std::move(reply)), options_(options), object_(object) {
+  reply_id = make_id(id_prefix);
+}
 
 void ChoiceJob::write(const Json& choice) { ReplyJob::write(sse(body(Json::array({choice})))); }
 
@@ -34,6 +69,7 @@ void ChoiceJob::set_end(Json& choice, const GenerationEvent& event, const char* 
 
 std::string ChoiceJob::whole(const Usage& usage) {
   Json whole = body(choices());
+  add_members(whole);
   whole["usage"] = usage_json(usage);
   return dump(whole);
 }
@@ -53,7 +89,7 @@ std::string ChoiceJob::error_events(const ApiError& error) const {
 }
 
 Json ChoiceJob::body(Json choices) const {
-  Json body = {{"id", id_}, {"object", object_}, {"created", created_}, {"model", model_.names[0]}};
+  Json body = {{"id", reply_id}, {"object", object_}, {"created", created_}, {"model", model_.names[0]}};
   body["choices"] = std::move(choices);
   if (options_.stream && options_.usage) body["usage"] = nullptr;
   return body;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <limits>
+
 #include "base/json.h"
 #include "serve/choice_job.h"
 
@@ -19,36 +21,68 @@ class Completion final : public ChoiceJob {
     prompts = std::move(requests);
     for (const GenerationRequest& prompt : prompts) {
       prompt_ids_.push_back(options_.ids ? prompt.prompt_ids : std::vector<int32_t>{});
-      echoed_.push_back(echo_ ? model_.tokenizer->decode(prompt.prompt_ids, /*skip_special=*/true) : "");
+      scores_.push_back(no_scores());
+      const std::string echoed = echo_ ? model_.tokenizer->decode(prompt.prompt_ids, /*skip_special=*/true) : "";
       first_.push_back(choices_.size());
-      for (int64_t i = 0; i < prompt.n; ++i) choices_.push_back({.prompt = first_.size() - 1, .text = echoed_.back()});
+      for (int64_t i = 0; i < prompt.n; ++i) {
+        choices_.push_back({.prompt = first_.size() - 1, .text = echoed});
+        if (echo_ && options_.logprobs >= 0) add_token(choices_.back(), {prompt.prompt_ids[0], kNoScore}, nullptr);
+      }
     }
   }
 
  private:
+  static constexpr float kNoScore = std::numeric_limits<float>::quiet_NaN();  // null in JSON
+  using Tokens = std::vector<TokenLogprob>;
+
   struct Choice {
     size_t prompt = 0;
     std::string text = {};  // not yet sent
     std::vector<int32_t> ids = {};
-    std::vector<TokenLogprob> logprobs = {};
-    std::vector<std::vector<TokenLogprob>> top = {};
+    Json logprobs = no_logprobs();
     size_t length = 0;  // of the tokens' texts before these: their offsets
     GenerationEvent last = {};
   };
+
+  static Json no_logprobs() {
+    const Json none = Json::array();
+    return {{"text_offset", none}, {"token_logprobs", none}, {"tokens", none}, {"top_logprobs", none}};
+  }
 
   void on_news(size_t prompt, const GenerationEvent& event) override {
     const size_t index = first_[prompt] + static_cast<size_t>(event.sample);
     Choice& choice = choices_[index];
     choice.text += event.text;
     choice.ids.insert(choice.ids.end(), event.ids.begin(), event.ids.end());
-    choice.logprobs.insert(choice.logprobs.end(), event.logprobs.begin(), event.logprobs.end());
-    choice.top.insert(choice.top.end(), event.top.begin(), event.top.end());
+    if (options_.prompt_logprobs >= 0) add_scores(event, scores_[prompt]);
+    if (echo_ && options_.logprobs >= 0) add_tokens(choice, event.prompt_logprobs, event.prompt_top);
+    if (options_.logprobs >= 0) add_tokens(choice, event.logprobs, event.top);
     if (options_.stream) {
       write(json(index, choice, event));
-      choice.text.clear(), choice.ids.clear(), choice.logprobs.clear(), choice.top.clear();
+      choice.text.clear(), choice.ids.clear(), choice.logprobs = no_logprobs();
     } else if (event.finished != FinishReason::kNone) {
       choice.last = {.finished = event.finished, .stop = event.stop, .stop_id = event.stop_id};
     }
+  }
+
+  void add_tokens(Choice& choice, const Tokens& tokens, const std::vector<Tokens>& top) const {
+    for (size_t i = 0; i < tokens.size(); ++i) add_token(choice, tokens[i], i < top.size() ? &top[i] : nullptr);
+  }
+
+  // The most likely tokens, and the one that came, as OpenAI gives them.
+  void add_token(Choice& choice, const TokenLogprob& token, const Tokens* top) const {
+    const std::string text = token_text(*model_.tokenizer, token.id);
+    choice.logprobs["tokens"].push_back(text), choice.logprobs["token_logprobs"].push_back(token.logprob);
+    choice.logprobs["text_offset"].push_back(choice.length);
+    choice.length += text.size();
+    Json likely;  // null
+    if (top != nullptr) {
+      likely = Json::object();
+      const size_t most = std::min(top->size(), static_cast<size_t>(options_.logprobs));
+      for (size_t i = 0; i < most; ++i) likely[token_text(*model_.tokenizer, (*top)[i].id)] = (*top)[i].logprob;
+      if (!likely.contains(text)) likely[text] = token.logprob;
+    }
+    choice.logprobs["top_logprobs"].push_back(std::move(likely));
   }
 
   Json choices() override {
@@ -57,10 +91,11 @@ class Completion final : public ChoiceJob {
     return list;
   }
 
-  Json json(size_t index, Choice& choice, const GenerationEvent& event) {
+  Json json(size_t index, Choice& choice, const GenerationEvent& event) const {
     Json body = {{"index", index}, {"text", choice.text}, {"logprobs", nullptr}};
     set_end(body, event, finish_name(event.finished));
-    if (options_.logprobs >= 0) body["logprobs"] = logprobs(choice);
+    if (options_.logprobs >= 0) body["logprobs"] = std::move(choice.logprobs);
+    if (options_.prompt_logprobs >= 0) body["prompt_logprobs"] = scores_[choice.prompt];
     if (options_.ids) {
       body["token_ids"] = choice.ids;
       body["prompt_token_ids"] = prompt_ids_[choice.prompt];
@@ -68,23 +103,9 @@ class Completion final : public ChoiceJob {
     return body;
   }
 
-  Json logprobs(Choice& choice) const {
-    Json tokens = Json::array(), values = Json::array(), tops = Json::array(), offsets = Json::array();
-    for (size_t i = 0; i < choice.logprobs.size(); ++i) {
-      const std::string text = token_text(*model_.tokenizer, choice.logprobs[i].id);
-      tokens.push_back(text), values.push_back(choice.logprobs[i].logprob), offsets.push_back(choice.length);
-      choice.length += text.size();
-      Json top = Json::object();
-      if (i < choice.top.size())
-        for (const TokenLogprob& one : choice.top[i]) top[token_text(*model_.tokenizer, one.id)] = one.logprob;
-      tops.push_back(std::move(top));
-    }
-    return {{"text_offset", offsets}, {"token_logprobs", values}, {"tokens", tokens}, {"top_logprobs", tops}};
-  }
-
   const bool echo_;
-  std::vector<std::string> echoed_;
   std::vector<std::vector<int32_t>> prompt_ids_;
+  std::vector<Json> scores_;   // of each prompt
   std::vector<size_t> first_;  // choice of each prompt
   std::vector<Choice> choices_;
 };
@@ -143,9 +164,10 @@ Prepared prepare_completion(const ApiRequest& asked, const ApiModel& model, Http
   options.logprobs = fields.integer("logprobs", 0, 20).value_or(-1);
   request.logprobs = options.logprobs;
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  const std::optional<int64_t> max_tokens = fields.integer("max_tokens", 1, kMost);
-  request.max_tokens = max_tokens.value_or(16);
-  if (echo && options.logprobs >= 0) fields.fail("echo", "with logprobs it is not served yet");
+  const bool echo_scores = echo && options.logprobs >= 0, scores = options.prompt_logprobs >= 0;
+  // Without a token of its own a reply is the prompt, or its scores.
+  request.max_tokens = fields.integer("max_tokens", echo || scores ? 0 : 1, kMost).value_or(16);
+  request.prompt_logprobs = std::max(options.prompt_logprobs, echo_scores ? options.logprobs : -1);
   fields.refuse("suffix", "suffixes are not served", "\"\"");
   if (const auto best = fields.integer("best_of", 1, model.max_texts); best && *best != request.n)
     fields.fail("best_of", "other than n it is not served yet");
@@ -153,6 +175,7 @@ Prepared prepare_completion(const ApiRequest& asked, const ApiModel& model, Http
   Prepared prepared;
   std::vector<GenerationRequest> requests;
   for (std::vector<int32_t>& ids : read_prompts(fields, model)) {
+    ChoiceJob::check_scores(fields, scores ? "prompt_logprobs" : "echo", request, ids.size());
     prepared.prompt_tokens += static_cast<int64_t>(ids.size());
     requests.push_back(request);
     requests.back().prompt_ids = std::move(ids);

@@ -73,7 +73,7 @@ void Front::submit(const std::shared_ptr<Job>& job, int64_t prompt_tokens) {
   }
   if (refusal) {
     if (watch_ != nullptr) watch_->refused(*refusal);
-    return job->on_refusal(*refusal);
+    return refuse(*job, *refusal);
   }
   tell(job);
 }
@@ -123,14 +123,14 @@ void Front::work() {
         const std::lock_guard lock(mutex_);
         all = jobs_;
       }
-      for (const auto& [id, job] : all) job->on_refusal(*refusal), cancel(job);
+      for (const auto& [id, job] : all) refuse(*job, *refusal), cancel(job);
     }
     for (const auto& job : jobs) {
       try {
         drain(job);
       } catch (const std::exception& error) {
         log_warning("a request failed: {}", error.what());
-        job->on_refusal({500, "internal", "the reply could not be made", 0});
+        refuse(*job, {500, "internal", "the reply could not be made", 0});
         cancel(job);
       }
     }
@@ -140,6 +140,11 @@ void Front::work() {
       log_warning("a request could not enter the engine: {}", error.what());
     }
   }
+}
+
+void Front::refuse(Job& job, const Refusal& refusal) {
+  if (job.record) job.record->error = refusal.reason;
+  job.on_refusal(refusal);
 }
 
 void Front::drain(const std::shared_ptr<Job>& job) {
@@ -164,6 +169,10 @@ void Front::drain(const std::shared_ptr<Job>& job) {
         watch_->between((at - last) / static_cast<double>(event.ids.size()), static_cast<int64_t>(event.ids.size()));
       if (!event.ids.empty()) last = at;
       if (event.finished != FinishReason::kNone) --job->running_, job->finished_ = event.finished;
+      if (event.finished != FinishReason::kNone && job->record) {
+        job->record->finished.push_back(event.finished);
+        if (event.error_kind != ErrorKind::kNone) job->record->error = error_kind_name(event.error_kind);
+      }
       job->on_event(i, event);
     }
   }
@@ -183,8 +192,10 @@ void Front::end(const std::shared_ptr<Job>& job) {
     jobs_.erase(job->id_);
     if (KeyBudget* budget = budget_of(*job)) budget->give_back(job->texts_, std::max<int64_t>(job->tokens_ - used, 0));
   }
+  const double queued = std::max(job->entered_ - job->submitted, 0.0);
+  if (job->record) job->record->add(times, queued);
   job->on_end(times);
-  if (watch_ != nullptr) watch_->finished(times, std::max(job->entered_ - job->submitted, 0.0), job->finished_);
+  if (watch_ != nullptr) watch_->finished(times, queued, job->finished_);
 }
 
 void Front::pump() {

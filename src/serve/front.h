@@ -10,6 +10,7 @@
 
 #include "octet/engine.h"
 #include "serve/admission.h"
+#include "serve/request_record.h"
 
 namespace octet::serve {
 
@@ -24,9 +25,11 @@ class Job : public std::enable_shared_from_this<Job> {
   virtual void on_refusal(const Refusal& refusal) = 0;
 
   std::vector<GenerationRequest> prompts;
-  std::string key;       // name of the one that asks; empty: none
-  int32_t priority = 0;  // added to the key's
-  double submitted = 0;  // seconds, of the front's clock
+  std::string key;                             // name of the one that asks; empty: none
+  int32_t priority = 0;                        // added to the key's
+  double submitted = 0;                        // seconds, of the front's clock
+  std::string reply_id;                        // of the object that answers; empty: it has none
+  std::shared_ptr<RequestRecord> record = {};  // none: nobody wants it
 
  private:
   friend class Front;
@@ -84,6 +87,7 @@ class Front {
   void tell(const std::weak_ptr<Job>& job);
   void drain(const std::shared_ptr<Job>& job);
   void end(const std::shared_ptr<Job>& job);
+  static void refuse(Job& job, const Refusal& refusal);
   // Moves requests into the engine while it has few that wait. Called without the lock.
   void pump();
 

@@ -31,6 +31,13 @@ struct HttpRequest {
   std::string_view field(std::string_view name) const;
 };
 
+// What became of a reply. Seconds count from the request's last byte.
+struct HttpOutcome {
+  int status = 499;   // 499: its peer went before it began
+  int64_t bytes = 0;  // sent, the head too
+  double first_byte = 0, seconds = 0;
+};
+
 // What a handler answers with. Copies are handles of one reply; from any thread. Where the last one goes before the
 // reply has ended, a reply that has not begun becomes status 500 and a stream is cut off. Bytes for a peer that has
 // gone are dropped.
@@ -53,6 +60,9 @@ class HttpReply {
   bool gone() const;  // the peer has closed, or reads too slowly
   // `call` runs once, in the server's thread, when the peer goes before the reply has ended; now, if it has gone.
   void on_gone(std::function<void()> call);
+  // `call` runs once, in the server's thread, when the last byte is written or the peer has gone. None: the server
+  // ends.
+  void on_outcome(std::function<void(const HttpOutcome& outcome)> call);
 
  private:
   struct Handle;
@@ -74,6 +84,8 @@ struct HttpOptions {
   double head_seconds = 10;            // for a request's head, from its first byte or the connection's opening
   double body_seconds = 60;
   double idle_seconds = 75;  // between requests, and for a peer to read some of what it was sent
+  // Hears of bytes that were refused as they came and no handler has seen.
+  std::function<void(const std::string& peer, const HttpOutcome& outcome)> refused = {};
 };
 
 class HttpServer {

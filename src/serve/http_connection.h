@@ -157,7 +157,10 @@ class StreamConnection final : public HttpConnection, public std::enable_shared_
     refusal.send(status, "application/json",
                  fmt::format(R"({{"error":{{"message":"{}","type":"invalid_request_error","code":{}}}}})", why, status),
                  {});
-    co_await write(refusal.take().bytes);
+    const std::string bytes = refusal.take().bytes;
+    if (!reply_ && shared_->options.refused)
+      shared_->options.refused(peer_, {.status = status, .bytes = static_cast<int64_t>(bytes.size())});
+    co_await write(bytes);
   }
 
   // The next request; none: the connection is to be closed.
@@ -287,6 +290,7 @@ class StreamConnection final : public HttpConnection, public std::enable_shared_
       if (taken.bytes.empty()) co_await wait(Clock::time_point::max());
     }
     reply_->set_gone();
+    reply_->tell_outcome();
     reply_ = nullptr;
     --shared_->running;
     co_return whole&& keeps&& chunked_;

@@ -30,6 +30,9 @@ void HttpReply::end() { handle_->state->end(); }
 bool HttpReply::begun() const { return handle_->state->begun(); }
 bool HttpReply::gone() const { return handle_->state->gone(); }
 void HttpReply::on_gone(std::function<void()> call) { handle_->state->on_gone(std::move(call)); }
+void HttpReply::on_outcome(std::function<void(const HttpOutcome& outcome)> call) {
+  handle_->state->on_outcome(std::move(call));
+}
 
 std::string_view HttpRequest::field(std::string_view name) const {
   const auto same = [&](const HttpField& field) {
@@ -70,6 +73,7 @@ const char* http_status_name(int status) {
 
 void HttpReply::State::add_head(int status, std::string_view content_type, const HttpFields& fields,
                                 const std::string& length) {
+  outcome_.status = status;
   fmt::format_to(std::back_inserter(pending_), "HTTP/1.1 {} {}\r\nContent-Type: {}\r\n{}\r\n", status,
                  http_status_name(status), content_type, length);
   fields_.insert(fields_.end(), fields.begin(), fields.end());
@@ -187,6 +191,21 @@ bool HttpReply::State::too_slow() const {
 void HttpReply::State::sent(size_t bytes) {
   const std::lock_guard lock(mutex_);
   unread_ -= static_cast<int64_t>(bytes);
+  if (outcome_.bytes == 0) outcome_.first_byte = std::chrono::duration<double>(Clock::now() - asked_).count();
+  outcome_.bytes += static_cast<int64_t>(bytes);
+}
+
+void HttpReply::State::on_outcome(std::function<void(const HttpOutcome&)> call) {
+  const std::lock_guard lock(mutex_);
+  on_outcome_ = std::move(call);
+}
+
+void HttpReply::State::tell_outcome() {
+  std::unique_lock lock(mutex_);
+  outcome_.seconds = std::chrono::duration<double>(Clock::now() - asked_).count();
+  const auto call = std::exchange(on_outcome_, nullptr);
+  lock.unlock();
+  if (call) call(outcome_);
 }
 
 void HttpReply::State::set_gone() {

@@ -1,6 +1,7 @@
 // The state of one reply, between those who make it and the connection that sends it.
 #pragma once
 
+#include <chrono>
 #include <mutex>
 
 #include "serve/http.h"
@@ -29,6 +30,7 @@ class HttpReply::State {
   bool begun() const;
   bool gone() const;
   void on_gone(std::function<void()> call);
+  void on_outcome(std::function<void(const HttpOutcome&)> call);
 
   // --- for the connection
   struct Taken {
@@ -40,6 +42,7 @@ class HttpReply::State {
   void sent(size_t bytes);  // of those taken
   bool too_slow() const;    // more than `most` of a stream is unread
   void set_gone();          // calls what waits for it
+  void tell_outcome();      // the same
   bool keeps() const { return kind_.keeps; }
 
  private:
@@ -57,6 +60,10 @@ class HttpReply::State {
   Phase phase_ = Phase::kNew;
   bool woken_ = false, broken_ = false, gone_ = false, too_slow_ = false;
   std::function<void()> on_gone_;
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point asked_ = Clock::now();
+  HttpOutcome outcome_;
+  std::function<void(const HttpOutcome&)> on_outcome_;
 };
 
 }  // namespace octet::serve

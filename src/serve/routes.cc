@@ -14,7 +14,7 @@ const std::vector<Route>& routes() {
       {.method = "GET", .path = "/server_info", .answer = server_info},
       {.path = "/tokenize", .answer = tokenize},
       {.path = "/detokenize", .answer = detokenize},
-      {.path = "/v1/completions", .prepare = prepare_completion},
+      {.path = "/v1/completions", .prepare = prepare_completion, .operation = "text_completion"},
       {.path = "/v1/chat/completions", .prepare = prepare_chat},
       {.path = "/v1/chat/completions/render", .answer = render_chat},
       {.path = "/v1/messages", .prepare = prepare_message, .error = message_error_body},

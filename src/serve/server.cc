@@ -81,11 +81,13 @@ struct Server::Impl {
   Impl(const ApiModel& served, const ServerOptions& opts)
       : model(served),
         options(opts),
-        metrics(opts.metric_prefix, *served.engine, [this] { return front ? front->waiting() : 0; }),
+        log(opts.log),
+        metrics(
+            opts.metric_prefix, *served.engine, [this] { return front ? front->waiting() : 0; }, log),
         front(std::make_unique<Front>(*served.engine, opts.keys.empty() ? std::vector<ApiKey>{} : read_keys(opts.keys),
                                       opts.front, &metrics)),
         readers(std::make_unique<ReaderPool>(opts.parsers)),
-        http(std::make_unique<HttpServer>(opts.http, [this](HttpRequest request, HttpReply reply) {
+        http(std::make_unique<HttpServer>(http_options(), [this](HttpRequest request, HttpReply reply) {
           handle(std::make_shared<HttpRequest>(std::move(request)), std::move(reply));
         })) {}
 
@@ -93,6 +95,12 @@ struct Server::Impl {
     http.reset();
     readers.reset();
     front.reset();
+  }
+
+  HttpOptions http_options() const {
+    HttpOptions http_options = options.http;
+    http_options.refused = [this](const std::string& peer, const HttpOutcome& outcome) { log.refused(peer, outcome); };
+    return http_options;
   }
 
   // --- every request
@@ -129,19 +137,24 @@ struct Server::Impl {
     if (id.empty()) id = make_id("");
     reply.add_field("X-Request-Id", id);
     reply.add_field("Request-Id", id);  // where Anthropic's clients look
+    const std::shared_ptr<RequestRecord> record = log.begin(*request, id);
+    if (record) reply.on_outcome([record](const HttpOutcome& outcome) { record->outcome = outcome; });
     try {
       check_host(*request);
-      dispatch(id, request, reply);
+      dispatch(id, request, record, reply);
     } catch (const ApiError& error) {
       metrics.refused("invalid");
+      if (record) record->error = error_code(error);
       reply.send(error.status(), kJson, error_body(error));
     }
   }
 
-  void dispatch(const std::string& id, const std::shared_ptr<HttpRequest>& request, HttpReply& reply) {
+  void dispatch(const std::string& id, const std::shared_ptr<HttpRequest>& request,
+                const std::shared_ptr<RequestRecord>& record, HttpReply& reply) {
     const std::string& path = request->path;
     const bool get = request->method == "GET" || request->method == "HEAD";
     if (is_probe(path)) {
+      if (record) record->probe = true;
       if (get) return probe(path, reply);
       return wrong_method(*request, "GET", reply);
     }
@@ -152,6 +165,7 @@ struct Server::Impl {
       methods += methods.empty() ? route.method : fmt::format(", {}", route.method);
       asked->id = id;
       if (get ? route.method != std::string_view("GET") : route.method != request->method) continue;
+      asked->record = record;
       return accept(route, std::move(asked), request, reply);
     }
     if (!methods.empty()) return wrong_method(*request, methods, reply);
@@ -163,7 +177,12 @@ struct Server::Impl {
     throw ApiError(fmt::format("{} takes {}, not {}", request.path, methods, request.method), {}, 405);
   }
 
+  static std::string error_code(const ApiError& error) {
+    return error.code().empty() ? std::to_string(error.status()) : error.code();
+  }
+
   static void send_error(const Route& route, const ApiRequest& asked, ApiError error, HttpReply& reply) {
+    if (asked.record) asked.record->error = error_code(error);
     error.set_request_id(asked.id);
     reply.send(error.status(), kJson, route.error(error));
   }
@@ -176,7 +195,9 @@ struct Server::Impl {
   void accept(const Route& route, std::shared_ptr<ApiRequest> asked, const std::shared_ptr<HttpRequest>& request,
               HttpReply& reply) {
     try {
+      if (asked->record) asked->record->route = route.path;
       asked->key = check_key(*request);
+      if (asked->record) asked->record->key = asked->key;
       const bool added = readers->add([this, &route, asked, request, reply]() mutable {
         try {
           asked->path = std::move(request->path), asked->fields = std::move(request->fields);
@@ -200,8 +221,9 @@ struct Server::Impl {
     if (route.json && route.method == std::string_view("POST")) asked.json = parse_body(asked.body);
     if (route.answer != nullptr) return reply.send(200, kJson, route.answer(asked, model));
     Prepared prepared = route.prepare(asked, model, reply);
+    if (asked.record) describe(route, asked, *prepared.job, *asked.record);
     metrics.ignored_fields(static_cast<int64_t>(prepared.unknown.size()));
-    prepared.job->key = asked.key;
+    prepared.job->key = asked.key, prepared.job->record = asked.record;
     if (!asked.key.empty())  // what one key has in the prefix cache is none of another's
       for (GenerationRequest& prompt : prepared.job->prompts)
         prompt.cache_salt = fmt::format("{} {} {}", asked.key.size(), asked.key, prompt.cache_salt);
@@ -209,6 +231,15 @@ struct Server::Impl {
       if (const auto job = weak.lock()) front->cancel(job);
     });
     front->submit(prepared.job, prepared.prompt_tokens);
+  }
+
+  void describe(const Route& route, const ApiRequest& asked, const Job& job, RequestRecord& record) const {
+    const GenerationRequest& first = job.prompts.front();
+    record.operation = route.operation, record.reply_id = job.reply_id;
+    const bool named = asked.json.is_object() && asked.json.contains("model") && asked.json["model"].is_string();
+    record.model = named ? asked.json["model"].get<std::string>() : model.names[0];
+    record.max_tokens = first.max_tokens, record.choices = first.n;
+    record.temperature = first.sampling.temperature, record.top_p = first.sampling.top_p;
   }
 
   // --- probes, answered by the server's thread at once
@@ -235,6 +266,7 @@ struct Server::Impl {
   const ApiModel& model;
   const ServerOptions options;
   std::atomic<bool> unready = false;
+  RequestLog log;
   ServerMetrics metrics;
   std::unique_ptr<Front> front;
   std::unique_ptr<ReaderPool> readers;
@@ -247,6 +279,7 @@ Server::~Server() = default;
 int Server::port() const { return impl_->http->port(); }
 
 void Server::reload() {
+  impl_->log.reopen();
   if (!impl_->options.keys.empty()) impl_->front->set_keys(read_keys(impl_->options.keys));
   if (!impl_->options.http.certificate.empty()) impl_->http->reload_certificate();
 }

@@ -8,12 +8,14 @@
 #include "serve/api.h"
 #include "serve/front.h"
 #include "serve/http.h"
+#include "serve/request_log.h"
 
 namespace octet::serve {
 
 struct ServerOptions {
   HttpOptions http;
   FrontOptions front;
+  RequestLogOptions log;
   std::string keys = {};                 // file of API keys; empty: none is asked for
   std::string metric_prefix = "octet_";  // "vllm:" for tools that know those names
   std::vector<std::string> hosts = {};   // names that a request's Host may have beside this machine's loopback ones
@@ -31,7 +33,7 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   int port() const;
-  // Certificate and keys, from their files. Throws with the old ones kept.
+  // Certificate and keys, from their files, and the access log's file. Throws with the old ones kept.
   void reload();
   // Not ready any more, but serving.
   void set_unready();

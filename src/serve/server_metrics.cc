@@ -12,7 +12,8 @@ const std::vector<double> kBetween = {0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0
 
 }  // namespace
 
-ServerMetrics::ServerMetrics(const std::string& prefix, Engine& engine, const std::function<int64_t()>& waiting)
+ServerMetrics::ServerMetrics(const std::string& prefix, Engine& engine, const std::function<int64_t()>& waiting,
+                             const RequestLog& log)
     : metrics_(prefix),
       ignored_(metrics_.counter("ignored_fields_total", "Fields of requests that no one knows.")),
       first_(
@@ -46,6 +47,10 @@ ServerMetrics::ServerMetrics(const std::string& prefix, Engine& engine, const st
                  stat([](const EngineStats& s) { return s.prompt_tokens; }));
   metrics_.total("prefix_cache_hits_total", "Of them, tokens found.",
                  stat([](const EngineStats& s) { return s.cached_tokens; }));
+  metrics_.total("access_log_dropped_total", "Lines of the access log that were lost.",
+                 [&log] { return static_cast<double>(log.dropped_lines()); });
+  metrics_.total("trace_spans_dropped_total", "Spans that did not reach the collector.",
+                 [&log] { return static_cast<double>(log.dropped_spans()); });
   metrics_.gauge(
       "cache_config_info", "Blocks of the cache.", [] { return 1.0; },
       metric_label("block_size", std::to_string(engine.options().block_size)) + "," +

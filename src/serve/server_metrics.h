@@ -6,12 +6,14 @@
 #include "octet/engine.h"
 #include "serve/front.h"
 #include "serve/metrics.h"
+#include "serve/request_log.h"
 
 namespace octet::serve {
 
 class ServerMetrics final : public FrontWatch {
  public:
-  ServerMetrics(const std::string& prefix, Engine& engine, const std::function<int64_t()>& waiting);
+  ServerMetrics(const std::string& prefix, Engine& engine, const std::function<int64_t()>& waiting,
+                const RequestLog& log);
 
   void refused(const std::string& reason);
   void refused(const Refusal& refusal) override { refused(refusal.reason); }

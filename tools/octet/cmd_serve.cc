@@ -22,12 +22,13 @@ namespace octet {
 namespace {
 
 struct Options {
-  std::string model, metric_names = "octet", new_key, chat_template, reply_format;
+  std::string model, metric_names = "octet", new_key, chat_template, reply_format, otlp_endpoint;
   std::vector<std::string> names;
   EngineOptions engine = {.max_sequences = 256};
   serve::ServerOptions server;
   double drain_delay = 0, drain_timeout = 30;
   int64_t responses = 0;  // kept for each key
+  bool trust_templates = false;
   int threads = 0;
 };
 
@@ -95,6 +96,9 @@ void run_serve(Options& options) {
   check(!named || !options.engine.tokenizer.empty(), ErrorCode::kInvalidArgument,
         "{} is no folder: with random weights of a named model want --tokenizer FOLDER", options.model);
   const std::string folder = named ? options.model : model_folder(options.model);
+  options.server.log.traces = serve::read_otlp_options(options.otlp_endpoint);
+  options.server.log.traces.version = version_text("octet");
+  serve::RequestLog{options.server.log};
   if (options.engine.recipe.empty() && !options.engine.random_weights && !open_weights(folder)->recipe())
     options.engine.recipe = "bf16";
   const auto tokenizer = load_tokenizer(options.engine.tokenizer.empty() ? folder : options.engine.tokenizer);
@@ -110,6 +114,7 @@ void run_serve(Options& options) {
       .version = version_text("octet")};
   serve::read_generation_config(folder, model.sampling);
   serve::read_chat(folder, options.chat_template, model);
+  if (options.trust_templates) model.request_templates = std::make_shared<serve::TemplateCache>();
   model.trie = make_token_trie(*tokenizer);
   if (!options.reply_format.empty()) model.reply_format = options.reply_format;
   serve::ResponseStore responses({.responses = options.responses, .bytes = options.responses << 18});
@@ -130,7 +135,7 @@ void run_serve(Options& options) {
   while (signals.wait() == SIGHUP) {
     try {
       server.reload();
-      log_info("keys and certificate are read again");
+      log_info("keys and certificate are read again, the access log is opened again");
     } catch (const Error& error) {
       log_warning("the old keys and certificate stay: {}", error.what());
     }
@@ -151,12 +156,15 @@ void add_serve_command(CLI::App& app) {
   octet serve path/to/model --new-api-key alice 2>> keys.jsonl
   octet serve path/to/model --host 0.0.0.0 --api-keys keys.jsonl --ssl-certfile chain.pem --ssl-keyfile key.pem
 SIGTERM ends it: /readyz is 503 at once, after --drain-delay nothing new is taken, after --drain-timeout what still
-runs is cut off; a second SIGTERM cuts off at once. SIGHUP reads keys and certificate again.)");
+runs is cut off; a second SIGTERM cuts off at once. SIGHUP reads keys and certificate again and reopens
+the access log.)");
   add_model_option(*command, options->model);
   add_tokenizer_option(*command, engine.tokenizer);
   command->add_option("--served-model-name", options->names, "names that requests may give (default: the folder's)");
   command->add_option("--chat-template", options->chat_template, "a Jinja file (default: the folder's)")
       ->default_str("");
+  command->add_flag("--trust-request-chat-template", options->trust_templates,
+                    "requests may bring a chat template of their own");
   command
       ->add_option("--tool-calls", options->reply_format,
                    "how the model writes them (default: found from the template)")
@@ -166,6 +174,14 @@ runs is cut off; a second SIGTERM cuts off at once. SIGHUP reads keys and certif
   command->add_option("--uds", server.http.unix_socket, "a UNIX socket to listen at instead")->default_str("");
   command->add_option("--allow-host", server.hosts, "names that a request to loopback may have as its Host or Origin");
   command->add_option("--api-keys", server.keys, "a file of keys, a line of JSON each (--new-api-key makes them)")
+      ->default_str("");
+  command
+      ->add_option("--access-log", server.log.access_log,
+                   "a file that gets a line of JSON for every request; - is stderr")
+      ->default_str("");
+  command
+      ->add_option("--otlp-endpoint", options->otlp_endpoint,
+                   "a collector of OTLP over HTTP that gets a span for every request, as http://localhost:4318")
       ->default_str("");
   command->add_option("--new-api-key", options->new_key, "make a key for this name, print it, and end")
       ->default_str("");
