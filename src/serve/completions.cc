@@ -19,7 +19,7 @@ class Completion final : public ReplyJob {
     prompts = std::move(requests);
     for (const GenerationRequest& prompt : prompts) {
       prompt_ids_.push_back(options_.ids ? prompt.prompt_ids : std::vector<int32_t>{});
-      echoed_.push_back(echo_ ? model_.tokenizer->decode(prompt.prompt_ids, /*skip_special=*/true) : "");
+      echoed_.push_back(echo_ ? text_of(prompt.prompt_ids) : "");
       first_.push_back(choices_.size());
       for (int64_t i = 0; i < prompt.n; ++i) choices_.push_back({.prompt = first_.size() - 1, .text = echoed_.back()});
     }
@@ -35,6 +35,12 @@ class Completion final : public ReplyJob {
     size_t length = 0;  // of the tokens' texts before these: their offsets
     GenerationEvent last = {};
   };
+
+  // Ids beyond the tokenizer, rows of a padded vocabulary, have no text.
+  std::string text_of(std::vector<int32_t> ids) const {
+    std::erase_if(ids, [&](int32_t id) { return id >= model_.tokenizer->vocab_size(); });
+    return model_.tokenizer->decode(ids, /*skip_special=*/true);
+  }
 
   void on_news(size_t prompt, const GenerationEvent& event) override {
     const size_t index = first_[prompt] + static_cast<size_t>(event.sample);
