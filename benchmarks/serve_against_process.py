@@ -5,7 +5,8 @@
         --kv-cache e4m3 --tokenizer gpt2-bpe --fill-vocab 128256 --max-step-tokens 8192 --json result.json
 
 One sitting: `octet bench throughput` with all streams at once; a server; `octet bench serve` with as many streams, then
-with half of them following a JSON schema that cannot end early. Prompts are random ids, those of each run others.
+with half of them following a JSON schema that cannot end early. Prompts are random ids, those of each run others. All streams
+wait at once, which a server refuses by default once it has seen how slowly few streams go: --max-wait.
 --fill-vocab N fills a GPT-2 vocabulary (encoder.json, vocab.bpe) with words that no merge makes, up to N tokens.
 """
 
@@ -102,7 +103,7 @@ def main():
         results = {}
         results["in process"] = run([args.octet, "bench", "throughput", args.model, *shared, *streams,
                                      "--warmup", str(args.warmup)], folder / "process.json")
-        with serving([args.octet, "serve", args.model, *shared, "--port", "0", *args.serve.split()], folder / "log") as url:
+        with serving([args.octet, "serve", args.model, *shared, "--port", "0", "--max-wait", "3600", *args.serve.split()], folder / "log") as url:
             load = [args.octet, "bench", "serve", url, *lengths]
             load += ["-n", str(args.streams), "--warmup", str(args.warmup)]
             results["over HTTP"] = run([*load, "--seed", "3"], folder / "http.json")

@@ -22,7 +22,7 @@ class Completion final : public ChoiceJob {
     for (const GenerationRequest& prompt : prompts) {
       prompt_ids_.push_back(options_.ids ? prompt.prompt_ids : std::vector<int32_t>{});
       scores_.push_back(no_scores());
-      const std::string echoed = echo_ ? model_.tokenizer->decode(prompt.prompt_ids, /*skip_special=*/true) : "";
+      const std::string echoed = echo_ ? text_of(prompt.prompt_ids) : "";
       first_.push_back(choices_.size());
       for (int64_t i = 0; i < prompt.n; ++i) {
         choices_.push_back({.prompt = first_.size() - 1, .text = echoed});
@@ -47,6 +47,12 @@ class Completion final : public ChoiceJob {
   static Json no_logprobs() {
     const Json none = Json::array();
     return {{"text_offset", none}, {"token_logprobs", none}, {"tokens", none}, {"top_logprobs", none}};
+  }
+
+  // Ids beyond the tokenizer, rows of a padded vocabulary, have no text.
+  std::string text_of(std::vector<int32_t> ids) const {
+    std::erase_if(ids, [&](int32_t id) { return id >= model_.tokenizer->vocab_size(); });
+    return model_.tokenizer->decode(ids, /*skip_special=*/true);
   }
 
   void on_news(size_t prompt, const GenerationEvent& event) override {
