@@ -57,7 +57,7 @@ const std::vector<std::string> kTags = {"</function>\n</tool_call>", "</tool_cal
 const std::shared_ptr<const TokenTrie>& vocabulary() {
   static const auto trie = [] {
     std::vector<std::string> tokens = Json::parse(R"(["<tool_call>", "<think>", "</think>", "<function=", "</function>",
-      "<parameter=", "</parameter>\n", "x\n</parameter>\n<", "\n", "\n\n", "\": \"", "\", \"", "\"}", "}\n", "{\"", "abc\"",
+      "<parameter=", "</parameter>\n", "</parameter>", "</arg_value>", "x\n</parameter>\n<", "\n", "\n\n", "\": \"", "\", \"", "\"}", "}\n", "{\"", "abc\"",
       "; {", "}, {\"", " [", "[{", "</", "\\n", "\\\"", "name", "weather", "search", "ab", "city", "days", "é", "12", "null"])");
     for (const char* part : {"\xc3", "\xa9"}) tokens.push_back(part);
     for (const auto* list : {&kMembers, &kTags}) tokens.insert(tokens.end(), list->begin(), list->end());
@@ -243,6 +243,65 @@ TEST(CallGuide, AsTemplatesWriteCalls) {
   for (const char* begin : {"[", " ["})
     EXPECT_TRUE(accepts(list, "[TOOL_CALLS]" + std::string(begin) + R"({"name": "now", "arguments": {}}, )" +
                                   R"({"name": "weather", "arguments": {"city": "", "days": 1}}])"));
+}
+
+struct Value {
+  const char* schema;
+  std::vector<std::string> valid, invalid;
+};
+
+TEST(CallGuide, BareValuesFitOnceTheParserHasReadThem) {
+  const std::vector<Value> values = {
+      {R"({"type": "string"})",
+       {"x", "", "5", "null", "\n a\n", "<b> </param>", "a\n\nb", "\xc3\xa9"},
+       {"</parameter></arg_value>", "a\n<parameter=b>\n</arg_value>", "\xff b", "\xc3"}},
+      {R"({"description": "any"})", {"x", "5", "{\"a\": 1}", "True"}, {"\xff b"}},
+      {R"({"anyOf": [{"type": "string"}, {"type": "null"}]})", {"x", "null", "3.5", "\"q\""}, {}},
+      {R"({"type": ["string", "integer"]})", {"3", "\"3.5\""}, {"3.5", "x"}},
+      {R"({"type": ["string", "number"], "maxLength": 2})", {"3.5", "\"ab\""}, {"a", "abc", "\"abc\""}},
+      {R"({"type": "integer"})", {"3"}, {"3.5", "x", ""}},
+      {R"({"enum": [1.0, true]})", {"1", "1.0", "true"}, {"2", "\"1\""}},
+      {R"({"type": "array", "items": {"type": "string"}})",
+       {R"(["<b>", "</"])", R"(["<\/parameter>", "<\/arg_value>"])"},
+       {R"(["</parameter>", "</arg_value>"])"}},
+      {R"({"additionalProperties": true})", {R"({"<a>": ["</b>"]})"}, {}},
+      {R"({"type": "object"})", {R"({"<a>": ["</b>"]})"}, {R"({"</parameter></arg_value>": 1})", "a"}},
+      {R"({"enum": ["a", "b c"]})", {"a", "b c"}, {"\"a\"", "b"}},
+      {R"({"type": "string", "pattern": "b$", "minLength": 2, "maxLength": 3})",
+       {"bb", "\xc3\xa9\nb"},
+       {"b", "ba", "aabb"}},
+      {R"({"type": "string", "format": "date"})", {"2024-02-29"}, {"2023-02-29", "on 2024-02-29"}},
+      {R"({"type": "string", "if": {"pattern": "^a"}, "then": {"maxLength": 2}, "else": {"minLength": 3}})",
+       {"ab", "bcd"},
+       {"abc", "bc"}},
+      {R"({"type": "string", "oneOf": [{"maxLength": 2}, {"pattern": "^a"}], "not": {"const": "bc"}})",
+       {"b", "abc"},
+       {"ab", "bcd", "bc"}},
+      {R"({"type": "string", "allOf": [{"$ref": "#/$defs/s"}, {"anyOf": [{"const": "ab"}, {"type": "null"}, true]}]})",
+       {"abc"},
+       {"a"}},
+  };
+  for (const Value& one : values) {
+    Json parameters = {{"type", "object"}, {"properties", {{"v", Json::parse(one.schema)}}}, {"required", {"v"}}};
+    parameters["$defs"]["s"]["minLength"] = 2;
+    const Json tools = Json::array({{{"type", "function"}, {"function", {{"name", "f"}, {"parameters", parameters}}}}});
+    const auto schema = json_schema_guide(parameters.dump());
+    const auto check_all = [&](const CallRules& rules, const std::string& begin, const std::string& end) {
+      const auto guide = call_guide(rules, tools);
+      for (const std::string& value : one.invalid)
+        EXPECT_FALSE(accepts(guide, begin + value + end)) << rules.format << one.schema << value;
+      for (const std::string& value : one.valid) {
+        EXPECT_TRUE(accepts(guide, begin + value + end)) << rules.format << one.schema << value;
+        const Reply reply = parse(rules, tools, begin + value + end);
+        ASSERT_EQ(reply.calls.size(), 1u) << rules.format << one.schema << value;
+        EXPECT_TRUE(accepts(schema, reply.calls[0].second)) << one.schema << reply.calls[0].second;
+      }
+    };
+    check_all({.format = "qwen3_coder", .required = true}, "<tool_call>\n<function=f>\n<parameter=v>\n",
+              "\n</parameter>\n</function>\n</tool_call>");
+    check_all({.format = "glm4", .required = true}, "<tool_call>f\n<arg_key>v</arg_key>\n<arg_value>",
+              "</arg_value>\n</tool_call>");
+  }
 }
 
 TEST(CallGuide, TextHoldsATagOnlyWhereACallFollows) {
