@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "chat/reply_parser.h"
 #include "chat/token_trie.h"
+#include "io/tokenizer_parts.h"
 
 namespace octet {
 namespace {
@@ -356,6 +357,15 @@ TEST(CallGuide, SpecialTokensAreTagsAndNothingElse) {
   GuideState other(call_guide({.format = "hermes"}, tools()), trie);
   EXPECT_FALSE(other.accept(calls));
   EXPECT_TRUE(other.accept_text("[TOOL_CALLS]"));
+}
+
+TEST(CallGuide, TriesOfVocabulariesMarkSpecialTokens) {
+  BpeVocabulary vocabulary{.tokens = {"a", "\xc3\xbf", "", "", "b"}};  // the second spells the byte 0xFF
+  vocabulary.added = {{.id = 2, .text = "[TOOL_CALLS]"}, {.id = 3, .text = "<tool_call>", .special = false}};
+  const auto trie = make_token_trie(*make_bpe(std::move(vocabulary), "test"));
+  ASSERT_EQ(trie->vocab_size(), 5);
+  const std::string want[] = {"a", "", kSpecialByte + std::string("[TOOL_CALLS]"), "<tool_call>", "b"};
+  for (int32_t token = 0; token < 5; token++) EXPECT_EQ(trie->bytes(token), want[token]) << token;
 }
 
 TEST(CallGuide, WhatCannotBeHeldIsRefusedWithTheToolsName) {

@@ -62,7 +62,7 @@ Expr BareArguments::fitting(JsonSchema& schema, const Json& parameters, const To
   if (object->contains("required")) required = (*object)["required"].get<std::vector<std::string>>();
   for (const auto& [name, property] : properties.items()) names.push_back(name);
   for (const std::string& name : required)
-    if (!properties.contains(name)) names.push_back(name);
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
 
   Expr all = x_.repeat(argument(other_names(names), value(schema, others, kJsonAny)), 0, kUnbounded);
   for (size_t i = names.size(); i-- > 0;) {
@@ -79,8 +79,8 @@ Expr BareArguments::fitting(JsonSchema& schema, const Json& parameters, const To
 
 Expr BareArguments::other_names(const std::vector<std::string>& names) {
   ByteSet bytes;
-  for (int b = 0; b < 128; b++)
-    if (is_name_byte(char(b))) bytes.set(size_t(b));
+  for (char b = '!'; b <= '~'; b++)
+    if (b != '<' && b != '>') bytes.set(size_t(b));
   return x_.both({x_.repeat(x_.bytes(bytes), 1, kUnbounded), x_.complement(x_.words(names))});
 }
 

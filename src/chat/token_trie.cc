@@ -103,8 +103,8 @@ std::shared_ptr<const TokenTrie> make_token_trie(const Tokenizer& tokenizer) {
   std::vector<std::string> tokens(static_cast<size_t>(tokenizer.vocab_size()));
   for (int32_t id = 0; id < int32_t(tokens.size()); id++) {
     const std::string text(tokenizer.token_bytes(id));
-    if (tokenizer.is_special(id)) tokens[size_t(id)] = kSpecialByte + text;
-    if (!tokenizer.is_special(id) && text.find(kSpecialByte) == text.npos) tokens[size_t(id)] = text;
+    if (text.empty() || text.find(kSpecialByte) != text.npos) continue;
+    tokens[size_t(id)] = tokenizer.is_special(id) ? kSpecialByte + text : text;
   }
   return std::make_shared<const TokenTrie>(std::move(tokens));
 }
