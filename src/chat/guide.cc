@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "base/error.h"
+#include "chat/call_expression.h"
 #include "chat/grammar.h"
 #include "chat/guide_masks.h"
 #include "chat/json_schema.h"
@@ -80,6 +81,12 @@ std::shared_ptr<const Guide> choice_guide(std::span<const std::string> choices, 
   return make_guide(limits, [&](Guide& guide) {
     return guide.expressions_.words(std::vector<std::string>(choices.begin(), choices.end()));
   });
+}
+
+std::shared_ptr<const Guide> call_guide(const CallRules& rules, const nlohmann::ordered_json& tools,
+                                        const GuideLimits& limits) {
+  return make_guide(
+      limits, [&](Guide& guide) { return call_expression(guide.expressions_, guide.schema_, rules, tools, limits); });
 }
 
 struct GuideState::Impl {

@@ -21,7 +21,8 @@ namespace octet {
 
 class Tokenizer;
 
-// The vocabulary as a trie over the bytes of tokens, special ones left out. Shared by all guides; read only.
+// The vocabulary as a trie over the bytes of tokens. Shared by all guides; read only. No guide takes a special token
+// but that of calls (chat/call_guide.h), where its text is a tag that the guide wants; none takes the byte 0xFF.
 class TokenTrie;
 std::shared_ptr<const TokenTrie> make_token_trie(const Tokenizer& tokenizer);
 

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "chat/guide_expressions.h"
+#include "chat/token_trie.h"
 
 namespace octet::guides {
 namespace {
@@ -132,6 +133,7 @@ Expr Expressions::compute(Expr e, uint8_t b) {
     case Kind::kGroup: return group(n.unit, derive(n.a, b));
     case Kind::kString: return derive_string(n, b);
     case Kind::kMultiple: return derive_multiple(n, b);
+    case Kind::kUntil: return derive_until(n, b);
     case Kind::kNames: return source->name_step(n, b);
     default: return derive(body(e), b);
   }
@@ -167,6 +169,34 @@ Expr Expressions::derive_multiple(const Node& n, uint8_t b) {
   uint64_t scaled = uint64_t(next.b);
   for (int i = std::max(next.c, 0); i < decimals; i++) scaled = scaled * 10 % divisor;
   next.nullable = scaled == 0;
+  return make(next);
+}
+
+Expr Expressions::until(std::vector<std::string> ends, std::vector<std::string> never) {
+  const auto same = [&](const Until& u) { return u.ends == ends && u.never == never; };
+  auto found = std::find_if(untils_.begin(), untils_.end(), same);
+  if (found == untils_.end()) {
+    Until made{ends, never, {""}};
+    for (const auto* tags : {&ends, &never})
+      for (const std::string& tag : *tags)
+        for (size_t size = 1; size < tag.size(); size++) made.prefixes.push_back(tag.substr(0, size));
+    found = untils_.insert(found, std::move(made));
+  }
+  const int32_t index = int32_t(found - untils_.begin());
+  return make({.kind = Kind::kUntil, .unit = Unit::kText, .nullable = ends.empty(), .a = index});
+}
+
+Expr Expressions::derive_until(const Node& n, uint8_t b) {
+  const Until& u = untils_[size_t(n.a)];
+  std::string read = u.prefixes[size_t(n.b)] + char(b);
+  const auto done = [&](const std::string& tag) { return read.ends_with(tag); };
+  if (std::ranges::any_of(u.ends, done)) return kEmptyText;
+  if (std::ranges::any_of(u.never, done)) return kNothing;
+  const bool special = read.find(kSpecialByte) != read.npos;
+  while (std::ranges::find(u.prefixes, read) == u.prefixes.end()) read.erase(0, 1);
+  if (special && read.find(kSpecialByte) == read.npos) return kNothing;
+  Node next = n;
+  next.b = int32_t(std::ranges::find(u.prefixes, read) - u.prefixes.begin());
   return make(next);
 }
 

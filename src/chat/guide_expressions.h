@@ -51,6 +51,7 @@ enum class Kind : uint8_t {
   kNames,     // the rest of a member of object a (an expression) whose name is of its words [b, c), behind d bytes
   kObject,    // the rest of an object in state a; b: a member precedes
   kArray,     // the rest of an array: definition a, b items so far, c of them matching `contains`
+  kUntil,     // the rest of a text up to a tag: definition a, behind prefix b of one
 };
 enum class Unit : uint8_t { kNone, kString, kObject, kArray, kValue, kNumber, kWord, kSeparator, kText };
 
@@ -97,6 +98,9 @@ class Expressions {
   Expr group(Unit unit, Expr a);
   Expr string_rest(int32_t least, int32_t most, bool one_spelling = false);
   Expr multiple(uint64_t divisor, int32_t decimals);
+  // A text through the first of `ends`, of any bytes that spell none of `never`; without ends, all of a text. A tag
+  // may begin with kSpecialByte, which is nowhere else in the text.
+  Expr until(std::vector<std::string> ends, std::vector<std::string> never);
   Expr make(const Node& node);  // any node without a list, as it is
   int32_t add_rule(Unit unit, bool nullable, Expr body = -1);
   Expr rule(int32_t index);
@@ -139,6 +143,9 @@ class Expressions {
   struct Factors {
     Expr head, rest;
   };
+  struct Until {
+    std::vector<std::string> ends, never, prefixes;  // prefixes of all tags
+  };
   enum : uint8_t { kUnknown, kAlive, kDead, kSearched };
   using Row = std::array<Expr, 256>;
 
@@ -154,6 +161,7 @@ class Expressions {
   Expr derive_concat(Expr e, uint8_t b);
   Expr derive_string(const Node& node, uint8_t b);
   Expr derive_multiple(const Node& node, uint8_t b);
+  Expr derive_until(const Node& node, uint8_t b);
   bool alive_alone(Expr e);
   bool search(Expr e, int depth);
   bool search_parts(Expr e, int depth);
@@ -181,6 +189,7 @@ class Expressions {
   std::deque<std::vector<std::string>> word_lists_;
   std::map<std::vector<std::string>, int32_t> word_index_;
   std::vector<std::pair<uint64_t, int32_t>> divisors_;  // with decimals
+  std::vector<Until> untils_;
   std::vector<Rule> rules_;
   std::array<Expr, 2> json_character_{-1, -1};
   std::array<Expr, 2> any_string_{-1, -1};  // the insides of string_rest(0, kUnbounded)

@@ -9,6 +9,7 @@ constexpr size_t kMostMasks = 64;               // kept whole
 constexpr int64_t kMostHeadBytes = 32ll << 20;  // of kept heads
 constexpr int64_t kMostBeyond = 20'000;         // tokens in a trie of last parts
 
+constexpr int kMostReach = 6;         // of within_reach(), in depth: a character begun, then the count
 constexpr int32_t kSmallSubtree = 4;  // nodes; smaller ones are walked
 
 void set(std::vector<uint32_t>& bits, int32_t token) { bits[size_t(token / 32)] |= 1u << (token % 32); }
@@ -18,7 +19,7 @@ void set(std::vector<uint32_t>& bits, int32_t token) { bits[size_t(token / 32)] 
 const std::vector<uint32_t>& Masks::mask(Expr state) {
   if (const auto found = masks_.find(state); found != masks_.end()) return found->second;
   if (masks_.size() >= kMostMasks) masks_.clear();
-  if (head_bytes_ > kMostHeadBytes) heads_.clear(), head_bytes_ = 0;
+  if (head_bytes_ > kMostHeadBytes) heads_ = {}, head_bytes_ = 0;
   std::vector<uint32_t> bits(static_cast<size_t>(trie_->words()), 0u);
   add(state, bits);
   return masks_.emplace(state, std::move(bits)).first->second;
@@ -35,7 +36,7 @@ void Masks::add(Expr state, std::vector<uint32_t>& out) {
       for (const Expr part : parts) add(x_.concat(part, rest), out);
       return;
     }
-    const Head& found = head(first);
+    const Head& found = head(first, rest == kEmptyText && x_.nullable(first));
     if (found.plain != nullptr)
       for (size_t i = 0; i < out.size(); i++) out[i] |= (*found.plain)[i];
     if (!found.bits.empty())
@@ -55,7 +56,7 @@ void Masks::add_beyond(const Trie& trie, int32_t node, Expr state, std::vector<u
   for (const int32_t token : found.tokens) set(out, token);
 }
 
-const Masks::Head& Masks::head(Expr e) {
+const Masks::Head& Masks::head(Expr e, bool last) {
   Node n = x_.node(e);
   const Trie* trie = &trie_->all();
   Head made;
@@ -72,9 +73,11 @@ const Masks::Head& Masks::head(Expr e) {
     made.plain = &trie_->plain(trie_->longest_plain());
     trie = &trie_->other();
   }
-  if (const auto known = heads_.find(e); known != heads_.end()) return known->second;
+  auto& heads = heads_[last];
+  if (const auto known = heads.find(e); known != heads.end()) return known->second;
+  if (const Expr same = n.kind == Kind::kGroup ? within_reach(e) : e; same != e) return head(same, last);
   Found found;
-  walk(*trie, 0, e, true, found);
+  walk(*trie, 0, e, !last, found);
   if (int64_t(found.tokens.size()) > trie_->words()) {
     made.bits.assign(static_cast<size_t>(trie_->words()), 0u);
     for (const int32_t token : found.tokens) set(made.bits, token);
@@ -100,14 +103,29 @@ const Masks::Head& Masks::head(Expr e) {
   }
   head_bytes_ += int64_t(made.bits.size() * 4 + made.tokens.size() * 4 + made.ends.size() * 4 + 200 +
                          made.beyond.nodes.size() * sizeof(Trie::Node) + made.beyond.tokens.size() * 4);
-  return heads_.emplace(e, std::move(made)).first->second;
+  return heads.emplace(e, std::move(made)).first->second;
 }
 
-const std::array<uint64_t, 2>& Masks::loops(Expr state) {
+// The same to every token: none reaches a count that is farther than its own length.
+Expr Masks::within_reach(Expr e, int depth) {
+  const Node n = x_.node(e);
+  const int32_t longest = int32_t(trie_->longest_token());
+  if (depth == kMostReach) return e;
+  const auto part = [&](Expr child) { return within_reach(child, depth + 1); };
+  if (n.kind == Kind::kGroup) return x_.group(n.unit, part(n.a));
+  if (n.kind == Kind::kConcat) return x_.concat(part(n.a), part(n.b));
+  if (n.kind == Kind::kRepeat) return x_.repeat(n.a, std::min(n.b, longest + 1), n.c > longest ? kUnbounded : n.c);
+  if (n.kind != Kind::kAnd) return e;
+  std::vector<Expr> items(x_.list(e).begin(), x_.list(e).end());
+  std::ranges::transform(items, items.begin(), part);
+  return x_.both(std::move(items));
+}
+
+const std::array<uint64_t, 4>& Masks::loops(Expr state) {
   const auto [found, added] = loops_.try_emplace(state);
   if (added)
-    for (uint8_t b = 0; b < 128; b++)
-      if (x_.step(state, b) == state) found->second[b / 64] |= uint64_t(1) << (b % 64);
+    for (size_t b = 0; b < 256; b++)
+      if (x_.step(state, uint8_t(b)) == state) found->second[b / 64] |= uint64_t(1) << (b % 64);
   return found->second;
 }
 
@@ -126,9 +144,10 @@ void Masks::walk(const Trie& trie, int32_t from, Expr state, bool with_ends, Fou
       i = node.end;
       continue;
     }
-    if (next == path.back().state && node.end > i + kSmallSubtree && !x_.nullable(next)) {
-      const std::array<uint64_t, 2>& loop = loops(next);
-      if ((node.below[0] & ~loop[0]) == 0 && (node.below[1] & ~loop[1]) == 0) {
+    if (next == path.back().state && node.end > i + kSmallSubtree && !(with_ends && x_.nullable(next))) {
+      const std::array<uint64_t, 4>& loop = loops(next);
+      if (((node.below[0] & ~loop[0]) | (node.below[1] & ~loop[1]) | (node.below[2] & ~loop[2]) |
+           (node.below[3] & ~loop[3])) == 0) {
         found.tokens.insert(found.tokens.end(), trie.tokens.begin() + node.first_token,
                             trie.tokens.begin() + trie.last_token(i));
         i = node.end;

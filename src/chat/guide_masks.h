@@ -38,15 +38,16 @@ class Masks {
 
   void add(Expr state, std::vector<uint32_t>& out);
   void add_beyond(const Trie& trie, int32_t node, Expr state, std::vector<uint32_t>& out);
-  const Head& head(Expr e);
-  const std::array<uint64_t, 2>& loops(Expr state);
+  const Head& head(Expr e, bool last);  // `last`: nothing follows it
+  Expr within_reach(Expr e, int depth = 0);
+  const std::array<uint64_t, 4>& loops(Expr state);
   void walk(const Trie& trie, int32_t from, Expr state, bool with_ends, Found& found);
 
   Expressions& x_;
   std::shared_ptr<const TokenTrie> trie_;
-  std::unordered_map<Expr, Head> heads_;
+  std::array<std::unordered_map<Expr, Head>, 2> heads_;  // of heads that something follows, of last ones
   std::unordered_map<Expr, std::vector<uint32_t>> masks_;
-  std::unordered_map<Expr, std::array<uint64_t, 2>> loops_;  // the ASCII bytes that lead from a state to itself
+  std::unordered_map<Expr, std::array<uint64_t, 4>> loops_;  // the bytes that lead from a state to itself
   int64_t head_bytes_ = 0;
 };
 

@@ -42,7 +42,8 @@ std::string quoted_tail(const std::string& text) {  // with the closing quote al
 
 }  // namespace
 
-JsonSchema::JsonSchema(Expressions& expressions, std::string_view text, const GuideLimits& limits)
+JsonSchema::JsonSchema(Expressions& expressions, std::string_view text, const GuideLimits& limits,
+                       std::string_view without)
     : x_(expressions), limits_(limits), document_(parse(text, limits)) {
   facts_ = check_schema(document_);
   x_.source = this;
@@ -53,12 +54,17 @@ JsonSchema::JsonSchema(Expressions& expressions, std::string_view text, const Gu
   };
   comma_ = separator(',');
   colon_ = separator(':');
+  any_string_ = x_.string_rest(0, kUnbounded);
+  if (!without.empty()) {
+    const Expr string = x_.concat(x_.repeat(x_.json_character(false), 0, kUnbounded), x_.byte('"'));
+    any_string_ = x_.group(Unit::kString, x_.both({string, x_.until({}, {std::string(without)})}));
+  }
   const Json& all = keep(Json::object());
   any_ = x_.node(rule(all, RuleKind::kAny)).a;
   any_named_ = x_.node(rule(all, RuleKind::kAnyNamed)).a;
   for (const int32_t values : {any_, any_named_}) {
     ObjectFacts& facts = objects_.emplace_back();
-    facts.others.push_back({x_.string_rest(0, kUnbounded), x_.rule(values)});
+    facts.others.push_back({any_string_, x_.rule(values)});
     facts.free = values == any_;
     arrays_.push_back({.items = x_.rule(values)});
   }
@@ -70,8 +76,6 @@ JsonSchema::JsonSchema(Expressions& expressions, std::string_view text, const Gu
     add_classes(keep(std::move(named)), facts, facts_.names);
   }
 }
-
-Expr JsonSchema::root() { return rule(document_); }
 
 Expr JsonSchema::any_object() { return x_.concat(x_.byte('{'), object_rest({kAnyObject, 0, {}}, true)); }
 
@@ -106,7 +110,7 @@ Expr JsonSchema::rule_body(int32_t rule) {
   }
   const bool named = facts.kind == RuleKind::kAnyNamed;
   const std::vector<bool> none(named && facts_.negates ? objects_[1].values.size() : 0);
-  return x_.alt({x_.concat(x_.byte('"'), x_.string_rest(0, kUnbounded)), number_expression(x_, *facts.schema, false),
+  return x_.alt({x_.concat(x_.byte('"'), any_string_), number_expression(x_, *facts.schema, false),
                  x_.concat(x_.byte('{'), object_rest({named ? 1 : kAnyObject, 0, none}, true)),
                  x_.concat(x_.byte('['), array_rest(named ? 1 : kAnyArray, 0, 0)), words({"true", "false", "null"})});
 }
@@ -181,7 +185,7 @@ Expr JsonSchema::string_part(const Json& schema) {
   const auto count = [&](const char* name, int32_t otherwise) {
     return schema.contains(name) ? int32_t(schema[name].get<double>()) : otherwise;
   };
-  std::vector<Expr> all{x_.string_rest(count("minLength", 0), count("maxLength", kUnbounded))};
+  std::vector<Expr> all{any_string_, x_.string_rest(count("minLength", 0), count("maxLength", kUnbounded))};
   if (schema.contains("pattern")) all.push_back(pattern(schema["pattern"].get<std::string>()));
   if (schema.contains("format"))
     if (const std::string_view regex = format_regex(schema["format"].get<std::string>()); !regex.empty())

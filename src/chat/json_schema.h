@@ -48,8 +48,11 @@ std::string_view format_regex(const std::string& format);
 
 class JsonSchema final : public NodeSource {
  public:
-  JsonSchema(Expressions& expressions, std::string_view text, const GuideLimits& limits);
-  Expr root();
+  // `without`: what no string holds, beside those that enum, const and names of properties spell; empty: nothing.
+  JsonSchema(Expressions& expressions, std::string_view text, const GuideLimits& limits, std::string_view without = {});
+  const Json& document() const { return document_; }
+  Expr at(const Json& schema) { return rule(schema); }  // of the document
+  Expr root() { return at(document_); }
   Expr any_object();  // the text of a JSON object, from its brace
 
   Expr rule_body(int32_t rule) override;
@@ -142,7 +145,7 @@ class JsonSchema final : public NodeSource {
   std::map<std::pair<int32_t, int32_t>, std::vector<Expr>>
       left_;                       // keys of classes of objects, without a list of words
   std::deque<ArrayFacts> arrays_;  // 0: any
-  Expr comma_, colon_;
+  Expr comma_, colon_, any_string_;
   int32_t any_, any_named_;
 };
 

@@ -95,7 +95,7 @@ void JsonSchema::add_classes(const Json& schema, ObjectFacts& facts, const std::
   }
 
   const bool exact = all_words != kNothing || !patterns.empty() || limited;
-  Expr base = x_.string_rest(0, kUnbounded, exact);
+  Expr base = x_.both({any_string_, x_.string_rest(0, kUnbounded, exact)});
   if (limited) base = x_.both({base, allowed});
   if (all_words != kNothing) base = x_.both({base, x_.complement(x_.group(Unit::kString, all_words))});
   std::vector<std::pair<Expr, std::vector<Expr>>> classes{{base, {}}};

@@ -287,7 +287,8 @@ bool asserts(const Part& part) { return part.kind >= Part::kBegin; }
 // there.
 class Lowering {
  public:
-  Lowering(Expressions& expressions, RegexUse use) : x_(expressions), json_(use == RegexUse::kString) {
+  Lowering(Expressions& expressions, RegexUse use)
+      : x_(expressions), json_(use == RegexUse::kString), whole_(use == RegexUse::kText) {
     constexpr std::pair<uint32_t, uint32_t> kAll[] = {{0, kLastCharacter}};
     any_ = x_.repeat(x_.characters(kAll, json_), 0, kUnbounded);
     end_ = json_ ? x_.byte('"') : kEmptyText;
@@ -298,8 +299,8 @@ class Lowering {
     for (const Part* part : alternatives(all))
       for (const bool left : {true, false})
         for (const bool right : {true, false}) {
-          if (!json_ && !(left && right)) continue;
-          if (json_ && ((left && !holds(*part, Part::kBegin)) || (right && !holds(*part, Part::kEnd)))) continue;
+          if (whole_ && !(left && right)) continue;
+          if (!whole_ && ((left && !holds(*part, Part::kBegin)) || (right && !holds(*part, Part::kEnd)))) continue;
           const Expr rest = sequence(*part, left, right, x_.concat(right ? kEmptyText : any_, end_));
           found.push_back(x_.concat(left ? kEmptyText : any_, rest));
         }
@@ -375,7 +376,7 @@ class Lowering {
   }
 
   Expressions& x_;
-  bool json_;
+  bool json_, whole_;
   Expr any_, end_;
 };
 

@@ -31,28 +31,9 @@ uint8_t type_of(const Json& value) {
     case Json::value_t::null: return kJsonNull;
     case Json::value_t::array: return kJsonArray;
     case Json::value_t::object: return kJsonObject;
-    case Json::value_t::number_float: return kJsonNumber;
+    case Json::value_t::number_float: return kJsonNumber | kJsonInteger;
     default: return kJsonInteger;
   }
-}
-
-uint8_t schema_types(const Json& schema, int depth = 0) {
-  if (!schema.is_object() || depth == kMaxUnions) return kJsonAny;
-  uint8_t types = 0;
-  if (const auto type = schema.find("type"); type != schema.end()) {
-    if (!type->is_array()) return type_named(*type);
-    for (const Json& name : *type) types |= type_named(name);
-    return types;
-  }
-  if (const auto value = schema.find("const"); value != schema.end()) return type_of(*value);
-  for (const char* list : {"enum", "anyOf", "oneOf"}) {
-    const auto found = schema.find(list);
-    if (found == schema.end() || !found->is_array()) continue;
-    for (const Json& item : *found)
-      types |= std::string_view(list) == "enum" ? type_of(item) : schema_types(item, depth + 1);
-    return types;
-  }
-  return kJsonAny;
 }
 
 const Json& member(const Json& object, const char* name) {
@@ -75,6 +56,25 @@ uint8_t text_type(std::string_view json) {
 }
 
 }  // namespace
+
+uint8_t schema_types(const Json& schema, int depth) {
+  if (!schema.is_object() || depth == kMaxUnions) return kJsonAny;
+  uint8_t types = 0;
+  if (const auto type = schema.find("type"); type != schema.end()) {
+    if (!type->is_array()) return type_named(*type);
+    for (const Json& name : *type) types |= type_named(name);
+    return types;
+  }
+  if (const auto value = schema.find("const"); value != schema.end()) return type_of(*value);
+  for (const char* list : {"enum", "anyOf", "oneOf"}) {
+    const auto found = schema.find(list);
+    if (found == schema.end() || !found->is_array()) continue;
+    for (const Json& item : *found)
+      types |= std::string_view(list) == "enum" ? type_of(item) : schema_types(item, depth + 1);
+    return types;
+  }
+  return kJsonAny;
+}
 
 ToolTable::ToolTable(const Json& tools) {
   if (!tools.is_array()) return;

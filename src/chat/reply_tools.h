@@ -26,6 +26,9 @@ class ToolTable {
   std::map<std::string, ByName, std::less<>> types_;
 };
 
+uint8_t schema_types(const nlohmann::ordered_json& schema,
+                     int depth = 0);  // as far as type, const, enum and unions say
+
 // `text` as JSON: its own text where that is JSON of an allowed type, else a string. True and None count as JSON's.
 std::string typed_json(std::string_view text, uint8_t types);
 void append_escaped(std::string& out, std::string_view text);  // for the inside of a JSON string

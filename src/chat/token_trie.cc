@@ -47,10 +47,8 @@ Trie make_trie(std::vector<std::pair<std::string_view, int32_t>> words) {
       Trie::Node& node = trie.nodes[size_t(path.back())];
       Trie::Node& parent = trie.nodes[size_t(path[path.size() - 2])];
       node.end = int32_t(trie.nodes.size());
-      for (size_t half = 0; half < 2; half++)
-        parent.below[half] |= node.below[half] | (node.byte >= 0x80        ? ~uint64_t(0)
-                                                  : node.byte / 64 == half ? uint64_t(1) << (node.byte % 64)
-                                                                           : 0);
+      for (size_t part = 0; part < 4; part++) parent.below[part] |= node.below[part];
+      parent.below[node.byte / 64] |= uint64_t(1) << (node.byte % 64);
     }
   };
   for (const auto& [word, token] : words) {
@@ -103,8 +101,11 @@ const std::vector<uint32_t>& TokenTrie::plain(int64_t characters) const {
 
 std::shared_ptr<const TokenTrie> make_token_trie(const Tokenizer& tokenizer) {
   std::vector<std::string> tokens(static_cast<size_t>(tokenizer.vocab_size()));
-  for (int32_t id = 0; id < int32_t(tokens.size()); id++)
-    if (!tokenizer.is_special(id)) tokens[size_t(id)] = tokenizer.token_bytes(id);
+  for (int32_t id = 0; id < int32_t(tokens.size()); id++) {
+    const std::string text(tokenizer.token_bytes(id));
+    if (text.empty() || text.find(kSpecialByte) != text.npos) continue;
+    tokens[size_t(id)] = tokenizer.is_special(id) ? kSpecialByte + text : text;
+  }
   return std::make_shared<const TokenTrie>(std::move(tokens));
 }
 

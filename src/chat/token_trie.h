@@ -1,4 +1,5 @@
-// The vocabulary as a trie over the bytes of its tokens, and what masks of JSON strings want to know ahead.
+// The vocabulary as a trie over the bytes of its tokens, and what masks of JSON strings want to know ahead. A special
+// token is kSpecialByte and its text: no text of bytes walks into it, only what asks for that token.
 #pragma once
 
 #include <array>
@@ -12,6 +13,8 @@
 
 namespace octet {
 
+constexpr char kSpecialByte = char(0xff);  // in no text: it is not UTF-8
+
 // A trie in preorder: the children of node i begin at i + 1, what follows its subtree at end[i].
 struct Trie {
   struct Node {
@@ -20,7 +23,7 @@ struct Trie {
     int32_t first_token = 0;  // of `tokens`: those that end here
     int32_t token_count = 0;
     int32_t depth = 0;                // bytes from the root
-    std::array<uint64_t, 2> below{};  // ASCII bytes of the subtree; all ones where it has others
+    std::array<uint64_t, 4> below{};  // bytes of the subtree
   };
   std::vector<Node> nodes;  // 0: the root
   std::vector<int32_t> tokens;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "chat/call_guide.h"
 #include "chat/cases.h"
 #include "chat/guide.h"
 #include "io/tokenizer.h"
@@ -41,7 +42,12 @@ std::shared_ptr<const Guide> make_guide(const Json& one, const GuideLimits& limi
   if (one.contains("schema")) return json_schema_guide(one["schema"].dump(), limits);
   if (one.contains("regex")) return regex_guide(one["regex"].get<std::string>(), limits);
   if (one.contains("grammar")) return grammar_guide(one["grammar"].get<std::string>(), limits);
-  check(one.contains("choices"), ErrorCode::kInvalidArgument, "a case has a schema, regex, grammar or choices");
+  if (one.contains("tools")) {
+    const Json choice = one.value("tool_choice", Json("auto"));
+    const std::string only = choice.is_object() ? choice.at("function").at("name").get<std::string>() : "";
+    return call_guide({.format = one.at("format"), .required = choice != "auto", .only = only}, one["tools"], limits);
+  }
+  check(one.contains("choices"), ErrorCode::kInvalidArgument, "a case has a schema, regex, grammar, choices or tools");
   return choice_guide(one["choices"].get<std::vector<std::string>>(), limits);
 }
 
@@ -157,8 +163,8 @@ void add_guide_command(CLI::App& app) {
   auto options = std::make_shared<GuideOptions>();
   command
       ->add_option("cases", options->cases,
-                   "JSON lines, also gzipped: {schema | regex | grammar | choices, tests: "
-                   "[{data | text, valid}]}")
+                   "JSON lines, also gzipped: {schema | regex | grammar | choices | format, tools, "
+                   "tool_choice, tests: [{data | text, valid}]}")
       ->required();
   command->add_option("--tokenizer", options->tokenizer, "Vocabulary: masks are made and timed before each token");
   command->add_option("--limit-bytes", options->limits.source_bytes, "Of a schema, regex or grammar");
