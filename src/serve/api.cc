@@ -133,6 +133,10 @@ std::string make_id(std::string_view prefix) {
   return fmt::format("{}{:016x}{:016x}", prefix, random_bits(), random_bits());
 }
 
+std::string make_call_id(std::string_view prefix, const ApiModel& model) {
+  return model.reply_format == "mistral" ? make_id("").substr(0, 9) : make_id(prefix);
+}
+
 int64_t unix_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }

@@ -52,6 +52,9 @@ void read_generation(Fields& fields, const ApiModel& model, GenerationRequest& r
 
 // An identifier that begins with this: "cmpl-" and 32 hex digits.
 std::string make_id(std::string_view prefix);
+// Of a tool call, which templates may write: Mistral's take nine letters or digits, others the prefix and 32 hex
+// digits.
+std::string make_call_id(std::string_view prefix, const ApiModel& model);
 int64_t unix_seconds();
 
 // "stop", "length", "abort"; null while a text runs.

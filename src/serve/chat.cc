@@ -64,14 +64,14 @@ class Chat final : public ChoiceJob {
   }
 
   // Adds the event to the choice; what it is as a delta.
-  static Json take(Choice& choice, const ReplyEvent& event) {
+  Json take(Choice& choice, const ReplyEvent& event) const {
     switch (event.kind) {
       case ReplyEvent::Kind::kText: choice.content += event.text, choice.text = true; return {{"content", event.text}};
       case ReplyEvent::Kind::kReasoning:
         choice.thought += event.text, choice.reasoning = true;
         return {{"reasoning_content", event.text}};
       case ReplyEvent::Kind::kCallBegin: {
-        choice.calls.push_back({.id = make_id("call_"), .name = event.text});
+        choice.calls.push_back({.id = make_call_id("call_", model_), .name = event.text});
         Json function = {{"name", event.text}, {"arguments", ""}};
         return call_delta({{"index", choice.calls.size() - 1},
                            {"id", choice.calls.back().id},

@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
+#include "chat/call_guide.h"
+#include "serve/guided.h"
 
 namespace octet::serve {
 namespace {
@@ -66,6 +69,38 @@ void cut_behind(const std::string& mark, RenderedPrompt& prompt) {
   if (trimmed) prompt.text.resize(prompt.text.find_last_not_of(" \t\n\r\f\v") + 1);
   for (TextRange& range : prompt.from_template) range.end = std::min(range.end, prompt.text.size());
   std::erase_if(prompt.from_template, [](const TextRange& range) { return range.begin >= range.end; });
+}
+
+bool is_strict(const Json& tool) {
+  const Json function = tool.is_object() ? tool.value("function", Json()) : Json();
+  return function.is_object() && function.value("strict", Json()) == true;
+}
+
+// Calls that must come, must fit their schema or must be one alone are guided. Another guide of the request leaves no
+// room for calls.
+void guide_calls(const ChatInput& input, const ReplyOptions& reply, const ApiModel& model, GenerationRequest& request) {
+  const ToolChoice& choice = input.choice;
+  if (!choice.required) {
+    const bool guided = !choice.parallel || std::ranges::any_of(input.tools, is_strict);
+    if (!guided || reply.format.empty() || request.mask) return;
+  }
+  const auto refuse = [](const std::string& why) { throw ApiError("tool_choice: " + why, "tool_choice"); };
+  if (input.tools.empty()) refuse("a call is required, but there are no tools");
+  if (reply.format.empty())
+    refuse("a call is required, but this model's template shows no form of calls (name one by --tool-calls)");
+  if (request.mask) refuse("a call is required, but structured_outputs or a format says another reply");
+  try {
+    set_guide(call_guide({.format = reply.format,
+                          .required = choice.required,
+                          .only = choice.only,
+                          .parallel = choice.parallel,
+                          .reasoning = reply.reasoning,
+                          .in_reasoning = reply.in_reasoning},
+                         input.tools),
+              model, request);
+  } catch (const Error& error) {
+    throw ApiError("tools: " + error.message(), "tools");
+  }
 }
 
 }  // namespace
@@ -139,8 +174,6 @@ ChatPrompt render(const ChatInput& input, const ApiModel& model) {
 
 ReplyForm prepare_turn(const ChatInput& input, const ApiModel& model, std::optional<int64_t> max_tokens,
                        GenerationRequest& request) {
-  if (input.choice.required)
-    throw ApiError("tool_choice: want none or auto: required and named calls are not served yet", "tool_choice");
   const ChatPrompt prompt = render(input, model);
   request.prompt_ids = prompt.ids;
   const int64_t room = model.engine->context() - static_cast<int64_t>(prompt.ids.size());
@@ -148,6 +181,7 @@ ReplyForm prepare_turn(const ChatInput& input, const ApiModel& model, std::optio
   const bool calls = input.choice.calls && !input.tools.empty();
   ReplyForm form{.options = {.format = calls ? model.reply_format : "", .in_reasoning = opens_reasoning(prompt.text)},
                  .tools = calls ? input.tools : Json::array()};
+  guide_calls(input, form.options, model, request);
   // Marks of calls may be special tokens.
   if (!form.options.format.empty()) request.skip_special_tokens = false;
   return form;

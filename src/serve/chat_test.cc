@@ -198,6 +198,49 @@ TEST_F(ChatTest, EchoPutsTheLastMessageBeforeTheReply) {
   EXPECT_EQ(joined, whole);
 }
 
+TEST_F(ChatTest, RequiredCallsFitTheirSchemas) {
+  model_.reply_format = "llama3_json";  // the others write line ends, which are no token here
+  Json body = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"tool_choice", "required"}};
+  body["tools"] = Json::parse(R"([
+      {"type": "function", "function": {"name": "one", "parameters":
+        {"type": "object", "properties": {"x": {"enum": [1, 22, 333]}}, "required": ["x"], "additionalProperties": false}}},
+      {"type": "function", "function": {"name": "two", "parameters":
+        {"type": "object", "properties": {"y": {"type": "boolean"}}, "required": ["y"], "additionalProperties": false}}}])");
+  body["parallel_tool_calls"] = false;
+  // Arguments of the call by this seed, by the function's name; none: reasoning took all tokens.
+  const auto call = [&](int seed) -> std::map<std::string, Json> {
+    body["seed"] = seed;
+    const Answer answer = chat(body);
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    const Json choice = answer.json()["choices"][0];
+    if (choice["finish_reason"] == "length") return {};
+    EXPECT_EQ(choice["finish_reason"], "tool_calls");
+    const Json calls = choice["message"]["tool_calls"];
+    EXPECT_EQ(calls.size(), 1u) << choice;
+    return {{calls[0]["function"]["name"], Json::parse(calls[0]["function"]["arguments"].get<std::string>())}};
+  };
+  std::set<std::string> names;
+  for (int seed = 0; seed < 12; ++seed) {
+    for (const auto& [name, arguments] : call(seed)) {
+      names.insert(name);
+      EXPECT_EQ(arguments.size(), 1u);
+      EXPECT_TRUE(arguments.contains(name == "one" ? "x" : "y")) << arguments;
+    }
+  }
+  EXPECT_EQ(names, (std::set<std::string>{"one", "two"}));
+  body["tool_choice"] = {{"type", "function"}, {"function", {{"name", "two"}}}};
+  names.clear();
+  for (int seed = 0; seed < 12; ++seed)
+    for (const auto& [name, arguments] : call(seed)) names.insert(name);
+  EXPECT_EQ(names, std::set<std::string>{"two"});
+  body["tool_choice"]["function"]["name"] = "three";
+  const Answer unknown = chat(body);
+  EXPECT_EQ(unknown.status, 400);
+  EXPECT_NE(unknown.body.find("three"), std::string::npos) << unknown.body;
+  body["tool_choice"] = "required", body["structured_outputs"] = {{"regex", "a"}};
+  EXPECT_NE(chat(body).body.find("says another reply"), std::string::npos);
+}
+
 TEST_F(ChatTest, PromptLogprobsAreAMemberOfTheReply) {
   Json body = saying("[a-c]{3}");
   body["prompt_logprobs"] = 1;
@@ -220,7 +263,8 @@ TEST_F(ChatTest, WhatCannotBeServedIsNamed) {
   EXPECT_NE(error("messages", {{{"role", "user"}, {"content", {{{"type", "image_url"}}}}}}).find("images"),
             std::string::npos);
   EXPECT_NE(error("tools", 3).find("tools is 3"), std::string::npos);
-  EXPECT_NE(error("tool_choice", "required").find("tool_choice"), std::string::npos);
+  EXPECT_NE(error("tool_choice", "required").find("there are no tools"), std::string::npos);
+  EXPECT_NE(error("tool_choice", {{"function", {{"name", 3}}}}).find("want none, auto, required"), std::string::npos);
   EXPECT_NE(error("chat_template", "x").find("--trust-request-chat-template"), std::string::npos);
   EXPECT_NE(error("continue_final_message", true).find("set add_generation_prompt to false"), std::string::npos);
   EXPECT_NE(error("top_logprobs", 3).find("only with logprobs"), std::string::npos);

@@ -204,8 +204,9 @@ void Front::pump() {
     const EngineStats stats = engine_.stats();
     const int64_t tokens = stats.prompt_tokens + stats.generated_tokens;
     const std::lock_guard lock(mutex_);
-    // Of a second with work: an idle engine says nothing of its speed.
-    if (at - rate_at_ < 2 && tokens > rate_tokens_)
+    // Of a second with requests that waited: an engine with little to do does not show its speed.
+    const bool waited = std::exchange(waited_, queue_.size() > 0);
+    if (waited && waited_ && at - rate_at_ < 2 && tokens > rate_tokens_)
       rate_ = static_cast<double>(tokens - rate_tokens_) / (at - rate_at_);
     rate_at_ = at, rate_tokens_ = tokens;
   }

@@ -103,6 +103,7 @@ class Front {
   int64_t ahead_ = 0, ahead_tokens_ = 0;  // in the engine, without a token yet
   double rate_ = 0, rate_at_ = 0;
   int64_t rate_tokens_ = 0;
+  bool waited_ = false;  // requests, when that was measured
 
   std::mutex news_mutex_;
   std::condition_variable news_changed_;

@@ -54,7 +54,7 @@ class Message final : public ReplyJob, private BlockWatch {
   }
 
   void on_begin(size_t index, const ReplyBlock& block) override {
-    call_ids_.push_back(block.kind == ReplyBlock::Kind::kCall ? make_id("toolu_") : "");
+    call_ids_.push_back(block.kind == ReplyBlock::Kind::kCall ? make_call_id("toolu_", model_) : "");
     if (stream_)
       events_ +=
           event({{"type", "content_block_start"}, {"index", index}, {"content_block", content_block(index, block)}});

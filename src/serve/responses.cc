@@ -94,7 +94,7 @@ class ResponseJob final : public ReplyJob, private BlockWatch {
     item_ = {.id = make_id(block.kind == Kind::kReasoning ? "rs_"
                            : call                         ? "fc_"
                                                           : "msg_"),
-             .call_id = call ? make_id("call_") : ""};
+             .call_id = call ? make_call_id("call_", model_) : ""};
     emit("response.output_item.added", {{"output_index", index}, {"item", item_json(block, "in_progress", {})}});
     if (!call) emit("response.content_part.added", place(index, block, "part", part_json(block)));
   }
