@@ -1,9 +1,11 @@
-// Masks of a vocabulary of 50,000 made-up tokens: a string's inside, a name, a number, a pattern; and a guide's start.
+// Masks of a vocabulary of 50,000 made-up tokens: a string's inside, a name, a number, a pattern; a guide's start; free
+// text and calls under a guide of calls.
 #include <benchmark/benchmark.h>
 
+#include <nlohmann/json.hpp>
 #include <random>
 
-#include "chat/guide.h"
+#include "chat/call_guide.h"
 #include "chat/token_trie.h"
 
 namespace octet {
@@ -29,12 +31,19 @@ const std::shared_ptr<const TokenTrie>& vocabulary() {
   return trie;
 }
 
+std::shared_ptr<const Guide> schema() { return json_schema_guide(kSchema); }
+std::shared_ptr<const Guide> calls() {
+  nlohmann::ordered_json tool;
+  tool["function"] = {{"name", "find"}, {"strict", true}, {"parameters", nlohmann::ordered_json::parse(kSchema)}};
+  return call_guide({.format = "hermes"}, nlohmann::ordered_json::array({tool}));
+}
+
 // A mask behind a text, with its state known or, `fresh`, in a guide made anew.
-void bench_mask(benchmark::State& state, const std::string& text, bool fresh) {
+void bench_mask(benchmark::State& state, std::shared_ptr<const Guide> (*make)(), const std::string& text, bool fresh) {
   std::vector<uint32_t> bits(size_t(vocabulary()->words()));
-  const auto guide = json_schema_guide(kSchema);
+  const auto guide = make();
   for (auto _ : state) {
-    GuideState walked(fresh ? json_schema_guide(kSchema) : guide, vocabulary());
+    GuideState walked(fresh ? make() : guide, vocabulary());
     walked.accept_text(text);
     std::fill(bits.begin(), bits.end(), ~0u);
     walked.mask(bits);
@@ -42,12 +51,16 @@ void bench_mask(benchmark::State& state, const std::string& text, bool fresh) {
   }
 }
 
-BENCHMARK_CAPTURE(bench_mask, known_string, R"({"name": "Jo)", false);
-BENCHMARK_CAPTURE(bench_mask, known_name, R"({"na)", false);
-BENCHMARK_CAPTURE(bench_mask, first, "", true);
-BENCHMARK_CAPTURE(bench_mask, fresh_string, R"({"name": "Jo)", true);
-BENCHMARK_CAPTURE(bench_mask, fresh_number, R"({"age": 1)", true);
-BENCHMARK_CAPTURE(bench_mask, fresh_pattern, R"({"id": "ab)", true);
+BENCHMARK_CAPTURE(bench_mask, known_string, schema, R"({"name": "Jo)", false);
+BENCHMARK_CAPTURE(bench_mask, known_name, schema, R"({"na)", false);
+BENCHMARK_CAPTURE(bench_mask, first, schema, "", true);
+BENCHMARK_CAPTURE(bench_mask, fresh_string, schema, R"({"name": "Jo)", true);
+BENCHMARK_CAPTURE(bench_mask, fresh_number, schema, R"({"age": 1)", true);
+BENCHMARK_CAPTURE(bench_mask, fresh_pattern, schema, R"({"id": "ab)", true);
+BENCHMARK_CAPTURE(bench_mask, known_free_text, calls, "It is a", false);
+BENCHMARK_CAPTURE(bench_mask, fresh_free_text, calls, "It is a", true);
+BENCHMARK_CAPTURE(bench_mask, fresh_call, calls,
+                  "It is <tool_call>\n{\"name\": \"find\", \"arguments\": {\"name\": \"Jo", true);
 
 }  // namespace
 }  // namespace octet

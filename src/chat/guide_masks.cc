@@ -9,6 +9,7 @@ constexpr size_t kMostMasks = 64;               // kept whole
 constexpr int64_t kMostHeadBytes = 32ll << 20;  // of kept heads
 constexpr int64_t kMostBeyond = 20'000;         // tokens in a trie of last parts
 
+constexpr int kMostReach = 6;         // of within_reach(), in depth: a character begun, then the count
 constexpr int32_t kSmallSubtree = 4;  // nodes; smaller ones are walked
 
 void set(std::vector<uint32_t>& bits, int32_t token) { bits[size_t(token / 32)] |= 1u << (token % 32); }
@@ -74,6 +75,7 @@ const Masks::Head& Masks::head(Expr e, bool last) {
   }
   auto& heads = heads_[last];
   if (const auto known = heads.find(e); known != heads.end()) return known->second;
+  if (const Expr same = n.kind == Kind::kGroup ? within_reach(e) : e; same != e) return head(same, last);
   Found found;
   walk(*trie, 0, e, !last, found);
   if (int64_t(found.tokens.size()) > trie_->words()) {
@@ -102,6 +104,21 @@ const Masks::Head& Masks::head(Expr e, bool last) {
   head_bytes_ += int64_t(made.bits.size() * 4 + made.tokens.size() * 4 + made.ends.size() * 4 + 200 +
                          made.beyond.nodes.size() * sizeof(Trie::Node) + made.beyond.tokens.size() * 4);
   return heads.emplace(e, std::move(made)).first->second;
+}
+
+// The same to every token: none reaches a count that is farther than its own length.
+Expr Masks::within_reach(Expr e, int depth) {
+  const Node n = x_.node(e);
+  const int32_t longest = int32_t(trie_->longest_token());
+  if (depth == kMostReach) return e;
+  const auto part = [&](Expr child) { return within_reach(child, depth + 1); };
+  if (n.kind == Kind::kGroup) return x_.group(n.unit, part(n.a));
+  if (n.kind == Kind::kConcat) return x_.concat(part(n.a), part(n.b));
+  if (n.kind == Kind::kRepeat) return x_.repeat(n.a, std::min(n.b, longest + 1), n.c > longest ? kUnbounded : n.c);
+  if (n.kind != Kind::kAnd) return e;
+  std::vector<Expr> items(x_.list(e).begin(), x_.list(e).end());
+  std::ranges::transform(items, items.begin(), part);
+  return x_.both(std::move(items));
 }
 
 const std::array<uint64_t, 4>& Masks::loops(Expr state) {

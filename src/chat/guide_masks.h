@@ -39,6 +39,7 @@ class Masks {
   void add(Expr state, std::vector<uint32_t>& out);
   void add_beyond(const Trie& trie, int32_t node, Expr state, std::vector<uint32_t>& out);
   const Head& head(Expr e, bool last);  // `last`: nothing follows it
+  Expr within_reach(Expr e, int depth = 0);
   const std::array<uint64_t, 4>& loops(Expr state);
   void walk(const Trie& trie, int32_t from, Expr state, bool with_ends, Found& found);
 
