@@ -146,7 +146,7 @@ class Replies {
     return call("{\"name\": \"", x_.text("\", \"" + std::string(key) + "\": "), x_.byte('}'));
   }
 
-  // The calls behind the tag that begins them; what else begins them.
+  // The calls behind the tag that begins the first of them.
   Expr tagged_calls(std::string_view tag) {
     const Expr next = x_.concat(x_.byte('\n'), mark(tag)), end = mark("</tool_call>");
     if (rules_.format == "hermes")

@@ -330,7 +330,7 @@ TEST(CallGuide, TextHoldsATagOnlyWhereACallFollows) {
 }
 
 TEST(CallGuide, SpecialTokensAreTagsAndNothingElse) {
-  const auto trie = vocabulary();
+  const auto& trie = vocabulary();
   const auto find = [&](const std::string& bytes) {
     int32_t token = 0;
     while (trie->bytes(token) != bytes) token++;

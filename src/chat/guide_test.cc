@@ -251,6 +251,7 @@ const std::vector<std::shared_ptr<const Guide>>& walked_guides() {
       json_schema_guide(
           R"({"oneOf": [{"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}, {"type": "object", "properties": {"b": {"type": "number"}}, "required": ["b"]}]})"),
       json_schema_guide(R"({"type": "array", "items": {"type": "string", "pattern": "^[a-b\"é]+$"}, "maxItems": 3})"),
+      json_schema_guide(R"({"type": "string", "pattern": "^[a-cé]+$", "minLength": 9, "maxLength": 12})"),
       json_schema_guide(
           R"({"allOf": [{"type": "object", "properties": {"a": {"minLength": 2}}}, {"properties": {"a": {"type": "string", "maxLength": 3}}, "additionalProperties": false}, {"required": ["a"]}]})"),
       regex_guide("(ab|a|na(me)?)*[^x]é?"),
