@@ -31,7 +31,7 @@ bool HttpReply::begun() const { return handle_->state->begun(); }
 bool HttpReply::gone() const { return handle_->state->gone(); }
 void HttpReply::on_gone(std::function<void()> call) { handle_->state->on_gone(std::move(call)); }
 
-std::string_view HttpRequest::field(std::string_view name) const {
+std::string_view find_field(const HttpFields& fields, std::string_view name) {
   const auto same = [&](const HttpField& field) {
     return std::ranges::equal(field.name, name,
                               [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); });

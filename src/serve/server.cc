@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "serve/api_request.h"
+#include "serve/kserve.h"
 #include "serve/server_metrics.h"
 
 namespace octet::serve {
@@ -133,14 +134,14 @@ struct Server::Impl {
       dispatch(request, reply);
     } catch (const ApiError& error) {
       metrics.refused("invalid");
-      reply.send(error.status(), kJson, error_body(error));
+      reply.send(error.status(), kJson, request->path.starts_with("/v2") ? kserve_error(error) : error_body(error));
     }
   }
 
   void dispatch(const std::shared_ptr<HttpRequest>& request, HttpReply& reply) {
     const std::string& path = request->path;
     const bool get = request->method == "GET" || request->method == "HEAD";
-    if (is_probe(path)) {
+    if (is_probe(path) || asks_model_ready(path, model)) {
       if (get) return probe(path, reply);
       return wrong_method(*request, "GET", reply);
     }
@@ -206,14 +207,17 @@ struct Server::Impl {
 
   // --- probes, answered by the server's thread at once
   static bool is_probe(std::string_view path) {
-    static const std::set<std::string_view> kProbes = {"/livez", "/readyz", "/health", "/ping", "/metrics", "/version"};
+    static const std::set<std::string_view> kProbes = {"/livez",   "/readyz",  "/health",         "/ping",
+                                                       "/metrics", "/version", "/v2/health/live", "/v2/health/ready"};
     return kProbes.contains(path);
   }
 
   void probe(const std::string& path, HttpReply& reply) {
     if (path == "/metrics") return reply.send(200, "text/plain; version=0.0.4; charset=utf-8", metrics.print());
     if (path == "/version") return reply.send(200, kJson, dump({{"version", model.version}}));
-    const std::string fault = path == "/livez" ? not_live() : unready ? "draining" : not_live();
+    const std::string fault = path == "/livez" || path == "/v2/health/live" ? not_live()
+                              : unready                                     ? "draining"
+                                                                            : not_live();
     reply.send(fault.empty() ? 200 : 503, kJson, dump({{"status", fault.empty() ? "ok" : fault}}));
   }
 
