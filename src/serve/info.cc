@@ -40,6 +40,7 @@ std::string server_info(const ApiRequest&, const ApiModel& model) {
   const EngineOptions& engine = model.engine->options();
   return dump({{"version", model.version},
                {"model", model.names},
+               {"chat", model.chat != nullptr},
                {"device", engine.device},
                {"recipe", engine.recipe},
                {"kv_cache", engine.kv_cache},

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "serve/api_request.h"
 #include "serve/kserve.h"
+#include "serve/page.h"
 #include "serve/server_metrics.h"
 
 namespace octet::serve {
@@ -205,15 +206,16 @@ struct Server::Impl {
     front->submit(prepared.job, prepared.prompt_tokens);
   }
 
-  // --- probes, answered by the server's thread at once
+  // --- the page and probes, answered by the server's thread at once
   static bool is_probe(std::string_view path) {
-    static const std::set<std::string_view> kProbes = {"/livez",   "/readyz",  "/health",         "/ping",
-                                                       "/metrics", "/version", "/v2/health/live", "/v2/health/ready"};
+    static const std::set<std::string_view> kProbes = {
+        "/livez", "/readyz", "/health", "/ping", "/metrics", "/version", "/v2/health/live", "/v2/health/ready", "/"};
     return kProbes.contains(path);
   }
 
   void probe(const std::string& path, HttpReply& reply) {
     if (path == "/metrics") return reply.send(200, "text/plain; version=0.0.4; charset=utf-8", metrics.print());
+    if (path == "/") return reply.send(200, "text/html; charset=utf-8", page_text(), page_fields());
     if (path == "/version") return reply.send(200, kJson, dump({{"version", model.version}}));
     const std::string fault = path == "/livez" || path == "/v2/health/live" ? not_live()
                               : unready                                     ? "draining"

@@ -25,11 +25,11 @@ def tiny_chat():
 
 
 @contextlib.contextmanager
-def served(octet, *words):
-    """The port of a server that ends with the context."""
+def served(octet, *words, model=None):
+    """The port of a server, of the tiny chat model unless another is named, that ends with the context."""
     port = free_port()
     with tempfile.NamedTemporaryFile() as log:
-        command = [octet, "serve", tiny_chat(), "--device", "cpu", "--threads", "1", "--port", str(port), *words]
+        command = [octet, "serve", model or tiny_chat(), "--device", "cpu", "--threads", "1", "--port", str(port), *words]
         server = subprocess.Popen(command, stdout=log, stderr=log)
         text = pathlib.Path(log.name).read_text
         try:
