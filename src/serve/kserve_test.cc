@@ -222,6 +222,8 @@ TEST_F(KserveTest, GenerateWholeAndStreamed) {
   const std::string stop = want_.text.substr(2, 1);
   const Json stopped = {{"input_ids", {1, 2, 3}}, {"max_tokens", 9}, {"temperature", 0}, {"stop_words", {"", stop}}};
   EXPECT_EQ(post("generate", stopped.dump()).json()["text_output"], want_.text.substr(0, want_.text.find(stop)));
+  body["max_tokens"] = INT32_MAX;  // the context is what bounds it, not the queue
+  EXPECT_EQ(post("generate", body.dump()).status, 200);
   const Json ended = {{"input_ids", {1, 2, 3}}, {"max_tokens", 9}, {"temperature", 0}, {"end_id", want_.ids[1]}};
   EXPECT_EQ(post("generate", ended.dump()).json()["text_output"].get<std::string>().size(), 1u);
 }
