@@ -63,8 +63,6 @@ def check_quiet(page, port, wanted_failures=()):
 def check_chat(page, port):
     page.wait("document.getElementById('model').options.length > 0")
     assert page.evaluate("document.activeElement.id") == "input"
-    page.evaluate("""window.changes = 0; new MutationObserver(list => changes += list.length)
-        .observe(document.getElementById('log'), {subtree: true, characterData: true})""")
     page.fill("temperature", "0")
     page.fill("max_tokens", "24")
     page.fill("system", "Be brief.")
@@ -72,7 +70,6 @@ def check_chat(page, port):
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
     wanted = {"messages": messages, "temperature": 0, "max_tokens": 24}
     assert first and first == ask(port, "/v1/chat/completions", wanted)["choices"][0]["message"]["content"], first
-    assert page.evaluate("changes") > 1, "the reply came at once"
     assert "first after" in page.evaluate(f"{REPLY}.querySelector('.foot').textContent")
     messages += [{"role": "assistant", "content": first}, {"role": "user", "content": "And\nmore"}]
     page.fill("input", "And")
@@ -99,7 +96,7 @@ def check_schema_and_stop(page):
         page.network(bytes_per_second=10_000)  # the reply takes longer than the hand to the key
         page.fill("input", "Long, please")
         page.key("Enter")
-        page.wait(f"{REPLY}.matches('.assistant') && {REPLY}.textContent.length > 20")
+        page.wait(f"{REPLY}.matches('.assistant[aria-busy=true]') && {REPLY}.textContent.length > 20")
         stop()
         page.wait(ENDED)
         page.network(bytes_per_second=-1)
@@ -199,6 +196,7 @@ def check_completions_and_key(octet, page):
         made = subprocess.run([octet, "serve", "none", "--new-api-key", "a"], check=True, capture_output=True, text=True)
         (folder / "keys").write_text(made.stderr.splitlines()[-1] + "\n")
         with served(octet, "--api-keys", folder / "keys", model=folder) as port:
+            page.open("about:blank")
             page.events.clear()
             page.size(1280, 800)
             page.open(f"http://127.0.0.1:{port}/")
