@@ -49,6 +49,8 @@ struct Route {
 
 // The routes of all wire forms.
 const std::vector<Route>& routes();
+// What a request to this path is told where no route took it, in the path's wire form.
+std::string error_at(std::string_view path, const ApiError& error);
 // Whether the path is the route's; fills what its parts in braces are.
 bool fits(const Route& route, std::string_view path, std::vector<std::string>& parts);
 

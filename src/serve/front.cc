@@ -57,7 +57,7 @@ void Front::submit(const std::shared_ptr<Job>& job, int64_t prompt_tokens) {
   job->submitted = now();
   job->tokens_ = job->prompt_tokens_ = prompt_tokens;
   for (const GenerationRequest& prompt : job->prompts)
-    job->texts_ += prompt.n, job->tokens_ += prompt.n * prompt.max_tokens;
+    job->texts_ += prompt.n, job->tokens_ += prompt.n * std::min(prompt.max_tokens, engine_.context());
   std::optional<Refusal> refusal;
   {
     const std::lock_guard lock(mutex_);

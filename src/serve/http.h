@@ -18,6 +18,8 @@ struct HttpField {
   std::string name, value;
 };
 using HttpFields = std::vector<HttpField>;
+// The value of the first field of this name in any case; empty: none.
+std::string_view find_field(const HttpFields& fields, std::string_view name);
 
 struct HttpRequest {
   std::string method;
@@ -27,8 +29,7 @@ struct HttpRequest {
   std::string peer;     // "127.0.0.1:40000", "[::1]:40000", "unix"
   bool secure = false;  // it came by TLS
 
-  // The value of the first field of this name in any case; empty: none.
-  std::string_view field(std::string_view name) const;
+  std::string_view field(std::string_view name) const { return find_field(fields, name); }
 };
 
 // What became of a reply. Seconds count from the request's last byte.

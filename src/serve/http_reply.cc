@@ -34,7 +34,7 @@ void HttpReply::on_outcome(std::function<void(const HttpOutcome& outcome)> call)
   handle_->state->on_outcome(std::move(call));
 }
 
-std::string_view HttpRequest::field(std::string_view name) const {
+std::string_view find_field(const HttpFields& fields, std::string_view name) {
   const auto same = [&](const HttpField& field) {
     return std::ranges::equal(field.name, name,
                               [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); });

@@ -41,6 +41,7 @@ std::string server_info(const ApiRequest&, const ApiModel& model) {
   const EngineStats stats = model.engine->stats();
   return dump({{"version", model.version},
                {"model", model.names},
+               {"chat", model.chat != nullptr},
                {"device", engine.device},
                {"recipe", engine.recipe},
                {"kv_cache", engine.kv_cache},

@@ -26,7 +26,10 @@ void ReplyJob::on_event(size_t prompt, const GenerationEvent& event) {
 void ReplyJob::on_end(const std::vector<RequestTimes>& times) {
   if (failed_) return;
   const Usage usage = add_up(times);
-  if (!stream_) return reply_.send(200, "application/json", whole(usage));
+  if (!stream_) {
+    const std::string body = whole(usage);
+    return reply_.send(200, content_type(), body);
+  }
   write(last_events(usage));
   reply_.end();
 }

@@ -21,6 +21,7 @@ class ReplyJob : public Job {
   virtual void on_news(size_t prompt, const GenerationEvent& event) = 0;
   // The body of a reply that is not streamed.
   virtual std::string whole(const Usage& usage) = 0;
+  virtual const char* content_type() const { return "application/json"; }  // of whole()
   // The last events of a stream.
   virtual std::string last_events(const Usage& usage) = 0;
   // An error before a stream's head, and inside of a stream.
@@ -28,6 +29,7 @@ class ReplyJob : public Job {
   virtual std::string error_events(const ApiError& error) const = 0;
 
   void write(std::string_view events);  // of a stream; its head before the first ones
+  void add_field(const std::string& name, const std::string& value) { reply_.add_field(name, value); }
 
   const ApiModel& model_;
   const bool stream_;

@@ -2,10 +2,37 @@
 #include "serve/chat.h"
 #include "serve/completions.h"
 #include "serve/info.h"
+#include "serve/kserve.h"
 #include "serve/messages.h"
 #include "serve/responses.h"
 
 namespace octet::serve {
+namespace {
+
+std::vector<Route> kserve_routes() {
+  std::vector<Route> list = {
+      {.method = "GET", .path = "/v2", .answer = show_kserve_server},
+      {.method = "GET", .path = "/v2/models/{model}", .answer = show_kserve_model},
+      {.method = "GET", .path = "/v2/models/{model}/versions/{version}", .answer = show_kserve_model},
+      {.method = "GET", .path = "/v2/models/{model}/config", .answer = show_kserve_config},
+      {.method = "GET", .path = "/v2/models/{model}/versions/{version}/config", .answer = show_kserve_config},
+      {.path = "/v2/models/{model}/infer", .prepare = prepare_kserve_infer},
+      {.path = "/v2/models/{model}/versions/{version}/infer", .prepare = prepare_kserve_infer},
+      {.path = "/v2/models/{model}/generate", .prepare = prepare_kserve_generate},
+      {.path = "/v2/models/{model}/versions/{version}/generate", .prepare = prepare_kserve_generate},
+      {.path = "/v2/models/{model}/generate_stream", .prepare = prepare_kserve_stream},
+      {.path = "/v2/models/{model}/versions/{version}/generate_stream", .prepare = prepare_kserve_stream},
+  };
+  for (Route& route : list) route.json = false, route.error = kserve_error;  // bodies may hold binary tensors
+  return list;
+}
+
+std::vector<Route> joined(std::vector<Route> list, const std::vector<Route>& more) {
+  list.insert(list.end(), more.begin(), more.end());
+  return list;
+}
+
+}  // namespace
 
 const std::vector<Route>& routes() {
   static const std::vector<Route> kRoutes = {
@@ -23,7 +50,13 @@ const std::vector<Route>& routes() {
       {.method = "GET", .path = "/v1/responses/{id}", .answer = show_response},
       {.method = "DELETE", .path = "/v1/responses/{id}", .answer = delete_response},
   };
-  return kRoutes;
+  static const std::vector<Route> kAll = joined(kRoutes, kserve_routes());
+  return kAll;
+}
+
+std::string error_at(std::string_view path, const ApiError& error) {
+  if (path == "/v2" || path.starts_with("/v2/")) return kserve_error(error);
+  return path.starts_with("/v1/messages") ? message_error_body(error) : error_body(error);
 }
 
 bool fits(const Route& route, std::string_view path, std::vector<std::string>& parts) {

@@ -13,6 +13,8 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "serve/api_request.h"
+#include "serve/kserve.h"
+#include "serve/page.h"
 #include "serve/server_metrics.h"
 
 namespace octet::serve {
@@ -145,7 +147,9 @@ struct Server::Impl {
     } catch (const ApiError& error) {
       metrics.refused("invalid");
       if (record) record->error = error_code(error);
-      reply.send(error.status(), kJson, error_body(error));
+      ApiError named = error;
+      named.set_request_id(id);
+      reply.send(error.status(), kJson, error_at(request->path, named));
     }
   }
 
@@ -153,7 +157,7 @@ struct Server::Impl {
                 const std::shared_ptr<RequestRecord>& record, HttpReply& reply) {
     const std::string& path = request->path;
     const bool get = request->method == "GET" || request->method == "HEAD";
-    if (is_probe(path)) {
+    if (is_probe(path) || asks_model_ready(path, model)) {
       if (record) record->probe = true;
       if (get) return probe(path, reply);
       return wrong_method(*request, "GET", reply);
@@ -242,16 +246,20 @@ struct Server::Impl {
     record.temperature = first.sampling.temperature, record.top_p = first.sampling.top_p;
   }
 
-  // --- probes, answered by the server's thread at once
+  // --- the page and probes, answered by the server's thread at once
   static bool is_probe(std::string_view path) {
-    static const std::set<std::string_view> kProbes = {"/livez", "/readyz", "/health", "/ping", "/metrics", "/version"};
+    static const std::set<std::string_view> kProbes = {
+        "/livez", "/readyz", "/health", "/ping", "/metrics", "/version", "/v2/health/live", "/v2/health/ready", "/"};
     return kProbes.contains(path);
   }
 
   void probe(const std::string& path, HttpReply& reply) {
     if (path == "/metrics") return reply.send(200, "text/plain; version=0.0.4; charset=utf-8", metrics.print());
+    if (path == "/") return reply.send(200, "text/html; charset=utf-8", page_text(), page_fields());
     if (path == "/version") return reply.send(200, kJson, dump({{"version", model.version}}));
-    const std::string fault = path == "/livez" ? not_live() : unready ? "draining" : not_live();
+    const std::string fault = path == "/livez" || path == "/v2/health/live" ? not_live()
+                              : unready                                     ? "draining"
+                                                                            : not_live();
     reply.send(fault.empty() ? 200 : 503, kJson, dump({{"status", fault.empty() ? "ok" : fault}}));
   }
 
