@@ -18,10 +18,10 @@ def train_tiny(octet, text, folder):
 
 
 class Served:
-    """`octet serve run` at a free port of this machine, until the end of the block."""
+    """`octet serve run` at a port of this machine, or a free one, until the end of the block."""
 
-    def __init__(self, octet, folder, *options):
-        self.port = free_port()
+    def __init__(self, octet, folder, *options, port=None):
+        self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = pathlib.Path(folder) / f"log.{self.port}"
         with self.log.open("w") as output:
@@ -39,7 +39,8 @@ class Served:
 
 def ask(url, body=None, headers=None):
     """Status and text of the reply."""
-    request = urllib.request.Request(url, headers=headers or {}, data=None if body is None else json.dumps(body).encode())
+    headers = {"Content-Type": "application/json"} | (headers or {})
+    request = urllib.request.Request(url, headers=headers, data=None if body is None else json.dumps(body).encode())
     try:
         with urllib.request.urlopen(request, timeout=60) as reply:
             return reply.status, reply.read().decode()
