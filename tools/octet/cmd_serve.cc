@@ -91,7 +91,7 @@ void run_serve(Options& options) {
   if (!options.server.keys.empty()) serve::read_keys(options.server.keys);  // mistakes are told before the model loads
   options.server.log.traces = serve::read_otlp_options(options.otlp_endpoint);
   options.server.log.traces.version = version_text("octet");
-  serve::RequestLog{options.server.log};
+  { const serve::RequestLog opens(options.server.log); }
   const std::string folder = model_folder(options.model);
   if (options.engine.recipe.empty() && !options.engine.random_weights && !open_weights(folder)->recipe())
     options.engine.recipe = "bf16";
