@@ -33,7 +33,7 @@ std::shared_ptr<RequestRecord> RequestLog::make() const {
 }
 
 std::shared_ptr<RequestRecord> RequestLog::begin(const HttpRequest& request, const std::string& id) const {
-  const std::shared_ptr<RequestRecord> record = make();
+  std::shared_ptr<RequestRecord> record = make();
   if (record) {
     record->id = id, record->peer = request.peer, record->method = request.method;
     record->path = request.path.substr(0, 512);

@@ -98,7 +98,7 @@ void run_serve(Options& options) {
   const std::string folder = named ? options.model : model_folder(options.model);
   options.server.log.traces = serve::read_otlp_options(options.otlp_endpoint);
   options.server.log.traces.version = version_text("octet");
-  serve::RequestLog{options.server.log};
+  { const serve::RequestLog opens(options.server.log); }
   if (options.engine.recipe.empty() && !options.engine.random_weights && !open_weights(folder)->recipe())
     options.engine.recipe = "bf16";
   const auto tokenizer = load_tokenizer(options.engine.tokenizer.empty() ? folder : options.engine.tokenizer);
