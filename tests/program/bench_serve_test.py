@@ -1,7 +1,6 @@
 """`octet bench serve` against `octet serve`, against servers that fail, and with bad options.
 Usage: bench_serve_test.py OCTET TEXT"""
 
-import contextlib
 import http.server
 import json
 import pathlib
@@ -11,7 +10,8 @@ import tempfile
 import threading
 import urllib.request
 
-from rank_runs import SETTINGS, free_port, make_corpus, wait_until
+from rank_runs import wait_until
+from served import Served, train_tiny
 
 
 SHAPE = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 160,
@@ -84,20 +84,6 @@ class Bench:
         return json.loads((self.folder / "result.json").read_text()), done.stdout
 
 
-@contextlib.contextmanager
-def serving(octet, folder, *model):
-    port, log = free_port(), folder / "log"
-    with log.open("w") as output:
-        server = subprocess.Popen([octet, "serve", *model, "--port", str(port), "--device", "cpu", "--threads", "1"],
-                                  cwd=folder, stdout=output, stderr=output)
-    try:
-        wait_until(lambda: "serving" in log.read_text() or server.poll() is not None, "the server is up")
-        yield server, f"http://127.0.0.1:{port}"
-    finally:
-        server.kill()
-        server.wait()
-
-
 def check_octet(bench, folder):
     result, text = bench.summary("-n 12 -i 5 -o 8 --concurrency 4 --goodput ttft:100000,e2el:100000")
     assert (result["finished"], result["failed"], result["good_share"]) == (12, 0, 1), result
@@ -127,7 +113,8 @@ def check_random_weights(octet, folder):
     """Models without weights: a folder whose vocabulary is larger than the tokenizer's 300 tokens, and a named one."""
     (folder / "shape").mkdir()
     (folder / "shape/config.json").write_text(json.dumps(SHAPE))
-    with serving(octet, folder, "shape", "--random-weights", "--tokenizer", "tokenizer") as (_, url):
+    with Served(octet, folder / "shape", "--random-weights", "--tokenizer", folder / "tokenizer") as served:
+        url = served.url
         result, _ = Bench(octet, folder, url).summary("-n 6 -i 5 -o 8 --guide schema --guided-share 0.5")
         assert (result["finished"], result["output_tokens"]) == (6, 48), result
         body = {"prompt": [1999, 97], "max_tokens": 12, "temperature": 0, "echo": True,
@@ -165,7 +152,8 @@ def finished(url):
 
 def check_killed(octet, folder):
     """The server is gone in the middle of a run: what fails is counted, and the program ends."""
-    with serving(octet, folder, "run") as (server, url):
+    with Served(octet, folder / "run") as served:
+        server, url = served.process, served.url
         bench = subprocess.Popen([octet, "bench", "serve", url, "-n", "20000", "-i", "5", "-o", "20", "--concurrency", "8",
                                   "--json", "killed.json"], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                  text=True)
@@ -181,12 +169,9 @@ def main():
     octet, text = (str(pathlib.Path(word).resolve()) for word in sys.argv[1:3])
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        settings = [word for word in SETTINGS if not word.startswith("parallel.")]
-        make_corpus(octet, text, folder)
-        subprocess.run([octet, "train", *settings, "train.steps=1", "data.train=corpus", "out=run"], cwd=folder, check=True,
-                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        with serving(octet, folder, "run") as (_, url):
-            check_octet(Bench(octet, folder, url), folder)
+        model = train_tiny(octet, text, folder)
+        with Served(octet, model) as served:
+            check_octet(Bench(octet, folder, served.url), folder)
         check_random_weights(octet, folder)
         check_moody(octet, folder)
         check_killed(octet, folder)

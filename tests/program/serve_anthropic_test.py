@@ -2,21 +2,17 @@
 Usage: serve_anthropic_test.py OCTET. Exit status 77: the package or the model is absent."""
 
 import asyncio
-import os
-import pathlib
-import subprocess
 import sys
 import tempfile
 from typing import Literal
 
-from rank_runs import free_port, wait_until
+from served import Served, new_key, skip, tiny_chat
 
 try:
     import anthropic
     import pydantic
 except ImportError as error:
-    print(f"skipped: {error} (needs anthropic)")
-    sys.exit(77)
+    skip(error)
 
 HI = [{"role": "user", "content": "Hi"}]
 TOOLS = [{"name": "get_weather", "description": "The weather of a place",
@@ -143,31 +139,20 @@ async def end_inside_of_streams(port, key, server):
 
 
 def main():
-    octet, data = sys.argv[1], os.environ.get("OCTET_TEST_DATA") or pathlib.Path(__file__).parents[3] / "shared" / "data"
-    model = pathlib.Path(data) / "serving" / "tiny_chat"
-    if not model.is_dir():
-        print(f"skipped: there is no {model}: set OCTET_TEST_DATA to the folder that holds it")
-        sys.exit(77)
-    with tempfile.TemporaryDirectory() as name:
-        made = subprocess.run([octet, "serve", "none", "--new-api-key", "a"], check=True, capture_output=True, text=True)
-        keys, log = pathlib.Path(name) / "keys.jsonl", pathlib.Path(name) / "log"
-        keys.write_text(made.stderr.splitlines()[-1] + "\n")
-        key, port = made.stdout.strip(), free_port()
-        with log.open("w") as output:
-            server = subprocess.Popen([octet, "serve", model, "--port", str(port), "--device", "cpu", "--threads", "1",
-                                       "--served-model-name", "tiny", "--api-keys", keys, "--drain-delay", "0",
-                                       "--drain-timeout", "0"], stdout=output, stderr=output)
-        try:
-            wait_until(lambda: "serving" in log.read_text() or server.poll() is not None, "the server is up")
-            with anthropic.Anthropic(base_url=f"http://127.0.0.1:{port}", api_key=key, max_retries=0) as client:
+    octet = sys.argv[1]
+    with tempfile.NamedTemporaryFile("w") as keys:
+        key, line = new_key(octet, "a")
+        keys.write(line)
+        keys.flush()
+        with Served(octet, tiny_chat(), "--served-model-name", "tiny", "--api-keys", keys.name, "--drain-delay", "0",
+                    "--drain-timeout", "0") as server:
+            with anthropic.Anthropic(base_url=server.url, api_key=key, max_retries=0) as client:
                 whole_and_streamed(client)
                 stops_and_formats(client)
-                asyncio.run(asynchronously(port, key))
-                errors(client, port)
-            asyncio.run(end_inside_of_streams(port, key, server))
-            assert server.wait(timeout=60) == 0, log.read_text()
-        finally:
-            server.kill()
+                asyncio.run(asynchronously(server.port, key))
+                errors(client, server.port)
+            asyncio.run(end_inside_of_streams(server.port, key, server.process))
+            assert server.process.wait(timeout=60) == 0, server.log()
 
 
 main()

@@ -119,7 +119,7 @@ def check(gateway, octet, folder):
     print(gateway, flush=True)
     options = ["--served-model-name", "tiny", "--drain-delay", "3"]
     port = free_port()
-    with Served(octet, folder, *options) as first, Served(octet, folder, *options) as second:
+    with Served(octet, folder / "run", *options) as first, Served(octet, folder / "run", *options) as second:
         with (folder / f"{gateway}.log").open("w") as log:
             process = subprocess.Popen(command_of(gateway, folder, port, [first, second]), stdout=log, stderr=log)
         load = None
@@ -134,7 +134,7 @@ def check(gateway, octet, folder):
             seen = load.phase("one killed")
             assert sum(count for what, count in seen.items() if what != "ok") <= 4 * CLIENTS, seen
             assert gateway != "nginx" or set(seen) <= {"ok", "cut stream"}, seen
-            with Served(octet, folder, *options, port=first.port) as again:
+            with Served(octet, folder / "run", *options, port=first.port) as again:
                 load.phase("it is back", lambda: answered(again) > 20)
                 second.process.send_signal(signal.SIGTERM)
                 seen = load.phase("the other drained", lambda: second.process.poll() is not None)

@@ -44,8 +44,8 @@ def check_histogram(family):
     return counts[-1]
 
 
-def check(octet, folder, prefix, *options):
-    with Served(octet, folder, *options) as served:
+def check(octet, model, prefix, *options):
+    with Served(octet, model, *options) as served:
         before = scrape(served.url)
         for name, kind in [*((name, "histogram") for name in HISTOGRAMS), *((name, "gauge") for name in GAUGES),
                            *((name, "counter") for name in COUNTERS)]:
@@ -89,9 +89,9 @@ def check(octet, folder, prefix, *options):
 def main():
     octet, text = (str(pathlib.Path(word).resolve()) for word in sys.argv[1:3])
     with tempfile.TemporaryDirectory() as folder:
-        train_tiny(octet, text, pathlib.Path(folder))
-        check(octet, folder, "octet_")
-        check(octet, folder, "vllm:", "--metric-names", "vllm")
+        model = train_tiny(octet, text, pathlib.Path(folder))
+        check(octet, model, "octet_")
+        check(octet, model, "vllm:", "--metric-names", "vllm")
 
 
 main()

@@ -2,14 +2,10 @@
 and streamed; every object is held against the package's own types. Usage: serve_openai_test.py OCTET. Exit status 77: the
 package or the model is absent."""
 
-import os
-import pathlib
-import subprocess
 import sys
-import tempfile
 from typing import Literal
 
-from rank_runs import free_port, wait_until
+from served import Served, skip, tiny_chat
 
 try:
     import openai
@@ -18,11 +14,8 @@ try:
     from openai.types.responses import Response, ResponseStreamEvent
     from pydantic import BaseModel, TypeAdapter
 except ImportError as error:
-    print(f"skipped: {error}")
-    sys.exit(77)
+    skip(error)
 
-DATA = pathlib.Path(os.environ.get("OCTET_TEST_DATA", pathlib.Path(__file__).parents[3] / "shared/data"))
-MODEL = DATA / "serving/tiny_chat"
 NAME = "tiny"
 EVENT = TypeAdapter(ResponseStreamEvent)
 SAID = r'<think>[a-f]{5}</think>ok [a-f]{2}<tool_call>\{"name": "get", "arguments": \{"x": [1-9]\}\}</tool_call>'
@@ -139,23 +132,10 @@ def check_conversations(client):
 
 
 def main():
-    octet = str(pathlib.Path(sys.argv[1]).resolve())
-    if not MODEL.exists():
-        print(f"skipped: there is no {MODEL}")
-        sys.exit(77)
-    with tempfile.TemporaryDirectory() as name:
-        log, port = pathlib.Path(name) / "log", free_port()
-        with log.open("w") as output:
-            server = subprocess.Popen([octet, "serve", MODEL, "--port", str(port), "--device", "cpu", "--threads", "1",
-                                       "--served-model-name", NAME, "--response-memory", "16"], stdout=output, stderr=output)
-        try:
-            wait_until(lambda: "serving" in log.read_text() or server.poll() is not None, "the server is up")
-            client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0, timeout=60)
-            for check in (check_models, check_completions, check_chat, check_responses, check_conversations):
-                check(client)
-        finally:
-            print(log.read_text())
-            server.kill()
+    with Served(sys.argv[1], tiny_chat(), "--served-model-name", NAME, "--response-memory", "16") as server:
+        client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=60)
+        for check in (check_models, check_completions, check_chat, check_responses, check_conversations):
+            check(client)
 
 
 main()

@@ -1,5 +1,5 @@
 """The page of `octet serve` in headless Chromium: streams, stops, schemas, tools, charts, keys, small screens, dark.
-Usage: serve_page_test.py OCTET [FOLDER FOR PICTURES]. Exit status 77: Chromium or the model is absent."""
+Usage: serve_page_test.py OCTET TEXT [FOLDER FOR PICTURES]. Exit status 77: Chromium or the model is absent."""
 
 import json
 import pathlib
@@ -10,7 +10,7 @@ import tempfile
 import urllib.request
 
 from chromium import NAMES, Page, find_chromium
-from serve_runs import served, skip, tiny_chat
+from served import Served, new_key, skip, tiny_chat
 
 REPLY = "(document.querySelector('article:last-child') ?? document.body)"
 ENDED = f"{REPLY}.matches('.assistant, .completion') && {REPLY}.getAttribute('aria-busy') === 'false'"
@@ -193,22 +193,22 @@ def check_completions_and_key(octet, page):
         shutil.copytree(tiny_chat(), folder, copy_function=shutil.copyfile)
         folder.chmod(0o755)
         (folder / "tokenizer_config.json").unlink()
-        made = subprocess.run([octet, "serve", "none", "--new-api-key", "a"], check=True, capture_output=True, text=True)
-        (folder / "keys").write_text(made.stderr.splitlines()[-1] + "\n")
-        with served(octet, "--api-keys", folder / "keys", model=folder) as port:
+        key, line = new_key(octet, "a")
+        (folder / "keys").write_text(line)
+        with Served(octet, folder, "--api-keys", folder / "keys") as server:
             page.open("about:blank")
             page.events.clear()
             page.size(1280, 800)
-            page.open(f"http://127.0.0.1:{port}/")
+            page.open(f"{server.url}/")
             page.wait(f"{STATUS}.startsWith('an API key is wanted')")
-            page.fill("key", made.stdout.strip())
+            page.fill("key", key)
             page.key("Enter")
             page.wait(f"{STATUS}.startsWith('this model has no chat template')")
             assert page.evaluate("[document.getElementById('mode').value, document.getElementById('asks').textContent]") == ["text", "Prompt"]
             page.fill("max_tokens", "12")
             assert send(page, "Once upon")
             assert page.evaluate("Object.keys(localStorage).length + Object.keys(sessionStorage).length + document.cookie.length") == 0
-            check_quiet(page, port, wanted_failures=["401"])
+            check_quiet(page, server.port, wanted_failures=["401"])
 
 
 def main():
@@ -216,11 +216,11 @@ def main():
     program = find_chromium()
     if not program:
         skip(f"there is none of {', '.join(NAMES)}")
-    folder = pathlib.Path(sys.argv[2]) if len(sys.argv) > 2 else None
+    folder = pathlib.Path(sys.argv[3]) if len(sys.argv) > 3 else None
     with Page(program) as page:
         pictures = (lambda name: page.picture(folder / f"{name}.png")) if folder else lambda name: None
-        with served(octet) as port:
-            url = f"http://127.0.0.1:{port}/"
+        with Served(octet, tiny_chat()) as server:
+            port, url = server.port, server.url + "/"
             page.size(1280, 800)
             page.open(url)
             check_chat(page, port)

@@ -11,7 +11,8 @@ import time
 import urllib.error
 import urllib.request
 
-from rank_runs import SETTINGS, free_port, make_corpus, wait_until
+from rank_runs import wait_until
+from served import Served, new_key, train_tiny
 
 
 def ask(port, path, key, body=None):
@@ -25,46 +26,32 @@ def ask(port, path, key, body=None):
         return error.code, json.load(error)
 
 
-def new_key(octet, name):
-    made = subprocess.run([octet, "serve", "none", "--new-api-key", name], check=True, capture_output=True, text=True)
-    return made.stdout.strip(), made.stderr.splitlines()[-1] + "\n"
-
-
 def main():
     octet, text = (str(pathlib.Path(word).resolve()) for word in sys.argv[1:3])
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        settings = [word for word in SETTINGS if not word.startswith("parallel.")]
-        make_corpus(octet, text, folder)
-        subprocess.run([octet, "train", *settings, "train.steps=1", "data.train=corpus", "out=run"], cwd=folder, check=True,
-                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        model = train_tiny(octet, text, folder)
         (first, line), (second, other) = new_key(octet, "a"), new_key(octet, "b")
-        keys, log = folder / "keys.jsonl", folder / "log"
+        keys = folder / "keys.jsonl"
         keys.write_text(line)
-        port = free_port()
-        with log.open("w") as output:
-            server = subprocess.Popen([octet, "serve", "run", "--port", str(port), "--device", "cpu", "--api-keys", keys],
-                                      cwd=folder, stdout=output, stderr=output)
-        try:
-            wait_until(lambda: "serving" in log.read_text() or server.poll() is not None, "the server is up")
+        with Served(octet, model, "--api-keys", keys) as served:
+            port, server, log = served.port, served.process, served.log
             status, reply = ask(port, "/v1/completions", first, {"prompt": "the", "max_tokens": 3, "temperature": 0})
             assert status == 200 and reply["usage"]["completion_tokens"] <= 3, reply
             assert ask(port, "/v1/models", second)[0] == 401
             keys.write_text("rubbish")
             server.send_signal(signal.SIGHUP)
-            wait_until(lambda: "the old keys and certificate stay" in log.read_text(), "the mistake is told")
+            wait_until(lambda: "the old keys and certificate stay" in log(), "the mistake is told")
             assert ask(port, "/v1/models", first)[0] == 200
             keys.write_text(other)
             server.send_signal(signal.SIGHUP)
-            wait_until(lambda: "are read again" in log.read_text(), "the keys are read again")
+            wait_until(lambda: "are read again" in log(), "the keys are read again")
             assert ask(port, "/v1/models", second)[0] == 200 and ask(port, "/v1/models", first)[0] == 401
-            assert second not in log.read_text() and first not in log.read_text()
+            assert second not in log() and first not in log()
             server.send_signal(signal.SIGTERM)
             begin = time.monotonic()
-            assert server.wait(timeout=60) == 0, log.read_text()
+            assert server.wait(timeout=60) == 0, log()
             assert time.monotonic() - begin < 25, "nothing ran, and it waited"
-        finally:
-            server.kill()
         refused = subprocess.run([octet, "serve", "run", "--api-keys", "missing"], cwd=folder, capture_output=True, text=True)
         assert refused.returncode == 1 and "missing" in refused.stderr, refused.stderr
 

@@ -5,7 +5,7 @@ import json
 import sys
 import urllib.request
 
-from serve_runs import served, skip
+from served import Served, skip, tiny_chat
 
 try:
     import numpy
@@ -94,7 +94,8 @@ def check_errors(client):
 
 
 def main():
-    with served(sys.argv[1]) as port:
+    with Served(sys.argv[1], tiny_chat()) as server:
+        port = server.port
         want = json.loads(generate(port, "generate", text_input=PROMPT, max_tokens=8, parameters={"temperature": 0}))
         assert want["model_name"] == MODEL and want["text_output"], want
         events = generate(port, "generate_stream", text_input=PROMPT, max_tokens=8, temperature=0).split("\n\n")
