@@ -37,7 +37,7 @@ class Job : public std::enable_shared_from_this<Job> {
   double entered_ = 0;                     // the engine
   FinishReason finished_ = FinishReason::kNone;
   FairQueue::Id id_ = 0;
-  bool waiting_ = false, started_ = false, cancelled_ = false, ended_ = false, news_ = false;
+  bool waiting_ = false, started_ = false, cancelled_ = false, news_ = false;
 };
 
 struct FrontOptions {
@@ -66,7 +66,7 @@ class Front {
   // Takes the job, whose prompts are `prompt_tokens` long together; from any thread. Refusals are told at once.
   void submit(const std::shared_ptr<Job>& job, int64_t prompt_tokens);
   void cancel(const std::shared_ptr<Job>& job);
-  // Ends all that waits and runs.
+  // Ends all that waits and runs, and all that comes later.
   void refuse_all(const Refusal& refusal);
 
   std::vector<ApiKey> keys() const;
@@ -79,7 +79,6 @@ class Front {
  private:
   void work();
   KeyBudget* budget_of(const Job& job);
-  void tell(const std::weak_ptr<Job>& job);
   void drain(const std::shared_ptr<Job>& job);
   void end(const std::shared_ptr<Job>& job);
   // Moves requests into the engine while it has few that wait. Called without the lock.
@@ -98,11 +97,18 @@ class Front {
   double rate_ = 0, rate_at_ = 0;
   int64_t rate_tokens_ = 0;
 
-  std::mutex news_mutex_;
-  std::condition_variable news_changed_;
-  std::deque<std::shared_ptr<Job>> news_;
-  std::optional<Refusal> refuse_;
-  bool stop_ = false;
+  std::optional<Refusal> closed_;  // what refuse_all() has said: later requests hear it too
+
+  // What wakes the thread. The engine may still tell of a stream that is destroyed with the front.
+  struct Inbox {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<std::shared_ptr<Job>> news;
+    std::optional<Refusal> refuse;
+    bool stop = false;
+    void tell(const std::shared_ptr<Job>& job);
+  };
+  const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
   std::thread thread_;
 };
 
