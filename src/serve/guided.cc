@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/json.h"
 
@@ -79,6 +81,8 @@ class Guided {
       const uint32_t bit = uint32_t{1} << (id % 32);
       word = state_.may_end() ? word | bit : word & ~bit;
     }
+    check(std::ranges::any_of(allowed, [](uint32_t word) { return word != 0; }), ErrorCode::kInvalidArgument,
+          "no token of the model's vocabulary goes on with the guided text as its guide wants it");
   }
 
  private:
@@ -98,7 +102,9 @@ void read_guide(Fields& fields, const ApiModel& model, GenerationRequest& reques
   for (const char* key : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"})
     fields.refuse(key, "want structured_outputs instead");
   if (!guide) return;
-  if (request.ignore_eos) fields.fail("ignore_eos", "a guided text ends where its guide does");
+  for (const char* key : {"ignore_eos", "min_tokens"})
+    if (request.ignore_eos || request.min_tokens > 0)
+      fields.refuse(key, "a guided text ends where its guide does", "0");
   std::vector<int32_t> ends = model.engine->end_tokens();
   ends.insert(ends.end(), request.stop_ids.begin(), request.stop_ids.end());
   if (ends.empty()) throw ApiError("guided output wants a model with an end token");

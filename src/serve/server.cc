@@ -69,7 +69,8 @@ class ReaderPool {
 // The host of "name:port", "[::1]:port" or "http://name:port".
 std::string host_of(std::string_view text) {
   if (const size_t scheme = text.find("://"); scheme != std::string_view::npos) text.remove_prefix(scheme + 3);
-  const size_t end = text.starts_with('[') ? text.find(']') + 1 : text.find(':');
+  const size_t bracket = text.find(']');
+  const size_t end = bracket != std::string_view::npos ? bracket + 1 : text.find(':');
   std::string host(text.substr(0, end));
   std::ranges::transform(host, host.begin(), [](unsigned char c) { return std::tolower(c); });
   return host;
@@ -252,6 +253,7 @@ void Server::drain() {
 }
 
 int64_t Server::running() const { return impl_->http->running(); }
+int64_t Server::connections() const { return impl_->http->connections(); }
 
 void Server::end_all(double seconds) {
   drain();
