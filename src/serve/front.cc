@@ -29,7 +29,7 @@ Front::~Front() {
   thread_.join();
 }
 
-std::vector<ApiKey> Front::keys() const {
+std::shared_ptr<const std::vector<ApiKey>> Front::keys() const {
   const std::lock_guard lock(mutex_);
   return keys_;
 }
@@ -42,7 +42,7 @@ void Front::set_keys(std::vector<ApiKey> keys) {
     budgets.emplace(key.name, old != budgets_.end() ? old->second : KeyBudget(key.limits))
         .first->second.set_limits(key.limits);
   }
-  keys_ = std::move(keys), budgets_ = std::move(budgets);
+  keys_ = std::make_shared<const std::vector<ApiKey>>(std::move(keys)), budgets_ = std::move(budgets);
 }
 
 KeyBudget* Front::budget_of(const Job& job) {
@@ -53,6 +53,11 @@ KeyBudget* Front::budget_of(const Job& job) {
 int64_t Front::waiting() const {
   const std::lock_guard lock(mutex_);
   return queue_.size();
+}
+
+std::optional<Refusal> Front::full() const {
+  const std::lock_guard lock(mutex_);
+  return closed_ ? closed_ : queue_.full(0, rate_);
 }
 
 void Front::submit(const std::shared_ptr<Job>& job, int64_t prompt_tokens) {

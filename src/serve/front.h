@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "octet/engine.h"
@@ -69,10 +70,12 @@ class Front {
   // Ends all that waits and runs, and all that comes later.
   void refuse_all(const Refusal& refusal);
 
-  std::vector<ApiKey> keys() const;
+  std::shared_ptr<const std::vector<ApiKey>> keys() const;
   // Budgets of keys that stay go on.
   void set_keys(std::vector<ApiKey> keys);
   int64_t waiting() const;  // requests outside of the engine
+  // What any request would hear now, however small; none: there is room.
+  std::optional<Refusal> full() const;
 
   static double now();  // seconds of a steady clock
 
@@ -88,7 +91,7 @@ class Front {
   const FrontOptions options_;
   FrontWatch* const watch_;
   mutable std::mutex mutex_;
-  std::vector<ApiKey> keys_;
+  std::shared_ptr<const std::vector<ApiKey>> keys_;
   std::map<std::string, KeyBudget> budgets_;
   FairQueue queue_;
   std::map<FairQueue::Id, std::shared_ptr<Job>> jobs_;

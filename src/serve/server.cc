@@ -10,9 +10,11 @@
 #include <set>
 #include <thread>
 
+#include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "serve/api_request.h"
+#include "serve/reply_job.h"
 #include "serve/server_metrics.h"
 
 namespace octet::serve {
@@ -114,7 +116,8 @@ struct Server::Impl {
   }
 
   std::string check_key(const HttpRequest& request) const {
-    const std::vector<ApiKey> keys = front->keys();
+    const auto kept = front->keys();
+    const std::vector<ApiKey>& keys = *kept;
     if (keys.empty()) return {};
     std::string_view given = request.field("Authorization");
     if (given.empty()) given = request.field("X-Api-Key");
@@ -171,13 +174,21 @@ struct Server::Impl {
               HttpReply& reply) {
     try {
       asked->key = check_key(*request);
+      if (route.prepare != nullptr)
+        if (const std::optional<Refusal> full = front->full()) {  // known without reading it
+          metrics.refused(*full);
+          return reply.send(full->status, kJson, route.error(refusal_error(*full, reply)));
+        }
       const bool added = readers->add([this, &route, asked, request, reply]() mutable {
+        if (reply.gone()) return;
         try {
           asked->path = std::move(request->path), asked->fields = std::move(request->fields);
           asked->body = std::move(request->body);
           serve(route, *asked, reply);
         } catch (const ApiError& error) {
           refuse(route, error, reply);
+        } catch (const Error& error) {
+          refuse(route, ApiError(error.message()), reply);
         } catch (const std::exception& error) {
           log_warning("{} of {}: {}", asked->path, request->peer, error.what());
           reply.send(500, kJson, route.error(ApiError("the request could not be read", {}, 500)));
