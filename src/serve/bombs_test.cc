@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "serve/testing/answer.h"
 #include "serve/testing/tiny_server.h"
@@ -152,6 +153,35 @@ TEST_F(BombsTest, SchemasRegexesAndGrammars) {
   guided("choice", {{"a", 1}});
   EXPECT_EQ(complete({{"structured_outputs", {{"regex", "a"}}}, {"min_tokens", 5}}), 400);
   EXPECT_EQ(complete({{"structured_outputs", {{"regex", "\xc3\xa9+"}}}}), 400);  // no token for it
+}
+
+// Prompts of one request are guided each by itself.
+TEST_F(BombsTest, ManyGuidedPrompts) {
+  const Json body = {{"prompt", {"Hi", "you", "there"}},
+                     {"n", 2},
+                     {"max_tokens", 40},
+                     {"structured_outputs", {{"regex", "(a[bc]d|e{1,4}f){6}"}}}};
+  const std::regex wanted("(a[bc]d|e{1,4}f){6}");
+  const Json choices = ask(server_.server->port(), "POST", "/v1/completions", body.dump()).json()["choices"];
+  EXPECT_EQ(choices.size(), 6u);
+  for (const Json& choice : choices)
+    EXPECT_TRUE(std::regex_match(choice["text"].get<std::string>(), wanted)) << choice;
+}
+
+// Its stream is cut off and its texts are cancelled, long before they would end.
+TEST(Bombs, AReaderThatDoesNotRead) {
+  TinyServer server({.http = {.max_unread_bytes = 100'000}},
+                    {.limits = fake_limits(16384, 4, 8192), .step_seconds = 1e-4, .checks = false});
+  Peer peer(server.server->port());
+  const std::string body = R"({"messages": [{"role": "user", "content": "Hi"}], "n": 8, "ignore_eos": true,
+                               "stream": true, "logprobs": true, "top_logprobs": 20})";
+  peer.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) +
+            "\r\n\r\n" + body);
+  while (server.engine->stats().steps == 0) std::this_thread::yield();
+  server.engine->drain();  // sockets hold some megabytes
+  EXPECT_EQ(server.engine->stats().cancelled, 1);
+  EXPECT_LT(server.engine->stats().generated_tokens, 60'000);
+  EXPECT_EQ(server.engine->stats().kv_blocks_used, 0);
 }
 
 }  // namespace

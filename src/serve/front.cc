@@ -161,15 +161,13 @@ void Front::drain(const std::shared_ptr<Job>& job) {
     cancelled = job->cancelled_;
     if (cancelled && job->waiting_) left = queue_.remove(job->id_), job->waiting_ = false;
   }
-  if (left) return end(job);
-  if (cancelled)
-    for (GenerationStream& stream : job->streams_) stream.cancel();
+  if (left || (cancelled && !job->streams_.empty())) return end(job);
+  bool more = false;
   for (size_t i = 0; i < job->streams_.size(); ++i) {
-    for (GenerationEvent event; job->streams_[i].try_next(event);) {
-      if (!std::exchange(job->started_, true)) {
-        const std::lock_guard lock(mutex_);
-        --ahead_;
-      }
+    // One event of each text: others have their turn before the next.
+    size_t turns = job->last_[i].size();
+    for (GenerationEvent event; turns > 0 && job->streams_[i].try_next(event); --turns) {
+      started(*job);
       const double at = now();
       double& last = job->last_[i][static_cast<size_t>(event.sample)];
       if (watch_ != nullptr && last > 0 && !event.ids.empty())
@@ -180,8 +178,16 @@ void Front::drain(const std::shared_ptr<Job>& job) {
       // The request has failed as a whole: its other texts are cancelled with their streams.
       if (event.finished == FinishReason::kError || event.finished == FinishReason::kTimeout) return end(job);
     }
+    more |= turns == 0;
   }
-  if (!job->streams_.empty() && job->running_ == 0) end(job);
+  if (!job->streams_.empty() && job->running_ == 0) return end(job);
+  if (more) inbox_->tell(job);
+}
+
+void Front::started(Job& job) {
+  if (job.streams_.empty() || std::exchange(job.started_, true)) return;
+  const std::lock_guard lock(mutex_);
+  --ahead_;
 }
 
 void Front::end(const std::shared_ptr<Job>& job) {
@@ -191,6 +197,7 @@ void Front::end(const std::shared_ptr<Job>& job) {
     times.push_back(stream.times());
     used += times.back().prompt_tokens + times.back().generated_tokens;
   }
+  started(*job);
   job->streams_.clear();
   {
     const std::lock_guard lock(mutex_);

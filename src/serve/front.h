@@ -83,6 +83,7 @@ class Front {
   void work();
   KeyBudget* budget_of(const Job& job);
   void drain(const std::shared_ptr<Job>& job);
+  void started(Job& job);  // it no longer waits for its first step
   void end(const std::shared_ptr<Job>& job);
   // Moves requests into the engine while it has few that wait. Called without the lock.
   void pump();
