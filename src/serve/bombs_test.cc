@@ -164,8 +164,7 @@ TEST_F(BombsTest, ManyGuidedPrompts) {
   const std::regex wanted("(a[bc]d|e{1,4}f){6}");
   const Json choices = ask(server_.server->port(), "POST", "/v1/completions", body.dump()).json()["choices"];
   EXPECT_EQ(choices.size(), 6u);
-  for (const Json& choice : choices)
-    EXPECT_TRUE(std::regex_match(choice["text"].get<std::string>(), wanted)) << choice;
+  for (const Json& choice : choices) EXPECT_TRUE(std::regex_match(choice["text"].get<std::string>(), wanted)) << choice;
 }
 
 // Its stream is cut off and its texts are cancelled, long before they would end.
