@@ -20,7 +20,7 @@ void check_json_cost(std::string_view text, const std::string& where, int64_t de
       quoted = true;
     } else if (c == '{' || c == '[') {
       members.push_back(c == '{' ? 0 : -1);
-      check(std::ssize(members) <= depth, ErrorCode::kInvalidArgument, "{} is nested more than {} levels deep", where,
+      check(std::ssize(members) <= depth, ErrorCode::kInvalidArgument, "{} is nested deeper than {} levels", where,
             depth);
     } else if ((c == '}' || c == ']') && !members.empty()) {
       members.pop_back();

@@ -115,7 +115,7 @@ TEST_F(ServerTest, WhatCannotBeServedIsNamed) {
       {"", "the body"},
       {"[]", "no JSON object"},
       {"{\"a\": 1, \"a\": 2}", "a"},
-      {std::string(100'000, '['), "levels deep"},
+      {std::string(100'000, '['), "deeper than 64 levels"},
       {"{\"prompt\": \"\xff\"}", "the body"},
       {"{}", "prompt is missing"},
       {R"({"prompt": ""})", "a prompt is empty"},
