@@ -90,6 +90,7 @@ struct HttpServer::Impl {
 
   ~Impl() {
     asio::post(io, [this] {
+      stopped = true;
       stop_listening();
       for (const auto& weak : std::list(connections))
         if (const auto connection = weak.lock()) connection->close();
@@ -144,11 +145,12 @@ struct HttpServer::Impl {
   void accept(Acceptor& acceptor) {
     auto socket = std::make_shared<Socket>(io);
     acceptor.async_accept(*socket, [this, &acceptor, socket](const Error& error) {
-      if (error == asio::error::operation_aborted || !acceptor.is_open()) return;
-      if (!error) {
-        accept(acceptor);
+      if (stopped) return;
+      if (!error) {  // also one that was accepted just before the drain
+        if (acceptor.is_open()) accept(acceptor);
         return admit(std::move(*socket));
       }
+      if (error == asio::error::operation_aborted || !acceptor.is_open()) return;
       // No file descriptors, most likely: others must end first.
       log_warning("cannot accept a connection: {}", error.message());
       auto pause = std::make_shared<asio::steady_timer>(io, std::chrono::milliseconds(100));
@@ -234,6 +236,7 @@ struct HttpServer::Impl {
   std::list<tcp::acceptor> acceptors;
   std::optional<Local::acceptor> locals;
   int port = 0;
+  bool stopped = false;
   std::thread thread;
 };
 
