@@ -96,7 +96,8 @@ enum class ErrorKind : uint8_t {
   kQueueFull,  // try again later
   kLate,       // timeout_seconds passed
   kDevice,     // the device failed; later requests fail too
-  kInternal,   // a fault of the engine, of the model's numbers or of a mask callback
+  kInternal,   // a fault of the engine, of the model's numbers or of a mask callback, unless that throws an error of
+               // an invalid argument (kInvalid)
 };
 const char* error_kind_name(ErrorKind kind);
 

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json_cost.h"
 #include "chat/jinja_renderer.h"
 
 namespace octet {
@@ -121,12 +122,15 @@ void shape_content(ordered_json& content, const MessageForm& form) {
   content = std::move(text);
 }
 
+constexpr int64_t kMaxArgumentDepth = 64;
+
 void shape_arguments(ordered_json& arguments, const MessageForm& form) {
   constexpr auto kReplace = ordered_json::error_handler_t::replace;
   if (arguments.is_object() && form.arguments_as_text) {
     arguments = arguments.dump(-1, ' ', false, kReplace);
   } else if (arguments.is_string() && !form.arguments_as_text) {
     const auto& text = arguments.get_ref<const std::string&>();
+    check_json_cost(text, "the text of a tool call's arguments", kMaxArgumentDepth);
     ordered_json parsed = text.empty() ? ordered_json::object() : ordered_json::parse(text, nullptr, false);
     check(parsed.is_object(), ErrorCode::kInvalidArgument, "arguments of a tool call are no JSON object: {}",
           text.substr(0, 200));

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/json_cost.h"
 #include "chat/regex.h"
 
 namespace octet::guides {
@@ -14,21 +15,7 @@ constexpr int kAnyObject = 0, kAnyArray = 0;
 Json parse(std::string_view text, const GuideLimits& limits) {
   check(int64_t(text.size()) <= limits.source_bytes, ErrorCode::kInvalidArgument,
         "JSON schema: {} bytes exceed the limit of {}", text.size(), limits.source_bytes);
-  int64_t depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); i++) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') i++;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      check(++depth <= limits.depth, ErrorCode::kInvalidArgument, "JSON schema: nested deeper than {}", limits.depth);
-    } else if (c == '}' || c == ']') {
-      depth--;
-    }
-  }
+  check_json_cost(text, "JSON schema", limits.depth);
   try {
     return Json::parse(text);
   } catch (const nlohmann::json::exception& error) {

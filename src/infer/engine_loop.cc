@@ -314,12 +314,13 @@ void EngineLoop::sample() {
   parts_.runner->sample(input);
   runner_seconds_ += now() - before;
   std::swap(planned_, in_flight_);
-  for (const StepBuilder::Failure& failure : failed_) fail_request(*failure.sequence->request, failure.reason);
+  for (const StepBuilder::Failure& failure : failed_)
+    fail_request(*failure.sequence->request, failure.reason, failure.kind);
 }
 
-void EngineLoop::fail_request(Request& request, const std::string& reason) {
+void EngineLoop::fail_request(Request& request, const std::string& reason, ErrorKind kind) {
   for (RequestText& sequence : request.sequences) {
-    postprocess_.end(sequence, FinishReason::kError, ErrorKind::kInternal, reason);
+    postprocess_.end(sequence, FinishReason::kError, kind, reason);
     scheduler_.cancel(sequence.id);
   }
 }

@@ -100,7 +100,7 @@ class EngineLoop : public Engine {
   void deliver();
   void collect();
   void sample();
-  void fail_request(Request& request, const std::string& reason);
+  void fail_request(Request& request, const std::string& reason, ErrorKind kind);
   void retire();
   void count_outcome(FinishReason outcome);
   void publish_stats(double seconds);

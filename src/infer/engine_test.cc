@@ -138,6 +138,10 @@ TEST(Engine, MasksForbidTokensAndTheirFaultsAreTheRequestsOwn) {
   EXPECT_EQ(text.kind, ErrorKind::kInternal);
   EXPECT_NE(text.error.find("grammar is stuck"), std::string::npos) << text.error;
   EXPECT_EQ(text.ids.size(), 4u);
+  request.mask = [](int64_t, std::span<const int32_t>, std::span<uint32_t>) {
+    fail(ErrorCode::kInvalidArgument, "the grammar takes too many steps");
+  };
+  EXPECT_EQ(collect_one(engine->submit(request)).kind, ErrorKind::kInvalid);
   request.mask = [](int64_t, std::span<const int32_t>, std::span<uint32_t> allowed) {
     std::fill(allowed.begin(), allowed.end(), 0);
   };

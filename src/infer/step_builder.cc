@@ -167,6 +167,8 @@ void StepBuilder::add_masks(std::span<const Row> rows, std::vector<Failure>& fai
       try {
         sequence.request->asked.mask(sequence.sample, mask.generated, words);
       } catch (const std::exception& error) {
+        const auto* own = dynamic_cast<const Error*>(&error);
+        if (own != nullptr && own->code() == ErrorCode::kInvalidArgument) mask.kind = ErrorKind::kInvalid;
         mask.error = fmt::format("the mask callback failed: {}", error.what());
       } catch (...) {
         mask.error = "the mask callback failed";
@@ -178,7 +180,7 @@ void StepBuilder::add_masks(std::span<const Row> rows, std::vector<Failure>& fai
     if (mask.error.empty())
       sample_.mask_rows[mask.row] = static_cast<int32_t>(m);
     else
-      failed.push_back({rows[mask.row].sequence, std::move(mask.error)});
+      failed.push_back({rows[mask.row].sequence, std::move(mask.error), mask.kind});
   }
 }
 

@@ -23,6 +23,7 @@ class StepBuilder {
   struct Failure {
     RequestText* sequence;
     std::string reason;
+    ErrorKind kind = ErrorKind::kInternal;
   };
   struct Row {
     RequestText* sequence;
@@ -50,6 +51,7 @@ class StepBuilder {
     size_t row;
     std::span<const int32_t> generated;
     std::string error;
+    ErrorKind kind = ErrorKind::kInternal;
   };
   std::vector<Mask> masks_;
   // Rows of the block tables persist between steps: for a sequence that keeps its row only changed entries are copied.

@@ -40,7 +40,7 @@ void KeyBudget::give_back(int64_t texts, int64_t unused_tokens) {
   tokens_.used = std::max(tokens_.used - static_cast<double>(unused_tokens), 0.0);
 }
 
-std::optional<Refusal> FairQueue::push(Id id, const std::string& key, int32_t priority, int64_t tokens, double rate) {
+std::optional<Refusal> FairQueue::full(int64_t tokens, double rate) const {
   const double expected = rate > 0 ? static_cast<double>(tokens_) / rate : 0;
   if (size() >= bounds_.requests || tokens_ + tokens > bounds_.tokens)
     return Refusal{503, "queue",
@@ -51,6 +51,11 @@ std::optional<Refusal> FairQueue::push(Id id, const std::string& key, int32_t pr
     return Refusal{503, "wait",
                    fmt::format("it would wait about {:.0f} s (the most is {:.0f})", expected, bounds_.wait),
                    expected - bounds_.wait + 1};
+  return std::nullopt;
+}
+
+std::optional<Refusal> FairQueue::push(Id id, const std::string& key, int32_t priority, int64_t tokens, double rate) {
+  if (std::optional<Refusal> refusal = full(tokens, rate)) return refusal;
   double& finish = finish_[key];
   const Place place{-priority, std::max(finish, now_), id};
   finish = place.start + static_cast<double>(tokens);

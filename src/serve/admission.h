@@ -59,6 +59,8 @@ class FairQueue {
 
   // Enters a request, or says why not. `rate`: tokens a second that the engine finishes; 0: not known yet.
   std::optional<Refusal> push(Id id, const std::string& key, int32_t priority, int64_t tokens, double rate);
+  // Why a request of so many tokens cannot wait; none: it can.
+  std::optional<Refusal> full(int64_t tokens, double rate) const;
   std::optional<Id> pop();
   bool remove(Id id);  // whether it was waiting
 

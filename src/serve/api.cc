@@ -19,6 +19,7 @@ namespace octet::serve {
 namespace {
 
 constexpr double kMost = 1e6;
+constexpr size_t kMostBytes = 1024;  // of a stop string, of a salt
 
 void read_logit_bias(Fields& fields, const ApiModel& model, SamplingOptions& sampling) {
   const nlohmann::json* bias = fields.find("logit_bias");
@@ -116,6 +117,9 @@ void read_generation(Fields& fields, const ApiModel& model, GenerationRequest& r
   request.n = fields.integer("n", 1, model.max_texts).value_or(1);
   request.min_tokens = fields.integer("min_tokens", 0, kAny).value_or(0);
   request.stop = fields.texts("stop", 16);
+  // Each text of a request has a copy of these.
+  for (const std::string& stop : request.stop)
+    if (stop.size() > kMostBytes) fields.fail("stop", fmt::format("want strings of at most {} bytes", kMostBytes));
   for (int64_t id : fields.integers("stop_token_ids", 0, model.engine->vocab_size() - 1, 64))
     request.stop_ids.push_back(static_cast<int32_t>(id));
   request.ignore_eos = fields.flag("ignore_eos").value_or(false);
@@ -123,6 +127,8 @@ void read_generation(Fields& fields, const ApiModel& model, GenerationRequest& r
   request.skip_special_tokens = fields.flag("skip_special_tokens").value_or(true);
   request.priority = static_cast<int32_t>(fields.integer("priority", -1'000'000, 1'000'000).value_or(0));
   request.cache_salt = fields.text("cache_salt").value_or("");
+  if (request.cache_salt.size() > kMostBytes)
+    fields.fail("cache_salt", fmt::format("want at most {} bytes", kMostBytes));
   for (const char* key : {"user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier"})
     fields.ignore(key);
   fields.refuse("use_beam_search", "beam search is not served yet");

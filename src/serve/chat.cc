@@ -30,6 +30,7 @@ class Chat final : public ChoiceJob {
   struct Choice {
     std::unique_ptr<ReplyParser> parser;
     bool echoed = false, begun = false, text = false, reasoning = false;  // something of each has come
+    bool ids_begun = false;
     std::string content = {}, thought = {};
     std::vector<Call> calls = {};
     std::vector<int32_t> ids = {};
@@ -98,11 +99,14 @@ class Chat final : public ChoiceJob {
     write(json);
   }
 
-  void finish(Json& json, const Choice& choice, const GenerationEvent& end) const {
+  void finish(Json& json, Choice& choice, const GenerationEvent& end) const {
     set_end(json, end,
             !choice.calls.empty() && end.finished == FinishReason::kStop ? "tool_calls" : finish_name(end.finished));
     if (options_.logprobs >= 0 && !choice.logprobs.empty()) json["logprobs"] = {{"content", choice.logprobs}};
-    if (options_.ids) json["token_ids"] = choice.ids, json["prompt_token_ids"] = prompt_ids_;
+    if (options_.ids) {
+      json["token_ids"] = choice.ids;
+      if (!std::exchange(choice.ids_begun, true)) json["prompt_token_ids"] = prompt_ids_;
+    }
   }
 
   Json choices() override {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <utility>
 
 #include "base/json.h"
 #include "serve/choice_job.h"
@@ -41,6 +42,7 @@ class Completion final : public ChoiceJob {
     std::vector<int32_t> ids = {};
     Json logprobs = no_logprobs();
     size_t length = 0;  // of the tokens' texts before these: their offsets
+    bool begun = false;
     GenerationEvent last = {};
   };
 
@@ -104,7 +106,7 @@ class Completion final : public ChoiceJob {
     if (options_.prompt_logprobs >= 0) body["prompt_logprobs"] = scores_[choice.prompt];
     if (options_.ids) {
       body["token_ids"] = choice.ids;
-      body["prompt_token_ids"] = prompt_ids_[choice.prompt];
+      if (!std::exchange(choice.begun, true)) body["prompt_token_ids"] = prompt_ids_[choice.prompt];
     }
     return body;
   }
@@ -153,8 +155,13 @@ std::vector<std::vector<int32_t>> read_prompts(Fields& fields, const ApiModel& m
   } else {
     fields.fail("prompt", fmt::format("want a text, token ids, or a list of 1 to {} of either", model.max_texts));
   }
-  for (const auto& ids : prompts)
+  for (const auto& ids : prompts) {
     if (ids.empty()) throw ApiError("a prompt is empty: it has no token (give it at least one)", "prompt");
+    if (std::ssize(ids) >= model.engine->context())
+      throw ApiError(
+          fmt::format("a prompt has {} tokens and the context is {}: shorten it", ids.size(), model.engine->context()),
+          "prompt", 400, error_kind_name(ErrorKind::kTooLong));
+  }
   return prompts;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/json_cost.h"
 
 namespace octet::serve {
 namespace {
@@ -35,24 +36,8 @@ std::string error_body(const ApiError& error) {
 }
 
 nlohmann::json parse_body(std::string_view body) {
-  int depth = 0, deepest = 0;
-  bool quoted = false;
-  for (size_t i = 0; i < body.size(); ++i) {  // before the parser, which goes as deep as it is led
-    const char c = body[i];
-    if (quoted) {
-      if (c == '\\') ++i;
-      if (c == '"') quoted = false;
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == '{' || c == '[') {
-      deepest = std::max(deepest, ++depth);
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
-  if (deepest > kMaxDepth)
-    throw ApiError(fmt::format("the body is nested {} levels deep (the most are {})", deepest, kMaxDepth));
   try {
+    check_json_cost(body, "the body", kMaxDepth);  // before the parser, which goes as deep as it is led
     nlohmann::json json = parse_json(body, "the body", /*unique_keys=*/true);
     if (!json.is_object()) throw ApiError("the body is no JSON object");
     return json;
@@ -99,7 +84,7 @@ std::optional<int64_t> Fields::integer(const char* key, int64_t min, int64_t max
   const bool whole = value->is_number_integer() ||
                      (value->is_number_float() && value->get<double>() == std::floor(value->get<double>()));
   const double about = whole ? value->get<double>() : 0;
-  if (!whole || about < static_cast<double>(min) || about > static_cast<double>(max))
+  if (!whole || about < static_cast<double>(min) || about > static_cast<double>(max) || about >= 0x1p63)
     fail(key, max == std::numeric_limits<int64_t>::max() ? fmt::format("want a whole number from {} on", min)
                                                          : fmt::format("want a whole number from {} to {}", min, max));
   return value->get<int64_t>();

@@ -19,15 +19,17 @@ Front::Front(Engine& engine, std::vector<ApiKey> keys, const FrontOptions& optio
 }
 
 Front::~Front() {
+  std::deque<std::shared_ptr<Job>> left;
   {
-    const std::lock_guard lock(news_mutex_);
-    stop_ = true;
+    const std::lock_guard lock(inbox_->mutex);
+    inbox_->stop = true;
+    left.swap(inbox_->news);
   }
-  news_changed_.notify_all();
+  inbox_->changed.notify_all();
   thread_.join();
 }
 
-std::vector<ApiKey> Front::keys() const {
+std::shared_ptr<const std::vector<ApiKey>> Front::keys() const {
   const std::lock_guard lock(mutex_);
   return keys_;
 }
@@ -40,7 +42,7 @@ void Front::set_keys(std::vector<ApiKey> keys) {
     budgets.emplace(key.name, old != budgets_.end() ? old->second : KeyBudget(key.limits))
         .first->second.set_limits(key.limits);
   }
-  keys_ = std::move(keys), budgets_ = std::move(budgets);
+  keys_ = std::make_shared<const std::vector<ApiKey>>(std::move(keys)), budgets_ = std::move(budgets);
 }
 
 KeyBudget* Front::budget_of(const Job& job) {
@@ -53,16 +55,24 @@ int64_t Front::waiting() const {
   return queue_.size();
 }
 
+std::optional<Refusal> Front::full() const {
+  const std::lock_guard lock(mutex_);
+  return closed_ ? closed_ : queue_.full(0, rate_);
+}
+
 void Front::submit(const std::shared_ptr<Job>& job, int64_t prompt_tokens) {
   job->submitted = now();
   job->tokens_ = job->prompt_tokens_ = prompt_tokens;
-  for (const GenerationRequest& prompt : job->prompts)
-    job->texts_ += prompt.n, job->tokens_ += prompt.n * std::min(prompt.max_tokens, engine_.context());
+  for (const GenerationRequest& prompt : job->prompts) {
+    const int64_t room = std::max<int64_t>(engine_.context() - static_cast<int64_t>(prompt.prompt_ids.size()), 1);
+    job->texts_ += prompt.n, job->tokens_ += prompt.n * std::min(prompt.max_tokens, room);
+  }
   std::optional<Refusal> refusal;
   {
     const std::lock_guard lock(mutex_);
+    refusal = closed_;
     KeyBudget* budget = budget_of(*job);
-    if (budget != nullptr) refusal = budget->take(job->texts_, job->tokens_, job->submitted);
+    if (!refusal && budget != nullptr) refusal = budget->take(job->texts_, job->tokens_, job->submitted);
     if (!refusal) {
       const int32_t priority = job->priority + (budget != nullptr ? budget->limits().priority : 0);
       job->id_ = next_id_++;
@@ -75,7 +85,7 @@ void Front::submit(const std::shared_ptr<Job>& job, int64_t prompt_tokens) {
     if (watch_ != nullptr) watch_->refused(*refusal);
     return refuse(*job, *refusal);
   }
-  tell(job);
+  inbox_->tell(job);
 }
 
 void Front::cancel(const std::shared_ptr<Job>& job) {
@@ -83,26 +93,28 @@ void Front::cancel(const std::shared_ptr<Job>& job) {
     const std::lock_guard lock(mutex_);
     job->cancelled_ = true;
   }
-  tell(job);
+  inbox_->tell(job);
 }
 
 void Front::refuse_all(const Refusal& refusal) {
   {
-    const std::lock_guard lock(news_mutex_);
-    refuse_ = refusal;
+    const std::lock_guard lock(mutex_);
+    closed_ = refusal;
   }
-  news_changed_.notify_all();
+  {
+    const std::lock_guard lock(inbox_->mutex);
+    inbox_->refuse = refusal;
+  }
+  inbox_->changed.notify_all();
 }
 
-void Front::tell(const std::weak_ptr<Job>& weak) {
-  const std::shared_ptr<Job> job = weak.lock();
-  if (!job) return;
+void Front::Inbox::tell(const std::shared_ptr<Job>& job) {
   {
-    const std::lock_guard lock(news_mutex_);
-    if (std::exchange(job->news_, true)) return;
-    news_.push_back(job);
+    const std::lock_guard lock(mutex);
+    if (stop || std::exchange(job->news_, true)) return;
+    news.push_back(job);
   }
-  news_changed_.notify_one();
+  changed.notify_one();
 }
 
 void Front::work() {
@@ -110,11 +122,11 @@ void Front::work() {
     std::deque<std::shared_ptr<Job>> jobs;
     std::optional<Refusal> refusal;
     {
-      std::unique_lock lock(news_mutex_);
-      news_changed_.wait(lock, [&] { return stop_ || refuse_ || !news_.empty(); });
-      if (stop_) return;
-      refusal = std::exchange(refuse_, std::nullopt);
-      jobs.swap(news_);
+      std::unique_lock lock(inbox_->mutex);
+      inbox_->changed.wait(lock, [&] { return inbox_->stop || inbox_->refuse || !inbox_->news.empty(); });
+      if (inbox_->stop) return;
+      refusal = std::exchange(inbox_->refuse, std::nullopt);
+      jobs.swap(inbox_->news);
       for (const auto& job : jobs) job->news_ = false;
     }
     if (refusal) {
@@ -154,15 +166,17 @@ void Front::drain(const std::shared_ptr<Job>& job) {
     cancelled = job->cancelled_;
     if (cancelled && job->waiting_) left = queue_.remove(job->id_), job->waiting_ = false;
   }
-  if (left) return end(job);
-  if (cancelled)
-    for (GenerationStream& stream : job->streams_) stream.cancel();
+  if (left || (cancelled && !job->streams_.empty())) {
+    job->finished_ = FinishReason::kCancelled;
+    if (job->record) job->record->finished.push_back(FinishReason::kCancelled);
+    return end(job);
+  }
+  bool more = false;
   for (size_t i = 0; i < job->streams_.size(); ++i) {
-    for (GenerationEvent event; job->streams_[i].try_next(event);) {
-      if (!std::exchange(job->started_, true)) {
-        const std::lock_guard lock(mutex_);
-        --ahead_, ahead_tokens_ -= job->prompt_tokens_;
-      }
+    // One event of each text: others have their turn before the next.
+    size_t turns = job->last_[i].size();
+    for (GenerationEvent event; turns > 0 && job->streams_[i].try_next(event); --turns) {
+      started(*job);
       const double at = now();
       double& last = job->last_[i][static_cast<size_t>(event.sample)];
       if (watch_ != nullptr && last > 0 && !event.ids.empty())
@@ -174,19 +188,30 @@ void Front::drain(const std::shared_ptr<Job>& job) {
         if (event.error_kind != ErrorKind::kNone) job->record->error = error_kind_name(event.error_kind);
       }
       job->on_event(i, event);
+      // The request has failed as a whole: its other texts are cancelled with their streams.
+      if (event.finished == FinishReason::kError || event.finished == FinishReason::kTimeout) return end(job);
     }
+    more |= turns == 0;
   }
-  if (!job->streams_.empty() && job->running_ == 0 && !job->ended_) end(job);
+  if (!job->streams_.empty() && job->running_ == 0) return end(job);
+  if (more) inbox_->tell(job);
+}
+
+void Front::started(Job& job) {
+  if (job.streams_.empty() || std::exchange(job.started_, true)) return;
+  const std::lock_guard lock(mutex_);
+  --ahead_, ahead_tokens_ -= job.prompt_tokens_;
 }
 
 void Front::end(const std::shared_ptr<Job>& job) {
-  job->ended_ = true;
   std::vector<RequestTimes> times;
   int64_t used = 0;
-  for (GenerationStream& stream : job->streams_) {
+  for (const GenerationStream& stream : job->streams_) {
     times.push_back(stream.times());
     used += times.back().prompt_tokens + times.back().generated_tokens;
   }
+  started(*job);
+  job->streams_.clear();
   {
     const std::lock_guard lock(mutex_);
     jobs_.erase(job->id_);
@@ -224,10 +249,12 @@ void Front::pump() {
     job->running_ = job->texts_, job->entered_ = now();
     for (GenerationRequest& prompt : job->prompts) {
       job->last_.emplace_back(static_cast<size_t>(prompt.n));
-      prompt.on_news = [this, weak = std::weak_ptr<Job>(job)] { tell(weak); };
+      prompt.on_news = [inbox = inbox_, weak = std::weak_ptr<Job>(job)] {
+        if (const std::shared_ptr<Job> told = weak.lock()) inbox->tell(told);
+      };
       job->streams_.push_back(engine_.submit(std::move(prompt)));
     }
-    tell(job);
+    inbox_->tell(job);
   }
 }
 

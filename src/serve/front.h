@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "octet/engine.h"
@@ -41,7 +42,7 @@ class Job : public std::enable_shared_from_this<Job> {
   double entered_ = 0;                     // the engine
   FinishReason finished_ = FinishReason::kNone;
   FairQueue::Id id_ = 0;
-  bool waiting_ = false, started_ = false, cancelled_ = false, ended_ = false, news_ = false;
+  bool waiting_ = false, started_ = false, cancelled_ = false, news_ = false;
 };
 
 struct FrontOptions {
@@ -71,21 +72,23 @@ class Front {
   // Takes the job, whose prompts are `prompt_tokens` long together; from any thread. Refusals are told at once.
   void submit(const std::shared_ptr<Job>& job, int64_t prompt_tokens);
   void cancel(const std::shared_ptr<Job>& job);
-  // Ends all that waits and runs.
+  // Ends all that waits and runs, and all that comes later.
   void refuse_all(const Refusal& refusal);
 
-  std::vector<ApiKey> keys() const;
+  std::shared_ptr<const std::vector<ApiKey>> keys() const;
   // Budgets of keys that stay go on.
   void set_keys(std::vector<ApiKey> keys);
   int64_t waiting() const;  // requests outside of the engine
+  // What any request would hear now, however small; none: there is room.
+  std::optional<Refusal> full() const;
 
   static double now();  // seconds of a steady clock
 
  private:
   void work();
   KeyBudget* budget_of(const Job& job);
-  void tell(const std::weak_ptr<Job>& job);
   void drain(const std::shared_ptr<Job>& job);
+  void started(Job& job);  // it no longer waits for its first step
   void end(const std::shared_ptr<Job>& job);
   static void refuse(Job& job, const Refusal& refusal);
   // Moves requests into the engine while it has few that wait. Called without the lock.
@@ -95,7 +98,7 @@ class Front {
   const FrontOptions options_;
   FrontWatch* const watch_;
   mutable std::mutex mutex_;
-  std::vector<ApiKey> keys_;
+  std::shared_ptr<const std::vector<ApiKey>> keys_;
   std::map<std::string, KeyBudget> budgets_;
   FairQueue queue_;
   std::map<FairQueue::Id, std::shared_ptr<Job>> jobs_;
@@ -105,11 +108,18 @@ class Front {
   int64_t rate_tokens_ = 0;
   bool waited_ = false;  // requests, when that was measured
 
-  std::mutex news_mutex_;
-  std::condition_variable news_changed_;
-  std::deque<std::shared_ptr<Job>> news_;
-  std::optional<Refusal> refuse_;
-  bool stop_ = false;
+  std::optional<Refusal> closed_;  // what refuse_all() has said: later requests hear it too
+
+  // What wakes the thread. The engine may still tell of a stream that is destroyed with the front.
+  struct Inbox {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<std::shared_ptr<Job>> news;
+    std::optional<Refusal> refuse;
+    bool stop = false;
+    void tell(const std::shared_ptr<Job>& job);
+  };
+  const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
   std::thread thread_;
 };
 

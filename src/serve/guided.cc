@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/json.h"
 
@@ -81,6 +83,8 @@ class Guided {
       const uint32_t bit = uint32_t{1} << (id % 32);
       word = state_.may_end() ? word | bit : word & ~bit;
     }
+    check(std::ranges::any_of(allowed, [](uint32_t word) { return word != 0; }), ErrorCode::kInvalidArgument,
+          "no token of the model's vocabulary goes on with the guided text as its guide wants it");
   }
 
  private:
@@ -89,19 +93,40 @@ class Guided {
   size_t taken_ = 0;
 };
 
+// The mask of a request: samples are masked at the same time, so each has a state. A copy is of another request, whose
+// texts begin anew.
+class GuidedTexts {
+ public:
+  GuidedTexts(Guides guide, std::shared_ptr<const TokenTrie> trie, std::vector<int32_t> ends, int64_t samples)
+      : guide_(std::move(guide)), trie_(std::move(trie)), ends_(std::move(ends)) {
+    for (int64_t i = 0; i < samples; ++i) texts_.emplace_back(guide_, trie_, ends_);
+  }
+  GuidedTexts(const GuidedTexts& other)
+      : GuidedTexts(other.guide_, other.trie_, other.ends_, std::ssize(other.texts_)) {}
+  GuidedTexts(GuidedTexts&&) = default;
+
+  void operator()(int64_t sample, std::span<const int32_t> generated, std::span<uint32_t> allowed) {
+    texts_[static_cast<size_t>(sample)].mask(generated, allowed);
+  }
+
+ private:
+  Guides guide_;
+  std::shared_ptr<const TokenTrie> trie_;
+  std::vector<int32_t> ends_;
+  std::vector<Guided> texts_;
+};
+
 }  // namespace
 
 void set_guide(const Guides& guide, const ApiModel& model, GenerationRequest& request) {
-  if (request.ignore_eos) throw ApiError("ignore_eos: a guided text ends where its guide does", "ignore_eos");
+  if (request.ignore_eos || request.min_tokens > 0) {
+    const std::string field = request.ignore_eos ? "ignore_eos" : "min_tokens";
+    throw ApiError(field + ": a guided text ends where its guide does", field);
+  }
   std::vector<int32_t> ends = model.engine->end_tokens();
   ends.insert(ends.end(), request.stop_ids.begin(), request.stop_ids.end());
   if (ends.empty()) throw ApiError("guided output wants a model with an end token");
-  // Samples are masked at the same time: a state for each.
-  auto texts = std::make_shared<std::vector<Guided>>();
-  for (int64_t i = 0; i < request.n; ++i) texts->emplace_back(guide, model.trie, ends);
-  request.mask = [texts](int64_t sample, std::span<const int32_t> generated, std::span<uint32_t> allowed) {
-    (*texts)[static_cast<size_t>(sample)].mask(generated, allowed);
-  };
+  request.mask = GuidedTexts(guide, model.trie, std::move(ends), request.n);
 }
 
 void read_guide(Fields& fields, const ApiModel& model, GenerationRequest& request) {

@@ -26,8 +26,9 @@ struct HttpRequest {
   std::string path, query;  // of the target, as sent: parts before and behind '?'
   HttpFields fields;
   std::string body;
-  std::string peer;     // "127.0.0.1:40000", "[::1]:40000", "unix"
-  bool secure = false;  // it came by TLS
+  std::string peer;                          // "127.0.0.1:40000", "[::1]:40000", "unix"
+  bool secure = false;                       // it came by TLS
+  std::shared_ptr<const void> counted = {};  // the body, among those that wait
 
   std::string_view field(std::string_view name) const { return find_field(fields, name); }
 };
@@ -80,9 +81,10 @@ struct HttpOptions {
   std::string private_key = {};
   int64_t max_head_bytes = 16 << 10;
   int64_t max_body_bytes = 32 << 20;
-  int64_t max_unread_bytes = 1 << 20;  // of a stream; its peer counts as gone above that
-  int64_t max_connections = 20'000;    // more get status 503
-  double head_seconds = 10;            // for a request's head, from its first byte or the connection's opening
+  int64_t max_waiting_bytes = 1 << 30;  // of the bodies of all requests that come or wait to be read; more get 503
+  int64_t max_unread_bytes = 1 << 20;   // of a stream; its peer counts as gone above that
+  int64_t max_connections = 20'000;     // more get status 503
+  double head_seconds = 10;             // for a request's head, from its first byte or the connection's opening
   double body_seconds = 60;
   double idle_seconds = 75;  // between requests, and for a peer to read some of what it was sent
   // Hears of bytes that were refused as they came and no handler has seen.
@@ -100,11 +102,12 @@ class HttpServer {
 
   int port() const;  // 0 for a UNIX socket
   int64_t connections() const;
-  int64_t running() const;  // requests whose reply has not ended
+  int64_t running() const;  // requests that have begun to come and whose reply has not ended
 
   // New connections get the certificate that the files hold now. Throws as the constructor, with the old one kept.
   void reload_certificate();
-  // Ends listening, closes idle connections, and each other one behind its reply.
+  // Ends listening, closes idle connections, and each other one behind its reply. Requests that have reached this
+  // machine are counted as running when it returns.
   void drain();
   // Until no reply runs, at most so long; whether none does.
   bool wait_idle(double seconds) const;

@@ -34,6 +34,25 @@ struct HttpShared {
   HttpHandler handler;
   bool draining = false;
   std::atomic<int64_t> running = 0;
+  std::atomic<int64_t> body_bytes = 0;  // of requests that come or wait to be read
+};
+
+// An amount that is part of a count while this lives.
+class Counted {
+ public:
+  Counted(std::shared_ptr<HttpShared> shared, std::atomic<int64_t>& count, int64_t amount = 0)
+      : shared_(std::move(shared)), count_(count) {
+    set(amount);
+  }
+  Counted(const Counted&) = delete;
+  ~Counted() { set(0); }
+  int64_t amount() const { return amount_; }
+  void set(int64_t amount) { count_ += amount - std::exchange(amount_, amount); }
+
+ private:
+  const std::shared_ptr<HttpShared> shared_;
+  std::atomic<int64_t>& count_;
+  int64_t amount_ = 0;
 };
 
 class HttpConnection {
@@ -74,7 +93,11 @@ class StreamConnection final : public HttpConnection, public std::enable_shared_
 
   void close_when_idle() override {
     last_ = true;
-    if (!reply_ && input_.empty()) close();
+    Error ignored;
+    if (running_ || reply_) return;
+    // What has come and is not read yet is a request that a peer has sent in time.
+    if (input_.empty() && socket().available(ignored) == 0) return close();
+    running_.emplace(shared_, shared_->running, 1);
   }
 
  private:
@@ -163,6 +186,13 @@ class StreamConnection final : public HttpConnection, public std::enable_shared_
     co_await write(bytes);
   }
 
+  // Another coding than chunked, or one of several, would have its body taken for the next request.
+  static bool known_coding(const Parser::value_type& message) {
+    const auto [first, end] = message.equal_range(boost::beast::http::field::transfer_encoding);
+    if (first == end) return true;
+    return message.version() >= 11 && std::next(first) == end && boost::beast::iequals(first->value(), "chunked");
+  }
+
   // The next request; none: the connection is to be closed.
   asio::awaitable<std::optional<HttpRequest>> read_request(bool first) {
     namespace http = boost::beast::http;
@@ -173,21 +203,33 @@ class StreamConnection final : public HttpConnection, public std::enable_shared_
     parser.body_limit(static_cast<uint64_t>(options.max_body_bytes));
     auto deadline = in(first ? options.head_seconds : options.idle_seconds);
     bool began = first, continued = false;
+    auto body = std::make_shared<Counted>(shared_, shared_->body_bytes);
     while (!parser.is_done()) {
-      if (!input_.empty()) {
+      // Beast's parser does not bear fewer bytes behind a last chunk's size; so many are left of any chunked body.
+      const size_t least = parser.is_header_done() && parser.chunked() ? 5 : 1;
+      if (input_.size() >= least) {
         if (!began) deadline = in(options.head_seconds), began = true;
+        if (!running_) running_.emplace(shared_, shared_->running, 1);
         Error error;
         const bool had_head = parser.is_header_done();
         const size_t taken = parser.put(asio::buffer(input_), error);
         consume(taken);
         if (error == http::error::need_more) error = {};
         if (error) {
-          const bool head = error == http::error::header_limit, body = error == http::error::body_limit;
-          const int status = head ? 431 : body ? 413 : error == http::error::bad_version ? 505 : 400;
-          const std::string why = head   ? fmt::format("the head is longer than {} bytes", options.max_head_bytes)
-                                  : body ? fmt::format("the body is longer than {} bytes", options.max_body_bytes)
-                                         : fmt::format("not a request of HTTP/1.1: {}", error.message());
-          co_await refuse(status, why);
+          const bool head = error == http::error::header_limit, whole = error == http::error::body_limit;
+          const std::string why = head    ? fmt::format("the head is longer than {} bytes", options.max_head_bytes)
+                                  : whole ? fmt::format("the body is longer than {} bytes", options.max_body_bytes)
+                                          : fmt::format("not a request of HTTP/1.1: {}", error.message());
+          co_await refuse(head ? 431 : whole ? 413 : 400, why);
+          co_return std::nullopt;
+        }
+        if (parser.is_header_done() && !had_head && !known_coding(parser.get())) {
+          co_await refuse(400, "Transfer-Encoding: want chunked, or a Content-Length");
+          co_return std::nullopt;
+        }
+        body->set(static_cast<int64_t>(parser.get().body().size()));
+        if (body->amount() > 0 && shared_->body_bytes > options.max_waiting_bytes) {
+          co_await refuse(503, "the bodies of other requests take all the memory there is for them");
           co_return std::nullopt;
         }
         if (parser.is_done()) break;
@@ -223,6 +265,7 @@ class StreamConnection final : public HttpConnection, public std::enable_shared_
     for (const auto& field : message)
       request.fields.push_back({std::string(field.name_string()), std::string(field.value())});
     request.body = std::move(message.body());
+    request.counted = std::move(body);
     chunked_ = message.version() >= 11;
     keeps_ = message.keep_alive();
     co_return request;
@@ -245,9 +288,12 @@ class StreamConnection final : public HttpConnection, public std::enable_shared_
     for (bool first = true; !closed_; first = false) {
       std::optional<HttpRequest> request = co_await read_request(first);
       if (!request) break;
-      if (!co_await answer(std::move(*request))) break;
+      const bool more = co_await answer(std::move(*request));
+      running_.reset();
+      if (!more) break;
       if (last_ || shared_->draining || input_ended_) break;
     }
+    running_.reset();
     co_await end();
   }
 
@@ -266,7 +312,6 @@ class StreamConnection final : public HttpConnection, public std::enable_shared_
                                                                        .keeps = keeps && chunked_,
                                                                        .most = shared_->options.max_unread_bytes},
                                                 wake);
-    ++shared_->running;
     {
       HttpReply reply(reply_);
       try {
@@ -292,7 +337,6 @@ class StreamConnection final : public HttpConnection, public std::enable_shared_
     reply_->set_gone();
     reply_->tell_outcome();
     reply_ = nullptr;
-    --shared_->running;
     co_return whole&& keeps&& chunked_;
   }
 
@@ -322,6 +366,7 @@ class StreamConnection final : public HttpConnection, public std::enable_shared_
   const std::shared_ptr<HttpShared> shared_;
   const std::shared_ptr<void> place_;  // among the server's connections
   std::string input_;
+  std::optional<Counted> running_;  // from a request's first byte to the end of its reply
   std::shared_ptr<HttpReply::State> reply_;
   bool closed_ = false, input_ended_ = false, last_ = false, wants_body_ = false;
   bool chunked_ = true, keeps_ = true;  // of the last request

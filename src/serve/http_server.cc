@@ -6,12 +6,23 @@
 #include <boost/asio/ip/v6_only.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <cstring>
+#include <future>
 #include <list>
 #include <thread>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "serve/http_connection.h"
+
+namespace boost {
+// Strangers' bytes are in Beast's hands: what it did not expect ends their connection.
+void assertion_failed(const char* condition, const char*, const char* file, long line) {
+  octet::fail(octet::ErrorCode::kInternal, "{} line {}: {} does not hold", file, line, condition);
+}
+void assertion_failed_msg(const char* condition, const char*, const char*, const char* file, long line) {
+  assertion_failed(condition, nullptr, file, line);
+}
+}  // namespace boost
 
 namespace octet::serve {
 
@@ -74,11 +85,12 @@ struct HttpServer::Impl {
       open(*locals, Local::endpoint(options.unix_socket), options.unix_socket);
       accept(*locals);
     }
-    thread = std::thread([this] { io.run(); });
+    thread = std::thread([this] { run(); });
   }
 
   ~Impl() {
     asio::post(io, [this] {
+      stopped = true;
       stop_listening();
       for (const auto& weak : std::list(connections))
         if (const auto connection = weak.lock()) connection->close();
@@ -86,6 +98,18 @@ struct HttpServer::Impl {
     });
     thread.join();
     if (!shared->options.unix_socket.empty()) ::unlink(shared->options.unix_socket.c_str());
+  }
+
+  // What fails here, for want of memory, ends one connection and not the others.
+  void run() {
+    for (;;) {
+      try {
+        io.run();
+        return;
+      } catch (const std::exception& error) {
+        log_warning("HTTP: {}", error.what());
+      }
+    }
   }
 
   void listen_tcp() {
@@ -121,11 +145,12 @@ struct HttpServer::Impl {
   void accept(Acceptor& acceptor) {
     auto socket = std::make_shared<Socket>(io);
     acceptor.async_accept(*socket, [this, &acceptor, socket](const Error& error) {
-      if (error == asio::error::operation_aborted || !acceptor.is_open()) return;
-      if (!error) {
-        admit(std::move(*socket));
-        return accept(acceptor);
+      if (stopped) return;
+      if (!error) {  // also one that was accepted just before the drain
+        if (acceptor.is_open()) accept(acceptor);
+        return admit(std::move(*socket));
       }
+      if (error == asio::error::operation_aborted || !acceptor.is_open()) return;
       // No file descriptors, most likely: others must end first.
       log_warning("cannot accept a connection: {}", error.message());
       auto pause = std::make_shared<asio::steady_timer>(io, std::chrono::milliseconds(100));
@@ -166,11 +191,40 @@ struct HttpServer::Impl {
     if (locals) locals->close(ignored);
   }
 
+  template <class Acceptor>
+  void accept_waiting(Acceptor& acceptor) {
+    Error error;
+    acceptor.non_blocking(true, error);
+    while (!error) {
+      Socket socket(io);
+      acceptor.accept(socket, error);
+      if (!error) admit(std::move(socket));
+    }
+  }
+
+  // Runs it in the server's thread, behind all that is ready there.
+  void run_there(const std::function<void()>& task) {
+    std::promise<void> done;
+    asio::post(io, [&] {
+      task();
+      done.set_value();
+    });
+    done.get_future().wait();
+  }
+
   void drain() {
-    shared->draining = true;
-    stop_listening();
-    for (const auto& weak : std::list(connections))
-      if (const auto connection = weak.lock()) connection->close_when_idle();
+    run_there([this] {
+      for (tcp::acceptor& acceptor : acceptors) accept_waiting(acceptor);
+      if (locals) accept_waiting(*locals);
+      shared->draining = true;
+      stop_listening();
+    });
+    // What a connection has read is with it some turns later.
+    for (int turns = 0; turns < 8; ++turns) run_there([] {});
+    run_there([this] {
+      for (const auto& weak : std::list(connections))
+        if (const auto connection = weak.lock()) connection->close_when_idle();
+    });
   }
 
   std::shared_ptr<HttpShared> shared;
@@ -182,6 +236,7 @@ struct HttpServer::Impl {
   std::list<tcp::acceptor> acceptors;
   std::optional<Local::acceptor> locals;
   int port = 0;
+  bool stopped = false;
   std::thread thread;
 };
 
@@ -198,9 +253,7 @@ void HttpServer::reload_certificate() {
   asio::post(impl_->io, [impl = impl_.get(), tls] { impl->tls = tls; });
 }
 
-void HttpServer::drain() {
-  asio::post(impl_->io, [impl = impl_.get()] { impl->drain(); });
-}
+void HttpServer::drain() { impl_->drain(); }
 
 bool HttpServer::wait_idle(double seconds) const {
   const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);

@@ -13,6 +13,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr size_t kMostTokens = 1'000'000;  // of one request
+
 Json model_json(const std::string& name, const ApiModel& model) {
   return {{"id", name},
           {"object", "model"},
@@ -73,6 +75,7 @@ std::string tokenize(const ApiRequest& request, const ApiModel& model) {
     const bool special = fields.flag("add_special_tokens").value_or(true);
     ids = model.tokenizer->encode(*prompt, {.add_bos = special && model.tokenizer->adds_bos()});
   }
+  if (ids.size() > kMostTokens) fields.fail("prompt", fmt::format("want at most {} tokens", kMostTokens));
   Json json = {{"count", ids.size()}, {"max_model_len", model.engine->context()}, {"tokens", ids}};
   if (fields.flag("return_token_strs").value_or(false)) {
     json["token_strs"] = Json::array();
@@ -85,7 +88,7 @@ std::string detokenize(const ApiRequest& request, const ApiModel& model) {
   Fields fields(request.json);
   model.check_name(fields);
   std::vector<int32_t> ids;
-  for (int64_t id : fields.integers("tokens", 0, model.tokenizer->vocab_size() - 1, 1'000'000))
+  for (int64_t id : fields.integers("tokens", 0, model.tokenizer->vocab_size() - 1, kMostTokens))
     ids.push_back(static_cast<int32_t>(id));
   if (fields.find("tokens") == nullptr) fields.fail("tokens", "want token ids");
   return dump({{"prompt", model.tokenizer->decode(ids)}});

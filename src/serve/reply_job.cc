@@ -11,11 +11,13 @@ namespace octet::serve {
 ReplyJob::ReplyJob(const ApiModel& model, bool stream, HttpReply reply)
     : model_(model), stream_(stream), created_(unix_seconds()), reply_(std::move(reply)) {}
 
-void ReplyJob::on_refusal(const Refusal& refusal) {
+ApiError refusal_error(const Refusal& refusal, HttpReply& reply) {
   if (refusal.retry_after > 0)
-    reply_.add_field("Retry-After", fmt::format("{:.0f}", std::max(1.0, refusal.retry_after + 0.5)));
-  fail(ApiError(refusal.message, {}, refusal.status, refusal.reason));
+    reply.add_field("Retry-After", fmt::format("{:.0f}", std::max(1.0, refusal.retry_after + 0.5)));
+  return ApiError(refusal.message, {}, refusal.status, refusal.reason);
 }
+
+void ReplyJob::on_refusal(const Refusal& refusal) { fail(refusal_error(refusal, reply_)); }
 
 void ReplyJob::on_event(size_t prompt, const GenerationEvent& event) {
   if (failed_) return;

@@ -8,6 +8,9 @@
 
 namespace octet::serve {
 
+// What a client is told of a refusal; `reply` says when to try again.
+ApiError refusal_error(const Refusal& refusal, HttpReply& reply);
+
 class ReplyJob : public Job {
  public:
   ReplyJob(const ApiModel& model, bool stream, HttpReply reply);

@@ -10,11 +10,13 @@
 #include <set>
 #include <thread>
 
+#include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "serve/api_request.h"
 #include "serve/kserve.h"
 #include "serve/page.h"
+#include "serve/reply_job.h"
 #include "serve/server_metrics.h"
 
 namespace octet::serve {
@@ -71,7 +73,8 @@ class ReaderPool {
 // The host of "name:port", "[::1]:port" or "http://name:port".
 std::string host_of(std::string_view text) {
   if (const size_t scheme = text.find("://"); scheme != std::string_view::npos) text.remove_prefix(scheme + 3);
-  const size_t end = text.starts_with('[') ? text.find(']') + 1 : text.find(':');
+  const size_t bracket = text.find(']');
+  const size_t end = bracket != std::string_view::npos ? bracket + 1 : text.find(':');
   std::string host(text.substr(0, end));
   std::ranges::transform(host, host.begin(), [](unsigned char c) { return std::tolower(c); });
   return host;
@@ -123,7 +126,8 @@ struct Server::Impl {
   }
 
   std::string check_key(const HttpRequest& request) const {
-    const std::vector<ApiKey> keys = front->keys();
+    const auto kept = front->keys();
+    const std::vector<ApiKey>& keys = *kept;
     if (keys.empty()) return {};
     std::string_view given = request.field("Authorization");
     if (given.empty()) given = request.field("X-Api-Key");
@@ -202,13 +206,21 @@ struct Server::Impl {
       if (asked->record) asked->record->route = route.path;
       asked->key = check_key(*request);
       if (asked->record) asked->record->key = asked->key;
+      if (route.prepare != nullptr)
+        if (const std::optional<Refusal> full = front->full()) {  // known without reading it
+          metrics.refused(*full);
+          return send_error(route, *asked, refusal_error(*full, reply), reply);
+        }
       const bool added = readers->add([this, &route, asked, request, reply]() mutable {
+        if (reply.gone()) return;
         try {
           asked->path = std::move(request->path), asked->fields = std::move(request->fields);
           asked->body = std::move(request->body);
           serve(route, *asked, reply);
         } catch (const ApiError& error) {
           refuse(route, *asked, error, reply);
+        } catch (const Error& error) {
+          refuse(route, *asked, ApiError(error.message()), reply);
         } catch (const std::exception& error) {
           log_warning("{} of {}: {}", asked->path, request->peer, error.what());
           send_error(route, *asked, ApiError("the request could not be read", {}, 500), reply);
@@ -300,6 +312,7 @@ void Server::drain() {
 }
 
 int64_t Server::running() const { return impl_->http->running(); }
+int64_t Server::connections() const { return impl_->http->connections(); }
 
 void Server::end_all(double seconds) {
   drain();

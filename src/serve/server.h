@@ -40,6 +40,7 @@ class Server {
   // No new connections, and no more requests on the old ones.
   void drain();
   int64_t running() const;  // requests whose reply has not ended
+  int64_t connections() const;
   // Ends what waits and runs, streams by an error event; waits until all is told, at most so long.
   void end_all(double seconds);
 

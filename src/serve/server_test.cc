@@ -115,7 +115,7 @@ TEST_F(ServerTest, WhatCannotBeServedIsNamed) {
       {"", "the body"},
       {"[]", "no JSON object"},
       {"{\"a\": 1, \"a\": 2}", "a"},
-      {std::string(100'000, '['), "levels deep"},
+      {std::string(100'000, '['), "deeper than 64 levels"},
       {"{\"prompt\": \"\xff\"}", "the body"},
       {"{}", "prompt is missing"},
       {R"({"prompt": ""})", "a prompt is empty"},
@@ -228,7 +228,7 @@ TEST_F(ServerTest, AClientThatLeavesFreesItsBlocks) {
     wait_idle();
   }
   EXPECT_EQ(engine_->stats().cancelled, 2);
-  EXPECT_EQ(engine_->stats().kv_blocks_used, engine_->stats().kv_blocks_cached);
+  EXPECT_EQ(engine_->stats().kv_blocks_used, 0);
 }
 
 TEST_F(ServerTest, ADeviceErrorIsAReplyAndTurnsLivezRed) {
@@ -241,6 +241,36 @@ TEST_F(ServerTest, ADeviceErrorIsAReplyAndTurnsLivezRed) {
   EXPECT_EQ(live.status, 503);
   EXPECT_NE(live.body.find("the device has failed"), std::string::npos) << live.body;
   EXPECT_EQ(complete({{"prompt", "B"}}).json()["error"]["code"], "device");
+}
+
+TEST_F(ServerTest, ADeviceErrorEndsRunningStreamsWithItsReason) {
+  start({}, {.limits = fake_limits(), .fail_wait = 50, .step_seconds = 2e-3});
+  const Answer answer = complete({{"prompt", "B"}, {"max_tokens", 60}, {"ignore_eos", true}, {"stream", true}});
+  ASSERT_EQ(answer.status, 200);
+  const std::vector<Json> list = events(answer);
+  ASSERT_GE(list.size(), 2u);
+  EXPECT_TRUE(list.front().contains("choices"));
+  EXPECT_EQ(list.back()["error"]["code"], "device");
+  EXPECT_NE(list.back()["error"]["message"].get<std::string>().find("device lost in step 50"), std::string::npos);
+}
+
+// A tenant cannot tell what others have asked: their blocks of the cache are not its own.
+TEST_F(ServerTest, PrefixesOfOneKeyAreNoneOfAnothers) {
+  const std::string path = testing::TempDir() + "/octet_server_tenants_" + std::to_string(::getpid());
+  const std::string a = make_key(), b = make_key();
+  write_file(path, key_line("a", a) + "\n" + key_line("b", b) + "\n");
+  start({.keys = path});
+  const auto cached = [&](const std::string& key, const std::string& salt) {
+    const Json body = {{"prompt", std::string(40, 'B')}, {"max_tokens", 2}, {"cache_salt", salt}};
+    const Json usage = complete(body, "Authorization: Bearer " + key + "\r\n").json()["usage"];
+    return usage["prompt_tokens_details"]["cached_tokens"].get<int64_t>();
+  };
+  EXPECT_EQ(cached(a, ""), 0);
+  EXPECT_GT(cached(a, ""), 0);
+  EXPECT_EQ(cached(b, ""), 0);
+  EXPECT_EQ(cached(a, "other"), 0);
+  EXPECT_EQ(cached(b, "1 a "), 0);  // what the server makes of the first one
+  remove_path(path);
 }
 
 // The first step after a long pause is no step that hangs.

@@ -1,4 +1,6 @@
 // octet serve: the engine behind HTTP.
+#include <sys/resource.h>
+
 #include <CLI/CLI.hpp>
 
 #include <chrono>
@@ -69,6 +71,15 @@ bool is_loopback(const std::string& address) {
   return address == "localhost" || address == "::1" || address.starts_with("127.");
 }
 
+// Each connection is an open file; some are left for the rest of the process.
+void raise_file_limit(int64_t& max_connections) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  max_connections = std::clamp<int64_t>(static_cast<int64_t>(limit.rlim_cur) - 200, 16, max_connections);
+}
+
 void end_server(serve::Server& server, const Signals& signals, const Options& options) {
   server.set_unready();
   if (options.drain_delay > 0) log_info("ending: serving on for {} s", options.drain_delay);
@@ -126,6 +137,7 @@ void run_serve(Options& options) {
   if (server_options.keys.empty() && server_options.http.unix_socket.empty() &&
       !is_loopback(server_options.http.address))
     log_warning("whoever reaches {} may ask: no --api-keys are given", server_options.http.address);
+  raise_file_limit(server_options.http.max_connections);
   serve::Server server(model, server_options);
   const serve::HttpOptions& http = server_options.http;
   const char* scheme = http.certificate.empty() ? "http" : "https";

@@ -1,10 +1,9 @@
-// For tests: the server over the engine on the fake runner.
+// For tests: a server over the engine on the fake runner. Tokens are the printable characters; the template is plain.
 #pragma once
-
-#include <gtest/gtest.h>
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "infer/testing/engine_test.h"
 #include "serve/server.h"
@@ -13,13 +12,29 @@
 namespace octet::serve {
 
 struct TinyServer {
-  explicit TinyServer(const ServerOptions& options = {}, FakeOptions fake = {.limits = fake_limits()})
-      : engine(test_engine(std::move(fake))), tokenizer(test_tokenizer()) {
+  static constexpr int32_t kEnd = 95;  // behind the characters
+  static constexpr const char* kTemplate =
+      "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>"
+      "{{ c.function.name }}{{ c.function.arguments | tojson }}</tool_call>{% endfor %}{% endfor %}"
+      "{% for t in tools or [] %}T{{ t.function.name }}{{ t.function.parameters | tojson }}{% endfor %}"
+      "{% if add_generation_prompt %}<assistant>{% if think %}<think>{% endif %}{% endif %}";
+
+  explicit TinyServer(ServerOptions options = {}, FakeOptions fake = {.limits = fake_limits(256, 4, 256)},
+                      const EngineOptions& engine_options = {}) {
+    std::vector<std::string> characters;
+    for (char c = ' '; c <= '~'; ++c) characters.emplace_back(1, c);
+    fake.limits.vocab = kEnd + 1;
+    engine = std::make_unique<EngineLoop>(EngineParts{.runner = std::make_unique<FakeRunner>(std::move(fake)),
+                                                      .tokenizer = make_character_tokenizer(characters),
+                                                      .eos_ids = {kEnd}},
+                                          engine_options);
+    tokenizer = make_character_tokenizer(characters);
     model.engine = engine.get(), model.tokenizer = tokenizer.get(), model.names = {"tiny"};
-    model.max_texts = 16;
-    ServerOptions any_port = options;
-    any_port.http.port = 0;
-    server = std::make_unique<Server>(model, any_port);
+    model.chat = std::make_shared<ChatTemplate>(kTemplate, "the test's template");
+    model.reply_format = "hermes", model.max_texts = 16;
+    model.trie = make_token_trie(*tokenizer);
+    options.http.port = 0;
+    server = std::make_unique<Server>(model, options);
   }
   Answer ask(const std::string& method, const std::string& path, const std::string& body = {},
              const std::string& fields = {}) const {
