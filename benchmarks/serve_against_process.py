@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import json
 import pathlib
+import random
 import re
 import shutil
 import subprocess
@@ -32,6 +33,15 @@ def filled(folder, size, out):
     vocabulary.update({f"dummy{i}": i for i in range(len(vocabulary), size)})
     (out / "encoder.json").write_text(json.dumps(vocabulary))
     return out
+
+
+def arrivals(path, rate, prompt, output):
+    """A trace of a Poisson process of 20 s."""
+    draw, now, lines = random.Random(1), 0.0, ["TIMESTAMP,ContextTokens,GeneratedTokens"]
+    while (now := now + draw.expovariate(rate)) < 20:
+        lines.append(f"2023-11-16 18:15:{now:09.6f},{prompt},{output}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
 
 
 def run(command, result):
@@ -79,6 +89,7 @@ def main():
     parser.add_argument("-o", "--output", type=int, default=2048)
     parser.add_argument("--max-step-tokens", type=int, default=8192)
     parser.add_argument("--warmup", type=int, default=8, help="requests of full length before each measurement")
+    parser.add_argument("--rate", type=float, default=0, help="requests a second of the steady rows; 0: none")
     parser.add_argument("--serve", default="", metavar="WORDS", help="more options of octet serve, in one word")
     parser.add_argument("--json", type=pathlib.Path, help="file for all figures")
     args = parser.parse_args()
@@ -109,18 +120,26 @@ def main():
             results["over HTTP"] = run([*load, "--seed", "3"], folder / "http.json")
             guide = ["--guide", str(folder / "schema.json"), "--guided-share", "0.5"]
             results["half guided"] = run([*load, "--seed", "4", *guide], folder / "guided.json")
+            if args.rate:
+                trace = ["--trace", str(arrivals(folder / "trace.csv", args.rate, args.input, args.output // 4)), "--seed", "5"]
+                results["HTTP, steady"] = run([args.octet, "bench", "serve", url, *trace], folder / "http_steady.json")
+        if args.rate:
+            results["in process, steady"] = run([args.octet, "bench", "trace", args.model, *shared, *trace], folder / "steady.json")
 
     for case, summary in results.items():
         if summary["failed"]:
             raise SystemExit(f"{case}: {summary['failed']} of {summary['requests']} requests failed: {summary['first_error']}")
     rows = {case: figures(summary) for case, summary in results.items()}
-    print(f"\n{'':14}" + "".join(f"{column:>14}" for column in COLUMNS))
+    print(f"\n{'':20}" + "".join(f"{column:>14}" for column in COLUMNS))
     for case, row in rows.items():
-        print(f"{case:14}" + "".join(f"{value:14.2f}" for value in row))
-    process, http, guided = rows.values()
+        print(f"{case:20}" + "".join(f"{value:14.2f}" for value in row))
+    process, http, guided = list(rows.values())[:3]
     print(f"\nover HTTP: {100 * http[0] / process[0]:.2f} % of the throughput in process; TTFT p50 {http[1] - process[1]:+.2f} ms, "
           f"ITL p99 {http[4] - process[4]:+.2f} ms")
     print(f"half guided: {100 * guided[0] / http[0]:.2f} % of the throughput unguided")
+    if args.rate:
+        steady, alone = rows["HTTP, steady"], rows["in process, steady"]
+        print(f"steady: TTFT p50 {steady[1] - alone[1]:+.2f} ms, ITL p99 {steady[4] - alone[4]:+.2f} ms")
     if args.json:
         args.json.write_text(json.dumps(results, indent=1))
 

@@ -131,6 +131,7 @@ void run_serve(Options& options) {
   serve::ResponseStore responses({.responses = options.responses, .bytes = options.responses << 18});
   if (options.responses > 0) model.responses = &responses;
   serve::ServerOptions& server_options = options.server;
+  server_options.parsers = std::clamp(thread_count() / 4, 2, 8);
   server_options.front.ahead_tokens = 2 * options.engine.max_step_tokens;
   server_options.metric_prefix = options.metric_names == "vllm" ? "vllm:" : "octet_";
   server_options.any_host = !server_options.http.unix_socket.empty() || !is_loopback(server_options.http.address);
