@@ -169,7 +169,7 @@ class Engine {
   virtual GenerationStream submit(GenerationRequest request) = 0;
   virtual EngineStats stats() const = 0;
   virtual const EngineOptions& options()
-      const = 0;             // as given to open(), with the device, recipe and cache type chosen
+      const = 0;             // as given to open(), with the device, recipe, cache type and block size chosen
   virtual void drain() = 0;  // waits until no request is queued or running
   virtual int64_t context() const = 0;
   virtual int64_t vocab_size() const = 0;

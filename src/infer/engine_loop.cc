@@ -78,6 +78,7 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options)
       builder_(parts_.runner->limits(), blocks_, scheduler_),
       postprocess_(parts_.tokenizer ? parts_.tokenizer->vocab_size() : 0),
       slots_(static_cast<size_t>(model_.max_sequences)) {
+  options_.block_size = parts_.runner->limits().block_size;
   publish_stats(0);
   release_threads();  // they loaded the weights; steps have the loop's own
   thread_ = std::thread([this] { run(); });

@@ -107,7 +107,7 @@ class EngineLoop : public Engine {
   void end_all(FinishReason reason, ErrorKind kind, const std::string& message);
 
   EngineParts parts_;
-  const EngineOptions options_;
+  EngineOptions options_;
   ServedModel model_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::shared_ptr<Mailbox> mailbox_;

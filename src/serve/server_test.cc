@@ -346,6 +346,7 @@ TEST_F(ServerTest, TokensModelsAndInfo) {
   EXPECT_EQ(ask("GET", "/v1/models/alias").json()["root"], "tiny");
   EXPECT_EQ(ask("GET", "/v1/models/none").status, 404);
   EXPECT_EQ(ask("GET", "/server_info").json()["vocab_size"], 61);
+  EXPECT_EQ(ask("GET", "/server_info").json()["block_size"], 4);
   EXPECT_NE(ask("GET", "/version", "", "X-Request-Id: mine\r\n").head.find("\r\nX-Request-Id: mine"),
             std::string::npos);
 }
