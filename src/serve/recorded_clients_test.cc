@@ -26,9 +26,10 @@ TEST(RecordedClients, EachRequestIsServed) {
   EXPECT_EQ(requests.size(), 13u);
   for (const std::string& request : requests) {
     // Their connections are kept: what is asked behind them closes this one.
-    const std::string reply = Peer(tiny.server->port())
-                                  .send(request + "GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-                                  .read();
+    const std::string reply =
+        Peer(tiny.server->port())
+            .send(request + "GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            .read();
     EXPECT_TRUE(reply.starts_with("HTTP/1.1 200 OK\r\n")) << request << "\n" << reply;
     if (request.find("\"stream\":true") == std::string::npos) continue;
     const bool ended = reply.find("data: [DONE]") != std::string::npos ||

@@ -240,6 +240,8 @@ struct Server::Impl {
     if (asked.record) describe(route, asked, *prepared.job, *asked.record);
     metrics.ignored_fields(static_cast<int64_t>(prepared.unknown.size()));
     prepared.job->key = asked.key, prepared.job->record = asked.record;
+    for (GenerationRequest& prompt : prepared.job->prompts)
+      if (prompt.timeout_seconds == 0) prompt.timeout_seconds = options.request_timeout;
     if (!asked.key.empty())  // what one key has in the prefix cache is none of another's
       for (GenerationRequest& prompt : prepared.job->prompts)
         prompt.cache_salt = fmt::format("{} {} {}", asked.key.size(), asked.key, prompt.cache_salt);

@@ -21,6 +21,7 @@ struct ServerOptions {
   std::vector<std::string> hosts = {};   // names that a request's Host may have beside this machine's loopback ones
   bool any_host = false;                 // true where not loopback is listened at
   int64_t parsers = 2;                   // threads that read requests
+  double request_timeout = 0;            // seconds of a text in the engine, where its request says none; 0: any
   double stall_seconds = 30;             // without a finished step while texts run: not live
 };
 

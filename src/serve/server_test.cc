@@ -294,6 +294,13 @@ TEST_F(ServerTest, TokensWithoutTextAreNoEnd) {
   EXPECT_EQ(choice["logprobs"]["tokens"], Json({"", "", "", ""}));
 }
 
+TEST_F(ServerTest, ATextThatTakesTooLongIsLate) {
+  start({.request_timeout = 0.05}, {.limits = fake_limits(), .step_seconds = 0.02});
+  const Answer late = complete({{"prompt", "BC"}, {"max_tokens", 60}, {"ignore_eos", true}});
+  EXPECT_EQ(late.status, 504);
+  EXPECT_NE(late.body.find("timeout_seconds of 0.05 exceeded"), std::string::npos) << late.body;
+}
+
 TEST_F(ServerTest, LivezIsRedWhileNoStepEnds) {
   start({.stall_seconds = 0.05}, {.limits = fake_limits(), .step_seconds = 0.5});
   EXPECT_EQ(ask("GET", "/livez").status, 200);
