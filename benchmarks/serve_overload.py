@@ -2,10 +2,11 @@
 """A server beyond its capacity: how soon refusals come, what those that are admitted wait, and /livez beside heavy requests.
 
     octet serve MODEL --device cpu --threads 1 --max-sequences 16 --max-waiting 16 &
-    benchmarks/serve_overload.py --port 8000 --seconds 20
+    benchmarks/serve_overload.py --port 8000 --seconds 20 --streams 32
 
-Capacity is what --concurrency kept requests get through. Then requests come at 1, 1.2 and 10 times that rate; each is answered
-by 200, 429 or 503. The row of /livez: 64 prompts of 100,000 tokens and 64 schemas at once, /livez asked every 5 ms.
+Capacity is what --streams kept requests get through: as many as the server runs, and some that wait, so that it never lacks
+work. Then requests come at 1, 1.2 and 10 times that rate; each is answered by 200, 429 or 503. The row of /livez: 64 prompts
+of 100,000 tokens and 64 schemas at once, /livez asked every 5 ms.
 """
 import argparse
 import asyncio
@@ -20,19 +21,20 @@ SCHEMA = {"type": "object", "properties": {f"{a}{b}": {"type": "string", "patter
 
 
 async def ask(port, method, path, body=b""):
-    """Status (0: no answer), seconds to the first byte of the body, and to its end."""
+    """Status (0: no answer, or a stream that was cut off), seconds to the first byte of the body, and to its end."""
     begin = time.monotonic()
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode()
                      + body)
         head = await reader.readuntil(b"\r\n\r\n")
-        await reader.read(1)
+        end = await reader.read(1)
         first = time.monotonic() - begin
-        while await reader.read(65536):
-            pass
+        while piece := await reader.read(65536):
+            end = (end + piece)[-64:]
         writer.close()
-        return int(head[9:12]), first, time.monotonic() - begin
+        whole = b"event-stream" not in head or b"[DONE]" in end
+        return int(head[9:12]) if whole else 0, first, time.monotonic() - begin
     except (OSError, asyncio.IncompleteReadError):
         return 0, 0, time.monotonic() - begin
 
@@ -45,25 +47,30 @@ def quantiles(values):
     return "p50 {:.1f} ms, p99 {:.1f} ms, max {:.1f} ms".format(*at)
 
 
-async def capacity(options, body):
-    """Requests a second."""
-    until, done = time.monotonic() + options.seconds, 0
+async def capacity(port, body, streams, seconds):
+    """Requests a second, of so many streams and behind a fifth of the time, in which they begin."""
+    begin = time.monotonic()
+    until, done = begin + 1.2 * seconds, 0
 
     async def go_on():
         nonlocal done
         while time.monotonic() < until:
-            status, _, _ = await ask(options.port, "POST", "/v1/completions", body)
-            done += status == 200
-    await asyncio.gather(*(go_on() for _ in range(options.concurrency)))
-    return done / options.seconds
+            status, _, _ = await ask(port, "POST", "/v1/completions", body)
+            done += status == 200 and begin + 0.2 * seconds < time.monotonic() < until
+    await asyncio.gather(*(go_on() for _ in range(streams)))
+    return done / seconds
 
 
-async def offered(options, body, rate):
+async def offer(port, body, rate, seconds):
+    """Tasks of requests that came at this rate, evenly; some may still run."""
     tasks, begin = [], time.monotonic()
-    while time.monotonic() - begin < options.seconds:
-        tasks.append(asyncio.create_task(ask(options.port, "POST", "/v1/completions", body)))
+    while time.monotonic() - begin < seconds:
+        tasks.append(asyncio.create_task(ask(port, "POST", "/v1/completions", body)))
         await asyncio.sleep(max(begin + len(tasks) / rate - time.monotonic(), 0))
-    answers = await asyncio.gather(*tasks)
+    return tasks
+
+
+def show(answers):
     statuses = {status: sum(answer[0] == status for answer in answers) for status in sorted({answer[0] for answer in answers})}
     print(f"  {len(answers)} requests: {statuses}")
     print("  time to first token:", quantiles([answer[1] for answer in answers if answer[0] == 200]))
@@ -90,18 +97,18 @@ async def livez(options):
 async def run(options):
     body = json.dumps(TEXT).encode()
     await livez(options)
-    rate = await capacity(options, body)
+    rate = await capacity(options.port, body, options.streams, options.seconds)
     print(f"capacity: {rate:.1f} requests/s")
     for factor in (1, 1.2, 10):
         print(f"{factor} times:")
-        await offered(options, body, factor * rate)
+        show(await asyncio.gather(*await offer(options.port, body, factor * rate, options.seconds)))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--seconds", type=float, default=20, help="of each part")
-    parser.add_argument("--concurrency", type=int, default=16)
+    parser.add_argument("--streams", type=int, default=32, help="of the closed loop that measures the capacity")
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     asyncio.run(run(parser.parse_args()))

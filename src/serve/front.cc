@@ -239,7 +239,7 @@ void Front::pump() {
     std::shared_ptr<Job> job;
     {
       const std::lock_guard lock(mutex_);
-      if (ahead_ >= options_.ahead && ahead_tokens_ >= options_.ahead_tokens) return;
+      if (ahead_ >= options_.ahead && (ahead_tokens_ >= options_.ahead_tokens || ahead_ >= options_.ahead_most)) return;
       const auto id = queue_.pop();
       if (!id) return;
       job = jobs_.at(*id);

@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -49,6 +50,7 @@ struct FrontOptions {
   FairQueue::Bounds queue;
   int64_t ahead = 16;        // requests that wait inside of the engine at least
   int64_t ahead_tokens = 0;  // and as many as have so many prompt tokens: enough to fill its next steps
+  int64_t ahead_most = std::numeric_limits<int64_t>::max();  // but, above `ahead`, no more than so many
 };
 
 // Hears of what is worth counting: of refusals in the thread of submit(), else in the front's.

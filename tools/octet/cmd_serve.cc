@@ -133,6 +133,7 @@ void run_serve(Options& options) {
   serve::ServerOptions& server_options = options.server;
   server_options.parsers = std::clamp(thread_count() / 4, 2, 8);
   server_options.front.ahead_tokens = 2 * options.engine.max_step_tokens;
+  server_options.front.ahead_most = options.engine.max_sequences;
   server_options.metric_prefix = options.metric_names == "vllm" ? "vllm:" : "octet_";
   server_options.any_host = !server_options.http.unix_socket.empty() || !is_loopback(server_options.http.address);
   if (server_options.keys.empty() && server_options.http.unix_socket.empty() &&
