@@ -247,8 +247,8 @@ HttpAnswer HttpClient::ask(Request request) {
 HttpAnswer post(const std::string& url, const std::string& body, const HttpFields& fields, double timeout_seconds) {
   try {
     return HttpClient(url).ask({.target = "", .body = body, .fields = fields, .timeout_seconds = timeout_seconds});
-  } catch (const Error& error) {
-    return {.error = error.message()};
+  } catch (const std::exception& error) {  // Asio's too, for want of file descriptors
+    return {.error = error.what()};
   }
 }
 

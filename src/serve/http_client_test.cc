@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -192,6 +193,23 @@ TEST(HttpClient, NobodyThereIsAnError) {
   EXPECT_NE(post("localhost:8000", "x").error.find("want http://"), std::string::npos);
   for (const char* bad : {"", "ftp://x", "http://", "http:///x", "http://a b"})
     EXPECT_THROW(HttpClient{bad}, Error) << bad;
+}
+
+TEST(HttpClient, WithoutFileDescriptorsIsAnError) {
+#ifdef OCTET_SANITIZED
+  GTEST_SKIP() << "checks of virtual tables ask by a pipe whether memory can be read";
+#endif
+  const int next = ::dup(STDERR_FILENO);
+  ::close(next);
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit none{.rlim_cur = static_cast<rlim_t>(next), .rlim_max = before.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &none);
+  HttpAnswer answer;
+  EXPECT_NO_THROW(answer = post("http://127.0.0.1:1", "x"));
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_EQ(answer.status, 0);
+  EXPECT_NE(answer.error.find("Too many open files"), std::string::npos) << answer.error;
 }
 
 TEST(HttpClient, SilenceEndsByTheTimeoutOrTheClient) {

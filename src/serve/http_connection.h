@@ -88,6 +88,7 @@ class StreamConnection final : public HttpConnection, public std::enable_shared_
     socket().close(ignored);
     signal_.cancel();
     write_limit_.cancel();
+    if (room_ != nullptr) room_->cancel();
     if (reply_) reply_->set_gone();
   }
 

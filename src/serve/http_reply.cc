@@ -98,8 +98,8 @@ void HttpReply::State::ready(std::unique_lock<std::mutex>& lock) {
   too_slow_ |= slow;
   std::function<void()> unused;
   if (phase_ == Phase::kEnded) unused = std::move(on_gone_);
-  lock.unlock();
   if (wake) wake_();
+  lock.unlock();
 }
 
 void HttpReply::State::send(int status, std::string_view content_type, std::string_view body,

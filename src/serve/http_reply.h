@@ -17,7 +17,8 @@ class HttpReply::State {
     int64_t most = 1 << 20;  // unread bytes of a stream
   };
   // `wake` tells the connection that there is something to send, at most once until take(), and once when its peer
-  // reads too slowly; from any thread.
+  // reads too slowly; from any thread. It must not call the state: the mutex is held, so that no call is under way once
+  // set_gone() has returned.
   State(const Kind& kind, std::function<void()> wake) : kind_(kind), wake_(std::move(wake)) {}
 
   // --- for the handles

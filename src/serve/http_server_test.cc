@@ -2,14 +2,16 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <condition_variable>
+#include <future>
 #include <map>
 #include <mutex>
 #include <random>
 #include <thread>
 
 #include "base/error.h"
-#include "serve/http.h"
+#include "serve/http_reply.h"
 #include "serve/testing/peer.h"
 
 namespace octet::serve {
@@ -236,6 +238,30 @@ TEST_F(HttpServerTest, DrainingEndsIdleConnectionsAndWaitsForReplies) {
   EXPECT_NE(busy.read().find("the rest\r\n0\r\n\r\n"), std::string::npos);
   EXPECT_TRUE(server_->wait_idle(10));
   EXPECT_FALSE(Peer(server_->port()).connected());
+}
+
+TEST_F(HttpServerTest, EndsAtOnceWhileAPeerHasSentMoreThanIsRead) {
+  start({.idle_seconds = 20});
+  Peer ahead(server_->port());
+  ahead.send("GET /hold HTTP/1.1\r\n\r\n" + std::string(200'000, 'x'));
+  held(1);
+  for (int i = 0; i < 100; ++i) ask("GET /between HTTP/1.1\r\n\r\n", "/between");  // it has read what it takes
+  const auto begin = std::chrono::steady_clock::now();
+  server_.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+}
+
+// What wake() uses ends with the server, other threads' handles may not.
+TEST(HttpReplyState, NoWakeIsUnderWayOncePeersAreGone) {
+  std::future<void> gone;
+  bool early = false;
+  HttpReply::State state({}, [&] {
+    gone = std::async(std::launch::async, [&] { state.set_gone(); });
+    early = gone.wait_for(std::chrono::milliseconds(50)) == std::future_status::ready;
+  });
+  state.send(200, "text/plain", "x", {});
+  gone.wait();
+  EXPECT_FALSE(early);
 }
 
 TEST_F(HttpServerTest, BodiesThatWaitAreBounded) {
