@@ -1,7 +1,6 @@
 #include "serve/server.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -50,11 +49,8 @@ class ReaderPool {
   }
 
  private:
-  static constexpr size_t kMost = 4096;
-  static constexpr int kNicer = 10;
+  static constexpr size_t kMost = 20'000;
   void work() {
-    // Of this thread only, on Linux: long prompts and schemas must not take the processors from I/O and the engine.
-    setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + kNicer);
     for (;;) {
       std::function<void()> task;
       {
