@@ -138,7 +138,7 @@ struct Server::Impl {
     return keys[static_cast<size_t>(key)].name;
   }
 
-  void handle(std::shared_ptr<HttpRequest> request, HttpReply reply) {
+  void handle(const std::shared_ptr<HttpRequest>& request, HttpReply reply) {
     std::string id(request->field("X-Request-Id").substr(0, 128));
     if (id.empty()) id = make_id("");
     reply.add_field("X-Request-Id", id);
@@ -174,7 +174,7 @@ struct Server::Impl {
       asked->id = id;
       if (get ? route.method != std::string_view("GET") : route.method != request->method) continue;
       asked->record = record;
-      return accept(route, std::move(asked), request, reply);
+      return accept(route, asked, request, reply);
     }
     if (!methods.empty()) return wrong_method(*request, methods, reply);
     throw ApiError(fmt::format("there is no {}", path), {}, 404);
@@ -200,7 +200,7 @@ struct Server::Impl {
     send_error(route, asked, error, reply);
   }
 
-  void accept(const Route& route, std::shared_ptr<ApiRequest> asked, const std::shared_ptr<HttpRequest>& request,
+  void accept(const Route& route, const std::shared_ptr<ApiRequest>& asked, const std::shared_ptr<HttpRequest>& request,
               HttpReply& reply) {
     try {
       if (asked->record) asked->record->route = route.path;
