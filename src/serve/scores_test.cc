@@ -81,7 +81,7 @@ TEST(Scores, BothAtOnceAndAPromptOfOneToken) {
 
 TEST(Scores, WhatIsNotServedIsNamed) {
   const TinyServer tiny({}, {.limits = fake_limits(256, 4, /*context=*/40'000)});
-  const auto error = [&](Json body) {
+  const auto error = [&](const Json& body) {
     const Answer answer = tiny.complete(body);
     EXPECT_EQ(answer.status, 400) << answer.body;
     return answer.json()["error"]["message"].get<std::string>();
