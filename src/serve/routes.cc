@@ -23,7 +23,10 @@ std::vector<Route> kserve_routes() {
       {.path = "/v2/models/{model}/generate_stream", .prepare = prepare_kserve_stream},
       {.path = "/v2/models/{model}/versions/{version}/generate_stream", .prepare = prepare_kserve_stream},
   };
-  for (Route& route : list) route.json = false, route.error = kserve_error;  // bodies may hold binary tensors
+  for (Route& route : list) {
+    route.json = false;  // bodies may hold binary tensors
+    route.error = kserve_error, route.operation = "text_completion";
+  }
   return list;
 }
 
