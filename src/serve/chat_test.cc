@@ -4,16 +4,13 @@
 #include <gtest/gtest.h>
 
 #include "base/json.h"
-#include "infer/testing/engine_test.h"
-#include "serve/server.h"
-#include "serve/testing/answer.h"
+#include "serve/testing/tiny_server.h"
 
 namespace octet::serve {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr int32_t kEnd = 95;  // behind the printable characters
 constexpr const char* kTemplate =
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if tools %}T{{ tools | length }}{% endif %}"
     "{% if add_generation_prompt %}<assistant>{% if think %}<think>{% endif %}{% endif %}";
@@ -21,21 +18,8 @@ constexpr const char* kTemplate =
 class ChatTest : public testing::Test {
  protected:
   ChatTest() {
-    std::vector<std::string> characters;
-    for (char c = ' '; c <= '~'; ++c) characters.emplace_back(1, c);
-    RunnerLimits limits = fake_limits(256, 4, 256);
-    limits.vocab = 96;
-    engine_ =
-        std::make_unique<EngineLoop>(EngineParts{.runner = std::make_unique<FakeRunner>(FakeOptions{.limits = limits}),
-                                                 .tokenizer = make_character_tokenizer(characters),
-                                                 .eos_ids = {kEnd}},
-                                     EngineOptions{});
-    tokenizer_ = make_character_tokenizer(characters);
-    model_.engine = engine_.get(), model_.tokenizer = tokenizer_.get(), model_.names = {"tiny"};
-    model_.chat = std::make_shared<ChatTemplate>(kTemplate, "the test's template");
-    model_.reply_format = "hermes";
-    model_.trie = make_token_trie(*tokenizer_);
-    server_ = std::make_unique<Server>(model_, ServerOptions{.http = {.port = 0}});
+    tiny_ = std::make_unique<TinyModel>(FakeOptions{.limits = fake_limits(256, 4, 256)}, kTemplate);
+    server_ = std::make_unique<Server>(tiny_->model, ServerOptions{.http = {.port = 0}});
   }
 
   Answer chat(const Json& body, const std::string& more = "") const {
@@ -46,9 +30,7 @@ class ChatTest : public testing::Test {
         {"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"seed", 3}, {"structured_outputs", {{"regex", regex}}}};
   }
 
-  std::unique_ptr<EngineLoop> engine_;
-  std::unique_ptr<Tokenizer> tokenizer_;
-  ApiModel model_;
+  std::unique_ptr<TinyModel> tiny_;
   std::unique_ptr<Server> server_;
 };
 
@@ -159,7 +141,7 @@ TEST_F(ChatTest, GuidesEndTheTextWhereTheyDo) {
 
 // As transformers' apply_chat_template: the prompt ends where the last message's text does.
 TEST_F(ChatTest, GoesOnBehindTheLastMessage) {
-  model_.request_templates = std::make_shared<TemplateCache>();
+  tiny_->model.request_templates = std::make_shared<TemplateCache>();
   const auto prompt = [&](const Json& messages, const char* source) {
     const Answer answer = chat({{"messages", messages},
                                 {"continue_final_message", true},
@@ -199,7 +181,7 @@ TEST_F(ChatTest, EchoPutsTheLastMessageBeforeTheReply) {
 }
 
 TEST_F(ChatTest, RequiredCallsFitTheirSchemas) {
-  model_.reply_format = "llama3_json";  // the others write line ends, which are no token here
+  tiny_->model.reply_format = "llama3_json";  // the others write line ends, which are no token here
   Json body = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"tool_choice", "required"}};
   body["tools"] = Json::parse(R"([
       {"type": "function", "function": {"name": "one", "parameters":

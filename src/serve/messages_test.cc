@@ -4,17 +4,14 @@
 #include <gtest/gtest.h>
 
 #include "base/json.h"
-#include "infer/testing/engine_test.h"
 #include "serve/messages_input.h"
-#include "serve/server.h"
-#include "serve/testing/answer.h"
+#include "serve/testing/tiny_server.h"
 
 namespace octet::serve {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr int32_t kEnd = 95;  // behind the printable characters
 constexpr const char* kTemplate =
     "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<{{ m.role }}>"
     "{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}{{ (m.content or '') | replace('\n', '/') }}"
@@ -25,20 +22,9 @@ constexpr const char* kTemplate =
 class MessagesTest : public testing::Test {
  protected:
   void start(FakeOptions fake = {}) {
-    std::vector<std::string> characters;
-    for (char c = ' '; c <= '~'; ++c) characters.emplace_back(1, c);
     fake.limits = fake_limits(512, 4, 512);
-    fake.limits.vocab = 96;
-    engine_ = std::make_unique<EngineLoop>(EngineParts{.runner = std::make_unique<FakeRunner>(std::move(fake)),
-                                                       .tokenizer = make_character_tokenizer(characters),
-                                                       .eos_ids = {kEnd}},
-                                           EngineOptions{});
-    tokenizer_ = make_character_tokenizer(characters);
-    model_.engine = engine_.get(), model_.tokenizer = tokenizer_.get(), model_.names = {"tiny"};
-    model_.chat = std::make_shared<ChatTemplate>(kTemplate, "the test's template");
-    model_.reply_format = "hermes";
-    model_.trie = make_token_trie(*tokenizer_);
-    server_ = std::make_unique<Server>(model_, ServerOptions{.http = {.port = 0}});
+    tiny_ = std::make_unique<TinyModel>(std::move(fake), kTemplate);
+    server_ = std::make_unique<Server>(tiny_->model, ServerOptions{.http = {.port = 0}});
   }
 
   Answer send(const Json& body, const std::string& more = "", const std::string& fields = {}) const {
@@ -53,12 +39,10 @@ class MessagesTest : public testing::Test {
   std::string prompt(const std::string& body) const {
     const Json json = Json::parse(body);
     Fields fields(json);
-    return render(read_messages_input(fields, nlohmann::ordered_json::parse(body), model_), model_).text;
+    return render(read_messages_input(fields, nlohmann::ordered_json::parse(body), tiny_->model), tiny_->model).text;
   }
 
-  std::unique_ptr<EngineLoop> engine_;
-  std::unique_ptr<Tokenizer> tokenizer_;
-  ApiModel model_;
+  std::unique_ptr<TinyModel> tiny_;
   std::unique_ptr<Server> server_;
 };
 
@@ -142,7 +126,7 @@ TEST_F(MessagesTest, ThinkingAndChoiceOfTools) {
   const auto read = [&](Json more) {
     more["messages"] = {{{"role", "user"}, {"content", "Hi"}}};
     Fields fields(more);
-    return read_messages_input(fields, nlohmann::ordered_json::parse(more.dump()), model_);
+    return read_messages_input(fields, nlohmann::ordered_json::parse(more.dump()), tiny_->model);
   };
   EXPECT_TRUE(read({{"thinking", {{"type", "enabled"}, {"budget_tokens", 9}}}}).settings["enable_thinking"]);
   EXPECT_TRUE(read({{"thinking", {{"type", "adaptive"}}}}).settings["enable_thinking"]);
@@ -155,7 +139,7 @@ TEST_F(MessagesTest, ThinkingAndChoiceOfTools) {
   EXPECT_TRUE(choice({{"type", "any"}}).required);
   EXPECT_TRUE(choice({{"type", "tool"}, {"name", "get"}}).required);
   EXPECT_EQ(choice({{"type", "tool"}, {"name", "get"}}).only, "get");
-  model_.chat = std::make_shared<ChatTemplate>("{{ messages[0].content }}", "without the setting");
+  tiny_->model.chat = std::make_shared<ChatTemplate>("{{ messages[0].content }}", "without the setting");
   EXPECT_TRUE(read({{"thinking", {{"type", "enabled"}}}}).settings.empty());
 }
 

@@ -7,18 +7,15 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "infer/testing/engine_test.h"
 #include "serve/response_input.h"
 #include "serve/response_store.h"
-#include "serve/server.h"
-#include "serve/testing/answer.h"
+#include "serve/testing/tiny_server.h"
 
 namespace octet::serve {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int32_t kEnd = 95;  // behind the printable characters
 constexpr const char* kTemplate =
     "{% for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}[{{ m.reasoning_content }}]{% endif %}"
     "{{ m.content }}{% for c in m.tool_calls or [] %}!{{ c.function.name }}{{ c.function.arguments.x }}{% endfor %}"
@@ -29,24 +26,12 @@ constexpr const char* kTools =
 class ResponsesTest : public testing::Test {
  protected:
   void start(ServerOptions options = {}, int64_t kept = 0, double step_seconds = 0) {
-    std::vector<std::string> characters;
-    for (char c = ' '; c <= '~'; ++c) characters.emplace_back(1, c);
-    RunnerLimits limits = fake_limits(256, 4, 256);
-    limits.vocab = 96;
-    FakeOptions fake{.limits = limits, .step_seconds = step_seconds};
-    engine_ = std::make_unique<EngineLoop>(EngineParts{.runner = std::make_unique<FakeRunner>(std::move(fake)),
-                                                       .tokenizer = make_character_tokenizer(characters),
-                                                       .eos_ids = {kEnd}},
-                                           EngineOptions{});
-    tokenizer_ = make_character_tokenizer(characters);
-    model_.engine = engine_.get(), model_.tokenizer = tokenizer_.get(), model_.names = {"tiny"};
-    model_.chat = std::make_shared<ChatTemplate>(kTemplate, "the test's template");
-    model_.reply_format = "hermes";
-    model_.trie = make_token_trie(*tokenizer_);
+    tiny_ = std::make_unique<TinyModel>(FakeOptions{.limits = fake_limits(256, 4, 256), .step_seconds = step_seconds},
+                                        kTemplate);
     store_.emplace(ResponseStore::Bounds{.responses = kept, .bytes = 1 << 20});
-    if (kept > 0) model_.responses = &*store_;
+    if (kept > 0) tiny_->model.responses = &*store_;
     options.http.port = 0;
-    server_ = std::make_unique<Server>(model_, options);
+    server_ = std::make_unique<Server>(tiny_->model, options);
   }
 
   Answer respond(const Json& body, const std::string& fields = {}) const {
@@ -82,13 +67,11 @@ class ResponsesTest : public testing::Test {
   std::string prompt_of(const Json& body, const Json& history = Json::array()) const {
     const nlohmann::json sorted = body;
     Fields fields(sorted);
-    return render(read_response_input(fields, body, model_, history), model_).text;
+    return render(read_response_input(fields, body, tiny_->model, history), tiny_->model).text;
   }
 
-  std::unique_ptr<EngineLoop> engine_;
-  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<TinyModel> tiny_;
   std::optional<ResponseStore> store_;
-  ApiModel model_;
   std::unique_ptr<Server> server_;
 };
 
@@ -256,7 +239,7 @@ TEST_F(ResponsesTest, ItemsAreMessages) {
             "<assistant>low");
   const nlohmann::json sorted = body;
   Fields fields(sorted);
-  const ChatInput input = read_response_input(fields, body, model_, Json::array());
+  const ChatInput input = read_response_input(fields, body, tiny_->model, Json::array());
   EXPECT_EQ(input.messages[4]["tool_call_id"], "c1");
   EXPECT_EQ(input.messages[3]["tool_calls"][1]["id"], "c2");
   EXPECT_FALSE(input.choice.calls);
@@ -270,7 +253,7 @@ TEST_F(ResponsesTest, ToolsHaveTheFormOfChatCompletions) {
                      {"tool_choice", {{"type", "function"}, {"name", "get"}}}};
   const nlohmann::json sorted = body;
   Fields fields(sorted);
-  const ChatInput input = read_response_input(fields, body, model_, Json::array());
+  const ChatInput input = read_response_input(fields, body, tiny_->model, Json::array());
   EXPECT_EQ(input.tools.dump(), R"([{"type":"function","function":{"name":"get","parameters":{"type":"object"}}}])");
   EXPECT_TRUE(input.choice.required && !input.choice.parallel);
   EXPECT_EQ(input.choice.only, "get");

@@ -1,4 +1,4 @@
-// For tests: a server over the engine on the fake runner. Tokens are the printable characters; the template is plain.
+// For tests: a model, and a server of it, over the engine on the fake runner. Tokens are the printable characters.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace octet::serve {
 
-struct TinyServer {
+struct TinyModel {
   static constexpr int32_t kEnd = 95;  // behind the characters
   static constexpr const char* kTemplate =
       "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>"
@@ -19,8 +19,8 @@ struct TinyServer {
       "{% for t in tools or [] %}T{{ t.function.name }}{{ t.function.parameters | tojson }}{% endfor %}"
       "{% if add_generation_prompt %}<assistant>{% if think %}<think>{% endif %}{% endif %}";
 
-  explicit TinyServer(ServerOptions options = {}, FakeOptions fake = {.limits = fake_limits(256, 4, 256)},
-                      const EngineOptions& engine_options = {}) {
+  explicit TinyModel(FakeOptions fake = {.limits = fake_limits(256, 4, 256)}, const char* chat_template = kTemplate,
+                     const EngineOptions& engine_options = {}) {
     std::vector<std::string> characters;
     for (char c = ' '; c <= '~'; ++c) characters.emplace_back(1, c);
     fake.limits.vocab = kEnd + 1;
@@ -30,9 +30,21 @@ struct TinyServer {
                                           engine_options);
     tokenizer = make_character_tokenizer(characters);
     model.engine = engine.get(), model.tokenizer = tokenizer.get(), model.names = {"tiny"};
-    model.chat = std::make_shared<ChatTemplate>(kTemplate, "the test's template");
-    model.reply_format = "hermes", model.max_texts = 16;
+    model.chat = std::make_shared<ChatTemplate>(chat_template, "the test's template");
+    model.reply_format = "hermes";
     model.trie = make_token_trie(*tokenizer);
+  }
+
+  std::unique_ptr<EngineLoop> engine;
+  std::unique_ptr<Tokenizer> tokenizer;
+  ApiModel model;
+};
+
+struct TinyServer : TinyModel {
+  explicit TinyServer(ServerOptions options = {}, FakeOptions fake = {.limits = fake_limits(256, 4, 256)},
+                      const EngineOptions& engine_options = {})
+      : TinyModel(std::move(fake), kTemplate, engine_options) {
+    model.max_texts = 16;
     options.http.port = 0;
     server = std::make_unique<Server>(model, options);
   }
@@ -44,9 +56,6 @@ struct TinyServer {
     return ask("POST", "/v1/completions", body.dump(), fields);
   }
 
-  std::unique_ptr<EngineLoop> engine;
-  std::unique_ptr<Tokenizer> tokenizer;
-  ApiModel model;
   std::unique_ptr<Server> server;
 };
 
