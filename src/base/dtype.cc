@@ -2,6 +2,7 @@
 // float32 rounded to odd, which keeps the final rounding the only one. This file is compiled with -O3.
 #include "base/dtype.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -15,23 +16,25 @@ namespace {
 
 struct DTypeRow {
   const char* name;
-  int64_t bytes;
+  int64_t bits;
   bool is_float;
   double max;
 };
 
 constexpr DTypeRow kRows[] = {
-    {"f64", 8, true, std::numeric_limits<double>::max()},
-    {"f32", 4, true, 0x1.fffffep127},
-    {"bf16", 2, true, 0x1.fep127},
-    {"f16", 2, true, 65504.0},
-    {"e4m3", 1, true, 448.0},
-    {"e5m2", 1, true, 57344.0},
-    {"i64", 8, false, 9223372036854775807.0},
-    {"i32", 4, false, 2147483647.0},
-    {"u8", 1, false, 255.0},
-    {"i8", 1, false, 127.0},
+    {"f64", 64, true, std::numeric_limits<double>::max()},
+    {"f32", 32, true, 0x1.fffffep127},
+    {"bf16", 16, true, 0x1.fep127},
+    {"f16", 16, true, 65504.0},
+    {"e4m3", 8, true, 448.0},
+    {"e5m2", 8, true, 57344.0},
+    {"i64", 64, false, 9223372036854775807.0},
+    {"i32", 32, false, 2147483647.0},
+    {"u8", 8, false, 255.0},
+    {"i8", 8, false, 127.0},
+    {"i4", 4, false, 7.0},
 };
+static_assert(std::size(kRows) == kDTypes);
 
 const DTypeRow& row(DType dtype) {
   auto index = static_cast<size_t>(dtype);
@@ -91,8 +94,40 @@ auto with_storage_type(DType dtype, const Visit& visit) {
     case DType::kI32: return visit(int32_t{});
     case DType::kU8: return visit(uint8_t{});
     case DType::kI8: return visit(I8{});
+    case DType::kI4: break;  // has no storage type of its own: the callers take care of it
   }
   fail(ErrorCode::kInternal, "no such dtype {}", static_cast<int>(dtype));
+}
+
+// --- i4
+
+constexpr int64_t kPairRun = 512;  // codes in a buffer at once, even
+
+float decode_i4(const void* codes, int64_t index) {
+  const int byte = static_cast<const uint8_t*>(codes)[index / 2];
+  return static_cast<float>((((index % 2 == 0 ? byte : byte >> 4) & 15) ^ 8) - 8);
+}
+
+// Round to nearest, ties to even; NaN becomes 0.
+double round_to_i4(double value) { return std::isnan(value) ? 0 : std::clamp(std::nearbyint(value), -8.0, 7.0); }
+
+uint8_t encode_i4(double value) { return static_cast<uint8_t>(static_cast<int>(round_to_i4(value)) & 15); }
+
+void store_i4(void* codes, int64_t index, double value) {
+  uint8_t& byte = static_cast<uint8_t*>(codes)[index / 2];
+  const int shift = index % 2 == 0 ? 0 : 4;
+  byte = static_cast<uint8_t>((byte & ~(15 << shift)) | encode_i4(value) << shift);
+}
+
+// Through float32, a run of codes at a time: read(first, count, floats), write(first, count, floats).
+template <typename Read, typename Write>
+void convert_runs(int64_t count, const Read& read, const Write& write) {
+  float run[kPairRun];
+  for (int64_t first = 0; first < count; first += kPairRun) {
+    const int64_t length = std::min(kPairRun, count - first);
+    read(first, length, run);
+    write(first, length, run);
+  }
 }
 
 // For the vectoriser: branch-free codecs. Serial: callers split the work.
@@ -109,7 +144,20 @@ void convert_loop(const From* __restrict source, To* __restrict destination, int
 
 }  // namespace
 
-int64_t dtype_bytes(DType dtype) { return row(dtype).bytes; }
+int64_t dtype_bytes(DType dtype) {
+  const DTypeRow& type = row(dtype);
+  check(type.bits % 8 == 0, ErrorCode::kInternal, "an element of {} is {} bits, which are no whole bytes", type.name,
+        type.bits);
+  return type.bits / 8;
+}
+
+int64_t storage_bytes(DType dtype, int64_t count) {
+  const DTypeRow& type = row(dtype);
+  if (type.bits % 8 == 0) return count * (type.bits / 8);
+  check(count * type.bits % 8 == 0, ErrorCode::kInternal, "{} elements of {} fill no whole bytes", count, type.name);
+  return count * type.bits / 8;
+}
+
 const char* dtype_name(DType dtype) { return row(dtype).name; }
 bool is_float(DType dtype) { return row(dtype).is_float; }
 double dtype_max(DType dtype) { return row(dtype).max; }
@@ -124,10 +172,12 @@ DType parse_dtype(std::string_view name) {
 }
 
 double round_to(DType dtype, double value) {
+  if (dtype == DType::kI4) return round_to_i4(value);
   return with_storage_type(dtype, [&](auto type) { return to_double(from_double<decltype(type)>(value)); });
 }
 
 double load_element(DType dtype, const void* data, int64_t index) {
+  if (dtype == DType::kI4) return decode_i4(data, index);
   return with_storage_type(dtype, [&](auto value) {
     std::memcpy(&value, static_cast<const char*>(data) + index * static_cast<int64_t>(sizeof value), sizeof value);
     return to_double(value);
@@ -135,6 +185,7 @@ double load_element(DType dtype, const void* data, int64_t index) {
 }
 
 void store_element(DType dtype, void* data, int64_t index, double value) {
+  if (dtype == DType::kI4) return store_i4(data, index, value);
   with_storage_type(dtype, [&](auto type) {
     const auto stored = from_double<decltype(type)>(value);
     std::memcpy(static_cast<char*>(data) + index * static_cast<int64_t>(sizeof stored), &stored, sizeof stored);
@@ -148,8 +199,31 @@ void convert(DType from, const void* source, DType to, void* destination, int64_
         "convert: {} to {}: both must be float or code types", dtype_name(from), dtype_name(to));
   if (count == 0) return;
   if (from == to) {
-    std::memmove(destination, source, static_cast<size_t>(count * dtype_bytes(from)));
+    std::memmove(destination, source, static_cast<size_t>(storage_bytes(from, count)));
     return;
+  }
+  if (from == DType::kI4) {
+    return convert_runs(
+        count,
+        [&](int64_t first, int64_t length, float* run) {
+          for (int64_t i = 0; i < length; ++i) run[i] = decode_i4(source, first + i);
+        },
+        [&](int64_t first, int64_t length, const float* run) {
+          convert(DType::kF32, run, to, static_cast<char*>(destination) + first * dtype_bytes(to), length);
+        });
+  }
+  if (to == DType::kI4) {
+    check(count % 2 == 0, ErrorCode::kInternal, "{} codes of i4 fill no whole bytes", count);
+    return convert_runs(
+        count,
+        [&](int64_t first, int64_t length, float* run) {
+          convert(from, static_cast<const char*>(source) + first * dtype_bytes(from), DType::kF32, run, length);
+        },
+        [&](int64_t first, int64_t length, const float* run) {
+          auto* bytes = static_cast<uint8_t*>(destination) + first / 2;
+          for (int64_t i = 0; i < length; i += 2)
+            bytes[i / 2] = static_cast<uint8_t>(encode_i4(run[i]) | encode_i4(run[i + 1]) << 4);
+        });
   }
   with_storage_type(from, [&](auto from_type) {
     with_storage_type(to, [&](auto to_type) {

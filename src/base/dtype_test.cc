@@ -140,6 +140,38 @@ TEST(DTypeCodec, I8RoundsToNearestEvenAndSaturates) {
   for (size_t i = 0; i < codes.size(); ++i) EXPECT_EQ(back[i], codec::decode_i8(codes[i]));
 }
 
+TEST(DTypeCodec, I4RoundsToNearestEvenSaturatesAndLiesInPairs) {
+  std::vector<float> inputs = {1e30f, -1e30f, INFINITY, -INFINITY, NAN, -0.0f, 1e-30f, 3};
+  for (int half = -20; half <= 20; ++half) {
+    const float value = static_cast<float>(half) * 0.5f;
+    for (float to : {-1e9f, value, 1e9f, 0.0f}) inputs.push_back(std::nextafter(value, to));
+  }
+  const auto count = static_cast<int64_t>(inputs.size());
+  ASSERT_EQ(storage_bytes(DType::kI4, count), count / 2);
+  std::vector<uint8_t> codes(inputs.size() / 2), stored(codes.size(), 0xff);
+  convert(DType::kF32, inputs.data(), DType::kI4, codes.data(), count);
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = inputs[static_cast<size_t>(i)];
+    const float wanted = std::nearbyint(std::isnan(value) ? 0 : std::fmin(7.0f, std::fmax(-8.0f, value)));
+    const int nibble = codes[static_cast<size_t>(i / 2)] >> i % 2 * 4 & 15;
+    EXPECT_EQ(nibble >= 8 ? nibble - 16 : nibble, wanted) << value;
+    EXPECT_EQ(load_element(DType::kI4, codes.data(), i), wanted) << value;
+    EXPECT_EQ(round_to(DType::kI4, static_cast<double>(value)), wanted) << value;
+    store_element(DType::kI4, stored.data(), i, static_cast<double>(value));
+  }
+  EXPECT_EQ(stored, codes);
+  std::vector<float> back(inputs.size());
+  convert(DType::kI4, codes.data(), DType::kF32, back.data(), count);
+  for (int64_t i = 0; i < count; ++i)
+    EXPECT_EQ(back[static_cast<size_t>(i)], load_element(DType::kI4, codes.data(), i));
+}
+
+TEST(DTypeCodec, AnElementOfI4HasNoBytesAndAnOddCountNeither) {
+  EXPECT_THROW(dtype_bytes(DType::kI4), Error);
+  EXPECT_THROW(storage_bytes(DType::kI4, 3), Error);
+  EXPECT_EQ(storage_bytes(DType::kF32, 3), 12);
+}
+
 TEST(DTypeCodec, AllBf16InputsMatchTorch) {
   LOAD_TABLES_OR_SKIP(tables);
   std::vector<float> inputs(65536);

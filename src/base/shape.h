@@ -30,7 +30,7 @@ std::string to_string(const Shape& shape);  // "[4,128]"
 struct TensorType {
   DType dtype = DType::kF32;
   Shape shape;
-  int64_t bytes() const { return shape.elements() * dtype_bytes(dtype); }
+  int64_t bytes() const { return storage_bytes(dtype, shape.elements()); }
   bool operator==(const TensorType&) const = default;
 };
 

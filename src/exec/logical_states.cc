@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "dist/communicator.h"
+#include "kernels/common/code_order.h"
 
 namespace octet {
 namespace {
@@ -17,7 +18,7 @@ void for_each_part(const LogicalState& tensor, int64_t offset, int64_t bytes, co
   check(offset >= 0 && offset + bytes <= tensor.type.bytes(), ErrorCode::kInvalidArgument,
         "{} is {} = {} bytes: it has no {} bytes at {}", tensor.name, to_string(tensor.type), tensor.type.bytes(),
         bytes, offset);
-  for_each_run(tensor.at, dtype_bytes(tensor.type.dtype), offset, offset + bytes,
+  for_each_run(tensor.at, tensor.type.dtype, offset, offset + bytes,
                [&](int64_t logical, int64_t state, int64_t count) {
                  fn(static_cast<size_t>(logical - offset), state, static_cast<size_t>(count));
                });
@@ -69,9 +70,33 @@ void unpack(const Bytes& packet, std::span<std::byte> part) {
   }
 }
 
+// The order of a state's codes, or null.
+const CodeOrder* order_of(const Executor& executor, const std::string& state) {
+  const Node* leaf = find_leaf(executor.program(), state);
+  const std::string name = leaf != nullptr ? leaf->attrs.get_or<std::string>("order", "") : "";
+  return name.empty() ? nullptr : &find_code_order(name);
+}
+
+// Bytes of the state in rows, from whole blocks of its order.
+void read_ordered(Executor& executor, const CodeOrder& order, const std::string& state, int64_t offset,
+                  std::span<std::byte> bytes) {
+  const TensorType& type = executor.program().find_state(state)->type;
+  const int64_t block = storage_bytes(type.dtype, order.rows * type.shape.cols());
+  const int64_t first = offset / block, last = (offset + std::ssize(bytes) + block - 1) / block;
+  std::vector<std::byte> ordered(static_cast<size_t>((last - first) * block)), plain(ordered.size());
+  executor.read_state_part(state, first * block, ordered);
+  restore_codes(order, {type.dtype, {(last - first) * order.rows, type.shape.cols()}}, ordered, plain);
+  std::copy_n(plain.begin() + (offset - first * block), bytes.size(), bytes.begin());
+}
+
 }  // namespace
 
 void read_logical(Executor& executor, const LogicalState& tensor, std::span<std::byte> bytes, int64_t offset) {
+  if (const CodeOrder* order = order_of(executor, tensor.state)) {
+    return for_each_part(tensor, offset, std::ssize(bytes), [&](size_t to, int64_t state, size_t count) {
+      read_ordered(executor, *order, tensor.state, state, bytes.subspan(to, count));
+    });
+  }
   for_each_part(tensor, offset, std::ssize(bytes), [&](size_t to, int64_t state, size_t count) {
     executor.read_state_part(tensor.state, state, bytes.subspan(to, count));
   });
@@ -106,7 +131,7 @@ void write_logical(Executor& executor, const LogicalState& tensor, std::span<con
 
 void fill_logical(Executor& executor, const LogicalState& tensor, int64_t grain, Executor::MakeBytes make) {
   if (tensor.at.box().elements() == 0) return;
-  const PlacementRuns runs(tensor.at, dtype_bytes(tensor.type.dtype));
+  const PlacementRuns runs(tensor.at, tensor.type.dtype);
   const int64_t first = runs.at(0).logical, last = runs.at(runs.count() - 1).logical + runs.bytes();
   if (runs.count() == 1 && first % grain == 0)
     return executor.fill_state_part(tensor.state, runs.at(0).state, runs.bytes(), grain,
@@ -122,12 +147,32 @@ void fill_logical(Executor& executor, const LogicalState& tensor, int64_t grain,
   }
 }
 
+void finish_filling(Executor& executor) {
+  constexpr int64_t kPieceBytes = int64_t{4} << 20;
+  for (const StateEntry& entry : executor.program().states()) {
+    const CodeOrder* order = entry.role == StateRole::kCodes ? order_of(executor, entry.name) : nullptr;
+    if (order == nullptr) continue;
+    const int64_t cols = entry.type.shape.cols(), block = storage_bytes(order->codes, order->rows * cols);
+    const int64_t piece = std::max(kPieceBytes / block, int64_t{1}) * block, bytes = entry.type.bytes();
+    std::vector<std::byte> plain(static_cast<size_t>(std::min(piece, bytes))), ordered(plain.size());
+    for (int64_t at = 0; at < bytes; at += piece) {
+      const int64_t length = std::min(piece, bytes - at);
+      const auto from = std::span(plain).first(static_cast<size_t>(length));
+      const auto to = std::span(ordered).first(static_cast<size_t>(length));
+      executor.read_state_part(entry.name, at, from);
+      arrange_codes(*order, {order->codes, {length / block * order->rows, cols}}, from, to);
+      executor.write_state_part(entry.name, at, to);
+    }
+  }
+  executor.prepare();
+}
+
 std::vector<QuantizedParam> quantized_params(const Program& program) {
   std::vector<QuantizedParam> params;
-  std::map<std::string, LogicalState> scales;  // by param
+  std::map<StateRole, std::map<std::string, LogicalState>> beside;  // by param
   for (LogicalState& state : logical_states(program)) {
-    if (state.role == StateRole::kScaleInv) {
-      scales[state.param] = std::move(state);
+    if (state.role == StateRole::kScaleInv || state.role == StateRole::kZero || state.role == StateRole::kColumns) {
+      beside[state.role][state.param] = std::move(state);
       continue;
     }
     if (state.role != StateRole::kCodes) continue;
@@ -144,9 +189,15 @@ std::vector<QuantizedParam> quantized_params(const Program& program) {
     param.codes = std::move(state);
   }
   for (QuantizedParam& param : params) {
-    const auto found = scales.find(param.param);
-    check(found != scales.end(), ErrorCode::kInternal, "{} has no scales", param.codes.name);
-    param.scale_inv = found->second;
+    const auto find = [&](StateRole role) -> std::optional<LogicalState> {
+      const auto found = beside[role].find(param.param);
+      return found == beside[role].end() ? std::nullopt : std::optional(found->second);
+    };
+    const std::optional<LogicalState> scales = find(StateRole::kScaleInv);
+    check(scales.has_value(), ErrorCode::kInternal, "{} has no scales", param.codes.name);
+    param.scale_inv = *scales;
+    param.zero = find(StateRole::kZero);
+    param.columns = find(StateRole::kColumns);
   }
   return params;
 }

@@ -2,6 +2,7 @@
 // checkpoints go through here, so that padding and merged weights never leave the executor.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,7 +13,7 @@
 namespace octet {
 
 // `bytes` are the whole tensor, or the part at `offset` of it, in row-major order. What a rank does not hold is passed
-// over.
+// over. Codes in a physical order are read in rows; they are written before finish_filling puts them in order.
 void read_logical(Executor& executor, const LogicalState& tensor, std::span<std::byte> bytes, int64_t offset = 0);
 void write_logical(Executor& executor, const LogicalState& tensor, std::span<const std::byte> bytes,
                    int64_t offset = 0);
@@ -30,12 +31,17 @@ void read_together(Executor& executor, std::span<const TensorPart> wanted, std::
 // start.
 void fill_logical(Executor& executor, const LogicalState& tensor, int64_t grain, Executor::MakeBytes make);
 
-// FP8 weights of an inference program: parameters it holds as codes and scales only, and how they are filled.
+// Once all states are filled: codes that lie in a physical order (kernels/common/code_order.h) are put into it, piece
+// by piece; then Executor::prepare.
+void finish_filling(Executor& executor);
+
+// Weights in codes of an inference program: parameters it holds as codes and scales only, and how they are filled.
 struct QuantizedParam {
   std::string param;           // [N, K]
   QuantizeRule rule;           // what the recipe wants
   const Node* leaf = nullptr;  // of the codes, in the program: has the attrs of the param
   LogicalState codes, scale_inv;
+  std::optional<LogicalState> zero, columns;  // of integer codes
   int64_t rows() const { return codes.type.shape[0]; }
   int64_t cols() const { return codes.type.shape[1]; }
 };

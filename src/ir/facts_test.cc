@@ -40,6 +40,11 @@ constexpr const char* kLeaves = R"(graph @g stage fused
   %as = input : f32[3,200] @as
   %bs = input : f32[1,3] @bs
   %lse = input : f32[4,2] @lse
+  %q = input : i4[16,96] @q
+  %qs = input : f32[3,16] @qs
+  %qz = input : i8[3,16] @qz
+  %x96 = input : bf16[4,96] @x96
+  %k96 = input : i32[96] @k96
 )";
 
 struct Case {
@@ -65,7 +70,7 @@ const std::vector<Case>& cases() {
   static const std::vector<Case> table = {
       {"%y = cast %h {to=\"e5m2\"}", "e5m2[4,8]"},
       {"%y = cast %h {to=\"f17\"}",
-       "cast: attribute to is \"f17\" (want f64 | f32 | bf16 | f16 | e4m3 | e5m2 | i64 | i32 | u8 | i8) in node "},
+       "cast: attribute to is \"f17\" (want f64 | f32 | bf16 | f16 | e4m3 | e5m2 | i64 | i32 | u8 | i8 | i4) in node "},
       {"%y = scale %h {value=2.0}", "bf16[4,8]"},
       {"%y = scale %h {value=2} @n", "scale: attribute value is 2, an int (want float) in node n"},
       {"%y = gelu %h {approximate=true}", "bf16[4,8]"},
@@ -153,6 +158,20 @@ const std::vector<Case>& cases() {
        "quantize: scaling per tensor takes a scale input, the others none in node "},
       {"%y = dequantize %a, %as {scaling=\"1x128\", to=\"bf16\"}", "bf16[200,300]"},
       {"%y = dequantize %b, %as {scaling=\"1x128\"}", "dequantize: input 1 is f32[3,200] (want f32[3,64]) in node "},
+      {"%y = quantize %big {format=\"i4\", scaling=\"1x64\"}", "i4[200,300] f32[5,200] i4[300,200] f32[4,300] f32[1]"},
+      {"%y = quantize %lse {format=\"i4\", scaling=\"row\"}", "i4[4,2] f32[4] i4[2,4] f32[2] f32[1]"},
+      {"%y = dequantize %q, %qs {scaling=\"1x32\"}", "f32[16,96]"},
+      {"%y = dequantize %q, %qs, %qz {scaling=\"1x32\"}", "f32[16,96]"},
+      {"%y = dequantize %q, %qs {scaling=\"1x64\"}", "dequantize: input 1 is f32[3,16] (want f32[2,16]) in node "},
+      {"%y = dequantize %q, %qs, %qs {scaling=\"1x32\"}", "dequantize: input 2 is f32[3,16] (want i8[3,16]) in node "},
+      {"%y = dequantize %a, %as, %qz {scaling=\"1x128\"}", "dequantize: codes of e4m3 have no zero points in node "},
+      {"%y = scaled_matmul %x96, %one, %q, %qs, _, %qz {trans_b=true, scaling_b=\"1x32\"}", "f32[4,16]"},
+      {"%y = scaled_matmul %x96, %qs, %q, %qs {trans_b=true, scaling_a=\"row\", scaling_b=\"1x32\"}",
+       "scaled_matmul: values of bf16 have one scale, not those of row in node "},
+      {"%y = scaled_matmul %x96, %one, %q, %qs, _, %one {trans_b=true, scaling_b=\"1x32\"}",
+       "scaled_matmul: input 5 is f32[1] (want i8[3,16]) in node "},
+      {"%y = take_columns %x96, %k96", "bf16[4,96]"},
+      {"%y = take_columns %x, %k96", "take_columns: input 1 is i32[96] (want i32[8]) in node "},
       {"%y = update_scales %c, %one {format=\"e4m3\", algo=\"max\"}", "f32[8] f32[1] f32[1]"},
       {"%y = update_scales %c, %one {format=\"e4m3\", algo=\"mean\"}",
        "update_scales: attribute algo is \"mean\" (want max | most_recent) in node "},

@@ -169,8 +169,8 @@ Layout scales_layout(const Layout& codes, ScaleLayout scaling) {
   switch (scaling) {
     case ScaleLayout::kTensor: return {};
     case ScaleLayout::kRow: return codes.moved({0, -1});
-    case ScaleLayout::kRow128: return codes.moved({1, 0});
-    default: return codes;
+    case ScaleLayout::kTile128: return codes;
+    default: return codes.moved({1, 0});
   }
 }
 

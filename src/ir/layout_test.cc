@@ -111,7 +111,7 @@ const Rule kRules[] = {
     {"a block of 128 lies on one rank",
      {"e4m3[8,64*tp]", "f32[1*tp,8]", "e4m3[6,64*tp]", "f32[1*tp,6]"},
      R"(scaled_matmul {trans_b=true, scaling_a="1x128", scaling_b="1x128"})",
-     "want cut between groups of one scale (1x128: each part a multiple of 128, rows under one whole)"},
+     "want cut between groups of one scale (1x128: each part whole groups, rows under one whole)"},
     {"sums add", {"f32[8,4]+tp", "f32[8,4]+tp"}, "add", "f32[8,4]+tp"},
     {"a sum and copies do not",
      {"f32[8,4]+tp", "f32[8,4]"},

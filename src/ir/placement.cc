@@ -38,7 +38,33 @@ void check_placement(const Placement& placement, const Shape& state) {
         to_string(state));
 }
 
-PlacementRuns::PlacementRuns(const Placement& placement, int64_t element_bytes) {
+namespace {
+
+// The same box of bytes: pairs of i4, which are neighbours in both tensors.
+Placement in_pairs(Placement placement) {
+  const auto halve = [&](int64_t& value) {
+    check(value % 2 == 0, ErrorCode::kInternal, "{} {} of i4 is placed within a byte", placement.param,
+          to_string(placement.shape));
+    value /= 2;
+  };
+  check(!placement.dims.empty() && placement.dims.back().stride == 1, ErrorCode::kInternal,
+        "{} {} of i4 has columns that are no neighbours", placement.param, to_string(placement.shape));
+  PlacedDim& last = placement.dims.back();
+  for (int64_t* value : {&placement.shape.dims.back(), &placement.offset, &last.origin, &last.extent, &last.run})
+    halve(*value);
+  halve(last.run_stride);
+  for (size_t d = 0; d + 1 < placement.dims.size(); ++d) {
+    halve(placement.dims[d].stride);
+    halve(placement.dims[d].run_stride);
+  }
+  return placement;
+}
+
+}  // namespace
+
+PlacementRuns::PlacementRuns(const Placement& elements, DType dtype) {
+  const Placement placement = dtype == DType::kI4 ? in_pairs(elements) : elements;
+  const int64_t element_bytes = dtype == DType::kI4 ? 1 : dtype_bytes(dtype);
   first_.state = placement.offset * element_bytes;
   bytes_ = element_bytes;
   int64_t logical = element_bytes;  // stride of the dim

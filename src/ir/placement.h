@@ -1,7 +1,7 @@
 // How a box of a logical tensor lies in a state entry: its rows below those of another one, heads between heads, a
 // slice of columns, rows before padding. Loaders, checkpoints and shards copy through the walk over contiguous runs.
 //
-// Counted in elements, both tensors in row-major order. It knows nothing of types, bytes or devices.
+// Counted in elements, both tensors in row-major order. Types and bytes are the walk's, of devices it knows nothing.
 #pragma once
 
 #include <algorithm>
@@ -42,7 +42,7 @@ void check_placement(const Placement& placement, const Shape& state);
 // The box as runs of equal length, in row-major order of the box.
 class PlacementRuns {
  public:
-  PlacementRuns(const Placement& placement, int64_t element_bytes);
+  PlacementRuns(const Placement& placement, DType dtype);  // throws kInternal where a run of i4 splits a byte
   int64_t count() const { return count_; }
   int64_t bytes() const { return bytes_; }  // of a run
 
@@ -62,9 +62,9 @@ class PlacementRuns {
 
 // fn(logical offset, state offset, bytes) for every run, or for what the box has of bytes [first, last) of the tensor.
 template <typename Fn>
-void for_each_run(const Placement& placement, int64_t element_bytes, int64_t first, int64_t last, const Fn& fn) {
+void for_each_run(const Placement& placement, DType dtype, int64_t first, int64_t last, const Fn& fn) {
   if (placement.box().elements() == 0) return;
-  const PlacementRuns runs(placement, element_bytes);
+  const PlacementRuns runs(placement, dtype);
   int64_t begin = 0, end = runs.count();  // the first run that ends behind `first`
   while (begin < end) {
     const int64_t middle = begin + (end - begin) / 2;
@@ -79,8 +79,8 @@ void for_each_run(const Placement& placement, int64_t element_bytes, int64_t fir
   }
 }
 template <typename Fn>
-void for_each_run(const Placement& placement, int64_t element_bytes, const Fn& fn) {
-  for_each_run(placement, element_bytes, 0, placement.shape.elements() * element_bytes, fn);
+void for_each_run(const Placement& placement, DType dtype, const Fn& fn) {
+  for_each_run(placement, dtype, 0, storage_bytes(dtype, placement.shape.elements()), fn);
 }
 
 }  // namespace octet

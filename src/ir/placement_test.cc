@@ -45,14 +45,14 @@ void expect_walk(const Placement& p, int64_t state_elements) {
     expected[static_cast<size_t>(to)] = expected_back[static_cast<size_t>(from)] = logical[static_cast<size_t>(from)];
   }
   const auto bytes = [](std::vector<int32_t>& list) { return reinterpret_cast<std::byte*>(list.data()); };
-  for_each_run(p, 4, [&](int64_t from, int64_t to, int64_t count) {
+  for_each_run(p, DType::kI32, [&](int64_t from, int64_t to, int64_t count) {
     std::memcpy(bytes(state) + to, bytes(logical) + from, static_cast<size_t>(count));
   });
   EXPECT_EQ(state, expected);
   const int64_t whole = p.shape.elements() * 4, piece = 28;
   int64_t copied = 0;
   for (int64_t first = 0; first < whole; first += piece) {
-    for_each_run(p, 4, first, std::min(first + piece, whole), [&](int64_t to, int64_t from, int64_t count) {
+    for_each_run(p, DType::kI32, first, std::min(first + piece, whole), [&](int64_t to, int64_t from, int64_t count) {
       std::memcpy(bytes(back) + to, bytes(state) + from, static_cast<size_t>(count));
       copied += count;
     });
@@ -64,11 +64,29 @@ void expect_walk(const Placement& p, int64_t state_elements) {
 TEST(Placement, RowsAreOneRun) {
   const Placement p = place_rows("k", {3, 5}, 4);
   EXPECT_EQ(p.offset, 20);
-  EXPECT_EQ(PlacementRuns(p, 4).count(), 1);
-  EXPECT_EQ(PlacementRuns(p, 4).bytes(), 60);
+  EXPECT_EQ(PlacementRuns(p, DType::kI32).count(), 1);
+  EXPECT_EQ(PlacementRuns(p, DType::kI32).bytes(), 60);
   expect_walk(p, 50);
   expect_walk(place_rows("bias", {6}, 2), 9);
   expect_walk(place_rows("scalar", {}), 1);
+}
+
+// Two codes a byte: whole rows of them, columns of a wider state, a slice of columns; a box that splits bytes is
+// refused.
+TEST(Placement, PairsOfI4AreBytes) {
+  const PlacementRuns rows(place_rows("k", {3, 6}, 4), DType::kI4);
+  EXPECT_EQ(rows.count(), 1);
+  EXPECT_EQ(rows.bytes(), 9);
+  EXPECT_EQ(rows.at(0).state, 12);
+  const Placement slice{.param = "down", .shape = {4, 8}, .offset = 2, .dims = {{0, 4, 4, 6, 24}, {2, 4, 4, 1, 4}}};
+  const PlacementRuns runs(slice, DType::kI4);
+  EXPECT_EQ(runs.count(), 4);
+  EXPECT_EQ(runs.bytes(), 2);
+  EXPECT_EQ(runs.at(2).logical, 9);
+  EXPECT_EQ(runs.at(2).state, 7);
+  Placement odd = slice;
+  odd.dims[1].origin = 1;
+  EXPECT_THROW(PlacementRuns(odd, DType::kI4), Error);
 }
 
 TEST(Placement, ColumnsOfAWiderState) {
@@ -78,7 +96,7 @@ TEST(Placement, ColumnsOfAWiderState) {
 // W[:, 2:5], stored alone: row-parallel weights.
 TEST(Placement, ASliceOfColumns) {
   const Placement p{.param = "down", .shape = {4, 8}, .offset = 0, .dims = {{0, 4, 4, 3, 12}, {2, 3, 3, 1, 3}}};
-  EXPECT_EQ(PlacementRuns(p, 4).count(), 4);
+  EXPECT_EQ(PlacementRuns(p, DType::kI32).count(), 4);
   expect_walk(p, 12);
 }
 
@@ -89,7 +107,7 @@ TEST(Placement, HeadsBetweenHeads) {
                     .shape = {kHeads * kDim, kCols},
                     .offset = kDim * kCols,
                     .dims = {{0, kHeads * kDim, kDim, kCols, 3 * kDim * kCols}, {0, kCols, kCols, 1, kCols}}};
-  EXPECT_EQ(PlacementRuns(p, 4).count(), kHeads);
+  EXPECT_EQ(PlacementRuns(p, DType::kI32).count(), kHeads);
   expect_walk(p, kHeads * 3 * kDim * kCols);
 }
 

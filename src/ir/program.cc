@@ -9,9 +9,9 @@
 
 namespace octet {
 const char* state_role_name(StateRole role) {
-  constexpr const char* kNames[] = {"master",      "compute",         "codes",    "scale_inv", "scale",
-                                    "amax",        "amax_history",    "gradient", "moment",    "kv_cache",
-                                    "cache_scale", "cache_scale_inv", "buffer"};
+  constexpr const char* kNames[] = {"master",  "compute",  "codes",       "scale_inv",       "zero",
+                                    "columns", "scale",    "amax",        "amax_history",    "gradient",
+                                    "moment",  "kv_cache", "cache_scale", "cache_scale_inv", "buffer"};
   return kNames[static_cast<size_t>(role)];
 }
 
@@ -29,6 +29,8 @@ std::string state_name(StateRole role, const std::string& param, int32_t index, 
     case StateRole::kCompute: return fmt::format("{}.{}", param, dtype_name(dtype));
     case StateRole::kCodes: return form("codes");
     case StateRole::kScaleInv: return form("scale_inv");
+    case StateRole::kZero: return form("zero");
+    case StateRole::kColumns: return form("columns");
     case StateRole::kScale: return "scale." + param;
     case StateRole::kAmax: return "amax." + param;
     case StateRole::kAmaxHistory: return "amax_history." + param;
@@ -130,7 +132,7 @@ std::vector<LogicalState> logical_states(const Program& program) {
   std::vector<LogicalState> tensors;
   const bool training = is_training(program);
   for (const StateEntry& entry : program.states()) {
-    const bool codes = entry.role == StateRole::kCodes || entry.role == StateRole::kScaleInv;
+    const bool codes = entry.role >= StateRole::kCodes && entry.role <= StateRole::kColumns;
     const bool copy = entry.role == StateRole::kCompute || (codes && training);
     if (copy || entry.role == StateRole::kKvCache || entry.role == StateRole::kBuffer) continue;
     const auto add = [&](const Placement& at) {

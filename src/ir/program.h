@@ -22,8 +22,10 @@ class Builder;
 enum class StateRole : uint8_t {
   kMaster,         // the parameter itself: float32 in training, the loaded weights in inference
   kCompute,        // a copy in the compute type, made by prepare and apply
-  kCodes,          // FP8 or int8 codes; index: a CodesForm
+  kCodes,          // FP8 or integer codes; index: a CodesForm
   kScaleInv,       // reciprocal scales of codes; index: that of the codes
+  kZero,           // zero points of integer codes, where they have some
+  kColumns,        // of integer codes: column k of them belongs to this column of x
   kScale,          // delayed or static scale of an activation or gradient
   kAmax,           // of a step so far
   kAmaxHistory,    // of the steps before

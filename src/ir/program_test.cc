@@ -68,7 +68,7 @@ TEST(Program, LogicalStatesAreWhatIsLoadedAndSaved) {
             (std::vector<std::string>{"w in w", "w.codes in w.codes", "q.codes in q+k.codes", "k.codes in q+k.codes"}));
   const LogicalState k = find_logical_state(program, "k", StateRole::kCodes);
   EXPECT_EQ(k.type, (TensorType{DType::kE4M3, {2, 8}}));
-  EXPECT_EQ(PlacementRuns(k.at, 1).at(0).state, 32);
+  EXPECT_EQ(PlacementRuns(k.at, DType::kI8).at(0).state, 32);
   EXPECT_THROW(find_logical_state(program, "v", StateRole::kCodes), Error);
   program.add_state({.type = {DType::kF32, {4, 8}}, .role = StateRole::kGradient, .param = "w"});
   EXPECT_THROW(find_logical_state(program, "w", StateRole::kCodes), Error);

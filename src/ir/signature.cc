@@ -78,8 +78,7 @@ AttrSpec read_attr(std::string_view text) {
   } else {
     spec.fallback = std::string();
     if (type != "dtype" && type != "string") spec.words.emplace_back(type);
-    for (int d = 0; type == "dtype" && d <= static_cast<int>(DType::kI8); ++d)
-      spec.words.emplace_back(dtype_name(static_cast<DType>(d)));
+    for (int d = 0; type == "dtype" && d < kDTypes; ++d) spec.words.emplace_back(dtype_name(static_cast<DType>(d)));
     if (type == "dtype") spec.accepts = fmt::format("{}", fmt::join(spec.words, " | "));
   }
   while (!words.empty()) {

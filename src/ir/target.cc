@@ -18,7 +18,6 @@ namespace {
 template <typename AnyTarget, typename Fn>
 void for_each_field(AnyTarget& target, const Fn& fn) {
   fn("fp8_tn_only", target.fp8_tn_only);
-  fn("int8_products", target.int8_products);
   fn("prefer_recompute", target.prefer_recompute);
   fn("vocab_multiple", target.vocab_multiple);
   fn("fp8_alignment", target.fp8_alignment);
@@ -62,7 +61,7 @@ int64_t read_dim(std::string_view text) {
 }
 
 void read_field(Target& target, const std::string& key, const std::string& value) {
-  std::vector<std::string> known = {"name", "device", "fuse", "timing"};
+  std::vector<std::string> known = {"name", "device", "fuse", "integer_product", "timing"};
   bool found = false;
   for_each_field(target, [&](const char* name, auto& field) {
     known.emplace_back(name);
@@ -76,6 +75,14 @@ void read_field(Target& target, const std::string& key, const std::string& value
     target.device = value == "cuda" ? Device::kCuda : Device::kCpu;
   } else if (key == "fuse") {
     allow_fusions(target, value);
+  } else if (key == "integer_product") {
+    const std::vector<std::string> parts = words(value);
+    check(parts.size() == 2 || parts.size() == 5, ErrorCode::kInvalidArgument,
+          "'{}' (want the types of x and of codes, or these and order rows columns)", value);
+    IntegerProduct product{.x = parse_dtype(parts[0]), .codes = parse_dtype(parts[1])};
+    if (parts.size() == 5)
+      product.order = parts[2], product.rows = read_dim(parts[3]), product.cols = read_dim(parts[4]);
+    target.integer_products.push_back(std::move(product));
   } else if (key == "timing") {
     const std::vector<std::string> parts = words(value);
     const bool of_roles = parts.size() == 6 && std::isalpha(static_cast<unsigned char>(parts[5][0]));
@@ -129,7 +136,18 @@ void allow_fusions(Target& target, const std::string& rule) {
   }
 }
 
-Target interpreter_target() { return {.name = "interpreter", .int8_products = true, .buffer_alignment = 8}; }
+const IntegerProduct* Target::find_product(DType x, DType codes) const {
+  const auto found = std::ranges::find_if(
+      integer_products, [&](const IntegerProduct& product) { return product.x == x && product.codes == codes; });
+  return found == integer_products.end() ? nullptr : &*found;
+}
+
+Target interpreter_target() {
+  Target target{.name = "interpreter", .buffer_alignment = 8};
+  for (DType x : {DType::kI8, DType::kE4M3, DType::kBF16})
+    for (DType codes : {DType::kI8, DType::kI4}) target.integer_products.push_back({.x = x, .codes = codes});
+  return target;
+}
 
 Target read_target(const std::string& path) {
   std::istringstream lines(read_file(path, int64_t{16} << 20));
@@ -163,6 +181,10 @@ std::string to_text(const Target& target) {
     text += "\n";
   }
   for_each_field(target, [&](const char* key, const auto& field) { text += fmt::format("{}: {}\n", key, field); });
+  for (const IntegerProduct& p : target.integer_products) {
+    text += fmt::format("integer_product: {} {}", dtype_name(p.x), dtype_name(p.codes));
+    text += p.order.empty() ? "\n" : fmt::format(" {} {} {}\n", p.order, p.rows, p.cols);
+  }
   for (const LinearTiming& timing : target.timings) text += timing_text(timing);
   return text;
 }

@@ -22,6 +22,13 @@ struct LinearTiming {
 };
 std::string timing_text(const LinearTiming& timing);  // the line of a target file
 
+// Products of x by weights of integer codes that have kernels, and how the codes lie for them.
+struct IntegerProduct {
+  DType x = DType::kI8, codes = DType::kI8;
+  std::string order = {};      // kernels/common/code_order.h; "": row after row
+  int64_t rows = 1, cols = 1;  // the order is taken where N and K are multiples of these
+};
+
 enum class Device : uint8_t { kCpu, kCuda };
 
 const char* device_name(Device device);  // "cpu", "cuda"
@@ -31,7 +38,6 @@ struct Target {
   Device device = Device::kCpu;                   // whose executor runs the plan
   std::array<uint32_t, kProducers> fusions = {};  // by Producer: the FusionParts its kernels take; 0: none fuses
   bool fp8_tn_only = false;       // FP8 products need both operands K-contiguous: transposed codes are stored
-  bool int8_products = false;     // products of int8 codes have kernels: recipe int8 runs
   bool prefer_recompute = false;  // made again faster than stored and read: recompute=auto means light
   int64_t vocab_multiple = 1;     // the vocabulary dim of tables is padded physically to a multiple of this
   int64_t fp8_alignment = 1;      // GEMM dims must be multiples of this for FP8, else that GEMM stays bf16
@@ -41,7 +47,10 @@ struct Target {
   double bytes_per_second = 0;    // measured copy, read + write
   double link_bytes_per_second = 0, link_latency = 0;   // of a collective: what a rank sends, seconds of a call
   double f32_flops = 0, bf16_flops = 0, fp8_flops = 0;  // measured GEMM rates, FLOP/s
+  std::vector<IntegerProduct> integer_products = {};    // recipes of integer weights run where theirs are here
   std::vector<LinearTiming> timings = {};
+
+  const IntegerProduct* find_product(DType x, DType codes) const;  // null: no kernels
 
   bool fuses(Producer producer) const { return fusions[static_cast<size_t>(producer)] != 0; }
   bool fuses(Producer producer, FusionPart part) const {

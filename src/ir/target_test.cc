@@ -21,10 +21,16 @@ TEST(Target, TextReadsBackTheSame) {
   target.allow(Producer::kActivationGrad, {FusionPart::kColumnSum, FusionPart::kAmax});
   target.f32_flops = 1.0 / 3;
   target.timings.push_back({"bf16", 1, 2, 3, 4, 1.0 / 3});
+  target.integer_products = {{.x = DType::kI8, .codes = DType::kI8},
+                             {.x = DType::kE4M3, .codes = DType::kI4, .order = "tiles", .rows = 64, .cols = 128}};
   write_file(folder.file("t.txt"), "# measured\n\n" + to_text(target));
   Target read = read_target(folder.file("t.txt"));
   EXPECT_EQ(to_text(read), to_text(target));
   EXPECT_EQ(read.timings.back().linears, 4);
+  ASSERT_NE(read.find_product(DType::kE4M3, DType::kI4), nullptr);
+  EXPECT_EQ(read.find_product(DType::kE4M3, DType::kI4)->order, "tiles");
+  EXPECT_EQ(read.find_product(DType::kE4M3, DType::kI4)->cols, 128);
+  EXPECT_EQ(read.find_product(DType::kE4M3, DType::kI8), nullptr);
   EXPECT_EQ(read.timings.back().seconds, 1.0 / 3);
   EXPECT_EQ(read.fusions, target.fusions);
   EXPECT_TRUE(read.fuses(Producer::kActivationGrad, FusionPart::kColumnSum));
@@ -36,7 +42,7 @@ TEST(Target, TheH200HasItsFigures) {
   Target target = h200_target();
   EXPECT_EQ(target.memory_bytes, 150754820096);  // 143771 MiB
   EXPECT_TRUE(target.fp8_tn_only);
-  EXPECT_FALSE(target.int8_products);
+  EXPECT_EQ(target.find_product(DType::kI8, DType::kI8), nullptr);
   EXPECT_EQ(target.fp8_alignment, 16);
   std::map<std::string, std::vector<double>> seconds;  // by shape and precision
   for (const LinearTiming& t : target.timings)

@@ -84,6 +84,8 @@ Node with_slices(const Node& reader, const Parts& parts, Rewriter& rewriter) {
 
 bool fold_graph(Graph& graph, const CompileOptions& options) { return fold_slices(graph, options.target); }
 
+bool order_codes_of(Graph& graph, const CompileOptions& options) { return order_codes(graph, options.target); }
+
 bool pad(Program& program, const CompileOptions& options) {
   const bool padded = program.mesh().ranks() > 1;  // by shard, before it cut the tables
   return options.target.vocab_multiple > 1 && !padded && pad_vocab(program, options.target.vocab_multiple);
@@ -98,8 +100,10 @@ bool merge(Program& program, const CompileOptions& options) {
 }  // namespace
 
 std::span<const Step> pack_steps() {
-  static constexpr Step kSteps[] = {
-      {"pad_vocab", pad}, {"merge_siblings", merge}, {"fold_slices", on_graphs<fold_graph>}};
+  static constexpr Step kSteps[] = {{"pad_vocab", pad},
+                                    {"order_codes", on_graphs<order_codes_of>},
+                                    {"merge_siblings", merge},
+                                    {"fold_slices", on_graphs<fold_graph>}};
   return kSteps;
 }
 

@@ -1,5 +1,5 @@
-// merge_siblings: products of one x with several weights become one product with all their rows. FP8 codes and their
-// scales lie side by side as the weights do.
+// merge_siblings: products of one x with several weights become one product with all their rows. Codes, their scales
+// and zero points lie side by side as the weights do.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -13,9 +13,10 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// Which inputs of a product are leaves that are merged: the weight, or its codes and their scales.
+// Which inputs of a product are leaves that are merged: the weight, or its codes, their scales and zero points.
 std::vector<size_t> weight_inputs(const Node& node) {
-  return node.op == Op::kMatmul ? std::vector<size_t>{1} : std::vector<size_t>{2, 3};
+  if (node.op == Op::kMatmul) return {1};
+  return node.operand("b_zero").exists() ? std::vector<size_t>{2, 3, 5} : std::vector<size_t>{2, 3};
 }
 
 const Node& leaf_of(const Graph& graph, NodeId product, size_t input) {
@@ -45,6 +46,8 @@ bool fit_together(const Graph& graph, const std::vector<NodeId>& nodes) {
     if (node.op == Op::kMatmul) continue;
     const Node &codes = leaf_of(graph, nodes[i], weight), &expected = leaf_of(graph, nodes[0], weight);
     if (node.inputs[1] != first.inputs[1] || !(codes.attrs == expected.attrs)) return false;
+    if (codes.results[0].dtype != expected.results[0].dtype) return false;
+    if (node.operand("b_zero").exists() != first.operand("b_zero").exists()) return false;
     const bool blocks = codes.attrs.get<std::string>("scaling") == "128x128";
     if (blocks && i + 1 < nodes.size() && codes.results[0].shape[0] % 128 != 0) return false;
   }
@@ -117,6 +120,9 @@ std::vector<Names> agreed_groups(const Program& program) {
 StateEntry merged_entry(const Program& program, const Graph& graph, const std::vector<NodeId>& products, size_t input) {
   const size_t weight = weight_inputs(graph.node(products[0]))[0];
   StateEntry merged = *program.find_state(leaf_of(graph, products[0], input).name);
+  const Node& codes = leaf_of(graph, products[0], weight);
+  const bool groups = codes.op == Op::kState && input != weight &&
+                      scale_group(parse_scale_layout(codes.attrs.get<std::string>("scaling"))) > 0;
   Names params;
   int64_t row = 0;
   merged.placements.clear();
@@ -125,10 +131,13 @@ StateEntry merged_entry(const Program& program, const Graph& graph, const std::v
     params.push_back(program.find_state(leaf_of(graph, id, input).name)->param);
     Shape shape = leaf_of(graph, id, input).results[0].shape;
     if (shape.rank() == 1) shape[0] = weights[0];
-    merged.placements.push_back(place_rows(params.back(), shape, row));
-    row += shape[0];
+    merged.placements.push_back(place_rows(params.back(), shape, groups ? 0 : row));
+    if (groups) merged.placements.back().offset = row;  // [K/G, N]: a column for each row of codes
+    row += groups ? weights[0] : shape[0];
   }
-  merged.type.shape[0] = row;
+  for (Placement& at : merged.placements)
+    if (groups) at.dims[0].stride = row, at.dims[0].run_stride = row * at.dims[0].extent;
+  merged.type.shape[groups ? 1 : 0] = row;
   merged.param = merged_name(params);
   merged.name = state_name(merged.role, merged.param, merged.index);
   return merged;
@@ -153,13 +162,11 @@ std::vector<Value> emit_parts(Builder& builder, Node product, const std::vector<
   }
   auto body = std::make_shared<Graph>(empty_body(graph));
   Builder inside(*body);
-  Node fusion{.op = Op::kFusion,
-              .inputs = product.inputs,
-              .name = product.name,
-              .layer = product.layer,
-              .phase = product.phase};
-  for (size_t i = 0; i < fusion.inputs.size(); ++i) {
-    product.inputs[i] = add_body_input(*body, graph, fusion.inputs[i], fmt::format("matmul.{}", i));
+  Node fusion{.op = Op::kFusion, .name = product.name, .layer = product.layer, .phase = product.phase};
+  for (size_t i = 0; i < product.inputs.size(); ++i) {
+    if (!product.inputs[i].exists()) continue;
+    fusion.inputs.push_back(product.inputs[i]);
+    product.inputs[i] = add_body_input(*body, graph, fusion.inputs.back(), fmt::format("matmul.{}", i));
   }
   product.name = "matmul";
   slices(inside, {body->add(std::move(product)), 0});
@@ -195,7 +202,7 @@ Graph merge_in(const Program& program, const Graph& graph, const std::vector<Nam
     const std::vector<size_t> leaves = weight_inputs(product);
     for (size_t input = 0; input < product.inputs.size(); ++input) {
       if (std::ranges::find(leaves, input) == leaves.end()) {
-        product.inputs[input] = rewriter.map(product.inputs[input]);
+        if (product.inputs[input].exists()) product.inputs[input] = rewriter.map(product.inputs[input]);
         continue;
       }
       const StateEntry entry = merged_entry(program, graph, group->second, input);

@@ -111,6 +111,7 @@ bool group_collectives(Graph& graph);
 // - pad_vocab, where the Target has vocab_multiple > 1: tables an output head reads get zero rows up to that multiple,
 //   with their moments, gradients and copies; losses count the logical classes only (attr classes), an output keeps its
 //   logical columns. Padded rows start at zero and stay zero.
+// - order_codes: integer weights lie in the order that the Target's kernels of their products want.
 // - merge_siblings, where the Target's products take kSiblings: in inference programs, linears that read the same x (q,
 //   k, v; gate, up) become one product with a weight (or FP8 codes) of all their rows, and slices; where they take
 //   kSlices, product and slices are one fusion.
@@ -122,6 +123,7 @@ std::span<const Step> pack_steps();
 
 // What the steps run. A program they do not fit is left alone; they return whether something changed.
 bool pad_vocab(Program& program, int64_t multiple, bool embeddings = false);
+bool order_codes(Graph& graph, const Target& target);
 bool merge_siblings(Program& program, bool fused = false);
 bool fold_slices(Graph& graph, const Target& target);
 // A fusion that fold_slices would take apart, or none.

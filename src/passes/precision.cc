@@ -171,9 +171,13 @@ class PreciseGraph {
     if (flipped_) trans_a = !trans_a;
     QuantizedValue b = operand(node.inputs[1], gemm, 1, /*along_rows=*/!trans_b);
     if (flipped_) trans_b = !trans_b;
+    if (b.columns.exists())
+      a.codes = {builder_.emit(Op::kTakeColumns, {a.codes, b.columns}, {}, node.name + ".columns"), 0};
     std::vector<Value> inputs = {a.codes, a.scale_inv, b.codes, b.scale_inv};
     DType type = product_type(id);
-    if (Value c = node.operand("c"); c.exists()) inputs.push_back(as(c, type));
+    const Value c = node.operand("c");
+    if (c.exists() || b.zero.exists()) inputs.push_back(c.exists() ? as(c, type) : c);
+    if (b.zero.exists()) inputs.push_back(b.zero);
     Attrs attrs = node.attrs;
     attrs.set("trans_a", trans_a);
     attrs.set("trans_b", trans_b);
@@ -190,7 +194,11 @@ class PreciseGraph {
     Scaling scaling = gemm.used.scaling;
     if (kind == OperandKind::kWeight) {
       flipped_ = along_rows && target_.fp8_tn_only;
-      return weights_.codes(builder_, old_.node(value), scaling, flipped_);
+      return weights_.codes(builder_, old_.node(value), gemm.used, flipped_);
+    }
+    if (scaling == Scaling::kGroup && !is_code(recipe_.forward_format)) {
+      flipped_ = false;
+      return {as(value, recipe_.compute), builder_.constant(1, {1}, DType::kF32)};
     }
     bool block = scaling == Scaling::kBlock;
     flipped_ = along_rows && (target_.fp8_tn_only || block);
@@ -222,7 +230,8 @@ class PreciseGraph {
   // Of activations and gradients.
   ScaleLayout layout(Scaling scaling) const {
     if (scaling == Scaling::kBlock) return ScaleLayout::kRow128;
-    return scaling == Scaling::kCurrent && serving_ ? ScaleLayout::kRow : ScaleLayout::kTensor;
+    return (scaling == Scaling::kCurrent || scaling == Scaling::kGroup) && serving_ ? ScaleLayout::kRow
+                                                                                    : ScaleLayout::kTensor;
   }
 
   NodeId quantize(Value x, const std::string& key, Quantization quantization) {
@@ -273,10 +282,12 @@ void make_precise(Program& program, const CompileOptions& options) {
   collect_state(program);
   const Recipe& recipe = options.recipe;
   const bool training = is_training(program);
-  if (recipe.forward_format == DType::kI8) {
+  if (recipe.has_integer_weights()) {
     check(!training, ErrorCode::kUnsupported, "recipe {} is for inference: train in bf16 or fp8-current", recipe.name);
-    check(options.target.int8_products, ErrorCode::kUnsupported,
-          "recipe {} runs on CPUs only, for now: choose fp8-current or bf16 on {}", recipe.name, options.target.name);
+    const DType codes = recipe.scaling == Scaling::kGroup ? recipe.weights.format : DType::kI8;
+    check(options.target.find_product(recipe.forward_format, codes) != nullptr, ErrorCode::kUnsupported,
+          "recipe {} has products of {} by {} codes, for which {} has no kernels: choose fp8-current or bf16",
+          recipe.name, dtype_name(recipe.forward_format), dtype_name(codes), options.target.name);
   }
   if (const Graph* train = program.find_graph(GraphRole::kTrain); training && recipe.statistics && train != nullptr) {
     Graph copy = *train;

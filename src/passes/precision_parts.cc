@@ -29,11 +29,32 @@ bool is_planned_gemm(const Node& node, bool with_head) {
 // Why this shape cannot run in FP8 on the target, or "". Any number of tokens can: only weight gradients contract over
 // them, and a weight has one form in all graphs of a serving program.
 std::string unsupported_shape(const GemmPlan& gemm, const Target& target, bool serving) {
+  const int64_t group = scale_group(gemm.wanted.weights.layout);
+  if (gemm.wanted.scaling == Scaling::kGroup && group > 0 && gemm.k % group != 0)
+    return fmt::format("its contraction of {} is not a multiple of {}, the smallest group of one scale", gemm.k, group);
   int64_t align = target.fp8_alignment;
   bool m_fits = serving || gemm.m % align == 0;
   if (align <= 1 || (m_fits && gemm.n % align == 0 && gemm.k % align == 0)) return "";
   return fmt::format("{}x{}x{} (M x N x K) is not a multiple of {} in every dim, as {} needs for FP8", gemm.m, gemm.n,
                      gemm.k, align, target.name);
+}
+
+// The group that divides the contraction: halved from the wanted one down to 32.
+ScaleLayout fitting_group(ScaleLayout wanted, int64_t k) {
+  for (const ScaleLayout layout : {ScaleLayout::kRow128, ScaleLayout::kRow64})
+    if (wanted == layout && k % scale_group(layout) != 0)
+      wanted = layout == ScaleLayout::kRow128 ? ScaleLayout::kRow64 : ScaleLayout::kRow32;
+  return wanted;
+}
+
+// What the recipe wants of a product. A head that nobody decided on has a scale a row beside linears that have groups.
+GemmPrecision wanted_precision(const Recipe& recipe, const Node& node, const GemmPlan& gemm) {
+  GemmPrecision wanted = recipe.decide(gemm.gemm, gemm.role);
+  if (wanted.scaling != Scaling::kGroup) return wanted;
+  const bool decided = recipe.decisions.contains(gemm.gemm + "/" + gemm_role_name(gemm.role));
+  if (node.attr<bool>("head") && !decided) return {.codes = true, .scaling = Scaling::kCurrent};
+  wanted.weights.layout = fitting_group(wanted.weights.layout, gemm.k);
+  return wanted;
 }
 
 }  // namespace
@@ -61,36 +82,41 @@ Value WeightCopies::compute(Builder& builder, const Node& param) {
   return declare_state(program_, builder, {.type = copy.results[0], .role = StateRole::kCompute, .param = param.name});
 }
 
-Value WeightCopies::state(Builder& builder, const Node& param, StateRole role, ScaleLayout layout, int32_t form) {
-  Shape shape = param.results[0].shape;
-  if (form & kTransposedCodes) std::swap(shape[0], shape[1]);
-  const TensorType codes{recipe_.forward_format, shape}, scales{DType::kF32, scale_shape(layout, shape[0], shape[1])};
-  return declare_state(
-      program_, builder,
-      {.type = role == StateRole::kCodes ? codes : scales, .role = role, .param = param.name, .index = form});
+Value WeightCopies::state(Builder& builder, const Node& param, StateRole role, TensorType type, int32_t form) {
+  return declare_state(program_, builder, {.type = std::move(type), .role = role, .param = param.name, .index = form});
 }
 
 // States in the param's place, and how the loader makes them.
-QuantizedValue WeightCopies::stored_codes(Builder& builder, const Node& param, Scaling scaling, bool transposed) {
-  check(!transposed, ErrorCode::kUnsupported, "{}: an inference program holds FP8 weights as [out, in] only",
-        param.name);
-  ScaleLayout layout = scaling == Scaling::kBlock    ? ScaleLayout::kTile128
-                       : recipe_.per_channel_weights ? ScaleLayout::kRow
-                                                     : ScaleLayout::kTensor;
-  const Value codes = state(builder, param, StateRole::kCodes, layout, kPlainCodes);
+QuantizedValue WeightCopies::stored_codes(Builder& builder, const Node& param, const GemmPrecision& used) {
+  const bool groups = used.scaling == Scaling::kGroup;
+  const ScaleLayout layout = groups                            ? used.weights.layout
+                             : used.scaling == Scaling::kBlock ? ScaleLayout::kTile128
+                             : recipe_.per_channel_weights     ? ScaleLayout::kRow
+                                                               : ScaleLayout::kTensor;
+  const Shape& shape = param.results[0].shape;
+  const Shape scales = scale_shape(layout, shape[0], shape[1]);
+  const DType format = groups ? used.weights.format : recipe_.forward_format;
+  const Value codes = state(builder, param, StateRole::kCodes, {format, shape});
   Attrs& made = builder.graph().mutable_node(codes.node).attrs;
   made = param.attrs;  // with what initial values are made from
   made.set("scaling", scale_layout_name(layout));
   made.set("margin", recipe_.margin);
   made.set("pow2", layout == ScaleLayout::kTile128 || recipe_.power_of_two);
-  return {codes, state(builder, param, StateRole::kScaleInv, layout, kPlainCodes), layout};
+  QuantizedValue value{codes, state(builder, param, StateRole::kScaleInv, {DType::kF32, scales}), layout};
+  if (groups && used.weights.zero_points) value.zero = state(builder, param, StateRole::kZero, {DType::kI8, scales});
+  if (groups && used.weights.sorted_columns)
+    value.columns = state(builder, param, StateRole::kColumns, {DType::kI32, {shape[1]}});
+  return value;
 }
 
-QuantizedValue WeightCopies::codes(Builder& builder, const Node& param, Scaling scaling, bool transposed) {
-  if (!keep_masters_) return stored_codes(builder, param, scaling, transposed);
+QuantizedValue WeightCopies::codes(Builder& builder, const Node& param, const GemmPrecision& used, bool transposed) {
+  check(keep_masters_ || !transposed, ErrorCode::kUnsupported,
+        "{}: an inference program holds weights in codes as [out, in] only", param.name);
+  if (!keep_masters_) return stored_codes(builder, param, used);
+  const Scaling scaling = used.scaling;
   const bool block = scaling == Scaling::kBlock;
   if (transposed && !recipe_.keep_transposes) {
-    QuantizedValue kept = codes(builder, param, scaling, false);
+    QuantizedValue kept = codes(builder, param, used, false);
     kept.codes = builder.transpose(kept.codes);
     if (block) kept.scale_inv = builder.transpose(kept.scale_inv);
     return kept;
@@ -100,9 +126,16 @@ QuantizedValue WeightCopies::codes(Builder& builder, const Node& param, Scaling 
   Form& form = block ? request.block : request.tensor;
   (transposed ? form.transposed : form.plain) = true;
   const ScaleLayout layout = block ? ScaleLayout::kTile128 : ScaleLayout::kTensor;
-  const Value codes = state(builder, param, StateRole::kCodes, layout, codes_form(scaling, transposed));
+  const Shape& shape = param.results[0].shape;
+  const auto turned = [&](bool turn) { return turn ? Shape{shape[1], shape[0]} : shape; };
+  const Value codes = state(builder, param, StateRole::kCodes, {recipe_.forward_format, turned(transposed)},
+                            codes_form(scaling, transposed));
   // Scales of tiles are transposed with them; one scale serves both.
-  return {codes, state(builder, param, StateRole::kScaleInv, layout, codes_form(scaling, transposed && block)), layout};
+  const Shape scaled = turned(transposed && block);
+  return {codes,
+          state(builder, param, StateRole::kScaleInv, {DType::kF32, scale_shape(layout, scaled[0], scaled[1])},
+                codes_form(scaling, transposed && block)),
+          layout};
 }
 
 void WeightCopies::emit_codes(Builder& builder, const std::string& param, Scaling scaling, const Form& form,
@@ -238,12 +271,12 @@ PrecisionPlan plan_precision(const Graph& graph, const CompileOptions& options, 
     GemmPlan gemm;
     gemm.gemm = node.attr<std::string>("gemm");
     gemm.role = parse_gemm_role(node.attr<std::string>("role"));
-    gemm.wanted = options.recipe.decide(gemm.gemm, gemm.role);
-    gemm.used = gemm.wanted;
     const Shape& a = graph.shape(node.inputs[0]);
     gemm.m = node.results[0].shape.rows();
     gemm.n = node.results[0].shape.cols();
     gemm.k = node.attr<bool>("trans_a") ? a.rows() : a.cols();
+    gemm.wanted = wanted_precision(options.recipe, node, gemm);
+    gemm.used = gemm.wanted;
     if (gemm.wanted.codes) gemm.reason = unsupported_shape(gemm, options.target, serving);
     if (!gemm.reason.empty()) gemm.used = {};
     if (gemm.role == GemmRole::kFprop) activations.emplace(gemm.gemm, node.inputs[0]);
@@ -261,7 +294,8 @@ PrecisionPlan plan_precision(const Graph& graph, const CompileOptions& options, 
       }
       bool gradient = kind == OperandKind::kGradient;
       gemm.operands[side] = plan.keys.emplace(value, gemm.gemm + (gradient ? ".dy" : ".x")).first->second;
-      if (gemm.used.codes) plan.quantizations[value].insert({gemm.used.scaling, gradient});
+      const bool as_it_is = gemm.used.scaling == Scaling::kGroup && !is_code(options.recipe.forward_format);
+      if (gemm.used.codes && !as_it_is) plan.quantizations[value].insert({gemm.used.scaling, gradient});
     }
     plan.gemms.emplace(i, std::move(gemm));
   }

@@ -57,10 +57,12 @@ Value emit_tensor_stats(Builder& builder, Value x, const Recipe& recipe, DType f
 
 // --- weights and scales
 
-// One FP8 operand: stored codes with the reciprocal scales that belong to them.
+// One operand in codes: stored codes with the reciprocal scales that belong to them.
 struct QuantizedValue {
   Value codes, scale_inv;
   ScaleLayout layout = ScaleLayout::kTensor;
+  Value zero = Value::none();     // of integer weights, where they have zero points
+  Value columns = Value::none();  // i32 [K]: those of x that the codes' columns belong to; none: in order
 };
 
 // Copies of weights in the types that model graphs compute in: who asked for which form, and the nodes that make them.
@@ -78,8 +80,9 @@ class WeightCopies {
   // What a model graph reads instead of this param, in the compute type.
   Value compute(Builder& builder, const Node& param);
   // The codes of a param [N, K] (transposed: [K, N]), scaled per tensor or per 128x128 block; in inference programs
-  // also per row (output channel). Without Recipe::keep_transposes transposed ones are made where they are asked for.
-  QuantizedValue codes(Builder& builder, const Node& param, Scaling scaling, bool transposed);
+  // also per row (output channel) or group of a row. Without Recipe::keep_transposes transposed ones are made where
+  // they are asked for.
+  QuantizedValue codes(Builder& builder, const Node& param, const GemmPrecision& used, bool transposed);
 
   // Adds the nodes that make the copies: graph "prepare", and "apply" where the program has one.
   void refresh();
@@ -96,8 +99,8 @@ class WeightCopies {
     Form tensor, block;
   };
   // Of the codes of this form (CodesForm), or of their scales.
-  Value state(Builder& builder, const Node& param, StateRole role, ScaleLayout layout, int32_t form);
-  QuantizedValue stored_codes(Builder& builder, const Node& param, Scaling scaling, bool transposed);
+  Value state(Builder& builder, const Node& param, StateRole role, TensorType type, int32_t form = kPlainCodes);
+  QuantizedValue stored_codes(Builder& builder, const Node& param, const GemmPrecision& used);
   void emit_copies(Builder& builder, const std::string& param, const Request& request, Value master);
   void emit_codes(Builder& builder, const std::string& param, Scaling scaling, const Form& form, Value master);
 

@@ -73,7 +73,8 @@ int64_t rows_of_scale(const Program& program, const StateEntry& master) {
 Layout scale_layout(const Program& program, const StateEntry& entry, const Layout& codes) {
   const StateEntry* of = program.find_state(entry.param, StateRole::kCodes, entry.index);
   if (of == nullptr || entry.type.shape == Shape{1}) return {};
-  for (ScaleLayout layout : {ScaleLayout::kRow, ScaleLayout::kTile128, ScaleLayout::kRow128}) {
+  for (ScaleLayout layout :
+       {ScaleLayout::kRow, ScaleLayout::kTile128, ScaleLayout::kRow128, ScaleLayout::kRow64, ScaleLayout::kRow32}) {
     if (scale_shape(layout, of->type.shape[0], of->type.shape[1]) != entry.type.shape) continue;
     return scales_layout(codes, layout);
   }
@@ -138,6 +139,7 @@ Layout StateLayouts::of(const Program& program, const StateEntry& entry) const {
     case StateRole::kMoment: return masters_.at(entry.param);
     case StateRole::kCompute: return weight;
     case StateRole::kCodes: return codes;
+    case StateRole::kZero:
     case StateRole::kScaleInv: return scale_layout(program, entry, codes);
     default: return {};
   }

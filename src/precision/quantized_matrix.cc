@@ -21,7 +21,9 @@ Group group_of(ScaleLayout layout, int64_t rows, int64_t cols) {
   switch (layout) {
     case ScaleLayout::kTensor: return {rows, cols};
     case ScaleLayout::kRow: return {1, cols};
-    case ScaleLayout::kRow128: return {1, kScaleBlock, 1, rows};
+    case ScaleLayout::kRow32:
+    case ScaleLayout::kRow64:
+    case ScaleLayout::kRow128: return {1, scale_group(layout), 1, rows};
     case ScaleLayout::kTile128: return {kScaleBlock, kScaleBlock, (cols + kScaleBlock - 1) / kScaleBlock, 1};
   }
   return {};
@@ -83,7 +85,7 @@ void MatrixQuantizer::make_codes(int64_t first, int64_t count, std::byte* to) {
   parallel_for((count + block - 1) / block, 1, [&](int64_t begin, int64_t end) {
     std::vector<float> values(static_cast<size_t>(std::min(block, count) * cols_));
     for (int64_t at = begin * block; at < std::min(end * block, count); at += block)
-      make_block(first + at, std::min(block, count - at), values.data(), to + at * cols_);
+      make_block(first + at, std::min(block, count - at), values.data(), to + storage_bytes(rule_.format, at * cols_));
   });
 }
 
@@ -121,18 +123,20 @@ QuantizedMatrix quantize_matrix(std::span<const float> values, int64_t rows, int
   MatrixQuantizer quantizer(rows, cols, rule, 16, [&](int64_t first, int64_t count, float* to) {
     std::copy_n(values.begin() + first * cols, count * cols, to);
   });
-  std::vector<std::byte> codes(static_cast<size_t>(rows * cols));
+  std::vector<std::byte> codes(static_cast<size_t>(storage_bytes(rule.format, rows * cols)));
   quantizer.make_codes(0, rows, codes.data());
   return {.codes = std::move(codes), .scale_inv = quantizer.scale_inv()};
 }
 
 void apply_scales(std::span<float> values, std::span<const float> scale_inv, int64_t first, int64_t count, int64_t rows,
-                  int64_t cols, ScaleLayout layout) {
+                  int64_t cols, ScaleLayout layout, std::span<const int8_t> zero) {
   const Group group = group_of(layout, rows, cols);
   for (int64_t row = 0; row < count; ++row)
     for_runs(first + row, cols, group, [&](int64_t col, int64_t length, int64_t i) {
-      for (int64_t c = col; c < col + length; ++c)
-        values[static_cast<size_t>(row * cols + c)] *= scale_inv[static_cast<size_t>(i)];
+      const float scale = scale_inv[static_cast<size_t>(i)];
+      const auto shift = static_cast<float>(zero.empty() ? 0 : zero[static_cast<size_t>(i)]);
+      for (float& value : values.subspan(static_cast<size_t>(row * cols + col), static_cast<size_t>(length)))
+        value = (value - shift) * scale;
     });
 }
 

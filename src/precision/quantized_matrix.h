@@ -51,8 +51,9 @@ struct QuantizedMatrix {
 };
 QuantizedMatrix quantize_matrix(std::span<const float> values, int64_t rows, int64_t cols, const QuantizeRule& rule);
 
-// Values of codes of rows [first, first + count), converted already, by their scales: in place.
+// Values of codes of rows [first, first + count), converted already, less their zero points where there are some, by
+// their scales: in place.
 void apply_scales(std::span<float> values, std::span<const float> scale_inv, int64_t first, int64_t count, int64_t rows,
-                  int64_t cols, ScaleLayout layout);
+                  int64_t cols, ScaleLayout layout, std::span<const int8_t> zero = {});
 
 }  // namespace octet

@@ -26,6 +26,9 @@ const std::vector<Recipe>& recipes() {
       {.name = "fp8-block", .scaling = Scaling::kBlock, .gradient_format = DType::kE4M3, .power_of_two = true},
       // With the head, so that no sum of a step depends on its rows.
       {.name = "int8", .scaling = Scaling::kCurrent, .forward_format = DType::kI8, .head = true},
+      {.name = "w4a8", .scaling = Scaling::kGroup},
+      {.name = "w4i8", .scaling = Scaling::kGroup, .forward_format = DType::kI8, .head = true},
+      {.name = "w4a16", .scaling = Scaling::kGroup, .forward_format = DType::kBF16},
       // The cheapest level; precision/policy.h decides from there.
       {.name = "auto", .scaling = Scaling::kCurrent, .statistics = true},
   };
@@ -54,13 +57,13 @@ GemmRole parse_gemm_role(const std::string& name) {
 GemmPrecision Recipe::decide(const std::string& gemm, GemmRole role) const {
   const auto found = decisions.find(gemm + "/" + gemm_role_name(role));
   if (found != decisions.end()) return found->second;
-  return {.codes = scaling != Scaling::kNone, .scaling = scaling};
+  return {.codes = scaling != Scaling::kNone, .scaling = scaling, .weights = weights};
 }
 
 Recipe parse_recipe(const std::string& name) {
   std::vector<std::string> names;
   for (const Recipe& recipe : recipes()) {
-    if (recipe.name == name) return recipe;
+    if (recipe.name == (name == "w8a8" ? "int8" : name)) return recipe;
     names.push_back(recipe.name);
   }
   fail(ErrorCode::kInvalidArgument, "recipe \"{}\" is unknown{}; there are {}", name,

@@ -115,7 +115,7 @@ void load_weights(const WeightSource& source, Executor& executor, const BytesLoa
     fill_quantized(executor, param, source.view(param.param, param.codes.type.shape));
     if (loaded) loaded(param.codes.type.bytes());
   }
-  executor.prepare();
+  finish_filling(executor);
 }
 
 void initialize_weights(Executor& executor, uint64_t seed) {
@@ -154,7 +154,7 @@ void initialize_weights(Executor& executor, uint64_t seed) {
   write_group();
   for (const QuantizedParam& param : quantized_params(executor.program()))
     write_quantized(executor, param, initial_values(*param.leaf, param.codes.type.shape.elements(), seed, ++stream));
-  executor.prepare();
+  finish_filling(executor);
 }
 
 std::unique_ptr<Executor> load_graph(Graph graph, const CompileOptions& options, const WeightSource& source) {

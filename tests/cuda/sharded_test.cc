@@ -44,7 +44,7 @@ class Gathered {
       int32_t piece = 0;
       for (Axis axis : executor.program().find_state(tensor.state)->layout.pending_axes().list())
         piece = piece * mesh[axis] + at[axis];
-      for_each_run(tensor.at, size, [&](int64_t logical, int64_t state, int64_t count) {
+      for_each_run(tensor.at, tensor.type.dtype, [&](int64_t logical, int64_t state, int64_t count) {
         for (int64_t i = 0; i < count / size; ++i)
           pieces_[tensor.name][logical / size + i][piece] =
               load_element(tensor.type.dtype, bytes.data(), state / size + i);
@@ -78,7 +78,7 @@ void initialize(Executor& executor) {
     const std::vector<float> whole =
         tiny::initial_values(tensor.param, tensor.at.shape, 7, std::hash<std::string>()(tensor.param));
     const auto bytes = std::as_bytes(std::span(whole));
-    for_each_run(tensor.at, sizeof(float), [&](int64_t logical, int64_t state, int64_t count) {
+    for_each_run(tensor.at, DType::kF32, [&](int64_t logical, int64_t state, int64_t count) {
       executor.write_state_part(tensor.state, state,
                                 bytes.subspan(static_cast<size_t>(logical), static_cast<size_t>(count)));
     });

@@ -89,8 +89,8 @@ std::vector<Case> corpus() {
           if (many) cases.push_back(training_case(family, recipe, target, remake));
         }
       }
-      for (const char* recipe : {"fp32", "bf16", "fp8-current", "fp8-delayed", "fp8-block", "int8"}) {
-        if (std::string(recipe) != "int8" || target.int8_products)
+      for (const char* recipe : {"fp32", "bf16", "fp8-current", "fp8-delayed", "fp8-block", "int8", "w4i8"}) {
+        if (!parse_recipe(recipe).has_integer_weights() || target.find_product(DType::kI8, DType::kI8) != nullptr)
           cases.push_back(serving_case(family, recipe, target));
       }
     }

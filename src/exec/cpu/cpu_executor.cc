@@ -82,7 +82,7 @@ std::unique_ptr<Executor> make_cpu_executor(Plan plan, Communicator* ranks) {
 bool has_bf16_tiles() { return cpu::amx_engine() != nullptr; }
 
 Target cpu_target() {
-  Target target{.name = "cpu", .int8_products = true, .workspace_bytes = cpu::workspace_bytes()};
+  Target target{.name = "cpu", .workspace_bytes = cpu::workspace_bytes()};
   using enum FusionPart;
   target.allow(Producer::kNorm, {kResidual, kAmax, kQuantize});
   target.allow(Producer::kNormGrad, {kResidual});
@@ -90,6 +90,7 @@ Target cpu_target() {
   target.allow(Producer::kActivationGrad, {kCore, kColumnSum});
   target.allow(Producer::kGated, {kCore, kAmax, kQuantize});
   target.allow(Producer::kGatedGrad, {kCore});
+  target.integer_products = interpreter_target().integer_products;  // all, most by their definition alone
   return target;
 }
 

@@ -33,6 +33,15 @@ void require_optional(const Graph& graph, const Node& node, std::string_view ope
     require_type(graph, node, static_cast<size_t>(operand_index(node.op, operand)), want);
 }
 
+void require_zero_points(const Graph& graph, const Node& node, std::string_view operand, const TensorType& codes,
+                         ScaleLayout layout) {
+  if (!node.operand(operand).exists()) return;
+  require(is_integer_code(codes.dtype), node, "codes of {} have no zero points", codes.dtype);
+  require(layout == ScaleLayout::kRow || scale_group(layout) > 0, node,
+          "zero points go with scales of rows or of groups along them, not {}", scale_layout_name(layout));
+  require_optional(graph, node, operand, {DType::kI8, scale_shape(layout, codes.shape[0], codes.shape[1])});
+}
+
 double moved_bytes(const Graph& graph, const Node& node) {
   double bytes = 0;
   for (Value input : node.inputs) {

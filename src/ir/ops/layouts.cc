@@ -41,8 +41,10 @@ void require_whole(const Graph& graph, const Node& node, size_t input, int dim) 
 bool has_whole_groups(const Layout& codes, const Shape& local, ScaleLayout scaling) {
   for (int dim : {0, 1}) {
     if (codes.cut_axes(dim).empty() || scaling == ScaleLayout::kTensor) continue;
-    const bool grouped = scaling == ScaleLayout::kTile128 || (scaling == ScaleLayout::kRow128 && dim == 1);
-    const bool aligned = local[dim] % kScaleBlock == 0 && codes.outer(dim) == 1;
+    const bool tiles = scaling == ScaleLayout::kTile128;
+    const int64_t group = tiles ? kScaleBlock : scale_group(scaling);
+    const bool grouped = tiles || (group > 0 && dim == 1);
+    const bool aligned = group > 0 && local[dim] % group == 0 && codes.outer(dim) == 1;
     if (grouped ? !aligned : scaling == ScaleLayout::kRow && dim == 1) return false;
   }
   return true;
@@ -50,8 +52,8 @@ bool has_whole_groups(const Layout& codes, const Shape& local, ScaleLayout scali
 
 void require_whole_groups(const Graph& graph, const Node& node, size_t input, ScaleLayout scaling) {
   require_layout(has_whole_groups(input_layout(graph, node, input), input_shape(graph, node, input), scaling), graph,
-                 node, input, "cut between groups of one scale ({}: each part a multiple of {}, rows under one whole)",
-                 scale_layout_name(scaling), kScaleBlock);
+                 node, input, "cut between groups of one scale ({}: each part whole groups, rows under one whole)",
+                 scale_layout_name(scaling));
 }
 
 Layouts place_whole(const Graph& graph, const Node& node) {

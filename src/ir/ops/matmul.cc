@@ -57,16 +57,21 @@ Types scaled_matmul_type(const Graph& graph, const Node& node) {
   Dims dims = product_dims(graph, node);
   auto operand = [&](size_t i, const char* key, bool contraction_last) {
     DType dtype = input_type(graph, node, i).dtype;
-    require(is_code(dtype), node, "input {} is {} (want e4m3, e5m2 or i8 codes)", i, dtype);
+    const bool values = i == 0 && is_arithmetic(dtype);
+    require(is_code(dtype) || values, node, "input {} is {} (want e4m3, e5m2, i8 or i4 codes{})", i, dtype,
+            i == 0 ? ", or f32, bf16, f16 or f64 values" : "");
     ScaleLayout layout = layout_attr(node, key);
+    require(!values || layout == ScaleLayout::kTensor, node, "values of {} have one scale, not those of {}", dtype,
+            scale_layout_name(layout));
     require_type(graph, node, i + 1, scale_type(input_shape(graph, node, i), layout));
-    bool along_contraction = layout == ScaleLayout::kRow128 || layout == ScaleLayout::kRow;
+    bool along_contraction = scale_group(layout) > 0 || layout == ScaleLayout::kRow;
     require(!along_contraction || contraction_last, node,
             "{} is {}: the groups of input {} do not run along the contraction; use its transposed codes", key,
             scale_layout_name(layout), i);
   };
   operand(0, "scaling_a", !dims.trans_a);
   operand(2, "scaling_b", dims.trans_b);
+  require_zero_points(graph, node, "b_zero", input_type(graph, node, 2), layout_attr(node, "scaling_b"));
   return {product_type(graph, node, dims, DType::kF32)};
 }
 
@@ -104,6 +109,7 @@ Layouts place_scaled_product(const Graph& graph, const Node& node) {
     const ScaleLayout scaling = layout_attr(node, i == 0 ? "scaling_a" : "scaling_b");
     const Layout& codes = input_layout(graph, node, i);
     require_is(graph, node, i + 1, scales_layout(codes, scaling), "as the codes");
+    if (i == 2) require_is(graph, node, 5, scales_layout(codes, scaling), "as the codes");
     require_whole_groups(graph, node, i, scaling);
   }
   return results;
@@ -161,6 +167,8 @@ const OpFacts scaled_matmul = {.infer = scaled_matmul_type,
                                .no_gradient = "made after autodiff",
                                .cost = product_cost,
                                .in_place = {4},
-                               .meaning = "matmul of dequantized codes (+ c)"};
+                               .meaning =
+                                   "matmul of dequantized codes (+ c); those of b less their zero points; order: how "
+                                   "the codes of b lie (docs/ir.md), absent: row after row"};
 
 }  // namespace octet::facts

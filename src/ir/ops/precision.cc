@@ -22,6 +22,7 @@ Types quantize_type(const Graph& graph, const Node& node) {
   if (per_tensor) require_type(graph, node, 1, f32({1}));
   DType format = dtype_attr(node, "format");
   const Shape& x = input_shape(graph, node, 0);
+  require(format != DType::kI4 || (x[0] % 2 == 0 && x[1] % 2 == 0), node, "i4 codes of {}: both dims must be even", x);
   Shape transposed{x[1], x[0]};
   TensorType scales = scale_type(x, layout), scales_t = scale_type(transposed, layout);
   return {{format, x}, std::move(scales), {format, std::move(transposed)}, std::move(scales_t), f32({1})};
@@ -48,18 +49,35 @@ Layouts place_quantize(const Graph& graph, const Node& node) {
 Layouts place_dequantize(const Graph& graph, const Node& node) {
   const Layout& codes = input_layout(graph, node, 0);
   require_whole_groups(graph, node, 0, layout_attr(node, "scaling"));
-  require_is(graph, node, 1, scales_layout(codes, layout_attr(node, "scaling")), "as the codes");
+  for (size_t i : {size_t{1}, size_t{2}})
+    require_is(graph, node, i, scales_layout(codes, layout_attr(node, "scaling")), "as the codes");
   return {codes};
 }
 
 Types dequantize_type(const Graph& graph, const Node& node) {
   require_rank(graph, node, 0, 2);
   const TensorType& codes = input_type(graph, node, 0);
-  require(is_code(codes.dtype), node, "codes are {} (want e4m3, e5m2 or i8)", codes.dtype);
+  require(is_code(codes.dtype), node, "codes are {} (want e4m3, e5m2, i8 or i4)", codes.dtype);
   require_type(graph, node, 1, scale_type(codes.shape, layout_attr(node, "scaling")));
+  require_zero_points(graph, node, "zero", codes, layout_attr(node, "scaling"));
   DType to = dtype_attr(node, "to");
   require(is_arithmetic(to), node, "to is {} (want f32, bf16, f16 or f64)", to);
   return {{to, codes.shape}};
+}
+
+Types take_columns_type(const Graph& graph, const Node& node) {
+  require_rank(graph, node, 0, 2);
+  const TensorType& x = input_type(graph, node, 0);
+  require(x.dtype != DType::kI4, node, "columns of i4 fill no whole bytes");
+  require_type(graph, node, 1, {DType::kI32, {x.shape[1]}});
+  return {x};
+}
+
+Layouts place_take_columns(const Graph& graph, const Node& node) {
+  require_settled(graph, node, 0);
+  require_whole(graph, node, 0, 1);
+  require_copies(graph, node, 1);
+  return {input_layout(graph, node, 0)};
 }
 
 Types update_scales_type(const Graph& graph, const Node& node) {
@@ -99,7 +117,13 @@ const OpFacts dequantize = {.infer = dequantize_type,
                             .no_gradient = "made after autodiff",
                             .cost = per_input_element<1>,
                             .cheap_to_recompute = true,
-                            .meaning = "codes times scale_inv"};
+                            .meaning = "codes, less their zero points, times scale_inv"};
+const OpFacts take_columns = {.infer = take_columns_type,
+                              .place = place_take_columns,
+                              .no_gradient = "made after autodiff",
+                              .cost = per_input_element<0>,
+                              .cheap_to_recompute = true,
+                              .meaning = "column columns[c] of x; columns outside it are the caller's error"};
 const OpFacts update_scales = {.infer = update_scales_type,
                                .place = place_whole,
                                .no_gradient = "made after autodiff",

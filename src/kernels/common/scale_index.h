@@ -1,6 +1,6 @@
 // Which scale_inv element belongs to element (r, c) of a codes matrix. The scale's shape tells the scaling: [1] per
-// tensor, [R] per row, [ceil(C/128), R] 1x128 blocks, [ceil(R/128), ceil(C/128)] 128x128 blocks (the last two coincide
-// for one scale only).
+// tensor, [R] per row, [ceil(C/G), R] groups of G = 32, 64 or 128 of a row, [ceil(R/128), ceil(C/128)] 128x128 blocks.
+// No shape is that of two of them, but of ones with the same single group a row.
 #pragma once
 
 #include "ir/scale_layout.h"
@@ -17,15 +17,18 @@ struct ScaleIndex {
       row_divisor = col_divisor = huge;
     } else if (scale.rank() == 1) {
       col_divisor = huge;
-    } else if (is_1x128(code_rows, code_cols, scale)) {
-      col_divisor = scale[0] == 1 ? huge : kScaleBlock, col_stride = code_rows;
+    } else if (const int64_t group = group_of(code_rows, code_cols, scale)) {
+      col_divisor = scale[0] == 1 ? huge : group, col_stride = code_rows;
     } else {
       row_divisor = kScaleBlock, row_stride = scale[1];
       col_divisor = scale[1] == 1 ? huge : kScaleBlock;
     }
   }
-  static bool is_1x128(int64_t code_rows, int64_t code_cols, const Shape& scale) {
-    return scale.rank() == 2 && scale[0] == (code_cols + kScaleBlock - 1) / kScaleBlock && scale[1] == code_rows;
+  // G of groups along the rows, or 0.
+  static int64_t group_of(int64_t code_rows, int64_t code_cols, const Shape& scale) {
+    for (const ScaleLayout layout : {ScaleLayout::kRow128, ScaleLayout::kRow64, ScaleLayout::kRow32})
+      if (scale == scale_shape(layout, code_rows, code_cols)) return scale_group(layout);
+    return 0;
   }
   int64_t operator()(int64_t r, int64_t c) const { return r / row_divisor * row_stride + c / col_divisor * col_stride; }
 };

@@ -36,14 +36,9 @@ CaseInput powers_of_two(Shape shape) {
           }};
 }
 
-int64_t blocks(int64_t n) { return (n + 127) / 128; }
-
 // Shape of the scale_inv of codes of this shape.
 Shape scale_shape(const std::string& scaling, const Shape& codes) {
-  if (scaling == "tensor") return Shape{1};
-  if (scaling == "row") return Shape{codes[0]};
-  if (scaling == "1x128") return Shape{blocks(codes[1]), codes[0]};
-  return Shape{blocks(codes[0]), blocks(codes[1])};
+  return octet::scale_shape(parse_scale_layout(scaling), codes[0], codes[1]);
 }
 
 // codes with |value| up to 448 or 57344, brought near 1 by small scales: sums stay comparable with accumulated().
@@ -156,6 +151,41 @@ std::vector<Case> int8_cases() {
   // Scales that vary along K, and only one side in FP8: a float32 product.
   cases.push_back(whole("i8_blocks", 6, 140, 300, "1x128", "128x128", i8, i8, "f32"));
   cases.push_back(whole("i8_e4m3", 6, 40, 96, "row", "row", i8, DType::kE4M3, "f32"));
+  return cases;
+}
+
+// Weights in integers by groups, with zero points and without, in rows and in the order of a kernel, by x of every
+// kind.
+std::vector<Case> group_cases() {
+  const DType i4 = DType::kI4, i8 = DType::kI8;
+  std::vector<Case> cases;
+  const auto add = [&](int64_t m, int64_t n, int64_t k, const std::string& scaling, DType x, DType format, bool zero,
+                       const std::string& order = "") {
+    const std::string name = fmt::format("{}_{}_{}x{}x{}_{}{}{}", dtype_name(x), dtype_name(format), m, n, k, scaling,
+                                         zero ? "_zeros" : "", order.empty() ? "" : "_" + order);
+    Case c = scaled(name, m, n, k, false, true, is_code(x) ? "row" : "tensor", scaling, x, format, "bf16");
+    if (is_integer_code(x)) c.inputs[0] = codes(x, {m, k});
+    c.inputs[2] = integers(format, {n, k}, -8, 8);
+    c.inputs[3] = uniform(DType::kF32, scale_shape(scaling, {n, k}), 0.01, 0.1);
+    if (zero) {
+      c.inputs.push_back(absent());
+      c.inputs.push_back(integers(i8, scale_shape(scaling, {n, k}), -8, 9));
+    }
+    if (!order.empty()) c.attrs.set("order", order);
+    c.tolerance.reason = "as accumulated(k); codes of up to 8 less zero points of up to 8, scales of up to 0.1";
+    c.tolerance.absolute *= is_integer_code(x) ? 127 : 4;
+    cases.push_back(std::move(c));
+  };
+  for (const char* scaling : {"1x32", "1x64", "1x128", "row"})
+    for (const bool zero : {false, true}) {
+      for (const DType x : {i8, DType::kE4M3, DType::kBF16}) {
+        add(3, 48, 256, scaling, x, i4, zero);
+        add(3, 34, 256, scaling, x, i8, zero);
+      }
+      for (const int64_t m : {1, 5, 40}) add(m, 48, 256, scaling, i8, i4, zero, "rows16");
+    }
+  add(7, 16, 96, "1x32", i8, i4, true, "rows16");
+  add(2, 32, 200, "row", i8, i4, false, "rows16");
   return cases;
 }
 
@@ -343,6 +373,7 @@ std::vector<Case> matmul_cases() {
   cases.push_back(accumulate);
   for (Case& c : tensor_core_cases()) cases.push_back(std::move(c));
   for (Case& c : int8_cases()) cases.push_back(std::move(c));
+  for (Case& c : group_cases()) cases.push_back(std::move(c));
   for (Case& c : few_rows_cases()) cases.push_back(std::move(c));
   Case speed = scaled("tensor_512x1024x1024", 512, 1024, 1024, false, true, "tensor", "tensor", e4, e4, "bf16");
   speed.large = true;

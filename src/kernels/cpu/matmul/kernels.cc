@@ -138,12 +138,17 @@ void apply_outside(const Tensor& scales, GemmOutput& out, const float*& vector) 
   }
 }
 
+// Codes of a byte, row after row, without zero points.
+bool reads_plain_codes(const Node& node, const Product& product) {
+  return product.b_dtype != DType::kI4 && !node.operand("b_zero").exists() && !node.attrs.has("order");
+}
+
 // Int8 codes whose scales are applied to the sums.
 BoundKernel bind_int8(const Graph& graph, const Node& node) {
   const Product product(graph, node);
-  if (product.a_dtype != DType::kI8 || product.b_dtype != DType::kI8 || product.k >= kMaxIntegerDepth ||
-      !is_outside(graph, node, 1, "scaling_a") || !is_outside(graph, node, 3, "scaling_b") ||
-      !product.has_wide_result(node)) {
+  if (!reads_plain_codes(node, product) || product.a_dtype != DType::kI8 || product.b_dtype != DType::kI8 ||
+      product.k >= kMaxIntegerDepth || !is_outside(graph, node, 1, "scaling_a") ||
+      !is_outside(graph, node, 3, "scaling_b") || !product.has_wide_result(node)) {
     return nullptr;
   }
   return [product, few = product.is_few_rows()](const KernelArgs& args) {
@@ -157,7 +162,7 @@ BoundKernel bind_int8(const Graph& graph, const Node& node) {
 
 BoundKernel bind_scaled(const Graph& graph, const Node& node) {
   const Product product(graph, node);
-  if (!product.has_wide_result(node)) return nullptr;
+  if (!product.has_wide_result(node) || !reads_plain_codes(node, product)) return nullptr;
   const bool fp8 = is_fp8(product.a_dtype) && is_fp8(product.b_dtype);
   const bool outside[2] = {is_outside(graph, node, 1, "scaling_a"), is_outside(graph, node, 3, "scaling_b")};
   return [=](const KernelArgs& args) {

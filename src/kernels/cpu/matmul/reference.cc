@@ -2,6 +2,7 @@
 // Rows are independent, so results do not depend on threads.
 #include "kernels/cpu/reference.h"
 #include "base/threads.h"
+#include "kernels/common/code_order.h"
 #include "kernels/common/scale_index.h"
 
 namespace octet::cpu::reference {
@@ -29,12 +30,26 @@ void product(const Node& node, const RefTensor& a, const RefTensor& b, const Ref
   });
 }
 
-RefTensor dequantized(const RefTensor& codes, const RefTensor& scale_inv) {
+// (codes - zero) * scale_inv; `zero` may be null.
+RefTensor dequantized(const RefTensor& codes, const RefTensor& scale_inv, const RefTensor* zero = nullptr) {
   const ScaleIndex at(codes.type.shape, scale_inv.type.shape);
   RefTensor result = codes;
   const int64_t cols = codes.cols();
-  for (int64_t i = 0; i < codes.size(); ++i) result[i] *= scale_inv[at(i / cols, i % cols)];
+  for (int64_t i = 0; i < codes.size(); ++i) {
+    const int64_t group = at(i / cols, i % cols);
+    result[i] = (codes[i] - (zero != nullptr ? (*zero)[group] : 0)) * scale_inv[group];
+  }
   return result;
+}
+
+// Codes of b row after row, whatever their order.
+RefTensor in_rows(const Node& node, const RefTensor& codes) {
+  const std::string& name = node.attr<std::string>("order");
+  if (name.empty()) return codes;
+  std::vector<std::byte> ordered(static_cast<size_t>(codes.type.bytes())), plain(ordered.size());
+  store_tensor(codes, ordered.data());
+  restore_codes(find_code_order(name), codes.type, ordered, plain);
+  return load_tensor(codes.type, plain.data());
 }
 
 }  // namespace
@@ -44,10 +59,14 @@ void matmul(const Node& node, RefInputs in, RefResults out) {
 }
 
 void scaled_matmul(const Node& node, RefInputs in, RefResults out) {
-  product(node, dequantized(*in[0], *in[1]), dequantized(*in[2], *in[3]), present(in, 4) ? in[4] : nullptr, out[0]);
+  const RefTensor* zero = present(in, 5) ? in[5] : nullptr;
+  product(node, dequantized(*in[0], *in[1]), dequantized(in_rows(node, *in[2]), *in[3], zero),
+          present(in, 4) ? in[4] : nullptr, out[0]);
 }
 
 // Defined here because it shares the conversion of codes with scaled_matmul.
-void dequantize(const Node&, RefInputs in, RefResults out) { out[0].values = dequantized(*in[0], *in[1]).values; }
+void dequantize(const Node&, RefInputs in, RefResults out) {
+  out[0].values = dequantized(*in[0], *in[1], present(in, 2) ? in[2] : nullptr).values;
+}
 
 }  // namespace octet::cpu::reference

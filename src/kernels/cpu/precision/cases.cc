@@ -51,6 +51,32 @@ Tolerance sums_of_ratios() {
 std::vector<Case> precision_cases() {
   std::vector<Case> cases;
   const double inf = INFINITY, nan = NAN;
+  for (const DType format : {DType::kI8, DType::kI4}) {
+    for (const char* scaling : {"row", "1x32", "1x64", "1x128"}) {
+      if (format == DType::kI8 && scale_group(parse_scale_layout(scaling)) % 128 == 0) continue;  // among those below
+      Attrs attrs = format_attrs(format, false);
+      attrs.set("scaling", std::string(scaling));
+      for (const Shape& shape : {Shape{16, 256}, Shape{6, 90}, Shape{130, 144}})
+        cases.push_back({.op = Op::kQuantize,
+                         .name = fmt::format("{}_{}x{}_{}_groups", scaling, shape[0], shape[1], dtype_name(format)),
+                         .inputs = {rough(shape)},
+                         .attrs = attrs,
+                         .gradient = false});
+    }
+    for (const char* scaling : {"row", "1x32", "1x64", "1x128"}) {
+      const Shape scales = scale_shape(parse_scale_layout(scaling), 22, 256);
+      for (const bool zero : {false, true}) {
+        Case c{.op = Op::kDequantize,
+               .name = fmt::format("{}_22x256_{}{}", scaling, dtype_name(format), zero ? "_zeros" : ""),
+               .inputs = {integers(format, {22, 256}, -8, 8), uniform(DType::kF32, scales, 0.001, 2)},
+               .attrs = {{"scaling", std::string(scaling)}, {"to", std::string("bf16")}},
+               .dtypes = {format},
+               .gradient = false};
+        if (zero) c.inputs.push_back(integers(DType::kI8, scales, -8, 9));
+        cases.push_back(std::move(c));
+      }
+    }
+  }
   for (DType format : {DType::kE4M3, DType::kE5M2, DType::kI8}) {
     const std::string suffix = std::string("_") + dtype_name(format);
     for (const char* scaling : {"tensor", "1x128", "128x128", "row"}) {

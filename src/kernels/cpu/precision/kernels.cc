@@ -243,7 +243,8 @@ auto with_code_type(DType format, const Visit& visit) {
 BoundKernel bind_quantize(const Graph& graph, const Node& node) {
   const TensorType& x = graph.type(node.inputs[0]);
   const DType format = node.results[0].dtype;
-  if (!is_wide_float(x.dtype) || !is_code(format)) return nullptr;
+  const int64_t group = scale_group(parse_scale_layout(node.attr<std::string>("scaling")));
+  if (!is_wide_float(x.dtype) || !is_code(format) || format == DType::kI4 || group % kScaleBlock != 0) return nullptr;
   const int64_t scratch = (x.shape.rows() + x.shape.cols()) * 4;
   check(scratch <= workspace_bytes(), ErrorCode::kUnsupported, "quantize: {} rows and columns need {} bytes of {}",
         scratch / 4, scratch, workspace_bytes());
@@ -303,7 +304,9 @@ uint16_t product_to_bf16(float code, float scale) {
 }
 
 BoundKernel bind_dequantize(const Graph& graph, const Node& node) {
-  if (!is_f32_or_bf16(node.results[0].dtype)) return nullptr;
+  const bool narrow = scale_group(parse_scale_layout(node.attr<std::string>("scaling"))) % kScaleBlock != 0;
+  const bool integers = graph.dtype(node.inputs[0]) == DType::kI4 || node.operand("zero").exists();
+  if (!is_f32_or_bf16(node.results[0].dtype) || narrow || integers) return nullptr;
   return [](const KernelArgs& args) {
     MatrixView view{.data = args.in[0].data,
                     .dtype = args.in[0].dtype(),

@@ -9,6 +9,20 @@ std::vector<Case> shape_cases() {
   const std::vector<DType> floats = {DType::kF32, DType::kBF16};
   const std::vector<DType> with_codes = {DType::kF32, DType::kBF16, DType::kE4M3, DType::kI32};
   const auto ax = [](int64_t axis) { return std::pair<std::string, Attr>{"axis", axis}; };
+  const auto shuffled = [](int64_t cols) {
+    return CaseInput{.dtype = DType::kI32, .shape = {cols}, .fill = [](Philox& random, std::vector<double>& values) {
+                       for (size_t i = 0; i < values.size(); ++i) {
+                         const auto j = static_cast<size_t>(random.below(i + 1));
+                         values[i] = values[j], values[j] = static_cast<double>(i);
+                       }
+                     }};
+  };
+  for (const auto& [rows, cols] : {std::pair{3, 7}, std::pair{1, 96}, std::pair{5, 640}})
+    cases.push_back({.op = Op::kTakeColumns,
+                     .name = fmt::format("{}x{}", rows, cols),
+                     .inputs = {x({rows, cols}, 9), shuffled(cols)},
+                     .dtypes = {DType::kF32, DType::kBF16, DType::kE4M3, DType::kI8},
+                     .gradient = false});
   cases.push_back({.op = Op::kReshape,
                    .name = "6x4_to_3x8",
                    .inputs = {x({6, 4})},

@@ -77,4 +77,14 @@ void select_rows(const Node& node, RefInputs in, RefResults out) {
   }
 }
 
+void take_columns(const Node& node, RefInputs in, RefResults out) {
+  const int64_t cols = in[0]->cols();
+  for (int64_t c = 0; c < cols; ++c) {
+    const int64_t from = integer(in[1], c);
+    check(from >= 0 && from < cols, ErrorCode::kInvalidArgument, "take_columns \"{}\": column {} of {}", node.name,
+          from, cols);
+    for (int64_t r = 0; r < in[0]->rows(); ++r) out[0].row(r)[c] = in[0]->row(r)[from];
+  }
+}
+
 }  // namespace octet::cpu::reference

@@ -10,7 +10,7 @@ namespace octet::cpu {
 namespace {
 
 constexpr DType kColumns[] = {DType::kF32,  DType::kBF16, DType::kF16, DType::kE4M3,
-                              DType::kE5M2, DType::kI8,   DType::kI32};
+                              DType::kE5M2, DType::kI8,   DType::kI4,  DType::kI32};
 
 void add_once(std::vector<std::string>& names, const std::string& name) {
   for (const std::string& known : names) {
