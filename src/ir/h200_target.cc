@@ -72,7 +72,9 @@ Target h200_target() {
                 .link_bytes_per_second = 230e9,  // NCCL on two: 183 GB/s at 32 MiB, 268 at 1 GiB
                 .link_latency = 10e-6,
                 .bf16_flops = 700e12,
-                .fp8_flops = 1280e12};
+                .fp8_flops = 1280e12,
+                .integer_products = {{DType::kE4M3, DType::kI4, "wgmma_x8", 128, 128},
+                                     {DType::kBF16, DType::kI4, "wgmma_x16", 128, 128}}};
   using enum FusionPart;
   target.allow(Producer::kNorm, {kResidual, kAmax, kQuantize});
   target.allow(Producer::kNormGrad, {kResidual, kAmax, kColumnSum});

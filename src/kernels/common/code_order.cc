@@ -17,8 +17,38 @@ void arrange_rows16(const std::byte* plain, int64_t width, std::byte* to) {
     for (int64_t row = 0; row < 16; ++row, to += 4) std::memcpy(to, plain + row * row_bytes + at, 4);
 }
 
+// The left operands of Hopper's wgmma (kernels/cuda/matmul/int4.cu): tiles of 128 rows by 128 of K, one after another
+// along K, 8192 bytes each. A tile is two halves of 64 rows, for a warp group each; a half is 2 x 128 pieces of 16
+// bytes: piece p of lane t of the group holds, as four words, rows 16 (t / 32) + t % 32 / 4 and 8 further, of K in [64
+// p, 64 p + 32), then of K 32 further. A word is eight codes of a row; with c = t % 4, nibbles i and 4 + i are of k = 4
+// c + i and 16 further where x has codes, of k = 8 i + 2 c and the next where x has 16 bits.
+template <bool kWideX>
+void arrange_wgmma(const std::byte* plain, int64_t width, std::byte* to) {
+  const auto code = [&](int64_t row, int64_t k) {
+    const auto two = static_cast<uint32_t>(plain[(row * width + k) / 2]);
+    return (k % 2 == 0 ? two : two >> 4) & 0xf;
+  };
+  for (int64_t row = 0; row < 128; ++row) {
+    const int64_t half = row / 64, warp = row % 64 / 16, high = row % 16 / 8, group = row % 8;
+    for (int64_t k = 0; k < width; k += 32) {
+      for (int64_t c = 0; c < 4; ++c) {
+        uint32_t word = 0;
+        for (int64_t i = 0; i < 4; ++i) {
+          word |= code(row, k + (kWideX ? 8 * i + 2 * c : 4 * c + i)) << (4 * i);
+          word |= code(row, k + (kWideX ? 8 * i + 2 * c + 1 : 4 * c + i + 16)) << (4 * i + 16);
+        }
+        const int64_t lane = warp * 32 + group * 4 + c, piece = k % 128 / 64, second = k % 64 / 32;
+        const int64_t at = k / 128 * 2048 + half * 1024 + piece * 512 + lane * 4 + second * 2 + high;
+        std::memcpy(to + 4 * at, &word, 4);
+      }
+    }
+  }
+}
+
 constexpr CodeOrder kOrders[] = {
-    {.name = "rows16", .codes = DType::kI4, .rows = 16, .cols = 8, .arrange = arrange_rows16}};
+    {.name = "rows16", .codes = DType::kI4, .rows = 16, .cols = 8, .arrange = arrange_rows16},
+    {.name = "wgmma_x8", .codes = DType::kI4, .rows = 128, .cols = 128, .arrange = arrange_wgmma<false>},
+    {.name = "wgmma_x16", .codes = DType::kI4, .rows = 128, .cols = 128, .arrange = arrange_wgmma<true>}};
 
 // body(bytes into the tensor) for every block.
 template <typename Body>

@@ -184,6 +184,15 @@ std::vector<Case> group_cases() {
       }
       for (const int64_t m : {1, 5, 40}) add(m, 48, 256, scaling, i8, i4, zero, "rows16");
     }
+  for (const DType x : {DType::kE4M3, DType::kBF16})  // any number of rows; K in turns of 1, 2 and more
+    for (const char* scaling : {"1x32", "1x64", "1x128", "row"})
+      for (const bool zero : {false, true})
+        for (const int64_t m : {1, 9, 17, 40, 70, 200})
+          add(m, m < 9 ? 384 : 128,
+              m == 17 ? 128
+              : m < 9 ? 1408
+                      : 640,
+              scaling, x, i4, zero, x == DType::kBF16 ? "wgmma_x16" : "wgmma_x8");
   add(7, 16, 96, "1x32", i8, i4, true, "rows16");
   add(2, 32, 200, "row", i8, i4, false, "rows16");
   return cases;

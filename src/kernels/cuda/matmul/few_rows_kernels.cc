@@ -26,6 +26,16 @@ bool is_constant_state(const Graph& graph, Value value) {
   return true;
 }
 
+}  // namespace
+
+bool weights_ready(const Graph& graph, const Node& node, const Product& p) {
+  return is_constant_state(graph, node.inputs[p.b.input]) &&
+         (!p.fp8() || is_constant_state(graph, node.inputs[p.b.scale_input])) &&
+         (p.bias < 0 || is_constant_state(graph, node.inputs[static_cast<size_t>(p.bias)]));
+}
+
+namespace {
+
 // Rows up to which our kernel is the faster one, by measurement on an H200 (docs/kernels.md). The library has no fast
 // kernel for blocks, nor one that writes parts; where each row has a scale, it needs a second pass.
 int64_t max_rows(const Product& p) {
@@ -91,9 +101,7 @@ BoundKernel bind_gemv(DeviceContext& context, const Graph& graph, const Node& no
             .x_scale_rows = p.a.scaling == ScaleLayout::kRow,
             .weight_scale_rows = p.b.scaling == ScaleLayout::kRow,
             .blocks = p.a.scaling == ScaleLayout::kRow128,
-            .weights_ready = is_constant_state(graph, node.inputs[p.b.input]) &&
-                             (!p.fp8() || is_constant_state(graph, node.inputs[p.b.scale_input])) &&
-                             (p.bias < 0 || is_constant_state(graph, node.inputs[static_cast<size_t>(p.bias)])),
+            .weights_ready = weights_ready(graph, node, p),
             .bias_dtype = p.bias_dtype,
             .out_dtype = p.out};
   gemv.part_count = static_cast<int>(std::max<size_t>(p.parts.size(), 1));
@@ -120,7 +128,8 @@ BoundKernel bind_gemv(DeviceContext& context, const Graph& graph, const Node& no
 bool accepts_split(const Graph& graph, const Node& node) {
   if (product_form(node) != ProductForm::kSlices) return false;
   const Product p = product_of(graph, node);
-  return p.b.k_inner && p.c < 0 && p.bias < 0 && p.b.scaling != ScaleLayout::kRow128;  // a part's would have gaps
+  return p.b.k_inner && p.c < 0 && p.bias < 0 && !is_integer_code(p.b.dtype) &&
+         p.b.scaling != ScaleLayout::kRow128;  // a part's would have gaps
 }
 
 int64_t split_workspace(DeviceContext& context, const Graph& graph, const Node& node) {

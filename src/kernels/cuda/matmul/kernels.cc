@@ -37,7 +37,7 @@ BoundKernel bind_tiled(DeviceContext&, const Graph& graph, const Node& node) {
         t.outer_group = t.k_group = 128;
         t.scale_outer = x.k_inner ? blocks : 1, t.scale_k = x.k_inner ? 1 : (x.outer + 127) / 128;
         break;
-      case ScaleLayout::kTensor: break;
+      default: break;
     }
     return t;
   };
@@ -348,9 +348,13 @@ constexpr KernelEntry kKernels[] = {
     {Op::kMatmul, "matmul_gemv", accepts_gemv, bind_gemv},
     {Op::kMatmul, "matmul_cublaslt", accepts_cublaslt, bind_cublaslt, workspace},
     {Op::kMatmul, "matmul_tiled", accepts_tiled, bind_tiled},
+    {Op::kScaledMatmul, "scaled_matmul_int4", accepts_int4, bind_int4},
+    {Op::kScaledMatmul, "scaled_matmul_integer_tiled", accepts_integer_tiled, bind_integer_tiled},
     {Op::kScaledMatmul, "scaled_matmul_gemv", accepts_gemv, bind_gemv},
     {Op::kScaledMatmul, "scaled_matmul_cublaslt", accepts_cublaslt, bind_cublaslt, workspace},
     {Op::kScaledMatmul, "scaled_matmul_tiled", accepts_tiled, bind_tiled},
+    {Op::kFusion, "matmul_int4", accepts_int4, bind_int4},
+    {Op::kFusion, "matmul_integer_tiled", accepts_integer_tiled, bind_integer_tiled},
     {Op::kFusion, "matmul_gemv", accepts_gemv, bind_gemv},
     {Op::kFusion, "matmul_split_few", accepts_few_split, bind_separate_scale, few_split_workspace},
     {Op::kFusion, "matmul_split", accepts_split, bind_split, split_workspace},

@@ -42,11 +42,12 @@ void launch_gemv(const Gemv& gemv, const GemvPlan& plan, cudaStream_t stream);
 // --- The matrix product for everything cuBLASLt refuses: any mixture of types, strides, scalings and odd sizes,
 // decoded to float32 while loading, summed in float32. Correct everywhere, fast nowhere. Element (outer, k) lies at
 // outer * outer_stride + k * k_stride. With scales, it is multiplied by scale[outer / outer_group * scale_outer + k /
-// k_group * scale_k].
+// k_group * scale_k]; the zero point at the same place is taken away before.
 struct TiledOperand {
-  Operand operand;  // f32, bf16, f16, e4m3, e5m2
+  Operand operand;  // f32, bf16, f16, e4m3, e5m2, i8, i4
   int64_t outer_stride = 0, k_stride = 0;
   const float* scale = nullptr;
+  const int8_t* zero = nullptr;
   int64_t outer_group = 1, k_group = 1, scale_outer = 0, scale_k = 0;
 };
 

@@ -69,6 +69,8 @@ Product product_of(const Graph& graph, const Node& node) {
     (row ? p.bias : p.c) = static_cast<int>(input(product, c));
     if (row) p.bias_dtype = g.dtype(product.inputs[c]);
   }
+  if (scaled && product.inputs.size() > 5 && product.inputs[5].exists()) p.zero = static_cast<int>(input(product, 5));
+  p.order = product.attrs.get_or<std::string>("order", "");
   const ProductForm form = product_form(node);
   if (form == ProductForm::kSlices) {
     for (const TensorType& part : node.results) p.parts.push_back(part.shape.cols());

@@ -31,6 +31,8 @@ struct Product {
   bool forward = false;             // role fprop
   bool tf32 = false;                // float32 operands may be rounded to TF32
   std::vector<int64_t> parts = {};  // columns of each result; empty: one result
+  int zero = -1;                    // input: zero points of b's integer codes
+  std::string order = {};           // of b's integer codes (kernels/common/code_order.h)
 
   bool fp8() const { return a.scaling.has_value(); }
   int64_t k_blocks() const { return (k + 127) / 128; }
@@ -46,6 +48,16 @@ Product product_of(const Graph& graph, const Node& node);
 // --- entries, each for any of the forms
 bool accepts_gemv(const Graph& graph, const Node& node);  // any of the forms; fusions of other kinds: false
 BoundKernel bind_gemv(DeviceContext& context, const Graph& graph, const Node& node);
+
+// Weights in integer codes.
+bool accepts_int4(const Graph& graph, const Node& node);
+BoundKernel bind_int4(DeviceContext& context, const Graph& graph, const Node& node);
+bool accepts_integer_tiled(const Graph& graph, const Node& node);
+BoundKernel bind_integer_tiled(DeviceContext& context, const Graph& graph, const Node& node);
+
+// Whether nothing in this graph writes weights, their scales and a bias: they may be read before the kernels ahead have
+// ended.
+bool weights_ready(const Graph& graph, const Node& node, const Product& p);
 
 // matmul_split with any number of rows: a product for each part.
 bool accepts_split(const Graph& graph, const Node& node);

@@ -8,6 +8,14 @@ namespace {
 
 constexpr int kTile = 64, kDepth = 16, kThreads = 256, kPerThread = 4, kAcross = kTile / kPerThread;
 
+__device__ float load_any(const Operand& x, int64_t index) {
+  const auto* codes = static_cast<const int8_t*>(x.data);
+  if (x.dtype == DType::kI8) return codes[index];
+  // Two's complement, the even index in the low nibble.
+  if (x.dtype == DType::kI4) return static_cast<int8_t>(codes[index / 2] << (index % 2 == 0 ? 4 : 0)) >> 4;
+  return load(x, index);
+}
+
 // tile[kk][o] = element (outer + o, k + kk), 0 beyond the matrix.
 __device__ void load_tile(const TiledOperand& x, int64_t outer, int64_t outer_size, int64_t k, int64_t k_size,
                           float (&tile)[kDepth][kTile + 1]) {
@@ -17,8 +25,10 @@ __device__ void load_tile(const TiledOperand& x, int64_t outer, int64_t outer_si
     const int64_t r = outer + o, c = k + kk;
     float value = 0;
     if (r < outer_size && c < k_size) {
-      value = load(x.operand, r * x.outer_stride + c * x.k_stride);
-      if (x.scale != nullptr) value *= x.scale[r / x.outer_group * x.scale_outer + c / x.k_group * x.scale_k];
+      value = load_any(x.operand, r * x.outer_stride + c * x.k_stride);
+      const int64_t group = r / x.outer_group * x.scale_outer + c / x.k_group * x.scale_k;
+      if (x.zero != nullptr) value -= x.zero[group];
+      if (x.scale != nullptr) value *= x.scale[group];
     }
     tile[kk][o] = value;
   }

@@ -59,8 +59,8 @@ int64_t scale_count(GemmScaling scaling, int64_t outer, int64_t k) {
     case ScaleLayout::kRow: return outer;
     case ScaleLayout::kRow128: return outer * blocks;
     case ScaleLayout::kTile128: return (outer + 127) / 128 * ((blocks + 3) / 4 * 4);
+    default: return 0;  // of integer codes
   }
-  return 0;
 }
 
 // Operands of random data and the clock.

@@ -1,0 +1,56 @@
+// Products with weights of 4 bits, in an order "wgmma_.." of kernels/common/code_order.h, a scale a group along K.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <string>
+
+#include "base/dtype.h"
+#include "kernels/cuda/device_facts.h"
+#include "kernels/cuda/matmul/launchers.h"
+
+namespace octet::cuda {
+
+inline constexpr int64_t kInt4Rows = 128, kInt4Depth = 128;  // weight rows and K of a tile; N and K are multiples
+
+// y [M, N] = x_scale [M] * sum over groups g of K: scale[g, n] * (x [M, g] . (code[n, g] - zero[g, n])) + c + bias,
+// sums in float32, rounded once.
+struct Int4Product {
+  int64_t m = 0, n = 0, k = 0;
+  int64_t group = 128;         // 32, 64, 128, or k: one scale a row
+  DType dtype = DType::kBF16;  // of x: bf16, or codes e4m3
+  const void* x = nullptr;
+  const void* codes = nullptr;
+  const float* scales = nullptr;   // [K / group, N]
+  const int8_t* zeros = nullptr;   // [K / group, N], -8..8; null: none
+  const float* x_scale = nullptr;  // [M] or [1]; null: none
+  bool x_scale_rows = false;
+  bool weights_ready = false;  // as Gemv's
+  const void* c = nullptr;
+  const void* bias = nullptr;
+  DType bias_dtype = DType::kF32, out_dtype = DType::kBF16;
+  GemvPart parts[kGemvParts];
+  int part_count = 1;
+};
+
+// What a block needs, of rows of x at once.
+constexpr int int4_blocks_per_sm(int tokens, DType x) {
+  return tokens <= 8 && x == DType::kE4M3 ? 3 : tokens <= 32 ? 2 : 1;
+}
+constexpr int64_t int4_stage_bytes(int tokens, DType x, int64_t group) {  // x, codes, scales and zeros of a tile
+  const int64_t bytes = tokens * kInt4Depth * (x == DType::kE4M3 ? 1 : 2) + kInt4Rows * kInt4Depth / 2;
+  return (bytes + kInt4Depth / group * kInt4Rows * 5 + 1023) / 1024 * 1024;
+}
+
+struct Int4Plan {
+  int tokens = 8;  // rows of x a block: 8, 16, 32, 64 or 128
+  int splits = 1;  // split-K: blocks of one cluster
+  int stages = 4;  // tiles in shared memory
+};
+Int4Plan choose_int4(const Int4Product& product, const DeviceFacts& device);
+std::string to_string(const Int4Plan& plan);
+
+void launch_int4(const Int4Product& product, const Int4Plan& plan, cudaStream_t stream);
+
+}  // namespace octet::cuda

@@ -1,0 +1,85 @@
+// Codes of 4 bits, in an order "wgmma_..." of kernels/common/code_order.cc, as the left operand of wgmma: (code -
+// zero), exact in every type. A word of codes is eight of one row.
+#pragma once
+
+#include "kernels/cuda/common/mma.cuh"
+
+namespace octet::cuda::int4 {
+
+__device__ __forceinline__ uint32_t select(uint32_t low, uint32_t high, uint32_t selector) {
+  uint32_t r;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(low), "r"(high), "r"(selector));
+  return r;
+}
+// Makes words of codes the left operands of T. A zero point is given as zero + 8.
+template <typename T, bool kZeros>
+struct Unpack;
+
+// Four nibbles become four codes, by a table of the 16 values: two permutations look up among eight of them, a third
+// chooses. There is a table for every zero. Two more constants lie behind the tables: read from shared memory, they
+// stay in registers, where instructions take more than one.
+inline constexpr int kTables = 17, kConstants = 4 * kTables + 2;
+__device__ __forceinline__ void make_constants(int zero, uint32_t* to) {
+  if (zero == kTables) to[4 * kTables] = 0x32103210u, to[4 * kTables + 1] = 0x43084308u;
+  if (zero >= kTables) return;
+  uint32_t* table = to + 4 * zero;
+  unroll<4>([&](int w) {
+    uint32_t word = 0;
+    unroll<4>([&](int i) {
+      const int code = (4 * w + i) ^ 8;  // of the nibble, + 8
+      const uint32_t value = __nv_cvt_float_to_fp8(static_cast<float>(code - zero), __NV_SATFINITE, __NV_E4M3);
+      word |= value << (8 * i);
+    });
+    table[w] = word;
+  });
+}
+
+// Nibbles i and 4 + i become a pair. 0x43nn is 128 + nn in bf16, up to 127; a nibble with its sign flipped is a code
+// + 8.
+template <bool kZeros>
+struct Unpack<bf16, kZeros> {
+  struct Row {
+    __nv_bfloat162 offset;
+  };
+  uint32_t exponent_and_signs;
+
+  __device__ __forceinline__ explicit Unpack(const uint32_t* constants)
+      : exponent_and_signs(constants[4 * kTables + 1]) {}
+  __device__ __forceinline__ Row row(int zero) const {
+    return {__float2bfloat162_rn(-128.0f - static_cast<float>(kZeros ? zero : 8))};
+  }
+  __device__ __forceinline__ void operator()(const Row& row, uint32_t codes, uint32_t (&pairs)[4]) const {
+    const __nv_bfloat162 one = __float2bfloat162_rn(1.0f);
+    unroll<4>([&](int i) {
+      const uint32_t a = (codes >> (4 * i) & 0x000f000fu) ^ exponent_and_signs;
+      const __nv_bfloat162 x = __hfma2(reinterpret_cast<const __nv_bfloat162&>(a), one, row.offset);
+      pairs[i] = reinterpret_cast<const uint32_t&>(x);
+    });
+  }
+};
+
+template <bool kZeros>
+struct Unpack<e4m3, kZeros> {
+  using Row = uint4;
+  const uint32_t* tables;
+  uint32_t choices;
+  Row symmetric;
+
+  __device__ __forceinline__ explicit Unpack(const uint32_t* constants)
+      : tables(constants),
+        choices(constants[4 * kTables]),
+        symmetric(*reinterpret_cast<const uint4*>(tables + 8 * 4)) {}
+  __device__ __forceinline__ Row row(int zero) const {
+    return kZeros ? *reinterpret_cast<const uint4*>(tables + zero * 4) : symmetric;
+  }
+  __device__ __forceinline__ void operator()(const Row& table, uint32_t codes, uint32_t (&fours)[2]) const {
+    const uint32_t in_eight = codes & 0x77777777u, of_eights = (codes >> 1 & 0x44444444u) | choices;
+    unroll<2>([&](int half) {
+      const uint32_t selector = in_eight >> (16 * half);
+      fours[half] =
+          select(select(table.x, table.y, selector), select(table.z, table.w, selector), of_eights >> (16 * half));
+    });
+  }
+};
+
+}  // namespace octet::cuda::int4

@@ -1,0 +1,325 @@
+// Weights of 4 bits times x: y^T = W x^T, so that the codes become the left operand of wgmma, in registers, and x the
+// right one, in shared memory.
+//
+// A block makes 128 columns of y for kTokens rows: two warp groups multiply, 64 columns each; one thread of a warp
+// copies tiles by TMA: codes and scales as they lie, x swizzled. Sums of a group of K are scaled into the sums of all.
+// The blocks of a cluster share K; each joins a share of their sums, in order.
+#pragma once
+
+#include <cooperative_groups.h>
+
+#include "kernels/cuda/common/overlap.cuh"
+#include "kernels/cuda/common/tensor_map.h"
+#include "kernels/cuda/matmul/int4.h"
+#include "kernels/cuda/matmul/int4_fragments.cuh"
+#include "kernels/cuda/matmul/wgmma_registers.cuh"
+
+namespace octet::cuda::int4 {
+
+inline constexpr int kMultiplying = 256;
+// Registers go from the copying warps to the multiplying ones by whole warp groups.
+constexpr int threads(int tokens) { return kMultiplying + (tokens <= 32 ? 32 : 128); }
+inline constexpr int kRows = static_cast<int>(kInt4Rows), kDepth = static_cast<int>(kInt4Depth);
+inline constexpr int kCodeBytes = kRows * kDepth / 2, kMaxStages = 8;
+inline constexpr int kSumStride = kRows + 4;  // floats, of a row of x, where blocks join
+
+// T: type of x, e4m3 or bf16.
+template <typename T>
+inline constexpr DType kType = sizeof(T) == 1 ? DType::kE4M3 : DType::kBF16;
+template <typename T, int kTokens, int kGroup>
+struct Shape {
+  static constexpr int kGroups = kDepth / kGroup;  // of a tile
+  static constexpr int kXBytes = kTokens * kDepth * static_cast<int>(sizeof(T));
+  static constexpr int kScaleBytes = kGroups * kRows * 4, kZeroBytes = kGroups * kRows;
+  static constexpr int kStageBytes = static_cast<int>(int4_stage_bytes(kTokens, kType<T>, kGroup));
+  static constexpr int kSumBytes = kTokens * kSumStride * 4;
+  static constexpr int bytes(int stages) {
+    return (stages * kStageBytes > kSumBytes ? stages * kStageBytes : kSumBytes) + 1024;
+  }
+};
+
+struct Stage {
+  uint32_t x, codes, scales, zeros;  // shared addresses
+};
+template <typename S>
+__device__ __forceinline__ Stage stage_at(uint32_t base, int stage) {
+  const uint32_t x = base + static_cast<uint32_t>(stage * S::kStageBytes);
+  return {x, x + S::kXBytes, x + S::kXBytes + kCodeBytes, x + S::kXBytes + kCodeBytes + S::kScaleBytes};
+}
+
+template <typename V>
+__device__ __forceinline__ V load_shared(uint32_t address) {
+  return *static_cast<const V*>(__cvta_shared_to_generic(address));
+}
+__device__ __forceinline__ void bulk_load_at(uint32_t to, const void* from, uint32_t bytes, Mbarrier& barrier) {
+  bulk_load(__cvta_shared_to_generic(to), from, bytes, barrier);
+}
+
+// Codes, scales and zeros of a tile.
+template <typename S>
+__device__ __forceinline__ void copy_weights(const Int4Product& p, int64_t row_tile, int64_t step, const Stage& to,
+                                             Mbarrier& full) {
+  const int64_t steps = p.k / kDepth, group = p.group == p.k ? 0 : step * S::kGroups;
+  full.arrive_expect(
+      static_cast<uint32_t>(S::kXBytes + kCodeBytes + S::kScaleBytes + (p.zeros != nullptr ? S::kZeroBytes : 0)));
+  bulk_load_at(to.codes, static_cast<const std::byte*>(p.codes) + (row_tile * steps + step) * kCodeBytes, kCodeBytes,
+               full);
+  for (int g = 0; g < S::kGroups; ++g) {
+    const int64_t at = (group + g) * p.n + row_tile * kRows;
+    bulk_load_at(to.scales + static_cast<uint32_t>(g * kRows * 4), p.scales + at, kRows * 4, full);
+    if (p.zeros != nullptr) bulk_load_at(to.zeros + static_cast<uint32_t>(g * kRows), p.zeros + at, kRows, full);
+  }
+}
+
+// Rows [first, first + kTokens) of x in K [128 step, ..), swizzled; rows that do not exist become zeros.
+template <typename T, int kTokens>
+__device__ __forceinline__ void copy_x(const CUtensorMap& x, int first, int step, uint32_t to, Mbarrier& full) {
+  unroll<sizeof(T)>([&](int panel) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+            to + static_cast<uint32_t>(panel * kTokens * 128)),
+        "l"(&x), "r"(step * kDepth + panel * 64), "r"(first), "r"(full.address())
+        : "memory");
+  });
+}
+
+// What a lane has of a tile's codes: by 32 of K, of rows g and g + 8.
+struct Codes {
+  uint32_t at[4][2];
+
+  __device__ __forceinline__ void read(uint32_t codes) {
+    unroll<2>([&](int piece) {
+      const auto four = load_shared<uint4>(codes + static_cast<uint32_t>(piece * 2048));
+      at[2 * piece][0] = four.x, at[2 * piece][1] = four.y, at[2 * piece + 1][0] = four.z,
+             at[2 * piece + 1][1] = four.w;
+    });
+  }
+};
+
+// The left operands of kUnit of K, and the scales of rows g and g + 8.
+template <typename T, int kUnit>
+struct Fragments {
+  static constexpr int kProducts = kUnit * static_cast<int>(sizeof(T)) / 32;
+  uint32_t a[kProducts][4];
+  float scale[2];
+
+  // `unit` of a tile, of group `group`.
+  template <bool kZeros>
+  __device__ __forceinline__ void make(const Codes& codes, const Stage& tile, int unit, int group, int row,
+                                       const Unpack<T, kZeros>& unpack) {
+    constexpr int kChunks = kUnit / 32, kWords = 2 * kProducts / kChunks;
+    const auto at = static_cast<uint32_t>(group * kRows + row);
+    unroll<2>([&](int high) {
+      scale[high] = load_shared<float>(tile.scales + (at + 8 * high) * 4);
+      const auto of_row = unpack.row(kZeros ? load_shared<int8_t>(tile.zeros + at + 8 * high) + 8 : 8);
+      unroll<kChunks>([&](int n) {
+        uint32_t words[kWords];
+        unpack(of_row, codes.at[unit * kChunks + n][high], words);
+        unroll<kWords>([&](int w) { a[(n * kWords + w) / 2][w % 2 * 2 + high] = words[w]; });
+      });
+    });
+  }
+};
+
+// A warp group's share of the tiles, by units of K. Fragments of a unit are made while the one before is multiplied, in
+// two halves of the rows of x, where there are many: while one is scaled, the other is multiplied.
+template <typename T, int kTokens, int kGroup, bool kZeros>
+__device__ __forceinline__ void multiply_tiles(uint32_t base, int stages, int steps, Mbarrier* full, Mbarrier* empty,
+                                               const uint32_t* constants, float (&sums)[kTokens / 2]) {
+  using S = Shape<T, kTokens, kGroup>;
+  constexpr int kMostUnit = 128 / static_cast<int>(sizeof(T)), kUnit = kGroup < kMostUnit ? kGroup : kMostUnit;
+  constexpr int kUnits = kDepth / kUnit, kOfGroup = kGroup / kUnit;
+  constexpr int kHalves = kTokens >= 64 ? 2 : 1, kCount = kTokens / 2 / kHalves;
+  using F = Fragments<T, kUnit>;
+  const int thread = static_cast<int>(threadIdx.x) % 128, side = static_cast<int>(threadIdx.x) / 128;
+  const int lane = thread % 32, row = side * 64 + thread / 32 * 16 + lane / 4;
+  const uint64_t descriptors = wgmma::descriptor(base);  // of x of stage 0
+  const Unpack<T, kZeros> unpack(constants);
+  float part[kHalves][kCount];
+  Codes codes;
+  F first, second;
+  int stage = 0, phase = 0;
+  const auto make = [&](F& f, int unit) {
+    if (unit == 0) {
+      full[stage].wait(static_cast<uint32_t>(phase));
+      codes.read(stage_at<S>(base, stage).codes + static_cast<uint32_t>(side * kCodeBytes / 2 + thread * 16));
+    }
+    f.make(codes, stage_at<S>(base, stage), unit, unit / kOfGroup, row, unpack);
+  };
+  const auto start = [&](const F& f, int unit, int half) {
+    const uint64_t x = descriptors + static_cast<uint64_t>(stage * (S::kStageBytes / 16));
+    wgmma::pin(part[half]);
+    wgmma::fence();
+    unroll<F::kProducts>([&](int i) {
+      const int byte = (unit * F::kProducts + i) * 32;  // along K, of a row of x
+      wgmma::multiply_registers<T>(
+          part[half], f.a[i],
+          x + static_cast<uint64_t>((half * kCount * 256 + byte / 128 * kTokens * 128 + byte % 128) / 16),
+          i > 0 || unit % kOfGroup > 0 ? 1 : 0);
+    });
+    wgmma::commit();
+  };
+  const auto end = [&](const F& f, int unit, int half, int of) {
+    wgmma::pin(part[half]);
+    if (unit == kUnits - 1 && half == kHalves - 1) {
+      __syncwarp();
+      if (lane == 0) empty[of].arrive();
+    }
+    if (unit % kOfGroup < kOfGroup - 1) return;
+    unroll<kCount>([&](int e) {
+      float& sum = sums[half * kCount + e];
+      sum = fmaf(f.scale[e % 4 / 2], part[half][e], sum);
+    });
+  };
+  // From a unit under way to the next.
+  const auto go_on = [&](const F& now, F& next, int unit) {
+    const int of = stage, next_unit = (unit + 1) % kUnits;
+    if (next_unit == 0 && ++stage == stages) stage = 0, phase ^= 1;
+    make(next, next_unit);
+    unroll<kHalves>([&](int half) {
+      wgmma::wait<kHalves - 1>();
+      end(now, unit, half, of);
+      start(next, next_unit, half);
+    });
+  };
+  const auto finish = [&](const F& now) {
+    wgmma::wait<0>();
+    unroll<kHalves>([&](int half) { end(now, kUnits - 1, half, stage); });
+  };
+  make(first, 0);
+  unroll<kHalves>([&](int half) { start(first, 0, half); });
+  if constexpr (kUnits > 1) {
+#pragma unroll 1
+    for (int step = 1; step < steps; ++step)
+      unroll<kUnits / 2>([&](int n) { go_on(first, second, 2 * n), go_on(second, first, 2 * n + 1); });
+    unroll<kUnits / 2>([&](int n) {
+      go_on(first, second, 2 * n);
+      if (2 * n + 2 < kUnits) go_on(second, first, 2 * n + 1);
+    });
+    finish(second);
+  } else {
+#pragma unroll 1
+    for (int step = 2; step < steps; step += 2) go_on(first, second, 0), go_on(second, first, 0);
+    if (steps % 2 == 0) {
+      go_on(first, second, 0);
+      finish(second);
+    } else {
+      finish(first);
+    }
+  }
+}
+
+__device__ __forceinline__ float load_number(const void* data, DType dtype, int64_t i) {
+  if (dtype == DType::kF32) return static_cast<const float*>(data)[i];
+  if (dtype == DType::kBF16) return to_float(static_cast<const bf16*>(data)[i]);
+  return to_float(static_cast<const f16*>(data)[i]);
+}
+
+// Four neighbouring columns of a row of y.
+__device__ __forceinline__ void store_result(const Int4Product& p, int64_t row, int64_t col, float4 sum) {
+  float y[4] = {sum.x, sum.y, sum.z, sum.w};
+  if (p.x_scale != nullptr) {
+    const float scale = p.x_scale[p.x_scale_rows ? row : 0];
+    unroll<4>([&](int i) { y[i] *= scale; });
+  }
+  if (p.c != nullptr) unroll<4>([&](int i) { y[i] += load_number(p.c, p.out_dtype, row * p.n + col + i); });
+  if (p.bias != nullptr) unroll<4>([&](int i) { y[i] += load_number(p.bias, p.bias_dtype, col + i); });
+  for (int i = 0; i < p.part_count; ++i) {
+    const GemvPart& part = p.parts[i];
+    if (col < part.begin || col >= part.end || part.out == nullptr) continue;
+    const int64_t at = row * (part.end - part.begin) + col - part.begin;
+    if (p.out_dtype == DType::kF32) store(static_cast<float*>(part.out) + at, y);
+    if (p.out_dtype == DType::kBF16) store(static_cast<bf16*>(part.out) + at, y);
+    if (p.out_dtype == DType::kF16) store(static_cast<f16*>(part.out) + at, y);
+  }
+}
+
+// Grid: (rows of x in tiles, N / 128, splits), a cluster along z.
+template <typename T, int kTokens, int kGroup, bool kZeros>
+__global__ void __launch_bounds__(threads(kTokens), int4_blocks_per_sm(kTokens, kType<T>))
+    int4_kernel(const __grid_constant__ Int4Product p, const __grid_constant__ CUtensorMap x, int stages) {
+  using S = Shape<T, kTokens, kGroup>;
+  extern __shared__ uint8_t shared_bytes[];
+  __shared__ Mbarrier full[kMaxStages], empty[kMaxStages];
+  __shared__ __align__(16) uint32_t constants[kConstants];
+  const uint32_t base = (shared_address(shared_bytes) + 1023) & ~1023u;
+  const int splits = static_cast<int>(gridDim.z), split = static_cast<int>(blockIdx.z);
+  const int64_t row_tile = blockIdx.y;
+  const int first = static_cast<int>(blockIdx.x) * kTokens, all = static_cast<int>(p.k / kDepth);
+  const int first_step = all * split / splits, steps = all * (split + 1) / splits - first_step;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int ahead = p.weights_ready ? min(stages, steps) : 0;  // tiles whose weights are under way before x is there
+  if (thread == kMultiplying) {
+    for (int i = 0; i < stages; ++i) full[i].init(1), empty[i].init(kMultiplying / 32);
+    publish_barriers();
+    for (int step = 0; step < ahead; ++step)
+      copy_weights<S>(p, row_tile, first_step + step, stage_at<S>(base, step), full[step]);
+  }
+  if (thread <= kTables) make_constants(thread, constants);
+  __syncthreads();
+  griddep_launch_dependents();
+  auto* joined = static_cast<float*>(__cvta_shared_to_generic(base));  // over the tiles: [row of x][column of y]
+  float sums[kTokens / 2] = {};
+  if (thread >= kMultiplying) {
+    if constexpr (kTokens > 32) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;\n");
+    griddep_wait();
+    if (thread == kMultiplying) {
+      int stage = 0, phase = 1;
+#pragma unroll 1
+      for (int step = 0; step < steps; ++step) {
+        const Stage tile = stage_at<S>(base, stage);
+        empty[stage].wait(static_cast<uint32_t>(phase));
+        if (step >= ahead) copy_weights<S>(p, row_tile, first_step + step, tile, full[stage]);
+        copy_x<T, kTokens>(x, first, first_step + step, tile.x, full[stage]);
+        if (++stage == stages) stage = 0, phase ^= 1;
+      }
+    }
+    __syncwarp();
+    __syncthreads();
+  } else {
+    if constexpr (kTokens > 32) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;\n");
+    multiply_tiles<T, kTokens, kGroup, kZeros>(base, stages, steps, full, empty, constants, sums);
+    griddep_wait();
+    __syncthreads();  // nobody reads tiles any more
+    const int lane = thread % 32, row = thread / 32 * 16 + lane / 4;
+    unroll<kTokens / 2>(
+        [&](int e) { joined[(e / 4 * 8 + lane % 4 * 2 + e % 2) * kSumStride + row + e % 4 / 2 * 8] = sums[e]; });
+  }
+  const auto cluster = cooperative_groups::this_cluster();
+  splits > 1 ? cluster.sync() : __syncthreads();
+  constexpr int kFours = kTokens * kRows / 4;
+#pragma unroll 1
+  for (int i = kFours * split / splits + thread; i < kFours * (split + 1) / splits; i += threads(kTokens)) {
+    const int token = i / (kRows / 4), col = i % (kRows / 4) * 4;
+    if (first + token >= p.m) break;
+    float4 sum = {0, 0, 0, 0};
+    for (int rank = 0; rank < splits; ++rank) {
+      float* from = joined + token * kSumStride + col;
+      const float4 other = *reinterpret_cast<const float4*>(splits > 1 ? cluster.map_shared_rank(from, rank) : from);
+      sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
+    }
+    store_result(p, first + token, row_tile * kRows + col, sum);
+  }
+  if (splits > 1) {  // DSMEM of a block is read until here
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;\n" ::: "memory");
+  }
+}
+
+template <typename T, int kTokens>
+void launch(const Int4Product& p, const Int4Plan& plan, cudaStream_t stream) {
+  const auto with_group = [&]<int kGroup>(std::integral_constant<int, kGroup>) {
+    const auto splits = static_cast<unsigned>(plan.splits);
+    const Grid grid{{static_cast<unsigned>((p.m + kTokens - 1) / kTokens), static_cast<unsigned>(p.n / kRows), splits},
+                    threads(kTokens),
+                    static_cast<size_t>(Shape<T, kTokens, kGroup>::bytes(plan.stages)),
+                    {1, 1, splits}};
+    const CUtensorMap x = row_tiles(p.x, p.dtype, p.m, p.k, kTokens);
+    p.zeros != nullptr ? launch_overlapped(int4_kernel<T, kTokens, kGroup, true>, grid, stream, p, x, plan.stages)
+                       : launch_overlapped(int4_kernel<T, kTokens, kGroup, false>, grid, stream, p, x, plan.stages);
+  };
+  if (p.group == 32) return with_group(std::integral_constant<int, 32>{});
+  if (p.group == 64) return with_group(std::integral_constant<int, 64>{});
+  with_group(std::integral_constant<int, 128>{});
+}
+
+}  // namespace octet::cuda::int4
