@@ -46,9 +46,8 @@ double StepCosts::seconds(int64_t tokens) const {
     if (size.tokens <= wanted) below = &size;
     if (size.tokens >= wanted && above == nullptr) above = &size;
   }
-  if (below == nullptr || above == nullptr || below == above) return below != nullptr ? below->seconds
-                                                                  : above != nullptr ? above->seconds
-                                                                                     : 0;
+  if (below == nullptr || above == nullptr || below == above)
+    return below != nullptr ? below->seconds : above != nullptr ? above->seconds : 0;
   const double share = (wanted - below->tokens) / (above->tokens - below->tokens);
   return below->seconds + share * (above->seconds - below->seconds);
 }
@@ -77,8 +76,8 @@ void choose_drafts(std::span<DraftChoice> texts, const StepLoad& load, const Ste
     tokens += drafts[i].gain;
     longest = std::max(longest, drafts[i].place);
     const double measured = drafted.seconds(load.tokens + static_cast<int64_t>(i) + 1);
-    const double seconds = (drafted.known() ? measured : plain.seconds(load.tokens)) +
-                           load.draft_seconds * static_cast<double>(longest);
+    const double seconds =
+        (drafted.known() ? measured : plain.seconds(load.tokens)) + load.draft_seconds * static_cast<double>(longest);
     if (tokens / seconds <= best) continue;
     best = tokens / seconds;
     count = i + 1;

@@ -53,6 +53,7 @@ struct StepLoad {
 
 // Sets `chosen`: drafts are taken in the order of their chance to be accepted, as many as make the most of
 // (texts' tokens + accepted drafts) / seconds of the step. 0 where no step without drafts was measured yet.
-void choose_drafts(std::span<DraftChoice> texts, const StepLoad& load, const StepCosts& plain, const StepCosts& drafted);
+void choose_drafts(std::span<DraftChoice> texts, const StepLoad& load, const StepCosts& plain,
+                   const StepCosts& drafted);
 
 }  // namespace octet

@@ -1,6 +1,6 @@
-// Where drafts come from: tokens guessed to follow a text, which the next step verifies. Draft ids in, hidden rows out: a
-// drafter gets texts whose tokens are all known and, for heads on the model's own states, the row of the runner's table
-// `hidden` from which the last token was sampled.
+// Where drafts come from: tokens guessed to follow a text, which the next step verifies. Draft ids in, hidden rows out:
+// a drafter gets texts whose tokens are all known and, for heads on the model's own states, the row of the runner's
+// table `hidden` from which the last token was sampled.
 //
 // What it guesses costs or saves time and never changes a token, so a drafter may be wrong, and may give none.
 #pragma once

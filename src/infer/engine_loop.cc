@@ -328,8 +328,8 @@ void EngineLoop::collect() {
   runner_seconds_ += speculation_.propose(candidates_, scheduler_);
 }
 
-// The tokens of the text whose rows begin at `row`: one, and one more behind each draft that is accepted. Returns the row
-// behind them.
+// The tokens of the text whose rows begin at `row`: one, and one more behind each draft that is accepted. Returns the
+// row behind them.
 size_t EngineLoop::collect_text(const SampleOutput& output, size_t row) {
   const std::span rows = in_flight_.rows;
   RequestText& sequence = *rows[row].sequence;

@@ -28,9 +28,9 @@ TEST_P(EngineTokens, AreThoseOfEachRequestAlone) {
   FakeOptions fake{.limits = fake_limits(setting.blocks, 4, 64, setting.window)};
   fake.limits.entries = setting.entries;
   if (setting.drafts) fake.limits = with_drafts(fake.limits);
-  auto engine = test_engine(
-      fake, {.policy = setting.policy, .prefix_cache = setting.prefix_cache, .draft_adaptive = false},
-      setting.drafts ? std::make_unique<FakeDrafter>(fake.limits.vocab) : nullptr);
+  auto engine =
+      test_engine(fake, {.policy = setting.policy, .prefix_cache = setting.prefix_cache, .draft_adaptive = false},
+                  setting.drafts ? std::make_unique<FakeDrafter>(fake.limits.vocab) : nullptr);
   std::vector<GenerationRequest> requests;
   std::vector<GenerationStream> streams;
   for (uint64_t i = 0; i < 40; ++i) {

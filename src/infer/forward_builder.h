@@ -1,5 +1,5 @@
-// Converts a plan to a forward's input: ids, positions, cache slots and block tables. Buffers are reused: a steady batch
-// allocates nothing.
+// Converts a plan to a forward's input: ids, positions, cache slots and block tables. Buffers are reused: a steady
+// batch allocates nothing.
 #pragma once
 
 #include <vector>

@@ -12,8 +12,8 @@ namespace octet {
 // Where n-grams of one text occur. Grows with the text.
 class NgramIndex {
  public:
-  // Up to `most` tokens that followed the latest earlier occurrence of the longest n-gram that ends `tokens`. A run that
-  // reaches the end of the text goes on with itself. `tokens` continues those of the last call.
+  // Up to `most` tokens that followed the latest earlier occurrence of the longest n-gram that ends `tokens`. A run
+  // that reaches the end of the text goes on with itself. `tokens` continues those of the last call.
   void find(std::span<const int32_t> tokens, int64_t most, std::vector<int32_t>& drafts);
 
  private:

@@ -43,7 +43,8 @@ TEST(NgramIndex, EqualsASearch) {
         for (size_t end = tokens.size() - 1; wanted.empty() && end >= length && tokens.size() > length; --end)
           if (std::equal(tokens.end() - static_cast<int64_t>(length), tokens.end(),
                          tokens.begin() + static_cast<int64_t>(end - length)))
-            for (size_t k = 0; k < 4; ++k) wanted.push_back(end + k < tokens.size() ? tokens[end + k] : wanted[end + k - tokens.size()]);
+            for (size_t k = 0; k < 4; ++k)
+              wanted.push_back(end + k < tokens.size() ? tokens[end + k] : wanted[end + k - tokens.size()]);
         if (!wanted.empty()) break;
       }
       ASSERT_EQ(found(index, tokens, 4), wanted) << "seed " << seed << ", " << tokens.size() << " tokens";

@@ -59,9 +59,10 @@ void SampleBuilder::want_masks(std::span<Row> rows, size_t row, std::vector<Fail
   Masks masks{.row = row, .first = mask_count_};
   const auto room = static_cast<size_t>(limits_.masks) - mask_count_;
   if (room == 0) {
-    failed.push_back({rows[row].sequence, fmt::format("more than {} sequences of one step have mask callbacks: send fewer "
-                                                      "such requests at once",
-                                                      limits_.masks)});
+    failed.push_back(
+        {rows[row].sequence, fmt::format("more than {} sequences of one step have mask callbacks: send fewer "
+                                         "such requests at once",
+                                         limits_.masks)});
     return;
   }
   while (rows[row + masks.count].draft >= 0) ++masks.count;

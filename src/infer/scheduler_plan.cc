@@ -110,8 +110,8 @@ void Scheduler::plan_running(PlannedStep& planned) {
   // A row for each sequence and for one to admit; a block's tokens for prompts.
   const auto running = static_cast<int64_t>(running_.size());
   const int64_t rows = std::min(running + 1, options_.max_sequences);
-  planned.drafts_left = std::min(options_.max_logit_rows - rows,
-                                 options_.token_budget - running - blocks_.options().block_size);
+  planned.drafts_left =
+      std::min(options_.max_logit_rows - rows, options_.token_budget - running - blocks_.options().block_size);
   may_preempt_ = options_.policy == SchedulingPolicy::kMaxUtilization;
   for (size_t i = 0; i < running_.size(); ++i) {
     const SequenceRecord& s = at(running_[i]);

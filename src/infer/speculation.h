@@ -2,7 +2,8 @@
 // drafter, which guesses, and the scheduler, which plans; the engine's thread calls it between two steps.
 //
 // A text with drafts cannot be planned before the tokens of its step are known, so the host is not ahead of the device
-// then: waits() says that the step in flight is to be collected first. Texts without hope of drafts go on one step ahead.
+// then: waits() says that the step in flight is to be collected first. Texts without hope of drafts go on one step
+// ahead.
 #pragma once
 
 #include <memory>
@@ -41,8 +42,8 @@ class Speculation {
   void verified(const RequestText& text, int64_t drafts, int64_t accepted);
   // A step of only texts' next tokens and drafts took so long.
   void took(int64_t tokens, bool drafts, double seconds);
-  // Drafts for the texts of the step committed last. With nothing in flight they are proposed to the scheduler, else they
-  // only say whether waits(). Returns the seconds that a draft model took.
+  // Drafts for the texts of the step committed last. With nothing in flight they are proposed to the scheduler, else
+  // they only say whether waits(). Returns the seconds that a draft model took.
   struct Candidate {
     RequestText* text;
     int64_t hidden_row;
