@@ -1,6 +1,7 @@
 #include "infer/engine_loop.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -203,7 +204,7 @@ void EngineLoop::cancel(int64_t ticket) {
 void EngineLoop::step() {
   double begin = now();
   runner_seconds_ = wait_seconds_ = 0;
-  if (in_flight_.step > 0 && speculation_.waits()) collect();
+  if (in_flight_.step > 0 && speculation_.waits()) collect(/*ahead=*/false);
   const bool ahead = in_flight_.step > 0;
   const StepPlan& plan = scheduler_.schedule(begin);
   bool runs = !plan.empty();
@@ -213,7 +214,7 @@ void EngineLoop::step() {
   deliver();
   stalled_ = !runs && !ahead;
   if (ahead) {
-    collect();
+    collect(ahead);
     if (runs) sample();
   }
   publish_stats(now() - begin);
@@ -304,12 +305,13 @@ void EngineLoop::deliver() {
   completed.clear();
 }
 
-// Waits for the results of the step in flight and commits them.
-void EngineLoop::collect() {
+// Waits for the results of the step in flight and commits them. Its time is known where the step before was like it.
+void EngineLoop::collect(bool ahead) {
   const double before = now(), last = last_step_;
   SampleOutput output = parts_.runner->wait();
   last_step_ = now();
-  if (in_flight_.tokens > 0) speculation_.took(in_flight_.tokens, in_flight_.drafts, last_step_ - last);
+  if (std::exchange(was_ahead_, ahead) == ahead && in_flight_.tokens > 0)
+    speculation_.took(in_flight_.tokens, in_flight_.drafts, last_step_ - last);
   wait_seconds_ = last_step_ - before;
   check(output.ids.size() == in_flight_.rows.size(), ErrorCode::kInternal, "step {}: {} tokens for {} rows",
         in_flight_.step, output.ids.size(), in_flight_.rows.size());

@@ -104,7 +104,7 @@ class EngineLoop : public Engine {
   bool first_step(RequestText& sequence, const ScheduledSequence& entry, double time);
   void handle_finished();
   void deliver();
-  void collect();
+  void collect(bool ahead);
   size_t collect_text(const SampleOutput& output, size_t row);
   void sample();
   void fail_request(Request& request, const std::string& reason, ErrorKind kind);
@@ -142,6 +142,7 @@ class EngineLoop : public Engine {
   std::vector<std::unique_ptr<Request>> incoming_;
   std::vector<int64_t> cancelled_;
   bool stalled_ = false;
+  bool was_ahead_ = false;  // the step collected last was collected behind the next one's forward
   int64_t committed_step_ = 0;
   double runner_seconds_ = 0, wait_seconds_ = 0;
   EngineStats counts_;

@@ -9,7 +9,8 @@
 namespace octet {
 namespace {
 
-constexpr int64_t kRecheck = 256;  // steps after which the other way, with drafts or without, is measured again
+// After so many steps the other way, with drafts or without, is measured again, by so many.
+constexpr int64_t kRecheck = 512, kRechecked = 3;
 
 class SimulatedDrafter final : public Drafter {
  public:
@@ -115,7 +116,7 @@ int64_t Speculation::choose(int64_t tokens) {
   if (options_.adaptive) {
     choose_drafts(choices_, {.tokens = tokens, .draft_seconds = draft_seconds_}, plain_, drafted_);
     const bool none = std::ranges::all_of(choices_, [](const DraftChoice& choice) { return choice.chosen == 0; });
-    if (plain_.known() && ++choices_made_ % kRecheck == 0)
+    if (plain_.known() && ++choices_made_ % kRecheck < kRechecked)
       for (DraftChoice& choice : choices_) choice.chosen = none ? choice.available : 0;
   }
   int64_t longest = 0;

@@ -65,7 +65,7 @@ class Speculation {
   double draft_seconds_ = 0;     // of a run of the draft model, a decaying mean
   double proposal_seconds_ = 0;  // of the drafter's last answer
   bool waits_ = false;
-  int64_t choices_made_ = 0;
+  int64_t choices_made_ = 16;  // not measured again at once
   std::unordered_map<SequenceId, Acceptance> acceptance_;
   std::vector<const RequestText*> wanted_;
   std::vector<DraftText> texts_;
