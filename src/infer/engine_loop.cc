@@ -403,12 +403,7 @@ void EngineLoop::publish_stats(double seconds) {
   counts_.running = scheduler_.stats().running;
   counts_.waiting = scheduler_.stats().waiting;
   counts_.generated_tokens = postprocess_.generated_tokens();
-  const SpeculationStats& speculation = speculation_.stats();
-  counts_.drafts = speculation.drafts;
-  counts_.drafted_tokens = speculation.drafted_tokens;
-  counts_.accepted_tokens = speculation.accepted_tokens;
-  counts_.accepted_at = speculation.accepted_at;
-  counts_.draft_failed = speculation.failed;
+  speculation_.tell(counts_);
   counts_.seconds += seconds;
   counts_.wait_seconds += wait_seconds_;
   counts_.host_seconds += seconds - wait_seconds_ - runner_seconds_;

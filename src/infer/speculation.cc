@@ -39,14 +39,22 @@ void Speculation::verified(const RequestText& text, int64_t drafts, int64_t acce
   Acceptance& acceptance = acceptance_[text.id];
   if (drafts == 0) return acceptance.undrafted();
   acceptance.verified(drafts, accepted);
-  ++stats_.drafts;
-  stats_.drafted_tokens += drafts;
-  stats_.accepted_tokens += accepted;
-  for (int64_t i = 0; i < accepted; ++i) ++stats_.accepted_at[static_cast<size_t>(i)];
+  ++drafts_;
+  drafted_tokens_ += drafts;
+  accepted_tokens_ += accepted;
+  for (int64_t i = 0; i < accepted; ++i) ++accepted_at_[static_cast<size_t>(i)];
 }
 
 void Speculation::took(int64_t tokens, bool drafts, double seconds) {
   (drafts ? drafted_ : plain_).observe(tokens, drafts ? std::max(seconds - proposal_seconds_, 0.0) : seconds);
+}
+
+void Speculation::tell(EngineStats& stats) const {
+  stats.drafts = drafts_;
+  stats.drafted_tokens = drafted_tokens_;
+  stats.accepted_tokens = accepted_tokens_;
+  stats.accepted_at = accepted_at_;
+  stats.draft_failed = failed_;
 }
 
 void Speculation::forget(SequenceId id) {
@@ -84,7 +92,7 @@ bool Speculation::draft() {
   } catch (const std::exception& error) {
     log_warning("the draft model failed, texts go on without: {}", error.what());
     drafter_.reset();
-    stats_.failed = true;
+    failed_ = true;
     return false;
   }
   proposal_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

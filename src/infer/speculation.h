@@ -23,12 +23,6 @@ struct SpeculationOptions {
   double simulated = -1;  // as EngineOptions::accept_simulated
 };
 
-struct SpeculationStats {
-  int64_t drafts = 0, drafted_tokens = 0, accepted_tokens = 0;
-  std::array<int64_t, kMaxDraftTokens> accepted_at = {};
-  bool failed = false;
-};
-
 class Speculation {
  public:
   // No drafter: nothing is guessed.
@@ -50,7 +44,7 @@ class Speculation {
   };
   double propose(std::span<const Candidate> candidates, Scheduler& scheduler);
   void forget(SequenceId id);
-  const SpeculationStats& stats() const { return stats_; }
+  void tell(EngineStats& stats) const;  // what was drafted and accepted
 
  private:
   void gather(std::span<const Candidate> candidates, bool in_flight, const Scheduler& scheduler);
@@ -60,7 +54,9 @@ class Speculation {
 
   std::unique_ptr<Drafter> drafter_;
   SpeculationOptions options_;
-  SpeculationStats stats_;
+  int64_t drafts_ = 0, drafted_tokens_ = 0, accepted_tokens_ = 0;
+  std::array<int64_t, kMaxDraftTokens> accepted_at_ = {};
+  bool failed_ = false;
   StepCosts plain_, drafted_;
   double draft_seconds_ = 0;     // of a run of the draft model, a decaying mean
   double proposal_seconds_ = 0;  // of the drafter's last answer
