@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/testing/test_data.h"
+#include "base/threads.h"
 #include "infer/model_drafter.h"
 #include "infer/ngram_drafter.h"
 #include "infer/plan_runner.h"
@@ -52,7 +53,12 @@ std::unique_ptr<EngineLoop> tiny_engine(Draft draft, const char* recipe, int64_t
 
 // Blocks of the model's cache and of the draft's.
 using Case = std::tuple<const char*, int64_t, int64_t>;
-class EngineDrafts : public testing::TestWithParam<Case> {};
+class EngineDrafts : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override { set_thread_count(1); }  // on models so small more threads only wait for one another
+  void TearDown() override { set_thread_count(threads_); }
+  const int threads_ = thread_count();
+};
 
 TEST_P(EngineDrafts, TextsAreThoseWithoutDrafts) {
   const auto [recipe, blocks, draft_blocks] = GetParam();

@@ -145,7 +145,7 @@ TEST(EngineSpeculation, SampledTokensFollowTheDistribution) {
   std::vector<float> logits = fake_logits(1, kVocab);
   double sum = 0;
   for (const float logit : logits) sum += std::exp(logit);
-  FakeOptions fake{.limits = fake_limits(4000, 16, 1100), .memoryless = true};
+  FakeOptions fake{.limits = fake_limits(400, 16, 220), .memoryless = true};
   fake.limits.tokens = 400;
   std::vector<std::vector<int32_t>> seen(2, std::vector<int32_t>(kVocab, 0));
   for (const bool drafts : {false, true}) {
@@ -153,9 +153,9 @@ TEST(EngineSpeculation, SampledTokensFollowTheDistribution) {
     // Drafts that the model could give: half of them what it will sample, half another token.
     auto engine = test_engine(fake, always(), drafts ? std::make_unique<FakeDrafter>(kVocab, 2, 0, true) : nullptr);
     std::vector<GenerationStream> streams;
-    for (uint64_t i = 0; i < 100; ++i)
+    for (uint64_t i = 0; i < 500; ++i)
       streams.push_back(engine->submit(
-          {.prompt_ids = {1}, .sampling = {.seed = 1000 * (drafts + 1) + i}, .max_tokens = 1000, .ignore_eos = true}));
+          {.prompt_ids = {1}, .sampling = {.seed = 1000 * (drafts + 1) + i}, .max_tokens = 200, .ignore_eos = true}));
     for (GenerationStream& stream : streams) {
       const std::vector<int32_t> ids = collect(stream)[0].ids;
       for (const int32_t id : ids) ++seen[drafts][static_cast<size_t>(id)];
