@@ -8,6 +8,7 @@
 // does not affect others; open() throws for a folder or options that cannot run.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -23,6 +24,8 @@ enum class SchedulingPolicy : uint8_t {
   kNeverEvict,      // a request is admitted when the cache has room for its maximum length
   kMaxUtilization,  // admitted when its prompt fits; when the cache is full the youngest is preempted and recomputed
 };
+
+inline constexpr int64_t kMaxDraftTokens = 15;  // of a text in a step
 
 // Memory plan of an engine, known before weights are loaded, which may take minutes.
 struct EnginePlan {
@@ -50,7 +53,14 @@ struct EngineOptions {
   int64_t max_waiting_tokens = 100'000'000;  // prompt tokens of queued requests; more are refused
   SchedulingPolicy policy = SchedulingPolicy::kMaxUtilization;
   bool prefix_cache = true;
-  bool random_weights = false;  // for benchmarks: the path is a named model or a folder without weights
+  // Speculation: "ngram" guesses tokens from what the text has said before; the path of a smaller model of the same
+  // vocabulary (with random_weights its name) has that model guess. Empty: none. Texts are what they are without.
+  std::string draft = {};
+  int64_t draft_tokens = 5;      // the most guessed for a text in a step, at most kMaxDraftTokens
+  bool draft_adaptive = true;    // fewer or none where acceptance and the steps' times, as measured, say so
+  double draft_memory = 0.1;     // share of the free memory for a draft model, weights and cache
+  double accept_simulated = -1;  // for benchmarks: 0 to 1 accepts each guess by this chance: no text of the model's
+  bool random_weights = false;   // for benchmarks: the path is a named model or a folder without weights
   std::function<void(const EnginePlan&)> planned = {};  // called by open() before weights are loaded
 };
 
@@ -69,6 +79,7 @@ struct GenerationRequest {
   bool include_stop = false;           // unless this is set
   std::vector<int32_t> stop_ids = {};  // stop tokens; not part of the output
   bool ignore_eos = false;
+  int64_t draft_tokens = -1;  // at most so many tokens guessed in a step; 0: no speculation, -1: as the engine does
   bool skip_special_tokens = true;  // false: the text shows special tokens as they are written
   bool parse_special = false;       // recognise special tokens written in the prompt
   bool add_bos = true;              // if the model was trained with one
@@ -76,9 +87,13 @@ struct GenerationRequest {
   double timeout_seconds = 0;       // from submission; 0 = none
   std::string cache_salt = {};      // prefix blocks are shared only between requests of equal salt
   // Called before each token is sampled, while the device computes: clears the bits of forbidden tokens (bit v mod 32
-  // of word v / 32). Empty: all tokens are allowed. Callbacks of different texts, also of one request's, run at the
-  // same time, on the engine's threads; those of one text one after another.
+  // of word v / 32). Empty: all tokens are allowed. With speculation `generated` may end in tokens that are guessed:
+  // the next call need not go on with them. Callbacks of different texts, also of one request's, run at the same time,
+  // on the engine's threads; those of one text one after another.
   std::function<void(int64_t sample, std::span<const int32_t> generated, std::span<uint32_t> allowed)> mask = {};
+  // How many of `drafts` the mask allows to follow `generated`, one behind another. Empty: not known, the mask is
+  // asked. Called from the engine's thread, and not while the text's mask is made.
+  std::function<int64_t(int64_t sample, std::span<const int32_t> generated, std::span<const int32_t> drafts)> fits = {};
   // Called when the stream has news, and not again until the reader has taken all of it: until try_next() or next() has
   // returned false. From the engine's thread, or inside of submit(); no lock is held. It returns at once and does not
   // throw. One call under way when the stream is destroyed may come just afterwards: what it uses is still there then.
@@ -152,6 +167,11 @@ struct EngineStats {
   int64_t waiting = 0, running = 0, finished = 0, failed = 0, cancelled = 0, preemptions = 0;
   int64_t steps = 0, prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, padded_tokens = 0;
   int64_t kv_blocks = 0, kv_blocks_used = 0, kv_blocks_cached = 0, kv_bytes = 0;
+  int64_t drafts = 0;                                      // times that tokens of a text were guessed,
+  int64_t drafted_tokens = 0;                              // so many tokens in all,
+  int64_t accepted_tokens = 0;                             // and of them accepted,
+  std::array<int64_t, kMaxDraftTokens> accepted_at = {};   // by their place among those of a step
+  bool draft_failed = false;                               // the draft model failed: texts run without
   double seconds = 0, host_seconds = 0, wait_seconds = 0;  // of all steps: total, host work, waiting for the device
   double since_step = 0;  // seconds since the results of a step arrived, or work came to an idle engine
   bool in_step = false;   // the engine's thread is at work on a step; with a large since_step it hangs

@@ -262,6 +262,20 @@ bool BlockManager::allocate(TableId id, int64_t n, int64_t step, std::vector<Blo
   return true;
 }
 
+void BlockManager::truncate(TableId id, int64_t length) {
+  Table& table = at(id);
+  check(length <= table.length && length >= table.chain_blocks * options_.block_size, ErrorCode::kInternal,
+        "block manager: {} of {} tokens kept, {} blocks of them are published", length, table.length,
+        table.chain_blocks);
+  const auto keep = static_cast<size_t>(blocks_of(length, options_.block_size));
+  for (size_t g = 0; g < pools_.size(); ++g) {
+    std::vector<int32_t>& blocks = table.blocks[g];
+    for (; blocks.size() > keep; blocks.pop_back()) give_back(static_cast<int>(g), blocks.back(), table.last_step);
+    table.changed[g] = std::min(table.changed[g], static_cast<int64_t>(keep));
+  }
+  table.length = length;
+}
+
 int64_t BlockManager::take_changed(TableId id, int group) {
   Table& table = at(id);
   const auto g = static_cast<size_t>(group);

@@ -78,6 +78,9 @@ class BlockManager {
   // Makes length() + n slots in all groups or, returning false, in none. The slots are written by `step`, which must
   // not be less than any step named before. A shared last block is replaced; the copies are appended to `copies`.
   bool allocate(TableId table, int64_t n, int64_t step, std::vector<BlockCopy>& copies);
+  // Takes back the slots behind the first `length` tokens, which the last step may still write: what they hold is never
+  // published, so no content is lost. Not after slide() or publish() with tokens behind `length`.
+  void truncate(TableId table, int64_t length);
   // Frees blocks outside the window of every token from position length() on. Called by allocate().
   void slide(TableId table);
   // Publishes every full block of the table whose tokens are known. tokens[0..) are the sequence's from position 0;

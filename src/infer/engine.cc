@@ -7,6 +7,8 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "infer/engine_loop.h"
+#include "infer/model_drafter.h"
+#include "infer/ngram_drafter.h"
 #include "infer/plan_runner.h"
 
 namespace octet {
@@ -33,6 +35,17 @@ void check_options(const EngineOptions& o) {
   at_least("max_waiting_tokens", o.max_waiting_tokens, 1);
   check(o.memory_fraction > 0 && o.memory_fraction <= 1, ErrorCode::kInvalidArgument,
         "memory_fraction: {} (want 0 < fraction <= 1)", o.memory_fraction);
+  if (o.draft.empty()) {
+    check(o.accept_simulated < 0, ErrorCode::kInvalidArgument, "accept_simulated: {} without a draft: give ngram",
+          o.accept_simulated);
+  } else {
+    check(o.draft_tokens >= 1 && o.draft_tokens <= kMaxDraftTokens, ErrorCode::kInvalidArgument,
+          "draft_tokens: {} (want 1 to {})", o.draft_tokens, kMaxDraftTokens);
+    check(o.draft_memory > 0 && o.draft_memory < 1, ErrorCode::kInvalidArgument,
+          "draft_memory: {} (want 0 < share < 1)", o.draft_memory);
+    check(o.accept_simulated <= 1, ErrorCode::kInvalidArgument, "accept_simulated: {} (want at most 1)",
+          o.accept_simulated);
+  }
   check(o.max_step_tokens >= o.max_sequences, ErrorCode::kInvalidArgument,
         "max_step_tokens: {} is less than max_sequences {}: a step computes a token of each running sequence",
         o.max_step_tokens, o.max_sequences);
@@ -53,6 +66,7 @@ ServingOptions serving_options(const EngineOptions& o, const ModelConfig& model,
       .block_size = o.block_size,
       .kv_cache_bytes = o.kv_cache_bytes,
       .memory_fraction = o.memory_fraction,
+      .draft_tokens = o.draft.empty() ? 0 : o.draft_tokens,
       .planned = o.planned};
   const int64_t block =
       o.block_size > 0 ? o.block_size : default_block_size(serving.target);  // a step must be able to fill one
@@ -95,10 +109,58 @@ EngineOptions chosen(EngineOptions options, const ServingOptions& serving) {
   return options;
 }
 
+int64_t cache_width(const ModelConfig& model) { return model.layers * model.kv_heads * model.head_size(); }
+
+// Options of a draft model: those of the verifying one, a cache for as many tokens, and a share of the free memory.
+EngineOptions draft_options(const EngineOptions& o, const ModelConfig& model, const ModelConfig& draft,
+                            const ServingOptions& serving) {
+  EngineOptions own = o;
+  own.draft.clear();
+  own.planned = nullptr;
+  own.context = std::min(serving.context, draft.length_limit() > 0 ? draft.length_limit() : serving.context);
+  own.kv_cache_bytes = o.kv_cache_bytes * cache_width(draft) / cache_width(model);
+  own.memory_fraction = o.draft_memory;
+  return own;
+}
+
+void check_same_vocabulary(const std::string& draft, const Tokenizer* own, const Tokenizer* tokenizer, int64_t own_size,
+                           int64_t size) {
+  const bool known = own != nullptr && tokenizer != nullptr;
+  check(known ? own->fingerprint() == tokenizer->fingerprint() : own_size == size, ErrorCode::kInvalidArgument,
+        "draft {}: its vocabulary is another ({}, the model's is {}): give a model that was trained with the same "
+        "tokenizer, or ngram",
+        draft, known ? own->fingerprint() : fmt::format("{} tokens", own_size),
+        known ? tokenizer->fingerprint() : fmt::format("{} tokens", size));
+}
+
+// Before the verifying model's runner, which takes the memory that is left. Null: no speculation.
+std::unique_ptr<Drafter> open_drafter(const EngineOptions& o, const ModelConfig& model, const ServingOptions& serving,
+                                      const Tokenizer* tokenizer) {
+  if (o.draft.empty()) return nullptr;
+  if (o.draft == "ngram") {
+    if (o.accept_simulated >= 0) return make_simulated_drafter();
+    return std::make_unique<NgramDrafter>();
+  }
+  const LoggedTime time("draft model");
+  if (o.random_weights) {
+    const ModelConfig draft = path_exists(o.draft + "/config.json") ? read_model_config(o.draft) : named_model(o.draft);
+    check_same_vocabulary(o.draft, nullptr, nullptr, draft.vocab_size, model.vocab_size);
+    return std::make_unique<ModelDrafter>(
+        make_random_runner(draft, serving_options(draft_options(o, model, draft, serving), draft, nullptr)));
+  }
+  const auto weights = open_weights(o.draft);
+  const ModelConfig& draft = weights->config();
+  const auto own = open_tokenizer(o.draft, {.needs_tokenizer = false});
+  check_same_vocabulary(o.draft, own.get(), tokenizer, draft.vocab_size, model.vocab_size);
+  return std::make_unique<ModelDrafter>(
+      make_runner(*weights, serving_options(draft_options(o, model, draft, serving), draft, weights.get())));
+}
+
 std::unique_ptr<Engine> open_random(const std::string& model, const EngineOptions& options) {
   ModelConfig sizes = path_exists(model + "/config.json") ? read_model_config(model) : named_model(model);
   const ServingOptions serving = serving_options(options, sizes, nullptr);
-  EngineParts parts{.runner = make_random_runner(sizes, serving)};
+  EngineParts parts{.drafter = open_drafter(options, sizes, serving, nullptr)};
+  parts.runner = make_random_runner(sizes, serving);
   if (!options.tokenizer.empty()) {
     parts.tokenizer = load_tokenizer(options.tokenizer);
     check_vocab(*parts.tokenizer, sizes.vocab_size);
@@ -126,6 +188,7 @@ std::unique_ptr<Engine> Engine::open(const std::string& model, const EngineOptio
   if (parts.tokenizer) check_vocab(*parts.tokenizer, vocab);
   parts.eos_ids = end_ids(parts.tokenizer.get(), weights->special(), vocab);
   const ServingOptions serving = serving_options(options, weights->config(), weights.get());
+  parts.drafter = open_drafter(options, weights->config(), serving, parts.tokenizer.get());
   parts.runner = make_runner(*weights, serving);
   {
     const LoggedTime time("closing the model");

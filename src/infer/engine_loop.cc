@@ -1,6 +1,7 @@
 #include "infer/engine_loop.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -75,7 +76,12 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options)
                .block_size = static_cast<int32_t>(parts_.runner->limits().block_size),
                .prefix_cache = options.prefix_cache}),
       scheduler_(scheduler_options(parts_.runner->limits(), options), blocks_),
-      builder_(parts_.runner->limits(), blocks_, scheduler_),
+      forward_builder_(parts_.runner->limits(), blocks_),
+      sample_builder_(parts_.runner->limits(), scheduler_),
+      speculation_(std::move(parts_.drafter), {.draft_tokens = options.draft_tokens,
+                                               .vocab = model_.vocab,
+                                               .adaptive = options.draft_adaptive,
+                                               .simulated = options.accept_simulated}),
       postprocess_(parts_.tokenizer ? parts_.tokenizer->vocab_size() : 0),
       slots_(static_cast<size_t>(model_.max_sequences)) {
   options_.block_size = parts_.runner->limits().block_size;
@@ -156,11 +162,12 @@ bool EngineLoop::intake() {
 // Takes the request over. If this throws, the request stays in incoming_ and end_all() ends it.
 void EngineLoop::admit(std::unique_ptr<Request>& request) {
   const GenerationRequest& asked = request->asked;
+  request->salt = salts_.number_of(asked.cache_salt);
   SequenceParams params{.prompt = std::move(request->prompt),
                         .max_tokens = std::max<int64_t>(asked.max_tokens, 1),
                         .n = asked.n,
                         .priority = asked.priority,
-                        .salt = salts_.number_of(asked.cache_salt),
+                        .salt = request->salt,
                         .adjusted = request->adjusted,
                         .max_adjusted = request->max_adjusted,
                         .reuse_prefix = asked.prompt_logprobs < 0,
@@ -197,14 +204,19 @@ void EngineLoop::cancel(int64_t ticket) {
 void EngineLoop::step() {
   double begin = now();
   runner_seconds_ = wait_seconds_ = 0;
+  if (in_flight_.step > 0 && speculation_.waits()) collect(/*ahead=*/false);
+  const bool ahead = in_flight_.step > 0;
   const StepPlan& plan = scheduler_.schedule(begin);
   bool runs = !plan.empty();
   if (runs) launch(plan, begin);
+  if (runs && !ahead) sample();  // all tokens are known
   handle_finished();
   deliver();
-  stalled_ = !runs && in_flight_.step == 0;
-  if (in_flight_.step > 0) collect();
-  if (runs) sample();
+  stalled_ = !runs && !ahead;
+  if (ahead) {
+    collect(ahead);
+    if (runs) sample();
+  }
   publish_stats(now() - begin);
   retire();  // after publish_stats(): a caller that waited for a request's end finds it counted
 }
@@ -217,6 +229,8 @@ void EngineLoop::launch(const StepPlan& plan, double time) {
   }
   planned_.step = plan.step;
   planned_.rows.clear();
+  planned_.tokens = 0;
+  planned_.drafts = false;
   int64_t started = 0, started_tokens = 0;
   for (const ScheduledSequence& entry : plan.sequences) {
     RequestText& sequence = sequence_of(entry);
@@ -230,12 +244,19 @@ void EngineLoop::launch(const StepPlan& plan, double time) {
       for (int32_t i = 0; i < entry.scores; ++i)
         planned_.rows.push_back({&sequence, entry.slot, targets[static_cast<size_t>(i)]});
     }
-    if (entry.samples) planned_.rows.push_back({&sequence, entry.slot});
+    for (int32_t i = 0; entry.samples && i <= entry.drafts; ++i)
+      planned_.rows.push_back({.sequence = &sequence,
+                               .slot = entry.slot,
+                               .ahead = i,
+                               .draft = i < entry.drafts ? entry.ids[static_cast<size_t>(i) + 1] : -1});
+    planned_.drafts |= entry.drafts > 0;
+    if (entry.count == entry.drafts + 1) planned_.tokens += entry.count;
     const int64_t prompt = sequence.request->prompt_tokens;
     counts_.prompt_tokens += std::clamp<int64_t>(prompt - entry.first_position, 0, entry.count);
   }
   if (started > 0) mailbox_->admitted(started, started_tokens);
-  const StepInput& input = builder_.forward(plan);
+  if (planned_.tokens < plan.tokens) planned_.tokens = 0;
+  const StepInput& input = forward_builder_.build(plan);
   double before = now();
   if (!plan.copies.empty()) parts_.runner->copy_blocks(plan.copies);
   parts_.runner->forward(input);
@@ -269,6 +290,7 @@ void EngineLoop::handle_finished() {
     const auto [kind, text] = end_cause(finished.reason, sequence, now());
     postprocess_.end(sequence, finished.reason, kind, text);
     --sequence.request->unreported;
+    speculation_.forget(finished.id);
     sequences_.erase(found);
   }
 }
@@ -283,39 +305,66 @@ void EngineLoop::deliver() {
   completed.clear();
 }
 
-// Waits for the results of the step in flight and commits them.
-void EngineLoop::collect() {
-  double before = now();
+// Waits for the results of the step in flight and commits them. Its time is known where the step before was like it.
+void EngineLoop::collect(bool ahead) {
+  const double before = now(), last = last_step_;
   SampleOutput output = parts_.runner->wait();
   last_step_ = now();
+  if (std::exchange(was_ahead_, ahead) == ahead && in_flight_.tokens > 0)
+    speculation_.took(in_flight_.tokens, in_flight_.drafts, last_step_ - last);
   wait_seconds_ = last_step_ - before;
   check(output.ids.size() == in_flight_.rows.size(), ErrorCode::kInternal, "step {}: {} tokens for {} rows",
         in_flight_.step, output.ids.size(), in_flight_.rows.size());
   sampled_.clear();
-  for (size_t row = 0; row < in_flight_.rows.size(); ++row) {
-    RequestText& sequence = *in_flight_.rows[row].sequence;
-    if (const int32_t target = in_flight_.rows[row].target; target >= 0) {
-      postprocess_.append_prompt_token(sequence, target, output, row);
-      continue;
-    }
-    FinishReason end = postprocess_.append_token(sequence, output, row);
-    const int64_t adjusted = sequence.counts ? sequence.counts->entries() : 0;
-    sampled_.push_back({.id = sequence.id, .token = std::max(output.ids[row], 0), .end = end, .adjusted = adjusted});
+  candidates_.clear();
+  for (size_t row = 0; row < in_flight_.rows.size();) {
+    const SampleBuilder::Row& first = in_flight_.rows[row];
+    if (first.target >= 0)
+      postprocess_.append_prompt_token(*first.sequence, first.target, output, row++);
+    else
+      row = collect_text(output, row);
   }
   scheduler_.commit(in_flight_.step, sampled_);
   committed_step_ = in_flight_.step;
   in_flight_.step = 0;
+  runner_seconds_ += speculation_.propose(candidates_, scheduler_);
+}
+
+// The tokens of the text whose rows begin at `row`: one, and one more behind each draft that is accepted. Returns the
+// row behind them.
+size_t EngineLoop::collect_text(const SampleOutput& output, size_t row) {
+  const std::span rows = in_flight_.rows;
+  RequestText& sequence = *rows[row].sequence;
+  const bool open = !sequence.over();
+  int64_t accepted = 0, drafts = 0;
+  while (rows[row + static_cast<size_t>(drafts)].draft >= 0) ++drafts;
+  const size_t behind = row + static_cast<size_t>(drafts) + 1;
+  for (bool more = true; more; ++row) {
+    const SampleBuilder::Row& now = rows[row];
+    int32_t id = output.ids[row];
+    more = now.draft >= 0 && speculation_.accepts(sequence, now.draft, id);
+    if (more) id = now.draft, ++accepted;
+    const FinishReason end = postprocess_.append_token(sequence, output, row, id);
+    const int64_t adjusted = sequence.counts ? sequence.counts->entries() : 0;
+    sampled_.push_back({.id = sequence.id, .token = std::max(id, 0), .end = end, .adjusted = adjusted});
+    more = more && end == FinishReason::kNone && rows[row + 1].usable;
+  }
+  if (open) {
+    speculation_.verified(sequence, drafts, accepted);
+    candidates_.push_back({&sequence, static_cast<int64_t>(row) - 1});
+  }
+  return behind;
 }
 
 // Starts the sampling of the planned step; the tokens of all earlier steps are known by now.
 void EngineLoop::sample() {
   failed_.clear();
-  const SampleInput& input = builder_.sample(planned_.rows, failed_);
+  const SampleInput& input = sample_builder_.build(planned_.rows, failed_);
   double before = now();
   parts_.runner->sample(input);
   runner_seconds_ += now() - before;
   std::swap(planned_, in_flight_);
-  for (const StepBuilder::Failure& failure : failed_)
+  for (const SampleBuilder::Failure& failure : failed_)
     fail_request(*failure.sequence->request, failure.reason, failure.kind);
 }
 
@@ -354,6 +403,7 @@ void EngineLoop::publish_stats(double seconds) {
   counts_.running = scheduler_.stats().running;
   counts_.waiting = scheduler_.stats().waiting;
   counts_.generated_tokens = postprocess_.generated_tokens();
+  speculation_.tell(counts_);
   counts_.seconds += seconds;
   counts_.wait_seconds += wait_seconds_;
   counts_.host_seconds += seconds - wait_seconds_ - runner_seconds_;

@@ -1,7 +1,8 @@
 // The implementation of octet/engine.h: one thread that drives scheduler, runner and postprocess, which are independent
 // of each other. A step is: schedule, launch; deliver the text of the previous step; wait for the step in flight,
 // commit; sample the new one. So the device always has the next forward queued when results arrive, and slow host work
-// (detokenization, waking readers) overlaps with it.
+// (detokenization, waking readers) overlaps with it. With drafts (infer/speculation.h) the step in flight is collected
+// first, for the next one is guessed from its tokens; text is delivered while the device computes, as ever.
 //
 // Threads: submit(), stats(), drain() and streams may be used from any thread. They share only Mailbox, StreamState and
 // the statistics with the engine's thread; everything else here is used by that thread alone.
@@ -20,11 +21,13 @@
 #include <vector>
 
 #include "infer/block_manager.h"
+#include "infer/forward_builder.h"
 #include "infer/postprocess.h"
 #include "infer/request.h"
 #include "infer/runner.h"
+#include "infer/sample_builder.h"
 #include "infer/scheduler.h"
-#include "infer/step_builder.h"
+#include "infer/speculation.h"
 #include "infer/stream.h"
 
 namespace octet {
@@ -61,6 +64,7 @@ struct EngineParts {
   std::unique_ptr<Runner> runner;
   std::unique_ptr<Tokenizer> tokenizer = {};  // null: requests must give ids
   std::vector<int32_t> eos_ids = {};
+  std::unique_ptr<Drafter> drafter = {};  // null: no speculation
 };
 
 class EngineLoop : public Engine {
@@ -80,7 +84,9 @@ class EngineLoop : public Engine {
  private:
   struct InFlightStep {
     int64_t step = 0;  // 0: none
-    std::vector<StepBuilder::Row> rows;
+    std::vector<SampleBuilder::Row> rows;
+    int64_t tokens = 0;  // of decodes and drafts; 0 where the step has prompts
+    bool drafts = false;
   };
   struct SlotUser {
     SequenceId id = -1;
@@ -98,7 +104,8 @@ class EngineLoop : public Engine {
   bool first_step(RequestText& sequence, const ScheduledSequence& entry, double time);
   void handle_finished();
   void deliver();
-  void collect();
+  void collect(bool ahead);
+  size_t collect_text(const SampleOutput& output, size_t row);
   void sample();
   void fail_request(Request& request, const std::string& reason, ErrorKind kind);
   void retire();
@@ -118,7 +125,9 @@ class EngineLoop : public Engine {
   // Used by the engine's thread only:
   BlockManager blocks_;
   Scheduler scheduler_;
-  StepBuilder builder_;
+  ForwardBuilder forward_builder_;
+  SampleBuilder sample_builder_;
+  Speculation speculation_;
   Postprocess postprocess_;
   std::unordered_map<int64_t, std::unique_ptr<Request>> requests_;  // by ticket
   std::unordered_map<SequenceId, RequestText*> sequences_;          // not yet reported as ended by the scheduler
@@ -127,11 +136,13 @@ class EngineLoop : public Engine {
   std::vector<Request*> retiring_;    // completed, perhaps still part of a step in flight
   InFlightStep planned_, in_flight_;  // forward launched; forward and sampling launched
   std::vector<RequestText*> stopped_;
-  std::vector<StepBuilder::Failure> failed_;
+  std::vector<SampleBuilder::Failure> failed_;
+  std::vector<Speculation::Candidate> candidates_;  // of drafts: texts of the step collected last
   std::vector<SampledToken> sampled_;
   std::vector<std::unique_ptr<Request>> incoming_;
   std::vector<int64_t> cancelled_;
   bool stalled_ = false;
+  bool was_ahead_ = false;  // the step collected last was collected behind the next one's forward
   int64_t committed_step_ = 0;
   double runner_seconds_ = 0, wait_seconds_ = 0;
   EngineStats counts_;

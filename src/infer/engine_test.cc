@@ -11,12 +11,13 @@ struct Setting {
   int64_t blocks, window;
   bool prefix_cache;
   int64_t entries = 4096;  // adjusted logits of a step
+  bool drafts = false;
 };
 
 void PrintTo(const Setting& s, std::ostream* out) {
   PrintTo(s.policy, out);
   *out << ", " << s.blocks << " blocks, window " << s.window << ", " << s.entries << " adjusted logits"
-       << (s.prefix_cache ? "" : ", no prefix cache");
+       << (s.prefix_cache ? "" : ", no prefix cache") << (s.drafts ? ", drafts" : "");
 }
 
 class EngineTokens : public testing::TestWithParam<Setting> {};
@@ -26,7 +27,10 @@ TEST_P(EngineTokens, AreThoseOfEachRequestAlone) {
   const Setting& setting = GetParam();
   FakeOptions fake{.limits = fake_limits(setting.blocks, 4, 64, setting.window)};
   fake.limits.entries = setting.entries;
-  auto engine = test_engine(fake, {.policy = setting.policy, .prefix_cache = setting.prefix_cache});
+  if (setting.drafts) fake.limits = with_drafts(fake.limits);
+  auto engine =
+      test_engine(fake, {.policy = setting.policy, .prefix_cache = setting.prefix_cache, .draft_adaptive = false},
+                  setting.drafts ? std::make_unique<FakeDrafter>(fake.limits.vocab) : nullptr);
   std::vector<GenerationRequest> requests;
   std::vector<GenerationStream> streams;
   for (uint64_t i = 0; i < 40; ++i) {
@@ -49,6 +53,8 @@ TEST_P(EngineTokens, AreThoseOfEachRequestAlone) {
   EXPECT_EQ(stats.failed + stats.cancelled + stats.running + stats.waiting, 0);
   EXPECT_EQ(stats.kv_blocks_used, 0);
   EXPECT_GT(stats.generated_tokens, 0);
+  EXPECT_EQ(stats.accepted_tokens > 50, setting.drafts);
+  EXPECT_EQ(stats.drafted_tokens > stats.accepted_tokens, setting.drafts);
   if (setting.policy == SchedulingPolicy::kMaxUtilization && setting.blocks < 24) {
     EXPECT_GT(stats.preemptions, 0);
   }
@@ -58,6 +64,11 @@ INSTANTIATE_TEST_SUITE_P(
     All, EngineTokens,
     testing::Values(Setting{"max_utilization", SchedulingPolicy::kMaxUtilization, 128, 0, true},
                     Setting{"max_utilization_full", SchedulingPolicy::kMaxUtilization, 20, 0, true},
+                    Setting{"drafts", SchedulingPolicy::kMaxUtilization, 128, 0, true, 4096, true},
+                    Setting{"drafts_full", SchedulingPolicy::kMaxUtilization, 20, 0, true, 4096, true},
+                    Setting{"drafts_window", SchedulingPolicy::kMaxUtilization, 24, 10, true, 4096, true},
+                    Setting{"drafts_never_evict", SchedulingPolicy::kNeverEvict, 40, 10, false, 4096, true},
+                    Setting{"drafts_few_entries", SchedulingPolicy::kMaxUtilization, 40, 0, true, 122, true},
                     Setting{"max_utilization_full_no_prefix", SchedulingPolicy::kMaxUtilization, 20, 0, false},
                     Setting{"max_utilization_window", SchedulingPolicy::kMaxUtilization, 22, 9, true},
                     Setting{"never_evict", SchedulingPolicy::kNeverEvict, 32, 0, true},

@@ -31,11 +31,10 @@ std::vector<TokenLogprob> top_of(const SampleOutput& output, size_t row, int64_t
 
 }  // namespace
 
-FinishReason Postprocess::append_token(RequestText& sequence, const SampleOutput& output, size_t row) {
+FinishReason Postprocess::append_token(RequestText& sequence, const SampleOutput& output, size_t row, int32_t id) {
   if (sequence.over()) return FinishReason::kNone;
   const Request& request = *sequence.request;
   if (request.asked.max_tokens == 0) return FinishReason::kNone;  // only the prompt's were wanted
-  int32_t id = output.ids[row];
   touch(sequence);
   if (id < 0) {
     end(sequence, FinishReason::kError, ErrorKind::kInternal,

@@ -19,8 +19,9 @@ class Postprocess {
  public:
   explicit Postprocess(int64_t tokenizer_vocab) : tokenizer_vocab_(tokenizer_vocab) {}
 
-  // Appends the token of row `row`. Returns the finish reason for the scheduler: kNone, kStop or kError.
-  FinishReason append_token(RequestText& sequence, const SampleOutput& output, size_t row);
+  // Appends a token, the one of row `row` or a draft that is taken in its place. Returns the finish reason for the
+  // scheduler: kNone, kStop or kError.
+  FinishReason append_token(RequestText& sequence, const SampleOutput& output, size_t row, int32_t id);
   // Appends the log-probability of the prompt's token `id`, given by row `row`: of its predecessor, sampled with a bias
   // that leaves `id` alone.
   void append_prompt_token(RequestText& sequence, int32_t id, const SampleOutput& output, size_t row);

@@ -29,6 +29,7 @@ void check_numbers(const GenerationRequest& asked, const ServedModel& model) {
         "prompt_logprobs of a request with n = {}: ask for them in a request of its own, with n = 1", asked.n);
   check(asked.timeout_seconds >= 0 && std::isfinite(asked.timeout_seconds), ErrorCode::kInvalidArgument,
         "timeout_seconds: {} (want >= 0; 0 is none)", asked.timeout_seconds);
+  in_range("draft_tokens", asked.draft_tokens, -1, kMaxDraftTokens);
   validate(asked.sampling, model.vocab);
   check_ids("stop_ids", asked.stop_ids, model.vocab);
 }

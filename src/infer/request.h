@@ -79,6 +79,7 @@ struct Request {
   std::shared_ptr<StreamState> stream = {};
   std::vector<RequestText> sequences = {};  // n
   int64_t ticket = 0;
+  uint64_t salt = 0;                           // of cache_salt
   int64_t open = 0;                            // sequences whose end is not published
   int64_t waiting = 0;                         // sequences that have not been part of a step
   double submitted = 0;                        // seconds on the engine's clock

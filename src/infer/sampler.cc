@@ -61,22 +61,32 @@ TokenCounts::Token& TokenCounts::token(int32_t id) {
 
 void TokenCounts::add_prompt(std::span<const int32_t> ids) {
   if (repetition_ == 1) return;
-  for (int32_t id : ids) token(id).seen = true;
+  for (int32_t id : ids) token(id).prompt = true;
 }
 
 void TokenCounts::add_output(int32_t id) {
   ++outputs_;
   if (!grows()) return;
+  const size_t known = tokens_.size();
   Token& added = token(id);
-  added.seen = true;
+  if (tokens_.size() > known) added.output_only = true;
   ++added.outputs;
+}
+
+void TokenCounts::remove_output(int32_t id) {
+  --outputs_;
+  if (!grows()) return;
+  Token& removed = token(id);
+  if (--removed.outputs > 0 || !removed.output_only) return;
+  index_.erase(id);  // it was added with this output, behind all others
+  tokens_.pop_back();
 }
 
 TokenCounts::Values TokenCounts::values(const Token& t) const {
   const bool forbidden = t.stops && outputs_ < min_tokens_;
   const double penalty = t.outputs > 0 ? presence_ + frequency_ * t.outputs : 0;
   return {.bias = forbidden ? -std::numeric_limits<float>::infinity() : t.bias,
-          .repetition = t.seen ? static_cast<float>(repetition_) : 1.0f,
+          .repetition = t.prompt || t.outputs > 0 ? static_cast<float>(repetition_) : 1.0f,
           .penalty = static_cast<float>(penalty)};
 }
 

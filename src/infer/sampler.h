@@ -29,6 +29,7 @@ class TokenCounts {
 
   void add_prompt(std::span<const int32_t> ids);
   void add_output(int32_t id);
+  void remove_output(int32_t id);  // the last one added
   int64_t outputs() const { return outputs_; }
 
   // Whether the next token's logits are adjusted.
@@ -43,7 +44,8 @@ class TokenCounts {
   struct Token {
     int32_t id = 0, outputs = 0;
     float bias = 0;
-    bool stops = false, seen = false;  // seen: in the prompt or generated
+    bool stops = false, prompt = false;  // prompt: is in it
+    bool output_only = false;            // has an entry because it was generated
   };
   struct Values {
     float bias, repetition, penalty;

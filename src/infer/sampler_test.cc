@@ -19,6 +19,30 @@ std::map<int32_t, int> draw(const std::vector<float>& logits, const SamplingOpti
   return seen;
 }
 
+// What a draft that was wrong added is gone, entry by entry.
+TEST(TokenCounts, OutputsCanBeTakenBack) {
+  const SamplingOptions options{
+      .repetition_penalty = 1.5, .frequency_penalty = 0.5, .logit_bias = {{3, 0.0f}, {4, 1.0f}}};
+  const auto entries = [](const TokenCounts& counts) {
+    std::pair<std::vector<int32_t>, std::vector<float>> all;
+    counts.append_entries(0, all.first, all.second);
+    return all;
+  };
+  const std::vector<int32_t> ends = {9}, prompt = {1, 2, 1}, outputs = {7, 3, 2, 7, 4, 8, 9, 8};
+  TokenCounts counts(options, 5, ends);
+  counts.add_prompt(prompt);
+  std::vector<decltype(entries(counts))> before;
+  for (const int32_t id : outputs) {
+    before.push_back(entries(counts));
+    counts.add_output(id);
+  }
+  for (size_t i = outputs.size(); i > 0; --i) {
+    EXPECT_NE(entries(counts), before[i - 1]);
+    counts.remove_output(outputs[i - 1]);
+    EXPECT_EQ(entries(counts), before[i - 1]) << i;
+  }
+}
+
 TEST(Sampler, GreedyTakesTheLowestOfEqualMaxima) {
   const std::vector<float> logits = {1, 3, 3, 2};
   EXPECT_EQ(sample_token(logits, {.temperature = 0}, 0, 0), 1);

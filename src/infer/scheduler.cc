@@ -289,40 +289,72 @@ void Scheduler::expire(double now) {
     end(by_id_.at(deadlines_.begin()->second), FinishReason::kTimeout);
 }
 
+int64_t Scheduler::draft_room(SequenceId id) const {
+  const SequenceRecord& s = find(id);
+  if (s.state != State::kRunning || !s.siblings.empty() || s.sampled != s.delivered() || remaining(s) != 1) return 0;
+  return std::min<int64_t>(s.limit - s.sampled - 1, blocks_.options().block_size - 1);  // kNeverEvict: what it reserves
+}
+
+void Scheduler::propose(SequenceId id, std::span<const int32_t> drafts) {
+  check(static_cast<int64_t>(drafts.size()) <= draft_room(id), ErrorCode::kInternal,
+        "scheduler: {} drafts of sequence {}, at most {}", drafts.size(), id, draft_room(id));
+  SequenceRecord& s = at(by_id_.at(id));
+  s.proposed.assign(1, s.tokens.back());
+  s.proposed.insert(s.proposed.end(), drafts.begin(), drafts.end());
+  s.proposed_step = planned_step_ + 1;
+}
+
+// The tokens of a step's entry: takes back what wrong drafts computed, then appends the tokens.
+void Scheduler::deliver(int32_t record, const ScheduledSequence& entry, std::span<const SampledToken> results) {
+  SequenceRecord& s = at(record);
+  const auto count = static_cast<int64_t>(results.size());
+  if (s.id != entry.id || s.state == State::kEnded) {
+    stats_.overrun_tokens += count;
+    return;
+  }
+  if (entry.drafts > 0) {
+    const int64_t wrong = entry.drafts + 1 - count;
+    s.drafted = 0;
+    s.sampled -= wrong;
+    stats_.accepted_tokens += count - 1;
+    if (s.state == State::kRunning) {  // not preempted since
+      s.computed -= wrong;
+      s.furthest = s.computed;
+      blocks_.truncate(s.table, s.computed);
+    }
+  }
+  const int64_t block_size = blocks_.options().block_size, full = static_cast<int64_t>(s.tokens.size()) / block_size;
+  for (const SampledToken& result : results) {
+    if (result.end == FinishReason::kError) return end(record, FinishReason::kError);
+    s.tokens.push_back(result.token);
+    s.adjusted = std::min(result.adjusted >= 0 ? result.adjusted : s.adjusted + 1, s.params.max_adjusted);
+    ++stats_.sampled_tokens;
+    if (result.end != FinishReason::kNone) return end(record, result.end);
+  }
+  if (s.delivered() == s.limit)
+    end(record, s.limit < s.params.max_tokens ? FinishReason::kContext : FinishReason::kLength);
+  else if (s.table >= 0 && static_cast<int64_t>(s.tokens.size()) / block_size > full)
+    blocks_.publish(s.table, s.tokens);
+}
+
 void Scheduler::commit(int64_t step, std::span<const SampledToken> results) {
   check(step == committed_step_ + 1 && step <= planned_step_, ErrorCode::kInternal,
         "scheduler: commit of step {} after {} ({} planned)", step, committed_step_, planned_step_);
   const PlannedStep& planned = planned_steps_[static_cast<size_t>(step) % planned_steps_.size()];
-  check(static_cast<int64_t>(results.size()) == planned.plan.logit_rows, ErrorCode::kInternal,
-        "scheduler: {} results for {} logit rows of step {}", results.size(), planned.plan.logit_rows, step);
-  const int64_t block_size = blocks_.options().block_size;
-  size_t row = 0;
+  size_t taken = 0;
   for (size_t i = 0; i < planned.plan.sequences.size(); ++i) {
-    if (!planned.plan.sequences[i].samples) continue;
-    const SampledToken& result = results[row++];
-    check(result.id == planned.plan.sequences[i].id, ErrorCode::kInternal,
-          "scheduler: result {} of step {} is of sequence {}, the plan has {}", row - 1, step, result.id,
-          planned.plan.sequences[i].id);
-    const int32_t record = planned.records[i];
-    SequenceRecord& s = at(record);
-    if (s.id != result.id || s.state == State::kEnded) {
-      ++stats_.overrun_tokens;
-      continue;
+    const ScheduledSequence& entry = planned.plan.sequences[i];
+    if (!entry.samples) continue;
+    size_t count = 0;
+    for (; taken + count < results.size() && results[taken + count].id == entry.id; ++count) {
     }
-    if (result.end == FinishReason::kError) {
-      end(record, FinishReason::kError);
-      continue;
-    }
-    s.tokens.push_back(result.token);
-    s.adjusted = std::min(result.adjusted >= 0 ? result.adjusted : s.adjusted + 1, s.params.max_adjusted);
-    ++stats_.sampled_tokens;
-    if (result.end != FinishReason::kNone)
-      end(record, result.end);
-    else if (s.delivered() == s.limit)
-      end(record, s.limit < s.params.max_tokens ? FinishReason::kContext : FinishReason::kLength);
-    else if (s.table >= 0 && static_cast<int64_t>(s.tokens.size()) % block_size == 0)
-      blocks_.publish(s.table, s.tokens);
+    check(count >= 1 && count <= static_cast<size_t>(entry.drafts) + 1, ErrorCode::kInternal,
+          "scheduler: {} results of sequence {} in step {} (want 1 to {})", count, entry.id, step, entry.drafts + 1);
+    deliver(planned.records[i], entry, results.subspan(taken, count));
+    taken += count;
   }
+  check(taken == results.size(), ErrorCode::kInternal, "scheduler: {} results for step {}, which has {}",
+        results.size(), step, taken);
   committed_step_ = step;
   blocks_.step_done(step);
   stats_.running = static_cast<int64_t>(running_.size());
@@ -339,6 +371,7 @@ void Scheduler::fail_running() {
   for (const Order& order : waiting_) {  // their undelivered samples are lost
     SequenceRecord& s = at(by_id_.at(order.second));
     s.sampled = s.delivered();
+    s.drafted = 0;
   }
   blocks_.forget_cache();
   stats_.running = 0;

@@ -23,6 +23,11 @@
 //     first, FIFO within one; a level of priority equals ageing_seconds of waiting, so nothing starves. Running
 //     sequences are preempted from the end of that order and only for earlier ones: the first always proceeds. The
 //     first waiting sequence is never overtaken because it is large.
+//   - Drafts: tokens that the caller guesses, propose(). A decode computes its next token and the drafts behind it, and
+//     each gives a row; commit() tells the tokens that are true: as many as drafts were right, and one more. Until then
+//     nothing else of the sequence is planned: its next token is known to neither host nor device. The slots of wrong
+//     drafts are taken back at commit(); only tokens delivered are published. Drafts never cost another sequence its
+//     token, row, adjusted logit or block of a step.
 //   - The adjusted logits of a step are assigned in that order; a sequence whose own do not fit waits for a later step.
 //   - Every sequence is reported exactly once by take_finished(), with the reason.
 #pragma once
@@ -92,9 +97,11 @@ struct ScheduledSequence {
   TableId table = 0;           // BlockManager::blocks(table, group)
   int64_t first_position = 0;  // of the computed tokens; the KV length after the step is first_position + count
   int32_t count = 0;
+  int32_t drafts = 0;       // its last tokens, guessed: each of them has a row too, after that of the token before
   int32_t scores = 0;       // prompt tokens whose rows give logits too,
   int64_t scores_from = 0;  // from this position on
-  bool samples = false;     // the row of its last token gives logits; commit() gets the token
+  bool samples = false;     // the rows of its last token, or of its last true token and the drafts, give logits;
+                            // commit() gets the tokens
   std::span<const int32_t> ids =
       {};  // [count]; empty: the one id is on the device, sampled by the last step of this slot
   std::array<int64_t, kMaxCacheGroups> changed = {};  // first table entry that differs from this slot's last plan
@@ -107,7 +114,7 @@ struct StepPlan {
   std::vector<ScheduledSequence> sequences;  // single tokens (decodes) first, then longer chunks
   int64_t decodes = 0;                       // number of single tokens
   int64_t tokens = 0;                        // sum of counts
-  int64_t logit_rows = 0;                    // number of sampling sequences
+  int64_t logit_rows = 0;                    // of sampling sequences: one each, and one a draft
   std::vector<BlockCopy> copies;             // to run before the first kernel
   std::vector<SequenceId> preempted;         // now waiting; their slots are free
   bool empty() const { return sequences.empty(); }
@@ -130,6 +137,7 @@ struct SchedulerStats {
   // totals:
   int64_t submitted = 0, refused = 0, finished = 0, steps = 0, preemptions = 0;
   int64_t computed_tokens = 0, recomputed_tokens = 0, reused_tokens = 0, sampled_tokens = 0, overrun_tokens = 0;
+  int64_t drafted_tokens = 0, accepted_tokens = 0;  // drafts computed, and of them right
 };
 
 class Scheduler {
@@ -145,8 +153,14 @@ class Scheduler {
   // The next step. An empty plan needs no run and no commit: commit what is in flight, or wait for submissions. Valid
   // until its commit, an empty one until the next call. kInternal with more than kMaxInFlight steps in flight.
   const StepPlan& schedule(double now);
-  // Results of a step, called in step order: one entry per sampling sequence of the plan, in the plan's order.
+  // Results of a step, called in step order, in the plan's order: an entry for each sampling sequence, and behind it
+  // one for each of its drafts that was right, but none after one that ends the sequence.
   void commit(int64_t step, std::span<const SampledToken> results);
+  // How many drafts the sequence can take in the next schedule(); 0 unless it decodes and its tokens are all delivered.
+  int64_t draft_room(SequenceId id) const;
+  // Tokens that may follow tokens(id), for the next schedule() alone, which takes as many of the first as there is room
+  // for. At most draft_room().
+  void propose(SequenceId id, std::span<const int32_t> drafts);
   // The device failed: all steps in flight are lost, every running sequence ends as kError, cached content is dropped;
   // waiting sequences (also preempted ones) stay and can run again.
   void fail_running();
@@ -174,6 +188,9 @@ class Scheduler {
     int64_t scored = 0;                 // score_prompt: prompt tokens whose rows are planned
     int64_t furthest = 0;               // the largest `computed` so far: tokens below it are recomputed
     int64_t adjusted = 0;               // logits, for the next token after those delivered
+    std::vector<int32_t> proposed;      // its last token and the drafts behind it,
+    int64_t proposed_step = 0;          // for this step
+    int64_t drafted = 0;                // drafts of the step in flight, which is then its only one
     double order = 0;                   // virtual arrival
     TableId table = -1;
     int32_t slot = -1;
@@ -188,8 +205,9 @@ class Scheduler {
     std::vector<ScheduledSequence> chunks;
     std::vector<int32_t> chunk_records;
     int64_t tokens_left = 0, rows_left = 0, adjusted_left = 0;
-    int64_t decodes_ahead = 0;  // decodes still to be planned
-    Blocks promised = {};       // blocks that admitted prompts have yet to allocate
+    int64_t decodes_ahead = 0;                    // decodes still to be planned
+    int64_t drafts_left = 0, adjusted_spare = 0;  // what decodes and prompts of running sequences leave to drafts
+    Blocks promised = {};                         // blocks that admitted prompts have yet to allocate
   };
   using Order = std::pair<double, SequenceId>;
 
@@ -214,10 +232,12 @@ class Scheduler {
   void hand_over(int32_t record);
   void end(int32_t record, FinishReason reason);
 
+  void deliver(int32_t record, const ScheduledSequence& entry, std::span<const SampledToken> results);
   int64_t remaining(const SequenceRecord& s) const;
   int64_t adjusted_logits(const SequenceRecord& s) const;
   int64_t scorable(const SequenceRecord& s, const PlannedStep& planned) const;
   void plan_scores(SequenceRecord& s, ScheduledSequence& entry, PlannedStep& planned);
+  int64_t drafts_now(const SequenceRecord& s, PlannedStep& planned) const;
   bool may_sample(const SequenceRecord& s, const PlannedStep& planned) const;
   void expire(double now);
   void plan_running(PlannedStep& planned);
@@ -233,7 +253,8 @@ class Scheduler {
   bool make_room(size_t position, int64_t tokens, PlannedStep& planned);
   void plan_one(size_t position, PlannedStep& planned);
   void plan_chunk(size_t position, PlannedStep& planned);
-  void plan_tokens(int32_t record, int64_t count, PlannedStep& planned);
+  void plan_tokens(int32_t record, int64_t count, PlannedStep& planned, int64_t drafts = 0);
+  void plan_sample(SequenceRecord& s, int64_t drafts, PlannedStep& planned);
   void preempt(int32_t record, PlannedStep& planned);
 
   SchedulerOptions options_;

@@ -9,6 +9,7 @@ namespace octet {
 // Tokens the sequence can compute before another sample must be planned.
 int64_t Scheduler::remaining(const SequenceRecord& s) const {
   if (!s.siblings.empty()) return s.prompt_length - 1 - s.computed;
+  if (s.drafted > 0) return 0;
   if (s.sampled == s.limit) return 0;
   return s.prompt_length + s.sampled - s.computed;
 }
@@ -36,6 +37,26 @@ void Scheduler::plan_scores(SequenceRecord& s, ScheduledSequence& entry, Planned
   s.scored = to;
   planned.rows_left -= entry.scores;
   planned.adjusted_left -= entry.scores;
+}
+
+// Drafts that it computes behind its next token.
+int64_t Scheduler::drafts_now(const SequenceRecord& s, PlannedStep& planned) const {
+  if (s.proposed_step != planned.plan.step || s.sampled != s.delivered()) return 0;
+  const int64_t others = planned.decodes_ahead + 1, block_size = blocks_.options().block_size;
+  const int64_t kept = static_cast<int64_t>(running_.size()) * block_size;  // a block for each sequence
+  int64_t most = std::min({static_cast<int64_t>(s.proposed.size()) - 1, planned.drafts_left,
+                           planned.tokens_left - others, planned.rows_left - others});
+  most = std::min(most, blocks_.room(s.table, 1 + most + kept) - 1 - kept);
+  const int64_t spare = std::min(planned.adjusted_spare, planned.adjusted_left - adjusted_logits(s));
+  int64_t drafts = 0, adjusted = 0;
+  for (; drafts < most; ++drafts) {
+    const int64_t more = std::min(s.adjusted + drafts + 1, s.params.max_adjusted);
+    if (more > 0 && adjusted + more > spare) break;
+    adjusted += more;
+  }
+  planned.adjusted_spare -= adjusted;
+  planned.drafts_left -= drafts;
+  return drafts;
 }
 
 bool Scheduler::may_sample(const SequenceRecord& s, const PlannedStep& planned) const {
@@ -79,10 +100,18 @@ const StepPlan& Scheduler::schedule(double now) {
 void Scheduler::plan_running(PlannedStep& planned) {
   for (size_t i = 0; i < running_.size(); ++i) fork_if_ready(running_[i]);
   planned.decodes_ahead = 0;
+  planned.adjusted_spare = options_.max_adjusted;
   for (int32_t record : running_) {
-    blocks_.slide(at(record).table);
-    if (remaining(at(record)) == 1) ++planned.decodes_ahead;
+    const SequenceRecord& s = at(record);
+    if (s.drafted == 0) blocks_.slide(s.table);  // not on tokens that may be taken back
+    if (remaining(s) == 1) ++planned.decodes_ahead;
+    planned.adjusted_spare -= adjusted_logits(s);
   }
+  // A row for each sequence and for one to admit; a block's tokens for prompts.
+  const auto running = static_cast<int64_t>(running_.size());
+  const int64_t rows = std::min(running + 1, options_.max_sequences);
+  planned.drafts_left =
+      std::min(options_.max_logit_rows - rows, options_.token_budget - running - blocks_.options().block_size);
   may_preempt_ = options_.policy == SchedulingPolicy::kMaxUtilization;
   for (size_t i = 0; i < running_.size(); ++i) {
     const SequenceRecord& s = at(running_[i]);
@@ -100,7 +129,9 @@ void Scheduler::plan_one(size_t position, PlannedStep& planned) {
   if (count > 1) return plan_chunk(position, planned);
   const bool samples = at(record).siblings.empty();
   if (planned.tokens_left < 1 || (samples && !may_sample(at(record), planned))) return;
-  if (make_room(position, 1, planned)) plan_tokens(record, 1, planned);
+  if (!make_room(position, 1, planned)) return;
+  const int64_t drafts = samples ? drafts_now(at(record), planned) : 0;
+  plan_tokens(record, 1 + drafts, planned, drafts);
 }
 
 void Scheduler::plan_chunk(size_t position, PlannedStep& planned) {
@@ -138,15 +169,28 @@ void Scheduler::preempt(int32_t record, PlannedStep& planned) {
   ++stats_.preemptions;
 }
 
-void Scheduler::plan_tokens(int32_t record, int64_t count, PlannedStep& planned) {
+// The rows of its last token and its drafts.
+void Scheduler::plan_sample(SequenceRecord& s, int64_t drafts, PlannedStep& planned) {
+  for (int64_t i = 0; i <= drafts; ++i, ++s.sampled) planned.adjusted_left -= adjusted_logits(s);
+  planned.plan.logit_rows += 1 + drafts;
+  planned.rows_left -= 1 + drafts;
+  s.drafted = drafts;
+  stats_.drafted_tokens += drafts;
+}
+
+// `drafts`: the last of the `count` tokens.
+void Scheduler::plan_tokens(int32_t record, int64_t count, PlannedStep& planned, int64_t drafts) {
   SequenceRecord& s = at(record);
   StepPlan& plan = planned.plan;
   check(blocks_.allocate(s.table, count, plan.step, plan.copies), ErrorCode::kInternal,
         "scheduler: no room for {} tokens of sequence {}", count, s.id);
   ScheduledSequence entry{.id = s.id, .slot = s.slot, .table = s.table, .first_position = s.computed};
   entry.count = static_cast<int32_t>(count);
-  entry.samples = s.siblings.empty() && count == remaining(s);
-  if (s.computed < static_cast<int64_t>(s.tokens.size()))
+  entry.drafts = static_cast<int32_t>(drafts);
+  entry.samples = s.siblings.empty() && count - drafts == remaining(s);
+  if (drafts > 0)
+    entry.ids = std::span(s.proposed).first(static_cast<size_t>(count));
+  else if (s.computed < static_cast<int64_t>(s.tokens.size()))
     entry.ids = std::span(s.tokens).subspan(static_cast<size_t>(s.computed), static_cast<size_t>(count));
   for (int g = 0; g < blocks_.groups(); ++g) entry.changed[static_cast<size_t>(g)] = blocks_.take_changed(s.table, g);
   if (s.params.score_prompt) plan_scores(s, entry, planned);
@@ -160,11 +204,7 @@ void Scheduler::plan_tokens(int32_t record, int64_t count, PlannedStep& planned)
   if (fills_block) blocks_.publish(s.table, s.tokens);
   plan.tokens += count;
   planned.tokens_left -= count;
-  if (!entry.samples) return;
-  planned.adjusted_left -= adjusted_logits(s);
-  ++s.sampled;
-  ++plan.logit_rows;
-  --planned.rows_left;
+  if (entry.samples) plan_sample(s, drafts, planned);
 }
 
 // Forks when all of the prompt but its last token is computed; each of the n sequences computes that token itself.

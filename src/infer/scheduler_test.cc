@@ -3,67 +3,12 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "infer/testing/scheduler_fake_engine.h"
+#include "infer/testing/scheduler_soak.h"
 
 namespace octet {
 namespace {
 
-using test::FakeEngine;
-using test::FakeRequest;
-
-std::vector<int32_t> random_prompt(Philox& random, int64_t length) {
-  std::vector<int32_t> tokens(static_cast<size_t>(length));
-  for (int32_t& token : tokens) token = static_cast<int32_t>(random.below(test::kVocabulary));
-  return tokens;
-}
-
-FakeRequest request(uint64_t seed, int64_t prompt, int64_t output, bool stops = false) {
-  Philox random(seed, 2);
-  return {.params = {.prompt = random_prompt(random, prompt), .max_tokens = output}, .stops = stops};
-}
-
-SchedulerOptions options(SchedulingPolicy policy = SchedulingPolicy::kMaxUtilization) {
-  return {.policy = policy, .context_length = 256, .max_sequences = 8, .token_budget = 64};
-}
-
-BlockManagerOptions full(int32_t blocks, int32_t block_size = 4) {
-  return {.groups = {{.blocks = blocks}}, .block_size = block_size};
-}
-
-BlockManagerOptions full_and_window(int32_t blocks, int32_t window_blocks) {
-  return {.groups = {{.blocks = blocks}, {.window = 10, .blocks = window_blocks}}, .block_size = 4};
-}
-
-// Completed sequences equal what each would generate alone; others are a prefix of it.
-void expect_right_outputs(const FakeEngine& engine) {
-  for (const auto& [id, reason] : engine.ended) {
-    const auto want = engine.expected(id);
-    const auto& got = engine.outputs.at(id);
-    const bool complete =
-        reason == FinishReason::kStop || reason == FinishReason::kLength || reason == FinishReason::kContext;
-    ASSERT_LE(got.size(), want.size()) << "sequence " << id;
-    ASSERT_TRUE(std::equal(got.begin(), got.end(), want.begin())) << "sequence " << id;
-    ASSERT_TRUE(!complete || got.size() == want.size()) << "sequence " << id << " " << finish_reason_name(reason);
-  }
-}
-
-void expect_nothing_held(FakeEngine& engine) {
-  for (int g = 0; g < engine.blocks().groups(); ++g) {
-    EXPECT_EQ(engine.blocks().stats(g).used, 0);
-    EXPECT_EQ(engine.blocks().stats(g).deferred, 0);
-  }
-  EXPECT_EQ(engine.scheduler().stats().waiting, 0);
-  EXPECT_EQ(engine.scheduler().stats().running, 0);
-  EXPECT_EQ(engine.scheduler().stats().queued_tokens, 0);
-  EXPECT_FALSE(engine.scheduler().has_work());
-}
-
-void expect_clean_end(FakeEngine& engine) {
-  engine.drain();
-  expect_right_outputs(engine);
-  expect_nothing_held(engine);
-  EXPECT_EQ(static_cast<int64_t>(engine.ended.size()), engine.scheduler().stats().submitted);
-}
+using namespace test;
 
 class EveryPolicy : public testing::TestWithParam<std::tuple<SchedulingPolicy, int64_t>> {
  protected:
@@ -147,6 +92,23 @@ TEST_P(EveryPolicy, CancelsAtAnyMoment) {
     }
 }
 
+// Right drafts are taken in one step, wrong ones leave nothing behind: of a text alone, in every block position.
+TEST_P(EveryPolicy, DraftsChangeNoToken) {
+  for (const BlockManagerOptions& blocks : {full(40), full_and_window(40, 20), full(22)}) {
+    FakeEngine engine(options(policy()), blocks, lag());
+    engine.drafting = true;
+    for (uint64_t i = 0; i < 24; ++i) {
+      FakeRequest r = request(i, 1 + static_cast<int64_t>(i), 30, i % 2 == 0);
+      r.params.n = i % 5 == 4 ? 3 : 1;
+      engine.submit(r);
+    }
+    expect_clean_end(engine);
+    const SchedulerStats& stats = engine.scheduler().stats();
+    EXPECT_GT(stats.accepted_tokens, 20);
+    EXPECT_GT(stats.drafted_tokens, stats.accepted_tokens + 20);
+  }
+}
+
 TEST_P(EveryPolicy, EndsAtTheContext) {
   FakeEngine engine(options(policy()), full(128), lag());
   engine.submit(request(1, 250, 100));
@@ -193,6 +155,72 @@ TEST(Scheduler, PreemptionChangesNoToken) {
     EXPECT_EQ(a.outputs, b.outputs);
     EXPECT_GT(a.scheduler().stats().recomputed_tokens, 0);
     EXPECT_EQ(a.scheduler().stats().reused_tokens > 0, reuse);
+  }
+}
+
+TEST(Scheduler, DraftsSaveSteps) {
+  BlockManager blocks(full(64));
+  SchedulerOptions o = options();
+  o.max_logit_rows = 16;
+  Scheduler scheduler(o, blocks);
+  const SequenceId id = scheduler.submit({.prompt = {1, 2, 3}, .max_tokens = 9}, 0).id;
+  const auto commit = [&](std::vector<int32_t> tokens) {
+    std::vector<SampledToken> results;
+    for (int32_t token : tokens) results.push_back({id, token});
+    scheduler.commit(scheduler.stats().steps, results);
+  };
+  scheduler.schedule(0);
+  EXPECT_EQ(scheduler.draft_room(id), 0);  // its prompt is not computed
+  commit({4});
+  EXPECT_EQ(scheduler.draft_room(id), 3);  // a block less one; 8 are left
+  EXPECT_THROW(scheduler.propose(id, std::vector<int32_t>(4)), Error);
+  scheduler.propose(id, std::vector<int32_t>{5, 6, 9});
+  const StepPlan& plan = scheduler.schedule(0);
+  ASSERT_EQ(plan.sequences.size(), 1u);
+  EXPECT_EQ(plan.sequences[0].count, 4);
+  EXPECT_EQ(plan.sequences[0].drafts, 3);
+  EXPECT_EQ(plan.logit_rows, 4);
+  EXPECT_EQ(plan.decodes, 0);
+  EXPECT_EQ(std::vector<int32_t>(plan.sequences[0].ids.begin(), plan.sequences[0].ids.end()),
+            (std::vector<int32_t>{4, 5, 6, 9}));
+  EXPECT_TRUE(scheduler.schedule(0).empty());  // its next token is not known
+  EXPECT_THROW(commit({5, 6, 7, 8, 9}), Error);
+  commit({5, 6, 7});
+  EXPECT_EQ(blocks.stats(0).used, 2);  // six tokens, the last is not computed
+  EXPECT_EQ(scheduler.tokens(id).size(), 7u);
+  scheduler.propose(id, std::vector<int32_t>{1, 2});
+  EXPECT_EQ(scheduler.schedule(0).sequences[0].first_position, 6);
+  EXPECT_TRUE(scheduler.cancel(id));
+  commit({8, 1});
+  EXPECT_EQ(blocks.stats(0).used, 0);
+  EXPECT_EQ(blocks.stats(0).deferred, 0);
+  EXPECT_EQ(blocks.stats(0).cached, 1);  // of the seven tokens delivered
+}
+
+// A text that drafts as much as it may leaves rows, adjusted logits and blocks to those behind it.
+TEST(Scheduler, DraftsCostOthersNothing) {
+  SchedulerOptions o = options();
+  o.max_logit_rows = 8;
+  o.max_adjusted = 50;
+  for (const bool drafting : {false, true}) {
+    BlockManager blocks(full(24));
+    Scheduler scheduler(o, blocks);
+    for (int i = 0; i < 4; ++i)
+      scheduler.submit({.prompt = {1, 2, 3}, .max_tokens = 12, .adjusted = 2, .max_adjusted = 9}, 0);
+    std::map<SequenceId, int64_t> last;
+    for (int64_t step = 1; scheduler.has_work(); ++step) {
+      for (SequenceId id = 1; drafting && step > 1 && id <= 4; ++id)
+        if (const int64_t room = last.contains(id) ? 0 : scheduler.draft_room(id); room > 0)
+          scheduler.propose(id, std::vector<int32_t>(static_cast<size_t>(room), 96));
+      const StepPlan& plan = scheduler.schedule(0);
+      ASSERT_FALSE(plan.empty());
+      std::vector<SampledToken> results;
+      for (const ScheduledSequence& s : plan.sequences) results.push_back({.id = s.id, .token = 5});
+      scheduler.commit(plan.step, results);
+      for (const FinishedSequence& f : scheduler.take_finished()) last[f.id] = step;
+    }
+    for (SequenceId id = 1; id <= 4; ++id) EXPECT_EQ(last.at(id), 12) << drafting;
+    EXPECT_EQ(scheduler.stats().drafted_tokens > 10, drafting);
   }
 }
 
@@ -452,54 +480,8 @@ TEST(Scheduler, RefusesMisuse) {
   EXPECT_EQ(scheduler.take_finished().front().reason, FinishReason::kError);
 }
 
-// Thousands of requests with everything at once; scheduler and blocks are verified before and after every step.
 TEST(SchedulerSoak, EverythingAtOnce) {
-  for (uint64_t seed = 1; seed <= 8; ++seed) {
-    SCOPED_TRACE(seed);
-    Philox random(seed);
-    SchedulerOptions o = options(seed % 4 == 0 ? SchedulingPolicy::kNeverEvict : SchedulingPolicy::kMaxUtilization);
-    o.token_budget = 24 + static_cast<int64_t>(random.below(60));
-    o.max_logit_rows = seed % 3 == 0 ? 5 : 0;
-    o.max_adjusted = seed % 2 == 0 ? 100 : 400;
-    o.max_queue = 40;
-    o.ageing_seconds = 15;
-    const BlockManagerOptions blocks = seed % 2 == 0 ? full(70) : full_and_window(75, 40);
-    FakeEngine engine(o, blocks, static_cast<int64_t>(seed % 3));
-    std::vector<std::vector<int32_t>> systems;
-    for (int64_t i = 0; i < 4; ++i) systems.push_back(random_prompt(random, 10 + 9 * i));
-    int64_t refused = 0;
-    while (engine.scheduler().stats().submitted < 1500) {
-      for (uint64_t i = random.below(3); i > 0; --i) {
-        FakeRequest r{.params = {.max_tokens = 1 + static_cast<int64_t>(random.below(40))},
-                      .stops = random.below(2) == 0};
-        if (random.below(3) > 0) r.params.prompt = systems[random.below(systems.size())];
-        const auto own = random_prompt(random, 1 + static_cast<int64_t>(random.below(random.below(8) ? 20 : 150)));
-        r.params.prompt.insert(r.params.prompt.end(), own.begin(), own.end());
-        r.params.n = random.below(6) ? 1 : 1 + static_cast<int64_t>(random.below(4));
-        if (r.params.n == 1 && random.below(7) == 0) r.params.score_prompt = true, r.params.reuse_prefix = false;
-        r.params.priority = static_cast<int32_t>(random.below(4)) - 1;
-        r.params.adapter = random.below(5) == 0;
-        if (random.below(3) == 0) r.params.adjusted = 30, r.params.max_adjusted = 60;
-        if (random.below(8) == 0) r.params.deadline = engine.now + 1 + static_cast<double>(random.below(60));
-        refused += engine.submit(r).id < 0;
-      }
-      if (random.below(6) == 0) {
-        const int64_t last = engine.scheduler().stats().submitted;
-        engine.scheduler().cancel(std::max<int64_t>(1, last - static_cast<int64_t>(random.below(40))));
-      }
-      if (random.below(400) == 0) engine.device_error();
-      engine.turn();
-    }
-    expect_clean_end(engine);
-    EXPECT_GT(refused, 0);
-    std::map<FinishReason, int64_t> reasons;
-    for (const auto& [id, reason] : engine.ended) ++reasons[reason];
-    for (const FinishReason reason :
-         {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled, FinishReason::kTimeout})
-      EXPECT_GT(reasons[reason], 10) << finish_reason_name(reason);
-    EXPECT_EQ(engine.preempted > 0, o.policy == SchedulingPolicy::kMaxUtilization);
-    EXPECT_GT(engine.blocks().stats(0).hits, 100);
-  }
+  for (uint64_t seed = 1; seed <= 8; ++seed) test::run_everything(seed, 1500, /*drafting=*/seed > 4);
 }
 
 }  // namespace

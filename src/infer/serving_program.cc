@@ -10,6 +10,7 @@ namespace octet {
 namespace {
 
 constexpr int64_t kSmallestMixed = 16;          // tokens
+constexpr int64_t kVerifiedRows = 256;          // of a step, the most that drafts add to
 constexpr int64_t kFewEntries = 1024;           // of adjust_logits: buckets for steps with few
 constexpr int64_t kManyEntries = 65536;         // and many adjusted logits
 constexpr int64_t kReserve = int64_t{1} << 28;  // bytes left for a GPU's driver and libraries: graphs, workspaces
@@ -75,7 +76,10 @@ class ProgramBuilder {
           "numbers)",
           o.max_sequences, o.max_step_tokens, o.context, o.block_size, o.max_entries);
     limits.tokens = o.max_step_tokens;
-    limits.sequences = limits.rows = limits.masks = std::min(o.max_sequences, o.max_step_tokens);
+    limits.sequences = std::min(o.max_sequences, o.max_step_tokens);
+    // Drafts pay with few texts: many have a row each.
+    const int64_t verified = std::min(limits.sequences * (1 + o.draft_tokens), kVerifiedRows);
+    limits.rows = limits.masks = std::min(std::max(limits.sequences, verified), o.max_step_tokens);
     limits.vocab = model_.embedding.vocab_size;
     // A sequence adjusts the logits of its own tokens and of biased tokens.
     const int64_t text_entries = std::min(limits.vocab, limits.context + kFewEntries);
@@ -128,6 +132,12 @@ class ProgramBuilder {
     const int64_t multiple = blocks ? std::min<int64_t>(options_.target.fp8_alignment, 4) : 1;
     for (int64_t n : bucket_sizes(1, out_.limits.sequences, multiple))
       add_forward(program, out_.decode, fmt::format("decode.{}", n), n, n, /*max_query_len=*/1);
+    // A text and its drafts: few tokens, each padded one costs.
+    for (int64_t tokens = 2; options_.draft_tokens > 0 && tokens < std::min(kSmallestMixed, out_.limits.tokens);
+         tokens += tokens < 8 ? multiple : 4)
+      if (tokens % multiple == 0)
+        add_forward(program, out_.mixed, fmt::format("mixed.{}", tokens), tokens,
+                    std::min(tokens, out_.limits.sequences), 0);
     for (int64_t tokens : bucket_sizes(std::min(kSmallestMixed, out_.limits.tokens), out_.limits.tokens, multiple))
       add_forward(program, out_.mixed, fmt::format("mixed.{}", tokens), tokens, out_.limits.sequences, 0);
   }

@@ -28,6 +28,7 @@ struct ServingOptions {
   int64_t block_size = 0;          // 0 = 64 on GPUs, 16 on CPUs
   int64_t kv_cache_bytes = 0;      // 0 = what memory_fraction leaves
   double memory_fraction = 0.9;    // of the device's free memory
+  int64_t draft_tokens = 0;        // tokens of a text that a step verifies beside its next one; 0: no speculation
   int64_t max_entries = 0;  // of adjust_logits in a step; 0 = 65536, or what one sequence may need if that is more
   bool warm_up = true;      // run every graph before the first request (GPUs only)
   std::function<void(const EnginePlan&)> planned = {};  // called when memory is planned, before weights are read

@@ -203,6 +203,19 @@ TEST(Summary, RatesGoodputEnergyAndCost) {
   EXPECT_NE(to_text(summary).find("1 requests failed, the first: the <device> failed"), std::string::npos);
 }
 
+TEST(Summary, TellsWhatWasDrafted) {
+  DriveResult result = two_requests();
+  EXPECT_EQ(to_text(summarize(result, {}, 0)).find("drafted"), std::string::npos);
+  result.before.drafts = 10, result.before.drafted_tokens = 40, result.before.accepted_at[0] = 10;
+  result.after.drafts = 30, result.after.drafted_tokens = 100, result.after.accepted_tokens = 24;
+  result.after.accepted_at = {26, 8};
+  const LoadSummary summary = summarize(result, {}, 0);
+  EXPECT_NE(to_text(summary).find("20 times 3.00 tokens drafted, 40.0 % accepted; by place 0.80 0.40\n"),
+            std::string::npos)
+      << to_text(summary);
+  EXPECT_NE(to_json(summary, {}).find("accepted_by_place"), std::string::npos);
+}
+
 TEST(Summary, ThePageEscapesWhatItShows) {
   const DriveResult result = two_requests();
   const std::string page = to_page(summarize(result, {}, 0), result, {{"model", "a<b"}});

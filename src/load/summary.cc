@@ -143,6 +143,12 @@ LoadSummary summarize(const DriveResult& result, const Objectives& objectives, d
     s.host_seconds_per_step = (result.after.host_seconds - result.before.host_seconds) / steps;
     s.step_seconds = (result.after.seconds - result.before.seconds) / steps;
   }
+  s.drafts = result.after.drafts - result.before.drafts;
+  s.drafted_tokens = result.after.drafted_tokens - result.before.drafted_tokens;
+  s.accepted_tokens = result.after.accepted_tokens - result.before.accepted_tokens;
+  for (size_t i = 0; i < result.after.accepted_at.size(); ++i)
+    s.accepted_at.push_back(result.after.accepted_at[i] - result.before.accepted_at[i]);
+  while (!s.accepted_at.empty() && s.accepted_at.back() == 0) s.accepted_at.pop_back();
   const int64_t padded = result.after.padded_tokens - result.before.padded_tokens + result.padded_tokens;
   const int64_t real = s.prompt_tokens - s.cached_tokens + s.output_tokens;
   if (padded + real > 0) s.padding = static_cast<double>(padded) / static_cast<double>(padded + real);
@@ -167,6 +173,15 @@ std::string to_text(const LoadSummary& s) {
                         s.step_seconds * 1e3, s.host_seconds_per_step * 1e3, 100 * s.padding, s.preemptions);
     text += s.joules_per_token < 0 ? "energy: not known on this device\n"
                                    : fmt::format("energy {:.3f} J an output token\n", s.joules_per_token);
+  }
+  if (s.drafts > 0) {
+    const auto share = [](int64_t part, int64_t whole) {
+      return static_cast<double>(part) / static_cast<double>(std::max<int64_t>(whole, 1));
+    };
+    text += fmt::format("{} times {:.2f} tokens drafted, {:.1f} % accepted; by place", s.drafts,
+                        share(s.drafted_tokens, s.drafts), 100 * share(s.accepted_tokens, s.drafted_tokens));
+    for (const int64_t accepted : s.accepted_at) text += fmt::format(" {:.2f}", share(accepted, s.drafts));
+    text += "\n";
   }
   if (s.cost_per_million_tokens >= 0)
     text += fmt::format("cost {:.3f} a million output tokens\n", s.cost_per_million_tokens);
@@ -196,7 +211,11 @@ std::string to_json(const LoadSummary& s, const Facts& facts) {
                          {"request_tokens_per_second", json_of(s.request_output_rate)},
                          {"step_seconds", s.step_seconds},
                          {"host_seconds_per_step", s.host_seconds_per_step},
-                         {"padding_share", s.padding}};
+                         {"padding_share", s.padding},
+                         {"drafts", s.drafts},
+                         {"drafted_tokens", s.drafted_tokens},
+                         {"accepted_tokens", s.accepted_tokens},
+                         {"accepted_by_place", s.accepted_at}};
   for (const auto& [name, value] : facts) json["run"][name] = value;
   if (s.joules_per_token >= 0) json["joules_per_token"] = s.joules_per_token;
   if (s.cost_per_million_tokens >= 0) json["cost_per_million_tokens"] = s.cost_per_million_tokens;

@@ -29,6 +29,8 @@ struct LoadSummary {
   double joules_per_token = -1;  // per output token; negative: energy not known
   double cost_per_million_tokens = -1;  // output tokens, from a price per hour; negative: no price given
   double host_seconds_per_step = 0, step_seconds = 0, padding = 0;  // padding: fraction of computed tokens
+  int64_t drafts = 0, drafted_tokens = 0, accepted_tokens = 0;      // of speculation
+  std::vector<int64_t> accepted_at = {};                            // by the place of a token among those of a step
   std::string first_error;
 };
 

@@ -123,6 +123,8 @@ void read_generation(Fields& fields, const ApiModel& model, GenerationRequest& r
   for (int64_t id : fields.integers("stop_token_ids", 0, model.engine->vocab_size() - 1, 64))
     request.stop_ids.push_back(static_cast<int32_t>(id));
   request.ignore_eos = fields.flag("ignore_eos").value_or(false);
+  request.draft_tokens = fields.integer("draft_tokens", 0, kMaxDraftTokens).value_or(-1);
+  if (!fields.flag("speculation").value_or(true)) request.draft_tokens = 0;
   request.include_stop = fields.flag("include_stop_str_in_output").value_or(false);
   request.skip_special_tokens = fields.flag("skip_special_tokens").value_or(true);
   request.priority = static_cast<int32_t>(fields.integer("priority", -1'000'000, 1'000'000).value_or(0));

@@ -67,16 +67,15 @@ Guides format_guide(Fields& fields, const char* key, bool flat) {
   return guide_of(fields, key, "json", holder->at("schema"));
 }
 
-// One text under the guide: takes what was generated, then says what may come.
+// One text under the guide: takes what was generated, then says what may come. What it took of a draft that turned out
+// wrong it takes back.
 class Guided {
  public:
   Guided(Guides guide, std::shared_ptr<const TokenTrie> trie, std::vector<int32_t> ends)
       : state_(std::move(guide), std::move(trie)), ends_(std::move(ends)) {}
 
   void mask(std::span<const int32_t> generated, std::span<uint32_t> allowed) {
-    for (; taken_ < generated.size(); ++taken_)
-      check(state_.accept(generated[taken_]), ErrorCode::kInternal, "token {} does not fit the guide",
-            generated[taken_]);
+    take(generated);
     state_.mask(allowed);
     for (const int32_t id : ends_) {
       uint32_t& word = allowed[static_cast<size_t>(id) / 32];
@@ -87,14 +86,32 @@ class Guided {
           "no token of the model's vocabulary goes on with the guided text as its guide wants it");
   }
 
+  // How many of the drafts fit behind what was generated.
+  int64_t fits(std::span<const int32_t> generated, std::span<const int32_t> drafts) {
+    take(generated);
+    const auto end = std::ranges::find_if_not(drafts, [this](int32_t draft) { return state_.accept(draft); });
+    state_.rollback(end - drafts.begin());
+    return end - drafts.begin();
+  }
+
  private:
+  void take(std::span<const int32_t> generated) {
+    const auto [taken, next] = std::ranges::mismatch(taken_, generated);
+    state_.rollback(taken_.end() - taken);
+    taken_.erase(taken, taken_.end());
+    for (const int32_t token : generated.subspan(taken_.size())) {
+      check(state_.accept(token), ErrorCode::kInternal, "token {} does not fit the guide", token);
+      taken_.push_back(token);
+    }
+  }
+
   GuideState state_;
   const std::vector<int32_t> ends_;
-  size_t taken_ = 0;
+  std::vector<int32_t> taken_;
 };
 
-// The mask of a request: samples are masked at the same time, so each has a state. A copy is of another request, whose
-// texts begin anew.
+// The mask of a request, or what judges its drafts: samples are masked at the same time, so each has a state. A copy is
+// of another request, whose texts begin anew.
 class GuidedTexts {
  public:
   GuidedTexts(Guides guide, std::shared_ptr<const TokenTrie> trie, std::vector<int32_t> ends, int64_t samples)
@@ -107,6 +124,9 @@ class GuidedTexts {
 
   void operator()(int64_t sample, std::span<const int32_t> generated, std::span<uint32_t> allowed) {
     texts_[static_cast<size_t>(sample)].mask(generated, allowed);
+  }
+  int64_t operator()(int64_t sample, std::span<const int32_t> generated, std::span<const int32_t> drafts) {
+    return texts_[static_cast<size_t>(sample)].fits(generated, drafts);
   }
 
  private:
@@ -126,7 +146,9 @@ void set_guide(const Guides& guide, const ApiModel& model, GenerationRequest& re
   std::vector<int32_t> ends = model.engine->end_tokens();
   ends.insert(ends.end(), request.stop_ids.begin(), request.stop_ids.end());
   if (ends.empty()) throw ApiError("guided output wants a model with an end token");
-  request.mask = GuidedTexts(guide, model.trie, std::move(ends), request.n);
+  request.mask = GuidedTexts(guide, model.trie, ends, request.n);
+  if (!model.engine->options().draft.empty() && request.draft_tokens != 0)
+    request.fits = GuidedTexts(guide, model.trie, ends, request.n);
 }
 
 void read_guide(Fields& fields, const ApiModel& model, GenerationRequest& request) {

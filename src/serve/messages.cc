@@ -153,7 +153,7 @@ void read_sampling(Fields& fields, const ApiModel& model, GenerationRequest& req
   for (const char* key :
        {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed",
         "logit_bias", "min_tokens", "stop_token_ids", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens",
-        "priority", "cache_salt", "structured_outputs"})
+        "priority", "cache_salt", "structured_outputs", "speculation", "draft_tokens"})
     if (const nlohmann::json* value = fields.find(key)) known[key] = *value;
   Fields inner(known);
   read_generation(inner, model, request);

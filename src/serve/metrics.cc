@@ -48,8 +48,9 @@ void Metrics::gauge(const std::string& name, const std::string& help, std::funct
   family(name, help, "gauge").series.push_back({labels, std::move(read)});
 }
 
-void Metrics::total(const std::string& name, const std::string& help, std::function<double()> read) {
-  family(name, help, "counter").series.push_back({{}, std::move(read)});
+void Metrics::total(const std::string& name, const std::string& help, std::function<double()> read,
+                    const std::string& labels) {
+  family(name, help, "counter").series.push_back({labels, std::move(read)});
 }
 
 std::string Metrics::print() const {

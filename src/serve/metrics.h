@@ -47,7 +47,8 @@ class Metrics {
   void gauge(const std::string& name, const std::string& help, std::function<double()> read,
              const std::string& labels = {});
   // The same for a counter that is kept elsewhere.
-  void total(const std::string& name, const std::string& help, std::function<double()> read);
+  void total(const std::string& name, const std::string& help, std::function<double()> read,
+             const std::string& labels = {});
 
   std::string print() const;
 

@@ -47,6 +47,20 @@ ServerMetrics::ServerMetrics(const std::string& prefix, Engine& engine, const st
                  stat([](const EngineStats& s) { return s.prompt_tokens; }));
   metrics_.total("prefix_cache_hits_total", "Of them, tokens found.",
                  stat([](const EngineStats& s) { return s.cached_tokens; }));
+  if (!engine.options().draft.empty()) {
+    metrics_.total("spec_decode_num_drafts_total", "Times that tokens of a text were guessed.",
+                   stat([](const EngineStats& s) { return s.drafts; }));
+    metrics_.total("spec_decode_num_draft_tokens_total", "Tokens guessed.",
+                   stat([](const EngineStats& s) { return s.drafted_tokens; }));
+    metrics_.total("spec_decode_num_accepted_tokens_total", "Of them, tokens accepted.",
+                   stat([](const EngineStats& s) { return s.accepted_tokens; }));
+    for (int64_t i = 0; i < engine.options().draft_tokens; ++i)
+      metrics_.total("spec_decode_num_accepted_tokens_per_pos_total", "Tokens accepted, by their place.",
+                     stat([i](const EngineStats& s) { return s.accepted_at[static_cast<size_t>(i)]; }),
+                     metric_label("position", std::to_string(i)));
+    metrics_.gauge("draft_failed", "1: the draft model has failed, texts run without.",
+                   stat([](const EngineStats& s) { return s.draft_failed; }));
+  }
   metrics_.total("access_log_dropped_total", "Lines of the access log that were lost.",
                  [&log] { return static_cast<double>(log.dropped_lines()); });
   metrics_.total("trace_spans_dropped_total", "Spans that did not reach the collector.",

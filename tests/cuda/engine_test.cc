@@ -18,8 +18,7 @@ class CudaEngine : public testing::Test {
     if (folder_.empty()) GTEST_SKIP() << missing_test_data("tiny-models/stories260K");
   }
 
-  std::unique_ptr<Engine> open(int64_t kv_cache_bytes) const {
-    EngineOptions options;
+  std::unique_ptr<Engine> open(int64_t kv_cache_bytes, EngineOptions options = {}) const {
     options.device = "cuda";
     options.recipe = "fp32";
     options.tokenizer = folder_ + "/tok512.bin";
@@ -75,6 +74,34 @@ TEST_F(CudaEngine, AFullCacheFinishesEveryRequest) {
     EXPECT_EQ(stream.times().generated_tokens, 300);
   }
   EXPECT_EQ(engine->stats().failed, 0);
+}
+
+// By prompt lookup, and by the model itself as the draft: the published text is the text, other draws do not fail.
+TEST_F(CudaEngine, SpeculationChangesNoGreedyText) {
+  const std::string wanted = read_file(folder_ + "/expected_greedy_n200.txt");
+  for (const std::string& draft : {std::string("ngram"), folder_ + "/stories260K.bin"}) {
+    for (const int64_t drafts : {3, 5, 12}) {
+      auto engine = open(2 << 20, {.draft = draft, .draft_tokens = drafts, .draft_adaptive = false});
+      std::vector<GenerationStream> greedy, others;
+      for (int i = 0; i < 6; ++i) {
+        GenerationRequest request;
+        request.max_tokens = 200;
+        request.sampling.temperature = 0;
+        greedy.push_back(engine->submit(request));
+        request.sampling.temperature = 1;
+        request.sampling.seed = static_cast<uint64_t>(i);
+        others.push_back(engine->submit(request));
+      }
+      for (GenerationStream& stream : greedy) EXPECT_EQ(text_of(stream), wanted) << draft << " " << drafts;
+      for (GenerationStream& stream : others) EXPECT_FALSE(text_of(stream).empty());
+      engine->drain();
+      const EngineStats stats = engine->stats();
+      EXPECT_EQ(stats.failed, 0);
+      EXPECT_FALSE(stats.draft_failed);
+      EXPECT_EQ(stats.kv_blocks_used, 0);
+      EXPECT_GT(stats.accepted_tokens, draft == "ngram" ? 20 : 1000);
+    }
+  }
 }
 
 }  // namespace

@@ -132,7 +132,8 @@ void run(Kind kind, Options& o) {
                        {"KV cache", engine->options().kv_cache},
                        {"KV cache bytes", std::to_string(stats.kv_bytes)},
                        {"max sequences", std::to_string(o.engine.max_sequences)},
-                       {"max tokens per step", std::to_string(o.engine.max_step_tokens)}};
+                       {"max tokens per step", std::to_string(o.engine.max_step_tokens)},
+                       {"draft", o.engine.draft.empty() ? "none" : o.engine.draft}};
   for (const auto& [name, value] : facts) fmt::print("{}: {}\n", name, value);
   fmt::print("{}", to_text(summary));
   if (!o.json.empty()) write_file(o.json, to_json(summary, facts));
@@ -175,6 +176,14 @@ void add_shared(CLI::App& command, Options& o) {
   command.add_option("--kv-cache-bytes", o.engine.kv_cache_bytes, "0: the memory left");
   command.add_flag("--prefix-cache,!--no-prefix-cache", o.engine.prefix_cache,
                    "reuse KV blocks of shared prefixes (default)");
+  add_draft_options(command, o.engine);
+  command.add_flag("!--draft-fixed", o.engine.draft_adaptive,
+                   "always as many drafts as there are, whether they pay or not");
+  command
+      .add_option("--accept-simulated", o.engine.accept_simulated,
+                  "accept each draft by this chance, whatever the model says, to measure speed only")
+      ->check(CLI::Range(0.0, 1.0))
+      ->default_str("");
   command.add_option("--temperature", o.drive.sampling.temperature, "0 is greedy");
   command.add_option("--top-p", o.drive.sampling.top_p,
                      "sample from the most likely tokens with this total probability; 0 is greedy");
@@ -207,6 +216,7 @@ void add_bench_command(CLI::App& app) {
   command->footer(R"(Examples:
   octet bench throughput llama3-8b --random-weights --recipe fp8-current --kv-cache e4m3 -i 128 -o 2048 -n 512
   octet bench latency path/to/model -i 2048 -o 128 --concurrency 1
+  octet bench latency llama3-8b --random-weights --draft ngram --draft-tokens 4 --accept-simulated 0.8
   octet bench trace path/to/model --trace AzureLLMInferenceTrace_conv.csv --scale 4 --slo-ttft 500 --html load.html)");
 
   auto throughput = std::make_shared<Options>();

@@ -195,6 +195,9 @@ void generate_all(Engine& engine, Options& options) {
   }
   while (!texts.empty())
     if (!print_first()) return;
+  const EngineStats stats = engine.stats();
+  if (options.stats && stats.drafted_tokens > 0)
+    fmt::print(stderr, "[{} tokens drafted, {} accepted]\n", stats.drafted_tokens, stats.accepted_tokens);
   check(options.failed == 0, ErrorCode::kInvalidArgument, "{} of {} texts failed", options.failed,
         options.prompts.size() * static_cast<size_t>(options.count));
 }
@@ -280,6 +283,8 @@ void add_generate_command(CLI::App& app) {
   octet generate out/run --prompt "Once upon a time" --max-tokens 200
   octet generate stories260K.bin --tokenizer tok512.bin --temperature 0 --max-tokens 200
   octet generate out/run --prompts-file questions.jsonl --json --logprobs 5
+  octet generate out/run --prompt-file report.txt --draft ngram --stats
+  octet generate path/to/model --draft path/to/smaller --draft-tokens 4 --prompt "In short,"
   octet generate out/run --interactive --top-p 0.9)");
   add_model_option(*command, options->model);
   add_tokenizer_option(*command, engine.tokenizer);
@@ -306,6 +311,7 @@ void add_generate_command(CLI::App& app) {
   command->add_option("--kv-cache", engine.kv_cache, "type of the KV cache: f32, bf16, e4m3 (default: the recipe's)");
   command->add_option("--max-sequences", engine.max_sequences, "sequences in flight (default: all, at most 64)")
       ->check(positive());
+  add_draft_options(*command, engine);
   add_device_option(*command, engine.device);
   add_verbose_option(*command);
   add_threads_option(*command, options->threads);

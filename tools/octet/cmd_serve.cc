@@ -167,6 +167,7 @@ void add_serve_command(CLI::App& app) {
   command->footer(R"(Examples:
   octet serve out/run --port 8000
   curl localhost:8000/v1/models
+  octet serve path/to/model --draft ngram --draft-tokens 8
   octet serve path/to/model --new-api-key alice 2>> keys.jsonl
   octet serve path/to/model --host 0.0.0.0 --api-keys keys.jsonl --ssl-certfile chain.pem --ssl-keyfile key.pem
 SIGTERM ends it: /readyz is 503 at once, after --drain-delay nothing new is taken, after --drain-timeout what still
@@ -221,6 +222,7 @@ the access log.)");
   command->add_option("--max-step-tokens", engine.max_step_tokens, "tokens of a step")->check(positive());
   command->add_option("--memory-fraction", engine.memory_fraction, "of the device's free memory")
       ->check(CLI::Range(0.01, 1.0));
+  add_draft_options(*command, engine);
   command->add_flag("--random-weights", engine.random_weights,
                     "random weights, for benchmarks: the model may be a named one (llama3-8b)");
   add_device_option(*command, engine.device);

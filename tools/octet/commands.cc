@@ -32,6 +32,20 @@ void add_device_option(CLI::App& command, std::string& device) {
       ->default_str("");
 }
 
+void add_draft_options(CLI::App& command, EngineOptions& engine) {
+  command
+      .add_option_function<std::string>(
+          "--draft",
+          [&engine](const std::string& draft) { engine.draft = path_exists(draft) ? model_folder(draft) : draft; },
+          "speculation: ngram guesses tokens from the text so far, a smaller model of the same vocabulary writes them; "
+          "the text stays what it is without")
+      ->default_str("");
+  command.add_option("--draft-tokens", engine.draft_tokens, "the most tokens guessed in a step")
+      ->check(CLI::Range(int64_t{1}, kMaxDraftTokens));
+  command.add_option("--draft-memory", engine.draft_memory, "share of the free memory for a draft model")
+      ->check(CLI::Range(0.01, 0.9));
+}
+
 void add_threads_option(CLI::App& command, int& threads) {
   command.add_option("--threads", threads, "CPU threads; 0 = all cores")->check(CLI::Range(0, 4096));
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "eval/perplexity.h"
+#include "octet/engine.h"
 #include "train/run_config.h"
 
 namespace CLI {
@@ -24,6 +25,8 @@ void add_tokenizer_option(CLI::App& command, std::string& tokenizer);
 void add_recipe_option(CLI::App& command, std::string& recipe);
 // --device auto|cpu|cuda.
 void add_device_option(CLI::App& command, std::string& device);
+// --draft, --draft-tokens and --draft-memory.
+void add_draft_options(CLI::App& command, EngineOptions& engine);
 // --threads, for set_thread_count().
 void add_threads_option(CLI::App& command, int& threads);
 // -v, --verbose: log level debug, which logs the time of each part of the start.

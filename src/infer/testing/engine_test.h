@@ -28,11 +28,55 @@ inline std::unique_ptr<Tokenizer> test_tokenizer() {
   return make_character_tokenizer(characters);
 }
 
-inline std::unique_ptr<EngineLoop> test_engine(FakeOptions fake, const EngineOptions& options = {}) {
-  return std::make_unique<EngineLoop>(
-      EngineParts{
-          .runner = std::make_unique<FakeRunner>(std::move(fake)), .tokenizer = test_tokenizer(), .eos_ids = {kEos}},
-      options);
+inline std::unique_ptr<EngineLoop> test_engine(FakeOptions fake, const EngineOptions& options = {},
+                                               std::unique_ptr<Drafter> drafter = nullptr) {
+  return std::make_unique<EngineLoop>(EngineParts{.runner = std::make_unique<FakeRunner>(std::move(fake)),
+                                                  .tokenizer = test_tokenizer(),
+                                                  .eos_ids = {kEos},
+                                                  .drafter = std::move(drafter)},
+                                      options);
+}
+
+// Drafts for the fake model: what it samples where no penalties are, but for one in `wrong`. `fail_at`: the call that
+// throws. `memoryless`: as FakeOptions.
+class FakeDrafter final : public Drafter {
+ public:
+  explicit FakeDrafter(int64_t vocab, uint64_t wrong = 4, int64_t fail_at = 0, bool memoryless = false)
+      : vocab_(vocab), wrong_(wrong), fail_at_(fail_at), memoryless_(memoryless) {}
+  bool runs_model() const override { return true; }
+  void propose(std::span<DraftText> texts) override {
+    check(++calls_ != fail_at_, ErrorCode::kInternal, "the draft's device is lost");
+    for (DraftText& text : texts) {
+      uint64_t hash = memoryless_ ? 1 : 0;
+      for (const int32_t id : text.tokens) hash = next(hash, id);
+      text.drafts.clear();
+      for (SampleRow row = text.row; std::ssize(text.drafts) < text.most; ++row.position) {
+        std::vector<int32_t> tokens(static_cast<size_t>(vocab_));
+        scratch_.tokens = tokens;
+        int32_t id = sample_from(fake_logits(hash, vocab_), row, scratch_);
+        if (mix64(hash + static_cast<uint64_t>(row.position)) % wrong_ == 0)
+          id = (id + 1) % static_cast<int32_t>(vocab_);
+        text.drafts.push_back(id);
+        hash = next(hash, id);
+      }
+    }
+  }
+  void forget(SequenceId) override {}
+
+ private:
+  uint64_t next(uint64_t hash, int32_t id) const { return memoryless_ ? hash : fake_hash(hash, id); }
+
+  int64_t vocab_, calls_ = 0;
+  uint64_t wrong_;
+  int64_t fail_at_;
+  bool memoryless_;
+  SampleScratch scratch_;
+};
+
+// Limits with room for the rows of drafts.
+inline RunnerLimits with_drafts(RunnerLimits limits) {
+  limits.rows = limits.masks = 24;
+  return limits;
 }
 
 // All events of a text, joined.

@@ -51,13 +51,16 @@ class FakeEngine {
 
   Submitted submit(const FakeRequest& request) {
     Submitted submitted = scheduler_.submit(request.params, now);
-    for (int64_t i = 0; submitted.id >= 0 && i < request.params.n; ++i)
+    for (int64_t i = 0; submitted.id >= 0 && i < request.params.n; ++i) {
       requests_[submitted.id + i] = {request, submitted.id};
+      if (drafting) expected_[submitted.id + i] = expected(submitted.id + i);
+    }
     return submitted;
   }
 
   // One turn of the engine's loop; false when there was nothing to launch.
   bool turn() {
+    if (drafting) draft();
     const StepPlan& plan = scheduler_.schedule(now);
     check_plan(plan);
     const bool launched = !plan.empty();
@@ -115,6 +118,8 @@ class FakeEngine {
 
   double now = 0;
   bool verify_each_step = true;
+  // Before submissions: two turns of three are not ahead of the device, and texts have drafts there, right and wrong.
+  bool drafting = false;
   int64_t preempted = 0, max_preempted = 0;  // ever, and in one step
   std::map<SequenceId, FinishReason> ended;
   std::map<SequenceId, std::vector<int32_t>> outputs;  // tokens of ended sequences
@@ -129,6 +134,22 @@ class FakeEngine {
     std::vector<std::pair<uint64_t, uint64_t>> name_spaces;  // adapter, salt
     std::vector<std::pair<int64_t, bool>> sampling;          // index in its request, stops
   };
+
+  void draft() {
+    if (random_.below(3) == 0) return;
+    while (!launched_.empty()) run_and_commit();
+    collect();
+    for (const auto& [id, tokens] : expected_) {
+      const int64_t room = scheduler_.draft_room(id);
+      if (room == 0 || random_.below(8) == 0) continue;
+      std::vector<int32_t> drafts;
+      for (size_t at = scheduler_.tokens(id).size(); drafts.size() < 1 + random_.below(static_cast<uint64_t>(room));
+           ++at)
+        drafts.push_back(random_.below(4) == 0 || at >= tokens.size() ? static_cast<int32_t>(random_.below(kVocabulary))
+                                                                      : tokens[at]);
+      scheduler_.propose(id, drafts);
+    }
+  }
 
   static uint64_t root(uint64_t adapter, uint64_t salt) { return mix64(adapter * 31 + salt + 7); }
   static uint64_t next_kv(uint64_t before, int32_t token) {
@@ -146,10 +167,12 @@ class FakeEngine {
     const SchedulerOptions& o = scheduler_.options();
     int64_t tokens = 0, rows = 0, scores = 0, singles = 0, adjusted = 0;
     for (const ScheduledSequence& s : plan.sequences) {
-      tokens += s.count, rows += s.samples, scores += s.scores, singles += s.count == 1;
+      tokens += s.count, rows += s.samples ? 1 + s.drafts : 0, scores += s.scores, singles += s.count == 1;
       const SequenceParams& params = requests_.at(s.id).first.params;
       const int64_t sampled = s.first_position + s.count - static_cast<int64_t>(params.prompt.size());
-      if (s.samples) adjusted += std::min(params.adjusted + sampled, params.max_adjusted);
+      for (int64_t i = sampled - s.drafts; s.samples && i <= sampled; ++i)
+        adjusted += std::min(params.adjusted + i, params.max_adjusted);
+      require(s.drafts == 0 || (s.samples && s.count == 1 + s.drafts), "drafts");
       require(std::ranges::count(plan.preempted, s.id) == 0, "preempted and planned in one step");
       require(s.count >= 1 && s.slot >= 0 && s.slot < o.max_sequences, "count or slot out of range");
       require(s.samples || s.count == 1 || (s.first_position + s.count) % blocks_.options().block_size == 0 ||
@@ -171,11 +194,12 @@ class FakeEngine {
       const auto& [request, first] = requests_.at(s.id);
       const auto tokens = scheduler_.tokens(s.id);
       auto& ids = l.ids.emplace_back();
-      require(s.ids.empty() == (s.first_position + s.count > static_cast<int64_t>(tokens.size())), "from_device");
+      const int64_t known = s.count - s.drafts;
+      require(s.ids.empty() == (s.first_position + known > static_cast<int64_t>(tokens.size())), "from_device");
       if (!s.ids.empty()) {
-        const auto chunk = tokens.subspan(static_cast<size_t>(s.first_position), static_cast<size_t>(s.count));
-        require(std::ranges::equal(s.ids, chunk), "ids");
-        ids.assign(chunk.begin(), chunk.end());
+        const auto chunk = tokens.subspan(static_cast<size_t>(s.first_position), static_cast<size_t>(known));
+        require(std::ranges::equal(s.ids.first(static_cast<size_t>(known)), chunk), "ids");
+        ids.assign(s.ids.begin(), s.ids.end());
       }
       auto& changes = l.changes.emplace_back(groups_);
       for (size_t g = 0; g < groups_; ++g) {
@@ -228,17 +252,20 @@ class FakeEngine {
     for (size_t i = 0; i < l.plan.sequences.size(); ++i) {
       const ScheduledSequence& s = l.plan.sequences[i];
       if (!s.samples) continue;
-      uint64_t sum = 0;
-      const int64_t last = s.first_position + s.count - 1;
-      for (size_t g = 0; g < groups_; ++g) {
-        const int64_t window = blocks_.options().groups[g].window;
-        for (int64_t p = window == 0 ? 0 : std::max<int64_t>(0, last - window + 1); p <= last; ++p)
-          sum += slot_of(g, s.slot, p) * (g + 1);
+      for (int64_t row = s.count - 1 - s.drafts; row < s.count; ++row) {
+        uint64_t sum = 0;
+        const int64_t last = s.first_position + row;
+        for (size_t g = 0; g < groups_; ++g) {
+          const int64_t window = blocks_.options().groups[g].window;
+          for (int64_t p = window == 0 ? 0 : std::max<int64_t>(0, last - window + 1); p <= last; ++p)
+            sum += slot_of(g, s.slot, p) * (g + 1);
+        }
+        const int32_t token = sample(sum, l.sampling[i].first);
+        last_token_[static_cast<size_t>(s.slot)] = s.drafts > 0 ? -1 : token;
+        const bool stop = l.sampling[i].second && token == kStopToken;
+        results.push_back({s.id, token, stop ? FinishReason::kStop : FinishReason::kNone});
+        if (stop || (row + 1 < s.count && token != l.ids[i][static_cast<size_t>(row) + 1])) break;
       }
-      const int32_t token = sample(sum, l.sampling[i].first);
-      last_token_[static_cast<size_t>(s.slot)] = token;
-      const bool stop = l.sampling[i].second && token == kStopToken;
-      results.push_back({s.id, token, stop ? FinishReason::kStop : FinishReason::kNone});
     }
     scheduler_.commit(l.plan.step, results);
     if (verify_each_step) Audit::verify(scheduler_);
@@ -249,6 +276,7 @@ class FakeEngine {
       require(ended.emplace(f.id, f.reason).second, "a sequence was reported twice");
       const auto tokens = scheduler_.tokens(f.id);
       outputs[f.id].assign(tokens.begin(), tokens.end());
+      expected_.erase(f.id);
     }
   }
 
@@ -257,6 +285,8 @@ class FakeEngine {
   int64_t lag_;
   size_t groups_;
   std::map<SequenceId, std::pair<FakeRequest, SequenceId>> requests_;
+  std::map<SequenceId, std::vector<int32_t>> expected_;  // of those that have not ended, where they are drafted
+  Philox random_ = Philox(7);
   std::deque<Launched> launched_;
   std::vector<std::vector<uint64_t>> kv_;                  // [group][block * block_size + offset]
   std::vector<std::vector<std::vector<int32_t>>> tables_;  // [group][slot]

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "infer/ngram_drafter.h"
 #include "infer/testing/engine_test.h"
 #include "serve/server.h"
 #include "serve/testing/answer.h"
@@ -24,10 +25,12 @@ struct TinyModel {
     std::vector<std::string> characters;
     for (char c = ' '; c <= '~'; ++c) characters.emplace_back(1, c);
     fake.limits.vocab = kEnd + 1;
-    engine = std::make_unique<EngineLoop>(EngineParts{.runner = std::make_unique<FakeRunner>(std::move(fake)),
-                                                      .tokenizer = make_character_tokenizer(characters),
-                                                      .eos_ids = {kEnd}},
-                                          engine_options);
+    engine = std::make_unique<EngineLoop>(
+        EngineParts{.runner = std::make_unique<FakeRunner>(std::move(fake)),
+                    .tokenizer = make_character_tokenizer(characters),
+                    .eos_ids = {kEnd},
+                    .drafter = engine_options.draft == "ngram" ? std::make_unique<NgramDrafter>() : nullptr},
+        engine_options);
     tokenizer = make_character_tokenizer(characters);
     model.engine = engine.get(), model.tokenizer = tokenizer.get(), model.names = {"tiny"};
     model.chat = std::make_shared<ChatTemplate>(chat_template, "the test's template");

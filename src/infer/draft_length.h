@@ -1,0 +1,59 @@
+// How many drafts pay: measured acceptance of each text, measured seconds of steps by their tokens, and the choice of
+// lengths that makes the most tokens a second of a step. Pure: time is a parameter.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace octet {
+
+// The chance that a draft of a text is right, given that those before it are; old outcomes count less and less, and
+// without drafts it goes back to what is assumed of a new text, so that drafts are tried again.
+class Acceptance {
+ public:
+  void verified(int64_t drafts, int64_t accepted);
+  void undrafted();  // a token came without drafts
+  double rate() const { return (right_ + kAssumed * kWeight) / (tried_ + kWeight); }
+
+ private:
+  static constexpr double kAssumed = 0.8, kWeight = 2;
+  double right_ = 0, tried_ = 0;
+};
+
+// Seconds of a step by the number of its tokens.
+class StepCosts {
+ public:
+  void observe(int64_t tokens, double seconds);
+  bool known() const { return known_; }
+  // Between sizes that were measured; below the least and above the largest what these took.
+  double seconds(int64_t tokens) const;
+
+ private:
+  static constexpr size_t kSizes = 40;  // two for every power of two
+  static size_t size_of(int64_t tokens);
+  struct Size {
+    double tokens = 0, seconds = 0;  // decaying means; 0 = not measured
+  };
+  std::array<Size, kSizes> sizes_ = {};
+  bool known_ = false;
+};
+
+struct DraftChoice {
+  double acceptance = 0;
+  int64_t available = 0;  // drafts of the text
+  int64_t chosen = 0;     // of them
+};
+
+struct StepLoad {
+  int64_t tokens = 0;        // of the step without drafts, each a text's next
+  double draft_seconds = 0;  // of a run of the draft model: as many as the longest text's drafts
+};
+
+// Sets `chosen`: drafts are taken in the order of their chance to be accepted, as many as make the most of
+// (texts' tokens + accepted drafts) / seconds of the step. 0 where no step without drafts was measured yet.
+void choose_drafts(std::span<DraftChoice> texts, const StepLoad& load, const StepCosts& plain,
+                   const StepCosts& drafted);
+
+}  // namespace octet

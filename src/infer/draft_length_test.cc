@@ -1,0 +1,88 @@
+#include "infer/draft_length.h"
+
+#include <gtest/gtest.h>
+
+#include "base/rng.h"
+
+namespace octet {
+namespace {
+
+TEST(Acceptance, FollowsOutcomesAndForgets) {
+  Acceptance text;
+  EXPECT_NEAR(text.rate(), 0.8, 1e-9);
+  for (int i = 0; i < 30; ++i) text.verified(4, 0);
+  EXPECT_LT(text.rate(), 0.2);
+  for (int i = 0; i < 30; ++i) text.verified(4, 4);
+  EXPECT_GT(text.rate(), 0.93);
+  for (int i = 0; i < 30; ++i) text.verified(4, 0);
+  for (int i = 0; i < 300; ++i) text.undrafted();
+  EXPECT_NEAR(text.rate(), 0.8, 0.01);
+  // Drafts of chance 0.6 each: those behind the first wrong one say nothing.
+  Philox random(5);
+  double sum = 0;
+  for (int i = 0; i < 4000; ++i) {
+    int64_t right = 0;
+    while (right < 4 && random.below(10) < 6) ++right;
+    text.verified(4, right);
+    if (i >= 1000) sum += text.rate() / 3000;
+  }
+  EXPECT_NEAR(sum, 0.6, 0.03);  // drawn a little to 0.8
+}
+
+TEST(StepCosts, InterpolatesBetweenMeasuredSizes) {
+  StepCosts costs;
+  EXPECT_FALSE(costs.known());
+  costs.observe(1, 0.010);
+  EXPECT_DOUBLE_EQ(costs.seconds(64), 0.010);
+  costs.observe(9, 0.018);
+  EXPECT_NEAR(costs.seconds(5), 0.014, 1e-9);
+  EXPECT_DOUBLE_EQ(costs.seconds(100), 0.018);
+  for (int i = 0; i < 50; ++i) costs.observe(9, 1e9);  // each counts as three times the mean
+  EXPECT_LT(costs.seconds(9), 0.018 * 1e5);
+  StepCosts large;
+  for (int64_t tokens = 1; tokens < 100'000; tokens = tokens * 3 / 2 + 1)
+    large.observe(tokens, 1 + 0.001 * static_cast<double>(tokens));
+  for (int64_t tokens = 1; tokens < 60'000; tokens += 97)
+    EXPECT_NEAR(large.seconds(tokens) / (1 + 0.001 * static_cast<double>(tokens)), 1, 0.02) << tokens;
+}
+
+int64_t chosen(double acceptance, int64_t texts, double base, double each, double draft_seconds = 0) {
+  StepCosts plain, drafted;
+  for (int64_t tokens = 1; tokens <= 4096; tokens *= 2) {
+    plain.observe(tokens, base + each * static_cast<double>(tokens));
+    drafted.observe(tokens, base + each * static_cast<double>(tokens));
+  }
+  std::vector<DraftChoice> choices(static_cast<size_t>(texts), {.acceptance = acceptance, .available = 8});
+  choose_drafts(choices, {.tokens = texts, .draft_seconds = draft_seconds}, plain, drafted);
+  int64_t sum = 0;
+  for (const DraftChoice& choice : choices) sum += choice.chosen;
+  return sum;
+}
+
+TEST(ChooseDrafts, AsManyAsPay) {
+  EXPECT_EQ(chosen(0.9, 1, 1, 0), 8) << "free tokens";
+  EXPECT_EQ(chosen(0.5, 1, 0, 1), 0) << "a step that costs by the token";
+  const int64_t some = chosen(0.8, 1, 1, 0.1);
+  EXPECT_GT(some, 2);
+  EXPECT_LT(some, 8);
+  EXPECT_LT(chosen(0.4, 1, 1, 0.1), some);
+  EXPECT_LT(chosen(0.8, 1, 1, 0.1, /*draft_seconds=*/0.3), some);
+  EXPECT_EQ(chosen(0.8, 1, 1, 0.1, /*draft_seconds=*/1), 0);
+  EXPECT_GT(chosen(0.8, 4, 1, 0.02), 4 * 2);
+  EXPECT_LT(chosen(0.8, 512, 1, 0.02), 100) << "load";
+}
+
+TEST(ChooseDrafts, TheLikelyFirstAndNoneBeforeAPlainStepIsMeasured) {
+  StepCosts plain, drafted;
+  std::vector<DraftChoice> texts = {{.acceptance = 0.9, .available = 4}, {.acceptance = 0.1, .available = 4}};
+  choose_drafts(texts, {.tokens = 2}, plain, drafted);
+  EXPECT_EQ(texts[0].chosen + texts[1].chosen, 0);
+  for (StepCosts* costs : {&plain, &drafted})
+    for (int64_t tokens = 1; tokens <= 16; tokens *= 2) costs->observe(tokens, 1 + 0.15 * static_cast<double>(tokens));
+  choose_drafts(texts, {.tokens = 2}, plain, drafted);
+  EXPECT_GE(texts[0].chosen, 3);
+  EXPECT_EQ(texts[1].chosen, 0);
+}
+
+}  // namespace
+}  // namespace octet
