@@ -70,6 +70,11 @@ std::vector<ModelConfig> variants() {
   add("gemma", [](ModelConfig& c) { c.kv_heads = 1, c.activation = Activation::kRelu; });
   add("glm", [](ModelConfig& c) { c.rope.rotary_dim = 2, c.kv_heads = 2; });
   add("glm", [](ModelConfig& c) { c.rope.rotary_dim = 2, c.head_dim = 98; });  // 2 / 98 x 98 is below 2 in doubles
+  add("mixtral", [](ModelConfig& c) { c.window = {5}, c.experts.per_token = 8; });
+  add("qwen2_moe", [](ModelConfig& c) { c.dense_layers = {0}, c.experts.renormalize = true, c.bias.qkv = false; });
+  add("qwen3_moe", [](ModelConfig& c) { c.layers = 4, c.dense_layers = {0, 2}, c.head_dim = 6; });
+  add("qwen3_moe", [](ModelConfig& c) { c.experts.intermediate = 0, c.bias.qkv = c.bias.out = true; });
+  add("olmoe", [](ModelConfig& c) { c.kv_heads = 2, c.experts.renormalize = true; });
   for (const char* partial : {"phi", "gpt_neox", "glm"}) add(partial, [](ModelConfig& c) { c.rope.rotary_dim = 0; });
   for (const std::string& architecture : architectures())  // sizes left to their defaults
     add(architecture.c_str(), [](ModelConfig& c) { c.intermediate = 0; });
@@ -81,7 +86,8 @@ TEST(HuggingFaceNames, CoverEveryParameterOnce) {
   for (const ModelConfig& config : variants()) {
     std::multiset<std::string> held;
     for (const CheckpointTensor& tensor : checkpoint_tensors(config)) {
-      held.insert(tensor.params.begin(), tensor.params.end());
+      if (tensor.part == 0) held.insert(tensor.params.begin(), tensor.params.end());
+      EXPECT_TRUE(tensor.part < tensor.parts && (tensor.parts == 1 || tensor.params.size() == 1)) << tensor.name;
       EXPECT_TRUE(tensor.params.size() == 1 || tensor.rows.size() == tensor.params.size()) << tensor.name;
       EXPECT_EQ(canonical_tensor_name(config, tensor.name), tensor.name);
     }

@@ -134,8 +134,9 @@ TEST(QuantizeFolder, BlocksThatHoldTwoLinearsAreRefused) {
         Error)
         << name;
   }
-  EXPECT_TRUE(has_blocks({.name = "whole", .params = {"gate", "up"}, .rows = {256, 128}}));
-  EXPECT_FALSE(has_blocks({.name = "cut", .params = {"gate", "up"}, .rows = {160, 160}}));
+  EXPECT_TRUE(has_blocks({.name = "whole", .params = {"gate", "up"}, .rows = {256, 128}}, {384, 64}));
+  EXPECT_FALSE(has_blocks({.name = "cut", .params = {"gate", "up"}, .rows = {160, 160}}, {320, 64}));
+  EXPECT_FALSE(has_blocks({.name = "expert", .params = {"gate"}, .parts = 4}, {160, 64}));
 }
 
 TEST(QuantizeFolder, StaticScalesOfActivationsAndCacheAreRead) {
