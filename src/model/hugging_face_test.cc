@@ -116,6 +116,33 @@ TEST(HuggingFaceConfig, RoundTrips) {
   }
 }
 
+TEST(HuggingFaceConfig, RefusesMixturesItCannotRunByTheirField) {
+  const auto mixture = [](const std::string& type, const std::string& fields) {
+    return message_of(R"({"vocab_size": 8, "hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2,
+      "num_key_value_heads": 1, "intermediate_size": 8, "model_type": ")" +
+                      type + "\"" + fields + "}");
+  };
+  const auto expect = [&](const char* type, const std::string& fields, const char* part) {
+    const std::string message = mixture(type, fields);
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  };
+  expect("mixtral", R"(, "num_local_experts": 4, "num_experts_per_tok": 5)", "model.experts_per_token: 5 of 4 experts");
+  expect("mixtral", R"(, "num_experts_per_tok": 0)", "model.experts_per_token: 0 of 8 experts");
+  expect("mixtral", R"(, "num_local_experts": 0)", "num_local_experts");
+  expect("mixtral", R"(, "router_jitter_noise": 0.1)", "router_jitter_noise");
+  expect("olmoe", R"(, "clip_qkv": 8.0)", "clip_qkv");
+  expect("qwen2_moe", R"(, "use_sliding_window": true)", "use_sliding_window");
+  expect("qwen3_moe", R"(, "use_sliding_window": true)", "use_sliding_window");
+  expect("qwen3_moe", R"(, "decoder_sparse_step": 0)", "decoder_sparse_step");
+  expect("qwen3_moe", R"(, "mlp_only_layers": [3])", "dense layer 3 of 3");
+  expect("qwen3_moe", R"(, "mlp_only_layers": ["a"])", "mlp_only_layers");
+  const ModelConfig config = parse_hugging_face_config(
+      R"({"vocab_size": 8, "hidden_size": 8, "num_hidden_layers": 5, "num_attention_heads": 2, "intermediate_size": 8,
+          "num_key_value_heads": 1, "model_type": "qwen3_moe", "decoder_sparse_step": 2, "mlp_only_layers": [3]})",
+      "config.json");
+  EXPECT_EQ(config.dense_layers, (std::vector<int64_t>{3, 0, 2, 4}));
+}
+
 TEST(HuggingFaceConfig, AllEndsOfAListAreKept) {
   const SpecialTokens special = parse_special_tokens(
       R"({"bos_token_id": 1, "eos_token_id": [5, 7, 5, null], "pad_token_id": null})", "config.json");

@@ -159,7 +159,8 @@ class PreciseGraph {
     Node copy = old_.node(id);
     const bool float32 = keeps_float32(copy);
     const DType type = product_type(id);
-    const auto c = static_cast<size_t>(std::max(operand_index(copy.op, "c"), 0));
+    for (Value input : float32 ? std::vector<Value>() : copy.inputs) map_param(input);
+    const size_t c = copy.op == Op::kGroupedMatmul ? 0 : static_cast<size_t>(operand_index(copy.op, "c"));
     for (size_t i = 0; i < copy.inputs.size(); ++i) {
       Value& input = copy.inputs[i];
       if (!input.exists()) continue;

@@ -143,7 +143,8 @@ void add_product_cases(std::vector<Case>& cases) {
                                       {"some_without_rows", {0, 0, 5, 5, 5, 6}, 40, 24},
                                       {"all_to_one", {0, 0, 70, 70}, 64, 32},
                                       {"odd_sizes", {0, 1, 2, 20}, 37, 19},
-                                      {"wide", {0, 9, 140, 141, 290}, 272, 144}};
+                                      {"two_tiles", {0, 9, 139, 140, 150}, 144, 144},
+                                      {"wide", {0, 100, 160}, 80, 256}};
   for (const Groups& g : groups) {
     const auto experts = static_cast<int64_t>(g.offsets.size()) - 1, rows = static_cast<int64_t>(g.offsets.back());
     cases.push_back({.op = Op::kGroupedMatmul,
