@@ -80,9 +80,8 @@ TEST_P(Goldens, RecipesStayWithinTheirTolerance) {
     VerifyReport report = verify_inference(folder, recipe, cpu_target());
     LogitTolerance tolerance = logit_tolerance(recipe);
     tolerance.largest *= turned_choices(GetParam());
-    EXPECT_TRUE(report.passed(tolerance))
-        << name << ": relative " << report.relative_error << ", largest " << report.max_logit_error << ", greedy "
-        << report.greedy_gap << " below";
+    EXPECT_TRUE(report.passed(tolerance)) << name << ": relative " << report.relative_error << ", largest "
+                                          << report.max_logit_error << ", greedy " << report.greedy_gap << " below";
     EXPECT_FALSE(report.passed(logit_tolerance(parse_recipe("fp32")))) << name;
     if (recipe.scaling == Scaling::kCurrent || recipe.name == "int8") continue;
     TrainingReport training = verify_training(folder, {.target = cpu_target(), .recipe = recipe});
