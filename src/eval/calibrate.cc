@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "exec/batch.h"
+#include "ir/facts.h"
 #include "passes/pass.h"
 
 namespace octet {
@@ -19,7 +20,7 @@ Graph calibration_graph(const ModelConfig& model, int64_t length) {
   std::map<std::pair<int32_t, int32_t>, bool> seen;
   for (const Node& node : graph.nodes()) {
     if (node.op == Op::kAttention) wanted[node.name + ".k"] = node.inputs[1], wanted[node.name + ".v"] = node.inputs[2];
-    if (node.op != Op::kMatmul || node.attr<bool>("head")) continue;
+    if (!is_linear(node)) continue;
     const Value x = node.inputs[0];
     if (seen.try_emplace({index(x.node), x.result}, true).second) wanted[node.attrs.get<std::string>("gemm")] = x;
   }

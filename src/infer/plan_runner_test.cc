@@ -233,7 +233,8 @@ TEST_P(PlanRunnerGoldens, BiasesAndMasksForbidTokens) {
 }
 
 INSTANTIATE_TEST_SUITE_P(HuggingFace, PlanRunnerGoldens,
-                         testing::Values("gpt2", "llama_gqa_rope3", "bloom", "mistral_swa", "gptj", "qwen3"),
+                         testing::Values("gpt2", "llama_gqa_rope3", "bloom", "mistral_swa", "gptj", "qwen3",
+                                         "mixtral_moe"),
                          [](const auto& info) { return std::string(info.param); });
 
 ModelConfig tiny_model() {

@@ -73,6 +73,23 @@ Value Builder::linear(Value x, const std::string& name, int64_t out, LinearOptio
   return {emit(Op::kAdd, {y, bias}, {}, name + ".add_bias"), 0};
 }
 
+Builder::Routing Builder::top_k(Value logits, int64_t k, const std::string& scoring, bool renormalize) {
+  NodeId id = emit(Op::kTopK, {logits}, {{"k", k}, {"scoring", scoring}, {"renormalize", renormalize}});
+  return {{id, 0}, {id, 1}, {id, 2}, {id, 3}};
+}
+
+Builder::Groups Builder::group_rows(Value experts, int64_t groups) {
+  NodeId id = emit(Op::kGroupRows, {experts}, {{"groups", groups}});
+  return {{id, 0}, {id, 1}, {id, 2}};
+}
+
+Value Builder::grouped_linear(Value rows, Value offsets, const std::string& name, int64_t out, double std) {
+  const int64_t experts = shape(offsets)[0] - 1;
+  Value weight = param(name + ".weight", {experts * out, shape(rows).cols()}, {.std = std});
+  Attrs attrs = {{"gemm", path(name)}, {"role", "fprop"}, {"trans_b", true}};
+  return {emit(Op::kGroupedMatmul, {rows, weight, offsets}, std::move(attrs), name), 0};
+}
+
 Value Builder::head(Value x, Value table, const std::string& name) {
   Attrs attrs = linear_attrs(path(name));
   attrs.set("head", true);

@@ -137,6 +137,22 @@ class Builder {
   Value reduce(Value x, const std::string& reduction, const std::string& axis);
   Value select_rows(Value x, Value rows) { return {emit(Op::kSelectRows, {x, rows}), 0}; }
 
+  struct Routing {
+    Value weights, experts, scores, lse;
+  };
+  // The k experts of each row of logits f32[T, E]; scoring: "softmax" or "sigmoid".
+  Routing top_k(Value logits, int64_t k, const std::string& scoring, bool renormalize);
+  struct Groups {
+    Value places, offsets, counts;
+  };
+  Groups group_rows(Value experts, int64_t groups);  // experts i32[T, K]
+  Value dispatch_rows(Value x, Value places) { return {emit(Op::kDispatchRows, {x, places}), 0}; }
+  Value combine_rows(Value rows, Value places, Value weights) {
+    return {emit(Op::kCombineRows, {rows, places, weights}), 0};
+  }
+  // Rows of expert e by its weights: those of all are one matrix [experts out, in] named "<name>.weight".
+  Value grouped_linear(Value rows, Value offsets, const std::string& name, int64_t out, double std);
+
   // Any op by enum: what passes and gradient rules use for the rest. Returns the node; results are {node, i}.
   NodeId emit(Op op, std::vector<Value> inputs, Attrs attrs = {}, const std::string& name = "");
 

@@ -72,6 +72,13 @@ struct OpFacts {
 const OpFacts& op_facts(Op op);
 inline bool is_optimizer_update(Op op) { return op_facts(op).moments >= 0; }
 
+// A forward product of a linear's weight, or of the experts' weights that stand for one; not the output head, no
+// router.
+inline bool is_linear(const Node& node) {
+  if (node.op == Op::kGroupedMatmul) return node.attr<std::string>("role") == "fprop";
+  return node.op == Op::kMatmul && node.attr<std::string>("role") == "fprop" && !node.attr<bool>("head");
+}
+
 // Checks the attributes against the op's signature, then infers the result types.
 std::vector<TensorType> infer_types(const Graph& graph, const Node& node);
 // The layouts of the results by the op's rule; empty when all hold copies. Leaves: their own.

@@ -45,6 +45,8 @@ constexpr const char* kLeaves = R"(graph @g stage fused
   %qz = input : i8[3,16] @qz
   %x96 = input : bf16[4,96] @x96
   %k96 = input : i32[96] @k96
+  %chosen = input : i32[4,2] @chosen
+  %rows = input : f32[8,8] @rows
 )";
 
 struct Case {
@@ -102,6 +104,32 @@ const std::vector<Case>& cases() {
       {"%y = scaled_matmul %a, %as, %a, %one {trans_a=true, scaling_a=\"1x128\"}",
        "scaled_matmul: scaling_a is 1x128: the groups of input 0 do not run along the contraction; use its transposed "
        "codes in node "},
+      {"%y = top_k %x {k=2}", "f32[4,2] i32[4,2] f32[4,8] f32[4]"},
+      {"%y = top_k %x {k=9}", "top_k: k is 9 of 8 experts in node "},
+      {"%y = top_k %h {k=2}", "top_k: logits are bf16[4,8] (want f32) in node "},
+      {"%y = top_k_grad %x, %chosen, %lse, _, %r {k=2}", "f32[4,8]"},
+      {"%y = top_k_grad %x, %ids, %lse {k=2}", "top_k_grad: input 1 is i32[4] (want i32[4,2]) in node "},
+      {"%y = group_rows %chosen {groups=6}", "i32[4,2] i32[7] f32[6]"},
+      {"%y = group_rows %ids {groups=6}", "group_rows: experts is i32[4] (want i32 of rank 2) in node "},
+      {"%y = dispatch_rows %h, %chosen", "bf16[8,8]"},
+      {"%y = dispatch_rows %t, %chosen", "dispatch_rows: x is [8,4] for places [4,2] in node "},
+      {"%y = combine_rows %rows, %chosen, %lse", "f32[4,8]"},
+      {"%y = combine_rows %x, %chosen", "combine_rows: rows are [4,8] for places [4,2] in node "},
+      {"%y = combine_rows_grad %rows, %chosen, %lse, %x", "f32[8,8] f32[4,2]"},
+      {"%y = grouped_matmul %h, %w, %seg {trans_b=true}", "bf16[4,8]"},
+      {"%y = grouped_matmul %x, %w, %seg {to=\"bf16\"}", "bf16[4,8]"},
+      {"%y = grouped_matmul %x, %w, %lens @n",
+       "grouped_matmul: inner dims differ: 8 vs 16, of [4,8] and 1 experts of [16,8] in node n"},
+      {"%y = grouped_matmul %x, %w, %ids {trans_b=true}",
+       "grouped_matmul: w is [16,8]: its rows do not divide into 3 experts in node "},
+      {"%y = grouped_matmul_wgrad %h, %x, %seg", "f32[16,8]"},
+      {"%y = grouped_matmul_wgrad %h, %x, %seg, %x",
+       "grouped_matmul_wgrad: input 3 is f32[4,8] (want f32[16,8]) in node "},
+      {"%y = scaled_grouped_matmul %a, %one, %b, %one, %seg {trans_b=true, to=\"bf16\"}", "bf16[200,32]"},
+      {"%y = scaled_grouped_matmul %a, %one, %b, %bs, %seg {trans_b=true, scaling_b=\"128x128\"}",
+       "scaled_grouped_matmul: the blocks of 128 rows of w [64,300] would lie in two of 2 experts in node "},
+      {"%y = scaled_grouped_matmul %a, %one, %a, %one, %lens",
+       "scaled_grouped_matmul: inner dims differ: 300 vs 200, of [200,300] and 1 experts of [200,300] in node "},
       {"%y = layer_norm %h, %c, %c {eps=1e-05}", "bf16[4,8] f32[4] f32[4]"},
       {"%y = layer_norm %h, %r, %c {eps=1e-05}", "layer_norm: weight is [4], x has 8 channels in node "},
       {"%y = layer_norm_grad %h, %c, %r, %r, %h", "bf16[4,8] f32[8] f32[8]"},
@@ -383,6 +411,8 @@ TEST(Facts, FlopsFollowTheConvention) {
   EXPECT_EQ(flops_of("%y = matmul %x, %x {trans_a=true}"), 2.0 * 8 * 8 * 4);
   EXPECT_EQ(flops_of("%y = matmul %h, %t, %r"), 2.0 * 4 * 4 * 8 + 16);
   EXPECT_EQ(flops_of("%y = scaled_matmul %a, %one, %b, %one {trans_b=true}"), 2.0 * 200 * 64 * 300);
+  EXPECT_EQ(flops_of("%y = grouped_matmul %x, %w, %seg {trans_b=true}"), 2.0 * 4 * 8 * 8);
+  EXPECT_EQ(flops_of("%y = grouped_matmul_wgrad %x, %x, %seg"), 2.0 * 4 * 8 * 8);
   // Causal: every query sees half of its segment; 2 products of T x L/2 x heads head_dim.
   const std::string heads = "heads=2, kv_heads=2, head_dim=4, scale=0.5";
   EXPECT_EQ(flops_of("%y = attention %h, %h, %h, %seg {" + heads + "}"), 2 * 2.0 * 4 * 2 * 8);

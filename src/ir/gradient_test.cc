@@ -68,6 +68,9 @@ constexpr const char* kLeaves = R"(graph @g stage model
   %ids = input : i32[4] @ids
   %seg = input : i32[3] @seg
   %two = input : i32[2] @two
+  %pairs = input : i32[4,2] @pairs
+  %rows = input : f32[8,8] @rows
+  %choice = input : f32[4,2] @choice
 )";
 
 TEST(Gradient, EveryRuleGivesEveryFloatInputAGradientOfItsShape) {
@@ -104,6 +107,13 @@ TEST(Gradient, EveryRuleGivesEveryFloatInputAGradientOfItsShape) {
       "reduce %x {reduction=\"sum\", axis=\"rows\"}",
       "reduce %x {reduction=\"sum\", axis=\"all\"}",
       "select_rows %x, %two",
+      "top_k %x {k=2}",
+      "group_rows %pairs {groups=3}",
+      "dispatch_rows %x, %pairs",
+      "combine_rows %rows, %pairs, %choice",
+      "combine_rows %rows, %pairs",
+      "grouped_matmul %x, %w, %seg {trans_b=true}",
+      "grouped_matmul %x, %w, %seg",
   };
   std::map<Op, int> seen;
   for (const std::string& line : lines) {

@@ -1,6 +1,7 @@
 // Sources: GPT-2 (Radford et al. 2019), Llama (arXiv 2302.13971, 2307.09288), parallel residuals (GPT-J; GPT-NeoX,
 // arXiv 2204.06745), rotary positions (arXiv 2104.09864), ALiBi (arXiv 2108.12409), multi-query (arXiv 1911.02150) and
 // grouped-query attention (arXiv 2305.13245), gated units (arXiv 2002.05202).
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -56,8 +57,8 @@ Value attention_block(Builder& b, Value x, Value positions, Value segments, cons
   Value k = b.linear(x, "k", a.kv_heads * a.head_dim, in);
   Value v = b.linear(x, "v", a.kv_heads * a.head_dim, in);
   if (a.qk_norm) {
-    q = head_norm(b, q, "q_norm", a.heads, m.norm);
-    k = head_norm(b, k, "k_norm", a.kv_heads, m.norm);
+    q = head_norm(b, q, "q_norm", a.qk_norm_whole ? 1 : a.heads, m.norm);
+    k = head_norm(b, k, "k_norm", a.qk_norm_whole ? 1 : a.kv_heads, m.norm);
   }
   if (a.rope) {
     RopeOptions rope = *a.rope;
@@ -82,14 +83,61 @@ Value attention_block(Builder& b, Value x, Value positions, Value segments, cons
   return b.linear(mixed, "o", m.hidden, residual_projection(m, a.out_bias));
 }
 
-// mlp.up and mlp.down, and mlp.gate where it is gated.
-Value mixer_block(Builder& b, Value x, const ModelSpec& m, const MixerSpec& spec) {
-  auto scope = b.scope("mlp");
+// "up" and "down", and "gate" where it is gated.
+Value dense_mlp(Builder& b, Value x, const ModelSpec& m, const MixerSpec& spec, int64_t intermediate) {
   LinearOptions in = input_projection(m, spec.bias);
-  Value gate = spec.gated ? b.linear(x, "gate", spec.intermediate, in) : Value::none();
-  Value up = b.linear(x, "up", spec.intermediate, in);
+  Value gate = spec.gated ? b.linear(x, "gate", intermediate, in) : Value::none();
+  Value up = b.linear(x, "up", intermediate, in);
   Value inner = spec.gated ? b.mul(activate(b, gate, spec.activation), up) : activate(b, up, spec.activation);
   return b.linear(inner, "down", m.hidden, residual_projection(m, spec.bias));
+}
+
+// Sums over the routers of all layers, of which the losses are made; counts and scores [experts], squares [1].
+struct RouterSums {
+  Value counts, scores, squares;
+  int64_t layers = 0;
+
+  void add(Builder& b, const Builder::Routing& routing, const Builder::Groups& groups) {
+    const auto sum = [&](Value& all, Value more) { all = all.exists() ? b.add(all, more) : more; };
+    sum(counts, groups.counts);
+    sum(scores, b.reduce(routing.scores, "sum", "rows"));
+    sum(squares, b.reduce(b.mul(routing.lse, routing.lse), "sum", "all"));
+    ++layers;
+  }
+};
+
+// In float32 under every recipe: which experts a token goes to must not hang on a rounding.
+Value router_logits(Builder& b, Value x, const std::string& name, int64_t experts, const ModelSpec& m) {
+  Value weight = b.param(name + ".weight", {experts, m.hidden}, {.std = m.init_std});
+  return b.matmul(x, weight, false, true, {}, {{"float32", true}});
+}
+
+// mlp.router, mlp.experts.gate, up and down: rows of tokens sorted by expert, then weighted and summed by token.
+Value experts_block(Builder& b, Value x, const ModelSpec& m, const MixerSpec& spec, RouterSums* sums) {
+  const ExpertsSpec& e = spec.experts;
+  Builder::Routing routing = b.top_k(router_logits(b, x, "router", e.count, m), e.per_token, "softmax", e.renormalize);
+  Builder::Groups groups = b.group_rows(routing.experts, e.count);
+  if (sums != nullptr) sums->add(b, routing, groups);
+  Value rows = b.dispatch_rows(x, groups.places);
+  {
+    auto scope = b.scope("experts");
+    Value gate = b.grouped_linear(rows, groups.offsets, "gate", e.intermediate, m.init_std);
+    Value up = b.grouped_linear(rows, groups.offsets, "up", e.intermediate, m.init_std);
+    rows = b.grouped_linear(b.mul(activate(b, gate, spec.activation), up), groups.offsets, "down", m.hidden,
+                            residual_projection(m, false).std);
+  }
+  Value y = b.combine_rows(rows, groups.places, routing.weights);
+  if (e.shared_intermediate == 0) return y;
+  // The shared expert is one that every token goes to, with a sigmoid for a weight.
+  Builder::Routing all = b.top_k(router_logits(b, x, "shared_router", 1, m), 1, "sigmoid", false);
+  auto scope = b.scope("shared");
+  Value shared = dense_mlp(b, x, m, spec, e.shared_intermediate);
+  return b.add(y, b.combine_rows(shared, b.group_rows(all.experts, 1).places, all.weights));
+}
+
+Value mixer_block(Builder& b, Value x, const ModelSpec& m, const MixerSpec& spec, RouterSums* sums) {
+  auto scope = b.scope("mlp");
+  return spec.experts.count > 0 ? experts_block(b, x, m, spec, sums) : dense_mlp(b, x, m, spec, spec.intermediate);
 }
 
 // Hidden states of the tokens in front of the first layer; `table` receives the embedding table.
@@ -120,7 +168,7 @@ Value output_head(Builder& b, Value hidden, Value table, const ModelSpec& m) {
 }
 
 // Hidden states after the last norm, and the head on them.
-Value decoder_logits(Builder& b, const ModelSpec& m, const BatchShape& shape) {
+Value decoder_logits(Builder& b, const ModelSpec& m, const BatchShape& shape, RouterSums* sums) {
   double p = shape.training ? m.dropout : 0.0;
   Value positions = b.positions(shape.tokens), segments = b.segments(shape.max_segments), table;
   Value x = embed_tokens(b, positions, table, m, shape);
@@ -131,7 +179,7 @@ Value decoder_logits(Builder& b, const ModelSpec& m, const BatchShape& shape) {
     Value mixed = b.dropout(attention_block(b, normed, positions, segments, m, attention, shape), p);
     if (m.residual == Residual::kSequential) x = b.add(x, mixed);
     if (m.residual != Residual::kParallelShared) normed = norm(b, x, "norm2", m.norm);
-    Value inner = b.dropout(mixer_block(b, normed, m, mixer), p);
+    Value inner = b.dropout(mixer_block(b, normed, m, mixer, sums), p);
     x = m.residual == Residual::kSequential ? b.add(x, inner) : b.add(x, b.add(mixed, inner));
   }
   return output_head(b, norm(b, x, "norm", m.norm), table, m);
@@ -149,9 +197,7 @@ void check_pattern(const ModelSpec& m) {
           i);
 }
 
-}  // namespace
-
-Value build_logits(Builder& b, const ModelSpec& m, const BatchShape& shape) {
+Value checked_logits(Builder& b, const ModelSpec& m, const BatchShape& shape, RouterSums* sums) {
   check_pattern(m);
   check(shape.tokens > 0 && shape.max_segments > 0 && shape.max_length > 0, ErrorCode::kInvalidArgument,
         "batch: tokens {}, sequences {}, longest {} (all must be positive)", shape.tokens, shape.max_segments,
@@ -159,13 +205,42 @@ Value build_logits(Builder& b, const ModelSpec& m, const BatchShape& shape) {
   check(m.length_limit() == 0 || shape.max_length <= m.length_limit(), ErrorCode::kInvalidArgument,
         "sequence length {} exceeds model.max_positions {}: shorten data.sequence_length or raise model.max_positions",
         shape.max_length, m.max_positions);
-  return decoder_logits(b, m, shape);
+  return decoder_logits(b, m, shape, sums);
+}
+
+// Added to the sum of the tokens' losses, so times the tokens. With R rows, the tokens of all layers: the
+// load-balancing loss is E sum_e counts_e / R x scores_e / R (Switch Transformer, arXiv 2101.03961, equations 4-6, over
+// all layers as transformers computes it), the z-loss the mean of lse^2 (ST-MoE, arXiv 2202.08906, equation 5).
+Value with_router_losses(Builder& b, Value loss, const RouterSums& sums, const ExpertsSpec& e, int64_t tokens) {
+  const auto rows = static_cast<double>(tokens * sums.layers);
+  if (e.balance_loss > 0) {
+    Value balance = b.reduce(b.mul(sums.scores, sums.counts), "sum", "all");
+    const double factor = e.balance_loss * static_cast<double>(e.count * tokens) / (rows * rows);
+    loss = b.add(loss, b.scale(balance, factor));
+  }
+  if (e.z_loss > 0) loss = b.add(loss, b.scale(sums.squares, e.z_loss * static_cast<double>(tokens) / rows));
+  return loss;
+}
+
+}  // namespace
+
+Value build_logits(Builder& b, const ModelSpec& m, const BatchShape& shape) {
+  return checked_logits(b, m, shape, nullptr);
 }
 
 void build_loss(Builder& b, const ModelSpec& model, const BatchShape& shape) {
-  Value logits = build_logits(b, model, shape);
+  const auto is_weighed = [](const LayerSpec& layer) {
+    const ExpertsSpec& e = layer.mixer.experts;
+    return e.count > 0 && (e.balance_loss > 0 || e.z_loss > 0);
+  };
+  const auto weighed = std::ranges::find_if(model.pattern, is_weighed);
+  const bool router_losses = shape.training && weighed != model.pattern.end();
+  RouterSums sums;
+  Value logits = checked_logits(b, model, shape, router_losses ? &sums : nullptr);
   Builder::Loss loss = b.cross_entropy(logits, b.targets(shape.tokens));
-  b.output("loss", b.reduce(loss.per_token, "sum", "all"));
+  Value total = b.reduce(loss.per_token, "sum", "all");
+  if (router_losses) total = with_router_losses(b, total, sums, weighed->mixer.experts, shape.tokens);
+  b.output("loss", total);
   if (!shape.training) b.output("loss_per_token", loss.per_token);
 }
 

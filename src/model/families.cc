@@ -12,15 +12,16 @@ namespace octet {
 // Each in families/<family>.cc.
 Family gpt2_family(), gpt_bigcode_family(), gptj_family(), gpt_neox_family(), opt_family(), bloom_family();
 Family falcon_family(), mpt_family(), phi_family(), llama_family(), mistral_family(), qwen2_family(), qwen3_family();
-Family gemma_family(), glm_family();
+Family gemma_family(), glm_family(), mixtral_family(), olmoe_family(), qwen2_moe_family(), qwen3_moe_family();
 
 namespace {
 
 const std::vector<Family>& families() {
-  static const std::vector<Family> rows = {gpt2_family(),  gpt_bigcode_family(), gptj_family(),    gpt_neox_family(),
-                                           opt_family(),   bloom_family(),       falcon_family(),  mpt_family(),
-                                           phi_family(),   llama_family(),       mistral_family(), qwen2_family(),
-                                           qwen3_family(), gemma_family(),       glm_family()};
+  static const std::vector<Family> rows = {gpt2_family(),  gpt_bigcode_family(), gptj_family(),     gpt_neox_family(),
+                                           opt_family(),   bloom_family(),       falcon_family(),   mpt_family(),
+                                           phi_family(),   llama_family(),       mistral_family(),  qwen2_family(),
+                                           qwen3_family(), gemma_family(),       glm_family(),      mixtral_family(),
+                                           olmoe_family(), qwen2_moe_family(),   qwen3_moe_family()};
   return rows;
 }
 
@@ -81,7 +82,8 @@ bool ConfigFields::read(Names names, T& value) const {
       : std::is_same_v<T, std::string> ? json->is_string()
       : std::is_same_v<T, std::vector<std::string>>
           ? json->is_array() && std::all_of(json->begin(), json->end(), [](const Json& x) { return x.is_string(); })
-          : json->is_number();
+      : std::is_same_v<T, std::vector<int64_t>> ? json->is_array() && std::ranges::all_of(*json, fits_int64)
+                                                : json->is_number();
   check(fits, ErrorCode::kCorrupt, "{}: \"{}\" is {}, of the wrong type", where_, name, json->dump());
   value = json->get<T>();
   return true;
@@ -98,6 +100,7 @@ template bool ConfigFields::optional(Names, double&);
 template bool ConfigFields::optional(Names, bool&);
 template bool ConfigFields::optional(Names, std::string&);
 template bool ConfigFields::optional(Names, std::vector<std::string>&);
+template bool ConfigFields::optional(Names, std::vector<int64_t>&);
 
 void ConfigFields::required(Names names, int64_t& value) {
   check(optional(names, value), ErrorCode::kCorrupt, "{}: \"{}\" is missing", where_, *names.begin());

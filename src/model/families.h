@@ -26,7 +26,7 @@ class ConfigFields {
   // Throws kCorrupt where it is missing or of the wrong type.
   void required(Names names, int64_t& value);
   // Absent or null: the value stays. Whether the file has it; true when writing.
-  template <typename T>  // int64_t, double, bool, std::string, std::vector<std::string>
+  template <typename T>  // int64_t, double, bool, std::string, std::vector of int64_t or std::string
   bool optional(Names names, T& value);
   // A positive number or null, which is 0 here. Absent: the value stays.
   void nullable(Names names, int64_t& value);
@@ -71,6 +71,9 @@ struct TensorNames {
   const char *qkv = nullptr, *q = nullptr, *k = nullptr, *v = nullptr, *o = nullptr;  // qkv, or q, k and v
   const char *up = nullptr, *down = nullptr, *gate = nullptr, *gate_up = nullptr;
   const char *positions = nullptr, *embed_norm = nullptr;
+  // Of mixtures: "mlp.experts." in front of an expert's number, its linears behind; "mlp.shared_expert."
+  const char *router = nullptr, *experts = nullptr, *shared = nullptr, *shared_router = nullptr;
+  const char *expert_gate = "gate_proj", *expert_up = "up_proj", *expert_down = "down_proj";
   bool by_kv_head = false;  // qkv has [queries, key, value] of each key/value head; else all queries, keys, values
   bool transposed = false;  // linears are [in, out]
 };

@@ -28,7 +28,7 @@ class TensorList {
     if (c_.positions == Positions::kLearned) add({.name = prefix + names_.positions, .params = {"pos_embed"}}, false);
     if (c_.embed_norm) norm(prefix + names_.embed_norm, "embed_norm");
     for (int64_t i = 0; i < c_.layers; ++i)
-      layer(prefix + names_.layer + std::to_string(i) + ".", "layers." + std::to_string(i) + ".");
+      layer(i, prefix + names_.layer + std::to_string(i) + ".", "layers." + std::to_string(i) + ".");
     norm(prefix + names_.norm, "norm");
     if (!c_.tie_embeddings) list_.push_back({.name = head(".weight"), .params = {"head.weight"}});
     if (c_.bias.head) list_.push_back({.name = head(".bias"), .params = {"head.bias"}});
@@ -55,21 +55,47 @@ class TensorList {
     add({.name = name, .transposed = names_.transposed, .params = {param}}, bias);
   }
 
-  void layer(const std::string& from, const std::string& to) {
+  void layer(int64_t index, const std::string& from, const std::string& to) {
     const bool two = c_.residual == Residual::kParallel && names_.parallel_norm1 != nullptr;
     norm(from + (two ? names_.parallel_norm1 : names_.norm1), to + "norm1");
     attention(from, to + "attn.");
     if (c_.residual != Residual::kParallelShared)
       norm(from + (two ? names_.parallel_norm2 : names_.norm2), to + "norm2");
+    const bool mixture = c_.experts.count > 0 && std::ranges::find(c_.dense_layers, index) == c_.dense_layers.end();
+    mixture ? experts(from, to + "mlp.") : dense(from, to + "mlp.");
+  }
+
+  void dense(const std::string& from, const std::string& to) {
     if (names_.gate_up != nullptr) {
       int64_t rows = c_.intermediate_size();
-      add({.name = from + names_.gate_up, .params = {to + "mlp.gate", to + "mlp.up"}, .rows = {rows, rows}},
-          c_.bias.mlp);
+      add({.name = from + names_.gate_up, .params = {to + "gate", to + "up"}, .rows = {rows, rows}}, c_.bias.mlp);
     } else {
-      if (c_.gated) linear(from + names_.gate, to + "mlp.gate", c_.bias.mlp);
-      linear(from + names_.up, to + "mlp.up", c_.bias.mlp);
+      if (c_.gated) linear(from + names_.gate, to + "gate", c_.bias.mlp);
+      linear(from + names_.up, to + "up", c_.bias.mlp);
     }
-    linear(from + names_.down, to + "mlp.down", c_.bias.mlp);
+    linear(from + names_.down, to + "down", c_.bias.mlp);
+  }
+
+  void experts(const std::string& from, const std::string& to) {
+    check(names_.experts != nullptr, ErrorCode::kUnsupported, "model.experts: family {} has no experts",
+          c_.architecture);
+    linear(from + names_.router, to + "router", false);
+    const std::pair<const char*, const char*> linears[] = {
+        {names_.expert_gate, "gate"}, {names_.expert_up, "up"}, {names_.expert_down, "down"}};
+    for (const auto& [name, param] : linears)
+      for (int64_t e = 0; e < c_.experts.count; ++e)
+        add({.name = from + names_.experts + std::to_string(e) + "." + name,
+             .params = {to + "experts." + param},
+             .part = e,
+             .parts = c_.experts.count},
+            false);
+    if (c_.experts.shared_intermediate == 0) return;
+    check(names_.shared != nullptr, ErrorCode::kUnsupported,
+          "model.shared_intermediate: family {} has no shared expert", c_.architecture);
+    linear(from + names_.shared_router, to + "shared_router", false);
+    linear(from + names_.shared + names_.expert_gate, to + "shared.gate", c_.bias.mlp);
+    linear(from + names_.shared + names_.expert_up, to + "shared.up", c_.bias.mlp);
+    linear(from + names_.shared + names_.expert_down, to + "shared.down", c_.bias.mlp);
   }
 
   void attention(const std::string& from, const std::string& to) {

@@ -2,7 +2,7 @@
 //
 // A checkpoint tensor holds one parameter or several along their output dimension: stacked (GPT-2's c_attn = q, k, v)
 // or in groups (GPT-NeoX: q, k, v of head 0, then of head 1), possibly stored transposed ([in, out], GPT-2's Conv1D).
-// Parameters here are always [out, in].
+// Parameters here are always [out, in]. The weights of all experts are one parameter, of which a tensor has one expert.
 #pragma once
 
 #include <optional>
@@ -19,6 +19,7 @@ struct CheckpointTensor {
   std::vector<std::string> params;  // along the output (first) dimension, in this order
   int64_t groups = 1;               // each has some rows of every parameter
   std::vector<int64_t> rows = {};   // of each parameter in a group; empty with one parameter
+  int64_t part = 0, parts = 1;      // it has the part-th of as many equal parts of its parameter's rows: an expert
 };
 
 // Where the rows of parameter i lie in a tensor of `elements` (weights as [out, in], biases, scales of rows or of whole
@@ -36,7 +37,7 @@ void for_each_piece(const CheckpointTensor& tensor, int64_t elements, size_t i, 
   for (int64_t g = 0; g < tensor.groups; ++g) fn(elements_of(g * group_rows + before), g * piece, piece);
 }
 
-// Every parameter of the model appears in exactly one tensor.
+// Every parameter of the model appears in exactly one tensor, or its parts do, in their order.
 std::vector<CheckpointTensor> checkpoint_tensors(const ModelConfig& config);
 
 // The tensor of the output head, whether or not it is tied to the embedding.

@@ -70,6 +70,11 @@ std::vector<ModelConfig> variants() {
   add("gemma", [](ModelConfig& c) { c.kv_heads = 1, c.activation = Activation::kRelu; });
   add("glm", [](ModelConfig& c) { c.rope.rotary_dim = 2, c.kv_heads = 2; });
   add("glm", [](ModelConfig& c) { c.rope.rotary_dim = 2, c.head_dim = 98; });  // 2 / 98 x 98 is below 2 in doubles
+  add("mixtral", [](ModelConfig& c) { c.window = {5}, c.experts.per_token = 8; });
+  add("qwen2_moe", [](ModelConfig& c) { c.dense_layers = {0}, c.experts.renormalize = true, c.bias.qkv = false; });
+  add("qwen3_moe", [](ModelConfig& c) { c.layers = 4, c.dense_layers = {0, 2}, c.head_dim = 6; });
+  add("qwen3_moe", [](ModelConfig& c) { c.experts.intermediate = 0, c.bias.qkv = c.bias.out = true; });
+  add("olmoe", [](ModelConfig& c) { c.kv_heads = 2, c.experts.renormalize = true; });
   for (const char* partial : {"phi", "gpt_neox", "glm"}) add(partial, [](ModelConfig& c) { c.rope.rotary_dim = 0; });
   for (const std::string& architecture : architectures())  // sizes left to their defaults
     add(architecture.c_str(), [](ModelConfig& c) { c.intermediate = 0; });
@@ -81,7 +86,8 @@ TEST(HuggingFaceNames, CoverEveryParameterOnce) {
   for (const ModelConfig& config : variants()) {
     std::multiset<std::string> held;
     for (const CheckpointTensor& tensor : checkpoint_tensors(config)) {
-      held.insert(tensor.params.begin(), tensor.params.end());
+      if (tensor.part == 0) held.insert(tensor.params.begin(), tensor.params.end());
+      EXPECT_TRUE(tensor.part < tensor.parts && (tensor.parts == 1 || tensor.params.size() == 1)) << tensor.name;
       EXPECT_TRUE(tensor.params.size() == 1 || tensor.rows.size() == tensor.params.size()) << tensor.name;
       EXPECT_EQ(canonical_tensor_name(config, tensor.name), tensor.name);
     }
@@ -108,6 +114,33 @@ TEST(HuggingFaceConfig, RoundTrips) {
     EXPECT_EQ(graph_text(back), graph_text(config)) << text;
     EXPECT_EQ(parse_special_tokens(text, "config.json").eos, std::vector<int64_t>{2});
   }
+}
+
+TEST(HuggingFaceConfig, RefusesMixturesItCannotRunByTheirField) {
+  const auto mixture = [](const std::string& type, const std::string& fields) {
+    return message_of(R"({"vocab_size": 8, "hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2,
+      "num_key_value_heads": 1, "intermediate_size": 8, "model_type": ")" +
+                      type + "\"" + fields + "}");
+  };
+  const auto expect = [&](const char* type, const std::string& fields, const char* part) {
+    const std::string message = mixture(type, fields);
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  };
+  expect("mixtral", R"(, "num_local_experts": 4, "num_experts_per_tok": 5)", "model.experts_per_token: 5 of 4 experts");
+  expect("mixtral", R"(, "num_experts_per_tok": 0)", "model.experts_per_token: 0 of 8 experts");
+  expect("mixtral", R"(, "num_local_experts": 0)", "num_local_experts");
+  expect("mixtral", R"(, "router_jitter_noise": 0.1)", "router_jitter_noise");
+  expect("olmoe", R"(, "clip_qkv": 8.0)", "clip_qkv");
+  expect("qwen2_moe", R"(, "use_sliding_window": true)", "use_sliding_window");
+  expect("qwen3_moe", R"(, "use_sliding_window": true)", "use_sliding_window");
+  expect("qwen3_moe", R"(, "decoder_sparse_step": 0)", "decoder_sparse_step");
+  expect("qwen3_moe", R"(, "mlp_only_layers": [3])", "dense layer 3 of 3");
+  expect("qwen3_moe", R"(, "mlp_only_layers": ["a"])", "mlp_only_layers");
+  const ModelConfig config = parse_hugging_face_config(
+      R"({"vocab_size": 8, "hidden_size": 8, "num_hidden_layers": 5, "num_attention_heads": 2, "intermediate_size": 8,
+          "num_key_value_heads": 1, "model_type": "qwen3_moe", "decoder_sparse_step": 2, "mlp_only_layers": [3]})",
+      "config.json");
+  EXPECT_EQ(config.dense_layers, (std::vector<int64_t>{3, 0, 2, 4}));
 }
 
 TEST(HuggingFaceConfig, AllEndsOfAListAreKept) {

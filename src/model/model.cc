@@ -1,5 +1,7 @@
 #include "model/model.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace octet {
@@ -33,6 +35,24 @@ void validate_rope(const ModelConfig& c) {
         rope.low_freq_factor);
 }
 
+void validate_experts(const ModelConfig& c) {
+  const ExpertsSpec& e = c.experts;
+  check(e.count >= 0 && e.count <= kMaxExperts, ErrorCode::kInvalidArgument, "model.experts: {} (want 0 to {})",
+        e.count, kMaxExperts);
+  if (e.count == 0) return;
+  check(e.per_token > 0 && e.per_token <= e.count, ErrorCode::kInvalidArgument,
+        "model.experts_per_token: {} of {} experts (want 1 to {})", e.per_token, e.count, e.count);
+  for (const auto& [field, value] :
+       {std::pair("expert_intermediate", e.intermediate), std::pair("shared_intermediate", e.shared_intermediate)})
+    check(value >= 0 && value <= 4 * kMaxWidth, ErrorCode::kInvalidArgument, "model.{}: {} (want 0 to {})", field,
+          value, 4 * kMaxWidth);
+  for (const auto& [field, value] : {std::pair("balance_loss", e.balance_loss), std::pair("z_loss", e.z_loss)})
+    check(value >= 0 && value <= kMaxScale, ErrorCode::kInvalidArgument, "model.{}: {} (want 0 to {})", field, value,
+          kMaxScale);
+  for (int64_t layer : c.dense_layers)
+    check(layer >= 0 && layer < c.layers, ErrorCode::kInvalidArgument, "model: dense layer {} of {}", layer, c.layers);
+}
+
 }  // namespace
 
 void validate(const ModelConfig& c) {
@@ -63,6 +83,7 @@ void validate(const ModelConfig& c) {
     check(window >= 0, ErrorCode::kInvalidArgument, "model.window: {} (want >= 0; 0 = unlimited)", window);
   check(static_cast<int64_t>(c.window.size()) <= c.layers, ErrorCode::kInvalidArgument,
         "model.window: {} windows are listed for {} layers", c.window.size(), c.layers);
+  validate_experts(c);
   check(c.dropout >= 0 && c.dropout < 1, ErrorCode::kInvalidArgument, "model.dropout: {} (want 0 <= p < 1)", c.dropout);
   check_constant("norm_eps", c.norm_eps, 1);
   check(c.init_std >= 0 && c.init_std <= kMaxScale, ErrorCode::kInvalidArgument, "model.init_std: {} (want 0 to {})",
@@ -86,9 +107,13 @@ ModelSpec::ModelSpec(const ModelConfig& c) : hidden(c.hidden), layers(c.layers),
   a.heads = c.heads, a.kv_heads = c.kv_head_count(), a.head_dim = c.head_size(), a.scale = c.attention_scale;
   if (c.positions == Positions::kRotary && c.rotary_size() > 0) a.rope = c.rope;
   if (c.positions == Positions::kAlibi) a.alibi = c.alibi, a.alibi_scale = c.alibi_scale;
-  a.qk_norm = c.qk_norm, a.qkv_bias = c.bias.qkv, a.out_bias = c.bias.out;
-  pattern.assign(std::max<size_t>(c.window.size(), 1), layer);
-  for (size_t i = 0; i < c.window.size(); ++i) pattern[i].attention.window = c.window[i];
+  a.qk_norm = c.qk_norm, a.qk_norm_whole = c.qk_norm_whole, a.qkv_bias = c.bias.qkv, a.out_bias = c.bias.out;
+  layer.mixer.experts = c.experts;
+  if (c.experts.intermediate == 0) layer.mixer.experts.intermediate = c.intermediate_size();
+  const size_t windows = std::max<size_t>(c.window.size(), 1);
+  pattern.assign(c.dense_layers.empty() ? windows : static_cast<size_t>(c.layers), layer);
+  for (size_t i = 0; i < pattern.size() && !c.window.empty(); ++i) pattern[i].attention.window = c.window[i % windows];
+  for (int64_t dense : c.dense_layers) pattern[static_cast<size_t>(dense)].mixer.experts.count = 0;
 }
 
 }  // namespace octet

@@ -23,6 +23,7 @@ struct Biases {
 // Of hidden, heads x head size and a quarter of intermediate; of positions; of layers: ten times any known model.
 // Within them and a vocabulary of int32 no count of elements or bytes overflows.
 inline constexpr int64_t kMaxWidth = int64_t{1} << 20, kMaxPositions = int64_t{1} << 30, kMaxLayers = 10'000;
+inline constexpr int64_t kMaxExperts = 4096;
 
 // Sizes, and the facts that tell one family of decoders from another. Defaults are GPT-2's; model_family() gives those
 // of a family.
@@ -55,7 +56,10 @@ struct ModelConfig {
   double attention_scale = 0;   // 0 = 1 / sqrt(head size)
   // N > 0: a token sees itself and N - 1 before it; of the layers in turn, repeated: {4096, 0} alternates. Empty = {0}
   std::vector<int64_t> window = {};
-  bool qk_norm = false;           // RMS norm of every head of q and k, before rotary positions
+  bool qk_norm = false;        // RMS norm of every head of q and k, before rotary positions
+  bool qk_norm_whole = false;  // of all heads of q together, and of those of k
+  ExpertsSpec experts = {};    // of a mixture; the layers in dense_layers have a dense MLP
+  std::vector<int64_t> dense_layers = {};
   bool embed_norm = false;        // a norm behind the embedding
   bool scale_embeddings = false;  // embeddings times sqrt(hidden)
 

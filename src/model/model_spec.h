@@ -31,8 +31,21 @@ struct AttentionSpec {
   std::optional<RopeOptions> rope = {};          // rotary positions (heads and head_dim are filled in)
   double scale = 0, alibi = 0, alibi_scale = 1;  // as in AttentionOptions
   bool qk_norm = false;                          // norm of every head of q and k, before rotary positions
+  bool qk_norm_whole = false;                    // of all heads together: one of q, one of k
   bool qkv_bias = true, out_bias = true;
   bool cross = false;  // keys and values of another sequence: refused, no op computes it
+};
+
+// A mixture of experts, each a gated MLP: every token goes to `per_token` of them, weighted by its router's softmax.
+struct ExpertsSpec {
+  int64_t count = 0;                // 0 = none: the layer's MLP is dense
+  int64_t per_token = 2;            // experts of a token
+  int64_t intermediate = 0;         // of each; 0 = that of the dense MLP
+  int64_t shared_intermediate = 0;  // > 0: one more for all tokens, times a sigmoid of its own
+  bool renormalize = false;         // weights of a token's experts are divided by their sum
+  double balance_loss = 0,
+         z_loss = 0;  // in training: coefficients of the load-balancing loss and of the router's z-loss
+  bool operator==(const ExpertsSpec&) const = default;
 };
 
 // Dense: down(activation(up(x))); gated: down(activation(gate(x)) up(x)).
@@ -40,6 +53,7 @@ struct MixerSpec {
   int64_t intermediate = 0;
   Activation activation = Activation::kGeluTanh;
   bool gated = false, bias = true;
+  ExpertsSpec experts = {};
 };
 
 struct LayerSpec {

@@ -43,6 +43,24 @@ ModelConfig gemma_2b() {
   return c;
 }
 
+// mistralai/Mixtral-8x7B-v0.1, Qwen/Qwen3-30B-A3B, allenai/OLMoE-1B-7B-0924.
+ModelConfig mixtral_8x7b() {
+  ModelConfig c = of_family("mixtral", 32, 4096, 32, 32000, 32768);
+  c.kv_heads = 8, c.intermediate = 14336;
+  return c;
+}
+ModelConfig qwen3_30b_a3b() {
+  ModelConfig c = of_family("qwen3_moe", 48, 2048, 32, 151936, 40960);
+  c.kv_heads = 4, c.head_dim = 128, c.intermediate = 6144, c.norm_eps = 1e-6, c.rope.theta = 1e6;
+  c.experts.renormalize = true;
+  return c;
+}
+ModelConfig olmoe_1b_7b() {
+  ModelConfig c = of_family("olmoe", 16, 2048, 16, 50304, 4096);
+  c.intermediate = 1024;
+  return c;
+}
+
 struct Named {
   std::string name;
   ModelConfig config;
@@ -78,6 +96,9 @@ const std::vector<Named>& table() {
       {"llama2-13b", llama(40, 5120, 40, 40, 13824, 32000, 4096, 10000)},
       {"llama2-70b", llama(80, 8192, 64, 8, 28672, 32000, 4096, 10000)},
       {"llama3-8b", llama(32, 4096, 32, 8, 14336, 128256, 8192, 500000)},
+      {"mixtral-8x7b", mixtral_8x7b()},
+      {"qwen3-30b-a3b", qwen3_30b_a3b()},
+      {"olmoe-1b-7b", olmoe_1b_7b()},
       {"llama3-70b", llama(80, 8192, 64, 8, 28672, 128256, 8192, 500000)},
   };
   return rows;

@@ -98,8 +98,9 @@ bool fold_sums(Graph& graph) {
     if (graph.type(sum.inputs[0]) != graph.type(sum.inputs[1])) return Value::none();
     for (Value value : {sum.inputs[1], sum.inputs[0]}) {  // the later contribution stands right
       const Node& node = graph.node(value);
-      if ((node.op == Op::kMatmul || node.op == Op::kEmbeddingGrad) && !node.operand("c").exists() &&
-          node.phase == Phase::kBackward && node.results[0] == sum.results[0] && uses[slot(value.node)][0] == 1)
+      if ((node.op == Op::kMatmul || node.op == Op::kEmbeddingGrad || node.op == Op::kGroupedMatmulWgrad) &&
+          !node.operand("c").exists() && node.phase == Phase::kBackward && node.results[0] == sum.results[0] &&
+          uses[slot(value.node)][0] == 1)
         return value;
     }
     return Value::none();

@@ -33,7 +33,8 @@ std::vector<bool> high_nodes(const Graph& graph) {
     const Node& node = graph.node(NodeId{i});
     bool passes_on = node.op == Op::kAdd || node.op == Op::kSub || node.op == Op::kScale || node.op == Op::kReshape ||
                      node.op == Op::kTranspose || node.op == Op::kSlice || node.op == Op::kConcat;
-    bool product = node.op == Op::kMatmul || node.op == Op::kEmbeddingGrad;  // of which the addend must be as precise
+    bool product = node.op == Op::kMatmul || node.op == Op::kGroupedMatmulWgrad ||
+                   node.op == Op::kEmbeddingGrad;  // of which the addend must be as precise
     if (!high[static_cast<size_t>(i)] || (!passes_on && !product)) continue;
     for (size_t k = product ? 2 : 0; k < node.inputs.size(); ++k) {
       if (node.inputs[k].exists()) high[slot(node.inputs[k].node)] = true;
@@ -116,16 +117,19 @@ class PreciseGraph {
 
   // The inputs that must share one type: of products and of same-shaped elementwise operands.
   static size_t paired_inputs(const Graph& graph, const Node& node) {
-    if (node.op == Op::kMatmul) return 2;
     if (node.op == Op::kConcat) return node.inputs.size();
     bool pair = node.inputs.size() == 2 && op_facts(node.op).elementwise && node.op != Op::kDropout;
     return pair && graph.shape(node.inputs[0]) == graph.shape(node.inputs[1]) ? 2 : 0;
   }
 
+  static bool is_product(const Node& node) {
+    return node.op == Op::kMatmul || node.op == Op::kGroupedMatmul || node.op == Op::kGroupedMatmulWgrad;
+  }
+
   void convert(NodeId id) {
     const Node& node = old_.node(id);
+    if (is_product(node)) return plain_product(id);
     for (Value input : node.inputs) map_param(input);
-    if (node.op == Op::kMatmul) return plain_matmul(id);
     size_t paired = paired_inputs(old_, node);
     bool mixed = false;
     for (size_t i = 1; i < paired; ++i) {
@@ -143,16 +147,32 @@ class PreciseGraph {
   // A product keeps float32 where a float32 state is made from it (weight gradients), else the compute type.
   DType product_type(NodeId id) const {
     const Node& node = old_.node(id);
+    if (node.op == Op::kGroupedMatmulWgrad || keeps_float32(node)) return DType::kF32;
     bool weight = node.attr<std::string>("to") == "f32";  // set by the gradient rule
     return weight || high_[slot(id)] ? DType::kF32 : recipe_.compute;
   }
 
-  void plain_matmul(NodeId id) {
+  // A router's product.
+  static bool keeps_float32(const Node& node) { return node.op == Op::kMatmul && node.attr<bool>("float32"); }
+
+  void plain_product(NodeId id) {
     Node copy = old_.node(id);
-    for (size_t i = 0; i < 2; ++i) copy.inputs[i] = as(copy.inputs[i], recipe_.compute);
-    DType type = product_type(id);
-    if (copy.operand("c").exists()) copy.inputs[2] = as(copy.inputs[2], type);
-    copy.attrs.set("to", dtype_name(type));
+    const bool float32 = keeps_float32(copy);
+    const DType type = product_type(id);
+    for (Value input : float32 ? std::vector<Value>() : copy.inputs) map_param(input);
+    const size_t c = copy.op == Op::kGroupedMatmul ? 0 : static_cast<size_t>(operand_index(copy.op, "c"));
+    for (size_t i = 0; i < copy.inputs.size(); ++i) {
+      Value& input = copy.inputs[i];
+      if (!input.exists()) continue;
+      if (float32 && old_.node(input).op == Op::kParam) {
+        input = param_leaf(rewriter_.graph(), old_.node(input));
+      } else if (i < 2 || i == c) {
+        input = as(input, i < 2 && !float32 ? recipe_.compute : type);
+      } else {
+        input = rewriter_.map(input);
+      }
+    }
+    if (copy.op != Op::kGroupedMatmulWgrad) copy.attrs.set("to", dtype_name(type));
     rewriter_.replace(id, std::move(copy));
   }
 
@@ -163,10 +183,10 @@ class PreciseGraph {
       quantize_all(node.inputs[side]);
     }
     if (!gemm.used.codes) {
-      for (Value input : node.inputs) map_param(input);
-      return plain_matmul(id);
+      return plain_product(id);
     }
-    bool trans_a = node.attr<bool>("trans_a"), trans_b = node.attr<bool>("trans_b");
+    const bool grouped = node.op == Op::kGroupedMatmul;
+    bool trans_a = !grouped && node.attr<bool>("trans_a"), trans_b = node.attr<bool>("trans_b");
     QuantizedValue a = operand(node.inputs[0], gemm, 0, /*along_rows=*/trans_a);
     if (flipped_) trans_a = !trans_a;
     QuantizedValue b = operand(node.inputs[1], gemm, 1, /*along_rows=*/!trans_b);
@@ -175,16 +195,21 @@ class PreciseGraph {
       a.codes = {builder_.emit(Op::kTakeColumns, {a.codes, b.columns}, {}, node.name + ".columns"), 0};
     std::vector<Value> inputs = {a.codes, a.scale_inv, b.codes, b.scale_inv};
     DType type = product_type(id);
-    const Value c = node.operand("c");
-    if (c.exists() || b.zero.exists()) inputs.push_back(c.exists() ? as(c, type) : c);
-    if (b.zero.exists()) inputs.push_back(b.zero);
     Attrs attrs = node.attrs;
-    attrs.set("trans_a", trans_a);
+    if (grouped) {
+      inputs.push_back(rewriter_.map(node.operand("offsets")));
+    } else {
+      const Value c = node.operand("c");
+      if (c.exists() || b.zero.exists()) inputs.push_back(c.exists() ? as(c, type) : c);
+      if (b.zero.exists()) inputs.push_back(b.zero);
+      attrs.set("trans_a", trans_a);
+    }
     attrs.set("trans_b", trans_b);
     attrs.set("scaling_a", scale_layout_name(a.layout));
     attrs.set("scaling_b", scale_layout_name(b.layout));
     attrs.set("to", dtype_name(type));
-    rewriter_.set({id, 0}, {builder_.emit(Op::kScaledMatmul, std::move(inputs), std::move(attrs), node.name), 0});
+    const Op op = grouped ? Op::kScaledGroupedMatmul : Op::kScaledMatmul;
+    rewriter_.set({id, 0}, {builder_.emit(op, std::move(inputs), std::move(attrs), node.name), 0});
   }
 
   // Codes of one side of a GEMM. Sets flipped_ when they are the transposed ones: 1x128 blocks must run along the
@@ -274,7 +299,7 @@ bool changes_nothing(const Recipe& recipe) {
 void mark_tf32(Graph& graph) {
   for (int32_t i = 0; i < graph.size(); ++i) {
     Node& node = graph.mutable_node(NodeId{i});
-    if (node.op == Op::kMatmul) node.attrs.set("tf32", true);
+    if (node.op == Op::kMatmul && !node.attr<bool>("float32")) node.attrs.set("tf32", true);
   }
 }
 

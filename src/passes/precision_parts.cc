@@ -20,8 +20,10 @@ NodeId quantize_weight(Builder& builder, Value master, const Recipe& recipe, Sca
   return emit_quantize(builder, master, scale, recipe, ScaleLayout::kTensor, recipe.forward_format, name);
 }
 
-// Products with weights that the recipe decides on: those of linears, and of the output head where it says so.
+// Products with weights that the recipe decides on: those of linears, of experts forward, and of the output head where
+// it says so.
 bool is_planned_gemm(const Node& node, bool with_head) {
+  if (node.op == Op::kGroupedMatmul) return node.attr<std::string>("role") == "fprop";
   if (node.op != Op::kMatmul || !node.attrs.has("gemm") || !node.attrs.has("role")) return false;
   return with_head || !node.attr<bool>("head");
 }
@@ -52,7 +54,7 @@ GemmPrecision wanted_precision(const Recipe& recipe, const Node& node, const Gem
   GemmPrecision wanted = recipe.decide(gemm.gemm, gemm.role);
   if (wanted.scaling != Scaling::kGroup) return wanted;
   const bool decided = recipe.decisions.contains(gemm.gemm + "/" + gemm_role_name(gemm.role));
-  if (node.attr<bool>("head") && !decided) return {.codes = true, .scaling = Scaling::kCurrent};
+  if (node.attrs.get_or<bool>("head", false) && !decided) return {.codes = true, .scaling = Scaling::kCurrent};
   wanted.weights.layout = fitting_group(wanted.weights.layout, gemm.k);
   return wanted;
 }
@@ -274,10 +276,15 @@ PrecisionPlan plan_precision(const Graph& graph, const CompileOptions& options, 
     const Shape& a = graph.shape(node.inputs[0]);
     gemm.m = node.results[0].shape.rows();
     gemm.n = node.results[0].shape.cols();
-    gemm.k = node.attr<bool>("trans_a") ? a.rows() : a.cols();
+    const bool grouped = node.op == Op::kGroupedMatmul;
+    gemm.k = !grouped && node.attr<bool>("trans_a") ? a.rows() : a.cols();
     gemm.wanted = wanted_precision(options.recipe, node, gemm);
     gemm.used = gemm.wanted;
     if (gemm.wanted.codes) gemm.reason = unsupported_shape(gemm, options.target, serving);
+    if (grouped && gemm.wanted.codes && gemm.wanted.scaling == Scaling::kBlock && gemm.n % 128 != 0)
+      gemm.reason = fmt::format("experts of {} rows are not whole blocks of 128", gemm.n);
+    if (grouped && gemm.wanted.codes && gemm.wanted.scaling == Scaling::kGroup)
+      gemm.reason = "experts have no products of integer weights";
     if (!gemm.reason.empty()) gemm.used = {};
     if (gemm.role == GemmRole::kFprop) activations.emplace(gemm.gemm, node.inputs[0]);
     for (int side = 0; side < 2; ++side) {

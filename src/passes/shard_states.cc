@@ -87,6 +87,10 @@ void check_heads(const Program& program, const Mesh& mesh) {
   const int64_t tp = mesh[Axis::kTensor], cp = mesh[Axis::kContext];
   for (const Graph& graph : program.graphs()) {
     for (const Node& node : graph.nodes()) {
+      check(node.op != Op::kGroupRows || tp * cp == 1, ErrorCode::kUnsupported,
+            "parallel.tensor={}, parallel.context={}: mixtures of experts are not split over ranks: use parallel.data "
+            "alone",
+            tp, cp);
       if (node.op != Op::kAttention && node.op != Op::kPagedAttention) continue;
       const int64_t heads = node.attr<int64_t>("heads"), kv_heads = node.attr<int64_t>("kv_heads");
       check(heads % (tp * cp) == 0, ErrorCode::kInvalidArgument,

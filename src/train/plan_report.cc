@@ -39,6 +39,18 @@ std::string line(const char* what, int64_t bytes, const std::string& note = {}) 
   return fmt::format("  {:<34}{:>16}  {:>12}{}\n", what, bytes, human_bytes(bytes), note.empty() ? "" : "  " + note);
 }
 
+// Weights of experts that a token does not go to.
+int64_t inactive_parameters(const Graph& train, int64_t tokens) {
+  int64_t count = 0;
+  for (const Node& node : train.nodes()) {
+    const bool scaled = node.op == Op::kScaledGroupedMatmul;
+    if ((!scaled && node.op != Op::kGroupedMatmul) || node.phase != Phase::kForward) continue;
+    const int64_t experts = train.shape(node.operand("offsets"))[0] - 1, chosen = node.results[0].shape[0] / tokens;
+    count += train.shape(node.inputs[scaled ? 2 : 1]).elements() / experts * (experts - chosen);
+  }
+  return count;
+}
+
 double phase_flops(const Graph& graph, Phase phase) {
   double flops = 0;
   for (int32_t i = 0; i < graph.size(); ++i)
@@ -104,6 +116,7 @@ PlanReport report_plan(const Plan& plan, double compile_seconds) {
   Value ids = train.find_leaf(Op::kInput, "ids");
   r.tokens = ids.exists() ? train.shape(ids)[0] : 1;
   auto per_token = [&](Phase phase) { return phase_flops(train, phase) / static_cast<double>(r.tokens); };
+  r.active_parameters = r.parameters - inactive_parameters(train, r.tokens);
   r.forward_flops = per_token(Phase::kForward);
   r.backward_flops = per_token(Phase::kBackward);
   r.recompute_flops = per_token(Phase::kRecompute);
@@ -151,8 +164,11 @@ PlanReport plan_training(const ModelConfig& model, const RunConfig& config, cons
 
 std::string to_text(const PlanReport& r, const ModelConfig& m, const Target& target) {
   std::string out = fmt::format(
-      "model     {} {} layers, {} wide, {} heads ({} key/value), vocabulary {}: {} parameters\n", m.architecture,
-      m.layers, m.hidden, m.heads, m.kv_head_count(), m.vocab_size, human_count(static_cast<double>(r.parameters)));
+      "model     {} {} layers, {} wide, {} heads ({} key/value), vocabulary {}: {} parameters{}\n", m.architecture,
+      m.layers, m.hidden, m.heads, m.kv_head_count(), m.vocab_size, human_count(static_cast<double>(r.parameters)),
+      r.active_parameters == r.parameters
+          ? ""
+          : fmt::format(", {} of them active a token", human_count(static_cast<double>(r.active_parameters))));
   if (r.mesh.ranks() > 1) {
     std::string axes;
     for (Axis axis : kAllAxes)
@@ -227,15 +243,16 @@ std::string collectives_json(const std::vector<CollectiveRow>& rows) {
 
 std::string to_json(const PlanReport& r) {
   return fmt::format(
-      "{{\"parameters\": {}, \"tokens\": {}, \"forward_flops\": {}, \"backward_flops\": {}, \"recompute_flops\": {}, "
+      "{{\"parameters\": {}, \"active_parameters\": {}, \"tokens\": {}, \"forward_flops\": {}, \"backward_flops\": {}, "
+      "\"recompute_flops\": {}, "
       "\"weight_bytes\": {}, \"compute_bytes\": {}, \"moment_bytes\": {}, \"gradient_bytes\": {}, \"scale_bytes\": {}, "
       "\"activation_bytes\": {}, \"transient_bytes\": {}, \"workspace_bytes\": {}, \"input_bytes\": {}, "
       "\"padding_bytes\": {}, \"ranks\": {}, \"rank_parameters\": {}, \"collectives\": {}, "
       "\"total_bytes\": {}, \"nodes\": {}, \"compile_seconds\": {:.4f}, \"precision\": {}}}\n",
-      r.parameters, r.tokens, r.forward_flops, r.backward_flops, r.recompute_flops, r.weight_bytes, r.compute_bytes,
-      r.moment_bytes, r.gradient_bytes, r.scale_bytes, r.activation_bytes, r.transient_bytes, r.workspace_bytes,
-      r.input_bytes, r.padding_bytes, r.mesh.ranks(), r.rank_parameters, collectives_json(r.collectives), r.total_bytes,
-      r.nodes, r.compile_seconds, nlohmann::json(r.levels).dump());
+      r.parameters, r.active_parameters, r.tokens, r.forward_flops, r.backward_flops, r.recompute_flops, r.weight_bytes,
+      r.compute_bytes, r.moment_bytes, r.gradient_bytes, r.scale_bytes, r.activation_bytes, r.transient_bytes,
+      r.workspace_bytes, r.input_bytes, r.padding_bytes, r.mesh.ranks(), r.rank_parameters,
+      collectives_json(r.collectives), r.total_bytes, r.nodes, r.compile_seconds, nlohmann::json(r.levels).dump());
 }
 
 }  // namespace octet

@@ -29,8 +29,9 @@ struct CollectiveRow {
 };
 
 struct PlanReport {
-  int64_t parameters = 0;       // of the model
-  int64_t rank_parameters = 0;  // of them, those whose masters one rank holds, padding included
+  int64_t parameters = 0;         // of the model
+  int64_t active_parameters = 0;  // of them, those a token goes through: fewer in mixtures of experts
+  int64_t rank_parameters = 0;    // of them, those whose masters one rank holds, padding included
   Mesh mesh = {};
   std::vector<CollectiveRow> collectives = {};
   int64_t tokens = 0;          // of one micro-batch

@@ -33,6 +33,19 @@ TEST(PlanReport, BloomHasItsPublishedParameters) {
   EXPECT_EQ(plan_training(named_model("bloom-176b"), config, h200_target()).parameters, 176247271424);
 }
 
+TEST(PlanReport, MixturesHaveTheirPublishedParametersAndCountThoseOfAToken) {
+  RunConfig config;
+  config.recipe = "bf16", config.recompute = "full";
+  config.micro_batch = 1, config.sequence_length = 128;
+  const PlanReport mixtral = plan_training(named_model("mixtral-8x7b"), config, h200_target());
+  EXPECT_EQ(mixtral.parameters, 46702792704);
+  EXPECT_EQ(mixtral.active_parameters, 46702792704 - 32 * 6 * int64_t{3} * 14336 * 4096);  // "12.9B"
+  // Two FLOPs for each active weight but those of the embedding table, and attention's.
+  const double linears = 2.0 * static_cast<double>(mixtral.active_parameters - 32000 * 4096);
+  EXPECT_NEAR(mixtral.forward_flops / linears, 1, 0.01);
+  EXPECT_EQ(plan_training(named_model("qwen3-30b-a3b"), config, h200_target()).parameters, 30532122624);
+}
+
 // Recipe auto: programs read the same levels that people see.
 TEST(PlanReport, TheLevelsOfGemmsAreInTheJson) {
   RunConfig config;

@@ -30,6 +30,12 @@ SettingsTable settings_of(RunConfig& c) {
   t.add("model.kv_heads", &c.kv_heads, {.meaning = "key/value heads; 0 = the size's", .min = 0});
   t.add("model.head_dim", &c.head_dim, {.meaning = "0 = hidden / heads", .min = 0});
   t.add("model.intermediate", &c.intermediate, {.meaning = "MLP width; 0 = the size's", .min = 0});
+  t.add("model.experts", &c.experts, {.meaning = "experts of a mixture (mixtral, ...); 0 = the size's", .min = 0});
+  t.add("model.experts_per_token", &c.experts_per_token, {.meaning = "of them a token; 0 = the size's", .min = 0});
+  t.add("model.expert_intermediate", &c.expert_intermediate, {.meaning = "MLP width of one; 0 = the size's", .min = 0});
+  t.add("model.balance_loss", &c.balance_loss,
+        {.meaning = "coefficient of the load-balancing loss of routers, added in training", .min = 0});
+  t.add("model.z_loss", &c.z_loss, {.meaning = "coefficient of the routers' z-loss, added in training", .min = 0});
   t.add("model.window", &c.window,
         {.meaning =
              "tokens a query sees, itself included (0 = all), of the layers in turn: 4096,0 alternates windowed and "
@@ -194,6 +200,10 @@ void check_storable(const ModelConfig& m) {
   same("kv_heads", m.kv_head_count(), back.kv_head_count());
   same("head_dim", m.head_size(), back.head_size());
   same("intermediate", m.intermediate_size(), back.intermediate_size());
+  same("experts", m.experts.count, back.experts.count);
+  same("experts_per_token", m.experts.per_token, back.experts.per_token);
+  const auto of_expert = [](const ModelConfig& c) { return ModelSpec(c).pattern[0].mixer.experts.intermediate; };
+  same("expert_intermediate", of_expert(m), of_expert(back));
   same("window", fmt::format("{}", fmt::join(m.layer_windows(), ",")),
        fmt::format("{}", fmt::join(back.layer_windows(), ",")));
 }
@@ -238,6 +248,14 @@ ModelConfig resolve_model(const RunConfig& c, int64_t data_vocab_size) {
   override_with(m.head_dim, c.head_dim);
   override_with(m.intermediate, c.intermediate);
   override_with(m.max_positions, c.max_positions);
+  check(m.experts.count > 0 || (c.experts == 0 && c.experts_per_token == 0 && c.expert_intermediate == 0 &&
+                                c.balance_loss == 0 && c.z_loss == 0),
+        ErrorCode::kInvalidArgument, "model.experts and its like: family {} has no experts; choose mixtral or another",
+        m.architecture);
+  override_with(m.experts.count, c.experts);
+  override_with(m.experts.per_token, c.experts_per_token);
+  override_with(m.experts.intermediate, c.expert_intermediate);
+  m.experts.balance_loss = c.balance_loss, m.experts.z_loss = c.z_loss;
   if (!c.window.empty()) m.window.clear();
   for (const std::string& window : c.window) m.window.push_back(parse_window(window));
   if (c.vocab_size > 0) {

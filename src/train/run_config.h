@@ -18,7 +18,8 @@ struct RunConfig {
   // model: a named size, a Hugging Face folder, or sizes one by one (0 and "" mean: from model.size)
   std::string model_size = "gpt2-124m", model_from, architecture;
   int64_t vocab_size = 0, max_positions = 0, hidden = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0,
-          intermediate = 0;
+          intermediate = 0, experts = 0, experts_per_token = 0, expert_intermediate = 0;
+  double balance_loss = 0, z_loss = 0;  // of routers
   std::vector<std::string> window;
   double dropout = 0;
   double rope_theta = 0;

@@ -41,9 +41,10 @@ class Pieces {
     }
   }
   TensorPart next(int64_t most) {
-    while (item_ < items_.size() && offset_ == item().state().type.bytes()) ++item_, offset_ = 0;
+    const auto bytes = [&] { return item().state().type.bytes() / item().tensor->slices; };
+    while (item_ < items_.size() && offset_ == bytes()) ++item_, offset_ = 0;
     if (item_ == items_.size()) return {};
-    const TensorPart part{&item().state(), offset_, std::min(most, item().state().type.bytes() - offset_)};
+    const TensorPart part{&item().state(), item().tensor->slice * bytes() + offset_, std::min(most, bytes() - offset_)};
     offset_ += part.bytes;
     return part;
   }
@@ -139,6 +140,7 @@ FileSet weight_files(const Program& program, const ModelConfig& config, DType dt
     types.push_back({tensor.name, {dtype, tensor_shape(tensor, params)}});
     SavedTensor& saved = set.tensors[tensor.name];
     for (const std::string& param : tensor.params) saved.parts.push_back(masters.at(param));
+    saved.slice = tensor.part, saved.slices = tensor.parts;
     if (tensor.transposed || tensor.groups > 1) saved.order = tensor;
   }
   set.files = deal_tensors(set.stem, std::move(types), max_bytes);

@@ -17,9 +17,11 @@
 
 namespace octet {
 
-// What a tensor of a file is made of: logical states, one after the other, or as `order` says.
+// What a tensor of a file is made of: logical states, one after the other, or as `order` says; or of one state the
+// `slice`-th of `slices` equal runs of rows.
 struct SavedTensor {
   std::vector<LogicalState> parts;
+  int64_t slice = 0, slices = 1;
   std::optional<CheckpointTensor> order;
 };
 

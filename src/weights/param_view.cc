@@ -52,7 +52,9 @@ void for_runs(const ParamView& view, int64_t first, int64_t count, const Fn& fn)
   for (int64_t row = first; row < first + count;) {
     const int64_t run = row / view.run_rows, within = row - run * view.run_rows;
     const int64_t length = std::min(view.run_rows - within, first + count - row);
-    fn(view.data + (run * view.run_stride + within * view.row_stride) * dtype_bytes(view.dtype), row, length);
+    const std::byte* begin = view.runs.empty() ? view.data + run * view.run_stride * dtype_bytes(view.dtype)
+                                               : view.runs[static_cast<size_t>(run)];
+    fn(begin + within * view.row_stride * dtype_bytes(view.dtype), row, length);
     row += length;
   }
 }
@@ -142,6 +144,22 @@ ParamView view_of(const CheckpointTensor& tensor, size_t i, const TensorView& st
   view.run_stride = group_rows * view.row_stride;
   view.data += before * view.row_stride * dtype_bytes(view.dtype);
   return view;
+}
+
+ParamView stacked(const std::vector<ParamView>& parts) {
+  ParamView all = parts.front();
+  if (parts.size() == 1) return all;
+  all.rows = 0;
+  for (const ParamView& part : parts) {
+    check(part.dtype == all.dtype, ErrorCode::kUnsupported, "{}: its parts are {} and {}: they must be of one type",
+          all.name, dtype_name(all.dtype), dtype_name(part.dtype));
+    check(part.rows == part.run_rows && part.rows == parts[0].rows && part.cols == all.cols &&
+              part.row_stride == all.row_stride && part.col_stride == all.col_stride,
+          ErrorCode::kInternal, "{}: its parts are no equal matrices", all.name);
+    all.rows += part.rows;
+    all.runs.push_back(part.data);
+  }
+  return all;
 }
 
 ParamView view_of(DType dtype, const void* data, int64_t rows, int64_t cols, const std::string& name) {

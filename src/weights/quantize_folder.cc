@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/threads.h"
 #include "io/safetensors.h"
 #include "io/tokenizer.h"
 #include "weights/quantized_folder.h"
@@ -144,6 +145,15 @@ class FolderMaker {
 
   // All parameters of the tensor, in the order of its rows: [N, K].
   std::vector<float> values(const Plan& plan) const {
+    if (plan.tensor.parts > 1) {
+      const ParamView all = source_.view(plan.tensor.params[0], plan.params[0]);
+      const int64_t rows = all.rows / plan.tensor.parts;
+      std::vector<float> part(static_cast<size_t>(rows * all.cols));
+      parallel_for(rows, row_grain(all), [&](int64_t begin, int64_t end) {
+        read_rows(all, plan.tensor.part * rows + begin, end - begin, DType::kF32, part.data() + begin * all.cols);
+      });
+      return part;
+    }
     return join_params(plan.tensor, plan.shape.elements(), [&](size_t i) {
       const std::string& param = plan.tensor.params[i];
       const Shape& shape = plan.params[i];
@@ -187,14 +197,17 @@ class FolderMaker {
 
 void check_quantize_options(const WeightSource& source, const QuantizeFolderOptions& options) {
   const FolderQuantization& scheme = options.scheme;
+  const ParamShapes params = param_shapes(source.config());
   const bool blocks = scheme.weights == ScaleLayout::kTile128;
   check(
       blocks == (scheme.activations == ActivationScales::kBlock), ErrorCode::kInvalidArgument,
       "weights in blocks go with activations in blocks, which take their scales as they come: leave out --activations");
   for (const CheckpointTensor& tensor : checkpoint_tensors(source.config()))
-    check(!blocks || has_blocks(tensor), ErrorCode::kUnsupported,
+    check(!blocks || has_blocks(tensor, tensor_shape(tensor, params)), ErrorCode::kUnsupported,
           "{}: {}, which the layout has no blocks for: use --weights row or tensor", tensor.name,
-          tensor.transposed ? "stored transposed" : "holds several linears, not all in whole blocks of 128 rows");
+          tensor.parts > 1    ? "an expert's rows are not whole blocks of 128"
+          : tensor.transposed ? "stored transposed"
+                              : "holds several linears, not all in whole blocks of 128 rows");
 }
 
 void quantize_folder(const WeightSource& source, const std::string& tokenizer_folder, const std::string& folder,

@@ -19,7 +19,8 @@ namespace {
 constexpr const char* kModels[] = {"hf_goldens/gpt2", "hf_goldens/llama_gqa_rope3"};
 // One tensor for q, k and v: by groups of heads, for every head, or below each other with one head of keys.
 constexpr const char* kFused[] = {"hf_goldens/falcon_gqa", "hf_goldens/falcon_mqa", "hf_goldens/gpt_neox",
-                                  "hf_goldens/bloom",      "hf_goldens/glm",        "hf_goldens/starcoder_mqa"};
+                                  "hf_goldens/bloom",      "hf_goldens/glm",        "hf_goldens/starcoder_mqa",
+                                  "hf_goldens/mixtral_moe"};
 
 std::string golden(const std::string& name) { return test_data_path(name); }
 
@@ -122,6 +123,34 @@ TEST(QuantizeFolder, FusedLinearsStayWhereTheyWere) {
   }
 }
 
+// One parameter holds what has a scale for each expert: its rows have them.
+TEST(QuantizeFolder, ExpertsWithOneScaleEachAreReadByRows) {
+  const std::string folder = golden("hf_goldens/mixtral_moe");
+  if (folder.empty()) GTEST_SKIP() << missing_test_data("hf_goldens/mixtral_moe");
+  const auto source = open_weights(folder);
+  TempFolder out;
+  quantize_folder(*source, folder, out.path(), {.scheme = {.weights = ScaleLayout::kTensor}, .rest = DType::kF32});
+  const auto stored = open_weights(out.path());
+  EXPECT_TRUE(stored->recipe()->per_channel_weights);
+  const Shape experts{4 * 80, 64};
+  const std::string up = "layers.1.mlp.experts.up.weight";
+  const ParamView view = stored->view(up, experts);
+  EXPECT_EQ(view.layout, ScaleLayout::kRow);
+  ASSERT_EQ(view.scale_inv.size(), 320u);
+  EXPECT_EQ(view.scale_inv[0], view.scale_inv[79]);
+  EXPECT_NE(view.scale_inv[79], view.scale_inv[80]);
+  EXPECT_LT(distance(stored->read(up, experts), source->read(up, experts)), 0.05);
+  const auto plain = logits(*source, parse_recipe("fp32"), kPrompt);
+  EXPECT_LT(distance(logits(*stored, *stored->recipe(), kPrompt), plain), 0.25);
+  quantize_folder(
+      *source, folder, out.path() + "/static",
+      {.scheme = {.activations = ActivationScales::kStatic}, .rest = DType::kF32, .amax = some_amax(source->config())});
+  EXPECT_LT(distance(logits(*open_weights(out.path() + "/static"), parse_recipe("fp8-delayed"), kPrompt), plain), 1);
+  EXPECT_THROW(quantize_folder(*source, folder, out.path() + "/blocks",
+                               {.scheme = {.weights = ScaleLayout::kTile128, .activations = ActivationScales::kBlock}}),
+               Error);
+}
+
 // A part that ends inside a block has no scales of its own.
 TEST(QuantizeFolder, BlocksThatHoldTwoLinearsAreRefused) {
   for (const char* name : {"hf_goldens/falcon_gqa", "hf_goldens/glm"}) {
@@ -134,8 +163,9 @@ TEST(QuantizeFolder, BlocksThatHoldTwoLinearsAreRefused) {
         Error)
         << name;
   }
-  EXPECT_TRUE(has_blocks({.name = "whole", .params = {"gate", "up"}, .rows = {256, 128}}));
-  EXPECT_FALSE(has_blocks({.name = "cut", .params = {"gate", "up"}, .rows = {160, 160}}));
+  EXPECT_TRUE(has_blocks({.name = "whole", .params = {"gate", "up"}, .rows = {256, 128}}, {384, 64}));
+  EXPECT_FALSE(has_blocks({.name = "cut", .params = {"gate", "up"}, .rows = {160, 160}}, {320, 64}));
+  EXPECT_FALSE(has_blocks({.name = "expert", .params = {"gate"}, .parts = 4}, {160, 64}));
 }
 
 TEST(QuantizeFolder, StaticScalesOfActivationsAndCacheAreRead) {

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "ir/facts.h"
 
 namespace octet {
 namespace {
@@ -190,8 +191,9 @@ std::string with_quantization(const std::string& json_text, const FolderQuantiza
   return json.dump(2) + "\n";
 }
 
-bool has_blocks(const CheckpointTensor& tensor) {
+bool has_blocks(const CheckpointTensor& tensor, const Shape& shape) {
   const auto whole = [](int64_t rows) { return rows % 128 == 0; };
+  if (tensor.parts > 1 && !whole(shape[0])) return false;
   return !tensor.transposed && std::all_of(tensor.rows.begin(), tensor.rows.end(), whole);
 }
 
@@ -203,7 +205,7 @@ LinearLayout linear_layout(const ModelConfig& config) {
   std::map<std::pair<int32_t, int32_t>, std::string> first;
   for (const Node& node : graph.nodes()) {
     if (node.op == Op::kAttention) layout.attention.insert(node.name);
-    if (node.op != Op::kMatmul || node.attr<bool>("head")) continue;
+    if (!is_linear(node)) continue;
     const std::string& gemm = node.attrs.get<std::string>("gemm");
     const auto key = std::pair(index(node.inputs[0].node), node.inputs[0].result);
     layout.x_of[gemm] = first.try_emplace(key, gemm).first->second;
@@ -224,15 +226,16 @@ QuantizedTensors::QuantizedTensors(const TensorSource& tensors, const ModelConfi
   };
   for (CheckpointTensor tensor : checkpoint_tensors(config)) {
     const TensorType* type = tensors.find_type(tensor.name);
-    for (const std::string& param : tensor.params) holder_[param] = tensor;
+    for (const std::string& param : tensor.params) holders_[param].push_back(tensor);
     if (type == nullptr || type->dtype != DType::kE4M3) continue;
+    by_rows_ |= tensor.parts > 1 && scheme.weights == ScaleLayout::kTensor;
     check(tensor.name.ends_with(kWeight) && type->shape.rank() == 2, ErrorCode::kUnsupported,
           "{}: tensor {} is e4m3; only weights of linears may be", where, tensor.name);
     std::string scale = tensor.name + "_scale";
     if (tensors.find_type(scale + "_inv") != nullptr) scale += "_inv";
     const Shape& shape = expect(scale, tensor.name);
-    check(scheme.weights != ScaleLayout::kTile128 || has_blocks(tensor), ErrorCode::kUnsupported,
-          "{}: {} holds several linears, not in whole blocks of 128 rows", where, tensor.name);
+    check(scheme.weights != ScaleLayout::kTile128 || has_blocks(tensor, type->shape), ErrorCode::kUnsupported,
+          "{}: {} and another linear would share a block of 128 rows", where, tensor.name);
     check(fits(shape, type->shape, tensor.transposed, scheme.weights), ErrorCode::kCorrupt,
           "{}: {} has shape {} beside codes {}, which does not fit the scheme \"{}\" of quantization_config", where,
           scale, to_string(shape), to_string(type->shape), scale_layout_name(scheme.weights));
@@ -257,37 +260,46 @@ std::vector<float> QuantizedTensors::floats(const std::string& name) const {
 }
 
 void QuantizedTensors::add_scales(const std::string& param, ParamView& view) const {
-  const auto holder = holder_.find(param);
-  if (holder == holder_.end()) return;
-  const CheckpointTensor& tensor = holder->second;
-  const auto scale = scale_names_.find(tensor.name);
-  if (scale == scale_names_.end()) return;
-  std::vector<float> scales = floats(scale->second);
-  view.layout = scheme_.weights;
-  if (scheme_.weights == ScaleLayout::kTensor) {
-    view.scale_inv = std::move(scales);
-  } else {  // rows have scales as they have codes; so have blocks, of which a part has whole ones
-    take_part(tensor, param, scales, scale_shape(scheme_.weights, view.rows, view.cols).elements(), view.scale_inv);
+  for (const CheckpointTensor& tensor : holders(param)) {
+    const auto scale = scale_names_.find(tensor.name);
+    if (scale == scale_names_.end()) return;
+    std::vector<float> scales = floats(scale->second), own;
+    const int64_t rows = view.rows / tensor.parts;
+    view.layout = by_rows_ ? ScaleLayout::kRow : scheme_.weights;
+    if (by_rows_) {
+      own.assign(static_cast<size_t>(rows), scales[0]);
+    } else if (scheme_.weights == ScaleLayout::kTensor) {
+      own = std::move(scales);
+    } else {  // rows have scales as they have codes; so have blocks, of which a part has whole ones
+      take_part(tensor, param, scales, scale_shape(scheme_.weights, rows, view.cols).elements(), own);
+    }
+    view.scale_inv.insert(view.scale_inv.end(), own.begin(), own.end());
   }
+}
+
+std::vector<CheckpointTensor> QuantizedTensors::holders(const std::string& param) const {
+  const auto found = holders_.find(param);
+  return found == holders_.end() ? std::vector<CheckpointTensor>{} : found->second;
 }
 
 std::optional<float> QuantizedTensors::scale(StateRole role, const std::string& tensor, int32_t index) const {
   if (role == StateRole::kScale) {
     float most = 0;  // of the linears that read this x: codes of all of them must fit
     for (const auto& [gemm, first] : layout_.x_of) {
-      const auto holder = holder_.find(gemm + std::string(kWeight));
-      if (first + ".x" != tensor || holder == holder_.end()) continue;
-      const std::string name = module_of(holder->second.name) + ".input_scale";
-      if (tensors_.find_type(name) != nullptr) most = std::max(most, floats(name)[0]);
+      if (first + ".x" != tensor) continue;
+      for (const CheckpointTensor& holder : holders(gemm + std::string(kWeight))) {
+        const std::string name = module_of(holder.name) + ".input_scale";
+        if (tensors_.find_type(name) != nullptr) most = std::max(most, floats(name)[0]);
+      }
     }
     if (most > 0) return 1 / most;
     return std::nullopt;
   }
   const std::string block = tensor.substr(0, tensor.rfind('.'));  // of the attention
   for (const char* projection : {".q", ".o"}) {
-    const auto holder = holder_.find(block + projection + std::string(kWeight));
-    if (holder == holder_.end()) continue;
-    const std::string module = module_of(holder->second.name);
+    const std::vector<CheckpointTensor> found = holders(block + projection + std::string(kWeight));
+    if (found.empty()) continue;
+    const std::string module = module_of(found[0].name);
     const std::string name = module.substr(0, module.rfind('.') + 1) + (index == kKeys ? "k" : "v") + "_scale";
     if (tensors_.find_type(name) == nullptr) continue;
     return role == StateRole::kCacheScaleInv ? floats(name)[0] : 1 / floats(name)[0];
@@ -299,11 +311,12 @@ Recipe QuantizedTensors::recipe() const {
   Recipe recipe = parse_recipe(scheme_.activations == ActivationScales::kToken    ? "fp8-current"
                                : scheme_.activations == ActivationScales::kStatic ? "fp8-delayed"
                                                                                   : "fp8-block");
-  recipe.per_channel_weights = scheme_.weights == ScaleLayout::kRow;
+  recipe.per_channel_weights = by_rows_ || scheme_.weights == ScaleLayout::kRow;
   for (const auto& [gemm, first] : layout_.x_of) {
-    const auto holder = holder_.find(gemm + std::string(kWeight));
-    const bool stored = holder != holder_.end() && scale_names_.contains(holder->second.name);
-    if (!stored) recipe.decisions[gemm + "/fprop"] = {};
+    const std::vector<CheckpointTensor> found = holders(gemm + std::string(kWeight));
+    const bool stored =
+        std::ranges::all_of(found, [&](const CheckpointTensor& tensor) { return scale_names_.contains(tensor.name); });
+    if (found.empty() || !stored) recipe.decisions[gemm + "/fprop"] = {};
   }
   return recipe;
 }

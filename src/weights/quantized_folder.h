@@ -43,8 +43,8 @@ struct LinearLayout {
 };
 LinearLayout linear_layout(const ModelConfig& config);
 
-// Whether the linears of a tensor can have a scale for every 128x128 block: none lies across two of them.
-bool has_blocks(const CheckpointTensor& tensor);
+// Whether the linears of a tensor of this shape can have a scale for every 128x128 block: none lies across two of them.
+bool has_blocks(const CheckpointTensor& tensor, const Shape& shape);
 
 class QuantizedTensors {
  public:
@@ -63,12 +63,15 @@ class QuantizedTensors {
 
  private:
   std::vector<float> floats(const std::string& name) const;
+  std::vector<CheckpointTensor> holders(const std::string& param) const;  // none: unknown
 
   const TensorSource& tensors_;
   FolderQuantization scheme_;
   std::string where_;
   LinearLayout layout_;
-  std::map<std::string, CheckpointTensor> holder_;  // of each parameter, under the name the folder has
+  bool by_rows_ = false;  // scales a tensor are spread over rows: one parameter has those of many experts
+  // Of each parameter, or of its parts in their order, under the names the folder has.
+  std::map<std::string, std::vector<CheckpointTensor>> holders_;
   std::map<std::string, std::string> scale_names_;  // by tensor
   std::set<std::string> scales_;
 };

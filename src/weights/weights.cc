@@ -78,8 +78,10 @@ class HuggingFaceWeights : public WeightSource {
   ParamView view(const std::string& param, const Shape& shape) const override {
     const auto found = places_.find(param);
     check(found != places_.end(), ErrorCode::kInternal, "no checkpoint tensor holds parameter {}", param);
-    const auto& [tensor, i] = found->second;
-    ParamView view = view_of(tensor, i, tensors_->read(tensor.name), folder_ + ": " + param);
+    std::vector<ParamView> parts;
+    for (const auto& [tensor, i] : found->second)
+      parts.push_back(view_of(tensor, i, tensors_->read(tensor.name), folder_ + ": " + param));
+    ParamView view = stacked(parts);
     check(view.elements() == shape.elements(), ErrorCode::kCorrupt, "{}: {} elements do not hold {} of parameter {}",
           folder_, view.elements(), shape.elements(), param);
     if (quantized_ != nullptr) quantized_->add_scales(param, view);
@@ -120,7 +122,7 @@ class HuggingFaceWeights : public WeightSource {
             dtype_name(type.dtype));
       known.insert(name);
       for (size_t i = 0; i < tensor.params.size(); ++i) {
-        Place& place = places_[tensor.params[i]] = {tensor, i};
+        Place& place = places_[tensor.params[i]].emplace_back(tensor, i);
         place.tensor.name = name;
       }
     }
@@ -139,7 +141,7 @@ class HuggingFaceWeights : public WeightSource {
     CheckpointTensor tensor;  // under the name the folder has
     size_t i;
   };
-  std::map<std::string, Place> places_;  // of each parameter
+  std::map<std::string, std::vector<Place>> places_;  // of each parameter, or of its parts in their order
 };
 
 }  // namespace
@@ -156,6 +158,7 @@ ParamShapes param_shapes(const ModelConfig& config) {
 
 Shape tensor_shape(const CheckpointTensor& tensor, const ParamShapes& params) {
   Shape shape = params.at(tensor.params.front());
+  shape[0] /= tensor.parts;
   for (size_t i = 1; i < tensor.params.size(); ++i) shape[0] += params.at(tensor.params[i])[0];
   if (tensor.transposed) std::swap(shape[0], shape[1]);
   return shape;
@@ -213,13 +216,15 @@ Recipe serving_recipe(const WeightSource& source, const std::string& name, const
 
 std::vector<float> read_parameter(const TensorSource& tensors, const ModelConfig& config, const std::string& param,
                                   const std::string& name_prefix) {
+  std::vector<ParamView> parts;
   for (const CheckpointTensor& tensor : checkpoint_tensors(config)) {
     const auto i = std::find(tensor.params.begin(), tensor.params.end(), param) - tensor.params.begin();
     if (i == std::ssize(tensor.params)) continue;
     const std::string name = name_prefix + tensor.name;
-    return read_floats(view_of(tensor, static_cast<size_t>(i), tensors.read(name), name));
+    parts.push_back(view_of(tensor, static_cast<size_t>(i), tensors.read(name), name));
   }
-  fail(ErrorCode::kInternal, "no checkpoint tensor holds parameter {}", param);
+  check(!parts.empty(), ErrorCode::kInternal, "no checkpoint tensor holds parameter {}", param);
+  return read_floats(stacked(parts));
 }
 
 }  // namespace octet

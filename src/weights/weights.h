@@ -32,6 +32,7 @@ struct ParamView {
   int64_t rows = 0, cols = 1;       // of the parameter, [out, in]; a vector is one column
   // In elements. Rows lie in runs of run_rows; those of a run are row_stride apart, the beginnings of runs run_stride.
   int64_t row_stride = 1, col_stride = 1, run_rows = 0, run_stride = 0;
+  std::vector<const std::byte*> runs = {};  // where each begins, of a parameter that lies in several tensors
   // Of FP8 codes: a value is a code by its scale.
   ScaleLayout layout = ScaleLayout::kTensor;
   std::vector<float> scale_inv;
@@ -41,6 +42,8 @@ struct ParamView {
 
 // Parameter i of a checkpoint tensor that lies as `tensor` says.
 ParamView view_of(const CheckpointTensor& tensor, size_t i, const TensorView& stored, const std::string& name);
+// Views of equal parts of one parameter, one below the other; throws kUnsupported where their types differ.
+ParamView stacked(const std::vector<ParamView>& parts);
 // A matrix in memory, row by row; and read by columns.
 ParamView view_of(DType dtype, const void* data, int64_t rows, int64_t cols, const std::string& name = "");
 ParamView transposed(const ParamView& view);

@@ -188,7 +188,8 @@ TEST_P(CudaGoldens, TenTrainingStepsAndFirstGradients) {
   EXPECT_LE(report.max_gradient_error, 1e-4) << report.worst_gradient;
 }
 
-INSTANTIATE_TEST_SUITE_P(HuggingFace, CudaGoldens, testing::Values("gpt2", "llama_mha", "llama_gqa_rope3"),
+INSTANTIATE_TEST_SUITE_P(HuggingFace, CudaGoldens,
+                         testing::Values("gpt2", "llama_mha", "llama_gqa_rope3", "mixtral_moe"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -144,7 +144,8 @@ TEST_P(ServingOnGpu, FusedAppendsChangeNoBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(HuggingFace, ServingOnGpu, testing::Values("gpt2", "llama_gqa_rope3", "mistral_swa", "gptj"),
+INSTANTIATE_TEST_SUITE_P(HuggingFace, ServingOnGpu,
+                         testing::Values("gpt2", "llama_gqa_rope3", "mistral_swa", "gptj", "mixtral_moe"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -21,7 +21,8 @@ except ImportError as error:
 
 VOCAB = 300
 FAMILIES = ["gpt2", "gpt_bigcode", "gptj", "gpt_neox", "opt", "bloom", "falcon", "mpt", "phi", "llama", "mistral", "qwen2",
-            "qwen3", "gemma", "glm"]
+            "qwen3", "gemma", "glm", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"]
+EXPERTS = ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 ABSENT = object()
 
@@ -48,6 +49,11 @@ BENT = [
     ("mpt", {"attn_config": {"alibi_bias_max": 4}}, None),
     ("mistral", {"sliding_window": 5}, None),
     ("qwen2", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1, "layer_types": ABSENT}, None),
+    ("mixtral", {"sliding_window": 5}, None),
+    ("qwen2_moe", {"norm_topk_prob": True}, None),
+    ("qwen3_moe", {}, None),
+    ("qwen3_moe", {"norm_topk_prob": True, "decoder_sparse_step": ABSENT, "mlp_only_layers": [0, 2, 3]}, None),
+    ("olmoe", {}, None),
     ("qwen3", {"use_sliding_window": True, "sliding_window": 5,
                "layer_types": ["sliding_attention", "full_attention"]}, None),
 ]
@@ -81,6 +87,10 @@ def check_written(program, family, data, out):
     """Sizes as people give them: no MLP width, so that the family's own is written."""
     sizes = ["model.size=gpt2-nano", f"model.architecture={family}", "model.hidden=64", "model.layers=2", "model.heads=4",
              "model.max_positions=64"]
+    if family in EXPERTS:
+        sizes += ["model.experts=6", "model.experts_per_token=3", "model.balance_loss=0.01", "model.z_loss=0.001"]
+    if family.startswith("qwen") and family in EXPERTS:
+        sizes += ["model.expert_intermediate=40"]
     settings = [f"data.train={data}", "data.sequence_length=32", "train.steps=1", "train.micro_batch=2",
                 "precision.recipe=fp32", "checkpoint.keep=1"]
     run(program, "train", *sizes, *settings, f"out={out}/scratch")
@@ -100,6 +110,14 @@ def tiny(model_type):
         sizes["num_key_value_heads"] = 4
     if model_type in ("glm", "gemma", "qwen3"):
         sizes["head_dim"] = 16
+    if model_type in EXPERTS:
+        sizes |= {"num_experts": 6, "num_experts_per_tok": 3}
+    if model_type in ("qwen2_moe", "qwen3_moe"):
+        sizes |= {"moe_intermediate_size": 40}
+    if model_type == "qwen2_moe":
+        sizes |= {"shared_expert_intermediate_size": 56}
+    if model_type == "qwen3_moe":  # layer 1 alone is sparse
+        sizes |= {"num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [3]}
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         sizes[name] = None
     for name in ("max_seq_len", "max_position_embeddings"):

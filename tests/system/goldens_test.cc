@@ -15,11 +15,18 @@ namespace {
 
 class Goldens : public testing::TestWithParam<const char*> {};
 
-std::string golden_folder(const std::string& name) { return test_data_path("hf_goldens/" + name); }
+std::string golden_folder(const std::string& name) {
+  const bool among_experts = name == "olmoe" || name.ends_with("_moe");
+  return test_data_path((among_experts && name != "mixtral_moe" ? "serving/experts_encoders/" : "hf_goldens/") + name);
+}
 
 // One of OPT's ReLUs has the exact input -1.1e-7 for one token, below float32's rounding of the sums before it: which
 // side of the kink the gradient is taken on depends on the order of those sums. The interpreter sums in double.
 bool needs_exact_sums(const std::string& name) { return name == "opt"; }
+
+// Rounding turns which experts 3 of qwen3_moe's 120 tokens go to, whose scores are within 0.001 of another's: those
+// tokens change as a whole. In bf16 transformers itself is 0.072 off its float32 logits, 0.032 on the other tokens.
+double turned_choices(const std::string& name) { return name == "qwen3_moe" ? 2 : 1; }
 
 // A device that pads vocabularies of 320 tokens to 384 rows: not visible outside.
 Target padding_target() {
@@ -71,13 +78,16 @@ TEST_P(Goldens, RecipesStayWithinTheirTolerance) {
   for (const char* name : {"bf16", "fp8-current", "fp8-block", "int8"}) {
     const Recipe recipe = parse_recipe(name);
     VerifyReport report = verify_inference(folder, recipe, cpu_target());
-    EXPECT_TRUE(report.passed(logit_tolerance(recipe)))
-        << name << ": relative " << report.relative_error << ", largest " << report.max_logit_error << ", greedy "
-        << report.greedy_gap << " below";
+    LogitTolerance tolerance = logit_tolerance(recipe);
+    tolerance.largest *= turned_choices(GetParam());
+    EXPECT_TRUE(report.passed(tolerance)) << name << ": relative " << report.relative_error << ", largest "
+                                          << report.max_logit_error << ", greedy " << report.greedy_gap << " below";
     EXPECT_FALSE(report.passed(logit_tolerance(parse_recipe("fp32")))) << name;
     if (recipe.scaling == Scaling::kCurrent || recipe.name == "int8") continue;
     TrainingReport training = verify_training(folder, {.target = cpu_target(), .recipe = recipe});
-    EXPECT_TRUE(training.passed(training_tolerance(recipe)))
+    TrainingTolerance of_steps = training_tolerance(recipe);
+    of_steps.losses *= turned_choices(GetParam()), of_steps.gradients *= turned_choices(GetParam());
+    EXPECT_TRUE(training.passed(of_steps))
         << name << ": losses " << training.max_loss_error << ", norms " << training.max_grad_norm_error
         << ", gradients " << training.max_gradient_error;
   }
@@ -96,7 +106,8 @@ TEST_P(Goldens, PaddedVocabularyChangesNothing) {
 INSTANTIATE_TEST_SUITE_P(HuggingFace, Goldens,
                          testing::Values("gpt2", "llama_mha", "llama_gqa_rope3", "bloom", "falcon_gqa", "falcon_mqa",
                                          "falcon_rw_alibi", "gemma", "glm", "gpt_neox", "gptj", "mistral_swa", "mpt",
-                                         "opt", "phi", "qwen2", "qwen3", "starcoder_mqa"),
+                                         "opt", "phi", "qwen2", "qwen3", "starcoder_mqa", "mixtral_moe", "olmoe",
+                                         "qwen2_moe", "qwen3_moe"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(Goldens, Stories260KReproducesItsGreedyText) {

@@ -132,7 +132,7 @@ void matmul_gradient(GradientContext& context) {
   Value a = context.input(0), b = context.input(1), dy = context.gradient(0);
   auto emit = [&](int side, Value left, Value right, bool trans_left, bool trans_right) {
     Attrs attrs = {{"trans_a", trans_left}, {"trans_b", trans_right}};
-    for (const char* key : {"gemm", "head"}) {
+    for (const char* key : {"gemm", "head", "float32"}) {
       if (const Attr* found = node.attrs.find(key)) attrs.set(key, *found);
     }
     bool is_linear = node.attrs.has("gemm");
@@ -161,7 +161,7 @@ const OpFacts matmul = {.infer = matmul_type,
                         .in_place = {2},
                         .meaning =
                             "op(a) op(b) + c, accumulated in float32 and rounded once; tf32: float32 operands may "
-                            "be rounded to 10 bits of mantissa"};
+                            "be rounded to 10 bits of mantissa; float32: recipes leave it in float32"};
 const OpFacts scaled_matmul = {.infer = scaled_matmul_type,
                                .place = place_scaled_product,
                                .no_gradient = "made after autodiff",

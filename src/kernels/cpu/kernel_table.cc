@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/threads.h"
+#include "kernels/cpu/experts/experts.h"
 #include "kernels/cpu/reference.h"
 
 namespace octet::cpu {
@@ -29,9 +30,10 @@ BoundKernel bind_reference(const Graph& graph, const Node& node) {
 
 Table make_table() {
   Table table(all_ops().size());
-  for (const auto& family : {attention_kernels(), attention_grad_kernels(), cache_kernels(), embedding_kernels(),
-                             matmul_kernels(), optimiser_kernels(), paged_attention_kernels(), precision_kernels(),
-                             row_kernels(), sampling_kernels(), shape_kernels(), stats_kernels()}) {
+  for (const auto& family :
+       {attention_kernels(), attention_grad_kernels(), cache_kernels(), embedding_kernels(), experts_kernels(),
+        matmul_kernels(), optimiser_kernels(), paged_attention_kernels(), precision_kernels(), row_kernels(),
+        sampling_kernels(), shape_kernels(), stats_kernels()}) {
     for (const KernelEntry& entry : family) table[static_cast<size_t>(entry.op)].push_back(entry);
   }
   for (const OpInfo& info : all_ops()) {

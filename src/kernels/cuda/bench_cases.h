@@ -19,6 +19,7 @@ std::vector<cpu::Case> embedding_bench_cases();
 std::vector<cpu::Case> loss_bench_cases();
 std::vector<cpu::Case> shape_bench_cases();
 std::vector<cpu::Case> optimiser_bench_cases();
+std::vector<cpu::Case> experts_bench_cases();
 std::vector<cpu::Case> inference_bench_cases();
 std::vector<cpu::Case> sampling_bench_cases();
 

@@ -21,6 +21,7 @@ std::span<const KernelEntry> embedding_kernels();
 std::span<const KernelEntry> loss_kernels();
 std::span<const KernelEntry> shape_kernels();
 std::span<const KernelEntry> optimiser_kernels();
+std::span<const KernelEntry> experts_kernels();        // routing, rows, grouped products
 std::span<const KernelEntry> inference_kernels();      // scatter_rows, paged_attention
 std::span<const KernelEntry> sampling_kernels();       // select_token_ids, adjust_logits, sample, top_logprobs
 std::span<const KernelEntry> collective_kernels();     // all_reduce, ..., take_part

@@ -13,7 +13,7 @@ std::vector<std::vector<KernelEntry>> make_table() {
   for (const auto family :
        {matmul_kernels, norm_kernels, elementwise_kernels, activation_kernels, precision_kernels, attention_kernels,
         position_kernels, embedding_kernels, loss_kernels, shape_kernels, optimiser_kernels, inference_kernels,
-        sampling_kernels, collective_kernels, fusion_member_kernels}) {
+        sampling_kernels, experts_kernels, collective_kernels, fusion_member_kernels}) {
     for (const KernelEntry& entry : family()) table[static_cast<size_t>(entry.op)].push_back(entry);
   }
   return table;

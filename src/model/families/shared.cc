@@ -1,6 +1,9 @@
 #include "model/families/shared.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
 
 namespace octet {
 
@@ -58,6 +61,14 @@ void llama_fields(ConfigFields& f, ModelConfig& c, const LlamaDefaults& defaults
   f.activation({"hidden_act"}, c.activation, defaults.tanh_name);
 }
 
+void one_window_field(ConfigFields& f, ModelConfig& c, int64_t window) {
+  std::vector<int64_t> windows = f.reading() ? std::vector<int64_t>{window} : c.layer_windows();
+  if (std::adjacent_find(windows.begin(), windows.end(), std::not_equal_to()) != windows.end())
+    f.refuse("model.window", fmt::format("{}", fmt::join(c.window, ",")), "one; qwen2 and qwen3 alternate");
+  f.nullable({"sliding_window"}, windows[0]);
+  if (f.reading()) c.window = windows;
+}
+
 // Without layer_types, the layers from max_window_layers on have the window.
 void layer_window_fields(ConfigFields& f, ModelConfig& c) {
   const auto type_name = [](bool windowed) { return windowed ? "sliding_attention" : "full_attention"; };
@@ -85,6 +96,33 @@ void layer_window_fields(ConfigFields& f, ModelConfig& c) {
       f.refuse("layer_types", '"' + type + '"', "full_attention; sliding_attention with use_sliding_window");
     if (used) c.window.push_back(type == type_name(true) ? window : 0);
   }
+}
+
+void experts_fields(ConfigFields& f, ModelConfig& c, ConfigFields::Names count) {
+  f.optional(count, c.experts.count);
+  f.optional({"num_experts_per_tok"}, c.experts.per_token);
+  if (f.reading() && c.experts.count < 1) f.refuse(*count.begin(), std::to_string(c.experts.count), "1 or more");
+}
+
+void sparse_layer_fields(ConfigFields& f, ModelConfig& c) {
+  ExpertsSpec& e = c.experts;
+  if (!f.reading() && e.intermediate == 0) e.intermediate = c.intermediate_size();
+  f.optional({"moe_intermediate_size"}, e.intermediate);
+  f.optional({"norm_topk_prob"}, e.renormalize);
+  int64_t step = 1;
+  f.optional({"decoder_sparse_step"}, step);
+  if (step < 1) f.refuse("decoder_sparse_step", std::to_string(step), "1 or more");
+  f.optional({"mlp_only_layers"}, c.dense_layers);
+  if (step == 1 || c.layers > kMaxLayers) return;
+  for (int64_t i = 0; i < c.layers; ++i)
+    if ((i + 1) % step != 0 && std::ranges::find(c.dense_layers, i) == c.dense_layers.end())
+      c.dense_layers.push_back(i);
+}
+
+TensorNames experts_tensors() {
+  TensorNames t = llama_tensors();
+  t.router = "mlp.gate", t.experts = "mlp.experts.";
+  return t;
 }
 
 TensorNames gpt2_tensors() {

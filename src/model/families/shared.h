@@ -23,9 +23,16 @@ struct LlamaDefaults {
   const char* tanh_name = "gelu_new";   // of gelu's tanh form
 };
 void llama_fields(ConfigFields& f, ModelConfig& c, const LlamaDefaults& defaults);
+// The experts of a mixture and those of a token; `count`: the names of their number. router_aux_loss_coef and
+// output_router_logits are of training, where settings say what is done.
+void experts_fields(ConfigFields& f, ModelConfig& c, ConfigFields::Names count);
+// Widths of an expert, and which layers are dense, as Qwen's mixtures write them.
+void sparse_layer_fields(ConfigFields& f, ModelConfig& c);
+// sliding_window, of all layers; `window` where the file says nothing.
+void one_window_field(ConfigFields& f, ModelConfig& c, int64_t window);
 // Windows of some layers, as Qwen2 and Qwen3 write them.
 void layer_window_fields(ConfigFields& f, ModelConfig& c);
 
-TensorNames gpt2_tensors(), bloom_tensors(), llama_tensors();
+TensorNames gpt2_tensors(), bloom_tensors(), llama_tensors(), experts_tensors();
 
 }  // namespace octet

@@ -18,8 +18,9 @@ uint64_t seed_of(const std::string& name) {
 const std::vector<Case>& all_cases() {
   static const std::vector<Case> cases = [] {
     std::vector<Case> all;
-    for (auto family : {elementwise_cases, matmul_cases, norm_cases, attention_cases, position_cases, embedding_cases,
-                        loss_cases, shape_cases, precision_cases, optimiser_cases, inference_cases, sampling_cases}) {
+    for (auto family :
+         {elementwise_cases, matmul_cases, norm_cases, attention_cases, position_cases, embedding_cases, loss_cases,
+          shape_cases, precision_cases, optimiser_cases, inference_cases, sampling_cases, experts_cases}) {
       std::vector<Case> list = family();
       std::move(list.begin(), list.end(), std::back_inserter(all));
     }

@@ -90,5 +90,6 @@ std::vector<Case> precision_cases();
 std::vector<Case> optimiser_cases();
 std::vector<Case> inference_cases();
 std::vector<Case> sampling_cases();
+std::vector<Case> experts_cases();
 
 }  // namespace octet::cpu

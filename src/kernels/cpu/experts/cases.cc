@@ -1,0 +1,222 @@
+// Cases of mixtures of experts: ties and NaN in routers, all rows to one expert, experts without rows.
+#include <cmath>
+#include <numeric>
+#include <tuple>
+
+#include "kernels/cpu/testing/cases.h"
+
+namespace octet::cpu {
+namespace {
+
+constexpr double kNan = NAN;
+
+CaseInput offsets(std::vector<double> values) {
+  const auto count = static_cast<int64_t>(values.size());
+  return given(DType::kI32, {count}, std::move(values));
+}
+
+// Distinct experts of every token, as top_k makes them.
+CaseInput choices(int64_t tokens, int64_t k, int64_t experts) {
+  std::vector<double> values;
+  for (int64_t t = 0; t < tokens; ++t)
+    for (int64_t i = 0; i < k; ++i) values.push_back(static_cast<double>((t * t + 3 * t + i) % experts));
+  return given(DType::kI32, {tokens, k}, std::move(values));
+}
+
+// Every row once, mixed.
+CaseInput places(int64_t tokens, int64_t k) {
+  const int64_t rows = tokens * k;
+  int64_t step = rows / 2 + 1;
+  while (std::gcd(step, rows) != 1) ++step;
+  std::vector<double> values;
+  for (int64_t i = 0; i < rows; ++i) values.push_back(static_cast<double>(i * step % rows));
+  return given(DType::kI32, {tokens, k}, std::move(values));
+}
+
+Attrs router(int64_t k, const char* scoring, bool renormalize) {
+  return {{"k", k}, {"scoring", std::string(scoring)}, {"renormalize", renormalize}};
+}
+
+void add_router_cases(std::vector<Case>& cases) {
+  const std::vector<DType> f32 = {DType::kF32};
+  for (const char* scoring : {"softmax", "sigmoid"}) {
+    for (bool renormalize : {false, true}) {
+      const std::string name = std::string(scoring) + (renormalize ? "_renormalized" : "");
+      cases.push_back({.op = Op::kTopK,
+                       .name = name,
+                       .inputs = {normal(DType::kF32, {9, 6})},
+                       .attrs = router(2, scoring, renormalize),
+                       .tolerance = transcendental(),
+                       .dtypes = f32});
+      cases.push_back(
+          {.op = Op::kTopKGrad,
+           .name = name,
+           .inputs = {normal(DType::kF32, {9, 6}), choices(9, 2, 6), normal(DType::kF32, {9, 2}),
+                      normal(DType::kF32, {9, 6}), normal(DType::kF32, {9})},
+           .attrs = router(2, scoring, renormalize),
+           .tolerance = {.relative = 1e-5, .absolute = 4e-6, .reason = "differences of float32 sums near 1"},
+           .dtypes = f32});
+    }
+  }
+  cases.push_back(
+      {.op = Op::kTopK,
+       .name = "ties_and_nan",
+       .inputs = {given(DType::kF32, {4, 5}, {1,    1,    1,    1,    1,    0,         kNan, 2,         2, 1,
+                                              kNan, kNan, kNan, kNan, kNan, -INFINITY, 3,    -INFINITY, 3, 0})},
+       .attrs = router(3, "softmax", true),
+       .tolerance = transcendental(),
+       .dtypes = f32,
+       .gradient = false});
+  cases.push_back({.op = Op::kTopK,
+                   .name = "8_of_128",
+                   .inputs = {normal(DType::kF32, {33, 128}, 2)},
+                   .attrs = router(8, "softmax", true),
+                   .tolerance = transcendental(),
+                   .dtypes = f32,
+                   .gradient = false});
+  cases.push_back({.op = Op::kTopK,
+                   .name = "one_expert",
+                   .inputs = {normal(DType::kF32, {5, 1})},
+                   .attrs = router(1, "sigmoid", false),
+                   .tolerance = transcendental(),
+                   .dtypes = f32});
+  cases.push_back({.op = Op::kTopKGrad,
+                   .name = "weights_alone_8_of_128",
+                   .inputs = {normal(DType::kF32, {7, 128}), choices(7, 8, 128), normal(DType::kF32, {7, 8})},
+                   .attrs = router(8, "softmax", true),
+                   .tolerance = {.relative = 1e-5, .absolute = 4e-6, .reason = "differences of float32 sums near 1"},
+                   .dtypes = f32});
+  cases.push_back({.op = Op::kTopKGrad,
+                   .name = "scores_alone",
+                   .inputs = {normal(DType::kF32, {7, 12}), choices(7, 2, 12), absent(), normal(DType::kF32, {7, 12})},
+                   .attrs = router(2, "softmax", false),
+                   .tolerance = {.relative = 1e-5, .absolute = 4e-6, .reason = "differences of float32 sums near 1"},
+                   .dtypes = f32});
+}
+
+void add_row_cases(std::vector<Case>& cases) {
+  const std::vector<DType> f32 = {DType::kF32};
+  const auto group = [&](const char* name, CaseInput experts, int64_t groups) {
+    cases.push_back({.op = Op::kGroupRows,
+                     .name = name,
+                     .inputs = {std::move(experts)},
+                     .attrs = {{"groups", groups}},
+                     .dtypes = f32,
+                     .gradient = false});
+  };
+  group("7x2_of_5", choices(7, 2, 5), 5);
+  group("all_to_one", given(DType::kI32, {4, 1}, {2, 2, 2, 2}), 4);
+  group("1x1", given(DType::kI32, {1, 1}, {0}), 1);
+  group("3000x8_of_128", choices(3000, 8, 128), 128);
+  for (const auto& [tokens, k, width] : {std::tuple{5, 2, 9}, std::tuple{1, 1, 1}, std::tuple{67, 8, 264}}) {
+    const std::string name = fmt::format("{}x{}x{}", tokens, k, width);
+    cases.push_back({.op = Op::kDispatchRows, .name = name, .inputs = {x({tokens, width}), places(tokens, k)}});
+    cases.push_back({.op = Op::kCombineRows,
+                     .name = name,
+                     .inputs = {x({tokens * k, width}), places(tokens, k), normal(DType::kF32, {tokens, k})},
+                     .tolerance = accumulated(k)});
+    cases.push_back({.op = Op::kCombineRows,
+                     .name = name + "_sum",
+                     .inputs = {x({tokens * k, width}), places(tokens, k)},
+                     .tolerance = accumulated(k)});
+    cases.push_back(
+        {.op = Op::kCombineRowsGrad,
+         .name = name,
+         .inputs = {x({tokens * k, width}), places(tokens, k), normal(DType::kF32, {tokens, k}), x({tokens, width})},
+         .tolerance = accumulated(width)});
+  }
+  cases.push_back(
+      {.op = Op::kDispatchRows, .name = "4096x2x4096", .inputs = {x({4096, 4096}), places(4096, 2)}, .large = true});
+  cases.push_back({.op = Op::kCombineRows,
+                   .name = "4096x2x4096",
+                   .inputs = {x({8192, 4096}), places(4096, 2), normal(DType::kF32, {4096, 2})},
+                   .large = true});
+}
+
+void add_product_cases(std::vector<Case>& cases) {
+  struct Groups {
+    const char* name;
+    std::vector<double> offsets;
+    int64_t in, out;
+  };
+  const std::vector<Groups> groups = {{"3_experts", {0, 3, 4, 11}, 8, 16},
+                                      {"some_without_rows", {0, 0, 5, 5, 5, 6}, 40, 24},
+                                      {"all_to_one", {0, 0, 70, 70}, 64, 32},
+                                      {"odd_sizes", {0, 1, 2, 20}, 37, 19},
+                                      {"two_tiles", {0, 9, 139, 140, 150}, 144, 144},
+                                      {"wide", {0, 100, 160}, 80, 256}};
+  for (const Groups& g : groups) {
+    const auto experts = static_cast<int64_t>(g.offsets.size()) - 1, rows = static_cast<int64_t>(g.offsets.back());
+    cases.push_back({.op = Op::kGroupedMatmul,
+                     .name = g.name,
+                     .inputs = {x({rows, g.in}), x({experts * g.out, g.in}), offsets(g.offsets)},
+                     .attrs = {{"trans_b", true}},
+                     .tolerance = accumulated(g.in),
+                     .gradient = rows < 50});
+    cases.push_back({.op = Op::kGroupedMatmul,
+                     .name = std::string(g.name) + "_dgrad",
+                     .inputs = {x({rows, g.in}), x({experts * g.in, g.out}), offsets(g.offsets)},
+                     .tolerance = accumulated(g.in),
+                     .gradient = rows < 50});
+    for (bool sum : {false, true}) {
+      Case c{.op = Op::kGroupedMatmulWgrad,
+             .name = std::string(g.name) + (sum ? "_sum" : ""),
+             .inputs = {x({rows, g.out}), x({rows, g.in}), offsets(g.offsets)},
+             .tolerance = accumulated(rows)};
+      if (sum) c.inputs.push_back(normal(DType::kF32, {experts * g.out, g.in}));
+      cases.push_back(std::move(c));
+    }
+    struct Scaling {
+      const char *name, *a, *b;
+      Shape a_scales, b_scales;
+      DType format = DType::kE4M3;
+    };
+    const std::vector<Scaling> scalings = {{"tensor", "tensor", "tensor", {1}, {1}},
+                                           {"rows", "row", "row", {rows}, {experts * g.out}},
+                                           {"token_rows", "row", "tensor", {rows}, {1}},
+                                           {"i8", "row", "row", {rows}, {experts * g.out}, DType::kI8}};
+    for (const Scaling& s : scalings) {
+      const bool integer = s.format == DType::kI8;
+      const auto operand = [&](Shape shape) {
+        return integer ? integers(DType::kI8, std::move(shape), -127, 128) : uniform(s.format, std::move(shape), -2, 2);
+      };
+      const auto scale = [&](Shape shape) {
+        const double low = integer ? 0.002 : 0.25;
+        return uniform(DType::kF32, std::move(shape), low, 4 * low);
+      };
+      cases.push_back({.op = Op::kScaledGroupedMatmul,
+                       .name = std::string(g.name) + "_" + s.name,
+                       .inputs = {operand({rows, g.in}), scale(s.a_scales), operand({experts * g.out, g.in}),
+                                  scale(s.b_scales), offsets(g.offsets)},
+                       .attrs = {{"trans_b", true},
+                                 {"scaling_a", std::string(s.a)},
+                                 {"scaling_b", std::string(s.b)},
+                                 {"to", std::string("f32")}},
+                       .tolerance = accumulated(4 * g.in),
+                       .dtypes = {DType::kF32}});
+    }
+  }
+  cases.push_back(
+      {.op = Op::kScaledGroupedMatmul,
+       .name = "blocks",
+       .inputs = {codes(DType::kE4M3, {9, 256}), uniform(DType::kF32, {2, 9}, 0.001, 0.002),
+                  codes(DType::kE4M3, {256, 256}), uniform(DType::kF32, {2, 2}, 0.001, 0.002), offsets({0, 4, 9})},
+       .attrs = {{"trans_b", true},
+                 {"scaling_a", std::string("1x128")},
+                 {"scaling_b", std::string("128x128")},
+                 {"to", std::string("bf16")}},
+       .tolerance = accumulated(512),
+       .dtypes = {DType::kF32}});
+}
+
+}  // namespace
+
+std::vector<Case> experts_cases() {
+  std::vector<Case> cases;
+  add_router_cases(cases);
+  add_row_cases(cases);
+  add_product_cases(cases);
+  return cases;
+}
+
+}  // namespace octet::cpu

@@ -1,0 +1,80 @@
+// Launchers of mixtures of experts. Device pointers; the work goes on `stream`; the same bits every run. What is null
+// is not made.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/common/operand.h"
+#include "kernels/cuda/matmul/launchers.h"
+
+namespace octet::cuda {
+
+// T tokens, E experts, K of them a token.
+struct RouterProblem {
+  int64_t tokens = 0;
+  int experts = 0, k = 0;
+  bool softmax = true, renormalize = false;
+};
+
+struct RouterResults {
+  float* weights = nullptr;   // [T, K]
+  int32_t* chosen = nullptr;  // [T, K]
+  float* scores = nullptr;    // [T, E]
+  float* lse = nullptr;       // [T]
+};
+void launch_top_k(const RouterProblem& problem, const float* logits, const RouterResults& to, cudaStream_t stream);
+
+struct RouterGradients {
+  const float* weights = nullptr;  // [T, K]
+  const float* scores = nullptr;   // [T, E]
+  const float* lse = nullptr;      // [T]
+};
+void launch_top_k_grad(const RouterProblem& problem, const float* logits, const int32_t* chosen,
+                       const RouterGradients& given, float* dlogits, cudaStream_t stream);
+
+void launch_group_rows(const int32_t* chosen, int64_t count, int experts, int32_t* places, int32_t* offsets,
+                       float* counts, cudaStream_t stream);
+
+// Rows of `row_bytes`.
+void launch_dispatch_rows(const void* x, const int32_t* places, void* rows, int64_t tokens, int k, int64_t row_bytes,
+                          cudaStream_t stream);
+void launch_combine_rows(const Operand& rows, const int32_t* places, const float* weights, const Operand& y,
+                         int64_t tokens, int k, int64_t width, cudaStream_t stream);
+void launch_combine_rows_grad(const Operand& rows, const int32_t* places, const float* weights, const Operand& dy,
+                              const Operand& drows, float* dweights, int64_t tokens, int k, int64_t width,
+                              cudaStream_t stream);
+
+// Any types, strides and scales (TiledOperand): gemm.m, n and k are those of the whole of a, one expert's columns and
+// the contraction; b's outer (b_outer > 0) or contracted index of expert e begins at e * b_outer or e * b_depth.
+// by_depth: a and b are dy and x, whose rows are contracted; the result of expert e begins at row e * gemm.m.
+struct GroupedGemm {
+  TiledGemm gemm;
+  const int32_t* offsets = nullptr;  // [experts + 1]
+  int experts = 0;
+  int64_t b_outer = 0, b_depth = 0;
+  bool by_depth = false;
+};
+void launch_grouped_tiled(const GroupedGemm& grouped, cudaStream_t stream);
+
+// x [R, K] w [E N, K]^T by expert, of bf16 or e4m3 codes; rows of both are whole 16-byte pieces. Scales: one, or one a
+// row.
+struct GroupedProduct {
+  int64_t rows = 0, n = 0, k = 0;
+  int experts = 0;
+  DType dtype = DType::kBF16;
+  const void* x = nullptr;
+  const void* w = nullptr;
+  const float* x_scale = nullptr;  // null: none
+  const float* w_scale = nullptr;
+  bool x_scale_rows = false, w_scale_rows = false;
+  const int32_t* offsets = nullptr;
+  Operand out;  // f32, bf16 or f16
+};
+inline constexpr int kGroupedWgmmaExperts = 1024;  // at most
+// Few rows in all: weights are read once for every 4 rows of their expert.
+void launch_grouped_gemv(const GroupedProduct& product, cudaStream_t stream);
+void launch_grouped_wgmma(const GroupedProduct& product, int sm_count, cudaStream_t stream);
+
+}  // namespace octet::cuda

@@ -1,0 +1,233 @@
+// Entries of mixtures of experts: routing, rows, grouped products.
+#include <memory>
+
+#include "kernels/common/scale_index.h"
+#include "kernels/cuda/context.h"
+#include "kernels/cuda/experts/experts.h"
+#include "kernels/cuda/families.h"
+
+namespace octet::cuda {
+namespace {
+
+// --- routing and rows
+
+RouterProblem router_of(const Graph& graph, const Node& node) {
+  const Shape& logits = graph.shape(node.inputs[0]);
+  return {.tokens = logits[0],
+          .experts = static_cast<int>(logits[1]),
+          .k = static_cast<int>(node.attr<int64_t>("k")),
+          .softmax = node.attr<std::string>("scoring") == "softmax",
+          .renormalize = node.attr<bool>("renormalize")};
+}
+
+BoundKernel bind_top_k(DeviceContext&, const Graph& graph, const Node& node) {
+  return [p = router_of(graph, node)](const KernelArgs& args) {
+    launch_top_k(p, args.in[0].as<float>(),
+                 {.weights = at<float>(args.out, 0),
+                  .chosen = at<int32_t>(args.out, 1),
+                  .scores = at<float>(args.out, 2),
+                  .lse = at<float>(args.out, 3)},
+                 args.stream);
+  };
+}
+
+BoundKernel bind_top_k_grad(DeviceContext&, const Graph& graph, const Node& node) {
+  return [p = router_of(graph, node)](const KernelArgs& args) {
+    const auto given = [&](size_t i) {
+      return i < args.in.size() ? static_cast<const float*>(args.in[i].data) : nullptr;
+    };
+    launch_top_k_grad(p, args.in[0].as<float>(), args.in[1].as<int32_t>(),
+                      {.weights = given(2), .scores = given(3), .lse = given(4)}, args.out[0].as<float>(), args.stream);
+  };
+}
+
+BoundKernel bind_group_rows(DeviceContext&, const Graph&, const Node& node) {
+  return [groups = static_cast<int>(node.attr<int64_t>("groups"))](const KernelArgs& args) {
+    launch_group_rows(args.in[0].as<int32_t>(), args.in[0].elements(), groups, at<int32_t>(args.out, 0),
+                      at<int32_t>(args.out, 1), at<float>(args.out, 2), args.stream);
+  };
+}
+
+int choices_of(const Tensor& places) { return static_cast<int>(places.shape()[1]); }
+
+BoundKernel bind_dispatch(DeviceContext&, const Graph&, const Node&) {
+  return [](const KernelArgs& args) {
+    const Tensor &x = args.in[0], &places = args.in[1];
+    launch_dispatch_rows(x.data, places.as<int32_t>(), args.out[0].data, x.shape()[0], choices_of(places),
+                         x.shape()[1] * dtype_bytes(x.dtype()), args.stream);
+  };
+}
+
+bool accepts_rows(const Graph& graph, const Node& node) { return is_wide_float(graph.dtype(node.inputs[0])); }
+
+BoundKernel bind_combine(DeviceContext&, const Graph&, const Node&) {
+  return [](const KernelArgs& args) {
+    const Tensor& places = args.in[1];
+    const float* weights = args.in.size() > 2 ? at<float>(args.in, 2) : nullptr;
+    launch_combine_rows(operand(args.in[0]), places.as<int32_t>(), weights, operand(args.out[0]), places.shape()[0],
+                        choices_of(places), args.in[0].shape()[1], args.stream);
+  };
+}
+
+bool accepts_combine_grad(const Graph& graph, const Node& node) {
+  return accepts_rows(graph, node) && is_wide_float(graph.dtype(node.inputs[3]));
+}
+
+BoundKernel bind_combine_grad(DeviceContext&, const Graph&, const Node&) {
+  return [](const KernelArgs& args) {
+    const Tensor& places = args.in[1];
+    launch_combine_rows_grad(operand(args.in[0]), places.as<int32_t>(), args.in[2].as<float>(), operand(args.in[3]),
+                             operand(args.out[0]), at<float>(args.out, 1), places.shape()[0], choices_of(places),
+                             args.in[0].shape()[1], args.stream);
+  };
+}
+
+// --- grouped products
+
+// A grouped product's operands: inputs of x and w, their scales behind them in a scaled one.
+struct Grouped {
+  bool scaled, trans_b;
+  size_t w, offsets;
+
+  explicit Grouped(const Node& node)
+      : scaled(node.op == Op::kScaledGroupedMatmul),
+        trans_b(node.attr<bool>("trans_b")),
+        w(scaled ? 2 : 1),
+        offsets(w * 2) {}
+};
+
+bool is_decodable(DType dtype) { return is_wide_float(dtype) || is_fp8(dtype); }
+
+bool accepts_tiled(const Graph& graph, const Node& node) {
+  const Grouped g(node);
+  return is_decodable(graph.dtype(node.inputs[0])) && is_decodable(graph.dtype(node.inputs[g.w])) &&
+         is_wide_float(node.results[0].dtype);
+}
+
+// The stored rows are the outer dim, unless the contraction runs over them.
+TiledOperand tiled_operand(const Tensor& tensor, const Tensor* scale, bool contracts_columns) {
+  const int64_t cols = tensor.shape()[1];
+  TiledOperand t{.operand = operand(tensor),
+                 .outer_stride = contracts_columns ? cols : 1,
+                 .k_stride = contracts_columns ? 1 : cols};
+  if (scale == nullptr) return t;
+  const ScaleIndex index(tensor.shape(), scale->shape());
+  t.scale = scale->as<float>();
+  t.outer_group = index.row_divisor, t.scale_outer = index.row_stride;
+  t.k_group = index.col_divisor, t.scale_k = index.col_stride;
+  return t;
+}
+
+BoundKernel bind_tiled(DeviceContext&, const Graph&, const Node& node) {
+  return [g = Grouped(node)](const KernelArgs& args) {
+    const Tensor &x = args.in[0], &w = args.in[g.w], &offsets = args.in[g.offsets];
+    const int64_t experts = offsets.elements() - 1, of_expert = w.shape()[0] / experts;
+    launch_grouped_tiled({.gemm = {.m = x.shape()[0],
+                                   .n = args.out[0].shape()[1],
+                                   .k = x.shape()[1],
+                                   .a = tiled_operand(x, g.scaled ? &args.in[1] : nullptr, true),
+                                   .b = tiled_operand(w, g.scaled ? &args.in[3] : nullptr, g.trans_b),
+                                   .c = {},
+                                   .out = operand(args.out[0])},
+                          .offsets = offsets.as<int32_t>(),
+                          .experts = static_cast<int>(experts),
+                          .b_outer = g.trans_b ? of_expert : 0,
+                          .b_depth = g.trans_b ? 0 : of_expert},
+                         args.stream);
+  };
+}
+
+bool accepts_wgrad(const Graph& graph, const Node& node) {
+  return is_wide_float(graph.dtype(node.inputs[0])) && is_wide_float(graph.dtype(node.inputs[1]));
+}
+
+BoundKernel bind_wgrad(DeviceContext&, const Graph&, const Node&) {
+  return [](const KernelArgs& args) {
+    const Tensor &dy = args.in[0], &x = args.in[1], &offsets = args.in[2];
+    launch_grouped_tiled({.gemm = {.m = dy.shape()[1],
+                                   .n = x.shape()[1],
+                                   .k = x.shape()[0],
+                                   .a = tiled_operand(dy, nullptr, false),
+                                   .b = tiled_operand(x, nullptr, false),
+                                   .c = args.in.size() > 3 ? operand(args.in[3]) : Operand{},
+                                   .out = operand(args.out[0])},
+                          .offsets = offsets.as<int32_t>(),
+                          .experts = static_cast<int>(offsets.elements() - 1),
+                          .by_depth = true},
+                         args.stream);
+  };
+}
+
+// bf16 by bf16, or e4m3 by e4m3 with a scale a tensor or row, K in whole pieces of 16 bytes.
+bool accepts_direct(const Graph& graph, const Node& node) {
+  const Grouped g(node);
+  const TensorType &x = graph.type(node.inputs[0]), &w = graph.type(node.inputs[g.w]);
+  if (!g.trans_b || x.dtype != w.dtype || x.dtype != (g.scaled ? DType::kE4M3 : DType::kBF16)) return false;
+  if (x.shape[1] * dtype_bytes(x.dtype) % 16 != 0 || !is_wide_float(node.results[0].dtype)) return false;
+  for (const char* key : {"scaling_a", "scaling_b"}) {
+    if (!g.scaled) continue;
+    const std::string& scaling = node.attr<std::string>(key);
+    if (scaling != "tensor" && scaling != "row") return false;
+  }
+  return true;
+}
+
+// Beyond so many rows for each expert that can have some the weights would be read several times.
+constexpr int64_t kGemvRowsOfExpert = 4;
+
+bool accepts_gemv(const Graph& graph, const Node& node) {
+  return accepts_direct(graph, node) && graph.shape(node.inputs[0])[0] <= 4 * kGemvRowsOfExpert;
+}
+
+bool accepts_wgmma(const Graph& graph, const Node& node) {
+  return accepts_direct(graph, node) && graph.shape(node.inputs[Grouped(node).offsets])[0] - 1 <= kGroupedWgmmaExperts;
+}
+
+GroupedProduct product_of(const Grouped& g, const KernelArgs& args) {
+  const Tensor &x = args.in[0], &w = args.in[g.w], &offsets = args.in[g.offsets];
+  GroupedProduct p{.rows = x.shape()[0],
+                   .n = args.out[0].shape()[1],
+                   .k = x.shape()[1],
+                   .experts = static_cast<int>(offsets.elements() - 1),
+                   .dtype = x.dtype(),
+                   .x = x.data,
+                   .w = w.data,
+                   .offsets = offsets.as<int32_t>(),
+                   .out = operand(args.out[0])};
+  if (!g.scaled) return p;
+  p.x_scale = args.in[1].as<float>(), p.x_scale_rows = args.in[1].elements() > 1;
+  p.w_scale = args.in[3].as<float>(), p.w_scale_rows = args.in[3].elements() > 1;
+  return p;
+}
+
+BoundKernel bind_gemv(DeviceContext&, const Graph&, const Node& node) {
+  return [g = Grouped(node)](const KernelArgs& args) { launch_grouped_gemv(product_of(g, args), args.stream); };
+}
+
+BoundKernel bind_wgmma(DeviceContext& context, const Graph&, const Node& node) {
+  return [g = Grouped(node), sms = context.sm_count()](const KernelArgs& args) {
+    launch_grouped_wgmma(product_of(g, args), sms, args.stream);
+  };
+}
+
+constexpr KernelEntry kEntries[] = {
+    {Op::kTopK, "top_k", accepts_always, bind_top_k},
+    {Op::kTopKGrad, "top_k_grad", accepts_always, bind_top_k_grad},
+    {Op::kGroupRows, "group_rows", accepts_always, bind_group_rows},
+    {Op::kDispatchRows, "dispatch_rows", accepts_always, bind_dispatch},
+    {Op::kCombineRows, "combine_rows", accepts_rows, bind_combine},
+    {Op::kCombineRowsGrad, "combine_rows_grad", accepts_combine_grad, bind_combine_grad},
+    {Op::kGroupedMatmul, "grouped_matmul_gemv", accepts_gemv, bind_gemv},
+    {Op::kGroupedMatmul, "grouped_matmul_wgmma", accepts_wgmma, bind_wgmma},
+    {Op::kGroupedMatmul, "grouped_matmul_tiled", accepts_tiled, bind_tiled},
+    {Op::kScaledGroupedMatmul, "scaled_grouped_matmul_gemv", accepts_gemv, bind_gemv},
+    {Op::kScaledGroupedMatmul, "scaled_grouped_matmul_wgmma", accepts_wgmma, bind_wgmma},
+    {Op::kScaledGroupedMatmul, "scaled_grouped_matmul_tiled", accepts_tiled, bind_tiled},
+    {Op::kGroupedMatmulWgrad, "grouped_matmul_wgrad_tiled", accepts_wgrad, bind_wgrad},
+};
+
+}  // namespace
+
+std::span<const KernelEntry> experts_kernels() { return kEntries; }
+
+}  // namespace octet::cuda

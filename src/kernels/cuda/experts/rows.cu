@@ -1,0 +1,91 @@
+// Rows of tokens to where their experts read them, and back as weighted sums in the order of k.
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/common/operand.cuh"
+#include "kernels/cuda/common/reduce.cuh"
+#include "kernels/cuda/experts/experts.h"
+
+namespace octet::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// A thread reads a word of a token once and writes it into all its rows.
+template <typename V>
+__global__ void __launch_bounds__(kThreads)
+    dispatch_rows_kernel(const V* x, const int32_t* places, V* rows, int64_t tokens, int k, int64_t words) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= tokens * words) return;
+  const int64_t t = i / words, word = i - t * words;
+  const V value = x[i];
+  for (int j = 0; j < k; ++j) rows[places[t * k + j] * words + word] = value;
+}
+
+template <int kVec>
+__global__ void __launch_bounds__(kThreads)
+    combine_rows_kernel(Operand rows, const int32_t* places, const float* weights, Operand y, int64_t tokens, int k,
+                        int64_t width) {
+  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kVec;
+  if (i >= tokens * width) return;
+  const int64_t t = i / width, c = i - t * width;
+  float sums[kVec] = {};
+  for (int j = 0; j < k; ++j) {
+    float row[kVec];
+    load<kVec>(rows, places[t * k + j] * width + c, row);
+    const float weight = weights != nullptr ? weights[t * k + j] : 1.0f;
+    unroll<kVec>([&](int n) { sums[n] += weight * row[n]; });
+  }
+  store<kVec>(y, i, sums);
+}
+
+// A block for each choice.
+__global__ void __launch_bounds__(kThreads)
+    combine_rows_grad_kernel(Operand rows, const int32_t* places, const float* weights, Operand dy, Operand drows,
+                             float* dweights, int k, int64_t width) {
+  __shared__ float scratch[32];
+  const int64_t choice = blockIdx.x, at = places[choice] * width, from = choice / k * width;
+  const float weight = weights[choice];
+  float sum = 0;
+  for (int64_t c = threadIdx.x; c < width; c += kThreads) {
+    const float given = load(dy, from + c);
+    if (drows.data != nullptr) store(drows, at + c, weight * given);
+    sum += load(rows, at + c) * given;
+  }
+  sum = block_reduce<Sum>(sum, scratch);
+  if (dweights != nullptr && threadIdx.x == 0) dweights[choice] = sum;
+}
+
+unsigned blocks_for(int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
+
+}  // namespace
+
+void launch_dispatch_rows(const void* x, const int32_t* places, void* rows, int64_t tokens, int k, int64_t row_bytes,
+                          cudaStream_t stream) {
+  const auto as = [&]<typename V>(V) {
+    const int64_t words = row_bytes / static_cast<int64_t>(sizeof(V));
+    dispatch_rows_kernel<V><<<blocks_for(tokens * words), kThreads, 0, stream>>>(
+        static_cast<const V*>(x), places, static_cast<V*>(rows), tokens, k, words);
+  };
+  if (row_bytes % 16 == 0) return as(uint4{});
+  row_bytes % 4 == 0 ? as(uint32_t{}) : as(uint8_t{});
+}
+
+void launch_combine_rows(const Operand& rows, const int32_t* places, const float* weights, const Operand& y,
+                         int64_t tokens, int k, int64_t width, cudaStream_t stream) {
+  if (width % 4 == 0) {
+    combine_rows_kernel<4>
+        <<<blocks_for(tokens * width / 4), kThreads, 0, stream>>>(rows, places, weights, y, tokens, k, width);
+  } else {
+    combine_rows_kernel<1>
+        <<<blocks_for(tokens * width), kThreads, 0, stream>>>(rows, places, weights, y, tokens, k, width);
+  }
+}
+
+void launch_combine_rows_grad(const Operand& rows, const int32_t* places, const float* weights, const Operand& dy,
+                              const Operand& drows, float* dweights, int64_t tokens, int k, int64_t width,
+                              cudaStream_t stream) {
+  combine_rows_grad_kernel<<<static_cast<unsigned>(tokens * k), kThreads, 0, stream>>>(rows, places, weights, dy, drows,
+                                                                                       dweights, k, width);
+}
+
+}  // namespace octet::cuda
