@@ -350,6 +350,7 @@ int32_t Tokenizer::eos_id() const { return impl_->parts.eos_id; }
 bool Tokenizer::adds_bos() const { return impl_->parts.adds_bos && bos_id() >= 0; }
 bool Tokenizer::byte_level() const { return impl_->parts.byte_level; }
 const std::vector<AddedToken>& Tokenizer::added_tokens() const { return impl_->parts.added; }
+const SequenceTemplate& Tokenizer::sequence_template() const { return impl_->parts.sequence; }
 const std::string& Tokenizer::kind() const { return impl_->parts.kind; }
 
 void Tokenizer::save(const std::string& dir) const {

@@ -106,6 +106,7 @@ class Builder {
   Value gelu(Value x, bool approximate) { return {emit(Op::kGelu, {x}, {{"approximate", approximate}}), 0}; }
   Value silu(Value x) { return {emit(Op::kSilu, {x}), 0}; }
   Value relu(Value x) { return {emit(Op::kRelu, {x}), 0}; }
+  Value tanh(Value x) { return {emit(Op::kTanh, {x}), 0}; }
   Value add(Value a, Value b) { return {emit(Op::kAdd, {a, b}), 0}; }
   Value sub(Value a, Value b) { return {emit(Op::kSub, {a, b}), 0}; }
   Value mul(Value a, Value b) { return {emit(Op::kMul, {a, b}), 0}; }
@@ -136,6 +137,8 @@ class Builder {
   Value transpose(Value x) { return {emit(Op::kTranspose, {x}), 0}; }
   Value reduce(Value x, const std::string& reduction, const std::string& axis);
   Value select_rows(Value x, Value rows) { return {emit(Op::kSelectRows, {x, rows}), 0}; }
+
+  Value segment_mean(Value x, Value segments) { return {emit(Op::kSegmentMean, {x, segments}), 0}; }
 
   // Any op by enum: what passes and gradient rules use for the rest. Returns the node; results are {node, i}.
   NodeId emit(Op op, std::vector<Value> inputs, Attrs attrs = {}, const std::string& name = "");

@@ -198,12 +198,12 @@ bool has_blocks(const CheckpointTensor& tensor) {
 LinearLayout linear_layout(const ModelConfig& config) {
   Graph graph;
   Builder builder(graph);
-  build_logits(builder, config, {.tokens = 1, .max_segments = 1, .max_length = 1});
+  build_outputs(builder, config, {.tokens = 1, .max_segments = 1, .max_length = 1});
   LinearLayout layout;
   std::map<std::pair<int32_t, int32_t>, std::string> first;
   for (const Node& node : graph.nodes()) {
     if (node.op == Op::kAttention) layout.attention.insert(node.name);
-    if (node.op != Op::kMatmul || node.attr<bool>("head")) continue;
+    if (node.op != Op::kMatmul || node.attr<bool>("head") || !node.attrs.has("gemm")) continue;
     const std::string& gemm = node.attrs.get<std::string>("gemm");
     const auto key = std::pair(index(node.inputs[0].node), node.inputs[0].result);
     layout.x_of[gemm] = first.try_emplace(key, gemm).first->second;
