@@ -26,8 +26,8 @@ Sequences read_sequences(const TensorSource& expected, const std::string& where,
   Sequences s{.count = type->shape[0], .padded = type->shape[1]};
   const auto of_shape = [&](const char* name, int64_t values) {
     std::vector<int32_t> found = id_tensor(expected, name, values);
-    check(std::ssize(found) == s.count * s.padded, ErrorCode::kCorrupt, "{}: {} has {} values, input_ids {}", where, name,
-          found.size(), s.count * s.padded);
+    check(std::ssize(found) == s.count * s.padded, ErrorCode::kCorrupt, "{}: {} has {} values, input_ids {}", where,
+          name, found.size(), s.count * s.padded);
     return found;
   };
   const std::vector<int32_t> ids = of_shape("input_ids", model.vocab_size), mask = of_shape("attention_mask", 2);
@@ -112,8 +112,8 @@ VerifyReport verify_encoder(const std::string& folder, const Recipe& recipe, con
   Builder builder(graph);
   const ModelOutputs outputs =
       build_outputs(builder, model, {.tokens = s.tokens, .max_segments = s.count, .max_length = s.padded});
-  for (const auto& [name, value] : {std::pair("hidden", outputs.hidden), {"logits", outputs.logits},
-                                    {"classes", outputs.classes}})
+  for (const auto& [name, value] :
+       {std::pair("hidden", outputs.hidden), {"logits", outputs.logits}, {"classes", outputs.classes}})
     if (value.exists()) builder.output(name, value);
   const CompileOptions options{.target = target, .recipe = recipe};
   Program program;
@@ -139,7 +139,8 @@ VerifyReport verify_encoder(const std::string& folder, const Recipe& recipe, con
     normalize_rows(ours[how + "_normalized"], model.hidden);
   }
   if (outputs.logits.exists()) ours["prediction_logits"] = output("logits");
-  if (outputs.classes.exists()) ours[outputs.logits.exists() ? "seq_relationship_logits" : "logits"] = output("classes");
+  if (outputs.classes.exists())
+    ours[outputs.logits.exists() ? "seq_relationship_logits" : "logits"] = output("classes");
 
   std::vector<float> all, all_wanted;
   std::vector<std::string> names;
@@ -147,8 +148,8 @@ VerifyReport verify_encoder(const std::string& folder, const Recipe& recipe, con
     if (expected->find_type(name) == nullptr) continue;
     std::vector<float> wanted = floats_of(expected->read(name));
     if (name == "last_hidden_state" || name == "prediction_logits") wanted = packed_rows(wanted, s);
-    check(wanted.size() == values.size(), ErrorCode::kCorrupt, "{}: {} holds {} values of these tokens, the model gives {}",
-          where, name, wanted.size(), values.size());
+    check(wanted.size() == values.size(), ErrorCode::kCorrupt,
+          "{}: {} holds {} values of these tokens, the model gives {}", where, name, wanted.size(), values.size());
     all.insert(all.end(), values.begin(), values.end());
     all_wanted.insert(all_wanted.end(), wanted.begin(), wanted.end());
     names.push_back(name);

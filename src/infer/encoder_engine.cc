@@ -55,8 +55,8 @@ std::unique_ptr<Request> EncoderEngine::checked(GenerationRequest asked) const {
     check(parts_.tokenizer != nullptr, ErrorCode::kInvalidArgument, "this engine has no tokenizer: give prompt_ids");
     EncodedTexts encoded = encode_texts(*parts_.tokenizer, asked.prompt);
     asked.prompt_ids = std::move(encoded.ids), asked.token_types = std::move(encoded.types);
-    if (parts_.token_types < 2) asked.token_types.clear();
   }
+  if (parts_.token_types < 2) asked.token_types.clear();
   check(!asked.prompt_ids.empty(), ErrorCode::kInvalidArgument, "the input is empty: there is nothing to encode");
   const auto within = [](const char* what, std::span<const int32_t> ids, int64_t count) {
     for (const int32_t id : ids)
@@ -218,8 +218,9 @@ GenerationEvent EncoderEngine::result(const Entry& entry, std::span<const float>
 
 void EncoderEngine::end(Entry& entry, const GenerationEvent& event) {
   if (std::exchange(entry.over, true)) return;
-  (event.finished == FinishReason::kStop ? counts_.finished
-   : event.finished == FinishReason::kError ? counts_.failed : counts_.cancelled) += 1;
+  (event.finished == FinishReason::kStop    ? counts_.finished
+   : event.finished == FinishReason::kError ? counts_.failed
+                                            : counts_.cancelled) += 1;
   publish_stats();  // a caller that waited for the end finds it counted
   entry.request->stream->publish(event, now() - entry.request->submitted);
   mailbox_->ended();

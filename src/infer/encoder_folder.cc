@@ -13,9 +13,7 @@ using Json = nlohmann::json;
 
 constexpr const char* kPoolings[] = {"cls", "mean", "last"};  // in the order of Pooling
 
-Json read_optional(const std::string& path) {
-  return path_exists(path) ? parse_json(read_file(path), path) : Json();
-}
+Json read_optional(const std::string& path) { return path_exists(path) ? parse_json(read_file(path), path) : Json(); }
 
 Pooling pooling_of(const std::string& name) {
   const auto* found = std::ranges::find(kPoolings, name);

@@ -15,7 +15,8 @@ std::vector<int64_t> token_buckets(const EncoderProgramOptions& options) {
   if (options.target.device == Device::kCuda) return bucket_sizes(64, options.max_step_tokens, 16);
   std::vector<int64_t> sizes;
   for (int64_t base = 16; base < options.max_step_tokens; base *= 2)
-    for (int64_t size = base; size < 2 * base && size < options.max_step_tokens; size += base / 4) sizes.push_back(size);
+    for (int64_t size = base; size < 2 * base && size < options.max_step_tokens; size += base / 4)
+      sizes.push_back(size);
   sizes.push_back(options.max_step_tokens);
   return sizes;
 }
@@ -44,10 +45,9 @@ EncoderRunner::EncoderRunner(const ModelConfig& model, const EncoderProgramOptio
   for (int64_t tokens : token_buckets(options)) {
     const Bucket bucket{tokens, std::min(options.max_sequences, tokens)};
     for (int64_t copy = 0; copy < copies_; ++copy)
-      program.add_graph(encoder_graph(graph_name(bucket, copy), model, pooling_,
-                                      {.tokens = tokens,
-                                       .max_segments = bucket.sequences,
-                                       .max_length = std::min(options.max_length, tokens)}));
+      program.add_graph(encoder_graph(
+          graph_name(bucket, copy), model, pooling_,
+          {.tokens = tokens, .max_segments = bucket.sequences, .max_length = std::min(options.max_length, tokens)}));
     buckets_.push_back(bucket);
   }
   Plan plan = compile(std::move(program), {.target = options.target, .recipe = options.recipe});
@@ -78,8 +78,7 @@ void EncoderRunner::fill(const std::string& graph, const std::vector<const Encod
   for (size_t s = 0; s < step.size(); ++s) {
     const EncoderSequence& sequence = *step[s];
     segments[s] = static_cast<int32_t>(at);
-    if (!rows.empty())
-      rows[s] = static_cast<int32_t>(pooling_ == Pooling::kLast ? at + sequence.ids.size() - 1 : at);
+    if (!rows.empty()) rows[s] = static_cast<int32_t>(pooling_ == Pooling::kLast ? at + sequence.ids.size() - 1 : at);
     for (size_t t = 0; t < sequence.ids.size(); ++t, ++at) {
       ids[at] = sequence.ids[t];
       if (!positions.empty()) positions[at] = static_cast<int32_t>(t);

@@ -1,5 +1,5 @@
-// The Program of an encoder: graphs for buckets of tokens, each of one packed step from ids to a row of values for every
-// sequence; and its runner.
+// The Program of an encoder: graphs for buckets of tokens, each of one packed step from ids to a row of values for
+// every sequence; and its runner.
 #pragma once
 
 #include <memory>
@@ -19,9 +19,9 @@ struct EncoderProgramOptions {
   Target target = {};
   Recipe recipe = {};
   Pooling pooling = Pooling::kCls;
-  int64_t max_length = 0;         // of a sequence
-  int64_t max_step_tokens = 0;    // of a step, at least max_length
-  int64_t max_sequences = 256;    // of a step
+  int64_t max_length = 0;       // of a sequence
+  int64_t max_step_tokens = 0;  // of a step, at least max_length
+  int64_t max_sequences = 256;  // of a step
 };
 
 struct EncoderSequence {
@@ -37,8 +37,8 @@ class EncoderRunner {
   Executor& executor() { return *executor_; }
   int64_t weight_bytes() const { return weight_bytes_; }
   int64_t activation_bytes() const { return activation_bytes_; }
-  int64_t width() const { return width_; }                          // values of a sequence
-  int64_t max_tokens() const { return buckets_.back().tokens; }     // of a step
+  int64_t width() const { return width_; }                       // values of a sequence
+  int64_t max_tokens() const { return buckets_.back().tokens; }  // of a step
   int64_t max_sequences() const { return buckets_.back().sequences; }
   bool runs_ahead() const { return copies_ > 1; }
   int64_t padded_tokens(int64_t tokens, int64_t sequences) const { return bucket_of(tokens, sequences).tokens; }
