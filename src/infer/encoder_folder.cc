@@ -65,7 +65,8 @@ bool applies_sigmoid(const std::string& folder) {
 
 EncoderFolder read_encoder_folder(const std::string& folder, const ModelConfig& model, const std::string& pooling) {
   EncoderFolder out;
-  out.max_length = model.max_positions;
+  constexpr int64_t kMostOfDecoder = 8192;  // whose positions reach further than one packed step should
+  out.max_length = model.causal ? std::min(model.max_positions, kMostOfDecoder) : model.max_positions;
   out.pooling = model.causal ? Pooling::kLast : Pooling::kCls;
   if (const Json modules = read_optional(folder + "/modules.json"); modules.is_array())
     read_modules(folder, modules, out);
@@ -81,7 +82,7 @@ EncoderFolder read_encoder_folder(const std::string& folder, const ModelConfig& 
           out.facts.default_prompt);
   }
   if (!pooling.empty()) out.pooling = pooling_of(pooling);
-  out.facts.classifies = model.labels > 0 && model.head == Head::kNone;
+  out.facts.classifies = classifies(model);
   out.facts.width = out.facts.classifies ? model.labels : model.hidden;
   if (out.facts.classifies) out.pooling = Pooling::kCls, out.facts.normalize = false;
   out.facts.pooling = kPoolings[static_cast<size_t>(out.pooling)];

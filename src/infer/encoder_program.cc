@@ -25,7 +25,7 @@ Graph encoder_graph(const std::string& name, const ModelConfig& model, Pooling p
   Graph graph(name, GraphRole::kForward);
   Builder builder(graph);
   const ModelOutputs outputs = build_outputs(builder, model, shape);
-  Value values = outputs.classes;
+  Value values = classifies(model) ? outputs.classes : Value::none();
   if (!values.exists() && pooling == Pooling::kMean)
     values = builder.segment_mean(outputs.hidden, builder.segments(shape.max_segments));
   if (!values.exists())
@@ -37,8 +37,8 @@ Graph encoder_graph(const std::string& name, const ModelConfig& model, Pooling p
 }  // namespace
 
 EncoderRunner::EncoderRunner(const ModelConfig& model, const EncoderProgramOptions& options)
-    : pooling_(model.labels > 0 ? Pooling::kCls : options.pooling),
-      width_(model.labels > 0 ? model.labels : model.hidden),
+    : pooling_(classifies(model) ? Pooling::kCls : options.pooling),
+      width_(classifies(model) ? model.labels : model.hidden),
       copies_(options.target.device == Device::kCuda ? 2 : 1) {
   Program program;
   program.name = "encoder";

@@ -13,6 +13,9 @@
 
 namespace octet {
 
+// Whether a model's values are the classes of a sequence; else they are an embedding.
+inline bool classifies(const ModelConfig& model) { return model.labels > 0 && model.head == Head::kNone; }
+
 enum class Pooling : uint8_t { kCls, kMean, kLast };
 
 struct EncoderProgramOptions {

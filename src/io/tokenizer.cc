@@ -343,7 +343,6 @@ Tokenizer::Tokenizer(TokenizerParts parts, const std::string& where) {
 }
 
 Tokenizer::~Tokenizer() = default;
-
 int64_t Tokenizer::vocab_size() const { return std::ssize(impl_->parts.token_bytes); }
 int32_t Tokenizer::bos_id() const { return impl_->parts.bos_id; }
 int32_t Tokenizer::eos_id() const { return impl_->parts.eos_id; }

@@ -29,12 +29,12 @@ class Embeddings final : public EncodingJob {
   std::string whole(const Usage& usage) override {
     std::string data;
     for (size_t i = 0; i < values_.size(); ++i) {
-      const std::string value = base64_ ? '"' + base64(values_[i]) + '"'
-                                        : fmt::format("[{}]", fmt::join(values_[i], ","));
+      const std::string value =
+          base64_ ? '"' + base64(values_[i]) + '"' : fmt::format("[{}]", fmt::join(values_[i], ","));
       data += fmt::format("{}{{\"object\":\"embedding\",\"index\":{},\"embedding\":{}}}", i > 0 ? "," : "", i, value);
     }
-    const std::string rest = dump({{"model", model_.names[0]}, {"id", reply_id}, {"created", created_},
-                                   {"usage", usage_of(usage)}});
+    const std::string rest =
+        dump({{"model", model_.names[0]}, {"id", reply_id}, {"created", created_}, {"usage", usage_of(usage)}});
     return fmt::format("{{\"object\":\"list\",\"data\":[{}],{}", data, rest.substr(1));
   }
 
@@ -58,8 +58,8 @@ std::string read_prompt(Fields& fields, const EncoderFacts& facts) {
 Prepared prepare_embeddings(const ApiRequest& request, const ApiModel& model, HttpReply reply) {
   const EncoderFacts& facts = *model.engine->encoder();
   if (facts.classifies)
-    throw ApiError(fmt::format("'{}' is a classifier: it has no embeddings; ask /v1/score or /v1/rerank",
-                               model.names[0]));
+    throw ApiError(
+        fmt::format("'{}' is a classifier: it has no embeddings; ask /v1/score or /v1/rerank", model.names[0]));
   Fields fields(request.json);
   const InputReader reader(fields, model);
   const std::string format = fields.text("encoding_format").value_or("float");
@@ -70,8 +70,9 @@ Prepared prepare_embeddings(const ApiRequest& request, const ApiModel& model, Ht
   std::vector<GenerationRequest> prompts;
   const auto add = [&](const nlohmann::json& one) {
     if (!one.is_string() && !one.is_array()) fields.fail("input", "want a text, token ids, or a list of either");
-    prompts.push_back(one.is_string() ? reader.text(one.get<std::string>().empty() ? "" : before + one.get<std::string>())
-                                      : reader.ids(one));
+    prompts.push_back(one.is_string()
+                          ? reader.text(one.get<std::string>().empty() ? "" : before + one.get<std::string>())
+                          : reader.ids(one));
     prompts.back().dimensions = dimensions;
     prompts.back().normalize = fields.flag("normalize");
   };

@@ -11,21 +11,24 @@ InputReader::InputReader(Fields& fields, const ApiModel& model) : model_(model) 
   const int64_t context = model.engine->context();
   const std::optional<int64_t> asked = fields.integer("truncate_prompt_tokens", -1, context);
   if (asked) most_ = *asked == -1 ? context : *asked;
-  if (asked && most_ == 0) fields.fail("truncate_prompt_tokens", "want at least 1 token, or -1: all that the model takes");
+  if (asked && most_ == 0)
+    fields.fail("truncate_prompt_tokens", "want at least 1 token, or -1: all that the model takes");
   for (const char* key : {"user", "priority"}) fields.ignore(key);
 }
 
 GenerationRequest InputReader::text(const std::string& text, const std::optional<std::string_view>& pair) const {
   if (text.empty() || (pair && pair->empty())) throw ApiError("an empty text cannot be encoded", "input");
   EncodedTexts encoded = encode_texts(*model_.tokenizer, text, pair, most_);
-  GenerationRequest request{.max_tokens = 0, .encode = true};
+  GenerationRequest request;
+  request.max_tokens = 0, request.encode = true;
   request.prompt_ids = std::move(encoded.ids);
   if (pair) request.token_types = std::move(encoded.types);
   return request;
 }
 
 GenerationRequest InputReader::ids(const nlohmann::json& list) const {
-  GenerationRequest request{.max_tokens = 0, .encode = true};
+  GenerationRequest request;
+  request.max_tokens = 0, request.encode = true;
   for (const nlohmann::json& id : list) {
     if (!id.is_number_integer() || id.get<double>() < 0 ||
         id.get<double>() >= static_cast<double>(model_.engine->vocab_size()))

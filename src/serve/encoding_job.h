@@ -14,7 +14,8 @@ namespace octet::serve {
 // Gathers the values of every prompt; a reply is never streamed.
 class EncodingJob : public ReplyJob {
  public:
-  EncodingJob(const ApiModel& model, const char* id_prefix, HttpReply reply) : ReplyJob(model, false, std::move(reply)) {
+  EncodingJob(const ApiModel& model, const char* id_prefix, HttpReply reply)
+      : ReplyJob(model, false, std::move(reply)) {
     reply_id = make_id(id_prefix);
   }
 

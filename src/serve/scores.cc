@@ -64,8 +64,12 @@ class Scores final : public PairJob {
   std::string whole(const Usage& usage) override {
     Json data = Json::array();
     for (const float score : scores()) data.push_back({{"index", data.size()}, {"object", "score"}, {"score", score}});
-    return dump({{"id", reply_id}, {"object", "list"}, {"created", created_}, {"model", model_.names[0]},
-                 {"data", data}, {"usage", usage_of(usage)}});
+    return dump({{"id", reply_id},
+                 {"object", "list"},
+                 {"created", created_},
+                 {"model", model_.names[0]},
+                 {"data", data},
+                 {"usage", usage_of(usage)}});
   }
 };
 
@@ -87,7 +91,9 @@ class Ranking final : public PairJob {
       results.push_back({{"index", i}, {"relevance_score", relevance[i]}});
       if (!documents.empty()) results.back()["document"] = {{"text", documents[i]}};
     }
-    return dump({{"id", reply_id}, {"model", model_.names[0]}, {"usage", {{"total_tokens", usage.prompt}}},
+    return dump({{"id", reply_id},
+                 {"model", model_.names[0]},
+                 {"usage", {{"total_tokens", usage.prompt}}},
                  {"results", results}});
   }
 };
@@ -96,8 +102,8 @@ class Ranking final : public PairJob {
 void check_scores(const ApiModel& model) {
   const EncoderFacts& facts = *model.engine->encoder();
   if (facts.classifies && facts.width != 1)
-    throw ApiError(fmt::format("'{}' tells {} classes apart: only a classifier of one gives scores", model.names[0],
-                               facts.width));
+    throw ApiError(
+        fmt::format("'{}' tells {} classes apart: only a classifier of one gives scores", model.names[0], facts.width));
 }
 
 }  // namespace

@@ -66,14 +66,14 @@ void run(const Options& o) {
   const double median = seconds[seconds.size() / 2];
   const EngineStats stats = engine->stats();
   const auto runs = static_cast<double>(o.repeats + 1);
-  fmt::print("{} {} {}: {} texts of {} to {} tokens, {} of them, {}: {:.3f} s (best {:.3f}), {:.0f} tokens/s, "
-             "{:.1f} texts/s, {:.0f} steps, {:.1f} % of the rows empty\n",
-             o.model, engine->options().device, engine->options().recipe, o.requests, o.shortest, o.longest,
-             load.tokens, o.padded ? "padded" : "packed", median, seconds[0],
-             static_cast<double>(load.tokens) / median, static_cast<double>(o.requests) / median,
-             static_cast<double>(stats.steps) / runs,
-             100 * (1 - static_cast<double>(load.tokens) * runs /
-                            static_cast<double>(stats.prompt_tokens + stats.padded_tokens)));
+  fmt::print(
+      "{} {} {}: {} texts of {} to {} tokens, {} of them, {}: {:.3f} s (best {:.3f}), {:.0f} tokens/s, "
+      "{:.1f} texts/s, {:.0f} steps, {:.1f} % of the rows empty\n",
+      o.model, engine->options().device, engine->options().recipe, o.requests, o.shortest, o.longest, load.tokens,
+      o.padded ? "padded" : "packed", median, seconds[0], static_cast<double>(load.tokens) / median,
+      static_cast<double>(o.requests) / median, static_cast<double>(stats.steps) / runs,
+      100 * (1 -
+             static_cast<double>(load.tokens) * runs / static_cast<double>(stats.prompt_tokens + stats.padded_tokens)));
 }
 
 }  // namespace
