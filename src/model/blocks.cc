@@ -198,6 +198,9 @@ Value build_logits(Builder& b, const ModelSpec& m, const BatchShape& shape) {
 }
 
 void build_loss(Builder& b, const ModelSpec& model, const BatchShape& shape) {
+  check(model.head.kind == Head::kNextToken, ErrorCode::kUnsupported,
+        "losses are of next tokens, which this model's head does not predict: encoders are neither trained nor "
+        "evaluated");
   Value logits = build_logits(b, model, shape);
   Builder::Loss loss = b.cross_entropy(logits, b.targets(shape.tokens));
   b.output("loss", b.reduce(loss.per_token, "sum", "all"));
