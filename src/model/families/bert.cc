@@ -15,11 +15,13 @@ void head_fields(ConfigFields& f, ModelConfig& c, const std::string& family) {
   if (f.reading()) {
     const std::string name = classes.empty() ? family + "Model" : classes[0];
     suffix = name.starts_with(family) ? name.substr(family.size()) : name;
-    const bool pretraining = suffix == "ForPreTraining", classifies = suffix == "ForSequenceClassification";
+    const bool pretrains = family == "Bert";  // the others have no class for it
+    const bool pretraining = pretrains && suffix == "ForPreTraining",
+               classifies = suffix == "ForSequenceClassification";
     c.head = pretraining || suffix == "ForMaskedLM" ? Head::kMaskedLm : Head::kNone;
     if (c.head == Head::kNone && !classifies && suffix != "Model")
       f.refuse("architectures", '"' + name + '"',
-               family + "Model, " + family + "ForMaskedLM, " + family + "ForPreTraining, " + family +
+               family + "Model, " + family + "ForMaskedLM, " + (pretrains ? "BertForPreTraining, " : "") + family +
                    "ForSequenceClassification");
     c.pooler = suffix == "Model" || pretraining || classifies;
     c.labels = pretraining ? 2 : 0;
