@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "io/character_map.h"
 #include "io/tokenizer_json.h"
 #include "io/tokenizer_utf8.h"
 
@@ -87,6 +88,8 @@ void read_normalizer(const Json& object, TextNormalizer& out, const std::string&
   } else if (type == "Replace") {
     const Pattern pattern = read_pattern(object.at("pattern"));
     add(replace_step(pattern.text, pattern.literal, object.at("content").get<std::string>(), where + ": normalizer"));
+  } else if (type == "Precompiled") {
+    add(precompiled_step(object.at("precompiled_charsmap").get<std::string>(), where + ": normalizer"));
   } else if (type == "BertNormalizer") {
     BertCleaning what;
     what.clean_text = object.value("clean_text", true);
@@ -98,7 +101,7 @@ void read_normalizer(const Json& object, TextNormalizer& out, const std::string&
   } else {
     fail(ErrorCode::kUnsupported,
          "{}: normalizer {} (known: NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Strip, Prepend, Replace, "
-         "BertNormalizer, Sequence)",
+         "Precompiled, BertNormalizer, Sequence)",
          where, type);
   }
 }
