@@ -33,9 +33,8 @@ size_t grapheme(std::string_view text) {
   auto size = static_cast<size_t>(before.length);
   while (size < text.size()) {
     const Utf8Char next = utf8_at(text, size);
-    if (next.length == 0 ||
-        utf8proc_grapheme_break_stateful(static_cast<utf8proc_int32_t>(before.code),
-                                         static_cast<utf8proc_int32_t>(next.code), &state))
+    if (next.length == 0 || utf8proc_grapheme_break_stateful(static_cast<utf8proc_int32_t>(before.code),
+                                                             static_cast<utf8proc_int32_t>(next.code), &state))
       break;
     size += static_cast<size_t>(next.length);
     before = next;

@@ -1,5 +1,5 @@
-// SentencePiece's precompiled character map: a double array of bytes whose leaves point to texts; and Hugging Face's use
-// of it, the normalizer "Precompiled" of a tokenizer.json.
+// SentencePiece's precompiled character map: a double array of bytes whose leaves point to texts; and Hugging Face's
+// use of it, the normalizer "Precompiled" of a tokenizer.json.
 #pragma once
 
 #include <cstring>

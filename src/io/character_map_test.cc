@@ -30,8 +30,8 @@ std::string small_map() {
   const uint32_t root = unit(0, 0, 0x100, false);
   uint32_t at = unit(root ^ 0xEF, 0xEF, 0x200, false);
   at = unit(at ^ 0xAC, 0xAC, 0x400, false);
-  units[unit(at ^ 0x81, 0x81, 0x800, true)] = 0x80000000u;                    // text 0
-  units[unit(root ^ uint32_t{'e'}, 'e', 0x400, true)] = 0x80000000u | 3;      // text 3
+  units[unit(at ^ 0x81, 0x81, 0x800, true)] = 0x80000000u;                // text 0
+  units[unit(root ^ uint32_t{'e'}, 'e', 0x400, true)] = 0x80000000u | 3;  // text 3
   std::string bytes(4, '\0');
   const auto size = static_cast<uint32_t>(units.size() * 4);
   std::memcpy(bytes.data(), &size, 4);
@@ -45,7 +45,11 @@ TEST(Precompiled, ReplacesGraphemesThenCharacters) {
   EXPECT_EQ(step("o\xEF\xAC\x81x", {}), "ofix");
   EXPECT_EQ(step("rest", {}), "rEst");
   EXPECT_EQ(step("e\xCC\x81!", {}), "E!");  // e and an accent are one grapheme, which begins with an entry
-  EXPECT_EQ(step("\xFF" "e\xEF\xAC", {}), "\xFF" "E\xEF\xAC");  // bytes that are no UTF-8 stay
+  EXPECT_EQ(step("\xFF"
+                 "e\xEF\xAC",
+                 {}),
+            "\xFF"
+            "E\xEF\xAC");  // bytes that are no UTF-8 stay
   EXPECT_EQ(step("", {}), "");
 }
 
