@@ -128,8 +128,9 @@ void add_embed_command(CLI::App& app) {
   command->add_flag("--json", options->json, "one JSON object with all embeddings and the count of tokens");
   command->add_option("--pooling", engine.pooling, "cls, mean or last (default: as the folder says)")
       ->check(CLI::IsMember({"cls", "mean", "last"}));
-  command->add_flag("--normalize,!--no-normalize", options->normalize,
-                    "scale embeddings to length 1 (default: as the folder says)");
+  command->add_flag_function(
+      "--normalize,!--no-normalize", [options](int64_t count) { options->normalize = count > 0; },
+      "scale embeddings to length 1 (default: as the folder says)");
   command->add_option("--dimensions", options->dimensions, "keep the first ones, normalised again (default: all)")
       ->check(positive());
   command->add_option(
