@@ -29,16 +29,18 @@ struct Load {
 Load make_load(const Options& o, const Engine& engine) {
   check(o.shortest <= o.longest && o.longest <= engine.context(), ErrorCode::kInvalidArgument,
         "lengths {} to {} (want ascending ones within the model's {})", o.shortest, o.longest, engine.context());
-  Philox rng(1337, 0);
-  const auto below = [&](int64_t count) { return static_cast<int64_t>(rng.uniform() * static_cast<double>(count)); };
+  Philox lengths(1337, 0), ids(1337, 1);  // apart: padded or not, the lengths are the same
+  const auto below = [](Philox& rng, int64_t count) {
+    return static_cast<int64_t>(rng.below(static_cast<uint64_t>(count)));
+  };
   Load load;
   for (int64_t i = 0; i < o.requests; ++i) {
-    const int64_t length = o.shortest + below(o.longest - o.shortest + 1);
+    const int64_t length = o.shortest + below(lengths, o.longest - o.shortest + 1);
     load.tokens += length;
     GenerationRequest& request = load.requests.emplace_back();
     request.max_tokens = 0, request.encode = true;
     for (int64_t t = 0; t < (o.padded ? o.longest : length); ++t)
-      request.prompt_ids.push_back(static_cast<int32_t>(below(engine.vocab_size())));
+      request.prompt_ids.push_back(static_cast<int32_t>(below(ids, engine.vocab_size())));
   }
   return load;
 }
