@@ -11,7 +11,9 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,14 +39,26 @@ struct EnginePlan {
   std::string device = {}, recipe = {};
 };
 
+// What an engine that encodes whole texts gives of one: an embedding, or the classes of a classifier.
+struct EncoderFacts {
+  bool classifies = false;                          // one class: a score, of pairs of texts usually; sigmoid by default
+  int64_t width = 0;                                // values of a result
+  std::string pooling = {};                         // cls | mean | last: of which hidden states an embedding is made
+  bool normalize = true;                            // to length 1, where a request says nothing
+  std::map<std::string, std::string> prompts = {};  // texts in front of an input, by name
+  std::string default_prompt = {};                  // a name of these; empty: none
+};
+
 struct EngineOptions {
-  std::string device = "auto";               // auto | cpu | cuda
-  std::string recipe = {};                   // fp32 | bf16 | fp8-current | int8 | ...; empty: the folder's, else bf16
-  std::string kv_cache = {};                 // f32 | bf16 | e4m3; empty: the folder's, else the recipe's compute type
-  std::string tokenizer = {};                // file or folder; empty: the model's own
-  bool needs_tokenizer = true;               // false: a model without a tokenizer is served with token ids only
-  int64_t context = 0;                       // maximum tokens of a sequence; 0 = the model's
-  int64_t max_sequences = 256;               // maximum number of running sequences
+  std::string task = {};        // generate | embed; empty: embed for encoders and models without a head, else generate
+  std::string pooling = {};     // of embeddings: cls | mean | last; empty: as the folder says (docs/serving.md)
+  std::string device = "auto";  // auto | cpu | cuda
+  std::string recipe = {};      // fp32 | bf16 | fp8-current | int8 | ...; empty: the folder's, else bf16
+  std::string kv_cache = {};    // f32 | bf16 | e4m3; empty: the folder's, else the recipe's compute type
+  std::string tokenizer = {};   // file or folder; empty: the model's own
+  bool needs_tokenizer = true;  // false: a model without a tokenizer is served with token ids only
+  int64_t context = 0;          // maximum tokens of a sequence; 0 = the model's
+  int64_t max_sequences = 256;  // maximum number of running sequences
   int64_t max_step_tokens = 2048;            // token budget of a step: prefill and decode together
   int64_t block_size = 0;                    // tokens per KV cache block; 0 = the device's default
   int64_t kv_cache_bytes = 0;                // 0: what memory_fraction leaves
@@ -83,9 +97,14 @@ struct GenerationRequest {
   bool skip_special_tokens = true;  // false: the text shows special tokens as they are written
   bool parse_special = false;       // recognise special tokens written in the prompt
   bool add_bos = true;              // if the model was trained with one
-  int32_t priority = 0;             // higher runs first
-  double timeout_seconds = 0;       // from submission; 0 = none
-  std::string cache_salt = {};      // prefix blocks are shared only between requests of equal salt
+  // Encodes the whole prompt: the one event holds `values`. What an engine of EncoderFacts takes, and no other.
+  bool encode = false;
+  std::vector<int32_t> token_types = {};  // of prompt_ids; empty: 0
+  int64_t dimensions = 0;                 // of an embedding, its first ones; 0: all
+  std::optional<bool> normalize = {};     // an embedding, after that cut; none: as the engine does
+  int32_t priority = 0;                   // higher runs first
+  double timeout_seconds = 0;             // from submission; 0 = none
+  std::string cache_salt = {};            // prefix blocks are shared only between requests of equal salt
   // Called before each token is sampled, while the device computes: clears the bits of forbidden tokens (bit v mod 32
   // of word v / 32). Empty: all tokens are allowed. With speculation `generated` may end in tokens that are guessed:
   // the next call need not go on with them. Callbacks of different texts, also of one request's, run at the same time,
@@ -130,6 +149,7 @@ struct GenerationEvent {
   std::vector<std::vector<TokenLogprob>> top;              // of ids, most likely first, if requested
   std::vector<TokenLogprob> prompt_logprobs = {};          // of the prompt's next tokens, if requested
   std::vector<std::vector<TokenLogprob>> prompt_top = {};  // of these, most likely first
+  std::vector<float> values = {};                          // of a request that encodes
   FinishReason finished = FinishReason::kNone;
   std::string stop = {};  // kStop: the stop string that ended the text,
   int32_t stop_id = -1;   // or the end token or stop id
@@ -193,7 +213,8 @@ class Engine {
   virtual void drain() = 0;  // waits until no request is queued or running
   virtual int64_t context() const = 0;
   virtual int64_t vocab_size() const = 0;
-  virtual const std::vector<int32_t>& end_tokens() const = 0;  // ids that end a text, unless ignore_eos
+  virtual const EncoderFacts* encoder() const { return nullptr; }  // none: it generates
+  virtual const std::vector<int32_t>& end_tokens() const = 0;      // ids that end a text, unless ignore_eos
 };
 
 }  // namespace octet

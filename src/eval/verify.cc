@@ -4,13 +4,13 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "eval/verify_values.h"
 #include "exec/batch.h"
 #include "kernels/common/sampling.h"
 #include "passes/serving_graphs.h"
 #include "weights/weights.h"
 
 namespace octet {
-namespace {
 
 std::vector<int32_t> id_tensor(const TensorSource& source, const std::string& name, int64_t vocab_size) {
   TensorView view = source.read(name);
@@ -23,6 +23,24 @@ std::vector<int32_t> id_tensor(const TensorSource& source, const std::string& na
   }
   return ids;
 }
+
+VerifyReport compare_values(std::span<const float> logits, std::span<const float> wanted) {
+  VerifyReport report;
+  report.logits = static_cast<int64_t>(logits.size());
+  double difference = 0, size = 0;  // squares
+  for (size_t i = 0; i < logits.size(); ++i) {
+    double error = std::abs(static_cast<double>(logits[i]) - static_cast<double>(wanted[i]));
+    if (std::isnan(error)) error = INFINITY;
+    report.max_logit_error = std::max(report.max_logit_error, error);
+    report.mean_logit_error += error / static_cast<double>(logits.size());
+    difference += error * error;
+    size += static_cast<double>(wanted[i]) * static_cast<double>(wanted[i]);
+  }
+  report.relative_error = difference > 0 ? std::sqrt(difference / size) : 0;
+  return report;
+}
+
+namespace {
 
 // All logits of B sequences of S tokens, packed into one run.
 std::vector<float> packed_logits(const WeightSource& weights, const ModelConfig& model, const std::vector<int32_t>& ids,
@@ -65,22 +83,6 @@ void compare_greedy(const WeightSource& weights, const ModelConfig& model, const
   }
 }
 
-VerifyReport compare_logits(const std::vector<float>& logits, const std::vector<float>& wanted) {
-  VerifyReport report;
-  report.logits = static_cast<int64_t>(logits.size());
-  double difference = 0, size = 0;  // squares
-  for (size_t i = 0; i < logits.size(); ++i) {
-    double error = std::abs(static_cast<double>(logits[i]) - static_cast<double>(wanted[i]));
-    if (std::isnan(error)) error = INFINITY;
-    report.max_logit_error = std::max(report.max_logit_error, error);
-    report.mean_logit_error += error / static_cast<double>(logits.size());
-    difference += error * error;
-    size += static_cast<double>(wanted[i]) * static_cast<double>(wanted[i]);
-  }
-  report.relative_error = difference > 0 ? std::sqrt(difference / size) : 0;
-  return report;
-}
-
 constexpr const char* kPrefill = "prefill";
 constexpr const char* kDecode = "decode";
 
@@ -112,6 +114,7 @@ bool VerifyReport::passed(const LogitTolerance& tolerance) const {
 
 VerifyReport verify_inference(const std::string& folder, const Recipe& recipe, const Target& target,
                               int64_t prompt_tokens) {
+  if (has_encoded_outputs(folder)) return verify_encoder(folder, recipe, target);
   auto weights = open_weights(folder);
   auto expected = open_safetensors(folder + "/expected.safetensors");
   int64_t vocab = weights->config().vocab_size;
@@ -126,9 +129,10 @@ VerifyReport verify_inference(const std::string& folder, const Recipe& recipe, c
         vocab);
   ModelConfig model = weights->config();
   auto compare = [&](const ModelConfig& config) {
-    return compare_logits(packed_logits(*weights, config, ids, id_type->shape[0], options), wanted);
+    return compare_values(packed_logits(*weights, config, ids, id_type->shape[0], options), wanted);
   };
   VerifyReport report = compare(model);
+  report.compared = {"logits"};
   if (const auto eager = eager_reference(model)) {
     VerifyReport other = compare(*eager);
     other.eager_reference = true;

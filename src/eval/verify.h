@@ -1,4 +1,5 @@
-// `octet verify`: a folder's expected.safetensors (input_ids, logits, greedy_ids) against Octet's own run.
+// `octet verify`: a folder's expected.safetensors (input_ids and logits, greedy_ids, hidden states, pooled vectors)
+// against Octet's own run.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +33,7 @@ struct VerifyReport {
   // largest logit and that of an expected token.
   int64_t greedy_tokens = 0, greedy_equal = 0;
   double greedy_gap = 0;
+  std::vector<std::string> compared = {};  // the names of the tensors
   bool passed(const LogitTolerance& tolerance) const;
 };
 
@@ -40,6 +42,15 @@ struct VerifyReport {
 // input_ids [B, S] run as B packed sequences; greedy_ids [1, P + G] continue their first P tokens through the KV cache.
 VerifyReport verify_inference(const std::string& folder, const Recipe& recipe, const Target& target,
                               int64_t prompt_tokens = 11);
+
+// Whether the folder holds outputs of whole sequences: of an encoder, or of a decoder without a head.
+bool has_encoded_outputs(const std::string& folder);
+// Compares what expected.safetensors holds of last_hidden_state [B, S, H], cls, mean, last [B, H], each also
+// _normalized, prediction_logits [B, S, vocab], seq_relationship_logits and logits [B, labels], for input_ids [B, S] of
+// which attention_mask counts the first tokens; the B sequences run as one packed step. `interpret`: by the
+// interpreter.
+VerifyReport verify_encoder(const std::string& folder, const Recipe& recipe, const Target& target,
+                            bool interpret = false);
 
 struct IncrementalModelOptions {
   Recipe recipe = {};

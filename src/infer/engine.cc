@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "infer/encoder_engine.h"
 #include "infer/engine_loop.h"
 #include "infer/model_drafter.h"
 #include "infer/ngram_drafter.h"
@@ -173,6 +174,7 @@ std::unique_ptr<Engine> open_random(const std::string& model, const EngineOption
 
 std::unique_ptr<Engine> Engine::open(const std::string& model, const EngineOptions& options) {
   check_options(options);
+  if (encodes(model, options)) return open_encoder(model, options);
   if (options.random_weights) return open_random(model, options);
   const LoggedTime start("start of the engine");
   auto weights = [&] {

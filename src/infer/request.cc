@@ -63,6 +63,8 @@ size_t partial_match(const std::string& text, const std::string& stop) {
 }  // namespace
 
 std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& model) {
+  check(!asked.encode, ErrorCode::kInvalidArgument,
+        "this model is served to generate texts: for embeddings and scores, serve it with task embed");
   check_numbers(asked, model);
   StopMatcher stops(asked.stop, asked.include_stop);
   check(stops.empty() || model.tokenizer != nullptr, ErrorCode::kInvalidArgument,

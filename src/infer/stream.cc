@@ -14,6 +14,7 @@ void clear(GenerationEvent& event) {
   event.top.clear();
   event.prompt_logprobs.clear();
   event.prompt_top.clear();
+  event.values.clear();
   if (event.finished == FinishReason::kNone) return;
   event.finished = FinishReason::kNone;
   event.stop.clear();
@@ -94,6 +95,7 @@ void StreamState::publish(const GenerationEvent& news, double seconds) {
       append(pending.prompt_logprobs, news.prompt_logprobs);
       append(pending.prompt_top, news.prompt_top);
     }
+    if (!news.values.empty()) pending.values = news.values, times_.first_token = times_.last_token = seconds;
     if (!news.ids.empty()) {
       if (times_.first_token == 0) times_.first_token = seconds;
       times_.last_token = seconds;

@@ -343,13 +343,13 @@ Tokenizer::Tokenizer(TokenizerParts parts, const std::string& where) {
 }
 
 Tokenizer::~Tokenizer() = default;
-
 int64_t Tokenizer::vocab_size() const { return std::ssize(impl_->parts.token_bytes); }
 int32_t Tokenizer::bos_id() const { return impl_->parts.bos_id; }
 int32_t Tokenizer::eos_id() const { return impl_->parts.eos_id; }
 bool Tokenizer::adds_bos() const { return impl_->parts.adds_bos && bos_id() >= 0; }
 bool Tokenizer::byte_level() const { return impl_->parts.byte_level; }
 const std::vector<AddedToken>& Tokenizer::added_tokens() const { return impl_->parts.added; }
+const SequenceTemplate& Tokenizer::sequence_template() const { return impl_->parts.sequence; }
 const std::string& Tokenizer::kind() const { return impl_->parts.kind; }
 
 void Tokenizer::save(const std::string& dir) const {

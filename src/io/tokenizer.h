@@ -73,6 +73,16 @@ struct TextPlace {
   bool continues = false;  // first, and EncodeOptions::text_start is false: no space is prepended
 };
 
+// What stands around one text and around a pair, in order; empty: the vocabulary's files say nothing.
+struct SequenceTemplate {
+  struct Piece {
+    int32_t id = -1;  // of a special token; -1: a text
+    int text = 0;     // the first or second
+    int32_t type = 0;
+  };
+  std::vector<Piece> single = {}, pair = {};
+};
+
 struct TokenizerParts;
 
 class Tokenizer {
@@ -98,6 +108,7 @@ class Tokenizer {
   bool adds_bos() const;       // the model was trained with bos before each text
   bool byte_level() const;     // encoding any byte string is lossless
   const std::vector<AddedToken>& added_tokens() const;
+  const SequenceTemplate& sequence_template() const;  // io/sequence_template.h goes by it
 
   const std::string& kind() const;  // "bpe", "sentencepiece", "unigram", "wordpiece", "characters"
   // Writes files into `dir` (made if absent) that load_tokenizer(dir) reads back to an equal tokenizer.

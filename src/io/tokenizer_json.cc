@@ -329,7 +329,7 @@ std::unique_ptr<Tokenizer> read_tokenizer_json(std::string_view text, std::strin
     if (json_present(root, "normalizer")) read_normalizer(root.at("normalizer"), file.parts.normalizer, where);
     if (json_present(root, "pre_tokenizer")) read_pre_tokenizer(root.at("pre_tokenizer"), file, where);
     if (json_present(root, "decoder")) read_decoder(root.at("decoder"), file, where);
-    if (json_present(root, "post_processor")) read_post_processor(root.at("post_processor"), file.special, where);
+    if (json_present(root, "post_processor")) read_post_processor(root.at("post_processor"), file, where);
     const TokenizerConfig settings = read_tokenizer_config(config, where + " (tokenizer_config.json)");
     settle_begin_and_end(file, settings, [&](const std::string& token) {
       const auto is = [&](const AddedToken& each) { return each.text == token; };

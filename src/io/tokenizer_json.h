@@ -34,7 +34,7 @@ struct TokenizerFile {
 void read_normalizer(const nlohmann::json& object, TextNormalizer& out, const std::string& where);
 void read_pre_tokenizer(const nlohmann::json& object, TokenizerFile& out, const std::string& where);
 void read_decoder(const nlohmann::json& object, TokenizerFile& out, const std::string& where);
-void read_post_processor(const nlohmann::json& object, TokenizerConfig& out, const std::string& where);
+void read_post_processor(const nlohmann::json& object, TokenizerFile& out, const std::string& where);
 
 // "type" of a step or a model.
 std::string json_type(const nlohmann::json& object);

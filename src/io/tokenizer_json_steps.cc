@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "io/character_map.h"
 #include "io/tokenizer_json.h"
 #include "io/tokenizer_utf8.h"
 
@@ -87,6 +88,8 @@ void read_normalizer(const Json& object, TextNormalizer& out, const std::string&
   } else if (type == "Replace") {
     const Pattern pattern = read_pattern(object.at("pattern"));
     add(replace_step(pattern.text, pattern.literal, object.at("content").get<std::string>(), where + ": normalizer"));
+  } else if (type == "Precompiled") {
+    add(precompiled_step(object.at("precompiled_charsmap").get<std::string>(), where + ": normalizer"));
   } else if (type == "BertNormalizer") {
     BertCleaning what;
     what.clean_text = object.value("clean_text", true);
@@ -98,7 +101,7 @@ void read_normalizer(const Json& object, TextNormalizer& out, const std::string&
   } else {
     fail(ErrorCode::kUnsupported,
          "{}: normalizer {} (known: NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Strip, Prepend, Replace, "
-         "BertNormalizer, Sequence)",
+         "Precompiled, BertNormalizer, Sequence)",
          where, type);
   }
 }
@@ -204,11 +207,35 @@ void read_decoder(const Json& object, TokenizerFile& out, const std::string& whe
   }
 }
 
-void read_post_processor(const Json& object, TokenizerConfig& out, const std::string& where) {
+namespace {
+
+// Of TemplateProcessing, whose special_tokens have the ids.
+std::vector<SequenceTemplate::Piece> read_template(const Json& object, const char* key) {
+  std::vector<SequenceTemplate::Piece> pieces;
+  if (!json_present(object, "special_tokens")) return pieces;  // their ids are not known
+  for (const Json& each : json_present(object, key) ? object.at(key) : Json::array()) {
+    const bool special = each.contains("SpecialToken");
+    const Json& one = each.at(special ? "SpecialToken" : "Sequence");
+    const auto type = one.value("type_id", 0);
+    if (!special) {
+      pieces.push_back({.text = one.at("id") == "B" ? 1 : 0, .type = type});
+      continue;
+    }
+    for (const Json& id : object.at("special_tokens").at(one.at("id").get<std::string>()).at("ids"))
+      pieces.push_back({.id = id.get<int32_t>(), .type = type});
+  }
+  return pieces;
+}
+
+}  // namespace
+
+void read_post_processor(const Json& object, TokenizerFile& file, const std::string& where) {
+  TokenizerConfig& out = file.special;
   const std::string type = json_type(object);
   if (type == "Sequence") {
-    for (const Json& each : object.at("processors")) read_post_processor(each, out, where);
+    for (const Json& each : object.at("processors")) read_post_processor(each, file, where);
   } else if (type == "TemplateProcessing") {
+    file.parts.sequence = {read_template(object, "single"), read_template(object, "pair")};
     std::vector<std::string> before, after;
     bool text = false;
     for (const Json& each : object.at("single")) {
@@ -230,6 +257,13 @@ void read_post_processor(const Json& object, TokenizerConfig& out, const std::st
     out.bos = object.at("cls").at(0).get<std::string>();
     out.eos = object.at("sep").at(0).get<std::string>();
     out.adds_bos = true;
+    const auto cls = object.at("cls").at(1).get<int32_t>(), sep = object.at("sep").at(1).get<int32_t>();
+    const bool bert = type == "BertProcessing";
+    file.parts.sequence.single = {{.id = cls}, {.text = 0}, {.id = sep}};
+    file.parts.sequence.pair = file.parts.sequence.single;
+    if (!bert) file.parts.sequence.pair.push_back({.id = sep});
+    for (const SequenceTemplate::Piece& piece : {SequenceTemplate::Piece{.text = 1}, {.id = sep}})
+      file.parts.sequence.pair.push_back({piece.id, piece.text, bert ? 1 : 0});
   } else {
     check(type == "ByteLevel", ErrorCode::kUnsupported,
           "{}: post-processor {} (known: TemplateProcessing, BertProcessing, RobertaProcessing, ByteLevel, Sequence)",

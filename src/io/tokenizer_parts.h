@@ -45,6 +45,7 @@ struct TokenizerParts {
   int32_t unk_id = -1;      // decodes to its bytes at any position
   bool adds_bos = false;    // only with a bos_id
   bool byte_level = false;  // encoding any byte string is lossless
+  SequenceTemplate sequence;
   TextNormalizer normalizer;
   std::vector<SplitRule> splits_before_prefix, splits;  // before: only for unusual orders of steps
   bool prefix_space = false;

@@ -93,7 +93,7 @@ TEST(TokenizerJson, UnknownStepsAreRefusedByName) {
     EXPECT_NE(message(steps).find(part), std::string::npos) << message(steps);
   };
   EXPECT_EQ(message(R"("normalizer": null)"), "(no error)");
-  refuses(R"("normalizer": {"type": "Precompiled"})", "normalizer Precompiled (known:");
+  refuses(R"("normalizer": {"type": "Nmt"})", "normalizer Nmt (known:");
   refuses(R"("normalizer": {"type": "Replace", "pattern": {"String": ""}, "content": "b"})", "empty string");
   refuses(R"("pre_tokenizer": {"type": "CharDelimiterSplit"})", "pre-tokenizer CharDelimiterSplit (known:");
   refuses(R"("pre_tokenizer": {"type": "Metaspace", "prepend_scheme": "last"})", "prepend_scheme last");

@@ -106,6 +106,7 @@ class Builder {
   Value gelu(Value x, bool approximate) { return {emit(Op::kGelu, {x}, {{"approximate", approximate}}), 0}; }
   Value silu(Value x) { return {emit(Op::kSilu, {x}), 0}; }
   Value relu(Value x) { return {emit(Op::kRelu, {x}), 0}; }
+  Value tanh(Value x) { return {emit(Op::kTanh, {x}), 0}; }
   Value add(Value a, Value b) { return {emit(Op::kAdd, {a, b}), 0}; }
   Value sub(Value a, Value b) { return {emit(Op::kSub, {a, b}), 0}; }
   Value mul(Value a, Value b) { return {emit(Op::kMul, {a, b}), 0}; }
@@ -152,6 +153,7 @@ class Builder {
   }
   // Rows of expert e by its weights: those of all are one matrix [experts out, in] named "<name>.weight".
   Value grouped_linear(Value rows, Value offsets, const std::string& name, int64_t out, double std);
+  Value segment_mean(Value x, Value segments) { return {emit(Op::kSegmentMean, {x, segments}), 0}; }
 
   // Any op by enum: what passes and gradient rules use for the rest. Returns the node; results are {node, i}.
   NodeId emit(Op op, std::vector<Value> inputs, Attrs attrs = {}, const std::string& name = "");

@@ -80,6 +80,7 @@ TEST(Gradient, EveryRuleGivesEveryFloatInputAGradientOfItsShape) {
       "gelu %x {approximate=false}",
       "silu %x",
       "relu %x",
+      "tanh %x",
       "add %x, %x",
       "add %x, %c",
       "add %x, %one",

@@ -1,6 +1,6 @@
 // Sources: GPT-2 (Radford et al. 2019), Llama (arXiv 2302.13971, 2307.09288), parallel residuals (GPT-J; GPT-NeoX,
 // arXiv 2204.06745), rotary positions (arXiv 2104.09864), ALiBi (arXiv 2108.12409), multi-query (arXiv 1911.02150) and
-// grouped-query attention (arXiv 2305.13245), gated units (arXiv 2002.05202).
+// grouped-query attention (arXiv 2305.13245), gated units (arXiv 2002.05202), encoders (BERT, arXiv 1810.04805).
 #include <algorithm>
 #include <cmath>
 
@@ -153,36 +153,64 @@ Value embed_tokens(Builder& b, Value positions, Value& table, const ModelSpec& m
   }
   Value x = b.embedding(ids, table);
   if (spec.scaled) x = b.scale(x, std::sqrt(static_cast<double>(m.hidden)));
+  if (spec.token_types > 0) {
+    Value types = b.param("type_embed.weight", {spec.token_types, m.hidden}, {.std = m.init_std});
+    x = b.add(x, spec.token_types == 1 ? b.reshape(types, {m.hidden})
+                                       : b.embedding(b.input("token_types", {DType::kI32, {shape.tokens}}), types));
+  }
   if (places.exists()) x = b.add(x, b.embedding(positions, places));
   if (spec.norm) x = norm(b, x, "embed_norm", m.norm);
   return b.dropout(x, shape.training ? m.dropout : 0.0);
 }
 
+// x W^T + bias beside the layers: in the compute type under every recipe.
+Value dense(Builder& b, Value x, const std::string& name, int64_t out, const ModelSpec& m) {
+  Value weight = b.param(name + ".weight", {out, m.hidden}, {.std = m.init_std});
+  return b.add(b.matmul(x, weight, false, true), b.param(name + ".bias", {out}, {.init = Init::kZeros}));
+}
+
 // Logits from the last hidden states: the embedding table when tied, else "head.weight"; and "head.bias".
 Value output_head(Builder& b, Value hidden, Value table, const ModelSpec& m) {
   const int64_t vocab = m.embedding.vocab_size;
+  if (m.head.kind == Head::kNone) return Value::none();
+  if (m.head.kind == Head::kMaskedLm) {
+    hidden = activate(b, dense(b, hidden, "transform", m.hidden, m), m.layer(0).mixer.activation);
+    hidden = norm(b, hidden, "transform_norm", m.norm);
+  }
   if (!m.head.tied) table = b.param("head.weight", {vocab, m.hidden}, {.std = m.init_std, .split = Split::kVocab});
   Value logits = b.head(hidden, table, "head");
   if (!m.head.bias) return logits;
   return b.add(logits, b.param("head.bias", {vocab}, {.init = Init::kZeros, .split = Split::kVocab}));
 }
 
-// Hidden states after the last norm, and the head on them.
-Value decoder_logits(Builder& b, const ModelSpec& m, const BatchShape& shape, RouterSums* sums) {
+ModelOutputs layers_and_heads(Builder& b, const ModelSpec& m, const BatchShape& shape, RouterSums* sums) {
   double p = shape.training ? m.dropout : 0.0;
   Value positions = b.positions(shape.tokens), segments = b.segments(shape.max_segments), table;
   Value x = embed_tokens(b, positions, table, m, shape);
   for (int64_t i = 0; i < m.layers; ++i) {
     const auto& [attention, mixer] = m.layer(i);
     auto layer = b.layer(static_cast<int>(i));
-    Value normed = norm(b, x, "norm1", m.norm);
+    const bool post_norm = m.residual == Residual::kPostNorm;
+    Value normed = post_norm ? x : norm(b, x, "norm1", m.norm);
     Value mixed = b.dropout(attention_block(b, normed, positions, segments, m, attention, shape), p);
+    if (post_norm) {
+      x = norm(b, b.add(x, mixed), "norm1", m.norm);
+      x = norm(b, b.add(x, b.dropout(mixer_block(b, x, m, mixer, sums), p)), "norm2", m.norm);
+      continue;
+    }
     if (m.residual == Residual::kSequential) x = b.add(x, mixed);
     if (m.residual != Residual::kParallelShared) normed = norm(b, x, "norm2", m.norm);
     Value inner = b.dropout(mixer_block(b, normed, m, mixer, sums), p);
     x = m.residual == Residual::kSequential ? b.add(x, inner) : b.add(x, b.add(mixed, inner));
   }
-  return output_head(b, norm(b, x, "norm", m.norm), table, m);
+  ModelOutputs out{.hidden = m.residual == Residual::kPostNorm ? x : norm(b, x, "norm", m.norm)};
+  out.logits = output_head(b, out.hidden, table, m);
+  if (m.head.pooler) {
+    Value first = b.select_rows(out.hidden, b.input("rows", {DType::kI32, {shape.max_segments}}));
+    out.pooled = b.tanh(dense(b, first, "pooler", m.hidden, m));
+  }
+  if (m.head.labels > 0) out.classes = dense(b, out.pooled, "classifier", m.head.labels, m);
+  return out;
 }
 
 // What no op's own checks say.
@@ -197,7 +225,7 @@ void check_pattern(const ModelSpec& m) {
           i);
 }
 
-Value checked_logits(Builder& b, const ModelSpec& m, const BatchShape& shape, RouterSums* sums) {
+ModelOutputs checked_outputs(Builder& b, const ModelSpec& m, const BatchShape& shape, RouterSums* sums) {
   check_pattern(m);
   check(shape.tokens > 0 && shape.max_segments > 0 && shape.max_length > 0, ErrorCode::kInvalidArgument,
         "batch: tokens {}, sequences {}, longest {} (all must be positive)", shape.tokens, shape.max_segments,
@@ -205,7 +233,7 @@ Value checked_logits(Builder& b, const ModelSpec& m, const BatchShape& shape, Ro
   check(m.length_limit() == 0 || shape.max_length <= m.length_limit(), ErrorCode::kInvalidArgument,
         "sequence length {} exceeds model.max_positions {}: shorten data.sequence_length or raise model.max_positions",
         shape.max_length, m.max_positions);
-  return decoder_logits(b, m, shape, sums);
+  return layers_and_heads(b, m, shape, sums);
 }
 
 // Added to the sum of the tokens' losses, so times the tokens. With R rows, the tokens of all layers: the
@@ -224,11 +252,21 @@ Value with_router_losses(Builder& b, Value loss, const RouterSums& sums, const E
 
 }  // namespace
 
+ModelOutputs build_outputs(Builder& b, const ModelSpec& m, const BatchShape& shape) {
+  return checked_outputs(b, m, shape, nullptr);
+}
+
 Value build_logits(Builder& b, const ModelSpec& m, const BatchShape& shape) {
-  return checked_logits(b, m, shape, nullptr);
+  Value logits = build_outputs(b, m, shape).logits;
+  check(logits.exists(), ErrorCode::kUnsupported,
+        "the model has no head that gives logits of tokens: it gives hidden states, for embeddings (octet embed)");
+  return logits;
 }
 
 void build_loss(Builder& b, const ModelSpec& model, const BatchShape& shape) {
+  check(model.head.kind == Head::kNextToken, ErrorCode::kUnsupported,
+        "losses are of next tokens, which this model's head does not predict: encoders are neither trained nor "
+        "evaluated");
   const auto is_weighed = [](const LayerSpec& layer) {
     const ExpertsSpec& e = layer.mixer.experts;
     return e.count > 0 && (e.balance_loss > 0 || e.z_loss > 0);
@@ -236,7 +274,7 @@ void build_loss(Builder& b, const ModelSpec& model, const BatchShape& shape) {
   const auto weighed = std::ranges::find_if(model.pattern, is_weighed);
   const bool router_losses = shape.training && weighed != model.pattern.end();
   RouterSums sums;
-  Value logits = checked_logits(b, model, shape, router_losses ? &sums : nullptr);
+  Value logits = checked_outputs(b, model, shape, router_losses ? &sums : nullptr).logits;
   Builder::Loss loss = b.cross_entropy(logits, b.targets(shape.tokens));
   Value total = b.reduce(loss.per_token, "sum", "all");
   if (router_losses) total = with_router_losses(b, total, sums, weighed->mixer.experts, shape.tokens);

@@ -13,6 +13,7 @@ namespace octet {
 Family gpt2_family(), gpt_bigcode_family(), gptj_family(), gpt_neox_family(), opt_family(), bloom_family();
 Family falcon_family(), mpt_family(), phi_family(), llama_family(), mistral_family(), qwen2_family(), qwen3_family();
 Family gemma_family(), glm_family(), mixtral_family(), olmoe_family(), qwen2_moe_family(), qwen3_moe_family();
+Family bert_family(), roberta_family(), xlm_roberta_family();
 
 namespace {
 
@@ -21,7 +22,8 @@ const std::vector<Family>& families() {
                                            opt_family(),   bloom_family(),       falcon_family(),   mpt_family(),
                                            phi_family(),   llama_family(),       mistral_family(),  qwen2_family(),
                                            qwen3_family(), gemma_family(),       glm_family(),      mixtral_family(),
-                                           olmoe_family(), qwen2_moe_family(),   qwen3_moe_family()};
+                                           olmoe_family(), qwen2_moe_family(),   qwen3_moe_family(),
+                                           bert_family(),  roberta_family(),     xlm_roberta_family()};
   return rows;
 }
 
@@ -30,15 +32,25 @@ const std::vector<Family>& families() {
 const Family& family_of(const std::string& name, const std::string& field) {
   for (const Family& family : families())
     if (name == family.name) return family;
-  fail(ErrorCode::kUnsupported, "{} \"{}\" is not one of {}{}", field, name, fmt::join(architectures(), ", "),
-       if_near(name, architectures(), " (nearest: {})"));
+  std::vector<std::string> names = architectures();
+  std::ranges::copy(encoder_architectures(), std::back_inserter(names));
+  fail(ErrorCode::kUnsupported, "{} \"{}\" is not one of {}{}", field, name, fmt::join(names, ", "),
+       if_near(name, names, " (nearest: {})"));
 }
 
-std::vector<std::string> architectures() {
+namespace {
+
+std::vector<std::string> names_of(bool causal) {
   std::vector<std::string> names;
-  for (const Family& family : families()) names.push_back(family.name);
+  for (const Family& family : families())
+    if (family.facts.causal == causal) names.emplace_back(family.name);
   return names;
 }
+
+}  // namespace
+
+std::vector<std::string> architectures() { return names_of(true); }
+std::vector<std::string> encoder_architectures() { return names_of(false); }
 
 ModelConfig model_family(const std::string& architecture) {
   const Family& family = family_of(architecture);
@@ -178,6 +190,20 @@ void ConfigFields::only_null(const char* name) {
   }
   const char* found = nullptr;
   if (const Json* json = find({name}, &found)) refuse(name, json->dump(), "null");
+}
+
+void ConfigFields::labels(int64_t& count) {
+  if (!reading()) {
+    Json& names = (*to_)["id2label"] = Json::object();
+    for (int64_t i = 0; i < count; ++i) names[std::to_string(i)] = "LABEL_" + std::to_string(i);
+    return;
+  }
+  const char* found = nullptr;
+  const Json* names = find({"id2label"}, &found);
+  check(names == nullptr || names->is_object(), ErrorCode::kCorrupt, "{}: \"id2label\" is {}, of the wrong type",
+        where_, names == nullptr ? "" : names->dump());
+  count = names != nullptr ? std::ssize(*names) : 2;
+  optional({"num_labels"}, count);
 }
 
 ConfigFields ConfigFields::nested(const char* name) {

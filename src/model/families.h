@@ -39,6 +39,8 @@ class ConfigFields {
   void only(const char* name, double value);
   void only(const char* name, const char* value);
   void only_null(const char* name);
+  // How many classes num_labels or id2label name; 2 where neither is there.
+  void labels(int64_t& count);
   // Base, scaling and, with a `partial_name`, rotary_dim (`partial`: the default fraction of a head). The names are the
   // older ones outside rope_parameters. c.max_positions and the head size must be known.
   void rope(ModelConfig& c, const char* theta_name = "rope_theta", const char* partial_name = nullptr,
@@ -74,6 +76,9 @@ struct TensorNames {
   // Of mixtures: "mlp.experts." in front of an expert's number, its linears behind; "mlp.shared_expert."
   const char *router = nullptr, *experts = nullptr, *shared = nullptr, *shared_router = nullptr;
   const char *expert_gate = "gate_proj", *expert_up = "up_proj", *expert_down = "down_proj";
+  const char *types = nullptr, *transform = nullptr, *transform_norm = nullptr;  // of encoders
+  const char *pooler = nullptr, *classes = nullptr, *next_sentence = nullptr;
+  const char* class_dense = nullptr;  // the pooler under a classifier, where it has a name of its own
   bool by_kv_head = false;  // qkv has [queries, key, value] of each key/value head; else all queries, keys, values
   bool transposed = false;  // linears are [in, out]
 };

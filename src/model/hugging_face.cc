@@ -26,16 +26,28 @@ class TensorList {
     const std::string prefix = names_.prefix;
     add({.name = prefix + names_.embed, .params = {"embed"}}, false);
     if (c_.positions == Positions::kLearned) add({.name = prefix + names_.positions, .params = {"pos_embed"}}, false);
+    if (c_.token_types > 0) add({.name = prefix + names_.types, .params = {"type_embed"}}, false);
     if (c_.embed_norm) norm(prefix + names_.embed_norm, "embed_norm");
     for (int64_t i = 0; i < c_.layers; ++i)
       layer(i, prefix + names_.layer + std::to_string(i) + ".", "layers." + std::to_string(i) + ".");
-    norm(prefix + names_.norm, "norm");
+    if (c_.residual != Residual::kPostNorm) norm(prefix + names_.norm, "norm");
+    heads(prefix);
+    if (c_.head == Head::kNone) return std::move(list_);
     if (!c_.tie_embeddings) list_.push_back({.name = head(".weight"), .params = {"head.weight"}});
     if (c_.bias.head) list_.push_back({.name = head(".bias"), .params = {"head.bias"}});
     return std::move(list_);
   }
 
  private:
+  void heads(const std::string& prefix) {
+    if (c_.head == Head::kMaskedLm) {
+      linear(names_.transform, "transform", true);
+      norm(names_.transform_norm, "transform_norm");
+    }
+    const bool classifies = c_.labels > 0 && c_.head == Head::kNone, own = classifies && names_.class_dense != nullptr;
+    if (c_.pooler) linear(own ? names_.class_dense : prefix + names_.pooler, "pooler", true);
+    if (c_.labels > 0) linear(classifies ? names_.classes : names_.next_sentence, "classifier", true);
+  }
   std::string head(const char* part) const { return std::string(names_.head) + part; }
 
   // The weight and, where there is one, the bias: names without ".weight" and ".bias".
@@ -125,6 +137,14 @@ class TensorList {
   std::vector<CheckpointTensor> list_;
 };
 
+// "Qwen3Model" of "Qwen3ForCausalLM": the class without a head.
+std::string bare_class(const Family& family) {
+  const std::string name = family.class_name;
+  for (const std::string_view suffix : {"ForCausalLM", "LMHeadModel"})
+    if (name.ends_with(suffix)) return name.substr(0, name.size() - suffix.size()) + "Model";
+  return name;
+}
+
 }  // namespace
 
 ModelConfig parse_hugging_face_config(const std::string& json_text, const std::string& where) {
@@ -135,6 +155,9 @@ ModelConfig parse_hugging_face_config(const std::string& json_text, const std::s
   const Family& family = family_of(type, where + ": model_type");
   ModelConfig config = model_family(type);
   family.fields(fields, config);
+  std::vector<std::string> classes;
+  fields.optional({"architectures"}, classes);
+  if (config.causal && !classes.empty() && classes[0] == bare_class(family)) config.head = Head::kNone;
   try {
     validate(config);
   } catch (const Error& error) {
@@ -174,7 +197,7 @@ SpecialTokens parse_special_tokens(const std::string& json_text, const std::stri
 std::string to_hugging_face_config(const ModelConfig& config, const SpecialTokens& special, const std::string& dtype) {
   const Family& family = family_of(config.architecture);
   Json json = {{"model_type", family.name},
-               {"architectures", {family.class_name}},
+               {"architectures", {config.head == Head::kNone ? bare_class(family) : family.class_name}},
                {"dtype", dtype},
                {"torch_dtype", dtype},  // read by transformers < 5
                {"use_cache", true}};
@@ -207,7 +230,14 @@ bool is_ignored_tensor(const ModelConfig& config, const std::string& name) {
   for (std::string_view suffix :
        {".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"})
     if (name.size() >= suffix.size() && name.ends_with(suffix)) return true;
-  return config.tie_embeddings && name == head_tensor(config);  // a copy of the tied table
+  // Tensors of heads that the class has not are no part of it, as in transformers.
+  if (!config.causal) {
+    const std::string prefix = family_of(config.architecture).tensors.prefix;
+    const std::string bare = name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+    return bare.ends_with("position_ids") || !(bare.starts_with("embeddings.") || bare.starts_with("encoder."));
+  }
+  const bool no_head = config.head == Head::kNone;
+  return (config.tie_embeddings || no_head) && name == head_tensor(config);  // a copy of the tied table
 }
 
 std::string canonical_tensor_name(const ModelConfig& config, const std::string& name) {

@@ -84,6 +84,8 @@ void validate(const ModelConfig& c) {
   check(static_cast<int64_t>(c.window.size()) <= c.layers, ErrorCode::kInvalidArgument,
         "model.window: {} windows are listed for {} layers", c.window.size(), c.layers);
   validate_experts(c);
+  within("token_types", c.token_types + 1, kMaxPositions);
+  within("labels", c.labels + 1, kMaxWidth);
   check(c.dropout >= 0 && c.dropout < 1, ErrorCode::kInvalidArgument, "model.dropout: {} (want 0 <= p < 1)", c.dropout);
   check_constant("norm_eps", c.norm_eps, 1);
   check(c.init_std >= 0 && c.init_std <= kMaxScale, ErrorCode::kInvalidArgument, "model.init_std: {} (want 0 to {})",
@@ -98,13 +100,15 @@ std::vector<int64_t> ModelConfig::layer_windows() const {
 
 ModelSpec::ModelSpec(const ModelConfig& c) : hidden(c.hidden), layers(c.layers), max_positions(c.max_positions) {
   validate(c);
-  embedding = {c.vocab_size, c.positions == Positions::kLearned, c.position_offset, c.embed_norm, c.scale_embeddings};
+  embedding = {c.vocab_size, c.positions == Positions::kLearned, c.position_offset, c.embed_norm, c.scale_embeddings,
+               c.token_types};
   residual = c.residual, dropout = c.dropout, init_std = c.init_std;
   norm = {c.norm, c.norm_eps, c.bias.norm, c.norm_plus_one};
-  head = {c.tie_embeddings, c.bias.head};
+  head = {c.tie_embeddings, c.bias.head, c.head, c.pooler, c.labels};
   LayerSpec layer{.mixer = {c.intermediate_size(), c.activation, c.gated, c.bias.mlp}};
   AttentionSpec& a = layer.attention;
   a.heads = c.heads, a.kv_heads = c.kv_head_count(), a.head_dim = c.head_size(), a.scale = c.attention_scale;
+  a.causal = c.causal;
   if (c.positions == Positions::kRotary && c.rotary_size() > 0) a.rope = c.rope;
   if (c.positions == Positions::kAlibi) a.alibi = c.alibi, a.alibi_scale = c.alibi_scale;
   a.qk_norm = c.qk_norm, a.qk_norm_whole = c.qk_norm_whole, a.qkv_bias = c.bias.qkv, a.out_bias = c.bias.out;

@@ -25,7 +25,7 @@ struct Biases {
 inline constexpr int64_t kMaxWidth = int64_t{1} << 20, kMaxPositions = int64_t{1} << 30, kMaxLayers = 10'000;
 inline constexpr int64_t kMaxExperts = 4096;
 
-// Sizes, and the facts that tell one family of decoders from another. Defaults are GPT-2's; model_family() gives those
+// Sizes, and the facts that tell one family from another. Defaults are GPT-2's; model_family() gives those
 // of a family.
 struct ModelConfig {
   std::string architecture = "gpt2";  // names of the family's checkpoints: architectures() lists them
@@ -63,6 +63,12 @@ struct ModelConfig {
   bool embed_norm = false;        // a norm behind the embedding
   bool scale_embeddings = false;  // embeddings times sqrt(hidden)
 
+  bool causal = true;       // false: an encoder; a token sees its whole sequence
+  int64_t token_types = 0;  // rows of a table that embeddings of token types come from; 0: none
+  Head head = Head::kNextToken;
+  bool pooler = false;  // as in HeadSpec
+  int64_t labels = 0;
+
   int64_t kv_head_count() const { return kv_heads > 0 ? kv_heads : heads; }
   int64_t head_size() const { return head_dim > 0 ? head_dim : hidden / heads; }
   int64_t intermediate_size() const { return intermediate > 0 ? intermediate : 4 * hidden; }
@@ -75,7 +81,8 @@ struct ModelConfig {
 
 // The facts of a family, sizes left at their defaults. Throws kUnsupported with the nearest name.
 ModelConfig model_family(const std::string& architecture);
-std::vector<std::string> architectures();
+std::vector<std::string> architectures();          // decoders: what is trained, and generates
+std::vector<std::string> encoder_architectures();  // what runs on whole sequences only
 
 // Throws kInvalidArgument naming the field: heads that do not divide, kv_heads that do not divide heads, an odd
 // rotary_dim, numbers that are not finite or out of all proportion...
@@ -93,7 +100,17 @@ struct BatchShape {
   bool training = false;     // dropout on
 };
 
-// Hidden states after the last norm, then logits [T, vocab].
+// What a model gives; none where it has no such part.
+struct ModelOutputs {
+  Value hidden;   // behind the last layer and norm [T, H]
+  Value logits;   // [T, vocab]
+  Value pooled;   // [S, H]: of the tokens that input "rows" i32[S] names, the first of each sequence
+  Value classes;  // [S, labels], of these
+};
+// Encoders with several token types read input "token_types" i32[T].
+ModelOutputs build_outputs(Builder& builder, const ModelSpec& model, const BatchShape& shape);
+
+// Its logits [T, vocab]. Throws kUnsupported for a model without them.
 Value build_logits(Builder& builder, const ModelSpec& model, const BatchShape& shape);
 
 // Adds targets, cross-entropy, outputs "loss" (f32[1], summed over tokens with target >= 0); eval graphs get also

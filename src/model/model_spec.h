@@ -16,6 +16,7 @@ enum class Residual {
   kSequential,      // x += attention(norm1(x)); x += mlp(norm2(x))
   kParallel,        // x += attention(norm1(x)) + mlp(norm2(x))
   kParallelShared,  // x += attention(norm1(x)) + mlp(norm1(x))
+  kPostNorm,        // x = norm1(x + attention(x)); x = norm2(x + mlp(x)), and no norm behind the last layer
 };
 
 struct NormSpec {
@@ -66,10 +67,21 @@ struct EmbeddingSpec {
   bool learned_positions = false;     // a table of max_positions rows
   int64_t position_offset = 0;        // rows of that table in front of position 0
   bool norm = false, scaled = false;  // a norm of its result; times sqrt(hidden)
+  int64_t token_types = 0;            // rows of a table of kinds of tokens; 0: none. One: no input
+};
+
+// What logits [T, vocab] are made by.
+enum class Head {
+  kNextToken,  // a product with the embedding table, or one of its own
+  kMaskedLm,   // norm(activation(dense(x))), then that product with the embedding table and a bias
+  kNone,
 };
 
 struct HeadSpec {
   bool tied = true, bias = false;  // tied to the embedding table
+  Head kind = Head::kNextToken;
+  bool pooler = false;  // tanh(dense(x)) of a sequence's first token
+  int64_t labels = 0;   // of a classifier on that; 0: none
 };
 
 struct ModelSpec {

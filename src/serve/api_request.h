@@ -42,8 +42,9 @@ struct Route {
   const char* path = nullptr;  // "{name}" stands for any one part
   std::string (*answer)(const ApiRequest& request, const ApiModel& model) = nullptr;
   Prepared (*prepare)(const ApiRequest& request, const ApiModel& model, HttpReply reply) = nullptr;
-  const char* operation = "chat";                      // of jobs: gen_ai.operation.name of their traces
-  bool json = true;                                    // a POST's body is a JSON object
+  bool encodes = false;            // jobs are for an engine of whole texts, else for one that generates
+  const char* operation = "chat";  // of jobs: gen_ai.operation.name of their traces
+  bool json = true;                // a POST's body is a JSON object
   std::string (*error)(const ApiError&) = error_body;  // how the wire form writes errors
 };
 

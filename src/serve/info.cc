@@ -43,6 +43,7 @@ std::string server_info(const ApiRequest&, const ApiModel& model) {
   const EngineStats stats = model.engine->stats();
   return dump({{"version", model.version},
                {"model", model.names},
+               {"task", model.engine->encoder() != nullptr ? "embed" : "generate"},
                {"chat", model.chat != nullptr},
                {"device", engine.device},
                {"recipe", engine.recipe},

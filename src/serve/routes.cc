@@ -1,6 +1,7 @@
 #include "serve/api_request.h"
 #include "serve/chat.h"
 #include "serve/completions.h"
+#include "serve/encoding.h"
 #include "serve/info.h"
 #include "serve/kserve.h"
 #include "serve/messages.h"
@@ -47,6 +48,11 @@ const std::vector<Route>& routes() {
       {.path = "/v1/completions", .prepare = prepare_completion, .operation = "text_completion"},
       {.path = "/v1/chat/completions", .prepare = prepare_chat},
       {.path = "/v1/chat/completions/render", .answer = render_chat},
+      {.path = "/v1/embeddings", .prepare = prepare_embeddings, .encodes = true, .operation = "embeddings"},
+      {.path = "/v1/rerank", .prepare = prepare_rerank, .encodes = true, .operation = "rerank"},
+      {.path = "/rerank", .prepare = prepare_rerank, .encodes = true, .operation = "rerank"},
+      {.path = "/v1/score", .prepare = prepare_score, .encodes = true, .operation = "score"},
+      {.path = "/score", .prepare = prepare_score, .encodes = true, .operation = "score"},
       {.path = "/v1/messages", .prepare = prepare_message, .error = message_error_body},
       {.path = "/v1/messages/count_tokens", .answer = count_message_tokens, .error = message_error_body},
       {.path = "/v1/responses", .prepare = prepare_response},

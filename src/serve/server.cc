@@ -232,9 +232,21 @@ struct Server::Impl {
     }
   }
 
+  void check_task(const Route& route) const {
+    const bool encodes = model.engine->encoder() != nullptr;
+    if (route.encodes == encodes) return;
+    throw ApiError(encodes ? fmt::format("'{}' encodes whole texts and generates none: it answers /v1/embeddings, "
+                                         "/v1/rerank and /v1/score",
+                                         model.names[0])
+                           : fmt::format("'{}' is served to generate texts: {} wants an encoder, or octet serve --task "
+                                         "embed",
+                                         model.names[0], route.path));
+  }
+
   // In a reader's thread.
   void serve(const Route& route, ApiRequest& asked, HttpReply& reply) {
     if (route.json && route.method == std::string_view("POST")) asked.json = parse_body(asked.body);
+    if (route.prepare != nullptr) check_task(route);
     if (route.answer != nullptr) return reply.send(200, kJson, route.answer(asked, model));
     Prepared prepared = route.prepare(asked, model, reply);
     if (asked.record) describe(route, asked, *prepared.job, *asked.record);

@@ -200,7 +200,7 @@ bool has_blocks(const CheckpointTensor& tensor, const Shape& shape) {
 LinearLayout linear_layout(const ModelConfig& config) {
   Graph graph;
   Builder builder(graph);
-  build_logits(builder, config, {.tokens = 1, .max_segments = 1, .max_length = 1});
+  build_outputs(builder, config, {.tokens = 1, .max_segments = 1, .max_length = 1});
   LinearLayout layout;
   std::map<std::pair<int32_t, int32_t>, std::string> first;
   for (const Node& node : graph.nodes()) {

@@ -24,6 +24,11 @@ std::string find_tensor(const TensorSource& tensors, const ModelConfig& config, 
   size_t dot = name.find('.');  // folders written without the "transformer." / "model." prefix
   std::string bare = dot == std::string::npos ? name : name.substr(dot + 1);
   if (tensors.find_type(bare) != nullptr && canonical_tensor_name(config, bare) == name) return bare;
+  // Norms of older BERT folders.
+  for (const auto& [now, once] :
+       {std::pair("LayerNorm.weight", "LayerNorm.gamma"), {"LayerNorm.bias", "LayerNorm.beta"}})
+    if (!config.causal && name.ends_with(now))
+      return find_tensor(tensors, config, name.substr(0, name.size() - std::string_view(now).size()) + once);
   return {};
 }
 
@@ -48,9 +53,12 @@ bool same_values(const TensorView& a, const TensorView& b) {
   return true;
 }
 
-// A head of its own in a folder that says it is tied: see read_model_config.
+// A head of its own in a folder that says it is tied: see read_model_config. A bare encoder may lack its pooler.
 void settle_head(ModelConfig& config, const TensorSource& tensors, const std::string& folder) {
-  if (!config.tie_embeddings) return;
+  if (config.pooler && config.labels == 0)
+    for (const CheckpointTensor& tensor : checkpoint_tensors(config))
+      if (tensor.params[0] == "pooler.weight") config.pooler = !find_tensor(tensors, config, tensor.name).empty();
+  if (!config.tie_embeddings || config.head != Head::kNextToken) return;
   const std::string head = find_tensor(tensors, config, head_tensor(config));
   const std::string embedding = find_tensor(tensors, config, embedding_tensor(config));
   if (head.empty() || embedding.empty() || same_values(tensors.read(head), tensors.read(embedding))) return;
@@ -149,7 +157,7 @@ class HuggingFaceWeights : public WeightSource {
 ParamShapes param_shapes(const ModelConfig& config) {
   Graph graph;
   Builder builder(graph);
-  build_logits(builder, config, {.tokens = 1, .max_segments = 1, .max_length = 1});
+  build_outputs(builder, config, {.tokens = 1, .max_segments = 1, .max_length = 1});
   ParamShapes result;
   for (const Node& node : graph.nodes())
     if (node.op == Op::kParam) result[node.name] = node.results[0].shape;

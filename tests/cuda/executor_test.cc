@@ -192,5 +192,30 @@ INSTANTIATE_TEST_SUITE_P(HuggingFace, CudaGoldens,
                          testing::Values("gpt2", "llama_mha", "llama_gqa_rope3", "mixtral_moe"),
                          [](const auto& info) { return std::string(info.param); });
 
+class CudaEncoderGoldens : public OnGpu, public testing::WithParamInterface<const char*> {};
+
+TEST_P(CudaEncoderGoldens, HiddenStatesVectorsAndLogits) {
+  const std::string folder = test_data_path(GetParam());
+  if (folder.empty()) GTEST_SKIP() << missing_test_data(GetParam());
+  EXPECT_LE(verify_encoder(folder, parse_recipe("fp32"), cuda_target()).max_logit_error, 2e-4);
+  for (const char* name : {"bf16", "fp8-current"}) {
+    const Recipe recipe = parse_recipe(name);
+    const VerifyReport report = verify_encoder(folder, recipe, cuda_target());
+    EXPECT_TRUE(report.passed(logit_tolerance(recipe))) << name << ": relative " << report.relative_error;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(HuggingFace, CudaEncoderGoldens,
+                         testing::Values("hf_goldens/bert", "serving/experts_encoders/bert_cross_encoder",
+                                         "serving/experts_encoders/bert_model",
+                                         "serving/experts_encoders/bert_pretraining",
+                                         "serving/experts_encoders/roberta_model",
+                                         "serving/experts_encoders/qwen3_embedding"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::ranges::replace(name, '/', '_');
+                           return name;
+                         });
+
 }  // namespace
 }  // namespace octet

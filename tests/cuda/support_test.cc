@@ -159,6 +159,32 @@ TEST(CudaServing, EveryFusionHasAKernelOfItsOwn) {
   }
 }
 
+// Encoders: every node has a kernel, and no fusion runs member by member.
+TEST(CudaEncoding, EveryNodeAndFusionHasAKernelOfItsOwn) {
+  for (const std::string& family : encoder_architectures()) {
+    ModelConfig model = model_family(family);
+    model.layers = 2, model.hidden = 512, model.heads = 8, model.vocab_size = 1024, model.max_positions = 256;
+    model.head = Head::kMaskedLm, model.bias.head = true, model.labels = 2;
+    for (const char* recipe : {"fp32", "bf16", "fp8-current"}) {
+      SCOPED_TRACE(family + " " + recipe);
+      Graph graph("encode", GraphRole::kForward);
+      Builder b(graph);
+      const ModelOutputs outputs = build_outputs(b, model, {.tokens = 512, .max_segments = 8, .max_length = 256});
+      b.output("mean", b.segment_mean(outputs.hidden, b.segments(8)));
+      b.output("logits", outputs.logits), b.output("classes", outputs.classes);
+      Program program;
+      program.name = "encoder";
+      program.add_graph(std::move(graph));
+      const Plan plan = compile(std::move(program), {.target = h200_target(), .recipe = parse_recipe(recipe)});
+      for (const std::string& message : missing_kernels(plan.program)) ADD_FAILURE() << message;
+      for (const Node& node : plan.program.graph("encode").nodes())
+        if (node.op == Op::kFusion)
+          EXPECT_NE(cuda::select_kernel(plan.program.graph("encode"), node).name, std::string("fusion_members"))
+              << fusion_label(node) << " " << node.name;
+    }
+  }
+}
+
 // Ropes and appends of a layer are one node and one kernel: with rotary positions in whole and in part, grouped heads,
 // none; in the compute type and in codes. They and the activations read the columns of merged products in place.
 TEST(CudaServing, LayersAppendInOneKernel) {

@@ -1,5 +1,5 @@
 // octet bench: the engine under load. throughput: all requests at once; latency: few at a time; trace: recorded
-// arrivals and lengths. serve is in cmd_bench_serve.cc.
+// arrivals and lengths. encode and serve are in files of their own.
 #include <CLI/CLI.hpp>
 #include <map>
 #include <set>
@@ -217,6 +217,7 @@ void add_bench_command(CLI::App& app) {
   octet bench throughput llama3-8b --random-weights --recipe fp8-current --kv-cache e4m3 -i 128 -o 2048 -n 512
   octet bench latency path/to/model -i 2048 -o 128 --concurrency 1
   octet bench latency llama3-8b --random-weights --draft ngram --draft-tokens 4 --accept-simulated 0.8
+  octet bench encode path/to/bert-large --random-weights --recipe fp8-current --shortest 32 --longest 384
   octet bench trace path/to/model --trace AzureLLMInferenceTrace_conv.csv --scale 4 --slo-ttft 500 --html load.html)");
 
   auto throughput = std::make_shared<Options>();
@@ -249,6 +250,7 @@ void add_bench_command(CLI::App& app) {
       ->default_str("");
   trace->add_flag("--at-once", traced->at_once, "all requests at the start")->excludes("--rate", "--scale");
   trace->callback([traced] { run(Kind::kTrace, *traced); });
+  add_bench_encode_command(*command);
 #ifdef OCTET_SERVE
   add_bench_serve_command(*command);
 #endif

@@ -124,9 +124,9 @@ void run_serve(Options& options) {
           std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count(),
       .version = version_text("octet")};
   serve::read_generation_config(folder, model.sampling);
-  serve::read_chat(folder, options.chat_template, model);
+  if (engine->encoder() == nullptr) serve::read_chat(folder, options.chat_template, model);
   if (options.trust_templates) model.request_templates = std::make_shared<serve::TemplateCache>();
-  model.trie = make_token_trie(*tokenizer);
+  if (engine->encoder() == nullptr) model.trie = make_token_trie(*tokenizer);
   if (!options.reply_format.empty()) model.reply_format = options.reply_format;
   serve::ResponseStore responses({.responses = options.responses, .bytes = options.responses << 18});
   if (options.responses > 0) model.responses = &responses;
@@ -175,6 +175,12 @@ runs is cut off; a second SIGTERM cuts off at once. SIGHUP reads keys and certif
 the access log.)");
   add_model_option(*command, options->model);
   add_tokenizer_option(*command, engine.tokenizer);
+  command
+      ->add_option("--task", engine.task,
+                   "generate or embed: a decoder for embeddings (default: what the model is made for)")
+      ->check(CLI::IsMember({"generate", "embed"}));
+  command->add_option("--pooling", engine.pooling, "of embeddings: cls, mean or last (default: as the folder says)")
+      ->check(CLI::IsMember({"cls", "mean", "last"}));
   command->add_option("--served-model-name", options->names, "names that requests may give (default: the folder's)");
   command->add_option("--chat-template", options->chat_template, "a Jinja file (default: the folder's)")
       ->default_str("");

@@ -1,4 +1,5 @@
 // octet verify: compares a folder's expected outputs with Octet's; exit code 1 if out of tolerance.
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <optional>
@@ -23,14 +24,16 @@ void print_reference(bool eager) {
 
 void report_inference(const std::string& folder, const CompileOptions& options, const LogitTolerance& tolerance) {
   VerifyReport report = verify_inference(folder, options.recipe, options.target);
-  fmt::print("logits: {} compared, max abs error {:.3g}, mean {:.3g}, relative {:.3g} ({} tolerance of {}: {:.3g})\n",
-             report.logits, report.max_logit_error, report.mean_logit_error, report.relative_error,
-             tolerance.relative ? "relative" : "absolute", options.recipe.name, tolerance.largest);
-  fmt::print("greedy: {} of {} tokens identical", report.greedy_equal, report.greedy_tokens);
+  fmt::print("{}: {} compared, max abs error {:.3g}, mean {:.3g}, relative {:.3g} ({} tolerance of {}: {:.3g})\n",
+             fmt::join(report.compared, ", "), report.logits, report.max_logit_error, report.mean_logit_error,
+             report.relative_error, tolerance.relative ? "relative" : "absolute", options.recipe.name,
+             tolerance.largest);
+  if (report.greedy_tokens > 0)
+    fmt::print("greedy: {} of {} tokens identical", report.greedy_equal, report.greedy_tokens);
   if (report.greedy_equal < report.greedy_tokens)
     fmt::print(", the others' logits at most {:.3g} below the largest{}", report.greedy_gap,
                tolerance.relative ? fmt::format(" (tolerance {:.3g})", 2 * report.max_logit_error) : "");
-  fmt::print("\n");
+  if (report.greedy_tokens > 0) fmt::print("\n");
   print_reference(report.eager_reference);
   fmt::print("{}: {}\n", folder, report.passed(tolerance) ? "passed" : "FAILED");
   if (!report.passed(tolerance)) throw CLI::RuntimeError(1);
@@ -70,6 +73,7 @@ void add_verify_command(CLI::App& app) {
   auto* command = app.add_subcommand("verify", "Compare a model folder's expected outputs with Octet's");
   command->footer(R"(Examples:
   octet verify hf_goldens/gpt2                 logits and greedy tokens of expected.safetensors
+  octet verify hf_goldens/bert                 hidden states, pooled vectors, logits: what it holds
   octet verify --training hf_goldens/gpt2      losses, gradient norms and gradients of expected_training.json)");
   command->add_option("folder", options->folder, "Hugging Face folder with expected.safetensors")->required();
   command->add_flag("--training", options->training, "replay expected_training.json");

@@ -61,11 +61,13 @@ void add_train_command(CLI::App& app);
 void add_eval_command(CLI::App& app);
 void add_quantize_command(CLI::App& app);
 void add_generate_command(CLI::App& app);
+void add_embed_command(CLI::App& app);
 void add_verify_command(CLI::App& app);
 void add_plan_command(CLI::App& app);
 void add_report_command(CLI::App& app);
 void add_config_command(CLI::App& app);
 void add_bench_command(CLI::App& app);
+void add_bench_encode_command(CLI::App& bench);
 void add_serve_command(CLI::App& app);  // in builds with OCTET_SERVE, as the next one
 void add_bench_serve_command(CLI::App& bench);
 void add_completion_command(CLI::App& app);

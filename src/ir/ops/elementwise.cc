@@ -67,6 +67,13 @@ void slope_gradient(GradientContext& context) {
   context.add_gradient(0, emit_gradient(context, kGrad, {context.input(0), context.gradient(0)}, context.node().attrs));
 }
 
+// dx = dy (1 - y^2)
+void tanh_gradient(GradientContext& context) {
+  const Value y = context.result(0), dy = context.gradient(0);
+  const Value square = emit_gradient(context, Op::kMul, {y, y});
+  context.add_gradient(0, emit_gradient(context, Op::kSub, {dy, emit_gradient(context, Op::kMul, {dy, square})}));
+}
+
 void add_gradient(GradientContext& context) {
   Value dy = context.gradient(0);
   context.add_gradient(0, dy);
@@ -143,6 +150,11 @@ const OpFacts relu = pointwise({.infer = unary,
                                 .cost = per_result_element<1>,
                                 .meaning = "max(x, 0); NaN stays NaN"});
 const OpFacts relu_grad = slope("dy where x > 0, else 0", per_result_element<1>);
+const OpFacts tanh = pointwise({.infer = unary,
+                                .place = place_elementwise,
+                                .gradient = tanh_gradient,
+                                .cost = per_result_element<5>,
+                                .meaning = "1 - 2 / (1 + exp(2 x))"});
 const OpFacts add = pointwise({.infer = binary,
                                .place = place_linear,
                                .gradient = add_gradient,

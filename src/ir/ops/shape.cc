@@ -69,6 +69,15 @@ Types select_rows_type(const Graph& graph, const Node& node) {
   return {{x.dtype, {rows.shape[0], x.shape[1]}}};
 }
 
+Types segment_mean_type(const Graph& graph, const Node& node) {
+  require_rank(graph, node, 0, 2);
+  require_arithmetic(graph, node, 0);
+  const TensorType& segments = input_type(graph, node, 1);
+  require(segments.dtype == DType::kI32 && segments.shape.rank() == 1 && segments.shape[0] > 1, node,
+          "segments are {} (want i32[S+1])", segments);
+  return {f32({segments.shape[0] - 1, input_shape(graph, node, 0).cols()})};
+}
+
 // A cut follows its axis: [before, outer, axis, rest] of x are before' and outer' of a dim of the result.
 Layouts place_reshape(const Graph& graph, const Node& node) {
   const Layout& x = input_layout(graph, node, 0);
@@ -213,5 +222,11 @@ const OpFacts select_rows = {.infer = select_rows_type,
                              .cost = copy_cost,
                              .cheap_to_recompute = true,
                              .meaning = "row rows[r] of x; rows outside it are the caller's error"};
+const OpFacts segment_mean = {.infer = segment_mean_type,
+                              .place = place_select_rows,
+                              .no_gradient = "inference only",
+                              .cost = per_input_element<1>,
+                              .precision = {ResultPrecision::kFloat32},
+                              .meaning = "the mean of each segment's rows of x in float32; 0 of one without rows"};
 
 }  // namespace octet::facts

@@ -20,6 +20,7 @@ constexpr RowOp kRowOps[] = {
     {Op::kSiluGrad, "silu_grad_rows", unary_row_kernel},
     {Op::kRelu, "relu_rows", unary_row_kernel},
     {Op::kReluGrad, "relu_grad_rows", unary_row_kernel},
+    {Op::kTanh, "tanh_rows", unary_row_kernel},
     {Op::kAdd, "add_rows", binary_row_kernel},
     {Op::kSub, "sub_rows", binary_row_kernel},
     {Op::kMul, "mul_rows", binary_row_kernel},

@@ -120,6 +120,24 @@ std::vector<Case> attention_cases() {
               .dropout = 0.2,
               .alibi = 8,
               .causal = false});
+  add(cases, {.name = "not_causal_tiles",
+              .tokens = 215,
+              .heads = 2,
+              .kv_heads = 1,
+              .dim = 32,
+              .starts = {0, 9, 150, 210},
+              .causal = false,
+              .gradient = false});
+  add(cases, {.name = "not_causal_tiles_window",
+              .tokens = 150,
+              .heads = 2,
+              .kv_heads = 2,
+              .dim = 64,
+              .starts = {0, 140, 150},
+              .window = 40,
+              .dropout = 0.2,
+              .causal = false,
+              .gradient = false});
   // Longer than the tiles of the fast kernels, with ends inside a tile.
   add(cases, {.name = "tiles",
               .tokens = 215,

@@ -1,4 +1,4 @@
-// Causal attention in tiles with an online softmax: for a block of queries of one head, loops over key blocks,
+// Attention in tiles with an online softmax: for a block of queries of one head, loops over key blocks,
 // keeps scores in a tile, and rescales the running maximum, sum and output row as the maximum grows. Tasks are
 // (segment, head, query block); memory does not grow with the square of the length.
 #include "kernels/cpu/attention/amx_tiles.h"
@@ -12,12 +12,13 @@ using tiles::kLanes;
 
 constexpr int64_t kBlock = kAttentionBlock;
 
-// One block of queries of one head: positions [first, first + q.count) of the segment whose keys begin at k.
+// One block of queries of one head: positions [first, first + q.count) of the segment of `length` whose keys begin at
+// k.
 template <typename T>
 struct Queries {
   tiles::Rows<T> q;
   const T *k, *v;
-  int64_t head, first;
+  int64_t head, first, length;
 };
 
 // Scratch of one thread, in float32 vectors. run() leaves the rows of `out` not yet divided by the sums of `state`.
@@ -41,7 +42,7 @@ struct VectorBlock {
       return tiles::Rows<T>{from + key * p.kv_row(), p.kv_row(), count, p.dim};
     };
     run_query_block(
-        {p, tiles::rows_of(at.q, q), at.first, at.q.count, keys, scores, out, p.bias(at.head)}, state,
+        {p, tiles::rows_of(at.q, q), at.first, at.q.count, keys, scores, out, p.bias(at.head), at.length}, state,
         [&](int64_t key, int64_t count) { tiles::pack_transposed(rows(at.k, key, count), keys, kBlock); },
         [&](int64_t key, int64_t count) { return tiles::rows_of(rows(at.v, key, count), values); }, drop);
   }
@@ -69,7 +70,8 @@ struct AmxBlock {
   template <typename Drop>
   void run(const AttentionProblem& p, const Queries<BF16>& at, SoftmaxRow* state, const Drop& drop) const {
     const amx::Tiles configured;
-    const int64_t queries = at.q.count, width = out_row, rows = amx::round_up_step(queries), end = at.first + queries;
+    const int64_t queries = at.q.count, width = out_row, rows = amx::round_up_step(queries),
+                  end = std::min(at.length, p.end_key(at.first + queries - 1));
     amx::pack_rows(at.q, width, q);
     std::fill_n(out, rows * width, 0.0f);
     for (int64_t key = p.first_key(at.first) / kBlock * kBlock; key < end; key += kBlock) {
@@ -79,7 +81,8 @@ struct AmxBlock {
       amx::product(rows, cols, width, {{q, keys}}, width, kBlock, scores, kBlock, false);
       for (int64_t band = 0; band < queries; band += kLanes) {
         const int64_t band_rows = std::min<int64_t>(kLanes, queries - band), first = at.first + band;
-        const int64_t reach = tiles::round_up_lanes(std::clamp<int64_t>(first + band_rows - key, 0, count));
+        const int64_t reach =
+            tiles::round_up_lanes(std::clamp<int64_t>(p.end_key(first + band_rows - 1) - key, 0, count));
         softmax_band(
             p, state + band, band_rows, key, count, reach, scores + band * kBlock, out + band * width, width,
             [&](int64_t r) { return std::pair(first + r, p.bias(at.head)); },
@@ -99,16 +102,17 @@ struct AmxBlock {
 };
 #endif
 
-// Queries [first, last) of the segment at `start`.
+// Queries [first, last) of the segment [start, end).
 template <typename T, typename Block>
 void run_block(const AttentionProblem& p, const KernelArgs& args, const AttentionInputs& inputs, const Block& block,
-               int64_t head, int64_t start, int64_t first, int64_t last) {
+               int64_t head, int64_t start, int64_t end, int64_t first, int64_t last) {
   const int64_t q_offset = first * p.q_row() + head * p.dim, kv_offset = start * p.kv_row() + head / p.group() * p.dim;
   const Queries<T> queries{{args.in[0].as<const T>() + q_offset, p.q_row(), last - first, p.dim},
                            args.in[1].as<const T>() + kv_offset,
                            args.in[2].as<const T>() + kv_offset,
                            head,
-                           first - start};
+                           first - start,
+                           end - start};
   SoftmaxRow state[kBlock];
   block.run(p, queries, state, [&](int64_t row, int64_t key, int64_t width, float* probabilities) {
     if (!inputs.stream) return;
@@ -136,7 +140,7 @@ void attention(const AttentionProblem& p, const KernelArgs& args) {
     const int64_t start = inputs.starts[segment], end = inputs.starts[segment + 1];
     const int64_t first = start + (inputs.blocks(segment) - 1 - task / p.heads) * kBlock;
     const Block block(p, Scratch(args.workspace, thread, thread_count()));
-    run_block<T>(p, args, inputs, block, task % p.heads, start, first, std::min(end, first + kBlock));
+    run_block<T>(p, args, inputs, block, task % p.heads, start, end, first, std::min(end, first + kBlock));
   });
 }
 

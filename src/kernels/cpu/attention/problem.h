@@ -27,6 +27,7 @@ struct AttentionProblem : AttentionHeads {
         max_length(node.attr<int64_t>("max_length")),
         first_head(node.attr<int64_t>("first_head")),
         dropout(node.attr<double>("dropout")) {
+    causal = node.attr<bool>("causal");
     if (dropout <= 0) return;
     key = static_cast<uint32_t>(node.attr<int64_t>("key"));
     threshold = keep_threshold(dropout);
@@ -34,11 +35,14 @@ struct AttentionProblem : AttentionHeads {
   }
 };
 
-// run(problem, args) for causal attention whose float operands, those numbered, share a type; else null.
+// run(problem, args) for attention whose float operands, those numbered, share a type; else null. Not causal: neither
+// the gradient nor linear biases.
 template <typename Run>
 BoundKernel bind_attention(const Graph& graph, const Node& node, std::initializer_list<size_t> floats, const Run& run) {
   const DType dtype = node.results[0].dtype;
-  if (!is_f32_or_bf16(dtype) || !node.attr<bool>("causal") || node.attr<double>("scale") <= 0) return nullptr;
+  if (!is_f32_or_bf16(dtype) || node.attr<double>("scale") <= 0) return nullptr;
+  const bool plain = node.op == Op::kAttention && node.attr<double>("alibi") == 0;
+  if (!node.attr<bool>("causal") && !plain) return nullptr;
   for (size_t i : floats) {
     if (graph.dtype(node.inputs[i]) != dtype) return nullptr;
   }

@@ -15,6 +15,7 @@ inline constexpr int64_t kAttentionBlock = 64;  // queries and keys of a tile
 struct AttentionHeads {
   int64_t heads, kv_heads, dim, padded_dim, window;
   float scale;
+  bool causal = true;
   std::vector<float> biases;  // of each head, over the scale; empty without ALiBi
 
   explicit AttentionHeads(const Node& node)
@@ -31,6 +32,8 @@ struct AttentionHeads {
   float bias(int64_t head) const { return biases.empty() ? 0.0f : biases[static_cast<size_t>(head)]; }
   // First key visible to the query at position t of a sequence that starts at `start`.
   int64_t first_key(int64_t t, int64_t start = 0) const { return window > 0 ? std::max(start, t - window + 1) : start; }
+  // Behind the last key visible to it, in a sequence that may end before.
+  int64_t end_key(int64_t t) const { return causal ? t + 1 : window > 0 ? t + window : INT64_MAX / 2; }
 };
 
 // Lanes first, first + 1, ...
@@ -136,7 +139,7 @@ void softmax_band(const AttentionHeads& p, SoftmaxRow* state, int64_t rows, int6
   for (int64_t r = 0; r < rows; ++r) {
     const auto [position, bias] = query(r);
     low[r] = static_cast<int32_t>(std::max<int64_t>(0, p.first_key(position) - key));
-    high[r] = static_cast<int32_t>(std::clamp<int64_t>(position + 1 - key, 0, keys));
+    high[r] = static_cast<int32_t>(std::clamp<int64_t>(p.end_key(position) - key, 0, keys));
     if (bias != 0) add_bias(scores + r * kAttentionBlock, width, bias, key - position);
   }
   softmax_rows(state, rows, scores, kAttentionBlock, low, high, width, p.scale, factors);
@@ -146,13 +149,15 @@ void softmax_band(const AttentionHeads& p, SoftmaxRow* state, int64_t rows, int6
   }
 }
 
-// Positions count from the start of the sequence: queries [first, first + queries), keys up to each query's own.
+// Positions count from the start of the sequence: queries [first, first + queries), keys up to each query's own or, not
+// causal, up to `length`.
 struct QueryBlock {
   const AttentionHeads& p;
   tiles::Matrix q;
   int64_t first, queries;
   float *keys_t, *scores, *out;  // scratch: [dim][block], [queries][block], [queries][padded_dim]
   float bias;                    // of scores before the scale, times key - query
+  int64_t length = INT64_MAX;    // of the sequence; causal: not needed
 };
 
 // load_keys(key, count) fills keys_t, load_values(key, count) returns the rows; drop(row, key, width, probabilities)
@@ -161,7 +166,7 @@ template <typename LoadKeys, typename LoadValues, typename Drop>
 void run_query_block(const QueryBlock& b, SoftmaxRow* state, const LoadKeys& load_keys, const LoadValues& load_values,
                      const Drop& drop) {
   constexpr int64_t kBlock = kAttentionBlock;
-  const int64_t padded_dim = b.p.padded_dim, end = b.first + b.queries;
+  const int64_t padded_dim = b.p.padded_dim, end = std::min(b.length, b.p.end_key(b.first + b.queries - 1));
   std::fill_n(b.out, b.queries * padded_dim, 0.0f);
   for (int64_t key = b.p.first_key(b.first) / kBlock * kBlock; key < end; key += kBlock) {
     const int64_t keys = std::min(kBlock, end - key);
@@ -169,7 +174,8 @@ void run_query_block(const QueryBlock& b, SoftmaxRow* state, const LoadKeys& loa
     const tiles::Matrix values = load_values(key, keys);
     for (int64_t row = 0; row < b.queries; row += tiles::kRows) {
       const int64_t rows = std::min<int64_t>(tiles::kRows, b.queries - row);
-      const int64_t reach = std::min(keys, b.first + row + rows - key);  // keys the band's last row sees
+      const int64_t reach =
+          std::min(keys, b.p.end_key(b.first + row + rows - 1) - key);  // keys the band's last row sees
       if (reach <= 0 || b.p.first_key(b.first + row) >= key + keys) continue;
       const int64_t width = tiles::round_up_lanes(reach);
       float *scores = b.scores + row * kBlock, *out = b.out + row * padded_dim;

@@ -40,6 +40,13 @@ std::vector<Case> elementwise_cases() {
 
   // Around zero, tails where the value underflows, and values that overflow exp in float32.
   const std::vector<double> tails = {0.0, -0.0, 1e-6, -1e-6, 5.5, -5.5, 12.0, -12.0, 90.0, -90.0, 3e4, -3e4};
+  for (const bool far : {false, true}) {
+    cases.push_back({.op = Op::kTanh,
+                     .name = far ? "tails" : "7x33",
+                     .inputs = {far ? given_x({12}, tails) : x({7, 33})},
+                     .tolerance = transcendental(),
+                     .gradient = !far});
+  }
   struct Activation {
     Op op, gradient;
     Attrs attrs;

@@ -72,6 +72,9 @@ void silu(const Node&, RefInputs in, RefResults out) {
 void silu_grad(const Node&, RefInputs in, RefResults out) {
   map_gradient(in, out, [](double x) { return sigmoid(x) * (1 + x * (1 - sigmoid(x))); });
 }
+void tanh(const Node&, RefInputs in, RefResults out) {
+  map(in, out, [](double x) { return std::tanh(x); });
+}
 void relu(const Node&, RefInputs in, RefResults out) {
   map(in, out, [](double x) { return x < 0 ? 0.0 : x; });  // NaN propagates
 }

@@ -84,6 +84,18 @@ std::vector<Case> shape_cases() {
                    .name = "512_of_4096x1024",
                    .inputs = {x({4096, 1024}), integers(DType::kI32, {512}, 0, 4096)},
                    .large = true});
+  cases.push_back({.op = Op::kSegmentMean,
+                   .name = "13x37",
+                   .inputs = {x({13, 37}), given(DType::kI32, {5}, {0, 4, 5, 5, 11})},
+                   .tolerance = accumulated(6),
+                   .dtypes = floats,
+                   .gradient = false});
+  cases.push_back({.op = Op::kSegmentMean,
+                   .name = "500x264",
+                   .inputs = {x({500, 264}), given(DType::kI32, {3}, {3, 300, 500})},
+                   .tolerance = accumulated(300),
+                   .dtypes = floats,
+                   .gradient = false});
   for (const char* kind : {"sum", "max", "amax"}) {
     for (const char* axis : {"rows", "all"}) {
       const Attrs attrs = {{"reduction", std::string(kind)}, {"axis", std::string(axis)}};

@@ -1,4 +1,4 @@
-// reshape, slice, concat, transpose, select_rows, embedding: copies of bytes of any type.
+// reshape, slice, concat, transpose, select_rows, embedding: copies of bytes of any type; segment_mean.
 #include <algorithm>
 #include <cstring>
 
@@ -6,6 +6,7 @@
 #include "base/threads.h"
 #include "kernels/common/parts.h"
 #include "kernels/cpu/kernel.h"
+#include "kernels/cpu/simd.h"
 
 namespace octet::cpu {
 namespace {
@@ -126,6 +127,32 @@ BoundKernel bind_gather(const Graph& graph, const Node& node) {
   };
 }
 
+// A task is some columns of a segment: rows are added in order.
+BoundKernel bind_segment_mean(const Graph& graph, const Node& node) {
+  const TensorType& type = graph.type(node.inputs[0]);
+  if (!is_f32_or_bf16(type.dtype)) return nullptr;
+  const int64_t rows = type.shape.rows(), cols = type.shape.cols();
+  return [=, dtype = type.dtype](const KernelArgs& args) {
+    const int32_t* starts = args.in[1].as<const int32_t>();
+    parallel_for(args.in[1].elements() - 1, grain_of(rows * cols / 8), [&](int64_t first, int64_t last) {
+      for (int64_t s = first; s < last; ++s) {
+        check(starts[s] >= 0 && starts[s] <= starts[s + 1] && starts[s + 1] <= rows, ErrorCode::kInvalidArgument,
+              "segment_mean: segment {} is [{}, {}) of {} rows", s, starts[s], starts[s + 1], rows);
+        float* mean = args.out[0].as<float>() + s * cols;
+        const float factor = 1.0f / static_cast<float>(std::max(1, starts[s + 1] - starts[s]));
+        with_float_type(dtype, [&]<typename T>(T) {
+          const T* x = args.in[0].as<const T>();
+          simd::for_lanes(cols, [&](int64_t c, auto lanes) {
+            simd::Floats sum{};
+            for (int64_t t = starts[s]; t < starts[s + 1]; ++t) sum += simd::load(x + t * cols + c, lanes);
+            simd::store(mean + c, sum * factor, lanes);
+          });
+        });
+      }
+    });
+  };
+}
+
 }  // namespace
 
 std::vector<KernelEntry> shape_kernels() {
@@ -134,6 +161,7 @@ std::vector<KernelEntry> shape_kernels() {
           {Op::kConcat, "concat_copy", bind_concat},
           {Op::kTranspose, "transpose_squares", bind_transpose},
           {Op::kSelectRows, "select_rows_copy", bind_gather<0>},
+          {Op::kSegmentMean, "segment_mean_lanes", bind_segment_mean},
           {Op::kEmbedding, "embedding_lookup", bind_gather<1>}};
 }
 

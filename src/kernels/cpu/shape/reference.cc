@@ -87,4 +87,16 @@ void take_columns(const Node& node, RefInputs in, RefResults out) {
   }
 }
 
+void segment_mean(const Node& node, RefInputs in, RefResults out) {
+  for (int64_t s = 0; s + 1 < in[1]->size(); ++s) {
+    const int64_t begin = integer(in[1], s), end = integer(in[1], s + 1);
+    check(begin >= 0 && begin <= end && end <= in[0]->rows(), ErrorCode::kInvalidArgument,
+          "segment_mean \"{}\": segment {} is [{}, {}) of {} rows", node.name, s, begin, end, in[0]->rows());
+    double* mean = out[0].row(s);
+    std::fill_n(mean, in[0]->cols(), 0.0);
+    for (int64_t t = begin; t < end; ++t)
+      for (int64_t c = 0; c < in[0]->cols(); ++c) mean[c] += in[0]->row(t)[c] / static_cast<double>(end - begin);
+  }
+}
+
 }  // namespace octet::cpu::reference

@@ -1,4 +1,4 @@
-// Launchers of attention and its gradient, causal: one node as its kernels see it (sizes, masks, dropout, operands of
+// Launchers of attention and its gradient: one node as its kernels see it (sizes, masks, dropout, operands of
 // any float type), kernels of our own, and what stands between the IR and cuDNN. They return without waiting.
 #pragma once
 
@@ -15,6 +15,7 @@ namespace octet::cuda {
 struct AttentionProblem {
   int tokens = 0, heads = 0, kv_heads = 0, dim = 0;
   int window = 0;                     // 0: none
+  bool causal = true;                 // false: without linear biases
   int segments = 0;                   // S of segments i32[S+1]
   int first_head = 0, all_heads = 0;  // the place of these heads among those of the whole
   float scale = 1;

@@ -13,7 +13,7 @@
 
 namespace octet::cuda {
 
-// One attention node as cuDNN sees it: bf16 operands, causal.
+// One attention node as cuDNN sees it: bf16 operands.
 struct CudnnProblem {
   bool backward = false;
   bool ragged = false;  // segments of any length; else `batch` of exactly `length` tokens
@@ -22,6 +22,7 @@ struct CudnnProblem {
   int64_t tokens = 0;   // of the packed tensors
   int64_t heads = 0, kv_heads = 0, dim = 0;
   int64_t window = 0;  // 0: none
+  bool causal = true;  // false: no window
   float scale = 1;
   float dropout = 0;           // of probabilities, by a mask that cuDNN draws from CudnnBuffers::draw
   bool deterministic = false;  // backward: no atomics

@@ -168,9 +168,9 @@ class Plan : public CudnnPlan {
   // Causal, windows, padding, dropout.
   template <typename Attributes>
   void set_masks(Attributes& attributes) const {
-    attributes.set_attn_scale(problem_.scale)
-        .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
-        .set_diagonal_band_right_bound(0);
+    attributes.set_attn_scale(problem_.scale);
+    if (problem_.causal)
+      attributes.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
     if (problem_.window > 0) attributes.set_diagonal_band_left_bound(static_cast<int>(problem_.window));
     if (problem_.ragged) attributes.set_padding_mask(true).set_seq_len_q(lengths_q_).set_seq_len_kv(lengths_kv_);
     if (problem_.dropout > 0) attributes.set_dropout(problem_.dropout, seed_, offset_);

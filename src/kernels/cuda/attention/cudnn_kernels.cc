@@ -89,6 +89,7 @@ CudnnProblem cudnn_problem(const DeviceContext& context, const Graph& graph, con
   c.length = c.ragged ? longest_segment(node, p.tokens) : equal;
   c.heads = p.heads, c.kv_heads = p.kv_heads, c.dim = p.dim;
   c.window = p.window < c.length ? p.window : 0;
+  c.causal = p.causal;
   c.scale = p.scale;
   c.dropout = static_cast<float>(node.attr<double>("dropout"));
   c.deterministic = c.backward && context.options().deterministic;
@@ -157,7 +158,8 @@ void run(const CudnnProblem& c, const AttentionProblem& p, CudnnPlan& plan, cons
 }  // namespace
 
 bool accepts_cudnn(const Graph& graph, const Node& node) {
-  if (!causal_with(graph, node, is_bf16)) return false;
+  if (!runs_with(graph, node, is_bf16)) return false;
+  if (!node.attr<bool>("causal") && node.attr<int64_t>("window") > 0) return false;
   const int64_t dim = node.attrs.get<int64_t>("head_dim");
   const Shape& q = graph.shape(node.inputs[0]);
   // cuDNN starts blocks for the longest segment as often as segments are allowed for, there or not.

@@ -6,10 +6,10 @@
 
 namespace octet::cuda {
 
-// Causal, and all float operands (q, k, v; out and dout of the gradient) pass the test.
+// Causal or without linear biases, and all float operands (q, k, v; out and dout of the gradient) pass the test.
 template <typename Test>
-bool causal_with(const Graph& graph, const Node& node, Test test) {
-  if (!node.attr<bool>("causal")) return false;
+bool runs_with(const Graph& graph, const Node& node, Test test) {
+  if (!node.attr<bool>("causal") && node.attr<double>("alibi") > 0) return false;
   const bool backward = node.op == Op::kAttentionGrad;
   for (size_t i = 0; i < (backward ? 7u : 3u); ++i) {
     if (i != 3 && i != 5 && !test(graph.dtype(node.inputs[i]))) return false;

@@ -1,6 +1,6 @@
-// attention, attention_grad, causal only. Of bf16 through cuDNN, or by our own tensor-core kernels where cuDNN is not
-// there, refuses the shape, has no ALiBi, or would draw other dropout bits; the tiled float32 kernels take every type
-// and head dim.
+// attention, attention_grad; not causal without linear biases. Of bf16 through cuDNN, or by our own tensor-core kernels
+// where cuDNN is not there, refuses the shape, has no ALiBi, or would draw other dropout bits; the tiled float32
+// kernels take every type and head dim.
 #include "kernels/common/keep_threshold.h"
 #include "kernels/cuda/attention/cudnn_kernels.h"
 #include "kernels/cuda/context.h"
@@ -12,12 +12,12 @@ namespace {
 constexpr int64_t kLargestDim = 4096;  // sums of a warp's row are in shared memory
 
 bool accepts_tiled(const Graph& graph, const Node& node) {
-  return causal_with(graph, node, is_wide_float) && node.attrs.get<int64_t>("head_dim") <= kLargestDim;
+  return runs_with(graph, node, is_wide_float) && node.attrs.get<int64_t>("head_dim") <= kLargestDim;
 }
 
 bool accepts_mma(const Graph& graph, const Node& node) {
   const int64_t dim = node.attrs.get<int64_t>("head_dim");
-  return causal_with(graph, node, is_bf16) && dim % 8 == 0 && dim <= kLargestMmaDim &&
+  return runs_with(graph, node, is_bf16) && dim % 8 == 0 && dim <= kLargestMmaDim &&
          node.attrs.get<double>("scale") > 0;
 }
 
@@ -60,6 +60,7 @@ AttentionProblem attention_problem(const Graph& graph, const Node& node) {
   p.kv_heads = static_cast<int>(node.attrs.get<int64_t>("kv_heads"));
   p.dim = static_cast<int>(node.attrs.get<int64_t>("head_dim"));
   p.window = static_cast<int>(std::min<int64_t>(node.attr<int64_t>("window"), p.tokens));
+  p.causal = node.attr<bool>("causal");
   p.segments = static_cast<int>(graph.shape(node.inputs[3]).elements() - 1);
   p.first_head = static_cast<int>(node.attr<int64_t>("first_head"));
   p.all_heads = std::max(p.heads, static_cast<int>(node.attr<int64_t>("all_heads")));

@@ -152,12 +152,16 @@ struct Range {
   __device__ static Range of_query(const AttentionProblem& p, const int32_t* segments, int t) {
     const Segment s = Segment::of(segments, p.segments, t, p.tokens);
     if (s.start >= s.end) return {t, t, t};
-    return {p.window > 0 && p.window < p.tokens ? max(s.start, t - p.window + 1) : s.start, t + 1, s.start};
+    const bool bounded = p.window > 0 && p.window < p.tokens;
+    const int end = p.causal ? t + 1 : bounded ? min(s.end, t + p.window) : s.end;
+    return {bounded ? max(s.start, t - p.window + 1) : s.start, end, s.start};
   }
   __device__ static Range of_key(const AttentionProblem& p, const int32_t* segments, int t) {
     const Segment s = Segment::of(segments, p.segments, t, p.tokens);
     if (s.start >= s.end) return {t, t, t};
-    return {t, p.window > 0 && p.window < p.tokens ? min(s.end, t + p.window) : s.end, s.start};
+    const bool bounded = p.window > 0 && p.window < p.tokens;
+    const int begin = p.causal ? t : bounded ? max(s.start, t - p.window + 1) : s.start;
+    return {begin, bounded ? min(s.end, t + p.window) : s.end, s.start};
   }
 };
 

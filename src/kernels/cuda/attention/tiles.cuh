@@ -161,7 +161,8 @@ struct Segment {
 };
 
 // Which other rows each own row of a block sees: queries see keys [max(start, t - window + 1), t], keys are seen by
-// queries [j, min(end, j + window)). `first` and `last` bound them all.
+// queries [j, min(end, j + window)); not causal, both see [max(start, t - window + 1), min(end, t + window)). `first`
+// and `last` bound them all.
 template <int kRows>
 struct VisibleRowsOf {
   int low[kRows], high[kRows], start[kRows];
@@ -179,8 +180,8 @@ struct VisibleRowsOf {
       int from = t, to = t;
       if (s.start < s.end) {
         const bool bounded = p.window > 0 && p.window < p.tokens;
-        from = kOwnIsKey ? t : bounded ? max(s.start, t - p.window + 1) : s.start;
-        to = !kOwnIsKey ? t + 1 : bounded ? min(s.end, t + p.window) : s.end;
+        from = p.causal && kOwnIsKey ? t : bounded ? max(s.start, t - p.window + 1) : s.start;
+        to = p.causal && !kOwnIsKey ? t + 1 : bounded ? min(s.end, t + p.window) : s.end;
         atomicMin(&first, from);
         atomicMax(&last, to);
       }

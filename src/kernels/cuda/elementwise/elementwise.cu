@@ -20,6 +20,10 @@ struct Times {
   __device__ __forceinline__ float operator()(float x) const { return x * factor; }
 };
 
+struct Tanh {
+  __device__ __forceinline__ float operator()(float x) const { return tanhf(x); }
+};
+
 // dx = dy slope(x)
 template <typename T, typename Fn>
 struct MapGradient {
@@ -232,6 +236,13 @@ void launch_cast(DType from, const void* x, DType to, void* y, int64_t count, cu
 void launch_scale(DType dtype, const void* x, void* y, int64_t count, float factor, cudaStream_t stream) {
   with_f32_or_bf16(dtype, [&]<typename T>(T) {
     const Map<T, T, Times> map{static_cast<const T*>(x), static_cast<T*>(y), {factor}};
+    launch_pointwise<kVecOf<T>, 1>(count, map, stream);
+  });
+}
+
+void launch_tanh(DType dtype, const void* x, void* y, int64_t count, cudaStream_t stream) {
+  with_f32_or_bf16(dtype, [&]<typename T>(T) {
+    const Map<T, T, Tanh> map{static_cast<const T*>(x), static_cast<T*>(y), {}};
     launch_pointwise<kVecOf<T>, 1>(count, map, stream);
   });
 }

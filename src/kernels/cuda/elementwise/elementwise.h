@@ -27,6 +27,7 @@ enum class Broadcast : uint8_t { kNone, kRow, kOne };  // of b: full shape, [col
 
 // dtype: f32 or bf16.
 void launch_scale(DType dtype, const void* x, void* y, int64_t count, float factor, cudaStream_t stream);
+void launch_tanh(DType dtype, const void* x, void* y, int64_t count, cudaStream_t stream);
 void launch_activation(Activation fn, DType dtype, const void* x, void* y, int64_t count, cudaStream_t stream);
 void launch_activation_grad(Activation fn, DType dtype, const void* x, const void* dy, void* dx, int64_t count,
                             cudaStream_t stream);

@@ -35,6 +35,12 @@ BoundKernel bind_scale(DeviceContext&, const Graph&, const Node& node) {
   };
 }
 
+BoundKernel bind_tanh(DeviceContext&, const Graph&, const Node&) {
+  return [](const KernelArgs& args) {
+    launch_tanh(args.out[0].dtype(), args.in[0].data, args.out[0].data, args.out[0].elements(), args.stream);
+  };
+}
+
 BoundKernel bind_activation(DeviceContext&, const Graph&, const Node& node) {
   return [fn = activation_of(node)](const KernelArgs& args) {
     launch_activation(fn, args.out[0].dtype(), args.in[0].data, args.out[0].data, args.out[0].elements(), args.stream);
@@ -104,6 +110,7 @@ constexpr KernelEntry kKernels[] = {
     {Op::kSiluGrad, "silu_grad", accepts_one_type, bind_activation_grad},
     {Op::kRelu, "relu", accepts_one_type, bind_activation},
     {Op::kReluGrad, "relu_grad", accepts_one_type, bind_activation_grad},
+    {Op::kTanh, "tanh", accepts_one_type, bind_tanh},
     {Op::kAdd, "add", accepts_binary, bind_binary},
     {Op::kSub, "sub", accepts_binary, bind_binary},
     {Op::kMul, "mul", accepts_binary, bind_binary},

@@ -63,6 +63,14 @@ BoundKernel bind_select_rows(DeviceContext&, const Graph&, const Node&) {
   };
 }
 
+BoundKernel bind_segment_mean(DeviceContext&, const Graph&, const Node&) {
+  return [](const KernelArgs& args) {
+    const Tensor& x = args.in[0];
+    launch_segment_mean(x.dtype(), x.data, x.shape().rows(), x.shape().cols(), args.in[1].as<int32_t>(),
+                        args.in[1].elements() - 1, args.out[0].as<float>(), args.stream);
+  };
+}
+
 Reduction reduction_of(const Node& node) {
   const std::string& kind = node.attrs.get<std::string>("reduction");
   return kind == "sum" ? Reduction::kSum : kind == "max" ? Reduction::kMax : Reduction::kAmax;
@@ -95,6 +103,7 @@ constexpr KernelEntry kKernels[] = {
     {Op::kTranspose, "transpose", accepts_always, bind_transpose},
     {Op::kReduce, "reduce", first_is_f32_or_bf16, bind_reduce, reduce_workspace},
     {Op::kSelectRows, "select_rows", accepts_always, bind_select_rows},
+    {Op::kSegmentMean, "segment_mean", first_is_f32_or_bf16, bind_segment_mean},
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// reduce: sum, max, amax over the rows of a matrix or over everything, in two stages of fixed order.
+// reduce: sum, max, amax over the rows of a matrix or over everything, in two stages of fixed order; segment_mean.
 #include <algorithm>
 #include <type_traits>
 
@@ -31,6 +31,20 @@ __global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 ? 4 : 2)
     });
   });
   join_columns<Kind>(held, scratch, partial + 2 * row_tile * cols + c0, cols, cols - c0);
+}
+
+// One block of threads for 128 columns of a segment.
+constexpr int kMeanThreads = 128;
+
+template <typename T>
+__global__ void segment_mean_kernel(const T* x, int64_t rows, int64_t cols, const int32_t* starts, float* y) {
+  const int64_t col = static_cast<int64_t>(blockIdx.x) * kMeanThreads + threadIdx.x, segment = blockIdx.y;
+  if (col >= cols) return;
+  const int64_t begin = starts[segment] > 0 ? starts[segment] : 0;
+  const int64_t end = starts[segment + 1] < rows ? starts[segment + 1] : rows;
+  float sum = 0;
+  for (int64_t row = begin; row < end; ++row) sum += to_float(x[row * cols + col]);
+  y[segment * cols + col] = begin < end ? sum / static_cast<float>(end - begin) : 0.0f;
 }
 
 constexpr int64_t kMaxBlocks = 1056;     // 8 blocks on each of 132 processors
@@ -122,6 +136,14 @@ void launch_reduce_rows(Reduction kind, DType dtype, const void* x, float* y, in
       launch_overlapped(kernel, {grid, kTileThreads}, stream, from, scratch, rows, cols, across);
       launch_finish_rows<Kind>(scratch, y, rows, cols, stream);
     });
+  });
+}
+
+void launch_segment_mean(DType dtype, const void* x, int64_t rows, int64_t cols, const int32_t* starts,
+                         int64_t segments, float* y, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>((cols + kMeanThreads - 1) / kMeanThreads), static_cast<unsigned>(segments));
+  with_f32_or_bf16(dtype, [&]<typename T>(T) {
+    segment_mean_kernel<T><<<grid, kMeanThreads, 0, stream>>>(static_cast<const T*>(x), rows, cols, starts, y);
   });
 }
 

@@ -18,6 +18,11 @@ void launch_copy_block(const void* from, int64_t from_pitch, void* to, int64_t t
 void launch_select_rows(const void* x, int64_t rows, const int32_t* index, void* y, int64_t count, int64_t width,
                         cudaStream_t stream);
 
+// y f32[segments, cols] = the mean of rows [starts[s], starts[s + 1]) of x [rows, cols], f32 or bf16, cut to its rows;
+// 0 where there are none.
+void launch_segment_mean(DType dtype, const void* x, int64_t rows, int64_t cols, const int32_t* starts,
+                         int64_t segments, float* y, cudaStream_t stream);
+
 // y [cols, rows] = x [rows, cols], elements of 1, 2, 4 or 8 bytes.
 void launch_transpose(const void* x, void* y, int64_t rows, int64_t cols, int64_t element_bytes, cudaStream_t stream);
 

@@ -1,0 +1,127 @@
+#include "infer/encoder_program.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "infer/serving_program.h"
+
+namespace octet {
+namespace {
+
+// On CPUs, where a short step is what one text waits for, four sizes for every power of two; on GPUs two.
+std::vector<int64_t> token_buckets(const EncoderProgramOptions& options) {
+  if (options.target.device == Device::kCuda) return bucket_sizes(64, options.max_step_tokens, 16);
+  std::vector<int64_t> sizes;
+  for (int64_t base = 16; base < options.max_step_tokens; base *= 2)
+    for (int64_t size = base; size < 2 * base && size < options.max_step_tokens; size += base / 4)
+      sizes.push_back(size);
+  sizes.push_back(options.max_step_tokens);
+  return sizes;
+}
+
+Graph encoder_graph(const std::string& name, const ModelConfig& model, Pooling pooling, const BatchShape& shape) {
+  Graph graph(name, GraphRole::kForward);
+  Builder builder(graph);
+  const ModelOutputs outputs = build_outputs(builder, model, shape);
+  Value values = classifies(model) ? outputs.classes : Value::none();
+  if (!values.exists() && pooling == Pooling::kMean)
+    values = builder.segment_mean(outputs.hidden, builder.segments(shape.max_segments));
+  if (!values.exists())
+    values = builder.select_rows(outputs.hidden, builder.input("rows", {DType::kI32, {shape.max_segments}}));
+  builder.output("values", values);
+  return graph;
+}
+
+}  // namespace
+
+EncoderRunner::EncoderRunner(const ModelConfig& model, const EncoderProgramOptions& options)
+    : pooling_(classifies(model) ? Pooling::kCls : options.pooling),
+      width_(classifies(model) ? model.labels : model.hidden),
+      copies_(options.target.device == Device::kCuda ? 2 : 1) {
+  Program program;
+  program.name = "encoder";
+  for (int64_t tokens : token_buckets(options)) {
+    const Bucket bucket{tokens, std::min(options.max_sequences, tokens)};
+    for (int64_t copy = 0; copy < copies_; ++copy)
+      program.add_graph(encoder_graph(
+          graph_name(bucket, copy), model, pooling_,
+          {.tokens = tokens, .max_segments = bucket.sequences, .max_length = std::min(options.max_length, tokens)}));
+    buckets_.push_back(bucket);
+  }
+  Plan plan = compile(std::move(program), {.target = options.target, .recipe = options.recipe});
+  weight_bytes_ = plan.state_bytes, activation_bytes_ = plan.arena_bytes + plan.input_bytes;
+  executor_ = make_executor(std::move(plan));
+}
+
+std::string EncoderRunner::graph_name(const Bucket& bucket, int64_t copy) {
+  return fmt::format("encode.{}.{}", bucket.tokens, copy);
+}
+
+const EncoderRunner::Bucket& EncoderRunner::bucket_of(int64_t tokens, int64_t sequences) const {
+  const auto holds = [&](const Bucket& bucket) { return bucket.tokens >= tokens && bucket.sequences >= sequences; };
+  const auto found = std::ranges::find_if(buckets_, holds);
+  check(found != buckets_.end(), ErrorCode::kInternal, "encoder: a step of {} tokens and {} sequences (at most {}, {})",
+        tokens, sequences, max_tokens(), max_sequences());
+  return *found;
+}
+
+void EncoderRunner::fill(const std::string& graph, const std::vector<const EncoderSequence*>& step) {
+  const auto input = [&](const char* name) {
+    const bool there = executor_->program().graph(graph).find_leaf(Op::kInput, name).exists();
+    return there ? input_as<int32_t>(*executor_, graph, name) : std::span<int32_t>();
+  };
+  const std::span<int32_t> ids = input("ids"), positions = input("positions"), types = input("token_types");
+  const std::span<int32_t> segments = input("segments"), rows = input("rows");
+  size_t at = 0;
+  for (size_t s = 0; s < step.size(); ++s) {
+    const EncoderSequence& sequence = *step[s];
+    segments[s] = static_cast<int32_t>(at);
+    if (!rows.empty()) rows[s] = static_cast<int32_t>(pooling_ == Pooling::kLast ? at + sequence.ids.size() - 1 : at);
+    for (size_t t = 0; t < sequence.ids.size(); ++t, ++at) {
+      ids[at] = sequence.ids[t];
+      if (!positions.empty()) positions[at] = static_cast<int32_t>(t);
+      if (!types.empty()) types[at] = sequence.types.empty() ? 0 : sequence.types[t];
+    }
+  }
+  std::fill(segments.begin() + static_cast<ptrdiff_t>(step.size()), segments.end(), static_cast<int32_t>(at));
+  if (!rows.empty()) std::fill(rows.begin() + static_cast<ptrdiff_t>(step.size()), rows.end(), 0);
+  for (const std::span<int32_t>& of_tokens : {ids, positions, types})  // padding belongs to no sequence
+    if (!of_tokens.empty()) std::fill(of_tokens.begin() + static_cast<ptrdiff_t>(at), of_tokens.end(), 0);
+}
+
+void EncoderRunner::launch(const std::vector<const EncoderSequence*>& step) {
+  check(std::ssize(launched_) < copies_, ErrorCode::kInternal, "encoder: {} steps are launched and not collected",
+        launched_.size());
+  int64_t tokens = 0;
+  for (const EncoderSequence* sequence : step) tokens += std::ssize(sequence->ids);
+  const std::string graph = graph_name(bucket_of(tokens, std::ssize(step)), steps_++ % copies_);
+  fill(graph, step);
+  executor_->run(graph);
+  launched_.push_back({graph, std::ssize(step)});
+}
+
+std::vector<float> EncoderRunner::collect() {
+  check(!launched_.empty(), ErrorCode::kInternal, "encoder: no step is launched");
+  const Launched step = launched_.front();
+  launched_.erase(launched_.begin());
+  const Graph& graph = executor_->program().graph(step.graph);
+  std::vector<float> values(static_cast<size_t>(step.sequences * width_));
+  convert(graph.dtype(graph.output("values")), executor_->output(step.graph, "values").data(), DType::kF32,
+          values.data(), std::ssize(values));
+  return values;
+}
+
+void EncoderRunner::warm_up() {
+  for (const Bucket& bucket : buckets_) {
+    for (int64_t run = 0; run < 2 * copies_; ++run) {
+      const std::string graph = graph_name(bucket, run % copies_);
+      fill(graph, {});
+      executor_->run(graph);
+      executor_->output(graph, "values");
+    }
+  }
+}
+
+}  // namespace octet
