@@ -157,9 +157,10 @@ std::vector<StoredTensor> packed_tensors(const CheckpointTensor& tensor, const s
   return stored;
 }
 
-bool has_codes(const TensorSource& tensors, const std::string& weight) {
-  const TensorType* plain = tensors.find_type(weight);
-  return tensors.find_type(module_of(weight) + ".weight_packed") != nullptr ||
+bool has_codes(const TensorSource& tensors, const std::string& tensor) {
+  if (!tensor.ends_with(".weight")) return false;  // a bias beside it
+  const TensorType* plain = tensors.find_type(tensor);
+  return tensors.find_type(module_of(tensor) + ".weight_packed") != nullptr ||
          (plain != nullptr && plain->dtype == DType::kI8);
 }
 

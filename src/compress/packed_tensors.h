@@ -23,8 +23,8 @@ struct StoredTensor {
 // The tensors of checkpoint tensor "MODULE.weight" from the codes of its parameters, of one rule and one group_of.
 std::vector<StoredTensor> packed_tensors(const CheckpointTensor& tensor, const std::vector<GroupCodes>& params);
 
-// Whether the linear of this weight is kept in codes.
-bool has_codes(const TensorSource& tensors, const std::string& weight);
+// Whether a checkpoint tensor is kept in codes.
+bool has_codes(const TensorSource& tensors, const std::string& tensor);
 // The codes of a whole checkpoint tensor. Throws kCorrupt naming what is absent or of another shape.
 GroupCodes read_packed(const TensorSource& tensors, const CheckpointTensor& tensor, const std::string& where);
 
