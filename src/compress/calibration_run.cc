@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "base/threads.h"
 
 namespace octet {
 namespace {
@@ -25,14 +26,17 @@ class Observer {
 
   void add(std::span<const float> x, int64_t first) {  // [rows, K], of tokens first ..
     const int64_t width = to_.input.width, rows = std::ssize(x) / width;
-    for (int64_t r = 0; r < rows; ++r) {
+    parallel_for(width, 256, [&](int64_t begin, int64_t end) {
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t k = begin; k < end; ++k) {
+          const float size = std::abs(x[static_cast<size_t>(r * width + k)]);
+          sums_[static_cast<size_t>(k)] += static_cast<double>(size);
+          to_.stats.max_abs[static_cast<size_t>(k)] = std::max(to_.stats.max_abs[static_cast<size_t>(k)], size);
+        }
+    });
+    for (int64_t r = (step_ - first % step_) % step_; r < rows; r += step_) {
       const auto row = x.subspan(static_cast<size_t>(r * width), static_cast<size_t>(width));
-      for (size_t k = 0; k < row.size(); ++k) {
-        const float size = std::abs(row[k]);
-        sums_[k] += static_cast<double>(size);
-        to_.stats.max_abs[k] = std::max(to_.stats.max_abs[k], size);
-      }
-      if ((first + r) % step_ == 0) to_.stats.sample.insert(to_.stats.sample.end(), row.begin(), row.end());
+      to_.stats.sample.insert(to_.stats.sample.end(), row.begin(), row.end());
     }
   }
 

@@ -9,6 +9,7 @@
 namespace octet {
 namespace {
 
+constexpr int kClips = 8;        // ranges tried for a group: 1, 0.95 .. 0.6 of its own
 constexpr int64_t kBlock = 128;  // columns whose errors reach the later ones in one product; whole groups
 
 // The columns of a matrix in another order: [N, K].
@@ -33,8 +34,14 @@ class Rounding {
         inputs_(inputs),
         left_(in_order(weights, rows, inputs.order)),
         errors_(static_cast<size_t>(rows * kBlock)),
+        cost_(static_cast<size_t>(cols)),
         result_(empty_codes(rule, rows, cols)) {
-    if (inputs.kind == ColumnOrder::kActivationStatic) result_ = round_to_nearest(weights, rows, cols, rule);
+    for (int64_t place = 0; place < cols; ++place) {
+      const float pivot = upper(place)[place];
+      const auto column = static_cast<size_t>(inputs.order[static_cast<size_t>(place)]);
+      cost_[is_static() ? column : static_cast<size_t>(place)] = 1 / (pivot * pivot);
+    }
+    if (is_static()) fit_static_grids(weights);
     if (inputs.kind != ColumnOrder::kActivation || width_ == cols) return;
     result_.group_of.resize(static_cast<size_t>(cols));
     for (int64_t place = 0; place < cols; ++place)
@@ -58,26 +65,43 @@ class Rounding {
  private:
   const float* upper(int64_t row) const { return inputs_.upper.data() + row * cols_; }
 
-  // The grid of the column at a place: known beforehand, or fitted to what is left of its group at its first place.
-  Grid grid_at(int64_t row, int64_t place, const Grid& current) {
-    if (inputs_.kind == ColumnOrder::kActivationStatic) {
-      const auto at = static_cast<size_t>(row * result_.groups() + inputs_.order[static_cast<size_t>(place)] / width_);
-      Grid grid = current;
-      grid.scale = result_.scales[at];
-      grid.zero = result_.zeros.empty() ? 0.0f : static_cast<float>(result_.zeros[at]);
-      return grid;
-    }
-    if (place % width_ != 0) return current;
-    const Grid grid = fit_grid({left_.data() + row * cols_ + place, static_cast<size_t>(width_)}, rule_);
-    set_grid(result_, row, place / width_, grid);
-    return grid;
+  bool is_static() const { return inputs_.kind == ColumnOrder::kActivationStatic; }
+
+  void fit_static_grids(std::span<const float> weights) {
+    const int64_t groups = result_.groups();
+    parallel_for(rows_ * groups, 16, [&](int64_t begin, int64_t end) {
+      for (int64_t g = begin; g < end; ++g)
+        set_grid(result_, g / groups, g % groups, best_grid(weights.data() + g * width_, g % groups * width_));
+    });
   }
 
-  // Whole rows have one grid, which later blocks find in the result.
-  Grid grid_before(int64_t row, int64_t place) const {
-    const auto at = static_cast<size_t>(row * result_.groups() + place / width_);
-    return {.scale = result_.scales[at],
-            .zero = result_.zeros.empty() ? 0.0f : static_cast<float>(result_.zeros[at]),
+  // Of the values of a group whose costs begin at `first`: clipped as far as it lowers the rounding's error, each
+  // column's counted as the columns behind it cannot take it up.
+  Grid best_grid(const float* values, int64_t first) const {
+    Grid best;
+    double least = 0;
+    for (int step = 0; step <= kClips; ++step) {
+      const Grid grid = fit_grid({values, static_cast<size_t>(width_)}, rule_, 1 - 0.05f * static_cast<float>(step));
+      double sum = 0;
+      for (int64_t k = 0; k < width_; ++k) {
+        const float error = grid.nearest(values[k]) - values[k];
+        sum += static_cast<double>(error * error * cost_[static_cast<size_t>(first + k)]);
+      }
+      if (step > 0 && sum >= least) continue;
+      least = sum, best = grid;
+    }
+    return best;
+  }
+
+  // The grid of the column at a place: that of its group as stored, or fitted to what is left of its group where that
+  // begins; whole rows have one, which later blocks find in the result.
+  Grid grid_at(int64_t row, int64_t place) {
+    if (!is_static() && place % width_ == 0)
+      set_grid(result_, row, place / width_, best_grid(left_.data() + row * cols_ + place, place));
+    const int64_t at = is_static() ? inputs_.order[static_cast<size_t>(place)] : place;
+    const auto group = static_cast<size_t>(row * result_.groups() + at / width_);
+    return {.scale = result_.scales[group],
+            .zero = result_.zeros.empty() ? 0.0f : static_cast<float>(result_.zeros[group]),
             .lowest = static_cast<float>(rule_.lowest()),
             .highest = static_cast<float>(rule_.highest())};
   }
@@ -85,9 +109,8 @@ class Rounding {
   void round_block(int64_t row, int64_t first, int64_t end) {
     float* weights = left_.data() + row * cols_;
     float* errors = errors_.data() + row * (end - first);
-    Grid grid = grid_before(row, first);
     for (int64_t place = first; place < end; ++place) {
-      grid = grid_at(row, place, grid);
+      const Grid grid = grid_at(row, place);
       const float code = grid.code(weights[place]);
       const int32_t column = inputs_.order[static_cast<size_t>(place)];
       result_.codes[static_cast<size_t>(row * cols_ + column)] = static_cast<int8_t>(code);
@@ -103,6 +126,7 @@ class Rounding {
   const InputFactor& inputs_;
   std::vector<float> left_;    // [N, K] by place: weights less what earlier columns left
   std::vector<float> errors_;  // [N, columns of the block]
+  std::vector<float> cost_;    // [K] of a squared error, by place; under static groups by column
   GroupCodes result_;
 };
 

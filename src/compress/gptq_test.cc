@@ -78,35 +78,69 @@ Doubles ordered_inverse(const Problem& problem, const std::vector<int32_t>& orde
   return inverse(ordered, kCols);
 }
 
-// One row by the definition: the values of its codes. `inverted` is ordered_inverse().
+// The inverse of what is left without row and column i.
+void eliminate(Doubles& inverted, int64_t i) {
+  const auto at = [](int64_t r, int64_t c) { return static_cast<size_t>(r * kCols + c); };
+  for (int64_t r = i + 1; r < kCols; ++r)
+    for (int64_t c = i + 1; c < kCols; ++c)
+      inverted[at(r, c)] -= inverted[at(r, i)] * inverted[at(i, c)] / inverted[at(i, i)];
+}
+
+// What a squared error of the column at each place costs when the columns behind it take up what they can.
+Doubles costs(Doubles inverted) {
+  Doubles result;
+  for (int64_t i = 0; i < kCols; ++i) {
+    result.push_back(1 / inverted[static_cast<size_t>(i * kCols + i)]);
+    eliminate(inverted, i);
+  }
+  return result;
+}
+
+Grid best_grid(const std::vector<float>& values, const Doubles& cost, const CodeRule& rule) {
+  Grid best;
+  double least = 0;
+  for (int step = 0; step <= 8; ++step) {
+    const Grid grid = fit_grid(values, rule, 1 - 0.05f * static_cast<float>(step));
+    double sum = 0;
+    for (size_t k = 0; k < values.size(); ++k)
+      sum += cost[k] * std::pow(static_cast<double>(grid.nearest(values[k])) - static_cast<double>(values[k]), 2);
+    if (step == 0 || sum < least) least = sum, best = grid;
+  }
+  return best;
+}
+
+// One row by the definition: the values of its codes. `inverted` is ordered_inverse(), `cost` its costs().
 std::vector<float> reference_row(const Problem& problem, int64_t row, const CodeRule& rule, ColumnOrder kind,
-                                 const std::vector<int32_t>& order, Doubles inverted) {
+                                 const std::vector<int32_t>& order, Doubles inverted, const Doubles& cost) {
   const int64_t n = kCols, width = rule.width(n);
   const float* stored = problem.weights.data() + row * n;
-  Doubles left;
-  for (const int32_t k : order) left.push_back(static_cast<double>(stored[k]));
+  Doubles left, cost_of_column(cost.size());
+  for (const int32_t k : order) {
+    cost_of_column[static_cast<size_t>(k)] = cost[left.size()];
+    left.push_back(static_cast<double>(stored[k]));
+  }
   std::vector<float> values(static_cast<size_t>(n));
   Grid grid;
   for (int64_t i = 0; i < n; ++i) {
     const auto column = static_cast<int64_t>(order[static_cast<size_t>(i)]);
-    std::vector<float> group;
-    if (kind == ColumnOrder::kActivationStatic) {
-      const float* first = stored + column / width * width;
-      group.assign(first, first + width);
-    } else if (i % width == 0) {
-      for (int64_t k = i; k < i + width; ++k) group.push_back(static_cast<float>(left[static_cast<size_t>(k)]));
+    const bool is_static = kind == ColumnOrder::kActivationStatic;
+    if (is_static || i % width == 0) {
+      const int64_t first = is_static ? column / width * width : i;
+      std::vector<float> group;
+      Doubles part;
+      for (int64_t k = first; k < first + width; ++k) {
+        group.push_back(is_static ? stored[k] : static_cast<float>(left[static_cast<size_t>(k)]));
+        part.push_back((is_static ? cost_of_column : cost)[static_cast<size_t>(k)]);
+      }
+      grid = best_grid(group, part, rule);
     }
-    if (!group.empty()) grid = fit_grid(group, rule);
     const float value = grid.nearest(static_cast<float>(left[static_cast<size_t>(i)]));
     values[static_cast<size_t>(column)] = value;
-    const double pivot = inverted[static_cast<size_t>(i * n + i)];
-    const double error = (left[static_cast<size_t>(i)] - static_cast<double>(value)) / pivot;
+    const double error =
+        (left[static_cast<size_t>(i)] - static_cast<double>(value)) / inverted[static_cast<size_t>(i * n + i)];
     for (int64_t k = i + 1; k < n; ++k)
       left[static_cast<size_t>(k)] -= error * inverted[static_cast<size_t>(i * n + k)];
-    for (int64_t r = i + 1; r < n; ++r)  // the inverse without row and column i
-      for (int64_t c = i + 1; c < n; ++c)
-        inverted[static_cast<size_t>(r * n + c)] -=
-            inverted[static_cast<size_t>(r * n + i)] * inverted[static_cast<size_t>(i * n + c)] / pivot;
+    eliminate(inverted, i);
   }
   return values;
 }
@@ -140,14 +174,14 @@ TEST(Gptq, CodesAreThoseOfTheDefinition) {
   const Problem problem = make_problem();
   for (const ColumnOrder kind : {ColumnOrder::kAsStored, ColumnOrder::kActivation, ColumnOrder::kActivationStatic}) {
     const InputFactor factor = factor_inputs(problem.gram, kCols, kDamping, kind);
-    const Doubles inverted = ordered_inverse(problem, factor.order);
+    const Doubles inverted = ordered_inverse(problem, factor.order), cost = costs(inverted);
     for (const CodeRule& rule : {CodeRule{.group = 32}, CodeRule{.group = 64, .symmetric = false}, CodeRule{.group = 0},
                                  CodeRule{.bits = 8, .group = 0, .scale_type = DType::kF32}}) {
       const GroupCodes codes = gptq(problem.weights, kRows, kCols, rule, factor);
       const std::vector<float> values = dequantize(codes);
       int64_t equal = 0;
       for (int64_t row = 0; row < kRows; ++row) {
-        const std::vector<float> wanted = reference_row(problem, row, rule, kind, factor.order, inverted);
+        const std::vector<float> wanted = reference_row(problem, row, rule, kind, factor.order, inverted, cost);
         for (int64_t k = 0; k < kCols; ++k)
           equal += values[static_cast<size_t>(row * kCols + k)] == wanted[static_cast<size_t>(k)];
       }
