@@ -245,13 +245,12 @@ void check_compress_options(const WeightSource& source, const CompressRule& rule
     check(std::ranges::any_of(layout.x_of, [&](const auto& linear) { return names_linear(word, linear.first); }),
           ErrorCode::kInvalidArgument, "--keep {}: no linear is named so (they are {} and so on)", word,
           layout.x_of.begin()->first);
-  for (const auto& [gemm, x] : layout.x_of) {
-    const bool kept = std::ranges::any_of(layout.x_of, [&](const auto& linear) {
-      return linear.second == x &&
-             std::ranges::any_of(rule.keep, [&](const std::string& word) { return names_linear(word, linear.first); });
-    });
-    if (!kept) check_rule(rule.codes, shapes.at(gemm + ".weight")[1], gemm);
-  }
+  std::set<std::string> kept;  // inputs
+  for (const auto& [gemm, x] : layout.x_of)
+    for (const std::string& word : rule.keep)
+      if (names_linear(word, gemm)) kept.insert(x);
+  for (const auto& [gemm, x] : layout.x_of)
+    if (!kept.contains(x)) check_rule(rule.codes, shapes.at(gemm + ".weight")[1], gemm);
 }
 
 bool has_interrupted_run(const std::string& folder) { return path_exists(folder + kJournal); }

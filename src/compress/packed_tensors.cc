@@ -101,7 +101,7 @@ class PackedReader {
  private:
   TensorView get(const char* part, const Shape& shape) const {
     check(has(part), ErrorCode::kCorrupt, "{}: {} has no {}", where_, module_, part + 1);
-    const TensorView view = tensors_.read(module_ + part);
+    TensorView view = tensors_.read(module_ + part);
     check(view.type.shape == shape, ErrorCode::kCorrupt, "{}: {}{} has shape {}, not {}", where_, module_, part,
           to_string(view.type.shape), to_string(shape));
     return view;
@@ -169,7 +169,7 @@ GroupCodes read_packed(const TensorSource& tensors, const CheckpointTensor& tens
   const PackedReader read(tensors, module, where);
   GroupCodes codes;
   if (!read.has(".weight_packed")) {
-    const Shape shape = read.shape(".weight");
+    const Shape& shape = read.shape(".weight");
     codes = empty_codes({.bits = 8, .group = 0}, shape[tensor.transposed ? 1 : 0], shape[tensor.transposed ? 0 : 1]);
     codes.codes = read.integers<int8_t>(".weight", DType::kI8, shape);
     if (tensor.transposed) codes.codes = transposed_codes(codes.codes, shape[0], shape[1]);
