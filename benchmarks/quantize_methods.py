@@ -7,8 +7,10 @@ prints a table: perplexity on held-out text, what is lost in nats a token, and t
 """
 
 import argparse
+import math
 import pathlib
 import re
+import shutil
 import subprocess
 
 import paired_runs
@@ -24,7 +26,10 @@ def train(args):
     tokenizer, prefix, run = args.out / "tokenizer", args.out / "corpus", args.out / "run"
     if not (run / "checkpoints").exists():
         text = [args.text] if args.text else sorted(pathlib.Path("/usr/include/c++").glob("*"))[-1:]
-        call = lambda *words: subprocess.run([args.octet, *words], check=True, stdout=subprocess.DEVNULL)
+
+        def call(*words):
+            subprocess.run([args.octet, *words], check=True, stdout=subprocess.DEVNULL)
+
         call("tokenizer", "train", "--vocab-size", "2048", "--out", tokenizer, *text)
         call("data", "--tokenizer", tokenizer, "--split", "0.95,0.05", "--out", prefix, *text)
         sizes = {"size": "llama2-7b", "vocab_size": 2048, "hidden": 256, "heads": 4, "kv_heads": 4, "layers": 4}
@@ -41,7 +46,7 @@ def quantize(args, model, prefix, words):
     command = [args.octet, "quantize", model, "--out", folder, "--calibration", f"{prefix}_train.bin"]
     command += ["--text", f"{prefix}_val.bin", "--max-tokens", args.tokens, "--length", args.length]
     command += ["--samples", args.samples, *words]
-    subprocess.run(["rm", "-rf", folder], check=True)
+    shutil.rmtree(folder, ignore_errors=True)
     output = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True).stdout
     before, after, tokens, note = PATTERN.search(output).groups()
     return float(before), float(after), int(tokens), note
@@ -49,7 +54,7 @@ def quantize(args, model, prefix, words):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--octet", default="build/octet/tools/octet")
+    parser.add_argument("--octet", default=paired_runs.ROOT / "build" / "program" / "tools" / "octet")
     parser.add_argument("--text", help="what to train on (default: the headers of the C++ library)")
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out/quantize_methods"))
@@ -65,13 +70,11 @@ def main():
     model, prefix = (args.model, args.corpus) if args.model else train(args)
     settings = [("int4", ["--group", group, sign]) for group in args.groups for sign in ("--symmetric", "--asymmetric")]
     print("| format | method | perplexity | lost, nats a token | of rtn's loss won back |\n|---|---|---|---|---|")
-    from math import log
-
     for to, how in [*settings, ("int8", [])]:
         plain = None
         for method in METHODS[to]:
             before, after, tokens, note = quantize(args, model, prefix, ["--to", to, *how, "--method", *method])
-            lost = log(after / before)
+            lost = math.log(after / before)
             plain = lost if plain is None else plain
             share = "" if method == ["rtn"] or plain <= 0 else f"{100 * (1 - lost / plain):.0f} %"
             title = " ".join([to, *how]).replace("--", "")
