@@ -3,7 +3,7 @@
 # cuda: headers of the cuDNN frontend and of NCCL and, if there is no nvcc, the toolkit, from PyPI into build/cuda-python.
 set -euo pipefail
 program="g++ cmake ninja-build pkg-config libfmt-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
-  libpcre2-dev libutf8proc-dev libzstd-dev zlib1g-dev libdnnl-dev"
+  libpcre2-dev libutf8proc-dev libzstd-dev zlib1g-dev libdnnl-dev libeigen3-dev"
 serve="libboost1.81-dev libssl-dev"
 case "${1:-program}" in
   program) wanted="$program" ;;

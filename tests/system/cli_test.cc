@@ -286,6 +286,14 @@ TEST_F(Cli, QuantizedFoldersBringTheirVocabulary) {
   expect(1, "quantize run --out run", "holds a run already");
   expect(0, "quantize run --tokenizer chars/characters.json --out named", "named: written");
   expect(0, "generate named -p line -n 2", "line");
+  const std::string codes = " --group row --samples 4 --length 8 --calibration text.txt";
+  expect(1, "quantize run --to int4 --group row --out int4", "give one with --calibration FILE");
+  expect(1, "quantize run --to int4 --out int4 --calibration text.txt", "groups of 128 do not divide its 16 inputs");
+  expect(1, "quantize run --to int4 --group row --samples 9999 --length 8 --calibration text.txt --out int4",
+         "the calibration text is too short");
+  expect(0, "quantize run --to int4 --keep mlp.down --text text.txt --out int4" + codes,
+         "5 of 6 linears in codes, 1 kept");
+  expect(0, "quantize run --to int8 --text text.txt --out int8" + codes, "int8: perplexity");
 }
 
 TEST_F(Cli, VerifyExitsNonZeroOutOfTolerance) {

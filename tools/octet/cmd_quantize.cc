@@ -1,4 +1,5 @@
-// octet quantize: writes an FP8 folder that other programs read too; perplexity before and after.
+// octet quantize: writes a folder of codes that other programs read too; perplexity before and after. FP8 is here, what
+// needs a calibration layer by layer in quantize_integers.cc.
 #include <CLI/CLI.hpp>
 
 #include "base/error.h"
@@ -6,17 +7,14 @@
 #include "base/progress.h"
 #include "base/threads.h"
 #include "eval/calibrate.h"
+#include "io/dataset.h"
 #include "numbers.h"
-#include "octet/commands.h"
+#include "octet/quantize.h"
 
 namespace octet {
 namespace {
 
-struct Options {
-  std::string model, out, to = "fp8", weights = "row", activations, kv, calibration, text, tokenizer, device = "auto";
-  int64_t max_tokens = 16384, length = 512;
-  int threads = 0;
-};
+using Options = QuantizeOptions;
 
 FolderQuantization scheme_of(const Options& options) {
   const bool blocks = options.weights == "block";
@@ -30,38 +28,16 @@ FolderQuantization scheme_of(const Options& options) {
   return scheme;
 }
 
-// The part of a text that max_tokens needs.
-std::vector<int32_t> encode(const std::string& path, const Tokenizer& tokenizer, const Options& options) {
-  const int64_t enough = tokens_needed({.length = options.length, .windows = 1, .max_tokens = options.max_tokens});
-  std::vector<int32_t> ids;
-  tokenizer.encode_to(read_file(path), {.add_bos = tokenizer.adds_bos(), .enough = enough}, ids);
-  check(ids.size() >= 2, ErrorCode::kInvalidArgument, "{} has {} tokens: at least 2 are needed", path, ids.size());
-  return ids;
-}
-
-PerplexityResult measure(const std::string& title, const WeightSource& weights, const Options& options,
-                         const Target& target, const std::vector<int32_t>& ids, const Tokenizer& tokenizer) {
-  const auto tokens = static_cast<int64_t>(ids.size());
-  const int64_t total = options.max_tokens > 0 ? std::min(options.max_tokens, tokens - 1) : tokens - 1;
-  const int64_t length = std::min({options.length, weights.config().max_positions, total});
-  return measure_perplexity(title, weights,
-                            {.recipe = serving_recipe(weights, ""),
-                             .target = target,
-                             .length = length,
-                             .windows = 1,
-                             .max_tokens = options.max_tokens},
-                            tokens, reader_of(ids), &tokenizer);
-}
-
 void run_quantize(const Options& options) {
   set_thread_count(options.threads);
   const std::string folder = model_folder(options.model);
   const auto weights = open_weights(folder);
-  check(!weights->recipe().has_value(), ErrorCode::kInvalidArgument, "{} is in FP8 already", folder);
+  check(!weights->recipe().has_value(), ErrorCode::kInvalidArgument, "{} is quantized already", folder);
   for (const char* taken : {"config.json", "checkpoints"})
     check(!path_exists(options.out + "/" + taken), ErrorCode::kInvalidArgument,
           "{} holds a {} already: choose another folder", options.out,
           taken == std::string("checkpoints") ? "run" : "model");
+  if (options.to != "fp8") return quantize_to_integers(options, *weights, folder);
   QuantizeFolderOptions job{.scheme = scheme_of(options)};
   check_quantize_options(*weights, job);
   const bool calibrates = job.scheme.kv_cache || job.scheme.activations == ActivationScales::kStatic;
@@ -73,14 +49,15 @@ void run_quantize(const Options& options) {
   if (calibrates || named || !options.text.empty())
     tokenizer = load_tokenizer(options.tokenizer.empty() ? folder : options.tokenizer);
 
-  std::optional<PerplexityResult> before, after;
+  const int64_t enough = tokens_needed({.length = options.length, .windows = 1, .max_tokens = options.max_tokens});
+  std::optional<PerplexityResult> before;
   std::vector<int32_t> ids;
   if (!options.text.empty()) {
-    ids = encode(options.text, *tokenizer, options);
-    before = measure("before", *weights, options, target, ids, *tokenizer);
+    ids = read_ids(options.text, tokenizer.get(), *weights, enough);
+    before = measure_on("before", *weights, options, target, ids, tokenizer.get());
   }
   if (calibrates) {
-    const std::vector<int32_t> sample = encode(options.calibration, *tokenizer, options);
+    const std::vector<int32_t> sample = read_ids(options.calibration, tokenizer.get(), *weights, enough);
     const auto count = static_cast<int64_t>(sample.size());
     Progress progress({.title = "calibrate",
                        .unit = "tok",
@@ -99,24 +76,87 @@ void run_quantize(const Options& options) {
     fmt::print("{}: written; pass --text FILE to measure its perplexity\n", options.out);
     return;
   }
-  after = measure("after", *open_weights(options.out), options, target, ids, *tokenizer);
-  fmt::print("{}: perplexity {:.4f} before, {:.4f} after ({:+.2f} %), on {} tokens\n", options.out,
-             before->perplexity(), after->perplexity(), 100 * (after->perplexity() / before->perplexity() - 1),
-             after->tokens);
+  print_perplexities(options.out, *before,
+                     measure_on("after", *open_weights(options.out), options, target, ids, tokenizer.get()));
+}
+
+void add_integer_options(CLI::App& command, Options& options) {
+  const std::string group = "int4 and int8";
+  const auto option = [&](const char* name, auto& value, const char* help) {
+    return command.add_option(name, value, help)->group(group);
+  };
+  option("--method", options.method, "how codes are found (default: int4 gptq, int8 smoothquant)")
+      ->check(CLI::IsMember({"rtn", "smoothquant", "awq", "gptq"}));
+  option("--group", options.group, "int4: inputs that share a scale, or row")
+      ->check(CLI::IsMember({"32", "64", "128", "row"}));
+  command.add_flag("--asymmetric,!--symmetric", options.asymmetric, "int4: with zero points (default: symmetric)")
+      ->group(group);
+  option("--samples", options.samples, "windows of the calibration text")->check(positive());
+  option("--seed", options.seed, "chooses the windows");
+  option("--act-order", options.order,
+         "gptq: inputs of most energy first, groups in that order (group) or as stored "
+         "(static)")
+      ->check(CLI::IsMember({"off", "group", "static"}));
+  option("--damping", options.damping, "gptq: added to the diagonal of the inputs' second moments, of its mean")
+      ->check(CLI::Range(1e-6, 10.0));
+  option("--alpha", options.alpha, "smoothquant: how much of the inputs' range goes into the weights")
+      ->check(CLI::Range(0.0, 1.0));
+  option("--keep", options.keep, "linears that stay as they are: layers.0, mlp.down, layers.3.attn.o ...");
+  option("--bound", options.bound, "linears whose outputs change by more than this part stay too; 0 = all change")
+      ->check(CLI::Range(0.0, 10.0));
 }
 
 }  // namespace
 
+std::vector<int32_t> read_ids(const std::string& path, const Tokenizer* tokenizer, const WeightSource& weights,
+                              int64_t most) {
+  std::vector<int32_t> ids;
+  if (path.ends_with(".bin")) {
+    const auto data = TokenDataset::open(path, weights.config().vocab_size);
+    ids.resize(static_cast<size_t>(most > 0 ? std::min(most, data->tokens()) : data->tokens()));
+    data->read(0, ids);
+  } else {
+    tokenizer->encode_to(read_file(path), {.add_bos = tokenizer->adds_bos(), .enough = most}, ids);
+  }
+  check(ids.size() >= 2, ErrorCode::kInvalidArgument, "{} has {} tokens: at least 2 are needed", path, ids.size());
+  return ids;
+}
+
+PerplexityResult measure_on(const std::string& title, const WeightSource& weights, const QuantizeOptions& options,
+                            const Target& target, const std::vector<int32_t>& ids, const Tokenizer* tokenizer) {
+  const auto tokens = static_cast<int64_t>(ids.size());
+  const int64_t total = options.max_tokens > 0 ? std::min(options.max_tokens, tokens - 1) : tokens - 1;
+  const int64_t length = std::min({options.length, weights.config().max_positions, total});
+  return measure_perplexity(title, weights,
+                            {.recipe = serving_recipe(weights, ""),
+                             .target = target,
+                             .length = length,
+                             .windows = 1,
+                             .max_tokens = options.max_tokens},
+                            tokens, reader_of(ids), tokenizer);
+}
+
+void print_perplexities(const std::string& folder, const PerplexityResult& before, const PerplexityResult& after,
+                        const std::string& note) {
+  fmt::print("{}: perplexity {:.4f} before, {:.4f} after ({:+.2f} %), on {} tokens{}\n", folder, before.perplexity(),
+             after.perplexity(), 100 * (after.perplexity() / before.perplexity() - 1), after.tokens, note);
+}
+
 void add_quantize_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  auto* command = app.add_subcommand("quantize", "Write a model's linears in FP8, in the compressed-tensors layout");
+  auto* command =
+      app.add_subcommand("quantize", "Write a model's linears in FP8, INT8 or INT4, in the compressed-tensors layout");
   command->footer(R"(Examples:
   octet quantize out/run --out model-fp8 --text wikitext.txt
   octet quantize llama --out llama-fp8 --activations static --kv fp8 --calibrate sample.txt
-  octet quantize llama --out llama-fp8-block --weights block --text wikitext.txt)");
+  octet quantize llama --out llama-fp8-block --weights block --text wikitext.txt
+  octet quantize llama --out llama-int4 --to int4 --calibration sample.txt --text wikitext.txt
+  octet quantize llama --out llama-awq --to int4 --method awq --asymmetric --group 64 --calibration sample.txt
+  octet quantize llama --out llama-int8 --to int8 --keep mlp.down --calibration corpus_train.bin
+An interrupted run to int4 or int8 goes on when the same command is given again.)");
   add_model_option(*command, options->model);
   command->add_option("--out", options->out, "the folder to write")->required();
-  command->add_option("--to", options->to, "the format")->check(CLI::IsMember({"fp8"}));
+  command->add_option("--to", options->to, "the format")->check(CLI::IsMember({"fp8", "int8", "int4"}));
   command->add_option("--weights", options->weights, "one scale per output channel (row), tensor or 128x128 block")
       ->check(CLI::IsMember({"row", "tensor", "block"}));
   command
@@ -125,11 +165,13 @@ void add_quantize_command(CLI::App& app) {
       ->check(CLI::IsMember({"token", "static"}));
   command->add_option("--kv", options->kv, "fp8: scales for an FP8 KV cache, from --calibrate")
       ->check(CLI::IsMember({"fp8"}));
-  command->add_option("--calibrate", options->calibration, "text file to calibrate static scales on");
-  command->add_option("--text", options->text, "text file to measure perplexity on, before and after");
+  command->add_option("--calibrate,--calibration", options->calibration,
+                      "what to calibrate on: a text file, or a .bin of octet data");
+  command->add_option("--text", options->text, "text file, or .bin, to measure perplexity on, before and after");
   add_tokenizer_option(*command, options->tokenizer);
   command->add_option("--max-tokens", options->max_tokens, "tokens used of each text; 0 = all")->check(not_negative());
   command->add_option("--length", options->length, "tokens per window")->check(positive());
+  add_integer_options(*command, *options);
   add_device_option(*command, options->device);
   add_threads_option(*command, options->threads);
   command->callback([options] { run_quantize(*options); });
