@@ -169,6 +169,7 @@ void StepBuilder::add_masks(std::span<const Row> rows, std::vector<Failure>& fai
       } catch (const std::exception& error) {
         const auto* own = dynamic_cast<const Error*>(&error);
         if (own != nullptr && own->code() == ErrorCode::kInvalidArgument) mask.kind = ErrorKind::kInvalid;
+        if (own != nullptr && own->code() == ErrorCode::kOutOfMemory) mask.kind = ErrorKind::kQueueFull;
         mask.error = fmt::format("the mask callback failed: {}", error.what());
       } catch (...) {
         mask.error = "the mask callback failed";
