@@ -8,12 +8,10 @@ seconds=${1:-60}
 shift || true
 wanted=("$@")
 bash scripts/setup.sh fuzz
-if [ ! -f build/fuzz/build.ninja ]; then
-  mkdir -p build/fuzz
-  clang=$(command -v clang++ || ls /usr/bin/clang++-* | sort -V | tail -n 1)
-  cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER="$clang" -DOCTET_FUZZ=ON -DOCTET_TESTS=OFF -DOCTET_WERROR=OFF \
-    >build/fuzz/configure.log 2>&1 || { cat build/fuzz/configure.log >&2; exit 1; }
-fi
+mkdir -p build/fuzz
+clang=$(command -v clang++ || ls /usr/bin/clang++-* | sort -V | tail -n 1)
+cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER="$clang" -DOCTET_FUZZ=ON -DOCTET_SERVE=ON -DOCTET_TESTS=OFF \
+  -DOCTET_WERROR=OFF >build/fuzz/configure.log 2>&1 || { cat build/fuzz/configure.log >&2; exit 1; }
 ninja -C build/fuzz octet_fuzzers
 data=${OCTET_TEST_DATA:-../shared/data}
 for program in build/fuzz/src/*/octet_*_fuzz build/fuzz/src/*/*/octet_*_fuzz; do
@@ -30,6 +28,20 @@ for program in build/fuzz/src/*/octet_*_fuzz build/fuzz/src/*/*/octet_*_fuzz; do
     dataset) seeds=$(find "$data" -name '*.idx' -size -64k 2>/dev/null || true) ;;
     settings) seeds=$(ls configs/*.yaml) ;;
     text) seeds=$(git ls-files '*/testdata/*.txt') ;;
+    request)  # what official clients send, and each of their bodies to each route
+      rm -rf build/fuzz/seeds && mkdir build/fuzz/seeds
+      python3 - <<'SEEDS'
+import pathlib
+rest, seeds = pathlib.Path("src/serve/testdata/clients.bin").read_bytes(), []
+while rest:
+    size, _, rest = rest.partition(b"\n")
+    request, rest = rest[:int(size)], rest[int(size) + 1:]
+    body = request.partition(b"\r\n\r\n")[2]
+    seeds += [request] + [bytes([route]) + body for route in range(24 if body else 0)]
+for number, seed in enumerate(seeds):
+    pathlib.Path(f"build/fuzz/seeds/{number}").write_bytes(seed)
+SEEDS
+      seeds=$(ls build/fuzz/seeds/*) ;;
     *) seeds="" ;;
   esac
   for seed in $seeds; do cp -f "$seed" "$corpus/seed_$(sha1sum "$seed" | cut -c1-12)"; done

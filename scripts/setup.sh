@@ -10,7 +10,7 @@ case "${1:-program}" in
   serve) wanted="$program $serve" ;;
   test) wanted="$program libgtest-dev libbenchmark-dev ccache libopenmpi-dev openmpi-bin python3
     iproute2 $serve" ;;
-  fuzz) wanted="$program clang libclang-rt-dev" ;;
+  fuzz) wanted="$program $serve clang libclang-rt-dev python3" ;;
   check) wanted="clang-format python3 git" ;;
   tidy) wanted="$program libgtest-dev libbenchmark-dev ccache libopenmpi-dev clang-tidy python3 git $serve" ;;
   cuda) wanted="python3 python3-pip" ;;

@@ -131,7 +131,7 @@ enum class ErrorKind : uint8_t {
   kLate,       // timeout_seconds passed
   kDevice,     // the device failed; later requests fail too
   kInternal,   // a fault of the engine, of the model's numbers or of a mask callback, unless that throws an error of
-               // an invalid argument (kInvalid)
+               // an invalid argument (kInvalid) or of memory (kQueueFull)
 };
 const char* error_kind_name(ErrorKind kind);
 

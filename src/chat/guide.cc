@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <utility>
 
 #include "base/error.h"
 #include "chat/call_expression.h"
@@ -18,6 +19,10 @@ using namespace guides;  // NOLINT: the one file between both
 class Guide {
  public:
   explicit Guide(const GuideLimits& limits) : limits_(limits), expressions_(limits) {}
+  ~Guide() {
+    if (limits_.memory) limits_.memory->used -= counted_;
+  }
+  Guide(const Guide&) = delete;
 
   Masks& masks(const std::shared_ptr<const TokenTrie>& trie) {
     for (const auto& masks : masks_)
@@ -25,14 +30,33 @@ class Guide {
     return *masks_.emplace_back(std::make_unique<Masks>(expressions_, trie));
   }
 
-  std::mutex lock_;
+  // Counts what has grown; masks of before may be gone.
+  void count_memory() {
+    if (!limits_.memory) return;
+    const auto count = [&] {
+      int64_t bytes = expressions_.states() * kStateBytes;
+      for (const auto& masks : masks_) bytes += masks->bytes();
+      const int64_t more = bytes - std::exchange(counted_, bytes);
+      if (more != 0) limits_.memory->used += more;
+      return more;
+    };
+    if (count() <= 0 || limits_.memory->used <= limits_.memory->most) return;
+    for (const auto& masks : masks_) masks->forget();
+    count();
+    check(limits_.memory->used <= limits_.memory->most, ErrorCode::kOutOfMemory,
+          "guides take more than {} MB together: try again later", limits_.memory->most >> 20);
+  }
+
+  mutable std::mutex lock_;
   const GuideLimits limits_;
   Expressions expressions_;
   std::unique_ptr<JsonSchema> schema_;
   Expr root_ = kNothing;
 
  private:
+  static constexpr int64_t kStateBytes = 300;
   std::vector<std::unique_ptr<Masks>> masks_;  // a vocabulary each
+  int64_t counted_ = 0;                        // bytes, in limits_.memory
 };
 
 namespace {
@@ -43,6 +67,7 @@ std::shared_ptr<const Guide> make_guide(const GuideLimits& limits, Make make) {
   guide->root_ = make(*guide);
   guide->expressions_.begin_work();
   check(guide->expressions_.alive(guide->root_), ErrorCode::kInvalidArgument, "guide: no text can satisfy it");
+  guide->count_memory();
   return guide;
 }
 
@@ -89,6 +114,11 @@ std::shared_ptr<const Guide> call_guide(const CallRules& rules, const nlohmann::
       limits, [&](Guide& guide) { return call_expression(guide.expressions_, guide.schema_, rules, tools, limits); });
 }
 
+double guide_fill(const Guide& guide) {
+  const std::lock_guard lock(guide.lock_);
+  return double(guide.expressions_.states()) / double(guide.limits_.states);
+}
+
 struct GuideState::Impl {
   std::shared_ptr<Guide> guide;
   std::shared_ptr<const TokenTrie> trie;
@@ -102,6 +132,7 @@ struct GuideState::Impl {
       state = guide->expressions_.step(state, uint8_t(c));
       if (state == kNothing) return false;
     }
+    guide->count_memory();
     path.push_back(state);
     return true;
   }
@@ -122,6 +153,7 @@ void GuideState::mask(std::span<uint32_t> allowed) {
   impl_->guide->expressions_.begin_work();
   const std::vector<uint32_t>& bits = impl_->guide->masks(impl_->trie).mask(impl_->path.back());
   for (size_t i = 0; i < allowed.size(); i++) allowed[i] &= i < bits.size() ? bits[i] : 0;
+  impl_->guide->count_memory();
 }
 
 bool GuideState::accept(int32_t token) {

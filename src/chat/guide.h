@@ -10,6 +10,7 @@
 // are llama.cpp's GBNF without left recursion and tokens.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -26,12 +27,21 @@ class Tokenizer;
 class TokenTrie;
 std::shared_ptr<const TokenTrie> make_token_trie(const Tokenizer& tokenizer);
 
+// What guides take together, an estimate. Where one grows beyond it, the guide drops what can be made again; what is
+// still too much is an error (kOutOfMemory) of the text that wanted it. From any thread.
+struct GuideMemory {
+  explicit GuideMemory(int64_t bytes) : most(bytes) {}
+  const int64_t most;
+  std::atomic<int64_t> used = 0;
+};
+
 // What making and walking a guide may use; more is an error that names the limit.
 struct GuideLimits {
   int64_t source_bytes = 1'000'000;
-  int64_t depth = 100;        // of nesting in the source
-  int64_t states = 200'000;   // of the automaton of all texts of this guide; about 0.3 KB each
-  int64_t steps = 5'000'000;  // of one mask or one token
+  int64_t depth = 100;                            // of nesting in the source
+  int64_t states = 200'000;                       // of the automaton of all texts of this guide; about 0.3 KB each
+  int64_t steps = 5'000'000;                      // of one mask or one token
+  std::shared_ptr<GuideMemory> memory = nullptr;  // of this guide and others; none: not counted
 };
 
 class Guide;
@@ -41,6 +51,9 @@ std::shared_ptr<const Guide> regex_guide(std::string_view regex, const GuideLimi
 std::shared_ptr<const Guide> grammar_guide(std::string_view gbnf, const GuideLimits& limits = {});
 std::shared_ptr<const Guide> choice_guide(std::span<const std::string> choices, const GuideLimits& limits = {});
 std::shared_ptr<const Guide> json_object_guide(const GuideLimits& limits = {});
+
+// The part of its limit of states that a guide's automaton has, 0 to 1.
+double guide_fill(const Guide& guide);
 
 // One text under a guide. One thread at a time; texts of one guide may run in different threads.
 class GuideState {

@@ -130,6 +130,7 @@ class Expressions {
 
   void begin_work() { work_ = 0; }  // of one call; count_work() throws when it exceeds the limit
   void count_work(int64_t steps);
+  int64_t states() const { return memory_; }  // what counts against the limit of them
 
   NodeSource* source = nullptr;
   bool canonical = false;  // one spelling a character and number everywhere: set where a schema negates

@@ -25,6 +25,16 @@ const std::vector<uint32_t>& Masks::mask(Expr state) {
   return masks_.emplace(state, std::move(bits)).first->second;
 }
 
+int64_t Masks::bytes() const {
+  return head_bytes_ + int64_t(masks_.size()) * trie_->words() * 4 + int64_t(loops_.size()) * 100;
+}
+
+void Masks::forget() {
+  masks_.clear();
+  loops_.clear();
+  heads_ = {}, head_bytes_ = 0;
+}
+
 void Masks::add(Expr state, std::vector<uint32_t>& out) {
   for (;;) {
     const Node n = x_.node(state);

@@ -21,6 +21,8 @@ class Masks {
   const TokenTrie* trie() const { return trie_.get(); }
   // The tokens that may follow; valid until the next call.
   const std::vector<uint32_t>& mask(Expr state);
+  int64_t bytes() const;  // kept, about
+  void forget();          // what is kept
 
  private:
   struct Head {

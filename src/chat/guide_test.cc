@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/testing/test_error.h"
 #include "chat/token_trie.h"
 
 namespace octet {
@@ -289,6 +290,29 @@ TEST(Guide, MasksAreWhatIsAccepted) {
       EXPECT_EQ(allowed(state, *trie), allowed(fresh, *trie));
     }
   }
+}
+
+TEST(Guide, MemoryOfAllIsBounded) {
+  const auto trie = small_vocabulary();
+  const auto memory = std::make_shared<GuideMemory>(8 << 20);
+  const auto make = [&](int length) {
+    const std::string schema =
+        R"({"type": "string", "pattern": "^(a|b)*c", "maxLength": )" + std::to_string(length) + "}";
+    const auto guide = json_schema_guide(schema, {.memory = memory});
+    GuideState state(guide, trie);
+    for (int step = 0; step < 20; step++) state.accept_text(step == 0 ? "\"" : "a"), allowed(state, *trie);
+    return state;
+  };
+  std::vector<GuideState> running;
+  running.push_back(make(1000));
+  std::string error;
+  while (running.size() < 1000 && error.find("together") == std::string::npos)
+    error = error_of([&] { running.push_back(make(1000 + int(running.size()))); });
+  EXPECT_NE(error.find("guides take more than 8 MB together"), std::string::npos) << error;
+  EXPECT_GT(running.size(), 2u);
+  EXPECT_NO_THROW(allowed(running.front(), *trie)) << "what is there can be used";
+  running.clear();
+  EXPECT_EQ(memory->used, 0);
 }
 
 TEST(Guide, TextsOfOneGuideInTwoThreads) {

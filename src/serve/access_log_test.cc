@@ -31,15 +31,15 @@ class AccessLogTest : public testing::Test {
 // Lines of the file once there are so many.
 std::vector<Json> lines(const std::string& path, size_t count) {
   std::vector<Json> list;
-  while (list.size() < count) {
+  eventually([&] {
     std::istringstream text(read_file(path));
     list.clear();
     for (std::string line; std::getline(text, line);) {
       if (text.eof()) break;  // without its end
       list.push_back(Json::parse(line));
     }
-    if (list.size() < count) std::this_thread::yield();
-  }
+    return list.size() >= count;
+  });
   EXPECT_EQ(list.size(), count);
   return list;
 }
@@ -100,7 +100,7 @@ TEST_F(AccessLogTest, AClientThatLeavesIsStatus499) {
   Peer peer(tiny.server->port());
   peer.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) +
             "\r\n\r\n" + body);
-  while (tiny.engine->stats().running == 0) std::this_thread::yield();
+  ASSERT_TRUE(eventually([&] { return tiny.engine->stats().running > 0; }));
   peer.half_close().read();
   const Json line = lines(path, 1)[0];
   EXPECT_EQ(line["status"], 499);

@@ -100,7 +100,7 @@ void read_chat(const std::string& folder, const std::string& file, ApiModel& mod
   model.reply_format = find_reply_format(source);
 }
 
-void read_generation(Fields& fields, const ApiModel& model, GenerationRequest& request) {
+void read_generation(Fields& fields, const ApiModel& model, const std::string& key, GenerationRequest& request) {
   SamplingOptions& sampling = request.sampling;
   sampling = model.sampling;
   sampling.temperature = fields.number("temperature", 0, 100).value_or(sampling.temperature);
@@ -134,7 +134,7 @@ void read_generation(Fields& fields, const ApiModel& model, GenerationRequest& r
   for (const char* key : {"user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier"})
     fields.ignore(key);
   fields.refuse("use_beam_search", "beam search is not served yet");
-  read_guide(fields, model, request);
+  read_guide(fields, model, key, request);
 }
 
 std::string make_id(std::string_view prefix) {

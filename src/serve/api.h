@@ -11,6 +11,7 @@
 #include "io/tokenizer.h"
 #include "octet/engine.h"
 #include "serve/fields.h"
+#include "serve/guide_cache.h"
 #include "serve/http.h"
 #include "serve/template_cache.h"
 
@@ -29,10 +30,11 @@ struct ApiModel {
   std::string reply_format;                          // of tool calls, of reply_formats(); empty: none are parsed
   std::string trusted = "{}";             // JSON of what a template reads beside requests: bos_token, eos_token
   std::shared_ptr<const TokenTrie> trie;  // of guides
-  int64_t max_texts = 128;                // of one request: prompts times n
-  int64_t created = 0;                    // seconds since 1970
-  std::string version = {};               // the server's
-  ResponseStore* responses = nullptr;     // none: no response is kept
+  std::shared_ptr<GuideCache> guides = std::make_shared<GuideCache>();
+  int64_t max_texts = 128;             // of one request: prompts times n
+  int64_t created = 0;                 // seconds since 1970
+  std::string version = {};            // the server's
+  ResponseStore* responses = nullptr;  // none: no response is kept
 
   // ApiError 404 for another model's name; a request's `model` may be missing.
   void check_name(const std::string& name) const;
@@ -47,8 +49,8 @@ void read_generation_config(const std::string& folder, SamplingOptions& sampling
 void read_chat(const std::string& folder, const std::string& file, ApiModel& model);
 
 // Reads what all wire forms say alike: temperature, top_p, top_k, min_p, penalties, seed, stop, n, logit_bias,
-// min_tokens, priority, cache_salt ... and refuses by name what is not served.
-void read_generation(Fields& fields, const ApiModel& model, GenerationRequest& request);
+// min_tokens, priority, cache_salt ... and refuses by name what is not served. `key`: the API key's name.
+void read_generation(Fields& fields, const ApiModel& model, const std::string& key, GenerationRequest& request);
 
 // An identifier that begins with this: "cmpl-" and 32 hex digits.
 std::string make_id(std::string_view prefix);

@@ -176,7 +176,7 @@ TEST(Bombs, AReaderThatDoesNotRead) {
                                "stream": true, "logprobs": true, "top_logprobs": 20})";
   peer.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) +
             "\r\n\r\n" + body);
-  while (server.engine->stats().steps == 0) std::this_thread::yield();
+  ASSERT_TRUE(eventually([&] { return server.engine->stats().steps > 0; }));
   server.engine->drain();  // sockets hold some megabytes
   EXPECT_EQ(server.engine->stats().cancelled, 1);
   EXPECT_LT(server.engine->stats().generated_tokens, 60'000);

@@ -143,7 +143,7 @@ Prepared prepare_chat(const ApiRequest& asked, const ApiModel& model, HttpReply 
   Fields fields(asked.json);
   model.check_name(fields);
   GenerationRequest request;
-  read_generation(fields, model, request);
+  read_generation(fields, model, asked.key, request);
   ChoiceJob::Options options = ChoiceJob::read_options(fields);
   const bool logprobs = fields.flag("logprobs").value_or(false);
   const std::optional<int64_t> top = fields.integer("top_logprobs", 0, 20);
@@ -160,7 +160,7 @@ Prepared prepare_chat(const ApiRequest& asked, const ApiModel& model, HttpReply 
   std::string echo;
   if (fields.flag("echo").value_or(false) && last.at("role") == "assistant" && last.contains("content"))
     if (last["content"].is_string()) echo = last["content"].get<std::string>();
-  const ReplyForm form = prepare_turn(input, model, most, request);
+  const ReplyForm form = prepare_turn(input, model, asked.key, most, request);
   request.prompt_logprobs = options.prompt_logprobs;
   ChoiceJob::check_scores(fields, "prompt_logprobs", request, request.prompt_ids.size());
 

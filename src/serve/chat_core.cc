@@ -78,7 +78,8 @@ bool is_strict(const Json& tool) {
 
 // Calls that must come, must fit their schema or must be one alone are guided. Another guide of the request leaves no
 // room for calls.
-void guide_calls(const ChatInput& input, const ReplyOptions& reply, const ApiModel& model, GenerationRequest& request) {
+void guide_calls(const ChatInput& input, const ReplyOptions& reply, const ApiModel& model, const std::string& key,
+                 GenerationRequest& request) {
   const ToolChoice& choice = input.choice;
   if (!choice.required) {
     const bool guided = !choice.parallel || std::ranges::any_of(input.tools, is_strict);
@@ -89,15 +90,17 @@ void guide_calls(const ChatInput& input, const ReplyOptions& reply, const ApiMod
   if (reply.format.empty())
     refuse("a call is required, but this model's template shows no form of calls (name one by --tool-calls)");
   if (request.mask) refuse("a call is required, but structured_outputs or a format says another reply");
+  const CallRules rules{.format = reply.format,
+                        .required = choice.required,
+                        .only = choice.only,
+                        .parallel = choice.parallel,
+                        .reasoning = reply.reasoning,
+                        .in_reasoning = reply.in_reasoning};
+  const auto make = [&](const GuideLimits& limits) { return call_guide(rules, input.tools, limits); };
+  const Json source = {rules.format,    rules.required,     rules.only, rules.parallel,
+                       rules.reasoning, rules.in_reasoning, input.tools};
   try {
-    set_guide(call_guide({.format = reply.format,
-                          .required = choice.required,
-                          .only = choice.only,
-                          .parallel = choice.parallel,
-                          .reasoning = reply.reasoning,
-                          .in_reasoning = reply.in_reasoning},
-                         input.tools),
-              model, request);
+    set_guide(find_guide(model, key, "calls", source.dump(), make), model, request);
   } catch (const Error& error) {
     throw ApiError("tools: " + error.message(), "tools");
   }
@@ -172,8 +175,8 @@ ChatPrompt render(const ChatInput& input, const ApiModel& model) {
   }
 }
 
-ReplyForm prepare_turn(const ChatInput& input, const ApiModel& model, std::optional<int64_t> max_tokens,
-                       GenerationRequest& request) {
+ReplyForm prepare_turn(const ChatInput& input, const ApiModel& model, const std::string& key,
+                       std::optional<int64_t> max_tokens, GenerationRequest& request) {
   const ChatPrompt prompt = render(input, model);
   request.prompt_ids = prompt.ids;
   const int64_t room = model.engine->context() - static_cast<int64_t>(prompt.ids.size());
@@ -181,7 +184,7 @@ ReplyForm prepare_turn(const ChatInput& input, const ApiModel& model, std::optio
   const bool calls = input.choice.calls && !input.tools.empty();
   ReplyForm form{.options = {.format = calls ? model.reply_format : "", .in_reasoning = opens_reasoning(prompt.text)},
                  .tools = calls ? input.tools : Json::array()};
-  guide_calls(input, form.options, model, request);
+  guide_calls(input, form.options, model, key, request);
   // Marks of calls may be special tokens.
   if (!form.options.format.empty()) request.skip_special_tokens = false;
   return form;

@@ -48,8 +48,8 @@ struct ReplyForm {
 };
 // Fills the prompt of a request whose sampling is read, its tokens at most (none: what the context has room for), and
 // what tool calls want of it. Throws ApiError.
-ReplyForm prepare_turn(const ChatInput& input, const ApiModel& model, std::optional<int64_t> max_tokens,
-                       GenerationRequest& request);
+ReplyForm prepare_turn(const ChatInput& input, const ApiModel& model, const std::string& key,
+                       std::optional<int64_t> max_tokens, GenerationRequest& request);
 
 // A reply as blocks in turn, each begun, grown and ended.
 struct ReplyBlock {

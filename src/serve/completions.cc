@@ -171,7 +171,7 @@ Prepared prepare_completion(const ApiRequest& asked, const ApiModel& model, Http
   Fields fields(asked.json);
   model.check_name(fields);
   GenerationRequest request{.max_tokens = 16};
-  read_generation(fields, model, request);
+  read_generation(fields, model, asked.key, request);
   ChoiceJob::Options options = ChoiceJob::read_options(fields);
   const bool echo = fields.flag("echo").value_or(false);
   options.logprobs = fields.integer("logprobs", 0, 20).value_or(-1);

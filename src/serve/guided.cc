@@ -17,24 +17,38 @@ std::string source_of(const nlohmann::json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-Guides guide_of(Fields& fields, const char* key, const std::string& kind, const nlohmann::json& value) {
+Guides make_guide(const std::string& kind, const nlohmann::json& value, const std::string& source,
+                  const GuideLimits& limits) {
+  if (kind == "json") return json_schema_guide(source, limits);
+  if (kind == "json_object") return json_object_guide(limits);
+  if (kind == "regex") return regex_guide(source, limits);
+  if (kind == "grammar") return grammar_guide(source, limits);
+  std::vector<std::string> choices;
+  for (const nlohmann::json& choice : value)
+    choices.push_back(choice.is_string() ? choice.get<std::string>() : choice.dump());
+  return choice_guide(choices, limits);
+}
+
+// Where guides of requests come from: the model's, and whose.
+struct Source {
+  const ApiModel& model;
+  const std::string& key;
+};
+
+Guides guide_of(Fields& fields, const char* field, const Source& from, const std::string& kind,
+                const nlohmann::json& value) {
+  if ((kind == "regex" || kind == "grammar") && !value.is_string())
+    fields.fail(field, fmt::format("{}: want a string", kind));
+  const std::string source = source_of(value);
   try {
-    if (kind == "json") return json_schema_guide(source_of(value));
-    if (kind == "json_object") return json_object_guide();
-    if (kind == "choice") {
-      std::vector<std::string> choices;
-      for (const nlohmann::json& choice : value)
-        choices.push_back(choice.is_string() ? choice.get<std::string>() : choice.dump());
-      return choice_guide(choices);
-    }
-    if (!value.is_string()) fields.fail(key, fmt::format("{}: want a string", kind));
-    return kind == "regex" ? regex_guide(value.get<std::string>()) : grammar_guide(value.get<std::string>());
+    return find_guide(from.model, from.key, kind, source,
+                      [&](const GuideLimits& limits) { return make_guide(kind, value, source, limits); });
   } catch (const Error& error) {
-    throw ApiError(fmt::format("{}.{}: {}", fields.name_of(key), kind, error.message()), fields.name_of(key));
+    throw ApiError(fmt::format("{}.{}: {}", fields.name_of(field), kind, error.message()), fields.name_of(field));
   }
 }
 
-Guides structured(Fields& fields) {
+Guides structured(Fields& fields, const Source& from) {
   const nlohmann::json* asked = fields.find("structured_outputs");
   if (asked == nullptr) return nullptr;
   Fields inner(*asked, "structured_outputs.");
@@ -43,7 +57,7 @@ Guides structured(Fields& fields) {
     const nlohmann::json* value = inner.find(kind);
     if (value == nullptr || *value == false) continue;
     if (guide) fields.fail("structured_outputs", "want one of json, regex, choice, grammar and json_object");
-    guide = guide_of(fields, "structured_outputs", kind, *value);
+    guide = guide_of(fields, "structured_outputs", from, kind, *value);
   }
   if (const auto unknown = inner.unknown(); !unknown.empty())
     throw ApiError(fmt::format("{} is not served (there are json, regex, choice, grammar, json_object)", unknown[0]),
@@ -53,18 +67,18 @@ Guides structured(Fields& fields) {
 
 // OpenAI's: {"type": "text" | "json_object" | "json_schema"}, a schema as {"json_schema": {"name", "schema"}} or,
 // `flat`, as {"name", "schema"} beside the type.
-Guides format_guide(Fields& fields, const char* key, bool flat) {
+Guides format_guide(Fields& fields, const char* key, const Source& from, bool flat) {
   const nlohmann::json* asked = fields.find(key);
   if (asked == nullptr) return nullptr;
   Fields inner(*asked, fields.name_of(key) + ".");
   const std::string type = inner.text("type").value_or("");
   if (type == "text") return nullptr;
-  if (type == "json_object") return guide_of(fields, key, "json_object", {});
+  if (type == "json_object") return guide_of(fields, key, from, "json_object", {});
   const nlohmann::json* holder = flat ? asked : inner.find("json_schema");
   if (type != "json_schema" || holder == nullptr || !holder->is_object() || !holder->contains("schema"))
     fields.fail(key, fmt::format("want a type of text, json_object, or json_schema with a {}schema",
                                  flat ? "" : "json_schema."));
-  return guide_of(fields, key, "json", holder->at("schema"));
+  return guide_of(fields, key, from, "json", holder->at("schema"));
 }
 
 // One text under the guide: takes what was generated, then says what may come. What it took of a draft that turned out
@@ -151,9 +165,15 @@ void set_guide(const Guides& guide, const ApiModel& model, GenerationRequest& re
     request.fits = GuidedTexts(guide, model.trie, ends, request.n);
 }
 
-void read_guide(Fields& fields, const ApiModel& model, GenerationRequest& request) {
-  Guides guide = structured(fields);
-  if (Guides format = format_guide(fields, "response_format", /*flat=*/false)) {
+Guides find_guide(const ApiModel& model, const std::string& key, const std::string& kind, const std::string& source,
+                  const GuideCache::Make& make) {
+  return model.guides->get(fmt::format("{} {} {} {}", key.size(), key, kind, source), make);
+}
+
+void read_guide(Fields& fields, const ApiModel& model, const std::string& key, GenerationRequest& request) {
+  const Source from{model, key};
+  Guides guide = structured(fields, from);
+  if (Guides format = format_guide(fields, "response_format", from, /*flat=*/false)) {
     if (guide) fields.fail("response_format", "structured_outputs says another one: want one of them");
     guide = std::move(format);
   }
@@ -162,11 +182,11 @@ void read_guide(Fields& fields, const ApiModel& model, GenerationRequest& reques
   if (guide) set_guide(guide, model, request);
 }
 
-void read_text_format(Fields& fields, const ApiModel& model, GenerationRequest& request) {
+void read_text_format(Fields& fields, const ApiModel& model, const std::string& key, GenerationRequest& request) {
   const nlohmann::json* text = fields.find("text");
   if (text == nullptr) return;
   Fields inner(*text, "text.");
-  const Guides guide = format_guide(inner, "format", /*flat=*/true);
+  const Guides guide = format_guide(inner, "format", {model, key}, /*flat=*/true);
   if (!guide) return;
   if (request.mask) inner.fail("format", "structured_outputs says another one: want one of them");
   set_guide(guide, model, request);

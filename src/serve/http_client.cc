@@ -8,12 +8,14 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/redirect_error.hpp>
 #include <boost/asio/ssl.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
 
+#include <exception>
 #include <future>
 #include <optional>
 #include <thread>
@@ -103,7 +105,7 @@ asio::awaitable<bool> exchange(Stream& stream, boost::beast::flat_buffer& buffer
   parser.body_limit(boost::none);
   SseSplitter splitter;
   std::optional<bool> events;
-  parser.get().body() = [&](std::string_view bytes) {
+  const auto take = [&](std::string_view bytes) {
     if (!events) events = parser.get()[http::field::content_type].starts_with("text/event-stream");
     call.answer.status = parser.get().result_int();
     if (*events && call.on_event) {
@@ -114,7 +116,19 @@ asio::awaitable<bool> exchange(Stream& stream, boost::beast::flat_buffer& buffer
     }
     return splitter.held() <= kMostBytes && call.answer.body.size() <= kMostBytes;
   };
-  co_await http::async_read(stream, buffer, parser, asio::use_awaitable);
+  std::exception_ptr thrown;  // must not pass through what Beast runs outside of this coroutine
+  parser.get().body() = [&](std::string_view bytes) {
+    try {
+      return take(bytes);
+    } catch (...) {
+      thrown = std::current_exception();
+      return false;
+    }
+  };
+  error_code error;
+  co_await http::async_read(stream, buffer, parser, asio::redirect_error(asio::use_awaitable, error));
+  if (thrown) std::rethrow_exception(thrown);
+  if (error) throw boost::system::system_error(error);
   call.answer.status = parser.get().result_int();
   co_return parser.keep_alive();
 }
@@ -180,11 +194,13 @@ struct HttpClient::Impl {
         const bool keeps = connection->tls ? co_await exchange(*connection->tls, connection->buffer, *call)
                                            : co_await exchange(connection->socket, connection->buffer, *call);
         if (keeps) idle.push_back(std::move(connection));
-      } catch (const boost::system::system_error& failure) {
+      } catch (const std::exception& failure) {
+        const auto* network = dynamic_cast<const boost::system::system_error*>(&failure);
         // The server may have closed a kept connection meanwhile: once more, by another one.
-        again = kept && call->answer.status == 0 && !call->late;
+        again = network != nullptr && kept && call->answer.status == 0 && !call->late;
+        const std::string why = network != nullptr ? network->code().message() : failure.what();
         call->answer.error = call->late ? fmt::format("no whole reply in {} s", call->timeout)
-                                        : fmt::format("{}: {}", url.authority, failure.code().message());
+                                        : fmt::format("{}: {}", url.authority, why);
       }
       call->socket = nullptr;
       if (again) call->answer = {};

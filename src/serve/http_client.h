@@ -34,7 +34,8 @@ class SseSplitter {
 class HttpClient {
  public:
   using Clock = std::chrono::steady_clock;
-  // Both are called in the client's thread, must not block or throw, and may send more requests.
+  // Both are called in the client's thread, must not block, and may send more requests. What on_event throws ends its
+  // request; on_end must not throw.
   using OnEvent = std::function<void(std::string_view data, Clock::time_point arrived)>;
   using OnEnd = std::function<void(HttpAnswer answer)>;
   struct Request {

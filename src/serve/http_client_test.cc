@@ -9,6 +9,7 @@
 
 #include <condition_variable>
 #include <cstdlib>
+#include <future>
 #include <mutex>
 #include <thread>
 
@@ -155,6 +156,17 @@ TEST_F(HttpClientTest, ManyStreamsAtOnce) {
     for (size_t k = 0; k < 3 * i; ++k) EXPECT_EQ(streams[i].events[k], std::to_string(k));
     EXPECT_TRUE(std::is_sorted(streams[i].times.begin(), streams[i].times.end()));
   }
+}
+
+TEST_F(HttpClientTest, WhatAnEventThrowsEndsItsRequestAlone) {
+  HttpClient client(url_);
+  std::promise<HttpAnswer> ended;
+  client.send(
+      {.target = "/events", .body = "3"},
+      [](std::string_view, HttpClient::Clock::time_point) { throw std::runtime_error("no room"); },
+      [&](HttpAnswer got) { ended.set_value(std::move(got)); });
+  EXPECT_NE(ended.get_future().get().error.find("no room"), std::string::npos);
+  EXPECT_EQ(client.ask({.target = "/x"}).status, 200);
 }
 
 TEST(HttpClient, AConnectionThatTheServerClosedIsReplaced) {

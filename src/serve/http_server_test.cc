@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "serve/http_reply.h"
+#include "serve/testing/eventually.h"
 #include "serve/testing/peer.h"
 
 namespace octet::serve {
@@ -269,7 +270,7 @@ TEST_F(HttpServerTest, BodiesThatWaitAreBounded) {
   const std::string head = "POST /x HTTP/1.1\r\nConnection: close\r\nContent-Length: ", body(60'000, ' ');
   Peer slow(server_->port());
   slow.send(head + "90000\r\n\r\n" + body);
-  while (!ask(head + "60000\r\n\r\n" + body).starts_with("HTTP/1.1 503 ")) std::this_thread::yield();
+  ASSERT_TRUE(eventually([&] { return ask(head + "60000\r\n\r\n" + body).starts_with("HTTP/1.1 503 "); }));
   EXPECT_NE(ask("GET /alive HTTP/1.1\r\n\r\n", "/alive").find("200 OK"), std::string::npos);
   slow.send(std::string(30'000, ' '));
   EXPECT_TRUE(slow.read().starts_with("HTTP/1.1 200 "));

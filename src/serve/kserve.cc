@@ -272,7 +272,7 @@ void read_own(Fields& fields, const ApiModel& model, bool stream, GenerationRequ
     fields.ignore(key);
 }
 
-Prepared prepare(Asked asked, const ApiModel& model, bool stream, HttpReply reply) {
+Prepared prepare(Asked asked, const ApiModel& model, const std::string& key, bool stream, HttpReply reply) {
   if (const auto given = asked.fields.find("sampling_parameters"); given != asked.fields.end()) {
     if (!given->is_string()) throw ApiError("sampling_parameters is no JSON text", "sampling_parameters");
     const nlohmann::json parameters = parse_body(given->get<std::string>());
@@ -281,7 +281,7 @@ Prepared prepare(Asked asked, const ApiModel& model, bool stream, HttpReply repl
   }
   Fields fields(asked.fields);
   GenerationRequest request;
-  read_generation(fields, model, request);
+  read_generation(fields, model, key, request);
   read_own(fields, model, stream, request);
   std::string echo;
   request.prompt_ids = read_prompt(fields, model, echo);
@@ -339,17 +339,17 @@ std::string show_kserve_config(const ApiRequest& request, const ApiModel& model)
 
 Prepared prepare_kserve_infer(const ApiRequest& request, const ApiModel& model, HttpReply reply) {
   check_model(request.parts, model), check_encoding(request);
-  return prepare(read_infer(request), model, /*stream=*/false, std::move(reply));
+  return prepare(read_infer(request), model, request.key, /*stream=*/false, std::move(reply));
 }
 
 Prepared prepare_kserve_generate(const ApiRequest& request, const ApiModel& model, HttpReply reply) {
   check_model(request.parts, model), check_encoding(request);
-  return prepare(read_generate(request), model, /*stream=*/false, std::move(reply));
+  return prepare(read_generate(request), model, request.key, /*stream=*/false, std::move(reply));
 }
 
 Prepared prepare_kserve_stream(const ApiRequest& request, const ApiModel& model, HttpReply reply) {
   check_model(request.parts, model), check_encoding(request);
-  return prepare(read_generate(request), model, /*stream=*/true, std::move(reply));
+  return prepare(read_generate(request), model, request.key, /*stream=*/true, std::move(reply));
 }
 
 bool asks_model_ready(std::string_view path, const ApiModel& model) {

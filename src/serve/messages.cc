@@ -148,7 +148,7 @@ class Message final : public ReplyJob, private BlockWatch {
 };
 
 // Fields of sampling that mean the same in all wire forms; OpenAI's other ones are unknown here.
-void read_sampling(Fields& fields, const ApiModel& model, GenerationRequest& request) {
+void read_sampling(Fields& fields, const ApiModel& model, const std::string& key, GenerationRequest& request) {
   nlohmann::json known = {{"stop", fields.texts("stop_sequences", 16)}};
   for (const char* key :
        {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed",
@@ -156,11 +156,11 @@ void read_sampling(Fields& fields, const ApiModel& model, GenerationRequest& req
         "priority", "cache_salt", "structured_outputs", "speculation", "draft_tokens"})
     if (const nlohmann::json* value = fields.find(key)) known[key] = *value;
   Fields inner(known);
-  read_generation(inner, model, request);
+  read_generation(inner, model, key, request);
 }
 
 // {"type": "json_schema", "schema"}, in output_config as "format".
-void read_format(Fields& fields, const ApiModel& model, GenerationRequest& request) {
+void read_format(Fields& fields, const ApiModel& model, const std::string& key, GenerationRequest& request) {
   const nlohmann::json* format = fields.find("output_format");
   std::string name = "output_format";
   if (const nlohmann::json* config = fields.find("output_config")) {
@@ -173,8 +173,10 @@ void read_format(Fields& fields, const ApiModel& model, GenerationRequest& reque
   const nlohmann::json* schema = inner.find("schema");
   if (schema == nullptr || !schema->is_object()) inner.fail("schema", "want a JSON schema, an object");
   if (request.mask) fields.fail("structured_outputs", name + " says another one: want one of them");
+  const std::string source = schema->dump();
+  const auto make = [&](const GuideLimits& limits) { return json_schema_guide(source, limits); };
   try {
-    set_guide(json_schema_guide(schema->dump()), model, request);
+    set_guide(find_guide(model, key, "json", source, make), model, request);
   } catch (const Error& error) {
     throw ApiError(fmt::format("{}: {}", inner.name_of("schema"), error.message()), inner.name_of("schema"));
   }
@@ -186,8 +188,8 @@ Prepared prepare_message(const ApiRequest& asked, const ApiModel& model, HttpRep
   Fields fields(asked.json);
   model.check_name(fields);
   GenerationRequest request;
-  read_sampling(fields, model, request);
-  read_format(fields, model, request);
+  read_sampling(fields, model, asked.key, request);
+  read_format(fields, model, asked.key, request);
   const bool stream = fields.flag("stream").value_or(false);
   const std::optional<int64_t> most = fields.integer("max_tokens", 1, std::numeric_limits<int32_t>::max());
   if (!most) fields.fail("max_tokens", "want how many tokens may be generated at most");
@@ -197,7 +199,7 @@ Prepared prepare_message(const ApiRequest& asked, const ApiModel& model, HttpRep
   for (const char* key : {"container", "mcp_servers"})
     fields.refuse(key, "tools that a server runs are not served", "[]");
   const ChatInput input = read_messages_input(fields, asked.ordered(), model);
-  const ReplyForm form = prepare_turn(input, model, most, request);
+  const ReplyForm form = prepare_turn(input, model, asked.key, most, request);
 
   Prepared prepared{.prompt_tokens = static_cast<int64_t>(request.prompt_ids.size()), .unknown = fields.unknown()};
   prepared.job = std::make_shared<Message>(model, stream, std::move(reply), asked.id, form, std::move(request));

@@ -333,8 +333,8 @@ Prepared prepare_response(const ApiRequest& asked, const ApiModel& model, HttpRe
   Fields fields(asked.json);
   model.check_name(fields);
   GenerationRequest request;
-  read_generation(fields, model, request);
-  read_text_format(fields, model, request);
+  read_generation(fields, model, asked.key, request);
+  read_text_format(fields, model, asked.key, request);
   if (request.n != 1) fields.fail("n", "a response is one text");
   refuse_what_is_not_served(fields);
   check_metadata(fields);
@@ -343,7 +343,7 @@ Prepared prepare_response(const ApiRequest& asked, const ApiModel& model, HttpRe
   const auto most = fields.integer("max_output_tokens", 1, std::numeric_limits<int32_t>::max());
   const Json ordered = asked.ordered();
   const ChatInput input = read_response_input(fields, ordered, model, read_history(fields, asked.key, model));
-  const ReplyForm form = prepare_turn(input, model, most, request);
+  const ReplyForm form = prepare_turn(input, model, asked.key, most, request);
 
   ResponseOptions options{.stream = fields.flag("stream").value_or(false),
                           .logprobs = logprobs.has_value(),

@@ -196,7 +196,7 @@ struct Server::Impl {
   }
 
   void refuse(const Route& route, const ApiRequest& asked, const ApiError& error, HttpReply& reply) {
-    metrics.refused(error.status() == 401 ? "key" : "invalid");
+    metrics.refused(error.status() == 401 ? "key" : error.status() == 503 ? "queue" : "invalid");
     send_error(route, asked, error, reply);
   }
 

@@ -38,7 +38,7 @@ class ServerTest : public testing::Test {
     return ask("POST", "/v1/completions", body.dump(), fields);
   }
   void wait_idle() const {
-    while (engine_->stats().running > 0 || engine_->stats().waiting > 0) std::this_thread::yield();
+    EXPECT_TRUE(eventually([&] { return engine_->stats().running == 0 && engine_->stats().waiting == 0; }));
   }
 
   std::unique_ptr<EngineLoop> engine_;
@@ -208,8 +208,8 @@ TEST_F(ServerTest, AFullQueueIsToldAtOnce) {
   start({.front = {.queue = {.requests = 1}, .ahead = 0, .ahead_tokens = 100, .ahead_most = 0}});
   Peer waits(server_->port());
   waits.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 14\r\n\r\n{\"prompt\":\"B\"}");
-  while (ask("GET", "/metrics").body.find("octet_num_requests_waiting 1\n") == std::string::npos)
-    std::this_thread::yield();
+  ASSERT_TRUE(eventually(
+      [&] { return ask("GET", "/metrics").body.find("octet_num_requests_waiting 1\n") != std::string::npos; }));
   const Answer refused = complete({{"prompt", "B"}});
   EXPECT_EQ(refused.status, 503);
   EXPECT_NE(refused.head.find("\r\nRetry-After: "), std::string::npos);
@@ -223,7 +223,7 @@ TEST_F(ServerTest, AClientThatLeavesFreesItsBlocks) {
     const std::string body = Json{{"prompt", "B"}, {"max_tokens", 60}, {"ignore_eos", true}, {"stream", stream}}.dump();
     peer.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) +
               "\r\n\r\n" + body);
-    while (engine_->stats().running == 0) std::this_thread::yield();
+    ASSERT_TRUE(eventually([&] { return engine_->stats().running > 0; }));
     peer.half_close();
     wait_idle();
   }
@@ -236,7 +236,7 @@ TEST_F(ServerTest, ADeviceErrorIsAReplyAndTurnsLivezRed) {
   const Answer answer = complete({{"prompt", "B"}});
   EXPECT_EQ(answer.status, 503) << answer.body;
   EXPECT_EQ(answer.json()["error"]["code"], "device");
-  while (!engine_->stats().broken) std::this_thread::yield();
+  ASSERT_TRUE(eventually([&] { return engine_->stats().broken; }));
   const Answer live = ask("GET", "/livez");
   EXPECT_EQ(live.status, 503);
   EXPECT_NE(live.body.find("the device has failed"), std::string::npos) << live.body;
@@ -276,10 +276,10 @@ TEST_F(ServerTest, PrefixesOfOneKeyAreNoneOfAnothers) {
 // The first step after a long pause is no step that hangs.
 TEST_F(ServerTest, AnIdleEngineIsLive) {
   start({.stall_seconds = 0.2}, {.limits = fake_limits(), .step_seconds = 0.02});
-  while (engine_->stats().since_step < 0.3) std::this_thread::yield();
+  ASSERT_TRUE(eventually([&] { return engine_->stats().since_step >= 0.3; }));
   Peer peer(server_->port());
   peer.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 14\r\n\r\n{\"prompt\":\"B\"}");
-  while (engine_->stats().running == 0 && engine_->stats().steps == 0) std::this_thread::yield();
+  ASSERT_TRUE(eventually([&] { return engine_->stats().running + engine_->stats().steps > 0; }));
   EXPECT_EQ(ask("GET", "/livez").status, 200);
 }
 
@@ -306,7 +306,7 @@ TEST_F(ServerTest, LivezIsRedWhileNoStepEnds) {
   EXPECT_EQ(ask("GET", "/livez").status, 200);
   Peer peer(server_->port());
   peer.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 14\r\n\r\n{\"prompt\":\"B\"}");
-  while (ask("GET", "/livez").status == 200) std::this_thread::yield();
+  ASSERT_TRUE(eventually([&] { return ask("GET", "/livez").status != 200; }));
   EXPECT_EQ(ask("GET", "/readyz").status, 503);
 }
 
@@ -316,7 +316,7 @@ TEST_F(ServerTest, DrainingFinishesWhatRuns) {
   const std::string body = Json{{"prompt", "B"}, {"max_tokens", 20}, {"ignore_eos", true}}.dump();
   peer.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) +
             "\r\n\r\n" + body);
-  while (engine_->stats().running == 0) std::this_thread::yield();
+  ASSERT_TRUE(eventually([&] { return engine_->stats().running > 0; }));
   server_->set_unready();
   EXPECT_EQ(ask("GET", "/readyz").status, 503);
   EXPECT_EQ(ask("GET", "/livez").status, 200);

@@ -148,8 +148,9 @@ TEST(TraceExport, ACollectorThatIsAwayDelaysNoReplyAndIsCounted) {
   for (const std::string& url : {nobody, refuses.url()}) {
     const TinyServer tiny(traced(url));
     EXPECT_EQ(tiny.complete({{"prompt", "B"}}).status, 200);
-    while (tiny.ask("GET", "/metrics").body.find("octet_trace_spans_dropped_total 1\n") == std::string::npos)
-      std::this_thread::yield();
+    ASSERT_TRUE(eventually([&] {
+      return tiny.ask("GET", "/metrics").body.find("octet_trace_spans_dropped_total 1\n") != std::string::npos;
+    }));
   }
 }
 

@@ -149,6 +149,15 @@ OCTET_SIMD Ints constant_lanes() {
   (std::make_integer_sequence<int, kLanes>{});
 }
 
+// Lane i is lane kIndex(i) of a and, from kLanes on, of b.
+template <auto kIndex, typename Vector>
+OCTET_SIMD Vector shuffle(Vector a, Vector b) {
+  return [&]<int... kLane>(std::integer_sequence<int, kLane...>) {
+    return __builtin_shufflevector(a, b, kIndex(kLane)...);
+  }
+  (std::make_integer_sequence<int, kLanes>{});
+}
+
 // Lanes with index >= part.count are `other`.
 OCTET_SIMD Floats keep(Floats v, Part part, Floats other) {
   const Ints lane = constant_lanes<[](int i) { return i; }>();
@@ -182,8 +191,7 @@ OCTET_SIMD auto across(Vector v, const Join& join) {
   if constexpr (kWidth == 0) {
     return v[0];
   } else {
-    const Ints partner = constant_lanes<[](int lane) { return lane ^ kWidth; }>();
-    return across<kWidth / 2>(join(v, (Vector)__builtin_shuffle(v, partner)), join);
+    return across<kWidth / 2>(join(v, shuffle<[](int lane) { return lane ^ kWidth; }>(v, v)), join);
   }
 }
 OCTET_SIMD float sum(Floats v) {
@@ -200,13 +208,11 @@ OCTET_SIMD float largest(Floats v) {  // NaN propagates
 template <int kWidth = 1>
 OCTET_SIMD void transpose(Floats (&row)[kLanes]) {
   constexpr int w = kWidth;
-  const Ints low = constant_lanes<[](int i) { return (i & w) ? kLanes + i - w : i; }>();
-  const Ints high = constant_lanes<[](int i) { return (i & w) ? kLanes + i : i + w; }>();
   for (int r = 0; r < kLanes; ++r) {
     if (r & kWidth) continue;
     const Floats a = row[r], b = row[r + kWidth];
-    row[r] = __builtin_shuffle(a, b, low);
-    row[r + kWidth] = __builtin_shuffle(a, b, high);
+    row[r] = shuffle<[](int i) { return (i & w) ? kLanes + i - w : i; }>(a, b);
+    row[r + kWidth] = shuffle<[](int i) { return (i & w) ? kLanes + i : i + w; }>(a, b);
   }
   if constexpr (2 * kWidth < kLanes) transpose<2 * kWidth>(row);
 }

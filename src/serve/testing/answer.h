@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "serve/testing/eventually.h"
 #include "serve/testing/peer.h"
 
 namespace octet::serve {

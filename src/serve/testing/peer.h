@@ -50,11 +50,13 @@ class Peer {
     }
     return text_;
   }
+  // Whether the other end closes; false: it is silent for 20 s.
   bool ends() {
     while (more()) {
     }
-    return true;
+    return ended_;
   }
+  const std::string& text() const { return text_; }
   void reset() { text_.clear(); }
 
  private:
@@ -64,10 +66,11 @@ class Peer {
     if (::poll(&poll, 1, 20'000) <= 0) return false;
     const ssize_t count = ::recv(socket_, block, sizeof(block), 0);
     if (count > 0) text_.append(block, static_cast<size_t>(count));
+    ended_ = count <= 0;
     return count > 0;
   }
   int socket_ = -1;
-  bool connected_ = false;
+  bool connected_ = false, ended_ = false;
   std::string text_;
 };
 

@@ -59,10 +59,8 @@ void rotate_halves(const T* x, T* y, int64_t pairs, const float* cosines, const 
 // Neighbours: the same with a partner one lane away and the sign in the sines.
 template <typename T>
 void rotate_neighbours(const T* x, T* y, int64_t pairs, const float* cosines, const float* sines) {
-  Ints partner{};
-  for (int i = 0; i < simd::kLanes; ++i) partner[i] = i ^ 1;
   simd::for_lanes(2 * pairs, [&](int64_t i, auto lanes) {
-    const Floats v = simd::load(x + i, lanes), other = __builtin_shuffle(v, partner);
+    const Floats v = simd::load(x + i, lanes), other = simd::shuffle<[](int lane) { return lane ^ 1; }>(v, v);
     simd::store(y + i, simd::fma(v, simd::load(cosines + i, lanes), other * simd::load(sines + i, lanes)), lanes);
   });
 }
