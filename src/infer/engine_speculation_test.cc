@@ -12,8 +12,8 @@ constexpr int64_t kVocab = 61;
 
 EngineOptions always(int64_t draft_tokens = 5) { return {.draft_tokens = draft_tokens, .draft_adaptive = false}; }
 
-std::unique_ptr<EngineLoop> drafting_engine(FakeOptions fake, EngineOptions options = always(), uint64_t wrong = 4,
-                                            int64_t fail_at = 0) {
+std::unique_ptr<EngineLoop> drafting_engine(FakeOptions fake, const EngineOptions& options = always(),
+                                            uint64_t wrong = 4, int64_t fail_at = 0) {
   fake.limits = with_drafts(fake.limits);
   return test_engine(fake, options, std::make_unique<FakeDrafter>(kVocab, wrong, fail_at));
 }
