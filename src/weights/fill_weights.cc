@@ -70,8 +70,7 @@ void fill_beside(Executor& executor, const QuantizedParam& param, const ParamVie
 void fill_quantized(Executor& executor, const QuantizedParam& param, const ParamView& view) {
   const QuantizeRule& rule = param.rule;
   const bool beside = (view.zero.empty() || param.zero) && (view.columns.empty() || param.columns);
-  const bool as_stored =
-      view.dtype == rule.format && !view.scale_inv.empty() && view.layout == rule.layout && beside;
+  const bool as_stored = view.dtype == rule.format && !view.scale_inv.empty() && view.layout == rule.layout && beside;
   fill_beside(executor, param, as_stored ? &view : nullptr);
   if (as_stored) {
     fill_values(executor, param.codes, view);

@@ -130,7 +130,8 @@ PackedTensors::PackedTensors(const TensorSource& tensors, const ModelConfig& con
 const TensorType& PackedTensors::expect(const std::string& name, const std::string& owner, const TensorType& want) {
   const TensorType* type = tensors_.find_type(name);
   check(type != nullptr, ErrorCode::kCorrupt, "{}: {} has no tensor {}", where_, owner, name);
-  const bool dtype = want.dtype == DType::kF32 ? is_float(type->dtype) && !is_fp8(type->dtype) : type->dtype == want.dtype;
+  const bool dtype =
+      want.dtype == DType::kF32 ? is_float(type->dtype) && !is_fp8(type->dtype) : type->dtype == want.dtype;
   check(dtype && (type->shape == want.shape || want.shape == Shape{2}), ErrorCode::kCorrupt,
         "{}: {} is {}, quantization_config and config.json want {}", where_, name, to_string(*type), to_string(want));
   parts_.insert(name);
@@ -160,8 +161,8 @@ PackedTensors::Linear PackedTensors::read_linear(const std::string& module, cons
       expect(linear.zeros, module, plain ? TensorType{DType::kI8, {n, g}} : TensorType{DType::kI32, {words(n), g}});
   } else {
     const bool awq = scheme_.method == PackedMethod::kAwq;
-    check(n % per == 0 && k % per == 0, ErrorCode::kUnsupported, "{}: {} is {}x{}, which words of {} do not hold", where_,
-          module, n, k, per);
+    check(n % per == 0 && k % per == 0, ErrorCode::kUnsupported, "{}: {} is {}x{}, which words of {} do not hold",
+          where_, module, n, k, per);
     linear.codes = module + ".qweight", linear.scales = module + ".scales", linear.zeros = module + ".qzeros";
     expect(linear.codes, module, {DType::kI32, awq ? Shape{k, n / per} : Shape{k / per, n}});
     expect(linear.scales, module, {DType::kF32, {g, n}});
@@ -174,7 +175,8 @@ PackedTensors::Linear PackedTensors::read_linear(const std::string& module, cons
   }
   if (!linear.zeros.empty()) {
     const TensorView zeros = tensors_.read(linear.zeros);
-    for (int64_t i = 0; i < n * g && !linear.has_zeros; ++i) linear.has_zeros = zero_at(linear, zeros, i / g, i % g) != 0;
+    for (int64_t i = 0; i < n * g && !linear.has_zeros; ++i)
+      linear.has_zeros = zero_at(linear, zeros, i / g, i % g) != 0;
   }
   return linear;
 }
@@ -198,12 +200,14 @@ std::vector<int32_t> PackedTensors::sorted_columns(const std::string& name, int6
 
 int PackedTensors::zero_at(const Linear& linear, const TensorView& zeros, int64_t n, int64_t g) const {
   constexpr int kPlaces[] = {0, 4, 1, 5, 2, 6, 3, 7};  // of outputs in a word of AWQ
-  if (zeros.type.dtype == DType::kI8) return static_cast<int8_t>(zeros.bytes[static_cast<size_t>(n * zeros.type.shape[1] + g)]);
+  if (zeros.type.dtype == DType::kI8)
+    return static_cast<int8_t>(zeros.bytes[static_cast<size_t>(n * zeros.type.shape[1] + g)]);
   const auto* words = reinterpret_cast<const uint32_t*>(zeros.bytes.data());
   const int bits = code_bits(scheme_.format), per = 32 / bits;
   const bool compressed = scheme_.method == PackedMethod::kCompressed;
   const int64_t place = scheme_.method == PackedMethod::kAwq ? kPlaces[n % per] : n % per;
-  const uint32_t word = compressed ? words[n / per * zeros.type.shape[1] + g] : words[g * (linear.outputs / per) + n / per];
+  const uint32_t word =
+      compressed ? words[n / per * zeros.type.shape[1] + g] : words[g * (linear.outputs / per) + n / per];
   const int stored = static_cast<int>(word >> place * bits & ((1u << bits) - 1));
   return stored + static_cast<int>(scheme_.zero_bias) - (1 << (bits - 1));
 }
@@ -241,9 +245,10 @@ ParamView PackedTensors::view(const CheckpointTensor& tensor, size_t i, const st
     const int64_t n = view.first_row + row / view.run_rows * run_stride + row % view.run_rows;
     for (int64_t group = 0; group < g; ++group) {
       const bool by_row = scheme_.method == PackedMethod::kCompressed;
-      const auto scale = static_cast<float>(load_element(scales.type.dtype, scales.bytes.data(),
-                                                         by_row ? n * g + group : group * linear.outputs + n));
-      check(std::isfinite(scale), ErrorCode::kCorrupt, "{}: {} holds {}: a scale is finite", where_, linear.scales, scale);
+      const auto scale = static_cast<float>(
+          load_element(scales.type.dtype, scales.bytes.data(), by_row ? n * g + group : group * linear.outputs + n));
+      check(std::isfinite(scale), ErrorCode::kCorrupt, "{}: {} holds {}: a scale is finite", where_, linear.scales,
+            scale);
       const auto at = static_cast<size_t>(group * view.rows + row);  // [K/G, N], of whole rows [N]
       view.scale_inv[at] = scale;
       if (!linear.has_zeros) continue;

@@ -17,11 +17,11 @@ enum class PackedMethod : uint8_t { kGptq, kAwq, kCompressed };
 
 struct PackedScheme {
   PackedMethod method = PackedMethod::kGptq;
-  DType format = DType::kI4;  // or kI8
+  DType format = DType::kI4;                  // or kI8
   ScaleLayout layout = ScaleLayout::kRow128;  // kRow, kRow32, kRow64
-  int64_t zero_bias = 0;         // added to stored zero points: 1 in GPTQ's first layout
-  bool symmetric = true;         // compressed-tensors: no zero points are stored
-  bool int8_activations = false;  // a token; else weights alone are quantized
+  int64_t zero_bias = 0;                      // added to stored zero points: 1 in GPTQ's first layout
+  bool symmetric = true;                      // compressed-tensors: no zero points are stored
+  bool int8_activations = false;              // a token; else weights alone are quantized
 };
 
 // Nothing where config.json describes no such weights. Throws kUnsupported naming the field whose value is not run.
@@ -29,8 +29,8 @@ std::optional<PackedScheme> parse_packing(const std::string& json_text, const st
 
 class PackedTensors {
  public:
-  // Checks presence, type and shape of what belongs to codes, and reads the groups of columns; throws kCorrupt naming the
-  // tensor.
+  // Checks presence, type and shape of what belongs to codes, and reads the groups of columns; throws kCorrupt naming
+  // the tensor.
   PackedTensors(const TensorSource& tensors, const ModelConfig& config, const PackedScheme& scheme,
                 const std::string& where);
 

@@ -68,8 +68,7 @@ class HuggingFaceWeights : public WeightSource {
     config_ = parse_hugging_face_config(text, config_path);
     special_ = read_special_tokens(folder);
     const std::optional<PackedScheme> packing = parse_packing(text, config_path);
-    const std::optional<FolderQuantization> scheme =
-        packing ? std::nullopt : parse_quantization(text, config_path);
+    const std::optional<FolderQuantization> scheme = packing ? std::nullopt : parse_quantization(text, config_path);
     tensors_ = open_safetensors(folder);
     settle_head(config_, *tensors_, folder);
     if (packing) packed_ = std::make_unique<PackedTensors>(*tensors_, config_, *packing, folder);
@@ -139,8 +138,7 @@ class HuggingFaceWeights : public WeightSource {
     }
     for (const std::string& name : tensors_->names())
       check(known.contains(name) || is_ignored_tensor(config_, name) ||
-                (quantized_ != nullptr && quantized_->is_scale(name)) ||
-                (packed_ != nullptr && packed_->is_part(name)),
+                (quantized_ != nullptr && quantized_->is_scale(name)) || (packed_ != nullptr && packed_->is_part(name)),
             ErrorCode::kUnsupported, "{}: tensor {} is not part of a {} model of this config.json", folder_, name,
             config_.architecture);
   }

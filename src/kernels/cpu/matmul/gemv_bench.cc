@@ -74,7 +74,8 @@ void grouped_rows(benchmark::State& state, int64_t m, int64_t n, int64_t k) {
     group_gemm(x.data(), m, weights, output, scratch);
   }
   state.SetBytesProcessed(state.iterations() * bytes);
-  state.counters["ops"] = benchmark::Counter(2e0 * static_cast<double>(m * n * k), benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["ops"] =
+      benchmark::Counter(2e0 * static_cast<double>(m * n * k), benchmark::Counter::kIsIterationInvariantRate);
 }
 
 [[maybe_unused]] const bool kRegistered = [] {

@@ -49,11 +49,11 @@ Ints16 shifts(const int8_t* zero) {
   typedef int8_t Bytes __attribute__((vector_size(16)));
   Bytes bytes;
   std::memcpy(&bytes, zero, sizeof bytes);
-  return _mm512_add_epi32(eight, (__m512i)__builtin_convertvector(bytes, simd::Ints));
+  return _mm512_add_epi32(eight, (__m512i) __builtin_convertvector(bytes, simd::Ints));
 }
 Floats16 add_group(Floats16 total, Ints16 sums, Ints16 shift, int32_t x_sum, const float* scales) {
   const __m512i exact = _mm512_sub_epi32(sums, _mm512_mullo_epi32(shift, _mm512_set1_epi32(x_sum)));
-  const auto sum = (__m512)__builtin_convertvector((simd::Ints)exact, simd::Floats);
+  const auto sum = (__m512) __builtin_convertvector((simd::Ints)exact, simd::Floats);
   return _mm512_fmadd_ps(sum, _mm512_loadu_ps(scales), total);
 }
 void store(Floats16 total, float* to) { _mm512_storeu_ps(to, total); }
