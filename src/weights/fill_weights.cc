@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -42,7 +43,7 @@ void fill_rows(Executor& executor, const LogicalState& tensor, int64_t rows, int
 
 void fill_values(Executor& executor, const LogicalState& tensor, const ParamView& view) {
   const DType dtype = tensor.type.dtype;
-  const int64_t row_bytes = view.cols * dtype_bytes(dtype);
+  const int64_t row_bytes = storage_bytes(dtype, view.cols);
   fill_rows(executor, tensor, view.rows, 1, [&](int64_t first, int64_t rows, std::byte* to) {
     parallel_for(rows, row_grain(view), [&](int64_t begin, int64_t end) {
       read_rows(view, first + begin, end - begin, dtype, to + begin * row_bytes);
@@ -50,10 +51,28 @@ void fill_values(Executor& executor, const LogicalState& tensor, const ParamView
   });
 }
 
+// Zero points and the order of columns of codes: as they are stored, or of codes made here.
+void fill_beside(Executor& executor, const QuantizedParam& param, const ParamView* stored) {
+  if (param.zero) {
+    std::vector<int8_t> zero(static_cast<size_t>(param.zero->type.shape.elements()), 0);
+    if (stored != nullptr && !stored->zero.empty()) zero = stored->zero;
+    write_logical(executor, *param.zero, std::as_bytes(std::span(zero)));
+  }
+  if (param.columns) {
+    std::vector<int32_t> columns(static_cast<size_t>(param.cols()));
+    std::iota(columns.begin(), columns.end(), 0);
+    if (stored != nullptr && !stored->columns.empty()) columns = stored->columns;
+    write_logical(executor, *param.columns, std::as_bytes(std::span(columns)));
+  }
+}
+
 // Codes as they are stored where they are what is wanted, else quantized on the way.
 void fill_quantized(Executor& executor, const QuantizedParam& param, const ParamView& view) {
   const QuantizeRule& rule = param.rule;
-  if (view.dtype == rule.format && !view.scale_inv.empty() && view.layout == rule.layout) {
+  const bool beside = (view.zero.empty() || param.zero) && (view.columns.empty() || param.columns);
+  const bool as_stored = view.dtype == rule.format && !view.scale_inv.empty() && view.layout == rule.layout && beside;
+  fill_beside(executor, param, as_stored ? &view : nullptr);
+  if (as_stored) {
     fill_values(executor, param.codes, view);
     return write_scales(executor, param, view.scale_inv);
   }
@@ -81,13 +100,13 @@ std::vector<float> initial_values(const Node& node, int64_t count, uint64_t seed
 
 constexpr int64_t kPool = 4'194'301;  // a prime: the rows of a matrix differ
 
-// Int8 codes have steps of one where floats of 0.02 would all be zeros: their scale_inv makes up for it.
-constexpr float kInt8Scale = 1000;
+// Integer codes have steps of one where floats of 0.02 would all be zeros: their scale_inv makes up for it.
+float integer_scale(DType dtype) { return dtype == DType::kI8 ? 1000 : dtype == DType::kI4 ? 100 : 1; }
 
 // Every element of a norm's weight, a bias or scales.
 double vector_value(const Program& program, const LogicalState& tensor) {
   if (tensor.role == StateRole::kScaleInv)
-    return find_logical_state(program, tensor.param, StateRole::kCodes).type.dtype == DType::kI8 ? 1 / kInt8Scale : 1;
+    return 1 / integer_scale(find_logical_state(program, tensor.param, StateRole::kCodes).type.dtype);
   const Node* leaf = find_leaf(program, tensor.state);
   return leaf != nullptr && leaf->attrs.get_or<std::string>("init", "") == "ones" ? 1 : 0;
 }
@@ -175,7 +194,6 @@ void fill_random_weights(Executor& executor, uint64_t seed) {
     const bool scales = tensor.role == StateRole::kScaleInv;
     if (tensor.role != StateRole::kMaster && tensor.role != StateRole::kCodes && !scales) continue;
     const DType dtype = tensor.type.dtype;
-    const int64_t width = dtype_bytes(dtype);
     if (tensor.type.shape.rank() == 1 || scales) {
       std::vector<std::byte> bytes(static_cast<size_t>(tensor.type.bytes()));
       const double value = vector_value(executor.program(), tensor);
@@ -185,15 +203,16 @@ void fill_random_weights(Executor& executor, uint64_t seed) {
     }
     std::vector<std::byte>& pool = pools[dtype];
     if (pool.empty()) {
-      pool.resize(static_cast<size_t>(kPool * width));
+      const int64_t count = dtype == DType::kI4 ? kPool - 1 : kPool;
+      pool.resize(static_cast<size_t>(storage_bytes(dtype, count)));
       std::vector<float> scaled = normal;
-      if (dtype == DType::kI8)
-        for (float& value : scaled) value *= kInt8Scale;
-      convert(DType::kF32, scaled.data(), dtype, pool.data(), kPool);
+      for (float& value : scaled) value *= integer_scale(dtype);
+      convert(DType::kF32, scaled.data(), dtype, pool.data(), count);
     }
+    const int64_t width = dtype == DType::kI4 ? 1 : dtype_bytes(dtype), offset = storage_bytes(dtype, tensor.at.offset);
     fill_logical(executor, tensor, width, [&](int64_t at, std::span<std::byte> to) {
       for (size_t done = 0; done < to.size();) {
-        const size_t from = (static_cast<size_t>(tensor.at.offset * width + at) + done) % pool.size();
+        const size_t from = (static_cast<size_t>(offset + at) + done) % pool.size();
         const size_t piece = std::min(to.size() - done, pool.size() - from);
         std::memcpy(to.data() + done, pool.data() + from, piece);
         done += piece;

@@ -91,17 +91,52 @@ void gather(const ParamView& view, const std::byte* from, int64_t rows, std::byt
   if (width == 8) as(uint64_t{});
 }
 
+// Rows [first, first + rows) of a packed view as codes row after row, two's complement, columns in the view's order.
+void unpack(const ParamView& view, int64_t first, int64_t rows, std::byte* to) {
+  constexpr int kPlaces[] = {0, 4, 1, 5, 2, 6, 3, 7};  // of outputs in a word of AWQ
+  const auto* words = reinterpret_cast<const uint32_t*>(view.data);
+  const int bits = view.dtype == DType::kI4 ? 4 : 8, per_word = 32 / bits;
+  const int64_t row_words = (view.cols + per_word - 1) / per_word, row_bytes = storage_bytes(view.dtype, view.cols);
+  const auto code = [&](int64_t n, int64_t k) -> uint32_t {
+    switch (view.packing) {
+      case Packing::kAlongInputs: return words[k / per_word * view.packed_rows + n] >> k % per_word * bits;
+      case Packing::kAlongOutputs: return words[k * (view.packed_rows / 8) + n / 8] >> kPlaces[n % 8] * 4;
+      default: return words[n * row_words + k / per_word] >> k % per_word * bits;
+    }
+  };
+  const uint32_t sign = uint32_t{1} << (bits - 1);
+  std::memset(to, 0, static_cast<size_t>(rows * row_bytes));
+  for (int64_t p = 0; p < view.cols; ++p) {
+    const int64_t k = view.columns.empty() ? p : view.columns[static_cast<size_t>(p)];
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t row = first + r;
+      const int64_t n = view.first_row + row / view.run_rows * view.run_stride + row % view.run_rows;
+      const uint32_t value = code(n, k) ^ sign;
+      if (bits == 8)
+        to[r * row_bytes + p] = static_cast<std::byte>(value);
+      else
+        to[r * row_bytes + p / 2] |= static_cast<std::byte>((value & 15) << p % 2 * 4);
+    }
+  }
+}
+
 bool is_contiguous(const ParamView& view) { return view.col_stride == 1 && view.row_stride == view.cols; }
 
 // fn(values, row, rows): all rows asked for, in their type, one after the other, in blocks that a cache holds.
 template <typename Fn>
 void for_blocks(const ParamView& view, int64_t first, int64_t count, const Fn& fn) {
-  const int64_t block = row_grain(view), row_bytes = view.cols * dtype_bytes(view.dtype);
-  const bool direct = is_contiguous(view);
+  const bool packed = view.packing != Packing::kNone;
+  const int64_t block = row_grain(view), row_bytes = storage_bytes(view.dtype, view.cols);
+  const bool direct = is_contiguous(view) && !packed;
   const auto buffer =
       std::make_unique_for_overwrite<std::byte[]>(direct ? 0 : static_cast<size_t>(std::min(block, count) * row_bytes));
   for (int64_t at = first; at < first + count; at += block) {
     const int64_t length = std::min(block, first + count - at);
+    if (packed) {
+      unpack(view, at, length, buffer.get());
+      fn(buffer.get(), at, length);
+      continue;
+    }
     for_runs(view, at, length, [&](const std::byte* values, int64_t row, int64_t rows) {
       if (direct) return fn(values, row, rows);
       gather(view, values, rows, buffer.get());
@@ -114,7 +149,15 @@ void for_blocks(const ParamView& view, int64_t first, int64_t count, const Fn& f
 void to_floats(const ParamView& view, const std::byte* block, int64_t row, int64_t rows, std::vector<float>& values) {
   values.resize(static_cast<size_t>(rows * view.cols));
   convert(view.dtype, block, DType::kF32, values.data(), rows * view.cols);
-  if (!view.scale_inv.empty()) apply_scales(values, view.scale_inv, row, rows, view.rows, view.cols, view.layout);
+  if (!view.scale_inv.empty())
+    apply_scales(values, view.scale_inv, row, rows, view.rows, view.cols, view.layout, view.zero);
+  if (view.columns.empty()) return;
+  std::vector<float> sorted(static_cast<size_t>(view.cols));
+  for (int64_t r = 0; r < rows; ++r) {  // back to the parameter's order
+    float* of_row = values.data() + r * view.cols;
+    std::copy_n(of_row, view.cols, sorted.begin());
+    for (size_t p = 0; p < sorted.size(); ++p) of_row[view.columns[p]] = sorted[p];
+  }
 }
 
 }  // namespace
@@ -188,7 +231,7 @@ int64_t row_grain(const ParamView& view) {
 }
 
 void read_rows(const ParamView& view, int64_t first, int64_t count, DType to_dtype, void* to) {
-  const int64_t row_bytes = view.cols * dtype_bytes(to_dtype);
+  const int64_t row_bytes = storage_bytes(to_dtype, view.cols);
   auto* out = static_cast<std::byte*>(to);
   const bool scaled = !view.scale_inv.empty() && to_dtype != view.dtype;
   std::vector<float> values;
@@ -203,7 +246,7 @@ void read_rows(const ParamView& view, int64_t first, int64_t count, DType to_dty
 }
 
 void read_all(const ParamView& view, DType to_dtype, void* to) {
-  const int64_t row_bytes = view.cols * dtype_bytes(to_dtype);
+  const int64_t row_bytes = storage_bytes(to_dtype, view.cols);
   parallel_for(view.rows, row_grain(view), [&](int64_t begin, int64_t end) {
     read_rows(view, begin, end - begin, to_dtype, static_cast<std::byte*>(to) + begin * row_bytes);
   });

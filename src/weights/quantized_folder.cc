@@ -6,45 +6,24 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "ir/facts.h"
+#include "weights/config_field.h"
 
 namespace octet {
 namespace {
 
 using Json = nlohmann::json;
 
-// A field of the configuration, with the path that errors name.
-struct Field {
-  const Json& json;
-  std::string path;
-
-  Field operator[](const char* key) const {
-    static const Json kNull;
-    const auto it = json.is_object() ? json.find(key) : json.end();
-    return {json.is_object() && it != json.end() ? *it : kNull, path + "." + key};
-  }
-  [[noreturn]] void refuse(const std::string& supported) const {
-    fail(ErrorCode::kUnsupported, "{} is {} (supported: {})", path, json.dump(), supported);
-  }
-  void want(const Json& value) const {
-    if (json != value) refuse(value.dump());
-  }
-  void want_absent_or(const Json& value) const {
-    if (!json.is_null() && json != value) refuse(value.dump());
-  }
-  std::string text() const { return json.is_string() ? json.get<std::string>() : ""; }
-};
-
-void check_e4m3(const Field& scheme) {
+void check_e4m3(const ConfigField& scheme) {
   scheme["type"].want("float");
   scheme["num_bits"].want(8);
   scheme["symmetric"].want_absent_or(true);
 }
 
-ScaleLayout weight_layout(const Field& weights) {
+ScaleLayout weight_layout(const ConfigField& weights) {
   if (!weights.json.is_object()) weights.refuse("an FP8 scheme");
   check_e4m3(weights);
   weights["dynamic"].want_absent_or(false);
-  const Field strategy = weights["strategy"];
+  const ConfigField strategy = weights["strategy"];
   if (strategy.text() == "channel") return ScaleLayout::kRow;
   if (strategy.text() == "tensor") return ScaleLayout::kTensor;
   if (strategy.text() != "block") strategy.refuse("channel, tensor, block");
@@ -52,10 +31,10 @@ ScaleLayout weight_layout(const Field& weights) {
   return ScaleLayout::kTile128;
 }
 
-ActivationScales activation_scales(const Field& activations) {
+ActivationScales activation_scales(const ConfigField& activations) {
   if (!activations.json.is_object()) activations.refuse("an FP8 scheme: weights alone in FP8 are not run");
   check_e4m3(activations);
-  const Field strategy = activations["strategy"], dynamic = activations["dynamic"];
+  const ConfigField strategy = activations["strategy"], dynamic = activations["dynamic"];
   if (!dynamic.json.is_boolean()) dynamic.refuse("true, false");
   const bool as_it_comes = dynamic.json.get<bool>();
   if (strategy.text() == "token" && as_it_comes) return ActivationScales::kToken;
@@ -68,19 +47,19 @@ ActivationScales activation_scales(const Field& activations) {
   strategy.refuse("token, tensor, group of 128");
 }
 
-FolderQuantization compressed_tensors(const Field& config) {
+FolderQuantization compressed_tensors(const ConfigField& config) {
   FolderQuantization result;
-  const Field format = config["format"];
+  const ConfigField format = config["format"];
   if (format.text() != "float-quantized") format.refuse("float-quantized");
-  const Field groups = config["config_groups"];
+  const ConfigField groups = config["config_groups"];
   if (!groups.json.is_object() || groups.json.size() != 1) groups.refuse("one group");
-  const Field group = groups[groups.json.begin().key().c_str()];
+  const ConfigField group = groups[groups.json.begin().key().c_str()];
   group["targets"].want({"Linear"});
   group["output_activations"].want_absent_or(nullptr);
   group["format"].want_absent_or("float-quantized");
   result.weights = weight_layout(group["weights"]);
   result.activations = activation_scales(group["input_activations"]);
-  const Field cache = config["kv_cache_scheme"];
+  const ConfigField cache = config["kv_cache_scheme"];
   if (!cache.json.is_null()) {
     check_e4m3(cache);
     cache["strategy"].want("tensor");
@@ -88,15 +67,15 @@ FolderQuantization compressed_tensors(const Field& config) {
     result.kv_cache = true;
   }
   for (const char* key : {"sparsity_config", "transform_config"}) {
-    const Field field = config[key];
+    const ConfigField field = config[key];
     if (!field.json.is_null() && !field.json.empty()) field.refuse("none");
   }
   return result;
 }
 
-FolderQuantization method_fp8(const Field& config) {
+FolderQuantization method_fp8(const ConfigField& config) {
   config["fmt"].want_absent_or("e4m3");
-  const Field scheme = config["activation_scheme"], blocks = config["weight_block_size"];
+  const ConfigField scheme = config["activation_scheme"], blocks = config["weight_block_size"];
   if (scheme.text() != "dynamic" && scheme.text() != "static") scheme.refuse("dynamic, static");
   if (blocks.json.is_null()) {
     return {.weights = ScaleLayout::kTensor,
@@ -148,9 +127,9 @@ std::optional<FolderQuantization> parse_quantization(const std::string& json_tex
   check(json.is_object(), ErrorCode::kCorrupt, "{}: not a JSON object", where);
   const auto found = json.find("quantization_config");
   if (found == json.end() || found->is_null()) return std::nullopt;
-  const Field config{*found, where + ": quantization_config"};
+  const ConfigField config{*found, where + ": quantization_config"};
   check(found->is_object(), ErrorCode::kCorrupt, "{} is not an object", config.path);
-  const Field method = config["quant_method"];
+  const ConfigField method = config["quant_method"];
   FolderQuantization result;
   if (method.text() == "compressed-tensors") {
     result = compressed_tensors(config);

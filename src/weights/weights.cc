@@ -11,6 +11,7 @@
 #include "base/threads.h"
 #include "exec/logical_states.h"
 #include "io/safetensors.h"
+#include "weights/packed_folder.h"
 #include "weights/quantized_folder.h"
 
 namespace octet {
@@ -74,9 +75,11 @@ class HuggingFaceWeights : public WeightSource {
     std::string config_path = folder + "/config.json", text = read_file(config_path, kMaxConfigBytes);
     config_ = parse_hugging_face_config(text, config_path);
     special_ = read_special_tokens(folder);
-    const std::optional<FolderQuantization> scheme = parse_quantization(text, config_path);
+    const std::optional<PackedScheme> packing = parse_packing(text, config_path);
+    const std::optional<FolderQuantization> scheme = packing ? std::nullopt : parse_quantization(text, config_path);
     tensors_ = open_safetensors(folder);
     settle_head(config_, *tensors_, folder);
+    if (packing) packed_ = std::make_unique<PackedTensors>(*tensors_, config_, *packing, folder);
     if (scheme) quantized_ = std::make_unique<QuantizedTensors>(*tensors_, config_, *scheme, folder);
     check_tensors();
     if (path_exists(folder + "/scales.safetensors"))
@@ -86,6 +89,8 @@ class HuggingFaceWeights : public WeightSource {
   ParamView view(const std::string& param, const Shape& shape) const override {
     const auto found = places_.find(param);
     check(found != places_.end(), ErrorCode::kInternal, "no checkpoint tensor holds parameter {}", param);
+    if (const auto& [tensor, i] = found->second.front(); packed_ != nullptr && packed_->holds(tensor.name))
+      return packed_->view(tensor, i, folder_ + ": " + param);
     std::vector<ParamView> parts;
     for (const auto& [tensor, i] : found->second)
       parts.push_back(view_of(tensor, i, tensors_->read(tensor.name), folder_ + ": " + param));
@@ -97,6 +102,7 @@ class HuggingFaceWeights : public WeightSource {
   }
 
   std::optional<Recipe> recipe() const override {
+    if (packed_ != nullptr) return packed_->recipe();
     if (quantized_ == nullptr) return std::nullopt;
     return quantized_->recipe();
   }
@@ -117,6 +123,20 @@ class HuggingFaceWeights : public WeightSource {
     const ParamShapes params = param_shapes(config_);
     std::set<std::string> known;
     for (const CheckpointTensor& tensor : checkpoint_tensors(config_)) {
+      const auto place = [&](const std::string& name) {
+        known.insert(name);
+        for (size_t i = 0; i < tensor.params.size(); ++i) {
+          Place& at = places_[tensor.params[i]].emplace_back(tensor, i);
+          at.tensor.name = name;
+          check(packed_ == nullptr || !packed_->holds(name) || places_[tensor.params[i]].size() == 1,
+                ErrorCode::kUnsupported,
+                "{}: tensor {}: experts in integer codes are not supported (want them in 16 bits)", folder_, name);
+        }
+      };
+      if (packed_ != nullptr && packed_->holds(tensor.name)) {
+        place(tensor.name);
+        continue;
+      }
       std::string name = find_tensor(*tensors_, config_, tensor.name);
       check(!name.empty(), ErrorCode::kCorrupt, "{}: tensor {} is missing", folder_, tensor.name);
       const TensorType& type = *tensors_->find_type(name);
@@ -128,15 +148,11 @@ class HuggingFaceWeights : public WeightSource {
                 type.dtype == DType::kF64,
             ErrorCode::kUnsupported, "{}: tensor {} is {} (supported: f64 f32 bf16 f16)", folder_, name,
             dtype_name(type.dtype));
-      known.insert(name);
-      for (size_t i = 0; i < tensor.params.size(); ++i) {
-        Place& place = places_[tensor.params[i]].emplace_back(tensor, i);
-        place.tensor.name = name;
-      }
+      place(name);
     }
     for (const std::string& name : tensors_->names())
       check(known.contains(name) || is_ignored_tensor(config_, name) ||
-                (quantized_ != nullptr && quantized_->is_scale(name)),
+                (quantized_ != nullptr && quantized_->is_scale(name)) || (packed_ != nullptr && packed_->is_part(name)),
             ErrorCode::kUnsupported, "{}: tensor {} is not part of a {} model of this config.json", folder_, name,
             config_.architecture);
   }
@@ -144,6 +160,7 @@ class HuggingFaceWeights : public WeightSource {
   std::string folder_;
   std::unique_ptr<TensorSource> tensors_;
   std::unique_ptr<QuantizedTensors> quantized_;  // null: nothing in FP8
+  std::unique_ptr<PackedTensors> packed_;        // null: nothing in integers
   std::unique_ptr<TensorSource> scales_;
   struct Place {
     CheckpointTensor tensor;  // under the name the folder has
@@ -216,10 +233,17 @@ std::unique_ptr<WeightSource> open_weights(const std::string& path) {
   return open_llama2c(path);
 }
 
-Recipe serving_recipe(const WeightSource& source, const std::string& name, const std::string& otherwise) {
-  if (!name.empty()) return parse_recipe(name);
+Recipe serving_recipe(const WeightSource& source, const std::string& name, const std::string& otherwise,
+                      Device device) {
   const std::optional<Recipe> stored = source.recipe();
-  return stored ? *stored : parse_recipe(otherwise);
+  const bool groups = stored && stored->scaling == Scaling::kGroup;
+  if (name.empty() && !groups) return stored ? *stored : parse_recipe(otherwise);
+  Recipe recipe = parse_recipe(!name.empty() ? name : device == Device::kCuda ? "w4a8" : stored->name);
+  if (groups && recipe.scaling == Scaling::kGroup) {
+    recipe.weights = stored->weights;
+    recipe.decisions = stored->decisions;
+  }
+  return recipe;
 }
 
 std::vector<float> read_parameter(const TensorSource& tensors, const ModelConfig& config, const std::string& param,

@@ -22,6 +22,14 @@
 
 namespace octet {
 
+// How integer codes lie in the int32 words of published folders, unsigned; bits are those of the view's dtype.
+enum class Packing : uint8_t {
+  kNone,
+  kAlongInputs,   // words [K / n, N]: GPTQ
+  kAlongOutputs,  // words [K, N / 8], outputs 0 2 4 6 1 3 5 7 from the lowest bits on: AWQ
+  kRows,          // words [N, ceil(K / n)]: compressed-tensors
+};
+
 // A parameter where it lies in its source: a mapped file's tensor, some of its rows (q, k and v in one tensor), its
 // columns (GPT-2's linears are stored [in, out]). Values are read by rows and converted on the way; no copy of a whole
 // tensor is made. Functions of views are serial unless they say otherwise: callers split the rows.
@@ -33,9 +41,16 @@ struct ParamView {
   // In elements. Rows lie in runs of run_rows; those of a run are row_stride apart, the beginnings of runs run_stride.
   int64_t row_stride = 1, col_stride = 1, run_rows = 0, run_stride = 0;
   std::vector<const std::byte*> runs = {};  // where each begins, of a parameter that lies in several tensors
-  // Of FP8 codes: a value is a code by its scale.
+  // Of codes: a value is a code, less its zero point, by its scale.
   ScaleLayout layout = ScaleLayout::kTensor;
   std::vector<float> scale_inv;
+  // Of integer codes: zero points beside the scales, or none; which column of the parameter each column of codes is,
+  // where they are sorted by group.
+  std::vector<int8_t> zero;
+  std::vector<int32_t> columns;
+  // Packed: `data` is the whole tensor's, of packed_rows outputs; strides count its rows, of which first_row is ours.
+  Packing packing = Packing::kNone;
+  int64_t first_row = 0, packed_rows = 0;
 
   int64_t elements() const { return rows * cols; }
 };
@@ -48,8 +63,8 @@ ParamView stacked(const std::vector<ParamView>& parts);
 ParamView view_of(DType dtype, const void* data, int64_t rows, int64_t cols, const std::string& name = "");
 ParamView transposed(const ParamView& view);
 
-// Rows [first, first + count) as `to_dtype` [count, cols]: as they are where that is their type, else with scales
-// applied. Throws kCorrupt naming the first value that is not finite, codes included.
+// Rows [first, first + count) as `to_dtype` [count, cols]: codes as they are (in their order of columns) where that is
+// their type, else with scales applied. Throws kCorrupt naming the first value that is not finite, codes included.
 void read_rows(const ParamView& view, int64_t first, int64_t count, DType to_dtype, void* to);
 // All rows, by all threads.
 void read_all(const ParamView& view, DType to_dtype, void* to);
@@ -100,8 +115,10 @@ std::unique_ptr<WeightSource> open_weights(const std::string& path);
 // kCorrupt when the sizes are absurd or the file's length disagrees with them.
 std::unique_ptr<WeightSource> open_llama2c(const std::string& path);
 
-// The recipe of this name; "": as the source is stored (its FP8 scheme, else `otherwise`).
-Recipe serving_recipe(const WeightSource& source, const std::string& name, const std::string& otherwise = "fp32");
+// The recipe of this name; "": as the source is stored (its scheme, else `otherwise`). Recipes of weights by groups run
+// a source's own codes where it has them, and a source of weights alone w4i8 on CPUs and w4a8 on GPUs.
+Recipe serving_recipe(const WeightSource& source, const std::string& name, const std::string& otherwise = "fp32",
+                      Device device = Device::kCpu);
 
 // Every param of the model; and the shape a checkpoint tensor must have, from its parameters'.
 using ParamShapes = std::map<std::string, Shape>;

@@ -166,7 +166,7 @@ void add_shared(CLI::App& command, Options& o) {
   add_device_option(command, o.engine.device);
   add_verbose_option(command);
   command.add_option("--recipe", o.engine.recipe,
-                     "fp32, bf16, fp8-current, int8, ... (default: the folder's, or bf16)");
+                     "fp32, bf16, fp8-current, int8, w4i8, ... (default: the folder's, or bf16)");
   command.add_option("--kv-cache", o.engine.kv_cache, "f32, bf16 or e4m3 (default: the folder's, or the recipe's)");
   add_policy(command, o);
   command.add_option("--context", o.engine.context, "longest sequence (default: the model's)")->check(not_negative());

@@ -22,8 +22,10 @@ void add_tokenizer_option(CLI::App& command, std::string& tokenizer) {
 }
 
 void add_recipe_option(CLI::App& command, std::string& recipe) {
-  command.add_option("--recipe", recipe,
-                     "fp32, tf32, bf16, fp8-current, fp8-delayed, fp8-block, int8 (default: the folder's, else fp32)");
+  command.add_option(
+      "--recipe", recipe,
+      "fp32, tf32, bf16, fp8-current, fp8-delayed, fp8-block, int8, w4a8, w4i8, w4a16 (default: the folder's, "
+      "else fp32)");
 }
 
 void add_device_option(CLI::App& command, std::string& device) {

@@ -91,6 +91,9 @@ Target cpu_target() {
   target.allow(Producer::kGated, {kCore, kAmax, kQuantize});
   target.allow(Producer::kGatedGrad, {kCore});
   target.integer_products = interpreter_target().integer_products;  // all, most by their definition alone
+  for (IntegerProduct& product : target.integer_products)
+    if (product.x == DType::kI8 && product.codes == DType::kI4)
+      product.order = "rows16", product.rows = 16, product.cols = 8;
   return target;
 }
 

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/threads.h"
 #include "kernels/cpu/matmul/gemm.h"
+#include "kernels/cpu/matmul/group_gemm.h"
 #include "kernels/cpu/simd.h"
 
 namespace octet::cpu {
@@ -58,6 +59,25 @@ void few_rows(benchmark::State& state, DType a_type, DType b_type, int64_t m, in
   state.SetBytesProcessed(state.iterations() * bytes);
 }
 
+// Weights of 4 bits in groups of 128; many rows are a prefill's.
+void grouped_rows(benchmark::State& state, int64_t m, int64_t n, int64_t k) {
+  const int64_t bytes = n * k / 2, matrices = kPoolBytes / bytes;
+  GroupedWeights weights{.outputs = n, .depth = k, .group = 128};
+  std::vector<int8_t> x(static_cast<size_t>(m * k), 3);
+  std::vector<std::byte> scratch(static_cast<size_t>(group_gemm_scratch_bytes((m + 7) / 8 * 8, weights)));
+  std::vector<float> out(static_cast<size_t>(m * n)), scales(static_cast<size_t>(n * k / 128), 0.01f);
+  const GemmOutput output{.data = out.data()};
+  weights.scales = scales.data();
+  int64_t at = 0;
+  for (auto _ : state) {
+    weights.codes = pool() + at++ % matrices * bytes;
+    group_gemm(x.data(), m, weights, output, scratch);
+  }
+  state.SetBytesProcessed(state.iterations() * bytes);
+  state.counters["ops"] =
+      benchmark::Counter(2e0 * static_cast<double>(m * n * k), benchmark::Counter::kIsIterationInvariantRate);
+}
+
 [[maybe_unused]] const bool kRegistered = [] {
   benchmark::RegisterBenchmark("read", read)->UseRealTime();
   struct Types {
@@ -74,6 +94,11 @@ void few_rows(benchmark::State& state, DType a_type, DType b_type, int64_t m, in
       }
     }
   }
+  for (auto [n, k] : {std::pair<int64_t, int64_t>{2048, 2048}, {8192, 2048}, {2048, 8192}})
+    for (int64_t m : {1, 4, 8, 64, 512})
+      benchmark::RegisterBenchmark(fmt::format("groups/i4/{}x{}x{}", m, n, k).c_str(), [=](benchmark::State& state) {
+        grouped_rows(state, m, n, k);
+      })->UseRealTime();
   return true;
 }();
 

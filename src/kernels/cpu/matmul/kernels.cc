@@ -11,6 +11,7 @@
 #include "base/threads.h"
 #include "kernels/cpu/kernel.h"
 #include "kernels/cpu/matmul/gemm.h"
+#include "kernels/cpu/matmul/group_gemm.h"
 #include "kernels/cpu/matmul/onednn_gemm.h"
 
 namespace octet::cpu {
@@ -160,6 +161,27 @@ BoundKernel bind_int8(const Graph& graph, const Node& node) {
   };
 }
 
+// Int8 rows by codes of 4 bits in order rows16.
+BoundKernel bind_groups(const Graph& graph, const Node& node) {
+  const Product product(graph, node);
+  const ScaleLayout layout = parse_scale_layout(node.attr<std::string>("scaling_b"));
+  const int64_t group = layout == ScaleLayout::kRow ? product.k : scale_group(layout);
+  GroupedWeights weights{.outputs = product.n, .depth = product.k, .group = group};
+  if (node.attr<std::string>("order") != "rows16" || product.a_dtype != DType::kI8 || product.b_dtype != DType::kI4 ||
+      product.trans_a || !is_outside(graph, node, 1, "scaling_a") || !product.has_wide_result(node) || group == 0 ||
+      product.k % group != 0 || group_gemm_scratch_bytes(8, weights) > workspace_bytes()) {
+    return nullptr;
+  }
+  return [product, weights, zero = node.operand("b_zero").exists()](const KernelArgs& args) {
+    GroupedWeights given = weights;
+    given.codes = args.in[2].data, given.scales = args.in[3].as<float>();
+    given.zero = zero ? args.in[5].as<int8_t>() : nullptr;
+    GemmOutput out = product.output(args);
+    apply_outside(args.in[1], out, out.row_scale);
+    group_gemm(args.in[0].as<int8_t>(), product.m, given, out, args.workspace);
+  };
+}
+
 BoundKernel bind_scaled(const Graph& graph, const Node& node) {
   const Product product(graph, node);
   if (!product.has_wide_result(node) || !reads_plain_codes(node, product)) return nullptr;
@@ -189,6 +211,7 @@ std::vector<KernelEntry> matmul_kernels() {
           {Op::kMatmul, "matmul_onednn", bind_onednn},
           {Op::kMatmul, "matmul_blocked", bind_own},
           {Op::kScaledMatmul, "scaled_matmul_int8", bind_int8},
+          {Op::kScaledMatmul, "scaled_matmul_groups", bind_groups},
           {Op::kScaledMatmul, "scaled_matmul_blocked", bind_scaled}};
 }
 

@@ -1,0 +1,267 @@
+// Folders with integer weights as others wrote them: each gives what its dequantized weights give, by the interpreter
+// and the CPU, and its own recipe runs its own codes. What is broken or not run is refused by name.
+#include "weights/packed_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/testing/test_data.h"
+#include "eval/verify.h"
+#include "exec/logical_states.h"
+#include "io/safetensors.h"
+
+namespace octet {
+namespace {
+
+constexpr const char* kFolders[] = {"awq_gemm",          "ct_w4a16_asym_g64", "ct_w4a16_sym_g64",
+                                    "gptq_desc_act_g64", "gptq_sym_g64",      "ct_w8a8_int8"};
+
+std::string golden(const std::string& name) { return test_data_path("serving/packed/" + name); }
+
+std::vector<int32_t> input_ids(const std::string& folder) {
+  const TensorSource expected(folder + "/expected.safetensors");
+  const TensorView ids = expected.read("input_ids");  // [2, 24]
+  std::vector<int32_t> first(static_cast<size_t>(ids.type.shape[1]));
+  for (size_t i = 0; i < first.size(); ++i)
+    first[i] = static_cast<int32_t>(load_element(ids.type.dtype, ids.bytes.data(), static_cast<int64_t>(i)));
+  return first;
+}
+
+// Of the last token of the first text.
+std::vector<float> expected_logits(const std::string& folder, const std::string& name = "logits") {
+  const TensorSource expected(folder + "/expected.safetensors");
+  const std::vector<float> all = floats_of(expected.read(name));
+  const Shape shape = expected.read(name).type.shape;  // [2, 24, V]
+  const auto end = all.begin() + shape[1] * shape[2];
+  return {end - shape[2], end};
+}
+
+std::vector<float> logits(const std::string& folder, const std::string& recipe, const Target& target,
+                          int64_t chunk = 64) {
+  const auto weights = open_weights(folder);
+  IncrementalModel decoder(weights->config(), {.recipe = serving_recipe(*weights, recipe),
+                                               .target = target,
+                                               .prefill_chunk = chunk,
+                                               .cache_dtype = DType::kF32});
+  load_weights(*weights, decoder.executor());
+  const auto result = decoder.append(input_ids(folder));
+  return {result.begin(), result.end()};
+}
+
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double most = 0;
+  for (size_t i = 0; i < a.size(); ++i) most = std::max(most, std::fabs(static_cast<double>(a[i] - b[i])));
+  return a.size() == b.size() ? most : INFINITY;
+}
+
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += std::pow(static_cast<double>(a[i] - b[i]), 2);
+    size += std::pow(static_cast<double>(b[i]), 2);
+  }
+  return std::sqrt(difference / size);
+}
+
+// The same of the first text as one graph, by the interpreter, which defines what every op means.
+std::vector<float> interpreted(const std::string& folder, const std::string& recipe) {
+  const auto weights = open_weights(folder);
+  const std::vector<int32_t> ids = input_ids(folder);
+  const auto tokens = static_cast<int64_t>(ids.size());
+  Graph graph("logits");
+  Builder builder(graph);
+  builder.output("logits",
+                 build_logits(builder, weights->config(), {.tokens = tokens, .max_segments = 1, .max_length = tokens}));
+  Program program;
+  program.add_graph(std::move(graph));
+  CompileOptions options{.target = interpreter_target(), .recipe = serving_recipe(*weights, recipe)};
+  const auto executor = make_interpreter(std::move(compile(std::move(program), options).program));
+  load_weights(*weights, *executor);
+  std::ranges::copy(ids, input_as<int32_t>(*executor, "logits", "ids").begin());
+  auto positions = input_as<int32_t>(*executor, "logits", "positions");
+  std::iota(positions.begin(), positions.end(), 0);
+  auto segments = input_as<int32_t>(*executor, "logits", "segments");
+  segments[0] = 0, segments[1] = static_cast<int32_t>(tokens);
+  executor->run("logits");
+  const Graph& planned = executor->program().graph("logits");
+  const int64_t vocab = weights->config().vocab_size;
+  std::vector<float> all(static_cast<size_t>(tokens * vocab));
+  convert(planned.dtype(planned.output("logits")), executor->output("logits", "logits").data(), DType::kF32, all.data(),
+          tokens * vocab);
+  return {all.end() - vocab, all.end()};
+}
+
+TEST(PackedFolder, EqualsItsDequantizedWeights) {
+  for (const char* name : kFolders) {
+    const std::string folder = golden(name);
+    if (folder.empty()) GTEST_SKIP() << missing_test_data("serving/packed");
+    const std::vector<float> expected = expected_logits(folder);
+    EXPECT_LT(largest_difference(logits(folder, "fp32", cpu_target()), expected), 2e-4) << name;
+    EXPECT_LT(largest_difference(interpreted(folder, "fp32"), expected), 2e-4) << name;
+  }
+}
+
+TEST(PackedFolder, RunsItsOwnCodesUnderEveryRecipe) {
+  for (const char* name : kFolders) {
+    const std::string folder = golden(name);
+    if (folder.empty()) GTEST_SKIP() << missing_test_data("serving/packed");
+    const bool w8a8 = std::string(name) == "ct_w8a8_int8";
+    EXPECT_EQ(open_weights(folder)->recipe()->name, w8a8 ? "int8" : "w4i8");
+    const std::vector<float> expected = expected_logits(folder, w8a8 ? "logits_int8_activations" : "logits");
+    EXPECT_LT(distance(logits(folder, "", cpu_target()), expected), 0.05) << name;
+    if (w8a8) continue;
+    EXPECT_LT(distance(interpreted(folder, "w4i8"), expected), 0.05) << name;
+    EXPECT_LT(distance(interpreted(folder, "w4a16"), expected), 0.05) << name;
+    EXPECT_LT(distance(interpreted(folder, "w4a8"), expected), 0.15) << name;
+  }
+}
+
+TEST(PackedFolder, FewRowsAreManyRowsToTheBit) {
+  const std::string folder = golden("gptq_desc_act_g64");
+  if (folder.empty()) GTEST_SKIP() << missing_test_data("serving/packed");
+  const Recipe recipe = *open_weights(folder)->recipe();
+  EXPECT_TRUE(std::ranges::any_of(recipe.decisions, [](const auto& d) { return d.second.weights.sorted_columns; }));
+  EXPECT_EQ(logits(folder, "w4i8", cpu_target(), 64), logits(folder, "w4i8", cpu_target(), 3));
+}
+
+// A quantized folder's states, read in rows, are its codes, whatever order they lie in.
+TEST(PackedFolder, CodesAreReadInRowsWhateverTheirOrder) {
+  const std::string folder = golden("awq_gemm");
+  if (folder.empty()) GTEST_SKIP() << missing_test_data("serving/packed");
+  const auto weights = open_weights(folder);
+  IncrementalModel decoder(weights->config(), {.recipe = *weights->recipe(), .target = cpu_target()});
+  load_weights(*weights, decoder.executor());
+  bool ordered = false;
+  for (const QuantizedParam& param : quantized_params(decoder.executor().program())) {
+    if (param.codes.type.dtype != DType::kI4) continue;
+    ordered |= param.leaf->attrs.has("order");
+    const ParamView view = weights->view(param.param, param.codes.type.shape);
+    std::vector<std::byte> stored(static_cast<size_t>(param.codes.type.bytes())), read(stored.size());
+    read_rows(view, 0, view.rows, DType::kI4, stored.data());
+    read_logical(decoder.executor(), param.codes, read);
+    EXPECT_EQ(read, stored) << param.param;
+  }
+  EXPECT_TRUE(ordered);
+}
+
+// A copy of a folder with another quantization_config.
+class ChangedFolder {
+ public:
+  ChangedFolder(const std::string& from, const std::function<void(nlohmann::json&)>& change) {
+    for (const char* file : {"model.safetensors", "config.json"})
+      std::filesystem::copy_file(from + "/" + file, folder_.file(file));
+    nlohmann::json json = nlohmann::json::parse(read_file(from + "/config.json", 1 << 20));
+    change(json["quantization_config"]);
+    write_file(folder_.file("config.json"), json.dump());
+  }
+  std::string error() const {
+    try {
+      open_weights(folder_.path());
+      return "no error";
+    } catch (const Error& error) {
+      return error.message();
+    }
+  }
+  TempFolder folder_;
+};
+
+TEST(PackedFolder, RefusesByFieldAndValue) {
+  const std::string gptq = golden("gptq_sym_g64"), awq = golden("awq_gemm"), ct = golden("ct_w4a16_sym_g64");
+  if (gptq.empty()) GTEST_SKIP() << missing_test_data("serving/packed");
+  using Json = nlohmann::json;
+  struct Row {
+    const std::string& folder;
+    std::function<void(Json&)> change;
+    const char* message;
+  };
+  const Row rows[] = {
+      {gptq, [](Json& c) { c["bits"] = 3; }, "quantization_config.bits is 3 (supported: 4, 8)"},
+      {gptq, [](Json& c) { c["group_size"] = 48; },
+       "quantization_config.group_size is 48 (supported: -1, 32, 64, 128)"},
+      {gptq, [](Json& c) { c["group_size"] = 32; },
+       ".scales is f16[2,128], quantization_config and config.json want f32[4"},
+      {gptq, [](Json& c) { c["bits"] = 8; },
+       ".qweight is i32[16,128], quantization_config and config.json want i32[32"},
+      {gptq, [](Json& c) { c["checkpoint_format"] = "marlin"; },
+       "checkpoint_format is \"marlin\" (supported: gptq, gptq_v2)"},
+      {gptq, [](Json& c) { c["lm_head"] = true; }, "lm_head is true (supported: false)"},
+      {gptq, [](Json& c) { c["quant_method"] = "bitsandbytes"; }, "quant_method is \"bitsandbytes\""},
+      {awq, [](Json& c) { c["version"] = "gemv"; }, "version is \"gemv\" (supported: \"gemm\")"},
+      {awq, [](Json& c) { c["bits"] = 8; }, "bits is 8 (supported: 4)"},
+      {ct, [](Json& c) { c["config_groups"]["group_0"]["weights"]["strategy"] = "tensor_group"; }, "strategy is"},
+      {ct, [](Json& c) { c["config_groups"]["group_0"]["weights"]["symmetric"] = false; }, "has no tensor"},
+      {ct, [](Json& c) { c["config_groups"]["group_0"]["targets"] = {"re:.*"}; }, "targets is [\"re:.*\"]"},
+      {ct, [](Json& c) { c["format"] = "marlin-24"; }, "format is \"marlin-24\""},
+  };
+  for (const Row& row : rows)
+    EXPECT_NE(ChangedFolder(row.folder, row.change).error().find(row.message), std::string::npos)
+        << ChangedFolder(row.folder, row.change).error();
+}
+
+// GPTQ's second layout stores zero points as they are: one more than the first.
+TEST(PackedFolder, TheLayoutSaysWhatAZeroPointIs) {
+  const std::string folder = golden("gptq_sym_g64");
+  if (folder.empty()) GTEST_SKIP() << missing_test_data("serving/packed");
+  const ChangedFolder second(folder, [](nlohmann::json& c) { c["checkpoint_format"] = "gptq_v2"; });
+  const auto first = open_weights(folder), other = open_weights(second.folder_.path());
+  const ParamView a = first->view("layers.0.attn.q.weight", {128, 128}),
+                  b = other->view("layers.0.attn.q.weight", {128, 128});
+  EXPECT_TRUE(a.zero.empty());
+  ASSERT_FALSE(b.zero.empty());
+  EXPECT_EQ(b.zero[0], -1);
+}
+
+// The bytes of a tensor in a copy of a folder, changed in place.
+std::string error_after(const std::string& folder, const std::string& tensor, size_t at, const std::string& bytes) {
+  const ChangedFolder copy(folder, [](nlohmann::json&) {});
+  const std::string path = copy.folder_.file("model.safetensors");
+  std::string text = read_file(path, 1 << 30);
+  size_t begin = 0;
+  {
+    const TensorSource source(path);
+    const TensorView view = source.read(tensor);
+    begin = text.find(std::string(reinterpret_cast<const char*>(view.bytes.data()), view.bytes.size()));
+  }
+  text.replace(begin + at, bytes.size(), bytes);
+  write_file(path, text);
+  try {
+    const auto weights = open_weights(copy.folder_.path());
+    weights->view("layers.0.attn.q.weight", {128, 128});
+    return "no error";
+  } catch (const Error& error) {
+    return error.message();
+  }
+}
+
+TEST(PackedFolder, RefusesBrokenTensorsByName) {
+  const std::string folder = golden("gptq_desc_act_g64"), q = "model.layers.0.self_attn.q_proj";
+  if (folder.empty()) GTEST_SKIP() << missing_test_data("serving/packed");
+  EXPECT_NE(error_after(folder, q + ".g_idx", 0, std::string("\x07\0\0\0", 4)).find("has group 7 at 0, there are 2"),
+            std::string::npos);
+  EXPECT_NE(error_after(folder, q + ".scales", 0, std::string("\0\x7c", 2)).find(".scales holds inf"),
+            std::string::npos);
+  const ChangedFolder cut(folder, [](nlohmann::json&) {});
+  const std::string path = cut.folder_.file("model.safetensors"), text = read_file(path, 1 << 30);
+  write_file(path, text.substr(0, text.size() - 64));
+  EXPECT_NE(cut.error(), "no error");
+}
+
+// A folder without codes, quantized while it is read: groups of 128, or what divides K.
+TEST(PackedFolder, PlainFoldersAreQuantizedWhileTheyAreRead) {
+  const std::string folder = golden("reference_fp16");
+  if (folder.empty()) GTEST_SKIP() << missing_test_data("serving/packed");
+  const std::vector<float> expected = expected_logits(folder);
+  const std::vector<float> made = logits(folder, "w4i8", cpu_target());
+  EXPECT_LT(distance(made, expected), 0.4);
+  EXPECT_GT(distance(made, expected), 0.01);
+}
+
+}  // namespace
+}  // namespace octet
