@@ -239,6 +239,9 @@ void check_compress_options(const WeightSource& source, const CompressRule& rule
       source.config().architecture != "llama" || !source.config().rope.interleaved, ErrorCode::kUnsupported,
       "a llama2.c file turns neighbouring elements of heads, folders halves of them: quantize the Hugging Face folder "
       "of this model");
+  check(source.config().experts.count == 0, ErrorCode::kUnsupported,
+        "{}: {} experts a layer: folders of mixtures are quantized to FP8 (--to fp8) alone",
+        source.config().architecture, source.config().experts.count);
   const ParamShapes shapes = param_shapes(source.config());
   const LinearLayout layout = linear_layout(source.config());
   for (const std::string& word : rule.keep)

@@ -84,6 +84,10 @@ struct Wanted {
   const char *model, *pooling, *output;
 };
 
+void PrintTo(const Wanted& wanted, std::ostream* out) {
+  *out << wanted.model << " " << wanted.pooling << " " << wanted.output;
+}
+
 class EncoderResults : public testing::TestWithParam<Wanted> {};
 
 TEST_P(EncoderResults, AreThoseOfTransformers) {

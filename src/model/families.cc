@@ -18,12 +18,12 @@ Family bert_family(), roberta_family(), xlm_roberta_family();
 namespace {
 
 const std::vector<Family>& families() {
-  static const std::vector<Family> rows = {gpt2_family(),  gpt_bigcode_family(), gptj_family(),     gpt_neox_family(),
-                                           opt_family(),   bloom_family(),       falcon_family(),   mpt_family(),
-                                           phi_family(),   llama_family(),       mistral_family(),  qwen2_family(),
-                                           qwen3_family(), gemma_family(),       glm_family(),      mixtral_family(),
-                                           olmoe_family(), qwen2_moe_family(),   qwen3_moe_family(),
-                                           bert_family(),  roberta_family(),     xlm_roberta_family()};
+  static const std::vector<Family> rows = {
+      gpt2_family(),    gpt_bigcode_family(), gptj_family(),      gpt_neox_family(),  opt_family(),
+      bloom_family(),   falcon_family(),      mpt_family(),       phi_family(),       llama_family(),
+      mistral_family(), qwen2_family(),       qwen3_family(),     gemma_family(),     glm_family(),
+      mixtral_family(), olmoe_family(),       qwen2_moe_family(), qwen3_moe_family(), bert_family(),
+      roberta_family(), xlm_roberta_family()};
   return rows;
 }
 

@@ -2,6 +2,8 @@
 // every recipe and cache type against the CPU's runner.
 #include <gtest/gtest.h>
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "base/testing/test_data.h"
@@ -109,6 +111,17 @@ std::vector<double> logprobs(Runner& runner, Text text) {
 // bf16: activations rounded after sums in another order. FP8: a sum that is off by one bf16 step may round to the
 // adjacent code, so two devices are two samples of the recipe's rounding noise: within sqrt(2) of the CPU's distance
 // from float32 (docs/numerics.md).
+void expect_near(const std::vector<double>& got, const std::vector<double>& want, const std::vector<double>& exact,
+                 const Recipe& recipe) {
+  double bound = 0.05;
+  if (recipe.scaling != Scaling::kNone && is_code(recipe.forward_format)) {
+    double noise = 0;
+    for (size_t i = 0; i < want.size(); ++i) noise = std::max(noise, std::abs(want[i] - exact[i]));
+    bound = std::sqrt(2.0) * noise;
+  }
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], bound);
+}
+
 TEST_P(ServingOnGpu, RecipesAndCachesAgreeWithTheCpu) {
   struct Case {
     const char* recipe;
@@ -120,17 +133,36 @@ TEST_P(ServingOnGpu, RecipesAndCachesAgreeWithTheCpu) {
   for (const Case& c : {Case{"bf16", DType::kBF16}, Case{"fp8-current", DType::kBF16}, Case{"bf16", DType::kE4M3}}) {
     auto gpu = make_runner(*weights_, options_of(cuda_target(), c.recipe, c.cache));
     auto cpu = make_runner(*weights_, options_of(cpu_target(), c.recipe, c.cache));
-    const std::vector<double> got = logprobs(*gpu, text), want = logprobs(*cpu, text);
-    double bound = 0.05;
-    if (parse_recipe(c.recipe).scaling != Scaling::kNone) {
-      double noise = 0;
-      for (size_t i = 0; i < want.size(); ++i) noise = std::max(noise, std::abs(want[i] - exact[i]));
-      bound = std::sqrt(2.0) * noise;
-    }
-    for (size_t i = 0; i < want.size(); ++i)
-      EXPECT_NEAR(got[i], want[i], bound) << c.recipe << " cache " << dtype_name(c.cache);
+    SCOPED_TRACE(fmt::format("{} cache {}", c.recipe, dtype_name(c.cache)));
+    expect_near(logprobs(*gpu, text), logprobs(*cpu, text), exact, parse_recipe(c.recipe));
   }
 }
+
+// Weights of four bits by groups, with zero points and sorted columns; q, k and v, gate and up are one product each.
+class PackedOnGpu : public testing::TestWithParam<const char*> {};
+
+TEST_P(PackedOnGpu, AgreesWithTheCpu) {
+  std::string why;
+  if (!cuda_available(&why)) GTEST_SKIP() << why;
+  const std::string folder = test_data_path(std::string("serving/packed/") + GetParam());
+  if (folder.empty()) GTEST_SKIP() << missing_test_data(GetParam());
+  const auto weights = open_weights(folder);
+  Text text{{}, 0, 0};
+  while (text.tokens.size() < kPrompt) text.tokens.push_back(7 + 13 * static_cast<int32_t>(text.tokens.size()));
+  const std::vector<double> exact =
+      logprobs(*make_runner(*weights, options_of(cpu_target(), "fp32", DType::kF32)), text);
+  for (const char* recipe : {"w4a8", "w4a16"}) {
+    auto gpu = make_runner(*weights, options_of(cuda_target(), recipe, DType::kBF16));
+    auto cpu = make_runner(*weights, options_of(cpu_target(), recipe, DType::kBF16));
+    SCOPED_TRACE(recipe);
+    expect_near(logprobs(*gpu, text), logprobs(*cpu, text), exact, parse_recipe(recipe));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Folders, PackedOnGpu,
+                         testing::Values("awq_gemm", "ct_w4a16_asym_g64", "ct_w4a16_sym_g64", "gptq_desc_act_g64",
+                                         "gptq_sym_g64", "reference_fp16"),
+                         [](const auto& info) { return std::string(info.param); });
 
 // Rope and cache appends of a layer fused or unfused: the same bits.
 TEST_P(ServingOnGpu, FusedAppendsChangeNoBit) {

@@ -117,7 +117,7 @@ void add_embed_command(CLI::App& app) {
   EngineOptions& engine = options->engine;
   auto* command = app.add_subcommand("embed", "Embeddings of texts by an encoder, or by a decoder's last token");
   command->footer(R"(Examples:
-  octet embed path/to/minilm texts.txt > embeddings.jsonl            {"index": 0, "embedding": [...]} a line
+  octet embed path/to/minilm texts.txt > embeddings.jsonl
   octet embed path/to/bge questions.jsonl --text-key question --prompt query --dimensions 256 --out vectors.jsonl
   echo 'a text' | octet embed path/to/qwen3-embedding - --pooling last --json)");
   add_model_option(*command, options->model);

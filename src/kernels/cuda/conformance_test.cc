@@ -29,6 +29,11 @@ constexpr double kTensorCoreError = 0x1p-8;
 const cpu::Tolerance kFastAccumulation{
     .relative = 0, .absolute = 0.06, .reason = "2^-10 of the largest result, about 60, at K up to 144"};
 
+// So do those of a group of codes by integers, at most 128 products.
+const cpu::Tolerance kShortSums{.relative = 0x1p-8,
+                                .absolute = 0x1p-8,
+                                .reason = "2^-11 of the largest result, about 8, and the result's rounding"};
+
 bool on_tensor_cores(const KernelEntry& entry) {
   const std::string_view name = entry.name;
   return name.find("attention") != name.npos && (name.ends_with("_mma") || name.ends_with("_cudnn"));
@@ -44,6 +49,7 @@ bool is_left_out(const KernelEntry& entry) {
 
 cpu::Tolerance tolerance_of(const KernelEntry& entry, const cpu::Case& c) {
   if (entry.name == std::string_view("scaled_grouped_matmul_wgmma")) return kFastAccumulation;
+  if (entry.name == std::string_view("scaled_matmul_int4") && c.inputs[0].dtype == DType::kE4M3) return kShortSums;
   if (!on_tensor_cores(entry)) return c.tolerance;
   return entry.op == Op::kAttentionGrad ? kTensorCoreAttentionGrad : kTensorCoreAttention;
 }

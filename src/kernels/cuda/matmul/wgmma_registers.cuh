@@ -15,21 +15,21 @@ namespace octet::cuda::wgmma {
 #define OCTET_NAMES_4 "%0,%1,%2,%3"
 #define OCTET_NAMES_8 \
   OCTET_NAMES_4       \
-      ","             \
-      "%4,%5,%6,%7"
+  ","                 \
+  "%4,%5,%6,%7"
 #define OCTET_NAMES_16 \
   OCTET_NAMES_8        \
-      ","              \
-      "%8,%9,%10,%11,%12,%13,%14,%15"
+  ","                  \
+  "%8,%9,%10,%11,%12,%13,%14,%15"
 #define OCTET_NAMES_32 \
   OCTET_NAMES_16       \
-      ","              \
-      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define OCTET_NAMES_64                                                                                                \
-  OCTET_NAMES_32                                                                                                      \
-      ","                                                                                                             \
-      "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%" \
-      "59,%60,%61,%62,%63"
+  ","                  \
+  "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define OCTET_NAMES_64                                                                                            \
+  OCTET_NAMES_32                                                                                                  \
+  ","                                                                                                             \
+  "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%" \
+  "59,%60,%61,%62,%63"
 // a0 .. a3, b, accumulate: operands after the sums
 #define OCTET_WGMMA(shape, type, transposed, count, a0, a1, a2, a3, bd, acc)                        \
   asm volatile("{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, " acc                            \
