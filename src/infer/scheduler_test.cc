@@ -164,7 +164,7 @@ TEST(Scheduler, DraftsSaveSteps) {
   o.max_logit_rows = 16;
   Scheduler scheduler(o, blocks);
   const SequenceId id = scheduler.submit({.prompt = {1, 2, 3}, .max_tokens = 9}, 0).id;
-  const auto commit = [&](std::vector<int32_t> tokens) {
+  const auto commit = [&](const std::vector<int32_t>& tokens) {
     std::vector<SampledToken> results;
     for (int32_t token : tokens) results.push_back({id, token});
     scheduler.commit(scheduler.stats().steps, results);

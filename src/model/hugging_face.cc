@@ -139,7 +139,7 @@ class TensorList {
 
 // "Qwen3Model" of "Qwen3ForCausalLM": the class without a head.
 std::string bare_class(const Family& family) {
-  const std::string name = family.class_name;
+  std::string name = family.class_name;
   for (const std::string_view suffix : {"ForCausalLM", "LMHeadModel"})
     if (name.ends_with(suffix)) return name.substr(0, name.size() - suffix.size()) + "Model";
   return name;

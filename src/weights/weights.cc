@@ -126,7 +126,7 @@ class HuggingFaceWeights : public WeightSource {
       const auto place = [&](const std::string& name) {
         known.insert(name);
         for (size_t i = 0; i < tensor.params.size(); ++i) {
-          Place& at = places_[tensor.params[i]].emplace_back(tensor, i);
+          Place& at = places_[tensor.params[i]].emplace_back(Place{tensor, i});
           at.tensor.name = name;
           check(packed_ == nullptr || !packed_->holds(name) || places_[tensor.params[i]].size() == 1,
                 ErrorCode::kUnsupported,

@@ -147,15 +147,29 @@ TEST_P(PackedOnGpu, AgreesWithTheCpu) {
   const std::string folder = test_data_path(std::string("serving/packed/") + GetParam());
   if (folder.empty()) GTEST_SKIP() << missing_test_data(GetParam());
   const auto weights = open_weights(folder);
-  Text text{{}, 0, 0};
-  while (text.tokens.size() < kPrompt) text.tokens.push_back(7 + 13 * static_cast<int32_t>(text.tokens.size()));
-  const std::vector<double> exact =
-      logprobs(*make_runner(*weights, options_of(cpu_target(), "fp32", DType::kF32)), text);
+  const auto of_texts = [&](const Target& target, const char* recipe, DType cache) {
+    std::vector<double> all;
+    for (int32_t seed = 0; seed < 10; ++seed) {
+      Text text{{}, 0, 0};
+      while (text.tokens.size() < kPrompt)
+        text.tokens.push_back((7 + 31 * seed + 13 * static_cast<int32_t>(text.tokens.size())) % 320);
+      const std::vector<double> some = logprobs(*make_runner(*weights, options_of(target, recipe, cache)), text);
+      all.insert(all.end(), some.begin(), some.end());
+    }
+    return all;
+  };
+  const std::vector<double> exact = of_texts(cpu_target(), "fp32", DType::kF32);
+  // As far from float32 as the CPU's, by the root of the mean square: the farthest one is left to chance.
+  const auto error = [&](const Target& target, const char* recipe) {
+    const std::vector<double> got = of_texts(target, recipe, DType::kBF16);
+    double sum = 0;
+    for (size_t i = 0; i < got.size(); ++i) sum += (got[i] - exact[i]) * (got[i] - exact[i]);
+    return std::sqrt(sum / static_cast<double>(got.size()));
+  };
   for (const char* recipe : {"w4a8", "w4a16"}) {
-    auto gpu = make_runner(*weights, options_of(cuda_target(), recipe, DType::kBF16));
-    auto cpu = make_runner(*weights, options_of(cpu_target(), recipe, DType::kBF16));
-    SCOPED_TRACE(recipe);
-    expect_near(logprobs(*gpu, text), logprobs(*cpu, text), exact, parse_recipe(recipe));
+    const double cpu = error(cpu_target(), recipe), gpu = error(cuda_target(), recipe);
+    EXPECT_LT(gpu, 1.5 * cpu) << recipe;
+    EXPECT_GT(gpu, cpu / 1.5) << recipe;
   }
 }
 
