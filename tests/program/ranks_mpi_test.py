@@ -65,7 +65,7 @@ def main():
         for victim in (0, int(ranks) - 1):
             for number, how in ((signal.SIGKILL, "has ended or closed its connection"), (signal.SIGSTOP, f"was silent for {TIMEOUT} s")):
                 status, said = strike(octet, work / f"{number.name}_{victim}", ranks, common, victim, number)
-                want = rf"octet: .*rank {victim} of {ranks} on \S+ {how}; it was in step \d+, graph train \(number \d+ of its run\)"
+                want = rf"octet: .*rank {victim} of {ranks} on \S+ {how}; it was in step \d+, graph (train|checkpoint) \(number \d+ of its run\)"
                 assert status != 0 and re.search(want, said), f"want '{want}':\n{said}"
         status, said = strike(octet, work / "terminated", ranks, common, int(ranks) - 1, signal.SIGTERM)
         assert status == 0 and newest_checkpoint(work / "terminated/out"), said
