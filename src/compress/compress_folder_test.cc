@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/testing/distance.h"
 #include "base/testing/test_data.h"
 #include "compress/packed_tensors.h"
 #include "compress/testing/random_weights.h"
@@ -36,15 +37,6 @@ std::vector<float> logits(const WeightSource& weights) {
   load_weights(weights, model.executor());
   const auto made = model.append(some_ids(9, weights.config().vocab_size, 3));
   return {made.begin(), made.end()};
-}
-
-double distance(const std::vector<float>& a, const std::vector<float>& b) {
-  double difference = 0, size = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
-    size += std::pow(static_cast<double>(b[i]), 2);
-  }
-  return std::sqrt(difference / size);
 }
 
 std::string message_of(const std::function<void()>& call) {
@@ -81,7 +73,7 @@ TEST(CompressFolder, EveryFamilyIsNearItself) {
       }
       // A random model of two layers carries errors of a tenth (4 bits) and a hundredth (8) on; unrelated ones are 1.4
       // apart.
-      EXPECT_LT(distance(logits(*open_packed(out.path())), plain), bits == 4 ? 0.5 : 0.05)
+      EXPECT_LT(relative_distance(logits(*open_packed(out.path())), plain), bits == 4 ? 0.5 : 0.05)
           << name << " " << compress_method_name(method);
       EXPECT_FALSE(has_interrupted_run(out.path()));
     }

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/testing/distance.h"
 #include "compress/calibration_run.h"
 #include "compress/compress_layer.h"
 #include "compress/testing/random_weights.h"
@@ -28,15 +29,6 @@ std::vector<float> run(const Graph& graph, const WeightSource& weights, const st
   return {y.begin(), y.end()};
 }
 
-double distance(const std::vector<float>& a, const std::vector<float>& b) {
-  double difference = 0, size = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
-    size += std::pow(static_cast<double>(b[i]), 2);
-  }
-  return std::sqrt(difference / size);
-}
-
 TEST(LayerGraphs, LayersInTurnAreTheModel) {
   for (const std::string& name : architectures()) {
     const ModelConfig config = small_model(name);
@@ -52,7 +44,7 @@ TEST(LayerGraphs, LayersInTurnAreTheModel) {
     for (const Node& node : whole.nodes())
       if ((node.op == Op::kLayerNorm || node.op == Op::kRmsNorm) && node.layer < 0 && node.inputs[0] != Value::none())
         whole.outputs() = {{"y", node.inputs[0]}};
-    EXPECT_LT(distance(x, run(whole, weights)), 1e-6) << name;
+    EXPECT_LT(relative_distance(x, run(whole, weights)), 1e-6) << name;
   }
 }
 
@@ -97,7 +89,7 @@ TEST(LayerGraphs, FoldedScalesChangeNothing) {
     std::vector<float> x(static_cast<size_t>(kLength * config.hidden));
     Philox rng(2);
     for (float& value : x) value = static_cast<float>(rng.normal());
-    EXPECT_LT(distance(run(layer.graph, edited, x), run(layer.graph, weights, x)), 1e-5) << name;
+    EXPECT_LT(relative_distance(run(layer.graph, edited, x), run(layer.graph, weights, x)), 1e-5) << name;
   }
 }
 

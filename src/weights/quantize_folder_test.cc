@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/testing/distance.h"
 #include "base/testing/test_data.h"
 #include "eval/verify.h"
 #include "exec/logical_states.h"
@@ -45,15 +46,6 @@ std::vector<float> logits(const WeightSource& weights, const Recipe& recipe, std
   return {result.begin(), result.end()};
 }
 
-double distance(const std::vector<float>& a, const std::vector<float>& b) {
-  double difference = 0, size = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
-    size += std::pow(static_cast<double>(b[i]), 2);
-  }
-  return std::sqrt(difference / size);
-}
-
 const std::vector<int32_t> kPrompt = {3, 17, 42, 9, 28, 5, 11};
 
 TEST(QuantizeFolder, WhatIsWrittenIsWhatQuantizingWhileLoadingMakes) {
@@ -82,10 +74,10 @@ TEST(QuantizeFolder, WhatIsWrittenIsWhatQuantizingWhileLoadingMakes) {
       }
       // A wrong scale or place would make the logits unrelated (1.4); rounding to E4M3, up to 1/16 an operand, through
       // two layers of a random model is measured at 0.17 under one scale a tensor.
-      EXPECT_LT(distance(from_folder, plain), 0.25) << name << " " << scale_layout_name(weights);
+      EXPECT_LT(relative_distance(from_folder, plain), 0.25) << name << " " << scale_layout_name(weights);
       EXPECT_EQ(from_folder, logits(*stored, *stored->recipe(), kPrompt, /*chunk=*/3)) << "chunks change no codes";
-      EXPECT_LT(distance(logits(*stored, parse_recipe("fp32"), kPrompt), plain), 0.25) << "dequantized";
-      EXPECT_LT(distance(logits(*stored, parse_recipe("int8"), kPrompt), plain), 0.25) << "quantized anew";
+      EXPECT_LT(relative_distance(logits(*stored, parse_recipe("fp32"), kPrompt), plain), 0.25) << "dequantized";
+      EXPECT_LT(relative_distance(logits(*stored, parse_recipe("int8"), kPrompt), plain), 0.25) << "quantized anew";
     }
   }
 }
@@ -112,7 +104,7 @@ TEST(QuantizeFolder, FusedLinearsStayWhereTheyWere) {
       const bool transposed = after->find_type(tensor + "_scale")->shape[0] != codes.type.shape[0];
       for (int64_t i = 0; i < codes.type.shape.elements(); ++i)
         stored[static_cast<size_t>(i)] *= scales[transposed ? i % cols : i / cols];
-      EXPECT_LT(distance(stored, {values, values + stored.size()}), 0.05) << name << " " << tensor;
+      EXPECT_LT(relative_distance(stored, {values, values + stored.size()}), 0.05) << name << " " << tensor;
       ++compared;
     }
     EXPECT_GT(compared, 0) << name;
@@ -139,13 +131,14 @@ TEST(QuantizeFolder, ExpertsWithOneScaleEachAreReadByRows) {
   ASSERT_EQ(view.scale_inv.size(), 320u);
   EXPECT_EQ(view.scale_inv[0], view.scale_inv[79]);
   EXPECT_NE(view.scale_inv[79], view.scale_inv[80]);
-  EXPECT_LT(distance(stored->read(up, experts), source->read(up, experts)), 0.05);
+  EXPECT_LT(relative_distance(stored->read(up, experts), source->read(up, experts)), 0.05);
   const auto plain = logits(*source, parse_recipe("fp32"), kPrompt);
-  EXPECT_LT(distance(logits(*stored, *stored->recipe(), kPrompt), plain), 0.25);
+  EXPECT_LT(relative_distance(logits(*stored, *stored->recipe(), kPrompt), plain), 0.25);
   quantize_folder(
       *source, folder, out.path() + "/static",
       {.scheme = {.activations = ActivationScales::kStatic}, .rest = DType::kF32, .amax = some_amax(source->config())});
-  EXPECT_LT(distance(logits(*open_weights(out.path() + "/static"), parse_recipe("fp8-delayed"), kPrompt), plain), 1);
+  EXPECT_LT(
+      relative_distance(logits(*open_weights(out.path() + "/static"), parse_recipe("fp8-delayed"), kPrompt), plain), 1);
   EXPECT_THROW(quantize_folder(*source, folder, out.path() + "/blocks",
                                {.scheme = {.weights = ScaleLayout::kTile128, .activations = ActivationScales::kBlock}}),
                Error);
@@ -198,7 +191,8 @@ TEST(QuantizeFolder, Llama2cFilesBecomeFoldersThatSayTheSame) {
   quantize_folder(*source, out.path(), out.path(), {.rest = DType::kF32});
   const auto stored = open_weights(out.path());
   const auto plain = logits(*source, parse_recipe("fp32"), kPrompt);
-  EXPECT_LT(distance(logits(*stored, parse_recipe("fp32"), kPrompt), plain), 0.1) << "a trained model: rounding only";
+  EXPECT_LT(relative_distance(logits(*stored, parse_recipe("fp32"), kPrompt), plain), 0.1)
+      << "a trained model: rounding only";
 }
 
 TEST(QuantizeFolder, EveryEndOfATextGoesAlong) {
