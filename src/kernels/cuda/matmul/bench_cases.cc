@@ -100,6 +100,20 @@ std::vector<Case> matmul_bench_cases() {
       cases.push_back(fp8_product(role, name + "_block", true));
     }
   }
+  for (const int64_t tokens : {1, 16, 64, 512}) {  // weights of four bits by groups of 128
+    for (const Role& role : {Role{"fprop", tokens, 14336, 4096}, Role{"fprop", tokens, 4096, 14336}}) {
+      for (const DType x : {kE4M3, kBF16}) {
+        Case c = fp8_product(role, fmt::format("{}x{}x{}_int4_{}", role.m, role.n, role.k, dtype_name(x)), false);
+        c.inputs[0] = normal(x, {role.m, role.k});
+        c.inputs[2] = {.dtype = DType::kI4, .shape = {role.n, role.k}, .fill = [](Philox&, auto&) {}};
+        c.inputs[3] = ones({role.k / 128, role.n});
+        if (x == kE4M3) c.inputs[1] = ones({role.m}), c.attrs.set("scaling_a", std::string("row"));
+        c.attrs.set("scaling_b", std::string("1x128"));
+        c.attrs.set("order", std::string(x == kE4M3 ? "wgmma_x8" : "wgmma_x16"));
+        cases.push_back(c);
+      }
+    }
+  }
   return cases;
 }
 

@@ -8,6 +8,7 @@
 
 #include <cooperative_groups.h>
 
+#include "kernels/cuda/common/operand.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/matmul/int4.h"
@@ -23,8 +24,7 @@ inline constexpr int kRows = static_cast<int>(kInt4Rows), kDepth = static_cast<i
 inline constexpr int kCodeBytes = kRows * kDepth / 2, kMaxStages = 8;
 inline constexpr int kSumStride = kRows + 4;  // floats, of a row of x, where blocks join
 
-// T: type of x, e4m3 or bf16.
-template <typename T>
+template <typename T>  // of x, e4m3 or bf16
 inline constexpr DType kType = sizeof(T) == 1 ? DType::kE4M3 : DType::kBF16;
 template <typename T, int kTokens, int kGroup>
 struct Shape {
@@ -209,12 +209,6 @@ __device__ __forceinline__ void multiply_tiles(uint32_t base, int stages, int st
   }
 }
 
-__device__ __forceinline__ float load_number(const void* data, DType dtype, int64_t i) {
-  if (dtype == DType::kF32) return static_cast<const float*>(data)[i];
-  if (dtype == DType::kBF16) return to_float(static_cast<const bf16*>(data)[i]);
-  return to_float(static_cast<const f16*>(data)[i]);
-}
-
 // Four neighbouring columns of a row of y.
 __device__ __forceinline__ void store_result(const Int4Product& p, int64_t row, int64_t col, float4 sum) {
   float y[4] = {sum.x, sum.y, sum.z, sum.w};
@@ -222,15 +216,18 @@ __device__ __forceinline__ void store_result(const Int4Product& p, int64_t row, 
     const float scale = p.x_scale[p.x_scale_rows ? row : 0];
     unroll<4>([&](int i) { y[i] *= scale; });
   }
-  if (p.c != nullptr) unroll<4>([&](int i) { y[i] += load_number(p.c, p.out_dtype, row * p.n + col + i); });
-  if (p.bias != nullptr) unroll<4>([&](int i) { y[i] += load_number(p.bias, p.bias_dtype, col + i); });
+  const auto add = [&](const void* data, DType dtype, int64_t at) {
+    float more[4];
+    load({const_cast<void*>(data), dtype}, at, more);
+    unroll<4>([&](int i) { y[i] += more[i]; });
+  };
+  if (p.c != nullptr) add(p.c, p.out_dtype, row * p.n + col);
+  if (p.bias != nullptr) add(p.bias, p.bias_dtype, col);
   for (int i = 0; i < p.part_count; ++i) {
     const GemvPart& part = p.parts[i];
     if (col < part.begin || col >= part.end || part.out == nullptr) continue;
     const int64_t at = row * (part.end - part.begin) + col - part.begin;
-    if (p.out_dtype == DType::kF32) store(static_cast<float*>(part.out) + at, y);
-    if (p.out_dtype == DType::kBF16) store(static_cast<bf16*>(part.out) + at, y);
-    if (p.out_dtype == DType::kF16) store(static_cast<f16*>(part.out) + at, y);
+    store({part.out, p.out_dtype}, at, y);
   }
 }
 
