@@ -43,7 +43,7 @@ const KernelEntry& select_kernel(const Graph& graph, const Node& node) {
 }
 
 void copy_tensor(const Tensor& from, const Tensor& to, cudaStream_t stream) {
-  if (from.data == to.data) return;
+  if (to.data == nullptr || from.data == to.data) return;  // a result that nobody reads is not made
   check_cuda(
       cudaMemcpyAsync(to.data, from.data, static_cast<size_t>(to.type->bytes()), cudaMemcpyDeviceToDevice, stream),
       "copying a tensor");

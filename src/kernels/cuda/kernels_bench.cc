@@ -50,7 +50,7 @@ void run(benchmark::State& state, const cpu::Case& c, DType dtype, const KernelE
   const Node& node = built.node();
   int64_t input_bytes = 0;
   for (Value input : node.inputs) input_bytes += input.exists() ? built.graph.type(input).bytes() : 0;
-  const bool in_place = op_facts(node.op).must_alias >= 0;
+  const bool in_place = !op_facts(node.op).must_alias.empty();
   const int64_t copies = in_place ? 1 : std::clamp<int64_t>(kInputBytes / std::max<int64_t>(input_bytes, 1), 1, kCalls);
   std::vector<DeviceBytes> buffers;
   buffers.reserve(node.inputs.size() * static_cast<size_t>(copies) + node.results.size() + 1);
@@ -78,8 +78,8 @@ void run(benchmark::State& state, const cpu::Case& c, DType dtype, const KernelE
     buffers.emplace_back(type.bytes());
     out.push_back({buffers.back().data(), &type});
   }
-  const int alias = op_facts(node.op).must_alias;
-  if (alias >= 0) out[0].data = in[static_cast<size_t>(alias)].data;
+  const std::vector<int>& aliases = op_facts(node.op).must_alias;
+  for (size_t r = 0; r < aliases.size(); ++r) out[r].data = in[static_cast<size_t>(aliases[r])].data;
   const int64_t scratch = entry.workspace != nullptr ? entry.workspace(*context(), built.graph, node) : 0;
   buffers.emplace_back(scratch);
   const BoundKernel kernel = entry.bind(*context(), built.graph, node);

@@ -19,9 +19,14 @@ inline constexpr int kOwn = 64, kTileThreads = 256, kRowsOfThread = 4;
 template <int kDim>
 inline constexpr int kStride = kDim + 4;
 
-// tile[row][d] = x[row_of(row)][head][d]; zeros where row_of is negative and beyond the head's dim.
-template <int kDim, int kRows, typename RowOf>
-__device__ __forceinline__ void load_tile(float* tile, const Operand& x, int heads, int head, int dim, RowOf row_of) {
+struct Unscaled {
+  __device__ float operator()(int) const { return 1; }
+};
+// tile[row][d] = x[row_of(row)][head][d] factor_of(row_of(row)); zeros where row_of is negative and beyond the head's
+// dim.
+template <int kDim, int kRows, typename RowOf, typename FactorOf = Unscaled>
+__device__ __forceinline__ void load_tile(float* tile, const Operand& x, int heads, int head, int dim, RowOf row_of,
+                                          FactorOf factor_of = {}) {
   constexpr int kGroups = kDim / 4;
 #pragma unroll 2
   for (int i = static_cast<int>(threadIdx.x); i < kRows * kGroups; i += kTileThreads) {
@@ -38,6 +43,8 @@ __device__ __forceinline__ void load_tile(float* tile, const Operand& x, int hea
           unroll<4>([&](int k) { v[k] = k == e ? value : v[k]; });
         }
       }
+      const float factor = factor_of(from);
+      unroll<4>([&](int k) { v[k] *= factor; });
     }
     *reinterpret_cast<float4*>(tile + row * kStride<kDim> + d) = {v[0], v[1], v[2], v[3]};
   }

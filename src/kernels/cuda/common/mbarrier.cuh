@@ -1,6 +1,8 @@
 // Shared memory as instructions take it: addresses, Hopper's barriers (mbarrier), and bulk copies from global to shared
-// memory (TMA without a tensor map) that arrive on them.
+// memory (TMA) that arrive on them.
 #pragma once
+
+#include <cuda.h>
 
 #include <cstdint>
 
@@ -52,6 +54,15 @@ __device__ __forceinline__ void bulk_load(void* shared, const void* global, uint
                    shared_address(shared)),
                "l"(global), "r"(bytes), "r"(barrier.address())
                : "memory");
+}
+
+// The tile of a tensor map (tensor_map.h) from (row, column) on, in elements; what does not exist becomes zeros.
+__device__ __forceinline__ void load_tile(uint32_t to, const CUtensorMap& map, int row, int column, Mbarrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+          to),
+      "l"(&map), "r"(column), "r"(row), "r"(barrier.address())
+      : "memory");
 }
 
 }  // namespace octet::cuda

@@ -149,16 +149,28 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-// --- FP8 codes and bf16 as f16: what attention over a cache of codes multiplies. Codes are exact.
-// Two codes in the low half of `codes` as f16.
+// --- what attention over a cache multiplies: bf16; of FP8 codes f16, of int8 codes bf16, both exact.
+template <typename T>
+using Factor = std::conditional_t<std::is_same_v<T, e4m3> || std::is_same_v<T, e5m2>, f16, bf16>;
+// Two codes in the low half of `codes` as factors.
 template <typename T>
 __device__ __forceinline__ uint32_t halves(uint32_t codes) {
-  const __half2_raw pair = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes),
-                                                      std::is_same_v<T, e4m3> ? __NV_E4M3 : __NV_E5M2);
-  return static_cast<uint32_t>(pair.x) | static_cast<uint32_t>(pair.y) << 16;
+  if constexpr (std::is_same_v<T, int8_t>) {
+    // Bits of 128 + the low seven of the code, less 128 or, where its sign is set, 256.
+    const uint32_t words = __byte_perm(codes, 0x43, 0x4140), low = words & 0xff7fff7fu, sign = words & 0xff80ff80u;
+    const __nv_bfloat162 pair =
+        __hsub2(*reinterpret_cast<const __nv_bfloat162*>(&low), *reinterpret_cast<const __nv_bfloat162*>(&sign));
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  } else {
+    const __half2_raw pair = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes),
+                                                        std::is_same_v<T, e4m3> ? __NV_E4M3 : __NV_E5M2);
+    return static_cast<uint32_t>(pair.x) | static_cast<uint32_t>(pair.y) << 16;
+  }
 }
-// bf16 as f16; beyond its range the largest number.
+// bf16 as factors of codes T; beyond the range of f16 the largest number.
+template <typename T>
 __device__ __forceinline__ uint32_t halves_of_bf16(uint32_t pair) {
+  if constexpr (std::is_same_v<Factor<T>, bf16>) return pair;
   const float low = __uint_as_float(pair << 16), high = __uint_as_float(pair & 0xffff0000u);
   return pack<f16>(fminf(fmaxf(low, -65504.0f), 65504.0f), fminf(fmaxf(high, -65504.0f), 65504.0f));
 }

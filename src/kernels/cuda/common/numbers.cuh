@@ -48,6 +48,8 @@ __device__ __forceinline__ float to_float(e5m2 x) {
   return __half2float(__half(__nv_cvt_fp8_to_halfraw(x.bits, __NV_E5M2)));
 }
 
+__device__ __forceinline__ float to_float(int8_t x) { return static_cast<float>(x); }
+
 template <typename T>
 __device__ __forceinline__ T from_float(float x);
 template <>
@@ -74,6 +76,12 @@ __device__ __forceinline__ e5m2 from_float<e5m2>(float x) {
   uint8_t code = static_cast<uint8_t>(__nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E5M2));
   if (x != x) code = static_cast<uint8_t>(0x7e | (__float_as_uint(x) >> 24 & 0x80u));
   return {code};
+}
+
+// A code of int8: saturating at +-127, NaN is 0.
+template <>
+__device__ __forceinline__ int8_t from_float<int8_t>(float x) {
+  return static_cast<int8_t>(__float2int_rn(fminf(fmaxf(x != x ? 0.0f : x, -127.0f), 127.0f)));
 }
 
 // kCount neighbouring elements, loaded and stored as one access where it is 2, 4, 8 or 16 bytes.
@@ -170,6 +178,13 @@ bool with_fp8_type(DType dtype, Body&& body) {
     case DType::kE5M2: body(e5m2{}); return true;
     default: return false;
   }
+}
+// Of the codes that caches hold; false for another.
+template <typename Body>
+bool with_cache_code(DType dtype, Body&& body) {
+  if (dtype != DType::kI8) return with_fp8_type(dtype, body);
+  body(int8_t{});
+  return true;
 }
 // Of either list.
 template <typename Body>

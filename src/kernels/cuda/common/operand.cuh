@@ -1,5 +1,5 @@
-// Loads and stores of operands: f32, bf16, f16, and FP8 codes as their plain values. One switch an access, the same way
-// for all threads: for tiles that are loaded once and used many times.
+// Loads and stores of operands: f32, bf16, f16, and FP8 and int8 codes as their plain values. One switch an access, the
+// same way for all threads: for tiles that are loaded once and used many times.
 #pragma once
 
 #include "kernels/cuda/common/numbers.cuh"
@@ -15,6 +15,7 @@ __device__ __forceinline__ void with_pointer(const Operand& x, Body&& body) {
     case DType::kF16: return body(static_cast<f16*>(x.data));
     case DType::kE4M3: return body(static_cast<e4m3*>(x.data));
     case DType::kE5M2: return body(static_cast<e5m2*>(x.data));
+    case DType::kI8: return body(static_cast<int8_t*>(x.data));
     default: return body(static_cast<float*>(x.data));
   }
 }

@@ -19,5 +19,6 @@ __device__ __forceinline__ float scale_of(const ScaleFormula& formula, uint32_t 
   if (bits == 0) return 0.5f;  // a margin beyond float32: what frexp and ldexp make of 0
   return __uint_as_float(0x80000000u >> __clz(static_cast<int>(bits)));
 }
+__device__ __forceinline__ float int8_scale_of(uint32_t amax_bits) { return scale_of({.max = 127}, amax_bits); }
 
 }  // namespace octet::cuda

@@ -73,8 +73,6 @@ struct GroupedProduct {
   Operand out;  // f32, bf16 or f16
 };
 inline constexpr int kGroupedWgmmaExperts = 1024;  // at most
-// Few rows in all: weights are read once for every 4 rows of their expert.
-void launch_grouped_gemv(const GroupedProduct& product, cudaStream_t stream);
 void launch_grouped_wgmma(const GroupedProduct& product, int sm_count, cudaStream_t stream);
 
 }  // namespace octet::cuda

@@ -1,215 +1,281 @@
-// Grouped products on Hopper's tensor cores: x [R, K] by the weights of each row's expert [N, K], bf16 or e4m3 codes.
+// Grouped products on Hopper's tensor cores: x [R, K] by the weights of each row's expert [N, K], bf16 or e4m3 codes,
+// as y^T = W x^T, so that a tile has as many rows of x as its expert has.
 //
 // Persistent CTAs, one per SM, go through (expert, tile) pairs that each lists for itself from the offsets on the
-// device: a tile is 128 rows of one expert by 128 or 256 columns. Two warp groups multiply, 64 rows each; a third
-// copies 128 bytes of K of rows and columns into a ring of stages. Tiles of one expert and column block follow each
-// other, so that its weights are read from memory once. Rows beyond an expert's last are zeros that are never stored.
+// device: a tile is 128 columns of y by at most kTokens rows of one expert, a multiple of 32 of which are multiplied.
+// Two warp groups multiply, 64 columns each; one thread of a warp copies 128 bytes of K by TMA into a ring of stages.
+// Tiles of one expert and the same columns follow each other, so that the weights are read from memory once.
 #include "kernels/cuda/common/mbarrier.cuh"
 #include "kernels/cuda/common/operand.cuh"
+#include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/reduce.cuh"
+#include "kernels/cuda/common/tensor_map.h"
+#include "kernels/cuda/common/wgmma.cuh"
 #include "kernels/cuda/experts/experts.h"
-#include "kernels/cuda/inference/wgmma.cuh"
 
 namespace octet::cuda {
 namespace {
 
-constexpr int kGroupThreads = 128, kThreads = 3 * kGroupThreads;
-constexpr int kTileRows = 128, kPanelBytes = 128 * 128;  // 128 rows of 128 bytes
+// Registers go from the copying warp group to the multiplying ones.
+constexpr int kMultiplying = 256, kThreads = kMultiplying + 128;
+constexpr int kColumns = 128, kBoxRows = 32;  // columns of y a tile, rows of x a copy
+constexpr int kPanelBytes = kColumns * 128, kBoxBytes = kBoxRows * 128, kMaxStages = 8;
+constexpr int kScratchBytes = kBoxRows * 32;  // of a warp: 32 rows of y by 16 columns, 16 bits each
 
-template <int kPanels>
-inline constexpr int kStageBytes = (1 + kPanels) * kPanelBytes;
-template <int kPanels>
-inline constexpr int kStages = kPanels == 1 ? 6 : 4;
+template <int kTokens>
+inline constexpr int kStages = kTokens == 256 ? 4 : kMaxStages;
+template <int kTokens>
+inline constexpr int kStageBytes = kPanelBytes + kTokens * 128;
 
 struct Ring {
-  Mbarrier full[6], empty[6];
+  Mbarrier full[kMaxStages], empty[kMaxStages];
 };
 
-// d (+)= 32 codes of 64 rows by 32 codes of 128 rows.
-__device__ __forceinline__ void multiply_panels(e4m3, float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
-  asm volatile(
-      "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {"
-      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%"
-      "30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%"
-      "58,%59,%60,%61,%62,%63"
-      "}, %64, %65, accumulate, 1, 1;\n}\n"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
-        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
-        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
-        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]),
-        "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]),
-        "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
-        "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
-        "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-      : "l"(a), "l"(b), "r"(accumulate));
+// Row tiles of n rows, and rows of one: as even as 32 rows allow.
+template <int kTokens>
+__device__ __forceinline__ int row_tiles_of(int n) {
+  return (n + kTokens - 1) / kTokens;
 }
-__device__ __forceinline__ void multiply_panels(bf16, float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
-  wgmma::multiply_rows<bf16>(d, a, b, accumulate);
+template <int kTokens>
+__device__ __forceinline__ int rows_of_tile(int n) {
+  const int tiles = row_tiles_of<kTokens>(n), even = (n + tiles - 1) / tiles;
+  return (even + kBoxRows - 1) / kBoxRows * kBoxRows;
 }
 
-// Tile t of all: rows [row, end) of the expert, at most 128 of them, columns from `column` on.
+// What each CTA lists: where the rows of the experts begin, and the row tiles of the experts in front of each.
+struct Experts {
+  int begin[kGroupedWgmmaExperts + 1], tiles[kGroupedWgmmaExperts + 1];
+};
+
+// Tile t of all: rows [row, row + rows) of x by columns from `column` on of the expert.
 struct Tile {
-  int expert;
-  int64_t row, end, column;
+  int expert, row, rows, column;
 
-  // before[e]: row tiles of the experts in front of e.
-  __device__ Tile(const GroupedProduct& p, const int* before, int t, int column_tiles, int width) {
-    int low = 0, high = p.experts;  // the expert is in [low, high)
+  template <int kTokens>
+  static __device__ Tile at(const Experts& all, int experts, int t, int column_tiles) {
+    int low = 0, high = experts;  // the expert is in [low, high)
     while (high - low > 1) {
       const int middle = (low + high) / 2;
-      before[middle]* column_tiles <= t ? low = middle : high = middle;
+      all.tiles[middle]* column_tiles <= t ? low = middle : high = middle;
     }
-    expert = low;
-    const int of_expert = t - before[expert] * column_tiles, row_tiles = before[expert + 1] - before[expert];
-    row = p.offsets[expert] + int64_t{of_expert % row_tiles} * kTileRows;
-    end = p.offsets[expert + 1];
-    column = int64_t{of_expert / row_tiles} * width;
+    const int of_expert = t - all.tiles[low] * column_tiles, row_tiles = all.tiles[low + 1] - all.tiles[low];
+    const int begin = all.begin[low], end = all.begin[low + 1], size = rows_of_tile<kTokens>(end - begin);
+    const int row = begin + of_expert % row_tiles * size;
+    return {low, row, min(size, end - row), of_expert / row_tiles * kColumns};
   }
 };
 
 // By one warp.
-__device__ __forceinline__ void count_row_tiles(const GroupedProduct& p, int* before, int lane) {
+template <int kTokens>
+__device__ __forceinline__ void list_experts(const GroupedProduct& p, Experts& all, int lane) {
   int listed = 0;
   for (int base = 0; base < p.experts; base += 32) {
-    const int e = base + lane;
-    const int tiles = e < p.experts ? (p.offsets[e + 1] - p.offsets[e] + kTileRows - 1) / kTileRows : 0;
+    const int e = base + lane, begin = e < p.experts ? p.offsets[e] : 0;
+    const int rows = e < p.experts ? p.offsets[e + 1] - begin : 0;
+    // Rounded up to 32 rows, a last tile can be empty: as many tiles as begin within the rows.
+    const int tiles = rows > 0 ? (rows + rows_of_tile<kTokens>(rows) - 1) / rows_of_tile<kTokens>(rows) : 0;
     int until = tiles;
 #pragma unroll
     for (int lanes = 1; lanes < 32; lanes <<= 1) {
       const int other = __shfl_up_sync(kWholeWarp, until, lanes);
       if (lane >= lanes) until += other;
     }
-    if (e < p.experts) before[e] = listed + until - tiles;
+    if (e < p.experts) all.begin[e] = begin, all.tiles[e] = listed + until - tiles;
     listed += __shfl_sync(kWholeWarp, until, 31);
   }
-  if (lane == 0) before[p.experts] = listed;
+  if (lane == 0) all.begin[p.experts] = p.offsets[p.experts], all.tiles[p.experts] = listed;
 }
 
-// The copying warp group: eight threads a row, 16 bytes each, 16 rows at once.
-template <typename T, int kPanels>
-__device__ __forceinline__ void copy_tile(const GroupedProduct& p, const Tile& tile, int steps, uint32_t& turn,
-                                          uint32_t stages, Ring& ring) {
-  const int i = static_cast<int>(threadIdx.x) % kGroupThreads, piece = i % 8, own = i / 8;
-  const int64_t row_bytes = p.k * static_cast<int64_t>(sizeof(T));
-  const char* x = static_cast<const char*>(p.x) + tile.row * row_bytes;
-  const char* w = static_cast<const char*>(p.w) + (tile.expert * p.n + tile.column) * row_bytes;
-  const auto rows = static_cast<int>(tile.end - tile.row < kTileRows ? tile.end - tile.row : kTileRows);
-  const auto columns = static_cast<int>(p.n - tile.column < 128 * kPanels ? p.n - tile.column : 128 * kPanels);
+template <typename T, int kTokens>
+__device__ __forceinline__ void copy_tile(const GroupedProduct& p, const CUtensorMap& w, const CUtensorMap& x,
+                                          const Tile& tile, int steps, uint32_t& turn, uint32_t stages, Ring& ring) {
+  const int boxes = (tile.rows + kBoxRows - 1) / kBoxRows;
+  const int weights = tile.expert * static_cast<int>(p.n) + tile.column;
   for (int step = 0; step < steps; ++step, ++turn) {
-    const uint32_t stage = turn % kStages<kPanels>, to = stages + stage * kStageBytes<kPanels>;
-    const int64_t at = int64_t{step} * 128 + piece * 16;
-    const bool within = at < row_bytes;
-    ring.empty[stage].wait(turn / kStages<kPanels> % 2 ^ 1);
-#pragma unroll 8
-    for (int row = own; row < kTileRows; row += 16) {
-      const bool exists = within && row < rows;
-      mma::copy16_async(to + wgmma::panel_offset(row, piece), exists ? x + row * row_bytes + at : x, exists);
-    }
-#pragma unroll 8
-    for (int row = own; row < 128 * kPanels; row += 16) {
-      const bool exists = within && row < columns;
-      mma::copy16_async(to + kPanelBytes + wgmma::panel_offset(row, piece), exists ? w + row * row_bytes + at : w,
-                        exists);
-    }
-    ring.full[stage].arrive_after_copies();
+    const uint32_t stage = turn % kStages<kTokens>, to = stages + stage * kStageBytes<kTokens>;
+    const int k = step * (128 / static_cast<int>(sizeof(T)));
+    ring.empty[stage].wait(turn / kStages<kTokens> % 2 ^ 1);
+    ring.full[stage].arrive_expect(static_cast<uint32_t>(kPanelBytes + boxes * kBoxBytes));
+    load_tile(to, w, weights, k, ring.full[stage]);
+    for (int box = 0; box < boxes; ++box)
+      load_tile(to + static_cast<uint32_t>(kPanelBytes + box * kBoxBytes), x, tile.row + box * kBoxRows, k,
+                ring.full[stage]);
   }
 }
 
-// One of the multiplying warp groups: rows 64 group .. 64 group + 63 of the tile.
-template <typename T, int kPanels>
+// Scales of a warp's 16 columns of y, of lane / 4 and lane / 4 + 8, and of 2 kCount rows, lane by lane: read before the
+// products, whose time hides theirs.
+template <int kCount>
+struct Scales {
+  float columns[2], rows[kCount / 16];
+
+  __device__ __forceinline__ Scales(const GroupedProduct& p, const Tile& tile, int first) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const float of_tensors = (p.x_scale != nullptr && !p.x_scale_rows ? *p.x_scale : 1.0f) *
+                             (p.w_scale != nullptr && !p.w_scale_rows ? *p.w_scale : 1.0f);
+    unroll<2>([&](int high) {
+      const int at = tile.column + first + lane / 4 + 8 * high;
+      columns[high] = p.w_scale_rows && at < p.n ? p.w_scale[tile.expert * p.n + at] * of_tensors : of_tensors;
+    });
+    unroll<kCount / 16>([&](int box) {
+      const int row = box * kBoxRows + lane;
+      rows[box] = p.x_scale_rows && row < tile.rows ? p.x_scale[tile.row + row] : 1.0f;
+    });
+  }
+};
+
+// Sums of a warp, 16 columns of y from column `first` of the tile on by 2 kCount rows, times the scales, to their
+// places: 16 bytes at once, by way of shared memory. N is a multiple of 8.
+template <typename To, int kCount>
+__device__ __forceinline__ void store_sums(const GroupedProduct& p, const Tile& tile, int first,
+                                           const Scales<kCount>& scales, const float (&sums)[kCount],
+                                           uint32_t scratch) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, half = lane % 2;
+  // Rows of 32 bytes; the halves of four rows take turns, so that banks differ.
+  const auto place = [&](int row, int half) { return scratch + row * 32 + (half ^ (row / 4 % 2)) * 16; };
+  const uint32_t in = place(lane % 8, lane / 8 % 2), out = place(lane / 2, half);
+  const bool within = tile.column + first + 8 * half < p.n;
+  auto* to = static_cast<To*>(p.out.data) + (int64_t{tile.row} + lane / 2) * p.n + tile.column + first + 8 * half;
+  unroll<kCount / 16>([&](int box) {
+    unroll<4>([&](int eight) {
+      const float* of = sums + box * 16 + eight * 4;
+      float of_row[2];
+      unroll<2>([&](int c) { of_row[c] = __shfl_sync(kWholeWarp, scales.rows[box], eight * 8 + lane % 4 * 2 + c); });
+      uint32_t packed[2];
+      unroll<2>([&](int high) {
+        const float of_column = scales.columns[high];
+        packed[high] = mma::pack<To>(of[2 * high] * of_row[0] * of_column, of[2 * high + 1] * of_row[1] * of_column);
+      });
+      asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(in + eight * 256),
+                   "r"(packed[0]), "r"(packed[1])
+                   : "memory");
+    });
+    __syncwarp();
+    unroll<2>([&](int part) {
+      if (box * kBoxRows + part * 16 + lane / 2 >= tile.rows || !within) return;
+      const auto* from = static_cast<const uint4*>(__cvta_shared_to_generic(out + part * 512));
+      *reinterpret_cast<uint4*>(to + (box * kBoxRows + part * 16) * p.n) = *from;
+    });
+    __syncwarp();
+  });
+}
+
+// The same of any type and N, one by one.
+template <int kCount>
+__device__ __forceinline__ void store_each(const GroupedProduct& p, const Tile& tile, int first,
+                                           const Scales<kCount>& scales, const float (&sums)[kCount]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  unroll<kCount>([&](int i) {
+    const int row = i / 4 * 8 + lane % 4 * 2 + i % 2, column = tile.column + first + lane / 4 + i % 4 / 2 * 8;
+    const float of_row = __shfl_sync(kWholeWarp, scales.rows[i / 16], row % kBoxRows);
+    if (row < tile.rows && column < p.n)
+      store(p.out, (int64_t{tile.row} + row) * p.n + column, sums[i] * of_row * scales.columns[i % 4 / 2]);
+  });
+}
+
+// One of the multiplying warp groups: columns 64 group .. 64 group + 63 of the tile by 2 kCount rows of x.
+template <typename T, int kTokens, int kCount>
 __device__ __forceinline__ void multiply_tile(const GroupedProduct& p, const Tile& tile, int steps, uint32_t& turn,
-                                              uint32_t stages, int group, Ring& ring) {
-  const int i = static_cast<int>(threadIdx.x) % kGroupThreads, lane = i % 32, warp = i / 32;
-  float sums[kPanels][64];
+                                              uint32_t stages, uint32_t scratch, Ring& ring) {
+  const int group = static_cast<int>(threadIdx.x) / 128, warp = static_cast<int>(threadIdx.x) / 32;
+  const Scales<kCount> scales(p, tile, warp * 16);
+  float sums[kCount] = {};  // left unset, the sums of all forms of this function would be live at once
   const auto release = [&](uint32_t of) {
-    if (lane == 0) ring.empty[of % kStages<kPanels>].arrive();
+    if (threadIdx.x % 32 == 0) ring.empty[of % kStages<kTokens>].arrive();
   };
   for (int step = 0; step < steps; ++step, ++turn) {
-    const uint32_t stage = turn % kStages<kPanels>, at = stages + stage * kStageBytes<kPanels>;
-    ring.full[stage].wait(turn / kStages<kPanels> % 2);
-    wgmma::fence_shared();
-    unroll<kPanels>([&](int n) { wgmma::pin(sums[n]); });
+    const uint32_t stage = turn % kStages<kTokens>, at = stages + stage * kStageBytes<kTokens>;
+    ring.full[stage].wait(turn / kStages<kTokens> % 2);
+    wgmma::pin(sums);
     wgmma::fence();
-    unroll<4, kPanels>([&](int k, int n) {
-      multiply_panels(T{}, sums[n], wgmma::descriptor(at + group * 64 * 128 + k * 32),
-                      wgmma::descriptor(at + (1 + n) * kPanelBytes + k * 32), step > 0 || k > 0 ? 1 : 0);
+    unroll<4>([&](int k) {
+      wgmma::multiply_rows<T>(sums, wgmma::descriptor(at + group * 64 * 128 + k * 32),
+                              wgmma::descriptor(at + kPanelBytes + k * 32), 1);
     });
     wgmma::commit();
     wgmma::wait<1>();
     if (step > 0) release(turn - 1);
   }
   wgmma::wait<0>();
-  unroll<kPanels>([&](int n) { wgmma::pin(sums[n]); });
+  wgmma::pin(sums);
   release(turn - 1);
-
-  const float of_tensors = (p.x_scale != nullptr && !p.x_scale_rows ? *p.x_scale : 1.0f) *
-                           (p.w_scale != nullptr && !p.w_scale_rows ? *p.w_scale : 1.0f);
-  unroll<2>([&](int half) {
-    const int64_t row = tile.row + group * 64 + warp * 16 + half * 8 + lane / 4;
-    if (row >= tile.end) return;
-    const float of_row = p.x_scale_rows ? of_tensors * p.x_scale[row] : of_tensors;
-    unroll<kPanels, 16>([&](int n, int eight) {
-      const int64_t column = tile.column + n * 128 + eight * 8 + lane % 4 * 2;
-      unroll<2>([&](int c) {
-        if (column + c >= p.n) return;
-        const float of_column = p.w_scale_rows ? p.w_scale[tile.expert * p.n + column + c] : 1.0f;
-        store(p.out, row * p.n + column + c, sums[n][eight * 4 + half * 2 + c] * of_row * of_column);
-      });
-    });
-  });
+  scratch += static_cast<uint32_t>(warp * kScratchBytes);
+  if (p.n % 8 != 0 || p.out.dtype == DType::kF32) {
+    store_each(p, tile, warp * 16, scales, sums);
+  } else if (p.out.dtype == DType::kBF16) {
+    store_sums<bf16>(p, tile, warp * 16, scales, sums, scratch);
+  } else {
+    store_sums<f16>(p, tile, warp * 16, scales, sums, scratch);
+  }
 }
 
-template <typename T, int kPanels>
-__global__ void __launch_bounds__(kThreads, 1) grouped_wgmma_kernel(GroupedProduct p) {
+template <typename T, int kTokens>
+__global__ void __launch_bounds__(kThreads, 1)
+    grouped_wgmma_kernel(GroupedProduct p, const __grid_constant__ CUtensorMap w,
+                         const __grid_constant__ CUtensorMap x) {
   extern __shared__ __align__(1024) uint8_t shared_stages[];
   __shared__ Ring ring;
-  __shared__ int before[kGroupedWgmmaExperts + 1];
-  if (threadIdx.x < 32) count_row_tiles(p, before, static_cast<int>(threadIdx.x));
+  __shared__ Experts all;
   if (threadIdx.x == 32) {
-    unroll<kStages<kPanels>>([&](int stage) {
-      ring.full[stage].init(kGroupThreads);
-      ring.empty[stage].init(8);  // warps that multiply
+    unroll<kStages<kTokens>>([&](int stage) {
+      ring.full[stage].init(1);
+      ring.empty[stage].init(kMultiplying / 32);
     });
     publish_barriers();
   }
+  griddep_wait();
+  griddep_launch_dependents();
+  if (threadIdx.x < 32) list_experts<kTokens>(p, all, static_cast<int>(threadIdx.x));
   __syncthreads();
-  constexpr int kWidth = 128 * kPanels;
-  const int column_tiles = static_cast<int>((p.n + kWidth - 1) / kWidth), tiles = before[p.experts] * column_tiles;
+  const int column_tiles = static_cast<int>((p.n + kColumns - 1) / kColumns),
+            tiles = all.tiles[p.experts] * column_tiles;
   const int steps = static_cast<int>((p.k * static_cast<int64_t>(sizeof(T)) + 127) / 128);
-  const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
-  const uint32_t stages = shared_address(shared_stages);
+  const uint32_t stages = shared_address(shared_stages), scratch = stages + kStages<kTokens> * kStageBytes<kTokens>;
   uint32_t turn = 0;  // steps of all tiles so far: stages and phases of the barriers go on
-  for (int t = static_cast<int>(blockIdx.x); t < tiles; t += static_cast<int>(gridDim.x)) {
-    const Tile tile(p, before, t, column_tiles, kWidth);
-    if (group == 2) {
-      copy_tile<T, kPanels>(p, tile, steps, turn, stages, ring);
-    } else {
-      multiply_tile<T, kPanels>(p, tile, steps, turn, stages, group, ring);
-    }
+  const auto for_tiles = [&](auto body) {
+#pragma unroll 1
+    for (int t = static_cast<int>(blockIdx.x); t < tiles; t += static_cast<int>(gridDim.x))
+      body(Tile::at<kTokens>(all, p.experts, t, column_tiles));
+  };
+  if (threadIdx.x >= kMultiplying) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;\n");
+    if (threadIdx.x == kMultiplying)
+      for_tiles([&](const Tile& tile) { copy_tile<T, kTokens>(p, w, x, tile, steps, turn, stages, ring); });
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;\n");
+    for_tiles([&](const Tile& tile) {
+      const auto multiply = [&]<int kCount>(std::integral_constant<int, kCount>) {
+        if constexpr (2 * kCount <= kTokens)
+          multiply_tile<T, kTokens, kCount>(p, tile, steps, turn, stages, scratch, ring);
+      };
+      if (tile.rows <= 32) return multiply(std::integral_constant<int, 16>{});
+      if (tile.rows <= 64) return multiply(std::integral_constant<int, 32>{});
+      if (tile.rows <= 96) return multiply(std::integral_constant<int, 48>{});
+      if (tile.rows <= 128) return multiply(std::integral_constant<int, 64>{});
+      tile.rows <= 192 ? multiply(std::integral_constant<int, 96>{}) : multiply(std::integral_constant<int, 128>{});
+    });
   }
-  if (group == 2) mma::wait_copies<0>();
 }
 
-template <typename T, int kPanels>
-void launch(const GroupedProduct& product, int sm_count, cudaStream_t stream) {
-  constexpr int kBytes = kStages<kPanels> * kStageBytes<kPanels>;
-  static const cudaError_t allowed =
-      cudaFuncSetAttribute(grouped_wgmma_kernel<T, kPanels>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  static_cast<void>(allowed);  // a refusal shows as a failed launch
-  grouped_wgmma_kernel<T, kPanels><<<static_cast<unsigned>(sm_count), kThreads, kBytes, stream>>>(product);
+template <typename T, int kTokens>
+void launch(const GroupedProduct& p, int sm_count, cudaStream_t stream) {
+  const Grid grid{{static_cast<unsigned>(sm_count)},
+                  kThreads,
+                  kStages<kTokens> * kStageBytes<kTokens> + kMultiplying / 32 * kScratchBytes};
+  launch_overlapped(grouped_wgmma_kernel<T, kTokens>, grid, stream, p,
+                    row_tiles(p.w, p.dtype, p.experts * p.n, p.k, kColumns),
+                    row_tiles(p.x, p.dtype, p.rows, p.k, kBoxRows));
 }
 
 }  // namespace
 
 void launch_grouped_wgmma(const GroupedProduct& product, int sm_count, cudaStream_t stream) {
-  // Wide tiles read x half as often, where there are rows enough to fill tiles with.
-  const bool wide = product.n % 256 == 0 && product.rows >= 64 * product.experts;
-  if (product.dtype == DType::kBF16) {
-    wide ? launch<bf16, 2>(product, sm_count, stream) : launch<bf16, 1>(product, sm_count, stream);
-  } else {
-    wide ? launch<e4m3, 2>(product, sm_count, stream) : launch<e4m3, 1>(product, sm_count, stream);
-  }
+  const auto with_type = [&]<typename T>(T) {
+    // Few rows an expert: more stages in flight.
+    product.rows <= 32 * product.experts ? launch<T, 64>(product, sm_count, stream)
+                                         : launch<T, 256>(product, sm_count, stream);
+  };
+  product.dtype == DType::kBF16 ? with_type(bf16{}) : with_type(e4m3{});
 }
 
 }  // namespace octet::cuda

@@ -1,5 +1,5 @@
 // Entries of mixtures of experts: routing, rows, grouped products.
-#include <memory>
+#include <algorithm>
 
 #include "kernels/common/scale_index.h"
 #include "kernels/cuda/context.h"
@@ -172,11 +172,8 @@ bool accepts_direct(const Graph& graph, const Node& node) {
   return true;
 }
 
-// Beyond so many rows for each expert that can have some the weights would be read several times.
-constexpr int64_t kGemvRowsOfExpert = 4;
-
 bool accepts_gemv(const Graph& graph, const Node& node) {
-  return accepts_direct(graph, node) && graph.shape(node.inputs[0])[0] <= 4 * kGemvRowsOfExpert;
+  return accepts_direct(graph, node) && graph.shape(node.inputs[0])[0] <= kGemvRows;
 }
 
 bool accepts_wgmma(const Graph& graph, const Node& node) {
@@ -200,8 +197,32 @@ GroupedProduct product_of(const Grouped& g, const KernelArgs& args) {
   return p;
 }
 
-BoundKernel bind_gemv(DeviceContext&, const Graph&, const Node& node) {
-  return [g = Grouped(node)](const KernelArgs& args) { launch_grouped_gemv(product_of(g, args), args.stream); };
+BoundKernel bind_gemv(DeviceContext& context, const Graph& graph, const Node& node) {
+  const Grouped g(node);
+  const TensorType& x = graph.type(node.inputs[0]);
+  const int64_t n = node.results[0].shape[1], experts = graph.shape(node.inputs[g.offsets])[0] - 1;
+  GemvPlan plan =
+      choose_gemv({.n = n * std::min(x.shape[0], experts), .k = x.shape[1], .dtype = x.dtype}, context.facts());
+  plan.grid = (n + plan.tiles * kGemvTileRows - 1) / (plan.tiles * kGemvTileRows);
+  return {[g, plan](const KernelArgs& args) {
+            const GroupedProduct p = product_of(g, args);
+            Gemv gemv{.m = p.rows,
+                      .n = p.n,
+                      .k = p.k,
+                      .dtype = p.dtype,
+                      .x = p.x,
+                      .weights = p.w,
+                      .x_scale = p.x_scale,
+                      .weight_scale = p.w_scale,
+                      .x_scale_rows = p.x_scale_rows,
+                      .weight_scale_rows = p.w_scale_rows,
+                      .out_dtype = p.out.dtype,
+                      .offsets = p.offsets,
+                      .experts = p.experts};
+            gemv.parts[0] = {0, p.n, p.out.data};
+            launch_gemv(gemv, plan, args.stream);
+          },
+          [plan](const KernelArgs&) { return to_string(plan); }};
 }
 
 BoundKernel bind_wgmma(DeviceContext& context, const Graph&, const Node& node) {

@@ -25,8 +25,10 @@ cpu::Case paged(const char* step, const Model& m, int64_t sequences, int64_t que
     lengths.push_back(static_cast<double>(shortest + s * 7919 % (longest - shortest + 1)));
   }
   for (int64_t i = 0; i < all; ++i) table.push_back(static_cast<double>(i * step_of_blocks % all));
-  const cpu::CaseInput kv = cpu::normal(cache, {all * kBlock, m.kv_heads * m.dim});
-  return {
+  const bool row_scales = cache == DType::kI8;
+  const Shape rows{all * kBlock, m.kv_heads * m.dim};
+  const cpu::CaseInput kv = row_scales ? cpu::codes(cache, rows) : cpu::normal(cache, rows);
+  cpu::Case c{
       .op = Op::kPagedAttention,
       .name = fmt::format("{}_{}_{}x{}_{}", step, m.name, sequences, longest, dtype_name(cache)),
       .inputs = {cpu::x({tokens, m.heads * m.dim}), kv, kv, cpu::given(DType::kI32, {sequences + 1}, starts),
@@ -37,13 +39,16 @@ cpu::Case paged(const char* step, const Model& m, int64_t sequences, int64_t que
                 {"scale", 1 / std::sqrt(static_cast<double>(m.dim))},
                 {"block_size", kBlock}},
       .dtypes = {DType::kBF16}};
+  const cpu::CaseInput scale_inv = cpu::uniform(DType::kF32, {all * kBlock, m.kv_heads}, 0.005, 0.02);
+  if (row_scales) c.inputs.insert(c.inputs.end(), {scale_inv, scale_inv});
+  return c;
 }
 
 }  // namespace
 
 std::vector<cpu::Case> inference_bench_cases() {
   std::vector<cpu::Case> cases;
-  for (const DType cache : {DType::kBF16, DType::kE4M3}) {
+  for (const DType cache : {DType::kBF16, DType::kE4M3, DType::kI8}) {
     cases.push_back(paged("decode", kGptJ, 64, 1, 128, 256, cache));
     cases.push_back(paged("decode", kGptJ, 1024, 1, 128, 256, cache));
     cases.push_back(paged("decode", kLlama2, 64, 1, 128, 256, cache));

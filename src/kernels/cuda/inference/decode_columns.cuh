@@ -5,10 +5,10 @@
 // scores^T = K q^T and sums^T = V^T p^T, p transposed by movmatrix. The largest score of a column is brought up to
 // date only when a new one exceeds it by 2^8: until then weights are above 1, which the sums and denominators carry.
 //
-// FP8 codes become f16, exactly, between shared memory and the fragments. Elements of the contraction may be in any
-// order as long as both operands agree: lane (g, c) of 8 x 4 takes elements 16 c .. 16 c + 15 of every 64 of keys g and
-// g + 8, which are its share of four products. Of values it takes elements 16 g .. 16 g + 15 of every 128 (8 g of 64)
-// of keys 2 c, 2 c + 1, 2 c + 8 and 2 c + 9: row g of product n is element 2 n of them, row g + 8 the next.
+// FP8 codes become f16, int8 codes bf16, exactly, between shared memory and the fragments. Elements of the contraction
+// may be in any order as long as both operands agree: lane (g, c) of 8 x 4 takes elements 16 c .. 16 c + 15 of every 64
+// of keys g and g + 8, which are its share of four products. Of values it takes elements 16 g .. 16 g + 15 of every 128
+// (8 g of 64) of keys 2 c, 2 c + 1, 2 c + 8 and 2 c + 9: row g of product n is element 2 n of them, row g + 8 the next.
 #pragma once
 
 #include "kernels/cuda/common/mma.cuh"
@@ -26,6 +26,11 @@ __device__ __forceinline__ uint2 load8(uint32_t address) {
   asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];\n" : "=r"(v.x), "=r"(v.y) : "r"(address));
   return v;
 }
+__device__ __forceinline__ float load_float(uint32_t address) {
+  float v;
+  asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(v) : "r"(address));
+  return v;
+}
 __device__ __forceinline__ uint32_t transposed(uint32_t x) {
   uint32_t y;
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(y) : "r"(x));
@@ -37,9 +42,9 @@ __device__ __forceinline__ int shared_place(int r, int d) { return d ^ (r & 6) <
 // The chunk of rows of one key head that a warp works for: what is common to an item's units.
 template <typename T, int kDim, int kTiles>
 struct Columns {
-  using Number = std::conditional_t<sizeof(T) == 2, bf16, f16>;  // of the products
-  uint32_t q[kDim / 16][kTiles][2];                              // q^T [kDim, 8 kTiles]: B fragments
-  float sums[kDim / 16][kTiles][4];                              // sums^T [kDim, 8 kTiles]: accumulators
+  using Number = mma::Factor<T>;                     // of the products
+  uint32_t q[kDim / 16][kTiles][2];                  // q^T [kDim, 8 kTiles]: B fragments
+  float sums[kDim / 16][kTiles][4];                  // sums^T [kDim, 8 kTiles]: accumulators
   float largest[kTiles][2], denominator[kTiles][2];  // of columns 8 j + 2 c and the next; denominators: of own keys
   int first_row, count;                              // of the chunk: rows of the sequence
   int first_high, last_low;                          // keys [last_low, first_high) are seen by all queries
@@ -131,10 +136,10 @@ struct Columns {
           if (d >= p.dim) return;
           unroll<2>([&](int half) {
             const uint4 eight = *reinterpret_cast<const uint4*>(from + d + 8 * half);
-            q[4 * n + 2 * half][j][0] = mma::halves_of_bf16(eight.x),
-                          q[4 * n + 2 * half][j][1] = mma::halves_of_bf16(eight.y);
-            q[4 * n + 2 * half + 1][j][0] = mma::halves_of_bf16(eight.z);
-            q[4 * n + 2 * half + 1][j][1] = mma::halves_of_bf16(eight.w);
+            q[4 * n + 2 * half][j][0] = mma::halves_of_bf16<T>(eight.x),
+                          q[4 * n + 2 * half][j][1] = mma::halves_of_bf16<T>(eight.y);
+            q[4 * n + 2 * half + 1][j][0] = mma::halves_of_bf16<T>(eight.z);
+            q[4 * n + 2 * half + 1][j][1] = mma::halves_of_bf16<T>(eight.w);
           });
         });
       }
@@ -167,6 +172,13 @@ struct Columns {
       });
     }
     unroll<kTiles, 4>([&](int j, int e) { scores[j][e] += others[j][e]; });
+  }
+
+  // Scores, or weights, of keys g (elements 0, 1) and g + 8 times their factors, 16 float32 in shared memory.
+  static __device__ __forceinline__ void multiply_by(uint32_t factors, float (&scores)[kTiles][4]) {
+    const uint32_t own = factors + threadIdx.x % 32 / 4 * 4;
+    const float near = load_float(own), far = load_float(own + 32);
+    unroll<kTiles, 4>([&](int j, int e) { scores[j][e] *= e < 2 ? near : far; });
   }
 
   // What a step away from a row's query makes, of unscaled scores: `scale` makes scaled ones.

@@ -1,5 +1,6 @@
 // The copying side of tensor-core decoding: a warp's tiles of keys and values, from the paged cache into its own ring
-// of stages in shared memory, ahead of the arithmetic and across the ends of items. k, v: [slots, kv_heads, dim] T.
+// of stages in shared memory, ahead of the arithmetic and across the ends of items. k, v: [slots, kv_heads, dim] T; of
+// an int8 cache also their scales, [slots, kv_heads].
 #pragma once
 
 #include "kernels/cuda/common/mma.cuh"
@@ -8,11 +9,14 @@
 
 namespace octet::cuda::decode {
 
-// A stage of a warp: 16 keys, then their values, rows of kDim elements in pieces of 16 bytes.
+// A stage of a warp: 16 keys, then their values, rows of kDim elements in pieces of 16 bytes; of int8 then the scales
+// of the keys and of the values.
 template <typename T, int kDim, int kStages>
 struct Shape {
   static constexpr int kRowBytes = kDim * static_cast<int>(sizeof(T)), kPieces = kRowBytes / 16;
-  static constexpr int kTileBytes = kUnitKeys * kRowBytes, kStageBytes = 2 * kTileBytes;
+  static constexpr bool kScales = std::is_same_v<T, int8_t>;
+  static constexpr int kTileBytes = kUnitKeys * kRowBytes, kScalesBytes = kUnitKeys * static_cast<int>(sizeof(float));
+  static constexpr int kStageBytes = 2 * (kTileBytes + (kScales ? kScalesBytes : 0));
   static constexpr int kStageCount = kStages, kRingBytes = kWarps * kStages * kStageBytes;
 
   // Swizzled so that the eight lanes of a phase of the fragments' reads take different banks.
@@ -33,6 +37,10 @@ __device__ __forceinline__ void copy16_once_async(uint32_t to, const void* from,
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;\n" ::"r"(to), "l"(from),
                "r"(exists ? 16 : 0), "l"(policy));
+}
+
+__device__ __forceinline__ void copy4_async(uint32_t to, const void* from, bool exists) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(to), "l"(from), "r"(exists ? 4 : 0));
 }
 
 template <typename T, typename S>
@@ -78,6 +86,14 @@ struct Copier {
         copy16_once_async(offset, from_keys + step, copies);
         copy16_once_async(offset + S::kTileBytes, from_values + step, copies);
       });
+      if constexpr (S::kScales) {
+        static_assert(2 * kUnitKeys == 32);
+        const int at = key + lane % kUnitKeys, head = (place.group << cut.head_shift) + head_lane(cut);
+        const bool copies = exists && at >= place.oldest && at < place.sequence.length;
+        const float* from = (lane < kUnitKeys ? x.k_scales : x.v_scales) + head;
+        const int64_t own_slot = copies ? slot + lane % kUnitKeys : 0;
+        copy4_async(to + 2 * S::kTileBytes + static_cast<uint32_t>(4 * lane), from + own_slot * p.kv_heads, copies);
+      }
       if (--left > 0) {
         place.advance(p, x, cut);
         fresh = place.unit == 0;
@@ -91,6 +107,9 @@ struct Copier {
   __device__ __forceinline__ int first_key(const Cut& cut) const {
     return place.key(cut, static_cast<int>(threadIdx.x) / 32 >> cut.head_shift);
   }
+  __device__ __forceinline__ static int head_lane(const Cut& cut) {
+    return static_cast<int>(threadIdx.x) / 32 & (cut.head_warps() - 1);
+  }
   __device__ __forceinline__ void look_up(const Cut& cut, int block_shift) {
     const int key = first_key(cut);
     block = key < place.sequence.length ? place.sequence.table[key >> block_shift] : -1;
@@ -99,7 +118,7 @@ struct Copier {
   __device__ __forceinline__ void point(const PagedProblem& p, const PagedOperands& x, const Cut& cut, const Item& item,
                                         int own_piece, int own_row, int row_bytes) {
     const int head_bytes = p.dim * static_cast<int>(sizeof(T));
-    const int head = item.kv_head + (static_cast<int>(threadIdx.x) / 32 & (cut.head_warps() - 1));
+    const int head = item.kv_head + head_lane(cut);
     keys = static_cast<const char*>(x.k.data) + (own_row * row_bytes + head * head_bytes + own_piece * 16);
     seen = own_piece * 16 < head_bytes ? item.length - place.oldest : 0;
     const int ahead = static_cast<int>(threadIdx.x) % 32 * 128;

@@ -9,7 +9,7 @@ namespace {
 std::vector<cpu::CaseInput> operands(const RopeAppend& f) {
   const int64_t width = f.kv_heads * f.dim, rows = f.tokens + 5;
   const cpu::CaseInput cache =
-      is_fp8(f.cache) ? cpu::codes(f.cache, {rows, width}) : cpu::normal(f.cache, {rows, width});
+      is_code(f.cache) ? cpu::codes(f.cache, {rows, width}) : cpu::normal(f.cache, {rows, width});
   std::vector<double> slots;
   for (int64_t t = 0; t < f.tokens; ++t) slots.push_back(t % 3 == 1 ? -1.0 : static_cast<double>(rows - 1 - t));
   std::vector<cpu::CaseInput> list;
@@ -23,10 +23,12 @@ std::vector<cpu::CaseInput> operands(const RopeAppend& f) {
     list = {cache, cpu::x({f.tokens, width}, 20.0)};
   }
   list.push_back(cpu::given(DType::kI32, {f.tokens}, slots));
-  if (f.scaled) list.push_back(cpu::given(DType::kF32, {1}, {37.3}));
+  const bool codes = f.cache == DType::kI8;
+  const cpu::CaseInput scales = cpu::normal(DType::kF32, {rows, f.kv_heads});
+  if (f.scaled || codes) list.push_back(codes ? scales : cpu::given(DType::kF32, {1}, {37.3}));
   list.push_back(cache);
   if (!f.sliced) list.push_back(cpu::x({f.tokens, width}, 20.0));
-  if (f.scaled) list.push_back(cpu::given(DType::kF32, {1}, {0.3}));
+  if (f.scaled || codes) list.push_back(codes ? scales : cpu::given(DType::kF32, {1}, {0.3}));
   return list;
 }
 
@@ -67,16 +69,20 @@ Graph make_body(const RopeAppend& f, const std::vector<TensorType>& types) {
   const Value k_cache = leaf();
   if (!f.turns) keys = leaf();
   const Value slots = leaf();
+  const bool codes = f.cache == DType::kI8;
+  const Op scatter = codes ? Op::kScatterCodes : Op::kScatterRows;
   std::vector<Value> append = {k_cache, keys, slots};
-  if (f.scaled) append.push_back(leaf());
-  keys = member("append_k", Op::kScatterRows, append);
+  if (f.scaled || codes) append.push_back(leaf());
+  keys = member("append_k", scatter, append);
   const Value v_cache = leaf();
   append = {v_cache, f.sliced ? v : leaf(), slots};
-  if (f.scaled) append.push_back(leaf());
-  const Value values = member("append_v", Op::kScatterRows, append);
+  if (f.scaled || codes) append.push_back(leaf());
+  const Value values = member("append_v", scatter, append);
   if (f.turns) body.outputs().push_back({"rope_q.0", q});
   body.outputs().push_back({"append_k.0", keys});
+  if (codes) body.outputs().push_back({"append_k.1", {keys.node, 1}});
   body.outputs().push_back({"append_v.0", values});
+  if (codes) body.outputs().push_back({"append_v.1", {values.node, 1}});
   return body;
 }
 

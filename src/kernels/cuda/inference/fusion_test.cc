@@ -40,12 +40,13 @@ class RopeAppends : public testing::Test {
   DeviceContext* context_ = nullptr;
 };
 
-constexpr DType kCaches[] = {DType::kBF16, DType::kE4M3, DType::kE5M2};
+constexpr DType kCaches[] = {DType::kBF16, DType::kE4M3, DType::kE5M2, DType::kI8};
 
 // One token and a few (several blocks a token), more than blocks in flight; heads as of the models that have them.
 TEST_F(RopeAppends, EqualTheirMembers) {
   for (DType cache : kCaches) {
     for (bool scaled : {false, true}) {
+      if (scaled && cache == DType::kI8) continue;
       const auto expect = [&](RopeAppend fusion) {
         fusion.cache = cache, fusion.scaled = scaled;
         expect_equal_to_members(fusion);
@@ -86,6 +87,13 @@ TEST(RopeAppendRows, TakeTheirFusionsWhole) {
             "rope_scatter_rows");
   EXPECT_EQ(row(pair, DType::kBF16), "rope_scatter_rows");
   EXPECT_EQ(row(llama, DType::kF32), "fusion_members");
+  // int8: whole heads turn, or none of any
+  const auto int8 = [](RopeAppend fusion) { return fusion.cache = DType::kI8, fusion; };
+  EXPECT_EQ(row(int8(llama), DType::kBF16), "rope_scatter_rows");
+  EXPECT_EQ(row(int8(pair), DType::kBF16), "rope_scatter_rows");
+  RopeAppend partly = int8(llama);
+  partly.rotary_dim = 64;
+  EXPECT_EQ(row(partly, DType::kBF16), "fusion_members");
 }
 
 // Other types and heads of other sizes go member by member.

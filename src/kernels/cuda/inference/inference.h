@@ -14,7 +14,11 @@ namespace octet::cuda {
 // of one slot: either may win.
 void launch_scatter_rows(const Operand& cache, int64_t cache_rows, const Operand& rows, const int32_t* slots,
                          const float* scale, int tokens, int width, cudaStream_t stream);
-// The same of rows that are copied as they are, of any type.
+// codes [cache_rows, groups width] and scale_inv [cache_rows, groups] of slot slots[t] from rows[t], bf16 or float32:
+// each group by its own amax. Either may be null.
+void launch_scatter_codes(int8_t* codes, float* scale_inv, int64_t cache_rows, const Operand& rows,
+                          const int32_t* slots, int tokens, int groups, int width, cudaStream_t stream);
+// Rows that are copied as they are, of any type.
 void launch_scatter_copy(void* table, int64_t table_rows, const void* rows, const int32_t* slots, int tokens,
                          int64_t row_bytes, cudaStream_t stream);
 // Block pairs[p][1] of the cache becomes block pairs[p][0], for `count` pairs; pairs outside the cache copy nothing.
@@ -25,7 +29,8 @@ void launch_copy_blocks(void* cache, int64_t block_bytes, int64_t blocks, const 
 struct PagedOperands {
   Operand q, k, v, out;
   const int32_t *segments = nullptr, *lengths = nullptr, *table = nullptr;
-  const float *k_scale = nullptr, *v_scale = nullptr;  // f32[1] each or null: what keys and values are multiplied by
+  const float *k_scale = nullptr, *v_scale = nullptr;    // f32[1] each or null: what keys and values are multiplied by
+  const float *k_scales = nullptr, *v_scales = nullptr;  // the same of an int8 cache, [slots, kv_heads]
 };
 
 inline constexpr int kLargestPagedDim = 256;
@@ -34,8 +39,8 @@ inline constexpr int kLargestPagedDim = 256;
 void launch_paged_decode(const PagedProblem& problem, const PagedOperands& operands, const SplitDecodePlan& plan,
                          void* scratch, cudaStream_t stream);
 void launch_paged_prefill(const PagedProblem& problem, const PagedOperands& operands, cudaStream_t stream);
-// On tensor cores: q bf16, the cache bf16 or FP8 in blocks of a power of two >= 16, dim up to 256 with heads of whole
-// 16 bytes, scale > 0.
+// On tensor cores: q bf16, the cache bf16, FP8 or int8 in blocks of a power of two >= 16, dim up to 256 with heads of
+// whole 16 bytes, scale > 0.
 inline constexpr int kDecodeCounters = 1 << 14;
 DecodeKernelFacts decode_kernel_facts(const PagedProblem& problem, DType cache);
 // choose_decode_mma with these facts and the occupancy of the kernel for this problem.

@@ -1,6 +1,6 @@
-// scatter_rows, copy_blocks and paged_attention. One call of attention may hold sequences to decode and sequences to
-// prefill: both kernels run, each over its own sequences, unless the number of tokens or the attribute max_query_len
-// says that there is nothing to prefill.
+// scatter_rows, scatter_codes, copy_blocks and paged_attention. One call of attention may hold sequences to decode and
+// sequences to prefill: both kernels run, each over its own sequences, unless the number of tokens or the attribute
+// max_query_len says that there is nothing to prefill.
 #include <bit>
 
 #include "kernels/cuda/context.h"
@@ -33,6 +33,18 @@ BoundKernel bind_scatter(DeviceContext&, const Graph& graph, const Node& node) {
   };
 }
 
+bool accepts_codes(const Graph& graph, const Node& node) { return is_wide_float(graph.dtype(node.inputs[1])); }
+BoundKernel bind_codes(DeviceContext&, const Graph& graph, const Node& node) {
+  const Shape &rows = graph.shape(node.inputs[1]), &scales = node.results[1].shape;
+  const int tokens = static_cast<int>(rows.rows()), groups = static_cast<int>(scales.cols());
+  return [=, slots = scales.rows(), width = static_cast<int>(rows.cols()) / groups](const KernelArgs& args) {
+    copy_tensor(args.in[0], args.out[0], args.stream);
+    copy_tensor(args.in[3], args.out[1], args.stream);
+    launch_scatter_codes(args.out[0].as<int8_t>(), args.out[1].as<float>(), slots, operand(args.in[1]),
+                         args.in[2].as<const int32_t>(), tokens, groups, width, args.stream);
+  };
+}
+
 BoundKernel bind_copy(DeviceContext&, const Graph& graph, const Node& node) {
   const TensorType& cache = node.results[0];
   const int64_t block_size = node.attrs.get<int64_t>("block_size"), blocks = cache.shape.rows() / block_size;
@@ -46,7 +58,7 @@ BoundKernel bind_copy(DeviceContext&, const Graph& graph, const Node& node) {
 
 bool accepts_paged(const Graph& graph, const Node& node) {
   const DType cache = graph.dtype(node.inputs[1]);
-  return is_wide_float(graph.dtype(node.inputs[0])) && (is_wide_float(cache) || is_fp8(cache)) &&
+  return is_wide_float(graph.dtype(node.inputs[0])) && (is_wide_float(cache) || is_fp8(cache) || cache == DType::kI8) &&
          graph.dtype(node.inputs[2]) == cache && node.attrs.get<int64_t>("head_dim") <= kLargestPagedDim;
 }
 
@@ -54,8 +66,8 @@ bool accepts_paged_mma(const Graph& graph, const Node& node) {
   const DType cache = graph.dtype(node.inputs[1]);
   const int64_t block_size = node.attrs.get<int64_t>("block_size");
   return accepts_paged(graph, node) && graph.dtype(node.inputs[0]) == DType::kBF16 &&
-         (cache == DType::kBF16 || is_fp8(cache)) &&
-         node.attrs.get<int64_t>("head_dim") % (is_fp8(cache) ? 16 : 8) == 0 && block_size >= 16 &&
+         (cache == DType::kBF16 || is_code(cache)) &&
+         node.attrs.get<int64_t>("head_dim") % (is_code(cache) ? 16 : 8) == 0 && block_size >= 16 &&
          std::has_single_bit(static_cast<uint64_t>(block_size)) && node.attrs.get<double>("scale") > 0;
 }
 
@@ -84,15 +96,20 @@ PagedProblem problem_of(const Graph& graph, const Node& node) {
 }
 
 PagedOperands operands_of(const KernelArgs& args) {
+  const Operand cache = operand(args.in[1]);
+  const float *k_scale = optional_factor(args, 6), *v_scale = optional_factor(args, 7);
+  const bool row_scales = cache.dtype == DType::kI8;
   return {.q = operand(args.in[0]),
-          .k = operand(args.in[1]),
+          .k = cache,
           .v = operand(args.in[2]),
           .out = operand(args.out[0]),
           .segments = args.in[3].as<const int32_t>(),
           .lengths = args.in[4].as<const int32_t>(),
           .table = args.in[5].as<const int32_t>(),
-          .k_scale = optional_factor(args, 6),
-          .v_scale = optional_factor(args, 7)};
+          .k_scale = row_scales ? nullptr : k_scale,
+          .v_scale = row_scales ? nullptr : v_scale,
+          .k_scales = row_scales ? k_scale : nullptr,
+          .v_scales = row_scales ? v_scale : nullptr};
 }
 
 BoundKernel bind_paged(DeviceContext& context, const Graph& graph, const Node& node) {
@@ -130,6 +147,7 @@ int64_t paged_mma_workspace(DeviceContext& context, const Graph& graph, const No
 
 constexpr KernelEntry kKernels[] = {
     {Op::kScatterRows, "scatter_rows_copy", accepts_scatter, bind_scatter},
+    {Op::kScatterCodes, "scatter_codes", accepts_codes, bind_codes},
     {Op::kCopyBlocks, "copy_blocks", accepts_always, bind_copy},
     {Op::kPagedAttention, "paged_attention_mma", accepts_paged_mma, bind_paged_mma, paged_mma_workspace},
     {Op::kPagedAttention, "paged_attention", accepts_paged, bind_paged, paged_workspace},

@@ -2,6 +2,7 @@
 #include "kernels/cuda/common/numbers.cuh"
 #include "kernels/cuda/common/operand.cuh"
 #include "kernels/cuda/common/overlap.cuh"
+#include "kernels/cuda/common/scale_formula.cuh"
 #include "kernels/cuda/inference/inference.h"
 
 namespace octet::cuda {
@@ -25,6 +26,25 @@ __global__ void scatter_rows_kernel(Operand cache, int64_t cache_rows, Operand r
     unroll<kEach>([&](int e) { values[e] *= *scale; });
   }
   store<kEach>(cache, slot * width + at, values);
+}
+
+// A warp takes a group of a row.
+__global__ void scatter_codes_kernel(int8_t* codes, float* scale_inv, int64_t cache_rows, Operand rows,
+                                     const int32_t* slots, int tokens, int groups, int width) {
+  griddep_wait();
+  griddep_launch_dependents();
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t group = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32, token = group / groups;
+  if (token >= tokens) return;
+  const int64_t slot = slots[token], to = slot * groups + group % groups;
+  if (slot < 0 || slot >= cache_rows) return;
+  uint32_t amax = 0;
+  for (int i = lane; i < width; i += 32) amax = max(amax, __float_as_uint(fabsf(load(rows, group * width + i))));
+  const float scale = int8_scale_of(__reduce_max_sync(0xffffffffu, amax));
+  for (int i = lane; i < width && codes != nullptr; i += 32) {
+    codes[to * width + i] = from_float<int8_t>(load(rows, group * width + i) * scale);
+  }
+  if (lane == 0 && scale_inv != nullptr) scale_inv[to] = __fdiv_rn(1.0f, scale);
 }
 
 // A thread copies a word; a row is `words` of them.
@@ -84,6 +104,13 @@ void launch_scatter_rows(const Operand& cache, int64_t cache_rows, const Operand
   } else {
     launch(scatter_rows_kernel<1>, 1);
   }
+}
+
+void launch_scatter_codes(int8_t* codes, float* scale_inv, int64_t cache_rows, const Operand& rows,
+                          const int32_t* slots, int tokens, int groups, int width, cudaStream_t stream) {
+  const int64_t threads = static_cast<int64_t>(tokens) * groups * 32;
+  launch_overlapped(scatter_codes_kernel, {static_cast<unsigned>((threads + 255) / 256), 256}, stream, codes, scale_inv,
+                    cache_rows, rows, slots, tokens, groups, width);
 }
 
 void launch_copy_blocks(void* cache, int64_t block_bytes, int64_t blocks, const int32_t* pairs, int count,

@@ -10,6 +10,11 @@ namespace octet::cuda {
 // A factor that may be absent.
 __device__ __forceinline__ float factor(const float* scale) { return scale != nullptr ? *scale : 1.0f; }
 
+// The factor of a slot and key head of an int8 cache; 1 of others.
+__device__ __forceinline__ float row_factor(const float* scales, const PagedProblem& p, int64_t slot, int kv_head) {
+  return scales != nullptr ? scales[slot * p.kv_heads + kv_head] : 1.0f;
+}
+
 // Added to a scaled score of `head` for each token of key position minus query position.
 __device__ __forceinline__ float alibi_bias(const PagedProblem& p, int head) {
   return static_cast<float>(p.alibi_scale) *

@@ -1,5 +1,5 @@
-// Decode over the paged cache on tensor cores: queries of bf16, a cache of bf16 or FP8 codes. Bound by reading the
-// cache.
+// Decode over the paged cache on tensor cores: queries of bf16, a cache of bf16, or of FP8 or int8 codes.
+// Bound by reading the cache.
 //
 // A warp walks over tiles of 16 keys of one key head through its own ring of stages in shared memory (decode_copy.cuh),
 // which runs ahead across the ends of items (decode_work.cuh), so that short contexts keep the memory as busy as long
@@ -76,9 +76,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     if (first_key < length) {
       float scores[kTiles][4] = {};
       columns.template multiply_keys<S>(keys, scores);
+      if constexpr (S::kScales) columns.multiply_by(values + S::kTileBytes, scores);
       if (p.alibi != 0) columns.add_biases(p, first_key, biases[warp], scores);
       columns.mask(p, cut, first_key, scores);
       columns.weigh(steps, scores);
+      if constexpr (S::kScales) columns.multiply_by(values + S::kTileBytes + S::kScalesBytes, scores);
       columns.template add_values<S>(values, scores);
     }
     first_key += kUnitKeys << cut.key_shift();
@@ -134,7 +136,7 @@ Instance instance() {
 Instance instance_of(const PagedProblem& p, DType cache) {
   const bool wide = p.group > 8;  // more than 8 rows
   Instance chosen;
-  const auto choose_fp8 = [&]<typename T>(T) {
+  const auto choose_codes = [&]<typename T>(T) {
     if (p.dim <= 64) {
       chosen = wide ? instance<T, 64, 4, 4, 2>() : instance<T, 64, 1, 4, 3>();
     } else if (p.dim <= 128) {
@@ -143,7 +145,7 @@ Instance instance_of(const PagedProblem& p, DType cache) {
       chosen = instance<T, 256, 1, 3, 2>();
     }
   };
-  if (with_fp8_type(cache, choose_fp8)) return chosen;
+  if (with_cache_code(cache, choose_codes)) return chosen;
   if (p.dim <= 64) return wide ? instance<bf16, 64, 4, 3, 2>() : instance<bf16, 64, 1, 4, 3>();
   if (p.dim <= 128) return wide ? instance<bf16, 128, 2, 3, 2>() : instance<bf16, 128, 1, 3, 2>();
   return instance<bf16, 256, 1, 3, 1>();

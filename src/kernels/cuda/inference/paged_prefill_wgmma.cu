@@ -1,4 +1,5 @@
-// Prefill over the paged cache on Hopper's tensor cores: queries of bf16, a cache of bf16 or FP8 codes (exact in f16).
+// Prefill over the paged cache on Hopper's tensor cores: queries of bf16, a cache of bf16, FP8 codes (exact in f16) or
+// int8 codes (times their scales, rounded to bf16).
 //
 // An item of work is 128 queries of one head: two warp groups multiply, 64 queries each, and a third copies tiles of
 // keys and values through the block table into two stages of each. While a group waits for the scores of one tile, the
@@ -7,8 +8,8 @@
 #include "kernels/cuda/common/mbarrier.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/reduce.cuh"
+#include "kernels/cuda/common/wgmma.cuh"
 #include "kernels/cuda/inference/paged.cuh"
-#include "kernels/cuda/inference/wgmma.cuh"
 
 namespace octet::cuda {
 namespace prefill {
@@ -112,6 +113,18 @@ struct Work {
         tiles((newest + keys - 1) / keys - first_tile) {}
 };
 
+// Two int8 codes in the low half of `codes` times `factor`, as bf16. 128 + code becomes a float by its bits:
+// conversions have a quarter of the rate.
+__device__ __forceinline__ uint32_t scaled_codes(uint32_t codes, float factor) {
+  constexpr uint32_t kBase = 0x4b000000;  // 2^23
+  constexpr float kOffset = 8388608 + 128;
+  const uint32_t raised = codes ^ 0x8080;
+  const auto value = [&](uint32_t select) {
+    return (__uint_as_float(__byte_perm(raised, kBase, select)) - kOffset) * factor;
+  };
+  return mma::pack(value(0x7440), value(0x7441));
+}
+
 // The copying warp group. Warp w of it looks up the slots of its share of a tile's rows, a tile ahead. `before`: tiles
 // that the block has gone through; stages and phases of the barriers go on from there.
 template <typename T, int kDim>
@@ -121,6 +134,7 @@ __device__ __forceinline__ void copy_tiles(const PagedProblem& p, const PagedOpe
   constexpr int kRows = S::kKeys / 4;                               // of a warp
   constexpr int kPieces = kDim * static_cast<int>(sizeof(T)) / 16;  // of 16 bytes, of a row
   constexpr int kAtOnce = 32 / kPieces > 0 ? 32 / kPieces : 1, kSteps = kRows / kAtOnce;
+  constexpr bool kScales = std::is_same_v<T, int8_t>;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
   const int piece = lane % kPieces, sub = lane / kPieces;
   const bool within = piece * 16 < p.dim * static_cast<int>(sizeof(T));
@@ -131,7 +145,8 @@ __device__ __forceinline__ void copy_tiles(const PagedProblem& p, const PagedOpe
     return lane < kRows && tile < work.tiles && key >= work.oldest && key < work.newest ? work.sequence.slot(p, key)
                                                                                         : -1;
   };
-  const auto copy = [&](uint32_t to, const Operand& from, int slots, Mbarrier& full, Mbarrier& empty, int phase) {
+  const auto copy = [&](uint32_t to, const Operand& from, const float* scales, int slots, Mbarrier& full,
+                        Mbarrier& empty, int phase) {
     if constexpr (sizeof(T) == 2) {
       empty.wait(phase);
       unroll<kSteps>([&](int n) {
@@ -144,10 +159,12 @@ __device__ __forceinline__ void copy_tiles(const PagedProblem& p, const PagedOpe
       full.arrive_after_copies();
     } else {
       uint4 codes[kSteps];
+      float factors[kSteps];
       unroll<kSteps>([&](int n) {
         const int slot = __shfl_sync(kWholeWarp, slots, n * kAtOnce + sub);
-        codes[n] = {0, 0, 0, 0};
+        codes[n] = {0, 0, 0, 0}, factors[n] = 0;
         if (within && slot >= 0) {
+          if constexpr (kScales) factors[n] = row_factor(scales, p, slot, work.kv_head);
           codes[n] =
               *reinterpret_cast<const uint4*>(static_cast<const char*>(from.data) + slot * row_bytes + head_bytes);
         }
@@ -158,7 +175,10 @@ __device__ __forceinline__ void copy_tiles(const PagedProblem& p, const PagedOpe
         const uint32_t four[4] = {codes[n].x, codes[n].y, codes[n].z, codes[n].w};
         unroll<2>([&](int half) {
           uint32_t h[4];
-          unroll<4>([&](int i) { h[i] = mma::halves<T>(four[2 * half + i / 2] >> (i % 2 * 16)); });
+          unroll<4>([&](int i) {
+            const uint32_t two = four[2 * half + i / 2] >> (i % 2 * 16);
+            h[i] = kScales ? scaled_codes(two, factors[n]) : mma::halves<T>(two);
+          });
           const uint32_t address = to + piece / 4 * S::kPanelBytes + wgmma::panel_offset(row, piece % 4 * 2 + half);
           asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};\n" ::"r"(address), "r"(h[0]), "r"(h[1]), "r"(h[2]),
                        "r"(h[3])
@@ -174,8 +194,10 @@ __device__ __forceinline__ void copy_tiles(const PagedProblem& p, const PagedOpe
   for (int tile = 0; tile < work.tiles; ++tile) {
     const uint32_t turn = before + static_cast<uint32_t>(tile), stage = turn % kStages;
     const int next = look_up(tile + 1), phase = static_cast<int>(turn / kStages % 2 ^ 1);
-    copy(keys + stage * S::kTileBytes, x.k, slots, barriers.full_keys[stage], barriers.empty_keys[stage], phase);
-    copy(values + stage * S::kTileBytes, x.v, slots, barriers.full_values[stage], barriers.empty_values[stage], phase);
+    copy(keys + stage * S::kTileBytes, x.k, x.k_scales, slots, barriers.full_keys[stage], barriers.empty_keys[stage],
+         phase);
+    copy(values + stage * S::kTileBytes, x.v, x.v_scales, slots, barriers.full_values[stage],
+         barriers.empty_values[stage], phase);
     slots = next;
   }
   if constexpr (sizeof(T) == 2) mma::wait_copies<0>();
@@ -187,7 +209,7 @@ __device__ __forceinline__ void attend(const PagedProblem& p, const PagedOperand
                                        uint32_t before, uint32_t queries, uint32_t keys, uint32_t values,
                                        Barriers& barriers) {
   using S = Shape<kDim>;
-  using Number = std::conditional_t<sizeof(T) == 2, bf16, f16>;
+  using Number = mma::Factor<T>;
   constexpr int kScores = S::kKeys / 2;
   const int i = static_cast<int>(threadIdx.x) % kGroupThreads, lane = i % 32, warp = i / 32, g = lane / 4, c = lane % 4;
   const int64_t width = static_cast<int64_t>(p.heads) * p.dim;
@@ -200,8 +222,8 @@ __device__ __forceinline__ void attend(const PagedProblem& p, const PagedOperand
       eight = *reinterpret_cast<const uint4*>(q + (first + row) * width + piece * 8);
     }
     if constexpr (sizeof(T) == 1) {
-      eight = {mma::halves_of_bf16(eight.x), mma::halves_of_bf16(eight.y), mma::halves_of_bf16(eight.z),
-               mma::halves_of_bf16(eight.w)};
+      eight = {mma::halves_of_bf16<T>(eight.x), mma::halves_of_bf16<T>(eight.y), mma::halves_of_bf16<T>(eight.z),
+               mma::halves_of_bf16<T>(eight.w)};
     }
     asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};\n" ::"r"(queries + piece / 8 * S::kQueryPanelBytes +
                                                                  wgmma::panel_offset(row, piece % 8)),
@@ -410,7 +432,7 @@ void launch_paged_prefill_wgmma(const PagedProblem& p, const PagedOperands& x, v
   auto* list = static_cast<prefill::PrefillWork*>(scratch);
   launch_overlapped(prefill::list_prefill_tiles_kernel, {1, prefill::kListThreads}, stream, p, x, list);
   const auto launch = [&]<typename T>(T) { prefill::launch_dim<T>(p, x, list, sm_count, stream); };
-  if (!with_fp8_type(x.k.dtype, launch)) launch(bf16{});
+  if (!with_cache_code(x.k.dtype, launch)) launch(bf16{});
 }
 
 }  // namespace octet::cuda

@@ -139,6 +139,8 @@ __global__ void __launch_bounds__(32 * kDecodeWarps)
   for (int block = first_block + warp; block < end_block; block += kDecodeWarps) {
     const int own_key = oldest + block * kKeys + lane;  // this lane's key
     const int own_slot = own_key < newest ? sequence.slot(p, own_key) : -1;
+    const float k_factor = own_slot >= 0 ? row_factor(x.k_scales, p, own_slot, rows.kv_head) : 0.0f;
+    const float v_factor = own_slot >= 0 ? row_factor(x.v_scales, p, own_slot, rows.kv_head) : 0.0f;
     float scores[kRows];
     unroll<kRows>([&](int r) { scores[r] = -INFINITY; });
 #pragma unroll 2
@@ -160,12 +162,14 @@ __global__ void __launch_bounds__(32 * kDecodeWarps)
         scores[r] = 0;
         return;
       }
-      const float score = sees ? fmaf(biases[r], static_cast<float>(own_key - high[r] + 1), scores[r]) : -INFINITY;
+      const float score =
+          sees ? fmaf(biases[r], static_cast<float>(own_key - high[r] + 1), scores[r] * k_factor) : -INFINITY;
       const float top = fmaxf(largest[r], warp_reduce<Max>(fmaxf(score, Max::kIdentity)));
       const float shrink = part_weight(largest[r], top);
       scores[r] = sees ? exponential(score - top) : 0.0f;
       denominator[r] = fmaf(denominator[r], shrink, warp_reduce<Sum>(scores[r]));
       largest[r] = top;
+      scores[r] *= v_factor;
       unroll<kEach>([&](int e) { sums[r][e] *= shrink; });
     });
 #pragma unroll 2
@@ -232,17 +236,20 @@ __global__ void __launch_bounds__(kTileThreads, 2) paged_prefill_kernel(PagedPro
     return first_query + row < sequence.queries ? sequence.begin + first_query + row : -1;
   });
   // Keys in front of the window may lie in freed blocks: they are not read.
-  const auto gather = [&](float* to, const Operand& from, int key) {
-    load_tile<kDim, kOthers>(to, from, p.kv_heads, kv_head, p.dim, [&](int row) {
-      const int at = key + row;
-      return at >= visible.first && at < visible.last ? sequence.slot(p, at) : -1;
-    });
+  const auto gather = [&](float* to, const Operand& from, const float* scales, int key) {
+    load_tile<kDim, kOthers>(
+        to, from, p.kv_heads, kv_head, p.dim,
+        [&](int row) {
+          const int at = key + row;
+          return at >= visible.first && at < visible.last ? sequence.slot(p, at) : -1;
+        },
+        [&](int slot) { return row_factor(scales, p, slot, kv_head); });
   };
   const float scale = p.scale * factor(x.k_scale);
   ForwardRows<kDim> rows;
   forward_walk<kDim>(
-      shared, visible, scale, false, rows, [&](float* to, int key) { gather(to, x.k, key); },
-      [&](float* to, int key) { gather(to, x.v, key); }, [](int, int) { return 1.0f; },
+      shared, visible, scale, false, rows, [&](float* to, int key) { gather(to, x.k, x.k_scales, key); },
+      [&](float* to, int key) { gather(to, x.v, x.v_scales, key); }, [](int, int) { return 1.0f; },
       p.alibi != 0 ? alibi_bias(p, head) / scale : 0.0f);
   const float v_scale = factor(x.v_scale);
   unroll<kRowsOfThread>([&](int i) { rows.sum[i] /= v_scale; });

@@ -5,10 +5,12 @@
 // kernel still runs (PDL), where nothing writes them.
 #include <cooperative_groups.h>
 
+#include <algorithm>
 #include <type_traits>
 
 #include "kernels/cuda/common/mma.cuh"
 #include "kernels/cuda/common/overlap.cuh"
+#include "kernels/cuda/common/reduce.cuh"
 #include "kernels/cuda/matmul/launchers.h"
 
 namespace octet::cuda {
@@ -58,8 +60,8 @@ __device__ void store_result(const Gemv& g, int64_t row, int64_t col, float valu
 struct Epilogue {
   float x_scale = 1, weight_scale = 1, c = 0, bias = 0;
 
-  __device__ void read_weights(const Gemv& g, int64_t col) {
-    if (g.weight_scale != nullptr && !g.blocks) weight_scale = g.weight_scale[g.weight_scale_rows ? col : 0];
+  __device__ void read_weights(const Gemv& g, int64_t of_weights, int64_t col) {
+    if (g.weight_scale != nullptr && !g.blocks) weight_scale = g.weight_scale[g.weight_scale_rows ? of_weights : 0];
     if (g.bias != nullptr) bias = load_element(g.bias, g.bias_dtype, col);
   }
   __device__ void read_rest(const Gemv& g, int64_t row, int64_t col) {
@@ -86,8 +88,29 @@ struct Weights {
   }
 };
 
-// Grid: blocks of kTiles * 16 weight rows, by splits (a cluster).
-template <typename T, int kTiles, bool kBlocks>
+// Rows [begin, end) of x and the matrix of weights that they are multiplied by.
+struct Rows {
+  int64_t begin = 0, end = 0, expert = 0;
+};
+
+// Of the expert that is number `index` among those with rows; no rows: there are not so many.
+__device__ Rows rows_of_expert(const Gemv& g, int index) {
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  for (int base = 0; base < g.experts; base += 32) {
+    const int e = base + lane;
+    const int begin = e < g.experts ? g.offsets[e] : 0, end = e < g.experts ? g.offsets[e + 1] : 0;
+    const unsigned active = __ballot_sync(kWholeWarp, begin < end);
+    if (index < __popc(active)) {
+      const int from = static_cast<int>(__fns(active, 0, index + 1));
+      return {__shfl_sync(kWholeWarp, begin, from), __shfl_sync(kWholeWarp, end, from), base + from};
+    }
+    index -= __popc(active);
+  }
+  return {};
+}
+
+// Grid: blocks of kTiles * 16 weight rows, by splits (a cluster), by experts that have rows.
+template <typename T, int kTiles, bool kBlocks, bool kExperts>
 __global__ __launch_bounds__(32 * kMaxGemvWarps) void gemv_kernel(const __grid_constant__ Gemv g) {
   constexpr int kRows = kTiles * kTileRows, kResults = kRows * static_cast<int>(kGemvRows);
   constexpr int kAhead = kTiles == 1 ? 4 : 2;  // chunks in flight
@@ -97,14 +120,22 @@ __global__ __launch_bounds__(32 * kMaxGemvWarps) void gemv_kernel(const __grid_c
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
   const int warps = static_cast<int>(blockDim.x) >> 5, group = lane >> 2, piece = lane & 3;
   const int64_t row_bytes = g.k * static_cast<int64_t>(sizeof(T)), first = int64_t{blockIdx.x} * kRows;
-  const std::byte* x = static_cast<const std::byte*>(g.x) + group * row_bytes;
-  const std::byte* weights = static_cast<const std::byte*>(g.weights) + (first + group) * row_bytes;
-  const bool has_x = group < g.m;
+  Rows rows{0, g.m, 0};
+  if constexpr (kExperts) {
+    griddep_wait();
+    griddep_launch_dependents();
+    rows = rows_of_expert(g, static_cast<int>(blockIdx.z));
+    if (rows.begin == rows.end) return;
+  }
+  const int64_t m = rows.end - rows.begin;
+  const std::byte* x = static_cast<const std::byte*>(g.x) + (rows.begin + group) * row_bytes;
+  const std::byte* weights = static_cast<const std::byte*>(g.weights) + (rows.expert * g.n + first + group) * row_bytes;
+  const bool has_x = group < m;
   const auto for_results = [&](auto body) {
     unroll<kPerThread>([&](int n) {
       const int i = static_cast<int>(threadIdx.x + n * blockDim.x);
       const int64_t row = i / kRows, col = first + i % kRows;
-      if (i < kResults && row < g.m && col < g.n) body(n, i, row, col);
+      if (i < kResults && row < m && col < g.n) body(n, i, rows.begin + row, col);
     });
   };
 
@@ -115,15 +146,17 @@ __global__ __launch_bounds__(32 * kMaxGemvWarps) void gemv_kernel(const __grid_c
   const auto read_weights = [&] {
     unroll<kAhead>([&](int i) { w[i].read(g, weights, row_bytes, at + i * stride + piece * 16, first + group); });
   };
-  griddep_launch_dependents();
-  if (g.weights_ready) {
+  const auto read_constants = [&] {
     read_weights();
-    for_results([&](int n, int, int64_t, int64_t col) { epilogue[n].read_weights(g, col); });
-  }
-  griddep_wait();
-  if (!g.weights_ready) {
-    read_weights();
-    for_results([&](int n, int, int64_t, int64_t col) { epilogue[n].read_weights(g, col); });
+    for_results([&](int n, int, int64_t, int64_t col) { epilogue[n].read_weights(g, rows.expert * g.n + col, col); });
+  };
+  if constexpr (kExperts) {
+    read_constants();
+  } else {
+    griddep_launch_dependents();
+    if (g.weights_ready) read_constants();
+    griddep_wait();
+    if (!g.weights_ready) read_constants();
   }
   for_results([&](int n, int, int64_t row, int64_t col) { epilogue[n].read_rest(g, row, col); });
 
@@ -186,21 +219,29 @@ __global__ __launch_bounds__(32 * kMaxGemvWarps) void gemv_kernel(const __grid_c
   cluster.sync();  // DSMEM of a block is read until here
 }
 
-template <typename T, int kTiles, bool kBlocks>
+template <typename T, int kTiles, bool kBlocks, bool kExperts>
 void launch(const Gemv& gemv, const GemvPlan& plan, cudaStream_t stream) {
   const auto splits = static_cast<unsigned>(plan.splits);
-  const Grid grid{{static_cast<unsigned>(plan.grid), splits}, static_cast<unsigned>(32 * plan.warps), 0, {1, splits}};
-  launch_overlapped(gemv_kernel<T, kTiles, kBlocks>, grid, stream, gemv);
+  const auto experts = static_cast<unsigned>(kExperts ? std::min<int64_t>(gemv.experts, gemv.m) : 1);
+  const Grid grid{
+      {static_cast<unsigned>(plan.grid), splits, experts}, static_cast<unsigned>(32 * plan.warps), 0, {1, splits}};
+  launch_overlapped(gemv_kernel<T, kTiles, kBlocks, kExperts>, grid, stream, gemv);
 }
 
 }  // namespace
 
 void launch_gemv(const Gemv& gemv, const GemvPlan& plan, cudaStream_t stream) {
-  const auto with_tiles = [&]<typename T, bool kBlocks>(T, std::bool_constant<kBlocks>) {
-    plan.tiles == 2 ? launch<T, 2, kBlocks>(gemv, plan, stream) : launch<T, 1, kBlocks>(gemv, plan, stream);
+  const auto with_tiles = [&]<typename T, bool kBlocks, bool kExperts>(T, std::bool_constant<kBlocks>,
+                                                                       std::bool_constant<kExperts>) {
+    plan.tiles == 2 ? launch<T, 2, kBlocks, kExperts>(gemv, plan, stream)
+                    : launch<T, 1, kBlocks, kExperts>(gemv, plan, stream);
   };
-  if (gemv.dtype == DType::kBF16) return with_tiles(bf16{}, std::false_type{});
-  gemv.blocks ? with_tiles(e4m3{}, std::true_type{}) : with_tiles(e4m3{}, std::false_type{});
+  const std::true_type yes;
+  const std::false_type no;
+  const bool bf16_weights = gemv.dtype == DType::kBF16;
+  if (gemv.offsets != nullptr) return bf16_weights ? with_tiles(bf16{}, no, yes) : with_tiles(e4m3{}, no, yes);
+  if (bf16_weights) return with_tiles(bf16{}, no, no);
+  gemv.blocks ? with_tiles(e4m3{}, yes, no) : with_tiles(e4m3{}, no, no);
 }
 
 }  // namespace octet::cuda

@@ -11,9 +11,9 @@
 #include "kernels/cuda/common/operand.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/tensor_map.h"
+#include "kernels/cuda/common/wgmma.cuh"
 #include "kernels/cuda/matmul/int4.h"
 #include "kernels/cuda/matmul/int4_fragments.cuh"
-#include "kernels/cuda/matmul/wgmma_registers.cuh"
 
 namespace octet::cuda::int4 {
 
@@ -75,11 +75,7 @@ __device__ __forceinline__ void copy_weights(const Int4Product& p, int64_t row_t
 template <typename T, int kTokens>
 __device__ __forceinline__ void copy_x(const CUtensorMap& x, int first, int step, uint32_t to, Mbarrier& full) {
   unroll<sizeof(T)>([&](int panel) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
-            to + static_cast<uint32_t>(panel * kTokens * 128)),
-        "l"(&x), "r"(step * kDepth + panel * 64), "r"(first), "r"(full.address())
-        : "memory");
+    load_tile(to + static_cast<uint32_t>(panel * kTokens * 128), x, first, step * kDepth + panel * 64, full);
   });
 }
 

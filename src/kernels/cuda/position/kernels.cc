@@ -1,5 +1,6 @@
 // rope, alone, with its amax, and with the scatter_rowss of a layer's keys and values. Frequencies are computed when a
 // node is bound and live on the device as long as its kernel.
+#include "ir/facts.h"
 #include "kernels/common/rope_frequencies.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/families.h"
@@ -85,7 +86,7 @@ struct Members {
     for (const Node& node : body.graph().nodes()) {
       if (node.op == Op::kRope) {
         ropes.push_back(&node);
-      } else if (node.op == Op::kScatterRows) {
+      } else if (is_scatter(node.op)) {
         known &= append_v == nullptr;
         (append_k == nullptr ? append_k : append_v) = &node;
       } else if (node.op != Op::kInput && node.op != Op::kSlice) {
@@ -103,26 +104,40 @@ struct Members {
 // Where an operand of KernelArgs stands, -1: absent.
 struct Append {
   FusionBody::Columns rows;
-  int cache, slots, scale, result;
+  int cache, slots, scale, result;  // scale: of scatter_codes the scales of all slots, which result 1 becomes
+  int scales_result = -1;
 
   Append(const FusionBody& body, const Node& member)
       : rows(body.columns(member, 1)),
         cache(body.input(member, 0)),
         slots(body.input(member, 2)),
         scale(body.input(member, 3)),
-        result(body.result(member, 0)) {}
+        result(body.result(member, 0)),
+        codes(member.op == Op::kScatterCodes) {
+    if (codes) scales_result = body.result(member, 1);
+  }
 
   const float* factor(const KernelArgs& args) const {
-    return scale < 0 ? nullptr : args.in[static_cast<size_t>(scale)].as<const float>();
+    return scale < 0 || codes ? nullptr : args.in[static_cast<size_t>(scale)].as<const float>();
   }
   // The cache that is written, null when unused; first a copy of the old one unless it aliases it.
-  void* made(const KernelArgs& args) const {
-    const Tensor from = args.in[static_cast<size_t>(cache)];
-    const Tensor to = result < 0 ? Tensor{} : args.out[static_cast<size_t>(result)];
-    if (to.data != nullptr) copy_tensor(from, to, args.stream);
+  void* made(const KernelArgs& args) const { return made(args, cache, result); }
+  float* scale_inv(const KernelArgs& args) const { return static_cast<float*>(made(args, scale, scales_result)); }
+
+ private:
+  static void* made(const KernelArgs& args, int input, int output) {
+    const Tensor to = output < 0 ? Tensor{} : args.out[static_cast<size_t>(output)];
+    copy_tensor(args.in[static_cast<size_t>(input)], to, args.stream);
     return to.data;
   }
+  bool codes;
 };
+
+// Of a row, what shares a scale: all of it where there is one of all or none.
+int group_width(const Node& append) {
+  const int64_t groups = append.op == Op::kScatterCodes ? append.results[1].shape.cols() : 1;
+  return static_cast<int>(append.results[0].shape.cols() / groups);
+}
 
 bool accepts_append(const Graph&, const Node& node) {
   const FusionBody body(node);
@@ -131,13 +146,15 @@ bool accepts_append(const Graph&, const Node& node) {
   const Node *q = members.rope_q, *k = members.rope_k;
   const Node &append_k = *members.append_k, &append_v = *members.append_v;
   const TensorType& cache = append_k.results[0];
+  const int head = group_width(append_k);
   const auto is_bf16 = [&](Value rows) { return body.graph().dtype(rows) == DType::kBF16; };
-  bool fits = append_v.results[0] == cache && (cache.dtype == DType::kBF16 || is_fp8(cache.dtype)) &&
+  bool fits = append_v.results == append_k.results && (cache.dtype == DType::kBF16 || is_code(cache.dtype)) &&
               is_bf16(append_k.inputs[1]) && is_bf16(append_v.inputs[1]);
-  if (k == nullptr) return fits && rope_scatter_rows_fits(0, static_cast<int>(cache.shape.cols()));
+  if (k == nullptr) return fits && rope_scatter_rows_fits(0, head, cache.dtype);
   const int64_t dim = k->attrs.get<int64_t>("head_dim"), rotary = k->attrs.get_or<int64_t>("rotary_dim", dim);
   return fits && is_bf16(q->inputs[0]) && is_bf16(k->inputs[0]) && body.result(*k, 0) < 0 &&
-         rope_scatter_rows_fits(static_cast<int>(rotary / 2), static_cast<int>(dim));
+         (cache.dtype != DType::kI8 || head == dim) &&
+         rope_scatter_rows_fits(static_cast<int>(rotary / 2), static_cast<int>(dim), cache.dtype);
 }
 
 BoundKernel bind_append(DeviceContext& context, const Graph&, const Node& node) {
@@ -154,7 +171,8 @@ BoundKernel bind_append(DeviceContext& context, const Graph&, const Node& node) 
     plan.kv_heads = static_cast<int>(rope_k->attrs.get<int64_t>("heads"));
   } else {
     plan.rope.tokens = static_cast<int>(body.graph().shape(members.append_k->inputs[2]).elements());
-    plan.rope.dim = static_cast<int>(cache.shape.cols());
+    plan.rope.dim = group_width(*members.append_k);
+    plan.kv_heads = static_cast<int>(cache.shape.cols()) / plan.rope.dim;
   }
   const FusionBody::Columns k_rows = rope_k != nullptr ? body.columns(*rope_k, 0) : k.rows;
   const FusionBody::Columns q_rows = rope_q != nullptr ? body.columns(*rope_q, 0) : FusionBody::Columns{};
@@ -171,7 +189,9 @@ BoundKernel bind_append(DeviceContext& context, const Graph&, const Node& node) 
                                       .positions = static_cast<const int32_t*>(at(args.in, positions)),
                                       .slots = static_cast<const int32_t*>(at(args.in, k.slots)),
                                       .k_scale = k.factor(args),
-                                      .v_scale = v.factor(args)};
+                                      .v_scale = v.factor(args),
+                                      .k_scale_inv = k.scale_inv(args),
+                                      .v_scale_inv = v.scale_inv(args)};
     launch_rope_scatter_rows(plan, operands, sm_count, args.stream);
   };
 }

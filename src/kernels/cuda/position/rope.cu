@@ -9,6 +9,7 @@
 #include "kernels/cuda/common/numbers.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/pointwise.cuh"
+#include "kernels/cuda/common/scale_formula.cuh"
 #include "kernels/cuda/position/rope.h"
 
 namespace octet::cuda {
@@ -171,15 +172,34 @@ __host__ __device__ constexpr int turn_index(int pair) {
   return pair / kVec * (kVec + 2) + pair % kVec;
 }
 
-// Rounds as rope does, then as scatter_rows does.
-template <typename C, int kVec>
-__device__ __forceinline__ void append(C* to, bool scaled, float scale, float (&values)[kVec]) {
-  unroll<kVec>([&](int e) {
-    values[e] = rounded<bf16>(values[e]);
-    if (scaled) values[e] *= scale;
-  });
-  store<kVec>(to, values);
-}
+// Where a side of a token is appended. Rounds as rope does, then as scatter_rows or scatter_codes does.
+template <typename C>
+struct AppendSlot {
+  C* row;              // [kv_heads, dim], null: not wanted
+  float* scale_inv;    // [kv_heads], of int8; the same
+  const float* scale;  // [1] or null
+
+  __device__ bool wanted() const { return row != nullptr || scale_inv != nullptr; }
+  // kParts pieces of head `head` from its elements at[n] on; all of the head's `threads` neighbours call it.
+  template <int kParts, int kVec>
+  __device__ __forceinline__ void append(int head, int dim, int threads, const int (&at)[kParts],
+                                         float (&values)[kParts][kVec]) const {
+    unroll<kParts, kVec>([&](int n, int e) { values[n][e] = rounded<bf16>(values[n][e]); });
+    float by = scale != nullptr ? *scale : 1;
+    if constexpr (std::is_same_v<C, int8_t>) {
+      uint32_t amax = 0;
+      unroll<kParts, kVec>([&](int n, int e) { amax = max(amax, __float_as_uint(fabsf(values[n][e]))); });
+      const int lane = static_cast<int>(threadIdx.x) % 32, first = lane / threads * threads;
+      const uint32_t own = 0xffffffffu >> (32 - threads) << first;
+      for (int lanes = threads / 2; lanes > 0; lanes /= 2) amax = max(amax, __shfl_xor_sync(own, amax, lanes));
+      by = int8_scale_of(amax);
+      if (lane == first && scale_inv != nullptr) scale_inv[head] = __fdiv_rn(1.0f, by);
+      if (row == nullptr) return;
+    }
+    if (std::is_same_v<C, int8_t> || scale != nullptr) unroll<kParts, kVec>([&](int n, int e) { values[n][e] *= by; });
+    unroll<kParts>([&](int n) { store<kVec>(row + static_cast<int64_t>(head) * dim + at[n], values[n]); });
+  }
+};
 
 // kVec pairs: of halves, neighbours in both halves; interleaved, 2 kVec neighbours. As loaded, until they are turned.
 template <int kVec>
@@ -222,9 +242,12 @@ __global__ void __launch_bounds__(kThreads) rope_scatter_rows_kernel(RopeAppendP
   const auto* k = static_cast<const bf16*>(x.k) + token * p.k_stride;
   const auto* v = static_cast<const bf16*>(x.v) + token * p.v_stride;
   auto* q_out = static_cast<bf16*>(x.q_out) + token * rope.heads * rope.dim;
-  C* k_slot = kept && x.k_cache != nullptr ? static_cast<C*>(x.k_cache) + slot * kv_width : nullptr;
-  C* v_slot = kept && x.v_cache != nullptr ? static_cast<C*>(x.v_cache) + slot * kv_width : nullptr;
-  const float k_scale = x.k_scale != nullptr ? *x.k_scale : 1, v_scale = x.v_scale != nullptr ? *x.v_scale : 1;
+  const auto slot_of = [&](void* cache, float* scale_inv, const float* scale) {
+    return AppendSlot<C>{kept && cache != nullptr ? static_cast<C*>(cache) + slot * kv_width : nullptr,
+                         kept && scale_inv != nullptr ? scale_inv + slot * p.kv_heads : nullptr, scale};
+  };
+  const AppendSlot<C> k_slot = slot_of(x.k_cache, x.k_scale_inv, x.k_scale);
+  const AppendSlot<C> v_slot = slot_of(x.v_cache, x.v_scale_inv, x.v_scale);
 
   const int heads = rope.heads + p.kv_heads;
   const int turning = rope.pairs / kVec, passing = (rope.dim - 2 * rope.pairs) / kVec;
@@ -249,20 +272,21 @@ __global__ void __launch_bounds__(kThreads) rope_scatter_rows_kernel(RopeAppendP
   }
 #pragma unroll 2
   for (; i < still; i += stride) {
-    float values[kVec];
+    float values[1][kVec];
     if (i >= passes) {
-      if (v_slot == nullptr) continue;
-      load<kVec>(v + (i - passes) * kVec, values);
-      append(v_slot + (i - passes) * kVec, x.v_scale != nullptr, v_scale, values);
+      if (!v_slot.wanted()) continue;
+      const int threads = rope.dim / kVec, own = i - passes;
+      load<kVec>(v + own * kVec, values[0]);
+      v_slot.append(own / threads, rope.dim, threads, {own % threads * kVec}, values);
       continue;
     }
-    const int head = i / passing, at = 2 * rope.pairs + i % passing * kVec, k_at = (head - rope.heads) * rope.dim + at;
+    const int head = i / passing, at = 2 * rope.pairs + i % passing * kVec;
     if (head < rope.heads) {
-      load<kVec>(q + head * rope.dim + at, values);
-      store<kVec>(q_out + head * rope.dim + at, values);
-    } else if (k_slot != nullptr) {
-      load<kVec>(k + k_at, values);
-      append(k_slot + k_at, x.k_scale != nullptr, k_scale, values);
+      load<kVec>(q + head * rope.dim + at, values[0]);
+      store<kVec>(q_out + head * rope.dim + at, values[0]);
+    } else if (k_slot.wanted()) {
+      load<kVec>(k + (head - rope.heads) * rope.dim + at, values[0]);
+      k_slot.append(head - rope.heads, rope.dim, passing, {at}, values);
     }
   }
   __syncthreads();
@@ -276,10 +300,8 @@ __global__ void __launch_bounds__(kThreads) rope_scatter_rows_kernel(RopeAppendP
     if (head < rope.heads) {
       store<kVec>(q_out + head * rope.dim + first, turned[0]);
       store<kVec>(q_out + head * rope.dim + second, turned[1]);
-    } else if (k_slot != nullptr) {
-      C* to = k_slot + (head - rope.heads) * rope.dim;
-      append(to + first, x.k_scale != nullptr, k_scale, turned[0]);
-      append(to + second, x.k_scale != nullptr, k_scale, turned[1]);
+    } else if (k_slot.wanted()) {
+      k_slot.append(head - rope.heads, rope.dim, turning, {first, second}, turned);
     }
   }
 }
@@ -307,7 +329,11 @@ void launch_rope(DType dtype, const RopePlan& p, const void* x, const int32_t* p
   });
 }
 
-bool rope_scatter_rows_fits(int pairs, int dim) { return fits(kNarrow, pairs, dim); }
+bool rope_scatter_rows_fits(int pairs, int dim, DType cache) {
+  if (!fits(kNarrow, pairs, dim)) return false;
+  const int threads = dim / (fits(kWide, pairs, dim) ? kWide : kNarrow);
+  return cache != DType::kI8 || ((pairs == 0 || 2 * pairs == dim) && threads <= 32 && (threads & (threads - 1)) == 0);
+}
 
 void launch_rope_scatter_rows(const RopeAppendPlan& plan, const RopeAppendOperands& operands, int sm_count,
                               cudaStream_t stream) {
@@ -328,7 +354,7 @@ void launch_rope_scatter_rows(const RopeAppendPlan& plan, const RopeAppendOperan
       launch(rope_scatter_rows_kernel<C, kNarrow>, kNarrow);
     }
   };
-  if (!with_fp8_type(p.cache, launch_for)) launch_for(bf16{});
+  if (!with_cache_code(p.cache, launch_for)) launch_for(bf16{});
 }
 
 }  // namespace octet::cuda

@@ -27,7 +27,7 @@ struct RopeAppendPlan {
   RopePlan rope;     // heads: of the queries, 0: none to turn; pairs 0: nothing turns, rows are appended as they are
   int kv_heads = 0;  // of keys and values
   int64_t slots = 0;
-  DType cache = DType::kBF16;  // bf16 or FP8
+  DType cache = DType::kBF16;  // bf16, FP8 or int8
   int64_t q_stride = 0, k_stride = 0,
           v_stride = 0;  // elements from a token's row to the next one's; of multiples of dim
 };
@@ -39,10 +39,12 @@ struct RopeAppendOperands {
   void *q_out = nullptr, *k_cache = nullptr, *v_cache = nullptr;  // null: not wanted
   const int32_t *positions = nullptr, *slots = nullptr;           // slots outside the cache: nothing is appended
   const float *k_scale = nullptr, *v_scale = nullptr;             // f32[1] that rows are multiplied by, or null
+  float *k_scale_inv = nullptr, *v_scale_inv = nullptr;           // of an int8 cache [slots, kv_heads], made as it is
 };
 
-// What its accesses need: pairs and dim are multiples of four.
-bool rope_scatter_rows_fits(int pairs, int dim);
+// What its accesses need: pairs and dim are multiples of four; for int8 no part of a head passes, and the threads of a
+// head, 8 or 4 elements each, are a power of two of one warp.
+bool rope_scatter_rows_fits(int pairs, int dim, DType cache);
 void launch_rope_scatter_rows(const RopeAppendPlan& plan, const RopeAppendOperands& operands, int sm_count,
                               cudaStream_t stream);
 

@@ -1,0 +1,130 @@
+// Hopper's products of a warp group (wgmma): 64 rows by 2 kCount columns, float32 sums; 32 bytes along the contraction.
+//
+// Tiles in shared memory are panels: rows of 128 bytes, piece c of 16 bytes of row r at c ^ (r % 8), which is the
+// hardware's 128-byte swizzle when a panel begins at a multiple of 1024 bytes. Element d[4 n + e] of a lane's sums is
+// laid out as in mma.cuh: warp w of the group holds rows 16 w .. 16 w + 15, of every 8 columns n.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/cuda/common/mma.cuh"
+
+namespace octet::cuda::wgmma {
+
+__device__ __forceinline__ uint32_t panel_offset(int row, int piece) {
+  return static_cast<uint32_t>(row * 128 + ((piece ^ (row & 7)) << 4));
+}
+
+// Of an operand in shared memory; panel_bytes is the way from a panel to the next where columns, not the contraction,
+// run along its rows.
+__device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t panel_bytes = 16) {
+  return static_cast<uint64_t>((address & 0x3ffffu) >> 4) | static_cast<uint64_t>(panel_bytes >> 4) << 16 |
+         static_cast<uint64_t>(1024 >> 4) << 32 | 1ull << 62;
+}
+
+__device__ __forceinline__ void fence() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
+__device__ __forceinline__ void commit() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
+template <int kPending>
+__device__ __forceinline__ void wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
+}
+// Writes of this thread, or seen by it, become visible to products that read shared memory.
+__device__ __forceinline__ void fence_shared() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
+// Keeps the compiler from moving accesses of sums over the products that write them.
+template <int kCount>
+__device__ __forceinline__ void pin(float (&d)[kCount]) {
+  unroll<kCount>([&](int i) { asm volatile("" : "+f"(d[i])::"memory"); });
+}
+
+// The sums as operands of an instruction, and their names.
+#define OCTET_SUMS_4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
+#define OCTET_SUMS_8(i) OCTET_SUMS_4(i), OCTET_SUMS_4((i) + 4)
+#define OCTET_SUMS_16(i) OCTET_SUMS_8(i), OCTET_SUMS_8((i) + 8)
+#define OCTET_SUMS_32(i) OCTET_SUMS_16(i), OCTET_SUMS_16((i) + 16)
+#define OCTET_SUMS_64(i) OCTET_SUMS_32(i), OCTET_SUMS_32((i) + 32)
+#define OCTET_SUMS_128(i) OCTET_SUMS_64(i), OCTET_SUMS_64((i) + 64)
+#define OCTET_SUMS_48(i) OCTET_SUMS_32(i), OCTET_SUMS_16((i) + 32)
+#define OCTET_SUMS_96(i) OCTET_SUMS_64(i), OCTET_SUMS_32((i) + 64)
+#define OCTET_NAMES_4 "%0,%1,%2,%3"
+#define OCTET_NAMES_8 OCTET_NAMES_4 ",%4,%5,%6,%7"
+#define OCTET_NAMES_16 OCTET_NAMES_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define OCTET_NAMES_32 OCTET_NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define OCTET_NAMES_48 OCTET_NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define OCTET_NAMES_64 OCTET_NAMES_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define OCTET_NAMES_96                                                                                             \
+  OCTET_NAMES_64                                                                                                   \
+  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%" \
+  "91,%92,%93,%94,%95"
+#define OCTET_NAMES_128                                                                                          \
+  OCTET_NAMES_96                                                                                                 \
+  ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%" \
+  "118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+// `left` and its operands: a descriptor or four registers.
+#define OCTET_WGMMA(shape, type, count, left, right, accumulates, suffix, ...)                      \
+  asm volatile("{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, " accumulates                    \
+               ", 0;\n"                                                                             \
+               "wgmma.mma_async.sync.aligned." shape ".f32." type "." type " {" OCTET_NAMES_##count \
+               "}, " left ", " right ", accumulate, 1, 1" suffix ";\n}\n"                           \
+               : OCTET_SUMS_##count(0)                                                              \
+               : __VA_ARGS__, "l"(b), "r"(accumulate))
+#define OCTET_WGMMA_TYPES(count, n, left, right, accumulates, suffix, ...)                     \
+  if constexpr (kCount == count && std::is_same_v<T, e4m3>)                                    \
+    OCTET_WGMMA("m64n" n "k32", "e4m3", count, left, right, accumulates, "", __VA_ARGS__);     \
+  if constexpr (kCount == count && std::is_same_v<T, bf16>)                                    \
+    OCTET_WGMMA("m64n" n "k16", "bf16", count, left, right, accumulates, suffix, __VA_ARGS__); \
+  if constexpr (kCount == count && std::is_same_v<T, f16>)                                     \
+  OCTET_WGMMA("m64n" n "k16", "f16", count, left, right, accumulates, suffix, __VA_ARGS__)
+
+// d (+)= 64 rows by 2 kCount rows, both in shared memory, the contraction along rows.
+template <typename T, int kCount>
+__device__ __forceinline__ void multiply_rows(float (&d)[kCount], uint64_t a, uint64_t b, int accumulate) {
+  static_assert(kCount == 16 || kCount == 32 || kCount == 48 || kCount == 64 || kCount == 96 || kCount == 128);
+  OCTET_WGMMA_TYPES(16, "32", "%16", "%17", "%18", ", 0, 0", "l"(a));
+  OCTET_WGMMA_TYPES(32, "64", "%32", "%33", "%34", ", 0, 0", "l"(a));
+  OCTET_WGMMA_TYPES(48, "96", "%48", "%49", "%50", ", 0, 0", "l"(a));
+  OCTET_WGMMA_TYPES(64, "128", "%64", "%65", "%66", ", 0, 0", "l"(a));
+  OCTET_WGMMA_TYPES(96, "192", "%96", "%97", "%98", ", 0, 0", "l"(a));
+  OCTET_WGMMA_TYPES(128, "256", "%128", "%129", "%130", ", 0, 0", "l"(a));
+}
+
+#define OCTET_REGISTERS "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
+// d (+)= 64 rows in registers by 2 kCount rows in shared memory, the contraction along rows.
+template <typename T, int kCount>
+__device__ __forceinline__ void multiply_registers(float (&d)[kCount], const uint32_t (&a)[4], uint64_t b,
+                                                   int accumulate) {
+  static_assert(kCount == 4 || kCount == 8 || kCount == 16 || kCount == 32 || kCount == 64);
+  OCTET_WGMMA_TYPES(4, "8", "{%4,%5,%6,%7}", "%8", "%9", ", 0", OCTET_REGISTERS);
+  OCTET_WGMMA_TYPES(8, "16", "{%8,%9,%10,%11}", "%12", "%13", ", 0", OCTET_REGISTERS);
+  OCTET_WGMMA_TYPES(16, "32", "{%16,%17,%18,%19}", "%20", "%21", ", 0", OCTET_REGISTERS);
+  OCTET_WGMMA_TYPES(32, "64", "{%32,%33,%34,%35}", "%36", "%37", ", 0", OCTET_REGISTERS);
+  OCTET_WGMMA_TYPES(64, "128", "{%64,%65,%66,%67}", "%68", "%69", ", 0", OCTET_REGISTERS);
+}
+
+// d += 64 x 16 in registers by 16 rows of 64 columns in shared memory.
+template <typename T>
+__device__ __forceinline__ void multiply_columns(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
+  constexpr int kCount = 32, accumulate = 1;
+  OCTET_WGMMA_TYPES(32, "64", "{%32,%33,%34,%35}", "%36", "%37", ", 1", OCTET_REGISTERS);
+}
+
+#undef OCTET_REGISTERS
+#undef OCTET_WGMMA_TYPES
+#undef OCTET_WGMMA
+#undef OCTET_NAMES_4
+#undef OCTET_NAMES_8
+#undef OCTET_NAMES_16
+#undef OCTET_NAMES_32
+#undef OCTET_NAMES_48
+#undef OCTET_NAMES_64
+#undef OCTET_NAMES_96
+#undef OCTET_NAMES_128
+#undef OCTET_SUMS_4
+#undef OCTET_SUMS_8
+#undef OCTET_SUMS_16
+#undef OCTET_SUMS_32
+#undef OCTET_SUMS_48
+#undef OCTET_SUMS_64
+#undef OCTET_SUMS_96
+#undef OCTET_SUMS_128
+
+}  // namespace octet::cuda::wgmma
